@@ -22,6 +22,7 @@ mod other_connects;
 pub mod owner;
 mod phrases;
 mod rules;
+mod serving;
 mod shared_address;
 mod sidecar;
 pub(crate) mod startup_probe;
@@ -54,9 +55,12 @@ const fn rule(cause: Cause) -> Option<Rule> {
         Cause::FirewallDrop => rules::firewall_drop::find,
         Cause::MissingNodePrerequisite => rules::missing_node_prerequisite::find,
         Cause::RpFilterDrop => rules::rp_filter_drop::find,
+        Cause::HostIsolatedLink => rules::host_isolated_link::find,
+        Cause::AsymmetricRoute => rules::asymmetric_route::find,
         Cause::NeighbourFailure => rules::neighbour_failure::find,
         Cause::RouteUnreachable => rules::route_unreachable::find,
         Cause::EphemeralPortsExhausted => rules::ephemeral_ports_exhausted::find,
+        Cause::TargetFrozen => rules::target_frozen::find,
         Cause::AcceptQueueOverflow => rules::accept_queue_overflow::find,
         Cause::SynBacklogOverflow => rules::syn_backlog_overflow::find,
         Cause::StartupBudgetExceeded => rules::startup_budget_exceeded::find,
@@ -69,12 +73,15 @@ const fn rule(cause: Cause) -> Option<Rule> {
         Cause::KubeletDelayed => rules::kubelet_delayed::find,
         Cause::TlsHandshakeSlow => rules::tls_handshake_slow::find,
         Cause::SlowResponse => rules::slow_response::find,
+        Cause::TargetStarved => rules::target_starved::find,
         Cause::CpuThrottled => rules::cpu_throttled::find,
         Cause::ClosedWithoutAnswer => rules::closed_without_answer::find,
         Cause::AppStatusFailure => rules::app_status_failure::find,
         Cause::TlsEofNoise => rules::tls_eof_noise::find,
         Cause::Unexplained => rules::unexplained::find,
-        Cause::ExecTimeout | Cause::ExecFailed | Cause::CniNotReady => return None,
+        Cause::ExecTimeout | Cause::ExecNotRun | Cause::ExecFailed | Cause::KubeletClientError | Cause::CniNotReady => {
+            return None;
+        }
     })
 }
 

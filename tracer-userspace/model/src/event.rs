@@ -15,6 +15,7 @@ mod packet;
 pub mod port_ranges;
 mod ports;
 mod runs;
+mod serving;
 
 pub(crate) use cluster::full_name;
 pub use cluster::{
@@ -26,18 +27,25 @@ pub use conn::{
     State, TcpFlags, TcpState, TlsHello,
 };
 pub use finding::{FindingBody, Status};
+pub use firewall::path;
 pub use firewall::{Backend, Conntrack, Except, Firewall, FirewallRule, Prefix, RuleVerdict, When, any_client};
-pub use inspection::{Inspection, ListenerState, MOST_LINKS, MOST_LISTENERS, NeighbourState, NoWayBack, Throttled};
+pub use inspection::{
+    Inspection, ListenerState, MOST_LINKS, MOST_LISTENERS, NeighbourState, NoWayBack, RoutingRule, StrayRoute,
+    Throttled,
+};
 pub use kubelet::{
     KNOWN_PROBERS, KubeletProbe, KubeletResult, PodRef, ProbeOutput, SandboxCause, SandboxFailure, WITH_API_SERVER,
     is_kubelet_name, is_object_name,
 };
+pub use node::same_subnet;
 pub use node::{
-    Ancestor, LinkChange, LinkState, Links, NetnsOp, NetnsOpen, NodePort, NodePorts, NodeSettings, ProxyMode,
+    Ancestor, LinkChange, LinkState, Links, NetnsOp, NetnsOpen, NodePort, NodePorts, NodeSettings, ParentLink,
+    ProxyMode,
 };
 pub use packet::{Device, Icmp, Ipvs, PacketDrop, Tracked};
 pub use ports::{PortPressure, PortUser};
 pub use runs::{Ended, Runs, Waiting};
+pub use serving::{Pressure, ServedConnection, ServerProcess, ServerTasks, Serving};
 
 // Recorded as they are on the wire, by their names.
 pub use tracer_common::conn::{AnswerKind, Via};

@@ -15,9 +15,23 @@ pub enum Query {
     Ports,
     /// What can drop a packet of this flow there: [`ObservationKind::Firewall`](crate::event::Fact::Firewall).
     Firewall(Netns, Flow),
-    /// The state of a target as it is reached from a namespace: [`ObservationKind::Inspection`](crate::event::Fact::Inspection). And where
-    /// the pods of the node have its address, if that is one namespace.
-    Target(Netns, SocketAddr, Option<Netns>, Awaited),
+    /// The state of a target: [`ObservationKind::Inspection`](crate::event::Fact::Inspection).
+    Target(TargetQuery),
+}
+
+/// A target, as it is reached from a namespace.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct TargetQuery {
+    /// The namespace.
+    pub from: Netns,
+    /// The target.
+    pub target: SocketAddr,
+    /// Where the pods of the node have its address, if that is one namespace.
+    pub said: Option<Netns>,
+    /// What an attempt waits for.
+    pub awaited: Awaited,
+    /// The prober's end of an attempt that is in trouble; absent: none is.
+    pub peer: Option<SocketAddr>,
 }
 
 /// What an attempt waits for whose target is asked about. The more urgent comes first.

@@ -20,6 +20,8 @@ pub enum Hierarchy {
     Unified,
     /// The one of version 1 with the `cpu` controller.
     Cpu,
+    /// The one of version 1 with the `freezer` controller.
+    Freezer,
 }
 
 /// A path as seen from the root of our namespace.
@@ -127,7 +129,8 @@ pub(crate) fn path_in(text: &str, hierarchy: Hierarchy) -> Option<&str> {
         let mut parts = line.splitn(3, ':').skip(1);
         let (controllers, path) = (parts.next()?, parts.next()?);
         let fits = match hierarchy {
-            Hierarchy::Cpu => has_cpu(controllers),
+            Hierarchy::Cpu => has(controllers, "cpu"),
+            Hierarchy::Freezer => has(controllers, "freezer"),
             Hierarchy::Unified => controllers.is_empty(),
         };
         fits.then_some(path)
@@ -140,7 +143,7 @@ fn mount(line: &str) -> Option<Mount> {
     let mut kind = file_system.split(' ');
     let hierarchy = match kind.next()? {
         "cgroup2" => Hierarchy::Unified,
-        "cgroup" if has_cpu(kind.nth(1)?) => Hierarchy::Cpu,
+        "cgroup" => of_first_version(kind.nth(1)?)?,
         _ => return None,
     };
     let mut fields = mount.split(' ').skip(3);
@@ -148,8 +151,13 @@ fn mount(line: &str) -> Option<Mount> {
     Some(Mount { hierarchy, root, at, ours: OnceCell::new() })
 }
 
-fn has_cpu(list: &str) -> bool {
-    list.split(',').any(|it| it == "cpu")
+fn of_first_version(options: &str) -> Option<Hierarchy> {
+    let all = [("cpu", Hierarchy::Cpu), ("freezer", Hierarchy::Freezer)];
+    all.into_iter().find_map(|(controller, hierarchy)| has(options, controller).then_some(hierarchy))
+}
+
+fn has(list: &str, controller: &str) -> bool {
+    list.split(',').any(|it| it == controller)
 }
 
 #[cfg(test)]

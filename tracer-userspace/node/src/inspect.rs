@@ -1,7 +1,7 @@
 //! The state of a target that does not answer: its namespace, links, listeners, and what the node knows of it.
 
-use std::collections::{BTreeMap, HashSet};
-use std::fs;
+use std::collections::{BTreeMap, BTreeSet, HashSet};
+use std::fs::{self, File};
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
 use std::path::Path;
@@ -10,11 +10,16 @@ use netlink_sys::protocols::{NETLINK_ROUTE, NETLINK_SOCK_DIAG};
 
 use super::enter::in_netns;
 use super::links;
-use super::namespaces::{Namespaces, Owner, Place};
+use super::namespaces::{Namespaces, Owner, Place, kept_for};
 use super::netlink::{Netlink, attribute, consistent, field};
+use super::policy;
+use super::servers;
 use super::throttle::Throttling;
-use super::turns::InspectionRequest;
-use tracer_model::event::{Inspection, ListenerState, MOST_LISTENERS, NeighbourState, Netns, NoWayBack};
+use crate::cgroups::Mounts;
+use tracer_model::event::{
+    Inspection, ListenerState, MOST_LISTENERS, NeighbourState, Netns, NoWayBack, ServedConnection, Serving, StrayRoute,
+};
+use tracer_model::query::TargetQuery;
 
 const SOCK_DIAG_BY_FAMILY: u16 = 20;
 /// `struct inet_diag_req_v2`
@@ -23,7 +28,10 @@ const DIAG_REQUEST: usize = 56;
 const DIAG_ID: usize = 4;
 const DIAG_RQUEUE: usize = 56;
 const DIAG_WQUEUE: usize = 60;
+const DIAG_INODE: usize = 68;
 const LISTEN: u32 = 1 << 10;
+const ESTABLISHED: u8 = 1;
+const CLOSE_WAIT: u8 = 8;
 /// Request sockets are `SYN_RECV` to older kernels and `NEW_SYN_RECV` inside newer ones.
 const HALF_OPEN: u32 = 1 << 3 | 1 << 12;
 
@@ -53,12 +61,7 @@ const SETTINGS: &[(&str, &str)] = &[
 const COUNTERS: &[&str] = &["ListenOverflows", "ListenDrops", "TCPReqQFullDrop"];
 
 /// Looks at a target. What cannot be read is absent.
-pub fn read(
-    look: &InspectionRequest,
-    from: &Place,
-    namespaces: &mut Namespaces,
-    throttling: &mut Throttling,
-) -> Inspection {
+pub fn read(look: &TargetQuery, from: &Place, namespaces: &mut Namespaces, throttling: &mut Throttling) -> Inspection {
     let target = look.target;
     let mut seen = Inspection::nothing(from.netns, target);
     let family = if target.is_ipv4() { "ipv4" } else { "ipv6" };
@@ -69,13 +72,16 @@ pub fn read(
     // The table of local addresses is looked up before any route.
     if from.enter(|| owns(target.ip())).unwrap_or(false) {
         seen.netns = Some(from.netns);
-        let _ = from.enter(|| inspect_target_namespace(&mut seen));
+        let _ = from.enter(|| inspect_target_namespace(&mut seen, None));
         return unless_for_ipvs(seen);
     }
     match namespaces.owner(look, from) {
         Owner::One(netns, path) => {
-            inspect_namespace(&mut seen, netns, &path, from);
+            let sockets = inspect_namespace(&mut seen, netns, &path, from, look.peer);
             seen.throttled = throttling.of(netns, namespaces);
+            seen.stray_route = look.peer.and_then(|peer| stray_route(&seen, peer.ip(), from));
+            let pids = look.peer.map(|_| namespaces.pids(netns, kept_for(look.awaited)));
+            seen.serving = pids.map(|pids| Box::new(serving(&sockets, pids, netns, throttling.mounts())));
         }
         Owner::Unsure => seen.ambiguous = true,
         Owner::Nobody => {}
@@ -95,14 +101,51 @@ fn unless_for_ipvs(seen: Inspection) -> Inspection {
     Inspection { neighbour, node_values, ..Inspection::nothing(seen.from, seen.target) }
 }
 
-fn inspect_namespace(seen: &mut Inspection, netns: Netns, path: &Path, from: &Place) {
+fn inspect_namespace(
+    seen: &mut Inspection,
+    netns: Netns,
+    path: &Path,
+    from: &Place,
+    peer: Option<SocketAddr>,
+) -> Sockets {
     let target = seen.target;
     seen.netns = Some(netns);
     let source = from.enter(|| source_to(target)).ok().flatten();
-    let _ = in_netns(path, || {
-        inspect_target_namespace(seen);
+    let own = File::open(&from.path).ok();
+    let looked = in_netns(path, || {
+        let listeners = inspect_target_namespace(seen, own.as_ref());
         seen.no_way_back = source.and_then(|to| no_way_back(target.ip(), to));
+        Sockets { listeners, connection: peer.and_then(|peer| connection(target, peer)) }
     });
+    looked.unwrap_or_default()
+}
+
+/// Only what is behind a link that was found can be looked for.
+fn stray_route(seen: &Inspection, source: IpAddr, from: &Place) -> Option<StrayRoute> {
+    let target = seen.target.ip();
+    let link = seen.links.iter().find(|link| link.addrs.contains(&target))?;
+    from.enter(|| policy::stray_route(source, target, link)).ok().flatten()
+}
+
+/// The sockets of a target in its namespace.
+#[derive(Debug, Default)]
+struct Sockets {
+    /// Inodes.
+    listeners: BTreeSet<u64>,
+    /// The attempt's, and its inode: none before it is accepted.
+    connection: Option<(ServedConnection, u64)>,
+}
+
+/// Who holds them.
+fn serving(sockets: &Sockets, pids: &[u32], netns: Netns, mounts: &Mounts) -> Serving {
+    let accepted = sockets.connection.as_ref().map(|(_, inode)| *inode).filter(|inode| *inode != 0);
+    let wanted = sockets.listeners.iter().copied().chain(accepted).collect();
+    let found = servers::holders(&wanted, pids, netns);
+    let holds = |held: &BTreeSet<u64>| accepted.is_some_and(|inode| held.contains(&inode));
+    let pid = found.held.iter().find_map(|(pid, held)| holds(held).then_some(*pid));
+    let connection = sockets.connection.as_ref().map(|(connection, _)| ServedConnection { pid, ..connection.clone() });
+    let (processes, pressure) = servers::states(found.held.keys().copied(), mounts);
+    Serving { processes, incomplete: found.incomplete, connection, pressure }
 }
 
 /// The calling thread's namespace has this address.
@@ -110,13 +153,18 @@ fn owns(addr: IpAddr) -> bool {
     addr.is_loopback() || super::addresses::has(addr)
 }
 
-fn inspect_target_namespace(seen: &mut Inspection) {
-    seen.links = links::around(seen.target.ip()).unwrap_or_default();
+/// The inodes of the listeners. The namespace is reached from this other one.
+fn inspect_target_namespace(seen: &mut Inspection, from: Option<&File>) -> BTreeSet<u64> {
+    let number = from.and_then(|from| links::number_of(from).ok().flatten());
+    seen.links = links::around(seen.target.ip(), number).unwrap_or_default();
     let settings = SETTINGS.iter().filter_map(|(name, path)| Some(((*name).to_owned(), setting(path)?)));
     seen.values = settings.collect();
-    seen.listeners = listeners(seen.target, seen.values.get("tcp_syncookies") == Some(&0)).ok();
+    let found = listeners(seen.target, seen.values.get("tcp_syncookies") == Some(&0)).ok();
+    let inodes = found.iter().flatten().map(|(_, inode)| *inode).collect();
+    seen.listeners = found.map(|found| found.into_iter().map(|(listener, _)| listener).collect());
     let text = fs::read_to_string("/proc/thread-self/net/netstat").unwrap_or_default();
     seen.values.extend(counters(&text));
+    inodes
 }
 
 /// The address that the calling thread's namespace dials the target from. To connect a UDP socket sends nothing.
@@ -156,9 +204,12 @@ pub fn counters(netstat: &str) -> BTreeMap<String, u64> {
     wanted.filter_map(|(name, value)| Some((name.to_owned(), value.parse().ok()?))).collect()
 }
 
+/// A listener and its inode.
+type Listener = (ListenerState, u64);
+
 /// The listeners on a port of the calling thread's namespace, with their half-open connections if these are to be counted: the
 /// kernel goes through every connection of the machine for them, those in TIME_WAIT included (`inet_diag_dump_icsk`).
-fn listeners(target: SocketAddr, count: bool) -> io::Result<Vec<ListenerState>> {
+fn listeners(target: SocketAddr, count: bool) -> io::Result<Vec<Listener>> {
     let port = target.port();
     let (v4, v6) = if count { half_open(port)? } else { (None, None) };
     let mut all = Fullest { target: target.ip(), listeners: Vec::new() };
@@ -179,11 +230,11 @@ pub fn listening_ports() -> io::Result<HashSet<u16>> {
 /// Of more listeners than are kept (SO_REUSEPORT) those that a SYN to the target may meet, and the fullest of them.
 struct Fullest {
     target: IpAddr,
-    listeners: Vec<ListenerState>,
+    listeners: Vec<Listener>,
 }
 
 impl Fullest {
-    fn add(&mut self, listener: Option<ListenerState>) {
+    fn add(&mut self, listener: Option<Listener>) {
         self.listeners.extend(listener);
         if self.listeners.len() >= 2 * MOST_LISTENERS {
             self.cut();
@@ -191,7 +242,7 @@ impl Fullest {
     }
 
     fn cut(&mut self) {
-        let key = |it: &ListenerState| {
+        let key = |(it, _): &Listener| {
             let ip = it.addr.ip();
             let fits = ip == self.target || ip.is_unspecified() && (ip.is_ipv6() || self.target.is_ipv4());
             std::cmp::Reverse((fits, it.waiting > it.backlog, it.waiting, it.half_open))
@@ -200,7 +251,7 @@ impl Fullest {
         self.listeners.truncate(MOST_LISTENERS);
     }
 
-    fn listeners(mut self) -> Vec<ListenerState> {
+    fn listeners(mut self) -> Vec<Listener> {
         if self.listeners.len() > MOST_LISTENERS {
             self.cut();
         }
@@ -229,7 +280,35 @@ fn diag_request(family: i32, states: u32, port: u16) -> [u8; DIAG_REQUEST] {
     request
 }
 
-fn parse_listener(message: &[u8], half_open: Option<u32>) -> Option<ListenerState> {
+/// The target's end of a connection, found by its addresses and ports alone: the kernel goes through no table for it
+/// (`inet_diag_find_one_icsk`). Where there is none it gives the listener.
+fn connection(target: SocketAddr, peer: SocketAddr) -> Option<(ServedConnection, u64)> {
+    let mut request = diag_request(i32::from(family_of(target.ip())), u32::MAX, target.port());
+    request[10..12].copy_from_slice(&peer.port().to_be_bytes());
+    for (at, ip) in [(12, target.ip()), (28, peer.ip())] {
+        let bytes = octets(ip);
+        request[at..at + bytes.len()].copy_from_slice(&bytes);
+    }
+    // INET_DIAG_NOCOOKIE
+    request[48..56].fill(u8::MAX);
+    let mut found = None;
+    Netlink::open(NETLINK_SOCK_DIAG)
+        .ok()?
+        .ask(SOCK_DIAG_BY_FAMILY, &request, |it| found = parse_connection(it, peer))
+        .ok()?;
+    found
+}
+
+fn parse_connection(message: &[u8], peer: SocketAddr) -> Option<(ServedConnection, u64)> {
+    if ![ESTABLISHED, CLOSE_WAIT].contains(message.get(1)?) {
+        return None;
+    }
+    let unread = u32::from_ne_bytes(field(message, DIAG_RQUEUE)?);
+    let inode = u32::from_ne_bytes(field(message, DIAG_INODE)?);
+    Some((ServedConnection { peer, unread, accepted: inode != 0, pid: None }, u64::from(inode)))
+}
+
+fn parse_listener(message: &[u8], half_open: Option<u32>) -> Option<Listener> {
     let port = u16::from_be_bytes(field(message, DIAG_ID)?);
     let bytes: [u8; 16] = field(message, DIAG_ID + 4)?;
     let addr = if i32::from(*message.first()?) == libc::AF_INET {
@@ -237,12 +316,13 @@ fn parse_listener(message: &[u8], half_open: Option<u32>) -> Option<ListenerStat
     } else {
         Ipv6Addr::from(bytes).to_canonical()
     };
-    Some(ListenerState {
+    let listener = ListenerState {
         addr: SocketAddr::new(addr, port),
         waiting: u32::from_ne_bytes(field(message, DIAG_RQUEUE)?),
         backlog: u32::from_ne_bytes(field(message, DIAG_WQUEUE)?),
         half_open,
-    })
+    };
+    Some((listener, u64::from(u32::from_ne_bytes(field(message, DIAG_INODE)?))))
 }
 
 /// The entry of an address in the calling thread's namespace, and how many entries there are of its family. Each device has
@@ -338,5 +418,4 @@ const fn state_name(state: u16) -> &'static str {
 }
 
 #[cfg(test)]
-#[path = "inspect_tests.rs"]
 mod tests;

@@ -13,7 +13,7 @@ use nix::{getsockopt_impl, sockopt_impl};
 use super::enter::NetnsError;
 use super::netlink::{Netlink, attribute, attributes, consistent, field, text};
 use super::procfs::NodeNetns;
-use tracer_model::event::{LinkState, Links, MOST_LINKS};
+use tracer_model::event::{LinkState, Links, MOST_LINKS, ParentLink};
 use tracer_terminal::error::os_message;
 
 /// What kube-proxy names the device that has the addresses of Services in IPVS mode (pkg/proxy/ipvs, `defaultDummyDevice`).
@@ -31,7 +31,9 @@ const IFINFOMSG: usize = 16;
 const IFADDRMSG: usize = 8;
 const IFLA_IFNAME: u16 = 3;
 const IFLA_LINK: u16 = 5;
+const IFLA_MASTER: u16 = 10;
 const IFLA_EXT_MASK: u16 = 29;
+const IFLA_LINK_NETNSID: u16 = 37;
 const IFLA_LINKINFO: u16 = 18;
 const IFLA_INFO_KIND: u16 = 1;
 const IFA_ADDRESS: u16 = 1;
@@ -121,12 +123,13 @@ fn net_cookie() -> Option<u64> {
     getsockopt(&socket, NetnsCookie).ok()
 }
 
-/// The links of the calling thread's namespace: all that carry the address, and [`MOST_LINKS`] at most.
-pub(super) fn around(addr: IpAddr) -> io::Result<Vec<LinkState>> {
-    consistent(|| dump_around(addr))
+/// The links of the calling thread's namespace: all that carry the address, and [`MOST_LINKS`] at most. It is reached from the
+/// namespace of this number.
+pub(super) fn around(addr: IpAddr, from: Option<i32>) -> io::Result<Vec<LinkState>> {
+    consistent(|| dump_around(addr, from))
 }
 
-fn dump_around(addr: IpAddr) -> io::Result<Vec<LinkState>> {
+fn dump_around(addr: IpAddr, from: Option<i32>) -> io::Result<Vec<LinkState>> {
     let mut netlink = Netlink::open(NETLINK_ROUTE)?;
     let mut around = Around::of(addr);
     netlink.dump(RTM_GETADDR, &[0; IFADDRMSG], |message| {
@@ -136,7 +139,8 @@ fn dump_around(addr: IpAddr) -> io::Result<Vec<LinkState>> {
     })?;
     netlink.dump(RTM_GETLINK, &link_request(), |message| {
         if let Some(link) = parse_link(message) {
-            around.add_link(link.state);
+            let parent = link.kind.as_deref().and_then(|kind| parent(message, kind, from));
+            around.add_link(LinkState { parent, ..link.state });
         }
     })?;
     Ok(around.links())
@@ -183,6 +187,25 @@ impl Around {
         links.sort_by_key(|link| link.ifindex);
         links
     }
+}
+
+/// A link, and the bridge or bond that it is a part of.
+pub(super) struct Port {
+    pub(super) state: LinkState,
+    pub(super) master: Option<u32>,
+}
+
+/// A link of the calling thread's namespace.
+pub(super) fn by_index(ifindex: u32) -> io::Result<Option<Port>> {
+    let mut request = link_request();
+    request[4..8].copy_from_slice(&ifindex.to_ne_bytes());
+    let mut port = None;
+    Netlink::open(NETLINK_ROUTE)?.ask(RTM_GETLINK, &request, |message| {
+        let rest = message.get(IFINFOMSG..).unwrap_or_default();
+        let master = attribute(rest, IFLA_MASTER).and_then(|value| field(value, 0)).map(u32::from_ne_bytes);
+        port = parse_link(message).map(|link| Port { state: link.state, master });
+    })?;
+    Ok(port)
 }
 
 /// The number that the calling thread's namespace has for another one; none if no device of it leads there.
@@ -242,6 +265,17 @@ fn parse_link(message: &[u8]) -> Option<Link> {
     };
     Some(Link { state, kind })
 }
+
+/// The device that a link is a part of. It does not reach what is made of it (drivers/net/macvlan.c, drivers/net/ipvlan).
+fn parent(message: &[u8], kind: &str, from: Option<i32>) -> Option<ParentLink> {
+    let rest = message.get(IFINFOMSG..).filter(|_| PARTS.contains(&kind))?;
+    let ifindex = u32::from_ne_bytes(field(attribute(rest, IFLA_LINK)?, 0)?);
+    let netns = attribute(rest, IFLA_LINK_NETNSID).and_then(|value| field(value, 0)).map(i32::from_ne_bytes);
+    Some(ParentLink { kind: kind.to_owned(), ifindex, is_of_prober: netns.is_some() && netns == from })
+}
+
+/// Kinds of links that are parts of a device.
+const PARTS: [&str; 4] = ["macvlan", "macvtap", "ipvlan", "ipvtap"];
 
 /// On point-to-point links `IFA_ADDRESS` is the peer's: `IFA_LOCAL` goes first.
 fn parse_addr(message: &[u8]) -> Option<(u32, IpAddr, u8)> {

@@ -11,10 +11,9 @@ use std::time::{Duration, Instant};
 use super::enter::{NetnsError, in_netns};
 use super::procfs::{MAX_PROCESSES, Namespace, every_pid, namespace_of};
 use super::room::Room;
-use super::turns::InspectionRequest;
 use super::{addresses, cgroup, links};
 use tracer_model::event::Netns;
-use tracer_model::query::Awaited;
+use tracer_model::query::{Awaited, TargetQuery};
 use tracer_model::recent::Recent;
 
 /// Where `ip netns add`, containerd and CRI-O bind the namespaces that they make: as we see it, and as the node does, whose
@@ -98,7 +97,7 @@ impl Namespaces {
     }
 
     /// The namespace that has the address of this target, other than the one it is reached from.
-    pub(super) fn owner(&mut self, look: &InspectionRequest, from: &Place) -> Owner {
+    pub(super) fn owner(&mut self, look: &TargetQuery, from: &Place) -> Owner {
         let (addr, ago) = (look.target.ip(), kept_for(look.awaited));
         let said = look.said.filter(|netns| *netns != from.netns);
         let said = said.and_then(|netns| Some((netns, self.path_unless_since(netns, ago)?)));
@@ -174,10 +173,14 @@ fn has(path: &Path, addr: IpAddr) -> bool {
     in_netns(path, || addresses::has(addr)).unwrap_or_default()
 }
 
-/// A device of one has its other end in the other: the first then has a number for the second.
+/// A device of one has its other end in the other: the first then has a number for the second. Of a macvlan or ipvlan only the
+/// pod's namespace has one.
 fn is_linked(path: &Path, from: &Place) -> bool {
-    let Ok(file) = fs::File::open(path) else { return false };
-    from.enter(|| links::number_of(&file).is_ok_and(|number| number.is_some())).unwrap_or(false)
+    let knows = |within: &Path, other: &Path| {
+        let Ok(file) = fs::File::open(other) else { return false };
+        in_netns(within, || links::number_of(&file).is_ok_and(|number| number.is_some())).unwrap_or(false)
+    };
+    knows(&from.path, path) || knows(path, &from.path)
 }
 
 /// Every network namespace that can be entered now.

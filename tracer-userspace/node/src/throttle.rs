@@ -32,6 +32,11 @@ pub struct Throttling {
 }
 
 impl Throttling {
+    /// Where cgroups are mounted.
+    pub(super) fn mounts(&mut self) -> &Mounts {
+        self.mounts.get_or_insert_with(|| Mounts::read().unwrap_or_default())
+    }
+
     /// The CPU cgroups of all processes in a namespace, with their counters.
     pub(super) fn of(&mut self, netns: Netns, namespaces: &mut Namespaces) -> Vec<Throttled> {
         let is_old =
@@ -44,7 +49,7 @@ impl Throttling {
     }
 
     fn folders_in(&mut self, netns: Netns, pids: &[u32]) -> Vec<PathBuf> {
-        let mounts = self.mounts.get_or_insert_with(|| Mounts::read().unwrap_or_default());
+        let mounts = self.mounts();
         let text = |pid: &u32| Some((*pid, fs::read_to_string(format!("/proc/{pid}/cgroup")).ok()?));
         // Its number may be another process's by now.
         let cgroups = distinct(pids.iter().filter_map(text), |pid| netns_of(pid) == Some(netns));

@@ -2,27 +2,14 @@
 //! turns. A pod has as many targets as it has probes: they hold up its own, and not another pod's.
 
 use std::collections::{BTreeMap, VecDeque};
-use std::net::{IpAddr, SocketAddr};
+use std::net::IpAddr;
 
 use tracer_model::event::Netns;
-use tracer_model::query::Awaited;
+use tracer_model::query::{Awaited, TargetQuery};
 
 /// Addresses and targets of each that wait at most; more are left out.
 const MAX_ADDRESSES: usize = 1024;
 const MAX_OF_ADDRESS: usize = 64;
-
-/// A target that is to be looked at.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct InspectionRequest {
-    /// The namespace that dials it.
-    pub from: Netns,
-    /// What is dialled.
-    pub target: SocketAddr,
-    /// Where its address is said to be.
-    pub said: Option<Netns>,
-    /// Whether an attempt waits for the answer.
-    pub awaited: Awaited,
-}
 
 /// The targets that wait.
 #[derive(Debug, Default)]
@@ -33,7 +20,7 @@ pub struct Turns {
 
 impl Turns {
     /// Takes one in, unless it waits already; `false`: there is no room.
-    pub fn put(&mut self, look: InspectionRequest) -> bool {
+    pub fn put(&mut self, look: TargetQuery) -> bool {
         match look.awaited {
             Awaited::Handshake => self.handshakes.put(look),
             Awaited::Answer => self.handshakes.waits(&look) || self.answers.put(look),
@@ -41,7 +28,7 @@ impl Turns {
     }
 
     /// The next one; of those that owe an answer only with `answers`.
-    pub fn take(&mut self, answers: bool) -> Option<InspectionRequest> {
+    pub fn take(&mut self, answers: bool) -> Option<TargetQuery> {
         self.handshakes.take().or_else(|| answers.then(|| self.answers.take()).flatten())
     }
 
@@ -59,16 +46,16 @@ impl Turns {
 /// The targets of each address, and in which order the addresses have their turn.
 #[derive(Debug, Default)]
 struct Lines {
-    waiting: BTreeMap<(Netns, IpAddr), VecDeque<InspectionRequest>>,
+    waiting: BTreeMap<(Netns, IpAddr), VecDeque<TargetQuery>>,
     turns: VecDeque<(Netns, IpAddr)>,
 }
 
 impl Lines {
-    fn waits(&self, look: &InspectionRequest) -> bool {
+    fn waits(&self, look: &TargetQuery) -> bool {
         self.waiting.get(&place(look)).is_some_and(|line| line.iter().any(|it| it.target == look.target))
     }
 
-    fn put(&mut self, look: InspectionRequest) -> bool {
+    fn put(&mut self, look: TargetQuery) -> bool {
         if self.waits(&look) {
             return true;
         }
@@ -82,7 +69,7 @@ impl Lines {
         room
     }
 
-    fn take(&mut self) -> Option<InspectionRequest> {
+    fn take(&mut self) -> Option<TargetQuery> {
         let place = self.turns.pop_front()?;
         let line = self.waiting.get_mut(&place)?;
         let look = line.pop_front();
@@ -95,16 +82,24 @@ impl Lines {
     }
 }
 
-const fn place(look: &InspectionRequest) -> (Netns, IpAddr) {
+const fn place(look: &TargetQuery) -> (Netns, IpAddr) {
     (look.from, look.target.ip())
 }
 
 #[cfg(test)]
 mod tests {
+    use std::net::SocketAddr;
+
     use super::*;
 
-    fn look(host: u8, port: u16, awaited: Awaited) -> InspectionRequest {
-        InspectionRequest { from: Netns(1), target: SocketAddr::from(([10, 0, 0, host], port)), said: None, awaited }
+    fn look(host: u8, port: u16, awaited: Awaited) -> TargetQuery {
+        TargetQuery {
+            from: Netns(1),
+            target: SocketAddr::from(([10, 0, 0, host], port)),
+            said: None,
+            awaited,
+            peer: None,
+        }
     }
 
     fn taken(turns: &mut Turns, answers: bool) -> Vec<(u8, u16)> {
@@ -145,7 +140,7 @@ mod tests {
     #[test]
     fn addresses_beyond_the_limit_are_left_out() {
         let mut turns = Turns::default();
-        let at = |n: u16| InspectionRequest { from: Netns(u32::from(n)), ..look(1, 80, Awaited::Handshake) };
+        let at = |n: u16| TargetQuery { from: Netns(u32::from(n)), ..look(1, 80, Awaited::Handshake) };
         let room = (0..2000).filter(|n| turns.put(at(*n))).count();
         assert_eq!((room, turns.put(at(0)), turns.put(at(1999))), (MAX_ADDRESSES, true, false));
     }

@@ -9,10 +9,10 @@ use tokio::sync::mpsc::Sender;
 
 use super::pace::Pace;
 use tracer_model::event::{Flow, Inspection, Netns, ObservationKind};
-use tracer_model::query::{Awaited, Query};
+use tracer_model::query::{Awaited, Query, TargetQuery};
 use tracer_node::namespaces::{Namespaces, Place, kept_for};
 use tracer_node::throttle::Throttling;
-use tracer_node::turns::{InspectionRequest, Turns};
+use tracer_node::turns::Turns;
 use tracer_node::{enter, inspect};
 
 /// Questions that were not taken in yet, at most; more are not asked, and the verdicts do without.
@@ -24,7 +24,7 @@ const FEW: usize = 4;
 /// Takes questions. A verdict waits for what a firewall says: that is read beside the rest.
 #[derive(Debug)]
 pub struct Inquirer {
-    targets: Option<SyncSender<InspectionRequest>>,
+    targets: Option<SyncSender<TargetQuery>>,
     firewalls: Option<SyncSender<(Netns, Flow)>>,
 }
 
@@ -43,9 +43,7 @@ impl Inquirer {
     pub fn ask(&self, ask: Query) {
         match ask {
             Query::Firewall(netns, flow) => put(self.firewalls.as_ref(), (netns, flow)),
-            Query::Target(from, target, said, awaited) => {
-                put(self.targets.as_ref(), InspectionRequest { from, target, said, awaited });
-            }
+            Query::Target(inspect) => put(self.targets.as_ref(), inspect),
             Query::Tls(_) | Query::Answers(_) | Query::Ports => {}
         }
     }
@@ -89,7 +87,7 @@ fn firewall(netns: Netns, flow: Flow, namespaces: &mut Namespaces) -> Observatio
 
 /// Looks at targets.
 struct Looker {
-    asked: Receiver<InspectionRequest>,
+    asked: Receiver<TargetQuery>,
     turns: Turns,
     /// When the next one may be looked at that owes an answer: so many do as a pod has probes.
     pace: Pace,
@@ -98,7 +96,7 @@ struct Looker {
 }
 
 impl Looker {
-    fn new(asked: Receiver<InspectionRequest>) -> Self {
+    fn new(asked: Receiver<TargetQuery>) -> Self {
         let pace = Pace::without_pause(Instant::now());
         let (namespaces, throttling) = (Namespaces::default(), Throttling::default());
         Self { asked, turns: Turns::default(), pace, namespaces, throttling }
@@ -119,7 +117,7 @@ impl Looker {
     }
 
     /// The next one to be looked at, once there is one; `None`: nobody asks any more.
-    fn next(&mut self) -> Option<InspectionRequest> {
+    fn next(&mut self) -> Option<TargetQuery> {
         loop {
             while let Ok(inspect) = self.asked.try_recv() {
                 self.put(inspect);
@@ -134,7 +132,7 @@ impl Looker {
     }
 
     /// Waits for a question, or until the time of those that owe an answer has come.
-    fn wait(&self, now: Instant) -> Option<Option<InspectionRequest>> {
+    fn wait(&self, now: Instant) -> Option<Option<TargetQuery>> {
         if self.turns.is_empty() {
             return self.asked.recv().ok().map(Some);
         }
@@ -145,13 +143,13 @@ impl Looker {
         }
     }
 
-    fn put(&mut self, inspect: InspectionRequest) {
+    fn put(&mut self, inspect: TargetQuery) {
         if !self.turns.put(inspect) {
             left_out(&inspect);
         }
     }
 
-    fn inspect(&mut self, inspect: &InspectionRequest) -> Option<Inspection> {
+    fn inspect(&mut self, inspect: &TargetQuery) -> Option<Inspection> {
         let path = self.namespaces.path_unless_since(inspect.from, kept_for(inspect.awaited))?;
         let from = Place { netns: inspect.from, path };
         Some(inspect::read(inspect, &from, &mut self.namespaces, &mut self.throttling))

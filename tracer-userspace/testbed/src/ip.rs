@@ -11,6 +11,7 @@ use netlink_packet_core::Emitable;
 use nix::ifaddrs::{InterfaceAddress, getifaddrs};
 use nix::net::if_::if_nametoindex;
 
+pub use link::Part;
 pub use route::{Route, RouteType};
 
 use tracer_node::netlink::Netlink;

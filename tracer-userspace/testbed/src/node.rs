@@ -6,14 +6,16 @@ use std::os::fd::AsFd as _;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use anyhow::{Context, Result, bail};
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
 
 use crate::helper::Role;
-use crate::ip::{Mac, Route};
+use crate::ip::{Mac, Part, Route, RouteType};
 use crate::net::{Netns, PREFIX, is_installed};
 use crate::options::Options;
 use crate::proc::Proc;
 use crate::server::REQUEST_READ;
-use cgroup::Cgroup;
+use cgroup::{Cgroup, Freezer, Undo};
 
 pub mod cgroup;
 pub mod ipvs;
@@ -31,6 +33,8 @@ pub const BRIDGE_MAC: Mac = [0x0a, 0x58, 0x0a, 0x58, 0x00, 0x01];
 pub const NODE: Ipv4Addr = Ipv4Addr::new(10, 89, 0, 1);
 /// The same in IPv6.
 pub const NODE6: Ipv6Addr = Ipv6Addr::new(0xfd00, 0x10, 0x89, 0, 0, 0, 0, 1);
+/// A router beyond a second uplink.
+pub const OUTSIDE: Ipv4Addr = Ipv4Addr::new(10, 90, 0, 2);
 /// First and last number of a pod.
 pub const PODS: std::ops::RangeInclusive<u16> = 2..=240;
 
@@ -105,6 +109,35 @@ impl Pod {
         group.add(server.pid())?;
         self.groups.push(group);
         Ok(())
+    }
+
+    /// Stops its newest server, as SIGSTOP does. It can be killed all the same.
+    pub fn halt(&self) -> Result<()> {
+        let pid = self.server()?.pid();
+        Ok(kill(Pid::from_raw(pid.cast_signed()), Signal::SIGSTOP)?)
+    }
+
+    /// Freezes its newest server, until the guard goes.
+    pub fn freeze(&mut self, name: &str, by: Freezer) -> Result<Undo> {
+        let (group, frozen) = Cgroup::frozen(name, by, self.server()?.pid())?;
+        self.groups.push(group);
+        Ok(frozen)
+    }
+
+    /// Gives its newest server and these a thousandth of a processor together, until the guard goes.
+    pub fn starve(&mut self, name: &str, hogs: &[Proc]) -> Result<Undo> {
+        let (groups, quota) = Cgroup::starved(name)?;
+        for group in &groups {
+            for process in hogs.iter().chain([self.server()?]) {
+                group.add(process.pid())?;
+            }
+        }
+        self.groups.extend(groups);
+        Ok(quota)
+    }
+
+    fn server(&self) -> Result<&Proc> {
+        self.servers.last().context("a server")
     }
 
     /// Ends its servers.
@@ -257,6 +290,51 @@ impl TestNode {
         self.node.ip(|ip| ip.add(&Route::to_host(v4).via(via)))?;
         self.pods.push(Pod { ns: server, index, servers: Vec::new(), groups: Vec::new() });
         Ok(index)
+    }
+
+    /// A second uplink of the node, and the namespace at its other end: a router, which sends on to nobody.
+    pub fn uplink(&mut self) -> Result<(String, Netns)> {
+        self.next += 1;
+        self.uplink_of(self.next - 1)
+    }
+
+    fn uplink_of(&self, index: u16) -> Result<(String, Netns)> {
+        let uplink = format!("up{index}");
+        let outside = Netns::create(&format!("{}-{uplink}", self.name))?;
+        self.node.ip(|ip| {
+            ip.veth(&uplink, "eth0", outside.as_fd())?;
+            ip.up(&uplink)
+        })?;
+        outside.sysctl(&[("ipv4/ip_forward", "1")])?;
+        outside.ip(|ip| {
+            ip.address(OUTSIDE, 24, "eth0")?;
+            ip.up("eth0")?;
+            ip.add(&Route::to(Ipv4Addr::new(10, 88, 0, 0), 16).refusing(RouteType::BlackHole))
+        })?;
+        link::running(&self.node, &[&uplink])?;
+        Ok((uplink, outside))
+    }
+
+    /// A pod whose `eth0` is a part of an uplink of the node, that uplink, and the namespace at its other end.
+    pub fn part_pod(&mut self, part: Part) -> Result<(u16, String, Netns)> {
+        let index = self.next;
+        self.next += 1;
+        let (uplink, outside) = self.uplink_of(index)?;
+        let ns = Netns::create(&format!("{}-p{index}", self.name))?;
+        ns.sysctl(&[("ipv6/conf/default/accept_dad", "0")])?;
+        self.node.ip(|ip| ip.part_of(&uplink, part, "eth0", ns.as_fd()))?;
+        let (v4, v6) = (pod_ip(index, Family::V4), pod_ip(index, Family::V6));
+        ns.ip(|ip| {
+            ip.up("lo")?;
+            ip.address(v4, 24, "eth0")?;
+            ip.address(v6, 64, "eth0")?;
+            ip.up("eth0")?;
+            ip.add(&Route::to(NODE, 32).over("eth0"))?;
+            ip.add(&Route::to(NODE6, 128).over("eth0"))
+        })?;
+        link::running(&ns, &["eth0"])?;
+        self.pods.push(Pod { ns, index, servers: Vec::new(), groups: Vec::new() });
+        Ok((index, uplink, outside))
     }
 
     /// An address of a pod that there is not.

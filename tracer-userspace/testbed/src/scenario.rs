@@ -10,6 +10,7 @@ mod faults;
 mod firewall;
 mod fixture;
 pub mod gaps;
+mod halted;
 mod healthy;
 mod ipvs;
 mod loopback;
@@ -175,6 +176,7 @@ pub fn all() -> Vec<Scenario> {
         ipvs::ALL,
         faults::ALL,
         two_causes::ALL,
+        halted::ALL,
         translated::ALL,
     ]
     .concat()

@@ -69,7 +69,16 @@ mod tests {
         // What this machine lacks is another matter: whether there is a scenario at all.
         let scenarios = all();
         let none: Vec<_> = Cause::ALL.iter().filter(|l| !scenarios.iter().any(|s| shows(s, Some(**l)))).collect();
-        assert_eq!(none, [&Cause::ExecTimeout, &Cause::ExecFailed, &Cause::CniNotReady]);
+        assert_eq!(
+            none,
+            [
+                &Cause::ExecTimeout,
+                &Cause::ExecNotRun,
+                &Cause::ExecFailed,
+                &Cause::KubeletClientError,
+                &Cause::CniNotReady
+            ]
+        );
         for cause in none {
             assert!(gaps::why_none(*cause).starts_with("needs a real kubelet"), "{cause}");
         }

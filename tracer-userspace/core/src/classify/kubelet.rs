@@ -142,7 +142,7 @@ fn exec(probe: &KubeletProbe, spec: Option<&ExecSpec>, k8s: &K8s) -> Finding {
     }
     let (cause, what) = match probe.says {
         ProbeOutput::CommandTimeout => (Cause::ExecTimeout, "did not end in time"),
-        ProbeOutput::CommandNotRun => (Cause::ExecFailed, "could not be run"),
+        ProbeOutput::CommandNotRun => (cause_not_run(probe), "could not be run"),
         _ => (Cause::ExecFailed, "ended with an error; what it printed is in the pod's event"),
     };
     let late = spec.filter(|_| cause == Cause::ExecTimeout);
@@ -150,8 +150,8 @@ fn exec(probe: &KubeletProbe, spec: Option<&ExecSpec>, k8s: &K8s) -> Finding {
     let why = why_not_started(probe);
     let summary = format!("the command of the {} probe{} {what}{why}{budget}", kind(probe), container_of(k8s));
     let fix = match cause {
-        Cause::ExecFailed => failed(probe, k8s),
-        _ => cause.fix(),
+        Cause::ExecTimeout => cause.fix(),
+        _ => failed(probe, k8s),
     };
     told(cause, of_outcome(probe), summary, fix)
 }
@@ -165,7 +165,7 @@ fn errored(probe: &KubeletProbe, k8s: &K8s, deleting: bool) -> Finding {
         ProbeOutput::ContainerEnds => {
             (Cause::ExecFailed, "was not run: its container does not run, or is being stopped")
         }
-        ProbeOutput::CommandNotRun => (Cause::ExecFailed, "could not be run"),
+        ProbeOutput::CommandNotRun => (cause_not_run(probe), "could not be run"),
         _ => (Cause::ExecFailed, "could not be run, or how it ended is not known"),
     };
     let ends = if deleting { "; the pod is being deleted" } else { "" };
@@ -210,6 +210,10 @@ fn is_called_off(probe: &KubeletProbe) -> bool {
 fn not_started_for(probe: &KubeletProbe) -> Option<&'static NotStarted> {
     let words = probe.output.as_deref().filter(|_| probe.says == ProbeOutput::CommandNotRun)?;
     not_started::cause(words)
+}
+
+fn cause_not_run(probe: &KubeletProbe) -> Cause {
+    not_started_for(probe).map_or(Cause::ExecFailed, |it| it.cause)
 }
 
 fn why_not_started(probe: &KubeletProbe) -> String {
@@ -383,6 +387,7 @@ mod tests {
             let told = errored(says, words, deleting);
             let (verdict, summary) = (&told.verdict, &told.verdict.summary);
             assert_eq!((verdict.outcome, verdict.confidence), (outcome, Confidence::Likely), "{words}");
+            assert_ne!(verdict.cause.name(), "exec_not_run", "{words}");
             assert!(!summary.contains("ended with an error"), "{summary}");
             assert!(
                 summary.ends_with("(it counts neither way), the container's readiness stays as it was"),
@@ -401,6 +406,10 @@ mod tests {
     fn what_the_runtime_could_not_do_is_no_fault_of_the_image() {
         let words = "rpc error: code = Unknown desc = failed to exec in container: failed to start exec \"9\": OCI runtime exec failed: exec failed: unable to start container process: can't open cgroup: unknown";
         let verdict = errored(ProbeOutput::CommandNotRun, words, false).verdict;
+        assert_eq!(verdict.cause.name(), "exec_not_run");
+        let paused =
+            words.replace("unable to start container process: can't open cgroup", "cannot exec in a paused container");
+        assert_eq!(errored(ProbeOutput::CommandNotRun, &paused, false).verdict.cause.name(), "target_frozen");
         assert!(verdict.summary.contains("could not be run: the runtime could not use the container's cgroup"));
         let fix = &verdict.remediation;
         assert!(

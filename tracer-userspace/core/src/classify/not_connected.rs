@@ -8,12 +8,16 @@ use tracer_model::event::{KubeletProbe, ProbeOutput};
 use tracer_model::record::{Cause, Command, Confidence, Probe, Remediation};
 use tracer_model::shell::word;
 
-/// What kept it from dialling, in the kubelet's own words: the look-up of the name (`dial tcp: lookup: …`), or the socket
-/// (`dial tcp ADDRESS: socket: …`). A resolver that is dialled by TCP itself has an attempt of its own.
+/// What kept it from dialling the pod, in the kubelet's own words: a proxy, the look-up of the name (`dial tcp: lookup: …`), or
+/// the socket (`dial tcp ADDRESS: socket: …`). A resolver that is dialled by TCP itself has an attempt of its own.
 #[must_use]
 pub fn not_connected(probe: &KubeletProbe) -> Option<&str> {
-    let is_network = probe.is_counted() && probe.says == ProbeOutput::Network;
-    let (_, dial) = probe.output.as_deref().filter(|_| is_network)?.split_once("dial tcp")?;
+    let words = probe.output.as_deref().filter(|_| probe.is_counted())?;
+    // So Go's client begins what comes of a proxy in its environment (net/http, `dialConn`).
+    if let (true, Some(at)) = (words.starts_with("Get \""), words.find("\": proxyconnect tcp: ")) {
+        return words.get(at + 3..);
+    }
+    let (_, dial) = Some(words).filter(|_| probe.says == ProbeOutput::Network)?.split_once("dial tcp")?;
     let (address, why) = dial.split_once(": ")?;
     let begins: &[&str] = if address.is_empty() { &["lookup"] } else { &["socket", "bind"] };
     let what = why.split(": ").next()?;
@@ -31,16 +35,45 @@ pub fn verdict(probe: &KubeletProbe, node: &Node) -> Option<(Finding, Unattached
         process: kubelet(probe.pid),
     };
     let (kind, container_of) = (probe.probe_type.name(), container_of(&named.k8s));
-    let summary =
-        format!("the {kind} probe{container_of} failed before it made a connection, as the kubelet says: {why}");
+    let summary = format!(
+        "the {kind} probe{container_of} failed before it made a connection, as the kubelet says: {why}; no connection to the pod was tried"
+    );
     let fix = fix(why, spec.host.as_deref(), probe.pid);
-    let found = Finding::failure(Cause::Unexplained, vec![of_outcome(probe)], summary, fix);
-    Some((found.with_confidence(Confidence::Possible), named))
+    let found = Finding::failure(Cause::KubeletClientError, vec![of_outcome(probe)], summary, fix);
+    Some((found.with_confidence(Confidence::Likely), named))
+}
+
+/// The verdict on a probe whose connection was never tried, though the kubelet dialled.
+#[must_use]
+pub fn untried(probe: &KubeletProbe, node: &Node) -> (Finding, Unattached) {
+    let spec = container(probe, node).and_then(|it| it.probes.iter().find(|spec| spec.probe_type == probe.probe_type));
+    let unknown = || Probe { probe_type: Some(probe.probe_type), ..Probe::default() };
+    let named = Unattached {
+        probe: Some(spec.and_then(|spec| Probe::agreed(&[spec])).unwrap_or_else(unknown)),
+        k8s: k8s(&probe.pod, probe.container.as_ref(), node),
+        process: kubelet(probe.pid),
+    };
+    let (kind, container_of) = (probe.probe_type.name(), container_of(&named.k8s));
+    let words = probe.output.as_deref().unwrap_or_default();
+    let summary = format!(
+        "the {kind} probe{container_of} failed, as the kubelet says: {words}; no connection to the pod was tried"
+    );
+    let found = Finding::failure(
+        Cause::KubeletClientError,
+        vec![of_outcome(probe)],
+        summary,
+        fix("proxyconnect", None, probe.pid),
+    );
+    (found.with_confidence(Confidence::Likely), named)
 }
 
 fn fix(why: &str, host: Option<&str>, pid: Option<u32>) -> Remediation {
     let pid = pid.map_or_else(|| "$(pidof kubelet)".to_owned(), |pid| pid.to_string());
-    if why.contains("too many open files in system") {
+    if why.starts_with("proxyconnect") {
+        let proxy = format!("tr '\\0' '\\n' </proc/{pid}/environ | grep -i proxy");
+        Remediation::from("If the kubelet has a proxy in its environment, put the pods' and the node's addresses into NO_PROXY of its unit, or take the proxy out, and restart it")
+            .run([Command::on_node(proxy)])
+    } else if why.contains("too many open files in system") {
         Remediation::from("The node has no file left to open: raise fs.file-max, and find who holds them")
             .run([Command::on_node("cat /proc/sys/fs/file-nr")])
     } else if why.contains("too many open files") {
@@ -71,6 +104,8 @@ mod tests {
     use tracer_model::record::{Confidence, VerdictBody};
 
     const NO_FILES: &str = r#"Get "http://10.88.0.2:8080": dial tcp 10.88.0.2:8080: socket: too many open files"#;
+    const PROXY: &str =
+        r#"Get "http://10.88.0.2:8080": proxyconnect tcp: dial tcp 10.0.0.9:3128: connect: connection refused"#;
     const NO_NAME: &str = r#"Get "http://web.shop:8080": dial tcp: lookup: no such host"#;
 
     fn told(stream: &Stream) -> Vec<(&'static str, Option<String>)> {
@@ -84,16 +119,18 @@ mod tests {
             (NO_FILES, "as the kubelet says: socket: too many open files", "restart it: ls /proc/100/fd"),
             (NO_NAME, "as the kubelet says: lookup: no such host", "getent hosts NAME"),
             ("dial tcp [fd00::5]:80: socket: permission denied", ": socket: permission denied", "ausearch"),
+            (PROXY, ": proxyconnect tcp: dial tcp 10.0.0.9:3128: connect: connection refused", "NO_PROXY"),
         ] {
             let mut stream = Stream::new();
             stream.http_readiness().kubelet_messages(ProbeType::Readiness, words);
-            assert_eq!(told(&stream), [("unexplained", Some(words.to_owned()))]);
+            assert_eq!(told(&stream), [("kubelet_client_error", Some(words.to_owned()))]);
             let verdict = stream.verdicts().remove(0).verdict;
-            assert_eq!(verdict.confidence, Confidence::Possible);
+            assert_eq!(verdict.confidence, Confidence::Likely);
             let container_of =
                 "the readiness probe of container app of pod default/web failed before it made a connection";
+            let tail = format!("{summary}; no connection to the pod was tried");
             assert!(
-                verdict.summary.starts_with(container_of) && verdict.summary.ends_with(summary),
+                verdict.summary.starts_with(container_of) && verdict.summary.ends_with(&tail),
                 "{}",
                 verdict.summary
             );
@@ -130,7 +167,9 @@ mod tests {
         ] {
             let mut stream = Stream::new();
             stream.http_readiness().kubelet_messages(ProbeType::Readiness, target_service);
-            let fix = stream.verdicts().remove(0).verdict.remediation;
+            let verdict = stream.verdicts().remove(0).verdict;
+            assert_eq!(verdict.cause.name(), "unexplained", "{target_service}");
+            let fix = verdict.remediation;
             assert!(!fix.to_string().contains("/proc/"), "{target_service}: {fix}");
         }
     }

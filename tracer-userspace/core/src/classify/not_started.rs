@@ -1,11 +1,12 @@
 //! Why a runtime did not start the command of a probe, where that is neither the command nor its image: by its own words.
 
-use tracer_model::record::{Command, Remediation};
+use tracer_model::record::{Cause, Command, Remediation};
 
 /// What kept the runtime from starting a command, and what to do about it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct NotStarted {
     words: &'static [&'static str],
+    pub(super) cause: Cause,
     /// To follow "could not be run: ".
     pub(super) why: &'static str,
     /// What to do, and what to run on the node for it.
@@ -22,7 +23,17 @@ impl NotStarted {
 /// In this order: a message about a cgroup names the error of the call, too.
 const CAUSES: &[NotStarted] = &[
     NotStarted {
+        words: &["paused container"],
+        cause: Cause::TargetFrozen,
+        why: "its container is paused",
+        fix: (
+            "Resume the container. Then find who paused it: a checkpoint, a backup, a debugger or a person",
+            &["ctr -n k8s.io tasks resume CONTAINER-ID"],
+        ),
+    },
+    NotStarted {
         words: &["apparmor"],
+        cause: Cause::ExecNotRun,
         why: "the AppArmor profile of the container could not be applied",
         fix: (
             "Load the AppArmor profile again, if the node does not have it; or correct the container's appArmorProfile",
@@ -31,6 +42,7 @@ const CAUSES: &[NotStarted] = &[
     },
     NotStarted {
         words: &["cgroup"],
+        cause: Cause::ExecNotRun,
         why: "the runtime could not use the container's cgroup",
         fix: (
             "The container's cgroup is gone or was moved: let kubelet and runtime have the same cgroup driver (systemd or cgroupfs), and delete the pod, so that it is made again",
@@ -38,7 +50,26 @@ const CAUSES: &[NotStarted] = &[
         ),
     },
     NotStarted {
+        words: &["possibly oom-killed", "cannot allocate memory"],
+        cause: Cause::ExecNotRun,
+        why: "the memory of the container did not suffice for the runtime's own process",
+        fix: (
+            "Raise the container's memory limit, or let it use less: the process that starts the command is charged to it (runc: some 10 MiB). memory.current, memory.max and memory.events of its cgroup show its use and its kills",
+            &["dmesg | grep -i oom"],
+        ),
+    },
+    NotStarted {
+        words: &["no space left on device"],
+        cause: Cause::ExecNotRun,
+        why: "a file system of the runtime is full",
+        fix: (
+            "Find which is full (/run, /tmp, the runtime's folder in /var/lib), and free it: kubelet and runtime write there for each command",
+            &["df -h", "df -i"],
+        ),
+    },
+    NotStarted {
         words: &["too many open files"],
+        cause: Cause::ExecNotRun,
         why: "the runtime has no file descriptor left",
         fix: (
             "Find who holds the file descriptors (containerd, crio, the container's shim), and raise LimitNOFILE of that service, fs.file-max or fs.inotify.max_user_instances",
@@ -47,6 +78,7 @@ const CAUSES: &[NotStarted] = &[
     },
     NotStarted {
         words: &["resource temporarily unavailable"],
+        cause: Cause::ExecNotRun,
         why: "no process could be made: a limit of processes is reached",
         fix: (
             "End the processes that the container leaves behind (zombies), or raise the limit: pids.max of the container's cgroup or one above it (podPidsLimit of the kubelet), or kernel.pid_max",
@@ -55,6 +87,7 @@ const CAUSES: &[NotStarted] = &[
     },
     NotStarted {
         words: &["operation not permitted"],
+        cause: Cause::ExecNotRun,
         why: "the kernel did not permit the runtime a step of the start (EPERM)",
         fix: (
             "Find who denies it: the container's seccomp profile and capabilities, SELinux, AppArmor, or a runtime that is too old for this kernel",
@@ -84,6 +117,7 @@ const NO_PROGRAM: &[&str] = &[
 mod tests {
     use super::cause;
 
+    const CONTAINERD: &str = "rpc error: code = Unknown desc = failed to exec in container: failed to start exec \"9f\": OCI runtime exec failed: ";
     const RUNC: &str = "rpc error: code = Unknown desc = failed to exec in container: failed to start exec \"9f\": OCI runtime exec failed: exec failed: unable to start container process: ";
 
     #[test]
@@ -100,9 +134,35 @@ mod tests {
             ),
             ("error creating new parent process: pipe2: too many open files", "file descriptor"),
             ("fork/exec /proc/self/fd/6: resource temporarily unavailable", "limit of processes"),
+            ("open /tmp/runc-process1: no space left on device", "full"),
             ("error closing exec fds: open /proc/self/fd: operation not permitted", "EPERM"),
         ] {
             let found = cause(&format!("{RUNC}{words}")).map(|it| it.why);
+            assert!(found.is_some_and(|it| it.contains(why)), "{words}: {found:?}");
+        }
+    }
+
+    /// As runc 1.1.5 wrote them beside a container of the limit, the cgroup or the profile (kernel 6.18).
+    #[test]
+    fn what_a_real_runtime_wrote_is_named() {
+        for (words, why) in [
+            (
+                "exec failed: unable to start container process: read init-p: connection reset by peer (possibly OOM-killed)",
+                "memory",
+            ),
+            ("runtime/cgo: pthread_create failed: Resource temporarily unavailable", "limit of processes"),
+            (
+                "exec failed: unable to start container process: error adding pid 27218 to cgroups: failed to write 27218: openat2 /sys/fs/cgroup/pids/causes-runc/cgroup.procs: no such file or directory",
+                "cgroup",
+            ),
+            ("exec failed: pipe2: too many open files", "file descriptor"),
+            ("exec failed: cannot exec in a paused container (use --ignore-paused to override)", "is paused"),
+            (
+                "exec failed: unable to start container process: apparmor failed to apply profile: write /proc/self/attr/exec: invalid argument",
+                "AppArmor",
+            ),
+        ] {
+            let found = cause(&format!("{CONTAINERD}{words}: unknown")).map(|it| it.why);
             assert!(found.is_some_and(|it| it.contains(why)), "{words}: {found:?}");
         }
     }
@@ -115,6 +175,8 @@ mod tests {
             r#"exec: "/opt/apparmor/cgroup": stat /opt/apparmor/cgroup: no such file or directory"#,
             r#"exec: "/opt/cgroup/run": permission denied"#,
             "error executing setns process: exit status 1: unknown",
+            r#"chdir to cwd ("/opt/cgroup") set in config.json failed: no such file or directory"#,
+            "read init-p: connection reset by peer: unknown",
         ] {
             assert_eq!(cause(&format!("{RUNC}{words}")), None, "{words}");
         }

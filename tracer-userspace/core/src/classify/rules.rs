@@ -2,6 +2,7 @@
 
 pub(super) mod accept_queue_overflow;
 pub(super) mod app_status_failure;
+pub(super) mod asymmetric_route;
 pub(super) mod closed_without_answer;
 pub(super) mod connection_refused;
 pub(super) mod conntrack_invalid;
@@ -11,6 +12,7 @@ pub(super) mod ephemeral_ports_exhausted;
 pub(super) mod firewall_drop;
 pub(super) mod firewall_reject;
 pub(super) mod handshake_rst;
+pub(super) mod host_isolated_link;
 pub(super) mod kubelet_delayed;
 pub(super) mod loopback_down;
 pub(super) mod mid_stream_rst;
@@ -28,6 +30,8 @@ pub(super) mod service_no_endpoints;
 pub(super) mod slow_response;
 pub(super) mod startup_budget_exceeded;
 pub(super) mod syn_backlog_overflow;
+pub(super) mod target_frozen;
+pub(super) mod target_starved;
 pub(super) mod tls_eof_noise;
 pub(super) mod tls_handshake_slow;
 pub(super) mod unexplained;

@@ -11,7 +11,7 @@ use tracer_attempts::correlate::firewalls::{Firewalls, Next};
 use tracer_attempts::correlate::node::Node;
 use tracer_attempts::enrich;
 use tracer_model::event::{ConnId, Netns, Observation, ObservationKind, TcpState};
-use tracer_model::query::{Awaited, Query};
+use tracer_model::query::{Awaited, Query, TargetQuery};
 use tracer_model::recent::Recent;
 
 /// A handshake on a node takes less than a millisecond: after this the target is looked at.
@@ -131,9 +131,11 @@ impl Core {
         let waits = |a: &&Attempt| a.ended.is_none() && (a.established.is_none() || again.is_some());
         let awaited = if again.is_some() { Awaited::Answer } else { Awaited::Handshake };
         let waiting = self.correlator.get(conn).filter(waits);
-        let target = waiting.and_then(|a| Some(target(a.netns?, a.flow.dst, &self.node, awaited)));
-        if let Some(target) = target {
-            self.query(target, now);
+        let query = waiting.and_then(|a| {
+            Some(TargetQuery { peer: Some(a.flow.src), ..target(a.netns?, a.flow.dst, &self.node, awaited) })
+        });
+        if let Some(query) = query {
+            self.query(Query::Target(query), now);
         }
     }
 }
@@ -162,14 +164,14 @@ pub(super) fn wanted(attempt: &Attempt, node: &Node, observation: &Observation) 
     let dst = attempt.flow.dst;
     let well = observation_establishes(observation) && attempt.prober && node.has_pod(dst.ip());
     let target = attempt.netns.filter(|from| well && node.netns_of_addr(*from, dst.ip()).is_none());
-    let target = target.map(|from| self::target(from, dst, node, Awaited::Answer));
+    let target = target.map(|from| Query::Target(self::target(from, dst, node, Awaited::Answer)));
     let answers = (unread || is_first(observation)).then_some(Query::Answers(attempt.actor.pid));
     let ports = attempt.without_port().then_some(Query::Ports);
     tls.into_iter().chain(firewall).chain(answers).chain(target).chain(ports).collect()
 }
 
-fn target(from: Netns, dst: SocketAddr, node: &Node, awaited: Awaited) -> Query {
-    Query::Target(from, dst, node.pods.netns_at(dst.ip()), awaited)
+fn target(from: Netns, target: SocketAddr, node: &Node, awaited: Awaited) -> TargetQuery {
+    TargetQuery { from, target, said: node.pods.netns_at(target.ip()), awaited, peer: None }
 }
 
 /// A prober dials.

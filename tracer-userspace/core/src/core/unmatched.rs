@@ -6,7 +6,7 @@ use std::collections::VecDeque;
 use super::Core;
 use super::outcomes::is_in_time;
 use super::records::{kubelet_outcome, unattached};
-use crate::classify::kubelet;
+use crate::classify::{kubelet, not_connected};
 use tracer_attempts::correlate::attempt::Attempt;
 use tracer_attempts::enrich;
 use tracer_model::decision::Decision;
@@ -53,9 +53,24 @@ impl Core {
             if self.join_attempt(probe, &observation, now, out) || self.has_verdict(probe) {
                 continue;
             }
-            let (finding, named) = kubelet::unmatched(probe, self.fitting(probe).len(), &self.node);
+            let (finding, named) = match self.fitting(probe).len() {
+                0 if self.is_untried(probe) => not_connected::untried(probe, &self.node),
+                connections => kubelet::unmatched(probe, connections, &self.node),
+            };
             out.push(unattached(finding, named, Some(kubelet_outcome(&kubelet::of_command(probe)))));
         }
+    }
+
+    /// The kubelet says that it dialled the pod for some time, its other connections are seen, and none to the pod was.
+    fn is_untried(&self, probe: &KubeletProbe) -> bool {
+        let Some(began) = probe.connecting_for_ns().map(|ns| probe.written_boot_ns.saturating_sub(ns + FRESH_NS))
+        else {
+            return false;
+        };
+        let is_seen = self.correlator.all().any(|a| a.prober && a.started >= began);
+        let is_to_pod =
+            |a: &Attempt| enrich::is_probe_of(a, &self.node, probe) && a.ended.is_none_or(|(end, _)| end >= began);
+        is_seen && !self.correlator.all().any(is_to_pod) && self.node.lost_between(began, probe.written_boot_ns) == 0
     }
 
     /// An attempt of this probe has failed at that time, and the kubelet said nothing else of it: that is this failure.
@@ -132,6 +147,32 @@ mod tests {
         let words = "timeout: failed to connect service \"10.88.0.2:8080\" within 1s: context deadline exceeded";
         stream.kubelet_messages(ProbeType::Readiness, words).wait_ms(600).push(ObservationKind::Tick);
         assert_eq!(stream.causes(), ["connection_refused"]);
+    }
+
+    /// grpc-go takes a proxy from its environment.
+    #[test]
+    fn a_dial_that_never_reached_the_pod_was_none() {
+        let asked = |fill: fn(&mut Stream)| {
+            let mut stream = Stream::new();
+            stream.grpc_readiness(1);
+            fill(&mut stream);
+            let words = "timeout: failed to connect service \"10.88.0.2:8080\" within 1s: context deadline exceeded";
+            stream
+                .wait_ms(1_000)
+                .kubelet_messages(ProbeType::Readiness, words)
+                .wait_ms(600)
+                .push(ObservationKind::Tick);
+            stream.verdicts().pop().map(|it| (it.verdict.cause.name(), it.verdict.confidence))
+        };
+        let elsewhere = |stream: &mut Stream| {
+            stream.again_to(100, "10.0.0.9:3128").connect().established();
+        };
+        assert_eq!(asked(elsewhere), Some(("kubelet_client_error", Confidence::Likely)));
+        assert_eq!(asked(|_| ()), Some(("unexplained", Confidence::Possible)), "is it watched at all?");
+        let lossy = |stream: &mut Stream| {
+            stream.again_to(100, "10.0.0.9:3128").connect().established().lost(1);
+        };
+        assert_eq!(asked(lossy).map(|it| it.0), Some("unexplained"));
     }
 
     #[test]

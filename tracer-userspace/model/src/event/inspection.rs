@@ -5,7 +5,7 @@ use std::net::{IpAddr, SocketAddr};
 
 use serde::{Deserialize, Serialize};
 
-use super::{LinkState, Netns};
+use super::{LinkState, Netns, Serving};
 
 /// Links and listeners that are kept of a namespace: a pod has a handful, and who may unshare can make any number. Those that
 /// carry the target's address, and those whose queues are fullest, are always among them.
@@ -35,12 +35,18 @@ pub struct Inspection {
     /// How often the cgroups of its processes were throttled, ever.
     #[serde(skip_serializing_if = "Vec::is_empty", default)]
     pub throttled: Vec<Throttled>,
+    /// Who serves it; read where an attempt is in trouble.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub serving: Option<Box<Serving>>,
     /// What the namespace from which it is reached knows of the target's link-layer address, on the device that its route leads over.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub neighbour: Option<NeighbourState>,
     /// That namespace has no route to the address from which it is reached; absent: it has one, or that could not be read.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub no_way_back: Option<NoWayBack>,
+    /// A rule of that namespace's routing sends what goes to the target elsewhere; absent: none does, or that could not be read.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub stray_route: Option<StrayRoute>,
     /// Counters and settings of the namespace, by the kernel's own names (`ListenOverflows`, `tcp_syncookies`).
     #[serde(skip_serializing_if = "BTreeMap::is_empty", default)]
     pub values: BTreeMap<String, u64>,
@@ -61,8 +67,10 @@ impl Inspection {
             links: Vec::new(),
             listeners: None,
             throttled: Vec::new(),
+            serving: None,
             neighbour: None,
             no_way_back: None,
+            stray_route: None,
             values: BTreeMap::new(),
             node_values: BTreeMap::new(),
         }
@@ -90,6 +98,33 @@ pub struct NoWayBack {
     pub to: IpAddr,
     /// Its positive errno.
     pub errno: i32,
+}
+
+/// A route to a target that does not lead to the device behind which it is.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct StrayRoute {
+    /// The device to which it leads.
+    pub device: String,
+    /// The device behind which the target is.
+    pub pod_device: String,
+    /// The routing table: none of those that every node has.
+    pub table: u32,
+    /// The rule that chose the table; absent: it was not found.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub rule: Option<RoutingRule>,
+}
+
+/// A rule that chooses a routing table (`ip rule`).
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RoutingRule {
+    /// Its priority: the lowest goes first.
+    pub priority: u32,
+    /// Only packets from there.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub from: Option<String>,
+    /// Only packets to there.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub to: Option<String>,
 }
 
 /// How often a cgroup was held back for want of CPU quota (`cpu.stat`).

@@ -109,6 +109,20 @@ pub struct LinkState {
     /// Index of its other end (veth), in the namespace where that is.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub peer_ifindex: Option<u32>,
+    /// The device that it is a part of: of a target's macvlan or ipvlan only.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub parent: Option<ParentLink>,
+}
+
+/// The device under a macvlan or ipvlan.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ParentLink {
+    /// What is made of it: `macvlan`, `macvtap`, `ipvlan`, `ipvtap`.
+    pub kind: String,
+    /// Its index, in its own namespace.
+    pub ifindex: u32,
+    /// That is the namespace from which the target is reached.
+    pub is_of_prober: bool,
 }
 
 impl LinkState {
@@ -120,7 +134,8 @@ impl LinkState {
 }
 
 /// The first `len` bits are the same.
-fn same_subnet(left: IpAddr, right: IpAddr, len: u8) -> bool {
+#[must_use]
+pub fn same_subnet(left: IpAddr, right: IpAddr, len: u8) -> bool {
     let bits = |addr: IpAddr| match addr {
         IpAddr::V4(v4) => u128::from(u32::from(v4)) << 96,
         IpAddr::V6(v6) => u128::from(v6),

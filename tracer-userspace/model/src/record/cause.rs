@@ -145,12 +145,18 @@ causes! {
     MissingNodePrerequisite = "missing_node_prerequisite": Some(Node), Handshake, Error, [];
     /// The reverse-path filter dropped a packet of this attempt.
     RpFilterDrop = "rp_filter_drop": Some(Network), Handshake, Error, [];
+    /// The pod's link is a part of the device by which the node asks for it.
+    HostIsolatedLink = "host_isolated_link": Some(Network), Handshake, Error, [];
+    /// A rule of the node's routing sends the SYN out by another device than the pod's.
+    AsymmetricRoute = "asymmetric_route": Some(Network), Handshake, Error, [];
     /// The link-layer address of the target (or of the gateway) could not be resolved.
     NeighbourFailure = "neighbour_failure": Some(Network), Handshake, Error, [EndsWithNetwork];
     /// There is no route to the target, or one that refuses.
     RouteUnreachable = "route_unreachable": Some(Network), Connect, Error, [EndsWithNetwork];
     /// No source port is free.
     EphemeralPortsExhausted = "ephemeral_ports_exhausted": Some(Node), Connect, Error, [];
+    /// The processes that serve the target are frozen or stopped.
+    TargetFrozen = "target_frozen": Some(Pod), Any, Error, [Reached];
     /// The listener's accept queue is full.
     AcceptQueueOverflow = "accept_queue_overflow": Some(Application), Handshake, Error, [Reached];
     /// The listener's queue of half-open connections is full.
@@ -175,6 +181,8 @@ causes! {
     TlsHandshakeSlow = "tls_handshake_slow": Some(Application), Tls, Error, [Reached, EndsWithProcess];
     /// Request taken, no byte of an answer before the prober gave up.
     SlowResponse = "slow_response": Some(Application), Answer, Error, [Reached, EndsWithProcess];
+    /// Nothing of the target's container could run.
+    TargetStarved = "target_starved": Some(Pod), Answer, Error, [Reached];
     /// The target's container was held back for want of CPU quota. In `also` only.
     CpuThrottled = "cpu_throttled": Some(Pod), Answer, Warning, [];
     /// The server closed the connection without a byte.
@@ -183,8 +191,12 @@ causes! {
     AppStatusFailure = "app_status_failure": Some(Application), Answer, Error, [Reached, Refusal, EndsWithProcess];
     /// The command of an exec probe did not end in time.
     ExecTimeout = "exec_timeout": Some(Application), Command, Error, [];
+    /// A limit or a guard kept the runtime from starting the command of an exec probe.
+    ExecNotRun = "exec_not_run": Some(Pod), Command, Error, [];
     /// The command of an exec probe said no, or could not be run.
     ExecFailed = "exec_failed": Some(Application), Command, Error, [];
+    /// The kubelet failed before it tried to connect to the pod.
+    KubeletClientError = "kubelet_client_error": Some(Kubelet), Connect, Error, [];
     /// A pod's sandbox waits for the network.
     CniNotReady = "cni_not_ready": Some(Network), Sandbox, Error, [];
     /// A tcpSocket attempt that succeeded at a TLS listener.

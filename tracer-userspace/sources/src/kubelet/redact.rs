@@ -36,6 +36,7 @@ const FIXED: &[&str] = &[
     "operation was canceled",
     "use of closed network connection",
     "dial tcp",
+    "proxyconnect tcp",
     "no such host",
     "server misbehaving",
     "Temporary failure in name resolution",

@@ -4,9 +4,21 @@ use std::os::fd::{AsRawFd as _, BorrowedFd};
 
 use anyhow::{Context, Result};
 use netlink_packet_core::{NLM_F_CREATE, NLM_F_EXCL};
-use netlink_packet_route::link::{InfoData, InfoKind, InfoVeth, LinkAttribute, LinkFlags, LinkInfo, LinkMessage};
+use netlink_packet_route::link::{
+    InfoData, InfoIpVlan, InfoKind, InfoMacVlan, InfoVeth, IpVlanMode, LinkAttribute, LinkFlags, LinkInfo, LinkMessage,
+    MacVlanMode,
+};
 
 use super::{Ip, Mac, index};
+
+/// What is made of a part of a device.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Part {
+    /// With a link-layer address of its own.
+    Macvlan,
+    /// With that of the device.
+    Ipvlan,
+}
 
 impl Ip {
     /// Makes a bridge, with a link-layer address of its own or not.
@@ -26,6 +38,23 @@ impl Ip {
         other.attributes = vec![LinkAttribute::IfName(peer.to_owned()), LinkAttribute::NetNsFd(namespace.as_raw_fd())];
         let data = LinkInfo::Data(InfoData::Veth(InfoVeth::Peer(other)));
         self.make(name, vec![LinkInfo::Kind(InfoKind::Veth), data], None)
+    }
+
+    /// Makes a link of another namespace that is a part of this device.
+    pub fn part_of(&mut self, device: &str, kind: Part, name: &str, namespace: BorrowedFd<'_>) -> Result<()> {
+        let (kind, data) = match kind {
+            Part::Macvlan => (InfoKind::MacVlan, InfoData::MacVlan(vec![InfoMacVlan::Mode(MacVlanMode::Bridge)])),
+            Part::Ipvlan => (InfoKind::IpVlan, InfoData::IpVlan(vec![InfoIpVlan::Mode(IpVlanMode::L2)])),
+        };
+        let mut link = LinkMessage::default();
+        link.attributes = vec![
+            LinkAttribute::IfName(name.to_owned()),
+            LinkAttribute::Link(index(device)?),
+            LinkAttribute::NetNsFd(namespace.as_raw_fd()),
+            LinkAttribute::LinkInfo(vec![LinkInfo::Kind(kind), LinkInfo::Data(data)]),
+        ];
+        let made = self.send(libc::RTM_NEWLINK, NLM_F_CREATE | NLM_F_EXCL, &link);
+        made.with_context(|| format!("make {name} of {device}"))
     }
 
     fn make(&mut self, name: &str, info: Vec<LinkInfo>, mac: Option<LinkAttribute>) -> Result<()> {

@@ -10,6 +10,8 @@ use netlink_packet_route::route::{
     RouteAddress, RouteAttribute, RouteFlags, RouteHeader, RouteMessage, RouteProtocol, RouteScope,
 };
 
+use netlink_packet_route::rule::{RuleAction, RuleAttribute, RuleMessage};
+
 use super::{Ip, index};
 
 /// A route, as `ip route` has it.
@@ -23,13 +25,24 @@ pub struct Route {
     source: Option<IpAddr>,
     onlink: bool,
     kernel: bool,
+    table: u8,
 }
 
 impl Route {
     /// To a subnet.
     pub fn to(address: impl Into<IpAddr>, prefix: u8) -> Self {
         let to = address.into();
-        Self { to, prefix, kind: None, device: None, via: None, source: None, onlink: false, kernel: false }
+        Self {
+            to,
+            prefix,
+            kind: None,
+            device: None,
+            via: None,
+            source: None,
+            onlink: false,
+            kernel: false,
+            table: RouteHeader::RT_TABLE_MAIN,
+        }
     }
 
     /// To one address.
@@ -73,6 +86,13 @@ impl Route {
         self
     }
 
+    /// In this table.
+    #[must_use]
+    pub const fn in_table(mut self, table: u8) -> Self {
+        self.table = table;
+        self
+    }
+
     /// The router is on the link, whatever its address says.
     #[must_use]
     pub const fn onlink(mut self) -> Self {
@@ -92,7 +112,7 @@ impl Route {
         let mut route = RouteMessage::default();
         route.header.address_family = family(self.to);
         route.header.destination_prefix_length = self.prefix;
-        route.header.table = RouteHeader::RT_TABLE_MAIN;
+        route.header.table = self.table;
         route.header.scope = RouteScope::NoWhere;
         route.header.kind = self.kind.unwrap_or_default();
         if self.prefix > 0 {
@@ -132,6 +152,17 @@ impl Ip {
         let whole = route.whole()?;
         self.send(libc::RTM_NEWROUTE, NLM_F_CREATE | NLM_F_REPLACE, &whole)
             .with_context(|| format!("replace {route:?}"))
+    }
+
+    /// Sends what comes from this address to a table of its own.
+    pub fn rule_from(&mut self, address: IpAddr, table: u8, priority: u32) -> Result<()> {
+        let mut rule = RuleMessage::default();
+        rule.header.family = family(address);
+        rule.header.src_len = if address.is_ipv4() { 32 } else { 128 };
+        rule.header.table = table;
+        rule.header.action = RuleAction::ToTable;
+        rule.attributes = vec![RuleAttribute::Source(address), RuleAttribute::Priority(priority)];
+        self.send(libc::RTM_NEWRULE, NLM_F_CREATE | NLM_F_EXCL, &rule).with_context(|| format!("add {rule:?}"))
     }
 
     /// Removes it.

@@ -24,7 +24,9 @@ const REASONS: &[Reason] = &[
     ),
     (Some(Cause::CpuThrottled), None, None, "stands beside another cause only: slow_response_throttled shows it"),
     (Some(Cause::ExecTimeout), None, None, NEEDS_KUBELET),
+    (Some(Cause::ExecNotRun), None, None, NEEDS_KUBELET),
     (Some(Cause::ExecFailed), None, None, NEEDS_KUBELET),
+    (Some(Cause::KubeletClientError), None, None, NEEDS_KUBELET),
     (Some(Cause::CniNotReady), None, None, NEEDS_KUBELET),
 ];
 

@@ -7,7 +7,7 @@ use std::sync::OnceLock;
 use nix::sys::socket::{AddressFamily, SockFlag, SockType, socket};
 
 use crate::net::{Netns, PREFIX, finish, is_installed};
-use crate::node::cgroup::{Cgroup, enable_quota};
+use crate::node::cgroup::{Cgroup, Freezer, enable_quota, has_pressure};
 use crate::options::is_emulated;
 use tracer_bpf::ebpf::hooks::Form;
 use tracer_bpf::ebpf::switches;
@@ -35,6 +35,16 @@ pub enum Need {
     Nft,
     /// A CPU controller for cgroups.
     CpuQuota,
+    /// A hierarchy of cgroups of version 2 that can be frozen.
+    Freezer,
+    /// The freezer of version 1.
+    FreezerV1,
+    /// Pressure of cgroups.
+    Pressure,
+    /// macvlan.
+    Macvlan,
+    /// ipvlan.
+    Ipvlan,
     /// Sockets for frames, below the kernel's TCP.
     PacketSocket,
     /// A hook that tells of ICMP errors.
@@ -74,6 +84,8 @@ const MODULES: &[&str] = &[
     "xt_nat",
     "ip_vs",
     "ip_vs_rr",
+    "macvlan",
+    "ipvlan",
 ];
 
 /// For tests: loads the modules that a kernel has as such (those built in or absent do not matter), and gives cgroups a CPU
@@ -89,7 +101,7 @@ impl Need {
     /// Why it is not there; `None` if it is.
     #[must_use]
     pub fn lacking(self) -> Option<String> {
-        static TRIED: [OnceLock<Option<String>>; 13] = [const { OnceLock::new() }; 13];
+        static TRIED: [OnceLock<Option<String>>; 18] = [const { OnceLock::new() }; 18];
         TRIED[self as usize].get_or_init(|| self.attempt()).clone()
     }
 
@@ -104,6 +116,9 @@ impl Need {
                 let made = Cgroup::throttled(&format!("{PREFIX}{}-need-quota", std::process::id()));
                 made.err().map(|error| format!("a cgroup with a CPU quota: {error:#}"))
             }
+            Self::Freezer => (!Freezer::V2.is_there()).then(|| "no cgroup of version 2 can be frozen here".to_owned()),
+            Self::FreezerV1 => (!Freezer::V1.is_there()).then(|| "no freezer of cgroup version 1 is mounted".to_owned()),
+            Self::Pressure => (!has_pressure()).then(|| "the cgroups of version 2 have no cpu.pressure here".to_owned()),
             Self::PacketSocket => {
                 let opened = socket(AddressFamily::Packet, SockType::Raw, SockFlag::SOCK_CLOEXEC, None);
                 opened.err().map(|error| format!("no packet socket: {} (CAP_NET_RAW)", error.desc()))
@@ -122,6 +137,8 @@ impl Need {
             Self::Nft => NFT.fails(),
             Self::NftNat => NFT_NAT.fails(),
             Self::TcProgram => TC_PROGRAM.fails(),
+            Self::Macvlan => MACVLAN.fails(),
+            Self::Ipvlan => IPVLAN.fails(),
         }
     }
 }
@@ -165,6 +182,19 @@ const TC_PROGRAM: Trial = Trial {
     program: "tc",
     args: &["-batch", "-"],
     input: "qdisc add dev lo clsact\nfilter add dev lo ingress bpf da bytecode '1,6 0 0 2'\n",
+};
+
+const MACVLAN: Trial = Trial {
+    name: "macvlan",
+    program: "ip",
+    args: &["-batch", "-"],
+    input: "link add d0 type veth peer name d1\nlink add m0 link d0 type macvlan mode bridge\n",
+};
+const IPVLAN: Trial = Trial {
+    name: "ipvlan",
+    program: "ip",
+    args: &["-batch", "-"],
+    input: "link add d0 type veth peer name d1\nlink add m0 link d0 type ipvlan mode l2\n",
 };
 
 impl Trial {

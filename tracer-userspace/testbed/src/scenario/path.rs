@@ -8,8 +8,9 @@ use tracer_model::record::Cause;
 
 use super::{Fixture, Need, Scenario};
 use crate::check::Attempt;
-use crate::ip::{Mac, Route, RouteType};
-use crate::node::{BRIDGE, BRIDGE6, Family};
+use crate::ip::{Mac, Part, Route, RouteType};
+use crate::net::Netns;
+use crate::node::{BRIDGE, BRIDGE6, Family, OUTSIDE};
 use crate::options::is_emulated;
 use crate::pods::{HTTP, PATIENT};
 use crate::probe::{Ending, Kind, ProbeRequest};
@@ -20,6 +21,7 @@ const LINK: Option<Cause> = Some(Cause::PodLinkDown);
 const ROUTE: Option<Cause> = Some(Cause::RouteUnreachable);
 const PREREQUISITE: Option<Cause> = Some(Cause::MissingNodePrerequisite);
 const NEIGHBOUR: Option<Cause> = Some(Cause::NeighbourFailure);
+const ISOLATED: Option<Cause> = Some(Cause::HostIsolatedLink);
 const RP_FILTER: Option<Cause> = Some(Cause::RpFilterDrop);
 const MTU: Option<Cause> = Some(Cause::MtuBlackhole);
 
@@ -43,6 +45,11 @@ pub(super) const ALL: &[Scenario] = &[
     Scenario::new("route_unreachable_by_router", ROUTE, router_refuses).needs(&[Need::IcmpHook]).on_every_kernel(),
     Scenario::new("missing_node_prerequisite", PREREQUISITE, not_forwarding).own().on_every_kernel(),
     Scenario::new("missing_node_prerequisite_v6", PREREQUISITE, not_forwarding).own().v6(),
+    Scenario::new("host_isolated_link", ISOLATED, |s| isolated(s, Part::Macvlan)).needs(&[Need::Macvlan]),
+    Scenario::new("host_isolated_link_v6", ISOLATED, |s| isolated(s, Part::Macvlan)).v6().needs(&[Need::Macvlan]),
+    Scenario::new("host_isolated_link_ipvlan", ISOLATED, |s| isolated(s, Part::Ipvlan)).needs(&[Need::Ipvlan]),
+    Scenario::new("host_isolated_link_beside", None, beside).needs(&[Need::Macvlan]),
+    Scenario::new("asymmetric_route", Some(Cause::AsymmetricRoute), by_rule).own(),
     Scenario::new("neighbour_failure", NEIGHBOUR, deaf).on_every_kernel(),
     Scenario::new("neighbour_failure_v6", NEIGHBOUR, deaf).v6().needs(&[Need::Nft]).on_every_kernel(),
     Scenario::new("neighbour_failure_wrong_entry", NEIGHBOUR, wrong_entry).own(),
@@ -51,6 +58,51 @@ pub(super) const ALL: &[Scenario] = &[
     Scenario::new("mtu_blackhole", MTU, |s| small_mtu(s, true)).needs(&[Need::Nft, Need::IcmpHook]).on_every_kernel(),
     Scenario::new("mtu_learnt", None, |s| small_mtu(s, false)),
 ];
+
+/// The set-up of a second uplink sends all that comes from the node's address over it: pods, too.
+fn by_rule(fixture: &mut Fixture<'_>) -> Result<()> {
+    const TABLE: u8 = 101;
+    const PRIORITY: u32 = 32_700;
+    let pod = fixture.serving("http", HTTP)?;
+    (fixture.watch)()?;
+    fixture.succeeds(Kind::Http, pod)?;
+    let (uplink, _outside) = fixture.node.uplink()?;
+    fixture.node.node.ip(|ip| {
+        ip.add(&Route::default_via(OUTSIDE).over(&uplink).onlink().in_table(TABLE))?;
+        ip.rule_from(BRIDGE.into(), TABLE, PRIORITY)
+    })?;
+    fixture.mentions(&["ip rule 32700 (from 10.88.0.1 lookup 101)", &uplink]);
+    fixture.fails(Kind::Http, pod, Ending::Timeout)
+}
+
+/// The pod's link is a part of the uplink, by which the node asks for it.
+fn isolated(fixture: &mut Fixture<'_>, part: Part) -> Result<()> {
+    let (pod, uplink, _outside) = on_uplink(fixture, part)?;
+    fixture.node.node.ip(|ip| ip.add(&Route::to_host(pod.ip()).over(&uplink)))?;
+    fixture.mentions(&["does not reach its own", &uplink]);
+    fixture.gets_no_answer(Kind::Http, pod)
+}
+
+/// The same, and the node has a part of the uplink of its own, over which its route leads.
+fn beside(fixture: &mut Fixture<'_>) -> Result<()> {
+    let (pod, uplink, _outside) = on_uplink(fixture, Part::Macvlan)?;
+    let node = fixture.node.node.as_fd().try_clone_to_owned()?;
+    let own = uplink.replace("up", "shim");
+    fixture.node.node.ip(|ip| {
+        ip.part_of(&uplink, Part::Macvlan, &own, node.as_fd())?;
+        ip.up(&own)?;
+        ip.add(&Route::to_host(pod.ip()).over(&own))
+    })?;
+    fixture.succeeds(Kind::Http, pod)
+}
+
+/// A pod on a part of an uplink of the node, that uplink, and the namespace at its other end.
+fn on_uplink(fixture: &mut Fixture<'_>, part: Part) -> Result<(SocketAddr, String, Netns)> {
+    let (index, uplink, outside) = fixture.node.part_pod(part)?;
+    let pod = fixture.node.pod_at(index)?;
+    pod.serve(fixture.options, &["http", &format!("[::]:{HTTP}")])?;
+    Ok((pod.addr(fixture.family, HTTP), uplink, outside))
+}
 
 /// One end of the pod's veth pair is set down.
 fn link_down(fixture: &mut Fixture<'_>, which: &str) -> Result<()> {

@@ -17,7 +17,7 @@ use super::tls_ports::TlsPorts;
 use tracer_common::names::Hook;
 use tracer_model::event::{
     FindingBody, Findings, Inspection, LinkChange, LinkState, Listen, Loss, Netns, NetnsOp, NetnsOpKind, NodePort,
-    NodePorts, NodeSettings, Observation, ObservationKind, PortPressure, ProxyMode, Service, Start, Throttled,
+    NodePorts, NodeSettings, Observation, ObservationKind, PortPressure, ProxyMode, Service, Serving, Start, Throttled,
     WITH_API_SERVER,
 };
 use tracer_model::recent::Recent;
@@ -198,6 +198,11 @@ impl Node {
         self.targets.throttling(from, target)
     }
 
+    /// Readings of who serves the target, and how it fares, oldest first.
+    pub fn servings(&self, from: Netns, target: SocketAddr) -> impl Iterator<Item = (u64, &Serving)> {
+        self.targets.servings(from, target)
+    }
+
     /// The address is that of a pod of this node with a network of its own.
     #[must_use]
     pub fn has_pod(&self, addr: IpAddr) -> bool {
@@ -355,5 +360,4 @@ impl Node {
 }
 
 #[cfg(test)]
-#[path = "node_tests.rs"]
 mod tests;

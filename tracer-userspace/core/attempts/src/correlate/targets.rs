@@ -4,7 +4,7 @@
 use std::collections::VecDeque;
 use std::net::{IpAddr, SocketAddr};
 
-use tracer_model::event::{Inspection, Netns, Throttled};
+use tracer_model::event::{Inspection, Netns, Serving, Throttled};
 use tracer_model::recent::{Recent, remember};
 
 /// Targets of which the state is kept.
@@ -18,11 +18,15 @@ type Target = (Netns, SocketAddr);
 /// The throttling of a target's cgroups, as read at several times.
 type Readings = VecDeque<(u64, Vec<Throttled>)>;
 
+/// The server of a target, as read at several times.
+type Servers = VecDeque<(u64, Serving)>;
+
 /// What was read of targets.
 #[derive(Debug, Default)]
 pub(super) struct Targets {
     inspections: Recent<Target, (u64, Inspection), MAX_TARGETS>,
     throttling: Recent<Target, Readings, MAX_TARGETS>,
+    servers: Recent<Target, Servers, MAX_TARGETS>,
     /// The link that was last seen to hold an address, and where; kept when the address is gone.
     holders: Recent<(Netns, IpAddr), (Netns, u32), MAX_TARGETS>,
 }
@@ -32,6 +36,9 @@ impl Targets {
         let target = (seen.from, seen.target);
         if !seen.throttled.is_empty() {
             remember(MAX_READINGS, self.throttling.or_default(target), (time, seen.throttled.clone()));
+        }
+        if let Some(serving) = &seen.serving {
+            remember(MAX_READINGS, self.servers.or_default(target), (time, (**serving).clone()));
         }
         let addr = seen.target.ip();
         let link = seen.links.iter().find(|link| !link.loopback && link.addrs.contains(&addr));
@@ -55,6 +62,11 @@ impl Targets {
     pub(super) fn throttling(&self, from: Netns, target: SocketAddr) -> impl Iterator<Item = (u64, &[Throttled])> {
         let readings = self.throttling.get(&(from, target)).into_iter().flatten();
         readings.map(|(time, throttled)| (*time, throttled.as_slice()))
+    }
+
+    /// Readings of who serves it, oldest first.
+    pub(super) fn servings(&self, from: Netns, target: SocketAddr) -> impl DoubleEndedIterator<Item = (u64, &Serving)> {
+        self.servers.get(&(from, target)).into_iter().flatten().map(|(time, serving)| (*time, serving))
     }
 
     /// The namespace that was found to have an address, as seen from another one.

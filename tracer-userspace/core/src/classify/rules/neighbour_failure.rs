@@ -67,6 +67,11 @@ fn reason(drop: &PacketDrop) -> Option<Why> {
     }
 }
 
+/// Nobody answered for the link-layer address that this packet needs.
+pub(super) fn is_unresolved(drop: &PacketDrop) -> bool {
+    reason(drop) == Some(Why::NoAnswer)
+}
+
 fn on(drop: &PacketDrop) -> String {
     drop.device.as_ref().map(|d| format!(" on {}", d.name)).unwrap_or_default()
 }

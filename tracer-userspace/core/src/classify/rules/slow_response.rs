@@ -5,7 +5,8 @@ use super::super::giving_up::{
     closed_late, gave_up_early, is_timeout, sent_request_late, taken_and_silent, timeout_ns,
 };
 use super::super::kubectl::with_log;
-use super::{Case, Cause, Finding, Remediation, by_subject, ms};
+use super::super::serving;
+use super::{Case, Cause, Finding, Remediation, by_subject, ms, target_starved};
 use tracer_attempts::correlate::attempt::End;
 use tracer_attempts::enrich;
 use tracer_model::event::ProbeOutput;
@@ -83,7 +84,7 @@ fn unfinished(case: &Case<'_>) -> Option<Finding> {
 
 fn silent(case: &Case<'_>) -> Option<Finding> {
     let attempt = case.attempt;
-    let ended = taken_and_silent(case)?;
+    let ended = taken_and_silent(case).filter(|_| !target_starved::is_cause(case))?;
     let (established, state) = (attempt.established?, attempt.last.as_ref()?);
     let reached = established.saturating_sub(attempt.started);
     let Wait { waited, late } = wait(case, established, ended);
@@ -97,7 +98,8 @@ fn silent(case: &Case<'_>) -> Option<Finding> {
         budget(case)
     );
     let seen = vec![of_state(ended, state)];
-    let found = Finding { in_silence, ..Finding::failure(Cause::SlowResponse, seen, summary, fix(case)) };
+    let mut found = Finding { in_silence, ..Finding::failure(Cause::SlowResponse, seen, summary, fix(case)) };
+    serving::add(case, &mut found);
     Some(if late.is_empty() { found } else { found.with_confidence(Confidence::Likely) })
 }
 

@@ -2,16 +2,17 @@
 
 use super::super::evidence::of_state;
 use super::super::giving_up::taken_and_silent;
+use super::super::serving;
 use super::app_status_failure::shows_certificate;
 use super::slow_response::{Wait, budget, prober_late, wait};
-use super::{Case, Cause, Finding, Remediation, by_subject, ms};
+use super::{Case, Cause, Finding, Remediation, by_subject, ms, target_starved};
 use tracer_attempts::enrich;
 use tracer_model::record::Confidence;
 
 /// The rule.
 pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
     let attempt = case.attempt;
-    let ended = taken_and_silent(case)?;
+    let ended = taken_and_silent(case).filter(|_| !target_starved::is_cause(case))?;
     if !speaks_tls(case) {
         return None;
     }
@@ -40,7 +41,8 @@ pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
         remediation.reword(in_plain).run([shows_certificate(attempt.flow.dst)])
     };
     let found = Finding::failure(Cause::TlsHandshakeSlow, vec![of_state(ended, state)], summary, remediation);
-    let found = Finding { in_silence, ..found };
+    let mut found = Finding { in_silence, ..found };
+    serving::add(case, &mut found);
     let is_sure = late.is_empty() && unheard.is_empty();
     Some(if is_sure { found } else { found.with_confidence(Confidence::Likely) })
 }

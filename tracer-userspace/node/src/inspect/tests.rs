@@ -1,3 +1,5 @@
+use std::io::{Read as _, Write as _};
+
 use super::*;
 use tracer_model::event::{LinkState, Netns};
 
@@ -17,19 +19,48 @@ fn a_listener_of_ours_is_seen_with_its_queue() {
     let _waiting = std::net::TcpStream::connect(addr).expect("a connection");
     let found = listeners(addr, true).expect("sock_diag");
     assert_eq!(found.len(), 1, "{found:?}");
-    assert_eq!((found[0].addr, found[0].waiting, found[0].half_open), (addr, 1, Some(0)));
-    assert_eq!(listeners(addr, false).expect("sock_diag")[0].half_open, None);
-    assert!(found[0].backlog > 0);
+    let (state, inode) = &found[0];
+    assert_eq!((state.addr, state.waiting, state.half_open), (addr, 1, Some(0)));
+    assert_eq!(listeners(addr, false).expect("sock_diag")[0].0.half_open, None);
+    assert!(state.backlog > 0 && *inode > 0);
+}
+
+/// Before it is accepted, after that, and once it was read.
+#[test]
+fn what_lies_unread_in_a_connection_is_seen() {
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("a listener");
+    let addr = listener.local_addr().expect("its address");
+    let mut client = std::net::TcpStream::connect(addr).expect("a connection");
+    let peer = client.local_addr().expect("its address");
+    client.write_all(b"hello").expect("sent");
+    let read = || connection(addr, peer).map(|(it, inode)| (it.unread, it.accepted, inode != 0));
+    assert_eq!(read(), Some((5, false, false)));
+    let (mut server, _) = listener.accept().expect("accepted");
+    assert_eq!(read(), Some((5, true, true)));
+    server.read_exact(&mut [0; 5]).expect("read");
+    assert_eq!(read(), Some((0, true, true)));
+    assert_eq!(connection(addr, SocketAddr::new(peer.ip(), 1)), None, "the listener is no connection");
+}
+
+#[test]
+fn we_serve_our_own_listener() {
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("a listener");
+    let addr = listener.local_addr().expect("its address");
+    let inodes = listeners(addr, false).expect("sock_diag").into_iter().map(|(_, inode)| inode).collect();
+    let sockets = Sockets { listeners: inodes, connection: None };
+    let own = std::process::id();
+    let netns = super::super::procfs::netns_of(own).expect("own namespace");
+    let read = serving(&sockets, &[own], netns, &Mounts::read().expect("mounts"));
+    assert_eq!(read.processes.iter().map(|it| it.pid).collect::<Vec<_>>(), [own]);
+    assert!(!read.incomplete && read.connection.is_none());
 }
 
 #[test]
 fn of_many_listeners_the_fullest_that_a_syn_may_meet_are_kept() {
     let target = IpAddr::from([10, 88, 0, 4]);
-    let listener = |ip: [u8; 4], waiting| ListenerState {
-        addr: SocketAddr::from((ip, 80)),
-        waiting,
-        backlog: 128,
-        half_open: None,
+    let listener = |ip: [u8; 4], waiting| {
+        let addr = SocketAddr::from((ip, 80));
+        (ListenerState { addr, waiting, backlog: 128, half_open: None }, 1)
     };
     let mut all = Fullest { target, listeners: Vec::new() };
     all.add(Some(listener([10, 88, 0, 4], 129)));
@@ -37,10 +68,14 @@ fn of_many_listeners_the_fullest_that_a_syn_may_meet_are_kept() {
     all.add(Some(listener([0, 0, 0, 0], 7)));
     (0..100).for_each(|_| all.add(Some(listener([127, 0, 0, 1], 200))));
     let kept = all.listeners();
-    assert_eq!((kept.len(), kept[0].waiting, kept[1].waiting), (MOST_LISTENERS, 129, 7));
+    assert_eq!((kept.len(), kept[0].0.waiting, kept[1].0.waiting), (MOST_LISTENERS, 129, 7));
     let mut few = Fullest { target, listeners: Vec::new() };
     (0..3).for_each(|waiting| few.add(Some(listener([127, 0, 0, 1], waiting))));
-    assert_eq!(few.listeners().iter().map(|it| it.waiting).collect::<Vec<_>>(), [0, 1, 2], "as the kernel has them");
+    assert_eq!(
+        few.listeners().iter().map(|(it, _)| it.waiting).collect::<Vec<_>>(),
+        [0, 1, 2],
+        "as the kernel has them"
+    );
 }
 
 #[test]

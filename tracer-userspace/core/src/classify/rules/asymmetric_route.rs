@@ -1,0 +1,75 @@
+//! A rule of the node's routing sends the SYN out by another device than the pod's.
+
+use serde_json::json;
+
+use super::super::evidence::evidence;
+use super::{Case, Cause, Finding, in_handshake, inspected};
+use tracer_model::event::{RoutingRule, StrayRoute};
+use tracer_model::record::Confidence;
+
+/// The rule.
+pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
+    let over = case.attempt.ended.is_some() && case.attempt.established.is_none() && in_handshake(case);
+    let (time, seen) = inspected(case).filter(|_| over && case.settled)?;
+    let stray = seen.stray_route.as_ref().filter(|_| seen.netns.is_some())?;
+    let flow = case.attempt.flow;
+    let (rule, leads) = (rule(stray), format!("out of {}, while the pod is behind {}", stray.device, stray.pod_device));
+    let summary = format!("{rule} sends what goes from {} to {} {leads}", flow.src.ip(), flow.dst.ip());
+    let fields = json!({
+        "table": stray.table, "priority": stray.rule.as_ref().map(|it| it.priority), "device": stray.device,
+        "pod_device": stray.pod_device,
+    });
+    let read = evidence("rtnetlink", time, format!("{rule} wins, and leads {leads}"), fields);
+    let fix = format!(
+        "let the pods' addresses go by the main table before that rule: ip rule add to PODS-SUBNET lookup main priority {}. Or correct who made the rule (a second uplink's set-up, the CNI, a VPN): ip rule; ip route show table {}; ip route get {} from {}",
+        stray.rule.as_ref().map_or(0, |it| it.priority.saturating_sub(1)),
+        stray.table,
+        flow.dst.ip(),
+        flow.src.ip()
+    );
+    let found = Finding::failure(Cause::AsymmetricRoute, vec![read], summary, fix);
+    Some(found.with_confidence(Confidence::Likely).until_answered())
+}
+
+/// "ip rule 32762 (from 10.0.1.5 lookup 101)"
+fn rule(stray: &StrayRoute) -> String {
+    let Some(rule) = &stray.rule else { return format!("routing table {}", stray.table) };
+    let RoutingRule { priority, from, to } = rule;
+    let from = from.as_deref().unwrap_or("all");
+    let to = to.as_ref().map(|to| format!(" to {to}")).unwrap_or_default();
+    format!("ip rule {priority} (from {from}{to} lookup {})", stray.table)
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::testing::Stream;
+    use tracer_model::event::{RoutingRule, StrayRoute, TcpState};
+    use tracer_model::record::Confidence;
+
+    fn stray() -> StrayRoute {
+        let rule = Some(RoutingRule { priority: 32_762, from: Some("10.88.0.1".into()), to: None });
+        StrayRoute { device: "eth1".into(), pod_device: "veth7".into(), table: 101, rule }
+    }
+
+    #[test]
+    fn a_rule_that_leads_elsewhere_is_named() {
+        let mut stream = Stream::new();
+        stream.connect().wait_ms(200).inspection(|seen| seen.stray_route = Some(stray())).gives_up();
+        assert_eq!(stream.causes(), ["asymmetric_route"]);
+        let verdict = stream.verdicts().remove(0).verdict;
+        let words = "ip rule 32762 (from 10.88.0.1 lookup 101) sends what goes from 10.88.0.1 to 10.88.0.2 out of eth1, while the pod is behind veth7";
+        assert_eq!((verdict.confidence, verdict.summary.as_str()), (Confidence::Likely, words));
+    }
+
+    /// The answer may come another way, too.
+    #[test]
+    fn who_is_reached_all_the_same_or_refuses_is_not_lost_on_that_way() {
+        let mut slow = Stream::new();
+        slow.connect().wait_ms(200).inspection(|seen| seen.stray_route = Some(stray())).established().wait_ms(1_000);
+        slow.state(TcpState::Established, TcpState::FinWait1, 0, (100, 101, 0));
+        assert_eq!(slow.causes(), ["slow_response"]);
+        let mut other = Stream::new();
+        other.connect().wait_ms(200).inspection(|_| ()).gives_up();
+        assert_eq!(other.causes(), ["unexplained"]);
+    }
+}

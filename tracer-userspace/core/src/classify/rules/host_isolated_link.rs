@@ -1,0 +1,114 @@
+//! The pod's link is a macvlan or ipvlan of the device by which the node asks for it: a host never reaches those.
+
+use serde_json::json;
+
+use super::super::evidence::{evidence, of_drop};
+use super::neighbour_failure::is_unresolved;
+use super::{Case, Cause, Finding, in_handshake, inspected, is_of_handshake, silent};
+use tracer_model::event::{Inspection, LinkState, ParentLink};
+use tracer_model::record::{Confidence, Evidence};
+
+/// The rule.
+pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
+    let (time, seen) = inspected(case).filter(|_| in_handshake(case))?;
+    let (link, parent) = part_of(seen, case)?;
+    let (asked, unresolved) = unresolved(case, time, seen)?;
+    if parent.ifindex != asked {
+        return None;
+    }
+    let target = case.attempt.flow.dst.ip();
+    let (name, kind) = (device(case, seen, asked), &parent.kind);
+    let says = format!("{} of the pod is a {kind} of {name}", link.name);
+    let fields = json!({ "kind": kind, "parent_ifindex": asked, "netns": seen.netns });
+    let summary = format!(
+        "{target} is on {}, a {kind} of {name}, and the node asks for it on {name} itself: a host does not reach its own {kind} pods by the device under them",
+        link.name
+    );
+    let fix = format!(
+        "give the node a {kind} of its own beside the pods', and a route over it: ip link add shim0 link {name} type {kind} mode {}; ip link set shim0 up; ip route add {target} dev shim0. Or give the pod its first network over a bridge or veth, and the {kind} as a second one. Or use an exec probe",
+        if kind.starts_with("ip") { "l2" } else { "bridge" }
+    );
+    let found = Finding::failure(
+        Cause::HostIsolatedLink,
+        vec![evidence("rtnetlink", time, says, fields), unresolved],
+        summary,
+        fix,
+    );
+    Some(found.with_confidence(Confidence::Likely).until_answered())
+}
+
+/// The link that has the target's address, and the device of the prober's namespace that it is a part of.
+fn part_of<'a>(seen: &'a Inspection, case: &Case<'_>) -> Option<(&'a LinkState, &'a ParentLink)> {
+    let target = case.attempt.flow.dst.ip();
+    let link = seen.links.iter().find(|link| link.addrs.contains(&target)).filter(|_| seen.netns.is_some())?;
+    Some((link, link.parent.as_ref().filter(|parent| parent.is_of_prober)?))
+}
+
+/// The device by which the node asked for the address in vain.
+fn unresolved(case: &Case<'_>, time: u64, seen: &Inspection) -> Option<(u32, Evidence)> {
+    let target = case.attempt.flow.dst;
+    let mut drops =
+        case.attempt.drops().filter(|(at, drop)| is_of_handshake(case, *at, drop) && drop.flow.dst == target);
+    let dropped =
+        drops.find_map(|(at, drop)| Some((drop.device.as_ref().filter(|_| is_unresolved(drop))?, of_drop(at, drop))));
+    if let Some((device, dropped)) = dropped {
+        return Some((device.ifindex, dropped));
+    }
+    let entry = seen.neighbour.as_ref().filter(|it| matches!(it.state.as_str(), "incomplete" | "failed"))?;
+    let says = format!("the neighbour entry of {} is {}", entry.addr, entry.state);
+    let read = evidence("neighbour", time, says, json!({ "state": entry.state, "ifindex": entry.ifindex }));
+    (case.settled && silent(case)).then_some((entry.ifindex, read))
+}
+
+fn device(case: &Case<'_>, seen: &Inspection, ifindex: u32) -> String {
+    let links = case.node.links.get(&seen.from);
+    let named = links.into_iter().flatten().find(|link| link.ifindex == ifindex).map(|link| link.name.clone());
+    named.unwrap_or_else(|| format!("device {ifindex}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::testing::{NODE, SYN, Stream};
+    use tracer_model::event::{Device, LinkState, NeighbourState, ParentLink};
+    use tracer_model::record::Confidence;
+
+    /// A pod whose link is this, asked for on device 2, where nobody answers.
+    fn asked(kind: &str, ifindex: u32, is_of_prober: bool, dropped: bool) -> Stream {
+        let mut stream = Stream::new();
+        stream.connect().wait_ms(200).inspection(|seen| {
+            let parent = Some(ParentLink { kind: kind.into(), ifindex, is_of_prober });
+            let addrs = vec![seen.target.ip()];
+            seen.links =
+                vec![LinkState { ifindex: 5, name: "eth0".into(), up: true, addrs, parent, ..LinkState::default() }];
+            let (addr, state) = (seen.target.ip(), "incomplete".to_owned());
+            seen.neighbour = Some(NeighbourState { addr, state, ifindex: 2 });
+        });
+        if dropped {
+            let device = Device { ifindex: 2, name: "ens3".into(), up: true, loopback: false };
+            stream.wait_ms(700).drop_on(SYN, "NEIGH_FAILED", NODE, Some(device));
+        }
+        stream.gives_up();
+        stream
+    }
+
+    #[test]
+    fn a_host_does_not_reach_its_own_macvlan() {
+        for (kind, dropped) in [("macvlan", false), ("macvlan", true), ("ipvlan", true)] {
+            let stream = asked(kind, 2, true, dropped);
+            assert_eq!(stream.causes(), ["host_isolated_link"], "{kind} {dropped}");
+            let verdict = stream.verdicts().remove(0).verdict;
+            assert_eq!(verdict.confidence, Confidence::Likely);
+            assert!(verdict.remediation.to_string().contains(&format!("link device 2 type {kind}")), "{}", verdict.remediation);
+        }
+    }
+
+    /// The host has a macvlan of its own, or the device is another node's.
+    #[test]
+    fn who_asks_by_another_device_is_not_isolated() {
+        for (ifindex, is_of_prober) in [(3, true), (2, false)] {
+            for dropped in [false, true] {
+                assert_eq!(asked("macvlan", ifindex, is_of_prober, dropped).causes(), ["neighbour_failure"]);
+            }
+        }
+    }
+}

@@ -1,0 +1,216 @@
+//! All processes that serve the target are frozen by their cgroup, or stopped.
+
+use serde_json::json;
+
+use super::super::evidence::{evidence, of_state};
+use super::super::giving_up::taken_and_silent;
+use super::super::serving::{connection, name, readings};
+use super::accept_queue_overflow::{full, seen as of_listener};
+use super::{Case, Cause, Finding, in_handshake};
+use tracer_model::event::{ListenQueue, ServerProcess, Serving};
+use tracer_model::plural::counted;
+use tracer_model::record::{Confidence, Evidence};
+
+/// The rule.
+pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
+    let (end, fewest) = silence(case)?;
+    let readings = readings(case);
+    // What holds a process for a moment (a debugger, a profiler) is no cause of silence.
+    let since = readings.iter().rposition(|(_, seen)| halt(seen).is_none()).map_or(0, |at| at + 1);
+    let halted = readings.get(since..)?;
+    let (time, seen) = *halted.last()?;
+    let halt = halt(seen).filter(|_| halted.len() >= fewest)?;
+    let dst = case.attempt.flow.dst;
+    let unread = connection(case).filter(|it| it.unread > 0);
+    let unread = unread.map(|it| format!(": {} of the request lie unread", counted(u64::from(it.unread), "byte")));
+    let summary =
+        format!("{dst} is served by {}, which {}{}", name(&seen.processes), halt.says(), unread.unwrap_or_default());
+    let (hook, place) = halt.evidence();
+    let says =
+        format!("{} {}{place}, at {}", name(&seen.processes), halt.says(), counted(halted.len() as u64, "reading"));
+    let pids: Vec<u32> = seen.processes.iter().map(|it| it.pid).collect();
+    let read = evidence(hook, time, says, json!({ "pids": pids, "readings": halted.len() }));
+    let found = Finding::failure(Cause::TargetFrozen, vec![read, end], summary, halt.fix(&seen.processes));
+    Some(found.with_confidence(Confidence::Likely).until_answered())
+}
+
+/// What shows that the target is silent, and how many readings must agree: an accept queue is not full in a moment.
+fn silence(case: &Case<'_>) -> Option<(Evidence, usize)> {
+    if in_handshake(case) {
+        let (time, listener) = full(case)?;
+        let dropped = case.settled || case.attempt.queue_full(ListenQueue::Accept).is_some();
+        return dropped.then(|| (of_listener(time, listener), 1));
+    }
+    let ended = taken_and_silent(case)?;
+    Some((of_state(ended, case.attempt.last.as_ref()?), 2))
+}
+
+/// What keeps a process from running.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Halt<'a> {
+    Frozen(&'a str),
+    Stopped,
+    Traced,
+}
+
+/// What keeps all of them from running, as the first of them has it.
+fn halt(seen: &Serving) -> Option<Halt<'_>> {
+    let halts: Option<Vec<Halt<'_>>> = seen.processes.iter().map(halt_of).collect();
+    halts.filter(|_| !seen.incomplete)?.first().copied()
+}
+
+fn halt_of(process: &ServerProcess) -> Option<Halt<'_>> {
+    let tasks = &process.tasks;
+    let all = |halted: u32| tasks.count > 0 && halted == tasks.count;
+    match &process.frozen {
+        Some(file) => Some(Halt::Frozen(file)),
+        None if all(tasks.stopped) => Some(Halt::Stopped),
+        None if all(tasks.stopped + tasks.traced) => Some(Halt::Traced),
+        None => None,
+    }
+}
+
+impl Halt<'_> {
+    const fn says(self) -> &'static str {
+        match self {
+            Self::Frozen(_) => "is frozen by its cgroup",
+            Self::Stopped => "is stopped by a signal",
+            Self::Traced => "is held by a debugger",
+        }
+    }
+
+    /// Where that was read: the name of the file, and the rest of it.
+    fn evidence(self) -> (&'static str, String) {
+        match self {
+            Self::Frozen(file) if file.ends_with("freezer.state") => ("freezer.state", format!(" ({file})")),
+            Self::Frozen(file) => ("cgroup.events", format!(" ({file})")),
+            Self::Stopped => ("proc", " (all its threads in state T)".to_owned()),
+            Self::Traced => ("proc", " (all its threads in state t or T)".to_owned()),
+        }
+    }
+
+    fn fix(self, processes: &[ServerProcess]) -> String {
+        let pids = processes.iter().map(|it| it.pid.to_string()).collect::<Vec<_>>().join(" ");
+        match self {
+            Self::Frozen(file) => {
+                let folder = file.rsplit_once('/').map_or(file, |(folder, _)| folder);
+                let thaw = if file.ends_with("freezer.state") {
+                    format!("echo THAWED > {folder}/freezer.state")
+                } else {
+                    format!("echo 0 > {folder}/cgroup.freeze")
+                };
+                format!(
+                    "resume the container: ctr -n k8s.io tasks resume CONTAINER-ID, or {thaw} (or in the cgroup above that is frozen). Then find who paused it: a checkpoint, a backup, a debugger or a person (ctr tasks pause, docker pause)"
+                )
+            }
+            Self::Stopped => format!(
+                "let it go on: kill -CONT {pids}. Then find who sent SIGSTOP or SIGTSTP: a script, job control, a debugger"
+            ),
+            Self::Traced => {
+                let first = processes.first().map(|it| it.pid).unwrap_or_default();
+                format!("detach the debugger: its pid is TracerPid in /proc/{first}/status")
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::testing::Stream;
+    use tracer_model::event::{ListenerState, ServedConnection, ServerProcess, ServerTasks, Serving, TcpState};
+    use tracer_model::record::Confidence;
+
+    fn process(pid: u32, fill: impl FnOnce(&mut ServerProcess)) -> ServerProcess {
+        let tasks = ServerTasks { count: 2, ..ServerTasks::default() };
+        let mut process = ServerProcess { pid, comm: "app".into(), tasks, frozen: None };
+        fill(&mut process);
+        process
+    }
+
+    fn stopped(pid: u32) -> ServerProcess {
+        process(pid, |it| it.tasks.stopped = 2)
+    }
+
+    fn frozen(pid: u32) -> ServerProcess {
+        process(pid, |it| it.frozen = Some("/sys/fs/cgroup/pod/cgroup.events".into()))
+    }
+
+    fn running(pid: u32) -> ServerProcess {
+        process(pid, |_| ())
+    }
+
+    /// An attempt that is not answered, and its server at each look.
+    fn silent(looks: &[&[ServerProcess]]) -> Stream {
+        let mut stream = Stream::new();
+        stream.connect().established();
+        for processes in looks {
+            let peer = "10.88.0.1:40000".parse().expect("an address");
+            let connection = Some(ServedConnection { peer, unread: 100, accepted: false, pid: None });
+            let processes = processes.to_vec();
+            let serving = Serving { processes, connection, ..Serving::default() };
+            stream.wait_ms(300).inspection(|seen| seen.serving = Some(Box::new(serving)));
+        }
+        stream.wait_ms(1_000).state(TcpState::Established, TcpState::FinWait1, 0, (100, 101, 0));
+        stream
+    }
+
+    #[test]
+    fn a_server_that_cannot_run_is_the_cause_of_its_silence() {
+        for (server, says, fix) in [
+            (frozen(7), "app (pid 7), which is frozen by its cgroup", "echo 0 > /sys/fs/cgroup/pod/cgroup.freeze"),
+            (stopped(7), "app (pid 7), which is stopped by a signal", "kill -CONT 7"),
+            (process(7, |it| it.tasks.traced = 2), "which is held by a debugger", "TracerPid in /proc/7/status"),
+        ] {
+            let servers = [server];
+            let stream = silent(&[&servers, &servers]);
+            assert_eq!(stream.causes(), ["target_frozen"]);
+            let verdict = stream.verdicts().remove(0).verdict;
+            assert_eq!((verdict.confidence, verdict.also.as_slice()), (Confidence::Likely, [].as_slice()));
+            assert!(verdict.summary.contains(says), "{}", verdict.summary);
+            assert!(verdict.summary.ends_with(": 100 bytes of the request lie unread"), "{}", verdict.summary);
+            assert!(verdict.remediation.to_string().contains(fix), "{}", verdict.remediation);
+        }
+    }
+
+    #[test]
+    fn who_runs_or_was_held_for_a_moment_is_slow() {
+        let both: &[_] = &[stopped(7), running(8)];
+        let (held, free): (&[_], &[_]) = (&[stopped(7)], &[running(7)]);
+        let partly: &[_] = &[process(7, |it| it.tasks.stopped = 1)];
+        let looks: [&[&[ServerProcess]]; 6] =
+            [&[both, both], &[held], &[held, free], &[free, held], &[partly, partly], &[&[], &[]]];
+        for looks in looks {
+            assert_eq!(silent(looks).causes(), ["slow_response"], "{looks:?}");
+        }
+        assert_eq!(silent(&[free, held, held]).causes(), ["target_frozen"], "it was stopped meanwhile");
+        let blocked: &[_] = &[process(7, |it| it.tasks.blocked = 2)];
+        assert_eq!(silent(&[blocked, blocked]).causes(), ["target_starved"], "it waits for a disk");
+    }
+
+    #[test]
+    fn what_was_not_looked_through_may_hold_the_socket_too() {
+        let mut stream = Stream::new();
+        stream.connect().established();
+        for _ in 0..2 {
+            let serving = Serving { processes: vec![stopped(7)], incomplete: true, ..Serving::default() };
+            stream.wait_ms(300).inspection(|seen| seen.serving = Some(Box::new(serving)));
+        }
+        stream.wait_ms(1_000).state(TcpState::Established, TcpState::FinWait1, 0, (100, 101, 0));
+        assert_eq!(stream.causes(), ["slow_response"]);
+    }
+
+    #[test]
+    fn a_stopped_server_s_full_queue_is_its_fault() {
+        let causes = |server: ServerProcess| {
+            let mut stream = Stream::new();
+            stream.connect().wait_ms(200).inspection(|seen| {
+                let addr = "10.88.0.2:8080".parse().expect("an address");
+                seen.listeners = Some(vec![ListenerState { addr, waiting: 2, backlog: 1, half_open: None }]);
+                seen.serving = Some(Box::new(Serving { processes: vec![server], ..Serving::default() }));
+            });
+            stream.gives_up().causes()
+        };
+        assert_eq!(causes(stopped(7)), ["target_frozen"]);
+        assert_eq!(causes(running(7)), ["accept_queue_overflow"]);
+    }
+}

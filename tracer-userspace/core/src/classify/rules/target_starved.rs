@@ -1,0 +1,339 @@
+//! Nothing of the target's container could run for most of the attempt's time: no processor, disk or memory.
+
+use serde_json::json;
+
+use super::super::evidence::{evidence, of_state};
+use super::super::giving_up::{sent_request_late, taken_and_silent};
+use super::super::serving::{connection, name, readings};
+use super::{Case, Cause, Finding};
+use tracer_model::event::{Pressure, ServerTasks, Serving};
+use tracer_model::plural::counted;
+use tracer_model::record::{Confidence, Evidence};
+
+/// Between the first and the last reading there is this much at least.
+const SHORTEST_NS: u64 = 200_000_000;
+
+/// The rule. Where the request was read, it stands beside the slow handler.
+pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
+    starved(case, |_| true)
+}
+
+/// The request lay unread meanwhile: that nothing could run is why, and no slow handler.
+pub(super) fn is_cause(case: &Case<'_>) -> bool {
+    starved(case, |unread| unread).is_some()
+}
+
+fn starved(case: &Case<'_>, fits: fn(bool) -> bool) -> Option<Finding> {
+    let ended = taken_and_silent(case)?;
+    let connection = connection(case)?;
+    let unread = !connection.accepted || connection.unread > 0;
+    let asked = sent_request_late(case).unwrap_or(case.attempt.started);
+    let readings: Vec<_> = readings(case).into_iter().filter(|(time, _)| (asked..=ended).contains(time)).collect();
+    let (stall, seen) = stall(&readings).filter(|_| fits(unread))?;
+    let (who, words) = (name(&seen.processes), stall.words());
+    let lies = match connection.unread {
+        bytes if unread => format!("{} of the request lie unread in {who}: ", counted(u64::from(bytes), "byte")),
+        _ => format!("{who} has read the request, and "),
+    };
+    let summary = format!("{}: {lies}{words}{}", case.attempt.flow.dst, stall.on_node());
+    let end = of_state(ended, case.attempt.last.as_ref()?);
+    let evidence = std::iter::once(stall.evidence(seen)).chain(unread.then_some(end)).collect();
+    let found = Finding::failure(Cause::TargetStarved, evidence, summary, stall.resource.fix().to_owned());
+    Some(found.with_confidence(Confidence::Likely))
+}
+
+/// What a task waits for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Resource {
+    Cpu,
+    Io,
+    Memory,
+}
+
+/// How long nothing could run.
+#[derive(Clone, Debug)]
+struct Stall<'a> {
+    resource: Resource,
+    /// For how long of the time between two readings, nanoseconds.
+    for_ns: u64,
+    of_ns: u64,
+    /// When the second of them was.
+    at: u64,
+    /// The cgroup whose pressure says so; absent: its threads do.
+    cgroup: Option<&'a str>,
+    /// The share of that time in which some task of the node waited for the same, per cent.
+    node: Option<u64>,
+    /// Where a thread waits for a disk.
+    blocked_in: Option<&'a str>,
+}
+
+/// For half of the time at least none of the container's tasks could run, by the pressure of its cgroup; where the kernel has
+/// none of that, by the threads of the processes that serve.
+fn stall<'a>(readings: &[(u64, &'a Serving)]) -> Option<(Stall<'a>, &'a Serving)> {
+    let whole: Vec<_> = readings.iter().filter(|(_, seen)| !seen.processes.is_empty() && !seen.incomplete).collect();
+    let ((began, first), (at, last)) = (whole.first()?, whole.last()?);
+    let of_ns = at.saturating_sub(*began);
+    if of_ns < SHORTEST_NS || last.processes.iter().any(|it| it.frozen.is_some()) {
+        return None;
+    }
+    let node = Waits::between(first, last, "node");
+    let own = last.pressure.iter().filter(|it| it.of != NODE);
+    let by_pressure = own.filter_map(|it| {
+        let (resource, for_ns) = Waits::between(first, last, &it.of)?.longest_of_all()?;
+        Some((resource, for_ns, Some(it.of.as_str())))
+    });
+    let longest = by_pressure.max_by_key(|(_, for_ns, _)| *for_ns);
+    let seen: Vec<&Serving> = whole.iter().map(|(_, seen)| *seen).collect();
+    let (resource, for_ns, cgroup) =
+        longest.or_else(|| by_threads(&seen, of_ns).map(|(resource, for_ns)| (resource, for_ns, None)))?;
+    let node = node.and_then(|node| Some(node.some(resource)?.saturating_mul(100) / of_ns));
+    let blocked_in = last.processes.iter().find_map(|it| it.tasks.blocked_in.as_deref());
+    let stall = Stall { resource, for_ns: for_ns.min(of_ns), of_ns, at: *at, cgroup, node, blocked_in };
+    (for_ns >= of_ns / 2).then_some((stall, *last))
+}
+
+const NODE: &str = "node";
+
+/// How long tasks of a cgroup waited between two readings, nanoseconds: some of them, or all that did not sleep.
+struct Waits {
+    some: [Option<u64>; 3],
+    full: [Option<u64>; 3],
+}
+
+const ALL: [Resource; 3] = [Resource::Cpu, Resource::Io, Resource::Memory];
+
+impl Waits {
+    fn between(first: &Serving, last: &Serving, of: &str) -> Option<Self> {
+        let find = |seen: &Serving| seen.pressure.iter().find(|it| it.of == of).cloned();
+        let (before, after) = (find(first)?, find(last)?);
+        let since = |get: fn(&Pressure, Resource) -> Option<u64>| {
+            ALL.map(|it| Some(get(&after, it)?.checked_sub(get(&before, it)?)?.saturating_mul(1000)))
+        };
+        Some(Self { some: since(|it, of| of.totals(it).0), full: since(|it, of| of.totals(it).1) })
+    }
+
+    fn some(&self, resource: Resource) -> Option<u64> {
+        ALL.iter().zip(self.some).find_map(|(it, ns)| ns.filter(|_| *it == resource))
+    }
+
+    /// What all of them waited for longest.
+    fn longest_of_all(&self) -> Option<(Resource, u64)> {
+        ALL.into_iter().zip(self.full).filter_map(|(it, ns)| Some((it, ns?))).max_by_key(|(_, ns)| *ns)
+    }
+}
+
+/// At each reading a thread was ready to run, or waited for a disk, and all of them together hardly ran.
+fn by_threads(readings: &[&Serving], of_ns: u64) -> Option<(Resource, u64)> {
+    let (first, last) = (readings.first()?, readings.last()?);
+    let pids = |seen: &Serving| seen.processes.iter().map(|it| it.pid).collect::<Vec<_>>();
+    let ran =
+        total(last, |it| it.ran_ns).checked_sub(total(first, |it| it.ran_ns)).filter(|_| pids(first) == pids(last))?;
+    let idle = of_ns.saturating_sub(ran);
+    let always = |get: fn(&ServerTasks) -> u64| readings.iter().all(|seen| total(seen, get) > 0);
+    if always(|it| it.runnable.into()) {
+        return Some((Resource::Cpu, idle));
+    }
+    always(|it| it.blocked.into()).then_some((Resource::Io, idle))
+}
+
+fn total(seen: &Serving, get: fn(&ServerTasks) -> u64) -> u64 {
+    seen.processes.iter().map(|it| get(&it.tasks)).sum()
+}
+
+impl Resource {
+    /// "none of its tasks could run for want of …"
+    const fn words(self) -> &'static str {
+        match self {
+            Self::Cpu => "a processor",
+            Self::Io => "the disk or a network file system",
+            Self::Memory => "memory",
+        }
+    }
+
+    const fn file(self) -> &'static str {
+        match self {
+            Self::Cpu => "cpu.pressure",
+            Self::Io => "io.pressure",
+            Self::Memory => "memory.pressure",
+        }
+    }
+
+    const fn fix(self) -> &'static str {
+        match self {
+            Self::Cpu => {
+                "see what takes the processors: cpu.stat of the container's cgroup (nr_throttled: its own limit is too low), kubectl top node and pods (its neighbours). Raise the CPU limit or the request of the container, or move the neighbour. A longer timeoutSeconds only hides it"
+            }
+            Self::Io => {
+                "see what the disk does (iostat -x 1), what its tasks wait for (cat /proc/PID/task/*/wchan), and whether a network file system hangs (mount, nfsstat -c). Move the log or the volume off that disk, or raise its limits"
+            }
+            Self::Memory => {
+                "raise the memory limit of the container or let it use less: memory.current against memory.max and memory.high in its cgroup. Of the node: free -m, and who uses it (kubectl top pods)"
+            }
+        }
+    }
+
+    /// Totals of `some` and `full`.
+    const fn totals(self, pressure: &Pressure) -> (Option<u64>, Option<u64>) {
+        match self {
+            Self::Cpu => (pressure.cpu_us, pressure.cpu_full_us),
+            Self::Io => (pressure.io_us, pressure.io_full_us),
+            Self::Memory => (pressure.memory_us, pressure.memory_full_us),
+        }
+    }
+}
+
+fn seconds(ns: u64) -> String {
+    format!("{:.2} s", ns as f64 / 1e9)
+}
+
+impl Stall<'_> {
+    fn words(&self) -> String {
+        let place = self.blocked_in.filter(|_| self.resource == Resource::Io).map(|it| format!(" ({it})"));
+        format!(
+            "for {} of {} none of its tasks could run, for want of {}{}",
+            seconds(self.for_ns),
+            seconds(self.of_ns),
+            self.resource.words(),
+            place.unwrap_or_default()
+        )
+    }
+
+    fn on_node(&self) -> String {
+        let percent = self.node.map(|it| it.min(100));
+        percent.map(|it| format!("; on the node tasks waited for it {it} % of that time")).unwrap_or_default()
+    }
+
+    fn evidence(&self, seen: &Serving) -> Evidence {
+        let (hook, of) = match self.cgroup {
+            Some(cgroup) => (self.resource.file(), cgroup.to_owned()),
+            None => ("proc", name(&seen.processes)),
+        };
+        let ms = |ns: u64| ns / 1_000_000;
+        let fields = json!({ "stalled_ms": ms(self.for_ns), "of_ms": ms(self.of_ns), "node_percent": self.node, "blocked_in": self.blocked_in });
+        evidence(hook, self.at, format!("{of}: {}", self.words()), fields)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::testing::Stream;
+    use tracer_model::event::{Pressure, ServedConnection, ServerProcess, ServerTasks, Serving, TcpState};
+    use tracer_model::record::{Cause, Confidence, Verdict};
+
+    /// What is read of a server at a moment, so many milliseconds after the first.
+    type Look = fn(u64) -> Serving;
+
+    fn server(tasks: ServerTasks) -> Serving {
+        let process = ServerProcess { pid: 7, comm: "app".into(), tasks, frozen: None };
+        Serving { processes: vec![process], ..Serving::default() }
+    }
+
+    fn under(pressure: Pressure) -> Serving {
+        let node = Pressure { of: "node".into(), ..pressure.clone() };
+        let tasks = ServerTasks { count: 1, ..ServerTasks::default() };
+        Serving { pressure: vec![Pressure { of: "/pod".into(), ..pressure }, node], ..server(tasks) }
+    }
+
+    fn cpu(ms: u64) -> Serving {
+        under(Pressure { cpu_us: Some(ms * 910), cpu_full_us: Some(ms * 800), ..Pressure::default() })
+    }
+
+    fn verdict((unread, accepted): (u32, bool), look: Look) -> Verdict {
+        let mut stream = Stream::new();
+        stream.connect().established().wait_ms(200);
+        for ms in [0, 300, 600] {
+            let peer = "10.88.0.1:40000".parse().expect("an address");
+            let connection = Some(ServedConnection { peer, unread, accepted, pid: None });
+            let serving = Serving { connection, ..look(ms) };
+            stream.inspection(|seen| seen.serving = Some(Box::new(serving))).wait_ms(300);
+        }
+        stream.state(TcpState::Established, TcpState::FinWait1, 0, (100, 101, 0));
+        assert_eq!(stream.verdicts().len(), 1);
+        stream.verdicts().remove(0).verdict
+    }
+
+    const UNREAD: (u32, bool) = (100, false);
+    const READ: (u32, bool) = (0, true);
+
+    #[test]
+    fn a_container_that_cannot_run_is_starved() {
+        let cases: [(Look, &str); 5] = [
+            (
+                cpu,
+                "for 0.48 s of 0.60 s none of its tasks could run, for want of a processor; on the node tasks waited for it 90 %",
+            ),
+            (
+                |ms| under(Pressure { io_us: Some(ms * 1000), io_full_us: Some(ms * 900), ..Pressure::default() }),
+                "for want of the disk",
+            ),
+            (
+                |ms| {
+                    under(Pressure {
+                        memory_us: Some(ms * 1000),
+                        memory_full_us: Some(ms * 900),
+                        ..Pressure::default()
+                    })
+                },
+                "for want of memory",
+            ),
+            (
+                |ms| server(ServerTasks { count: 1, runnable: 1, ran_ns: ms * 1000, ..ServerTasks::default() }),
+                "for want of a processor",
+            ),
+            (
+                |ms| {
+                    server(ServerTasks {
+                        count: 1,
+                        blocked: 1,
+                        ran_ns: ms,
+                        blocked_in: Some("rpc_wait_bit_killable".into()),
+                        ..ServerTasks::default()
+                    })
+                },
+                "(rpc_wait_bit_killable)",
+            ),
+        ];
+        for (look, words) in cases {
+            let verdict = verdict(UNREAD, look);
+            assert_eq!((verdict.cause.name(), verdict.confidence), ("target_starved", Confidence::Likely), "{words}");
+            assert!(verdict.summary.contains(words), "{}", verdict.summary);
+            assert!(
+                verdict.summary.contains("100 bytes of the request lie unread in app (pid 7)"),
+                "{}",
+                verdict.summary
+            );
+            assert!(verdict.also.is_empty(), "{:?}", verdict.also);
+        }
+    }
+
+    #[test]
+    fn a_request_that_was_read_is_slow_and_the_pressure_stands_beside() {
+        let verdict = verdict(READ, cpu);
+        assert_eq!(
+            (verdict.cause.name(), verdict.also.as_slice()),
+            ("slow_response", [Cause::TargetStarved].as_slice())
+        );
+        assert!(verdict.summary.ends_with("; app (pid 7) had read it: its handler is slow"), "{}", verdict.summary);
+    }
+
+    /// Its workers wait for a lock, or for each other; other tasks of the container or the node are busy meanwhile.
+    #[test]
+    fn a_blocked_worker_pool_is_not_starved() {
+        let looks: [Look; 5] = [
+            |_| server(ServerTasks { count: 8, ..ServerTasks::default() }),
+            |ms| under(Pressure { cpu_us: Some(ms * 1000), cpu_full_us: Some(ms * 100), ..Pressure::default() }),
+            |ms| server(ServerTasks { count: 8, runnable: 1, ran_ns: ms * 1_000_000, ..ServerTasks::default() }),
+            |ms| server(ServerTasks { count: 8, runnable: u32::from(ms == 300), ..ServerTasks::default() }),
+            |ms| Serving { incomplete: true, ..cpu(ms) },
+        ];
+        for look in looks {
+            let verdict = verdict(UNREAD, look);
+            assert_eq!((verdict.cause.name(), verdict.also.as_slice()), ("slow_response", [].as_slice()));
+            assert!(
+                verdict.summary.ends_with("; nobody had accepted it: app (pid 7) was busy otherwise"),
+                "{}",
+                verdict.summary
+            );
+        }
+    }
+}

@@ -1,0 +1,39 @@
+//! What was read of a target's server while an attempt waited for it.
+
+use super::case::Case;
+use super::finding::Finding;
+use tracer_model::event::{ServedConnection, ServerProcess, Serving};
+use tracer_model::plural::counted;
+
+/// What was read while the attempt waited, oldest first.
+pub(super) fn readings<'a>(case: &Case<'a>) -> Vec<(u64, &'a Serving)> {
+    let Some(from) = case.attempt.netns else { return Vec::new() };
+    let all = case.node.servings(from, case.attempt.flow.dst);
+    all.filter(|(time, _)| case.attempt.was_there(*time)).collect()
+}
+
+/// The target's end of this attempt's connection, as it was last read.
+pub(super) fn connection<'a>(case: &Case<'a>) -> Option<&'a ServedConnection> {
+    let own = |(_, seen): &(u64, &'a Serving)| seen.connection.as_ref().filter(|it| it.peer == case.attempt.flow.src);
+    readings(case).iter().rev().find_map(own)
+}
+
+/// "nginx (pid 7)", "nginx (pid 7) and 2 others"
+pub(super) fn name(processes: &[ServerProcess]) -> String {
+    let Some(first) = processes.first() else { return "its process".to_owned() };
+    let others = processes.len() - 1;
+    let others = if others > 0 { format!(" and {}", counted(others as u64, "other")) } else { String::new() };
+    format!("{} (pid {}){others}", first.comm, first.pid)
+}
+
+/// Whether the request was read: a handler is slow, or nobody takes the request.
+pub(super) fn add(case: &Case<'_>, finding: &mut Finding) {
+    let (Some((_, seen)), Some(connection)) = (readings(case).last().copied(), connection(case)) else { return };
+    let holder = seen.processes.iter().find(|it| connection.pid == Some(it.pid));
+    let who = holder.map_or_else(|| name(&seen.processes), |it| name(std::slice::from_ref(it)));
+    finding.summary += &match (connection.accepted, connection.unread) {
+        (false, _) => format!("; nobody had accepted it: {who} was busy otherwise"),
+        (true, 0) => format!("; {who} had read it: its handler is slow"),
+        (true, bytes) => format!("; {} of it lay unread in {who}", counted(u64::from(bytes), "byte")),
+    };
+}

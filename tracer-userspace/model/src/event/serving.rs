@@ -1,0 +1,107 @@
+//! Who serves a target, and what keeps it from doing so: read while an attempt is in trouble.
+
+use std::net::SocketAddr;
+
+use serde::{Deserialize, Serialize};
+
+/// The server of a target at one moment.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Serving {
+    /// The processes that hold a listener of the target, or the attempt's own connection.
+    #[serde(skip_serializing_if = "Vec::is_empty", default)]
+    pub processes: Vec<ServerProcess>,
+    /// Others may hold them, too: not all file descriptors of the namespace were looked at.
+    #[serde(skip_serializing_if = "std::ops::Not::not", default)]
+    pub incomplete: bool,
+    /// The target's end of the attempt's connection; absent: not found there.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub connection: Option<ServedConnection>,
+    /// The pressure in the cgroups of the processes, and on the node.
+    #[serde(skip_serializing_if = "Vec::is_empty", default)]
+    pub pressure: Vec<Pressure>,
+}
+
+/// A process that serves.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ServerProcess {
+    /// Thread group id.
+    pub pid: u32,
+    /// Name.
+    pub comm: String,
+    /// Its threads.
+    pub tasks: ServerTasks,
+    /// The file that says that its cgroup is frozen; absent: it is not.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub frozen: Option<String>,
+}
+
+/// The threads of a process, as far as they were read.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ServerTasks {
+    /// How many.
+    pub count: u32,
+    /// That run, or wait for a processor (state R).
+    #[serde(skip_serializing_if = "is_zero", default)]
+    pub runnable: u32,
+    /// Stopped by a signal (state T).
+    #[serde(skip_serializing_if = "is_zero", default)]
+    pub stopped: u32,
+    /// Held by a debugger (state t).
+    #[serde(skip_serializing_if = "is_zero", default)]
+    pub traced: u32,
+    /// In a wait that no signal ends, as for a disk (state D).
+    #[serde(skip_serializing_if = "is_zero", default)]
+    pub blocked: u32,
+    /// The kernel function in which one of these waits.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub blocked_in: Option<String>,
+    /// Time on a processor, of all of them, nanoseconds.
+    pub ran_ns: u64,
+    /// Time that they waited for a processor and then got one, nanoseconds.
+    pub waited_ns: u64,
+}
+
+/// A connection as its server's namespace has it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ServedConnection {
+    /// The other end.
+    pub peer: SocketAddr,
+    /// Bytes that arrived and that nobody has read.
+    pub unread: u32,
+    /// A process has accepted it.
+    pub accepted: bool,
+    /// One that holds it.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub pid: Option<u32>,
+}
+
+/// For how long, ever, tasks waited (`cpu.pressure` and the like), microseconds: `some` of them, or all that did not sleep
+/// (`full`). Of a processor the kernel counts the latter from 5.13 on.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Pressure {
+    /// The cgroup's folder, or `node`.
+    pub of: String,
+    /// Some, for a processor.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub cpu_us: Option<u64>,
+    /// All, for a processor.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub cpu_full_us: Option<u64>,
+    /// Some, for a disk.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub io_us: Option<u64>,
+    /// All, for a disk.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub io_full_us: Option<u64>,
+    /// Some, for memory.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub memory_us: Option<u64>,
+    /// All, for memory.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub memory_full_us: Option<u64>,
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde passes a reference")]
+const fn is_zero(count: &u32) -> bool {
+    *count == 0
+}

@@ -1,0 +1,210 @@
+//! Who serves a target, and what keeps it from doing so: the processes that hold its sockets, whether they are stopped or
+//! frozen, what they wait for, and how much of the request they have not read.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use super::procfs::netns_of;
+use crate::cgroups::{Hierarchy, Mounts, path_in};
+use tracer_model::event::{Netns, Pressure, ServerProcess, ServerTasks};
+
+/// Processes that are named: a server has some workers.
+const MAX_SERVERS: usize = 16;
+/// Processes looked through for the sockets, file descriptors of all of them, and threads of each: a pod can have any number.
+const MAX_PROCESSES: usize = 256;
+const MAX_FDS: usize = 4096;
+const MAX_THREADS: usize = 64;
+
+/// The processes that hold sockets.
+#[derive(Debug, Default)]
+pub struct Holders {
+    /// By pid: the sockets that each holds.
+    pub held: BTreeMap<u32, BTreeSet<u64>>,
+    /// Some file descriptors were not looked at, or may not be.
+    pub incomplete: bool,
+}
+
+/// Who of these processes, all in one namespace, holds which of these sockets.
+pub fn holders(sockets: &BTreeSet<u64>, pids: &[u32], netns: Netns) -> Holders {
+    let mut found = Holders { incomplete: pids.len() > MAX_PROCESSES, ..Holders::default() };
+    let mut left = MAX_FDS;
+    // Its number may be another process's by now.
+    for pid in pids.iter().take(MAX_PROCESSES).filter(|pid| netns_of(**pid) == Some(netns)) {
+        let Ok(fds) = fs::read_dir(format!("/proc/{pid}/fd")) else {
+            found.incomplete = true;
+            continue;
+        };
+        for fd in fds.flatten() {
+            if left == 0 {
+                found.incomplete = true;
+                return found;
+            }
+            left -= 1;
+            if let Some(inode) = socket_of(&fd.path()).filter(|inode| sockets.contains(inode)) {
+                found.held.entry(*pid).or_default().insert(inode);
+            }
+        }
+    }
+    found
+}
+
+/// `socket:[123]`
+fn socket_of(fd: &Path) -> Option<u64> {
+    fs::read_link(fd).ok()?.to_str()?.strip_prefix("socket:[")?.strip_suffix(']')?.parse().ok()
+}
+
+/// The state of these processes, at most [`MAX_SERVERS`], and the pressure in their cgroups and on the node.
+pub fn states(pids: impl Iterator<Item = u32>, mounts: &Mounts) -> (Vec<ServerProcess>, Vec<Pressure>) {
+    let mut folders = BTreeSet::new();
+    let processes = pids.take(MAX_SERVERS).filter_map(|pid| {
+        let cgroups = fs::read_to_string(format!("/proc/{pid}/cgroup")).unwrap_or_default();
+        folders.extend(below_the_root(&cgroups, Hierarchy::Unified, mounts));
+        state(pid, &cgroups, mounts)
+    });
+    let processes = processes.collect();
+    let own = folders.iter().filter_map(|folder| pressure(folder, ".pressure", &folder.display().to_string()));
+    (processes, own.chain(pressure(Path::new("/proc/pressure"), "", "node")).collect())
+}
+
+fn state(pid: u32, cgroups: &str, mounts: &Mounts) -> Option<ServerProcess> {
+    let comm = fs::read_to_string(format!("/proc/{pid}/comm")).ok()?.trim_end_matches('\n').to_owned();
+    Some(ServerProcess { pid, comm, tasks: tasks(pid), frozen: frozen(cgroups, mounts) })
+}
+
+fn tasks(pid: u32) -> ServerTasks {
+    let mut all = ServerTasks::default();
+    let threads = fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten();
+    for thread in threads.take(MAX_THREADS) {
+        let read = |file: &str| fs::read_to_string(thread.path().join(file)).unwrap_or_default();
+        let Some(state) = state_of(&read("stat")) else { continue };
+        all.count += 1;
+        match state {
+            'R' => all.runnable += 1,
+            'T' => all.stopped += 1,
+            't' => all.traced += 1,
+            'D' => {
+                all.blocked += 1;
+                let place = read("wchan");
+                all.blocked_in = all.blocked_in.take().or((!place.is_empty() && place != "0").then_some(place));
+            }
+            _ => {}
+        }
+        let (ran, waited) = times_of(&read("schedstat"));
+        all.ran_ns = all.ran_ns.saturating_add(ran);
+        all.waited_ns = all.waited_ns.saturating_add(waited);
+    }
+    all
+}
+
+/// `7 (a name) S 1 …`: the name may have brackets and spaces.
+fn state_of(stat: &str) -> Option<char> {
+    stat.rsplit_once(") ")?.1.chars().next()
+}
+
+/// Time on a processor, time in a run queue (`proc_pid_schedstat`, fs/proc/base.c).
+fn times_of(schedstat: &str) -> (u64, u64) {
+    let mut fields = schedstat.split_whitespace().map(|field| field.parse().unwrap_or_default());
+    (fields.next().unwrap_or_default(), fields.next().unwrap_or_default())
+}
+
+/// The cgroup that keeps it frozen. Both files count what the groups above do, too.
+fn frozen(cgroups: &str, mounts: &Mounts) -> Option<String> {
+    let is_so = |hierarchy, file: &str, line: &str| {
+        let folder = below_the_root(cgroups, hierarchy, mounts)?;
+        let text = fs::read_to_string(folder.join(file)).ok()?;
+        text.lines().any(|it| it == line).then(|| folder.join(file).display().to_string())
+    };
+    is_so(Hierarchy::Unified, "cgroup.events", "frozen 1")
+        .or_else(|| is_so(Hierarchy::Freezer, "freezer.state", "FROZEN"))
+}
+
+/// The root of a hierarchy is never frozen, and has no pressure of its own.
+fn below_the_root(cgroups: &str, hierarchy: Hierarchy, mounts: &Mounts) -> Option<PathBuf> {
+    path_in(cgroups, hierarchy).filter(|path| *path != "/")?;
+    mounts.folder(cgroups, hierarchy).ok()
+}
+
+/// The files are `cpu.pressure` of a cgroup, and `cpu` of the node.
+fn pressure(folder: &Path, suffix: &str, of: &str) -> Option<Pressure> {
+    let read = |resource: &str| fs::read_to_string(folder.join(format!("{resource}{suffix}"))).ok();
+    let [cpu, io, memory] = ["cpu", "io", "memory"].map(read);
+    if cpu.is_none() && io.is_none() && memory.is_none() {
+        return None;
+    }
+    let total = |text: &Option<String>, of: &str| total_of(text.as_deref()?, of);
+    Some(Pressure {
+        of: of.to_owned(),
+        cpu_us: total(&cpu, "some"),
+        cpu_full_us: total(&cpu, "full"),
+        io_us: total(&io, "some"),
+        io_full_us: total(&io, "full"),
+        memory_us: total(&memory, "some"),
+        memory_full_us: total(&memory, "full"),
+    })
+}
+
+/// `some avg10=0.00 avg60=0.00 avg300=0.00 total=1234`: microseconds in which tasks waited.
+fn total_of(text: &str, of: &str) -> Option<u64> {
+    let line = text.lines().find(|line| line.split(' ').next() == Some(of))?;
+    line.rsplit_once("total=")?.1.trim().parse().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::fd::AsRawFd as _;
+
+    use super::*;
+    use tracer_testing::Scratch;
+
+    #[test]
+    fn who_holds_a_socket_is_found() {
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("a listener");
+        let inode = socket_of(Path::new(&format!("/proc/self/fd/{}", listener.as_raw_fd()))).expect("a socket");
+        let own = std::process::id();
+        let netns = netns_of(own).expect("own namespace");
+        let found = holders(&[inode, 1].into(), &[own], netns);
+        assert_eq!(found.held, [(own, [inode].into())].into());
+        assert!(holders(&[inode].into(), &[own], Netns(1)).held.is_empty(), "the number is another process's by now");
+        let many: Vec<u32> = (0..=MAX_PROCESSES as u32).map(|it| u32::MAX - it).collect();
+        assert!(holders(&[inode].into(), &many, netns).incomplete);
+    }
+
+    #[test]
+    fn our_own_threads_are_read() {
+        let read = tasks(std::process::id());
+        assert!(read.count > 0 && read.runnable > 0 && read.stopped == 0, "{read:?}");
+    }
+
+    #[test]
+    fn states_and_totals_are_read() {
+        assert_eq!(state_of("7 (a) b (c) T 1 2"), Some('T'));
+        assert_eq!((state_of(""), times_of("5 7 9"), times_of("")), (None, (5, 7), (0, 0)));
+        let text =
+            "some avg10=0.00 avg60=0.00 avg300=0.00 total=1234\nfull avg10=0.00 avg60=0.00 avg300=0.00 total=99\n";
+        assert_eq!(["some", "full"].map(|of| total_of(text, of)), [Some(1234), Some(99)]);
+        assert_eq!(total_of("some avg10=0.00 total=9\n", "full"), None);
+    }
+
+    #[test]
+    fn a_frozen_cgroup_of_either_version_is_found() {
+        let scratch = Scratch::new();
+        for (folder, file, text) in [
+            ("all/pod", "cgroup.events", "populated 1\nfrozen 1\n"),
+            ("all/other", "cgroup.events", "populated 1\nfrozen 0\n"),
+            ("freezer/pod", "freezer.state", "FROZEN\n"),
+            ("freezer/other", "freezer.state", "FREEZING\n"),
+        ] {
+            fs::create_dir_all(scratch.path(folder)).expect("a folder");
+            fs::write(scratch.path(folder).join(file), text).expect("a file");
+        }
+        let mounts = Mounts::of(&format!(
+            "40 31 0:37 / {0}/freezer rw - cgroup cgroup rw,freezer\n41 31 0:38 / {0}/all rw - cgroup2 cgroup2 rw\n",
+            scratch.root().display()
+        ));
+        let found = |text: &str| frozen(text, &mounts).map(|it| it.ends_with("pod/cgroup.events"));
+        assert_eq!(found("6:freezer:/other\n0::/pod\n"), Some(true));
+        assert_eq!(found("6:freezer:/pod\n0::/other\n"), Some(false), "version 1");
+        assert_eq!((found("6:freezer:/other\n0::/other\n"), found("0::/\n"), found("0::/gone\n")), (None, None, None));
+    }
+}

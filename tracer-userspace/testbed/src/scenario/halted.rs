@@ -1,0 +1,91 @@
+//! The target's processes cannot run: frozen, stopped, or without a processor or a disk.
+
+use std::net::TcpStream;
+use std::process::Command;
+
+use anyhow::{Context, Result};
+use tracer_model::record::Cause;
+
+use super::{Fixture, Need, Scenario};
+use crate::net::PREFIX;
+use crate::node::cgroup::Freezer;
+use crate::pods::{HTTP, TLS, UNSAID_TLS};
+use crate::probe::{Ending, Kind};
+use crate::proc::Proc;
+
+const FROZEN: Option<Cause> = Some(Cause::TargetFrozen);
+const STARVED: Option<Cause> = Some(Cause::TargetStarved);
+
+pub(super) const ALL: &[Scenario] = &[
+    Scenario::new("target_frozen", FROZEN, stopped).on_every_kernel(),
+    Scenario::new("target_frozen_v6", FROZEN, stopped).v6(),
+    Scenario::new("target_frozen_cgroup", FROZEN, |s| frozen(s, Freezer::V2)).needs(&[Need::Freezer]),
+    Scenario::new("target_frozen_cgroup_v1", FROZEN, |s| frozen(s, Freezer::V1)).needs(&[Need::FreezerV1]),
+    Scenario::new("target_frozen_queue", FROZEN, full_queue),
+    Scenario::new("target_frozen_tls", FROZEN, tls),
+    Scenario::new("slow_response_another_is_stopped", Some(Cause::SlowResponse), another_is_stopped),
+    Scenario::new("target_starved", STARVED, starved).needs(&[Need::CpuQuota, Need::Pressure]),
+    Scenario::new("target_starved_v6", STARVED, starved).v6().needs(&[Need::CpuQuota, Need::Pressure]),
+];
+
+/// As by a debugger, a script or job control.
+fn stopped(fixture: &mut Fixture<'_>) -> Result<()> {
+    let pod = fixture.serving("http", HTTP)?;
+    fixture.succeeds(Kind::Http, pod)?;
+    fixture.pod_of(pod)?.halt()?;
+    fixture.mentions(&["is stopped by a signal", "of the request lie unread"]);
+    fixture.fails(Kind::Http, pod, Ending::Timeout)
+}
+
+fn tls(fixture: &mut Fixture<'_>) -> Result<()> {
+    let pod = fixture.serving("tls", TLS)?;
+    fixture.pod_of(pod)?.halt()?;
+    fixture.mentions(&["is stopped by a signal"]);
+    fixture.fails(Kind::Https, pod, Ending::Timeout)
+}
+
+/// As `docker pause`, `ctr tasks pause` and a checkpoint do.
+fn frozen(fixture: &mut Fixture<'_>, by: Freezer) -> Result<()> {
+    let pod = fixture.serving("http", HTTP)?;
+    let name = format!("{PREFIX}{}-frozen", std::process::id());
+    let _frozen = fixture.pod_of(pod)?.freeze(&name, by)?;
+    fixture.mentions(&["is frozen by its cgroup", "of the request lie unread"]);
+    fixture.fails(Kind::Http, pod, Ending::Timeout)
+}
+
+/// It was stopped some time ago: who came since then waits to be accepted.
+fn full_queue(fixture: &mut Fixture<'_>) -> Result<()> {
+    let pod = fixture.serving("backlog:1", HTTP)?;
+    fixture.pod_of(pod)?.halt()?;
+    let first = || TcpStream::connect(pod).context("a connection that waits to be accepted");
+    let _waiting = fixture.node.node.enter(|| Ok([first()?, first()?]))?;
+    fixture.fails(Kind::Http, pod, Ending::Timeout)
+}
+
+/// Another process of the pod is stopped: not the one that serves.
+fn another_is_stopped(fixture: &mut Fixture<'_>) -> Result<()> {
+    let pod = fixture.serving("hang", HTTP)?;
+    let options = fixture.options;
+    let inside = fixture.pod_of(pod)?;
+    inside.serve(options, &["http", &format!("[::]:{UNSAID_TLS}")])?;
+    inside.halt()?;
+    fixture.mentions(&["had read it"]);
+    fixture.fails(Kind::Http, pod, Ending::Timeout)
+}
+
+/// What shares its CPU quota takes all of it.
+fn starved(fixture: &mut Fixture<'_>) -> Result<()> {
+    const HOGS: usize = 8;
+    let pod = fixture.serving("http", HTTP)?;
+    let name = format!("{PREFIX}{}-starved", std::process::id());
+    let hog = || {
+        let mut command = Command::new("sh");
+        command.args(["-c", "while :; do :; done"]);
+        Proc::spawn(command)
+    };
+    let hogs = (0..HOGS).map(|_| hog()).collect::<Result<Vec<_>>>()?;
+    let _quota = fixture.pod_of(pod)?.starve(&name, &hogs)?;
+    fixture.helpers.extend(hogs);
+    fixture.mentions(&["none of its tasks could run, for want of a processor"]);
+    fixture.fails(Kind::Http, pod, Ending::Timeout)
+}
