@@ -51,6 +51,7 @@ const EXAMPLES: &str = "Examples:
   tracer attach -n shop -p cart-7d9 --until-failure --duration 10m
   tracer record incident.ndjson          the same, and keep what was seen
   tracer replay incident.ndjson -o json | jq -c '.verdict.cause // empty'
+  tracer show tracer.ndjson -n shop      records as people read them
   tracer report tracer.ndjson --output-file incident.html
   tracer explain connection_refused
   tracer doctor                          what is wrong here, and what fixes it
@@ -127,6 +128,24 @@ pub enum Command {
         /// The records.
         #[command(flatten)]
         records: RecordFlags,
+    },
+    /// Show records as people read them, with the filters and the summary of attach
+    #[command(
+        after_help = "FILE holds records (NDJSON) of attach, run or replay, or the log of tracer's pod. Lines that are no record are counted on stderr. Exit code 2 if a file has records of another schema version, or none.\n\nExamples:\n  tracer show tracer.ndjson\n  kubectl -n tracer logs ds/tracer | tracer show -n shop\n  tracer show node-1.ndjson node-2.ndjson --cause loopback_down"
+    )]
+    Show {
+        /// Records as NDJSON; `-` is stdin
+        #[arg(value_name = "FILE", default_value = "-")]
+        files: Vec<PathBuf>,
+        /// Form and place.
+        #[command(flatten)]
+        output: OutputFlags,
+        /// Also print attempts that succeeded
+        #[arg(long, env = "TRACER_ATTEMPTS", hide_env_values = true, action = ArgAction::SetTrue, value_parser = BoolishValueParser::new())]
+        attempts: bool,
+        /// Which of them.
+        #[command(flatten)]
+        filters: FilterFlags,
     },
     /// Make one HTML page of an incident out of the records that attach, run or replay printed
     #[command(
@@ -211,6 +230,7 @@ impl Command {
             Self::Record { .. } => "record",
             Self::Replay { .. } => "replay",
             Self::Report { .. } => "report",
+            Self::Show { .. } => "show",
             Self::Doctor(_) => "doctor",
             Self::Hooks(_) => "hooks",
             #[cfg(feature = "selftest")]

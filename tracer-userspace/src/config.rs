@@ -28,7 +28,7 @@ use tracer_output::explain;
 use tracer_output::sink::filter::Filter;
 use tracer_output::sink::output::Rotation;
 use tracer_output::sink::{Form, SinkConfig};
-use tracer_report::ReportConfig;
+use tracer_report::{ReportConfig, ShowConfig};
 use tracer_sources::KNOWN_PROBERS;
 use tracer_terminal::error::Error;
 use tracer_terminal::screen::{Screen, columns};
@@ -52,6 +52,8 @@ pub enum Plan {
     Replay(Box<ReplayConfig>),
     /// `report`.
     Report(Box<ReportConfig>),
+    /// `show`.
+    Show(Box<ShowConfig>),
     /// `doctor`.
     Doctor(Box<DoctorConfig>),
     /// `hooks`.
@@ -101,6 +103,12 @@ pub fn plan(cli: Cli) -> Result<Plan, Error> {
     match cli.command {
         Command::Doctor(args) => doctor::plan(args).map(|doctor| Plan::Doctor(Box::new(doctor))),
         Command::Hooks(args) => hooks::plan(args).map(|hooks| Plan::Hooks(Box::new(hooks))),
+        Command::Show { files, output: flags, attempts, filters } => {
+            // What people asked to see is shown for people, whoever reads it.
+            let form = flags.output.unwrap_or(Form::Pretty);
+            let output = SinkConfig { form, attempts, filter: filter(&filters)?, ..output(&flags) };
+            Ok(Plan::Show(Box::new(ShowConfig { files, output })))
+        }
         Command::Report { files, page, filters } => {
             report::plan(files, page, &filters).map(|report| Plan::Report(Box::new(report)))
         }

@@ -43,6 +43,7 @@ fn carried_out(cli: Cli) -> Result<u8, Error> {
     match config::plan(cli)? {
         Plan::Live(config) => pipeline::run(&config, live::attach),
         Plan::Replay(config) => replay::replay(&config),
+        Plan::Show(config) => tracer_report::show(&config),
         Plan::Report(config) => tracer_report::report(&config),
         Plan::Doctor(config) => tracer_doctor::command::doctor(&config),
         Plan::Hooks(config) => hooks::hooks(&config),

@@ -119,8 +119,7 @@ impl TestNode {
         let chain = if fields["candidates"].is_null() { &fields["chain"] } else { &Value::from("") };
         assert_eq!([&verdict["cause"], &fields["owner"], chain], expected, "{verdict}");
         assert_eq!(verdict["confidence"], "proven");
-        let (command, _) =
-            verdict["remediation"].as_str().and_then(|it| it.split_once(" (what is")).expect("a command");
+        let command = verdict["remediation"]["commands"][0]["run"].as_str().expect("a command");
         root.run(command);
         assert!(from.reaches(to), "{command}");
     }
@@ -212,7 +211,8 @@ fn firewalld(backend: &str, chains: [&str; 2]) {
     let [input, forward] = chains;
     node.fixed_by_its_verdict(&root, &node.beside, KUBELET, ["firewall_reject", "firewalld", input]);
     let verdict = node.verdict(&node.beside, POD);
-    let said = [&verdict["summary"], &verdict["remediation"]].map(|it| it.as_str().expect("text"));
+    let said =
+        [&verdict["summary"], &verdict["remediation"]["commands"][0]["run"]].map(|it| it.as_str().expect("text"));
     assert!(said[0].contains(forward) && said[0].contains("made by firewalld"), "{verdict}");
     assert!(said[1].contains("tracer doctor --check base_policy"), "{verdict}");
     node.fix(&root, "firewalld");

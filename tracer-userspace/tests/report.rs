@@ -39,7 +39,7 @@ fn told(output: &Output, code: i32, words: &[&str]) {
 fn verdict(minute: u32, seq: u64, cause: &str, revises: Option<u64>) -> String {
     let revises = revises.map(|seq| format!(r#","revises":{seq}"#)).unwrap_or_default();
     format!(
-        r#"{{"schema":"tracer/1","type":"verdict","time":"2026-01-02T03:{minute:02}:00.000000000Z","time_boot_ns":1,"seq":{seq},"node_name":"n1","subject":"probe","verdict":{{"cause":"{cause}","outcome":"failure","confidence":"proven","summary":"why","remediation":"fix it","evidence":[],"also":[],"lost_events":0,"missing_hooks":[]}},"k8s":{{"namespace":"shop","pod_name":"cart"}}{revises}}}"#
+        r#"{{"schema":"tracer/1","type":"verdict","time":"2026-01-02T03:{minute:02}:00.000000000Z","time_boot_ns":1,"seq":{seq},"node_name":"n1","subject":"probe","severity":"error","verdict":{{"cause":"{cause}","outcome":"failure","confidence":"proven","summary":"why","remediation":{{"text":"fix it"}},"evidence":[],"also":[],"lost_events":0,"missing_hooks":[]}},"k8s":{{"namespace":"shop","pod_name":"cart"}}{revises}}}"#
     ) + "\n"
 }
 

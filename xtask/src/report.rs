@@ -108,7 +108,7 @@ fn crowd() -> Result<Vec<Value>> {
     }
     let mut hostile = of_pod(HOSTILE, HOSTILE, 59);
     hostile["verdict"]["summary"] = json!(HOSTILE);
-    hostile["verdict"]["remediation"] = json!(HOSTILE);
+    hostile["verdict"]["remediation"] = json!({ "text": HOSTILE, "commands": [{ "run": HOSTILE, "where": "node" }] });
     hostile["verdict"]["evidence"][0]["text"] = json!(HOSTILE);
     records.extend(std::iter::repeat_n(hostile, 40));
     (0..).zip(&mut records).for_each(|(seq, record): (u64, _)| record["seq"] = json!(seq));

@@ -96,7 +96,7 @@ fn verdict(seq: u64, node: &str, time: &str, pod: &str, cause: &str) -> String {
 
 /// In the form that the records of this version have.
 fn remediation() -> Value {
-    json!("start the server")
+    json!({"text": "start the server"})
 }
 
 fn now() -> String {

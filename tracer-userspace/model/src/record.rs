@@ -7,6 +7,7 @@ mod cause;
 mod names;
 mod node;
 mod page;
+mod remediation;
 mod verdict;
 
 use std::collections::BTreeMap;
@@ -19,6 +20,7 @@ pub use cause::{Cause, Scope, Severity, Stage, Trait};
 pub use names::{Culprit, Endpoint, K8s, NetnsRef, Probe, Process};
 pub use node::{LinkRef, NodeBody, NodePortRef, NodePortsBody, PortUserBody, PortsBody};
 pub use page::{Block, Section};
+pub use remediation::{Command, Place, Remediation};
 pub use verdict::{
     AttemptBody, Confidence, Evidence, KubeletOutcome, Outcome, Phases, Subject, Timing, Verdict, VerdictBody,
 };

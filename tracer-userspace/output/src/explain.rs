@@ -55,8 +55,11 @@ pub fn page(cause: Cause, screen: Screen) -> String {
 fn print(text: &mut String, screen: Screen, block: &Block) {
     match block {
         Block::Text(body) => screen.lines(text, "  ", "  ", &unbroken_commands(body)),
-        Block::Item(body) => screen.lines(text, "  - ", "    ", &unbroken_commands(body)),
-        Block::Commands(lines) => lines.iter().for_each(|line| {
+        Block::Item(depth, body) => {
+            let indent = "  ".repeat(depth + 1);
+            screen.lines(text, &format!("{indent}- "), &format!("{indent}  "), &unbroken_commands(body));
+        }
+        Block::Commands(_, lines) => lines.iter().for_each(|line| {
             let _ = writeln!(text, "      {line}");
         }),
     }

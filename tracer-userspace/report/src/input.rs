@@ -8,8 +8,6 @@ use std::path::{Path, PathBuf};
 use super::line;
 use tracer_terminal::error::Error;
 
-/// How the argument is called in messages.
-const WHAT: &str = "report FILE";
 /// The longest line that is read: a verdict with all its evidence has a few KiB.
 const LINE_MAX: usize = 1 << 20;
 /// Bytes that are read at once.
@@ -28,26 +26,26 @@ pub(super) struct Input {
     begins: Option<i64>,
 }
 
-/// Opens all files, before anything is read: what vanishes later is read all the same. The earliest comes first, since
+/// Opens all files, which messages call `what`, before anything is read: what vanishes later is read all the same. The earliest comes first, since
 /// a shell lists rotated files with the newest first.
-pub(super) fn open(paths: &[PathBuf]) -> Result<Vec<Input>, Error> {
-    let mut inputs = paths.iter().map(|path| open_one(path)).collect::<Result<Vec<_>, _>>()?;
+pub(super) fn open(what: &'static str, paths: &[PathBuf]) -> Result<Vec<Input>, Error> {
+    let mut inputs = paths.iter().map(|path| open_one(what, path)).collect::<Result<Vec<_>, _>>()?;
     for (i, input) in inputs.iter().enumerate() {
         if inputs[..i].iter().any(|other| other.inode == input.inode) {
-            return Err(Error::Usage(format!("{WHAT} {}: the same file twice", input.name)));
+            return Err(Error::Usage(format!("{what} {}: the same file twice", input.name)));
         }
     }
     inputs.sort_by_key(|input| input.begins);
     Ok(inputs)
 }
 
-fn open_one(path: &Path) -> Result<Input, Error> {
+fn open_one(what: &'static str, path: &Path) -> Result<Input, Error> {
     if path == Path::new("-") {
         // Not locked: a second `-` would wait for the first one's lock forever, and not be told.
         let source = Box::new(io::stdin());
         return Ok(Input { name: "stdin".into(), size: None, inode: None, source, begins: None });
     }
-    let failed = |error| Error::file(WHAT, path, error);
+    let failed = |error| Error::file(what, path, error);
     let file = File::open(path).map_err(failed)?;
     let meta = file.metadata().map_err(failed)?;
     if meta.is_dir() {
@@ -161,7 +159,9 @@ mod tests {
     #[test]
     fn stdin_is_read_once() {
         let (tell, told) = std::sync::mpsc::channel();
-        std::thread::spawn(move || tell.send(open(&["-".into(), "-".into()]).err().map(|error| error.to_string())));
+        std::thread::spawn(move || {
+            tell.send(open("report FILE", &["-".into(), "-".into()]).err().map(|error| error.to_string()))
+        });
         let said = told.recv_timeout(std::time::Duration::from_secs(10)).expect("it waits for itself");
         assert_eq!(said.as_deref(), Some("report FILE stdin: the same file twice"));
     }

@@ -6,6 +6,7 @@
 //! tally      what is kept of them: counts, a few records
 //! page       the page: static HTML and SVG, without scripts
 //! target     where it goes
+//! show       or not a page: the records one by one, as `attach` prints them (`tracer show`)
 //! ```
 //!
 //! Its memory does not grow with the input: time is in columns that become wider, pods beyond a bound are one, and of
@@ -16,6 +17,7 @@ mod input;
 mod line;
 mod page;
 mod progress;
+mod show;
 mod tally;
 mod target;
 
@@ -23,6 +25,8 @@ use tracer_terminal::error;
 
 use std::io::BufRead;
 use std::path::{Path, PathBuf};
+
+pub use self::show::{ShowConfig, show};
 
 use self::faults::Faults;
 use self::input::{Input, Lines, Next};
@@ -86,7 +90,7 @@ impl Collector {
     pub fn finish(mut self) -> Result<Option<String>, Error> {
         self.names.sort();
         if self.tally.records == 0 {
-            return Err(no_record(&self.names, &self.faults));
+            return Err(no_record("report", &self.names, &self.faults));
         }
         self.target.write(&page::html(self.tally, &self.faults.told, &self.names))?;
         Ok(self.faults.line_of_all())
@@ -98,7 +102,7 @@ impl Collector {
 /// # Errors
 /// A file cannot be opened, there is no record in any, or the page cannot be written.
 pub fn report(config: &ReportConfig) -> Result<u8, Error> {
-    let inputs = input::open(&config.files)?;
+    let inputs = input::open("report FILE", &config.files)?;
     let target = Target::new(config.output_file.as_deref(), &inputs)?;
     let names: Vec<_> = inputs.iter().map(|input| input.name.clone()).collect();
     let progress = Progress::new(&inputs);
@@ -109,7 +113,7 @@ pub fn report(config: &ReportConfig) -> Result<u8, Error> {
     }
     progress.end();
     if tally.records == 0 {
-        return Err(no_record(&names, &faults));
+        return Err(no_record("report", &names, &faults));
     }
     target.write(&page::html(tally, &faults.told, &names))?;
     if let Some(line) = faults.line_of_all() {
@@ -119,9 +123,9 @@ pub fn report(config: &ReportConfig) -> Result<u8, Error> {
 }
 
 /// There is nothing to show, and why.
-fn no_record(names: &[String], faults: &Faults) -> Error {
+fn no_record(command: &str, names: &[String], faults: &Faults) -> Error {
     let why = faults.line_of_all().map(|line| format!(": {line}")).unwrap_or_default();
-    Error::Usage(format!("report {}: no record of the tracer{why}", names.join(", ")))
+    Error::Usage(format!("{command} {}: no record of the tracer{why}", names.join(", ")))
 }
 
 /// Counts every line of a file, as far as it can be read.

@@ -121,6 +121,15 @@ pub(super) fn read(bytes: &[u8]) -> Result<Line<'_>, String> {
     }
 }
 
+/// The schema that a line names.
+pub(super) fn schema(bytes: &[u8]) -> Option<String> {
+    #[derive(Deserialize)]
+    struct Head {
+        schema: String,
+    }
+    serde_json::from_slice::<Head>(bytes).ok().map(|head| cut(&head.schema))
+}
+
 /// Every field of a record.
 pub(super) fn whole(bytes: &[u8]) -> Result<Record, String> {
     serde_json::from_slice(bytes).map_err(|error| problem(bytes, &error))

@@ -11,7 +11,7 @@ const TIME: &str = "2026-01-02T03:04:05.000000000Z";
 pub(super) fn verdict(seq: u64, cause: &str, pod: &str, revises: Option<u64>) -> String {
     let revises = revises.map(|seq| format!(r#","revises":{seq}"#)).unwrap_or_default();
     format!(
-        r#"{{"schema":"tracer/1","type":"verdict","time":"{TIME}","time_boot_ns":1,"seq":{seq},"node_name":"n1","subject":"probe","verdict":{{"cause":"{cause}","outcome":"failure","confidence":"proven","summary":"why {pod}","remediation":"fix it","evidence":[{{"hook":"kfree_skb","time_boot_ns":1,"text":"seen","fields":{{}}}}],"also":[],"lost_events":0,"missing_hooks":[]}},"k8s":{{"namespace":"shop","pod_name":"{pod}"}}{revises}}}"#
+        r#"{{"schema":"tracer/1","type":"verdict","time":"{TIME}","time_boot_ns":1,"seq":{seq},"node_name":"n1","subject":"probe","severity":"error","verdict":{{"cause":"{cause}","outcome":"failure","confidence":"proven","summary":"why {pod}","remediation":{{"text":"fix it"}},"evidence":[{{"hook":"kfree_skb","time_boot_ns":1,"text":"seen","fields":{{}}}}],"also":[],"lost_events":0,"missing_hooks":[]}},"k8s":{{"namespace":"shop","pod_name":"{pod}"}}{revises}}}"#
     )
 }
 

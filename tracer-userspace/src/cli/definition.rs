@@ -34,7 +34,7 @@ fn worded(command: &str, arg: Arg) -> Arg {
     match (command, arg.get_id().as_str()) {
         ("report", "output_file") => arg.help("Write the page to this file (mode 0600) in place of stdout"),
         // They end by themselves: SIGHUP ends them, too, or is nothing to them.
-        ("replay" | "doctor" | "hooks" | "selftest", "output_file") => {
+        ("replay" | "show" | "doctor" | "hooks" | "selftest", "output_file") => {
             arg.help("Append the records to this file (mode 0600) in place of stdout")
         }
         ("doctor", "pods") => arg.help("Pods of this node: `kubectl get pods -A -o json`, JSON or YAML"),

@@ -19,6 +19,7 @@ pub(super) fn refuse_as_output(command: &Command) -> Result<(), Error> {
         Command::Replay { file, compare, records } => {
             (&records.output, iter::once(file).chain(compare).map(PathBuf::as_path).collect())
         }
+        Command::Show { files, output, .. } => (output, files.iter().map(PathBuf::as_path).collect()),
         Command::Doctor(args) => (&args.output, args.pods.pods.iter().map(PathBuf::as_path).collect()),
         _ => return Ok(()),
     };

@@ -276,7 +276,7 @@ mod tests {
             outcome: Outcome::Failure,
             confidence: Confidence::Proven,
             summary: "it failed".to_owned(),
-            remediation: "fix it".to_owned(),
+            remediation: "fix it".into(),
             evidence: vec![evidence],
             also: Vec::new(),
             lost_events: 0,
@@ -284,6 +284,9 @@ mod tests {
         };
         let body = VerdictBody {
             subject: Subject::Probe,
+            attempt_id: None,
+            severity: verdict.severity(),
+            scope: verdict.cause.scope(),
             verdict,
             probe: None,
             k8s: Some(K8s::default()),

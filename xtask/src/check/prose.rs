@@ -9,8 +9,14 @@ use crate::sh::{self, regex};
 
 const WORDS: usize = 25;
 const COLUMNS: usize = 120;
-/// Without docs/causes, which `cargo xtask bless` makes out of the program's own texts.
-const PAGES: [&str; 3] = [":(glob)*.md", ":(glob)docs/*.md", ":(glob)docs/design/*.md"];
+/// The list of causes is generated: a row is as long as its title.
+const PAGES: [&str; 5] = [
+    ":(glob)*.md",
+    ":(glob)docs/*.md",
+    ":(glob)docs/causes/*.md",
+    ":(glob)docs/design/*.md",
+    ":!docs/causes/README.md",
+];
 const TRANSCRIPTS: &str = "docs/incidents.md";
 /// Each has a plain word instead.
 const DIALECT: [&str; 9] = ["mend", "mends", "mended", "told", "said", "anew", "twofold", "seldom", "hitherto"];

@@ -34,7 +34,7 @@ const FIELDS: &[(&str, &str)] = &[
     ("dst", "/dst/addr"),
     ("port", "/dst/port"),
     ("summary", "/verdict/summary"),
-    ("remediation", "/verdict/remediation"),
+    ("remediation", "/verdict/remediation/text"),
 ];
 
 /// All recipes.

@@ -40,7 +40,7 @@ fn firewalld(rule: &FirewallRule, hook: &str, flow: Flow) -> Option<String> {
         return None;
     }
     if hook == "FORWARD" {
-        return Some("what `tracer doctor --check base_policy` says of FORWARD".to_owned());
+        return Some("tracer doctor --check base_policy".to_owned());
     }
     let family = if flow.dst.is_ipv6() { "ipv6" } else { "ipv4" };
     let (from, port, zone) = (flow.src.ip(), flow.dst.port(), shell::plain(zone, "ZONE"));

@@ -4,7 +4,7 @@ use crate::classify::{Case, SETTLE_NS};
 use tracer_common::names::Hook;
 use tracer_model::event::{Loss, Netns};
 use tracer_model::plural::were;
-use tracer_model::record::{Cause, Confidence, Culprit, Evidence, Outcome};
+use tracer_model::record::{Cause, Confidence, Culprit, Evidence, Outcome, Remediation};
 
 /// What a rule found.
 #[derive(Clone, Debug)]
@@ -18,7 +18,7 @@ pub struct Finding {
     /// One sentence with the names and numbers of this case.
     pub summary: String,
     /// What fixes it.
-    pub remediation: String,
+    pub remediation: Remediation,
     /// What decided it.
     pub evidence: Vec<Evidence>,
     /// When the event that decided it happened, CLOCK_BOOTTIME.
@@ -44,13 +44,18 @@ pub struct Finding {
 impl Finding {
     /// A failure with this cause, proven, by this evidence.
     #[must_use]
-    pub fn failure(cause: Cause, evidence: Vec<Evidence>, summary: String, remediation: String) -> Self {
+    pub fn failure(
+        cause: Cause,
+        evidence: Vec<Evidence>,
+        summary: String,
+        remediation: impl Into<Remediation>,
+    ) -> Self {
         Self {
             cause,
             outcome: Outcome::Failure,
             confidence: Confidence::Proven,
             summary,
-            remediation,
+            remediation: remediation.into(),
             decided_at: evidence.iter().map(|e| e.time_boot_ns).max().unwrap_or_default(),
             evidence,
             culprit: None,
@@ -150,7 +155,10 @@ impl Finding {
         let rows: Vec<_> = other.evidence.into_iter().filter(|row| !self.evidence.contains(row)).collect();
         self.evidence.extend(rows);
         if other.cause == Cause::CpuThrottled {
-            self.remediation = format!("{}. If that does not help: {}", other.remediation, self.remediation);
+            let first = other.remediation;
+            let rest = std::mem::take(&mut self.remediation);
+            let text = format!("{}. If that does not help: {}", first.text, rest.text);
+            self.remediation = first.reword(|_| text).run(rest.commands);
         }
     }
 

@@ -12,7 +12,7 @@ use super::kubectl;
 use super::rules::network_policy_drop;
 use tracer_attempts::enrich;
 use tracer_model::event::{Container, Ended, ProbeSpec, Runs, Waiting};
-use tracer_model::record::{Cause, Confidence, Evidence, K8s, Outcome, Trait};
+use tracer_model::record::{Cause, Command, Confidence, Evidence, K8s, Outcome, Remediation, Trait};
 
 const SECOND_NS: u64 = 1_000_000_000;
 /// What ended longer ago does not help with an attempt that fails now.
@@ -56,7 +56,7 @@ pub(super) fn out_of_memory(case: &Case<'_>, at: u64) -> Option<String> {
 }
 
 /// What is to be done about it.
-pub(super) const MORE_MEMORY: &str = "raise the memory limit of the container, or find what fills its memory (kubectl describe pod: Last State OOMKilled); a probe or a startupProbe does not help";
+pub(super) const MORE_MEMORY: &str = "Raise the memory limit of the container, or find what fills its memory (Last State OOMKilled in the pod's status). A probe or a startupProbe does not help";
 
 /// The run before ended as the kubelet ends one whose budget is spent: in words that follow a sentence.
 pub(super) fn and_before(case: &Case<'_>) -> Option<String> {
@@ -87,9 +87,11 @@ pub(super) fn add(case: &Case<'_>, finding: &mut Finding) {
     let Some((container, runs)) = lately(case, at) else { return };
     finding.evidence.push(of_runs(case, container, runs, at));
     // A rule that names it has its own advice.
-    let has_advice = finding.remediation.starts_with(MORE_MEMORY);
+    let has_advice = finding.remediation.text.starts_with(MORE_MEMORY);
     if let Some(more) = fix(case, container, runs).filter(|_| !has_advice) {
-        finding.remediation = format!("{}; {more}", finding.remediation.trim_end_matches('.'));
+        let fix = std::mem::take(&mut finding.remediation);
+        finding.remediation =
+            fix.reword(|text| format!("{}; {}", text.trim_end_matches('.'), more.text)).run(more.commands);
     }
 }
 
@@ -112,14 +114,14 @@ pub(super) fn add_end(case: &Case<'_>, finding: &mut Finding) {
     let says = "the pod is being deleted (deletionTimestamp)".to_owned();
     finding.evidence.push(evidence("pod_status", case.attempt.started, says, json!({ "deleting": true })));
     finding.summary += &format!("; the pod is being deleted, so that {so}");
-    finding.remediation = format!(
-        "nothing, if the pod was to end: its readiness probe fails until it is gone.{meanwhile} Otherwise: {}",
-        finding.remediation
-    );
+    let fix = std::mem::take(&mut finding.remediation);
+    finding.remediation = fix.reword(|otherwise| {
+        format!("Nothing, if the pod was to end: its readiness probe fails until it is gone.{meanwhile} Otherwise: {otherwise}")
+    });
 }
 
 const ENDPOINTS: &str =
-    " If clients were still sent there: a preStop hook that waits until the endpoints have changed.";
+    " If clients were still sent there: a preStop handler that waits until the endpoints have changed.";
 
 /// A link, route or neighbour entry that is gone, or a program that does not know the pod any more; not a chain with rules.
 fn is_of_the_network(case: &Case<'_>, cause: Cause) -> bool {
@@ -133,19 +135,16 @@ fn is_of_the_network(case: &Case<'_>, cause: Cause) -> bool {
 }
 
 /// What is to be done about the run that ended.
-fn fix(case: &Case<'_>, container: &Container, runs: &Runs) -> Option<String> {
+fn fix(case: &Case<'_>, container: &Container, runs: &Runs) -> Option<Remediation> {
     let name = called(container);
     if runs.last.as_ref().is_some_and(Ended::is_out_of_memory) {
-        return Some(format!("{name} was OOMKilled: raise its memory limit, or find what fills it"));
+        return Some(format!("{name} was OOMKilled: raise its memory limit, or find what fills it").into());
     }
     let named = enrich::name(case.attempt, case.node).k8s.unwrap_or_default();
     let named = K8s { container_name: container.name.clone(), ..named };
-    let logs = format!(
-        "{name} does not run now: kubectl logs {}{} --previous shows how it ended",
-        kubectl::pod(&named),
-        kubectl::container(&named)
-    );
-    runs.started_boot_ns.is_none().then_some(logs)
+    let log = format!("kubectl logs {}{} --previous", kubectl::pod(&named), kubectl::container(&named));
+    let fix = Remediation::from(format!("{name} does not run now: its log shows how it ended"));
+    runs.started_boot_ns.is_none().then(|| fix.run([Command::in_cluster(log)]))
 }
 
 /// Of the containers that the attempt can have met the one that ended last, if that explains anything now.
@@ -268,7 +267,11 @@ mod tests {
         let verdict = stream.verdicts().remove(0).verdict;
         assert_eq!((verdict.cause.name(), verdict.confidence), ("connection_refused", Confidence::Proven));
         assert!(verdict.summary.contains("; the pod is being deleted"), "{}", verdict.summary);
-        assert!(verdict.remediation.starts_with("nothing, if the pod was to end"), "{}", verdict.remediation);
+        assert!(
+            verdict.remediation.to_string().starts_with("Nothing, if the pod was to end"),
+            "{}",
+            verdict.remediation
+        );
         assert!(verdict.evidence.iter().any(|it| it.hook == "pod_status"));
         let mut dropped = Stream::new();
         dropped.http_readiness().deleting().connect().drop(SYN, "IP_RPFILTER", POD).gives_up();
@@ -288,7 +291,7 @@ mod tests {
             let verdict = stream.verdicts().remove(0).verdict;
             assert_eq!(verdict.evidence.iter().any(|it| it.hook == "pod_status"), deleting);
             assert_eq!(verdict.summary.contains("its network may be gone as it should be"), deleting);
-            assert_eq!(verdict.remediation.starts_with("nothing, if the pod was to end"), deleting);
+            assert_eq!(verdict.remediation.to_string().starts_with("Nothing, if the pod was to end"), deleting);
             (verdict.cause.name(), verdict.confidence)
         };
         let blackhole: fn(&mut Stream) = |stream| _ = stream.connect_failed(22);
@@ -326,8 +329,10 @@ mod tests {
         let verdict = refused_after(31, 137, "OOMKilled");
         let said = row(&verdict);
         assert!(said.contains("(OOMKilled: its memory was used up, no probe ended it) after 31 s"), "{said}");
-        assert!(!said.contains("the kubelet ends") && verdict.remediation.contains("raise its memory limit"));
-        assert!(!verdict.remediation.contains("does not run now"), "{}", verdict.remediation);
+        assert!(
+            !said.contains("the kubelet ends") && verdict.remediation.to_string().contains("raise its memory limit")
+        );
+        assert!(!verdict.remediation.to_string().contains("does not run now"), "{}", verdict.remediation);
     }
 
     /// 0.6 s after each start: no probe and no startupProbe helps.
@@ -336,9 +341,9 @@ mod tests {
         let verdict = refused_after(1, 137, "OOMKilled");
         assert_eq!(verdict.cause.name(), "connection_refused");
         assert!(verdict.summary.contains("was OOMKilled"), "{}", verdict.summary);
-        assert!(verdict.remediation.starts_with("raise the memory limit"), "{}", verdict.remediation);
-        assert_eq!(verdict.remediation.matches("memory limit").count(), 1, "{}", verdict.remediation);
-        assert!(!refused_after(1, 1, "Error").remediation.contains("memory"));
+        assert!(verdict.remediation.to_string().starts_with("Raise the memory limit"), "{}", verdict.remediation);
+        assert_eq!(verdict.remediation.to_string().matches("memory limit").count(), 1, "{}", verdict.remediation);
+        assert!(!refused_after(1, 1, "Error").remediation.to_string().contains("memory"));
     }
 
     #[test]
@@ -349,7 +354,10 @@ mod tests {
             let verdict = refused_after(ran_s, exit_code, reason);
             let said = row(&verdict);
             assert!(said.contains(&format!("exit code {exit_code}")), "{said}");
-            assert!(!said.contains("the kubelet ends") && !verdict.remediation.contains("memory"), "{said}");
+            assert!(
+                !said.contains("the kubelet ends") && !verdict.remediation.to_string().contains("memory"),
+                "{said}"
+            );
         }
     }
 
@@ -371,7 +379,11 @@ mod tests {
         stream.runs(runs).wait_ms(1_000).listens(POD, 8080, true);
         let verdicts = stream.verdicts();
         assert_eq!(stream.causes(), ["connection_refused", "not_listening_yet"]);
-        assert!(verdicts.iter().all(|it| row(&it.verdict).is_empty() && !it.verdict.remediation.contains("memory")));
+        assert!(
+            verdicts
+                .iter()
+                .all(|it| row(&it.verdict).is_empty() && !it.verdict.remediation.to_string().contains("memory"))
+        );
     }
 
     #[test]
@@ -385,7 +397,8 @@ mod tests {
         let expected = "container app was restarted 2 times; it waits in CrashLoopBackOff: back-off 5m0s restarting failed container=app";
         assert_eq!(said, expected);
         let fix = stream.verdicts().remove(0).verdict.remediation;
-        assert!(fix.ends_with("does not run now: kubectl logs -n default web -c app --previous shows how it ended"));
+        assert!(fix.text.ends_with("does not run now: its log shows how it ended"), "{fix}");
+        assert!(fix.to_string().ends_with("kubectl logs -n default web -c app --previous"), "{fix}");
     }
 
     #[test]

@@ -13,7 +13,7 @@ use tracer_attempts::enrich;
 use tracer_model::event::{
     Container, ExecSpec, Handler, KubeletProbe, Pod, PodRef, ProbeOutput, ProbeType, SandboxCause, SandboxFailure,
 };
-use tracer_model::record::{Cause, Confidence, Evidence, K8s, Outcome, Probe, Process};
+use tracer_model::record::{Cause, Command, Confidence, Evidence, K8s, Outcome, Probe, Process, Remediation};
 
 /// What a verdict is about that has no connection.
 #[derive(Clone, Debug)]
@@ -107,8 +107,8 @@ pub fn answer(probe: &KubeletProbe, connections: usize, node: &Node) -> Option<(
         container_of(&named.k8s)
     );
     let fix = match fix {
-        HANDLER => kubectl::and_log(&named.k8s, false, fix.to_owned()),
-        _ => fix.to_owned(),
+        HANDLER => kubectl::and_log(&named.k8s, false, fix.into()),
+        _ => fix.into(),
     };
     Some((told(Cause::AppStatusFailure, of_outcome(probe), summary, fix), named))
 }
@@ -226,43 +226,42 @@ fn has_no_program(probe: &KubeletProbe) -> bool {
     has("exec: \"") || has("executable file") || has("exec format error")
 }
 
-fn of_an_end(probe: &KubeletProbe, k8s: &K8s) -> String {
-    let lasts = if is_called_off(probe) {
-        "Some kubelets (1.35, and 1.36 from 1.36.3 on) run no command of a probe while its pod ends, so that a ready pod stays ready until it is gone: kubernetes/kubernetes#140881, fixed by #140882".to_owned()
-    } else {
-        let pod = kubectl::pod(k8s);
-        format!(
-            "If it goes on while the pod is said to run (kubectl get pod {pod}), the runtime has lost its container: kubectl delete pod {pod}"
-        )
-    };
-    format!("nothing to fix where the container or its pod ends. {lasts}")
+fn of_an_end(probe: &KubeletProbe, k8s: &K8s) -> Remediation {
+    const NOTHING: &str = "Nothing, where the container or its pod ends.";
+    if is_called_off(probe) {
+        return format!("{NOTHING} Some kubelets (1.35, and 1.36 from 1.36.3 on) run no command of a probe while its pod ends, so that a ready pod stays ready until it is gone: kubernetes/kubernetes#140881, fixed by #140882").into();
+    }
+    let pod = kubectl::pod(k8s);
+    Remediation::from(format!("{NOTHING} If it goes on while the API shows the pod as running, the runtime has lost its container: delete the pod"))
+        .run(["get", "delete"].map(|what| Command::in_cluster(format!("kubectl {what} pod {pod}"))))
 }
 
-fn never_run(cause: Cause, probe: &KubeletProbe, k8s: &K8s) -> String {
+fn never_run(cause: Cause, probe: &KubeletProbe, k8s: &K8s) -> Remediation {
     if cause == Cause::ExecTimeout {
         return cause.fix();
     }
-    let what =
-        not_started_for(probe).map_or("put its program into the image, or correct the command", |it| it.remediation);
-    format!(
-        "while the command cannot be run this probe decides nothing: {what}. Run it by hand: {}",
-        kubectl::exec(k8s, probe.probe_type)
-    )
+    let image = || Remediation::from("put its program into the image, or correct the command");
+    let fix = not_started_for(probe).map_or_else(image, NotStarted::remediation);
+    fix.reword(|what| format!("While the command cannot be run this probe decides nothing: {what}. {BY_HAND}"))
+        .run(kubectl::exec(k8s, probe.probe_type))
 }
 
-fn failed(probe: &KubeletProbe, k8s: &K8s) -> String {
+/// What the commands of [`kubectl::exec`] are.
+const BY_HAND: &str = "Run it by hand: COMMAND is what the command before it prints";
+
+fn failed(probe: &KubeletProbe, k8s: &K8s) -> Remediation {
+    let by_hand = kubectl::exec(k8s, probe.probe_type);
     if let Some(not_started) = not_started_for(probe) {
-        return format!("{}. Run it by hand: {}", not_started.remediation, kubectl::exec(k8s, probe.probe_type));
+        return not_started.remediation().reword(|what| format!("{what}. {BY_HAND}")).run(by_hand);
     }
-    format!(
-        "run the command by hand: {}. Its output is in the event Unhealthy of the pod (kubectl describe pod {}). Could not be run: the container is gone, or has no such program",
-        kubectl::exec(k8s, probe.probe_type),
-        kubectl::pod(k8s)
-    )
+    let describe = Command::in_cluster(format!("kubectl describe pod {}", kubectl::pod(k8s)));
+    Remediation::from(format!("{BY_HAND}. Its output is in the event Unhealthy of the pod. Could not be run: the container is gone, or has no such program"))
+        .run(by_hand)
+        .run([describe])
 }
 
 /// What the kubelet says is its word: no event of the kernel carries it.
-fn told(cause: Cause, seen: Evidence, summary: String, fix: String) -> Finding {
+fn told(cause: Cause, seen: Evidence, summary: String, fix: impl Into<Remediation>) -> Finding {
     Finding::failure(cause, vec![seen], summary, fix).with_confidence(Confidence::Likely)
 }
 
@@ -281,9 +280,10 @@ fn undecided(probe: &KubeletProbe, spec: Option<&ExecSpec>, k8s: &K8s) -> Findin
         kind(probe),
         container_of(k8s)
     );
-    let by_hand = kubectl::exec(k8s, probe.probe_type);
-    let fix =
-        format!("run it by hand and look at both: time {by_hand}. Then correct the command, or raise timeoutSeconds");
+    let fix = Remediation::from(format!(
+        "{BY_HAND}. By its status and its time, correct the command or raise timeoutSeconds"
+    ))
+    .run(kubectl::exec(k8s, probe.probe_type));
     let found = Finding::failure(Cause::Unexplained, vec![of_outcome(probe)], summary, fix);
     found.with_confidence(Confidence::Possible)
 }
@@ -322,28 +322,27 @@ pub fn concerns(failure: &SandboxFailure, node: &Node) -> bool {
 /// The verdict on a pod without network.
 #[must_use]
 pub fn sandbox(failure: &SandboxFailure, node: &Node) -> (Finding, Unattached) {
-    let general = Cause::CniNotReady.fix();
-    let (why, fix) = match failure.cause {
+    let (why, fix): (_, Remediation) = match failure.cause {
         SandboxCause::SubnetFile => (
             "flannel has not written its subnet file yet",
-            "see whether flannel runs on this node and reaches the API server: it writes /run/flannel/subnet.env. A pod that must outlive this at start needs a startupProbe",
+            "Check that flannel runs on this node and reaches the API server: it writes /run/flannel/subnet.env. A pod that must outlive this at start needs a startupProbe".into(),
         ),
         SandboxCause::NoConfig => (
             "the runtime has no CNI configuration yet",
-            "see whether the CNI's agent runs on this node: it writes /etc/cni/net.d. Then the order: nothing that the agent itself needs may wait for a pod's network",
+            "Check that the CNI's agent runs on this node: it writes /etc/cni/net.d. Then the order: nothing that the agent itself needs may wait for a pod's network".into(),
         ),
         SandboxCause::NoPlugin => (
             "the plugin's program is not there",
-            "install the CNI plugins into /opt/cni/bin (or where the runtime's bin_dir points)",
+            "Install the CNI plugins into /opt/cni/bin (or where the runtime's bin_dir points)".into(),
         ),
-        SandboxCause::Plugin => ("the CNI plugin said no", general.as_str()),
+        SandboxCause::Plugin => ("the CNI plugin said no", Cause::CniNotReady.fix()),
     };
     let k8s = k8s(&failure.pod, None, node);
     let summary = format!("the sandbox{} has no network: {why}", container_of(&k8s));
     let says = format!("the kubelet could not make the sandbox: {}", failure.words);
     let seen = evidence("kubelet", failure.written_boot_ns, says, json!({ "cause": failure.cause }));
     let named = Unattached { probe: None, k8s, process: kubelet(failure.pid) };
-    (told(Cause::CniNotReady, seen, summary, fix.to_owned()), named)
+    (told(Cause::CniNotReady, seen, summary, fix), named)
 }
 
 #[cfg(test)]
@@ -398,7 +397,9 @@ mod tests {
             assert_eq!(told.kubelet.and_then(|it| it.output).as_deref(), Some(words));
             assert!(verdict.evidence[0].text.contains("errored, a result that it ignores"));
         }
-        assert!(errored(not_run, MISSING, false).verdict.remediation.contains("put its program into the image"));
+        assert!(
+            errored(not_run, MISSING, false).verdict.remediation.to_string().contains("put its program into the image")
+        );
     }
 
     #[test]
@@ -411,7 +412,12 @@ mod tests {
         assert_eq!(errored(ProbeOutput::CommandNotRun, &paused, false).verdict.cause.name(), "target_frozen");
         assert!(verdict.summary.contains("could not be run: the runtime could not use the container's cgroup"));
         let fix = &verdict.remediation;
-        assert!(!fix.contains("image") && fix.contains("cgroup driver") && fix.contains("kubectl exec"), "{fix}");
+        assert!(
+            !fix.to_string().contains("image")
+                && fix.to_string().contains("cgroup driver")
+                && fix.to_string().contains("kubectl exec"),
+            "{fix}"
+        );
     }
 
     /// `Readiness probe errored and resulted in failure state`: `DoHTTPProbe` returns the error of a body as one (pkg/probe/http).

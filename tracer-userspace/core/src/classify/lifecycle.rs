@@ -20,7 +20,7 @@ pub(super) fn add(case: &Case<'_>, finding: &mut Finding) {
         finding.summary +=
             &format!("; {container_of} {dials} this port, and no probe sends a request there: {}", consequence(&hooks));
         let fix = std::mem::take(&mut finding.remediation);
-        finding.remediation = format!("for the hook: {fix}");
+        finding.remediation = fix.reword(|text| format!("For the lifecycle handler: {text}"));
     } else {
         finding.summary += &format!("; {container_of} {dials} this port, too: whether this was the probe is not known");
     }

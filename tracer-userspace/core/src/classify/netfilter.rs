@@ -9,11 +9,11 @@ use super::blame::blame;
 use super::case::{ANSWER_NS, Case, in_handshake, outbound, refusal_hook};
 use super::evidence::{is_netfilter, netfilter_hook, of_drop, of_icmp, of_reset_received, of_state};
 use super::finding::Finding;
-use super::phrases::{enter, in_namespace};
+use super::phrases::{in_namespace, run_in};
 use super::stopped::{Blame, Stopped};
 use tracer_common::names::Hook;
 use tracer_model::event::{Icmp, Netns, NodePorts, PacketDrop, ProxyMode, RuleVerdict, TcpState, Tracked};
-use tracer_model::record::{Cause, Confidence, Evidence};
+use tracer_model::record::{Cause, Command, Confidence, Evidence, Remediation};
 
 const UNTRACKED: &str =
     "; a rule had taken it out of connection tracking (notrack), so that no rule for established connections knows it";
@@ -266,22 +266,21 @@ impl Stopped<'_> {
     }
 
     /// The answer had been taken out of connection tracking: words to follow the sentence, and what finds that rule.
-    pub(super) fn untracked(&self, case: &Case<'_>) -> Option<(&'static str, String)> {
+    pub(super) fn untracked(&self, case: &Case<'_>) -> Option<(&'static str, [Command; 2])> {
         self.answer_dropped(case).filter(|drop| drop.tracked == Some(Tracked::Untracked))?;
-        let find = "sh -c 'nft list ruleset | grep -w notrack; iptables-save -t raw'";
-        Some((UNTRACKED, format!("{}{find}", enter(case, self.netns))))
+        let find = ["nft list ruleset | grep -w notrack", "iptables-save -t raw"];
+        Some((UNTRACKED, find.map(|command| run_in(case, self.netns, command))))
     }
 
-    /// "in the network namespace of pod default/web: nsenter … nft -a list chain …", or what finds the chain.
-    pub(super) fn look(&self, case: &Case<'_>) -> String {
-        let command = self.blame.as_ref().and_then(Blame::command);
-        let command =
-            command.unwrap_or_else(|| "sh -c 'nft list ruleset; iptables-save -c': the counter that rises".to_owned());
-        format!("{}{command}", enter(case, self.netns))
+    /// What shows the chain, or all of them.
+    pub(super) fn look(&self, case: &Case<'_>) -> Vec<Command> {
+        let all = || ["nft list ruleset", "iptables-save -c"].map(str::to_owned).to_vec();
+        let commands = self.blame.as_ref().and_then(Blame::command).map_or_else(all, |command| vec![command]);
+        commands.iter().map(|command| run_in(case, self.netns, command)).collect()
     }
 
     /// The command of the software that made whichever rule it was, on a node: in a pod's namespace it has no hold.
-    fn by_owner(&self, case: &Case<'_>) -> Option<String> {
+    fn by_owner(&self, case: &Case<'_>) -> Option<Remediation> {
         let (_, drop) = self.drop.filter(|(_, drop)| outbound(case, drop))?;
         let (blame, _) = self.blame.as_ref().zip(self.netns.filter(|netns| case.node.is_a_node(*netns)))?;
         let owner = blame.owner()?;
@@ -290,19 +289,20 @@ impl Stopped<'_> {
         }
         let hook = netfilter_hook(drop)?;
         let command = blame.rules.iter().find_map(|rule| allow(owner, rule, hook, drop.flow))?;
-        let why = format!("what is added otherwise is gone when {} loads its rules again", owner.name);
-        Some(format!("{command} ({why}); {}", self.look(case)))
+        let text =
+            format!("Let {0} allow it: what is added otherwise is gone when {0} loads its rules again", owner.name);
+        Some(Remediation::from(text).run([Command::on_node(command)]).run(self.look(case)))
     }
 
     /// What fixes it, by a rule or by whatever else drops there.
-    pub(super) fn fix(&self, case: &Case<'_>, by_rule: impl FnOnce() -> String) -> String {
+    pub(super) fn fix(&self, case: &Case<'_>, by_rule: impl FnOnce() -> Remediation) -> Remediation {
         if !self.is_by_no_rule() {
             return self.by_owner(case).unwrap_or_else(by_rule);
         }
-        let enter = enter(case, self.netns);
-        format!(
-            "{enter}sh -c 'conntrack -S; ipvsadm -Ln --stats; bpftool link list; nft list ruleset; iptables-save -c': the one whose counter rises"
-        )
+        let counters =
+            ["conntrack -S", "ipvsadm -Ln --stats", "bpftool link list", "nft list ruleset", "iptables-save -c"];
+        Remediation::from("Find the counter that rises: no rule that was read can have dropped it")
+            .run(counters.map(|command| run_in(case, self.netns, command)))
     }
 
     fn is_by_no_rule(&self) -> bool {
@@ -316,7 +316,13 @@ impl Stopped<'_> {
 
     /// A failure by a rule of the firewall; less sure where none of those that were read surely did it or can have done it, and
     /// less so where IPVS is in use and no hook tells what it drops.
-    pub(super) fn by_firewall(&self, case: &Case<'_>, cause: Cause, summary: String, remediation: String) -> Finding {
+    pub(super) fn by_firewall(
+        &self,
+        case: &Case<'_>,
+        cause: Cause,
+        summary: String,
+        remediation: Remediation,
+    ) -> Finding {
         let no_rule = self.is_by_no_rule() || self.may_be_ipvs(case);
         let unsure = self.may_be_by_no_rule();
         let found = self.finding(case, cause, summary, remediation);
@@ -333,7 +339,13 @@ impl Stopped<'_> {
     }
 
     /// A failure by it. That nothing was answered is a conclusion from silence.
-    pub(super) fn finding(&self, case: &Case<'_>, cause: Cause, summary: String, remediation: String) -> Finding {
+    pub(super) fn finding(
+        &self,
+        case: &Case<'_>,
+        cause: Cause,
+        summary: String,
+        remediation: impl Into<Remediation>,
+    ) -> Finding {
         let mut finding = Finding::failure(cause, self.seen.clone(), summary, remediation);
         finding.evidence.extend(self.blame.iter().flat_map(Blame::evidence));
         let time = self.drop.map_or(finding.decided_at, |(time, _)| time);

@@ -5,7 +5,7 @@ use super::finding::Finding;
 use super::kubelet::{Unattached, container, container_of, k8s, kubelet};
 use tracer_attempts::correlate::node::Node;
 use tracer_model::event::{KubeletProbe, ProbeOutput};
-use tracer_model::record::{Cause, Confidence, Probe};
+use tracer_model::record::{Cause, Command, Confidence, Probe, Remediation};
 use tracer_model::shell::word;
 
 /// What kept it from dialling the pod, in the kubelet's own words: a proxy, the look-up of the name (`dial tcp: lookup: …`), or
@@ -67,28 +67,33 @@ pub fn untried(probe: &KubeletProbe, node: &Node) -> (Finding, Unattached) {
     (found.with_confidence(Confidence::Likely), named)
 }
 
-fn fix(why: &str, host: Option<&str>, pid: Option<u32>) -> String {
+fn fix(why: &str, host: Option<&str>, pid: Option<u32>) -> Remediation {
     let pid = pid.map_or_else(|| "$(pidof kubelet)".to_owned(), |pid| pid.to_string());
     if why.starts_with("proxyconnect") {
-        format!(
-            "see whether the kubelet has a proxy in its environment, and asks that for the pod: tr '\\0' '\\n' </proc/{pid}/environ | grep -i proxy. Put the pods' and the node's addresses into NO_PROXY of its unit, or take the proxy out, and restart it"
-        )
+        let proxy = format!("tr '\\0' '\\n' </proc/{pid}/environ | grep -i proxy");
+        Remediation::from("If the kubelet has a proxy in its environment, put the pods' and the node's addresses into NO_PROXY of its unit, or take the proxy out, and restart it")
+            .run([Command::on_node(proxy)])
     } else if why.contains("too many open files in system") {
-        "the node has no file left to open: cat /proc/sys/fs/file-nr; raise fs.file-max, and find who holds them"
-            .to_owned()
+        Remediation::from("The node has no file left to open: raise fs.file-max, and find who holds them")
+            .run([Command::on_node("cat /proc/sys/fs/file-nr")])
     } else if why.contains("too many open files") {
-        format!(
-            "the kubelet has no file descriptor left: ls /proc/{pid}/fd | wc -l against grep 'open files' /proc/{pid}/limits; raise LimitNOFILE of its unit and restart it; what it holds: ls -l /proc/{pid}/fd"
+        let held = [
+            format!("ls /proc/{pid}/fd | wc -l"),
+            format!("grep 'open files' /proc/{pid}/limits"),
+            format!("ls -l /proc/{pid}/fd"),
+        ];
+        Remediation::from(
+            "The kubelet has no file descriptor left: find what it holds, raise LimitNOFILE of its unit and restart it",
         )
+        .run(held.map(Command::on_node))
     } else if why.starts_with("lookup") {
-        format!(
-            "the probe's host is a name, which the kubelet asks the node's resolver for, and not the cluster's DNS: leave host out of the probe, so that the pod's address is dialled, or have the node know the name: getent hosts {}; cat /etc/resolv.conf",
-            word(host).unwrap_or("NAME")
-        )
+        let name = format!("getent hosts {}", word(host).unwrap_or("NAME"));
+        Remediation::from("Leave host out of the probe: then the kubelet uses the pod's address. It is a name, which the node's resolver does not know; it is not the cluster's DNS")
+            .run([Command::on_node(name), Command::on_node("cat /etc/resolv.conf")])
     } else {
-        format!(
-            "the kubelet could not make a socket: see its limits (/proc/{pid}/limits), the node's memory (dmesg) and what a security module refuses (ausearch -m avc)"
-        )
+        let checks = [format!("cat /proc/{pid}/limits"), "dmesg".to_owned(), "ausearch -m avc".to_owned()];
+        Remediation::from("The kubelet could not make a socket: check its limits, the node's memory and what a security module refuses")
+            .run(checks.map(Command::on_node))
     }
 }
 
@@ -111,7 +116,7 @@ mod tests {
     #[test]
     fn a_probe_that_dialled_nobody_is_told_by_the_kubelet_s_words() {
         for (words, summary, fix) in [
-            (NO_FILES, "as the kubelet says: socket: too many open files", "no file descriptor left: ls /proc/100/fd"),
+            (NO_FILES, "as the kubelet says: socket: too many open files", "restart it: ls /proc/100/fd"),
             (NO_NAME, "as the kubelet says: lookup: no such host", "getent hosts NAME"),
             ("dial tcp [fd00::5]:80: socket: permission denied", ": socket: permission denied", "ausearch"),
             (PROXY, ": proxyconnect tcp: dial tcp 10.0.0.9:3128: connect: connection refused", "NO_PROXY"),
@@ -129,7 +134,7 @@ mod tests {
                 "{}",
                 verdict.summary
             );
-            assert!(verdict.remediation.contains(fix), "{}", verdict.remediation);
+            assert!(verdict.remediation.to_string().contains(fix), "{}", verdict.remediation);
         }
     }
 
@@ -149,7 +154,10 @@ mod tests {
         let mut unknown = Stream::new();
         unknown.kubelet_messages(ProbeType::Readiness, "dial tcp 10.0.0.5:5432: socket: too many open files");
         assert_eq!(told(&unknown).len(), 1);
-        assert!(!unknown.verdicts()[0].verdict.remediation.contains("file descriptor"), "it may be a command's");
+        assert!(
+            !unknown.verdicts()[0].verdict.remediation.to_string().contains("file descriptor"),
+            "it may be a command's"
+        );
         let mut command = Stream::new();
         command.exec_readiness().kubelet_messages(ProbeType::Readiness, NO_NAME);
         assert_eq!(told(&command), [("exec_failed", None)]);
@@ -162,7 +170,7 @@ mod tests {
             let verdict = stream.verdicts().remove(0).verdict;
             assert_eq!(verdict.cause.name(), "unexplained", "{target_service}");
             let fix = verdict.remediation;
-            assert!(!fix.contains("/proc/"), "{target_service}: {fix}");
+            assert!(!fix.to_string().contains("/proc/"), "{target_service}: {fix}");
         }
     }
 

@@ -1,6 +1,6 @@
 //! Why a runtime did not start the command of a probe, where that is neither the command nor its image: by its own words.
 
-use tracer_model::record::Cause;
+use tracer_model::record::{Cause, Command, Remediation};
 
 /// What kept the runtime from starting a command, and what to do about it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -9,7 +9,15 @@ pub(super) struct NotStarted {
     pub(super) cause: Cause,
     /// To follow "could not be run: ".
     pub(super) why: &'static str,
-    pub(super) remediation: &'static str,
+    /// What to do, and what to run on the node for it.
+    fix: (&'static str, &'static [&'static str]),
+}
+
+impl NotStarted {
+    pub(super) fn remediation(&self) -> Remediation {
+        let (text, commands) = self.fix;
+        Remediation::from(text).run(commands.iter().copied().map(Command::on_node))
+    }
 }
 
 /// In this order: a message about a cgroup names the error of the call, too.
@@ -18,49 +26,73 @@ const CAUSES: &[NotStarted] = &[
         words: &["paused container"],
         cause: Cause::TargetFrozen,
         why: "its container is paused",
-        remediation: "resume the container: ctr -n k8s.io tasks resume CONTAINER-ID. Then find who paused it: a checkpoint, a backup, a debugger or a person",
+        fix: (
+            "Resume the container. Then find who paused it: a checkpoint, a backup, a debugger or a person",
+            &["ctr -n k8s.io tasks resume CONTAINER-ID"],
+        ),
     },
     NotStarted {
         words: &["apparmor"],
         cause: Cause::ExecNotRun,
         why: "the AppArmor profile of the container could not be applied",
-        remediation: "see whether the node has the profile (aa-status) and what AppArmor denied (journalctl -k -g apparmor); load the profile again (apparmor_parser -r FILE), or correct the container's appArmorProfile",
+        fix: (
+            "Load the AppArmor profile again, if the node does not have it; or correct the container's appArmorProfile",
+            &["aa-status", "journalctl -k -g apparmor", "apparmor_parser -r FILE"],
+        ),
     },
     NotStarted {
         words: &["cgroup"],
         cause: Cause::ExecNotRun,
         why: "the runtime could not use the container's cgroup",
-        remediation: "the container's cgroup is gone or was moved: compare the cgroup driver of the kubelet with that of the runtime (systemd or cgroupfs, the same in both), and delete the pod, so that it is made again",
+        fix: (
+            "The container's cgroup is gone or was moved: let kubelet and runtime have the same cgroup driver (systemd or cgroupfs), and delete the pod, so that it is made again",
+            &[],
+        ),
     },
     NotStarted {
         words: &["possibly oom-killed", "cannot allocate memory"],
         cause: Cause::ExecNotRun,
         why: "the memory of the container did not suffice for the runtime's own process",
-        remediation: "the process that starts the command is charged to the container (runc: some 10 MiB): raise the container's memory limit, or let it use less. Its use and its kills: memory.current, memory.max and oom_kill in memory.events of its cgroup; of the node: dmesg | grep -i oom",
+        fix: (
+            "Raise the container's memory limit, or let it use less: the process that starts the command is charged to it (runc: some 10 MiB). memory.current, memory.max and memory.events of its cgroup show its use and its kills",
+            &["dmesg | grep -i oom"],
+        ),
     },
     NotStarted {
         words: &["no space left on device"],
         cause: Cause::ExecNotRun,
         why: "a file system of the runtime is full",
-        remediation: "see which is full (df -h and df -i, of /run, /tmp and the runtime's folder in /var/lib), and free it: kubelet and runtime write there for each command",
+        fix: (
+            "Find which is full (/run, /tmp, the runtime's folder in /var/lib), and free it: kubelet and runtime write there for each command",
+            &["df -h", "df -i"],
+        ),
     },
     NotStarted {
         words: &["too many open files"],
         cause: Cause::ExecNotRun,
         why: "the runtime has no file descriptor left",
-        remediation: "see who holds the file descriptors (ls /proc/$(pidof containerd)/fd | wc -l; the same of crio and the container's shim), and raise LimitNOFILE of that service, fs.file-max or fs.inotify.max_user_instances",
+        fix: (
+            "Find who holds the file descriptors (containerd, crio, the container's shim), and raise LimitNOFILE of that service, fs.file-max or fs.inotify.max_user_instances",
+            &["ls /proc/$(pidof containerd)/fd | wc -l"],
+        ),
     },
     NotStarted {
         words: &["resource temporarily unavailable"],
         cause: Cause::ExecNotRun,
         why: "no process could be made: a limit of processes is reached",
-        remediation: "see which limit: pids.current and pids.max in the container's cgroup and those above it (podPidsLimit of the kubelet), and kernel.pid_max. End the processes that the container leaves behind (zombies: ps -eo stat,pid,ppid,comm), or raise the limit",
+        fix: (
+            "End the processes that the container leaves behind (zombies), or raise the limit: pids.max of the container's cgroup or one above it (podPidsLimit of the kubelet), or kernel.pid_max",
+            &["ps -eo stat,pid,ppid,comm"],
+        ),
     },
     NotStarted {
         words: &["operation not permitted"],
         cause: Cause::ExecNotRun,
         why: "the kernel did not permit the runtime a step of the start (EPERM)",
-        remediation: "see who denies it: the container's seccomp profile and capabilities, SELinux (ausearch -m avc -ts recent) or AppArmor (journalctl -k -g DENIED), or a runtime that is too old for this kernel",
+        fix: (
+            "Find who denies it: the container's seccomp profile and capabilities, SELinux, AppArmor, or a runtime that is too old for this kernel",
+            &["ausearch -m avc -ts recent", "journalctl -k -g DENIED"],
+        ),
     },
 ];
 

@@ -24,6 +24,7 @@ pub(super) fn add(case: &Case<'_>, finding: &mut Finding) {
     let is_named = finding.cause == Cause::ProbeMisconfigured;
     if let Some(port) = enrich::redirected_from(case.attempt, case.node).filter(|_| !is_named) {
         finding.summary += &format!("; the probe asks port {port} and was redirected here");
-        finding.remediation += &format!("; or have the application answer the probe on port {port} without a redirect");
+        finding.remediation.text +=
+            &format!("; or have the application answer the probe on port {port} without a redirect");
     }
 }

@@ -7,7 +7,7 @@ use super::evidence::evidence;
 use tracer_attempts::correlate::attempt::Attempt;
 use tracer_attempts::enrich;
 use tracer_model::event::Netns;
-use tracer_model::record::{Evidence, Subject};
+use tracer_model::record::{Command, Evidence, Subject};
 
 /// "in the node's namespace", "in the namespace of pod default/web", "in namespace 4026532000".
 pub(super) fn in_namespace(case: &Case<'_>, netns: Option<Netns>) -> String {
@@ -37,10 +37,14 @@ pub(super) fn of_namespace(case: &Case<'_>, netns: Netns, made: u64) -> Evidence
 }
 
 /// What is to be done: of a probe, whose spec can be changed, or of the connection of a process, by its name.
-pub(super) fn by_subject(case: &Case<'_>, probe: &str, connection: impl FnOnce(&str) -> String) -> String {
+pub(super) fn by_subject<T: From<String>>(
+    case: &Case<'_>,
+    probe: impl Into<T>,
+    connection: impl FnOnce(&str) -> String,
+) -> T {
     match enrich::name(case.attempt, case.node).subject {
-        Subject::Probe => probe.to_owned(),
-        Subject::Connection => connection(&case.attempt.actor.comm),
+        Subject::Probe => probe.into(),
+        Subject::Connection => connection(&case.attempt.actor.comm).into(),
     }
 }
 
@@ -49,15 +53,14 @@ pub(super) const fn dialler(attempt: &Attempt) -> &'static str {
     if attempt.prober { "the prober" } else { "the client" }
 }
 
-/// "in the network namespace of pod default/web: nsenter …", to be followed by one command. A process of it is looked up
-/// when the command is run: one that was seen there may be gone, and its number another's.
-pub(super) fn enter(case: &Case<'_>, netns: Option<Netns>) -> String {
+/// A command for this network namespace, run on the node. It finds a process of the namespace when it runs: one that was
+/// seen there may be gone, and another process may have its number.
+pub(super) fn run_in(case: &Case<'_>, netns: Option<Netns>, command: impl std::fmt::Display) -> Command {
     let elsewhere = netns.filter(|inum| case.node.netns() != Some(*inum));
-    elsewhere.map(|inum| format!("in {}: {}", namespace(case, inum), nsenter(inum))).unwrap_or_default()
-}
-
-fn nsenter(inum: Netns) -> String {
-    format!("nsenter -t $(lsns -no PID {} | head -n1) -n ", inum.0)
+    Command::on_node(match elsewhere {
+        Some(inum) => format!("nsenter -t $(lsns -no PID {} | head -n1) -n {command}", inum.0),
+        None => command.to_string(),
+    })
 }
 
 /// Milliseconds with one decimal.

@@ -42,5 +42,5 @@ use super::case::{
     refusal_hook, runs, shares_node, silent,
 };
 use super::finding::Finding;
-use super::phrases::{by_subject, dialler, enter, in_namespace, ms, of_namespace};
-use tracer_model::record::Cause;
+use super::phrases::{by_subject, dialler, in_namespace, ms, of_namespace, run_in};
+use tracer_model::record::{Cause, Command, Remediation};

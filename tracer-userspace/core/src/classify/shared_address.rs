@@ -3,7 +3,7 @@
 use super::Case;
 use super::finding::Finding;
 use tracer_model::event::Pod;
-use tracer_model::record::{Confidence, Outcome};
+use tracer_model::record::{Command, Confidence, Outcome, Remediation};
 use tracer_model::shell;
 
 /// What is to be done after one of the two is gone.
@@ -18,7 +18,8 @@ pub(super) fn add(case: &Case<'_>, finding: &mut Finding) {
     let [one, other] = [first, second].map(|pod| pod.full_name().unwrap_or_default());
     finding.summary += &format!("; pods {one} and {other} both have {addr}: either may be the one that was reached");
     let fix = std::mem::take(&mut finding.remediation);
-    finding.remediation = format!("delete one of the two pods ({}), {FIX}; else: {fix}", delete(second));
+    let text = format!("Delete one of the two pods, {FIX}. Else: {}", fix.text);
+    finding.remediation = Remediation::from(text).run([delete(second)]).run(fix.commands);
 }
 
 /// Pods that live, each with a network of its own. What was found on the node without a name may be one of the list; what is
@@ -33,9 +34,9 @@ fn holders<'a>(case: &Case<'a>) -> Vec<&'a Pod> {
     pods
 }
 
-fn delete(pod: &Pod) -> String {
+fn delete(pod: &Pod) -> Command {
     let [namespace, name] = [&pod.namespace, &pod.name].map(|it| shell::word(it.as_deref()));
-    format!("kubectl delete pod -n {} {}", namespace.unwrap_or("NAMESPACE"), name.unwrap_or("POD"))
+    Command::in_cluster(format!("kubectl delete pod -n {} {}", namespace.unwrap_or("NAMESPACE"), name.unwrap_or("POD")))
 }
 
 #[cfg(test)]
@@ -64,12 +65,12 @@ mod tests {
         assert_eq!((both.cause.name(), both.confidence), ("connection_refused", Confidence::Likely));
         let words = "; pods default/web and new both have 10.88.0.2: either may be the one that was reached";
         assert!(both.summary.contains(words), "{}", both.summary);
+        assert!(both.remediation.commands[0].run.starts_with("kubectl delete pod -n "), "{}", both.remediation);
         assert!(
-            both.remediation.starts_with("delete one of the two pods (kubectl delete pod -n "),
+            both.remediation.to_string().contains(". Else: Let the process listen on 8080"),
             "{}",
             both.remediation
         );
-        assert!(both.remediation.contains("; else: make the process listen on 8080"), "{}", both.remediation);
     }
 
     #[test]

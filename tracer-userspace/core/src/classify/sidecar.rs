@@ -5,7 +5,7 @@ use super::finding::Finding;
 use super::kubectl;
 use tracer_attempts::enrich;
 use tracer_model::event::{Container, Pod};
-use tracer_model::record::{Confidence, K8s};
+use tracer_model::record::{Command, Confidence, K8s, Remediation};
 
 /// Istio rewrites httpGet, tcpSocket and grpc probes to paths of its agent's own, `/app-health/CONTAINER/readyz`. The agent asks
 /// the application, and answers 500 itself if it cannot (`handleAppProbe`, pilot/cmd/pilot-agent/status).
@@ -18,7 +18,8 @@ const QUEUE_PROXY: &str = "queue-proxy";
 /// Whoever may have answered, and where that can be seen.
 struct Answerer {
     says: String,
-    logs: String,
+    check: String,
+    log: Command,
 }
 
 /// Says of a finding about an answer with this status that a proxy may have given it; it is likely then.
@@ -33,12 +34,10 @@ pub(super) fn add(case: &Case<'_>, status: Option<u16>, finding: Finding) -> Fin
 /// Says of a finding about a close without an answer that a proxy may have closed; whoever did, it is the server's end that did.
 pub(super) fn add_close(case: &Case<'_>, finding: Finding) -> Finding {
     let Some(proxy) = proxy_of(case) else { return finding };
-    let (summary, fix) = (&finding.summary, &finding.remediation);
-    Finding {
-        summary: format!("{summary}; {proxy} may have closed it, which need not have reached the application"),
-        remediation: format!("see whether {proxy} reached the application: {}. If it did: {fix}", logs(case, proxy)),
-        ..finding
-    }
+    let summary =
+        format!("{}; {proxy} may have closed it, which need not have reached the application", finding.summary);
+    let check = format!("Check whether {proxy} reached the application");
+    Finding { summary, remediation: if_reached(check, logs(case, proxy), finding.remediation), ..finding }
 }
 
 impl Answerer {
@@ -46,7 +45,7 @@ impl Answerer {
         Finding {
             confidence: finding.confidence.min(Confidence::Likely),
             summary: format!("{}; {}", finding.summary, self.says),
-            remediation: format!("{}. If it did, {}", self.logs, finding.remediation),
+            remediation: if_reached(self.check, self.log, finding.remediation),
             ..finding
         }
     }
@@ -63,10 +62,9 @@ fn by_pilot_agent(case: &Case<'_>) -> Option<Answerer> {
         says: format!(
             "pilot-agent (container istio-proxy) answered for container {container_of}, and may not have reached it"
         ),
-        logs: format!(
-            "see whether pilot-agent reached the application (\"Request to probe app failed\": it did not): {}",
-            logs(case, "istio-proxy")
-        ),
+        check: "Check whether pilot-agent reached the application (\"Request to probe app failed\": it did not)"
+            .to_owned(),
+        log: logs(case, "istio-proxy"),
     })
 }
 
@@ -75,7 +73,8 @@ fn by_proxy(case: &Case<'_>, status: u16) -> Option<Answerer> {
     let proxy = matches!(status, 403 | 502..=504).then(|| proxy_of(case))??;
     Some(Answerer {
         says: format!("the answer may be that of {proxy}, which need not have reached the application"),
-        logs: format!("see whether {proxy} reached the application: {}", logs(case, proxy)),
+        check: format!("Check whether {proxy} reached the application"),
+        log: logs(case, proxy),
     })
 }
 
@@ -96,9 +95,15 @@ fn is_named(container: &Container, name: &str) -> bool {
     container.name.as_deref() == Some(name)
 }
 
-fn logs(case: &Case<'_>, container: &str) -> String {
+/// The proxy's log first: only if it reached the application, the rest helps.
+fn if_reached(check: String, log: Command, fix: Remediation) -> Remediation {
+    let text = format!("{check}. If it did: {}", fix.text);
+    Remediation::from(text).run([log]).run(fix.commands)
+}
+
+fn logs(case: &Case<'_>, container: &str) -> Command {
     let k8s: K8s = enrich::name(case.attempt, case.node).k8s.unwrap_or_default();
-    format!("kubectl logs {} -c {container}", kubectl::pod(&k8s))
+    Command::in_cluster(format!("kubectl logs {} -c {container}", kubectl::pod(&k8s)))
 }
 
 #[cfg(test)]
@@ -121,9 +126,12 @@ mod tests {
         assert_eq!(verdict.confidence, Confidence::Likely);
         assert!(verdict.summary.contains("HTTP status 500; pilot-agent"), "{}", verdict.summary);
         assert!(verdict.summary.ends_with("answered for container shop, and may not have reached it"));
-        assert!(verdict.remediation.contains(
-            ": kubectl logs -n default web -c istio-proxy. If it did, the way from the kubelet to the pod is fine"
-        ));
+        assert!(
+            verdict
+                .remediation
+                .to_string()
+                .contains("it did not). If it did: The way from the kubelet to the pod is fine")
+        );
         let own = answered(Stream::new().http_readiness_at("/app-healthz"), 500);
         assert_eq!(own.confidence, Confidence::Proven);
     }
@@ -138,7 +146,11 @@ mod tests {
                 let says = format!("; the answer may be that of {proxy}, which need not have reached the application");
                 assert_eq!(verdict.confidence, Confidence::Likely);
                 assert!(verdict.summary.ends_with(&says), "{}", verdict.summary);
-                assert!(verdict.remediation.contains(&format!("-n default web -c {proxy}")), "{}", verdict.remediation);
+                assert!(
+                    verdict.remediation.to_string().contains(&format!("-n default web -c {proxy}")),
+                    "{}",
+                    verdict.remediation
+                );
             }
             assert_eq!(told(proxy, 500).confidence, Confidence::Proven, "a proxy has other words for it");
         }
@@ -167,7 +179,7 @@ mod tests {
         assert_eq!((cause, verdict.confidence), ("closed_without_answer", Confidence::Proven));
         assert!(verdict.summary.contains("; linkerd-proxy may have closed it"), "{}", verdict.summary);
         assert!(
-            verdict.remediation.contains("logs -n default web -c linkerd-proxy. If it did: Look at"),
+            verdict.remediation.to_string().contains("reached the application. If it did: Look at"),
             "{}",
             verdict.remediation
         );

@@ -15,7 +15,7 @@ pub(super) fn add(case: &Case<'_>, finding: &mut Finding) {
     finding.summary +=
         &format!("; its source address was {addr} by then: it was translated on its way (a masquerade, Istio ambient)");
     if finding.cause == Cause::NetworkPolicyDrop {
-        finding.remediation += &format!("; behind the translation it is {addr} that has to be allowed");
+        finding.remediation.text += &format!("; behind the translation it is {addr} that has to be allowed");
     }
 }
 
@@ -49,7 +49,7 @@ mod tests {
         let record = stream.gives_up().verdicts().remove(0);
         assert_eq!(record.src.map(|it| it.addr.to_string()), Some("10.88.0.1".into()));
         assert_eq!(record.verdict.confidence, Confidence::Likely);
-        assert!(record.verdict.remediation.contains("allow 169.254.7.127 -> port 8080"));
+        assert!(record.verdict.remediation.to_string().contains("Allow 169.254.7.127 -> port 8080"));
     }
 
     /// The same port by chance, while the probe waits for its own answer.

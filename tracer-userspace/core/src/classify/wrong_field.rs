@@ -14,14 +14,14 @@ pub(super) struct Field {
 
 const HOST: Field = Field {
     says: "the server serves no host of the name that the probe asks for: the pod's address and port, unless the probe has httpHeaders",
-    fix: "set httpGet.httpHeaders of the probe to a Host that the server serves, {name: Host, value: NAME}, or have the server answer the health path for any host",
+    fix: "Set httpGet.httpHeaders of the probe to a Host that the server serves, {name: Host, value: NAME}, or have the server answer the health path for any host",
     sure: Confidence::Proven,
 };
 
 /// A few words of the answer decide: an application on a plain port may write them, too.
 const SCHEME: Field = Field {
     says: "the server says that the port speaks TLS, and the probe asks in plain HTTP",
-    fix: "set httpGet.scheme of the probe to HTTPS, or its port to one that speaks plain HTTP",
+    fix: "Set httpGet.scheme of the probe to HTTPS, or its port to one that speaks plain HTTP",
     sure: Confidence::Likely,
 };
 

@@ -147,7 +147,7 @@ fn later_connect(first: &Attempt, second: &Attempt, before: Decided) -> Finding 
         first.flow.dst,
         second.started.saturating_sub(first.started) as f64 / 1e9
     );
-    let fix = "nothing for this dial: a later one of the same attempt of the probe was answered in time".to_owned();
+    let fix = "Nothing for this connection: a later one of the same attempt of the probe was answered in time";
     withdraw(before, second, summary, fix)
 }
 
@@ -201,7 +201,10 @@ mod tests {
     fn an_answer_is_not_said_to_be_a_yes() {
         let pardoned = answered_after(5, &[1_000]).verdicts().remove(0).verdict;
         let said = format!("{} {}", pardoned.summary, pardoned.remediation);
-        assert!(said.contains("whether with a yes is not seen") && said.contains("nothing for this dial"), "{said}");
+        assert!(
+            said.contains("whether with a yes is not seen") && said.contains("Nothing for this connection"),
+            "{said}"
+        );
         assert!(!said.contains("succe"), "{said}");
     }
 

@@ -46,7 +46,8 @@ fn other_address(first: &Attempt, second: &Attempt, before: Decided) -> Finding 
         "the prober then dialled {} and was connected: `localhost` is both addresses, and nothing listens on {}",
         second.flow.dst, first.flow.dst
     );
-    let fix = format!("set the probe's host to {}: the first dial of each attempt is in vain", second.flow.dst.ip());
+    let fix =
+        format!("Set the probe's host to {}: the first connection of each attempt is in vain", second.flow.dst.ip());
     withdraw(before, second, summary, fix)
 }
 

@@ -350,7 +350,7 @@ mod tests {
         );
         assert_eq!(late.verdict.summary, format!("{whose}did not end in time (timeoutSeconds 1)"));
         let fix = &failed.verdict.remediation;
-        assert!(fix.contains("kubectl exec -n default web -c app -- COMMAND"), "{fix}");
+        assert!(fix.to_string().contains("kubectl exec -n default web -c app -- COMMAND"), "{fix}");
     }
 
     /// The runtime's words are about no connection.

@@ -10,8 +10,8 @@ use tracer_attempts::enrich::{self, Named};
 use tracer_model::decision::Decision;
 use tracer_model::event::{Answer, ConnId, KubeletProbe, Loss};
 use tracer_model::record::{
-    AttemptBody, Body, Cause, Confidence, FindingBody, KubeletOutcome, LossBody, Outcome, Phases, Probe, Subject,
-    Verdict, VerdictBody,
+    AttemptBody, Body, Cause, Confidence, FindingBody, KubeletOutcome, LossBody, Outcome, Phases, Probe, Remediation,
+    Subject, Verdict, VerdictBody,
 };
 
 /// An attempt that is over, or open at the end.
@@ -25,6 +25,7 @@ pub(super) fn attempt_record(
     let named = enrich::name(attempt, node);
     let body = AttemptBody {
         subject: named.subject,
+        attempt_id: attempt.conn.to_string(),
         outcome,
         probe: named.probe,
         k8s: named.k8s,
@@ -58,7 +59,7 @@ pub(super) fn recovery(attempt: &Attempt, before: Decided) -> (Finding, Vec<Caus
 }
 
 /// What a verdict becomes whose attempt failed in vain: the prober dialled once more for it, and was connected.
-pub(super) fn withdraw(before: Decided, connected: &Attempt, summary: String, fix: String) -> Finding {
+pub(super) fn withdraw(before: Decided, connected: &Attempt, summary: String, fix: impl Into<Remediation>) -> Finding {
     let ended = connected.ended.map_or(connected.started, |(time, _)| time);
     let seen = connected.last.as_ref().map(|state| of_state(ended, state));
     let found = Finding::failure(before.cause, seen.into_iter().collect(), summary, fix);
@@ -74,9 +75,13 @@ pub(super) fn verdict_record(
     kubelet: Option<KubeletOutcome>,
 ) -> Decision {
     let (decided_at, culprit) = (finding.decided_at, finding.culprit.clone());
+    let verdict = verdict(finding, also);
     let body = VerdictBody {
         subject: named.subject,
-        verdict: verdict(finding, also),
+        attempt_id: Some(conn.to_string()),
+        severity: verdict.severity(),
+        scope: verdict.cause.scope(),
+        verdict,
         probe: named.probe.map(|probe| Probe { consecutive_failures: count, ..probe }),
         k8s: named.k8s,
         src: named.src,
@@ -114,9 +119,13 @@ pub(super) fn kubelet_outcome(probe: &KubeletProbe) -> KubeletOutcome {
 /// A verdict that is about no connection.
 pub(super) fn unattached(finding: Finding, named: Unattached, kubelet: Option<KubeletOutcome>) -> Decision {
     let time_boot_ns = finding.decided_at;
+    let verdict = verdict(finding, Vec::new());
     let body = VerdictBody {
         subject: Subject::Probe,
-        verdict: verdict(finding, Vec::new()),
+        attempt_id: None,
+        severity: verdict.severity(),
+        scope: verdict.cause.scope(),
+        verdict,
         probe: named.probe,
         k8s: Some(named.k8s),
         src: None,

@@ -43,7 +43,7 @@ fn reason(body: &VerdictBody) -> String {
 
 /// What to do, in one line.
 fn fix(body: &VerdictBody) -> Option<String> {
-    Some(body.verdict.remediation.clone()).filter(|fix| !fix.is_empty())
+    Some(body.verdict.remediation.to_string()).filter(|fix| !fix.is_empty())
 }
 
 /// The probe fails now, and not only some time ago: else what failed then may be no reason any more.

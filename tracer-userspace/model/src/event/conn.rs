@@ -11,6 +11,12 @@ use super::{AnswerKind, ListenQueue, Netns, Via};
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct ConnId(pub u64);
 
+impl std::fmt::Display for ConnId {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
 /// A task, from an event in its own context.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Actor {

@@ -1,7 +1,7 @@
 //! The page of a cause: Markdown of a small kind, in `docs/causes`. A title line and four sections; paragraphs, lists and
 //! commands.
 
-use super::Cause;
+use super::{Cause, Command, Place, Remediation};
 
 /// The sections of a page, in their order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -21,10 +21,10 @@ pub enum Section {
 pub enum Block {
     /// A paragraph.
     Text(String),
-    /// An item of a list.
-    Item(String),
-    /// Lines to run.
-    Commands(Vec<String>),
+    /// An item of a list, or of a list inside of one (1).
+    Item(usize, String),
+    /// Lines to run, and where; no place: it depends on the case.
+    Commands(Option<Place>, Vec<String>),
 }
 
 impl Section {
@@ -58,15 +58,20 @@ impl Cause {
         blocks(part.and_then(|part| part.split_once('\n')).map(|(_, body)| body).unwrap_or_default())
     }
 
-    /// What to do about it in general: how its section begins.
+    /// What to do about it in general: the first paragraph of its section, and the commands that say where they run.
     #[must_use]
-    pub fn fix(self) -> String {
-        let first = self.section(Section::Fix).into_iter().next();
-        match first {
-            Some(Block::Text(text) | Block::Item(text)) => text,
-            Some(Block::Commands(lines)) => lines.join("\n"),
-            None => String::new(),
+    pub fn fix(self) -> Remediation {
+        let mut fix = Remediation::default();
+        for block in self.section(Section::Fix) {
+            match block {
+                Block::Text(text) if fix.text.is_empty() => fix.text = text,
+                Block::Commands(Some(place), lines) => {
+                    fix = fix.run(lines.into_iter().map(|run| Command { run, place }));
+                }
+                _ => {}
+            }
         }
+        fix
     }
 }
 
@@ -75,16 +80,18 @@ fn blocks(body: &str) -> Vec<Block> {
     let mut joins = false;
     let mut lines = body.lines();
     while let Some(line) = lines.next() {
-        if line.starts_with("```") {
+        if let Some(kind) = line.strip_prefix("```") {
             let commands = lines.by_ref().take_while(|line| !line.starts_with("```"));
-            blocks.push(Block::Commands(commands.map(str::to_owned).collect()));
+            let place = kind.split_whitespace().find_map(Place::from_name);
+            blocks.push(Block::Commands(place, commands.map(str::to_owned).collect()));
             joins = false;
-        } else if let Some(item) = line.strip_prefix("- ") {
-            blocks.push(Block::Item(item.trim().to_owned()));
+        } else if let Some(item) = line.trim_start().strip_prefix("- ") {
+            let depth = usize::from(line.starts_with(' '));
+            blocks.push(Block::Item(depth, item.trim().to_owned()));
             joins = true;
         } else if line.trim().is_empty() {
             joins = false;
-        } else if let Some(Block::Text(text) | Block::Item(text)) = blocks.last_mut().filter(|_| joins) {
+        } else if let Some(Block::Text(text) | Block::Item(_, text)) = blocks.last_mut().filter(|_| joins) {
             *text = format!("{text} {}", line.trim());
         } else {
             blocks.push(Block::Text(line.trim().to_owned()));
@@ -114,19 +121,19 @@ mod tests {
 
     fn is_written(block: &Block) -> bool {
         match block {
-            Block::Text(text) | Block::Item(text) => !text.is_empty() && !text.contains("  "),
-            Block::Commands(lines) => !lines.is_empty(),
+            Block::Text(text) | Block::Item(_, text) => !text.is_empty() && !text.contains("  "),
+            Block::Commands(_, lines) => !lines.is_empty(),
         }
     }
 
     #[test]
     fn lines_of_a_paragraph_and_of_an_item_are_one() {
-        let source = "\nOne\ntwo.\n\n- a\n  b\n- c\n\n```sh\nip link\nip route\n```\nEnd.\n";
+        let source = "\nOne\ntwo.\n\n- a\n  b\n  - c\n\n```sh node\nip link\nip route\n```\nEnd.\n";
         let expected = [
             Block::Text("One two.".into()),
-            Block::Item("a b".into()),
-            Block::Item("c".into()),
-            Block::Commands(vec!["ip link".into(), "ip route".into()]),
+            Block::Item(0, "a b".into()),
+            Block::Item(1, "c".into()),
+            Block::Commands(Some(Place::Node), vec!["ip link".into(), "ip route".into()]),
             Block::Text("End.".into()),
         ];
         assert_eq!(blocks(source), expected);

@@ -6,7 +6,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use super::{Cause, Culprit, Endpoint, K8s, NetnsRef, Probe, Process};
+use super::{Cause, Culprit, Endpoint, K8s, NetnsRef, Probe, Process, Remediation, Scope, Severity};
 use crate::event::KubeletResult;
 
 /// Whether the verdict is about a probe or some other connection.
@@ -73,6 +73,15 @@ impl Confidence {
 pub struct VerdictBody {
     /// Probe or connection.
     pub subject: Subject,
+    /// The attempt, on this node until it boots again; the `attempt` record and revisions have the same. Absent where no
+    /// connection is known to be the attempt's (exec probes, sandboxes, an outcome that fits none).
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub attempt_id: Option<String>,
+    /// `error`: an attempt failed. `warning`: a start whose budget is not spent yet. `info`: outcome `noise`.
+    pub severity: Severity,
+    /// Who has to act, by the cause; absent where nothing decides it.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub scope: Option<Scope>,
     /// The answer.
     pub verdict: Verdict,
     /// The probe, if a spec is known; fields in which several specs that fit differ are absent.
@@ -131,8 +140,8 @@ pub struct Verdict {
     pub confidence: Confidence,
     /// One sentence with the names and numbers of this case.
     pub summary: String,
-    /// The command or setting that fixes it.
-    pub remediation: String,
+    /// What to do about it.
+    pub remediation: Remediation,
     /// What decided it, in the order of time.
     pub evidence: Vec<Evidence>,
     /// Other causes whose conditions held.
@@ -141,6 +150,14 @@ pub struct Verdict {
     pub lost_events: u64,
     /// Hooks whose absence weakens this verdict.
     pub missing_hooks: Vec<String>,
+}
+
+impl Verdict {
+    /// How much it matters.
+    #[must_use]
+    pub fn severity(&self) -> Severity {
+        if self.outcome == Outcome::Failure { self.cause.severity() } else { Severity::Info }
+    }
 }
 
 /// One thing that was seen.
@@ -170,6 +187,8 @@ pub struct Timing {
 pub struct AttemptBody {
     /// Probe or connection.
     pub subject: Subject,
+    /// The attempt, on this node until it boots again.
+    pub attempt_id: String,
     /// How it ended.
     pub outcome: Outcome,
     /// The probe, if a spec is known.

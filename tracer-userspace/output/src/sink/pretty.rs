@@ -62,6 +62,14 @@ impl Pretty {
         out
     }
 
+    /// The verdicts so far by cause, for records that end without a `stop`.
+    #[must_use]
+    pub fn summary(&self, screen: Screen) -> String {
+        let mut out = String::new();
+        self.summary.blocks(&mut out, screen);
+        out
+    }
+
     fn stop(&self, out: &mut String, record: &Record, body: &StopBody, screen: Screen) {
         let after = self.started_boot_ns.map(|start| record.time_boot_ns.saturating_sub(start));
         let after = after.map(|ns| format!(" after {}", lasted(Duration::from_nanos(ns)))).unwrap_or_default();

@@ -17,6 +17,9 @@ pub(crate) fn verdict(cause: Cause) -> Body {
     };
     Body::Verdict(Box::new(VerdictBody {
         subject: Subject::Probe,
+        attempt_id: Some("1".into()),
+        severity: cause.severity(),
+        scope: cause.scope(),
         verdict: Verdict {
             cause,
             outcome: Outcome::Failure,
@@ -65,6 +68,7 @@ fn success() -> Body {
 fn attempt(subject: Subject, outcome: Outcome) -> Body {
     Body::Attempt(Box::new(AttemptBody {
         subject,
+        attempt_id: "1".into(),
         outcome,
         probe: None,
         k8s: Some(k8s()),

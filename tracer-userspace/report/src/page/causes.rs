@@ -7,7 +7,7 @@ use maud::{Markup, html};
 use super::verdict;
 use super::view::{GroupView, View, colour, letter, sure};
 use super::words::{clock, count, safe};
-use tracer_model::record::{Block, Section};
+use tracer_model::record::{Block, Remediation, Section};
 use tracer_output::sink::pretty::who;
 
 /// Different fixes, and culprits, that are shown of a cause.
@@ -16,13 +16,13 @@ const VARIANTS: usize = 5;
 const PODS: usize = 8;
 
 /// Something said of several pods.
-type Variants = Vec<(String, u64)>;
+type Variants<T> = Vec<(T, u64)>;
 
 /// What the kept verdicts of a cause say, the more frequent first.
 struct Told {
     why: String,
-    fixes: Variants,
-    culprits: Variants,
+    fixes: Variants<Remediation>,
+    culprits: Variants<String>,
 }
 
 /// All causes.
@@ -49,8 +49,8 @@ fn card(view: &View, place: usize, group: &GroupView) -> Markup {
             }
             p.why { (safe(&told.why)) }
             dl {
-                (variants("Fix", "fix", &told.fixes))
-                (variants("Who", "who", &told.culprits))
+                (variants("Fix", &told.fixes, verdict::fix))
+                (variants("Who", &told.culprits, |who| html! { p.who { (safe(who)) } }))
             }
             (evidence(view, place))
             details {
@@ -68,8 +68,9 @@ fn shown(block: &Block) -> Markup {
     html! {
         @match block {
             Block::Text(text) => p { (text) },
-            Block::Item(text) => ul { li { (text) } },
-            Block::Commands(lines) => pre { (lines.join("\n")) },
+            Block::Item(0, text) => ul { li { (text) } },
+            Block::Item(_, text) => ul { li { ul { li { (text) } } } },
+            Block::Commands(_, lines) => pre { (lines.join("\n")) },
         }
     }
 }
@@ -90,13 +91,14 @@ pub(super) fn chip(place: usize) -> Markup {
     html! { span.chip .(colour(place)) { (letter(place)) } }
 }
 
-fn variants(word: &str, class: &str, variants: &Variants) -> Markup {
+fn variants<T>(word: &str, variants: &Variants<T>, shown: fn(&T) -> Markup) -> Markup {
     html! {
         @if !variants.is_empty() {
             dt { (word) }
             dd {
-                @for (text, pods) in variants.iter().take(VARIANTS) {
-                    p .(class) { (safe(text)) @if variants.len() > 1 { span.quiet { " (" (count(*pods, "pod")) ")" } } }
+                @for (variant, pods) in variants.iter().take(VARIANTS) {
+                    (shown(variant))
+                    @if variants.len() > 1 { p.quiet { (count(*pods, "pod")) } }
                 }
                 @if variants.len() > VARIANTS {
                     p.quiet { (variants.len() - VARIANTS) " more below, with the pods" }
@@ -135,7 +137,7 @@ fn evidence(view: &View, place: usize) -> Markup {
 
 /// What the kept verdicts say.
 fn told(view: &View, place: usize) -> Told {
-    let (mut fixes, mut culprits): (BTreeMap<String, u64>, BTreeMap<String, u64>) = Default::default();
+    let (mut fixes, mut culprits): (BTreeMap<Remediation, u64>, BTreeMap<String, u64>) = Default::default();
     let mut why = None;
     for (_, cell) in view.cells(place) {
         let records: Vec<_> = cell.examples().filter_map(verdict::record).map(|(_, body)| body).collect();
@@ -148,7 +150,7 @@ fn told(view: &View, place: usize) -> Told {
 }
 
 /// Counts a pod once for each different text.
-fn once_each(counts: &mut BTreeMap<String, u64>, mut texts: Vec<String>) {
+fn once_each<T: Ord>(counts: &mut BTreeMap<T, u64>, mut texts: Vec<T>) {
     texts.sort_unstable();
     texts.dedup();
     for text in texts {
@@ -156,8 +158,8 @@ fn once_each(counts: &mut BTreeMap<String, u64>, mut texts: Vec<String>) {
     }
 }
 
-fn by_count(counts: BTreeMap<String, u64>) -> Variants {
-    let mut variants: Variants = counts.into_iter().collect();
+fn by_count<T>(counts: BTreeMap<T, u64>) -> Variants<T> {
+    let mut variants: Variants<T> = counts.into_iter().collect();
     variants.sort_by_key(|(_, pods)| std::cmp::Reverse(*pods));
     variants
 }

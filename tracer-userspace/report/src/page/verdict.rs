@@ -5,7 +5,7 @@ use maud::{Markup, html};
 use super::super::line;
 use super::super::tally::Example;
 use super::words::{at, safe};
-use tracer_model::record::{Body, Record, VerdictBody};
+use tracer_model::record::{Body, Record, Remediation, VerdictBody};
 use tracer_output::sink::plain;
 use tracer_output::sink::pretty::{About, who};
 
@@ -52,13 +52,24 @@ pub(super) fn shown(example: &Example) -> Markup {
             }
             @if let Some(culprit) = &body.culprit { dt { "Who" } dd { (safe(&who(culprit))) } }
             @if !verdict.remediation.is_empty() {
-                dt { "Fix" } dd { (safe(&verdict.remediation)) }
+                dt { "Fix" } dd { (fix(&verdict.remediation)) }
             }
             @if !verdict.also.is_empty() {
                 dt { "Also" }
                 dd { (verdict.also.iter().map(|cause| cause.name()).collect::<Vec<_>>().join(", ")) }
             }
             @if let Some(doubt) = doubt(&body) { dt { "Doubt" } dd { (safe(&doubt)) } }
+        }
+    }
+}
+
+/// The text, and each command in a block of its own.
+pub(super) fn fix(fix: &Remediation) -> Markup {
+    html! {
+        p { (safe(&fix.text)) }
+        @for command in &fix.commands {
+            p.quiet { "on the " (command.place.name()) ":" }
+            pre.fix { (safe(&command.run)) }
         }
     }
 }

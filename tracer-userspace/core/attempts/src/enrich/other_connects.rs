@@ -139,7 +139,10 @@ mod tests {
         let (words, fix) = (&down.verdict.summary, &down.verdict.remediation);
         assert_eq!((down.subject, down.verdict.confidence), (Subject::Connection, Confidence::Proven));
         assert!(words.ends_with("this was one, or kubelet as a client of the control plane"), "{words}");
-        assert!(fix.contains("correct the port that kubelet dials") && !fix.contains("robe"), "{fix}");
+        assert!(
+            fix.to_string().contains("correct the port that kubelet dials") && !fix.to_string().contains("robe"),
+            "{fix}"
+        );
         assert_eq!(refused_at(8443).verdicts()[0].subject, Subject::Probe, "anybody may listen there");
         let probe = refused_at(10256).verdicts().remove(0);
         assert_eq!(probe.subject, Subject::Probe, "nothing but a probe dials it");
@@ -163,7 +166,7 @@ mod tests {
         assert_eq!((probe.port, probe.consecutive_failures), (Some(8080), None), "its failures are not counted");
         assert_eq!((verdict.cause.name(), verdict.confidence), ("probe_misconfigured", Confidence::Proven));
         assert!(verdict.summary.starts_with("the probe asks port 8080"), "{}", verdict.summary);
-        assert!(verdict.remediation.contains("on port 8080 without a redirect"), "{}", verdict.remediation);
+        assert!(verdict.remediation.to_string().contains("on port 8080 without a redirect"), "{}", verdict.remediation);
     }
 
     /// A pod on the host's network that has the port of an API server.

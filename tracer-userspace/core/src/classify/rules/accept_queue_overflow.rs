@@ -4,7 +4,7 @@ use serde_json::json;
 
 use super::super::evidence::evidence;
 use super::connection_refused::takes;
-use super::{Case, Cause, Finding, in_handshake, is_unanswered, silent};
+use super::{Case, Cause, Command, Finding, Remediation, in_handshake, is_unanswered, run_in, silent};
 use tracer_common::names::Hook;
 use tracer_model::event::{ListenQueue, ListenerState, MOST_LISTENERS, Netns};
 use tracer_model::record::{Confidence, Evidence};
@@ -81,12 +81,15 @@ fn finding(case: &Case<'_>, seen: Evidence, (waiting, backlog): (u32, u32), netn
     Finding::failure(Cause::AcceptQueueOverflow, vec![seen], summary, make_room(case, netns)).until_answered()
 }
 
-pub(super) fn make_room(case: &Case<'_>, netns: Option<Netns>) -> String {
+pub(super) fn make_room(case: &Case<'_>, netns: Option<Netns>) -> Remediation {
     let place = if netns.is_some() && netns == case.node.netns() { "on the node" } else { "in the pod" };
-    format!(
-        "let the process on port {} accept faster; raise its listen backlog and net.core.somaxconn {place} (ss -ltn: Recv-Q above Send-Q)",
-        case.attempt.flow.dst.port()
-    )
+    let port = case.attempt.flow.dst.port();
+    let listeners = format!("ss -ltn 'sport = :{port}'");
+    let text = format!(
+        "Let the process on port {port} accept faster, or raise its listen backlog and net.core.somaxconn {place}. Its queue is full where Recv-Q is above Send-Q"
+    );
+    let show = if netns.is_some() { run_in(case, netns, listeners) } else { Command::in_pod(listeners) };
+    Remediation::from(text).run([show])
 }
 
 #[cfg(test)]
@@ -145,8 +148,8 @@ mod tests {
             });
             stream.gives_up().verdicts()[0].verdict.remediation.clone()
         };
-        assert!(fix(POD).contains("net.core.somaxconn in the pod"), "{}", fix(POD));
-        assert!(fix(NODE).contains("net.core.somaxconn on the node"), "{}", fix(NODE));
+        assert!(fix(POD).to_string().contains("net.core.somaxconn in the pod"), "{}", fix(POD));
+        assert!(fix(NODE).to_string().contains("net.core.somaxconn on the node"), "{}", fix(NODE));
     }
 
     #[test]

@@ -4,32 +4,33 @@ use super::super::evidence::{evidence, of_outcome, of_state};
 use super::super::kubectl::with_log;
 use super::super::sidecar;
 use super::super::wrong_field::wrong_field;
-use super::{Case, Cause, Finding, ms};
+use super::{Case, Cause, Command, Finding, Remediation, ms};
 use serde_json::json;
+use std::net::SocketAddr;
 use tracer_attempts::correlate::attempt::Attempt;
 use tracer_attempts::enrich::{self, Protocol};
 use tracer_common::names::Hook;
 use tracer_model::event::{Answer, AnswerKind, ProbeOutput};
 use tracer_model::record::Confidence;
 
-pub(in super::super) const HANDLER: &str = "the way from the kubelet to the pod is fine, which is all that is known of the network: see what the health handler checks (it may depend on what the pod itself cannot reach), and the application's log at that moment";
-const PROTOCOL: &str = "the probe asks in HTTP and the port speaks something else: correct the probe's port or scheme, or use tcpSocket or grpc";
-const PROTOCOL_TLS: &str = "the probe asks in HTTPS and the port speaks something else: set its scheme to HTTP if the port speaks plain HTTP, correct the port, or use tcpSocket or grpc";
+pub(in super::super) const HANDLER: &str = "The way from the kubelet to the pod is fine, which is all that is known of the network: see what the health handler checks (it may depend on what the pod itself cannot reach), and the application's log at that moment";
+const PROTOCOL: &str = "The probe asks in HTTP and the port speaks something else: correct the probe's port or scheme, or use tcpSocket or grpc";
+const PROTOCOL_TLS: &str = "The probe asks in HTTPS and the port speaks something else: set its scheme to HTTP if the port speaks plain HTTP, correct the port, or use tcpSocket or grpc";
 
 const NEITHER: &str =
-    "the probe asks in HTTPS and the port speaks something else: correct the probe's port, or use tcpSocket or grpc";
+    "The probe asks in HTTPS and the port speaks something else: correct the probe's port, or use tcpSocket or grpc";
 
 /// What a gRPC probe can do about a port that speaks TLS.
 pub(super) const GRPC_IN_PLAIN: &str = "the kubelet's gRPC probes speak no TLS unless the probe has grpc.mode: TLS (Kubernetes 1.37): serve the health service on a port without it, or use tcpSocket, or exec with a client that speaks TLS (grpc_health_probe -tls)";
 
 /// In the words of whoever reads an alert. What a kubelet offers is what its Go offers (crypto/tls), without a certificate.
 const REFUSAL: &str = "a fatal alert, by which it refuses the TLS handshake";
-const TLS_REFUSED: &str = "the server's log says why. The kubelet offers TLS 1.2 and 1.3 with the ciphers that Go takes for secure, no server name where it dials an address, and no client certificate: let the server take that on the probe's port, or probe a port that needs no client certificate, or use tcpSocket or exec. To compare: openssl s_client -connect ADDRESS:PORT </dev/null";
+const TLS_REFUSED: &str = "The server's log says why. The kubelet offers TLS 1.2 and 1.3 with the ciphers that Go takes for secure, no server name where it dials an address, and no client certificate: let the server take that on the probe's port, or probe a port that needs no client certificate, or use tcpSocket or exec";
 
 const NO_HEALTH_SERVICE: &str =
-    "register the gRPC health service (grpc.health.v1.Health) in the server, or use tcpSocket";
+    "Register the gRPC health service (grpc.health.v1.Health) in the server, or use tcpSocket";
 
-const NOT_FOUND: &str = "set the probe's grpc.service to a name that the server's health service knows (empty: the whole server), or register that name there";
+const NOT_FOUND: &str = "Set the probe's grpc.service to a name that the server's health service knows (empty: the whole server), or register that name there";
 
 /// The rule.
 pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
@@ -52,13 +53,13 @@ fn too_short(case: &Case<'_>) -> Option<Finding> {
     let summary = format!(
         "{dst} was reached, took the request and answered with {received} bytes: no status line of HTTP is so short, and a TLS alert has 7"
     );
-    let fix = format!("{SHORT} (openssl s_client -connect {dst} </dev/null shows a certificate if it speaks TLS)");
+    let fix = Remediation::from(SHORT).run([shows_certificate(dst)]);
     let seen = vec![of_state(ended, attempt.last.as_ref()?)];
     let found = Finding::failure(Cause::AppStatusFailure, seen, summary, fix);
     Some(found.with_confidence(Confidence::Likely))
 }
 
-const SHORT: &str = "most likely the port speaks TLS and the probe asks in plain: set the probe's scheme to HTTPS; else correct its port, or use tcpSocket";
+const SHORT: &str = "Most likely the port speaks TLS and the probe asks in plain: set the probe's scheme to HTTPS; else correct its port, or use tcpSocket";
 
 /// The kubelet read what no hook can: HTTPS, gRPC.
 fn by_outcome(case: &Case<'_>) -> Option<Finding> {
@@ -75,8 +76,17 @@ fn by_outcome(case: &Case<'_>) -> Option<Finding> {
 }
 
 /// What the application refuses stands in its log, not that it speaks another protocol.
-fn with_fix(case: &Case<'_>, fix: &str) -> String {
-    if [HANDLER, TLS_REFUSED].contains(&fix) { with_log(case, fix.to_owned()) } else { fix.to_owned() }
+fn with_fix(case: &Case<'_>, fix: &str) -> Remediation {
+    match fix {
+        HANDLER => with_log(case, fix),
+        TLS_REFUSED => with_log(case, fix).run([shows_certificate(case.attempt.flow.dst)]),
+        _ => fix.into(),
+    }
+}
+
+/// Shows a certificate if the port speaks TLS.
+pub(super) fn shows_certificate(dst: SocketAddr) -> Command {
+    Command::on_node(format!("openssl s_client -connect {dst} </dev/null"))
 }
 
 /// What the kubelet read, in words, and what fixes it; `None` if it says nothing of an answer. Over TLS it is not HTTP, or no TLS.
@@ -145,7 +155,7 @@ fn refusal(case: &Case<'_>, answer: &Answer) -> Option<(String, &'static str)> {
         }
         (AnswerKind::Tls | AnswerKind::Alert, _) => Some((
             "a TLS record in answer to plain HTTP".to_owned(),
-            "set the probe's scheme to HTTPS: the port speaks TLS",
+            "Set the probe's scheme to HTTPS: the port speaks TLS",
         )),
         (AnswerKind::Other, _) => Some(("something that is not HTTP".to_owned(), PROTOCOL)),
         _ => None,
@@ -181,7 +191,7 @@ fn mismatch(probe: Protocol, answer: &Answer) -> (String, &'static str) {
     match (probe, answer.kind) {
         (Protocol::Tls, AnswerKind::Http) => (
             format!("plain HTTP{status} in answer to TLS"),
-            "set the probe's scheme to HTTP, or its port to one that speaks TLS",
+            "Set the probe's scheme to HTTP, or its port to one that speaks TLS",
         ),
         (Protocol::Tls, _) => ("something that is neither TLS nor HTTP in answer to TLS".to_owned(), NEITHER),
         (Protocol::Grpc, AnswerKind::Http) => (
@@ -194,7 +204,7 @@ fn mismatch(probe: Protocol, answer: &Answer) -> (String, &'static str) {
         ),
         (Protocol::Http2, _) => (
             "a TLS record in answer to HTTP/2 without TLS".to_owned(),
-            "set the probe's scheme to HTTPS: the port speaks TLS",
+            "Set the probe's scheme to HTTPS: the port speaks TLS",
         ),
         (Protocol::Grpc, _) => ("a TLS record in answer to gRPC without TLS".to_owned(), GRPC_IN_PLAIN),
     }
@@ -347,11 +357,15 @@ mod tests {
             assert_eq!((cause, confidence), ("app_status_failure", Confidence::Proven));
             fix
         };
-        assert!(fix(true, AnswerKind::Http, Some(400)).starts_with("set the probe's scheme to HTTP"));
-        assert!(fix(true, AnswerKind::Other, None).contains("correct the probe's port"));
-        assert!(fix(false, AnswerKind::Http, Some(505)).starts_with("use httpGet"));
+        assert!(fix(true, AnswerKind::Http, Some(400)).to_string().starts_with("Set the probe's scheme to HTTP"));
+        assert!(fix(true, AnswerKind::Other, None).to_string().contains("correct the probe's port"));
+        assert!(fix(false, AnswerKind::Http, Some(505)).to_string().starts_with("use httpGet"));
         for kind in [AnswerKind::Tls, AnswerKind::Alert] {
-            assert!(fix(false, kind, None).contains("gRPC probes speak no TLS unless the probe has grpc.mode: TLS"));
+            assert!(
+                fix(false, kind, None)
+                    .to_string()
+                    .contains("gRPC probes speak no TLS unless the probe has grpc.mode: TLS")
+            );
         }
         for (https, kind) in [(true, AnswerKind::Tls), (true, AnswerKind::Short), (false, AnswerKind::Other)] {
             assert_eq!(told(https, kind, None), None, "{https} {kind:?}");
@@ -393,7 +407,10 @@ mod tests {
         let alert = asked_and_answered(stream.https_readiness(), AnswerKind::Alert, None).verdicts().remove(0).verdict;
         assert_eq!((alert.cause.name(), alert.confidence), ("app_status_failure", Confidence::Proven));
         assert!(alert.summary.ends_with("a fatal alert, by which it refuses the TLS handshake"), "{}", alert.summary);
-        assert!(alert.remediation.contains("no client certificate") && alert.remediation.contains("kubectl logs"));
+        assert!(
+            alert.remediation.to_string().contains("no client certificate")
+                && alert.remediation.to_string().contains("kubectl logs")
+        );
         let mut told = Stream::new();
         told.https_readiness().connect().established();
         told.state(TcpState::Established, TcpState::FinWait1, 0, (300, 301, 2000)).kubelet(ProbeOutput::TlsRefused);
@@ -484,7 +501,7 @@ mod tests {
         stream.state(TcpState::Established, TcpState::FinWait1, 0, (300, 301, 103)).kubelet(ProbeOutput::NotHttp);
         let verdict = stream.verdicts().remove(0).verdict;
         assert_eq!((verdict.cause.name(), verdict.confidence), ("app_status_failure", Confidence::Likely));
-        assert!(verdict.remediation.starts_with("the probe asks in HTTPS"), "{}", verdict.remediation);
+        assert!(verdict.remediation.to_string().starts_with("The probe asks in HTTPS"), "{}", verdict.remediation);
     }
 
     #[test]
@@ -496,6 +513,10 @@ mod tests {
             .kubelet(ProbeOutput::NoHealthService);
         let verdict = stream.verdicts().remove(0).verdict;
         assert_eq!((verdict.cause.name(), verdict.confidence), ("app_status_failure", Confidence::Likely));
-        assert!(verdict.remediation.starts_with("register the gRPC health service"), "{}", verdict.remediation);
+        assert!(
+            verdict.remediation.to_string().starts_with("Register the gRPC health service"),
+            "{}",
+            verdict.remediation
+        );
     }
 }

@@ -6,7 +6,7 @@ use super::super::sidecar;
 use super::app_status_failure::GRPC_IN_PLAIN;
 use super::mid_stream_rst::is_close;
 use super::probe_misconfigured::is_unanswered_grpc;
-use super::{Case, Cause, Finding, ms};
+use super::{Case, Cause, Command, Finding, Remediation, ms};
 use serde_json::json;
 use tracer_attempts::correlate::attempt::End;
 use tracer_attempts::enrich;
@@ -61,11 +61,11 @@ pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
     seen.extend(attempt.reset_received().filter(|_| grpc).map(|(at, reset)| of_reset_received(at, reset)));
     seen.extend(attempt.resets_sent().filter(|_| grpc).map(|(at, reset)| of_reset_sent(at, reset)));
     let fix = with_log(case, Cause::ClosedWithoutAnswer.fix());
-    let fix = if hint {
+    let fix: Remediation = if hint {
         let dst = attempt.flow.dst;
-        format!(
-            "if the port speaks TLS (openssl s_client -connect {dst} -alpn h2 </dev/null): {GRPC_IN_PLAIN}. If it does not: {fix}"
-        )
+        let text = format!("If the port speaks TLS: {GRPC_IN_PLAIN}. If it does not: {}", fix.text);
+        let check = Command::on_node(format!("openssl s_client -connect {dst} -alpn h2 </dev/null"));
+        Remediation::from(text).run([check]).run(fix.commands)
     } else {
         fix
     };

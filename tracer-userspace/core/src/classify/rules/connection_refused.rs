@@ -8,7 +8,9 @@ use super::super::evidence::{evidence, is_at_socket, of_drop, of_reset_received,
 use super::super::history::{self, MORE_MEMORY};
 use super::super::kubectl::with_log;
 use super::super::shared_address::FIX;
-use super::{ANSWER_NS, Case, Cause, Finding, by_subject, enter, in_namespace, inspected, refusal_hook};
+use super::{
+    ANSWER_NS, Case, Cause, Command, Finding, Remediation, by_subject, in_namespace, inspected, refusal_hook, run_in,
+};
 use tracer_common::names::Hook;
 use tracer_model::event::{Listen, Netns, PacketDrop, Pod, TcpState};
 use tracer_model::record::{Confidence, Evidence};
@@ -31,14 +33,14 @@ pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
         why.unwrap_or_default()
     );
     if is_killed {
-        let found = Finding::failure(Cause::ConnectionRefused, seen, summary, with_log(case, MORE_MEMORY.to_owned()));
+        let found = Finding::failure(Cause::ConnectionRefused, seen, summary, with_log(case, MORE_MEMORY));
         return Some(found.with_confidence(sure));
     }
-    let otherwise = by_subject(case, OF_A_PROBE, |who| {
+    let otherwise: String = by_subject(case, OF_A_PROBE, |who| {
         format!("correct the port that {who} dials, or have it try again if the process there only starts slowly")
     });
     let remediation =
-        format!("make the process listen on {}{}, {otherwise}", dst.port(), where_to_listen(case, dst.ip()));
+        format!("Let the process listen on {}{}, {otherwise}", dst.port(), where_to_listen(case, dst.ip()));
     let found = Finding::failure(Cause::ConnectionRefused, seen, summary, with_log(case, remediation));
     Some(found.with_confidence(sure))
 }
@@ -67,11 +69,13 @@ fn by_the_node(case: &Case<'_>, refused: &Refused, netns: Netns) -> Option<Findi
         device.map(|name| format!(" (on {name})")).unwrap_or_default(),
         case.attempt.flow.dst.port()
     );
-    let remediation = format!(
-        "{}sh -c 'ip route get {addr}; ip addr show to {addr}': if the CNI left it there, take it away (ip addr del {addr} dev {}) and restart the CNI's agent; if it is the node's own, leave it, delete the pod and take the address out of the CNI's range; the process in the pod was not asked",
-        enter(case, Some(netns)),
-        device.map_or("DEVICE", shell::link)
-    );
+    let device = device.map_or("DEVICE", shell::link);
+    let commands =
+        [format!("ip route get {addr}"), format!("ip addr show to {addr}"), format!("ip addr del {addr} dev {device}")];
+    let remediation = Remediation::from(
+        "If the CNI left the address there, take it away (the last command) and restart the CNI's agent. If it is the node's own, leave it, delete the pod and take the address out of the CNI's range. The process in the pod did not get the SYN",
+    )
+    .run(commands.map(|command| run_in(case, Some(netns), command)));
     Some(likely(refused.seen.clone(), summary, remediation))
 }
 
@@ -90,17 +94,18 @@ fn by_another(case: &Case<'_>, refused: &Refused, netns: Netns) -> Option<Findin
         listen.actor.pid,
         own.0
     );
-    let remediation = format!(
-        "{}sh -c 'ip route get {addr}; ip neigh show {addr}; lsns -t net; crictl pods': of the network namespaces {} and {} one is left over: remove it (crictl stopp and crictl rmp its sandbox, or end its processes), {FIX}",
-        enter(case, case.attempt.netns),
-        netns.0,
-        own.0
-    );
+    let way = [format!("ip route get {addr}"), format!("ip neigh show {addr}")];
+    let remediation = Remediation::from(format!(
+        "Of the network namespaces {} and {} one is left over: remove it (crictl stopp and crictl rmp its sandbox, or end its processes), {FIX}",
+        netns.0, own.0
+    ))
+    .run(way.map(|command| run_in(case, case.attempt.netns, command)))
+    .run(["lsns -t net", "crictl pods"].map(Command::on_node));
     let seen = [&[of_listener(*began, listen)], refused.seen.as_slice()].concat();
     Some(likely(seen, summary, remediation))
 }
 
-fn likely(seen: Vec<Evidence>, summary: String, remediation: String) -> Finding {
+fn likely(seen: Vec<Evidence>, summary: String, remediation: Remediation) -> Finding {
     Finding::failure(Cause::ConnectionRefused, seen, summary, remediation).with_confidence(Confidence::Likely)
 }
 
@@ -314,15 +319,22 @@ mod tests {
         let mut connection = Stream::new();
         connection.connect().others().reset_sent(SYN, true, None);
         let words = fix(&connection);
-        assert!(words.contains("correct the port that kubelet dials") && !words.contains("robe"), "{words}");
+        assert!(
+            words.to_string().contains("correct the port that kubelet dials") && !words.to_string().contains("robe"),
+            "{words}"
+        );
         let mut probe = Stream::new();
         probe.http_readiness().connect().reset_sent(SYN, true, None);
-        assert!(fix(&probe).contains("correct the probe's port, or add a startupProbe"), "{}", fix(&probe));
-        let log = "; the log: kubectl logs -n default web -c app --since=5m";
-        assert!(fix(&probe).ends_with(log) && !words.contains("kubectl"), "{} {words}", fix(&probe));
+        assert!(fix(&probe).to_string().contains("correct the probe's port, or add a startupProbe"), "{}", fix(&probe));
+        let log = ": kubectl logs -n default web -c app --since=5m";
+        assert!(
+            fix(&probe).to_string().ends_with(log) && !words.to_string().contains("kubectl"),
+            "{} {words}",
+            fix(&probe)
+        );
         let mut fresh = Stream::new();
         fresh.http_readiness().runs(Runs::default()).connect().reset_sent(SYN, true, None);
-        assert!(fix(&fresh).ends_with(log), "no run of it has ended: {}", fix(&fresh));
+        assert!(fix(&fresh).to_string().ends_with(log), "no run of it has ended: {}", fix(&fresh));
     }
 
     /// cozystack#3615: the route to the pod was `local`, and its process, which is well, was killed again and again.
@@ -343,9 +355,13 @@ mod tests {
         assert_eq!(own.confidence, Confidence::Likely);
         let words = "10.88.0.2, the address of pod default/web, is an address of the node itself, too (on lo): the SYN never left";
         assert!(own.summary.starts_with(words), "{}", own.summary);
-        assert!(own.remediation.starts_with("sh -c 'ip route get 10.88.0.2; "), "{}", own.remediation);
-        assert!(!own.remediation.contains("make the process listen"), "{}", own.remediation);
-        assert!(own.remediation.contains("if it is the node's own, leave it, delete the pod"), "{}", own.remediation);
+        assert!(own.remediation.to_string().contains(": ip route get 10.88.0.2; "), "{}", own.remediation);
+        assert!(!own.remediation.to_string().contains("Let the process listen"), "{}", own.remediation);
+        assert!(
+            own.remediation.to_string().contains("If it is the node's own, leave it, delete the pod"),
+            "{}",
+            own.remediation
+        );
         for other in [told(&["10.88.0.1"], |_| {}), told(&["10.88.0.2"], |stream| _ = stream.on_host_network())] {
             assert!(other.summary.starts_with("nobody listens on 10.88.0.2:8080"), "{}", other.summary);
             assert_eq!(other.confidence, Confidence::Proven);
@@ -378,8 +394,8 @@ mod tests {
         assert!(told.summary.starts_with(words), "{}", told.summary);
         let own = "; app (pid 99), which listens there in the pod's own (network namespace 2), was not asked";
         assert!(told.summary.contains(own) && !told.summary.contains("namespace of pod"), "{}", told.summary);
-        assert!(told.remediation.starts_with("sh -c 'ip route get 10.88.0.2; ip neigh"), "{}", told.remediation);
-        assert!(!told.remediation.contains("make the process listen"), "{}", told.remediation);
+        assert!(told.remediation.to_string().contains(": ip route get 10.88.0.2; ip neigh"), "{}", told.remediation);
+        assert!(!told.remediation.to_string().contains("Let the process listen"), "{}", told.remediation);
         assert_eq!(told.evidence[0].text, "app (pid 99) began to listen on port 8080");
     }
 
@@ -412,7 +428,11 @@ mod tests {
         };
         for told in [refused_elsewhere(ceased, 1), refused_elsewhere(local, 1), vec![unheard]] {
             assert_eq!((told[0].cause.name(), told[0].confidence), ("connection_refused", Confidence::Likely));
-            assert!(told[0].remediation.contains("make the process listen on 8080"), "{}", told[0].remediation);
+            assert!(
+                told[0].remediation.to_string().contains("Let the process listen on 8080"),
+                "{}",
+                told[0].remediation
+            );
         }
     }
 

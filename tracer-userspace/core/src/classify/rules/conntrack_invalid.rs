@@ -1,7 +1,7 @@
 //! A rule took the packet because connection tracking found it invalid.
 
 use super::super::netfilter::stopped;
-use super::{Case, Cause, Finding};
+use super::{Case, Cause, Finding, Remediation, run_in};
 use tracer_model::event::Tracked;
 use tracer_model::record::Confidence;
 
@@ -13,11 +13,12 @@ pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
     let confidence = if blame.certain().is_some() { Confidence::Proven } else { Confidence::Likely };
     let summary =
         format!("connection tracking found the packet invalid, and a rule{}{}", stopped.did(case), stopped.words());
-    let remediation = format!(
-        "let both directions of {} pass the same connection tracking (asymmetric route? notrack?), or sysctl -w net.netfilter.nf_conntrack_tcp_be_liberal=1 for packets out of window; the rule: {}",
-        case.attempt.flow.dst,
-        stopped.look(case)
+    let text = format!(
+        "Let both directions of {} pass the same connection tracking (asymmetric route? notrack?). The first command shows the rule; the last one makes tracking tolerant, for packets out of window",
+        case.attempt.flow.dst
     );
+    let tolerant = run_in(case, stopped.netns, "sysctl -w net.netfilter.nf_conntrack_tcp_be_liberal=1");
+    let remediation = Remediation::from(text).run(stopped.look(case)).run([tolerant]);
     Some(stopped.finding(case, Cause::ConntrackInvalid, summary, remediation).with_confidence(confidence))
 }
 

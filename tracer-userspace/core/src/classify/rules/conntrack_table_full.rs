@@ -6,7 +6,7 @@ use super::super::blame::may_lack_entry;
 use super::super::evidence::{evidence, plain};
 use super::super::netfilter::dropped;
 use super::super::stopped::Blame;
-use super::{Case, Cause, Finding, enter};
+use super::{Case, Cause, Command, Finding, Remediation, run_in};
 use tracer_attempts::correlate::firewalls::Reading;
 use tracer_model::event::{Conntrack, PacketDrop};
 use tracer_model::plural::were;
@@ -36,11 +36,9 @@ pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
         stopped.did(case),
         were(table.drop, "packet")
     );
-    let remediation = format!(
-        "on the node (in a pod it cannot be written): sysctl -w net.netfilter.nf_conntrack_max={}; and see what fills it: {}{WHAT_FILLS_IT}",
-        table.max.saturating_mul(2),
-        enter(case, drop.netns)
-    );
+    let raise = format!("sysctl -w net.netfilter.nf_conntrack_max={}", table.max.saturating_mul(2));
+    let remediation = Remediation::from("Make the connection table larger (a pod cannot), and find what fills it")
+        .run([Command::on_node(raise), run_in(case, drop.netns, WHAT_FILLS_IT)]);
     let confidence = if rose && rules.is_none() { Confidence::Proven } else { Confidence::Likely };
     let mut found = stopped.finding(case, Cause::ConntrackTableFull, summary, remediation).with_confidence(confidence);
     found.evidence.push(of_table(reading.at, table));
@@ -129,8 +127,8 @@ mod tests {
         });
         stream.push(ObservationKind::Firewall(full)).wait_ms(5).push(ObservationKind::Tick);
         let fix = stream.verdicts().remove(0).verdict.remediation;
-        assert!(fix.contains(": sysctl -w net.netfilter.nf_conntrack_max=200; "), "{fix}");
-        assert!(fix.contains(" -n conntrack -L | awk "), "{fix}");
+        assert!(fix.to_string().contains(": sysctl -w net.netfilter.nf_conntrack_max=200; "), "{fix}");
+        assert!(fix.to_string().contains(" -n conntrack -L | awk "), "{fix}");
     }
 
     /// The kubelet's rule for marked packets in KUBE-FIREWALL, to which INPUT and OUTPUT lead.

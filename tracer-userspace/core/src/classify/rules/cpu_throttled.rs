@@ -28,11 +28,11 @@ pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
         micros as f64 / 1e3
     );
     let seen = evidence("cpu.stat", time, says.clone(), json!({ "times": times, "throttled_ms": micros / 1000 }));
-    let found = Finding::failure(Cause::CpuThrottled, vec![seen], says, FIX.to_owned());
+    let found = Finding::failure(Cause::CpuThrottled, vec![seen], says, FIX);
     Some(found.with_confidence(Confidence::Likely))
 }
 
-const FIX: &str = "raise the CPU limit of the container, or drop it: it was throttled meanwhile";
+const FIX: &str = "Raise the CPU limit of the container, or drop it: it was throttled meanwhile";
 
 #[cfg(test)]
 mod tests {
@@ -62,8 +62,8 @@ mod tests {
         let (held, free) = (slow(7), slow(0));
         assert_eq!(says(&held)[0], "/kubepods/pod1 was throttled 7 times, 7.0 ms in all, during the attempt");
         assert_eq!(says(&held)[1..], says(&free));
-        let after = held.remediation.strip_prefix("raise the CPU limit of the container, or drop it: ");
-        assert!(after.is_some_and(|fix| fix.ends_with(&free.remediation)), "{}", held.remediation);
+        let after = held.remediation.text.strip_prefix("Raise the CPU limit of the container, or drop it: ");
+        assert!(after.is_some_and(|fix| fix.ends_with(&free.remediation.text)), "{}", held.remediation);
         assert!(says(&slow(1))[0].contains(" throttled 1 time, "));
     }
 }

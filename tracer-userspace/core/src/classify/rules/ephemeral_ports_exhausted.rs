@@ -3,7 +3,7 @@
 use serde_json::json;
 
 use super::super::evidence::{evidence, of_state};
-use super::{Case, Cause, Finding, enter, in_namespace};
+use super::{Case, Cause, Finding, Remediation, in_namespace, run_in};
 use tracer_attempts::correlate::attempt::Attempt;
 use tracer_common::names::Hook;
 use tracer_model::event::{PortPressure, PortUser};
@@ -23,10 +23,10 @@ pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
         in_namespace(case, case.attempt.netns),
         who(case)
     );
-    let remediation = format!(
-        "stop the churn, or widen net.ipv4.ip_local_port_range outside the NodePort range; who holds the ports: {}ss -tan state all dst '{dst}'",
-        enter(case, case.attempt.netns)
-    );
+    let remediation = Remediation::from(
+        "Find who holds the ports, and let it keep its connections open; or widen net.ipv4.ip_local_port_range outside the NodePort range",
+    )
+    .run([run_in(case, case.attempt.netns, format!("ss -tan state all dst '{dst}'"))]);
     Some(Finding::failure(Cause::EphemeralPortsExhausted, vec![seen], summary, remediation))
 }
 
@@ -116,7 +116,7 @@ mod tests {
             stream.verdicts().remove(0).verdict.remediation
         };
         for dst in ["[fd00::2]:8080", "10.88.0.2:8080"] {
-            assert!(fix(dst).ends_with(&format!("ss -tan state all dst '{dst}'")), "{}", fix(dst));
+            assert!(fix(dst).to_string().ends_with(&format!("ss -tan state all dst '{dst}'")), "{}", fix(dst));
         }
     }
 

@@ -1,14 +1,17 @@
 //! A netfilter rule answered for this flow with a RST or an ICMP error.
 
 use super::super::netfilter::rejected;
-use super::{Case, Cause, Finding};
+use super::{Case, Cause, Finding, Remediation};
 
 /// The rule.
 pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
     let stopped = rejected(case)?;
     let summary = format!("{}{}{}", stopped.who(case), stopped.did(case), stopped.words());
     let (from, port) = (stopped.client(case), case.attempt.flow.dst.port());
-    let by_rule = || format!("allow {from} -> port {port} before the rule that rejects it: {}", stopped.look(case));
+    let by_rule = || {
+        Remediation::from(format!("Allow {from} -> port {port} before the rule that rejects it"))
+            .run(stopped.look(case))
+    };
     let remediation = stopped.fix(case, by_rule);
     Some(stopped.by_firewall(case, Cause::FirewallReject, summary, remediation))
 }

@@ -1,7 +1,8 @@
 //! Any other RST before the connection was established.
 
 use super::super::evidence::{is_at_socket, is_netfilter, of_reset_received, of_reset_sent};
-use super::{Case, Cause, Finding, refusal_hook};
+use super::super::kubectl;
+use super::{Case, Cause, Finding, Remediation, refusal_hook};
 use tracer_common::names::Hook;
 use tracer_model::event::{PacketDrop, TcpState};
 use tracer_model::record::Confidence;
@@ -45,7 +46,8 @@ fn from_outside(case: &Case<'_>) -> Option<Finding> {
     let (who, remediation) = match super::service_no_endpoints::target_service(case) {
         Some(service) => (
             format!("{dst} is Service {service}: most likely nobody listens at the endpoint that it was sent to"),
-            format!("dial each endpoint of Service {service} by itself (kubectl get endpointslices); one of them refuses"),
+            Remediation::from(format!("Connect to each endpoint of Service {service} by itself; one of them refuses"))
+                .run(kubectl::endpoints(Some(&service))),
         ),
         None => (
             "a middlebox, a user-space stack or another host sent it, or a process that the connection was redirected to (an \

@@ -98,7 +98,11 @@ mod tests {
             assert_eq!(stream.causes(), ["host_isolated_link"], "{kind} {dropped}");
             let verdict = stream.verdicts().remove(0).verdict;
             assert_eq!(verdict.confidence, Confidence::Likely);
-            assert!(verdict.remediation.contains(&format!("link device 2 type {kind}")), "{}", verdict.remediation);
+            assert!(
+                verdict.remediation.to_string().contains(&format!("link device 2 type {kind}")),
+                "{}",
+                verdict.remediation
+            );
         }
     }
 

@@ -1,7 +1,7 @@
 //! `lo` of the attempt's namespace is down and its route goes over it.
 
 use super::super::evidence::{evidence, of_drop};
-use super::{Case, Cause, Finding, enter, in_namespace, is_unanswered};
+use super::{Case, Cause, Finding, Remediation, in_namespace, is_unanswered, run_in};
 use crate::classify::{culprit, culprit_of};
 use serde_json::json;
 use tracer_model::event::Netns;
@@ -60,8 +60,9 @@ fn finding(case: &Case<'_>, netns: Netns, first: Evidence, confidence: Confidenc
         case.attempt.flow.dst
     );
     let blame = change.zip(culprit.as_ref()).map(|((_, change), culprit)| culprit::fix(case.node, change, culprit));
-    let remediation =
-        format!("{}ip link set {} up{}", enter(case, Some(netns)), shell::link(&lo), blame.unwrap_or_default());
+    let text = format!("Set {lo} up{}{}", in_namespace(case, Some(netns)), blame.unwrap_or_default());
+    let up = run_in(case, Some(netns), format!("ip link set {} up", shell::link(&lo)));
+    let remediation = Remediation::from(text).run([up]);
     let found = Finding::failure(Cause::LoopbackDown, seen, summary, remediation)
         .with_confidence(confidence)
         .with_culprit(culprit)

@@ -4,7 +4,7 @@ use super::super::evidence::{of_outcome, of_reset_received, of_reset_sent};
 use super::super::kubectl::with_log;
 use super::accept_queue_overflow::{full, make_room, seen as of_listener};
 use super::probe_misconfigured::is_unanswered_grpc;
-use super::{Case, Cause, Finding, ms, refusal_hook};
+use super::{Case, Cause, Finding, Remediation, ms, refusal_hook};
 use tracer_attempts::correlate::attempt::End;
 use tracer_attempts::enrich;
 use tracer_model::event::{Listen, ProbeOutput, ResetSent, TcpState};
@@ -176,18 +176,19 @@ fn fix_of(case: &Case<'_>, time: u64, reset: &ResetSent) -> Fix {
     }
 }
 
-fn words(case: &Case<'_>, fix: Fix, reset: Option<&ResetSent>) -> String {
+fn words(case: &Case<'_>, fix: Fix, reset: Option<&ResetSent>) -> Remediation {
     let who = reset.and_then(|reset| reset.actor.as_ref());
     let who = who.map_or_else(|| "the target".to_owned(), |actor| format!("{} (pid {})", actor.comm, actor.pid));
-    match fix {
-        Fix::Outside => "look at the proxy, load balancer or address translation on the way to the target, and at the process behind it".to_owned(),
-        Fix::Ended => format!("see why {who} ended: its log at that moment, and how the container's run ended (kubectl describe pod)"),
-        Fix::Unread => format!("see why {who} closes connections without having read what was sent: a handler that gives up early, a limit, or its end"),
-        Fix::Linger => format!("see why {who} closes this connection with SO_LINGER 0, by which TCP gives up at once and what was not sent is lost: let it close in order, after its answer"),
-        Fix::Process => format!("see why {who} closed the connection at that moment: with unread data, with SO_LINGER 0, or because it ended; this kernel does not tell which"),
-        Fix::Room => make_room(case, reset.and_then(|reset| reset.netns)),
-        Fix::Stack => "see what became of the target's end of the connection: its process ended or closed it before, or packets of another connection came in between (an address translation)".to_owned(),
-    }
+    let text = match fix {
+        Fix::Outside => "Look at the proxy, load balancer or address translation on the way to the target, and at the process behind it".to_owned(),
+        Fix::Ended => format!("Find why {who} ended: its log at that moment, and how the container's run ended"),
+        Fix::Unread => format!("Find why {who} closes connections without having read what was sent: a handler that gives up early, a limit, or its end"),
+        Fix::Linger => format!("Find why {who} closes this connection with SO_LINGER 0, by which TCP gives up at once and what was not sent is lost: let it close in order, after its answer"),
+        Fix::Process => format!("Find why {who} closed the connection at that moment: with unread data, with SO_LINGER 0, or because it ended; this kernel does not tell which"),
+        Fix::Room => return make_room(case, reset.and_then(|reset| reset.netns)),
+        Fix::Stack => "Find what became of the target's end of the connection: its process ended or closed it before, or packets of another connection came in between (an address translation)".to_owned(),
+    };
+    text.into()
 }
 
 fn culprit(case: &Case<'_>, time: u64, reset: &ResetSent) -> Option<Culprit> {
@@ -252,11 +253,19 @@ mod tests {
         };
         let (summary, fix) = told(Some("TCP_ABORT_ON_LINGER"), Some("app"));
         assert!(summary.contains("closed it with SO_LINGER 0"), "{summary}");
-        assert!(fix.contains("SO_LINGER 0") && !fix.contains("read") && !fix.contains("killed"), "{fix}");
+        assert!(
+            fix.to_string().contains("SO_LINGER 0")
+                && !fix.to_string().contains("read")
+                && !fix.to_string().contains("killed"),
+            "{fix}"
+        );
         let (_, unread) = told(Some("TCP_ABORT_ON_CLOSE"), Some("app"));
-        assert!(unread.contains("without having read") && !unread.contains("LINGER"), "{unread}");
-        assert!(told(None, Some("app")).1.contains("does not tell which"));
-        assert!(told(None, None).1.contains("the target's end of the connection"));
+        assert!(
+            unread.to_string().contains("without having read") && !unread.to_string().contains("LINGER"),
+            "{unread}"
+        );
+        assert!(told(None, Some("app")).1.to_string().contains("does not tell which"));
+        assert!(told(None, None).1.to_string().contains("the target's end of the connection"));
     }
 
     /// `net.ipv4.tcp_abort_on_overflow`: the queue filled up between the SYN and the last segment of the handshake.
@@ -282,12 +291,12 @@ mod tests {
         assert!(old.summary.contains("most likely its accept queue") && old.summary.contains("SYN cookie"), "{old:?}");
         let new = told(Some("INVALID_SYN"), ACK, false);
         assert!(new.summary.contains(setting) && new.summary.ends_with("most likely full"), "{new:?}");
-        assert!(old.remediation.contains(room) && new.remediation.contains(room), "{new:?}");
+        assert!(old.remediation.to_string().contains(room) && new.remediation.to_string().contains(room), "{new:?}");
         assert_eq!(new.confidence, Confidence::Proven, "of the RST");
         let seen = told(None, ACK, true);
         assert!(seen.summary.contains("is full (2 waiting, 1 allowed)") && seen.evidence.len() == 3, "{seen:?}");
         for other in [told(Some("TCP_FLAGS"), ACK, true), told(Some("INVALID_SYN"), SYN, true)] {
-            assert!(!other.summary.contains(setting) && !other.remediation.contains(room), "{other:?}");
+            assert!(!other.summary.contains(setting) && !other.remediation.to_string().contains(room), "{other:?}");
         }
     }
 
@@ -305,9 +314,15 @@ mod tests {
         };
         let deaf = told(Hook::TcpV4SendReset);
         assert_eq!((deaf.confidence, deaf.missing_hooks.len()), (Confidence::Likely, 1));
-        assert!(deaf.summary.contains("is not told") && deaf.remediation.contains("target's end"), "{deaf:?}");
+        assert!(
+            deaf.summary.contains("is not told") && deaf.remediation.to_string().contains("target's end"),
+            "{deaf:?}"
+        );
         let heard = told(Hook::TcpV6SendReset);
-        assert!(heard.summary.contains("somebody on the way") && heard.remediation.contains("proxy"), "{heard:?}");
+        assert!(
+            heard.summary.contains("somebody on the way") && heard.remediation.to_string().contains("proxy"),
+            "{heard:?}"
+        );
     }
 
     #[test]

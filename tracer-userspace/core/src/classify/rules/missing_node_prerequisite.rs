@@ -5,7 +5,7 @@ use serde_json::json;
 
 use super::super::evidence::{evidence, netfilter_hook, of_drop, plain};
 use super::super::netfilter::dropped;
-use super::{Case, Cause, Finding, enter, icmp_hook, in_namespace};
+use super::{Case, Cause, Command, Finding, Remediation, icmp_hook, in_namespace, run_in};
 use tracer_model::event::PacketDrop;
 use tracer_model::record::{Confidence, Status};
 use tracer_model::shell;
@@ -100,18 +100,22 @@ const fn setting(drop: &PacketDrop) -> &'static str {
 
 /// The kernel drops the default routes that it took from router advertisements when forwarding goes on
 /// (`rt6_purge_dflt_routers`), and takes no more of them unless `accept_ra` is 2.
-const KEEP_THE_ROUTE: &str = "first, where the node's IPv6 default route is by router advertisements (ip -6 route show default proto ra) and accept_ra of its link is 1: sysctl -w net.ipv6.conf.LINK.accept_ra=2, else forwarding takes that route away; then: ";
+const KEEP_THE_ROUTE: &str = " Forwarding takes away an IPv6 default route by router advertisements: if the first command shows one and accept_ra of its link is 1, set net.ipv6.conf.LINK.accept_ra to 2 first.";
 
-fn forward(case: &Case<'_>, drop: &PacketDrop) -> String {
+fn forward(case: &Case<'_>, drop: &PacketDrop) -> Remediation {
     let (name, version) = (setting(drop), if drop.flow.dst.is_ipv4() { "ipv4" } else { "ipv6" });
     let device = drop.device.as_ref().map(|d| shell::link_setting(&d.name));
-    let device = device.map(|device| format!(" (and net.{version}.conf.{device}.forwarding)"));
-    let first = if drop.flow.dst.is_ipv4() { "" } else { KEEP_THE_ROUTE };
-    format!(
-        "{first}{}sysctl -w {name}=1{}; make it permanent in /etc/sysctl.d, and look at what set it to 0 (`tracer doctor --check ip_forward`)",
-        enter(case, drop.netns),
-        device.unwrap_or_default()
-    )
+    let device = device.map(|device| format!(" (and net.{version}.conf.{device}.forwarding)")).unwrap_or_default();
+    let first = (!drop.flow.dst.is_ipv4()).then_some((KEEP_THE_ROUTE, "ip -6 route show default proto ra"));
+    let text = format!(
+        "Set {name}{device} to 1, make it permanent in /etc/sysctl.d, and find what set it to 0.{}",
+        first.map(|(text, _)| text).unwrap_or_default()
+    );
+    let set = format!("sysctl -w {name}=1");
+    let commands = first.map(|(_, show)| show).into_iter().chain([set.as_str()]);
+    Remediation::from(text)
+        .run(commands.map(|command| run_in(case, drop.netns, command)))
+        .run([Command::on_node("tracer doctor --check ip_forward")])
 }
 
 /// Netfilter dropped it on the node, at a hook whose base chain the last check of the node found to drop what no rule accepted.
@@ -127,7 +131,10 @@ fn by_base_policy(case: &Case<'_>) -> Option<Finding> {
     })?;
     let says = format!("doctor, base_policy: {}", found.observed);
     let seen = evidence("doctor", time, says.clone(), json!({ "check": found.check, "status": found.status }));
-    let fix = found.remediation.clone().unwrap_or_else(|| Cause::MissingNodePrerequisite.fix());
+    let by_check = |command: &String| {
+        Remediation::from("Do what `tracer doctor --check base_policy` says").run([Command::on_node(command)])
+    };
+    let fix = found.remediation.as_ref().map_or_else(|| Cause::MissingNodePrerequisite.fix(), by_check);
     Some(Finding::failure(Cause::MissingNodePrerequisite, vec![seen], says, fix).with_confidence(Confidence::Likely))
 }
 
@@ -146,7 +153,7 @@ mod tests {
         assert_eq!(stream.connect().drop(SYN, "IP_INADDRERRORS", NODE).causes(), ["missing_node_prerequisite"]);
         let verdict = &stream.verdicts()[0].verdict;
         assert_eq!(verdict.confidence, Confidence::Proven);
-        assert!(verdict.remediation.starts_with("sysctl -w net.ipv4.ip_forward=1"), "{}", verdict.remediation);
+        assert!(verdict.remediation.commands[0].run == "sysctl -w net.ipv4.ip_forward=1", "{}", verdict.remediation);
     }
 
     #[test]
@@ -168,9 +175,10 @@ mod tests {
         let mut stream = Stream::to("[fd00::2]:8080");
         stream.connect().drop(SYN, "IP_INADDRERRORS", NODE);
         let fix = stream.verdicts().remove(0).verdict.remediation;
-        let (before, after) = fix.split_once("; then: ").expect("an order");
-        assert!(before.contains("sysctl -w net.ipv6.conf.LINK.accept_ra=2"), "{fix}");
-        assert!(after.starts_with("sysctl -w net.ipv6.conf.all.forwarding=1"), "{fix}");
+        assert!(fix.text.contains("set net.ipv6.conf.LINK.accept_ra to 2 first"), "{fix}");
+        let commands: Vec<_> = fix.commands.iter().map(|command| command.run.as_str()).collect();
+        let expected = ["ip -6 route show default proto ra", "sysctl -w net.ipv6.conf.all.forwarding=1"];
+        assert_eq!(commands[..2], expected, "{fix}");
     }
 
     #[test]

@@ -1,7 +1,7 @@
 //! Full-size segments do not get through.
 
 use super::super::evidence::{evidence, of_drop, of_icmp, of_state};
-use super::{Case, Cause, Finding, leads_out};
+use super::{Case, Cause, Command, Finding, Remediation, leads_out};
 use serde_json::json;
 use tracer_common::names::Hook;
 use tracer_model::event::{Flow, Icmp, PacketDrop, Retransmit};
@@ -65,11 +65,11 @@ const fn is_too_big(icmp: &Icmp) -> bool {
 fn finding(case: &Case<'_>, seen: Vec<Evidence>, what: &str) -> Finding {
     let dst = case.attempt.flow.dst;
     let summary = format!("the handshake with {dst} got through, but {what}, and the sender did not learn of it");
-    let remediation = format!(
-        "compare the MTU of every link between the node and {} (ip link; tracepath {}) and set the CNI's MTU to the smallest less the encapsulation; let ICMP `fragmentation needed` pass",
-        dst.ip(),
+    let remediation = Remediation::from(format!(
+        "Set the CNI's MTU to that of the smallest link between the node and {}, less the encapsulation. Let ICMP `fragmentation needed` pass",
         dst.ip()
-    );
+    ))
+    .run([Command::on_node("ip link"), Command::on_node(format!("tracepath {}", dst.ip()))]);
     Finding::failure(Cause::MtuBlackhole, seen, summary, remediation)
 }
 

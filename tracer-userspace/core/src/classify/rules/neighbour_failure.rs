@@ -5,7 +5,9 @@ use std::net::IpAddr;
 use serde_json::json;
 
 use super::super::evidence::{evidence, of_drop};
-use super::{Case, Cause, Finding, enter, in_handshake, in_namespace, inspected, is_of_handshake, silent};
+use super::{
+    Case, Cause, Command, Finding, Remediation, in_handshake, in_namespace, inspected, is_of_handshake, run_in, silent,
+};
 use tracer_common::names::Hook;
 use tracer_model::event::{Inspection, LinkState, NeighbourState, Netns, PacketDrop};
 use tracer_model::record::Confidence;
@@ -38,7 +40,7 @@ fn dropped(case: &Case<'_>) -> Option<Finding> {
     };
     let over = drop.device.as_ref().zip(drop.netns).map(|(device, netns)| overlap(case, netns, device.ifindex, next));
     let summary = summary + &over.unwrap_or_default();
-    let remediation = fix(next, why, &enter(case, drop.netns));
+    let remediation = fix(case, drop.netns, next, why);
     let found = Finding::failure(Cause::NeighbourFailure, vec![of_drop(time, drop)], summary, remediation);
     Some(if may_be_its_link(case, drop, why) { by_its_link(found) } else { found }.until_answered())
 }
@@ -95,7 +97,7 @@ fn unresolved(case: &Case<'_>) -> Option<Finding> {
         Cause::NeighbourFailure,
         vec![evidence("rtnetlink", time, says, fields)],
         summary,
-        fix(entry.addr, why, ""),
+        fix(case, None, entry.addr, why),
     );
     Some(found.with_confidence(Confidence::Likely).resting_on(&[Hook::KfreeSkb]))
 }
@@ -134,19 +136,20 @@ fn overlap(case: &Case<'_>, netns: Netns, ifindex: u32, target: IpAddr) -> Strin
 }
 
 /// The route first: who does not answer may be behind another link.
-fn fix(target: IpAddr, why: Why, enter: &str) -> String {
+fn fix(case: &Case<'_>, netns: Option<Netns>, target: IpAddr, why: Why) -> Remediation {
     let family = if target.is_ipv4() { "ipv4" } else { "ipv6" };
     match why {
         Why::NoAnswer => {
-            let look = format!("ip route get {target}; ip neigh show {target}");
-            let look = if enter.is_empty() { look } else { format!("{enter}sh -c '{look}'") };
-            format!(
-                "{look}: does the route lead over the link that the address is behind? If not, fix the route, or the subnets that overlap; if so, is the pod that had this address gone, or its link? Delete the stale pod or entry"
+            let show = [format!("ip route get {target}"), format!("ip neigh show {target}")];
+            Remediation::from(
+                "Does the route lead over the link that the address is behind? If not, fix the route, or the subnets that overlap. If so, the pod that had this address, or its link, is gone: delete the stale pod or entry",
             )
+            .run(show.map(|command| run_in(case, netns, command)))
         }
-        Why::TableFull => format!(
-            "raise net.{family}.neigh.default.gc_thresh1, gc_thresh2 and gc_thresh3 above the number of pods and peers that this node talks to (ip neigh | wc -l): the table is one for all network namespaces, and only the node's own has the settings"
-        ),
+        Why::TableFull => Remediation::from(format!(
+            "Raise net.{family}.neigh.default.gc_thresh1, gc_thresh2 and gc_thresh3 above the number of pods and peers that this node talks to. The table is one for all network namespaces, and only the node's own has the settings"
+        ))
+        .run([Command::on_node("ip neigh | wc -l"), Command::on_node(format!("sysctl -a -r net.{family}.neigh.default.gc_thresh"))]),
     }
 }
 
@@ -188,7 +191,10 @@ mod tests {
         let mut full = Stream::new();
         full.connect().drop(SYN_ACK, "NEIGH_CREATEFAIL", POD);
         let fix = &full.verdicts()[0].verdict.remediation;
-        assert!(fix.starts_with("raise net.ipv4.neigh.default.gc_thresh1, gc_thresh2 and gc_thresh3"), "{fix}");
+        assert!(
+            fix.to_string().starts_with("Raise net.ipv4.neigh.default.gc_thresh1, gc_thresh2 and gc_thresh3"),
+            "{fix}"
+        );
     }
 
     /// The pod has no entry for the node: its table is the one to look at.
@@ -202,9 +208,8 @@ mod tests {
             "{}",
             verdict.summary
         );
-        assert!(verdict.remediation.starts_with("in network namespace"), "{}", verdict.remediation);
         assert!(
-            verdict.remediation.contains("sh -c 'ip route get 10.88.0.1; ip neigh show 10.88.0.1':"),
+            verdict.remediation.to_string().ends_with("| head -n1) -n ip neigh show 10.88.0.1"),
             "{}",
             verdict.remediation
         );
@@ -232,7 +237,7 @@ mod tests {
             "the node cannot resolve the link-layer address of 10.88.0.2 on docker0: it asks and nobody answers";
         let both = told("10.88.0.1");
         assert!(
-            both.remediation.starts_with("ip route get 10.88.0.2; ip neigh show 10.88.0.2: "),
+            both.remediation.to_string().ends_with(": ip route get 10.88.0.2; ip neigh show 10.88.0.2"),
             "{}",
             both.remediation
         );

@@ -5,14 +5,18 @@ use serde_json::json;
 use super::super::evidence::{evidence, of_drop, plain};
 use super::super::netfilter::{is_missed, stopped};
 use super::super::stopped::Stopped;
-use super::{Case, Cause, Finding, enter, in_namespace, is_of_handshake};
+use super::{Case, Cause, Command, Finding, Remediation, in_namespace, is_of_handshake, run_in};
 use tracer_common::names::Hook;
 use tracer_model::event::PacketDrop;
 use tracer_model::record::Confidence;
 use tracer_model::shell;
 
-const REMEDIATION: &str =
-    "kubectl get networkpolicy -A: allow the node's address (probes come from it), or the client, on that port";
+const ALLOW: &str = "allow the node's address (probes come from it), or the client, on that port";
+
+/// Shows the policies.
+fn policies() -> Command {
+    Command::in_cluster("kubectl get networkpolicy -A")
+}
 
 /// The rule.
 pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
@@ -31,7 +35,8 @@ fn by_chain(case: &Case<'_>) -> Option<Finding> {
     }
     let confidence = if blame.certain().is_some() { Confidence::Proven } else { Confidence::Likely };
     let summary = format!("the network policy of {}{}{}", owner.name, stopped.did(case), stopped.words());
-    let remediation = format!("{REMEDIATION}; the rule: {}", stopped.look(case));
+    let remediation =
+        Remediation::from(format!("In the network policies, {ALLOW}")).run([policies()]).run(stopped.look(case));
     Some(stopped.finding(case, Cause::NetworkPolicyDrop, summary, remediation).with_confidence(confidence))
 }
 
@@ -44,11 +49,11 @@ fn of_own_answer(case: &Case<'_>, stopped: &Stopped<'_>, owner: &str) -> Finding
         stopped.words(),
         untracked.unwrap_or_default()
     );
-    let first = find.map(|find| format!("{find}: the rule that takes it out of tracking; ")).unwrap_or_default();
-    let remediation = format!(
-        "{first}the rule that drops it: {}; why it takes the answer ({WHY_ANSWER}) the log of {owner}'s agent on this node may tell",
-        stopped.look(case)
-    );
+    let remediation = Remediation::from(format!(
+        "Find why the rule takes the answer: {WHY_ANSWER}. The log of {owner}'s agent on this node may say it"
+    ))
+    .run(find.into_iter().flatten())
+    .run(stopped.look(case));
     let found = stopped.finding(case, Cause::NetworkPolicyDrop, summary, remediation);
     found.with_confidence(Confidence::Likely)
 }
@@ -62,36 +67,43 @@ fn by_program(case: &Case<'_>) -> Option<Finding> {
     let own = is_own_probe(case);
     let summary = format!("{}{}", did(case, drop, program), if own { OR_ITSELF } else { "" });
     let look = look(case, drop);
-    let monitor = if own { MONITOR } else { "" };
-    let remediation = match ovs_reason(drop) {
-        Some(_) => format!("{FLOWS}; if it is a policy: {REMEDIATION}"),
-        None => format!("{monitor}{REMEDIATION}; the program: {look}"),
+    let first = match ovs_reason(drop) {
+        Some(_) => Some((FLOWS, "ovs-appctl dpctl/dump-flows | grep drop")),
+        None => own.then_some((MONITOR, "cilium-dbg monitor --type drop")),
     };
+    let remediation = match first {
+        Some((text, show)) => {
+            Remediation::from(format!("{text}. If it is a policy, {ALLOW}")).run([Command::in_pod(show)])
+        }
+        None => format!("In the network policies, {ALLOW}").into(),
+    };
+    let remediation = remediation.run([policies()]).run(look);
     let found = Finding::failure(Cause::NetworkPolicyDrop, vec![of_drop(time, drop)], summary, remediation);
     let confidence = if own { confidence.min(Confidence::Likely) } else { confidence };
     Some(found.with_confidence(confidence).until_answered())
 }
 
-/// Where the program is to be found: the device's name is one of its own namespace.
-fn look(case: &Case<'_>, drop: &PacketDrop) -> String {
+/// What shows the program: the device's name is one of its own namespace.
+fn look(case: &Case<'_>, drop: &PacketDrop) -> Vec<Command> {
     match &drop.device {
-        _ if drop.reason.as_deref() == Some(SOCKET_FILTER) => OF_SOCKET_FILTER.to_owned(),
+        _ if ovs_reason(drop).is_some() => Vec::new(),
+        _ if drop.reason.as_deref() == Some(SOCKET_FILTER) => OF_SOCKET_FILTER.map(Command::on_node).into(),
         Some(device) => {
             let device = shell::link(&device.name);
-            let look = format!("bpftool net; tc filter show dev {device} ingress; tc filter show dev {device} egress");
-            match enter(case, drop.netns) {
-                here if here.is_empty() => look,
-                enter => format!("{enter}sh -c '{look}'"),
-            }
+            let filters = ["ingress", "egress"].map(|way| format!("tc filter show dev {device} {way}"));
+            let commands = std::iter::once("bpftool net".to_owned()).chain(filters);
+            commands.map(|command| run_in(case, drop.netns, command)).collect()
         }
-        None => "bpftool cgroup tree".to_owned(),
+        None => vec![Command::on_node("bpftool cgroup tree")],
     }
 }
 
 /// All that `sk_filter_trim_cap` (net/core/filter.c) refuses has this reason on kernels whose `sk_filter` gives none of its own:
 /// packets of the memory reserves, a cgroup's program, a security module (`security_sock_rcv_skb`), a filter of the socket.
 const SOCKET_FILTER: &str = "SOCKET_FILTER";
-const OF_SOCKET_FILTER: &str = "bpftool cgroup tree; ss -tlnpb (filters of sockets). If there is none: nstat -az TcpExtPFMemallocDrop (it grows: the node is short of memory), ausearch -m avc (SELinux)";
+/// The programs, the filters of sockets; if there is none, want of memory (the counter grows) and SELinux.
+const OF_SOCKET_FILTER: [&str; 4] =
+    ["bpftool cgroup tree", "ss -tlnpb", "nstat -az TcpExtPFMemallocDrop", "ausearch -m avc"];
 
 /// A prober dials a pod of its own node. No NetworkPolicy applies to that traffic
 /// (kubernetes.io/docs/concepts/services-networking/network-policies), and Cilium lets it pass by `allow-localhost: always`: what
@@ -102,7 +114,7 @@ fn is_own_probe(case: &Case<'_>) -> bool {
 }
 
 const OR_ITSELF: &str = ": a policy, or the dataplane itself by an error of its own (a NetworkPolicy does not apply to what a node sends to its own pods)";
-const MONITOR: &str = "see the dataplane's own reason for the drop, with Cilium in its pod on this node: cilium-dbg monitor --type drop (metric cilium_drop_count_total by reason); if it is a policy: ";
+const MONITOR: &str = "Find the dataplane's own reason for the drop; with Cilium, run the first command in its pod on this node (metric cilium_drop_count_total by reason)";
 
 /// The number that Open vSwitch gives its reasons (`enum ovs_drop_reason`, net/openvswitch/drop.h, 6.7 and later).
 pub(super) fn ovs_reason(drop: &PacketDrop) -> Option<u32> {
@@ -112,7 +124,7 @@ pub(super) fn ovs_reason(drop: &PacketDrop) -> Option<u32> {
 /// `OVS_DROP_LAST_ACTION`, after which no flow sends it anywhere, and `OVS_DROP_EXPLICIT`: what flows mean to drop ends so, and what
 /// no flow is there for. The others are errors and limits.
 const BY_FLOWS: [u32; 2] = [1, 3];
-const FLOWS: &str = "see the flow that drops it, on this node (Antrea: in its agent's container antrea-ovs; OpenShift: on the host): ovs-appctl dpctl/dump-flows | grep drop; ovs-appctl ofproto/trace names the rule (a policy, SpoofGuard, a port that has no flows yet)";
+const FLOWS: &str = "Find the flow that drops it, on this node (Antrea: in its agent's container antrea-ovs; OpenShift: on the host). ovs-appctl ofproto/trace names the rule (a policy, SpoofGuard, a port that has no flows yet)";
 
 /// The packet that a program dropped, which the attempt needs, and the program.
 pub(in super::super) fn dropped<'a>(case: &Case<'a>) -> Option<(u64, &'a PacketDrop, &'static str, Confidence)> {
@@ -174,7 +186,8 @@ fn by_connect(case: &Case<'_>) -> Option<Finding> {
         "connect() failed: EPERM".into(),
         json!({ "errno": failed.errno }),
     );
-    let remediation = format!("{REMEDIATION}; the programs: bpftool cgroup tree");
+    let remediation = Remediation::from(format!("In the network policies, {ALLOW}"))
+        .run([policies(), Command::on_node("bpftool cgroup tree")]);
     let found = Finding::failure(Cause::NetworkPolicyDrop, vec![seen], summary, remediation);
     Some(found.with_confidence(Confidence::Likely))
 }
@@ -218,12 +231,12 @@ mod tests {
             "{}",
             own.summary
         );
-        assert!(own.remediation.starts_with("the rule that drops it: nft -a list chain"), "{}", own.remediation);
-        assert!(!own.remediation.contains("kubectl get networkpolicy"), "{}", own.remediation);
+        assert!(own.remediation.commands[0].run.starts_with("nft -a list chain"), "{}", own.remediation);
+        assert!(!own.remediation.to_string().contains("kubectl get networkpolicy"), "{}", own.remediation);
         let untracked = answer(When::default(), Tracked::Untracked, |_| {});
         assert!(untracked.summary.contains("(notrack)"), "{}", untracked.summary);
         assert!(
-            untracked.remediation.starts_with("sh -c 'nft list ruleset | grep -w notrack;"),
+            untracked.remediation.to_string().contains(": nft list ruleset | grep -w notrack; "),
             "{}",
             untracked.remediation
         );
@@ -236,8 +249,12 @@ mod tests {
         let check = answer(When { rpf: true, ..When::default() }, Tracked::No, |_| {});
         assert_eq!(check.cause.name(), "firewall_drop");
         assert!(check.summary.starts_with("the reverse-path check of calico in"), "{}", check.summary);
-        let fix = "ip route get 10.88.0.2: it has to lead over cali1234.";
-        assert!(check.remediation.starts_with(fix) && !check.remediation.contains("allow"), "{}", check.remediation);
+        let fix = "Fix the route to 10.88.0.2: it has to lead over cali1234.";
+        assert!(
+            check.remediation.to_string().starts_with(fix) && !check.remediation.to_string().contains("networkpolicy"),
+            "{}",
+            check.remediation
+        );
     }
 
     /// Calico's rules ask for marks. Before 6.7, and with the legacy ip_tables, what else drops frees packets in the same place.
@@ -294,14 +311,13 @@ mod tests {
         };
         let (pod, node) = (fix(POD), fix(NODE));
         assert!(
-            pod.contains(&format!("nsenter -t $(lsns -no PID {} | head -n1) -n sh -c 'bpftool net; ", POD.0)),
+            pod.to_string().contains(&format!("nsenter -t $(lsns -no PID {} | head -n1) -n bpftool net; ", POD.0)),
             "{pod}"
         );
-        assert!(pod.ends_with("tc filter show dev eth0 egress'"), "{pod}");
+        assert!(pod.to_string().ends_with("tc filter show dev eth0 egress"), "{pod}");
         assert!(
-            node.ends_with(
-                "; the program: bpftool net; tc filter show dev eth0 ingress; tc filter show dev eth0 egress"
-            ),
+            node.to_string()
+                .ends_with("; bpftool net; tc filter show dev eth0 ingress; tc filter show dev eth0 egress"),
             "{node}"
         );
     }
@@ -314,7 +330,7 @@ mod tests {
         let verdict = stream.drop(SYN, "SOCKET_FILTER", NODE).verdicts().remove(0).verdict;
         assert_eq!((verdict.cause.name(), verdict.confidence), ("network_policy_drop", Confidence::Likely));
         assert!(verdict.summary.contains("a security module or want of memory in the node's"), "{}", verdict.summary);
-        assert!(verdict.remediation.contains("nstat -az TcpExtPFMemallocDrop"), "{}", verdict.remediation);
+        assert!(verdict.remediation.to_string().contains("nstat -az TcpExtPFMemallocDrop"), "{}", verdict.remediation);
     }
 
     /// Policies do not stop it: the program may as well have no entry for the pod.
@@ -324,7 +340,11 @@ mod tests {
         let verdict = stream.http_readiness().connect().drop(SYN, "TC_EGRESS", NODE).verdicts().remove(0).verdict;
         assert_eq!((verdict.cause.name(), verdict.confidence), ("network_policy_drop", Confidence::Likely));
         assert!(verdict.summary.contains("a policy, or the dataplane itself"), "{}", verdict.summary);
-        assert!(verdict.remediation.starts_with("see the dataplane's own reason"), "{}", verdict.remediation);
+        assert!(
+            verdict.remediation.to_string().starts_with("Find the dataplane's own reason"),
+            "{}",
+            verdict.remediation
+        );
         let mut other = Stream::new();
         other.http_readiness().connect().others().drop(SYN, "TC_EGRESS", NODE);
         assert_eq!(other.verdicts()[0].verdict.confidence, Confidence::Proven, "no prober");
@@ -349,7 +369,7 @@ mod tests {
             let verdict = told(reason);
             assert_eq!((verdict.cause.name(), verdict.confidence), ("network_policy_drop", Confidence::Likely));
             assert!(verdict.summary.starts_with("Open vSwitch, by its flows,"), "{}", verdict.summary);
-            assert!(verdict.remediation.contains("ovs-appctl dpctl/dump-flows"), "{}", verdict.remediation);
+            assert!(verdict.remediation.to_string().contains("ovs-appctl dpctl/dump-flows"), "{}", verdict.remediation);
         }
         let limit = told("OPENVSWITCH:5");
         assert_eq!(limit.cause.name(), "unexplained");

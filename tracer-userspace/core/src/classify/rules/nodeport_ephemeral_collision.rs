@@ -11,7 +11,7 @@ use serde_json::json;
 use super::super::evidence::{evidence, is_netfilter, netfilter_hook, of_drop, of_ipvs, of_reset_sent};
 use super::super::netfilter::stopped;
 use super::super::stopped::Blame;
-use super::{Case, Cause, Finding, dialler, enter, in_handshake};
+use super::{Case, Cause, Finding, Remediation, dialler, in_handshake, run_in};
 use tracer_common::names::Hook;
 use tracer_model::event::port_ranges::{NODE_PORTS, merged};
 use tracer_model::event::{NodePort, PacketDrop, TcpState, Via};
@@ -182,7 +182,7 @@ const NAMED: usize = 16;
 
 /// The default NodePort range, the NodePorts outside it, and all that is reserved now: what is written takes the place of
 /// what was there.
-fn remediation(case: &Case<'_>) -> String {
+fn remediation(case: &Case<'_>) -> Remediation {
     let ports = node_ports(case);
     let outside = outside_default(&ports);
     let wanted = || outside.iter().copied().chain([NODE_PORTS]);
@@ -198,10 +198,10 @@ fn remediation(case: &Case<'_>) -> String {
         [one] => format!("NodePort {one} is in use"),
         all => format!("NodePorts {} are in use", merged(all.iter().map(|port| (*port, *port)))),
     };
-    format!(
-        "{}{set} ({known}, as far as is known here; {first}-{last} is the range of an API server without --service-node-port-range: if yours has one, reserve that. What was reserved stays so), and the same in /etc/sysctl.d",
-        enter(case, case.attempt.netns)
-    )
+    Remediation::from(format!(
+        "Reserve the NodePorts, and write the same to /etc/sysctl.d; what was reserved stays so. {known}, as far as is known here. {first}-{last} is the range of an API server without --service-node-port-range: if yours has one, reserve that"
+    ))
+    .run([run_in(case, case.attempt.netns, set)])
 }
 
 const RESERVED: &str = "net.ipv4.ip_local_reserved_ports";
@@ -385,23 +385,23 @@ mod tests {
             }));
         }
         stream.node_port(ProxyMode::Ipvs, 40000, &["10.88.0.9:80"]).connect().ipvs(SYN_ACK, IpvsOp::Translate);
-        stream.verdicts()[0].verdict.remediation.clone()
+        stream.verdicts()[0].verdict.remediation.to_string()
     }
 
     #[test]
     fn what_is_reserved_stays_so() {
         let words = fix(Some(&[(8080, 8080), (31000, 33000)]));
-        assert!(words.starts_with("sysctl -w net.ipv4.ip_local_reserved_ports=8080,30000-33000,40000 ("), "{words}");
-        assert!(words.contains("(NodePort 40000 is in use, as far as is known here; 30000-32767 is"), "{words}");
+        assert!(words.ends_with(": sysctl -w net.ipv4.ip_local_reserved_ports=8080,30000-33000,40000"), "{words}");
+        assert!(words.contains("NodePort 40000 is in use, as far as is known here. 30000-32767 is"), "{words}");
         let none = fix(Some(&[]));
-        assert!(none.starts_with("sysctl -w net.ipv4.ip_local_reserved_ports=30000-32767,40000 ("), "{none}");
+        assert!(none.ends_with(": sysctl -w net.ipv4.ip_local_reserved_ports=30000-32767,40000"), "{none}");
     }
 
     #[test]
     fn what_is_reserved_and_was_not_read_is_asked_by_the_command() {
         let words = fix(None);
-        let command = "sh -c 'now=$(sysctl -n net.ipv4.ip_local_reserved_ports); sysctl -w net.ipv4.ip_local_reserved_ports=${now:+$now,}30000-32767,40000' (";
-        assert!(words.starts_with(command), "{words}");
+        let command = "sh -c 'now=$(sysctl -n net.ipv4.ip_local_reserved_ports); sysctl -w net.ipv4.ip_local_reserved_ports=${now:+$now,}30000-32767,40000'";
+        assert!(words.ends_with(command), "{words}");
     }
 
     #[test]

@@ -3,7 +3,7 @@
 use super::super::history;
 use super::super::kubectl::with_log;
 use super::connection_refused::{Refused, of_listener, refused, serves};
-use super::{Case, Cause, Finding, by_subject, in_namespace, ms, of_namespace, runs, shares_node};
+use super::{Case, Cause, Finding, Remediation, by_subject, in_namespace, ms, of_namespace, runs, shares_node};
 use tracer_attempts::enrich;
 use tracer_model::event::{Listen, Netns, ProbeType};
 use tracer_model::record::{Confidence, Evidence};
@@ -98,9 +98,9 @@ fn not_yet(case: &Case<'_>, mut seen: Vec<Evidence>, at: u64, netns: Netns) -> O
 }
 
 fn finding(case: &Case<'_>, seen: Vec<Evidence>, summary: String) -> Finding {
-    let fix = by_subject(case, &Cause::NotListeningYet.fix(), |who| {
+    let fix: Remediation = by_subject(case, Cause::NotListeningYet.fix(), |who| {
         format!(
-            "have {who} try again until somebody listens there; a readinessProbe of that port keeps clients of its Service away until then"
+            "Let {who} try again until somebody listens there; a readinessProbe of that port keeps clients of its Service away until then"
         )
     });
     Finding::failure(Cause::NotListeningYet, seen, summary, with_log(case, fix))

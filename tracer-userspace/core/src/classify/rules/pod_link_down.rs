@@ -130,7 +130,7 @@ fn gone(case: &Case<'_>, time: u64) -> Option<Finding> {
     let seen = evidence("namespaces", time, says, json!({ "address": target }));
     let summary = format!("the network namespace of {name} is gone: nobody on this node has {target} any more");
     let remediation =
-        "delete the pod, so that its sandbox is made again; the container runtime's log says why it is gone".to_owned();
+        "Delete the pod, so that its sandbox is made again. The container runtime's log says why it is gone";
     Some(Finding::failure(Cause::PodLinkDown, vec![seen], summary, remediation).resting_on(&[Hook::KfreeSkb]))
 }
 
@@ -183,11 +183,12 @@ fn finding(case: &Case<'_>, mut seen: Vec<Evidence>, netns: Netns, device: &str,
         in_namespace(case, Some(netns)),
         case.attempt.flow.dst
     );
-    let remediation = format!(
-        "{}ip link set {} up; or delete the pod, so that its sandbox is made again",
-        super::enter(case, Some(netns)),
-        shell::link(device)
+    let text = format!(
+        "Set {device} up{}, or delete the pod, so that its sandbox is made again",
+        in_namespace(case, Some(netns))
     );
+    let up = super::run_in(case, Some(netns), format!("ip link set {} up", shell::link(device)));
+    let remediation = super::Remediation::from(text).run([up]);
     let found = Finding::failure(Cause::PodLinkDown, seen, summary, remediation).with_culprit(culprit);
     Finding { decided_at, ..found }.until_answered()
 }

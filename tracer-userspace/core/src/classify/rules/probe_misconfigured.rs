@@ -20,7 +20,7 @@ pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
 }
 
 /// What the path of a probe that is redirected is to be changed to.
-const PATH: &str = "set httpGet.path to a page that answers 200 itself (curl -sSI shows where each leads)";
+const PATH: &str = "Set httpGet.path to a page that answers 200 itself (curl -sSI shows where each leads)";
 
 /// Each answer was a redirect until the kubelet followed no more. Without its word the last may have led to another host.
 fn redirect_loop(case: &Case<'_>) -> Option<Finding> {
@@ -81,7 +81,7 @@ fn by_status(case: &Case<'_>) -> Option<Finding> {
     Some(Finding {
         cause: Cause::ProbeMisconfigured,
         summary: format!("{}: {}", found.summary, field.says),
-        remediation: field.fix.to_owned(),
+        remediation: field.fix.into(),
         confidence: found.confidence.min(field.sure),
         ..found
     })
@@ -100,7 +100,7 @@ fn grpc_to_tls(case: &Case<'_>) -> Option<Finding> {
         attempt.flow.dst
     );
     let seen: Vec<Evidence> = vec![of_state(ended, attempt.last.as_ref()?), tls];
-    let found = Finding::failure(Cause::ProbeMisconfigured, seen, summary, GRPC_IN_PLAIN.to_owned());
+    let found = Finding::failure(Cause::ProbeMisconfigured, seen, summary, GRPC_IN_PLAIN);
     Some(Finding { decided_at: ended, ..found.with_confidence(sure) })
 }
 
@@ -149,7 +149,8 @@ mod tests {
         assert_eq!(of(&stream), [LIKELY]);
         let verdict = last(&stream);
         assert!(
-            verdict.summary.contains("10 redirects in a row") && verdict.remediation.contains("httpGet.path"),
+            verdict.summary.contains("10 redirects in a row")
+                && verdict.remediation.to_string().contains("httpGet.path"),
             "{verdict:?}"
         );
         stream.kubelet(ProbeOutput::TooManyRedirects);
@@ -197,7 +198,7 @@ mod tests {
         let verdict = &verdict.verdict;
         assert!(verdict.summary.contains("port 8080, whose answer (status 302)"), "{}", verdict.summary);
         assert_eq!(verdict.summary.matches("redirected").count(), 1, "{}", verdict.summary);
-        assert!(!verdict.remediation.contains("make the process listen"), "{}", verdict.remediation);
+        assert!(!verdict.remediation.to_string().contains("make the process listen"), "{}", verdict.remediation);
         stream.kubelet_at_target(ProbeOutput::Network);
         assert_eq!(of(&stream).last(), Some(&SURE));
     }
@@ -229,7 +230,7 @@ mod tests {
     fn a_421_is_the_host_header() {
         let mut stream = Stream::new();
         assert_eq!(of(answered(stream.http_readiness(), 421)), [SURE]);
-        assert!(last(&stream).remediation.contains("httpGet.httpHeaders"));
+        assert!(last(&stream).remediation.to_string().contains("httpGet.httpHeaders"));
         let mut tls = Stream::new();
         tls.https_readiness().connect().established();
         tls.state(TcpState::Established, TcpState::FinWait1, 0, (100, 101, 200)).kubelet(ProbeOutput::Status(421));
@@ -278,7 +279,8 @@ mod tests {
             assert_eq!(unheard.causes(), ["closed_without_answer"], "reset: {reset}");
             let verdict = last(&unheard);
             assert!(
-                verdict.summary.contains("most likely speaks TLS") && verdict.remediation.contains("grpc.mode: TLS"),
+                verdict.summary.contains("most likely speaks TLS")
+                    && verdict.remediation.to_string().contains("grpc.mode: TLS"),
                 "{verdict:?}"
             );
             let mut http = Stream::new();

@@ -5,7 +5,7 @@ use std::net::IpAddr;
 use serde_json::json;
 
 use super::super::evidence::{errno_text, evidence, is_netfilter, of_icmp, of_state};
-use super::{Case, Cause, Finding, enter, in_handshake, in_namespace, inspected, silent};
+use super::{Case, Cause, Command, Finding, Remediation, in_handshake, in_namespace, inspected, run_in, silent};
 use tracer_common::names::Hook;
 use tracer_model::event::{ConnectFailed, Icmp, PacketDrop};
 use tracer_model::record::Confidence;
@@ -34,11 +34,10 @@ fn no_way_back(case: &Case<'_>) -> Option<Finding> {
         "there is no route back to {}{place} ({error}): {} cannot answer the SYN, which its kernel drops without a trace",
         back.to, case.attempt.flow.dst
     );
-    let remediation = format!(
-        "{}ip route get {}: add or correct the route (the CNI's default route in the pod), or delete the pod, so that its sandbox is made again",
-        enter(case, Some(netns)),
-        back.to
-    );
+    let remediation = Remediation::from(
+        "Add or correct the route (the CNI's default route in the pod), or delete the pod, so that its sandbox is made again",
+    )
+    .run([run_in(case, Some(netns), format!("ip route get {}", back.to))]);
     let found = Finding::failure(Cause::RouteUnreachable, vec![evidence], summary, remediation);
     Some(found.with_confidence(Confidence::Likely).resting_on(&[Hook::KfreeSkb]))
 }
@@ -52,11 +51,13 @@ fn by_connect(case: &Case<'_>) -> Option<Finding> {
     let says = format!("connect({}) failed at once: {error}", failed.dst);
     let seen = evidence(Hook::SysConnect.name(), time, says, json!({ "errno": failed.errno }));
     let (route, place) = (meaning.route, in_namespace(case, case.attempt.netns));
-    let found = |summary, fix| Finding::failure(Cause::RouteUnreachable, vec![seen], summary, fix);
+    let found = |summary, fix: Remediation| Finding::failure(Cause::RouteUnreachable, vec![seen], summary, fix);
     let Some(or) = meaning.or else { return Some(found(format!("{route} for {dst}{place}"), fix(case))) };
     let summary =
         format!("{route} for {dst}{place}, or {or} refused the connect: it failed with {error} before a SYN was sent");
-    let fix = format!("{}; if the route is good, {}", fix(case), meaning.look);
+    let (check, command) = meaning.check;
+    let fix =
+        fix(case).reword(|text| format!("{text}. If the route is good, {check}")).run([Command::on_node(command)]);
     Some(found(summary, fix).with_confidence(Confidence::Likely))
 }
 
@@ -66,30 +67,32 @@ struct Meaning {
     route: &'static str,
     /// Who else gives it; absent: nobody.
     or: Option<&'static str>,
-    /// What shows that.
-    look: &'static str,
+    /// What shows that, and the command for it.
+    check: (&'static str, &'static str),
 }
 
-const PROGRAMS: &str = "see the programs at cgroup/connect (bpftool cgroup tree): Cilium refuses a connect to a Service \
-    without a backend so (kubectl get endpointslices)";
-const MODULES: &str = "see what the security module denied (ausearch -m avc; the audit log)";
+const PROGRAMS: (&str, &str) = (
+    "find the program at cgroup/connect: Cilium refuses a connect to a Service without a backend so",
+    "bpftool cgroup tree",
+);
+const MODULES: (&str, &str) = ("find what the security module denied (the audit log)", "ausearch -m avc");
 
 /// What the errno says about the route (`fib_props`, net/ipv4/fib_semantics.c; the same in net/ipv6/route.c). EHOSTUNREACH is
 /// what a program at cgroup/connect returns for a Service without a backend, too (Cilium, `bpf_set_retval` of 5.18); EACCES
 /// what a security module does (SELinux; Landlock's rules of TCP ports, 6.7).
 /// EINVAL is a blackhole's, too, and many another thing's: it only counts where no SYN was sent.
 fn meaning(failed: &ConnectFailed) -> Option<Meaning> {
-    let only = |route| Meaning { route, or: None, look: "" };
+    let only = |route| Meaning { route, or: None, check: ("", "") };
     let meaning = match failed.errno {
         // A SYN was sent: a blocking connect() returns what came back.
         _ if failed.conn.is_some() => return None,
         libc::ENETUNREACH => only("there is no route"),
         libc::EHOSTUNREACH => {
-            Meaning { route: "the route is `unreachable`", or: Some("a program at cgroup/connect"), look: PROGRAMS }
+            Meaning { route: "the route is `unreachable`", or: Some("a program at cgroup/connect"), check: PROGRAMS }
         }
         libc::EACCES => {
             let or = Some("a security module (SELinux, Landlock)");
-            Meaning { route: "the route is `prohibit`", or, look: MODULES }
+            Meaning { route: "the route is `prohibit`", or, check: MODULES }
         }
         // `tcp_v6_connect`: "connect to link-local address requires an interface".
         libc::EINVAL if is_link_local(failed.dst.ip()) => {
@@ -120,8 +123,8 @@ fn by_icmp(case: &Case<'_>) -> Option<Finding> {
         icmp.icmp_type,
         icmp.code
     );
-    let remediation =
-        format!("{}ip route get {}: add or correct the route", enter(case, icmp.netns), case.attempt.flow.dst.ip());
+    let route = run_in(case, icmp.netns, format!("ip route get {}", case.attempt.flow.dst.ip()));
+    let remediation = Remediation::from("Add or correct the route").run([route]);
     Some(
         Finding::failure(Cause::RouteUnreachable, vec![of_icmp(time, icmp)], summary, remediation)
             .resting_on(&[Hook::KfreeSkb]),
@@ -175,12 +178,13 @@ fn is_unreachable(icmp: &Icmp) -> bool {
     if icmp.v6 { icmp.icmp_type == 1 && icmp.code != 4 } else { icmp.icmp_type == 3 && !matches!(icmp.code, 3 | 4) }
 }
 
-fn fix(case: &Case<'_>) -> String {
+fn fix(case: &Case<'_>) -> Remediation {
     let dst = case.attempt.flow.dst.ip();
-    format!(
-        "{}ip route get {dst}: add or correct the route, or restart the CNI agent that should have made it",
-        enter(case, case.attempt.netns)
-    )
+    Remediation::from("Add or correct the route, or restart the CNI agent that should have made it").run([run_in(
+        case,
+        case.attempt.netns,
+        format!("ip route get {dst}"),
+    )])
 }
 
 #[cfg(test)]

@@ -3,7 +3,7 @@
 use std::net::IpAddr;
 
 use super::super::evidence::of_drop;
-use super::{Case, Cause, Finding, enter, in_namespace, inspected, is_of_handshake};
+use super::{Case, Cause, Finding, Remediation, in_namespace, inspected, is_of_handshake, run_in};
 use tracer_model::event::PacketDrop;
 use tracer_model::record::Confidence;
 use tracer_model::shell;
@@ -22,23 +22,26 @@ pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
         drop.flow.src.ip()
     );
     let src = drop.flow.src.ip();
-    let remediation =
-        format!("{}{}, or fix the route to {src} (ip route get {src})", enter(case, drop.netns), setting(case, drop));
+    let (set, why) = setting(case, drop);
+    let remediation = Remediation::from(format!("Fix the route to {src}, or loosen the filter of {device}: {why}"))
+        .run([format!("ip route get {src}"), set].map(|command| run_in(case, drop.netns, command)));
     let found = Finding::failure(Cause::RpFilterDrop, vec![of_drop(time, drop)], summary, remediation);
     Some(found.with_confidence(confidence).until_answered())
 }
 
-/// The setting that lets it pass.
-fn setting(case: &Case<'_>, drop: &PacketDrop) -> String {
+/// The command that lets it pass, and why that value.
+fn setting(case: &Case<'_>, drop: &PacketDrop) -> (String, &'static str) {
     let named = drop.device.as_ref().map_or_else(|| "DEVICE".to_owned(), |d| shell::link_setting(&d.name));
     let set = format!("sysctl -w net.ipv4.conf.{named}.rp_filter");
     match has_address(case, drop) {
-        Some(true) => format!("{set}=2 (loose: the higher of it and net.ipv4.conf.all counts)"),
-        Some(false) => format!(
-            "{set}=0 net.ipv4.conf.all.rp_filter=0 (off: the higher of the two counts, and loose, 2, drops there too, since that device has no IPv4 address)"
+        Some(true) => (format!("{set}=2"), "2 is loose; the higher of it and net.ipv4.conf.all counts"),
+        Some(false) => (
+            format!("{set}=0 net.ipv4.conf.all.rp_filter=0"),
+            "loose, 2, drops there too, because that device has no IPv4 address; the higher of the two settings counts",
         ),
-        None => format!(
-            "{set}=2 (loose: the higher of it and net.ipv4.conf.all counts; on a device without an IPv4 address of its own only 0 for both helps)"
+        None => (
+            format!("{set}=2"),
+            "2 is loose; the higher of it and net.ipv4.conf.all counts. On a device without an IPv4 address of its own only 0 for both helps",
         ),
     }
 }
@@ -96,11 +99,11 @@ mod tests {
             stream.connect().drop_on(SYN_ACK, "IP_RPFILTER", NODE, Some(device));
             stream.verdicts().remove(0).verdict.remediation
         };
-        let off = "sysctl -w net.ipv4.conf.lxc7.rp_filter=0 net.ipv4.conf.all.rp_filter=0 (off: ";
+        let off = "; sysctl -w net.ipv4.conf.lxc7.rp_filter=0 net.ipv4.conf.all.rp_filter=0";
         let none = fix(&["fe80::1"]);
-        assert!(none.starts_with(off) && !none.contains("=2"), "{none}");
+        assert!(none.to_string().ends_with(off) && !none.to_string().contains("=2"), "{none}");
         let loose = fix(&["10.88.0.1"]);
-        assert!(loose.starts_with("sysctl -w net.ipv4.conf.lxc7.rp_filter=2 (loose: "), "{loose}");
+        assert!(loose.to_string().ends_with("; sysctl -w net.ipv4.conf.lxc7.rp_filter=2"), "{loose}");
     }
 
     #[test]
@@ -132,8 +135,8 @@ mod tests {
             stream.verdicts().remove(0).verdict.remediation
         };
         let vlan = fix(Some("eth0.100"));
-        assert!(vlan.contains("sysctl -w net.ipv4.conf.eth0/100.rp_filter=2 "), "{vlan}");
-        assert!(fix(None).contains("sysctl -w net.ipv4.conf.DEVICE.rp_filter=2 "), "{}", fix(None));
+        assert!(vlan.to_string().contains("sysctl -w net.ipv4.conf.eth0/100.rp_filter=2"), "{vlan}");
+        assert!(fix(None).to_string().contains("sysctl -w net.ipv4.conf.DEVICE.rp_filter=2"), "{}", fix(None));
     }
 
     #[test]

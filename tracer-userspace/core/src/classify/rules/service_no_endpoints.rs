@@ -8,7 +8,9 @@ use super::super::evidence::{evidence, of_drop, of_ipvs};
 use super::super::kubectl;
 use super::super::netfilter::{is_port_unreachable, stopped};
 use super::super::owner::is_cluster_ips_check;
-use super::{Case, Cause, Finding, icmp_hook, in_handshake, in_namespace, network_policy_drop, silent};
+use super::{
+    Case, Cause, Command, Finding, Remediation, icmp_hook, in_handshake, in_namespace, network_policy_drop, silent,
+};
 use tracer_attempts::enrich;
 use tracer_common::names::Hook;
 use tracer_model::event::{FirewallRule, IpvsOp, NodePort, NodePorts, PacketDrop, ProxyMode, Service};
@@ -72,7 +74,8 @@ fn by_cluster_ip(case: &Case<'_>) -> Option<Finding> {
         stopped.did(case),
         stopped.words()
     );
-    Some(stopped.finding(case, Cause::ServiceNoEndpoints, summary, NO_PORT.to_owned()).with_confidence(confidence))
+    let fix = Remediation::from(NO_PORT).run([Command::in_cluster("kubectl get services --all-namespaces -o wide")]);
+    Some(stopped.finding(case, Cause::ServiceNoEndpoints, summary, fix).with_confidence(confidence))
 }
 
 /// Rules with which kube-proxy rejects what has no endpoint are the only ones known that can have stopped it: no firewall forbids it,
@@ -172,7 +175,7 @@ fn by_silence(case: &Case<'_>) -> Option<Finding> {
     Some(found.with_confidence(Confidence::Possible))
 }
 
-const NO_PORT: &str = "dial a port that the Service has, or add the port to it: kubectl get services --all-namespaces -o wide; if the Service is there, see whether kube-proxy on this node is behind";
+const NO_PORT: &str = "Use a port that the Service has, or add the port to it. If the Service has it, check whether kube-proxy on this node is behind";
 
 /// Where there is no endpoint.
 #[derive(Clone, Copy, Debug)]
@@ -194,7 +197,7 @@ fn finding(
     named: Option<&str>,
     lacking: Lacking,
     said: &str,
-    make: impl FnOnce(String, String) -> Finding,
+    make: impl FnOnce(String, Remediation) -> Finding,
 ) -> Finding {
     let dst = case.attempt.flow.dst;
     let service = service_at(case, dst);
@@ -220,23 +223,22 @@ fn lacks(case: &Case<'_>, lacking: Lacking) -> String {
     }
 }
 
-fn fix(lacking: Lacking, circular: bool, name: Option<&str>) -> String {
+fn fix(lacking: Lacking, circular: bool, name: Option<&str>) -> Remediation {
     match lacking {
-        _ if circular => "do not gate the pod's readiness on its own Service (probe the pod itself), or set \
+        _ if circular => "Do not gate the pod's readiness on its own Service (probe the pod itself), or set \
             publishNotReadyAddresses: true on that Service"
-            .to_owned(),
-        Lacking::Here(policy) => format!(
-            "run a ready pod of it on this node (a DaemonSet has one on each), or set its {policy} to Cluster; where its \
-            endpoints are: {}",
-            kubectl::endpoints(name)
-        ),
-        Lacking::NotYet(_) => "see whether kube-proxy on this node is behind or stands still (its logs, and \
+            .into(),
+        Lacking::Here(policy) => Remediation::from(format!(
+            "Run a ready pod of it on this node (a DaemonSet has one on each), or set its {policy} to Cluster"
+        ))
+        .run(kubectl::endpoints(name)),
+        Lacking::NotYet(_) => "Check whether kube-proxy on this node is behind or stands still (its logs, and \
             kubeproxy_sync_proxy_rules_last_timestamp_seconds), or whether the endpoints have become ready only now"
-            .to_owned(),
-        Lacking::Everywhere => format!(
-            "make an endpoint of it ready; the readiness of its pods is the cause to look for: {}",
-            kubectl::endpoints(name)
-        ),
+            .into(),
+        Lacking::Everywhere => {
+            Remediation::from("Make an endpoint of it ready; the readiness of its pods is the cause to look for")
+                .run(kubectl::endpoints(name))
+        }
     }
 }
 

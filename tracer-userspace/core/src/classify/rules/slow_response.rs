@@ -6,7 +6,7 @@ use super::super::giving_up::{
 };
 use super::super::kubectl::with_log;
 use super::super::serving;
-use super::{Case, Cause, Finding, by_subject, ms, target_starved};
+use super::{Case, Cause, Finding, Remediation, by_subject, ms, target_starved};
 use tracer_attempts::correlate::attempt::End;
 use tracer_attempts::enrich;
 use tracer_model::event::ProbeOutput;
@@ -103,10 +103,10 @@ fn silent(case: &Case<'_>) -> Option<Finding> {
     Some(if late.is_empty() { found } else { found.with_confidence(Confidence::Likely) })
 }
 
-fn fix(case: &Case<'_>) -> String {
-    let fix = by_subject(case, &Cause::SlowResponse.fix(), |who| {
+fn fix(case: &Case<'_>) -> Remediation {
+    let fix: Remediation = by_subject(case, Cause::SlowResponse.fix(), |who| {
         format!(
-            "raise the timeout of {who} above the target's real latency, give the target more CPU, or make what is asked independent of slow work"
+            "Raise the timeout of {who} above the target's real latency, give the target more CPU, or make what is asked independent of slow work"
         )
     });
     with_log(case, fix)

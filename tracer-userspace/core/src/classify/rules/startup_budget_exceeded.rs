@@ -173,7 +173,7 @@ fn finding(
 /// The probe that would have passed, to paste: twice what was seen, in the same grid.
 fn fix(spec: &ProbeSpec, waited: f64) -> String {
     let probe = startup_probe::that_allows(waited * 2.0, spec);
-    format!("add a startupProbe that covers the start: {probe}")
+    format!("Add a startupProbe that covers the start: {probe}")
 }
 
 #[cfg(test)]

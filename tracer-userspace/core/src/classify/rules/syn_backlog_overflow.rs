@@ -4,7 +4,7 @@ use serde_json::json;
 
 use super::super::evidence::evidence;
 use super::accept_queue_overflow::{listeners, seen};
-use super::{Case, Cause, Finding, enter, in_handshake, is_unanswered, silent};
+use super::{Case, Cause, Finding, Remediation, in_handshake, is_unanswered, run_in, silent};
 use tracer_common::names::Hook;
 use tracer_model::event::{ListenQueue, Netns};
 use tracer_model::record::{Confidence, Evidence};
@@ -55,11 +55,11 @@ fn finding(case: &Case<'_>, seen: Evidence, half_open: u32, netns: Option<Netns>
     let summary = format!(
         "{dst} listens, but its queue of half-open connections is full ({half_open}) and SYN cookies are off: the kernel drops the SYN silently"
     );
-    let remediation = format!(
-        "{}sysctl -w net.ipv4.tcp_syncookies=1, or raise net.ipv4.tcp_max_syn_backlog there; see who leaves handshakes half done (ss -tn state syn-recv sport = :{})",
-        enter(case, netns),
-        dst.port()
-    );
+    let clients = format!("ss -tn state syn-recv 'sport = :{}'", dst.port());
+    let remediation = Remediation::from(
+        "Turn SYN cookies on, or raise net.ipv4.tcp_max_syn_backlog there. The second command shows who leaves handshakes half done",
+    )
+    .run(["sysctl -w net.ipv4.tcp_syncookies=1", &clients].map(|command| run_in(case, netns, command)));
     Finding::failure(Cause::SynBacklogOverflow, vec![seen], summary, remediation).until_answered()
 }
 

@@ -168,7 +168,7 @@ mod tests {
             assert_eq!((verdict.confidence, verdict.also.as_slice()), (Confidence::Likely, [].as_slice()));
             assert!(verdict.summary.contains(says), "{}", verdict.summary);
             assert!(verdict.summary.ends_with(": 100 bytes of the request lie unread"), "{}", verdict.summary);
-            assert!(verdict.remediation.contains(fix), "{}", verdict.remediation);
+            assert!(verdict.remediation.to_string().contains(fix), "{}", verdict.remediation);
         }
     }
 

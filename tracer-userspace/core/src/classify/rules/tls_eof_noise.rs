@@ -3,7 +3,7 @@
 use serde_json::json;
 
 use super::super::evidence::{evidence, of_state};
-use super::{Case, Cause, Finding, by_subject};
+use super::{Case, Cause, Finding, Remediation, by_subject};
 use tracer_attempts::enrich;
 use tracer_common::names::Hook;
 use tracer_model::record::{Confidence, Evidence, Outcome};
@@ -25,9 +25,9 @@ pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
         "the attempt succeeded: it connected to {dst}, sent no byte and closed; {dst} speaks TLS, so its log shows an EOF during the handshake"
     );
     let seen = vec![of_state(ended, attempt.last.as_ref()?), tls];
-    let fix = by_subject(case, &Cause::TlsEofNoise.fix(), |who| {
+    let fix = by_subject::<Remediation>(case, Cause::TlsEofNoise.fix(), |who| {
         format!(
-            "let {who} finish a TLS handshake when it only asks whether the port is open, or filter that line from the server's log"
+            "Let {who} finish a TLS handshake when it only asks whether the port is open, or filter that line from the server's log"
         )
     });
     let found = Finding::failure(Cause::TlsEofNoise, seen, summary, fix);

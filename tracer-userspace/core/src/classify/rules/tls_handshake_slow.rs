@@ -3,8 +3,9 @@
 use super::super::evidence::of_state;
 use super::super::giving_up::taken_and_silent;
 use super::super::serving;
+use super::app_status_failure::shows_certificate;
 use super::slow_response::{Wait, budget, prober_late, wait};
-use super::{Case, Cause, Finding, by_subject, ms, target_starved};
+use super::{Case, Cause, Finding, Remediation, by_subject, ms, target_starved};
 use tracer_attempts::enrich;
 use tracer_model::record::Confidence;
 
@@ -20,8 +21,7 @@ pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
     let Wait { waited, late } = wait(case, established, ended);
     let in_silence = late.is_empty();
     let late = format!("{late}{}", prober_late(case));
-    let (unheard, look) =
-        if case.node.https_answer(attempt.flow.dst).is_some() { ("", String::new()) } else { unheard(case) };
+    let unheard = if case.node.https_answer(attempt.flow.dst).is_some() { "" } else { UNHEARD };
     let summary = format!(
         "{} was reached in {} and took the ClientHello; not a byte of the TLS handshake came back in {}{}{late}{unheard}",
         attempt.flow.dst,
@@ -29,13 +29,17 @@ pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
         ms(waited),
         budget(case)
     );
-    let remediation = by_subject(case, &Cause::TlsHandshakeSlow.fix(), |who| {
+    let remediation: Remediation = by_subject(case, Cause::TlsHandshakeSlow.fix(), |who| {
         format!(
-            "raise the timeout of {who}, give the target CPU (TLS handshakes are its most expensive moment), look for an entropy, certificate or OCSP look-up in the handshake"
+            "Raise the timeout of {who}, give the target CPU (TLS handshakes are its most expensive moment), look for an entropy, certificate or OCSP look-up in the handshake"
         )
     });
-    let remediation =
-        if unheard.is_empty() { remediation } else { remediation.trim_end_matches('.').to_owned() + &look };
+    let remediation = if unheard.is_empty() {
+        remediation
+    } else {
+        let in_plain = |text: &str| format!("{text} If the port does not speak TLS, ask it in plain (scheme HTTP).");
+        remediation.reword(in_plain).run([shows_certificate(attempt.flow.dst)])
+    };
     let found = Finding::failure(Cause::TlsHandshakeSlow, vec![of_state(ended, state)], summary, remediation);
     let mut found = Finding { in_silence, ..found };
     serving::add(case, &mut found);
@@ -43,15 +47,8 @@ pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
     Some(if is_sure { found } else { found.with_confidence(Confidence::Likely) })
 }
 
-/// What is to be said, and to be looked at, where nobody has been answered in TLS at that port: a server that reads lines waits
-/// for the end of one.
-fn unheard(case: &Case<'_>) -> (&'static str, String) {
-    let look = format!(
-        "; if the port does not speak TLS (openssl s_client -connect {} </dev/null): ask it in plain (scheme HTTP)",
-        case.attempt.flow.dst
-    );
-    ("; no HTTPS probe was seen to be answered there: or the port does not speak TLS", look)
-}
+/// Nobody has been answered in TLS at that port: a server that reads lines waits for the end of one.
+const UNHEARD: &str = "; no HTTPS probe was seen to be answered there: or the port does not speak TLS";
 
 /// All specs that this attempt can be speak HTTPS; or a ClientHello went to that listener meanwhile.
 fn speaks_tls(case: &Case<'_>) -> bool {
@@ -80,7 +77,11 @@ mod tests {
         let verdict = silent(stream.https_readiness(), 8);
         assert_eq!((verdict.cause.name(), verdict.confidence), ("tls_handshake_slow", Confidence::Likely));
         assert!(verdict.summary.ends_with("or the port does not speak TLS"), "{}", verdict.summary);
-        assert!(verdict.remediation.contains("s_client -connect 10.88.0.2:8080"), "{}", verdict.remediation);
+        assert!(
+            verdict.remediation.to_string().contains("s_client -connect 10.88.0.2:8080"),
+            "{}",
+            verdict.remediation
+        );
     }
 
     #[test]
@@ -90,7 +91,7 @@ mod tests {
         stream.state(TcpState::Established, TcpState::FinWait1, 0, (280, 281, 900));
         let verdict = silent(&mut stream, 8);
         assert_eq!((verdict.cause.name(), verdict.confidence), ("tls_handshake_slow", Confidence::Proven));
-        assert!(!verdict.summary.contains("does not speak") && !verdict.remediation.contains("openssl"));
+        assert!(!verdict.summary.contains("does not speak") && !verdict.remediation.to_string().contains("openssl"));
     }
 
     /// It is less sure, and all the same the drop was not what the attempt failed of.

@@ -10,8 +10,9 @@ use super::super::evidence::{
     plain,
 };
 use super::super::giving_up::gave_up_early;
+use super::super::kubectl;
 use super::network_policy_drop::ovs_reason;
-use super::{Case, Cause, Finding, dialler, enter, in_namespace, ms};
+use super::{Case, Cause, Command, Finding, Remediation, dialler, in_namespace, ms, run_in};
 use tracer_attempts::correlate::attempt::{Attempt, End};
 use tracer_attempts::enrich;
 use tracer_common::names::Hook;
@@ -89,7 +90,7 @@ fn unseen(case: &Case<'_>) -> String {
 }
 
 /// A pod on this node's network is to have the address, and no link of the node has it.
-fn missing_address(case: &Case<'_>) -> Option<(String, String)> {
+fn missing_address(case: &Case<'_>) -> Option<(String, Remediation)> {
     let (addr, netns) = (case.attempt.flow.dst.ip(), case.node.netns()?);
     let pod = case.node.pods.at(addr).next()?;
     let known = case.attempt.netns == Some(netns) && case.node.links.get(&netns).is_some();
@@ -98,16 +99,18 @@ fn missing_address(case: &Case<'_>) -> Option<(String, String)> {
     }
     let name = pod.full_name().unwrap_or_else(|| "a pod".to_owned());
     let words = format!("; {name} is on this node's network, and no link of the node has its address {addr}");
-    let fix = format!(
-        "ip addr show to {addr}; kubectl get nodes -o wide: if the node's address has changed, correct the kubelet's --node-ip (or give the node its address back) and restart the kubelet"
-    );
+    let fix = Remediation::from(
+        "If the node's address has changed, correct the kubelet's --node-ip (or give the node its address back) and restart the kubelet",
+    )
+    .run([Command::on_node(format!("ip addr show to {addr}")), Command::in_cluster("kubectl get nodes -o wide")]);
     Some((words, fix))
 }
 
-fn by_endpoint(service: &str) -> String {
-    format!(
-        "dial each endpoint of Service {service} by itself (kubectl get endpointslices): the verdict on that connection names the cause"
-    )
+fn by_endpoint(service: &str) -> Remediation {
+    Remediation::from(format!(
+        "Connect to each endpoint of Service {service} by itself: the verdict on that connection names the cause"
+    ))
+    .run(kubectl::endpoints(Some(service)))
 }
 
 /// The first packet of it that was dropped and that says something: of the handshake or with data; else any.
@@ -168,21 +171,24 @@ fn meaning(drop: &PacketDrop) -> &'static str {
 }
 
 /// What shows more of it.
-fn look_at(case: &Case<'_>, drop: &PacketDrop) -> Option<String> {
+fn look_at(case: &Case<'_>, drop: &PacketDrop) -> Option<Remediation> {
     let (reason, device) = (drop.reason.as_deref()?, drop.device.as_ref()?);
     if is_early_demux(case, drop) {
         let (dst, src, device) = (drop.flow.dst.ip(), drop.flow.src.ip(), shell::link(&device.name));
-        return Some(format!(
-            "{}sh -c 'ip rule; ip route get {dst} from {src} iif {device}': where that is a CNI's rule, sysctl -w net.ipv4.tcp_early_demux=0 (AWS VPC CNI with security groups for pods: DISABLE_TCP_EARLY_DEMUX=true on the init container of aws-node), else fix the rule",
-            enter(case, drop.netns)
-        ));
+        let show = ["ip rule".to_owned(), format!("ip route get {dst} from {src} iif {device}")];
+        return Some(
+            Remediation::from(
+                "If that is a CNI's rule, set net.ipv4.tcp_early_demux to 0 (AWS VPC CNI with security groups for pods: DISABLE_TCP_EARLY_DEMUX=true on the init container of aws-node). Else fix the rule",
+            )
+            .run(show.map(|command| run_in(case, drop.netns, command))),
+        );
     }
     reason.starts_with("QDISC").then(|| {
-        format!(
-            "{}tc -s qdisc show dev {}: the queue that counts drops; a rate limit (the CNI's bandwidth plugin), a full queue or netem",
-            enter(case, drop.netns),
-            shell::link(&device.name)
+        let show = format!("tc -s qdisc show dev {}", shell::link(&device.name));
+        Remediation::from(
+            "Find the queue that counts drops: a rate limit (the CNI's bandwidth plugin), a full queue or netem",
         )
+        .run([run_in(case, drop.netns, show)])
     })
 }
 
@@ -343,8 +349,8 @@ mod tests {
         };
         let (own, other, reason) = (told(NODE, "NOT_SPECIFIED"), told(POD, "NOT_SPECIFIED"), told(NODE, "XFRM_POLICY"));
         assert!(own.cause.name() == "unexplained" && own.summary.contains("tcp_early_demux"), "{}", own.summary);
-        let look = "sh -c 'ip rule; ip route get 10.88.0.1 from 10.88.0.2 iif vlaneni1': ";
-        assert!(own.remediation.starts_with(look), "{}", own.remediation);
+        let look = ": ip rule; ip route get 10.88.0.1 from 10.88.0.2 iif vlaneni1";
+        assert!(own.remediation.to_string().ends_with(look), "{}", own.remediation);
         assert!(!other.summary.contains("early_demux") && !reason.summary.contains("early_demux"));
     }
 
@@ -362,7 +368,7 @@ mod tests {
         let moved = told(&["10.88.0.1"], true);
         let words = "; default/web is on this node's network, and no link of the node has its address 10.88.0.2";
         assert!(moved.cause.name() == "unexplained" && moved.summary.ends_with(words), "{}", moved.summary);
-        assert!(moved.remediation.contains("--node-ip"), "{}", moved.remediation);
+        assert!(moved.remediation.to_string().contains("--node-ip"), "{}", moved.remediation);
         for other in [told(&["10.88.0.1"], false), told(&["10.88.0.1", "10.88.0.2"], true)] {
             assert!(!other.summary.contains("no link of the node"), "{}", other.summary);
         }
@@ -396,6 +402,6 @@ mod tests {
         let verdict = &stream.verdicts()[0].verdict;
         let named = "the kernel dropped its SYN 10.88.0.1:40000 -> 10.88.0.2:8080 on v7 in the node's network namespace (QDISC_DROP)";
         assert!(verdict.cause.name() == "unexplained" && verdict.summary.contains(named), "{}", verdict.summary);
-        assert!(verdict.remediation.starts_with("tc -s qdisc show dev v7"), "{}", verdict.remediation);
+        assert!(verdict.remediation.to_string().ends_with(": tc -s qdisc show dev v7"), "{}", verdict.remediation);
     }
 }

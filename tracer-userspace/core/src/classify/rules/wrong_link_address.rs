@@ -2,7 +2,7 @@
 //! neighbour table has is old.
 
 use super::super::evidence::of_drop;
-use super::{Case, Cause, Finding, enter, in_handshake, in_namespace, silent};
+use super::{Case, Cause, Finding, Remediation, in_handshake, in_namespace, run_in, silent};
 use tracer_model::event::PacketDrop;
 use tracer_model::record::Confidence;
 use tracer_model::shell;
@@ -43,15 +43,15 @@ fn device(drop: &PacketDrop) -> String {
     drop.device.as_ref().map_or_else(|| "its link".to_owned(), |device| device.name.clone())
 }
 
-fn fix(case: &Case<'_>, drop: &PacketDrop, device: &str) -> String {
+fn fix(case: &Case<'_>, drop: &PacketDrop, device: &str) -> Remediation {
     let show = drop.device.as_ref().map_or_else(String::new, |_| format!(" {}", shell::link(device)));
-    format!(
-        "{}ip link show{show}: its address, against that of {to} in the sender's `ip neigh`; delete the entry, or restart the \
-         CNI's agent that wrote it. Where systemd gives veths another address after the CNI (MACAddressPolicy=persistent): \
-         MACAddressPolicy=none for them, in a .link file of /etc/systemd/network",
-        enter(case, drop.netns),
+    Remediation::from(format!(
+        "Compare the link's address with that of {to} in the sender's `ip neigh`. Delete the entry, or restart the CNI's \
+         agent that wrote it. Where systemd gives veths another address after the CNI (MACAddressPolicy=persistent), set \
+         MACAddressPolicy=none for them in a .link file of /etc/systemd/network",
         to = drop.flow.dst.ip()
-    )
+    ))
+    .run([run_in(case, drop.netns, format!("ip link show{show}"))])
 }
 
 #[cfg(test)]

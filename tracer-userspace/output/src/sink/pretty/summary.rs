@@ -1,14 +1,14 @@
-//! The end of a run for people: what was said, grouped by group, the most frequent first; what nothing explains last.
+//! The end of a run for people: the verdicts by cause, in the order of severity, scope and count.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::about::{About, who};
 use super::tally::Tally;
-use super::verdict::style_of;
+use super::verdict::{fix_rows, style_of};
 use tracer_model::plural::counted;
-use tracer_model::record::{Cause, Confidence, Outcome, Record, StopBody, VerdictBody};
-use tracer_terminal::screen::{Screen, Style, unbroken_commands};
+use tracer_model::record::{Cause, Confidence, Outcome, Record, Remediation, Severity, StopBody, VerdictBody};
+use tracer_terminal::screen::{Screen, Style};
 
 /// Verdicts remembered, to be taken back when they are revised: within their attempt's last seconds.
 const REMEMBERED: usize = 4096;
@@ -35,7 +35,7 @@ struct Group {
     last: String,
     hit: Tally,
     culprits: Tally,
-    fixes: Tally,
+    fixes: Tally<Remediation>,
     missing_hooks: BTreeSet<String>,
     lost_events: u64,
 }
@@ -65,16 +65,24 @@ impl Summary {
         }
     }
 
-    /// A block for each cause; or, in a line, that there is none. `failed`: attempts; `filtered`: not everything was let through.
-    pub(super) fn write(&self, out: &mut String, stop: &StopBody, failed: u64, filtered: bool, screen: Screen) {
+    /// A block for each cause, in the order of severity, scope and count.
+    pub(super) fn blocks(&self, out: &mut String, screen: Screen) {
         let mut groups: Vec<_> = self.groups.iter().collect();
-        groups.sort_by_key(|(cause, group)| (group.rank(**cause), Reverse(group.count)));
+        groups.sort_by_key(|(cause, group)| {
+            let severity = if group.noise { Severity::Info } else { cause.severity() };
+            (severity, cause.scope().is_none(), cause.scope(), Reverse(group.count))
+        });
         let digits = groups.iter().map(|(_, group)| group.count.to_string().len()).max().unwrap_or_default();
         for (cause, group) in &groups {
             group.block(out, **cause, digits, screen);
         }
-        let only_noise = groups.iter().all(|(_, group)| group.noise);
-        if groups.is_empty() || only_noise && !filtered {
+    }
+
+    /// A block for each cause; or, in a line, that there is none. `failed`: attempts; `filtered`: not everything was let through.
+    pub(super) fn write(&self, out: &mut String, stop: &StopBody, failed: u64, filtered: bool, screen: Screen) {
+        self.blocks(out, screen);
+        let only_noise = self.groups.values().all(|group| group.noise);
+        if self.groups.is_empty() || only_noise && !filtered {
             let (style, text) = without_failure(stop, failed, filtered);
             screen.head(out, &screen.paint(style, &text));
         }
@@ -119,11 +127,6 @@ impl Group {
         self.lost_events = self.lost_events.saturating_add(verdict.lost_events);
     }
 
-    /// Failures, then what only misleads, then what nothing explains.
-    fn rank(&self, cause: Cause) -> u8 {
-        if cause == Cause::Unexplained { 2 } else { u8::from(self.noise) }
-    }
-
     fn block(&self, out: &mut String, cause: Cause, digits: usize, screen: Screen) {
         let style = self.style();
         let head = format!(
@@ -163,7 +166,7 @@ impl Group {
     fn fix(&self, out: &mut String, screen: Screen) {
         let (top, more) = self.fixes.top(1);
         let Some((fix, _)) = top.first() else { return };
-        screen.row(out, "fix", &unbroken_commands(fix));
+        fix_rows(out, fix, screen);
         if let Some(more) = more {
             screen.row(out, "", &format!("(and {more}, with other names and numbers: see the verdicts)"));
         }

@@ -7,15 +7,21 @@ use std::collections::BTreeMap;
 const MAX: usize = 512;
 
 /// Distinct texts and how often each came.
-#[derive(Debug, Default)]
-pub(super) struct Tally {
-    counts: BTreeMap<String, u64>,
+#[derive(Debug)]
+pub(super) struct Tally<K = String> {
+    counts: BTreeMap<K, u64>,
     /// Others came when there was no more room.
     overflowed: bool,
 }
 
-impl Tally {
-    pub(super) fn add(&mut self, text: String) {
+impl<K> Default for Tally<K> {
+    fn default() -> Self {
+        Self { counts: BTreeMap::new(), overflowed: false }
+    }
+}
+
+impl<K: Ord> Tally<K> {
+    pub(super) fn add(&mut self, text: K) {
         if self.counts.len() < MAX || self.counts.contains_key(&text) {
             *self.counts.entry(text).or_default() += 1;
         } else {
@@ -23,6 +29,22 @@ impl Tally {
         }
     }
 
+    /// The most frequent, with how often each came; and how many more there are, in words.
+    pub(super) fn top(&self, most: usize) -> (Vec<(&K, u64)>, Option<String>) {
+        let mut all: Vec<_> = self.counts.iter().map(|(text, n)| (text, *n)).collect();
+        all.sort_by_key(|(_, n)| Reverse(*n));
+        let more = all.len().saturating_sub(most);
+        all.truncate(most);
+        let more = match (more, self.overflowed) {
+            (0, false) => None,
+            (more, false) => Some(format!("{more} more")),
+            (more, true) => Some(format!("more than {more} more")),
+        };
+        (all, more)
+    }
+}
+
+impl Tally {
     /// Takes one back.
     pub(super) fn remove(&mut self, text: &str) {
         let left = self.counts.get_mut(text).map(|n| {
@@ -34,25 +56,11 @@ impl Tally {
         }
     }
 
-    /// The most frequent, with how often each came; and how many more there are, in words.
-    pub(super) fn top(&self, most: usize) -> (Vec<(&str, u64)>, Option<String>) {
-        let mut all: Vec<_> = self.counts.iter().map(|(text, n)| (text.as_str(), *n)).collect();
-        all.sort_by_key(|(_, n)| Reverse(*n));
-        let more = all.len().saturating_sub(most);
-        all.truncate(most);
-        let more = match (more, self.overflowed) {
-            (0, false) => None,
-            (more, false) => Some(format!("{more} more")),
-            (more, true) => Some(format!("more than {more} more")),
-        };
-        (all, more)
-    }
-
     /// `a (3), b (1), and 2 more`; the numbers only where there are several.
     pub(super) fn list(&self, most: usize) -> String {
         let (top, more) = self.top(most);
         let several = top.len() > 1;
-        let said = |(text, n): &(&str, u64)| if several { format!("{text} ({n})") } else { (*text).to_owned() };
+        let said = |(text, n): &(&String, u64)| if several { format!("{text} ({n})") } else { (*text).clone() };
         let more = more.map(|more| format!("and {more}"));
         top.iter().map(said).chain(more).collect::<Vec<_>>().join(", ")
     }
@@ -64,7 +72,7 @@ mod tests {
 
     #[test]
     fn the_most_frequent_come_first() {
-        let mut tally = Tally::default();
+        let mut tally: Tally = Tally::default();
         for text in ["a", "b", "b", "c", "d"] {
             tally.add(text.into());
         }
@@ -77,7 +85,7 @@ mod tests {
 
     #[test]
     fn it_is_bounded_and_says_so() {
-        let mut tally = Tally::default();
+        let mut tally: Tally = Tally::default();
         for n in 0..=MAX {
             tally.add(n.to_string());
         }

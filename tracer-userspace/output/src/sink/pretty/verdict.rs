@@ -1,17 +1,20 @@
 //! A verdict as a block: the answer, then why, what was seen, who did it, what fixes it.
 
+use std::fmt::Write as _;
+
 use super::about::{About, who};
 use super::above::Relation;
 use crate::sink::plain;
-use tracer_model::record::{Confidence, Evidence, Outcome, Record, Verdict, VerdictBody};
-use tracer_terminal::screen::{Screen, Style, unbroken_commands};
+use tracer_model::record::{Command, Confidence, Evidence, Outcome, Place, Record, Remediation, Verdict, VerdictBody};
+use tracer_terminal::screen::{Screen, Style, safe};
 
 /// A line of the block, if there is something to say.
 type Part = (&'static str, fn(&VerdictBody) -> Option<String>);
 
 const CAUSE: Part = ("cause", |body| Some(body.verdict.summary.clone()));
 /// Those below what was seen.
-const REST: [Part; 4] = [("kubelet", kubelet), ("culprit", culprit), ("fix", fix), ("also", also)];
+const REST: [Part; 2] = [("kubelet", kubelet), ("culprit", culprit)];
+const ALSO: Part = ("also", also);
 
 /// The block: all of it, or what is new.
 pub(super) fn block(
@@ -33,6 +36,11 @@ pub(super) fn block(
         seen(out, &body.verdict.evidence, record.time_boot_ns, screen);
     }
     REST.into_iter().for_each(|part| line(out, part));
+    let fix = &body.verdict.remediation;
+    if !fix.is_empty() && above.is_none_or(|above| above.body().verdict.remediation != *fix) {
+        fix_rows(out, fix, screen);
+    }
+    line(out, ALSO);
     doubts(out, &body.verdict, screen);
 }
 
@@ -52,8 +60,26 @@ fn culprit(body: &VerdictBody) -> Option<String> {
     body.culprit.as_ref().map(who)
 }
 
-fn fix(body: &VerdictBody) -> Option<String> {
-    Some(unbroken_commands(&body.verdict.remediation)).filter(|fix| !fix.is_empty())
+/// The text, then each command alone on its line, below where it runs. A command is never wrapped: it is to be pasted.
+pub(super) fn fix_rows(out: &mut String, fix: &Remediation, screen: Screen) {
+    screen.row(out, "fix", &fix.text);
+    for commands in fix.commands.chunk_by(|a, b| a.place == b.place) {
+        screen.row(out, "", place(commands));
+        for command in commands {
+            let _ = writeln!(out, "{}{}", if screen.is_narrow() { "    " } else { COMMAND }, safe(&command.run));
+        }
+    }
+}
+
+/// Below the text of a row.
+const COMMAND: &str = "             ";
+
+fn place(commands: &[Command]) -> &'static str {
+    match commands.first().map(|command| command.place) {
+        Some(Place::Pod) => "run in the pod:",
+        Some(Place::Cluster) => "run in the cluster:",
+        Some(Place::Node) | None => "run on the node:",
+    }
 }
 
 fn also(body: &VerdictBody) -> Option<String> {

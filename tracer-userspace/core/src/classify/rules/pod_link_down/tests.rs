@@ -129,7 +129,7 @@ fn the_node_s_end_that_is_down_is_said_to_be_down() {
     assert!(told(false, true).summary.starts_with("eth0 in "), "what is up is not named");
     let verdict = told(false, false);
     assert!(verdict.summary.starts_with("veth7 in the node's network namespace is down: "), "{}", verdict.summary);
-    assert!(verdict.remediation.starts_with("ip link set veth7 up"), "{}", verdict.remediation);
+    assert!(verdict.remediation.to_string().ends_with(": ip link set veth7 up"), "{}", verdict.remediation);
     assert!(verdict.evidence[0].text.ends_with("no carrier: its other end is down"), "{:?}", verdict.evidence);
 }
 

@@ -52,7 +52,11 @@ fn kube_proxy_s_reject_names_the_service() {
     let verdict = &stream.verdicts()[0].verdict;
     assert_eq!((verdict.cause.name(), verdict.confidence), ("service_no_endpoints", Confidence::Proven));
     assert!(verdict.summary.contains("shop/cart:http"), "{}", verdict.summary);
-    assert!(verdict.remediation.contains(" -n shop -l kubernetes.io/service-name=cart;"), "{}", verdict.remediation);
+    assert!(
+        verdict.remediation.to_string().contains(" -n shop -l kubernetes.io/service-name=cart;"),
+        "{}",
+        verdict.remediation
+    );
 }
 
 /// Cilium's programs at cgroup/connect.
@@ -98,8 +102,8 @@ fn a_service_whose_endpoints_are_elsewhere_is_told_by_its_traffic_policy() {
     let verdict = dropped_in("KUBE-SERVICES", vec![]).verdict;
     assert_eq!((verdict.cause.name(), verdict.confidence), ("service_no_endpoints", Confidence::Proven));
     assert!(verdict.summary.contains("no endpoint on this node (internalTrafficPolicy: Local):"), "{verdict:?}");
-    assert!(verdict.remediation.contains("on this node"), "{}", verdict.remediation);
-    assert!(verdict.remediation.contains("internalTrafficPolicy to Cluster"), "{}", verdict.remediation);
+    assert!(verdict.remediation.to_string().contains("on this node"), "{}", verdict.remediation);
+    assert!(verdict.remediation.to_string().contains("internalTrafficPolicy to Cluster"), "{}", verdict.remediation);
     let outside = dropped_in("KUBE-EXTERNAL-SERVICES", vec![]).verdict.summary;
     assert!(outside.contains("(externalTrafficPolicy: Local)"), "{outside}");
     let either = dropped_in("service-endpoints-check", vec![]).verdict.summary;
@@ -113,7 +117,7 @@ fn the_list_of_services_says_how_many_endpoints_there_are_and_whose_policy_it_is
     assert!(elsewhere.contains("(internalTrafficPolicy: Local; 2 ready in the cluster)"), "{elsewhere}");
     let nowhere = known(&[]);
     assert!(nowhere.summary.contains("no ready endpoint:"), "{}", nowhere.summary);
-    assert!(nowhere.remediation.starts_with("make an endpoint of it ready"), "{}", nowhere.remediation);
+    assert!(nowhere.remediation.to_string().starts_with("Make an endpoint of it ready"), "{}", nowhere.remediation);
 }
 
 #[test]
@@ -121,7 +125,7 @@ fn a_circle_is_fixed_where_it_is_whatever_the_policy() {
     let verdict =
         dropped_in("KUBE-SERVICES", vec![services(&["10.88.1.7"], &["10.88.0.1"]), pod_at("10.88.0.1")]).verdict;
     assert!(verdict.summary.contains("on this node") && verdict.summary.contains("circular"), "{verdict:?}");
-    assert!(verdict.remediation.starts_with("do not gate"), "{}", verdict.remediation);
+    assert!(verdict.remediation.to_string().starts_with("Do not gate"), "{}", verdict.remediation);
 }
 
 #[test]
@@ -151,7 +155,7 @@ fn ipvs_without_a_backend_though_endpoints_are_ready_hints_at_the_policy() {
         elsewhere.summary.contains("(internalTrafficPolicy: Local; 1 ready in the cluster): IPVS"),
         "{elsewhere:?}"
     );
-    assert!(elsewhere.remediation.contains("on this node"), "{}", elsewhere.remediation);
+    assert!(elsewhere.remediation.to_string().contains("on this node"), "{}", elsewhere.remediation);
     let behind = "no endpoint in the tables of this node, though 1 are ready in the cluster:";
     for (ready, said) in [(&["10.88.0.7"][..], behind), (&[], "no ready endpoint:")] {
         let verdict = empty(ready, "10.88.0.7");

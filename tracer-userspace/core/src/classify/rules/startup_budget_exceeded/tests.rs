@@ -17,7 +17,7 @@ fn the_refusal_that_fills_the_threshold_is_the_one() {
     let stream = refusals(3);
     assert_eq!(stream.causes(), ["not_listening_yet", "not_listening_yet", "startup_budget_exceeded"]);
     let last = &stream.verdicts()[2].verdict;
-    assert!(last.remediation.contains("failureThreshold: 6"), "{}", last.remediation);
+    assert!(last.remediation.to_string().contains("failureThreshold: 6"), "{}", last.remediation);
 }
 
 /// The first dial of a pod may be that of the API server in the same process, and the last is as sure as that.
@@ -202,7 +202,7 @@ fn a_start_that_the_status_shows_is_proven_and_begins_there() {
     assert!(last.summary.contains("is not listening after 2 s in"), "{}", last.summary);
     assert!(last.summary.contains("so it went with the run before, which ended after 3 s"), "{}", last.summary);
     assert_eq!(last.evidence[0].hook, "container_status");
-    assert!(last.remediation.ends_with("failureThreshold: 6} (allows 6 s)"), "{}", last.remediation);
+    assert!(last.remediation.to_string().ends_with("failureThreshold: 6} (allows 6 s)"), "{}", last.remediation);
 }
 
 /// The kernel ended it, or it ended itself, at the time at which its budget was over.

@@ -1,0 +1,121 @@
+//! What to do about a failure: a text, and commands to paste.
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+/// What to do about a failure.
+#[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema)]
+pub struct Remediation {
+    /// One or two sentences.
+    pub text: String,
+    /// What to run, in this order; absent: there is no command that helps.
+    #[serde(skip_serializing_if = "Vec::is_empty", default)]
+    pub commands: Vec<Command>,
+}
+
+/// A command to paste. Words in capitals stand for what is not known here.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema)]
+pub struct Command {
+    /// The line.
+    pub run: String,
+    /// Where it runs.
+    #[serde(rename = "where")]
+    pub place: Place,
+}
+
+/// Where a command runs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum Place {
+    /// On this node, as root.
+    Node,
+    /// In the pod.
+    Pod,
+    /// Wherever kubectl reaches the cluster.
+    Cluster,
+}
+
+impl Place {
+    /// The name in records.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Node => "node",
+            Self::Pod => "pod",
+            Self::Cluster => "cluster",
+        }
+    }
+
+    /// The place of this name.
+    #[must_use]
+    pub fn from_name(name: &str) -> Option<Self> {
+        [Self::Node, Self::Pod, Self::Cluster].into_iter().find(|place| place.name() == name)
+    }
+}
+
+impl Command {
+    /// A command for the node.
+    pub fn on_node(run: impl Into<String>) -> Self {
+        Self { run: run.into(), place: Place::Node }
+    }
+
+    /// A command for the pod.
+    pub fn in_pod(run: impl Into<String>) -> Self {
+        Self { run: run.into(), place: Place::Pod }
+    }
+
+    /// A command of kubectl.
+    pub fn in_cluster(run: impl Into<String>) -> Self {
+        Self { run: run.into(), place: Place::Cluster }
+    }
+}
+
+impl From<String> for Remediation {
+    fn from(text: String) -> Self {
+        Self { text, commands: Vec::new() }
+    }
+}
+
+impl From<&str> for Remediation {
+    fn from(text: &str) -> Self {
+        Self::from(text.to_owned())
+    }
+}
+
+impl Remediation {
+    /// With commands after those that it has.
+    #[must_use]
+    pub fn run(mut self, commands: impl IntoIterator<Item = Command>) -> Self {
+        for command in commands {
+            if !self.commands.contains(&command) {
+                self.commands.push(command);
+            }
+        }
+        self
+    }
+
+    /// With another text.
+    #[must_use]
+    pub fn reword(mut self, text: impl FnOnce(&str) -> String) -> Self {
+        self.text = text(&self.text);
+        self
+    }
+
+    /// There is nothing to say.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.text.is_empty() && self.commands.is_empty()
+    }
+}
+
+/// In one line: the text, then the commands.
+impl std::fmt::Display for Remediation {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let text = if self.commands.is_empty() { &self.text } else { self.text.trim_end_matches('.') };
+        f.write_str(text)?;
+        for (n, command) in self.commands.iter().enumerate() {
+            write!(f, "{}{}", if n == 0 { ": " } else { "; " }, command.run)?;
+        }
+        Ok(())
+    }
+}

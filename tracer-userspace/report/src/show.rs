@@ -1,0 +1,205 @@
+//! `tracer show`: records as people read them, as `attach` prints them.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::io::BufRead;
+use std::path::PathBuf;
+
+use super::faults::Faults;
+use super::input::{self, Lines, Next};
+use super::{line, no_record};
+use tracer_model::record::{Body, Outcome, Record, SCHEMA};
+use tracer_output::sink::output::Output;
+use tracer_output::sink::pretty::Pretty;
+use tracer_output::sink::{Form, SinkConfig};
+use tracer_terminal::error::{self, Error, os_message};
+use tracer_terminal::screen::Screen;
+
+/// Verdicts of a node that are remembered: what revises a verdict that was shown is shown, too.
+const REMEMBERED: usize = 4096;
+
+/// What `tracer show` was asked for.
+#[derive(Clone, Debug)]
+pub struct ShowConfig {
+    /// The records; `-` is stdin.
+    pub files: Vec<PathBuf>,
+    /// Which of them, and how.
+    pub output: SinkConfig,
+}
+
+/// Shows the records. The exit code: 2 if a file could not be read to its end.
+///
+/// # Errors
+/// A file cannot be opened, has no record or one of another schema, or nothing can be written.
+pub fn show(config: &ShowConfig) -> Result<u8, Error> {
+    let inputs = input::open("show FILE", &config.files)?;
+    let names: Vec<_> = inputs.iter().map(|input| input.name.clone()).collect();
+    let (mut view, mut faults, mut whole) = (View::open(&config.output)?, Faults::default(), true);
+    for input in inputs {
+        faults.begin(&input.name);
+        let name = input.name.clone();
+        let mut lines = input.lines(|source| source);
+        if let Err(problem) = feed(&name, &mut lines, &mut view, &mut faults)? {
+            faults.rest(lines.number, &problem);
+            whole = false;
+        }
+        faults.end();
+    }
+    view.end();
+    if view.records == 0 {
+        return Err(no_record("show", &names, &faults));
+    }
+    if let Some(line) = faults.line_of_all() {
+        error::warn(&line);
+    }
+    Ok(if whole { 0 } else { 2 })
+}
+
+/// All lines of a file, or why no more of them can be read.
+fn feed(
+    name: &str,
+    lines: &mut Lines<impl BufRead>,
+    view: &mut View,
+    faults: &mut Faults,
+) -> Result<Result<(), String>, Error> {
+    loop {
+        let next = match lines.next() {
+            Ok(next) => next,
+            Err(error) => return Ok(Err(os_message(&error))),
+        };
+        let number = lines.number;
+        let bytes = without_prefix(&lines.bytes);
+        match next {
+            Next::End => return Ok(Ok(())),
+            Next::TooLong => faults.line(number, "a line of more than 1 MiB"),
+            Next::Line if bytes.trim_ascii().is_empty() => {}
+            Next::Line | Next::Torn => match (line::schema(bytes), line::whole(bytes)) {
+                (Some(other), _) if other != SCHEMA && other.starts_with("tracer/") => {
+                    return Err(Error::Usage(format!(
+                        "show {name}: line {number}: a record of schema {other}: this tracer reads {SCHEMA}"
+                    )));
+                }
+                (_, Ok(record)) => view.take(&record, bytes),
+                _ if next == Next::Torn => faults.note(number, "the last line is not whole"),
+                (_, Err(problem)) => faults.line(number, &problem),
+            },
+        }
+    }
+}
+
+/// A record in a log: what the runtime (`2026-… stdout F `) or `kubectl logs --prefix` puts before it is no part of it.
+fn without_prefix(bytes: &[u8]) -> &[u8] {
+    const RECORD: &[u8] = br#"{"schema""#;
+    let at = bytes.windows(RECORD.len()).position(|window| window == RECORD);
+    at.and_then(|at| bytes.get(at..)).unwrap_or(bytes)
+}
+
+/// What is shown.
+struct View {
+    config: SinkConfig,
+    output: Output,
+    /// By name.
+    nodes: BTreeMap<String, Node>,
+    /// The one of the last line.
+    last: String,
+    records: u64,
+}
+
+/// The records of a node.
+#[derive(Default)]
+struct Node {
+    pretty: Pretty,
+    /// Attempts that failed, by their own records and by verdicts: a file need not have both.
+    failed: (u64, u64),
+    /// `seq` of the verdicts that were shown.
+    verdicts: BTreeSet<u64>,
+    /// Its run began and has not ended.
+    runs: bool,
+}
+
+impl View {
+    fn open(config: &SinkConfig) -> Result<Self, Error> {
+        let output = Output::open(config.file.as_deref(), None, false)?;
+        Ok(Self { config: config.clone(), output, nodes: BTreeMap::new(), last: String::new(), records: 0 })
+    }
+
+    fn take(&mut self, record: &Record, line: &[u8]) {
+        self.records += 1;
+        let screen = Screen { colour: self.config.colour, columns: self.output.columns().or(self.config.columns) };
+        let filtered = self.config.filter != Default::default();
+        let new = || Node { pretty: Pretty::new(filtered), ..Node::default() };
+        let node = self.nodes.entry(record.node_name.clone()).or_insert_with(new);
+        node.count(record);
+        if !node.wants(record, &self.config) {
+            return;
+        }
+        if self.config.form == Form::Ndjson {
+            self.output.put(&[line, b"\n"].concat());
+            return;
+        }
+        let mut text = String::new();
+        if matches!(record.body, Body::Start(_)) {
+            text += &node.end(screen);
+            *node = new();
+        }
+        node.runs = !matches!(record.body, Body::Stop(_));
+        text += &node.pretty.text(record, node.failed(), screen);
+        if self.nodes.len() > 1 && self.last != record.node_name {
+            text.insert_str(0, &format!("\n== {} ==\n", tracer_terminal::screen::safe(&record.node_name)));
+        }
+        self.last.clone_from(&record.node_name);
+        self.output.put(text.as_bytes());
+    }
+
+    /// The summaries of runs whose end is not in the files.
+    fn end(&mut self) {
+        let screen = Screen { colour: self.config.colour, columns: self.output.columns().or(self.config.columns) };
+        let several = self.nodes.len() > 1;
+        for (name, node) in &self.nodes {
+            let text = node.end(screen);
+            if !text.is_empty() && self.config.form != Form::Ndjson {
+                let head =
+                    if several { format!("\n== {} ==", tracer_terminal::screen::safe(name)) } else { String::new() };
+                self.output.put(format!("{head}\n{text}").as_bytes());
+            }
+        }
+        self.output.finish();
+    }
+}
+
+impl Node {
+    fn count(&mut self, record: &Record) {
+        match &record.body {
+            Body::Attempt(body) => self.failed.0 += u64::from(body.outcome == Outcome::Failure),
+            Body::Verdict(body) if body.revises.is_none() => {
+                self.failed.1 += u64::from(body.verdict.outcome == Outcome::Failure);
+            }
+            _ => {}
+        }
+    }
+
+    fn failed(&self) -> u64 {
+        self.failed.0.max(self.failed.1)
+    }
+
+    fn wants(&mut self, record: &Record, config: &SinkConfig) -> bool {
+        let passes = config.filter.passes(&record.body);
+        match &record.body {
+            Body::Attempt(body) => passes && (config.attempts || body.outcome == Outcome::Open),
+            Body::Verdict(body) => {
+                let wanted = passes || body.revises.is_some_and(|seq| self.verdicts.contains(&seq));
+                if wanted {
+                    self.verdicts.insert(record.seq);
+                    if self.verdicts.len() > REMEMBERED {
+                        self.verdicts.pop_first();
+                    }
+                }
+                wanted
+            }
+            _ => true,
+        }
+    }
+
+    fn end(&self, screen: Screen) -> String {
+        if self.runs { self.pretty.summary(screen) } else { String::new() }
+    }
+}

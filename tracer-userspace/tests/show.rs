@@ -1,0 +1,83 @@
+//! `tracer show`: records from files, logs and stdin, as `attach` prints them.
+
+use std::io::Write as _;
+use std::process::{Command, Output, Stdio};
+
+use tracer_testing::Scratch;
+
+fn verdict(seq: u64, node: &str, pod: &str, cause: &str) -> String {
+    format!(
+        r#"{{"schema":"tracer/1","type":"verdict","time":"2026-01-02T03:04:05.000000000Z","time_boot_ns":1,"seq":{seq},"node_name":"{node}","subject":"probe","severity":"error","verdict":{{"cause":"{cause}","outcome":"failure","confidence":"proven","summary":"why {pod}","remediation":{{"text":"Set lo up","commands":[{{"run":"ip link set lo up","where":"node"}}]}},"evidence":[],"also":[],"lost_events":0,"missing_hooks":[]}},"k8s":{{"namespace":"shop","pod_name":"{pod}"}}}}"#
+    ) + "\n"
+}
+
+fn show(args: &[&str], stdin: &str) -> (Option<i32>, String, String) {
+    let mut tracer = Command::new(env!("CARGO_BIN_EXE_tracer"));
+    tracer
+        .arg("show")
+        .args(args)
+        .env_remove("COLUMNS")
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped());
+    let mut child = tracer.spawn().unwrap();
+    child.stdin.take().unwrap().write_all(stdin.as_bytes()).unwrap();
+    let Output { status, stdout, stderr } = child.wait_with_output().unwrap();
+    (status.code(), String::from_utf8(stdout).unwrap(), String::from_utf8(stderr).unwrap())
+}
+
+#[test]
+fn a_pods_log_is_shown_with_its_summary_and_other_lines_are_counted_once() {
+    let log = [
+        "starting\n",
+        &format!("2026-01-02T03:04:05.1Z stdout F {}", verdict(1, "n1", "cart", "loopback_down")),
+        &format!("[pod/tracer-x/tracer] {}", verdict(2, "n1", "web", "slow_response")),
+        "no record either\n",
+    ]
+    .concat();
+    let (code, out, err) = show(&[], &log);
+    assert_eq!(code, Some(0), "{err}");
+    assert!(out.contains("loopback_down") && out.contains("why cart"), "{out}");
+    assert!(
+        out.contains("\n           run on the node:\n             ip link set lo up\n"),
+        "a command alone on its line: {out}"
+    );
+    let summary = out.rfind("1 proven").unwrap();
+    assert!(
+        out[..summary].matches("loopback_down").count() == 2,
+        "the node's cause comes before the application's: {out}"
+    );
+    assert_eq!(err.matches("not a record").count(), 1, "{err}");
+    assert!(err.contains("stdin:1") && err.contains("1 more like this"), "{err}");
+}
+
+#[test]
+fn filters_and_forms_are_those_of_attach() {
+    let scratch = Scratch::new();
+    let path = scratch.path("records");
+    let (cart, web) = (verdict(1, "n1", "cart", "loopback_down"), verdict(2, "n1", "web", "slow_response"));
+    std::fs::write(&path, cart + &web).unwrap();
+    let file = path.to_str().unwrap();
+    assert_eq!(show(&[file, "--cause", "slow-response", "-o", "json"], "").1, web, "the line as it was");
+    let (_, out, _) = show(&[file, "-p", "cart"], "");
+    assert!(out.contains("why cart") && !out.contains("why web"), "{out}");
+}
+
+#[test]
+fn nodes_are_told_apart() {
+    let records = verdict(1, "n1", "cart", "loopback_down") + &verdict(1, "n2", "web", "slow_response");
+    let (_, out, _) = show(&[], &records);
+    assert!(out.contains("== n2 ==\n") && out.matches("== n1 ==").count() == 1, "{out}");
+}
+
+#[test]
+fn what_is_no_record_of_this_schema_is_one_line_and_exit_code_2() {
+    let other = verdict(1, "n1", "cart", "loopback_down").replace("tracer/1", "tracer/9");
+    let (code, out, err) = show(&[], &other);
+    assert_eq!((code, out.as_str(), err.lines().count()), (Some(2), "", 1), "{err}");
+    assert!(err.contains("show stdin: line 1: a record of schema tracer/9: this tracer reads tracer/1"), "{err}");
+    let (code, _, err) = show(&["/nonexistent"], "");
+    assert_eq!((code, err.lines().count()), (Some(2), 1), "{err}");
+    let (code, _, err) = show(&[], "nothing\n");
+    assert_eq!((code, err.lines().count()), (Some(2), 1), "{err}");
+}
