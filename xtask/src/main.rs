@@ -1,9 +1,10 @@
-//! The project's own commands: `cargo xtask setup|build|dist|test|confusion|demo|e2e|bench|check|vm|bless|fixtures`.
+//! The project's own commands: `cargo xtask setup|build|dist|image|test|confusion|demo|e2e|bench|check|vm|bless|fixtures`.
 //!
 //! ```text
 //! setup      installs what building and testing need
 //! build      the eBPF object, the binaries
 //! dist       the static binary of the image, for one processor
+//! image      the image, for all of them
 //! vm         one command under another kernel: `kernels` fetches, `virtme` boots, `guest` is the script inside
 //! test       unit tests, scenarios on this kernel and in VMs, one matrix
 //! demo       the failures and their verdicts, on this machine
@@ -31,6 +32,7 @@ mod dist;
 mod e2e;
 mod firewalls;
 mod fixtures;
+mod image;
 mod picture;
 mod report;
 mod setup;
@@ -64,6 +66,8 @@ enum Command {
     Build(build::Args),
     /// Build the static binary for one processor, and start it
     Dist(dist::Args),
+    /// Build the image as an OCI archive, and load it into containerd
+    Image(image::Args),
     /// The tests: on this kernel and in a virtual machine; `--all`: in each of them
     Test(test::Args),
     /// The matrix and the confusion table of the last run of the tests; fails if a cause was wrong
@@ -100,6 +104,7 @@ fn dispatch(command: Command) -> Result<()> {
         Command::BuildEbpf => build::ebpf(),
         Command::Build(args) => build::run(&args),
         Command::Dist(args) => dist::run(&args),
+        Command::Image(args) => image::run(&args),
         Command::Test(args) => test::run(&args),
         Command::Confusion => test::confusion(),
         Command::E2e(args) => e2e::run(&args),
