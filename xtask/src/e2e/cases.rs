@@ -108,7 +108,8 @@ const REFUSED: &[&str] = &["connection_refused", "not_listening_yet"];
 pub(super) const CASES: &[Case] = &[
     Case::new("http-refused", "idle", REFUSED),
     Case::new("http-status", "httpd", &["app_status_failure"]),
-    Case::new("http-hang", "httpd", &["slow_response"]),
+    // An attempt that began before tracer did is known by its end only.
+    Case::new("http-hang", "httpd", &["slow_response"]).beside(&["unexplained"]),
     // Their server listens again for each attempt.
     Case::new("http-close", "close", &["closed_without_answer"]).beside(REFUSED),
     Case::new("http-garbage", "garbage", &["app_status_failure"]).beside(REFUSED),
