@@ -14,6 +14,7 @@
 mod ring;
 
 pub use crate::replay::fuzzing::recording;
+pub use tracer_kubectl::fuzzing::podlog;
 pub use tracer_sources::fuzzing::{apiserver, files, journal, klog, nftables, proc, xtables};
 
 /// A parser, and any bytes for it.
@@ -32,6 +33,7 @@ pub const TARGETS: &[Target] = &[
     Target { name: "journal", run: journal },
     Target { name: "klog", run: klog },
     Target { name: "nftables", run: nftables },
+    Target { name: "podlog", run: podlog },
     Target { name: "proc", run: proc },
     Target { name: "recording", run: recording },
     Target { name: "ring", run: ring::ring },

@@ -87,3 +87,33 @@ fn by_node(pods: Vec<Pod>) -> BTreeMap<String, Daemon> {
     };
     nodes.into_iter().map(daemon).collect()
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn pod(name: &str, ready: bool, made: &str) -> Pod {
+        let ready = if ready { "True" } else { "False" };
+        let text = format!(
+            r#"{{"metadata":{{"namespace":"tracer","name":"{name}","creationTimestamp":"2026-01-02T{made}Z"}},
+            "spec":{{"nodeName":"n1"}},"status":{{"conditions":[{{"type":"Ready","status":"{ready}"}}]}}}}"#
+        );
+        serde_json::from_str(&text).expect("a pod")
+    }
+
+    #[test]
+    fn of_two_on_a_node_the_oldest_that_is_ready_is_read_and_the_other_named() {
+        let pods = vec![pod("c", false, "01:00:00"), pod("b", true, "03:00:00"), pod("a", true, "02:00:00")];
+        let daemon = by_node(pods).remove("n1").expect("a daemon");
+        assert_eq!(daemon.pod.metadata.name, "a");
+        let warning = daemon.warning().expect("a warning");
+        assert_eq!(warning, "2 tracer pods run on n1: tracer/a is read, not tracer/b");
+    }
+
+    #[test]
+    fn a_pod_that_is_nowhere_is_no_daemon() {
+        let mut waiting = pod("a", false, "01:00:00");
+        waiting.spec.node_name = String::new();
+        assert!(by_node(vec![waiting]).is_empty());
+    }
+}

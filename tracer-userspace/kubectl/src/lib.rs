@@ -14,6 +14,8 @@ mod api;
 mod attach;
 mod cli;
 mod daemon;
+#[doc(hidden)]
+pub mod fuzzing;
 mod logs;
 mod objects;
 mod problem;

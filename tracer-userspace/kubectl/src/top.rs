@@ -11,8 +11,8 @@ use super::cli::{Form, Top};
 use super::logs::{self, Read};
 use super::problem::Problem;
 use super::{print, skew, terminal};
-use page::{Answers, Page};
-use tally::{Causes, NodeTally};
+pub(super) use page::{Answers, Page};
+pub(super) use tally::{Causes, NodeTally};
 use tracer_terminal::error;
 
 /// Reads all logs and prints the page; gives the exit code: 2 if some nodes are missing on it.

@@ -19,20 +19,20 @@ const NAMED_NODES: usize = 10;
 
 /// Which nodes are on the page.
 #[derive(Debug, Default)]
-pub(super) struct Answers {
-    pub(super) answered: u64,
+pub(crate) struct Answers {
+    pub(crate) answered: u64,
     /// Nodes that gave nothing, or not all, and why.
-    pub(super) without: Vec<(String, String)>,
+    pub(crate) without: Vec<(String, String)>,
     /// Nodes with a longer log than the limit.
-    pub(super) cut: Vec<String>,
+    pub(crate) cut: Vec<String>,
     /// Nodes with another time, in seconds.
-    pub(super) skewed: Vec<(String, i64)>,
+    pub(crate) skewed: Vec<(String, i64)>,
     /// Lines that are no records.
-    pub(super) unreadable: u64,
+    pub(crate) unreadable: u64,
 }
 
 /// All that is printed.
-pub(super) struct Page {
+pub(crate) struct Page {
     causes: Vec<(Cause, CauseTally)>,
     answers: Answers,
     since: Duration,
@@ -102,17 +102,17 @@ struct JsonWorkload<'a> {
 }
 
 impl Page {
-    pub(super) fn new(causes: Causes, answers: Answers, since: Duration) -> Self {
+    pub(crate) fn new(causes: Causes, answers: Answers, since: Duration) -> Self {
         Self { causes: causes.ranked(), answers, since }
     }
 
     /// Every node that was asked is on it, with all of its log.
-    pub(super) fn is_whole(&self) -> bool {
+    pub(crate) fn is_whole(&self) -> bool {
         self.answers.without.is_empty() && self.answers.cut.is_empty()
     }
 
     /// What is missing on it, and what makes it less sure: one line each.
-    pub(super) fn warnings(&self) -> Vec<String> {
+    pub(crate) fn warnings(&self) -> Vec<String> {
         let Answers { without, cut, skewed, unreadable, .. } = &self.answers;
         let more =
             |all: usize| if all > NAMED_NODES { format!("; and {} more", all - NAMED_NODES) } else { String::new() };
@@ -148,7 +148,7 @@ impl Page {
     }
 
     /// For people.
-    pub(super) fn text(&self, screen: Screen) -> String {
+    pub(crate) fn text(&self, screen: Screen) -> String {
         let mut out = String::new();
         let head = format!(
             "{} answered; failures of the last {}, times in UTC",
@@ -166,7 +166,7 @@ impl Page {
     }
 
     /// For scripts: one object, one line.
-    pub(super) fn json(&self) -> String {
+    pub(crate) fn json(&self) -> String {
         let Answers { answered, without, cut, skewed, .. } = &self.answers;
         let nodes = JsonNodes {
             answered: *answered,

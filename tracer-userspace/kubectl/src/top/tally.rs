@@ -21,7 +21,7 @@ const WORKLOADS: usize = 4096;
 const PODS: usize = 4096;
 
 /// A workload with its namespace.
-pub(super) type Owner = (String, Workload);
+pub(crate) type Owner = (String, Workload);
 
 /// What is counted of a verdict.
 #[derive(Deserialize)]
@@ -58,7 +58,7 @@ struct Open {
 
 /// Failures of one cause and culprit on a node.
 #[derive(Debug, Default)]
-pub(super) struct Group {
+pub(crate) struct Group {
     verdicts: u64,
     pods: HashSet<u64>,
     owners: HashMap<Owner, HashSet<u64>>,
@@ -68,19 +68,19 @@ pub(super) struct Group {
 
 /// What a node's log says.
 #[derive(Default)]
-pub(super) struct NodeTally {
-    pub(super) reading: Reading,
+pub(crate) struct NodeTally {
+    pub(crate) reading: Reading,
     open: VecDeque<Open>,
     groups: HashMap<(Cause, Option<String>), Group>,
 }
 
 impl NodeTally {
-    pub(super) fn newest(&self) -> Option<Timestamp> {
+    pub(crate) fn newest(&self) -> Option<Timestamp> {
         self.reading.times.as_ref().and_then(|(_, last)| last.parse().ok())
     }
 
     /// All that stands.
-    pub(super) fn finish(&mut self) -> HashMap<(Cause, Option<String>), Group> {
+    pub(crate) fn finish(&mut self) -> HashMap<(Cause, Option<String>), Group> {
         while let Some(open) = self.open.pop_front() {
             self.count(open);
         }
@@ -111,7 +111,7 @@ impl NodeTally {
         let has_room = self.groups.len() < CULPRITS || self.groups.contains_key(&key);
         let key = if has_room { key } else { (key.0, Some("others".to_owned())) };
         let group = self.groups.entry(key).or_insert_with(|| Group { first_us: us, ..Group::default() });
-        group.verdicts += count;
+        group.verdicts = group.verdicts.saturating_add(count);
         group.first_us = group.first_us.min(us);
         group.last_us = group.last_us.max(us);
         if group.pods.len() < PODS {
@@ -159,36 +159,36 @@ fn text_of(culprit: &Culprit) -> String {
 
 /// One cause over all nodes.
 #[derive(Debug, Default)]
-pub(super) struct CauseTally {
-    pub(super) verdicts: u64,
-    pub(super) pods: u64,
+pub(crate) struct CauseTally {
+    pub(crate) verdicts: u64,
+    pub(crate) pods: u64,
     /// Nodes, and when it began on each, µs.
-    pub(super) nodes: BTreeMap<String, i64>,
-    pub(super) last_us: i64,
-    pub(super) culprits: BTreeMap<String, Nodes>,
+    pub(crate) nodes: BTreeMap<String, i64>,
+    pub(crate) last_us: i64,
+    pub(crate) culprits: BTreeMap<String, Nodes>,
     /// Pods of each workload.
-    pub(super) owners: BTreeMap<Owner, u64>,
+    pub(crate) owners: BTreeMap<Owner, u64>,
 }
 
 /// Nodes that have something in common.
 #[derive(Debug, Default)]
-pub(super) struct Nodes {
-    pub(super) count: u64,
-    pub(super) first_us: i64,
-    pub(super) first: String,
+pub(crate) struct Nodes {
+    pub(crate) count: u64,
+    pub(crate) first_us: i64,
+    pub(crate) first: String,
 }
 
 /// All causes.
 #[derive(Debug, Default)]
-pub(super) struct Causes(BTreeMap<Cause, CauseTally>);
+pub(crate) struct Causes(BTreeMap<Cause, CauseTally>);
 
 impl Causes {
-    pub(super) fn add(&mut self, node: &str, groups: HashMap<(Cause, Option<String>), Group>) {
+    pub(crate) fn add(&mut self, node: &str, groups: HashMap<(Cause, Option<String>), Group>) {
         let mut pods: HashMap<Cause, HashSet<u64>> = HashMap::new();
         let mut owners: HashMap<(Cause, Owner), HashSet<u64>> = HashMap::new();
         for ((cause, culprit), group) in groups {
             let tally = self.0.entry(cause).or_default();
-            tally.verdicts += group.verdicts;
+            tally.verdicts = tally.verdicts.saturating_add(group.verdicts);
             tally.last_us = tally.last_us.max(group.last_us);
             let first = tally.nodes.entry(node.to_owned()).or_insert(group.first_us);
             *first = (*first).min(group.first_us);
@@ -211,7 +211,7 @@ impl Causes {
     }
 
     /// Those that hit most pods first; what nothing explains last.
-    pub(super) fn ranked(self) -> Vec<(Cause, CauseTally)> {
+    pub(crate) fn ranked(self) -> Vec<(Cause, CauseTally)> {
         let mut all: Vec<_> = self.0.into_iter().collect();
         all.sort_by_key(|(cause, it)| (*cause == Cause::Unexplained, Reverse((it.pods, it.nodes.len(), it.verdicts))));
         all
@@ -231,12 +231,12 @@ impl CauseTally {
     }
 
     /// When it began, µs.
-    pub(super) fn first_us(&self) -> i64 {
+    pub(crate) fn first_us(&self) -> i64 {
         self.nodes.values().copied().min().unwrap_or_default()
     }
 
     /// The nodes on which it began first.
-    pub(super) fn first_nodes(&self, most: usize) -> Vec<(&str, i64)> {
+    pub(crate) fn first_nodes(&self, most: usize) -> Vec<(&str, i64)> {
         let mut nodes: Vec<_> = self.nodes.iter().map(|(node, us)| (node.as_str(), *us)).collect();
         nodes.sort_by_key(|(_, us)| *us);
         nodes.truncate(most);

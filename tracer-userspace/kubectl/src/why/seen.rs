@@ -13,23 +13,23 @@ const STANDING: usize = 32;
 const CHECKS: usize = 256;
 
 /// What a log says.
-pub(super) struct Seen {
-    pub(super) pods: Vec<OfPod>,
-    pub(super) reading: Reading,
+pub(crate) struct Seen {
+    pub(crate) pods: Vec<OfPod>,
+    pub(crate) reading: Reading,
     /// Verdicts of other pods and connections.
-    pub(super) others: u64,
+    pub(crate) others: u64,
     /// The newest run's start.
-    pub(super) start: Option<StartBody>,
+    pub(crate) start: Option<StartBody>,
     findings: BTreeMap<String, FindingBody>,
     container: Option<String>,
     tail: usize,
 }
 
 /// What it says of one pod.
-pub(super) struct OfPod {
-    pub(super) pod: Pod,
+pub(crate) struct OfPod {
+    pub(crate) pod: Pod,
     /// The newest verdicts, in order.
-    pub(super) kept: VecDeque<Record>,
+    pub(crate) kept: VecDeque<Record>,
     /// Failures that no revision took back, the newest last.
     standing: VecDeque<Record>,
     /// Verdicts in all, by cause.
@@ -38,7 +38,7 @@ pub(super) struct OfPod {
 }
 
 impl Seen {
-    pub(super) fn new(pods: Vec<Pod>, container: Option<String>, tail: usize) -> Self {
+    pub(crate) fn new(pods: Vec<Pod>, container: Option<String>, tail: usize) -> Self {
         let of = |pod| OfPod {
             pod,
             kept: VecDeque::new(),
@@ -58,12 +58,12 @@ impl Seen {
     }
 
     /// Checks that are not well, as they were read last.
-    pub(super) fn findings(&self) -> impl Iterator<Item = &FindingBody> {
+    pub(crate) fn findings(&self) -> impl Iterator<Item = &FindingBody> {
         self.findings.values().filter(|it| it.status != Status::Ok)
     }
 
     /// One line of the log.
-    pub(super) fn take(&mut self, line: &[u8]) {
+    pub(crate) fn take(&mut self, line: &[u8]) {
         let Some(head) = self.reading.take(line) else { return };
         match head.kind.as_ref() {
             "verdict" => {
@@ -118,7 +118,7 @@ impl OfPod {
     }
 
     /// The verdict that answers: the newest failure, and of several at the end one that names a cause.
-    pub(super) fn answer(&self) -> Option<&Record> {
+    pub(crate) fn answer(&self) -> Option<&Record> {
         let last = self.standing.back()?;
         let is_named =
             |record: &&Record| matches!(&record.body, Body::Verdict(it) if it.verdict.cause != Cause::Unexplained);
@@ -128,12 +128,12 @@ impl OfPod {
     }
 
     /// The log has a verdict on it.
-    pub(super) fn is_known(&self) -> bool {
+    pub(crate) fn is_known(&self) -> bool {
         !self.causes.is_empty()
     }
 
     /// How many verdicts are not printed, and what they say.
-    pub(super) fn earlier(&self) -> Option<String> {
+    pub(crate) fn earlier(&self) -> Option<String> {
         let count: u64 = self.causes.values().sum();
         let hidden = count.saturating_sub(self.kept.len() as u64);
         let causes = self.causes.iter().map(|(cause, n)| format!("{} ({n})", cause.name())).collect::<Vec<_>>();

@@ -1,0 +1,31 @@
+//! Fuzz target of what a pod's log holds: anybody who can write a container's output writes it.
+
+use std::time::Duration;
+
+use super::logs::Sink as _;
+use super::objects::Pod;
+use super::records::Lines;
+use super::top::{Answers, Causes, NodeTally, Page};
+use super::why::Seen;
+
+/// Verdicts that are kept for the screen.
+const TAIL: usize = 3;
+
+/// Any log: `why` and `top` read it in pieces of any size, keep a bounded part and print one JSON object.
+pub fn podlog(bytes: &[u8]) {
+    let pod: Pod = serde_json::from_str(r#"{"metadata":{"namespace":"shop","name":"cart-0"}}"#).unwrap_or_default();
+    let (mut seen, mut tally, mut lines) = (Seen::new(vec![pod], None, TAIL), NodeTally::default(), Lines::default());
+    let size = bytes.first().map_or(1, |byte| usize::from(*byte).max(1));
+    for chunk in bytes.chunks(size) {
+        lines.feed(chunk, &mut |line: &[u8]| {
+            seen.take(line);
+            tally.line(line);
+        });
+    }
+    let of_pod = &seen.pods[0];
+    assert!(of_pod.kept.len() <= TAIL && (of_pod.is_known() || of_pod.answer().is_none()));
+    let mut causes = Causes::default();
+    causes.add("n1", tally.finish());
+    let page = Page::new(causes, Answers::default(), Duration::from_secs(60)).json();
+    assert!(serde_json::from_str::<serde_json::Value>(&page).is_ok(), "{page}");
+}
