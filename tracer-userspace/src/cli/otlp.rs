@@ -23,7 +23,15 @@ pub struct OtlpFlags {
     )]
     pub otlp_headers: Vec<(HeaderName, HeaderValue)>,
     /// How requests are compressed
-    #[arg(long, value_name = "HOW", env = "TRACER_OTLP_COMPRESSION", hide_env_values = true, value_enum, default_value_t = Compression::Gzip)]
+    #[arg(
+        long,
+        value_enum,
+        value_name = "gzip|none",
+        default_value = "gzip",
+        hide_possible_values = true,
+        env = "TRACER_OTLP_COMPRESSION",
+        hide_env_values = true
+    )]
     pub otlp_compression: Compression,
 }
 

@@ -114,7 +114,7 @@ impl Scene<'_> {
 
     /// Until each pod has its verdict, or the time is over: the report says of which it has none.
     fn explained(&self, log: &Log, namespace: &str, told: &mut Told) -> Result<()> {
-        let is_told = |told: &Told, case: &&Case| told.get(case.name).is_some_and(|causes| case.is_told_by(causes));
+        let is_told = |told: &Told, case: &&Case| told.get(case.name).is_some_and(|causes| case.is_named_by(causes));
         log.wait(namespace, told, self.patience, |told, _| self.cases.iter().all(|case| is_told(told, case))).map(drop)
     }
 
