@@ -2,6 +2,8 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
+use jiff::Timestamp;
+
 use super::super::objects::Pod;
 use super::super::records::Reading;
 use tracer_model::plural::counted;

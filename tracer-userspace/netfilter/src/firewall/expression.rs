@@ -333,5 +333,4 @@ pub(super) fn packets(counter: &[u8]) -> Option<u64> {
 }
 
 #[cfg(test)]
-#[path = "expression_tests.rs"]
 mod tests;

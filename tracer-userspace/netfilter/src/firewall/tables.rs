@@ -326,5 +326,4 @@ impl Walk<'_> {
 }
 
 #[cfg(test)]
-#[path = "tables_tests.rs"]
 mod tests;

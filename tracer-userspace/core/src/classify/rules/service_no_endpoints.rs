@@ -327,5 +327,4 @@ fn circular(case: &Case<'_>, service: &Service) -> Option<String> {
 }
 
 #[cfg(test)]
-#[path = "service_no_endpoints_tests.rs"]
 mod tests;
