@@ -125,9 +125,3 @@ fn ago(time: &str, now: Timestamp) -> String {
         _ => format!("{} h ago", seconds / 3600),
     }
 }
-
-/// Whole seconds from one record's time to another's.
-pub(super) fn seconds_between(from: &str, to: &str) -> Option<i64> {
-    let second = |time: &str| time.parse::<Timestamp>().ok().map(Timestamp::as_second);
-    Some(second(to)? - second(from)?)
-}

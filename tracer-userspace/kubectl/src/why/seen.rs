@@ -124,8 +124,7 @@ impl OfPod {
         let last = self.standing.back()?;
         let is_named =
             |record: &&Record| matches!(&record.body, Body::Verdict(it) if it.verdict.cause != Cause::Unexplained);
-        let is_near =
-            |record: &&Record| super::answer::seconds_between(&record.time, &last.time).is_some_and(|s| s < 60);
+        let is_near = |record: &&Record| seconds_between(&record.time, &last.time).is_some_and(|s| s < 60);
         self.standing.iter().rev().take_while(is_near).find(is_named).or(Some(last))
     }
 
@@ -153,4 +152,10 @@ fn push(records: &mut VecDeque<Record>, record: Record, most: usize) {
     while records.len() > most {
         records.pop_front();
     }
+}
+
+/// Whole seconds from one record's time to another's.
+fn seconds_between(from: &str, to: &str) -> Option<i64> {
+    let second = |time: &str| time.parse::<Timestamp>().ok().map(Timestamp::as_second);
+    Some(second(to)? - second(from)?)
 }
