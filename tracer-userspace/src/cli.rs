@@ -7,6 +7,7 @@ mod flags;
 mod hooks;
 mod message;
 mod namespace;
+mod otlp;
 pub mod pages;
 #[cfg(feature = "selftest")]
 mod selftest;
@@ -27,6 +28,7 @@ use tracer_terminal::typed::{duration, size};
 pub use doctor::{DoctorArgs, FailOn};
 pub use flags::{FileFlag, FilterFlags, LiveFlags, OutputFlags, RecordFlags, RotationFlags, SourceFlags};
 pub use hooks::HooksArgs;
+pub use otlp::{Compression, OtlpFlags};
 #[cfg(feature = "selftest")]
 pub use selftest::SelftestArgs;
 pub use serve::ServeFlags;
@@ -91,6 +93,9 @@ pub enum Command {
         /// What it writes to the cluster API.
         #[command(flatten)]
         write: WriteFlags,
+        /// Where it pushes records to.
+        #[command(flatten)]
+        otlp: OtlpFlags,
     },
     /// Whether the `tracer run` of this node is alive, or ready
     #[command(

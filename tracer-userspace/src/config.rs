@@ -18,7 +18,7 @@ use std::path::{Path, PathBuf};
 
 use anstream::{AutoStream, ColorChoice};
 
-use crate::cli::{Cli, Command, FilterFlags, OutputFlags, RecordFlags, RotationFlags, pages};
+use crate::cli::{Cli, Command, Compression, FilterFlags, OtlpFlags, OutputFlags, RecordFlags, RotationFlags, pages};
 use crate::hooks::HooksConfig;
 use crate::pipeline::LiveConfig;
 use crate::replay::ReplayConfig;
@@ -26,6 +26,7 @@ use tracer_doctor::command::DoctorConfig;
 use tracer_model::record::Cause;
 use tracer_output::explain;
 use tracer_output::sink::filter::Filter;
+use tracer_output::sink::otlp::OtlpConfig;
 use tracer_output::sink::output::Rotation;
 use tracer_output::sink::{Form, SinkConfig};
 use tracer_report::{ReportConfig, ShowConfig};
@@ -132,7 +133,10 @@ pub fn plan(cli: Cli) -> Result<Plan, Error> {
             live::refuse_unasked("attach", &flags.sources, &cli.typed)?;
             live::plan(*flags, None, None).map(planned)
         }
-        Command::Run { live, serve, write } => live::plan(*live, Some((serve, write)), None).map(planned),
+        Command::Run { live, serve, write, otlp } => {
+            let live = live::plan(*live, Some((serve, write)), None)?;
+            Ok(planned(LiveConfig { otlp: pushed(otlp), ..live }))
+        }
         Command::Record { file, live: flags } => {
             live::refuse_unasked("record", &flags.sources, &cli.typed)?;
             if file == Path::new("-") {
@@ -142,6 +146,13 @@ pub fn plan(cli: Cli) -> Result<Plan, Error> {
             live::plan(*flags, None, Some(file)).map(planned)
         }
     }
+}
+
+/// Where the daemon pushes records to.
+fn pushed(flags: OtlpFlags) -> Option<OtlpConfig> {
+    let OtlpFlags { otlp_endpoint, otlp_headers: headers, otlp_compression } = flags;
+    let gzip = otlp_compression == Compression::Gzip;
+    otlp_endpoint.map(|endpoint| OtlpConfig { endpoint, headers, gzip })
 }
 
 /// Which records are emitted, and where they go.

@@ -18,7 +18,7 @@ use tracer_doctor::{Finding, Status};
 use tracer_node::clock;
 use tracer_node::procfs;
 use tracer_output::sink::output::Output;
-use tracer_output::sink::{Form, SinkConfig, leftover, ndjson};
+use tracer_output::sink::{Form, SinkConfig, leftover};
 use tracer_terminal::error::{self, Error, chain, os_message};
 use tracer_terminal::screen::Screen;
 use tracer_terminal::status_line::StatusLine;
@@ -80,9 +80,9 @@ fn look(config: &HooksConfig) -> Result<u8, Error> {
             let screen = Screen { colour: config.output.colour, columns: output.columns().or(config.output.columns) };
             output.put(table::text(&watched, window, &config.node_name, screen).as_bytes());
         }
-        Form::Ndjson => tracer_doctor::command::records(findings, &config.node_name)
+        form @ (Form::Ndjson | Form::Otlp) => tracer_doctor::command::records(findings, &config.node_name)
             .iter()
-            .for_each(|record| output.put(&ndjson::line(record))),
+            .for_each(|record| output.put(&form.line(record))),
     }
     output.finish();
     Ok(if output.has_failed() { 2 } else { code })
@@ -122,7 +122,7 @@ async fn watch(config: &HooksConfig) -> Result<(Vec<Watched>, Duration), Error> 
 
 /// On a terminal: that it works, and for how long.
 fn say(config: &HooksConfig) -> Option<StatusLine> {
-    let mut line = StatusLine::open(config.output.is_ndjson_on_terminal())?;
+    let mut line = StatusLine::open(config.output.is_json_on_terminal())?;
     let says = format!("watching for {:.0?} (Ctrl-C ends it early)", config.duration);
     line.show(|room| says.chars().take(room).collect());
     Some(line)

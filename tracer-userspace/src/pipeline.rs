@@ -26,6 +26,7 @@ use tracer_node::clock;
 use tracer_output::serve;
 use tracer_output::sink::cluster::ClusterSink;
 use tracer_output::sink::metrics::KernelCounts;
+use tracer_output::sink::otlp::OtlpSink;
 use tracer_output::sink::{Sink, leftover};
 use tracer_terminal::error::{self, Error, os_message};
 use tracer_terminal::status_line::StatusLine;
@@ -143,6 +144,9 @@ where
     if let Some(to) = config.cluster_output.clone() {
         sink.write_to(ClusterSink::start(to).map_err(|error| Error::Source(error::chain(&error)))?);
     }
+    if let Some(to) = config.otlp.clone() {
+        sink.push_to(OtlpSink::start(to)?);
+    }
     let server = config.serve.as_ref().map(|serve| {
         let (server, metrics) = serve::start(serve);
         if let Some(metrics) = metrics {
@@ -158,7 +162,7 @@ where
     let recorder = recording.map(|(file, path)| Recorder::new(file, path.display().to_string(), at_start.clone()));
     let start = start(config, &attached);
     let engine = Engine::new(sink, at_start, Some(clock::boot_ns));
-    let status_line = if config.daemon { None } else { StatusLine::open(config.output.is_ndjson_on_terminal()) };
+    let status_line = if config.daemon { None } else { StatusLine::open(config.output.is_json_on_terminal()) };
     let mut session =
         Session::new(attached.events, attached.changes, engine, recorder, config.daemon, server, status_line);
     session.begin(attached.since_boot_ns, start, attached.facts);

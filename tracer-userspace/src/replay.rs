@@ -56,7 +56,7 @@ fn analyse(config: &ReplayConfig) -> Result<u8, Error> {
         ));
     }
     let satisfied = engine.sink().is_satisfied();
-    let failed = engine.sink().output().has_failed();
+    let failed = engine.sink().has_failed();
     match ending {
         Ending::Headless(error) | Ending::Unreadable(error) | Ending::Cut(error) => return Err(error),
         Ending::End(_) | Ending::Enough => {}

@@ -69,6 +69,7 @@ fn config(file: PathBuf) -> LiveConfig {
         cluster: None,
         unavailable_source: None,
         cluster_output: None,
+        otlp: None,
         node_name: "n1".into(),
     }
 }

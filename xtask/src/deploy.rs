@@ -27,6 +27,10 @@ pub(crate) const VARIANTS: &[Variant] = &[
     Variant { overlay: "overlays/no-api", values: "api.enabled=false" },
     Variant { overlay: "overlays/kernel-before-5.11", values: "sysResource=true" },
     Variant {
+        overlay: "overlays/kubernetes-before-1.30",
+        values: r"appArmorProfile=null,podAnnotations.container\.apparmor\.security\.beta\.kubernetes\.io/tracer=unconfined",
+    },
+    Variant {
         overlay: "overlays/everything",
         values: "metrics.enabled=true,output.file.enabled=true,api.services=true,api.watchEvents=*,\
                  api.explain=true,api.condition=true,sysResource=true",

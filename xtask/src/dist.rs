@@ -23,7 +23,7 @@ pub(crate) struct Args {
 
 /// A target, as the command names it.
 #[derive(Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
-enum Target {
+pub(crate) enum Target {
     /// x86-64 with musl
     #[value(name = "x86_64-musl")]
     X86,
@@ -37,6 +37,22 @@ impl Target {
         match self {
             Self::X86 => "x86_64-unknown-linux-musl",
             Self::Arm => "aarch64-unknown-linux-gnu",
+        }
+    }
+
+    /// As images name it.
+    pub(crate) const fn architecture(self) -> &'static str {
+        match self {
+            Self::X86 => "amd64",
+            Self::Arm => "arm64",
+        }
+    }
+
+    /// Removes symbols.
+    pub(crate) const fn strip(self) -> &'static str {
+        match self {
+            Self::X86 => "strip",
+            Self::Arm => "aarch64-linux-gnu-strip",
         }
     }
 
@@ -71,27 +87,32 @@ const UNWINDER: &str = "/usr/lib/llvm-14/lib/libunwind.a";
 
 /// The command.
 pub(crate) fn run(args: &Args) -> Result<()> {
-    setup::ensure(setup::Purpose::Build)?;
-    setup::packages(args.target.packages())?;
-    let what = format!("building tracer for {}", args.target.triple());
-    sh::step(&what, || sh::run(&mut cargo(args)?))?;
-    let profile = if args.quick { "debug" } else { "release" };
-    let program = sh::target().join(args.target.triple()).join(profile).join("tracer");
-    start(args.target, &program)?;
-    println!("{}", program.display());
+    println!("{}", build(args.target, args.quick)?.display());
     Ok(())
 }
 
-fn cargo(args: &Args) -> Result<Command> {
-    let triple = args.target.triple();
+/// Builds the program, starts it, and returns where it is.
+pub(crate) fn build(target: Target, quick: bool) -> Result<PathBuf> {
+    setup::ensure(setup::Purpose::Build)?;
+    setup::packages(target.packages())?;
+    let what = format!("building tracer for {}", target.triple());
+    sh::step(&what, || sh::run(&mut cargo(target, quick)?))?;
+    let profile = if quick { "debug" } else { "release" };
+    let program = sh::target().join(target.triple()).join(profile).join("tracer");
+    start(target, &program)?;
+    Ok(program)
+}
+
+fn cargo(target: Target, quick: bool) -> Result<Command> {
+    let triple = target.triple();
     let mut cargo = sh::cargo(&["build", "--locked", "--package", "tracer-userspace", "--bin", "tracer"]);
     cargo.args(["-Zbuild-std=std,panic_unwind", "--target", triple]);
-    if !args.quick {
+    if !quick {
         cargo.arg("--release");
     }
-    let gcc = args.target.gcc();
+    let gcc = target.gcc();
     let mut flags = vec![format!("-Clinker={gcc}"), "-Ctarget-feature=+crt-static".to_owned()];
-    if args.target == Target::X86 {
+    if target == Target::X86 {
         // musl-gcc knows no static executable that is position-independent.
         flags.extend(["-Clink-self-contained=no", "-Crelocation-model=static"].map(str::to_owned));
         flags.push(format!("-L{}", unwinder()?.display()));

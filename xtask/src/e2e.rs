@@ -1,8 +1,10 @@
 //! `cargo xtask e2e`: the tracer beside a real kubelet. Makes pods in the cluster of KUBECONFIG whose probes fail, on
-//! the node that this runs on, and holds each verdict against what was made.
+//! the node that this runs on, and holds each verdict against what was made. tracer is a process of this node, or, with
+//! `--containerd`, a pod of each DaemonSet that `deploy/` renders to.
 
 mod cases;
 mod cluster;
+mod daemonset;
 mod node;
 mod watch;
 
@@ -38,6 +40,21 @@ pub(crate) struct Args {
     /// Only cases whose name begins so
     #[arg(long, value_name = "PREFIX")]
     only: Option<String>,
+    /// tracer as a pod: load its image into the containerd of this socket, apply the manifests of deploy/
+    #[arg(long, value_name = "SOCKET", conflicts_with = "tracer")]
+    containerd: Option<PathBuf>,
+    /// ctr
+    #[arg(long, default_value = "ctr", value_name = "PROGRAM")]
+    ctr: PathBuf,
+    /// The image, as `cargo xtask image` made it [default: it is made, of an optimised binary]
+    #[arg(long, value_name = "FILE", requires = "containerd")]
+    archive: Option<PathBuf>,
+    /// Only manifests whose name begins so
+    #[arg(long, value_name = "PREFIX", requires = "containerd")]
+    manifest: Option<String>,
+    /// A command of the shell that restarts a part of the node, run while probes fail; repeatable
+    #[arg(long, value_name = "COMMAND", requires = "containerd")]
+    disturb: Vec<String>,
     /// Seconds until every verdict must be there
     #[arg(long, default_value_t = 120, value_name = "SECONDS")]
     patience: u64,
@@ -48,6 +65,15 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     if !nix::unistd::geteuid().is_root() {
         return Err(sh::missing("e2e loads eBPF programs and changes rules of this node: run it as root".into()));
     }
+    let cluster = Cluster::new(&args.kubectl, &args.kubeconfig, &args.node, &args.image)?;
+    let wanted = |case: &&Case| args.only.as_ref().is_none_or(|only| case.name.starts_with(only.as_str()));
+    let cases: Vec<&Case> = CASES.iter().filter(wanted).collect();
+    if cases.is_empty() {
+        bail!("no case begins with {:?}", args.only.as_deref().unwrap_or_default());
+    }
+    if let Some(socket) = &args.containerd {
+        return daemonset::play(args, socket, &cluster, &cases);
+    }
     let tracer = match &args.tracer {
         Some(program) => program.clone(),
         None => {
@@ -55,12 +81,6 @@ pub(crate) fn run(args: &Args) -> Result<()> {
             sh::release_bin("tracer")
         }
     };
-    let cluster = Cluster::new(&args.kubectl, &args.kubeconfig, &args.node, &args.image)?;
-    let wanted = |case: &&Case| args.only.as_ref().is_none_or(|only| case.name.starts_with(only.as_str()));
-    let cases: Vec<&Case> = CASES.iter().filter(wanted).collect();
-    if cases.is_empty() {
-        bail!("no case begins with {:?}", args.only.as_deref().unwrap_or_default());
-    }
     let told = sh::step(&format!("{} pods whose probes fail", cases.len()), || play(args, &tracer, &cluster, &cases))?;
     report(&cases, &told)
 }

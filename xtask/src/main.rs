@@ -1,9 +1,10 @@
-//! The project's own commands: `cargo xtask setup|dist|test|demo|e2e|bench|check|vm|bless|fixtures`.
+//! The project's own commands: `cargo xtask setup|dist|image|test|demo|e2e|bench|check|vm|bless|fixtures`.
 //!
 //! ```text
 //! setup      installs what building and testing need
 //! build      the eBPF object, the binaries
 //! dist       the static binary of the image, for one processor
+//! image      the image, for all of them
 //! vm         one command under another kernel: `kernels` fetches, `virtme` boots, `guest` is the script inside
 //! test       unit tests, scenarios on this kernel and in VMs, one matrix
 //! demo       the failures and their verdicts, on this machine
@@ -29,6 +30,7 @@ mod deploy;
 mod dist;
 mod e2e;
 mod fixtures;
+mod image;
 mod packages;
 mod report;
 mod setup;
@@ -57,6 +59,8 @@ enum Command {
     Setup(setup::Args),
     /// Build the static binary for one processor, and start it
     Dist(dist::Args),
+    /// Build the image as an OCI archive, and load it into containerd
+    Image(image::Args),
     /// The tests: on this kernel and in a virtual machine; `--all`: in each of them
     Test(test::Args),
     /// Make the failures on this machine and show the verdicts
@@ -89,6 +93,7 @@ fn dispatch(command: Command) -> Result<()> {
     match command {
         Command::Setup(args) => setup::run(&args),
         Command::Dist(args) => dist::run(&args),
+        Command::Image(args) => image::run(&args),
         Command::Test(args) => test::run(&args),
         Command::E2e(args) => e2e::run(&args),
         Command::Demo => demo::run(),

@@ -6,7 +6,7 @@ use super::{Finding, Options, Status, exit_code, lacks_prober, run};
 use tracer_model::record::{Body, Record, SCHEMA};
 use tracer_node::clock;
 use tracer_output::sink::output::Output;
-use tracer_output::sink::{Form, SinkConfig, findings, ndjson, wall_time};
+use tracer_output::sink::{Form, SinkConfig, findings, wall_time};
 use tracer_terminal::error::{self, Error};
 use tracer_terminal::screen::Screen;
 
@@ -40,8 +40,8 @@ pub fn doctor(config: &DoctorConfig) -> Result<u8, Error> {
             let screen = Screen { colour: config.output.colour, columns: output.columns().or(config.output.columns) };
             output.put(findings::table(&findings, &config.node_name, screen).as_bytes());
         }
-        Form::Ndjson => {
-            records(findings, &config.node_name).iter().for_each(|record| output.put(&ndjson::line(record)))
+        form @ (Form::Ndjson | Form::Otlp) => {
+            records(findings, &config.node_name).iter().for_each(|record| output.put(&form.line(record)))
         }
     }
     output.finish();

@@ -7,6 +7,7 @@ pub mod findings;
 pub mod leftover;
 pub mod metrics;
 pub mod ndjson;
+pub mod otlp;
 pub mod output;
 pub mod plain;
 pub mod pretty;
@@ -21,6 +22,7 @@ pub use self::config::{Form, SinkConfig};
 use crate::sink::cluster::ClusterSink;
 use crate::sink::filter::Filter;
 use crate::sink::metrics::{KernelCounts, Metrics};
+use crate::sink::otlp::OtlpSink;
 use crate::sink::output::Output;
 use crate::sink::pretty::Pretty;
 use crate::sink::printed::Printed;
@@ -55,6 +57,9 @@ pub struct Sink {
     last_time_boot_ns: u64,
     metrics: Option<Metrics>,
     cluster: Option<ClusterSink>,
+    otlp: Option<OtlpSink>,
+    /// Every record reached the OTLP endpoint, where there is one.
+    is_delivered: bool,
 }
 
 impl Sink {
@@ -83,6 +88,8 @@ impl Sink {
             last_time_boot_ns: 0,
             metrics: None,
             cluster: None,
+            otlp: None,
+            is_delivered: true,
         })
     }
 
@@ -101,6 +108,17 @@ impl Sink {
         self.cluster = Some(cluster);
     }
 
+    /// Also pushes records to an OTLP endpoint.
+    pub fn push_to(&mut self, otlp: OtlpSink) {
+        self.otlp = Some(otlp);
+    }
+
+    /// Something could not be written, or delivered, where it was meant to go.
+    #[must_use]
+    pub const fn has_failed(&self) -> bool {
+        self.output.has_failed() || !self.is_delivered
+    }
+
     /// Once a second in a live run: notices a reader that has gone, says what was lost, counts what is counted elsewhere.
     pub fn every_second(&mut self, now_boot_ns: u64, kernel: impl FnOnce() -> KernelCounts) {
         self.output.check_reader();
@@ -110,6 +128,9 @@ impl Sink {
             metrics.set_dropped(self.output.name(), self.output.dropped_so_far());
             if let Some(cluster) = &self.cluster {
                 metrics.set_dropped("events", cluster.dropped());
+            }
+            if let Some(otlp) = &self.otlp {
+                metrics.set_dropped("otlp", otlp.dropped());
             }
         }
     }
@@ -156,6 +177,7 @@ impl Sink {
         let totals = StopBody { verdicts, events, lost_events, reason: reason.to_owned(), ..self.totals.clone() };
         self.print(Decision { time_boot_ns, attempt: None, body: Body::Stop(totals) }, None);
         self.output.finish();
+        self.is_delivered = self.otlp.as_mut().is_none_or(OtlpSink::finish);
         // After the records: who ends the process may not wait as long.
         if let Some(cluster) = &mut self.cluster {
             cluster.finish();
@@ -201,6 +223,8 @@ impl Sink {
         self.emit_loss("output", records, now);
         let events = self.cluster.as_mut().map_or(0, ClusterSink::take_dropped);
         self.emit_loss("events", events, now);
+        let pushed = self.otlp.as_mut().map_or(0, OtlpSink::take_dropped);
+        self.emit_loss("otlp", pushed, now);
     }
 
     fn emit_loss(&mut self, place: &str, count: u64, now: u64) {
@@ -230,8 +254,11 @@ impl Sink {
             body: decision.body,
         };
         self.seq += 1;
+        if let Some(otlp) = &self.otlp {
+            otlp.take(&record);
+        }
         match self.form {
-            Form::Ndjson => self.output.put(&ndjson::line(&record)),
+            Form::Ndjson | Form::Otlp => self.output.put(&self.form.line(&record)),
             Form::Pretty => {
                 let screen = Screen { colour: self.colour, columns: self.output.columns().or(self.columns) };
                 self.output.put(self.pretty.text(&record, self.failed, screen).as_bytes());

@@ -66,7 +66,7 @@ pub struct OutputFlags {
         short,
         long,
         value_enum,
-        value_name = "pretty|json",
+        value_name = "pretty|json|otlp",
         hide_possible_values = true,
         env = "TRACER_OUTPUT",
         hide_env_values = true

@@ -41,6 +41,7 @@ pub(super) fn plan(
         services: files.services,
         kubelet_log: files.kubelet_log,
         cluster_output,
+        otlp: None,
         node_name,
     })
 }

@@ -6,6 +6,7 @@ use std::time::Duration;
 use tracer_output::serve::Serve;
 use tracer_output::sink::SinkConfig;
 use tracer_output::sink::cluster::ClusterOutput;
+use tracer_output::sink::otlp::OtlpConfig;
 use tracer_sources::NamedLog;
 use tracer_sources::cluster::ClusterConfig;
 
@@ -42,6 +43,8 @@ pub struct LiveConfig {
     pub unavailable_source: Option<String>,
     /// What is written to it.
     pub cluster_output: Option<ClusterOutput>,
+    /// `--otlp-endpoint`.
+    pub otlp: Option<OtlpConfig>,
     /// Name of this node.
     pub node_name: String,
 }

@@ -149,7 +149,7 @@ impl<S: EventSource> Session<S> {
         self.engine.stop(now, reason);
         let recorded = self.recorder.take().is_none_or(|recorder| recorder.finish(now));
         let satisfied = self.engine.sink().is_satisfied();
-        match (recorded && !self.engine.sink().output().has_failed(), satisfied) {
+        match (recorded && !self.engine.sink().has_failed(), satisfied) {
             (false, _) => 2,
             (true, true) => 1,
             (true, false) => 0,

@@ -102,6 +102,7 @@ fn config(scratch: &Scratch) -> LiveConfig {
         cluster: None,
         unavailable_source: None,
         cluster_output: None,
+        otlp: None,
         node_name: "n1".into(),
     }
 }

@@ -8,7 +8,7 @@ use super::shown::Item;
 use tracer_model::record::{Body, Cause, FindingBody, Record, SCHEMA, Status};
 use tracer_node::clock;
 use tracer_output::sink::output::Output;
-use tracer_output::sink::{Form, SinkConfig, ndjson, selftest, wall_time};
+use tracer_output::sink::{Form, SinkConfig, selftest, wall_time};
 use tracer_terminal::error::{self, Error};
 use tracer_terminal::screen::Screen;
 
@@ -67,7 +67,7 @@ impl Report {
         self.results.insert(finding.check.clone(), finding.status);
         let bytes = match self.form {
             Form::Pretty => selftest::row(&finding, self.screen).into_bytes(),
-            Form::Ndjson => ndjson::line(&self.record(finding)),
+            form @ (Form::Ndjson | Form::Otlp) => form.line(&self.record(finding)),
         };
         self.output.put(&bytes);
         // Each takes its time: it is shown when it is over.

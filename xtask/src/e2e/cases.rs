@@ -101,6 +101,8 @@ impl Case {
     }
 }
 
+/// While the runtime restarts (`--disturb`) no command runs.
+const NO_RUNTIME: &[&str] = &["exec_not_run"];
 const EXEC: &[&str] = &["exec_failed"];
 const REFUSED: &[&str] = &["connection_refused", "not_listening_yet"];
 
@@ -108,21 +110,22 @@ const REFUSED: &[&str] = &["connection_refused", "not_listening_yet"];
 pub(super) const CASES: &[Case] = &[
     Case::new("http-refused", "idle", REFUSED),
     Case::new("http-status", "httpd", &["app_status_failure"]),
-    Case::new("http-hang", "httpd", &["slow_response"]),
+    // An attempt that began before tracer did is known by its end only.
+    Case::new("http-hang", "httpd", &["slow_response"]).beside(&["unexplained"]),
     // Their server listens again for each attempt.
     Case::new("http-close", "close", &["closed_without_answer"]).beside(REFUSED),
     Case::new("http-garbage", "garbage", &["app_status_failure"]).beside(REFUSED),
     Case::new("tcp-refused", "idle", REFUSED),
-    Case::new("tcp-drop", "httpd", &["firewall_drop"]).path(Path::Rule("drop")),
+    Case::new("tcp-drop", "httpd", &["firewall_drop"]).path(Path::Rule("drop")).beside(&["unexplained"]),
     Case::new("tcp-reject", "httpd", &["firewall_reject"]).path(Path::Rule("reject")),
     Case::new("tcp-reset", "httpd", &["firewall_reject"]).path(Path::Rule("reject with tcp reset")),
     Case::new("tcp-no-route", "httpd", &["route_unreachable"]).path(Path::Route("unreachable")),
     // It prints nothing: kubelets before 1.24 say the same of one that does not end in time.
-    Case::new("exec-silent", "idle", &["unexplained"]),
-    Case::new("exec-status", "idle", EXEC),
-    Case::new("exec-words", "idle", EXEC),
-    Case::new("exec-no-program", "idle", EXEC),
-    Case::new("exec-timeout", "idle", &["exec_timeout", "unexplained"]),
+    Case::new("exec-silent", "idle", &["unexplained"]).beside(NO_RUNTIME),
+    Case::new("exec-status", "idle", EXEC).beside(NO_RUNTIME),
+    Case::new("exec-words", "idle", EXEC).beside(NO_RUNTIME),
+    Case::new("exec-no-program", "idle", EXEC).beside(NO_RUNTIME),
+    Case::new("exec-timeout", "idle", &["exec_timeout", "unexplained"]).beside(NO_RUNTIME),
 ];
 
 #[cfg(test)]

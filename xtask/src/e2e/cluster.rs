@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use anyhow::{Context as _, Result};
@@ -12,10 +13,11 @@ use super::cases::Case;
 use crate::sh;
 
 /// A cluster and the node of it that this machine is.
+#[derive(Clone)]
 pub(super) struct Cluster {
     kubectl: PathBuf,
     kubeconfig: PathBuf,
-    node: String,
+    pub(super) node: String,
     image: String,
 }
 
@@ -42,14 +44,16 @@ impl Cluster {
         Ok(cluster)
     }
 
-    fn kubectl(&self, args: &[&str]) -> Command {
+    pub(super) fn kubectl(&self, args: &[&str]) -> Command {
         let mut command = sh::command(&self.kubectl);
         command.arg("--kubeconfig").arg(&self.kubeconfig).args(args);
         command
     }
 
     pub(super) fn namespace(&self) -> Result<Namespace<'_>> {
-        let name = format!("tracer-e2e-{}", std::process::id());
+        // Unique within a run, too: a namespace takes its time to go.
+        static MADE: AtomicU32 = AtomicU32::new(0);
+        let name = format!("tracer-e2e-{}-{}", std::process::id(), MADE.fetch_add(1, Ordering::Relaxed));
         sh::capture(&mut self.kubectl(&["create", "namespace", &name]))?;
         Ok(Namespace { cluster: self, name })
     }

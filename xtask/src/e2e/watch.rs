@@ -11,7 +11,7 @@ use crate::sh;
 use crate::subject::Subject;
 
 /// What was said, by pod.
-type Told = BTreeMap<String, Vec<String>>;
+pub(super) type Told = BTreeMap<String, Vec<String>>;
 
 /// The tracer under test.
 pub(super) struct Tracer {
@@ -52,7 +52,7 @@ impl Tracer {
 }
 
 /// Of our pods: what stands last of each attempt would be enough; a cause that was revised counts, too.
-fn take(record: &Value, namespace: &str, told: &mut Told) {
+pub(super) fn take(record: &Value, namespace: &str, told: &mut Told) {
     println!("{record}");
     let pod = record["k8s"]["pod_name"].as_str().filter(|_| record["k8s"]["namespace"] == namespace);
     if let (Some(pod), Some(cause)) = (pod, record["verdict"]["cause"].as_str()) {

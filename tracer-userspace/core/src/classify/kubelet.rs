@@ -166,6 +166,9 @@ fn errored(probe: &KubeletProbe, k8s: &K8s, deleting: bool) -> Finding {
             (Cause::ExecFailed, "was not run: its container does not run, or is being stopped")
         }
         ProbeOutput::CommandNotRun => (cause_not_run(probe), "could not be run"),
+        _ if is_without_runtime(probe) => {
+            (Cause::ExecNotRun, "could not be run: the container runtime did not answer on its socket")
+        }
         _ => (Cause::ExecFailed, "could not be run, or how it ended is not known"),
     };
     let ends = if deleting { "; the pod is being deleted" } else { "" };
@@ -206,6 +209,12 @@ fn is_called_off(probe: &KubeletProbe) -> bool {
     probe.output.as_deref().is_some_and(|it| it.ends_with("context canceled"))
 }
 
+/// By the words of the kubelet's own gRPC client, where a runtime restarts or has ended.
+fn is_without_runtime(probe: &KubeletProbe) -> bool {
+    let words = probe.output.as_deref().filter(|_| probe.says == ProbeOutput::Other);
+    words.is_some_and(|it| it.starts_with("rpc error: code = Unavailable desc = connection error"))
+}
+
 /// What kept the runtime from starting the command, if that is neither the command nor the image.
 fn not_started_for(probe: &KubeletProbe) -> Option<&'static NotStarted> {
     let words = probe.output.as_deref().filter(|_| probe.says == ProbeOutput::CommandNotRun)?;
@@ -239,6 +248,10 @@ fn of_an_end(probe: &KubeletProbe, k8s: &K8s) -> Remediation {
 fn never_run(cause: Cause, probe: &KubeletProbe, k8s: &K8s) -> Remediation {
     if cause == Cause::ExecTimeout {
         return cause.fix();
+    }
+    if is_without_runtime(probe) {
+        return Remediation::from("Nothing to fix where the runtime restarts: the kubelet asks again by itself. Else see why it ended")
+            .run([Command::on_node("systemctl status containerd crio"), Command::on_node("journalctl -u containerd -u crio")]);
     }
     let image = || Remediation::from("put its program into the image, or correct the command");
     let fix = not_started_for(probe).map_or_else(image, NotStarted::remediation);
@@ -411,6 +424,11 @@ mod tests {
             words.replace("unable to start container process: can't open cgroup", "cannot exec in a paused container");
         assert_eq!(errored(ProbeOutput::CommandNotRun, &paused, false).verdict.cause.name(), "target_frozen");
         assert!(verdict.summary.contains("could not be run: the runtime could not use the container's cgroup"));
+        // As a kubelet 1.20 wrote while containerd restarted.
+        let words = "rpc error: code = Unavailable desc = connection error: desc = \"transport: Error while dialing dial unix /run/containerd/containerd.sock: connect: no such file or directory\"";
+        let away = errored(ProbeOutput::Other, words, false).verdict;
+        assert_eq!((away.cause.name(), away.remediation.to_string().contains("image")), ("exec_not_run", false));
+        assert!(away.summary.contains("the container runtime did not answer"), "{}", away.summary);
         let fix = &verdict.remediation;
         assert!(
             !fix.to_string().contains("image")

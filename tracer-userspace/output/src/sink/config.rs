@@ -7,6 +7,8 @@ use clap::ValueEnum;
 
 use super::filter::Filter;
 use super::output::Rotation;
+use super::{ndjson, otlp};
+use tracer_model::record::Record;
 
 /// Where records go and which.
 #[derive(Clone, Debug)]
@@ -30,10 +32,10 @@ pub struct SinkConfig {
 }
 
 impl SinkConfig {
-    /// NDJSON goes to a terminal, where nothing else may stand.
+    /// JSON goes to a terminal, where nothing else may stand.
     #[must_use]
-    pub fn is_ndjson_on_terminal(&self) -> bool {
-        self.form == Form::Ndjson && self.file.is_none() && io::stdout().is_terminal()
+    pub fn is_json_on_terminal(&self) -> bool {
+        self.form != Form::Pretty && self.file.is_none() && io::stdout().is_terminal()
     }
 }
 
@@ -45,4 +47,17 @@ pub enum Form {
     /// One JSON object a line.
     #[value(name = "json", alias = "ndjson")]
     Ndjson,
+    /// The same in OpenTelemetry's JSON.
+    Otlp,
+}
+
+impl Form {
+    /// A record as a line for machines.
+    #[must_use]
+    pub fn line(self, record: &Record) -> Vec<u8> {
+        match self {
+            Self::Pretty | Self::Ndjson => ndjson::line(record),
+            Self::Otlp => otlp::line(record),
+        }
+    }
 }

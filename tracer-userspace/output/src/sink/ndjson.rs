@@ -41,6 +41,12 @@ pub fn line(record: &Record) -> Vec<u8> {
     bytes
 }
 
+/// The same, as fields.
+#[must_use]
+pub(super) fn value(record: &Record) -> serde_json::Value {
+    serde_json::to_value(ordered(record)).unwrap_or_default()
+}
+
 /// The record with its keys in order.
 fn ordered(record: &Record) -> Line<'_> {
     let (r#type, fields) = match &record.body {

@@ -1,0 +1,113 @@
+//! Records as OTLP's log records. What OpenTelemetry's conventions have a name for has that name; each other field
+//! keeps its place in the record, below `tracer.`, so that a new field needs nothing here.
+
+use jiff::Timestamp;
+use serde_json::Value;
+
+use super::message::{AnyValue, KeyValue, LogRecord, Request, Resource, ResourceLogs, Scope, ScopeLogs};
+use crate::sink::ndjson;
+use tracer_model::record::Record;
+
+/// Fields of records, and the attributes of OpenTelemetry's conventions for them.
+const ATTRIBUTES: &[(&str, &str)] = &[
+    ("k8s.namespace", "k8s.namespace.name"),
+    ("k8s.pod_name", "k8s.pod.name"),
+    ("k8s.pod_uid", "k8s.pod.uid"),
+    ("k8s.container_name", "k8s.container.name"),
+    ("src.addr", "source.address"),
+    ("src.port", "source.port"),
+    ("dst.addr", "destination.address"),
+    ("dst.port", "destination.port"),
+    ("process.pid", "process.pid"),
+    ("http_status", "http.response.status_code"),
+];
+
+/// What a log record has a field for.
+const ELSEWHERE: &[&str] = &["time", "node_name"];
+
+/// A name of OpenTelemetry's severities, and its number.
+type Severity = (&'static str, i32);
+const INFO: Severity = ("INFO", 9);
+const WARN: Severity = ("WARN", 13);
+const ERROR: Severity = ("ERROR", 17);
+
+/// One record.
+pub(super) fn log_record(record: &Record) -> LogRecord {
+    let json = ndjson::value(record);
+    let text = |pointer| json.pointer(pointer).and_then(Value::as_str);
+    let body = ["/verdict/summary", "/summary", "/observed", "/type"].into_iter().find_map(text);
+    let (severity_text, severity_number) = severity(&json);
+    let mut attributes = Vec::new();
+    flatten("", &json, &mut attributes);
+    attributes.extend(network(&json));
+    attributes.extend(workload(&json));
+    LogRecord {
+        time_unix_nano: unix_nano(&record.time),
+        // A record is made when its decision is: the two times are one.
+        observed_time_unix_nano: unix_nano(&record.time),
+        severity_number,
+        severity_text: severity_text.to_owned(),
+        event_name: format!("tracer.{}", text("/type").unwrap_or_default()),
+        body: body.map(|text| AnyValue::from(Value::from(text))),
+        attributes,
+    }
+}
+
+/// Records of one node as one request. `instance`: the run that they are of.
+pub(super) fn request(node_name: &str, instance: Option<&str>, log_records: Vec<LogRecord>) -> Request {
+    let mut attributes = vec![
+        KeyValue::new("service.name", "tracer"),
+        KeyValue::new("service.version", env!("CARGO_PKG_VERSION")),
+        KeyValue::new("k8s.node.name", node_name),
+    ];
+    attributes.extend(instance.map(|instance| KeyValue::new("service.instance.id", instance)));
+    let scope = Scope { name: "tracer".to_owned(), version: env!("CARGO_PKG_VERSION").to_owned() };
+    let scope_logs = vec![ScopeLogs { scope: Some(scope), log_records }];
+    Request { resource_logs: vec![ResourceLogs { resource: Some(Resource { attributes }), scope_logs }] }
+}
+
+/// Nanoseconds since 1970; OTLP's 0 is an unknown time.
+fn unix_nano(time: &str) -> u64 {
+    time.parse::<Timestamp>().ok().and_then(|time| time.as_nanosecond().try_into().ok()).unwrap_or(0)
+}
+
+/// As the record says, else as its type and its status say.
+fn severity(json: &Value) -> Severity {
+    let text = |pointer| json.pointer(pointer).and_then(Value::as_str);
+    match (text("/severity"), text("/type"), text("/verdict/outcome").or_else(|| text("/status"))) {
+        (Some("error"), ..) | (None, Some("verdict"), Some("failure")) | (None, Some("finding"), Some("fail")) => ERROR,
+        (Some("warning"), ..) | (None, Some("loss"), _) | (None, Some("finding"), Some("warn")) => WARN,
+        _ => INFO,
+    }
+}
+
+/// The fields of an object, those of objects in it included, by their path.
+fn flatten(path: &str, json: &Value, attributes: &mut Vec<KeyValue>) {
+    match json {
+        Value::Object(fields) => {
+            for (name, value) in fields.iter().filter(|(name, _)| path != "" || !ELSEWHERE.contains(&name.as_str())) {
+                let path = if path.is_empty() { name.clone() } else { format!("{path}.{name}") };
+                flatten(&path, value, attributes);
+            }
+        }
+        value => {
+            let known = ATTRIBUTES.iter().find(|(field, _)| *field == path).map(|(_, name)| (*name).to_owned());
+            attributes.push(KeyValue::new(known.unwrap_or_else(|| format!("tracer.{path}")), value.clone()));
+        }
+    }
+}
+
+/// Which protocols a connection is of: all that tracer watches is TCP.
+fn network(json: &Value) -> Vec<KeyValue> {
+    let Some(address) = json.pointer("/dst/addr").and_then(Value::as_str) else { return Vec::new() };
+    let version = if address.contains(':') { "ipv6" } else { "ipv4" };
+    vec![KeyValue::new("network.transport", "tcp"), KeyValue::new("network.type", version)]
+}
+
+/// The workload under the name that the conventions have for its kind.
+fn workload(json: &Value) -> Option<KeyValue> {
+    let kind = json.pointer("/k8s/workload/kind")?.as_str()?;
+    let known = ["Deployment", "ReplicaSet", "StatefulSet", "DaemonSet", "Job", "CronJob"].contains(&kind);
+    let name = json.pointer("/k8s/workload/name")?.clone();
+    known.then(|| KeyValue::new(format!("k8s.{}.name", kind.to_lowercase()), name))
+}

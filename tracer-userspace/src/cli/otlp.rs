@@ -1,0 +1,93 @@
+//! The flags of the daemon alone: where it pushes records to, in OpenTelemetry's protocol.
+
+use clap::{Args, ValueEnum};
+use http::uri::PathAndQuery;
+use http::{HeaderName, HeaderValue, Uri};
+
+/// Where `tracer run` pushes records to.
+#[derive(Debug, Args)]
+#[command(next_help_heading = "OpenTelemetry")]
+pub struct OtlpFlags {
+    /// Push records to this endpoint, too (OTLP/HTTP, protobuf), e.g. http://collector:4318: a URL without a path gets /v1/logs
+    #[arg(long, value_name = "URL", env = "TRACER_OTLP_ENDPOINT", hide_env_values = true, value_parser = endpoint)]
+    pub otlp_endpoint: Option<Uri>,
+    /// A header of each request, repeatable; a secret belongs into TRACER_OTLP_HEADER, since a command line can be read by others
+    #[arg(
+        long = "otlp-header",
+        value_name = "NAME=VALUE",
+        env = "TRACER_OTLP_HEADER",
+        hide_env_values = true,
+        value_delimiter = ',',
+        value_parser = header,
+        requires = "otlp_endpoint"
+    )]
+    pub otlp_headers: Vec<(HeaderName, HeaderValue)>,
+    /// How requests are compressed
+    #[arg(
+        long,
+        value_enum,
+        value_name = "gzip|none",
+        default_value = "gzip",
+        hide_possible_values = true,
+        env = "TRACER_OTLP_COMPRESSION",
+        hide_env_values = true
+    )]
+    pub otlp_compression: Compression,
+}
+
+/// How requests are compressed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Compression {
+    /// By gzip.
+    Gzip,
+    /// Not at all.
+    None,
+}
+
+/// With its path: OTLP's own, where none is given.
+fn endpoint(text: &str) -> Result<Uri, String> {
+    let wrong = || "write a URL, e.g. http://collector:4318 or https://logs.example/v1/logs".to_owned();
+    let mut parts = text.trim().parse::<Uri>().map_err(|_| wrong())?.into_parts();
+    if !parts.scheme.as_ref().is_some_and(|scheme| ["http", "https"].contains(&scheme.as_str())) {
+        return Err(wrong());
+    }
+    if parts.path_and_query.as_ref().is_none_or(|path| path == "/") {
+        parts.path_and_query = Some(PathAndQuery::from_static("/v1/logs"));
+    }
+    Uri::from_parts(parts).map_err(|_| wrong())
+}
+
+/// A header whose value no message of ours shows.
+fn header(text: &str) -> Result<(HeaderName, HeaderValue), String> {
+    let (name, value) = text.split_once('=').ok_or("write NAME=VALUE")?;
+    let name = name.trim().parse().map_err(|_| "not the name of a header".to_owned())?;
+    let mut value = HeaderValue::from_str(value.trim()).map_err(|_| "not the value of a header".to_owned())?;
+    value.set_sensitive(true);
+    Ok((name, value))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_url_without_a_path_gets_that_of_logs() {
+        let taken = |text: &str| endpoint(text).map(|uri| uri.to_string());
+        assert_eq!(taken("http://c:4318").as_deref(), Ok("http://c:4318/v1/logs"));
+        assert_eq!(taken("https://c/").as_deref(), Ok("https://c/v1/logs"));
+        assert_eq!(taken("http://c/insert/v1/logs?a=b").as_deref(), Ok("http://c/insert/v1/logs?a=b"));
+        for wrong in ["", "c:4318", "/v1/logs", "ftp://c", "grpc://c:4317", "http://"] {
+            assert!(endpoint(wrong).is_err(), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn a_header_s_value_is_not_shown() {
+        let (name, value) = header("Authorization=Bearer a=b").expect("a header");
+        assert_eq!((name.as_str(), value.as_bytes()), ("authorization", b"Bearer a=b".as_slice()));
+        assert!(!format!("{value:?}").contains("Bearer"));
+        for wrong in ["authorization", "a b=c", "a=b\nc"] {
+            assert!(header(wrong).is_err(), "{wrong}");
+        }
+    }
+}

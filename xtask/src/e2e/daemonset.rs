@@ -1,0 +1,310 @@
+//! tracer as it is shipped: an image of this checkout, the DaemonSets of `deploy/`, and the records of their pod.
+
+use std::io::{BufRead as _, BufReader};
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, Result, bail, ensure};
+use serde_json::Value;
+
+use super::cluster::Cluster;
+use super::watch::{Told, take};
+use super::{Args, Case, node, report};
+use crate::deploy::{self, Renderer, VARIANTS};
+use crate::dist::Target;
+use crate::{image, sh};
+
+/// Objects of `deploy/`, and how they were made.
+struct Manifest {
+    name: String,
+    objects: String,
+}
+
+/// All cases with the plain manifest, in which parts of the node and the DaemonSet itself are restarted, too; the first
+/// case with each of the others.
+pub(super) fn play(args: &Args, socket: &Path, cluster: &Cluster, cases: &[&Case]) -> Result<()> {
+    let archive = args.archive.clone().map_or_else(|| image::build(&[Target::X86], false), Ok)?;
+    sh::step("loading the image", || image::load(&args.ctr, socket, &archive))?;
+    let wanted = |it: &Manifest| args.manifest.as_ref().is_none_or(|only| it.name.starts_with(only.as_str()));
+    for manifest in manifests()?.iter().filter(|manifest| wanted(manifest)) {
+        if manifest.objects.contains("SYS_RESOURCE") && !has_sys_resource()? {
+            println!("skip  {}: this node has no SYS_RESOURCE to give", manifest.name);
+            continue;
+        }
+        let is_plain = manifest.name == PLAIN;
+        let (cases, disturb) = if is_plain { (cases, Some(&args.disturb[..])) } else { (&cases[..1], None) };
+        let patience = Duration::from_secs(args.patience);
+        let told = sh::step(&manifest.name, || Scene { cluster, cases, patience }.play(manifest, disturb))?;
+        report(cases, &told)?;
+    }
+    Ok(())
+}
+
+const PLAIN: &str = "daemonset.yaml";
+
+/// The plain manifest as it is, each overlay, the chart with the values that mean the same.
+fn manifests() -> Result<Vec<Manifest>> {
+    let renderer = Renderer::find()?.context("kubectl and helm, which render deploy/, cannot be fetched")?;
+    let plain = Manifest { name: PLAIN.to_owned(), objects: deploy::text(&deploy::place().join(PLAIN))? };
+    let overlays = VARIANTS.iter().filter(|variant| variant.overlay != "base").map(|variant| {
+        let name = variant.overlay.to_owned();
+        renderer.kustomize(variant).map(|objects| Manifest { name, objects })
+    });
+    let charts = VARIANTS.iter().map(|variant| {
+        let name = format!("chart {}", variant.values);
+        // The chart leaves its namespace to helm.
+        let namespace = "apiVersion: v1\nkind: Namespace\nmetadata: {name: tracer}\n---\n";
+        renderer.chart(variant.values).map(|objects| Manifest { name, objects: format!("{namespace}{objects}") })
+    });
+    std::iter::once(Ok(plain)).chain(overlays).chain(charts).collect()
+}
+
+/// A runtime gives no capability that it has not.
+fn has_sys_resource() -> Result<bool> {
+    let status = std::fs::read_to_string("/proc/1/status").context("/proc/1/status")?;
+    let set = status.lines().find_map(|line| line.strip_prefix("CapBnd:")).context("no CapBnd of process 1")?;
+    Ok(u64::from_str_radix(set.trim(), 16)? >> 24 & 1 == 1)
+}
+
+/// Pods that fail, beside a DaemonSet.
+struct Scene<'a> {
+    cluster: &'a Cluster,
+    cases: &'a [&'a Case],
+    patience: Duration,
+}
+
+impl Scene<'_> {
+    /// What was said of each pod. `disturb`: what to do to the node meanwhile, and then to the DaemonSet.
+    fn play(&self, manifest: &Manifest, disturb: Option<&[String]>) -> Result<Told> {
+        let namespace = self.cluster.namespace()?;
+        let daemonset = DaemonSet::apply(self.cluster, manifest, self.patience)?;
+        let mut told = Told::new();
+        let mut log = daemonset.log()?;
+        for case in self.cases {
+            self.cluster.create(&namespace.name, case)?;
+        }
+        let addresses = self.cluster.addresses(&namespace.name, self.patience)?;
+        let _made = node::break_paths(self.cases, &addresses)?;
+        self.explained(&log, &namespace.name, &mut told)?;
+        for command in disturb.unwrap_or_default() {
+            sh::step(&format!("meanwhile {command}"), || sh::run(sh::command("sh").args(["-ec", command])))?;
+            self.explained_again(&log, &namespace.name, &mut told)?;
+        }
+        if disturb.is_some() {
+            for change in [DaemonSet::delete_pod, DaemonSet::update] {
+                change(&daemonset, &log)?;
+                log.finish(&namespace.name, &mut told, self.patience)?;
+                log = daemonset.log()?;
+                // Each is explained by the new pod, too.
+                let mut by_new = Told::new();
+                self.explained(&log, &namespace.name, &mut by_new)?;
+                for (pod, causes) in by_new {
+                    told.entry(pod).or_default().extend(causes);
+                }
+            }
+        }
+        daemonset.ensure_stayed_ready()?;
+        drop(daemonset);
+        log.finish(&namespace.name, &mut told, self.patience)?;
+        Ok(told)
+    }
+
+    /// Until each pod has its verdict, or the time is over: the report says of which it has none.
+    fn explained(&self, log: &Log, namespace: &str, told: &mut Told) -> Result<()> {
+        let is_told = |told: &Told, case: &&Case| told.get(case.name).is_some_and(|causes| case.is_named_by(causes));
+        log.wait(namespace, told, self.patience, |told, _| self.cases.iter().all(|case| is_told(told, case))).map(drop)
+    }
+
+    /// Until a failure from now on has its verdict.
+    fn explained_again(&self, log: &Log, namespace: &str, told: &mut Told) -> Result<()> {
+        let now = sh::capture(sh::command("date").args(["--utc", "+%Y-%m-%dT%H:%M:%S"]))?;
+        let is_new = |record: &Value| {
+            record["verdict"].is_object()
+                && record["k8s"]["namespace"] == namespace
+                && record["time"].as_str().is_some_and(|time| time > now.trim())
+        };
+        let explained = log.wait(namespace, told, self.patience, |_, record| is_new(record))?;
+        ensure!(explained, "no failure was explained within {} s after it", self.patience.as_secs());
+        Ok(())
+    }
+}
+
+/// A DaemonSet that runs; its objects go with the value.
+struct DaemonSet<'a> {
+    cluster: &'a Cluster,
+    manifest: &'a Manifest,
+    patience: Duration,
+}
+
+impl Drop for DaemonSet<'_> {
+    fn drop(&mut self) {
+        let mut delete = self.cluster.kubectl(&["delete", "--wait", "-f", "-"]);
+        if let Err(error) = sh::feed(delete.stdout(Stdio::null()), &self.manifest.objects) {
+            eprintln!("xtask: objects of {} are left over: {error:#}", self.manifest.name);
+        }
+    }
+}
+
+impl<'a> DaemonSet<'a> {
+    /// Applies the objects and waits until the pod is ready.
+    fn apply(cluster: &'a Cluster, manifest: &'a Manifest, patience: Duration) -> Result<Self> {
+        let daemonset = Self { cluster, manifest, patience };
+        // The server of an older cluster drops the fields that it does not know.
+        let mut apply = cluster.kubectl(&["apply", "--validate=false", "-f", "-"]);
+        sh::feed(apply.stdout(Stdio::null()), &manifest.objects)?;
+        daemonset.ready()?;
+        Ok(daemonset)
+    }
+
+    fn kubectl(&self, args: &[&str]) -> Result<String> {
+        sh::capture(self.cluster.kubectl(&["--namespace=tracer"]).args(args))
+    }
+
+    /// Until every pod of the newest template is ready.
+    fn ready(&self) -> Result<()> {
+        let limit = format!("--timeout={}s", self.patience.as_secs());
+        self.kubectl(&["rollout", "status", "daemonset/tracer", &limit]).map(drop)
+    }
+
+    /// The records of its pod on this node, from the first on.
+    fn log(&self) -> Result<Log> {
+        let file = self.manifest.objects.split("--output-file=").nth(1).and_then(|rest| rest.split(['"', '\n']).next());
+        if let Some(path) = file {
+            let mut tail = sh::command("tail");
+            tail.args(["--lines=+1", "--follow=name", "--retry", path]);
+            return Log::of(Carrier::File, tail, path.to_owned(), self.cluster);
+        }
+        let node = format!("--field-selector=spec.nodeName={},status.phase=Running", self.cluster.node);
+        let list =
+            self.kubectl(&["get", "pods", "--selector=app.kubernetes.io/name=tracer", &node, "--output=name"])?;
+        let [pod] = list.lines().collect::<Vec<_>>()[..] else { bail!("not one pod of the DaemonSet here: {list:?}") };
+        let logs = self.cluster.kubectl(&["--namespace=tracer", "logs", "--follow", pod]);
+        Log::of(Carrier::Api, logs, pod.to_owned(), self.cluster)
+    }
+
+    fn delete_pod(&self, log: &Log) -> Result<()> {
+        self.kubectl(&["delete", "--wait", &log.name])?;
+        self.ready()
+    }
+
+    /// A rolling update: another template, so another pod.
+    fn update(&self, _: &Log) -> Result<()> {
+        self.kubectl(&["set", "env", "daemonset/tracer", "TRACER_LOG=info"])?;
+        self.ready()
+    }
+
+    /// Once it was ready it stayed so. Until then its startup probe may fail as often as the node is slow.
+    fn ensure_stayed_ready(&self) -> Result<()> {
+        let messages = "--output=jsonpath={range .items[*]}{.message}{\"\\n\"}{end}";
+        let events = self.kubectl(&["get", "events", "--field-selector=reason=Unhealthy", messages])?;
+        let is_late =
+            |line: &&str| line.starts_with("Readiness probe failed") || line.starts_with("Liveness probe failed");
+        let failed: Vec<_> = events.lines().filter(is_late).collect();
+        ensure!(failed.is_empty(), "probes of tracer's own pod failed:\n  {}", failed.join("\n  "));
+        Ok(())
+    }
+}
+
+/// The records of a pod, followed over restarts of what carries them: each once, and none left out.
+struct Log {
+    name: String,
+    records: Receiver<Result<Value>>,
+}
+
+/// What carries records.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Carrier {
+    /// The log of a pod, which ends with it.
+    Api,
+    /// A file, in which there are records of earlier runs.
+    File,
+}
+
+impl Log {
+    #[expect(clippy::unnecessary_wraps, reason = "ends functions that fail")]
+    fn of(carrier: Carrier, command: Command, name: String, cluster: &Cluster) -> Result<Self> {
+        let (to, records) = channel();
+        let (cluster, pod) = (cluster.clone(), name.clone());
+        thread::spawn(move || {
+            if let Err(error) = follow(carrier, command, &pod, &cluster, &to) {
+                let _ = to.send(Err(error));
+            }
+        });
+        Ok(Self { name, records })
+    }
+
+    /// Takes records until it is enough, or the time is over, or no more can come. Whether it was enough.
+    fn wait(
+        &self,
+        namespace: &str,
+        told: &mut Told,
+        patience: Duration,
+        mut enough: impl FnMut(&Told, &Value) -> bool,
+    ) -> Result<bool> {
+        let deadline = Instant::now() + patience;
+        while let Ok(record) = self.records.recv_timeout(deadline.saturating_duration_since(Instant::now())) {
+            let record = record?;
+            take(&record, namespace, told);
+            if enough(told, &record) {
+                return Ok(true);
+            }
+        }
+        Ok(false)
+    }
+
+    /// The rest, which must end with `stop`: nothing that was decided is lost.
+    fn finish(&self, namespace: &str, told: &mut Told, patience: Duration) -> Result<()> {
+        let stopped = self.wait(namespace, told, patience, |_, record| record["type"] == "stop")?;
+        ensure!(stopped, "the records of {} end without `stop`", self.name);
+        Ok(())
+    }
+}
+
+/// Until `stop`, or until the pod is gone. The API server, the kubelet or the runtime may be away for a while.
+fn follow(
+    carrier: Carrier,
+    mut command: Command,
+    pod: &str,
+    cluster: &Cluster,
+    to: &Sender<Result<Value>>,
+) -> Result<()> {
+    let mut next = 0;
+    loop {
+        let mut child = Killed(command.stdout(Stdio::piped()).stderr(Stdio::null()).spawn()?);
+        let stdout = child.0.stdout.take().context("no standard output")?;
+        for line in BufReader::new(stdout).lines().map_while(Result::ok) {
+            // Diagnostics are in the same log.
+            let Ok(record) = serde_json::from_str::<Value>(&line) else { continue };
+            let seq = record["seq"].as_u64().context("a record without seq")?;
+            if carrier == Carrier::File && record["type"] == "start" {
+                next = 0;
+            }
+            if seq < next {
+                continue;
+            }
+            ensure!(seq == next, "{pod}: record {seq} comes after {next} records");
+            next += 1;
+            let is_last = carrier == Carrier::Api && record["type"] == "stop";
+            if to.send(Ok(record)).is_err() || is_last {
+                return Ok(());
+            }
+        }
+        let seen = cluster.kubectl(&["--namespace=tracer", "get", pod]).output()?;
+        ensure!(!String::from_utf8_lossy(&seen.stderr).contains("NotFound"), "{pod} is gone and left no `stop` record");
+        // What carries the log is away: there is no event to wait for.
+        thread::sleep(Duration::from_millis(300));
+    }
+}
+
+/// A process that does not outlive its value.
+struct Killed(Child);
+
+impl Drop for Killed {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
