@@ -1,6 +1,7 @@
 //! A node in network namespaces: a bridge `cni0` as a CNI plugin makes it, the node's own address
 //! on `eth0`, and pods behind veth pairs. The machine's own namespace is never touched.
 
+use std::fs;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::os::fd::AsFd as _;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -114,7 +115,9 @@ impl Pod {
     /// Stops its newest server, as SIGSTOP does. It can be killed all the same.
     pub fn halt(&self) -> Result<()> {
         let pid = self.server()?.pid();
-        Ok(kill(Pid::from_raw(pid.cast_signed()), Signal::SIGSTOP)?)
+        kill(Pid::from_raw(pid.cast_signed()), Signal::SIGSTOP)?;
+        // The signal is only sent: a thread that runs goes on until it meets it.
+        link::until(&format!("{pid} is stopped"), || is_stopped(pid))
     }
 
     /// Freezes its newest server, until the guard goes.
@@ -144,6 +147,17 @@ impl Pod {
     pub fn stop(&mut self) {
         self.servers.clear();
     }
+}
+
+/// All threads of the process are in state T.
+fn is_stopped(pid: u32) -> Result<bool> {
+    for task in fs::read_dir(format!("/proc/{pid}/task"))? {
+        let stat = fs::read_to_string(task?.path().join("stat"))?;
+        if !stat.rsplit_once(") ").is_some_and(|(_, rest)| rest.starts_with('T')) {
+            return Ok(false);
+        }
+    }
+    Ok(true)
 }
 
 /// A node with its pods. Everything goes on drop: processes first, then names.

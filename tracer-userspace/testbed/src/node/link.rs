@@ -35,7 +35,7 @@ pub(super) fn solicitable(ns: &Netns, address: Ipv6Addr) -> Result<()> {
     })
 }
 
-fn until(what: &str, mut done: impl FnMut() -> Result<bool>) -> Result<()> {
+pub(super) fn until(what: &str, mut done: impl FnMut() -> Result<bool>) -> Result<()> {
     let deadline = Instant::now() + PATIENCE;
     while !done()? {
         if Instant::now() > deadline {
