@@ -1,17 +1,17 @@
 //! `cargo xtask bless`: makes the generated files again; `--check` says which are out of date.
 //!
-//! They are the list of the causes (`docs/causes/README.md`), the schema of the records (`docs/schema.json`), the incidents
-//! (`docs/incidents.md`) the picture of README (`docs/attach.svg`) and a page of `tracer report`
-//! (`docs/report-example.html`), which come out of the tracer itself,
-//! and the plain manifest (`deploy/daemonset.yaml`). The snapshots of tests are not among them: `cargo insta` has those.
+//! They are the list of the causes, the schema of the records, the transcripts of the incidents, the picture of README and a
+//! page of `tracer report`, which come out of the tracer itself, and the plain manifest (`deploy/daemonset.yaml`). The
+//! snapshots of tests are not among them: `cargo insta` has those.
 
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 
+use anstyle_svg::{Term, WIN10_CONSOLE};
 use anyhow::{Context as _, Result, bail};
 
-use crate::{deploy, picture, report, sh, transcripts};
+use crate::{deploy, report, sh, tracer};
 
 /// What to do with the generated files.
 #[derive(clap::Args)]
@@ -21,35 +21,28 @@ pub(crate) struct Args {
     check: bool,
 }
 
-/// Contents of generated files; none: the file must not be.
-type Files = BTreeMap<PathBuf, Option<String>>;
+/// Contents of generated files.
+type Files = BTreeMap<PathBuf, String>;
 
 /// The command.
 pub(crate) fn run(args: &Args) -> Result<()> {
-    if args.check { check() } else { bless() }
+    if args.check {
+        return check();
+    }
+    for (path, content) in stale()? {
+        println!("{}", shown(&path));
+        fs::write(&path, content)?;
+    }
+    Ok(())
 }
 
 /// Fails if a generated file is not what the tracer makes now.
 pub(crate) fn check() -> Result<()> {
-    let stale = stale()?;
-    if stale.is_empty() {
+    let names: Vec<_> = stale()?.keys().map(|path| shown(path)).collect();
+    if names.is_empty() {
         return Ok(());
     }
-    let names: Vec<_> = stale.keys().map(|path| shown(path)).collect();
     bail!("generated files are out of date, run `cargo xtask bless` and look at the changes: {}", names.join(", "))
-}
-
-fn bless() -> Result<()> {
-    for (path, content) in stale()? {
-        println!("{}", shown(&path));
-        if let Some(content) = content {
-            fs::create_dir_all(path.parent().unwrap_or(sh::root()))?;
-            fs::write(&path, content)?;
-        } else {
-            fs::remove_file(&path)?;
-        }
-    }
-    Ok(())
 }
 
 fn shown(path: &Path) -> String {
@@ -58,62 +51,68 @@ fn shown(path: &Path) -> String {
 
 /// Those files that are not as they should be.
 fn stale() -> Result<Files> {
-    let build = ["build", "--quiet", "-p", "tracer-userspace", "--bin", "tracer"];
-    sh::step("building the tracer that makes the files", || sh::run(&mut sh::cargo(&build)))?;
-    let mut files = Files::new();
-    files.insert(sh::root().join("docs/causes/README.md"), Some(tracer(&["explain", "--markdown"])?));
-    files.insert(sh::root().join("docs/schema.json"), Some(tracer(&["schema"])?));
-    let page = sh::root().join("docs/incidents.md");
-    let told = transcripts::told(&fs::read_to_string(&page)?, &sh::debug_bin("tracer"))?;
-    files.insert(page, Some(told));
-    files.insert(sh::root().join("docs/report-example.html"), Some(report::example(&sh::debug_bin("tracer"))?));
-    files.insert(sh::root().join("docs/attach.svg"), Some(picture::drawn(&sh::debug_bin("tracer"))?));
+    tracer::build()?;
+    let docs = sh::root().join("docs");
+    let incidents = docs.join("incidents.md");
+    let mut files = Files::from([
+        (docs.join("causes/README.md"), tracer::output(&["explain", "--markdown"])?),
+        (docs.join("schema.json"), tracer::output(&["schema"])?),
+        (docs.join("report-example.html"), report::example()?),
+        (docs.join("attach.svg"), picture()?),
+        (incidents.clone(), with_transcripts(&fs::read_to_string(incidents)?)?),
+    ]);
     files.extend(deploy::generated()?);
-    files.retain(|path, content| fs::read_to_string(path).ok() != *content);
+    files.retain(|path, content| fs::read_to_string(path).ok().as_ref() != Some(content));
     Ok(files)
 }
 
-/// The folders with a recording, sorted.
-pub(crate) fn cases(place: &Path) -> Vec<PathBuf> {
-    let mut cases = Vec::new();
-    for folder in fs::read_dir(place).into_iter().flatten().flatten().map(|entry| entry.path()) {
-        if folder.join("observations.ndjson").is_file() {
-            cases.push(folder.clone());
-        }
-        if folder.is_dir() {
-            cases.extend(self::cases(&folder));
-        }
-    }
-    cases.sort();
-    cases
-}
+/// What begins a transcript, and what ends it.
+const COMMAND: &str = "$ tracer replay ";
+const FENCE: &str = "```";
+/// Rows of a block begin so: below the first line they name the missing hooks.
+const ROW: &str = "  ";
 
-/// The verdicts of a replay. The number of a record counts those before it that are no verdicts.
-pub(crate) fn golden(program: &Path, observations: &Path) -> Result<String> {
-    let input = observations.to_str().context("the name of a fixture is not UTF-8")?;
-    verdicts(&tracer_at(program, &["replay", input, "--output", "ndjson"])?)
-}
-
-/// The verdicts among the records: the others tell of the run, such as the version.
-fn verdicts(text: &str) -> Result<String> {
-    let records = sh::records(text)?;
-    let verdicts = text.lines().zip(records).filter(|(_, record)| record["type"] == "verdict");
-    Ok(verdicts.map(|(line, _)| format!("{line}\n")).collect())
-}
-
-/// What the tracer prints; its environment must not change it.
-fn tracer(args: &[&str]) -> Result<String> {
-    tracer_at(&sh::debug_bin("tracer"), args)
-}
-
-fn tracer_at(program: &Path, args: &[&str]) -> Result<String> {
-    let mut tracer = sh::command(program);
-    for (name, _) in std::env::vars_os() {
-        if name.to_string_lossy().starts_with("TRACER_") {
-            tracer.env_remove(name);
+/// The page with what the commands in it print. The text around is written by hand.
+fn with_transcripts(page: &str) -> Result<String> {
+    let (mut out, mut lines) = (Vec::new(), page.lines());
+    while let Some(line) = lines.next() {
+        out.push(line.to_owned());
+        if let Some(args) = line.strip_prefix(COMMAND) {
+            lines.by_ref().take_while(|line| !line.starts_with(FENCE)).for_each(drop);
+            let text = tracer::output(&["replay"].into_iter().chain(args.split(' ')).collect::<Vec<_>>())?;
+            let mut printed = text.lines().map(str::to_owned);
+            out.extend(printed.next());
+            out.extend(printed.skip_while(|line| line.starts_with(ROW)));
+            out.push(FENCE.to_owned());
         }
     }
-    sh::capture(tracer.args(args))
+    Ok(out.join("\n") + "\n")
+}
+
+/// The recording of the picture.
+const PICTURED: &str = "tests/fixtures/loopback_down/any-v4/observations.ndjson";
+/// Records of it with a time: an event of the node, and the verdict that follows from it.
+const BLOCKS: usize = 2;
+
+/// A verdict as a terminal shows it.
+fn picture() -> Result<String> {
+    let mut replay = tracer::command();
+    replay.args(["replay", "-o", "pretty", PICTURED]).env("COLUMNS", "104").env("CLICOLOR_FORCE", "1");
+    let page = sh::capture(&mut replay)?;
+    let lines = first_blocks(&page).context("the replay for the picture has no records")?;
+    let terminal = format!("\u{1b}[2m#\u{1b}[0m \u{1b}[1mtracer attach\u{1b}[0m\n\n{}", lines.join("\n"));
+    let (text, paper) = ((0xe6, 0xed, 0xf3), (0x16, 0x1b, 0x22));
+    let svg = Term::new().palette(WIN10_CONSOLE).fg_color(text.into()).bg_color(paper.into()).render_svg(&terminal);
+    // What is dimmed must still be read on a small screen.
+    Ok(svg.replace("opacity: 0.4", "opacity: 0.7"))
+}
+
+fn first_blocks(page: &str) -> Option<Vec<&str>> {
+    let begins = |line: &&str| line.starts_with(|c: char| c.is_ascii_digit());
+    let lines: Vec<&str> = page.lines().skip_while(|line| !begins(line)).take_while(|line| !line.is_empty()).collect();
+    let starts = (0..lines.len()).filter(|at| begins(&lines[*at]));
+    let end = starts.chain([lines.len()]).nth(BLOCKS)?;
+    Some(lines[..end].to_vec())
 }
 
 #[cfg(test)]
@@ -121,9 +120,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_verdicts_are_golden() {
-        let records = "{\"type\":\"start\"}\n{\"type\":\"verdict\",\"seq\":1}\n{\"type\":\"stop\"}\n";
-        assert_eq!(verdicts(records).ok().as_deref(), Some("{\"type\":\"verdict\",\"seq\":1}\n"));
-        assert!(verdicts("nonsense").is_err());
+    fn the_picture_has_the_first_blocks() {
+        let blocks = |page: &str| first_blocks(page).map(|lines| lines.join("|"));
+        let page = "tracer 0.1.0\n  without\n01:00  link_down\n  row\n01:01  <b>\n";
+        assert_eq!(blocks(page).as_deref(), Some("01:00  link_down|  row|01:01  <b>"));
+        assert_eq!(blocks(&format!("{page}01:02  no more\n")), blocks(page));
+        assert_eq!(blocks("tracer 0.1.0\n"), None);
     }
 }

@@ -1,39 +1,17 @@
-//! `cargo xtask build` and `build-ebpf`. The choice of the eBPF toolchain is made by `tracer-userspace/bpf/build.rs`.
+//! The binaries that other commands start. `tracer-userspace/bpf/build.rs` chooses the toolchain of the eBPF programs.
 
 use anyhow::Result;
 
 use crate::sh;
 
-/// What to build.
-#[derive(clap::Args)]
-pub(crate) struct Args {
-    /// With optimisation, as it is shipped
-    #[arg(long)]
-    release: bool,
-}
+const BINARIES: [&str; 6] = ["build", "-p", "tracer-userspace", "-p", "tracer-tests", "--bins"];
 
-/// Builds everything.
-pub(crate) fn run(args: &Args) -> Result<()> {
-    if args.release {
-        return release();
-    }
-    sh::step("building", || sh::run(&mut sh::cargo(&["build", "--workspace"])))
-}
-
-/// The shipped binary and the programs of the tests, optimised.
-pub(crate) fn release() -> Result<()> {
-    let args = ["build", "--release", "-p", "tracer-userspace", "-p", "tracer-tests", "--bins"];
-    sh::step("building the release binaries", || sh::run(&mut sh::cargo(&args)))
-}
-
-/// The same for the demo and the tests, in the one profile that they share.
+/// tracer and the programs of the tests, in the one profile that the demo and the tests share.
 pub(crate) fn programs() -> Result<()> {
-    let args = ["build", "-p", "tracer-userspace", "-p", "tracer-tests", "--bins"];
-    sh::step("building tracer and the programs of the tests", || sh::run(&mut sh::cargo(&args)))
+    sh::step("building tracer and the programs of the tests", || sh::run(&mut sh::cargo(&BINARIES)))
 }
 
-/// The eBPF programs, by the build script that embeds them.
-pub(crate) fn ebpf() -> Result<()> {
-    let args = ["build", "-p", "tracer-bpf"];
-    sh::step("building the eBPF programs", || sh::run(&mut sh::cargo(&args)))
+/// The same as they are shipped.
+pub(crate) fn release() -> Result<()> {
+    sh::step("building the release binaries", || sh::run(sh::cargo(&BINARIES).arg("--release")))
 }

@@ -9,7 +9,7 @@ use anyhow::{Context as _, Result};
 use serde::Deserialize as _;
 use serde_json::Value;
 
-use crate::{sh, tools};
+use crate::{packages, sh};
 
 /// One way to deploy: what kustomize and the chart must render alike.
 pub(crate) struct Variant {
@@ -29,7 +29,7 @@ pub(crate) const VARIANTS: &[Variant] = &[
     Variant {
         overlay: "overlays/everything",
         values: "metrics.enabled=true,output.file.enabled=true,api.services=true,api.watchEvents=*,\
-                 api.explain=true,api.condition=true,api.kubelet=true,sysResource=true",
+                 api.explain=true,api.condition=true,sysResource=true",
     },
 ];
 
@@ -42,7 +42,7 @@ pub(crate) struct Renderer {
 impl Renderer {
     /// `None`: they cannot be fetched.
     pub(crate) fn find() -> Result<Option<Self>> {
-        Ok(tools::programs()?.map(|programs| Self { programs }))
+        Ok(packages::programs()?.map(|programs| Self { programs }))
     }
 
     /// The objects of an overlay, as YAML.
@@ -106,7 +106,7 @@ pub(crate) fn compare(expected: (&str, &str), found: (&str, &str)) -> Result<()>
 }
 
 /// deploy/daemonset.yaml: the files of the base in one, with their comments; and the copy of the rules in the chart.
-pub(crate) fn generated() -> Result<BTreeMap<PathBuf, Option<String>>> {
+pub(crate) fn generated() -> Result<BTreeMap<PathBuf, String>> {
     let base = place().join("kustomize/base");
     let kustomization: Value = serde_yaml_ng::from_str(&text(&base.join("kustomization.yaml"))?)?;
     let resources = kustomization["resources"].as_array().context("the base has no resources")?;
@@ -118,7 +118,7 @@ pub(crate) fn generated() -> Result<BTreeMap<PathBuf, Option<String>>> {
     );
     let rules = text(&place().join("alerts/tracer.rules.yaml"))?;
     Ok(BTreeMap::from([
-        (place().join("daemonset.yaml"), Some(plain)),
-        (place().join("chart/files/tracer.rules.yaml"), Some(rules)),
+        (place().join("daemonset.yaml"), plain),
+        (place().join("chart/files/tracer.rules.yaml"), rules),
     ]))
 }

@@ -1,4 +1,4 @@
-//! The project's own commands: `cargo xtask setup|build|dist|test|confusion|demo|e2e|bench|check|vm|bless|fixtures`.
+//! The project's own commands: `cargo xtask setup|dist|test|demo|e2e|bench|check|vm|bless|fixtures`.
 //!
 //! ```text
 //! setup      installs what building and testing need
@@ -12,13 +12,12 @@
 //! check      what CI refuses: format, lints, licences, drift, host names, faults in deploy/
 //! deploy     what deploy/ renders to, for `check` and `bless`
 //! bless      the generated files
-//! firewalls  ufw and firewalld, fetched for tests
 //! fixtures   recordings of each story
-//! stories    docs/incidents.md, for `bless`
 //! report     the page of `tracer report` in a browser, for `check`
+//! tracer     what the tracer of the tests prints
 //! sh         processes and progress lines
 //! subject    a tracer and its records, for `e2e`
-//! tools      programs out of Debian's and PyPI's packages, for `check`
+//! packages   programs out of Debian's and PyPI's packages, for `check` and tests
 //! ```
 
 mod bench;
@@ -29,16 +28,14 @@ mod demo;
 mod deploy;
 mod dist;
 mod e2e;
-mod firewalls;
 mod fixtures;
-mod picture;
+mod packages;
 mod report;
 mod setup;
 mod sh;
 mod subject;
 mod test;
-mod tools;
-mod transcripts;
+mod tracer;
 mod vm;
 
 use std::process::ExitCode;
@@ -58,16 +55,10 @@ struct Cli {
 enum Command {
     /// Install what building, and with `--for test` testing, needs
     Setup(setup::Args),
-    /// Build the eBPF programs and the library that carries them
-    BuildEbpf,
-    /// Build everything
-    Build(build::Args),
     /// Build the static binary for one processor, and start it
     Dist(dist::Args),
     /// The tests: on this kernel and in a virtual machine; `--all`: in each of them
     Test(test::Args),
-    /// The matrix and the confusion table of the last run of the tests; fails if a cause was wrong
-    Confusion,
     /// Make the failures on this machine and show the verdicts
     Demo,
     /// The tracer beside a real kubelet: pods whose probes fail, in the cluster of KUBECONFIG; as root, on its node
@@ -97,11 +88,8 @@ fn main() -> ExitCode {
 fn dispatch(command: Command) -> Result<()> {
     match command {
         Command::Setup(args) => setup::run(&args),
-        Command::BuildEbpf => build::ebpf(),
-        Command::Build(args) => build::run(&args),
         Command::Dist(args) => dist::run(&args),
         Command::Test(args) => test::run(&args),
-        Command::Confusion => test::confusion(),
         Command::E2e(args) => e2e::run(&args),
         Command::Demo => demo::run(),
         Command::Bench(args) => bench::run(&args),

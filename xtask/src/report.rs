@@ -1,16 +1,13 @@
 //! The page of `tracer report` in a real browser: light and dark, wide and narrow. `look.html` says what has to be true
 //! of it: nothing fetched, nothing cut off, the cause on the first screen, and the evidence a click away.
 
-mod sample;
-
 use std::fs;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result, ensure};
-use serde_json::Value;
+use serde_json::{Value, json};
 
-use self::sample::Sample;
-use crate::sh;
+use crate::{sh, tracer};
 
 /// Chromium's numbers for a dark and a light scheme.
 const SCHEMES: [u32; 2] = [0, 1];
@@ -30,11 +27,10 @@ pub(crate) fn check() -> Result<()> {
     let place = sh::target().join("report");
     let _ = fs::remove_dir_all(&place);
     fs::create_dir_all(&place).with_context(|| place.display().to_string())?;
-    sh::run(&mut sh::cargo(&["build", "--quiet", "-p", "tracer-userspace", "--bin", "tracer"]))?;
-    let tracer = sh::debug_bin("tracer");
-    let incident = page(&tracer, &place, "incident", Sample::incident(&tracer)?)?;
-    let crowd = page(&tracer, &place, "crowd", Sample::crowd(&tracer)?)?;
-    let pages = format!("{}&{}", incident.display(), crowd.display());
+    tracer::build()?;
+    let zoo = page(&place, "zoo", &zoo(&place)?)?;
+    let crowd = page(&place, "crowd", &crowd()?)?;
+    let pages = format!("{}&{}", zoo.display(), crowd.display());
     let [dark, light] = SCHEMES.map(|scheme| look(browser, &place, scheme, &pages));
     let (dark, light) = (dark.context("dark")?, light.context("light")?);
     ensure!(dark != light, "light and dark have the same paper: {light}");
@@ -64,21 +60,57 @@ fn look(browser: &str, place: &Path, scheme: u32, pages: &str) -> Result<Value> 
     Ok(result["paper"].clone())
 }
 
-/// The page of the incident, for the documentation.
-pub(crate) fn example(tracer: &Path) -> Result<String> {
+/// The page of pods that fail in fifteen ways beside a real kubelet, for the documentation.
+pub(crate) fn example() -> Result<String> {
     let place = sh::target().join("report-example");
     fs::create_dir_all(&place).with_context(|| place.display().to_string())?;
-    let page = page(tracer, &place, "incident", Sample::incident(tracer)?)?;
+    let page = page(&place, "zoo", &zoo(&place)?)?;
     fs::read_to_string(&page).with_context(|| page.display().to_string())
 }
 
 /// Makes a page out of records.
-fn page(tracer: &Path, place: &Path, name: &str, sample: Sample) -> Result<PathBuf> {
-    let (records, page) = (format!("{name}.ndjson"), place.join(name).with_extension("html"));
-    fs::write(place.join(&records), sample.ndjson())?;
-    let mut report = sh::command(tracer);
+fn page(place: &Path, name: &str, records: &[Value]) -> Result<PathBuf> {
+    let (file, page) = (format!("{name}.ndjson"), place.join(name).with_extension("html"));
+    let lines: String = records.iter().map(|record| format!("{record}\n")).collect();
+    fs::write(place.join(&file), lines)?;
+    let mut report = tracer::command();
     // The page names its sources as they were given: here without a path.
-    report.current_dir(place).env_clear().args(["report", &records]).arg("--output-file").arg(&page);
+    report.current_dir(place).args(["report", &file]).arg("--output-file").arg(&page);
     sh::run(&mut report)?;
     Ok(page)
+}
+
+fn zoo(place: &Path) -> Result<Vec<Value>> {
+    let recording = place.join("zoo.observations");
+    fs::write(&recording, tracer::unpacked(&sh::root().join("tests/recordings/kubelet-1.36/zoo.ndjson.gz"))?)?;
+    tracer::replay(&recording)
+}
+
+/// A name that a page must not take for markup; `look.html` knows it, too.
+const HOSTILE: &str = "<img src=x onerror=alert(1)><script>window.xss=1</script>&amp;\"'";
+
+/// 250 pods on a node whose firewall drops, and one with a hostile name: a verdict, at other times and of other pods.
+fn crowd() -> Result<Vec<Value>> {
+    let fixture = sh::root().join("tests/fixtures/firewall_drop/any-v4/observations.ndjson");
+    let mut records = tracer::replay(&fixture)?;
+    records.retain(|record| record["type"] == "start" || record["type"] == "verdict");
+    let verdict = records.pop().context("a verdict of firewall_drop")?;
+    let of_pod = |namespace: &str, pod: &str, minute: u32| {
+        let mut verdict = verdict.clone();
+        verdict["time"] = json!(format!("2026-11-21T02:{:02}:{:02}.000000000Z", minute % 60, minute % 7));
+        verdict["k8s"]["namespace"] = json!(namespace);
+        verdict["k8s"]["pod_name"] = json!(pod);
+        verdict
+    };
+    for pod in 0..250_u32 {
+        let name = format!("worker-{pod}-5f6b8c9d7-{:05x}", pod * 7919);
+        records.extend((0..=pod % 13).map(|n| of_pod("batch", &name, n + pod)));
+    }
+    let mut hostile = of_pod(HOSTILE, HOSTILE, 59);
+    hostile["verdict"]["summary"] = json!(HOSTILE);
+    hostile["verdict"]["remediation"] = json!(HOSTILE);
+    hostile["verdict"]["evidence"][0]["text"] = json!(HOSTILE);
+    records.extend(std::iter::repeat_n(hostile, 40));
+    (0..).zip(&mut records).for_each(|(seq, record): (u64, _)| record["seq"] = json!(seq));
+    Ok(records)
 }

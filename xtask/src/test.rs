@@ -8,22 +8,17 @@
 //! rows       what a scenario on a kernel came to, and retries
 //! matrix     cause by kernel, Service proxy and address family
 //! confusion  what was made by what was said
-//! results    what a run leaves, for the two tables to be printed again
 //! report     the counts and the flaky tests of all of it
-//! quarantine tests that are known to be flaky
 //! ```
 
 mod confusion;
 mod hooks;
 mod matrix;
 mod nextest;
-mod quarantine;
 mod report;
-mod results;
 mod rows;
 mod scenarios;
 mod selftest;
-mod table;
 
 use std::collections::{BTreeSet, VecDeque};
 use std::sync::{Mutex, PoisonError};
@@ -34,8 +29,8 @@ use anyhow::Result;
 
 use crate::vm::{Place, RELEASES, Release, kernels, virtme};
 use crate::{build, setup, sh};
+use confusion::Table;
 use report::Report;
-pub(crate) use results::confusion;
 use rows::Run;
 pub(crate) use rows::{Outcome, Row};
 use scenarios::Scenarios;
@@ -128,12 +123,12 @@ fn fetch(releases: &[&Release]) -> Result<()> {
 
 /// The failures on this kernel and on those, and the tables of what came of them.
 fn on_kernels(args: &Args, releases: &[&'static Release], report: &mut Report) -> Result<()> {
-    let (mut runs, mut selftests) = (Vec::new(), Vec::new());
+    let mut runs = Vec::new();
     let here = Scenarios { place: Place::Here, suite: "all", args };
     if nix::unistd::geteuid().is_root() {
-        runs.push(here.retry(here.run()?));
+        runs.push(here.complete(here.run()?)?);
         if args.is_whole() {
-            selftests.push(selftest::run(args, Place::Here)?);
+            selftest::run(args, Place::Here, report)?;
         }
     } else {
         let skipped = here.names()?.len();
@@ -144,22 +139,19 @@ fn on_kernels(args: &Args, releases: &[&'static Release], report: &mut Report) -
     let places: Vec<Scenarios<'_>> = places.collect();
     // One at a time, when all others are over: a retry is for what a busy machine spoilt.
     for (place, run) in places.iter().zip(in_machines(&places, args.jobs)?) {
-        runs.push(place.retry(run));
+        runs.push(place.complete(run)?);
         if args.every_scenario && args.is_whole() {
-            selftests.push(selftest::run(args, place.place)?);
+            selftest::run(args, place.place, report)?;
         }
     }
-    results::keep(&runs)?;
-    runs.iter().chain(&selftests).for_each(|run| run.report(report));
+    runs.iter().for_each(|run| run.report(report));
     // With the oldest kernel and the newest there is one for each.
     if args.is_whole() && releases.len() > 1 {
         report.failed += proven_nowhere(&runs, args.every_scenario);
     }
-    if !selftests.is_empty() {
-        matrix::print(matrix::SELFTEST, &selftests);
-    }
-    matrix::print(matrix::SCENARIOS, &runs);
-    report.failed += results::confused(&runs);
+    let confusion = Table::of(&runs);
+    print!("\n{}\n{}", matrix::text(&runs), confusion.text());
+    report.failed += confusion.wrong();
     Ok(())
 }
 

@@ -7,7 +7,6 @@ use std::process::ExitCode;
 
 use anyhow::{Context, Result, bail};
 use clap::Parser;
-use tracer_model::record::Cause;
 use tracer_testbed::helper::Programs;
 use tracer_testbed::node::sweep::sweep;
 use tracer_testbed::options::{Options, Scratch};
@@ -45,9 +44,6 @@ struct Args {
     /// Only list the scenarios.
     #[arg(long)]
     list: bool,
-    /// Only list the cells of cause, proxy mode and address family, each with the scenario that tells its story.
-    #[arg(long)]
-    cells: bool,
     /// Only remove what killed runs left behind.
     #[arg(long)]
     cleanup: bool,
@@ -58,10 +54,6 @@ fn main() -> Result<ExitCode> {
     let chosen = choose(&args)?;
     if args.list {
         chosen.iter().for_each(|s| println!("{}", s.name));
-        return Ok(ExitCode::SUCCESS);
-    }
-    if args.cells {
-        cells(&chosen).iter().for_each(|(cell, scenario)| println!("{cell} {scenario}"));
         return Ok(ExitCode::SUCCESS);
     }
     for name in sweep() {
@@ -101,24 +93,6 @@ fn choose(args: &Args) -> Result<Vec<Scenario>> {
         bail!("no scenario begins with {:?}", args.only);
     }
     Ok(chosen)
-}
-
-/// Cells besides, for a story of its own: the incident of the documentation.
-const CASES: &[(&str, &str)] = &[("service_no_endpoints/circular-v4", "service_no_endpoints_circular")];
-
-/// The first scenario of each cell.
-fn cells(scenarios: &[Scenario]) -> Vec<(String, &'static str)> {
-    let mut cells: Vec<(String, &str)> = Vec::new();
-    let told = CASES.iter().filter(|(_, story)| scenarios.iter().any(|it| it.name == *story));
-    cells.extend(told.map(|(cell, story)| ((*cell).to_owned(), *story)));
-    for scenario in scenarios {
-        let cause = scenario.cause.map_or("healthy", Cause::name);
-        let cell = format!("{cause}/{}-{}", scenario.proxy.name(), scenario.family.name());
-        if !cells.iter().any(|(known, _)| *known == cell) {
-            cells.push((cell, scenario.name));
-        }
-    }
-    cells
 }
 
 fn plan(args: &Args) -> Result<Plan> {
@@ -161,6 +135,8 @@ mod tests {
     use std::collections::BTreeSet;
 
     use serde_json::Value;
+    use tracer_tests::cells::cells;
+    use tracer_tests::recording::{file, unpacked};
 
     use super::*;
 
@@ -222,17 +198,12 @@ mod tests {
             cells(&all()).into_iter().filter_map(|(cell, scenario)| Some((scenario.to_owned(), fixture(&cell)?)));
         let mut folders = vec![(here.join("fixtures"), fixtures.collect())];
         for folder in fs::read_dir(here.join("recordings")).into_iter().flatten().flatten().map(|entry| entry.path()) {
-            let of = |s: &Scenario| Some((s.name.to_owned(), unpacked(&folder.join(format!("{}.ndjson.gz", s.name)))?));
+            let of = |s: &Scenario| Some((s.name.to_owned(), unpacked(&file(&folder, s.name)).ok()?));
             let recordings: Vec<_> = all().iter().filter_map(of).collect();
             if !recordings.is_empty() {
                 folders.push((folder, recordings));
             }
         }
         folders
-    }
-
-    fn unpacked(recording: &Path) -> Option<String> {
-        let gzip = std::process::Command::new("gzip").arg("--decompress").arg("--stdout").arg(recording).output();
-        String::from_utf8(gzip.ok().filter(|gzip| gzip.status.success())?.stdout).ok()
     }
 }

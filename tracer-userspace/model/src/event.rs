@@ -27,6 +27,7 @@ pub use conn::{
     State, TcpFlags, TcpState, TlsHello,
 };
 pub use finding::{FindingBody, Status};
+pub use firewall::path;
 pub use firewall::{Backend, Conntrack, Except, Firewall, FirewallRule, Prefix, RuleVerdict, When, any_client};
 pub use inspection::{
     Inspection, ListenerState, MOST_LINKS, MOST_LISTENERS, NeighbourState, NoWayBack, RoutingRule, StrayRoute,

@@ -127,5 +127,4 @@ pub fn remember<T>(most: usize, queue: &mut VecDeque<T>, item: T) {
 }
 
 #[cfg(test)]
-#[path = "recent_tests.rs"]
 mod tests;

@@ -3,13 +3,15 @@
 //!
 //! Each backend is read into [`tables`], whose chains are then followed from their hooks.
 
+mod condition;
 mod conntrack;
 mod expression;
 pub(super) mod fuzzing;
-mod legacy;
-mod nft;
+pub(crate) mod legacy;
+pub(crate) mod nft;
+mod path;
 pub(super) mod survey;
-mod tables;
+pub(crate) mod tables;
 mod xtables;
 
 use std::path::Path;
@@ -41,19 +43,29 @@ pub fn unreachable(netns: Netns) -> Firewall {
 /// The same of the namespace of the calling thread.
 fn of_thread(netns: Netns, flow: Flow) -> Firewall {
     let mut firewall = Firewall { conntrack: conntrack::read(), ..Firewall::empty(netns) };
-    let (steps, mut rules) = (Steps::new(), Rules::new(flow));
+    let mut all = Vec::new();
     for read in [nft::read(), legacy::read()] {
         match read {
             Ok((tables, truncated)) => {
                 firewall.truncated |= truncated;
-                tables.iter().for_each(|table| table.flatten(&steps, &mut rules));
+                all.extend(tables);
             }
             Err(error) => firewall.problems.push(error.to_string()),
         }
     }
-    rules.hand_over(&mut firewall);
+    take_in(&all, flow, &mut firewall);
     firewall
+}
+
+/// What these tables can do to a packet of this flow.
+fn take_in(tables: &[Table], flow: Flow, firewall: &mut Firewall) {
+    let (steps, mut rules) = (Steps::new(), Rules::new(flow));
+    tables.iter().for_each(|table| table.flatten(&steps, &mut rules));
+    rules.hand_over(tables, firewall);
 }
 
 /// Tables, and whether there is more than was read.
 type Tables = Result<(Vec<Table>, bool), NetfilterError>;
+
+#[cfg(test)]
+mod real_tests;

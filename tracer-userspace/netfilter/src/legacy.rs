@@ -1,7 +1,7 @@
-//! NodePorts from the chain KUBE-NODEPORTS of `nat` where iptables is the legacy one (`ip_tables`, x_tables).
+//! Tables of the legacy ip_tables (x_tables), as the kernel hands them out.
 //!
-//! x_tables hands out a table only as a whole (`IPT_SO_GET_ENTRIES`), so a table above [`MAX_TABLE`] is
-//! not read and that is said. Asking would load the module: asked is only where `nat` is in use.
+//! It hands out a table only as a whole (`IPT_SO_GET_ENTRIES`), so a table above [`MAX_TABLE`] is not read and that is said. Asking
+//! would load the module: asked is only for tables that are in use.
 
 use std::fs;
 use std::io;
@@ -9,8 +9,7 @@ use std::os::fd::{AsRawFd, OwnedFd};
 
 use nix::sys::socket::{AddressFamily, SockFlag, SockType, socket};
 
-use super::iptables::xt_tcp_port;
-use super::{Named, NetfilterError, TCP};
+use super::NetfilterError;
 use tracer_node::netlink::{field, text};
 
 const MAX_TABLE: usize = 8 * 1024 * 1024;
@@ -78,15 +77,6 @@ pub(super) const LAYOUTS: [Layout; 2] = [
     },
 ];
 
-/// Reads the chain in the namespace of the calling thread.
-pub(super) fn read() -> Result<Named, NetfilterError> {
-    let mut ports = Named::new();
-    for layout in LAYOUTS.iter().filter(|layout| tables_in_use(layout).iter().any(|name| name == "nat")) {
-        parse(&entries(layout, "nat")?.1, layout, &mut ports);
-    }
-    Ok(ports)
-}
-
 /// Tables that exist in the namespace of the calling thread.
 pub(super) fn tables_in_use(layout: &Layout) -> Vec<String> {
     fs::read_to_string(layout.names).unwrap_or_default().lines().map(str::to_owned).collect()
@@ -131,44 +121,15 @@ fn get(socket: &OwnedFd, level: libc::c_int, option: libc::c_int, buffer: &mut [
     if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
 
-/// A chain begins with an entry whose target is `ERROR` and carries its name.
-pub(super) fn parse(mut table: &[u8], layout: &Layout, ports: &mut Named) {
-    let mut inside = false;
-    while let Some((entry, rest)) = split_entry(table, layout) {
-        match chain_name(entry, layout) {
-            Some(name) => inside = name == "KUBE-NODEPORTS",
-            None if inside => ports.extend(parse_rule(entry, layout)),
-            None => {}
-        }
-        table = rest;
-    }
-}
-
 pub(super) fn split_entry<'a>(table: &'a [u8], layout: &Layout) -> Option<(&'a [u8], &'a [u8])> {
     let next = usize::from(u16::from_ne_bytes(field(table, layout.target_offset + 2)?));
     (next >= layout.size).then(|| table.split_at_checked(next)).flatten()
 }
 
-/// `struct xt_entry_target`: size, name of 29 bytes, revision, data.
+/// A chain begins with an entry whose target is `ERROR` and carries its name. `struct xt_entry_target`: size, name of 29 bytes,
+/// revision, data.
 pub(super) fn chain_name(entry: &[u8], layout: &Layout) -> Option<String> {
     let at = usize::from(u16::from_ne_bytes(field(entry, layout.target_offset)?));
     let target = entry.get(at..)?;
     (text(target.get(2..31)?) == "ERROR").then(|| target.get(32..).map(text)).flatten()
-}
-
-fn parse_rule(entry: &[u8], layout: &Layout) -> Option<(u16, Option<String>)> {
-    (u16::from_ne_bytes(field(entry, layout.protocol)?) == u16::from(TCP)).then_some(())?;
-    let end = usize::from(u16::from_ne_bytes(field(entry, layout.target_offset)?));
-    let mut matches = entry.get(layout.size..end)?;
-    let (mut port, mut comment) = (None, None);
-    while let Some(size) = field(matches, 0).map(u16::from_ne_bytes).map(usize::from).filter(|size| *size >= 32) {
-        let info = matches.get(32..size)?;
-        match text(matches.get(2..31)?).as_str() {
-            "tcp" => port = xt_tcp_port(info),
-            "comment" => comment = Some(text(info)),
-            _ => {}
-        }
-        matches = matches.get(size..)?;
-    }
-    Some((port?, comment))
 }

@@ -7,10 +7,10 @@
 
 pub mod firewall;
 pub mod fuzzing;
-mod iptables;
 mod ipvs;
 mod legacy;
 mod nft;
+mod node_ports;
 
 use std::collections::BTreeMap;
 use std::io;
@@ -18,6 +18,7 @@ use std::net::SocketAddr;
 
 pub use firewall::survey::{Survey, SurveyChain, SurveyTable, survey};
 
+use node_ports::{of_iptables_legacy, of_iptables_nft, of_nftables};
 use tracer_model::event::{NodePort, NodePorts, ProxyMode};
 use tracer_node::enter::NetnsError;
 use tracer_node::inspect::listening_ports;
@@ -76,7 +77,7 @@ pub fn read(node: &NodeNetns, links: &[Link]) -> (Vec<NodePorts>, Vec<NetfilterE
         Err(error) => problems.push(error),
     };
     add(ProxyMode::Ipvs, ipvs::read(node, links).map(|found| note_listened(found, node)));
-    match node.enter(|| (nft::read(), iptables::read(), legacy::read())) {
+    match node.enter(|| (of_nftables(), of_iptables_nft(), of_iptables_legacy())) {
         Ok((nft, iptables, legacy)) => {
             add(ProxyMode::Nftables, nft.map(to_ports));
             let (ports, refused) = both(iptables, legacy);

@@ -418,5 +418,4 @@ const fn state_name(state: u16) -> &'static str {
 }
 
 #[cfg(test)]
-#[path = "inspect_tests.rs"]
 mod tests;

@@ -347,5 +347,4 @@ fn was_woken(mut woken: &UnixStream) -> Result<bool, Closed> {
 }
 
 #[cfg(test)]
-#[path = "watch_tests.rs"]
 mod tests;

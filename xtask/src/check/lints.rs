@@ -5,7 +5,7 @@ use std::process::Command;
 
 use anyhow::Result;
 
-use crate::{setup, sh, tools};
+use crate::{packages, setup, sh};
 
 const EBPF: &str = "tracer-ebpf/Cargo.toml";
 const TARGET: &str = "bpfel-unknown-none";
@@ -18,7 +18,7 @@ pub(crate) fn format() -> Result<()> {
 
 /// Every crate may be linked in, by deny.toml. Advisories are left out: they need a database that is downloaded.
 pub(crate) fn licences() -> Result<()> {
-    let Some(programs) = tools::programs()? else { return Ok(()) };
+    let Some(programs) = packages::programs()? else { return Ok(()) };
     for manifest in ["Cargo.toml", EBPF] {
         let mut deny = sh::command(programs.join("cargo-deny"));
         deny.args(["--log-level", "error", "--locked", "--manifest-path", manifest, "--config", "deny.toml"]);

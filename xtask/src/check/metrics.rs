@@ -1,13 +1,12 @@
 //! The alert rules and the dashboard speak of metrics and labels that docs/metrics.md lists, and of causes that have a
 //! page; promtool finds no fault in the rules, and their tests pass.
 
-use std::fs;
-
 use anyhow::{Context as _, Result, bail};
 use serde_json::Value;
 
 use crate::deploy::{documents, place, text};
-use crate::{sh, tools};
+use crate::packages;
+use crate::sh::{self, regex};
 
 /// A metric and its labels.
 type Metric = (String, Vec<String>);
@@ -26,7 +25,7 @@ pub(crate) fn check() -> Result<()> {
     if !faults.is_empty() {
         bail!("deploy/alerts and deploy/dashboards:\n  {}", faults.join("\n  "));
     }
-    let Some(promtool) = tools::find("usr/bin/promtool", &["prometheus"])? else { return Ok(()) };
+    let Some(promtool) = packages::find("usr/bin/promtool", &["prometheus"])? else { return Ok(()) };
     for (action, file) in [("check", "tracer.rules.yaml"), ("test", "tracer.test.yaml")] {
         sh::capture(promtool.command().args([action, "rules"]).arg(place().join("alerts").join(file))).context(file)?;
     }
@@ -35,19 +34,18 @@ pub(crate) fn check() -> Result<()> {
 
 /// The metrics of the table: name, type, labels, meaning. What stands in brackets behind a label are its values.
 fn metrics(page: &str) -> Vec<Metric> {
-    let row = |line: &str| {
-        let cells: Vec<_> = line.split('|').map(str::trim).collect();
-        let name = cells.get(1)?.strip_prefix('`')?.strip_suffix('`')?;
-        let mut labels: Vec<_> = cells.get(3)?.split('(').map(|part| part.rsplit(')').next().unwrap_or(part)).collect();
-        labels = labels.iter().flat_map(|part| part.split('`').skip(1).step_by(2)).collect();
-        let owned = |labels: &[&str]| labels.iter().map(ToString::to_string).collect();
-        let parts = ["_bucket", "_sum", "_count"].map(|part| (format!("{name}{part}"), owned(&["le"])));
-        Some(if cells[2] == "histogram" { parts.to_vec() } else { vec![(name.to_owned(), owned(&labels))] })
-    };
-    let mut found: Vec<Metric> = page.lines().filter_map(row).flatten().collect();
+    let (brackets, code) = (regex(r"\([^)]*\)"), regex("`([^`]+)`"));
     // Made by the rules, or by Prometheus for every target.
-    found.push(("tracer:verdicts:increase5m".into(), vec!["cause".into()]));
-    found.push(("up".into(), Vec::new()));
+    let mut found: Vec<Metric> =
+        vec![("tracer:verdicts:increase5m".into(), vec!["cause".into()]), ("up".into(), vec![])];
+    for row in regex(r"(?m)^\| *`(\w+)` *\| *(\w+) *\|([^|]*)\|").captures_iter(page) {
+        if &row[2] == "histogram" {
+            found.extend(["_bucket", "_sum", "_count"].map(|part| (row[1].to_owned() + part, vec!["le".into()])));
+        } else {
+            let labels = brackets.replace_all(&row[3], "");
+            found.push((row[1].to_owned(), code.captures_iter(&labels).map(|label| label[1].to_owned()).collect()));
+        }
+    }
     found
 }
 
@@ -66,52 +64,27 @@ fn collect(value: &Value, found: &mut Vec<String>) {
 
 /// Metrics, labels and causes in an expression that do not exist.
 fn unknown(metrics: &[Metric], expression: &str) -> Vec<String> {
+    let matchers = regex(r#"(\w+)\s*[=!~]+\s*"([^"]*)""#);
     let mut found = Vec::new();
-    for (name, matchers) in selectors(expression) {
+    for selector in regex(r"\b(up\b|tracer[_:][\w:]*)(?:\{([^}]*)\})?").captures_iter(expression) {
+        let name = &selector[1];
         let Some((_, labels)) = metrics.iter().find(|(metric, _)| metric == name) else {
             found.push(format!("there is no metric {name}: {expression}"));
             continue;
         };
-        for (label, value) in matchers {
+        for matcher in matchers.captures_iter(selector.get(2).map_or("", |inside| inside.as_str())) {
+            let (label, value) = (&matcher[1], &matcher[2]);
             // Prometheus gives the first two to every series.
             if !["instance", "job"].contains(&label) && !labels.iter().any(|known| known == label) {
                 found.push(format!("{name} has no label {label}: {expression}"));
             }
             let causes = value.split('|').filter(|cause| label == "cause" && !cause.starts_with('$'));
             let page = |cause: &str| sh::root().join(format!("docs/causes/{cause}.md"));
-            let wrong = causes.filter(|cause| !fs::exists(page(cause)).unwrap_or(false));
+            let wrong = causes.filter(|cause| !page(cause).is_file());
             found.extend(wrong.map(|cause| format!("no verdict is called {cause}")));
         }
     }
     found
-}
-
-/// A metric's name, and label and value of each of its matchers.
-type Selector<'a> = (&'a str, Vec<(&'a str, &'a str)>);
-
-/// The selectors of an expression: names that begin as ours do, and `up`.
-fn selectors(expression: &str) -> Vec<Selector<'_>> {
-    let part_of_name = |c: char| c.is_ascii_alphanumeric() || c == '_' || c == ':';
-    let mut found = Vec::new();
-    let mut rest = expression;
-    while let Some(begin) = rest.find(part_of_name) {
-        rest = &rest[begin..];
-        let (name, after) = rest.split_at(rest.find(|c| !part_of_name(c)).unwrap_or(rest.len()));
-        rest = after;
-        if name == "up" || name.starts_with("tracer_") || name.starts_with("tracer:") {
-            let inside = after.strip_prefix('{').and_then(|after| after.split_once('}'));
-            found.push((name, inside.map_or_else(Vec::new, |(inside, _)| matchers(inside))));
-            rest = inside.map_or(after, |(_, after)| after);
-        }
-    }
-    found
-}
-
-/// `a="x",b=~"y"` in pairs.
-fn matchers(inside: &str) -> Vec<(&str, &str)> {
-    let parts: Vec<_> = inside.split('"').collect();
-    let pairs = parts.chunks_exact(2);
-    pairs.map(|pair| (pair[0].trim_matches(|c: char| ",=~! \n".contains(c)), pair[1])).collect()
 }
 
 /// Panels that cannot be shown.

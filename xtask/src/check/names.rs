@@ -7,7 +7,7 @@ use std::path::Path;
 
 use anyhow::{Context as _, Result, bail};
 
-use crate::sh;
+use crate::sh::{self, regex};
 
 /// Hosts that everybody knows.
 const PUBLIC: &[&str] = &[
@@ -74,15 +74,9 @@ fn hosts() -> Vec<String> {
 
 /// The hosts of the addresses in a text.
 fn named(text: &str) -> Vec<String> {
-    let parts = text.split("://").skip(1);
-    let host = |part: &str| {
-        let end = part.find(|c: char| !(c.is_ascii_alphanumeric() || "-._@:".contains(c))).unwrap_or(part.len());
-        let authority = part[..end].rsplit('@').next().unwrap_or_default();
-        authority.split(':').next().unwrap_or_default().trim_end_matches('.').to_owned()
-    };
-    let mut hosts: Vec<String> = parts.map(host).filter(|host| host.contains('.')).collect();
-    hosts.retain(|host| !PUBLIC.contains(&host.as_str()));
-    hosts
+    let addresses = regex(r"://(?:[\w.:-]*@)?([\w-]+(?:\.[\w-]+)+)");
+    let hosts = addresses.captures_iter(text).map(|address| address[1].to_owned());
+    hosts.filter(|host| !PUBLIC.contains(&host.as_str())).collect()
 }
 
 #[cfg(test)]

@@ -5,7 +5,7 @@ use std::fs;
 
 use anyhow::{Result, bail};
 
-use crate::sh;
+use crate::sh::{self, regex};
 
 const WORDS: usize = 25;
 const COLUMNS: usize = 120;
@@ -82,11 +82,8 @@ fn faults(file: &str, text: &str) -> Vec<String> {
 
 /// Without the targets of links; each piece of code is one word.
 fn plain(line: &str) -> String {
-    let code = line.split('`').enumerate().map(|(n, part)| if n % 2 == 1 { "code" } else { part });
-    let text = code.collect::<String>();
-    let mut links = text.split("](");
-    let first = links.next().unwrap_or_default().to_owned();
-    links.fold(first, |text, rest| text + rest.split_once(')').map_or(rest, |(_, after)| after))
+    let line = regex("`[^`]*`").replace_all(line, "code").into_owned();
+    regex(r"\]\([^)]*\)").replace_all(&line, "").into_owned()
 }
 
 #[cfg(test)]

@@ -10,8 +10,8 @@ use anyhow::{Context as _, Result, bail, ensure};
 use serde_json::Value;
 
 use crate::deploy::{place, text};
-use crate::tools::{self, Tool};
-use crate::{bless, sh};
+use crate::packages::{self, Tool};
+use crate::{sh, tracer};
 
 /// rsyslogd and what Debian's base system lacks of its libraries.
 const PACKAGES: &[&str] = &["rsyslog", "libestr0", "libfastjson4"];
@@ -24,7 +24,7 @@ const CUT: &str = "{\"cut\":";
 const FIELDS: &[(&str, &str)] = &[
     ("time", "/time"),
     ("node", "/node_name"),
-    ("label", "/verdict/label"),
+    ("cause", "/verdict/cause"),
     ("outcome", "/verdict/outcome"),
     ("confidence", "/verdict/confidence"),
     ("namespace", "/k8s/namespace"),
@@ -43,7 +43,7 @@ pub(crate) fn check() -> Result<()> {
         let path = place().join("recipes").join(file);
         serde_yaml_ng::from_str::<Value>(&text(&path)?).with_context(|| format!("deploy/recipes/{file}"))?;
     }
-    tools::find("usr/sbin/rsyslogd", PACKAGES)?.map_or(Ok(()), |tool| rsyslog(&tool))
+    packages::find("usr/sbin/rsyslogd", PACKAGES)?.map_or(Ok(()), |tool| rsyslog(&tool))
 }
 
 /// The verdicts of all fixtures through rsyslog.
@@ -81,19 +81,16 @@ fn configure(dir: &Path) -> Result<()> {
 
 fn daemon(tool: &Tool, dir: &Path) -> Command {
     let mut command = tool.command();
-    let modules = tool.path("usr/lib").join(tools::triplet()).join("rsyslog");
-    command.arg("-f").arg(dir.join("rsyslog.conf")).arg("-M").arg(modules).arg("-iNONE");
+    command.arg("-f").arg(dir.join("rsyslog.conf")).arg("-M").arg(tool.libraries().join("rsyslog")).arg("-iNONE");
     command
 }
 
 /// The verdicts of the fixtures, as the tracer prints them.
 fn records() -> Result<Vec<Value>> {
-    sh::run(&mut sh::cargo(&["build", "--quiet", "-p", "tracer-userspace", "--bin", "tracer"]))?;
-    let mut records = Vec::new();
-    for case in bless::cases(&sh::root().join("tests/fixtures")) {
-        let verdicts = bless::golden(&sh::debug_bin("tracer"), &case.join("observations.ndjson"))?;
-        records.extend(sh::records(&verdicts)?);
-    }
+    tracer::build()?;
+    let recordings = tracer::fixtures(&sh::root().join("tests/fixtures"));
+    let records: Vec<_> = recordings.iter().map(|it| tracer::verdicts(it)).collect::<Result<_>>()?;
+    let records = records.concat();
     ensure!(records.len() >= 10, "tests/fixtures has only {} verdicts", records.len());
     Ok(records)
 }
@@ -143,12 +140,12 @@ mod tests {
 
     #[test]
     fn a_field_that_is_lost_or_made_up_is_found() {
-        let record = json!({"time": "t", "verdict": {"label": "x"}, "dst": {"port": 80}});
-        assert!(compare(&record, &json!({"time": "t", "label": "x", "port": 80})).is_ok());
+        let record = json!({"time": "t", "verdict": {"cause": "x"}, "dst": {"port": 80}});
+        assert!(compare(&record, &json!({"time": "t", "cause": "x", "port": 80})).is_ok());
         for wrong in [
-            json!({"time": "t", "label": "x"}),
-            json!({"time": "t", "label": "x", "port": "80"}),
-            json!({"time": "t", "label": "x", "port": 80, "pod": ""}),
+            json!({"time": "t", "cause": "x"}),
+            json!({"time": "t", "cause": "x", "port": "80"}),
+            json!({"time": "t", "cause": "x", "port": 80, "pod": ""}),
         ] {
             assert!(compare(&record, &wrong).is_err(), "{wrong}");
         }

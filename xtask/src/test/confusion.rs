@@ -3,8 +3,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
 
+use super::matrix::aligned;
 use super::rows::Run;
-use super::table::aligned;
 
 /// What stands for "no verdict".
 const NONE: &str = "none";

@@ -4,8 +4,7 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 
-use anyhow::{Context as _, Result, bail};
-use serde::Deserialize;
+use anyhow::{Context as _, Result, bail, ensure};
 
 use super::rows::{Outcome, Row, Run};
 use crate::sh;
@@ -13,58 +12,39 @@ use crate::sh;
 /// The line of the table.
 const LINE: &str = "(hooks: none refused by the verifier)";
 
-/// What is read of a `finding` record.
-#[derive(Deserialize)]
-struct Finding {
-    check: String,
-    fields: Fields,
-}
-
-#[derive(Deserialize)]
-struct Fields {
-    form: Option<String>,
-    tried: Vec<Tried>,
-}
-
-#[derive(Deserialize)]
-struct Tried {
-    form: String,
-    reason: String,
-}
-
 /// The command that leaves its records there.
 pub(super) fn command(records: &Path) -> Vec<String> {
-    let path = |path: &Path| path.display().to_string();
     let words = ["hooks", "--duration", "100ms", "-o", "json", "--output-file"].map(str::to_owned);
-    [path(&sh::debug_bin("tracer"))].into_iter().chain(words).chain([path(records)]).collect()
+    let [tracer, records] = [&sh::debug_bin("tracer"), records].map(|path| path.display().to_string());
+    [tracer].into_iter().chain(words).chain([records]).collect()
 }
 
 /// Adds the records to a run: the program types, and a row.
 pub(super) fn add(records: &Path, run: &mut Run) {
     let read = std::fs::read_to_string(records).context("it left no records").and_then(|text| types(&text));
-    let mut row = Row::failed("hooks", Some(LINE.to_owned()), "");
-    match read {
-        Ok(types) => {
-            (row.result, row.reason) = (Outcome::Pass, None);
-            run.programs = types;
-        }
-        Err(error) => row.reason = Some(format!("{error:#}")),
-    }
-    run.rows.push(row);
+    let row = Row::failed("hooks", Some(LINE.to_owned()), "");
+    run.rows.push(match &read {
+        Ok(_) => Row { result: Outcome::Pass, reason: None, ..row },
+        Err(error) => Row { reason: Some(format!("{error:#}")), ..row },
+    });
+    run.programs = read.unwrap_or_default();
 }
 
 /// How many hooks have which program type.
 fn types(text: &str) -> Result<String> {
-    let findings: Vec<Finding> = text.lines().map(serde_json::from_str).collect::<Result<_, _>>()?;
-    let tried = findings.iter().flat_map(|of| of.fields.tried.iter().map(move |tried| (of, tried)));
-    if let Some((of, tried)) = tried.into_iter().find(|(_, tried)| tried.reason.contains("verifier")) {
-        bail!("{} as {}: {}", of.check, tried.form, tried.reason);
+    let mut types: BTreeMap<String, usize> = BTreeMap::new();
+    for finding in sh::records(text)? {
+        let fields = &finding["fields"];
+        for tried in fields["tried"].as_array().context("a finding without what was tried")? {
+            if tried["reason"].as_str().context("a refusal without a reason")?.contains("verifier") {
+                bail!("{} as {}: {}", finding["check"], tried["form"], tried["reason"]);
+            }
+        }
+        if let Some(form) = fields["form"].as_str() {
+            *types.entry(form.to_owned()).or_default() += 1;
+        }
     }
-    let mut types: BTreeMap<&str, usize> = BTreeMap::new();
-    for form in findings.iter().filter_map(|finding| finding.fields.form.as_deref()) {
-        *types.entry(form).or_default() += 1;
-    }
-    anyhow::ensure!(!types.is_empty(), "it named no hook");
+    ensure!(!types.is_empty(), "it named no hook");
     Ok(types.iter().map(|(form, hooks)| format!("{form} {hooks}")).collect::<Vec<_>>().join(", "))
 }
 
@@ -75,9 +55,7 @@ mod tests {
     #[test]
     fn the_verifier_refuses_nothing_and_the_types_are_counted() {
         let line = |form: &str, reason: &str| {
-            format!(
-                r#"{{"check":"hooks/tcp_connect","fields":{{"form":"{form}","tried":[{{"form":"fentry","reason":"{reason}"}}]}}}}"#
-            )
+            serde_json::json!({"fields": {"form": form, "tried": [{"form": "fentry", "reason": reason}]}}).to_string()
         };
         assert!(types(&line("kprobe", "tcp_connect: the kernel's verifier refuses the program")).is_err());
         let lines = ["kprobe", "cgroup", "kprobe"].map(|form| line(form, "no such function in this kernel")).join("\n");

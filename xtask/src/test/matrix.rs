@@ -5,33 +5,21 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
 
 use super::rows::{Outcome, Row, Run};
-use super::table::aligned;
 
 /// The rows about nothing wrong.
 const HEALTHY: &str = "(healthy: no verdict)";
-/// The title of the table of the scenarios, and of that of the self-test.
-pub(super) const SCENARIOS: &str = "Scenarios";
-pub(super) const SELFTEST: &str = "tracer selftest";
 const LEGEND: &str = "proxy any: no Service proxy has a part in the story, it is the same under each\n";
 
-/// Prints the table and its footnotes.
-pub(crate) fn print(title: &str, runs: &[Run]) {
-    print!("\n{title}\n{}", text(runs));
-}
-
-fn text(runs: &[Run]) -> String {
+/// The table and its footnotes.
+pub(super) fn text(runs: &[Run]) -> String {
     let mut notes = Notes::default();
-    let lines = lines(runs);
-    // The self-test plays one story of each cause.
-    let by_cause = lines.iter().all(|line| line.proxy.is_empty());
-    let names = |names: [String; 3]| names.into_iter().take(if by_cause { 1 } else { 3 });
-    let heading = names(["cause", "proxy", "family"].map(str::to_owned));
+    let heading = ["cause", "proxy", "family"].map(str::to_owned).into_iter();
     let mut table = vec![heading.chain(runs.iter().map(|run| run.kernel.clone())).collect()];
-    for line in &lines {
+    for line in &lines(runs) {
         let cells = runs.iter().map(|run| cell(run, line, &mut notes));
-        table.push(names(line.names()).chain(cells).collect());
+        table.push(line.names().into_iter().chain(cells).collect());
     }
-    let mut text = aligned(&table) + if by_cause { "" } else { LEGEND };
+    let mut text = aligned(&table) + LEGEND;
     for run in runs.iter().filter(|run| !run.programs.is_empty()) {
         let played = run.count(Outcome::Pass) + run.count(Outcome::Fail);
         let _ = writeln!(text, "{}: {played} played; hooks by program type: {}", run.kernel, run.programs);
@@ -42,6 +30,17 @@ fn text(runs: &[Run]) -> String {
         }
     }
     text + &notes.text()
+}
+
+/// Columns as wide as their widest cell.
+pub(super) fn aligned(table: &[Vec<String>]) -> String {
+    let width = |column: usize| table.iter().filter_map(|row| row.get(column)).map(String::len).max().unwrap_or(0);
+    let mut text = String::new();
+    for row in table {
+        let cells = row.iter().enumerate().map(|(column, cell)| format!("{cell:0$}", width(column)));
+        let _ = writeln!(text, "{}", cells.collect::<Vec<_>>().join("  ").trim_end());
+    }
+    text
 }
 
 /// What a line is about.
@@ -156,13 +155,5 @@ FAIL: kernel sid: it did not boot
 [3] collision on here: no IPVS
 ";
         assert_eq!(text(&runs), expected);
-    }
-
-    #[test]
-    fn the_self_test_has_a_line_for_each_cause() {
-        let bare = |row: Row| Row { proxy: String::new(), family: String::new(), ..row };
-        let shown = bare(row("refused", Some("connection_refused"), Outcome::Pass, None));
-        let runs = [run("6.1", vec![shown])];
-        assert_eq!(text(&runs), "cause               6.1\nconnection_refused  pass 1\n");
     }
 }

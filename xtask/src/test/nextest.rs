@@ -5,7 +5,7 @@ use std::fs;
 use anyhow::{Context as _, Result};
 
 use super::report::Report;
-use crate::{firewalls, sh};
+use crate::{packages, sh};
 
 /// The profile of `.config/nextest.toml` that goes on after a failure, retries, and writes [`JUNIT`].
 const PROFILE: &str = "ci";
@@ -19,7 +19,7 @@ pub(super) fn run(report: &mut Report) -> Result<()> {
     let _ = fs::remove_file(&junit);
     let which = if root { "all" } else { "default" };
     let mut tests = nextest(&["run", "--profile", PROFILE, "--no-tests", "fail", "--run-ignored", which]);
-    tests.envs(firewalls::directory().ok().map(|place| ("TRACER_TEST_FIREWALLS", place)));
+    tests.envs(packages::firewalls().ok().map(|place| ("TRACER_TEST_FIREWALLS", place)));
     let ended = tests.status().context("cannot start cargo nextest")?;
     let failed = report.failed;
     count(&fs::read_to_string(&junit).with_context(|| format!("{}: {ended}", junit.display()))?, report);
@@ -53,7 +53,7 @@ fn count(junit: &str, report: &mut Report) {
         report.passed += 1;
         if has("flakyFailure") || has("flakyError") {
             let name = attribute("name").unwrap_or("?").to_owned();
-            report.flaky(name, attribute("message").unwrap_or_default());
+            report.add_flaky(name, attribute("message").unwrap_or_default());
         }
     }
 }
@@ -79,6 +79,6 @@ mod tests {
         let mut report = Report::default();
         count(junit, &mut report);
         assert_eq!((report.passed, report.failed), (2, 1));
-        assert!(report.text().starts_with("FLAKY: b: "), "{}", report.text());
+        assert_eq!(report.flaky.first().map(|(test, _)| test.as_str()), Some("b"));
     }
 }

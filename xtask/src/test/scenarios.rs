@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result};
 
-use super::rows::{Outcome, Row, Run, retry};
+use super::rows::{Outcome, Row, Run, complete};
 use super::{Args, hooks};
 use crate::sh;
 use crate::vm::{HUNG, Place};
@@ -30,13 +30,11 @@ impl Scenarios<'_> {
         let kernel = self.place.heading()?;
         eprintln!("xtask: kernel {kernel}: scenarios begin, other files in {}", self.place.directory()?.display());
         let hooks = self.file("hooks.ndjson")?;
-        let played = self.play(Some(&hooks), &[]).and_then(|(code, rows)| {
-            if ![TIMED_OUT, HUNG].contains(&code) {
-                return read(&rows, code);
-            }
+        let played = self.play(Some(&hooks), &[]).and_then(|(code, rows)| match code {
+            TIMED_OUT => read_any(&rows, code),
             // It may have hung before the first was over, or while a row was written.
-            let done = read_any(&rows, code).or_else(|error| if code == HUNG { Ok(Vec::new()) } else { Err(error) })?;
-            Ok(go_on(done, &self.names()?, |rest| self.again(rest)))
+            HUNG => Ok(read_any(&rows, code).unwrap_or_default()),
+            code => read(&rows, code),
         });
         let mut run = Run::new(kernel, played);
         hooks::add(&hooks, &mut run);
@@ -46,10 +44,10 @@ impl Scenarios<'_> {
         Ok(run)
     }
 
-    /// What failed, once more.
-    pub(super) fn retry(&self, run: Run) -> Run {
-        let again = |failed: &[&Row]| self.again(&failed.iter().map(|row| row.scenario.clone()).collect::<Vec<_>>());
-        Run { rows: retry(run.rows, again), ..run }
+    /// What failed, and what was not reached, once more; nothing where no run came about.
+    pub(super) fn complete(&self, run: Run) -> Result<Run> {
+        let all = if run.broken.is_some() { Vec::new() } else { self.names()? };
+        Ok(Run { rows: complete(run.rows, &all, |names| self.again(names)), ..run })
     }
 
     fn again(&self, names: &[String]) -> Result<Vec<Row>> {
@@ -96,21 +94,6 @@ impl Scenarios<'_> {
     }
 }
 
-/// A run that was ended in its midst keeps what it has played, and goes on with the others.
-fn go_on(mut done: Vec<Row>, all: &[String], rest: impl FnOnce(&[String]) -> Result<Vec<Row>>) -> Vec<Row> {
-    let is_missing = |name: &&String| !done.iter().any(|row| row.scenario == **name);
-    let missing: Vec<String> = all.iter().filter(is_missing).cloned().collect();
-    eprintln!("xtask: {} scenarios were played in time, {} are still to be", done.len(), missing.len());
-    if missing.is_empty() {
-        return done;
-    }
-    match rest(&missing) {
-        Ok(more) => done.extend(more),
-        Err(error) => done.extend(missing.iter().map(|name| Row::failed(name, None, format!("not played: {error:#}")))),
-    }
-    done
-}
-
 /// The rows that a run left, however it ended.
 pub(crate) fn read_any(path: &Path, code: i32) -> Result<Vec<Row>> {
     let text = fs::read_to_string(path).with_context(|| format!("the scenarios ended with {code} and left no rows"))?;
@@ -127,23 +110,4 @@ fn read(path: &Path, code: i32) -> Result<Vec<Row>> {
     // Another code than these two: it was ended from outside, and what is missing was not played.
     anyhow::ensure!(code == i32::from(failed), "the scenarios ended with {code}, their rows say otherwise");
     Ok(rows)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_run_that_was_ended_goes_on_with_what_it_has_not_played() {
-        let names = ["a", "b", "c"].map(str::to_owned);
-        let passed = |name: &str| Row { result: Outcome::Pass, ..Row::failed(name, None, "") };
-        let results = |rows: Vec<Row>| rows.iter().map(|row| row.result).collect::<Vec<_>>();
-        let played = go_on(vec![passed("a")], &names, |missing| {
-            assert_eq!(missing, ["b", "c"]);
-            Ok(missing.iter().map(|name| passed(name)).collect())
-        });
-        assert_eq!(results(played), [Outcome::Pass; 3]);
-        let ended_again = go_on(vec![passed("a")], &names, |_| anyhow::bail!("ended again"));
-        assert_eq!(results(ended_again), [Outcome::Pass, Outcome::Fail, Outcome::Fail]);
-    }
 }

@@ -2,7 +2,6 @@
 
 use std::collections::BTreeSet;
 use std::fs::{self, File};
-use std::io::{Read as _, Write as _};
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -11,7 +10,7 @@ use anyhow::{Context as _, Result, bail};
 
 use super::virtme::End;
 use super::{Release, directory, kernels, virtme};
-use crate::sh;
+use crate::sh::{self, regex};
 
 /// What a node has loaded, and the queueing disciplines the scenarios use. Others come when they are asked for.
 const MODULES: &str = "ip_vs ip_vs_rr ip_vs_wrr nf_conntrack nf_tables br_netfilter bridge veth dummy vxlan sch_netem";
@@ -47,12 +46,12 @@ impl Job {
         let script = self.prepare(&shared)?;
         let console = File::create(shared.join("console.txt"))?;
         let mut machine = virtme::boot(&kernel, &script, &shared, console)?;
-        let mut tail = Tail::new(shared.join("log"), self.echo);
+        let mut tail = if self.echo { Some(machine.follow(&shared.join("log"))?) } else { None };
         let mut pulse = Pulse::new(shared.join("console.txt"));
-        let ended = machine.wait(self.limit + Duration::from_secs(60), || {
-            tail.follow();
-            pulse.beats()
-        })?;
+        let ended = machine.wait(self.limit + Duration::from_secs(60), || pulse.beats())?;
+        if let Some(tail) = &mut tail {
+            tail.wait()?;
+        }
         exit_code(&shared, ended, self)
     }
 
@@ -165,36 +164,8 @@ impl Pulse {
 /// A processor has been stuck for so long that it is no busy machine's any more.
 fn hangs(console: &str) -> bool {
     const SECONDS: u64 = 100;
-    let stuck = console.split("soft lockup - CPU#").filter_map(|it| it.split_once("stuck for ")?.1.split_once('s'));
-    stuck.filter_map(|(seconds, _)| seconds.parse::<u64>().ok()).any(|seconds| seconds >= SECONDS)
-}
-
-/// Passes on what is appended to a file.
-struct Tail {
-    path: PathBuf,
-    file: Option<File>,
-    echo: bool,
-}
-
-impl Tail {
-    fn new(path: PathBuf, echo: bool) -> Self {
-        Self { path, file: None, echo }
-    }
-
-    fn follow(&mut self) {
-        if !self.echo {
-            return;
-        }
-        if self.file.is_none() {
-            self.file = File::open(&self.path).ok();
-        }
-        let mut news = Vec::new();
-        if let Some(file) = &mut self.file {
-            let _ = file.read_to_end(&mut news);
-        }
-        let mut out = std::io::stdout().lock();
-        let _ = out.write_all(&news).and_then(|()| out.flush());
-    }
+    let stuck = regex(r"soft lockup - CPU#\d+ stuck for (\d+)s");
+    stuck.captures_iter(console).filter_map(|it| it[1].parse::<u64>().ok()).any(|seconds| seconds >= SECONDS)
 }
 
 #[cfg(test)]

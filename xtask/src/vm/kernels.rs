@@ -1,7 +1,6 @@
 //! Debian's kernels, fetched from the mirror that this machine itself uses and kept for all working trees.
 //!
-//! Another suite than the machine's own is read with an apt configuration of its own, so that nothing of the system
-//! changes. The flavour is the full one: the `cloud` kernels lack 9p.
+//! The flavour is the full one: the `cloud` kernels lack 9p.
 
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
@@ -98,99 +97,16 @@ pub(crate) fn ensure(release: &Release, refresh: bool) -> Result<Kernel> {
 }
 
 fn fetch(release: &Release, cache: &Path) -> Result<()> {
-    let work = cache.join(format!("{}.fetch", release.kept));
-    let _ = fs::remove_dir_all(&work);
-    let apt = Apt::new(&work, release)?;
-    sh::capture(apt.command("apt-get").args(["-q", "update"]))?;
-    let packages = apt.packages()?;
-    sh::capture(apt.command("apt-get").args(["-q", "download"]).args(&packages).current_dir(&work))?;
-    let tree = work.join("tree");
-    for file in fs::read_dir(&work)?.flatten().filter(|file| file.path().extension().is_some_and(|ext| ext == "deb")) {
-        sh::run(sh::command("dpkg").arg("-x").arg(file.path()).arg(&tree))?;
-    }
-    let version = tidy(&tree)?;
-    index_modules(&tree, &version)?;
-    fs::write(tree.join("VERSION"), format!("{version}\n"))?;
-    let place = cache.join(release.kept);
-    let _ = fs::remove_dir_all(&place);
-    fs::rename(&tree, &place)?;
-    Ok(fs::remove_dir_all(&work)?)
-}
-
-/// Makes the tree of old and new packages the same: `boot/vmlinuz-VERSION` and `lib/modules/VERSION`, nothing else.
-fn tidy(tree: &Path) -> Result<String> {
-    let modules = tree.join("lib/modules");
-    if !modules.is_dir() {
-        fs::create_dir_all(tree.join("lib"))?;
-        fs::rename(tree.join("usr/lib/modules"), &modules).context("the packages have no modules")?;
-    }
-    let version = fs::read_dir(&modules)?.flatten().next().context("the packages have no modules")?.file_name();
-    let version = version.to_string_lossy().into_owned();
-    let image = tree.join("boot").join(format!("vmlinuz-{version}"));
-    if !image.is_file() {
-        fs::create_dir_all(tree.join("boot"))?;
-        let inside = modules.join(&version).join("vmlinuz");
-        fs::rename(inside, &image).context("the packages have no kernel image")?;
-    }
-    let _ = fs::remove_dir_all(tree.join("usr"));
-    Ok(version)
-}
-
-/// Tells the guest's `modprobe` which modules there are.
-fn index_modules(tree: &Path, version: &str) -> Result<()> {
-    let depmod = sh::find("depmod").context("depmod is missing (package kmod)")?;
-    // Newer packages lack `modules.order` and `modules.builtin`: depmod says so, and it does not matter.
-    sh::capture(sh::command(depmod).arg("-b").arg(tree).arg(version)).map(drop)
-}
-
-/// An apt that knows one suite only.
-struct Apt {
-    configuration: PathBuf,
-}
-
-impl Apt {
-    fn new(work: &Path, release: &Release) -> Result<Self> {
-        for dir in ["lists/partial", "cache/archives/partial"] {
-            fs::create_dir_all(work.join(dir))?;
-        }
-        fs::write(work.join("status"), "")?;
-        fs::write(work.join("sources.list"), source(release)?)?;
-        let configuration = work.join("apt.conf");
-        fs::write(&configuration, settings(work))?;
-        Ok(Self { configuration })
-    }
-
-    fn command(&self, program: &str) -> std::process::Command {
-        let mut command = sh::command(program);
-        command.env("APT_CONFIG", &self.configuration);
-        command
-    }
-
-    /// The kernel's package and those it is split into.
-    fn packages(&self) -> Result<Vec<String>> {
-        let meta = self.depends("linux-image-amd64", &["linux-image-"])?;
-        let image = meta.first().context("linux-image-amd64 depends on no kernel")?.clone();
-        let mut packages = self.depends(&image, &["linux-binary-", "linux-modules-"])?;
-        packages.push(image);
-        Ok(packages)
-    }
-
-    fn depends(&self, package: &str, prefixes: &[&str]) -> Result<Vec<String>> {
-        let text = sh::capture(self.command("apt-cache").args(["depends", "--important", package]))?;
-        let names = text.lines().filter_map(|line| line.trim().strip_prefix("Depends: "));
-        let numbered = |name: &str, prefix: &str| {
-            name.strip_prefix(prefix).is_some_and(|rest| rest.starts_with(|c: char| c.is_ascii_digit()))
-        };
-        let wanted = names.filter(|name| prefixes.iter().any(|prefix| numbered(name, prefix)));
-        Ok(wanted.map(str::to_owned).collect())
-    }
+    let mut script = sh::command("sh");
+    script.args(["-ec", include_str!("fetch.sh"), "sh"]).arg(cache.join(release.kept)).arg(source(release)?);
+    sh::capture(&mut script).map(drop)
 }
 
 /// The line of the source list for a suite.
 fn source(release: &Release) -> Result<String> {
     const KEYS: &str = "/usr/share/keyrings/debian-archive-keyring.gpg";
     let signed = if Path::new(KEYS).is_file() { format!("[signed-by={KEYS}] ") } else { String::new() };
-    Ok(format!("deb {signed}{} {} main\n", mirror()?, release.suite))
+    Ok(format!("deb {signed}{} {} main", mirror()?, release.suite))
 }
 
 /// The mirror of the machine's own sources.
@@ -213,23 +129,4 @@ fn os_codename() -> Result<String> {
     let text = fs::read_to_string("/etc/os-release").context("/etc/os-release")?;
     let name = text.lines().find_map(|line| line.strip_prefix("VERSION_CODENAME="));
     Ok(name.context("/etc/os-release names no VERSION_CODENAME")?.trim_matches('"').to_owned())
-}
-
-/// apt's settings that keep it inside one directory.
-fn settings(work: &Path) -> String {
-    let work = work.display();
-    format!(
-        r#"Dir::Etc::sourcelist "{work}/sources.list";
-Dir::Etc::sourceparts "/dev/null";
-Dir::Etc::preferences "/dev/null";
-Dir::Etc::preferencesparts "/dev/null";
-Dir::State "{work}";
-Dir::State::lists "{work}/lists";
-Dir::State::status "{work}/status";
-Dir::Cache "{work}/cache";
-APT::Sandbox::User "root";
-Acquire::Languages "none";
-Acquire::IndexTargets::deb::DEP-11::DefaultEnabled "false";
-"#
-    )
 }

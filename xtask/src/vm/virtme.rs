@@ -68,6 +68,14 @@ pub(crate) struct Machine {
 }
 
 impl Machine {
+    /// Passes on what is appended to a file, as long as the machine runs.
+    pub(crate) fn follow(&self, file: &Path) -> Result<Child> {
+        let mut tail = sh::command("tail");
+        tail.args(["--lines=+1", "--sleep-interval=0.2", "--follow=name", "--retry"]);
+        tail.arg(format!("--pid={}", self.vng.id())).arg(file).stderr(Stdio::null());
+        tail.spawn().context("cannot start tail")
+    }
+
     /// Waits for the end, calling `meanwhile` now and then, which says whether to go on.
     pub(crate) fn wait(&mut self, limit: Duration, mut meanwhile: impl FnMut() -> bool) -> Result<End> {
         let begun = Instant::now();
@@ -89,7 +97,7 @@ impl Machine {
     /// Ends vng and all it started, QEMU among them.
     fn end(&mut self) {
         for pid in family(self.vng.id()) {
-            let _ = kill(pid, Signal::SIGKILL);
+            let _ = kill(Pid::from_raw(pid.cast_signed()), Signal::SIGKILL);
         }
         let _ = self.vng.wait();
     }
@@ -104,24 +112,12 @@ impl Drop for Machine {
 }
 
 /// A process and its descendants, parents first.
-fn family(ancestor: u32) -> Vec<Pid> {
-    let mut family = vec![Pid::from_raw(ancestor.cast_signed())];
-    let processes: Vec<(Pid, Pid)> = fs::read_dir("/proc").into_iter().flatten().flatten().filter_map(parent).collect();
-    let mut next = 0;
-    while let Some(member) = family.get(next).copied() {
-        family.extend(processes.iter().filter(|(_, parent)| *parent == member).map(|(pid, _)| *pid));
-        next += 1;
-    }
-    family
-}
-
-/// A process and its parent, from an entry of `/proc`.
-fn parent(entry: fs::DirEntry) -> Option<(Pid, Pid)> {
-    let pid = entry.file_name().to_str()?.parse().ok()?;
-    let stat = fs::read_to_string(entry.path().join("stat")).ok()?;
-    // The name in brackets can have blanks and brackets in it: what follows the last one is state and parent.
-    let parent = stat.rsplit(')').next()?.split_whitespace().nth(1)?.parse().ok()?;
-    Some((Pid::from_raw(pid), Pid::from_raw(parent)))
+fn family(ancestor: u32) -> Vec<u32> {
+    let threads = fs::read_dir(format!("/proc/{ancestor}/task")).into_iter().flatten().flatten();
+    // Each list ends with a blank.
+    let children: String = threads.flat_map(|thread| fs::read_to_string(thread.path().join("children"))).collect();
+    let children = children.split_whitespace().filter_map(|pid| pid.parse().ok());
+    std::iter::once(ancestor).chain(children.flat_map(family)).collect()
 }
 
 #[cfg(test)]
@@ -131,8 +127,7 @@ mod tests {
     #[test]
     fn the_family_has_the_child() {
         let mut child = sh::command("sleep").arg("5").spawn().expect("sleep");
-        let family = family(std::process::id());
-        assert!(family.contains(&Pid::from_raw(child.id().cast_signed())));
+        assert!(family(std::process::id()).contains(&child.id()));
         let _ = child.kill();
         let _ = child.wait();
     }

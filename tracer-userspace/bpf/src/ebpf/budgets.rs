@@ -3,12 +3,15 @@
 //! `budgets.txt` has a row for each program. Its columns are the object and kernels, by the beginning of their release; `-` is a
 //! program that such a kernel does not load. A larger number is a slower start, and above a million a program that is refused.
 //!
-//! After a change that is meant, `TRACER_BLESS=1` writes what was measured. In a virtual machine the table is only printed:
+//! On a kernel without a column the test says so and skips. After a change that is meant, `TRACER_BLESS=1` writes what was
+//! measured. In a virtual machine the table is only printed:
 //! `cargo xtask vm 5.10 -- target/debug/deps/tracer-HASH ebpf::budgets --ignored --nocapture`, the file that `cargo test` names.
 
 use std::{
     collections::{BTreeMap, BTreeSet, HashSet},
-    fs, thread,
+    fs,
+    io::Write as _,
+    thread,
 };
 
 use aya::{
@@ -55,17 +58,9 @@ impl Table {
         Self(columns)
     }
 
-    /// The budgets of a column; of a kernel that has none what the row's worst kernel may take.
-    fn budgets(&self, head: &str) -> Column {
-        if let Some((_, column)) = self.0.iter().find(|(it, _)| it == head) {
-            return column.clone();
-        }
-        let mut worst = Column::new();
-        for (program, number) in self.0.iter().skip(1).flat_map(|(_, column)| column) {
-            let most = worst.entry(program.clone()).or_default();
-            *most = (*most).max(*number);
-        }
-        worst
+    /// The budgets of a column.
+    fn budgets(&self, head: &str) -> Option<&Column> {
+        self.0.iter().find(|(it, _)| it == head).map(|(_, column)| column)
     }
 
     /// With what was measured.
@@ -112,13 +107,18 @@ fn differences(budgets: &Column, measured: &Column) -> Vec<String> {
 fn compare(head: &str, measured: &Column) {
     assert!(!measured.is_empty(), "nothing was measured");
     let table = Table::read();
-    let differences = differences(&table.budgets(head), measured);
+    let differences = table.budgets(head).map(|budgets| differences(budgets, measured));
     let text = table.with(head, measured);
     if std::env::var_os("TRACER_BLESS").is_some() {
         fs::write(FILE, text).unwrap();
         return;
     }
     println!("{text}");
+    let Some(differences) = differences else {
+        // A contributor's kernel is not one of ours. Past what the test harness keeps to itself:
+        let _ = writeln!(std::io::stderr(), "SKIPPED: kernel {head} has no column in {FILE}; to add one: {COMMAND}");
+        return;
+    };
     assert!(differences.is_empty(), "{head}:\n{}\nIf that is meant: {COMMAND}", differences.join("\n"));
 }
 

@@ -8,6 +8,7 @@ use super::evidence::{evidence, netfilter_hook, plain};
 use super::owner::{self, Owner, owner_of};
 use super::stopped::Blame;
 use tracer_attempts::correlate::firewalls::Reading;
+use tracer_model::event::path::{Packet, Takers};
 use tracer_model::event::{Backend, FirewallRule, PacketDrop, RuleVerdict, Tracked};
 use tracer_model::record::Evidence;
 use tracer_model::shell;
@@ -25,13 +26,34 @@ pub(super) fn blame<'a>(case: &Case<'a>, time: u64, drop: &PacketDrop, verdict: 
     let reading = case.node.firewalls.reading(drop.netns?)?;
     (reading.at.saturating_add(STALE_NS) >= time).then_some(())?;
     let all = reading.firewall.rules.iter().enumerate();
-    let fitting = all.filter(|(at, rule)| fits(case, rule, drop, verdict) && !reading.took_none(*at, time));
-    let reached = reached(fitting.collect());
+    let takers = takers(case, reading, (time, drop));
+    let reached = match &takers {
+        Some(takers) => {
+            let taker = |at: usize, rule: &FirewallRule| {
+                takers.rules.contains(&at) && rule.verdict == verdict && backend_fits(case, rule, drop)
+            };
+            all.filter(|(at, rule)| taker(*at, rule)).collect()
+        }
+        None => {
+            let fitting = all.filter(|(at, rule)| fits(case, rule, drop, verdict) && !reading.took_none(*at, time));
+            reached(fitting.collect())
+        }
+    };
+    let take_all = takers.is_some_and(|takers| takers.take_all);
     let complete = reading.firewall.is_complete_for(drop.flow) && reading.covers(time);
-    let took = |(at, rule): &Candidate<'_>| took_it(reading, *at, rule, (time, drop));
+    let took = |(at, rule): &Candidate<'_>| took_it(reading, *at, rule, take_all, (time, drop));
     let by_rule = !reached.is_empty() && (is_freed_in_chain(drop) || reached.iter().any(took));
     let rules = reached.into_iter().map(|(_, rule)| rule).collect();
-    Some(Blame { rules, complete, by_rule, reading })
+    Some(Blame { rules, complete, by_rule, take_all, reading })
+}
+
+/// The rules that the packet can have come to and met, where what its flow comes to was read and no translation changed its header.
+fn takers(case: &Case<'_>, reading: &Reading, (time, drop): (u64, &PacketDrop)) -> Option<Takers> {
+    let own = case.attempt.flow;
+    let path = reading.firewall.path.as_ref().filter(|path| path.is_of(drop.flow))?;
+    let packet = Packet { hook: netfilter_hook(drop), tracked: drop.tracked, flags: drop.flags };
+    (drop.flow == own || drop.flow == own.reversed())
+        .then(|| path.takers(&packet, |rule| reading.took_none(rule, time)))
 }
 
 /// A rule with its place in the reading.
@@ -42,8 +64,14 @@ const CONNTRACK_PRIORITY: i32 = -200;
 
 /// `nf_hook_slow` also frees what connection tracking and IPVS drop. It was this rule if that counted the packet, or if it takes
 /// every packet that comes to it; and if connection tracking, where that comes before it, cannot have lacked room.
-fn took_it(reading: &Reading, at: usize, rule: &FirewallRule, (time, drop): (u64, &PacketDrop)) -> bool {
-    let takes_all = (rule.exact || rule.policy) && rule.packets != Some(0);
+fn took_it(
+    reading: &Reading,
+    at: usize,
+    rule: &FirewallRule,
+    take_all: bool,
+    (time, drop): (u64, &PacketDrop),
+) -> bool {
+    let takes_all = (rule.exact || rule.policy || take_all) && rule.packets != Some(0);
     let is_before_tracking = || rule.priority.is_some_and(|priority| priority < CONNTRACK_PRIORITY);
     let can_come_to_it = || is_before_tracking() || !may_lack_entry(drop) || !reading.lacked_room(time);
     (takes_all || reading.took_some(at, time)) && can_come_to_it()
@@ -132,6 +160,16 @@ impl Blame<'_> {
         }
     }
 
+    /// The same, and it takes every such packet.
+    pub(super) fn certainly_takes(&self) -> bool {
+        self.certain().is_some_and(|rule| rule.exact || self.take_all)
+    }
+
+    /// All candidates are like that; some that were not read may be missing.
+    pub(super) fn all_read(&self, like: impl Fn(&FirewallRule) -> bool) -> bool {
+        !self.rules.is_empty() && self.rules.iter().all(|rule| like(rule))
+    }
+
     /// A packet that has no entry when it comes to one of them is one that connection tracking found invalid: each comes after it.
     pub(super) fn come_after_tracking(&self) -> bool {
         let iptables = |rule: &FirewallRule| rule.backend != Backend::Nftables && rule.table != "raw";
@@ -146,7 +184,7 @@ impl Blame<'_> {
 
     /// All candidates are like that, and none is missing.
     pub(super) fn all(&self, like: impl Fn(&FirewallRule) -> bool) -> bool {
-        self.complete && !self.rules.is_empty() && self.rules.iter().all(|rule| like(rule))
+        self.complete && self.all_read(like)
     }
 
     /// All of them check the way back, as rp_filter does.

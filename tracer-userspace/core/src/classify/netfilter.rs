@@ -137,7 +137,7 @@ fn without_answer<'a>(case: &Case<'a>) -> Option<Stopped<'a>> {
     let dropping = blame(case, time, drop, RuleVerdict::Drop);
     // Only a rule that answers fits: no hook here shows the answer, or it was held back.
     let no_hook = !case.node.missing_of(answer_hooks(case)).is_empty();
-    let can_be = |it: &Blame<'_>| if no_hook { it.complete } else { it.certain().is_some_and(|rule| rule.exact) };
+    let can_be = |it: &Blame<'_>| if no_hook { it.complete } else { it.certainly_takes() };
     let rejecting = || blame(case, time, drop, RuleVerdict::Reject).filter(has_rules).filter(can_be);
     let rejecting = if dropping.as_ref().is_some_and(has_rules) { None } else { rejecting() };
     let answer = rejecting.is_some().then(|| unseen_answer(case));

@@ -85,8 +85,11 @@ pub(super) fn is_endpoints_check(rule: &FirewallRule) -> bool {
 
 /// A ClusterIP of a Service without that port, or of none.
 pub(super) fn is_cluster_ips_check(rule: &FirewallRule) -> bool {
-    is_nft_proxy(rule) && rule.chain == "cluster-ips-check"
+    is_nft_proxy(rule) && rule.chain == "cluster-ips-check" || rule.chain == IPVS_FILTER
 }
+
+/// What IPVS was not there to take on the way to a ClusterIP (pkg/proxy/ipvs, `kubeIPVSFilterChain`).
+const IPVS_FILTER: &str = "KUBE-IPVS-FILTER";
 
 fn is_nft_proxy(rule: &FirewallRule) -> bool {
     rule.backend == Backend::Nftables && rule.table == "kube-proxy"

@@ -40,6 +40,8 @@ pub(super) struct Blame<'a> {
     pub complete: bool,
     /// One of the rules did it, and nothing else of netfilter.
     pub by_rule: bool,
+    /// No such packet gets past them.
+    pub take_all: bool,
     /// Where they were read.
     pub reading: &'a Reading,
 }

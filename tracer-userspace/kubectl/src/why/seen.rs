@@ -1,8 +1,8 @@
 //! What one log says of some pods. Memory is bounded whatever the log's length.
 
-use jiff::Timestamp;
-
 use std::collections::{BTreeMap, VecDeque};
+
+use jiff::Timestamp;
 
 use super::super::objects::Pod;
 use super::super::records::Reading;

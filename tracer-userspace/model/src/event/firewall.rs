@@ -3,9 +3,11 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+pub mod path;
 mod when;
 
 use super::{Flow, Netns};
+use path::Path;
 pub use when::{Except, Prefix, When};
 
 /// Every rule and policy of a namespace that can drop or reject a TCP packet, in the order in which
@@ -22,6 +24,9 @@ pub struct Firewall {
     /// There were too many to hand over: only those are listed that can match this flow.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub only_for: Option<Flow>,
+    /// What the packets of the flow that was asked about come to; absent: that is too much, or not known.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub path: Option<Path>,
     /// The connection table, where the namespace has one.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub conntrack: Option<Conntrack>,
@@ -45,6 +50,7 @@ impl Firewall {
             rules: Vec::new(),
             truncated: false,
             only_for: None,
+            path: None,
             conntrack: None,
             began_boot_ns: None,
             took_ns: 0,

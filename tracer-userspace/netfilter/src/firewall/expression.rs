@@ -3,15 +3,19 @@
 
 use std::net::{Ipv4Addr, Ipv6Addr};
 
-use super::super::iptables::{NFTA_RULE_CHAIN, NFTA_RULE_EXPRESSIONS, NFTA_RULE_TABLE};
 use super::super::nft::{NFTA_DATA_VALUE, NFTA_DATA_VERDICT, NFTA_VERDICT_CHAIN, comment};
+use super::condition::Test;
 use super::conntrack::{CT_INVALID, CT_NEW};
 use super::tables::{Rule, Then};
 use super::xtables::{self, add_match};
+use tracer_model::event::path::FlagTest;
 use tracer_model::event::{Prefix, When};
 use tracer_node::netlink::{attribute, attributes, field, text};
 
+pub(super) const NFTA_RULE_TABLE: u16 = 1;
+pub(super) const NFTA_RULE_CHAIN: u16 = 2;
 const NFTA_RULE_HANDLE: u16 = 3;
+const NFTA_RULE_EXPRESSIONS: u16 = 4;
 const NFTA_RULE_USERDATA: u16 = 7;
 const NFTA_VERDICT_CODE: u16 = 1;
 const NF_DROP: i32 = 0;
@@ -32,6 +36,12 @@ const NFTA_FIB_FLAGS: u16 = 3;
 const NFT_FIB_RESULT_OIFNAME: u32 = 2;
 /// `NFTA_FIB_F_SADDR`: it is the source that is looked up.
 const NFT_FIB_OF_SOURCE: u32 = 1;
+/// `enum nft_cmp_ops`, behind those for equal and not equal.
+const NFT_CMP_LT: u32 = 2;
+const NFT_CMP_LTE: u32 = 3;
+const NFT_CMP_GT: u32 = 4;
+const NFT_CMP_GTE: u32 = 5;
+const NFT_LOOKUP_INVERTED: u32 = 1;
 const NFTA_COUNTER_PACKETS: u16 = 2;
 const NFT_CMP_EQ: u32 = 0;
 const NFT_CMP_NEQ: u32 = 1;
@@ -39,7 +49,7 @@ const IP6: u8 = 10;
 
 /// What the last expression put into a register.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Key {
+pub(crate) enum Key {
     Family,
     Protocol,
     SourcePort,
@@ -66,7 +76,7 @@ impl Key {
         Some(when)
     }
 
-    const fn size(self) -> Option<usize> {
+    pub(super) const fn size(self) -> Option<usize> {
         match self {
             Self::Family | Self::Protocol | Self::TcpFlags => Some(1),
             Self::SourcePort | Self::DestinationPort => Some(2),
@@ -92,11 +102,58 @@ impl Key {
         true
     }
 
+    /// Its bytes lie in the order of their values.
+    const fn is_ordered(self) -> bool {
+        matches!(
+            self,
+            Self::Protocol
+                | Self::SourcePort
+                | Self::DestinationPort
+                | Self::SourceAddress(_)
+                | Self::DestinationAddress(_)
+        )
+    }
+
+    /// A comparison that conditions do not express.
+    fn test(self, operator: Option<u32>, value: &[u8], mask: Option<&[u8]>) -> Test {
+        match (self, operator, mask) {
+            (Self::ConntrackState, ..) => states(operator, value, mask).map_or(Test::Unknown, Test::State),
+            (key, Some(operator), None) if key.is_ordered() => below_or_above(key, operator, value),
+            _ => Test::Unknown,
+        }
+    }
+
     /// Takes in "does not equal `value` under `mask`"; false if that says nothing plain.
     fn exclude(self, when: &mut When, value: &[u8], mask: Option<&[u8]>) -> bool {
         let mut one = When::default();
         self.set(&mut one, value, mask) && when.take(one, true)
     }
+}
+
+/// The states that a comparison asks for: bits are cut out, of which one must be there or none.
+fn states(operator: Option<u32>, value: &[u8], mask: Option<&[u8]>) -> Option<u8> {
+    let bits = |bytes: &[u8]| state(bytes).and_then(|bits| u8::try_from(bits).ok());
+    match (operator?, bits(value)?, mask.map(bits)) {
+        (NFT_CMP_EQ, 0, Some(mask)) => Some(!mask?),
+        (NFT_CMP_NEQ, 0, Some(mask)) => mask,
+        (NFT_CMP_EQ, value, None) if value.count_ones() == 1 => Some(value),
+        (NFT_CMP_NEQ, value, None) if value.count_ones() == 1 => Some(!value),
+        _ => None,
+    }
+}
+
+fn below_or_above(key: Key, operator: u32, value: &[u8]) -> Test {
+    let (lowest, highest) = (vec![0; value.len()], vec![0xff; value.len()]);
+    let value = value.to_vec();
+    let (from, to, inverted) = match operator {
+        NFT_CMP_LT => (value, highest, true),
+        NFT_CMP_LTE => (lowest, value, false),
+        NFT_CMP_GT => (lowest, value, true),
+        NFT_CMP_GTE => (value, highest, false),
+        NFT_CMP_NEQ => (value.clone(), value, true),
+        _ => return Test::Unknown,
+    };
+    Test::Range { key, from, to, inverted }
 }
 
 fn state(value: &[u8]) -> Option<u32> {
@@ -135,20 +192,18 @@ fn contiguous(mask: &[u8]) -> Option<u32> {
     (ones == leading).then_some(ones)
 }
 
-/// A rule with its place, and what the key of the map that it looks into is made of.
+/// A rule with its place.
 pub(super) struct Parsed {
     pub table: String,
     pub chain: String,
     pub rule: Rule,
-    pub keys: Vec<Key>,
 }
 
 /// Reads the attributes of a rule.
 pub(super) fn parse_rule(family: u8, attrs: &[u8]) -> Option<Parsed> {
     let handle = attribute(attrs, NFTA_RULE_HANDLE).and_then(|it| field(it, 0)).map(u64::from_be_bytes);
     let when = When { v6: (family == 2 || family == IP6).then_some(family == IP6), ..When::default() };
-    let mut parser =
-        Parser { rule: Rule { handle, when, exact: true, ..Rule::default() }, keys: Vec::new(), mask: None };
+    let mut parser = Parser { rule: Rule { handle, when, ..Rule::default() }, keys: Vec::new(), mask: None };
     for (_, expression) in attributes(attribute(attrs, NFTA_RULE_EXPRESSIONS)?) {
         let data = attribute(expression, 2).unwrap_or_default();
         parser.add(attribute(expression, 1).map(bytes_of)?, data);
@@ -160,7 +215,6 @@ pub(super) fn parse_rule(family: u8, attrs: &[u8]) -> Option<Parsed> {
         table: text(attribute(attrs, NFTA_RULE_TABLE)?),
         chain: text(attribute(attrs, NFTA_RULE_CHAIN)?),
         rule: parser.rule,
-        keys: parser.keys,
     })
 }
 
@@ -185,7 +239,8 @@ impl Parser {
             b"bitwise" => self.cut_out(data),
             b"cmp" => self.compare(data),
             b"lookup" => self.lookup(data),
-            b"match" => self.rule.exact &= self.xt_match(data),
+            b"range" => self.compare_range(data),
+            b"match" => self.xt_match(data),
             b"target" => self.target(data),
             b"reject" => self.rule.then = Then::Reject,
             b"immediate" => self.immediate(data),
@@ -196,14 +251,21 @@ impl Parser {
             b"rt" | b"socket" | b"hash" | b"numgen" | b"exthdr" | b"osf" | b"xfrm" | b"tunnel" | b"ct" => {
                 self.load(Key::Other);
             }
-            // Conditions that are not understood: limits, quotas, ranges, dynamic sets.
-            _ => self.rule.exact = false,
+            // Conditions that are not understood: limits, quotas, dynamic sets.
+            _ => self.rule.rest.push(Test::Unknown),
         }
     }
 
     fn load(&mut self, key: Key) {
+        self.end_mask();
         self.keys.push(key);
-        self.mask = None;
+    }
+
+    /// The bits that were cut out of the last field are not compared by themselves: they are a part of a key.
+    fn end_mask(&mut self) {
+        if let (Some(_), Some(last)) = (self.mask.take(), self.keys.last_mut()) {
+            *last = Key::Other;
+        }
     }
 
     /// Bits that are cut out. A value that is shifted, or whose bits are set or turned, is another.
@@ -242,10 +304,22 @@ impl Parser {
         let operator = number(data, 2);
         if let (Key::TcpFlags, [value], Some(NFT_CMP_EQ | NFT_CMP_NEQ)) = (key, value, operator) {
             let mask = mask.as_deref().and_then(<[u8]>::first).copied().unwrap_or(u8::MAX);
-            self.rule.when.take_flags(mask, *value, operator == Some(NFT_CMP_NEQ));
+            self.rule.take_flags(FlagTest { mask, value: *value, inverted: operator == Some(NFT_CMP_NEQ) });
+            return;
         }
         self.rule.when.rpf |=
             key == Key::WayBack && operator == Some(NFT_CMP_EQ) && value.iter().all(|byte| *byte == 0);
+        let mut one = When::default();
+        if key.is_ordered()
+            && matches!(operator, Some(NFT_CMP_EQ | NFT_CMP_NEQ))
+            && key.set(&mut one, value, mask.as_deref())
+        {
+            // Where there is no room for both, what was there before may be lost.
+            if !self.rule.when.take(one, operator == Some(NFT_CMP_NEQ)) {
+                self.rule.rest.push(Test::Unknown);
+            }
+            return;
+        }
         let understood = match operator {
             Some(NFT_CMP_EQ) => key.set(&mut self.rule.when, value, mask.as_deref()),
             // `ct state invalid`: the bit is cut out and must not be zero.
@@ -255,24 +329,44 @@ impl Parser {
             Some(NFT_CMP_NEQ) => key.exclude(&mut self.rule.when, value, mask.as_deref()),
             _ => false,
         };
-        self.rule.exact &= understood;
-    }
-
-    /// A look-up that yields a verdict is a map; one in a plain set is a condition.
-    fn lookup(&mut self, data: &[u8]) {
-        self.mask = None;
-        match (number(data, 3), attribute(data, 1)) {
-            (Some(0), Some(map)) => self.rule.then = Then::Map(text(map)),
-            _ => {
-                self.keys.clear();
-                self.rule.exact = false;
-            }
+        if !understood {
+            self.rule.rest.push(key.test(operator, value, mask.as_deref()));
         }
     }
 
-    fn xt_match(&mut self, data: &[u8]) -> bool {
-        let (Some(name), Some(info)) = (attribute(data, 1), attribute(data, 3)) else { return false };
-        add_match(&mut self.rule, bytes_of(name), info)
+    fn compare_range(&mut self, data: &[u8]) {
+        let key = self.keys.pop().unwrap_or(Key::Other);
+        self.keys.clear();
+        let masked = self.mask.take().is_some();
+        let value = |attr| attribute(data, attr).and_then(|it| attribute(it, NFTA_DATA_VALUE)).map(<[u8]>::to_vec);
+        let test = match (value(3), value(4), number(data, 2)) {
+            (Some(from), Some(to), Some(operator @ (NFT_CMP_EQ | NFT_CMP_NEQ))) if key.is_ordered() && !masked => {
+                Test::Range { key, from, to, inverted: operator == NFT_CMP_NEQ }
+            }
+            _ => Test::Unknown,
+        };
+        self.rule.rest.push(test);
+    }
+
+    /// A look-up that yields a verdict is a map; one in a plain set is a condition; one that yields data is not understood.
+    fn lookup(&mut self, data: &[u8]) {
+        self.end_mask();
+        let keys = std::mem::take(&mut self.keys);
+        match (number(data, 3), attribute(data, 1).map(text)) {
+            (Some(0), Some(map)) => self.rule.then = Then::Map(map, keys),
+            (None, Some(set)) => {
+                let inverted = number(data, 5).is_some_and(|flags| flags & NFT_LOOKUP_INVERTED != 0);
+                self.rule.rest.push(Test::Set { keys, set, inverted });
+            }
+            _ => self.rule.rest.push(Test::Unknown),
+        }
+    }
+
+    fn xt_match(&mut self, data: &[u8]) {
+        match (attribute(data, 1), attribute(data, 3)) {
+            (Some(name), Some(info)) => add_match(&mut self.rule, bytes_of(name), info),
+            _ => self.rule.rest.push(Test::Unknown),
+        }
     }
 
     fn target(&mut self, data: &[u8]) {
@@ -333,5 +427,4 @@ pub(super) fn packets(counter: &[u8]) -> Option<u64> {
 }
 
 #[cfg(test)]
-#[path = "expression_tests.rs"]
 mod tests;

@@ -1,30 +1,28 @@
 //! Fuzz targets of rules: nf_tables and x_tables.
 
-use super::super::{Named, legacy as node_ports, nft as kube_proxy};
-use super::tables::{Rules, Steps, Table};
-use super::{conntrack, legacy, nft};
+use super::super::{legacy as xtables, node_ports};
+use super::tables::Table;
+use super::{conntrack, legacy, nft, take_in};
 use tracer_model::event::{Conntrack, Firewall, Flow, Netns, ObservationKind};
 use tracer_model::fuzzing::check_recorded;
-use tracer_node::netlink::{Seen, messages, read_answers};
+use tracer_node::netlink::{Seen, read_answers};
 
 /// Answers of nf_tables as the kernel sends them: netlink messages one after another.
 pub fn nftables(bytes: &[u8]) {
     let _ = read_answers(bytes, 1, &mut Seen::default(), &mut |_| ());
     let (tables, truncated) = nft::tables_of(bytes);
     flatten(&tables, truncated);
-    let mut ports = Named::new();
-    messages(Some(bytes), &mut |message| {
-        message.into_iter().for_each(|(_, payload)| kube_proxy::add_elements(payload, &mut ports));
-    });
+    let _ = (node_ports::in_chain(&tables), node_ports::in_maps(&tables));
 }
 
 /// A table of x_tables: which family, `struct ipt_getinfo`, entries.
 pub fn xtables(bytes: &[u8]) {
     let Some((family, rest)) = bytes.split_first() else { return };
-    let Some((info, entries)) = rest.split_at_checked(node_ports::GETINFO) else { return };
-    let layout = &node_ports::LAYOUTS[usize::from(family & 1)];
-    flatten(&[legacy::parse(layout, "filter", info, entries)], false);
-    node_ports::parse(entries, layout, &mut Named::new());
+    let Some((info, entries)) = rest.split_at_checked(xtables::GETINFO) else { return };
+    let layout = &xtables::LAYOUTS[usize::from(family & 1)];
+    let tables = [legacy::parse(layout, "filter", info, entries)];
+    flatten(&tables, false);
+    let _ = node_ports::in_chain(&tables);
 }
 
 /// Statistics of connection tracking.
@@ -35,9 +33,7 @@ pub(crate) fn statistics(text: &str) {
 /// What these tables can do to a packet, as a fact.
 fn flatten(tables: &[Table], truncated: bool) {
     let (Ok(src), Ok(dst)) = ("10.88.0.1:40000".parse(), "10.88.0.2:8080".parse()) else { return };
-    let (steps, mut rules) = (Steps::new(), Rules::new(Flow { src, dst }));
-    tables.iter().for_each(|table| table.flatten(&steps, &mut rules));
     let mut firewall = Firewall { truncated, ..Firewall::empty(Netns(1)) };
-    rules.hand_over(&mut firewall);
+    take_in(tables, Flow { src, dst }, &mut firewall);
     check_recorded(ObservationKind::Firewall(Box::new(firewall)));
 }

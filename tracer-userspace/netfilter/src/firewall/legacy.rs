@@ -3,9 +3,10 @@
 use std::collections::HashMap;
 use std::ops::Range;
 
-use super::super::NetfilterError;
 use super::super::legacy::{LAYOUTS, Layout, chain_name, entries, split_entry, tables_in_use};
+use super::super::{NetfilterError, node_ports};
 use super::Tables;
+use super::condition::Test;
 use super::expression::prefix;
 use super::tables::{Base, Chain, Rule, Table, Then};
 use super::xtables::{self, add_match};
@@ -43,6 +44,16 @@ pub(super) fn read() -> Tables {
     Ok((tables, truncated))
 }
 
+/// The chain of `nat` in which kube-proxy has its NodePorts, and nothing else.
+pub(crate) fn read_proxy_chain() -> Result<Vec<Table>, NetfilterError> {
+    let mut tables = Vec::new();
+    for layout in LAYOUTS.iter().filter(|layout| tables_in_use(layout).iter().any(|name| name == "nat")) {
+        let (info, table) = entries(layout, "nat")?;
+        tables.push(parse_chains(layout, "nat", &info, &table, |chain| chain == node_ports::CHAIN));
+    }
+    Ok(tables)
+}
+
 /// What is known of the bytes of a table before its rules are read.
 struct Places<'a> {
     layout: &'a Layout,
@@ -53,14 +64,19 @@ struct Places<'a> {
 }
 
 pub(super) fn parse(layout: &Layout, table_name: &str, info: &[u8], bytes: &[u8]) -> Table {
+    parse_chains(layout, table_name, info, bytes, |_| true)
+}
+
+/// The rules of the chains that are wanted.
+fn parse_chains(layout: &Layout, table_name: &str, info: &[u8], bytes: &[u8], wanted: impl Fn(&str) -> bool) -> Table {
     let places = Places::find(layout, info, bytes);
     let mut chains: Vec<Chain> = Vec::new();
     for (at, entry) in each_entry(bytes, layout) {
         if let Some(name) = places.chains.get(&at.start) {
-            chains.push(places.chain(name, priority(table_name, name), info));
+            chains.push(places.chain(table_name, name, info));
         }
         let Some(chain) = chains.last_mut() else { continue };
-        if chain_name(entry, layout).is_none() {
+        if wanted(&chain.name) && chain_name(entry, layout).is_none() {
             places.add(chain, at.start, entry);
         }
     }
@@ -73,6 +89,7 @@ pub(super) fn parse(layout: &Layout, table_name: &str, info: &[u8], bytes: &[u8]
         name: table_name.to_owned(),
         chains,
         maps: HashMap::new(),
+        sets: HashMap::new(),
     }
 }
 
@@ -99,9 +116,10 @@ impl<'a> Places<'a> {
         Self { layout, chains, policies: hooks().map(|hook| (at(UNDERFLOWS, hook), hook)).collect() }
     }
 
-    fn chain(&self, name: &str, priority: i32, info: &[u8]) -> Chain {
+    fn chain(&self, table: &str, name: &str, info: &[u8]) -> Chain {
+        let (priority, translates) = (priority(table, name), table == "nat");
         let hook = HOOKS.iter().position(|hook| *hook == name).filter(|hook| word(info, VALID_HOOKS) & 1 << hook != 0);
-        let base = hook.map(|hook| Base { hook: HOOKS[hook], priority, drops: false, packets: None });
+        let base = hook.map(|hook| Base { hook: HOOKS[hook], priority, translates, drops: false, packets: None });
         Chain { name: name.to_owned(), base, rules: Vec::new() }
     }
 
@@ -113,7 +131,7 @@ impl<'a> Places<'a> {
             return;
         }
         let number = Some(chain.rules.len() as u64 + 1);
-        let mut rule = Rule { handle: number, packets, exact: true, ..Rule::default() };
+        let mut rule = Rule { handle: number, packets, ..Rule::default() };
         self.add_addresses(&mut rule, entry);
         add_matches(&mut rule, entry, self.layout);
         rule.then = self.then(entry);
@@ -144,12 +162,14 @@ impl<'a> Places<'a> {
         let [asks, mut inverted] = field(entry, layout.flags).unwrap_or_default();
         let devices = entry.get(4 * layout.addr..layout.protocol).unwrap_or_default();
         rule.when.v6 = Some(layout.addr == 16);
-        rule.exact &= asks & layout.asks == 0 && devices.iter().all(|byte| *byte == 0);
+        let mut understood = asks & layout.asks == 0 && devices.iter().all(|byte| *byte == 0);
         for (bit, condition) in conditions(entry, layout) {
-            rule.exact &= condition.is_some_and(|one| rule.when.take(one, inverted & bit != 0));
+            understood &= condition.is_some_and(|one| rule.when.take(one, inverted & bit != 0));
             inverted &= !bit;
         }
-        rule.exact &= inverted == 0;
+        if !understood || inverted != 0 {
+            rule.rest.push(Test::Unknown);
+        }
     }
 }
 
@@ -205,14 +225,13 @@ fn add_matches(rule: &mut Rule, entry: &[u8], layout: &Layout) {
     while let Some(size) = field(matches, 0).map(u16::from_ne_bytes).map(usize::from).filter(|size| *size >= 32) {
         let (Some(name), Some(info)) = (matches.get(2..31), matches.get(32..size)) else { return };
         let name = text(name);
-        rule.exact &= add_match(rule, name.as_bytes(), info);
+        add_match(rule, name.as_bytes(), info);
         matches = matches.get(size..).unwrap_or_default();
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use super::super::tables::Rules;
     use super::*;
     use tracer_model::event::{FirewallRule, Flow, Netns, Prefix};
 
@@ -288,10 +307,9 @@ mod tests {
         let mut info = vec![0; 84];
         info[VALID_HOOKS..][..4].copy_from_slice(&(1_u32 << INPUT).to_ne_bytes());
         info[UNDERFLOWS + 4 * INPUT..][..4].copy_from_slice(&policy.to_ne_bytes());
-        let mut found = Rules::new(flow("10.88.0.1:40000", "10.88.0.2:8080"));
-        parse(layout, "filter", &info, &bytes).flatten(&super::super::tables::Steps::new(), &mut found);
         let mut firewall = tracer_model::event::Firewall::empty(Netns(1));
-        found.hand_over(&mut firewall);
+        let table = parse(layout, "filter", &info, &bytes);
+        super::super::take_in(&[table], flow("10.88.0.1:40000", "10.88.0.2:8080"), &mut firewall);
         firewall.rules
     }
 

@@ -3,14 +3,15 @@
 use std::collections::{BTreeSet, HashMap};
 use std::io;
 
-use super::super::NetfilterError;
 use super::super::nft::{
-    NFGENMSG, NFT_MSG_GETSETELEM, NFTA_DATA_VERDICT, NFTA_LIST_ELEM, NFTA_SET_ELEM_DATA, NFTA_SET_ELEM_KEY,
-    NFTA_SET_ELEM_LIST_ELEMENTS, NFTA_SET_ELEM_LIST_SET, NFTA_SET_ELEM_LIST_TABLE, NFTA_SET_ELEM_USERDATA, comment,
-    dump, open,
+    FAMILIES, NFGENMSG, NFT_MSG_GETSETELEM, NFTA_DATA_VALUE, NFTA_DATA_VERDICT, NFTA_LIST_ELEM, NFTA_SET_ELEM_DATA,
+    NFTA_SET_ELEM_KEY, NFTA_SET_ELEM_LIST_ELEMENTS, NFTA_SET_ELEM_LIST_SET, NFTA_SET_ELEM_LIST_TABLE,
+    NFTA_SET_ELEM_USERDATA, comment, dump, open,
 };
+use super::super::{NetfilterError, node_ports};
 use super::Tables;
-use super::expression::{Key, Parsed, packets, parse_rule, verdict};
+use super::condition::{Element, Elements, Test};
+use super::expression::{Key, NFTA_RULE_CHAIN, NFTA_RULE_TABLE, packets, parse_rule, verdict};
 use super::tables::{Base, Chain, Rule, Table, Then};
 use tracer_model::event::{Backend, When};
 use tracer_node::clock::thread_cpu_ns;
@@ -31,10 +32,16 @@ const NFTA_HOOK_PRIORITY: u16 = 2;
 const NFTA_SET_ELEM_FLAGS: u16 = 3;
 const NFTA_SET_ELEM_KEY_END: u16 = 10;
 const NFT_SET_ELEM_INTERVAL_END: u32 = 1;
+const NFT_SET_ELEM_CATCHALL: u32 = 2;
+const NFTA_CHAIN_TYPE: u16 = 7;
 
 /// Bytes of chains, of rules that matter and of elements of verdict maps kept while reading; beyond it nothing is. A node with
 /// 10,000 Services needs some 40 MiB by calculation, and anyone's pod may hold more in its own namespace.
 const MAX_BYTES: usize = 48 << 20;
+/// Sets read, the bytes of their elements and the time for them.
+const MAX_SETS: usize = 1 << 10;
+const MAX_SET_BYTES: usize = 8 << 20;
+const SETS_CPU_NS: u64 = 500_000_000;
 /// Verdict maps read, each by a request of its own: kube-proxy has one for each port of a Service with endpoints.
 const MAX_MAPS: usize = 1 << 14;
 /// Time for them: the kernel looks for each in the list of all of its table (`nft_set_lookup`).
@@ -55,7 +62,40 @@ fn read_once() -> io::Result<(Vec<Table>, bool)> {
     }
     dump(&mut netlink, NFT_MSG_GETRULE, 0, &[], |message| _ = reader.add_rule(message))?;
     reader.read_maps(&mut netlink)?;
+    reader.read_sets(&mut netlink)?;
     Ok((reader.finish(), reader.truncated || reader.room.full))
+}
+
+/// The maps of the table `kube-proxy` that hold its NodePorts, and nothing else.
+pub(crate) fn read_proxy_maps() -> Result<Vec<Table>, NetfilterError> {
+    let read = |reader: &mut Reader, netlink: &mut Netlink, family| {
+        let Some(table) = reader.table(family, "kube-proxy".to_owned()) else { return Ok(()) };
+        node_ports::MAPS
+            .into_iter()
+            .try_for_each(|map| reader.read_map(netlink, table, map, &[Key::Protocol, Key::DestinationPort]))
+    };
+    read_for_each_family(read).map_err(|source| NetfilterError::Nft { what: "kube-proxy's nftables maps", source })
+}
+
+/// The chain of `nat` in which kube-proxy has its NodePorts, and nothing else.
+pub(crate) fn read_proxy_chain() -> Result<Vec<Table>, NetfilterError> {
+    let read = |reader: &mut Reader, netlink: &mut Netlink, family| {
+        reader.begin_chain(family, "nat", node_ports::CHAIN);
+        let names = [(NFTA_RULE_TABLE, "nat"), (NFTA_RULE_CHAIN, node_ports::CHAIN)];
+        dump(netlink, NFT_MSG_GETRULE, family, &names, |message| _ = reader.add_rule(message))
+    };
+    read_for_each_family(read).map_err(|source| NetfilterError::Nft { what: "the chain KUBE-NODEPORTS", source })
+}
+
+fn read_for_each_family(
+    mut read: impl FnMut(&mut Reader, &mut Netlink, u8) -> io::Result<()>,
+) -> io::Result<Vec<Table>> {
+    consistent(|| {
+        let Some(mut netlink) = open()? else { return Ok(Vec::new()) };
+        let mut reader = Reader::default();
+        FAMILIES.into_iter().try_for_each(|family| read(&mut reader, &mut netlink, family))?;
+        Ok(reader.tables)
+    })
 }
 
 /// The tables in answers of the kernel, for a fuzz target: each map has the elements of all.
@@ -70,13 +110,24 @@ pub(super) fn tables_of(answers: &[u8]) -> (Vec<Table>, bool) {
     each(NFT_MSG_NEWCHAIN, &mut |reader, message| _ = reader.add_chain(message));
     each(NFT_MSG_NEWRULE, &mut |reader, message| _ = reader.add_rule(message));
     for (table, name, keys) in std::mem::take(&mut reader.maps) {
-        let mut map = Map { keys: &keys, elements: Vec::new(), intervals: false, room: &mut reader.room };
+        let mut map = Map::new(&keys, &mut reader.room);
         messages(Some(answers), &mut |message| match message {
             Some((kind, payload)) if kind & 0xff == NFT_MSG_NEWSETELEM => map.add(payload),
             _ => {}
         });
-        let elements = map.finish(&name);
-        reader.tables[table].maps.insert(name, elements);
+        let (elements, rules) = map.finish();
+        reader.tables[table].sets.insert(name.clone(), elements);
+        reader.tables[table].maps.insert(name, rules);
+    }
+    for (table, name) in std::mem::take(&mut reader.sets) {
+        let mut elements = Elements::default();
+        messages(Some(answers), &mut |message| match message {
+            Some((kind, payload)) if kind & 0xff == NFT_MSG_NEWSETELEM => {
+                add_keys(payload, &mut elements, &mut reader.room);
+            }
+            _ => {}
+        });
+        reader.tables[table].sets.insert(name, elements);
     }
     (reader.finish(), reader.truncated || reader.room.full)
 }
@@ -108,10 +159,12 @@ impl Rule {
     /// What it takes up, the names in it included.
     fn bytes(&self) -> usize {
         let name = match &self.then {
-            Then::Jump(name) | Then::Goto(name) | Then::Map(name) => name.len(),
+            Then::Jump(name) | Then::Goto(name) => name.len(),
+            Then::Map(name, keys) => name.len() + size_of_val(keys.as_slice()),
             _ => 0,
         };
-        size_of::<Self>() + name + self.comment.as_ref().map_or(0, String::len)
+        let rest: usize = self.rest.iter().map(|test| size_of::<Test>() + test.bytes()).sum();
+        size_of::<Self>() + name + rest + self.comment.as_ref().map_or(0, String::len)
     }
 }
 
@@ -129,6 +182,8 @@ struct Reader {
     /// Verdict maps in use: table, name, and what their keys are made of.
     maps: Vec<(usize, String, Vec<Key>)>,
     asked: BTreeSet<(usize, String)>,
+    /// Sets in use.
+    sets: BTreeSet<(usize, String)>,
     room: Room,
     truncated: bool,
 }
@@ -145,6 +200,7 @@ impl Reader {
             name: name.clone(),
             chains: Vec::new(),
             maps: HashMap::new(),
+            sets: HashMap::new(),
         };
         self.tables.push(table);
         self.table_at.insert((family, name), self.tables.len() - 1);
@@ -162,6 +218,13 @@ impl Reader {
         Some(())
     }
 
+    /// The rules of this chain will follow.
+    fn begin_chain(&mut self, family: u8, table: &str, chain: &str) {
+        let Some(table) = self.table(family, table.to_owned()) else { return };
+        self.chain_at.insert((table, chain.to_owned()), self.tables[table].chains.len());
+        self.tables[table].chains.push(Chain { name: chain.to_owned(), ..Chain::default() });
+    }
+
     fn add_rule(&mut self, message: &[u8]) -> Option<()> {
         if self.room.full {
             return None;
@@ -174,24 +237,55 @@ impl Reader {
         let table = *self.table_at.get(&(family, parsed.table.clone()))?;
         let chain = *self.chain_at.get(&(table, parsed.chain.clone()))?;
         self.room.take(parsed.rule.bytes()).then_some(())?;
-        self.note_map(table, &parsed);
+        self.note_map(table, &parsed.rule);
+        self.note_sets(table, &parsed.rule);
         self.tables[table].chains[chain].rules.push(parsed.rule);
         Some(())
     }
 
-    fn note_map(&mut self, table: usize, parsed: &Parsed) {
-        let Then::Map(name) = &parsed.rule.then else { return };
+    fn note_sets(&mut self, table: usize, rule: &Rule) {
+        let names = rule.rest.iter().filter_map(|test| match test {
+            Test::Set { set, .. } => Some(set),
+            _ => None,
+        });
+        for name in names {
+            if self.sets.len() < MAX_SETS {
+                self.sets.insert((table, name.clone()));
+            }
+        }
+    }
+
+    fn note_map(&mut self, table: usize, rule: &Rule) {
+        let Then::Map(name, keys) = &rule.then else { return };
         let place = (table, name.clone());
         if self.asked.contains(&place) {
             return;
         }
-        let bytes = bytes_of::<(usize, String, Vec<Key>)>(name) + size_of_val(parsed.keys.as_slice());
+        let bytes = bytes_of::<(usize, String, Vec<Key>)>(name) + size_of_val(keys.as_slice());
         if self.maps.len() >= MAX_MAPS || !self.room.take(bytes) {
             self.truncated = true;
             return;
         }
         self.asked.insert(place);
-        self.maps.push((table, name.clone(), parsed.keys.clone()));
+        self.maps.push((table, name.clone(), keys.clone()));
+    }
+
+    /// Sets that are too large to be read stay out: whether they have a packet is then not known.
+    fn read_sets(&mut self, netlink: &mut Netlink) -> io::Result<()> {
+        let (began, mut room) = (thread_cpu_ns(), Room { bytes: MAX_SET_BYTES, full: false });
+        for (table, name) in std::mem::take(&mut self.sets) {
+            if room.full || thread_cpu_ns().saturating_sub(began) > SETS_CPU_NS {
+                break;
+            }
+            let names = [(NFTA_SET_ELEM_LIST_TABLE, self.tables[table].name.as_str()), (NFTA_SET_ELEM_LIST_SET, &name)];
+            let family = family_number(self.tables[table].family);
+            let mut elements = Elements::default();
+            dump(netlink, NFT_MSG_GETSETELEM, family, &names, |message| add_keys(message, &mut elements, &mut room))?;
+            if !room.full {
+                self.tables[table].sets.insert(name, elements);
+            }
+        }
+        Ok(())
     }
 
     fn read_maps(&mut self, netlink: &mut Netlink) -> io::Result<()> {
@@ -201,13 +295,19 @@ impl Reader {
             if self.room.full || self.truncated {
                 break;
             }
-            let names = [(NFTA_SET_ELEM_LIST_TABLE, self.tables[table].name.as_str()), (NFTA_SET_ELEM_LIST_SET, &name)];
-            let family = family_number(self.tables[table].family);
-            let mut map = Map { keys: &keys, elements: Vec::new(), intervals: false, room: &mut self.room };
-            dump(netlink, NFT_MSG_GETSETELEM, family, &names, |message| map.add(message))?;
-            let elements = map.finish(&name);
-            self.tables[table].maps.insert(name, elements);
+            self.read_map(netlink, table, &name, &keys)?;
         }
+        Ok(())
+    }
+
+    fn read_map(&mut self, netlink: &mut Netlink, table: usize, name: &str, keys: &[Key]) -> io::Result<()> {
+        let names = [(NFTA_SET_ELEM_LIST_TABLE, self.tables[table].name.as_str()), (NFTA_SET_ELEM_LIST_SET, name)];
+        let family = family_number(self.tables[table].family);
+        let mut map = Map::new(keys, &mut self.room);
+        dump(netlink, NFT_MSG_GETSETELEM, family, &names, |message| map.add(message))?;
+        let (elements, rules) = map.finish();
+        self.tables[table].sets.insert(name.to_owned(), elements);
+        self.tables[table].maps.insert(name.to_owned(), rules);
         Ok(())
     }
 
@@ -217,6 +317,7 @@ impl Reader {
             if is_iptables(table) {
                 table.backend = Backend::IptablesNft;
             }
+            table.name_elements();
             table.resolve_elements();
         }
         tables
@@ -233,19 +334,49 @@ fn is_iptables(table: &Table) -> bool {
         && bases.all(|chain| CHAINS.contains(&chain.name.as_str()))
 }
 
+/// Adds the keys of elements, as long as there is room.
+fn add_keys(message: &[u8], elements: &mut Elements, room: &mut Room) {
+    for element in elements_of(message).map(key_of) {
+        if !room.take(element.bytes()) {
+            return;
+        }
+        elements.0.push(element);
+    }
+}
+
+fn elements_of(message: &[u8]) -> impl Iterator<Item = &[u8]> {
+    let list = message.get(NFGENMSG..).and_then(|rest| attribute(rest, NFTA_SET_ELEM_LIST_ELEMENTS));
+    list.into_iter().flat_map(attributes).filter(|(number, _)| *number == NFTA_LIST_ELEM).map(|(_, element)| element)
+}
+
+fn key_of(element: &[u8]) -> Element {
+    let value = |attr| attribute(element, attr).and_then(|it| attribute(it, NFTA_DATA_VALUE)).map(<[u8]>::to_vec);
+    let flags = flags_of(element);
+    Element {
+        key: value(NFTA_SET_ELEM_KEY).unwrap_or_default(),
+        last: value(NFTA_SET_ELEM_KEY_END),
+        ends: flags & NFT_SET_ELEM_INTERVAL_END != 0,
+        catches_all: flags & NFT_SET_ELEM_CATCHALL != 0,
+    }
+}
+
 /// The elements of one verdict map.
 struct Map<'a> {
     keys: &'a [Key],
     elements: Vec<Rule>,
+    entries: Vec<Element>,
     /// Keys are ends of ranges, not values.
     intervals: bool,
     room: &'a mut Room,
 }
 
-impl Map<'_> {
+impl<'a> Map<'a> {
+    const fn new(keys: &'a [Key], room: &'a mut Room) -> Self {
+        Self { keys, elements: Vec::new(), entries: Vec::new(), intervals: false, room }
+    }
+
     fn add(&mut self, message: &[u8]) {
-        let list = message.get(NFGENMSG..).and_then(|rest| attribute(rest, NFTA_SET_ELEM_LIST_ELEMENTS));
-        for (_, element) in list.into_iter().flat_map(attributes).filter(|(number, _)| *number == NFTA_LIST_ELEM) {
+        for element in elements_of(message) {
             self.intervals |= is_interval(element);
             if !self.room.full {
                 self.keep(element);
@@ -253,32 +384,32 @@ impl Map<'_> {
         }
     }
 
+    /// What ends a range is kept, too: it has no verdict.
     fn keep(&mut self, element: &[u8]) {
-        if let Some(rule) = self.element(element)
-            && self.room.take(rule.bytes())
-        {
+        let (rule, entry) = (self.element(element), key_of(element));
+        if self.room.take(rule.bytes() + entry.bytes()) {
             self.elements.push(rule);
+            self.entries.push(entry);
         }
     }
 
-    fn element(&self, element: &[u8]) -> Option<Rule> {
-        let then = verdict(attribute(attribute(element, NFTA_SET_ELEM_DATA)?, NFTA_DATA_VERDICT)?)?;
+    fn element(&self, element: &[u8]) -> Rule {
+        let data = attribute(element, NFTA_SET_ELEM_DATA).and_then(|data| attribute(data, NFTA_DATA_VERDICT));
+        let then = data.and_then(verdict).unwrap_or_default();
         let key = attribute(element, NFTA_SET_ELEM_KEY).and_then(|key| attribute(key, 1));
         let when = key.and_then(|key| Key::conditions(self.keys, key));
         let comment = attribute(element, NFTA_SET_ELEM_USERDATA).and_then(comment);
-        Some(Rule { when: when.unwrap_or_default(), exact: when.is_some(), then, comment, ..Rule::default() })
+        let rest = if when.is_some() { Vec::new() } else { vec![Test::Unknown] };
+        Rule { when: when.unwrap_or_default(), rest, then, comment, ..Rule::default() }
     }
 
-    fn finish(mut self, name: &str) -> Vec<Rule> {
+    fn finish(mut self) -> (Elements, Vec<Rule>) {
         for element in &mut self.elements {
             if self.intervals {
-                (element.when, element.exact) = Default::default();
-            }
-            if name.starts_with("no-endpoint-") {
-                element.comment = Some(no_endpoints(element));
+                (element.when, element.rest) = (When::default(), vec![Test::Unknown]);
             }
         }
-        self.elements
+        (Elements(self.entries), self.elements)
     }
 }
 
@@ -290,12 +421,23 @@ fn no_endpoints(element: &Rule) -> String {
     format!("{service} has no {what}")
 }
 
+fn flags_of(element: &[u8]) -> u32 {
+    attribute(element, NFTA_SET_ELEM_FLAGS).and_then(|flags| field(flags, 0)).map_or(0, u32::from_be_bytes)
+}
+
 fn is_interval(element: &[u8]) -> bool {
-    let flags = attribute(element, NFTA_SET_ELEM_FLAGS).and_then(|flags| field(flags, 0)).map_or(0, u32::from_be_bytes);
-    flags & NFT_SET_ELEM_INTERVAL_END != 0 || attribute(element, NFTA_SET_ELEM_KEY_END).is_some()
+    flags_of(element) & NFT_SET_ELEM_INTERVAL_END != 0 || attribute(element, NFTA_SET_ELEM_KEY_END).is_some()
 }
 
 impl Table {
+    /// Elements of the maps of Services without endpoints are commented as kube-proxy comments its rules.
+    fn name_elements(&mut self) {
+        let maps = self.maps.iter_mut().filter(|(name, _)| name.starts_with("no-endpoint-"));
+        for element in maps.flat_map(|(_, elements)| elements) {
+            element.comment = Some(no_endpoints(element));
+        }
+    }
+
     /// An element that leads to a chain which only drops or rejects does that itself, and keeps its own conditions.
     fn resolve_elements(&mut self) {
         let ends: HashMap<String, Then> = self.chains.iter().filter_map(end_of).collect();
@@ -311,7 +453,7 @@ impl Table {
 
 fn end_of(chain: &Chain) -> Option<(String, Then)> {
     let [only] = chain.rules.as_slice() else { return None };
-    let unconditional = only.exact && When { v6: None, ..only.when } == When::default();
+    let unconditional = only.exact() && When { v6: None, ..only.when } == When::default();
     (unconditional && matches!(only.then, Then::Drop | Then::Reject)).then(|| (chain.name.clone(), only.then.clone()))
 }
 
@@ -321,7 +463,8 @@ fn base(family: u8, attrs: &[u8]) -> Option<Base> {
     let priority = attribute(hook, NFTA_HOOK_PRIORITY).and_then(|it| field(it, 0)).map_or(0, i32::from_be_bytes);
     let policy = attribute(attrs, NFTA_CHAIN_POLICY).and_then(|it| field(it, 0)).map(u32::from_be_bytes);
     let packets = attribute(attrs, NFTA_CHAIN_COUNTERS).and_then(packets);
-    Some(Base { hook: hook_name(family, number), priority, drops: policy == Some(0), packets })
+    let translates = attribute(attrs, NFTA_CHAIN_TYPE).is_some_and(|kind| text(kind) == "nat");
+    Some(Base { hook: hook_name(family, number), priority, translates, drops: policy == Some(0), packets })
 }
 
 fn hook_name(family: u8, number: u32) -> &'static str {
@@ -354,10 +497,12 @@ mod tests {
 
     #[test]
     fn kube_proxy_drops_for_want_of_local_endpoints_and_rejects_for_want_of_any() {
-        let comments = |name, then: Then, comment: Option<&str>| {
+        let comments = |name: &str, then: Then, comment: Option<&str>| {
             let element = Rule { then, comment: comment.map(str::to_owned), ..Rule::default() };
-            let room = &mut Room::default();
-            Map { keys: &[], elements: vec![element], intervals: false, room }.finish(name).remove(0).comment
+            let mut table = Table::for_tests(vec![]);
+            table.maps.insert(name.to_owned(), vec![element]);
+            table.name_elements();
+            table.maps.remove(name).expect("the map").remove(0).comment
         };
         let said = |text: &str| Some(text.to_owned());
         let reject = || Then::Goto("reject-chain".into());
@@ -393,13 +538,13 @@ mod tests {
     /// All maps share the room: a pod's hundred maps are no hundred times as much.
     #[test]
     fn elements_are_kept_as_long_as_there_is_room() {
-        let mut room = Room { bytes: 15 * size_of::<Rule>(), full: false };
+        let one = size_of::<Rule>() + size_of::<Element>() + size_of::<u16>();
+        let mut room = Room { bytes: 15 * one, full: false };
         let mut kept = || {
-            let mut map =
-                Map { keys: &[Key::DestinationPort], elements: Vec::new(), intervals: false, room: &mut room };
+            let mut map = Map::new(&[Key::DestinationPort], &mut room);
             map.add(&dropped_ports(10));
-            let elements = map.finish("ports");
-            assert!(elements.iter().all(|element| element.then == Then::Drop && element.exact), "{elements:?}");
+            let (_, elements) = map.finish();
+            assert!(elements.iter().all(|element| element.then == Then::Drop && element.exact()), "{elements:?}");
             elements.len()
         };
         assert_eq!([kept(), kept(), kept()], [10, 5, 0]);

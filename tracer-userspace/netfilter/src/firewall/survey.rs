@@ -68,7 +68,7 @@ fn table(table: Table) -> SurveyTable {
 }
 
 fn chain(chain: &Chain, family: &str) -> SurveyChain {
-    let leads_out = |then: &Then| matches!(then, Then::Accept | Then::Jump(_) | Then::Goto(_) | Then::Map(_));
+    let leads_out = |then: &Then| matches!(then, Then::Accept | Then::Jump(_) | Then::Goto(_) | Then::Map(..));
     let base = chain.base.as_ref();
     SurveyChain {
         name: chain.name.clone(),
@@ -83,5 +83,5 @@ fn chain(chain: &Chain, family: &str) -> SurveyChain {
 /// It drops or rejects, and asks for nothing but, perhaps, the family that all of its table have.
 fn takes_all(rule: &Rule, family: &str) -> bool {
     let v6 = rule.when.v6.filter(|_| family != "inet");
-    matches!(rule.then, Then::Drop | Then::Reject) && rule.exact && rule.when == When { v6, ..When::default() }
+    matches!(rule.then, Then::Drop | Then::Reject) && rule.exact() && rule.when == When { v6, ..When::default() }
 }

@@ -5,6 +5,9 @@
 use std::cell::Cell;
 use std::collections::HashMap;
 
+use super::condition::{Elements, Test};
+use super::expression::Key;
+use super::path::path;
 use tracer_model::event::{Backend, Firewall, FirewallRule, Flow, RuleVerdict, When, any_client};
 
 /// Rules handed over at most; above it only those that can match the flow that was asked about.
@@ -17,18 +20,20 @@ const MAX_STEPS: usize = 4_000_000;
 
 /// A table.
 #[derive(Debug)]
-pub(super) struct Table {
+pub(crate) struct Table {
     pub backend: Backend,
     pub family: &'static str,
     pub name: String,
     pub chains: Vec<Chain>,
     /// Elements of verdict maps.
     pub maps: HashMap<String, Vec<Rule>>,
+    /// Keys of the elements of sets, and of verdict maps in the order of `maps`.
+    pub sets: HashMap<String, Elements>,
 }
 
 /// A chain.
 #[derive(Debug, Default)]
-pub(super) struct Chain {
+pub(crate) struct Chain {
     pub name: String,
     pub base: Option<Base>,
     pub rules: Vec<Rule>,
@@ -36,9 +41,11 @@ pub(super) struct Chain {
 
 /// Where a base chain hangs.
 #[derive(Debug)]
-pub(super) struct Base {
+pub(crate) struct Base {
     pub hook: &'static str,
     pub priority: i32,
+    /// It translates addresses, and only the first packet of a connection comes to it.
+    pub translates: bool,
     /// Its policy drops.
     pub drops: bool,
     /// Packets that the policy dropped, where it counts.
@@ -47,11 +54,11 @@ pub(super) struct Base {
 
 /// A rule, or an element of a verdict map.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(super) struct Rule {
+pub(crate) struct Rule {
     pub handle: Option<u64>,
     pub when: When,
-    /// `when` is all it asks for.
-    pub exact: bool,
+    /// What it asks for beyond that.
+    pub rest: Vec<Test>,
     pub then: Then,
     pub comment: Option<String>,
     pub packets: Option<u64>,
@@ -59,7 +66,7 @@ pub(super) struct Rule {
 
 /// What becomes of a packet that matches.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(super) enum Then {
+pub(crate) enum Then {
     /// It goes on to the next rule.
     #[default]
     Nothing,
@@ -71,8 +78,19 @@ pub(super) enum Then {
     Goto(String),
     /// It leaves the chain.
     Return,
-    /// What the verdict map of this name says.
-    Map(String),
+    /// What the verdict map of this name says of these fields.
+    Map(String, Vec<Key>),
+}
+
+/// A rule, an element of the verdict map that it looks into, or the policy of a base chain.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(super) struct Place {
+    /// The number of the table.
+    pub table: usize,
+    pub chain: usize,
+    /// Absent: the policy.
+    pub rule: Option<usize>,
+    pub element: Option<usize>,
 }
 
 /// How a chain is reached.
@@ -85,6 +103,15 @@ struct Reach {
 }
 
 const HOOKS: [&str; 8] = ["PREROUTING", "INPUT", "FORWARD", "OUTPUT", "POSTROUTING", "INGRESS", "EGRESS", "BRIDGE"];
+
+#[cfg(test)]
+impl Table {
+    /// A table of nftables for both families.
+    pub(crate) fn for_tests(chains: Vec<Chain>) -> Self {
+        let (maps, sets) = Default::default();
+        Self { backend: Backend::Nftables, family: "inet", name: "t".into(), chains, maps, sets }
+    }
+}
 
 fn bit(hook: &str) -> u16 {
     HOOKS.iter().position(|name| *name == hook).map_or(0, |at| 1 << at)
@@ -114,21 +141,23 @@ impl Steps {
 #[derive(Debug)]
 pub(super) struct Rules {
     flow: Flow,
-    found: Vec<FirewallRule>,
+    found: Vec<(Place, FirewallRule)>,
     narrowed: bool,
     truncated: bool,
+    /// Tables that were walked.
+    tables: usize,
 }
 
 impl Rules {
     pub(super) fn new(flow: Flow) -> Self {
-        Self { flow: any_client(flow), found: Vec::new(), narrowed: false, truncated: false }
+        Self { flow: any_client(flow), found: Vec::new(), narrowed: false, truncated: false, tables: 0 }
     }
 
     /// Adds a rule with these conditions; one that cannot match is not made.
-    fn add(&mut self, when: When, rule: impl FnOnce() -> FirewallRule) {
+    fn add(&mut self, place: Place, when: When, rule: impl FnOnce() -> FirewallRule) {
         if !self.narrowed && self.found.len() >= MAX_RULES {
             self.narrowed = true;
-            self.found.retain(|rule| rule.may_match(self.flow));
+            self.found.retain(|(_, rule)| rule.may_match(self.flow));
         }
         if self.narrowed && !when.allows(self.flow) {
             return;
@@ -136,12 +165,16 @@ impl Rules {
         if self.found.len() >= MAX_RULES {
             self.truncated = true;
         } else {
-            self.found.extend(Some(rule()).filter(|rule| !self.narrowed || rule.may_match(self.flow)));
+            let rule = Some(rule()).filter(|rule| !self.narrowed || rule.may_match(self.flow));
+            self.found.extend(rule.map(|rule| (place, rule)));
         }
     }
 
-    pub(super) fn hand_over(self, firewall: &mut Firewall) {
-        firewall.rules = self.found;
+    /// Hands over what was found in these tables.
+    pub(super) fn hand_over(self, tables: &[Table], firewall: &mut Firewall) {
+        let places = self.found.iter().enumerate().map(|(at, (place, _))| (*place, at)).collect();
+        firewall.path = path(tables, self.flow, &places);
+        firewall.rules = self.found.into_iter().map(|(_, rule)| rule).collect();
         firewall.truncated |= self.truncated;
         firewall.only_for = self.narrowed.then_some(self.flow);
     }
@@ -150,14 +183,16 @@ impl Rules {
 impl Table {
     /// Adds every rule and policy that drops or rejects, in the order in which a hook comes to them.
     pub(super) fn flatten(&self, steps: &Steps, into: &mut Rules) {
-        let index = self.chains.iter().enumerate().map(|(at, chain)| (chain.name.as_str(), at)).collect();
+        let number = into.tables;
+        into.tables += 1;
+        let index = self.index();
         let reach = self.reach(steps, &index);
         if steps.ran_out.get() {
             // What is known of the ways so far is more than what is true of all.
             into.truncated = true;
             return;
         }
-        let walk = Walk { table: self, steps, reach, index };
+        let walk = Walk { table: self, number, steps, reach, index };
         let mut bases: Vec<usize> = (0..self.chains.len()).filter(|at| self.chains[*at].base.is_some()).collect();
         bases.sort_by_key(|at| self.chains[*at].base.as_ref().map(|base| base.priority));
         let mut walked = Walked { visited: vec![false; self.chains.len()], accepted_before: false };
@@ -167,6 +202,11 @@ impl Table {
             walk.policy(base, into);
         }
         into.truncated |= steps.ran_out.get();
+    }
+
+    /// Chains by their names.
+    pub(super) fn index(&self) -> HashMap<&str, usize> {
+        self.chains.iter().enumerate().map(|(at, chain)| (chain.name.as_str(), at)).collect()
     }
 
     /// Hooks and conditions of each chain. Only ever loses precision, so it comes to an end.
@@ -205,7 +245,7 @@ impl Table {
     }
 
     fn each_edge(&self, chain: usize, steps: &Steps, each: &mut impl FnMut(When, bool, &str)) {
-        self.each_step(chain, steps, &mut |rule, when, exact| {
+        self.each_step(chain, steps, &mut |_, rule, when, exact| {
             if let Then::Jump(target) | Then::Goto(target) = &rule.then {
                 each(when, exact, target);
             }
@@ -214,22 +254,26 @@ impl Table {
 
     /// The rules of a chain, verdict maps opened, with whether each is met by whatever meets its conditions; as far as the steps
     /// last.
-    fn each_step(&self, chain: usize, steps: &Steps, each: &mut impl FnMut(&Rule, When, bool)) {
+    fn each_step(&self, chain: usize, steps: &Steps, each: &mut impl FnMut(Within, &Rule, When, bool)) {
         let mut left = false;
-        for rule in self.chains[chain].rules.iter().take_while(|_| steps.take()) {
-            if let Then::Map(name) = &rule.then {
-                for element in self.maps.get(name).into_iter().flatten().take_while(|_| steps.take()) {
+        for (at, rule) in self.chains[chain].rules.iter().enumerate().take_while(|_| steps.take()) {
+            if let Then::Map(name, _) = &rule.then {
+                let elements = self.maps.get(name).into_iter().flatten().enumerate();
+                for (number, element) in elements.take_while(|_| steps.take()) {
                     let (when, whole) = rule.when.and(element.when);
-                    each(element, when, rule.exact && element.exact && whole && !left);
+                    each((at, Some(number)), element, when, rule.exact() && element.exact() && whole && !left);
                 }
                 left = true;
             } else {
-                each(rule, rule.when, rule.exact && !left);
+                each((at, None), rule, rule.when, rule.exact() && !left);
                 left |= matches!(rule.then, Then::Return | Then::Goto(_));
             }
         }
     }
 }
+
+/// A rule of a chain, and the element of its map.
+type Within = (usize, Option<usize>);
 
 fn start(at: usize, chain: &Chain) -> Option<Reach> {
     let base = chain.base.as_ref()?;
@@ -247,6 +291,7 @@ fn merge(left: Reach, right: Reach) -> Reach {
 
 struct Walk<'a> {
     table: &'a Table,
+    number: usize,
     steps: &'a Steps,
     index: HashMap<&'a str, usize>,
     reach: Vec<Option<Reach>>,
@@ -268,30 +313,31 @@ impl Walk<'_> {
             walked.accepted_before = true;
             return;
         }
-        self.table.each_step(chain, self.steps, &mut |rule, when, exact| match &rule.then {
-            Then::Drop => self.add(chain, RuleVerdict::Drop, (rule, when, exact), walked, into),
-            Then::Reject => self.add(chain, RuleVerdict::Reject, (rule, when, exact), walked, into),
+        let place = |(rule, element)| Place { table: self.number, chain, rule: Some(rule), element };
+        self.table.each_step(chain, self.steps, &mut |at, rule, when, exact| match &rule.then {
+            Then::Drop => self.add(place(at), RuleVerdict::Drop, (rule, when, exact), walked, into),
+            Then::Reject => self.add(place(at), RuleVerdict::Reject, (rule, when, exact), walked, into),
             Then::Jump(target) | Then::Goto(target) => {
                 if let Some(&target) = self.index.get(target.as_str()) {
                     self.visit(target, depth + 1, walked, into);
                 }
             }
             Then::Accept => walked.accepted_before = true,
-            Then::Nothing | Then::Return | Then::Map(_) => {}
+            Then::Nothing | Then::Return | Then::Map(..) => {}
         });
     }
 
-    fn add(&self, chain: usize, verdict: RuleVerdict, own: (&Rule, When, bool), walked: &Walked, into: &mut Rules) {
-        let (Some(reach), (rule, when, exact)) = (self.reach[chain], own) else { return };
+    fn add(&self, place: Place, verdict: RuleVerdict, own: (&Rule, When, bool), walked: &Walked, into: &mut Rules) {
+        let (Some(reach), (rule, when, exact)) = (self.reach[place.chain], own) else { return };
         let (when, whole) = reach.when.and(when);
-        into.add(when, || FirewallRule {
+        into.add(place, when, || FirewallRule {
             handle: rule.handle,
             comment: rule.comment.clone(),
             when,
             exact: reach.exact && exact && whole,
             first: !walked.accepted_before,
             packets: rule.packets,
-            ..self.blank(chain, reach, verdict)
+            ..self.blank(place.chain, reach, verdict)
         });
     }
 
@@ -299,7 +345,8 @@ impl Walk<'_> {
         let (Some(base), Some(reach)) = (&self.table.chains[chain].base, self.reach[chain]) else { return };
         if base.drops {
             let blank = || self.blank(chain, reach, RuleVerdict::Drop);
-            into.add(reach.when, || FirewallRule { policy: true, packets: base.packets, ..blank() });
+            let place = Place { table: self.number, chain, rule: None, element: None };
+            into.add(place, reach.when, || FirewallRule { policy: true, packets: base.packets, ..blank() });
         }
     }
 
@@ -326,5 +373,4 @@ impl Walk<'_> {
 }
 
 #[cfg(test)]
-#[path = "tables_tests.rs"]
 mod tests;

@@ -1,9 +1,12 @@
 //! Matches and targets of x_tables, which the legacy ip_tables and iptables-nft share.
 
 use super::super::TCP;
+use super::condition::Test;
 use super::conntrack::{CT_INVALID, CT_NEW};
+use super::expression::Key;
 use super::tables::{Rule, Then};
 use tracer_model::event::When;
+use tracer_model::event::path::{FlagTest, state::UNTRACKED};
 use tracer_node::netlink::{field, text};
 
 /// `XT_TCP_INV_*`, linux/netfilter/xt_tcpudp.h
@@ -13,68 +16,106 @@ const TCP_INV_FLAGS: u8 = 0x04;
 /// `XT_CONNTRACK_*`, linux/netfilter/xt_conntrack.h. The second says only that `-m state` was written.
 const CONNTRACK_STATE: u16 = 1;
 const CONNTRACK_STATE_ALIAS: u16 = 1 << 13;
+/// The states that both matches and nftables give the same bits.
+const STATES: u32 = 0x0f;
+/// `XT_CONNTRACK_STATE_UNTRACKED`, `XT_STATE_UNTRACKED`
+const CONNTRACK_UNTRACKED: u32 = 1 << 8;
+const STATE_UNTRACKED: u32 = 1 << 6;
 /// `XT_RPFILTER_INVERT`, linux/netfilter/xt_rpfilter.h
 const RPFILTER_INVERT: u8 = 0x08;
 
-/// Takes in an xtables match; false if it asks for something that is not understood.
-pub(super) fn add_match(rule: &mut Rule, name: &[u8], info: &[u8]) -> bool {
-    match name {
+/// Takes in an xtables match.
+pub(super) fn add_match(rule: &mut Rule, name: &[u8], info: &[u8]) {
+    let understood = match name {
         b"comment" => {
             rule.comment = Some(text(info));
-            true
+            Some(())
         }
-        b"tcp" => tcp(&mut rule.when, info).unwrap_or(false),
-        b"conntrack" => conntrack(&mut rule.when, info).unwrap_or(false),
-        b"state" => field(info, 0).is_some_and(|only| state(&mut rule.when, u32::from_ne_bytes(only))),
+        b"tcp" => tcp(rule, info),
+        b"conntrack" => conntrack(rule, info),
+        b"state" => field(info, 0).and_then(|states| state(rule, u32::from_ne_bytes(states), STATE_UNTRACKED, false)),
         b"rpfilter" => {
             rule.when.rpf |= info.first().is_some_and(|flags| flags & RPFILTER_INVERT != 0);
-            false
+            None
         }
-        _ => false,
+        _ => None,
+    };
+    if understood.is_none() {
+        rule.rest.push(Test::Unknown);
     }
 }
 
-/// `struct xt_tcp`: source and destination ports from and to, option, flag mask, flags, inversions.
-fn tcp(when: &mut When, info: &[u8]) -> Option<bool> {
+/// `struct xt_tcp`: source and destination ports from and to, option, flag mask, flags, inversions. None where there is something in
+/// it that is not understood.
+fn tcp(rule: &mut Rule, info: &[u8]) -> Option<()> {
     let [option, mask, value, inverted] = field(info, 8)?;
     let one = When { protocol: Some(TCP), ..When::default() };
-    let mut exact = when.take(one, false) && option == 0 && mask == 0;
-    exact &= inverted & !(TCP_INV_SRCPT | TCP_INV_DSTPT) == 0;
-    when.take_flags(mask, value, inverted & TCP_INV_FLAGS != 0);
-    exact &= port(info, 0, inverted & TCP_INV_SRCPT != 0, when, |sport| When { sport, ..When::default() })?;
-    exact &= port(info, 4, inverted & TCP_INV_DSTPT != 0, when, |dport| When { dport, ..When::default() })?;
-    Some(exact)
+    let mut understood = rule.when.take(one, false) && option == 0;
+    understood &= inverted & !(TCP_INV_SRCPT | TCP_INV_DSTPT | TCP_INV_FLAGS) == 0;
+    if mask != 0 || inverted & TCP_INV_FLAGS != 0 {
+        rule.take_flags(FlagTest { mask, value, inverted: inverted & TCP_INV_FLAGS != 0 });
+    }
+    let (sport, dport) = (inverted & TCP_INV_SRCPT != 0, inverted & TCP_INV_DSTPT != 0);
+    port(rule, info, 0, sport, Key::SourcePort, |sport| When { sport, ..When::default() })?;
+    port(rule, info, 4, dport, Key::DestinationPort, |dport| When { dport, ..When::default() })?;
+    understood.then_some(())
 }
 
 /// Ports from and to.
 fn port(
+    rule: &mut Rule,
     info: &[u8],
     at: usize,
     inverted: bool,
-    when: &mut When,
+    key: Key,
     condition: impl FnOnce(Option<u16>) -> When,
-) -> Option<bool> {
+) -> Option<()> {
     let [first, last] = [at, at + 2].map(|at| field(info, at).map(u16::from_ne_bytes));
-    Some(match (first?, last?) {
-        (0, u16::MAX) => !inverted,
-        (first, last) if first == last => when.take(condition(Some(first)), inverted),
-        _ => false,
-    })
+    let (first, last) = (first?, last?);
+    if first == last {
+        return rule.when.take(condition(Some(first)), inverted).then_some(());
+    }
+    if (first, last) != (0, u16::MAX) || inverted {
+        let [from, to] = [first, last].map(|port| port.to_be_bytes().to_vec());
+        rule.rest.push(Test::Range { key, from, to, inverted });
+    }
+    Some(())
 }
 
 /// `struct xt_conntrack_mtinfo3`: match flags, inverted flags, states.
-fn conntrack(when: &mut When, info: &[u8]) -> Option<bool> {
+fn conntrack(rule: &mut Rule, info: &[u8]) -> Option<()> {
     let [flags, inverted, states] = [146, 148, 150].map(|at| field(info, at).map(u16::from_ne_bytes));
     let (flags, inverted) = (flags? & !CONNTRACK_STATE_ALIAS, inverted? & !CONNTRACK_STATE_ALIAS);
-    let asked = flags & !inverted & CONNTRACK_STATE != 0;
-    let understood = asked && state(when, u32::from(states?));
-    Some(understood && flags == CONNTRACK_STATE && inverted == 0)
+    let of_state = if flags & CONNTRACK_STATE == 0 {
+        None
+    } else {
+        state(rule, u32::from(states?), CONNTRACK_UNTRACKED, inverted & CONNTRACK_STATE != 0)
+    };
+    of_state.filter(|()| (flags | inverted) == CONNTRACK_STATE)
 }
 
-/// Takes in the one state that is asked for; false if it is another than these, or one of several.
-fn state(when: &mut When, only: u32) -> bool {
-    (when.invalid, when.new) = (when.invalid || only == CT_INVALID, when.new || only == CT_NEW);
-    only == CT_INVALID || only == CT_NEW
+/// Takes in that the packet's state is one of these, or is none of them; `untracked` is the bit of a packet taken out of tracking.
+fn state(rule: &mut Rule, states: u32, untracked: u32, inverted: bool) -> Option<()> {
+    let only = |state| states == state && !inverted;
+    if only(CT_INVALID) || only(CT_NEW) {
+        (rule.when.invalid, rule.when.new) = (rule.when.invalid || only(CT_INVALID), rule.when.new || only(CT_NEW));
+        return Some(());
+    }
+    let known = (states & STATES) as u8 | if states & untracked == 0 { 0 } else { UNTRACKED };
+    // The others are those of translated addresses.
+    let understood = states & !(STATES | untracked) == 0;
+    if understood || inverted {
+        rule.rest.push(Test::State(if inverted { !known } else { known }));
+    }
+    understood.then_some(())
+}
+
+impl Rule {
+    /// Takes in a comparison of TCP flags.
+    pub(super) fn take_flags(&mut self, test: FlagTest) {
+        self.when.take_flags(test.mask, test.value, test.inverted);
+        self.rest.push(Test::Flags(test));
+    }
 }
 
 /// What a target does that ends the way of a packet through its base chain. One that is queued or translated goes on with the next
@@ -95,8 +136,8 @@ mod tests {
 
     fn read(name: &[u8], info: &[u8]) -> (When, bool) {
         let mut rule = Rule::default();
-        let exact = add_match(&mut rule, name, info);
-        (rule.when, exact)
+        add_match(&mut rule, name, info);
+        (rule.when, rule.exact())
     }
 
     fn tcp(sport: [u16; 2], dport: [u16; 2], rest: [u8; 4]) -> (When, bool) {

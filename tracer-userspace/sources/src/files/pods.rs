@@ -311,5 +311,4 @@ fn number(port: i32) -> Option<u16> {
 }
 
 #[cfg(test)]
-#[path = "pods_tests.rs"]
 mod tests;

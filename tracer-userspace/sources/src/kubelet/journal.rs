@@ -159,5 +159,4 @@ fn as_io(fault: Fault) -> io::Error {
 }
 
 #[cfg(test)]
-#[path = "journal/tests.rs"]
 mod tests;

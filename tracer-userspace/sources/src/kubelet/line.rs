@@ -200,5 +200,4 @@ fn cause(reason: &str) -> Option<SandboxCause> {
 }
 
 #[cfg(test)]
-#[path = "line_tests.rs"]
 mod tests;

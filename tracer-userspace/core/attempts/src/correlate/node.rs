@@ -360,5 +360,4 @@ impl Node {
 }
 
 #[cfg(test)]
-#[path = "node_tests.rs"]
 mod tests;

@@ -193,5 +193,4 @@ fn finding(case: &Case<'_>, mut seen: Vec<Evidence>, netns: Netns, device: &str,
 }
 
 #[cfg(test)]
-#[path = "pod_link_down_tests.rs"]
 mod tests;

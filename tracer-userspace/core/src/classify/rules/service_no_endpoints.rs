@@ -21,7 +21,8 @@ pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
     }
     let by_program = || by_program(case).or_else(|| by_connect(case));
     let by_list = || by_list(case).or_else(by_program).or_else(|| by_silence(case));
-    by_ipvs(case).or_else(|| by_rule(case)).or_else(|| by_cluster_ip(case)).or_else(|| by_table(case)).or_else(by_list)
+    let by_rule = || by_rule(case).or_else(|| by_cluster_ip(case)).or_else(|| by_proxy(case));
+    by_ipvs(case).or_else(by_rule).or_else(|| by_table(case)).or_else(by_list)
 }
 
 /// IPVS found a virtual service without a backend for this attempt's SYN. kube-proxy gives it no endpoints of other nodes
@@ -72,6 +73,18 @@ fn by_cluster_ip(case: &Case<'_>) -> Option<Finding> {
         stopped.words()
     );
     Some(stopped.finding(case, Cause::ServiceNoEndpoints, summary, NO_PORT.to_owned()).with_confidence(confidence))
+}
+
+/// Rules with which kube-proxy rejects what has no endpoint are the only ones known that can have stopped it: no firewall forbids it,
+/// whichever it was.
+fn by_proxy(case: &Case<'_>) -> Option<Finding> {
+    let stopped = stopped(case)?;
+    let of_proxy = |rule: &FirewallRule| is_no_endpoints(rule) || is_cluster_ips_check(rule);
+    let blame = stopped.blame.as_ref().filter(|blame| blame.all_read(of_proxy))?;
+    let named = blame.rules.iter().find_map(|rule| service_of(rule));
+    let said = format!("kube-proxy's rule{}{}", stopped.did(case), stopped.words());
+    let make = |summary, remediation| stopped.finding(case, Cause::ServiceNoEndpoints, summary, remediation);
+    Some(finding(case, named, Lacking::Everywhere, &said, make).with_confidence(Confidence::Likely))
 }
 
 /// No hook tells what IPVS does, its table has no backend for the Service or NodePort that was dialled, and the SYN was answered
@@ -327,5 +340,4 @@ fn circular(case: &Case<'_>, service: &Service) -> Option<String> {
 }
 
 #[cfg(test)]
-#[path = "service_no_endpoints_tests.rs"]
 mod tests;

@@ -177,5 +177,4 @@ fn fix(spec: &ProbeSpec, waited: f64) -> String {
 }
 
 #[cfg(test)]
-#[path = "startup_budget_exceeded_tests.rs"]
 mod tests;

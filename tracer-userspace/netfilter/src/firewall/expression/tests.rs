@@ -51,14 +51,14 @@ fn what_must_differ_is_kept() {
     let (saddr, daddr) = (payload(NETWORK_HEADER, 12, 1), payload(NETWORK_HEADER, 16, 1));
     let found = rule(&[saddr, cmp(NFT_CMP_NEQ, &[127]), daddr, cmp(NFT_CMP_EQ, &[127])]);
     let local = prefix(&[127], None);
-    assert_eq!((found.when.not.src, found.when.src, found.when.dst, found.exact), (local, None, local, true));
+    assert_eq!((found.when.not.src, found.when.src, found.when.dst, found.exact()), (local, None, local, true));
     let masked =
         [payload(NETWORK_HEADER, 12, 4), bitwise(&[255, 128, 0, 0], &[0; 4]), cmp(NFT_CMP_NEQ, &[10, 0, 0, 0])];
     assert_eq!(rule(&masked).when.not.src.map(|it| it.len), Some(9));
     let port = rule(&[payload(TRANSPORT_HEADER, 2, 2), cmp(NFT_CMP_NEQ, &80_u16.to_be_bytes())]);
-    assert_eq!((port.when.not.dport, port.when.dport, port.exact), (Some(80), None, true));
+    assert_eq!((port.when.not.dport, port.when.dport, port.exact()), (Some(80), None, true));
     let less = rule(&[payload(TRANSPORT_HEADER, 2, 2), cmp(2, &80_u16.to_be_bytes())]);
-    assert_eq!((less.when.not.dport, less.when.dport, less.exact), (None, None, false));
+    assert_eq!((less.when.not.dport, less.when.dport, less.exact()), (None, None, false));
 }
 
 /// `queue num 0`, `dnat to …`, and what iptables-nft writes for `-j NFQUEUE` and `-j DNAT`.
@@ -77,9 +77,9 @@ fn what_is_queued_or_translated_has_left_the_base_chain() {
 #[test]
 fn bits_that_are_turned_make_another_value() {
     let turned = [payload(NETWORK_HEADER, 12, 4), bitwise(&[255; 4], &[1, 0, 0, 0]), cmp(NFT_CMP_EQ, &[10, 0, 0, 0])];
-    assert_eq!((rule(&turned).when.src, rule(&turned).exact), (None, false));
+    assert_eq!((rule(&turned).when.src, rule(&turned).exact()), (None, false));
     let shifted = [payload(NETWORK_HEADER, 12, 4), expression(b"bitwise\0", &[]), cmp(NFT_CMP_EQ, &[10, 0, 0, 0])];
-    assert_eq!((rule(&shifted).when.src, rule(&shifted).exact), (None, false));
+    assert_eq!((rule(&shifted).when.src, rule(&shifted).exact()), (None, false));
 }
 
 #[test]
@@ -87,7 +87,7 @@ fn flags_tell_whether_a_syn_can_meet_them() {
     let flags = |operator, value: u8| {
         rule(&[payload(TRANSPORT_HEADER, 13, 1), bitwise(&[0x17], &[0]), cmp(operator, &[value])])
     };
-    let without = |rule: Rule| (rule.when.not.syn, rule.exact);
+    let without = |rule: Rule| (rule.when.not.syn, rule.exact());
     assert_eq!([flags(NFT_CMP_EQ, 0x02), flags(NFT_CMP_NEQ, 0x02)].map(without), [(false, false), (true, false)]);
     assert!(without(flags(NFT_CMP_EQ, 0x12)).0);
 }
@@ -109,7 +109,7 @@ fn a_check_of_the_way_back_is_known() {
         let attrs = [(NFTA_FIB_RESULT, result), (NFTA_FIB_FLAGS, flags)];
         let fib = expression(b"fib\0", &attrs.map(|(number, value)| (number, value.to_be_bytes().to_vec())));
         let found = rule(&[fib, cmp(NFT_CMP_EQ, &[value])]);
-        assert!(!found.exact);
+        assert!(!found.exact());
         found.when.rpf
     };
     let (source, destination) = (1 | 4 | 8 | 32, 2 | 8 | 32);

@@ -1,3 +1,4 @@
+use super::super::take_in;
 use super::*;
 use tracer_model::event::Netns;
 
@@ -7,7 +8,11 @@ fn flow() -> Flow {
 }
 
 fn base(name: &str, hook: &'static str, rules: Vec<Rule>) -> Chain {
-    Chain { name: name.into(), base: Some(Base { hook, priority: 0, drops: false, packets: None }), rules }
+    Chain {
+        name: name.into(),
+        base: Some(Base { hook, priority: 0, translates: false, drops: false, packets: None }),
+        rules,
+    }
 }
 
 fn chain(name: &str, rules: Vec<Rule>) -> Chain {
@@ -15,18 +20,16 @@ fn chain(name: &str, rules: Vec<Rule>) -> Chain {
 }
 
 fn rule(dport: Option<u16>, then: Then) -> Rule {
-    Rule { when: When { dport, ..When::default() }, exact: true, then, ..Rule::default() }
+    Rule { when: When { dport, ..When::default() }, then, ..Rule::default() }
 }
 
 fn table(chains: Vec<Chain>) -> Table {
-    Table { backend: Backend::Nftables, family: "inet", name: "t".into(), chains, maps: HashMap::new() }
+    Table::for_tests(chains)
 }
 
 fn flat(table: &Table) -> Firewall {
-    let mut rules = Rules::new(flow());
-    table.flatten(&Steps::new(), &mut rules);
     let mut firewall = Firewall::empty(Netns(1));
-    rules.hand_over(&mut firewall);
+    take_in(std::slice::from_ref(table), flow(), &mut firewall);
     firewall
 }
 
@@ -92,7 +95,8 @@ fn an_unreached_chain_drops_nothing_and_a_loop_ends() {
 
 #[test]
 fn elements_of_a_verdict_map_are_rules() {
-    let mut table = table(vec![base("in", "INPUT", vec![rule(None, Then::Map("m".into()))])]);
+    let mut table =
+        table(vec![base("in", "INPUT", vec![rule(None, Then::Map("m".into(), vec![Key::DestinationPort]))])]);
     let elements = vec![rule(Some(1), Then::Goto("r".into())), rule(Some(8080), Then::Drop)];
     table.maps.insert("m".into(), elements);
     let rules = flat(&table).rules;
@@ -113,7 +117,7 @@ fn of_fifty_thousand_rules_those_are_kept_that_can_match() {
 #[test]
 fn ten_thousand_services_are_walked_whole() {
     const SERVICES: u16 = 10_000;
-    let map = |name: &str| rule(None, Then::Map(name.into()));
+    let map = |name: &str| rule(None, Then::Map(name.into(), vec![Key::DestinationPort]));
     let jump = |to: &str| rule(None, Then::Jump(to.into()));
     let service = |n: u16| rule(Some(n), Then::Goto(format!("service-{n}")));
     let ends = |n: u16| (0..5).map(move |end| (format!("endpoint-{n}-{end}"), format!("__map-{n}")));
@@ -141,7 +145,7 @@ fn ten_thousand_services_are_walked_whole() {
     let (steps, mut rules) = (Steps::new(), Rules::new(flow()));
     Table { maps, ..table(chains) }.flatten(&steps, &mut rules);
     let mut firewall = Firewall::empty(Netns(1));
-    rules.hand_over(&mut firewall);
+    rules.hand_over(&[], &mut firewall);
     let ports: Vec<_> = firewall.rules.iter().map(|rule| (rule.when.dport, rule.verdict)).collect();
     assert_eq!((ports, firewall.truncated), (vec![(Some(8080), RuleVerdict::Reject)], false));
     assert!(MAX_STEPS - steps.left.get() < MAX_STEPS / 4, "{} steps are left", steps.left.get());
@@ -152,7 +156,7 @@ fn ten_thousand_services_are_walked_whole() {
 fn maps_that_many_rules_use_are_not_walked_for_ever() {
     let elements = |then: &Then| (0..100_000_u32).map(|n| rule(Some((n % 8000) as u16), then.clone())).collect();
     for then in [Then::Drop, Then::Jump("deny".into())] {
-        let looks = vec![rule(None, Then::Map("m".into())); 1000];
+        let looks = vec![rule(None, Then::Map("m".into(), vec![Key::DestinationPort])); 1000];
         let chains = vec![base("in", "INPUT", looks), chain("deny", vec![rule(None, Then::Drop)])];
         let maps = HashMap::from([("m".to_owned(), elements(&then))]);
         let firewall = flat(&Table { maps, ..table(chains) });

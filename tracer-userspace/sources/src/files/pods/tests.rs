@@ -3,7 +3,7 @@
 use super::*;
 use crate::testing::TestFile;
 
-const KUBELET: &str = include_str!("../../../testdata/kubelet-pods.json");
+const KUBELET: &str = include_str!("../../../../testdata/kubelet-pods.json");
 
 fn read(name: &str, text: &str) -> Result<Vec<Pod>, FileError> {
     let file = TestFile::new(name, text);

@@ -2,9 +2,10 @@ use std::net::IpAddr;
 use tracer_common::names::Hook;
 
 use crate::testing::{NODE, POD, SYN, SYN_ACK, Stream, firewall, rule};
+use tracer_model::event::path::{Asks, BaseChain, Onward, Path, Step};
 use tracer_model::event::{
-    FirewallRule, IpvsOp, NodePorts, ObservationKind, Pod, Pods, Prefix, ProxyMode, RuleVerdict, Service, ServicePort,
-    Services, When,
+    Backend, Firewall, FirewallRule, Flow, IpvsOp, NodePorts, ObservationKind, Pod, Pods, Prefix, ProxyMode,
+    RuleVerdict, Service, ServicePort, Services, When,
 };
 use tracer_model::record::{Confidence, VerdictBody};
 
@@ -269,4 +270,56 @@ fn what_kube_proxy_looks_up_first_is_not_what_it_rejects_last() {
     let unknown = said(vec![last]);
     assert_eq!(unknown.cause.name(), "service_no_endpoints");
     assert!(unknown.summary.starts_with("no Service has port 80 at the ClusterIP 10.96.0.9"), "{}", unknown.summary);
+}
+
+/// Where some rules were not read, and where each of them may have taken it.
+#[test]
+fn what_kube_proxy_rejects_is_never_a_firewall_s() {
+    let said = |rules: Vec<FirewallRule>, truncated| {
+        let mut stream = Stream::to("10.96.0.9:80");
+        let rules = ObservationKind::Firewall(Box::new(Firewall { rules, truncated, ..Firewall::empty(NODE) }));
+        stream.connect().icmp_in(NODE, 3, 3).drop(SYN, "NETFILTER_DROP", NODE).push(rules).gives_up();
+        let verdict = stream.verdicts().pop().expect("a verdict").verdict;
+        (verdict.cause.name(), verdict.confidence, verdict.summary)
+    };
+    let legacy = FirewallRule { backend: Backend::IptablesNft, ..rule("KUBE-SERVICES", RuleVerdict::Reject) };
+    let empty =
+        FirewallRule { comment: Some("shop/cart:http has no endpoints".into()), exact: false, ..legacy.clone() };
+    let filter = FirewallRule { chain: "KUBE-IPVS-FILTER".into(), ..legacy.clone() };
+    let (cause, confidence, summary) = said(vec![empty.clone(), filter.clone()], true);
+    assert_eq!((cause, confidence), ("service_no_endpoints", Confidence::Likely));
+    assert!(summary.starts_with("Service shop/cart:http at 10.96.0.9:80 has no ready endpoint"), "{summary}");
+    let (cause, _, summary) = said(vec![filter.clone()], false);
+    assert_eq!(cause, "service_no_endpoints");
+    assert!(summary.starts_with("no Service has port 80 at the ClusterIP 10.96.0.9"), "{summary}");
+    assert_eq!(said(vec![empty, FirewallRule { chain: "mine".into(), ..legacy }], false).0, "firewall_reject");
+}
+
+/// As a reading lists kube-proxy 1.36: the walk decides, whatever the conditions of shared chains look like.
+#[test]
+fn the_one_element_that_the_walk_ends_at_decides() {
+    let shared = |chain: &str, comment: &str| of_kube_proxy_1_36(chain, comment, When::default());
+    let rules = vec![
+        shared("cluster-ips-check", "Reject traffic to invalid ports of ClusterIPs"),
+        shared("service-endpoints-check", "shop/cart:http has no endpoints"),
+    ];
+    let said = |chains: Vec<BaseChain>, flow: &str| {
+        let flow = Flow { src: "10.88.0.1:0".parse().expect("an address"), dst: flow.parse().expect("an address") };
+        let path = Some(Path { flow, chains, translates: true });
+        let mut stream = Stream::to("10.96.0.9:80");
+        let firewall =
+            ObservationKind::Firewall(Box::new(Firewall { rules: rules.clone(), path, ..Firewall::empty(NODE) }));
+        stream.connect().icmp_in(NODE, 3, 3).drop(SYN, "NETFILTER_DROP", NODE).push(firewall).gives_up();
+        let verdict = stream.verdicts().pop().expect("a verdict").verdict;
+        (verdict.cause.name(), verdict.confidence, verdict.summary)
+    };
+    let take = |rule| Step { asks: Asks::default(), then: Onward::Take(rule) };
+    let output = |steps| vec![BaseChain { hook: "OUTPUT".into(), priority: 0, steps }];
+    let (cause, confidence, summary) = said(output(vec![take(0)]), "10.96.0.9:80");
+    assert_eq!((cause, confidence), ("service_no_endpoints", Confidence::Proven));
+    assert!(summary.starts_with("no Service has port 80"), "{summary}");
+    let (_, confidence, summary) = said(output(vec![take(1), take(0)]), "10.96.0.9:80");
+    assert!(summary.starts_with("Service shop/cart:http") && confidence == Confidence::Proven, "{summary}");
+    let (_, _, other) = said(output(vec![take(0)]), "10.96.0.8:80");
+    assert!(other.starts_with("Service shop/cart:http"), "the way of another flow says nothing: {other}");
 }

@@ -1,0 +1,330 @@
+//! What the packets of one flow come to in a namespace: the rules of each hook as the kernel walks them, without those that such a
+//! packet cannot meet.
+//!
+//! What a condition leaves open when the flow is known (the state of conntrack, the flags, whatever is not understood) stays in the
+//! step: it is decided for each packet.
+
+use std::collections::BTreeSet;
+
+use serde::{Deserialize, Serialize};
+
+use super::any_client;
+use crate::event::{Flow, TcpFlags, Tracked};
+
+/// Bits of a conntrack state, as nftables and the xtables match ask for them: `NF_CT_STATE_BIT`, linux/netfilter/nf_conntrack_common.h.
+pub mod state {
+    /// Found invalid, or not seen by conntrack.
+    pub const INVALID: u8 = 1;
+    /// Of a connection that was answered.
+    pub const ESTABLISHED: u8 = 2;
+    /// Begins a connection that another one announced.
+    pub const RELATED: u8 = 4;
+    /// Begins a connection.
+    pub const NEW: u8 = 8;
+    /// Taken out of tracking.
+    pub const UNTRACKED: u8 = 64;
+    /// Any of them.
+    pub const ANY: u8 = 0xff;
+}
+
+/// The way of a flow's packets.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Path {
+    /// The flow, with any port of the client.
+    pub flow: Flow,
+    /// Base chains that can take a packet of it, with all that they lead to.
+    pub chains: Vec<BaseChain>,
+    /// A chain of the namespace translates addresses: what comes before it may see others.
+    #[serde(skip_serializing_if = "std::ops::Not::not", default)]
+    pub translates: bool,
+}
+
+/// A base chain, and the chains that it leads to in their places.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct BaseChain {
+    /// Its hook.
+    pub hook: String,
+    /// Its priority.
+    pub priority: i32,
+    /// What is done with a packet, in this order.
+    pub steps: Vec<Step>,
+}
+
+/// One rule, or the way around rules.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Step {
+    /// What it asks for.
+    #[serde(flatten)]
+    pub asks: Asks,
+    /// What is done if that holds.
+    #[serde(flatten)]
+    pub then: Onward,
+}
+
+/// What is done with a packet. Steps are numbered from 0; the number behind the last one is the end of the base chain.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Onward {
+    /// A packet that has what is asked for is taken by this rule, by its place in the list of rules.
+    Take(usize),
+    /// A packet that has what is asked for goes on at that later step.
+    SkipIf(usize),
+    /// A packet that does not have it goes on at that later step.
+    SkipUnless(usize),
+}
+
+/// What the flow alone does not answer.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Asks {
+    /// One of these states of conntrack.
+    #[serde(skip_serializing_if = "is_any", default = "any")]
+    pub states: u8,
+    /// These TCP flags.
+    #[serde(skip_serializing_if = "Vec::is_empty", default)]
+    pub flags: Vec<FlagTest>,
+    /// Something that is not understood.
+    #[serde(skip_serializing_if = "std::ops::Not::not", default)]
+    pub unknown: bool,
+}
+
+/// The flags under `mask` are `value`, or are not.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct FlagTest {
+    /// Which flags are compared.
+    pub mask: u8,
+    /// What they are compared with.
+    pub value: u8,
+    /// They must differ.
+    #[serde(skip_serializing_if = "std::ops::Not::not", default)]
+    pub inverted: bool,
+}
+
+const fn any() -> u8 {
+    state::ANY
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "as serde calls it")]
+const fn is_any(states: &u8) -> bool {
+    *states == state::ANY
+}
+
+impl Default for Asks {
+    fn default() -> Self {
+        Self { states: state::ANY, flags: Vec::new(), unknown: false }
+    }
+}
+
+impl Asks {
+    /// A packet of this state and with these flags has it; absent: that depends on something not understood.
+    fn met_by(&self, state: u8, flags: TcpFlags) -> Option<bool> {
+        let has = |it: &FlagTest| (flags.0 & it.mask == it.value) != it.inverted;
+        if self.states & state == 0 || !self.flags.iter().all(has) {
+            return Some(false);
+        }
+        if self.unknown { None } else { Some(true) }
+    }
+}
+
+/// A packet that netfilter dropped, as far as it is known.
+#[derive(Clone, Copy, Debug)]
+pub struct Packet<'a> {
+    /// The hook; absent: any.
+    pub hook: Option<&'a str>,
+    /// What conntrack made of it; absent: anything.
+    pub tracked: Option<Tracked>,
+    /// Its flags.
+    pub flags: TcpFlags,
+}
+
+impl Packet<'_> {
+    /// The states that conntrack may have given it. A SYN of a connection that was answered is one that was sent again.
+    fn states(&self) -> &'static [u8] {
+        use state::{ESTABLISHED, INVALID, NEW, RELATED, UNTRACKED};
+        match self.tracked {
+            Some(Tracked::Yes) => &[NEW, ESTABLISHED, RELATED],
+            Some(Tracked::No) => &[INVALID],
+            Some(Tracked::Untracked) => &[UNTRACKED],
+            None => &[NEW, ESTABLISHED, RELATED, INVALID, UNTRACKED],
+        }
+    }
+}
+
+/// The rules that can have taken a packet.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Takers {
+    /// By their places in the list of rules.
+    pub rules: BTreeSet<usize>,
+    /// In one of its possible states no such packet gets past them.
+    pub take_all: bool,
+}
+
+/// Where addresses are translated (`NF_IP_PRI_NAT_DST`), in the hooks where the header changes.
+const TRANSLATION: i32 = -100;
+
+impl Path {
+    /// It is that of packets of this flow.
+    #[must_use]
+    pub fn is_of(&self, flow: Flow) -> bool {
+        self.flow == any_client(flow)
+    }
+
+    /// The rules that can have taken this packet; `took_none` tells of a rule that it took no packet then.
+    pub fn takers(&self, packet: &Packet<'_>, took_none: impl Fn(usize) -> bool) -> Takers {
+        let hooks: BTreeSet<&str> = self.chains.iter().map(|chain| chain.hook.as_str()).collect();
+        let mut takers = Takers::default();
+        for hook in hooks.into_iter().filter(|hook| packet.hook.is_none_or(|it| it == *hook)) {
+            for state in packet.states() {
+                takers.take_all |= !self.passes(hook, *state, packet.flags, &took_none, &mut takers.rules);
+            }
+        }
+        takers
+    }
+
+    /// A packet of this state may get past all chains of the hook. In which order two of the same priority come is not known.
+    fn passes(
+        &self,
+        hook: &str,
+        state: u8,
+        flags: TcpFlags,
+        took_none: &impl Fn(usize) -> bool,
+        rules: &mut BTreeSet<usize>,
+    ) -> bool {
+        let mut chains: Vec<&BaseChain> = self.chains.iter().filter(|chain| chain.hook == hook).collect();
+        chains.sort_by_key(|chain| chain.priority);
+        for together in chains.chunk_by(|left, right| left.priority == right.priority || !is_ordered(hook)) {
+            let mut passes = true;
+            for chain in together {
+                passes &= chain.passes(state, flags, took_none, rules);
+            }
+            let before = together.iter().any(|chain| self.translates && is_before_translation(hook, chain.priority));
+            if !passes && !before && is_ordered(hook) {
+                return false;
+            }
+        }
+        true
+    }
+}
+
+/// Chains of `INGRESS` and `EGRESS` may be other devices', and `BRIDGE` is several hooks.
+fn is_ordered(hook: &str) -> bool {
+    !matches!(hook, "INGRESS" | "EGRESS" | "BRIDGE")
+}
+
+fn is_before_translation(hook: &str, priority: i32) -> bool {
+    matches!(hook, "PREROUTING" | "OUTPUT") && priority <= TRANSLATION
+}
+
+impl BaseChain {
+    /// Adds the rules that may take the packet; whether it may get past them.
+    fn passes(
+        &self,
+        state: u8,
+        flags: TcpFlags,
+        took_none: &impl Fn(usize) -> bool,
+        rules: &mut BTreeSet<usize>,
+    ) -> bool {
+        let end = self.steps.len();
+        let mut reached = vec![false; end + 1];
+        reached[0] = true;
+        for (at, step) in self.steps.iter().enumerate() {
+            if !reached[at] {
+                continue;
+            }
+            let met = step.asks.met_by(state, flags);
+            let (if_met, if_not) = match step.then {
+                Onward::Take(rule) if took_none(rule) => (at + 1, at + 1),
+                Onward::Take(rule) => {
+                    rules.extend((met != Some(false)).then_some(rule));
+                    reached[at + 1] |= met != Some(true);
+                    continue;
+                }
+                // A recording may say anything: no step leads back.
+                Onward::SkipIf(to) => (to.clamp(at + 1, end.max(at + 1)), at + 1),
+                Onward::SkipUnless(to) => (at + 1, to.clamp(at + 1, end.max(at + 1))),
+            };
+            reached[if_met] |= met != Some(false);
+            reached[if_not] |= met != Some(true);
+        }
+        reached[end]
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SYN: TcpFlags = TcpFlags(0x02);
+
+    fn step(states: u8, then: Onward) -> Step {
+        Step { asks: Asks { states, ..Asks::default() }, then }
+    }
+
+    fn unknown(then: Onward) -> Step {
+        Step { asks: Asks { unknown: true, ..Asks::default() }, then }
+    }
+
+    fn chain(hook: &str, priority: i32, steps: Vec<Step>) -> BaseChain {
+        BaseChain { hook: hook.into(), priority, steps }
+    }
+
+    fn takers(chains: Vec<BaseChain>, hook: Option<&str>, tracked: Option<Tracked>) -> (Vec<usize>, bool) {
+        let at = |text: &str| text.parse().expect("an address");
+        let flow = Flow { src: at("10.88.0.1:0"), dst: at("10.88.0.2:80") };
+        let path = Path { flow, chains, translates: true };
+        let found = path.takers(&Packet { hook, tracked, flags: SYN }, |rule| rule == 99);
+        (found.rules.into_iter().collect(), found.take_all)
+    }
+
+    /// kube-proxy 1.36: the map of Services without endpoints before the rule for all that is left of their addresses.
+    #[test]
+    fn what_a_rule_surely_takes_does_not_come_to_the_next() {
+        let new = || step(state::NEW, Onward::SkipUnless(3));
+        let steps = vec![new(), step(state::ANY, Onward::Take(1)), step(state::ANY, Onward::Take(2))];
+        let found = |tracked| takers(vec![chain("OUTPUT", 0, steps.clone())], Some("OUTPUT"), tracked);
+        assert_eq!(found(Some(Tracked::Yes)), (vec![1], true));
+        assert_eq!(found(Some(Tracked::Untracked)), (vec![], false));
+    }
+
+    #[test]
+    fn what_is_not_understood_leaves_both_ways_open() {
+        let steps = vec![unknown(Onward::SkipIf(2)), step(state::ANY, Onward::Take(1)), unknown(Onward::Take(2))];
+        assert_eq!(takers(vec![chain("INPUT", 0, steps)], Some("INPUT"), None), (vec![1, 2], false));
+    }
+
+    #[test]
+    fn a_rule_that_counted_no_packet_is_passed() {
+        let steps = vec![step(state::ANY, Onward::Take(99)), step(state::ANY, Onward::Take(1))];
+        assert_eq!(takers(vec![chain("INPUT", 0, steps)], Some("INPUT"), None), (vec![1], true));
+    }
+
+    #[test]
+    fn chains_come_in_the_order_of_their_priorities() {
+        let take = |rule| vec![step(state::ANY, Onward::Take(rule))];
+        let found = |chains: Vec<BaseChain>, hook| takers(chains, hook, None).0;
+        let (late, early) = (|| chain("INPUT", 10, take(1)), || chain("INPUT", 0, take(2)));
+        assert_eq!(found(vec![late(), early()], Some("INPUT")), [2]);
+        assert_eq!(found(vec![chain("INPUT", 0, take(1)), early()], Some("INPUT")), [1, 2], "either may be first");
+        assert_eq!(found(vec![chain("FORWARD", -5, take(1)), early()], None), [1, 2], "another hook");
+        assert_eq!(found(vec![chain("BRIDGE", -5, take(1)), chain("BRIDGE", 0, take(2))], Some("BRIDGE")), [1, 2]);
+        let before = chain("OUTPUT", -300, take(1));
+        assert_eq!(
+            found(vec![before, chain("OUTPUT", 0, take(2))], Some("OUTPUT")),
+            [1, 2],
+            "the header changed since"
+        );
+    }
+
+    #[test]
+    fn steps_that_lead_nowhere_are_no_panic() {
+        let steps = vec![unknown(Onward::SkipIf(9)), unknown(Onward::SkipUnless(0)), unknown(Onward::Take(7))];
+        assert_eq!(takers(vec![chain("INPUT", 0, steps), chain("INPUT", 0, vec![])], None, None).0, [7]);
+    }
+
+    #[test]
+    fn a_path_is_written_briefly() {
+        let steps = vec![step(state::NEW, Onward::SkipUnless(2)), unknown(Onward::Take(1))];
+        let text = serde_json::to_string(&steps).expect("text");
+        assert_eq!(text, r#"[{"states":8,"skip_unless":2},{"unknown":true,"take":1}]"#);
+        assert_eq!(serde_json::from_str::<Vec<Step>>(&text).expect("steps"), steps);
+    }
+}

@@ -1,0 +1,320 @@
+//! What a rule asks for beyond what [`When`](tracer_model::event::When) can say, and what the packets of one flow have of it.
+
+use std::net::{IpAddr, SocketAddr};
+
+use super::expression::Key;
+use super::tables::{Rule, Table};
+use tracer_model::event::path::{Asks, FlagTest, state};
+use tracer_model::event::{Flow, When};
+
+/// One condition.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Test {
+    /// One of these states of conntrack.
+    State(u8),
+    /// These TCP flags.
+    Flags(FlagTest),
+    /// A field that lies in a range, both ends included, or does not.
+    Range { key: Key, from: Vec<u8>, to: Vec<u8>, inverted: bool },
+    /// Fields that a set has, or does not have.
+    Set { keys: Vec<Key>, set: String, inverted: bool },
+    /// Something that is not understood.
+    Unknown,
+}
+
+impl Test {
+    /// What it takes up beside itself.
+    pub(super) fn bytes(&self) -> usize {
+        match self {
+            Self::Range { from, to, .. } => from.len() + to.len(),
+            Self::Set { keys, set, .. } => size_of_val(keys.as_slice()) + set.len(),
+            Self::State(_) | Self::Flags(_) | Self::Unknown => 0,
+        }
+    }
+}
+
+/// The elements of a set or of a verdict map.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Elements(pub(crate) Vec<Element>);
+
+/// One element.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Element {
+    /// Its key, or the first of its keys.
+    pub key: Vec<u8>,
+    /// The last of its keys, part by part.
+    pub last: Option<Vec<u8>>,
+    /// It ends the range that the element before it begins, and is not in it.
+    pub ends: bool,
+    /// It has what no other element has.
+    pub catches_all: bool,
+}
+
+impl Element {
+    /// What it takes up.
+    pub(super) fn bytes(&self) -> usize {
+        size_of::<Self>() + self.key.len() + self.last.as_ref().map_or(0, Vec::len)
+    }
+}
+
+impl Key {
+    /// The bytes of this field in the packets of a flow; absent: the flow does not tell them.
+    fn of(self, flow: Flow) -> Option<Vec<u8>> {
+        let port = |at: SocketAddr| (at.port() != 0).then(|| at.port().to_be_bytes().to_vec());
+        match self {
+            Self::Family => Some(vec![if flow.dst.is_ipv6() { 10 } else { 2 }]),
+            Self::Protocol => Some(vec![6]),
+            Self::SourcePort => port(flow.src),
+            Self::DestinationPort => port(flow.dst),
+            Self::SourceAddress(size) => octets(flow.src.ip(), size),
+            Self::DestinationAddress(size) => octets(flow.dst.ip(), size),
+            Self::ConntrackState | Self::TcpFlags | Self::WayBack | Self::Other => None,
+        }
+    }
+}
+
+/// The first bytes of an address of a family that has so many.
+fn octets(addr: IpAddr, size: usize) -> Option<Vec<u8>> {
+    match addr {
+        IpAddr::V4(addr) if size <= 4 => addr.octets().get(..size).map(<[u8]>::to_vec),
+        IpAddr::V6(addr) if size > 4 => addr.octets().get(..size).map(<[u8]>::to_vec),
+        _ => None,
+    }
+}
+
+impl Rule {
+    /// `when` is all it asks for.
+    pub(super) const fn exact(&self) -> bool {
+        self.rest.is_empty()
+    }
+
+    /// What it still asks of a packet of this flow; absent: no such packet meets it.
+    pub(super) fn asks(&self, flow: Flow, table: &Table) -> Option<Asks> {
+        let mut asks = of_when(self.when, flow)?;
+        for test in &self.rest {
+            match test {
+                Test::State(states) => asks.states &= states,
+                Test::Flags(test) => asks.flags.push(*test),
+                Test::Range { key, from, to, inverted } => match key.of(flow) {
+                    Some(value) => (in_range(&value, from, to) != *inverted).then_some(())?,
+                    None => asks.unknown = true,
+                },
+                Test::Set { keys, set, inverted } => match table.sets.get(set) {
+                    Some(elements) => and(&mut asks, elements.has(keys, flow), *inverted)?,
+                    None => asks.unknown = true,
+                },
+                Test::Unknown => asks.unknown = true,
+            }
+        }
+        (asks.states != 0).then_some(asks)
+    }
+}
+
+fn in_range(value: &[u8], from: &[u8], to: &[u8]) -> bool {
+    from <= value && value <= to
+}
+
+fn of_when(when: When, flow: Flow) -> Option<Asks> {
+    when.allows(flow).then_some(())?;
+    let depends = |port: Option<u16>, at: SocketAddr| port.is_some() && at.port() == 0;
+    let unknown = [when.sport, when.not.sport].into_iter().any(|port| depends(port, flow.src))
+        || [when.dport, when.not.dport].into_iter().any(|port| depends(port, flow.dst));
+    let mut states = state::ANY;
+    if when.invalid {
+        states &= state::INVALID;
+    }
+    if when.new {
+        states &= state::NEW;
+    }
+    (states != 0).then(|| Asks { states, unknown, ..Asks::default() })
+}
+
+/// Takes in that a set has the packet, or has it not; absent: that cannot be.
+fn and(asks: &mut Asks, has: Has, inverted: bool) -> Option<()> {
+    let only_states = |it: &Asks| it.flags.is_empty() && !it.unknown;
+    match has {
+        Has::One(_) => (!inverted).then_some(())?,
+        Has::Some(all) if all.is_empty() => inverted.then_some(())?,
+        Has::Some(all) if all.iter().all(|(asks, _)| only_states(asks)) => {
+            let states = all.iter().fold(0, |states, (asks, _)| states | asks.states);
+            asks.states &= if inverted { !states } else { states };
+        }
+        Has::Some(_) => asks.unknown = true,
+    }
+    Some(())
+}
+
+/// What a set has of a packet.
+#[derive(Debug)]
+pub(super) enum Has {
+    /// This element, by its place.
+    One(usize),
+    /// One of these or none, with what the packet must have for each.
+    Some(Vec<(Asks, usize)>),
+}
+
+impl Elements {
+    /// The elements that a packet of this flow may be in.
+    pub(super) fn has(&self, keys: &[Key], flow: Flow) -> Has {
+        if self.0.iter().any(|element| element.ends) {
+            return self.of_ranges(keys, flow);
+        }
+        let mut some = Vec::new();
+        for (at, element) in self.0.iter().enumerate().filter(|(_, element)| !element.catches_all) {
+            match element.asks(keys, flow) {
+                Some(asks) if asks == Asks::default() => return Has::One(at),
+                Some(asks) => some.push((asks, at)),
+                None => {}
+            }
+        }
+        self.or_rest(some)
+    }
+
+    /// Where nothing else may be, the element that catches all is.
+    fn or_rest(&self, mut some: Vec<(Asks, usize)>) -> Has {
+        match self.0.iter().position(|element| element.catches_all) {
+            Some(at) if some.is_empty() => Has::One(at),
+            Some(at) => {
+                some.push((Asks { unknown: true, ..Asks::default() }, at));
+                Has::Some(some)
+            }
+            None => Has::Some(some),
+        }
+    }
+
+    /// As `nft_rbtree_lookup`: the greatest key that is not above the packet's; one that begins a range goes before one that ends one.
+    fn of_ranges(&self, keys: &[Key], flow: Flow) -> Has {
+        let value = match keys {
+            [key] => key.of(flow),
+            _ => None,
+        };
+        let Some(value) = value else {
+            let asks = || Asks { unknown: true, ..Asks::default() };
+            let begins = self.0.iter().enumerate().filter(|(_, it)| !it.ends);
+            return Has::Some(begins.map(|(at, _)| (asks(), at)).collect());
+        };
+        let below =
+            self.0.iter().enumerate().filter(|(_, it)| !it.catches_all && it.key.as_slice() <= value.as_slice());
+        match below.max_by_key(|(_, it)| (&it.key, !it.ends)) {
+            Some((at, element)) if !element.ends => Has::One(at),
+            _ => self.or_rest(Vec::new()),
+        }
+    }
+}
+
+impl Element {
+    /// Parts of a key are padded to four bytes.
+    fn asks(&self, keys: &[Key], flow: Flow) -> Option<Asks> {
+        let (mut asks, mut at) = (Asks::default(), 0);
+        for key in keys {
+            let size = key.size();
+            let part = |bytes: &'_ [u8]| size.and_then(|size| bytes.get(at..at + size)).map(<[u8]>::to_vec);
+            let (from, to) = (part(&self.key), self.last.as_deref().map_or_else(|| part(&self.key), part));
+            match (key, from, to) {
+                (Key::ConntrackState, Some(from), Some(to)) if from == to => asks.states &= single_state(&from)?,
+                (key, Some(from), Some(to)) => match key.of(flow) {
+                    Some(value) => in_range(&value, &from, &to).then_some(())?,
+                    None => asks.unknown = true,
+                },
+                _ => asks.unknown = true,
+            }
+            at += size.unwrap_or(4).next_multiple_of(4);
+        }
+        (asks.states != 0).then_some(asks)
+    }
+}
+
+/// The state that a value in the order of the host stands for; absent: no packet has it.
+fn single_state(value: &[u8]) -> Option<u8> {
+    let number = u32::from_ne_bytes(value.try_into().ok()?);
+    u8::try_from(number).ok().filter(|bits| bits.count_ones() == 1)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn flow() -> Flow {
+        let at = |text: &str| text.parse().expect("an address");
+        Flow { src: at("10.88.0.1:0"), dst: at("10.96.0.9:80") }
+    }
+
+    fn element(key: &[u8]) -> Element {
+        Element { key: key.to_vec(), ..Element::default() }
+    }
+
+    fn ports(ranges: &[(u16, bool)]) -> Elements {
+        let one = |(port, ends): &(u16, bool)| Element { ends: *ends, ..element(&port.to_be_bytes()) };
+        Elements(ranges.iter().map(one).collect())
+    }
+
+    fn is_one(elements: &Elements, keys: &[Key]) -> Option<usize> {
+        match elements.has(keys, flow()) {
+            Has::One(at) => Some(at),
+            Has::Some(some) => {
+                assert!(some.is_empty(), "{some:?}");
+                None
+            }
+        }
+    }
+
+    /// `{ 22, 80-90 }` and its neighbours, as the kernel keeps them: a key that ends a range is the first behind it.
+    #[test]
+    fn a_port_is_in_a_range_up_to_the_key_that_ends_it() {
+        let has = |ranges: &[(u16, bool)]| is_one(&ports(ranges), &[Key::DestinationPort]).is_some();
+        assert!(has(&[(91, true), (80, false), (23, true), (22, false)]));
+        assert!(!has(&[(22, false), (23, true), (81, false), (90, true)]));
+        assert!(!has(&[(70, false), (80, true)]));
+        assert!(has(&[(70, false), (80, true), (80, false), (81, true)]), "two ranges that touch");
+        assert!(has(&[(0, true), (70, false)]), "without an end");
+    }
+
+    #[test]
+    fn a_joint_key_is_compared_part_by_part() {
+        let keys = [Key::DestinationAddress(4), Key::Protocol, Key::DestinationPort];
+        let key = |addr: [u8; 4], port: u16| [&addr[..], &[6, 0, 0, 0], &port.to_be_bytes(), &[0, 0]].concat();
+        let one = |key: Vec<u8>, last| is_one(&Elements(vec![Element { last, ..element(&key) }]), &keys).is_some();
+        assert!(one(key([10, 96, 0, 9], 80), None));
+        assert!(!one(key([10, 96, 0, 9], 81), None) && !one(key([10, 96, 0, 8], 80), None));
+        assert!(one(key([10, 96, 0, 0], 1), Some(key([10, 96, 0, 255], 100))));
+        assert!(!one(key([10, 96, 0, 0], 81), Some(key([10, 96, 1, 255], 100))), "each part has its own range");
+    }
+
+    #[test]
+    fn what_the_flow_does_not_tell_is_left_open() {
+        let sports = Elements(vec![element(&40_000_u16.to_be_bytes())]);
+        assert!(matches!(sports.has(&[Key::SourcePort], flow()), Has::Some(some) if some[0].0.unknown));
+        let states = Elements(vec![element(&2_u32.to_ne_bytes()), element(&4_u32.to_ne_bytes())]);
+        let Has::Some(some) = states.has(&[Key::ConntrackState], flow()) else { panic!("which of them is not known") };
+        assert_eq!(some.iter().map(|(asks, _)| asks.states).collect::<Vec<_>>(), [2, 4]);
+    }
+
+    #[test]
+    fn what_no_other_element_has_is_the_last_one_s() {
+        let all = Element { catches_all: true, ..Element::default() };
+        let with = |port: u16| Elements(vec![all.clone(), element(&port.to_be_bytes())]);
+        assert_eq!(is_one(&with(80), &[Key::DestinationPort]), Some(1));
+        assert_eq!(is_one(&with(81), &[Key::DestinationPort]), Some(0));
+    }
+
+    #[test]
+    fn sets_narrow_or_exclude() {
+        let rule = |inverted, rest: Vec<Test>| {
+            let sets = [("ports".to_owned(), ports(&[(80, false), (81, true)]))].into();
+            let states = Elements(vec![element(&2_u32.to_ne_bytes()), element(&4_u32.to_ne_bytes())]);
+            let mut table = Table::for_tests(vec![]);
+            table.sets = sets;
+            table.sets.insert("states".into(), states);
+            let set = |name: &str, key| Test::Set { keys: vec![key], set: name.into(), inverted };
+            let rest = if rest.is_empty() { vec![set("ports", Key::DestinationPort)] } else { rest };
+            let rest =
+                rest.into_iter().map(|it| if it == Test::Unknown { set("states", Key::ConntrackState) } else { it });
+            Rule { rest: rest.collect(), ..Rule::default() }.asks(flow(), &table)
+        };
+        assert_eq!(rule(false, vec![]), Some(Asks::default()));
+        assert_eq!(rule(true, vec![]), None);
+        assert_eq!(rule(false, vec![Test::Unknown]).map(|it| it.states), Some(6));
+        assert_eq!(rule(true, vec![Test::Unknown]).map(|it| it.states), Some(!6));
+        assert_eq!(rule(false, vec![Test::Unknown, Test::State(state::NEW)]), None);
+    }
+}

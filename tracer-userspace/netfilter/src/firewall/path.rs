@@ -1,0 +1,211 @@
+//! The way of one flow's packets through the tables of a namespace, in the order of the kernel: see [`Path`].
+
+use std::collections::HashMap;
+
+use super::condition::{Elements, Has};
+use super::expression::Key;
+use super::tables::{Place, Rule, Table, Then};
+use tracer_model::event::Flow;
+use tracer_model::event::path::{Asks, BaseChain, Onward, Path, Step};
+
+/// Steps kept: of the rules of a large node few ask for what one flow has.
+const MAX_STEPS: usize = 512;
+/// Rules and elements compared: as in `tables`, anyone's pod may have thousands that lead to each other.
+const MAX_COMPARED: usize = 1 << 20;
+/// Deeper chains are not followed: nftables allows 16 (`NFT_JUMP_STACK_SIZE`).
+const MAX_DEPTH: usize = 32;
+
+/// What packets of this flow come to; absent: that is too much, or a rule leads to what was not read. `places` has the number of
+/// each rule that takes packets; the flow's client may have any port.
+pub(super) fn path(tables: &[Table], flow: Flow, places: &HashMap<Place, usize>) -> Option<Path> {
+    let mut path = Path { flow, chains: Vec::new(), translates: false };
+    let mut left = Left { steps: MAX_STEPS, compared: MAX_COMPARED };
+    for (number, table) in tables.iter().enumerate().filter(|(_, table)| table.sees(flow)) {
+        let chains = table.index();
+        for (at, chain) in table.chains.iter().enumerate() {
+            let Some(base) = &chain.base else { continue };
+            path.translates |= base.translates;
+            let mut walk = Walk { table, number, chains: &chains, places, flow, steps: Vec::new(), left: &mut left };
+            walk.base(at)?;
+            let steps = walk.steps;
+            if steps.iter().any(|step| matches!(step.then, Onward::Take(_))) {
+                left.steps = left.steps.checked_sub(steps.len())?;
+                path.chains.push(BaseChain { hook: base.hook.to_owned(), priority: base.priority, steps });
+            }
+        }
+    }
+    Some(path)
+}
+
+impl Table {
+    fn sees(&self, flow: Flow) -> bool {
+        match self.family {
+            "ip" => !flow.dst.is_ipv6(),
+            "ip6" => flow.dst.is_ipv6(),
+            _ => true,
+        }
+    }
+}
+
+struct Left {
+    steps: usize,
+    compared: usize,
+}
+
+/// Where a step leads that is not written yet.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Exit {
+    /// Behind the chain that it is in.
+    Chain,
+    /// Behind the base chain.
+    Base,
+}
+
+struct Walk<'a> {
+    table: &'a Table,
+    number: usize,
+    chains: &'a HashMap<&'a str, usize>,
+    places: &'a HashMap<Place, usize>,
+    flow: Flow,
+    steps: Vec<Step>,
+    left: &'a mut Left,
+}
+
+/// Steps whose target is not known yet, by their numbers.
+#[derive(Default)]
+struct Open {
+    chain: Vec<usize>,
+    base: Vec<usize>,
+}
+
+impl Walk<'_> {
+    fn base(&mut self, at: usize) -> Option<()> {
+        let base = self.table.chains[at].base.as_ref()?;
+        let mut open = Open::default();
+        if base.translates {
+            // Only the first packet of a connection comes here.
+            self.push(Asks { unknown: true, ..Asks::default() }, Onward::SkipIf(0))?;
+            open.base.push(0);
+        }
+        self.chain(at, 0, &mut open)?;
+        if base.drops {
+            let place = Place { table: self.number, chain: at, rule: None, element: None };
+            self.push(Asks::default(), Onward::Take(*self.places.get(&place)?))?;
+        }
+        self.close(&open.base);
+        Some(())
+    }
+
+    /// The rules of a chain; what returns from it goes on behind them.
+    fn chain(&mut self, at: usize, depth: usize, open: &mut Open) -> Option<()> {
+        (depth <= MAX_DEPTH).then_some(())?;
+        let before = std::mem::take(&mut open.chain);
+        for (number, rule) in self.table.chains[at].rules.iter().enumerate() {
+            self.compare(1)?;
+            let Some(asks) = rule.asks(self.flow, self.table) else { continue };
+            match &rule.then {
+                Then::Map(name, keys) => self.map((at, number), (asks, name, keys), depth, open)?,
+                then => self.rule(asks, then, (at, number, None), depth, open)?,
+            }
+        }
+        let returns = std::mem::replace(&mut open.chain, before);
+        self.close(&returns);
+        Some(())
+    }
+
+    /// The elements of a verdict map that the packet may be in, where the rule asks for nothing else or for this.
+    fn map(
+        &mut self,
+        (chain, rule): (usize, usize),
+        (asks, name, keys): (Asks, &str, &[Key]),
+        depth: usize,
+        open: &mut Open,
+    ) -> Option<()> {
+        let elements: &Elements = self.table.sets.get(name)?;
+        let rules: &[Rule] = self.table.maps.get(name)?;
+        self.compare(elements.0.len())?;
+        let found = match elements.has(keys, self.flow) {
+            Has::One(at) => vec![(Asks::default(), at)],
+            Has::Some(some) => some,
+        };
+        let guard = self.skip_unless(asks)?;
+        for (asks, element) in found {
+            let then = &rules.get(element)?.then;
+            self.rule(asks, then, (chain, rule, Some(element)), depth, open)?;
+        }
+        self.close(&guard);
+        Some(())
+    }
+
+    fn rule(
+        &mut self,
+        asks: Asks,
+        then: &Then,
+        (chain, rule, element): (usize, usize, Option<usize>),
+        depth: usize,
+        open: &mut Open,
+    ) -> Option<()> {
+        match then {
+            Then::Drop | Then::Reject => {
+                let place = Place { table: self.number, chain, rule: Some(rule), element };
+                self.push(asks, Onward::Take(*self.places.get(&place)?))?;
+            }
+            Then::Accept => self.leave(asks, Exit::Base, open)?,
+            Then::Return => self.leave(asks, Exit::Chain, open)?,
+            Then::Jump(name) | Then::Goto(name) => {
+                let target = *self.chains.get(name.as_str())?;
+                let guard = self.skip_unless(asks)?;
+                self.chain(target, depth + 1, open)?;
+                if matches!(then, Then::Goto(_)) {
+                    self.leave(Asks::default(), Exit::Chain, open)?;
+                }
+                self.close(&guard);
+            }
+            Then::Map(..) | Then::Nothing => {}
+        }
+        Some(())
+    }
+
+    /// Whoever does not have this skips what follows, up to where the result is closed.
+    fn skip_unless(&mut self, asks: Asks) -> Option<Vec<usize>> {
+        if asks == Asks::default() {
+            return Some(Vec::new());
+        }
+        let at = self.push(asks, Onward::SkipUnless(0))?;
+        Some(vec![at])
+    }
+
+    fn leave(&mut self, asks: Asks, exit: Exit, open: &mut Open) -> Option<()> {
+        let at = self.push(asks, Onward::SkipIf(0))?;
+        match exit {
+            Exit::Chain => open.chain.push(at),
+            Exit::Base => open.base.push(at),
+        }
+        Some(())
+    }
+
+    fn push(&mut self, asks: Asks, then: Onward) -> Option<usize> {
+        (self.steps.len() < self.left.steps).then_some(())?;
+        self.steps.push(Step { asks, then });
+        Some(self.steps.len() - 1)
+    }
+
+    /// These steps lead behind the last one.
+    fn close(&mut self, steps: &[usize]) {
+        let end = self.steps.len();
+        for at in steps {
+            if let Onward::SkipIf(to) | Onward::SkipUnless(to) = &mut self.steps[*at].then {
+                *to = end;
+            }
+        }
+    }
+
+    fn compare(&mut self, count: usize) -> Option<()> {
+        self.left.compared = self.left.compared.checked_sub(count)?;
+        Some(())
+    }
+}
+
+#[cfg(test)]
+#[path = "path_tests.rs"]
+mod tests;
