@@ -37,14 +37,6 @@ pub fn node_port(node: &Netns, port: u16, backend: Option<SocketAddr>) -> Result
     Ok(())
 }
 
-/// Takes the backend away from every address of the Service.
-pub fn take_backend(node: &Netns, port: u16, backend: SocketAddr) -> Result<()> {
-    for address in [format!("{BRIDGE}:{port}"), format!("{NODE}:{port}")] {
-        node.run("ipvsadm", &["-d", "-t", &address, "-r", &backend.to_string()], "")?;
-    }
-    Ok(())
-}
-
 /// Adds ClusterIPs, each with one backend, in one go.
 pub fn cluster_ips(node: &Netns, count: u32, backend: SocketAddr) -> Result<()> {
     let service = |n: u32| format!("10.{}.{}.{}:80", 100 + (n >> 16), (n >> 8) & 255, n & 255);

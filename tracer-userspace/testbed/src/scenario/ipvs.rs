@@ -26,7 +26,6 @@ pub(super) const ALL: &[Scenario] = &[
     collision("nodeport_collision_v6", |s| to_pod(s, Backend::Listening)).v6().on_every_kernel(),
     collision("nodeport_collision_backend_idle", |s| to_pod(s, Backend::Idle)).needs(&[Need::Ipvs, Need::IpvsHook]),
     collision("nodeport_collision_no_backend", |s| to_pod(s, Backend::None)),
-    collision("nodeport_collision_backend_gone", backend_gone),
     collision("nodeport_collision_host_network", over_lo),
     collision("nodeport_collision_new_service", new_service),
     harmless("nodeport_other_source_port", Proxy::Ipvs, other_port).needs(&[Need::Ipvs]),
@@ -50,19 +49,6 @@ fn to_pod(fixture: &mut Fixture<'_>, backend: Backend) -> Result<()> {
     service(fixture, backend)?;
     fixture.node.source_port(Some(NODE_PORT))?;
     (fixture.watch)()?;
-    fixture.fails(Kind::Http, pod, Ending::Timeout)
-}
-
-/// The Service loses its backend after a collision: IPVS drops what belongs to the connection that it made of that one, and no hook
-/// of its own tells so.
-fn backend_gone(fixture: &mut Fixture<'_>) -> Result<()> {
-    let pod = fixture.serving("http", HTTP)?;
-    let backend = fixture.serving("http", HTTP)?;
-    ipvs::node_port(&fixture.node.node, NODE_PORT, Some(backend))?;
-    fixture.node.source_port(Some(NODE_PORT))?;
-    (fixture.watch)()?;
-    fixture.fails(Kind::Http, pod, Ending::Timeout)?;
-    ipvs::take_backend(&fixture.node.node, NODE_PORT, backend)?;
     fixture.fails(Kind::Http, pod, Ending::Timeout)
 }
 
