@@ -29,7 +29,7 @@ pub(crate) const VARIANTS: &[Variant] = &[
     Variant {
         overlay: "overlays/everything",
         values: "metrics.enabled=true,output.file.enabled=true,api.services=true,api.watchEvents=*,\
-                 api.explain=true,api.condition=true,api.kubelet=true,sysResource=true",
+                 api.explain=true,api.condition=true,sysResource=true",
     },
 ];
 
