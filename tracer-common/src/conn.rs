@@ -236,7 +236,7 @@ mod tests {
             }
         }
         assert_eq!(id(0x1234_5678, 3, cpu_mask(4)), 0x1234_5603);
-        // A machine that grows by more than it said at the start gives up no bit of the time.
+        // A machine that grows by more than it reported at the start gives up no bit of the time.
         assert_eq!(id(0x1234_5678, 0x103, cpu_mask(4)), 0x1234_5603);
     }
 

@@ -96,12 +96,12 @@ mod tests {
     const CONTAINERS: usize = 20;
 
     impl Node {
-        /// How many of so many are told of that one cgroup makes in that time.
-        fn told(&mut self, what: Limited, cgroup: usize, count: u64, from: u64, time: u64) -> u64 {
+        /// How many of so many are reported that one cgroup makes in that time.
+        fn reported(&mut self, what: Limited, cgroup: usize, count: u64, from: u64, time: u64) -> u64 {
             let take = |used: &mut u64, limit: Limit, now| limit.next(*used, now).map(|next| *used = next).is_some();
-            let mut is_told =
+            let mut is_reported =
                 |now| take(&mut self.own[cgroup], what.own(), now) || take(&mut self.shared, what.shared(), now);
-            (0..count).filter(|n| is_told(from + n * time / count)).count() as u64
+            (0..count).filter(|n| is_reported(from + n * time / count)).count() as u64
         }
     }
 
@@ -124,8 +124,8 @@ mod tests {
         let boot = 3600 * SECOND;
         for (what, of_a_pod) in [(Limited::Open, 30), (Limited::Namespace, 19)] {
             let mut node = Node::default();
-            assert_eq!(node.told(what, 0, 40 * of_a_pod, boot, SECOND), 40 * of_a_pod);
-            assert_eq!(node.told(what, 0, 600 * of_a_pod, boot + 2 * SECOND, 60 * SECOND), 600 * of_a_pod);
+            assert_eq!(node.reported(what, 0, 40 * of_a_pod, boot, SECOND), 40 * of_a_pod);
+            assert_eq!(node.reported(what, 0, 600 * of_a_pod, boot + 2 * SECOND, 60 * SECOND), 600 * of_a_pod);
         }
     }
 
@@ -133,9 +133,10 @@ mod tests {
     fn what_many_containers_do_at_once_fits_into_the_ring() {
         fn bytes<T: Event>(what: Limited) -> u64 {
             let (mut node, boot) = (Node::default(), 3600 * SECOND);
-            let told: u64 = (0..CONTAINERS).map(|cgroup| node.told(what, cgroup, 10_000, boot, SECOND / 1000)).sum();
+            let reported: u64 =
+                (0..CONTAINERS).map(|cgroup| node.reported(what, cgroup, 10_000, boot, SECOND / 1000)).sum();
             // `BPF_RINGBUF_HDR_SZ`
-            told * (size_of::<T>() as u64 + 8)
+            reported * (size_of::<T>() as u64 + 8)
         }
         let all = bytes::<NetnsOpen>(Limited::Open) + bytes::<NetnsOp>(Limited::Namespace);
         assert!(all + bytes::<Listen>(Limited::Listen) < (1 << 20) * 4 / 5);
@@ -145,8 +146,8 @@ mod tests {
     fn a_flood_leaves_the_others_what_is_their_own() {
         for what in ALL {
             let (mut node, boot, own) = (Node::default(), 3600 * SECOND, what.own());
-            (0..CONTAINERS).for_each(|cgroup| _ = node.told(what, cgroup, 10_000, boot, SECOND / 1000));
-            assert_eq!(node.told(what, CONTAINERS, own.burst, boot + SECOND / 1000, SECOND / 1000), own.burst);
+            (0..CONTAINERS).for_each(|cgroup| _ = node.reported(what, cgroup, 10_000, boot, SECOND / 1000));
+            assert_eq!(node.reported(what, CONTAINERS, own.burst, boot + SECOND / 1000, SECOND / 1000), own.burst);
         }
     }
 

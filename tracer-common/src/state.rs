@@ -92,7 +92,7 @@ mod tests {
     }
 
     #[test]
-    fn two_changes_of_neighbours_are_told_apart() {
+    fn two_changes_of_neighbours_are_distinguished() {
         let (sk, next) = (0xffff_8881_0000_0800, 0xffff_8881_0000_1000);
         let changes = [(CLOSE, SYN_SENT), (SYN_SENT, ESTABLISHED), (SYN_SENT, CLOSE), (ESTABLISHED, FIN_WAIT1)];
         for (n, (old, new)) in changes.into_iter().enumerate() {

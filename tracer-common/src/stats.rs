@@ -11,9 +11,9 @@ pub enum Counter {
     /// Connections that did not fit into a map, or lost their place to another.
     MapFull = 2,
     // 3 was the number of events that were written.
-    /// Begins and ends of listening that were not told: a cgroup made too many.
+    /// Begins and ends of listening that were not reported: a cgroup made too many.
     ListenHeld = 4,
-    /// Opens of namespaces' files and entries into namespaces that were not told: a cgroup made too many.
+    /// Opens of namespaces' files and entries into namespaces that were not reported: a cgroup made too many.
     NamespaceHeld = 5,
 }
 

@@ -91,7 +91,7 @@ pub fn emit_as<T: Event>(urgency: Urgency, hook: Hook, fill: impl FnOnce(&mut T)
     });
 }
 
-/// The kernel wakes a reader that has read all that lies before this event, but does not know which it was not told of.
+/// The kernel wakes a reader that has read all that lies before this event, but does not know which it was not reported.
 #[inline(always)]
 fn wake() -> u64 {
     match READER_DUE.get(0) {

@@ -14,18 +14,18 @@ use crate::{
 /// Who shares what is nobody's own: no cgroup has this number.
 const ALL: u64 = 0;
 
-/// Whether an event of the current task may be told; what may not is counted.
+/// Whether an event of the current task may be printed; what may not is counted.
 #[inline(always)]
 pub fn allows(what: Limited) -> bool {
     let now = now();
-    let told = take(actor::cgroup(), what, what.own(), now) || take(ALL, what, what.shared(), now);
-    if !told {
+    let reported = take(actor::cgroup(), what, what.own(), now) || take(ALL, what, what.shared(), now);
+    if !reported {
         count(match what {
             Limited::Open | Limited::Namespace => Counter::NamespaceHeld,
             Limited::Listen => Counter::ListenHeld,
         });
     }
-    told
+    reported
 }
 
 /// Takes a token, if there is one. Processors that ask at once may all take the last.

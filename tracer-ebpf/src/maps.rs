@@ -42,7 +42,7 @@ pub(crate) use global;
 #[map]
 pub static EVENTS: RingBuf = RingBuf::with_byte_size(4 << 20, 0);
 
-/// 1 while the ring has events of which its reader was not told. A lost update costs one event the time until the reader
+/// 1 while the ring has events of which its reader was not reported. A lost update costs one event the time until the reader
 /// looks by itself.
 #[map]
 pub static READER_DUE: Array<u32> = Array::with_max_entries(1, 0);
@@ -59,7 +59,7 @@ pub static LAST_STATE: PerCpuArray<u64> = PerCpuArray::with_max_entries(1, 0);
 #[map]
 pub static PROBERS: HashMap<[u8; COMM_LEN], u8> = HashMap::with_max_entries(64, 0);
 
-/// 1 where `tracer_common::actor::comm_bucket` of one of them points: most names are told apart by
+/// 1 where `tracer_common::actor::comm_bucket` of one of them points: most names are distinguished by
 /// it, and an array costs a load where a hash costs 50 ns.
 #[map]
 pub static PROBER_BUCKETS: Array<u8> = Array::with_max_entries(COMM_BUCKETS, 0);

@@ -106,7 +106,7 @@ fn load(config: &LiveConfig) -> Result<Loaded, Error> {
     ebpf::load(&options).map_err(|error| Error::Kernel(chain(&error)))
 }
 
-/// The kubelet's log, as it is told of.
+/// The kubelet's log, as it is reported.
 struct FollowedLog {
     /// Absent if it cannot be followed, and no kubelet is known whose it is.
     source: Option<String>,

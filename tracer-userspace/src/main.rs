@@ -32,7 +32,7 @@ fn main() -> ExitCode {
     )
 }
 
-/// Runs a command; gives its exit code. What is wrong with a flag is told by the variable that gave it.
+/// Runs a command; gives its exit code. What is wrong with a flag is reported by the variable that gave it.
 fn run(cli: Cli) -> Result<u8, Error> {
     telemetry::start();
     let typed = cli.typed.clone();

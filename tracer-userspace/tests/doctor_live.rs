@@ -251,7 +251,7 @@ fn cilium_s_links_are_fixed_by_one_command() {
 
 #[test]
 #[ignore = "needs root"]
-fn the_proxy_is_told_from_its_tables() {
+fn the_proxy_is_reported_from_its_tables() {
     let node = Netns::new();
     assert_eq!(node.statuses("proxy_mode"), ["unknown"]);
     node.run("nft add table ip kube-proxy; nft add chain ip kube-proxy services");

@@ -145,7 +145,7 @@ fn ufw(kind: &str) {
     root.run("ufw --force enable");
     assert_eq!(node.closed(), ALL[..5], "as it is installed");
     assert_eq!(node.hooks("ufw"), ["INPUT", "FORWARD"]);
-    // It takes its rules out and puts them in again: what it was told by its own command is there, nothing else.
+    // It takes its rules out and puts them in again: what it was reported by its own command is there, nothing else.
     // A legacy counter at zero says nothing yet: beside the policy there are rules of ufw's on INPUT that are not understood.
     let input = if kind == "legacy" { "" } else { "INPUT" };
     let ways = [(&node.beside, KUBELET, input), (&node.beside, POD, "FORWARD")];
@@ -211,10 +211,10 @@ fn firewalld(backend: &str, chains: [&str; 2]) {
     let [input, forward] = chains;
     node.fixed_by_its_verdict(&root, &node.beside, KUBELET, ["firewall_reject", "firewalld", input]);
     let verdict = node.verdict(&node.beside, POD);
-    let said =
+    let reported =
         [&verdict["summary"], &verdict["remediation"]["commands"][0]["run"]].map(|it| it.as_str().expect("text"));
-    assert!(said[0].contains(forward) && said[0].contains("made by firewalld"), "{verdict}");
-    assert!(said[1].contains("tracer doctor --check base_policy"), "{verdict}");
+    assert!(reported[0].contains(forward) && reported[0].contains("made by firewalld"), "{verdict}");
+    assert!(reported[1].contains("tracer doctor --check base_policy"), "{verdict}");
     node.fix(&root, "firewalld");
     assert!(node.closed().is_empty(), "{:?}", node.closed());
     root.run("firewall-cmd --reload");

@@ -114,7 +114,7 @@ fn archived() -> usize {
     names.filter(|it| it.file_name().to_string_lossy().starts_with("system@")).count()
 }
 
-/// Says to journald what it is told, by a socket as systemd gives one to a service.
+/// Says to journald what it is reported, by a socket as systemd gives one to a service.
 fn service(comm: &str) -> Process {
     let script = format!("printf {comm} > /proc/$$/comm; while read -r line; do printf '%s\\n' \"$line\"; done");
     let mut command = Command::new("systemd-cat");
@@ -230,7 +230,7 @@ fn the_kubelet_s_lines_in_the_journal_become_verdicts() {
     kubelet.say(&no_sandbox("late"));
     assert_eq!(verdict(&records), ("cni_not_ready".into(), "late".into()));
 
-    // It starts again: the way to the journal leads through another process, and nothing is lost or said twice.
+    // It starts again: the way to the journal leads through another process, and nothing is lost or reported twice.
     drop(kubelet);
     let mut kubelet = service(&prober());
     kubelet.say(&failed("web", "cat: after a restart"));

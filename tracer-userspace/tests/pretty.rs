@@ -27,7 +27,7 @@ fn on_terminal(command: &mut Command, columns: u16, meanwhile: impl Fn()) -> Str
     // The command holds copies of it, too: the last one closed ends the reading below.
     command.stdout(Stdio::null()).stderr(Stdio::null());
     drop(slave);
-    let (tell, told) = channel();
+    let (tell, reported) = channel();
     std::thread::spawn(move || {
         let (mut bytes, mut chunk) = (Vec::new(), [0; 4096]);
         let mut master = File::from(pty.master);
@@ -38,7 +38,7 @@ fn on_terminal(command: &mut Command, columns: u16, meanwhile: impl Fn()) -> Str
         tell.send(String::from_utf8(bytes).unwrap())
     });
     let page = loop {
-        match told.recv_timeout(Duration::from_millis(350)) {
+        match reported.recv_timeout(Duration::from_millis(350)) {
             Err(RecvTimeoutError::Timeout) => meanwhile(),
             page => break page.unwrap(),
         }

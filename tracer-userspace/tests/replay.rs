@@ -107,7 +107,7 @@ fn a_cut_recording_is_replayed_as_far_as_it_goes() {
 }
 
 #[test]
-fn wherever_a_recording_is_cut_it_is_said() {
+fn wherever_a_recording_is_cut_it_is_reported() {
     let dir = Dir::new();
     let whole = recording();
     let output = SinkConfig {

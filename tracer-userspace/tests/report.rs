@@ -26,7 +26,7 @@ fn ran(args: &[&str]) -> Output {
 
 /// Exit code, and exactly one line on stderr that holds these words.
 #[track_caller]
-fn told(output: &Output, code: i32, words: &[&str]) {
+fn reported(output: &Output, code: i32, words: &[&str]) {
     let stderr = text(&output.stderr);
     assert_eq!(output.status.code(), Some(code), "{stderr}");
     assert_eq!(stderr.lines().count(), 1, "{stderr}");
@@ -68,15 +68,19 @@ fn nothing_but_a_page_is_overwritten() {
     let dir = Dir::new();
     let records = dir.file("records", verdict(1, 1, "loopback_down", None));
     let other = dir.file("other.ndjson", "precious\n");
-    told(&ran(&[&records, "--output-file", &records]), 2, &["--output-file", "one of the inputs"]);
-    told(&ran(&[&records, "--output-file", &other]), 2, &["--output-file", &other, "exists, and is no page"]);
+    reported(&ran(&[&records, "--output-file", &records]), 2, &["--output-file", "one of the inputs"]);
+    reported(&ran(&[&records, "--output-file", &other]), 2, &["--output-file", &other, "exists, and is no page"]);
     let variable = tracer(&[&records]).env("TRACER_OUTPUT_FILE", &other).output().unwrap();
-    told(&variable, 2, &["exists, and is no page"]);
+    reported(&variable, 2, &["exists, and is no page"]);
     assert_eq!(fs::read(&other).unwrap(), b"precious\n");
-    told(&ran(&[&records, "--output-file", "/none/page"]), 2, &["--output-file /none/page: No such file"]);
-    told(&ran(&[&records, "--output-file", "/dev/full"]), 2, &["--output-file /dev/full: No space left"]);
+    reported(&ran(&[&records, "--output-file", "/none/page"]), 2, &["--output-file /none/page: No such file"]);
+    reported(&ran(&[&records, "--output-file", "/dev/full"]), 2, &["--output-file /dev/full: No space left"]);
     let full = OpenOptions::new().write(true).open("/dev/full").unwrap();
-    told(&tracer(&[&records]).stdout(full).output().unwrap(), 2, &["tracer: error: stdout: No space left on device"]);
+    reported(
+        &tracer(&[&records]).stdout(full).output().unwrap(),
+        2,
+        &["tracer: error: stdout: No space left on device"],
+    );
 }
 
 #[test]
@@ -84,15 +88,15 @@ fn what_cannot_be_read_is_refused() {
     let dir = Dir::new();
     let records = dir.file("records", verdict(1, 1, "loopback_down", None));
     let page = dir.path("page.html");
-    told(&ran(&["/none/records"]), 2, &["report FILE /none/records: No such file"]);
-    told(&ran(&[&records, "/"]), 2, &["report FILE /: Is a directory"]);
-    told(&ran(&[&records, &records]), 2, &["the same file twice"]);
-    told(&ran(&[&dir.file("empty", ""), "--output-file", &page]), 2, &["empty: no record of the tracer"]);
+    reported(&ran(&["/none/records"]), 2, &["report FILE /none/records: No such file"]);
+    reported(&ran(&[&records, "/"]), 2, &["report FILE /: Is a directory"]);
+    reported(&ran(&[&records, &records]), 2, &["the same file twice"]);
+    reported(&ran(&[&dir.file("empty", ""), "--output-file", &page]), 2, &["empty: no record of the tracer"]);
     assert!(!fs::exists(&page).unwrap());
-    told(&ran(&[]), 2, &["<FILE>"]);
-    told(&ran(&[&records, "--until-failure"]), 2, &["--until-failure has no meaning for `tracer report`"]);
-    told(&ran(&[&records, "--pods", "x"]), 2, &["--pods has no meaning"]);
-    told(&ran(&[&records, "--cause", "nonsense"]), 2, &["--cause `nonsense`"]);
+    reported(&ran(&[]), 2, &["<FILE>"]);
+    reported(&ran(&[&records, "--until-failure"]), 2, &["--until-failure has no meaning for `tracer report`"]);
+    reported(&ran(&[&records, "--pods", "x"]), 2, &["--pods has no meaning"]);
+    reported(&ran(&[&records, "--cause", "nonsense"]), 2, &["--cause `nonsense`"]);
 }
 
 #[test]
@@ -101,18 +105,18 @@ fn a_damaged_line_is_named_and_the_page_is_made_of_the_others() {
     let good = verdict(1, 1, "loopback_down", None);
     let records = dir.file("records", format!("{good}garbage\n{good}"));
     let output = ran(&[&records]);
-    told(&output, 2, &["tracer: warning: ", "records:2: not a record"]);
+    reported(&output, 2, &["tracer: warning: ", "records:2: not a record"]);
     assert!(
         text(&output.stdout).contains("2 attempts failed") && text(&output.stdout).contains("records:2: not a record")
     );
     let many = dir.file("many", format!("{}{good}", "garbage\n".repeat(5000)));
     let output = ran(&[&many]);
-    told(&output, 2, &["many:1: not a record", "; 4999 more like this"]);
+    reported(&output, 2, &["many:1: not a record", "; 4999 more like this"]);
     assert!(text(&output.stdout).contains("4990 more lines"), "the page says more");
     let none = dir.file("none", "garbage\n".repeat(1000));
-    told(&ran(&[&none]), 2, &["no record of the tracer: ", "none:1: not a record", "; 999 more like this"]);
+    reported(&ran(&[&none]), 2, &["no record of the tracer: ", "none:1: not a record", "; 999 more like this"]);
     let torn = ran(&[&dir.file("torn", format!("{good}{}", &good[..50]))]);
-    told(&torn, 0, &["torn:2: the last line is not whole"]);
+    reported(&torn, 0, &["torn:2: the last line is not whole"]);
 }
 
 #[test]
@@ -121,14 +125,14 @@ fn other_files_say_how_to_read_them() {
     let good = dir.file("records", verdict(1, 1, "loopback_down", None));
     let recording = dir.file("recording", "{\"format\":\"tracer-record\",\"version\":1}\n{}\n");
     let output = ran(&[&good, &recording]);
-    told(
+    reported(
         &output,
         2,
         &["recording:1: a recording, which `tracer replay ", "| tracer report -` makes a page of: left out"],
     );
     assert!(text(&output.stdout).starts_with("<!DOCTYPE html>"));
     let compressed = ran(&[&dir.file("records.gz", [0x1f, 0x8b, 8, 0, 10])]);
-    told(&compressed, 2, &["records.gz:1: compressed: `zcat"]);
+    reported(&compressed, 2, &["records.gz:1: compressed: `zcat"]);
 }
 
 #[test]
@@ -157,7 +161,7 @@ fn a_file_may_vanish_or_shrink_while_others_are_read() {
     writer.write_all(verdict(3, 1, "loopback_down", None).as_bytes()).unwrap();
     drop(writer);
     let output = child.wait_with_output().unwrap();
-    told(&output, 2, &["short: it became shorter while it was read: 0 of"]);
+    reported(&output, 2, &["short: it became shorter while it was read: 0 of"]);
     assert!(text(&output.stdout).contains("2 attempts failed"));
 }
 
@@ -192,7 +196,7 @@ fn a_page_is_not_thrown_at_a_terminal() {
     let records = dir.file("records", verdict(1, 1, "loopback_down", None));
     let (master, slave) = terminal();
     let output = tracer(&[&records]).stdout(slave).stderr(Stdio::piped()).spawn().unwrap().wait_with_output().unwrap();
-    told(&output, 2, &["the page is HTML", "--output-file"]);
+    reported(&output, 2, &["the page is HTML", "--output-file"]);
     assert_eq!(screen(master), "");
 }
 

@@ -277,8 +277,8 @@ fn a_full_disk_is_survived() {
     soon("verdicts that are counted meanwhile", || {
         (sum(&get("/metrics")?.1, "tracer_verdicts_total") >= 60.0).then_some(())
     });
-    let said = fs::read_to_string(stage.path("stderr")).unwrap();
-    assert_eq!(said.lines().filter(|line| line.contains("No space left")).count(), 1, "{said}");
+    let reported = fs::read_to_string(stage.path("stderr")).unwrap();
+    assert_eq!(reported.lines().filter(|line| line.contains("No space left")).count(), 1, "{reported}");
     // Whatever is in the file while the disk is full is whole.
     let all = || [records(&disk.0.join("out.ndjson.1")), records(&out)].concat();
     let before = all().len();
@@ -299,7 +299,7 @@ fn what_began_before_every_hook_was_attached_is_not_judged() {
     let stage = Stage::new();
     let out = stage.path("out.ndjson");
     let (stop, stopped) = std::sync::mpsc::channel::<()>();
-    // A dial that the hooks attached so far see in part is told wrongly: this kernel takes its time to attach them all.
+    // A dial that the hooks attached so far see in part is reported wrongly: this kernel takes its time to attach them all.
     let dials = std::thread::spawn(move || {
         while stopped.try_recv() == Err(std::sync::mpsc::TryRecvError::Empty) {
             refuse(1);

@@ -53,8 +53,8 @@ impl Midway {
 
     /// Waits for its end, and for those that it had started, which are nobody's children then.
     fn ended(&mut self) -> ExitStatus {
-        let mut said = String::new();
-        self.child.stderr.take().expect("stderr").read_to_string(&mut said).expect("stderr");
+        let mut reported = String::new();
+        self.child.stderr.take().expect("stderr").read_to_string(&mut reported).expect("stderr");
         let begin = Instant::now();
         while marked(&self.mark).iter().any(|pid| *pid != self.child.id()) && begin.elapsed() < PATIENCE {
             std::thread::sleep(Duration::from_millis(5));

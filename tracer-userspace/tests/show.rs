@@ -64,7 +64,7 @@ fn filters_and_forms_are_those_of_attach() {
 }
 
 #[test]
-fn nodes_are_told_apart() {
+fn nodes_are_distinguished() {
     let records = verdict(1, "n1", "cart", "loopback_down") + &verdict(1, "n2", "web", "slow_response");
     let (_, out, _) = show(&[], &records);
     assert!(out.contains("== n2 ==\n") && out.matches("== n1 ==").count() == 1, "{out}");

@@ -222,7 +222,7 @@ async fn a_watch_sends_what_changes_and_ends_with_its_future() {
     let refresh = Arc::new(Notify::new());
     let watcher = tokio::spawn(watch(config, snapshot, refresh.clone(), tx));
     let lo = |kind: &ObservationKind| links(kind).map(|links| lo_is_up(&links));
-    // What changed before anybody listened for it: links are told once more.
+    // What changed before anybody listened for it: links are reported once more.
     assert!(next(&mut rx, lo).await);
 
     let started = Instant::now();
@@ -242,7 +242,7 @@ async fn a_watch_sends_what_changes_and_ends_with_its_future() {
     let count = |kind: &ObservationKind| {
         if let ObservationKind::NodePorts(ports) = kind { Some(ports.ports.len()) } else { None }
     };
-    // That there was none is told before the first, which is a change then.
+    // That there was none is reported before the first, which is a change then.
     assert_eq!(next(&mut rx, count).await, 0);
     assert_eq!(next(&mut rx, count).await, 3);
     node.run("nft delete table ip kube-proxy; nft delete table ip6 kube-proxy");

@@ -81,11 +81,12 @@ pub(crate) fn run(args: &Args) -> Result<()> {
             sh::release_bin("tracer")
         }
     };
-    let told = sh::step(&format!("{} pods whose probes fail", cases.len()), || play(args, &tracer, &cluster, &cases))?;
-    report(&cases, &told)
+    let reported =
+        sh::step(&format!("{} pods whose probes fail", cases.len()), || play(args, &tracer, &cluster, &cases))?;
+    report(&cases, &reported)
 }
 
-/// What the tracer said, by pod.
+/// What the tracer reported, by pod.
 fn play(
     args: &Args,
     tracer: &std::path::Path,
@@ -99,17 +100,17 @@ fn play(
     }
     let addresses = cluster.addresses(&namespace.name, Duration::from_secs(args.patience))?;
     let _made = node::break_paths(cases, &addresses)?;
-    let done = |told: &BTreeMap<String, Vec<String>>| {
-        cases.iter().all(|case| told.get(case.name).is_some_and(|causes| case.is_named_by(causes)))
+    let done = |reported: &BTreeMap<String, Vec<String>>| {
+        cases.iter().all(|case| reported.get(case.name).is_some_and(|causes| case.is_named_by(causes)))
     };
     tracer.wait(Duration::from_secs(args.patience), done)?;
     tracer.stop()
 }
 
-fn report(cases: &[&Case], told: &BTreeMap<String, Vec<String>>) -> Result<()> {
+fn report(cases: &[&Case], reported: &BTreeMap<String, Vec<String>>) -> Result<()> {
     let mut failed = 0;
     for case in cases {
-        let causes = told.get(case.name).cloned().unwrap_or_default();
+        let causes = reported.get(case.name).cloned().unwrap_or_default();
         let passed = case.is_named_by(&causes);
         failed += u32::from(!passed);
         println!(

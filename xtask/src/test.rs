@@ -7,7 +7,7 @@
 //! selftest   `tracer selftest` as a user runs it
 //! rows       what a scenario on a kernel came to, and retries
 //! matrix     cause by kernel, Service proxy and address family
-//! confusion  what was made by what was said
+//! confusion  what was made by what was reported
 //! report     the counts and the flaky tests of all of it
 //! ```
 

@@ -57,9 +57,9 @@ fn case(stage: &Stage, plan: Plan, failure: &Failure, busy: bool) -> Result<[Row
     let right: Vec<&Line> =
         verdicts.iter().copied().filter(|l| l.record["verdict"]["cause"] == failure.cause).collect();
     if right.is_empty() {
-        let said = verdicts.first().map_or(&Value::Null, |line| &line.record["verdict"]);
+        let reported = verdicts.first().map_or(&Value::Null, |line| &line.record["verdict"]);
         bail!(
-            "no verdict {} for {} attempts; {} other verdicts, the first: {said}",
+            "no verdict {} for {} attempts; {} other verdicts, the first: {reported}",
             failure.cause,
             plan.attempts,
             verdicts.len()

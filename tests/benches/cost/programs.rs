@@ -115,8 +115,9 @@ fn program(fdinfo: &str) -> Option<(u64, Runs)> {
 
 /// Names by id; empty without bpftool.
 fn names() -> BTreeMap<u64, String> {
-    let said = Command::new("bpftool").args(["prog", "show", "-j"]).output();
-    let list: Vec<Value> = said.ok().and_then(|said| serde_json::from_slice(&said.stdout).ok()).unwrap_or_default();
+    let reported = Command::new("bpftool").args(["prog", "show", "-j"]).output();
+    let list: Vec<Value> =
+        reported.ok().and_then(|reported| serde_json::from_slice(&reported.stdout).ok()).unwrap_or_default();
     let pair = |program: &Value| Some((program["id"].as_u64()?, program["name"].as_str()?.to_owned()));
     list.iter().filter_map(pair).collect()
 }

@@ -123,8 +123,8 @@ impl Load {
     /// Waits for its end.
     pub(super) fn finish(self) -> Result<Made> {
         let printed = self.proc.finish(self.patience)?.join("\n");
-        let said: Value = serde_json::from_str(&printed).context("what load printed")?;
-        let number = |key: &str| said[key].as_f64().with_context(|| format!("{key} of load"));
+        let reported: Value = serde_json::from_str(&printed).context("what load printed")?;
+        let number = |key: &str| reported[key].as_f64().with_context(|| format!("{key} of load"));
         Ok(Made {
             connections: number("connections")?,
             seconds: number("seconds")?,

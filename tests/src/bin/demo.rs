@@ -1,4 +1,4 @@
-//! A node whose pods fail in different ways, and the tracer beside it: what was made, what was said.
+//! A node whose pods fail in different ways, and the tracer beside it: what was made, what was reported.
 //! Exit code 1 if a cause was not named.
 
 use std::fs::{self, File};
@@ -86,7 +86,7 @@ fn play(demo: &mut Demo, rounds: u32) -> Result<Vec<(Case, Attempt)>> {
     Ok(shown)
 }
 
-/// The tracer as an operator sees it; returns once it has said that it watches.
+/// The tracer as an operator sees it; returns once it has reported that it watches.
 fn print(tracer: &Tracer, recording: &Path, patience: Duration) -> Result<(Child, JoinHandle<()>)> {
     let mut command = Command::new(&tracer.program);
     command.arg("record").arg(recording).args(["-o", "pretty", "--prober", "kubelet", "--pods"]).arg(&tracer.pods);
@@ -127,7 +127,7 @@ fn pipe() -> Result<(File, OwnedFd)> {
     Ok((File::from(OwnedFd::from(reader)), writer.into()))
 }
 
-/// As an operator ends it, and all that it has said.
+/// As an operator ends it, and all that it has reported.
 fn end((mut printer, echo): (Child, JoinHandle<()>)) -> Result<()> {
     kill(Pid::from_raw(printer.id().cast_signed()), Signal::SIGINT)?;
     printer.wait()?;
@@ -135,7 +135,7 @@ fn end((mut printer, echo): (Child, JoinHandle<()>)) -> Result<()> {
     Ok(())
 }
 
-/// What was made next to what was said.
+/// What was made next to what was reported.
 fn compare(shown: &[(Case, Attempt)], records: &[Record]) -> ExitCode {
     println!("\n{:26} {:62} {:30} as named", "pod", "what was made", "cause");
     let mut unnamed = 0;

@@ -46,7 +46,7 @@ pub fn kprobe_tcp_connect(ctx: ProbeContext) -> u32 {
 fn try_tcp_connect(sk: Sock, hook: Hook) {
     match sockets::by_socket(sk) {
         Some(conn) => report_port(sk, conn, hook),
-        // The kernel skipped the run that would have told of it: another thread of this processor was in that program.
+        // The kernel skipped the run that would have reported it: another thread of this processor was in that program.
         None if sk.state() == state::SYN_SENT => begin(sk, hook),
         None => {}
     }

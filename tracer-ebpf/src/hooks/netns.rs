@@ -47,7 +47,7 @@ fn try_switch(task: Task, new: u64) {
     }
 }
 
-/// Reports that a network namespace was entered. Entering the one it is in already is told only once after the task opened a
+/// Reports that a network namespace was entered. Entering the one it is in already is reported only once after the task opened a
 /// namespace's file: that is how a plugin that was given the wrong path ends up in the node's own namespace.
 #[inline(always)]
 fn report(hook: Hook, op: Op, old: u32, new: u32) {

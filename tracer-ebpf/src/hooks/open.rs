@@ -18,7 +18,7 @@ use crate::{actor, emit::emit, kernel::syscall_field, limit, maps::OPENED};
 /// proto v5.10  fs/open.c  static long do_sys_openat2(int dfd, const char __user *filename, struct open_how *how)
 /// proto v6.18  fs/open.c  static int do_sys_openat2(int dfd, const char __user *filename, struct open_how *how)
 ///
-/// Most opens are told apart by their first bytes.
+/// Most opens are distinguished by their first bytes.
 #[fentry(function = "do_sys_openat2")]
 pub fn fentry_do_sys_openat2(ctx: FEntryContext) -> i32 {
     try_open(ctx.arg(1));

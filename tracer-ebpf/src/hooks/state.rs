@@ -34,8 +34,8 @@ pub fn inet_sock_set_state(ctx: RawTracePointContext) -> i32 {
     let (sk, old, new) = change_of(&ctx);
     #[cfg(feature = "kernel-log")]
     aya_log_ebpf::debug!(&ctx, "state {} to {}", old, new);
-    if let Some(told) = LAST_STATE.get_ptr_mut(0) {
-        unsafe { *told = state::key(sk.0, old, new) };
+    if let Some(reported) = LAST_STATE.get_ptr_mut(0) {
+        unsafe { *reported = state::key(sk.0, old, new) };
     }
     try_inet_sock_set_state(sk, old, new);
     0
@@ -45,14 +45,14 @@ pub fn inet_sock_set_state(ctx: RawTracePointContext) -> i32 {
 /// has not ended (`__bpf_trace_run`, kernel/trace/bpf_trace.c, 6.1 and later). An interrupt, or on newer kernels another task
 /// (seen on 7.2), may come in between.
 ///
-/// Attached after that one, where it was skipped or may be often. What comes between the two runs has a change told twice.
+/// Attached after that one, where it was skipped or may be often. What comes between the two runs has a change reported twice.
 #[raw_tracepoint(tracepoint = "inet_sock_set_state")]
 pub fn inet_sock_set_state_again(ctx: RawTracePointContext) -> i32 {
     let (sk, old, new) = change_of(&ctx);
-    let is_told = LAST_STATE.get(0).is_some_and(|told| *told == state::key(sk.0, old, new));
-    // Where something came between the two runs, that is what was told last.
+    let is_reported = LAST_STATE.get(0).is_some_and(|reported| *reported == state::key(sk.0, old, new));
+    // Where something came between the two runs, that is what was reported last.
     let is_begun = || (old, new) == (state::CLOSE, state::SYN_SENT) && sockets::has_just_begun(sk);
-    if !is_told && !is_begun() {
+    if !is_reported && !is_begun() {
         try_inet_sock_set_state(sk, old, new);
     }
     0

@@ -168,7 +168,7 @@ impl Loaded {
         ports::read(&mut self.ports, take)
     }
 
-    /// Reads of kernel memory that failed, since the start: what they would have told is absent.
+    /// Reads of kernel memory that failed, since the start: what they would have reported is absent.
     #[must_use]
     pub fn read_failures(&self) -> u64 {
         self.counter(Counter::ReadFailed)
@@ -178,7 +178,7 @@ impl Loaded {
         self.stats.get(&(counter as u32), 0).map(|cpus| cpus.iter().sum()).unwrap_or(0)
     }
 
-    /// No process of this cgroup is a prober, whatever its name: nothing that it dials is told from now on.
+    /// No process of this cgroup is a prober, whatever its name: nothing that it dials is reported from now on.
     pub fn leave_out(&mut self, cgroup: u64) {
         if self.pretending.insert(cgroup, 1, 0).is_err() {
             // Full of pods that are mostly gone: whoever goes on is found again.

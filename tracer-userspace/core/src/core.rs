@@ -73,9 +73,9 @@ pub struct Core {
     grpc_retries: GrpcRetries,
     /// How much room probes and starts have.
     budgets: Budgets,
-    /// What was told of the node.
+    /// What was reported the node.
     node_news: NodeNews,
-    /// What the kubelet said lately.
+    /// What the kubelet reported lately.
     words: KubeletMessages,
     /// Failures that it logged and that fit no attempt yet.
     unmatched: Unmatched,

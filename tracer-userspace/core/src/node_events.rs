@@ -58,7 +58,7 @@ fn link_changed(time: u64, change: &LinkChange, node: &Node) -> Option<NodeBody>
 }
 
 /// Another tracer reads the node's tables; runc and crun go where the container is that they execute in, as for each exec
-/// probe of a pod with hostNetwork. What any of them did to a link is told all the same.
+/// probe of a pod with hostNetwork. What any of them did to a link is reported all the same.
 fn has_business_there(comm: &str) -> bool {
     // runc's stages call themselves `runc:[1:CHILD]` (libcontainer/nsenter/nsexec.c).
     matches!(comm, "tracer" | "crun") || comm.starts_with("runc:[")
@@ -164,13 +164,13 @@ mod tests {
         record_of.filter_map(|it| if let Body::Node(node) = it.body { Some(node.summary) } else { None }).collect()
     }
 
-    /// What is told when a process of this name opens another's namespace file and then is in the node's.
+    /// What is reported when a process of this name opens another's namespace file and then is in the node's.
     fn record_of(comm: &str) -> Vec<String> {
         summaries(vec![opens(comm, "/proc/77/ns/net"), enters(comm, NODE, NODE)])
     }
 
     #[test]
-    fn who_enters_the_node_by_another_s_path_is_told() {
+    fn who_enters_the_node_by_another_s_path_is_reported() {
         let expected = "loopback (pid 4242) entered the node's network namespace after opening /proc/77/ns/net";
         assert_eq!(record_of("loopback"), [expected]);
     }
@@ -183,7 +183,7 @@ mod tests {
     }
 
     #[test]
-    fn a_plugin_that_comes_home_from_a_pod_is_not_told() {
+    fn a_plugin_that_comes_home_from_a_pod_is_not_reported() {
         let home =
             vec![opens("bridge", "/run/netns/cni-1"), enters("bridge", NODE, AWAY), enters("bridge", AWAY, NODE)];
         assert!(summaries(home).is_empty());

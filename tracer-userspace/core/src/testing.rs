@@ -353,7 +353,7 @@ impl Stream {
         decide(&self.observations)
     }
 
-    /// What the kubelet said of which attempt, as far as it was joined to one.
+    /// What the kubelet reported of which attempt, as far as it was joined to one.
     pub fn joined(&self) -> Vec<(u64, ProbeOutput)> {
         let mut core = Core::default();
         self.observations.iter().for_each(|it| core.push(it, &mut Vec::new()));

@@ -252,7 +252,7 @@ mod tests {
         assert_eq!(fix(&survey), "nft delete rule inet mine filter_INPUT handle 9");
     }
 
-    /// What real ufw and real firewalld needed to be told: tests/firewalls_live.rs.
+    /// What real ufw and real firewalld needed to be reported: tests/firewalls_live.rs.
     #[test]
     fn each_hook_has_a_fix_of_its_own() {
         let begins = |hook, name, chains: &str| {

@@ -44,7 +44,7 @@ fn check(view: &View) -> Finding {
     read().map_or_else(|unread| draft().unknown(unread), |found| judge(&found))
 }
 
-/// Why pods hang on a bridge, and whether that could be told.
+/// Why pods hang on a bridge, and whether that could be known.
 fn bridge(view: &View) -> (Option<String>, bool) {
     let configured = cni::active(view);
     if let Ok(Some(config)) = &configured

@@ -167,7 +167,7 @@ mod tests {
     }
 
     #[test]
-    fn a_second_configuration_is_told() {
+    fn a_second_configuration_is_reported() {
         let conf = ("etc/cni/net.d/87-podman.conflist", "{}");
         let subnet = ("run/flannel/subnet.env", "");
         assert_eq!(of(&[&[FLANNEL, conf, subnet], &BINARIES[..]].concat()).status, Status::Warn);

@@ -80,7 +80,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_lacking_is_said_once() {
+    fn what_is_lacking_is_reported_once() {
         let unknown = |name| Draft::new("c", "w", "e").unknown(Unread::lacks("r", name));
         let findings = [
             unknown("CAP_B"),

@@ -51,16 +51,16 @@ mod tests {
     use super::super::testing::Tree;
     use super::*;
     use crate::Status;
-    use tracer_sources::testing::told as kubelet_told;
+    use tracer_sources::testing::reported as kubelet_reported;
 
     #[test]
     fn a_kubelet_that_does_not_tell_is_named_with_the_fix() {
-        let finding = judge(kubelet_told("kubelet --v=0", &[]), Some("is a pipe"));
+        let finding = judge(kubelet_reported("kubelet --v=0", &[]), Some("is a pipe"));
         assert_eq!(finding.status, Status::Warn);
         assert!(finding.observed.contains("pid 7") && finding.observed.contains("verbosity 0"), "{finding:?}");
         assert!(finding.remediation.is_some_and(|it| it.contains("-v=1") && it.contains("--api-events")));
         assert_eq!((finding.fields["verbosity"].as_u64(), finding.fields["format"].as_str()), (Some(0), Some("text")));
-        let loud = || kubelet_told("kubelet --v=2 --logging-format=json", &[]);
+        let loud = || kubelet_reported("kubelet --v=2 --logging-format=json", &[]);
         let finding = judge(loud(), Some("is a pipe"));
         assert!(finding.status == Status::Unknown && finding.observed.ends_with("its stderr is a pipe"), "{finding:?}");
         assert!(finding.remediation.is_some_and(|it| it.contains("--kubelet-log") && it.contains("--api-events")));
@@ -71,7 +71,7 @@ mod tests {
 
     #[test]
     fn what_is_not_known_is_unknown() {
-        let finding = judge(kubelet_told("kubelet --config=/c", &[]), None);
+        let finding = judge(kubelet_reported("kubelet --config=/c", &[]), None);
         assert!(finding.status == Status::Unknown && finding.observed.contains("/c of the kubelet"), "{finding:?}");
         let finding = judge(Err(KubeletLoggingError::Embedded { pid: 7 }), None);
         assert!(finding.status == Status::Unknown && finding.needs.is_none(), "{finding:?}");

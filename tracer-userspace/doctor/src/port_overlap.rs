@@ -123,13 +123,13 @@ fn other_parity(draft: Draft, range: &PortRange, ports: &BTreeSet<u16>, fix: Fix
 
 fn harmless(draft: Draft, range: &PortRange, all: &BTreeSet<u16>) -> Finding {
     let inside = all.iter().filter(|port| range.holds(**port)).count();
-    let told = match inside {
+    let reported = match inside {
         0 => String::new(),
         inside => format!(", {inside} of them in the range: harmless with this proxy, not with IPVS"),
     };
     let overlap = range.overlap(NODE_PORTS);
     draft.ok(format!(
-        "{} live NodePorts{told}; ephemeral range {range}, {overlap} ports of the default NodePort range in it",
+        "{} live NodePorts{reported}; ephemeral range {range}, {overlap} ports of the default NodePort range in it",
         all.len()
     ))
 }

@@ -1,4 +1,4 @@
-//! What this kernel allows `tracer` to see, told without attaching anything.
+//! What this kernel allows `tracer` to see, reported without attaching anything.
 //!
 //! The names of kallsyms, which need no privilege: a function that can be hooked is there under its name, a tracepoint as
 //! `__traceiter_<name>` (from 5.10 on), the machinery of each form under that of a function of it.

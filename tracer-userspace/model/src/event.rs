@@ -1,4 +1,4 @@
-//! Observations: everything the pure core is ever told, in the form that is recorded and replayed.
+//! Observations: everything the pure core is ever reported, in the form that is recorded and replayed.
 //!
 //! Kernel events, facts read from the node, the passing of time and the loss of events all arrive
 //! as an [`Observation`]. Nothing else reaches correlation and classification, so a recorded stream
@@ -232,7 +232,7 @@ pub struct MissingHook {
     pub hook: String,
     /// Why: what was tried and the kernel's answer.
     pub reason: String,
-    /// What cannot be told without it.
+    /// What cannot be known without it.
     pub lost: String,
 }
 

@@ -27,7 +27,7 @@ pub struct TargetQuery {
     /// The target.
     pub target: SocketAddr,
     /// Where the pods of the node have its address, if that is one namespace.
-    pub said: Option<Netns>,
+    pub reported: Option<Netns>,
     /// What an attempt waits for.
     pub awaited: Awaited,
     /// The prober's end of an attempt that is in trouble; absent: none is.

@@ -1,6 +1,6 @@
 //! Bounded collections that forget what is oldest.
 //!
-//! Addresses, ports and namespaces have no order in time: which of them a full map gives up cannot be told by their order.
+//! Addresses, ports and namespaces have no order in time: which of them a full map gives up cannot be known by their order.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::ops::RangeBounds;

@@ -77,7 +77,7 @@ pub struct StartBody {
     pub kernel: String,
     /// Hooks in force.
     pub hooks: Vec<HookStatus>,
-    /// Hooks that are missing, why, and what cannot be told without them.
+    /// Hooks that are missing, why, and what cannot be known without them.
     pub missing_hooks: Vec<MissingHook>,
     /// Sources of facts in use.
     pub sources: Vec<String>,

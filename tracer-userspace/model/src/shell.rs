@@ -7,7 +7,7 @@ pub fn word(name: Option<&str>) -> Option<&str> {
 }
 
 /// A name as whoever writes rules and links for others gives it. The kernel takes nearly any bytes, and who is in a pod names
-/// its own: what is no plain word is told by a word in capitals.
+/// its own: what is no plain word is identified by a word in capitals.
 pub fn plain<'a>(name: &'a str, instead: &'a str) -> &'a str {
     let fits = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '.' | '_' | '@' | '+');
     let is_plain = !name.starts_with('-') && !name.is_empty() && name.chars().all(fits);

@@ -35,7 +35,7 @@ pub fn read(path: &Path, netns: Netns, flow: Flow) -> Firewall {
     }
 }
 
-/// What can be said of a namespace that no path leads to.
+/// What can be reported of a namespace that no path leads to.
 pub fn unreachable(netns: Netns) -> Firewall {
     Firewall { problems: vec!["no name and no process leads to that namespace".to_owned()], ..Firewall::empty(netns) }
 }

@@ -155,7 +155,7 @@ mod tests {
     }
 
     #[test]
-    fn node_ports_are_told_from_cluster_addresses() {
+    fn node_ports_are_reported_from_cluster_addresses() {
         let (ports, without) = parse(TABLE.as_bytes(), &node()).expect("table");
         assert!(without.contains(&"10.23.77.129:30080".parse().expect("address")), "{without:?}");
         assert!(!without.iter().any(|at| at.port() == 36704), "{without:?}");

@@ -1,6 +1,6 @@
 //! Tables of the legacy ip_tables (x_tables), as the kernel hands them out.
 //!
-//! It hands out a table only as a whole (`IPT_SO_GET_ENTRIES`), so a table above [`MAX_TABLE`] is not read and that is said. Asking
+//! It hands out a table only as a whole (`IPT_SO_GET_ENTRIES`), so a table above [`MAX_TABLE`] is not read and that is reported. Asking
 //! would load the module: asked is only for tables that are in use.
 
 use std::fs;
@@ -82,7 +82,7 @@ pub(super) fn tables_in_use(layout: &Layout) -> Vec<String> {
     fs::read_to_string(layout.names).unwrap_or_default().lines().map(str::to_owned).collect()
 }
 
-/// What is said of a table as a whole, and its entries.
+/// What is reported of a table as a whole, and its entries.
 pub(super) fn entries(layout: &Layout, name: &str) -> Result<(Vec<u8>, Vec<u8>), NetfilterError> {
     let failed = |source| NetfilterError::Legacy { table: name.to_owned(), source };
     let socket = socket_of(layout).map_err(failed)?;

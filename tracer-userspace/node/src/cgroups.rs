@@ -213,7 +213,7 @@ mod tests {
     }
 
     #[test]
-    fn hierarchies_are_told_apart() {
+    fn hierarchies_are_distinguished() {
         let text = "9:name=systemd:/s\n2:cpu,cpuacct:/kubepods/pod1\n0::/other\n";
         let path = |hierarchy| path_in(text, hierarchy);
         assert_eq!((path(Hierarchy::Cpu), path(Hierarchy::Unified)), (Some("/kubepods/pod1"), Some("/other")));

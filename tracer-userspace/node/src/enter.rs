@@ -72,7 +72,7 @@ pub fn in_netns<T: Send>(path: &Path, task: impl FnOnce() -> T + Send) -> Result
     }
 }
 
-/// Each namespace has a file of its own on nsfs. Ours is not opened for that: another tracer is told of such opens.
+/// Each namespace has a file of its own on nsfs. Ours is not opened for that: another tracer is reported such opens.
 fn is_own(there: &File) -> bool {
     let place = |it: Metadata| (it.dev(), it.ino());
     let (own, there) = (std::fs::metadata(OWN), there.metadata());

@@ -302,12 +302,12 @@ fn parse_ip(bytes: &[u8]) -> Option<IpAddr> {
 /// Tells that links or addresses of the node changed.
 pub struct LinkWatch(Netlink);
 
-/// What was told of links and their addresses.
+/// What was reported links and their addresses.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct LinksChanged {
     /// Anything.
     pub any: bool,
-    /// A link was told of that is not up, or what was told got lost: a link that is up now may have been down.
+    /// A link was reported that is not up, or what was reported got lost: a link that is up now may have been down.
     pub down: bool,
 }
 

@@ -55,7 +55,7 @@ impl Place {
 pub enum Owner {
     /// This one, and a way into it.
     One(Netns, PathBuf),
-    /// Several, or another than is said.
+    /// Several, or another than is reported.
     Unsure,
     /// None that can be entered.
     Nobody,
@@ -69,8 +69,8 @@ pub struct Namespaces {
     pids: BTreeMap<Netns, Vec<u32>>,
     /// When they were found.
     found: Option<Instant>,
-    /// It was said that some are left out.
-    told: bool,
+    /// It was reported that some are left out.
+    noted: bool,
     /// Which namespace an address was found in, seen from another; kept when the address is gone, as IPv6 addresses are
     /// as soon as their link is down.
     owners: Recent<(Netns, IpAddr), Netns, MAX_NAMESPACES>,
@@ -99,17 +99,17 @@ impl Namespaces {
     /// The namespace that has the address of this target, other than the one it is reached from.
     pub(super) fn owner(&mut self, look: &TargetQuery, from: &Place) -> Owner {
         let (addr, ago) = (look.target.ip(), kept_for(look.awaited));
-        let said = look.said.filter(|netns| *netns != from.netns);
-        let said = said.and_then(|netns| Some((netns, self.path_unless_since(netns, ago)?)));
-        let found = match &said {
+        let reported = look.reported.filter(|netns| *netns != from.netns);
+        let reported = reported.and_then(|netns| Some((netns, self.path_unless_since(netns, ago)?)));
+        let found = match &reported {
             Some((netns, path)) if has(path, addr) && is_linked(path, from) => Owner::One(*netns, path.clone()),
             _ => {
                 self.find_unless_since(ago);
-                let said = said.map(|(netns, _)| netns);
-                match self.search(addr, from, said) {
+                let reported = reported.map(|(netns, _)| netns);
+                match self.search(addr, from, reported) {
                     Owner::Nobody => {
                         self.find_unless_since(ago.min(LEAST));
-                        self.search(addr, from, said)
+                        self.search(addr, from, reported)
                     }
                     found => found,
                 }
@@ -121,11 +121,11 @@ impl Namespaces {
         found
     }
 
-    fn search(&self, addr: IpAddr, from: &Place, said: Option<Netns>) -> Owner {
+    fn search(&self, addr: IpAddr, from: &Place, reported: Option<Netns>) -> Owner {
         let holders = self.paths.iter().filter(|(netns, path)| **netns != from.netns && has(path, addr));
         let holders = holders.map(|(netns, path)| (*netns, path.clone())).collect();
-        match choose(holders, said, |path| is_linked(path, from)) {
-            Owner::Nobody => self.known_owner(addr, from, said),
+        match choose(holders, reported, |path| is_linked(path, from)) {
+            Owner::Nobody => self.known_owner(addr, from, reported),
             found => found,
         }
     }
@@ -135,9 +135,9 @@ impl Namespaces {
             return;
         }
         let found = find();
-        if let Some(problem) = found.room.problem().filter(|_| !self.told) {
+        if let Some(problem) = found.room.problem().filter(|_| !self.noted) {
             tracing::warn!("{problem}");
-            self.told = true;
+            self.noted = true;
         }
         self.paths = found.paths;
         self.pids = found.pids;
@@ -145,23 +145,24 @@ impl Namespaces {
     }
 
     /// Where it was found before, if that namespace is still there; of an IPv6 address, which goes with its link, where it is
-    /// said to be.
-    fn known_owner(&self, addr: IpAddr, from: &Place, said: Option<Netns>) -> Owner {
-        let before = self.owners.get(&(from.netns, addr)).filter(|known| said.is_none_or(|said| said == **known));
-        let known = before.or(said.as_ref().filter(|_| addr.is_ipv6()));
+    /// reported to be.
+    fn known_owner(&self, addr: IpAddr, from: &Place, reported: Option<Netns>) -> Owner {
+        let before =
+            self.owners.get(&(from.netns, addr)).filter(|known| reported.is_none_or(|reported| reported == **known));
+        let known = before.or(reported.as_ref().filter(|_| addr.is_ipv6()));
         let there = |netns: &Netns| self.paths.get(netns).filter(|path| is_at(*netns, path));
         known.and_then(|netns| Some(Owner::One(*netns, there(netns)?.clone()))).unwrap_or(Owner::Nobody)
     }
 }
 
 /// Nested nodes use the same addresses: of several namespaces those that are linked to the one that asks count. Who may set up
-/// the network of a pod can give it any address: of several that count, and where another is said to have it, it is none.
-fn choose(mut holders: Vec<(Netns, PathBuf)>, said: Option<Netns>, is_linked: impl Fn(&Path) -> bool) -> Owner {
+/// the network of a pod can give it any address: of several that count, and where another is reported to have it, it is none.
+fn choose(mut holders: Vec<(Netns, PathBuf)>, reported: Option<Netns>, is_linked: impl Fn(&Path) -> bool) -> Owner {
     if holders.len() > 1 && holders.iter().any(|(_, path)| is_linked(path)) {
         holders.retain(|(_, path)| is_linked(path));
     }
     let (only, none) = (holders.len() == 1, holders.is_empty());
-    match holders.into_iter().find(|(netns, _)| said.map_or(only, |said| said == *netns)) {
+    match holders.into_iter().find(|(netns, _)| reported.map_or(only, |reported| reported == *netns)) {
         Some((netns, path)) => Owner::One(netns, path),
         None if none => Owner::Nobody,
         None => Owner::Unsure,
@@ -190,7 +191,7 @@ pub struct There {
     pub namespaces: Vec<Netns>,
     /// There may be others: some were left out, or a process keeps its own from us.
     pub incomplete: bool,
-    /// What is to be said if some were left out.
+    /// What is to be reported if some were left out.
     pub problem: Option<String>,
 }
 
@@ -321,24 +322,25 @@ mod tests {
     }
 
     #[test]
-    fn an_ipv6_address_that_nobody_has_is_where_it_is_said_to_be() {
+    fn an_ipv6_address_that_nobody_has_is_where_it_is_reported_to_be() {
         let own = netns_of(std::process::id()).expect("own namespace");
         let path = PathBuf::from(format!("/proc/{}/ns/net", std::process::id()));
         let namespaces = Namespaces { paths: [(own, path.clone())].into(), ..Namespaces::default() };
         let elsewhere = Place { netns: Netns(1), path: path.clone() };
-        let known = |addr: &str, said| namespaces.known_owner(addr.parse().expect("an address"), &elsewhere, said);
+        let known =
+            |addr: &str, reported| namespaces.known_owner(addr.parse().expect("an address"), &elsewhere, reported);
         assert_eq!(known("fd00::2", Some(own)), Owner::One(own, path));
         assert_eq!(known("fd00::2", None), Owner::Nobody);
         assert_eq!(known("10.88.0.2", Some(own)), Owner::Nobody, "that stays when its link is down");
     }
 
     #[test]
-    fn of_several_that_have_an_address_the_linked_one_that_is_said_to_counts() {
+    fn of_several_that_have_an_address_the_linked_one_that_is_reported_to_counts() {
         let place = |netns: u32| (Netns(netns), PathBuf::from(netns.to_string()));
         let one = |netns: u32| Owner::One(Netns(netns), PathBuf::from(netns.to_string()));
-        let chosen = |holders: &[u32], said: Option<u32>, linked: &[u32]| {
+        let chosen = |holders: &[u32], reported: Option<u32>, linked: &[u32]| {
             let is_linked = |path: &Path| linked.iter().any(|netns| path == Path::new(&netns.to_string()));
-            choose(holders.iter().copied().map(place).collect(), said.map(Netns), is_linked)
+            choose(holders.iter().copied().map(place).collect(), reported.map(Netns), is_linked)
         };
         assert_eq!(chosen(&[], Some(1), &[]), Owner::Nobody);
         assert_eq!(chosen(&[1], None, &[]), one(1));
@@ -376,11 +378,12 @@ mod tests {
         add(2, Some("b"), "/proc/9/ns/net");
         assert_eq!(found.paths.get(&Netns(1)), Some(&PathBuf::from("/run/netns/a")), "the name lasts longer");
         assert!(found.paths.contains_key(&Netns(2)) && found.paths.len() == MAX_OF_POD + 2);
-        let said = |found: &Found, what: &str| found.room.problem().is_some_and(|problem| problem.starts_with(what));
-        assert!(said(&found, "more than 64 network namespaces made by one pod"));
+        let reported =
+            |found: &Found, what: &str| found.room.problem().is_some_and(|problem| problem.starts_with(what));
+        assert!(reported(&found, "more than 64 network namespaces made by one pod"));
         found.add(Netns(2), || None, PathBuf::new);
         found.add(Netns(3), || None, PathBuf::new);
-        assert!(said(&found, "more than 66 network namespaces: ") && found.paths.len() == MAX_OF_POD + 2);
+        assert!(reported(&found, "more than 66 network namespaces: ") && found.paths.len() == MAX_OF_POD + 2);
         assert_eq!(Room::of(1).problem(), None);
     }
 }

@@ -43,7 +43,7 @@ struct Group {
     namespaces: BTreeMap<Netns, (usize, u32)>,
 }
 
-/// All pods of the node, named ones first, and what is to be said if some namespaces were left out.
+/// All pods of the node, named ones first, and what is to be reported if some namespaces were left out.
 pub fn discover(processes: &[Process], node: &NodeNetns) -> (Vec<Pod>, Option<String>) {
     let names = LogNames::read(node);
     let mut claimed = BTreeSet::from([node.netns]);
@@ -62,7 +62,7 @@ pub fn discover(processes: &[Process], node: &NodeNetns) -> (Vec<Pod>, Option<St
 struct AddressesLeft(usize);
 
 impl AddressesLeft {
-    /// Takes what `read` gives, which is told how many.
+    /// Takes what `read` gives, which is reported how many.
     fn take(&mut self, read: impl FnOnce(usize) -> Vec<IpAddr>) -> Vec<IpAddr> {
         let addrs = read(self.0.min(MAX_OF_NETNS));
         self.0 = self.0.saturating_sub(addrs.len());

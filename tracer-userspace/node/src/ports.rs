@@ -9,7 +9,7 @@ use tracer_common::{ABSENT32, actor::COMM_LEN};
 use super::{cgroup, procfs};
 use tracer_model::event::{Netns, PortPressure, PortUser};
 
-/// Users that are told of in the node's namespace, and of others.
+/// Users that are reported in the node's namespace, and of others.
 const MAX_USERS: usize = 10;
 
 /// Joins what was counted. `pid` is a process of the node's namespace, whose sockets are counted, too.
@@ -59,11 +59,11 @@ fn joined(counted: &[(u32, PortUse)], home: Option<Netns>) -> Vec<PortUser> {
 
 /// The first of those in the node's namespace, whose ports are the node's, and the first of the others.
 fn bounded(users: Vec<PortUser>, home: Option<Netns>) -> Vec<PortUser> {
-    let mut told = [0; 2];
+    let mut reported = [0; 2];
     let has_room = |user: &PortUser| {
-        let told = &mut told[usize::from(user.netns == home)];
-        *told += 1;
-        *told <= MAX_USERS
+        let reported = &mut reported[usize::from(user.netns == home)];
+        *reported += 1;
+        *reported <= MAX_USERS
     };
     users.into_iter().filter(has_room).collect()
 }

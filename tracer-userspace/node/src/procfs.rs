@@ -12,7 +12,7 @@ use super::cgroup::{self, PodProcess};
 use super::enter::{NetnsError, in_netns};
 use tracer_model::event::{Netns, is_kubelet_name};
 
-/// No node that works has more; beyond it the rest is left out and said.
+/// No node that works has more; beyond it the rest is left out and reported.
 pub(super) const MAX_PROCESSES: usize = 32_768;
 
 /// A process that makes probe attempts.
@@ -64,7 +64,7 @@ pub struct Process {
     pub pod: Option<PodProcess>,
 }
 
-/// One pass over `/proc`: all processes, by pid, and what is to be said if some were left out.
+/// One pass over `/proc`: all processes, by pid, and what is to be reported if some were left out.
 pub fn scan(names: &[String]) -> (Vec<Process>, Option<String>) {
     let mut small = SmallFile::default();
     let (pids, problem) = pids();
@@ -82,7 +82,7 @@ fn read_process(pid: u32, names: &[String], small: &mut SmallFile) -> Process {
     }
 }
 
-/// All processes, in order, and what is to be said if some were left out.
+/// All processes, in order, and what is to be reported if some were left out.
 fn pids() -> (Vec<u32>, Option<String>) {
     bounded(every_pid())
 }
@@ -248,7 +248,7 @@ mod tests {
     }
 
     #[test]
-    fn processes_beyond_the_limit_are_said() {
+    fn processes_beyond_the_limit_are_reported() {
         let most = MAX_PROCESSES as u32;
         assert_eq!(bounded([9, 7].into_iter()), (vec![7, 9], None));
         assert_eq!(bounded(0..most), ((0..most).collect(), None));

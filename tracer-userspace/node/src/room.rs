@@ -35,7 +35,7 @@ impl Room {
         false
     }
 
-    /// What is to be said if some were left out.
+    /// What is to be reported if some were left out.
     pub(super) fn problem(&self) -> Option<String> {
         self.problem.clone()
     }

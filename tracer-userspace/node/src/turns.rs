@@ -96,7 +96,7 @@ mod tests {
         TargetQuery {
             from: Netns(1),
             target: SocketAddr::from(([10, 0, 0, host], port)),
-            said: None,
+            reported: None,
             awaited,
             peer: None,
         }

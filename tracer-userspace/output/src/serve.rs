@@ -1,6 +1,6 @@
 //! What a daemon answers: `/metrics`, `/healthz` and `/readyz` over HTTP, on a TCP address if one was given
 //! and on a unix socket. It runs on a thread with an event loop of its own: a slow client, or a thousand,
-//! cost the pipeline nothing, and a pipeline that stands still can be told of.
+//! cost the pipeline nothing, and a pipeline that stands still can be known of.
 
 pub mod ask;
 mod health;

@@ -184,7 +184,7 @@ impl Sink {
         }
     }
 
-    /// What was seen and said so far; what was lost is counted elsewhere.
+    /// What was seen and reported it far; what was lost is counted elsewhere.
     #[must_use]
     pub fn counts(&self) -> Counts {
         let verdicts = self.printed.counts().map(|(_, n)| n).sum();
@@ -283,7 +283,7 @@ pub fn wall_time(time_boot_ns: u64, boot_to_wall_ns: i64) -> String {
     format!("{timestamp:.9}")
 }
 
-/// At the end what was open is told of a probe, asked for or not.
+/// At the end what was open is reported a probe, asked for or not.
 fn is_open_probe(attempt: &AttemptBody) -> bool {
     attempt.outcome == Outcome::Open && attempt.subject == Subject::Probe
 }

@@ -1,7 +1,7 @@
 //! What could not be read: all of it on the page, the first few lines of each file by name; one line on stderr.
 
-/// Lines of one file that are told one by one.
-const TOLD: u64 = 10;
+/// Lines of one file that are reported one by one.
+const DETAILED_LINES: u64 = 10;
 
 /// What could not be read.
 #[derive(Debug, Default)]
@@ -12,8 +12,8 @@ pub(crate) struct Faults {
     faults: (Option<String>, u64),
     /// The first thing that is in order and good to know, and how many there are.
     notes: (Option<String>, u64),
-    /// What was told, for the page.
-    pub(crate) told: Vec<String>,
+    /// What was reported, for the page.
+    pub(crate) reported: Vec<String>,
 }
 
 impl Faults {
@@ -27,8 +27,8 @@ impl Faults {
     pub(super) fn line(&mut self, number: usize, problem: &str) {
         self.lines_of_file += 1;
         let text = format!("{}:{number}: {problem}: left out", self.file);
-        if self.lines_of_file <= TOLD {
-            self.told.push(text.clone());
+        if self.lines_of_file <= DETAILED_LINES {
+            self.reported.push(text.clone());
         }
         count(&mut self.faults, text);
     }
@@ -52,15 +52,15 @@ impl Faults {
     /// Something that is in order, and good to know.
     pub(super) fn note(&mut self, number: usize, note: &str) {
         let text = format!("{}:{number}: {note}", self.file);
-        self.told.push(text.clone());
+        self.reported.push(text.clone());
         count(&mut self.notes, text);
     }
 
-    /// The end of the file: how many lines were not told of.
+    /// The end of the file: how many lines were not reported.
     pub(super) fn end(&mut self) {
-        if self.lines_of_file > TOLD {
-            let more = self.lines_of_file - TOLD;
-            self.told.push(format!("{}: {more} more lines like these were left out", self.file));
+        if self.lines_of_file > DETAILED_LINES {
+            let more = self.lines_of_file - DETAILED_LINES;
+            self.reported.push(format!("{}: {more} more lines like these were left out", self.file));
         }
     }
 
@@ -77,7 +77,7 @@ impl Faults {
     }
 
     fn fault(&mut self, text: String) {
-        self.told.push(text.clone());
+        self.reported.push(text.clone());
         count(&mut self.faults, text);
     }
 }
@@ -99,9 +99,9 @@ mod tests {
             (1..=1000).for_each(|number| faults.line(number, "not a record"));
             faults.end();
         }
-        assert_eq!((faults.told.len(), faults.incomplete()), (22, true));
-        assert_eq!(faults.told[0], "a:1: not a record: left out");
-        assert_eq!(faults.told[21], "b: 990 more lines like these were left out");
+        assert_eq!((faults.reported.len(), faults.incomplete()), (22, true));
+        assert_eq!(faults.reported[0], "a:1: not a record: left out");
+        assert_eq!(faults.reported[21], "b: 990 more lines like these were left out");
         let line = "a:1: not a record: left out; 1999 more like this";
         assert_eq!(faults.line_of_all().as_deref(), Some(line));
     }
@@ -110,7 +110,7 @@ mod tests {
     fn a_note_is_no_fault() {
         let mut faults = Faults::default();
         faults.note(7, "its last line is not whole");
-        assert!(!faults.incomplete() && faults.told.len() == 1);
+        assert!(!faults.incomplete() && faults.reported.len() == 1);
         assert_eq!(faults.line_of_all().as_deref(), Some(":7: its last line is not whole"));
         faults.line(8, "not a record");
         assert_eq!(faults.line_of_all().as_deref(), Some(":8: not a record: left out"), "a fault says more");

@@ -41,7 +41,7 @@ pub(super) fn open(what: &'static str, paths: &[PathBuf]) -> Result<Vec<Input>, 
 
 fn open_one(what: &'static str, path: &Path) -> Result<Input, Error> {
     if path == Path::new("-") {
-        // Not locked: a second `-` would wait for the first one's lock forever, and not be told.
+        // Not locked: a second `-` would wait for the first one's lock forever, and not be reported.
         let source = Box::new(io::stdin());
         return Ok(Input { name: "stdin".into(), size: None, inode: None, source, begins: None });
     }
@@ -158,12 +158,12 @@ mod tests {
 
     #[test]
     fn stdin_is_read_once() {
-        let (tell, told) = std::sync::mpsc::channel();
+        let (tell, noted) = std::sync::mpsc::channel();
         std::thread::spawn(move || {
             tell.send(open("report FILE", &["-".into(), "-".into()]).err().map(|error| error.to_string()))
         });
-        let said = told.recv_timeout(std::time::Duration::from_secs(10)).expect("it waits for itself");
-        assert_eq!(said.as_deref(), Some("report FILE stdin: the same file twice"));
+        let reported = noted.recv_timeout(std::time::Duration::from_secs(10)).expect("it waits for itself");
+        assert_eq!(reported.as_deref(), Some("report FILE stdin: the same file twice"));
     }
 
     #[test]

@@ -92,7 +92,7 @@ impl Collector {
         if self.tally.records == 0 {
             return Err(no_record("report", &self.names, &self.faults));
         }
-        self.target.write(&page::html(self.tally, &self.faults.told, &self.names))?;
+        self.target.write(&page::html(self.tally, &self.faults.reported, &self.names))?;
         Ok(self.faults.line_of_all())
     }
 }
@@ -115,7 +115,7 @@ pub fn report(config: &ReportConfig) -> Result<u8, Error> {
     if tally.records == 0 {
         return Err(no_record("report", &names, &faults));
     }
-    target.write(&page::html(tally, &faults.told, &names))?;
+    target.write(&page::html(tally, &faults.reported, &names))?;
     if let Some(line) = faults.line_of_all() {
         error::warn(&line);
     }

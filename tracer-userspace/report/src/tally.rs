@@ -10,7 +10,7 @@ use std::collections::{BTreeMap, HashMap};
 
 pub(crate) use self::ends::Ends;
 pub(crate) use self::events::{Event, Events, Losses};
-use self::pods::Said;
+use self::pods::CountedVerdict;
 pub(crate) use self::pods::{Example, Lane, Pod, Pods};
 pub(crate) use self::scale::Scale;
 use self::standing::Standing;
@@ -18,7 +18,7 @@ use super::line::{Fields, Line};
 use tracer_model::record::{Body, Confidence, FindingBody, Outcome, Record, StartBody, StopBody};
 use tracer_output::sink::filter::Filter;
 
-/// Nodes, and checks of nodes, that are told apart.
+/// Nodes, and checks of nodes, that are distinguished.
 const NODES: usize = 4096;
 /// Runs that are kept of each end.
 const RUNS: usize = 20;
@@ -127,8 +127,8 @@ impl Tally {
 
     /// Attempts in all, where that is known.
     pub(crate) fn attempts(&self) -> Option<u64> {
-        let told = self.stops > 0 && self.stops == self.runs.seen() && !self.is_filtered();
-        Some(self.attempts_by_record).filter(|&seen| seen > 0).or_else(|| told.then_some(self.attempts_by_stop))
+        let noted = self.stops > 0 && self.stops == self.runs.seen() && !self.is_filtered();
+        Some(self.attempts_by_record).filter(|&seen| seen > 0).or_else(|| noted.then_some(self.attempts_by_stop))
     }
 
     /// A verdict; one that it replaces is no longer counted, whether or not the filter lets the new one pass.
@@ -142,8 +142,8 @@ impl Tally {
             return;
         }
         self.scale.see(us);
-        let said = Said { us, group: answer.group(), confidence: answer.confidence, line: bytes };
-        let counted = self.pods.count(fields.pod(), &said, &self.scale);
+        let reported = CountedVerdict { us, group: answer.group(), confidence: answer.confidence, line: bytes };
+        let counted = self.pods.count(fields.pod(), &reported, &self.scale);
         self.standing(&fields.node_name).put(fields.seq, counted);
     }
 

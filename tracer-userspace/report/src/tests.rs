@@ -27,7 +27,7 @@ pub(super) fn at(line: &str, seconds: i64) -> String {
     line.replace(TIME, &jiff::Timestamp::from_second(seconds).unwrap().to_string())
 }
 
-/// The page of some bytes, and what was told of them.
+/// The page of some bytes, and what was reported them.
 fn page(bytes: &[u8]) -> (String, Vec<String>) {
     let (mut tally, mut faults) = (Tally::new(Filter::default()), Faults::default());
     faults.begin("in");
@@ -35,8 +35,8 @@ fn page(bytes: &[u8]) -> (String, Vec<String>) {
         faults.rest(0, &problem);
     }
     faults.end();
-    let told = std::mem::take(&mut faults.told);
-    (page::html(tally, &told, &["in".into()]), told)
+    let reported = std::mem::take(&mut faults.reported);
+    (page::html(tally, &reported, &["in".into()]), reported)
 }
 
 #[test]
@@ -46,8 +46,8 @@ fn the_worst_cause_comes_first_with_its_fix() {
         verdict(2, "loopback_down", "agent", None),
         verdict(3, "loopback_down", "agent", None),
     ];
-    let (page, told) = page(lines.join("\n").as_bytes());
-    assert!(told.is_empty(), "{told:?}");
+    let (page, reported) = page(lines.join("\n").as_bytes());
+    assert!(reported.is_empty(), "{reported:?}");
     let headline = "3 attempts failed: 2 because the loopback device of the node is down; 1 because nobody listens";
     assert!(page.contains(headline), "{page}");
     let place = |text: &str| page.find(text).unwrap_or_else(|| panic!("{text} is not in {page}"));
@@ -83,7 +83,7 @@ fn lines_that_cannot_be_read_are_named_and_the_others_count() {
     let cause = good.replace("unexplained", "no_such_cause");
     let text =
         format!("{good}\nnonsense\n{{\"a\":\n\n{{\"Timestamp\":1}}\n{other}\n{cause}\n{good}\n{{\"schema\":\"tra");
-    let (page, told) = page(text.as_bytes());
+    let (page, reported) = page(text.as_bytes());
     let expected = [
         "in:2: not a record: not JSON: left out",
         "in:3: not a record: EOF while parsing a value (column 5): left out",
@@ -92,15 +92,15 @@ fn lines_that_cannot_be_read_are_named_and_the_others_count() {
         "in:7: not a record: unknown variant `no_such_cause`, expected one of",
         "in:9: the last line is not whole",
     ];
-    assert_eq!(told.len(), expected.len(), "{told:#?}");
-    for (told, expected) in told.iter().zip(expected) {
-        assert!(told.starts_with(expected) && told.len() < 200, "{told}");
+    assert_eq!(reported.len(), expected.len(), "{reported:#?}");
+    for (reported, expected) in reported.iter().zip(expected) {
+        assert!(reported.starts_with(expected) && reported.len() < 200, "{reported}");
     }
     assert!(page.contains("2 attempts failed") && page.contains("in:2: not a record"), "{page}");
 }
 
 #[test]
-fn other_files_are_told_apart() {
+fn other_files_are_distinguished() {
     let read = |bytes: &[u8]| feed(&mut Lines::new(bytes), &mut Tally::new(Filter::default()), &mut Faults::default());
     assert!(read(&[0x1f, 0x8b, 8, 0]).unwrap_err().starts_with("compressed"));
     assert!(read(b"{\"format\":\"tracer-record\",\"version\":1}\n").unwrap_err().starts_with("a recording"));

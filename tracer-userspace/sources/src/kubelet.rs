@@ -140,7 +140,7 @@ impl KubeletLog {
 
     /// Follows it from its end on, until nobody takes the facts. A log that cannot be read is looked for again.
     pub fn follow(self, tx: Sender<ObservationKind>) {
-        // Opened before anybody is told that it is followed: what is written from then on is new.
+        // Opened before anybody is reported that it is followed: what is written from then on is new.
         let follower = Follower::opened(self);
         let run = move || follower.run(line::parse, &tx);
         if let Err(error) = std::thread::Builder::new().name("kubelet-log".into()).spawn(run) {
@@ -247,7 +247,7 @@ fn journal_of(kubelets: &[u32]) -> Option<PathBuf> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::testing::told;
+    use crate::testing::reported;
     use tracer_node::cgroup::PodProcess;
 
     const POD: &str = "5d3b1a7c-2f0e-4b8e-9a55-0c6f1c1c8e11";
@@ -273,7 +273,8 @@ mod tests {
 
     #[test]
     fn a_log_without_outcomes_is_not_named_as_a_source_of_them() {
-        let (quiet, loud) = (|| told("kubelet --v=0", &[]).expect("told"), || told("kubelet -v=1", &[]).expect("told"));
+        let (quiet, loud) =
+            (|| reported("kubelet --v=0", &[]).expect("told"), || reported("kubelet -v=1", &[]).expect("told"));
         assert_eq!((lack_of(&[]), lack_of(&[loud()]), lack_of(&[quiet(), loud()])), (None, None, None));
         let lack = lack_of(&[quiet(), quiet()]).expect("none writes them");
         assert!(lack.starts_with("the kubelet (pid 7) logs with verbosity 0"), "{lack}");
@@ -287,7 +288,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_followed_is_said() {
+    fn what_cannot_be_followed_is_reported() {
         let words = |target: &str| not_followed(&Ok(target.into()));
         assert!(words("pipe:[7]").starts_with("is a pipe"));
         assert!(words("socket:[7]").contains("no systemd journal"));
@@ -297,7 +298,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_said_of_what_is_no_kubelet() {
+    fn nothing_is_reported_of_what_is_no_kubelet() {
         assert_eq!(lack(&["k3s-server".into(), "no-such-kubelet".into()]), None);
         assert_eq!(unfollowed(&["no-such-kubelet".into()]), None);
     }

@@ -327,7 +327,7 @@ mod tests {
     }
 
     #[test]
-    fn a_missing_prober_and_several_nodes_are_said() {
+    fn a_missing_prober_and_several_nodes_are_reported() {
         let at = |netns| Prober { pid: 1, comm: "kubelet".into(), netns };
         assert!(prober_problems(&[]).is_empty());
         let problems = prober_problems(&[at(Some(Netns(1))), at(Some(Netns(2))), at(None)]);

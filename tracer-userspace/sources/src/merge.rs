@@ -256,7 +256,7 @@ mod tests {
         assert_eq!(merged[0].containers, [container(Some("web"), "new")], "the sandbox has one of its own");
     }
 
-    /// Which of the two is older is told by the run that ended.
+    /// Which of the two is older is identified by the run that ended.
     #[test]
     fn the_runs_of_another_container_are_not_its_own() {
         let runs =

@@ -45,7 +45,7 @@ impl Sent {
         self.last.retain(|kind| !matches!(kind, ObservationKind::Links(_)));
     }
 
-    /// Tables that had NodePorts and have none any more: said once, as empty.
+    /// Tables that had NodePorts and have none any more: reported once, as empty.
     pub(super) fn emptied(&self, facts: &[ObservationKind]) -> Vec<ObservationKind> {
         let gone = |last: &&ObservationKind| {
             matches!(last, ObservationKind::NodePorts(_)) && !facts.iter().any(|kind| is_same_table(kind, last))
@@ -53,7 +53,7 @@ impl Sent {
         self.last.iter().filter(gone).filter_map(without_ports).collect()
     }
 
-    /// Tables that have the first NodePorts since they could be read: that they had none is said before.
+    /// Tables that have the first NodePorts since they could be read: that they had none is reported before.
     pub(super) fn begun(&self, facts: &[ObservationKind], tables_of: Option<Netns>) -> Vec<ObservationKind> {
         let is_new = |kind: &&ObservationKind| !self.has(kind);
         let empty = facts.iter().filter(is_new).filter_map(without_ports);
@@ -95,7 +95,7 @@ mod tests {
     use tracer_model::event::{NodePort, ProxyMode};
 
     #[test]
-    fn a_table_that_had_no_node_ports_is_told_as_empty_first() {
+    fn a_table_that_had_no_node_ports_is_reported_as_empty_first() {
         let sent = |last: &[ObservationKind]| Sent::new(last.to_vec(), mpsc::channel(1).0);
         let port = NodePort { port: 30080, ..NodePort::default() };
         let table = |ports| {

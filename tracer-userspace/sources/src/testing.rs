@@ -1,5 +1,5 @@
 //! What tests of the sources need, here and in crates above: an API server whose answers the test writes, a client of it,
-//! the log of a thread, and what a kubelet was told to log.
+//! the log of a thread, and what a kubelet was configured to log.
 #![expect(missing_docs, clippy::new_without_default, reason = "for tests, which name what they make")]
 
 pub mod fake;
@@ -94,9 +94,9 @@ impl Files for Disk {
     }
 }
 
-/// What a kubelet of process 7 was told to log, by this command line and these files.
-pub fn told(line: &str, files: &[(&str, &'static str)]) -> Result<KubeletLogging, KubeletLoggingError> {
+/// What a kubelet of process 7 was configured to log, by this command line and these files.
+pub fn reported(line: &str, files: &[(&str, &'static str)]) -> Result<KubeletLogging, KubeletLoggingError> {
     let args: Vec<String> = line.split(' ').map(str::to_owned).collect();
     let disk = Disk(files.iter().map(|(path, text)| (PathBuf::from(path), *text)).collect());
-    KubeletLogging::told(7, &args, &disk)
+    KubeletLogging::reported(7, &args, &disk)
 }

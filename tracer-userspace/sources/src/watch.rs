@@ -159,13 +159,13 @@ impl Watcher {
         Ok(())
     }
 
-    /// The cluster's view, if it is another: it took the place of what the cluster said before.
+    /// The cluster's view, if it is another: it took the place of what the cluster reported before.
     fn read_cluster(&mut self) -> Result<(), Closed> {
         let Some(cluster) = self.config.cluster.as_mut().filter(|cluster| cluster.has_changed()) else { return Ok(()) };
         let view = cluster.take();
-        let said = self.heard.facts(&view);
+        let reported = self.heard.facts(&view);
         self.read_listing(view)?;
-        said.into_iter().try_for_each(|kind| self.sent.send_once(kind))
+        reported.into_iter().try_for_each(|kind| self.sent.send_once(kind))
     }
 
     fn read_listing(&mut self, view: View) -> Result<(), Closed> {
@@ -209,7 +209,7 @@ impl Watcher {
     }
 
     /// Links changed, or their addresses: they are to be read, and the node, as a link that comes or goes is often a pod that does.
-    /// A link that was down for a moment only is up again in no other event: then they are told even if they are as before.
+    /// A link that was down for a moment only is up again in no other event: then they are reported even if they are as before.
     fn hear_links(&mut self) -> LinksChanged {
         let changed = self.links.as_ref().map(LinkWatch::changed).unwrap_or_default();
         if changed.down {
@@ -273,7 +273,7 @@ impl Watcher {
         }
     }
 
-    /// What a file gave, if it was read; that it cannot be read is told, and that it can be again.
+    /// What a file gave, if it was read; that it cannot be read is reported, and that it can be again.
     fn or_report<T>(&mut self, list: ListFile, read: Option<Result<T, FileError>>) -> Result<Option<T>, Closed> {
         let Some(read) = read else { return Ok(None) };
         let problem =

@@ -116,7 +116,7 @@ pub(super) fn refuse_unasked(command: &str, flags: &SourceFlags, typed: &[String
     }
 }
 
-/// What a daemon was told to ask the cluster API, which it has not: it does the rest without. (Other commands refuse it.)
+/// What a daemon was asked to ask the cluster API, which it has not: it does the rest without. (Other commands refuse it.)
 fn unavailable_source(flags: &SourceFlags) -> Option<String> {
     let flag = match (flags.api_services, flags.api_events.is_empty()) {
         (true, true) => "--api-services does",

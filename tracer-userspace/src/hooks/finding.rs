@@ -75,8 +75,8 @@ pub(super) fn cost(runs: Option<Runs>, window: Duration) -> String {
 }
 
 fn reasons(watched: &Watched) -> String {
-    let said = watched.status.tried.iter().map(|tried| format!("{}: {}", tried.form.name(), tried.reason));
-    said.collect::<Vec<_>>().join("; ")
+    let reported = watched.status.tried.iter().map(|tried| format!("{}: {}", tried.form.name(), tried.reason));
+    reported.collect::<Vec<_>>().join("; ")
 }
 
 fn fix(watched: &Watched, needs: Option<&str>) -> String {

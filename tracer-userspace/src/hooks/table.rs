@@ -102,7 +102,7 @@ fn refusals(out: &mut String, hooks: &[Watched], screen: Screen) {
     }
 }
 
-/// What cannot be told.
+/// What cannot be known.
 fn lost(out: &mut String, hooks: &[Watched], screen: Screen) {
     let missing = hooks.iter().filter(|hook| hook.status.hook_state == HookState::Missing);
     let lost = grouped(missing.map(|hook| (hook.status.row.lost, hook.hook().name())));

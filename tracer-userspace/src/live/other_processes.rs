@@ -1,5 +1,5 @@
 //! Processes that only bear the name of a kubelet: what runs in a pod, where a kubelet runs that does not. A pod's process may
-//! call itself `kubelet`, and what it dials would be told of the pod that it dials. Of the names that a user gives others are
+//! call itself `kubelet`, and what it dials would be reported the pod that it dials. Of the names that a user gives others are
 //! not judged: an agent that probes may run in a pod.
 
 use std::collections::BTreeSet;
@@ -43,7 +43,7 @@ impl OtherProcesses {
         std::mem::take(&mut self.found)
     }
 
-    /// The observation as it is to be told: an attempt of theirs is a connection, or nothing.
+    /// The observation as it is to be reported: an attempt of theirs is a connection, or nothing.
     pub(super) fn judge(&mut self, mut seen: Observation) -> Option<Observation> {
         let (actor, prober) = match &mut seen.kind {
             ObservationKind::Connect(connect) => (&connect.actor, &mut connect.prober),

@@ -120,7 +120,7 @@ fn is_tracer(pid: i32) -> bool {
     name(&pid.to_string()).is_none_or(|comm| comm == b"tracer\n" || Some(comm) == name("self"))
 }
 
-/// Of who listens there, if that can be told. A full queue, which nobody takes anything from, is EAGAIN and not waited for.
+/// Of who listens there, if that can be known. A full queue, which nobody takes anything from, is EAGAIN and not waited for.
 fn credentials(name: &str) -> Option<UnixCredentials> {
     let flags = SockFlag::SOCK_CLOEXEC | SockFlag::SOCK_NONBLOCK;
     let peer: OwnedFd = socket(AddressFamily::Unix, SockType::Stream, flags, None).ok()?;
@@ -138,7 +138,7 @@ mod tests {
     }
 
     #[test]
-    fn the_second_is_told_who_is_first() {
+    fn the_second_is_reported_who_is_first() {
         let (path, name) = place("file");
         let first = InstanceLock::take_at(&path, &name).unwrap();
         let error = InstanceLock::take_at(&path, &name).unwrap_err();

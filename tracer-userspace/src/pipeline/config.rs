@@ -39,7 +39,7 @@ pub struct LiveConfig {
     pub kubelet_log: Option<NamedLog>,
     /// The cluster API, where it is used.
     pub cluster: Option<ClusterConfig>,
-    /// A flag by which the daemon was to ask it, where there is none, and why there is none: said at the start.
+    /// A flag by which the daemon was to ask it, where there is none, and why there is none: reported at the start.
     pub unavailable_source: Option<String>,
     /// What is written to it.
     pub cluster_output: Option<ClusterOutput>,

@@ -23,8 +23,8 @@ impl Losses {
     pub(super) fn grown(&mut self, counts: Vec<(&'static str, u64)>, now: u64) -> Vec<Loss> {
         let (before, from_boot_ns) = (&self.counts, self.checked_ns);
         let loss = |(place, count): &(&'static str, u64)| {
-            let told = before.iter().find(|(name, _)| name == place).map_or(0, |(_, count)| *count);
-            let count = count.saturating_sub(told);
+            let reported = before.iter().find(|(name, _)| name == place).map_or(0, |(_, count)| *count);
+            let count = count.saturating_sub(reported);
             (count > 0).then(|| Loss { where_: (*place).to_owned(), count, from_boot_ns, to_boot_ns: now })
         };
         let losses = counts.iter().filter_map(loss).collect();
@@ -38,7 +38,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_place_is_told_what_it_lost_since_the_last_look() {
+    fn each_place_is_reported_what_it_lost_since_the_last_look() {
         let mut losses = Losses::since(10);
         let loss = |place: &str, count, from_boot_ns, to_boot_ns| Loss {
             where_: place.into(),

@@ -297,7 +297,7 @@ impl<S: EventSource> Session<S> {
         }
     }
 
-    /// What happened before this moment is told first: a verdict that is due by then must know all of it.
+    /// What happened before this moment is reported first: a verdict that is due by then must know all of it.
     fn push_now(&mut self, kind: ObservationKind) {
         let time_boot_ns = clock::boot_ns();
         for _ in 0..DRAINS_MAX {

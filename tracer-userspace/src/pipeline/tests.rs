@@ -156,7 +156,7 @@ fn a_batch_is_recorded_in_the_order_of_time() {
 }
 
 #[test]
-fn lost_events_are_told_with_their_time() {
+fn lost_events_are_reported_with_their_time() {
     let (_, records, lines) = ran(vec![], 7);
     assert_eq!(records.last().unwrap()["lost_events"], 7);
     let loss = lines.iter().find(|line| line.contains(r#""fact":"loss""#)).unwrap();

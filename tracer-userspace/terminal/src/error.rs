@@ -43,7 +43,7 @@ pub enum Error {
     /// A second daemon on this node.
     #[error("another `tracer run`{} has this node ({held}): stop it first; `tracer attach` and `tracer record` work beside it", pid_text(*.pid))]
     SecondInstance {
-        /// Its process id, where it could be told.
+        /// Its process id, where it could be known.
         pid: Option<i32>,
         /// The lock it holds.
         held: String,
@@ -204,7 +204,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_file_holds_is_not_told() {
+    fn what_a_file_holds_is_not_reported() {
         let kind = |json: &str| without_value(&serde_json::from_str::<Vec<u8>>(json).unwrap_err().to_string());
         let (text, number) = (kind(r#""eyJ.SECRET, expected \" invalid type: \" at line 1""#), kind("[1, 70000]"));
         assert_eq!(text, "invalid type: string, expected a sequence at line 1 column 52");

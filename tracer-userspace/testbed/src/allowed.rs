@@ -1,4 +1,4 @@
-//! Whether this kernel and these privileges allow a selftest at all: said before the first row.
+//! Whether this kernel and these privileges allow a selftest at all: reported before the first row.
 
 use std::fs;
 use std::os::unix::process::CommandExt as _;
@@ -47,8 +47,8 @@ fn attach(options: &Options) -> Result<(), Error> {
     if output.status.success() {
         return Ok(());
     }
-    let said = String::from_utf8_lossy(&output.stderr);
-    let last = said.lines().last().unwrap_or_default();
+    let reported = String::from_utf8_lossy(&output.stderr);
+    let last = reported.lines().last().unwrap_or_default();
     Err(Error::Kernel(last.strip_prefix("tracer: error: ").unwrap_or(last).to_owned()))
 }
 

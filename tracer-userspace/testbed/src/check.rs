@@ -1,4 +1,4 @@
-//! Compares what the tracer said with what was done to an attempt.
+//! Compares what the tracer reported with what was done to an attempt.
 
 use std::net::SocketAddr;
 
@@ -91,9 +91,9 @@ pub fn judge(records: &[Record], attempt: &Attempt) -> Standing {
     let fault = match (&attempt.claim, last) {
         (Claim::Verdict(expected), Some(verdict)) => compare(expected, attempt, verdict),
         (Claim::Verdict(expected), None) => Some(format!("no verdict, expected {}", expected.cause.name())),
-        (Claim::Nothing, Some(verdict)) => Some(format!("a verdict for a healthy attempt: {}", told(verdict))),
-        (Claim::Perhaps(cause), Some(verdict)) if verdict.verdict.cause != *cause => Some(told(verdict)),
-        (Claim::AtMost(cause), Some(v)) if ![*cause, Cause::Unexplained].contains(&v.verdict.cause) => Some(told(v)),
+        (Claim::Nothing, Some(verdict)) => Some(format!("a verdict for a healthy attempt: {}", noted(verdict))),
+        (Claim::Perhaps(cause), Some(verdict)) if verdict.verdict.cause != *cause => Some(noted(verdict)),
+        (Claim::AtMost(cause), Some(v)) if ![*cause, Cause::Unexplained].contains(&v.verdict.cause) => Some(noted(v)),
         (Claim::Nothing | Claim::Perhaps(_) | Claim::AtMost(_), _) => None,
     };
     fault.map_or(Standing::Met, |f| Standing::Unmet(format!("{} -> {}: {f}", shown(attempt.src), attempt.dst)))
@@ -101,7 +101,7 @@ pub fn judge(records: &[Record], attempt: &Attempt) -> Standing {
 
 /// The cause of the last verdict on an attempt.
 #[must_use]
-pub fn said(records: &[Record], attempt: &Attempt) -> Option<Cause> {
+pub fn reported(records: &[Record], attempt: &Attempt) -> Option<Cause> {
     last(records, attempt).map(|v| v.verdict.cause)
 }
 
@@ -115,10 +115,10 @@ pub fn last<'a>(records: &'a [Record], attempt: &Attempt) -> Option<&'a VerdictB
 #[must_use]
 pub fn disturbance(records: &[Record], attempt: &Attempt) -> Option<String> {
     let (_, noise) = at_target(records, attempt).next()?;
-    Some(format!("a verdict where all was healthy: {}", told(noise)))
+    Some(format!("a verdict where all was healthy: {}", noted(noise)))
 }
 
-/// Somebody who is said to have entered the node's namespace, and did not. The harness itself goes in and out.
+/// Somebody who is reported to have entered the node's namespace, and did not. The harness itself goes in and out.
 #[must_use]
 pub fn entry(records: &[Record]) -> Option<String> {
     let is_other = |node: &NodeBody| node.culprit.as_ref().is_some_and(|culprit| culprit.pid != std::process::id());
@@ -164,7 +164,7 @@ fn verdicts<'a>(records: &'a [Record], attempt: &Attempt) -> impl Iterator<Item 
 fn compare(expected: &Expected, attempt: &Attempt, got: &VerdictBody) -> Option<String> {
     let (verdict, comm) = (&got.verdict, got.process.as_ref().map(|it| it.comm.as_str()));
     let faults = [
-        (verdict.cause != expected.cause, format!("expected {}, got {}", expected.cause.name(), told(got))),
+        (verdict.cause != expected.cause, format!("expected {}, got {}", expected.cause.name(), noted(got))),
         (verdict.outcome != expected.outcome, format!("outcome {:?}", verdict.outcome)),
         (verdict.confidence < floor(expected.cause, verdict), format!("confidence {:?}", verdict.confidence)),
         (verdict.evidence.is_empty() && expected.cause != Cause::Unexplained, "no evidence".to_owned()),
@@ -180,13 +180,13 @@ fn compare(expected: &Expected, attempt: &Attempt, got: &VerdictBody) -> Option<
         (expected.probe && got.k8s.is_none(), "no pod named".to_owned()),
         (
             expected.also.is_some_and(|cause| !verdict.also.contains(&cause)),
-            format!("{:?} in also, expected {:?}; {}", verdict.also, expected.also, told(got)),
+            format!("{:?} in also, expected {:?}; {}", verdict.also, expected.also, noted(got)),
         ),
         (expected.place.is_some_and(|place| !names(got, place)), format!("not in namespace {:?}", expected.place)),
     ];
     let fault = faults.into_iter().find_map(|(wrong, words)| wrong.then_some(words));
     let missing = attempt.mentions.iter().find(|words| !verdict.summary.contains(words.as_str()));
-    let fault = fault.or_else(|| missing.map(|words| format!("{words:?} is not mentioned: {}", told(got))));
+    let fault = fault.or_else(|| missing.map(|words| format!("{words:?} is not mentioned: {}", noted(got))));
     fault.or_else(|| expected.culprit.as_ref().and_then(|s| blame(s, got)))
 }
 
@@ -220,7 +220,7 @@ fn causes(verdicts: &[&VerdictBody]) -> String {
     verdicts.iter().map(|v| v.verdict.cause.name()).collect::<Vec<_>>().join(", ")
 }
 
-fn told(v: &VerdictBody) -> String {
+fn noted(v: &VerdictBody) -> String {
     let seen: Vec<&str> = v.verdict.evidence.iter().map(|e| e.text.as_str()).collect();
     format!("{} ({:?}: {}; seen: {})", v.verdict.cause.name(), v.verdict.confidence, v.verdict.summary, seen.join("; "))
 }
@@ -263,7 +263,7 @@ mod tests {
         })
     }
 
-    fn said(cause: Cause, seq: u64, revises: Option<u64>) -> Record {
+    fn reported(cause: Cause, seq: u64, revises: Option<u64>) -> Record {
         let about = attempt(Claim::Nothing);
         let evidence = Evidence {
             hook: "kfree_skb".to_owned(),
@@ -315,7 +315,7 @@ mod tests {
 
     #[test]
     fn the_right_verdict_meets_the_claim_and_no_other() {
-        let records = [said(Cause::FirewallDrop, 1, None)];
+        let records = [reported(Cause::FirewallDrop, 1, None)];
         assert!(met(&records, due(Cause::FirewallDrop)));
         assert!(!met(&records, due(Cause::SlowResponse)));
         assert!(!met(&records, Claim::Nothing));
@@ -325,17 +325,17 @@ mod tests {
 
     #[test]
     fn a_revision_replaces_and_a_second_verdict_does_not() {
-        let first = said(Cause::SlowResponse, 1, None);
-        assert!(met(&[first.clone(), said(Cause::FirewallDrop, 2, Some(1))], due(Cause::FirewallDrop)));
-        assert!(!met(&[first, said(Cause::FirewallDrop, 2, None)], due(Cause::FirewallDrop)));
+        let first = reported(Cause::SlowResponse, 1, None);
+        assert!(met(&[first.clone(), reported(Cause::FirewallDrop, 2, Some(1))], due(Cause::FirewallDrop)));
+        assert!(!met(&[first, reported(Cause::FirewallDrop, 2, None)], due(Cause::FirewallDrop)));
     }
 
     #[test]
     fn verdicts_of_another_time_or_node_do_not_count() {
-        let mut early = said(Cause::FirewallDrop, 1, None);
+        let mut early = reported(Cause::FirewallDrop, 1, None);
         early.time_boot_ns = 99;
         assert!(met(&[early], Claim::Nothing));
         let elsewhere = Attempt { netns: 8, ..attempt(Claim::Nothing) };
-        assert_eq!(judge(&[said(Cause::FirewallDrop, 1, None)], &elsewhere), Standing::Met);
+        assert_eq!(judge(&[reported(Cause::FirewallDrop, 1, None)], &elsewhere), Standing::Met);
     }
 }

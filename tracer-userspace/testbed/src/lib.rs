@@ -19,7 +19,7 @@
 //! scenario  each failure and near miss: how it is provoked, and what the tracer must say
 //! watcher   the tracer under test and its records
 //! runner    runs scenarios
-//! row       how each went, and what was said of its attempts
+//! row       how each went, and what was reported of its attempts
 //! ```
 
 mod allowed;

@@ -1,4 +1,4 @@
-//! Short connections as fast as they go: connect, one byte to and fro (so that nobody is told of a
+//! Short connections as fast as they go: connect, one byte to and fro (so that nobody is reported a
 //! request without answer), close. The foreign client of scenarios; and for the cost of the hooks
 //! (the program `load` or, with `--comm kubelet`, as a prober).
 

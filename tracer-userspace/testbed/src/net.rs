@@ -151,8 +151,8 @@ pub fn finish(command: &mut Command, input: &str) -> Result<String> {
     }
     let output = child.wait_with_output()?;
     if !output.status.success() {
-        let said = String::from_utf8_lossy(&output.stderr);
-        bail!("{what}: {}: {}{}", output.status, said.trim(), input_note(input));
+        let reported = String::from_utf8_lossy(&output.stderr);
+        bail!("{what}: {}: {}{}", output.status, reported.trim(), input_note(input));
     }
     Ok(String::from_utf8_lossy(&output.stdout).into_owned())
 }

@@ -122,7 +122,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_emulated_processor_is_told_on_both_architectures() {
+    fn an_emulated_processor_is_reported_on_both_architectures() {
         assert!(is_qemu("model name\t: QEMU Virtual CPU version 2.5+\n"));
         assert!(is_qemu("processor\t: 0\nCPU implementer\t: 0x00\nCPU architecture: 8\n"));
         assert!(!is_qemu("model name\t: AMD EPYC\n") && !is_qemu("CPU implementer\t: 0x41\nCPU revision\t: 0x00\n"));

@@ -65,10 +65,10 @@ impl Proc {
     /// Waits for its end, which must be a success.
     pub fn finish(mut self, patience: Duration) -> Result<Vec<String>> {
         drop(self.stdin.take());
-        let mut said = Vec::new();
+        let mut reported = Vec::new();
         loop {
             match self.lines.recv_timeout(patience) {
-                Ok(line) => said.push(line),
+                Ok(line) => reported.push(line),
                 Err(RecvTimeoutError::Disconnected) => break,
                 Err(RecvTimeoutError::Timeout) => bail!("{} did not end within {patience:?}", self.what),
             }
@@ -77,7 +77,7 @@ impl Proc {
         if !status.success() {
             bail!("{}: {status}", self.what);
         }
-        Ok(said)
+        Ok(reported)
     }
 }
 

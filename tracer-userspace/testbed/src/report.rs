@@ -38,7 +38,7 @@ impl Report {
         })
     }
 
-    /// A scenario was played; once more, if the tracer said something later that makes it a failure.
+    /// A scenario was played; once more, if the tracer reported something later that makes it a failure.
     pub(super) fn tell(&mut self, items: &[Item], row: &Row) {
         let of = |item: &&Item| item.how.as_ref().is_ok_and(|scenario| scenario.name == row.scenario);
         if let Some(item) = items.iter().find(of) {
@@ -169,7 +169,7 @@ mod tests {
     }
 
     #[test]
-    fn a_row_that_failed_says_what_was_said_instead() {
+    fn a_row_that_failed_says_what_was_reported_instead() {
         let finding =
             played(Some(Cause::FirewallDrop), &row(RowOutcome::Fail, Some("no verdict, expected firewall_drop")));
         assert_eq!(finding.status, Status::Fail);

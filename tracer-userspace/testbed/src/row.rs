@@ -1,4 +1,4 @@
-//! The results of a run, one row for each scenario: what was done, how it went, and what was said of each attempt.
+//! The results of a run, one row for each scenario: what was done, how it went, and what was reported of each attempt.
 
 use std::collections::BTreeMap;
 
@@ -42,8 +42,8 @@ pub struct Row {
     pub reason: Option<String>,
     /// How long it took.
     pub ms: u64,
-    /// What was said of its attempts.
-    pub said: Vec<AttemptVerdicts>,
+    /// What was reported of its attempts.
+    pub reported: Vec<AttemptVerdicts>,
     /// What showed the cause.
     #[serde(skip)]
     pub proof: Option<Proof>,
@@ -72,13 +72,13 @@ impl From<&VerdictBody> for Proof {
     }
 }
 
-/// Attempts that were made to fail (or not) in one way, and of which the same was said.
+/// Attempts that were made to fail (or not) in one way, and of which the same was reported.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct AttemptVerdicts {
     /// The cause that the attempt must get, or `none`.
     pub made: &'static str,
     /// The cause of the last verdict on it, or `none`.
-    pub said: &'static str,
+    pub reported: &'static str,
     /// How many.
     pub attempts: u32,
 }
@@ -96,15 +96,15 @@ impl Row {
             result: RowOutcome::Pass,
             reason: None,
             ms: 0,
-            said: Vec::new(),
+            reported: Vec::new(),
             proof: None,
             done: Done::default(),
         }
     }
 
-    /// What the tracer has said up to now.
+    /// What the tracer has reported up to now.
     pub(crate) fn hear(&mut self, records: &[Record]) {
-        self.said = self.done.said(records);
+        self.reported = self.done.reported(records);
         self.proof = self.done.proof(records);
     }
 
@@ -122,7 +122,7 @@ pub(crate) struct Done {
     pub(crate) quiet: Vec<(Attempt, u32)>,
     /// Events were lost, and the tracer must say so.
     pub(crate) loss: bool,
-    /// Nobody may be said to have entered the node's namespace.
+    /// Nobody may be reported to have entered the node's namespace.
     pub(crate) forbids_entry: bool,
     /// What was measured.
     pub(crate) measured: Vec<String>,
@@ -138,11 +138,11 @@ impl Done {
         let noise = || self.quiet.iter().find_map(|(a, _)| check::disturbance(records, a));
         let idle = self.attempts.is_empty() && self.quiet.is_empty();
         let silent = self.loss && !records.iter().any(|r| matches!(r.body, Body::Loss(_)));
-        let said = |wrong: bool, why: &str| wrong.then(|| why.to_owned());
-        said(idle, "no attempt was made")
+        let reported = |wrong: bool, why: &str| wrong.then(|| why.to_owned());
+        reported(idle, "no attempt was made")
             .or(unmet)
             .or_else(noise)
-            .or_else(|| said(silent, "events were lost, and no record says so"))
+            .or_else(|| reported(silent, "events were lost, and no record says so"))
             .or_else(|| check::entry(records).filter(|_| self.forbids_entry))
     }
 
@@ -153,11 +153,11 @@ impl Done {
     }
 
     /// What the records say of each.
-    pub(crate) fn said(&self, records: &[Record]) -> Vec<AttemptVerdicts> {
+    pub(crate) fn reported(&self, records: &[Record]) -> Vec<AttemptVerdicts> {
         let mut counts: BTreeMap<(&str, &str), u32> = BTreeMap::new();
         for attempt in &self.attempts {
-            let said = check::said(records, attempt);
-            *counts.entry((name(made(&attempt.claim, said)), name(said))).or_default() += 1;
+            let reported = check::reported(records, attempt);
+            *counts.entry((name(made(&attempt.claim, reported)), name(reported))).or_default() += 1;
         }
         for (attempt, count) in &self.quiet {
             let noise = check::disturbances(records, attempt);
@@ -167,18 +167,20 @@ impl Done {
                 *counts.entry((name(None), name(Some(cause)))).or_default() += 1;
             }
         }
-        counts.into_iter().map(|((made, said), attempts)| AttemptVerdicts { made, said, attempts }).collect()
+        counts.into_iter().map(|((made, reported), attempts)| AttemptVerdicts { made, reported, attempts }).collect()
     }
 }
 
 /// The cause that is owed. An attempt that only sets the scene may get its cause or none.
-fn made(claim: &Claim, said: Option<Cause>) -> Option<Cause> {
+fn made(claim: &Claim, reported: Option<Cause>) -> Option<Cause> {
     match claim {
         Claim::Verdict(expected) => Some(expected.cause),
         Claim::Nothing => None,
-        Claim::Perhaps(cause) => said.and(Some(*cause)),
+        Claim::Perhaps(cause) => reported.and(Some(*cause)),
         // Less is right, too: events of it were lost.
-        Claim::AtMost(cause) => Some(said.filter(|said| *said == Cause::Unexplained).unwrap_or(*cause)).and(said),
+        Claim::AtMost(cause) => {
+            Some(reported.filter(|reported| *reported == Cause::Unexplained).unwrap_or(*cause)).and(reported)
+        }
     }
 }
 

@@ -80,7 +80,7 @@ fn none_of(scenarios: &[&Scenario], error: &anyhow::Error, tell: &mut dyn FnMut(
     scenarios.iter().map(fail).collect()
 }
 
-/// What the tracer said later counts, too.
+/// What the tracer reported later counts, too.
 fn hold_to_the_end(records: &[Record], rows: &mut [Row], tell: &mut dyn FnMut(&Row)) {
     for row in rows {
         row.hear(records);
@@ -95,7 +95,7 @@ fn hold_to_the_end(records: &[Record], rows: &mut [Row], tell: &mut dyn FnMut(&R
 fn spoil(why: &str, rows: &mut Vec<Row>, tell: &mut dyn FnMut(&Row)) {
     let Some(mut row) = rows.last().cloned() else { return };
     row.scenario = "the tracer beside them".to_owned();
-    row.said.clear();
+    row.reported.clear();
     row.fail(why.to_owned());
     tell(&row);
     rows.push(row);
@@ -140,7 +140,7 @@ fn recording(dir: &Path, scenario: &Scenario) -> PathBuf {
     dir.join(format!("{}.observations.ndjson", scenario.name))
 }
 
-/// Waits for what is due, ends the tracer, looks at everything it said.
+/// Waits for what is due, ends the tracer, looks at everything it reported.
 fn finish(plan: &Plan, scenario: &Scenario, session: Session, row: &mut Row) -> Result<()> {
     let Some(dir) = &plan.record else {
         settle(&session, row, &plan.options)?;

@@ -93,7 +93,7 @@ mod tests {
     }
 
     #[test]
-    fn the_first_that_can_be_played_is_chosen_or_each_reason_told_once() {
+    fn the_first_that_can_be_played_is_chosen_or_each_reason_reported_once() {
         let drops = Some(Cause::FirewallDrop);
         let without = |reason: fn(&Scenario) -> Option<&'static str>| {
             choose(drops, &all(), |s| reason(s).map(str::to_owned)).map(|s| s.name)

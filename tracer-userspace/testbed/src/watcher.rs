@@ -31,12 +31,12 @@ pub struct Tracer {
     pub pods: PathBuf,
     /// A ring of one page.
     pub tiny_ring: bool,
-    /// The Services, if it is told of them.
+    /// The Services, if it is reported them.
     pub services: Option<PathBuf>,
 }
 
 impl Tracer {
-    /// This program, told of the planned pods and Services: files in `options.scratch`.
+    /// This program, reported the planned pods and Services: files in `options.scratch`.
     pub fn new(options: &Options, program: PathBuf) -> Result<Self> {
         let file = |name: &str, content: &Value| -> Result<PathBuf> {
             let path = options.scratch.join(name);
@@ -134,8 +134,8 @@ impl Session {
     pub fn trouble(&self) -> String {
         let heard = lock(&self.heard.0);
         let garbage = heard.garbage.clone().unwrap_or_default();
-        let said = lock(&self.complaints).clone();
-        let tail = said.lines().rev().take(5).collect::<Vec<_>>().into_iter().rev().collect::<Vec<_>>().join(" | ");
+        let reported = lock(&self.complaints).clone();
+        let tail = reported.lines().rev().take(5).collect::<Vec<_>>().into_iter().rev().collect::<Vec<_>>().join(" | ");
         format!("{garbage} {tail}").trim().to_owned()
     }
 
@@ -221,9 +221,9 @@ fn listen(stdout: impl Read + Send + 'static, heard: Arc<(Mutex<Heard>, Condvar)
 fn overhear(stderr: impl Read + Send + 'static, complaints: Arc<Mutex<String>>) {
     thread::spawn(move || {
         for line in BufReader::new(stderr).lines().map_while(Result::ok) {
-            let mut said = lock(&complaints);
-            said.push_str(&line);
-            said.push('\n');
+            let mut reported = lock(&complaints);
+            reported.push_str(&line);
+            reported.push('\n');
         }
     });
 }

@@ -71,9 +71,9 @@ impl Root {
         let mut command = Command::new("nsenter");
         command.args(["--target", &self.pid, "--mount", "--pid", "--net", "--root", "--wd", "sh", "-ec", script]);
         let output = at_home(&mut command).output().expect("nsenter");
-        let said = [output.stdout, output.stderr].map(|text| String::from_utf8_lossy(&text).into_owned()).concat();
-        assert!(output.status.success(), "{script}\n{said}");
-        said
+        let reported = [output.stdout, output.stderr].map(|text| String::from_utf8_lossy(&text).into_owned()).concat();
+        assert!(output.status.success(), "{script}\n{reported}");
+        reported
     }
 }
 

@@ -89,7 +89,7 @@ fn check_verdict(record: &Value, printed: &BTreeSet<u64>, place: &str) {
     assert!(by_kernel || verdict["confidence"] != "proven", "no event of the kernel: {place}");
 }
 
-/// Where evidence comes from that no event of the kernel carries: what was read, asked or said.
+/// Where evidence comes from that no event of the kernel carries: what was read, asked or reported.
 const NOT_OF_THE_KERNEL: &[&str] = &[
     "container_status",
     "cpu.stat",

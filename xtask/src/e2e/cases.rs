@@ -10,9 +10,9 @@ pub(super) struct Case {
     pub(super) runs: &'static str,
     /// What the node does to the way there.
     pub(super) path: Path,
-    /// The causes of which one must be told.
+    /// The causes of which one must be reported.
     pub(super) causes: &'static [&'static str],
-    /// Those that may be told of other attempts to it.
+    /// Those that may be printed of other attempts to it.
     pub(super) beside: &'static [&'static str],
 }
 
@@ -46,7 +46,7 @@ impl Case {
         self
     }
 
-    /// Told as it was made, and as nothing else.
+    /// Reported as it was made, and as nothing else.
     pub(super) fn is_named_by(&self, causes: &[String]) -> bool {
         let right = |cause: &String| self.causes.contains(&cause.as_str());
         causes.iter().any(right) && causes.iter().all(|cause| right(cause) || self.beside.contains(&cause.as_str()))
@@ -145,12 +145,12 @@ mod tests {
 
     #[test]
     fn another_cause_beside_the_right_one_is_wrong() {
-        let said = |causes: &[&str]| causes.iter().map(ToString::to_string).collect::<Vec<_>>();
-        assert!(CASES[1].is_named_by(&said(&["app_status_failure"])));
-        assert!(!CASES[1].is_named_by(&said(&["app_status_failure", "firewall_drop"])));
+        let reported = |causes: &[&str]| causes.iter().map(ToString::to_string).collect::<Vec<_>>();
+        assert!(CASES[1].is_named_by(&reported(&["app_status_failure"])));
+        assert!(!CASES[1].is_named_by(&reported(&["app_status_failure", "firewall_drop"])));
         assert!(!CASES[1].is_named_by(&[]));
         let close = CASES.iter().find(|case| case.name == "http-close").expect("a case");
-        assert!(!close.is_named_by(&said(&["connection_refused"])), "beside the right one only");
-        assert!(close.is_named_by(&said(&["connection_refused", "closed_without_answer"])));
+        assert!(!close.is_named_by(&reported(&["connection_refused"])), "beside the right one only");
+        assert!(close.is_named_by(&reported(&["connection_refused", "closed_without_answer"])));
     }
 }

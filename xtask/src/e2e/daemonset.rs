@@ -11,7 +11,7 @@ use anyhow::{Context as _, Result, bail, ensure};
 use serde_json::Value;
 
 use super::cluster::Cluster;
-use super::watch::{Told, take};
+use super::watch::{CausesByPod, take};
 use super::{Args, Case, node, report};
 use crate::deploy::{self, Renderer, VARIANTS};
 use crate::dist::Target;
@@ -37,8 +37,8 @@ pub(super) fn play(args: &Args, socket: &Path, cluster: &Cluster, cases: &[&Case
         let is_plain = manifest.name == PLAIN;
         let (cases, disturb) = if is_plain { (cases, Some(&args.disturb[..])) } else { (&cases[..1], None) };
         let patience = Duration::from_secs(args.patience);
-        let told = sh::step(&manifest.name, || Scene { cluster, cases, patience }.play(manifest, disturb))?;
-        report(cases, &told)?;
+        let reported = sh::step(&manifest.name, || Scene { cluster, cases, patience }.play(manifest, disturb))?;
+        report(cases, &reported)?;
     }
     Ok(())
 }
@@ -77,56 +77,61 @@ struct Scene<'a> {
 }
 
 impl Scene<'_> {
-    /// What was said of each pod. `disturb`: what to do to the node meanwhile, and then to the DaemonSet.
-    fn play(&self, manifest: &Manifest, disturb: Option<&[String]>) -> Result<Told> {
+    /// What was reported of each pod. `disturb`: what to do to the node meanwhile, and then to the DaemonSet.
+    fn play(&self, manifest: &Manifest, disturb: Option<&[String]>) -> Result<CausesByPod> {
         let namespace = self.cluster.namespace()?;
         let daemonset = DaemonSet::apply(self.cluster, manifest, self.patience)?;
-        let mut told = Told::new();
+        let mut reported = CausesByPod::new();
         let mut log = daemonset.log()?;
         for case in self.cases {
             self.cluster.create(&namespace.name, case)?;
         }
         let addresses = self.cluster.addresses(&namespace.name, self.patience)?;
         let _made = node::break_paths(self.cases, &addresses)?;
-        self.explained(&log, &namespace.name, &mut told)?;
+        self.explained(&log, &namespace.name, &mut reported)?;
         for command in disturb.unwrap_or_default() {
             sh::step(&format!("meanwhile {command}"), || sh::run(sh::command("sh").args(["-ec", command])))?;
-            self.explained_again(&log, &namespace.name, &mut told)?;
+            self.explained_again(&log, &namespace.name, &mut reported)?;
         }
         if disturb.is_some() {
             for change in [DaemonSet::delete_pod, DaemonSet::update] {
                 change(&daemonset, &log)?;
-                log.finish(&namespace.name, &mut told, self.patience)?;
+                log.finish(&namespace.name, &mut reported, self.patience)?;
                 log = daemonset.log()?;
                 // Each is explained by the new pod, too.
-                let mut by_new = Told::new();
+                let mut by_new = CausesByPod::new();
                 self.explained(&log, &namespace.name, &mut by_new)?;
                 for (pod, causes) in by_new {
-                    told.entry(pod).or_default().extend(causes);
+                    reported.entry(pod).or_default().extend(causes);
                 }
             }
         }
         daemonset.ensure_stayed_ready()?;
         drop(daemonset);
-        log.finish(&namespace.name, &mut told, self.patience)?;
-        Ok(told)
+        log.finish(&namespace.name, &mut reported, self.patience)?;
+        Ok(reported)
     }
 
     /// Until each pod has its verdict, or the time is over: the report says of which it has none.
-    fn explained(&self, log: &Log, namespace: &str, told: &mut Told) -> Result<()> {
-        let is_told = |told: &Told, case: &&Case| told.get(case.name).is_some_and(|causes| case.is_named_by(causes));
-        log.wait(namespace, told, self.patience, |told, _| self.cases.iter().all(|case| is_told(told, case))).map(drop)
+    fn explained(&self, log: &Log, namespace: &str, reported: &mut CausesByPod) -> Result<()> {
+        let is_reported = |reported: &CausesByPod, case: &&Case| {
+            reported.get(case.name).is_some_and(|causes| case.is_named_by(causes))
+        };
+        log.wait(namespace, reported, self.patience, |reported, _| {
+            self.cases.iter().all(|case| is_reported(reported, case))
+        })
+        .map(drop)
     }
 
     /// Until a failure from now on has its verdict.
-    fn explained_again(&self, log: &Log, namespace: &str, told: &mut Told) -> Result<()> {
+    fn explained_again(&self, log: &Log, namespace: &str, reported: &mut CausesByPod) -> Result<()> {
         let now = sh::capture(sh::command("date").args(["--utc", "+%Y-%m-%dT%H:%M:%S"]))?;
         let is_new = |record: &Value| {
             record["verdict"].is_object()
                 && record["k8s"]["namespace"] == namespace
                 && record["time"].as_str().is_some_and(|time| time > now.trim())
         };
-        let explained = log.wait(namespace, told, self.patience, |_, record| is_new(record))?;
+        let explained = log.wait(namespace, reported, self.patience, |_, record| is_new(record))?;
         ensure!(explained, "no failure was explained within {} s after it", self.patience.as_secs());
         Ok(())
     }
@@ -240,15 +245,15 @@ impl Log {
     fn wait(
         &self,
         namespace: &str,
-        told: &mut Told,
+        reported: &mut CausesByPod,
         patience: Duration,
-        mut enough: impl FnMut(&Told, &Value) -> bool,
+        mut enough: impl FnMut(&CausesByPod, &Value) -> bool,
     ) -> Result<bool> {
         let deadline = Instant::now() + patience;
         while let Ok(record) = self.records.recv_timeout(deadline.saturating_duration_since(Instant::now())) {
             let record = record?;
-            take(&record, namespace, told);
-            if enough(told, &record) {
+            take(&record, namespace, reported);
+            if enough(reported, &record) {
                 return Ok(true);
             }
         }
@@ -256,8 +261,8 @@ impl Log {
     }
 
     /// The rest, which must end with `stop`: nothing that was decided is lost.
-    fn finish(&self, namespace: &str, told: &mut Told, patience: Duration) -> Result<()> {
-        let stopped = self.wait(namespace, told, patience, |_, record| record["type"] == "stop")?;
+    fn finish(&self, namespace: &str, reported: &mut CausesByPod, patience: Duration) -> Result<()> {
+        let stopped = self.wait(namespace, reported, patience, |_, record| record["type"] == "stop")?;
         ensure!(stopped, "the records of {} end without `stop`", self.name);
         Ok(())
     }

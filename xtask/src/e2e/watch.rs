@@ -10,14 +10,14 @@ use serde_json::Value;
 use crate::sh;
 use crate::subject::Subject;
 
-/// What was said, by pod.
-pub(super) type Told = BTreeMap<String, Vec<String>>;
+/// What was reported, by pod.
+pub(super) type CausesByPod = BTreeMap<String, Vec<String>>;
 
 /// The tracer under test.
 pub(super) struct Tracer {
     subject: Subject,
     namespace: String,
-    told: Told,
+    reported: CausesByPod,
 }
 
 impl Tracer {
@@ -27,36 +27,36 @@ impl Tracer {
         command.args(["run", "-o", "json", "--kubeconfig"]).arg(kubeconfig).env("NODE_NAME", node);
         let subject = Subject::spawn(command)?;
         println!("{}", subject.start);
-        Ok(Self { subject, namespace: namespace.to_owned(), told: Told::new() })
+        Ok(Self { subject, namespace: namespace.to_owned(), reported: CausesByPod::new() })
     }
 
-    /// Until what it said is enough, or the time is over.
-    pub(super) fn wait(&mut self, patience: Duration, enough: impl Fn(&Told) -> bool) -> Result<()> {
+    /// Until what it reported is enough, or the time is over.
+    pub(super) fn wait(&mut self, patience: Duration, enough: impl Fn(&CausesByPod) -> bool) -> Result<()> {
         let deadline = Instant::now() + patience;
-        while !enough(&self.told) {
+        while !enough(&self.reported) {
             match self.subject.next(deadline.saturating_duration_since(Instant::now()))? {
-                Some(record) => take(&record, &self.namespace, &mut self.told),
+                Some(record) => take(&record, &self.namespace, &mut self.reported),
                 None => break,
             }
         }
         Ok(())
     }
 
-    /// Ends it; all that it said.
-    pub(super) fn stop(mut self) -> Result<Told> {
+    /// Ends it; all that it reported.
+    pub(super) fn stop(mut self) -> Result<CausesByPod> {
         for record in self.subject.stop()? {
-            take(&record, &self.namespace, &mut self.told);
+            take(&record, &self.namespace, &mut self.reported);
         }
-        Ok(self.told)
+        Ok(self.reported)
     }
 }
 
 /// Of our pods: what stands last of each attempt would be enough; a cause that was revised counts, too.
-pub(super) fn take(record: &Value, namespace: &str, told: &mut Told) {
+pub(super) fn take(record: &Value, namespace: &str, reported: &mut CausesByPod) {
     println!("{record}");
     let pod = record["k8s"]["pod_name"].as_str().filter(|_| record["k8s"]["namespace"] == namespace);
     if let (Some(pod), Some(cause)) = (pod, record["verdict"]["cause"].as_str()) {
-        let causes = told.entry(pod.to_owned()).or_default();
+        let causes = reported.entry(pod.to_owned()).or_default();
         if !causes.iter().any(|known| known == cause) {
             causes.push(cause.to_owned());
         }

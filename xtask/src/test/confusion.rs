@@ -1,4 +1,4 @@
-//! What was made to happen by what the tracer said of it, over all scenarios on all kernels.
+//! What was made to happen by what the tracer reported of it, over all scenarios on all kernels.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
@@ -9,7 +9,7 @@ use super::rows::Run;
 /// What stands for "no verdict".
 const NONE: &str = "none";
 
-/// Attempts by what was made and what was said, and the scenarios of each.
+/// Attempts by what was made and what was reported, and the scenarios of each.
 #[derive(Debug, Default)]
 pub(crate) struct Table(BTreeMap<(String, String), Cell>);
 
@@ -25,9 +25,9 @@ impl Table {
         let mut table = Self::default();
         for run in runs {
             for row in &run.rows {
-                for said in &row.said {
-                    let cell = table.0.entry((said.made.clone(), said.said.clone())).or_default();
-                    cell.attempts += u64::from(said.attempts);
+                for reported in &row.reported {
+                    let cell = table.0.entry((reported.made.clone(), reported.reported.clone())).or_default();
+                    cell.attempts += u64::from(reported.attempts);
                     cell.scenarios.insert(format!("{} on {}", row.scenario, run.kernel));
                 }
             }
@@ -39,21 +39,22 @@ impl Table {
     /// Cells off the diagonal that name a cause. `unexplained` and silence are no confusion: the scenario
     /// itself fails by them, unless its second run passes.
     pub(crate) fn wrong(&self) -> usize {
-        self.off_diagonal().filter(|((_, said), _)| is_definite(said)).count()
+        self.off_diagonal().filter(|((_, reported), _)| is_definite(reported)).count()
     }
 
     fn off_diagonal(&self) -> impl Iterator<Item = (&(String, String), &Cell)> {
-        self.0.iter().filter(|((made, said), _)| made != said)
+        self.0.iter().filter(|((made, reported), _)| made != reported)
     }
 
-    /// Every cause that was made or said; `none` first.
+    /// Every cause that was made or reported; `none` first.
     fn names(&self) -> Vec<&str> {
-        let all: BTreeSet<&str> = self.0.keys().flat_map(|(made, said)| [made.as_str(), said.as_str()]).collect();
+        let all: BTreeSet<&str> =
+            self.0.keys().flat_map(|(made, reported)| [made.as_str(), reported.as_str()]).collect();
         let (none, causes): (Vec<&str>, Vec<&str>) = all.into_iter().partition(|name| *name == NONE);
         [none, causes].concat()
     }
 
-    /// The table, a line for what was made, a column for what was said; then what is wrong in it.
+    /// The table, a line for what was made, a column for what was reported; then what is wrong in it.
     pub(crate) fn text(&self) -> String {
         if self.0.is_empty() {
             return "confusion: no attempts were judged\n".to_owned();
@@ -63,17 +64,22 @@ impl Table {
         let heading: Vec<String> = [String::new(), "made \\ said".to_owned()].into_iter().chain(numbers).collect();
         let lines = names.iter().enumerate().map(|(n, made)| self.line(n + 1, made, &names));
         let mut text = aligned(&std::iter::once(heading).chain(lines).collect::<Vec<_>>());
-        for ((made, said), cell) in self.off_diagonal() {
+        for ((made, reported), cell) in self.off_diagonal() {
             let scenarios: Vec<&str> = cell.scenarios.iter().map(String::as_str).collect();
-            let how = if is_definite(said) { "WRONG" } else { "MISSED" };
-            let _ =
-                writeln!(text, "{how}: {made} was called {said}, {} time(s): {}", cell.attempts, scenarios.join(", "));
+            let how = if is_definite(reported) { "WRONG" } else { "MISSED" };
+            let _ = writeln!(
+                text,
+                "{how}: {made} was called {reported}, {} time(s): {}",
+                cell.attempts,
+                scenarios.join(", ")
+            );
         }
         text + &self.summary()
     }
 
     fn line(&self, number: usize, made: &str, names: &[&str]) -> Vec<String> {
-        let cell = |said: &&str| self.0.get(&(made.to_owned(), (*said).to_owned())).map_or(0, |cell| cell.attempts);
+        let cell =
+            |reported: &&str| self.0.get(&(made.to_owned(), (*reported).to_owned())).map_or(0, |cell| cell.attempts);
         let cells = names.iter().map(cell).map(|n| if n == 0 { ".".to_owned() } else { n.to_string() });
         [number.to_string(), made.to_owned()].into_iter().chain(cells).collect()
     }
@@ -86,18 +92,22 @@ impl Table {
 }
 
 /// It names a cause.
-fn is_definite(said: &str) -> bool {
-    said != NONE && said != "unexplained"
+fn is_definite(reported: &str) -> bool {
+    reported != NONE && reported != "unexplained"
 }
 
 #[cfg(test)]
 mod tests {
-    use super::super::rows::{Outcome, Row, Said};
+    use super::super::rows::{AttemptVerdicts, Outcome, Row};
     use super::*;
 
-    fn run(said: &[(&str, &str, u32)]) -> Run {
-        let said = said.iter().map(|&(made, said, attempts)| Said { made: made.into(), said: said.into(), attempts });
-        let row = Row { result: Outcome::Pass, said: said.collect(), ..Row::failed("story", None, "") };
+    fn run(reported: &[(&str, &str, u32)]) -> Run {
+        let reported = reported.iter().map(|&(made, reported, attempts)| AttemptVerdicts {
+            made: made.into(),
+            reported: reported.into(),
+            attempts,
+        });
+        let row = Row { result: Outcome::Pass, reported: reported.collect(), ..Row::failed("story", None, "") };
         Run::new("6.1".into(), Ok(vec![row]))
     }
 

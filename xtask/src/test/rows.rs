@@ -23,11 +23,11 @@ pub(crate) enum Outcome {
 
 /// Attempts that were made to fail (or not) in one way, and got the same verdict.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
-pub(crate) struct Said {
+pub(crate) struct AttemptVerdicts {
     /// The cause that they must get, or `none`.
     pub(crate) made: String,
     /// The cause they got, or `none`.
-    pub(crate) said: String,
+    pub(crate) reported: String,
     /// How many.
     pub(crate) attempts: u32,
 }
@@ -47,9 +47,9 @@ pub(crate) struct Row {
     pub(crate) result: Outcome,
     /// Why, unless it passed.
     pub(crate) reason: Option<String>,
-    /// What was said of its attempts.
+    /// What was reported of its attempts.
     #[serde(default)]
-    pub(crate) said: Vec<Said>,
+    pub(crate) reported: Vec<AttemptVerdicts>,
     /// It failed first, and passed in a retry.
     #[serde(skip)]
     pub(crate) flaky: bool,
@@ -60,7 +60,7 @@ impl Row {
     pub(crate) fn failed(scenario: &str, cause: Option<String>, why: impl fmt::Display) -> Self {
         let [proxy, family] = [String::new(), String::new()];
         let (scenario, reason) = (scenario.to_owned(), Some(why.to_string()));
-        Self { scenario, cause, proxy, family, result: Outcome::Fail, reason, said: Vec::new(), flaky: false }
+        Self { scenario, cause, proxy, family, result: Outcome::Fail, reason, reported: Vec::new(), flaky: false }
     }
 }
 
@@ -145,27 +145,28 @@ pub(crate) fn complete(
 fn pass(row: &mut Row, other: &Row) {
     row.result = Outcome::Pass;
     row.flaky = true;
-    row.said.retain(|said| said.said != "none" && said.said != said.made);
-    row.said.extend(other.said.iter().cloned());
+    row.reported.retain(|reported| reported.reported != "none" && reported.reported != reported.made);
+    row.reported.extend(other.reported.iter().cloned());
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn said(made: &str, said: &str) -> Said {
-        Said { made: made.into(), said: said.into(), attempts: 1 }
+    fn reported(made: &str, reported: &str) -> AttemptVerdicts {
+        AttemptVerdicts { made: made.into(), reported: reported.into(), attempts: 1 }
     }
 
     #[test]
     fn a_retry_that_passes_is_flaky_and_keeps_a_wrong_cause() {
-        let first = Row { said: vec![said("a", "b"), said("a", "none")], ..Row::failed("one", None, "too slow") };
-        let second = Row { result: Outcome::Pass, said: vec![said("a", "a")], ..Row::failed("one", None, "") };
+        let first =
+            Row { reported: vec![reported("a", "b"), reported("a", "none")], ..Row::failed("one", None, "too slow") };
+        let second = Row { result: Outcome::Pass, reported: vec![reported("a", "a")], ..Row::failed("one", None, "") };
         let rows = complete(vec![first], &["one".to_owned()], |names| {
             assert_eq!(names, ["one"]);
             Ok(vec![second])
         });
-        assert_eq!(rows[0].said, [said("a", "b"), said("a", "a")]);
+        assert_eq!(rows[0].reported, [reported("a", "b"), reported("a", "a")]);
         let mut report = Report::default();
         Run::new("6.1".into(), Ok(rows)).report(&mut report);
         assert_eq!((report.passed, report.failed), (1, 0));

@@ -174,10 +174,10 @@ mod tests {
 
     #[test]
     fn a_machine_hangs_that_is_stuck_for_long() {
-        let said =
+        let reported =
             |seconds| format!("[  440.4] watchdog: BUG: soft lockup - CPU#0 stuck for {seconds}s! [kubelet:2240]\r\n");
         assert!(!hangs(""));
-        assert!(!hangs(&[said(23), said(49)].concat()), "a busy machine");
-        assert!(hangs(&[said(49), said(75), said(101)].concat()));
+        assert!(!hangs(&[reported(23), reported(49)].concat()), "a busy machine");
+        assert!(hangs(&[reported(49), reported(75), reported(101)].concat()));
     }
 }

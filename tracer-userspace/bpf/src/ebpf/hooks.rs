@@ -1,4 +1,4 @@
-//! The hooks: which program sits where, in which forms, and what cannot be told without it.
+//! The hooks: which program sits where, in which forms, and what cannot be known without it.
 //!
 //! The loader walks this table. To add a hook: its function in `tracer-ebpf/src/hooks` and a row here.
 
@@ -70,7 +70,7 @@ pub struct Row {
     pub unless: Option<&'static str>,
     /// If it cannot be had, these hooks together tell the same.
     pub covered_by: &'static [Hook],
-    /// What cannot be told without it.
+    /// What cannot be known without it.
     pub lost: &'static str,
 }
 

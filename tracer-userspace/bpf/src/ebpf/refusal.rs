@@ -104,7 +104,7 @@ impl Refusal {
         Self { form, stage, target: "", errno: None, kind, text: String::new() }
     }
 
-    /// What attaching a kprobe would answer in a kernel without them: no program has to be loaded to be told.
+    /// What attaching a kprobe would answer in a kernel without them: no program has to be loaded to be reported.
     pub(super) fn without_kprobes() -> Option<Self> {
         let error = fs::metadata(KPROBES).err().filter(|error| error.kind() == io::ErrorKind::NotFound)?;
         let text = format!("{KPROBES}: {error}");

@@ -110,7 +110,7 @@ fn reset(change: impl FnOnce(&mut reset::ResetSent)) -> ResetSent {
 }
 
 #[test]
-fn of_a_reset_without_a_socket_no_state_is_told() {
+fn of_a_reset_without_a_socket_no_state_is_reported() {
     let plain = reset(|_| ());
     assert_eq!((plain.state, plain.no_socket, plain.via), (Some(TcpState::Listen), false, Via::Flow));
     assert_eq!((plain.actor, plain.hook), (None, Hook::TcpSendReset));
@@ -167,27 +167,27 @@ fn a_drop_s_stack_begins_where_its_location_ends() {
 
 #[test]
 fn what_frees_packets_for_others_dropped_none() {
-    let told = |stack: &[u64]| {
+    let reported = |stack: &[u64]| {
         let drop = dropped(ABSENT32, 2, 0x6010, stack);
         (drop.location, drop.stack)
     };
     let nft = Some("nft_do_chain".to_owned());
-    assert_eq!(told(&[0x1008, 0x6010, 0x4020, 0x2004]), (nft, vec!["nf_hook_slow".to_owned()]));
-    assert_eq!(told(&[0x6020]), (None, vec![]));
-    assert_eq!(told(&[]), (None, vec![]));
+    assert_eq!(reported(&[0x1008, 0x6010, 0x4020, 0x2004]), (nft, vec!["nf_hook_slow".to_owned()]));
+    assert_eq!(reported(&[0x6020]), (None, vec![]));
+    assert_eq!(reported(&[]), (None, vec![]));
 }
 
 #[test]
 fn only_reasons_that_do_not_say_it_all_are_given_functions() {
-    let told = |reason, flags| {
+    let reported = |reason, flags| {
         let drop = dropped(reason, flags, 0x4010, &[0x4010, 0x2004]);
         (drop.reason, drop.location.is_some(), drop.stack.len())
     };
-    assert_eq!(told(2, 2), (Some("NOT_SPECIFIED".into()), true, 1));
-    assert_eq!(told(ABSENT32, 2), (None, true, 1));
-    assert_eq!(told(5, 2), (Some("TCP_CSUM".into()), false, 0));
-    assert_eq!(told(70_000, 2), (Some("70000".into()), false, 0));
-    assert_eq!(told(2, 4), (Some("NOT_SPECIFIED".into()), false, 0), "a RST");
+    assert_eq!(reported(2, 2), (Some("NOT_SPECIFIED".into()), true, 1));
+    assert_eq!(reported(ABSENT32, 2), (None, true, 1));
+    assert_eq!(reported(5, 2), (Some("TCP_CSUM".into()), false, 0));
+    assert_eq!(reported(70_000, 2), (Some("70000".into()), false, 0));
+    assert_eq!(reported(2, 4), (Some("NOT_SPECIFIED".into()), false, 0), "a RST");
 }
 
 #[test]

@@ -250,13 +250,13 @@ mod tests {
 
     /// Each look makes the rules go through these: hundreds are kept for seconds after their end.
     #[test]
-    fn a_look_is_told_to_who_waits_or_ended_a_moment_before() {
+    fn a_look_is_reported_to_who_waits_or_ended_a_moment_before() {
         let correlator = after(3, 2);
         let [ended, _, open] = correlator.all().collect::<Vec<_>>()[..] else { panic!("three attempts") };
         let (end, _) = ended.ended.expect("an end");
         let at = |time| {
-            let told = correlator.waiting_for(open.netns.expect("a namespace"), open.flow.dst, time);
-            told.map(|conn| conn.0).collect::<Vec<_>>()
+            let reported = correlator.waiting_for(open.netns.expect("a namespace"), open.flow.dst, time);
+            reported.map(|conn| conn.0).collect::<Vec<_>>()
         };
         assert_eq!(at(open.started), [100, 101, 102]);
         assert_eq!(at(end + LATE_NS), [100, 101, 102]);
@@ -265,11 +265,11 @@ mod tests {
     }
 
     #[test]
-    fn an_open_one_that_is_forgotten_is_told() {
+    fn an_open_one_that_is_forgotten_is_reported() {
         let mut correlator = after(MAX_ATTEMPTS + 9, 0);
         assert_eq!(correlator.all().count(), MAX_ATTEMPTS);
-        let told = correlator.take_forgotten(u64::MAX).expect("a loss");
-        assert_eq!((told.where_.as_str(), told.count), (Loss::ATTEMPTS, 1));
+        let reported = correlator.take_forgotten(u64::MAX).expect("a loss");
+        assert_eq!((reported.where_.as_str(), reported.count), (Loss::ATTEMPTS, 1));
         assert_eq!(correlator.take_forgotten(u64::MAX), None, "once");
     }
 }

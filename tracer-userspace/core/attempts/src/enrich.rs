@@ -47,7 +47,7 @@ pub struct Named {
 #[must_use]
 pub fn name(attempt: &Attempt, node: &Node) -> Named {
     let containers_of = containers_of(attempt, node);
-    // Of several whose probe it can be (`host` of a spec names any address) it is not said to be the one that has the address.
+    // Of several whose probe it can be (`host` of a spec names any address) it is not reported to be the one that has the address.
     let pod =
         if containers_of.is_empty() { node.pods.only_at(attempt.flow.dst.ip()) } else { only_pod(&containers_of) };
     let redirected: Vec<Match<'_>> = match redirected(attempt, node) {
@@ -191,7 +191,7 @@ pub fn netns_ref(inum: Netns, node: &Node) -> NetnsRef {
     NetnsRef { inum, cookie: node.cookie(inum).map(|cookie| cookie.to_string()), name }
 }
 
-/// Matched to a spec; told by the kubelet to be one; or, where the target's specs are not known, made by the prober to an address
+/// Matched to a spec; reported by the kubelet to be one; or, where the target's specs are not known, made by the prober to an address
 /// of a pod of this node or of the node itself (which its host-network pods share).
 fn subject(attempt: &Attempt, node: &Node, probe: Option<&Probe>, pod: Option<&Pod>) -> Subject {
     if probe.is_some() || outcome_was_logged(attempt) {
@@ -226,7 +226,7 @@ mod tests {
     use tracer_core::testing::Stream;
     use tracer_model::event::{AnswerKind, TcpState};
 
-    /// Who may write a pod's spec makes failures at any pod's address: they are not told as that pod's.
+    /// Who may write a pod's spec makes failures at any pod's address: they are not reported as that pod's.
     #[test]
     fn a_probe_that_can_be_another_pod_s_is_nobody_s() {
         let pod = |mut stream: Stream| {

@@ -1,4 +1,4 @@
-//! What lets a flow pass, as the software that made the rule is told it: what is added to its chains by other commands is
+//! What lets a flow pass, as the software that made the rule is reported it: what is added to its chains by other commands is
 //! gone when it loads its rules again.
 
 use super::owner::Owner;
@@ -66,7 +66,7 @@ mod tests {
         Flow { src, dst }
     }
 
-    fn told(owner: &str, chain: &str, policy: bool, hook: &str) -> Option<String> {
+    fn reported(owner: &str, chain: &str, policy: bool, hook: &str) -> Option<String> {
         let rule = FirewallRule { policy, ..rule(chain, RuleVerdict::Drop) };
         allow(by_chain(owner).expect("an owner"), &rule, hook, flow())
     }
@@ -74,7 +74,7 @@ mod tests {
     /// Each was run beside the real one: tests/firewalls_live.rs.
     #[test]
     fn each_hook_of_ufw_has_a_command() {
-        let policy = |hook| told("ufw-", hook, true, hook);
+        let policy = |hook| reported("ufw-", hook, true, hook);
         assert_eq!(policy("INPUT").as_deref(), Some("ufw prepend allow proto tcp from 10.201.0.2 to any port 10250"));
         assert_eq!(
             policy("OUTPUT").as_deref(),
@@ -87,14 +87,14 @@ mod tests {
 
     #[test]
     fn what_comes_before_the_rules_of_a_user_is_not_changed_by_one() {
-        let of = |chain| told("ufw-", chain, false, "INPUT").is_some();
+        let of = |chain| reported("ufw-", chain, false, "INPUT").is_some();
         assert_eq!((of("ufw-user-input"), of("ufw6-reject-input"), of("ufw-skip-to-policy-input")), (true, true, true));
         assert_eq!((of("ufw-not-local"), of("ufw-before-input"), of("cali-INPUT")), (false, false, false));
     }
 
     #[test]
     fn firewalld_takes_it_into_the_zone_that_stopped_it() {
-        let of = |chain, hook| told("IN_public", chain, false, hook).unwrap_or_default();
+        let of = |chain, hook| reported("IN_public", chain, false, hook).unwrap_or_default();
         assert!(
             of("filter_IN_public", "INPUT").starts_with("firewall-cmd --permanent --zone=public --add-rich-rule='")
         );

@@ -33,7 +33,7 @@ pub fn is_elsewhere(change: &LinkChange) -> bool {
 }
 
 /// Network plugins by the name of their process: those of github.com/containernetworking/plugins and of networks in wide
-/// use. `bridge` and `firewall` are other programs' names, too: those are told by their path or their environment.
+/// use. `bridge` and `firewall` are other programs' names, too: those are identified by their path or their environment.
 const PLUGINS: &[&str] = &[
     "loopback",
     "ptp",
@@ -102,7 +102,7 @@ mod tests {
         }
     }
 
-    fn told(change: &LinkChange, path: Option<&str>) -> String {
+    fn reported(change: &LinkChange, path: Option<&str>) -> String {
         let links = ObservationKind::Links(Links { netns: Netns(1), cookie: None, links: Vec::new() });
         let mut node = Node::default();
         node.observe(&Observation { time_boot_ns: 1, kind: links });
@@ -113,24 +113,24 @@ mod tests {
     #[test]
     fn a_plugin_that_came_by_a_path_went_astray() {
         let plugin = change("loopback", "/opt/cni/bin/loopback", None);
-        assert!(told(&plugin, Some("/proc/5029/ns/net")).contains("not the one it meant"));
+        assert!(reported(&plugin, Some("/proc/5029/ns/net")).contains("not the one it meant"));
         let k3s = change("bridge", "/var/lib/rancher/k3s/data/x/bin/cni", Some("/run/netns/cni-1"));
-        assert!(told(&k3s, Some("/run/netns/cni-1")).contains("not the one it meant"));
-        assert!(told(&plugin, None).contains("how it came into this one was not seen"));
+        assert!(reported(&k3s, Some("/run/netns/cni-1")).contains("not the one it meant"));
+        assert!(reported(&plugin, None).contains("how it came into this one was not seen"));
         let elsewhere = LinkChange { netns: Netns(2), ..plugin };
         assert!(
-            told(&elsewhere, Some("/run/netns/cni-1")).contains("ask why"),
+            reported(&elsewhere, Some("/run/netns/cni-1")).contains("ask why"),
             "a pod's link is a plugin's to set down"
         );
     }
 
     #[test]
-    fn of_an_administrator_nothing_is_said_but_what_was_seen() {
+    fn of_an_administrator_nothing_is_reported_but_what_was_seen() {
         let by_hand = change("ip", "/usr/sbin/ip", None);
         let expected = "; then ask why /usr/sbin/ip (pid 5, started by bash (pid 4)) set it down";
-        assert_eq!(told(&by_hand, Some("/run/netns/node")), expected);
+        assert_eq!(reported(&by_hand, Some("/run/netns/node")), expected);
         assert_eq!(
-            told(&change("bridge", "/usr/sbin/bridge", None), None).split_once(" (").map(|it| it.0),
+            reported(&change("bridge", "/usr/sbin/bridge", None), None).split_once(" (").map(|it| it.0),
             Some("; then ask why /usr/sbin/bridge")
         );
     }

@@ -137,7 +137,7 @@ pub fn of_state(time: u64, state: &State) -> Evidence {
     evidence(Hook::InetSockSetState.name(), time, says, fields)
 }
 
-/// An errno in words, the same on every libc: a replay must say what the recording said.
+/// An errno in words, the same on every libc: a replay must say what the recording reported.
 #[must_use]
 pub fn errno_text(errno: i32) -> String {
     format!("{} (os error {errno})", nix::errno::Errno::from_raw(errno).desc())
@@ -163,7 +163,7 @@ pub fn state_name(state: TcpState) -> &'static str {
     }
 }
 
-/// Functions that free a packet only because netfilter said so. 5.10 gives no reason, but its place is
+/// Functions that free a packet only because netfilter reported it. 5.10 gives no reason, but its place is
 /// unambiguous (`net/netfilter/core.c` `nf_hook_slow`; from 6.1 nftables frees inside the chain).
 const NETFILTER_FUNCTIONS: [&str; 2] = ["nf_hook_slow", "nft_do_chain"];
 
@@ -211,7 +211,7 @@ pub fn netfilter_hook(drop: &PacketDrop) -> Option<&'static str> {
     })
 }
 
-/// What the kubelet said of a probe, as evidence.
+/// What the kubelet reported of a probe, as evidence.
 #[must_use]
 pub fn of_outcome(probe: &KubeletProbe) -> Evidence {
     let words = probe.output.as_ref().map_or_else(String::new, |it| format!(": {it}"));

@@ -52,7 +52,7 @@ pub(super) fn timeout_ns(case: &Case<'_>) -> u64 {
 pub(super) fn is_timeout(case: &Case<'_>) -> bool {
     case.attempt
         .kubelet()
-        .is_some_and(|(_, said)| matches!(said.says, ProbeOutput::Timeout | ProbeOutput::TimeoutInBody))
+        .is_some_and(|(_, reported)| matches!(reported.says, ProbeOutput::Timeout | ProbeOutput::TimeoutInBody))
 }
 
 /// The prober closed long after every probe that it can be had timed out: it was late itself, perhaps with its request, too.

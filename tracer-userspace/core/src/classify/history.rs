@@ -82,7 +82,7 @@ pub(super) fn add(case: &Case<'_>, finding: &mut Finding) {
     if finding.outcome != Outcome::Failure || !finding.cause.has(Trait::EndsWithProcess) {
         return;
     }
-    // What is decided long after the attempt is said of its own time.
+    // What is decided long after the attempt is reported of its own time.
     let at = case.attempt.ended.map_or(finding.decided_at, |(end, _)| end.min(finding.decided_at));
     let Some((container, runs)) = lately(case, at) else { return };
     finding.evidence.push(of_runs(case, container, runs, at));
@@ -260,7 +260,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pod_that_is_being_deleted_may_have_ended_as_told() {
+    fn a_pod_that_is_being_deleted_may_have_ended_as_reported() {
         let mut stream = Stream::new();
         stream.http_readiness().listens(POD, 8080, true).listens(POD, 8080, false).deleting();
         stream.connect().reset_sent(SYN, true, None);
@@ -281,7 +281,7 @@ mod tests {
     /// Calico leaves a blackhole route for the address block, Cilium drops what is for an endpoint that it does not know any more.
     #[test]
     fn a_network_that_is_taken_down_with_its_pod_is_no_fault() {
-        let told = |deleting: bool, fail: fn(&mut Stream)| {
+        let noted = |deleting: bool, fail: fn(&mut Stream)| {
             let mut stream = Stream::new();
             stream.http_readiness();
             if deleting {
@@ -295,16 +295,16 @@ mod tests {
             (verdict.cause.name(), verdict.confidence)
         };
         let blackhole: fn(&mut Stream) = |stream| _ = stream.connect_failed(22);
-        assert_eq!(told(false, blackhole), ("route_unreachable", Confidence::Proven));
-        assert_eq!(told(true, blackhole), ("route_unreachable", Confidence::Likely));
+        assert_eq!(noted(false, blackhole), ("route_unreachable", Confidence::Proven));
+        assert_eq!(noted(true, blackhole), ("route_unreachable", Confidence::Likely));
         let neighbour: fn(&mut Stream) =
             |stream| _ = stream.connect().wait_ms(200).inspection(|_| {}).drop(SYN, "NEIGH_FAILED", NODE);
-        assert_eq!(told(false, neighbour), ("neighbour_failure", Confidence::Proven));
-        assert_eq!(told(true, neighbour), ("neighbour_failure", Confidence::Likely));
+        assert_eq!(noted(false, neighbour), ("neighbour_failure", Confidence::Proven));
+        assert_eq!(noted(true, neighbour), ("neighbour_failure", Confidence::Likely));
         let program: fn(&mut Stream) = |stream| _ = stream.connect().drop(SYN, "TC_EGRESS", NODE);
-        assert_eq!(told(true, program), ("network_policy_drop", Confidence::Likely));
+        assert_eq!(noted(true, program), ("network_policy_drop", Confidence::Likely));
         let silence: fn(&mut Stream) = |stream| _ = stream.connect().gives_up();
-        assert_eq!(told(true, silence), ("unexplained", Confidence::Possible));
+        assert_eq!(noted(true, silence), ("unexplained", Confidence::Possible));
         let mut chain = Stream::new();
         chain.http_readiness().deleting().connect().drop(SYN, "NETFILTER_DROP", POD);
         chain
@@ -315,7 +315,7 @@ mod tests {
     }
 
     #[test]
-    fn a_run_that_the_budget_ended_is_told_so() {
+    fn a_run_that_the_budget_ended_is_reported_so() {
         let verdict = refused_after(31, 137, "Error");
         let expected = "container app was restarted 7 times; its last run ended 12 s before with exit code 137 (SIGKILL) after 31 s, as the kubelet ends one that has used up its liveness budget (20 to 30 s, and the grace period)";
         assert_eq!((verdict.cause.name(), row(&verdict).as_str()), ("connection_refused", expected));
@@ -327,10 +327,11 @@ mod tests {
     #[test]
     fn out_of_memory_is_no_probe_s_doing() {
         let verdict = refused_after(31, 137, "OOMKilled");
-        let said = row(&verdict);
-        assert!(said.contains("(OOMKilled: its memory was used up, no probe ended it) after 31 s"), "{said}");
+        let reported = row(&verdict);
+        assert!(reported.contains("(OOMKilled: its memory was used up, no probe ended it) after 31 s"), "{reported}");
         assert!(
-            !said.contains("the kubelet ends") && verdict.remediation.to_string().contains("raise its memory limit")
+            !reported.contains("the kubelet ends")
+                && verdict.remediation.to_string().contains("raise its memory limit")
         );
         assert!(!verdict.remediation.to_string().contains("does not run now"), "{}", verdict.remediation);
     }
@@ -352,17 +353,17 @@ mod tests {
             [(31, 1, "Error"), (31, 0, "Completed"), (5, 137, "Error"), (300, 143, "Error"), (31, 139, "Error")];
         for (ran_s, exit_code, reason) in cases {
             let verdict = refused_after(ran_s, exit_code, reason);
-            let said = row(&verdict);
-            assert!(said.contains(&format!("exit code {exit_code}")), "{said}");
+            let reported = row(&verdict);
+            assert!(reported.contains(&format!("exit code {exit_code}")), "{reported}");
             assert!(
-                !said.contains("the kubelet ends") && !verdict.remediation.to_string().contains("memory"),
-                "{said}"
+                !reported.contains("the kubelet ends") && !verdict.remediation.to_string().contains("memory"),
+                "{reported}"
             );
         }
     }
 
     #[test]
-    fn what_ended_long_ago_is_not_told() {
+    fn what_ended_long_ago_is_not_reported() {
         let mut stream = Stream::new();
         stream.wait_ms(600_000).liveness(10, 3);
         let runs = ended(&mut stream, 31, 137, "Error");
@@ -372,7 +373,7 @@ mod tests {
 
     /// Judged again when it listens at last: its container ended between the two.
     #[test]
-    fn what_ended_after_the_attempt_is_not_told() {
+    fn what_ended_after_the_attempt_is_not_reported() {
         let mut stream = Stream::new();
         stream.wait_ms(600_000).liveness(10, 3).connect().reset_sent(SYN, true, None).gives_up().wait_ms(60_000);
         let runs = ended(&mut stream, 31, 137, "OOMKilled");
@@ -387,15 +388,15 @@ mod tests {
     }
 
     #[test]
-    fn a_container_in_back_off_is_told_whoever_dials_it() {
+    fn a_container_in_back_off_is_reported_whoever_dials_it() {
         let mut stream = Stream::new();
         let message = Some("back-off 5m0s restarting failed container=app".to_owned());
         let waiting = Some(Waiting { reason: Waiting::BACK_OFF.into(), message });
         stream.wait_ms(600_000).http_readiness_on(9090).runs(Runs { restarts: 2, waiting, ..Runs::default() });
         stream.connect().reset_sent(SYN, true, None);
-        let said = row(&stream.verdicts()[0].verdict);
+        let reported = row(&stream.verdicts()[0].verdict);
         let expected = "container app was restarted 2 times; it waits in CrashLoopBackOff: back-off 5m0s restarting failed container=app";
-        assert_eq!(said, expected);
+        assert_eq!(reported, expected);
         let fix = stream.verdicts().remove(0).verdict.remediation;
         assert!(fix.text.ends_with("does not run now: its log shows how it ended"), "{fix}");
         assert!(fix.to_string().ends_with("kubectl logs -n default web -c app --previous"), "{fix}");

@@ -90,7 +90,7 @@ pub fn unmatched(probe: &KubeletProbe, connections: usize, node: &Node) -> (Find
     (found.with_confidence(Confidence::Possible), Unattached { probe: Some(named), k8s, process })
 }
 
-/// The verdict on a probe that was answered with a no on one of so many connections; `None` if that is not what was said.
+/// The verdict on a probe that was answered with a no on one of so many connections; `None` if that is not what was reported.
 #[must_use]
 pub fn answer(probe: &KubeletProbe, connections: usize, node: &Node) -> Option<(Finding, Unattached)> {
     let spec = container(probe, node).and_then(|it| it.probes.iter().find(|spec| spec.probe_type == probe.probe_type));
@@ -110,7 +110,7 @@ pub fn answer(probe: &KubeletProbe, connections: usize, node: &Node) -> Option<(
         HANDLER => kubectl::and_log(&named.k8s, false, fix.into()),
         _ => fix.into(),
     };
-    Some((told(Cause::AppStatusFailure, of_outcome(probe), summary, fix), named))
+    Some((noted(Cause::AppStatusFailure, of_outcome(probe), summary, fix), named))
 }
 
 /// The container that is named, if it is known.
@@ -153,10 +153,10 @@ fn exec(probe: &KubeletProbe, spec: Option<&ExecSpec>, k8s: &K8s) -> Finding {
         Cause::ExecTimeout => cause.fix(),
         _ => failed(probe, k8s),
     };
-    told(cause, of_outcome(probe), summary, fix)
+    noted(cause, of_outcome(probe), summary, fix)
 }
 
-/// The kubelet throws the result away: no failure of the probe, and no success. What never runs is told as a failure all the
+/// The kubelet throws the result away: no failure of the probe, and no success. What never runs is reported as a failure all the
 /// same, since nobody else does.
 fn errored(probe: &KubeletProbe, k8s: &K8s, deleting: bool) -> Finding {
     let (cause, what) = match probe.says {
@@ -185,7 +185,7 @@ fn errored(probe: &KubeletProbe, k8s: &K8s, deleting: bool) -> Finding {
         true => (Outcome::Noise, of_an_end(probe, k8s)),
         false => (Outcome::Failure, never_run(cause, probe, k8s)),
     };
-    Finding { outcome, ..told(cause, of_outcome(probe), summary, fix) }
+    Finding { outcome, ..noted(cause, of_outcome(probe), summary, fix) }
 }
 
 /// What stays as it was, since nothing was counted.
@@ -199,7 +199,7 @@ const fn unchanged(probe_type: ProbeType) -> &'static str {
 
 /// Says of an attempt that the kubelet ignored what came of it: it neither changes the cause nor how sure that is.
 pub(super) fn add_ignored(case: &Case<'_>, finding: &mut Finding) {
-    if case.attempt.kubelet().is_some_and(|(_, said)| !said.is_counted()) {
+    if case.attempt.kubelet().is_some_and(|(_, reported)| !reported.is_counted()) {
         finding.summary += "; the kubelet ignores this result (it counts neither way)";
     }
 }
@@ -250,8 +250,13 @@ fn never_run(cause: Cause, probe: &KubeletProbe, k8s: &K8s) -> Remediation {
         return cause.fix();
     }
     if is_without_runtime(probe) {
-        return Remediation::from("Nothing to fix where the runtime restarts: the kubelet asks again by itself. Else see why it ended")
-            .run([Command::on_node("systemctl status containerd crio"), Command::on_node("journalctl -u containerd -u crio")]);
+        return Remediation::from(
+            "Nothing to fix where the runtime restarts: the kubelet asks again by itself. Else see why it ended",
+        )
+        .run([
+            Command::on_node("systemctl status containerd crio"),
+            Command::on_node("journalctl -u containerd -u crio"),
+        ]);
     }
     let image = || Remediation::from("put its program into the image, or correct the command");
     let fix = not_started_for(probe).map_or_else(image, NotStarted::remediation);
@@ -274,7 +279,7 @@ fn failed(probe: &KubeletProbe, k8s: &K8s) -> Remediation {
 }
 
 /// What the kubelet says is its word: no event of the kernel carries it.
-fn told(cause: Cause, seen: Evidence, summary: String, fix: impl Into<Remediation>) -> Finding {
+fn noted(cause: Cause, seen: Evidence, summary: String, fix: impl Into<Remediation>) -> Finding {
     Finding::failure(cause, vec![seen], summary, fix).with_confidence(Confidence::Likely)
 }
 
@@ -305,11 +310,11 @@ const fn kind(probe: &KubeletProbe) -> &'static str {
     probe.probe_type.name()
 }
 
-/// The names of a pod, as far as they were said or are known.
+/// The names of a pod, as far as they were reported or are known.
 pub(super) fn k8s(named: &PodRef, container: Option<&String>, node: &Node) -> K8s {
     let known = pod(named, node);
     let or_known =
-        |said: &Option<String>, get: fn(&Pod) -> &Option<String>| said.clone().or_else(|| get(known?).clone());
+        |reported: &Option<String>, get: fn(&Pod) -> &Option<String>| reported.clone().or_else(|| get(known?).clone());
     K8s {
         namespace: or_known(&named.namespace, |it| &it.namespace),
         pod_name: or_known(&named.name, |it| &it.name),
@@ -323,7 +328,7 @@ pub(super) fn kubelet(pid: Option<u32>) -> Option<Process> {
     pid.map(|pid| Process { pid, comm: "kubelet".to_owned() })
 }
 
-/// The pod itself waits. That the runtime has no network is said of every pod that the kubelet looks at, also of those
+/// The pod itself waits. That the runtime has no network is reported of every pod that the kubelet looks at, also of those
 /// that run and have theirs.
 #[must_use]
 pub fn concerns(failure: &SandboxFailure, node: &Node) -> bool {
@@ -355,7 +360,7 @@ pub fn sandbox(failure: &SandboxFailure, node: &Node) -> (Finding, Unattached) {
     let says = format!("the kubelet could not make the sandbox: {}", failure.words);
     let seen = evidence("kubelet", failure.written_boot_ns, says, json!({ "cause": failure.cause }));
     let named = Unattached { probe: None, k8s, process: kubelet(failure.pid) };
-    (told(Cause::CniNotReady, seen, summary, fix), named)
+    (noted(Cause::CniNotReady, seen, summary, fix), named)
 }
 
 #[cfg(test)]
@@ -397,8 +402,8 @@ mod tests {
             (ProbeOutput::Other, "rpc error: code = Unavailable desc = closing", true, Outcome::Failure),
             (ProbeOutput::CommandTimeout, "command timed out", false, Outcome::Failure),
         ] {
-            let told = errored(says, words, deleting);
-            let (verdict, summary) = (&told.verdict, &told.verdict.summary);
+            let noted = errored(says, words, deleting);
+            let (verdict, summary) = (&noted.verdict, &noted.verdict.summary);
             assert_eq!((verdict.outcome, verdict.confidence), (outcome, Confidence::Likely), "{words}");
             assert_ne!(verdict.cause.name(), "exec_not_run", "{words}");
             assert!(!summary.contains("ended with an error"), "{summary}");
@@ -407,7 +412,7 @@ mod tests {
                 "{summary}"
             );
             assert_eq!(summary.contains("the pod is being deleted"), deleting, "{summary}");
-            assert_eq!(told.kubelet.and_then(|it| it.output).as_deref(), Some(words));
+            assert_eq!(noted.kubelet.and_then(|it| it.output).as_deref(), Some(words));
             assert!(verdict.evidence[0].text.contains("errored, a result that it ignores"));
         }
         assert!(
@@ -440,7 +445,7 @@ mod tests {
 
     /// `Readiness probe errored and resulted in failure state`: `DoHTTPProbe` returns the error of a body as one (pkg/probe/http).
     #[test]
-    fn an_answer_whose_body_does_not_end_is_not_said_to_be_ignored() {
+    fn an_answer_whose_body_does_not_end_is_not_reported_to_be_ignored() {
         let errored = |says| {
             let mut stream = Stream::new();
             stream.http_readiness().connect().established().wait_ms(1_000);

@@ -77,8 +77,8 @@ mod tests {
         stream
     }
 
-    /// What is said: the kind of the probe, its failures in a row, and whether the hook is spoken of.
-    fn said(verdicts: &[VerdictBody]) -> Vec<(Option<ProbeType>, Option<u32>, bool)> {
+    /// What is reported: the kind of the probe, its failures in a row, and whether the hook is spoken of.
+    fn reported(verdicts: &[VerdictBody]) -> Vec<(Option<ProbeType>, Option<u32>, bool)> {
         let of = |it: &VerdictBody| {
             let (probe, text) = (it.probe.as_ref().expect("a probe"), &it.verdict.summary);
             assert_eq!(
@@ -103,7 +103,7 @@ mod tests {
         let verdicts = stream.verdicts();
         let expected =
             [(None, None, true), (READINESS, Some(1), false), (None, None, true), (READINESS, Some(2), false)];
-        assert_eq!(said(&verdicts), expected);
+        assert_eq!(reported(&verdicts), expected);
         let probe = verdicts[0].probe.as_ref().expect("a probe");
         assert_eq!((probe.timeout_s, probe.period_s, probe.path.as_deref()), (None, None, None), "a hook has none");
         assert_eq!(probe.scheme.as_deref(), Some("http"));
@@ -117,34 +117,34 @@ mod tests {
         waiting.connect().established().wait_ms(1_000);
         waiting.state(TcpState::Established, TcpState::FinWait1, 0, (100, 101, 0));
         for stream in [connecting, waiting] {
-            assert_eq!(said(&stream.verdicts()), [(READINESS, Some(1), false)]);
+            assert_eq!(reported(&stream.verdicts()), [(READINESS, Some(1), false)]);
         }
         let mut waited_out = shared(HookType::PreStop);
         waited_out.connect().wait_ms(127_000).state(TcpState::SynSent, TcpState::Close, 110, (0, 0, 0));
-        assert_eq!(said(&waited_out.verdicts()), [(None, None, true)], "the kernel gave up, not the prober");
+        assert_eq!(reported(&waited_out.verdicts()), [(None, None, true)], "the kernel gave up, not the prober");
         let mut no_port = shared(HookType::PreStop);
         no_port.connect().no_port(99);
-        assert_eq!(said(&no_port.verdicts()), [(None, None, true)], "connect() failed");
+        assert_eq!(reported(&no_port.verdicts()), [(None, None, true)], "connect() failed");
     }
 
     /// The socket dials on: a kubelet of 1.32 and newer does not close it when its probe times out.
     #[test]
     fn a_hook_has_no_timeout() {
-        let told_of_next = |after_ms: u64| {
+        let reported_of_next = |after_ms: u64| {
             let mut stream = shared(HookType::PreStop);
             refused(&mut stream, 100).wait_ms(after_ms);
             stream.again(101).connect().wait_ms(1_150).push(ObservationKind::Tick);
-            said(&stream.verdicts()[1..])
+            reported(&stream.verdicts()[1..])
         };
-        assert_eq!(told_of_next(10_000), [(READINESS, Some(1), false)]);
-        assert!(told_of_next(3_000).is_empty(), "it may be the hook, which waits");
+        assert_eq!(reported_of_next(10_000), [(READINESS, Some(1), false)]);
+        assert!(reported_of_next(3_000).is_empty(), "it may be the hook, which waits");
     }
 
     #[test]
     fn the_kubelet_s_word_names_the_probe() {
         let mut stream = shared(HookType::PreStop);
         refused(&mut stream, 100).kubelet(ProbeOutput::Network);
-        let kinds: Vec<_> = said(&stream.verdicts()).iter().map(|(kind, _, of_hook)| (*kind, *of_hook)).collect();
+        let kinds: Vec<_> = reported(&stream.verdicts()).iter().map(|(kind, _, of_hook)| (*kind, *of_hook)).collect();
         assert_eq!(kinds, [(None, true)], "the kubelet's words alone revise nothing");
     }
 
@@ -153,10 +153,10 @@ mod tests {
         let mut stream = shared(HookType::PreStop);
         assert!(answered(&mut stream, 100, 404).causes().is_empty());
         answered(stream.wait_ms(10_000), 101, 404);
-        assert_eq!(said(&stream.verdicts()), [(READINESS, Some(1), false)], "a period later");
-        let mut told = shared(HookType::PreStop);
-        answered(&mut told, 100, 503).kubelet(ProbeOutput::Status(503));
-        assert_eq!(said(&told.verdicts()), [(READINESS, None, false)], "the kubelet took it for a failure");
+        assert_eq!(reported(&stream.verdicts()), [(READINESS, Some(1), false)], "a period later");
+        let mut noted = shared(HookType::PreStop);
+        answered(&mut noted, 100, 503).kubelet(ProbeOutput::Status(503));
+        assert_eq!(reported(&noted.verdicts()), [(READINESS, None, false)], "the kubelet took it for a failure");
         let mut tls = shared(HookType::PreStop);
         tls.connect().established().answer(AnswerKind::Tls, None);
         tls.state(TcpState::Established, TcpState::FinWait1, 0, (100, 101, 200));
@@ -189,9 +189,9 @@ mod tests {
         for conn in 100..104 {
             refused(&mut stream, conn).wait_ms(1_000);
         }
-        let told: Vec<_> = stream.verdicts().iter().map(|it| (it.verdict.cause, it.verdict.confidence)).collect();
+        let noted: Vec<_> = stream.verdicts().iter().map(|it| (it.verdict.cause, it.verdict.confidence)).collect();
         let (early, spent) = ((Cause::NotListeningYet, Confidence::Likely), Cause::StartupBudgetExceeded);
-        assert_eq!(told, [early, early, (spent, Confidence::Likely), (spent, Confidence::Proven)]);
+        assert_eq!(noted, [early, early, (spent, Confidence::Likely), (spent, Confidence::Proven)]);
     }
 
     #[test]
@@ -199,15 +199,15 @@ mod tests {
         let mut stream = Stream::to("10.88.0.2:9000");
         stream.http_readiness_on(8080).second_container().lifecycle(HookType::PreStop, 9000);
         refused(&mut stream, 100);
-        let told = stream.verdicts().remove(0);
+        let noted = stream.verdicts().remove(0);
         assert_eq!(
-            (told.subject, told.probe, told.verdict.cause.name()),
+            (noted.subject, noted.probe, noted.verdict.cause.name()),
             (Subject::Connection, None, "connection_refused")
         );
-        assert_eq!(told.k8s.and_then(|k8s| k8s.container_name).as_deref(), Some("app"));
+        assert_eq!(noted.k8s.and_then(|k8s| k8s.container_name).as_deref(), Some("app"));
         let words = "; container app's preStop hook dials this port, and no probe sends a request there: if a preStop hook fails, its container is ended all the same (Event FailedPreStopHook)";
-        assert!(told.verdict.summary.ends_with(words), "{}", told.verdict.summary);
-        assert!(told.verdict.evidence.iter().any(|it| it.text == "container app's preStop hook asks http :9000/stop"));
+        assert!(noted.verdict.summary.ends_with(words), "{}", noted.verdict.summary);
+        assert!(noted.verdict.evidence.iter().any(|it| it.text == "container app's preStop hook asks http :9000/stop"));
         answered(&mut stream, 101, 404);
         assert_eq!(stream.causes().len(), 1, "any status is well");
     }
@@ -219,9 +219,9 @@ mod tests {
         stream.connect().established().state(TcpState::Established, TcpState::FinWait1, 0, (0, 1, 0)).wait_ms(10_000);
         stream.again(100).connect().established().state(TcpState::Established, TcpState::CloseWait, 0, (100, 101, 1));
         stream.state(TcpState::CloseWait, TcpState::LastAck, 0, (100, 101, 1));
-        let told = stream.verdicts().remove(0);
-        assert_eq!((told.verdict.cause.name(), told.subject), ("closed_without_answer", Subject::Connection));
-        assert!(told.verdict.summary.contains("no probe sends a request there"), "{}", told.verdict.summary);
+        let noted = stream.verdicts().remove(0);
+        assert_eq!((noted.verdict.cause.name(), noted.subject), ("closed_without_answer", Subject::Connection));
+        assert!(noted.verdict.summary.contains("no probe sends a request there"), "{}", noted.verdict.summary);
         refused(stream.wait_ms(13_000), 101);
         assert_eq!(stream.verdicts()[1].probe.as_ref().and_then(|it| it.handler), None, "either");
     }
@@ -232,9 +232,9 @@ mod tests {
         let mut stream = Stream::new();
         stream.exec_readiness().at_target().lifecycle(HookType::PostStart, 8080);
         refused(&mut stream, 100);
-        let told = stream.verdicts().remove(0);
-        assert_eq!((told.subject, told.probe), (Subject::Connection, None));
-        assert!(told.verdict.summary.contains("(Event FailedPostStartHook)"), "{}", told.verdict.summary);
+        let noted = stream.verdicts().remove(0);
+        assert_eq!((noted.subject, noted.probe), (Subject::Connection, None));
+        assert!(noted.verdict.summary.contains("(Event FailedPostStartHook)"), "{}", noted.verdict.summary);
     }
 
     /// The readiness probe of another port fails in the same moment.

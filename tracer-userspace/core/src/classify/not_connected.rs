@@ -108,13 +108,13 @@ mod tests {
         r#"Get "http://10.88.0.2:8080": proxyconnect tcp: dial tcp 10.0.0.9:3128: connect: connection refused"#;
     const NO_NAME: &str = r#"Get "http://web.shop:8080": dial tcp: lookup: no such host"#;
 
-    fn told(stream: &Stream) -> Vec<(&'static str, Option<String>)> {
+    fn reported(stream: &Stream) -> Vec<(&'static str, Option<String>)> {
         let words = |it: VerdictBody| (it.verdict.cause.name(), it.kubelet.and_then(|it| it.output));
         stream.verdicts().into_iter().map(words).collect()
     }
 
     #[test]
-    fn a_probe_that_dialled_nobody_is_told_by_the_kubelet_s_words() {
+    fn a_probe_that_dialled_nobody_is_reported_by_the_kubelet_s_words() {
         for (words, summary, fix) in [
             (NO_FILES, "as the kubelet says: socket: too many open files", "restart it: ls /proc/100/fd"),
             (NO_NAME, "as the kubelet says: lookup: no such host", "getent hosts NAME"),
@@ -123,7 +123,7 @@ mod tests {
         ] {
             let mut stream = Stream::new();
             stream.http_readiness().kubelet_messages(ProbeType::Readiness, words);
-            assert_eq!(told(&stream), [("kubelet_client_error", Some(words.to_owned()))]);
+            assert_eq!(reported(&stream), [("kubelet_client_error", Some(words.to_owned()))]);
             let verdict = stream.verdicts().remove(0).verdict;
             assert_eq!(verdict.confidence, Confidence::Likely);
             let container_of =
@@ -146,21 +146,21 @@ mod tests {
         stream.state(TcpState::Established, TcpState::FinWait1, 0, (100, 101, 200)).wait_ms(10);
         stream.kubelet_messages(ProbeType::Readiness, NO_FILES).wait_ms(900);
         stream.kubelet_messages(ProbeType::Readiness, NO_FILES).wait_ms(10).again(9).connect().established();
-        assert_eq!(told(&stream).len(), 2, "{:?}", told(&stream));
+        assert_eq!(reported(&stream).len(), 2, "{:?}", reported(&stream));
     }
 
     #[test]
     fn what_a_command_may_have_printed_or_was_dialled_says_nothing() {
         let mut unknown = Stream::new();
         unknown.kubelet_messages(ProbeType::Readiness, "dial tcp 10.0.0.5:5432: socket: too many open files");
-        assert_eq!(told(&unknown).len(), 1);
+        assert_eq!(reported(&unknown).len(), 1);
         assert!(
             !unknown.verdicts()[0].verdict.remediation.to_string().contains("file descriptor"),
             "it may be a command's"
         );
         let mut command = Stream::new();
         command.exec_readiness().kubelet_messages(ProbeType::Readiness, NO_NAME);
-        assert_eq!(told(&command), [("exec_failed", None)]);
+        assert_eq!(reported(&command), [("exec_failed", None)]);
         for target_service in [
             "dial tcp 10.88.0.2:8080: connect: connection refused",
             "dial tcp: lookup: dial tcp 10.96.0.10:53: connect: connection refused",
@@ -179,8 +179,8 @@ mod tests {
     fn where_another_address_was_dialled_its_verdict_is_the_one() {
         let mut stream = Stream::new();
         stream.http_readiness().connect().state(TcpState::SynSent, TcpState::Close, 111, (0, 0, 0)).wait_ms(10);
-        let attempt = told(&stream);
+        let attempt = reported(&stream);
         stream.kubelet_messages(ProbeType::Readiness, "dial tcp [::1]:8080: socket: too many open files");
-        assert!(attempt.len() == 1 && told(&stream) == attempt, "{:?}", told(&stream));
+        assert!(attempt.len() == 1 && reported(&stream) == attempt, "{:?}", reported(&stream));
     }
 }

@@ -45,7 +45,7 @@ mod tests {
     use tracer_model::event::{ObservationKind, Pod};
     use tracer_model::record::Confidence;
 
-    fn told(other: impl FnOnce(&mut Pod), ends: bool) -> tracer_model::record::Verdict {
+    fn reported(other: impl FnOnce(&mut Pod), ends: bool) -> tracer_model::record::Verdict {
         let mut stream = Stream::new();
         stream.http_readiness().pod_without_specs("10.88.0.2");
         if let Some(ObservationKind::Pods(pods)) = stream.observations.last_mut().map(|it| &mut it.kind) {
@@ -61,7 +61,7 @@ mod tests {
     /// kubernetes#43910: after a restart addresses were given a second time.
     #[test]
     fn an_address_of_two_pods_proves_nothing_of_either() {
-        let both = told(|_| {}, false);
+        let both = reported(|_| {}, false);
         assert_eq!((both.cause.name(), both.confidence), ("connection_refused", Confidence::Likely));
         let words = "; pods default/web and new both have 10.88.0.2: either may be the one that was reached";
         assert!(both.summary.contains(words), "{}", both.summary);
@@ -75,14 +75,14 @@ mod tests {
 
     #[test]
     fn a_pod_that_ends_or_is_the_node_s_own_or_is_only_listed_shares_no_address() {
-        let ended = told(|pod| pod.netns = Some(POD), true);
+        let ended = reported(|pod| pod.netns = Some(POD), true);
         let others: [fn(&mut Pod); 4] = [
             |pod| pod.deleting = true,
             |pod| pod.host_network = true,
             |pod| pod.name = None,
             |pod| pod.netns = Some(POD),
         ];
-        for one in others.map(|fill| told(fill, false)).into_iter().chain([ended]) {
+        for one in others.map(|fill| reported(fill, false)).into_iter().chain([ended]) {
             assert!(one.confidence == Confidence::Proven && !one.summary.contains("both have"), "{}", one.summary);
         }
     }

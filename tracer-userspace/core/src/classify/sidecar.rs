@@ -26,7 +26,7 @@ struct Answerer {
 pub(super) fn add(case: &Case<'_>, status: Option<u16>, finding: Finding) -> Finding {
     let Some(status) = status else { return finding };
     match by_pilot_agent(case).or_else(|| by_proxy(case, status)) {
-        Some(answerer) => answerer.told(finding),
+        Some(answerer) => answerer.reported(finding),
         None => finding,
     }
 }
@@ -41,7 +41,7 @@ pub(super) fn add_close(case: &Case<'_>, finding: Finding) -> Finding {
 }
 
 impl Answerer {
-    fn told(self, finding: Finding) -> Finding {
+    fn reported(self, finding: Finding) -> Finding {
         Finding {
             confidence: finding.confidence.min(Confidence::Likely),
             summary: format!("{}; {}", finding.summary, self.says),
@@ -139,10 +139,10 @@ mod tests {
     /// linkerd/linkerd2#6027: 502 by linkerd-proxy.
     #[test]
     fn a_proxy_may_answer_for_want_of_the_application() {
-        let told = |proxy: &str, status: u16| answered(Stream::new().http_readiness().container_too(proxy), status);
+        let reported = |proxy: &str, status: u16| answered(Stream::new().http_readiness().container_too(proxy), status);
         for proxy in super::PROXIES {
             for status in [403, 502, 503, 504] {
-                let verdict = told(proxy, status);
+                let verdict = reported(proxy, status);
                 let says = format!("; the answer may be that of {proxy}, which need not have reached the application");
                 assert_eq!(verdict.confidence, Confidence::Likely);
                 assert!(verdict.summary.ends_with(&says), "{}", verdict.summary);
@@ -152,9 +152,9 @@ mod tests {
                     verdict.remediation
                 );
             }
-            assert_eq!(told(proxy, 500).confidence, Confidence::Proven, "a proxy has other words for it");
+            assert_eq!(reported(proxy, 500).confidence, Confidence::Proven, "a proxy has other words for it");
         }
-        assert_eq!(told("sidecar", 503).confidence, Confidence::Proven);
+        assert_eq!(reported("sidecar", 503).confidence, Confidence::Proven);
     }
 
     #[test]
@@ -188,7 +188,7 @@ mod tests {
 
     /// HTTPS: the kubelet's word, which is likely at most already.
     #[test]
-    fn it_is_said_of_what_only_the_kubelet_can_read() {
+    fn it_is_reported_of_what_only_the_kubelet_can_read() {
         let mut stream = Stream::new();
         stream.https_readiness().container_too("istio-proxy").connect().established();
         stream.state(TcpState::Established, TcpState::FinWait1, 0, (100, 101, 200)).kubelet(ProbeOutput::Status(503));

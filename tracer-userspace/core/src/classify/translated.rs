@@ -81,8 +81,8 @@ mod tests {
             (drop.reason, drop.via) = (Some("QDISC_DROP".into()), Via::Socket);
             drop.flow.src = ([169, 254, 7, 127], 61_234).into();
         });
-        let told = stream.gives_up().verdicts();
-        assert_eq!(told.first().and_then(|it| it.src).and_then(|it| it.port), Some(40_000), "{told:?}");
+        let reported = stream.gives_up().verdicts();
+        assert_eq!(reported.first().and_then(|it| it.src).and_then(|it| it.port), Some(40_000), "{reported:?}");
     }
 
     #[test]

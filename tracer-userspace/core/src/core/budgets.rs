@@ -1,4 +1,4 @@
-//! Probes that still succeed and soon may not: answers that take most of the timeout. Told once, and once more when it
+//! Probes that still succeed and soon may not: answers that take most of the timeout. Reported once, and once more when it
 //! is over.
 
 use std::collections::VecDeque;
@@ -21,7 +21,7 @@ const KEPT: usize = 64;
 const EVERY: usize = 32;
 /// Probes that are remembered.
 const MAX_KEPT: usize = 4096;
-/// The share of the timeout above which 95 % of the answers are told of, and below which that is over.
+/// The share of the timeout above which 95 % of the answers are reported, and below which that is over.
 const TIGHT: (f64, f64) = (0.5, 0.35);
 
 /// What was observed of each probe, and of starts.
@@ -48,7 +48,7 @@ struct Quantiles {
 }
 
 impl Budgets {
-    /// A verdict on an attempt was said for the first time.
+    /// A verdict on an attempt was reported for the first time.
     pub(super) fn failed(&mut self, attempt: &Attempt, node: &Node, finding: &Finding) {
         self.starts.failed(attempt, node, finding);
     }
@@ -147,7 +147,7 @@ mod tests {
     }
 
     #[test]
-    fn answers_near_the_timeout_are_told_once_and_their_end_once() {
+    fn answers_near_the_timeout_are_reported_once_and_their_end_once() {
         let (slow, quick) = (vec![800; 48], vec![5; 96]);
         assert_eq!(answers(&slow), [Status::Warn]);
         assert_eq!(answers(&[slow, quick].concat()), [Status::Warn, Status::Ok]);

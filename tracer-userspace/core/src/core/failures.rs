@@ -69,7 +69,7 @@ impl Failures {
     /// An attempt was refused.
     fn refused(&mut self, attempt: &Attempt, node: &Node, is_retry: bool) {
         let other = enrich::other_reason(attempt, node).is_some();
-        // The first dial of a pod by a process with an API server in it cannot be told from that one's.
+        // The first dial of a pod by a process with an API server in it cannot be distinguished from that one's.
         if other && !enrich::has_api_server(attempt) {
             return;
         }
@@ -128,7 +128,7 @@ impl Core {
     }
 
     /// Failures in a row of this probe, this attempt included; not of what need not be a probe, nor where several probes fit and
-    /// nobody said which it was: theirs would be added up.
+    /// nobody reported which it was: theirs would be added up.
     pub(super) fn count_failure(&mut self, conn: ConnId, named: &Named, finding: &Finding) -> Option<u32> {
         if finding.outcome != Outcome::Failure {
             return None;
@@ -178,8 +178,8 @@ fn unheard(attempt: &Attempt, named: &Named, node: &Node) -> Option<Option<u64>>
     if !enrich::is_one_of_several(attempt, node) {
         return Some(None);
     }
-    let (_, said) = attempt.kubelet().filter(|(_, said)| !said.is_event())?;
-    let probe = named.probe.as_ref().filter(|it| it.probe_type == Some(said.probe_type))?;
+    let (_, reported) = attempt.kubelet().filter(|(_, reported)| !reported.is_event())?;
+    let probe = named.probe.as_ref().filter(|it| it.probe_type == Some(reported.probe_type))?;
     let longest_s = u64::from(probe.period_s?.max(probe.timeout_s.unwrap_or_default()));
     Some(Some(longest_s * 1_500_000_000))
 }

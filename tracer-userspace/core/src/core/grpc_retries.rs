@@ -129,7 +129,7 @@ impl Core {
     }
 }
 
-/// The server had not said a word of HTTP/2, and the kubelet has not said that the probe failed.
+/// The server had not reported a word of HTTP/2, and the kubelet has not reported that the probe failed.
 fn is_unheard(attempt: &Attempt) -> bool {
     let in_another = attempt.answer().is_some_and(|(_, it)| it.kind == AnswerKind::Http || it.kind.is_tls());
     (in_another || attempt.received().is_none_or(|n| n == 0)) && attempt.kubelet().is_none()
@@ -198,14 +198,14 @@ mod tests {
 
     /// HTTP/2 frames of a `grpc.health.v1` answer are not read: SERVING and NOT_SERVING look alike.
     #[test]
-    fn an_answer_is_not_said_to_be_a_yes() {
+    fn an_answer_is_not_reported_to_be_a_yes() {
         let pardoned = answered_after(5, &[1_000]).verdicts().remove(0).verdict;
-        let said = format!("{} {}", pardoned.summary, pardoned.remediation);
+        let reported = format!("{} {}", pardoned.summary, pardoned.remediation);
         assert!(
-            said.contains("whether with a yes is not seen") && said.contains("Nothing for this connection"),
-            "{said}"
+            reported.contains("whether with a yes is not seen") && reported.contains("Nothing for this connection"),
+            "{reported}"
         );
-        assert!(!said.contains("succe"), "{said}");
+        assert!(!reported.contains("succe"), "{reported}");
     }
 
     /// Dials at 0, 1 and 2.6 s, a timeout of 3 s, and the next attempt of the probe at 5 s.
@@ -248,7 +248,7 @@ mod tests {
 
     /// Who begins to listen is seen before the dial that succeeds.
     #[test]
-    fn a_refusal_that_was_told_to_be_too_early_is_taken_back() {
+    fn a_refusal_that_was_reported_to_be_too_early_is_taken_back() {
         let mut stream = Stream::new();
         stream.grpc_readiness(5);
         refused(&mut stream, 100, 400);

@@ -1,4 +1,4 @@
-//! What the kubelet said lately. Its log and its Events say the same: it is told once, and the log is preferred.
+//! What the kubelet reported lately. Its log and its Events say the same: it is reported once, and the log is preferred.
 
 use std::collections::VecDeque;
 
@@ -15,7 +15,7 @@ const MAX_MESSAGES: usize = 1024;
 const KEPT_NS: u64 = 120_000_000_000;
 /// The kubelet makes the Event after it wrote the line.
 const MARGIN_NS: u64 = 50_000_000;
-/// A pod without network is told again after this.
+/// A pod without network is reported again after this.
 const SANDBOX_AGAIN_NS: u64 = 300_000_000_000;
 /// Pods without network remembered.
 const MAX_SANDBOXES: usize = 1024;
@@ -27,20 +27,20 @@ struct KubeletMessage {
     container: Option<String>,
     probe_type: ProbeType,
     is_event: bool,
-    /// First and last instant at which it can have been said.
-    said: (u64, u64),
+    /// First and last instant at which it can have been reported.
+    reported: (u64, u64),
 }
 
 /// The last of them.
 #[derive(Debug, Default)]
 pub(super) struct KubeletMessages {
     heard: VecDeque<KubeletMessage>,
-    /// When a pod without network was last told of.
+    /// When a pod without network was last reported.
     sandboxes: Recent<(PodRef, SandboxCause), u64, MAX_SANDBOXES>,
 }
 
 impl KubeletMessages {
-    /// The other of the two sources has said it.
+    /// The other of the two sources has reported it.
     pub(super) fn know(&self, probe: &KubeletProbe) -> bool {
         let word = KubeletMessage::of(probe);
         self.heard.iter().any(|it| it.is_same(&word))
@@ -49,14 +49,14 @@ impl KubeletMessages {
     /// Takes note of a word that was of use, or that is the log's: it is always exact.
     pub(super) fn note(&mut self, probe: &KubeletProbe) {
         let word = KubeletMessage::of(probe);
-        let old = word.said.0.saturating_sub(KEPT_NS);
-        while self.heard.len() >= MAX_MESSAGES || self.heard.front().is_some_and(|it| it.said.1 < old) {
+        let old = word.reported.0.saturating_sub(KEPT_NS);
+        while self.heard.len() >= MAX_MESSAGES || self.heard.front().is_some_and(|it| it.reported.1 < old) {
             self.heard.pop_front();
         }
         self.heard.push_back(word);
     }
 
-    /// A pod has no network yet: told once for each cause, and again when it lasts.
+    /// A pod has no network yet: reported once for each cause, and again when it lasts.
     pub(super) fn sandbox(&mut self, failure: &SandboxFailure, node: &Node, time: u64) -> Option<Decision> {
         let is_new = kubelet::concerns(failure, node) && self.is_new(failure, time);
         let (finding, named) = is_new.then(|| kubelet::sandbox(failure, node))?;
@@ -82,14 +82,14 @@ impl KubeletMessage {
             container: probe.container.clone(),
             probe_type: probe.probe_type,
             is_event: probe.is_event(),
-            said: (probe.written_boot_ns, probe.written_until()),
+            reported: (probe.written_boot_ns, probe.written_until()),
         }
     }
 
-    /// The same failure, told by the other source.
+    /// The same failure, reported by the other source.
     fn is_same(&self, other: &Self) -> bool {
-        let overlap = self.said.0 <= other.said.1.saturating_add(MARGIN_NS)
-            && other.said.0 <= self.said.1.saturating_add(MARGIN_NS);
+        let overlap = self.reported.0 <= other.reported.1.saturating_add(MARGIN_NS)
+            && other.reported.0 <= self.reported.1.saturating_add(MARGIN_NS);
         self.is_event != other.is_event && overlap && self.is_of_same_probe(other)
     }
 
@@ -108,9 +108,9 @@ mod tests {
     };
     use tracer_model::record::{Confidence, VerdictBody};
 
-    fn told(stream: &Stream) -> Vec<(String, bool)> {
-        let told = |v: &VerdictBody| (v.verdict.cause.name().to_owned(), v.kubelet.is_some());
-        stream.verdicts().iter().map(told).collect()
+    fn noted(stream: &Stream) -> Vec<(String, bool)> {
+        let noted = |v: &VerdictBody| (v.verdict.cause.name().to_owned(), v.kubelet.is_some());
+        stream.verdicts().iter().map(noted).collect()
     }
 
     /// Within one second.
@@ -126,15 +126,15 @@ mod tests {
     fn an_event_is_joined_where_its_second_holds_one_attempt() {
         let mut stream = Stream::new();
         stream.http_readiness().connect().gives_up().wait_ms(300).kubelet_event(ProbeOutput::Timeout, 800);
-        assert_eq!(told(&stream), [("unexplained".to_owned(), false)]);
+        assert_eq!(noted(&stream), [("unexplained".to_owned(), false)]);
         assert_eq!(stream.joined(), [(7, ProbeOutput::Timeout)]);
         let mut encrypted = Stream::new();
         encrypted.http_readiness().connect().established();
         encrypted.state(TcpState::Established, TcpState::FinWait1, 0, (100, 101, 200));
         encrypted.wait_ms(300).kubelet_event(ProbeOutput::Status(503), 900);
-        assert_eq!(told(&encrypted), [("app_status_failure".to_owned(), true)]);
-        let said = encrypted.verdicts()[0].kubelet.clone().and_then(|it| it.event_count);
-        assert_eq!(said, Some(3));
+        assert_eq!(noted(&encrypted), [("app_status_failure".to_owned(), true)]);
+        let reported = encrypted.verdicts()[0].kubelet.clone().and_then(|it| it.event_count);
+        assert_eq!(reported, Some(3));
     }
 
     /// Each second one, of which the kernel cannot see that it failed.
@@ -146,7 +146,7 @@ mod tests {
         stream.again(9).connect().established();
         stream.state(TcpState::Established, TcpState::FinWait1, 0, (100, 101, 200));
         stream.wait_ms(300).kubelet_event(ProbeOutput::Status(503), 700);
-        assert_eq!(told(&stream), [("app_status_failure".to_owned(), true)]);
+        assert_eq!(noted(&stream), [("app_status_failure".to_owned(), true)]);
     }
 
     #[test]
@@ -155,7 +155,7 @@ mod tests {
         stream.http_readiness().connect().established();
         stream.state(TcpState::Established, TcpState::FinWait1, 0, (100, 101, 200));
         stream.wait_ms(1900).kubelet_event(ProbeOutput::Status(503), 700);
-        assert!(told(&stream).is_empty());
+        assert!(noted(&stream).is_empty());
     }
 
     /// The attempt that failed may be forgotten by then: the one beside it is not blamed.
@@ -167,23 +167,23 @@ mod tests {
         stream.again(9).connect().established();
         stream.state(TcpState::Established, TcpState::FinWait1, 0, (100, 101, 200));
         stream.wait_ms(1600).kubelet_event(ProbeOutput::Status(503), 2500);
-        assert!(told(&stream).is_empty(), "{:?}", told(&stream));
+        assert!(noted(&stream).is_empty(), "{:?}", noted(&stream));
     }
 
-    /// Whichever of the two comes first: it is said once.
+    /// Whichever of the two comes first: it is reported once.
     #[test]
     fn the_log_and_the_event_of_one_failure_are_one_word() {
         let mut log_first = Stream::new();
         log_first.http_readiness().connect().gives_up().wait_ms(10).kubelet(ProbeOutput::Timeout);
         log_first.wait_ms(200).kubelet_event(ProbeOutput::Timeout, 700);
-        assert_eq!(told(&log_first).len(), 1, "{:?}", told(&log_first));
+        assert_eq!(noted(&log_first).len(), 1, "{:?}", noted(&log_first));
         let mut event_first = Stream::new();
         event_first.exec_readiness().wait_ms(2000).kubelet_event(ProbeOutput::CommandTimeout, 300);
         event_first.kubelet(ProbeOutput::CommandTimeout);
-        assert_eq!(told(&event_first), [("exec_timeout".to_owned(), true)]);
+        assert_eq!(noted(&event_first), [("exec_timeout".to_owned(), true)]);
         // The next failure is another word.
         event_first.wait_ms(3000).kubelet(ProbeOutput::CommandTimeout);
-        assert_eq!(told(&event_first).len(), 2);
+        assert_eq!(noted(&event_first).len(), 2);
     }
 
     /// An Event that could not be joined must not silence the line that can be.
@@ -205,7 +205,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pod_without_network_is_told_once() {
+    fn a_pod_without_network_is_reported_once() {
         let mut stream = Stream::new();
         for _ in 0..3 {
             stream.wait_ms(10_000).push(ObservationKind::SandboxFailure(Box::new(SandboxFailure {
@@ -216,7 +216,7 @@ mod tests {
                 pid: None,
             })));
         }
-        assert_eq!(told(&stream), [("cni_not_ready".to_owned(), false)]);
+        assert_eq!(noted(&stream), [("cni_not_ready".to_owned(), false)]);
         let verdict = &stream.verdicts()[0].verdict;
         assert_eq!(verdict.confidence, Confidence::Likely);
         assert!(verdict.summary.starts_with("the sandbox of pod shop/cart has no network"), "{}", verdict.summary);
@@ -233,6 +233,6 @@ mod tests {
             written_boot_ns: 1,
             pid: None,
         })));
-        assert!(told(&stream).is_empty());
+        assert!(noted(&stream).is_empty());
     }
 }

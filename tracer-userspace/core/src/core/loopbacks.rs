@@ -73,11 +73,11 @@ mod tests {
         stream.state(TcpState::SynSent, TcpState::Close, 111, (0, 0, 0)).again_to(9, "127.0.0.1:8080");
         stream.connect().established().answer(AnswerKind::Http, Some(503));
         stream.state(TcpState::Established, TcpState::FinWait1, 0, (100, 101, 200));
-        let said = stream.verdicts();
-        let said: Vec<_> = said.iter().map(|it| (it.verdict.cause.name(), it.verdict.outcome)).collect();
+        let reported = stream.verdicts();
+        let reported: Vec<_> = reported.iter().map(|it| (it.verdict.cause.name(), it.verdict.outcome)).collect();
         let refused = |outcome| ("connection_refused", outcome);
         let no = ("app_status_failure", Outcome::Failure);
-        assert_eq!(said, [no, refused(Outcome::Noise)]);
+        assert_eq!(reported, [no, refused(Outcome::Noise)]);
     }
 
     #[test]

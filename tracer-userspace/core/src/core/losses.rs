@@ -11,19 +11,19 @@ const EVERY_NS: u64 = 1_000_000_000;
 /// Places; a recording may name any number.
 const MAX: usize = 16;
 
-/// When losses were told of, and those that were not yet.
+/// When losses were reported, and those that were not yet.
 #[derive(Debug, Default)]
-pub(super) struct Losses(BTreeMap<String, Told>);
+pub(super) struct Losses(BTreeMap<String, Reported>);
 
 #[derive(Debug)]
-struct Told {
-    /// When the next may be told.
+struct Reported {
+    /// When the next may be printed.
     next: u64,
     /// When the last of those came that wait for it, and all of them as one.
     waiting: Option<(u64, Loss)>,
 }
 
-impl Told {
+impl Reported {
     fn add(&mut self, time: u64, loss: &Loss) {
         let waiting = match self.waiting.take() {
             Some((_, before)) => before.and(loss),
@@ -36,14 +36,14 @@ impl Told {
 impl Losses {
     /// Takes a loss in; its record, if it is to be written now.
     pub(super) fn push(&mut self, time: u64, loss: &Loss) -> Option<Decision> {
-        if let Some(told) = self.0.get_mut(&loss.where_).filter(|told| time < told.next) {
-            told.add(time, loss);
+        if let Some(reported) = self.0.get_mut(&loss.where_).filter(|reported| time < reported.next) {
+            reported.add(time, loss);
             return None;
         }
         if self.0.len() < MAX || self.0.contains_key(&loss.where_) {
             let before =
-                self.0.insert(loss.where_.clone(), Told { next: time.saturating_add(EVERY_NS), waiting: None });
-            if let Some((_, waiting)) = before.and_then(|told| told.waiting) {
+                self.0.insert(loss.where_.clone(), Reported { next: time.saturating_add(EVERY_NS), waiting: None });
+            if let Some((_, waiting)) = before.and_then(|reported| reported.waiting) {
                 return Some(loss_record(time, &waiting.and(loss)));
             }
         }
@@ -52,14 +52,14 @@ impl Losses {
 
     /// When the first of those that wait is due.
     pub(super) fn due(&self) -> Option<u64> {
-        self.0.values().filter(|told| told.waiting.is_some()).map(|told| told.next).min()
+        self.0.values().filter(|reported| reported.waiting.is_some()).map(|reported| reported.next).min()
     }
 
     /// Tells of those that are due.
     pub(super) fn fire(&mut self, now: u64, out: &mut Vec<Decision>) {
-        for told in self.0.values_mut().filter(|told| told.next <= now) {
-            if let Some((time, loss)) = told.waiting.take() {
-                told.next = time.max(told.next).saturating_add(EVERY_NS);
+        for reported in self.0.values_mut().filter(|reported| reported.next <= now) {
+            if let Some((time, loss)) = reported.waiting.take() {
+                reported.next = time.max(reported.next).saturating_add(EVERY_NS);
                 out.push(loss_record(time, &loss));
             }
         }
@@ -74,7 +74,7 @@ mod tests {
 
     const MS: u64 = 1_000_000;
 
-    fn told(losses: &[(u64, &str)], last: u64) -> Vec<(String, u64, u64, u64)> {
+    fn reported(losses: &[(u64, &str)], last: u64) -> Vec<(String, u64, u64, u64)> {
         let loss = |(at, place): &(u64, &str)| {
             let (from_boot_ns, to_boot_ns) = ((at - 10) * MS, at * MS);
             let loss = Loss { where_: (*place).into(), count: 1, from_boot_ns, to_boot_ns };
@@ -89,18 +89,18 @@ mod tests {
 
     /// As the ring is read: each batch of a flood has its loss.
     #[test]
-    fn a_place_is_told_of_once_a_second() {
+    fn a_place_is_reported_of_once_a_second() {
         let flood: Vec<(u64, &str)> = (0..300).map(|n| (100 + 10 * n, "ring")).collect();
         let ring = |count, from, to| ("ring".to_owned(), count, from, to);
         let expected = [ring(1, 90, 100), ring(100, 100, 1100), ring(100, 1100, 2100), ring(99, 2100, 3090)];
-        assert_eq!(told(&flood, 5000), expected);
-        assert_eq!(told(&flood, 3090), expected, "the end of the stream tells what is left");
+        assert_eq!(reported(&flood, 5000), expected);
+        assert_eq!(reported(&flood, 3090), expected, "the end of the stream tells what is left");
     }
 
     #[test]
     fn places_do_not_wait_for_each_other() {
         let places: Vec<(String, u64)> =
-            told(&[(100, "ring"), (150, "map"), (200, "ring")], 5000).into_iter().map(|it| (it.0, it.1)).collect();
+            reported(&[(100, "ring"), (150, "map"), (200, "ring")], 5000).into_iter().map(|it| (it.0, it.1)).collect();
         assert_eq!(places, [("ring".into(), 1), ("map".into(), 1), ("ring".into(), 1)]);
     }
 }

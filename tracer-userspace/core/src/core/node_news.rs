@@ -1,4 +1,4 @@
-//! What is told of the node itself, apart from its attempts.
+//! What is reported the node itself, apart from its attempts.
 
 use super::losses::Losses;
 use super::records::finding_record;
@@ -9,7 +9,7 @@ use tracer_attempts::correlate::node::Node;
 use tracer_model::decision::Decision;
 use tracer_model::event::{Loss, Observation, ObservationKind};
 
-/// What was told of it.
+/// What was reported it.
 #[derive(Debug, Default)]
 pub(super) struct NodeNews {
     dropping: Dropping,

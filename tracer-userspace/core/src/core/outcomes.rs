@@ -1,6 +1,6 @@
 //! What the kubelet itself says, joined with the attempts that the kernel showed.
 //!
-//! A failed network probe belongs to one attempt: its verdict is said again with the kubelet's words, or said for
+//! A failed network probe belongs to one attempt: its verdict is reported again with the kubelet's words, or reported for
 //! the first time if the kernel saw nothing wrong. A command is no connection: its verdict rests on those words alone.
 
 use super::records::{kubelet_outcome, unattached};
@@ -60,7 +60,7 @@ impl Core {
         true
     }
 
-    /// The one attempt that it can be about: of that probe, not told of before, and over at that time or not yet seen to
+    /// The one attempt that it can be about: of that probe, not reported before, and over at that time or not yet seen to
     /// be. One that failed goes first, the last of several; one that the kernel found well must be the only one left.
     fn attempt_of(&self, probe: &KubeletProbe, now: u64) -> Option<ConnId> {
         let fitting = self.fitting(probe);
@@ -93,12 +93,12 @@ impl Core {
     }
 
     /// It was answered with a no, on one of several connections that went well for the kernel: the words alone decide. Not of an
-    /// Event where one of them failed, or may have and be forgotten: that is told already.
+    /// Event where one of them failed, or may have and be forgotten: that is reported already.
     fn answer_of_several(&self, probe: &KubeletProbe, now: u64) -> Option<(Finding, Unattached)> {
         let fitting = self.fitting(probe);
-        let told = fitting.iter().any(|a| self.has_failed(a));
+        let reported = fitting.iter().any(|a| self.has_failed(a));
         let late = now > probe.written_boot_ns.saturating_add(KEEP_AFTER_END_NS);
-        let is_new = fitting.len() > 1 && !(probe.is_event() && (told || late));
+        let is_new = fitting.len() > 1 && !(probe.is_event() && (reported || late));
         is_new.then(|| kubelet::answer(probe, fitting.len(), &self.node)).flatten()
     }
 
@@ -126,7 +126,7 @@ impl Core {
         dialled && from && !denies(attempt, probe) && enrich::is_probe_of(attempt, &self.node, probe)
     }
 
-    /// Says its verdict again, with what the kubelet said; or for the first time.
+    /// Says its verdict again, with what the kubelet reported; or for the first time.
     fn quote(&mut self, conn: ConnId, now: u64, out: &mut Vec<Decision>) {
         let Some(before) = self.verdicts.of(conn) else {
             // The companions of its last event may still be on their way; one that is open is judged at its end.
@@ -147,7 +147,7 @@ impl Core {
 
 #[cfg(any(test, feature = "testing"))]
 impl Core {
-    /// What the kubelet said of which attempt.
+    /// What the kubelet reported of which attempt.
     pub(crate) fn joined(&self) -> Vec<(u64, ProbeOutput)> {
         self.correlator.all().filter_map(|it| Some((it.conn.0, it.kubelet()?.1.says))).collect()
     }
@@ -194,16 +194,16 @@ mod tests {
     use tracer_model::event::{AnswerKind, ProbeOutput, ProbeType, TcpState};
     use tracer_model::record::{Confidence, VerdictBody};
 
-    fn told(stream: &Stream) -> Vec<(String, bool)> {
-        let told = |v: &VerdictBody| (v.verdict.cause.name().to_owned(), v.kubelet.is_some());
-        stream.verdicts().iter().map(told).collect()
+    fn reported(stream: &Stream) -> Vec<(String, bool)> {
+        let reported = |v: &VerdictBody| (v.verdict.cause.name().to_owned(), v.kubelet.is_some());
+        stream.verdicts().iter().map(reported).collect()
     }
 
     #[test]
     fn the_kubelet_s_words_alone_revise_nothing() {
         let mut stream = Stream::new();
         stream.http_readiness().connect().gives_up().wait_ms(10).kubelet(ProbeOutput::Timeout);
-        assert_eq!(told(&stream), [("unexplained".to_owned(), false)]);
+        assert_eq!(reported(&stream), [("unexplained".to_owned(), false)]);
     }
 
     #[test]
@@ -211,16 +211,16 @@ mod tests {
         let mut stream = Stream::new();
         stream.http_readiness().connect().established();
         stream.state(TcpState::Established, TcpState::FinWait1, 0, (100, 101, 200)).kubelet(ProbeOutput::Status(503));
-        assert_eq!(told(&stream), [("app_status_failure".to_owned(), true)]);
+        assert_eq!(reported(&stream), [("app_status_failure".to_owned(), true)]);
     }
 
     #[test]
-    fn a_disagreement_is_said() {
+    fn a_disagreement_is_reported() {
         let mut stream = Stream::new();
         stream.http_readiness().connect().established();
         stream.state(TcpState::Established, TcpState::FinWait1, 0, (100, 101, 200)).kubelet(ProbeOutput::Network);
         let verdicts = stream.verdicts();
-        assert_eq!(told(&stream), [("unexplained".to_owned(), true)]);
+        assert_eq!(reported(&stream), [("unexplained".to_owned(), true)]);
         assert!(verdicts[0].verdict.summary.contains("so the kubelet says"), "{}", verdicts[0].verdict.summary);
     }
 
@@ -249,7 +249,7 @@ mod tests {
         refusing.state(TcpState::Established, TcpState::FinWait1, 0, (100, 101, 200));
         healthy(&mut refusing);
         refusing.kubelet(ProbeOutput::Status(503));
-        assert_eq!(told(&refusing), [("app_status_failure".to_owned(), false)]);
+        assert_eq!(reported(&refusing), [("app_status_failure".to_owned(), false)]);
         assert_eq!(refusing.joined(), [(7, ProbeOutput::Status(503))]);
         // The kubelet writes its line before the socket of the one that timed out is closed.
         let mut waiting = Stream::new();
@@ -259,9 +259,9 @@ mod tests {
         assert!(waiting.joined().is_empty(), "which of the two it was is not known");
     }
 
-    /// Liveness and readiness of one port, over TLS: which of the two said no is not seen, that one did is.
+    /// Liveness and readiness of one port, over TLS: which of the two answered no is not seen, that one did is.
     #[test]
-    fn a_no_that_one_of_several_gave_is_told_without_a_connection() {
+    fn a_no_that_one_of_several_gave_is_reported_without_a_connection() {
         let asked = |tell: fn(&mut Stream) -> &mut Stream| {
             let mut stream = Stream::new();
             stream.https_readiness().https_liveness_too();
@@ -274,17 +274,17 @@ mod tests {
         };
         let both =
             asked(|stream| stream.kubelet(ProbeOutput::Status(500)).kubelet_event(ProbeOutput::Status(500), 300));
-        assert_eq!(told(&both), [("app_status_failure".to_owned(), true)], "the Event says the same");
+        assert_eq!(reported(&both), [("app_status_failure".to_owned(), true)], "the Event says the same");
         let verdict = both.verdicts().remove(0);
         assert_eq!((verdict.verdict.confidence, verdict.dst), (Confidence::Likely, None));
         let words = "the readiness probe of container app of pod default/web was answered: HTTP status 500, as the kubelet read it; which of 2 connections that was is not seen";
         assert_eq!(verdict.verdict.summary, words);
         let event = asked(|stream| stream.kubelet_event(ProbeOutput::Status(500), 300));
-        assert_eq!(told(&event), [("app_status_failure".to_owned(), true)]);
+        assert_eq!(reported(&event), [("app_status_failure".to_owned(), true)]);
         let late = asked(|stream| stream.wait_ms(2_000).kubelet_event(ProbeOutput::Status(500), 2_300));
-        assert!(told(&late).is_empty(), "one that failed may be forgotten, and told of");
+        assert!(reported(&late).is_empty(), "one that failed may be forgotten, and told of");
         let timeout = asked(|stream| stream.kubelet(ProbeOutput::Timeout));
-        assert_eq!(told(&timeout), [("unexplained".to_owned(), true)], "that says nothing of the cause");
+        assert_eq!(reported(&timeout), [("unexplained".to_owned(), true)], "that says nothing of the cause");
     }
 
     /// The kubelet's connection to the API server that it probes is open for as long as it likes.
@@ -295,7 +295,7 @@ mod tests {
         stream.again(9).connect().established();
         stream.state(TcpState::Established, TcpState::FinWait1, 0, (100, 101, 200)).kubelet(ProbeOutput::Status(500));
         let verdicts = stream.verdicts();
-        assert_eq!(told(&stream), [("app_status_failure".to_owned(), true)]);
+        assert_eq!(reported(&stream), [("app_status_failure".to_owned(), true)]);
         assert!(verdicts[0].dst.is_some());
     }
 
@@ -303,9 +303,9 @@ mod tests {
     fn an_outcome_that_comes_before_the_end_waits_for_it() {
         let mut stream = Stream::new();
         stream.http_readiness().connect().established().wait_ms(1000).kubelet(ProbeOutput::Timeout);
-        assert!(told(&stream).is_empty());
+        assert!(reported(&stream).is_empty());
         stream.state(TcpState::Established, TcpState::FinWait1, 0, (100, 101, 0));
-        assert_eq!(told(&stream), [("slow_response".to_owned(), true)]);
+        assert_eq!(reported(&stream), [("slow_response".to_owned(), true)]);
     }
 
     #[test]
@@ -315,21 +315,21 @@ mod tests {
         stream.state(TcpState::Established, TcpState::FinWait1, 0, (100, 101, 200));
         stream.wait_ms(1500).kubelet(ProbeOutput::Status(503));
         assert!(stream.joined().is_empty(), "too late");
-        assert_eq!(told(&stream), [("unexplained".to_owned(), true)]);
+        assert_eq!(reported(&stream), [("unexplained".to_owned(), true)]);
     }
 
     #[test]
-    fn a_command_is_told_by_the_kubelet_s_words_alone() {
+    fn a_command_is_reported_by_the_kubelet_s_words_alone() {
         let mut stream = Stream::new();
         stream.exec_readiness().kubelet(ProbeOutput::Other).kubelet(ProbeOutput::CommandTimeout);
-        assert_eq!(told(&stream), [("exec_failed".to_owned(), true), ("exec_timeout".to_owned(), true)]);
+        assert_eq!(reported(&stream), [("exec_failed".to_owned(), true), ("exec_timeout".to_owned(), true)]);
         let mut silent = Stream::new();
         silent.exec_readiness().kubelet(ProbeOutput::Nothing);
-        assert_eq!(told(&silent), [("unexplained".to_owned(), true)], "a timeout, or not");
+        assert_eq!(reported(&silent), [("unexplained".to_owned(), true)], "a timeout, or not");
         let mut unknown = Stream::new();
         unknown.kubelet(ProbeOutput::Other);
         assert_eq!(
-            told(&unknown),
+            reported(&unknown),
             [("exec_failed".to_owned(), true)],
             "no connection, and no words of a probe that dials"
         );
@@ -361,7 +361,7 @@ mod tests {
             stream.http_readiness().connect().established();
             stream.state(TcpState::Established, TcpState::FinWait1, 0, (100, 101, 200));
             stream.kubelet_error(ProbeType::Readiness, says, "x").wait_ms(2_000);
-            assert!(told(&stream).is_empty(), "{:?}", told(&stream));
+            assert!(reported(&stream).is_empty(), "{:?}", reported(&stream));
         }
     }
 }

@@ -171,7 +171,7 @@ pub(super) fn wanted(attempt: &Attempt, node: &Node, observation: &Observation) 
 }
 
 fn target(from: Netns, target: SocketAddr, node: &Node, awaited: Awaited) -> TargetQuery {
-    TargetQuery { from, target, said: node.pods.netns_at(target.ip()), awaited, peer: None }
+    TargetQuery { from, target, reported: node.pods.netns_at(target.ip()), awaited, peer: None }
 }
 
 /// A prober dials.

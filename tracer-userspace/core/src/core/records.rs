@@ -111,7 +111,7 @@ fn verdict(mut finding: Finding, also: Vec<Cause>) -> Verdict {
     }
 }
 
-/// What the kubelet said, for a record.
+/// What the kubelet reported, for a record.
 pub(super) fn kubelet_outcome(probe: &KubeletProbe) -> KubeletOutcome {
     KubeletOutcome { result: probe.result, output: probe.output.clone(), event_count: probe.event_count }
 }

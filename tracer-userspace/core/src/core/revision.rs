@@ -23,7 +23,7 @@ impl Decided {
 }
 
 impl Core {
-    /// What was decided twice is decided once more: it succeeded after all, or, where that was said, the kubelet says that it
+    /// What was decided twice is decided once more: it succeeded after all, or, where that was reported, the kubelet says that it
     /// did not.
     pub(super) fn is_open_again(&self, conn: ConnId) -> bool {
         let both = self.correlator.get(conn).zip(self.verdicts.of(conn));
@@ -35,7 +35,7 @@ impl Core {
 
 /// The kubelet says of it what it counts as a failure.
 fn is_counted(attempt: &Attempt) -> bool {
-    attempt.kubelet().is_some_and(|(_, said)| said.is_counted())
+    attempt.kubelet().is_some_and(|(_, reported)| reported.is_counted())
 }
 
 /// A later finding replaces an earlier one if it names a nearer cause, or another outcome, or if the earlier one does not hold
@@ -117,15 +117,15 @@ mod tests {
     /// It got the place that was freed, and nobody came to it.
     #[test]
     fn silence_in_a_queue_that_was_full_is_that_queue() {
-        let said = |lose: fn(&mut Stream)| {
+        let reported = |lose: fn(&mut Stream)| {
             let mut stream = Stream::new();
             stream.https_readiness();
             connected_late(&mut stream, lose);
             stream.wait_ms(4_000).own(|it| _ = it.state(TcpState::Established, TcpState::FinWait1, 0, (100, 101, 0)));
             stream.causes()
         };
-        assert_eq!(said(queue), ["accept_queue_overflow"]);
-        assert_eq!(said(loopback), ["tls_handshake_slow"]);
+        assert_eq!(reported(queue), ["accept_queue_overflow"]);
+        assert_eq!(reported(loopback), ["tls_handshake_slow"]);
     }
 
     #[test]

@@ -1,5 +1,5 @@
 //! Starts that succeeded and soon may not: a container that was still failing its startup or liveness probe when most
-//! of what that allows was spent. Told once for each start.
+//! of what that allows was spent. Reported once for each start.
 //!
 //! What is compared is the last failed attempt, which the container surely was not ready for, with the earliest moment at
 //! which the kubelet could have ended it: neither the second in which the container was started nor the grid of the
@@ -21,7 +21,7 @@ use tracer_model::record::{Cause, FindingBody, Outcome, Status};
 
 /// Containers whose start is remembered.
 const MAX_KEPT: usize = 4096;
-/// The share of the least time to a restart above which a start is told of.
+/// The share of the least time to a restart above which a start is reported.
 const NARROW: f64 = 0.7;
 /// Times of a status are whole seconds.
 const RESOLUTION_NS: u64 = 1_000_000_000;
@@ -53,17 +53,17 @@ struct Run {
     failed: Option<u64>,
     /// When the first attempt that succeeded began, and what it dialled.
     answered: Option<(u64, SocketAddr)>,
-    told: bool,
+    reported: bool,
 }
 
 impl Starts {
-    /// A verdict on an attempt was said for the first time.
+    /// A verdict on an attempt was reported for the first time.
     pub(super) fn failed(&mut self, attempt: &Attempt, node: &Node, finding: &Finding) {
         let is_of_start = enrich::start_probe(attempt, node).is_some();
         if finding.outcome != Outcome::Failure || !NOT_READY.contains(&finding.cause) || !is_of_start {
             return;
         }
-        // What a readiness probe alone is told does not count; that nobody listens holds for all.
+        // What a readiness probe alone is reported does not count; that nobody listens holds for all.
         let kind = enrich::probe_type(attempt, node);
         if attempt.established.is_some() && !matches!(kind, Some(ProbeType::Startup | ProbeType::Liveness)) {
             return;
@@ -73,7 +73,7 @@ impl Starts {
         }
     }
 
-    /// An attempt succeeded. A start is told of with the second success of whichever probe: by then a restart that the
+    /// An attempt succeeded. A start is reported with the second success of whichever probe: by then a restart that the
     /// status did not show yet is known.
     pub(super) fn answered(&mut self, attempt: &Attempt, named: &Named, node: &Node) -> Option<FindingBody> {
         let run = self.run(attempt, node)?;
@@ -82,8 +82,8 @@ impl Starts {
             run.answered = is_of_start.then_some((attempt.started, attempt.flow.dst));
             return None;
         };
-        let told = std::mem::replace(&mut run.told, true);
-        let (began, failed) = (run.began, run.failed.filter(|_| !told)?);
+        let reported = std::mem::replace(&mut run.reported, true);
+        let (began, failed) = (run.began, run.failed.filter(|_| !reported)?);
         let (_, container) = enrich::probed_container(attempt, node)?;
         let spec = container.start_probe().filter(|spec| is_narrow(spec, failed.saturating_sub(began)))?;
         let start = Start { dst, restarts: container.runs.as_ref()?.restarts, began, failed, answered };
@@ -99,7 +99,7 @@ impl Starts {
         if run.is_some_and(|run| run.began != began) {
             *run = None;
         }
-        Some(run.get_or_insert(Run { began, failed: None, answered: None, told: false }))
+        Some(run.get_or_insert(Run { began, failed: None, answered: None, reported: false }))
     }
 }
 
@@ -188,8 +188,8 @@ mod tests {
         stream.state(TcpState::Established, TcpState::FinWait1, 0, (100, 101, 200)).wait_ms(10_000);
     }
 
-    /// What is told of a start whose first attempt comes so long after the container and that fails this often.
-    fn told(first_ms: u64, failures: u64) -> Vec<FindingBody> {
+    /// What is reported a start whose first attempt comes so long after the container and that fails this often.
+    fn reported(first_ms: u64, failures: u64) -> Vec<FindingBody> {
         let mut stream = started();
         stream.wait_ms(first_ms);
         (0..failures).for_each(|number| refused(&mut stream, 100 + number));
@@ -198,30 +198,30 @@ mod tests {
     }
 
     #[test]
-    fn a_start_that_was_nearly_ended_is_told_once_with_the_probe_to_paste() {
-        let told = told(7_000, 2);
-        assert_eq!(told.len(), 1, "{told:?}");
-        assert_eq!((told[0].check.as_str(), told[0].status), ("probe_start", Status::Warn));
+    fn a_start_that_was_nearly_ended_is_reported_once_with_the_probe_to_paste() {
+        let reported = reported(7_000, 2);
+        assert_eq!(reported.len(), 1, "{reported:?}");
+        assert_eq!((reported[0].check.as_str(), reported[0].status), ("probe_start", Status::Warn));
         let expected = "default/web app (10.88.0.2:8080) failed its liveness probe until 18 s after its container was started, and answered it after 28 s; the kubelet ends it after 20 to 30 s";
-        assert!(told[0].observed.starts_with(expected), "{}", told[0].observed);
-        let fix = told[0].remediation.as_deref().unwrap_or_default();
+        assert!(reported[0].observed.starts_with(expected), "{}", reported[0].observed);
+        let fix = reported[0].remediation.as_deref().unwrap_or_default();
         assert_eq!(
             fix,
             "give it a startup probe: startupProbe: {httpGet: {path: /, port: 8080}, periodSeconds: 10, failureThreshold: 9} (allows 90 s)"
         );
-        assert_eq!(told[0].fields["budget_s"], 30);
+        assert_eq!(reported[0].fields["budget_s"], 30);
     }
 
     /// Its grid is too coarse to say that it was slow: ready after 3 s, it is asked after 9.
     #[test]
-    fn a_start_that_may_have_been_quick_is_not_told() {
-        assert!(told(2_000, 1).is_empty(), "failed at 2.5 s, answered at 12.5");
-        assert!(told(4_000, 2).is_empty(), "failed at 14.5 s, of which one is the clock's");
-        assert!(told(28_000, 0).is_empty(), "never seen to fail: it may have been ready for long");
+    fn a_start_that_may_have_been_quick_is_not_reported() {
+        assert!(reported(2_000, 1).is_empty(), "failed at 2.5 s, answered at 12.5");
+        assert!(reported(4_000, 2).is_empty(), "failed at 14.5 s, of which one is the clock's");
+        assert!(reported(28_000, 0).is_empty(), "never seen to fail: it may have been ready for long");
     }
 
     #[test]
-    fn where_the_beginning_is_not_known_nothing_is_told() {
+    fn where_the_beginning_is_not_known_nothing_is_reported() {
         let tell = |runs: Option<u64>| {
             let mut stream = Stream::new();
             stream.liveness(10, 3).runs(Runs { restarts: 2, started_boot_ns: runs, ..Runs::default() }).wait_ms(7_500);
@@ -235,7 +235,7 @@ mod tests {
     }
 
     #[test]
-    fn each_start_is_told_and_only_starts() {
+    fn each_start_is_reported_and_only_starts() {
         let mut stream = started();
         stream.wait_ms(7_000);
         (100..102).for_each(|conn| refused(&mut stream, conn));

@@ -73,7 +73,7 @@ impl Core {
         is_seen && !self.correlator.all().any(is_to_pod) && self.node.lost_between(began, probe.written_boot_ns) == 0
     }
 
-    /// An attempt of this probe has failed at that time, and the kubelet said nothing else of it: that is this failure.
+    /// An attempt of this probe has failed at that time, and the kubelet reported nothing else of it: that is this failure.
     fn has_verdict(&self, probe: &KubeletProbe) -> bool {
         let began =
             probe.connecting_for_ns().map(|ns| probe.written_boot_ns.saturating_sub(ns.saturating_add(FRESH_NS)));
@@ -92,7 +92,7 @@ mod tests {
     use tracer_model::event::{AnswerKind, ObservationKind, ProbeOutput, ProbeType, TcpState};
     use tracer_model::record::{Confidence, VerdictBody};
 
-    fn told(stream: &Stream) -> Vec<(&'static str, bool)> {
+    fn reported(stream: &Stream) -> Vec<(&'static str, bool)> {
         stream.verdicts().iter().map(|v: &VerdictBody| (v.verdict.cause.name(), v.kubelet.is_some())).collect()
     }
 
@@ -106,7 +106,7 @@ mod tests {
         let mut stream = Stream::new();
         stream.http_readiness().kubelet_messages(ProbeType::Readiness, "Get \"http://10.88.0.2:8080\": EOF");
         let verdict = stream.verdicts().remove(0);
-        assert_eq!(told(&stream), [("unexplained", true)]);
+        assert_eq!(reported(&stream), [("unexplained", true)]);
         assert_eq!((verdict.verdict.confidence, verdict.dst), (Confidence::Possible, None));
         let words = "the readiness probe of container app of pod default/web failed, as the kubelet says: Get \"http://10.88.0.2:8080\": EOF; no connection of it was seen";
         assert_eq!(verdict.verdict.summary, words);
@@ -122,19 +122,19 @@ mod tests {
             .state(TcpState::Established, TcpState::FinWait1, 0, (100, 101, 0))
             .wait_ms(600)
             .push(ObservationKind::Tick);
-        assert_eq!(stream.verdicts().iter().filter(|it| it.dst.is_none()).count(), 0, "{:?}", told(&stream));
+        assert_eq!(stream.verdicts().iter().filter(|it| it.dst.is_none()).count(), 0, "{:?}", reported(&stream));
     }
 
     /// Which of them failed is not known: one verdict, without a connection.
     #[test]
-    fn one_of_several_that_went_well_is_told_without_a_connection() {
+    fn one_of_several_that_went_well_is_reported_without_a_connection() {
         let mut stream = Stream::new();
         stream.http_readiness().http_liveness_too();
         answered(&mut stream, 100);
         answered(&mut stream, 101);
         stream.kubelet(ProbeOutput::Timeout).wait_ms(600).push(ObservationKind::Tick);
         let verdicts = stream.verdicts();
-        assert_eq!(told(&stream), [("unexplained", true)]);
+        assert_eq!(reported(&stream), [("unexplained", true)]);
         assert!(verdicts[0].verdict.summary.ends_with("which of 2 connections that was is not seen"));
     }
 
@@ -176,12 +176,12 @@ mod tests {
     }
 
     #[test]
-    fn what_may_be_told_already_is_not_told_again() {
+    fn what_may_be_reported_already_is_not_reported_again() {
         let mut late = Stream::new();
         late.http_readiness().wait_ms(5_000);
         let written = late.now();
         late.wait_ms(2_000).kubelet_at(ProbeOutput::Timeout, written).wait_ms(600).push(ObservationKind::Tick);
-        assert!(told(&late).is_empty(), "its attempt may be forgotten");
+        assert!(reported(&late).is_empty(), "its attempt may be forgotten");
         let mut event = Stream::new();
         event
             .http_readiness()
@@ -189,10 +189,10 @@ mod tests {
             .kubelet_event(ProbeOutput::Timeout, 700)
             .wait_ms(600)
             .push(ObservationKind::Tick);
-        assert!(told(&event).is_empty(), "an Event may be about any attempt");
+        assert!(reported(&event).is_empty(), "an Event may be about any attempt");
         let mut before = Stream::new();
         let written = before.now() - 500_000_000;
         before.http_readiness().kubelet_at(ProbeOutput::Timeout, written).wait_ms(600).push(ObservationKind::Tick);
-        assert!(told(&before).is_empty(), "the tracer did not watch yet");
+        assert!(reported(&before).is_empty(), "the tracer did not watch yet");
     }
 }

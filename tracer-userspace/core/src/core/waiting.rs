@@ -16,7 +16,7 @@ use tracer_model::recent::Recent;
 /// milliseconds after the question, unless the table is very large or the machine very busy; the first drop of a run
 /// reaches us only after the kernel's symbols were read.
 const HOLD_NS: u64 = 1_000_000_000;
-/// How long an attempt is kept whose verdict was said without the answer: a refusal ends it at once, and an emulated
+/// How long an attempt is kept whose verdict was reported without the answer: a refusal ends it at once, and an emulated
 /// processor reads the rules of kube-proxy for seconds.
 const LATE_NS: u64 = 5_000_000_000;
 /// Verdicts that are held at once.
@@ -141,7 +141,7 @@ impl Core {
     }
 
     /// Whether the verdict is worth waiting for what a firewall says. The time runs from the moment at which
-    /// it would have been said: an event can reach us long after it happened.
+    /// it would have been reported: an event can reach us long after it happened.
     pub(super) fn holds(&mut self, conn: ConnId, finding: &Finding, when: When) -> bool {
         let before = self.waiting.held.remove(&conn).and_then(|held| held.until);
         let pending = finding.waits_for.filter(|(netns, time)| self.node.firewalls.is_pending(*netns, *time));
@@ -150,7 +150,7 @@ impl Core {
             When::Seen(now) => (before, now.saturating_add(SETTLE_NS)),
             When::Settled(now) => {
                 let until = before.unwrap_or_else(|| now.saturating_add(HOLD_NS));
-                // Said without; an answer that comes later can still make it another.
+                // Reported without; an answer that comes later can still make it another.
                 if now >= until {
                     self.waiting.hold(conn, Held { netns, dropped, until: Some(until) });
                     self.correlator.keep(conn, now.saturating_add(LATE_NS));

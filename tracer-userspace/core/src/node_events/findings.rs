@@ -20,7 +20,7 @@ fn key(finding: &FindingBody) -> Key {
     (finding.check.clone(), place.join(" "))
 }
 
-/// Findings to be told: those whose status changed; at first, and of a place that is new, what is to be fixed; of a place that
+/// Findings to be reported: those whose status changed; at first, and of a place that is new, what is to be fixed; of a place that
 /// is gone, nothing but that its check is well, if it is. The worst last.
 pub(crate) fn new_records(findings: &Findings, known: &mut Known) -> Vec<FindingBody> {
     let mut now = Known::new();
@@ -55,7 +55,7 @@ mod tests {
     }
 
     #[test]
-    fn only_what_changes_is_told() {
+    fn only_what_changes_is_reported() {
         let mut known = Known::new();
         let mut record_of = |of: &[(&str, &str, Status)]| new_records(&findings(of), &mut known).len();
         let first =
@@ -69,7 +69,7 @@ mod tests {
     }
 
     #[test]
-    fn a_second_fault_of_a_check_is_told_and_that_all_are_fixed() {
+    fn a_second_fault_of_a_check_is_reported_and_that_all_are_fixed() {
         let mut known = Known::new();
         let mut record_of = |of: &[(&str, &str, Status)]| {
             new_records(&findings(of), &mut known).iter().map(|it| it.status).collect::<Vec<_>>()

@@ -85,7 +85,7 @@ mod tests {
     }
 
     #[test]
-    fn a_hook_that_begins_to_drop_is_told_once_for_a_while() {
+    fn a_hook_that_begins_to_drop_is_reported_once_for_a_while() {
         let mut stream = Stream::new();
         stream.connect().drop(SYN, "NETFILTER_DROP", POD).wait_ms(1000).drop(SYN, "NETFILTER_DROP", POD);
         let first = record_of(&stream);

@@ -21,7 +21,7 @@ pub(crate) struct Tale {
     /// The same.
     pub(crate) observations: Vec<Observation>,
     /// What a replay says of each attempt.
-    pub(crate) said: AttemptVerdicts,
+    pub(crate) reported: AttemptVerdicts,
 }
 
 impl Tale {
@@ -79,8 +79,8 @@ fn read(file: &Path) -> Tale {
     let lines: Vec<Value> = lines.filter(|line: &Value| line.get("fact").is_some()).collect();
     let observations = parse(&lines);
     let name = file.parent().and_then(|dir| dir.strip_prefix(root()).ok()).unwrap_or(file);
-    let said = said(&decide(&observations));
-    Tale { name: name.display().to_string(), lines, observations, said }
+    let reported = reported(&decide(&observations));
+    Tale { name: name.display().to_string(), lines, observations, reported }
 }
 
 /// Observations from their JSON.
@@ -89,16 +89,16 @@ pub(crate) fn parse(lines: &[Value]) -> Vec<Observation> {
 }
 
 /// The verdicts among decisions.
-pub(crate) fn said(decisions: &[Decision]) -> AttemptVerdicts {
-    let mut said = AttemptVerdicts::new();
+pub(crate) fn reported(decisions: &[Decision]) -> AttemptVerdicts {
+    let mut reported = AttemptVerdicts::new();
     for decision in decisions {
         if let (Some(conn), Body::Verdict(v)) = (decision.attempt, &decision.body) {
             let v = &v.verdict;
             let verdict = Verdict { cause: v.cause.name(), outcome: v.outcome, confidence: v.confidence };
-            said.entry(conn).or_default().push(verdict);
+            reported.entry(conn).or_default().push(verdict);
         }
     }
-    said
+    reported
 }
 
 /// The attempts that a stream begins.

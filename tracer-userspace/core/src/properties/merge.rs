@@ -2,7 +2,7 @@
 
 use tracer_model::event::{Links, NodePorts, Observation, ObservationKind, Pods, Services};
 
-/// What an instance said last that replaces what was known.
+/// What an instance reported last that replaces what was known.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Snapshot {
     pods: Option<Pods>,
@@ -29,7 +29,7 @@ pub(super) const fn is_start(observation: &Observation) -> bool {
     matches!(observation.kind, ObservationKind::Start(_))
 }
 
-/// A fact that replaces what was known must not replace what another instance said.
+/// A fact that replaces what was known must not replace what another instance reported.
 pub(super) fn snapshot(all: &mut [Snapshot], n: usize, kind: &ObservationKind) -> ObservationKind {
     match kind {
         // One stream has one start. That of another instance tells where its prober lives.

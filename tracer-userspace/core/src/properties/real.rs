@@ -1,11 +1,11 @@
-//! Properties over the recordings of real kernels, whichever there are: the same story told in another way gets
+//! Properties over the recordings of real kernels, whichever there are: the same story reported in another way gets
 //! the same causes, and a story with holes gets weaker ones at most.
 
 use std::collections::BTreeMap;
 
 use proptest::prelude::*;
 
-use super::fixtures::{AttemptVerdicts, Tale, Verdict, begun, said, tales};
+use super::fixtures::{AttemptVerdicts, Tale, Verdict, begun, reported, tales};
 use super::merge::merge;
 use super::rename::Renaming;
 use super::takes_back;
@@ -34,18 +34,18 @@ fn tale() -> impl Strategy<Value = &'static Tale> {
 }
 
 /// Causes only: where words and numbers may differ.
-fn causes(said: &AttemptVerdicts) -> BTreeMap<ConnId, Vec<&'static str>> {
-    said.iter().map(|(conn, verdicts)| (*conn, verdicts.iter().map(|v| v.cause).collect())).collect()
+fn causes(reported: &AttemptVerdicts) -> BTreeMap<ConnId, Vec<&'static str>> {
+    reported.iter().map(|(conn, verdicts)| (*conn, verdicts.iter().map(|v| v.cause).collect())).collect()
 }
 
 /// The last verdict of each attempt.
-fn last(said: &AttemptVerdicts) -> BTreeMap<ConnId, Verdict> {
-    said.iter().filter_map(|(conn, verdicts)| Some((*conn, verdicts.last()?.clone()))).collect()
+fn last(reported: &AttemptVerdicts) -> BTreeMap<ConnId, Verdict> {
+    reported.iter().filter_map(|(conn, verdicts)| Some((*conn, verdicts.last()?.clone()))).collect()
 }
 
 /// The verdicts in order, whatever their connections are called: a dial that failed without one is called by its time.
-fn in_order(said: &AttemptVerdicts) -> Vec<Verdict> {
-    said.values().flatten().cloned().collect()
+fn in_order(reported: &AttemptVerdicts) -> Vec<Verdict> {
+    reported.values().flatten().cloned().collect()
 }
 
 /// The connection that an observation is about, by its JSON: every kind of fact names it so.
@@ -94,7 +94,7 @@ fn loss(lost: &[&Observation], at: u64, any_time: bool) -> Observation {
     Observation { time_boot_ns: at, kind }
 }
 
-/// Takes events of a recording away: what is said must be the same or less.
+/// Takes events of a recording away: what is reported must be the same or less.
 fn holes(tale: &Tale, is_lost: impl Fn(usize) -> bool, any_time: bool) -> Result<(), TestCaseError> {
     let is_lost = |n: usize, o: &Observation| o.kind.is_kernel_event() && is_lost(n);
     let (mut lost, mut rest, mut place) = (Vec::new(), Vec::new(), 1);
@@ -110,8 +110,8 @@ fn holes(tale: &Tale, is_lost: impl Fn(usize) -> bool, any_time: bool) -> Result
         return Ok(());
     }
     rest.insert(place, loss(&lost, rest[place - 1].time_boot_ns, any_time));
-    let found = last(&said(&decide(&rest)));
-    let whole = last(&tale.said);
+    let found = last(&reported(&decide(&rest)));
+    let whole = last(&tale.reported);
     for (conn, got) in &found {
         weaker(tale, *conn, got, whole.get(conn), any_time)?;
     }
@@ -138,14 +138,14 @@ proptest! {
     #[test]
     fn a_recording_at_another_time(tale in tale(), shift_ns in 0_i64..1_000_000_000_000_000) {
         let observations = Renaming { shift_ns, ..Renaming::default() }.of(tale);
-        prop_assert_eq!(in_order(&said(&decide(&observations))), in_order(&tale.said), "{}", tale.name);
+        prop_assert_eq!(in_order(&reported(&decide(&observations))), in_order(&tale.reported), "{}", tale.name);
     }
 
     #[test]
     fn a_recording_under_other_names(tale in tale(), instance in 0_u64..90, ports in 0_u16..64) {
         let renaming = Renaming { instance, ports: ports * 2, shift_ns: 0 };
         let observations = renaming.of(tale);
-        prop_assert_eq!(in_order(&said(&decide(&observations))), in_order(&tale.said), "{}", tale.name);
+        prop_assert_eq!(in_order(&reported(&decide(&observations))), in_order(&tale.reported), "{}", tale.name);
     }
 
     #[test]
@@ -155,13 +155,13 @@ proptest! {
             let again = 1 + index.index(observations.len() - 1);
             observations.insert(again, observations[again].clone());
         }
-        prop_assert_eq!(&said(&decide(&observations)), &tale.said, "{}", tale.name);
+        prop_assert_eq!(&reported(&decide(&observations)), &tale.reported, "{}", tale.name);
     }
 
     #[test]
     fn events_that_arrive_in_another_order(tale in tale(), delays in prop::collection::vec(0..JITTER_NS, 1..64)) {
-        let found = said(&decide(&late(&tale.observations, &delays)));
-        prop_assert_eq!(causes(&found), causes(&tale.said), "{}", tale.name);
+        let found = reported(&decide(&late(&tale.observations, &delays)));
+        prop_assert_eq!(causes(&found), causes(&tale.reported), "{}", tale.name);
     }
 
     #[test]
@@ -190,7 +190,7 @@ proptest! {
         holes(tale, |n| (from..from + count).contains(&n), false)?;
     }
 
-    /// Several recordings on one node at once: each attempt is told of as if it were alone.
+    /// Several recordings on one node at once: each attempt is reported as if it were alone.
     #[test]
     fn several_at_once(chosen in prop::collection::vec((tale(), 0_i64..3_000_000_000), 2..6)) {
         let mut streams = Vec::new();
@@ -201,16 +201,16 @@ proptest! {
             let first = tale.observations.first().map_or(0, |o| o.time_boot_ns);
             let renaming = Renaming { instance, ports: 0, shift_ns: 1_000_000_000 + offset - first.cast_signed() };
             let observations = renaming.of(tale);
-            expected.extend(causes(&said(&decide(&observations))));
+            expected.extend(causes(&reported(&decide(&observations))));
             streams.push(observations);
         }
-        let found = causes(&said(&decide(&merge(&streams))));
+        let found = causes(&reported(&decide(&merge(&streams))));
         let names: Vec<&str> = chosen.iter().map(|(tale, _)| tale.name.as_str()).collect();
         prop_assert_eq!(found, expected, "{:?}", names);
     }
 }
 
-/// What is said of a recording with holes: the same or less.
+/// What is reported of a recording with holes: the same or less.
 fn weaker(tale: &Tale, conn: ConnId, got: &Verdict, whole: Option<&Verdict>, all: bool) -> Result<(), TestCaseError> {
     let what = format!("{}: {} is {whole:?} and became {got:?}", tale.name, conn.0);
     let Some(whole) = whole else { return Err(TestCaseError::fail(what)) };
@@ -228,10 +228,16 @@ fn weaker(tale: &Tale, conn: ConnId, got: &Verdict, whole: Option<&Verdict>, all
 fn one_verdict_and_one_revision_at_most() {
     for tale in tales() {
         let begun = begun(&tale.observations);
-        assert!(tale.said.values().all(|verdicts| verdicts.len() <= 2), "{}: {:?}", tale.name, tale.said);
+        assert!(tale.reported.values().all(|verdicts| verdicts.len() <= 2), "{}: {:?}", tale.name, tale.reported);
         assert_eq!(takes_back(&decide(&tale.observations)), None, "{}", tale.name);
-        assert!(tale.said.len() <= begun.len().max(1), "{}: {} attempts, {:?}", tale.name, begun.len(), tale.said);
+        assert!(
+            tale.reported.len() <= begun.len().max(1),
+            "{}: {} attempts, {:?}",
+            tale.name,
+            begun.len(),
+            tale.reported
+        );
         let conns: Vec<u64> = tale.observations.iter().filter_map(conn_of).collect();
-        assert!(tale.said.keys().all(|conn| conns.contains(&conn.0) || begun.is_empty()), "{}", tale.name);
+        assert!(tale.reported.keys().all(|conn| conns.contains(&conn.0) || begun.is_empty()), "{}", tale.name);
     }
 }

@@ -3,7 +3,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::fixtures::{AttemptVerdicts, Tale, said, tales};
+use super::fixtures::{AttemptVerdicts, Tale, reported, tales};
 use super::merge::{Snapshot, is_start, snapshot};
 use super::rename::{Renaming, SLOTS};
 use super::{PropertyCase, healthy, touched};
@@ -76,7 +76,7 @@ impl Traffic {
         let first = tale.observations.first().map_or(0, |o| o.time_boot_ns);
         let shift_ns = (at + SECOND).cast_signed() - first.cast_signed();
         let renaming = Renaming { instance: self.instances, ports: 0, shift_ns };
-        for (conn, verdicts) in &tale.said {
+        for (conn, verdicts) in &tale.reported {
             self.expected.insert(renaming.conn(*conn), verdicts.iter().map(|v| v.cause).collect());
         }
         self.names.insert(self.instances, &tale.name);
@@ -101,7 +101,7 @@ impl Traffic {
         }
     }
 
-    /// What is told of each attempt must be what is told of its recording.
+    /// What is reported each attempt must be what is reported its recording.
     fn check(&self, found: &AttemptVerdicts) {
         let found: BTreeMap<ConnId, Vec<&str>> =
             found.iter().map(|(conn, verdicts)| (*conn, verdicts.iter().map(|v| v.cause).collect())).collect();
@@ -142,7 +142,7 @@ fn soak(minutes: u64) {
             traffic.second(second);
         }
         traffic.drain(second * SECOND, &mut core, &mut out);
-        for (conn, verdicts) in said(&out) {
+        for (conn, verdicts) in reported(&out) {
             found.entry(conn).or_default().extend(verdicts);
         }
         out.clear();

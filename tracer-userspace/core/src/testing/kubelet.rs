@@ -19,29 +19,29 @@ impl Stream {
     /// The kubelet says that the probe of this kind errored, in these words.
     pub fn kubelet_error(&mut self, probe_type: ProbeType, says: ProbeOutput, words: &str) -> &mut Self {
         let (written_boot_ns, result) = (self.now, KubeletResult::Error);
-        let said = KubeletProbe { written_boot_ns, probe_type, result, ..readiness_failed(says) };
-        self.push(ObservationKind::KubeletProbe(Box::new(KubeletProbe { output: Some(words.into()), ..said })))
+        let reported = KubeletProbe { written_boot_ns, probe_type, result, ..readiness_failed(says) };
+        self.push(ObservationKind::KubeletProbe(Box::new(KubeletProbe { output: Some(words.into()), ..reported })))
     }
 
     /// The kubelet says that the probe of this kind failed on the network, in these words.
     pub fn kubelet_messages(&mut self, probe_type: ProbeType, words: &str) -> &mut Self {
         let (written_boot_ns, dialled) = (self.now, words.split_once("dial tcp ").and_then(|it| it.1.split_once(": ")));
         let (output, dst) = (Some(words.into()), dialled.and_then(|(dst, _)| dst.parse().ok()));
-        let said = readiness_failed(ProbeOutput::Network);
+        let reported = readiness_failed(ProbeOutput::Network);
         self.push(ObservationKind::KubeletProbe(Box::new(KubeletProbe {
             written_boot_ns,
             probe_type,
             output,
             dst,
-            ..said
+            ..reported
         })))
     }
 
     /// The same about another of its probes.
     pub fn kubelet_of(&mut self, probe_type: ProbeType, says: ProbeOutput) -> &mut Self {
         let written_boot_ns = self.now;
-        let said = KubeletProbe { written_boot_ns, probe_type, ..readiness_failed(says) };
-        self.push(ObservationKind::KubeletProbe(Box::new(said)))
+        let reported = KubeletProbe { written_boot_ns, probe_type, ..readiness_failed(says) };
+        self.push(ObservationKind::KubeletProbe(Box::new(reported)))
     }
 
     /// An Event about the readiness probe of the pod, of the second that began this long ago.

@@ -127,7 +127,7 @@ impl Stream {
         self.push(ObservationKind::Pods(pods))
     }
 
-    /// The last that was told of pods.
+    /// The last that was reported pods.
     fn pods(&self) -> Pods {
         let pods = self.observations.iter().rev().find_map(|it| match &it.kind {
             ObservationKind::Pods(pods) => Some(pods.clone()),

@@ -48,7 +48,7 @@ pub struct Pod {
     /// Shares the node's network.
     #[serde(default)]
     pub host_network: bool,
-    /// Somebody deletes it: its containers are told to end.
+    /// Somebody deletes it: its containers are asked to end.
     #[serde(skip_serializing_if = "std::ops::Not::not", default)]
     pub deleting: bool,
     /// Containers.

@@ -64,7 +64,7 @@ pub struct FindingBody {
 }
 
 impl FindingBody {
-    /// A check with its status, of which nothing is said yet.
+    /// A check with its status, of which nothing is reported yet.
     #[must_use]
     pub fn new(check: impl Into<String>, status: Status) -> Self {
         Self {

@@ -156,7 +156,7 @@ pub enum ProxyMode {
     Nftables,
 }
 
-/// The NodePorts of the node, as one of its tables has them; replaces what that table said before.
+/// The NodePorts of the node, as one of its tables has them; replaces what that table reported before.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct NodePorts {
     /// Namespace the table was read in.

@@ -1,6 +1,6 @@
 //! Ranges of ports, as the kernel writes them.
 
-/// `--service-node-port-range` of an API server that was not told otherwise.
+/// `--service-node-port-range` of an API server that was not configured otherwise.
 pub const NODE_PORTS: (u16, u16) = (30000, 32767);
 
 /// All of these in the form of `ip_local_reserved_ports` (`proc_do_large_bitmap`): in order, and joined where they touch.

@@ -12,7 +12,7 @@ pub struct PortPressure {
     /// The counters stay: more of the same window follows.
     #[serde(skip_serializing_if = "std::ops::Not::not", default)]
     pub partial: bool,
-    /// Told at regular intervals, however little there is to tell.
+    /// Reported at regular intervals, however little there is to tell.
     #[serde(skip_serializing_if = "std::ops::Not::not", default)]
     pub regular: bool,
     /// TCP sockets of the node's namespace that are in use.

@@ -55,7 +55,7 @@ pub struct NodePortsBody {
 pub struct NodePortRef {
     /// Its number.
     pub port: u16,
-    /// `namespace/name[:port]` of its Service; absent if nobody told it.
+    /// `namespace/name[:port]` of its Service; absent if nobody reported it.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub service: Option<String>,
 }

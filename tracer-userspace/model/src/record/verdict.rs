@@ -1,4 +1,4 @@
-//! What is said of an attempt: the verdict with its evidence, and the attempt itself.
+//! What is reported of an attempt: the verdict with its evidence, and the attempt itself.
 
 use std::collections::BTreeMap;
 
@@ -13,7 +13,7 @@ use crate::event::KubeletResult;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Subject {
-    /// Matched to a probe spec, told of by the kubelet or, lacking specs, made by the prober to an address of this node's pods. On
+    /// Matched to a probe spec, reported by the kubelet or, lacking specs, made by the prober to an address of this node's pods. On
     /// the node's own addresses these may have any port but those that a kubelet dials as a client of the control plane.
     Probe,
     /// Any other connection.
@@ -224,7 +224,7 @@ pub struct Phases {
     /// trip follows).
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub tls: Option<f64>,
-    /// From established to the first byte of the answer; in TLS it cannot be told from the handshake.
+    /// From established to the first byte of the answer; in TLS it cannot be distinguished from the handshake.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub first_byte: Option<f64>,
     /// From connect to the end.

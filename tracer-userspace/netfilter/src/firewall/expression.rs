@@ -208,8 +208,8 @@ pub(super) fn parse_rule(family: u8, attrs: &[u8]) -> Option<Parsed> {
         let data = attribute(expression, 2).unwrap_or_default();
         parser.add(attribute(expression, 1).map(bytes_of)?, data);
     }
-    if let Some(said) = attribute(attrs, NFTA_RULE_USERDATA).and_then(comment) {
-        parser.rule.comment = Some(said);
+    if let Some(reported) = attribute(attrs, NFTA_RULE_USERDATA).and_then(comment) {
+        parser.rule.comment = Some(reported);
     }
     Some(Parsed {
         table: text(attribute(attrs, NFTA_RULE_TABLE)?),

@@ -504,15 +504,15 @@ mod tests {
             table.name_elements();
             table.maps.remove(name).expect("the map").remove(0).comment
         };
-        let said = |text: &str| Some(text.to_owned());
+        let reported = |text: &str| Some(text.to_owned());
         let reject = || Then::Goto("reject-chain".into());
         let cart = Some("shop/cart:http");
         for map in ["no-endpoint-services", "no-endpoint-nodeports"] {
-            assert_eq!(comments(map, reject(), cart), said("shop/cart:http has no endpoints"));
-            assert_eq!(comments(map, Then::Drop, cart), said("shop/cart:http has no local endpoints"));
+            assert_eq!(comments(map, reject(), cart), reported("shop/cart:http has no endpoints"));
+            assert_eq!(comments(map, Then::Drop, cart), reported("shop/cart:http has no local endpoints"));
         }
-        assert_eq!(comments("no-endpoint-services", reject(), None), said("a Service has no endpoints"));
-        assert_eq!(comments("firewall-ips", Then::Drop, cart), said("shop/cart:http"));
+        assert_eq!(comments("no-endpoint-services", reject(), None), reported("a Service has no endpoints"));
+        assert_eq!(comments("firewall-ips", Then::Drop, cart), reported("shop/cart:http"));
     }
 
     fn attr(kind: u16, value: &[u8]) -> Vec<u8> {

@@ -179,7 +179,7 @@ mod tests {
     }
 
     #[test]
-    fn states_are_told_apart_from_their_inversion() {
+    fn states_are_distinguished_from_their_inversion() {
         let read = |flags: u16, inverted: u16, states: u32| {
             let mut info = vec![0; 164];
             for (at, value) in [(146, flags), (148, inverted), (150, states as u16)] {

@@ -19,7 +19,7 @@ enum Stage {
     Starting = 0,
     /// Hooks are attached and the start record is printed.
     Running = 1,
-    /// It was told to end.
+    /// It was asked to end.
     Stopping = 2,
 }
 
@@ -101,7 +101,7 @@ impl Health {
         let _ = self.missing.fetch_update(Ordering::Relaxed, Ordering::Relaxed, less);
     }
 
-    /// It was told to end.
+    /// It was asked to end.
     pub fn stopping(&self) {
         self.stage.store(Stage::Stopping as u8, Ordering::Release);
     }

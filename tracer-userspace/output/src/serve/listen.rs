@@ -1,4 +1,4 @@
-//! Where clients come in: a TCP address or a unix socket. What cannot be had is said once and tried
+//! Where clients come in: a TCP address or a unix socket. What cannot be had is reported once and tried
 //! again, for the kernel side must go on whoever has the port.
 
 use std::collections::VecDeque;

@@ -125,7 +125,7 @@ fn clients_that_say_nothing_hold_up_nobody_for_long() {
 }
 
 #[test]
-fn what_is_no_tracer_is_said() {
+fn what_is_no_tracer_is_reported() {
     let scratch = Scratch::new();
     let path = scratch.path("socket");
     let other = UnixListener::bind(&path).unwrap();

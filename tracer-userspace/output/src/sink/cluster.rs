@@ -57,7 +57,7 @@ pub struct ClusterSink {
     notes: Option<mpsc::Sender<Note>>,
     node_observations: Option<mpsc::Sender<NodeObservation>>,
     dropped: Arc<AtomicU64>,
-    told: u64,
+    reported: u64,
     end: watch::Sender<bool>,
     /// Disconnected when the thread ends.
     running: Option<std_mpsc::Receiver<()>>,
@@ -97,7 +97,7 @@ impl ClusterSink {
         let (end, ended) = watch::channel(false);
         let dropped = Arc::new(AtomicU64::new(0));
         let inbox = Inbox { notes: notes_in, node_observations: sightings_in, dropped: dropped.clone(), end: ended };
-        (Self { notes, node_observations, dropped, told: 0, end, running: None }, inbox)
+        (Self { notes, node_observations, dropped, reported: 0, end, running: None }, inbox)
     }
 
     /// Hands a decision over. `is_printed`: the filters let it pass.
@@ -126,7 +126,7 @@ impl ClusterSink {
     /// Those since this was last asked.
     pub fn take_dropped(&mut self) -> u64 {
         let now = self.dropped();
-        now.saturating_sub(std::mem::replace(&mut self.told, now))
+        now.saturating_sub(std::mem::replace(&mut self.reported, now))
     }
 
     /// From now on it sends what it knows, for a moment, and ends.

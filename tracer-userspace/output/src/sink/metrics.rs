@@ -69,7 +69,7 @@ pub struct Metrics {
     dropped: Counters,
     findings: Family<Labels, Gauge>,
     /// Verdicts that were counted, so that a revision that keeps the label is not counted again.
-    said: Printed,
+    reported: Printed,
     pods: Option<Pods>,
 }
 
@@ -89,7 +89,7 @@ impl Metrics {
             runs: Family::default(),
             dropped: Family::default(),
             findings: Family::default(),
-            said: Printed::default(),
+            reported: Printed::default(),
             pods: pod_labels.then(Pods::default),
         };
         let registry = metrics.register();
@@ -141,7 +141,7 @@ impl Metrics {
         }
     }
 
-    /// The last finding of a check that is told: its worst.
+    /// The last finding of a check that is reported: its worst.
     fn set_finding(&self, finding: &FindingBody) {
         for status in Status::ALL {
             let labels = vec![("check", finding.check.clone().into()), ("status", status.name().into())];
@@ -171,9 +171,9 @@ impl Metrics {
 
     fn count_verdict(&mut self, decision: &Decision, verdict: &VerdictBody, now_boot_ns: Option<u64>) {
         let cause = verdict.verdict.cause;
-        let before = self.said.get(decision.attempt);
-        self.said.put(decision.attempt, 0, cause);
-        if before.is_some_and(|(_, said)| said == cause) {
+        let before = self.reported.get(decision.attempt);
+        self.reported.put(decision.attempt, 0, cause);
+        if before.is_some_and(|(_, reported)| reported == cause) {
             return;
         }
         let mut labels: Labels = vec![("cause", cause.name().into()), ("subject", subject(verdict.subject).into())];

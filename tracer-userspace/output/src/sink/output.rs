@@ -61,7 +61,7 @@ pub struct Output {
     stuck: bool,
     /// Why records wait, since the last failure.
     trouble: Option<String>,
-    said: Option<Instant>,
+    reported: Option<Instant>,
 }
 
 impl Output {
@@ -95,7 +95,7 @@ impl Output {
             size,
             stuck: false,
             trouble: None,
-            said: None,
+            reported: None,
         })
     }
 

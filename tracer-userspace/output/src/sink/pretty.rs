@@ -1,4 +1,4 @@
-//! Records for people: each as it comes, the answer first; at the end what was said, grouped by cause.
+//! Records for people: each as it comes, the answer first; at the end what was reported, grouped by cause.
 
 mod about;
 mod above;

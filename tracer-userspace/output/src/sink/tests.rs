@@ -152,7 +152,7 @@ fn filtered_records_take_no_number() {
 }
 
 #[test]
-fn probes_that_are_open_at_the_end_are_told_without_being_asked_for() {
+fn probes_that_are_open_at_the_end_are_reported_without_being_asked_for() {
     let open = |subject| attempt(subject, Outcome::Open);
     let decisions =
         vec![decided(1, success()), decided(2, open(Subject::Connection)), decided(3, open(Subject::Probe))];
@@ -177,7 +177,7 @@ fn attempts_are_printed_only_when_asked_for() {
 }
 
 #[test]
-fn what_a_full_disk_cost_is_told_when_there_is_room_again() {
+fn what_a_full_disk_cost_is_reported_when_there_is_room_again() {
     let scratch = Scratch::new();
     let path = scratch.path("out");
     std::fs::create_dir_all(scratch.path("out.1/inside")).unwrap();

@@ -15,11 +15,11 @@ const VARIANTS: usize = 5;
 /// Pods that are named of a cause.
 const PODS: usize = 8;
 
-/// Something said of several pods.
+/// Something reported of several pods.
 type Variants<T> = Vec<(T, u64)>;
 
 /// What the kept verdicts of a cause say, the more frequent first.
-struct Told {
+struct CauseDetails {
     why: String,
     fixes: Variants<Remediation>,
     culprits: Variants<String>,
@@ -36,7 +36,7 @@ pub(super) fn section(view: &View) -> Markup {
 
 fn card(view: &View, place: usize, group: &GroupView) -> Markup {
     let cause = group.group.cause;
-    let told = told(view, place);
+    let noted = noted(view, place);
     let times = (clock(group.span.0, view.axis.length()), clock(group.span.1, view.axis.length()));
     html! {
         article id={"cause-" (letter(place))} .cause .(colour(place)) {
@@ -47,10 +47,10 @@ fn card(view: &View, place: usize, group: &GroupView) -> Markup {
                 " · " (whose(view, place, group)) " · " (sure(group.sure))
                 @if group.span.0 <= group.span.1 { " · " time { (times.0) } "–" time { (times.1) } " UTC" }
             }
-            p.why { (safe(&told.why)) }
+            p.why { (safe(&noted.why)) }
             dl {
-                (variants("Fix", &told.fixes, verdict::fix))
-                (variants("Who", &told.culprits, |who| html! { p.who { (safe(who)) } }))
+                (variants("Fix", &noted.fixes, verdict::fix))
+                (variants("Who", &noted.culprits, |who| html! { p.who { (safe(who)) } }))
             }
             (evidence(view, place))
             details {
@@ -136,17 +136,17 @@ fn evidence(view: &View, place: usize) -> Markup {
 }
 
 /// What the kept verdicts say.
-fn told(view: &View, place: usize) -> Told {
+fn noted(view: &View, place: usize) -> CauseDetails {
     let (mut fixes, mut culprits): (BTreeMap<Remediation, u64>, BTreeMap<String, u64>) = Default::default();
     let mut why = None;
     for (_, cell) in view.cells(place) {
         let records: Vec<_> = cell.examples().filter_map(verdict::record).map(|(_, body)| body).collect();
-        let said = records.iter().map(|body| body.verdict.remediation.clone()).filter(|fix| !fix.is_empty());
-        once_each(&mut fixes, said.collect());
+        let reported = records.iter().map(|body| body.verdict.remediation.clone()).filter(|fix| !fix.is_empty());
+        once_each(&mut fixes, reported.collect());
         once_each(&mut culprits, records.iter().filter_map(|body| body.culprit.as_ref()).map(who).collect());
         why = why.or_else(|| records.first().map(|body| body.verdict.summary.clone()));
     }
-    Told { why: why.unwrap_or_default(), fixes: by_count(fixes), culprits: by_count(culprits) }
+    CauseDetails { why: why.unwrap_or_default(), fixes: by_count(fixes), culprits: by_count(culprits) }
 }
 
 /// Counts a pod once for each different text.

@@ -47,8 +47,8 @@ pub(super) fn shown(example: &Example) -> Markup {
                     @if verdict.evidence.is_empty() { li { "nothing" } }
                 }
             }
-            @if let Some(said) = body.kubelet.as_ref().and_then(|it| it.output.as_ref()) {
-                dt { "Kubelet" } dd { (safe(said)) }
+            @if let Some(reported) = body.kubelet.as_ref().and_then(|it| it.output.as_ref()) {
+                dt { "Kubelet" } dd { (safe(reported)) }
             }
             @if let Some(culprit) = &body.culprit { dt { "Who" } dd { (safe(&who(culprit))) } }
             @if !verdict.remediation.is_empty() {

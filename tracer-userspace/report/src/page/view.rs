@@ -11,7 +11,7 @@ use tracer_model::record::{FindingBody, Status};
 
 /// Pods with a cause whose evidence is on the page.
 pub(super) const WITH_EVIDENCE: usize = 250;
-/// Colours that are told apart.
+/// Colours that are distinguished.
 const COLOURS: usize = 8;
 
 /// A pod with the columns of its series.
@@ -199,7 +199,7 @@ fn notes(tally: &Tally, faults: &[String]) -> Vec<String> {
         let names: Vec<_> = failing.iter().map(|it| it.check.as_str()).collect();
         notes.push(format!("checks of the node fail (tracer doctor): {}; see below", names.join(", ")));
     }
-    let mut say = |said: bool, note: &dyn Fn() -> String| notes.extend(said.then(note));
+    let mut say = |reported: bool, note: &dyn Fn() -> String| notes.extend(reported.then(note));
     let filtered = || format!("left out by the filter: {} verdicts and attempts", words::number(tally.filtered));
     say(tally.is_filtered(), &filtered);
     say(tally.revised > 0, &|| {

@@ -8,9 +8,9 @@ use tracer_model::record::{LossBody, NodeBody};
 
 /// Events that are kept of each end.
 const KEPT: usize = 200;
-/// Kinds of events, and nodes, that are told apart.
+/// Kinds of events, and nodes, that are distinguished.
 const KINDS: usize = 64;
-/// Losses that are told apart.
+/// Losses that are distinguished.
 const GAPS: usize = 512;
 /// A minute's account, not an event: only the newest of each node is kept.
 const PORT_PRESSURE: &str = "port_pressure";

@@ -7,7 +7,7 @@ use super::super::line::{Group, PodKey};
 use super::scale::{Scale, Series};
 use tracer_model::record::Confidence;
 
-/// Pods that are told apart; all beyond them are one.
+/// Pods that are distinguished; all beyond them are one.
 const PODS: usize = 2048;
 /// Bytes of verdicts that are kept to be shown.
 const EXAMPLE_BYTES: usize = 32 << 20;
@@ -60,7 +60,7 @@ pub(crate) struct Counted {
 }
 
 /// A verdict to be counted.
-pub(super) struct Said<'a> {
+pub(super) struct CountedVerdict<'a> {
     pub(super) us: i64,
     pub(super) group: Group,
     pub(super) confidence: Confidence,
@@ -73,7 +73,7 @@ pub(crate) struct Pods {
     index: HashMap<PodKey, usize>,
     /// The first one is for all that are too many.
     pods: Vec<(PodKey, Pod)>,
-    /// Whether there were more than can be told apart.
+    /// Whether there were more than can be distinguished.
     pub(crate) too_many: bool,
     next_id: u64,
     bytes: usize,
@@ -99,22 +99,22 @@ impl Pods {
     }
 
     /// Counts a verdict.
-    pub(super) fn count(&mut self, key: PodKey, said: &Said<'_>, scale: &Scale) -> Counted {
+    pub(super) fn count(&mut self, key: PodKey, reported: &CountedVerdict<'_>, scale: &Scale) -> Counted {
         let pod = self.place(key);
         let id = self.next_id;
         self.next_id += 1;
-        let lane = self.pods[pod].1.lanes.entry(said.group).or_default();
+        let lane = self.pods[pod].1.lanes.entry(reported.group).or_default();
         lane.count += 1;
-        lane.sure[said.confidence as usize] += 1;
-        lane.series.add(said.us, scale);
+        lane.sure[reported.confidence as usize] += 1;
+        lane.series.add(reported.us, scale);
         let before = lane.kept_bytes();
-        if self.bytes - before + 2 * said.line.len() <= EXAMPLE_BYTES {
-            lane.keep(id, said);
+        if self.bytes - before + 2 * reported.line.len() <= EXAMPLE_BYTES {
+            lane.keep(id, reported);
         } else {
             self.full = true;
         }
         self.bytes = self.bytes + lane.kept_bytes() - before;
-        Counted { id, us: said.us, pod, group: said.group, confidence: said.confidence }
+        Counted { id, us: reported.us, pod, group: reported.group, confidence: reported.confidence }
     }
 
     /// Takes a verdict back.
@@ -153,11 +153,11 @@ impl Pods {
 
 impl Lane {
     /// Keeps a verdict if it is the first or the last one.
-    fn keep(&mut self, id: u64, said: &Said<'_>) {
-        let first = self.first.as_ref().is_none_or(|first| said.us < first.us);
-        let last = self.last.as_ref().is_none_or(|last| said.us >= last.us);
+    fn keep(&mut self, id: u64, reported: &CountedVerdict<'_>) {
+        let first = self.first.as_ref().is_none_or(|first| reported.us < first.us);
+        let last = self.last.as_ref().is_none_or(|last| reported.us >= last.us);
         if first || last {
-            let example = Rc::new(Example { id, us: said.us, line: said.line.into() });
+            let example = Rc::new(Example { id, us: reported.us, line: reported.line.into() });
             self.last = if last { Some(Rc::clone(&example)) } else { self.last.take() };
             self.first = if first { Some(example) } else { self.first.take() };
         }

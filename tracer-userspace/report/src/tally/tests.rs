@@ -58,7 +58,7 @@ fn numbers_belong_to_a_run_and_a_node() {
 }
 
 #[test]
-fn a_revision_of_what_is_forgotten_is_said() {
+fn a_revision_of_what_is_forgotten_is_reported() {
     let mut lines: Vec<_> = (0..9000).map(|seq| verdict(seq, "unexplained", "cart", None)).collect();
     lines.push(verdict(9000, "firewall_drop", "cart", Some(3)));
     assert_eq!(tally(Filter::default(), &lines).unmatched, 1);
@@ -123,7 +123,7 @@ fn gaps_that_touch_are_one_and_many_are_merged() {
 }
 
 proptest! {
-    /// Whatever is revised, in whatever order: what stands is what was said less what was taken back.
+    /// Whatever is revised, in whatever order: what stands is what was reported less what was taken back.
     #[test]
     fn counts_are_what_stands(revised in prop::collection::vec(prop::option::of(0_u64..40), 1..40)) {
         let causes = ["unexplained", "firewall_drop", "connection_refused"];

@@ -39,18 +39,18 @@ impl Board {
         }
     }
 
-    /// They cannot be followed for now. Said once, and again if it becomes a matter of permission.
+    /// They cannot be followed for now. Reported once, and again if it becomes a matter of permission.
     pub(super) fn failed(&self, failure: &Failure) {
         let text = failure.to_string();
-        let mut told = false;
+        let mut reported = false;
         self.view.send_modify(|view| {
             let refused = matches!(failure, Failure::Unauthenticated | Failure::Forbidden { .. });
             let states = view.states.values();
-            told = states.clone().any(|state| *state == State::Failing(text.clone()))
+            reported = states.clone().any(|state| *state == State::Failing(text.clone()))
                 || !refused && matches!(view.states.get(&self.name), Some(State::Failing(_)));
             view.states.insert(self.name.clone(), State::Failing(text.clone()));
         });
-        if !told {
+        if !reported {
             tracing::warn!("cluster API {text}; {} known so far stay", self.name);
         }
     }

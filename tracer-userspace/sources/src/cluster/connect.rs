@@ -61,7 +61,7 @@ pub async fn client(access: &Access) -> Result<Client, ConnectError> {
         }
         Access::InCluster => Config::incluster().map_err(|error| wrong(reason(&error)))?,
     };
-    // Retries are ours: the outage is told, and what the server asks for is heeded.
+    // Retries are ours: the outage is reported, and what the server asks for is heeded.
     config.default_retry = false;
     config.connect_timeout = Some(Duration::from_secs(10));
     Client::try_from(config).map_err(|error| wrong(reason(&error)))

@@ -15,7 +15,7 @@ use tracer_node::clock;
 
 /// Longest message kept, bytes.
 const MESSAGE_MAX: usize = 1024;
-/// What is told of an Event so long after it was made is no news, seconds.
+/// What is reported an Event so long after it was made is no news, seconds.
 const STALE_S: i64 = 60;
 /// Of these reasons.
 const REASONS: [&str; 3] = ["Unhealthy", "FailedCreatePodSandBox", "NetworkNotReady"];
@@ -164,12 +164,12 @@ mod tests {
         let first = samples().remove(0).keep("rig-node").expect("ours");
         let again = KubeletEvent { count: 16, last_s: first.last_s + 2, ..first.clone() };
         let (mut heard, now) = (Heard::default(), first.last_s + 3);
-        let mut told = |event: &KubeletEvent, now| {
+        let mut reported = |event: &KubeletEvent, now| {
             view.events.insert("events".into(), vec![event.clone()]);
             heard.news(&view, now).len()
         };
-        assert_eq!((told(&first, now), told(&first, now), told(&again, now)), (1, 0, 1));
+        assert_eq!((reported(&first, now), reported(&first, now), reported(&again, now)), (1, 0, 1));
         let late = KubeletEvent { count: 17, ..again };
-        assert_eq!(told(&late, now + 90), 0, "it came with an outage behind it");
+        assert_eq!(reported(&late, now + 90), 0, "it came with an outage behind it");
     }
 }

@@ -1,5 +1,5 @@
 //! One kind of object, listed once and then watched: by a streaming list where the server has it (one request), else by
-//! a list and a watch. Whatever fails is told once, waited out and tried again; what was known stays.
+//! a list and a watch. Whatever fails is reported once, waited out and tried again; what was known stays.
 
 use std::time::Duration;
 
@@ -50,7 +50,7 @@ pub(super) struct Follower<W: Watched> {
     failures: u32,
     /// The last failure was an answer that could not be read: an open connection proves nothing.
     garbled: bool,
-    /// An object that could not be read was told.
+    /// An object that could not be read was reported.
     reported_skipped: bool,
 }
 
@@ -147,9 +147,9 @@ impl<W: Watched> Follower<W> {
             self.board.watching();
         }
         let mut watch =
-            Watch { body, lines: Lines::default(), fresh: streaming.then(Known::default), asked, told: None };
+            Watch { body, lines: Lines::default(), fresh: streaming.then(Known::default), asked, reported: None };
         let end = self.read(&mut watch).await;
-        if watch.told.is_some() {
+        if watch.reported.is_some() {
             self.publish();
         }
         end
@@ -160,7 +160,7 @@ impl<W: Watched> Follower<W> {
         loop {
             let silence = if watch.fresh.is_some() { self.pace.sync } else { self.pace.silence };
             let silent = heard + silence;
-            let due = watch.told.unwrap_or(silent).min(silent);
+            let due = watch.reported.unwrap_or(silent).min(silent);
             match timeout_at(due, watch.body.frame()).await {
                 Ok(None) if watch.fresh.is_some() => return Err(Failure::Cut),
                 Ok(None) => return Ok(()),
@@ -173,12 +173,12 @@ impl<W: Watched> Follower<W> {
                     let mut lines = std::mem::take(&mut watch.lines);
                     lines.feed(&chunk, |line| self.take(line, watch))?;
                     watch.lines = lines;
-                    if watch.told.is_some_and(|due| heard >= due) {
-                        watch.told = None;
+                    if watch.reported.is_some_and(|due| heard >= due) {
+                        watch.reported = None;
                         self.publish();
                     }
                 }
-                Err(_) if watch.told.take().is_some() => self.publish(),
+                Err(_) if watch.reported.take().is_some() => self.publish(),
                 Err(_) if watch.fresh.is_some() => return Err(Failure::NotStreaming),
                 // The connection may be dead: ask again from where it stands.
                 Err(_) => return Ok(()),
@@ -217,7 +217,7 @@ impl<W: Watched> Follower<W> {
         if watch.fresh.is_none() {
             self.position = version.or_else(|| self.position.take());
             if changed {
-                watch.told.get_or_insert(Instant::now() + self.pace.debounce);
+                watch.reported.get_or_insert(Instant::now() + self.pace.debounce);
             }
         }
     }
@@ -283,8 +283,8 @@ struct Watch<W: Watched> {
     /// What a streaming list gave so far, until it is whole.
     fresh: Option<Known<W>>,
     asked: ApiRequest,
-    /// When changes are due to be told.
-    told: Option<Instant>,
+    /// When changes are due to be reported.
+    reported: Option<Instant>,
 }
 
 fn garbage(error: serde_json::Error) -> Failure {

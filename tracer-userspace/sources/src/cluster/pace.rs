@@ -15,7 +15,7 @@ pub struct Pace {
     pub stable: Duration,
     /// After a watch that ended as planned, a random part of this passes before the next.
     pub(crate) rewatch: Duration,
-    /// Changes within this time are told as one.
+    /// Changes within this time are reported as one.
     pub debounce: Duration,
     /// An answer begins within this time, and a list goes on within it.
     pub answer: Duration,

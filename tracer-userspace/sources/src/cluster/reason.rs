@@ -80,13 +80,13 @@ mod tests {
     }
 
     #[test]
-    fn of_a_credential_plugin_only_the_name_and_the_status_are_told() {
+    fn of_a_credential_plugin_only_the_name_and_the_status_are_reported() {
         let mut command = Command::new("/bin/sh");
         command.args(["-c", "echo secret; echo secret >&2; exit 3", "secret \"a b\""]);
         command.env("SECRET", "secret=\"x\" \\").env("A", "").env_remove("HOME").env_remove("B");
-        let told = "the credential plugin sh failed: exit status: 3";
-        assert_eq!(reason(&kube::Error::Auth(failed(&mut command))), told, "{command:?}");
-        assert_eq!(reason(&kube::Error::Service(failed(&mut command).into())), told, "when a token is renewed");
+        let reported = "the credential plugin sh failed: exit status: 3";
+        assert_eq!(reason(&kube::Error::Auth(failed(&mut command))), reported, "{command:?}");
+        assert_eq!(reason(&kube::Error::Service(failed(&mut command).into())), reported, "when a token is renewed");
         assert_eq!(program("/usr/lib/gcloud secret --secret"), " gcloud");
         assert_eq!(
             (program("A=\"secret"), program("env -u"), program("")),
@@ -95,17 +95,20 @@ mod tests {
     }
 
     #[test]
-    fn of_a_kubeconfig_only_the_place_is_told() {
+    fn of_a_kubeconfig_only_the_place_is_reported() {
         let text =
             "apiVersion: v1\nkind: Config\nusers:\n- name: u\n  user:\n    token: secret\n    username: [secret]\n";
         let error = Kubeconfig::from_yaml(text).expect_err("a list is no name");
         assert!(error.to_string().contains("secret"), "{error}");
-        let told = reason(&error);
-        assert!(told.starts_with("failed to parse kubeconfig YAML at line ") && !told.contains("secret"), "{told}");
+        let reported = reason(&error);
+        assert!(
+            reported.starts_with("failed to parse kubeconfig YAML at line ") && !reported.contains("secret"),
+            "{reported}"
+        );
     }
 
     #[test]
-    fn other_reasons_are_told_as_they_are() {
+    fn other_reasons_are_reported_as_they_are() {
         let error = Kubeconfig::read_from("/none").expect_err("no file");
         assert_eq!(reason(&error), chain(&error));
         assert_eq!(

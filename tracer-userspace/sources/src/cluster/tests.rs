@@ -142,7 +142,7 @@ async fn changes_that_follow_each_other_are_one_view() {
 }
 
 #[tokio::test]
-async fn a_change_of_nothing_that_is_read_is_not_told() {
+async fn a_change_of_nothing_that_is_read_is_not_reported() {
     let run = async {
         let mut api = Fake::new().await;
         let mut followed = Followed::pods(api.addr);

@@ -243,7 +243,7 @@ items:
     }
 
     #[test]
-    fn without_slices_nothing_is_said_of_endpoints() {
+    fn without_slices_nothing_is_reported_of_endpoints() {
         let text = r#"{"kind":"ServiceList","apiVersion":"v1","items":[{"metadata":{"name":"a"},"spec":{"clusterIP":"10.96.0.1"}}]}"#;
         let services = read("svc-only", text).expect("services");
         assert_eq!((services[0].namespace.as_str(), &services[0].ready_endpoints), ("default", &None));

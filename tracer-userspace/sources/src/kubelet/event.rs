@@ -4,7 +4,7 @@
 //! sends no more than 25 of one pod and then one in five minutes (client-go, `tools/record/events_cache.go`): that there
 //! is none says nothing.
 
-use super::line::{Said, sandbox_of};
+use super::line::{LogOutcome, sandbox_of};
 use tracer_model::event::{KubeletResult, ObservationKind, PodRef, ProbeType};
 
 /// How the message of an Event begins that was combined of several. Its container is that of the first.
@@ -32,7 +32,7 @@ impl KubeletEvent {
         let written = u64::try_from(wall_ns.saturating_sub(boot_to_wall_ns)).ok()?;
         match self.reason.as_str() {
             "Unhealthy" => {
-                let probe = self.said()?.into_probe(written, None)?;
+                let probe = self.reported()?.into_probe(written, None)?;
                 Some(ObservationKind::KubeletProbe(Box::new(tracer_model::event::KubeletProbe {
                     event_count: Some(self.count),
                     ..probe
@@ -52,7 +52,7 @@ impl KubeletEvent {
     }
 
     /// `Readiness probe failed: …`, `… errored: …`, from 1.32 on `… errored and resulted in failure state: …`
-    fn said(&self) -> Option<Said> {
+    fn reported(&self) -> Option<LogOutcome> {
         let (kind, rest) = self.words().split_once(" probe ")?;
         let (how, output) = rest.split_once(':')?;
         let state = how.strip_prefix("errored").map(|it| it.strip_prefix(" and resulted in "));
@@ -60,7 +60,7 @@ impl KubeletEvent {
         let result = state.map_or(KubeletResult::Failure, KubeletResult::of_error);
         (how == "failed" || state.is_some()).then_some(())?;
         let is_combined = self.message.starts_with(COMBINED);
-        Some(Said {
+        Some(LogOutcome {
             pod: self.pod.clone(),
             container: self.container.clone().filter(|_| !is_combined),
             probe_type: ProbeType::from_kubelet(kind)?,
@@ -97,21 +97,21 @@ mod tests {
 
     #[test]
     fn the_messages_of_a_kubelet_are_understood() {
-        let said = probe("Readiness probe failed: HTTP probe failed with statuscode: 503").unwrap();
-        assert_eq!((said.says, said.result), (ProbeOutput::Status(503), KubeletResult::Failure));
-        assert_eq!((said.written_boot_ns, said.written_until()), (400_000_000_000, 401_000_000_000));
-        assert_eq!((said.container.as_deref(), said.event_count), (Some("web"), Some(4)));
+        let reported = probe("Readiness probe failed: HTTP probe failed with statuscode: 503").unwrap();
+        assert_eq!((reported.says, reported.result), (ProbeOutput::Status(503), KubeletResult::Failure));
+        assert_eq!((reported.written_boot_ns, reported.written_until()), (400_000_000_000, 401_000_000_000));
+        assert_eq!((reported.container.as_deref(), reported.event_count), (Some("web"), Some(4)));
         let refused = "Liveness probe failed: Get \"http://10.88.0.5:8081/live\": dial tcp 10.88.0.5:8081: connect: connection refused";
-        let said = probe(refused).unwrap();
-        assert_eq!((said.probe_type, said.dst), (ProbeType::Liveness, "10.88.0.5:8081".parse().ok()));
+        let reported = probe(refused).unwrap();
+        assert_eq!((reported.probe_type, reported.dst), (ProbeType::Liveness, "10.88.0.5:8081".parse().ok()));
         for (errored, result) in [
             ("errored: ", KubeletResult::Error),
             ("errored and resulted in unknown state: ", KubeletResult::Error),
             ("errored and resulted in failure state: ", KubeletResult::Failure),
         ] {
             let words = "rpc error: code = Unknown desc = failed to exec in container";
-            let said = probe(&format!("Startup probe {errored}{words}")).unwrap();
-            assert_eq!((said.result, said.says), (result, ProbeOutput::CommandNotRun), "{errored}");
+            let reported = probe(&format!("Startup probe {errored}{words}")).unwrap();
+            assert_eq!((reported.result, reported.says), (result, ProbeOutput::CommandNotRun), "{errored}");
         }
         assert_eq!(probe("Readiness probe failed: ").unwrap().says, ProbeOutput::Nothing);
     }
@@ -138,12 +138,13 @@ mod tests {
     /// Its place in the pod is that of the first of them.
     #[test]
     fn a_combined_event_does_not_tell_the_container() {
-        let said = probe("(combined from similar events): Readiness probe failed: dial tcp 10.0.0.1:80: i/o timeout");
-        assert_eq!(said.map(|it| (it.container, it.says)), Some((None, ProbeOutput::Timeout)));
+        let reported =
+            probe("(combined from similar events): Readiness probe failed: dial tcp 10.0.0.1:80: i/o timeout");
+        assert_eq!(reported.map(|it| (it.container, it.says)), Some((None, ProbeOutput::Timeout)));
     }
 
     #[test]
-    fn a_sandbox_without_network_is_told() {
+    fn a_sandbox_without_network_is_reported() {
         let message = "Failed to create pod sandbox: rpc error: code = Unknown desc = failed to setup network for sandbox \"a1\": open /run/flannel/subnet.env: no such file or directory";
         let Some(ObservationKind::SandboxFailure(failure)) = event("FailedCreatePodSandBox", message).kind(0) else {
             unreachable!()

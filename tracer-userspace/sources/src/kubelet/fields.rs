@@ -96,7 +96,7 @@ fn value_of(text: &str) -> (String, &str) {
         Some(lines) => ("<", lines.split_once("\n >").map_or("", |(_, rest)| rest)),
         None => text.split_once(' ').unwrap_or((text, "")),
     };
-    // Where a list or an object ends cannot be told (`%+v`).
+    // Where a list or an object ends cannot be known (`%+v`).
     let rest = if value.contains(['[', '{']) { "" } else { rest };
     (value.to_owned(), rest)
 }

@@ -35,7 +35,7 @@ pub(super) struct Follower {
     left: Option<((u64, u64), u64)>,
     /// When the log is looked for again.
     due: Instant,
-    /// Said to be unreadable.
+    /// Reported to be unreadable.
     complained: bool,
 }
 

@@ -58,7 +58,7 @@ pub(super) struct Journal<F = File> {
     names: Vec<String>,
     /// Where the next object begins, or will begin.
     at: u64,
-    /// Said to be damaged, and said to have messages that cannot be unpacked.
+    /// Reported to be damaged, and reported to have messages that cannot be unpacked.
     complained: (bool, bool),
 }
 

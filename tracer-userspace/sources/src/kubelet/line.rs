@@ -56,7 +56,7 @@ fn probe(entry: &Entry<'_>, written_boot_ns: u64) -> Option<KubeletProbe> {
 }
 
 /// What the kubelet says of a probe, in the log or elsewhere.
-pub(super) struct Said {
+pub(super) struct LogOutcome {
     pub(super) pod: PodRef,
     pub(super) container: Option<String>,
     pub(super) probe_type: ProbeType,
@@ -66,7 +66,7 @@ pub(super) struct Said {
     pub(super) output: String,
 }
 
-impl Said {
+impl LogOutcome {
     /// If it names a pod.
     pub(super) fn into_probe(self, written_boot_ns: u64, pid: Option<u32>) -> Option<KubeletProbe> {
         let Self { pod, container, probe_type, result, errored, output } = self;
@@ -91,26 +91,26 @@ impl Said {
 
 /// `"Probe failed" probeType="Readiness" pod="ns/name" podUID=… containerName="…" probeResult=failure output="…"`,
 /// `"Probe errored" … probeResult="unknown" err="…"`
-fn structured(entry: &Entry<'_>) -> Option<Said> {
-    let (errored, said) = match entry.message.as_ref() {
+fn structured(entry: &Entry<'_>) -> Option<LogOutcome> {
+    let (errored, reported) = match entry.message.as_ref() {
         "Probe failed" => (false, "output"),
         "Probe errored" => (true, "err"),
         _ => return None,
     };
     let state = entry.field("probeResult");
     let result = if errored { KubeletResult::of_error(state.as_deref()) } else { KubeletResult::Failure };
-    Some(Said {
+    Some(LogOutcome {
         pod: PodRef { uid: entry.field("podUID"), ..named(&entry.field("pod")?) },
         container: entry.field("containerName"),
         probe_type: ProbeType::from_kubelet(&entry.field("probeType")?)?,
         result,
         errored,
-        output: entry.field(said).unwrap_or_default(),
+        output: entry.field(reported).unwrap_or_default(),
     })
 }
 
 /// `Readiness probe for "name_ns(uid):container" failed (failure): …`, `… errored: …`
-fn plain(text: &str) -> Option<Said> {
+fn plain(text: &str) -> Option<LogOutcome> {
     let (kind, rest) = text.split_once(" probe for \"")?;
     let (target, rest) = rest.split_once('"')?;
     let (pod, container) = target.split_once("):")?;
@@ -119,7 +119,7 @@ fn plain(text: &str) -> Option<Said> {
         None => (KubeletResult::Error, rest.strip_prefix(" errored:")?),
     };
     let container = Some(container.to_owned());
-    Some(Said {
+    Some(LogOutcome {
         pod: joined(pod)?,
         container,
         probe_type: ProbeType::from_kubelet(kind)?,

@@ -1,6 +1,6 @@
-//! How much of a network error's text may be told: the parts that the kubelet, Go's net, net/http and crypto/tls or grpc-go
+//! How much of a network error's text may be printed: the parts that the kubelet, Go's net, net/http and crypto/tls or grpc-go
 //! write themselves, up to the first that may have come over the connection. net/http quotes header lines of the answer
-//! (`malformed MIME header: missing colon: "…"`). The message of a gRPC status (`desc = …`) is never told: grpc-go writes there
+//! (`malformed MIME header: missing colon: "…"`). The message of a gRPC status (`desc = …`) is never reported: grpc-go writes there
 //! what its own connection met, and a server may send the same words of a connection of its own (`dial tcp …`).
 
 use std::net::{Ipv6Addr, SocketAddr};
@@ -102,7 +102,7 @@ const FIXED: &[&str] = &[
     "unsupported extension",
 ];
 
-/// How parts begin that go on with what was received, and what is told of them.
+/// How parts begin that go on with what was received, and what is reported them.
 const QUOTING: &[(&str, &str)] = &[
     ("malformed HTTP", "malformed HTTP answer"),
     ("malformed MIME header", "malformed MIME header"),
@@ -125,22 +125,22 @@ const CLIENT_TIMEOUTS: &[&str] = &[
     "Client.Timeout or context cancellation while reading body",
 ];
 
-/// What may be told of an error of the network.
+/// What may be printed of an error of the network.
 pub(super) fn redacted(error: &str) -> String {
     let (request, error) = of_request(error);
-    let mut told: Vec<&str> = request.as_deref().into_iter().collect();
+    let mut noted: Vec<&str> = request.as_deref().into_iter().collect();
     for part in error.split(": ") {
         if is_own(part) {
-            told.push(part);
-        } else if told.last() == Some(&"dial tcp") && part.starts_with("lookup ") {
+            noted.push(part);
+        } else if noted.last() == Some(&"dial tcp") && part.starts_with("lookup ") {
             // What was looked up and where: `lookup NAME on ADDRESS`.
-            told.push("lookup");
+            noted.push("lookup");
         } else {
-            told.extend(beginning(part));
+            noted.extend(beginning(part));
             break;
         }
     }
-    told.join(": ")
+    noted.join(": ")
 }
 
 /// `Get "URL"` with no more of the URL than its origin, and what follows: after a redirect the rest is the pod's choice, but for
@@ -154,8 +154,8 @@ fn of_request(error: &str) -> (Option<String>, &str) {
     let end = if quote.is_empty() { rest.find(": ") } else { closing_quote(rest) };
     let (url, rest) = rest.split_at(end.unwrap_or(rest.len()));
     let rest = rest.strip_prefix(quote).and_then(|it| it.strip_prefix(": "));
-    let told = origin(url).map_or_else(|| verb.trim_end().to_owned(), |url| format!("{verb}{quote}{url}{quote}"));
-    (Some(told), rest.unwrap_or_default())
+    let noted = origin(url).map_or_else(|| verb.trim_end().to_owned(), |url| format!("{verb}{quote}{url}{quote}"));
+    (Some(noted), rest.unwrap_or_default())
 }
 
 /// `http://HOST:PORT` of a URL.
@@ -228,12 +228,12 @@ fn is_name(code: &str) -> bool {
     code.len() < 20 && code.chars().all(|c| c.is_ascii_alphanumeric() || "()".contains(c))
 }
 
-/// What can be told of a part that goes on with what was received.
+/// What can be known of a part that goes on with what was received.
 fn beginning(part: &str) -> Option<&str> {
     let code = || {
         part.split_once(" desc = ").map(|(code, _)| code).filter(|it| it.strip_prefix("code = ").is_some_and(is_name))
     };
-    let quoting = QUOTING.iter().find(|(begin, _)| part.starts_with(begin)).map(|(_, told)| *told);
+    let quoting = QUOTING.iter().find(|(begin, _)| part.starts_with(begin)).map(|(_, noted)| *noted);
     quoting.or_else(code)
 }
 
@@ -242,7 +242,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_the_network_says_is_told() {
+    fn what_the_network_says_is_reported() {
         for error in [
             r#"Get "http://10.88.0.5:8081": dial tcp 10.88.0.5:8081: connect: connection refused"#,
             "Get http://10.88.0.5:8081: read tcp 10.88.0.1:59486->10.88.0.5:8081: read: connection reset by peer",
@@ -263,7 +263,7 @@ mod tests {
     fn what_came_over_the_connection_is_not() {
         let get = r#"Get "http://10.88.0.5:8081""#;
         let broken = format!("{get}: net/http: HTTP/1.x transport connection broken");
-        for (error, told) in [
+        for (error, noted) in [
             (
                 format!("{broken}: malformed MIME header: missing colon: \"secret: EOF\""),
                 format!("{broken}: malformed MIME header"),
@@ -296,32 +296,32 @@ mod tests {
                 "timeout: health rpc did not complete".to_owned(),
             ),
         ] {
-            assert_eq!(redacted(&error), told, "{error}");
+            assert_eq!(redacted(&error), noted, "{error}");
         }
     }
 
     /// Go: `dial tcp: lookup NAME on SERVER: …`, without a server where none was asked.
     #[test]
-    fn of_a_name_that_is_not_found_the_name_is_not_told() {
+    fn of_a_name_that_is_not_found_the_name_is_not_reported() {
         let get = r#"Get "http://web.shop:8081""#;
         let udp = "read udp 10.88.0.1:5353->10.96.0.10:53: i/o timeout";
-        for (said, told) in [
+        for (reported, noted) in [
             ("dial tcp: lookup web.shop on 10.96.0.10:53: no such host", "dial tcp: lookup: no such host"),
             ("dial tcp: lookup web.shop: no such host", "dial tcp: lookup: no such host"),
             (&format!("dial tcp: lookup web.shop on 10.96.0.10:53: {udp}"), &format!("dial tcp: lookup: {udp}")),
             ("dial tcp: lookup secret: secret", "dial tcp: lookup"),
             ("lookup secret: no such host", ""),
         ] {
-            assert_eq!(redacted(said), told);
-            let of_url = if told.is_empty() { get.to_owned() } else { format!("{get}: {told}") };
-            assert_eq!(redacted(&format!("{get}: {said}")), of_url);
+            assert_eq!(redacted(reported), noted);
+            let of_url = if noted.is_empty() { get.to_owned() } else { format!("{get}: {noted}") };
+            assert_eq!(redacted(&format!("{get}: {reported}")), of_url);
         }
     }
 
     /// A redirect's, but for the host name.
     #[test]
-    fn of_a_url_the_origin_is_told() {
-        for (url, told) in [
+    fn of_a_url_the_origin_is_reported() {
+        for (url, noted) in [
             ("http://10.88.0.5:8081/secret", r#" "http://10.88.0.5:8081""#),
             ("https://secret:***@10.88.0.5/", r#" "https://10.88.0.5""#),
             ("http://[fd00::5]:8081?secret", r#" "http://[fd00::5]:8081""#),
@@ -331,14 +331,14 @@ mod tests {
             ("httpsecret://10.88.0.5/", ""),
             ("/secret", ""),
         ] {
-            assert_eq!(redacted(&format!("Get \"{url}\": EOF")), format!("Get{told}: EOF"), "{url}");
+            assert_eq!(redacted(&format!("Get \"{url}\": EOF")), format!("Get{noted}: EOF"), "{url}");
         }
     }
 
     #[test]
-    fn of_a_grpc_server_the_code_is_told_and_not_the_message() {
-        let said = "error: health rpc probe failed: rpc error";
-        for (status, told) in [
+    fn of_a_grpc_server_the_code_is_reported_and_not_the_message() {
+        let reported = "error: health rpc probe failed: rpc error";
+        for (status, noted) in [
             ("code = Unauthenticated desc = secret: EOF", ": code = Unauthenticated"),
             ("code = Unknown desc = \"secret\"", ": code = Unknown"),
             ("code = Unknown desc = EOF", ": code = Unknown"),
@@ -355,13 +355,13 @@ mod tests {
             ),
             ("code = a secret desc = EOF", ""),
         ] {
-            assert_eq!(redacted(&format!("{said}: {status}")), format!("{said}{told}"), "{status}");
+            assert_eq!(redacted(&format!("{reported}: {status}")), format!("{reported}{noted}"), "{status}");
         }
     }
 
     proptest::proptest! {
         #[test]
-        fn nothing_but_known_words_is_told(garbage in "\\PC*") {
+        fn nothing_but_known_words_is_reported(garbage in "\\PC*") {
             assert!(!redacted(&format!("Get \"http://10.88.0.5/\": EOF: <{garbage}")).contains('<'));
             let _ = redacted(&format!("Get {garbage}"));
             let _ = redacted(&garbage);

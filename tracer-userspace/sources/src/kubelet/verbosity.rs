@@ -1,4 +1,4 @@
-//! What the kubelet was told to write to its log, by its command line and its configuration.
+//! What the kubelet was configured to write to its log, by its command line and its configuration.
 //!
 //! Outcomes of probes are `klog.V(1)` (`pkg/kubelet/prober/prober.go`, from 1.0 on), and the verbosity is 0 unless it is set:
 //! such a kubelet writes none, while its Events tell them all the same.
@@ -75,7 +75,7 @@ struct Configuration {
     logging: Option<Logging>,
 }
 
-/// `logging`; what is absent leaves what was said before.
+/// `logging`; what is absent leaves what was reported before.
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
 struct Logging {
@@ -99,7 +99,7 @@ impl KubeletLogging {
     pub fn of(pid: u32) -> Result<Self, KubeletLoggingError> {
         let comm = std::fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default();
         if comm.trim_end() == NAME {
-            Self::told(pid, &arguments(pid), &RootOf(pid))
+            Self::reported(pid, &arguments(pid), &RootOf(pid))
         } else {
             Err(KubeletLoggingError::Embedded { pid })
         }
@@ -107,12 +107,12 @@ impl KubeletLogging {
 
     /// As the kubelet reads it: the file of `--config`, those of `--config-dir` over it, and its flags over both
     /// (`cmd/kubelet/app/server.go`).
-    pub(crate) fn told(pid: u32, args: &[String], files: &dyn Files) -> Result<Self, KubeletLoggingError> {
+    pub(crate) fn reported(pid: u32, args: &[String], files: &dyn Files) -> Result<Self, KubeletLoggingError> {
         if !args.iter().skip(1).any(|arg| arg.starts_with('-')) {
             return Err(KubeletLoggingError::Bare { pid });
         }
         let base = flag(args, "--config").map(PathBuf::from);
-        let mut told = Self {
+        let mut reported = Self {
             pid,
             verbosity: 0,
             format: FORMATS[0].to_owned(),
@@ -120,10 +120,10 @@ impl KubeletLogging {
             setting: base.clone().map_or(Setting::Flag, Setting::File),
         };
         for path in base.into_iter().chain(drop_ins(pid, args, files)?) {
-            told.take(configuration(pid, &path, files)?.logging.unwrap_or_default(), &path);
+            reported.take(configuration(pid, &path, files)?.logging.unwrap_or_default(), &path);
         }
-        told.take_flags(args);
-        Ok(told)
+        reported.take_flags(args);
+        Ok(reported)
     }
 
     fn take(&mut self, logging: Logging, path: &Path) {
@@ -233,34 +233,34 @@ fn may_match(pattern: &str) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::testing::told;
+    use crate::testing::reported;
 
     fn verbosity(line: &str, files: &[(&str, &'static str)]) -> u32 {
-        told(line, files).unwrap().verbosity
+        reported(line, files).unwrap().verbosity
     }
 
     const CONFIG: &str = "/var/lib/kubelet/config.yaml";
     /// As kubeadm starts it and writes its file.
     const KUBEADM: &str =
         "/usr/bin/kubelet --kubeconfig=/etc/kubernetes/kubelet.conf --config=/var/lib/kubelet/config.yaml";
-    const NOTHING_SAID: &str = "apiVersion: kubelet.config.k8s.io/v1beta1\nkind: KubeletConfiguration\nlogging:\n  flushFrequency: 0\n  options:\n    json:\n      infoBufferSize: \"0\"\n  verbosity: 0\n";
+    const NO_VERBOSITY: &str = "apiVersion: kubelet.config.k8s.io/v1beta1\nkind: KubeletConfiguration\nlogging:\n  flushFrequency: 0\n  options:\n    json:\n      infoBufferSize: \"0\"\n  verbosity: 0\n";
 
     #[test]
     fn kubeadm_s_kubelet_writes_no_outcomes() {
-        let logging = told(KUBEADM, &[(CONFIG, NOTHING_SAID)]).unwrap();
+        let logging = reported(KUBEADM, &[(CONFIG, NO_VERBOSITY)]).unwrap();
         assert_eq!((logging.verbosity, logging.format.as_str()), (0, "text"));
         assert!(logging.lack().unwrap().contains("verbosity 0"), "{logging:?}");
         assert!(logging.fix().contains(CONFIG) && logging.fix().contains("verbosity: 1"), "{}", logging.fix());
-        let raised = told(KUBEADM, &[(CONFIG, "logging: {verbosity: 1, format: json}")]).unwrap();
+        let raised = reported(KUBEADM, &[(CONFIG, "logging: {verbosity: 1, format: json}")]).unwrap();
         assert_eq!((raised.lack(), raised.format.as_str()), (None, "json"));
-        let unset = told(KUBEADM, &[(CONFIG, "kind: KubeletConfiguration")]).unwrap();
+        let unset = reported(KUBEADM, &[(CONFIG, "kind: KubeletConfiguration")]).unwrap();
         assert!(unset.lack().is_some() && unset.fix().contains(CONFIG));
     }
 
     /// JSON has a body in one line, and up to 3 none is written.
     #[test]
-    fn bodies_as_text_are_told() {
-        let exposure = |line: &str| told(&format!("kubelet {line}"), &[]).unwrap().exposure();
+    fn bodies_as_text_are_reported() {
+        let exposure = |line: &str| reported(&format!("kubelet {line}"), &[]).unwrap().exposure();
         assert!(exposure("-v=4").is_some_and(|it| it.starts_with("logs with verbosity 4 as text")));
         assert!(exposure("-v=10").is_some());
         assert_eq!((exposure("-v=3"), exposure("-v=4 --logging-format=json")), (None, None));
@@ -270,12 +270,12 @@ mod tests {
     fn every_form_of_the_flag_goes_before_the_file() {
         for flag in ["-v=2", "-v 2", "-v2", "--v=2", "--v 2", "--v=0 -v=2", "-v=2 --volume-plugin-dir=/x --vmodule=a=7"]
         {
-            assert_eq!(verbosity(&format!("{KUBEADM} {flag}"), &[(CONFIG, NOTHING_SAID)]), 2, "{flag}");
+            assert_eq!(verbosity(&format!("{KUBEADM} {flag}"), &[(CONFIG, NO_VERBOSITY)]), 2, "{flag}");
         }
-        let lowered = told(&format!("{KUBEADM} --v=0"), &[(CONFIG, "logging: {verbosity: 4}")]).unwrap();
+        let lowered = reported(&format!("{KUBEADM} --v=0"), &[(CONFIG, "logging: {verbosity: 4}")]).unwrap();
         assert!(lowered.lack().is_some());
         assert!(lowered.fix().starts_with("start the kubelet with -v=1"), "{}", lowered.fix());
-        let json = told("kubelet --logging-format=json", &[]).unwrap();
+        let json = reported("kubelet --logging-format=json", &[]).unwrap();
         assert!(json.format == "json" && json.fix().starts_with("start the kubelet with -v=1"), "{json:?}");
     }
 
@@ -289,7 +289,7 @@ mod tests {
             ("/etc/kubelet.d/30-c.conf", ""),
             ("/etc/kubelet.d/40-d.conf.bak", "logging: {verbosity: 9}"),
         ];
-        let logging = told(&line, &files).unwrap();
+        let logging = reported(&line, &files).unwrap();
         assert_eq!((logging.verbosity, logging.format.as_str()), (0, "json"), "what a drop-in leaves out stays");
         assert!(logging.fix().contains("20-b.conf"), "{}", logging.fix());
     }
@@ -297,30 +297,30 @@ mod tests {
     #[test]
     fn a_pattern_can_have_them_written() {
         for modules in ["prober=1", "a=0,prob*=5", "*=2", "kubelet/prober/*=1", "[p]rober=1"] {
-            let logging = told(&format!("kubelet --vmodule={modules}"), &[]).unwrap();
+            let logging = reported(&format!("kubelet --vmodule={modules}"), &[]).unwrap();
             assert_eq!(logging.lack(), None, "{modules}");
         }
         for modules in ["prober=0", "probe=4", "worker*=4", "prober_manager=4", "prober", "=1"] {
-            assert!(told(&format!("kubelet --vmodule={modules}"), &[]).unwrap().lack().is_some(), "{modules}");
+            assert!(reported(&format!("kubelet --vmodule={modules}"), &[]).unwrap().lack().is_some(), "{modules}");
         }
         let file = (CONFIG, "logging: {vmodule: [{filePattern: prober, verbosity: 1}]}");
-        assert_eq!(told(KUBEADM, &[file]).unwrap().lack(), None);
+        assert_eq!(reported(KUBEADM, &[file]).unwrap().lack(), None);
     }
 
     #[test]
-    fn a_format_that_is_not_read_is_said() {
-        let logging = told("kubelet -v=4 --logging-format=xml", &[]).unwrap();
+    fn a_format_that_is_not_read_is_reported() {
+        let logging = reported("kubelet -v=4 --logging-format=xml", &[]).unwrap();
         assert!(logging.lack().unwrap().contains("`xml`") && logging.fix().contains("text or json"));
     }
 
     #[test]
     fn what_cannot_be_read_is_not_known() {
-        let missing = told(KUBEADM, &[]).unwrap_err();
+        let missing = reported(KUBEADM, &[]).unwrap_err();
         assert!(missing.to_string().contains(CONFIG) && missing.needs().is_none(), "{missing}");
         for junk in ["logging: {verbosity: high}", "logging: ["] {
-            assert!(matches!(told(KUBEADM, &[(CONFIG, junk)]), Err(KubeletLoggingError::Garbage { .. })), "{junk}");
+            assert!(matches!(reported(KUBEADM, &[(CONFIG, junk)]), Err(KubeletLoggingError::Garbage { .. })), "{junk}");
         }
-        assert!(matches!(told("kubelet", &[]), Err(KubeletLoggingError::Bare { .. })));
+        assert!(matches!(reported("kubelet", &[]), Err(KubeletLoggingError::Bare { .. })));
         let own = KubeletLogging::of(std::process::id());
         assert!(matches!(own, Err(KubeletLoggingError::Embedded { .. })), "not its name");
         let source = io::Error::from_raw_os_error(libc::EACCES);

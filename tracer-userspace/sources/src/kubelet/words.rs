@@ -1,4 +1,4 @@
-//! The output of a failed probe: what it means, and how much of it may be told.
+//! The output of a failed probe: what it means, and how much of it may be printed.
 //!
 //! The kubelet's own words (`pkg/probe/{http,tcp,grpc,exec}`, Go's net/http and net) are kept; what a pod sent or a
 //! command printed is not. Of a URL its origin is kept: after a redirect the rest is the pod's choice.
@@ -31,7 +31,7 @@ pub(super) fn understand(output: &str, result: KubeletResult) -> Words {
     let output = output.lines().next().unwrap_or_default().trim();
     let says = meaning(output, result);
     let text = publishable(output, says, result);
-    // Of what may be told only: what was received, or printed by a command, may look like an address.
+    // Of what may be printed only: what was received, or printed by a command, may look like an address.
     let (src, dst) = text.as_deref().filter(|_| is_network(output, result)).map_or((None, None), ends);
     Words { says, text: text.filter(|it| !it.is_empty()).map(shortened), src, dst }
 }
@@ -255,7 +255,7 @@ mod tests {
     }
 
     #[test]
-    fn the_source_port_is_taken_where_it_is_said() {
+    fn the_source_port_is_taken_where_it_is_reported() {
         let words = understand(
             "Get \"http://10.88.0.5:8081/live\": read tcp 10.88.0.1:59486->10.88.0.5:8081: read: connection reset by peer",
         );
@@ -352,7 +352,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_command_printed_behind_the_runtime_s_words_is_not_told() {
+    fn what_a_command_printed_behind_the_runtime_s_words_is_not_reported() {
         let of = |why: &str, printed: &str| {
             let error = format!("rpc error: code = Unknown desc = command error: {why}");
             let words =

@@ -1,4 +1,4 @@
-//! Tests of the watcher: what is told when.
+//! Tests of the watcher: what is reported when.
 
 use tokio::sync::mpsc;
 
@@ -7,20 +7,20 @@ use crate::snapshot;
 use crate::testing::TestFile;
 
 #[test]
-fn the_clusters_pods_are_not_told_before_the_node_was_read() {
-    let (told, cluster) = Cluster::fixed("n1");
+fn the_clusters_pods_are_not_reported_before_the_node_was_read() {
+    let (reported, cluster) = Cluster::fixed("n1");
     let config = SourceConfig { cluster: Some(cluster), ..SourceConfig::default() };
     let snapshot = snapshot(&config).expect("snapshot");
     let (tx, mut rx) = mpsc::channel(16);
     let mut watcher = Watcher::new(config, snapshot, tx);
     let pod = |name: &str| Pod { name: Some(name.into()), uid: Some(name.into()), ..Pod::default() };
-    told.send_modify(|view| view.pods = vec![pod("a")]);
+    reported.send_modify(|view| view.pods = vec![pod("a")]);
     assert!(watcher.read_cluster().is_ok());
     assert!(rx.try_recv().is_err(), "told without the namespaces of the node");
 
     watcher.node_due = Instant::now() + NODE_EVERY;
     watcher.discovered = vec![Pod { netns: Some(tracer_model::event::Netns(7)), ..pod("b") }];
-    told.send_modify(|view| view.pods = vec![pod("a"), pod("b")]);
+    reported.send_modify(|view| view.pods = vec![pod("a"), pod("b")]);
     assert!(watcher.read_cluster().is_ok());
     let Ok(ObservationKind::Pods(list)) = rx.try_recv() else { panic!("nothing was told") };
     let namespaces: Vec<_> = list.pods.iter().map(|pod| pod.netns.map(|netns| netns.0)).collect();
@@ -28,31 +28,31 @@ fn the_clusters_pods_are_not_told_before_the_node_was_read() {
 }
 
 /// The first NodePort of a node is a change, if it is known that there was none.
-/// The kernel told that a link went down, and nothing tells that it came up again but a reading like the one before.
+/// The kernel reported that a link went down, and nothing tells that it came up again but a reading like the one before.
 #[test]
-fn links_are_told_after_one_went_down_even_if_they_are_as_before() {
+fn links_are_reported_after_one_went_down_even_if_they_are_as_before() {
     let snapshot = snapshot(&SourceConfig::default()).expect("snapshot");
     let (tx, mut rx) = mpsc::channel(16);
     let mut watcher = Watcher::new(SourceConfig::default(), snapshot, tx);
-    let mut told =
+    let mut reported =
         || std::iter::from_fn(|| rx.try_recv().ok()).filter(|kind| matches!(kind, ObservationKind::Links(_))).count();
     assert!(watcher.read_node().is_ok());
-    assert_eq!(told(), 1, "they may have changed before the subscription");
+    assert_eq!(reported(), 1, "they may have changed before the subscription");
     assert!(watcher.read_node().is_ok());
-    assert_eq!(told(), 0, "nothing changed");
+    assert_eq!(reported(), 0, "nothing changed");
     assert!(watcher.read_links().is_ok());
-    assert_eq!(told(), 0, "an address came, and went");
+    assert_eq!(reported(), 0, "an address came, and went");
     watcher.sent.forget_links();
     assert!(watcher.read_links().is_ok() && watcher.read_links().is_ok());
-    assert_eq!(told(), 1, "a link went down");
+    assert_eq!(reported(), 1, "a link went down");
     watcher.links = None;
     assert!(watcher.read_node().is_ok());
-    assert_eq!(told(), 1, "nobody tells of changes");
+    assert_eq!(reported(), 1, "nobody tells of changes");
 }
 
-/// The last links that are told are those of the node.
+/// The last links that are reported are those of the node.
 #[test]
-fn a_prober_that_comes_back_to_its_namespace_has_its_links_told_again() {
+fn a_prober_that_comes_back_to_its_namespace_has_its_links_reported_again() {
     let snapshot = snapshot(&SourceConfig::default()).expect("snapshot");
     let (tx, mut rx) = mpsc::channel(16);
     let mut watcher = Watcher::new(SourceConfig::default(), snapshot, tx);
@@ -66,9 +66,9 @@ fn a_prober_that_comes_back_to_its_namespace_has_its_links_told_again() {
     assert!(watcher.sent.send(links(7)).is_ok() && rx.try_recv().is_err(), "nothing new");
 }
 
-/// What was read before stays known, and both are said: that, and that the file can be read again.
+/// What was read before stays known, and both are reported: that, and that the file can be read again.
 #[test]
-fn a_file_that_is_gone_or_broken_is_told() {
+fn a_file_that_is_gone_or_broken_is_reported() {
     const LIST: &str = r#"{"kind":"PodList","items":[{"metadata":{"name":"a","namespace":"shop","uid":"u"}}]}"#;
     let file = TestFile::new("watched-pods", LIST);
     let config = SourceConfig { pods: Some(file.path.clone()), ..SourceConfig::default() };
@@ -78,12 +78,12 @@ fn a_file_that_is_gone_or_broken_is_told() {
     let mut after = |change: &dyn Fn()| {
         change();
         assert!(watcher.read_files().is_ok());
-        let told = std::iter::from_fn(|| rx.try_recv().ok()).find_map(|kind| match kind {
+        let reported = std::iter::from_fn(|| rx.try_recv().ok()).find_map(|kind| match kind {
             ObservationKind::ListTrouble(trouble) => Some((trouble.list, trouble.problem)),
             _ => None,
         });
         assert_eq!(watcher.listed.listing.pods.len(), 1, "the pod stays known");
-        told
+        reported
     };
     let write = |text: &str| std::fs::write(&file.path, text).expect("written");
     assert_eq!(after(&|| {}), None);
@@ -110,11 +110,11 @@ fn paced(config: SourceConfig) -> (Watcher, mpsc::Receiver<ObservationKind>) {
 /// Any controller may write a Service several times a second, and each writes its endpoints.
 #[test]
 fn changed_services_have_the_node_read_at_its_pace() {
-    let (told, mut cluster) = Cluster::fixed("n1");
+    let (reported, mut cluster) = Cluster::fixed("n1");
     cluster.config.services = true;
     let (mut watcher, mut rx) = paced(SourceConfig { cluster: Some(cluster), ..SourceConfig::default() });
     watcher.listed.listing.services = None;
-    told.send_modify(|view| view.pods = vec![Pod { name: Some("a".into()), ..Pod::default() }]);
+    reported.send_modify(|view| view.pods = vec![Pod { name: Some("a".into()), ..Pod::default() }]);
     assert!(watcher.read_cluster().is_ok());
     assert_eq!(watcher.node_due, watcher.pace.next());
     assert!(

@@ -9,7 +9,7 @@ use anyhow::Result;
 use super::{BRIDGE, BRIDGE6, NODE, NODE6};
 use crate::net::Netns;
 
-/// Where iptables is told to see bridged packets: with it the backend's RST is translated back.
+/// Where iptables is configured to see bridged packets: with it the backend's RST is translated back.
 const BRIDGED: &str = "bridge/bridge-nf-call-iptables";
 
 /// The link that has the ClusterIPs.

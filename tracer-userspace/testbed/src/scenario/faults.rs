@@ -63,7 +63,7 @@ fn ring_overflow(fixture: &mut Fixture<'_>) -> Result<()> {
     })?;
     fixture.quiet.push((claim, count));
     fixture.loss = true;
-    // A loss is told of within a second, and weakens what its window touches.
+    // A loss is reported within a second, and weakens what its window touches.
     thread::sleep(Duration::from_millis(2200));
     fixture.fails(Kind::Http, bad, Ending::Reset)
 }
@@ -97,7 +97,7 @@ fn namespace_churn(fixture: &mut Fixture<'_>) -> Result<()> {
     })?;
     let (made, seconds) = (made.load(Ordering::Relaxed), began.elapsed().as_secs_f64());
     fixture.measured.push(format!("{:.0} namespaces made and removed a minute", f64::from(made) / seconds * 60.0));
-    // Emulated machines make a few in the time; how many is said with the result.
+    // Emulated machines make a few in the time; how many is reported with the result.
     if made == 0 { bail!("no namespace was made and removed in {seconds:.1} s") } else { Ok(()) }
 }
 
@@ -110,7 +110,7 @@ fn churn(over: &AtomicBool, made: &AtomicU32) -> Result<()> {
     Ok(())
 }
 
-/// A process does over and over what anybody may: the verdicts of the node stay what they are, and what was not told is counted.
+/// A process does over and over what anybody may: the verdicts of the node stay what they are, and what was not reported is counted.
 fn flood(fixture: &mut Fixture<'_>) -> Result<()> {
     let (good, bad) = (fixture.serving("http", HTTP)?, fixture.serving("rst", HTTP)?);
     (fixture.watch)()?;
@@ -134,18 +134,18 @@ fn flood(fixture: &mut Fixture<'_>) -> Result<()> {
     Ok(())
 }
 
-/// Until it is over, and more often than is told of if there is the patience for that; how often, and whether it is more.
+/// Until it is over, and more often than is reported if there is the patience for that; how often, and whether it is more.
 fn repeat(over: &AtomicBool, what: Limited, patience: Duration, mut again: impl FnMut()) -> (u64, bool) {
     const MORE: u64 = 100;
     let (began, limits) = (Instant::now(), [what.own(), what.shared()]);
     let of = |limit: &Limit| limit.burst + began.elapsed().as_nanos() as u64 / limit.every_ns;
-    let told = || limits.iter().map(of).sum::<u64>();
+    let reported = || limits.iter().map(of).sum::<u64>();
     let mut count = 0;
-    while !over.load(Ordering::Relaxed) || count < told() + MORE && began.elapsed() < patience {
+    while !over.load(Ordering::Relaxed) || count < reported() + MORE && began.elapsed() < patience {
         again();
         count += 1;
     }
-    (count, count >= told() + MORE)
+    (count, count >= reported() + MORE)
 }
 
 /// A pod is deleted, and another one has its address at once: the verdict is about the new one's namespace.

@@ -43,9 +43,9 @@ pub struct Fixture<'a> {
     pub helpers: Vec<Proc>,
     /// Events must have been lost, and the tracer must say so.
     pub loss: bool,
-    /// Nobody may be said to have entered the node's namespace.
+    /// Nobody may be reported to have entered the node's namespace.
     pub forbids_entry: bool,
-    /// What was measured: told with the result.
+    /// What was measured: reported with the result.
     pub measured: Vec<String>,
 }
 
@@ -137,7 +137,7 @@ impl Fixture<'_> {
         self.attempt_any(kind, dst, &[Ending::Timeout, Ending::Error], claim)
     }
 
-    /// Makes an attempt, which must end as said.
+    /// Makes an attempt, which must end as reported.
     pub fn attempt(&mut self, kind: Kind, dst: SocketAddr, how: Ending, claim: Claim) -> Result<()> {
         self.attempt_any(kind, dst, &[how], claim)
     }
@@ -159,7 +159,7 @@ impl Fixture<'_> {
         Ok(())
     }
 
-    /// From now on, nothing may be said of attempts to this target. To be put into `quiet` with their number.
+    /// From now on, nothing may be reported of attempts to this target. To be put into `quiet` with their number.
     pub fn quietly(&self, dst: SocketAddr) -> Result<Attempt> {
         self.listed(dst, Claim::Nothing)
     }

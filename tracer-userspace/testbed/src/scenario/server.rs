@@ -115,7 +115,7 @@ fn unexplained(fixture: &mut Fixture<'_>) -> Result<()> {
     fixture.fails(Kind::Http, pod, Ending::Timeout)
 }
 
-/// The same from a prober whose socket stays in SYN_SENT for two minutes: what is said is said when the probe is over.
+/// The same from a prober whose socket stays in SYN_SENT for two minutes: what is reported is reported when the probe is over.
 fn keeps_connecting(fixture: &mut Fixture<'_>) -> Result<()> {
     let pod = appliance(fixture, "mute")?;
     let claim = fixture.verdict(Cause::Unexplained, Outcome::Failure);
@@ -174,7 +174,7 @@ fn unavailable_source(fixture: &mut Fixture<'_>) -> Result<()> {
     Ok(())
 }
 
-/// The process computes, and its container has used up its CPU quota: that is said beside the cause.
+/// The process computes, and its container has used up its CPU quota: that is reported beside the cause.
 fn throttled(fixture: &mut Fixture<'_>) -> Result<()> {
     let pod = fixture.serving("burn", HTTP)?;
     let name = format!("{PREFIX}{}-throttled", std::process::id());

@@ -16,12 +16,12 @@ use crate::prober::Prober;
 const REFUSED: Option<Cause> = Some(Cause::ConnectionRefused);
 
 pub(super) const ALL: &[Scenario] = &[
-    Scenario::new("twofold_drop_then_refused", REFUSED, drop_then_refused).needs(&[Need::Nft]),
-    Scenario::new("twofold_drop_then_reset", Some(Cause::MidStreamRst), drop_then_reset).needs(&[Need::Nft]),
-    Scenario::new("twofold_request_sent_twice", Some(Cause::SlowResponse), request_sent_twice).needs(&[Need::Nft]),
-    Scenario::new("twofold_listens_on_loopback_only", REFUSED, loopback_only).own(),
-    Scenario::new("twofold_localhost", REFUSED, localhost),
-    Scenario::new("twofold_at_once", REFUSED, at_once).own(),
+    Scenario::new("two_causes_drop_then_refused", REFUSED, drop_then_refused).needs(&[Need::Nft]),
+    Scenario::new("two_causes_drop_then_reset", Some(Cause::MidStreamRst), drop_then_reset).needs(&[Need::Nft]),
+    Scenario::new("two_causes_request_sent_twice", Some(Cause::SlowResponse), request_sent_twice).needs(&[Need::Nft]),
+    Scenario::new("two_causes_listens_on_loopback_only", REFUSED, loopback_only).own(),
+    Scenario::new("two_causes_localhost", REFUSED, localhost),
+    Scenario::new("two_causes_at_once", REFUSED, at_once).own(),
     Scenario::new("redirected_to_nobody", Some(Cause::HandshakeRst), redirected).needs(&[Need::NftNat]),
     Scenario::new("healthy_early_hints", None, early_hints),
     Scenario::new("healthy_prober_stops", None, prober_stops),

@@ -1,4 +1,4 @@
-//! Who began and ceased to listen where, as the kernel told while the tracer watched.
+//! Who began and ceased to listen where, as the kernel reported while the tracer watched.
 
 use tracer_model::event::{Listen, Netns};
 use tracer_model::recent::Recent;

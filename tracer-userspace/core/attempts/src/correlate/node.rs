@@ -269,7 +269,7 @@ impl Node {
         self.node_ports.of_ipvs_at(src)
     }
 
-    /// What one table said last.
+    /// What one table reported last.
     #[must_use]
     pub fn node_ports(&self, mode: ProxyMode) -> Option<&NodePorts> {
         self.node_ports.of(mode)

@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 
 use tracer_model::event::{NodePort, NodePorts, ProxyMode};
 
-/// What each table said last.
+/// What each table reported last.
 #[derive(Debug, Default)]
 pub(super) struct NodePortTables(BTreeMap<u8, NodePorts>);
 
@@ -66,7 +66,7 @@ mod tests {
     }
 
     #[test]
-    fn a_table_replaces_what_it_said_before() {
+    fn a_table_replaces_what_it_reported_before() {
         let mut tables = NodePortTables::default();
         let table = |number| NodePorts {
             netns: NODE,

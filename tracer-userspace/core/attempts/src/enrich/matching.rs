@@ -1,4 +1,4 @@
-//! Which probe of which container an attempt can be: by its target, by what it did, and by what the kubelet said.
+//! Which probe of which container an attempt can be: by its target, by what it did, and by what the kubelet reported.
 
 use super::lifecycle::hooks_met;
 use super::targets::{Match, PodContainer, behaving, probes_on, target_specs};
@@ -21,10 +21,10 @@ pub(super) fn matching_probes<'a>(attempt: &Attempt, node: &'a Node) -> Vec<Matc
         return Vec::new();
     }
     let all = probes_on(attempt, node);
-    // The kubelet has said which one it was.
-    let told = attempt.kubelet().and_then(|(_, said)| all.iter().copied().find(|it| is_named_by(it, said)));
-    if let Some(told) = told {
-        return vec![told];
+    // The kubelet has reported which one it was.
+    let noted = attempt.kubelet().and_then(|(_, reported)| all.iter().copied().find(|it| is_named_by(it, reported)));
+    if let Some(noted) = noted {
+        return vec![noted];
     }
     let behaving = behaving(&all, attempt);
     if behaving.is_empty() && hooks_met(attempt, node).is_empty() { all } else { behaving }
@@ -86,18 +86,18 @@ pub fn may_be_localhost(attempt: &Attempt, node: &Node) -> bool {
     attempt.prober && attempt.established.is_none() && attempt.flow.dst.ip().is_loopback() && !by_address
 }
 
-/// The kubelet has said of this very target that its probe failed there.
+/// The kubelet has reported of this very target that its probe failed there.
 pub(super) fn outcome_was_logged(attempt: &Attempt) -> bool {
-    attempt.prober && attempt.kubelet().is_some_and(|(_, said)| said.dst == Some(attempt.flow.dst))
+    attempt.prober && attempt.kubelet().is_some_and(|(_, reported)| reported.dst == Some(attempt.flow.dst))
 }
 
 /// The probe that dialled this by the kubelet's words and has another port: it was redirected. The kubelet follows on the same
 /// host only (`RedirectChecker`, pkg/probe/http).
 pub(super) fn redirected<'a>(attempt: &Attempt, node: &'a Node) -> Option<Match<'a>> {
-    let (_, said) = attempt.kubelet().filter(|_| outcome_was_logged(attempt))?;
-    let mut told = target_specs(attempt, node).filter(|it| is_named_by(it, said));
+    let (_, reported) = attempt.kubelet().filter(|_| outcome_was_logged(attempt))?;
+    let mut noted = target_specs(attempt, node).filter(|it| is_named_by(it, reported));
     // An Event may name none of two containers.
-    let only = told.next().filter(|_| told.next().is_none());
+    let only = noted.next().filter(|_| noted.next().is_none());
     only.filter(|(.., spec)| spec.handler == Handler::Http && spec.port != attempt.flow.dst.port())
 }
 

@@ -19,7 +19,7 @@ const CONTROL_PLANE: &[u16] = &[2379, 6443, 6444, 7443, 7445, 9345, 10250, 16443
 #[must_use]
 pub fn other_reason(attempt: &Attempt, node: &Node) -> Option<&'static str> {
     let probes = matching_probes(attempt, node);
-    // Neither opens a connection for nothing; and the kubelet may have said what it was.
+    // Neither opens a connection for nothing; and the kubelet may have reported what it was.
     if probes.is_empty() || attempt.touched_only() || attempt.kubelet().is_some() {
         return None;
     }
@@ -35,7 +35,7 @@ pub fn other_reason(attempt: &Attempt, node: &Node) -> Option<&'static str> {
     (!due).then_some(why)
 }
 
-/// The prober dialled its own node, and nothing tells whether for a probe: no spec is known, nor has the kubelet said so. What
+/// The prober dialled its own node, and nothing tells whether for a probe: no spec is known, nor has the kubelet reported it. What
 /// answers in plain HTTP is no control plane's.
 #[must_use]
 pub fn may_be_client(attempt: &Attempt, node: &Node) -> bool {
@@ -74,7 +74,7 @@ mod tests {
     use tracer_model::event::{AnswerKind, ProbeOutput, TcpState};
     use tracer_model::record::{Confidence, Subject, VerdictBody};
 
-    fn said(stream: &Stream) -> Vec<(Confidence, Option<u32>)> {
+    fn reported(stream: &Stream) -> Vec<(Confidence, Option<u32>)> {
         let count = |it: &VerdictBody| it.probe.as_ref().and_then(|probe| probe.consecutive_failures);
         stream.verdicts().iter().map(|it| (it.verdict.confidence, count(it))).collect()
     }
@@ -94,7 +94,7 @@ mod tests {
             refused_by(comm, 101, stream.wait_ms(3_000));
             refused_by(comm, 102, stream.wait_ms(7_000));
             refused_by(comm, 103, stream.wait_ms(9_999));
-            said(&stream)
+            reported(&stream)
         };
         let of_k3s = [(Likely, None), (Likely, None), (Proven, Some(1)), (Proven, Some(2))];
         assert_eq!(asked("k3s-server"), of_k3s);
@@ -114,14 +114,14 @@ mod tests {
             stream
         };
         let own = connects_to("kube-apiserver");
-        assert_eq!(said(&own), [(Confidence::Likely, None); 15]);
+        assert_eq!(reported(&own), [(Confidence::Likely, None); 15]);
         let words = &own.verdicts()[14].verdict.summary;
         assert!(words.ends_with("; it may have been no probe: the kubelet dials it as a client, too"), "{words}");
-        assert_eq!(said(&connects_to("proxy"))[2], (Confidence::Proven, Some(3)));
+        assert_eq!(reported(&connects_to("proxy"))[2], (Confidence::Proven, Some(3)));
         let mut hosted = Stream::new();
         hosted.liveness(10, 3).named_container("kube-apiserver");
         hosted.connect().reset_sent(SYN, true, None).reset_received(TcpState::SynSent, 0);
-        assert_eq!(said(&hosted), [(Confidence::Proven, Some(1))], "another cluster's, in a pod");
+        assert_eq!(reported(&hosted), [(Confidence::Proven, Some(1))], "another cluster's, in a pod");
     }
 
     fn refused_at(port: u16) -> Stream {
@@ -147,9 +147,9 @@ mod tests {
         let probe = refused_at(10256).verdicts().remove(0);
         assert_eq!(probe.subject, Subject::Probe, "nothing but a probe dials it");
         assert!(!probe.verdict.summary.contains("client"), "{}", probe.verdict.summary);
-        let told = refused_at(6443).kubelet_at_target(ProbeOutput::Network).verdicts().remove(1);
-        assert_eq!(told.subject, Subject::Probe, "the kubelet says so");
-        assert!(!told.verdict.summary.contains("client"), "{}", told.verdict.summary);
+        let noted = refused_at(6443).kubelet_at_target(ProbeOutput::Network).verdicts().remove(1);
+        assert_eq!(noted.subject, Subject::Probe, "the kubelet says so");
+        assert!(!noted.verdict.summary.contains("client"), "{}", noted.verdict.summary);
     }
 
     /// The first dial is answered with a 301 to a port that nobody listens on.

@@ -108,7 +108,7 @@ const MOST_REDIRECTS: u32 = 10;
 #[must_use]
 pub fn is_redirect_loop(attempt: &Attempt, node: &Node) -> bool {
     let Some(redirected) = attempt.redirected.filter(|_| attempt.redirect_status().is_some()) else { return false };
-    if attempt.kubelet().is_some_and(|(_, said)| said.says == ProbeOutput::TooManyRedirects) {
+    if attempt.kubelet().is_some_and(|(_, reported)| reported.says == ProbeOutput::TooManyRedirects) {
         return true;
     }
     let many = redirected.answers + 1 >= MOST_REDIRECTS;

@@ -54,7 +54,7 @@ pub fn is_beginning(attempt: &Attempt, answer: &Answer) -> bool {
 #[must_use]
 pub fn misspoken(attempt: &Attempt, node: &Node) -> Option<Protocol> {
     let (_, answer) = attempt.answer().filter(|(_, it)| is_beginning(attempt, it))?;
-    let status_read = attempt.kubelet().is_some_and(|(_, said)| matches!(said.says, ProbeOutput::Status(_)));
+    let status_read = attempt.kubelet().is_some_and(|(_, reported)| matches!(reported.says, ProbeOutput::Status(_)));
     if status_read || answer.status.is_some_and(|status| (200..400).contains(&status)) {
         return None;
     }
@@ -109,9 +109,9 @@ pub(super) fn is_no_refusal(attempt: &Attempt, node: &Node) -> bool {
 /// The bytes say it not where one was answered in TLS.
 #[must_use]
 pub fn is_without_tls(attempt: &Attempt, node: &Node) -> bool {
-    let said = || attempt.kubelet().is_some_and(|(_, said)| said.says == ProbeOutput::NotHttp);
+    let reported = || attempt.kubelet().is_some_and(|(_, reported)| reported.says == ProbeOutput::NotHttp);
     match attempt.answer() {
         Some(_) => misspoken(attempt, node) == Some(Protocol::Tls) && node.https_answer(attempt.flow.dst).is_none(),
-        None => said() && spoken(attempt, node) == Some(Protocol::Tls),
+        None => reported() && spoken(attempt, node) == Some(Protocol::Tls),
     }
 }

@@ -119,7 +119,7 @@ mod tests {
     }
 
     #[test]
-    fn how_many_listeners_there_are_is_said() {
+    fn how_many_listeners_there_are_is_reported() {
         let summary = |count| looked_at(&vec![(2, 1); count]).verdicts()[0].verdict.summary.clone();
         assert!(summary(2).ends_with("it is one of 2 listeners on that port (SO_REUSEPORT)"), "{}", summary(2));
         assert!(summary(MOST_LISTENERS).contains("one of at least 128"), "{}", summary(MOST_LISTENERS));

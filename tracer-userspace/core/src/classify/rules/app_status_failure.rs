@@ -1,4 +1,4 @@
-//! The application answered, and said no.
+//! The application answered, and answered no.
 
 use super::super::evidence::{evidence, of_outcome, of_state};
 use super::super::kubectl::with_log;
@@ -63,15 +63,15 @@ const SHORT: &str = "Most likely the port speaks TLS and the probe asks in plain
 
 /// The kubelet read what no hook can: HTTPS, gRPC.
 fn by_outcome(case: &Case<'_>) -> Option<Finding> {
-    let (_, said) = case.attempt.kubelet()?;
+    let (_, reported) = case.attempt.kubelet()?;
     if case.attempt.received().is_some_and(|n| n == 0) {
         return None;
     }
-    let (says, fix) = answer_text(said.says, enrich::scheme(case.attempt, case.node).as_deref())?;
+    let (says, fix) = answer_text(reported.says, enrich::scheme(case.attempt, case.node).as_deref())?;
     let dst = case.attempt.flow.dst;
     let summary = format!("{dst} was reached and answered: {says}, as the kubelet read it");
-    let found = Finding::failure(Cause::AppStatusFailure, vec![of_outcome(said)], summary, with_fix(case, fix));
-    let status = if let ProbeOutput::Status(status) = said.says { Some(status) } else { None };
+    let found = Finding::failure(Cause::AppStatusFailure, vec![of_outcome(reported)], summary, with_fix(case, fix));
+    let status = if let ProbeOutput::Status(status) = reported.says { Some(status) } else { None };
     Some(sidecar::add(case, status, found.with_confidence(Confidence::Likely)))
 }
 
@@ -342,7 +342,7 @@ mod tests {
     /// Whatever the status: it is no answer to that question.
     #[test]
     fn an_answer_in_another_protocol_is_a_failure() {
-        let told = |https: bool, kind, status| {
+        let noted = |https: bool, kind, status| {
             let mut stream = Stream::new();
             if https {
                 stream.https_readiness()
@@ -353,7 +353,7 @@ mod tests {
             verdicts.first().map(|it| (it.verdict.cause.name(), it.verdict.confidence, it.verdict.remediation.clone()))
         };
         let fix = |https, kind, status| {
-            let (cause, confidence, fix) = told(https, kind, status).expect("a verdict");
+            let (cause, confidence, fix) = noted(https, kind, status).expect("a verdict");
             assert_eq!((cause, confidence), ("app_status_failure", Confidence::Proven));
             fix
         };
@@ -368,10 +368,10 @@ mod tests {
             );
         }
         for (https, kind) in [(true, AnswerKind::Tls), (true, AnswerKind::Short), (false, AnswerKind::Other)] {
-            assert_eq!(told(https, kind, None), None, "{https} {kind:?}");
+            assert_eq!(noted(https, kind, None), None, "{https} {kind:?}");
         }
         for (https, status) in [(true, 200), (true, 301), (false, 200)] {
-            assert_eq!(told(https, AnswerKind::Http, Some(status)), None, "who says yes was asked in HTTP");
+            assert_eq!(noted(https, AnswerKind::Http, Some(status)), None, "who says yes was asked in HTTP");
         }
     }
 
@@ -411,12 +411,12 @@ mod tests {
             alert.remediation.to_string().contains("no client certificate")
                 && alert.remediation.to_string().contains("kubectl logs")
         );
-        let mut told = Stream::new();
-        told.https_readiness().connect().established();
-        told.state(TcpState::Established, TcpState::FinWait1, 0, (300, 301, 2000)).kubelet(ProbeOutput::TlsRefused);
-        let said = told.verdicts().remove(0).verdict;
-        assert_eq!((said.cause.name(), said.confidence), ("app_status_failure", Confidence::Likely));
-        assert_eq!(said.remediation, alert.remediation);
+        let mut noted = Stream::new();
+        noted.https_readiness().connect().established();
+        noted.state(TcpState::Established, TcpState::FinWait1, 0, (300, 301, 2000)).kubelet(ProbeOutput::TlsRefused);
+        let reported = noted.verdicts().remove(0).verdict;
+        assert_eq!((reported.cause.name(), reported.confidence), ("app_status_failure", Confidence::Likely));
+        assert_eq!(reported.remediation, alert.remediation);
     }
 
     /// Liveness and readiness on one port: the status that the kubelet read came by the other connection.
@@ -425,10 +425,10 @@ mod tests {
         let mut stream = Stream::new();
         asked_and_answered(stream.https_readiness().https_liveness_too(), AnswerKind::Alert, None).again(8);
         asked_and_answered(&mut stream, AnswerKind::Tls, None).wait_ms(5).kubelet(ProbeOutput::Status(503));
-        let told = stream.verdicts();
+        let noted = stream.verdicts();
         let quoted: Vec<_> =
-            told.iter().filter(|it| it.kubelet.is_some()).map(|it| it.verdict.summary.as_str()).collect();
-        assert!(told.len() == 2 && quoted.len() == 1 && quoted[0].contains("HTTP status 503"), "{quoted:?}");
+            noted.iter().filter(|it| it.kubelet.is_some()).map(|it| it.verdict.summary.as_str()).collect();
+        assert!(noted.len() == 2 && quoted.len() == 1 && quoted[0].contains("HTTP status 503"), "{quoted:?}");
     }
 
     /// A probe of an open port is over by then; a client of its own may take a certificate that another one does not.
@@ -481,21 +481,21 @@ mod tests {
     /// It may be the one that asks in plain, of a tcpSocket probe whose server speaks first, of a lifecycle hook, or of a user.
     #[test]
     fn an_answer_to_who_may_not_have_asked_so_is_none() {
-        let told = |probed: fn(&mut Stream) -> &mut Stream, comm: &str| {
+        let noted = |probed: fn(&mut Stream) -> &mut Stream, comm: &str| {
             let mut stream = Stream::new();
             probed(&mut stream).connect().prober_named(comm).established().answer(AnswerKind::Http, Some(400));
             stream.state(TcpState::Established, TcpState::FinWait1, 0, (100, 101, 200)).causes()
         };
-        assert!(told(|it| it.https_readiness().lifecycle(HookType::PreStop, 8080), "kubelet").is_empty());
-        assert!(told(Stream::https_readiness, "k3s-server").is_empty());
-        assert_eq!(told(Stream::https_readiness, "kubelet"), ["app_status_failure"]);
+        assert!(noted(|it| it.https_readiness().lifecycle(HookType::PreStop, 8080), "kubelet").is_empty());
+        assert!(noted(Stream::https_readiness, "k3s-server").is_empty());
+        assert_eq!(noted(Stream::https_readiness, "kubelet"), ["app_status_failure"]);
         let mut banner = Stream::new();
         banner.tcp_readiness().https_liveness_too().connect().established().answer(AnswerKind::Other, None);
         assert!(banner.state(TcpState::Established, TcpState::FinWait1, 0, (0, 1, 41)).causes().is_empty());
     }
 
     #[test]
-    fn what_the_kubelet_could_not_read_over_tls_is_said_of_tls() {
+    fn what_the_kubelet_could_not_read_over_tls_is_reported_of_tls() {
         let mut stream = Stream::new();
         stream.https_readiness().connect().established();
         stream.state(TcpState::Established, TcpState::FinWait1, 0, (300, 301, 103)).kubelet(ProbeOutput::NotHttp);

@@ -162,12 +162,12 @@ mod tests {
             let mut stream = Stream::new();
             probed(&mut stream).connect().established().state(TcpState::Established, TcpState::CloseWait, 0, (0, 1, 1));
             stream.state(TcpState::CloseWait, TcpState::LastAck, 0, (0, 1, 1));
-            let said = |it: &VerdictBody| {
+            let reported = |it: &VerdictBody| {
                 let count = it.probe.as_ref().and_then(|it| it.consecutive_failures);
                 let or = it.verdict.summary.contains("; or payload is redirected between sockets");
                 (it.verdict.cause.name(), count, it.verdict.confidence, or)
             };
-            stream.verdicts().iter().map(said).collect::<Vec<_>>()
+            stream.verdicts().iter().map(reported).collect::<Vec<_>>()
         };
         let unavailable_source = ("closed_without_answer", Some(1), Confidence::Likely, true);
         assert_eq!(touched(Stream::http_readiness), [unavailable_source]);

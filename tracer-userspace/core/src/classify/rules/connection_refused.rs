@@ -205,7 +205,7 @@ fn by_drop(case: &Case<'_>) -> Option<Refused> {
     Some(Refused { seen: vec![of_drop(time, drop)], netns: drop.netns, sure: Confidence::Proven })
 }
 
-/// The SYN freed where it is for want of a socket, before kernels said why (5.17), and a RST that came back at that moment, where
+/// The SYN freed where it is for want of a socket, before kernels reported why (5.17), and a RST that came back at that moment, where
 /// no hook tells of that RST itself. What else is freed there is answered by nothing or by an ACK, or with a RST by a socket:
 /// one in TIME_WAIT, or of a handshake that is under way; then somebody listens.
 fn by_place(case: &Case<'_>) -> Option<Refused> {
@@ -270,8 +270,8 @@ mod tests {
         hooks.iter().for_each(|hook| _ = stream.missing(*hook));
         stream.connect().drop_with(SYN, POD, |drop| (drop.reason, drop.location) = (None, Some(place.into())));
         fill(&mut stream);
-        let told = stream.gives_up().verdicts().remove(0).verdict;
-        (told.cause.name(), told.confidence)
+        let reported = stream.gives_up().verdicts().remove(0).verdict;
+        (reported.cause.name(), reported.confidence)
     }
 
     /// Where no program can sit on a function.
@@ -287,7 +287,7 @@ mod tests {
     }
 
     #[test]
-    fn the_place_tells_nothing_that_a_hook_would_have_told_otherwise() {
+    fn the_place_tells_nothing_that_a_hook_would_have_reported_otherwise() {
         let reset = |stream: &mut Stream| _ = stream.reset_received(TcpState::SynSent, 0);
         assert_eq!(freed_at("tcp_v4_rcv", &[], reset).0, "handshake_rst", "a socket in TIME_WAIT");
         let by_listener = |stream: &mut Stream| reset(stream.reset_sent(SYN, false, None));
@@ -314,7 +314,7 @@ mod tests {
     }
 
     #[test]
-    fn a_connection_is_told_nothing_of_probes() {
+    fn a_connection_is_reported_nothing_of_probes() {
         let fix = |stream: &Stream| stream.verdicts()[0].verdict.remediation.clone();
         let mut connection = Stream::new();
         connection.connect().others().reset_sent(SYN, true, None);
@@ -340,18 +340,18 @@ mod tests {
     /// cozystack#3615: the route to the pod was `local`, and its process, which is well, was killed again and again.
     #[test]
     fn a_refusal_by_the_node_itself_is_not_the_pod_s() {
-        let told = |addrs: &[&str], fill: fn(&mut Stream)| {
+        let reported = |addrs: &[&str], fill: fn(&mut Stream)| {
             let mut stream = Stream::new();
             fill(stream.links(true, addrs).http_readiness());
             stream.connect().reset_sent(SYN, true, None);
             if let Some(ObservationKind::ResetSent(reset)) = stream.observations.last_mut().map(|it| &mut it.kind) {
                 reset.netns = Some(NODE);
             }
-            let told = stream.verdicts().remove(0).verdict;
-            assert_eq!(told.cause.name(), "connection_refused");
-            told
+            let reported = stream.verdicts().remove(0).verdict;
+            assert_eq!(reported.cause.name(), "connection_refused");
+            reported
         };
-        let own = told(&["10.88.0.1", "10.88.0.2"], |_| {});
+        let own = reported(&["10.88.0.1", "10.88.0.2"], |_| {});
         assert_eq!(own.confidence, Confidence::Likely);
         let words = "10.88.0.2, the address of pod default/web, is an address of the node itself, too (on lo): the SYN never left";
         assert!(own.summary.starts_with(words), "{}", own.summary);
@@ -362,7 +362,8 @@ mod tests {
             "{}",
             own.remediation
         );
-        for other in [told(&["10.88.0.1"], |_| {}), told(&["10.88.0.2"], |stream| _ = stream.on_host_network())] {
+        for other in [reported(&["10.88.0.1"], |_| {}), reported(&["10.88.0.2"], |stream| _ = stream.on_host_network())]
+        {
             assert!(other.summary.starts_with("nobody listens on 10.88.0.2:8080"), "{}", other.summary);
             assert_eq!(other.confidence, Confidence::Proven);
         }
@@ -387,22 +388,30 @@ mod tests {
     /// cilium#29571, calico#13858: the sandbox of a pod that was deleted by force, and the next pod with its address.
     #[test]
     fn a_refusal_by_what_was_left_over_is_not_the_pod_s() {
-        let told = refused_elsewhere(|stream| _ = stream.http_readiness().pod_in(POD).listens(POD, 8080, true), 1);
-        let told = &told[0];
-        assert_eq!((told.cause.name(), told.confidence), ("connection_refused", Confidence::Likely));
+        let reported = refused_elsewhere(|stream| _ = stream.http_readiness().pod_in(POD).listens(POD, 8080, true), 1);
+        let reported = &reported[0];
+        assert_eq!((reported.cause.name(), reported.confidence), ("connection_refused", Confidence::Likely));
         let words = "nobody listens on port 8080 in network namespace 7, which has 10.88.0.2, the address of pod default/web, too: ";
-        assert!(told.summary.starts_with(words), "{}", told.summary);
+        assert!(reported.summary.starts_with(words), "{}", reported.summary);
         let own = "; app (pid 99), which listens there in the pod's own (network namespace 2), was not asked";
-        assert!(told.summary.contains(own) && !told.summary.contains("namespace of pod"), "{}", told.summary);
-        assert!(told.remediation.to_string().contains(": ip route get 10.88.0.2; ip neigh"), "{}", told.remediation);
-        assert!(!told.remediation.to_string().contains("Let the process listen"), "{}", told.remediation);
-        assert_eq!(told.evidence[0].text, "app (pid 99) began to listen on port 8080");
+        assert!(
+            reported.summary.contains(own) && !reported.summary.contains("namespace of pod"),
+            "{}",
+            reported.summary
+        );
+        assert!(
+            reported.remediation.to_string().contains(": ip route get 10.88.0.2; ip neigh"),
+            "{}",
+            reported.remediation
+        );
+        assert!(!reported.remediation.to_string().contains("Let the process listen"), "{}", reported.remediation);
+        assert_eq!(reported.evidence[0].text, "app (pid 99) began to listen on port 8080");
     }
 
     #[test]
     fn nor_is_its_start() {
         let budget = |stream: &mut Stream| _ = stream.liveness(1, 3).netns_made(LEFT_OVER).pod_in(POD);
-        let causes = |told: Vec<Verdict>| told.iter().map(|it| it.cause.name()).collect::<Vec<_>>();
+        let causes = |reported: Vec<Verdict>| reported.iter().map(|it| it.cause.name()).collect::<Vec<_>>();
         assert_eq!(causes(refused_elsewhere(budget, 3))[2], "startup_budget_exceeded");
         let listens: fn(&mut Stream) =
             |stream| _ = stream.liveness(1, 3).netns_made(LEFT_OVER).pod_in(POD).listens(POD, 8080, true);
@@ -426,12 +435,12 @@ mod tests {
             let addr = "127.0.0.1:8080".parse().expect("an address");
             stream.http_readiness().pod_in(POD).listens_on(POD, addr, true);
         };
-        for told in [refused_elsewhere(ceased, 1), refused_elsewhere(local, 1), vec![unheard]] {
-            assert_eq!((told[0].cause.name(), told[0].confidence), ("connection_refused", Confidence::Likely));
+        for reported in [refused_elsewhere(ceased, 1), refused_elsewhere(local, 1), vec![unheard]] {
+            assert_eq!((reported[0].cause.name(), reported[0].confidence), ("connection_refused", Confidence::Likely));
             assert!(
-                told[0].remediation.to_string().contains("Let the process listen on 8080"),
+                reported[0].remediation.to_string().contains("Let the process listen on 8080"),
                 "{}",
-                told[0].remediation
+                reported[0].remediation
             );
         }
     }
@@ -443,9 +452,13 @@ mod tests {
             stream.http_readiness().pod_in(POD).listens(POD, 8080, true).netns_ends(POD);
         };
         let own = |stream: &mut Stream| _ = stream.http_readiness().pod_in(LEFT_OVER).listens(POD, 8080, true);
-        for told in [refused_elsewhere(unknown, 1), refused_elsewhere(ended, 1), refused_elsewhere(own, 1)] {
-            assert_eq!(told[0].confidence, Confidence::Proven);
-            assert!(told[0].summary.contains(" in the network namespace of pod default/web: "), "{}", told[0].summary);
+        for reported in [refused_elsewhere(unknown, 1), refused_elsewhere(ended, 1), refused_elsewhere(own, 1)] {
+            assert_eq!(reported[0].confidence, Confidence::Proven);
+            assert!(
+                reported[0].summary.contains(" in the network namespace of pod default/web: "),
+                "{}",
+                reported[0].summary
+            );
         }
     }
 
@@ -458,9 +471,9 @@ mod tests {
             reset.netns = Some(LEFT_OVER);
         }
         stream.wait_ms(500).pod_in(POD).listens(POD, 8080, true).gives_up();
-        let told = stream.verdicts();
-        assert!(told.iter().all(|it| !it.verdict.summary.contains("was not asked")), "{told:?}");
-        assert_eq!(told[0].verdict.confidence, Confidence::Proven);
+        let reported = stream.verdicts();
+        assert!(reported.iter().all(|it| !it.verdict.summary.contains("was not asked")), "{reported:?}");
+        assert_eq!(reported[0].verdict.confidence, Confidence::Proven);
     }
 
     fn stream_flow() -> tracer_model::event::Flow {

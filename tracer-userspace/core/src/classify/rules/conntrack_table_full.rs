@@ -101,18 +101,18 @@ mod tests {
         stream
     }
 
-    fn said(tracked: Option<Tracked>, facts: &[ObservationKind]) -> (&'static str, Confidence) {
+    fn reported(tracked: Option<Tracked>, facts: &[ObservationKind]) -> (&'static str, Confidence) {
         let verdict = stream_of(tracked, facts).verdicts().remove(0).verdict;
         (verdict.cause.name(), verdict.confidence)
     }
 
     #[test]
     fn a_full_table_and_no_rule() {
-        let said = |facts: &[ObservationKind]| said(Some(Tracked::No), facts);
-        assert_eq!(said(&[table(100, 7, Vec::new())]), ("conntrack_table_full", Confidence::Likely));
+        let reported = |facts: &[ObservationKind]| reported(Some(Tracked::No), facts);
+        assert_eq!(reported(&[table(100, 7, Vec::new())]), ("conntrack_table_full", Confidence::Likely));
         let twice = [table(100, 7, Vec::new()), table(100, 8, Vec::new())];
-        assert_eq!(said(&twice), ("conntrack_table_full", Confidence::Proven));
-        assert_eq!(said(&[table(50, 7, Vec::new())]).0, "firewall_drop");
+        assert_eq!(reported(&twice), ("conntrack_table_full", Confidence::Proven));
+        assert_eq!(reported(&[table(50, 7, Vec::new())]).0, "firewall_drop");
     }
 
     /// One limit holds for all namespaces, and can be written in the first only.
@@ -147,24 +147,24 @@ mod tests {
     #[test]
     fn a_rule_that_may_have_done_it_comes_after_a_table_that_had_no_room() {
         let facts = [table(100, 7, vec![marked(0)])];
-        assert_eq!(said(Some(Tracked::No), &facts), ("conntrack_table_full", Confidence::Likely));
+        assert_eq!(reported(Some(Tracked::No), &facts), ("conntrack_table_full", Confidence::Likely));
         let summary = stream(&facts).verdicts().remove(0).verdict.summary;
         assert!(summary.contains("; less likely it was rule 4 in chain KUBE-FIREWALL"), "{summary}");
-        assert_eq!(said(Some(Tracked::Yes), &facts), ("firewall_drop", Confidence::Likely), "it had room");
-        assert_eq!(said(None, &facts), ("firewall_drop", Confidence::Likely));
+        assert_eq!(reported(Some(Tracked::Yes), &facts), ("firewall_drop", Confidence::Likely), "it had room");
+        assert_eq!(reported(None, &facts), ("firewall_drop", Confidence::Likely));
         let raw = FirewallRule { table: "raw".into(), ..marked(0) };
-        assert_eq!(said(Some(Tracked::No), &[table(100, 7, vec![raw])]), ("firewall_drop", Confidence::Likely));
+        assert_eq!(reported(Some(Tracked::No), &[table(100, 7, vec![raw])]), ("firewall_drop", Confidence::Likely));
     }
 
     #[test]
     fn of_two_counters_the_one_that_rose_tells() {
-        let said = |drop: [u64; 2], packets: [u64; 2]| {
-            said(Some(Tracked::No), &[0, 1].map(|at| table(100, drop[at], vec![marked(packets[at])])))
+        let reported = |drop: [u64; 2], packets: [u64; 2]| {
+            reported(Some(Tracked::No), &[0, 1].map(|at| table(100, drop[at], vec![marked(packets[at])])))
         };
-        assert_eq!(said([7, 7], [3, 4]), ("firewall_drop", Confidence::Proven));
-        assert_eq!(said([7, 8], [3, 3]), ("conntrack_table_full", Confidence::Likely), "it may be written again");
-        assert_eq!(said([7, 8], [3, 4]), ("conntrack_table_full", Confidence::Likely), "either");
-        assert_eq!(said([7, 8], [0, 0]), ("conntrack_table_full", Confidence::Proven));
+        assert_eq!(reported([7, 7], [3, 4]), ("firewall_drop", Confidence::Proven));
+        assert_eq!(reported([7, 8], [3, 3]), ("conntrack_table_full", Confidence::Likely), "it may be written again");
+        assert_eq!(reported([7, 8], [3, 4]), ("conntrack_table_full", Confidence::Likely), "either");
+        assert_eq!(reported([7, 8], [0, 0]), ("conntrack_table_full", Confidence::Proven));
     }
 
     /// `iptables -t raw -A OUTPUT -p tcp --dport 8080 -j DROP`.
@@ -172,9 +172,9 @@ mod tests {
     fn a_rule_that_comes_before_the_table_and_takes_all_is_nearer() {
         let raw = FirewallRule { priority: Some(-300), ..rule("OUTPUT", RuleVerdict::Drop) };
         let facts = |raw: FirewallRule| [table(100, 7, vec![raw.clone()]), table(100, 8, vec![raw])];
-        assert_eq!(said(Some(Tracked::No), &facts(raw.clone())), ("firewall_drop", Confidence::Proven));
+        assert_eq!(reported(Some(Tracked::No), &facts(raw.clone())), ("firewall_drop", Confidence::Proven));
         let filter = FirewallRule { priority: Some(0), ..raw };
-        assert_eq!(said(Some(Tracked::No), &facts(filter)), ("conntrack_table_full", Confidence::Likely));
+        assert_eq!(reported(Some(Tracked::No), &facts(filter)), ("conntrack_table_full", Confidence::Likely));
     }
 
     /// The table is full enough, has turned packets away at some time, and a rule that was not read may have done it.

@@ -51,7 +51,7 @@ mod tests {
     }
 
     #[test]
-    fn a_counter_that_rose_is_said_beside_the_cause() {
+    fn a_counter_that_rose_is_reported_beside_the_cause() {
         assert_eq!(slow(7).also, [Cause::CpuThrottled]);
         assert!(slow(0).also.is_empty());
     }

@@ -30,7 +30,7 @@ pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
     Some(Finding::failure(Cause::EphemeralPortsExhausted, vec![seen], summary, remediation))
 }
 
-/// `connect(2)` said so, for a socket that had reached SYN_SENT: it had an address and a route.
+/// `connect(2)` reported it, for a socket that had reached SYN_SENT: it had an address and a route.
 fn by_connect(attempt: &Attempt) -> Option<Evidence> {
     let (time, failed) = attempt.connect_failed_at()?;
     let exhausted = failed.errno == libc::EADDRNOTAVAIL && failed.conn.is_some();

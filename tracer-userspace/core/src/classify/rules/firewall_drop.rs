@@ -280,7 +280,7 @@ mod tests {
     /// A list of pods does not tell whose a namespace is; that its stack took the SYN for itself does.
     #[test]
     fn the_namespace_is_named_by_its_pod_and_entered_by_a_command() {
-        let told = |place: &str| {
+        let noted = |place: &str| {
             let mut stream = Stream::new();
             stream.http_readiness().connect().drop_with(SYN, POD, |drop| {
                 drop.reason = Some("NETFILTER_DROP".into());
@@ -289,11 +289,11 @@ mod tests {
             let verdict = stream.gives_up().verdicts().remove(0).verdict;
             (verdict.summary, verdict.remediation)
         };
-        let (summary, fix) = told("ip_local_deliver");
+        let (summary, fix) = noted("ip_local_deliver");
         assert!(summary.contains("at INPUT in the network namespace of pod default/web drops"), "{summary}");
         let command = "nsenter -t $(lsns -no PID 2 | head -n1) -n nft list ruleset; ";
         assert!(fix.to_string().contains(command), "{fix}");
-        let (on_the_way, _) = told("ip_forward");
+        let (on_the_way, _) = noted("ip_forward");
         assert!(on_the_way.contains("at FORWARD in network namespace 2 drops"), "{on_the_way}");
     }
 
@@ -312,7 +312,7 @@ mod tests {
     /// The rule goes, the next SYN gets through, the request is taken, and the application is silent for the rest of the time.
     #[test]
     fn a_silence_after_a_later_syn_is_the_applications() {
-        let told = |silent_ms: u64| {
+        let noted = |silent_ms: u64| {
             let mut stream = Stream::new();
             stream.connect().drop(SYN, "NETFILTER_DROP", POD).wait_ms(5).push(ObservationKind::Tick);
             stream.wait_ms(1_000).retransmit(TcpState::SynSent).established().wait_ms(silent_ms);
@@ -322,8 +322,8 @@ mod tests {
                 .push(ObservationKind::Tick);
             stream.causes()
         };
-        assert_eq!(told(4_000), ["slow_response"]);
-        assert_eq!(told(500), ["firewall_drop"], "most of the time had gone before");
+        assert_eq!(noted(4_000), ["slow_response"]);
+        assert_eq!(noted(500), ["firewall_drop"], "most of the time had gone before");
     }
 
     /// The request was sent again for want of the first acknowledgement, and was acknowledged then.
@@ -343,18 +343,18 @@ mod tests {
 
     /// What IPVS does where the destination of its entry is gone, or a module or program at a hook.
     #[test]
-    fn where_all_rules_were_read_and_none_fits_it_is_not_said_to_be_a_rule() {
-        let said = |rules| {
+    fn where_all_rules_were_read_and_none_fits_it_is_not_reported_to_be_a_rule() {
+        let reported = |rules| {
             let mut stream = Stream::new();
             stream.connect().drop(SYN, "NETFILTER_DROP", NODE).push(firewall(NODE, rules)).gives_up();
             stream.verdicts().pop().expect("a verdict").verdict
         };
-        let nobody = said(vec![]);
+        let nobody = reported(vec![]);
         assert_eq!((nobody.cause.name(), nobody.confidence), ("firewall_drop", Confidence::Likely));
         assert!(nobody.summary.starts_with("netfilter in the node's"), "{}", nobody.summary);
         assert!(nobody.summary.contains("no rule that was read there fits"), "{}", nobody.summary);
         assert!(!nobody.remediation.to_string().contains("chain that drops it"), "{}", nobody.remediation);
-        let rule = said(vec![rule("INPUT", RuleVerdict::Drop)]);
+        let rule = reported(vec![rule("INPUT", RuleVerdict::Drop)]);
         assert_eq!(rule.confidence, Confidence::Proven);
         assert!(rule.summary.starts_with("a netfilter rule in the node's"), "{}", rule.summary);
     }
@@ -362,7 +362,7 @@ mod tests {
     /// A mark, a set, a device: conditions that are not understood.
     #[test]
     fn a_rule_that_need_not_have_taken_it_is_probable() {
-        let said = |place: &str, exact: bool, packets: &[Option<u64>]| {
+        let reported = |place: &str, exact: bool, packets: &[Option<u64>]| {
             let mut stream = Stream::new();
             let read = |packets: &Option<u64>| {
                 firewall(NODE, vec![FirewallRule { exact, packets: *packets, ..rule("INPUT", RuleVerdict::Drop) }])
@@ -377,10 +377,10 @@ mod tests {
             (verdict.confidence, verdict.summary.ends_with("the rule with handle 4 in chain inet t INPUT, probably"))
         };
         let (proven, probable) = ((Confidence::Proven, false), (Confidence::Likely, true));
-        assert_eq!(said("nf_hook_slow", false, &[None]), probable);
-        assert_eq!(said("nf_hook_slow", false, &[Some(7)]), probable);
-        assert_eq!(said("nf_hook_slow", false, &[Some(7), Some(8)]), proven, "it counted");
-        assert_eq!(said("nf_hook_slow", true, &[None]), proven);
-        assert_eq!(said("nft_do_chain", false, &[None]), proven);
+        assert_eq!(reported("nf_hook_slow", false, &[None]), probable);
+        assert_eq!(reported("nf_hook_slow", false, &[Some(7)]), probable);
+        assert_eq!(reported("nf_hook_slow", false, &[Some(7), Some(8)]), proven, "it counted");
+        assert_eq!(reported("nf_hook_slow", true, &[None]), proven);
+        assert_eq!(reported("nft_do_chain", false, &[None]), proven);
     }
 }

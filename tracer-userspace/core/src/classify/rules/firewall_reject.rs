@@ -54,7 +54,7 @@ mod tests {
 
     #[test]
     fn where_no_hook_tells_of_all_rsts_of_a_stack_it_is_less_sure() {
-        let told = |missing: Hook| {
+        let noted = |missing: Hook| {
             let mut stream = Stream::new();
             stream.missing(missing).connect().established().drop(TcpFlags(0x18), "NETFILTER_DROP", POD);
             stream.push(firewall(POD, vec![rule("INPUT", RuleVerdict::Reject)]));
@@ -63,11 +63,11 @@ mod tests {
                 .state(TcpState::Established, TcpState::Close, 104, (100, 1, 0))
                 .wait_ms(5)
                 .push(ObservationKind::Tick);
-            let told = stream.verdicts().pop().expect("a verdict").verdict;
-            (told.cause.name(), told.confidence)
+            let noted = stream.verdicts().pop().expect("a verdict").verdict;
+            (noted.cause.name(), noted.confidence)
         };
-        assert_eq!(told(Hook::TcpV4SendReset), ("firewall_reject", Confidence::Likely));
-        assert_eq!(told(Hook::TcpV6SendReset), ("firewall_reject", Confidence::Proven));
+        assert_eq!(noted(Hook::TcpV4SendReset), ("firewall_reject", Confidence::Likely));
+        assert_eq!(noted(Hook::TcpV6SendReset), ("firewall_reject", Confidence::Proven));
     }
 
     /// The rules have been read by then, so that nothing holds the verdict back.
@@ -82,16 +82,16 @@ mod tests {
     }
 
     #[test]
-    fn where_all_rules_were_read_and_none_fits_it_is_not_said_to_be_a_rule() {
-        let said = |rules| {
+    fn where_all_rules_were_read_and_none_fits_it_is_not_reported_to_be_a_rule() {
+        let reported = |rules| {
             let mut stream = Stream::new();
             stream.connect().icmp(3, 3).drop(SYN, "NETFILTER_DROP", POD).push(firewall(POD, rules));
             stream.verdicts().pop().expect("a verdict").verdict
         };
-        let nobody = said(vec![rule("INPUT", RuleVerdict::Drop)]);
+        let nobody = reported(vec![rule("INPUT", RuleVerdict::Drop)]);
         assert_eq!((nobody.cause.name(), nobody.confidence), ("firewall_reject", Confidence::Likely));
         assert!(nobody.summary.starts_with("netfilter in "), "{}", nobody.summary);
-        let rule = said(vec![rule("INPUT", RuleVerdict::Reject)]);
+        let rule = reported(vec![rule("INPUT", RuleVerdict::Reject)]);
         assert_eq!(rule.confidence, Confidence::Proven);
         assert!(rule.summary.starts_with("a netfilter rule in "), "{}", rule.summary);
     }

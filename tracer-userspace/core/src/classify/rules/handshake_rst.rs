@@ -105,28 +105,28 @@ mod tests {
         );
     }
 
-    /// Where a refusal is not told, the ordinary cause of a RST cannot be told from this one.
+    /// Where a refusal is not reported, the ordinary cause of a RST cannot be distinguished from this one.
     #[test]
     fn a_stack_that_cannot_be_heard_is_not_silent() {
-        let told = |missing: &[Hook], fill: fn(&mut Stream)| {
+        let reported = |missing: &[Hook], fill: fn(&mut Stream)| {
             let mut stream = Stream::new();
             missing.iter().for_each(|hook| _ = stream.missing(*hook));
             fill(stream.connect());
-            let told = stream.reset_received(TcpState::SynSent, 0).gives_up().verdicts().remove(0).verdict;
-            (told.cause.name(), told.confidence)
+            let reported = stream.reset_received(TcpState::SynSent, 0).gives_up().verdicts().remove(0).verdict;
+            (reported.cause.name(), reported.confidence)
         };
         let nameless = |stream: &mut Stream| _ = stream.drop_with(SYN, POD, |_| ());
-        assert_eq!(told(&[Hook::TcpV4SendReset], |_| ()), ("handshake_rst", Confidence::Likely));
-        assert_eq!(told(&[Hook::TcpV6SendReset, Hook::KfreeSkb], |_| ()), ("handshake_rst", Confidence::Possible));
-        assert_eq!(told(&[Hook::TcpV4SendReset], nameless).0, "unexplained");
-        assert_eq!(told(&[], nameless).0, "unexplained", "a rule may have dropped it");
+        assert_eq!(reported(&[Hook::TcpV4SendReset], |_| ()), ("handshake_rst", Confidence::Likely));
+        assert_eq!(reported(&[Hook::TcpV6SendReset, Hook::KfreeSkb], |_| ()), ("handshake_rst", Confidence::Possible));
+        assert_eq!(reported(&[Hook::TcpV4SendReset], nameless).0, "unexplained");
+        assert_eq!(reported(&[], nameless).0, "unexplained", "a rule may have dropped it");
         let unsaid = |stream: &mut Stream| {
             let at = |drop: &mut PacketDrop| {
                 (drop.reason, drop.location) = (Some("NOT_SPECIFIED".into()), Some("tcp_v6_rcv".into()));
             };
             stream.drop_with(SYN, POD, at);
         };
-        assert_eq!(told(&[Hook::TcpV4SendReset], unsaid).0, "unexplained");
-        assert_eq!(told(&[Hook::TcpV4SendReset, Hook::KfreeSkb], |_| ()).0, "unexplained");
+        assert_eq!(reported(&[Hook::TcpV4SendReset], unsaid).0, "unexplained");
+        assert_eq!(reported(&[Hook::TcpV4SendReset, Hook::KfreeSkb], |_| ()).0, "unexplained");
     }
 }

@@ -42,7 +42,7 @@ fn request_left_too_little_time(case: &Case<'_>) -> Option<Finding> {
 
 /// The answer lay in the prober's socket.
 fn unread(case: &Case<'_>) -> Option<Finding> {
-    let (_, said) = case.attempt.kubelet().filter(|(_, said)| said.says == ProbeOutput::Timeout)?;
+    let (_, reported) = case.attempt.kubelet().filter(|(_, reported)| reported.says == ProbeOutput::Timeout)?;
     // With TLS or HTTP/2 the first bytes are those of a handshake, and say nothing of the answer.
     enrich::expects_http(case.attempt, case.node).filter(|plain| *plain)?;
     let timeout_s = enrich::timeout_s(case.attempt, case.node)?;
@@ -71,7 +71,7 @@ fn unread(case: &Case<'_>) -> Option<Finding> {
         ms(lasted),
     );
     let state = case.attempt.last.as_ref().map(|state| of_state(closed, state));
-    let seen = arrived.into_iter().chain(state).chain([of_outcome(said)]).collect();
+    let seen = arrived.into_iter().chain(state).chain([of_outcome(reported)]).collect();
     let found = Finding::failure(Cause::KubeletDelayed, seen, summary, Cause::KubeletDelayed.fix());
     Some(found.with_confidence(confidence))
 }
@@ -107,7 +107,7 @@ mod tests {
     /// kubernetes#89898: reached at once, and asked 100 ms before the end of its second.
     #[test]
     fn a_request_that_was_sent_late_is_not_a_slow_answer() {
-        let told = |https: bool, quiet_ms: u64| {
+        let noted = |https: bool, quiet_ms: u64| {
             let mut stream = Stream::new();
             if https {
                 stream.https_readiness()
@@ -119,15 +119,15 @@ mod tests {
             let verdict = stream.state_quiet(end, (100, 101, 0), quiet_ms * 1_000_000).verdicts().remove(0).verdict;
             (verdict.cause.name(), verdict.confidence)
         };
-        assert_eq!(told(false, 100), ("kubelet_delayed", Confidence::Likely));
-        assert_eq!(told(true, 100), ("kubelet_delayed", Confidence::Likely));
-        assert_eq!(told(false, 960), ("slow_response", Confidence::Proven), "an acknowledgement that was delayed");
-        assert_eq!(told(false, 600), ("slow_response", Confidence::Proven), "the target had most of the time");
+        assert_eq!(noted(false, 100), ("kubelet_delayed", Confidence::Likely));
+        assert_eq!(noted(true, 100), ("kubelet_delayed", Confidence::Likely));
+        assert_eq!(noted(false, 960), ("slow_response", Confidence::Proven), "an acknowledgement that was delayed");
+        assert_eq!(noted(false, 600), ("slow_response", Confidence::Proven), "the target had most of the time");
     }
 
     #[test]
     fn what_passed_last_may_be_no_request() {
-        let told = |again: bool, seconds: u64| {
+        let noted = |again: bool, seconds: u64| {
             let mut stream = Stream::new();
             stream.http_readiness().connect().established().wait_ms(800);
             if again {
@@ -137,9 +137,9 @@ mod tests {
             let end = (TcpState::Established, TcpState::FinWait1);
             stream.state_quiet(end, (100, 101, 0), 200_000_000).causes()
         };
-        assert_eq!(told(true, 1), ["slow_response"], "it was sent at once, and again");
-        assert_eq!(told(false, 1), ["kubelet_delayed"]);
-        assert_eq!(told(false, 16), ["slow_response"], "a keepalive");
+        assert_eq!(noted(true, 1), ["slow_response"], "it was sent at once, and again");
+        assert_eq!(noted(false, 1), ["kubelet_delayed"]);
+        assert_eq!(noted(false, 16), ["slow_response"], "a keepalive");
     }
 
     #[test]
@@ -149,7 +149,7 @@ mod tests {
 
     #[test]
     fn first_bytes_that_are_no_answer() {
-        let told = |https: bool, kind, status| {
+        let noted = |https: bool, kind, status| {
             let mut stream = Stream::new();
             if https {
                 stream.https_readiness()
@@ -160,9 +160,9 @@ mod tests {
             stream.state(TcpState::Established, TcpState::FinWait1, 0, (100, 101, 200)).kubelet(ProbeOutput::Timeout);
             stream.causes()
         };
-        assert_eq!(told(true, AnswerKind::Tls, None), ["slow_response"], "a ServerHello");
-        assert_eq!(told(false, AnswerKind::Http, Some(302)), ["unexplained"], "a redirect, which was followed");
-        assert_eq!(told(false, AnswerKind::Http, Some(200)), ["kubelet_delayed"]);
+        assert_eq!(noted(true, AnswerKind::Tls, None), ["slow_response"], "a ServerHello");
+        assert_eq!(noted(false, AnswerKind::Http, Some(302)), ["unexplained"], "a redirect, which was followed");
+        assert_eq!(noted(false, AnswerKind::Http, Some(200)), ["kubelet_delayed"]);
     }
 
     #[test]

@@ -21,11 +21,14 @@ pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
     let closed_before = matches!(attempt.ended, Some((end, End::ClosedByProber)) if end < at);
     // After bytes of an answer it is one if the kubelet says that the answer was not whole.
     let partial = payload.is_some_and(|n| n > 0);
-    let said = attempt.kubelet().map(|(_, said)| said).filter(|said| partial && said.says == ProbeOutput::Network);
+    let reported = attempt
+        .kubelet()
+        .map(|(_, reported)| reported)
+        .filter(|reported| partial && reported.says == ProbeOutput::Network);
     let target_service = enrich::only_connects(attempt, case.node);
     // So is one for which the prober still waited.
     let cut = partial && enrich::is_cut_short(attempt, case.node);
-    if payload.is_none() || closed_before || target_service || (partial && said.is_none() && !cut) {
+    if payload.is_none() || closed_before || target_service || (partial && reported.is_none() && !cut) {
         return None;
     }
     if enrich::is_no_answer(attempt, case.node) || (is_unanswered_grpc(case) && is_close(case)) {
@@ -38,7 +41,7 @@ pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
     }
     let mut seen = vec![of_reset_received(at, received)];
     seen.extend(sent.map(|(time, reset)| of_reset_sent(time, reset)));
-    seen.extend(said.map(of_outcome));
+    seen.extend(reported.map(of_outcome));
     let without_room = sent.filter(|(_, reset)| is_without_room(reset)).and_then(|_| full(case));
     seen.extend(without_room.map(|(time, listener)| of_listener(time, listener)));
     let deaf = sent.is_none() && !case.node.missing_of(refusal_hook(attempt.flow.dst)).is_empty();
@@ -230,7 +233,7 @@ mod tests {
 
     /// The kernel skips a program that it interrupted on the same processor.
     #[test]
-    fn a_handshake_whose_end_was_not_told_is_one() {
+    fn a_handshake_whose_end_was_not_reported_is_one() {
         let mut stream = Stream::new();
         stream.connect().reset_received(TcpState::Established, 0).reset_sent(TcpFlags(0), false, Some("app"));
         let verdicts = stream.verdicts();
@@ -241,7 +244,7 @@ mod tests {
 
     #[test]
     fn the_fix_is_of_what_was_seen() {
-        let told = |reason: Option<&str>, actor: Option<&str>| {
+        let noted = |reason: Option<&str>, actor: Option<&str>| {
             let mut stream = Stream::new();
             stream.connect().established().reset_received(TcpState::Established, 0);
             stream.reset_sent(TcpFlags(0), false, actor);
@@ -251,7 +254,7 @@ mod tests {
             let verdict = stream.verdicts().remove(0).verdict;
             (verdict.summary, verdict.remediation)
         };
-        let (summary, fix) = told(Some("TCP_ABORT_ON_LINGER"), Some("app"));
+        let (summary, fix) = noted(Some("TCP_ABORT_ON_LINGER"), Some("app"));
         assert!(summary.contains("closed it with SO_LINGER 0"), "{summary}");
         assert!(
             fix.to_string().contains("SO_LINGER 0")
@@ -259,19 +262,19 @@ mod tests {
                 && !fix.to_string().contains("killed"),
             "{fix}"
         );
-        let (_, unread) = told(Some("TCP_ABORT_ON_CLOSE"), Some("app"));
+        let (_, unread) = noted(Some("TCP_ABORT_ON_CLOSE"), Some("app"));
         assert!(
             unread.to_string().contains("without having read") && !unread.to_string().contains("LINGER"),
             "{unread}"
         );
-        assert!(told(None, Some("app")).1.to_string().contains("does not tell which"));
-        assert!(told(None, None).1.to_string().contains("the target's end of the connection"));
+        assert!(noted(None, Some("app")).1.to_string().contains("does not tell which"));
+        assert!(noted(None, None).1.to_string().contains("the target's end of the connection"));
     }
 
     /// `net.ipv4.tcp_abort_on_overflow`: the queue filled up between the SYN and the last segment of the handshake.
     #[test]
     fn a_listener_that_resets_the_end_of_a_handshake_has_no_room() {
-        let told = |reason: Option<&str>, answered: TcpFlags, full: bool| {
+        let noted = |reason: Option<&str>, answered: TcpFlags, full: bool| {
             let mut stream = Stream::new();
             stream.connect().established().reset_received(TcpState::Established, 0);
             if full {
@@ -287,15 +290,15 @@ mod tests {
             stream.verdicts().remove(0).verdict
         };
         let (setting, room) = ("net.ipv4.tcp_abort_on_overflow is 1", "raise its listen backlog");
-        let old = told(None, ACK, false);
+        let old = noted(None, ACK, false);
         assert!(old.summary.contains("most likely its accept queue") && old.summary.contains("SYN cookie"), "{old:?}");
-        let new = told(Some("INVALID_SYN"), ACK, false);
+        let new = noted(Some("INVALID_SYN"), ACK, false);
         assert!(new.summary.contains(setting) && new.summary.ends_with("most likely full"), "{new:?}");
         assert!(old.remediation.to_string().contains(room) && new.remediation.to_string().contains(room), "{new:?}");
         assert_eq!(new.confidence, Confidence::Proven, "of the RST");
-        let seen = told(None, ACK, true);
+        let seen = noted(None, ACK, true);
         assert!(seen.summary.contains("is full (2 waiting, 1 allowed)") && seen.evidence.len() == 3, "{seen:?}");
-        for other in [told(Some("TCP_FLAGS"), ACK, true), told(Some("INVALID_SYN"), SYN, true)] {
+        for other in [noted(Some("TCP_FLAGS"), ACK, true), noted(Some("INVALID_SYN"), SYN, true)] {
             assert!(!other.summary.contains(setting) && !other.remediation.to_string().contains(room), "{other:?}");
         }
     }
@@ -303,7 +306,7 @@ mod tests {
     /// 5.10 where no program can sit on a function: the process may have been gone when the request came.
     #[test]
     fn a_sender_that_no_hook_tells_of_is_not_somebody_on_the_way() {
-        let told = |missing: Hook| {
+        let noted = |missing: Hook| {
             let mut stream = Stream::new();
             stream.missing(missing).connect().established().reset_received(TcpState::Established, 0);
             stream
@@ -312,13 +315,13 @@ mod tests {
                 .push(ObservationKind::Tick);
             stream.verdicts().remove(0).verdict
         };
-        let deaf = told(Hook::TcpV4SendReset);
+        let deaf = noted(Hook::TcpV4SendReset);
         assert_eq!((deaf.confidence, deaf.missing_hooks.len()), (Confidence::Likely, 1));
         assert!(
             deaf.summary.contains("is not told") && deaf.remediation.to_string().contains("target's end"),
             "{deaf:?}"
         );
-        let heard = told(Hook::TcpV6SendReset);
+        let heard = noted(Hook::TcpV6SendReset);
         assert!(
             heard.summary.contains("somebody on the way") && heard.remediation.to_string().contains("proxy"),
             "{heard:?}"
@@ -353,7 +356,7 @@ mod tests {
         assert_eq!(decided(50, Some(80), 503).map(|it| it.0), Some("app_status_failure"));
     }
 
-    /// A server that closes with SO_LINGER 0 what it is not told anything on: the probe has had its dial by then.
+    /// A server that closes with SO_LINGER 0 what it is not reported anything on: the probe has had its dial by then.
     #[test]
     fn a_rst_after_the_dial_of_a_tcp_probe_is_the_kubelet_s_word() {
         let reset = |probed: fn(&mut Stream) -> &mut Stream| {

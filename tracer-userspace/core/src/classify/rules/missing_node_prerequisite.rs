@@ -157,16 +157,16 @@ mod tests {
     }
 
     #[test]
-    fn a_device_s_own_setting_is_told_from_the_node_s() {
-        let told = |forwards: &str| {
+    fn a_device_s_own_setting_is_reported_from_the_node_s() {
+        let noted = |forwards: &str| {
             let mut stream = Stream::new();
             let mut settings = NodeSettings::default();
             settings.sysctls.insert("net.ipv4.ip_forward".into(), forwards.into());
             stream.push(ObservationKind::NodeSettings(settings)).connect().drop(SYN, "IP_INADDRERRORS", NODE);
             stream.verdicts().remove(0).verdict.summary
         };
-        assert!(told("0").ends_with("(net.ipv4.ip_forward = 0)"), "{}", told("0"));
-        assert!(told("1").ends_with("(net.ipv4.ip_forward = 1: it is the device's own setting)"), "{}", told("1"));
+        assert!(noted("0").ends_with("(net.ipv4.ip_forward = 0)"), "{}", noted("0"));
+        assert!(noted("1").ends_with("(net.ipv4.ip_forward = 1: it is the device's own setting)"), "{}", noted("1"));
     }
 
     /// Seen: the route went, and the next advertisement was ignored.
@@ -234,38 +234,38 @@ mod tests {
     /// 5.10 where no program can sit on a function: an error for want of a route would be as silent.
     #[test]
     fn where_no_hook_tells_of_that_error_the_setting_decides() {
-        let told = |forwards: &str| {
+        let noted = |forwards: &str| {
             let mut stream = Stream::new();
             let mut settings = NodeSettings::default();
             settings.sysctls.insert("net.ipv4.ip_forward".into(), forwards.into());
             stream.missing(Hook::IcmpSend).push(ObservationKind::NodeSettings(settings)).connect();
             stream.drop_with(SYN, NODE, |drop| drop.location = Some("ip_error".into()));
-            let told = stream.gives_up().verdicts().remove(0).verdict;
-            (told.cause, told.confidence)
+            let noted = stream.gives_up().verdicts().remove(0).verdict;
+            (noted.cause, noted.confidence)
         };
-        assert_eq!(told("0"), (Cause::MissingNodePrerequisite, Confidence::Possible));
+        assert_eq!(noted("0"), (Cause::MissingNodePrerequisite, Confidence::Possible));
         let mut v6 = Stream::to("[fd00::2]:8080");
         v6.missing(Hook::Icmp6Send).connect().drop_with(SYN, NODE, |drop| drop.location = Some("ip6_forward".into()));
         assert_eq!(v6.gives_up().causes(), ["missing_node_prerequisite"]);
-        assert_eq!(told("1").0, Cause::Unexplained);
+        assert_eq!(noted("1").0, Cause::Unexplained);
     }
 
     /// Early demux found a socket (amazon-vpc-cni-k8s#1269), or a blackhole took it.
     #[test]
     fn what_is_dropped_on_a_node_that_forwards_is_another_s() {
-        let told = |dst: &str, place: &str, setting: &str, value: Option<&str>| {
+        let noted = |dst: &str, place: &str, setting: &str, value: Option<&str>| {
             let mut stream = Stream::to(dst);
             let mut settings = NodeSettings::default();
             settings.sysctls.extend(value.map(|value| (setting.to_owned(), value.to_owned())));
             stream.push(ObservationKind::NodeSettings(settings)).connect();
             stream.drop_with(SYN, NODE, |drop| drop.location = Some(place.to_owned()));
-            let told = stream.gives_up().verdicts().remove(0).verdict;
-            (told.cause, told.confidence)
+            let noted = stream.gives_up().verdicts().remove(0).verdict;
+            (noted.cause, noted.confidence)
         };
         let v6 = ("[fd00::2]:8080", "ip6_forward", "net.ipv6.conf.all.forwarding");
         let v4 = ("10.88.0.2:8080", "ip_error", "net.ipv4.ip_forward");
         for (dst, place, setting) in [v6, v4] {
-            let of = |value| told(dst, place, setting, value);
+            let of = |value| noted(dst, place, setting, value);
             assert_eq!(of(Some("1")).0, Cause::Unexplained);
             assert_eq!(of(Some("0")), (Cause::MissingNodePrerequisite, Confidence::Likely));
             assert_eq!(of(None), (Cause::MissingNodePrerequisite, Confidence::Likely), "not read");
@@ -286,7 +286,7 @@ mod tests {
         });
     }
 
-    fn said(hook: &str, policy: bool) -> Verdict {
+    fn reported(hook: &str, policy: bool) -> Verdict {
         let mut stream = Stream::new();
         stream.links(true, &["10.88.0.1"]).push(base_policy(hook)).connect();
         dropped_at_input(&mut stream, NODE);
@@ -297,12 +297,12 @@ mod tests {
     }
 
     #[test]
-    fn a_policy_that_doctor_found_is_said_beside_the_drop() {
-        let also = |hook, policy| said(hook, policy).also;
+    fn a_policy_that_doctor_found_is_reported_beside_the_drop() {
+        let also = |hook, policy| reported(hook, policy).also;
         assert_eq!(also("INPUT", true), [Cause::MissingNodePrerequisite]);
         assert!(also("FORWARD", true).is_empty(), "another hook's");
         assert!(also("INPUT", false).is_empty(), "a rule's, not the policy's");
-        let rows = said("INPUT", true).evidence;
+        let rows = reported("INPUT", true).evidence;
         assert_eq!(rows[0].text, "doctor, base_policy: policy drop on INPUT", "{rows:?}");
     }
 

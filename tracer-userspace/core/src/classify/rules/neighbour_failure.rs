@@ -90,7 +90,7 @@ fn unresolved(case: &Case<'_>) -> Option<Finding> {
     let summary = format!(
         "the node cannot resolve the link-layer address of {}{on}: {}{}",
         entry.addr,
-        told(entry),
+        reported(entry),
         overlap(case, seen.from, entry.ifindex, entry.addr)
     );
     let found = Finding::failure(
@@ -102,7 +102,7 @@ fn unresolved(case: &Case<'_>) -> Option<Finding> {
     Some(found.with_confidence(Confidence::Likely).resting_on(&[Hook::KfreeSkb]))
 }
 
-fn told(entry: &NeighbourState) -> &'static str {
+fn reported(entry: &NeighbourState) -> &'static str {
     if entry.state == "failed" { "nobody answered" } else { "it asks and nobody answers" }
 }
 
@@ -162,7 +162,7 @@ mod tests {
     /// Seen: looks came late where another pod had many probes, and a pod whose link was down was called stale, proven.
     #[test]
     fn of_a_pod_that_was_not_looked_at_it_is_likely_at_most() {
-        let told = |pod: bool, looked: bool| {
+        let reported = |pod: bool, looked: bool| {
             let mut stream = Stream::new();
             if pod {
                 stream.http_readiness();
@@ -177,13 +177,17 @@ mod tests {
             assert_eq!(verdict.cause.name(), "neighbour_failure");
             (verdict.confidence, verdict.summary.contains("was not seen"))
         };
-        assert_eq!(told(true, false), (Confidence::Likely, true));
-        assert_eq!(told(true, true), (Confidence::Proven, false));
-        assert_eq!(told(false, false), (Confidence::Proven, false), "no pod of this node: there is nothing to look at");
+        assert_eq!(reported(true, false), (Confidence::Likely, true));
+        assert_eq!(reported(true, true), (Confidence::Proven, false));
+        assert_eq!(
+            reported(false, false),
+            (Confidence::Proven, false),
+            "no pod of this node: there is nothing to look at"
+        );
     }
 
     #[test]
-    fn no_answer_and_a_full_table_are_told_apart() {
+    fn no_answer_and_a_full_table_are_distinguished() {
         let mut stream = Stream::new();
         stream.connect().drop(SYN, "NEIGH_FAILED", NODE);
         assert_eq!(stream.causes(), ["neighbour_failure"]);
@@ -199,7 +203,7 @@ mod tests {
 
     /// The pod has no entry for the node: its table is the one to look at.
     #[test]
-    fn an_answer_that_finds_no_way_back_is_told_where_it_happened() {
+    fn an_answer_that_finds_no_way_back_is_reported_where_it_happened() {
         let mut stream = Stream::new();
         stream.connect().drop(SYN_ACK, "NEIGH_FAILED", POD);
         let verdict = &stream.verdicts()[0].verdict;
@@ -217,8 +221,8 @@ mod tests {
 
     /// kontena/pharos-cluster#439: docker0's /24 lies in the pods' /16.
     #[test]
-    fn a_route_that_another_link_took_is_told_with_both_links() {
-        let told = |docker: &str| {
+    fn a_route_that_another_link_took_is_reported_with_both_links() {
+        let reported = |docker: &str| {
             let link = |ifindex, name: &str, addr: &str, len| LinkState {
                 ifindex,
                 name: name.into(),
@@ -235,7 +239,7 @@ mod tests {
         };
         let words =
             "the node cannot resolve the link-layer address of 10.88.0.2 on docker0: it asks and nobody answers";
-        let both = told("10.88.0.1");
+        let both = reported("10.88.0.1");
         assert!(
             both.remediation.to_string().ends_with(": ip route get 10.88.0.2; ip neigh show 10.88.0.2"),
             "{}",
@@ -243,7 +247,7 @@ mod tests {
         );
         let overlap = "; a pod of this node has it, and the subnets of docker0 and cni0 both hold it: they overlap, and the route leads to docker0";
         assert_eq!(both.summary, format!("{words}{overlap}"));
-        assert_eq!(told("10.77.0.1").summary, words, "a route of another kind");
+        assert_eq!(reported("10.77.0.1").summary, words, "a route of another kind");
     }
 
     #[test]

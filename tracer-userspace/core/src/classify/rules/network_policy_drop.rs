@@ -163,7 +163,7 @@ fn program_of(drop: &PacketDrop) -> Option<(&'static str, Confidence)> {
 const SOCKET_FILTERS: &str = "a socket filter or cgroup program (ingress), a security module or want of memory";
 
 /// 5.10: `sch_handle_ingress` is part of `__netif_receive_skb_core`, which otherwise frees only what no
-/// protocol takes; `do_xdp_generic` frees what a program said to.
+/// protocol takes; `do_xdp_generic` frees what a program reported to.
 fn by_place(drop: &PacketDrop) -> Option<&'static str> {
     match plain(drop.location.as_deref()?) {
         "__netif_receive_skb_core" => Some("probably a tc program or filter (ingress)"),
@@ -294,7 +294,7 @@ mod tests {
     }
 
     #[test]
-    fn a_program_s_drop_is_told_by_its_reason() {
+    fn a_program_s_drop_is_reported_by_its_reason() {
         let mut stream = Stream::new();
         let verdict = stream.connect().drop(SYN, "TC_INGRESS", POD).verdicts().remove(0).verdict;
         assert_eq!((verdict.cause.name(), verdict.confidence), ("network_policy_drop", Confidence::Proven));
@@ -361,17 +361,17 @@ mod tests {
     /// Antrea, OVN-Kubernetes, kube-ovn: a policy is flows there, and so is all else.
     #[test]
     fn what_the_flows_of_open_vswitch_drop_may_be_a_policy_s() {
-        let told = |reason: &str| {
+        let reported = |reason: &str| {
             let mut stream = Stream::new();
             stream.http_readiness().connect().drop(SYN, reason, NODE).gives_up().verdicts().remove(0).verdict
         };
         for reason in ["OPENVSWITCH:1", "OPENVSWITCH:3"] {
-            let verdict = told(reason);
+            let verdict = reported(reason);
             assert_eq!((verdict.cause.name(), verdict.confidence), ("network_policy_drop", Confidence::Likely));
             assert!(verdict.summary.starts_with("Open vSwitch, by its flows,"), "{}", verdict.summary);
             assert!(verdict.remediation.to_string().contains("ovs-appctl dpctl/dump-flows"), "{}", verdict.remediation);
         }
-        let limit = told("OPENVSWITCH:5");
+        let limit = reported("OPENVSWITCH:5");
         assert_eq!(limit.cause.name(), "unexplained");
         assert!(limit.summary.contains("an error or a limit of Open vSwitch"), "{}", limit.summary);
     }

@@ -290,7 +290,7 @@ mod tests {
 
     #[test]
     fn a_rule_that_drops_the_syn_ack_is_nearer_than_the_table() {
-        let told = |rules| {
+        let reported = |rules| {
             let mut stream = Stream::new();
             stream.missing(Hook::IpvsLeave).node_port(ProxyMode::Ipvs, 40000, &[]).connect();
             stream
@@ -300,14 +300,14 @@ mod tests {
                 .push(ObservationKind::Tick);
             stream.gives_up().verdicts().pop().expect("a verdict").verdict.cause.name()
         };
-        assert_eq!(told(vec![rule("INPUT", RuleVerdict::Drop)]), "firewall_drop");
-        assert_eq!(told(vec![]), "nodeport_ephemeral_collision");
+        assert_eq!(reported(vec![rule("INPUT", RuleVerdict::Drop)]), "firewall_drop");
+        assert_eq!(reported(vec![]), "nodeport_ephemeral_collision");
     }
 
     /// A Service lost its backends after an earlier collision of the same ports: `ip_vs_in_hook` drops, and not by `ip_vs_leave`.
     #[test]
     fn what_no_rule_can_have_dropped_was_dropped_by_ipvs() {
-        let told = |rules, place: &str, node_port| {
+        let reported = |rules, place: &str, node_port| {
             let mut stream = Stream::new();
             stream.links(true, &["10.88.0.1"]).node_port(ProxyMode::Ipvs, node_port, &["10.88.0.9:80"]).connect();
             stream.drop_with(SYN_ACK, NODE, |drop| {
@@ -316,15 +316,15 @@ mod tests {
             stream.push(firewall(NODE, rules)).wait_ms(5).push(ObservationKind::Tick);
             stream.gives_up().verdicts().pop().expect("a verdict").verdict
         };
-        let gone = told(vec![], "ip_local_deliver", 40000);
+        let gone = reported(vec![], "ip_local_deliver", 40000);
         assert_eq!((gone.cause.name(), gone.confidence), ("nodeport_ephemeral_collision", Confidence::Likely));
         assert!(gone.summary.contains("for it and dropped it, as it does"), "{}", gone.summary);
         assert_eq!(
-            told(vec![rule("INPUT", RuleVerdict::Drop)], "ip_local_deliver", 40000).cause.name(),
+            reported(vec![rule("INPUT", RuleVerdict::Drop)], "ip_local_deliver", 40000).cause.name(),
             "firewall_drop"
         );
-        assert_eq!(told(vec![], "ip_forward", 40000).cause.name(), "firewall_drop", "IPVS takes no requests there");
-        assert_eq!(told(vec![], "ip_local_deliver", 40002).cause.name(), "firewall_drop", "no NodePort");
+        assert_eq!(reported(vec![], "ip_forward", 40000).cause.name(), "firewall_drop", "IPVS takes no requests there");
+        assert_eq!(reported(vec![], "ip_local_deliver", 40002).cause.name(), "firewall_drop", "no NodePort");
     }
 
     #[test]

@@ -299,7 +299,7 @@ mod tests {
     /// 5.10 where no program can sit on a function.
     #[test]
     fn no_surer_than_the_refusal() {
-        let told = |proven: bool| {
+        let reported = |proven: bool| {
             let mut stream = Stream::new();
             stream.missing(Hook::TcpV4SendReset).connect();
             if proven {
@@ -308,10 +308,10 @@ mod tests {
                 stream.drop_with(SYN, POD, |drop| drop.location = Some("tcp_v4_rcv".into()));
             }
             stream.reset_received(TcpState::SynSent, 0).wait_ms(300).listens(POD, 8080, true).gives_up();
-            let told = stream.verdicts().pop().expect("a verdict").verdict;
-            (told.cause.name(), told.confidence)
+            let reported = stream.verdicts().pop().expect("a verdict").verdict;
+            (reported.cause.name(), reported.confidence)
         };
-        assert_eq!(told(true), ("not_listening_yet", Confidence::Proven));
-        assert_eq!(told(false), ("not_listening_yet", Confidence::Likely));
+        assert_eq!(reported(true), ("not_listening_yet", Confidence::Proven));
+        assert_eq!(reported(false), ("not_listening_yet", Confidence::Likely));
     }
 }

@@ -119,7 +119,7 @@ fn nobody_has_address(seen: &Inspection) -> bool {
     seen.neighbour.as_ref().is_some_and(|entry| matches!(entry.state.as_str(), "incomplete" | "failed"))
 }
 
-/// A pod of this node is said to have the address, no namespace of this node has it, and none is known to be that pod's still.
+/// A pod of this node is reported to have the address, no namespace of this node has it, and none is known to be that pod's still.
 fn gone(case: &Case<'_>, time: u64) -> Option<Finding> {
     let target = case.attempt.flow.dst.ip();
     let pods = || case.node.pods.at(target).filter(|p| !p.host_network);
@@ -152,7 +152,7 @@ fn no_route(case: &Case<'_>) -> Option<Finding> {
 }
 
 /// The bridge had no port that is up to send it to (`br_dev_xmit`, 6.12 and later): it floods what it does not
-/// know, so no link behind it is. Said at the end only: a look at the target names the link. An answer that finds no port
+/// know, so no link behind it is. Reported at the end only: a look at the target names the link. An answer that finds no port
 /// was sent to a link-layer address that nobody has.
 fn no_port(case: &Case<'_>) -> Option<Finding> {
     case.attempt.ended?;

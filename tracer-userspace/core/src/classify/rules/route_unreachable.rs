@@ -42,7 +42,7 @@ fn no_way_back(case: &Case<'_>) -> Option<Finding> {
     Some(found.with_confidence(Confidence::Likely).resting_on(&[Hook::KfreeSkb]))
 }
 
-/// `connect(2)` said so itself, before any SYN. That a link went down, and the route with it, may be told a moment later.
+/// `connect(2)` reported it itself, before any SYN. That a link went down, and the route with it, may be printed a moment later.
 fn by_connect(case: &Case<'_>) -> Option<Finding> {
     let (time, failed) = case.attempt.connect_failed_at().filter(|_| case.settled)?;
     let meaning = meaning(failed)?;
@@ -206,22 +206,23 @@ mod tests {
 
     #[test]
     fn a_link_local_address_without_its_interface_is_no_blackhole() {
-        let said = |target: &str| Stream::to(target).connect_failed(libc::EINVAL).verdicts().remove(0).verdict.summary;
-        assert!(said("[fe80::1]:80").starts_with("no interface was named"), "{}", said("[fe80::1]:80"));
-        assert!(said("[fd00::1]:80").starts_with("the route is `blackhole`"));
+        let reported =
+            |target: &str| Stream::to(target).connect_failed(libc::EINVAL).verdicts().remove(0).verdict.summary;
+        assert!(reported("[fe80::1]:80").starts_with("no interface was named"), "{}", reported("[fe80::1]:80"));
+        assert!(reported("[fd00::1]:80").starts_with("the route is `blackhole`"));
     }
 
     /// firewalld on another node answers with host prohibited, which is the same error.
     #[test]
     fn host_unreachable_from_elsewhere_may_be_a_firewall() {
-        let said = |errno: i32| {
+        let reported = |errno: i32| {
             let mut stream = Stream::new();
             stream.connect().wait_ms(3).state(TcpState::SynSent, TcpState::Close, errno, (0, 0, 0));
             let verdict = stream.verdicts().remove(0).verdict;
             (verdict.cause.name(), verdict.confidence)
         };
-        assert_eq!(said(libc::EHOSTUNREACH), ("route_unreachable", Confidence::Possible));
-        assert_eq!(said(libc::ENETUNREACH), ("route_unreachable", Confidence::Likely));
+        assert_eq!(reported(libc::EHOSTUNREACH), ("route_unreachable", Confidence::Possible));
+        assert_eq!(reported(libc::ENETUNREACH), ("route_unreachable", Confidence::Likely));
     }
 
     #[test]
@@ -248,12 +249,12 @@ mod tests {
     /// Cilium's programs at cgroup/connect and security modules give errors that routes give, too.
     #[test]
     fn an_error_that_others_give_too_names_them_and_is_less_sure() {
-        let said = |errno| Stream::new().connect_failed(errno).verdicts().remove(0).verdict;
+        let reported = |errno| Stream::new().connect_failed(errno).verdicts().remove(0).verdict;
         for (errno, who) in [(libc::EHOSTUNREACH, "a program at cgroup/connect"), (libc::EACCES, "a security module")] {
-            let verdict = said(errno);
+            let verdict = reported(errno);
             assert_eq!(verdict.confidence, Confidence::Likely, "errno {errno}");
             assert!(verdict.summary.contains(who) && verdict.summary.contains("the route is"), "{}", verdict.summary);
         }
-        assert_eq!(said(libc::ENETUNREACH).confidence, Confidence::Proven);
+        assert_eq!(reported(libc::ENETUNREACH).confidence, Confidence::Proven);
     }
 }

@@ -108,7 +108,7 @@ mod tests {
 
     #[test]
     fn without_reasons_loose_counts_where_it_drops() {
-        let told = |value: &str, addrs: &[&str]| {
+        let reported = |value: &str, addrs: &[&str]| {
             let (mut stream, device) = over_lxc(addrs);
             let mut settings = NodeSettings::default();
             settings.sysctls.insert("net.ipv4.conf.all.rp_filter".into(), value.into());
@@ -117,8 +117,8 @@ mod tests {
             });
             stream.causes() == ["rp_filter_drop"]
         };
-        assert!(told("1", &["10.88.0.1"]) && told("2", &[]));
-        assert!(!told("2", &["10.88.0.1"]) && !told("0", &[]));
+        assert!(reported("1", &["10.88.0.1"]) && reported("2", &[]));
+        assert!(!reported("2", &["10.88.0.1"]) && !reported("0", &[]));
     }
 
     #[test]

@@ -33,15 +33,15 @@ fn by_ipvs(case: &Case<'_>) -> Option<Finding> {
     let dst = case.attempt.flow.dst;
     let (time, ipvs) =
         case.attempt.ipvs().find(|(_, i)| i.op == IpvsOp::NoBackend && i.flags.is_syn() && i.flow.dst == dst)?;
-    let said = format!("IPVS{} has no backend", in_namespace(case, ipvs.netns));
+    let reported = format!("IPVS{} has no backend", in_namespace(case, ipvs.netns));
     let make = |summary, remediation| {
         Finding::failure(Cause::ServiceNoEndpoints, vec![of_ipvs(time, ipvs)], summary, remediation).until_answered()
     };
     if ready_elsewhere(case).is_none() {
-        return Some(finding(case, None, Lacking::Everywhere, &said, make));
+        return Some(finding(case, None, Lacking::Everywhere, &reported, make));
     }
-    let said = format!("{said}, by that policy or because kube-proxy is behind");
-    let found = finding(case, None, Lacking::Here(policy_at(case, dst)), &said, make);
+    let reported = format!("{reported}, by that policy or because kube-proxy is behind");
+    let found = finding(case, None, Lacking::Here(policy_at(case, dst)), &reported, make);
     Some(found.with_confidence(Confidence::Likely))
 }
 
@@ -57,9 +57,9 @@ fn by_rule(case: &Case<'_>) -> Option<Finding> {
         None => Lacking::Everywhere,
     };
     let confidence = if blame.certain().is_some() { Confidence::Proven } else { Confidence::Likely };
-    let said = format!("kube-proxy's rule{}{}", stopped.did(case), stopped.words());
+    let reported = format!("kube-proxy's rule{}{}", stopped.did(case), stopped.words());
     let make = |summary, remediation| stopped.finding(case, Cause::ServiceNoEndpoints, summary, remediation);
-    Some(finding(case, named, lacking, &said, make).with_confidence(confidence))
+    Some(finding(case, named, lacking, &reported, make).with_confidence(confidence))
 }
 
 /// kube-proxy's rule for ClusterIPs is the only one that can have stopped it: no Service has that port there.
@@ -85,9 +85,9 @@ fn by_proxy(case: &Case<'_>) -> Option<Finding> {
     let of_proxy = |rule: &FirewallRule| is_no_endpoints(rule) || is_cluster_ips_check(rule);
     let blame = stopped.blame.as_ref().filter(|blame| blame.all_read(of_proxy))?;
     let named = blame.rules.iter().find_map(|rule| service_of(rule));
-    let said = format!("kube-proxy's rule{}{}", stopped.did(case), stopped.words());
+    let reported = format!("kube-proxy's rule{}{}", stopped.did(case), stopped.words());
     let make = |summary, remediation| stopped.finding(case, Cause::ServiceNoEndpoints, summary, remediation);
-    Some(finding(case, named, Lacking::Everywhere, &said, make).with_confidence(Confidence::Likely))
+    Some(finding(case, named, Lacking::Everywhere, &reported, make).with_confidence(Confidence::Likely))
 }
 
 /// No hook tells what IPVS does, its table has no backend for the Service or NodePort that was dialled, and the SYN was answered
@@ -113,11 +113,11 @@ fn by_table(case: &Case<'_>) -> Option<Finding> {
     }
     let stopped = stopped(case).filter(|it| it.blame.as_ref().is_none_or(|blame| blame.rules.is_empty()))?;
     let lacking = ready_elsewhere(case).map_or(Lacking::Everywhere, |_| Lacking::Here(policy_at(case, dst)));
-    let said = format!("IPVS has no backend for it in its table, and netfilter{}", stopped.did(case));
+    let reported = format!("IPVS has no backend for it in its table, and netfilter{}", stopped.did(case));
     let entry =
         evidence("ip_vs", time, format!("/proc/net/ip_vs: {dst} has no backend"), json!({ "virtual_service": dst }));
     let make = |summary, remediation| stopped.finding(case, Cause::ServiceNoEndpoints, summary, remediation);
-    let mut found = finding(case, None, lacking, &said, make);
+    let mut found = finding(case, None, lacking, &reported, make);
     found.evidence.push(entry);
     // Less sure by the hook that is missing.
     Some(Finding { rests_on: HOOK, ..found })
@@ -127,9 +127,9 @@ fn by_table(case: &Case<'_>) -> Option<Finding> {
 fn by_list(case: &Case<'_>) -> Option<Finding> {
     empty_service(case)?;
     let stopped = stopped(case)?;
-    let said = format!("netfilter{}", stopped.did(case));
+    let reported = format!("netfilter{}", stopped.did(case));
     let make = |summary, remediation| stopped.finding(case, Cause::ServiceNoEndpoints, summary, remediation);
-    Some(finding(case, None, Lacking::Everywhere, &said, make).with_confidence(Confidence::Likely))
+    Some(finding(case, None, Lacking::Everywhere, &reported, make).with_confidence(Confidence::Likely))
 }
 
 /// The same, and a program at tc or XDP dropped the SYN on its way to the Service: Cilium in place of kube-proxy does so for one
@@ -138,10 +138,10 @@ fn by_program(case: &Case<'_>) -> Option<Finding> {
     empty_service(case)?;
     let to_it = |drop: &PacketDrop| drop.flags.is_syn() && drop.flow.dst == case.attempt.flow.dst;
     let (time, drop, program, _) = network_policy_drop::dropped(case).filter(|(_, drop, ..)| to_it(drop))?;
-    let said = format!("{}, by that or by a policy", network_policy_drop::did(case, drop, program));
+    let reported = format!("{}, by that or by a policy", network_policy_drop::did(case, drop, program));
     let seen = vec![of_drop(time, drop)];
     let make = |summary, remediation| Finding::failure(Cause::ServiceNoEndpoints, seen, summary, remediation);
-    let found = finding(case, None, Lacking::Everywhere, &said, make);
+    let found = finding(case, None, Lacking::Everywhere, &reported, make);
     Some(found.with_confidence(Confidence::Likely).until_answered())
 }
 
@@ -158,8 +158,9 @@ fn by_connect(case: &Case<'_>) -> Option<Finding> {
     let seen =
         evidence(Hook::SysConnect.name(), time, format!("connect() failed: {errno}"), json!({ "errno": failed.errno }));
     let make = |summary, remediation| Finding::failure(Cause::ServiceNoEndpoints, vec![seen], summary, remediation);
-    let said = format!("connect() was refused with {errno} before a SYN was sent, as a program at cgroup/connect does");
-    Some(finding(case, None, Lacking::Everywhere, &said, make).with_confidence(Confidence::Likely))
+    let reported =
+        format!("connect() was refused with {errno} before a SYN was sent, as a program at cgroup/connect does");
+    Some(finding(case, None, Lacking::Everywhere, &reported, make).with_confidence(Confidence::Likely))
 }
 
 /// The same, and nothing at all was seen of the SYN.
@@ -196,7 +197,7 @@ fn finding(
     case: &Case<'_>,
     named: Option<&str>,
     lacking: Lacking,
-    said: &str,
+    reported: &str,
     make: impl FnOnce(String, Remediation) -> Finding,
 ) -> Finding {
     let dst = case.attempt.flow.dst;
@@ -206,7 +207,7 @@ fn finding(
     let circular = service.and_then(|service| circular(case, service));
     let lacking = if matches!(lacking, Lacking::Everywhere) { everywhere(case) } else { lacking };
     let lacks = lacks(case, lacking);
-    let summary = format!("{called} at {dst} has {lacks}: {said}{}", circular.as_deref().unwrap_or_default());
+    let summary = format!("{called} at {dst} has {lacks}: {reported}{}", circular.as_deref().unwrap_or_default());
     make(summary, fix(lacking, circular.is_some(), name.as_deref()))
 }
 

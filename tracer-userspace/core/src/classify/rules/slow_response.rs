@@ -24,8 +24,8 @@ fn closed_at_timeout(case: &Case<'_>) -> Option<Finding> {
     let elapsed = enrich::timed_out_after_ns(attempt, case.node)?;
     enrich::timeout_s(attempt, case.node)?;
     let lost = attempt.retransmits != (0, 0) || attempt.answer_lost() || !super::silent(case);
-    let said_no = attempt.kubelet().is_some_and(|(_, said)| said.says.is_of_answer());
-    let otherwise = said_no || enrich::misspoken(attempt, case.node).is_some();
+    let reported_no = attempt.kubelet().is_some_and(|(_, reported)| reported.says.is_of_answer());
+    let otherwise = reported_no || enrich::misspoken(attempt, case.node).is_some();
     if lost || otherwise || closed_late(case) {
         return None;
     }
@@ -59,12 +59,12 @@ fn began_to_answer(case: &Case<'_>) -> String {
 /// answered, or the answer's beginning.
 fn unfinished(case: &Case<'_>) -> Option<Finding> {
     let attempt = case.attempt;
-    let (_, said) = attempt.kubelet()?;
+    let (_, reported) = attempt.kubelet()?;
     let (ended, End::ClosedByProber) = attempt.ended? else { return None };
     let handshake = enrich::expects_http(attempt, case.node) == Some(false);
-    let what = match said.says {
+    let what = match reported.says {
         ProbeOutput::TimeoutInBody => "began to answer, and did not end in time",
-        ProbeOutput::Timeout if handshake || said.is_rpc_timeout() => {
+        ProbeOutput::Timeout if handshake || reported.is_rpc_timeout() => {
             "answered the handshake, and not the request in time"
         }
         _ => return None,
@@ -77,7 +77,7 @@ fn unfinished(case: &Case<'_>) -> Option<Finding> {
     }
     let summary = format!("{} {what}{}", attempt.flow.dst, budget(case));
     let state = attempt.last.as_ref().map(|state| of_state(ended, state));
-    let seen = state.into_iter().chain([of_outcome(said)]).collect();
+    let seen = state.into_iter().chain([of_outcome(reported)]).collect();
     let found = Finding::failure(Cause::SlowResponse, seen, summary, fix(case));
     Some(found.with_confidence(Confidence::Likely))
 }
@@ -115,7 +115,7 @@ fn fix(case: &Case<'_>) -> Remediation {
 /// How long the target had for its answer.
 pub(super) struct Wait {
     pub waited: u64,
-    /// What is to be said where that was the smaller part of the time; else empty.
+    /// What is to be reported where that was the smaller part of the time; else empty.
     pub late: &'static str,
 }
 
@@ -141,7 +141,7 @@ const LATE: &str = "; most of the time had gone into the handshake: a SYN that w
 /// The prober sent its request when most of the time was over.
 const REQUEST_SENT_LATE: &str = " since; most of the time had gone before: the prober sent its request late";
 
-/// What is to be said, and makes it less sure, where the prober closed long after its own timeout, or before it.
+/// What is to be reported, and makes it less sure, where the prober closed long after its own timeout, or before it.
 pub(super) fn prober_late(case: &Case<'_>) -> &'static str {
     let soon = case.attempt.lasted().is_some_and(|lasted| lasted < timeout_ns(case) / 10 * 9);
     match soon {
@@ -273,8 +273,8 @@ mod tests {
 
     /// Of a second it closes after 1.9: when it sent its request is not seen.
     #[test]
-    fn a_prober_that_was_late_itself_is_said() {
-        let told = |https: bool, ms: u64| {
+    fn a_prober_that_was_late_itself_is_reported() {
+        let noted = |https: bool, ms: u64| {
             let mut stream = Stream::new();
             if https {
                 stream.https_readiness()
@@ -286,9 +286,9 @@ mod tests {
             let verdict = stream.verdicts().remove(0).verdict;
             (verdict.cause.name(), verdict.confidence, verdict.summary.contains("the prober itself closed long after"))
         };
-        assert_eq!(told(false, 1_001), ("slow_response", Confidence::Proven, false));
-        assert_eq!(told(false, 1_900), ("slow_response", Confidence::Likely, true));
-        assert_eq!(told(true, 1_900), ("tls_handshake_slow", Confidence::Likely, true));
+        assert_eq!(noted(false, 1_001), ("slow_response", Confidence::Proven, false));
+        assert_eq!(noted(false, 1_900), ("slow_response", Confidence::Likely, true));
+        assert_eq!(noted(true, 1_900), ("tls_handshake_slow", Confidence::Likely, true));
     }
 
     fn closed_after(probed: fn(&mut Stream) -> &mut Stream, ms: u64) -> Stream {
@@ -301,17 +301,17 @@ mod tests {
     /// Whoever has its answer closes at once.
     #[test]
     fn a_handshake_that_was_answered_and_closed_at_the_timeout() {
-        let told = |probed, ms| {
+        let noted = |probed, ms| {
             let verdict = closed_after(probed, ms).verdicts().pop()?.verdict;
             Some((verdict.cause.name(), verdict.confidence))
         };
         let slow = Some(("slow_response", Confidence::Likely));
-        assert_eq!(told(Stream::https_readiness, 1_000), slow);
-        assert_eq!(told(Stream::https_readiness, 998), slow, "its time began before its dial");
-        assert_eq!(told(Stream::https_readiness, 980), None, "it may have been answered just so");
-        assert_eq!(told(Stream::https_readiness, 1_500), None, "the prober was late itself, with its answer perhaps");
-        assert_eq!(told(|it| it.https_readiness().lifecycle(HookType::PreStop, 8080), 1_000), None);
-        assert_eq!(told(|it| it.https_readiness().readiness_too(), 1_000), None, "of that the status would be known");
+        assert_eq!(noted(Stream::https_readiness, 1_000), slow);
+        assert_eq!(noted(Stream::https_readiness, 998), slow, "its time began before its dial");
+        assert_eq!(noted(Stream::https_readiness, 980), None, "it may have been answered just so");
+        assert_eq!(noted(Stream::https_readiness, 1_500), None, "the prober was late itself, with its answer perhaps");
+        assert_eq!(noted(|it| it.https_readiness().lifecycle(HookType::PreStop, 8080), 1_000), None);
+        assert_eq!(noted(|it| it.https_readiness().readiness_too(), 1_000), None, "of that the status would be known");
         let mut grpc = Stream::new();
         grpc.grpc_readiness(1).connect().established().answer(AnswerKind::Other, None).wait_ms(1_000);
         grpc.state(TcpState::Established, TcpState::FinWait1, 0, (200, 201, 60));
@@ -320,13 +320,13 @@ mod tests {
 
     #[test]
     fn what_the_kubelet_says_of_it_goes_before_its_time() {
-        let said = |says| {
+        let reported = |says| {
             let mut stream = closed_after(Stream::https_readiness, 1_000);
-            let told = stream.wait_ms(3).kubelet(says).wait_ms(10).push(ObservationKind::Tick).verdicts();
-            told.iter().map(|it| (it.verdict.cause.name(), it.kubelet.is_some())).collect::<Vec<_>>()
+            let noted = stream.wait_ms(3).kubelet(says).wait_ms(10).push(ObservationKind::Tick).verdicts();
+            noted.iter().map(|it| (it.verdict.cause.name(), it.kubelet.is_some())).collect::<Vec<_>>()
         };
-        assert_eq!(said(ProbeOutput::Timeout), [("slow_response", false)]);
-        assert_eq!(said(ProbeOutput::Status(503)), [("slow_response", false), ("app_status_failure", true)]);
+        assert_eq!(reported(ProbeOutput::Timeout), [("slow_response", false)]);
+        assert_eq!(reported(ProbeOutput::Status(503)), [("slow_response", false), ("app_status_failure", true)]);
     }
 
     /// Refused twice, then it hangs, then it is refused again.
@@ -354,7 +354,7 @@ mod tests {
     /// It was starved between its deadline's begin and its dial.
     #[test]
     fn a_prober_that_dialled_late_has_waited() {
-        let told = |https: bool, ms: u64, says: Option<ProbeOutput>| {
+        let noted = |https: bool, ms: u64, says: Option<ProbeOutput>| {
             let mut stream = Stream::new();
             if https {
                 stream.https_readiness()
@@ -372,23 +372,23 @@ mod tests {
         };
         let is = |cause, words: &str| Some((cause, Confidence::Likely, Some(words.to_owned())));
         let (soon, before) = (&super::CLOSED_SOON[2..], &super::BEGAN_BEFORE[2..]);
-        assert_eq!(told(false, 880, None), is("slow_response", soon));
-        let https = told(true, 880, None).expect("a verdict");
+        assert_eq!(noted(false, 880, None), is("slow_response", soon));
+        let https = noted(true, 880, None).expect("a verdict");
         assert_eq!((https.0, https.1), ("tls_handshake_slow", Confidence::Likely));
-        assert_eq!(told(false, 740, None), None, "it stopped");
+        assert_eq!(noted(false, 740, None), None, "it stopped");
         assert_eq!(
-            told(false, 880, Some(ProbeOutput::Timeout)),
+            noted(false, 880, Some(ProbeOutput::Timeout)),
             is("slow_response", soon),
             "its words alone revise nothing"
         );
-        assert_eq!(told(false, 600, Some(ProbeOutput::Timeout)), is("slow_response", before));
-        let short = told(false, 400, Some(ProbeOutput::Timeout)).expect("a verdict");
+        assert_eq!(noted(false, 600, Some(ProbeOutput::Timeout)), is("slow_response", before));
+        let short = noted(false, 400, Some(ProbeOutput::Timeout)).expect("a verdict");
         assert_eq!((short.0, short.1), ("unexplained", Confidence::Possible), "most of the time had gone elsewhere");
-        assert_eq!(told(false, 905, None).map(|it| it.1), Some(Confidence::Proven));
+        assert_eq!(noted(false, 905, None).map(|it| it.1), Some(Confidence::Proven));
     }
 
     #[test]
-    fn a_handshake_that_took_most_of_the_time_is_said() {
+    fn a_handshake_that_took_most_of_the_time_is_reported() {
         let mut stream = Stream::new();
         stream.connect().wait_ms(1000).retransmit(TcpState::SynSent).established().wait_ms(300);
         stream.state(TcpState::Established, TcpState::FinWait1, 0, (100, 101, 0));
@@ -419,7 +419,7 @@ mod tests {
             .state(TcpState::Established, TcpState::FinWait1, 0, (200, 101, 0))
             .wait_ms(10)
             .push(ObservationKind::Tick);
-        let told: Vec<_> = stream.verdicts().iter().map(|v| (v.verdict.cause.name(), v.verdict.confidence)).collect();
-        assert_eq!(told, [("slow_response", Confidence::Proven)]);
+        let noted: Vec<_> = stream.verdicts().iter().map(|v| (v.verdict.cause.name(), v.verdict.confidence)).collect();
+        assert_eq!(noted, [("slow_response", Confidence::Proven)]);
     }
 }

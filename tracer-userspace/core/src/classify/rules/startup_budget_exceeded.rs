@@ -50,7 +50,7 @@ fn spent(case: &Case<'_>, spec: &ProbeSpec, start: Start, streak: Streak, at: u6
     if spec.failure_threshold == 0 || lasted < needed || too_early {
         return None;
     }
-    // Those of the port, also where the kubelet has told which one this attempt was: of those before it, it may not have.
+    // Those of the port, also where the kubelet has reported which one this attempt was: of those before it, it may not have.
     let (pod, container) = enrich::probed_container(case.attempt, case.node)?;
     let others = container.probes.iter().filter(|other| other.port == spec.port && !std::ptr::eq(*other, spec));
     let others: Vec<u32> = match spec.probe_type {

@@ -160,7 +160,7 @@ mod tests {
         assert!(touch(Stream::https_readiness).causes().is_empty());
         assert_eq!(touch(Stream::https_readiness).kubelet(ProbeOutput::Timeout).causes(), ["unexplained"]);
         assert_eq!(touch(Stream::tcp_readiness).causes(), ["tls_eof_noise"]);
-        let told = touch(Stream::tcp_readiness).kubelet(ProbeOutput::Timeout).causes();
-        assert_eq!(told, ["tls_eof_noise", "unexplained"], "the kubelet knows better");
+        let reported = touch(Stream::tcp_readiness).kubelet(ProbeOutput::Timeout).causes();
+        assert_eq!(reported, ["tls_eof_noise", "unexplained"], "the kubelet knows better");
     }
 }

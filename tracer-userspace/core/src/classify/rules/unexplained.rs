@@ -25,15 +25,15 @@ use tracer_model::shell;
 pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
     let attempt = case.attempt;
     let ((ended, end), lasted) = (attempt.ended?, attempt.lasted()?);
-    let (said, too_late) = (attempt.kubelet(), enrich::is_too_late(attempt, case.node));
+    let (reported, too_late) = (attempt.kubelet(), enrich::is_too_late(attempt, case.node));
     let failed = enrich::failed(attempt, case.node);
-    if !case.settled || !(failed || said.is_some()) || (said.is_none() && is_cancelled(case)) {
+    if !case.settled || !(failed || reported.is_some()) || (reported.is_none() && is_cancelled(case)) {
         return None;
     }
     let mut seen: Vec<Evidence> = attempt.observations.iter().filter_map(says).collect();
     seen.extend(super::inspected(case).map(|(time, state)| of_inspection(time, state)));
     seen.extend(attempt.last.as_ref().map(|state| of_state(ended, state)));
-    seen.extend(said.map(|(_, said)| of_outcome(said)));
+    seen.extend(reported.map(|(_, reported)| of_outcome(reported)));
     let lost = lost(attempt, ended);
     let missing = missing_address(case);
     let summary = format!(
@@ -59,7 +59,7 @@ pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
     Some(Finding { decided_at: ended, confidence, rests_on, ..found })
 }
 
-/// Who closes so soon may have been told an error that left no trace on the socket (`sk_err_soft`).
+/// Who closes so soon may have been reported an error that left no trace on the socket (`sk_err_soft`).
 const AT_ONCE_NS: u64 = 10_000_000;
 
 /// The prober closed it long before its timeout, and nothing had gone wrong until then: it stopped itself.
@@ -327,7 +327,7 @@ mod tests {
     }
 
     #[test]
-    fn silence_is_said_to_be_silence() {
+    fn silence_is_reported_to_be_silence() {
         let mut stream = Stream::new();
         stream.connect().wait_ms(1000).retransmit(TcpState::SynSent).gives_up();
         let verdict = &stream.verdicts()[0].verdict;
@@ -337,8 +337,8 @@ mod tests {
 
     /// Security groups for pods on AWS: amazon-vpc-cni-k8s#1212.
     #[test]
-    fn an_answer_that_early_demux_gave_a_socket_and_a_rule_sends_on_is_told() {
-        let told = |netns, reason: &str| {
+    fn an_answer_that_early_demux_gave_a_socket_and_a_rule_sends_on_is_reported() {
+        let noted = |netns, reason: &str| {
             let device = Device { ifindex: 7, name: "vlaneni1".into(), up: true, loopback: false };
             let mut stream = Stream::new();
             stream.links(true, &["10.88.0.1"]).connect().drop_with(SYN_ACK, netns, |drop| {
@@ -347,17 +347,18 @@ mod tests {
             });
             stream.gives_up().verdicts().remove(0).verdict
         };
-        let (own, other, reason) = (told(NODE, "NOT_SPECIFIED"), told(POD, "NOT_SPECIFIED"), told(NODE, "XFRM_POLICY"));
+        let (own, other, reason) =
+            (noted(NODE, "NOT_SPECIFIED"), noted(POD, "NOT_SPECIFIED"), noted(NODE, "XFRM_POLICY"));
         assert!(own.cause.name() == "unexplained" && own.summary.contains("tcp_early_demux"), "{}", own.summary);
         let look = ": ip rule; ip route get 10.88.0.1 from 10.88.0.2 iif vlaneni1";
         assert!(own.remediation.to_string().ends_with(look), "{}", own.remediation);
         assert!(!other.summary.contains("early_demux") && !reason.summary.contains("early_demux"));
     }
 
-    /// openshift/origin#6939: the node had got another address, and its pods were told the old one.
+    /// openshift/origin#6939: the node had got another address, and its pods were reported the old one.
     #[test]
-    fn a_host_network_pod_s_address_that_the_node_does_not_have_is_told() {
-        let told = |addrs: &[&str], host: bool| {
+    fn a_host_network_pod_s_address_that_the_node_does_not_have_is_reported() {
+        let noted = |addrs: &[&str], host: bool| {
             let mut stream = Stream::new();
             stream.links(true, addrs).http_readiness();
             if host {
@@ -365,11 +366,11 @@ mod tests {
             }
             stream.connect().gives_up().verdicts().remove(0).verdict
         };
-        let moved = told(&["10.88.0.1"], true);
+        let moved = noted(&["10.88.0.1"], true);
         let words = "; default/web is on this node's network, and no link of the node has its address 10.88.0.2";
         assert!(moved.cause.name() == "unexplained" && moved.summary.ends_with(words), "{}", moved.summary);
         assert!(moved.remediation.to_string().contains("--node-ip"), "{}", moved.remediation);
-        for other in [told(&["10.88.0.1"], false), told(&["10.88.0.1", "10.88.0.2"], true)] {
+        for other in [noted(&["10.88.0.1"], false), noted(&["10.88.0.1", "10.88.0.2"], true)] {
             assert!(!other.summary.contains("no link of the node"), "{}", other.summary);
         }
     }

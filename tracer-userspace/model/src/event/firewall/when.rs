@@ -198,7 +198,7 @@ impl When {
         (joint, whole)
     }
 
-    /// Takes in one more condition, or that it must not hold; false if that cannot be said here.
+    /// Takes in one more condition, or that it must not hold; false if that cannot be reported here.
     pub fn take(&mut self, one: Self, inverted: bool) -> bool {
         let Self { protocol, src, dst, sport, dport, .. } = one;
         let not = Except { protocol, src, dst, sport, dport, syn: false };
@@ -279,7 +279,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_said_of_a_packet_is_not_taken_in() {
+    fn what_cannot_be_reported_of_a_packet_is_not_taken_in() {
         let mut when = When::default();
         assert!(!when.take(When { invalid: true, ..When::default() }, true));
         assert!(!when.take(When { v6: Some(true), ..When::default() }, true));

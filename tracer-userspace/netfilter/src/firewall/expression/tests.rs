@@ -105,7 +105,7 @@ fn the_key_of_a_map_is_read_part_by_part() {
 /// `fib saddr type local`.
 #[test]
 fn a_check_of_the_way_back_is_known() {
-    let told = |result: u32, flags: u32, value: u8| {
+    let reported = |result: u32, flags: u32, value: u8| {
         let attrs = [(NFTA_FIB_RESULT, result), (NFTA_FIB_FLAGS, flags)];
         let fib = expression(b"fib\0", &attrs.map(|(number, value)| (number, value.to_be_bytes().to_vec())));
         let found = rule(&[fib, cmp(NFT_CMP_EQ, &[value])]);
@@ -113,6 +113,6 @@ fn a_check_of_the_way_back_is_known() {
         found.when.rpf
     };
     let (source, destination) = (1 | 4 | 8 | 32, 2 | 8 | 32);
-    assert!(told(1, source, 0) && told(2, source, 0));
-    assert!(!told(1, source, 1) && !told(1, destination, 0) && !told(3, source, 0));
+    assert!(reported(1, source, 0) && reported(2, source, 0));
+    assert!(!reported(1, source, 1) && !reported(1, destination, 0) && !reported(3, source, 0));
 }

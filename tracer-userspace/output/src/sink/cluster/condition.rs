@@ -153,7 +153,7 @@ impl Keeper {
         }
     }
 
-    /// Until nobody has anything to say. Then nothing is known any more, which is said.
+    /// Until nobody has anything to say. Then nothing is known any more, which is reported.
     pub(super) async fn run(
         mut self,
         mut node_observations: mpsc::Receiver<NodeObservation>,

@@ -32,8 +32,8 @@ pub(super) struct Explainer {
     bucket: Bucket,
     outage: Outage,
     dropped: Arc<AtomicU64>,
-    /// One that will never be taken was told of.
-    told: bool,
+    /// One that will never be taken was reported.
+    noted: bool,
 }
 
 impl Explainer {
@@ -46,7 +46,7 @@ impl Explainer {
             bucket: Bucket::new(rates, Instant::now()),
             outage: Outage::new("explanations of pods", pace, rates.refused),
             dropped,
-            told: false,
+            noted: false,
         }
     }
 
@@ -54,11 +54,11 @@ impl Explainer {
     pub(super) async fn run(mut self, mut notes: mpsc::Receiver<Note>, mut end: watch::Receiver<bool>) {
         loop {
             let due = self.due();
-            let said = tokio::select! {
+            let reported = tokio::select! {
                 note = notes.recv() => Some(note),
                 () = at(due) => None,
             };
-            match said {
+            match reported {
                 Some(Some(note)) => self.take(note),
                 Some(None) => break,
                 None => tokio::select! {
@@ -122,7 +122,7 @@ impl Explainer {
             Answer::Missing => self.give_up(key),
             Answer::Exists => self.give_up(key),
             Answer::Never(failure) => {
-                if !std::mem::replace(&mut self.told, true) {
+                if !std::mem::replace(&mut self.noted, true) {
                     tracing::warn!("an explanation of pod {}/{}: cluster API {failure}", key.0.namespace, key.0.pod);
                 }
                 self.give_up(key);

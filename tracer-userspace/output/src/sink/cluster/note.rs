@@ -16,12 +16,12 @@ pub(crate) struct About {
     pub(super) container: Option<String>,
 }
 
-/// What is to be said of an attempt.
+/// What is to be reported of an attempt.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Note {
     pub(super) about: About,
     pub(super) attempt: Option<ConnId>,
-    /// Absent: what was said of the attempt does not hold any more.
+    /// Absent: what was reported of the attempt does not hold any more.
     pub(super) says: Option<(Cause, String)>,
 }
 
@@ -71,7 +71,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_no_pod_s_name_is_told_nothing() {
+    fn what_is_no_pod_s_name_is_reported_nothing() {
         let of = |namespace: &str, pod: &str| {
             about(&K8s { namespace: Some(namespace.into()), pod_name: Some(pod.into()), ..K8s::default() }).is_some()
         };

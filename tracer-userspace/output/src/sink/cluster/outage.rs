@@ -1,4 +1,4 @@
-//! An API that does not take what is written: told once, waited out.
+//! An API that does not take what is written: reported once, waited out.
 
 use std::time::Duration;
 
@@ -16,18 +16,18 @@ pub(super) struct Outage {
     refused: Duration,
     failures: u32,
     until: Option<Instant>,
-    told: Option<Told>,
+    reported: Option<ReportedTrouble>,
 }
 
 #[derive(Debug, PartialEq, Eq)]
-enum Told {
+enum ReportedTrouble {
     Outage,
     Refused,
 }
 
 impl Outage {
     pub(super) const fn new(what: &'static str, pace: Pace, refused: Duration) -> Self {
-        Self { what, pace, refused, failures: 0, until: None, told: None }
+        Self { what, pace, refused, failures: 0, until: None, reported: None }
     }
 
     /// Not to be tried before this.
@@ -40,16 +40,18 @@ impl Outage {
         let is_refused = matches!(failure, Failure::Unauthenticated | Failure::Forbidden { .. });
         let wait = self.pace.after(self.failures, failure.after());
         self.until = Some(now + if is_refused { wait.max(self.refused) } else { wait });
-        let told = if is_refused { Told::Refused } else { Told::Outage };
-        if self.told.is_none() || told == Told::Refused && self.told != Some(Told::Refused) {
+        let reported = if is_refused { ReportedTrouble::Refused } else { ReportedTrouble::Outage };
+        if self.reported.is_none()
+            || reported == ReportedTrouble::Refused && self.reported != Some(ReportedTrouble::Refused)
+        {
             let then = if is_refused { "none is written until it does" } else { "they wait" };
             tracing::warn!("{}: cluster API {failure}; {then}", self.what);
-            self.told = Some(told);
+            self.reported = Some(reported);
         }
     }
 
     pub(super) fn over(&mut self) {
-        if self.told.take().is_some() {
+        if self.reported.take().is_some() {
             tracing::info!("{}: the cluster API takes them again", self.what);
         }
         (self.failures, self.until) = (0, None);

@@ -7,7 +7,7 @@ use tokio::time::Instant;
 /// Times and bounds of what is written.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Rates {
-    /// A verdict may be revised within this time: what is then known is said.
+    /// A verdict may be revised within this time: what is then known is reported.
     pub(super) settle: Duration,
     /// One write at most in this time for each container and cause; what comes meanwhile is counted.
     pub(super) every: Duration,

@@ -1,4 +1,4 @@
-//! What is to be said of each container, counted until it may be said. Pure: time is given.
+//! What is to be reported of each container, counted until it may be reported. Pure: time is given.
 
 use std::collections::BTreeMap;
 
@@ -20,7 +20,7 @@ pub(super) type Key = (About, Cause);
 #[derive(Clone, Debug)]
 pub(super) struct Entry {
     pub(super) message: String,
-    /// All failures, and those of them that the API has not been told of.
+    /// All failures, and those of them that the API has not been reported.
     pub(super) count: u32,
     pub(super) unsent: u32,
     pub(super) first: Timestamp,
@@ -64,7 +64,7 @@ impl Tally {
         dropped
     }
 
-    /// What was said of this attempt under another cause, and has not been written, is not said.
+    /// What was reported of this attempt under another cause, and has not been written, is not reported.
     fn withdraw(&mut self, attempt: Option<ConnId>, but: Option<&Key>) {
         if attempt.is_none() {
             return;

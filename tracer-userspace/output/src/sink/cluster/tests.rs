@@ -114,7 +114,7 @@ async fn a_node_writes_no_more_than_its_share_and_says_what_that_costs() {
 }
 
 #[tokio::test]
-async fn a_permission_that_is_missing_is_told_once_and_left_alone() {
+async fn a_permission_that_is_missing_is_reported_once_and_left_alone() {
     let run = async {
         let log = Log::new();
         let mut api = Fake::new().await;
@@ -258,8 +258,8 @@ fn a_full_queue_is_counted_and_holds_nobody_up() {
     stream.http_readiness().connect().established().answer(AnswerKind::Http, Some(503));
     stream.state(TcpState::Established, TcpState::FinWait1, 0, (100, 101, 200));
     let refused = stream.decisions().into_iter().find(|it| note::of(it).is_some()).expect("a verdict worth an Event");
-    let said = note::of(&refused).and_then(|it| it.says).expect("it says something").1;
-    assert!(said.starts_with("app_status_failure: ") && said.contains("HTTP status 503. Fix: "), "{said}");
+    let reported = note::of(&refused).and_then(|it| it.says).expect("it says something").1;
+    assert!(reported.starts_with("app_status_failure: ") && reported.contains("HTTP status 503. Fix: "), "{reported}");
     for _ in 0..QUEUE + 3 {
         sink.take(&refused, true);
     }
@@ -305,7 +305,7 @@ async fn the_node_s_condition_follows_its_faults_and_ends_unknown() {
 }
 
 #[tokio::test]
-async fn a_condition_is_confirmed_and_a_wrong_name_is_said() {
+async fn a_condition_is_confirmed_and_a_wrong_name_is_reported() {
     let run = async {
         let log = Log::new();
         let mut api = Fake::new().await;

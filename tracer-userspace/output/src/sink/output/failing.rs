@@ -9,7 +9,7 @@ use super::{BACKLOG, Output};
 use tracer_model::plural::{counted, were};
 use tracer_terminal::error::{self, os_message};
 
-/// How often it is said that a file cannot be written, if it works in between.
+/// How often it is reported that a file cannot be written, if it works in between.
 const REPORT_EVERY: Duration = Duration::from_secs(60);
 
 impl Output {
@@ -41,8 +41,8 @@ impl Output {
         self.stuck = true;
         let path = self.path.as_deref().unwrap_or(Path::new("")).display();
         let trouble = format!("--output-file {path}: {}", os_message(error));
-        if self.trouble.is_none() && self.said.is_none_or(|said| said.elapsed() > REPORT_EVERY) {
-            self.said = Some(Instant::now());
+        if self.trouble.is_none() && self.reported.is_none_or(|reported| reported.elapsed() > REPORT_EVERY) {
+            self.reported = Some(Instant::now());
             let room = BACKLOG >> 20;
             error::report(&format!(
                 "{trouble}: records wait ({room} MiB, more are dropped and counted) and are tried again each second; verdicts and metrics go on"

@@ -17,12 +17,12 @@ const NAMED: usize = 5;
 /// From the surest.
 const CONFIDENCES: [Confidence; 3] = [Confidence::Proven, Confidence::Likely, Confidence::Possible];
 
-/// What was said so far.
+/// What was reported it far.
 #[derive(Debug, Default)]
 pub(super) struct Summary {
     groups: BTreeMap<Cause, Group>,
     /// By `seq`.
-    said: BTreeMap<u64, (Cause, Confidence)>,
+    reported: BTreeMap<u64, (Cause, Confidence)>,
 }
 
 /// The verdicts of one cause.
@@ -44,13 +44,13 @@ impl Summary {
     /// Counts a printed verdict in place of the one that it revises.
     pub(super) fn take(&mut self, record: &Record, body: &VerdictBody) {
         let hit = About::from(body).hit();
-        if let Some(said) = body.revises.and_then(|seq| self.said.remove(&seq)) {
-            self.take_back(said, &hit);
+        if let Some(reported) = body.revises.and_then(|seq| self.reported.remove(&seq)) {
+            self.take_back(reported, &hit);
         }
         let verdict = &body.verdict;
-        self.said.insert(record.seq, (verdict.cause, verdict.confidence));
-        if self.said.len() > REMEMBERED {
-            self.said.pop_first();
+        self.reported.insert(record.seq, (verdict.cause, verdict.confidence));
+        if self.reported.len() > REMEMBERED {
+            self.reported.pop_first();
         }
         self.groups.entry(verdict.cause).or_default().take(&record.time, hit, body);
     }
@@ -89,7 +89,7 @@ impl Summary {
     }
 }
 
-/// What can be said of a run in which no failure was printed.
+/// What can be reported of a run in which no failure was printed.
 fn without_failure(stop: &StopBody, failed: u64, filtered: bool) -> (Style, String) {
     let attempts = counted(stop.attempts, "attempt");
     if stop.attempts == 0 {
@@ -159,8 +159,8 @@ impl Group {
     /// `3 proven, 1 likely`.
     fn sureness(&self) -> String {
         let count = |confidence: &Confidence| self.confidences.get(confidence).copied().filter(|n| *n > 0);
-        let said = CONFIDENCES.iter().filter_map(|it| Some(format!("{} {}", count(it)?, it.name())));
-        said.collect::<Vec<_>>().join(", ")
+        let reported = CONFIDENCES.iter().filter_map(|it| Some(format!("{} {}", count(it)?, it.name())));
+        reported.collect::<Vec<_>>().join(", ")
     }
 
     fn fix(&self, out: &mut String, screen: Screen) {

@@ -60,9 +60,9 @@ impl Tally {
     pub(super) fn list(&self, most: usize) -> String {
         let (top, more) = self.top(most);
         let several = top.len() > 1;
-        let said = |(text, n): &(&String, u64)| if several { format!("{text} ({n})") } else { (*text).clone() };
+        let reported = |(text, n): &(&String, u64)| if several { format!("{text} ({n})") } else { (*text).clone() };
         let more = more.map(|more| format!("and {more}"));
-        top.iter().map(said).chain(more).collect::<Vec<_>>().join(", ")
+        top.iter().map(reported).chain(more).collect::<Vec<_>>().join(", ")
     }
 }
 

@@ -84,7 +84,7 @@ fn a_verdict_answers_first() {
 }
 
 #[test]
-fn who_did_it_and_what_is_in_doubt_are_said() {
+fn who_did_it_and_what_is_in_doubt_are_reported() {
     let mut body = of(Cause::LoopbackDown);
     body.culprit = Some(culprit());
     body.src = Some(Endpoint { addr: "10.0.0.1".parse().unwrap(), port: Some(36704) });
@@ -112,7 +112,7 @@ fn in_turn() -> impl FnMut(u64, &VerdictBody) -> String {
 
 /// The kubelet's words come a moment after most verdicts: the same page twice would hide the next one.
 #[test]
-fn of_a_verdict_that_amends_the_one_above_only_what_is_new_is_said() {
+fn of_a_verdict_that_amends_the_one_above_only_what_is_new_is_reported() {
     let mut next = in_turn();
     let mut body = of(Cause::LoopbackDown);
     body.culprit = Some(culprit());
@@ -231,7 +231,7 @@ fn the_end_groups_by_cause() {
 }
 
 #[test]
-fn what_was_missing_to_explain_it_is_said() {
+fn what_was_missing_to_explain_it_is_reported() {
     let mut body = of(Cause::Unexplained);
     body.verdict.missing_hooks = vec!["ip_vs_leave".into()];
     body.verdict.lost_events = 2;
@@ -257,7 +257,7 @@ fn many_pods_are_named_in_part() {
 }
 
 #[test]
-fn nothing_found_is_said_for_what_it_is() {
+fn nothing_found_is_reported_for_what_it_is() {
     let end = |attempts, failed, lost, filtered| Pretty::new(filtered).text(&stop(attempts, lost), failed, NO_SCREEN);
     assert!(end(220, 0, 0, false).ends_with("\nhealthy: 220 attempts, none failed\n"));
     assert!(end(1, 0, 2, false).ends_with("\n1 attempt, none seen to fail; but 2 events were lost\n"));
@@ -278,7 +278,10 @@ fn noise_is_no_failure() {
 }
 
 #[test]
-fn times_are_told_as_people_do() {
-    let told = |ms| lasted(Duration::from_millis(ms));
-    assert_eq!([told(850), told(3_200), told(312_000), told(93_780_000)], ["850 ms", "3 s", "5m 12s", "26h 3m"]);
+fn times_are_reported_as_people_do() {
+    let reported = |ms| lasted(Duration::from_millis(ms));
+    assert_eq!(
+        [reported(850), reported(3_200), reported(312_000), reported(93_780_000)],
+        ["850 ms", "3 s", "5m 12s", "26h 3m"]
+    );
 }

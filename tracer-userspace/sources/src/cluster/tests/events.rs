@@ -135,13 +135,13 @@ async fn an_event_becomes_a_fact_once_for_each_count() {
         stream.event("ADDED", &event("old", NODE, 7, 71, old)).await;
         for count in [1, 2] {
             stream.event("MODIFIED", &event("e1", NODE, count, 71 + count, &now)).await;
-            let said = loop {
+            let reported = loop {
                 let kind = timeout(GUARD, facts.recv()).await.expect("in time").expect("facts");
-                if let ObservationKind::KubeletProbe(said) = kind {
-                    break said;
+                if let ObservationKind::KubeletProbe(reported) = kind {
+                    break reported;
                 }
             };
-            assert_eq!((said.event_count, said.says), (Some(count), ProbeOutput::Status(503)));
+            assert_eq!((reported.event_count, reported.says), (Some(count), ProbeOutput::Status(503)));
         }
     };
     kept_fresh.run_until(run).await;

@@ -1,4 +1,4 @@
-//! Refusals, outages and nonsense. What was known stays, and each outage is told once.
+//! Refusals, outages and nonsense. What was known stays, and each outage is reported once.
 
 use std::time::Instant;
 
@@ -160,7 +160,7 @@ async fn a_list_that_is_cut_or_is_none_leaves_what_was_known() {
 }
 
 #[tokio::test]
-async fn an_outage_is_told_once_and_its_end_once() {
+async fn an_outage_is_reported_once_and_its_end_once() {
     let run = async {
         let log = Log::new();
         let mut api = Fake::new().await;

@@ -69,7 +69,7 @@ async fn the_pods_of_the_api_become_facts_and_the_end_of_the_run_ends_it() {
 }
 
 #[tokio::test]
-async fn a_refused_connection_holds_nothing_up_and_is_said() {
+async fn a_refused_connection_holds_nothing_up_and_is_reported() {
     let addr = Fake::new().await.addr;
     let file = TestConfig::to(addr);
     let began = Instant::now();
@@ -80,9 +80,9 @@ async fn a_refused_connection_holds_nothing_up_and_is_said() {
 
 #[test]
 fn what_works_is_listed_beside_what_does_not() {
-    let (told, cluster) = Cluster::fixed(NODE);
+    let (reported, cluster) = Cluster::fixed(NODE);
     assert_eq!(cluster.sources(), ["cluster API: no answer within 2 s"]);
-    told.send_modify(|view| {
+    reported.send_modify(|view| {
         view.states.insert("pods".into(), State::Following);
         view.states.insert("services".into(), State::Failing("answers 500".into()));
     });
@@ -117,7 +117,7 @@ async fn a_kubeconfig_that_cannot_be_used_is_named() {
 }
 
 #[tokio::test]
-async fn what_a_credential_plugin_was_given_and_printed_is_not_told() {
+async fn what_a_credential_plugin_was_given_and_printed_is_not_reported() {
     let file = TestConfig::new(
         "apiVersion: v1\nkind: Config\ncurrent-context: c\ncontexts: [{name: c, context: {cluster: k, user: u}}]\n\
         clusters: [{name: k, cluster: {server: 'http://127.0.0.1:1'}}]\nusers: [{name: u, user: {exec: {\

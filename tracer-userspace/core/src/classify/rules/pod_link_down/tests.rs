@@ -30,7 +30,7 @@ fn a_drop_on_a_device_that_is_down_is_proof() {
 }
 
 #[test]
-fn a_bridge_without_a_port_is_said_when_nothing_nearer_is() {
+fn a_bridge_without_a_port_is_reported_when_nothing_nearer_is() {
     let mut stream = Stream::new();
     stream.connect().drop(SYN, "NO_TX_TARGET", NODE);
     assert!(stream.causes().is_empty(), "a look at the target may name the link");
@@ -109,8 +109,8 @@ fn the_state_of_the_target_s_link_decides_and_a_good_link_does_not() {
 
 /// Its other end in the pod is up and has no carrier for it.
 #[test]
-fn the_node_s_end_that_is_down_is_said_to_be_down() {
-    let told = |set_down: bool, up: bool| {
+fn the_node_s_end_that_is_down_is_reported_to_be_down() {
+    let noted = |set_down: bool, up: bool| {
         let veth = LinkState { ifindex: 7, name: "veth7".into(), up, ..LinkState::default() };
         let mut stream = Stream::new();
         stream.links(true, &["10.88.0.1"]).connect();
@@ -124,10 +124,10 @@ fn the_node_s_end_that_is_down_is_said_to_be_down() {
         });
         stream.gives_up().verdicts().remove(0).verdict
     };
-    let set = told(true, true);
+    let set = noted(true, true);
     assert!(set.summary.starts_with("veth7 in the node's network namespace is down (set down by"), "{}", set.summary);
-    assert!(told(false, true).summary.starts_with("eth0 in "), "what is up is not named");
-    let verdict = told(false, false);
+    assert!(noted(false, true).summary.starts_with("eth0 in "), "what is up is not named");
+    let verdict = noted(false, false);
     assert!(verdict.summary.starts_with("veth7 in the node's network namespace is down: "), "{}", verdict.summary);
     assert!(verdict.remediation.to_string().ends_with(": ip link set veth7 up"), "{}", verdict.remediation);
     assert!(verdict.evidence[0].text.ends_with("no carrier: its other end is down"), "{:?}", verdict.evidence);
@@ -183,8 +183,9 @@ fn six(begin: impl FnOnce(&mut Stream), up: bool) -> Vec<String> {
         seen.links = vec![down(2, "tunl0"), down(3, "ip6tnl0"), LinkState { up, ..down(4, "eth0") }];
     });
     stream.gives_up();
-    let told = stream.verdicts().into_iter().map(|it| it.verdict);
-    told.map(|it| it.summary.split(' ').next().filter(|_| it.cause.name() == "pod_link_down").unwrap_or("-").into())
+    let noted = stream.verdicts().into_iter().map(|it| it.verdict);
+    noted
+        .map(|it| it.summary.split(' ').next().filter(|_| it.cause.name() == "pod_link_down").unwrap_or("-").into())
         .collect()
 }
 
@@ -218,7 +219,7 @@ fn an_ipv6_address_went_with_the_link_that_was_set_down() {
 
 #[test]
 fn a_pod_whose_namespace_is_known_is_not_gone() {
-    let said = |begin: &dyn Fn(&mut Stream)| {
+    let reported = |begin: &dyn Fn(&mut Stream)| {
         let mut stream = Stream::new();
         let addrs = vec!["10.88.0.2".parse().expect("an address")];
         let pod = Pod { name: Some("web".into()), addrs, netns: Some(POD), ..Pod::default() };
@@ -230,7 +231,7 @@ fn a_pod_whose_namespace_is_known_is_not_gone() {
         });
         stream.gives_up().causes()
     };
-    assert_eq!(said(&|_| {}), ["neighbour_failure"]);
-    assert_eq!(said(&|stream| _ = stream.netns_ends(POD)), ["pod_link_down"]);
-    assert_eq!(said(&|stream| _ = stream.netns_ends(POD).netns_made(POD)), ["neighbour_failure"]);
+    assert_eq!(reported(&|_| {}), ["neighbour_failure"]);
+    assert_eq!(reported(&|stream| _ = stream.netns_ends(POD)), ["pod_link_down"]);
+    assert_eq!(reported(&|stream| _ = stream.netns_ends(POD).netns_made(POD)), ["neighbour_failure"]);
 }

@@ -61,16 +61,16 @@ fn kube_proxy_s_reject_names_the_service() {
 
 /// Cilium's programs at cgroup/connect.
 #[test]
-fn a_connect_that_is_refused_at_once_is_told_by_the_list() {
-    let said = |errno, facts: Option<ObservationKind>| {
+fn a_connect_that_is_refused_at_once_is_reported_by_the_list() {
+    let reported = |errno, facts: Option<ObservationKind>| {
         let mut stream = Stream::to("10.96.0.9:80");
         facts.into_iter().for_each(|kind| _ = stream.push(kind));
         stream.connect_failed(errno).causes()
     };
-    assert_eq!(said(libc::EHOSTUNREACH, Some(services(&[], &[]))), ["service_no_endpoints"]);
-    assert_eq!(said(libc::EPERM, Some(services(&[], &[]))), ["service_no_endpoints"]);
-    assert_eq!(said(libc::EPERM, Some(services(&["10.88.0.7"], &[]))), ["network_policy_drop"]);
-    assert_eq!(said(libc::EHOSTUNREACH, None), ["route_unreachable"]);
+    assert_eq!(reported(libc::EHOSTUNREACH, Some(services(&[], &[]))), ["service_no_endpoints"]);
+    assert_eq!(reported(libc::EPERM, Some(services(&[], &[]))), ["service_no_endpoints"]);
+    assert_eq!(reported(libc::EPERM, Some(services(&["10.88.0.7"], &[]))), ["network_policy_drop"]);
+    assert_eq!(reported(libc::EHOSTUNREACH, None), ["route_unreachable"]);
 }
 
 #[test]
@@ -98,7 +98,7 @@ fn the_list_of_services_says_it_where_the_rules_do_not_and_finds_the_circle() {
 }
 
 #[test]
-fn a_service_whose_endpoints_are_elsewhere_is_told_by_its_traffic_policy() {
+fn a_service_whose_endpoints_are_elsewhere_is_reported_by_its_traffic_policy() {
     let verdict = dropped_in("KUBE-SERVICES", vec![]).verdict;
     assert_eq!((verdict.cause.name(), verdict.confidence), ("service_no_endpoints", Confidence::Proven));
     assert!(verdict.summary.contains("no endpoint on this node (internalTrafficPolicy: Local):"), "{verdict:?}");
@@ -157,9 +157,9 @@ fn ipvs_without_a_backend_though_endpoints_are_ready_hints_at_the_policy() {
     );
     assert!(elsewhere.remediation.to_string().contains("on this node"), "{}", elsewhere.remediation);
     let behind = "no endpoint in the tables of this node, though 1 are ready in the cluster:";
-    for (ready, said) in [(&["10.88.0.7"][..], behind), (&[], "no ready endpoint:")] {
+    for (ready, reported) in [(&["10.88.0.7"][..], behind), (&[], "no ready endpoint:")] {
         let verdict = empty(ready, "10.88.0.7");
-        assert!(verdict.summary.contains(said), "{}", verdict.summary);
+        assert!(verdict.summary.contains(reported), "{}", verdict.summary);
         assert_eq!(verdict.confidence, Confidence::Proven);
     }
 }
@@ -167,24 +167,28 @@ fn ipvs_without_a_backend_though_endpoints_are_ready_hints_at_the_policy() {
 /// No kprobes, as on the kernels that have tracepoints only.
 #[test]
 fn a_node_port_that_has_no_backend_in_the_table_of_ipvs_is_no_rule_s() {
-    let said = |hook: Hook, backends: &[&str], rules: Vec<FirewallRule>| {
+    let reported = |hook: Hook, backends: &[&str], rules: Vec<FirewallRule>| {
         let mut stream = Stream::to("10.88.0.1:30080");
         stream.missing(hook).links(true, &["10.88.0.1"]).node_port(ProxyMode::Ipvs, 30_080, backends).connect();
         stream.icmp_in(NODE, 3, 3).drop(SYN, "NETFILTER_DROP", NODE).push(firewall(NODE, rules));
         let verdict = stream.verdicts().pop().expect("a verdict").verdict;
         (verdict.cause.name(), verdict.confidence)
     };
-    assert_eq!(said(Hook::IpvsLeave, &[], vec![]), ("service_no_endpoints", Confidence::Likely));
-    assert_eq!(said(Hook::IpvsLeave, &["10.88.0.7:80"], vec![]), ("firewall_reject", Confidence::Possible));
-    assert_eq!(said(Hook::PutNet, &[], vec![]), ("firewall_reject", Confidence::Likely), "the hook would have told");
+    assert_eq!(reported(Hook::IpvsLeave, &[], vec![]), ("service_no_endpoints", Confidence::Likely));
+    assert_eq!(reported(Hook::IpvsLeave, &["10.88.0.7:80"], vec![]), ("firewall_reject", Confidence::Possible));
+    assert_eq!(
+        reported(Hook::PutNet, &[], vec![]),
+        ("firewall_reject", Confidence::Likely),
+        "the hook would have told"
+    );
     let deny = vec![rule("INPUT", RuleVerdict::Reject)];
-    assert_eq!(said(Hook::IpvsLeave, &[], deny), ("firewall_reject", Confidence::Proven));
+    assert_eq!(reported(Hook::IpvsLeave, &[], deny), ("firewall_reject", Confidence::Proven));
 }
 
-/// 5.10 where no program can sit on a function: not even the error of IPVS is told.
+/// 5.10 where no program can sit on a function: not even the error of IPVS is reported.
 #[test]
 fn where_no_hook_tells_of_its_error_the_table_and_the_drop_do() {
-    let said = |missing: &[Hook], without: &[&str]| {
+    let reported = |missing: &[Hook], without: &[&str]| {
         let without_backend = without.iter().map(|at| at.parse().expect("an address")).collect();
         let table = NodePorts { netns: NODE, mode: ProxyMode::Ipvs, ports: Vec::new(), without_backend };
         let mut stream = Stream::to("10.96.0.9:80");
@@ -195,15 +199,15 @@ fn where_no_hook_tells_of_its_error_the_table_and_the_drop_do() {
         (verdict.cause.name(), verdict.confidence)
     };
     let both = &[Hook::IpvsLeave, Hook::IcmpSend];
-    assert_eq!(said(both, &["10.96.0.9:80"]), ("service_no_endpoints", Confidence::Likely));
-    assert_eq!(said(both, &[]).0, "firewall_drop", "it has one");
-    assert_eq!(said(&[Hook::IpvsLeave], &["10.96.0.9:80"]).0, "firewall_drop", "the error would have been told");
+    assert_eq!(reported(both, &["10.96.0.9:80"]), ("service_no_endpoints", Confidence::Likely));
+    assert_eq!(reported(both, &[]).0, "firewall_drop", "it has one");
+    assert_eq!(reported(&[Hook::IpvsLeave], &["10.96.0.9:80"]).0, "firewall_drop", "the error would have been told");
 }
 
 /// The same of a Service's own address, which is no NodePort; and before the rules have been read.
 #[test]
 fn nor_is_a_service_without_a_backend() {
-    let said_in = |netns, hook: Hook, without: &[&str], rules: Option<Vec<FirewallRule>>| {
+    let reported_in = |netns, hook: Hook, without: &[&str], rules: Option<Vec<FirewallRule>>| {
         let without_backend = without.iter().map(|at| at.parse().expect("an address")).collect();
         let table = NodePorts { netns: NODE, mode: ProxyMode::Ipvs, ports: Vec::new(), without_backend };
         let mut stream = Stream::to("10.96.0.9:80");
@@ -213,32 +217,32 @@ fn nor_is_a_service_without_a_backend() {
         let verdict = stream.gives_up().verdicts().pop().expect("a verdict").verdict;
         (verdict.cause.name(), verdict.confidence)
     };
-    let said = |hook: Hook, without: &[&str], rules| said_in(NODE, hook, without, rules);
+    let reported = |hook: Hook, without: &[&str], rules| reported_in(NODE, hook, without, rules);
     let likely = ("service_no_endpoints", Confidence::Likely);
-    assert_eq!(said(Hook::IpvsLeave, &["10.96.0.9:80"], Some(vec![])), likely);
-    assert_eq!(said(Hook::IpvsLeave, &["10.96.0.9:80"], None), likely);
-    assert_eq!(said(Hook::IpvsLeave, &["10.96.0.9:81"], None), ("firewall_reject", Confidence::Possible));
+    assert_eq!(reported(Hook::IpvsLeave, &["10.96.0.9:80"], Some(vec![])), likely);
+    assert_eq!(reported(Hook::IpvsLeave, &["10.96.0.9:80"], None), likely);
+    assert_eq!(reported(Hook::IpvsLeave, &["10.96.0.9:81"], None), ("firewall_reject", Confidence::Possible));
     assert_eq!(
-        said(Hook::PutNet, &["10.96.0.9:80"], None),
+        reported(Hook::PutNet, &["10.96.0.9:80"], None),
         ("firewall_reject", Confidence::Proven),
         "the hook would have told"
     );
-    let in_pod = said_in(POD, Hook::IpvsLeave, &["10.96.0.9:80"], None);
+    let in_pod = reported_in(POD, Hook::IpvsLeave, &["10.96.0.9:80"], None);
     assert_eq!(in_pod, ("firewall_reject", Confidence::Proven), "IPVS is the node's");
 }
 
 /// Cilium in place of kube-proxy, where it does not translate at the socket.
 #[test]
 fn a_program_that_drops_the_syn_to_a_service_that_is_empty_says_why() {
-    let said = |flags, ready: &[&str]| {
+    let reported = |flags, ready: &[&str]| {
         let mut stream = Stream::to("10.96.0.9:80");
         stream.push(services(ready, &[])).connect().drop(flags, "TC_INGRESS", NODE).gives_up();
         let verdict = stream.verdicts().remove(0).verdict;
         (verdict.cause.name(), verdict.confidence)
     };
-    assert_eq!(said(SYN, &[]), ("service_no_endpoints", Confidence::Likely));
-    assert_eq!(said(SYN, &["10.88.0.7"]), ("network_policy_drop", Confidence::Proven));
-    assert_eq!(said(SYN_ACK, &[]), ("network_policy_drop", Confidence::Proven), "somebody did answer");
+    assert_eq!(reported(SYN, &[]), ("service_no_endpoints", Confidence::Likely));
+    assert_eq!(reported(SYN, &["10.88.0.7"]), ("network_policy_drop", Confidence::Proven));
+    assert_eq!(reported(SYN_ACK, &[]), ("network_policy_drop", Confidence::Proven), "somebody did answer");
 }
 
 /// As kube-proxy 1.36 writes them, and as a reading lists them: chains that several hooks share are no base chain's.
@@ -262,16 +266,16 @@ fn what_kube_proxy_looks_up_first_is_not_what_it_rejects_last() {
     let last = of_kube_proxy_1_36("cluster-ips-check", invalid, When::default());
     let when = When { dst: Some(Prefix { addr: [10, 96, 0, 9].into(), len: 32 }), dport: Some(80), ..When::default() };
     let first = of_kube_proxy_1_36("service-endpoints-check", "shop/cart:http has no endpoints", when);
-    let said = |rules: Vec<FirewallRule>| {
+    let reported = |rules: Vec<FirewallRule>| {
         let mut stream = Stream::to("10.96.0.9:80");
         stream.connect().icmp_in(NODE, 3, 3).drop(SYN, "NETFILTER_DROP", NODE).push(firewall(NODE, rules)).gives_up();
         stream.verdicts().pop().expect("a verdict").verdict
     };
-    let empty = said(vec![first, last.clone()]);
+    let empty = reported(vec![first, last.clone()]);
     assert_eq!((empty.cause.name(), empty.confidence), ("service_no_endpoints", Confidence::Proven));
     assert!(empty.summary.starts_with("Service shop/cart:http at 10.96.0.9:80 has no ready endpoint"), "{empty:?}");
     assert!(!empty.summary.contains("one of"), "{}", empty.summary);
-    let unknown = said(vec![last]);
+    let unknown = reported(vec![last]);
     assert_eq!(unknown.cause.name(), "service_no_endpoints");
     assert!(unknown.summary.starts_with("no Service has port 80 at the ClusterIP 10.96.0.9"), "{}", unknown.summary);
 }
@@ -279,7 +283,7 @@ fn what_kube_proxy_looks_up_first_is_not_what_it_rejects_last() {
 /// Where some rules were not read, and where each of them may have taken it.
 #[test]
 fn what_kube_proxy_rejects_is_never_a_firewall_s() {
-    let said = |rules: Vec<FirewallRule>, truncated| {
+    let reported = |rules: Vec<FirewallRule>, truncated| {
         let mut stream = Stream::to("10.96.0.9:80");
         let rules = ObservationKind::Firewall(Box::new(Firewall { rules, truncated, ..Firewall::empty(NODE) }));
         stream.connect().icmp_in(NODE, 3, 3).drop(SYN, "NETFILTER_DROP", NODE).push(rules).gives_up();
@@ -290,13 +294,13 @@ fn what_kube_proxy_rejects_is_never_a_firewall_s() {
     let empty =
         FirewallRule { comment: Some("shop/cart:http has no endpoints".into()), exact: false, ..legacy.clone() };
     let filter = FirewallRule { chain: "KUBE-IPVS-FILTER".into(), ..legacy.clone() };
-    let (cause, confidence, summary) = said(vec![empty.clone(), filter.clone()], true);
+    let (cause, confidence, summary) = reported(vec![empty.clone(), filter.clone()], true);
     assert_eq!((cause, confidence), ("service_no_endpoints", Confidence::Likely));
     assert!(summary.starts_with("Service shop/cart:http at 10.96.0.9:80 has no ready endpoint"), "{summary}");
-    let (cause, _, summary) = said(vec![filter.clone()], false);
+    let (cause, _, summary) = reported(vec![filter.clone()], false);
     assert_eq!(cause, "service_no_endpoints");
     assert!(summary.starts_with("no Service has port 80 at the ClusterIP 10.96.0.9"), "{summary}");
-    assert_eq!(said(vec![empty, FirewallRule { chain: "mine".into(), ..legacy }], false).0, "firewall_reject");
+    assert_eq!(reported(vec![empty, FirewallRule { chain: "mine".into(), ..legacy }], false).0, "firewall_reject");
 }
 
 /// As a reading lists kube-proxy 1.36: the walk decides, whatever the conditions of shared chains look like.
@@ -307,7 +311,7 @@ fn the_one_element_that_the_walk_ends_at_decides() {
         shared("cluster-ips-check", "Reject traffic to invalid ports of ClusterIPs"),
         shared("service-endpoints-check", "shop/cart:http has no endpoints"),
     ];
-    let said = |chains: Vec<BaseChain>, flow: &str| {
+    let reported = |chains: Vec<BaseChain>, flow: &str| {
         let flow = Flow { src: "10.88.0.1:0".parse().expect("an address"), dst: flow.parse().expect("an address") };
         let path = Some(Path { flow, chains, translates: true });
         let mut stream = Stream::to("10.96.0.9:80");
@@ -319,11 +323,11 @@ fn the_one_element_that_the_walk_ends_at_decides() {
     };
     let take = |rule| Step { asks: Asks::default(), then: Onward::Take(rule) };
     let output = |steps| vec![BaseChain { hook: "OUTPUT".into(), priority: 0, steps }];
-    let (cause, confidence, summary) = said(output(vec![take(0)]), "10.96.0.9:80");
+    let (cause, confidence, summary) = reported(output(vec![take(0)]), "10.96.0.9:80");
     assert_eq!((cause, confidence), ("service_no_endpoints", Confidence::Proven));
     assert!(summary.starts_with("no Service has port 80"), "{summary}");
-    let (_, confidence, summary) = said(output(vec![take(1), take(0)]), "10.96.0.9:80");
+    let (_, confidence, summary) = reported(output(vec![take(1), take(0)]), "10.96.0.9:80");
     assert!(summary.starts_with("Service shop/cart:http") && confidence == Confidence::Proven, "{summary}");
-    let (_, _, other) = said(output(vec![take(0)]), "10.96.0.8:80");
+    let (_, _, other) = reported(output(vec![take(0)]), "10.96.0.8:80");
     assert!(other.starts_with("Service shop/cart:http"), "the way of another flow says nothing: {other}");
 }

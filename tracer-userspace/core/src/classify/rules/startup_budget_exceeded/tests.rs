@@ -22,7 +22,7 @@ fn the_refusal_that_fills_the_threshold_is_the_one() {
 
 /// The first dial of a pod may be that of the API server in the same process, and the last is as sure as that.
 #[test]
-fn with_an_api_server_in_the_process_the_budget_is_told_too() {
+fn with_an_api_server_in_the_process_the_budget_is_reported_too() {
     let mut stream = Stream::new();
     stream.liveness(10, 3).runs(Runs::default()).netns_made(POD);
     for conn in 100..103 {
@@ -69,7 +69,7 @@ fn a_container_that_crashed_has_not_spent_its_budget() {
 
 /// Refused for as long as its readiness probe liked to ask, before liveness asked once.
 #[test]
-fn what_the_readiness_probe_is_told_spends_no_liveness_budget() {
+fn what_the_readiness_probe_is_reported_spends_no_liveness_budget() {
     let mut stream = Stream::new();
     stream.liveness_after(30, 10, 3).readiness_too().runs(Runs::default()).netns_made(POD);
     for conn in 100..105 {
@@ -92,7 +92,7 @@ fn what_the_readiness_probe_is_told_spends_no_liveness_budget() {
 
 /// The kubelet tells that this one was liveness, its second: the refusals before were readiness's.
 #[test]
-fn a_liveness_attempt_that_is_told_spends_no_more_than_itself() {
+fn a_liveness_attempt_that_is_reported_spends_no_more_than_itself() {
     let mut stream = Stream::new();
     stream.liveness_after(0, 10, 3).readiness_too().runs(Runs::default()).netns_made(POD);
     // Readiness, liveness, readiness; then liveness.
@@ -265,7 +265,7 @@ fn a_container_that_outlived_its_budget_once_has_not_spent_it_now() {
     assert_eq!((refused(600), refused(2)), (Some("connection_refused"), Some("startup_budget_exceeded")));
 }
 
-/// Its port may be wrong: among all that listens on the node it is not to be told.
+/// Its port may be wrong: among all that listens on the node it cannot be identified.
 #[test]
 fn a_start_on_the_host_s_network_is_likely() {
     let mut stream = restarted(4, None);
