@@ -263,7 +263,7 @@ impl Kernel {
         let before = self.loaded.status.missing.clone();
         change(&mut self.loaded);
         for hook in self.loaded.status.missing.iter().filter(|hook| !before.iter().any(|it| it.hook == hook.hook)) {
-            tracing::warn!(hook = hook.hook, reason = hook.reason, "it cannot be told {}", hook.lost);
+            tracing::warn!(hook = hook.hook, reason = hook.reason, "unknown without this hook: {}", hook.lost);
         }
     }
 }

@@ -114,7 +114,7 @@ fn report(cases: &[&Case], reported: &BTreeMap<String, Vec<String>>) -> Result<(
         let passed = case.is_named_by(&causes);
         failed += u32::from(!passed);
         println!(
-            "{:5} {:18} {:26} told: {}",
+            "{:5} {:18} {:26} reported: {}",
             if passed { "pass" } else { "FAIL" },
             case.name,
             case.causes.join(" or "),
@@ -123,7 +123,7 @@ fn report(cases: &[&Case], reported: &BTreeMap<String, Vec<String>>) -> Result<(
     }
     println!("{} passed, {failed} failed", cases.len() as u32 - failed);
     if failed > 0 {
-        bail!("{failed} case(s) were not told as they were made");
+        bail!("{failed} case(s) were not reported as they were made");
     }
     Ok(())
 }

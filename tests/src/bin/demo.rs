@@ -110,7 +110,7 @@ fn print(tracer: &Tracer, recording: &Path, patience: Duration) -> Result<(Child
             let _ = tell.send(());
         }
     });
-    spoke.recv_timeout(patience).context("the tracer said nothing")?;
+    spoke.recv_timeout(patience).context("tracer printed nothing")?;
     Ok((child, echo))
 }
 

@@ -210,7 +210,7 @@ fn judge_whole(kernel: &Kernel, draft: Draft, without: &str) -> Finding {
 fn judge_partial(kernel: &Kernel, missing: &[&Row], draft: Draft, without: &str) -> Finding {
     let lost: Vec<String> = missing.iter().map(|row| format!("{}: {}", row.hook.name(), row.lost)).collect();
     let observed = format!(
-        "{} of {} hooks have no form that this kernel can attach{without}; cannot be told: {}",
+        "{} of {} hooks have no form that this kernel can attach{without}; unknown without them: {}",
         missing.len(),
         HOOKS.len(),
         lost.join("; ")

@@ -274,7 +274,7 @@ mod tests {
     #[test]
     fn a_log_without_outcomes_is_not_named_as_a_source_of_them() {
         let (quiet, loud) =
-            (|| reported("kubelet --v=0", &[]).expect("told"), || reported("kubelet -v=1", &[]).expect("told"));
+            (|| reported("kubelet --v=0", &[]).expect("reported"), || reported("kubelet -v=1", &[]).expect("reported"));
         assert_eq!((lack_of(&[]), lack_of(&[loud()]), lack_of(&[quiet(), loud()])), (None, None, None));
         let lack = lack_of(&[quiet(), quiet()]).expect("none writes them");
         assert!(lack.starts_with("the kubelet (pid 7) logs with verbosity 0"), "{lack}");

@@ -20,7 +20,7 @@ pub(super) fn of(watched: &Watched, window: Duration) -> Finding {
         status,
         observed: observed(watched, window),
         expected: format!("attached: {}", forms(watched).join(", else ")),
-        why: format!("without it cannot be told: {}", row.lost),
+        why: format!("without it this is unknown: {}", row.lost),
         remediation: (status != Status::Ok).then(|| fix(watched, needs)),
         persist: None,
         needs: needs.map(str::to_owned),
@@ -53,7 +53,7 @@ fn observed(watched: &Watched, window: Duration) -> String {
         HookState::Superseded(program) => format!("not needed: {program} is in force, which tells it"),
         HookState::Covered(by) => {
             let names: Vec<_> = by.iter().map(|hook| hook.name()).collect();
-            format!("refused, and told by {} instead; {}", names.join(" and "), reasons(watched))
+            format!("refused, and covered by {} instead; {}", names.join(" and "), reasons(watched))
         }
         HookState::AwaitsModule => {
             "not attached: its kernel module is not loaded; a run tries it again every 5 seconds".to_owned()

@@ -107,7 +107,7 @@ fn lost(out: &mut String, hooks: &[Watched], screen: Screen) {
     let missing = hooks.iter().filter(|hook| hook.status.hook_state == HookState::Missing);
     let lost = grouped(missing.map(|hook| (hook.status.row.lost, hook.hook().name())));
     if !lost.is_empty() {
-        screen.head(out, &screen.paint(Style::Strong, "cannot be told on this kernel"));
+        screen.head(out, &screen.paint(Style::Strong, "unknown on this kernel"));
     }
     for (what, names) in lost {
         screen.lines(out, "  ", "    ", &format!("{}: {what}", names.join(", ")));

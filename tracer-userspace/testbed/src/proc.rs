@@ -45,7 +45,7 @@ impl Proc {
     /// The next line it prints.
     pub fn line(&self, patience: Duration) -> Result<String> {
         self.lines.recv_timeout(patience).map_err(|error| match error {
-            RecvTimeoutError::Timeout => anyhow!("{} said nothing for {patience:?}", self.what),
+            RecvTimeoutError::Timeout => anyhow!("{} printed nothing for {patience:?}", self.what),
             RecvTimeoutError::Disconnected => anyhow!("{} ended early", self.what),
         })
     }

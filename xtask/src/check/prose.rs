@@ -22,7 +22,7 @@ const TRANSCRIPTS: &str = "docs/incidents.md";
 const DIALECT: [&str; 9] = ["mend", "mends", "mended", "told", "said", "anew", "twofold", "seldom", "hitherto"];
 
 /// How many of them all files may have, code included: to be lowered, never raised.
-const MOST: usize = 1_860;
+const MOST: usize = 40;
 const FILES: [&str; 6] = ["*.rs", "*.md", "*.toml", "*.yaml", "*.yml", ":!tests/fixtures"];
 
 /// Fails with each place that is too long, and with more old words than there were.

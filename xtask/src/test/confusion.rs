@@ -61,7 +61,7 @@ impl Table {
         }
         let names = self.names();
         let numbers = (1..=names.len()).map(|n| n.to_string());
-        let heading: Vec<String> = [String::new(), "made \\ said".to_owned()].into_iter().chain(numbers).collect();
+        let heading: Vec<String> = [String::new(), "made \\ reported".to_owned()].into_iter().chain(numbers).collect();
         let lines = names.iter().enumerate().map(|(n, made)| self.line(n + 1, made, &names));
         let mut text = aligned(&std::iter::once(heading).chain(lines).collect::<Vec<_>>());
         for ((made, reported), cell) in self.off_diagonal() {
@@ -116,10 +116,10 @@ mod tests {
         let table = Table::of(&[run(&[("none", "none", 100), ("a", "a", 2)]), run(&[("a", "b", 1), ("a", "a", 1)])]);
         assert_eq!(table.wrong(), 1);
         assert_eq!(Table::of(&[run(&[("a", "unexplained", 1), ("a", "none", 1)])]).wrong(), 0);
-        let expected = "   made \\ said  1    2  3
-1  none         100  .  .
-2  a            .    3  1
-3  b            .    .  .
+        let expected = "   made \\ reported  1    2  3
+1  none             100  .  .
+2  a                .    3  1
+3  b                .    .  .
 WRONG: a was called b, 1 time(s): story on 6.1
 confusion: 104 attempts judged, 1 of them off the diagonal
 ";

@@ -323,7 +323,7 @@ mod tests {
             walk.no_cgroup(Hook::CgroupAnswer, io::Error::other(reason));
         }
         let HookReport { hooks, missing } = walk.report();
-        assert_eq!((hooks.len(), missing.len()), (1, 1), "said once");
+        assert_eq!((hooks.len(), missing.len()), (1, 1), "reported once");
         assert!(missing[0].reason.contains(first), "{}", missing[0].reason);
     }
 }

@@ -211,7 +211,7 @@ pub const HOOKS: &[Row] = &[
     ),
     row(
         Hook::DevNotifyFlags,
-        "who set a link up (who set one down is told by qdisc_reset, if that is in force)",
+        "who set a link up (qdisc_reset names who set one down, if it is attached)",
         &[
             fentry(&[("fentry_dev_notify_flags", "__dev_notify_flags")]),
             kprobe(&[("kprobe_dev_notify_flags", "__dev_notify_flags")]),

@@ -106,7 +106,7 @@ const MOST_NAMED: usize = 8;
 pub fn of_inspection(time: u64, seen: &Inspection) -> Evidence {
     let place = match seen.netns {
         Some(netns) => format!("it is in network namespace {}", netns.0),
-        None if seen.ambiguous => "it cannot be told which network namespace of this node has its address".to_owned(),
+        None if seen.ambiguous => "it is not known which network namespace of this node has its address".to_owned(),
         None => "no network namespace of this node has its address".to_owned(),
     };
     let down: Vec<&str> =
@@ -237,7 +237,7 @@ mod tests {
     #[test]
     fn two_namespaces_with_an_address_are_not_none() {
         assert!(says(|_| ()).ends_with("no network namespace of this node has its address"));
-        assert!(says(|seen| seen.ambiguous = true).contains("cannot be told which"));
+        assert!(says(|seen| seen.ambiguous = true).contains("not known which"));
     }
 
     #[test]

@@ -121,7 +121,7 @@ impl Finding {
             self.confidence = self.confidence.min(Confidence::Likely);
         }
         if all > 0 {
-            self.summary += &format!("; {} lost since: one may have told of a listener", were(all, "event"));
+            self.summary += &format!("; {} lost since: one may have reported a listener", were(all, "event"));
         }
         self
     }

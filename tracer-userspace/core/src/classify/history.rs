@@ -104,7 +104,7 @@ pub(super) fn add_end(case: &Case<'_>, finding: &mut Finding) {
         return;
     }
     let (so, meanwhile) = match finding.cause {
-        cause if cause.has(Trait::EndsWithProcess) => ("its process may have ended as it was told to", ENDPOINTS),
+        cause if cause.has(Trait::EndsWithProcess) => ("its process may have ended as it was asked to", ENDPOINTS),
         cause if is_of_the_network(case, cause) => ("its network may be gone as it should be", ""),
         _ => return,
     };

@@ -353,7 +353,7 @@ pub fn sandbox(failure: &SandboxFailure, node: &Node) -> (Finding, Unattached) {
             "the plugin's program is not there",
             "Install the CNI plugins into /opt/cni/bin (or where the runtime's bin_dir points)".into(),
         ),
-        SandboxCause::Plugin => ("the CNI plugin said no", Cause::CniNotReady.fix()),
+        SandboxCause::Plugin => ("the CNI plugin failed", Cause::CniNotReady.fix()),
     };
     let k8s = k8s(&failure.pod, None, node);
     let summary = format!("the sandbox{} has no network: {why}", container_of(&k8s));

@@ -308,7 +308,7 @@ mod tests {
         stream.observations.iter().for_each(|it| core.push(it, &mut Vec::new()));
         let grpc_retries = (100..104).map(|conn| core.verdicts.of(ConnId(conn)).map(|it| it.is_retry));
         assert_eq!(grpc_retries.collect::<Vec<_>>(), [false, false, true, true].map(Some));
-        assert_eq!(counts(&stream), [None; 4], "whose failure each is was not said");
+        assert_eq!(counts(&stream), [None; 4], "the kubelet did not name the probe of each failure");
     }
 
     /// Dials at 0 and 0.3 s are refused, those at 1.0 and 1.3 s answered.

@@ -259,7 +259,7 @@ mod tests {
         assert!(waiting.joined().is_empty(), "which of the two it was is not known");
     }
 
-    /// Liveness and readiness of one port, over TLS: which of the two answered no is not seen, that one did is.
+    /// Liveness and readiness of one port, over TLS: which of the two answered with a failure is not seen, that one did is.
     #[test]
     fn a_no_that_one_of_several_gave_is_reported_without_a_connection() {
         let asked = |tell: fn(&mut Stream) -> &mut Stream| {
@@ -282,7 +282,7 @@ mod tests {
         let event = asked(|stream| stream.kubelet_event(ProbeOutput::Status(500), 300));
         assert_eq!(reported(&event), [("app_status_failure".to_owned(), true)]);
         let late = asked(|stream| stream.wait_ms(2_000).kubelet_event(ProbeOutput::Status(500), 2_300));
-        assert!(reported(&late).is_empty(), "one that failed may be forgotten, and told of");
+        assert!(reported(&late).is_empty(), "one that failed may be forgotten, and reported");
         let timeout = asked(|stream| stream.kubelet(ProbeOutput::Timeout));
         assert_eq!(reported(&timeout), [("unexplained".to_owned(), true)], "that says nothing of the cause");
     }

@@ -56,7 +56,7 @@ mod tests {
         assert_eq!(stream.causes(), ["unexplained"]);
         stream.retransmit(TcpState::SynSent).established();
         stream.state(TcpState::Established, TcpState::FinWait1, 0, (0, 1, 0)).wait_ms(50).push(ObservationKind::Tick);
-        assert_eq!(stream.causes(), ["unexplained"], "it is said once");
+        assert_eq!(stream.causes(), ["unexplained"], "reported once");
     }
 
     /// It is written when the probe times out, and read a moment later.

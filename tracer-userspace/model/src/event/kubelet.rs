@@ -250,6 +250,6 @@ pub enum SandboxCause {
     SubnetFile,
     /// The plugin's program is not there.
     NoPlugin,
-    /// A plugin answered no.
+    /// A plugin failed.
     Plugin,
 }

@@ -187,13 +187,13 @@ causes! {
     CpuThrottled = "cpu_throttled": Some(Pod), Answer, Warning, [];
     /// The server closed the connection without a byte.
     ClosedWithoutAnswer = "closed_without_answer": Some(Application), Answer, Error, [Reached, Refusal, EndsWithProcess];
-    /// The application answered, and answered no.
+    /// The application answered with a failure.
     AppStatusFailure = "app_status_failure": Some(Application), Answer, Error, [Reached, Refusal, EndsWithProcess];
     /// The command of an exec probe did not end in time.
     ExecTimeout = "exec_timeout": Some(Application), Command, Error, [];
     /// A limit or a guard kept the runtime from starting the command of an exec probe.
     ExecNotRun = "exec_not_run": Some(Pod), Command, Error, [];
-    /// The command of an exec probe answered no, or could not be run.
+    /// The command of an exec probe failed, or could not be run.
     ExecFailed = "exec_failed": Some(Application), Command, Error, [];
     /// The kubelet failed before it tried to connect to the pod.
     KubeletClientError = "kubelet_client_error": Some(Kubelet), Connect, Error, [];

@@ -315,7 +315,7 @@ proptest! {
             prop_assert!(found.contains(taker), "{taker} is not among {found:?}");
         }
         let one_state = matches!(packet.state, state::INVALID | state::UNTRACKED);
-        prop_assert!(!(one_state && take_all) || taker.is_some(), "{found:?} are said to take all");
+        prop_assert!(!(one_state && take_all) || taker.is_some(), "{found:?} should take all");
         let states: &[u8] = if one_state { &[packet.state] } else { &[state::NEW, state::ESTABLISHED, state::RELATED] };
         let hidden = (0..1 << HIDDEN).map(|bits: usize| (0..HIDDEN).map(|kind| bits >> kind & 1 == 1).collect::<Vec<_>>());
         let possible = hidden.flat_map(|hidden| states.iter().map(move |state| (hidden.clone(), *state)));

@@ -108,7 +108,7 @@ impl Metrics {
         r.register("attempts", "Attempts that ended, by outcome", self.attempts.clone());
         r.register("events", "Kernel events read, by the hook that wrote them", self.events.clone());
         r.register("events_lost", "Kernel events lost, by place", self.lost.clone());
-        let failures = "Reads of kernel memory that failed; what they would have told is absent";
+        let failures = "Reads of kernel memory that failed; what they would have shown is absent";
         r.register("kernel_read_failures", failures, self.read_failures.clone());
         r.register("hook_attached", "1 if a program sits on the hook", self.attached.clone());
         let latency = "From the kernel event that decided a verdict to its record";

@@ -164,7 +164,9 @@ fn loss(out: &mut String, record: &Record, body: &LossBody, screen: Screen) {
 fn means(place: &str) -> &'static str {
     match place {
         Loss::LISTEN => "a cgroup listens too often to tell of each time; that nothing listens is less sure",
-        Loss::NAMESPACE => "who entered a namespace was not told each time; verdicts are as sure as ever",
+        Loss::NAMESPACE => {
+            "not each process that entered a namespace was reported; the confidence of verdicts is not affected"
+        }
         Loss::ATTEMPTS => "too many connections are open at once: no verdict on the oldest can come",
         _ => "verdicts of that time are less sure",
     }

@@ -16,13 +16,13 @@ fn the_clusters_pods_are_not_reported_before_the_node_was_read() {
     let pod = |name: &str| Pod { name: Some(name.into()), uid: Some(name.into()), ..Pod::default() };
     reported.send_modify(|view| view.pods = vec![pod("a")]);
     assert!(watcher.read_cluster().is_ok());
-    assert!(rx.try_recv().is_err(), "told without the namespaces of the node");
+    assert!(rx.try_recv().is_err(), "reported without the namespaces of the node");
 
     watcher.node_due = Instant::now() + NODE_EVERY;
     watcher.discovered = vec![Pod { netns: Some(tracer_model::event::Netns(7)), ..pod("b") }];
     reported.send_modify(|view| view.pods = vec![pod("a"), pod("b")]);
     assert!(watcher.read_cluster().is_ok());
-    let Ok(ObservationKind::Pods(list)) = rx.try_recv() else { panic!("nothing was told") };
+    let Ok(ObservationKind::Pods(list)) = rx.try_recv() else { panic!("nothing was reported") };
     let namespaces: Vec<_> = list.pods.iter().map(|pod| pod.netns.map(|netns| netns.0)).collect();
     assert_eq!(namespaces, [None, Some(7)]);
 }
@@ -87,10 +87,10 @@ fn a_file_that_is_gone_or_broken_is_reported() {
     };
     let write = |text: &str| std::fs::write(&file.path, text).expect("written");
     assert_eq!(after(&|| {}), None);
-    let (list, problem) = after(&|| write("{\n")).expect("told");
+    let (list, problem) = after(&|| write("{\n")).expect("reported");
     let problem = problem.expect("a problem");
     assert!(list == ListFile::Pods && problem.ends_with("; the pods read before stay in force"), "{problem}");
-    let gone = after(&|| std::fs::remove_file(&file.path).expect("removed")).expect("told").1;
+    let gone = after(&|| std::fs::remove_file(&file.path).expect("removed")).expect("reported").1;
     assert!(gone.is_some_and(|problem| problem.contains("cannot be read: No such file")));
     assert_eq!(after(&|| write(LIST)), Some((ListFile::Pods, None)), "it can be read again");
     assert_eq!(after(&|| {}), None);
@@ -119,7 +119,7 @@ fn changed_services_have_the_node_read_at_its_pace() {
     assert_eq!(watcher.node_due, watcher.pace.next());
     assert!(
         rx.try_recv().is_ok_and(|kind| matches!(kind, ObservationKind::Pods(_))),
-        "what the API says is told at once"
+        "what the API says is reported at once"
     );
 
     let file = TestFile::new("paced-services", r#"{"kind":"ServiceList","items":[]}"#);

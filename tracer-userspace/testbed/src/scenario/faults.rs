@@ -128,7 +128,7 @@ fn flood(fixture: &mut Fixture<'_>) -> Result<()> {
     })?;
     fixture.measured.push(format!("{opened} opens, {listened} listeners"));
     if !many_opens && !many_listeners {
-        bail!("{opened} opens and {listened} listeners are no flood: all of them are told of");
+        bail!("{opened} opens and {listened} listeners are no flood: all of them are reported");
     }
     fixture.loss = true;
     Ok(())

@@ -224,7 +224,7 @@ mod tests {
         assert_eq!(namespaces.path_of_entry(&enter(HOME, HOME, 99), 10), Some("/proc/77/ns/net"));
         namespaces.observe(10, &enter(HOME, HOME, 99), false);
         assert_eq!(namespaces.path(&[PLUGIN], HOME, 11), Some("/proc/77/ns/net"));
-        assert_eq!(namespaces.path_of_entry(&enter(HOME, HOME, 99), 12), None, "told once");
+        assert_eq!(namespaces.path_of_entry(&enter(HOME, HOME, 99), 12), None, "reported once");
     }
 
     /// A runtime with several threads: another one opened the path of the next pod meanwhile.

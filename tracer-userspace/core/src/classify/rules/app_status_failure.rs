@@ -1,4 +1,4 @@
-//! The application answered, and answered no.
+//! The application answered with a failure.
 
 use super::super::evidence::{evidence, of_outcome, of_state};
 use super::super::kubectl::with_log;

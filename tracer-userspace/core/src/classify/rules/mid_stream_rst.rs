@@ -78,7 +78,7 @@ pub(super) fn is_close(case: &Case<'_>) -> bool {
 const NOT_OBSERVED: &str = "no stack of this node was seen to send it under that address (a proxy behind an address translation, or somebody on the way, did)";
 
 const NO_SENDER: &str =
-    "who sent it is not told: no hook of this kernel tells of a RST of a stack that has no socket for the segment";
+    "the sender is unknown: no hook of this kernel reports a RST of a stack that has no socket for the segment";
 
 fn sender(case: &Case<'_>, time: u64, reset: &ResetSent) -> String {
     if is_without_room(reset) {
@@ -318,7 +318,7 @@ mod tests {
         let deaf = noted(Hook::TcpV4SendReset);
         assert_eq!((deaf.confidence, deaf.missing_hooks.len()), (Confidence::Likely, 1));
         assert!(
-            deaf.summary.contains("is not told") && deaf.remediation.to_string().contains("target's end"),
+            deaf.summary.contains("sender is unknown") && deaf.remediation.to_string().contains("target's end"),
             "{deaf:?}"
         );
         let heard = noted(Hook::TcpV6SendReset);

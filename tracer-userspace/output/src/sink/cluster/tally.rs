@@ -210,7 +210,7 @@ mod tests {
         assert_eq!(take(1, Some(REFUSED)), [(REFUSED, 1)]);
         assert_eq!(take(1, Some(Cause::SlowResponse)), [(Cause::SlowResponse, 1)]);
         assert_eq!(take(1, None), []);
-        assert_eq!(take(2, None), [], "nothing was said of it");
+        assert_eq!(take(2, None), [], "nothing was reported");
     }
 
     #[test]

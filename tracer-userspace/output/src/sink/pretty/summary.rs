@@ -93,7 +93,7 @@ impl Summary {
 fn without_failure(stop: &StopBody, failed: u64, filtered: bool) -> (Style, String) {
     let attempts = counted(stop.attempts, "attempt");
     if stop.attempts == 0 {
-        return (Style::Mild, "no attempt was seen from its start to its end: nothing can be said of this node".into());
+        return (Style::Mild, "no attempt was seen from its start to its end: nothing is known of this node".into());
     }
     if failed > 0 || filtered {
         let why = if filtered { "nothing was found that the filters let through" } else { "no verdict" };

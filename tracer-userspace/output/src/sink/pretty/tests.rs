@@ -261,7 +261,7 @@ fn nothing_found_is_reported_for_what_it_is() {
     let end = |attempts, failed, lost, filtered| Pretty::new(filtered).text(&stop(attempts, lost), failed, NO_SCREEN);
     assert!(end(220, 0, 0, false).ends_with("\nhealthy: 220 attempts, none failed\n"));
     assert!(end(1, 0, 2, false).ends_with("\n1 attempt, none seen to fail; but 2 events were lost\n"));
-    assert!(end(0, 0, 0, false).contains("nothing can be said of this node"));
+    assert!(end(0, 0, 0, false).contains("nothing is known of this node"));
     assert!(
         end(9, 3, 0, true).ends_with("nothing was found that the filters let through; of 9 attempts in all 3 failed\n")
     );

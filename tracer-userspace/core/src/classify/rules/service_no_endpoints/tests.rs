@@ -179,7 +179,7 @@ fn a_node_port_that_has_no_backend_in_the_table_of_ipvs_is_no_rule_s() {
     assert_eq!(
         reported(Hook::PutNet, &[], vec![]),
         ("firewall_reject", Confidence::Likely),
-        "the hook would have told"
+        "the hook would have reported it"
     );
     let deny = vec![rule("INPUT", RuleVerdict::Reject)];
     assert_eq!(reported(Hook::IpvsLeave, &[], deny), ("firewall_reject", Confidence::Proven));
@@ -201,7 +201,11 @@ fn where_no_hook_tells_of_its_error_the_table_and_the_drop_do() {
     let both = &[Hook::IpvsLeave, Hook::IcmpSend];
     assert_eq!(reported(both, &["10.96.0.9:80"]), ("service_no_endpoints", Confidence::Likely));
     assert_eq!(reported(both, &[]).0, "firewall_drop", "it has one");
-    assert_eq!(reported(&[Hook::IpvsLeave], &["10.96.0.9:80"]).0, "firewall_drop", "the error would have been told");
+    assert_eq!(
+        reported(&[Hook::IpvsLeave], &["10.96.0.9:80"]).0,
+        "firewall_drop",
+        "the error would have been reported"
+    );
 }
 
 /// The same of a Service's own address, which is no NodePort; and before the rules have been read.
@@ -225,7 +229,7 @@ fn nor_is_a_service_without_a_backend() {
     assert_eq!(
         reported(Hook::PutNet, &["10.96.0.9:80"], None),
         ("firewall_reject", Confidence::Proven),
-        "the hook would have told"
+        "the hook would have reported it"
     );
     let in_pod = reported_in(POD, Hook::IpvsLeave, &["10.96.0.9:80"], None);
     assert_eq!(in_pod, ("firewall_reject", Confidence::Proven), "IPVS is the node's");
