@@ -20,10 +20,10 @@ fn show(args: &[&str], stdin: &str) -> (Option<i32>, String, String) {
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())
         .stderr(Stdio::piped());
-    let mut child = tracer.spawn().unwrap();
-    child.stdin.take().unwrap().write_all(stdin.as_bytes()).unwrap();
-    let Output { status, stdout, stderr } = child.wait_with_output().unwrap();
-    (status.code(), String::from_utf8(stdout).unwrap(), String::from_utf8(stderr).unwrap())
+    let mut child = tracer.spawn().expect("tracer starts");
+    child.stdin.take().expect("a pipe").write_all(stdin.as_bytes()).expect("stdin is read");
+    let Output { status, stdout, stderr } = child.wait_with_output().expect("tracer ends");
+    (status.code(), String::from_utf8(stdout).expect("UTF-8"), String::from_utf8(stderr).expect("UTF-8"))
 }
 
 #[test]

@@ -116,8 +116,8 @@ impl OtlpSink {
         let bytes = u32::try_from(log_record.encoded_len()).unwrap_or(u32::MAX);
         self.counts.waiting.fetch_add(1, Ordering::Relaxed);
         let room = self.room.clone().try_acquire_many_owned(bytes).ok();
-        let sent = room.map(|room| records.send(Waiting { log_record, node_name: record.node_name.clone(), room }));
-        if !matches!(sent, Some(Ok(()))) {
+        let waiting = room.map(|room| Waiting { log_record, node_name: record.node_name.clone(), room });
+        if waiting.is_none_or(|waiting| records.send(waiting).is_err()) {
             self.counts.settle(1, 1);
         }
     }

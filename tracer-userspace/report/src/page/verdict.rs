@@ -66,7 +66,7 @@ pub(super) fn shown(example: &Example) -> Markup {
 /// The text, and each command in a block of its own.
 pub(super) fn fix(fix: &Remediation) -> Markup {
     html! {
-        p { (safe(&fix.text)) }
+        p.remedy { (safe(&fix.text)) }
         @for command in &fix.commands {
             p.quiet { "on the " (command.place.name()) ":" }
             pre.fix { (safe(&command.run)) }

@@ -85,7 +85,9 @@ fn severity(json: &Value) -> Severity {
 fn flatten(path: &str, json: &Value, attributes: &mut Vec<KeyValue>) {
     match json {
         Value::Object(fields) => {
-            for (name, value) in fields.iter().filter(|(name, _)| path != "" || !ELSEWHERE.contains(&name.as_str())) {
+            for (name, value) in
+                fields.iter().filter(|(name, _)| !path.is_empty() || !ELSEWHERE.contains(&name.as_str()))
+            {
                 let path = if path.is_empty() { name.clone() } else { format!("{path}.{name}") };
                 flatten(&path, value, attributes);
             }

@@ -90,6 +90,7 @@ pub(super) struct AnyValue {
 /// What a value can be.
 #[derive(Clone, PartialEq, Oneof, Serialize)]
 #[serde(rename_all = "camelCase")]
+#[expect(clippy::enum_variant_names, reason = "the names of the fields in OTLP's JSON")]
 pub(super) enum Value {
     #[prost(string, tag = "1")]
     StringValue(String),
@@ -165,7 +166,6 @@ impl KeyValue {
 }
 
 /// OTLP's JSON has numbers of 64 bits as strings.
-#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde passes references")]
 fn as_text<T: ToString, S: Serializer>(number: &T, serializer: S) -> Result<S::Ok, S::Error> {
     serializer.serialize_str(&number.to_string())
 }
