@@ -1,6 +1,6 @@
 use super::*;
 use crate::sink::tests::verdict;
-use tracer_model::event::KubeletResult;
+use tracer_model::event::{KubeletResult, MissingHook};
 use tracer_model::record::{Body, Cause, Confidence, Culprit, Endpoint, K8s, KubeletOutcome, VerdictBody};
 
 const NO_SCREEN: Screen = Screen { colour: false, columns: None };
@@ -19,24 +19,44 @@ fn text(body: Body) -> String {
     Pretty::default().text(&record(body), 0, NO_SCREEN)
 }
 
-/// Clocks of the lines below say neither the day nor the zone.
-#[test]
-fn the_head_line_dates_what_follows() {
-    let body = StartBody {
+/// The start of a run on a kernel that lacks these hooks.
+fn start_without(missing: &[Hook]) -> StartBody {
+    let missing = missing.iter().map(|hook| MissingHook {
+        hook: hook.name().into(),
+        reason: "no such program type".into(),
+        lost: "something".into(),
+    });
+    StartBody {
         version: "0.1.0".into(),
         kernel: "6.12.0".into(),
         hooks: Vec::new(),
-        missing_hooks: Vec::new(),
+        missing_hooks: missing.collect(),
         sources: Vec::new(),
         probers: Vec::new(),
         prober_pids: Vec::new(),
         pods: 1,
-    };
-    let start = text(Body::Start(body));
+    }
+}
+
+/// Clocks of the lines below say neither the day nor the zone.
+#[test]
+fn the_head_line_dates_what_follows() {
+    let start = text(Body::Start(start_without(&[])));
     assert!(
         start.contains(" on n1, 2026-01-02, times in UTC, kernel ") && start.ends_with(", 1 pod known\n"),
         "{start}"
     );
+}
+
+#[test]
+fn missing_hooks_are_one_line_with_the_causes_that_lack_a_proof() {
+    let last =
+        |missing: &[Hook]| text(Body::Start(start_without(missing))).lines().last().unwrap_or_default().to_owned();
+    assert_eq!(
+        last(&[Hook::IpvsNatXmit, Hook::IpvsLeave, Hook::Icmp6Send, Hook::TcpConnRequest]),
+        "4 of 4 hooks unavailable: cannot prove IPVS, accept-queue and ICMPv6 causes; details: tracer hooks"
+    );
+    assert_eq!(last(&[Hook::PutNet]), "1 of 1 hook unavailable; details: tracer hooks");
 }
 
 fn stop(attempts: u64, lost_events: u64) -> Record {
@@ -95,7 +115,7 @@ fn who_did_it_and_what_is_in_doubt_are_reported() {
     for line in [
         ":80/ 10.0.0.1:36704 -> 10.0.0.9:80  (proven, replaces #3)  #7\n",
         "  culprit  loopback (pid 5029, /opt/cni/bin/loopback): link down, entered by /proc/5029/ns/net; child of crio (1)\n",
-        "  doubt    2 events were lost meanwhile\n  doubt    not in force: kfree_skb\n",
+        "  doubt    2 events were lost meanwhile\n  doubt    not attached: kfree_skb\n",
     ] {
         assert!(text.contains(line), "{line} is not in {text}");
     }
@@ -225,7 +245,7 @@ fn the_end_groups_by_cause() {
 3  unexplained  3 proven  03:04:05
   hit      shop/cart
   fix      check containerPort
-  missing  nothing: every hook that could tell was in force, and no event was lost
+  missing  nothing: every hook that could show it was attached, and no event was lost
 ";
     assert_eq!(summary(verdicts), expected);
 }
@@ -236,7 +256,7 @@ fn what_was_missing_to_explain_it_is_reported() {
     body.verdict.missing_hooks = vec!["ip_vs_leave".into()];
     body.verdict.lost_events = 2;
     let text = summary(vec![body]);
-    assert!(text.contains("  missing  hooks that are not in force: ip_vs_leave; 2 events that were lost\n"), "{text}");
+    assert!(text.contains("  missing  hooks that are not attached: ip_vs_leave; 2 events that were lost\n"), "{text}");
 }
 
 #[test]
