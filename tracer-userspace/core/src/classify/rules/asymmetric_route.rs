@@ -3,9 +3,7 @@
 use serde_json::json;
 
 use super::super::evidence::evidence;
-use super::{
-    Case, Cause, Finding, accept_queue_overflow, in_handshake, inspected, syn_backlog_overflow,
-};
+use super::{Case, Cause, Finding, accept_queue_overflow, in_handshake, inspected, syn_backlog_overflow};
 use tracer_model::event::{Inspection, RoutingRule, StrayRoute};
 use tracer_model::record::Confidence;
 
