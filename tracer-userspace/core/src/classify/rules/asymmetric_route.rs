@@ -20,15 +20,24 @@ pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
         "pod_device": stray.pod_device,
     });
     let read = evidence("rtnetlink", time, format!("{rule} wins, and leads {leads}"), fields);
+    let (dst, src, table) = (flow.dst.ip(), flow.src.ip(), stray.table);
     let fix = format!(
-        "let the pods' addresses go by the main table before that rule: ip rule add to PODS-SUBNET lookup main priority {}. Or correct who made the rule (a second uplink's set-up, the CNI, a VPN): ip rule; ip route show table {}; ip route get {} from {}",
-        stray.rule.as_ref().map_or(0, |it| it.priority.saturating_sub(1)),
-        stray.table,
-        flow.dst.ip(),
-        flow.src.ip()
+        "let the pods' addresses go by the main table before {}. Or correct who made the rule (a second uplink's set-up, the CNI, a VPN): ip rule; ip route show table {table}; ip route get {dst} from {src}",
+        before(stray)
     );
     let found = Finding::failure(Cause::AsymmetricRoute, vec![read], summary, fix);
     Some(found.with_confidence(Confidence::Likely).until_answered())
+}
+
+/// Where the new rule goes. Priority 0 is the local table's rule, which must stay the first.
+fn before(stray: &StrayRoute) -> String {
+    match stray.rule.as_ref().map(|it| it.priority.saturating_sub(1)).filter(|it| *it > 0) {
+        Some(priority) => format!("that rule: ip rule add to PODS-SUBNET lookup main priority {priority}"),
+        None => format!(
+            "the rule that has table {}: ip rule add to PODS-SUBNET lookup main priority LOWER-PRIORITY",
+            stray.table
+        ),
+    }
 }
 
 /// Something shows that the SYN came to the pod in spite of that rule.
@@ -70,6 +79,22 @@ mod tests {
         let verdict = stream.verdicts().remove(0).verdict;
         let words = "ip rule 32762 (from 10.88.0.1 lookup 101) sends what goes from 10.88.0.1 to 10.88.0.2 out of eth1, while the pod is behind veth7";
         assert_eq!((verdict.confidence, verdict.summary.as_str()), (Confidence::Likely, words));
+    }
+
+    /// Two rules of priority 0 are easily mistaken for each other by `ip rule del`.
+    #[test]
+    fn without_a_priority_to_take_none_is_given() {
+        let fix = |rule: Option<RoutingRule>| {
+            let mut stream = Stream::new();
+            let inspection = StrayRoute { rule, ..stray() };
+            stream.connect().wait_ms(200).inspection(|seen| seen.stray_route = Some(inspection)).gives_up();
+            stream.verdicts().remove(0).verdict.remediation.to_string()
+        };
+        let first = RoutingRule { priority: 1, from: None, to: None };
+        for fix in [fix(None), fix(Some(first))] {
+            assert!(fix.contains("before the rule that has table 101") && !fix.contains("priority 0"), "{fix}");
+        }
+        assert!(fix(stray().rule).contains("lookup main priority 32761. "), "{}", fix(stray().rule));
     }
 
     /// The answer may come another way, too.
