@@ -144,8 +144,8 @@ fn serving(sockets: &Sockets, pids: &[u32], netns: Netns, mounts: &Mounts) -> Se
     let holds = |held: &BTreeSet<u64>| accepted.is_some_and(|inode| held.contains(&inode));
     let pid = found.held.iter().find_map(|(pid, held)| holds(held).then_some(*pid));
     let connection = sockets.connection.as_ref().map(|(connection, _)| ServedConnection { pid, ..connection.clone() });
-    let (processes, pressure) = servers::states(found.held.keys().copied(), mounts);
-    Serving { processes, incomplete: found.incomplete, connection, pressure }
+    let servers::States { processes, pressure, incomplete } = servers::states(found.held.keys().copied(), mounts);
+    Serving { processes, incomplete: found.incomplete || incomplete, connection, pressure }
 }
 
 /// The calling thread's namespace has this address.

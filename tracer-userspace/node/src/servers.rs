@@ -11,10 +11,10 @@ use tracer_model::event::{Netns, Pressure, ServerProcess, ServerTasks};
 
 /// Processes that are named: a server has some workers.
 const MAX_SERVERS: usize = 16;
-/// Processes looked through for the sockets, file descriptors of all of them, and threads of each: a pod can have any number.
+/// Processes looked through for the sockets, and file descriptors and threads of all of them: a pod can have any number.
 const MAX_PROCESSES: usize = 256;
 const MAX_FDS: usize = 4096;
-const MAX_THREADS: usize = 64;
+const MAX_THREADS: usize = 1024;
 
 /// The processes that hold sockets.
 #[derive(Debug, Default)]
@@ -54,28 +54,45 @@ fn socket_of(fd: &Path) -> Option<u64> {
     fs::read_link(fd).ok()?.to_str()?.strip_prefix("socket:[")?.strip_suffix(']')?.parse().ok()
 }
 
-/// The state of these processes, at most [`MAX_SERVERS`], and the pressure in their cgroups and on the node.
-pub fn states(pids: impl Iterator<Item = u32>, mounts: &Mounts) -> (Vec<ServerProcess>, Vec<Pressure>) {
-    let mut folders = BTreeSet::new();
-    let processes = pids.take(MAX_SERVERS).filter_map(|pid| {
+/// The state of processes.
+#[derive(Debug, Default)]
+pub struct States {
+    /// Of each process.
+    pub processes: Vec<ServerProcess>,
+    /// In their cgroups, and on the node.
+    pub pressure: Vec<Pressure>,
+    /// There are more processes.
+    pub incomplete: bool,
+}
+
+/// The state of these processes, at most [`MAX_SERVERS`] of them.
+pub fn states(mut pids: impl Iterator<Item = u32>, mounts: &Mounts) -> States {
+    let (mut folders, mut threads) = (BTreeSet::new(), MAX_THREADS);
+    let processes = pids.by_ref().take(MAX_SERVERS).filter_map(|pid| {
         let cgroups = fs::read_to_string(format!("/proc/{pid}/cgroup")).unwrap_or_default();
         folders.extend(below_the_root(&cgroups, Hierarchy::Unified, mounts));
-        state(pid, &cgroups, mounts)
+        state(pid, &cgroups, mounts, &mut threads)
     });
     let processes = processes.collect();
     let own = folders.iter().filter_map(|folder| pressure(folder, ".pressure", &folder.display().to_string()));
-    (processes, own.chain(pressure(Path::new("/proc/pressure"), "", "node")).collect())
+    let pressure = own.chain(pressure(Path::new("/proc/pressure"), "", "node")).collect();
+    States { processes, pressure, incomplete: pids.next().is_some() }
 }
 
-fn state(pid: u32, cgroups: &str, mounts: &Mounts) -> Option<ServerProcess> {
+fn state(pid: u32, cgroups: &str, mounts: &Mounts, threads: &mut usize) -> Option<ServerProcess> {
     let comm = fs::read_to_string(format!("/proc/{pid}/comm")).ok()?.trim_end_matches('\n').to_owned();
-    Some(ServerProcess { pid, comm, tasks: tasks(pid), frozen: frozen(cgroups, mounts) })
+    Some(ServerProcess { pid, comm, tasks: tasks(pid, threads), frozen: frozen(cgroups, mounts) })
 }
 
-fn tasks(pid: u32) -> ServerTasks {
-    let mut all = ServerTasks::default();
-    let threads = fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten();
-    for thread in threads.take(MAX_THREADS) {
+/// The threads of a process, `left` of them at most; it is then fewer by these.
+fn tasks(pid: u32, left: &mut usize) -> ServerTasks {
+    let mut all = ServerTasks { ran_ns: Some(0), waited_ns: Some(0), ..ServerTasks::default() };
+    for thread in fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten() {
+        if *left == 0 {
+            all.incomplete = true;
+            break;
+        }
+        *left -= 1;
         let read = |file: &str| fs::read_to_string(thread.path().join(file)).unwrap_or_default();
         let Some(state) = state_of(&read("stat")) else { continue };
         all.count += 1;
@@ -90,9 +107,13 @@ fn tasks(pid: u32) -> ServerTasks {
             }
             _ => {}
         }
-        let (ran, waited) = times_of(&read("schedstat"));
-        all.ran_ns = all.ran_ns.saturating_add(ran);
-        all.waited_ns = all.waited_ns.saturating_add(waited);
+        let (ran, waited) = times_of(&read("schedstat")).unzip();
+        all.ran_ns = all.ran_ns.zip(ran).map(|(sum, of)| sum.saturating_add(of));
+        all.waited_ns = all.waited_ns.zip(waited).map(|(sum, of)| sum.saturating_add(of));
+    }
+    // Whoever listens has run. A kernel that does not count gives 0 (`sched_info_on`, kernel/sched/stats.h).
+    if all.incomplete || all.ran_ns == Some(0) {
+        (all.ran_ns, all.waited_ns) = (None, None);
     }
     all
 }
@@ -103,9 +124,9 @@ fn state_of(stat: &str) -> Option<char> {
 }
 
 /// Time on a processor, time in a run queue (`proc_pid_schedstat`, fs/proc/base.c).
-fn times_of(schedstat: &str) -> (u64, u64) {
-    let mut fields = schedstat.split_whitespace().map(|field| field.parse().unwrap_or_default());
-    (fields.next().unwrap_or_default(), fields.next().unwrap_or_default())
+fn times_of(schedstat: &str) -> Option<(u64, u64)> {
+    let mut fields = schedstat.split_whitespace().map_while(|field| field.parse().ok());
+    fields.next().zip(fields.next())
 }
 
 /// The cgroup that keeps it frozen. Both files count what the groups above do, too.
@@ -172,14 +193,29 @@ mod tests {
 
     #[test]
     fn our_own_threads_are_read() {
-        let read = tasks(std::process::id());
-        assert!(read.count > 0 && read.runnable > 0 && read.stopped == 0, "{read:?}");
+        let mut left = MAX_THREADS;
+        let read = tasks(std::process::id(), &mut left);
+        assert!(read.count > 0 && read.runnable > 0 && read.stopped == 0 && !read.incomplete, "{read:?}");
+        assert!(left < MAX_THREADS);
+    }
+
+    #[test]
+    fn what_is_left_out_is_marked() {
+        let read = tasks(std::process::id(), &mut 0);
+        assert!(read.incomplete && read.ran_ns.is_none() && read.waited_ns.is_none(), "{read:?}");
+        let incomplete = |count| {
+            let pids = std::iter::repeat_n(std::process::id(), count);
+            let read = states(pids, &Mounts::of(""));
+            (read.processes.len(), read.incomplete)
+        };
+        assert_eq!(incomplete(MAX_SERVERS), (MAX_SERVERS, false));
+        assert_eq!(incomplete(MAX_SERVERS + 1), (MAX_SERVERS, true));
     }
 
     #[test]
     fn states_and_totals_are_read() {
         assert_eq!(state_of("7 (a) b (c) T 1 2"), Some('T'));
-        assert_eq!((state_of(""), times_of("5 7 9"), times_of("")), (None, (5, 7), (0, 0)));
+        assert_eq!((state_of(""), times_of("5 7 9"), times_of(""), times_of("5")), (None, Some((5, 7)), None, None));
         let text =
             "some avg10=0.00 avg60=0.00 avg300=0.00 total=1234\nfull avg10=0.00 avg60=0.00 avg300=0.00 total=99\n";
         assert_eq!(["some", "full"].map(|of| total_of(text, of)), [Some(1234), Some(99)]);

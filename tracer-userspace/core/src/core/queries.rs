@@ -16,9 +16,10 @@ use tracer_model::recent::Recent;
 
 /// A handshake on a node takes less than a millisecond: after this the target is looked at.
 pub(super) const PATIENCE_NS: u64 = 200_000_000;
-/// While a pod owes an answer it is looked at so often, and so long: the kubelet's own connections stay for hours.
+/// While a pod owes an answer it is looked at so often at first, and no longer than for the longest usual timeout: the
+/// kubelet's own connections stay for hours.
 const INSPECT_EVERY_NS: u64 = 300_000_000;
-const INSPECT_UNTIL_NS: u64 = 5_000_000_000;
+const INSPECT_UNTIL_NS: u64 = 60_000_000_000;
 
 /// The same question is not asked more often.
 const REQUERY_NS: u64 = 1_000_000_000;
@@ -125,8 +126,8 @@ impl Core {
     /// An attempt still waits: what is the state of its target? Asked again while it waits for an answer.
     fn query_target(&mut self, conn: ConnId, now: u64) {
         let again = self.correlator.get(conn).and_then(|a| waits_for_answer(a, &self.node));
-        if again.is_some_and(|since| now < since.saturating_add(INSPECT_UNTIL_NS)) {
-            self.schedule_inspection(conn, Some(now.saturating_add(INSPECT_EVERY_NS)));
+        if let Some(due) = again.and_then(|since| next_inspection(since, now)) {
+            self.schedule_inspection(conn, Some(due));
         }
         let waits = |a: &&Attempt| a.ended.is_none() && (a.established.is_none() || again.is_some());
         let awaited = if again.is_some() { Awaited::Answer } else { Awaited::Handshake };
@@ -138,6 +139,13 @@ impl Core {
             self.query(Query::Target(query), now);
         }
     }
+}
+
+/// When a pod that has owed an answer since then is looked at next. The wait grows with the time: few readings cover most of a
+/// long attempt, and the last of them is near its end.
+fn next_inspection(since: u64, now: u64) -> Option<u64> {
+    let waited = now.saturating_sub(since);
+    (waited < INSPECT_UNTIL_NS).then(|| now.saturating_add(INSPECT_EVERY_NS.max(waited / 4)))
 }
 
 /// Since when a pod that a prober reached owes it an answer.
@@ -181,4 +189,24 @@ fn is_first(observation: &Observation) -> bool {
 
 fn observation_establishes(observation: &Observation) -> bool {
     matches!(&observation.kind, ObservationKind::State(s) if s.new == TcpState::Established)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_last_reading_is_near_the_end_of_a_long_attempt() {
+        let ms = |ns: u64| ns / 1_000_000;
+        let since = 7_000_000_000;
+        let times = std::iter::successors(Some(since + PATIENCE_NS), |now| next_inspection(since, *now));
+        let times: Vec<u64> = times.map(|it| it - since).collect();
+        assert_eq!(times.iter().take(5).map(|it| ms(*it)).collect::<Vec<_>>(), [200, 500, 800, 1_100, 1_400]);
+        for timeout_s in [2, 5, 10, 30, 60] {
+            let end = timeout_s * 1_000_000_000;
+            let last = times.iter().copied().filter(|it| *it < end).max().unwrap_or_default();
+            assert!(end - last <= 300_000_000.max(end / 5), "{timeout_s} s: {} ms", ms(last));
+        }
+        assert!(times.len() < 30, "{}", times.len());
+    }
 }

@@ -40,6 +40,9 @@ pub struct ServerProcess {
 pub struct ServerTasks {
     /// How many.
     pub count: u32,
+    /// There are more, which were not read.
+    #[serde(skip_serializing_if = "std::ops::Not::not", default)]
+    pub incomplete: bool,
     /// That run, or wait for a processor (state R).
     #[serde(skip_serializing_if = "is_zero", default)]
     pub runnable: u32,
@@ -55,10 +58,12 @@ pub struct ServerTasks {
     /// The kernel function in which one of these waits.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub blocked_in: Option<String>,
-    /// Time on a processor, of all of them, nanoseconds.
-    pub ran_ns: u64,
-    /// Time that they waited for a processor and then got one, nanoseconds.
-    pub waited_ns: u64,
+    /// Time on a processor, of all of them, nanoseconds; absent: not known.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub ran_ns: Option<u64>,
+    /// Time that they waited for a processor and then got one, nanoseconds; absent: not known.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub waited_ns: Option<u64>,
 }
 
 /// A connection as its server's namespace has it.
@@ -76,7 +81,7 @@ pub struct ServedConnection {
 }
 
 /// For how long, ever, tasks waited (`cpu.pressure` and the like), microseconds: `some` of them, or all that did not sleep
-/// (`full`). Of a processor the kernel counts the latter from 5.13 on.
+/// (`full`: at least one waited and none ran, however many slept). Of a processor the kernel counts the latter from 5.13 on.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Pressure {
     /// The cgroup's folder, or `node`.

@@ -13,13 +13,14 @@ use tracer_model::record::{Confidence, Evidence};
 
 /// The rule.
 pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
-    let (end, fewest) = silence(case)?;
+    let Silence { end, fewest, until } = silence(case)?;
     let readings = readings(case);
     // What holds a process for a moment (a debugger, a profiler) is no cause of silence.
     let since = readings.iter().rposition(|(_, seen)| halt(seen).is_none()).map_or(0, |at| at + 1);
     let halted = readings.get(since..)?;
     let (time, seen) = *halted.last()?;
-    let halt = halt(seen).filter(|_| halted.len() >= fewest)?;
+    let is_near = until.is_none_or(|until| until.saturating_sub(time) <= near_ns(case));
+    let halt = halt(seen).filter(|_| halted.len() >= fewest && is_near)?;
     let dst = case.attempt.flow.dst;
     let unread = connection(case).filter(|it| it.unread > 0);
     let unread = unread.map(|it| format!(": {} of the request lie unread", counted(u64::from(it.unread), "byte")));
@@ -34,15 +35,28 @@ pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
     Some(found.with_confidence(Confidence::Likely).until_answered())
 }
 
-/// What shows that the target is silent, and how many readings must agree: an accept queue is not full in a moment.
-fn silence(case: &Case<'_>) -> Option<(Evidence, usize)> {
+/// What shows that the target is silent.
+struct Silence {
+    end: Evidence,
+    /// How many readings must agree: an accept queue is not full in a moment.
+    fewest: usize,
+    /// Until when it was silent, if the last reading must be near that.
+    until: Option<u64>,
+}
+
+fn silence(case: &Case<'_>) -> Option<Silence> {
     if in_handshake(case) {
         let (time, listener) = full(case)?;
         let dropped = case.settled || case.attempt.queue_full(ListenQueue::Accept).is_some();
-        return dropped.then(|| (of_listener(time, listener), 1));
+        return dropped.then(|| Silence { end: of_listener(time, listener), fewest: 1, until: None });
     }
     let ended = taken_and_silent(case)?;
-    Some((of_state(ended, case.attempt.last.as_ref()?), 2))
+    Some(Silence { end: of_state(ended, case.attempt.last.as_ref()?), fewest: 2, until: Some(ended) })
+}
+
+/// So long before the end the last reading may be: who was halted only before that ran, and did not answer.
+fn near_ns(case: &Case<'_>) -> u64 {
+    1_000_000_000.max(case.attempt.lasted().unwrap_or_default() / 4)
 }
 
 /// What keeps a process from running.
@@ -61,7 +75,7 @@ fn halt(seen: &Serving) -> Option<Halt<'_>> {
 
 fn halt_of(process: &ServerProcess) -> Option<Halt<'_>> {
     let tasks = &process.tasks;
-    let all = |halted: u32| tasks.count > 0 && halted == tasks.count;
+    let all = |halted: u32| tasks.count > 0 && halted == tasks.count && !tasks.incomplete;
     match &process.frozen {
         Some(file) => Some(Halt::Frozen(file)),
         None if all(tasks.stopped) => Some(Halt::Stopped),
@@ -141,6 +155,11 @@ mod tests {
 
     /// An attempt that is not answered, and its server at each look.
     fn silent(looks: &[&[ServerProcess]]) -> Stream {
+        silent_for(900, looks)
+    }
+
+    /// So long after the last look it ends.
+    fn silent_for(ms: u64, looks: &[&[ServerProcess]]) -> Stream {
         let mut stream = Stream::new();
         stream.connect().established();
         for processes in looks {
@@ -150,7 +169,7 @@ mod tests {
             let serving = Serving { processes, connection, ..Serving::default() };
             stream.wait_ms(300).inspection(|seen| seen.serving = Some(Box::new(serving)));
         }
-        stream.wait_ms(1_000).state(TcpState::Established, TcpState::FinWait1, 0, (100, 101, 0));
+        stream.wait_ms(ms).state(TcpState::Established, TcpState::FinWait1, 0, (100, 101, 0));
         stream
     }
 
@@ -183,8 +202,31 @@ mod tests {
             assert_eq!(silent(looks).causes(), ["slow_response"], "{looks:?}");
         }
         assert_eq!(silent(&[free, held, held]).causes(), ["target_frozen"], "it was stopped meanwhile");
-        let blocked: &[_] = &[process(7, |it| it.tasks.blocked = 2)];
-        assert_eq!(silent(&[blocked, blocked]).causes(), ["target_starved"], "it waits for a disk");
+        let blocked: &[_] = &[process(7, |it| (it.tasks.blocked, it.tasks.ran_ns) = (2, Some(1)))];
+        assert_eq!(silent_for(200, &[blocked, blocked]).causes(), ["target_starved"], "it waits for a disk");
+    }
+
+    /// A debugger or a checkpoint held it at first; then it ran, and waited for its database.
+    #[test]
+    fn who_went_on_long_before_the_end_is_slow() {
+        let held: &[_] = &[stopped(7)];
+        assert_eq!(silent(&[held, held]).causes(), ["target_frozen"]);
+        assert_eq!(silent_for(24_000, &[held; 8]).causes(), ["slow_response"]);
+        assert_eq!(silent_for(1_100, &[held; 8]).causes(), ["slow_response"]);
+        assert_eq!(silent_for(1_100, &[held; 16]).causes(), ["target_frozen"], "a quarter of its time");
+    }
+
+    #[test]
+    fn threads_that_were_not_read_may_run() {
+        for server in [stopped(7), process(7, |it| it.tasks.traced = 2)] {
+            let mut more = server.clone();
+            more.tasks.incomplete = true;
+            assert_eq!(silent(&[std::slice::from_ref(&more); 2]).causes(), ["slow_response"]);
+            assert_eq!(silent(&[std::slice::from_ref(&server); 2]).causes(), ["target_frozen"]);
+        }
+        let mut frozen = frozen(7);
+        frozen.tasks.incomplete = true;
+        assert_eq!(silent(&[std::slice::from_ref(&frozen); 2]).causes(), ["target_frozen"], "by its cgroup: all");
     }
 
     #[test]

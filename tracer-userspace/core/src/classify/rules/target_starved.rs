@@ -13,23 +13,30 @@ use tracer_model::record::{Confidence, Evidence};
 /// Between the first and the last reading there is this much at least.
 const SHORTEST_NS: u64 = 200_000_000;
 
-/// The rule. Where the request was read, it stands beside the slow handler.
+/// So much of an attempt lies before its first reading and after its last one.
+const OUTSIDE_NS: u64 = 500_000_000;
+
+/// The rule. Where the request was read, or the server may have slept, it stands beside `slow_response`.
 pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
-    starved(case, |_| true)
+    starved(case, |_, _| true)
 }
 
-/// The request lay unread meanwhile: that nothing could run is why, and no slow handler.
+/// The request lay unread meanwhile, and the server itself was held: that is why, and no slow handler.
 pub(super) fn is_cause(case: &Case<'_>) -> bool {
-    starved(case, |unread| unread).is_some()
+    starved(case, |unread, held| unread && held).is_some()
 }
 
-fn starved(case: &Case<'_>, fits: fn(bool) -> bool) -> Option<Finding> {
+fn starved(case: &Case<'_>, fits: fn(bool, bool) -> bool) -> Option<Finding> {
     let ended = taken_and_silent(case)?;
     let connection = connection(case)?;
     let unread = !connection.accepted || connection.unread > 0;
     let asked = sent_request_late(case).unwrap_or(case.attempt.started);
     let readings: Vec<_> = readings(case).into_iter().filter(|(time, _)| (asked..=ended).contains(time)).collect();
-    let (stall, seen) = stall(&readings).filter(|_| fits(unread))?;
+    let watched = ended.saturating_sub(asked).saturating_sub(OUTSIDE_NS);
+    let (stall, seen) = stall(&readings, connection.pid).filter(|(stall, _)| stall.for_ns >= watched / 2)?;
+    if !fits(unread, stall.held) {
+        return None;
+    }
     let (who, words) = (name(&seen.processes), stall.words());
     let lies = match connection.unread {
         bytes if unread => format!("{} of the request lie unread in {who}: ", counted(u64::from(bytes), "byte")),
@@ -65,11 +72,13 @@ struct Stall<'a> {
     node: Option<u64>,
     /// Where a thread waits for a disk.
     blocked_in: Option<&'a str>,
+    /// The server itself waited, and did not sleep while others did.
+    held: bool,
 }
 
-/// For half of the time at least none of the container's tasks could run, by the pressure of its cgroup; where the kernel has
-/// none of that, by the threads of the processes that serve.
-fn stall<'a>(readings: &[(u64, &'a Serving)]) -> Option<(Stall<'a>, &'a Serving)> {
+/// For half of the time at least none of the container's tasks ran and some waited, by the pressure of its cgroup; where the
+/// kernel has none of that, by the threads of the processes that serve. `pid` has accepted the connection.
+fn stall<'a>(readings: &[(u64, &'a Serving)], pid: Option<u32>) -> Option<(Stall<'a>, &'a Serving)> {
     let whole: Vec<_> = readings.iter().filter(|(_, seen)| !seen.processes.is_empty() && !seen.incomplete).collect();
     let ((began, first), (at, last)) = (whole.first()?, whole.last()?);
     let of_ns = at.saturating_sub(*began);
@@ -83,18 +92,20 @@ fn stall<'a>(readings: &[(u64, &'a Serving)]) -> Option<(Stall<'a>, &'a Serving)
         Some((resource, for_ns, Some(it.of.as_str())))
     });
     let longest = by_pressure.max_by_key(|(_, for_ns, _)| *for_ns);
-    let seen: Vec<&Serving> = whole.iter().map(|(_, seen)| *seen).collect();
+    let threads = Threads::of(whole.iter().map(|(_, seen)| *seen), pid);
     let (resource, for_ns, cgroup) =
-        longest.or_else(|| by_threads(&seen, of_ns).map(|(resource, for_ns)| (resource, for_ns, None)))?;
+        longest.or_else(|| threads.as_ref()?.stall(of_ns).map(|(resource, for_ns)| (resource, for_ns, None)))?;
+    let held = threads.is_some_and(|it| it.none_slept() || resource == Resource::Cpu && it.never_ran(of_ns));
     let node = node.and_then(|node| Some(node.some(resource)?.saturating_mul(100) / of_ns));
     let blocked_in = last.processes.iter().find_map(|it| it.tasks.blocked_in.as_deref());
-    let stall = Stall { resource, for_ns: for_ns.min(of_ns), of_ns, at: *at, cgroup, node, blocked_in };
+    let stall = Stall { resource, for_ns: for_ns.min(of_ns), of_ns, at: *at, cgroup, node, blocked_in, held };
     (for_ns >= of_ns / 2).then_some((stall, *last))
 }
 
 const NODE: &str = "node";
 
-/// How long tasks of a cgroup waited between two readings, nanoseconds: some of them, or all that did not sleep.
+/// How long tasks of a cgroup waited between two readings, nanoseconds: some of them, or all that did not sleep. The kernel
+/// does not count who sleeps (`test_states`, kernel/sched/psi.c): of a server that waits for a lock it says nothing.
 struct Waits {
     some: [Option<u64>; 3],
     full: [Option<u64>; 3],
@@ -122,26 +133,72 @@ impl Waits {
     }
 }
 
-/// At each reading a thread was ready to run, or waited for a disk, and all of them together hardly ran.
-fn by_threads(readings: &[&Serving], of_ns: u64) -> Option<(Resource, u64)> {
-    let (first, last) = (readings.first()?, readings.last()?);
-    let pids = |seen: &Serving| seen.processes.iter().map(|it| it.pid).collect::<Vec<_>>();
-    let ran =
-        total(last, |it| it.ran_ns).checked_sub(total(first, |it| it.ran_ns)).filter(|_| pids(first) == pids(last))?;
-    let idle = of_ns.saturating_sub(ran);
-    let always = |get: fn(&ServerTasks) -> u64| readings.iter().all(|seen| total(seen, get) > 0);
-    if always(|it| it.runnable.into()) {
-        return Some((Resource::Cpu, idle));
-    }
-    always(|it| it.blocked.into()).then_some((Resource::Io, idle))
+/// The threads of the server at each reading: of the process that has accepted the connection, else of all that listen.
+struct Threads<'a> {
+    readings: Vec<Vec<&'a ServerTasks>>,
+    /// Between the first and the last of them, nanoseconds; absent: not known.
+    ran: Option<u64>,
+    waited: Option<u64>,
 }
 
-fn total(seen: &Serving, get: fn(&ServerTasks) -> u64) -> u64 {
-    seen.processes.iter().map(|it| get(&it.tasks)).sum()
+impl<'a> Threads<'a> {
+    /// None where they are not the same processes each time, or some of their threads were not read.
+    fn of(all: impl Iterator<Item = &'a Serving>, pid: Option<u32>) -> Option<Self> {
+        let (mut pids, mut readings) = (None, Vec::new());
+        for seen in all {
+            let own: Vec<_> = seen.processes.iter().filter(|it| pid.is_none_or(|pid| it.pid == pid)).collect();
+            let now: Vec<u32> = own.iter().map(|it| it.pid).collect();
+            if now.is_empty() || own.iter().any(|it| it.tasks.incomplete || it.tasks.count == 0) {
+                return None;
+            }
+            if *pids.get_or_insert_with(|| now.clone()) != now {
+                return None;
+            }
+            readings.push(own.iter().map(|it| &it.tasks).collect::<Vec<_>>());
+        }
+        let (first, last) = (readings.first()?, readings.last()?);
+        // A thread that ended takes its time with it.
+        let same = total(first, |it| Some(it.count.into())) == total(last, |it| Some(it.count.into()));
+        let since = |get: fn(&ServerTasks) -> Option<u64>| {
+            total(last, get)?.checked_sub(total(first, get)?).filter(|_| same)
+        };
+        let (ran, waited) = (since(|it| it.ran_ns), since(|it| it.waited_ns));
+        Some(Self { readings, ran, waited })
+    }
+
+    fn always(&self, fits: fn(&ServerTasks) -> bool) -> bool {
+        self.readings.iter().all(|tasks| tasks.iter().any(|it| fits(it)))
+    }
+
+    /// At each reading all of them were ready to run, or waited for a disk.
+    fn none_slept(&self) -> bool {
+        self.readings.iter().flatten().all(|it| it.runnable.saturating_add(it.blocked) == it.count)
+    }
+
+    /// At each reading one was ready to run, and none had a turn. A thread that the request woke would be among those.
+    fn never_ran(&self, of_ns: u64) -> bool {
+        self.always(|it| it.runnable > 0) && self.ran.is_some_and(|ran| ran <= of_ns / 100)
+    }
+
+    /// What they waited for, and how long. State R is also that of a thread that runs: only the time in the run queue counts.
+    /// For the disk there is no such time: none may have slept.
+    fn stall(&self, of_ns: u64) -> Option<(Resource, u64)> {
+        let idle = of_ns.saturating_sub(self.ran?);
+        if self.always(|it| it.runnable > 0) {
+            let count = total(self.readings.last()?, |it| Some(it.count.into()))?;
+            // Perhaps they all waited at the same time.
+            return Some((Resource::Cpu, idle.min(self.waited?.checked_div(count)?)));
+        }
+        (self.none_slept() && self.always(|it| it.blocked > 0)).then_some((Resource::Io, idle))
+    }
+}
+
+fn total(tasks: &[&ServerTasks], get: fn(&ServerTasks) -> Option<u64>) -> Option<u64> {
+    tasks.iter().try_fold(0_u64, |sum, it| Some(sum.saturating_add(get(it)?)))
 }
 
 impl Resource {
-    /// "none of its tasks could run for want of …"
+    /// "none of its tasks could run, for want of …"
     const fn words(self) -> &'static str {
         match self {
             Self::Cpu => "a processor",
@@ -190,9 +247,10 @@ impl Stall<'_> {
     fn words(&self) -> String {
         let place = self.blocked_in.filter(|_| self.resource == Resource::Io).map(|it| format!(" ({it})"));
         format!(
-            "for {} of {} none of its tasks could run, for want of {}{}",
+            "for {} of {} {}, for want of {}{}",
             seconds(self.for_ns),
             seconds(self.of_ns),
+            if self.held { "none of its tasks could run" } else { "none of its tasks ran and some waited" },
             self.resource.words(),
             place.unwrap_or_default()
         )
@@ -230,22 +288,38 @@ mod tests {
 
     fn under(pressure: Pressure) -> Serving {
         let node = Pressure { of: "node".into(), ..pressure.clone() };
-        let tasks = ServerTasks { count: 1, ..ServerTasks::default() };
+        let tasks = ServerTasks { count: 1, blocked: 1, ..ServerTasks::default() };
         Serving { pressure: vec![Pressure { of: "/pod".into(), ..pressure }, node], ..server(tasks) }
+    }
+
+    /// Of the threads, so many are ready to run and wait for a disk; each has run and waited so much.
+    fn threads([count, runnable, blocked]: [u32; 3], ran_us: u64, waited_us: u64) -> ServerTasks {
+        let (ran_ns, waited_ns) = (Some(1 + ran_us * 1000), Some(waited_us * 1000));
+        ServerTasks { count, runnable, blocked, ran_ns, waited_ns, ..ServerTasks::default() }
     }
 
     fn cpu(ms: u64) -> Serving {
         under(Pressure { cpu_us: Some(ms * 910), cpu_full_us: Some(ms * 800), ..Pressure::default() })
     }
 
+    fn io(ms: u64) -> Serving {
+        under(Pressure { io_us: Some(ms * 1000), io_full_us: Some(ms * 900), ..Pressure::default() })
+    }
+
     fn verdict((unread, accepted): (u32, bool), look: Look) -> Verdict {
+        verdict_after(300, (unread, accepted), look)
+    }
+
+    /// So long after the last reading the prober closes.
+    fn verdict_after(more_ms: u64, (unread, accepted): (u32, bool), look: Look) -> Verdict {
         let mut stream = Stream::new();
         stream.connect().established().wait_ms(200);
         for ms in [0, 300, 600] {
             let peer = "10.88.0.1:40000".parse().expect("an address");
             let connection = Some(ServedConnection { peer, unread, accepted, pid: None });
             let serving = Serving { connection, ..look(ms) };
-            stream.inspection(|seen| seen.serving = Some(Box::new(serving))).wait_ms(300);
+            stream.inspection(|seen| seen.serving = Some(Box::new(serving)));
+            stream.wait_ms(if ms == 600 { more_ms } else { 300 });
         }
         stream.state(TcpState::Established, TcpState::FinWait1, 0, (100, 101, 0));
         assert_eq!(stream.verdicts().len(), 1);
@@ -257,15 +331,12 @@ mod tests {
 
     #[test]
     fn a_container_that_cannot_run_is_starved() {
-        let cases: [(Look, &str); 5] = [
+        let cases: [(Look, &str); 6] = [
             (
                 cpu,
                 "for 0.48 s of 0.60 s none of its tasks could run, for want of a processor; on the node tasks waited for it 90 %",
             ),
-            (
-                |ms| under(Pressure { io_us: Some(ms * 1000), io_full_us: Some(ms * 900), ..Pressure::default() }),
-                "for want of the disk",
-            ),
+            (io, "for want of the disk"),
             (
                 |ms| {
                     under(Pressure {
@@ -276,19 +347,15 @@ mod tests {
                 },
                 "for want of memory",
             ),
+            (|ms| server(threads([1, 1, 0], ms * 10, ms * 980)), "for want of a processor"),
             (
-                |ms| server(ServerTasks { count: 1, runnable: 1, ran_ns: ms * 1000, ..ServerTasks::default() }),
-                "for want of a processor",
+                |ms| Serving { pressure: cpu(ms).pressure, ..server(threads([9, 1, 0], 5, 0)) },
+                "none of its tasks could run, for want of a processor",
             ),
             (
                 |ms| {
-                    server(ServerTasks {
-                        count: 1,
-                        blocked: 1,
-                        ran_ns: ms,
-                        blocked_in: Some("rpc_wait_bit_killable".into()),
-                        ..ServerTasks::default()
-                    })
+                    let blocked_in = Some("rpc_wait_bit_killable".into());
+                    server(ServerTasks { blocked_in, ..threads([1, 0, 1], ms, 0) })
                 },
                 "(rpc_wait_bit_killable)",
             ),
@@ -319,12 +386,23 @@ mod tests {
     /// Its workers wait for a lock, or for each other; other tasks of the container or the node are busy meanwhile.
     #[test]
     fn a_blocked_worker_pool_is_not_starved() {
-        let looks: [Look; 5] = [
+        let looks: [Look; 12] = [
             |_| server(ServerTasks { count: 8, ..ServerTasks::default() }),
             |ms| under(Pressure { cpu_us: Some(ms * 1000), cpu_full_us: Some(ms * 100), ..Pressure::default() }),
-            |ms| server(ServerTasks { count: 8, runnable: 1, ran_ns: ms * 1_000_000, ..ServerTasks::default() }),
-            |ms| server(ServerTasks { count: 8, runnable: u32::from(ms == 300), ..ServerTasks::default() }),
+            |ms| server(threads([8, 1, 0], ms * 1000, 0)),
+            |ms| server(threads([8, u32::from(ms == 300), 0], 0, 0)),
             |ms| Serving { incomplete: true, ..cpu(ms) },
+            // One that computes and has its processor whenever it wants it: what it does not use it sleeps.
+            |ms| server(threads([8, 1, 0], ms * 400, ms)),
+            |ms| server(threads([1, 1, 0], ms * 400, ms)),
+            // One that writes a log to a slow disk.
+            |_| server(threads([8, 0, 1], 0, 0)),
+            // Two that wait for a processor at the same time: the others sleep.
+            |ms| server(threads([8, 2, 0], ms * 100, ms * 1200)),
+            // What it ran was not read, or the kernel does not count it.
+            |_| server(ServerTasks { count: 8, runnable: 1, ..ServerTasks::default() }),
+            |_| server(ServerTasks { count: 1, blocked: 1, ..ServerTasks::default() }),
+            |ms| server(ServerTasks { incomplete: true, ..threads([1, 1, 0], 0, ms * 900) }),
         ];
         for look in looks {
             let verdict = verdict(UNREAD, look);
@@ -335,5 +413,38 @@ mod tests {
                 verdict.summary
             );
         }
+    }
+
+    /// The kernel counts pressure of a background thread alone, while whoever is to accept waits for a lock.
+    #[test]
+    fn pressure_of_others_stands_beside_a_server_that_sleeps() {
+        let looks: [Look; 3] = [
+            |ms| Serving { pressure: io(ms).pressure, ..server(threads([8, 0, 1], ms * 10, 0)) },
+            |ms| Serving { pressure: cpu(ms).pressure, ..server(threads([8, 1, 0], ms * 100, ms * 800)) },
+            |ms| Serving {
+                pressure: cpu(ms).pressure,
+                ..server(ServerTasks { incomplete: true, ..threads([8, 8, 0], 0, 0) })
+            },
+        ];
+        for look in looks {
+            let verdict = verdict(UNREAD, look);
+            assert_eq!(
+                (verdict.cause.name(), verdict.also.as_slice()),
+                ("slow_response", [Cause::TargetStarved].as_slice())
+            );
+            let words = "; nobody had accepted it: app (pid 7) was busy otherwise";
+            assert!(verdict.summary.ends_with(words), "{}", verdict.summary);
+        }
+    }
+
+    #[test]
+    fn what_was_starved_for_the_smaller_part_of_a_long_attempt_is_slow() {
+        let causes = |ms| {
+            let verdict = verdict_after(ms, UNREAD, cpu);
+            (verdict.cause.name(), verdict.also)
+        };
+        assert_eq!(causes(600), ("target_starved", vec![]));
+        assert_eq!(causes(1_000), ("slow_response", vec![]));
+        assert_eq!(causes(28_000), ("slow_response", vec![]));
     }
 }
