@@ -207,7 +207,7 @@ pub struct Start {
     pub probers: Vec<String>,
     /// Every process's connections are tracked.
     pub all_connections: bool,
-    /// Hooks in force.
+    /// Hooks that are attached.
     pub hooks: Vec<HookStatus>,
     /// Hooks that this kernel or these privileges refused.
     pub missing_hooks: Vec<MissingHook>,
@@ -215,7 +215,7 @@ pub struct Start {
     pub sources: Vec<String>,
 }
 
-/// A hook in force.
+/// A hook that is attached.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct HookStatus {
     /// Name of the hook.
@@ -225,7 +225,7 @@ pub struct HookStatus {
     pub form: String,
 }
 
-/// A hook that is not in force.
+/// A hook that is not attached.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct MissingHook {
     /// Name of the hook.

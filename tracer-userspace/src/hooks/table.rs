@@ -65,7 +65,7 @@ fn seconds(hook: &Watched) -> f64 {
     hook.runs.map_or(0.0, |runs| runs.seconds)
 }
 
-/// The form in force, or why there is none, in a word.
+/// The program type that is attached, or why there is none, in a word.
 const fn form(hook: &Watched) -> (&'static str, Style) {
     match hook.status.hook_state {
         HookState::Attached(form) => (form.name(), Style::Good),
@@ -136,7 +136,7 @@ fn totals(out: &mut String, hooks: &[Watched], window: Duration, node_name: &str
         format!("{}, {:.4} % of one CPU", counted(all.count, "run"), all.share(window) * 100.0)
     };
     let text = format!(
-        "{}: {} hooks in force, {} missing, {} not needed; in {:.1} s {cost}",
+        "{}: {} hooks attached, {} missing, {} not needed; in {:.1} s {cost}",
         safe(node_name),
         of(0),
         of(2),
@@ -178,7 +178,7 @@ mod tests {
         assert!(lines[2].starts_with("inet_sock_set_state") && lines[3].ends_with("missing"), "{page}");
         assert_eq!(page.matches("refused by this kernel's policy: sys_exit_connect, tcp_retransmit_skb").count(), 1);
         assert!(
-            page.ends_with("n1: 2 hooks in force, 2 missing, 0 not needed; in 1.0 s 10 runs, 0.0001 % of one CPU\n")
+            page.ends_with("n1: 2 hooks attached, 2 missing, 0 not needed; in 1.0 s 10 runs, 0.0001 % of one CPU\n")
         );
     }
 

@@ -28,7 +28,7 @@ pub enum EbpfError {
     #[error("the kernel refuses to load BPF programs: {0}")]
     ProgramPermission(String),
     /// A hook without which nothing works.
-    #[error("required hook {hook} is not in force: {reason}")]
+    #[error("required hook {hook} is not attached: {reason}")]
     RequiredHook {
         /// Which.
         hook: &'static str,

@@ -96,7 +96,7 @@ fn start(out: &mut String, record: &Record, body: &StartBody, screen: Screen) {
         pids => format!("prober pids {}", pids.join(" ")),
     };
     let text = format!(
-        "{} on {}, {}, times in UTC, kernel {}: {} hooks in force, {} missing, {prober}, {} known",
+        "{} on {}, {}, times in UTC, kernel {}: {} hooks attached, {} missing, {prober}, {} known",
         screen.paint(Style::Strong, &format!("tracer {}", safe(&body.version))),
         safe(&record.node_name),
         plain::date(&record.time),

@@ -146,7 +146,7 @@ pub(super) fn sources(view: &View, names: &[String]) -> Markup {
                     summary {
                         span.data { (safe(&run.node)) } ": tracer " (safe(&run.start.version)) ", kernel " (safe(&run.start.kernel))
                         ", from " (date(run.us)) " " (at(run.us, "%H:%M:%S")) ", "
-                        (run.start.hooks.len()) " hooks in force, " (run.start.missing_hooks.len()) " missing"
+                        (run.start.hooks.len()) " hooks attached, " (run.start.missing_hooks.len()) " missing"
                         @if let Some(stop) = &run.stop { ", ended (" (safe(&stop.reason.replace('_', " "))) ")" }
                     }
                     ul {

@@ -177,12 +177,12 @@ impl Group {
         let hooks: Vec<_> = self.missing_hooks.iter().map(String::as_str).collect();
         let mut lacked = Vec::new();
         if !hooks.is_empty() {
-            lacked.push(format!("hooks that are not in force: {}", hooks.join(", ")));
+            lacked.push(format!("hooks that are not attached: {}", hooks.join(", ")));
         }
         if self.lost_events > 0 {
             lacked.push(format!("{} that were lost", counted(self.lost_events, "event")));
         }
-        let nothing = "nothing: every hook that could tell was in force, and no event was lost";
+        let nothing = "nothing: every hook that could show it was attached, and no event was lost";
         screen.row(out, "missing", if lacked.is_empty() { nothing.to_owned() } else { lacked.join("; ") }.as_str());
     }
 }

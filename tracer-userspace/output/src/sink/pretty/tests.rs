@@ -95,7 +95,7 @@ fn who_did_it_and_what_is_in_doubt_are_reported() {
     for line in [
         ":80/ 10.0.0.1:36704 -> 10.0.0.9:80  (proven, replaces #3)  #7\n",
         "  culprit  loopback (pid 5029, /opt/cni/bin/loopback): link down, entered by /proc/5029/ns/net; child of crio (1)\n",
-        "  doubt    2 events were lost meanwhile\n  doubt    not in force: kfree_skb\n",
+        "  doubt    2 events were lost meanwhile\n  doubt    not attached: kfree_skb\n",
     ] {
         assert!(text.contains(line), "{line} is not in {text}");
     }
@@ -225,7 +225,7 @@ fn the_end_groups_by_cause() {
 3  unexplained  3 proven  03:04:05
   hit      shop/cart
   fix      check containerPort
-  missing  nothing: every hook that could tell was in force, and no event was lost
+  missing  nothing: every hook that could show it was attached, and no event was lost
 ";
     assert_eq!(summary(verdicts), expected);
 }
@@ -236,7 +236,7 @@ fn what_was_missing_to_explain_it_is_reported() {
     body.verdict.missing_hooks = vec!["ip_vs_leave".into()];
     body.verdict.lost_events = 2;
     let text = summary(vec![body]);
-    assert!(text.contains("  missing  hooks that are not in force: ip_vs_leave; 2 events that were lost\n"), "{text}");
+    assert!(text.contains("  missing  hooks that are not attached: ip_vs_leave; 2 events that were lost\n"), "{text}");
 }
 
 #[test]

@@ -123,7 +123,7 @@ fn doubts(out: &mut String, verdict: &Verdict, screen: Screen) {
         screen.row(out, "doubt", &format!("{} events were lost meanwhile", verdict.lost_events));
     }
     if !verdict.missing_hooks.is_empty() {
-        screen.row(out, "doubt", &format!("not in force: {}", verdict.missing_hooks.join(", ")));
+        screen.row(out, "doubt", &format!("not attached: {}", verdict.missing_hooks.join(", ")));
     }
 }
 
