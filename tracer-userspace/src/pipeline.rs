@@ -51,7 +51,7 @@ pub trait EventSource {
     fn counts(&self) -> KernelCounts {
         KernelCounts::default()
     }
-    /// Tries again the hooks of kernel modules that were not loaded; those that are now in force.
+    /// Tries again the hooks of kernel modules that were not loaded; those that are attached now.
     fn retry_hooks(&mut self) -> Vec<HookStatus>;
     /// Takes the hooks off; what is in the ring can still be drained.
     fn detach(&mut self);
@@ -64,7 +64,7 @@ pub struct Attached<S> {
     pub events: S,
     /// When every hook was attached, CLOCK_BOOTTIME: the time of the `start` record.
     pub since_boot_ns: u64,
-    /// Hooks in force.
+    /// Hooks attached.
     pub hooks: Vec<HookStatus>,
     /// Hooks that are missing.
     pub missing_hooks: Vec<MissingHook>,

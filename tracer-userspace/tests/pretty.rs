@@ -93,6 +93,12 @@ fn stays_whole(line: &str, columns: usize) -> bool {
         "conntrack",
         "tracepath",
         "openssl",
+        "journalctl",
+        "systemctl",
+        "kill",
+        "echo",
+        "grep",
+        "cat",
     ];
     let long = |word: &str| word.chars().count() + 10 > columns;
     let is_tool = |word: &str| tools.contains(&word.trim_start_matches('(').trim_end_matches("-nft"));

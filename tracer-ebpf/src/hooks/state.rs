@@ -85,7 +85,7 @@ fn try_inet_sock_set_state(sk: Sock, old: u8, new: u8) {
 /// A connect: give it an identity and remember its socket.
 ///
 /// The event comes without a source port; a second one with the same `conn` follows from
-/// `tcp_connect` or `sys_exit_connect`, where that hook is in force.
+/// `tcp_connect` or `sys_exit_connect`, where that hook is attached.
 #[inline(always)]
 fn connect_without_port(sk: Sock) {
     if !actor::is_tracer() {

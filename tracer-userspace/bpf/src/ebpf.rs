@@ -65,13 +65,13 @@ pub struct LoadOptions {
     pub ring_bytes: Option<u32>,
 }
 
-/// Programs in force. Dropping it detaches them.
+/// Attached programs. Dropping it detaches them.
 pub struct Loaded {
     /// Events.
     pub ring: Ring,
     /// When the last of the hooks was attached, CLOCK_BOOTTIME: what began before was not wholly seen.
     pub attached_boot_ns: u64,
-    /// Hooks in force and missing, as of the last change.
+    /// Hooks attached and missing, as of the last change.
     pub status: HookReport,
     /// Names of this kernel's numbers and addresses.
     pub names: KernelNames,

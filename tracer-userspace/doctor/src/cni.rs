@@ -1,4 +1,4 @@
-//! The CNI's configuration in force: where distributions keep it, and what it names.
+//! The CNI's active configuration: where distributions keep it, and what it names.
 
 use serde_json::Value;
 
@@ -35,7 +35,7 @@ const META: &[&str] = &["multus", "multus-shim"];
 /// Where flanneld writes it by its default.
 pub(super) const SUBNET_FILE: &str = "/run/flannel/subnet.env";
 
-/// The configuration in force: the first by name, as container runtimes take it.
+/// The active configuration: the first by name, as container runtimes take it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Config {
     pub(super) path: String,
@@ -50,7 +50,7 @@ pub(super) struct Config {
     pub(super) elsewhere: bool,
 }
 
-/// The configuration in force, if there is any.
+/// The active configuration, if there is any.
 pub(super) fn active(view: &View) -> Result<Option<Config>, Unread> {
     for place in PLACES {
         let is_config = |name: &String| [".conf", ".conflist", ".json"].iter().any(|end| name.ends_with(end));

@@ -207,7 +207,7 @@ pub struct Start {
     pub probers: Vec<String>,
     /// Every process's connections are tracked.
     pub all_connections: bool,
-    /// Hooks that are attached.
+    /// Hooks attached.
     pub hooks: Vec<HookStatus>,
     /// Hooks that this kernel or these privileges refused.
     pub missing_hooks: Vec<MissingHook>,
@@ -215,7 +215,7 @@ pub struct Start {
     pub sources: Vec<String>,
 }
 
-/// A hook that is attached.
+/// An attached hook.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct HookStatus {
     /// Name of the hook.

@@ -75,7 +75,7 @@ pub struct StartBody {
     pub version: String,
     /// Kernel release.
     pub kernel: String,
-    /// Hooks that are attached.
+    /// Hooks attached.
     pub hooks: Vec<HookStatus>,
     /// Hooks that are missing, why, and what cannot be known without them.
     pub missing_hooks: Vec<MissingHook>,

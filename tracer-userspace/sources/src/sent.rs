@@ -7,7 +7,7 @@ use tracer_model::event::{Netns, NodePorts, ObservationKind};
 /// The receiver is gone, or the future was dropped.
 pub(super) struct Closed;
 
-/// The facts in force, and where the next ones go.
+/// The observations that hold, and where the next ones go.
 pub(super) struct Sent {
     last: Vec<ObservationKind>,
     tx: Sender<ObservationKind>,

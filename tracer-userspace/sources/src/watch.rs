@@ -276,7 +276,7 @@ impl Watcher {
     /// What a file gave, if it was read; that it cannot be read is reported, and that it can be again.
     fn or_report<T>(&mut self, list: ListFile, read: Option<Result<T, FileError>>) -> Result<Option<T>, Closed> {
         let Some(read) = read else { return Ok(None) };
-        let problem = read.as_ref().err().map(|error| format!("{error}; the {} read before stay in use", list.name()));
+        let problem = read.as_ref().err().map(|error| format!("{error}; tracer keeps the {} read before", list.name()));
         if let Some(problem) = &problem {
             tracing::warn!("{problem}");
         }

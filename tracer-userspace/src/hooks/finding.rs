@@ -50,7 +50,7 @@ fn forms(watched: &Watched) -> Vec<&'static str> {
 fn observed(watched: &Watched, window: Duration) -> String {
     match watched.status.hook_state {
         HookState::Attached(form) => format!("{}: {}", form.name(), cost(watched.runs, window)),
-        HookState::Superseded(program) => format!("not needed: {program} is attached, which shows the same"),
+        HookState::Superseded(program) => format!("not needed: {program} is attached and covers it"),
         HookState::Covered(by) => {
             let names: Vec<_> = by.iter().map(|hook| hook.name()).collect();
             format!("refused, and covered by {} instead; {}", names.join(" and "), reasons(watched))

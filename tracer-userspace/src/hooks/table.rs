@@ -65,7 +65,7 @@ fn seconds(hook: &Watched) -> f64 {
     hook.runs.map_or(0.0, |runs| runs.seconds)
 }
 
-/// The program type that is attached, or why there is none, in a word.
+/// The attached program type, or why there is none, in a word.
 const fn form(hook: &Watched) -> (&'static str, Style) {
     match hook.status.hook_state {
         HookState::Attached(form) => (form.name(), Style::Good),

@@ -17,7 +17,7 @@ use super::{
 };
 use tracer_model::event::{HookStatus, MissingHook};
 
-/// The hooks in force and those that are not.
+/// The hooks attached and those that are not.
 #[derive(Clone, Debug, Default)]
 pub struct HookReport {
     /// In force.
@@ -35,7 +35,7 @@ pub(super) struct Walk {
     loaded: BTreeSet<&'static str>,
     in_force: Vec<(Hook, Form)>,
     refused: Vec<(Hook, Vec<Refusal>)>,
-    /// Forms that were refused before the one in force was found.
+    /// Forms that were refused before the attached one was found.
     passed_over: Vec<(Hook, Vec<Refusal>)>,
     /// The kernel refuses these forms altogether, for this reason: it is not asked again.
     given_up: Vec<Refusal>,
@@ -170,7 +170,7 @@ impl Walk {
         !row.covered_by.is_empty() && row.covered_by.iter().all(|hook| self.is_attached(*hook))
     }
 
-    /// Hooks are in force in one of these forms.
+    /// Hooks are attached in one of these forms.
     pub(super) fn has_form(&self, forms: &[Form]) -> bool {
         self.in_force.iter().any(|(_, form)| forms.contains(form))
     }

@@ -13,7 +13,7 @@ const MAPS: [(&str, u32); 12] = [
     ("PENDING", 8192),
     ("DESTS", 8192),
     ("KNOWN", 4096),
-    ("DIALS", 4096),
+    ("CONNECT_CALLS", 4096),
     ("ENTERING", 1024),
     ("OPENED", 1024),
     ("EXEC", 4096),

@@ -49,7 +49,7 @@ pub struct Report {
     pub reason: Option<String>,
     /// Since the pipeline last moved, milliseconds; it moves once a second.
     pub moved_before_ms: u64,
-    /// Hooks in force that are attached at the start, or when their kernel module is loaded.
+    /// Hooks attached that are attached at the start, or when their kernel module is loaded.
     pub hooks_attached: u64,
     /// Hooks that this kernel or these privileges do not give.
     pub hooks_missing: u64,
@@ -93,7 +93,7 @@ impl Health {
         self.stage.store(Stage::Running as u8, Ordering::Release);
     }
 
-    /// So many hooks that were missing are in force now: their kernel module was loaded.
+    /// So many hooks that were missing are attached now: their kernel module was loaded.
     pub fn gained(&self, hooks: usize) {
         let gained = hooks as u64;
         self.hooks.fetch_add(gained, Ordering::Relaxed);

@@ -15,7 +15,8 @@ use self::above::Above;
 use self::summary::Summary;
 use crate::sink::findings;
 use crate::sink::plain;
-use tracer_model::event::{Loss, MissingHook};
+use tracer_common::names::Hook;
+use tracer_model::event::Loss;
 use tracer_model::plural::counted;
 use tracer_model::record::{AttemptBody, Body, LossBody, NodeBody, Outcome, Record, StartBody, StopBody};
 use tracer_terminal::screen::{Screen, Style, safe};
@@ -96,34 +97,46 @@ fn start(out: &mut String, record: &Record, body: &StartBody, screen: Screen) {
         pids => format!("prober pids {}", pids.join(" ")),
     };
     let text = format!(
-        "{} on {}, {}, times in UTC, kernel {}: {} hooks attached, {} missing, {prober}, {} known",
+        "{} on {}, {}, times in UTC, kernel {}: {} hooks attached, {prober}, {} known",
         screen.paint(Style::Strong, &format!("tracer {}", safe(&body.version))),
         safe(&record.node_name),
         plain::date(&record.time),
         safe(&body.kernel),
         body.hooks.len(),
-        body.missing_hooks.len(),
         counted(body.pods as u64, "pod"),
     );
     screen.head(out, &text);
-    for hooks in by_reason(&body.missing_hooks) {
-        for (n, hook) in hooks.iter().enumerate() {
-            screen.row(out, if n == 0 { "without" } else { "" }, &format!("{}: {}", hook.hook, hook.lost));
-        }
-        screen.row(out, "because", &hooks[0].reason);
+    if !body.missing_hooks.is_empty() {
+        screen.head(out, &unavailable(body));
     }
 }
 
-/// Hooks that are missing for the same reason; no group is empty.
-fn by_reason(missing: &[MissingHook]) -> Vec<Vec<&MissingHook>> {
-    let mut groups: Vec<Vec<&MissingHook>> = Vec::new();
-    for hook in missing {
-        match groups.iter_mut().find(|group| group[0].reason == hook.reason) {
-            Some(group) => group.push(hook),
-            None => groups.push(vec![hook]),
-        }
-    }
-    groups
+/// What a hook shows: causes of a kind, by the hooks that prove them.
+const PROOFS: &[(&str, &[Hook])] = &[
+    ("IPVS", &[Hook::IpvsNatXmit, Hook::IpvsNatXmitV6, Hook::IpvsLeave]),
+    ("accept-queue", &[Hook::TcpConnRequest]),
+    ("ICMP", &[Hook::IcmpSend]),
+    ("ICMPv6", &[Hook::Icmp6Send]),
+    ("RST", &[Hook::TcpSendReset, Hook::TcpV4SendReset, Hook::TcpV6SendReset, Hook::TcpReceiveReset]),
+    ("drop", &[Hook::KfreeSkb]),
+    ("connect-error", &[Hook::SysConnect]),
+    ("HTTP-status", &[Hook::CgroupAnswer]),
+    ("TLS", &[Hook::CgroupSkb]),
+];
+
+/// `7 of 26 hooks unavailable: cannot prove IPVS and ICMPv6 causes; details: tracer hooks`.
+fn unavailable(body: &StartBody) -> String {
+    let missing = &body.missing_hooks;
+    let is_missing = |hook: &Hook| missing.iter().any(|it| it.hook == hook.name());
+    let causes: Vec<_> =
+        PROOFS.iter().filter(|(_, hooks)| hooks.iter().any(is_missing)).map(|(name, _)| *name).collect();
+    let causes = match causes.as_slice() {
+        [] => String::new(),
+        [one] => format!(": cannot prove {one} causes"),
+        [more @ .., last] => format!(": cannot prove {} and {last} causes", more.join(", ")),
+    };
+    let all = body.hooks.len() + missing.len();
+    format!("{} of {} unavailable{causes}; details: tracer hooks", missing.len(), counted(all as u64, "hook"))
 }
 
 fn attempt(out: &mut String, record: &Record, body: &AttemptBody, screen: Screen) {

@@ -150,7 +150,7 @@ pub(super) fn sure(counts: [u64; 3]) -> String {
     }
 }
 
-/// All causes; failures before what only misleads, the more frequent first, then the earlier.
+/// All causes; failures before what only misleads, then by severity, scope (the node first) and count.
 fn groups(pods: &[(PodKey, Pod)]) -> Vec<GroupView> {
     let mut sums: BTreeMap<Group, GroupView> = BTreeMap::new();
     for (&group, lane) in pods.iter().flat_map(|(_, pod)| &pod.lanes) {
@@ -163,7 +163,11 @@ fn groups(pods: &[(PodKey, Pod)]) -> Vec<GroupView> {
         sum.span.1 = lane.last.as_ref().map_or(sum.span.1, |last| sum.span.1.max(last.us));
     }
     let mut groups: Vec<_> = sums.into_values().collect();
-    groups.sort_by_key(|it| (it.group.noise, std::cmp::Reverse(it.count), it.span.0));
+    groups.sort_by_key(|it| {
+        let cause = it.group.cause;
+        let acts = (cause.severity(), cause.scope().is_none(), cause.scope());
+        (it.group.noise, acts, std::cmp::Reverse(it.count), it.span.0)
+    });
     groups
 }
 

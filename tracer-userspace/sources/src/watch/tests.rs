@@ -89,7 +89,7 @@ fn a_file_that_is_gone_or_broken_is_reported() {
     assert_eq!(after(&|| {}), None);
     let (list, problem) = after(&|| write("{\n")).expect("reported");
     let problem = problem.expect("a problem");
-    assert!(list == ListFile::Pods && problem.ends_with("; the pods read before stay in use"), "{problem}");
+    assert!(list == ListFile::Pods && problem.ends_with("; tracer keeps the pods read before"), "{problem}");
     let gone = after(&|| std::fs::remove_file(&file.path).expect("removed")).expect("reported").1;
     assert!(gone.is_some_and(|problem| problem.contains("cannot be read: No such file")));
     assert_eq!(after(&|| write(LIST)), Some((ListFile::Pods, None)), "it can be read again");

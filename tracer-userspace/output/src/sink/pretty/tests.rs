@@ -1,6 +1,6 @@
 use super::*;
 use crate::sink::tests::verdict;
-use tracer_model::event::KubeletResult;
+use tracer_model::event::{KubeletResult, MissingHook};
 use tracer_model::record::{Body, Cause, Confidence, Culprit, Endpoint, K8s, KubeletOutcome, VerdictBody};
 
 const NO_SCREEN: Screen = Screen { colour: false, columns: None };
@@ -19,24 +19,44 @@ fn text(body: Body) -> String {
     Pretty::default().text(&record(body), 0, NO_SCREEN)
 }
 
-/// Clocks of the lines below say neither the day nor the zone.
-#[test]
-fn the_head_line_dates_what_follows() {
-    let body = StartBody {
+/// The start of a run on a kernel that lacks these hooks.
+fn start_without(missing: &[Hook]) -> StartBody {
+    let missing = missing.iter().map(|hook| MissingHook {
+        hook: hook.name().into(),
+        reason: "no such program type".into(),
+        lost: "something".into(),
+    });
+    StartBody {
         version: "0.1.0".into(),
         kernel: "6.12.0".into(),
         hooks: Vec::new(),
-        missing_hooks: Vec::new(),
+        missing_hooks: missing.collect(),
         sources: Vec::new(),
         probers: Vec::new(),
         prober_pids: Vec::new(),
         pods: 1,
-    };
-    let start = text(Body::Start(body));
+    }
+}
+
+/// Clocks of the lines below say neither the day nor the zone.
+#[test]
+fn the_head_line_dates_what_follows() {
+    let start = text(Body::Start(start_without(&[])));
     assert!(
         start.contains(" on n1, 2026-01-02, times in UTC, kernel ") && start.ends_with(", 1 pod known\n"),
         "{start}"
     );
+}
+
+#[test]
+fn missing_hooks_are_one_line_with_the_causes_that_lack_a_proof() {
+    let last =
+        |missing: &[Hook]| text(Body::Start(start_without(missing))).lines().last().unwrap_or_default().to_owned();
+    assert_eq!(
+        last(&[Hook::IpvsNatXmit, Hook::IpvsLeave, Hook::Icmp6Send, Hook::TcpConnRequest]),
+        "4 of 4 hooks unavailable: cannot prove IPVS, accept-queue and ICMPv6 causes; details: tracer hooks"
+    );
+    assert_eq!(last(&[Hook::PutNet]), "1 of 1 hook unavailable; details: tracer hooks");
 }
 
 fn stop(attempts: u64, lost_events: u64) -> Record {
