@@ -147,6 +147,14 @@ impl Stream {
         self
     }
 
+    /// The connect was made by a prober of this process.
+    pub fn prober_with_pid(&mut self, pid: u32) -> &mut Self {
+        if let Some(ObservationKind::Connect(connect)) = self.observations.last_mut().map(|o| &mut o.kind) {
+            connect.actor.pid = pid;
+        }
+        self
+    }
+
     /// The prober gives up in SYN_SENT.
     pub fn gives_up(&mut self) -> &mut Self {
         self.wait_ms(1000).state(TcpState::SynSent, TcpState::Close, 0, (0, 0, 0))

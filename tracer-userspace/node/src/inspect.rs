@@ -79,7 +79,7 @@ pub fn read(look: &TargetQuery, from: &Place, namespaces: &mut Namespaces, throt
         Owner::One(netns, path) => {
             let sockets = inspect_namespace(&mut seen, netns, &path, from, look.peer);
             seen.throttled = throttling.of(netns, namespaces);
-            seen.stray_route = look.peer.and_then(|peer| stray_route(&seen, peer.ip(), from));
+            seen.stray_route = look.peer.and_then(|peer| stray_route(&seen, peer, from));
             let pids = look.peer.map(|_| namespaces.pids(netns, kept_for(look.awaited)));
             seen.serving = pids.map(|pids| Box::new(serving(&sockets, pids, netns, throttling.mounts())));
         }
@@ -121,9 +121,9 @@ fn inspect_namespace(
 }
 
 /// Only what is behind a link that was found can be looked for.
-fn stray_route(seen: &Inspection, source: IpAddr, from: &Place) -> Option<StrayRoute> {
-    let target = seen.target.ip();
-    let link = seen.links.iter().find(|link| link.addrs.contains(&target))?;
+fn stray_route(seen: &Inspection, source: SocketAddr, from: &Place) -> Option<StrayRoute> {
+    let target = seen.target;
+    let link = seen.links.iter().find(|link| link.addrs.contains(&target.ip()))?;
     from.enter(|| policy::stray_route(source, target, link)).ok().flatten()
 }
 

@@ -1,12 +1,12 @@
 //! Where the node's rules of routing send what goes to a pod, if that is not to the pod's own device.
 
 use std::io;
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
 
 use netlink_sys::protocols::NETLINK_ROUTE;
 
 use super::links;
-use super::netlink::{Netlink, attribute, consistent, field};
+use super::netlink::{Netlink, attribute, attributes, consistent, field, text};
 use tracer_model::event::{LinkState, RoutingRule, StrayRoute};
 
 const RTM_GETROUTE: u16 = 26;
@@ -19,6 +19,9 @@ const RTA_DST: u16 = 1;
 const RTA_SRC: u16 = 2;
 const RTA_OIF: u16 = 4;
 const RTA_TABLE: u16 = 15;
+const RTA_IP_PROTO: u16 = 27;
+const RTA_SPORT: u16 = 28;
+const RTA_DPORT: u16 = 29;
 /// `struct fib_rule_hdr`: family, lengths of the prefixes, tos, table, two reserved, action, flags.
 const RULE: usize = 12;
 const FRA_DST: u16 = 1;
@@ -26,13 +29,20 @@ const FRA_SRC: u16 = 2;
 const FRA_IIFNAME: u16 = 3;
 const FRA_PRIORITY: u16 = 6;
 const FRA_FWMARK: u16 = 10;
+const FRA_SUPPRESS_PREFIXLEN: u16 = 14;
 const FRA_TABLE: u16 = 15;
+const FRA_PAD: u16 = 18;
+const FRA_PROTOCOL: u16 = 21;
+/// The attributes of a rule whose conditions are all understood here.
+const UNDERSTOOD: [u16; 7] = [FRA_DST, FRA_SRC, FRA_PRIORITY, FRA_SUPPRESS_PREFIXLEN, FRA_TABLE, FRA_PAD, FRA_PROTOCOL];
+/// `FIB_RULE_INVERT`: the rule holds where its conditions do not.
+const INVERT: u32 = 2;
 /// `RT_TABLE_DEFAULT`, `RT_TABLE_MAIN`, `RT_TABLE_LOCAL`: those of every node.
 const USUAL: std::ops::RangeInclusive<u32> = 253..=255;
 
-/// The route of the calling thread's namespace to an address of a pod that is behind this link of its own; `None` if it leads
-/// to that link's other end, or no rule of the node's decides it.
-pub(super) fn stray_route(source: IpAddr, target: IpAddr, link: &LinkState) -> Option<StrayRoute> {
+/// The route of the calling thread's namespace from this end of a connection to its other end, which is a pod behind this link
+/// of its own; `None` if it leads to that link's other end, or no rule of the node's decides it.
+pub(super) fn stray_route(source: SocketAddr, target: SocketAddr, link: &LinkState) -> Option<StrayRoute> {
     let end = links::by_index(link.peer_ifindex?).ok()??;
     // The two ends of a veth pair name each other. What names another is behind no device of this namespace.
     if end.state.peer_ifindex != Some(link.ifindex) {
@@ -44,23 +54,36 @@ pub(super) fn stray_route(source: IpAddr, target: IpAddr, link: &LinkState) -> O
     }
     let name = links::by_index(device).ok()??.state.name;
     let pod_device = end.state.name;
-    Some(StrayRoute { device: name, pod_device, table, rule: rule(source, target, table).ok().flatten() })
+    let rule = rule(source.ip(), target.ip(), table).ok().flatten();
+    Some(StrayRoute { device: name, pod_device, table, rule })
 }
 
 /// The device of the route, and the table in which it was found.
-fn route(source: IpAddr, target: IpAddr) -> io::Result<Option<(u32, u32)>> {
-    let (from, to) = (octets(source), octets(target));
-    let mut request = vec![0; RTMSG];
-    (request[0], request[1], request[2]) = (family_of(target), bits(&to), bits(&from));
-    request[8..].copy_from_slice(&LOOKUP_TABLE.to_ne_bytes());
-    for (number, bytes) in [(RTA_DST, to), (RTA_SRC, from)] {
-        request.extend_from_slice(&(4 + bytes.len() as u16).to_ne_bytes());
-        request.extend_from_slice(&number.to_ne_bytes());
-        request.extend_from_slice(&bytes);
-    }
+fn route(source: SocketAddr, target: SocketAddr) -> io::Result<Option<(u32, u32)>> {
+    let request = route_request(source, target);
     let mut found = None;
     Netlink::open(NETLINK_ROUTE)?.ask(RTM_GETROUTE, &request, |message| found = parse_route(message))?;
     Ok(found)
+}
+
+/// Rules can ask for the protocol and the ports. Without a protocol the kernel takes UDP (`inet_rtm_getroute`,
+/// net/ipv4/route.c).
+fn route_request(source: SocketAddr, target: SocketAddr) -> Vec<u8> {
+    let (from, to) = (octets(source.ip()), octets(target.ip()));
+    let mut request = vec![0; RTMSG];
+    (request[0], request[1], request[2]) = (family_of(target.ip()), bits(&to), bits(&from));
+    request[8..].copy_from_slice(&LOOKUP_TABLE.to_ne_bytes());
+    let ports = [(RTA_SPORT, source.port()), (RTA_DPORT, target.port())];
+    let ports = ports.map(|(number, port)| (number, port.to_be_bytes().to_vec()));
+    let protocol = (RTA_IP_PROTO, vec![libc::IPPROTO_TCP as u8]);
+    for (number, bytes) in [(RTA_DST, to), (RTA_SRC, from), protocol].into_iter().chain(ports) {
+        let length = 4 + bytes.len();
+        request.extend_from_slice(&(length as u16).to_ne_bytes());
+        request.extend_from_slice(&number.to_ne_bytes());
+        request.extend_from_slice(&bytes);
+        request.resize(request.len() + (length.next_multiple_of(4) - length), 0);
+    }
+    request
 }
 
 fn parse_route(message: &[u8]) -> Option<(u32, u32)> {
@@ -69,22 +92,22 @@ fn parse_route(message: &[u8]) -> Option<(u32, u32)> {
     Some((value(RTA_OIF)?, value(RTA_TABLE).or_else(|| message.get(4).copied().map(u32::from))?))
 }
 
-/// The first rule that sends packets from and to these addresses to this table.
+/// The first rule that sends packets from and to these addresses to this table; `None` if a condition of it is not understood.
 fn rule(source: IpAddr, target: IpAddr, table: u32) -> io::Result<Option<RoutingRule>> {
     consistent(|| {
-        let mut first: Option<RoutingRule> = None;
+        let mut first = None;
         let mut request = [0; RULE];
         request[0] = family_of(target);
         Netlink::open(NETLINK_ROUTE)?.dump(RTM_GETRULE, &request, |message| {
             let found = parse_rule(message, source, target, table);
-            first = [first.take(), found].into_iter().flatten().min_by_key(|it| it.priority);
+            first = [first.take(), found].into_iter().flatten().min_by_key(|(priority, _)| *priority);
         })?;
-        Ok(first)
+        Ok(first.and_then(|(_, rule)| rule))
     })
 }
 
-/// Of one with a condition that is not known here, nothing.
-fn parse_rule(message: &[u8], source: IpAddr, target: IpAddr, table: u32) -> Option<RoutingRule> {
+/// The priority of a rule that can send these packets to this table, and the rule if it certainly does.
+fn parse_rule(message: &[u8], source: IpAddr, target: IpAddr, table: u32) -> Option<(u32, Option<RoutingRule>)> {
     let rest = message.get(RULE..)?;
     let value = |number| attribute(rest, number).and_then(|value| field(value, 0)).map(u32::from_ne_bytes);
     let prefix = |number, length: usize| {
@@ -95,17 +118,24 @@ fn parse_rule(message: &[u8], source: IpAddr, target: IpAddr, table: u32) -> Opt
     let holds = |prefix: Option<(IpAddr, u8)>, it: IpAddr| {
         prefix.is_none_or(|(net, length)| tracer_model::event::same_subnet(net, it, length))
     };
-    let marked = value(FRA_FWMARK).is_some_and(|mark| mark != 0) || attribute(rest, FRA_IIFNAME).is_some();
+    // What the node itself sends has no mark, and comes in by `lo` for a rule (`fib_rule_match`, net/core/fib_rules.c).
+    let is_others = value(FRA_FWMARK).is_some_and(|mark| mark != 0)
+        || attribute(rest, FRA_IIFNAME).is_some_and(|name| text(name) != "lo");
+    let inverted = field(message, 8).map(u32::from_ne_bytes)? & INVERT != 0;
+    let fits = holds(from, source) && holds(to, target) && !is_others;
+    if value(FRA_TABLE) != Some(table) || !(fits || inverted) {
+        return None;
+    }
+    let suppresses = value(FRA_SUPPRESS_PREFIXLEN).is_some_and(|length| length != u32::MAX);
+    let tos = *message.get(3)?;
+    let understood =
+        !inverted && !suppresses && tos == 0 && attributes(rest).all(|(number, _)| UNDERSTOOD.contains(&number));
     let words = |(net, length): (IpAddr, u8)| {
         let whole = if net.is_ipv4() { 32 } else { 128 };
         if length == whole { net.to_string() } else { format!("{net}/{length}") }
     };
-    let fits = value(FRA_TABLE) == Some(table) && holds(from, source) && holds(to, target) && !marked;
-    fits.then(|| RoutingRule {
-        priority: value(FRA_PRIORITY).unwrap_or_default(),
-        from: from.map(words),
-        to: to.map(words),
-    })
+    let priority = value(FRA_PRIORITY).unwrap_or_default();
+    Some((priority, understood.then(|| RoutingRule { priority, from: from.map(words), to: to.map(words) })))
 }
 
 fn address(bytes: &[u8]) -> Option<IpAddr> {
@@ -137,30 +167,67 @@ mod tests {
 
     #[test]
     fn our_route_to_ourselves_is_in_a_usual_table() {
-        let own = IpAddr::from([127, 0, 0, 1]);
+        let own = SocketAddr::from(([127, 0, 0, 1], 80));
         let table = route(own, own).expect("rtnetlink").map(|(_, table)| table);
         // Without a rule of its own the kernel keeps both in one (`fib_trie_unmerge`, net/ipv4/fib_trie.c).
         assert!(table.is_some_and(|table| USUAL.contains(&table)), "{table:?}");
     }
 
     #[test]
+    fn the_route_is_that_of_a_tcp_connection() {
+        let (source, target) = (([10, 0, 1, 5], 40_000).into(), ([10, 88, 0, 2], 8080).into());
+        let request = route_request(source, target);
+        let value = |number| attribute(&request[RTMSG..], number).map(<[u8]>::to_vec);
+        assert_eq!(value(RTA_IP_PROTO), Some(vec![6]));
+        assert_eq!(value(RTA_SPORT), Some(40_000_u16.to_be_bytes().to_vec()));
+        assert_eq!(value(RTA_DPORT), Some(8080_u16.to_be_bytes().to_vec()));
+        assert_eq!((value(RTA_DST), value(RTA_SRC)), (Some(vec![10, 88, 0, 2]), Some(vec![10, 0, 1, 5])));
+    }
+
+    const FROM: [u8; 4] = [10, 0, 1, 5];
+
+    /// A rule to table 101 with priority 7, from this network, with this flag and these attributes besides.
+    fn message(source: [u8; 4], length: u8, flags: u8, more: &[(u16, [u8; 4])]) -> Vec<u8> {
+        let mut bytes = vec![libc::AF_INET as u8, 0, length, 0, 101, 0, 0, 1];
+        bytes.extend_from_slice(&u32::from(flags).to_ne_bytes());
+        let fields = [(FRA_SRC, source), (FRA_TABLE, 101_u32.to_ne_bytes()), (FRA_PRIORITY, 7_u32.to_ne_bytes())];
+        for (number, value) in fields.iter().chain(more) {
+            bytes.extend_from_slice(&8_u16.to_ne_bytes());
+            bytes.extend_from_slice(&number.to_ne_bytes());
+            bytes.extend_from_slice(value);
+        }
+        bytes
+    }
+
+    fn read(bytes: &[u8], table: u32) -> Option<(u32, Option<RoutingRule>)> {
+        parse_rule(bytes, FROM.into(), IpAddr::from([10, 88, 0, 2]), table)
+    }
+
+    #[test]
     fn a_rule_is_understood_as_far_as_its_addresses_go() {
-        let message = |source: [u8; 4], length: u8, more: &[(u16, [u8; 4])]| {
-            let mut bytes = vec![libc::AF_INET as u8, 0, length, 0, 101, 0, 0, 1, 0, 0, 0, 0];
-            let fields = [(FRA_SRC, source), (FRA_TABLE, 101_u32.to_ne_bytes()), (FRA_PRIORITY, 7_u32.to_ne_bytes())];
-            for (number, value) in fields.iter().chain(more) {
-                bytes.extend_from_slice(&8_u16.to_ne_bytes());
-                bytes.extend_from_slice(&number.to_ne_bytes());
-                bytes.extend_from_slice(value);
-            }
-            bytes
-        };
-        let (source, target) = (IpAddr::from([10, 0, 1, 5]), IpAddr::from([10, 88, 0, 2]));
-        let read = |bytes: &[u8], table| parse_rule(bytes, source, target, table).map(|it| (it.priority, it.from));
-        let rule = message([10, 0, 1, 0], 24, &[]);
-        assert_eq!(read(&rule, 101), Some((7, Some("10.0.1.0/24".to_owned()))));
-        assert_eq!((read(&rule, 102), read(&message([10, 0, 2, 5], 32, &[]), 101)), (None, None));
-        let marked = message([10, 0, 1, 5], 32, &[(FRA_FWMARK, 1_u32.to_ne_bytes())]);
+        let rule = message([10, 0, 1, 0], 24, 0, &[(FRA_SUPPRESS_PREFIXLEN, [255; 4])]);
+        let named = RoutingRule { priority: 7, from: Some("10.0.1.0/24".to_owned()), to: None };
+        assert_eq!(read(&rule, 101), Some((7, Some(named))));
+        assert_eq!((read(&rule, 102), read(&message([10, 0, 2, 5], 32, 0, &[]), 101)), (None, None));
+        let marked = message(FROM, 32, 0, &[(FRA_FWMARK, 1_u32.to_ne_bytes())]);
         assert_eq!(read(&marked, 101), None, "what the kubelet sends has no mark");
+        let (from_lo, from_eth0) = ((FRA_IIFNAME, *b"lo\0\0"), (FRA_IIFNAME, *b"eth0"));
+        assert_eq!(read(&message(FROM, 32, 0, &[from_lo]), 101), Some((7, None)));
+        assert_eq!(read(&message(FROM, 32, 0, &[from_eth0]), 101), None, "what the kubelet sends comes in nowhere");
+    }
+
+    /// `FRA_OIFNAME`, `FRA_L3MDEV`, `FRA_UID_RANGE`, `FRA_IP_PROTO`, `FRA_SPORT_RANGE`, `FRA_DPORT_RANGE`.
+    #[test]
+    fn a_rule_with_a_condition_that_is_not_understood_is_not_named() {
+        for number in [17, 19, 20, 22, 23, 24] {
+            assert_eq!(read(&message(FROM, 32, 0, &[(number, [0; 4])]), 101), Some((7, None)), "{number}");
+        }
+        let suppressing = message(FROM, 32, 0, &[(FRA_SUPPRESS_PREFIXLEN, [0; 4])]);
+        assert_eq!(read(&suppressing, 101), Some((7, None)), "it lets some routes of that table be");
+        let inverted = message([10, 0, 2, 5], 32, INVERT as u8, &[]);
+        assert_eq!(read(&inverted, 101), Some((7, None)), "not from 10.0.2.5");
+        let mut tos = message(FROM, 32, 0, &[]);
+        tos[3] = 0x10;
+        assert_eq!(read(&tos, 101), Some((7, None)));
     }
 }

@@ -194,9 +194,12 @@ fn answer_and_ipvs_hooks(case: &Case<'_>) -> &'static [Hook] {
     }
 }
 
+/// The link to which kube-proxy gives the addresses of all Services (pkg/proxy/ipvs, `defaultDummyDevice`).
+pub(super) const IPVS_LINK: &str = "kube-ipvs0";
+
 /// kube-proxy keeps Services of this node in IPVS.
 fn runs_ipvs(case: &Case<'_>) -> bool {
-    let device = |netns| case.node.links.get(&netns).is_some_and(|links| links.iter().any(|l| l.name == "kube-ipvs0"));
+    let device = |netns| case.node.links.get(&netns).is_some_and(|links| links.iter().any(|l| l.name == IPVS_LINK));
     let has_some = |table: &NodePorts| !table.ports.is_empty() || !table.without_backend.is_empty();
     case.node.node_ports(ProxyMode::Ipvs).is_some_and(has_some) || case.node.netns().is_some_and(device)
 }

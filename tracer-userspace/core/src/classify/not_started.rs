@@ -1,5 +1,7 @@
 //! Why a runtime did not start the command of a probe, where that is neither the command nor its image: by its own words.
 
+use std::borrow::Cow;
+
 use tracer_model::record::{Cause, Command, Remediation};
 
 /// What kept the runtime from starting a command, and what to do about it.
@@ -98,10 +100,42 @@ const CAUSES: &[NotStarted] = &[
 
 /// The limit or the guard that the runtime's words name. What it quotes is the pod's: its command, for one.
 pub(super) fn cause(words: &str) -> Option<&'static NotStarted> {
-    let has_no_program = words.contains("exec: \"") && NO_PROGRAM.iter().any(|it| words.contains(it));
-    let own: String = words.split('"').step_by(2).collect::<String>().to_lowercase();
+    let message = message_of(words);
+    let names_program = ["exec: \"", "executable file `"].iter().any(|it| message.contains(it));
+    let has_no_program = names_program && NO_PROGRAM.iter().any(|it| message.to_lowercase().contains(it));
+    let own = without_quoted(&message).to_lowercase();
     let names = |cause: &&NotStarted| cause.words.iter().any(|it| own.contains(it));
     CAUSES.iter().find(names).filter(|_| !has_no_program)
+}
+
+/// CRI-O hands on the line of runc's log, in which the message is quoted as a whole (logrus).
+fn message_of(words: &str) -> Cow<'_, str> {
+    let line = words.split_once("command error: time=\"").filter(|(before, _)| !before.contains('"'));
+    let Some((_, message)) = line.and_then(|(_, line)| line.split_once(" level=error msg=\"")) else {
+        return words.into();
+    };
+    let mut chars = message.chars();
+    let next = || match chars.next()? {
+        '"' => None,
+        '\\' => chars.next(),
+        other => Some(other),
+    };
+    std::iter::from_fn(next).collect::<String>().into()
+}
+
+/// runc quotes with `"`, and crun with a backtick.
+fn without_quoted(message: &str) -> String {
+    let mut open = None;
+    let is_own = |it: &char| {
+        let quotes = matches!(it, '"' | '`');
+        match open {
+            None if quotes => open = Some(*it),
+            Some(mark) if mark == *it => open = None,
+            _ => return open.is_none(),
+        }
+        false
+    };
+    message.chars().filter(is_own).collect()
 }
 
 /// As runc and crun end what they say of a program that is not there, or is none.
@@ -179,6 +213,44 @@ mod tests {
             "read init-p: connection reset by peer: unknown",
         ] {
             assert_eq!(cause(&format!("{RUNC}{words}")), None, "{words}");
+        }
+    }
+
+    /// As crun writes it: with backticks, and the error as the C library names it.
+    #[test]
+    fn what_crun_quotes_is_the_pod_s_too() {
+        for words in [
+            "executable file `/opt/cgroup/run` not found in $PATH: No such file or directory",
+            "exec container process `/opt/cgroup/apparmor`: Permission denied",
+            r#"executable file `/opt/"cgroup` not found in $PATH: No such file or directory"#,
+        ] {
+            assert_eq!(cause(&format!("{CONTAINERD}{words}: unknown")), None, "{words}");
+        }
+        let limit = cause(&format!("{CONTAINERD}fork: Resource temporarily unavailable")).map(|it| it.why);
+        assert!(limit.is_some_and(|it| it.contains("limit of processes")), "{limit:?}");
+    }
+
+    /// As in kubernetes/kubernetes#116766.
+    #[test]
+    fn the_line_of_a_log_that_cri_o_hands_on_is_unquoted() {
+        let of = |message: &str| {
+            let time = r#"time="2023-02-25T07:09:57Z""#;
+            let handed = "rpc error: code = Unknown desc = command error: ";
+            let line = format!("{time} level=error msg=\"exec failed: {message}\"\n, stdout: , stderr: , exit code -1");
+            cause(&format!("{handed}{line}")).map(|it| it.why)
+        };
+        for (words, why) in [
+            ("unable to start container process: error adding pid 33082 to cgroups: failed to write 33082", "cgroup"),
+            ("cannot exec in a paused container (use --ignore-paused to override)", "is paused"),
+            ("pipe2: too many open files", "file descriptor"),
+        ] {
+            assert!(of(words).is_some_and(|it| it.contains(why)), "{words}: {:?}", of(words));
+        }
+        for words in [
+            r#"unable to start container process: exec: \"/opt/cgroup/run\": permission denied"#,
+            r#"unable to start container process: exec: \"/opt/apparmor\": stat /opt/apparmor: no such file or directory"#,
+        ] {
+            assert_eq!(of(words), None, "{words}");
         }
     }
 }

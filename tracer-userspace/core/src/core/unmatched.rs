@@ -10,7 +10,7 @@ use crate::classify::{kubelet, not_connected};
 use tracer_attempts::correlate::attempt::Attempt;
 use tracer_attempts::enrich;
 use tracer_model::decision::Decision;
-use tracer_model::event::{KubeletProbe, Observation, ObservationKind};
+use tracer_model::event::{KubeletProbe, Observation, ObservationKind, is_kubelet_name};
 
 /// The ring is read every 50 ms; a busy node takes longer.
 const WAIT_NS: u64 = 500_000_000;
@@ -62,12 +62,17 @@ impl Core {
     }
 
     /// The kubelet says that it dialled the pod for some time, its other connections are seen, and none to the pod was.
+    /// Connections of another prober do not show that this kubelet is watched.
     fn is_untried(&self, probe: &KubeletProbe) -> bool {
         let Some(began) = probe.connecting_for_ns().map(|ns| probe.written_boot_ns.saturating_sub(ns + FRESH_NS))
         else {
             return false;
         };
-        let is_seen = self.correlator.all().any(|a| a.prober && a.started >= began);
+        let is_its_own = |a: &Attempt| match probe.pid {
+            Some(pid) => a.actor.pid == pid,
+            None => is_kubelet_name(&a.actor.comm),
+        };
+        let is_seen = self.correlator.all().any(|a| a.prober && is_its_own(a) && a.started >= began);
         let is_to_pod =
             |a: &Attempt| enrich::is_probe_of(a, &self.node, probe) && a.ended.is_none_or(|(end, _)| end >= began);
         is_seen && !self.correlator.all().any(is_to_pod) && self.node.lost_between(began, probe.written_boot_ns) == 0
@@ -152,27 +157,40 @@ mod tests {
     /// grpc-go takes a proxy from its environment.
     #[test]
     fn a_dial_that_never_reached_the_pod_was_none() {
-        let asked = |fill: fn(&mut Stream)| {
+        let asked_with = |pid, fill: fn(&mut Stream)| {
             let mut stream = Stream::new();
             stream.grpc_readiness(1);
             fill(&mut stream);
             let words = "timeout: failed to connect service \"10.88.0.2:8080\" within 1s: context deadline exceeded";
-            stream
-                .wait_ms(1_000)
-                .kubelet_messages(ProbeType::Readiness, words)
-                .wait_ms(600)
-                .push(ObservationKind::Tick);
+            stream.wait_ms(1_000).kubelet_messages(ProbeType::Readiness, words);
+            if let Some(ObservationKind::KubeletProbe(probe)) = stream.observations.last_mut().map(|it| &mut it.kind) {
+                probe.pid = pid;
+            }
+            stream.wait_ms(600).push(ObservationKind::Tick);
             stream.verdicts().pop().map(|it| (it.verdict.cause.name(), it.verdict.confidence))
         };
+        let asked = |fill| asked_with(Some(100), fill);
         let elsewhere = |stream: &mut Stream| {
-            stream.again_to(100, "10.0.0.9:3128").connect().established();
+            stream.again_to(100, "10.0.0.9:3128").connect().prober_with_pid(100).established();
         };
-        assert_eq!(asked(elsewhere), Some(("kubelet_client_error", Confidence::Likely)));
-        assert_eq!(asked(|_| ()), Some(("unexplained", Confidence::Possible)), "is it watched at all?");
+        let (untried, unexplained) =
+            (("kubelet_client_error", Confidence::Likely), ("unexplained", Confidence::Possible));
+        assert_eq!(asked(elsewhere), Some(untried));
+        assert_eq!(asked(|_| ()), Some(unexplained), "is it watched at all?");
         let lossy = |stream: &mut Stream| {
-            stream.again_to(100, "10.0.0.9:3128").connect().established().lost(1);
+            stream.again_to(100, "10.0.0.9:3128").connect().prober_with_pid(100).established().lost(1);
         };
-        assert_eq!(asked(lossy).map(|it| it.0), Some("unexplained"));
+        assert_eq!(asked(lossy), Some(unexplained));
+        let of_another = |stream: &mut Stream| {
+            stream.again_to(100, "10.0.0.9:3128").connect().prober_with_pid(101).established();
+        };
+        assert_eq!(asked(of_another), Some(unexplained), "the kubelet itself is not watched");
+        // A log in JSON names no process.
+        assert_eq!(asked_with(None, of_another), Some(untried));
+        let of_haproxy = |stream: &mut Stream| {
+            stream.again_to(100, "10.0.0.9:3128").connect().prober_named("haproxy").established();
+        };
+        assert_eq!(asked_with(None, of_haproxy), Some(unexplained));
     }
 
     #[test]

@@ -3,15 +3,15 @@
 use serde_json::json;
 
 use super::super::evidence::evidence;
-use super::{Case, Cause, Finding, in_handshake, inspected};
-use tracer_model::event::{RoutingRule, StrayRoute};
+use super::{Case, Cause, Finding, accept_queue_overflow, in_handshake, inspected, syn_backlog_overflow};
+use tracer_model::event::{Inspection, RoutingRule, StrayRoute};
 use tracer_model::record::Confidence;
 
 /// The rule.
 pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
     let over = case.attempt.ended.is_some() && case.attempt.established.is_none() && in_handshake(case);
     let (time, seen) = inspected(case).filter(|_| over && case.settled)?;
-    let stray = seen.stray_route.as_ref().filter(|_| seen.netns.is_some())?;
+    let stray = seen.stray_route.as_ref().filter(|_| seen.netns.is_some() && !has_arrived(case, seen))?;
     let flow = case.attempt.flow;
     let (rule, leads) = (rule(stray), format!("out of {}, while the pod is behind {}", stray.device, stray.pod_device));
     let summary = format!("{rule} sends what goes from {} to {} {leads}", flow.src.ip(), flow.dst.ip());
@@ -20,15 +20,35 @@ pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
         "pod_device": stray.pod_device,
     });
     let read = evidence("rtnetlink", time, format!("{rule} wins, and leads {leads}"), fields);
+    let (dst, src, table) = (flow.dst.ip(), flow.src.ip(), stray.table);
     let fix = format!(
-        "let the pods' addresses go by the main table before that rule: ip rule add to PODS-SUBNET lookup main priority {}. Or correct who made the rule (a second uplink's set-up, the CNI, a VPN): ip rule; ip route show table {}; ip route get {} from {}",
-        stray.rule.as_ref().map_or(0, |it| it.priority.saturating_sub(1)),
-        stray.table,
-        flow.dst.ip(),
-        flow.src.ip()
+        "let the pods' addresses go by the main table before {}. Or correct who made the rule (a second uplink's set-up, the CNI, a VPN): ip rule; ip route show table {table}; ip route get {dst} from {src}",
+        before(stray)
     );
     let found = Finding::failure(Cause::AsymmetricRoute, vec![read], summary, fix);
     Some(found.with_confidence(Confidence::Likely).until_answered())
+}
+
+/// Where the new rule goes. Priority 0 is the local table's rule, which must stay the first.
+fn before(stray: &StrayRoute) -> String {
+    match stray.rule.as_ref().map(|it| it.priority.saturating_sub(1)).filter(|it| *it > 0) {
+        Some(priority) => format!("that rule: ip rule add to PODS-SUBNET lookup main priority {priority}"),
+        None => format!(
+            "the rule that has table {}: ip rule add to PODS-SUBNET lookup main priority LOWER-PRIORITY",
+            stray.table
+        ),
+    }
+}
+
+/// Something shows that the SYN came to the pod in spite of that rule.
+fn has_arrived(case: &Case<'_>, seen: &Inspection) -> bool {
+    let attempt = case.attempt;
+    let is_answered = attempt.reset_received().is_some() || attempt.resets_sent().next().is_some();
+    let is_queue_full = || accept_queue_overflow::find(case).is_some() || syn_backlog_overflow::find(case).is_some();
+    is_answered
+        || attempt.drops().any(|(_, drop)| drop.flags.is_syn_ack() || drop.netns == seen.netns)
+        || attempt.icmp().any(|(_, icmp)| icmp.netns == seen.netns)
+        || is_queue_full()
 }
 
 /// "ip rule 32762 (from 10.0.1.5 lookup 101)"
@@ -42,8 +62,8 @@ fn rule(stray: &StrayRoute) -> String {
 
 #[cfg(test)]
 mod tests {
-    use crate::testing::Stream;
-    use tracer_model::event::{RoutingRule, StrayRoute, TcpState};
+    use crate::testing::{NODE, SYN, SYN_ACK, Stream};
+    use tracer_model::event::{Inspection, ListenerState, RoutingRule, StrayRoute, TcpState};
     use tracer_model::record::Confidence;
 
     fn stray() -> StrayRoute {
@@ -61,6 +81,22 @@ mod tests {
         assert_eq!((verdict.confidence, verdict.summary.as_str()), (Confidence::Likely, words));
     }
 
+    /// Two rules of priority 0 are easily mistaken for each other by `ip rule del`.
+    #[test]
+    fn without_a_priority_to_take_none_is_given() {
+        let fix = |rule: Option<RoutingRule>| {
+            let mut stream = Stream::new();
+            let inspection = StrayRoute { rule, ..stray() };
+            stream.connect().wait_ms(200).inspection(|seen| seen.stray_route = Some(inspection)).gives_up();
+            stream.verdicts().remove(0).verdict.remediation.to_string()
+        };
+        let first = RoutingRule { priority: 1, from: None, to: None };
+        for fix in [fix(None), fix(Some(first))] {
+            assert!(fix.contains("before the rule that has table 101") && !fix.contains("priority 0"), "{fix}");
+        }
+        assert!(fix(stray().rule).contains("lookup main priority 32761. "), "{}", fix(stray().rule));
+    }
+
     /// The answer may come another way, too.
     #[test]
     fn who_is_reached_all_the_same_or_refuses_is_not_lost_on_that_way() {
@@ -71,5 +107,40 @@ mod tests {
         let mut other = Stream::new();
         other.connect().wait_ms(200).inspection(|_| ()).gives_up();
         assert_eq!(other.causes(), ["unexplained"]);
+    }
+
+    fn inspected(fill: impl FnOnce(&mut Inspection)) -> Stream {
+        let mut stream = Stream::new();
+        stream.connect().wait_ms(200).inspection(|seen| {
+            seen.stray_route = Some(stray());
+            fill(seen);
+        });
+        stream
+    }
+
+    /// The gateway of that table leads back to the pod.
+    #[test]
+    fn a_syn_that_arrived_was_not_lost_on_that_way() {
+        let mut refused = inspected(|_| ());
+        refused.wait_ms(800).retransmit(TcpState::SynSent).reset_sent(SYN, true, None);
+        refused.reset_received(TcpState::SynSent, 0).state(TcpState::SynSent, TcpState::Close, 111, (0, 0, 0));
+        assert_eq!(refused.causes(), ["connection_refused"]);
+        let mut full = inspected(|seen| {
+            let addr = "0.0.0.0:8080".parse().expect("an address");
+            seen.listeners = Some(vec![ListenerState { addr, waiting: 2, backlog: 1, half_open: None }]);
+        });
+        assert_eq!(full.gives_up().causes(), ["accept_queue_overflow"]);
+        let mut answered = inspected(|_| ());
+        assert_eq!(answered.drop(SYN_ACK, "NEIGH_FAILED", NODE).gives_up().causes().last(), Some(&"neighbour_failure"));
+    }
+
+    #[test]
+    fn a_syn_that_was_dropped_on_that_way_did_not_arrive() {
+        let mut stream = inspected(|seen| {
+            let addr = "0.0.0.0:8080".parse().expect("an address");
+            seen.listeners = Some(vec![ListenerState { addr, waiting: 2, backlog: 1, half_open: None }]);
+        });
+        stream.wait_ms(700).drop(SYN, "NEIGH_FAILED", NODE).gives_up();
+        assert_eq!(stream.causes().last(), Some(&"asymmetric_route"), "{:?}", stream.causes());
     }
 }

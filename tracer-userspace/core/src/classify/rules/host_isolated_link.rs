@@ -7,6 +7,7 @@ use super::neighbour_failure::is_unresolved;
 use super::{Case, Cause, Finding, in_handshake, inspected, is_of_handshake, silent};
 use tracer_model::event::{Inspection, LinkState, ParentLink};
 use tracer_model::record::{Confidence, Evidence};
+use tracer_model::shell;
 
 /// The rule.
 pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
@@ -17,7 +18,9 @@ pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
         return None;
     }
     let target = case.attempt.flow.dst.ip();
-    let (name, kind) = (device(case, seen, asked), &parent.kind);
+    let (known, kind) = (device(case, seen, asked), &parent.kind);
+    let name = known.map_or_else(|| format!("device {asked}"), str::to_owned);
+    let parent = known.map_or("DEVICE", shell::link);
     let says = format!("{} of the pod is a {kind} of {name}", link.name);
     let fields = json!({ "kind": kind, "parent_ifindex": asked, "netns": seen.netns });
     let summary = format!(
@@ -25,7 +28,7 @@ pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
         link.name
     );
     let fix = format!(
-        "give the node a {kind} of its own beside the pods', and a route over it: ip link add shim0 link {name} type {kind} mode {}; ip link set shim0 up; ip route add {target} dev shim0. Or give the pod its first network over a bridge or veth, and the {kind} as a second one. Or use an exec probe",
+        "give the node a {kind} of its own beside the pods', and a route over it: ip link add shim0 link {parent} type {kind} mode {}; ip link set shim0 up; ip route add {target} dev shim0. Or give the pod its first network over a bridge or veth, and the {kind} as a second one. Or use an exec probe",
         if kind.starts_with("ip") { "l2" } else { "bridge" }
     );
     let found = Finding::failure(
@@ -60,16 +63,16 @@ fn unresolved(case: &Case<'_>, time: u64, seen: &Inspection) -> Option<(u32, Evi
     (case.settled && silent(case)).then_some((entry.ifindex, read))
 }
 
-fn device(case: &Case<'_>, seen: &Inspection, ifindex: u32) -> String {
-    let links = case.node.links.get(&seen.from);
-    let named = links.into_iter().flatten().find(|link| link.ifindex == ifindex).map(|link| link.name.clone());
-    named.unwrap_or_else(|| format!("device {ifindex}"))
+/// The name of a device of the prober's namespace.
+fn device<'a>(case: &Case<'a>, seen: &Inspection, ifindex: u32) -> Option<&'a str> {
+    let mut links = case.node.links.get(&seen.from).into_iter().flatten();
+    links.find(|link| link.ifindex == ifindex).map(|link| link.name.as_str())
 }
 
 #[cfg(test)]
 mod tests {
     use crate::testing::{NODE, SYN, Stream};
-    use tracer_model::event::{Device, LinkState, NeighbourState, ParentLink};
+    use tracer_model::event::{Device, LinkState, Links, NeighbourState, Observation, ObservationKind, ParentLink};
     use tracer_model::record::Confidence;
 
     /// A pod whose link is this, asked for on device 2, where nobody answers.
@@ -99,11 +102,27 @@ mod tests {
             let verdict = stream.verdicts().remove(0).verdict;
             assert_eq!(verdict.confidence, Confidence::Likely);
             assert!(
-                verdict.remediation.to_string().contains(&format!("link device 2 type {kind}")),
+                verdict.remediation.to_string().contains(&format!("shim0 link DEVICE type {kind}")),
                 "{}",
                 verdict.remediation
             );
         }
+    }
+
+    /// The kernel takes nearly any bytes as a name.
+    #[test]
+    fn a_device_s_name_is_no_command() {
+        let fix = |name: &str| {
+            let link = LinkState { ifindex: 2, name: name.into(), up: true, ..LinkState::default() };
+            let links = Links { netns: NODE, cookie: None, links: vec![link] };
+            let mut stream = asked("macvlan", 2, true, true);
+            stream
+                .observations
+                .insert(1, Observation { time_boot_ns: 1_000_001_500, kind: ObservationKind::Links(links) });
+            stream.verdicts().remove(0).verdict.remediation.to_string()
+        };
+        assert!(fix("ens3").contains("shim0 link ens3 type macvlan"), "{}", fix("ens3"));
+        assert!(fix("e$(reboot)").contains("shim0 link DEVICE type macvlan"), "{}", fix("e$(reboot)"));
     }
 
     /// The host has a macvlan of its own, or the device is another node's.

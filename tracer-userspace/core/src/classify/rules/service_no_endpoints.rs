@@ -6,8 +6,9 @@ use serde_json::json;
 
 use super::super::evidence::{evidence, of_drop, of_ipvs};
 use super::super::kubectl;
-use super::super::netfilter::{is_port_unreachable, stopped};
+use super::super::netfilter::{IPVS_LINK, is_port_unreachable, stopped};
 use super::super::owner::is_cluster_ips_check;
+use super::super::stopped::Blame;
 use super::{
     Case, Cause, Command, Finding, Remediation, icmp_hook, in_handshake, in_namespace, network_policy_drop, silent,
 };
@@ -79,11 +80,14 @@ fn by_cluster_ip(case: &Case<'_>) -> Option<Finding> {
 }
 
 /// Rules with which kube-proxy rejects what has no endpoint are the only ones known that can have stopped it: no firewall forbids it,
-/// whichever it was.
+/// whichever it was. Where some rules were not read, only at an address of a Service: kube-proxy's rule for ClusterIPs asks a
+/// set, and without that set it can have stopped any packet.
 fn by_proxy(case: &Case<'_>) -> Option<Finding> {
     let stopped = stopped(case)?;
     let of_proxy = |rule: &FirewallRule| is_no_endpoints(rule) || is_cluster_ips_check(rule);
-    let blame = stopped.blame.as_ref().filter(|blame| blame.all_read(of_proxy))?;
+    let is_known = |blame: &Blame<'_>| blame.rules.iter().any(|it| names_target(it)) || is_service_address(case);
+    let of_service = |blame: &Blame<'_>| blame.all(of_proxy) || blame.all_read(of_proxy) && is_known(blame);
+    let blame = stopped.blame.as_ref().filter(|blame| of_service(blame))?;
     let named = blame.rules.iter().find_map(|rule| service_of(rule));
     let reported = format!("kube-proxy's rule{}{}", stopped.did(case), stopped.words());
     let make = |summary, remediation| stopped.finding(case, Cause::ServiceNoEndpoints, summary, remediation);
@@ -259,6 +263,21 @@ fn is_no_local_endpoints(rule: &FirewallRule) -> bool {
 fn service_of(rule: &FirewallRule) -> Option<&str> {
     let comment = rule.comment.as_deref()?;
     comment.strip_suffix(NO_ENDPOINTS).or_else(|| comment.strip_suffix(NO_LOCAL_ENDPOINTS))
+}
+
+/// It is for one Service's address or port alone.
+fn names_target(rule: &FirewallRule) -> bool {
+    is_no_endpoints(rule) && (rule.when.dst.is_some() || rule.when.dport.is_some())
+}
+
+/// A Service is known to have the address that was dialled. In IPVS mode kube-proxy gives each of them to a link of its own.
+fn is_service_address(case: &Case<'_>) -> bool {
+    let addr = case.attempt.flow.dst.ip();
+    let links = || case.node.netns().and_then(|netns| case.node.links.get(&netns)).into_iter().flatten();
+    let table = || case.node.node_ports(ProxyMode::Ipvs).into_iter().flat_map(|table| &table.without_backend);
+    case.node.services.iter().any(|service| service.cluster_ips.contains(&addr))
+        || table().any(|at| at.ip() == addr)
+        || links().any(|link| link.name == IPVS_LINK && link.addrs.contains(&addr))
 }
 
 /// The traffic policy of what kube-proxy keeps in that chain: ClusterIPs, or what is dialled from outside.

@@ -4,8 +4,8 @@ use tracer_common::names::Hook;
 use crate::testing::{NODE, POD, SYN, SYN_ACK, Stream, firewall, rule};
 use tracer_model::event::path::{Asks, BaseChain, Onward, Path, Step};
 use tracer_model::event::{
-    Backend, Firewall, FirewallRule, Flow, IpvsOp, NodePorts, ObservationKind, Pod, Pods, Prefix, ProxyMode,
-    RuleVerdict, Service, ServicePort, Services, When,
+    Backend, Firewall, FirewallRule, Flow, IpvsOp, LinkState, Links, NodePorts, ObservationKind, Pod, Pods, Prefix,
+    ProxyMode, RuleVerdict, Service, ServicePort, Services, When,
 };
 use tracer_model::record::{Confidence, VerdictBody};
 
@@ -295,8 +295,9 @@ fn what_kube_proxy_rejects_is_never_a_firewall_s() {
         (verdict.cause.name(), verdict.confidence, verdict.summary)
     };
     let legacy = FirewallRule { backend: Backend::IptablesNft, ..rule("KUBE-SERVICES", RuleVerdict::Reject) };
-    let empty =
-        FirewallRule { comment: Some("shop/cart:http has no endpoints".into()), exact: false, ..legacy.clone() };
+    let when = When { dst: Some(Prefix { addr: [10, 96, 0, 9].into(), len: 32 }), dport: Some(80), ..When::default() };
+    let comment = Some("shop/cart:http has no endpoints".into());
+    let empty = FirewallRule { comment, when, exact: false, ..legacy.clone() };
     let filter = FirewallRule { chain: "KUBE-IPVS-FILTER".into(), ..legacy.clone() };
     let (cause, confidence, summary) = reported(vec![empty.clone(), filter.clone()], true);
     assert_eq!((cause, confidence), ("service_no_endpoints", Confidence::Likely));
@@ -305,6 +306,31 @@ fn what_kube_proxy_rejects_is_never_a_firewall_s() {
     assert_eq!(cause, "service_no_endpoints");
     assert!(summary.starts_with("no Service has port 80 at the ClusterIP 10.96.0.9"), "{summary}");
     assert_eq!(reported(vec![empty, FirewallRule { chain: "mine".into(), ..legacy }], false).0, "firewall_reject");
+}
+
+/// It asks a set of addresses that is not read, so that it fits each packet.
+#[test]
+fn kube_proxy_s_rule_for_all_cluster_ips_says_nothing_of_another_address() {
+    let reported = |addrs: &[&str], truncated| {
+        let addrs = addrs.iter().map(|it| it.parse().expect("an address")).collect();
+        let of_ipvs = LinkState { ifindex: 9, name: "kube-ipvs0".into(), addrs, ..LinkState::default() };
+        let filter = FirewallRule {
+            backend: Backend::IptablesNft,
+            exact: false,
+            ..rule("KUBE-IPVS-FILTER", RuleVerdict::Reject)
+        };
+        let rules = Firewall { rules: vec![filter], truncated, ..Firewall::empty(NODE) };
+        let mut stream = Stream::to("10.96.0.9:80");
+        stream.push(ObservationKind::Links(Links { netns: NODE, cookie: None, links: vec![of_ipvs] })).connect();
+        stream.icmp_in(NODE, 3, 3).drop(SYN, "NETFILTER_DROP", NODE);
+        stream.push(ObservationKind::Firewall(Box::new(rules))).gives_up();
+        let verdict = stream.verdicts().pop().expect("a verdict").verdict;
+        (verdict.cause.name(), verdict.confidence)
+    };
+    assert_eq!(reported(&["10.96.0.1"], true), ("firewall_reject", Confidence::Proven));
+    let of_service = reported(&["10.96.0.1", "10.96.0.9"], true);
+    assert_eq!(of_service, ("service_no_endpoints", Confidence::Likely));
+    assert_eq!(reported(&["10.96.0.1"], false).0, "service_no_endpoints", "all was read, and nothing else fits");
 }
 
 /// As a reading lists kube-proxy 1.36: the walk decides, whatever the conditions of shared chains look like.
