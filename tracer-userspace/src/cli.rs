@@ -69,7 +69,7 @@ Exit codes:
   3  this kernel or these privileges do not allow it
 
 Every flag can be given as TRACER_<FLAG>, e.g. TRACER_DURATION=5m; the command line wins.
-TRACER_LOG (e.g. debug) sets what the tracer says about itself on stderr.";
+TRACER_LOG (e.g. debug) sets what tracer logs about itself on stderr.";
 
 /// What to do.
 #[derive(Debug, Subcommand)]
@@ -167,12 +167,12 @@ pub enum Command {
         #[command(flatten)]
         filters: FilterFlags,
     },
-    /// Say what is wrong with this node's network prerequisites, and the command that fixes each finding
+    /// Report what is wrong with this node's network prerequisites, and the command that fixes each finding
     #[command(
         after_help = "Without privileges much is unknown; what cannot be read is never called ok. Changes nothing.\n\nExamples:\n  tracer doctor\n  tracer doctor --check port_overlap --check base_policy --fail-on warn\n  tracer doctor -o json | jq 'select(.status != \"ok\")'"
     )]
     Doctor(DoctorArgs),
-    /// Attach, watch for a while (5 s, --duration), and say of each hook its form, what was refused before it, and its cost
+    /// Attach for 5 s (--duration), and report each hook's program type, what the kernel refused before it, and its cost
     #[command(
         after_help = "Has the kernel count the runs of all BPF programs meanwhile (BPF_ENABLE_STATS), and detaches at the end. A hook that is missing is a warning: exit code 1 with --fail-on warn; exit code 3 if a capability is what is missing.\n\nExamples:\n  tracer hooks\n  tracer hooks --duration 1m --all-connections\n  tracer hooks -o json | jq 'select(.status != \"ok\") | .check, .fields.tried'"
     )]
@@ -180,7 +180,7 @@ pub enum Command {
     #[cfg(feature = "selftest")]
     /// Make each failure in network namespaces of its own, and show which hooks of this kernel prove it
     #[command(
-        after_help = "For after the installation, before trusting it: needs root, touches nothing outside, takes a minute or two. One row for each cause: passed and which hooks proved it, failed, or why it cannot be shown here. --cause plays only those.\n\nExamples:\n  tracer selftest\n  tracer selftest --cause connection_refused --cause loopback_down\n  tracer selftest -o json | jq -r 'select(.status == \"fail\") | .check'"
+        after_help = "For after the installation, before trusting it: needs root, touches nothing outside, takes a minute or two. One row for each cause: passed and which hooks proved it, failed, or why it cannot be shown here. --cause runs only those.\n\nExamples:\n  tracer selftest\n  tracer selftest --cause connection_refused --cause loopback_down\n  tracer selftest -o json | jq -r 'select(.status == \"fail\") | .check'"
     )]
     Selftest(SelftestArgs),
     #[cfg(feature = "selftest")]

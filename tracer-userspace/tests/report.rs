@@ -91,7 +91,7 @@ fn what_cannot_be_read_is_refused() {
     reported(&ran(&["/none/records"]), 2, &["report FILE /none/records: No such file"]);
     reported(&ran(&[&records, "/"]), 2, &["report FILE /: Is a directory"]);
     reported(&ran(&[&records, &records]), 2, &["the same file twice"]);
-    reported(&ran(&[&dir.file("empty", ""), "--output-file", &page]), 2, &["empty: no record of the tracer"]);
+    reported(&ran(&[&dir.file("empty", ""), "--output-file", &page]), 2, &["empty: no record of tracer"]);
     assert!(!fs::exists(&page).unwrap());
     reported(&ran(&[]), 2, &["<FILE>"]);
     reported(&ran(&[&records, "--until-failure"]), 2, &["--until-failure has no meaning for `tracer report`"]);
@@ -114,7 +114,7 @@ fn a_damaged_line_is_named_and_the_page_is_made_of_the_others() {
     reported(&output, 2, &["many:1: not a record", "; 4999 more like this"]);
     assert!(text(&output.stdout).contains("4990 more lines"), "the page says more");
     let none = dir.file("none", "garbage\n".repeat(1000));
-    reported(&ran(&[&none]), 2, &["no record of the tracer: ", "none:1: not a record", "; 999 more like this"]);
+    reported(&ran(&[&none]), 2, &["no record of tracer: ", "none:1: not a record", "; 999 more like this"]);
     let torn = ran(&[&dir.file("torn", format!("{good}{}", &good[..50]))]);
     reported(&torn, 0, &["torn:2: the last line is not whole"]);
 }
@@ -128,7 +128,7 @@ fn other_files_say_how_to_read_them() {
     reported(
         &output,
         2,
-        &["recording:1: a recording, which `tracer replay ", "| tracer report -` makes a page of: left out"],
+        &["recording:1: a recording, which `tracer replay ", "| tracer report -` makes a page of: skipped"],
     );
     assert!(text(&output.stdout).starts_with("<!DOCTYPE html>"));
     let compressed = ran(&[&dir.file("records.gz", [0x1f, 0x8b, 8, 0, 10])]);

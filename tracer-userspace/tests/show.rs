@@ -59,6 +59,8 @@ fn filters_and_forms_are_those_of_attach() {
     std::fs::write(&path, cart + &web).unwrap();
     let file = path.to_str().unwrap();
     assert_eq!(show(&[file, "--cause", "slow-response", "-o", "json"], "").1, web, "the line as it was");
+    let (_, otlp, _) = show(&[file, "--cause", "slow-response", "-o", "otlp"], "");
+    assert!(otlp.starts_with(r#"{"resourceLogs":["#) && otlp.lines().count() == 1, "{otlp}");
     let (_, out, _) = show(&[file, "-p", "cart"], "");
     assert!(out.contains("why cart") && !out.contains("why web"), "{out}");
 }
@@ -78,6 +80,8 @@ fn what_is_no_record_of_this_schema_is_one_line_and_exit_code_2() {
     assert!(err.contains("show stdin: line 1: a record of schema tracer/9: this tracer reads tracer/1"), "{err}");
     let (code, _, err) = show(&["/nonexistent"], "");
     assert_eq!((code, err.lines().count()), (Some(2), 1), "{err}");
+    let (code, _, err) = show(&[], "{\"format\":\"tracer-record\"}\n");
+    assert!(code == Some(2) && err.contains("a recording: `tracer replay FILE` shows its verdicts"), "{err}");
     let (code, _, err) = show(&[], "nothing\n");
     assert_eq!((code, err.lines().count()), (Some(2), 1), "{err}");
 }

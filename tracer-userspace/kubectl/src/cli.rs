@@ -44,12 +44,13 @@ pub(super) enum Command {
   kubectl tracer top node-1 node-2")]
     Top(Top),
     /// Run tracer on a node for a while, without the DaemonSet
-    #[command(after_help = "The pod has the rights of deploy/daemonset.yaml and no token. It is deleted at the end and
-after Ctrl-C; if the connection is lost, its own deadline ends it.
+    #[command(
+        after_help = "The pod has the rights of deploy/daemonset.yaml and no token. It is deleted at the end and after Ctrl-C. If the connection is lost, its own deadline ends it.
 
 Examples:
   kubectl tracer attach node-3
-  kubectl tracer attach node-3 --duration 30m --image REGISTRY/tracer:0.1.0")]
+  kubectl tracer attach node-3 --duration 30m --image REGISTRY/tracer:0.1.0"
+    )]
     Attach(Attach),
     /// Make one HTML page of the logs of all nodes, or of those named
     #[command(after_help = "Example:
@@ -94,7 +95,7 @@ pub(super) struct Access {
 #[command(next_help_heading = "Logs")]
 pub(super) struct Logs {
     /// Only the nodes of these names [default: all]
-    #[arg(value_name = "NODE")]
+    #[arg(value_name = "NODE", help_heading = "Arguments")]
     pub(super) nodes: Vec<String>,
     /// Only records of this last time, e.g. 15m
     #[arg(long, value_name = "TIME", default_value = "1h", value_parser = duration)]
@@ -137,7 +138,7 @@ pub(super) struct Why {
 pub(super) struct Top {
     #[command(flatten)]
     pub(super) logs: Logs,
-    /// Form [default: pretty]
+    /// Form of the page
     #[arg(short, long, value_enum, value_name = "pretty|json", hide_possible_values = true, default_value = "pretty")]
     pub(super) output: Form,
     #[command(flatten)]
@@ -212,6 +213,9 @@ pub(super) fn parse(args: Vec<OsString>, columns: usize) -> Parsed {
         Err(error) if matches!(error.kind(), ErrorKind::DisplayHelp | ErrorKind::DisplayVersion) => {
             Parsed::Text(error.to_string())
         }
+        Err(error) if error.kind() == ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand => {
+            Parsed::Wrong("no command is given: why, top, attach, report (see `kubectl tracer --help`)".to_owned())
+        }
         Err(error) => Parsed::Wrong(one_line(&error)),
     }
 }
@@ -237,6 +241,13 @@ mod tests {
         assert_eq!(args(&["/usr/local/bin/kubectl-tracer", "why", "a"]), Some(2));
         assert_eq!(args(&["tracer", "kubectl", "why", "a"]), Some(2));
         assert_eq!((args(&["tracer", "why", "kubectl"]), args(&["kubectl-tracer"])), (None, Some(0)));
+    }
+
+    #[test]
+    fn a_missing_command_is_named() {
+        let Parsed::Wrong(none) = parse(Vec::new(), 80) else { unreachable!("no command") };
+        assert!(none.starts_with("no command is given: why, top, "), "{none}");
+        assert!(Cli::command().get_subcommands().all(|it| none.contains(it.get_name())), "{none}");
     }
 
     #[test]

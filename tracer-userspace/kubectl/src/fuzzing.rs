@@ -6,7 +6,7 @@ use super::logs::Sink as _;
 use super::objects::Pod;
 use super::records::Lines;
 use super::top::{Answers, Causes, NodeTally, Page};
-use super::why::Seen;
+use super::why::{Effect, Seen};
 
 /// Verdicts that are kept for the screen.
 const TAIL: usize = 3;
@@ -23,7 +23,7 @@ pub fn podlog(bytes: &[u8]) {
         });
     }
     let of_pod = &seen.pods[0];
-    assert!(of_pod.kept.len() <= TAIL && (of_pod.is_known() || of_pod.answer().is_none()));
+    assert!(of_pod.kept.len() <= TAIL && (of_pod.is_known() || of_pod.failure(Effect::Unready).is_none()));
     let mut causes = Causes::default();
     causes.add("n1", tally.finish());
     let page = Page::new(causes, Answers::default(), Duration::from_secs(60)).json();

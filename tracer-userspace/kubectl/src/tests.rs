@@ -30,9 +30,9 @@ async fn ran(fake: &Fake, words: &[&str]) -> Ran {
 
 async fn ran_as(fake: &Fake, user: &str, words: &[&str]) -> Ran {
     let kubeconfig = fake.kubeconfig(user);
-    let timeout: &[&str] = if words.contains(&"--timeout") { &[] } else { &["--timeout", "500ms"] };
+    let timeout = ["--timeout", fake.patience];
     let access = ["--kubeconfig", kubeconfig.to_str().expect("a path")];
-    let args = words.iter().chain(&access).chain(timeout).map(OsString::from).collect();
+    let args = words.iter().chain(&access).chain(&timeout).map(OsString::from).collect();
     let Parsed::Command(command) = cli::parse(args, 80) else { unreachable!("{words:?}") };
     let mut out = Vec::new();
     let ended = LocalSet::new().run_until(answer(*command, &mut out)).await;
@@ -136,8 +136,59 @@ async fn a_failure_of_long_ago_is_no_reason() {
     let log = verdict(1, "n1", "2026-01-02T03:04:05.000000000Z", "cart-0", "connection_refused");
     let fake = Fake::serve(cluster(&[pod("shop", "cart-0", "n1", false)], &[("n1", log)])).await;
     let ran = ran(&fake, &["why", "pod/cart-0", "-o", "pretty"]).await;
-    assert!(ran.out.starts_with("shop/cart-0 is not ready; its last failure that tracer saw was"), "{}", ran.out);
+    assert!(ran.out.starts_with("shop/cart-0 is not ready; its last probe failure that tracer saw was"), "{}", ran.out);
     assert!(!ran.out.contains("because"), "{}", ran.out);
+}
+
+/// The verdict of a connection that is no probe's, or of a probe of this type.
+fn verdict_of(seq: u64, kind: &str) -> String {
+    let line = verdict(seq, "n1", &now(), "cart-0", "connection_refused");
+    match kind {
+        "connection" => line.replace(r#""subject":"probe""#, r#""subject":"connection""#),
+        kind => {
+            let probe = format!(r#""probe":{{"type":"{kind}","failure_threshold":3}},"subject":"#);
+            line.replace(r#""subject":"#, &probe)
+        }
+    }
+}
+
+/// The answer for a pod that is not ready, of verdicts of these kinds; the newest is the last.
+async fn answer_of(kinds: &[&str]) -> String {
+    let log: String = (1..).zip(kinds).map(|(seq, kind)| verdict_of(seq, kind)).collect();
+    let fake = Fake::serve(cluster(&[pod("shop", "cart-0", "n1", false)], &[("n1", log)])).await;
+    let out = ran(&fake, &["why", "cart-0", "-o", "pretty"]).await.out;
+    out.lines().next().unwrap_or_default().to_owned()
+}
+
+#[tokio::test]
+async fn only_a_probe_that_decides_readiness_explains_unreadiness() {
+    let because = "shop/cart-0 is not ready because nobody listens on port 1 ";
+    for kinds in
+        [&["readiness"][..], &["startup"], &["readiness", "connection"], &["startup", "liveness", "connection"]]
+    {
+        let answer = answer_of(kinds).await;
+        assert!(answer.starts_with(because), "{kinds:?}: {answer}");
+    }
+    let answer = answer_of(&[&["readiness"][..], &["connection"; 100]].concat()).await;
+    assert!(answer.starts_with(because), "many clients: {answer}");
+}
+
+#[tokio::test]
+async fn a_failed_liveness_probe_restarts_the_container() {
+    for kinds in [&["liveness"][..], &["liveness", "connection"]] {
+        let answer = answer_of(kinds).await;
+        assert!(answer.starts_with("shop/cart-0 is not ready; its liveness probe failed "), "{answer}");
+        let restart =
+            "UTC), and the kubelet restarts the container after 3 failures in a row: nobody listens on port 1 ";
+        assert!(answer.contains(restart) && !answer.contains("because"), "{answer}");
+    }
+}
+
+#[tokio::test]
+async fn a_failed_connection_is_no_failed_probe() {
+    let answer = answer_of(&["connection"]).await;
+    assert!(answer.starts_with("shop/cart-0 is not ready; tracer has no failed probe of it from "), "{answer}");
+    assert!(answer.contains("; a connection to it failed ") && !answer.contains("because"), "{answer}");
 }
 
 #[tokio::test]

@@ -16,7 +16,7 @@ use super::records::each_line;
 use super::target::{Kind, Target};
 use super::terminal;
 use seen::OfPod;
-pub(super) use seen::Seen;
+pub(super) use seen::{Effect, Seen};
 use tracer_output::sink::ndjson;
 use tracer_output::sink::pretty::Pretty;
 use tracer_terminal::error;

@@ -34,7 +34,7 @@ pub fn index(screen: Screen) -> String {
         }
     }
     text.push('\n');
-    let hint = "`tracer explain CAUSE` says what decides a cause, what looks alike and what fixes it.";
+    let hint = "`tracer explain CAUSE` explains what decides a cause, what looks alike and what fixes it.";
     screen.lines(&mut text, "", "", hint);
     text
 }
@@ -51,13 +51,18 @@ pub fn page(cause: Cause, screen: Screen) -> String {
     text
 }
 
+/// Markdown's emphasis is for the page: a terminal would show the asterisks.
+fn plain(body: &str) -> String {
+    body.replace("**", "")
+}
+
 /// Commands stand alone on their lines, ready to paste.
 fn print(text: &mut String, screen: Screen, block: &Block) {
     match block {
-        Block::Text(body) => screen.lines(text, "  ", "  ", &unbroken_commands(body)),
+        Block::Text(body) => screen.lines(text, "  ", "  ", &unbroken_commands(&plain(body))),
         Block::Item(depth, body) => {
             let indent = "  ".repeat(depth + 1);
-            screen.lines(text, &format!("{indent}- "), &format!("{indent}  "), &unbroken_commands(body));
+            screen.lines(text, &format!("{indent}- "), &format!("{indent}  "), &unbroken_commands(&plain(body)));
         }
         Block::Commands(_, lines) => lines.iter().for_each(|line| {
             let _ = writeln!(text, "      {line}");

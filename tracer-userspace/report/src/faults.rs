@@ -26,7 +26,7 @@ impl Faults {
     /// A line that cannot be read.
     pub(super) fn line(&mut self, number: usize, problem: &str) {
         self.lines_of_file += 1;
-        let text = format!("{}:{number}: {problem}: left out", self.file);
+        let text = format!("{}:{number}: {problem}: skipped", self.file);
         if self.lines_of_file <= DETAILED_LINES {
             self.reported.push(text.clone());
         }
@@ -35,8 +35,8 @@ impl Faults {
 
     /// From this line on nothing can be read.
     pub(super) fn rest(&mut self, number: usize, problem: &str) {
-        let left_out = if number > 1 { "the rest of the file is left out" } else { "left out" };
-        self.fault(format!("{}:{number}: {problem}: {left_out}", self.file));
+        let skipped = if number > 1 { "the rest of the file is skipped" } else { "skipped" };
+        self.fault(format!("{}:{number}: {problem}: {skipped}", self.file));
     }
 
     /// The file is not what it was.
@@ -60,7 +60,7 @@ impl Faults {
     pub(super) fn end(&mut self) {
         if self.lines_of_file > DETAILED_LINES {
             let more = self.lines_of_file - DETAILED_LINES;
-            self.reported.push(format!("{}: {more} more lines like these were left out", self.file));
+            self.reported.push(format!("{}: {more} more lines like these were skipped", self.file));
         }
     }
 
@@ -100,9 +100,9 @@ mod tests {
             faults.end();
         }
         assert_eq!((faults.reported.len(), faults.incomplete()), (22, true));
-        assert_eq!(faults.reported[0], "a:1: not a record: left out");
-        assert_eq!(faults.reported[21], "b: 990 more lines like these were left out");
-        let line = "a:1: not a record: left out; 1999 more like this";
+        assert_eq!(faults.reported[0], "a:1: not a record: skipped");
+        assert_eq!(faults.reported[21], "b: 990 more lines like these were skipped");
+        let line = "a:1: not a record: skipped; 1999 more like this";
         assert_eq!(faults.line_of_all().as_deref(), Some(line));
     }
 
@@ -113,6 +113,6 @@ mod tests {
         assert!(!faults.incomplete() && faults.reported.len() == 1);
         assert_eq!(faults.line_of_all().as_deref(), Some(":7: its last line is not whole"));
         faults.line(8, "not a record");
-        assert_eq!(faults.line_of_all().as_deref(), Some(":8: not a record: left out"), "a fault says more");
+        assert_eq!(faults.line_of_all().as_deref(), Some(":8: not a record: skipped"), "a fault says more");
     }
 }

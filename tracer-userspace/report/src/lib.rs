@@ -125,7 +125,7 @@ pub fn report(config: &ReportConfig) -> Result<u8, Error> {
 /// There is nothing to show, and why.
 fn no_record(command: &str, names: &[String], faults: &Faults) -> Error {
     let why = faults.line_of_all().map(|line| format!(": {line}")).unwrap_or_default();
-    Error::Usage(format!("{command} {}: no record of the tracer{why}", names.join(", ")))
+    Error::Usage(format!("{command} {}: no record of tracer{why}", names.join(", ")))
 }
 
 /// Counts every line of a file, as far as it can be read.
@@ -165,8 +165,12 @@ fn other_kind(first: &[u8]) -> Option<&'static str> {
     if first.starts_with(&[0x1f, 0x8b]) {
         return Some("compressed: `zcat FILE | tracer report -`");
     }
-    let recording = first.starts_with(br#"{"format":"tracer-record""#);
-    recording.then_some("a recording, which `tracer replay FILE -o json | tracer report -` makes a page of")
+    is_recording(first).then_some("a recording, which `tracer replay FILE -o json | tracer report -` makes a page of")
+}
+
+/// What `tracer record` made begins so.
+fn is_recording(first: &[u8]) -> bool {
+    first.starts_with(br#"{"format":"tracer-record""#)
 }
 
 #[cfg(test)]

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 
 use super::faults::Faults;
 use super::input::{self, Lines, Next};
-use super::{line, no_record};
+use super::{is_recording, line, no_record};
 use tracer_model::record::{Body, Outcome, Record, SCHEMA};
 use tracer_output::sink::output::Output;
 use tracer_output::sink::pretty::Pretty;
@@ -79,6 +79,9 @@ fn feed(
                     )));
                 }
                 (_, Ok(record)) => view.take(&record, bytes),
+                (_, Err(_)) if number == 1 && is_recording(bytes) => {
+                    return Ok(Err("a recording: `tracer replay FILE` shows its verdicts".to_owned()));
+                }
                 _ if next == Next::Torn => faults.note(number, "the last line is not whole"),
                 (_, Err(problem)) => faults.line(number, &problem),
             },
@@ -132,9 +135,11 @@ impl View {
         if !node.wants(record, &self.config) {
             return;
         }
-        if self.config.form == Form::Ndjson {
-            self.output.put(&[line, b"\n"].concat());
-            return;
+        match self.config.form {
+            // As it is in the file: fields of a newer tracer stay.
+            Form::Ndjson => return self.output.put(&[line, b"\n"].concat()),
+            Form::Otlp => return self.output.put(&self.config.form.line(record)),
+            Form::Pretty => {}
         }
         let mut text = String::new();
         if matches!(record.body, Body::Start(_)) {
@@ -156,7 +161,7 @@ impl View {
         let several = self.nodes.len() > 1;
         for (name, node) in &self.nodes {
             let text = node.end(screen);
-            if !text.is_empty() && self.config.form != Form::Ndjson {
+            if !text.is_empty() && self.config.form == Form::Pretty {
                 let head =
                     if several { format!("\n== {} ==", tracer_terminal::screen::safe(name)) } else { String::new() };
                 self.output.put(format!("{head}\n{text}").as_bytes());

@@ -85,10 +85,10 @@ fn lines_that_cannot_be_read_are_named_and_the_others_count() {
         format!("{good}\nnonsense\n{{\"a\":\n\n{{\"Timestamp\":1}}\n{other}\n{cause}\n{good}\n{{\"schema\":\"tra");
     let (page, reported) = page(text.as_bytes());
     let expected = [
-        "in:2: not a record: not JSON: left out",
-        "in:3: not a record: EOF while parsing a value (column 5): left out",
-        "in:5: not a record of schema tracer/1: left out",
-        "in:6: a record of schema tracer/9: this tracer reads tracer/1: left out",
+        "in:2: not a record: not JSON: skipped",
+        "in:3: not a record: EOF while parsing a value (column 5): skipped",
+        "in:5: not a record of schema tracer/1: skipped",
+        "in:6: a record of schema tracer/9: this tracer reads tracer/1: skipped",
         "in:7: not a record: unknown variant `no_such_cause`, expected one of",
         "in:9: the last line is not whole",
     ];

@@ -24,7 +24,7 @@ pub struct DoctorArgs {
         hide_env_values = true
     )]
     pub fail_on: FailOn,
-    /// Look at the files of a node below this folder; what only the kernel tells is then unknown
+    /// Read the files of a node below this folder; what only its kernel knows is then unknown
     #[arg(long, value_name = "DIR", env = "TRACER_ROOT", hide_env_values = true)]
     pub root: Option<PathBuf>,
     /// Where the findings go.

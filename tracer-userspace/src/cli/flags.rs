@@ -186,7 +186,7 @@ pub struct SourceFlags {
     /// Services and EndpointSlices of the whole cluster from its API, too: the node's own tables have most of it
     #[arg(long, env = "TRACER_API_SERVICES", hide_env_values = true, action = ArgAction::SetTrue, value_parser = BoolishValueParser::new())]
     pub api_services: bool,
-    /// Events of this node's kubelet in this namespace, `*` for all, where its log cannot be read; repeatable. Each node that asks costs the API server a look at every Event there
+    /// Events of this node's kubelet in this namespace, `*` for all, where its log cannot be read; repeatable. Each node that asks makes the API server scan every Event there
     #[arg(long, value_name = "NAMESPACE", env = "TRACER_API_EVENTS", hide_env_values = true, value_delimiter = ',', value_parser = super::namespace::namespace)]
     pub api_events: Vec<Namespace>,
 }

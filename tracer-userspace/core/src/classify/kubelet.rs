@@ -258,14 +258,14 @@ fn never_run(cause: Cause, probe: &KubeletProbe, k8s: &K8s) -> Remediation {
             Command::on_node("journalctl -u containerd -u crio"),
         ]);
     }
-    let image = || Remediation::from("put its program into the image, or correct the command");
+    let image = || Remediation::from("Put its program into the image, or correct the command");
     let fix = not_started_for(probe).map_or_else(image, NotStarted::remediation);
-    fix.reword(|what| format!("While the command cannot be run this probe decides nothing: {what}. {BY_HAND}"))
+    fix.reword(|what| format!("{what}. While the command cannot be run, this probe decides nothing. {BY_HAND}"))
         .run(kubectl::exec(k8s, probe.probe_type))
 }
 
 /// What the commands of [`kubectl::exec`] are.
-const BY_HAND: &str = "Run it by hand: COMMAND is what the command before it prints";
+const BY_HAND: &str = "Run the command by hand: put what `kubectl get pod` prints in place of COMMAND";
 
 fn failed(probe: &KubeletProbe, k8s: &K8s) -> Remediation {
     let by_hand = kubectl::exec(k8s, probe.probe_type);
@@ -273,7 +273,7 @@ fn failed(probe: &KubeletProbe, k8s: &K8s) -> Remediation {
         return not_started.remediation().reword(|what| format!("{what}. {BY_HAND}")).run(by_hand);
     }
     let describe = Command::in_cluster(format!("kubectl describe pod {}", kubectl::pod(k8s)));
-    Remediation::from(format!("{BY_HAND}. Its output is in the event Unhealthy of the pod. Could not be run: the container is gone, or has no such program"))
+    Remediation::from(format!("{BY_HAND}. Its output is in the event Unhealthy of the pod. If it cannot be run, the container is gone or has no such program"))
         .run(by_hand)
         .run([describe])
 }
@@ -416,7 +416,7 @@ mod tests {
             assert!(verdict.evidence[0].text.contains("errored, a result that it ignores"));
         }
         assert!(
-            errored(not_run, MISSING, false).verdict.remediation.to_string().contains("put its program into the image")
+            errored(not_run, MISSING, false).verdict.remediation.to_string().contains("Put its program into the image")
         );
     }
 

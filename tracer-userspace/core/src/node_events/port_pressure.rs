@@ -114,7 +114,11 @@ fn summary(ports: &PortsBody) -> String {
     let users: Vec<String> = ports.users.iter().take(3).map(describe).collect();
     text.push_str(&users.join("; "));
     if let (Some(waiting), Some(usable)) = (ports.time_wait, ports.usable) {
-        text.push_str(&format!("; {waiting} sockets in TIME_WAIT, {usable} ports for each destination"));
+        text.push_str(&format!(
+            "; {} in TIME_WAIT, {} for each destination",
+            counted(waiting.into(), "socket"),
+            counted(usable.into(), "port")
+        ));
     }
     if let (Some(hit @ 1..), Some(usable)) = (ports.node_ports_in_range, ports.usable) {
         text.push_str(&format!(

@@ -31,6 +31,8 @@ pub(super) struct Fake {
     /// `METHOD path?query` of each request.
     pub(super) asked: Arc<Mutex<Vec<String>>>,
     pub(super) bodies: Arc<Mutex<Vec<Value>>>,
+    /// How long a command waits for it: no test depends on the speed of a server that answers.
+    pub(super) patience: &'static str,
 }
 
 /// Answers by `METHOD path`, the query left out.
@@ -41,6 +43,7 @@ impl Fake {
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("loopback");
         let addr = listener.local_addr().expect("an address");
         let (asked, bodies) = (Arc::<Mutex<Vec<String>>>::default(), Arc::<Mutex<Vec<Value>>>::default());
+        let patience = if replies.values().any(|it| matches!(it, Reply::Silence)) { "500ms" } else { "10m" };
         let (replies, log, sent) = (Arc::new(replies), Arc::clone(&asked), Arc::clone(&bodies));
         tokio::spawn(async move {
             while let Ok((socket, _)) = listener.accept().await {
@@ -53,7 +56,7 @@ impl Fake {
                 );
             }
         });
-        Self { addr, asked, bodies }
+        Self { addr, asked, bodies, patience }
     }
 
     /// A kubeconfig for it, in namespace `shop`. `user` is YAML.

@@ -1,7 +1,6 @@
-//! Large logs and many nodes: time and memory are bounded.
+//! Large logs and many nodes: the answer is right, and what is kept and printed is bounded.
 
 use std::fmt::Write as _;
-use std::time::{Duration, Instant};
 
 use super::*;
 
@@ -17,16 +16,14 @@ fn log(node: &str, bytes: usize) -> String {
 }
 
 #[tokio::test]
-async fn a_log_of_ten_megabytes_is_read_in_two_seconds() {
+async fn of_a_log_of_ten_megabytes_the_newest_verdicts_are_kept() {
     let log = log("n1", 10 << 20);
+    let newest = log.lines().filter(|it| it.contains(r#""pod_name":"cart-0""#)).next_back().expect("a verdict");
+    let newest: Value = serde_json::from_str(newest).expect("a record");
     let fake = Fake::serve(cluster(&[pod("shop", "cart-0", "n1", false)], &[("n1", log)])).await;
-    let begun = Instant::now();
     let ran = ran(&fake, &["why", "cart-0", "-o", "pretty"]).await;
-    let took = begun.elapsed();
-    assert!(ran.out.contains("because") && ran.out.lines().count() < 200, "{}", ran.out.lines().count());
-    // Tests are not optimised, and machines are busy: the release takes a tenth.
-    assert!(took < Duration::from_secs(20), "{took:?}");
-    eprintln!("10 MB: {took:?}");
+    let answer = format!("shop/cart-0 is not ready because nobody listens on port {} ", newest["seq"]);
+    assert!(ran.out.starts_with(&answer) && ran.out.lines().count() < 200, "{answer}: {}", ran.out.lines().count());
 }
 
 #[tokio::test]
@@ -36,11 +33,8 @@ async fn two_hundred_nodes_are_counted() {
     let names: Vec<String> = (0..NODES).map(|n| format!("n{n}")).collect();
     let logs: Vec<(&str, String)> = names.iter().map(|name| (name.as_str(), text.clone())).collect();
     let fake = Fake::serve(cluster(&[], &logs)).await;
-    let begun = Instant::now();
-    let ran = ran(&fake, &["top", "-o", "json", "--timeout", "20s"]).await;
-    let took = begun.elapsed();
+    let ran = ran(&fake, &["top", "-o", "json"]).await;
     assert_eq!(ran.ended, Ok(0));
     let page: Value = serde_json::from_str(&ran.out).expect("one object");
     assert_eq!((&page["nodes"]["answered"], &page["causes"][0]["nodes"]), (&json!(NODES), &json!(NODES)));
-    eprintln!("{NODES} nodes: {took:?}");
 }

@@ -4,34 +4,58 @@ use jiff::Timestamp;
 
 use super::super::daemon::Daemon;
 use super::super::objects::{ContainerStatus, Pod};
-use super::seen::{OfPod, Seen};
+use super::seen::{Effect, Failure, OfPod, Seen};
+use tracer_model::event::KubeletResult;
 use tracer_model::plural::counted;
-use tracer_model::record::{Body, Record, VerdictBody};
+use tracer_model::record::VerdictBody;
 use tracer_output::sink::findings;
 use tracer_terminal::screen::Screen;
 
 /// A probe that goes on failing has a verdict at least once in this time: `--repeat-interval` is a minute.
 const RECENT_S: i64 = 180;
 
-/// `cart-0 is not ready because …; fix: …`
+/// `cart-0 is not ready because …; fix: …`, only of a probe that decides whether the pod is ready.
 pub(super) fn text(of_pod: &OfPod, seen: &Seen, daemon: &Daemon, now: Timestamp) -> String {
-    let name = of_pod.pod.full_name();
-    let state = state(&of_pod.pod);
-    let verdict = of_pod.answer().and_then(|record| match &record.body {
-        Body::Verdict(body) => Some((record, body)),
-        _ => None,
-    });
-    let Some((record, body)) = verdict else {
-        let waiting = waiting(&of_pod.pod).map(|why| format!(" ({why})")).unwrap_or_default();
-        return format!("{name} {state}{waiting}; tracer has no failure of it {}", window(seen, daemon));
-    };
-    let explains = !of_pod.pod.is_ready() && !of_pod.pod.is_over() && is_recent(record, body, now);
-    let reason = reason(body);
-    if explains {
-        return format!("{name} {state} because {reason}");
+    let pod = &of_pod.pod;
+    let subject = format!("{} {}", pod.full_name(), state(pod));
+    let recent = |effect| of_pod.failure(effect).filter(|it| !pod.is_over() && is_recent(it, now));
+    if let Some(failure) = recent(Effect::Unready).filter(|_| !pod.is_ready()) {
+        return format!("{subject} because {}", reason(&failure.body));
     }
-    let when = record.time.get(..19).unwrap_or(&record.time).replace('T', " ");
-    format!("{name} {state}; its last failure that tracer saw was {} ({when} UTC): {reason}", ago(&record.time, now))
+    if let Some(failure) = recent(Effect::Restart) {
+        let (when, reason) = (when(failure, now), reason(&failure.body));
+        return format!("{subject}; its liveness probe failed {when}{}: {reason}", restart(&failure.body));
+    }
+    let probes = [Effect::Unready, Effect::Restart].into_iter().filter_map(|effect| of_pod.failure(effect));
+    if let Some(failure) = probes.max_by_key(|it| it.time.parse::<Timestamp>().ok()) {
+        let (when, reason) = (when(failure, now), reason(&failure.body));
+        return format!("{subject}; its last probe failure that tracer saw was {when}: {reason}");
+    }
+    let waiting = waiting(pod).map(|why| format!(" ({why})")).unwrap_or_default();
+    let window = window(seen, daemon);
+    let Some(failure) = of_pod.failure(Effect::None) else {
+        return format!("{subject}{waiting}; tracer has no failure of it {window}");
+    };
+    let (when, reason) = (when(failure, now), reason(&failure.body));
+    format!("{subject}{waiting}; tracer has no failed probe of it {window}; a connection to it failed {when}: {reason}")
+}
+
+/// What a failed liveness probe leads to. A probe that errored counts neither way.
+fn restart(body: &VerdictBody) -> String {
+    if body.kubelet.as_ref().is_some_and(|it| it.result == KubeletResult::Error) {
+        return String::new();
+    }
+    match body.probe.as_ref().and_then(|probe| probe.failure_threshold) {
+        Some(1) => ", and the kubelet restarts the container for it".into(),
+        Some(n) => format!(", and the kubelet restarts the container after {n} failures in a row"),
+        None => ", and the kubelet restarts the container if it goes on".into(),
+    }
+}
+
+/// `12 s ago (2026-01-02 03:04:05 UTC)`
+fn when(failure: &Failure, now: Timestamp) -> String {
+    let time = failure.time.get(..19).unwrap_or(&failure.time).replace('T', " ");
+    format!("{} ({time} UTC)", ago(&failure.time, now))
 }
 
 /// `nobody listens on … (connection_refused, proven); fix: …`
@@ -47,9 +71,9 @@ fn fix(body: &VerdictBody) -> Option<String> {
 }
 
 /// The probe fails now, and not only some time ago: else what failed then may be no reason any more.
-fn is_recent(record: &Record, body: &VerdictBody, now: Timestamp) -> bool {
-    let period = body.probe.as_ref().and_then(|probe| probe.period_s).map_or(0, i64::from);
-    let age = record.time.parse::<Timestamp>().map(|time| now.as_second() - time.as_second());
+fn is_recent(failure: &Failure, now: Timestamp) -> bool {
+    let period = failure.body.probe.as_ref().and_then(|probe| probe.period_s).map_or(0, i64::from);
+    let age = failure.time.parse::<Timestamp>().map(|time| now.as_second() - time.as_second());
     age.is_ok_and(|age| age <= RECENT_S.max(3 * period))
 }
 

@@ -6,10 +6,11 @@ use jiff::Timestamp;
 
 use super::super::objects::Pod;
 use super::super::records::Reading;
+use tracer_model::event::ProbeType;
 use tracer_model::plural::counted;
-use tracer_model::record::{Body, Cause, FindingBody, K8s, Outcome, Record, StartBody, Status};
+use tracer_model::record::{Body, Cause, FindingBody, K8s, Outcome, Record, StartBody, Status, Subject, VerdictBody};
 
-/// Verdicts that stand and can be the answer. One is revised within its attempt's last seconds.
+/// Failures that stand and can be the answer, of each effect. One is revised within its attempt's last seconds.
 const STANDING: usize = 32;
 /// Checks of a node that are kept.
 const CHECKS: usize = 256;
@@ -27,13 +28,41 @@ pub(crate) struct Seen {
     tail: usize,
 }
 
+/// What a failure does to its pod.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Effect {
+    /// The pod is not ready: a readiness or startup probe, or one of a type that is not known.
+    Unready,
+    /// The kubelet restarts the container: a liveness probe.
+    Restart,
+    /// None: a connection that is no probe's.
+    None,
+}
+
+impl Effect {
+    fn of(body: &VerdictBody) -> Self {
+        match (body.subject, body.probe.as_ref().and_then(|probe| probe.probe_type)) {
+            (Subject::Connection, _) => Self::None,
+            (Subject::Probe, Some(ProbeType::Liveness)) => Self::Restart,
+            (Subject::Probe, Some(ProbeType::Readiness | ProbeType::Startup) | None) => Self::Unready,
+        }
+    }
+}
+
+/// A verdict on an attempt that failed.
+pub(crate) struct Failure {
+    seq: u64,
+    pub(crate) time: String,
+    pub(crate) body: Box<VerdictBody>,
+}
+
 /// What it says of one pod.
 pub(crate) struct OfPod {
     pub(crate) pod: Pod,
     /// The newest verdicts, in order.
     pub(crate) kept: VecDeque<Record>,
-    /// Failures that no revision took back, the newest last.
-    standing: VecDeque<Record>,
+    /// Failures that no revision took back, the newest last. By effect, so that clients cannot displace the probes.
+    standing: BTreeMap<Effect, VecDeque<Failure>>,
     /// Verdicts in all, by cause.
     causes: BTreeMap<Cause, u64>,
     first_time: String,
@@ -44,7 +73,7 @@ impl Seen {
         let of = |pod| OfPod {
             pod,
             kept: VecDeque::new(),
-            standing: VecDeque::new(),
+            standing: BTreeMap::new(),
             causes: BTreeMap::new(),
             first_time: String::new(),
         };
@@ -111,21 +140,22 @@ impl OfPod {
             record.time.clone_into(&mut self.first_time);
         }
         *self.causes.entry(body.verdict.cause).or_default() += 1;
-        self.standing.retain(|it| Some(it.seq) != body.revises);
+        self.standing.values_mut().for_each(|of| of.retain(|it| Some(it.seq) != body.revises));
         if body.verdict.outcome == Outcome::Failure {
-            push(&mut self.standing, record.clone(), STANDING);
+            let failure = Failure { seq: record.seq, time: record.time.clone(), body: body.clone() };
+            push(self.standing.entry(Effect::of(body)).or_default(), failure, STANDING);
         }
         push(&mut self.kept, record, tail);
         Ok(())
     }
 
-    /// The verdict that answers: the newest failure, and of several at the end one that names a cause.
-    pub(crate) fn answer(&self) -> Option<&Record> {
-        let last = self.standing.back()?;
-        let is_named =
-            |record: &&Record| matches!(&record.body, Body::Verdict(it) if it.verdict.cause != Cause::Unexplained);
-        let is_near = |record: &&Record| seconds_between(&record.time, &last.time).is_some_and(|s| s < 60);
-        self.standing.iter().rev().take_while(is_near).find(is_named).or(Some(last))
+    /// The newest failure of this effect, and of several at the end one that names a cause.
+    pub(crate) fn failure(&self, effect: Effect) -> Option<&Failure> {
+        let standing = self.standing.get(&effect)?;
+        let last = standing.back()?;
+        let is_named = |it: &&Failure| it.body.verdict.cause != Cause::Unexplained;
+        let is_near = |it: &&Failure| seconds_between(&it.time, &last.time).is_some_and(|s| s < 60);
+        standing.iter().rev().take_while(is_near).find(is_named).or(Some(last))
     }
 
     /// The log has a verdict on it.
@@ -147,10 +177,10 @@ impl OfPod {
     }
 }
 
-fn push(records: &mut VecDeque<Record>, record: Record, most: usize) {
-    records.push_back(record);
-    while records.len() > most {
-        records.pop_front();
+fn push<T>(queue: &mut VecDeque<T>, item: T, most: usize) {
+    queue.push_back(item);
+    while queue.len() > most {
+        queue.pop_front();
     }
 }
 

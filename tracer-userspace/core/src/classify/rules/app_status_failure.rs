@@ -13,7 +13,7 @@ use tracer_common::names::Hook;
 use tracer_model::event::{Answer, AnswerKind, ProbeOutput};
 use tracer_model::record::Confidence;
 
-pub(in super::super) const HANDLER: &str = "The way from the kubelet to the pod is fine, which is all that is known of the network: see what the health handler checks (it may depend on what the pod itself cannot reach), and the application's log at that moment";
+pub(in super::super) const HANDLER: &str = "The network from the kubelet to the pod works. Find what the health handler checks: it may depend on what the pod itself cannot reach. Read the application's log of that moment";
 const PROTOCOL: &str = "The probe asks in HTTP and the port speaks something else: correct the probe's port or scheme, or use tcpSocket or grpc";
 const PROTOCOL_TLS: &str = "The probe asks in HTTPS and the port speaks something else: set its scheme to HTTP if the port speaks plain HTTP, correct the port, or use tcpSocket or grpc";
 

@@ -100,7 +100,7 @@ const fn setting(drop: &PacketDrop) -> &'static str {
 
 /// The kernel drops the default routes that it took from router advertisements when forwarding goes on
 /// (`rt6_purge_dflt_routers`), and takes no more of them unless `accept_ra` is 2.
-const KEEP_THE_ROUTE: &str = " Forwarding takes away an IPv6 default route by router advertisements: if the first command shows one and accept_ra of its link is 1, set net.ipv6.conf.LINK.accept_ra to 2 first.";
+const KEEP_THE_ROUTE: &str = " Forwarding takes away an IPv6 default route by router advertisements. If the first command shows one and accept_ra of its link is 1, set net.ipv6.conf.LINK.accept_ra to 2 first.";
 
 fn forward(case: &Case<'_>, drop: &PacketDrop) -> Remediation {
     let (name, version) = (setting(drop), if drop.flow.dst.is_ipv4() { "ipv4" } else { "ipv6" });

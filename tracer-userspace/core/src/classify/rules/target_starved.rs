@@ -8,7 +8,7 @@ use super::super::serving::{connection, name, readings};
 use super::{Case, Cause, Finding};
 use tracer_model::event::{Pressure, ServerTasks, Serving};
 use tracer_model::plural::counted;
-use tracer_model::record::{Confidence, Evidence};
+use tracer_model::record::{Command, Confidence, Evidence, Remediation};
 
 /// Between the first and the last reading there is this much at least.
 const SHORTEST_NS: u64 = 200_000_000;
@@ -45,7 +45,7 @@ fn starved(case: &Case<'_>, fits: fn(bool, bool) -> bool) -> Option<Finding> {
     let summary = format!("{}: {lies}{words}{}", case.attempt.flow.dst, stall.on_node());
     let end = of_state(ended, case.attempt.last.as_ref()?);
     let evidence = std::iter::once(stall.evidence(seen)).chain(unread.then_some(end)).collect();
-    let found = Finding::failure(Cause::TargetStarved, evidence, summary, stall.resource.fix().to_owned());
+    let found = Finding::failure(Cause::TargetStarved, evidence, summary, stall.resource.fix());
     Some(found.with_confidence(Confidence::Likely))
 }
 
@@ -215,17 +215,21 @@ impl Resource {
         }
     }
 
-    const fn fix(self) -> &'static str {
+    fn fix(self) -> Remediation {
+        let pods = || Command::in_cluster("kubectl top pod -A");
         match self {
-            Self::Cpu => {
-                "see what takes the processors: cpu.stat of the container's cgroup (nr_throttled: its own limit is too low), kubectl top node and pods (its neighbours). Raise the CPU limit or the request of the container, or move the neighbour. A longer timeoutSeconds only hides it"
-            }
-            Self::Io => {
-                "see what the disk does (iostat -x 1), what its tasks wait for (cat /proc/PID/task/*/wchan), and whether a network file system hangs (mount, nfsstat -c). Move the log or the volume off that disk, or raise its limits"
-            }
-            Self::Memory => {
-                "raise the memory limit of the container or let it use less: memory.current against memory.max and memory.high in its cgroup. Of the node: free -m, and who uses it (kubectl top pods)"
-            }
+            Self::Cpu => Remediation::from(
+                "Find what takes the processors: the container itself, if nr_throttled in cpu.stat of its cgroup grows, or its neighbours. Raise its CPU limit or request, or move a neighbour. A longer timeoutSeconds only hides it",
+            )
+            .run([Command::in_cluster("kubectl top node"), pods()]),
+            Self::Io => Remediation::from(
+                "Find what uses the disk, what the tasks wait for, and whether a network file system hangs. Move the log or the volume off that disk, or raise its limits",
+            )
+            .run(["iostat -x 1", "cat /proc/PID/task/*/wchan", "nfsstat -c"].map(Command::on_node)),
+            Self::Memory => Remediation::from(
+                "Raise the memory limit of the container, or let it use less: compare memory.current with memory.max and memory.high in its cgroup. If the node itself lacks memory, find who uses it",
+            )
+            .run([Command::on_node("free -m"), pods()]),
         }
     }
 
