@@ -116,7 +116,7 @@ fn summary(ports: &PortsBody) -> String {
     if let (Some(waiting), Some(usable)) = (ports.time_wait, ports.usable) {
         text.push_str(&format!(
             "; {} in TIME_WAIT, {} for each destination",
-            counted(waiting.into(), "socket"),
+            counted(waiting, "socket"),
             counted(usable.into(), "port")
         ));
     }

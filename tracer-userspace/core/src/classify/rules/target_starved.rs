@@ -159,9 +159,8 @@ impl<'a> Threads<'a> {
         let (first, last) = (readings.first()?, readings.last()?);
         // A thread that ended takes its time with it.
         let same = total(first, |it| Some(it.count.into())) == total(last, |it| Some(it.count.into()));
-        let since = |get: fn(&ServerTasks) -> Option<u64>| {
-            total(last, get)?.checked_sub(total(first, get)?).filter(|_| same)
-        };
+        let since =
+            |get: fn(&ServerTasks) -> Option<u64>| total(last, get)?.checked_sub(total(first, get)?).filter(|_| same);
         let (ran, waited) = (since(|it| it.ran_ns), since(|it| it.waited_ns));
         Some(Self { readings, ran, waited })
     }
