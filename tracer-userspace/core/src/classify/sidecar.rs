@@ -130,7 +130,7 @@ mod tests {
             verdict
                 .remediation
                 .to_string()
-                .contains("it did not). If it did: The way from the kubelet to the pod is fine")
+                .contains("it did not). If it did: The network from the kubelet to the pod works")
         );
         let own = answered(Stream::new().http_readiness_at("/app-healthz"), 500);
         assert_eq!(own.confidence, Confidence::Proven);

@@ -18,7 +18,7 @@ fn log(node: &str, bytes: usize) -> String {
 #[tokio::test]
 async fn of_a_log_of_ten_megabytes_the_newest_verdicts_are_kept() {
     let log = log("n1", 10 << 20);
-    let newest = log.lines().filter(|it| it.contains(r#""pod_name":"cart-0""#)).next_back().expect("a verdict");
+    let newest = log.lines().rfind(|it| it.contains(r#""pod_name":"cart-0""#)).expect("a verdict");
     let newest: Value = serde_json::from_str(newest).expect("a record");
     let fake = Fake::serve(cluster(&[pod("shop", "cart-0", "n1", false)], &[("n1", log)])).await;
     let ran = ran(&fake, &["why", "cart-0", "-o", "pretty"]).await;
