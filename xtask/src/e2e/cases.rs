@@ -110,13 +110,12 @@ const REFUSED: &[&str] = &["connection_refused", "not_listening_yet"];
 pub(super) const CASES: &[Case] = &[
     Case::new("http-refused", "idle", REFUSED),
     Case::new("http-status", "httpd", &["app_status_failure"]),
-    // An attempt that began before tracer did is known by its end only.
-    Case::new("http-hang", "httpd", &["slow_response"]).beside(&["unexplained"]),
+    Case::new("http-hang", "httpd", &["slow_response"]),
     // Their server listens again for each attempt.
     Case::new("http-close", "close", &["closed_without_answer"]).beside(REFUSED),
     Case::new("http-garbage", "garbage", &["app_status_failure"]).beside(REFUSED),
     Case::new("tcp-refused", "idle", REFUSED),
-    Case::new("tcp-drop", "httpd", &["firewall_drop"]).path(Path::Rule("drop")).beside(&["unexplained"]),
+    Case::new("tcp-drop", "httpd", &["firewall_drop"]).path(Path::Rule("drop")),
     Case::new("tcp-reject", "httpd", &["firewall_reject"]).path(Path::Rule("reject")),
     Case::new("tcp-reset", "httpd", &["firewall_reject"]).path(Path::Rule("reject with tcp reset")),
     Case::new("tcp-no-route", "httpd", &["route_unreachable"]).path(Path::Route("unreachable")),
