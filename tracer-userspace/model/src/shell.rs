@@ -24,6 +24,12 @@ pub fn chain(name: &str) -> &str {
     plain(name, "CHAIN")
 }
 
+/// The folder of a cgroup. Who may make cgroups of its own in a container names them.
+pub fn cgroup(folder: &str) -> &str {
+    let is_plain = |part: &str| part.is_empty() || plain(part, "") == part;
+    if folder.starts_with('/') && folder.split('/').all(is_plain) { folder } else { "CGROUP" }
+}
+
 /// A table's name.
 pub fn table(name: &str) -> &str {
     plain(name, "TABLE")
@@ -37,6 +43,15 @@ pub fn link_setting(name: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn only_a_plain_folder_of_a_cgroup_is_pasted() {
+        let systemd = "/sys/fs/cgroup/kubepods.slice/kubepods-pod7d1c_0f52.slice/cri-containerd-9a.scope";
+        assert_eq!(cgroup(systemd), systemd);
+        for name in ["/sys/fs/cgroup/pod/$(reboot)", "/sys/fs/cgroup/a b", "/sys/fs/cgroup/-x", "relative"] {
+            assert_eq!(cgroup(name), "CGROUP", "{name}");
+        }
+    }
 
     #[test]
     fn a_link_s_name_is_no_command() {

@@ -10,6 +10,7 @@ use super::{Case, Cause, Finding, in_handshake};
 use tracer_model::event::{ListenQueue, ServerProcess, Serving};
 use tracer_model::plural::counted;
 use tracer_model::record::{Confidence, Evidence};
+use tracer_model::shell;
 
 /// The rule.
 pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
@@ -107,7 +108,7 @@ impl Halt<'_> {
         let pids = processes.iter().map(|it| it.pid.to_string()).collect::<Vec<_>>().join(" ");
         match self {
             Self::Frozen(file) => {
-                let folder = file.rsplit_once('/').map_or(file, |(folder, _)| folder);
+                let folder = shell::cgroup(file.rsplit_once('/').map_or(file, |(folder, _)| folder));
                 let thaw = if file.ends_with("freezer.state") {
                     format!("echo THAWED > {folder}/freezer.state")
                 } else {
