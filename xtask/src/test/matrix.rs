@@ -33,7 +33,7 @@ pub(super) fn text(runs: &[Run]) -> String {
 }
 
 /// Columns as wide as their widest cell.
-pub(super) fn aligned(table: &[Vec<String>]) -> String {
+fn aligned(table: &[Vec<String>]) -> String {
     let width = |column: usize| table.iter().filter_map(|row| row.get(column)).map(String::len).max().unwrap_or(0);
     let mut text = String::new();
     for row in table {
