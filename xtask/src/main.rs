@@ -1,25 +1,4 @@
-//! The project's own commands: `cargo xtask setup|dist|image|release|test|demo|e2e|bench|check|vm|bless|fixtures`.
-//!
-//! ```text
-//! setup      installs what building and testing need
-//! build      the eBPF object, the binaries
-//! dist       the static binary of the image, for one processor
-//! image      the image, for all of them
-//! release    archives, packages, chart and lists, beside the image
-//! vm         one command under another kernel: `kernels` fetches, `virtme` boots, `guest` is the script inside
-//! test       unit tests, scenarios on this kernel and in VMs, one matrix
-//! demo       the failures and their verdicts, on this machine
-//! e2e        the same beside a real kubelet, in a cluster that is given
-//! bench      what the tracer costs (tests/benches/cost): a measurement, not a test
-//! check      what CI refuses: format, lints, licences, drift, host names, faults in deploy/
-//! deploy     what deploy/ renders to, for `check` and `bless`
-//! bless      the generated files
-//! fixtures   recordings of each story
-//! tracer     what the tracer of the tests prints
-//! sh         processes and progress lines
-//! subject    a tracer and its records, for `e2e`
-//! packages   programs out of Debian's and PyPI's packages, for `check` and tests
-//! ```
+//! The project's own commands, a module each: `cargo xtask --help`.
 
 mod bench;
 mod bless;
@@ -35,7 +14,6 @@ mod packages;
 mod release;
 mod setup;
 mod sh;
-mod subject;
 mod test;
 mod tracer;
 mod vm;
