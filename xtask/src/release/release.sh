@@ -37,7 +37,7 @@ for architecture in amd64 arm64; do
     cargo generate-rpm --package tracer-userspace --target "$target" --output "$OUT/"
 
     llvm-objcopy --output-target=binary --only-section=.tracer.ebpf "$stage/tracer" "$parts/tracer-ebpf.o"
-    cp "$parts/tracer-ebpf.o" "$OUT/tracer-$VERSION-ebpf-$architecture.o"
+    install -m 644 "$parts/tracer-ebpf.o" "$OUT/tracer-$VERSION-ebpf-$architecture.o"
     llvm-objdump --disassemble --no-show-raw-insn "$parts/tracer-ebpf.o" | sed '/file format/d' |
         gzip -9n > "$OUT/tracer-$VERSION-ebpf-$architecture.txt.gz"
 done
@@ -49,7 +49,7 @@ sorted_tar --directory="$parts/chart" tracer | gzip -9n > "$OUT/tracer-chart-$VE
 helm lint --quiet "$OUT/tracer-chart-$VERSION.tgz"
 
 digest() { sha256sum < "$OUT/tracer-$VERSION-linux-$1.tar.gz" | cut -d ' ' -f 1; }
-sed "s,REPOSITORY,$REPOSITORY,; s,VERSION,$VERSION,; s,SHA256-amd64,$(digest amd64),; s,SHA256-arm64,$(digest arm64)," \
+sed "s,REPOSITORY,$REPOSITORY,; s,VERSION,$VERSION,g; s,SHA256-amd64,$(digest amd64),; s,SHA256-arm64,$(digest arm64)," \
     deploy/krew/tracer.yaml > "$OUT/krew.yaml"
 
 cd "$OUT"
