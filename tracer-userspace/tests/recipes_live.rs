@@ -68,11 +68,14 @@ fn rsyslog_stores_each_verdict_over_a_rotation() {
     let lines: Vec<String> = records.iter().map(|record| format!("{record}\n")).collect();
     let (old, new) = lines.split_at(lines.len() / 2);
     fs::write(&input, format!("{}{{\"type\":\"start\"}}\n{CUT}\n", old.concat())).unwrap();
-    let _daemon = root.spawn("exec rsyslogd -n -iNONE -f /tmp/rsyslog.conf");
+    let mut daemon = root.spawn("exec rsyslogd -n -iNONE -f /tmp/rsyslog.conf");
     soon("the first half", || stored(&verdicts, old.len()));
     fs::rename(&input, rotated).unwrap();
     fs::write(&input, new.concat()).unwrap();
     let stored = soon("the second half", || stored(&verdicts, records.len()));
+    let rest = fs::read_to_string(unparsed).unwrap();
+    drop(root);
+    daemon.wait().unwrap();
 
     assert_eq!(stored.len(), records.len());
     for (record, stored) in records.iter().map(|record| parsed(record)).zip(stored) {
@@ -80,7 +83,7 @@ fn rsyslog_stores_each_verdict_over_a_rotation() {
             assert_eq!(stored.get(field), record.pointer(pointer), "{field} of {record}");
         }
     }
-    assert_eq!(fs::read_to_string(unparsed).unwrap().trim(), CUT);
+    assert_eq!(rest.trim(), CUT);
 }
 
 /// The verdicts of a file, once it has so many.
