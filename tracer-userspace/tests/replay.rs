@@ -117,6 +117,7 @@ fn wherever_a_recording_is_cut_it_is_reported() {
         file: Some(dir.0.join("out")),
         filter: Filter::default(),
         attempts: true,
+        verbose: false,
         until_failure: false,
         rotation: None,
     };

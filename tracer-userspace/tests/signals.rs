@@ -52,6 +52,7 @@ fn config(file: PathBuf) -> LiveConfig {
             file: Some(file),
             filter: Filter::default(),
             attempts: false,
+            verbose: false,
             until_failure: false,
             rotation: None,
         },

@@ -27,9 +27,9 @@ use crate::sink::output::Output;
 use crate::sink::pretty::Pretty;
 use crate::sink::printed::Printed;
 use tracer_model::decision::Decision;
-use tracer_model::event::Start;
+use tracer_model::event::{Pod, Start};
 use tracer_model::record::{AttemptBody, Body, LossBody, Outcome, Record, SCHEMA, StopBody, Subject, Timing};
-use tracer_terminal::error::Error;
+use tracer_terminal::error::{self, Error};
 use tracer_terminal::screen::Screen;
 use tracer_terminal::status_line::Counts;
 
@@ -82,7 +82,7 @@ impl Sink {
             printed: Printed::default(),
             totals: StopBody::default(),
             failed: 0,
-            pretty: Pretty::new(config.filter != Filter::default()),
+            pretty: Pretty::new(config.filter.clone(), config.verbose),
             failure_printed: false,
             kept: None,
             last_time_boot_ns: 0,
@@ -150,10 +150,16 @@ impl Sink {
         if let Some(cluster) = &self.cluster {
             cluster.take(&decision, self.filter.passes(&decision.body));
         }
+        self.pretty.meet(&decision.body);
         if self.wants(&decision) && !self.is_satisfied() {
             self.report_dropped(decision.time_boot_ns);
             self.print(decision, now_boot_ns);
         }
+    }
+
+    /// Pods that are known now, for what is said if the filters match none.
+    pub fn meet_pods(&mut self, pods: &[Pod]) {
+        self.pretty.meet_pods(pods);
     }
 
     /// `--until-failure` is met.
@@ -177,6 +183,11 @@ impl Sink {
         let totals = StopBody { verdicts, events, lost_events, reason: reason.to_owned(), ..self.totals.clone() };
         self.print(Decision { time_boot_ns, attempt: None, body: Body::Stop(totals) }, None);
         self.output.finish();
+        // People read it in the summary.
+        let hidden = self.pretty.shown(0, self.failed).filter(|_| self.form != Form::Pretty);
+        if let Some(hidden) = hidden.filter(|_| self.printed.counts().next().is_none()) {
+            error::warn(&hidden);
+        }
         self.is_delivered = self.otlp.as_mut().is_none_or(OtlpSink::finish);
         // After the records: who ends the process may not wait as long.
         if let Some(cluster) = &mut self.cluster {
@@ -184,7 +195,7 @@ impl Sink {
         }
     }
 
-    /// What was seen and reported it far; what was lost is counted elsewhere.
+    /// What was seen and reported so far; what was lost is counted elsewhere.
     #[must_use]
     pub fn counts(&self) -> Counts {
         let verdicts = self.printed.counts().map(|(_, n)| n).sum();

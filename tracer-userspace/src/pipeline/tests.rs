@@ -85,6 +85,7 @@ fn config(scratch: &Scratch) -> LiveConfig {
             file: Some(scratch.path("out")),
             filter: Filter::default(),
             attempts: false,
+            verbose: false,
             until_failure: false,
             rotation: None,
         },

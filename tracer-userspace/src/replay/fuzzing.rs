@@ -27,6 +27,7 @@ fn verdicts(bytes: &[u8], form: Form) -> Vec<Record> {
         file: Some(PathBuf::from("/dev/null")),
         filter: Filter::default(),
         attempts: true,
+        verbose: false,
         until_failure: false,
         rotation: None,
     };

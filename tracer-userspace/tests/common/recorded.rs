@@ -46,6 +46,7 @@ impl Recording {
             file: Some(out.clone()),
             filter: Filter::default(),
             attempts: form == Form::Ndjson,
+            verbose: false,
             until_failure: false,
             rotation: None,
         };

@@ -90,6 +90,7 @@ fn to(file: &Path) -> SinkConfig {
         file: Some(file.to_owned()),
         filter: Filter::default(),
         attempts: false,
+        verbose: false,
         until_failure: false,
         rotation: None,
     }

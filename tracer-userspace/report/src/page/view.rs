@@ -63,6 +63,8 @@ pub(super) struct View {
     pub(super) losses: Losses,
     pub(super) findings: BTreeMap<(String, String), FindingBody>,
     pub(super) runs: Ends<Run>,
+    /// Why the filter let no failure through.
+    pub(super) hidden: Option<String>,
     /// What is true of the numbers and not to be seen in them.
     pub(super) notes: Vec<String>,
 }
@@ -70,7 +72,9 @@ pub(super) struct View {
 impl View {
     pub(super) fn new(mut tally: Tally, faults: &[String]) -> Self {
         let scale = tally.scale;
-        let notes = notes(&tally, faults);
+        let mut notes = notes(&tally, faults);
+        let hidden = tally.nothing_shown();
+        notes.extend(tally.shown().filter(|_| hidden.is_none()));
         let nodes = tally.nodes().into_iter().map(str::to_owned).collect();
         let attempts = tally.attempts();
         let pods: Vec<_> = tally.pods.into_pods().collect();
@@ -100,6 +104,7 @@ impl View {
             losses: tally.losses,
             findings: tally.findings,
             runs: tally.runs,
+            hidden,
             notes,
         }
     }
@@ -204,8 +209,6 @@ fn notes(tally: &Tally, faults: &[String]) -> Vec<String> {
         notes.push(format!("checks of the node fail (tracer doctor): {}; see below", names.join(", ")));
     }
     let mut say = |reported: bool, note: &dyn Fn() -> String| notes.extend(reported.then(note));
-    let filtered = || format!("left out by the filter: {} verdicts and attempts", words::number(tally.filtered));
-    say(tally.is_filtered(), &filtered);
     say(tally.revised > 0, &|| {
         format!("replaced by a later one, and not counted: {}", words::count(tally.revised, "verdict"))
     });
