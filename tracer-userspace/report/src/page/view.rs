@@ -210,14 +210,14 @@ fn notes(tally: &Tally, faults: &[String]) -> Vec<String> {
     }
     let mut say = |reported: bool, note: &dyn Fn() -> String| notes.extend(reported.then(note));
     say(tally.revised > 0, &|| {
-        format!("replaced by a later one, and not counted: {}", words::count(tally.revised, "verdict"))
+        format!("not counted, because a later verdict replaces them: {}", words::count(tally.revised, "verdict"))
     });
-    let twice = "counted beside the one that it replaces, which was too far back to be found";
+    let twice = "counted beside earlier verdicts that they replace, which were too far back to be found";
     say(tally.unmatched > 0, &|| format!("{twice}: {}", words::count(tally.unmatched, "verdict")));
     say(tally.pods.too_many, &|| "more than 2,048 pods: those that came later are one row, `all other pods`".into());
-    let left_out = [("finding", tally.findings_left_out), ("account of ports", tally.events.ports_left_out)];
+    let left_out = [("finding", tally.findings_left_out), ("port account", tally.events.ports_left_out)];
     for (what, n) in left_out {
-        say(n > 0, &|| format!("of too many nodes, and left out: {} × {what}", words::number(n)));
+        say(n > 0, &|| format!("{} left out: there are too many nodes", words::count(n, what)));
     }
     say(tally.pods.full, &|| "there was no room to keep every verdict that would be shown as an example".into());
     notes
