@@ -3,7 +3,6 @@ use std::time::Duration;
 
 use super::*;
 use tracer_model::event::{ConnId, ListFile, ListTrouble, Loss, Pods, Retransmit, TcpState};
-use tracer_output::sink::filter::Filter;
 use tracer_output::sink::{Form, SinkConfig};
 use tracer_testing::{Scratch, soon};
 
@@ -78,16 +77,7 @@ fn attached(batches: Vec<Vec<Observation>>, lost: u64) -> (Attached<Memory>, mps
 
 fn config(scratch: &Scratch) -> LiveConfig {
     LiveConfig {
-        output: SinkConfig {
-            form: Form::Ndjson,
-            colour: false,
-            columns: None,
-            file: Some(scratch.path("out")),
-            filter: Filter::default(),
-            attempts: false,
-            until_failure: false,
-            rotation: None,
-        },
+        output: SinkConfig::new(Form::Ndjson, Some(scratch.path("out"))),
         daemon: false,
         serve: None,
         record: Some(scratch.path("recording")),

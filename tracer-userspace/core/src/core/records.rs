@@ -92,6 +92,7 @@ pub(super) fn verdict_record(
         kubelet,
         timing: None,
         revises: None,
+        repeated: None,
     };
     Decision { time_boot_ns: decided_at, attempt: Some(conn), body: Body::Verdict(Box::new(body)) }
 }
@@ -136,6 +137,7 @@ pub(super) fn unattached(finding: Finding, named: Unattached, kubelet: Option<Ku
         kubelet,
         timing: None,
         revises: None,
+        repeated: None,
     };
     Decision { time_boot_ns, attempt: None, body: Body::Verdict(Box::new(body)) }
 }

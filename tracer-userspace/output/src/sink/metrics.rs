@@ -172,7 +172,7 @@ impl Metrics {
     fn count_verdict(&mut self, decision: &Decision, verdict: &VerdictBody, now_boot_ns: Option<u64>) {
         let cause = verdict.verdict.cause;
         let before = self.reported.get(decision.attempt);
-        self.reported.put(decision.attempt, 0, cause);
+        self.reported.put(decision.attempt, 0, cause, 1);
         if before.is_some_and(|(_, reported)| reported == cause) {
             return;
         }
