@@ -56,7 +56,7 @@ impl Engine {
                     prober_pids: self.at_start.prober_pids.clone(),
                     pods: self.at_start.pods,
                 });
-                self.sink.emit(Decision { time_boot_ns: observation.time_boot_ns, attempt: None, body }, None);
+                self.sink.emit(Decision::new(observation.time_boot_ns, None, body), None);
             }
             ObservationKind::Loss(loss) => self.lost_events = self.lost_events.saturating_add(loss.count),
             kind => self.events += u64::from(kind.is_kernel_event()),

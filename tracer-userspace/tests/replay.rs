@@ -255,7 +255,8 @@ fn refused_again_and_again(times: u64) -> String {
     let is_of_connection = |line: &&&str| line.contains("\"conn\":");
     let begin = lines.iter().position(|line| line.contains("\"conn\":")).unwrap();
     let first: serde_json::Value = serde_json::from_str(lines[begin]).unwrap();
-    let attempt = lines[begin..].iter().filter(is_of_connection).filter(|line| line.contains(first["conn"].as_str().unwrap()));
+    let attempt =
+        lines[begin..].iter().filter(is_of_connection).filter(|line| line.contains(first["conn"].as_str().unwrap()));
     let attempt: Vec<serde_json::Value> = attempt.map(|line| serde_json::from_str(line).unwrap()).collect();
     let mut recording: Vec<String> = lines[..begin].iter().map(|line| (*line).to_owned()).collect();
     let mut last = 0;
@@ -263,13 +264,15 @@ fn refused_again_and_again(times: u64) -> String {
         for mut observation in attempt.clone() {
             last = observation["time_boot_ns"].as_u64().unwrap() + n * 10_000_000_000;
             observation["time_boot_ns"] = last.into();
-            observation["conn"] = (first["conn"].as_str().unwrap().parse::<u64>().unwrap() + n * 10_000_000_000).to_string().into();
+            observation["conn"] =
+                (first["conn"].as_str().unwrap().parse::<u64>().unwrap() + n * 10_000_000_000).to_string().into();
             recording.push(observation.to_string());
         }
         last += 100_000_000;
         recording.push(serde_json::json!({"fact": "tick", "time_boot_ns": last}).to_string());
     }
-    recording.push(serde_json::json!({"end": true, "observations": recording.len() - 1, "time_boot_ns": last}).to_string());
+    recording
+        .push(serde_json::json!({"end": true, "observations": recording.len() - 1, "time_boot_ns": last}).to_string());
     recording.join("\n") + "\n"
 }
 
@@ -291,7 +294,10 @@ fn a_probe_that_keeps_failing_is_a_record_for_each_interval_and_counted_whole() 
     assert_eq!(counts(&["--repeat-interval", "25s"]).0, [0, 0, 0, 0, 0, 0, 2, 3, 3, 3, 3]);
     let shown = ran(&["show", &dir.file("records", &printed)]);
     let shown = text(&shown.stdout);
-    assert!(shown.contains(", again: as #1, 6 times since ") && shown.contains("\n20  connection_refused  20 proven  "), "{shown}");
+    assert!(
+        shown.contains(", again: as #1, 6 times since ") && shown.contains("\n20  connection_refused  20 proven  "),
+        "{shown}"
+    );
     let report = ran(&["report", &dir.file("records", &printed)]);
     assert!(text(&report.stdout).contains("20 failed attempts"), "{}", text(&report.stdout));
 }

@@ -171,7 +171,7 @@ impl Sink {
         if self.is_satisfied() {
             return;
         }
-        if let (Body::Verdict(_), Some(attempt)) = (&decision.body, decision.attempt) {
+        if let Some(attempt) = decision.attempt.filter(|_| decision.replaces.is_some()) {
             self.repeats.revise(attempt).into_iter().for_each(|group| self.print_group(group));
         }
         if self.wants(&decision) {
@@ -223,7 +223,7 @@ impl Sink {
         self.repeats.release_all().into_iter().for_each(|group| self.print_group(group));
         let verdicts: BTreeMap<_, _> = self.printed.counts().map(|(cause, n)| (cause.name().to_owned(), n)).collect();
         let totals = StopBody { verdicts, events, lost_events, reason: reason.to_owned(), ..self.totals.clone() };
-        self.print(Decision { time_boot_ns, attempt: None, body: Body::Stop(totals) }, None);
+        self.print(Decision::new(time_boot_ns, None, Body::Stop(totals)), None);
         self.output.finish();
         self.is_delivered = self.otlp.as_mut().is_none_or(OtlpSink::finish);
         // After the records: who ends the process may not wait as long.
@@ -278,7 +278,7 @@ impl Sink {
     fn emit_loss(&mut self, place: &str, count: u64, now: u64) {
         if count > 0 {
             let loss = LossBody { where_: place.into(), count, from_boot_ns: self.last_time_boot_ns, to_boot_ns: now };
-            self.print(Decision { time_boot_ns: now, attempt: None, body: Body::Loss(loss) }, None);
+            self.print(Decision::new(now, None, Body::Loss(loss)), None);
         }
     }
 

@@ -19,7 +19,12 @@ fn verdicts(bytes: &[u8], form: Form) -> Vec<Record> {
     let Ok((mut reader, header)) = Reader::over(Box::new(Cursor::new(bytes.to_vec())), "fuzz".to_owned()) else {
         return Vec::new();
     };
-    let config = SinkConfig { colour: true, columns: Some(80), attempts: true, ..SinkConfig::new(form, Some(PathBuf::from("/dev/null"))) };
+    let config = SinkConfig {
+        colour: true,
+        columns: Some(80),
+        attempts: true,
+        ..SinkConfig::new(form, Some(PathBuf::from("/dev/null")))
+    };
     let Ok(mut sink) = Sink::open(&config, false) else { return Vec::new() };
     sink.keep_verdicts();
     let mut engine = Engine::new(sink, header.at_start, None);

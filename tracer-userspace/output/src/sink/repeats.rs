@@ -192,7 +192,7 @@ mod tests {
     /// The verdict on an attempt of the probe that goes on failing.
     fn failure(attempt: u64, second: u64) -> Decision {
         let body = verdict(Cause::ConnectionRefused);
-        Decision { time_boot_ns: second * S, attempt: Some(ConnId(attempt)), body }
+        Decision::new(second * S, Some(ConnId(attempt)), body)
     }
 
     fn edited(attempt: u64, second: u64, edit: impl FnOnce(&mut VerdictBody)) -> Decision {

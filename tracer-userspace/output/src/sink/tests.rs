@@ -1,10 +1,12 @@
+use std::iter;
 use std::path::Path;
 use std::time::Duration;
 
 use super::*;
 use tracer_model::event::{Ancestor, ConnId, Handler, ProbeType};
 use tracer_model::record::{
-    AttemptBody, Cause, Confidence, Culprit, Endpoint, Evidence, K8s, Phases, Probe, Process, Subject, Verdict, VerdictBody,
+    AttemptBody, Cause, Confidence, Culprit, Endpoint, Evidence, K8s, Phases, Probe, Process, Subject, Verdict,
+    VerdictBody,
 };
 use tracer_testing::Scratch;
 
@@ -119,7 +121,7 @@ fn printed(edit: impl FnOnce(&mut SinkConfig), decisions: Vec<Decision>) -> Vec<
 }
 
 fn decided(attempt: u64, body: Body) -> Decision {
-    Decision { time_boot_ns: 1_000_000_000, attempt: Some(ConnId(attempt)), body }
+    Decision::new(1_000_000_000, Some(ConnId(attempt)), body)
 }
 
 #[test]
@@ -170,7 +172,9 @@ fn probes_that_are_open_at_the_end_are_reported_without_being_asked_for() {
 
 #[test]
 fn a_revision_of_a_printed_verdict_passes_the_filter() {
-    let decisions = vec![decided(1, verdict(Cause::Unexplained)), decided(1, verdict(Cause::LoopbackDown))];
+    let replaces = Some(Cause::Unexplained);
+    let revision = Decision { replaces, ..decided(1, verdict(Cause::LoopbackDown)) };
+    let decisions = vec![decided(1, verdict(Cause::Unexplained)), revision];
     let records = printed(|c| c.filter.causes = vec![Cause::Unexplained], decisions);
     assert_eq!(records[1]["revises"], 0);
     assert_eq!(records[2]["verdicts"], serde_json::json!({"loopback_down": 1}));
@@ -238,14 +242,12 @@ fn failing(until: u64, replaced: &[(u64, Cause)], edit: impl FnOnce(&mut SinkCon
     let (metrics, registry) = Metrics::new(false);
     sink.count_into(metrics);
     for n in 0..until / 10 {
-        let mut decided = |body| {
-            sink.advance(second(n * 10));
-            let decision = Decision { time_boot_ns: second(n * 10), attempt: Some(ConnId(n)), body };
+        sink.advance(second(n * 10));
+        let decided = |cause| Decision::new(second(n * 10), Some(ConnId(n)), verdict(cause));
+        let revisions = replaced.iter().filter(|(attempt, _)| *attempt == n).map(|(_, cause)| *cause);
+        let revisions = revisions.map(|cause| Decision { replaces: Some(Cause::ConnectionRefused), ..decided(cause) });
+        for decision in iter::once(decided(Cause::ConnectionRefused)).chain(revisions) {
             sink.emit(decision, Some(second(n * 10) + 1_000_000));
-        };
-        decided(verdict(Cause::ConnectionRefused));
-        for (_, cause) in replaced.iter().filter(|(attempt, _)| *attempt == n) {
-            decided(verdict(*cause));
         }
     }
     sink.stop(second(until), "signal", 0, 0);
@@ -290,7 +292,8 @@ fn a_revision_revises_what_was_printed_or_nothing() {
     let revised = |attempts: &[u64]| {
         let replaced: Vec<_> = attempts.iter().map(|n| (*n, Cause::NotListeningYet)).collect();
         let records = failing(110, &replaced, |_| ());
-        let sum: u64 = records.last().unwrap()["verdicts"].as_object().unwrap().values().filter_map(|n| n.as_u64()).sum();
+        let sum: u64 =
+            records.last().unwrap()["verdicts"].as_object().unwrap().values().filter_map(|n| n.as_u64()).sum();
         assert_eq!(sum, 11, "one verdict for each attempt");
         brief(&records).split_off(6)
     };
