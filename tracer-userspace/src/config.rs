@@ -165,6 +165,7 @@ fn records(flags: &RecordFlags) -> Result<SinkConfig, Error> {
         rotation: rotation(&flags.rotation, output.file.is_some())?,
         filter: filter(&flags.filters)?,
         until_failure: flags.until_failure,
+        repeat_interval: flags.repeat_interval,
         ..output
     })
 }
@@ -175,17 +176,11 @@ fn output(flags: &OutputFlags) -> SinkConfig {
     let terminal = file.is_none() && std::io::stdout().is_terminal();
     let form = if terminal { Form::Pretty } else { Form::Ndjson };
     SinkConfig {
-        form: flags.output.unwrap_or(form),
-        // NO_COLOR, CLICOLOR, CLICOLOR_FORCE, TERM: as for other programs.
         columns: columns_variable(),
+        // --color, else NO_COLOR, CLICOLOR, CLICOLOR_FORCE, TERM: as for other programs.
         colour: (file.is_none() || flags.color == clap::ColorChoice::Always)
             && AutoStream::choice(&std::io::stdout()) != ColorChoice::Never,
-        rotation: None,
-        file,
-        filter: Filter::default(),
-        attempts: false,
-        verbose: false,
-        until_failure: false,
+        ..SinkConfig::new(flags.output.unwrap_or(form), file)
     }
 }
 

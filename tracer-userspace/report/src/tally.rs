@@ -15,7 +15,7 @@ pub(crate) use self::pods::{Example, Lane, Pod, Pods};
 pub(crate) use self::scale::Scale;
 use self::standing::Standing;
 use super::line::{Fields, Line};
-use tracer_model::record::{Body, Confidence, FindingBody, Outcome, Record, StartBody, StopBody};
+use tracer_model::record::{Body, Confidence, FindingBody, Outcome, Record, Repeated, StartBody, StopBody};
 use tracer_output::sink::filter::{Filter, Met};
 
 /// Nodes, and checks of nodes, that are distinguished.
@@ -144,16 +144,23 @@ impl Tally {
         let Some(answer) = &fields.verdict else { return };
         let was_counted = fields.revises.is_some_and(|seq| self.revise(&fields.node_name, seq));
         let is_first = fields.revises.is_none();
+        let count = Repeated::count_of(fields.repeated.as_ref());
         self.met.attempt(&self.filter, fields.k8s.as_ref(), Some(answer.cause()));
         if !self.filter.fits(fields.k8s.as_ref(), Some(answer.cause())) {
-            self.filtered += u64::from(!answer.group().noise && (is_first || was_counted));
+            self.filtered += if !answer.group().noise && (is_first || was_counted) { count } else { 0 };
             return;
         }
         if !is_first && !was_counted {
             self.filtered = self.filtered.saturating_sub(1);
         }
         self.scale.see(us);
-        let reported = CountedVerdict { us, group: answer.group(), confidence: answer.confidence, line: bytes };
+        let reported = CountedVerdict {
+            us,
+            count,
+            group: answer.group(),
+            confidence: answer.confidence,
+            line: bytes,
+        };
         let counted = self.pods.count(fields.pod(), &reported, &self.scale);
         self.standing(&fields.node_name).put(fields.seq, counted);
     }
