@@ -154,13 +154,7 @@ impl Tally {
             self.filtered = self.filtered.saturating_sub(1);
         }
         self.scale.see(us);
-        let reported = CountedVerdict {
-            us,
-            count,
-            group: answer.group(),
-            confidence: answer.confidence,
-            line: bytes,
-        };
+        let reported = CountedVerdict { us, count, group: answer.group(), confidence: answer.confidence, line: bytes };
         let counted = self.pods.count(fields.pod(), &reported, &self.scale);
         self.standing(&fields.node_name).put(fields.seq, counted);
     }
