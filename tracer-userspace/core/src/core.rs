@@ -223,7 +223,7 @@ impl Core {
         let Some((finding, also)) = self.classified(conn, when) else { return };
         let refreshed = |b: &Decided| pending && !self.verdicts.is_finished(conn) && refreshes(b, &finding);
         let repeats = |b: Decided| !changes(b, &finding, &also) && !refreshed(&b);
-        if before.is_some_and(repeats) || self.holds(conn, &finding, when) {
+        if before.is_some_and(repeats) || self.holds(conn, &finding, when) || self.stands(conn, &finding) {
             return;
         }
         self.remember(conn, &finding, before.is_some() && !pending);

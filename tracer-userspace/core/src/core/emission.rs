@@ -2,6 +2,7 @@
 //! A later verdict is emitted only if it says something else than the last one.
 
 use std::collections::BTreeMap;
+use std::net::SocketAddr;
 
 use super::Core;
 use super::loopbacks::is_first_try;
@@ -11,7 +12,7 @@ use crate::classify::finding::Finding;
 use tracer_attempts::correlate::attempt::Attempt;
 use tracer_attempts::enrich;
 use tracer_model::decision::Decision;
-use tracer_model::event::{ConnId, PodRef};
+use tracer_model::event::{ConnId, Netns, PodRef};
 use tracer_model::recent::Recent;
 use tracer_model::record::{Body, Cause, Confidence, Culprit, K8s, Outcome, Subject, VerdictBody};
 
@@ -19,6 +20,8 @@ use tracer_model::record::{Body, Cause, Confidence, Culprit, K8s, Outcome, Subje
 const MAX_PENDING: usize = 1024;
 /// Emitted verdicts remembered.
 const MAX_EMITTED: usize = 8192;
+/// Targets of which what stands is remembered.
+const MAX_STANDING: usize = 4096;
 /// Who dials `localhost` dials its other address at once when the first one refuses: a busy prober takes this long.
 const OTHER_ADDRESS_NS: u64 = 100_000_000;
 /// Attempts that were forgotten are looked for so often.
@@ -65,6 +68,8 @@ pub(super) struct Emission {
     pending: BTreeMap<ConnId, Decision>,
     /// With the time of each.
     emitted: Recent<ConnId, (u64, Answer), MAX_EMITTED>,
+    /// By target, and as whom sees it: what holds for each attempt until somebody changes it.
+    standing: Recent<(Option<Netns>, SocketAddr), String, MAX_STANDING>,
     next_sweep: u64,
 }
 
@@ -162,6 +167,17 @@ impl Core {
     pub(super) fn release_all(&mut self, out: &mut Vec<Decision>) {
         let conns: Vec<ConnId> = self.emission.pending.keys().copied().collect();
         conns.into_iter().for_each(|conn| self.emit_pending(conn, out));
+    }
+
+    /// It was emitted of an attempt before, and holds for each until the pod is changed.
+    pub(super) fn stands(&mut self, conn: ConnId, finding: &Finding) -> bool {
+        let Some(attempt) = self.correlator.get(conn).filter(|_| finding.cause == Cause::ProbeProvesNothing) else {
+            return false;
+        };
+        let (target, standing) = ((attempt.netns, attempt.flow.dst), &mut self.emission.standing);
+        let stands = standing.get(&target) == Some(&finding.summary);
+        standing.insert(target, finding.summary.clone());
+        stands
     }
 
     /// Until when this attempt may succeed; `None`: it has failed.
