@@ -302,6 +302,7 @@ mod tests {
             kubelet: None,
             timing: None,
             revises,
+            repeated: None,
         };
         Record {
             schema: SCHEMA.to_owned(),
