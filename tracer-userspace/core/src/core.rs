@@ -73,7 +73,7 @@ pub struct Core {
     grpc_retries: GrpcRetries,
     /// How much room probes and starts have.
     budgets: Budgets,
-    /// What was reported the node.
+    /// What was reported about the node.
     node_news: NodeNews,
     /// What the kubelet reported lately.
     words: KubeletMessages,
