@@ -75,7 +75,7 @@ pub struct Core {
     grpc_retries: GrpcRetries,
     /// How much room probes and starts have.
     budgets: Budgets,
-    /// What was reported the node.
+    /// What was reported about the node.
     node_news: NodeNews,
     /// Noise that was emitted, and goes on.
     known_noise: KnownNoise,
