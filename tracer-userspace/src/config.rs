@@ -82,7 +82,7 @@ pub enum Plan {
     Health {
         /// Not only alive.
         ready: bool,
-        /// Whom to ask.
+        /// The socket to ask on.
         socket: PathBuf,
     },
     /// `explain`.
@@ -107,7 +107,7 @@ pub fn plan(cli: Cli) -> Result<Plan, Error> {
         Command::Doctor(args) => doctor::plan(args).map(|doctor| Plan::Doctor(Box::new(doctor))),
         Command::Hooks(args) => hooks::plan(args).map(|hooks| Plan::Hooks(Box::new(hooks))),
         Command::Show { files, output: flags, details, filters } => {
-            // What people asked to see is shown for people, whoever reads it.
+            // `show` is for people, also where its output goes into a pipe.
             let form = flags.output.unwrap_or(Form::Pretty);
             let output = SinkConfig { form, filter: filter(&filters)?, ..detailed(output(&flags), &details) };
             Ok(Plan::Show(Box::new(ShowConfig { files, output })))

@@ -108,7 +108,7 @@ fn load(config: &LiveConfig) -> Result<Loaded, Error> {
 
 /// The kubelet's log, as it is reported.
 struct FollowedLog {
-    /// Absent if it cannot be followed, and no kubelet is known whose it is.
+    /// Absent if it cannot be followed, and no kubelet is known.
     source: Option<String>,
     /// It has no outcomes or cannot be followed, and nothing else that was asked for has them.
     problem: Option<String>,
