@@ -15,12 +15,12 @@ use tracer_terminal::error::chain;
 /// The check.
 pub(super) const CHECK: Check = Check {
     name: "tracer_hooks",
-    why: "what the kernel has no hook for cannot be proven: `tracer attach` and each verdict say what is missing",
+    why: "without a hook some causes cannot be proven: `tracer attach` and each verdict name what is missing",
     run: |view| vec![check(view)],
 };
 
 fn draft() -> Draft {
-    CHECK.expects("BTF, and a program type of each hook that this kernel can attach")
+    CHECK.expects("BTF, and for each hook a program type that this kernel can attach")
 }
 
 fn check(view: &View) -> Finding {
