@@ -4,7 +4,7 @@ use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::about::{About, who};
-use super::tally::Tally;
+use super::tally::TextCounts;
 use super::verdict::{fix_rows, style_of};
 use tracer_model::plural::counted;
 use tracer_model::record::{Cause, Confidence, Outcome, Record, Remediation, Severity, StopBody, VerdictBody};
@@ -33,9 +33,9 @@ struct Group {
     confidences: BTreeMap<Confidence, u64>,
     first: String,
     last: String,
-    hit: Tally,
-    culprits: Tally,
-    fixes: Tally<Remediation>,
+    hit: TextCounts,
+    culprits: TextCounts,
+    fixes: TextCounts<Remediation>,
     missing_hooks: BTreeSet<String>,
     lost_events: u64,
 }
@@ -122,6 +122,7 @@ impl Group {
         self.lost_events = self.lost_events.saturating_add(verdict.lost_events);
     }
 
+    /// Its lines; of what only misleads, one.
     fn block(&self, out: &mut String, cause: Cause, digits: usize, screen: Screen) {
         let style = self.style();
         let head = format!(
@@ -131,6 +132,10 @@ impl Group {
             self.sureness(),
             span(&self.first, &self.last)
         );
+        if self.noise {
+            // Nobody has to act: one line is enough.
+            return screen.head(out, &format!("{head}  no failure; details: tracer explain {}", cause.name()));
+        }
         screen.head(out, &head);
         screen.row(out, "hit", &self.hit.list(NAMED));
         for (n, (culprit, _)) in self.culprits.top(NAMED).0.into_iter().enumerate() {
