@@ -62,6 +62,7 @@ fn config(file: PathBuf) -> LiveConfig {
         probers: vec!["kubelet".into()],
         all_connections: true,
         no_syscall_hooks: false,
+        prober_hooks: false,
         ring_bytes: None,
         pods: None,
         services: None,

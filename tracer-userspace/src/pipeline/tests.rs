@@ -93,6 +93,7 @@ fn config(scratch: &Scratch) -> LiveConfig {
         record: Some(scratch.path("recording")),
         duration: Some(Duration::from_secs(1)),
         no_syscall_hooks: false,
+        prober_hooks: false,
         probers: vec!["kubelet".into()],
         all_connections: false,
         ring_bytes: None,
