@@ -4,6 +4,7 @@ mod budgets;
 mod emission;
 mod failures;
 mod grpc_retries;
+mod known_noise;
 mod kubelet_messages;
 mod loopbacks;
 mod losses;
@@ -21,9 +22,10 @@ mod verdicts;
 mod waiting;
 
 use self::budgets::Budgets;
-use self::emission::{Emission, refreshes};
+use self::emission::refreshes;
 use self::failures::{Failures, next};
 use self::grpc_retries::GrpcRetries;
+use self::known_noise::KnownNoise;
 use self::kubelet_messages::KubeletMessages;
 use self::node_news::NodeNews;
 use self::queries::{PATIENCE_NS, Queries, waits_for_answer, wanted};
@@ -63,18 +65,20 @@ pub struct Core {
     waiting: Waiting,
     /// What is asked of the node.
     queries: Queries,
-    /// What was decided.
+    /// The verdicts that stand.
     verdicts: Verdicts,
-    /// Which verdicts are emitted.
-    emission: Emission,
+    /// When verdicts on forgotten attempts are looked for again.
+    next_sweep: u64,
     /// Failures and refusals in a row.
     failures: Failures,
     /// Attempts of gRPC probes that may dial again.
     grpc_retries: GrpcRetries,
     /// How much room probes and starts have.
     budgets: Budgets,
-    /// What was reported the node.
+    /// What was reported about the node.
     node_news: NodeNews,
+    /// Noise that was emitted, and goes on.
+    known_noise: KnownNoise,
     /// What the kubelet reported lately.
     words: KubeletMessages,
     /// Failures that it logged and that fit no attempt yet.
@@ -216,14 +220,14 @@ impl Core {
 
     /// Asks the rules about an attempt, and says what is new.
     fn decide(&mut self, conn: ConnId, when: When, out: &mut Vec<Decision>) {
-        let (before, pending) = (self.verdicts.of(conn), self.emission.is_pending(conn));
+        let (before, pending) = (self.verdicts.of(conn), self.verdicts.is_pending(conn));
         if before.is_some_and(|b| b.revised) && !self.is_open_again(conn) {
             return;
         }
         let Some((finding, also)) = self.classified(conn, when) else { return };
         let refreshed = |b: &Decided| pending && !self.verdicts.is_finished(conn) && refreshes(b, &finding);
         let repeats = |b: Decided| !changes(b, &finding, &also) && !refreshed(&b);
-        if before.is_some_and(repeats) || self.holds(conn, &finding, when) {
+        if before.is_some_and(repeats) || self.holds(conn, &finding, when) || self.is_known_noise(conn, &finding) {
             return;
         }
         self.remember(conn, &finding, before.is_some() && !pending);

@@ -6,7 +6,7 @@
 //! tally      what is kept of them: counts, a few records
 //! page       the page: static HTML and SVG, without scripts
 //! target     where it goes
-//! show       or not a page: the records one by one, as `attach` prints them (`tracer show`)
+//! show       no page: the records one by one, as `attach` prints them (`tracer show`)
 //! ```
 //!
 //! Its memory does not grow with the input: time is in columns that become wider, pods beyond a bound are one, and of
@@ -115,7 +115,11 @@ pub fn report(config: &ReportConfig) -> Result<u8, Error> {
     if tally.records == 0 {
         return Err(no_record("report", &names, &faults));
     }
+    let hidden = tally.nothing_shown();
     target.write(&page::html(tally, &faults.reported, &names))?;
+    if let Some(line) = hidden {
+        error::warn(&line);
+    }
     if let Some(line) = faults.line_of_all() {
         error::warn(&line);
     }

@@ -27,11 +27,13 @@ const STYLE: &str = include_str!("page/style.css");
 pub(super) fn html(tally: Tally, faults: &[String], names: &[String]) -> String {
     let mut view = View::new(tally, faults);
     let timeline = timeline::section(&mut view);
+    let details = causes::details(&view);
     let body = html! {
         (header(&view))
         main {
-            (causes::section(&view))
+            (causes::table(&view, &details))
             (timeline)
+            (causes::section(&view, &details))
             (lists::cases(&view))
             (lists::findings(&view))
             (lists::events(&view))
@@ -97,6 +99,7 @@ fn headline(view: &View) -> String {
     let passed = if view.passed > 0 { format!(" {} passed.", number(view.passed)) } else { String::new() };
     let misleading = format!("{} did not fail and left a misleading trace", number(view.misleading));
     match (view.failures, view.misleading) {
+        (0, _) if view.hidden.is_some() => format!("{}.", view.hidden.as_deref().unwrap_or_default()),
         (0, 0) => format!("No attempt failed.{passed}"),
         (0, _) => format!("No attempt failed; {misleading}."),
         (failures, _) => {

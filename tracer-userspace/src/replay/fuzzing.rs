@@ -2,12 +2,12 @@
 
 use std::io::Cursor;
 use std::path::PathBuf;
+use std::time::Duration;
 
 use super::reader::Reader;
 use super::{Ending, feed, finish};
 use crate::engine::Engine;
 use tracer_model::record::Record;
-use tracer_output::sink::filter::Filter;
 use tracer_output::sink::{Form, Sink, SinkConfig, ndjson};
 
 /// A recording. Its verdicts do not depend on how they are printed, nor on the run.
@@ -21,14 +21,11 @@ fn verdicts(bytes: &[u8], form: Form) -> Vec<Record> {
         return Vec::new();
     };
     let config = SinkConfig {
-        form,
         colour: true,
         columns: Some(80),
-        file: Some(PathBuf::from("/dev/null")),
-        filter: Filter::default(),
         attempts: true,
-        until_failure: false,
-        rotation: None,
+        repeat_interval: Duration::from_mins(1),
+        ..SinkConfig::new(form, Some(PathBuf::from("/dev/null")))
     };
     let Ok(mut sink) = Sink::open(&config, false) else { return Vec::new() };
     sink.keep_verdicts();

@@ -49,7 +49,7 @@ enum Setting {
 #[derive(Debug, thiserror::Error)]
 #[expect(missing_docs, reason = "the messages say it")]
 pub enum KubeletLoggingError {
-    #[error("process {pid} is no kubelet of its own: its command line does not tell how the kubelet in it logs")]
+    #[error("process {pid} is no kubelet of its own: its command line does not show how the kubelet in it logs")]
     Embedded { pid: u32 },
     #[error("the command line of the kubelet (pid {pid}) cannot be read, or has no flag")]
     Bare { pid: u32 },
@@ -150,7 +150,7 @@ impl KubeletLogging {
         }
     }
 
-    /// Why its log does not tell how probes ended, in words that follow its name.
+    /// Why its log does not say how probes ended, in words that follow its name.
     #[must_use]
     pub fn lack(&self) -> Option<String> {
         let Self { verbosity, format, .. } = self;
@@ -246,7 +246,7 @@ mod tests {
     const NO_VERBOSITY: &str = "apiVersion: kubelet.config.k8s.io/v1beta1\nkind: KubeletConfiguration\nlogging:\n  flushFrequency: 0\n  options:\n    json:\n      infoBufferSize: \"0\"\n  verbosity: 0\n";
 
     #[test]
-    fn kubeadm_s_kubelet_writes_no_outcomes() {
+    fn kubeadms_kubelet_writes_no_outcomes() {
         let logging = reported(KUBEADM, &[(CONFIG, NO_VERBOSITY)]).unwrap();
         assert_eq!((logging.verbosity, logging.format.as_str()), (0, "text"));
         assert!(logging.lack().unwrap().contains("verbosity 0"), "{logging:?}");

@@ -199,7 +199,7 @@ fn remediation(case: &Case<'_>) -> Remediation {
         all => format!("NodePorts {} are in use", merged(all.iter().map(|port| (*port, *port)))),
     };
     Remediation::from(format!(
-        "Reserve the NodePorts, and write the same to /etc/sysctl.d; what was reserved stays so. {known}, as far as is known here. {first}-{last} is the range of an API server without --service-node-port-range: if yours has one, reserve that"
+        "Reserve the NodePorts, and write the same setting to /etc/sysctl.d. The command keeps what was reserved before. {known} on this node. {first}-{last} is the default range: if your API server has --service-node-port-range, reserve that range"
     ))
     .run([run_in(case, case.attempt.netns, set)])
 }
@@ -357,7 +357,7 @@ mod tests {
 
     /// Where no function can be hooked the source port is not known yet, and a backend is a pod of this node like any.
     #[test]
-    fn a_backend_s_rst_before_the_port_is_known_is_kept() {
+    fn a_backends_rst_before_the_port_is_known_is_kept() {
         let backend: std::net::SocketAddr = "10.88.0.9:80".parse().expect("an address");
         let mut stream = Stream::new();
         stream.missing(Hook::IpvsNatXmit).missing(Hook::IpvsLeave).http_readiness().pod_without_specs("10.88.0.9");
@@ -392,7 +392,7 @@ mod tests {
     fn what_is_reserved_stays_so() {
         let words = fix(Some(&[(8080, 8080), (31000, 33000)]));
         assert!(words.ends_with(": sysctl -w net.ipv4.ip_local_reserved_ports=8080,30000-33000,40000"), "{words}");
-        assert!(words.contains("NodePort 40000 is in use, as far as is known here. 30000-32767 is"), "{words}");
+        assert!(words.contains("NodePort 40000 is in use on this node. 30000-32767 is"), "{words}");
         let none = fix(Some(&[]));
         assert!(none.ends_with(": sysctl -w net.ipv4.ip_local_reserved_ports=30000-32767,40000"), "{none}");
     }
