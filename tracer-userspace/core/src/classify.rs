@@ -22,6 +22,7 @@ mod other_connects;
 pub mod owner;
 mod phrases;
 mod rules;
+pub mod sandbox;
 mod serving;
 mod shared_address;
 mod sidecar;

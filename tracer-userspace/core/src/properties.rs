@@ -81,11 +81,11 @@ const CASES: &[PropertyCase] = &[
 ];
 
 fn healthy(s: &mut Stream) {
-    s.connect().established().state(TcpState::Established, TcpState::FinWait1, 0, (100, 101, 200));
+    s.connect().established().closes((100, 101, 200));
 }
 
 fn touched(s: &mut Stream) {
-    s.connect().established().state(TcpState::Established, TcpState::FinWait1, 0, (0, 1, 0));
+    s.connect().established().closes((0, 1, 0));
 }
 
 fn reset_by_application(s: &mut Stream) {
@@ -98,7 +98,7 @@ fn reset_by_application(s: &mut Stream) {
 }
 
 fn slow(s: &mut Stream) {
-    s.connect().established().wait_ms(1000).state(TcpState::Established, TcpState::FinWait1, 0, (100, 101, 0));
+    s.connect().established().wait_ms(1000).closes((100, 101, 0));
 }
 
 /// A mix of stories: which, and when each begins.
@@ -163,7 +163,7 @@ proptest! {
             TROUBLE[trouble](&mut stream);
             stream.wait_ms(after_ms).retransmit(TcpState::SynSent);
             if gets_through {
-                stream.established().state(TcpState::Established, TcpState::FinWait1, 0, (100, 101, 200));
+                stream.established().closes((100, 101, 200));
             } else {
                 stream.gives_up();
             }

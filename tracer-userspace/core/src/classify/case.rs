@@ -95,7 +95,7 @@ pub(super) const fn icmp_hook(dst: SocketAddr) -> &'static [Hook] {
 
 /// The state of the target as it was read while this attempt waited.
 pub(super) fn inspected<'a>(case: &Case<'a>) -> Option<(u64, &'a Inspection)> {
-    let (time, seen) = case.node.inspection(case.attempt.netns?, case.attempt.flow.dst)?;
+    let (time, seen) = case.node.targets.inspection(case.attempt.netns?, case.attempt.flow.dst)?;
     case.attempt.was_there(time).then_some((time, seen))
 }
 

@@ -69,6 +69,12 @@ impl Finding {
         }
     }
 
+    /// The same, likely.
+    #[must_use]
+    pub fn likely(cause: Cause, evidence: Vec<Evidence>, summary: String, remediation: impl Into<Remediation>) -> Self {
+        Self { confidence: Confidence::Likely, ..Self::failure(cause, evidence, summary, remediation) }
+    }
+
     /// The same with another confidence.
     #[must_use]
     pub fn with_confidence(mut self, confidence: Confidence) -> Self {
@@ -111,7 +117,7 @@ impl Finding {
     #[must_use]
     pub fn unless_a_listener_was_lost(mut self, case: &Case<'_>, from: u64, to: u64) -> Self {
         let lost = |places: &[&str]| {
-            Loss::total(case.node.losses_between(from, to).filter(|loss| places.contains(&loss.where_.as_str())))
+            Loss::total(case.node.losses.between(from, to).filter(|loss| places.contains(&loss.where_.as_str())))
         };
         let (ring, some, all) =
             (lost(&["ring"]), lost(&["program", Loss::LISTEN]), lost(&["ring", "program", Loss::LISTEN]));

@@ -84,6 +84,16 @@ pub struct Redirected {
     pub status: u16,
 }
 
+/// What was seen of one kind, and when.
+macro_rules! seen {
+    ($attempt:ident, $kind:ident) => {
+        $attempt.observations.iter().filter_map(|it| match &it.kind {
+            ObservationKind::$kind(seen) => Some((it.time_boot_ns, seen)),
+            _ => None,
+        })
+    };
+}
+
 impl Attempt {
     /// An attempt that begins now.
     #[must_use]
@@ -316,43 +326,28 @@ impl Attempt {
 
     /// Packets of it that were dropped.
     pub fn drops(&self) -> impl Iterator<Item = (u64, &PacketDrop)> {
-        self.observations.iter().filter_map(|o| match &o.kind {
-            ObservationKind::Drop(d) => Some((o.time_boot_ns, d)),
-            _ => None,
-        })
+        seen!(self, Drop)
     }
 
     /// RSTs that a stack of this node sent for it.
     pub fn resets_sent(&self) -> impl Iterator<Item = (u64, &ResetSent)> {
-        self.observations.iter().filter_map(|o| match &o.kind {
-            ObservationKind::ResetSent(r) => Some((o.time_boot_ns, r)),
-            _ => None,
-        })
+        seen!(self, ResetSent)
     }
 
     /// The RST that its socket received.
     #[must_use]
     pub fn reset_received(&self) -> Option<(u64, &ResetReceived)> {
-        self.observations.iter().find_map(|o| match &o.kind {
-            ObservationKind::ResetReceived(r) => Some((o.time_boot_ns, r)),
-            _ => None,
-        })
+        seen!(self, ResetReceived).next()
     }
 
     /// ICMP errors that this node sent about its packets.
     pub fn icmp(&self) -> impl Iterator<Item = (u64, &Icmp)> {
-        self.observations.iter().filter_map(|o| match &o.kind {
-            ObservationKind::Icmp(i) => Some((o.time_boot_ns, i)),
-            _ => None,
-        })
+        seen!(self, Icmp)
     }
 
     /// What IPVS did with its packets.
     pub fn ipvs(&self) -> impl Iterator<Item = (u64, &Ipvs)> {
-        self.observations.iter().filter_map(|o| match &o.kind {
-            ObservationKind::Ipvs(i) => Some((o.time_boot_ns, i)),
-            _ => None,
-        })
+        seen!(self, Ipvs)
     }
 
     /// What `connect()` itself returned, if it failed.
@@ -364,28 +359,19 @@ impl Attempt {
     /// The same, and when.
     #[must_use]
     pub fn connect_failed_at(&self) -> Option<(u64, &ConnectFailed)> {
-        self.observations.iter().find_map(|o| match &o.kind {
-            ObservationKind::ConnectFailed(c) => Some((o.time_boot_ns, c)),
-            _ => None,
-        })
+        seen!(self, ConnectFailed).next()
     }
 
     /// Segments that were sent again, by either side.
     pub fn retransmitted(&self) -> impl Iterator<Item = (u64, &Retransmit)> {
-        self.observations.iter().filter_map(|o| match &o.kind {
-            ObservationKind::Retransmit(r) => Some((o.time_boot_ns, r)),
-            _ => None,
-        })
+        seen!(self, Retransmit)
     }
 
     /// The first payload that arrived. A segment that overtakes the first one is read, too, and then the first one: the
     /// status line goes before what is none, and so does a TLS record.
     #[must_use]
     pub fn answer(&self) -> Option<(u64, &Answer)> {
-        let answers = self.observations.iter().filter_map(|o| match &o.kind {
-            ObservationKind::Answer(a) => Some((o.time_boot_ns, a)),
-            _ => None,
-        });
+        let answers = seen!(self, Answer);
         // Of equal ones the first.
         answers.min_by_key(|(_, answer)| match answer.kind {
             AnswerKind::Http => 0,
@@ -406,19 +392,13 @@ impl Attempt {
     #[must_use]
     pub fn kubelet(&self) -> Option<(u64, &KubeletProbe)> {
         // The last of all that is kept of an attempt.
-        self.observations.iter().rev().find_map(|o| match &o.kind {
-            ObservationKind::KubeletProbe(probe) => Some((o.time_boot_ns, &**probe)),
-            _ => None,
-        })
+        seen!(self, KubeletProbe).last().map(|(time, probe)| (time, &**probe))
     }
 
     /// Its SYN met a listener without room.
     #[must_use]
     pub fn queue_full(&self, queue: ListenQueue) -> Option<(u64, &QueueFull)> {
-        self.observations.iter().find_map(|o| match &o.kind {
-            ObservationKind::QueueFull(q) if q.queue == queue => Some((o.time_boot_ns, q)),
-            _ => None,
-        })
+        seen!(self, QueueFull).find(|(_, full)| full.queue == queue)
     }
 }
 

@@ -46,7 +46,7 @@ fn is_surely_a_probe(attempt: &Attempt, node: &Node) -> bool {
     let behaving = behaving(&probes, attempt);
     let is_due = |(.., spec): &Match<'_>| {
         let period_ns = u64::from(spec.period_s) * SECOND_NS;
-        node.recent_connects().any_a_period_before(attempt.flow.dst, attempt.started, period_ns)
+        node.recent_connects.any_a_period_before(attempt.flow.dst, attempt.started, period_ns)
     };
     !behaving.is_empty() && (gave_up(attempt) || behaving.iter().any(is_due))
 }

@@ -111,7 +111,7 @@ pub(super) fn is_no_refusal(attempt: &Attempt, node: &Node) -> bool {
 pub fn is_without_tls(attempt: &Attempt, node: &Node) -> bool {
     let reported = || attempt.kubelet().is_some_and(|(_, reported)| reported.says == ProbeOutput::NotHttp);
     match attempt.answer() {
-        Some(_) => misspoken(attempt, node) == Some(Protocol::Tls) && node.https_answer(attempt.flow.dst).is_none(),
+        Some(_) => misspoken(attempt, node) == Some(Protocol::Tls) && node.tls.answer(attempt.flow.dst).is_none(),
         None => reported() && spoken(attempt, node) == Some(Protocol::Tls),
     }
 }

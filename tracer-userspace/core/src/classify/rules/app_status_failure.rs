@@ -32,7 +32,6 @@ const NO_HEALTH_SERVICE: &str =
 
 const NOT_FOUND: &str = "Set the probe's grpc.service to a name that the server's health service knows (empty: the whole server), or register that name there";
 
-/// The rule.
 pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
     match answered_no(case) {
         Some(found) => wrong_field(case).is_none().then_some(found),
@@ -55,8 +54,7 @@ fn too_short(case: &Case<'_>) -> Option<Finding> {
     );
     let fix = Remediation::from(SHORT).run([shows_certificate(dst)]);
     let seen = vec![of_state(ended, attempt.last.as_ref()?)];
-    let found = Finding::failure(Cause::AppStatusFailure, seen, summary, fix);
-    Some(found.with_confidence(Confidence::Likely))
+    Some(Finding::likely(Cause::AppStatusFailure, seen, summary, fix))
 }
 
 const SHORT: &str = "Most likely the port speaks TLS and the probe asks in plain: set the probe's scheme to HTTPS; else correct its port, or use tcpSocket";
@@ -178,7 +176,7 @@ fn is_to_be_counted(attempt: &Attempt, answer: &Answer) -> bool {
 fn unless_redirected(case: &Case<'_>, mut found: Finding) -> Finding {
     let dst = case.attempt.flow.dst;
     let in_plain = enrich::misspoken(case.attempt, case.node) == Some(Protocol::Tls);
-    if in_plain && case.node.https_answer(dst).is_some() {
+    if in_plain && case.node.tls.answer(dst).is_some() {
         found.confidence = Confidence::Likely;
         found.summary += "; that port has answered in TLS, too: the probe may have been redirected to http:// on it";
     }
@@ -220,14 +218,14 @@ fn may_be_a_probe(case: &Case<'_>) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use crate::testing::Stream;
-    use tracer_model::event::{AnswerKind, HookType, ObservationKind, ProbeOutput, ProbeProtocol, TcpState};
+    use crate::testing::{Stream, assert_has};
+    use tracer_model::event::{AnswerKind, HookType, ProbeOutput, ProbeProtocol, TcpState};
     use tracer_model::record::Confidence;
 
     fn answered(kind: AnswerKind, status: Option<u16>) -> Vec<&'static str> {
         let mut stream = Stream::new();
         stream.http_readiness().connect().established().answer(kind, status);
-        stream.state(TcpState::Established, TcpState::FinWait1, 0, (100, 101, 200)).causes()
+        stream.closes((100, 101, 200)).causes()
     }
 
     #[test]
@@ -248,7 +246,7 @@ mod tests {
         let mut stream = Stream::new();
         stream.http_readiness().connect().established().answer(AnswerKind::Other, None).wait_ms(200);
         stream.answer(AnswerKind::Http, Some(200));
-        assert!(stream.state(TcpState::Established, TcpState::FinWait1, 0, (100, 101, 200)).causes().is_empty());
+        assert!(stream.closes((100, 101, 200)).causes().is_empty());
     }
 
     /// A tcpSocket probe of a server that says `503` to whoever connects.
@@ -258,7 +256,7 @@ mod tests {
             let mut stream = Stream::new();
             specs(&mut stream).connect().established();
             stream.answer_with(AnswerKind::Http, Some(503), |it| it.asked = asked);
-            stream.state(TcpState::Established, TcpState::FinWait1, 0, (sent, sent + 1, 60)).causes()
+            stream.closes((sent, sent + 1, 60)).causes()
         };
         let unknown: fn(&mut Stream) -> &mut Stream = |stream| stream;
         for specs in [unknown, Stream::tcp_readiness, |stream| stream.tcp_readiness().readiness_too()] {
@@ -287,7 +285,7 @@ mod tests {
                 stream.state(TcpState::Established, TcpState::CloseWait, 0, (100, 101, received + 1));
                 stream.state(TcpState::CloseWait, TcpState::LastAck, 0, (100, 101, received + 1));
             }
-            stream.wait_ms(5).push(ObservationKind::Tick).causes()
+            stream.wait_ms(5).tick().causes()
         };
         let unknown: fn(&mut Stream) -> &mut Stream = |stream| stream;
         for by_rst in [false, true] {
@@ -312,7 +310,7 @@ mod tests {
                 stream.http_readiness();
             }
             stream.again_to(8, "169.254.169.254:80").connect().established().answer(AnswerKind::Http, Some(404));
-            stream.state(TcpState::Established, TcpState::FinWait1, 0, (100, 101, 200)).causes()
+            stream.closes((100, 101, 200)).causes()
         };
         assert!(asked(true).is_empty());
         assert_eq!(asked(false), ["app_status_failure"], "what is probed is not known");
@@ -325,7 +323,7 @@ mod tests {
             let mut stream = Stream::new();
             stream.http_readiness().pod_without_specs("10.88.0.9");
             stream.again_to(8, target).connect().prober_named(comm).established().answer(AnswerKind::Http, Some(404));
-            stream.state(TcpState::Established, TcpState::FinWait1, 0, (100, 101, 200)).causes()
+            stream.closes((100, 101, 200)).causes()
         };
         for target in ["10.88.0.9:8080", "10.88.0.2:9090"] {
             assert_eq!(asked("kubelet", target), ["app_status_failure"], "{target}");
@@ -336,7 +334,7 @@ mod tests {
 
     fn asked_and_answered(stream: &mut Stream, kind: AnswerKind, status: Option<u16>) -> &mut Stream {
         stream.connect().established().answer(kind, status);
-        stream.state(TcpState::Established, TcpState::FinWait1, 0, (300, 301, 103))
+        stream.closes((300, 301, 103))
     }
 
     /// Whatever the status: it is no answer to that question.
@@ -404,17 +402,14 @@ mod tests {
     #[test]
     fn a_server_that_refuses_tls_says_no() {
         let mut stream = Stream::new();
-        let alert = asked_and_answered(stream.https_readiness(), AnswerKind::Alert, None).verdicts().remove(0).verdict;
+        let alert = asked_and_answered(stream.https_readiness(), AnswerKind::Alert, None).verdict();
         assert_eq!((alert.cause.name(), alert.confidence), ("app_status_failure", Confidence::Proven));
         assert!(alert.summary.ends_with("a fatal alert, by which it refuses the TLS handshake"), "{}", alert.summary);
-        assert!(
-            alert.remediation.to_string().contains("no client certificate")
-                && alert.remediation.to_string().contains("kubectl logs")
-        );
+        assert_has(&alert.remediation, &["no client certificate", "kubectl logs"]);
         let mut noted = Stream::new();
         noted.https_readiness().connect().established();
-        noted.state(TcpState::Established, TcpState::FinWait1, 0, (300, 301, 2000)).kubelet(ProbeOutput::TlsRefused);
-        let reported = noted.verdicts().remove(0).verdict;
+        noted.closes((300, 301, 2000)).kubelet(ProbeOutput::TlsRefused);
+        let reported = noted.verdict();
         assert_eq!((reported.cause.name(), reported.confidence), ("app_status_failure", Confidence::Likely));
         assert_eq!(reported.remediation, alert.remediation);
     }
@@ -437,13 +432,13 @@ mod tests {
         for probed in [Stream::tcp_readiness as fn(&mut Stream) -> &mut Stream, |stream| stream] {
             let mut stream = Stream::new();
             probed(&mut stream).connect().established().answer(AnswerKind::Alert, None);
-            stream.state(TcpState::Established, TcpState::FinWait1, 0, (0, 1, 7));
+            stream.closes((0, 1, 7));
             assert!(stream.causes().is_empty(), "{:?}", stream.causes());
         }
         let mut overtaken = Stream::new();
         overtaken.https_readiness().connect().established().answer(AnswerKind::Alert, None);
         overtaken.answer(AnswerKind::Tls, None);
-        assert!(overtaken.state(TcpState::Established, TcpState::FinWait1, 0, (300, 301, 900)).causes().is_empty());
+        assert!(overtaken.closes((300, 301, 900)).causes().is_empty());
     }
 
     /// An HTTPS probe follows a redirect to `http://` on the port that it asks in TLS.
@@ -452,7 +447,7 @@ mod tests {
         let mut stream = Stream::new();
         asked_and_answered(stream.https_readiness(), AnswerKind::Tls, None).again(8);
         asked_and_answered(&mut stream, AnswerKind::Http, Some(400));
-        let verdict = stream.verdicts().remove(0).verdict;
+        let verdict = stream.verdict();
         assert_eq!((verdict.cause.name(), verdict.confidence), ("app_status_failure", Confidence::Likely));
         assert!(verdict.summary.ends_with("redirected to http:// on it"), "{}", verdict.summary);
         assert_eq!(stream.wait_ms(3).kubelet(ProbeOutput::Status(400)).causes().len(), 1, "the same cause");
@@ -464,7 +459,7 @@ mod tests {
         for probed in [Stream::https_readiness, Stream::http_readiness] {
             let mut stream = Stream::new();
             probed(&mut stream).connect().established().answer(AnswerKind::Other, None).wait_ms(300);
-            stream.state(TcpState::Established, TcpState::FinWait1, 0, (300, 301, 0));
+            stream.closes((300, 301, 0));
             assert_eq!(stream.causes(), ["unexplained"]);
         }
     }
@@ -475,7 +470,7 @@ mod tests {
         let mut stream = Stream::new();
         stream.https_readiness().connect().established().answer(AnswerKind::Other, None).wait_ms(200);
         stream.answer(AnswerKind::Tls, None);
-        assert!(stream.state(TcpState::Established, TcpState::FinWait1, 0, (300, 301, 2200)).causes().is_empty());
+        assert!(stream.closes((300, 301, 2200)).causes().is_empty());
     }
 
     /// It may be the one that asks in plain, of a tcpSocket probe whose server speaks first, of a lifecycle hook, or of a user.
@@ -484,22 +479,22 @@ mod tests {
         let noted = |probed: fn(&mut Stream) -> &mut Stream, comm: &str| {
             let mut stream = Stream::new();
             probed(&mut stream).connect().prober_named(comm).established().answer(AnswerKind::Http, Some(400));
-            stream.state(TcpState::Established, TcpState::FinWait1, 0, (100, 101, 200)).causes()
+            stream.closes((100, 101, 200)).causes()
         };
         assert!(noted(|it| it.https_readiness().lifecycle(HookType::PreStop, 8080), "kubelet").is_empty());
         assert!(noted(Stream::https_readiness, "k3s-server").is_empty());
         assert_eq!(noted(Stream::https_readiness, "kubelet"), ["app_status_failure"]);
         let mut banner = Stream::new();
         banner.tcp_readiness().https_liveness_too().connect().established().answer(AnswerKind::Other, None);
-        assert!(banner.state(TcpState::Established, TcpState::FinWait1, 0, (0, 1, 41)).causes().is_empty());
+        assert!(banner.closes((0, 1, 41)).causes().is_empty());
     }
 
     #[test]
     fn what_the_kubelet_could_not_read_over_tls_is_reported_of_tls() {
         let mut stream = Stream::new();
         stream.https_readiness().connect().established();
-        stream.state(TcpState::Established, TcpState::FinWait1, 0, (300, 301, 103)).kubelet(ProbeOutput::NotHttp);
-        let verdict = stream.verdicts().remove(0).verdict;
+        stream.closes((300, 301, 103)).kubelet(ProbeOutput::NotHttp);
+        let verdict = stream.verdict();
         assert_eq!((verdict.cause.name(), verdict.confidence), ("app_status_failure", Confidence::Likely));
         assert!(verdict.remediation.to_string().starts_with("The probe asks in HTTPS"), "{}", verdict.remediation);
     }
@@ -508,10 +503,8 @@ mod tests {
     fn a_grpc_server_without_the_health_service_says_no() {
         let mut stream = Stream::new();
         stream.grpc_readiness(1).connect().established();
-        stream
-            .state(TcpState::Established, TcpState::FinWait1, 0, (200, 201, 150))
-            .kubelet(ProbeOutput::NoHealthService);
-        let verdict = stream.verdicts().remove(0).verdict;
+        stream.closes((200, 201, 150)).kubelet(ProbeOutput::NoHealthService);
+        let verdict = stream.verdict();
         assert_eq!((verdict.cause.name(), verdict.confidence), ("app_status_failure", Confidence::Likely));
         assert!(
             verdict.remediation.to_string().starts_with("Register the gRPC health service"),
