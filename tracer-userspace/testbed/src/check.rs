@@ -38,6 +38,14 @@ pub struct Expected {
     pub also: Option<Cause>,
 }
 
+impl Expected {
+    /// A failure of this cause, of a probe or of another connection.
+    #[must_use]
+    pub const fn failure(cause: Cause, probe: bool) -> Self {
+        Self { cause, outcome: Outcome::Failure, probe, culprit: None, place: None, also: None }
+    }
+}
+
 /// Who set a link down.
 #[derive(Clone, Debug)]
 pub struct Suspect {
@@ -253,14 +261,7 @@ mod tests {
     }
 
     fn due(cause: Cause) -> Claim {
-        Claim::Verdict(Expected {
-            cause,
-            outcome: Outcome::Failure,
-            probe: true,
-            culprit: None,
-            place: None,
-            also: None,
-        })
+        Claim::Verdict(Expected::failure(cause, true))
     }
 
     fn reported(cause: Cause, seq: u64, revises: Option<u64>) -> Record {

@@ -7,7 +7,6 @@ use super::scenario::{Need, Scenario, all, gaps};
 /// A row: a cause (none: healthy probes, which get none), and how it is shown.
 #[derive(Clone)]
 pub(super) struct Item {
-    /// The cause.
     pub(super) cause: Option<Cause>,
     /// The scenario that shows it, or why none can.
     pub(super) how: Result<Scenario, String>,

@@ -75,7 +75,7 @@ fn in_pod(fixture: &mut Fixture<'_>, way: &str) -> Result<()> {
 /// node's network, and has opened the path of another.
 fn by_exec(fixture: &mut Fixture<'_>) -> Result<()> {
     (fixture.watch)()?;
-    fixture.forbids_entry = true;
+    fixture.done.forbids_entry = true;
     in_pod(fixture, "exec")
 }
 
