@@ -177,11 +177,8 @@ fn output(flags: &OutputFlags) -> SinkConfig {
         // NO_COLOR, CLICOLOR, CLICOLOR_FORCE, TERM: as for other programs.
         columns: columns_variable(),
         colour: file.is_none() && AutoStream::choice(&std::io::stdout()) != ColorChoice::Never,
-        rotation: None,
         file,
-        filter: Filter::default(),
-        attempts: false,
-        until_failure: false,
+        ..SinkConfig::default()
     }
 }
 

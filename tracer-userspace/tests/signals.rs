@@ -11,9 +11,8 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use tokio::sync::mpsc;
 use tracer::pipeline::{Attached, EventSource, LiveConfig, run};
-use tracer_model::event::{HookStatus, Observation};
-use tracer_output::sink::filter::Filter;
-use tracer_output::sink::{Form, SinkConfig};
+use tracer_model::event::Observation;
+use tracer_output::sink::SinkConfig;
 
 use common::{Dir, soon};
 
@@ -33,44 +32,17 @@ impl EventSource for Quiet {
     fn ask(&mut self, _ask: tracer_model::query::Query) -> Option<tracer_model::event::ObservationKind> {
         None
     }
-    fn port_pressure(&mut self) -> Option<tracer_model::event::PortPressure> {
-        None
-    }
-
-    fn retry_hooks(&mut self) -> Vec<HookStatus> {
-        Vec::new()
-    }
     fn detach(&mut self) {}
 }
 
 fn config(file: PathBuf) -> LiveConfig {
     LiveConfig {
-        output: SinkConfig {
-            form: Form::Ndjson,
-            colour: false,
-            columns: None,
-            file: Some(file),
-            filter: Filter::default(),
-            attempts: false,
-            until_failure: false,
-            rotation: None,
-        },
-        daemon: false,
-        serve: None,
-        record: None,
+        output: SinkConfig { file: Some(file), ..SinkConfig::default() },
         duration: Some(Duration::from_secs(30)),
         probers: vec!["kubelet".into()],
         all_connections: true,
-        no_syscall_hooks: false,
-        ring_bytes: None,
-        pods: None,
-        services: None,
-        kubelet_log: None,
-        cluster: None,
-        unavailable_source: None,
-        cluster_output: None,
-        otlp: None,
         node_name: "n1".into(),
+        ..LiveConfig::default()
     }
 }
 

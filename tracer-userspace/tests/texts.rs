@@ -12,9 +12,8 @@ use serde_json::Value;
 use tracer::engine::{AtStart, Engine};
 use tracer_model::event::Observation;
 use tracer_model::record::Cause;
-use tracer_output::sink::filter::Filter;
 use tracer_output::sink::metrics::{self, HookCount, KernelCounts, Metrics};
-use tracer_output::sink::{Form, Sink, SinkConfig};
+use tracer_output::sink::{Sink, SinkConfig};
 
 use common::recorded::{Recording, fixtures, parsed, with_each};
 use common::{Dir, ran, snapshots, text, tracer};
@@ -104,16 +103,7 @@ fn metrics_page() -> String {
     metrics.set_dropped("output", 0);
     let hook = HookCount { hook: "kfree_skb", attached: true, events: 7, runs: Some((7, 0.25)) };
     metrics.set_kernel(&KernelCounts { hooks: vec![hook], read_failures: 1 });
-    let config = SinkConfig {
-        form: Form::Ndjson,
-        colour: false,
-        columns: None,
-        file: Some("/dev/null".into()),
-        filter: Filter::default(),
-        attempts: false,
-        until_failure: false,
-        rotation: None,
-    };
+    let config = SinkConfig { file: Some("/dev/null".into()), ..SinkConfig::default() };
     let mut sink = Sink::open(&config, false).unwrap();
     sink.count_into(metrics);
     let mut engine = Engine::new(sink, AtStart::default(), None);

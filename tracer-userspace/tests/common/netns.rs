@@ -68,7 +68,6 @@ impl Netns {
         (findings, output.status.code())
     }
 
-    /// The statuses of a check.
     pub(crate) fn statuses(&self, check: &str) -> Vec<String> {
         let (findings, _) = self.doctor(&["--check", check]);
         assert!(findings.iter().all(|it| it["check"] == check && it["type"] == "finding"), "{findings:?}");

@@ -8,8 +8,7 @@ use std::thread;
 use flate2::read::GzDecoder;
 use serde_json::Value;
 use tracer::replay::{self, ReplayConfig};
-use tracer_output::sink::filter::Filter;
-use tracer_output::sink::{Form, SinkConfig};
+g};
 
 use super::Dir;
 
@@ -41,13 +40,10 @@ impl Recording {
         let out = dir.0.join("records");
         let output = SinkConfig {
             form,
-            colour: false,
             columns,
             file: Some(out.clone()),
-            filter: Filter::default(),
             attempts: form == Form::Ndjson,
-            until_failure: false,
-            rotation: None,
+            ..SinkConfig::default()
         };
         let config = ReplayConfig { output, file: self.plain(&dir), compare: None };
         let code = replay::replay(&config).expect(&self.name);

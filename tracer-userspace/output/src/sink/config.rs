@@ -11,7 +11,7 @@ use super::{ndjson, otlp};
 use tracer_model::record::Record;
 
 /// Where records go and which.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub struct SinkConfig {
     /// Their form.
     pub form: Form,
@@ -40,11 +40,12 @@ impl SinkConfig {
 }
 
 /// Form of the records.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
 pub enum Form {
     /// For people.
     Pretty,
     /// One JSON object a line.
+    #[default]
     #[value(name = "json", alias = "ndjson")]
     Ndjson,
     /// The same in OpenTelemetry's JSON.

@@ -83,16 +83,7 @@ fn attempt(subject: Subject, outcome: Outcome) -> Body {
 
 /// A sink's configuration to write this file.
 fn to(file: &Path) -> SinkConfig {
-    SinkConfig {
-        form: Form::Ndjson,
-        colour: false,
-        columns: None,
-        file: Some(file.to_owned()),
-        filter: Filter::default(),
-        attempts: false,
-        until_failure: false,
-        rotation: None,
-    }
+    SinkConfig { file: Some(file.to_owned()), ..SinkConfig::default() }
 }
 
 /// Runs decisions through a sink that writes a file; the records it wrote.
