@@ -1,5 +1,5 @@
 //! The binary from outside, for the tests of its commands.
-#![allow(dead_code, reason = "each test takes what it needs")]
+#![allow(dead_code, unused_imports, reason = "each test takes what it needs")]
 #![allow(clippy::unwrap_used, reason = "a test ends at the line that failed")]
 
 pub(crate) mod netns;
@@ -12,7 +12,9 @@ use std::process::{self, Command, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use tracer_model::event::{Observation, ObservationKind, Start};
-tory that goes away with its test.
+pub(crate) use tracer_testing::{PATIENCE, soon};
+
+/// A directory that goes away with its test.
 pub(crate) struct Dir(pub(crate) PathBuf);
 
 impl Dir {
