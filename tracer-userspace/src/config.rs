@@ -163,6 +163,7 @@ fn records(flags: &RecordFlags) -> Result<SinkConfig, Error> {
         filter: filter(&flags.filters)?,
         attempts: flags.attempts,
         until_failure: flags.until_failure,
+        repeat_interval: flags.repeat_interval,
         ..output
     })
 }
@@ -173,12 +174,10 @@ fn output(flags: &OutputFlags) -> SinkConfig {
     let terminal = file.is_none() && std::io::stdout().is_terminal();
     let form = if terminal { Form::Pretty } else { Form::Ndjson };
     SinkConfig {
-        form: flags.output.unwrap_or(form),
-        // NO_COLOR, CLICOLOR, CLICOLOR_FORCE, TERM: as for other programs.
         columns: columns_variable(),
+        // NO_COLOR, CLICOLOR, CLICOLOR_FORCE, TERM: as for other programs.
         colour: file.is_none() && AutoStream::choice(&std::io::stdout()) != ColorChoice::Never,
-        file,
-        ..SinkConfig::default()
+        ..SinkConfig::new(flags.output.unwrap_or(form), file)
     }
 }
 

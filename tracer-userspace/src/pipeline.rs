@@ -28,6 +28,7 @@ use tracer_output::sink::cluster::ClusterSink;
 use tracer_output::sink::metrics::KernelCounts;
 use tracer_output::sink::otlp::OtlpSink;
 use tracer_output::sink::{Sink, leftover};
+use tracer_sources::Background;
 use tracer_terminal::error::{self, Error, os_message};
 use tracer_terminal::status_line::StatusLine;
 
@@ -97,7 +98,7 @@ pub struct Attached<S> {
 pub fn run<S, A>(config: &LiveConfig, attach: A) -> Result<u8, Error>
 where
     S: EventSource,
-    A: FnOnce(&LiveConfig) -> Result<Attached<S>, Error>,
+    A: FnOnce(&LiveConfig, &Background) -> Result<Attached<S>, Error>,
 {
     let _lock = if config.daemon { Some(InstanceLock::take()?) } else { None };
     let runtime = tokio::runtime::Builder::new_current_thread()
@@ -128,7 +129,7 @@ fn return_large_blocks() {
 async fn live<S, A>(config: &LiveConfig, attach: A) -> Result<u8, Error>
 where
     S: EventSource,
-    A: FnOnce(&LiveConfig) -> Result<Attached<S>, Error>,
+    A: FnOnce(&LiveConfig, &Background) -> Result<Attached<S>, Error>,
 {
     let files = [config.output.file.as_deref(), config.record.as_deref()];
     let (mut session, signals) = leftover::leaving_none(files, || begin(config, attach))?;
@@ -140,19 +141,21 @@ where
 fn begin<S, A>(config: &LiveConfig, attach: A) -> Result<(Session<S>, Signals), Error>
 where
     S: EventSource,
-    A: FnOnce(&LiveConfig) -> Result<Attached<S>, Error>,
+    A: FnOnce(&LiveConfig, &Background) -> Result<Attached<S>, Error>,
 {
     let signals =
         Signals::new().map_err(|error| Error::Kernel(format!("no signal handlers: {}", os_message(&error))))?;
+    // A program that gives the credentials of the API may hold its thread up: whoever asks for the health does not wait.
+    let (services, api) = (Background::new("services"), Background::new("cluster-api"));
     let mut sink = Sink::open(&config.output, true)?;
     if let Some(to) = config.cluster_output.clone() {
-        sink.write_to(ClusterSink::start(to).map_err(|error| Error::Source(error::chain(&error)))?);
+        sink.write_to(ClusterSink::start(to, &api).map_err(|error| Error::Source(error::chain(&error)))?);
     }
     if let Some(to) = config.otlp.clone() {
-        sink.push_to(OtlpSink::start(to)?);
+        sink.push_to(OtlpSink::start(to, &services)?);
     }
     let server = config.serve.as_ref().map(|serve| {
-        let (server, metrics) = serve::start(serve);
+        let (server, metrics) = serve::start(serve, &services);
         if let Some(metrics) = metrics {
             sink.count_into(metrics);
         }
@@ -160,7 +163,7 @@ where
     });
     let recording =
         config.record.as_deref().map(|path| record_file::create(path).map(|file| (file, path))).transpose()?;
-    let attached = attach(config)?;
+    let attached = attach(config, &api)?;
     warn(config, &attached);
     let at_start = AtStart { prober_pids: attached.prober_pids.clone(), pods: pods(&attached.facts) };
     let recorder = recording.map(|(file, path)| Recorder::new(file, path.display().to_string(), at_start.clone()));

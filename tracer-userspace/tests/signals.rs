@@ -12,7 +12,7 @@ use nix::unistd::Pid;
 use tokio::sync::mpsc;
 use tracer::pipeline::{Attached, EventSource, LiveConfig, run};
 use tracer_model::event::Observation;
-use tracer_output::sink::SinkConfig;
+use tracer_output::sink::{Form, SinkConfig};
 
 use common::{Dir, soon};
 
@@ -37,7 +37,7 @@ impl EventSource for Quiet {
 
 fn config(file: PathBuf) -> LiveConfig {
     LiveConfig {
-        output: SinkConfig { file: Some(file), ..SinkConfig::default() },
+        output: SinkConfig::new(Form::Ndjson, Some(file)),
         duration: Some(Duration::from_secs(30)),
         probers: vec!["kubelet".into()],
         all_connections: true,
@@ -53,7 +53,7 @@ fn hangup_opens_the_file_again_and_term_ends_it() {
     let rotated = path.with_extension("1");
     let config = config(path.clone());
     let run = std::thread::spawn(move || {
-        run(&config, |_| {
+        run(&config, |_, _| {
             let (_, changes) = mpsc::channel(1);
             Ok(Attached {
                 events: Quiet,

@@ -103,7 +103,7 @@ fn metrics_page() -> String {
     metrics.set_dropped("output", 0);
     let hook = HookCount { hook: "kfree_skb", attached: true, events: 7, runs: Some((7, 0.25)) };
     metrics.set_kernel(&KernelCounts { hooks: vec![hook], read_failures: 1 });
-    let config = SinkConfig { file: Some("/dev/null".into()), ..SinkConfig::default() };
+    let config = SinkConfig::new(Form::Ndjson, Some("/dev/null".into()));
     let mut sink = Sink::open(&config, false).unwrap();
     sink.count_into(metrics);
     let mut engine = Engine::new(sink, AtStart::default(), None);

@@ -27,8 +27,7 @@ pub fn decide(observation: &Observation, node: &Node) -> Vec<Decision> {
         ObservationKind::PortPressure(pressure) => port_pressure::record_of(pressure, node).into_iter().collect(),
         _ => Vec::new(),
     };
-    let decision =
-        |body| Decision { time_boot_ns: observation.time_boot_ns, attempt: None, body: Body::Node(Box::new(body)) };
+    let decision = |body| Decision::new(observation.time_boot_ns, None, Body::Node(Box::new(body)));
     bodies.into_iter().map(decision).collect()
 }
 

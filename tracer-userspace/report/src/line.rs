@@ -5,7 +5,7 @@ use std::borrow::Cow;
 use jiff::Timestamp;
 use serde::Deserialize;
 
-use tracer_model::record::{Cause, Confidence, Endpoint, K8s, Outcome, Process, Record, SCHEMA};
+use tracer_model::record::{Cause, Confidence, Endpoint, K8s, Outcome, Process, Record, Repeated, SCHEMA};
 use tracer_terminal::error::json_problem;
 
 /// Whose attempts they are.
@@ -68,6 +68,8 @@ pub(super) struct Fields<'a> {
     pub(super) cause: Option<Cause>,
     /// The verdict that this one replaces.
     pub(super) revises: Option<u64>,
+    /// The verdicts that this one stands for.
+    pub(super) repeated: Option<Repeated>,
 }
 
 /// What is counted of a verdict.

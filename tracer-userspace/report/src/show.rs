@@ -176,7 +176,7 @@ impl Node {
         match &record.body {
             Body::Attempt(body) => self.failed.0 += u64::from(body.outcome == Outcome::Failure),
             Body::Verdict(body) if body.revises.is_none() => {
-                self.failed.1 += u64::from(body.verdict.outcome == Outcome::Failure);
+                self.failed.1 += if body.verdict.outcome == Outcome::Failure { body.count() } else { 0 };
             }
             _ => {}
         }

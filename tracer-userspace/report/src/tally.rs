@@ -15,7 +15,7 @@ pub(crate) use self::pods::{Example, Lane, Pod, Pods};
 pub(crate) use self::scale::Scale;
 use self::standing::Standing;
 use super::line::{Fields, Line};
-use tracer_model::record::{Body, Confidence, FindingBody, Outcome, Record, StartBody, StopBody};
+use tracer_model::record::{Body, Confidence, FindingBody, Outcome, Record, Repeated, StartBody, StopBody};
 use tracer_output::sink::filter::Filter;
 
 /// Nodes, and checks of nodes, that are distinguished.
@@ -142,7 +142,13 @@ impl Tally {
             return;
         }
         self.scale.see(us);
-        let reported = CountedVerdict { us, group: answer.group(), confidence: answer.confidence, line: bytes };
+        let reported = CountedVerdict {
+            us,
+            count: Repeated::count_of(fields.repeated.as_ref()),
+            group: answer.group(),
+            confidence: answer.confidence,
+            line: bytes,
+        };
         let counted = self.pods.count(fields.pod(), &reported, &self.scale);
         self.standing(&fields.node_name).put(fields.seq, counted);
     }

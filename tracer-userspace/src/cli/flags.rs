@@ -49,6 +49,9 @@ pub struct RecordFlags {
     /// Also print attempts that succeeded
     #[arg(long, env = "TRACER_ATTEMPTS", hide_env_values = true, action = ArgAction::SetTrue, value_parser = BoolishValueParser::new())]
     pub attempts: bool,
+    /// After a minute, print identical verdicts that go on once in this time, with their number; 0 prints all
+    #[arg(long, value_name = "TIME", env = "TRACER_REPEAT_INTERVAL", hide_env_values = true, default_value = "1m", value_parser = interval)]
+    pub repeat_interval: Duration,
     /// Which of them.
     #[command(flatten)]
     pub filters: FilterFlags,
@@ -203,6 +206,11 @@ pub struct NodeFlag {
 /// One of a list, which may have blanks around its commas.
 pub(super) fn name_of_list() -> impl TypedValueParser<Value = String> {
     StringValueParser::new().map(|name| name.trim().to_owned())
+}
+
+/// A time, or none.
+fn interval(text: &str) -> Result<Duration, String> {
+    if text.trim() == "0" { Ok(Duration::ZERO) } else { super::duration::duration(text) }
 }
 
 /// The kernel takes whole pages, and a power of two of them.

@@ -20,12 +20,10 @@ fn verdicts(bytes: &[u8], form: Form) -> Vec<Record> {
         return Vec::new();
     };
     let config = SinkConfig {
-        form,
         colour: true,
         columns: Some(80),
-        file: Some(PathBuf::from("/dev/null")),
         attempts: true,
-        ..SinkConfig::default()
+        ..SinkConfig::new(form, Some(PathBuf::from("/dev/null")))
     };
     let Ok(mut sink) = Sink::open(&config, false) else { return Vec::new() };
     sink.keep_verdicts();

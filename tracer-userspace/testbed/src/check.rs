@@ -299,6 +299,7 @@ mod tests {
             kubelet: None,
             timing: None,
             revises,
+            repeated: None,
         };
         Record {
             schema: SCHEMA.to_owned(),

@@ -8,7 +8,7 @@ use std::thread;
 use flate2::read::GzDecoder;
 use serde_json::Value;
 use tracer::replay::{self, ReplayConfig};
-g};
+use tracer_output::sink::{Form, SinkConfig};
 
 use super::Dir;
 
@@ -38,13 +38,7 @@ impl Recording {
     fn replayed(&self, form: Form, columns: Option<usize>) -> String {
         let dir = Dir::new();
         let out = dir.0.join("records");
-        let output = SinkConfig {
-            form,
-            columns,
-            file: Some(out.clone()),
-            attempts: form == Form::Ndjson,
-            ..SinkConfig::default()
-        };
+        let output = SinkConfig { columns, attempts: form == Form::Ndjson, ..SinkConfig::new(form, Some(out.clone())) };
         let config = ReplayConfig { output, file: self.plain(&dir), compare: None };
         let code = replay::replay(&config).expect(&self.name);
         assert_eq!(code, 0, "{}", self.name);

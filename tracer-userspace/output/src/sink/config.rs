@@ -2,6 +2,7 @@
 
 use std::io::{self, IsTerminal as _};
 use std::path::PathBuf;
+use std::time::Duration;
 
 use clap::ValueEnum;
 
@@ -29,9 +30,17 @@ pub struct SinkConfig {
     pub until_failure: bool,
     /// `--output-max-size`, `--output-max-files`.
     pub rotation: Option<Rotation>,
+    /// How often identical verdicts that go on are printed after the first minute; zero: each of them.
+    pub repeat_interval: Duration,
 }
 
 impl SinkConfig {
+    /// All verdicts as they happen, without colour.
+    #[must_use]
+    pub fn new(form: Form, file: Option<PathBuf>) -> Self {
+        Self { form, file, ..Self::default() }
+    }
+
     /// JSON goes to a terminal, where nothing else may stand.
     #[must_use]
     pub fn is_json_on_terminal(&self) -> bool {

@@ -62,6 +62,8 @@ pub(crate) struct Counted {
 /// A verdict to be counted.
 pub(super) struct CountedVerdict<'a> {
     pub(super) us: i64,
+    /// How many it stands for.
+    pub(super) count: u64,
     pub(super) group: Group,
     pub(super) confidence: Confidence,
     pub(super) line: &'a [u8],
@@ -95,7 +97,7 @@ impl Pods {
         let pod = self.place(key);
         let pod = &mut self.pods[pod].1;
         pod.passed += 1;
-        pod.passed_when.add(us, scale);
+        pod.passed_when.add(us, 1, scale);
     }
 
     /// Counts a verdict.
@@ -104,9 +106,9 @@ impl Pods {
         let id = self.next_id;
         self.next_id += 1;
         let lane = self.pods[pod].1.lanes.entry(reported.group).or_default();
-        lane.count += 1;
-        lane.sure[reported.confidence as usize] += 1;
-        lane.series.add(reported.us, scale);
+        lane.count += reported.count;
+        lane.sure[reported.confidence as usize] += reported.count;
+        lane.series.add(reported.us, reported.count, scale);
         let before = lane.kept_bytes();
         if self.bytes - before + 2 * reported.line.len() <= EXAMPLE_BYTES {
             lane.keep(id, reported);

@@ -245,9 +245,6 @@ fn a_thread_that_does_not_end_is_left() {
     drop(sink);
     assert!(began.elapsed() >= PATIENCE && began.elapsed() < 2 * PATIENCE, "{:?}", began.elapsed());
     assert!(log.lines().concat().contains("is not waited for any longer"), "{:?}", log.lines());
-    let began = Instant::now();
-    let sleeps = block_on(async { tokio::task::spawn_blocking(|| thread::sleep(2 * PATIENCE)).is_finished() });
-    assert!(!sleeps.expect("a runtime") && began.elapsed() < PATIENCE, "{:?}", began.elapsed());
 }
 
 #[test]

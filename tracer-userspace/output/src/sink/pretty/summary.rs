@@ -108,15 +108,16 @@ fn without_failure(stop: &StopBody, failed: u64, filtered: bool) -> (Style, Stri
 
 impl Group {
     fn take(&mut self, time: &str, hit: String, body: &VerdictBody) {
-        let verdict = &body.verdict;
+        let (verdict, count) = (&body.verdict, body.count());
         if self.count == 0 {
-            time.clone_into(&mut self.first);
+            body.repeated.as_ref().map_or(time, |repeated| &repeated.first_time).clone_into(&mut self.first);
         }
         time.clone_into(&mut self.last);
-        self.count += 1;
+        self.count = self.count.saturating_add(count);
         self.noise = verdict.outcome != Outcome::Failure;
-        *self.confidences.entry(verdict.confidence).or_default() += 1;
-        self.hit.add(hit);
+        let sure = self.confidences.entry(verdict.confidence).or_default();
+        *sure = sure.saturating_add(count);
+        self.hit.add_several(hit, count);
         if let Some(culprit) = &body.culprit {
             self.culprits.add(who(culprit));
         }

@@ -22,8 +22,13 @@ impl<K> Default for Tally<K> {
 
 impl<K: Ord> Tally<K> {
     pub(super) fn add(&mut self, text: K) {
+        self.add_several(text, 1);
+    }
+
+    pub(super) fn add_several(&mut self, text: K, count: u64) {
         if self.counts.len() < MAX || self.counts.contains_key(&text) {
-            *self.counts.entry(text).or_default() += 1;
+            let sum = self.counts.entry(text).or_default();
+            *sum = sum.saturating_add(count);
         } else {
             self.overflowed = true;
         }

@@ -1,5 +1,5 @@
 use super::*;
-use crate::sink::tests::verdict;
+use crate::sink::tests::{culprit, verdict};
 use tracer_model::event::{KubeletResult, MissingHook};
 use tracer_model::record::{Body, Cause, Confidence, Culprit, Endpoint, K8s, KubeletOutcome, VerdictBody};
 
@@ -77,19 +77,6 @@ fn summary(verdicts: Vec<VerdictBody>) -> String {
 fn in_pod(mut body: VerdictBody, name: &str) -> VerdictBody {
     body.k8s = Some(K8s { namespace: Some("shop".into()), pod_name: Some(name.into()), ..K8s::default() });
     body
-}
-
-fn culprit() -> Culprit {
-    Culprit {
-        pid: 5029,
-        comm: "loopback".into(),
-        exe: Some("/opt/cni/bin/loopback".into()),
-        ancestors: vec![tracer_model::event::Ancestor { pid: 1, comm: "crio".into() }],
-        op: "link_down".into(),
-        netns_path: Some("/proc/5029/ns/net".into()),
-        netns: None,
-        time_boot_ns: None,
-    }
 }
 
 #[test]

@@ -5,7 +5,10 @@ use std::fmt::Write as _;
 use super::about::{About, who};
 use super::above::Relation;
 use crate::sink::plain;
-use tracer_model::record::{Command, Confidence, Evidence, Outcome, Place, Record, Remediation, Verdict, VerdictBody};
+use tracer_model::plural::counted;
+use tracer_model::record::{
+    Command, Confidence, Evidence, Outcome, Place, Record, Remediation, Repeated, Verdict, VerdictBody,
+};
 use tracer_terminal::screen::{Screen, Style, safe};
 
 /// A line of the block, if there is something to say.
@@ -96,8 +99,10 @@ fn head(out: &mut String, record: &Record, body: &VerdictBody, above: Option<Rel
         (None, Some(seq)) => format!(", replaces #{seq}"),
         (_, None) => String::new(),
     };
+    let times = |it: &Repeated| format!(", {} since {}", counted(it.count, "time"), plain::clock(&it.first_time));
+    let repeated = body.repeated.as_ref().map(times).unwrap_or_default();
     let text = format!(
-        "{}  {}  {}  ({}{relation})  #{}",
+        "{}  {}  {}  ({}{relation}{repeated})  #{}",
         plain::clock(&record.time),
         screen.paint(style, verdict.cause.name()),
         screen.paint(Style::Strong, &About::from(body).text()),
