@@ -7,7 +7,6 @@ use tracer_testbed::scenario::Scenario;
 const CASES: &[(&str, &str)] = &[("service_no_endpoints/circular-v4", "service_no_endpoints_circular")];
 
 /// The first scenario of each cell.
-#[must_use]
 pub fn cells(scenarios: &[Scenario]) -> Vec<(String, &'static str)> {
     let mut cells: Vec<(String, &str)> = Vec::new();
     let stories = CASES.iter().filter(|(_, story)| scenarios.iter().any(|it| it.name == *story));

@@ -91,7 +91,6 @@ impl Demo {
     }
 
     /// The PodList.
-    #[must_use]
     pub fn pods(&self) -> Value {
         let mut pods: Vec<PodSpec> = self.cases.iter().map(described).collect();
         pods.push(described(&host_case()));

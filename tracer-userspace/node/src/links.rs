@@ -72,13 +72,11 @@ pub struct Link {
 
 impl Link {
     /// kube-proxy binds all Service addresses to this link in IPVS mode.
-    #[must_use]
     pub fn holds_service_addresses(&self) -> bool {
         self.state.name == OF_IPVS
     }
 
     /// Holds addresses that need not be the node's own: kube-ipvs0, node-local DNS, kube-router.
-    #[must_use]
     pub fn is_dummy(&self) -> bool {
         self.kind.as_deref() == Some("dummy") || self.holds_service_addresses()
     }
@@ -93,7 +91,6 @@ pub fn read(node: &NodeNetns) -> Result<Vec<Link>, LinkError> {
 }
 
 /// As the fact that is recorded. Of a service link's addresses there may be thousands, and they are not the node's: left out.
-#[must_use]
 pub fn to_observation(node: &NodeNetns, links: &[Link]) -> Links {
     let state = |link: &Link| {
         let state = link.state.clone();
@@ -338,7 +335,6 @@ impl LinkWatch {
     }
 
     /// For `poll(2)`.
-    #[must_use]
     pub fn as_fd(&self) -> std::os::fd::BorrowedFd<'_> {
         self.0.as_fd()
     }

@@ -52,7 +52,6 @@ pub enum Family {
 
 impl Family {
     /// As the results name it.
-    #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
             Self::V4 => "v4",
@@ -62,7 +61,6 @@ impl Family {
 }
 
 /// The address of pod number `index`.
-#[must_use]
 pub fn pod_ip(index: u16, family: Family) -> IpAddr {
     match family {
         Family::V4 => Ipv4Addr::new(10, 88, 0, u8::try_from(index).unwrap_or(u8::MAX)).into(),
@@ -84,7 +82,6 @@ pub struct Pod {
 
 impl Pod {
     /// Its address and a port.
-    #[must_use]
     pub fn addr(&self, family: Family, port: u16) -> SocketAddr {
         SocketAddr::new(pod_ip(self.index, family), port)
     }

@@ -85,7 +85,6 @@ pub struct AttemptVerdicts {
 
 impl Row {
     /// A row of a scenario that is about to be played.
-    #[must_use]
     pub fn new(scenario: &Scenario) -> Self {
         Self {
             scenario: scenario.name.to_owned(),

@@ -54,7 +54,6 @@ impl Proxy {
     pub const ALL: [Self; 4] = [Self::Any, Self::Iptables, Self::Nftables, Self::Ipvs];
 
     /// As the results name it.
-    #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
             Self::Any => "any",
@@ -160,7 +159,6 @@ impl Scenario {
 }
 
 /// All of them.
-#[must_use]
 pub fn all() -> Vec<Scenario> {
     [
         healthy::ALL,

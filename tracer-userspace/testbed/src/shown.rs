@@ -13,7 +13,6 @@ pub(super) struct Item {
 }
 
 /// The rows of these causes; of all, and of healthy probes, if there are none.
-#[must_use]
 pub(super) fn items(causes: &[Cause]) -> Vec<Item> {
     let scenarios = all();
     let wanted: Vec<Option<Cause>> = match causes {

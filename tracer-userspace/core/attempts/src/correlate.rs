@@ -66,7 +66,6 @@ impl Correlator {
     }
 
     /// The attempt that an observation is about.
-    #[must_use]
     pub fn attempt_of(&self, observation: &Observation) -> Option<&Attempt> {
         self.attempts.get(&conn_of(observation)?)
     }
@@ -142,7 +141,6 @@ impl Correlator {
     }
 
     /// An attempt.
-    #[must_use]
     pub fn get(&self, conn: ConnId) -> Option<&Attempt> {
         self.attempts.get(&conn)
     }

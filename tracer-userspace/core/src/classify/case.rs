@@ -31,7 +31,6 @@ pub struct Case<'a> {
 
 impl<'a> Case<'a> {
     /// See the fields.
-    #[must_use]
     pub fn new(attempt: &'a Attempt, node: &'a Node, settled: bool, streak: Option<Streak>) -> Self {
         Self { attempt, node, settled, streak, stops: Stops::default() }
     }
@@ -54,13 +53,11 @@ pub struct Streak {
 
 impl Streak {
     /// One failure.
-    #[must_use]
     pub const fn of_one(began: u64) -> Self {
         Self { since: began, last: began, count: 1, one_run: true, of_probes: true }
     }
 
     /// What of it belongs to the run of the container that began then; of several before its beginning was known the last.
-    #[must_use]
     pub fn in_run(self, began: Option<u64>) -> Option<Self> {
         match began {
             Some(began) if self.since < began => {

@@ -43,7 +43,6 @@ pub struct Finding {
 
 impl Finding {
     /// A failure with this cause, proven, by this evidence.
-    #[must_use]
     pub fn failure(
         cause: Cause,
         evidence: Vec<Evidence>,
@@ -70,7 +69,6 @@ impl Finding {
     }
 
     /// The same, likely.
-    #[must_use]
     pub fn likely(cause: Cause, evidence: Vec<Evidence>, summary: String, remediation: impl Into<Remediation>) -> Self {
         Self { confidence: Confidence::Likely, ..Self::failure(cause, evidence, summary, remediation) }
     }
@@ -169,7 +167,6 @@ impl Finding {
     }
 
     /// It rests on something that the other finding does not have.
-    #[must_use]
     pub fn adds_to(&self, other: &Self) -> bool {
         self.confidence > Confidence::Possible
             && self.evidence.iter().any(|e| other.evidence.iter().all(|o| o.time_boot_ns != e.time_boot_ns))

@@ -24,14 +24,12 @@ pub struct Unattached {
 
 /// An outcome as one of a command: words that are not the kubelet's or the runtime's own are the command's, which an error
 /// does not carry (pkg/probe/exec).
-#[must_use]
 pub fn of_command(probe: &KubeletProbe) -> KubeletProbe {
     let own = probe.says.is_of_command() || !probe.is_counted();
     KubeletProbe { output: probe.output.clone().filter(|_| own), ..probe.clone() }
 }
 
 /// The verdict on a failed exec probe; `None` if it is no such probe, or nothing tells.
-#[must_use]
 pub fn command(probe: &KubeletProbe, node: &Node) -> Option<(Finding, Unattached)> {
     let container = container(probe, node);
     let spec = container.and_then(|it| it.exec.iter().find(|spec| spec.probe_type == probe.probe_type));
@@ -54,7 +52,6 @@ pub fn command(probe: &KubeletProbe, node: &Node) -> Option<(Finding, Unattached
 }
 
 /// The verdict on a failure that is of no attempt that was seen, or of one of so many connections that went well.
-#[must_use]
 pub fn unmatched(probe: &KubeletProbe, connections: usize, node: &Node) -> (Finding, Unattached) {
     let container = container(probe, node);
     let spec = container.and_then(|it| it.probes.iter().find(|spec| spec.probe_type == probe.probe_type));
@@ -87,7 +84,6 @@ pub fn unmatched(probe: &KubeletProbe, connections: usize, node: &Node) -> (Find
 }
 
 /// The verdict on a probe that was answered with a no on one of so many connections; `None` if that is not what was reported.
-#[must_use]
 pub fn answer(probe: &KubeletProbe, connections: usize, node: &Node) -> Option<(Finding, Unattached)> {
     let spec = container(probe, node).and_then(|it| it.probes.iter().find(|spec| spec.probe_type == probe.probe_type));
     let (says, fix) = answer_text(probe.says, spec.and_then(|spec| spec.scheme.as_deref()))?;

@@ -10,7 +10,6 @@ use tracer_model::shell::word;
 
 /// What kept it from dialling the pod, in the kubelet's own words: a proxy, the look-up of the name (`dial tcp: lookup: …`), or
 /// the socket (`dial tcp ADDRESS: socket: …`). A resolver that is dialled by TCP itself has an attempt of its own.
-#[must_use]
 pub fn not_connected(probe: &KubeletProbe) -> Option<&str> {
     let words = probe.output.as_deref().filter(|_| probe.is_counted())?;
     // So Go's client begins what comes of a proxy in its environment (net/http, `dialConn`).
@@ -25,7 +24,6 @@ pub fn not_connected(probe: &KubeletProbe) -> Option<&str> {
 }
 
 /// The verdict on it. `None` without a spec: a command may print the same words.
-#[must_use]
 pub fn verdict(probe: &KubeletProbe, node: &Node) -> Option<(Finding, Unattached)> {
     let why = not_connected(probe)?;
     let spec = container(probe, node)?.probes.iter().find(|spec| spec.probe_type == probe.probe_type)?;
@@ -44,7 +42,6 @@ pub fn verdict(probe: &KubeletProbe, node: &Node) -> Option<(Finding, Unattached
 }
 
 /// The verdict on a probe whose connection was never tried, though the kubelet dialled.
-#[must_use]
 pub fn untried(probe: &KubeletProbe, node: &Node) -> (Finding, Unattached) {
     let spec = container(probe, node).and_then(|it| it.probes.iter().find(|spec| spec.probe_type == probe.probe_type));
     let unknown = || Probe { probe_type: Some(probe.probe_type), ..Probe::default() };

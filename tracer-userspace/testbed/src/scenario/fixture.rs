@@ -117,7 +117,6 @@ impl Fixture<'_> {
     }
 
     /// The verdict that is due about a connection that is no probe.
-    #[must_use]
     pub fn elsewhere(&self, cause: Cause) -> Claim {
         Claim::Verdict(Expected { culprit: self.suspect.clone(), ..Expected::failure(cause, false) })
     }
@@ -136,7 +135,6 @@ impl Fixture<'_> {
     }
 
     /// The verdict that is due.
-    #[must_use]
     pub fn verdict(&self, cause: Cause) -> Claim {
         let (culprit, also) = (self.suspect.clone(), self.also);
         Claim::Verdict(Expected { culprit, also, ..Expected::failure(cause, true) })

@@ -96,7 +96,6 @@ macro_rules! seen {
 
 impl Attempt {
     /// An attempt that begins now.
-    #[must_use]
     pub fn new(conn: ConnId, flow: Flow, actor: Actor, netns: Option<Netns>, prober: bool, started: u64) -> Self {
         Self {
             conn,
@@ -231,20 +230,17 @@ impl Attempt {
     }
 
     /// Payload bytes received when it ended (or so far).
-    #[must_use]
     pub fn received(&self) -> Option<u64> {
         self.last.as_ref()?.received()
     }
 
     /// Payload bytes sent.
-    #[must_use]
     pub fn sent(&self) -> Option<u64> {
         self.last.as_ref().and_then(|s| s.bytes_sent)
     }
 
     /// Its connect failed because no source port was free, or may have: it reached SYN_SENT and ended
     /// there, by itself, without a port.
-    #[must_use]
     pub fn without_port(&self) -> bool {
         let gave_up = |s: &State| {
             s.old == TcpState::SynSent && s.new == TcpState::Close && s.flow.src.port() == 0 && s.errno == Some(0)
@@ -253,7 +249,6 @@ impl Attempt {
     }
 
     /// All that was sent has been acknowledged by the target's stack, at the second try perhaps.
-    #[must_use]
     pub fn request_acknowledged(&self) -> bool {
         let Some(last) = &self.last else { return false };
         // What was sent again counts twice in bytes_sent (net/ipv4/tcp_output.c, __tcp_transmit_skb); after the end it is sent
@@ -269,20 +264,17 @@ impl Attempt {
     }
 
     /// The target sent data that did not arrive: a segment with it was dropped, or sent again.
-    #[must_use]
     pub fn answer_lost(&self) -> bool {
         let dropped = |d: &PacketDrop| d.flow.src == self.flow.dst && d.flags.has_data() && !d.flags.is_rst();
         self.drops().any(|(_, d)| dropped(d)) || self.retransmitted().any(|(_, r)| r.by_target)
     }
 
     /// `sk_err` when it ended, if not zero.
-    #[must_use]
     pub fn errno(&self) -> Option<i32> {
         self.last.as_ref().and_then(|s| s.errno).filter(|&e| e != 0).or_else(|| self.connect_failed().map(|f| f.errno))
     }
 
     /// It is over and it failed, whatever it was for; see [`crate::enrich::failed`].
-    #[must_use]
     pub fn failed_by_itself(&self) -> bool {
         match self.ended {
             None => false,
@@ -295,31 +287,26 @@ impl Attempt {
     }
 
     /// A probe waits for an answer. What others send may need none (syslog, metrics): that it was taken is enough.
-    #[must_use]
     pub fn needs_no_answer(&self) -> bool {
         !self.prober && self.request_acknowledged() && !self.answer_lost()
     }
 
     /// It is over, nothing was sent or received, and nothing went wrong: what a tcpSocket probe does.
-    #[must_use]
     pub fn touched_only(&self) -> bool {
         self.sent_nothing() && self.received() == Some(0)
     }
 
     /// It is over, the prober sent nothing, and nothing went wrong; a server that speaks first may have sent something.
-    #[must_use]
     pub fn sent_nothing(&self) -> bool {
         matches!(self.ended, Some((_, End::ClosedByProber | End::ClosedByServer))) && self.sent() == Some(0)
     }
 
     /// Nanoseconds from connect to the end; `None` while it is open.
-    #[must_use]
     pub fn lasted(&self) -> Option<u64> {
         self.ended.map(|(time, _)| time.saturating_sub(self.started))
     }
 
     /// What its target was like at that time may say something of it: what was read for a later attempt does not.
-    #[must_use]
     pub fn was_there(&self, time: u64) -> bool {
         time >= self.started && self.ended.is_none_or(|(end, _)| time <= end.saturating_add(LATE_NS))
     }
@@ -335,7 +322,6 @@ impl Attempt {
     }
 
     /// The RST that its socket received.
-    #[must_use]
     pub fn reset_received(&self) -> Option<(u64, &ResetReceived)> {
         seen!(self, ResetReceived).next()
     }
@@ -351,13 +337,11 @@ impl Attempt {
     }
 
     /// What `connect()` itself returned, if it failed.
-    #[must_use]
     pub fn connect_failed(&self) -> Option<&ConnectFailed> {
         self.connect_failed_at().map(|(_, failed)| failed)
     }
 
     /// The same, and when.
-    #[must_use]
     pub fn connect_failed_at(&self) -> Option<(u64, &ConnectFailed)> {
         seen!(self, ConnectFailed).next()
     }
@@ -369,7 +353,6 @@ impl Attempt {
 
     /// The first payload that arrived. A segment that overtakes the first one is read, too, and then the first one: the
     /// status line goes before what is none, and so does a TLS record.
-    #[must_use]
     pub fn answer(&self) -> Option<(u64, &Answer)> {
         let answers = seen!(self, Answer);
         // Of equal ones the first.
@@ -382,21 +365,18 @@ impl Attempt {
     }
 
     /// The status of its answer, if Go's client follows that (net/http, `redirectBehavior`).
-    #[must_use]
     pub fn redirect_status(&self) -> Option<u16> {
         let status = self.answer().and_then(|(_, answer)| answer.status);
         status.filter(|status| matches!(status, 301 | 302 | 303 | 307 | 308))
     }
 
     /// What the kubelet made of it.
-    #[must_use]
     pub fn kubelet(&self) -> Option<(u64, &KubeletProbe)> {
         // The last of all that is kept of an attempt.
         seen!(self, KubeletProbe).last().map(|(time, probe)| (time, &**probe))
     }
 
     /// Its SYN met a listener without room.
-    #[must_use]
     pub fn queue_full(&self, queue: ListenQueue) -> Option<(u64, &QueueFull)> {
         seen!(self, QueueFull).find(|(_, full)| full.queue == queue)
     }

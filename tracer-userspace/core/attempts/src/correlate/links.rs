@@ -39,7 +39,6 @@ impl KnownLinks {
     }
 
     /// The links of a namespace, if it was read.
-    #[must_use]
     pub fn get(&self, netns: &Netns) -> Option<&[LinkState]> {
         self.tables.get(netns).map(Vec::as_slice)
     }

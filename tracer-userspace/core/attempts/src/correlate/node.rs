@@ -150,62 +150,52 @@ impl Node {
     }
 
     /// Since when the tracer watches.
-    #[must_use]
     pub const fn since(&self) -> u64 {
         self.since
     }
 
     /// The tracer saw it end.
-    #[must_use]
     pub fn has_ended(&self, netns: Netns) -> bool {
         self.ended.contains_key(&netns)
     }
 
     /// It is a node's own namespace: a prober lives there, or did. Links are read nowhere else.
-    #[must_use]
     pub fn is_a_node(&self, netns: Netns) -> bool {
         self.netns == Some(netns) || self.links.get(&netns).is_some()
     }
 
     /// The end of the listener that a target address leads to, as far as its namespace is known.
-    #[must_use]
     pub fn listener_end(&self, from: Netns, target: SocketAddr) -> Option<&(u64, Listen)> {
         let netns = self.netns_of_addr(from, target.ip())?;
         self.listeners.last(netns, target.port()).filter(|(_, listen)| !listen.begins)
     }
 
     /// The address is that of a pod of this node with a network of its own.
-    #[must_use]
     pub fn has_pod(&self, addr: IpAddr) -> bool {
         self.pods.at(addr).any(|pod| !pod.host_network)
     }
 
     /// The prober's namespace, which is the node's.
-    #[must_use]
     pub const fn netns(&self) -> Option<Netns> {
         self.netns
     }
 
     /// `net_cookie` of a namespace, where it is known.
-    #[must_use]
     pub fn cookie(&self, netns: Netns) -> Option<u64> {
         self.cookie.filter(|(of, _)| *of == netns).map(|(_, cookie)| cookie)
     }
 
     /// Addresses of a namespace's links, if it was read.
-    #[must_use]
     pub fn owns(&self, netns: Netns, addr: IpAddr) -> bool {
         addr.is_loopback() || self.links.have(netns, addr)
     }
 
     /// `namespace/name` of the Service behind a NodePort.
-    #[must_use]
     pub fn service_of(&self, port: &NodePort) -> Option<String> {
         port.service.clone().or_else(|| self.service_of_number(port.port))
     }
 
     /// The same by the number alone, where no table that was read has the NodePort yet.
-    #[must_use]
     pub fn service_of_number(&self, node_port: u16) -> Option<String> {
         let has_it = |service: &&Service| service.ports.iter().any(|it| it.node_port == Some(node_port));
         self.services.iter().find(has_it).map(|it| format!("{}/{}", it.namespace, it.name))
@@ -222,7 +212,6 @@ impl Node {
     }
 
     /// The namespace that owns an address: a pod's, one whose links were read, or the one that was found when it was asked for.
-    #[must_use]
     pub fn netns_of_addr(&self, from: Netns, addr: IpAddr) -> Option<Netns> {
         if self.owns(from, addr) {
             return Some(from);
@@ -231,13 +220,11 @@ impl Node {
     }
 
     /// Events lost between two moments, any of which may have been an attempt's own.
-    #[must_use]
     pub fn lost_between(&self, from: u64, to: u64) -> u64 {
         Loss::total(self.losses.between(from, to).filter(|loss| loss.concerns_attempts()))
     }
 
     /// A finding of the last check of the node, and when that was.
-    #[must_use]
     pub fn finding(&self, check: &str, like: impl Fn(&FindingBody) -> bool) -> Option<(u64, &FindingBody)> {
         let (time, checked) = self.checked.as_ref()?;
         let found = checked.findings.iter().find(|finding| finding.check == check && like(finding))?;
@@ -245,7 +232,6 @@ impl Node {
     }
 
     /// Those of these hooks that are missing.
-    #[must_use]
     pub fn missing_of(&self, hooks: &[Hook]) -> Vec<Hook> {
         let Some(start) = &self.start else { return Vec::new() };
         let of = |name: &str| hooks.iter().copied().find(|hook| hook.name() == name);

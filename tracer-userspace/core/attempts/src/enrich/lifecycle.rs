@@ -14,7 +14,6 @@ const SECOND_NS: u64 = 1_000_000_000;
 const AFTER_START_NS: u64 = 10 * SECOND_NS;
 
 /// The lifecycle hooks that this attempt can be. Of a target that probes dial, too, none if it surely is a probe's.
-#[must_use]
 pub fn hooks_met<'a>(attempt: &Attempt, node: &'a Node) -> Vec<HookMatch<'a>> {
     let dst = attempt.flow.dst;
     if !attempt.prober || !node.pods.have_hook_on(dst.port()) {

@@ -16,7 +16,6 @@ const CONTROL_PLANE: &[u16] = &[2379, 6443, 6444, 7443, 7445, 9345, 10250, 16443
 ///
 /// The API server dials pods for its own clients (`kubectl get --raw /api/v1/namespaces/…/proxy`, webhooks, aggregated APIs). The
 /// kubelet dials the API server of its own node with a client that tries again each second or so.
-#[must_use]
 pub fn other_reason(attempt: &Attempt, node: &Node) -> Option<&'static str> {
     let probes = matching_probes(attempt, node);
     // Neither opens a connection for nothing; and the kubelet may have reported what it was.
@@ -37,7 +36,6 @@ pub fn other_reason(attempt: &Attempt, node: &Node) -> Option<&'static str> {
 
 /// The prober dialled its own node, and nothing tells whether for a probe: no spec is known, nor has the kubelet reported it. What
 /// answers in plain HTTP is no control plane's.
-#[must_use]
 pub fn may_be_client(attempt: &Attempt, node: &Node) -> bool {
     let dst = attempt.flow.dst;
     let to_node = attempt.netns.is_some_and(|netns| node.owns(netns, dst.ip())) && !node.has_pod(dst.ip());
@@ -47,7 +45,6 @@ pub fn may_be_client(attempt: &Attempt, node: &Node) -> bool {
 }
 
 /// The prober's process contains an API server, or may.
-#[must_use]
 pub fn has_api_server(attempt: &Attempt) -> bool {
     WITH_API_SERVER.contains(&attempt.actor.comm.as_str())
 }
