@@ -63,7 +63,7 @@ mod tests {
     }
 
     #[test]
-    fn a_drop_for_another_reason_is_not_a_firewall_s() {
+    fn a_drop_for_another_reason_is_not_one_by_a_firewall() {
         assert_eq!(Stream::new().connect().drop(SYN, "IP_RPFILTER", POD).gives_up().causes(), ["rp_filter_drop"]);
     }
 
@@ -112,7 +112,7 @@ mod tests {
     }
 
     #[test]
-    fn a_revised_verdict_is_not_taken_back_against_the_kubelet_s_word() {
+    fn a_revised_verdict_is_not_taken_back_against_the_kubelets_word() {
         let mut stream = Stream::new();
         stream.grpc_readiness(5).connect().drop(SYN, "NETFILTER_DROP", POD).wait_ms(5).tick().wait_ms(1010).tick();
         stream.push(firewall(POD, vec![rule("cali-fw-cali1234", RuleVerdict::Drop)]));
@@ -123,7 +123,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_taken_back_fails_by_the_kubelet_s_word() {
+    fn what_was_taken_back_fails_by_the_kubelets_word() {
         let mut stream = Stream::new();
         let rules = firewall(POD, vec![rule("INPUT", RuleVerdict::Drop)]);
         stream.http_readiness().connect().drop(SYN, "NETFILTER_DROP", POD).push(rules).wait_ms(5).tick();
@@ -186,7 +186,7 @@ mod tests {
     }
 
     #[test]
-    fn a_reset_after_a_later_syn_got_through_is_the_reset_s() {
+    fn a_reset_after_a_later_syn_got_through_is_a_reset() {
         let mut stream = Stream::new();
         stream.connect().drop(SYN, "NETFILTER_DROP", POD).wait_ms(5).tick();
         stream.wait_ms(1000).retransmit(TcpState::SynSent).established();

@@ -241,7 +241,7 @@ mod tests {
     }
 
     #[test]
-    fn a_stopped_server_s_full_queue_is_its_fault() {
+    fn a_stopped_servers_full_queue_is_its_fault() {
         let causes = |server: ServerProcess| {
             let mut stream = Stream::new();
             stream.connect().wait_ms(200).inspection(|seen| {
