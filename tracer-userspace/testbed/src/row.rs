@@ -30,7 +30,7 @@ pub struct Row {
     pub scenario: String,
     /// The cause it is about; absent: healthy.
     pub cause: Option<&'static str>,
-    /// The Service proxy in its story; `any`: none has a part in it.
+    /// The Service proxy in it; `any`: none has a part in it.
     pub proxy: &'static str,
     /// `v4` or `v6`.
     pub family: &'static str,

@@ -36,7 +36,7 @@ pub enum Node {
     Own,
 }
 
-/// The Service proxy of a story.
+/// The Service proxy of a scenario.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Proxy {
     /// No proxy has a part in it: it is the same under each.

@@ -35,7 +35,7 @@ const NO_SCENARIO: &str = "no scenario";
 const NOT_IN_FAMILY: &str = "no scenario in this address family";
 const NOT_IN_MODE: &str = "no scenario in this proxy mode";
 
-/// A row for each cell without a scenario. Where a cause's story has no proxy in it, one line for each
+/// A row for each cell without a scenario. Where a cause's scenarios have no proxy in them, one line for each
 /// address family stands for all modes; where it has one, every mode has a line.
 pub fn rows(scenarios: &[Scenario]) -> Vec<Row> {
     let causes = std::iter::once(None).chain(Cause::ALL.iter().copied().map(Some));

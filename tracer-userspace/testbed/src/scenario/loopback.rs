@@ -81,7 +81,7 @@ fn by_exec(fixture: &mut Fixture<'_>) -> Result<()> {
 
 /// A hostNetwork server; its addresses as the kubelet dials them.
 ///
-/// Without `lo` there is no route to `::1` at all: `connect` itself fails, which is another story.
+/// Without `lo` there is no route to `::1` at all: `connect` itself fails, which is another failure.
 fn host_server(fixture: &mut Fixture<'_>) -> Result<Vec<SocketAddr>> {
     fixture.node.serve(fixture.options, &["http", &format!("[::]:{HOST}")])?;
     Ok(match fixture.family {

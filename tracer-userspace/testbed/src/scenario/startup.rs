@@ -47,7 +47,7 @@ fn too_late(fixture: &mut Fixture<'_>) -> Result<()> {
         let claim = fixture.verdict(cause);
         fixture.attempt(Kind::Http, pod, Ending::Refused, claim)?;
         if number < SLOW_START_THRESHOLD {
-            // The probe's own period: the passing of time is what the story is about.
+            // The probe's own period: the passing of time is what the scenario is about.
             std::thread::sleep(Duration::from_secs(SLOW_START_PERIOD_S));
         }
     }
