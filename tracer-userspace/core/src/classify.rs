@@ -42,7 +42,7 @@ pub(crate) const SETTLE_NS: u64 = 2_000_000;
 
 type Rule = fn(&Case<'_>) -> Option<Finding>;
 
-/// The rule of a cause; none: it comes from the kubelet's own outcome (`kubelet.rs`).
+/// The rule of a cause; none: it comes from the kubelet's own words (`kubelet.rs`, `sandbox.rs`).
 const fn rule(cause: Cause) -> Option<Rule> {
     Some(match cause {
         Cause::NodeportEphemeralCollision => rules::nodeport_ephemeral_collision::find,

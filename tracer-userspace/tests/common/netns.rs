@@ -74,6 +74,14 @@ impl Netns {
         findings.iter().map(|it| it["status"].as_str().expect("status").to_owned()).collect()
     }
 
+    /// The only finding of the check has this status, and what it says makes the check well.
+    #[track_caller]
+    pub(crate) fn is_fixed(&self, check: &str, status: &str) {
+        assert_eq!(self.statuses(check), [status], "{check}");
+        self.fix(check);
+        assert_eq!(self.statuses(check), ["ok"], "{check}");
+    }
+
     /// Does what the first finding of the check says.
     pub(crate) fn fix(&self, check: &str) {
         let (findings, _) = self.doctor(&["--check", check]);
