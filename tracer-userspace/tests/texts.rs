@@ -13,7 +13,7 @@ use tracer::engine::{AtStart, Engine};
 use tracer_model::event::Observation;
 use tracer_model::record::Cause;
 use tracer_output::sink::metrics::{self, HookCount, KernelCounts, Metrics};
-use tracer_output::sink::{Sink, SinkConfig};
+use tracer_output::sink::{Form, Sink, SinkConfig};
 
 use common::recorded::{Recording, fixtures, parsed, with_each};
 use common::{Dir, ran, snapshots, text, tracer};

@@ -6,9 +6,7 @@ use std::net::{IpAddr, SocketAddr};
 use netlink_sys::protocols::NETLINK_ROUTE;
 
 use super::links;
-use super::netlink::{
-    Netlink, address, attribute, attributes, consistent, family, field, number, octets, push, text,
-};
+use super::netlink::{Netlink, address, attribute, attributes, consistent, family, field, number, octets, push, text};
 use tracer_model::event::{LinkState, RoutingRule, StrayRoute};
 
 const RTM_GETROUTE: u16 = 26;

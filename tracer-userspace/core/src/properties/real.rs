@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 
 use proptest::prelude::*;
 
-use super::fixtures::{AttemptVerdicts, Recorded, Verdict, begun, reported, recordings};
+use super::fixtures::{AttemptVerdicts, Recorded, Verdict, begun, recordings, reported};
 use super::merge::merge;
 use super::rename::Renaming;
 use super::takes_back;
@@ -211,7 +211,13 @@ proptest! {
 }
 
 /// What is reported of a recording with holes: the same or less.
-fn weaker(recording: &Recorded, conn: ConnId, got: &Verdict, whole: Option<&Verdict>, all: bool) -> Result<(), TestCaseError> {
+fn weaker(
+    recording: &Recorded,
+    conn: ConnId,
+    got: &Verdict,
+    whole: Option<&Verdict>,
+    all: bool,
+) -> Result<(), TestCaseError> {
     let what = format!("{}: {} is {whole:?} and became {got:?}", recording.name, conn.0);
     let Some(whole) = whole else { return Err(TestCaseError::fail(what)) };
     let same = got.cause == whole.cause && got.confidence <= whole.confidence;
@@ -228,7 +234,12 @@ fn weaker(recording: &Recorded, conn: ConnId, got: &Verdict, whole: Option<&Verd
 fn one_verdict_and_one_revision_at_most() {
     for recording in recordings() {
         let begun = begun(&recording.observations);
-        assert!(recording.reported.values().all(|verdicts| verdicts.len() <= 2), "{}: {:?}", recording.name, recording.reported);
+        assert!(
+            recording.reported.values().all(|verdicts| verdicts.len() <= 2),
+            "{}: {:?}",
+            recording.name,
+            recording.reported
+        );
         assert_eq!(takes_back(&decide(&recording.observations)), None, "{}", recording.name);
         assert!(
             recording.reported.len() <= begun.len().max(1),
@@ -238,6 +249,10 @@ fn one_verdict_and_one_revision_at_most() {
             recording.reported
         );
         let conns: Vec<u64> = recording.observations.iter().filter_map(conn_of).collect();
-        assert!(recording.reported.keys().all(|conn| conns.contains(&conn.0) || begun.is_empty()), "{}", recording.name);
+        assert!(
+            recording.reported.keys().all(|conn| conns.contains(&conn.0) || begun.is_empty()),
+            "{}",
+            recording.name
+        );
     }
 }

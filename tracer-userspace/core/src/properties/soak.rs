@@ -3,7 +3,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::fixtures::{AttemptVerdicts, Recorded, reported, recordings};
+use super::fixtures::{AttemptVerdicts, Recorded, recordings, reported};
 use super::merge::{Snapshot, is_start, snapshot};
 use super::rename::{Renaming, SLOTS};
 use super::{PropertyCase, healthy, touched};
