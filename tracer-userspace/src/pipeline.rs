@@ -20,7 +20,7 @@ use crate::lock::instance::InstanceLock;
 use crate::pipeline::session::Session;
 use crate::record_file::{self, Recorder};
 use crate::shutdown::Signals;
-use tracer_model::event::{HookStatus, MissingHook, Netns, Observation, ObservationKind, PortPressure, Start};
+use tracer_model::event::{HookStatus, MissingHook, Netns, Observation, ObservationKind, Pod, PortPressure, Start};
 use tracer_model::query::Query;
 use tracer_node::clock;
 use tracer_output::serve;
@@ -214,10 +214,17 @@ fn warn<S>(config: &LiveConfig, attached: &Attached<S>) {
             "no process named {names} is running: waiting for one (--prober NAME chooses another, --all-connections watches every process)"
         ));
     }
-    let named = |kind: &ObservationKind| matches!(kind, ObservationKind::Pods(list) if list.pods.iter().any(|pod| pod.name.is_some()));
-    if config.output.filter.needs_pods() && !attached.facts.iter().any(named) {
+    let lists = attached.facts.iter().filter_map(|kind| match kind {
+        ObservationKind::Pods(list) => Some(&list.pods),
+        _ => None,
+    });
+    let pods: Vec<&Pod> = lists.flatten().collect();
+    if config.output.filter.needs_pods() && !pods.iter().any(|pod| pod.name.is_some()) {
         error::warn(
             &"-n, -p and -c need the pods' names and none is known: nothing will match (--pods FILE or the cluster API, --kubeconfig PATH, gives them)",
         );
+    }
+    if let Some(unmatched) = config.output.filter.unmatched(&pods) {
+        error::warn(&unmatched);
     }
 }

@@ -8,7 +8,7 @@ use super::view::View;
 /// The check.
 pub(super) const CHECK: Check = Check {
     name: "br_netfilter",
-    why: "where pods hang on a Linux bridge, the answer of a Service's backend on the same node goes past NAT without it, and the client resets it; flannel and kubeadm refuse to start",
+    why: "where pods are on a Linux bridge, answers of a Service's backend on the same node bypass NAT without it, and the client resets the connection; flannel and kubeadm refuse to start",
     run: |view| vec![check(view)],
 };
 
@@ -28,7 +28,7 @@ struct Found {
 }
 
 fn draft() -> Draft {
-    CHECK.expects(format!("br_netfilter loaded, {V4} = 1 and {V6} = 1, where pods hang on a Linux bridge"))
+    CHECK.expects(format!("br_netfilter loaded, {V4} = 1 and {V6} = 1, where pods are on a Linux bridge"))
 }
 
 fn check(view: &View) -> Finding {

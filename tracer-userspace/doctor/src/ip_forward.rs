@@ -11,7 +11,7 @@ use tracer_model::event::Pod;
 /// The check.
 pub(super) const CHECK: Check = Check {
     name: "ip_forward",
-    why: "without it the kernel drops whatever is not for the node itself: pods reach neither each other nor a Service",
+    why: "without forwarding the kernel drops all packets that are not for the node itself: pods cannot reach each other or a Service",
     run: |view| vec![v4(view), v6(view)],
 };
 

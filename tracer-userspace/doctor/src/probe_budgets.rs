@@ -7,7 +7,7 @@ use tracer_model::event::{Container, Handler, Pod, ProbeSpec, ProbeType};
 /// The check.
 pub(super) const CHECK: Check = Check {
     name: "probe_budgets",
-    why: "a liveness probe that gives up before the network is ready restarts a container that is well, forever; a tcpSocket probe of a TLS port says nothing of the server and fills its log",
+    why: "a liveness probe that gives up before the network is ready restarts a healthy container again and again; a tcpSocket probe of a TLS port proves nothing about the server and fills its log",
     run: |view| match &view.pods {
         Some(pods) => judge(pods),
         None => vec![unknown()],
@@ -142,7 +142,7 @@ impl Place<'_> {
 
     fn deaf(&self, probe: &ProbeSpec) -> Finding {
         let observed = format!(
-            "{}: {} probe only opens a TCP connection to port {}, which speaks TLS by another probe of this pod",
+            "{}: {} probe only opens a TCP connection to port {}, which speaks TLS, as another probe of this pod shows",
             self.name(),
             word(probe),
             probe.port

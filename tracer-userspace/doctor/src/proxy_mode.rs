@@ -12,7 +12,7 @@ use tracer_node::links::Link;
 /// The check.
 pub(super) const CHECK: Check = Check {
     name: "proxy_mode",
-    why: "tables of two proxies, or of a former one, send a Service's packets to backends that are gone",
+    why: "tables of a second proxy, or of a former one, send a Service's packets to backends that no longer exist",
     run: |view| vec![check(view)],
 };
 
@@ -83,9 +83,9 @@ fn judge(found: &Tables, cilium: bool) -> Finding {
     let modes: Vec<&str> = found.iter().map(|(mode, _)| *mode).collect();
     let draft = draft().with("modes", modes);
     match names.as_slice() {
-        [] if cilium => draft.ok("no kube-proxy tables; links of Cilium, which can stand in for it"),
+        [] if cilium => draft.ok("no kube-proxy tables; links of Cilium, which can replace it"),
         [] => draft.unknown(Unread::new(
-            "no Service in the tables of IPVS, iptables or nftables: kube-proxy does not run here, has not written them yet, or something else stands in for it",
+            "no Service in the tables of IPVS, iptables or nftables: kube-proxy does not run here, has not written them yet, or another program replaces it",
             "on a node of a cluster: `kubectl -n kube-system get pods -o wide | grep kube-proxy`",
         )),
         [one] => draft.ok(one.clone()),

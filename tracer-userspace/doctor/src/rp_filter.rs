@@ -91,7 +91,7 @@ fn judge(found: &Found) -> Finding {
     }
     let strict = found.links.iter().filter(|(_, value)| found.effective(*value) == STRICT).count();
     draft.ok(format!(
-        "net.ipv4.conf.all.rp_filter = {}; strict on {strict} of {} links, {} uplink(s)",
+        "net.ipv4.conf.all.rp_filter = {}; strict on {strict} of {} links; uplinks: {}",
         found.all,
         found.links.len(),
         uplinks.len()

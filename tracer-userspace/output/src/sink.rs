@@ -29,9 +29,9 @@ use crate::sink::pretty::Pretty;
 use crate::sink::printed::Printed;
 use crate::sink::repeats::{Group, Repeats};
 use tracer_model::decision::Decision;
-use tracer_model::event::Start;
+use tracer_model::event::{Pod, Start};
 use tracer_model::record::{AttemptBody, Body, LossBody, Outcome, Record, Repeated, SCHEMA, StopBody, Subject, Timing};
-use tracer_terminal::error::Error;
+use tracer_terminal::error::{self, Error};
 use tracer_terminal::screen::Screen;
 use tracer_terminal::status_line::Counts;
 
@@ -86,7 +86,7 @@ impl Sink {
             repeats: Repeats::new(config.repeat_interval),
             totals: StopBody::default(),
             failed: 0,
-            pretty: Pretty::new(config.filter != Filter::default()),
+            pretty: Pretty::new(config.filter.clone(), config.verbose),
             failure_printed: false,
             kept: None,
             last_time_boot_ns: 0,
@@ -168,6 +168,7 @@ impl Sink {
         if let Some(cluster) = &self.cluster {
             cluster.take(&decision, self.filter.passes(&decision.body));
         }
+        self.pretty.meet(&decision.body);
         if self.is_satisfied() {
             return;
         }
@@ -203,6 +204,11 @@ impl Sink {
         self.print(decision, now_boot_ns);
     }
 
+    /// Pods that are known now, for what is said if the filters match none.
+    pub fn meet_pods(&mut self, pods: &[Pod]) {
+        self.pretty.meet_pods(pods);
+    }
+
     /// `--until-failure` is met.
     #[must_use]
     pub const fn is_satisfied(&self) -> bool {
@@ -225,6 +231,11 @@ impl Sink {
         let totals = StopBody { verdicts, events, lost_events, reason: reason.to_owned(), ..self.totals.clone() };
         self.print(Decision::new(time_boot_ns, None, Body::Stop(totals)), None);
         self.output.finish();
+        // People read it in the summary.
+        let hidden = self.pretty.shown(0, self.failed).filter(|_| self.form != Form::Pretty);
+        if let Some(hidden) = hidden.filter(|_| self.printed.counts().next().is_none()) {
+            error::warn(&hidden);
+        }
         self.is_delivered = self.otlp.as_mut().is_none_or(OtlpSink::finish);
         // After the records: who ends the process may not wait as long.
         if let Some(cluster) = &mut self.cluster {
@@ -232,7 +243,7 @@ impl Sink {
         }
     }
 
-    /// What was seen and reported it far; what was lost is counted elsewhere.
+    /// What was seen and reported so far; what was lost is counted elsewhere.
     #[must_use]
     pub fn counts(&self) -> Counts {
         let verdicts = self.printed.counts().map(|(_, n)| n).sum();

@@ -128,10 +128,10 @@ impl View {
     fn take(&mut self, record: &Record, line: &[u8]) {
         self.records += 1;
         let screen = Screen { colour: self.config.colour, columns: self.output.columns().or(self.config.columns) };
-        let filtered = self.config.filter != Default::default();
-        let new = || Node { pretty: Pretty::new(filtered), ..Node::default() };
+        let new = || Node { pretty: Pretty::new(self.config.filter.clone(), self.config.verbose), ..Node::default() };
         let node = self.nodes.entry(record.node_name.clone()).or_insert_with(new);
         node.count(record);
+        node.pretty.meet(&record.body);
         if !node.wants(record, &self.config) {
             return;
         }
@@ -168,6 +168,11 @@ impl View {
             }
         }
         self.output.finish();
+        let nothing = self.nodes.values().all(|node| node.verdicts.is_empty());
+        if nothing && self.config.form != Form::Pretty {
+            let hidden = self.nodes.values().filter_map(|node| node.pretty.shown(0, node.failed()));
+            hidden.for_each(|hidden| error::warn(&hidden));
+        }
     }
 }
 
@@ -205,6 +210,6 @@ impl Node {
     }
 
     fn end(&self, screen: Screen) -> String {
-        if self.runs { self.pretty.summary(screen) } else { String::new() }
+        if self.runs { self.pretty.summary(self.failed(), screen) } else { String::new() }
     }
 }

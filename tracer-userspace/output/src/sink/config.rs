@@ -26,6 +26,8 @@ pub struct SinkConfig {
     pub filter: Filter,
     /// Attempts, too.
     pub attempts: bool,
+    /// What a healthy node does with its ports, too.
+    pub verbose: bool,
     /// End at the first failure.
     pub until_failure: bool,
     /// `--output-max-size`, `--output-max-files`.

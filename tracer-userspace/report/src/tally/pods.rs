@@ -134,6 +134,12 @@ impl Pods {
         }
     }
 
+    /// Verdicts on failures that stand.
+    pub(super) fn failures(&self) -> u64 {
+        let lanes = self.pods.iter().flat_map(|(_, pod)| &pod.lanes);
+        lanes.filter(|(group, _)| !group.noise).map(|(_, lane)| lane.count).sum()
+    }
+
     /// Everything that was counted.
     pub(crate) fn into_pods(self) -> impl Iterator<Item = (PodKey, Pod)> {
         self.pods.into_iter().filter(|(_, pod)| pod.passed > 0 || !pod.lanes.is_empty())

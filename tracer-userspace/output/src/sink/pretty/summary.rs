@@ -17,7 +17,7 @@ const NAMED: usize = 5;
 /// From the surest.
 const CONFIDENCES: [Confidence; 3] = [Confidence::Proven, Confidence::Likely, Confidence::Possible];
 
-/// What was reported it far.
+/// What was reported so far.
 #[derive(Debug, Default)]
 pub(super) struct Summary {
     groups: BTreeMap<Cause, Group>,
@@ -78,26 +78,20 @@ impl Summary {
         }
     }
 
-    /// A block for each cause; or, in a line, that there is none. `failed`: attempts; `filtered`: not everything was let through.
-    pub(super) fn write(&self, out: &mut String, stop: &StopBody, failed: u64, filtered: bool, screen: Screen) {
-        self.blocks(out, screen);
-        let only_noise = self.groups.values().all(|group| group.noise);
-        if self.groups.is_empty() || only_noise && !filtered {
-            let (style, text) = without_failure(stop, failed, filtered);
-            screen.head(out, &screen.paint(style, &text));
-        }
+    /// Verdicts on failures that stand.
+    pub(super) fn failures(&self) -> u64 {
+        self.groups.values().filter(|group| !group.noise).map(|group| group.count).sum()
     }
 }
 
 /// What can be reported of a run in which no failure was printed.
-fn without_failure(stop: &StopBody, failed: u64, filtered: bool) -> (Style, String) {
+pub(super) fn without_failure(stop: &StopBody, failed: u64) -> (Style, String) {
     let attempts = counted(stop.attempts, "attempt");
     if stop.attempts == 0 {
         return (Style::Mild, "no attempt was seen from its start to its end: nothing is known of this node".into());
     }
-    if failed > 0 || filtered {
-        let why = if filtered { "nothing was found that the filters let through" } else { "no verdict" };
-        return (Style::Mild, format!("{why}; of {attempts} in all {failed} failed"));
+    if failed > 0 {
+        return (Style::Mild, format!("no verdict; of {attempts} in all {failed} failed"));
     }
     if stop.lost_events > 0 {
         let lost = counted(stop.lost_events, "event");
