@@ -43,7 +43,7 @@ use tracer_testbed::helper::Role;
 /// The longest process name that the kernel keeps (`TASK_COMM_LEN` less its end).
 const COMM_MAX: usize = 15;
 
-/// Rotated files that are kept where nobody says how many.
+/// Rotated files that are kept without --output-max-files.
 const KEPT_FILES: u32 = 5;
 
 /// A command with everything it needs.
@@ -82,7 +82,7 @@ pub enum Plan {
     Health {
         /// Not only alive.
         ready: bool,
-        /// Whom to ask.
+        /// The socket to ask on.
         socket: PathBuf,
     },
     /// `explain`.
@@ -107,7 +107,7 @@ pub fn plan(cli: Cli) -> Result<Plan, Error> {
         Command::Doctor(args) => doctor::plan(args).map(|doctor| Plan::Doctor(Box::new(doctor))),
         Command::Hooks(args) => hooks::plan(args).map(|hooks| Plan::Hooks(Box::new(hooks))),
         Command::Show { files, output: flags, details, filters } => {
-            // What people asked to see is shown for people, whoever reads it.
+            // `show` is for people, also where its output goes into a pipe.
             let form = flags.output.unwrap_or(Form::Pretty);
             let output = SinkConfig { form, filter: filter(&filters)?, ..detailed(output(&flags), &details) };
             Ok(Plan::Show(Box::new(ShowConfig { files, output })))
@@ -231,7 +231,7 @@ fn known_cause(name: &str, place: &str) -> Result<Cause, Error> {
     })
 }
 
-/// An empty name would choose nothing, or all.
+/// An empty name could mean nothing or everything.
 fn none_empty(flag: &str, names: &[String]) -> Result<(), Error> {
     if names.iter().any(String::is_empty) {
         return Err(Error::Usage(format!("{flag}: an empty name: write one, or leave the flag out")));

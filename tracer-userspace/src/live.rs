@@ -41,7 +41,7 @@ pub struct Kernel {
     loaded: Loaded,
     probers: Vec<String>,
     other_processes: OtherProcesses,
-    /// Asks the sources to look at the node again.
+    /// Asks the sources to read the node again.
     refresh: Arc<Notify>,
     inquirer: Inquirer,
     /// Since when the kernel counts who uses up ephemeral ports.
@@ -52,7 +52,7 @@ pub struct Kernel {
     events: [u64; HOOK_NUMBERS],
 }
 
-/// Attaches to the kernel, then looks around: what changes in between is seen by both.
+/// Attaches to the kernel, then reads the node: a change in between is seen by both.
 ///
 /// # Errors
 /// The kernel or the privileges do not allow it (exit code 3), or a file of facts is wrong (2).
@@ -108,7 +108,7 @@ fn load(config: &LiveConfig) -> Result<Loaded, Error> {
 
 /// The kubelet's log, as it is reported.
 struct FollowedLog {
-    /// Absent if it cannot be followed, and no kubelet is known whose it is.
+    /// Absent if it cannot be followed, and no kubelet is known.
     source: Option<String>,
     /// It has no outcomes or cannot be followed, and nothing else that was asked for has them.
     problem: Option<String>,

@@ -32,7 +32,7 @@ fn main() -> ExitCode {
     )
 }
 
-/// Runs a command; gives its exit code. What is wrong with a flag is reported by the variable that gave it.
+/// Runs a command; gives its exit code. An error about a flag names the variable, if that gave the value.
 fn run(cli: Cli) -> Result<u8, Error> {
     telemetry::start(cli.diagnostics);
     for warning in cli::unknown_variables(std::env::vars_os()) {

@@ -181,7 +181,7 @@ fn a_variable_counts_where_its_flag_has_a_meaning() {
 }
 
 #[test]
-fn a_variable_can_name_the_file_for_records_of_every_command_that_has_the_flag() {
+fn the_file_for_records_can_be_a_variables_in_every_command_that_has_the_flag() {
     let dir = Dir::new();
     let (good, path) = (dir.file("good", recording()), dir.0.join("records"));
     let output = tracer().args(["replay", &good]).env("TRACER_OUTPUT_FILE", &path).output().unwrap();

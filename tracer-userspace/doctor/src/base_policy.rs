@@ -1,4 +1,4 @@
-//! Base chains of netfilter that drop what no rule accepted, and whose they are.
+//! Base chains of netfilter that drop what no rule accepted, and the software that owns them.
 
 use super::Check;
 use super::finding::{Draft, Finding, Fix, Unread};

@@ -161,7 +161,7 @@ mod tests {
     const ROUTE: &str = "Iface\tDestination\tGateway \tFlags\tRefCnt\tUse\tMetric\tMask\t\tMTU\tWindow\tIRTT\neth0\t00000000\t0100000A\t0003\t0\t0\t100\t00000000\t0\t0\t0\n";
 
     #[test]
-    fn the_link_s_own_setting_counts() {
+    fn the_links_own_setting_counts() {
         let of = |all: &str, [eth0, eth1]: [&str; 2]| {
             let lo = ("proc/sys/net/ipv4/conf/lo/forwarding", "1\n");
             let links =

@@ -47,7 +47,7 @@ fn check(view: &View) -> Finding {
     let read = || -> Result<Finding, Unread> {
         let range = PortRange::read(view)?;
         let ports = read(view)?;
-        // Whose check gives a command for the same setting.
+        // That check gives a command for the same setting.
         let node_ports = if known(&range, &ports).is_empty() { Vec::new() } else { wanted_by_node_ports(view, &range) };
         Ok(judge(&range, &ports, node_ports))
     };

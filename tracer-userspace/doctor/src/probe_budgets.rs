@@ -57,7 +57,7 @@ fn is_https(probe: &ProbeSpec) -> bool {
 }
 
 fn of_container(pod: &Pod, container: &Container, tls: &[u16]) -> Vec<Finding> {
-    let about = Place { pod, container };
+    let about = ProbeOwner { pod, container };
     let started = container.probes.iter().any(|probe| probe.probe_type == ProbeType::Startup);
     let mut found = Vec::new();
     for probe in &container.probes {
@@ -78,12 +78,12 @@ fn of_container(pod: &Pod, container: &Container, tls: &[u16]) -> Vec<Finding> {
 }
 
 /// Which container.
-struct Place<'a> {
+struct ProbeOwner<'a> {
     pod: &'a Pod,
     container: &'a Container,
 }
 
-impl Place<'_> {
+impl ProbeOwner<'_> {
     fn name(&self) -> String {
         let pod = self.pod.name.as_deref().or(self.pod.uid.as_deref()).unwrap_or("?");
         let container = self.container.name.as_deref().unwrap_or("?");

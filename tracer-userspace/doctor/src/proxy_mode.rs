@@ -50,7 +50,7 @@ fn has_services(text: &str) -> bool {
 /// One proxy's tables: its mode, and the backend of iptables.
 type Tables = BTreeSet<(&'static str, &'static str)>;
 
-/// In IPVS mode kube-proxy has chains of iptables, too; only the chain of a Service tells the iptables mode.
+/// In IPVS mode kube-proxy has chains of iptables, too; only the chain of a Service shows the iptables mode.
 fn tables(ipvs: bool, survey: &Survey) -> Tables {
     let mut found = Tables::new();
     if ipvs {
@@ -134,7 +134,7 @@ mod tests {
     }
 
     #[test]
-    fn services_of_ipvs_are_a_proxy_s_where_it_has_its_link() {
+    fn services_of_ipvs_are_a_proxys_where_it_has_its_link() {
         let link = |name: &str| Link { state: LinkState { name: name.into(), ..LinkState::default() }, kind: None };
         assert!(holds_services(&link("kube-ipvs0")) && holds_services(&link("kube-dummy-if")));
         assert!(!holds_services(&link("eth0")));

@@ -123,7 +123,7 @@ impl Kernel {
         row.variants.iter().find(|variant| fits(variant.form, variant.programs)).map(|variant| variant.form)
     }
 
-    /// A hook is missing: it has no form, and nothing stands in for it.
+    /// A hook is missing: no program type of it can be attached, and no other hook replaces it.
     fn lacks(&self, row: &Row) -> bool {
         let has = |hook| HOOKS.iter().any(|it| it.hook == hook && self.form(it).is_some());
         let covered = !row.covered_by.is_empty() && row.covered_by.iter().all(|hook| has(*hook));

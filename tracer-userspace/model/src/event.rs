@@ -12,6 +12,7 @@ mod inspection;
 mod kubelet;
 mod node;
 mod packet;
+mod pod_sockets;
 pub mod port_ranges;
 mod ports;
 mod runs;
@@ -43,6 +44,7 @@ pub use node::{
     ProxyMode,
 };
 pub use packet::{Device, Icmp, Ipvs, PacketDrop, Tracked};
+pub use pod_sockets::{Listener, MOST_UNANSWERED, PodSockets, Redirect, UnansweredConnect};
 pub use ports::{PortPressure, PortUser};
 pub use runs::{Ended, Runs, Waiting};
 pub use serving::{Pressure, ServedConnection, ServerProcess, ServerTasks, Serving};
@@ -124,6 +126,8 @@ pub enum ObservationKind {
     Firewall(Box<Firewall>),
     /// The state of the namespace that owns a target (asked for when it does not answer).
     Inspection(Box<Inspection>),
+    /// The sockets of a pod (asked for when an attempt to it is over).
+    PodSockets(Box<PodSockets>),
     /// Who used up ephemeral ports.
     PortPressure(Box<PortPressure>),
     /// The kubelet says that a probe failed.
@@ -171,6 +175,7 @@ impl ObservationKind {
             | Self::NodeSettings(_)
             | Self::Firewall(_)
             | Self::Inspection(_)
+            | Self::PodSockets(_)
             | Self::PortPressure(_)
             | Self::KubeletProbe(_)
             | Self::SandboxFailure(_)

@@ -25,11 +25,11 @@ const SOCK_DIAG_BY_FAMILY: u16 = 20;
 /// `struct inet_diag_req_v2`
 const DIAG_REQUEST: usize = 56;
 /// Offset of the socket's id in `struct inet_diag_msg`: ports, then addresses.
-const DIAG_ID: usize = 4;
+pub(super) const DIAG_ID: usize = 4;
 const DIAG_RQUEUE: usize = 56;
 const DIAG_WQUEUE: usize = 60;
-const DIAG_INODE: usize = 68;
-const LISTEN: u32 = 1 << 10;
+pub(super) const DIAG_INODE: usize = 68;
+pub(super) const LISTEN: u32 = 1 << 10;
 const ESTABLISHED: u8 = 1;
 const CLOSE_WAIT: u8 = 8;
 /// Request sockets are `SYN_RECV` to older kernels and `NEW_SYN_RECV` inside newer ones.
@@ -267,7 +267,8 @@ fn half_open(port: u16) -> io::Result<(Option<u32>, Option<u32>)> {
     Ok((Some(v4), Some(v4 + v6)))
 }
 
-fn diag(family: i32, states: u32, port: u16, each: impl FnMut(&[u8])) -> io::Result<()> {
+/// Dumps the TCP sockets of the calling thread's namespace that are in these states, of this local port or of any (0).
+pub(super) fn diag(family: i32, states: u32, port: u16, each: impl FnMut(&[u8])) -> io::Result<()> {
     Netlink::open(NETLINK_SOCK_DIAG)?.dump(SOCK_DIAG_BY_FAMILY, &diag_request(family, states, port), each)
 }
 

@@ -342,7 +342,7 @@ pub fn wall_time(time_boot_ns: u64, boot_to_wall_ns: i64) -> String {
     format!("{timestamp:.9}")
 }
 
-/// At the end what was open is reported a probe, asked for or not.
+/// A probe attempt that is still open at the end is printed, asked for or not.
 fn is_open_probe(attempt: &AttemptBody) -> bool {
     attempt.outcome == Outcome::Open && attempt.subject == Subject::Probe
 }

@@ -8,7 +8,7 @@ use serde::Deserialize;
 use tracer_model::record::{Cause, Confidence, Endpoint, K8s, Outcome, Process, Record, Repeated, SCHEMA};
 use tracer_terminal::error::json_problem;
 
-/// Whose attempts they are.
+/// The pod that attempts belong to.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(crate) struct PodKey {
     /// Its node.
@@ -94,7 +94,7 @@ impl Answer {
 }
 
 impl Fields<'_> {
-    /// Whose attempt it is, as far as that is known.
+    /// The pod of the attempt, as far as it is known.
     pub(super) fn pod(&self) -> PodKey {
         let k8s = self.k8s.as_ref();
         let named = k8s.and_then(|k8s| {

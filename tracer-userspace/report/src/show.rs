@@ -33,7 +33,7 @@ pub struct ShowConfig {
 pub fn show(config: &ShowConfig) -> Result<u8, Error> {
     let inputs = input::open("show FILE", &config.files)?;
     let names: Vec<_> = inputs.iter().map(|input| input.name.clone()).collect();
-    let (mut view, mut faults, mut whole) = (View::open(&config.output)?, Faults::default(), true);
+    let (mut view, mut faults, mut whole) = (Shown::open(&config.output)?, Faults::default(), true);
     for input in inputs {
         faults.begin(&input.name);
         let name = input.name.clone();
@@ -58,7 +58,7 @@ pub fn show(config: &ShowConfig) -> Result<u8, Error> {
 fn feed(
     name: &str,
     lines: &mut Lines<impl BufRead>,
-    view: &mut View,
+    view: &mut Shown,
     faults: &mut Faults,
 ) -> Result<Result<(), String>, Error> {
     loop {
@@ -97,7 +97,7 @@ fn without_prefix(bytes: &[u8]) -> &[u8] {
 }
 
 /// What is shown.
-struct View {
+struct Shown {
     config: SinkConfig,
     output: Output,
     /// By name.
@@ -119,7 +119,7 @@ struct Node {
     runs: bool,
 }
 
-impl View {
+impl Shown {
     fn open(config: &SinkConfig) -> Result<Self, Error> {
         let output = Output::open(config.file.as_deref(), None, false)?;
         Ok(Self { config: config.clone(), output, nodes: BTreeMap::new(), last: String::new(), records: 0 })
@@ -155,7 +155,7 @@ impl View {
         self.output.put(text.as_bytes());
     }
 
-    /// The summaries of runs whose end is not in the files.
+    /// The summaries of runs that have no `stop` record in the files.
     fn end(&mut self) {
         let screen = Screen { colour: self.config.colour, columns: self.output.columns().or(self.config.columns) };
         let several = self.nodes.len() > 1;

@@ -54,7 +54,7 @@ pub(crate) struct Tally {
     pub(crate) findings_left_out: u64,
     /// Runs of the tracer.
     pub(crate) runs: Ends<Run>,
-    /// Attempts that `attempt` records tell of.
+    /// Attempts that have an `attempt` record.
     pub(crate) attempts_by_record: u64,
     /// Attempts that `stop` records count.
     pub(crate) attempts_by_stop: u64,

@@ -27,7 +27,7 @@ pub(super) fn at(line: &str, seconds: i64) -> String {
     line.replace(TIME, &jiff::Timestamp::from_second(seconds).unwrap().to_string())
 }
 
-/// The page of some bytes, and what was reported them.
+/// The page of some bytes, and the problems that were reported.
 fn page(bytes: &[u8]) -> (String, Vec<String>) {
     let (mut tally, mut faults) = (Tally::new(Filter::default()), Faults::default());
     faults.begin("in");

@@ -57,7 +57,7 @@ fn endpoint(text: &str) -> Result<Uri, String> {
     Uri::from_parts(parts).map_err(|_| wrong())
 }
 
-/// A header whose value no message of ours shows.
+/// A header. No message of tracer shows its value.
 fn header(text: &str) -> Result<(HeaderName, HeaderValue), String> {
     let (name, value) = text.split_once('=').ok_or("write NAME=VALUE")?;
     let name = name.trim().parse().map_err(|_| "not the name of a header".to_owned())?;
@@ -82,7 +82,7 @@ mod tests {
     }
 
     #[test]
-    fn a_header_s_value_is_not_shown() {
+    fn a_headers_value_is_not_shown() {
         let (name, value) = header("Authorization=Bearer a=b").expect("a header");
         assert_eq!((name.as_str(), value.as_bytes()), ("authorization", b"Bearer a=b".as_slice()));
         assert!(!format!("{value:?}").contains("Bearer"));

@@ -48,7 +48,7 @@ fn an_empty_name_in_a_list_is_refused() {
 }
 
 #[test]
-fn the_kubelet_s_log_is_a_file_or_the_journal() {
+fn the_kubelets_log_is_a_file_or_the_journal() {
     let log = |value: &str| match planned(&["attach", "--kubelet-log", value]) {
         Ok(Plan::Live(live)) => Ok(live.kubelet_log),
         other => Err(other.unwrap_err().to_string()),

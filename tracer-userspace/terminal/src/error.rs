@@ -119,7 +119,7 @@ pub fn without_value(message: &str) -> String {
     format!("{}{expected}", message[..value].trim_end())
 }
 
-/// serde's words; the line is ours to tell.
+/// serde's message with the column only: the caller adds the line of the file.
 pub fn json_problem(error: &serde_json::Error) -> String {
     let text = without_value(&error.to_string());
     match text.split_once(" at line ") {
@@ -235,7 +235,7 @@ mod tests {
     }
 
     #[test]
-    fn no_error_has_the_system_s_number() {
+    fn no_error_has_the_systems_number() {
         let source = io::Error::from_raw_os_error(libc::EPERM);
         assert_eq!(os_message(&source), "Operation not permitted");
         let error = Unreadable { source };

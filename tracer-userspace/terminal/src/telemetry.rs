@@ -8,7 +8,7 @@ use tracing_subscriber::EnvFilter;
 use crate::error;
 use crate::status_line;
 
-/// The client of the cluster API prints each failed request; the source tells an outage once. Asked for by name, it speaks.
+/// The client of the cluster API prints each failed request; the source reports an outage once. `TRACER_LOG=kube_client=…` prints them.
 const QUIET: &str = "kube_client=off";
 
 /// How much tracer reports about itself on stderr, and the colour of all that people read.

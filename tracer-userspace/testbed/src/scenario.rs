@@ -12,6 +12,7 @@ mod fixture;
 pub mod gaps;
 mod halted;
 mod healthy;
+mod inside;
 mod ipvs;
 mod loopback;
 pub mod needs;
@@ -175,6 +176,7 @@ pub fn all() -> Vec<Scenario> {
         faults::ALL,
         two_causes::ALL,
         halted::ALL,
+        inside::ALL,
         translated::ALL,
     ]
     .concat()

@@ -213,7 +213,7 @@ mod tests {
 
     /// Who may write a pod's spec makes failures at any pod's address: they are not reported as that pod's.
     #[test]
-    fn a_probe_that_two_pods_can_have_belongs_to_none() {
+    fn a_probe_that_can_be_another_pods_is_nobodys() {
         let pod = |mut stream: Stream| {
             stream.connect().established().answer(AnswerKind::Http, Some(404));
             stream.closes((100, 101, 200));

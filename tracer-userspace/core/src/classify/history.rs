@@ -343,7 +343,7 @@ mod tests {
     }
 
     #[test]
-    fn a_crash_by_itself_or_at_another_time_is_not_caused_by_the_budget() {
+    fn a_crash_by_itself_or_at_another_time_is_not_the_budgets() {
         let cases =
             [(31, 1, "Error"), (31, 0, "Completed"), (5, 137, "Error"), (300, 143, "Error"), (31, 139, "Error")];
         for (ran_s, exit_code, reason) in cases {

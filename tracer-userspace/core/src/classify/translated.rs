@@ -71,7 +71,7 @@ mod tests {
 
     /// A masquerade with `--random-fully`, on a kernel that does not tell the source port at connect.
     #[test]
-    fn a_translated_port_is_not_that_of_the_attempt() {
+    fn a_port_that_was_translated_is_not_the_attempts() {
         let mut stream = Stream::new();
         stream.connect();
         stream.last_connect().flow.src.set_port(0);

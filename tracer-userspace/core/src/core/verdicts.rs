@@ -213,7 +213,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_revision_takes_no_other_attempt_s_place() {
+    fn a_revision_takes_no_other_attempts_place() {
         let decided = Decided {
             cause: Cause::ConnectionRefused,
             outcome: Outcome::Failure,

@@ -210,7 +210,7 @@ proptest! {
     }
 }
 
-/// What is reported of a recording with holes: the same or less.
+/// A recording with holes gives the same verdict or a weaker one.
 fn weaker(
     recording: &Recorded,
     conn: ConnId,

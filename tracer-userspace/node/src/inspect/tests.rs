@@ -79,7 +79,7 @@ fn of_many_listeners_the_fullest_that_a_syn_may_meet_are_kept() {
 }
 
 #[test]
-fn the_address_of_a_service_belongs_to_nobody() {
+fn the_address_of_a_service_is_nobodys() {
     let target = SocketAddr::from(([10, 96, 0, 1], 443));
     let holders = |names: &[&str]| {
         let link = |name: &&str| LinkState { name: (*name).into(), addrs: vec![target.ip()], ..LinkState::default() };

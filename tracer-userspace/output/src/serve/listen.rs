@@ -1,5 +1,5 @@
 //! Where clients come in: a TCP address or a unix socket. What cannot be had is reported once and tried
-//! again, for the kernel side must go on whoever has the port.
+//! again: the kernel side must go on, even if another process has the port.
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -22,7 +22,7 @@ use tokio::time::sleep;
 use super::http::Pages;
 use tracer_terminal::error::{self, os_message};
 
-/// Clients of one place at once. Of more, the oldest has to go: who sends nothing keeps nobody waiting.
+/// Clients of one place at once. One more takes the place of the oldest, so that a client that sends nothing blocks no other.
 const CLIENTS: usize = 32;
 /// The second try comes after this time, each later one after twice the last.
 const FIRST_RETRY: Duration = Duration::from_secs(1);

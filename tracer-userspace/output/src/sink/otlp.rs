@@ -2,7 +2,7 @@
 //!
 //! A [`Background`] pushes; the pipeline hands over and never waits. What waits is bounded by its bytes. A record is
 //! delivered at least once, or counted as lost: a receiver that took a request and whose answer was lost gets it again,
-//! and (`service.instance.id`, `tracer.seq`) tells the two copies.
+//! and (`service.instance.id`, `tracer.seq`) identifies the two copies.
 
 mod convert;
 mod message;

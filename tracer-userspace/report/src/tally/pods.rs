@@ -79,7 +79,7 @@ pub(crate) struct Pods {
     pub(crate) too_many: bool,
     next_id: u64,
     bytes: usize,
-    /// Whether a verdict was not kept for want of room.
+    /// Whether a verdict was not kept because there was no room.
     pub(crate) full: bool,
 }
 
@@ -171,7 +171,7 @@ impl Lane {
         }
     }
 
-    /// Lets a verdict go; the one at the other end stands in for it.
+    /// Forgets a verdict; the one at the other end takes its place.
     fn forget(&mut self, id: u64) {
         let other_than = |example: &Rc<Example>| example.id != id;
         let (first, last) = (self.first.take().filter(other_than), self.last.take().filter(other_than));

@@ -327,7 +327,7 @@ mod tests {
     }
 
     #[test]
-    fn the_addresses_that_a_command_prints_belong_to_nobody() {
+    fn the_addresses_that_a_command_prints_are_nobodys() {
         let printed = understand("cannot reach the database: dial tcp 10.0.0.5:5432: connect: connection refused");
         assert_eq!((printed.says, printed.src, printed.dst), (ProbeOutput::Other, None, None));
     }

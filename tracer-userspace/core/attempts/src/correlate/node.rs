@@ -17,7 +17,7 @@ use super::tls_ports::TlsPorts;
 use tracer_common::names::Hook;
 use tracer_model::event::{
     FindingBody, Findings, Listen, Loss, Netns, NetnsOp, NetnsOpKind, NodePort, NodeSettings, Observation,
-    ObservationKind, PortPressure, Service, Start, WITH_API_SERVER,
+    ObservationKind, PodSockets, PortPressure, Service, Start, WITH_API_SERVER,
 };
 use tracer_model::recent::Recent;
 
@@ -91,6 +91,7 @@ impl Node {
             ObservationKind::NetnsOpen(open) => self.namespaces.observe_open(time, open),
             ObservationKind::NetnsOp(op) => self.observe_netns_op(time, op),
             ObservationKind::Inspection(seen) => self.targets.observe(time, seen),
+            ObservationKind::PodSockets(seen) => self.targets.observe_sockets(time, seen),
             ObservationKind::TlsHello(hello) => self.tls.observe_hello(time, hello),
             ObservationKind::Connect(connect) if connect.prober => {
                 self.observe_connect(time, connect.flow.dst, &connect.actor.comm)
@@ -173,6 +174,11 @@ impl Node {
     /// The address is that of a pod of this node with a network of its own.
     pub fn has_pod(&self, addr: IpAddr) -> bool {
         self.pods.at(addr).any(|pod| !pod.host_network)
+    }
+
+    /// The sockets of a target's pod, as they were last read, unless the pod has ended since.
+    pub fn pod_sockets(&self, from: Netns, target: SocketAddr) -> Option<(u64, &PodSockets)> {
+        self.targets.sockets(from, target).filter(|(_, seen)| !self.has_ended(seen.netns))
     }
 
     /// The prober's namespace, which is the node's.

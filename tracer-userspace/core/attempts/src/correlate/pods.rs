@@ -191,7 +191,7 @@ mod tests {
     }
 
     #[test]
-    fn an_address_of_two_belongs_to_nobody() {
+    fn an_address_of_two_is_nobodys() {
         let (addr, nameless) =
             ("10.88.0.1".parse().expect("an address"), Pod { name: None, ..pod("", "10.88.0.1", 3) });
         let of = |pods: &[Pod]| {

@@ -149,7 +149,7 @@ mod tests {
 
     /// The first dial is answered with a 301 to a port that nobody listens on.
     #[test]
-    fn a_redirect_that_fails_is_part_of_the_probe() {
+    fn a_redirect_that_fails_is_the_probes() {
         let mut stream = Stream::new();
         stream.http_readiness().connect().established().answer(AnswerKind::Http, Some(301));
         stream.closes((100, 101, 200));
@@ -166,7 +166,7 @@ mod tests {
 
     /// A pod on the host's network that has the port of an API server.
     #[test]
-    fn without_specs_an_answer_in_plain_http_is_that_of_a_probe() {
+    fn without_specs_an_answer_in_plain_http_is_a_probes() {
         let mut stream = Stream::to("10.88.0.1:6443");
         stream.links(true, &["10.88.0.1"]).connect().established().answer(AnswerKind::Http, Some(503));
         stream.closes((100, 101, 200));

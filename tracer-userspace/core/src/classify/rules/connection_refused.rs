@@ -333,7 +333,7 @@ mod tests {
 
     /// cozystack#3615: the route to the pod was `local`, and its process, which is well, was killed again and again.
     #[test]
-    fn a_refusal_by_the_node_itself_is_not_one_by_the_pod() {
+    fn a_refusal_by_the_node_itself_is_not_the_pods() {
         let reported = |addrs: &[&str], fill: fn(&mut Stream)| {
             let mut stream = Stream::new();
             fill(stream.links(true, addrs).http_readiness());
@@ -373,7 +373,7 @@ mod tests {
 
     /// cilium#29571, calico#13858: the sandbox of a pod that was deleted by force, and the next pod with its address.
     #[test]
-    fn a_refusal_by_a_left_over_namespace_is_not_one_by_the_pod() {
+    fn a_refusal_by_what_was_left_over_is_not_the_pods() {
         let reported = refused_elsewhere(|stream| _ = stream.http_readiness().pod_in(POD).listens(POD, 8080, true), 1);
         let reported = &reported[0];
         assert_eq!((reported.cause.name(), reported.confidence), ("connection_refused", Confidence::Likely));

@@ -63,7 +63,7 @@ mod tests {
     }
 
     #[test]
-    fn a_drop_for_another_reason_is_not_one_by_a_firewall() {
+    fn a_drop_for_another_reason_is_not_a_firewalls() {
         assert_eq!(Stream::new().connect().drop(SYN, "IP_RPFILTER", POD).gives_up().causes(), ["rp_filter_drop"]);
     }
 
@@ -186,7 +186,7 @@ mod tests {
     }
 
     #[test]
-    fn a_reset_after_a_later_syn_got_through_is_a_reset() {
+    fn a_reset_after_a_later_syn_got_through_is_the_resets() {
         let mut stream = Stream::new();
         stream.connect().drop(SYN, "NETFILTER_DROP", POD).wait_ms(5).tick();
         stream.wait_ms(1000).retransmit(TcpState::SynSent).established();

@@ -156,7 +156,7 @@ mod tests {
     }
 
     #[test]
-    fn the_setting_of_a_device_is_reported_from_the_node() {
+    fn a_devices_own_setting_is_reported_from_the_nodes() {
         let noted = |forwards: &str| {
             let mut stream = Stream::new();
             let mut settings = NodeSettings::default();
@@ -189,7 +189,7 @@ mod tests {
 
     /// An inode number is used again: what was a prober's namespace once is a pod's now.
     #[test]
-    fn a_namespace_that_once_was_that_of_a_node_need_not_forward() {
+    fn a_namespace_that_was_a_nodes_once_need_not_forward() {
         let mut stream = Stream::new();
         stream
             .push(ObservationKind::Links(Links { netns: POD, cookie: None, links: Vec::new() }))
@@ -207,7 +207,7 @@ mod tests {
     }
 
     #[test]
-    fn a_packet_without_a_route_is_a_fault_of_the_route() {
+    fn a_packet_without_a_route_is_the_routes() {
         let mut stream = Stream::new();
         stream.connect().drop(SYN, "IP_INNOROUTES", NODE).icmp(3, 1).gives_up();
         assert_eq!(stream.causes(), ["route_unreachable"]);
@@ -251,7 +251,7 @@ mod tests {
 
     /// Early demux found a socket (amazon-vpc-cni-k8s#1269), or a blackhole took it.
     #[test]
-    fn what_a_forwarding_node_drops_has_another_cause() {
+    fn what_is_dropped_on_a_node_that_forwards_is_anothers() {
         let noted = |dst: &str, place: &str, setting: &str, value: Option<&str>| {
             let mut stream = Stream::to(dst);
             let mut settings = NodeSettings::default();
@@ -306,7 +306,7 @@ mod tests {
     }
 
     #[test]
-    fn a_drop_in_a_pod_is_not_one_by_the_node() {
+    fn a_drop_in_a_pod_is_not_the_nodes() {
         let mut stream = Stream::new();
         stream.links(true, &["10.88.0.1"]).push(base_policy("INPUT")).connect();
         dropped_at_input(&mut stream, POD);

@@ -221,7 +221,7 @@ mod tests {
     }
 
     #[test]
-    fn a_dropped_answer_to_the_nodes_own_probe_is_no_network_policy() {
+    fn an_answer_to_the_nodes_own_probe_is_no_network_policys() {
         let own = answer(When::default(), Tracked::No, |_| {});
         assert_eq!((own.cause.name(), own.confidence), ("network_policy_drop", Confidence::Likely));
         assert!(
@@ -269,7 +269,7 @@ mod tests {
     }
 
     #[test]
-    fn candidates_of_others_make_it_a_firewall_drop() {
+    fn candidates_of_others_make_it_a_firewalls() {
         let mut stream = Stream::new();
         let rules = vec![rule("cali-fw-cali1234", RuleVerdict::Drop), rule("mine", RuleVerdict::Drop)];
         stream.connect().drop(SYN, "NETFILTER_DROP", POD).push(firewall(POD, rules)).wait_ms(5).tick();
@@ -306,7 +306,7 @@ mod tests {
 
     /// A host-network pod's probe: a node short of memory, and SELinux, drop with this reason, too.
     #[test]
-    fn what_socket_filters_drop_need_not_be_dropped_by_a_program() {
+    fn what_a_sockets_filters_drop_need_not_be_a_programs() {
         let mut stream = Stream::to("10.88.0.1:10257");
         stream.links(true, &["10.88.0.1"]).connect();
         let verdict = stream.drop(SYN, "SOCKET_FILTER", NODE).verdict();
@@ -340,7 +340,7 @@ mod tests {
 
     /// Antrea, OVN-Kubernetes, kube-ovn: a policy is flows there, and so is all else.
     #[test]
-    fn what_open_vswitch_drops_may_be_a_policy() {
+    fn what_the_flows_of_open_vswitch_drop_may_be_a_policys() {
         let reported = |reason: &str| {
             let mut stream = Stream::new();
             stream.http_readiness().connect().drop(SYN, reason, NODE).gives_up().verdict()
@@ -358,7 +358,7 @@ mod tests {
 
     /// The policy goes, the next SYN gets through, and nobody listens: that is what the attempt failed of.
     #[test]
-    fn a_refusal_of_a_later_syn_is_not_by_the_program() {
+    fn a_refusal_of_a_later_syn_is_not_the_programs() {
         let mut stream = Stream::new();
         stream.connect().drop(SYN, "TC_INGRESS", POD).wait_ms(1000).retransmit(TcpState::SynSent);
         stream.reset_sent(SYN, true, None).reset_received(TcpState::SynSent, 0);

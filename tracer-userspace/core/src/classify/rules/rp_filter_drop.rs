@@ -139,7 +139,7 @@ mod tests {
     }
 
     #[test]
-    fn a_refusal_of_a_later_syn_is_not_by_the_filter() {
+    fn a_refusal_of_a_later_syn_is_not_the_filters() {
         let mut stream = Stream::new();
         stream.connect().drop(SYN, "IP_RPFILTER", POD).wait_ms(1000).retransmit(TcpState::SynSent);
         stream.reset_sent(SYN, true, None).reset_received(TcpState::SynSent, 0);

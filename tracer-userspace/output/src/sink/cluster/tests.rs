@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use tokio::task::{JoinHandle, LocalSet};
 
-use super::note::About;
+use super::note::FailedPod;
 use super::*;
 use tracer_model::event::{AnswerKind, ConnId};
 use tracer_model::record::Cause;
@@ -25,7 +25,7 @@ fn rates() -> Rates {
     }
 }
 
-/// A sink whose other side runs beside the test.
+/// A sink whose API server runs beside the test.
 fn start(api: &Fake, explain: bool, rates: Rates) -> (ClusterSink, JoinHandle<()>) {
     let config = ClusterOutput { access: Access::InCluster, node_name: "n1".into(), explain, condition: !explain };
     let (sink, inbox) = ClusterSink::new(&config);
@@ -35,7 +35,7 @@ fn start(api: &Fake, explain: bool, rates: Rates) -> (ClusterSink, JoinHandle<()
 
 fn note(pod: &str, attempt: u64) -> Note {
     let about =
-        About { namespace: "shop".into(), pod: pod.into(), uid: Some("u1".into()), container: Some("web".into()) };
+        FailedPod { namespace: "shop".into(), pod: pod.into(), uid: Some("u1".into()), container: Some("web".into()) };
     let says = (Cause::ConnectionRefused, "connection_refused: nobody listens. Fix: start it".to_owned());
     Note { about, attempt: Some(ConnId(attempt)), says: Some(says) }
 }
@@ -226,7 +226,7 @@ async fn the_end_waits_for_no_server() {
 }
 
 impl ClusterSink {
-    /// One whose thread does not end while the other side is kept.
+    /// A sink whose thread runs as long as the other side is held.
     pub(in crate::sink) fn stuck() -> (Self, std_mpsc::Sender<()>) {
         let (runs, running) = std_mpsc::channel();
         let config =
@@ -277,7 +277,7 @@ async fn condition(api: &mut Fake) -> (ApiRequest, String, String) {
 }
 
 #[tokio::test]
-async fn the_node_s_condition_follows_its_faults_and_ends_unknown() {
+async fn the_nodes_condition_follows_its_faults_and_ends_unknown() {
     let run = async {
         let mut api = Fake::new().await;
         let hold = Duration::from_millis(200);

@@ -4,7 +4,7 @@ use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::about::{About, who};
-use super::tally::Tally;
+use super::tally::TextCounts;
 use super::verdict::{fix_rows, style_of};
 use tracer_model::plural::counted;
 use tracer_model::record::{Cause, Confidence, Outcome, Record, Remediation, Severity, StopBody, VerdictBody};
@@ -33,9 +33,9 @@ struct Group {
     confidences: BTreeMap<Confidence, u64>,
     first: String,
     last: String,
-    hit: Tally,
-    culprits: Tally,
-    fixes: Tally<Remediation>,
+    hit: TextCounts,
+    culprits: TextCounts,
+    fixes: TextCounts<Remediation>,
     missing_hooks: BTreeSet<String>,
     lost_events: u64,
 }

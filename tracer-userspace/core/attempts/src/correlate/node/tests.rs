@@ -24,7 +24,7 @@ fn a_namespace_that_ends_takes_its_listeners_along() {
 }
 
 #[test]
-fn nothing_that_was_read_under_its_number_belongs_to_a_new_namespace() {
+fn nothing_that_was_read_under_its_number_is_a_new_namespaces() {
     let mut stream = Stream::new();
     stream.links(true, &["10.88.0.1"]).listens(NODE, 8080, true);
     let addr = "10.88.0.1".parse().expect("an address");

@@ -42,7 +42,7 @@ fn a_bridge_without_a_port_is_reported_when_nothing_nearer_is() {
 
 /// Seen: the pod's neighbour entry for the node was wrong.
 #[test]
-fn an_answer_to_a_link_layer_address_of_nobody_is_no_link_that_is_down() {
+fn an_answer_to_nobodys_link_layer_address_is_no_link_that_is_down() {
     let port = Device { ifindex: 3, name: "v3".into(), up: true, loopback: false };
     let mut stream = Stream::new();
     stream.connect().drop_on(SYN_ACK, "NO_TX_TARGET", NODE, Some(port));

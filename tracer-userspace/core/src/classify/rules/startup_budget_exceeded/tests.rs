@@ -132,7 +132,7 @@ fn a_process_that_listens_on_another_port_has_started() {
 
 /// The port is the sidecar's, which is gone; this container was restarted because of it.
 #[test]
-fn the_port_of_another_container_is_no_start() {
+fn another_containers_port_is_no_start() {
     let mut stream = Stream::new();
     stream.liveness(1, 3).second_container().wait_ms(5_000).listens(POD, 8080, true).listens(POD, 8080, false);
     run(&mut stream, 1, None);
