@@ -270,7 +270,7 @@ impl Kernel {
 
 /// For people who do not read the start record.
 fn no_outcomes(lack: String) -> String {
-    format!("the kubelet's log does not tell how probes ended: {lack}")
+    format!("the kubelet's log does not say how probes ended: {lack}")
 }
 
 fn not_followed(why: String) -> String {

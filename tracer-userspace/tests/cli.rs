@@ -69,6 +69,8 @@ fn a_filter_that_matches_nothing_says_so() {
     let pretty = shown(&["-n", "nosuch", "-o", "pretty"]);
     assert!(text(&pretty.stdout).ends_with("no pod matches `-n nosuch`\n"), "{pretty:?}");
     reports_one_line(&shown(&["-p", "svc/cart"]), 2, &["--pod `svc/cart`", "deploy/NAME"]);
+    let typed = tracer().args(["replay", &good, "-n", "nosuch"]).env("TRACER_ALL_NAMESPACES", "1").output().unwrap();
+    reports_one_line(&typed, 0, &["no pod matches `-n nosuch`"]);
     let all = shown(&["-n", "nosuch", "-A"]);
     assert_eq!((all.status.code(), &all.stdout), (Some(0), &shown(&[]).stdout));
 }

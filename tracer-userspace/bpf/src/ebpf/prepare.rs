@@ -23,7 +23,21 @@ use super::{
     lru, ports, refusal,
 };
 
-pub(super) const OBJECT: &[u8] = aya::include_bytes_aligned!(concat!(env!("OUT_DIR"), "/tracer-ebpf.o"));
+macro_rules! object {
+    () => {
+        include_bytes!(concat!(env!("OUT_DIR"), "/tracer-ebpf.o"))
+    };
+}
+
+/// Its section lets anybody compare a binary with the source: `objcopy -O binary --only-section=.tracer.ebpf` takes it out.
+// SAFETY: plain bytes, in a section that neither a linker nor a loader knows.
+#[unsafe(link_section = ".tracer.ebpf")]
+static OBJECT_IN_SECTION: Aligned<[u8; object!().len()]> = Aligned(*object!());
+pub(super) static OBJECT: &[u8] = &OBJECT_IN_SECTION.0;
+
+/// As an ELF file is read.
+#[repr(C, align(32))]
+struct Aligned<T>(T);
 const BTF_PATH: &str = "/sys/kernel/btf/vmlinux";
 /// Ring sizes. All of it counts as resident, twice, since the kernel maps its pages two times in a
 /// row (6.18: 8 MiB for 4 MiB). Filtered in the kernel, a node's own probes are a few hundred events

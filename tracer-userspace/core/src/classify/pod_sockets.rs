@@ -9,7 +9,10 @@ use super::evidence::evidence;
 use tracer_model::event::{Listener, PodSockets};
 use tracer_model::record::{Command, Evidence};
 
-/// So long what was read of a pod's address translation says something. It is read again before that, where it makes a
+/// What was read longer ago says nothing of why an attempt failed.
+pub(super) const FRESH_NS: u64 = 60_000_000_000;
+
+/// So long what was read of a pod's address translation says whom a probe meets that goes well. It is read again before that, where it makes a
 /// difference.
 pub(crate) const REDIRECT_NS: u64 = 600_000_000_000;
 
@@ -33,8 +36,8 @@ pub(super) struct Detour<'a> {
 
 /// The detour of this attempt's target. Not where nobody listens on the port that was dialled: the application may have the
 /// translation made itself, to take a port that only root may.
-pub(super) fn detour<'a>(case: &Case<'a>) -> Option<Detour<'a>> {
-    let (read, seen) = read(case, REDIRECT_NS)?;
+pub(super) fn detour<'a>(case: &Case<'a>, oldest_ns: u64) -> Option<Detour<'a>> {
+    let (read, seen) = read(case, oldest_ns)?;
     let redirect = seen.redirect.as_ref()?;
     let (server, passed_over) = (redirect.server.as_ref()?, redirect.passed_over.as_ref()?);
     (server.pid != passed_over.pid).then_some(Detour { server, passed_over, to: redirect.to, read })

@@ -3,7 +3,7 @@
 use super::Case;
 use super::finding::Finding;
 use super::kubectl;
-use super::pod_sockets::detour;
+use super::pod_sockets::{FRESH_NS, detour};
 use tracer_attempts::enrich;
 use tracer_model::event::{Container, Pod};
 use tracer_model::record::{Command, Confidence, K8s, Remediation};
@@ -72,7 +72,7 @@ fn by_pilot_agent(case: &Case<'_>) -> Option<Answerer> {
 
 /// The pod's own address translation sent the probe to another process, and handed on or not: that one answered.
 fn by_detour(case: &Case<'_>) -> Option<Answerer> {
-    let detour = detour(case)?;
+    let detour = detour(case, FRESH_NS)?;
     let (server, app) = (detour.server(), detour.passed_over());
     Some(Answerer {
         says: format!(

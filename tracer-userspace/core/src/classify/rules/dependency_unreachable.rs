@@ -16,12 +16,9 @@ use tracer_model::plural::counted;
 use tracer_model::record::Confidence;
 use tracer_model::shell::word;
 
-/// What was read longer ago says nothing of this attempt.
-const FRESH_NS: u64 = 60_000_000_000;
-
 /// The rule.
 pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
-    let (time, seen) = pod_sockets::read(case, FRESH_NS)?;
+    let (time, seen) = pod_sockets::read(case, pod_sockets::FRESH_NS)?;
     let first = seen.unanswered.first()?;
     if !stands_beside(case) {
         return None;
@@ -66,7 +63,7 @@ fn stands_beside(case: &Case<'_>) -> bool {
 fn fix(case: &Case<'_>, first: &UnansweredConnect) -> Remediation {
     let dst = first.dst;
     let text = format!(
-        "See why the pod gets no answer from {dst}: a NetworkPolicy for egress, a firewall, a route, or a peer that is gone"
+        "If the application needs {dst}, see why the pod gets no answer from there: a NetworkPolicy for egress, a firewall, a route, or a peer that is gone"
     );
     let k8s = enrich::name(case.attempt, case.node).k8s;
     let namespace = k8s.as_ref().and_then(|it| word(it.namespace.as_deref()));
@@ -115,10 +112,7 @@ mod tests {
             let words = "; perhaps because the pod itself gets no answer from 10.96.0.1:443 (read 10 s before)";
             assert!(verdict.summary.contains(words), "{}", verdict.summary);
             let fix = verdict.remediation.to_string();
-            assert!(
-                fix.contains("See why the pod gets no answer from 10.96.0.1:443")
-                    && fix.contains("If that does not help: ")
-            );
+            assert!(fix.contains(". If the application needs 10.96.0.1:443, see why"));
         }
     }
 

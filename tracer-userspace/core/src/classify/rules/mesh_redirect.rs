@@ -1,12 +1,12 @@
 //! The pod's own address translation sent the attempt to a proxy, and the proxy closed it: the application was not met.
 
-use super::super::pod_sockets::detour;
+use super::super::pod_sockets::{FRESH_NS, detour};
 use super::{Case, Cause, Finding, closed_without_answer, mid_stream_rst};
 use tracer_model::record::Confidence;
 
 /// The rule. An answer in words may be the application's, handed on by the proxy: `sidecar.rs`.
 pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
-    let detour = detour(case)?;
+    let detour = detour(case, FRESH_NS)?;
     let reset = mid_stream_rst::find(case);
     let what = if reset.is_some() { "reset the connection" } else { "closed the connection without an answer" };
     let found = reset.or_else(|| closed_without_answer::find(case))?;
@@ -60,6 +60,14 @@ mod tests {
         for other in [None, Some(redirect(7, 7)), Some(Redirect { passed_over: None, ..redirect(7, 8) })] {
             assert_eq!(second(other, reset), ["mid_stream_rst"; 2]);
         }
+    }
+
+    /// The rules may have been taken away since.
+    #[test]
+    fn what_was_read_long_ago_does_not_say_why_it_failed() {
+        let mut stream = Stream::new();
+        stream.http_readiness().pod_sockets(|seen| seen.redirect = Some(redirect(7, 8))).wait_ms(61_000);
+        assert_eq!(reset(&mut stream).causes(), ["mid_stream_rst"]);
     }
 
     #[test]

@@ -198,7 +198,7 @@ fn remediation(case: &Case<'_>) -> Remediation {
         all => format!("NodePorts {} are in use", merged(all.iter().map(|port| (*port, *port)))),
     };
     Remediation::from(format!(
-        "Reserve the NodePorts, and write the same to /etc/sysctl.d; what was reserved stays so. {known}, as far as is known here. {first}-{last} is the range of an API server without --service-node-port-range: if yours has one, reserve that"
+        "Reserve the NodePorts, and write the same setting to /etc/sysctl.d. The command keeps what was reserved before. {known} on this node. {first}-{last} is the default range: if your API server has --service-node-port-range, reserve that range"
     ))
     .run([run_in(case, case.attempt.netns, set)])
 }
@@ -381,7 +381,7 @@ mod tests {
     fn what_is_reserved_stays_so() {
         let words = fix(Some(&[(8080, 8080), (31000, 33000)]));
         assert!(words.ends_with(": sysctl -w net.ipv4.ip_local_reserved_ports=8080,30000-33000,40000"), "{words}");
-        assert!(words.contains("NodePort 40000 is in use, as far as is known here. 30000-32767 is"), "{words}");
+        assert!(words.contains("NodePort 40000 is in use on this node. 30000-32767 is"), "{words}");
         let none = fix(Some(&[]));
         assert!(none.ends_with(": sysctl -w net.ipv4.ip_local_reserved_ports=30000-32767,40000"), "{none}");
     }
