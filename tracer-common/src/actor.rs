@@ -1,6 +1,8 @@
 //! The task behind an event: only in events whose context is the actor's own (connect, listen,
 //! setns, unshare, an active reset, a link change), never in softirq context.
 
+use crate::{header::Header, header::Kind, wire_event};
+
 /// Length of a `comm`, kernel `TASK_COMM_LEN`.
 pub const COMM_LEN: usize = 16;
 
@@ -24,6 +26,19 @@ pub struct Actor {
     pub cgroup_memory: u64,
 }
 const _: () = assert!(core::mem::size_of::<Actor>() == 48);
+
+/// A process got a prober's name, or came into another cgroup.
+#[derive(Clone, Copy, Debug)]
+#[repr(C)]
+pub struct Prober {
+    /// See [`Header`].
+    pub header: Header,
+    /// Its thread group.
+    pub pid: u32,
+    /// Always 0.
+    pub reserved: u32,
+}
+wire_event!(Prober, Kind::Prober, 32);
 
 /// Pid and name of an ancestor.
 #[derive(Clone, Copy, Debug)]

@@ -44,6 +44,19 @@ pub const fn age(now: u64, conn: u64, cpu_mask: u32) -> u64 {
     (now | cpu_mask as u64).wrapping_sub(conn)
 }
 
+/// No source port is free, or no source address is there.
+pub const EADDRNOTAVAIL: i32 = 99;
+
+/// Whether a `connect(2)` fails so only by what its packets met.
+#[must_use]
+#[inline(always)]
+pub const fn is_answer(errno: i32) -> bool {
+    const ECONNRESET: i32 = 104;
+    const ETIMEDOUT: i32 = 110;
+    const ECONNREFUSED: i32 = 111;
+    matches!(errno, ECONNRESET | ETIMEDOUT | ECONNREFUSED)
+}
+
 /// Whether `connect(2)` failed for good: a positive errno that is no answer of a connect that goes on, or is over.
 #[inline(always)]
 pub const fn has_failed(errno: i32) -> bool {
