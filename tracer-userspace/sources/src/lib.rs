@@ -62,7 +62,6 @@ impl SourceConfig {
     }
 
     /// The names that count as probers.
-    #[must_use]
     pub fn prober_names(&self) -> Vec<String> {
         if self.probers.is_empty() {
             KNOWN_PROBERS.iter().map(ToString::to_string).collect()
