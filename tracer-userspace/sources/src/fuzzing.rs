@@ -3,8 +3,8 @@
 pub use super::cluster::fuzzing::apiserver;
 pub use super::files::fuzzing::files;
 pub use super::kubelet::fuzzing::{journal, klog};
-pub use tracer_netfilter::fuzzing::{nftables, xtables};
 use super::kubelet_pods;
+pub use tracer_netfilter::fuzzing::{nftables, xtables};
 use tracer_node::cgroups::{Hierarchy, Mounts};
 use tracer_node::{addresses, cgroup, inspect, ports, settings, throttle};
 

@@ -11,8 +11,14 @@ use serde_json::Value;
 use crate::deploy::{Renderer, VARIANTS, called, compare, documents, place, text};
 
 /// Fields of a pod and of a container that give no privilege. Every other field is listed.
-const HARMLESS_OF_POD: &[&str] =
-    &["containers", "nodeSelector", "priorityClassName", "restartPolicy", "terminationGracePeriodSeconds", "tolerations"];
+const HARMLESS_OF_POD: &[&str] = &[
+    "containers",
+    "nodeSelector",
+    "priorityClassName",
+    "restartPolicy",
+    "terminationGracePeriodSeconds",
+    "tolerations",
+];
 const HARMLESS_OF_CONTAINER: &[&str] = &[
     "args",
     "env",
