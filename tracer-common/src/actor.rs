@@ -59,7 +59,6 @@ pub const COMM_BUCKETS: u32 = 256;
 
 /// The bucket of a name, by its first eight bytes in memory order. What follows a NUL does not count:
 /// it may be left over from a longer name.
-#[must_use]
 #[inline(always)]
 pub const fn comm_bucket(head: u64) -> u32 {
     let head = u64::from_le(head);

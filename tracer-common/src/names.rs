@@ -14,7 +14,6 @@ macro_rules! hooks {
             pub const ALL: &'static [Self] = &[$(Self::$variant,)*];
 
             /// The name in records, metrics and docs.
-            #[must_use]
             pub const fn name(self) -> &'static str {
                 match self { $(Self::$variant => $name,)* }
             }

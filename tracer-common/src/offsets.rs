@@ -15,7 +15,6 @@ macro_rules! offsets {
             /// `(struct, member path)` in field order.
             pub const FIELDS: &'static [(&'static str, &'static str)] = &[$(($type_name, $path),)*];
             /// Builds the table from values in field order; `None` is absent.
-            #[must_use]
             pub fn from_values(values: &[Option<u32>]) -> Self {
                 let mut it = values.iter().copied();
                 Self { $($field: it.next().flatten().unwrap_or($crate::ABSENT32),)* }

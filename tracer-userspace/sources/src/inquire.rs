@@ -30,7 +30,6 @@ pub struct Inquirer {
 
 impl Inquirer {
     /// Begins to answer into `tx`.
-    #[must_use]
     pub fn start(tx: Sender<ObservationKind>) -> Self {
         let facts = tx.clone();
         Self {

@@ -11,7 +11,7 @@ use tracer_sources::NamedLog;
 use tracer_sources::cluster::ClusterConfig;
 
 /// What `tracer attach`, `run` or `record` was asked for.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub struct LiveConfig {
     /// Where records go.
     pub output: SinkConfig,

@@ -171,7 +171,6 @@ impl Ip {
     }
 }
 
-/// The family of an address.
 pub(super) const fn family(address: IpAddr) -> AddressFamily {
     match address {
         IpAddr::V4(_) => AddressFamily::Inet,
