@@ -8,10 +8,12 @@ mod cluster;
 mod conn;
 mod finding;
 mod firewall;
+mod flush;
 mod inspection;
 mod kubelet;
 mod node;
 mod packet;
+mod port_holders;
 pub mod port_ranges;
 mod ports;
 mod runs;
@@ -29,6 +31,7 @@ pub use conn::{
 pub use finding::{FindingBody, Status};
 pub use firewall::path;
 pub use firewall::{Backend, Conntrack, Except, Firewall, FirewallRule, Prefix, RuleVerdict, When, any_client};
+pub use flush::{BULK, FlushedRules, RemovedRoute, Remover, RulesFlushed};
 pub use inspection::{
     Inspection, ListenerState, MOST_LINKS, MOST_LISTENERS, NeighbourState, NoWayBack, RoutingRule, StrayRoute,
     Throttled,
@@ -43,6 +46,7 @@ pub use node::{
     ProxyMode,
 };
 pub use packet::{Device, Icmp, Ipvs, PacketDrop, Tracked};
+pub use port_holders::{PortHolder, PortHolders};
 pub use ports::{PortPressure, PortUser};
 pub use runs::{Ended, Runs, Waiting};
 pub use serving::{Pressure, ServedConnection, ServerProcess, ServerTasks, Serving};
@@ -124,6 +128,10 @@ pub enum ObservationKind {
     Firewall(Box<Firewall>),
     /// The state of the namespace that owns a target (asked for when it does not answer).
     Inspection(Box<Inspection>),
+    /// Who holds a port on which nobody listens (asked for when a connection to it was refused).
+    PortHolders(Box<PortHolders>),
+    /// Rules or routes of the node were removed in bulk.
+    RulesFlushed(Box<RulesFlushed>),
     /// Who used up ephemeral ports.
     PortPressure(Box<PortPressure>),
     /// The kubelet says that a probe failed.
@@ -171,6 +179,8 @@ impl ObservationKind {
             | Self::NodeSettings(_)
             | Self::Firewall(_)
             | Self::Inspection(_)
+            | Self::PortHolders(_)
+            | Self::RulesFlushed(_)
             | Self::PortPressure(_)
             | Self::KubeletProbe(_)
             | Self::SandboxFailure(_)

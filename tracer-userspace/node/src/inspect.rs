@@ -25,10 +25,10 @@ const SOCK_DIAG_BY_FAMILY: u16 = 20;
 /// `struct inet_diag_req_v2`
 const DIAG_REQUEST: usize = 56;
 /// Offset of the socket's id in `struct inet_diag_msg`: ports, then addresses.
-const DIAG_ID: usize = 4;
+pub(super) const DIAG_ID: usize = 4;
 const DIAG_RQUEUE: usize = 56;
 const DIAG_WQUEUE: usize = 60;
-const DIAG_INODE: usize = 68;
+pub(super) const DIAG_INODE: usize = 68;
 const LISTEN: u32 = 1 << 10;
 const ESTABLISHED: u8 = 1;
 const CLOSE_WAIT: u8 = 8;
@@ -267,7 +267,7 @@ fn half_open(port: u16) -> io::Result<(Option<u32>, Option<u32>)> {
     Ok((Some(v4), Some(v4 + v6)))
 }
 
-fn diag(family: i32, states: u32, port: u16, each: impl FnMut(&[u8])) -> io::Result<()> {
+pub(super) fn diag(family: i32, states: u32, port: u16, each: impl FnMut(&[u8])) -> io::Result<()> {
     Netlink::open(NETLINK_SOCK_DIAG)?.dump(SOCK_DIAG_BY_FAMILY, &diag_request(family, states, port), each)
 }
 
@@ -310,12 +310,7 @@ fn parse_connection(message: &[u8], peer: SocketAddr) -> Option<(ServedConnectio
 
 fn parse_listener(message: &[u8], half_open: Option<u32>) -> Option<Listener> {
     let port = u16::from_be_bytes(field(message, DIAG_ID)?);
-    let bytes: [u8; 16] = field(message, DIAG_ID + 4)?;
-    let addr = if i32::from(*message.first()?) == libc::AF_INET {
-        IpAddr::from(Ipv4Addr::from(field::<4>(&bytes, 0)?))
-    } else {
-        Ipv6Addr::from(bytes).to_canonical()
-    };
+    let addr = address(i32::from(*message.first()?), field(message, DIAG_ID + 4)?)?;
     let listener = ListenerState {
         addr: SocketAddr::new(addr, port),
         waiting: u32::from_ne_bytes(field(message, DIAG_RQUEUE)?),
@@ -323,6 +318,14 @@ fn parse_listener(message: &[u8], half_open: Option<u32>) -> Option<Listener> {
         half_open,
     };
     Some((listener, u64::from(u32::from_ne_bytes(field(message, DIAG_INODE)?))))
+}
+
+/// An address of a socket.
+pub(super) fn address(family: i32, bytes: [u8; 16]) -> Option<IpAddr> {
+    if family == libc::AF_INET {
+        return Some(Ipv4Addr::from(field::<4>(&bytes, 0)?).into());
+    }
+    Some(Ipv6Addr::from(bytes).to_canonical())
 }
 
 /// The entry of an address in the calling thread's namespace, and how many entries there are of its family. Each device has

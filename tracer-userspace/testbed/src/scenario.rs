@@ -9,6 +9,7 @@ mod blame;
 mod faults;
 mod firewall;
 mod fixture;
+mod flush;
 pub mod gaps;
 mod halted;
 mod healthy;
@@ -168,6 +169,7 @@ pub fn all() -> Vec<Scenario> {
         startup::ALL,
         queue::ALL,
         path::ALL,
+        flush::ALL,
         ports::ALL,
         firewall::ALL,
         blame::ALL,

@@ -4,9 +4,10 @@ use std::collections::{BTreeSet, HashMap};
 use std::io;
 
 use super::super::nft::{
-    FAMILIES, NFGENMSG, NFT_MSG_GETSETELEM, NFTA_DATA_VALUE, NFTA_DATA_VERDICT, NFTA_LIST_ELEM, NFTA_SET_ELEM_DATA,
-    NFTA_SET_ELEM_KEY, NFTA_SET_ELEM_LIST_ELEMENTS, NFTA_SET_ELEM_LIST_SET, NFTA_SET_ELEM_LIST_TABLE,
-    NFTA_SET_ELEM_USERDATA, comment, dump, open,
+    FAMILIES, NFGENMSG, NFT_MSG_GETCHAIN, NFT_MSG_GETSETELEM, NFT_MSG_NEWRULE, NFTA_CHAIN_HOOK, NFTA_CHAIN_NAME,
+    NFTA_CHAIN_TABLE, NFTA_DATA_VALUE, NFTA_DATA_VERDICT, NFTA_LIST_ELEM, NFTA_SET_ELEM_DATA, NFTA_SET_ELEM_KEY,
+    NFTA_SET_ELEM_LIST_ELEMENTS, NFTA_SET_ELEM_LIST_SET, NFTA_SET_ELEM_LIST_TABLE, NFTA_SET_ELEM_USERDATA, comment,
+    dump, family_name, family_number, open,
 };
 use super::super::{NetfilterError, node_ports};
 use super::Tables;
@@ -18,13 +19,8 @@ use tracer_node::clock::thread_cpu_ns;
 use tracer_node::netlink::{Netlink, attribute, attributes, consistent, field, messages, text};
 
 const NFT_MSG_NEWCHAIN: u16 = 3;
-const NFT_MSG_GETCHAIN: u16 = 4;
-const NFT_MSG_NEWRULE: u16 = 6;
 const NFT_MSG_GETRULE: u16 = 7;
 const NFT_MSG_NEWSETELEM: u16 = 12;
-const NFTA_CHAIN_TABLE: u16 = 1;
-const NFTA_CHAIN_NAME: u16 = 3;
-const NFTA_CHAIN_HOOK: u16 = 4;
 const NFTA_CHAIN_POLICY: u16 = 5;
 const NFTA_CHAIN_COUNTERS: u16 = 8;
 const NFTA_HOOK_NUMBER: u16 = 1;
@@ -103,7 +99,7 @@ pub(super) fn tables_of(answers: &[u8]) -> (Vec<Table>, bool) {
     let mut reader = Reader::default();
     let mut each = |of: u16, take: &mut dyn FnMut(&mut Reader, &[u8])| {
         messages(Some(answers), &mut |message| match message {
-            Some((kind, payload)) if kind & 0xff == of => take(&mut reader, payload),
+            Some(it) if it.kind & 0xff == of => take(&mut reader, it.payload),
             _ => {}
         });
     };
@@ -112,7 +108,7 @@ pub(super) fn tables_of(answers: &[u8]) -> (Vec<Table>, bool) {
     for (table, name, keys) in std::mem::take(&mut reader.maps) {
         let mut map = Map::new(&keys, &mut reader.room);
         messages(Some(answers), &mut |message| match message {
-            Some((kind, payload)) if kind & 0xff == NFT_MSG_NEWSETELEM => map.add(payload),
+            Some(it) if it.kind & 0xff == NFT_MSG_NEWSETELEM => map.add(it.payload),
             _ => {}
         });
         let (elements, rules) = map.finish();
@@ -122,8 +118,8 @@ pub(super) fn tables_of(answers: &[u8]) -> (Vec<Table>, bool) {
     for (table, name) in std::mem::take(&mut reader.sets) {
         let mut elements = Elements::default();
         messages(Some(answers), &mut |message| match message {
-            Some((kind, payload)) if kind & 0xff == NFT_MSG_NEWSETELEM => {
-                add_keys(payload, &mut elements, &mut reader.room);
+            Some(it) if it.kind & 0xff == NFT_MSG_NEWSETELEM => {
+                add_keys(it.payload, &mut elements, &mut reader.room);
             }
             _ => {}
         });
@@ -478,17 +474,6 @@ fn hook_name(family: u8, number: u32) -> &'static str {
         (_, 3) => "OUTPUT",
         _ => "POSTROUTING",
     }
-}
-
-/// `NFPROTO_*` of linux/netfilter.h, those that carry TCP.
-const NAMED_FAMILIES: [(u8, &str); 5] = [(1, "inet"), (2, "ip"), (5, "netdev"), (7, "bridge"), (10, "ip6")];
-
-fn family_name(family: u8) -> Option<&'static str> {
-    NAMED_FAMILIES.iter().find(|(number, _)| *number == family).map(|(_, name)| *name)
-}
-
-fn family_number(name: &str) -> u8 {
-    NAMED_FAMILIES.iter().find(|(_, known)| *known == name).map_or(0, |(number, _)| *number)
 }
 
 #[cfg(test)]

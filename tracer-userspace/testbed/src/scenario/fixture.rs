@@ -3,8 +3,8 @@
 use std::net::SocketAddr;
 
 use anyhow::{Result, bail};
-use tracer_model::record::Cause;
 use tracer_model::record::Outcome as AttemptVerdicts;
+use tracer_model::record::{Body, Cause, Record};
 use tracer_node::clock::boot_ns;
 
 use crate::check::{Attempt, Claim, Expected, Suspect};
@@ -29,6 +29,8 @@ pub struct Fixture<'a> {
     pub family: Family,
     /// Lets the tracer begin to watch; nothing happens if it does already.
     pub watch: &'a mut dyn FnMut() -> Result<()>,
+    /// Waits until what the tracer reported fulfils a condition; false if it does not in time. Without a tracer nothing is waited for.
+    pub hear: &'a dyn Fn(&mut dyn FnMut(&[Record]) -> bool) -> bool,
     /// Who must be named by every verdict from now on.
     pub suspect: Option<Suspect>,
     /// What every verdict from now on must say in `also`.
@@ -55,6 +57,20 @@ impl Fixture<'_> {
         let pod = self.node.pod()?;
         pod.serve(self.options, &[mode, &format!("[::]:{port}")])?;
         Ok(pod.addr(self.family, port))
+    }
+
+    /// Waits for this event of the node; the summaries of all such events up to then.
+    pub fn event(&self, event: &str, words: &str) -> Result<Vec<String>> {
+        let mut summaries = Vec::new();
+        let came = (self.hear)(&mut |records| {
+            let of_event = records.iter().filter_map(|record| match &record.body {
+                Body::Node(node) if node.event == event => Some(node.summary.clone()),
+                _ => None,
+            });
+            summaries = of_event.collect();
+            summaries.iter().any(|summary| summary.contains(words))
+        });
+        if came { Ok(summaries) } else { bail!("no event {event} about {words:?}, but {summaries:?}") }
     }
 
     /// A pod without a server.
