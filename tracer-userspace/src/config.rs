@@ -18,7 +18,9 @@ use std::path::{Path, PathBuf};
 
 use anstream::{AutoStream, ColorChoice};
 
-use crate::cli::{Cli, Command, Compression, FilterFlags, OtlpFlags, OutputFlags, RecordFlags, RotationFlags, pages};
+use crate::cli::{
+    Cli, Command, Compression, DetailFlags, FilterFlags, OtlpFlags, OutputFlags, RecordFlags, RotationFlags, pages,
+};
 use crate::hooks::HooksConfig;
 use crate::pipeline::LiveConfig;
 use crate::replay::ReplayConfig;
@@ -80,7 +82,7 @@ pub enum Plan {
     Health {
         /// Not only alive.
         ready: bool,
-        /// Whom to ask.
+        /// The socket to ask on.
         socket: PathBuf,
     },
     /// `explain`.
@@ -104,13 +106,13 @@ pub fn plan(cli: Cli) -> Result<Plan, Error> {
     match cli.command {
         Command::Doctor(args) => doctor::plan(args).map(|doctor| Plan::Doctor(Box::new(doctor))),
         Command::Hooks(args) => hooks::plan(args).map(|hooks| Plan::Hooks(Box::new(hooks))),
-        Command::Show { files, output: flags, attempts, filters } => {
-            // What people asked to see is shown for people, whoever reads it.
+        Command::Show { files, output: flags, details, filters } => {
+            // `show` is for people, also where its output goes into a pipe.
             let form = flags.output.unwrap_or(Form::Pretty);
-            let output = SinkConfig { form, attempts, filter: filter(&filters)?, ..output(&flags) };
+            let output = SinkConfig { form, filter: filter(&filters)?, ..detailed(output(&flags), &details) };
             Ok(Plan::Show(Box::new(ShowConfig { files, output })))
         }
-        Command::Report { files, page, filters } => {
+        Command::Report { files, page, filters, quiet: _ } => {
             report::plan(files, page, &filters).map(|report| Plan::Report(Box::new(report)))
         }
         #[cfg(feature = "selftest")]
@@ -118,6 +120,7 @@ pub fn plan(cli: Cli) -> Result<Plan, Error> {
         #[cfg(feature = "selftest")]
         Command::Helper { role, comm, args } => Ok(Plan::Helper { role, comm, args }),
         Command::Schema => Ok(Plan::Schema),
+        Command::Version => Ok(Plan::Text(format!("tracer {}\n", env!("CARGO_PKG_VERSION")))),
         Command::Completions { shell } => Ok(Plan::Text(pages::completions(shell))),
         Command::Man { command } => Ok(Plan::Text(pages::man(command.as_deref())?)),
         Command::Health { ready, socket } => Ok(Plan::Health { ready, socket }),
@@ -157,12 +160,12 @@ fn pushed(flags: OtlpFlags) -> Option<OtlpConfig> {
 
 /// Which records are emitted, and where they go.
 fn records(flags: &RecordFlags) -> Result<SinkConfig, Error> {
-    let output = output(&flags.output);
+    let output = detailed(output(&flags.output), &flags.details);
     Ok(SinkConfig {
         rotation: rotation(&flags.rotation, output.file.is_some())?,
         filter: filter(&flags.filters)?,
-        attempts: flags.attempts,
         until_failure: flags.until_failure,
+        repeat_interval: flags.repeat_interval,
         ..output
     })
 }
@@ -173,16 +176,17 @@ fn output(flags: &OutputFlags) -> SinkConfig {
     let terminal = file.is_none() && std::io::stdout().is_terminal();
     let form = if terminal { Form::Pretty } else { Form::Ndjson };
     SinkConfig {
-        form: flags.output.unwrap_or(form),
-        // NO_COLOR, CLICOLOR, CLICOLOR_FORCE, TERM: as for other programs.
         columns: columns_variable(),
-        colour: file.is_none() && AutoStream::choice(&std::io::stdout()) != ColorChoice::Never,
-        rotation: None,
-        file,
-        filter: Filter::default(),
-        attempts: false,
-        until_failure: false,
+        // --color, else NO_COLOR, CLICOLOR, CLICOLOR_FORCE, TERM: as for other programs.
+        colour: (file.is_none() || flags.color == clap::ColorChoice::Always)
+            && AutoStream::choice(&std::io::stdout()) != ColorChoice::Never,
+        ..SinkConfig::new(flags.output.unwrap_or(form), file)
     }
+}
+
+/// With what is asked for beside failures.
+fn detailed(output: SinkConfig, flags: &DetailFlags) -> SinkConfig {
+    SinkConfig { attempts: flags.attempts, verbose: flags.verbose, ..output }
 }
 
 /// `COLUMNS`, for what people read where no terminal says how wide it is.
@@ -192,9 +196,11 @@ fn columns_variable() -> Option<usize> {
 
 /// Which verdicts and attempts are asked for.
 fn filter(flags: &FilterFlags) -> Result<Filter, Error> {
+    let pod = filled(flags.pod.clone())
+        .map(|pod| pod.parse().map_err(|problem| Error::Usage(format!("--pod `{pod}`: {problem}"))));
     Ok(Filter {
-        namespace: filled(flags.namespace.clone()),
-        pod: filled(flags.pod.clone()),
+        namespace: filled(flags.namespace.clone()).filter(|_| !flags.all_namespaces),
+        pod: pod.transpose()?,
         container: filled(flags.container.clone()),
         causes: causes(&flags.causes.causes)?,
     })

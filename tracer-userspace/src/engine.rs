@@ -42,6 +42,7 @@ impl Engine {
 
     /// Takes one observation, prints what it decides. Call [`Engine::flush`] after a batch.
     pub fn push(&mut self, observation: &Observation) {
+        self.sink.advance(observation.time_boot_ns);
         match &observation.kind {
             ObservationKind::Start(start) => {
                 self.sink.set_origin(start);
@@ -55,8 +56,9 @@ impl Engine {
                     prober_pids: self.at_start.prober_pids.clone(),
                     pods: self.at_start.pods,
                 });
-                self.sink.emit(Decision { time_boot_ns: observation.time_boot_ns, attempt: None, body }, None);
+                self.sink.emit(Decision::new(observation.time_boot_ns, None, body), None);
             }
+            ObservationKind::Pods(list) => self.sink.meet_pods(&list.pods),
             ObservationKind::Loss(loss) => self.lost_events = self.lost_events.saturating_add(loss.count),
             kind => self.events += u64::from(kind.is_kernel_event()),
         }
@@ -64,10 +66,10 @@ impl Engine {
         self.print();
     }
 
-    /// When the core wants a tick.
+    /// When the core or the sink wants a tick.
     #[must_use]
     pub fn next_deadline(&self) -> Option<u64> {
-        self.core.next_deadline()
+        self.core.next_deadline().into_iter().chain(self.sink.next_deadline()).min()
     }
 
     /// What is to be found out.

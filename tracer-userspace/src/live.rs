@@ -19,7 +19,7 @@ use tracer_model::query::Query;
 use tracer_node::clock;
 use tracer_output::sink::metrics::{HookCount, KernelCounts};
 use tracer_sources::cluster::Cluster;
-use tracer_sources::{Inquirer, KubeletLog, Prober, Snapshot, SourceConfig};
+use tracer_sources::{Background, Inquirer, KubeletLog, Prober, Snapshot, SourceConfig};
 use tracer_terminal::error::{Error, chain};
 
 /// Facts that wait for the pipeline at most; sources then wait.
@@ -56,10 +56,10 @@ pub struct Kernel {
 ///
 /// # Errors
 /// The kernel or the privileges do not allow it (exit code 3), or a file of facts is wrong (2).
-pub fn attach(config: &LiveConfig) -> Result<Attached<Kernel>, Error> {
+pub fn attach(config: &LiveConfig, api: &Background) -> Result<Attached<Kernel>, Error> {
     let (tx, changes) = mpsc::channel(CHANGES);
     // Before the hooks: what they see while the API is waited for would have to be kept.
-    let sources = begin_sources(config)?;
+    let sources = begin_sources(config, api)?;
     let mut loaded = load(config)?;
     let snapshot = tracer_sources::snapshot(&sources).map_err(|error| Error::Source(chain(&error)))?;
     loaded.watch_answers(&pids(&snapshot.probers));
@@ -84,9 +84,9 @@ pub fn attach(config: &LiveConfig) -> Result<Attached<Kernel>, Error> {
     Ok(attached)
 }
 
-/// What is to be read, and by whom; those that are asked on threads of their own begin to ask.
-fn begin_sources(config: &LiveConfig) -> Result<SourceConfig, Error> {
-    let cluster = config.cluster.clone().map(Cluster::start).transpose();
+/// What is to be read, and by whom; the cluster API is asked from now on.
+fn begin_sources(config: &LiveConfig, api: &Background) -> Result<SourceConfig, Error> {
+    let cluster = config.cluster.clone().map(|cluster| Cluster::start(cluster, api)).transpose();
     let cluster = cluster.map_err(|error| Error::Source(chain(&error)))?;
     Ok(SourceConfig {
         probers: config.probers.clone(),
@@ -108,7 +108,7 @@ fn load(config: &LiveConfig) -> Result<Loaded, Error> {
 
 /// The kubelet's log, as it is reported.
 struct FollowedLog {
-    /// Absent if it cannot be followed, and no kubelet is known whose it is.
+    /// Absent if it cannot be followed, and no kubelet is known.
     source: Option<String>,
     /// It has no outcomes or cannot be followed, and nothing else that was asked for has them.
     problem: Option<String>,

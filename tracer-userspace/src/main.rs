@@ -9,13 +9,13 @@ use tracer::config::{self, Plan};
 use tracer::{hooks, live, pipeline, replay, shutdown};
 use tracer_output::{explain, schema, serve};
 use tracer_terminal::error::{self, Error};
-use tracer_terminal::telemetry;
+use tracer_terminal::telemetry::{self, Diagnostics};
 
 fn main() -> ExitCode {
     shutdown::outlive_file_size_limit();
     let args: Vec<_> = std::env::args_os().collect();
     if let Some(args) = tracer_kubectl::plugin_args(&args) {
-        telemetry::start();
+        telemetry::start(Diagnostics::default());
         return ExitCode::from(tracer_kubectl::run(args));
     }
     let ended = match cli::parse(args) {
@@ -32,9 +32,12 @@ fn main() -> ExitCode {
     )
 }
 
-/// Runs a command; gives its exit code. What is wrong with a flag is reported by the variable that gave it.
+/// Runs a command; gives its exit code. An error about a flag names the variable, if that gave the value.
 fn run(cli: Cli) -> Result<u8, Error> {
-    telemetry::start();
+    telemetry::start(cli.diagnostics);
+    for warning in cli::unknown_variables(std::env::vars_os()) {
+        error::warn(&warning);
+    }
     let typed = cli.typed.clone();
     carried_out(cli).map_err(|error| cli::named_by_variable(error, &typed))
 }

@@ -20,7 +20,7 @@ use crate::lock::instance::InstanceLock;
 use crate::pipeline::session::Session;
 use crate::record_file::{self, Recorder};
 use crate::shutdown::Signals;
-use tracer_model::event::{HookStatus, MissingHook, Netns, Observation, ObservationKind, PortPressure, Start};
+use tracer_model::event::{HookStatus, MissingHook, Netns, Observation, ObservationKind, Pod, PortPressure, Start};
 use tracer_model::query::Query;
 use tracer_node::clock;
 use tracer_output::serve;
@@ -28,6 +28,7 @@ use tracer_output::sink::cluster::ClusterSink;
 use tracer_output::sink::metrics::KernelCounts;
 use tracer_output::sink::otlp::OtlpSink;
 use tracer_output::sink::{Sink, leftover};
+use tracer_sources::Background;
 use tracer_terminal::error::{self, Error, os_message};
 use tracer_terminal::status_line::StatusLine;
 
@@ -93,7 +94,7 @@ pub struct Attached<S> {
 pub fn run<S, A>(config: &LiveConfig, attach: A) -> Result<u8, Error>
 where
     S: EventSource,
-    A: FnOnce(&LiveConfig) -> Result<Attached<S>, Error>,
+    A: FnOnce(&LiveConfig, &Background) -> Result<Attached<S>, Error>,
 {
     let _lock = if config.daemon { Some(InstanceLock::take()?) } else { None };
     let runtime = tokio::runtime::Builder::new_current_thread()
@@ -124,7 +125,7 @@ fn return_large_blocks() {
 async fn live<S, A>(config: &LiveConfig, attach: A) -> Result<u8, Error>
 where
     S: EventSource,
-    A: FnOnce(&LiveConfig) -> Result<Attached<S>, Error>,
+    A: FnOnce(&LiveConfig, &Background) -> Result<Attached<S>, Error>,
 {
     let files = [config.output.file.as_deref(), config.record.as_deref()];
     let (mut session, signals) = leftover::leaving_none(files, || begin(config, attach))?;
@@ -136,19 +137,21 @@ where
 fn begin<S, A>(config: &LiveConfig, attach: A) -> Result<(Session<S>, Signals), Error>
 where
     S: EventSource,
-    A: FnOnce(&LiveConfig) -> Result<Attached<S>, Error>,
+    A: FnOnce(&LiveConfig, &Background) -> Result<Attached<S>, Error>,
 {
     let signals =
         Signals::new().map_err(|error| Error::Kernel(format!("no signal handlers: {}", os_message(&error))))?;
+    // A program that gives the credentials of the API may hold its thread up: whoever asks for the health does not wait.
+    let (services, api) = (Background::new("services"), Background::new("cluster-api"));
     let mut sink = Sink::open(&config.output, true)?;
     if let Some(to) = config.cluster_output.clone() {
-        sink.write_to(ClusterSink::start(to).map_err(|error| Error::Source(error::chain(&error)))?);
+        sink.write_to(ClusterSink::start(to, &api).map_err(|error| Error::Source(error::chain(&error)))?);
     }
     if let Some(to) = config.otlp.clone() {
-        sink.push_to(OtlpSink::start(to)?);
+        sink.push_to(OtlpSink::start(to, &services)?);
     }
     let server = config.serve.as_ref().map(|serve| {
-        let (server, metrics) = serve::start(serve);
+        let (server, metrics) = serve::start(serve, &services);
         if let Some(metrics) = metrics {
             sink.count_into(metrics);
         }
@@ -156,7 +159,7 @@ where
     });
     let recording =
         config.record.as_deref().map(|path| record_file::create(path).map(|file| (file, path))).transpose()?;
-    let attached = attach(config)?;
+    let attached = attach(config, &api)?;
     warn(config, &attached);
     let at_start = AtStart { prober_pids: attached.prober_pids.clone(), pods: pods(&attached.facts) };
     let recorder = recording.map(|(file, path)| Recorder::new(file, path.display().to_string(), at_start.clone()));
@@ -207,10 +210,17 @@ fn warn<S>(config: &LiveConfig, attached: &Attached<S>) {
             "no process named {names} is running: waiting for one (--prober NAME chooses another, --all-connections watches every process)"
         ));
     }
-    let named = |kind: &ObservationKind| matches!(kind, ObservationKind::Pods(list) if list.pods.iter().any(|pod| pod.name.is_some()));
-    if config.output.filter.needs_pods() && !attached.facts.iter().any(named) {
+    let lists = attached.facts.iter().filter_map(|kind| match kind {
+        ObservationKind::Pods(list) => Some(&list.pods),
+        _ => None,
+    });
+    let pods: Vec<&Pod> = lists.flatten().collect();
+    if config.output.filter.needs_pods() && !pods.iter().any(|pod| pod.name.is_some()) {
         error::warn(
             &"-n, -p and -c need the pods' names and none is known: nothing will match (--pods FILE or the cluster API, --kubeconfig PATH, gives them)",
         );
+    }
+    if let Some(unmatched) = config.output.filter.unmatched(&pods) {
+        error::warn(&unmatched);
     }
 }

@@ -12,7 +12,7 @@ pub enum Request {
     End,
     /// Open `--output-file` again: it was rotated. Without one the terminal has gone, unless this is a daemon.
     Reopen {
-        /// Without a file to open, go on: whoever started this reported it (`nohup`).
+        /// Without a file to open, go on: the parent asked for that (`nohup`).
         or_go_on: bool,
     },
 }

@@ -12,7 +12,6 @@ use common::{Dir, lines, ran, recording, refused, text, tracer};
 
 #[test]
 fn wrong_usage_is_one_line() {
-    refused(&ran(&[]), 2, &["no command is given: attach, run,", "tracer --help"]);
     refused(&ran(&["atach"]), 2, &["atach", "attach"]);
     refused(&ran(&["attach", "--outptu", "x"]), 2, &["--outptu", "--output"]);
     refused(&ran(&["replay"]), 2, &["<FILE>", "tracer replay --help"]);
@@ -37,6 +36,41 @@ fn wrong_usage_is_one_line() {
         &["conection_refused", "did you mean `connection_refused`?"],
     );
     refused(&ran(&["selftest", "--pods", "x"]), 2, &["--pods", "selftest"]);
+}
+
+/// Who types nothing but the name wants to know what there is.
+#[test]
+fn without_a_command_there_is_an_overview() {
+    let output = ran(&[]);
+    assert_eq!((output.status.code(), text(&output.stderr)), (Some(0), ""));
+    let overview = text(&output.stdout);
+    assert!(overview.contains("\nWatch a node:\n  attach ") && overview.contains("\nExamples:\n"), "{overview}");
+    assert!(overview.lines().count() < 35, "one screen: {overview}");
+    assert_eq!(ran(&["version"]).stdout, ran(&["--version"]).stdout);
+}
+
+#[test]
+fn an_unknown_variable_is_a_warning() {
+    let dir = Dir::new();
+    let good = dir.file("good", recording());
+    let slip = |args: &[&str]| tracer().args(args).env("TRACER_DURATON", "5m").output().unwrap();
+    let output = slip(&["replay", &good]);
+    refused(&output, 0, &["tracer: warning: TRACER_DURATON", "did you mean TRACER_DURATION?"]);
+    assert_eq!(text(&slip(&["replay", &good, "-q"]).stderr), "");
+}
+
+#[test]
+fn a_filter_that_matches_nothing_says_so() {
+    let dir = Dir::new();
+    let good = dir.file("good", recording());
+    let shown = |args: &[&str]| ran(&[&["replay", &good], args].concat());
+    let nothing = shown(&["-n", "nosuch", "-o", "json"]);
+    refused(&nothing, 0, &["no pod matches `-n nosuch`"]);
+    let pretty = shown(&["-n", "nosuch", "-o", "pretty"]);
+    assert!(text(&pretty.stdout).ends_with("no pod matches `-n nosuch`\n"), "{pretty:?}");
+    refused(&shown(&["-p", "svc/cart"]), 2, &["--pod `svc/cart`", "deploy/NAME"]);
+    let all = shown(&["-n", "nosuch", "-A"]);
+    assert_eq!((all.status.code(), &all.stdout), (Some(0), &shown(&[]).stdout));
 }
 
 /// kubectl starts a plugin by its name.
@@ -139,7 +173,7 @@ fn a_variable_counts_where_its_flag_has_a_meaning() {
 }
 
 #[test]
-fn the_file_for_records_can_be_a_variable_s_in_every_command_that_has_the_flag() {
+fn the_file_for_records_can_be_a_variables_in_every_command_that_has_the_flag() {
     let dir = Dir::new();
     let (good, path) = (dir.file("good", recording()), dir.0.join("records"));
     let output = tracer().args(["replay", &good]).env("TRACER_OUTPUT_FILE", &path).output().unwrap();

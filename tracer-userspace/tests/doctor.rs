@@ -81,11 +81,26 @@ fn people_get_a_table_and_its_commands() {
     let output = Tree::new(&files).doctor(&["-o", "pretty", "--node-name", "n1"]);
     let text = String::from_utf8(output.stdout).expect("UTF-8");
     assert!(
-        text.starts_with("fail    ip_forward\n") && text.contains("fix sysctl -w net.ipv4.ip_forward=1\n"),
+        text.starts_with("fail    ip_forward IPv4\n") && text.contains("  fix      sysctl -w net.ipv4.ip_forward=1\n"),
         "{text}"
     );
     assert!(text.lines().last().is_some_and(|line| line.starts_with("n1: 1 fail, ")), "{text}");
     assert!(!text.contains('\u{1b}'), "no colour into a pipe");
+    let coloured = Tree::new(&files).doctor(&["-o", "pretty", "--color", "always"]);
+    assert!(coloured.stdout.contains(&0x1b));
+}
+
+#[test]
+fn only_problems_are_shown_if_that_is_asked_for() {
+    let mut files = WELL.to_vec();
+    files[1].1 = "0\n";
+    let checks = ["--check", "somaxconn,ip_forward,loopback_up", "--node-name", "n1", "--problems"];
+    let output = Tree::new(&files).doctor(&checks);
+    assert_eq!(output.status.code(), Some(1));
+    assert!(!rows(&output).is_empty() && rows(&output).iter().all(|row| row["status"] != "ok"), "{output:?}");
+    let output = Tree::new(&files).doctor(&[&checks[..], &["-o", "pretty"]].concat());
+    let text = String::from_utf8(output.stdout).expect("UTF-8");
+    assert!(!text.contains("\nok ") && text.ends_with("3 ok\n"), "{text}");
 }
 
 #[test]

@@ -240,7 +240,7 @@ fn a_connection_table_that_is_full() {
 /// Links of pods come and go: the command names none.
 #[test]
 #[ignore = "needs root"]
-fn cilium_s_links_are_fixed_by_one_command() {
+fn ciliums_links_are_fixed_by_one_command() {
     let node = Netns::new();
     node.run("ip link add cilium_host type veth peer name cilium_net; ip link add lxc1 type veth peer name lxc2");
     node.run("sysctl -qw net.ipv4.conf.all.rp_filter=1; sysctl -qw net.ipv4.conf.lxc2.rp_filter=1");

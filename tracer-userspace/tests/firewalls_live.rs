@@ -145,7 +145,7 @@ fn ufw(kind: &str) {
     root.run("ufw --force enable");
     assert_eq!(node.closed(), ALL[..5], "as it is installed");
     assert_eq!(node.hooks("ufw"), ["INPUT", "FORWARD"]);
-    // It takes its rules out and puts them in again: what it was reported by its own command is there, nothing else.
+    // It takes its rules out and puts them in again: what its own command added is there again, and nothing else.
     // A legacy counter at zero says nothing yet: beside the policy there are rules of ufw's on INPUT that are not understood.
     let input = if kind == "legacy" { "" } else { "INPUT" };
     let ways = [(&node.beside, KUBELET, input), (&node.beside, POD, "FORWARD")];

@@ -202,7 +202,7 @@ fn holds(file: &Path, words: &str) -> bool {
 
 #[test]
 #[ignore = "needs root and systemd-journald"]
-fn the_kubelet_s_lines_in_the_journal_become_verdicts() {
+fn the_kubelets_lines_in_the_journal_become_verdicts() {
     let _place = hide_this_machine();
     let journald = journald();
     let (mut kubelet, mut other) = (service(&prober()), service("other"));

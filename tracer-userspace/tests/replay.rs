@@ -10,7 +10,6 @@ use std::path::PathBuf;
 use std::process::{self, Stdio};
 
 use tracer::replay::{self, ReplayConfig};
-use tracer_output::sink::filter::Filter;
 use tracer_output::sink::{Form, SinkConfig};
 
 use common::{Dir, END, HEADER, lines, ran, recording, refused, text, tracer};
@@ -110,16 +109,7 @@ fn a_cut_recording_is_replayed_as_far_as_it_goes() {
 fn wherever_a_recording_is_cut_it_is_reported() {
     let dir = Dir::new();
     let whole = recording();
-    let output = SinkConfig {
-        form: Form::Ndjson,
-        colour: false,
-        columns: None,
-        file: Some(dir.0.join("out")),
-        filter: Filter::default(),
-        attempts: true,
-        until_failure: false,
-        rotation: None,
-    };
+    let output = SinkConfig { attempts: true, ..SinkConfig::new(Form::Ndjson, Some(dir.0.join("out"))) };
     for length in 0..whole.len() - 1 {
         let file = PathBuf::from(dir.file("cut", &whole[..length]));
         let error = replay::replay(&ReplayConfig { output: output.clone(), file, compare: None }).unwrap_err();
@@ -255,4 +245,59 @@ fn probes_of_a_real_kubelet_have_the_right_causes() {
             assert!(!verdict.to_string().contains("the kubelet ignores this result"), "{pod}: {verdict}");
         }
     }
+}
+
+/// The fixture of a refused probe, whose first attempt happens again every ten seconds, `times` in all.
+fn refused_again_and_again(times: u64) -> String {
+    let fixture = common::recorded::fixtures().into_iter().find(|it| it.name == "connection_refused/any-v4").unwrap();
+    let whole = fixture.observations();
+    let lines: Vec<&str> = whole.lines().collect();
+    let is_of_connection = |line: &&&str| line.contains("\"conn\":");
+    let begin = lines.iter().position(|line| line.contains("\"conn\":")).unwrap();
+    let first: serde_json::Value = serde_json::from_str(lines[begin]).unwrap();
+    let attempt =
+        lines[begin..].iter().filter(is_of_connection).filter(|line| line.contains(first["conn"].as_str().unwrap()));
+    let attempt: Vec<serde_json::Value> = attempt.map(|line| serde_json::from_str(line).unwrap()).collect();
+    let mut recording: Vec<String> = lines[..begin].iter().map(|line| (*line).to_owned()).collect();
+    let mut last = 0;
+    for n in 0..times {
+        for mut observation in attempt.clone() {
+            last = observation["time_boot_ns"].as_u64().unwrap() + n * 10_000_000_000;
+            observation["time_boot_ns"] = last.into();
+            observation["conn"] =
+                (first["conn"].as_str().unwrap().parse::<u64>().unwrap() + n * 10_000_000_000).to_string().into();
+            recording.push(observation.to_string());
+        }
+        last += 100_000_000;
+        recording.push(serde_json::json!({"fact": "tick", "time_boot_ns": last}).to_string());
+    }
+    recording
+        .push(serde_json::json!({"end": true, "observations": recording.len() - 1, "time_boot_ns": last}).to_string());
+    recording.join("\n") + "\n"
+}
+
+#[test]
+fn a_probe_that_keeps_failing_is_a_record_for_each_interval_and_counted_whole() {
+    let dir = Dir::new();
+    let recording = dir.file("recording", refused_again_and_again(20));
+    let counts = |args: &[&str]| {
+        let output = ran(&[&["replay", recording.as_str(), "-o", "json"], args].concat());
+        assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
+        let records = records(&output);
+        let verdicts = records.iter().filter(|it| it["type"] == "verdict");
+        let counts: Vec<u64> = verdicts.map(|it| it["repeated"]["count"].as_u64().unwrap_or(0)).collect();
+        (counts, records.last().unwrap()["verdicts"]["connection_refused"].as_u64(), output.stdout)
+    };
+    let (once_a_minute, total, printed) = counts(&[]);
+    assert_eq!((once_a_minute, total), (vec![0, 0, 0, 0, 0, 0, 5, 6, 3], Some(20)));
+    assert_eq!(counts(&["--repeat-interval", "0"]).0, [0; 20]);
+    assert_eq!(counts(&["--repeat-interval", "25s"]).0, [0, 0, 0, 0, 0, 0, 2, 3, 3, 3, 3]);
+    let shown = ran(&["show", &dir.file("records", &printed)]);
+    let shown = text(&shown.stdout);
+    assert!(
+        shown.contains(", again: as #1, 6 times since ") && shown.contains("\n20  connection_refused  20 proven  "),
+        "{shown}"
+    );
+    let report = ran(&["report", &dir.file("records", &printed)]);
+    assert!(text(&report.stdout).contains("20 failed attempts"), "{}", text(&report.stdout));
 }

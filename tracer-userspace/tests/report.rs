@@ -141,7 +141,7 @@ fn rotated_files_are_read_from_the_oldest() {
     let newer = dir.file("t.ndjson", verdict(2, 2, "connection_refused", Some(1)));
     let older = dir.file("t.ndjson.1", verdict(1, 1, "unexplained", None));
     let page = text(&ran(&[&newer, &older]).stdout).to_owned();
-    assert!(page.contains("not counted: 1 verdict<") && !page.contains("id=\"cause-B\""), "{page}");
+    assert!(page.contains("a later verdict replaces them: 1 verdict<") && !page.contains("id=\"cause-B\""), "{page}");
 }
 
 #[test]

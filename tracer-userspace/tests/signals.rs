@@ -12,7 +12,6 @@ use nix::unistd::Pid;
 use tokio::sync::mpsc;
 use tracer::pipeline::{Attached, EventSource, LiveConfig, run};
 use tracer_model::event::{HookStatus, Observation};
-use tracer_output::sink::filter::Filter;
 use tracer_output::sink::{Form, SinkConfig};
 
 use common::{Dir, soon};
@@ -45,16 +44,7 @@ impl EventSource for Quiet {
 
 fn config(file: PathBuf) -> LiveConfig {
     LiveConfig {
-        output: SinkConfig {
-            form: Form::Ndjson,
-            colour: false,
-            columns: None,
-            file: Some(file),
-            filter: Filter::default(),
-            attempts: false,
-            until_failure: false,
-            rotation: None,
-        },
+        output: SinkConfig::new(Form::Ndjson, Some(file)),
         daemon: false,
         serve: None,
         record: None,
@@ -81,7 +71,7 @@ fn hangup_opens_the_file_again_and_term_ends_it() {
     let rotated = path.with_extension("1");
     let config = config(path.clone());
     let run = std::thread::spawn(move || {
-        run(&config, |_| {
+        run(&config, |_, _| {
             let (_, changes) = mpsc::channel(1);
             Ok(Attached {
                 events: Quiet,

@@ -12,7 +12,6 @@ use serde_json::Value;
 use tracer::engine::{AtStart, Engine};
 use tracer_model::event::Observation;
 use tracer_model::record::Cause;
-use tracer_output::sink::filter::Filter;
 use tracer_output::sink::metrics::{self, HookCount, KernelCounts, Metrics};
 use tracer_output::sink::{Form, Sink, SinkConfig};
 
@@ -72,14 +71,14 @@ fn help_reads_as_before() {
         commands(&first).map(|name| (name.to_owned(), help(&[name, "--help"]))).collect();
     assert!(texts.len() > 10, "{:?}", texts.keys());
     texts.insert("tracer".to_owned(), first);
+    texts.insert("overview".to_owned(), help(&[]));
     snapshots::compare("help", &texts);
 }
 
-/// The names in the list of commands.
+/// The names in the groups of commands.
 fn commands(help: &str) -> impl Iterator<Item = &str> {
-    let list = help.split_once("\nCommands:\n").unwrap().1.split("\n\n").next().unwrap();
-    let named = list.lines().filter(|line| line.starts_with("  ") && !line.starts_with("   "));
-    named.filter_map(|line| line.split_whitespace().next()).filter(|name| *name != "help")
+    let groups = help.split("\nOptions:\n").next().unwrap();
+    groups.lines().filter(|line| line.starts_with("  ")).filter_map(|line| line.split_whitespace().next())
 }
 
 #[test]
@@ -104,16 +103,7 @@ fn metrics_page() -> String {
     metrics.set_dropped("output", 0);
     let hook = HookCount { hook: "kfree_skb", attached: true, events: 7, runs: Some((7, 0.25)) };
     metrics.set_kernel(&KernelCounts { hooks: vec![hook], read_failures: 1 });
-    let config = SinkConfig {
-        form: Form::Ndjson,
-        colour: false,
-        columns: None,
-        file: Some("/dev/null".into()),
-        filter: Filter::default(),
-        attempts: false,
-        until_failure: false,
-        rotation: None,
-    };
+    let config = SinkConfig::new(Form::Ndjson, Some("/dev/null".into()));
     let mut sink = Sink::open(&config, false).unwrap();
     sink.count_into(metrics);
     let mut engine = Engine::new(sink, AtStart::default(), None);

@@ -21,7 +21,7 @@ mod verdicts;
 mod waiting;
 
 use self::budgets::Budgets;
-use self::emission::{Emission, refreshes};
+use self::emission::refreshes;
 use self::failures::{Failures, next};
 use self::grpc_retries::GrpcRetries;
 use self::kubelet_messages::KubeletMessages;
@@ -63,17 +63,17 @@ pub struct Core {
     waiting: Waiting,
     /// What is asked of the node.
     queries: Queries,
-    /// What was decided.
+    /// The verdicts that stand.
     verdicts: Verdicts,
-    /// Which verdicts are emitted.
-    emission: Emission,
+    /// When verdicts on forgotten attempts are looked for again.
+    next_sweep: u64,
     /// Failures and refusals in a row.
     failures: Failures,
     /// Attempts of gRPC probes that may dial again.
     grpc_retries: GrpcRetries,
     /// How much room probes and starts have.
     budgets: Budgets,
-    /// What was reported the node.
+    /// What was reported about the node.
     node_news: NodeNews,
     /// What the kubelet reported lately.
     words: KubeletMessages,
@@ -217,7 +217,7 @@ impl Core {
 
     /// Asks the rules about an attempt, and says what is new.
     fn decide(&mut self, conn: ConnId, when: When, out: &mut Vec<Decision>) {
-        let (before, pending) = (self.verdicts.of(conn), self.emission.is_pending(conn));
+        let (before, pending) = (self.verdicts.of(conn), self.verdicts.is_pending(conn));
         if before.is_some_and(|b| b.revised) && !self.is_open_again(conn) {
             return;
         }

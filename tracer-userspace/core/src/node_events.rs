@@ -29,8 +29,7 @@ pub fn decide(observation: &Observation, node: &Node) -> Vec<Decision> {
         ObservationKind::PortPressure(pressure) => port_pressure::record_of(pressure, node).into_iter().collect(),
         _ => Vec::new(),
     };
-    let decision =
-        |body| Decision { time_boot_ns: observation.time_boot_ns, attempt: None, body: Body::Node(Box::new(body)) };
+    let decision = |body| Decision::new(observation.time_boot_ns, None, Body::Node(Box::new(body)));
     bodies.into_iter().map(decision).collect()
 }
 
@@ -172,13 +171,13 @@ mod tests {
     }
 
     #[test]
-    fn who_enters_the_node_by_another_s_path_is_reported() {
+    fn who_enters_the_node_by_anothers_path_is_reported() {
         let expected = "loopback (pid 4242) entered the node's network namespace after opening /proc/77/ns/net";
         assert_eq!(record_of("loopback"), [expected]);
     }
 
     #[test]
-    fn who_executes_in_a_container_of_the_node_s_network_is_not() {
+    fn who_executes_in_a_container_of_the_nodes_network_is_not() {
         for comm in ["runc:[1:CHILD]", "crun", "tracer"] {
             assert!(record_of(comm).is_empty(), "{comm}");
         }

@@ -1,17 +1,18 @@
-//! Base chains of netfilter that drop what no rule accepted, and whose they are.
+//! Base chains of netfilter that drop what no rule accepted, and the software that owns them.
 
 use super::Check;
 use super::finding::{Draft, Finding, Fix, Unread};
 use super::view::View;
 use tracer_core::classify::owner;
 use tracer_model::event::Backend;
+use tracer_model::plural::counted;
 use tracer_model::shell;
 use tracer_netfilter::{Survey, SurveyChain, SurveyTable};
 
 /// The check.
 pub(super) const CHECK: Check = Check {
     name: "base_policy",
-    why: "a policy of DROP, or a last rule that does the same, drops what no rule names: on INPUT the API server's way to the kubelet and pods' way to the node, on FORWARD pods' way to each other and other nodes' to them, on OUTPUT the kubelet's probes",
+    why: "a base chain that drops by default blocks what no rule accepts: on INPUT, the API server to the kubelet and pods to the node; on FORWARD, pods to each other and other nodes to pods; on OUTPUT, the kubelet's probes",
     run: check,
 };
 
@@ -36,7 +37,9 @@ fn judge(survey: &Survey) -> Vec<Finding> {
         );
     } else if found.is_empty() {
         let bases = survey.tables.iter().flat_map(|table| &table.chains).filter(|chain| chain.hook.is_some()).count();
-        found.push(draft().ok(format!("{bases} base chains, none drops by its policy or its last rule")));
+        found.push(
+            draft().ok(format!("{}, none drops by its policy or its last rule", counted(bases as u64, "base chain"))),
+        );
     }
     found
 }

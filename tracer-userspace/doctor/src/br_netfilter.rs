@@ -8,7 +8,7 @@ use super::view::View;
 /// The check.
 pub(super) const CHECK: Check = Check {
     name: "br_netfilter",
-    why: "where pods hang on a Linux bridge, the answer of a Service's backend on the same node goes past NAT without it, and the client resets it; flannel and kubeadm refuse to start",
+    why: "where pods are on a Linux bridge, answers of a Service's backend on the same node bypass NAT without it, and the client resets the connection; flannel and kubeadm refuse to start",
     run: |view| vec![check(view)],
 };
 
@@ -17,7 +17,7 @@ const V6: &str = "net.bridge.bridge-nf-call-ip6tables";
 
 /// What was found.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-struct Found {
+struct BridgeSettings {
     /// The two settings; absent: the module is not loaded.
     v4: Option<u64>,
     v6: Option<u64>,
@@ -28,13 +28,13 @@ struct Found {
 }
 
 fn draft() -> Draft {
-    CHECK.expects(format!("br_netfilter loaded, {V4} = 1 and {V6} = 1, where pods hang on a Linux bridge"))
+    CHECK.expects(format!("br_netfilter loaded, {V4} = 1 and {V6} = 1, where pods are on a Linux bridge"))
 }
 
 fn check(view: &View) -> Finding {
-    let read = || -> Result<Found, Unread> {
+    let read = || -> Result<BridgeSettings, Unread> {
         let (bridge, known) = bridge(view);
-        Ok(Found {
+        Ok(BridgeSettings {
             v4: view.number_if_any("net/bridge/bridge-nf-call-iptables")?,
             v6: view.number_if_any("net/bridge/bridge-nf-call-ip6tables")?,
             bridge,
@@ -64,7 +64,7 @@ const BRIDGED: &[&str] = &["bridge", "flannel", "weave-net"];
 /// Bridges that hold pods.
 const NAMES: &[&str] = &["cni0", "cbr0", "kube-bridge", "weave"];
 
-fn judge(found: &Found) -> Finding {
+fn judge(found: &BridgeSettings) -> Finding {
     let observed = match (found.v4, found.v6) {
         (None, None) => "br_netfilter is not loaded".to_owned(),
         (v4, v6) => {
@@ -90,7 +90,7 @@ fn judge(found: &Found) -> Finding {
 }
 
 /// `modprobe` fails where the module is part of the kernel and no list of its modules is on the node.
-fn fix(found: &Found) -> Fix {
+fn fix(found: &BridgeSettings) -> Fix {
     let load = if found.v4.is_some() { "" } else { "modprobe br_netfilter && " };
     Fix::new(
         format!("{load}sysctl -w {V4}=1 {V6}=1"),

@@ -135,7 +135,7 @@ mod tests {
 
     /// Debian's podman leaves such a file.
     #[test]
-    fn a_distribution_s_own_folder_counts_before_the_usual_one() {
+    fn a_distributions_own_folder_counts_before_the_usual_one() {
         let podman = ("etc/cni/net.d/87-podman-bridge.conflist", r#"{"plugins":[{"type":"bridge"}]}"#);
         let calico =
             ("var/snap/microk8s/current/args/cni-network/10-calico.conflist", r#"{"plugins":[{"type":"calico"}]}"#);

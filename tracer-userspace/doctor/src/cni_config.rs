@@ -17,7 +17,7 @@ const LOOPBACK: &str = "loopback";
 
 /// What was found.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-struct Found {
+struct CniState {
     config: Option<Config>,
     /// Plugins without a binary.
     missing: Vec<String>,
@@ -39,9 +39,9 @@ fn check(view: &View) -> Finding {
     read(view).map_or_else(|unread| draft().unknown(unread), |found| judge(&found))
 }
 
-fn read(view: &View) -> Result<Found, Unread> {
+fn read(view: &View) -> Result<CniState, Unread> {
     let Some(config) = active(view)? else {
-        return Ok(Found { prober: view.prober, pod_link: pod_link(view), ..Found::default() });
+        return Ok(CniState { prober: view.prober, pod_link: pod_link(view), ..CniState::default() });
     };
     let mut missing = Vec::new();
     for plugin in &config.plugins {
@@ -51,7 +51,7 @@ fn read(view: &View) -> Result<Found, Unread> {
     }
     let loopback = has_binary(view, &config, LOOPBACK)?;
     let subnet = config.subnet_file.as_deref().map_or(Ok(true), |path| view.exists(path))?;
-    Ok(Found { config: Some(config), missing, loopback, subnet, prober: view.prober, pod_link: pod_link(view) })
+    Ok(CniState { config: Some(config), missing, loopback, subnet, prober: view.prober, pod_link: pod_link(view) })
 }
 
 fn has_binary(view: &View, config: &Config, plugin: &str) -> Result<bool, Unread> {
@@ -68,7 +68,7 @@ fn pod_link(view: &View) -> Option<String> {
     links.into_iter().find(|link| link.kind.as_deref() == Some("veth")).map(|link| link.state.name)
 }
 
-fn judge(found: &Found) -> Finding {
+fn judge(found: &CniState) -> Finding {
     let Some(config) = &found.config else { return without(found) };
     let draft = draft().with("config", config.path.clone()).with("plugins", config.plugins.clone());
     if !found.missing.is_empty() {
@@ -107,7 +107,7 @@ fn judge(found: &Found) -> Finding {
 }
 
 /// Without a configuration.
-fn without(found: &Found) -> Finding {
+fn without(found: &CniState) -> Finding {
     let places: Vec<_> = PLACES.iter().map(|place| place.configs).collect();
     let observed = format!("no CNI configuration in {}", places.join(", "));
     if let Some(link) = &found.pod_link {
@@ -152,7 +152,7 @@ mod tests {
     }
 
     #[test]
-    fn flannel_s_whole_set() {
+    fn flannels_whole_set() {
         let subnet = ("run/flannel/subnet.env", "FLANNEL_MTU=1450\n");
         let all = [&[FLANNEL, subnet], &BINARIES[..]].concat();
         assert_eq!(of(&all).status, Status::Ok, "{}", of(&all).observed);
@@ -212,9 +212,9 @@ mod tests {
     fn nothing_or_junk() {
         assert_eq!(of(&[("etc/hostname", "")]).status, Status::Unknown);
         assert_eq!(of(&[("etc/cni/net.d/10-x.conf", "{")]).status, Status::Unknown);
-        let none = Found { prober: true, ..Found::default() };
+        let none = CniState { prober: true, ..CniState::default() };
         assert_eq!(judge(&none).status, Status::Fail);
-        let elsewhere = Found { pod_link: Some("veth0".into()), ..none };
+        let elsewhere = CniState { pod_link: Some("veth0".into()), ..none };
         assert_eq!(judge(&elsewhere).status, Status::Unknown, "pods have a network");
     }
 
@@ -255,9 +255,9 @@ mod tests {
     fn binaries_that_pods_do_without_are_elsewhere() {
         let config =
             Config { path: "/etc/cni/net.d/10-x.conf".into(), binaries: &["/opt/cni/bin"], ..Config::default() };
-        let none = Found { config: Some(config), missing: vec!["ptp".into()], prober: true, ..Found::default() };
+        let none = CniState { config: Some(config), missing: vec!["ptp".into()], prober: true, ..CniState::default() };
         assert_eq!(judge(&none).status, Status::Fail);
-        let finding = judge(&Found { pod_link: Some("veth0".into()), ..none });
+        let finding = judge(&CniState { pod_link: Some("veth0".into()), ..none });
         assert!(finding.status == Status::Unknown && finding.observed.contains("needs ptp"), "{finding:?}");
         assert!(finding.remediation.is_some_and(|it| it.contains("bin_dir")));
     }

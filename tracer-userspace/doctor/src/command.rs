@@ -17,6 +17,8 @@ pub struct DoctorConfig {
     pub output: SinkConfig,
     /// What is checked.
     pub options: Options,
+    /// Only findings that are not ok are shown.
+    pub only_problems: bool,
     /// Exit code 1 from here on.
     pub fail_on: Status,
     /// Name of this node.
@@ -30,7 +32,7 @@ pub struct DoctorConfig {
 pub fn doctor(config: &DoctorConfig) -> Result<u8, Error> {
     let mut output = Output::open(config.output.file.as_deref(), None, false)?;
     if lacks_prober(&config.options) {
-        error::warn(&"no kubelet runs here: our own network namespace is looked at (--prober names another process)");
+        error::warn(&"no kubelet runs here: tracer checks its own network namespace (--prober names another process)");
     }
     let findings = run(&config.options);
     let code = exit_code(&findings, config.fail_on);
@@ -38,10 +40,12 @@ pub fn doctor(config: &DoctorConfig) -> Result<u8, Error> {
     match config.output.form {
         Form::Pretty => {
             let screen = Screen { colour: config.output.colour, columns: output.columns().or(config.output.columns) };
-            output.put(findings::table(&findings, &config.node_name, screen).as_bytes());
+            output.put(findings::table(&findings, &config.node_name, config.only_problems, screen).as_bytes());
         }
         form @ (Form::Ndjson | Form::Otlp) => {
-            records(findings, &config.node_name).iter().for_each(|record| output.put(&form.line(record)))
+            let shown = |finding: &Finding| !config.only_problems || finding.status != Status::Ok;
+            let findings = findings.into_iter().filter(shown).collect();
+            records(findings, &config.node_name).iter().for_each(|record| output.put(&form.line(record)));
         }
     }
     output.finish();
@@ -56,7 +60,7 @@ fn lack(findings: &[Finding]) -> String {
     let needs: Vec<&str> = findings.iter().filter_map(|finding| finding.needs.as_deref()).collect();
     let names: BTreeSet<&str> = needs.iter().copied().collect();
     let names = names.into_iter().collect::<Vec<_>>().join(", ");
-    format!("{} of {} findings are unknown for want of {names}", needs.len(), findings.len())
+    format!("{} of {} findings are unknown: {names} is missing", needs.len(), findings.len())
 }
 
 /// Findings as records, numbered.
@@ -88,6 +92,6 @@ mod tests {
             unknown("CAP_B"),
             Draft::new("c", "w", "e").unknown(Unread::new("r", "m")),
         ];
-        assert_eq!(lack(&findings), "3 of 4 findings are unknown for want of CAP_A, CAP_B");
+        assert_eq!(lack(&findings), "3 of 4 findings are unknown: CAP_A, CAP_B is missing");
     }
 }

@@ -12,7 +12,7 @@ use tracer_model::event::{Findings, ObservationKind};
 const EVERY: Duration = Duration::from_secs(300);
 
 /// Checks that read tables of megabytes (every socket, kallsyms), or need what a daemon knows otherwise: `port_pressure`
-/// and the missing hooks of the `start` record tell it.
+/// and the missing hooks of the `start` record have it.
 const LEFT_OUT: &[&str] = &["ephemeral_headroom", "listener_overlap", "tracer_hooks", "probe_budgets"];
 
 /// Checks the node, until nobody takes the facts. On a thread of the pool for what blocks.

@@ -11,7 +11,7 @@ use tracer_model::shell;
 /// The check.
 pub(super) const CHECK: Check = Check {
     name: "default_routes",
-    why: "kubelet and CNI agents take the node's address and uplink from the default route: with several it is not the same after each start; without one a ClusterIP cannot be dialled",
+    why: "kubelet and CNI agents take the node's address and uplink from the default route: with several, these can change at each start; without one, a ClusterIP cannot be reached",
     run: |view| vec![check(view)],
 };
 

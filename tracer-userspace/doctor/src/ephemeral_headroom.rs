@@ -10,7 +10,7 @@ use super::view::View;
 /// The check.
 pub(super) const CHECK: Check = Check {
     name: "ephemeral_headroom",
-    why: "each connection to one destination takes a port of the range, for a minute longer than it lives (TIME_WAIT); with none left connect() fails with EADDRNOTAVAIL",
+    why: "each connection takes a port of the range for its destination, until one minute after its end (TIME_WAIT); when none is left, connect() fails with EADDRNOTAVAIL",
     run: |view| vec![check(view)],
 };
 

@@ -11,7 +11,7 @@ use tracer_model::event::Pod;
 /// The check.
 pub(super) const CHECK: Check = Check {
     name: "ip_forward",
-    why: "without it the kernel drops whatever is not for the node itself: pods reach neither each other nor a Service",
+    why: "without forwarding the kernel drops all packets that are not for the node itself: pods cannot reach each other or a Service",
     run: |view| vec![v4(view), v6(view)],
 };
 
@@ -161,7 +161,7 @@ mod tests {
     const ROUTE: &str = "Iface\tDestination\tGateway \tFlags\tRefCnt\tUse\tMetric\tMask\t\tMTU\tWindow\tIRTT\neth0\t00000000\t0100000A\t0003\t0\t0\t100\t00000000\t0\t0\t0\n";
 
     #[test]
-    fn the_link_s_own_setting_counts() {
+    fn the_links_own_setting_counts() {
         let of = |all: &str, [eth0, eth1]: [&str; 2]| {
             let lo = ("proc/sys/net/ipv4/conf/lo/forwarding", "1\n");
             let links =

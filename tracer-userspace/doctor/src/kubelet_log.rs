@@ -8,7 +8,7 @@ use tracer_sources::{KubeletLogging, KubeletLoggingError, TO_NAME_THE_LOG, kubel
 /// The check.
 pub(super) const CHECK: Check = Check {
     name: "kubelet_log",
-    why: "only the kubelet knows why a command failed and what an answer over TLS was; by default (verbosity 0) its log does not have it",
+    why: "only the kubelet knows why a probe's command failed and what an answer over TLS was; at verbosity 0, the default, its log does not say it",
     run: |view| vec![check(view)],
 };
 

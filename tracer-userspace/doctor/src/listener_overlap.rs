@@ -7,11 +7,12 @@ use super::finding::{Draft, Finding, Unread};
 use super::port_range::PortRange;
 use super::reserved::{reserve, wanted_by_node_ports};
 use super::view::View;
+use tracer_model::plural::counted;
 
 /// The check.
 pub(super) const CHECK: Check = Check {
     name: "listener_overlap",
-    why: "while such a daemon restarts, a connect can take its port: it then fails to listen (address already in use) until that connection is gone",
+    why: "while such a daemon restarts, a connect can take its port; the daemon then cannot listen (address already in use) until that connection ends",
     run: |view| vec![check(view)],
 };
 
@@ -46,7 +47,7 @@ fn check(view: &View) -> Finding {
     let read = || -> Result<Finding, Unread> {
         let range = PortRange::read(view)?;
         let ports = read(view)?;
-        // Whose check gives a command for the same setting.
+        // That check gives a command for the same setting.
         let node_ports = if known(&range, &ports).is_empty() { Vec::new() } else { wanted_by_node_ports(view, &range) };
         Ok(judge(&range, &ports, node_ports))
     };
@@ -87,13 +88,14 @@ fn judge(range: &PortRange, listeners: &BTreeSet<u16>, node_ports: Vec<(u16, u16
     let inside: Vec<u16> = listeners.iter().copied().filter(|port| range.holds(*port)).collect();
     let known = known(range, listeners);
     let draft = draft().with("listeners_in_range", inside.len());
+    let count = counted(inside.len() as u64, "listener");
     if known.is_empty() {
-        return draft.ok(format!("{} listeners in {range}, none on a known port of a node daemon", inside.len()));
+        return draft.ok(format!("{count} in {range}, none on a known port of a node daemon"));
     }
     let names: Vec<String> = known.iter().map(|(port, name)| format!("{port} ({name})")).collect();
     let ports: Vec<u16> = known.iter().map(|(port, _)| *port).collect();
     let own: Vec<(u16, u16)> = ports.iter().map(|port| (*port, *port)).collect();
-    let observed = format!("{} listeners in {range}, among them {}", inside.len(), names.join(", "));
+    let observed = format!("{count} in {range}, among them {}", names.join(", "));
     draft.with("ports", ports).warn(observed, reserve(range, &[own, node_ports].concat()))
 }
 

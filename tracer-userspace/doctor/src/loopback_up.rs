@@ -9,7 +9,7 @@ use super::view::View;
 /// The check.
 pub(super) const CHECK: Check = Check {
     name: "loopback_up",
-    why: "whatever dials an address of the node itself, as probes of hostNetwork pods do, goes over lo",
+    why: "connections to an address of the node itself go over lo, and so do the probes of hostNetwork pods",
     run: |view| vec![check(view)],
 };
 

@@ -128,7 +128,7 @@ mod tests {
     }
 
     #[test]
-    fn the_kernel_s_own_count() {
+    fn the_kernels_own_count() {
         let text = "entries  allocs table_fulls\n0000000a  00000001 00000002\n0000000a  00000001 00000001\n";
         assert_eq!(parse(text), Some((10, Some(3))));
         assert_eq!(parse("entries allocs\n0000000a 1\n"), Some((10, None)));

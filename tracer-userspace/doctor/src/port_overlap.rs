@@ -25,7 +25,7 @@ fn check(view: &View) -> Finding {
     let hit = live.as_ref().is_ok_and(|live| !of_ipvs(live, |port| is_taken(&range, port)).is_empty());
     let rate = if hit { view.growth(active_opens).ok() } else { None };
     let lacking = for_node_ports(&range, live.as_ref().map(Vec::as_slice).map_err(drop));
-    // Whose check gives a command for the same setting.
+    // That check gives a command for the same setting.
     let listeners = if lacking.is_empty() { Vec::new() } else { listener_overlap::to_reserve(view, &range) };
     let fix = reserve(&range, &[lacking, listeners].concat());
     judge(&range, live, rate, fix)

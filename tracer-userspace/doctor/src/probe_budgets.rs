@@ -7,7 +7,7 @@ use tracer_model::event::{Container, Handler, Pod, ProbeSpec, ProbeType};
 /// The check.
 pub(super) const CHECK: Check = Check {
     name: "probe_budgets",
-    why: "a liveness probe that gives up before the network is ready restarts a container that is well, forever; a tcpSocket probe of a TLS port says nothing of the server and fills its log",
+    why: "a liveness probe that gives up before the network is ready restarts a healthy container again and again; a tcpSocket probe of a TLS port proves nothing about the server and fills its log",
     run: |view| match &view.pods {
         Some(pods) => judge(pods),
         None => vec![unknown()],
@@ -57,7 +57,7 @@ fn is_https(probe: &ProbeSpec) -> bool {
 }
 
 fn of_container(pod: &Pod, container: &Container, tls: &[u16]) -> Vec<Finding> {
-    let about = Place { pod, container };
+    let about = ProbeOwner { pod, container };
     let started = container.probes.iter().any(|probe| probe.probe_type == ProbeType::Startup);
     let mut found = Vec::new();
     for probe in &container.probes {
@@ -78,12 +78,12 @@ fn of_container(pod: &Pod, container: &Container, tls: &[u16]) -> Vec<Finding> {
 }
 
 /// Which container.
-struct Place<'a> {
+struct ProbeOwner<'a> {
     pod: &'a Pod,
     container: &'a Container,
 }
 
-impl Place<'_> {
+impl ProbeOwner<'_> {
     fn name(&self) -> String {
         let pod = self.pod.name.as_deref().or(self.pod.uid.as_deref()).unwrap_or("?");
         let container = self.container.name.as_deref().unwrap_or("?");
@@ -142,7 +142,7 @@ impl Place<'_> {
 
     fn deaf(&self, probe: &ProbeSpec) -> Finding {
         let observed = format!(
-            "{}: {} probe only opens a TCP connection to port {}, which speaks TLS by another probe of this pod",
+            "{}: {} probe only opens a TCP connection to port {}, which speaks TLS, as another probe of this pod shows",
             self.name(),
             word(probe),
             probe.port

@@ -12,7 +12,7 @@ use tracer_node::links::Link;
 /// The check.
 pub(super) const CHECK: Check = Check {
     name: "proxy_mode",
-    why: "tables of two proxies, or of a former one, send a Service's packets to backends that are gone",
+    why: "tables of a second proxy, or of a former one, send a Service's packets to backends that no longer exist",
     run: |view| vec![check(view)],
 };
 
@@ -50,7 +50,7 @@ fn has_services(text: &str) -> bool {
 /// One proxy's tables: its mode, and the backend of iptables.
 type Tables = BTreeSet<(&'static str, &'static str)>;
 
-/// In IPVS mode kube-proxy has chains of iptables, too; only the chain of a Service tells the iptables mode.
+/// In IPVS mode kube-proxy has chains of iptables, too; only the chain of a Service shows the iptables mode.
 fn tables(ipvs: bool, survey: &Survey) -> Tables {
     let mut found = Tables::new();
     if ipvs {
@@ -83,9 +83,9 @@ fn judge(found: &Tables, cilium: bool) -> Finding {
     let modes: Vec<&str> = found.iter().map(|(mode, _)| *mode).collect();
     let draft = draft().with("modes", modes);
     match names.as_slice() {
-        [] if cilium => draft.ok("no kube-proxy tables; links of Cilium, which can stand in for it"),
+        [] if cilium => draft.ok("no kube-proxy tables; links of Cilium, which can replace it"),
         [] => draft.unknown(Unread::new(
-            "no Service in the tables of IPVS, iptables or nftables: kube-proxy does not run here, has not written them yet, or something else stands in for it",
+            "no Service in the tables of IPVS, iptables or nftables: kube-proxy does not run here, has not written them yet, or another program replaces it",
             "on a node of a cluster: `kubectl -n kube-system get pods -o wide | grep kube-proxy`",
         )),
         [one] => draft.ok(one.clone()),
@@ -134,7 +134,7 @@ mod tests {
     }
 
     #[test]
-    fn services_of_ipvs_are_a_proxy_s_where_it_has_its_link() {
+    fn services_of_ipvs_are_a_proxys_where_it_has_its_link() {
         let link = |name: &str| Link { state: LinkState { name: name.into(), ..LinkState::default() }, kind: None };
         assert!(holds_services(&link("kube-ipvs0")) && holds_services(&link("kube-dummy-if")));
         assert!(!holds_services(&link("eth0")));

@@ -17,13 +17,13 @@ const CILIUM: &[&str] = &["lxc", "cilium_"];
 
 /// Settings: of all links and of each (the greater counts), and where default routes go.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-struct Found {
+struct Filtering {
     all: u64,
     links: Vec<(String, u64)>,
     uplinks: Vec<String>,
 }
 
-impl Found {
+impl Filtering {
     fn effective(&self, value: u64) -> u64 {
         self.all.max(value)
     }
@@ -50,17 +50,17 @@ fn check(view: &View) -> Finding {
     read(view).map_or_else(|unread| draft().unknown(unread), |found| judge(&found))
 }
 
-fn read(view: &View) -> Result<Found, Unread> {
+fn read(view: &View) -> Result<Filtering, Unread> {
     let all = view.number("net/ipv4/conf/all/rp_filter")?;
     let links = view.of_links("rp_filter")?;
     let uplinks = default_routes::read_v4(view)?;
     let mut uplinks: Vec<String> = uplinks.into_iter().map(|route| route.dev).collect();
     uplinks.sort_unstable();
     uplinks.dedup();
-    Ok(Found { all, links, uplinks })
+    Ok(Filtering { all, links, uplinks })
 }
 
-fn judge(found: &Found) -> Finding {
+fn judge(found: &Filtering) -> Finding {
     let draft = draft().with("all", found.all);
     let uplinks: Vec<&str> = found.uplinks.iter().map(String::as_str).collect();
     let strict_uplinks: Vec<&str> =
@@ -91,7 +91,7 @@ fn judge(found: &Found) -> Finding {
     }
     let strict = found.links.iter().filter(|(_, value)| found.effective(*value) == STRICT).count();
     draft.ok(format!(
-        "net.ipv4.conf.all.rp_filter = {}; strict on {strict} of {} links, {} uplink(s)",
+        "net.ipv4.conf.all.rp_filter = {}; strict on {strict} of {} links; uplinks: {}",
         found.all,
         found.links.len(),
         uplinks.len()
@@ -100,7 +100,7 @@ fn judge(found: &Found) -> Finding {
 
 /// Off on Cilium's links, and with it on all: the greater of the two counts. Pods' links come and go: those of now, and a
 /// name that fits those of later (sysctl.d(5)).
-fn off(found: &Found) -> Fix {
+fn off(found: &Filtering) -> Fix {
     let all = [("net.ipv4.conf.all.rp_filter", "0")];
     let all = if found.all > 0 { &all[..] } else { &[] };
     let first = if all.is_empty() { "" } else { "sysctl -w net.ipv4.conf.all.rp_filter=0; " };
@@ -127,17 +127,17 @@ mod tests {
     use super::*;
     use crate::Status;
 
-    fn found(all: u64, links: &[(&str, u64)], uplinks: &[&str]) -> Found {
+    fn found(all: u64, links: &[(&str, u64)], uplinks: &[&str]) -> Filtering {
         let links = links.iter().map(|(name, value)| ((*name).to_owned(), *value)).collect();
-        Found { all, links, uplinks: uplinks.iter().map(ToString::to_string).collect() }
+        Filtering { all, links, uplinks: uplinks.iter().map(ToString::to_string).collect() }
     }
 
     #[test]
     fn strict_with_two_uplinks() {
         let two = found(1, &[("eth0", 0), ("wlan0", 0)], &["eth0", "wlan0"]);
         assert_eq!(judge(&two).status, Status::Warn);
-        assert_eq!(judge(&Found { all: 2, ..two.clone() }).status, Status::Ok);
-        assert_eq!(judge(&Found { uplinks: vec!["eth0".into()], ..two }).status, Status::Ok);
+        assert_eq!(judge(&Filtering { all: 2, ..two.clone() }).status, Status::Ok);
+        assert_eq!(judge(&Filtering { uplinks: vec!["eth0".into()], ..two }).status, Status::Ok);
     }
 
     #[test]

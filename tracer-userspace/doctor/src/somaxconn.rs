@@ -6,7 +6,7 @@ use super::finding::{Draft, Finding, Fix};
 /// The check.
 pub(super) const CHECK: Check = Check {
     name: "somaxconn",
-    why: "a listener's backlog is cut to it: a burst of connects beyond it loses its SYNs; it holds for the node's own and hostNetwork listeners, each pod has its own",
+    why: "it limits the backlog of each listener of the node and of hostNetwork pods: a larger burst of connects loses SYNs; every other pod has a setting of its own",
     run: |view| vec![view.number("net/core/somaxconn").map_or_else(|unread| draft().unknown(unread), judge)],
 };
 

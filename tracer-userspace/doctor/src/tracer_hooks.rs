@@ -14,7 +14,7 @@ use tracer_bpf::ebpf::switches::{SWITCHES, Switch};
 /// The check.
 pub(super) const CHECK: Check = Check {
     name: "tracer_hooks",
-    why: "what the kernel has no hook for cannot be proven: `tracer attach` and each verdict say what is missing",
+    why: "without a hook some causes cannot be proven: `tracer attach` and each verdict name what is missing",
     run: |view| vec![check(view)],
 };
 
@@ -55,7 +55,7 @@ struct Kernel {
 }
 
 fn draft() -> Draft {
-    CHECK.expects("BTF, and a form of each hook that this kernel can attach")
+    CHECK.expects("BTF, and for each hook a program type that this kernel can attach")
 }
 
 fn check(view: &View) -> Finding {
@@ -123,7 +123,7 @@ impl Kernel {
         row.variants.iter().find(|variant| fits(variant.form, variant.programs)).map(|variant| variant.form)
     }
 
-    /// A hook is missing: it has no form, and nothing stands in for it.
+    /// A hook is missing: no program type of it can be attached, and no other hook replaces it.
     fn lacks(&self, row: &Row) -> bool {
         let has = |hook| HOOKS.iter().any(|it| it.hook == hook && self.form(it).is_some());
         let covered = !row.covered_by.is_empty() && row.covered_by.iter().all(|hook| has(*hook));
@@ -201,7 +201,7 @@ fn judge_whole(kernel: &Kernel, draft: Draft, without: &str) -> Finding {
         return draft.ok(format!("BTF and {} hooks{without}", HOOKS.len()));
     }
     let reason = format!(
-        "{} rest on fentry alone, which a kernel's policy can refuse: only attaching shows it{without}",
+        "{} need fentry, which a kernel's policy can refuse: only attaching shows it{without}",
         doubtful.join(", ")
     );
     draft.unknown(Unread::new(reason, "tracer hooks"))
@@ -210,7 +210,7 @@ fn judge_whole(kernel: &Kernel, draft: Draft, without: &str) -> Finding {
 fn judge_partial(kernel: &Kernel, missing: &[&Row], draft: Draft, without: &str) -> Finding {
     let lost: Vec<String> = missing.iter().map(|row| format!("{}: {}", row.hook.name(), row.lost)).collect();
     let observed = format!(
-        "{} of {} hooks have no form that this kernel can attach{without}; unknown without them: {}",
+        "{} of {} hooks have no program type that this kernel can attach{without}; unknown without them: {}",
         missing.len(),
         HOOKS.len(),
         lost.join("; ")

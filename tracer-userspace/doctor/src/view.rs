@@ -155,7 +155,7 @@ impl View {
         Ok(names)
     }
 
-    /// What a file tells is reported the node.
+    /// Whether what this file says is about the node: that of another network namespace is not.
     fn is_ours(&self, path: &str) -> Result<(), Unread> {
         let of_network = path.starts_with("/proc/sys/net/") || path.starts_with("/proc/net/");
         self.other_network.clone().filter(|_| of_network).map_or(Ok(()), Err)

@@ -2,6 +2,8 @@
 
 use std::str::FromStr;
 
+use tracer_model::record::Workload;
+
 /// What `why` was asked about.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Target {
@@ -29,13 +31,15 @@ impl Kind {
     }
 
     fn of(word: &str) -> Option<Self> {
-        Some(match word {
-            "pod" | "pods" | "po" => Self::Pod,
-            "deploy" | "deployment" | "deployments" | "deployment.apps" | "deployments.apps" => Self::Deployment,
-            "ds" | "daemonset" | "daemonsets" | "daemonset.apps" | "daemonsets.apps" => Self::DaemonSet,
-            "sts" | "statefulset" | "statefulsets" | "statefulset.apps" | "statefulsets.apps" => Self::StatefulSet,
-            _ => return None,
-        })
+        if matches!(word, "pod" | "pods" | "po") {
+            return Some(Self::Pod);
+        }
+        match Workload::kind_as_typed(word)? {
+            "Deployment" => Some(Self::Deployment),
+            "DaemonSet" => Some(Self::DaemonSet),
+            "StatefulSet" => Some(Self::StatefulSet),
+            _ => None,
+        }
     }
 }
 

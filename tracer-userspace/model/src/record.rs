@@ -22,7 +22,7 @@ pub use node::{LinkRef, NodeBody, NodePortRef, NodePortsBody, PortUserBody, Port
 pub use page::{Block, Section};
 pub use remediation::{Command, Place, Remediation};
 pub use verdict::{
-    AttemptBody, Confidence, Evidence, KubeletOutcome, Outcome, Phases, Subject, Timing, Verdict, VerdictBody,
+    AttemptBody, Confidence, Evidence, KubeletOutcome, Outcome, Phases, Repeated, Subject, Timing, Verdict, VerdictBody,
 };
 
 use crate::event::{HookStatus, MissingHook};

@@ -54,7 +54,7 @@ mod tests {
     }
 
     #[test]
-    fn a_link_s_name_is_no_command() {
+    fn a_links_name_is_no_command() {
         assert_eq!(["eth0.100", "vxlan_sys_4789", "cali-1"].map(link), ["eth0.100", "vxlan_sys_4789", "cali-1"]);
         assert_eq!(["$(reboot)", "a;b", "-all", "a'b", ""].map(link), ["DEVICE"; 5]);
         assert_eq!([chain("KUBE-SVC-1"), chain("in$(id)"), table("f l")], ["KUBE-SVC-1", "CHAIN", "TABLE"]);

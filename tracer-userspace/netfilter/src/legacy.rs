@@ -82,7 +82,7 @@ pub(super) fn tables_in_use(layout: &Layout) -> Vec<String> {
     fs::read_to_string(layout.names).unwrap_or_default().lines().map(str::to_owned).collect()
 }
 
-/// What is reported of a table as a whole, and its entries.
+/// The description of a table, and its entries.
 pub(super) fn entries(layout: &Layout, name: &str) -> Result<(Vec<u8>, Vec<u8>), NetfilterError> {
     let failed = |source| NetfilterError::Legacy { table: name.to_owned(), source };
     let socket = socket_of(layout).map_err(failed)?;

@@ -26,12 +26,12 @@ pub enum Hierarchy {
 
 /// A path as seen from the root of our namespace.
 #[derive(Clone, Debug, PartialEq, Eq)]
-struct Seen {
+struct VisiblePath {
     up: usize,
     names: Vec<String>,
 }
 
-impl Seen {
+impl VisiblePath {
     fn of(path: &str) -> Self {
         let all: Vec<&str> = path.split('/').filter(|name| !name.is_empty()).collect();
         let up = all.iter().take_while(|name| **name == "..").count();
@@ -47,7 +47,7 @@ impl Seen {
 #[derive(Debug)]
 struct Mount {
     hierarchy: Hierarchy,
-    root: Seen,
+    root: VisiblePath,
     at: PathBuf,
     /// The names that lead from its root to that of our namespace, once they were looked for.
     ours: OnceCell<Option<PathBuf>>,
@@ -80,7 +80,7 @@ impl Mounts {
     /// than the root.
     pub fn folder(&self, text: &str, hierarchy: Hierarchy) -> io::Result<PathBuf> {
         let path = path_in(text, hierarchy).ok_or(io::ErrorKind::NotFound)?;
-        let seen = Seen::of(path);
+        let seen = VisiblePath::of(path);
         let mounts = self.0.iter().filter(|mount| mount.hierarchy == hierarchy);
         let found = mounts.filter_map(|mount| self.below(mount, &seen)).find(|folder| folder.is_dir());
         let lost = || format!("its cgroup {path} (as seen from here) is in no hierarchy that is mounted here");
@@ -88,7 +88,7 @@ impl Mounts {
     }
 
     /// Where a path is below a mount, if that begins at the path or above it.
-    fn below(&self, mount: &Mount, path: &Seen) -> Option<PathBuf> {
+    fn below(&self, mount: &Mount, path: &VisiblePath) -> Option<PathBuf> {
         let between = mount.root.up.checked_sub(path.up)?;
         if between == 0 {
             let names = path.names.strip_prefix(mount.root.names.as_slice())?;
@@ -147,7 +147,7 @@ fn mount(line: &str) -> Option<Mount> {
         _ => return None,
     };
     let mut fields = mount.split(' ').skip(3);
-    let (root, at) = (Seen::of(fields.next()?), PathBuf::from(fields.next()?));
+    let (root, at) = (VisiblePath::of(fields.next()?), PathBuf::from(fields.next()?));
     Some(Mount { hierarchy, root, at, ours: OnceCell::new() })
 }
 

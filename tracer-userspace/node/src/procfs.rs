@@ -233,7 +233,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pod_s_kubelet_is_none_beside_another_and_what_else_was_named_is_meant() {
+    fn a_pods_kubelet_is_none_beside_another_and_what_else_was_named_is_meant() {
         let process = |pid, name: &str, in_pod: bool| Process {
             pid,
             netns: None,

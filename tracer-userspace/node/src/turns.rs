@@ -109,7 +109,7 @@ mod tests {
     }
 
     #[test]
-    fn the_hanging_probes_of_one_pod_do_not_hold_up_another_s_look() {
+    fn the_hanging_probes_of_one_pod_do_not_hold_up_anothers_look() {
         let mut turns = Turns::default();
         let room = (0..100).filter(|port| turns.put(look(1, 9000 + port, Awaited::Answer))).count();
         assert_eq!((room, turns.answers()), (MAX_OF_ADDRESS, MAX_OF_ADDRESS));

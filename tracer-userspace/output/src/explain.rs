@@ -4,6 +4,7 @@ use std::fmt::Write as _;
 
 use tracer_model::record::{Block, Cause, Scope, Section};
 use tracer_terminal::screen::{Screen, unbroken_commands};
+use tracer_terminal::typed::nearest;
 
 /// What the command prints: the pages of these causes; without causes the list of all.
 #[must_use]
@@ -87,13 +88,7 @@ pub fn index_markdown() -> String {
 /// The known cause nearest to a name that is none.
 #[must_use]
 pub fn nearest(name: &str) -> Option<&'static str> {
-    let name = name.to_lowercase().replace('-', "_");
-    let part = Cause::ALL.iter().map(|cause| cause.name()).find(|known| name.len() > 3 && known.contains(&name));
-    part.or_else(|| {
-        let distance = |known: &'static str| (strsim::damerau_levenshtein(known, &name), known);
-        let near = Cause::ALL.iter().map(|cause| distance(cause.name())).min();
-        near.filter(|(slips, known)| slips * 2 <= known.len()).map(|(_, known)| known)
-    })
+    nearest::nearest(name, Cause::ALL.iter().map(|cause| cause.name()))
 }
 
 #[cfg(test)]

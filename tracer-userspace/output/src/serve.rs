@@ -1,6 +1,6 @@
 //! What a daemon answers: `/metrics`, `/healthz` and `/readyz` over HTTP, on a TCP address if one was given
-//! and on a unix socket. It runs on a thread with an event loop of its own: a slow client, or a thousand,
-//! cost the pipeline nothing, and a pipeline that stands still can be known of.
+//! and on a unix socket. It runs on a [`Background`]: a slow client, or a thousand, cost the pipeline nothing, and a
+//! pipeline that stands still can be known of.
 
 pub mod ask;
 mod health;
@@ -12,21 +12,21 @@ mod tests;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::thread::JoinHandle;
+use std::sync::mpsc::Receiver;
 
 use prometheus_client::registry::Registry;
 use tokio::sync::oneshot;
+use tokio::task::JoinSet;
 
 pub use self::health::{Health, Report};
 use self::http::Pages;
 use self::listen::Place;
 use crate::sink::metrics::Metrics;
+use tracer_sources::Background;
 use tracer_terminal::error::{self, os_message};
 
 /// The health socket of a daemon where no other is asked for.
 pub const HEALTH_SOCKET: &str = "/run/tracer/health.sock";
-/// hyper's futures live on the heap: the thread needs little.
-const STACK: usize = 512 << 10;
 
 /// Where a daemon answers.
 #[derive(Clone, Debug)]
@@ -45,38 +45,32 @@ pub struct Server {
     /// What the pipeline says of itself.
     pub health: Arc<Health>,
     end: Option<oneshot::Sender<()>>,
-    thread: Option<JoinHandle<()>>,
+    /// Disconnected when nothing is answered any more.
+    running: Option<Receiver<()>>,
 }
 
 /// Begins to answer, and gives the metrics to be filled. What cannot be listened on is tried again.
 #[must_use]
-pub fn start(serve: &Serve) -> (Server, Option<Metrics>) {
+pub fn start(serve: &Serve, background: &Background) -> (Server, Option<Metrics>) {
     let (metrics, registry) = serve.metrics.map(|_| Metrics::new(serve.pod_labels)).unzip();
     let health = Arc::new(Health::new());
     let (end, ended) = oneshot::channel();
     let (config, state) = (serve.clone(), Arc::clone(&health));
-    let run = move || run(&config, &state, registry, ended);
-    let thread = std::thread::Builder::new().name("serve".into()).stack_size(STACK).spawn(run);
-    let thread =
-        thread.map_err(|error| error::warn(&format!("no metrics and no health: no thread: {}", os_message(&error))));
-    (Server { health, end: Some(end), thread: thread.ok() }, metrics)
+    let running = background.run(move || answer(config, state, registry, ended));
+    let running =
+        running.map_err(|error| error::warn(&format!("no metrics and no health: no thread: {}", os_message(&error))));
+    (Server { health, end: Some(end), running: running.ok() }, metrics)
 }
 
-/// The thread's event loop.
-fn run(serve: &Serve, health: &Arc<Health>, registry: Option<Arc<Registry>>, ended: oneshot::Receiver<()>) {
-    let runtime = match tokio::runtime::Builder::new_current_thread().enable_all().build() {
-        Ok(runtime) => runtime,
-        Err(error) => return error::warn(&format!("no metrics and no health: no event loop: {}", os_message(&error))),
-    };
-    let pages = Pages::new(Arc::clone(health), registry);
-    let metrics = serve.metrics.map(Place::Tcp);
-    let places = [Some(Place::Unix(serve.health.clone())), metrics];
-    tokio::task::LocalSet::new().block_on(&runtime, async {
-        for place in places.into_iter().flatten() {
-            tokio::task::spawn_local(listen::serve(place, pages.clone()));
-        }
-        let _ = ended.await;
-    });
+/// Until the server is dropped.
+async fn answer(serve: Serve, health: Arc<Health>, registry: Option<Arc<Registry>>, ended: oneshot::Receiver<()>) {
+    let pages = Pages::new(Arc::clone(&health), registry);
+    let mut places = JoinSet::new();
+    for place in [Some(Place::Unix(serve.health.clone())), serve.metrics.map(Place::Tcp)].into_iter().flatten() {
+        places.spawn_local(listen::serve(place, pages.clone()));
+    }
+    let _ = ended.await;
+    places.shutdown().await;
     if health.has_socket() {
         let _ = std::fs::remove_file(&serve.health);
     }
@@ -85,8 +79,6 @@ fn run(serve: &Serve, health: &Arc<Health>, registry: Option<Arc<Registry>>, end
 impl Drop for Server {
     fn drop(&mut self) {
         drop(self.end.take());
-        if let Some(thread) = self.thread.take() {
-            let _ = thread.join();
-        }
+        let _ = self.running.take().map(|running| running.recv());
     }
 }

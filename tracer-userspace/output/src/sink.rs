@@ -12,6 +12,7 @@ pub mod output;
 pub mod plain;
 pub mod pretty;
 mod printed;
+mod repeats;
 pub mod selftest;
 
 use std::collections::BTreeMap;
@@ -26,10 +27,11 @@ use crate::sink::otlp::OtlpSink;
 use crate::sink::output::Output;
 use crate::sink::pretty::Pretty;
 use crate::sink::printed::Printed;
+use crate::sink::repeats::{Group, Repeats};
 use tracer_model::decision::Decision;
-use tracer_model::event::Start;
-use tracer_model::record::{AttemptBody, Body, LossBody, Outcome, Record, SCHEMA, StopBody, Subject, Timing};
-use tracer_terminal::error::Error;
+use tracer_model::event::{Pod, Start};
+use tracer_model::record::{AttemptBody, Body, LossBody, Outcome, Record, Repeated, SCHEMA, StopBody, Subject, Timing};
+use tracer_terminal::error::{self, Error};
 use tracer_terminal::screen::Screen;
 use tracer_terminal::status_line::Counts;
 
@@ -47,6 +49,7 @@ pub struct Sink {
     boot_to_wall_ns: i64,
     seq: u64,
     printed: Printed,
+    repeats: Repeats,
     totals: StopBody,
     /// Attempts that failed, printed or not.
     failed: u64,
@@ -80,9 +83,10 @@ impl Sink {
             boot_to_wall_ns: 0,
             seq: 0,
             printed: Printed::default(),
+            repeats: Repeats::new(config.repeat_interval),
             totals: StopBody::default(),
             failed: 0,
-            pretty: Pretty::new(config.filter != Filter::default()),
+            pretty: Pretty::new(config.filter.clone(), config.verbose),
             failure_printed: false,
             kept: None,
             last_time_boot_ns: 0,
@@ -141,7 +145,21 @@ impl Sink {
         self.boot_to_wall_ns = start.boot_to_wall_ns;
     }
 
-    /// Prints a decision, if it passes the filters and `--until-failure` is not met yet. `now`: for the latency; absent in a replay.
+    /// When verdicts that are held back are due, CLOCK_BOOTTIME nanoseconds.
+    #[must_use]
+    pub const fn next_deadline(&self) -> Option<u64> {
+        self.repeats.due()
+    }
+
+    /// An observation has this time: prints what was held back until then.
+    pub fn advance(&mut self, time_boot_ns: u64) {
+        if self.repeats.due().is_some_and(|due| due <= time_boot_ns) {
+            let due = self.repeats.release(time_boot_ns);
+            due.into_iter().for_each(|group| self.print_group(group));
+        }
+    }
+
+    /// Prints a decision, or holds it back, if it passes the filters and `--until-failure` is not met yet. `now`: for the latency; absent in a replay.
     pub fn emit(&mut self, decision: Decision, now_boot_ns: Option<u64>) {
         self.count(&decision);
         if let Some(metrics) = &mut self.metrics {
@@ -150,10 +168,45 @@ impl Sink {
         if let Some(cluster) = &self.cluster {
             cluster.take(&decision, self.filter.passes(&decision.body));
         }
-        if self.wants(&decision) && !self.is_satisfied() {
+        self.pretty.meet(&decision.body);
+        if self.is_satisfied() {
+            return;
+        }
+        if let Some(attempt) = decision.attempt.filter(|_| decision.replaces.is_some()) {
+            self.repeats.revise(attempt).into_iter().for_each(|group| self.print_group(group));
+        }
+        if self.wants(&decision) {
             self.report_dropped(decision.time_boot_ns);
+            self.print_or_hold(decision, now_boot_ns);
+        }
+    }
+
+    /// A revision is printed as it happens: the reader would keep the wrong verdict.
+    fn print_or_hold(&mut self, decision: Decision, now_boot_ns: Option<u64>) {
+        if self.printed.get(decision.attempt).is_some() {
+            return self.print(decision, now_boot_ns);
+        }
+        let mut released = Vec::new();
+        let decision = self.repeats.take(decision, now_boot_ns, &mut released);
+        released.into_iter().for_each(|group| self.print_group(group));
+        if let Some(decision) = decision {
             self.print(decision, now_boot_ns);
         }
+    }
+
+    fn print_group(&mut self, group: Group) {
+        let Group { mut decision, now_boot_ns, count, first_boot_ns, .. } = group;
+        let time = |boot_ns| wall_time(boot_ns, self.boot_to_wall_ns);
+        let (first_time, last_time) = (time(first_boot_ns), time(decision.time_boot_ns));
+        if let Body::Verdict(body) = &mut decision.body {
+            body.repeated = Some(Repeated { count, first_time, last_time });
+        }
+        self.print(decision, now_boot_ns);
+    }
+
+    /// Pods that are known now, for what is said if the filters match none.
+    pub fn meet_pods(&mut self, pods: &[Pod]) {
+        self.pretty.meet_pods(pods);
     }
 
     /// `--until-failure` is met.
@@ -173,10 +226,16 @@ impl Sink {
             cluster.end();
         }
         self.report_dropped(time_boot_ns);
+        self.repeats.release_all().into_iter().for_each(|group| self.print_group(group));
         let verdicts: BTreeMap<_, _> = self.printed.counts().map(|(cause, n)| (cause.name().to_owned(), n)).collect();
         let totals = StopBody { verdicts, events, lost_events, reason: reason.to_owned(), ..self.totals.clone() };
-        self.print(Decision { time_boot_ns, attempt: None, body: Body::Stop(totals) }, None);
+        self.print(Decision::new(time_boot_ns, None, Body::Stop(totals)), None);
         self.output.finish();
+        // People read it in the summary.
+        let hidden = self.pretty.shown(0, self.failed).filter(|_| self.form != Form::Pretty);
+        if let Some(hidden) = hidden.filter(|_| self.printed.counts().next().is_none()) {
+            error::warn(&hidden);
+        }
         self.is_delivered = self.otlp.as_mut().is_none_or(OtlpSink::finish);
         // After the records: who ends the process may not wait as long.
         if let Some(cluster) = &mut self.cluster {
@@ -184,7 +243,7 @@ impl Sink {
         }
     }
 
-    /// What was seen and reported it far; what was lost is counted elsewhere.
+    /// What was seen and reported so far; what was lost is counted elsewhere.
     #[must_use]
     pub fn counts(&self) -> Counts {
         let verdicts = self.printed.counts().map(|(_, n)| n).sum();
@@ -230,7 +289,7 @@ impl Sink {
     fn emit_loss(&mut self, place: &str, count: u64, now: u64) {
         if count > 0 {
             let loss = LossBody { where_: place.into(), count, from_boot_ns: self.last_time_boot_ns, to_boot_ns: now };
-            self.print(Decision { time_boot_ns: now, attempt: None, body: Body::Loss(loss) }, None);
+            self.print(Decision::new(now, None, Body::Loss(loss)), None);
         }
     }
 
@@ -242,7 +301,7 @@ impl Sink {
         self.last_time_boot_ns = decision.time_boot_ns;
         if let Body::Verdict(verdict) = &mut decision.body {
             verdict.timing = now_boot_ns.map(|now| latency(decision.time_boot_ns, now));
-            verdict.revises = self.printed.put(decision.attempt, self.seq, verdict.verdict.cause);
+            verdict.revises = self.printed.put(decision.attempt, self.seq, verdict.verdict.cause, verdict.count());
             self.failure_printed |= verdict.verdict.outcome == Outcome::Failure;
         }
         let record = Record {
@@ -283,7 +342,7 @@ pub fn wall_time(time_boot_ns: u64, boot_to_wall_ns: i64) -> String {
     format!("{timestamp:.9}")
 }
 
-/// At the end what was open is reported a probe, asked for or not.
+/// A probe attempt that is still open at the end is printed, asked for or not.
 fn is_open_probe(attempt: &AttemptBody) -> bool {
     attempt.outcome == Outcome::Open && attempt.subject == Subject::Probe
 }

@@ -115,7 +115,11 @@ pub fn report(config: &ReportConfig) -> Result<u8, Error> {
     if tally.records == 0 {
         return Err(no_record("report", &names, &faults));
     }
+    let hidden = tally.nothing_shown();
     target.write(&page::html(tally, &faults.reported, &names))?;
+    if let Some(line) = hidden {
+        error::warn(&line);
+    }
     if let Some(line) = faults.line_of_all() {
         error::warn(&line);
     }

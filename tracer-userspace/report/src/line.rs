@@ -5,10 +5,10 @@ use std::borrow::Cow;
 use jiff::Timestamp;
 use serde::Deserialize;
 
-use tracer_model::record::{Cause, Confidence, Endpoint, K8s, Outcome, Process, Record, SCHEMA};
+use tracer_model::record::{Cause, Confidence, Endpoint, K8s, Outcome, Process, Record, Repeated, SCHEMA};
 use tracer_terminal::error::json_problem;
 
-/// Whose attempts they are.
+/// The pod that attempts belong to.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(crate) struct PodKey {
     /// Its node.
@@ -68,6 +68,8 @@ pub(super) struct Fields<'a> {
     pub(super) cause: Option<Cause>,
     /// The verdict that this one replaces.
     pub(super) revises: Option<u64>,
+    /// The verdicts that this one stands for.
+    pub(super) repeated: Option<Repeated>,
 }
 
 /// What is counted of a verdict.
@@ -92,7 +94,7 @@ impl Answer {
 }
 
 impl Fields<'_> {
-    /// Whose attempt it is, as far as that is known.
+    /// The pod of the attempt, as far as it is known.
     pub(super) fn pod(&self) -> PodKey {
         let k8s = self.k8s.as_ref();
         let named = k8s.and_then(|k8s| {

@@ -30,8 +30,9 @@ pub(super) fn html(tally: Tally, faults: &[String], names: &[String]) -> String 
     let body = html! {
         (header(&view))
         main {
-            (causes::section(&view))
+            (causes::table(&view))
             (timeline)
+            (causes::section(&view))
             (lists::cases(&view))
             (lists::findings(&view))
             (lists::events(&view))
@@ -97,6 +98,7 @@ fn headline(view: &View) -> String {
     let passed = if view.passed > 0 { format!(" {} passed.", number(view.passed)) } else { String::new() };
     let misleading = format!("{} did not fail and left a misleading trace", number(view.misleading));
     match (view.failures, view.misleading) {
+        (0, _) if view.hidden.is_some() => format!("{}.", view.hidden.as_deref().unwrap_or_default()),
         (0, 0) => format!("No attempt failed.{passed}"),
         (0, _) => format!("No attempt failed; {misleading}."),
         (failures, _) => {

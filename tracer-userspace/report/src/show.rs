@@ -33,7 +33,7 @@ pub struct ShowConfig {
 pub fn show(config: &ShowConfig) -> Result<u8, Error> {
     let inputs = input::open("show FILE", &config.files)?;
     let names: Vec<_> = inputs.iter().map(|input| input.name.clone()).collect();
-    let (mut view, mut faults, mut whole) = (View::open(&config.output)?, Faults::default(), true);
+    let (mut view, mut faults, mut whole) = (Shown::open(&config.output)?, Faults::default(), true);
     for input in inputs {
         faults.begin(&input.name);
         let name = input.name.clone();
@@ -58,7 +58,7 @@ pub fn show(config: &ShowConfig) -> Result<u8, Error> {
 fn feed(
     name: &str,
     lines: &mut Lines<impl BufRead>,
-    view: &mut View,
+    view: &mut Shown,
     faults: &mut Faults,
 ) -> Result<Result<(), String>, Error> {
     loop {
@@ -97,7 +97,7 @@ fn without_prefix(bytes: &[u8]) -> &[u8] {
 }
 
 /// What is shown.
-struct View {
+struct Shown {
     config: SinkConfig,
     output: Output,
     /// By name.
@@ -119,7 +119,7 @@ struct Node {
     runs: bool,
 }
 
-impl View {
+impl Shown {
     fn open(config: &SinkConfig) -> Result<Self, Error> {
         let output = Output::open(config.file.as_deref(), None, false)?;
         Ok(Self { config: config.clone(), output, nodes: BTreeMap::new(), last: String::new(), records: 0 })
@@ -128,10 +128,10 @@ impl View {
     fn take(&mut self, record: &Record, line: &[u8]) {
         self.records += 1;
         let screen = Screen { colour: self.config.colour, columns: self.output.columns().or(self.config.columns) };
-        let filtered = self.config.filter != Default::default();
-        let new = || Node { pretty: Pretty::new(filtered), ..Node::default() };
+        let new = || Node { pretty: Pretty::new(self.config.filter.clone(), self.config.verbose), ..Node::default() };
         let node = self.nodes.entry(record.node_name.clone()).or_insert_with(new);
         node.count(record);
+        node.pretty.meet(&record.body);
         if !node.wants(record, &self.config) {
             return;
         }
@@ -155,7 +155,7 @@ impl View {
         self.output.put(text.as_bytes());
     }
 
-    /// The summaries of runs whose end is not in the files.
+    /// The summaries of runs that have no `stop` record in the files.
     fn end(&mut self) {
         let screen = Screen { colour: self.config.colour, columns: self.output.columns().or(self.config.columns) };
         let several = self.nodes.len() > 1;
@@ -168,6 +168,11 @@ impl View {
             }
         }
         self.output.finish();
+        let nothing = self.nodes.values().all(|node| node.verdicts.is_empty());
+        if nothing && self.config.form != Form::Pretty {
+            let hidden = self.nodes.values().filter_map(|node| node.pretty.shown(0, node.failed()));
+            hidden.for_each(|hidden| error::warn(&hidden));
+        }
     }
 }
 
@@ -176,7 +181,7 @@ impl Node {
         match &record.body {
             Body::Attempt(body) => self.failed.0 += u64::from(body.outcome == Outcome::Failure),
             Body::Verdict(body) if body.revises.is_none() => {
-                self.failed.1 += u64::from(body.verdict.outcome == Outcome::Failure);
+                self.failed.1 += if body.verdict.outcome == Outcome::Failure { body.count() } else { 0 };
             }
             _ => {}
         }
@@ -205,6 +210,6 @@ impl Node {
     }
 
     fn end(&self, screen: Screen) -> String {
-        if self.runs { self.pretty.summary(screen) } else { String::new() }
+        if self.runs { self.pretty.summary(self.failed(), screen) } else { String::new() }
     }
 }

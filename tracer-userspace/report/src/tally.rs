@@ -15,8 +15,8 @@ pub(crate) use self::pods::{Example, Lane, Pod, Pods};
 pub(crate) use self::scale::Scale;
 use self::standing::Standing;
 use super::line::{Fields, Line};
-use tracer_model::record::{Body, Confidence, FindingBody, Outcome, Record, StartBody, StopBody};
-use tracer_output::sink::filter::Filter;
+use tracer_model::record::{Body, Confidence, FindingBody, Outcome, Record, Repeated, StartBody, StopBody};
+use tracer_output::sink::filter::{Filter, Met};
 
 /// Nodes, and checks of nodes, that are distinguished.
 const NODES: usize = 4096;
@@ -54,7 +54,7 @@ pub(crate) struct Tally {
     pub(crate) findings_left_out: u64,
     /// Runs of the tracer.
     pub(crate) runs: Ends<Run>,
-    /// Attempts that `attempt` records tell of.
+    /// Attempts that have an `attempt` record.
     pub(crate) attempts_by_record: u64,
     /// Attempts that `stop` records count.
     pub(crate) attempts_by_stop: u64,
@@ -64,8 +64,9 @@ pub(crate) struct Tally {
     pub(crate) revised: u64,
     /// Verdicts that replace others which were too long ago to be found: both are counted.
     pub(crate) unmatched: u64,
-    /// Verdicts and attempts that the filter left out.
-    pub(crate) filtered: u64,
+    /// Failures that the filter left out.
+    filtered: u64,
+    met: Met,
     /// Records read.
     pub(crate) records: u64,
     nodes: HashMap<String, Standing>,
@@ -89,6 +90,7 @@ impl Tally {
             revised: 0,
             unmatched: 0,
             filtered: 0,
+            met: Met::default(),
             records: 0,
             nodes: HashMap::new(),
         }
@@ -113,9 +115,15 @@ impl Tally {
         }
     }
 
-    /// Whether only some verdicts are counted.
-    pub(crate) fn is_filtered(&self) -> bool {
-        self.filter != Filter::default()
+    /// How many failures the filter let through of all, and why none; absent without a filter.
+    pub(crate) fn shown(&self) -> Option<String> {
+        let shown = self.pods.failures();
+        self.met.shown(&self.filter, shown, shown + self.filtered)
+    }
+
+    /// The same where the filter let nothing through.
+    pub(crate) fn nothing_shown(&self) -> Option<String> {
+        self.shown().filter(|_| self.pods.failures() == 0)
     }
 
     /// Names of the nodes, sorted.
@@ -127,27 +135,32 @@ impl Tally {
 
     /// Attempts in all, where that is known.
     pub(crate) fn attempts(&self) -> Option<u64> {
-        let noted = self.stops > 0 && self.stops == self.runs.seen() && !self.is_filtered();
+        let noted = self.stops > 0 && self.stops == self.runs.seen() && !self.filter.is_set();
         Some(self.attempts_by_record).filter(|&seen| seen > 0).or_else(|| noted.then_some(self.attempts_by_stop))
     }
 
     /// A verdict; one that it replaces is no longer counted, whether or not the filter lets the new one pass.
     fn verdict(&mut self, fields: &Fields<'_>, us: i64, bytes: &[u8]) {
         let Some(answer) = &fields.verdict else { return };
-        if let Some(seq) = fields.revises {
-            self.revise(&fields.node_name, seq);
-        }
+        let was_counted = fields.revises.is_some_and(|seq| self.revise(&fields.node_name, seq));
+        let is_first = fields.revises.is_none();
+        let count = Repeated::count_of(fields.repeated.as_ref());
+        self.met.attempt(&self.filter, fields.k8s.as_ref(), Some(answer.cause()));
         if !self.filter.fits(fields.k8s.as_ref(), Some(answer.cause())) {
-            self.filtered += 1;
+            self.filtered += if !answer.group().noise && (is_first || was_counted) { count } else { 0 };
             return;
         }
+        if !is_first && !was_counted {
+            self.filtered = self.filtered.saturating_sub(1);
+        }
         self.scale.see(us);
-        let reported = CountedVerdict { us, group: answer.group(), confidence: answer.confidence, line: bytes };
+        let reported = CountedVerdict { us, count, group: answer.group(), confidence: answer.confidence, line: bytes };
         let counted = self.pods.count(fields.pod(), &reported, &self.scale);
         self.standing(&fields.node_name).put(fields.seq, counted);
     }
 
-    fn revise(&mut self, node: &str, seq: u64) {
+    /// Whether the verdict that is replaced was counted.
+    fn revise(&mut self, node: &str, seq: u64) -> bool {
         let standing = self.standing(node);
         let (counted, reached) = (standing.take(seq), standing.reaches(seq));
         if let Some(counted) = counted {
@@ -156,12 +169,13 @@ impl Tally {
         } else if !reached {
             self.unmatched += 1;
         }
+        counted.is_some()
     }
 
     /// An attempt: those that failed have a verdict of their own.
     fn attempt(&mut self, fields: &Fields<'_>, us: i64) {
+        self.met.attempt(&self.filter, fields.k8s.as_ref(), fields.cause);
         if !self.filter.fits(fields.k8s.as_ref(), fields.cause) {
-            self.filtered += 1;
             return;
         }
         self.scale.see(us);

@@ -27,7 +27,7 @@ pub(super) fn at(line: &str, seconds: i64) -> String {
     line.replace(TIME, &jiff::Timestamp::from_second(seconds).unwrap().to_string())
 }
 
-/// The page of some bytes, and what was reported them.
+/// The page of some bytes, and the problems that were reported.
 fn page(bytes: &[u8]) -> (String, Vec<String>) {
     let (mut tally, mut faults) = (Tally::new(Filter::default()), Faults::default());
     faults.begin("in");
@@ -53,11 +53,12 @@ fn the_worst_cause_comes_first_with_its_fix() {
     let place = |text: &str| page.find(text).unwrap_or_else(|| panic!("{text} is not in {page}"));
     let order = [
         headline,
+        "href=\"#cause-A\"",
+        "href=\"#cause-B\"",
+        "id=\"timeline\"",
         "id=\"cause-A\"",
-        "loopback_down",
         "fix it",
         "id=\"cause-B\"",
-        "id=\"timeline\"",
         "id=\"cases\"",
         "id=\"v0\"",
     ];
@@ -111,6 +112,24 @@ fn what_is_named_last_is_the_sum_of_the_rest() {
     let causes = ["loopback_down", "firewall_drop", "connection_refused", "mid_stream_rst", "unexplained"];
     let lines: Vec<_> = (1..).zip(causes).map(|(seq, cause)| verdict(seq, cause, "cart", None)).collect();
     assert!(page(lines.join("\n").as_bytes()).0.contains("; 2 by 2 other causes.</h1>"));
+}
+
+/// Without a failure, its card is folded: nobody has to act.
+#[test]
+fn what_only_misleads_comes_last_and_folded() {
+    let noise = verdict(1, "tls_eof_noise", "db", None).replace("\"outcome\":\"failure\"", "\"outcome\":\"noise\"");
+    let (page, _) = page([noise, verdict(2, "unexplained", "cart", None)].join("\n").as_bytes());
+    let (failed, misleading) = page.split_once("<details class=\"more\"><summary>1 cause without a failure").unwrap();
+    assert!(failed.contains("id=\"cause-A\"") && misleading.contains("id=\"cause-B\""), "{page}");
+}
+
+#[test]
+fn a_filter_that_lets_nothing_through_says_why() {
+    let mut tally = Tally::new(Filter { namespace: Some("nosuch".into()), ..Filter::default() });
+    let line = verdict(1, "loopback_down", "cart", None);
+    tally.push(line::read(line.as_bytes()).ok().unwrap(), line.as_bytes());
+    let page = page::html(tally, &[], &["in".into()]);
+    assert!(page.contains("<h1>0 of 1 failure shown: no pod matches `-n nosuch`.</h1>"), "{page}");
 }
 
 #[test]

@@ -1,6 +1,6 @@
 //! The cluster API: pods of this node with their probes; Services and the kubelet's Events where they are asked for.
 //!
-//! A thread of its own follows the API, since a long list takes time to read and nothing may hold up the event stream.
+//! A [`Background`] follows the API, since a long list takes time to read and nothing may hold up the event stream.
 //! What it knows lies on a [`View`] that is replaced, never queued. Without the API everything else goes on.
 
 mod board;
@@ -23,7 +23,6 @@ use std::pin::Pin;
 use std::rc::Rc;
 use std::sync::mpsc;
 use std::task::Poll;
-use std::thread;
 use std::time::Duration;
 
 use kube::Client;
@@ -38,6 +37,7 @@ pub use pace::{Pace, part};
 pub use reason::reason;
 pub use request::send;
 
+use super::background::Background;
 use super::files::{Slice, api, join};
 use super::kubelet::KubeletEvent;
 use board::Board;
@@ -143,11 +143,11 @@ impl Cluster {
     ///
     /// # Errors
     /// The kubeconfig or the service account cannot be used. An API that does not answer is no error.
-    pub fn start(config: ClusterConfig) -> Result<Self, ConnectError> {
+    pub fn start(config: ClusterConfig, background: &Background) -> Result<Self, ConnectError> {
         let (tx, view) = watch::channel(View::of(&config));
         let (first, begun) = mpsc::sync_channel(1);
-        let of_thread = config.clone();
-        thread::Builder::new().name("cluster".into()).spawn(move || run(&of_thread, tx, &first))?;
+        let followed = config.clone();
+        background.run(move || async move { follow(&followed, tx, &first).await })?;
         // A timeout means that nothing is known yet.
         begun.recv_timeout(FIRST).unwrap_or(Ok(()))?;
         Ok(Self { config, view })
@@ -203,16 +203,6 @@ impl Cluster {
 }
 
 type First = mpsc::SyncSender<Result<(), ConnectError>>;
-
-/// The thread.
-fn run(config: &ClusterConfig, view: watch::Sender<View>, first: &First) {
-    match tokio::runtime::Builder::new_current_thread().enable_all().build() {
-        Ok(runtime) => runtime.block_on(follow(config, view, first)),
-        Err(error) => {
-            let _ = first.try_send(Err(error.into()));
-        }
-    }
-}
 
 /// Until nobody wants to know any more.
 async fn follow(config: &ClusterConfig, view: watch::Sender<View>, first: &First) {

@@ -253,7 +253,7 @@ mod tests {
     const POD: &str = "5d3b1a7c-2f0e-4b8e-9a55-0c6f1c1c8e11";
 
     #[test]
-    fn a_pod_s_process_is_not_believed_to_be_the_kubelet() {
+    fn a_pods_process_is_not_believed_to_be_the_kubelet() {
         let process = |prober: Option<&str>, pod: Option<&str>| Process {
             pid: 7,
             netns: None,

@@ -3,6 +3,7 @@
 //! [`snapshot`] reads all once, quickly; [`watch`] sends each again when it differs. Only a wrong file is an
 //! error. What cannot be read for want of a privilege or a kernel feature is a line in `problems`.
 
+mod background;
 pub mod cluster;
 pub mod files;
 #[doc(hidden)]
@@ -23,6 +24,7 @@ pub use tracer_node::{
 use std::collections::HashMap;
 use std::path::PathBuf;
 
+pub use background::Background;
 pub use files::FileError;
 pub use inquire::Inquirer;
 pub use kubelet::{

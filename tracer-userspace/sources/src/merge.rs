@@ -175,7 +175,7 @@ mod tests {
 
     /// With CAP_NET_ADMIN a pod can give itself any address, and whoever may unshare a namespace can.
     #[test]
-    fn the_address_of_a_listed_pod_is_no_other_s() {
+    fn the_address_of_a_listed_pod_is_no_others() {
         let (victim, own) = ([10, 0, 0, 1], [10, 0, 0, 2]);
         let listed = [pod(Some("evil"), Some("e"), &[own], None), pod(Some("victim"), Some("v"), &[victim], None)];
         let found = vec![
@@ -213,7 +213,7 @@ mod tests {
     }
 
     #[test]
-    fn an_address_that_the_list_lacks_or_that_changed_is_the_node_s() {
+    fn an_address_that_the_list_lacks_or_that_changed_is_the_nodes() {
         let merged = |listed: &[[u8; 4]], found: &[&str]| {
             let addrs = found.iter().map(|addr| addr.parse().expect("an address")).collect();
             let found = Pod { addrs, ..pod(None, Some("u"), &[], Some(1)) };

@@ -2,7 +2,7 @@
 
 use clap::{Arg, Command, CommandFactory as _};
 
-use super::Cli;
+use super::{Cli, overview};
 use tracer_terminal::screen::columns;
 
 /// Columns of help where no terminal says how many it has.
@@ -18,7 +18,10 @@ pub(super) fn from_environment() -> Command {
 /// The command line, in the words of each command.
 pub(super) fn of_everything() -> Command {
     let columns = columns(std::io::stdout()).map_or(COLUMNS, |columns| columns.min(MOST_COLUMNS));
-    Cli::command().term_width(columns).mut_subcommands(|sub| {
+    let command = Cli::command();
+    let head = format!("{{about-with-newline}}\n{{usage-heading}} {{usage}}\n\n{}", overview::groups(&command));
+    let template = head + "Options:\n{options}{after-help}";
+    command.help_template(template).term_width(columns).mut_subcommands(|sub| {
         let name = sub.get_name().to_owned();
         sub.mut_args(|arg| worded(&name, arg))
     })
@@ -32,12 +35,15 @@ pub(super) fn names() -> Vec<String> {
 /// In the words of a command that does another thing with it.
 fn worded(command: &str, arg: Arg) -> Arg {
     match (command, arg.get_id().as_str()) {
-        ("report", "output_file") => arg.help("Write the page to this file (mode 0600) in place of stdout"),
+        ("report", "output_file") => arg.help("Write the page to this file (mode 0600) instead of stdout"),
         // They end by themselves: SIGHUP ends them, too, or is nothing to them.
         ("replay" | "show" | "doctor" | "hooks" | "selftest", "output_file") => {
-            arg.help("Append the records to this file (mode 0600) in place of stdout")
+            arg.help("Append the records to this file (mode 0600) instead of stdout")
         }
-        ("doctor", "pods") => arg.help("Pods of this node: `kubectl get pods -A -o json`, JSON or YAML"),
+        ("doctor", "pods") => arg
+            .help("Read the pods of this node from this file, as `kubectl get pods -A -o json` (or yaml) prints them"),
+        ("doctor", "prober") => arg.help("Find the node's network namespace by processes with this name; repeatable"),
+        ("show", "output") => arg.help("Print records in this form [default: pretty]"),
         _ => arg,
     }
 }
@@ -61,7 +67,7 @@ mod tests {
         };
         for name in names() {
             let live = ["attach", "run", "record"].contains(&name.as_str());
-            assert_eq!((says(&name, "SIGHUP opens it again"), says(&name, "when it changes")), (live, live), "{name}");
+            assert_eq!((says(&name, "SIGHUP reopens it"), says(&name, "when it changes")), (live, live), "{name}");
         }
     }
 }

@@ -2,7 +2,8 @@
 
 use std::path::PathBuf;
 
-use clap::{Args, ValueEnum};
+use clap::builder::BoolishValueParser;
+use clap::{ArgAction, Args, ValueEnum};
 
 use super::flags::{NodeFlag, OutputFlags, PodsFlag, ProberFlag, RotationFlags};
 use tracer_model::record::Status;
@@ -10,10 +11,13 @@ use tracer_model::record::Status;
 /// What to check, where, and when that is a failure.
 #[derive(Debug, Args)]
 pub struct DoctorArgs {
-    /// Only this check; repeatable [default: all]
+    /// Run only this check; repeatable [default: all]
     #[arg(long = "check", value_name = "NAME", env = "TRACER_CHECK", hide_env_values = true, value_delimiter = ',', value_parser = super::flags::name_of_list())]
     pub checks: Vec<String>,
-    /// Exit code 1 from this status on
+    /// Show only findings that are not ok
+    #[arg(long, env = "TRACER_PROBLEMS", hide_env_values = true, action = ArgAction::SetTrue, value_parser = BoolishValueParser::new())]
+    pub problems: bool,
+    /// Exit with code 1 at a finding of this status or a worse one
     #[arg(
         long,
         value_enum,
@@ -24,7 +28,7 @@ pub struct DoctorArgs {
         hide_env_values = true
     )]
     pub fail_on: FailOn,
-    /// Read the files of a node below this folder; what only its kernel knows is then unknown
+    /// Check the files of a node below this folder; what only its kernel knows stays unknown
     #[arg(long, value_name = "DIR", env = "TRACER_ROOT", hide_env_values = true)]
     pub root: Option<PathBuf>,
     /// Where the findings go.

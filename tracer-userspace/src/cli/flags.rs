@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::builder::{BoolishValueParser, StringValueParser, TypedValueParser};
-use clap::{ArgAction, Args};
+use clap::{ArgAction, Args, ColorChoice};
 
 use tracer_output::sink::Form;
 use tracer_sources::NamedLog;
@@ -46,22 +46,37 @@ pub struct RecordFlags {
     /// Rotation of the file.
     #[command(flatten)]
     pub rotation: RotationFlags,
-    /// Also print attempts that succeeded
-    #[arg(long, env = "TRACER_ATTEMPTS", hide_env_values = true, action = ArgAction::SetTrue, value_parser = BoolishValueParser::new())]
-    pub attempts: bool,
+    /// Which details.
+    #[command(flatten)]
+    pub details: DetailFlags,
+    /// After the first minute, print identical verdicts only once in this time, with their number; 0 prints all
+    #[arg(long, value_name = "TIME", env = "TRACER_REPEAT_INTERVAL", hide_env_values = true, default_value = "1m", value_parser = interval)]
+    pub repeat_interval: Duration,
     /// Which of them.
     #[command(flatten)]
     pub filters: FilterFlags,
-    /// End with exit code 1 once a failure was printed
-    #[arg(long, env = "TRACER_UNTIL_FAILURE", hide_env_values = true, action = ArgAction::SetTrue, value_parser = BoolishValueParser::new(), help_heading = "End")]
+    /// Stop after the first failure, with exit code 1
+    #[arg(long, env = "TRACER_UNTIL_FAILURE", hide_env_values = true, action = ArgAction::SetTrue, value_parser = BoolishValueParser::new(), help_heading = "Stop conditions")]
     pub until_failure: bool,
+}
+
+/// What is printed beside failures.
+#[derive(Debug, Args)]
+#[command(next_help_heading = "Output")]
+pub struct DetailFlags {
+    /// Also print attempts that succeeded
+    #[arg(long, env = "TRACER_ATTEMPTS", hide_env_values = true, action = ArgAction::SetTrue, value_parser = BoolishValueParser::new())]
+    pub attempts: bool,
+    /// Also print who uses the ports of a healthy node; on stderr more about tracer itself
+    #[arg(short, long, env = "TRACER_VERBOSE", hide_env_values = true, action = ArgAction::SetTrue, value_parser = BoolishValueParser::new())]
+    pub verbose: bool,
 }
 
 /// Form and place of the records.
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Output")]
 pub struct OutputFlags {
-    /// Form of the records [default: pretty on a terminal, else json]
+    /// Print records in this form [default: pretty on a terminal, else json]
     #[arg(
         short,
         long,
@@ -75,13 +90,36 @@ pub struct OutputFlags {
     /// The file.
     #[command(flatten)]
     pub file: FileFlag,
+    /// Use colour; auto: on a terminal
+    #[arg(
+        long,
+        value_enum,
+        value_name = "auto|always|never",
+        default_value = "auto",
+        hide_possible_values = true,
+        env = "TRACER_COLOR",
+        hide_env_values = true
+    )]
+    pub color: ColorChoice,
+    /// Warnings.
+    #[command(flatten)]
+    pub quiet: QuietFlag,
+}
+
+/// Less on stderr.
+#[derive(Debug, Args)]
+#[command(next_help_heading = "Output")]
+pub struct QuietFlag {
+    /// Print errors on stderr, but no warnings and no status line
+    #[arg(short, long, env = "TRACER_QUIET", hide_env_values = true, action = ArgAction::SetTrue, value_parser = BoolishValueParser::new())]
+    pub quiet: bool,
 }
 
 /// The file of the output.
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Output")]
 pub struct FileFlag {
-    /// Append the records to this file (mode 0600) in place of stdout; SIGHUP opens it again
+    /// Append the records to this file (mode 0600) instead of stdout; SIGHUP reopens it
     #[arg(long, value_name = "PATH", env = "TRACER_OUTPUT_FILE", hide_env_values = true)]
     pub output_file: Option<PathBuf>,
 }
@@ -90,10 +128,10 @@ pub struct FileFlag {
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Output")]
 pub struct RotationFlags {
-    /// Rotate --output-file before it grows beyond this, e.g. 64MiB: PATH becomes PATH.1, PATH.1 becomes PATH.2
+    /// Rotate --output-file before it grows beyond this size, such as 64MiB: PATH becomes PATH.1, PATH.1 becomes PATH.2
     #[arg(long, value_name = "SIZE", env = "TRACER_OUTPUT_MAX_SIZE", hide_env_values = true, value_parser = super::size::size)]
     pub output_max_size: Option<u64>,
-    /// How many rotated files are kept beside it [default: 5]
+    /// Keep this many rotated files [default: 5]
     #[arg(long, value_name = "N", env = "TRACER_OUTPUT_MAX_FILES", hide_env_values = true, value_parser = clap::value_parser!(u32).range(1..=1000))]
     pub output_max_files: Option<u32>,
 }
@@ -102,13 +140,16 @@ pub struct RotationFlags {
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Filters")]
 pub struct FilterFlags {
-    /// Only verdicts and attempts of pods in this namespace
+    /// Show only this namespace
     #[arg(short, long, value_name = "NAMESPACE", env = "TRACER_NAMESPACE", hide_env_values = true)]
     pub namespace: Option<String>,
-    /// Only of the pod of this name
-    #[arg(short, long, value_name = "POD", env = "TRACER_POD", hide_env_values = true)]
+    /// Show all namespaces: the default, unless -n or TRACER_NAMESPACE names one
+    #[arg(short = 'A', long, env = "TRACER_ALL_NAMESPACES", hide_env_values = true, action = ArgAction::SetTrue, value_parser = BoolishValueParser::new())]
+    pub all_namespaces: bool,
+    /// Show only this pod; PREFIX* is every pod whose name begins so; KIND/NAME is the pods of a workload, such as deploy/cart (also ds, sts, rs, job)
+    #[arg(short, long, value_name = "POD|PREFIX*|KIND/NAME", env = "TRACER_POD", hide_env_values = true)]
     pub pod: Option<String>,
-    /// Only of the container of this name
+    /// Show only this container
     #[arg(short, long, value_name = "CONTAINER", env = "TRACER_CONTAINER", hide_env_values = true)]
     pub container: Option<String>,
     /// Which causes.
@@ -120,16 +161,16 @@ pub struct FilterFlags {
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Filters")]
 pub struct CauseFlag {
-    /// Only with this cause; repeatable (`tracer explain` lists them)
+    /// Show only this cause; repeatable (`tracer explain` lists all)
     #[arg(long = "cause", value_name = "CAUSE", env = "TRACER_CAUSE", hide_env_values = true, value_delimiter = ',', value_parser = name_of_list())]
     pub causes: Vec<String>,
 }
 
 /// When a run ends.
 #[derive(Debug, Args)]
-#[command(next_help_heading = "End")]
+#[command(next_help_heading = "Stop conditions")]
 pub struct DurationFlag {
-    /// End after this time, e.g. 30s, 5m, 1h30m
+    /// Stop after this time, such as 30s, 5m or 1h30m
     #[arg(long, value_name = "TIME", env = "TRACER_DURATION", hide_env_values = true, value_parser = super::duration::duration)]
     pub duration: Option<Duration>,
 }
@@ -138,7 +179,7 @@ pub struct DurationFlag {
 #[derive(Debug, Args)]
 #[command(next_help_heading = "What is watched")]
 pub struct ProberFlag {
-    /// Name of the processes whose connections are probe attempts; repeatable [default: every known kubelet]
+    /// Take the connections of processes with this name for probe attempts; repeatable [default: every known kubelet]
     #[arg(long = "prober", value_name = "NAME", env = "TRACER_PROBER", hide_env_values = true, value_delimiter = ',', value_parser = name_of_list())]
     pub probers: Vec<String>,
 }
@@ -147,10 +188,10 @@ pub struct ProberFlag {
 #[derive(Debug, Args)]
 #[command(next_help_heading = "What is watched")]
 pub struct KernelFlags {
-    /// Verdicts for every process's failed connection, not the prober's alone
+    /// Also report failed connections of processes other than the prober
     #[arg(long, env = "TRACER_ALL_CONNECTIONS", hide_env_values = true, action = ArgAction::SetTrue, value_parser = BoolishValueParser::new())]
     pub all_connections: bool,
-    /// No `syscalls:*` tracepoints: on kernels without function probes they slow every system call of the node
+    /// Attach no syscalls:* tracepoints: on kernels without function probes they slow every system call of the node
     #[arg(long, env = "TRACER_NO_SYSCALL_HOOKS", hide_env_values = true, action = ArgAction::SetTrue, value_parser = BoolishValueParser::new())]
     pub no_syscall_hooks: bool,
     /// Size of the ring of events, a power of two from 4 on: for tests of what happens when it overflows
@@ -160,42 +201,42 @@ pub struct KernelFlags {
 
 /// The pods of the node.
 #[derive(Debug, Args)]
-#[command(next_help_heading = "What is watched")]
+#[command(next_help_heading = "Sources")]
 pub struct PodsFlag {
-    /// Pods of this node: `kubectl get pods -A -o json`, JSON or YAML; read again when it changes
+    /// Read the pods of this node from this file, as `kubectl get pods -A -o json` (or yaml) prints them; reloaded when it changes
     #[arg(long, value_name = "FILE", env = "TRACER_PODS", hide_env_values = true)]
     pub pods: Option<PathBuf>,
 }
 
 /// Where else observations come from.
 #[derive(Debug, Args)]
-#[command(next_help_heading = "What is watched")]
+#[command(next_help_heading = "Sources")]
 pub struct SourceFlags {
-    /// Services: `kubectl get services,endpointslices -A -o json`, JSON or YAML; read again when it changes
+    /// Read Services from this file, as `kubectl get services,endpointslices -A -o json` (or yaml) prints them; reloaded when it changes
     #[arg(long, value_name = "FILE", env = "TRACER_SERVICES", hide_env_values = true)]
     pub services: Option<PathBuf>,
-    /// The kubelet's log, for what it made of each probe: a file, `journal`, or `journal:/DIR` [default: what its stderr leads to]
+    /// Read how each probe ended from this log of the kubelet: a file, `journal` or `journal:/DIR` [default: where the kubelet's stderr goes]
     #[arg(long, value_name = "FILE|journal", env = "TRACER_KUBELET_LOG", hide_env_values = true)]
     pub kubelet_log: Option<NamedLog>,
-    /// The cluster API by this kubeconfig: pods of this node with their probes [default of `run` in a pod: its service account]
+    /// Read the pods of this node from the cluster API, with this kubeconfig [default of `run` in a pod: its service account]
     #[arg(long, value_name = "PATH", env = "TRACER_KUBECONFIG", hide_env_values = true)]
     pub kubeconfig: Option<PathBuf>,
     /// Never ask the cluster API
     #[arg(long, env = "TRACER_NO_API", hide_env_values = true, action = ArgAction::SetTrue, value_parser = BoolishValueParser::new())]
     pub no_api: bool,
-    /// Services and EndpointSlices of the whole cluster from its API, too: the node's own tables have most of it
+    /// Also read all Services and EndpointSlices of the cluster from its API; the tables of this node have most of this already
     #[arg(long, env = "TRACER_API_SERVICES", hide_env_values = true, action = ArgAction::SetTrue, value_parser = BoolishValueParser::new())]
     pub api_services: bool,
-    /// Events of this node's kubelet in this namespace, `*` for all, where its log cannot be read; repeatable. Each node that asks makes the API server scan every Event there
+    /// Read the kubelet's Events of this namespace (`*`: all) from the API, where its log cannot be read; repeatable. Each node then makes the API server scan all Events there
     #[arg(long, value_name = "NAMESPACE", env = "TRACER_API_EVENTS", hide_env_values = true, value_delimiter = ',', value_parser = super::namespace::namespace)]
     pub api_events: Vec<Namespace>,
 }
 
 /// This node.
 #[derive(Debug, Args)]
-#[command(next_help_heading = "What is watched")]
+#[command(next_help_heading = "Sources")]
 pub struct NodeFlag {
-    /// Name of this node [default: its host name]
+    /// Give this node this name [default: its host name]
     #[arg(long, value_name = "NAME", env = "NODE_NAME", hide_env_values = true)]
     pub node_name: Option<String>,
 }
@@ -203,6 +244,11 @@ pub struct NodeFlag {
 /// One of a list, which may have blanks around its commas.
 pub(super) fn name_of_list() -> impl TypedValueParser<Value = String> {
     StringValueParser::new().map(|name| name.trim().to_owned())
+}
+
+/// A time, or none.
+fn interval(text: &str) -> Result<Duration, String> {
+    if text.trim() == "0" { Ok(Duration::ZERO) } else { super::duration::duration(text) }
 }
 
 /// The kernel takes whole pages, and a power of two of them.

@@ -8,7 +8,7 @@ use super::flags::{DurationFlag, KernelFlags, NodeFlag, OutputFlags, ProberFlag}
 /// When it is a failure.
 #[derive(Debug, Args)]
 pub struct HooksArgs {
-    /// Exit code 1 from this status on; a hook that is missing is a warning
+    /// Exit with code 1 at a finding of this status or a worse one; a missing hook is a warning
     #[arg(
         long,
         value_enum,

@@ -7,11 +7,6 @@ use clap::error::{ContextKind, ContextValue, ErrorKind};
 
 use super::{definition, variable};
 
-/// What there is to choose from.
-pub(super) fn no_command() -> String {
-    format!("no command is given: {} (see `tracer --help`)", definition::names().join(", "))
-}
-
 /// The command that was typed.
 fn command_of(args: &[OsString]) -> Option<String> {
     let known = definition::names();

@@ -8,10 +8,10 @@ use http::{HeaderName, HeaderValue, Uri};
 #[derive(Debug, Args)]
 #[command(next_help_heading = "OpenTelemetry")]
 pub struct OtlpFlags {
-    /// Push records to this endpoint, too (OTLP/HTTP, protobuf), e.g. http://collector:4318: a URL without a path gets /v1/logs
+    /// Also push records to this URL (OTLP/HTTP, protobuf), such as http://collector:4318; without a path, /v1/logs is added
     #[arg(long, value_name = "URL", env = "TRACER_OTLP_ENDPOINT", hide_env_values = true, value_parser = endpoint)]
     pub otlp_endpoint: Option<Uri>,
-    /// A header of each request, repeatable; a secret belongs into TRACER_OTLP_HEADER, since a command line can be read by others
+    /// Send this header with each request; repeatable. Put a secret into TRACER_OTLP_HEADER: others can read a command line
     #[arg(
         long = "otlp-header",
         value_name = "NAME=VALUE",
@@ -22,7 +22,7 @@ pub struct OtlpFlags {
         requires = "otlp_endpoint"
     )]
     pub otlp_headers: Vec<(HeaderName, HeaderValue)>,
-    /// How requests are compressed
+    /// Compress requests in this way
     #[arg(
         long,
         value_enum,
@@ -57,7 +57,7 @@ fn endpoint(text: &str) -> Result<Uri, String> {
     Uri::from_parts(parts).map_err(|_| wrong())
 }
 
-/// A header whose value no message of ours shows.
+/// A header. No message of tracer shows its value.
 fn header(text: &str) -> Result<(HeaderName, HeaderValue), String> {
     let (name, value) = text.split_once('=').ok_or("write NAME=VALUE")?;
     let name = name.trim().parse().map_err(|_| "not the name of a header".to_owned())?;
@@ -82,7 +82,7 @@ mod tests {
     }
 
     #[test]
-    fn a_header_s_value_is_not_shown() {
+    fn a_headers_value_is_not_shown() {
         let (name, value) = header("Authorization=Bearer a=b").expect("a header");
         assert_eq!((name.as_str(), value.as_bytes()), ("authorization", b"Bearer a=b".as_slice()));
         assert!(!format!("{value:?}").contains("Bearer"));

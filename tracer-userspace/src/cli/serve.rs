@@ -8,41 +8,54 @@ use clap::{ArgAction, Args};
 
 /// What `tracer run` answers.
 #[derive(Debug, Args)]
-#[command(next_help_heading = "Answers")]
+#[command(next_help_heading = "Endpoints")]
 pub struct ServeFlags {
-    /// Serve /metrics (Prometheus), /healthz and /readyz here, e.g. 127.0.0.1:9464 [default: nothing listens]
+    /// Serve /metrics (Prometheus), /healthz and /readyz on this address, such as localhost:9464; :9464 is every address [default: no port is open]
     #[arg(long, value_name = "ADDR:PORT", env = "TRACER_METRICS_LISTEN", hide_env_values = true, value_parser = address)]
     pub metrics_listen: Option<SocketAddr>,
-    /// Cause verdicts and attempts with the pod's name and namespace: many more series
+    /// Add the pod's name and namespace to the metrics: many more series
     #[arg(long, env = "TRACER_METRICS_POD_LABELS", hide_env_values = true, action = ArgAction::SetTrue, value_parser = BoolishValueParser::new())]
     pub metrics_pod_labels: bool,
-    /// Unix socket (mode 0600) that `tracer health` asks
+    /// Listen on this unix socket (mode 0600) for `tracer health`
     #[arg(long, value_name = "PATH", env = "TRACER_HEALTH_SOCKET", hide_env_values = true, default_value = tracer_output::serve::HEALTH_SOCKET)]
     pub health_socket: PathBuf,
 }
 
-/// An address and a port; a name would have to be resolved, which may fail later. `$(NODE_IP):9464` in a manifest has no
-/// brackets around an IPv6 address.
+/// An address and a port; a name would have to be resolved, which may fail later. `localhost` has its address (RFC 6761).
+/// Without an address: each of the node. `$(NODE_IP):9464` in a manifest has no brackets around an IPv6 address.
 fn address(text: &str) -> Result<SocketAddr, String> {
+    let text = &match text.rsplit_once(':') {
+        Some(("", port)) => format!("{}:{port}", every_address()),
+        Some(("localhost", port)) => format!("127.0.0.1:{port}"),
+        _ => text.to_owned(),
+    };
     let bare =
         || text.rsplit_once(':').and_then(|(ip, port)| Some(SocketAddr::new(ip.parse().ok()?, port.parse().ok()?)));
-    text.parse()
-        .ok()
-        .or_else(bare)
-        .ok_or_else(|| "write an address and a port, e.g. 127.0.0.1:9464, 0.0.0.0:9464 or [::]:9464".to_owned())
+    text.parse().ok().or_else(bare).ok_or_else(|| {
+        "write an address and a port, such as localhost:9464, 10.0.0.1:9464, or :9464 for every address".to_owned()
+    })
+}
+
+/// Where IPv6 is on, a socket of `[::]` takes IPv4 clients, too, unless `net.ipv6.bindv6only` is set.
+fn every_address() -> &'static str {
+    let bind_v6_only = std::fs::read_to_string("/proc/sys/net/ipv6/bindv6only");
+    let has_v6 = std::net::UdpSocket::bind("[::]:0").is_ok();
+    if has_v6 && bind_v6_only.is_ok_and(|only| only.trim() == "0") { "[::]" } else { "0.0.0.0" }
 }
 
 #[cfg(test)]
 mod tests {
-    use super::address;
+    use super::*;
 
     #[test]
-    fn an_ipv6_address_needs_no_brackets() {
+    fn an_address_may_be_written_in_short() {
         let taken = |text: &str| address(text).map(|address| address.to_string());
         assert_eq!(taken("fd00::1:9464").as_deref(), Ok("[fd00::1]:9464"));
         assert_eq!(taken("[::]:9464").as_deref(), Ok("[::]:9464"));
         assert_eq!(taken("10.0.0.1:9464").as_deref(), Ok("10.0.0.1:9464"));
-        for wrong in ["", "9464", "::1", "fd00::1", "localhost:9464", "10.0.0.1"] {
+        assert_eq!(taken("localhost:9464").as_deref(), Ok("127.0.0.1:9464"));
+        assert_eq!(taken(":9464"), Ok(format!("{}:9464", every_address())));
+        for wrong in ["", "9464", "::1", "fd00::1", "node-1:9464", ":port", "localhost", "10.0.0.1"] {
             assert!(address(wrong).is_err(), "{wrong}");
         }
     }

@@ -9,6 +9,7 @@ use tracer_doctor::{CHECKS, Options};
 use tracer_output::sink::SinkConfig;
 use tracer_sources::files;
 use tracer_terminal::error::Error;
+use tracer_terminal::typed::nearest;
 
 /// What the command line means.
 ///
@@ -27,7 +28,7 @@ pub(super) fn plan(args: DoctorArgs) -> Result<DoctorConfig, Error> {
     let options =
         Options { root: root(args.root)?, checks, pods, probers: probers(args.probers.probers)?, ..Options::default() };
     let node_name = filled(args.node.node_name).unwrap_or_else(host_name);
-    Ok(DoctorConfig { output, options, fail_on: args.fail_on.into(), node_name })
+    Ok(DoctorConfig { output, options, only_problems: args.problems, fail_on: args.fail_on.into(), node_name })
 }
 
 /// A folder that can be listed.
@@ -45,12 +46,7 @@ fn known(name: &str) -> Result<(), Error> {
     if names.contains(&name) {
         return Ok(());
     }
-    let slip = name.to_lowercase().replace('-', "_");
-    let part = names.iter().copied().find(|known| slip.len() > 2 && known.contains(&slip));
-    let slips = |known: &str| strsim::damerau_levenshtein(known, &slip);
-    let by_slips =
-        || names.iter().copied().min_by_key(|known| slips(known)).filter(|near| slips(near) * 2 <= near.len());
-    let nearest = part.or_else(by_slips);
+    let nearest = nearest::nearest(name, names.iter().copied());
     let nearest = nearest.map(|near| format!("did you mean `{near}`? ")).unwrap_or_default();
     Err(Error::Usage(format!("--check `{name}`: no such check; {nearest}known: {}", names.join(", "))))
 }

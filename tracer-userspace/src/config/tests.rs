@@ -48,7 +48,7 @@ fn an_empty_name_in_a_list_is_refused() {
 }
 
 #[test]
-fn the_kubelet_s_log_is_a_file_or_the_journal() {
+fn the_kubelets_log_is_a_file_or_the_journal() {
     let log = |value: &str| match planned(&["attach", "--kubelet-log", value]) {
         Ok(Plan::Live(live)) => Ok(live.kubelet_log),
         other => Err(other.unwrap_err().to_string()),
@@ -132,7 +132,7 @@ fn only_the_daemon_answers() {
     let Plan::Live(attach) = planned(&["attach"]).unwrap() else { unreachable!() };
     assert!(attach.serve.is_none());
     assert!(planned(&["attach", "--metrics-listen", "[::1]:9464"]).is_err());
-    assert!(planned(&["run", "--metrics-listen", "localhost"]).unwrap_err().to_string().contains("127.0.0.1:9464"));
+    assert!(planned(&["run", "--metrics-listen", "localhost"]).unwrap_err().to_string().contains("localhost:9464"));
 }
 
 #[test]

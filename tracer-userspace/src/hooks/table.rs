@@ -1,4 +1,4 @@
-//! The hooks for people: the dearest first, then what is not attached, and why not.
+//! The hooks for people: the most expensive first, then what is not attached, and why not.
 
 use std::fmt::Write as _;
 use std::time::Duration;
@@ -26,13 +26,13 @@ fn rows(out: &mut String, hooks: &[Watched], window: Duration, screen: Screen) {
     let form = hooks.iter().map(|hook| form(hook).0.len()).max().unwrap_or_default();
     let columns = [name, form];
     let heads = ["runs", "ns/run", "cpu %", "events"].map(str::to_owned);
-    line(out, columns, "hook", ("form", Style::Strong), &heads, screen);
+    line(out, columns, "hook", ("program type", Style::Strong), &heads, screen);
     for hook in sorted {
         line(out, columns, hook.hook().name(), self::form(hook), &numbers(hook, window), screen);
     }
 }
 
-/// Name and form in columns of these widths, and the numbers: below them where there is little room.
+/// Name and program type in columns of these widths, and the numbers: below them where there is little room.
 fn line(
     out: &mut String,
     [name, form]: [usize; 2],

@@ -1,6 +1,6 @@
 //! Processes that only bear the name of a kubelet: what runs in a pod, where a kubelet runs that does not. A pod's process may
-//! call itself `kubelet`, and what it dials would be reported the pod that it dials. Of the names that a user gives others are
-//! not judged: an agent that probes may run in a pod.
+//! call itself `kubelet`, and its connections would be reported as probes of the pod that it dials. A name that a
+//! user gives is not judged: an agent that probes may run in a pod.
 
 use std::collections::BTreeSet;
 
@@ -20,7 +20,7 @@ pub(super) struct OtherProcesses {
     nodes: BTreeSet<Netns>,
     /// Whether a process, in its cgroup, runs in a pod.
     known: Recent<(u32, Option<u64>), bool, MAX_KNOWN>,
-    /// Cgroups of theirs that are found since: the kernel need not tell of them.
+    /// Cgroups of theirs that were found since then: the kernel need not report these.
     found: BTreeSet<u64>,
     /// Cgroups of kubelets that run in no pod: of none of these anything is kept back.
     of_kubelets: BTreeSet<u64>,
@@ -137,7 +137,7 @@ mod tests {
 
     /// A cgroup that is left out by mistake would be a kubelet's whose probes are not seen any more.
     #[test]
-    fn only_a_pod_s_own_cgroup_is_left_out() {
+    fn only_a_pods_own_cgroup_is_left_out() {
         const NONE: [u64; 0] = [];
         let found =
             |nodes: &[Netns], cgroups: (Option<u64>, Option<u64>), in_pod: fn(u32) -> Option<bool>| -> Vec<u64> {

@@ -224,7 +224,7 @@ impl<S: EventSource> Session<S> {
         }
     }
 
-    /// For whoever asks whether this loop stands still.
+    /// For `tracer health`, which asks whether this loop still runs.
     fn moved(&self) {
         if let Some(server) = &self.server {
             server.health.moved();

@@ -3,7 +3,6 @@ use std::time::Duration;
 
 use super::*;
 use tracer_model::event::{ConnId, ListFile, ListTrouble, Loss, Pods, Retransmit, TcpState};
-use tracer_output::sink::filter::Filter;
 use tracer_output::sink::{Form, SinkConfig};
 use tracer_testing::{Scratch, soon};
 
@@ -78,16 +77,7 @@ fn attached(batches: Vec<Vec<Observation>>, lost: u64) -> (Attached<Memory>, mps
 
 fn config(scratch: &Scratch) -> LiveConfig {
     LiveConfig {
-        output: SinkConfig {
-            form: Form::Ndjson,
-            colour: false,
-            columns: None,
-            file: Some(scratch.path("out")),
-            filter: Filter::default(),
-            attempts: false,
-            until_failure: false,
-            rotation: None,
-        },
+        output: SinkConfig::new(Form::Ndjson, Some(scratch.path("out"))),
         daemon: false,
         serve: None,
         record: Some(scratch.path("recording")),
@@ -113,7 +103,7 @@ fn ran(batches: Vec<Vec<Observation>>, lost: u64) -> (u8, Vec<serde_json::Value>
     let config = config(&scratch);
     let (attached, sender) = attached(batches, lost);
     sender.try_send(ObservationKind::NodeSettings(tracer_model::event::NodeSettings::default())).unwrap();
-    let code = run(&config, |_| Ok(attached)).unwrap();
+    let code = run(&config, |_, _| Ok(attached)).unwrap();
     let [printed, recorded] = ["out", "recording"].map(|name| std::fs::read_to_string(scratch.path(name)).unwrap());
     let printed = printed.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
     (code, printed, recorded.lines().map(str::to_owned).collect())
@@ -135,7 +125,7 @@ fn a_run_starts_watches_and_stops() {
 fn a_run_that_cannot_begin_leaves_no_empty_file() {
     let scratch = Scratch::new();
     let config = config(&scratch);
-    let begin = || run::<Memory, _>(&config, |_| Err(Error::Kernel("no BTF".into()))).unwrap_err().exit_code();
+    let begin = || run::<Memory, _>(&config, |_, _| Err(Error::Kernel("no BTF".into()))).unwrap_err().exit_code();
     let left = || ["out", "recording"].map(|name| std::fs::read_to_string(scratch.path(name)).ok());
     assert_eq!((begin(), left()), (3, [None, None]));
     std::fs::write(scratch.path("recording"), "an earlier one").unwrap();
@@ -175,6 +165,6 @@ fn a_list_that_cannot_be_read_is_in_the_health_report() {
     let asking = std::thread::spawn(move || {
         soon(|| serve::ask::ask(&socket).ok().map(|(report, _)| report.degraded).filter(|it| !it.is_empty()))
     });
-    assert_eq!(run(&config, |_| Ok(attached)).unwrap(), 0);
+    assert_eq!(run(&config, |_, _| Ok(attached)).unwrap(), 0);
     assert_eq!(asking.join().unwrap(), ["pods: --pods x: gone"]);
 }

@@ -17,7 +17,7 @@ const READ_EVERY: Duration = Duration::from_millis(50);
 const TICK: Duration = Duration::from_secs(1);
 /// How often hooks of absent kernel modules are tried again.
 const RETRY: Duration = Duration::from_secs(5);
-/// How often a daemon tells who uses up ephemeral ports; other runs tell it at their end.
+/// How often a daemon reports who uses up ephemeral ports; other runs report it at their end.
 const PORTS: Duration = Duration::from_secs(60);
 
 /// Why the loop woke.

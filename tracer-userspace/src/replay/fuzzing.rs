@@ -7,7 +7,6 @@ use super::reader::Reader;
 use super::{Ending, feed, finish};
 use crate::engine::Engine;
 use tracer_model::record::Record;
-use tracer_output::sink::filter::Filter;
 use tracer_output::sink::{Form, Sink, SinkConfig, ndjson};
 
 /// A recording. Its verdicts do not depend on how they are printed, nor on the run.
@@ -21,14 +20,10 @@ fn verdicts(bytes: &[u8], form: Form) -> Vec<Record> {
         return Vec::new();
     };
     let config = SinkConfig {
-        form,
         colour: true,
         columns: Some(80),
-        file: Some(PathBuf::from("/dev/null")),
-        filter: Filter::default(),
         attempts: true,
-        until_failure: false,
-        rotation: None,
+        ..SinkConfig::new(form, Some(PathBuf::from("/dev/null")))
     };
     let Ok(mut sink) = Sink::open(&config, false) else { return Vec::new() };
     sink.keep_verdicts();

@@ -6,6 +6,7 @@
 use std::fmt::Display;
 use std::io::{self, Write as _};
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use thiserror::Error;
 
@@ -118,7 +119,7 @@ pub fn without_value(message: &str) -> String {
     format!("{}{expected}", message[..value].trim_end())
 }
 
-/// serde's words; the line is ours to tell.
+/// serde's message with the column only: the caller adds the line of the file.
 pub fn json_problem(error: &serde_json::Error) -> String {
     let text = without_value(&error.to_string());
     match text.split_once(" at line ") {
@@ -145,16 +146,29 @@ fn pid_text(pid: Option<i32>) -> String {
     pid.map(|pid| format!(" (pid {pid})")).unwrap_or_default()
 }
 
-/// Writes `tracer: error: …` as exactly one line to stderr.
+/// No warnings and no status line, for the whole process: stderr is one.
+static QUIET: AtomicBool = AtomicBool::new(false);
+
+/// Leaves out warnings and the status line from now on, or prints them again.
+pub fn set_quiet(quiet: bool) {
+    QUIET.store(quiet, Ordering::Relaxed);
+}
+
+/// Warnings are left out.
+pub fn is_quiet() -> bool {
+    QUIET.load(Ordering::Relaxed)
+}
+
+/// Writes `tracer: error: …` to stderr.
 pub fn report(error: &dyn Display) {
     line("error", error);
 }
 
-/// Writes `tracer: warning: …` to stderr: one line, on a terminal as many as it takes.
+/// Writes `tracer: warning: …` to stderr, unless it is to be quiet.
 pub fn warn(message: &dyn Display) {
-    let text = wrapped(&format!("tracer: warning: {}", one_line(&message.to_string())), columns(io::stderr()));
-    status_line::erase();
-    let _ = io::stderr().write_all(text.as_bytes());
+    if !is_quiet() {
+        line("warning", message);
+    }
 }
 
 /// Broken between words, if there is a terminal.
@@ -164,21 +178,21 @@ fn wrapped(text: &str, columns: Option<usize>) -> String {
     lines
 }
 
-/// Writes `tracer: difference: …` as exactly one line to stderr.
+/// Writes `tracer: difference: …` to stderr.
 pub fn differs(message: &dyn Display) {
     line("difference", message);
 }
 
-/// Writes `tracer: COMMAND: …` as exactly one line to stderr: what came of it.
+/// Writes `tracer: COMMAND: …` to stderr: what came of it.
 pub fn report_line(command: &str, message: &dyn Display) {
     line(command, message);
 }
 
-/// One line, whatever the message holds; a closed stderr is nobody's error.
+/// One line, on a terminal as many as it takes, whatever the message holds; a closed stderr is nobody's error.
 fn line(level: &str, message: &dyn Display) {
-    let message = one_line(&message.to_string());
+    let text = wrapped(&format!("tracer: {level}: {}", one_line(&message.to_string())), columns(io::stderr()));
     status_line::erase();
-    let _ = writeln!(io::stderr(), "tracer: {level}: {message}");
+    let _ = io::stderr().write_all(text.as_bytes());
 }
 
 /// White space and control characters as single blanks.
@@ -221,7 +235,7 @@ mod tests {
     }
 
     #[test]
-    fn no_error_has_the_system_s_number() {
+    fn no_error_has_the_systems_number() {
         let source = io::Error::from_raw_os_error(libc::EPERM);
         assert_eq!(os_message(&source), "Operation not permitted");
         let error = Unreadable { source };

@@ -11,6 +11,7 @@ use std::time::Duration;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::unistd::{getpgrp, tcgetpgrp};
 
+use crate::error;
 use crate::screen::columns;
 
 /// How often it is drawn.
@@ -23,7 +24,7 @@ const COLUMNS: usize = 80;
 /// It stands on the terminal now: stderr is one for the whole process.
 static DRAWN: AtomicBool = AtomicBool::new(false);
 
-/// What it tells.
+/// The numbers on the line.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counts {
     /// Attempts that ended.
@@ -44,11 +45,12 @@ pub struct StatusLine {
 }
 
 impl StatusLine {
-    /// Where it may be drawn: stderr is a terminal that can erase, and no NDJSON goes to one (`ndjson`).
+    /// Where it may be drawn: stderr is a terminal that can erase, no NDJSON goes to one (`ndjson`), and it is not to be
+    /// quiet.
     #[must_use]
     pub fn open(ndjson: bool) -> Option<Self> {
         let term = std::env::var_os("TERM").is_some_and(|term| !term.is_empty() && term != "dumb");
-        (io::stderr().is_terminal() && term && !ndjson).then(|| Self { text: String::new() })
+        (io::stderr().is_terminal() && term && !ndjson && !error::is_quiet()).then(|| Self { text: String::new() })
     }
 
     /// Counts, as many as there is room for.

@@ -8,11 +8,24 @@ use tracing_subscriber::EnvFilter;
 use crate::error;
 use crate::status_line;
 
-/// The client of the cluster API prints each failed request; the source tells an outage once. Asked for by name, it speaks.
+/// The client of the cluster API prints each failed request; the source reports an outage once. `TRACER_LOG=kube_client=…` prints them.
 const QUIET: &str = "kube_client=off";
 
-/// Sets up logging as `TRACER_LOG`, else `RUST_LOG`, asks for; without either: warnings.
-pub fn start() {
+/// How much tracer reports about itself on stderr, and the colour of all that people read.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Diagnostics {
+    /// Errors only.
+    pub quiet: bool,
+    /// More than warnings.
+    pub verbose: bool,
+    /// `Auto`: as the terminal and its variables (`NO_COLOR`) ask for.
+    pub colour: ColorChoice,
+}
+
+/// Sets up logging as `TRACER_LOG`, else `RUST_LOG`, asks for; without either: warnings, or what was asked for.
+pub fn start(diagnostics: Diagnostics) {
+    diagnostics.colour.write_global();
+    error::set_quiet(diagnostics.quiet);
     let asked = ["TRACER_LOG", "RUST_LOG"]
         .into_iter()
         .find_map(|name| std::env::var(name).ok().filter(|value| !value.is_empty()).map(|value| (name, value)));
@@ -21,7 +34,12 @@ pub fn start() {
             .map_err(|error| error::warn(&format!("{name}={value}: {error}")))
             .ok()
     });
-    let filter = filter.unwrap_or_else(|| EnvFilter::new(format!("{QUIET},warn")));
+    let level = match diagnostics {
+        Diagnostics { quiet: true, .. } => "error",
+        Diagnostics { verbose: true, .. } => "info",
+        _ => "warn",
+    };
+    let filter = filter.unwrap_or_else(|| EnvFilter::new(format!("{QUIET},{level}")));
     let colour = AutoStream::choice(&io::stderr()) != ColorChoice::Never;
     // An error while logging would be reported with `eprintln!`, which panics on a closed stderr.
     let _ = tracing_subscriber::fmt()

@@ -298,6 +298,7 @@ mod tests {
             kubelet: None,
             timing: None,
             revises,
+            repeated: None,
         };
         Record {
             schema: SCHEMA.to_owned(),

@@ -1,5 +1,5 @@
-//! Short connections as fast as they go: connect, one byte to and fro (so that nobody is reported a
-//! request without answer), close. The foreign client of scenarios; and for the cost of the hooks
+//! Short connections as fast as they go: connect, one byte in each direction (so that no request stays
+//! without an answer), close. The untracked client of scenarios; and for the cost of the hooks
 //! (the program `load` or, with `--comm kubelet`, as a prober).
 
 use std::fs::File;

@@ -95,7 +95,7 @@ pub struct Outcome {
 #[must_use]
 pub fn probe(what: &ProbeRequest) -> Outcome {
     let began = Instant::now();
-    let mut attempt = Attempt { src: None, deadline: began + Duration::from_millis(what.timeout_ms) };
+    let mut attempt = ProbeTry { src: None, deadline: began + Duration::from_millis(what.timeout_ms) };
     let result = attempt.run(what);
     let (ending, status, error) = match result {
         Ok(None) => (Ending::Ok, None, None),
@@ -117,12 +117,12 @@ fn ending_of(error: &io::Error) -> Ending {
     }
 }
 
-struct Attempt {
+struct ProbeTry {
     src: Option<SocketAddr>,
     deadline: Instant,
 }
 
-impl Attempt {
+impl ProbeTry {
     fn run(&mut self, what: &ProbeRequest) -> io::Result<Option<u16>> {
         let stream = self.connect(what)?;
         thread::sleep(Duration::from_millis(what.idle_ms));

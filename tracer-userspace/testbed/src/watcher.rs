@@ -31,12 +31,12 @@ pub struct Tracer {
     pub pods: PathBuf,
     /// A ring of one page.
     pub tiny_ring: bool,
-    /// The Services, if it is reported them.
+    /// The Services, if it gets them.
     pub services: Option<PathBuf>,
 }
 
 impl Tracer {
-    /// This program, reported the planned pods and Services: files in `options.scratch`.
+    /// This program, with the planned pods and Services in files: `options.scratch`.
     pub fn new(options: &Options, program: PathBuf) -> Result<Self> {
         let file = |name: &str, content: &Value| -> Result<PathBuf> {
             let path = options.scratch.join(name);

@@ -8,7 +8,6 @@ use std::thread;
 use flate2::read::GzDecoder;
 use serde_json::Value;
 use tracer::replay::{self, ReplayConfig};
-use tracer_output::sink::filter::Filter;
 use tracer_output::sink::{Form, SinkConfig};
 
 use super::Dir;
@@ -39,16 +38,7 @@ impl Recording {
     fn replayed(&self, form: Form, columns: Option<usize>) -> String {
         let dir = Dir::new();
         let out = dir.0.join("records");
-        let output = SinkConfig {
-            form,
-            colour: false,
-            columns,
-            file: Some(out.clone()),
-            filter: Filter::default(),
-            attempts: form == Form::Ndjson,
-            until_failure: false,
-            rotation: None,
-        };
+        let output = SinkConfig { columns, attempts: form == Form::Ndjson, ..SinkConfig::new(form, Some(out.clone())) };
         let config = ReplayConfig { output, file: self.plain(&dir), compare: None };
         let code = replay::replay(&config).expect(&self.name);
         assert_eq!(code, 0, "{}", self.name);

@@ -59,7 +59,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_process_without_descriptors_says_nothing_of_the_kernel_s_configuration() {
+    fn a_process_without_descriptors_says_nothing_of_the_kernels_configuration() {
         let text = |errno| EbpfError::NoBtf(io::Error::from_raw_os_error(errno)).to_string();
         assert!(text(libc::ENOENT).ends_with("No such file or directory: CONFIG_DEBUG_INFO_BTF is needed"));
         let full = text(libc::EMFILE);

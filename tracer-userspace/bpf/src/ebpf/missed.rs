@@ -122,7 +122,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_kernel_s_own_form_is_read() {
+    fn the_kernels_own_form_is_read() {
         let info =
             "pos:\t0\nflags:\t02000002\nprog_type:\t17\nrun_cnt:\t0\nrecursion_misses:\t42\nverified_insns:\t9\n";
         assert_eq!(parse(info), Some(42));

@@ -272,7 +272,7 @@ mod tests {
 
     /// Open vSwitch is the third on 6.7 and the second from 6.15 on, where mac80211 has given up one of its two.
     #[test]
-    fn a_subsystem_s_reason_names_the_subsystem() {
+    fn a_subsystems_reason_names_the_subsystem() {
         let names = |ovs: u32| KernelNames {
             drop_reasons: HashMap::from([(6, "NETFILTER_DROP".into())]),
             subsystems: HashMap::from([(0, "CORE".into()), (ovs, "OPENVSWITCH".into())]),

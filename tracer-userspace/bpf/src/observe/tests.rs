@@ -79,7 +79,7 @@ fn what_the_kernel_cannot_give_is_absent() {
 }
 
 #[test]
-fn a_prober_s_name_is_as_long_as_the_kernel_s() {
+fn a_probers_name_is_as_long_as_the_kernels() {
     let probers = ["kubelet", "a-name-of-15-by", "k3s-server-of-twenty"].map(str::to_owned);
     let is = |comm: &str| {
         let mut event: conn::Connect = blank(Hook::TcpConnect);
@@ -129,7 +129,7 @@ fn a_reset_that_is_received_is_not_one_that_was_sent() {
 }
 
 #[test]
-fn a_packet_s_entry_is_a_pointer_a_mark_or_nothing() {
+fn a_packets_entry_is_a_pointer_a_mark_or_nothing() {
     let of = [0, 1, 7, 8, 0xffff_8881_0000_0002].map(tracked);
     assert_eq!(of, [Tracked::No, Tracked::Untracked, Tracked::Untracked, Tracked::Yes, Tracked::Yes]);
 }
@@ -155,7 +155,7 @@ fn dropped(reason: u32, flags: u8, location: u64, stack: &[u64]) -> PacketDrop {
 }
 
 #[test]
-fn a_drop_s_stack_begins_where_its_location_ends() {
+fn a_drops_stack_begins_where_its_location_ends() {
     let callers = |location, stack: &[u64]| dropped(2, 2, location, stack).stack;
     assert_eq!(callers(0x4010, &[0x1008, 0x4010, 0x2004, 0x3004]), ["nf_hook_slow", "ip_local_deliver"]);
     assert_eq!(callers(0x4010, &[0x1008, 0x4020, 0x2004]), ["nf_hook_slow"], "the same function, further on");
@@ -191,7 +191,7 @@ fn only_reasons_that_do_not_say_it_all_are_given_functions() {
 }
 
 #[test]
-fn a_drop_s_device_and_entry_may_be_unknown() {
+fn a_drops_device_and_entry_may_be_unknown() {
     let drop = dropped(5, 2, 0, &[]);
     assert_eq!((drop.device, drop.tracked, drop.netns), (None, None, None));
     let mut event: drop::PacketDrop = blank(Hook::KfreeSkb);

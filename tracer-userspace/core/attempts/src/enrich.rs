@@ -228,7 +228,7 @@ mod tests {
 
     /// Who may write a pod's spec makes failures at any pod's address: they are not reported as that pod's.
     #[test]
-    fn a_probe_that_can_be_another_pod_s_is_nobody_s() {
+    fn a_probe_that_can_be_another_pods_is_nobodys() {
         let pod = |mut stream: Stream| {
             stream.connect().established().answer(AnswerKind::Http, Some(404));
             stream.state(TcpState::Established, TcpState::FinWait1, 0, (100, 101, 200));

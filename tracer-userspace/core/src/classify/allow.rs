@@ -1,5 +1,5 @@
-//! What lets a flow pass, as the software that made the rule is reported it: what is added to its chains by other commands is
-//! gone when it loads its rules again.
+//! What lets a flow pass, by the commands of the software that made the rule: it drops what other commands add to its
+//! chains when it loads its rules again.
 
 use super::owner::Owner;
 use tracer_model::event::{FirewallRule, Flow};

@@ -18,7 +18,7 @@ pub(super) enum Answer {
         /// Code.
         code: u8,
     },
-    /// An ICMP error, by what the socket was reported: no hook reported it.
+    /// An ICMP error, known from the error of the socket only: no hook reported it.
     IcmpError,
     /// One that no hook of this kernel shows.
     NotShown,

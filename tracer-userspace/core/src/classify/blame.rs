@@ -288,7 +288,7 @@ mod tests {
 
     /// Who may write rules in a pod's namespace names its chains.
     #[test]
-    fn a_chain_s_name_is_no_command() {
+    fn a_chains_name_is_no_command() {
         let rule = rule("in$(reboot)", RuleVerdict::Drop);
         let shown =
             command(&FirewallRule { backend: Backend::Nftables, family: "inet".into(), table: "f;l".into(), ..rule });

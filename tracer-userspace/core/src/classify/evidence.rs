@@ -163,7 +163,7 @@ pub fn state_name(state: TcpState) -> &'static str {
     }
 }
 
-/// Functions that free a packet only because netfilter reported it. 5.10 gives no reason, but its place is
+/// Functions that free a packet only because netfilter decided so. 5.10 gives no reason, but its place is
 /// unambiguous (`net/netfilter/core.c` `nf_hook_slow`; from 6.1 nftables frees inside the chain).
 const NETFILTER_FUNCTIONS: [&str; 2] = ["nf_hook_slow", "nft_do_chain"];
 

@@ -325,7 +325,7 @@ mod tests {
 
     /// At the very time at which the budget would have ended it.
     #[test]
-    fn out_of_memory_is_no_probe_s_doing() {
+    fn out_of_memory_is_no_probes_doing() {
         let verdict = refused_after(31, 137, "OOMKilled");
         let reported = row(&verdict);
         assert!(reported.contains("(OOMKilled: its memory was used up, no probe ended it) after 31 s"), "{reported}");
@@ -348,7 +348,7 @@ mod tests {
     }
 
     #[test]
-    fn a_crash_by_itself_or_at_another_time_is_not_the_budget_s() {
+    fn a_crash_by_itself_or_at_another_time_is_not_the_budgets() {
         let cases =
             [(31, 1, "Error"), (31, 0, "Completed"), (5, 137, "Error"), (300, 143, "Error"), (31, 139, "Error")];
         for (ran_s, exit_code, reason) in cases {

@@ -94,7 +94,7 @@ mod tests {
     const READINESS: Option<ProbeType> = Some(ProbeType::Readiness);
 
     #[test]
-    fn what_comes_each_period_is_the_probe_s_and_the_rest_may_be_the_hook_s() {
+    fn what_comes_each_period_is_the_probes_and_the_rest_may_be_the_hooks() {
         let mut stream = shared(HookType::PreStop);
         refused(&mut stream, 100).wait_ms(10_000);
         refused(&mut stream, 101).wait_ms(3_000);
@@ -141,7 +141,7 @@ mod tests {
     }
 
     #[test]
-    fn the_kubelet_s_word_names_the_probe() {
+    fn the_kubelets_word_names_the_probe() {
         let mut stream = shared(HookType::PreStop);
         refused(&mut stream, 100).kubelet(ProbeOutput::Network);
         let kinds: Vec<_> = reported(&stream.verdicts()).iter().map(|(kind, _, of_hook)| (*kind, *of_hook)).collect();
@@ -239,7 +239,7 @@ mod tests {
 
     /// The readiness probe of another port fails in the same moment.
     #[test]
-    fn the_kubelet_s_words_about_a_probe_are_not_a_hook_s() {
+    fn the_kubelets_words_about_a_probe_are_not_a_hooks() {
         let mut stream = Stream::to("10.88.0.2:9000");
         stream.http_readiness_on(8080).lifecycle(HookType::PreStop, 9000);
         refused(&mut stream, 100).kubelet(ProbeOutput::Network);

@@ -114,7 +114,7 @@ mod tests {
     }
 
     #[test]
-    fn a_probe_that_dialled_nobody_is_reported_by_the_kubelet_s_words() {
+    fn a_probe_that_dialled_nobody_is_reported_by_the_kubelets_words() {
         for (words, summary, fix) in [
             (NO_FILES, "as the kubelet says: socket: too many open files", "restart it: ls /proc/100/fd"),
             (NO_NAME, "as the kubelet says: lookup: no such host", "getent hosts NAME"),

@@ -203,7 +203,7 @@ mod tests {
 
     /// A command may be called anything.
     #[test]
-    fn what_is_quoted_is_the_pod_s() {
+    fn what_is_quoted_is_the_pods() {
         for words in [
             r#"exec: "curl": executable file not found in $PATH: unknown"#,
             r#"exec: "/opt/apparmor/cgroup": stat /opt/apparmor/cgroup: no such file or directory"#,
@@ -218,7 +218,7 @@ mod tests {
 
     /// As crun writes it: with backticks, and the error as the C library names it.
     #[test]
-    fn what_crun_quotes_is_the_pod_s_too() {
+    fn what_crun_quotes_is_the_pods_too() {
         for words in [
             "executable file `/opt/cgroup/run` not found in $PATH: No such file or directory",
             "exec container process `/opt/cgroup/apparmor`: Permission denied",

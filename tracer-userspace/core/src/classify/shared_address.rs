@@ -74,7 +74,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pod_that_ends_or_is_the_node_s_own_or_is_only_listed_shares_no_address() {
+    fn a_pod_that_ends_or_is_the_nodes_own_or_is_only_listed_shares_no_address() {
         let ended = reported(|pod| pod.netns = Some(POD), true);
         let others: [fn(&mut Pod); 4] = [
             |pod| pod.deleting = true,

@@ -121,7 +121,7 @@ mod tests {
     }
 
     #[test]
-    fn pilot_agent_answers_in_the_application_s_place() {
+    fn pilot_agent_answers_in_the_applications_place() {
         let verdict = answered(Stream::new().http_readiness_at("/app-health/shop/readyz"), 500);
         assert_eq!(verdict.confidence, Confidence::Likely);
         assert!(verdict.summary.contains("HTTP status 500; pilot-agent"), "{}", verdict.summary);

@@ -71,7 +71,7 @@ mod tests {
 
     /// A masquerade with `--random-fully`, on a kernel that does not tell the source port at connect.
     #[test]
-    fn a_port_that_was_translated_is_not_the_attempt_s() {
+    fn a_port_that_was_translated_is_not_the_attempts() {
         let mut stream = Stream::new();
         stream.connect();
         if let Some(ObservationKind::Connect(connect)) = stream.observations.last_mut().map(|it| &mut it.kind) {

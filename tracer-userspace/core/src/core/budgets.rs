@@ -162,7 +162,7 @@ mod tests {
 
     /// The next pod with that address begins again.
     #[test]
-    fn another_pod_s_answers_are_its_own() {
+    fn another_pods_answers_are_its_own() {
         let mut stream = Stream::new();
         stream.http_readiness();
         (100..131).for_each(|conn| answer(&mut stream, conn, 800));

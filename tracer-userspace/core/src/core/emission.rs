@@ -1,7 +1,4 @@
-//! Which verdicts are emitted, and when. A failure is emitted once the attempt can no longer succeed, so that none is taken back.
-//! A later verdict is emitted only if it says something else than the last one.
-
-use std::collections::BTreeMap;
+//! When verdicts are emitted. A failure is emitted once the attempt can no longer succeed, so that none is taken back.
 
 use super::Core;
 use super::loopbacks::is_first_try;
@@ -11,44 +8,13 @@ use crate::classify::finding::Finding;
 use tracer_attempts::correlate::attempt::Attempt;
 use tracer_attempts::enrich;
 use tracer_model::decision::Decision;
-use tracer_model::event::{ConnId, PodRef};
-use tracer_model::recent::Recent;
-use tracer_model::record::{Body, Cause, Confidence, Culprit, K8s, Outcome, Subject, VerdictBody};
+use tracer_model::event::ConnId;
+use tracer_model::record::{Body, Cause, Outcome};
 
-/// Verdicts that wait at once.
-const MAX_PENDING: usize = 1024;
-/// Emitted verdicts remembered.
-const MAX_EMITTED: usize = 8192;
 /// Who dials `localhost` dials its other address at once when the first one refuses: a busy prober takes this long.
 const OTHER_ADDRESS_NS: u64 = 100_000_000;
 /// Attempts that were forgotten are looked for so often.
 const SWEEP_EVERY_NS: u64 = 1_000_000_000;
-
-/// What makes two verdicts on one attempt different for a reader.
-#[derive(Debug, PartialEq)]
-struct Answer {
-    subject: Subject,
-    cause: Cause,
-    outcome: Outcome,
-    confidence: Confidence,
-    culprit: Option<Culprit>,
-    k8s: Option<K8s>,
-}
-
-impl Answer {
-    fn of(body: &VerdictBody) -> Self {
-        let verdict = &body.verdict;
-        Self {
-            subject: body.subject,
-            cause: verdict.cause,
-            outcome: verdict.outcome,
-            confidence: verdict.confidence,
-            culprit: body.culprit.clone(),
-            // What made the pod comes with the list of pods and changes nobody's identity.
-            k8s: body.k8s.clone().map(|k8s| K8s { workload: None, ..k8s }),
-        }
-    }
-}
 
 /// Until when an attempt that seems to have failed may succeed.
 #[derive(Clone, Copy, Debug)]
@@ -57,48 +23,6 @@ enum Until {
     End,
     /// This time: the prober may dial again for the same attempt of the probe.
     Time(u64),
-}
-
-/// The verdicts that wait, and what was emitted of the latest attempts.
-#[derive(Debug, Default)]
-pub(super) struct Emission {
-    pending: BTreeMap<ConnId, Decision>,
-    /// With the time of each.
-    emitted: Recent<ConnId, (u64, Answer), MAX_EMITTED>,
-    next_sweep: u64,
-}
-
-impl Emission {
-    /// A verdict was decided and not emitted yet.
-    pub(super) fn is_pending(&self, conn: ConnId) -> bool {
-        self.pending.contains_key(&conn)
-    }
-
-    /// A failure of this pod was emitted whose time lies between these.
-    pub(super) fn has_failure(&self, pod: &PodRef, (from, until): (u64, u64)) -> bool {
-        let is_of_pod = |k8s: &K8s| {
-            let K8s { namespace, pod_name: name, pod_uid: uid, .. } = k8s.clone();
-            PodRef { namespace, name, uid }.is_same(pod)
-        };
-        let is_it = |(time, answer): &(u64, Answer)| {
-            let failed = answer.outcome == Outcome::Failure && (from..=until).contains(time);
-            failed && answer.k8s.as_ref().is_some_and(is_of_pod)
-        };
-        self.emitted.values().any(is_it)
-    }
-
-    /// The verdict is emitted, unless it repeats the last one.
-    fn emit(&mut self, conn: ConnId, record: Decision, out: &mut Vec<Decision>) {
-        self.pending.remove(&conn);
-        if let Body::Verdict(body) = &record.body {
-            let answer = Answer::of(body);
-            if self.emitted.get(&conn).is_some_and(|(_, last)| *last == answer) {
-                return;
-            }
-            self.emitted.insert(conn, (record.time_boot_ns, answer));
-        }
-        out.push(record);
-    }
 }
 
 /// A verdict that was not emitted yet is replaced by one of the same cause that is surer. Else the first one stands: it was found
@@ -112,22 +36,20 @@ impl Core {
     /// Emits a verdict, now or when the attempt can no longer succeed.
     pub(super) fn emit(&mut self, conn: ConnId, record: Decision, out: &mut Vec<Decision>) {
         let is_failure = matches!(&record.body, Body::Verdict(body) if body.verdict.outcome == Outcome::Failure);
-        let is_first = self.emission.emitted.get(&conn).is_none();
+        let is_first = !self.verdicts.is_emitted(conn);
         let until = self.may_succeed_until(conn, record.time_boot_ns).filter(|_| is_failure && is_first);
-        let Some(until) = until else { return self.emission.emit(conn, record, out) };
+        let Some(until) = until else { return self.verdicts.emit(conn, record, out) };
         if let Until::Time(time) = until {
             self.waiting.schedule(time, conn);
         }
-        let is_full = self.emission.pending.len() >= MAX_PENDING && !self.emission.is_pending(conn);
-        if is_full && let Some((oldest, record)) = self.emission.pending.pop_first() {
-            self.emission.emit(oldest, record, out);
+        if let Some((oldest, record)) = self.verdicts.hold(conn, record) {
+            self.verdicts.emit(oldest, record, out);
         }
-        self.emission.pending.insert(conn, record);
     }
 
     /// Emits the verdict that waits for this attempt, if it can no longer succeed.
     pub(super) fn release_verdict(&mut self, conn: ConnId, now: u64, out: &mut Vec<Decision>) {
-        if !self.emission.is_pending(conn) {
+        if !self.verdicts.is_pending(conn) {
             return;
         }
         match self.may_succeed_until(conn, now) {
@@ -139,28 +61,28 @@ impl Core {
 
     /// Emits what waits for this attempt. What decided it is the end of the attempt.
     fn emit_pending(&mut self, conn: ConnId, out: &mut Vec<Decision>) {
-        let Some(mut record) = self.emission.pending.remove(&conn) else { return };
+        let Some(mut record) = self.verdicts.take_pending(conn) else { return };
         if let (Some(attempt), Body::Verdict(body)) = (self.correlator.get(conn), &mut record.body) {
             body.kubelet = body.kubelet.take().or_else(|| attempt.kubelet().map(|(_, probe)| kubelet_outcome(probe)));
             record.time_boot_ns = record.time_boot_ns.max(attempt.ended.map_or(0, |(end, _)| end));
         }
-        self.emission.emit(conn, record, out);
+        self.verdicts.emit(conn, record, out);
     }
 
     /// Emits the verdicts on attempts that were forgotten: their ends will not be seen.
     pub(super) fn release_forgotten(&mut self, now: u64, out: &mut Vec<Decision>) {
-        if self.emission.pending.is_empty() || now < self.emission.next_sweep {
+        if now < self.next_sweep {
             return;
         }
-        self.emission.next_sweep = now.saturating_add(SWEEP_EVERY_NS);
+        self.next_sweep = now.saturating_add(SWEEP_EVERY_NS);
         let forgotten = |conn: &ConnId| self.correlator.get(*conn).is_none();
-        let forgotten: Vec<ConnId> = self.emission.pending.keys().copied().filter(forgotten).collect();
+        let forgotten: Vec<ConnId> = self.verdicts.pending().filter(forgotten).collect();
         forgotten.into_iter().for_each(|conn| self.emit_pending(conn, out));
     }
 
     /// The run ends: emits all that waits.
     pub(super) fn release_all(&mut self, out: &mut Vec<Decision>) {
-        let conns: Vec<ConnId> = self.emission.pending.keys().copied().collect();
+        let conns: Vec<ConnId> = self.verdicts.pending().collect();
         conns.into_iter().for_each(|conn| self.emit_pending(conn, out));
     }
 
@@ -179,7 +101,7 @@ impl Core {
         let collides = self.verdicts.of(attempt.conn).is_some_and(|it| it.cause == Cause::NodeportEphemeralCollision);
         let refused = attempt.resets_sent().any(|(_, reset)| reset.answered.is_syn());
         let waits = attempt.established.is_none() && attempt.ended.is_none() && !collides && !refused;
-        waits || self.emission.is_pending(attempt.conn) && !self.verdicts.is_finished(attempt.conn)
+        waits || self.verdicts.is_pending(attempt.conn) && !self.verdicts.is_finished(attempt.conn)
     }
 
     /// The other address of `localhost` may be dialled, or is.
@@ -190,13 +112,5 @@ impl Core {
         let end = attempt.ended.map_or(now, |(end, _)| end);
         let waits = self.correlator.all().any(|it| it.ended.is_none() && is_first_try(attempt, it));
         Some(if waits { now.max(end) } else { end }.saturating_add(OTHER_ADDRESS_NS))
-    }
-}
-
-#[cfg(test)]
-impl Core {
-    /// How long the emitted verdicts are in text, of which no more than [`MAX_EMITTED`] are remembered.
-    pub(super) fn emitted_in_text(&self) -> usize {
-        format!("{:?}", self.emission.emitted).len()
     }
 }

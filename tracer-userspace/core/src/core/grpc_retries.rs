@@ -129,7 +129,7 @@ impl Core {
     }
 }
 
-/// The server had not reported a word of HTTP/2, and the kubelet has not reported that the probe failed.
+/// The server sent no HTTP/2, and the kubelet has not reported that the probe failed.
 fn is_unheard(attempt: &Attempt) -> bool {
     let in_another = attempt.answer().is_some_and(|(_, it)| it.kind == AnswerKind::Http || it.kind.is_tls());
     (in_another || attempt.received().is_none_or(|n| n == 0)) && attempt.kubelet().is_none()

@@ -1,4 +1,4 @@
-//! What is reported the node itself, apart from its attempts.
+//! What is reported about the node itself, apart from its attempts.
 
 use super::losses::Losses;
 use super::records::finding_record;
@@ -9,7 +9,7 @@ use tracer_attempts::correlate::node::Node;
 use tracer_model::decision::Decision;
 use tracer_model::event::{Loss, Observation, ObservationKind};
 
-/// What was reported it.
+/// What was reported about it so far.
 #[derive(Debug, Default)]
 pub(super) struct NodeNews {
     dropping: Dropping,
@@ -18,7 +18,7 @@ pub(super) struct NodeNews {
 }
 
 impl NodeNews {
-    /// What an observation tells of the node, as that was before it.
+    /// The records that an observation makes; `node` is the node as it was before.
     pub(super) fn push(&mut self, observation: &Observation, node: &Node, out: &mut Vec<Decision>) {
         let time = observation.time_boot_ns;
         out.extend(node_events::decide(observation, node));

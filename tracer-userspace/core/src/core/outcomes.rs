@@ -200,7 +200,7 @@ mod tests {
     }
 
     #[test]
-    fn the_kubelet_s_words_alone_revise_nothing() {
+    fn the_kubelets_words_alone_revise_nothing() {
         let mut stream = Stream::new();
         stream.http_readiness().connect().gives_up().wait_ms(10).kubelet(ProbeOutput::Timeout);
         assert_eq!(reported(&stream), [("unexplained".to_owned(), false)]);
@@ -319,7 +319,7 @@ mod tests {
     }
 
     #[test]
-    fn a_command_is_reported_by_the_kubelet_s_words_alone() {
+    fn a_command_is_reported_by_the_kubelets_words_alone() {
         let mut stream = Stream::new();
         stream.exec_readiness().kubelet(ProbeOutput::Other).kubelet(ProbeOutput::CommandTimeout);
         assert_eq!(reported(&stream), [("exec_failed".to_owned(), true), ("exec_timeout".to_owned(), true)]);
@@ -336,7 +336,7 @@ mod tests {
     }
 
     #[test]
-    fn the_kubelet_s_word_alone_proves_nothing_and_names_whose_command_it_is() {
+    fn the_kubelets_word_alone_proves_nothing_and_names_whose_command_it_is() {
         let mut stream = Stream::new();
         stream.exec_readiness().kubelet(ProbeOutput::Other).kubelet(ProbeOutput::CommandTimeout);
         let verdicts = stream.verdicts();

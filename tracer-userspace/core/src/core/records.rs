@@ -37,7 +37,7 @@ pub(super) fn attempt_record(
         cause,
     };
     let time_boot_ns = attempt.ended.map_or(now, |(end, _)| end);
-    Decision { time_boot_ns, attempt: Some(attempt.conn), body: Body::Attempt(Box::new(body)) }
+    Decision::new(time_boot_ns, Some(attempt.conn), Body::Attempt(Box::new(body)))
 }
 
 /// What a verdict becomes whose attempt was then connected, and in which nothing failed. Of what was answered with other than an
@@ -92,8 +92,9 @@ pub(super) fn verdict_record(
         kubelet,
         timing: None,
         revises: None,
+        repeated: None,
     };
-    Decision { time_boot_ns: decided_at, attempt: Some(conn), body: Body::Verdict(Box::new(body)) }
+    Decision::new(decided_at, Some(conn), Body::Verdict(Box::new(body)))
 }
 
 fn verdict(mut finding: Finding, also: Vec<Cause>) -> Verdict {
@@ -136,13 +137,14 @@ pub(super) fn unattached(finding: Finding, named: Unattached, kubelet: Option<Ku
         kubelet,
         timing: None,
         revises: None,
+        repeated: None,
     };
-    Decision { time_boot_ns, attempt: None, body: Body::Verdict(Box::new(body)) }
+    Decision::new(time_boot_ns, None, Body::Verdict(Box::new(body)))
 }
 
 /// A finding that is about no connection.
 pub(super) fn finding_record(time_boot_ns: u64, finding: FindingBody) -> Decision {
-    Decision { time_boot_ns, attempt: None, body: Body::Finding(Box::new(finding)) }
+    Decision::new(time_boot_ns, None, Body::Finding(Box::new(finding)))
 }
 
 pub(super) fn loss_record(time_boot_ns: u64, loss: &Loss) -> Decision {
@@ -152,7 +154,7 @@ pub(super) fn loss_record(time_boot_ns: u64, loss: &Loss) -> Decision {
         from_boot_ns: loss.from_boot_ns,
         to_boot_ns: loss.to_boot_ns,
     };
-    Decision { time_boot_ns, attempt: None, body: Body::Loss(body) }
+    Decision::new(time_boot_ns, None, Body::Loss(body))
 }
 
 fn phases(attempt: &Attempt) -> Phases {

@@ -188,7 +188,7 @@ mod tests {
         stream.state(TcpState::Established, TcpState::FinWait1, 0, (100, 101, 200)).wait_ms(10_000);
     }
 
-    /// What is reported a start whose first attempt comes so long after the container and that fails this often.
+    /// The findings about a start whose first attempt comes so long after the container, and that fails this often.
     fn reported(first_ms: u64, failures: u64) -> Vec<FindingBody> {
         let mut stream = started();
         stream.wait_ms(first_ms);
@@ -289,7 +289,7 @@ mod tests {
     }
 
     #[test]
-    fn the_node_s_own_trouble_is_no_slow_start() {
+    fn the_nodes_own_trouble_is_no_slow_start() {
         let mut stream = started();
         stream.wait_ms(7_000);
         for conn in 100..102 {

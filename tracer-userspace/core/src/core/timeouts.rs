@@ -61,7 +61,7 @@ mod tests {
 
     /// It is written when the probe times out, and read a moment later.
     #[test]
-    fn the_kubelet_s_word_is_joined_to_it() {
+    fn the_kubelets_word_is_joined_to_it() {
         let mut stream = Stream::new();
         stream
             .http_readiness()

@@ -82,7 +82,7 @@ impl Core {
     fn has_verdict(&self, probe: &KubeletProbe) -> bool {
         let began =
             probe.connecting_for_ns().map(|ns| probe.written_boot_ns.saturating_sub(ns.saturating_add(FRESH_NS)));
-        if began.is_some_and(|began| self.emission.has_failure(&probe.pod, (began, probe.written_boot_ns))) {
+        if began.is_some_and(|began| self.verdicts.has_failure(&probe.pod, (began, probe.written_boot_ns))) {
             return true;
         }
         let is_it = |a: &&Attempt| a.prober && a.kubelet().is_none() && is_in_time(a, probe);

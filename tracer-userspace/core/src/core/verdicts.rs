@@ -1,22 +1,37 @@
-//! What was decided about attempts.
+//! The verdict that stands for each attempt: what was decided last, whether it waits to be emitted, and what was emitted.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::Core;
 use crate::classify::finding::Finding;
 use tracer_attempts::enrich;
-use tracer_model::event::{ConnId, ProbeType};
-use tracer_model::record::{Cause, Confidence, Outcome};
+use tracer_model::decision::Decision;
+use tracer_model::event::{ConnId, PodRef, ProbeType};
+use tracer_model::record::{Body, Cause, Confidence, Culprit, K8s, Outcome, Subject, VerdictBody};
 
 /// Attempts remembered, so that none is decided twice.
 const MAX: usize = 8192;
+/// Verdicts that wait at once.
+const MAX_PENDING: usize = 1024;
 
-/// What was decided about the latest attempts.
+/// The verdicts on the latest attempts.
 #[derive(Debug, Default)]
 pub(super) struct Verdicts {
-    decided: BTreeMap<ConnId, Decided>,
-    /// Those that are over.
+    standing: BTreeMap<ConnId, Standing>,
+    /// Attempts that are over, with a verdict or without.
     finished: BTreeSet<ConnId>,
+}
+
+/// The verdict on an attempt.
+#[derive(Debug)]
+struct Standing {
+    decided: Decided,
+    /// The kind of probe among whose failures it is counted.
+    counted: Option<ProbeType>,
+    /// It was decided, and waits.
+    pending: Option<Decision>,
+    /// What was emitted last, and the time of that.
+    emitted: Option<(u64, Answer)>,
 }
 
 /// What was decided about an attempt.
@@ -32,14 +47,46 @@ pub(super) struct Decided {
     pub(super) revised: bool,
     /// An attempt of its probe had been dialled for before.
     pub(super) is_retry: bool,
-    /// The kind of probe among whose failures it is counted.
-    counted: Option<ProbeType>,
+}
+
+/// What makes two verdicts on one attempt different for a reader.
+#[derive(Debug, PartialEq)]
+struct Answer {
+    subject: Subject,
+    cause: Cause,
+    outcome: Outcome,
+    confidence: Confidence,
+    culprit: Option<Culprit>,
+    k8s: Option<K8s>,
+}
+
+impl Answer {
+    fn of(body: &VerdictBody) -> Self {
+        let verdict = &body.verdict;
+        Self {
+            subject: body.subject,
+            cause: verdict.cause,
+            outcome: verdict.outcome,
+            confidence: verdict.confidence,
+            culprit: body.culprit.clone(),
+            // What made the pod comes with the list of pods and changes nobody's identity.
+            k8s: body.k8s.clone().map(|k8s| K8s { workload: None, ..k8s }),
+        }
+    }
+
+    fn is_failure_of(&self, pod: &PodRef) -> bool {
+        let is_of_pod = |k8s: &K8s| {
+            let K8s { namespace, pod_name: name, pod_uid: uid, .. } = k8s.clone();
+            PodRef { namespace, name, uid }.is_same(pod)
+        };
+        self.outcome == Outcome::Failure && self.k8s.as_ref().is_some_and(is_of_pod)
+    }
 }
 
 impl Verdicts {
     /// What was decided about an attempt.
     pub(super) fn of(&self, conn: ConnId) -> Option<Decided> {
-        self.decided.get(&conn).copied()
+        self.standing.get(&conn).map(|it| it.decided)
     }
 
     /// The same, where that was a failure.
@@ -47,17 +94,74 @@ impl Verdicts {
         self.of(conn).filter(|it| it.outcome == Outcome::Failure)
     }
 
-    /// Keeps what was decided; a new attempt takes the place of the oldest one.
-    fn insert(&mut self, conn: ConnId, decided: Decided) {
-        if self.decided.len() >= MAX && !self.decided.contains_key(&conn) {
-            self.decided.pop_first();
+    /// Keeps what was decided; a new attempt takes the place of the oldest one whose verdict does not wait.
+    fn decide(&mut self, conn: ConnId, decided: Decided) {
+        if let Some(standing) = self.standing.get_mut(&conn) {
+            standing.decided = decided;
+            return;
         }
-        self.decided.insert(conn, decided);
+        if self.standing.len() >= MAX {
+            let oldest = self.standing.iter().find(|(_, it)| it.pending.is_none()).map(|(conn, _)| *conn);
+            oldest.map(|conn| self.standing.remove(&conn));
+        }
+        self.standing.insert(conn, Standing { decided, counted: None, pending: None, emitted: None });
     }
 
     /// It is counted among the failures of this kind of probe. Says whether it was not before.
     pub(super) fn count_as(&mut self, conn: ConnId, kind: ProbeType) -> bool {
-        self.decided.get_mut(&conn).and_then(|it| it.counted.replace(kind)) != Some(kind)
+        self.standing.get_mut(&conn).and_then(|it| it.counted.replace(kind)) != Some(kind)
+    }
+
+    /// A verdict was decided and not emitted yet.
+    pub(super) fn is_pending(&self, conn: ConnId) -> bool {
+        self.standing.get(&conn).is_some_and(|it| it.pending.is_some())
+    }
+
+    /// The attempts whose verdicts wait, the oldest first.
+    pub(super) fn pending(&self) -> impl Iterator<Item = ConnId> {
+        self.standing.iter().filter(|(_, it)| it.pending.is_some()).map(|(conn, _)| *conn)
+    }
+
+    /// Lets a verdict wait. Gives the oldest of the others back where too many wait.
+    pub(super) fn hold(&mut self, conn: ConnId, record: Decision) -> Option<(ConnId, Decision)> {
+        let is_full = self.pending().count() >= MAX_PENDING && !self.is_pending(conn);
+        let oldest = is_full.then(|| self.pending().next()).flatten();
+        let oldest = oldest.and_then(|conn| Some((conn, self.take_pending(conn)?)));
+        if let Some(standing) = self.standing.get_mut(&conn) {
+            standing.pending = Some(record);
+        }
+        oldest
+    }
+
+    /// The verdict that waits for this attempt.
+    pub(super) fn take_pending(&mut self, conn: ConnId) -> Option<Decision> {
+        self.standing.get_mut(&conn)?.pending.take()
+    }
+
+    /// A verdict on the attempt was emitted.
+    pub(super) fn is_emitted(&self, conn: ConnId) -> bool {
+        self.standing.get(&conn).is_some_and(|it| it.emitted.is_some())
+    }
+
+    /// Emits a verdict, with what it replaces, unless it repeats the last one.
+    pub(super) fn emit(&mut self, conn: ConnId, mut record: Decision, out: &mut Vec<Decision>) {
+        if let (Some(standing), Body::Verdict(body)) = (self.standing.get_mut(&conn), &record.body) {
+            standing.pending = None;
+            let answer = Answer::of(body);
+            let last = standing.emitted.as_ref().map(|(_, last)| last);
+            if last == Some(&answer) {
+                return;
+            }
+            record.replaces = last.map(|last| last.cause);
+            standing.emitted = Some((record.time_boot_ns, answer));
+        }
+        out.push(record);
+    }
+
+    /// A failure of this pod was emitted whose time lies between these.
+    pub(super) fn has_failure(&self, pod: &PodRef, (from, until): (u64, u64)) -> bool {
+        let mut emitted = self.standing.values().filter_map(|it| it.emitted.as_ref());
+        emitted.any(|(time, answer)| (from..=until).contains(time) && answer.is_failure_of(pod))
     }
 
     /// It is over.
@@ -82,28 +186,25 @@ impl Core {
         let in_handshake = attempt.is_some_and(|it| it.established.is_none());
         let is_retry = attempt.is_some_and(|it| self.is_grpc_retry(it));
         let without_tls = attempt.filter(|it| enrich::is_without_tls(it, &self.node)).map(|it| it.flow.dst);
-        let before = self.verdicts.of(conn);
-        let is_failure = finding.outcome == Outcome::Failure;
-        if before.is_none() && is_failure {
+        if self.verdicts.of(conn).is_none() && finding.outcome == Outcome::Failure {
             self.note_connect(conn);
         }
         if let Some(dst) = without_tls {
             self.node.answered_without_tls(dst);
         }
         let Finding { cause, outcome, confidence, until_answered, .. } = *finding;
-        let counted = before.and_then(|it| it.counted);
-        let decided = Decided { cause, outcome, confidence, in_handshake, until_answered, revised, is_retry, counted };
-        self.verdicts.insert(conn, decided);
+        let decided = Decided { cause, outcome, confidence, in_handshake, until_answered, revised, is_retry };
+        self.verdicts.decide(conn, decided);
     }
 }
 
 #[cfg(test)]
 impl Core {
-    /// How long the decided attempts and what was emitted of them are in text. No more than [`MAX`] are remembered.
+    /// How long the verdicts that stand are in text, without those that wait. No more than [`MAX`] are remembered.
     pub(crate) fn decided_in_text(&self) -> usize {
-        let decided = &self.verdicts.decided;
-        assert!(decided.len() <= MAX, "{} decided attempts", decided.len());
-        format!("{decided:?}").len() + self.emitted_in_text()
+        let standing = &self.verdicts.standing;
+        assert!(standing.len() <= MAX, "{} decided attempts", standing.len());
+        standing.values().map(|it| format!("{:?}{:?}", it.decided, it.emitted).len()).sum()
     }
 }
 
@@ -112,7 +213,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_revision_takes_no_other_attempt_s_place() {
+    fn a_revision_takes_no_other_attempts_place() {
         let decided = Decided {
             cause: Cause::ConnectionRefused,
             outcome: Outcome::Failure,
@@ -121,13 +222,12 @@ mod tests {
             until_answered: false,
             revised: false,
             is_retry: false,
-            counted: None,
         };
         let mut verdicts = Verdicts::default();
-        (0..MAX as u64).for_each(|conn| verdicts.insert(ConnId(conn), decided));
-        verdicts.insert(ConnId(5), Decided { revised: true, ..decided });
+        (0..MAX as u64).for_each(|conn| verdicts.decide(ConnId(conn), decided));
+        verdicts.decide(ConnId(5), Decided { revised: true, ..decided });
         assert!(verdicts.of(ConnId(0)).is_some() && verdicts.of(ConnId(5)).is_some_and(|it| it.revised));
-        verdicts.insert(ConnId(MAX as u64), decided);
+        verdicts.decide(ConnId(MAX as u64), decided);
         assert!(verdicts.of(ConnId(0)).is_none() && verdicts.of(ConnId(1)).is_some());
     }
 }

@@ -28,7 +28,7 @@ impl Dropping {
         let time_boot_ns = observation.time_boot_ns;
         let begins = is_netfilter(drop) && self.is_new(time_boot_ns, (drop.netns, netfilter_hook(drop)));
         let body = || Body::Node(Box::new(began(drop, node)));
-        begins.then(|| Decision { time_boot_ns, attempt: None, body: body() })
+        begins.then(|| Decision::new(time_boot_ns, None, body()))
     }
 
     /// Whether it had been quiet there.

@@ -13,7 +13,7 @@ const NAMED: usize = 5;
 /// Port to the Service's name.
 type Named<'a> = BTreeMap<u16, Option<&'a str>>;
 
-/// The record of a change; what is reported a table for the first time, or for the first time of this namespace, is none.
+/// The record of a change. The first table that is known, or the first of this namespace, is no change.
 pub(super) fn changed(now: &NodePorts, node: &Node) -> Option<NodeBody> {
     let before = node.node_ports(now.mode).filter(|before| before.netns == now.netns)?;
     let (old, new) = (named(before), named(now));

@@ -210,7 +210,7 @@ proptest! {
     }
 }
 
-/// What is reported of a recording with holes: the same or less.
+/// A recording with holes gives the same verdict or a weaker one.
 fn weaker(tale: &Tale, conn: ConnId, got: &Verdict, whole: Option<&Verdict>, all: bool) -> Result<(), TestCaseError> {
     let what = format!("{}: {} is {whole:?} and became {got:?}", tale.name, conn.0);
     let Some(whole) = whole else { return Err(TestCaseError::fail(what)) };

@@ -10,7 +10,7 @@ use serde::Deserialize;
 
 use super::super::logs::Sink;
 use super::super::records::Reading;
-use tracer_model::record::{Cause, Culprit, Endpoint, K8s, Outcome, Workload};
+use tracer_model::record::{Cause, Culprit, Endpoint, K8s, Outcome, Repeated, Workload};
 
 /// Verdicts of a node that a revision may still take back: it comes within the attempt's last seconds.
 const OPEN: usize = 512;
@@ -39,12 +39,6 @@ struct Fields {
 struct Answer {
     cause: Cause,
     outcome: Outcome,
-}
-
-/// Verdicts that one record stands for.
-#[derive(Deserialize)]
-struct Repeated {
-    count: u64,
 }
 
 struct Open {
@@ -89,12 +83,14 @@ impl NodeTally {
 
     fn take(&mut self, fields: Fields, us: i64) {
         if let Some(seq) = fields.revises {
-            self.open.retain(|it| it.seq != seq);
+            // One of those that the record stands for.
+            self.open.iter_mut().filter(|it| it.seq == seq).for_each(|it| it.count -= 1);
+            self.open.retain(|it| it.count > 0);
         }
         if fields.verdict.outcome != Outcome::Failure {
             return;
         }
-        let count = fields.repeated.as_ref().map_or(1, |it| it.count.max(1));
+        let count = Repeated::count_of(fields.repeated.as_ref());
         let pod = hash_of(&fields);
         let culprit = fields.culprit.as_ref().map(text_of);
         let owner = fields.k8s.and_then(|k8s| Some((k8s.namespace?, k8s.workload?)));

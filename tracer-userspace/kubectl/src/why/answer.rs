@@ -136,7 +136,7 @@ pub(super) fn describe_log(seen: &Seen, daemon: &Daemon, screen: Screen) -> Stri
         return out;
     }
     row("doctor", &format!("found on {}:", daemon.node()));
-    out.push_str(&findings::table(&findings, daemon.node(), screen));
+    out.push_str(&findings::table(&findings, daemon.node(), false, screen));
     out
 }
 

@@ -139,8 +139,9 @@ impl OfPod {
         if self.first_time.is_empty() {
             record.time.clone_into(&mut self.first_time);
         }
-        *self.causes.entry(body.verdict.cause).or_default() += 1;
-        self.standing.values_mut().for_each(|of| of.retain(|it| Some(it.seq) != body.revises));
+        *self.causes.entry(body.verdict.cause).or_default() += body.count();
+        let stands = |it: &Failure| Some(it.seq) != body.revises || it.body.count() > 1;
+        self.standing.values_mut().for_each(|of| of.retain(stands));
         if body.verdict.outcome == Outcome::Failure {
             let failure = Failure { seq: record.seq, time: record.time.clone(), body: body.clone() };
             push(self.standing.entry(Effect::of(body)).or_default(), failure, STANDING);
@@ -166,7 +167,8 @@ impl OfPod {
     /// How many verdicts are not printed, and what they say.
     pub(crate) fn earlier(&self) -> Option<String> {
         let count: u64 = self.causes.values().sum();
-        let hidden = count.saturating_sub(self.kept.len() as u64);
+        let kept = |record: &Record| if let Body::Verdict(body) = &record.body { body.count() } else { 0 };
+        let hidden = count.saturating_sub(self.kept.iter().map(kept).sum());
         let causes = self.causes.iter().map(|(cause, n)| format!("{} ({n})", cause.name())).collect::<Vec<_>>();
         let since = self.first_time.get(..19).unwrap_or(&self.first_time).replace('T', " ");
         let newest = match self.kept.len() {

@@ -65,6 +65,27 @@ pub struct Workload {
     pub name: String,
 }
 
+impl Workload {
+    /// The kind of a workload by what `kubectl` takes for it: `deploy`, `daemonsets`, `statefulset.apps`.
+    #[must_use]
+    pub fn kind_as_typed(word: &str) -> Option<&'static str> {
+        const KINDS: &[(&str, &str)] = &[
+            ("Deployment", "deploy"),
+            ("DaemonSet", "ds"),
+            ("StatefulSet", "sts"),
+            ("ReplicaSet", "rs"),
+            ("Job", "job"),
+        ];
+        let word = word.to_lowercase();
+        let word = word.split_once('.').map_or(word.as_str(), |(word, _group)| word);
+        let names = |(kind, short): &&(&str, &str)| {
+            let kind = kind.to_lowercase();
+            word == *short || word == kind || word.strip_suffix('s') == Some(&kind)
+        };
+        KINDS.iter().find(names).map(|(kind, _)| *kind)
+    }
+}
+
 impl Pod {
     /// "default/web", or the uid if that is all that is known.
     #[must_use]

@@ -185,7 +185,7 @@ causes! {
     SlowResponse = "slow_response": Some(Application), Answer, Error, [Reached, EndsWithProcess];
     /// Nothing of the target's container could run.
     TargetStarved = "target_starved": Some(Pod), Answer, Error, [Reached];
-    /// The target's container was held back for want of CPU quota. In `also` only.
+    /// The target's container had used up its CPU quota and was held back. In `also` only.
     CpuThrottled = "cpu_throttled": Some(Pod), Answer, Warning, [];
     /// The server closed the connection without a byte.
     ClosedWithoutAnswer = "closed_without_answer": Some(Application), Answer, Error, [Reached, Refusal, EndsWithProcess];

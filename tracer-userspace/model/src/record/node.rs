@@ -87,6 +87,17 @@ pub struct PortsBody {
     pub users: Vec<PortUserBody>,
 }
 
+impl PortsBody {
+    /// No connect can take a NodePort, and what waits in TIME_WAIT holds less than half of the ports even if all of it
+    /// went to one destination: ports are by destination (`__inet_hash_connect`).
+    #[must_use]
+    pub fn is_healthy(&self) -> bool {
+        let waiting = self.time_wait.unwrap_or_default();
+        let has_room = self.usable.is_some_and(|usable| waiting * 2 < u64::from(usable));
+        has_room && self.node_ports_in_range.unwrap_or_default() == 0
+    }
+}
+
 /// Processes of one name that use up ephemeral ports.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct PortUserBody {

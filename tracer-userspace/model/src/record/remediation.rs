@@ -46,6 +46,16 @@ impl Place {
         }
     }
 
+    /// What stands before its commands.
+    #[must_use]
+    pub const fn instruction(self) -> &'static str {
+        match self {
+            Self::Node => "run on the node:",
+            Self::Pod => "run in the pod:",
+            Self::Cluster => "run in the cluster:",
+        }
+    }
+
     /// The place of this name.
     #[must_use]
     pub fn from_name(name: &str) -> Option<Self> {

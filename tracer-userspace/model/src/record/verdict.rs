@@ -114,6 +114,36 @@ pub struct VerdictBody {
     /// `seq` of the earlier verdict on the same attempt that this one replaces.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub revises: Option<u64>,
+    /// The record stands for several verdicts, each on an attempt of its own: they differ in nothing that decides.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub repeated: Option<Repeated>,
+}
+
+impl VerdictBody {
+    /// How many verdicts the record stands for. A revision takes back one of them.
+    #[must_use]
+    pub fn count(&self) -> u64 {
+        Repeated::count_of(self.repeated.as_ref())
+    }
+}
+
+/// Identical verdicts that one record stands for: the record itself is the last of them.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct Repeated {
+    /// How many, the record's own included.
+    pub count: u64,
+    /// Time of the first one: RFC 3339, UTC, nine decimals.
+    pub first_time: String,
+    /// Time of the last one.
+    pub last_time: String,
+}
+
+impl Repeated {
+    /// How many verdicts a record with this field stands for. A number that no run reaches is cut: sums cannot overflow.
+    #[must_use]
+    pub fn count_of(repeated: Option<&Self>) -> u64 {
+        repeated.map_or(1, |it| it.count.clamp(1, u32::MAX.into()))
+    }
 }
 
 /// What the kubelet made of an attempt.

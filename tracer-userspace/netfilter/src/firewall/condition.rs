@@ -290,7 +290,7 @@ mod tests {
     }
 
     #[test]
-    fn what_no_other_element_has_is_the_last_one_s() {
+    fn what_no_other_element_has_is_the_last_ones() {
         let all = Element { catches_all: true, ..Element::default() };
         let with = |port: u16| Elements(vec![all.clone(), element(&port.to_be_bytes())]);
         assert_eq!(is_one(&with(80), &[Key::DestinationPort]), Some(1));

@@ -25,7 +25,8 @@ pub(super) fn path(tables: &[Table], flow: Flow, places: &HashMap<Place, usize>)
         for (at, chain) in table.chains.iter().enumerate() {
             let Some(base) = &chain.base else { continue };
             path.translates |= base.translates;
-            let mut walk = Walk { table, number, chains: &chains, places, flow, steps: Vec::new(), left: &mut left };
+            let mut walk =
+                PathWalk { table, number, chains: &chains, places, flow, steps: Vec::new(), left: &mut left };
             walk.base(at)?;
             let steps = walk.steps;
             if steps.iter().any(|step| matches!(step.then, Onward::Take(_))) {
@@ -61,7 +62,7 @@ enum Exit {
     Base,
 }
 
-struct Walk<'a> {
+struct PathWalk<'a> {
     table: &'a Table,
     number: usize,
     chains: &'a HashMap<&'a str, usize>,
@@ -78,7 +79,7 @@ struct Open {
     base: Vec<usize>,
 }
 
-impl Walk<'_> {
+impl PathWalk<'_> {
     fn base(&mut self, at: usize) -> Option<()> {
         let base = self.table.chains[at].base.as_ref()?;
         let mut open = Open::default();

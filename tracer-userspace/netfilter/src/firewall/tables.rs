@@ -192,7 +192,7 @@ impl Table {
             into.truncated = true;
             return;
         }
-        let walk = Walk { table: self, number, steps, reach, index };
+        let walk = ChainWalk { table: self, number, steps, reach, index };
         let mut bases: Vec<usize> = (0..self.chains.len()).filter(|at| self.chains[*at].base.is_some()).collect();
         bases.sort_by_key(|at| self.chains[*at].base.as_ref().map(|base| base.priority));
         let mut walked = Walked { visited: vec![false; self.chains.len()], accepted_before: false };
@@ -289,7 +289,7 @@ fn merge(left: Reach, right: Reach) -> Reach {
     }
 }
 
-struct Walk<'a> {
+struct ChainWalk<'a> {
     table: &'a Table,
     number: usize,
     steps: &'a Steps,
@@ -304,7 +304,7 @@ struct Walked {
     accepted_before: bool,
 }
 
-impl Walk<'_> {
+impl ChainWalk<'_> {
     fn visit(&self, chain: usize, depth: u32, walked: &mut Walked, into: &mut Rules) {
         if self.reach[chain].is_none() {
             return;

@@ -79,7 +79,7 @@ fn of_many_listeners_the_fullest_that_a_syn_may_meet_are_kept() {
 }
 
 #[test]
-fn the_address_of_a_service_is_nobody_s() {
+fn the_address_of_a_service_is_nobodys() {
     let target = SocketAddr::from(([10, 96, 0, 1], 443));
     let holders = |names: &[&str]| {
         let link = |name: &&str| LinkState { name: (*name).into(), addrs: vec![target.ip()], ..LinkState::default() };
@@ -94,7 +94,7 @@ fn the_address_of_a_service_is_nobody_s() {
 }
 
 #[test]
-fn only_the_entry_of_the_route_s_device_counts() {
+fn only_the_entry_of_the_routes_device_counts() {
     let entry = |ifindex| NeighbourState { addr: Ipv4Addr::new(10, 0, 0, 5).into(), state: "failed".into(), ifindex };
     let mut route = vec![0; RTMSG];
     route.extend_from_slice(&[8, 0, 4, 0, 2, 0, 0, 0]);

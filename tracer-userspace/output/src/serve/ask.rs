@@ -39,7 +39,7 @@ pub fn ask(socket: &Path) -> Result<(Report, String), Error> {
     Ok((report, body.to_owned()))
 }
 
-/// One request, in the oldest form of HTTP, to whose end the other side closes.
+/// One request in HTTP/1.0: the other side closes the connection at its end.
 fn fetch(socket: &Path) -> io::Result<String> {
     let mut stream = UnixStream::connect(socket)?;
     stream.set_read_timeout(Some(PATIENCE))?;

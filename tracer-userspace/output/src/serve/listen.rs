@@ -1,5 +1,5 @@
 //! Where clients come in: a TCP address or a unix socket. What cannot be had is reported once and tried
-//! again, for the kernel side must go on whoever has the port.
+//! again: the kernel side must go on, even if another process has the port.
 
 use std::collections::VecDeque;
 use std::fmt;

@@ -1,5 +1,5 @@
 //! What is written to the cluster API, where that was asked for: an Event on the pod whose probe failed, and a condition
-//! of the node. A thread of its own does it; the pipeline hands over and never waits.
+//! of the node. A [`Background`] does it; the pipeline hands over and never waits.
 
 mod condition;
 mod explain;
@@ -11,11 +11,9 @@ mod tally;
 #[cfg(test)]
 mod tests;
 
-use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc as std_mpsc;
-use std::thread;
 use std::time::Duration;
 
 use kube::Client;
@@ -27,6 +25,7 @@ use self::explain::Explainer;
 use self::note::Note;
 use self::rates::Rates;
 use tracer_model::decision::Decision;
+use tracer_sources::Background;
 use tracer_sources::cluster::{Access, ConnectError, Pace, client};
 
 /// What waits for the thread at most; of more, the newest is dropped and counted.
@@ -59,7 +58,7 @@ pub struct ClusterSink {
     dropped: Arc<AtomicU64>,
     reported: u64,
     end: watch::Sender<bool>,
-    /// Disconnected when the thread ends.
+    /// Disconnected when the task ends.
     running: Option<std_mpsc::Receiver<()>>,
 }
 
@@ -76,16 +75,10 @@ impl ClusterSink {
     ///
     /// # Errors
     /// The kubeconfig or the service account cannot be used. An API that does not answer is no error.
-    pub fn start(config: ClusterOutput) -> Result<Self, ConnectError> {
+    pub fn start(config: ClusterOutput, background: &Background) -> Result<Self, ConnectError> {
         let (mut sink, inbox) = Self::new(&config);
         let (first, begun) = std_mpsc::sync_channel(1);
-        let (runs, running) = std_mpsc::channel();
-        let thread = thread::Builder::new().name("cluster-output".into());
-        thread.spawn(move || {
-            run(&config, inbox, &first);
-            drop(runs);
-        })?;
-        sink.running = Some(running);
+        sink.running = Some(background.run(move || async move { run(&config, inbox, &first).await })?);
         // A timeout means that a program which gives the credentials takes its time.
         begun.recv_timeout(FIRST).unwrap_or(Ok(()))?;
         Ok(sink)
@@ -155,33 +148,20 @@ impl Drop for ClusterSink {
     }
 }
 
-/// The thread.
-fn run(config: &ClusterOutput, inbox: Inbox, first: &std_mpsc::SyncSender<Result<(), ConnectError>>) {
-    let written = block_on(async {
-        match client(&config.access).await {
-            Ok(client) => {
-                let _ = first.try_send(Ok(()));
-                write(client, &config.node_name, inbox, Pace::default(), Rates::default()).await;
-            }
-            Err(error) => {
-                // Nobody listens any more if it took too long.
-                if let Err(std_mpsc::TrySendError::Disconnected(Err(error))) = first.try_send(Err(error)) {
-                    tracing::warn!("nothing is written to the cluster API: {error}");
-                }
+/// Until the end, if the API can be used.
+async fn run(config: &ClusterOutput, inbox: Inbox, first: &std_mpsc::SyncSender<Result<(), ConnectError>>) {
+    match client(&config.access).await {
+        Ok(client) => {
+            let _ = first.try_send(Ok(()));
+            write(client, &config.node_name, inbox, Pace::default(), Rates::default()).await;
+        }
+        Err(error) => {
+            // Nobody listens any more if it took too long.
+            if let Err(std_mpsc::TrySendError::Disconnected(Err(error))) = first.try_send(Err(error)) {
+                tracing::warn!("nothing is written to the cluster API: {error}");
             }
         }
-    });
-    if let Err(error) = written {
-        let _ = first.try_send(Err(error.into()));
     }
-}
-
-/// On this thread. A program that gives the credentials may still run when it is over: it is not waited for.
-fn block_on<T>(task: impl Future<Output = T>) -> io::Result<T> {
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-    let done = runtime.block_on(task);
-    runtime.shutdown_background();
-    Ok(done)
 }
 
 /// Both, until the end.

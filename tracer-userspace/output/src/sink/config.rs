@@ -2,6 +2,7 @@
 
 use std::io::{self, IsTerminal as _};
 use std::path::PathBuf;
+use std::time::Duration;
 
 use clap::ValueEnum;
 
@@ -25,13 +26,34 @@ pub struct SinkConfig {
     pub filter: Filter,
     /// Attempts, too.
     pub attempts: bool,
+    /// What a healthy node does with its ports, too.
+    pub verbose: bool,
     /// End at the first failure.
     pub until_failure: bool,
     /// `--output-max-size`, `--output-max-files`.
     pub rotation: Option<Rotation>,
+    /// How often identical verdicts that go on are printed after the first minute; zero: each of them.
+    pub repeat_interval: Duration,
 }
 
 impl SinkConfig {
+    /// All verdicts as they happen, without colour.
+    #[must_use]
+    pub fn new(form: Form, file: Option<PathBuf>) -> Self {
+        Self {
+            form,
+            colour: false,
+            columns: None,
+            file,
+            filter: Filter::default(),
+            attempts: false,
+            verbose: false,
+            until_failure: false,
+            rotation: None,
+            repeat_interval: Duration::ZERO,
+        }
+    }
+
     /// JSON goes to a terminal, where nothing else may stand.
     #[must_use]
     pub fn is_json_on_terminal(&self) -> bool {

@@ -1,5 +1,10 @@
-//! `-n`, `-p`, `-c` and `--cause`: which verdicts and attempts are printed.
+//! `-n`, `-p`, `-c` and `--cause`: which verdicts and attempts are printed, and what to say if none is.
 
+mod pod;
+
+pub use self::pod::PodFilter;
+use tracer_model::event::Pod;
+use tracer_model::plural::counted;
 use tracer_model::record::{Body, Cause, K8s};
 
 /// What is asked for. Absent or empty: everything.
@@ -7,8 +12,8 @@ use tracer_model::record::{Body, Cause, K8s};
 pub struct Filter {
     /// Kubernetes namespace.
     pub namespace: Option<String>,
-    /// Pod name.
-    pub pod: Option<String>,
+    /// Which pods.
+    pub pod: Option<PodFilter>,
     /// Container name.
     pub container: Option<String>,
     /// One of these causes.
@@ -26,6 +31,12 @@ impl Filter {
         }
     }
 
+    /// Something is left out.
+    #[must_use]
+    pub fn is_set(&self) -> bool {
+        self.needs_pods() || !self.causes.is_empty()
+    }
+
     /// Asks for names that only a list of pods can give.
     #[must_use]
     pub const fn needs_pods(&self) -> bool {
@@ -35,13 +46,116 @@ impl Filter {
     /// Whether an attempt of this pod with this cause passes.
     #[must_use]
     pub fn fits(&self, k8s: Option<&K8s>, cause: Option<Cause>) -> bool {
+        self.fits_pod(k8s) && self.fits_cause(cause)
+    }
+
+    fn fits_cause(&self, cause: Option<Cause>) -> bool {
+        self.causes.is_empty() || cause.is_some_and(|cause| self.causes.contains(&cause))
+    }
+
+    fn fits_pod(&self, k8s: Option<&K8s>) -> bool {
         let same = |wanted: &Option<String>, get: fn(&K8s) -> &Option<String>| {
             wanted.is_none() || k8s.is_some_and(|k8s| get(k8s) == wanted)
         };
+        let pod =
+            |wanted: &PodFilter| k8s.is_some_and(|k8s| wanted.fits(k8s.pod_name.as_deref(), k8s.workload.as_ref()));
         same(&self.namespace, |k| &k.namespace)
-            && same(&self.pod, |k| &k.pod_name)
+            && self.pod.as_ref().is_none_or(pod)
             && same(&self.container, |k| &k.container_name)
-            && (self.causes.is_empty() || cause.is_some_and(|cause| self.causes.contains(&cause)))
+    }
+
+    /// Whether a pod of the node, or a container of it, is asked for.
+    #[must_use]
+    pub fn fits_known(&self, pod: &Pod) -> bool {
+        let k8s = |container_name| K8s {
+            namespace: pod.namespace.clone(),
+            pod_name: pod.name.clone(),
+            pod_uid: None,
+            container_name,
+            workload: pod.workload.clone(),
+        };
+        match &self.container {
+            None => self.fits_pod(Some(&k8s(None))),
+            Some(_) => pod.containers.iter().any(|container| self.fits_pod(Some(&k8s(container.name.clone())))),
+        }
+    }
+
+    /// That no known pod is asked for, with what was probably meant; absent if one is, or none is known by name.
+    #[must_use]
+    pub fn unmatched(&self, pods: &[&Pod]) -> Option<String> {
+        let named = pods.iter().filter(|pod| pod.name.is_some()).count();
+        if !self.needs_pods() || named == 0 || pods.iter().any(|pod| self.fits_known(pod)) {
+            return None;
+        }
+        let prefix = self.pod.as_ref().and_then(PodFilter::as_prefix);
+        let prefix = prefix.filter(|prefix| pods.iter().any(|pod| prefix.fits(pod.name.as_deref(), None)));
+        let hint = prefix.map(|prefix| format!("; did you mean `-p '{prefix}'`?")).unwrap_or_default();
+        Some(format!("none of the {named} known pods matches `{}`{hint}", self.pod_flags()))
+    }
+
+    /// `-n shop -p 'cart-*'`
+    fn pod_flags(&self) -> String {
+        let flag = |flag: &str, value: Option<String>| value.map(|value| format!("{flag} {value}"));
+        let flags = [
+            flag("-n", self.namespace.clone()),
+            flag("-p", self.pod.as_ref().map(ToString::to_string)),
+            flag("-c", self.container.clone()),
+        ];
+        flags.into_iter().flatten().collect::<Vec<_>>().join(" ")
+    }
+
+    fn cause_flags(&self) -> String {
+        let flags: Vec<_> = self.causes.iter().map(|cause| format!("--cause {}", cause.name())).collect();
+        flags.join(" ")
+    }
+}
+
+/// What of a run a filter has met so far.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Met {
+    pod: bool,
+    cause: bool,
+}
+
+impl Met {
+    /// A pod of the node.
+    pub fn pod(&mut self, filter: &Filter, pod: &Pod) {
+        self.pod = self.pod || filter.fits_known(pod);
+    }
+
+    /// A verdict or an attempt, printed or not.
+    pub fn attempt(&mut self, filter: &Filter, k8s: Option<&K8s>, cause: Option<Cause>) {
+        self.pod = self.pod || filter.fits_pod(k8s);
+        self.cause = self.cause || filter.fits_cause(cause);
+    }
+
+    /// The same of any record.
+    pub fn record(&mut self, filter: &Filter, body: &Body) {
+        match body {
+            Body::Verdict(body) => self.attempt(filter, body.k8s.as_ref(), Some(body.verdict.cause)),
+            Body::Attempt(body) => self.attempt(filter, body.k8s.as_ref(), body.cause),
+            _ => {}
+        }
+    }
+
+    /// `0 of 62 failures shown: no pod matches` with the flags; absent without a filter, or where it changes nothing.
+    #[must_use]
+    pub fn shown(self, filter: &Filter, shown: u64, failures: u64) -> Option<String> {
+        if !filter.is_set() {
+            return None;
+        }
+        let (pods, causes) = (filter.pod_flags(), filter.cause_flags());
+        let unmatched = (filter.needs_pods() && !self.pod).then(|| format!("no pod matches `{pods}`"));
+        let reason = match (shown, unmatched) {
+            (0, unmatched) if failures == 0 => return unmatched,
+            (0, Some(unmatched)) => format!(": {unmatched}"),
+            (0, None) if !filter.causes.is_empty() && !self.cause => format!(": none has `{causes}`"),
+            (0, None) => format!(": none matches `{}`", [pods, causes].join(" ").trim()),
+            _ => format!(": those that match `{}`", [pods, causes].join(" ").trim()),
+        };
+        // The kubelet reports failures of which no attempt was seen.
+        let failures = counted(failures.max(shown), "failure");
+        Some(format!("{shown} of {failures} shown{reason}"))
     }
 }
 
@@ -62,11 +176,57 @@ mod tests {
         assert!(!filter.passes(&body));
     }
 
+    fn of_pod(typed: &str) -> Filter {
+        Filter { namespace: Some("shop".into()), pod: Some(typed.parse().expect("a pod")), ..Filter::default() }
+    }
+
     #[test]
     fn an_unknown_pod_fits_no_name() {
         let Body::Verdict(mut verdict) = verdict(Cause::Unexplained) else { return };
         verdict.k8s = None;
-        let filter = Filter { pod: Some("cart".into()), ..Filter::default() };
-        assert!(!filter.passes(&Body::Verdict(verdict)));
+        assert!(!of_pod("cart").passes(&Body::Verdict(verdict)));
+    }
+
+    #[test]
+    fn a_filter_that_meets_no_known_pod_says_so() {
+        let pod = |name: &str| Pod {
+            namespace: Some("shop".into()),
+            name: Some(name.into()),
+            containers: vec![tracer_model::event::Container { name: Some("web".into()), ..Default::default() }],
+            ..Pod::default()
+        };
+        let (cart, db) = (pod("cart-7d9f-x2x4z"), pod("db-0"));
+        let unmatched = |filter: &Filter| filter.unmatched(&[&cart, &db]);
+        assert_eq!(
+            unmatched(&of_pod("cart-7d9")).as_deref(),
+            Some("none of the 2 known pods matches `-n shop -p cart-7d9`; did you mean `-p 'cart-7d9*'`?")
+        );
+        assert_eq!(
+            unmatched(&of_pod("nosuch")).as_deref(),
+            Some("none of the 2 known pods matches `-n shop -p nosuch`")
+        );
+        assert_eq!(unmatched(&of_pod("cart-*")), None);
+        assert_eq!(unmatched(&Filter::default()), None);
+        assert_eq!(of_pod("nosuch").unmatched(&[&Pod::default()]), None, "only names can be compared");
+        let container = |name: &str| Filter { container: Some(name.into()), ..Filter::default() };
+        assert_eq!(unmatched(&container("web")), None);
+        assert_eq!(unmatched(&container("we")).as_deref(), Some("none of the 2 known pods matches `-c we`"));
+    }
+
+    #[test]
+    fn a_summary_says_why_nothing_is_shown() {
+        let shown = |filter: &Filter, shown| {
+            let mut met = Met::default();
+            met.record(filter, &verdict(Cause::ConnectionRefused));
+            met.shown(filter, shown, 62)
+        };
+        let nosuch = Filter { namespace: Some("nosuch".into()), ..Filter::default() };
+        assert_eq!(shown(&nosuch, 0).as_deref(), Some("0 of 62 failures shown: no pod matches `-n nosuch`"));
+        let cause = Filter { causes: vec![Cause::LoopbackDown], ..Filter::default() };
+        assert_eq!(shown(&cause, 0).as_deref(), Some("0 of 62 failures shown: none has `--cause loopback_down`"));
+        let refused = Filter { causes: vec![Cause::ConnectionRefused], ..Filter::default() };
+        let some = Some("3 of 62 failures shown: those that match `--cause connection_refused`");
+        assert_eq!(shown(&refused, 3).as_deref(), some);
+        assert_eq!(shown(&Filter::default(), 62), None);
     }
 }

@@ -12,12 +12,12 @@ const WIDTH: usize = 120;
 /// From the worst to the best.
 const ORDER: [Status; 4] = [Status::Fail, Status::Warn, Status::Unknown, Status::Ok];
 
-/// All findings of a node.
+/// All findings of a node, or those that are not ok; below them how many there are of each status.
 #[must_use]
-pub fn table(findings: &[FindingBody], node_name: &str, screen: Screen) -> String {
+pub fn table(findings: &[FindingBody], node_name: &str, only_problems: bool, screen: Screen) -> String {
     let screen = Screen { columns: screen.columns.or(Some(WIDTH)), ..screen };
     let mut out = String::new();
-    for status in ORDER {
+    for status in ORDER.into_iter().filter(|status| !only_problems || *status != Status::Ok) {
         for finding in findings.iter().filter(|finding| finding.status == status) {
             block(&mut out, finding, screen);
         }
@@ -33,24 +33,32 @@ pub fn table(findings: &[FindingBody], node_name: &str, screen: Screen) -> Strin
     out
 }
 
-/// One finding; of one that is well a line.
+/// The check, with the address family where it looks at each by itself.
+#[must_use]
+pub fn name(finding: &FindingBody) -> String {
+    let family = match finding.fields.get("family").and_then(|family| family.as_str()) {
+        Some("ipv4") => " IPv4",
+        Some("ipv6") => " IPv6",
+        _ => "",
+    };
+    format!("{}{family}", safe(&finding.check))
+}
+
+/// One finding, in the rows of a verdict.
 pub(super) fn block(out: &mut String, finding: &FindingBody, screen: Screen) {
     let status = format!("{:<7}", word(finding.status));
-    let head = format!(
-        "{} {}",
-        screen.paint(style(finding.status), &status),
-        screen.paint(Style::Strong, &safe(&finding.check))
-    );
-    let _ = writeln!(out, "{head}");
+    let (status, name) = (screen.paint(style(finding.status), &status), screen.paint(Style::Strong, &name(finding)));
+    let _ = writeln!(out, "{status} {name}");
+    screen.row(out, "found", &finding.observed);
     if finding.status == Status::Ok {
-        return wrapped(out, screen, "", &finding.observed);
+        return;
     }
-    wrapped(out, screen, "found", &finding.observed);
-    wrapped(out, screen, "wanted", &finding.expected);
-    wrapped(out, screen, "why", &finding.why);
-    for (name, command) in [("fix", &finding.remediation), ("keep", &finding.persist)] {
+    screen.row(out, "wanted", &finding.expected);
+    screen.row(out, "why", &finding.why);
+    let unwrapped = Screen { columns: None, ..screen };
+    for (word, command) in [("fix", &finding.remediation), ("persist", &finding.persist)] {
         if let Some(command) = command {
-            command_line(out, screen, name, command);
+            unwrapped.row(out, word, command);
         }
     }
 }
@@ -70,34 +78,6 @@ const fn style(status: Status) -> Style {
         Status::Warn => Style::Mild,
         Status::Unknown => Style::Dim,
         Status::Ok => Style::Good,
-    }
-}
-
-/// Text in lines of the terminal's width; below its word where there is little room.
-fn wrapped(out: &mut String, screen: Screen, name: &str, text: &str) {
-    let text = safe(text);
-    if screen.is_narrow() {
-        below(out, screen, name);
-        return screen.lines(out, "  ", "  ", &text);
-    }
-    let first = screen.paint(Style::Dim, &format!("{name:>7}"));
-    screen.lines(out, &format!("{first} "), "        ", &text);
-}
-
-/// The same for a command, which stays in one line.
-fn command_line(out: &mut String, screen: Screen, name: &str, command: &str) {
-    let unwrapped = Screen { columns: None, ..screen };
-    if screen.is_narrow() {
-        below(out, screen, name);
-        return unwrapped.lines(out, "  ", "", &safe(command));
-    }
-    wrapped(out, unwrapped, name, command);
-}
-
-/// A word that its text stands below.
-fn below(out: &mut String, screen: Screen, name: &str) {
-    if !name.is_empty() {
-        let _ = writeln!(out, " {}", screen.paint(Style::Dim, name));
     }
 }
 
@@ -122,36 +102,45 @@ mod tests {
     #[test]
     fn the_worst_comes_first_and_the_sum_last() {
         let findings = [finding("a", Status::Ok), finding("b", Status::Warn), finding("c", Status::Fail)];
-        let text = table(&findings, "n1", screen(100, false));
+        let text = table(&findings, "n1", false, screen(100, false));
         let expected = "\
 fail    c
-  found net.ipv4.ip_forward = 0
- wanted net.ipv4.ip_forward = 1
-    why without it the kernel drops whatever is not for the node itself
-    fix sysctl -w net.ipv4.ip_forward=1
+  found    net.ipv4.ip_forward = 0
+  wanted   net.ipv4.ip_forward = 1
+  why      without it the kernel drops whatever is not for the node itself
+  fix      sysctl -w net.ipv4.ip_forward=1
 warn    b
 ";
         assert!(text.starts_with(expected), "{text}");
-        assert!(
-            text.ends_with("ok      a\n        net.ipv4.ip_forward = 0\nn1: 1 fail, 1 warn, 0 unknown, 1 ok\n"),
-            "{text}"
+        let (ok, sum) = ("ok      a\n  found    net.ipv4.ip_forward = 0\n", "n1: 1 fail, 1 warn, 0 unknown, 1 ok\n");
+        assert!(text.ends_with(&format!("{ok}{sum}")), "{text}");
+        assert_eq!(table(&findings, "n1", true, screen(100, false)), text.replace(ok, ""));
+    }
+
+    #[test]
+    fn a_check_of_each_address_family_names_it() {
+        let mut v6 = finding("ip_forward", Status::Ok);
+        v6.fields.insert("family".into(), "ipv6".into());
+        assert_eq!(
+            (name(&v6).as_str(), name(&finding("conntrack", Status::Ok)).as_str()),
+            ("ip_forward IPv6", "conntrack")
         );
     }
 
     #[test]
     fn a_narrow_terminal_breaks_texts_but_no_commands() {
-        let text = table(&[finding("c", Status::Fail)], "n1", screen(30, false));
-        let commands = ["  sysctl -w net.ipv4.ip_forward=1"];
+        let text = table(&[finding("c", Status::Fail)], "n1", false, screen(30, false));
+        let commands = ["  fix      sysctl -w net.ipv4.ip_forward=1"];
         let long: Vec<_> = text.lines().filter(|line| line.chars().count() > 30 && !commands.contains(line)).collect();
         assert!(long.is_empty(), "{long:?}");
-        assert!(text.contains(" fix\n  sysctl -w net.ipv4.ip_forward=1\n"), "{text}");
+        assert!(text.contains(commands[0]), "{text}");
     }
 
     #[test]
     fn colour_only_where_it_is_wanted_and_nothing_steers_the_terminal() {
         let mut hostile = finding("c", Status::Fail);
         hostile.observed = "a\u{1b}[2Jb".into();
-        assert!(!table(std::slice::from_ref(&hostile), "n1", screen(80, false)).contains('\u{1b}'));
-        assert!(table(&[hostile], "n1", screen(80, true)).contains("\u{1b}[1;31mfail"));
+        assert!(!table(std::slice::from_ref(&hostile), "n1", false, screen(80, false)).contains('\u{1b}'));
+        assert!(table(&[hostile], "n1", false, screen(80, true)).contains("\u{1b}[1;31mfail"));
     }
 }

@@ -18,7 +18,6 @@ use prometheus_client::registry::Registry;
 
 use self::pods::{Of, Pods};
 pub use self::text::text;
-use super::printed::Printed;
 use tracer_model::decision::Decision;
 use tracer_model::event::{Handler, Loss, ProbeType};
 use tracer_model::record::{AttemptBody, Body, K8s, Outcome, Probe, Subject, VerdictBody};
@@ -68,8 +67,6 @@ pub struct Metrics {
     runs: Counters,
     dropped: Counters,
     findings: Family<Labels, Gauge>,
-    /// Verdicts that were counted, so that a revision that keeps the label is not counted again.
-    reported: Printed,
     pods: Option<Pods>,
 }
 
@@ -89,7 +86,6 @@ impl Metrics {
             runs: Family::default(),
             dropped: Family::default(),
             findings: Family::default(),
-            reported: Printed::default(),
             pods: pod_labels.then(Pods::default),
         };
         let registry = metrics.register();
@@ -171,9 +167,7 @@ impl Metrics {
 
     fn count_verdict(&mut self, decision: &Decision, verdict: &VerdictBody, now_boot_ns: Option<u64>) {
         let cause = verdict.verdict.cause;
-        let before = self.reported.get(decision.attempt);
-        self.reported.put(decision.attempt, 0, cause);
-        if before.is_some_and(|(_, reported)| reported == cause) {
+        if decision.replaces == Some(cause) {
             return;
         }
         let mut labels: Labels = vec![("cause", cause.name().into()), ("subject", subject(verdict.subject).into())];

@@ -80,7 +80,7 @@ mod tests {
     }
 
     #[test]
-    fn keys_stand_in_the_contract_s_order() {
+    fn keys_stand_in_the_contracts_order() {
         let text = String::from_utf8(line(&record(verdict(Cause::SlowResponse)))).unwrap();
         let start = r#"{"schema":"tracer/1","type":"verdict","time":"t","time_boot_ns":1,"seq":2,"node_name":"n","subject":"probe","attempt_id":"1","severity":"error","scope":"application","verdict":{"cause":"slow_response","outcome":"failure","confidence":"proven","summary":"#;
         assert!(text.starts_with(start), "{text}");

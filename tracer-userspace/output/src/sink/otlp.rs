@@ -1,8 +1,8 @@
 //! OpenTelemetry: records as OTLP logs, printed (`-o otlp`) or pushed over HTTP (`--otlp-endpoint`).
 //!
-//! A thread of its own pushes; the pipeline hands over and never waits. What waits is bounded by its bytes. A record is
+//! A [`Background`] pushes; the pipeline hands over and never waits. What waits is bounded by its bytes. A record is
 //! delivered at least once, or counted as lost: a receiver that took a request and whose answer was lost gets it again,
-//! and (`service.instance.id`, `tracer.seq`) tells the two copies.
+//! and (`service.instance.id`, `tracer.seq`) identifies the two copies.
 
 mod convert;
 mod message;
@@ -13,7 +13,6 @@ mod tests;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc as std_mpsc;
-use std::thread;
 use std::time::Duration;
 
 use http::{HeaderName, HeaderValue, Uri};
@@ -23,6 +22,7 @@ use tokio::sync::{Semaphore, mpsc, watch};
 use self::push::{Pusher, Waiting};
 use tracer_model::plural::were;
 use tracer_model::record::Record;
+use tracer_sources::Background;
 use tracer_terminal::error::{self, Error};
 
 /// Bytes that may wait for the endpoint.
@@ -61,7 +61,7 @@ pub struct OtlpSink {
     /// Of the lost ones, how many were reported.
     reported: u64,
     end: watch::Sender<bool>,
-    /// Disconnected when the thread ends.
+    /// Disconnected when the task ends.
     running: std_mpsc::Receiver<()>,
     endpoint: Uri,
 }
@@ -88,23 +88,14 @@ impl OtlpSink {
     ///
     /// # Errors
     /// The endpoint is an HTTPS one and no root certificate can be read, or no thread can be started.
-    pub fn start(config: OtlpConfig) -> Result<Self, Error> {
+    pub fn start(config: OtlpConfig, background: &Background) -> Result<Self, Error> {
         let endpoint = config.endpoint.clone();
         let failed = |error: &dyn std::fmt::Display| Error::Source(format!("--otlp-endpoint {endpoint}: {error}"));
         let counts = Arc::new(Counts::default());
         let pusher = Pusher::new(config, counts.clone()).map_err(|error| failed(&error))?;
         let (records, inbox) = mpsc::unbounded_channel();
         let (end, ended) = watch::channel(false);
-        let (runs, running) = std_mpsc::channel();
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
-        let runtime = runtime.map_err(|error| failed(&error))?;
-        let push = move || {
-            runtime.block_on(pusher.run(inbox, ended, PATIENCE));
-            // A name that is still being resolved is not waited for.
-            runtime.shutdown_background();
-            drop(runs);
-        };
-        thread::Builder::new().name("otlp".into()).spawn(push).map_err(|error| failed(&error))?;
+        let running = background.run(move || pusher.run(inbox, ended, PATIENCE)).map_err(|error| failed(&error))?;
         let room = Arc::new(Semaphore::new(BACKLOG as usize));
         Ok(Self { records: Some(records), room, counts, reported: 0, end, running, endpoint })
     }
@@ -143,7 +134,7 @@ impl OtlpSink {
     pub fn finish(&mut self) -> bool {
         self.records = None;
         let _ = self.end.send(true);
-        // A thread that hangs ends with the process.
+        // A task that hangs ends with the process.
         let _ = self.running.recv_timeout(PATIENCE + Duration::from_secs(1));
         let left = self.counts.waiting.load(Ordering::Relaxed);
         self.counts.settle(left, left);

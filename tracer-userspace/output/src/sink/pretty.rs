@@ -12,30 +12,50 @@ use std::time::Duration;
 
 pub use self::about::{About, who};
 use self::above::Above;
-use self::summary::Summary;
+use self::summary::{Summary, without_failure};
+use crate::sink::filter::{Filter, Met};
 use crate::sink::findings;
 use crate::sink::plain;
 use tracer_common::names::Hook;
-use tracer_model::event::Loss;
+use tracer_model::event::{Loss, Pod};
 use tracer_model::plural::counted;
-use tracer_model::record::{AttemptBody, Body, LossBody, NodeBody, Outcome, Record, StartBody, StopBody};
+use tracer_model::record::{AttemptBody, Body, LossBody, NodeBody, Outcome, PortsBody, Record, StartBody, StopBody};
 use tracer_terminal::screen::{Screen, Style, safe};
 
 /// The records of one run as text.
 #[derive(Debug, Default)]
 pub struct Pretty {
-    /// Not every verdict is printed.
-    filtered: bool,
+    /// Which verdicts are printed.
+    filter: Filter,
+    met: Met,
+    /// What a healthy node does with its ports, too.
+    verbose: bool,
     summary: Summary,
     started_boot_ns: Option<u64>,
     above: Above,
 }
 
 impl Pretty {
-    /// Of a run of which nothing was printed yet. `filtered`: not every verdict will be.
+    /// Of a run of which nothing was printed yet.
     #[must_use]
-    pub fn new(filtered: bool) -> Self {
-        Self { filtered, ..Self::default() }
+    pub fn new(filter: Filter, verbose: bool) -> Self {
+        Self { filter, verbose, ..Self::default() }
+    }
+
+    /// Looks at a record that may be printed or not, so that the summary can say why nothing was.
+    pub fn meet(&mut self, body: &Body) {
+        self.met.record(&self.filter, body);
+    }
+
+    /// The same of the pods of the node.
+    pub fn meet_pods(&mut self, pods: &[Pod]) {
+        pods.iter().for_each(|pod| self.met.pod(&self.filter, pod));
+    }
+
+    /// How many of these failures the filter let through, and why none; absent without a filter.
+    #[must_use]
+    pub fn shown(&self, shown: u64, failures: u64) -> Option<String> {
+        self.met.shown(&self.filter, shown, failures)
     }
 
     /// One record, its newlines included. `failed`: attempts so far.
@@ -48,7 +68,7 @@ impl Pretty {
             }
             Body::Stop(body) => {
                 self.stop(&mut out, record, body, screen);
-                self.summary.write(&mut out, body, failed, self.filtered, screen);
+                self.end(&mut out, body, failed, screen);
             }
             Body::Verdict(body) => {
                 self.summary.take(record, body);
@@ -56,6 +76,7 @@ impl Pretty {
                 self.above.remember(record.seq, body);
             }
             Body::Attempt(body) => attempt(&mut out, record, body, screen),
+            Body::Node(body) if !self.verbose && body.ports.as_ref().is_some_and(PortsBody::is_healthy) => {}
             Body::Node(body) => node(&mut out, record, body, screen),
             Body::Loss(body) => loss(&mut out, record, body, screen),
             Body::Finding(body) => findings::block(&mut out, body, screen),
@@ -63,12 +84,28 @@ impl Pretty {
         out
     }
 
-    /// The verdicts so far by cause, for records that end without a `stop`.
+    /// The verdicts so far by cause, for records that end without a `stop`. `failed`: attempts so far.
     #[must_use]
-    pub fn summary(&self, screen: Screen) -> String {
+    pub fn summary(&self, failed: u64, screen: Screen) -> String {
         let mut out = String::new();
         self.summary.blocks(&mut out, screen);
+        if let Some(shown) = self.shown(self.summary.failures(), failed) {
+            screen.head(&mut out, &screen.paint(Style::Mild, &shown));
+        }
         out
+    }
+
+    /// A block for each cause, and what the filter left out; or, in a line, that nothing failed.
+    fn end(&self, out: &mut String, body: &StopBody, failed: u64, screen: Screen) {
+        self.summary.blocks(out, screen);
+        let shown = self.shown(self.summary.failures(), failed);
+        if self.summary.failures() == 0 && (failed == 0 || shown.is_none()) {
+            let (style, text) = without_failure(body, failed);
+            screen.head(out, &screen.paint(style, &text));
+        }
+        if let Some(shown) = shown {
+            screen.head(out, &screen.paint(Style::Mild, &shown));
+        }
     }
 
     fn stop(&self, out: &mut String, record: &Record, body: &StopBody, screen: Screen) {

@@ -22,9 +22,9 @@ impl Printed {
         self.last.get(&attempt?).copied()
     }
 
-    /// Remembers a verdict; says which one it revises.
-    pub(super) fn put(&mut self, attempt: Option<ConnId>, seq: u64, cause: Cause) -> Option<u64> {
-        *self.counts.entry(cause).or_default() += 1;
+    /// Remembers a record of so many verdicts; says which one it revises.
+    pub(super) fn put(&mut self, attempt: Option<ConnId>, seq: u64, cause: Cause, count: u64) -> Option<u64> {
+        *self.counts.entry(cause).or_default() += count;
         let attempt = attempt?;
         let before = self.last.insert(attempt, (seq, cause));
         if let Some((_, cause)) = before {
@@ -53,10 +53,10 @@ mod tests {
     #[test]
     fn a_revision_names_the_verdict_before_it() {
         let mut printed = Printed::default();
-        assert_eq!(printed.put(Some(ConnId(1)), 0, Cause::Unexplained), None);
-        assert_eq!(printed.put(Some(ConnId(2)), 1, Cause::LoopbackDown), None);
-        assert_eq!(printed.put(Some(ConnId(1)), 2, Cause::FirewallDrop), Some(0));
-        assert_eq!(printed.put(Some(ConnId(1)), 3, Cause::FirewallDrop), Some(2));
+        assert_eq!(printed.put(Some(ConnId(1)), 0, Cause::Unexplained, 1), None);
+        assert_eq!(printed.put(Some(ConnId(2)), 1, Cause::LoopbackDown, 1), None);
+        assert_eq!(printed.put(Some(ConnId(1)), 2, Cause::FirewallDrop, 1), Some(0));
+        assert_eq!(printed.put(Some(ConnId(1)), 3, Cause::FirewallDrop, 1), Some(2));
         let counts: Vec<_> = printed.counts().collect();
         assert_eq!(counts, [(Cause::LoopbackDown, 1), (Cause::FirewallDrop, 1)]);
     }
@@ -65,7 +65,7 @@ mod tests {
     fn it_is_bounded() {
         let mut printed = Printed::default();
         for i in 0..=REMEMBERED as u64 {
-            printed.put(Some(ConnId(i)), i, Cause::Unexplained);
+            printed.put(Some(ConnId(i)), i, Cause::Unexplained, 1);
         }
         assert_eq!(printed.last.len(), REMEMBERED);
         assert_eq!(printed.get(Some(ConnId(0))), None);

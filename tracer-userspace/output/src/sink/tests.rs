@@ -1,9 +1,12 @@
+use std::iter;
 use std::path::Path;
+use std::time::Duration;
 
 use super::*;
-use tracer_model::event::{ConnId, Handler, ProbeType};
+use tracer_model::event::{Ancestor, ConnId, Handler, ProbeType};
 use tracer_model::record::{
-    AttemptBody, Cause, Confidence, Endpoint, Evidence, K8s, Phases, Probe, Process, Subject, Verdict, VerdictBody,
+    AttemptBody, Cause, Confidence, Culprit, Endpoint, Evidence, K8s, Phases, Probe, Process, Subject, Verdict,
+    VerdictBody,
 };
 use tracer_testing::Scratch;
 
@@ -48,7 +51,22 @@ pub(crate) fn verdict(cause: Cause) -> Body {
         kubelet: None,
         timing: None,
         revises: None,
+        repeated: None,
     }))
+}
+
+/// Who set a link down.
+pub(crate) fn culprit() -> Culprit {
+    Culprit {
+        pid: 5029,
+        comm: "loopback".into(),
+        exe: Some("/opt/cni/bin/loopback".into()),
+        ancestors: vec![Ancestor { pid: 1, comm: "crio".into() }],
+        op: "link_down".into(),
+        netns_path: Some("/proc/5029/ns/net".into()),
+        netns: None,
+        time_boot_ns: None,
+    }
 }
 
 pub(crate) fn k8s() -> K8s {
@@ -83,16 +101,7 @@ fn attempt(subject: Subject, outcome: Outcome) -> Body {
 
 /// A sink's configuration to write this file.
 fn to(file: &Path) -> SinkConfig {
-    SinkConfig {
-        form: Form::Ndjson,
-        colour: false,
-        columns: None,
-        file: Some(file.to_owned()),
-        filter: Filter::default(),
-        attempts: false,
-        until_failure: false,
-        rotation: None,
-    }
+    SinkConfig::new(Form::Ndjson, Some(file.to_owned()))
 }
 
 /// Runs decisions through a sink that writes a file; the records it wrote.
@@ -112,7 +121,7 @@ fn printed(edit: impl FnOnce(&mut SinkConfig), decisions: Vec<Decision>) -> Vec<
 }
 
 fn decided(attempt: u64, body: Body) -> Decision {
-    Decision { time_boot_ns: 1_000_000_000, attempt: Some(ConnId(attempt)), body }
+    Decision::new(1_000_000_000, Some(ConnId(attempt)), body)
 }
 
 #[test]
@@ -163,7 +172,9 @@ fn probes_that_are_open_at_the_end_are_reported_without_being_asked_for() {
 
 #[test]
 fn a_revision_of_a_printed_verdict_passes_the_filter() {
-    let decisions = vec![decided(1, verdict(Cause::Unexplained)), decided(1, verdict(Cause::LoopbackDown))];
+    let replaces = Some(Cause::Unexplained);
+    let revision = Decision { replaces, ..decided(1, verdict(Cause::LoopbackDown)) };
+    let decisions = vec![decided(1, verdict(Cause::Unexplained)), revision];
     let records = printed(|c| c.filter.causes = vec![Cause::Unexplained], decisions);
     assert_eq!(records[1]["revises"], 0);
     assert_eq!(records[2]["verdicts"], serde_json::json!({"loopback_down": 1}));
@@ -218,4 +229,84 @@ fn nothing_follows_the_failure_that_was_waited_for() {
     let records = printed(|c| c.until_failure = true, decisions);
     assert_eq!(records.len(), 2);
     assert_eq!((&records[0]["verdict"]["cause"], &records[1]["type"]), (&"unexplained".into(), &"stop".into()));
+}
+
+/// Verdicts of one probe that fails every ten seconds, as a run prints them that ends at `until`.
+fn failing(until: u64, replaced: &[(u64, Cause)], edit: impl FnOnce(&mut SinkConfig)) -> Vec<serde_json::Value> {
+    let second = |s: u64| s * 1_000_000_000;
+    let scratch = Scratch::new();
+    let path = scratch.path("out");
+    let mut config = SinkConfig { repeat_interval: Duration::from_mins(1), ..to(&path) };
+    edit(&mut config);
+    let mut sink = Sink::open(&config, true).unwrap();
+    let (metrics, registry) = Metrics::new(false);
+    sink.count_into(metrics);
+    for n in 0..until / 10 {
+        sink.advance(second(n * 10));
+        let decided = |cause| Decision::new(second(n * 10), Some(ConnId(n)), verdict(cause));
+        let revisions = replaced.iter().filter(|(attempt, _)| *attempt == n).map(|(_, cause)| *cause);
+        let revisions = revisions.map(|cause| Decision { replaces: Some(Cause::ConnectionRefused), ..decided(cause) });
+        for decision in iter::once(decided(Cause::ConnectionRefused)).chain(revisions) {
+            sink.emit(decision, Some(second(n * 10) + 1_000_000));
+        }
+    }
+    sink.stop(second(until), "signal", 0, 0);
+    let counted = metrics::text(&registry);
+    let counts = counted.lines().filter(|line| line.starts_with("tracer_verdicts_total"));
+    let count: u64 = counts.map(|line| line.rsplit(' ').next().unwrap().parse::<u64>().unwrap()).sum();
+    assert_eq!(count, until / 10 + replaced.len() as u64, "the metrics count each");
+    let text = std::fs::read_to_string(&path).unwrap();
+    text.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
+}
+
+/// `cause attempt`, and what a record repeats and revises.
+fn brief(records: &[serde_json::Value]) -> Vec<String> {
+    let verdicts = records.iter().filter(|it| it["type"] == "verdict");
+    let brief = |it: &serde_json::Value| {
+        let name = |name: &str| it[name].as_u64().map(|seq| format!(" {name} {seq}")).unwrap_or_default();
+        let at = it["time_boot_ns"].as_u64().unwrap() / 1_000_000_000;
+        let times = it["repeated"]["count"].as_u64().map(|n| format!(" {n} times")).unwrap_or_default();
+        format!("{} at {at}{times}{}", it["verdict"]["cause"].as_str().unwrap(), name("revises"))
+    };
+    verdicts.map(brief).collect()
+}
+
+#[test]
+fn a_probe_that_keeps_failing_is_printed_once_a_minute_after_the_first() {
+    let records = failing(200, &[], |_| ());
+    let printed = brief(&records);
+    assert_eq!(printed[..6], [0, 10, 20, 30, 40, 50].map(|s| format!("connection_refused at {s}")));
+    let rest = ["at 100 5 times", "at 160 6 times", "at 190 3 times"];
+    assert_eq!(printed[6..], rest.map(|it| format!("connection_refused {it}")));
+    let held = &records[6];
+    assert_eq!(held["repeated"]["first_time"], "1970-01-01T00:01:00.000000000Z");
+    assert_eq!(held["repeated"]["last_time"], held["time"]);
+    assert_eq!(held["timing"]["detected_after_ms"], 1.0, "when it was known, not when it was printed");
+    let stop = records.last().unwrap();
+    assert_eq!((&stop["verdicts"]["connection_refused"], stop["seq"].as_u64()), (&20.into(), Some(9)));
+    assert_eq!(brief(&failing(200, &[], |it| it.repeat_interval = Duration::ZERO)).len(), 20);
+}
+
+#[test]
+fn a_revision_revises_what_was_printed_or_nothing() {
+    let revised = |attempts: &[u64]| {
+        let replaced: Vec<_> = attempts.iter().map(|n| (*n, Cause::NotListeningYet)).collect();
+        let records = failing(110, &replaced, |_| ());
+        let sum: u64 =
+            records.last().unwrap()["verdicts"].as_object().unwrap().values().filter_map(|n| n.as_u64()).sum();
+        assert_eq!(sum, 11, "one verdict for each attempt");
+        brief(&records).split_off(6)
+    };
+    // Nothing is held back for the attempt but its own verdict.
+    assert_eq!(revised(&[6]), ["not_listening_yet at 60", "connection_refused at 100 4 times"]);
+    // Its verdict is the record of those before it.
+    let named = ["connection_refused at 80 3 times", "not_listening_yet at 80 revises 6"];
+    assert_eq!(revised(&[8]), [&named[..], &["connection_refused at 100 2 times"]].concat());
+}
+
+#[test]
+fn the_revision_of_a_verdict_that_is_held_back_does_not_pass_the_filter_by_itself() {
+    let replaced = [(6, Cause::NotListeningYet)];
+    let records = failing(70, &replaced, |it| it.filter.causes = vec![Cause::ConnectionRefused]);
+    assert_eq!(brief(&records).len(), 6);
 }

@@ -6,7 +6,7 @@ use maud::{Markup, html};
 
 use super::verdict;
 use super::view::{GroupView, View, colour, letter, sure};
-use super::words::{clock, count, safe};
+use super::words::{clock, count, inline, number, safe};
 use tracer_model::record::{Block, Remediation, Section};
 use tracer_output::sink::pretty::who;
 
@@ -25,11 +25,70 @@ struct CauseDetails {
     culprits: Variants<String>,
 }
 
-/// All causes.
-pub(super) fn section(view: &View) -> Markup {
+/// Causes in the table at the top; the rest is folded.
+const TOP: usize = 8;
+
+/// The causes at a glance, each with a link to its card.
+pub(super) fn table(view: &View) -> Markup {
+    let (top, rest) = view.groups.split_at(view.groups.len().min(TOP));
     html! {
-        section #causes aria-label="Causes" {
-            @for (place, group) in view.groups.iter().enumerate() { (card(view, place, group)) }
+        @if !view.groups.is_empty() {
+            section #top aria-labelledby="top-title" {
+                h2 #top-title { "Causes" }
+                (rows(view, 0, top))
+                @if !rest.is_empty() {
+                    details {
+                        summary { (count(rest.len() as u64, "more cause")) }
+                        (rows(view, TOP, rest))
+                    }
+                }
+            }
+        }
+    }
+}
+
+fn rows(view: &View, first: usize, groups: &[GroupView]) -> Markup {
+    html! {
+        table.top {
+            thead { tr { th { "Cause" } th { "What it says" } th { "Failed" } th { "Pods" } th { "Confidence" } th { "Last" } } }
+            tbody {
+                @for (place, group) in (first..).zip(groups) {
+                    tr {
+                        td { a href={"#cause-" (letter(place))} { (chip(place)) " " code { (group.group.cause.name()) } } }
+                        td { (group.group.cause.title()) }
+                        td.n {
+                            @if group.group.noise { "0" span.quiet { " (" (number(group.count)) " misleading)" } }
+                            @else { (number(group.count)) }
+                        }
+                        td { (whose(view, place, group)) }
+                        td { (sure(group.sure)) }
+                        td.when { @if group.span.0 <= group.span.1 { (clock(group.span.1, view.axis.length())) } }
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// A card for each cause; those that only mislead are folded.
+pub(super) fn section(view: &View) -> Markup {
+    let failures = view.groups.iter().take_while(|it| !it.group.noise).count();
+    let cards = |from: usize, groups: &[GroupView]| {
+        html! { @for (place, group) in (from..).zip(groups) { (card(view, place, group)) } }
+    };
+    let (failed, misleading) = view.groups.split_at(failures);
+    html! {
+        @if !view.groups.is_empty() {
+            section #causes aria-labelledby="causes-title" {
+                h2 #causes-title { "Causes and their fixes" }
+                (cards(0, failed))
+                @if !misleading.is_empty() {
+                    details.more {
+                        summary { (count(misleading.len() as u64, "cause")) " without a failure: a misleading trace only" }
+                        (cards(failures, misleading))
+                    }
+                }
+            }
         }
     }
 }
@@ -40,23 +99,23 @@ fn card(view: &View, place: usize, group: &GroupView) -> Markup {
     let times = (clock(group.span.0, view.axis.length()), clock(group.span.1, view.axis.length()));
     html! {
         article id={"cause-" (letter(place))} .cause .(colour(place)) {
-            h2 { (chip(place)) code { (cause.name()) } " " span.title { (cause.title()) } }
+            h3 { (chip(place)) code { (cause.name()) } " " span.title { (cause.title()) } }
             p.facts {
                 @if group.group.noise { (count(group.count, "attempt")) " that did not fail and left a misleading trace" }
                 @else { strong { (count(group.count, "failed attempt")) } }
                 " · " (whose(view, place, group)) " · " (sure(group.sure))
                 @if group.span.0 <= group.span.1 { " · " time { (times.0) } "–" time { (times.1) } " UTC" }
             }
-            p.why { (safe(&noted.why)) }
+            p.why { (inline(&noted.why)) }
             dl {
                 (variants("Fix", &noted.fixes, verdict::fix))
-                (variants("Who", &noted.culprits, |who| html! { p.who { (safe(who)) } }))
+                (variants("Culprit", &noted.culprits, |who| html! { p.who { (safe(who)) } }))
             }
             (evidence(view, place))
             details {
                 summary { "What " code { (cause.name()) } " means, and what looks alike" }
                 @for section in [Section::Meaning, Section::Lookalikes, Section::Fix] {
-                    h3 { (section.heading()) }
+                    h4 { (section.heading()) }
                     @for block in cause.section(section) { (shown(&block)) }
                 }
             }
@@ -67,9 +126,9 @@ fn card(view: &View, place: usize, group: &GroupView) -> Markup {
 fn shown(block: &Block) -> Markup {
     html! {
         @match block {
-            Block::Text(text) => p { (text) },
-            Block::Item(0, text) => ul { li { (text) } },
-            Block::Item(_, text) => ul { li { ul { li { (text) } } } },
+            Block::Text(text) => p { (inline(text)) },
+            Block::Item(0, text) => ul { li { (inline(text)) } },
+            Block::Item(_, text) => ul { li { ul { li { (inline(text)) } } } },
             Block::Commands(_, lines) => pre { (lines.join("\n")) },
         }
     }

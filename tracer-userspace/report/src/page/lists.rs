@@ -7,6 +7,7 @@ use super::verdict;
 use super::view::{Cell, Row, View, WITH_EVIDENCE, sure};
 use super::words::{at, clock, count, date, number, safe};
 use tracer_model::record::{FindingBody, Status};
+use tracer_output::sink::findings;
 use tracer_output::sink::pretty::who;
 
 /// Lines that are shown at once; the rest is folded.
@@ -123,12 +124,12 @@ pub(super) fn findings(view: &View) -> Markup {
 fn finding(view: &View, node: &str, found: &FindingBody) -> Markup {
     html! {
         article.finding {
-            h3 { span.status .(found.status.name()) { (found.status.name()) } " " code { (safe(&found.check)) } @if view.nodes.len() > 1 { " on " (safe(node)) } }
-            p { (safe(&found.observed)) span.quiet { " Wanted: " (safe(&found.expected)) } }
+            h3 { span.status .(found.status.name()) { (found.status.name()) } " " code { (findings::name(found)) } @if view.nodes.len() > 1 { " on " (safe(node)) } }
+            p { (safe(&found.observed)) span.quiet { " · wanted: " (safe(&found.expected)) } }
             p { (safe(&found.why)) }
             dl {
-                @for (word, text) in [("Fix", &found.remediation), ("Keep", &found.persist)] {
-                    @if let Some(text) = text { dt { (word) } dd { p.fix { (safe(text)) } } }
+                @for (word, text) in [("Fix", &found.remediation), ("Persist", &found.persist)] {
+                    @if let Some(text) = text { dt { (word) } dd { pre.fix { (safe(text)) } } }
                 }
             }
         }

@@ -3,7 +3,7 @@
 use maud::{Markup, html};
 
 use super::causes::chip;
-use super::view::{Cell, Row, View, colour};
+use super::view::{Cell, Row, View, colour, letter};
 use super::words::{clock, count, date, duration, number, safe};
 
 /// Rows that are shown at once; the rest is folded.
@@ -118,7 +118,7 @@ fn pod(view: &View, row: &Row) -> Markup {
         @for (i, cell) in row.cells.iter().enumerate() {
             div.lane .first[i == 0] {
                 @if i == 0 { (name(view, row)) } @else { div.name {} }
-                span.key { (chip(cell.group)) }
+                a.key href={"#cause-" (letter(cell.group))} aria-label={"What fixes " (view.groups[cell.group].group.cause.name())} { (chip(cell.group)) }
                 (lane(view, row, cell, i == 0))
             }
         }

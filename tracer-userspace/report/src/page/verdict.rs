@@ -4,7 +4,7 @@ use maud::{Markup, html};
 
 use super::super::line;
 use super::super::tally::Example;
-use super::words::{at, safe};
+use super::words::{at, inline, safe};
 use tracer_model::record::{Body, Record, Remediation, VerdictBody};
 use tracer_output::sink::plain;
 use tracer_output::sink::pretty::{About, who};
@@ -34,8 +34,8 @@ pub(super) fn shown(example: &Example) -> Markup {
             span.quiet { " record #" (record.seq) " of " (safe(&record.node_name)) }
         }
         dl {
-            dt { "Why" } dd { (safe(&verdict.summary)) }
-            dt { "Seen" }
+            dt { "Cause" } dd { (inline(&verdict.summary)) }
+            dt { "Evidence" }
             dd {
                 ol.seen {
                     @for seen in &verdict.evidence {
@@ -50,7 +50,7 @@ pub(super) fn shown(example: &Example) -> Markup {
             @if let Some(reported) = body.kubelet.as_ref().and_then(|it| it.output.as_ref()) {
                 dt { "Kubelet" } dd { (safe(reported)) }
             }
-            @if let Some(culprit) = &body.culprit { dt { "Who" } dd { (safe(&who(culprit))) } }
+            @if let Some(culprit) = &body.culprit { dt { "Culprit" } dd { (safe(&who(culprit))) } }
             @if !verdict.remediation.is_empty() {
                 dt { "Fix" } dd { (fix(&verdict.remediation)) }
             }
@@ -66,10 +66,10 @@ pub(super) fn shown(example: &Example) -> Markup {
 /// The text, and each command in a block of its own.
 pub(super) fn fix(fix: &Remediation) -> Markup {
     html! {
-        p.remedy { (safe(&fix.text)) }
-        @for command in &fix.commands {
-            p.quiet { "on the " (command.place.name()) ":" }
-            pre.fix { (safe(&command.run)) }
+        p.remedy { (inline(&fix.text)) }
+        @for commands in fix.commands.chunk_by(|a, b| a.place == b.place) {
+            @if let Some(first) = commands.first() { p.quiet { (first.place.instruction()) } }
+            @for command in commands { pre.fix { (safe(&command.run)) } }
         }
     }
 }

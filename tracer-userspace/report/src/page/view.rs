@@ -63,6 +63,8 @@ pub(super) struct View {
     pub(super) losses: Losses,
     pub(super) findings: BTreeMap<(String, String), FindingBody>,
     pub(super) runs: Ends<Run>,
+    /// Why the filter let no failure through.
+    pub(super) hidden: Option<String>,
     /// What is true of the numbers and not to be seen in them.
     pub(super) notes: Vec<String>,
 }
@@ -70,7 +72,9 @@ pub(super) struct View {
 impl View {
     pub(super) fn new(mut tally: Tally, faults: &[String]) -> Self {
         let scale = tally.scale;
-        let notes = notes(&tally, faults);
+        let mut notes = notes(&tally, faults);
+        let hidden = tally.nothing_shown();
+        notes.extend(tally.shown().filter(|_| hidden.is_none()));
         let nodes = tally.nodes().into_iter().map(str::to_owned).collect();
         let attempts = tally.attempts();
         let pods: Vec<_> = tally.pods.into_pods().collect();
@@ -100,6 +104,7 @@ impl View {
             losses: tally.losses,
             findings: tally.findings,
             runs: tally.runs,
+            hidden,
             notes,
         }
     }
@@ -204,17 +209,15 @@ fn notes(tally: &Tally, faults: &[String]) -> Vec<String> {
         notes.push(format!("checks of the node fail (tracer doctor): {}; see below", names.join(", ")));
     }
     let mut say = |reported: bool, note: &dyn Fn() -> String| notes.extend(reported.then(note));
-    let filtered = || format!("left out by the filter: {} verdicts and attempts", words::number(tally.filtered));
-    say(tally.is_filtered(), &filtered);
     say(tally.revised > 0, &|| {
-        format!("replaced by a later one, and not counted: {}", words::count(tally.revised, "verdict"))
+        format!("not counted, because a later verdict replaces them: {}", words::count(tally.revised, "verdict"))
     });
-    let twice = "counted beside the one that it replaces, which was too far back to be found";
+    let twice = "counted beside earlier verdicts that they replace, which were too far back to be found";
     say(tally.unmatched > 0, &|| format!("{twice}: {}", words::count(tally.unmatched, "verdict")));
     say(tally.pods.too_many, &|| "more than 2,048 pods: those that came later are one row, `all other pods`".into());
-    let left_out = [("finding", tally.findings_left_out), ("account of ports", tally.events.ports_left_out)];
+    let left_out = [("finding", tally.findings_left_out), ("port account", tally.events.ports_left_out)];
     for (what, n) in left_out {
-        say(n > 0, &|| format!("of too many nodes, and left out: {} × {what}", words::number(n)));
+        say(n > 0, &|| format!("{} left out: there are too many nodes", words::count(n, what)));
     }
     say(tally.pods.full, &|| "there was no room to keep every verdict that would be shown as an example".into());
     notes

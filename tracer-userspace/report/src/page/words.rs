@@ -1,6 +1,7 @@
 //! Numbers, times and names in words.
 
 use jiff::Timestamp;
+use maud::{Markup, html};
 
 use tracer_model::plural;
 use tracer_terminal::screen;
@@ -67,6 +68,18 @@ pub(super) fn safe(text: &str) -> String {
     screen::safe(text)
 }
 
+/// A text of ours: what stands between backticks is code, and `**` is not shown.
+pub(super) fn inline(text: &str) -> Markup {
+    let text = safe(text).replace("**", "");
+    let parts: Vec<&str> = text.split('`').collect();
+    let is_paired = parts.len() % 2 == 1;
+    html! {
+        @if is_paired {
+            @for (i, part) in parts.iter().enumerate() { @if i % 2 == 1 { code { (part) } } @else { (part) } }
+        } @else { (text) }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -76,6 +89,13 @@ mod tests {
         let shown: Vec<_> = [0, 999, 1000, 12_345, 1_234_567].map(number).into();
         assert_eq!(shown, ["0", "999", "1,000", "12,345", "1,234,567"]);
         assert_eq!((count(1, "pod"), count(2, "pod")), ("1 pod".into(), "2 pods".into()));
+    }
+
+    #[test]
+    fn commands_in_a_text_are_code() {
+        let shown = |text| inline(text).into_string();
+        assert_eq!(shown("run `ip a`, **then** <b>"), "run <code>ip a</code>, then &lt;b&gt;");
+        assert_eq!(shown("a ` alone"), "a ` alone");
     }
 
     #[test]

@@ -57,7 +57,7 @@ impl Events {
         }
         let kind = &event.body.event;
         let kind = if self.series.len() < KINDS || self.series.contains_key(kind) { kind } else { "other" };
-        self.series.entry(kind.to_owned()).or_default().add(event.us, scale);
+        self.series.entry(kind.to_owned()).or_default().add(event.us, 1, scale);
         self.kept.push(event);
     }
 }

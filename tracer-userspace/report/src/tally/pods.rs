@@ -62,6 +62,8 @@ pub(crate) struct Counted {
 /// A verdict to be counted.
 pub(super) struct CountedVerdict<'a> {
     pub(super) us: i64,
+    /// How many it stands for.
+    pub(super) count: u64,
     pub(super) group: Group,
     pub(super) confidence: Confidence,
     pub(super) line: &'a [u8],
@@ -77,7 +79,7 @@ pub(crate) struct Pods {
     pub(crate) too_many: bool,
     next_id: u64,
     bytes: usize,
-    /// Whether a verdict was not kept for want of room.
+    /// Whether a verdict was not kept because there was no room.
     pub(crate) full: bool,
 }
 
@@ -95,7 +97,7 @@ impl Pods {
         let pod = self.place(key);
         let pod = &mut self.pods[pod].1;
         pod.passed += 1;
-        pod.passed_when.add(us, scale);
+        pod.passed_when.add(us, 1, scale);
     }
 
     /// Counts a verdict.
@@ -104,9 +106,9 @@ impl Pods {
         let id = self.next_id;
         self.next_id += 1;
         let lane = self.pods[pod].1.lanes.entry(reported.group).or_default();
-        lane.count += 1;
-        lane.sure[reported.confidence as usize] += 1;
-        lane.series.add(reported.us, scale);
+        lane.count += reported.count;
+        lane.sure[reported.confidence as usize] += reported.count;
+        lane.series.add(reported.us, reported.count, scale);
         let before = lane.kept_bytes();
         if self.bytes - before + 2 * reported.line.len() <= EXAMPLE_BYTES {
             lane.keep(id, reported);
@@ -130,6 +132,12 @@ impl Pods {
         if lane.count == 0 {
             lanes.remove(&counted.group);
         }
+    }
+
+    /// Verdicts on failures that stand.
+    pub(super) fn failures(&self) -> u64 {
+        let lanes = self.pods.iter().flat_map(|(_, pod)| &pod.lanes);
+        lanes.filter(|(group, _)| !group.noise).map(|(_, lane)| lane.count).sum()
     }
 
     /// Everything that was counted.
@@ -163,7 +171,7 @@ impl Lane {
         }
     }
 
-    /// Lets a verdict go; the one at the other end stands in for it.
+    /// Forgets a verdict; the one at the other end takes its place.
     fn forget(&mut self, id: u64) {
         let other_than = |example: &Rc<Example>| example.id != id;
         let (first, last) = (self.first.take().filter(other_than), self.last.take().filter(other_than));

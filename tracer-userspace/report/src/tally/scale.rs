@@ -49,10 +49,10 @@ pub(crate) struct Series {
 }
 
 impl Series {
-    /// One more at this moment.
-    pub(crate) fn add(&mut self, us: i64, scale: &Scale) {
+    /// So many more at this moment.
+    pub(crate) fn add(&mut self, us: i64, count: u64, scale: &Scale) {
         self.coarsen(scale.shift);
-        *self.counts.entry(us >> self.shift).or_default() += 1;
+        *self.counts.entry(us >> self.shift).or_default() += count;
     }
 
     /// One less at this moment.
@@ -96,7 +96,7 @@ mod tests {
         let (mut scale, mut series) = (Scale::default(), Series::default());
         for us in [0, 500, 3_600_000_000, -1, i64::MAX >> 8] {
             scale.see(us);
-            series.add(us, &scale);
+            series.add(us, 1, &scale);
         }
         assert_eq!(series.columns(&scale).map(|(_, n)| n).sum::<u64>(), 5);
         series.take(500, &scale);
@@ -110,7 +110,7 @@ mod tests {
             let (mut scale, mut series) = (Scale::default(), Series::default());
             for &us in &times {
                 scale.see(us);
-                series.add(us, &scale);
+                series.add(us, 1, &scale);
             }
             let columns: Vec<_> = series.columns(&scale).collect();
             prop_assert!(columns.len() <= COLUMNS as usize);

@@ -24,7 +24,7 @@ pub(super) enum Taken {
 
 #[derive(Deserialize)]
 #[serde(expecting = "a Kubernetes object")]
-struct Header {
+struct ObjectHead {
     kind: Option<String>,
 }
 
@@ -75,7 +75,7 @@ impl Document<'_> {
     }
 
     pub(super) fn kind(&self) -> Result<Option<String>, FileError> {
-        self.decode::<Header>().map(|header| header.kind)
+        self.decode::<ObjectHead>().map(|header| header.kind)
     }
 
     pub(super) fn decode<T: DeserializeOwned>(&self) -> Result<T, FileError> {

@@ -21,9 +21,9 @@ const EXPECTED: &str = "a PodList, a List of Pods or a Pod";
 /// Converted while the list is read, so that the API's large form of only one pod exists at a time.
 #[derive(Deserialize)]
 #[serde(from = "api::Pod")]
-struct Item(Pod);
+struct ListedPod(Pod);
 
-impl From<api::Pod> for Item {
+impl From<api::Pod> for ListedPod {
     fn from(pod: api::Pod) -> Self {
         Self(pod_of(pod))
     }
@@ -31,8 +31,8 @@ impl From<api::Pod> for Item {
 
 #[derive(Deserialize)]
 #[serde(tag = "kind")]
-enum AnyItem {
-    Pod(Box<Item>),
+enum PodOrOther {
+    Pod(Box<ListedPod>),
     #[serde(other)]
     Other,
 }
@@ -69,8 +69,8 @@ fn each_once(pods: Vec<Pod>) -> Vec<Pod> {
 fn add_document(document: &Document<'_>, pods: &mut Vec<Pod>) -> Result<Taken, FileError> {
     let kind = document.kind()?;
     match kind.as_deref() {
-        Some("PodList") => pods.extend(document.items::<Item>()?.into_iter().map(|item| item.0)),
-        Some("Pod") => pods.push(document.decode::<Item>()?.0),
+        Some("PodList") => pods.extend(document.items::<ListedPod>()?.into_iter().map(|item| item.0)),
+        Some("Pod") => pods.push(document.decode::<ListedPod>()?.0),
         Some("List") => return add_list(document, pods),
         _ => return Ok(Taken::Other(kind)),
     }
@@ -78,11 +78,11 @@ fn add_document(document: &Document<'_>, pods: &mut Vec<Pod>) -> Result<Taken, F
 }
 
 fn add_list(document: &Document<'_>, pods: &mut Vec<Pod>) -> Result<Taken, FileError> {
-    let items = document.items::<AnyItem>()?;
+    let items = document.items::<PodOrOther>()?;
     let (given, before) = (items.len(), pods.len());
     let pod = |item| match item {
-        AnyItem::Pod(item) => Some(item.0),
-        AnyItem::Other => None,
+        PodOrOther::Pod(item) => Some(item.0),
+        PodOrOther::Other => None,
     };
     pods.extend(items.into_iter().filter_map(pod));
     let is_other = given > 0 && pods.len() == before;

@@ -28,7 +28,7 @@ pub(crate) struct Slice {
 
 #[derive(Deserialize)]
 #[serde(tag = "kind")]
-enum AnyItem {
+enum ServiceOrOther {
     Service(Box<api::Service>),
     EndpointSlice(Box<EndpointSlice>),
     #[serde(other)]
@@ -78,7 +78,7 @@ fn add_document(document: &Document<'_>, parts: &mut Parts) -> Result<Taken, Fil
 }
 
 fn add_list(document: &Document<'_>, parts: &mut Parts) -> Result<Taken, FileError> {
-    let items = document.items::<AnyItem>()?;
+    let items = document.items::<ServiceOrOther>()?;
     let given = items.len();
     let others = items.into_iter().map(|item| parts.add_any(item)).filter(|used| !used).count();
     let is_other = given > 0 && others == given;
@@ -86,11 +86,11 @@ fn add_list(document: &Document<'_>, parts: &mut Parts) -> Result<Taken, FileErr
 }
 
 impl Parts {
-    fn add_any(&mut self, item: AnyItem) -> bool {
+    fn add_any(&mut self, item: ServiceOrOther) -> bool {
         match item {
-            AnyItem::Service(service) => self.add_service(*service),
-            AnyItem::EndpointSlice(slice) => self.add_slice(*slice),
-            AnyItem::Other => return false,
+            ServiceOrOther::Service(service) => self.add_service(*service),
+            ServiceOrOther::EndpointSlice(slice) => self.add_slice(*slice),
+            ServiceOrOther::Other => return false,
         }
         true
     }

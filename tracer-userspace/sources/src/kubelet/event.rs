@@ -127,7 +127,7 @@ mod tests {
     }
 
     #[test]
-    fn an_event_of_no_pod_s_name_is_none() {
+    fn an_event_of_no_pods_name_is_none() {
         for name in ["../cart", "cart?x", "cart/log", ""] {
             let mut of = event("Unhealthy", "Readiness probe failed: EOF");
             of.pod.name = Some(name.into());

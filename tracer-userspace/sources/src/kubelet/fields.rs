@@ -4,7 +4,7 @@ use std::time::Duration;
 
 /// A line's header: `E1120 15:50:38.197403   13560 prober.go:117] `.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Header {
+pub(super) struct KlogHeader {
     /// Time within a quarter of an hour: what no time zone changes.
     pub(super) in_quarter: Duration,
     pub(super) pid: Option<u32>,
@@ -17,7 +17,7 @@ const QUARTER_S: u64 = 900;
 const COMPONENTS: &[&str] = &["kubelet ", "??? "];
 
 /// The header at a message's begin (a log daemon puts its own before it), and what follows it.
-pub(super) fn header(line: &str) -> Option<(Header, &str)> {
+pub(super) fn header(line: &str) -> Option<(KlogHeader, &str)> {
     let (head, rest) = line.split_once("] ")?;
     let (head, place) = last_word(head);
     let (head, pid) = last_word(head);
@@ -26,7 +26,7 @@ pub(super) fn header(line: &str) -> Option<(Header, &str)> {
     let is_day = |digits: &str| digits.len() == 4 && digits.bytes().all(|it| it.is_ascii_digit());
     let before = COMPONENTS.iter().find_map(|it| before.strip_suffix(it)).unwrap_or(before);
     let is_header = day.strip_prefix(['I', 'W', 'E', 'F']).is_some_and(is_day) && place.contains(':');
-    let header = Header { in_quarter: in_quarter(time)?, pid: pid.parse().ok() };
+    let header = KlogHeader { in_quarter: in_quarter(time)?, pid: pid.parse().ok() };
     (is_header && is_at_message(before)).then_some((header, rest))
 }
 
@@ -130,7 +130,7 @@ mod tests {
         for before in ["", "Nov 20 15:50:38 n1 kubelet[13560]: "].into_iter().chain(of_microshift) {
             let line = format!("{before}I1120 15:50:38.197403   13560 prober.go:117] Readiness probe");
             let (header, rest) = header(&line).unwrap();
-            assert_eq!(header, Header { in_quarter: Duration::from_micros(338_197_403), pid: Some(13560) });
+            assert_eq!(header, KlogHeader { in_quarter: Duration::from_micros(338_197_403), pid: Some(13560) });
             assert_eq!(rest, "Readiness probe");
         }
         for garbage in

@@ -102,7 +102,7 @@ const FIXED: &[&str] = &[
     "unsupported extension",
 ];
 
-/// How parts begin that go on with what was received, and what is reported them.
+/// How parts begin that go on with what was received, and what is printed instead of them.
 const QUOTING: &[(&str, &str)] = &[
     ("malformed HTTP", "malformed HTTP answer"),
     ("malformed MIME header", "malformed MIME header"),

@@ -246,7 +246,7 @@ mod tests {
     const NO_VERBOSITY: &str = "apiVersion: kubelet.config.k8s.io/v1beta1\nkind: KubeletConfiguration\nlogging:\n  flushFrequency: 0\n  options:\n    json:\n      infoBufferSize: \"0\"\n  verbosity: 0\n";
 
     #[test]
-    fn kubeadm_s_kubelet_writes_no_outcomes() {
+    fn kubeadms_kubelet_writes_no_outcomes() {
         let logging = reported(KUBEADM, &[(CONFIG, NO_VERBOSITY)]).unwrap();
         assert_eq!((logging.verbosity, logging.format.as_str()), (0, "text"));
         assert!(logging.lack().unwrap().contains("verbosity 0"), "{logging:?}");

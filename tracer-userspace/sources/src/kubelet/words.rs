@@ -327,7 +327,7 @@ mod tests {
     }
 
     #[test]
-    fn the_addresses_that_a_command_prints_are_nobody_s() {
+    fn the_addresses_that_a_command_prints_are_nobodys() {
         let printed = understand("cannot reach the database: dial tcp 10.0.0.5:5432: connect: connection refused");
         assert_eq!((printed.says, printed.src, printed.dst), (ProbeOutput::Other, None, None));
     }
@@ -352,7 +352,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_command_printed_behind_the_runtime_s_words_is_not_reported() {
+    fn what_a_command_printed_behind_the_runtimes_words_is_not_reported() {
         let of = |why: &str, printed: &str| {
             let error = format!("rpc error: code = Unknown desc = command error: {why}");
             let words =

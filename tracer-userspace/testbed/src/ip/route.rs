@@ -102,7 +102,7 @@ impl Route {
 
     /// As the kernel makes it for an address of the link.
     #[must_use]
-    pub const fn as_the_kernel_s(mut self) -> Self {
+    pub const fn made_by_kernel(mut self) -> Self {
         self.kernel = true;
         self
     }

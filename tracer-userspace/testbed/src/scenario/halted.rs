@@ -86,6 +86,6 @@ fn starved(fixture: &mut Fixture<'_>) -> Result<()> {
     let hogs = (0..HOGS).map(|_| hog()).collect::<Result<Vec<_>>>()?;
     let _quota = fixture.pod_of(pod)?.starve(&name, &hogs)?;
     fixture.helpers.extend(hogs);
-    fixture.mentions(&["none of its tasks could run, for want of a processor"]);
+    fixture.mentions(&["none of its tasks could run: they waited for a processor"]);
     fixture.fails(Kind::Http, pod, Ending::Timeout)
 }

@@ -157,7 +157,7 @@ fn no_route(fixture: &mut Fixture<'_>) -> Result<()> {
     let route = Route::to([10, 88, 0, 0], 24).over("cni0");
     fixture.node.node.ip(|ip| ip.remove(&route))?;
     let failed = fixture.fails(Kind::Http, pod, Ending::Error);
-    fixture.node.node.ip(|ip| ip.add(&route.as_the_kernel_s().source(BRIDGE)))?;
+    fixture.node.node.ip(|ip| ip.add(&route.made_by_kernel().source(BRIDGE)))?;
     failed
 }
 

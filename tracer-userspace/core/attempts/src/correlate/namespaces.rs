@@ -229,7 +229,7 @@ mod tests {
 
     /// A runtime with several threads: another one opened the path of the next pod meanwhile.
     #[test]
-    fn a_thread_that_comes_home_does_not_come_by_another_s_path() {
+    fn a_thread_that_comes_home_does_not_come_by_anothers_path() {
         let unknown = opened(&["/run/netns/cni-2"]);
         assert_eq!(unknown.path_of_entry(&enter(AWAY, HOME, 99), 10), None);
         assert_eq!(unknown.path_of_entry(&enter(AWAY, HOME, THREAD), 10), Some("/run/netns/cni-2"));

@@ -198,7 +198,7 @@ mod tests {
     }
 
     #[test]
-    fn an_address_of_two_is_nobody_s() {
+    fn an_address_of_two_is_nobodys() {
         let (addr, nameless) =
             ("10.88.0.1".parse().expect("an address"), Pod { name: None, ..pod("", "10.88.0.1", 3) });
         let of = |pods: &[Pod]| {
@@ -267,7 +267,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pod_on_the_host_s_network_has_no_namespace_of_its_own() {
+    fn a_pod_on_the_hosts_network_has_no_namespace_of_its_own() {
         let mut known = KnownPods::default();
         known.replace(&[Pod { host_network: true, ..pod("proxy", "10.0.0.1", 1) }]);
         assert!(known.in_netns(Netns(1)).is_none());

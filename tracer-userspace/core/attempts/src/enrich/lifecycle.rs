@@ -35,8 +35,8 @@ fn is_over(hook: &LifecycleHook, container: &Container, attempt: &Attempt) -> bo
         && began.is_some_and(|began| attempt.started > began.saturating_add(AFTER_START_NS))
 }
 
-/// The kubelet has reported it; or it behaves like a probe of its target and unlike a hook. A preStop hook is not reported by its time:
-/// the kubelet learns of the end of a pod, and dials, before the API has reported the tracer.
+/// The kubelet has reported it; or it behaves like a probe of its target and unlike a hook. A preStop hook is not
+/// known by its time: the kubelet learns of the end of a pod, and dials, before the API informs tracer.
 fn is_surely_a_probe(attempt: &Attempt, node: &Node) -> bool {
     let probes = probes_on(attempt, node);
     // A hook sends its request at once.

@@ -103,7 +103,7 @@ mod tests {
 
     /// Each second: some of them lie a period apart.
     #[test]
-    fn the_kubelet_s_own_client_fails_no_probe_of_its_api_server() {
+    fn the_kubelets_own_client_fails_no_probe_of_its_api_server() {
         let connects_to = |container: &str| {
             let mut stream = Stream::to("10.0.0.1:6443");
             stream.host_network_liveness(container, 10);
@@ -134,7 +134,7 @@ mod tests {
 
     /// `attach` on a control plane whose API server is down.
     #[test]
-    fn without_specs_a_dial_of_the_node_s_api_server_is_not_called_a_probe() {
+    fn without_specs_a_dial_of_the_nodes_api_server_is_not_called_a_probe() {
         let down = refused_at(6443).verdicts().remove(0);
         let (words, fix) = (&down.verdict.summary, &down.verdict.remediation);
         assert_eq!((down.subject, down.verdict.confidence), (Subject::Connection, Confidence::Proven));
@@ -154,7 +154,7 @@ mod tests {
 
     /// The first dial is answered with a 301 to a port that nobody listens on.
     #[test]
-    fn a_redirect_that_fails_is_the_probe_s() {
+    fn a_redirect_that_fails_is_the_probes() {
         let mut stream = Stream::new();
         stream.http_readiness().connect().established().answer(AnswerKind::Http, Some(301));
         stream.state(TcpState::Established, TcpState::FinWait1, 0, (100, 101, 200));
@@ -171,7 +171,7 @@ mod tests {
 
     /// A pod on the host's network that has the port of an API server.
     #[test]
-    fn without_specs_an_answer_in_plain_http_is_a_probe_s() {
+    fn without_specs_an_answer_in_plain_http_is_a_probes() {
         let mut stream = Stream::to("10.88.0.1:6443");
         stream.links(true, &["10.88.0.1"]).connect().established().answer(AnswerKind::Http, Some(503));
         stream.state(TcpState::Established, TcpState::FinWait1, 0, (100, 101, 200));

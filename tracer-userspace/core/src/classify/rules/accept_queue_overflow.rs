@@ -153,7 +153,7 @@ mod tests {
     }
 
     #[test]
-    fn the_attempt_s_own_syn_at_a_full_queue_is_proof() {
+    fn the_attempts_own_syn_at_a_full_queue_is_proof() {
         let mut stream = Stream::new();
         stream.connect().queue_full(ListenQueue::Accept);
         assert_eq!(stream.causes(), ["accept_queue_overflow"]);

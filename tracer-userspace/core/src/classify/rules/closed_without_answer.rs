@@ -133,7 +133,7 @@ mod tests {
 
     /// `unexpected EOF`: a head or a part of a body came.
     #[test]
-    fn a_close_in_the_middle_is_the_kubelet_s_word() {
+    fn a_close_in_the_middle_is_the_kubelets_word() {
         let decided = |says: Option<ProbeOutput>| {
             let mut stream = Stream::new();
             stream.http_readiness().connect().established().answer(AnswerKind::Http, Some(200));

@@ -250,7 +250,7 @@ mod tests {
     }
 
     #[test]
-    fn the_prober_s_own_rst_for_a_late_syn_ack_is_not_a_refusal() {
+    fn the_probers_own_rst_for_a_late_syn_ack_is_not_a_refusal() {
         let mut stream = Stream::new();
         let flow = stream_flow();
         stream.connect().gives_up().reset_sent_on(flow, SYN_ACK, true, None);
@@ -339,7 +339,7 @@ mod tests {
 
     /// cozystack#3615: the route to the pod was `local`, and its process, which is well, was killed again and again.
     #[test]
-    fn a_refusal_by_the_node_itself_is_not_the_pod_s() {
+    fn a_refusal_by_the_node_itself_is_not_the_pods() {
         let reported = |addrs: &[&str], fill: fn(&mut Stream)| {
             let mut stream = Stream::new();
             fill(stream.links(true, addrs).http_readiness());
@@ -387,7 +387,7 @@ mod tests {
 
     /// cilium#29571, calico#13858: the sandbox of a pod that was deleted by force, and the next pod with its address.
     #[test]
-    fn a_refusal_by_what_was_left_over_is_not_the_pod_s() {
+    fn a_refusal_by_what_was_left_over_is_not_the_pods() {
         let reported = refused_elsewhere(|stream| _ = stream.http_readiness().pod_in(POD).listens(POD, 8080, true), 1);
         let reported = &reported[0];
         assert_eq!((reported.cause.name(), reported.confidence), ("connection_refused", Confidence::Likely));
@@ -425,7 +425,7 @@ mod tests {
 
     /// Nothing says that the pod would have answered; or it was the pod itself, before its sandbox was made again.
     #[test]
-    fn without_a_listener_in_the_pod_s_own_namespace_it_is_only_less_sure() {
+    fn without_a_listener_in_the_pods_own_namespace_it_is_only_less_sure() {
         let unheard = refused_elsewhere(|stream| _ = stream.http_readiness().pod_in(POD), 1).remove(0);
         let words =
             "in network namespace 7: its kernel answered the SYN with a RST; pod default/web is in network namespace 2";

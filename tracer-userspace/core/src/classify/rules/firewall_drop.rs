@@ -65,7 +65,7 @@ mod tests {
     }
 
     #[test]
-    fn a_drop_for_another_reason_is_not_a_firewall_s() {
+    fn a_drop_for_another_reason_is_not_a_firewalls() {
         assert_eq!(Stream::new().connect().drop(SYN, "IP_RPFILTER", POD).gives_up().causes(), ["rp_filter_drop"]);
     }
 
@@ -131,7 +131,7 @@ mod tests {
     }
 
     #[test]
-    fn a_revised_verdict_is_not_taken_back_against_the_kubelet_s_word() {
+    fn a_revised_verdict_is_not_taken_back_against_the_kubelets_word() {
         let mut stream = Stream::new();
         stream
             .grpc_readiness(5)
@@ -149,7 +149,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_taken_back_fails_by_the_kubelet_s_word() {
+    fn what_was_taken_back_fails_by_the_kubelets_word() {
         let mut stream = Stream::new();
         let rules = firewall(POD, vec![rule("INPUT", RuleVerdict::Drop)]);
         stream
@@ -232,7 +232,7 @@ mod tests {
     }
 
     #[test]
-    fn a_reset_after_a_later_syn_got_through_is_the_reset_s() {
+    fn a_reset_after_a_later_syn_got_through_is_the_resets() {
         let mut stream = Stream::new();
         stream.connect().drop(SYN, "NETFILTER_DROP", POD).wait_ms(5).push(ObservationKind::Tick);
         stream.wait_ms(1000).retransmit(TcpState::SynSent).established();

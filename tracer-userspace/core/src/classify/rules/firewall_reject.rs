@@ -72,7 +72,7 @@ mod tests {
 
     /// The rules have been read by then, so that nothing holds the verdict back.
     #[test]
-    fn the_sender_s_own_event_comes_after_the_receiver_s() {
+    fn the_senders_own_event_comes_after_the_receivers() {
         let mut stream = Stream::new();
         stream.connect().established().drop(TcpFlags(0x18), "NETFILTER_DROP", POD);
         stream.push(firewall(POD, Vec::new())).wait_ms(20);

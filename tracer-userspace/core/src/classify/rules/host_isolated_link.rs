@@ -111,7 +111,7 @@ mod tests {
 
     /// The kernel takes nearly any bytes as a name.
     #[test]
-    fn a_device_s_name_is_no_command() {
+    fn a_devices_name_is_no_command() {
         let fix = |name: &str| {
             let link = LinkState { ifindex: 2, name: name.into(), up: true, ..LinkState::default() };
             let links = Links { netns: NODE, cookie: None, links: vec![link] };

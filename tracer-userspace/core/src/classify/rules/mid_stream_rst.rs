@@ -358,7 +358,7 @@ mod tests {
 
     /// A server that closes with SO_LINGER 0 what it is not reported anything on: the probe has had its dial by then.
     #[test]
-    fn a_rst_after_the_dial_of_a_tcp_probe_is_the_kubelet_s_word() {
+    fn a_rst_after_the_dial_of_a_tcp_probe_is_the_kubelets_word() {
         let reset = |probed: fn(&mut Stream) -> &mut Stream| {
             let mut stream = Stream::new();
             probed(&mut stream).connect().established().wait_ms(20).reset_sent(TcpFlags(0), false, Some("app"));
@@ -395,7 +395,7 @@ mod tests {
 
     /// Another probe of the port has dialled in the same second, and was well.
     #[test]
-    fn the_kubelet_s_word_is_of_the_dial_that_was_reset() {
+    fn the_kubelets_word_is_of_the_dial_that_was_reset() {
         let mut stream = Stream::new();
         stream.tcp_readiness().connect().established().reset_sent(TcpFlags(0), false, Some("app"));
         stream.reset_received(TcpState::Established, 0);
@@ -405,7 +405,7 @@ mod tests {
     }
 
     #[test]
-    fn a_rst_in_the_middle_of_an_answer_is_the_kubelet_s_word() {
+    fn a_rst_in_the_middle_of_an_answer_is_the_kubelets_word() {
         let mut stream = Stream::new();
         stream.http_readiness().connect().established().reset_received(TcpState::Established, 200);
         stream

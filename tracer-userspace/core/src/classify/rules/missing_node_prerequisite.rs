@@ -148,7 +148,7 @@ mod tests {
     use tracer_model::record::{Cause, Confidence, FindingBody, Status, Verdict};
 
     #[test]
-    fn the_kernel_s_own_reason_decides() {
+    fn the_kernels_own_reason_decides() {
         let mut stream = Stream::new();
         assert_eq!(stream.connect().drop(SYN, "IP_INADDRERRORS", NODE).causes(), ["missing_node_prerequisite"]);
         let verdict = &stream.verdicts()[0].verdict;
@@ -157,7 +157,7 @@ mod tests {
     }
 
     #[test]
-    fn a_device_s_own_setting_is_reported_from_the_node_s() {
+    fn a_devices_own_setting_is_reported_from_the_nodes() {
         let noted = |forwards: &str| {
             let mut stream = Stream::new();
             let mut settings = NodeSettings::default();
@@ -190,7 +190,7 @@ mod tests {
 
     /// An inode number is used again: what was a prober's namespace once is a pod's now.
     #[test]
-    fn a_namespace_that_was_a_node_s_once_need_not_forward() {
+    fn a_namespace_that_was_a_nodes_once_need_not_forward() {
         let mut stream = Stream::new();
         stream
             .push(ObservationKind::Links(Links { netns: POD, cookie: None, links: Vec::new() }))
@@ -208,7 +208,7 @@ mod tests {
     }
 
     #[test]
-    fn a_packet_without_a_route_is_the_route_s() {
+    fn a_packet_without_a_route_is_the_routes() {
         let mut stream = Stream::new();
         stream.connect().drop(SYN, "IP_INNOROUTES", NODE).icmp(3, 1).gives_up();
         assert_eq!(stream.causes(), ["route_unreachable"]);
@@ -252,7 +252,7 @@ mod tests {
 
     /// Early demux found a socket (amazon-vpc-cni-k8s#1269), or a blackhole took it.
     #[test]
-    fn what_is_dropped_on_a_node_that_forwards_is_another_s() {
+    fn what_is_dropped_on_a_node_that_forwards_is_anothers() {
         let noted = |dst: &str, place: &str, setting: &str, value: Option<&str>| {
             let mut stream = Stream::to(dst);
             let mut settings = NodeSettings::default();
@@ -307,7 +307,7 @@ mod tests {
     }
 
     #[test]
-    fn a_drop_in_a_pod_is_not_the_node_s() {
+    fn a_drop_in_a_pod_is_not_the_nodes() {
         let mut stream = Stream::new();
         stream.links(true, &["10.88.0.1"]).push(base_policy("INPUT")).connect();
         dropped_at_input(&mut stream, POD);

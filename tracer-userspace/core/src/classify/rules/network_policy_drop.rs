@@ -223,7 +223,7 @@ mod tests {
     }
 
     #[test]
-    fn an_answer_to_the_node_s_own_probe_is_no_network_policy_s() {
+    fn an_answer_to_the_nodes_own_probe_is_no_network_policys() {
         let own = answer(When::default(), Tracked::No, |_| {});
         assert_eq!((own.cause.name(), own.confidence), ("network_policy_drop", Confidence::Likely));
         assert!(
@@ -275,7 +275,7 @@ mod tests {
     }
 
     #[test]
-    fn candidates_of_others_make_it_a_firewall_s() {
+    fn candidates_of_others_make_it_a_firewalls() {
         let mut stream = Stream::new();
         let rules = vec![rule("cali-fw-cali1234", RuleVerdict::Drop), rule("mine", RuleVerdict::Drop)];
         stream
@@ -294,7 +294,7 @@ mod tests {
     }
 
     #[test]
-    fn a_program_s_drop_is_reported_by_its_reason() {
+    fn a_programs_drop_is_reported_by_its_reason() {
         let mut stream = Stream::new();
         let verdict = stream.connect().drop(SYN, "TC_INGRESS", POD).verdicts().remove(0).verdict;
         assert_eq!((verdict.cause.name(), verdict.confidence), ("network_policy_drop", Confidence::Proven));
@@ -324,7 +324,7 @@ mod tests {
 
     /// A host-network pod's probe: a node short of memory, and SELinux, drop with this reason, too.
     #[test]
-    fn what_a_socket_s_filters_drop_need_not_be_a_program_s() {
+    fn what_a_sockets_filters_drop_need_not_be_a_programs() {
         let mut stream = Stream::to("10.88.0.1:10257");
         stream.links(true, &["10.88.0.1"]).connect();
         let verdict = stream.drop(SYN, "SOCKET_FILTER", NODE).verdicts().remove(0).verdict;
@@ -335,7 +335,7 @@ mod tests {
 
     /// Policies do not stop it: the program may as well have no entry for the pod.
     #[test]
-    fn a_node_s_probe_of_its_own_pod_may_be_dropped_by_mistake() {
+    fn a_nodes_probe_of_its_own_pod_may_be_dropped_by_mistake() {
         let mut stream = Stream::new();
         let verdict = stream.http_readiness().connect().drop(SYN, "TC_EGRESS", NODE).verdicts().remove(0).verdict;
         assert_eq!((verdict.cause.name(), verdict.confidence), ("network_policy_drop", Confidence::Likely));
@@ -360,7 +360,7 @@ mod tests {
 
     /// Antrea, OVN-Kubernetes, kube-ovn: a policy is flows there, and so is all else.
     #[test]
-    fn what_the_flows_of_open_vswitch_drop_may_be_a_policy_s() {
+    fn what_the_flows_of_open_vswitch_drop_may_be_a_policys() {
         let reported = |reason: &str| {
             let mut stream = Stream::new();
             stream.http_readiness().connect().drop(SYN, reason, NODE).gives_up().verdicts().remove(0).verdict
@@ -378,7 +378,7 @@ mod tests {
 
     /// The policy goes, the next SYN gets through, and nobody listens: that is what the attempt failed of.
     #[test]
-    fn a_refusal_of_a_later_syn_is_not_the_program_s() {
+    fn a_refusal_of_a_later_syn_is_not_the_programs() {
         let mut stream = Stream::new();
         stream.connect().drop(SYN, "TC_INGRESS", POD).wait_ms(1000).retransmit(TcpState::SynSent);
         stream.reset_sent(SYN, true, None).reset_received(TcpState::SynSent, 0);

@@ -357,7 +357,7 @@ mod tests {
 
     /// Where no function can be hooked the source port is not known yet, and a backend is a pod of this node like any.
     #[test]
-    fn a_backend_s_rst_before_the_port_is_known_is_kept() {
+    fn a_backends_rst_before_the_port_is_known_is_kept() {
         let backend: std::net::SocketAddr = "10.88.0.9:80".parse().expect("an address");
         let mut stream = Stream::new();
         stream.missing(Hook::IpvsNatXmit).missing(Hook::IpvsLeave).http_readiness().pod_without_specs("10.88.0.9");

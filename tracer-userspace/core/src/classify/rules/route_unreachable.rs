@@ -226,7 +226,7 @@ mod tests {
     }
 
     #[test]
-    fn host_unreachable_by_a_router_is_the_route_s_and_port_unreachable_is_not() {
+    fn host_unreachable_by_a_router_is_the_routes_and_port_unreachable_is_not() {
         assert_eq!(Stream::new().connect().icmp(3, 1).gives_up().causes(), ["route_unreachable"]);
         let mut outside = Stream::new();
         outside.connect().wait_ms(3).state(TcpState::SynSent, TcpState::Close, libc::EHOSTUNREACH, (0, 0, 0));

@@ -122,12 +122,12 @@ mod tests {
     }
 
     #[test]
-    fn the_kernel_s_own_reason_decides() {
+    fn the_kernels_own_reason_decides() {
         assert_eq!(Stream::new().connect().drop(SYN_ACK, "IP_RPFILTER", NODE).causes(), ["rp_filter_drop"]);
     }
 
     #[test]
-    fn a_vlan_s_setting_is_written_with_a_slash() {
+    fn a_vlans_setting_is_written_with_a_slash() {
         let fix = |device: Option<&str>| {
             let device = device.map(|name| Device { ifindex: 2, name: name.into(), up: true, loopback: false });
             let mut stream = Stream::new();
@@ -140,7 +140,7 @@ mod tests {
     }
 
     #[test]
-    fn a_refusal_of_a_later_syn_is_not_the_filter_s() {
+    fn a_refusal_of_a_later_syn_is_not_the_filters() {
         let mut stream = Stream::new();
         stream.connect().drop(SYN, "IP_RPFILTER", POD).wait_ms(1000).retransmit(TcpState::SynSent);
         stream.reset_sent(SYN, true, None).reset_received(TcpState::SynSent, 0);

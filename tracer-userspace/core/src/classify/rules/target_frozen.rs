@@ -9,7 +9,7 @@ use super::accept_queue_overflow::{full, seen as of_listener};
 use super::{Case, Cause, Finding, in_handshake};
 use tracer_model::event::{ListenQueue, ServerProcess, Serving};
 use tracer_model::plural::counted;
-use tracer_model::record::{Confidence, Evidence};
+use tracer_model::record::{Command, Confidence, Evidence, Remediation};
 use tracer_model::shell;
 
 /// The rule.
@@ -104,7 +104,7 @@ impl Halt<'_> {
         }
     }
 
-    fn fix(self, processes: &[ServerProcess]) -> String {
+    fn fix(self, processes: &[ServerProcess]) -> Remediation {
         let pids = processes.iter().map(|it| it.pid.to_string()).collect::<Vec<_>>().join(" ");
         match self {
             Self::Frozen(file) => {
@@ -114,16 +114,18 @@ impl Halt<'_> {
                 } else {
                     format!("echo 0 > {folder}/cgroup.freeze")
                 };
-                format!(
-                    "resume the container: ctr -n k8s.io tasks resume CONTAINER-ID, or {thaw} (or in the cgroup above that is frozen). Then find who paused it: a checkpoint, a backup, a debugger or a person (ctr tasks pause, docker pause)"
-                )
+                let text = "Resume the container by its runtime, or by its cgroup; a cgroup above it may be the frozen one. Then find who paused it: a checkpoint, a backup, a debugger or a person (ctr tasks pause, docker pause)";
+                Remediation::from(text)
+                    .run(["ctr -n k8s.io tasks resume CONTAINER-ID".to_owned(), thaw].map(Command::on_node))
             }
-            Self::Stopped => format!(
-                "let it go on: kill -CONT {pids}. Then find who sent SIGSTOP or SIGTSTP: a script, job control, a debugger"
-            ),
+            Self::Stopped => Remediation::from(
+                "Let the process go on. Then find who sent SIGSTOP or SIGTSTP: a script, job control or a debugger",
+            )
+            .run([Command::on_node(format!("kill -CONT {pids}"))]),
             Self::Traced => {
                 let first = processes.first().map(|it| it.pid).unwrap_or_default();
-                format!("detach the debugger: its pid is TracerPid in /proc/{first}/status")
+                let show = Command::on_node(format!("grep TracerPid /proc/{first}/status"));
+                Remediation::from("Detach the debugger. Its pid is TracerPid").run([show])
             }
         }
     }
@@ -179,7 +181,7 @@ mod tests {
         for (server, says, fix) in [
             (frozen(7), "app (pid 7), which is frozen by its cgroup", "echo 0 > /sys/fs/cgroup/pod/cgroup.freeze"),
             (stopped(7), "app (pid 7), which is stopped by a signal", "kill -CONT 7"),
-            (process(7, |it| it.tasks.traced = 2), "which is held by a debugger", "TracerPid in /proc/7/status"),
+            (process(7, |it| it.tasks.traced = 2), "which is held by a debugger", "grep TracerPid /proc/7/status"),
         ] {
             let servers = [server];
             let stream = silent(&[&servers, &servers]);
@@ -243,7 +245,7 @@ mod tests {
     }
 
     #[test]
-    fn a_stopped_server_s_full_queue_is_its_fault() {
+    fn a_stopped_servers_full_queue_is_its_fault() {
         let causes = |server: ServerProcess| {
             let mut stream = Stream::new();
             stream.connect().wait_ms(200).inspection(|seen| {

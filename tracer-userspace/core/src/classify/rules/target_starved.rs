@@ -197,7 +197,7 @@ fn total(tasks: &[&ServerTasks], get: fn(&ServerTasks) -> Option<u64>) -> Option
 }
 
 impl Resource {
-    /// "none of its tasks could run, for want of …"
+    /// "none of its tasks could run: they waited for …"
     const fn words(self) -> &'static str {
         match self {
             Self::Cpu => "a processor",
@@ -250,7 +250,7 @@ impl Stall<'_> {
     fn words(&self) -> String {
         let place = self.blocked_in.filter(|_| self.resource == Resource::Io).map(|it| format!(" ({it})"));
         format!(
-            "for {} of {} {}, for want of {}{}",
+            "for {} of {} {}: they waited for {}{}",
             seconds(self.for_ns),
             seconds(self.of_ns),
             if self.held { "none of its tasks could run" } else { "none of its tasks ran and some waited" },
@@ -337,9 +337,9 @@ mod tests {
         let cases: [(Look, &str); 6] = [
             (
                 cpu,
-                "for 0.48 s of 0.60 s none of its tasks could run, for want of a processor; on the node tasks waited for it 90 %",
+                "for 0.48 s of 0.60 s none of its tasks could run: they waited for a processor; on the node tasks waited for it 90 %",
             ),
-            (io, "for want of the disk"),
+            (io, "they waited for the disk"),
             (
                 |ms| {
                     under(Pressure {
@@ -348,12 +348,12 @@ mod tests {
                         ..Pressure::default()
                     })
                 },
-                "for want of memory",
+                "they waited for memory",
             ),
-            (|ms| server(threads([1, 1, 0], ms * 10, ms * 980)), "for want of a processor"),
+            (|ms| server(threads([1, 1, 0], ms * 10, ms * 980)), "they waited for a processor"),
             (
                 |ms| Serving { pressure: cpu(ms).pressure, ..server(threads([9, 1, 0], 5, 0)) },
-                "none of its tasks could run, for want of a processor",
+                "none of its tasks could run: they waited for a processor",
             ),
             (
                 |ms| {

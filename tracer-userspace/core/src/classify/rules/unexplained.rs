@@ -290,7 +290,7 @@ mod tests {
 
     /// Seen on sid: the program's run at CLOSE was skipped, and the next connection on the same memory was refused.
     #[test]
-    fn another_connection_on_the_socket_s_memory_is_not_this_attempt() {
+    fn another_connection_on_the_sockets_memory_is_not_this_attempt() {
         let mut stream = Stream::new();
         stream.connect().state(TcpState::SynSent, TcpState::Close, 111, (0, 0, 0));
         if let Some(ObservationKind::State(state)) = stream.observations.last_mut().map(|o| &mut o.kind) {
@@ -357,7 +357,7 @@ mod tests {
 
     /// openshift/origin#6939: the node had got another address, and its pods were reported the old one.
     #[test]
-    fn a_host_network_pod_s_address_that_the_node_does_not_have_is_reported() {
+    fn a_host_network_pods_address_that_the_node_does_not_have_is_reported() {
         let noted = |addrs: &[&str], host: bool| {
             let mut stream = Stream::new();
             stream.links(true, addrs).http_readiness();

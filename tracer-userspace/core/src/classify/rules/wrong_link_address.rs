@@ -70,7 +70,7 @@ mod tests {
     }
 
     #[test]
-    fn a_bridge_s_copy_in_another_pod_says_nothing() {
+    fn a_bridges_copy_in_another_pod_says_nothing() {
         let mut stream = Stream::new();
         stream.connect().drop(SYN_ACK, "OTHERHOST", POD).retransmit(TcpState::SynSent).gives_up();
         assert_eq!(stream.causes(), ["unexplained"]);

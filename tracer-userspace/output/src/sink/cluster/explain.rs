@@ -12,11 +12,11 @@ use serde_json::{Value, json};
 use tokio::sync::{mpsc, watch};
 use tokio::time::{Instant, sleep_until, timeout};
 
-use super::note::{About, Note};
+use super::note::{FailedPod, Note};
 use super::outage::Outage;
 use super::post::{Answer, Change, write};
 use super::rates::{Bucket, Rates};
-use super::tally::{Entry, Key, Tally};
+use super::tally::{Entry, EventTally, Key};
 use super::{AT_END, over};
 use tracer_sources::cluster::Pace;
 
@@ -28,7 +28,7 @@ pub(super) struct Explainer {
     client: Client,
     node: String,
     pace: Pace,
-    tally: Tally,
+    tally: EventTally,
     bucket: Bucket,
     outage: Outage,
     dropped: Arc<AtomicU64>,
@@ -42,7 +42,7 @@ impl Explainer {
             client,
             node: node.to_owned(),
             pace,
-            tally: Tally::new(rates),
+            tally: EventTally::new(rates),
             bucket: Bucket::new(rates, Instant::now()),
             outage: Outage::new("explanations of pods", pace, rates.refused),
             dropped,
@@ -151,8 +151,8 @@ impl Explainer {
         self.dropped.fetch_add(notes, Ordering::Relaxed);
     }
 
-    fn event(&self, about: &About, name: &str, entry: &Entry) -> Value {
-        let About { namespace, pod, uid, container } = about;
+    fn event(&self, about: &FailedPod, name: &str, entry: &Entry) -> Value {
+        let FailedPod { namespace, pod, uid, container } = about;
         let field = container.as_ref().map(|name| format!("spec.containers{{{name}}}"));
         let mut event = json!({
             "apiVersion": "v1", "kind": "Event",

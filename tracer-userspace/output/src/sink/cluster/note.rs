@@ -9,7 +9,7 @@ pub(super) const MESSAGE_MAX: usize = 1024;
 
 /// The container of a pod.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) struct About {
+pub(crate) struct FailedPod {
     pub(super) namespace: String,
     pub(super) pod: String,
     pub(super) uid: Option<String>,
@@ -19,7 +19,7 @@ pub(crate) struct About {
 /// What is to be reported of an attempt.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Note {
-    pub(super) about: About,
+    pub(super) about: FailedPod,
     pub(super) attempt: Option<ConnId>,
     /// Absent: what was reported of the attempt does not hold any more.
     pub(super) says: Option<(Cause, String)>,
@@ -36,9 +36,9 @@ pub(super) fn of(decision: &Decision) -> Option<Note> {
 }
 
 /// Names become parts of the path of a request.
-fn about(k8s: &K8s) -> Option<About> {
+fn about(k8s: &K8s) -> Option<FailedPod> {
     let name = |name: &Option<String>| name.clone().filter(|it| is_object_name(it));
-    Some(About {
+    Some(FailedPod {
         namespace: name(&k8s.namespace)?,
         pod: name(&k8s.pod_name)?,
         uid: k8s.pod_uid.clone(),
@@ -71,7 +71,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_no_pod_s_name_is_reported_nothing() {
+    fn what_is_no_pods_name_is_reported_nothing() {
         let of = |namespace: &str, pod: &str| {
             about(&K8s { namespace: Some(namespace.into()), pod_name: Some(pod.into()), ..K8s::default() }).is_some()
         };

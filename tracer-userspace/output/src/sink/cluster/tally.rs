@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use jiff::Timestamp;
 use tokio::time::Instant;
 
-use super::note::{About, Note};
+use super::note::{FailedPod, Note};
 use super::rates::Rates;
 use tracer_model::event::ConnId;
 use tracer_model::record::Cause;
@@ -14,7 +14,7 @@ use tracer_model::record::Cause;
 const MAX: usize = 1024;
 
 /// One Event.
-pub(super) type Key = (About, Cause);
+pub(super) type Key = (FailedPod, Cause);
 
 /// What an Event says.
 #[derive(Clone, Debug)]
@@ -36,12 +36,12 @@ pub(super) struct Entry {
 
 /// All of them.
 #[derive(Debug)]
-pub(super) struct Tally {
+pub(super) struct EventTally {
     rates: Rates,
     entries: BTreeMap<Key, Entry>,
 }
 
-impl Tally {
+impl EventTally {
     pub(super) const fn new(rates: Rates) -> Self {
         Self { rates, entries: BTreeMap::new() }
     }
@@ -171,12 +171,12 @@ mod tests {
     use super::*;
 
     fn note(pod: &str, attempt: u64, cause: Option<Cause>) -> Note {
-        let about = About { namespace: "shop".into(), pod: pod.into(), uid: None, container: None };
+        let about = FailedPod { namespace: "shop".into(), pod: pod.into(), uid: None, container: None };
         Note { about, attempt: Some(ConnId(attempt)), says: cause.map(|it| (it, format!("{attempt}"))) }
     }
 
-    fn tally() -> (Tally, Instant) {
-        (Tally::new(Rates::default()), Instant::now())
+    fn tally() -> (EventTally, Instant) {
+        (EventTally::new(Rates::default()), Instant::now())
     }
 
     const REFUSED: Cause = Cause::ConnectionRefused;

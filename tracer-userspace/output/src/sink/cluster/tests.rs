@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use tokio::task::{JoinHandle, LocalSet};
 
-use super::note::About;
+use super::note::FailedPod;
 use super::*;
 use tracer_model::event::{AnswerKind, ConnId, TcpState};
 use tracer_model::record::Cause;
@@ -35,7 +35,7 @@ fn start(api: &Fake, explain: bool, rates: Rates) -> (ClusterSink, JoinHandle<()
 
 fn note(pod: &str, attempt: u64) -> Note {
     let about =
-        About { namespace: "shop".into(), pod: pod.into(), uid: Some("u1".into()), container: Some("web".into()) };
+        FailedPod { namespace: "shop".into(), pod: pod.into(), uid: Some("u1".into()), container: Some("web".into()) };
     let says = (Cause::ConnectionRefused, "connection_refused: nobody listens. Fix: start it".to_owned());
     Note { about, attempt: Some(ConnId(attempt)), says: Some(says) }
 }
@@ -245,9 +245,6 @@ fn a_thread_that_does_not_end_is_left() {
     drop(sink);
     assert!(began.elapsed() >= PATIENCE && began.elapsed() < 2 * PATIENCE, "{:?}", began.elapsed());
     assert!(log.lines().concat().contains("is not waited for any longer"), "{:?}", log.lines());
-    let began = Instant::now();
-    let sleeps = block_on(async { tokio::task::spawn_blocking(|| thread::sleep(2 * PATIENCE)).is_finished() });
-    assert!(!sleeps.expect("a runtime") && began.elapsed() < PATIENCE, "{:?}", began.elapsed());
 }
 
 #[test]
@@ -280,7 +277,7 @@ async fn condition(api: &mut Fake) -> (ApiRequest, String, String) {
 }
 
 #[tokio::test]
-async fn the_node_s_condition_follows_its_faults_and_ends_unknown() {
+async fn the_nodes_condition_follows_its_faults_and_ends_unknown() {
     let run = async {
         let mut api = Fake::new().await;
         let hold = Duration::from_millis(200);

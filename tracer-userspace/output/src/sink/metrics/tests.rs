@@ -4,7 +4,7 @@ use tracer_model::event::ConnId;
 use tracer_model::record::{Cause, LossBody};
 
 fn decided(attempt: u64, body: Body) -> Decision {
-    Decision { time_boot_ns: 1_000_000_000, attempt: Some(ConnId(attempt)), body }
+    Decision::new(1_000_000_000, Some(ConnId(attempt)), body)
 }
 
 /// The value of a series, by the text before it.
@@ -19,8 +19,10 @@ const REFUSED: &str = r#"tracer_verdicts_total{cause="connection_refused",subjec
 #[test]
 fn a_verdict_is_counted_by_its_cause_once() {
     let (mut metrics, registry) = Metrics::new(false);
+    let mut replaces = None;
     for cause in [Cause::ConnectionRefused, Cause::ConnectionRefused, Cause::NotListeningYet] {
-        metrics.count(&decided(1, verdict(cause)), Some(1_002_000_000));
+        metrics.count(&Decision { replaces, ..decided(1, verdict(cause)) }, Some(1_002_000_000));
+        replaces = Some(cause);
     }
     metrics.count(&decided(2, verdict(Cause::ConnectionRefused)), None);
     let text = text(&registry);

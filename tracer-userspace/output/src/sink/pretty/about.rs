@@ -1,4 +1,4 @@
-//! Whom a record is about, and who did it, in words.
+//! The subject of a record, and its culprit, in words.
 
 use crate::sink::plain;
 use tracer_model::event::{Handler, ProbeType};
@@ -59,7 +59,7 @@ impl About<'_> {
         parts.join(" ")
     }
 
-    /// Who is hit: the pod, else what was dialled, and by whom where that is not the prober.
+    /// What failed: the pod, else the address that was dialled, with the process if that is not the prober.
     pub(super) fn hit(&self) -> String {
         let dialled = || {
             let dst = self.dst.map_or_else(|| "a probe".to_owned(), plain::endpoint);

@@ -4,7 +4,7 @@ use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::about::{About, who};
-use super::tally::Tally;
+use super::tally::TextCounts;
 use super::verdict::{fix_rows, style_of};
 use tracer_model::plural::counted;
 use tracer_model::record::{Cause, Confidence, Outcome, Record, Remediation, Severity, StopBody, VerdictBody};
@@ -17,7 +17,7 @@ const NAMED: usize = 5;
 /// From the surest.
 const CONFIDENCES: [Confidence; 3] = [Confidence::Proven, Confidence::Likely, Confidence::Possible];
 
-/// What was reported it far.
+/// What was reported so far.
 #[derive(Debug, Default)]
 pub(super) struct Summary {
     groups: BTreeMap<Cause, Group>,
@@ -33,9 +33,9 @@ struct Group {
     confidences: BTreeMap<Confidence, u64>,
     first: String,
     last: String,
-    hit: Tally,
-    culprits: Tally,
-    fixes: Tally<Remediation>,
+    hit: TextCounts,
+    culprits: TextCounts,
+    fixes: TextCounts<Remediation>,
     missing_hooks: BTreeSet<String>,
     lost_events: u64,
 }
@@ -78,26 +78,20 @@ impl Summary {
         }
     }
 
-    /// A block for each cause; or, in a line, that there is none. `failed`: attempts; `filtered`: not everything was let through.
-    pub(super) fn write(&self, out: &mut String, stop: &StopBody, failed: u64, filtered: bool, screen: Screen) {
-        self.blocks(out, screen);
-        let only_noise = self.groups.values().all(|group| group.noise);
-        if self.groups.is_empty() || only_noise && !filtered {
-            let (style, text) = without_failure(stop, failed, filtered);
-            screen.head(out, &screen.paint(style, &text));
-        }
+    /// Verdicts on failures that stand.
+    pub(super) fn failures(&self) -> u64 {
+        self.groups.values().filter(|group| !group.noise).map(|group| group.count).sum()
     }
 }
 
 /// What can be reported of a run in which no failure was printed.
-fn without_failure(stop: &StopBody, failed: u64, filtered: bool) -> (Style, String) {
+pub(super) fn without_failure(stop: &StopBody, failed: u64) -> (Style, String) {
     let attempts = counted(stop.attempts, "attempt");
     if stop.attempts == 0 {
         return (Style::Mild, "no attempt was seen from its start to its end: nothing is known of this node".into());
     }
-    if failed > 0 || filtered {
-        let why = if filtered { "nothing was found that the filters let through" } else { "no verdict" };
-        return (Style::Mild, format!("{why}; of {attempts} in all {failed} failed"));
+    if failed > 0 {
+        return (Style::Mild, format!("no verdict; of {attempts} in all {failed} failed"));
     }
     if stop.lost_events > 0 {
         let lost = counted(stop.lost_events, "event");
@@ -108,15 +102,16 @@ fn without_failure(stop: &StopBody, failed: u64, filtered: bool) -> (Style, Stri
 
 impl Group {
     fn take(&mut self, time: &str, hit: String, body: &VerdictBody) {
-        let verdict = &body.verdict;
+        let (verdict, count) = (&body.verdict, body.count());
         if self.count == 0 {
-            time.clone_into(&mut self.first);
+            body.repeated.as_ref().map_or(time, |repeated| &repeated.first_time).clone_into(&mut self.first);
         }
         time.clone_into(&mut self.last);
-        self.count += 1;
+        self.count = self.count.saturating_add(count);
         self.noise = verdict.outcome != Outcome::Failure;
-        *self.confidences.entry(verdict.confidence).or_default() += 1;
-        self.hit.add(hit);
+        let sure = self.confidences.entry(verdict.confidence).or_default();
+        *sure = sure.saturating_add(count);
+        self.hit.add_several(hit, count);
         if let Some(culprit) = &body.culprit {
             self.culprits.add(who(culprit));
         }

@@ -8,22 +8,27 @@ const MAX: usize = 512;
 
 /// Distinct texts and how often each came.
 #[derive(Debug)]
-pub(super) struct Tally<K = String> {
+pub(super) struct TextCounts<K = String> {
     counts: BTreeMap<K, u64>,
     /// Others came when there was no more room.
     overflowed: bool,
 }
 
-impl<K> Default for Tally<K> {
+impl<K> Default for TextCounts<K> {
     fn default() -> Self {
         Self { counts: BTreeMap::new(), overflowed: false }
     }
 }
 
-impl<K: Ord> Tally<K> {
+impl<K: Ord> TextCounts<K> {
     pub(super) fn add(&mut self, text: K) {
+        self.add_several(text, 1);
+    }
+
+    pub(super) fn add_several(&mut self, text: K, count: u64) {
         if self.counts.len() < MAX || self.counts.contains_key(&text) {
-            *self.counts.entry(text).or_default() += 1;
+            let sum = self.counts.entry(text).or_default();
+            *sum = sum.saturating_add(count);
         } else {
             self.overflowed = true;
         }
@@ -44,7 +49,7 @@ impl<K: Ord> Tally<K> {
     }
 }
 
-impl Tally {
+impl TextCounts {
     /// Takes one back.
     pub(super) fn remove(&mut self, text: &str) {
         let left = self.counts.get_mut(text).map(|n| {
@@ -72,7 +77,7 @@ mod tests {
 
     #[test]
     fn the_most_frequent_come_first() {
-        let mut tally: Tally = Tally::default();
+        let mut tally: TextCounts = TextCounts::default();
         for text in ["a", "b", "b", "c", "d"] {
             tally.add(text.into());
         }
@@ -85,7 +90,7 @@ mod tests {
 
     #[test]
     fn it_is_bounded_and_says_so() {
-        let mut tally: Tally = Tally::default();
+        let mut tally: TextCounts = TextCounts::default();
         for n in 0..=MAX {
             tally.add(n.to_string());
         }

@@ -1,5 +1,5 @@
 use super::*;
-use crate::sink::tests::verdict;
+use crate::sink::tests::{culprit, verdict};
 use tracer_model::event::{KubeletResult, MissingHook};
 use tracer_model::record::{Body, Cause, Confidence, Culprit, Endpoint, K8s, KubeletOutcome, VerdictBody};
 
@@ -77,19 +77,6 @@ fn summary(verdicts: Vec<VerdictBody>) -> String {
 fn in_pod(mut body: VerdictBody, name: &str) -> VerdictBody {
     body.k8s = Some(K8s { namespace: Some("shop".into()), pod_name: Some(name.into()), ..K8s::default() });
     body
-}
-
-fn culprit() -> Culprit {
-    Culprit {
-        pid: 5029,
-        comm: "loopback".into(),
-        exe: Some("/opt/cni/bin/loopback".into()),
-        ancestors: vec![tracer_model::event::Ancestor { pid: 1, comm: "crio".into() }],
-        op: "link_down".into(),
-        netns_path: Some("/proc/5029/ns/net".into()),
-        netns: None,
-        time_boot_ns: None,
-    }
 }
 
 #[test]
@@ -278,13 +265,50 @@ fn many_pods_are_named_in_part() {
 
 #[test]
 fn nothing_found_is_reported_for_what_it_is() {
-    let end = |attempts, failed, lost, filtered| Pretty::new(filtered).text(&stop(attempts, lost), failed, NO_SCREEN);
-    assert!(end(220, 0, 0, false).ends_with("\nhealthy: 220 attempts, none failed\n"));
-    assert!(end(1, 0, 2, false).ends_with("\n1 attempt, none seen to fail; but 2 events were lost\n"));
-    assert!(end(0, 0, 0, false).contains("nothing is known of this node"));
-    assert!(
-        end(9, 3, 0, true).ends_with("nothing was found that the filters let through; of 9 attempts in all 3 failed\n")
-    );
+    let end = |attempts, failed, lost| Pretty::default().text(&stop(attempts, lost), failed, NO_SCREEN);
+    assert!(end(220, 0, 0).ends_with("\nhealthy: 220 attempts, none failed\n"));
+    assert!(end(1, 0, 2).ends_with("\n1 attempt, none seen to fail; but 2 events were lost\n"));
+    assert!(end(0, 0, 0).contains("nothing is known of this node"));
+    assert!(end(9, 3, 0).ends_with("\nno verdict; of 9 attempts in all 3 failed\n"));
+}
+
+#[test]
+fn a_filter_says_what_it_left_out() {
+    let end = |namespace: &str, failed| {
+        let filter = Filter { namespace: Some(namespace.into()), ..Filter::default() };
+        let mut pretty = Pretty::new(filter, false);
+        pretty.meet(&verdict(Cause::LoopbackDown));
+        pretty.text(&stop(9, 0), failed, NO_SCREEN)
+    };
+    assert!(end("nosuch", 3).ends_with("\n0 of 3 failures shown: no pod matches `-n nosuch`\n"));
+    assert!(end("shop", 3).ends_with("\n0 of 3 failures shown: none matches `-n shop`\n"));
+    assert!(end("shop", 0).ends_with("\nhealthy: 9 attempts, none failed\n"));
+    assert!(end("nosuch", 0).ends_with("\nhealthy: 9 attempts, none failed\nno pod matches `-n nosuch`\n"));
+}
+
+#[test]
+fn ports_of_a_healthy_node_are_a_detail() {
+    let pressure = |node_ports, verbose| {
+        let ports = PortsBody {
+            usable: Some(14_116),
+            time_wait: Some(101),
+            node_ports_in_range: node_ports,
+            ..PortsBody::default()
+        };
+        let body = NodeBody {
+            event: "port_pressure".into(),
+            summary: "ephemeral ports".into(),
+            culprit: None,
+            netns: None,
+            link: None,
+            ports: Some(ports),
+            node_ports: None,
+        };
+        Pretty::new(Filter::default(), verbose).text(&record(Body::Node(body.into())), 0, NO_SCREEN)
+    };
+    assert_eq!(pressure(None, false), "");
+    assert!(pressure(None, true).contains("ephemeral ports"));
+    assert!(pressure(Some(1), false).contains("ephemeral ports"));
 }
 
 #[test]

@@ -5,7 +5,8 @@ use std::fmt::Write as _;
 use super::about::{About, who};
 use super::above::Relation;
 use crate::sink::plain;
-use tracer_model::record::{Command, Confidence, Evidence, Outcome, Place, Record, Remediation, Verdict, VerdictBody};
+use tracer_model::plural::counted;
+use tracer_model::record::{Confidence, Evidence, Outcome, Record, Remediation, Repeated, Verdict, VerdictBody};
 use tracer_terminal::screen::{Screen, Style, safe};
 
 /// A line of the block, if there is something to say.
@@ -64,7 +65,7 @@ fn culprit(body: &VerdictBody) -> Option<String> {
 pub(super) fn fix_rows(out: &mut String, fix: &Remediation, screen: Screen) {
     screen.row(out, "fix", &fix.text);
     for commands in fix.commands.chunk_by(|a, b| a.place == b.place) {
-        screen.row(out, "", place(commands));
+        commands.iter().take(1).for_each(|first| screen.row(out, "", first.place.instruction()));
         for command in commands {
             let _ = writeln!(out, "{}{}", if screen.is_narrow() { "    " } else { COMMAND }, safe(&command.run));
         }
@@ -73,14 +74,6 @@ pub(super) fn fix_rows(out: &mut String, fix: &Remediation, screen: Screen) {
 
 /// Below the text of a row.
 const COMMAND: &str = "             ";
-
-fn place(commands: &[Command]) -> &'static str {
-    match commands.first().map(|command| command.place) {
-        Some(Place::Pod) => "run in the pod:",
-        Some(Place::Cluster) => "run in the cluster:",
-        Some(Place::Node) | None => "run on the node:",
-    }
-}
 
 fn also(body: &VerdictBody) -> Option<String> {
     let also: Vec<_> = body.verdict.also.iter().map(|cause| cause.name()).collect();
@@ -96,8 +89,10 @@ fn head(out: &mut String, record: &Record, body: &VerdictBody, above: Option<Rel
         (None, Some(seq)) => format!(", replaces #{seq}"),
         (_, None) => String::new(),
     };
+    let times = |it: &Repeated| format!(", {} since {}", counted(it.count, "time"), plain::clock(&it.first_time));
+    let repeated = body.repeated.as_ref().map(times).unwrap_or_default();
     let text = format!(
-        "{}  {}  {}  ({}{relation})  #{}",
+        "{}  {}  {}  ({}{relation}{repeated})  #{}",
         plain::clock(&record.time),
         screen.paint(style, verdict.cause.name()),
         screen.paint(Style::Strong, &About::from(body).text()),

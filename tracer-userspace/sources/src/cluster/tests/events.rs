@@ -120,7 +120,7 @@ async fn an_event_becomes_a_fact_once_for_each_count() {
         position(&mut api, "/api/v1/namespaces/shop/events", 70).await;
         api.next().await.stream().await
     };
-    let started = tokio::task::spawn_blocking(move || Cluster::start(config));
+    let started = tokio::task::spawn_blocking(move || Cluster::start(config, &Background::new("cluster")));
     let (cluster, mut stream) = tokio::join!(started, answer);
     let cluster = cluster.expect("start").expect("cluster");
     assert_eq!(cluster.sources(), ["probe outcomes (the kubelet's events of namespace shop, cluster API)"]);

@@ -33,7 +33,7 @@ impl TestConfig {
 
 /// Beside the test's own runtime, as it blocks.
 async fn start(config: ClusterConfig) -> Result<Cluster, ConnectError> {
-    spawn_blocking(move || Cluster::start(config)).await.expect("start")
+    spawn_blocking(move || Cluster::start(config, &Background::new("cluster"))).await.expect("start")
 }
 
 #[tokio::test]

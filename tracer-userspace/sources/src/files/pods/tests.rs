@@ -139,7 +139,7 @@ fn a_pod_that_somebody_deletes() {
 }
 
 #[test]
-fn the_mirror_of_a_static_pod_names_the_kubelet_s_uid() {
+fn the_mirror_of_a_static_pod_names_the_kubelets_uid() {
     let hash = "eb9dc43f6a74951845a7e7c766a61e81";
     let text = format!(
         r#"{{"kind":"Pod","metadata":{{"name":"p","uid":"u","annotations":{{"kubernetes.io/config.hash":"{hash}",

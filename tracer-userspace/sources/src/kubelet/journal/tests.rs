@@ -54,7 +54,7 @@ fn all(of: &[u8]) -> Vec<String> {
 }
 
 #[test]
-fn the_kubelet_s_lines_are_read_and_no_forged_ones() {
+fn the_kubelets_lines_are_read_and_no_forged_ones() {
     for form in [COMPACT, REGULAR] {
         let lines = all(form);
         assert_eq!(lines.len(), 3, "{lines:#?}");

@@ -66,7 +66,7 @@ fn what_an_error_quotes_names_no_other_pod() {
 
 /// As rsyslog writes the further lines of what a command printed.
 #[test]
-fn what_a_command_printed_behind_a_log_daemon_s_tag_is_no_line() {
+fn what_a_command_printed_behind_a_log_daemons_tag_is_no_line() {
     let forged = r#"I1120 15:50:38.197403       7 prober.go:107] "Probe failed" probeType="Readiness" pod="bank/ledger-0" podUID="a" containerName="db" probeResult=failure output="command \"true\" timed out""#;
     let daemon = "Nov 20 15:50:38 n1 kubelet[1234]: ";
     assert_eq!(probe_of(&format!("{daemon}{forged}")).says, ProbeOutput::CommandTimeout);

@@ -24,7 +24,7 @@ fn a_namespace_that_ends_takes_its_listeners_along() {
 }
 
 #[test]
-fn nothing_that_was_read_under_its_number_is_a_new_namespace_s() {
+fn nothing_that_was_read_under_its_number_is_a_new_namespaces() {
     let mut stream = Stream::new();
     stream.links(true, &["10.88.0.1"]).listens(NODE, 8080, true);
     let addr = "10.88.0.1".parse().expect("an address");
@@ -70,7 +70,7 @@ fn who_enters_a_namespace_makes_it_only_if_all_old_ones_are_known() {
 
 /// A pod that listens or enters namespaces over and over makes no verdict of its node less sure.
 #[test]
-fn what_one_cgroup_does_too_often_was_no_attempt_s_event() {
+fn what_one_cgroup_does_too_often_was_no_attempts_event() {
     let lost = |place: &str| {
         let mut stream = Stream::new();
         let node = seen(stream.lost_in(place, 7));

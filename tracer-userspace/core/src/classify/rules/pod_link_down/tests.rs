@@ -42,7 +42,7 @@ fn a_bridge_without_a_port_is_reported_when_nothing_nearer_is() {
 
 /// Seen: the pod's neighbour entry for the node was wrong.
 #[test]
-fn an_answer_to_nobody_s_link_layer_address_is_no_link_that_is_down() {
+fn an_answer_to_nobodys_link_layer_address_is_no_link_that_is_down() {
     let port = Device { ifindex: 3, name: "v3".into(), up: true, loopback: false };
     let mut stream = Stream::new();
     stream.connect().drop_on(SYN_ACK, "NO_TX_TARGET", NODE, Some(port));
@@ -101,7 +101,7 @@ fn a_packet_that_a_queue_without_carrier_dropped_was_lost_at_the_link() {
 }
 
 #[test]
-fn the_state_of_the_target_s_link_decides_and_a_good_link_does_not() {
+fn the_state_of_the_targets_link_decides_and_a_good_link_does_not() {
     assert_eq!(looked_at(eth0(false, false)), ["pod_link_down"]);
     assert_eq!(looked_at(eth0(true, false)), ["pod_link_down"]);
     assert_eq!(looked_at(eth0(true, true)), ["unexplained"]);
@@ -109,7 +109,7 @@ fn the_state_of_the_target_s_link_decides_and_a_good_link_does_not() {
 
 /// Its other end in the pod is up and has no carrier for it.
 #[test]
-fn the_node_s_end_that_is_down_is_reported_to_be_down() {
+fn the_nodes_end_that_is_down_is_reported_to_be_down() {
     let noted = |set_down: bool, up: bool| {
         let veth = LinkState { ifindex: 7, name: "veth7".into(), up, ..LinkState::default() };
         let mut stream = Stream::new();

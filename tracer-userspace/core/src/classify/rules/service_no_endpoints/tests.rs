@@ -46,7 +46,7 @@ fn dropped_in(chain: &str, known: Vec<ObservationKind>) -> VerdictBody {
 }
 
 #[test]
-fn kube_proxy_s_reject_names_the_service() {
+fn kube_proxys_reject_names_the_service() {
     let mut stream = Stream::to("10.96.0.9:80");
     stream.connect().icmp(3, 3).drop(SYN, "NETFILTER_DROP", NODE).push(kube_proxy("shop/cart:http has no endpoints"));
     let verdict = &stream.verdicts()[0].verdict;
@@ -74,7 +74,7 @@ fn a_connect_that_is_refused_at_once_is_reported_by_the_list() {
 }
 
 #[test]
-fn another_rule_is_a_firewall_s() {
+fn another_rule_is_a_firewalls() {
     let mut stream = Stream::to("10.96.0.9:80");
     stream.connect().icmp(3, 3).drop(SYN, "NETFILTER_DROP", NODE).push(kube_proxy("deny all"));
     assert_eq!(stream.causes(), ["firewall_reject"]);
@@ -166,7 +166,7 @@ fn ipvs_without_a_backend_though_endpoints_are_ready_hints_at_the_policy() {
 
 /// No kprobes, as on the kernels that have tracepoints only.
 #[test]
-fn a_node_port_that_has_no_backend_in_the_table_of_ipvs_is_no_rule_s() {
+fn a_node_port_that_has_no_backend_in_the_table_of_ipvs_is_no_rules() {
     let reported = |hook: Hook, backends: &[&str], rules: Vec<FirewallRule>| {
         let mut stream = Stream::to("10.88.0.1:30080");
         stream.missing(hook).links(true, &["10.88.0.1"]).node_port(ProxyMode::Ipvs, 30_080, backends).connect();
@@ -286,7 +286,7 @@ fn what_kube_proxy_looks_up_first_is_not_what_it_rejects_last() {
 
 /// Where some rules were not read, and where each of them may have taken it.
 #[test]
-fn what_kube_proxy_rejects_is_never_a_firewall_s() {
+fn what_kube_proxy_rejects_is_never_a_firewalls() {
     let reported = |rules: Vec<FirewallRule>, truncated| {
         let mut stream = Stream::to("10.96.0.9:80");
         let rules = ObservationKind::Firewall(Box::new(Firewall { rules, truncated, ..Firewall::empty(NODE) }));
@@ -310,7 +310,7 @@ fn what_kube_proxy_rejects_is_never_a_firewall_s() {
 
 /// It asks a set of addresses that is not read, so that it fits each packet.
 #[test]
-fn kube_proxy_s_rule_for_all_cluster_ips_says_nothing_of_another_address() {
+fn kube_proxys_rule_for_all_cluster_ips_says_nothing_of_another_address() {
     let reported = |addrs: &[&str], truncated| {
         let addrs = addrs.iter().map(|it| it.parse().expect("an address")).collect();
         let of_ipvs = LinkState { ifindex: 9, name: "kube-ipvs0".into(), addrs, ..LinkState::default() };

@@ -132,7 +132,7 @@ fn a_process_that_listens_on_another_port_has_started() {
 
 /// The port is the sidecar's, which is gone; this container was restarted because of it.
 #[test]
-fn another_container_s_port_is_no_start() {
+fn another_containers_port_is_no_start() {
     let mut stream = Stream::new();
     stream.liveness(1, 3).second_container().wait_ms(5_000).listens(POD, 8080, true).listens(POD, 8080, false);
     run(&mut stream, 1, None);
@@ -267,7 +267,7 @@ fn a_container_that_outlived_its_budget_once_has_not_spent_it_now() {
 
 /// Its port may be wrong: among all that listens on the node it cannot be identified.
 #[test]
-fn a_start_on_the_host_s_network_is_likely() {
+fn a_start_on_the_hosts_network_is_likely() {
     let mut stream = restarted(4, None);
     stream.on_host_network().listens(POD, 38_211, true);
     refuse(&mut stream, 100, 3);

@@ -1,0 +1,325 @@
+//! Identical verdicts that go on. They are printed as they happen for the first minute, then once for each interval.
+//!
+//! Time comes from the observations alone: a replay holds back what the live run held back.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::time::Duration;
+
+use tracer_model::decision::Decision;
+use tracer_model::event::ConnId;
+use tracer_model::record::{Body, Culprit, Probe, VerdictBody};
+
+/// For so long identical verdicts are printed as they happen.
+const FIRST_NS: u64 = 60_000_000_000;
+/// Series remembered: a node has 250 pods by design, each with up to three probes.
+const MAX_SERIES: usize = 1024;
+/// Earlier attempts of a group that a revision can take out. It comes within an attempt's last seconds.
+const REVISABLE: usize = 16;
+
+/// What is held back, and since when.
+#[derive(Debug)]
+pub(super) struct Repeats {
+    /// Zero: nothing is held back.
+    interval_ns: u64,
+    series: BTreeMap<Vec<u8>, Series>,
+    /// No group is due before.
+    due: Option<u64>,
+}
+
+/// Identical verdicts that go on.
+#[derive(Debug)]
+struct Series {
+    began: u64,
+    last: u64,
+    printed: u64,
+    held: Option<Group>,
+}
+
+/// Verdicts that become one record.
+#[derive(Debug)]
+pub(super) struct Group {
+    /// The latest of them.
+    pub(super) decision: Decision,
+    /// When that was decided, where there is a clock.
+    pub(super) now_boot_ns: Option<u64>,
+    /// How many there are.
+    pub(super) count: u64,
+    /// The time of the first one.
+    pub(super) first_boot_ns: u64,
+    /// The latest attempts before that of `decision`.
+    earlier: VecDeque<ConnId>,
+}
+
+impl Repeats {
+    /// Nothing is held back yet.
+    pub(super) fn new(interval: Duration) -> Self {
+        let interval_ns = u64::try_from(interval.as_nanos()).unwrap_or(u64::MAX);
+        Self { interval_ns, series: BTreeMap::new(), due: None }
+    }
+
+    /// When a group is to be released, at the earliest.
+    pub(super) const fn due(&self) -> Option<u64> {
+        self.due
+    }
+
+    /// A verdict on an attempt that has none yet: given back if it is to be printed, else held back. Appends groups that
+    /// have to make room.
+    pub(super) fn take(
+        &mut self,
+        decision: Decision,
+        now_boot_ns: Option<u64>,
+        released: &mut Vec<Group>,
+    ) -> Option<Decision> {
+        let Body::Verdict(body) = &decision.body else { return Some(decision) };
+        if self.interval_ns == 0 {
+            return Some(decision);
+        }
+        let (key, time) = (identity(body), decision.time_boot_ns);
+        let is_over = |series: &Series| time.saturating_sub(series.last) > FIRST_NS.max(self.interval_ns);
+        if self.series.get(&key).is_some_and(is_over) {
+            released.extend(self.series.remove(&key).and_then(|series| series.held));
+        }
+        if !self.series.contains_key(&key) {
+            released.extend(self.make_room());
+        }
+        let begun = Series { began: time, last: time, printed: time, held: None };
+        let series = self.series.entry(key).or_insert(begun);
+        series.last = series.last.max(time);
+        let is_due = time.saturating_sub(series.printed) >= self.interval_ns;
+        if series.held.is_none() && (time.saturating_sub(series.began) < FIRST_NS || is_due) {
+            series.printed = series.printed.max(time);
+            return Some(decision);
+        }
+        let due = series.printed.saturating_add(self.interval_ns);
+        series.hold(decision, now_boot_ns);
+        self.due = Some(self.due.map_or(due, |earliest| earliest.min(due)));
+        None
+    }
+
+    /// An attempt gets another verdict: the one that was held back for it does not stand. Gives the group that has to be
+    /// printed first, as its record is this attempt's.
+    pub(super) fn revise(&mut self, attempt: ConnId) -> Option<Group> {
+        for series in self.series.values_mut() {
+            let Some(held) = &mut series.held else { continue };
+            if held.decision.attempt == Some(attempt) {
+                return series.held.take().filter(|group| group.count > 1);
+            }
+            if let Some(place) = held.earlier.iter().position(|earlier| *earlier == attempt) {
+                held.earlier.remove(place);
+                held.count -= 1;
+                return None;
+            }
+        }
+        None
+    }
+
+    /// The groups that are due.
+    pub(super) fn release(&mut self, now_boot_ns: u64) -> Vec<Group> {
+        let mut released = Vec::new();
+        let mut next: Option<u64> = None;
+        for series in self.series.values_mut().filter(|series| series.held.is_some()) {
+            let due = series.printed.saturating_add(self.interval_ns);
+            if due <= now_boot_ns {
+                series.printed = now_boot_ns;
+                released.extend(series.held.take());
+            } else {
+                next = Some(next.map_or(due, |earliest| earliest.min(due)));
+            }
+        }
+        self.due = next;
+        in_order(released)
+    }
+
+    /// All groups: the run ends.
+    pub(super) fn release_all(&mut self) -> Vec<Group> {
+        self.due = None;
+        in_order(std::mem::take(&mut self.series).into_values().filter_map(|series| series.held).collect())
+    }
+
+    /// Forgets the series that has been quiet for the longest time, if there are too many.
+    fn make_room(&mut self) -> Option<Group> {
+        if self.series.len() < MAX_SERIES {
+            return None;
+        }
+        let quietest = self.series.iter().min_by_key(|(_, series)| series.last).map(|(key, _)| key.clone())?;
+        self.series.remove(&quietest)?.held
+    }
+}
+
+impl Series {
+    fn hold(&mut self, decision: Decision, now_boot_ns: Option<u64>) {
+        let first_boot_ns = decision.time_boot_ns;
+        let Some(group) = &mut self.held else {
+            let earlier = VecDeque::new();
+            self.held = Some(Group { decision, now_boot_ns, count: 1, first_boot_ns, earlier });
+            return;
+        };
+        let before = std::mem::replace(&mut group.decision, decision);
+        group.now_boot_ns = now_boot_ns;
+        group.count += 1;
+        if let Some(attempt) = before.attempt {
+            tracer_model::recent::remember(REVISABLE, &mut group.earlier, attempt);
+        }
+    }
+}
+
+/// By the time of their records.
+fn in_order(mut groups: Vec<Group>) -> Vec<Group> {
+    groups.sort_by_key(|group| group.decision.time_boot_ns);
+    groups
+}
+
+/// What identical verdicts have in common: who fails, by which probe, where, and the whole answer. Not the numbers of one
+/// attempt: its times, its source port, the failures in a row.
+fn identity(body: &VerdictBody) -> Vec<u8> {
+    let probe = body.probe.clone().map(|probe| Probe { consecutive_failures: None, ..probe });
+    let culprit = body.culprit.clone().map(|culprit| Culprit { time_boot_ns: None, ..culprit });
+    let verdict = &body.verdict;
+    let answer = (verdict.cause, verdict.outcome, verdict.confidence, culprit);
+    let about = (body.subject, &body.k8s, probe, body.dst, &body.process);
+    // Maps have string keys and numbers are finite: nothing in these types can fail.
+    serde_json::to_vec(&(answer, about)).unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::sink::tests::{culprit, verdict};
+    use tracer_model::record::{Cause, Confidence, Outcome};
+
+    const S: u64 = 1_000_000_000;
+
+    /// The verdict on an attempt of the probe that goes on failing.
+    fn failure(attempt: u64, second: u64) -> Decision {
+        let body = verdict(Cause::ConnectionRefused);
+        Decision::new(second * S, Some(ConnId(attempt)), body)
+    }
+
+    fn edited(attempt: u64, second: u64, edit: impl FnOnce(&mut VerdictBody)) -> Decision {
+        let mut decision = failure(attempt, second);
+        if let Body::Verdict(body) = &mut decision.body {
+            edit(body);
+        }
+        decision
+    }
+
+    /// One that has printed identical verdicts for a minute.
+    fn after_a_minute(interval: Duration) -> Repeats {
+        let mut repeats = Repeats::new(interval);
+        for n in 0..6 {
+            assert!(repeats.take(failure(n, n * 10), None, &mut Vec::new()).is_some(), "{n}");
+        }
+        repeats
+    }
+
+    fn holds(repeats: &mut Repeats, decision: Decision) -> bool {
+        let mut released = Vec::new();
+        let is_held = repeats.take(decision, None, &mut released).is_none();
+        assert!(released.is_empty(), "{released:?}");
+        is_held
+    }
+
+    /// Number, first and last second of each group.
+    fn counts(groups: &[Group]) -> Vec<(u64, u64, u64)> {
+        groups.iter().map(|it| (it.count, it.first_boot_ns / S, it.decision.time_boot_ns / S)).collect()
+    }
+
+    #[test]
+    fn after_a_minute_they_are_one_record_for_each_interval() {
+        let mut repeats = after_a_minute(Duration::from_mins(1));
+        let mut printed = Vec::new();
+        for n in 6..30 {
+            let due = repeats.due().filter(|due| *due <= n * 10 * S);
+            printed.extend(due.map(|due| counts(&repeats.release(due))));
+            assert!(holds(&mut repeats, failure(n, n * 10)), "{n}");
+        }
+        assert_eq!(printed, [[(5, 60, 100)], [(6, 110, 160)], [(6, 170, 220)], [(6, 230, 280)]]);
+        assert_eq!(counts(&repeats.release_all()), [(1, 290, 290)]);
+        assert_eq!((counts(&repeats.release_all()), repeats.due()), (vec![], None));
+    }
+
+    #[test]
+    fn those_that_are_farther_apart_than_the_interval_are_not_delayed() {
+        let mut repeats = Repeats::new(Duration::from_secs(10));
+        for n in 0..10 {
+            assert!(!holds(&mut repeats, failure(n, n * 30)));
+        }
+    }
+
+    #[test]
+    fn zero_prints_all() {
+        let mut repeats = after_a_minute(Duration::ZERO);
+        assert!((6..30).all(|n| !holds(&mut repeats, failure(n, n * 10))));
+    }
+
+    #[test]
+    fn nothing_that_differs_is_held_back() {
+        let edits: [fn(&mut VerdictBody); 9] = [
+            |it| it.verdict.cause = Cause::LoopbackDown,
+            |it| it.verdict.outcome = Outcome::Noise,
+            |it| it.verdict.confidence = Confidence::Likely,
+            |it| it.culprit = Some(culprit()),
+            |it| it.k8s.as_mut().unwrap().pod_name = Some("cart-1".into()),
+            |it| it.k8s.as_mut().unwrap().container_name = Some("sidecar".into()),
+            |it| it.probe.as_mut().unwrap().path = Some("/ready".into()),
+            |it| it.dst.as_mut().unwrap().port = Some(81),
+            |it| it.process.as_mut().unwrap().pid = 813,
+        ];
+        for (n, edit) in edits.into_iter().enumerate() {
+            let mut repeats = after_a_minute(Duration::from_mins(1));
+            assert!(!holds(&mut repeats, edited(6, 60, edit)), "{n}");
+            assert!(holds(&mut repeats, failure(7, 60)));
+        }
+        let mut repeats = after_a_minute(Duration::from_mins(1));
+        let numbers = |it: &mut VerdictBody| {
+            it.verdict.summary.push('1');
+            it.probe.as_mut().unwrap().consecutive_failures = Some(7);
+            it.attempt_id = Some("6".into());
+        };
+        assert!(holds(&mut repeats, edited(6, 60, numbers)));
+    }
+
+    #[test]
+    fn what_begins_again_is_printed_as_it_happens() {
+        let mut repeats = after_a_minute(Duration::from_mins(1));
+        assert!(holds(&mut repeats, failure(6, 60)));
+        assert_eq!(counts(&repeats.release(110 * S)), [(1, 60, 60)]);
+        for n in 0..6 {
+            assert!(!holds(&mut repeats, failure(7 + n, 121 + n * 10)));
+        }
+        assert!(holds(&mut repeats, failure(13, 181)));
+    }
+
+    #[test]
+    fn a_revision_takes_its_attempt_out() {
+        let held = |attempts: std::ops::Range<u64>| {
+            let mut repeats = after_a_minute(Duration::from_mins(1));
+            attempts.for_each(|n| assert!(holds(&mut repeats, failure(n, n * 10))));
+            repeats
+        };
+        let mut alone = held(6..7);
+        assert!(alone.revise(ConnId(6)).is_none());
+        assert_eq!(counts(&alone.release_all()), []);
+
+        let mut earlier = held(6..9);
+        assert!(earlier.revise(ConnId(7)).is_none());
+        assert_eq!(counts(&earlier.release_all()), [(2, 60, 80)]);
+
+        let mut latest = held(6..9);
+        let group = latest.revise(ConnId(8)).expect("its record comes first");
+        assert_eq!((group.count, group.decision.attempt), (3, Some(ConnId(8))));
+        assert_eq!(counts(&latest.release_all()), []);
+    }
+
+    #[test]
+    fn it_is_bounded_and_loses_nothing() {
+        let mut repeats = after_a_minute(Duration::from_mins(1));
+        assert!(holds(&mut repeats, failure(6, 60)));
+        let mut released = Vec::new();
+        for n in 0..=MAX_SERIES as u64 {
+            let pod = edited(100 + n, 61, |it| it.k8s.as_mut().unwrap().pod_name = Some(n.to_string()));
+            assert!(repeats.take(pod, None, &mut released).is_some());
+        }
+        assert_eq!((repeats.series.len(), counts(&released)), (MAX_SERIES, vec![(1, 60, 60)]));
+    }
+}
