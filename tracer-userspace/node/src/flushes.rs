@@ -265,6 +265,8 @@ mod tests {
     use std::net::IpAddr;
 
     const PID: u32 = 412;
+    /// `RTN_LOCAL`
+    const LOCAL: u8 = 2;
 
     fn by(pid: u32) -> Option<Remover> {
         (pid == PID).then(|| Remover { pid, comm: "systemd-network".into(), exe: None, ancestors: Vec::new() })
@@ -339,7 +341,6 @@ mod tests {
         let routes = |kind| (1..=3).map(|n| (RTM_DELROUTE, PID, a_route(n, kind))).collect::<Vec<_>>();
         let all = flushed(&routes(UNICAST));
         assert!(matches!(all.as_slice(), [(_, 3, FlushedRules::Routes(_), Some(_))]), "{all:?}");
-        const LOCAL: u8 = 2;
         assert!(flushed(&routes(LOCAL)).is_empty());
     }
 
@@ -357,7 +358,10 @@ mod tests {
     #[test]
     fn broken_messages_are_nothing() {
         for length in 0..a_rule(1).len() {
-            let cut = |whole: Vec<u8>| whole[..length].to_vec();
+            let cut = |mut whole: Vec<u8>| {
+                whole.truncate(length);
+                whole
+            };
             let all = flushed(&[(RTM_DELRULE, PID, cut(a_rule(1))), (RTM_DELROUTE, PID, cut(a_route(1, UNICAST)))]);
             assert!(all.is_empty());
         }

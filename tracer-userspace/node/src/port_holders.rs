@@ -66,7 +66,7 @@ mod tests {
         let client = TcpStream::connect(server.local_addr().expect("its address")).expect("a connection");
         let ends = (client.local_addr().expect("own end"), client.peer_addr().expect("other end"));
         let netns = netns_of(std::process::id()).expect("our namespace");
-        let mut look = || read(netns, ends.0.port(), &mut Namespaces::default()).expect("a port that connect() takes");
+        let look = || read(netns, ends.0.port(), &mut Namespaces::default()).expect("a port that connect() takes");
         let holders = look().holders;
         let own = holders.iter().find(|it| (it.local, it.remote) == ends).expect("ourselves");
         assert_eq!(own.pid, std::process::id());
