@@ -43,7 +43,7 @@ use tracer_testbed::helper::Role;
 /// The longest process name that the kernel keeps (`TASK_COMM_LEN` less its end).
 const COMM_MAX: usize = 15;
 
-/// Rotated files that are kept where nobody says how many.
+/// Rotated files that are kept without --output-max-files.
 const KEPT_FILES: u32 = 5;
 
 /// A command with everything it needs.
@@ -231,7 +231,7 @@ fn known_cause(name: &str, place: &str) -> Result<Cause, Error> {
     })
 }
 
-/// An empty name would choose nothing, or all.
+/// An empty name could mean nothing or everything.
 fn none_empty(flag: &str, names: &[String]) -> Result<(), Error> {
     if names.iter().any(String::is_empty) {
         return Err(Error::Usage(format!("{flag}: an empty name: write one, or leave the flag out")));

@@ -41,7 +41,7 @@ pub struct Kernel {
     loaded: Loaded,
     probers: Vec<String>,
     other_processes: OtherProcesses,
-    /// Asks the sources to look at the node again.
+    /// Asks the sources to read the node again.
     refresh: Arc<Notify>,
     inquirer: Inquirer,
     /// Since when the kernel counts who uses up ephemeral ports.
@@ -52,7 +52,7 @@ pub struct Kernel {
     events: [u64; HOOK_NUMBERS],
 }
 
-/// Attaches to the kernel, then looks around: what changes in between is seen by both.
+/// Attaches to the kernel, then reads the node: a change in between is seen by both.
 ///
 /// # Errors
 /// The kernel or the privileges do not allow it (exit code 3), or a file of facts is wrong (2).
@@ -270,7 +270,7 @@ impl Kernel {
 
 /// For people who do not read the start record.
 fn no_outcomes(lack: String) -> String {
-    format!("the kubelet's log does not tell how probes ended: {lack}")
+    format!("the kubelet's log does not say how probes ended: {lack}")
 }
 
 fn not_followed(why: String) -> String {

@@ -22,7 +22,7 @@ use tracer_terminal::error::{self, Error, os_message};
 
 /// The format's name.
 pub const FORMAT: &str = "tracer-record";
-/// The format's version: a reader takes its own alone.
+/// The version of the format: a reader accepts only its own.
 pub const VERSION: u32 = 1;
 
 /// First line.

@@ -4,7 +4,7 @@
 //! Run with `cargo test -p tracer-userspace --test doctor_live -- --ignored`.
 
 use std::io::{BufRead as _, BufReader};
-use std::process::{Command, Stdio};
+use std::process::{Command, Output, Stdio};
 
 use serde_json::Value;
 
@@ -296,4 +296,26 @@ fn a_daemon_tells_what_is_wrong_with_its_node() {
     nix::sys::signal::kill(nix::unistd::Pid::from_raw(daemon.id().cast_signed()), nix::sys::signal::SIGTERM)
         .expect("SIGTERM");
     assert!(daemon.wait().expect("its end").success());
+}
+
+#[test]
+#[ignore = "needs root"]
+fn the_missing_hooks_are_those_of_tracer_hooks() {
+    let rows = |output: Output| -> Vec<Value> {
+        let text = String::from_utf8(output.stdout).expect("UTF-8");
+        text.lines().map(|line| serde_json::from_str(line).expect("JSON")).collect()
+    };
+    let check = ["doctor", "--check", "tracer_hooks"];
+    let found = rows(common::tracer().args(check).output().expect("tracer")).remove(0);
+    let hooks = rows(common::tracer().args(["hooks", "--duration", "1ms"]).output().expect("tracer"));
+    let missing: Vec<&str> =
+        hooks.iter().filter(|it| it["status"] != "ok").filter_map(|it| it["check"].as_str()).collect();
+    let missing: Vec<&str> = missing.iter().filter_map(|check| check.strip_prefix("hooks/")).collect();
+    assert_eq!(found["fields"]["missing_hooks"], serde_json::json!(missing));
+    assert_eq!(found["status"], if missing.is_empty() { "ok" } else { "warn" }, "{found}");
+    let without = ["--bounding-set=-bpf,-perfmon,-sys_admin", env!("CARGO_BIN_EXE_tracer")];
+    let denied = Command::new("setpriv").args(without).args(check).output().expect("setpriv");
+    assert_eq!(denied.status.code(), Some(3), "{denied:?}");
+    let denied = rows(denied).remove(0);
+    assert_eq!((&denied["status"], &denied["needs"]), (&"unknown".into(), &"CAP_BPF".into()), "{denied}");
 }

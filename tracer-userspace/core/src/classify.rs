@@ -22,6 +22,7 @@ mod not_started;
 mod other_connects;
 pub mod owner;
 mod phrases;
+mod pod_sockets;
 mod rules;
 mod serving;
 mod shared_address;
@@ -34,6 +35,7 @@ mod wrong_field;
 pub use case::{Case, Streak};
 pub use culprit::{culprit_of, is_elsewhere};
 use finding::Finding;
+pub(crate) use pod_sockets::REDIRECT_NS;
 use tracer_model::record::{Cause, Confidence};
 
 /// How long the companions of an ambiguous event may take. They are made in the same softirq run,
@@ -69,6 +71,7 @@ const fn rule(cause: Cause) -> Option<Rule> {
         Cause::NotListeningYet => rules::not_listening_yet::find,
         Cause::ProbeMisconfigured => rules::probe_misconfigured::find,
         Cause::ConnectionRefused => rules::connection_refused::find,
+        Cause::MeshRedirect => rules::mesh_redirect::find,
         Cause::HandshakeRst => rules::handshake_rst::find,
         Cause::MidStreamRst => rules::mid_stream_rst::find,
         Cause::MtuBlackhole => rules::mtu_blackhole::find,
@@ -79,6 +82,8 @@ const fn rule(cause: Cause) -> Option<Rule> {
         Cause::CpuThrottled => rules::cpu_throttled::find,
         Cause::ClosedWithoutAnswer => rules::closed_without_answer::find,
         Cause::AppStatusFailure => rules::app_status_failure::find,
+        Cause::DependencyUnreachable => rules::dependency_unreachable::find,
+        Cause::ProbeProvesNothing => rules::probe_proves_nothing::find,
         Cause::TlsEofNoise => rules::tls_eof_noise::find,
         Cause::Unexplained => rules::unexplained::find,
         Cause::ExecTimeout | Cause::ExecNotRun | Cause::ExecFailed | Cause::KubeletClientError | Cause::CniNotReady => {

@@ -4,6 +4,7 @@ mod budgets;
 mod emission;
 mod failures;
 mod grpc_retries;
+mod known_noise;
 mod kubelet_messages;
 mod loopbacks;
 mod losses;
@@ -24,6 +25,7 @@ use self::budgets::Budgets;
 use self::emission::refreshes;
 use self::failures::{Failures, next};
 use self::grpc_retries::GrpcRetries;
+use self::known_noise::KnownNoise;
 use self::kubelet_messages::KubeletMessages;
 use self::node_news::NodeNews;
 use self::queries::{PATIENCE_NS, Queries, waits_for_answer, wanted};
@@ -75,6 +77,8 @@ pub struct Core {
     budgets: Budgets,
     /// What was reported about the node.
     node_news: NodeNews,
+    /// Noise that was emitted, and goes on.
+    known_noise: KnownNoise,
     /// What the kubelet reported lately.
     words: KubeletMessages,
     /// Failures that it logged and that fit no attempt yet.
@@ -224,7 +228,7 @@ impl Core {
         let Some((finding, also)) = self.classified(conn, when) else { return };
         let refreshed = |b: &Decided| pending && !self.verdicts.is_finished(conn) && refreshes(b, &finding);
         let repeats = |b: Decided| !changes(b, &finding, &also) && !refreshed(&b);
-        if before.is_some_and(repeats) || self.holds(conn, &finding, when) {
+        if before.is_some_and(repeats) || self.holds(conn, &finding, when) || self.is_known_noise(conn, &finding) {
             return;
         }
         self.remember(conn, &finding, before.is_some() && !pending);

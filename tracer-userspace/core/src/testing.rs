@@ -12,7 +12,7 @@ use std::net::SocketAddr;
 use crate::core::Core;
 pub use facts::prober;
 pub use facts::start;
-pub use facts::{firewall, http_probe, lo, neighbour, rule};
+pub use facts::{firewall, http_probe, lo, neighbour, redirect, rule};
 use tracer_common::names::Hook;
 use tracer_model::decision::Decision;
 use tracer_model::event::{

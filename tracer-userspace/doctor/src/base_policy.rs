@@ -76,7 +76,7 @@ fn policy(table: &SurveyTable, chain: &SurveyChain) -> Finding {
         return draft.fail(observed, fix(table, chain, owner));
     }
     let observed = format!(
-        "{how} on {hook} ({backend} {place}{dropped}), owner: {whose}; {} rules in it accept or lead on: whether they let all of the cluster's traffic pass is not known",
+        "{how} on {hook} ({backend} {place}{dropped}), owner: {whose}; {} rules in it accept packets or jump to other chains: tracer does not know whether they accept all traffic of the cluster",
         chain.ways_out
     );
     draft.warn(observed, fix(table, chain, owner))

@@ -11,7 +11,7 @@ use tracer_model::event::{Findings, ObservationKind};
 /// Between two looks at the node: with 50,000 rules the checks take a second of one CPU.
 const EVERY: Duration = Duration::from_secs(300);
 
-/// Checks that read tables of megabytes (every socket, kallsyms), or need what a daemon knows otherwise: `port_pressure`
+/// Checks that read tables of megabytes (every socket), attach programs, or need what a daemon knows otherwise: `port_pressure`
 /// and the missing hooks of the `start` record have it.
 const LEFT_OUT: &[&str] = &["ephemeral_headroom", "listener_overlap", "tracer_hooks", "probe_budgets"];
 

@@ -317,6 +317,19 @@ async fn credential_plugins_sign_in_or_say_why_not() {
     assert!(!problem.contains("secret"), "{problem}");
 }
 
+/// Five that are one record, of which one is taken back.
+#[tokio::test]
+async fn a_record_counts_for_the_verdicts_that_it_stands_for() {
+    let repeated = format!(r#""repeated":{{"count":5,"first_time":"{0}","last_time":"{0}"}},"subject":"#, now());
+    let held = verdict(1, "n1", &now(), "cart-0", "connection_refused").replace(r#""subject":"#, &repeated);
+    let revision = verdict(2, "n1", &now(), "cart-0", "loopback_down");
+    let revision = revision.replace(r#""subject":"#, r#""revises":1,"subject":"#);
+    let fake = Fake::serve(cluster(&[], &[("n1", [held, revision].concat())])).await;
+    let ran = ran(&fake, &["top"]).await;
+    assert!(ran.out.contains("connection_refused  1 pod on 1 node, 4 failures, "), "{}", ran.out);
+    assert!(ran.out.contains("loopback_down  1 pod on 1 node, 1 failure, "), "{}", ran.out);
+}
+
 #[tokio::test]
 async fn top_counts_pods_nodes_culprits_and_workloads() {
     let culprit = r#""culprit":{"pid":7,"comm":"loopback","exe":"/opt/cni/bin/loopback","ancestors":[{"pid":1,"comm":"crio"}],"op":"link_down"},"k8s""#;

@@ -13,6 +13,7 @@ mod inspection;
 mod kubelet;
 mod node;
 mod packet;
+mod pod_sockets;
 mod port_holders;
 pub mod port_ranges;
 mod ports;
@@ -46,6 +47,7 @@ pub use node::{
     ProxyMode,
 };
 pub use packet::{Device, Icmp, Ipvs, PacketDrop, Tracked};
+pub use pod_sockets::{Listener, MOST_UNANSWERED, PodSockets, Redirect, UnansweredConnect};
 pub use port_holders::{PortHolder, PortHolders};
 pub use ports::{PortPressure, PortUser};
 pub use runs::{Ended, Runs, Waiting};
@@ -128,6 +130,8 @@ pub enum ObservationKind {
     Firewall(Box<Firewall>),
     /// The state of the namespace that owns a target (asked for when it does not answer).
     Inspection(Box<Inspection>),
+    /// The sockets of a pod (asked for when an attempt to it is over).
+    PodSockets(Box<PodSockets>),
     /// Who holds a port on which nobody listens (asked for when a connection to it was refused).
     PortHolders(Box<PortHolders>),
     /// Rules or routes of the node were removed in bulk.
@@ -179,6 +183,7 @@ impl ObservationKind {
             | Self::NodeSettings(_)
             | Self::Firewall(_)
             | Self::Inspection(_)
+            | Self::PodSockets(_)
             | Self::PortHolders(_)
             | Self::RulesFlushed(_)
             | Self::PortPressure(_)

@@ -17,7 +17,8 @@ pub enum Query {
     PortHolders(Netns, u16),
     /// What can drop a packet of this flow there: [`ObservationKind::Firewall`](crate::event::Fact::Firewall).
     Firewall(Netns, Flow),
-    /// The state of a target: [`ObservationKind::Inspection`](crate::event::Fact::Inspection).
+    /// The state of a target: [`ObservationKind::Inspection`](crate::event::Fact::Inspection). Where nothing is awaited of it,
+    /// the sockets of its pod: [`ObservationKind::PodSockets`](crate::event::ObservationKind::PodSockets).
     Target(TargetQuery),
 }
 
@@ -43,4 +44,6 @@ pub enum Awaited {
     Handshake,
     /// An answer: it is looked at over and over, and what the look says comes beside the cause.
     Answer,
+    /// Nothing: it is over. What is read serves the next attempt.
+    Nothing,
 }

@@ -110,8 +110,11 @@ pub struct StopBody {
 /// The body of a `loss` record.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct LossBody {
-    /// `ring` (it was full), `map` (a connection found no place in one of the kernel's), `program` (the kernel skipped a run), `listen` and `namespace` (one cgroup began and ceased to listen, or opened and entered network namespaces, too often to tell of each time, or, of `namespace`, the kernel skipped a run), `attempts` (too many were open at once: the oldest got no verdict), `output` (nobody read the records, or their file could not be written)
-    /// or `events` (explanations that the cluster API did not take).
+    /// `ring` (it was full), `map` (a map of the kernel had no room for a connection), `program` (the kernel skipped a run),
+    /// `listen` (one cgroup opened and closed listeners too often to report each), `namespace` (the same for entering
+    /// network namespaces, or the kernel skipped a run), `attempts` (too many were open at once: the oldest got no verdict),
+    /// `output` (nobody read the records, or their file could not be written), `events` (the cluster API did not take
+    /// explanations) or `otlp` (the endpoint did not take records).
     #[serde(rename = "where")]
     pub where_: String,
     /// How many events.

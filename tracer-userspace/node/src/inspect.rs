@@ -29,7 +29,7 @@ pub(super) const DIAG_ID: usize = 4;
 const DIAG_RQUEUE: usize = 56;
 const DIAG_WQUEUE: usize = 60;
 pub(super) const DIAG_INODE: usize = 68;
-const LISTEN: u32 = 1 << 10;
+pub(super) const LISTEN: u32 = 1 << 10;
 const ESTABLISHED: u8 = 1;
 const CLOSE_WAIT: u8 = 8;
 /// Request sockets are `SYN_RECV` to older kernels and `NEW_SYN_RECV` inside newer ones.
@@ -267,6 +267,7 @@ fn half_open(port: u16) -> io::Result<(Option<u32>, Option<u32>)> {
     Ok((Some(v4), Some(v4 + v6)))
 }
 
+/// Dumps the TCP sockets of the calling thread's namespace that are in these states, of this local port or of any (0).
 pub(super) fn diag(family: i32, states: u32, port: u16, each: impl FnMut(&[u8])) -> io::Result<()> {
     Netlink::open(NETLINK_SOCK_DIAG)?.dump(SOCK_DIAG_BY_FAMILY, &diag_request(family, states, port), each)
 }
@@ -345,7 +346,7 @@ fn neighbours(addr: IpAddr) -> io::Result<(Option<NeighbourState>, u64)> {
     })
 }
 
-const fn family_of(addr: IpAddr) -> u8 {
+pub(super) const fn family_of(addr: IpAddr) -> u8 {
     (if addr.is_ipv4() { libc::AF_INET } else { libc::AF_INET6 }) as u8
 }
 
@@ -379,7 +380,7 @@ fn route_request(addr: IpAddr) -> Vec<u8> {
     request
 }
 
-fn octets(addr: IpAddr) -> Vec<u8> {
+pub(super) fn octets(addr: IpAddr) -> Vec<u8> {
     match addr {
         IpAddr::V4(addr) => addr.octets().to_vec(),
         IpAddr::V6(addr) => addr.octets().to_vec(),

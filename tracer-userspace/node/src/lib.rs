@@ -11,6 +11,7 @@ pub mod inspect;
 pub mod links;
 pub mod namespaces;
 pub mod netlink;
+pub mod pod_sockets;
 pub mod pods;
 mod policy;
 pub mod port_holders;

@@ -26,7 +26,7 @@ const MAX_NAMESPACES: usize = 2048;
 pub const fn kept_for(awaited: Awaited) -> Duration {
     Duration::from_millis(match awaited {
         Awaited::Handshake => LEAST_MS,
-        Awaited::Answer => 2_000,
+        Awaited::Answer | Awaited::Nothing => 2_000,
     })
 }
 

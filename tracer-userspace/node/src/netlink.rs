@@ -235,11 +235,16 @@ pub fn text(bytes: &[u8]) -> String {
 
 /// Appends an attribute that holds a NUL-terminated string.
 pub fn push_text(bytes: &mut Vec<u8>, number: u16, value: &str) {
-    let length = 4 + value.len() + 1;
+    push(bytes, number, &[value.as_bytes(), &[0]].concat());
+}
+
+/// Appends an attribute.
+pub fn push(bytes: &mut Vec<u8>, number: u16, value: &[u8]) {
+    let length = 4 + value.len();
     bytes.extend_from_slice(&(length as u16).to_ne_bytes());
     bytes.extend_from_slice(&number.to_ne_bytes());
-    bytes.extend_from_slice(value.as_bytes());
-    bytes.resize(bytes.len() + 1 + (length.next_multiple_of(4) - length), 0);
+    bytes.extend_from_slice(value);
+    bytes.resize(bytes.len() + (length.next_multiple_of(4) - length), 0);
 }
 
 #[cfg(test)]

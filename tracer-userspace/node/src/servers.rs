@@ -89,8 +89,12 @@ pub fn states(mut pids: impl Iterator<Item = u32>, mounts: &Mounts) -> States {
 }
 
 fn state(pid: u32, cgroups: &str, mounts: &Mounts, threads: &mut usize) -> Option<ServerProcess> {
-    let comm = fs::read_to_string(format!("/proc/{pid}/comm")).ok()?.trim_end_matches('\n').to_owned();
-    Some(ServerProcess { pid, comm, tasks: tasks(pid, threads), frozen: frozen(cgroups, mounts) })
+    Some(ServerProcess { pid, comm: comm(pid)?, tasks: tasks(pid, threads), frozen: frozen(cgroups, mounts) })
+}
+
+/// Its name.
+pub(super) fn comm(pid: u32) -> Option<String> {
+    Some(fs::read_to_string(format!("/proc/{pid}/comm")).ok()?.trim_end_matches('\n').to_owned())
 }
 
 /// The threads of a process, `left` of them at most; it is then fewer by these.

@@ -1,5 +1,5 @@
-//! Which target is looked at next: one that owes a handshake goes before those that owe an answer, and the addresses take
-//! turns. A pod has as many targets as it has probes: they hold up its own, and not another pod's.
+//! Which target is looked at next: one that owes a handshake goes before those that owe an answer, these before those of which
+//! nothing is awaited, and the addresses take turns. A pod has as many targets as it has probes: they hold up its own, and not another pod's.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::net::IpAddr;
@@ -16,6 +16,7 @@ const MAX_OF_ADDRESS: usize = 64;
 pub struct Turns {
     handshakes: Lines,
     answers: Lines,
+    ended: Lines,
 }
 
 impl Turns {
@@ -24,22 +25,24 @@ impl Turns {
         match look.awaited {
             Awaited::Handshake => self.handshakes.put(look),
             Awaited::Answer => self.handshakes.waits(&look) || self.answers.put(look),
+            Awaited::Nothing => self.ended.put(look),
         }
     }
 
-    /// The next one; of those that owe an answer only with `answers`.
-    pub fn take(&mut self, answers: bool) -> Option<TargetQuery> {
-        self.handshakes.take().or_else(|| answers.then(|| self.answers.take()).flatten())
+    /// The next one; of those that owe no handshake only with `others`.
+    pub fn take(&mut self, others: bool) -> Option<TargetQuery> {
+        let other = || self.answers.take().or_else(|| self.ended.take());
+        self.handshakes.take().or_else(|| others.then(other).flatten())
     }
 
-    /// So many that owe an answer wait.
-    pub fn answers(&self) -> usize {
-        self.answers.waiting.values().map(VecDeque::len).sum()
+    /// So many that owe no handshake wait.
+    pub fn others(&self) -> usize {
+        self.answers.count() + self.ended.count()
     }
 
     /// Nobody waits.
     pub fn is_empty(&self) -> bool {
-        self.handshakes.turns.is_empty() && self.answers.turns.is_empty()
+        [&self.handshakes, &self.answers, &self.ended].iter().all(|lines| lines.turns.is_empty())
     }
 }
 
@@ -53,6 +56,10 @@ struct Lines {
 impl Lines {
     fn waits(&self, look: &TargetQuery) -> bool {
         self.waiting.get(&place(look)).is_some_and(|line| line.iter().any(|it| it.target == look.target))
+    }
+
+    fn count(&self) -> usize {
+        self.waiting.values().map(VecDeque::len).sum()
     }
 
     fn put(&mut self, look: TargetQuery) -> bool {
@@ -112,7 +119,7 @@ mod tests {
     fn the_hanging_probes_of_one_pod_do_not_hold_up_anothers_look() {
         let mut turns = Turns::default();
         let room = (0..100).filter(|port| turns.put(look(1, 9000 + port, Awaited::Answer))).count();
-        assert_eq!((room, turns.answers()), (MAX_OF_ADDRESS, MAX_OF_ADDRESS));
+        assert_eq!((room, turns.others()), (MAX_OF_ADDRESS, MAX_OF_ADDRESS));
         assert!(turns.put(look(2, 80, Awaited::Answer)) && turns.put(look(3, 80, Awaited::Handshake)));
         assert_eq!(turns.take(false), Some(look(3, 80, Awaited::Handshake)));
         assert_eq!(turns.take(false), None, "their time has not come");
@@ -135,6 +142,18 @@ mod tests {
             assert!(turns.put(look(1, 80, awaited)));
         }
         assert_eq!(taken(&mut turns, true), [(1, 80)]);
+    }
+
+    #[test]
+    fn what_is_over_comes_last_and_takes_nobody_s_place() {
+        let mut turns = Turns::default();
+        for awaited in [Awaited::Nothing, Awaited::Answer, Awaited::Nothing] {
+            assert!(turns.put(look(1, 80, awaited)));
+        }
+        assert_eq!((turns.others(), turns.take(false)), (2, None));
+        assert_eq!(turns.take(true), Some(look(1, 80, Awaited::Answer)));
+        assert_eq!(turns.take(true), Some(look(1, 80, Awaited::Nothing)));
+        assert!(turns.is_empty());
     }
 
     #[test]

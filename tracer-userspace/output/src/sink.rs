@@ -204,7 +204,7 @@ impl Sink {
         self.print(decision, now_boot_ns);
     }
 
-    /// Pods that are known now, for what is said if the filters match none.
+    /// Pods that are known now, for the message if the filters match none.
     pub fn meet_pods(&mut self, pods: &[Pod]) {
         self.pretty.meet_pods(pods);
     }

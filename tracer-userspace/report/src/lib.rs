@@ -6,7 +6,7 @@
 //! tally      what is kept of them: counts, a few records
 //! page       the page: static HTML and SVG, without scripts
 //! target     where it goes
-//! show       or not a page: the records one by one, as `attach` prints them (`tracer show`)
+//! show       no page: the records one by one, as `attach` prints them (`tracer show`)
 //! ```
 //!
 //! Its memory does not grow with the input: time is in columns that become wider, pods beyond a bound are one, and of

@@ -8,17 +8,17 @@ use std::time::Instant;
 use tokio::sync::mpsc::Sender;
 
 use super::pace::Pace;
-use tracer_model::event::{Flow, Inspection, Netns, ObservationKind};
+use tracer_model::event::{Flow, Netns, ObservationKind};
 use tracer_model::query::{Awaited, Query, TargetQuery};
 use tracer_node::namespaces::{Namespaces, Place, kept_for};
 use tracer_node::throttle::Throttling;
 use tracer_node::turns::Turns;
-use tracer_node::{enter, inspect, port_holders};
+use tracer_node::{enter, inspect, pod_sockets, port_holders};
 
 /// Questions that were not taken in yet, at most; more are not asked, and the verdicts do without.
 const WAITING: usize = 1024;
 
-/// So many that owe an answer are looked at whatever it costs: each is asked about a few times a second, for some seconds.
+/// So many that owe no handshake are looked at whatever it costs: each is asked about a few times a second, for some seconds.
 const FEW: usize = 4;
 
 /// Takes questions. A verdict waits for what a firewall says: that is read beside the rest.
@@ -106,7 +106,7 @@ fn firewall(netns: Netns, flow: Flow, namespaces: &mut Namespaces) -> Observatio
 struct Looker {
     asked: Receiver<TargetQuery>,
     turns: Turns,
-    /// When the next one may be looked at that owes an answer: so many do as a pod has probes.
+    /// When the next one may be looked at that owes no handshake: so many are there as a pod has probes.
     pace: Pace,
     namespaces: Namespaces,
     throttling: Throttling,
@@ -123,11 +123,11 @@ impl Looker {
         while let Some(inspect) = self.next() {
             let began = Instant::now();
             let seen = self.inspect(&inspect);
-            if inspect.awaited == Awaited::Answer {
+            if inspect.awaited != Awaited::Handshake {
                 // Not the processor's time: on a busy node it takes longer, and gives way.
                 self.pace.read(Instant::now(), began.elapsed());
             }
-            if seen.is_some_and(|seen| tx.blocking_send(ObservationKind::Inspection(Box::new(seen))).is_err()) {
+            if seen.is_some_and(|seen| tx.blocking_send(seen).is_err()) {
                 return;
             }
         }
@@ -140,7 +140,7 @@ impl Looker {
                 self.put(inspect);
             }
             let now = Instant::now();
-            if let Some(inspect) = self.turns.take(self.pace.next() <= now || self.turns.answers() <= FEW) {
+            if let Some(inspect) = self.turns.take(self.pace.next() <= now || self.turns.others() <= FEW) {
                 return Some(inspect);
             }
             let inspect = self.wait(now)?;
@@ -148,7 +148,7 @@ impl Looker {
         }
     }
 
-    /// Waits for a question, or until the time of those that owe an answer has come.
+    /// Waits for a question, or until the time of those that owe no handshake has come.
     fn wait(&self, now: Instant) -> Option<Option<TargetQuery>> {
         if self.turns.is_empty() {
             return self.asked.recv().ok().map(Some);
@@ -166,9 +166,14 @@ impl Looker {
         }
     }
 
-    fn inspect(&mut self, inspect: &TargetQuery) -> Option<Inspection> {
+    fn inspect(&mut self, inspect: &TargetQuery) -> Option<ObservationKind> {
         let path = self.namespaces.path_unless_since(inspect.from, kept_for(inspect.awaited))?;
         let from = Place { netns: inspect.from, path };
-        Some(inspect::read(inspect, &from, &mut self.namespaces, &mut self.throttling))
+        if inspect.awaited == Awaited::Nothing {
+            let seen = pod_sockets::read(inspect, &from, &mut self.namespaces)?;
+            return Some(ObservationKind::PodSockets(Box::new(seen)));
+        }
+        let seen = inspect::read(inspect, &from, &mut self.namespaces, &mut self.throttling);
+        Some(ObservationKind::Inspection(Box::new(seen)))
     }
 }

@@ -32,11 +32,11 @@ pub(super) fn names() -> Vec<String> {
     Cli::command().get_subcommands().filter(|sub| !sub.is_hide_set()).map(|sub| sub.get_name().to_owned()).collect()
 }
 
-/// In the words of a command that does another thing with it.
+/// With its own help in a command that uses the flag in another way.
 fn worded(command: &str, arg: Arg) -> Arg {
     match (command, arg.get_id().as_str()) {
         ("report", "output_file") => arg.help("Write the page to this file (mode 0600) instead of stdout"),
-        // They end by themselves: SIGHUP ends them, too, or is nothing to them.
+        // These commands end by themselves and do not reopen a file at SIGHUP.
         ("replay" | "show" | "doctor" | "hooks" | "selftest", "output_file") => {
             arg.help("Append the records to this file (mode 0600) instead of stdout")
         }

@@ -179,7 +179,7 @@ pub struct DurationFlag {
 #[derive(Debug, Args)]
 #[command(next_help_heading = "What is watched")]
 pub struct ProberFlag {
-    /// Take the connections of processes with this name for probe attempts; repeatable [default: every known kubelet]
+    /// Treat connections of processes with this name as probe attempts; repeatable [default: every known kubelet]
     #[arg(long = "prober", value_name = "NAME", env = "TRACER_PROBER", hide_env_values = true, value_delimiter = ',', value_parser = name_of_list())]
     pub probers: Vec<String>,
 }

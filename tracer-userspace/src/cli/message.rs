@@ -44,7 +44,7 @@ fn misplaced(error: &clap::Error, args: &[OsString]) -> Option<String> {
     }
 }
 
-/// clap's message without its usage block, with its tips. A value is identified by what gave it: the flag, or its variable.
+/// clap's message with its tips, without its usage block. A value is named by its source: the flag, or its variable.
 fn clap_message(error: &clap::Error, args: &[OsString]) -> String {
     let rendered = error.render().to_string();
     let message = rendered.split("\nUsage:").next().unwrap_or(&rendered);

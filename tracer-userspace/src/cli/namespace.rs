@@ -2,17 +2,17 @@
 
 use tracer_sources::cluster::Namespace;
 
-/// As the API allows them (RFC 1123 causes): such a name is a path of the API by itself.
+/// As the API allows them (RFC 1123 labels): the name becomes a part of a path of the API.
 pub(super) fn namespace(text: &str) -> Result<Namespace, String> {
     let text = text.trim();
     let plain = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit();
-    let is_cause = text.len() <= 63
+    let is_label = text.len() <= 63
         && text.chars().all(|c| plain(c) || c == '-')
         && text.starts_with(plain)
         && text.ends_with(plain);
     match text {
         "*" => Ok(Namespace::All),
-        name if is_cause => Ok(Namespace::Named(name.to_owned())),
+        name if is_label => Ok(Namespace::Named(name.to_owned())),
         _ => Err("write the name of a namespace, or `*` for all of them".to_owned()),
     }
 }

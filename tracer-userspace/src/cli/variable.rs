@@ -64,7 +64,7 @@ fn is_short(arg: &str, name: &str) -> bool {
     )
 }
 
-/// The same error by the name of the variable, where its flag stands first and was not typed.
+/// The same error with the name of the variable in place of its flag, where the flag was not typed.
 #[must_use]
 pub fn named_by(error: Error, typed: &[String]) -> Error {
     let text = error.to_string();

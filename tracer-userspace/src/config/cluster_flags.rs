@@ -1,4 +1,4 @@
-//! What the flags of the cluster API mean that say more than yes or no.
+//! Flags of the cluster API that are more than yes or no.
 
 use crate::cli::WriteFlags;
 use tracer_output::sink::cluster::ClusterOutput;

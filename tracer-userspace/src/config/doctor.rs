@@ -20,7 +20,7 @@ pub(super) fn plan(args: DoctorArgs) -> Result<DoctorConfig, Error> {
     let output = SinkConfig { rotation: rotation(&args.rotation, output.file.is_some())?, ..output };
     let pods = readable("--pods", args.pods.pods)?.map(|path| files::read_pods(&path)).transpose();
     let pods = pods.map_err(|error| Error::Source(error.to_string()))?;
-    // A list that names nobody is no word on this node's pods.
+    // An empty list says nothing about the pods of this node.
     let pods = pods.filter(|pods| !pods.is_empty());
     let checks = args.checks;
     none_empty("--check", &checks)?;

@@ -8,7 +8,7 @@ use crate::hooks::HooksConfig;
 use tracer_bpf::ebpf::LoadOptions;
 use tracer_terminal::error::Error;
 
-/// How long the hooks are watched where nobody says.
+/// How long the hooks are watched without --duration.
 const WINDOW: Duration = Duration::from_secs(5);
 
 /// What the command line means.

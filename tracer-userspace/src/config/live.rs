@@ -11,7 +11,7 @@ use tracer_sources::cluster::{self, Access, ClusterConfig};
 use tracer_sources::{NamedLog, journal_in};
 use tracer_terminal::error::Error;
 
-/// What these commands' flags mean; a daemon has more of them.
+/// The configuration from the flags of these commands; a daemon has more flags.
 pub(super) fn plan(
     flags: LiveFlags,
     daemon: Option<(ServeFlags, WriteFlags)>,
@@ -91,7 +91,7 @@ fn access(flags: &SourceFlags, files: &Files, daemon: bool) -> Option<Access> {
     files.kubeconfig.clone().map(Access::Kubeconfig).or_else(in_cluster)
 }
 
-/// Files that give everything leave nothing to ask.
+/// Where files give everything, the API is not asked.
 fn cluster_sources(access: Access, flags: &SourceFlags, files: &Files, node_name: &str) -> Option<ClusterConfig> {
     let config = ClusterConfig {
         access,
@@ -103,8 +103,8 @@ fn cluster_sources(access: Access, flags: &SourceFlags, files: &Files, node_name
     Some(config).filter(ClusterConfig::asks_something)
 }
 
-/// Refuses to ask the cluster API in a command that asks it as a kubeconfig says or not at all. From the environment of a
-/// daemon, which has an account, such a flag may well meet an `attach`.
+/// Refuses flags of the cluster API in a command that uses the API only with a kubeconfig. Their variables may be set in the
+/// environment of a daemon, where `attach` runs beside it.
 pub(super) fn refuse_unasked(command: &str, flags: &SourceFlags, typed: &[String]) -> Result<(), Error> {
     let named = flags.kubeconfig.as_ref().is_some_and(|path| !path.as_os_str().is_empty());
     let is_typed = |flag: &&str| typed.iter().any(|id| id.replace('_', "-") == *flag);
@@ -116,7 +116,8 @@ pub(super) fn refuse_unasked(command: &str, flags: &SourceFlags, typed: &[String
     }
 }
 
-/// What a daemon was asked to ask the cluster API, which it has not: it does the rest without. (Other commands refuse it.)
+/// The flags of the cluster API that a daemon without access to it cannot follow: it does the rest. (Other commands refuse
+/// them.)
 fn unavailable_source(flags: &SourceFlags) -> Option<String> {
     let flag = match (flags.api_services, flags.api_events.is_empty()) {
         (true, true) => "--api-services does",

@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 
 use super::{Runs, Watched};
 use tracer_bpf::ebpf::HookState;
-use tracer_doctor::{FUNCTION_PROBES, Finding, Status};
+use tracer_doctor::{Finding, Status, hook_fix};
 use tracer_model::plural::counted;
 
 /// The hook's finding.
@@ -80,13 +80,9 @@ fn reasons(watched: &Watched) -> String {
 }
 
 fn fix(watched: &Watched, needs: Option<&str>) -> String {
-    let functions = ["fentry", "kprobe"];
-    let setting = watched.status.tried.iter().find_map(|tried| tried.fix);
-    match (needs, setting) {
-        (Some(capability), _) => format!("run `tracer hooks` as root, or with {capability}"),
-        (None, Some(command)) => format!("{command}, and start tracer again"),
-        (None, None) if forms(watched).iter().any(|form| functions.contains(form)) => FUNCTION_PROBES.to_owned(),
-        (None, None) => "boot a newer kernel: this one has no such tracepoint".to_owned(),
+    match needs {
+        Some(capability) => format!("run `tracer hooks` as root, or with {capability}"),
+        None => hook_fix(&watched.status),
     }
 }
 

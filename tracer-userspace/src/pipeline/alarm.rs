@@ -47,7 +47,7 @@ impl Alarm {
         Ok(())
     }
 
-    /// Setting it takes back a ring that nobody has waited for.
+    /// Setting it cancels an alarm that nobody has waited for.
     fn set(&mut self, deadline: u64) -> io::Result<()> {
         // Zero would disarm it.
         let at = Duration::from_nanos(deadline.max(1));

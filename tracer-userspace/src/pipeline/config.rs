@@ -17,7 +17,7 @@ pub struct LiveConfig {
     pub output: SinkConfig,
     /// The daemon: one on a node.
     pub daemon: bool,
-    /// What the daemon answers; nobody else answers anything.
+    /// The endpoints of the daemon; other commands have none.
     pub serve: Option<Serve>,
     /// `record FILE`.
     pub record: Option<PathBuf>,
@@ -39,7 +39,7 @@ pub struct LiveConfig {
     pub kubelet_log: Option<NamedLog>,
     /// The cluster API, where it is used.
     pub cluster: Option<ClusterConfig>,
-    /// A flag by which the daemon was to ask it, where there is none, and why there is none: reported at the start.
+    /// The flag that asks for the cluster API where there is no access to it, and why not: reported at the start.
     pub unavailable_source: Option<String>,
     /// What is written to it.
     pub cluster_output: Option<ClusterOutput>,

@@ -30,7 +30,7 @@ const BUSY: usize = 32;
 const REST: Duration = Duration::from_millis(1);
 /// How long skipped runs may go unseen.
 const MISSED_NS: u64 = 1_000_000_000;
-/// After this many observations of one batch it is noted that the loop moves.
+/// After this many observations of one batch the loop notes that it still runs.
 const ALIVE: usize = 256;
 
 /// A live run.
@@ -139,7 +139,7 @@ impl<S: EventSource> Session<S> {
         self.status_line = None;
         self.check_missed();
         self.emit_port_use();
-        // To take the programs off takes a while: what is decided does not wait for it.
+        // Detaching takes a while: decided verdicts do not wait for it.
         self.flush();
         self.events.detach();
         while self.take_events() == DRAIN_MAX {}
@@ -214,7 +214,7 @@ impl<S: EventSource> Session<S> {
         }
     }
 
-    /// For those who ask from outside: metrics and health.
+    /// For metrics and health.
     fn tell(&mut self) {
         let events = &self.events;
         self.engine.sink().every_second(clock::boot_ns(), || events.counts());

@@ -2,6 +2,7 @@
 
 use std::io::Cursor;
 use std::path::PathBuf;
+use std::time::Duration;
 
 use super::reader::Reader;
 use super::{Ending, feed, finish};
@@ -23,6 +24,7 @@ fn verdicts(bytes: &[u8], form: Form) -> Vec<Record> {
         colour: true,
         columns: Some(80),
         attempts: true,
+        repeat_interval: Duration::from_mins(1),
         ..SinkConfig::new(form, Some(PathBuf::from("/dev/null")))
     };
     let Ok(mut sink) = Sink::open(&config, false) else { return Vec::new() };

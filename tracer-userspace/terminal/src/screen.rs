@@ -7,7 +7,7 @@ use textwrap::{Options, WordSplitter, WrapAlgorithm};
 
 /// Below this there is no room for a column of words beside the text.
 pub const NARROW: usize = 60;
-/// Narrower than this is no terminal that anybody reads.
+/// Nobody reads a terminal that is narrower than this.
 const NARROWEST: usize = 20;
 /// Stands for the blanks of what must not be broken.
 const GLUE: char = '\u{a0}';

@@ -182,6 +182,10 @@ fn compare(expected: &Expected, attempt: &Attempt, got: &VerdictBody) -> Option<
             expected.also.is_some_and(|cause| !verdict.also.contains(&cause)),
             format!("{:?} in also, expected {:?}; {}", verdict.also, expected.also, noted(got)),
         ),
+        (
+            expected.also != Some(Cause::DependencyUnreachable) && verdict.also.contains(&Cause::DependencyUnreachable),
+            format!("the pod waits for nobody; {}", noted(got)),
+        ),
         (expected.place.is_some_and(|place| !names(got, place)), format!("not in namespace {:?}", expected.place)),
     ];
     let fault = faults.into_iter().find_map(|(wrong, words)| wrong.then_some(words));

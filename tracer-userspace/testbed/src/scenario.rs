@@ -13,6 +13,7 @@ mod flush;
 pub mod gaps;
 mod halted;
 mod healthy;
+mod inside;
 mod ipvs;
 mod loopback;
 pub mod needs;
@@ -179,6 +180,7 @@ pub fn all() -> Vec<Scenario> {
         faults::ALL,
         two_causes::ALL,
         halted::ALL,
+        inside::ALL,
         translated::ALL,
     ]
     .concat()

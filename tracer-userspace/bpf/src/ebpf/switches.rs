@@ -45,12 +45,6 @@ impl Switch {
         text.is_some_and(|text| text.trim() == "0")
     }
 
-    /// Whether sysctl sets it.
-    #[must_use]
-    pub fn is_sysctl(&self) -> bool {
-        self.path.starts_with("/proc/sys/")
-    }
-
     fn is_off_here(&self) -> bool {
         Self::is_off(fs::read_to_string(self.path).ok().as_deref())
     }

@@ -151,6 +151,7 @@ impl Finding {
     }
 
     /// With what the other rests on. Where a container was throttled, that is to be fixed before the lateness that comes of it.
+    /// Whether a pod needs whom it waits for is not known: that comes last.
     pub fn join(&mut self, other: Self) {
         let rows: Vec<_> = other.evidence.into_iter().filter(|row| !self.evidence.contains(row)).collect();
         self.evidence.extend(rows);
@@ -159,6 +160,11 @@ impl Finding {
             let rest = std::mem::take(&mut self.remediation);
             let text = format!("{}. If that does not help: {}", first.text, rest.text);
             self.remediation = first.reword(|_| text).run(rest.commands);
+        } else if other.cause == Cause::DependencyUnreachable {
+            self.summary += &format!("; {}", other.summary);
+            let Remediation { text, commands } = other.remediation;
+            let first = std::mem::take(&mut self.remediation);
+            self.remediation = first.reword(|first| format!("{}. {text}", first.trim_end_matches('.'))).run(commands);
         }
     }
 

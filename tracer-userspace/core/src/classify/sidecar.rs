@@ -3,6 +3,7 @@
 use super::Case;
 use super::finding::Finding;
 use super::kubectl;
+use super::pod_sockets::{FRESH_NS, detour};
 use tracer_attempts::enrich;
 use tracer_model::event::{Container, Pod};
 use tracer_model::record::{Command, Confidence, K8s, Remediation};
@@ -19,13 +20,14 @@ const QUEUE_PROXY: &str = "queue-proxy";
 struct Answerer {
     says: String,
     check: String,
-    log: Command,
+    looks: Vec<Command>,
 }
 
 /// Says of a finding about an answer with this status that a proxy may have given it; it is likely then.
 pub(super) fn add(case: &Case<'_>, status: Option<u16>, finding: Finding) -> Finding {
-    let Some(status) = status else { return finding };
-    match by_pilot_agent(case).or_else(|| by_proxy(case, status)) {
+    let named = || by_proxy(case, status?);
+    let agent = status.and_then(|_| by_pilot_agent(case));
+    match agent.or_else(|| by_detour(case)).or_else(named) {
         Some(answerer) => answerer.reported(finding),
         None => finding,
     }
@@ -37,7 +39,7 @@ pub(super) fn add_close(case: &Case<'_>, finding: Finding) -> Finding {
     let summary =
         format!("{}; {proxy} may have closed it, which need not have reached the application", finding.summary);
     let check = format!("Check whether {proxy} reached the application");
-    Finding { summary, remediation: if_reached(check, logs(case, proxy), finding.remediation), ..finding }
+    Finding { summary, remediation: if_reached(check, vec![logs(case, proxy)], finding.remediation), ..finding }
 }
 
 impl Answerer {
@@ -45,7 +47,7 @@ impl Answerer {
         Finding {
             confidence: finding.confidence.min(Confidence::Likely),
             summary: format!("{}; {}", finding.summary, self.says),
-            remediation: if_reached(self.check, self.log, finding.remediation),
+            remediation: if_reached(self.check, self.looks, finding.remediation),
             ..finding
         }
     }
@@ -64,7 +66,20 @@ fn by_pilot_agent(case: &Case<'_>) -> Option<Answerer> {
         ),
         check: "Check whether pilot-agent reached the application (\"Request to probe app failed\": it did not)"
             .to_owned(),
-        log: logs(case, "istio-proxy"),
+        looks: vec![logs(case, "istio-proxy")],
+    })
+}
+
+/// The pod's own address translation sent the probe to another process, and handed on or not: that one answered.
+fn by_detour(case: &Case<'_>) -> Option<Answerer> {
+    let detour = detour(case, FRESH_NS)?;
+    let (server, app) = (detour.server(), detour.passed_over());
+    Some(Answerer {
+        says: format!(
+            "the answer is that of {server}, to which the pod's own address translation sends that port, and need not have reached {app}, which listens there"
+        ),
+        check: format!("Check whether {server} reached the application, or refused the probe itself"),
+        looks: detour.commands().into(),
     })
 }
 
@@ -74,7 +89,7 @@ fn by_proxy(case: &Case<'_>, status: u16) -> Option<Answerer> {
     Some(Answerer {
         says: format!("the answer may be that of {proxy}, which need not have reached the application"),
         check: format!("Check whether {proxy} reached the application"),
-        log: logs(case, proxy),
+        looks: vec![logs(case, proxy)],
     })
 }
 
@@ -95,10 +110,10 @@ fn is_named(container: &Container, name: &str) -> bool {
     container.name.as_deref() == Some(name)
 }
 
-/// The proxy's log first: only if it reached the application, the rest helps.
-fn if_reached(check: String, log: Command, fix: Remediation) -> Remediation {
+/// What is known of the proxy first: only if it reached the application, the rest helps.
+fn if_reached(check: String, looks: Vec<Command>, fix: Remediation) -> Remediation {
     let text = format!("{check}. If it did: {}", fix.text);
-    Remediation::from(text).run([log]).run(fix.commands)
+    Remediation::from(text).run(looks).run(fix.commands)
 }
 
 fn logs(case: &Case<'_>, container: &str) -> Command {
@@ -108,7 +123,7 @@ fn logs(case: &Case<'_>, container: &str) -> Command {
 
 #[cfg(test)]
 mod tests {
-    use crate::testing::Stream;
+    use crate::testing::{Stream, redirect};
     use tracer_model::event::{AnswerKind, ProbeOutput, TcpState};
     use tracer_model::record::{Confidence, Verdict};
 
@@ -155,6 +170,24 @@ mod tests {
             assert_eq!(reported(proxy, 500).confidence, Confidence::Proven, "a proxy has other words for it");
         }
         assert_eq!(reported("sidecar", 503).confidence, Confidence::Proven);
+    }
+
+    /// Whatever its container is called, and whatever it answers.
+    #[test]
+    fn whoever_the_pod_sends_its_probes_to_has_answered() {
+        let reported = |redirect| {
+            let mut stream = Stream::new();
+            answered(stream.http_readiness().pod_sockets(|seen| seen.redirect = redirect).wait_ms(5_000), 400)
+        };
+        let verdict = reported(Some(redirect(7, 8)));
+        assert_eq!(verdict.confidence, Confidence::Likely);
+        assert!(
+            verdict.summary.contains("; the answer is that of envoy (pid 7) on 10.88.0.2:15006"),
+            "{}",
+            verdict.summary
+        );
+        assert!(verdict.remediation.commands[0].run.starts_with("nsenter -t 7 -n "), "{}", verdict.remediation);
+        assert_eq!(reported(Some(redirect(7, 7))).confidence, Confidence::Proven, "it is the application itself");
     }
 
     #[test]

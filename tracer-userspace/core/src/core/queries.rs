@@ -5,6 +5,7 @@ use std::net::SocketAddr;
 
 use super::Core;
 use super::waiting::{first_due, take_due};
+use crate::classify::REDIRECT_NS;
 use crate::classify::evidence::is_netfilter;
 use tracer_attempts::correlate::attempt::Attempt;
 use tracer_attempts::correlate::firewalls::{Firewalls, Next};
@@ -52,15 +53,16 @@ impl Queries {
     fn query(&mut self, query: Query, now: u64, firewalls: &mut Firewalls) {
         let again = match query {
             Query::Firewall(netns, _) => return self.query_firewall(netns, query, now, firewalls),
-            Query::Target(..) => REINSPECT_NS,
+            Query::Target(target) if target.awaited != Awaited::Nothing => REINSPECT_NS,
             Query::Answers(_) => MOVED_NS,
             Query::PortHolders(..) => REFUSED_NS,
             _ => REQUERY_NS,
         };
-        if self.last_issued.get(&query).is_some_and(|at| now < at.saturating_add(again)) {
+        let same = like(query);
+        if self.last_issued.get(&same).is_some_and(|at| now < at.saturating_add(again)) {
             return;
         }
-        self.last_issued.insert(query, now);
+        self.last_issued.insert(same, now);
         self.put(query);
     }
 
@@ -144,6 +146,16 @@ impl Core {
     }
 }
 
+/// Which questions are the same: whichever attempt to a pod is over, it is the pod that is read.
+const fn like(query: Query) -> Query {
+    match query {
+        Query::Target(target) if matches!(target.awaited, Awaited::Nothing) => {
+            Query::Target(TargetQuery { peer: None, ..target })
+        }
+        query => query,
+    }
+}
+
 /// When a pod that has owed an answer since then is looked at next. The wait grows with the time: few readings cover most of a
 /// long attempt, and the last of them is near its end.
 fn next_inspection(since: u64, now: u64) -> Option<u64> {
@@ -176,10 +188,32 @@ pub(super) fn wanted(attempt: &Attempt, node: &Node, observation: &Observation) 
     let well = observation_establishes(observation) && attempt.prober && node.has_pod(dst.ip());
     let target = attempt.netns.filter(|from| well && node.netns_of_addr(*from, dst.ip()).is_none());
     let target = target.map(|from| Query::Target(self::target(from, dst, node, Awaited::Answer)));
+    let over = attempt.netns.filter(|from| is_worth_reading(attempt, node, observation, *from));
+    let over = over.map(|from| {
+        let query = self::target(from, dst, node, Awaited::Nothing);
+        Query::Target(TargetQuery { peer: Some(attempt.flow.src), ..query })
+    });
     let answers = (unread || is_first(observation)).then_some(Query::Answers(attempt.actor.pid));
     let ports = attempt.without_port().then_some(Query::Ports);
     let holders = refused_in(observation).filter(|_| attempt.prober).map(|netns| Query::PortHolders(netns, dst.port()));
-    tls.into_iter().chain(firewall).chain(answers).chain(target).chain(ports).chain(holders).collect()
+    tls.into_iter().chain(firewall).chain(answers).chain(target).chain(over).chain(ports).chain(holders).collect()
+}
+
+/// The sockets of the pod may say why this attempt failed, or whom it met. What they say comes beside the next one's cause: this
+/// one's does not wait.
+fn is_worth_reading(attempt: &Attempt, node: &Node, observation: &Observation, from: Netns) -> bool {
+    let refused = match &observation.kind {
+        ObservationKind::Answer(answer) => answer.status.is_some_and(|status| status >= 400),
+        _ => attempt.ended.is_some() && enrich::failed(attempt, node),
+    };
+    let unknown = || match node.pod_sockets(from, attempt.flow.dst) {
+        Some((time, seen)) => {
+            seen.redirect.is_some() && observation.time_boot_ns > time.saturating_add(REDIRECT_NS / 2)
+        }
+        None => true,
+    };
+    let touched = || attempt.touched_only() && unknown();
+    attempt.prober && node.has_pod(attempt.flow.dst.ip()) && (refused || touched())
 }
 
 fn target(from: Netns, target: SocketAddr, node: &Node, awaited: Awaited) -> TargetQuery {

@@ -2,8 +2,8 @@
 
 use super::{NODE, addr};
 use tracer_model::event::{
-    Actor, Backend, Device, Firewall, FirewallRule, Handler, KubeletProbe, KubeletResult, NeighbourState, Netns,
-    ObservationKind, PodRef, ProbeOutput, ProbeSpec, ProbeType, RuleVerdict, Start, When,
+    Actor, Backend, Device, Firewall, FirewallRule, Handler, KubeletProbe, KubeletResult, Listener, NeighbourState,
+    Netns, ObservationKind, PodRef, ProbeOutput, ProbeSpec, ProbeType, Redirect, RuleVerdict, Start, When,
 };
 
 /// A firewall of these rules.
@@ -30,6 +30,12 @@ pub fn rule(chain: &str, verdict: RuleVerdict) -> FirewallRule {
         priority: Some(0),
         packets: None,
     }
+}
+
+/// The pod sends what is dialled at 8080 to a proxy; another process, or the same one, listens there.
+pub fn redirect(proxy: u32, app: u32) -> Redirect {
+    let listener = |pid, comm: &str| Some(Listener { pid, comm: comm.to_owned() });
+    Redirect { to: addr("10.88.0.2:15006"), server: listener(proxy, "envoy"), passed_over: listener(app, "app") }
 }
 
 pub fn neighbour(state: &str) -> NeighbourState {

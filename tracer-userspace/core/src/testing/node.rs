@@ -6,7 +6,7 @@ use tracer_common::names::Hook;
 use super::{NODE, POD, Stream, addr, prober};
 use tracer_model::event::{
     Actor, FlushedRules, Inspection, LinkChange, LinkState, Links, Listen, Netns, NetnsOp, NetnsOpKind, NodePort,
-    NodePorts, ObservationKind, Prefix, ProxyMode, RemovedRoute, Remover, RulesFlushed,
+    NodePorts, ObservationKind, PodSockets, Prefix, ProxyMode, RemovedRoute, Remover, RulesFlushed,
 };
 
 impl Stream {
@@ -16,6 +16,14 @@ impl Stream {
         seen.netns = Some(POD);
         fill(&mut seen);
         self.push(ObservationKind::Inspection(Box::new(seen)))
+    }
+
+    /// The sockets of the target's pod are read.
+    pub fn pod_sockets(&mut self, fill: impl FnOnce(&mut PodSockets)) -> &mut Self {
+        let (target, from, netns) = (self.flow.dst, NODE, POD);
+        let mut seen = PodSockets { target, from, netns, unanswered: Vec::new(), redirect: None };
+        fill(&mut seen);
+        self.push(ObservationKind::PodSockets(Box::new(seen)))
     }
 
     pub fn netns_made(&mut self, netns: Netns) -> &mut Self {

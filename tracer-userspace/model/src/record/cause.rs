@@ -171,6 +171,8 @@ causes! {
     ProbeMisconfigured = "probe_misconfigured": Some(Pod), Answer, Error, [Refusal];
     /// The target's kernel has nobody listening on that address and port.
     ConnectionRefused = "connection_refused": Some(Application), Handshake, Error, [Refusal, EndsWithProcess];
+    /// The pod's own address translation sent the attempt to another process, and that one closed it.
+    MeshRedirect = "mesh_redirect": Some(Pod), Answer, Error, [Refusal, EndsWithProcess];
     /// Any other RST before ESTABLISHED.
     HandshakeRst = "handshake_rst": Some(Network), Handshake, Error, [Refusal];
     /// A RST after ESTABLISHED, before the answer.
@@ -191,6 +193,8 @@ causes! {
     ClosedWithoutAnswer = "closed_without_answer": Some(Application), Answer, Error, [Reached, Refusal, EndsWithProcess];
     /// The application answered with a failure.
     AppStatusFailure = "app_status_failure": Some(Application), Answer, Error, [Reached, Refusal, EndsWithProcess];
+    /// The pod's own connects get no answer. In `also` only.
+    DependencyUnreachable = "dependency_unreachable": Some(Application), Any, Warning, [];
     /// The command of an exec probe did not end in time.
     ExecTimeout = "exec_timeout": Some(Application), Command, Error, [];
     /// A limit or a guard kept the runtime from starting the command of an exec probe.
@@ -201,6 +205,8 @@ causes! {
     KubeletClientError = "kubelet_client_error": Some(Kubelet), Connect, Error, [];
     /// A pod's sandbox waits for the network.
     CniNotReady = "cni_not_ready": Some(Network), Sandbox, Error, [];
+    /// A tcpSocket attempt that another process than the application accepted.
+    ProbeProvesNothing = "probe_proves_nothing": Some(Pod), Answer, Info, [];
     /// A tcpSocket attempt that succeeded at a TLS listener.
     TlsEofNoise = "tls_eof_noise": Some(Pod), Answer, Info, [];
     /// None of these.

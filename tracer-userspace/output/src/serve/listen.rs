@@ -22,7 +22,7 @@ use tokio::time::sleep;
 use super::http::Pages;
 use tracer_terminal::error::{self, os_message};
 
-/// Clients of one place at once. Of more, the oldest has to go: who sends nothing keeps nobody waiting.
+/// Clients of one place at once. One more takes the place of the oldest, so that a client that sends nothing blocks no other.
 const CLIENTS: usize = 32;
 /// The second try comes after this time, each later one after twice the last.
 const FIRST_RETRY: Duration = Duration::from_secs(1);

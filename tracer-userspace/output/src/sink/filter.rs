@@ -80,17 +80,27 @@ impl Filter {
         }
     }
 
-    /// That no known pod is asked for, with what was probably meant; absent if one is, or none is known by name.
+    /// Says that no known pod matches, with what was probably meant; absent if one does, or no pod is known by name.
     #[must_use]
     pub fn unmatched(&self, pods: &[&Pod]) -> Option<String> {
         let named = pods.iter().filter(|pod| pod.name.is_some()).count();
         if !self.needs_pods() || named == 0 || pods.iter().any(|pod| self.fits_known(pod)) {
             return None;
         }
+        let is_prefix = pods.iter().any(|pod| self.is_prefix_of(pod.name.as_deref()));
+        Some(format!("none of the {named} known pods matches `{}`{}", self.pod_flags(), self.hint(is_prefix)))
+    }
+
+    /// `-p` has the beginning of this name only.
+    fn is_prefix_of(&self, name: Option<&str>) -> bool {
         let prefix = self.pod.as_ref().and_then(PodFilter::as_prefix);
-        let prefix = prefix.filter(|prefix| pods.iter().any(|pod| prefix.fits(pod.name.as_deref(), None)));
-        let hint = prefix.map(|prefix| format!("; did you mean `-p '{prefix}'`?")).unwrap_or_default();
-        Some(format!("none of the {named} known pods matches `{}`{hint}", self.pod_flags()))
+        prefix.is_some_and(|prefix| prefix.fits(name, None))
+    }
+
+    /// What was probably meant.
+    fn hint(&self, is_prefix: bool) -> String {
+        let prefix = self.pod.as_ref().and_then(PodFilter::as_prefix).filter(|_| is_prefix);
+        prefix.map(|prefix| format!("; did you mean `-p '{prefix}'`?")).unwrap_or_default()
     }
 
     /// `-n shop -p 'cart-*'`
@@ -114,6 +124,8 @@ impl Filter {
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Met {
     pod: bool,
+    /// A pod whose name only begins as `-p` says.
+    prefix: bool,
     cause: bool,
 }
 
@@ -121,11 +133,13 @@ impl Met {
     /// A pod of the node.
     pub fn pod(&mut self, filter: &Filter, pod: &Pod) {
         self.pod = self.pod || filter.fits_known(pod);
+        self.prefix = self.prefix || filter.is_prefix_of(pod.name.as_deref());
     }
 
     /// A verdict or an attempt, printed or not.
     pub fn attempt(&mut self, filter: &Filter, k8s: Option<&K8s>, cause: Option<Cause>) {
         self.pod = self.pod || filter.fits_pod(k8s);
+        self.prefix = self.prefix || filter.is_prefix_of(k8s.and_then(|k8s| k8s.pod_name.as_deref()));
         self.cause = self.cause || filter.fits_cause(cause);
     }
 
@@ -145,7 +159,8 @@ impl Met {
             return None;
         }
         let (pods, causes) = (filter.pod_flags(), filter.cause_flags());
-        let unmatched = (filter.needs_pods() && !self.pod).then(|| format!("no pod matches `{pods}`"));
+        let hint = filter.hint(self.prefix);
+        let unmatched = (filter.needs_pods() && !self.pod).then(|| format!("no pod matches `{pods}`{hint}"));
         let reason = match (shown, unmatched) {
             (0, unmatched) if failures == 0 => return unmatched,
             (0, Some(unmatched)) => format!(": {unmatched}"),
@@ -222,6 +237,8 @@ mod tests {
         };
         let nosuch = Filter { namespace: Some("nosuch".into()), ..Filter::default() };
         assert_eq!(shown(&nosuch, 0).as_deref(), Some("0 of 62 failures shown: no pod matches `-n nosuch`"));
+        let part = "0 of 62 failures shown: no pod matches `-n shop -p car`; did you mean `-p 'car*'`?";
+        assert_eq!(shown(&of_pod("car"), 0).as_deref(), Some(part));
         let cause = Filter { causes: vec![Cause::LoopbackDown], ..Filter::default() };
         assert_eq!(shown(&cause, 0).as_deref(), Some("0 of 62 failures shown: none has `--cause loopback_down`"));
         let refused = Filter { causes: vec![Cause::ConnectionRefused], ..Filter::default() };

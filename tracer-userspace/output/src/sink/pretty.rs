@@ -213,9 +213,9 @@ fn loss(out: &mut String, record: &Record, body: &LossBody, screen: Screen) {
 
 fn means(place: &str) -> &'static str {
     match place {
-        Loss::LISTEN => "a cgroup listens too often to tell of each time; that nothing listens is less sure",
+        Loss::LISTEN => "a cgroup opens listeners too often to report each; that nothing listens is less sure",
         Loss::NAMESPACE => {
-            "not each process that entered a namespace was reported; the confidence of verdicts is not affected"
+            "some processes that entered a namespace are not reported; the confidence of verdicts is not affected"
         }
         Loss::ATTEMPTS => "too many connections are open at once: no verdict on the oldest can come",
         _ => "verdicts of that time are less sure",

@@ -1,4 +1,4 @@
-//! Each cause: what it is, what fixes it, who did it, what was seen.
+//! Each cause: a row in the table at the top, and a card with its fix, culprit and evidence.
 
 use std::collections::BTreeMap;
 

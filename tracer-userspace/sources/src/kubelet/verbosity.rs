@@ -49,7 +49,7 @@ enum Setting {
 #[derive(Debug, thiserror::Error)]
 #[expect(missing_docs, reason = "the messages say it")]
 pub enum KubeletLoggingError {
-    #[error("process {pid} is no kubelet of its own: its command line does not tell how the kubelet in it logs")]
+    #[error("process {pid} is no kubelet of its own: its command line does not show how the kubelet in it logs")]
     Embedded { pid: u32 },
     #[error("the command line of the kubelet (pid {pid}) cannot be read, or has no flag")]
     Bare { pid: u32 },
@@ -150,7 +150,7 @@ impl KubeletLogging {
         }
     }
 
-    /// Why its log does not tell how probes ended, in words that follow its name.
+    /// Why its log does not say how probes ended, in words that follow its name.
     #[must_use]
     pub fn lack(&self) -> Option<String> {
         let Self { verbosity, format, .. } = self;

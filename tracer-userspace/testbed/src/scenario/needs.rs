@@ -124,11 +124,11 @@ impl Need {
                 opened.err().map(|error| format!("no packet socket: {} (CAP_NET_RAW)", error.desc()))
             }
             Self::IcmpHook => (switches::silences(Form::Kprobe) && !has_tracepoint("icmp_send")).then(|| {
-                "no hook tells of ICMP errors: this kernel calls no program on its functions, and has no such tracepoint"
+                "no hook shows ICMP errors: this kernel calls no program on its functions, and has no such tracepoint"
                     .to_owned()
             }),
             Self::IpvsHook => switches::silences(Form::Kprobe).then(|| {
-                "no hook tells what IPVS does: this kernel calls no program on its functions".to_owned()
+                "no hook shows what IPVS does: this kernel calls no program on its functions".to_owned()
             }),
             Self::Ipvs => IPVS.fails(),
             Self::Iptables => IPTABLES.fails(),

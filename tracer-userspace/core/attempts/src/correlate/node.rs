@@ -18,8 +18,8 @@ use super::tls_ports::TlsPorts;
 use tracer_common::names::Hook;
 use tracer_model::event::{
     FindingBody, Findings, Inspection, LinkChange, LinkState, Listen, Loss, Netns, NetnsOp, NetnsOpKind, NodePort,
-    NodePorts, NodeSettings, Observation, ObservationKind, PortHolders, PortPressure, ProxyMode, RulesFlushed, Service,
-    Serving, Start, Throttled, WITH_API_SERVER,
+    NodePorts, NodeSettings, Observation, ObservationKind, PodSockets, PortHolders, PortPressure, ProxyMode,
+    RulesFlushed, Service, Serving, Start, Throttled, WITH_API_SERVER,
 };
 use tracer_model::recent::Recent;
 
@@ -92,6 +92,7 @@ impl Node {
             ObservationKind::NetnsOpen(open) => self.namespaces.observe_open(time, open),
             ObservationKind::NetnsOp(op) => self.observe_netns_op(time, op),
             ObservationKind::Inspection(seen) => self.targets.observe(time, seen),
+            ObservationKind::PodSockets(seen) => self.targets.observe_sockets(time, seen),
             ObservationKind::TlsHello(hello) => self.tls.observe_hello(time, hello),
             ObservationKind::Connect(connect) if connect.prober => {
                 self.observe_connect(time, connect.flow.dst, &connect.actor.comm)
@@ -224,6 +225,12 @@ impl Node {
     #[must_use]
     pub fn inspection(&self, from: Netns, target: SocketAddr) -> Option<(u64, &Inspection)> {
         self.targets.inspection(from, target)
+    }
+
+    /// The sockets of a target's pod, as they were last read, unless the pod has ended since.
+    #[must_use]
+    pub fn pod_sockets(&self, from: Netns, target: SocketAddr) -> Option<(u64, &PodSockets)> {
+        self.targets.sockets(from, target).filter(|(_, seen)| !self.has_ended(seen.netns))
     }
 
     /// The prober's namespace, which is the node's.

@@ -4,7 +4,7 @@
 use std::collections::VecDeque;
 use std::net::{IpAddr, SocketAddr};
 
-use tracer_model::event::{Inspection, Netns, Serving, Throttled};
+use tracer_model::event::{Inspection, Netns, PodSockets, Serving, Throttled};
 use tracer_model::recent::{Recent, remember};
 
 /// Targets of which the state is kept.
@@ -27,6 +27,7 @@ pub(super) struct Targets {
     inspections: Recent<Target, (u64, Inspection), MAX_TARGETS>,
     throttling: Recent<Target, Readings, MAX_TARGETS>,
     servers: Recent<Target, Servers, MAX_TARGETS>,
+    sockets: Recent<Target, (u64, PodSockets), MAX_TARGETS>,
     /// The link that was last seen to hold an address, and where; kept when the address is gone.
     holders: Recent<(Netns, IpAddr), (Netns, u32), MAX_TARGETS>,
 }
@@ -46,6 +47,15 @@ impl Targets {
             self.holders.insert((seen.from, addr), (netns, link.ifindex));
         }
         self.inspections.insert(target, (time, seen.clone()));
+    }
+
+    pub(super) fn observe_sockets(&mut self, time: u64, seen: &PodSockets) {
+        self.sockets.insert((seen.from, seen.target), (time, seen.clone()));
+    }
+
+    /// The sockets of a target's pod, as they were last read.
+    pub(super) fn sockets(&self, from: Netns, target: SocketAddr) -> Option<(u64, &PodSockets)> {
+        self.sockets.get(&(from, target)).map(|(time, seen)| (*time, seen))
     }
 
     /// The link that was last seen to hold an address, as seen from another namespace, and where.

@@ -187,7 +187,7 @@ fn words(case: &Case<'_>, fix: Fix, reset: Option<&ResetSent>) -> Remediation {
         Fix::Ended => format!("Find why {who} ended: its log at that moment, and how the container's run ended"),
         Fix::Unread => format!("Find why {who} closes connections without having read what was sent: a handler that gives up early, a limit, or its end"),
         Fix::Linger => format!("Find why {who} closes this connection with SO_LINGER 0: TCP then gives up at once and loses what was not sent. Let it close in order, after its answer"),
-        Fix::Process => format!("Find why {who} closed the connection at that moment: with unread data, with SO_LINGER 0, or because it ended; this kernel does not tell which"),
+        Fix::Process => format!("Find why {who} closed the connection at that moment: with unread data, with SO_LINGER 0, or because it ended; this kernel does not show which"),
         Fix::Room => return make_room(case, reset.and_then(|reset| reset.netns)),
         Fix::Stack => "Find what became of the target's end of the connection: its process ended or closed it before, or packets of another connection came in between (an address translation)".to_owned(),
     };
@@ -267,7 +267,7 @@ mod tests {
             unread.to_string().contains("without having read") && !unread.to_string().contains("LINGER"),
             "{unread}"
         );
-        assert!(noted(None, Some("app")).1.to_string().contains("does not tell which"));
+        assert!(noted(None, Some("app")).1.to_string().contains("does not show which"));
         assert!(noted(None, None).1.to_string().contains("the target's end of the connection"));
     }
 

@@ -314,7 +314,11 @@ fn ready_elsewhere(case: &Case<'_>) -> Option<usize> {
 
 /// `namespace/name` of the Service that is dialled under this address, if it is known to be one.
 pub(super) fn target_service(case: &Case<'_>) -> Option<String> {
-    let dst = case.attempt.flow.dst;
+    service_named(case, case.attempt.flow.dst)
+}
+
+/// The same of another address.
+pub(super) fn service_named(case: &Case<'_>, dst: SocketAddr) -> Option<String> {
     service_at(case, dst).map(name_of).or_else(|| node_port_service(case, dst))
 }
 

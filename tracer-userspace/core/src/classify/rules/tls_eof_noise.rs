@@ -11,14 +11,7 @@ use tracer_model::record::{Confidence, Evidence, Outcome};
 /// The rule.
 pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
     let attempt = case.attempt;
-    if !attempt.touched_only() || attempt.kubelet().is_some() || enrich::is_too_late(attempt, case.node) {
-        return None;
-    }
-    // What was to send a request and did not is no success.
-    if enrich::sent_no_request(attempt, case.node) {
-        return None;
-    }
-    let (ended, _) = attempt.ended?;
+    let ended = touched(case)?;
     let (tls, confidence) = listener_speaks_tls(case)?;
     let dst = attempt.flow.dst;
     let summary = format!(
@@ -32,6 +25,17 @@ pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
     });
     let found = Finding::failure(Cause::TlsEofNoise, seen, summary, fix);
     Some(Finding { outcome: Outcome::Noise, decided_at: ended, confidence, ..found })
+}
+
+/// When it was over: it did what a tcpSocket probe does, and succeeded.
+pub(super) fn touched(case: &Case<'_>) -> Option<u64> {
+    let attempt = case.attempt;
+    if !attempt.touched_only() || attempt.kubelet().is_some() || enrich::is_too_late(attempt, case.node) {
+        return None;
+    }
+    // What was to send a request and did not is no success.
+    let (ended, _) = attempt.ended?;
+    (!enrich::sent_no_request(attempt, case.node)).then_some(ended)
 }
 
 /// A ClientHello of somebody else arrived at the same listener; or another probe of the pod speaks HTTPS to it.

@@ -1,5 +1,5 @@
-//! What stands above on the screen. A probe that goes on failing says the same every few seconds: of a verdict that says again
-//! what stands there, or adds to it, only what is new is printed.
+//! The verdicts that are on the screen already. A probe that keeps failing gets the same verdict every few seconds: of a verdict
+//! that repeats an earlier one, or adds to it, only the new part is printed.
 
 use std::collections::VecDeque;
 
@@ -23,7 +23,7 @@ struct Shown {
 /// What a verdict is to one that stands above.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Relation<'a> {
-    /// It is about the same attempt, and takes nothing back.
+    /// It is about the same attempt, and contradicts nothing.
     Amends(&'a VerdictBody),
     /// It is about another attempt of the same probe. The one that was printed whole has this number.
     Repeats(u64, &'a VerdictBody),
@@ -68,7 +68,7 @@ fn amends(body: &VerdictBody, above: &VerdictBody) -> bool {
     above.verdict.cause == body.verdict.cause && !taken_back
 }
 
-/// By the same hooks, and in the same words but for numbers: how long it took, since when.
+/// With the same hooks and the same words; only numbers differ, such as how long it took.
 fn repeats(body: &VerdictBody, above: &VerdictBody) -> bool {
     let (now, then) = (&body.verdict, &above.verdict);
     let seen = |verdict: &Verdict| verdict.evidence.iter().map(|it| it.hook.clone()).collect::<Vec<_>>();

@@ -122,6 +122,7 @@ impl Group {
         self.lost_events = self.lost_events.saturating_add(verdict.lost_events);
     }
 
+    /// Its lines; of what only misleads, one.
     fn block(&self, out: &mut String, cause: Cause, digits: usize, screen: Screen) {
         let style = self.style();
         let head = format!(
@@ -131,6 +132,10 @@ impl Group {
             self.sureness(),
             span(&self.first, &self.last)
         );
+        if self.noise {
+            // Nobody has to act: one line is enough.
+            return screen.head(out, &format!("{head}  no failure; details: tracer explain {}", cause.name()));
+        }
         screen.head(out, &head);
         screen.row(out, "hit", &self.hit.list(NAMED));
         for (n, (culprit, _)) in self.culprits.top(NAMED).0.into_iter().enumerate() {

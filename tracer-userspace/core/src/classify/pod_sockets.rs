@@ -1,0 +1,78 @@
+//! What was read of the target's pod when an attempt to it was over: this one or one before.
+
+use std::net::SocketAddr;
+
+use serde_json::json;
+
+use super::case::Case;
+use super::evidence::evidence;
+use tracer_model::event::{Listener, PodSockets};
+use tracer_model::record::{Command, Evidence};
+
+/// What was read longer ago says nothing of why an attempt failed.
+pub(super) const FRESH_NS: u64 = 60_000_000_000;
+
+/// So long what was read of a pod's address translation says whom a probe meets that goes well. It is read again before that, where it makes a
+/// difference.
+pub(crate) const REDIRECT_NS: u64 = 600_000_000_000;
+
+/// What was last read, and when, if it is not older than this.
+pub(super) fn read<'a>(case: &Case<'a>, oldest_ns: u64) -> Option<(u64, &'a PodSockets)> {
+    let attempt = case.attempt;
+    let (time, seen) = case.node.pod_sockets(attempt.netns?, attempt.flow.dst)?;
+    (time.saturating_add(oldest_ns) >= attempt.started).then_some((time, seen))
+}
+
+/// The pod's own address translation sends what is dialled there to another process than the one that listens there.
+pub(super) struct Detour<'a> {
+    /// Who gets it.
+    server: &'a Listener,
+    /// Who listens there.
+    passed_over: &'a Listener,
+    /// Where the first one listens.
+    to: SocketAddr,
+    read: u64,
+}
+
+/// The detour of this attempt's target. Not where nobody listens on the port that was dialled: the application may have the
+/// translation made itself, to take a port that only root may.
+pub(super) fn detour<'a>(case: &Case<'a>, oldest_ns: u64) -> Option<Detour<'a>> {
+    let (read, seen) = read(case, oldest_ns)?;
+    let redirect = seen.redirect.as_ref()?;
+    let (server, passed_over) = (redirect.server.as_ref()?, redirect.passed_over.as_ref()?);
+    (server.pid != passed_over.pid).then_some(Detour { server, passed_over, to: redirect.to, read })
+}
+
+impl Detour<'_> {
+    /// "envoy (pid 7) on 10.88.0.2:15006"
+    pub(super) fn server(&self) -> String {
+        format!("{} on {}", name(self.server), self.to)
+    }
+
+    /// "app (pid 8)"
+    pub(super) fn passed_over(&self) -> String {
+        name(self.passed_over)
+    }
+
+    pub(super) fn evidence(&self, case: &Case<'_>) -> Evidence {
+        let says = format!(
+            "the pod's address translation sent a connection to {} on to {}; {} listens on port {}",
+            case.attempt.flow.dst,
+            self.server(),
+            self.passed_over(),
+            case.attempt.flow.dst.port()
+        );
+        let fields = json!({ "to": self.to, "pid": self.server.pid, "passed_over": self.passed_over.pid });
+        evidence("conntrack", self.read, says, fields)
+    }
+
+    /// Shows the rule: it is in one of these.
+    pub(super) fn commands(&self) -> [Command; 2] {
+        let inside = format!("nsenter -t {} -n", self.server.pid);
+        [format!("{inside} iptables-save -t nat"), format!("{inside} nft list ruleset")].map(Command::on_node)
+    }
+}
+
+fn name(listener: &Listener) -> String {
+    format!("{} (pid {})", listener.comm, listener.pid)
+}

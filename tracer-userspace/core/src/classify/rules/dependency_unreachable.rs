@@ -1,0 +1,143 @@
+//! The pod's own connects get no answer: perhaps it fails its probe for want of what it depends on. Goes to `also`.
+
+use serde_json::json;
+
+use super::super::evidence::evidence;
+use super::super::pod_sockets;
+use super::service_no_endpoints::service_named;
+use super::{Case, Cause, Command, Finding, Remediation};
+use super::{
+    app_status_failure, closed_without_answer, connection_refused, not_listening_yet, slow_response,
+    startup_budget_exceeded,
+};
+use tracer_attempts::enrich;
+use tracer_model::event::UnansweredConnect;
+use tracer_model::plural::counted;
+use tracer_model::record::Confidence;
+use tracer_model::shell::word;
+
+/// The rule.
+pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
+    let (time, seen) = pod_sockets::read(case, pod_sockets::FRESH_NS)?;
+    let first = seen.unanswered.first()?;
+    if !stands_beside(case) {
+        return None;
+    }
+    let dst = first.dst;
+    let service = service_named(case, dst).map(|name| format!(" (Service {name})")).unwrap_or_default();
+    let before = case.attempt.started.saturating_sub(time) / 1_000_000_000;
+    let before = if before > 0 { format!(" (read {before} s before)") } else { String::new() };
+    let says = format!(
+        "{} of the pod to {dst}{service}: no answer, though the SYN was sent again {}",
+        counted(u64::from(first.sockets), "connect"),
+        counted(u64::from(first.retransmits), "time")
+    );
+    let others = match seen.unanswered.len() - 1 {
+        0 => String::new(),
+        more => format!(", nor from {}", counted(more as u64, "other destination")),
+    };
+    let summary = format!("perhaps because the pod itself gets no answer from {dst}{service}{others}{before}");
+    let fields = json!({ "dst": dst, "sockets": first.sockets, "retransmits": first.retransmits });
+    let found = Finding::failure(
+        Cause::DependencyUnreachable,
+        vec![evidence("sock_diag", time, says, fields)],
+        summary,
+        fix(case, first),
+    );
+    Some(found.with_confidence(Confidence::Likely))
+}
+
+/// What an application does that waits for another one: it does not listen yet, hangs, or says no.
+fn stands_beside(case: &Case<'_>) -> bool {
+    let failures = [
+        app_status_failure::find,
+        slow_response::find,
+        connection_refused::find,
+        not_listening_yet::find,
+        startup_budget_exceeded::find,
+        closed_without_answer::find,
+    ];
+    failures.iter().any(|find| find(case).is_some_and(|it| it.confidence > Confidence::Possible))
+}
+
+fn fix(case: &Case<'_>, first: &UnansweredConnect) -> Remediation {
+    let dst = first.dst;
+    let text = format!(
+        "If the application needs {dst}, see why the pod gets no answer from there: a NetworkPolicy for egress, a firewall, a route, or a peer that is gone"
+    );
+    let k8s = enrich::name(case.attempt, case.node).k8s;
+    let namespace = k8s.as_ref().and_then(|it| word(it.namespace.as_deref()));
+    let policies = format!("kubectl get networkpolicy -n {}", namespace.unwrap_or("NAMESPACE"));
+    Remediation::from(text).run([Command::in_cluster(policies)])
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::testing::{SYN, Stream};
+    use tracer_model::event::{AnswerKind, TcpState, UnansweredConnect};
+    use tracer_model::record::{Cause, Verdict};
+
+    fn silent(sockets: u32, retransmits: u8) -> Vec<UnansweredConnect> {
+        let dst = "10.96.0.1:443".parse().expect("an address");
+        vec![UnansweredConnect { dst, sockets, retransmits }]
+    }
+
+    fn unavailable(stream: &mut Stream) -> &mut Stream {
+        stream.connect().established().answer(AnswerKind::Http, Some(503));
+        stream.state(TcpState::Established, TcpState::FinWait1, 0, (100, 101, 200))
+    }
+
+    /// The last verdict of two failures, the pod's sockets read between them.
+    fn second(unanswered: Vec<UnansweredConnect>, wait_ms: u64, fail: fn(&mut Stream) -> &mut Stream) -> Verdict {
+        let mut stream = Stream::new();
+        stream.http_readiness();
+        fail(&mut stream).pod_sockets(|seen| seen.unanswered = unanswered).wait_ms(wait_ms).again(8);
+        fail(&mut stream);
+        stream.verdicts().pop().expect("a verdict").verdict
+    }
+
+    fn refused(stream: &mut Stream) -> &mut Stream {
+        stream.connect().reset_sent(SYN, true, None).reset_received(TcpState::SynSent, 0);
+        stream.state(TcpState::SynSent, TcpState::Close, 111, (0, 0, 0))
+    }
+
+    #[test]
+    fn it_stands_beside_what_an_application_does_that_waits() {
+        for (fail, cause) in [
+            (unavailable as fn(&mut Stream) -> &mut Stream, Cause::AppStatusFailure),
+            (refused, Cause::ConnectionRefused),
+        ] {
+            let verdict = second(silent(2, 3), 10_000, fail);
+            assert_eq!((verdict.cause, verdict.also.as_slice()), (cause, [Cause::DependencyUnreachable].as_slice()));
+            let words = "; perhaps because the pod itself gets no answer from 10.96.0.1:443 (read 10 s before)";
+            assert!(verdict.summary.contains(words), "{}", verdict.summary);
+            let fix = verdict.remediation.to_string();
+            assert!(fix.contains(". If the application needs 10.96.0.1:443, see why"));
+        }
+    }
+
+    #[test]
+    fn a_pod_whose_connects_are_answered_has_another_reason() {
+        for verdict in [second(Vec::new(), 10_000, unavailable), second(silent(1, 1), 61_000, unavailable)] {
+            assert!(verdict.also.is_empty() && !verdict.summary.contains("the pod itself"), "{}", verdict.summary);
+        }
+    }
+
+    /// A packet to the pod is dropped on its way: what the pod waits for is not why.
+    #[test]
+    fn it_does_not_explain_what_never_reached_the_pod() {
+        let verdict = second(silent(1, 3), 10_000, |stream| {
+            stream.connect().drop(SYN, "NETFILTER_DROP", crate::testing::POD).gives_up()
+        });
+        assert_eq!((verdict.cause, verdict.also.as_slice()), (Cause::FirewallDrop, [].as_slice()));
+    }
+
+    /// The tracer may see the pod for the first time.
+    #[test]
+    fn alone_it_is_no_cause() {
+        let mut stream = Stream::new();
+        stream.http_readiness().pod_sockets(|seen| seen.unanswered = silent(1, 3)).connect().established();
+        stream.answer(AnswerKind::Http, Some(200)).state(TcpState::Established, TcpState::FinWait1, 0, (100, 101, 200));
+        assert!(stream.causes().is_empty());
+    }
+}

@@ -1,0 +1,80 @@
+//! The pod's own address translation sent the attempt to a proxy, and the proxy closed it: the application was not met.
+
+use super::super::pod_sockets::{FRESH_NS, detour};
+use super::{Case, Cause, Finding, closed_without_answer, mid_stream_rst};
+use tracer_model::record::Confidence;
+
+/// The rule. An answer in words may be the application's, handed on by the proxy: `sidecar.rs`.
+pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
+    let detour = detour(case, FRESH_NS)?;
+    let reset = mid_stream_rst::find(case);
+    let what = if reset.is_some() { "reset the connection" } else { "closed the connection without an answer" };
+    let found = reset.or_else(|| closed_without_answer::find(case))?;
+    let summary = format!(
+        "{} {what}: the pod's own address translation sends {} there, past {}, which listens on it",
+        detour.server(),
+        case.attempt.flow.dst,
+        detour.passed_over()
+    );
+    let evidence = found.evidence.into_iter().chain([detour.evidence(case)]).collect();
+    let fix = Cause::MeshRedirect.fix().run(detour.commands());
+    Some(Finding {
+        decided_at: found.decided_at,
+        rests_on: found.rests_on,
+        ..Finding::failure(Cause::MeshRedirect, evidence, summary, fix).with_confidence(Confidence::Likely)
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::testing::{Stream, redirect};
+    use tracer_model::event::{Redirect, TcpState};
+
+    fn reset(stream: &mut Stream) -> &mut Stream {
+        stream.connect().established().reset_received(TcpState::Established, 0);
+        stream.state(TcpState::Established, TcpState::Close, 104, (100, 101, 0))
+    }
+
+    fn closed(stream: &mut Stream) -> &mut Stream {
+        stream.connect().established().state(TcpState::Established, TcpState::CloseWait, 0, (100, 101, 1));
+        stream.state(TcpState::CloseWait, TcpState::LastAck, 0, (100, 101, 1))
+    }
+
+    fn second(redirect: Option<Redirect>, fail: fn(&mut Stream) -> &mut Stream) -> Vec<&'static str> {
+        let mut stream = Stream::new();
+        stream.http_readiness();
+        fail(&mut stream).wait_ms(5).pod_sockets(|seen| seen.redirect = redirect).wait_ms(10_000).again(8);
+        fail(&mut stream);
+        stream.causes()
+    }
+
+    #[test]
+    fn what_a_proxy_closes_is_not_the_application_s() {
+        assert_eq!(second(Some(redirect(7, 8)), reset), ["mid_stream_rst", "mesh_redirect"]);
+        assert_eq!(second(Some(redirect(7, 8)), closed), ["closed_without_answer", "mesh_redirect"]);
+    }
+
+    /// A process that may not take port 80 has it translated to 8080, and listens on both or on that one only.
+    #[test]
+    fn a_translation_to_the_application_itself_is_no_detour() {
+        for other in [None, Some(redirect(7, 7)), Some(Redirect { passed_over: None, ..redirect(7, 8) })] {
+            assert_eq!(second(other, reset), ["mid_stream_rst"; 2]);
+        }
+    }
+
+    /// The rules may have been taken away since.
+    #[test]
+    fn what_was_read_long_ago_does_not_say_why_it_failed() {
+        let mut stream = Stream::new();
+        stream.http_readiness().pod_sockets(|seen| seen.redirect = Some(redirect(7, 8))).wait_ms(61_000);
+        assert_eq!(reset(&mut stream).causes(), ["mid_stream_rst"]);
+    }
+
+    #[test]
+    fn a_pod_that_has_ended_says_nothing_of_the_next_one() {
+        let mut stream = Stream::new();
+        stream.http_readiness().pod_sockets(|seen| seen.redirect = Some(redirect(7, 8)));
+        stream.netns_ends(crate::testing::POD);
+        assert_eq!(reset(&mut stream).causes(), ["mid_stream_rst"]);
+    }
+}

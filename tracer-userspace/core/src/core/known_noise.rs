@@ -1,0 +1,27 @@
+//! What holds for each attempt to a target until its pod is changed is emitted once.
+
+use std::net::SocketAddr;
+
+use super::Core;
+use crate::classify::finding::Finding;
+use tracer_model::event::{ConnId, Netns};
+use tracer_model::recent::Recent;
+use tracer_model::record::Cause;
+
+/// Targets of which it is remembered.
+const MAX_TARGETS: usize = 4096;
+
+/// What was emitted last, by target and by the namespace that dials it.
+#[derive(Debug, Default)]
+pub(super) struct KnownNoise(Recent<(Option<Netns>, SocketAddr), String, MAX_TARGETS>);
+
+impl Core {
+    /// An attempt to the same target made it known.
+    pub(super) fn is_known_noise(&mut self, conn: ConnId, finding: &Finding) -> bool {
+        let attempt = self.correlator.get(conn).filter(|_| finding.cause == Cause::ProbeProvesNothing);
+        let Some(target) = attempt.map(|it| (it.netns, it.flow.dst)) else { return false };
+        let is_known = self.known_noise.0.get(&target) == Some(&finding.summary);
+        self.known_noise.0.insert(target, finding.summary.clone());
+        is_known
+    }
+}

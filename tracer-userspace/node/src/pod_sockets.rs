@@ -1,0 +1,204 @@
+//! The sockets of a pod when an attempt to it is over: its own connects that nobody answers, and where its address translation
+//! sent the attempt.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+
+use netlink_sys::protocols::NETLINK_NETFILTER;
+
+use super::enter::in_netns;
+use super::inspect::{DIAG_ID, DIAG_INODE, LISTEN, diag, family_of, octets};
+use super::namespaces::{Namespaces, Owner, Place, kept_for};
+use super::netlink::{Netlink, attribute, field, push};
+use super::servers::{comm, holders};
+use tracer_model::event::{Listener, MOST_UNANSWERED, PodSockets, Redirect, UnansweredConnect};
+use tracer_model::query::{Awaited, TargetQuery};
+
+/// The sockets that each process holds, by pid.
+type Held = BTreeMap<u32, BTreeSet<u64>>;
+
+const SYN_SENT: u32 = 1 << 2;
+/// Offset of `idiag_retrans` in `struct inet_diag_msg`.
+const DIAG_RETRANS: usize = 3;
+
+const NFNL_SUBSYS_CTNETLINK: u16 = 1;
+const IPCTNL_MSG_CT_GET: u16 = 1;
+/// `struct nfgenmsg`
+const NFGENMSG: usize = 4;
+const NLA_F_NESTED: u16 = 0x8000;
+const CTA_TUPLE_ORIG: u16 = 1;
+const CTA_TUPLE_REPLY: u16 = 2;
+const CTA_TUPLE_IP: u16 = 1;
+const CTA_TUPLE_PROTO: u16 = 2;
+const CTA_IP_V4_SRC: u16 = 1;
+const CTA_IP_V6_SRC: u16 = 3;
+const CTA_PROTO_NUM: u16 = 1;
+const CTA_PROTO_SRC_PORT: u16 = 2;
+const CTA_PROTO_DST_PORT: u16 = 3;
+
+/// Reads the sockets of the pod that has a target; `None`: it was not found.
+pub fn read(look: &TargetQuery, from: &Place, namespaces: &mut Namespaces) -> Option<PodSockets> {
+    let Owner::One(netns, path) = namespaces.owner(look, from) else { return None };
+    let target = look.target;
+    let (unanswered, redirect) = in_netns(&path, || {
+        let to = look.peer.and_then(|peer| redirected(target, peer));
+        (unanswered(), to.map(|to| (to, listening(to), listening(target))))
+    })
+    .ok()?;
+    let redirect = redirect.map(|(to, server, passed_over)| {
+        let sockets: BTreeSet<u64> = server.iter().chain(&passed_over).copied().collect();
+        let mut find = |ago| holders(&sockets, namespaces.pids(netns, ago), netns).held;
+        let is_whole = |held: &Held| sockets.iter().all(|socket| held.values().any(|it| it.contains(socket)));
+        // Who began to listen a moment ago may not be among the processes that were found before.
+        let held = Some(find(kept_for(look.awaited))).filter(is_whole);
+        let held = held.unwrap_or_else(|| find(kept_for(Awaited::Handshake)));
+        let of = |sockets: &[u64]| {
+            let pid = held.iter().find(|(_, held)| sockets.iter().any(|it| held.contains(it))).map(|(pid, _)| *pid)?;
+            Some(Listener { pid, comm: comm(pid)? })
+        };
+        Redirect { to, server: of(&server), passed_over: of(&passed_over) }
+    });
+    Some(PodSockets { target, from: from.netns, netns, unanswered, redirect })
+}
+
+/// The inodes of the sockets that take a connection to this address in the calling thread's namespace.
+fn listening(at: SocketAddr) -> Vec<u64> {
+    let mut inodes = Vec::new();
+    let mut add = |message: &[u8]| {
+        let takes =
+            local(message).is_some_and(|ip| ip == at.ip() || ip.is_unspecified() && (ip.is_ipv6() || at.is_ipv4()));
+        let inode = field(message, DIAG_INODE).map(u32::from_ne_bytes);
+        inodes.extend(inode.filter(|_| takes).map(u64::from));
+    };
+    for family in [libc::AF_INET, libc::AF_INET6] {
+        // What cannot be read is nobody that could be found.
+        let _ = diag(family, LISTEN, at.port(), &mut add);
+    }
+    inodes
+}
+
+/// The connects of the calling thread's namespace whose SYN was sent again and is not answered.
+fn unanswered() -> Vec<UnansweredConnect> {
+    let mut by_dst = BTreeMap::<SocketAddr, (u32, u8)>::new();
+    let mut add = |message: &[u8]| {
+        if let Some((dst, retransmits)) = parse_connect(message).filter(|(_, retransmits)| *retransmits > 0) {
+            let (sockets, most) = by_dst.entry(dst).or_default();
+            *sockets = sockets.saturating_add(1);
+            *most = retransmits.max(*most);
+        }
+    };
+    for family in [libc::AF_INET, libc::AF_INET6] {
+        // A part says what it says: nothing rests on what is not in it.
+        let _ = diag(family, SYN_SENT, 0, &mut add);
+    }
+    let connect = |(dst, (sockets, retransmits))| UnansweredConnect { dst, sockets, retransmits };
+    let mut all: Vec<_> = by_dst.into_iter().map(connect).collect();
+    all.sort_by_key(|it| std::cmp::Reverse((it.retransmits, it.sockets)));
+    all.truncate(MOST_UNANSWERED);
+    all
+}
+
+fn parse_connect(message: &[u8]) -> Option<(SocketAddr, u8)> {
+    let port = u16::from_be_bytes(field(message, DIAG_ID + 2)?);
+    Some((SocketAddr::new(address(message, DIAG_ID + 20)?, port), *message.get(DIAG_RETRANS)?))
+}
+
+fn local(message: &[u8]) -> Option<IpAddr> {
+    address(message, DIAG_ID + 4)
+}
+
+fn address(message: &[u8], at: usize) -> Option<IpAddr> {
+    if i32::from(*message.first()?) == libc::AF_INET {
+        return Some(Ipv4Addr::from(field::<4>(message, at)?).into());
+    }
+    let addr = Ipv6Addr::from(field::<16>(message, at)?);
+    // `[::]` stays what it is: it takes both families.
+    Some(if addr.is_unspecified() { addr.into() } else { addr.to_canonical() })
+}
+
+/// Where connection tracking of the calling thread's namespace sent what `peer` dialled as `target`; `None`: nowhere else.
+fn redirected(target: SocketAddr, peer: SocketAddr) -> Option<SocketAddr> {
+    let kind = NFNL_SUBSYS_CTNETLINK << 8 | IPCTNL_MSG_CT_GET;
+    let mut to = None;
+    let mut netlink = Netlink::open(NETLINK_NETFILTER).ok()?;
+    // ENOENT: it is not tracked there, and so is not translated.
+    netlink.ask(kind, &request(target, peer), |message| to = parse_reply(message)).ok()?;
+    to.filter(|to| *to != target)
+}
+
+/// The entry of this tuple (`ctnetlink_get_conntrack`, net/netfilter/nf_conntrack_netlink.c).
+fn request(target: SocketAddr, peer: SocketAddr) -> Vec<u8> {
+    let source = if target.is_ipv4() { CTA_IP_V4_SRC } else { CTA_IP_V6_SRC };
+    let (mut ip, mut proto, mut tuple) = (Vec::new(), Vec::new(), Vec::new());
+    push(&mut ip, source, &octets(peer.ip()));
+    push(&mut ip, source + 1, &octets(target.ip()));
+    push(&mut proto, CTA_PROTO_NUM, &[libc::IPPROTO_TCP as u8]);
+    push(&mut proto, CTA_PROTO_SRC_PORT, &peer.port().to_be_bytes());
+    push(&mut proto, CTA_PROTO_DST_PORT, &target.port().to_be_bytes());
+    push(&mut tuple, CTA_TUPLE_IP | NLA_F_NESTED, &ip);
+    push(&mut tuple, CTA_TUPLE_PROTO | NLA_F_NESTED, &proto);
+    let mut request = vec![family_of(target.ip()), 0, 0, 0];
+    push(&mut request, CTA_TUPLE_ORIG | NLA_F_NESTED, &tuple);
+    request
+}
+
+/// Who answers: the source of the tuple of replies.
+fn parse_reply(message: &[u8]) -> Option<SocketAddr> {
+    let tuple = attribute(message.get(NFGENMSG..)?, CTA_TUPLE_REPLY)?;
+    let ip = attribute(tuple, CTA_TUPLE_IP)?;
+    let v4 = || attribute(ip, CTA_IP_V4_SRC).and_then(|it| field::<4>(it, 0)).map(IpAddr::from);
+    let v6 = || attribute(ip, CTA_IP_V6_SRC).and_then(|it| field::<16>(it, 0)).map(IpAddr::from);
+    let port = attribute(attribute(tuple, CTA_TUPLE_PROTO)?, CTA_PROTO_SRC_PORT)?;
+    Some(SocketAddr::new(v4().or_else(v6)?, u16::from_be_bytes(field(port, 0)?)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn addr(text: &str) -> SocketAddr {
+        text.parse().expect("an address")
+    }
+
+    #[test]
+    fn the_source_of_replies_is_where_it_went() {
+        for (target, peer, to) in [
+            ("10.88.0.2:8080", "10.88.0.1:40000", "10.88.0.2:15006"),
+            ("[fd00::2]:8080", "[fd00::1]:40000", "[fd00::2]:15006"),
+        ] {
+            let mut message = request(addr(to), addr(peer));
+            let reply = request(addr(peer), addr(to));
+            // The tuple of replies has another number.
+            message.extend_from_slice(&reply[4..]);
+            let at = message.len() - (reply.len() - 4) + 2;
+            message[at..at + 2].copy_from_slice(&(CTA_TUPLE_REPLY | NLA_F_NESTED).to_ne_bytes());
+            assert_eq!(parse_reply(&message), Some(addr(to)), "{target}");
+        }
+        assert_eq!((parse_reply(&[]), parse_reply(&[2, 0, 0, 0])), (None, None));
+    }
+
+    #[test]
+    fn a_connect_is_read_with_its_destination() {
+        let mut message = [0; 72];
+        (message[0], message[DIAG_RETRANS]) = (libc::AF_INET as u8, 3);
+        message[6..8].copy_from_slice(&443_u16.to_be_bytes());
+        message[24..28].copy_from_slice(&[10, 96, 0, 1]);
+        assert_eq!(parse_connect(&message), Some((addr("10.96.0.1:443"), 3)));
+        message[0] = libc::AF_INET6 as u8;
+        message[24..40].copy_from_slice(&Ipv4Addr::new(10, 96, 0, 1).to_ipv6_mapped().octets());
+        assert_eq!(parse_connect(&message), Some((addr("10.96.0.1:443"), 3)), "a socket of both families");
+        assert_eq!(parse_connect(&message[..20]), None);
+    }
+
+    #[test]
+    fn our_own_listener_takes_its_address() {
+        let listener = std::net::TcpListener::bind("[::]:0").expect("a listener");
+        let port = listener.local_addr().expect("its address").port();
+        let at = |ip: &str| listening(SocketAddr::new(ip.parse().expect("an address"), port)).len();
+        assert_eq!((at("10.88.0.2"), at("fd00::2")), (1, 1));
+        let v4 = std::net::TcpListener::bind("127.0.0.1:0").expect("a listener");
+        let port = v4.local_addr().expect("its address").port();
+        let at = |ip: &str| listening(SocketAddr::new(ip.parse().expect("an address"), port)).len();
+        assert_eq!((at("127.0.0.1"), at("10.88.0.2"), at("::1")), (1, 0, 0));
+    }
+}

@@ -1,0 +1,195 @@
+//! What goes on inside the pod beside the probe: its own connects, and its own address translation.
+
+use std::net::{SocketAddr, SocketAddrV4};
+use std::os::fd::{AsRawFd as _, OwnedFd};
+use std::thread;
+use std::time::Instant;
+
+use anyhow::{Context, Result, bail};
+use nix::errno::Errno;
+use nix::sys::socket::{AddressFamily, SockFlag, SockType, SockaddrIn, connect, socket};
+use tracer_model::record::{Cause, Outcome};
+
+use super::{Fixture, Need, Scenario};
+use crate::check::Claim;
+use crate::pods::HTTP;
+use crate::probe::{Ending, Kind};
+
+const DEPENDENCY: Cause = Cause::DependencyUnreachable;
+const REDIRECT: Option<Cause> = Some(Cause::MeshRedirect);
+const NO: Option<Cause> = Some(Cause::AppStatusFailure);
+
+pub(super) const ALL: &[Scenario] = &[
+    Scenario::new("dependency_unreachable", NO, |s| depends(s, "503", Ending::Status))
+        .also(DEPENDENCY)
+        .needs(&[Need::Nft])
+        .on_every_kernel(),
+    Scenario::new("dependency_unreachable_hangs", Some(Cause::SlowResponse), |s| depends(s, "hang", Ending::Timeout))
+        .also(DEPENDENCY)
+        .needs(&[Need::Nft]),
+    Scenario::new("dependency_unreachable_refused", Some(Cause::ConnectionRefused), depends_and_waits)
+        .also(DEPENDENCY)
+        .needs(&[Need::Nft]),
+    Scenario::new("app_status_failure_connected", NO, connected),
+    Scenario::new("mesh_redirect", REDIRECT, |s| redirected(s, "rst", Cause::MidStreamRst, Ending::Reset))
+        .needs(&[Need::NftNat])
+        .on_every_kernel(),
+    Scenario::new("mesh_redirect_v6", REDIRECT, |s| redirected(s, "rst", Cause::MidStreamRst, Ending::Reset))
+        .v6()
+        .needs(&[Need::NftNat]),
+    Scenario::new("mesh_redirect_closed", REDIRECT, |s| redirected(s, "eof", Cause::ClosedWithoutAnswer, Ending::Eof))
+        .needs(&[Need::NftNat]),
+    Scenario::new("app_status_failure_redirected", NO, answered_by_proxy).needs(&[Need::NftNat]),
+    Scenario::new("mid_stream_rst_another_redirect", Some(Cause::MidStreamRst), another_redirect)
+        .needs(&[Need::NftNat]),
+    Scenario::new("mid_stream_rst_own_redirect", Some(Cause::MidStreamRst), own_redirect).needs(&[Need::NftNat]),
+    Scenario::new("probe_proves_nothing", Some(Cause::ProbeProvesNothing), proves_nothing)
+        .needs(&[Need::NftNat])
+        .on_every_kernel(),
+    Scenario::new("healthy_own_redirect", None, touched_itself).needs(&[Need::NftNat]),
+];
+
+/// What the pod depends on.
+const PEER: SocketAddrV4 = SocketAddrV4::new(std::net::Ipv4Addr::new(10, 96, 0, 1), 443);
+/// Where a mesh's proxy listens.
+const PROXY: u16 = 15006;
+
+/// The tracer reads the sockets of a pod after an attempt, and reports nothing then: there is nothing to wait for. It takes a few
+/// milliseconds, and a good part of a second where all processors are busy.
+fn let_it_read(fixture: &Fixture<'_>) {
+    thread::sleep(fixture.options.probe_timeout);
+}
+
+/// The pod dials its peer, and a policy for egress drops that, until the second SYN.
+fn dial(fixture: &mut Fixture<'_>, pod: SocketAddr) -> Result<OwnedFd> {
+    let patience = fixture.options.patience;
+    let inside = fixture.inside(pod)?;
+    let chain = format!("type filter hook output priority 0; ip daddr {} counter drop;", PEER.ip());
+    inside.nft(&format!("table inet guard {{ chain egress {{ {chain} }}; }}\n"))?;
+    let dialling = inside.enter(|| {
+        let fd = socket(AddressFamily::Inet, SockType::Stream, SockFlag::SOCK_NONBLOCK, None)?;
+        match connect(fd.as_raw_fd(), &SockaddrIn::from(PEER)) {
+            Err(Errno::EINPROGRESS) => Ok(fd),
+            other => bail!("a connect that waits: {other:?}"),
+        }
+    })?;
+    let began = Instant::now();
+    while ["packets 0 ", "packets 1 "]
+        .iter()
+        .any(|few| inside.run("nft", &["list", "table", "inet", "guard"], "").is_ok_and(|text| text.contains(few)))
+    {
+        if began.elapsed() > patience {
+            bail!("the SYN was not sent again");
+        }
+    }
+    Ok(dialling)
+}
+
+/// It fails twice, and the second verdict says what the pod waits for.
+fn fails_for_want_of_it(fixture: &mut Fixture<'_>, pod: SocketAddr, how: Ending) -> Result<()> {
+    let _dialling = dial(fixture, pod)?;
+    fixture.also = None;
+    fixture.fails(Kind::Http, pod, how)?;
+    let_it_read(fixture);
+    fixture.also = Some(DEPENDENCY);
+    fixture.mentions(&["perhaps because the pod itself gets no answer from 10.96.0.1:443"]);
+    fixture.fails(Kind::Http, pod, how)
+}
+
+fn depends(fixture: &mut Fixture<'_>, mode: &str, how: Ending) -> Result<()> {
+    let pod = fixture.serving(mode, HTTP)?;
+    fails_for_want_of_it(fixture, pod, how)
+}
+
+/// It does not listen before it has what it needs. It was there before the tracer's scenario: it is no start.
+fn depends_and_waits(fixture: &mut Fixture<'_>) -> Result<()> {
+    let pod = fixture.serving("http", HTTP)?;
+    fixture.succeeds(Kind::Http, pod)?;
+    fixture.pod_of(pod)?.stop();
+    fails_for_want_of_it(fixture, pod, Ending::Refused)
+}
+
+/// It says no, and what it dials has answered.
+fn connected(fixture: &mut Fixture<'_>) -> Result<()> {
+    let peer = fixture.serving("hang", HTTP)?;
+    let pod = fixture.serving("503", HTTP)?;
+    let _connected = fixture.inside(pod)?.enter(|| std::net::TcpStream::connect(peer).context("the pod's own peer"))?;
+    fixture.fails(Kind::Http, pod, Ending::Status)?;
+    let_it_read(fixture);
+    fixture.fails(Kind::Http, pod, Ending::Status)
+}
+
+/// Sends what is dialled at this port to the proxy.
+fn redirect(fixture: &mut Fixture<'_>, pod: SocketAddr, port: u16) -> Result<()> {
+    let chain = format!("type nat hook prerouting priority -100; tcp dport {port} redirect to :{PROXY};");
+    let family = if pod.is_ipv4() { "ip" } else { "ip6" };
+    fixture.inside(pod)?.nft(&format!("table {family} mesh {{ chain inbound {{ {chain} }}; }}\n"))
+}
+
+/// A pod with an application that is well and a proxy of this mode, to which its probes go.
+fn meshed(fixture: &mut Fixture<'_>, mode: &str) -> Result<SocketAddr> {
+    let pod = fixture.serving("http", HTTP)?;
+    let options = fixture.options;
+    fixture.pod_of(pod)?.serve(options, &[mode, &format!("[::]:{PROXY}")])?;
+    redirect(fixture, pod, HTTP)?;
+    Ok(pod)
+}
+
+/// As a proxy does that takes mutual TLS only.
+fn redirected(fixture: &mut Fixture<'_>, mode: &str, at_first: Cause, how: Ending) -> Result<()> {
+    let pod = meshed(fixture, mode)?;
+    let claim = fixture.verdict(at_first, Outcome::Failure);
+    fixture.attempt(Kind::Http, pod, how, claim)?;
+    let_it_read(fixture);
+    fixture.mentions(&[":15006 ", ": the pod's own address translation sends "]);
+    fixture.fails(Kind::Http, pod, how)
+}
+
+fn answered_by_proxy(fixture: &mut Fixture<'_>) -> Result<()> {
+    let pod = meshed(fixture, "503")?;
+    fixture.fails(Kind::Http, pod, Ending::Status)?;
+    let_it_read(fixture);
+    fixture.mentions(&["the answer is that of", "need not have reached"]);
+    fixture.fails(Kind::Http, pod, Ending::Status)
+}
+
+/// There is a proxy for another port.
+fn another_redirect(fixture: &mut Fixture<'_>) -> Result<()> {
+    let pod = fixture.serving("rst", HTTP)?;
+    let options = fixture.options;
+    fixture.pod_of(pod)?.serve(options, &["http", &format!("[::]:{PROXY}")])?;
+    redirect(fixture, pod, HTTP + 1)?;
+    fixture.fails(Kind::Http, pod, Ending::Reset)?;
+    let_it_read(fixture);
+    fixture.fails(Kind::Http, pod, Ending::Reset)
+}
+
+/// The application listens elsewhere, and has its port translated.
+fn translates_itself(fixture: &mut Fixture<'_>, mode: &str) -> Result<SocketAddr> {
+    let at = fixture.serving(mode, PROXY)?;
+    redirect(fixture, at, HTTP)?;
+    Ok(SocketAddr::new(at.ip(), HTTP))
+}
+
+fn own_redirect(fixture: &mut Fixture<'_>) -> Result<()> {
+    let pod = translates_itself(fixture, "rst")?;
+    fixture.fails(Kind::Http, pod, Ending::Reset)?;
+    let_it_read(fixture);
+    fixture.fails(Kind::Http, pod, Ending::Reset)
+}
+
+fn touched_itself(fixture: &mut Fixture<'_>) -> Result<()> {
+    let pod = translates_itself(fixture, "http")?;
+    fixture.succeeds(Kind::Tcp, pod)?;
+    let_it_read(fixture);
+    fixture.succeeds(Kind::Tcp, pod)
+}
+
+fn proves_nothing(fixture: &mut Fixture<'_>) -> Result<()> {
+    let pod = meshed(fixture, "http")?;
+    fixture.attempt(Kind::Tcp, pod, Ending::Ok, Claim::Nothing)?;
+    let_it_read(fixture);
+    fixture.mentions(&["proves nothing", ":15006 accepted it"]);
+    let noise = fixture.verdict(Cause::ProbeProvesNothing, Outcome::Noise);
+    fixture.attempt(Kind::Tcp, pod, Ending::Ok, noise)
+}
