@@ -277,7 +277,10 @@ mod tests {
         Message { kind: NFNL_SUBSYS_NFTABLES << 8 | kind, port, payload }
     }
 
-    fn removals(transactions: &[(&[(u16, &str)], (u32, &str))]) -> Removals {
+    /// Rules that go or come, each with its chain, and who did it.
+    type Transaction<'a> = (&'a [(u16, &'a str)], (u32, &'a str));
+
+    fn removals(transactions: &[Transaction<'_>]) -> Removals {
         let (mut removals, now) = (Removals::default(), Instant::now());
         for (rules, (pid, comm)) in transactions {
             for (kind, chain) in *rules {
