@@ -139,7 +139,7 @@ fn use_iptables(root: &Root, kind: &str) {
 
 fn ufw(kind: &str) {
     let node = TestNode::new();
-    let Some(root) = Root::with_firewalls(&node.node) else { return };
+    let Some(root) = Root::with_packages(&node.node) else { return };
     use_iptables(&root, kind);
     assert!(node.closed().is_empty() && node.found("nobody").is_empty());
     root.run("ufw --force enable");
@@ -183,7 +183,7 @@ fn ufw_over_legacy_iptables() {
 #[ignore = "needs root"]
 fn ufw_that_rejects() {
     let node = TestNode::new();
-    let Some(root) = Root::with_firewalls(&node.node) else { return };
+    let Some(root) = Root::with_packages(&node.node) else { return };
     root.run("ufw default reject incoming; ufw default reject routed; ufw --force enable");
     assert_eq!((node.closed(), node.hooks("ufw")), (ALL[..5].to_vec(), vec!["INPUT".into(), "FORWARD".into()]));
     node.fixed_by_its_verdict(&root, &node.beside, POD, ["firewall_reject", "ufw", "ufw-reject-forward"]);
@@ -204,7 +204,7 @@ fn start_firewalld(root: &Root, backend: &str) {
 
 fn firewalld(backend: &str, chains: [&str; 2]) {
     let node = TestNode::new();
-    let Some(root) = Root::with_firewalls(&node.node) else { return };
+    let Some(root) = Root::with_packages(&node.node) else { return };
     start_firewalld(&root, backend);
     assert_eq!(node.closed(), ALL[..5], "as it is installed");
     assert_eq!(node.hooks("firewalld"), ["INPUT", "FORWARD"]);
@@ -242,7 +242,7 @@ fn firewalld_over_iptables() {
 #[ignore = "needs root"]
 fn firewalld_in_panic() {
     let node = TestNode::new();
-    let Some(root) = Root::with_firewalls(&node.node) else { return };
+    let Some(root) = Root::with_packages(&node.node) else { return };
     start_firewalld(&root, "nftables");
     root.run("firewall-cmd --panic-on");
     assert_eq!(node.closed(), ALL);

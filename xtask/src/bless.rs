@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 use anstyle_svg::{Term, WIN10_CONSOLE};
 use anyhow::{Context as _, Result, bail};
 
-use crate::{deploy, report, sh, tracer};
+use crate::{deploy, sh, tracer};
 
 /// What to do with the generated files.
 #[derive(clap::Args)]
@@ -57,7 +57,7 @@ fn stale() -> Result<Files> {
     let mut files = Files::from([
         (docs.join("causes/README.md"), tracer::output(&["explain", "--markdown"])?),
         (docs.join("schema.json"), tracer::output(&["schema"])?),
-        (docs.join("report-example.html"), report::example()?),
+        (docs.join("report-example.html"), example()?),
         (docs.join("attach.svg"), picture()?),
         (incidents.clone(), with_transcripts(&fs::read_to_string(incidents)?)?),
     ]);
@@ -87,6 +87,20 @@ fn with_transcripts(page: &str) -> Result<String> {
         }
     }
     Ok(out.join("\n") + "\n")
+}
+
+/// The page of pods that fail in fifteen ways beside a real kubelet.
+fn example() -> Result<String> {
+    let place = sh::target().join("report-example");
+    fs::create_dir_all(&place).with_context(|| place.display().to_string())?;
+    let recording = place.join("zoo.observations");
+    fs::write(&recording, tracer::unpacked(&sh::root().join("tests/recordings/kubelet-1.36/zoo.ndjson.gz"))?)?;
+    fs::write(
+        place.join("zoo.ndjson"),
+        sh::capture(tracer::command().arg("replay").arg(recording).args(["-o", "json"]))?,
+    )?;
+    // The page names its sources as they were given: here without a path.
+    sh::capture(tracer::command().current_dir(place).args(["report", "zoo.ndjson"]))
 }
 
 /// The recording of the picture.

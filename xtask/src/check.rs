@@ -1,18 +1,16 @@
 //! `cargo xtask check`: what CI refuses. All checks run, and the failed ones are named at the end.
 
+mod commands;
 mod links;
 mod lints;
 mod manifests;
-mod metrics;
 mod names;
 mod privileges;
-mod prose;
-mod recipes;
 
 use anyhow::{Result, bail};
 use clap::builder::PossibleValuesParser;
 
-use crate::{bless, report, setup, sh};
+use crate::{bless, setup, sh};
 
 /// What to check.
 #[derive(clap::Args)]
@@ -29,16 +27,15 @@ const CHECKS: &[Check] = &[
     ("format", lints::format),
     ("names", names::check),
     ("licences", lints::licences),
-    ("prose", prose::check),
+    ("workflows", lints::workflows),
     ("links", links::check),
+    ("commands", commands::check),
     ("manifests", manifests::check),
     ("privileges", privileges::check),
-    ("metrics", metrics::check),
-    ("recipes", recipes::check),
+    ("alerts", lints::alerts),
     ("lints", lints::workspace),
     ("ebpf-lints", lints::ebpf),
     ("generated", bless::check),
-    ("report", report::check),
 ];
 
 /// The command.
@@ -56,4 +53,10 @@ pub(crate) fn run(args: &Args) -> Result<()> {
         bail!("failed checks: {}", failed.join(", "));
     }
     Ok(())
+}
+
+/// The pages that people write.
+fn pages() -> Result<Vec<String>> {
+    let list = ["ls-files", "--cached", "--others", "--exclude-standard", "--", "*.md", ":!docs/causes/README.md"];
+    Ok(sh::capture(sh::command("git").args(list))?.lines().map(str::to_owned).collect())
 }

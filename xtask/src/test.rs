@@ -5,13 +5,11 @@
 //! scenarios  the failures, made on this kernel and in virtual machines
 //! hooks      `tracer hooks` there: the program types
 //! selftest   `tracer selftest` as a user runs it
-//! rows       what a scenario on a kernel came to, and retries
+//! rows       what a scenario on a kernel came to, retries, and which causes were taken for others
 //! matrix     cause by kernel, Service proxy and address family
-//! confusion  what was made by what was reported
 //! report     the counts and the flaky tests of all of it
 //! ```
 
-mod confusion;
 mod hooks;
 mod matrix;
 mod nextest;
@@ -29,7 +27,6 @@ use anyhow::Result;
 
 use crate::vm::{Place, RELEASES, Release, kernels, virtme};
 use crate::{build, setup, sh};
-use confusion::Table;
 use report::Report;
 use rows::Run;
 pub(crate) use rows::{Outcome, Row};
@@ -149,9 +146,7 @@ fn on_kernels(args: &Args, releases: &[&'static Release], report: &mut Report) -
     if args.is_whole() && releases.len() > 1 {
         report.failed += proven_nowhere(&runs, args.every_scenario);
     }
-    let confusion = Table::of(&runs);
-    print!("\n{}\n{}", matrix::text(&runs), confusion.text());
-    report.failed += confusion.wrong();
+    print!("\n{}\n{}", matrix::text(&runs), rows::confusions(&runs));
     Ok(())
 }
 

@@ -24,6 +24,7 @@ pub mod owner;
 mod phrases;
 mod pod_sockets;
 mod rules;
+pub mod sandbox;
 mod serving;
 mod shared_address;
 mod sidecar;
@@ -44,7 +45,7 @@ pub(crate) const SETTLE_NS: u64 = 2_000_000;
 
 type Rule = fn(&Case<'_>) -> Option<Finding>;
 
-/// The rule of a cause; none: it comes from the kubelet's own outcome (`kubelet.rs`).
+/// The rule of a cause; none: it comes from the kubelet's own words (`kubelet.rs`, `sandbox.rs`).
 const fn rule(cause: Cause) -> Option<Rule> {
     Some(match cause {
         Cause::NodeportEphemeralCollision => rules::nodeport_ephemeral_collision::find,
@@ -93,7 +94,6 @@ const fn rule(cause: Cause) -> Option<Rule> {
 }
 
 /// The cause of an attempt, as far as it is decided, and the others whose conditions hold on evidence of their own.
-#[must_use]
 pub fn classify(case: &Case<'_>) -> Option<(Finding, Vec<Cause>)> {
     let mut findings: Vec<Finding> = Cause::ALL.iter().filter_map(|cause| rule(*cause)?(case)).collect();
     // What nothing ties to the attempt does not go before what something does.

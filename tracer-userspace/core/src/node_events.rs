@@ -96,7 +96,7 @@ fn entered(time: u64, op: &NetnsOp, node: &Node) -> Option<NodeBody> {
         return None;
     }
     let enters = matches!(op.op, NetnsOpKind::Setns | NetnsOpKind::Switch) && node.netns() == Some(op.netns);
-    let path = node.path_of_entry(op, time).filter(|_| enters)?;
+    let path = node.namespaces.path_of_entry(op, time).filter(|_| enters)?;
     Some(NodeBody {
         event: "netns_enter".to_owned(),
         summary: format!(

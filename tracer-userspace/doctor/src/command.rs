@@ -1,6 +1,7 @@
 //! The command: runs the checks, prints their findings, gives the exit code.
 
 use std::collections::BTreeSet;
+use std::path::Path;
 
 use super::{Finding, Options, Status, exit_code, lacks_prober, run};
 use tracer_model::record::{Body, Record, SCHEMA};
@@ -28,8 +29,11 @@ pub struct DoctorConfig {
 /// Carries `tracer doctor` out.
 ///
 /// # Errors
-/// The output cannot be opened or written.
+/// The output cannot be opened or written; there is no `/proc`.
 pub fn doctor(config: &DoctorConfig) -> Result<u8, Error> {
+    if !Path::new("/proc/self").exists() {
+        return Err(Error::Kernel("doctor reads the node from /proc, which is not mounted here".to_owned()));
+    }
     let mut output = Output::open(config.output.file.as_deref(), None, false)?;
     if lacks_prober(&config.options) {
         error::warn(&"no kubelet runs here: tracer checks its own network namespace (--prober names another process)");

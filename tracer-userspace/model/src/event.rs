@@ -273,7 +273,6 @@ pub enum ListFile {
 
 impl ListFile {
     /// As the health report names it.
-    #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
             Self::Pods => "pods",
@@ -322,7 +321,6 @@ impl Loss {
 
     /// It may have been an attempt's own event. What one cgroup does too often is never: a pod must not make the verdicts of
     /// its node less sure.
-    #[must_use]
     pub fn concerns_attempts(&self) -> bool {
         ![Self::LISTEN, Self::NAMESPACE].contains(&self.where_.as_str())
     }

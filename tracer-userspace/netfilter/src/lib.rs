@@ -51,7 +51,6 @@ pub enum NetfilterError {
 
 impl NetfilterError {
     /// The capability that is missing, if that is why.
-    #[must_use]
     pub fn needs(&self) -> Option<&'static str> {
         let source = match self {
             Self::Netns(error) => return error.needs(),
@@ -73,7 +72,6 @@ type Named = BTreeMap<u16, Option<String>>;
 type Ports = (Vec<NodePort>, Vec<SocketAddr>);
 
 /// The NodePorts of every table that has some, and what could not be read.
-#[must_use]
 pub fn read(node: &NodeNetns, links: &[Link]) -> (Vec<NodePorts>, Vec<NetfilterError>) {
     let mut problems = Vec::new();
     let mut found = Vec::new();

@@ -11,10 +11,10 @@ use netlink_sys::protocols::NETLINK_ROUTE;
 
 use super::clock::boot_ns;
 use super::links::LinkError;
-use super::netlink::{Message, Netlink, attribute, attributes, field, messages};
+use super::netlink::{Message, Netlink, address, attribute, attributes, field, messages, number};
 use super::policy::{
     FRA_DST, FRA_PRIORITY, FRA_SRC, FRA_SUPPRESS_PREFIXLEN, FRA_TABLE, INVERT, RTA_DST, RTA_TABLE, RTMSG, RULE,
-    UNDERSTOOD, address,
+    UNDERSTOOD,
 };
 use super::procfs::NodeNetns;
 use super::removers::of_port;
@@ -211,7 +211,6 @@ impl Removal {
 fn rule(message: &[u8]) -> Option<(Vec<u8>, RemovedRoute)> {
     let rest = message.get(RULE..)?;
     let prefix = |number, length| prefix(rest, number, *message.get(length)?);
-    let value = |number| attribute(rest, number).and_then(|value| field(value, 0)).map(u32::from_ne_bytes);
     let inverted = field(message, 8).map(u32::from_ne_bytes)? & INVERT != 0;
     let suppresses = attribute(rest, FRA_SUPPRESS_PREFIXLEN).is_some_and(|length| length != [u8::MAX; 4]);
     let understood = attributes(rest).all(|(number, _)| UNDERSTOOD.contains(&number)) && *message.get(3)? == 0;
@@ -220,8 +219,8 @@ fn rule(message: &[u8]) -> Option<(Vec<u8>, RemovedRoute)> {
         from: prefix(FRA_SRC, 2),
         to: prefix(FRA_DST, 1),
         narrower: inverted || suppresses || !understood,
-        table: value(FRA_TABLE).or_else(|| message.get(4).copied().map(u32::from))?,
-        priority: value(FRA_PRIORITY).or(Some(0)),
+        table: number(rest, FRA_TABLE).or_else(|| message.get(4).copied().map(u32::from))?,
+        priority: number(rest, FRA_PRIORITY).or(Some(0)),
     };
     Some((message.to_vec(), route))
 }
@@ -235,13 +234,12 @@ fn route(message: &[u8]) -> Option<(Vec<u8>, RemovedRoute)> {
     if *message.get(7)? != UNICAST || is_cloned {
         return None;
     }
-    let value = |number| attribute(rest, number).and_then(|value| field::<4>(value, 0));
     let to = prefix(rest, RTA_DST, *message.get(1)?);
-    let table = value(RTA_TABLE).map(u32::from_ne_bytes).or_else(|| message.get(4).copied().map(u32::from))?;
-    let priority = value(RTA_PRIORITY).unwrap_or_default();
+    let table = number(rest, RTA_TABLE).or_else(|| message.get(4).copied().map(u32::from))?;
+    let priority = number(rest, RTA_PRIORITY).unwrap_or_default();
     let mut name = vec![*message.get(1)?, *message.get(3)?];
     name.extend_from_slice(attribute(rest, RTA_DST).unwrap_or_default());
-    name.extend(priority.into_iter().chain(table.to_ne_bytes()));
+    name.extend(priority.to_ne_bytes().into_iter().chain(table.to_ne_bytes()));
     let tos = *message.get(3)?;
     Some((name, RemovedRoute { v6: is_v6(message)?, from: None, to, narrower: tos != 0, table, priority: None }))
 }

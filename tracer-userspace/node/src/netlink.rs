@@ -5,6 +5,7 @@
 //! lose the link that carries it, which may be `lo`.
 
 use std::io;
+use std::net::IpAddr;
 use std::os::fd::{AsFd as _, BorrowedFd};
 
 use netlink_packet_core::{
@@ -233,18 +234,44 @@ pub fn text(bytes: &[u8]) -> String {
     String::from_utf8_lossy(&bytes[..end]).into_owned()
 }
 
-/// Appends an attribute that holds a NUL-terminated string.
-pub fn push_text(bytes: &mut Vec<u8>, number: u16, value: &str) {
-    push(bytes, number, &[value.as_bytes(), &[0]].concat());
+/// The value of the first attribute with this number, as a number of this machine.
+pub(super) fn number(bytes: &[u8], attr: u16) -> Option<u32> {
+    attribute(bytes, attr).and_then(|value| field(value, 0)).map(u32::from_ne_bytes)
+}
+
+/// An address of either family.
+pub fn address(bytes: &[u8]) -> Option<IpAddr> {
+    match bytes.len() {
+        4 => field::<4>(bytes, 0).map(IpAddr::from),
+        16 => field::<16>(bytes, 0).map(IpAddr::from),
+        _ => None,
+    }
+}
+
+/// The bytes of an address.
+pub(super) fn octets(addr: IpAddr) -> Vec<u8> {
+    match addr {
+        IpAddr::V4(addr) => addr.octets().to_vec(),
+        IpAddr::V6(addr) => addr.octets().to_vec(),
+    }
+}
+
+/// The family of an address, as the header of a request has it.
+pub(super) const fn family(addr: IpAddr) -> u8 {
+    (if addr.is_ipv4() { libc::AF_INET } else { libc::AF_INET6 }) as u8
 }
 
 /// Appends an attribute.
-pub fn push(bytes: &mut Vec<u8>, number: u16, value: &[u8]) {
-    let length = 4 + value.len();
-    bytes.extend_from_slice(&(length as u16).to_ne_bytes());
+pub(super) fn push(bytes: &mut Vec<u8>, number: u16, value: &[u8]) {
+    bytes.extend_from_slice(&(4 + value.len() as u16).to_ne_bytes());
     bytes.extend_from_slice(&number.to_ne_bytes());
     bytes.extend_from_slice(value);
-    bytes.resize(bytes.len() + (length.next_multiple_of(4) - length), 0);
+    bytes.resize(bytes.len().next_multiple_of(4), 0);
+}
+
+/// Appends an attribute that holds a NUL-terminated string.
+pub fn push_text(bytes: &mut Vec<u8>, number: u16, value: &str) {
+    push(bytes, number, &[value.as_bytes(), b"\0"].concat());
 }
 
 #[cfg(test)]

@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use super::enter::in_netns;
-use super::inspect::{DIAG_ID, DIAG_INODE, address, diag};
+use super::inspect::{DIAG_ID, DIAG_INODE, diag, socket_address};
 use super::namespaces::Namespaces;
 use super::netlink::field;
 use super::removers::comm;
@@ -48,7 +48,7 @@ fn parse(message: &[u8]) -> Option<(SocketAddr, SocketAddr, u64)> {
     let family = i32::from(*message.first()?);
     let end = |port: usize, addr: usize| {
         let number = u16::from_be_bytes(field(message, DIAG_ID + port)?);
-        Some(SocketAddr::new(address(family, field(message, DIAG_ID + addr)?)?, number))
+        Some(SocketAddr::new(socket_address(family, field(message, DIAG_ID + addr)?)?, number))
     };
     let inode = u32::from_ne_bytes(field(message, DIAG_INODE)?);
     (inode != 0).then_some((end(0, 4)?, end(2, 20)?, u64::from(inode)))

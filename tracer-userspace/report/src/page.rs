@@ -27,12 +27,13 @@ const STYLE: &str = include_str!("page/style.css");
 pub(super) fn html(tally: Tally, faults: &[String], names: &[String]) -> String {
     let mut view = View::new(tally, faults);
     let timeline = timeline::section(&mut view);
+    let details = causes::details(&view);
     let body = html! {
         (header(&view))
         main {
-            (causes::table(&view))
+            (causes::table(&view, &details))
             (timeline)
-            (causes::section(&view))
+            (causes::section(&view, &details))
             (lists::cases(&view))
             (lists::findings(&view))
             (lists::events(&view))

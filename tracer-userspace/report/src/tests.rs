@@ -54,10 +54,10 @@ fn the_worst_cause_comes_first_with_its_fix() {
     let order = [
         headline,
         "href=\"#cause-A\"",
+        "fix it",
         "href=\"#cause-B\"",
         "id=\"timeline\"",
         "id=\"cause-A\"",
-        "fix it",
         "id=\"cause-B\"",
         "id=\"cases\"",
         "id=\"v0\"",

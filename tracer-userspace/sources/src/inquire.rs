@@ -31,7 +31,6 @@ pub struct Inquirer {
 
 impl Inquirer {
     /// Begins to answer into `tx`.
-    #[must_use]
     pub fn start(tx: Sender<ObservationKind>) -> Self {
         let (facts, holders) = (tx.clone(), tx.clone());
         Self {

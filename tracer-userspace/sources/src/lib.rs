@@ -56,7 +56,6 @@ pub struct SourceConfig {
 
 impl SourceConfig {
     /// The names that count as probers.
-    #[must_use]
     pub fn prober_names(&self) -> Vec<String> {
         if self.probers.is_empty() {
             KNOWN_PROBERS.iter().map(ToString::to_string).collect()

@@ -16,8 +16,8 @@ const NEEDED: [(u32, &str); 2] = [(21, "CAP_SYS_ADMIN"), (12, "CAP_NET_ADMIN")];
 
 /// The capabilities that this process lacks.
 pub(super) fn capabilities() -> Result<(), Error> {
-    let status =
-        fs::read_to_string("/proc/self/status").map_err(|e| Error::file("selftest", "/proc/self/status", e))?;
+    let status = fs::read_to_string("/proc/self/status");
+    let status = status.map_err(|error| Error::Kernel(format!("selftest needs /proc: /proc/self/status: {error}")))?;
     let missing = lacking(&status);
     if missing.is_empty() {
         return Ok(());

@@ -216,17 +216,10 @@ fn play(
         suspect: None,
         also: scenario.also,
         mentioned: Vec::new(),
-        attempts: Vec::new(),
-        quiet: Vec::new(),
         helpers: Vec::new(),
-        loss: false,
-        forbids_entry: false,
-        measured: Vec::new(),
+        done,
     };
-    let played = (scenario.play)(&mut fixture);
-    let Fixture { attempts, quiet, loss, forbids_entry, measured, .. } = fixture;
-    *done = Done { attempts, quiet, loss, forbids_entry, measured };
-    played
+    (scenario.play)(&mut fixture)
 }
 
 /// Times it and makes a row of it.

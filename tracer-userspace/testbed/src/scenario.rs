@@ -38,7 +38,7 @@ pub enum Node {
     Own,
 }
 
-/// The Service proxy of a story.
+/// The Service proxy of a scenario.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Proxy {
     /// No proxy has a part in it: it is the same under each.
@@ -56,7 +56,6 @@ impl Proxy {
     pub const ALL: [Self; 4] = [Self::Any, Self::Iptables, Self::Nftables, Self::Ipvs];
 
     /// As the results name it.
-    #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
             Self::Any => "any",
@@ -162,7 +161,6 @@ impl Scenario {
 }
 
 /// All of them.
-#[must_use]
 pub fn all() -> Vec<Scenario> {
     [
         healthy::ALL,

@@ -76,7 +76,6 @@ pub enum Mode {
 
 impl Mode {
     /// By its name on the command line.
-    #[must_use]
     pub fn parse(name: &str) -> Option<Self> {
         if let Some(millis) = name.strip_prefix("slow:") {
             return millis.parse().ok().map(|m| Self::Slow(Duration::from_millis(m)));

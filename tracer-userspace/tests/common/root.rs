@@ -2,7 +2,7 @@
 //! as it is, and closes the machine. What is written there goes away with its test.
 
 use std::io::{BufRead as _, BufReader, Write as _};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
 use super::Dir;
@@ -31,9 +31,9 @@ exec chroot . sh -c 'echo "$1"; exec sleep infinity' sh "$pid"
 "#;
 
 /// Where `cargo xtask setup` keeps the packages for root.
-const USUAL: &str = "/var/lib/tracer-xtask/firewalls";
+const USUAL: &str = "/var/lib/tracer-xtask/packages";
 
-/// ufw and firewalld, installed into a root of their own in a network namespace.
+/// ufw, firewalld and rsyslog, installed into a root of their own in a network namespace.
 pub(crate) struct Root {
     first: Child,
     /// Its number out here.
@@ -43,10 +43,11 @@ pub(crate) struct Root {
 
 impl Root {
     /// None, and a line that says why, without the packages; in CI they must be there.
-    pub(crate) fn with_firewalls(node: &Netns) -> Option<Self> {
-        let packages = std::env::var_os("TRACER_TEST_FIREWALLS").map_or_else(|| PathBuf::from(USUAL), PathBuf::from);
+    pub(crate) fn with_packages(node: &Netns) -> Option<Self> {
+        let packages = std::env::var_os("TRACER_TEST_PACKAGES").map_or_else(|| PathBuf::from(USUAL), PathBuf::from);
         if !packages.is_dir() {
-            let why = format!("{}: `cargo xtask setup` fetches ufw and firewalld to there", packages.display());
+            let why =
+                format!("{}: `cargo xtask setup` fetches ufw, firewalld and rsyslog to there", packages.display());
             assert!(std::env::var_os("CI").is_none(), "not found: {why}");
             // Past what the test harness keeps to itself.
             let _ = writeln!(std::io::stderr(), "SKIPPED, not found: {why}");
@@ -65,12 +66,28 @@ impl Root {
         Some(Self { first, pid: pid.trim().to_owned(), _place: place })
     }
 
-    /// Runs a script as if the node had this root, and never with that of the machine; what it says.
-    pub(crate) fn run(&self, script: &str) -> String {
+    /// A path in there, for this process; without its first slash.
+    pub(crate) fn path(&self, path: &str) -> PathBuf {
+        Path::new("/proc").join(&self.pid).join("root").join(path)
+    }
+
+    /// A script as if the node had this root, and never with that of the machine.
+    fn command(&self, script: &str) -> Command {
         let script = &format!("test -d /run/own-root\n{script}");
         let mut command = Command::new("nsenter");
         command.args(["--target", &self.pid, "--mount", "--pid", "--net", "--root", "--wd", "sh", "-ec", script]);
-        let output = at_home(&mut command).output().expect("nsenter");
+        at_home(&mut command);
+        command
+    }
+
+    /// Starts a script, which ends with this root.
+    pub(crate) fn spawn(&self, script: &str) -> Child {
+        self.command(script).spawn().expect("nsenter")
+    }
+
+    /// Runs a script; what it says.
+    pub(crate) fn run(&self, script: &str) -> String {
+        let output = self.command(script).output().expect("nsenter");
         let reported = [output.stdout, output.stderr].map(|text| String::from_utf8_lossy(&text).into_owned()).concat();
         assert!(output.status.success(), "{script}\n{reported}");
         reported

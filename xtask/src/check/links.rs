@@ -2,7 +2,7 @@
 
 use anyhow::Result;
 
-use crate::check::prose;
+use super::pages;
 use crate::{packages, sh};
 
 /// Fails with each link that leads nowhere. Other hosts are not asked.
@@ -10,5 +10,5 @@ pub(crate) fn check() -> Result<()> {
     let Some(programs) = packages::programs()? else { return Ok(()) };
     let mut lychee = sh::command(programs.join("lychee"));
     lychee.args(["--offline", "--include-fragments", "--no-progress", "--quiet", "--"]);
-    sh::run(lychee.args(prose::pages()?))
+    sh::run(lychee.args(pages()?))
 }

@@ -1,10 +1,12 @@
-//! rustfmt, clippy and cargo-deny, for the workspace and for the eBPF programs, which are outside of it.
+//! rustfmt, clippy and cargo-deny, for the workspace and for the eBPF programs, which are outside of it;
+//! promtool, actionlint and zizmor for alerts and workflows.
 
 use std::path::Path;
 use std::process::Command;
 
-use anyhow::Result;
+use anyhow::{Context as _, Result};
 
+use crate::deploy::place;
 use crate::{packages, setup, sh};
 
 const EBPF: &str = "tracer-ebpf/Cargo.toml";
@@ -25,6 +27,23 @@ pub(crate) fn licences() -> Result<()> {
         // An allowed licence that only one of the two has is no fault of the other.
         deny.args(["check", "--hide-inclusion-graph", "--allow", "license-not-encountered"]);
         sh::run(deny.args(["licenses", "bans", "sources"]))?;
+    }
+    Ok(())
+}
+
+/// The workflows: what their host would refuse, and what would let others in.
+pub(crate) fn workflows() -> Result<()> {
+    let Some(programs) = packages::programs()? else { return Ok(()) };
+    sh::run(&mut sh::command(programs.join("actionlint")))?;
+    sh::run(sh::command(programs.join("zizmor")).args(["--offline", "--no-progress", "--quiet", ".github"]))
+}
+
+/// promtool finds no fault in the alert rules, and their tests pass.
+pub(crate) fn alerts() -> Result<()> {
+    let Some(promtool) = packages::find("usr/bin/promtool", "prometheus")? else { return Ok(()) };
+    for (action, file) in [("check", "tracer.rules.yaml"), ("test", "tracer.test.yaml")] {
+        sh::capture(sh::command(&promtool).args([action, "rules"]).arg(place().join("alerts").join(file)))
+            .context(file)?;
     }
     Ok(())
 }

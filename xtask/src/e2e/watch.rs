@@ -1,21 +1,30 @@
 //! `tracer run` beside the kubelet: what it says of each pod.
 
 use std::collections::BTreeMap;
+use std::io::{BufRead as _, BufReader};
 use std::path::Path;
+use std::process::{Child, Stdio};
+use std::sync::mpsc::{Receiver, channel};
+use std::thread;
 use std::time::{Duration, Instant};
 
-use anyhow::Result;
+use anyhow::{Context as _, Result, ensure};
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
 use serde_json::Value;
 
 use crate::sh;
-use crate::subject::Subject;
+
+/// How long it may take to attach, and to end.
+const PATIENCE: Duration = Duration::from_secs(20);
 
 /// What was reported, by pod.
 pub(super) type CausesByPod = BTreeMap<String, Vec<String>>;
 
-/// The tracer under test.
+/// The tracer under test; killed on drop.
 pub(super) struct Tracer {
-    subject: Subject,
+    child: Child,
+    records: Receiver<Value>,
     namespace: String,
     reported: CausesByPod,
 }
@@ -25,29 +34,53 @@ impl Tracer {
     pub(super) fn start(program: &Path, kubeconfig: &Path, node: &str, namespace: &str) -> Result<Self> {
         let mut command = sh::command(program);
         command.args(["run", "-o", "json", "--kubeconfig"]).arg(kubeconfig).env("NODE_NAME", node);
-        let subject = Subject::spawn(command)?;
-        println!("{}", subject.start);
-        Ok(Self { subject, namespace: namespace.to_owned(), reported: CausesByPod::new() })
+        let mut child = command.stdout(Stdio::piped()).spawn().context("start tracer")?;
+        let stdout = BufReader::new(child.stdout.take().context("stdout of tracer")?);
+        let (sender, records) = channel();
+        // What is no record ends it, and the tracer seems to have ended.
+        thread::spawn(move || {
+            stdout
+                .lines()
+                .map_while(Result::ok)
+                .map_while(|line| serde_json::from_str(&line).ok())
+                .try_for_each(|it| sender.send(it))
+        });
+        let tracer = Self { child, records, namespace: namespace.to_owned(), reported: CausesByPod::new() };
+        let start = tracer.records.recv_timeout(PATIENCE).context("no start record")?;
+        ensure!(start["type"] == "start", "the first record is not `start`: {start}");
+        println!("{start}");
+        Ok(tracer)
     }
 
-    /// Until what it reported is enough, or the time is over.
-    pub(super) fn wait(&mut self, patience: Duration, enough: impl Fn(&CausesByPod) -> bool) -> Result<()> {
+    /// Until what it reported is enough, or the time is over, or it ended.
+    pub(super) fn wait(&mut self, patience: Duration, enough: impl Fn(&CausesByPod) -> bool) {
         let deadline = Instant::now() + patience;
         while !enough(&self.reported) {
-            match self.subject.next(deadline.saturating_duration_since(Instant::now()))? {
-                Some(record) => take(&record, &self.namespace, &mut self.reported),
-                None => break,
-            }
-        }
-        Ok(())
-    }
-
-    /// Ends it; all that it reported.
-    pub(super) fn stop(mut self) -> Result<CausesByPod> {
-        for record in self.subject.stop()? {
+            let left = deadline.saturating_duration_since(Instant::now());
+            let Ok(record) = self.records.recv_timeout(left) else { break };
             take(&record, &self.namespace, &mut self.reported);
         }
-        Ok(self.reported)
+    }
+
+    /// Ends it; all that it reported. The last record must be `stop`.
+    pub(super) fn stop(mut self) -> Result<CausesByPod> {
+        kill(Pid::from_raw(self.child.id().cast_signed()), Signal::SIGTERM).context("end tracer")?;
+        let mut last = Value::Null;
+        while last["type"] != "stop" {
+            last = self.records.recv_timeout(PATIENCE).context("no stop record from the tracer")?;
+            take(&last, &self.namespace, &mut self.reported);
+        }
+        let status = self.child.wait()?;
+        // 1: it found something.
+        ensure!(matches!(status.code(), Some(0 | 1)), "tracer ended with {status}");
+        Ok(std::mem::take(&mut self.reported))
+    }
+}
+
+impl Drop for Tracer {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
     }
 }
 

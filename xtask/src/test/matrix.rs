@@ -15,9 +15,10 @@ pub(super) fn text(runs: &[Run]) -> String {
     let mut notes = Notes::default();
     let heading = ["cause", "proxy", "family"].map(str::to_owned).into_iter();
     let mut table = vec![heading.chain(runs.iter().map(|run| run.kernel.clone())).collect()];
-    for line in &lines(runs) {
+    let lines: BTreeSet<_> = runs.iter().flat_map(|run| run.rows.iter().map(line)).collect();
+    for line in &lines {
         let cells = runs.iter().map(|run| cell(run, line, &mut notes));
-        table.push(line.names().into_iter().chain(cells).collect());
+        table.push(line.iter().cloned().chain(cells).collect());
     }
     let mut text = aligned(&table) + LEGEND;
     for run in runs.iter().filter(|run| !run.programs.is_empty()) {
@@ -33,7 +34,7 @@ pub(super) fn text(runs: &[Run]) -> String {
 }
 
 /// Columns as wide as their widest cell.
-pub(super) fn aligned(table: &[Vec<String>]) -> String {
+fn aligned(table: &[Vec<String>]) -> String {
     let width = |column: usize| table.iter().filter_map(|row| row.get(column)).map(String::len).max().unwrap_or(0);
     let mut text = String::new();
     for row in table {
@@ -43,32 +44,15 @@ pub(super) fn aligned(table: &[Vec<String>]) -> String {
     text
 }
 
-/// What a line is about.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-struct Line {
-    cause: String,
-    proxy: String,
-    family: String,
-}
-
-impl Line {
-    fn of(row: &Row) -> Self {
-        let cause = row.cause.clone().unwrap_or_else(|| HEALTHY.to_owned());
-        Self { cause, proxy: row.proxy.clone(), family: row.family.clone() }
-    }
-
-    fn names(&self) -> [String; 3] {
-        [self.cause.clone(), self.proxy.clone(), self.family.clone()]
-    }
-}
-
-fn lines(runs: &[Run]) -> BTreeSet<Line> {
-    runs.iter().flat_map(|run| run.rows.iter().map(Line::of)).collect()
+/// Cause, proxy and family: what a line is about.
+fn line(row: &Row) -> [String; 3] {
+    let cause = row.cause.as_deref().unwrap_or(HEALTHY);
+    [cause, &row.proxy, &row.family].map(str::to_owned)
 }
 
 /// What one kernel says of one line: `pass`, or how many of which kind.
-fn cell(run: &Run, line: &Line, notes: &mut Notes) -> String {
-    let rows: Vec<&Row> = run.rows.iter().filter(|row| Line::of(row) == *line).collect();
+fn cell(run: &Run, about: &[String; 3], notes: &mut Notes) -> String {
+    let rows: Vec<&Row> = run.rows.iter().filter(|row| line(row) == *about).collect();
     let parts = [(Outcome::Fail, "FAIL"), (Outcome::Cannot, "cannot"), (Outcome::Pass, "pass"), (Outcome::Absent, "-")];
     let parts = parts.iter().filter_map(|(result, word)| {
         let these: Vec<&&Row> = rows.iter().filter(|row| row.result == *result).collect();

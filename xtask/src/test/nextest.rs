@@ -5,7 +5,8 @@ use std::fs;
 use anyhow::{Context as _, Result};
 
 use super::report::Report;
-use crate::{packages, sh};
+use crate::packages;
+use crate::sh::{self, regex};
 
 /// The profile of `.config/nextest.toml` that goes on after a failure, retries, and writes [`JUNIT`].
 const PROFILE: &str = "ci";
@@ -19,7 +20,7 @@ pub(super) fn run(report: &mut Report) -> Result<()> {
     let _ = fs::remove_file(&junit);
     let which = if root { "all" } else { "default" };
     let mut tests = nextest(&["run", "--profile", PROFILE, "--no-tests", "fail", "--run-ignored", which]);
-    tests.envs(packages::firewalls().ok().map(|place| ("TRACER_TEST_FIREWALLS", place)));
+    tests.envs(packages::of_tests().ok().map(|place| ("TRACER_TEST_PACKAGES", place)));
     let ended = tests.status().context("cannot start cargo nextest")?;
     let failed = report.failed;
     count(&fs::read_to_string(&junit).with_context(|| format!("{}: {ended}", junit.display()))?, report);
@@ -43,18 +44,11 @@ fn nextest(words: &[&str]) -> std::process::Command {
 
 /// Counts what a JUnit file of nextest has.
 fn count(junit: &str, report: &mut Report) {
-    for test in junit.split("<testcase ").skip(1) {
-        let has = |element: &str| test.contains(&format!("<{element}"));
-        let attribute = |name: &str| Some(test.split_once(&format!(r#"{name}=""#))?.1.split_once('"')?.0);
-        if has("failure") || has("error") {
-            report.failed += 1;
-            continue;
-        }
-        report.passed += 1;
-        if has("flakyFailure") || has("flakyError") {
-            let name = attribute("name").unwrap_or("?").to_owned();
-            report.add_flaky(name, attribute("message").unwrap_or_default());
-        }
+    let failed = regex("<(?:failure|error)[ >]").find_iter(junit).count();
+    report.failed += failed;
+    report.passed += junit.matches("<testcase ").count() - failed;
+    for test in regex(r#"<testcase name="([^"]*)"[^>]*>\s*<flaky\w+[^>]* message="([^"]*)"#).captures_iter(junit) {
+        report.add_flaky(test[1].to_owned(), &test[2]);
     }
 }
 
@@ -65,7 +59,6 @@ mod tests {
     #[test]
     fn a_junit_file_is_counted() {
         let junit = r#"<testsuites name="nextest-run" tests="3" failures="1">
-    <testsuite name="tracer-userspace">
         <testcase name="a" classname="tracer" time="0.1">
         </testcase>
         <testcase name="b" classname="tracer" time="0.1">
@@ -73,12 +66,10 @@ mod tests {
         </testcase>
         <testcase name="c" classname="tracer" time="0.1">
             <failure message="no" type="test failure"/>
-        </testcase>
-    </testsuite>
-</testsuites>"#;
+        </testcase>"#;
         let mut report = Report::default();
         count(junit, &mut report);
         assert_eq!((report.passed, report.failed), (2, 1));
-        assert_eq!(report.flaky.first().map(|(test, _)| test.as_str()), Some("b"));
+        assert_eq!(report.flaky, [("b".to_owned(), "thread &apos;b&apos; panicked".to_owned())]);
     }
 }

@@ -1,6 +1,6 @@
 //! What a scenario on a kernel came to, and what a whole run of them did.
 
-use std::fmt;
+use std::fmt::{self, Write as _};
 
 use anyhow::Result;
 use serde::Deserialize;
@@ -30,6 +30,13 @@ pub(crate) struct AttemptVerdicts {
     pub(crate) reported: String,
     /// How many.
     pub(crate) attempts: u32,
+}
+
+impl AttemptVerdicts {
+    /// Another cause than the right one. `unexplained` and silence name none.
+    fn is_wrong(&self) -> bool {
+        self.made != self.reported && !["none", "unexplained"].contains(&self.reported.as_str())
+    }
 }
 
 /// One scenario on one kernel.
@@ -103,17 +110,41 @@ impl Run {
     }
 }
 
+/// What was made and what was reported where the two differ, and how many attempts were judged.
+pub(crate) fn confusions(runs: &[Run]) -> String {
+    let (mut text, mut judged, mut differ) = (String::new(), 0, 0);
+    for (run, row) in runs.iter().flat_map(|run| run.rows.iter().map(move |row| (run, row))) {
+        for AttemptVerdicts { made, reported, attempts } in &row.reported {
+            judged += attempts;
+            if made != reported {
+                differ += attempts;
+                let _ = writeln!(
+                    text,
+                    "{made} was called {reported}, {attempts} time(s): {} on {}",
+                    row.scenario, run.kernel
+                );
+            }
+        }
+    }
+    text + &format!("confusion: {judged} attempts judged, {differ} of them called something else\n")
+}
+
 /// Failures that are retried at most: more are no accident of a busy machine.
 const RETRIED: usize = 8;
 
 /// Plays once more what failed, since on a busy machine, and under emulation, a wait can be too short; and those of `all` that
-/// were not played, because the run was ended in its midst.
+/// were not played, because the run was ended in its midst. A wrong cause is no accident: it stands.
 pub(crate) fn complete(
     mut rows: Vec<Row>,
     all: &[String],
     again: impl FnOnce(&[String]) -> Result<Vec<Row>>,
 ) -> Vec<Row> {
-    let failed = rows.iter().filter(|row| row.result == Outcome::Fail).map(|row| row.scenario.clone());
+    for row in rows.iter_mut().filter(|row| row.reported.iter().any(AttemptVerdicts::is_wrong)) {
+        row.result = Outcome::Fail;
+        row.reason.get_or_insert_with(|| "a wrong cause".to_owned());
+    }
+    let is_retried = |row: &&Row| row.result == Outcome::Fail && !row.reported.iter().any(AttemptVerdicts::is_wrong);
+    let failed = rows.iter().filter(is_retried).map(|row| row.scenario.clone());
     let failed: Vec<String> = failed.collect();
     let failed = if failed.len() > RETRIED { Vec::new() } else { failed };
     let is_missing = |name: &&String| !rows.iter().any(|row| row.scenario == **name);
@@ -129,7 +160,9 @@ pub(crate) fn complete(
     let find = |name: &str| second.iter().find(|other| other.scenario == name);
     for row in rows.iter_mut().filter(|row| failed.contains(&row.scenario)) {
         match find(&row.scenario) {
-            Some(other) if other.result == Outcome::Pass => pass(row, other),
+            Some(other) if other.result == Outcome::Pass => {
+                *row = Row { flaky: true, reason: row.reason.take(), ..other.clone() };
+            }
             other => {
                 let why = other.and_then(|other| other.reason.as_deref()).unwrap_or("not played");
                 row.reason = Some(format!("{}; in a retry: {why}{broken}", row.reason.as_deref().unwrap_or("?")));
@@ -141,14 +174,6 @@ pub(crate) fn complete(
     rows
 }
 
-/// What the first run lacked is forgiven, a wrong cause that it got is not: the confusion table shows it.
-fn pass(row: &mut Row, other: &Row) {
-    row.result = Outcome::Pass;
-    row.flaky = true;
-    row.reported.retain(|reported| reported.reported != "none" && reported.reported != reported.made);
-    row.reported.extend(other.reported.iter().cloned());
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -158,19 +183,22 @@ mod tests {
     }
 
     #[test]
-    fn a_retry_that_passes_is_flaky_and_keeps_a_wrong_cause() {
-        let first =
-            Row { reported: vec![reported("a", "b"), reported("a", "none")], ..Row::failed("one", None, "too slow") };
+    fn a_retry_that_passes_is_flaky_and_a_wrong_cause_is_not_retried() {
+        let missed = Row { reported: vec![reported("a", "none")], ..Row::failed("one", None, "too slow") };
+        let wrong = Row { reported: vec![reported("a", "b")], result: Outcome::Pass, ..Row::failed("two", None, "no") };
         let second = Row { result: Outcome::Pass, reported: vec![reported("a", "a")], ..Row::failed("one", None, "") };
-        let rows = complete(vec![first], &["one".to_owned()], |names| {
+        let rows = complete(vec![missed, wrong], &["one".to_owned()], |names| {
             assert_eq!(names, ["one"]);
             Ok(vec![second])
         });
-        assert_eq!(rows[0].reported, [reported("a", "b"), reported("a", "a")]);
+        let run = Run::new("6.1".into(), Ok(rows));
         let mut report = Report::default();
-        Run::new("6.1".into(), Ok(rows)).report(&mut report);
-        assert_eq!((report.passed, report.failed), (1, 0));
+        run.report(&mut report);
+        assert_eq!((report.passed, report.failed), (1, 1));
         assert_eq!(report.flaky, [("one on 6.1".to_owned(), "too slow".to_owned())]);
+        let expected = "a was called b, 1 time(s): two on 6.1\n\
+                        confusion: 2 attempts judged, 1 of them called something else\n";
+        assert_eq!(confusions(&[run]), expected);
     }
 
     #[test]

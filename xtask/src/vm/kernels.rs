@@ -110,7 +110,7 @@ fn source(release: &Release) -> Result<String> {
 }
 
 /// The mirror of the machine's own sources.
-fn mirror() -> Result<String> {
+pub(crate) fn mirror() -> Result<String> {
     if let Ok(chosen) = std::env::var("TRACER_DEBIAN_MIRROR") {
         return Ok(chosen);
     }

@@ -39,7 +39,9 @@ fn lacking(mask: u64, wanted: &[Capability]) -> String {
     let stands_in = Capability::SysAdmin.is_in(mask);
     let missing: Vec<&str> = wanted.iter().filter(|it| !it.is_in(mask) && !stands_in).map(|it| it.name()).collect();
     match missing.as_slice() {
-        [] => "it is not for want of a capability: kernel lockdown, a security module or a seccomp filter".to_owned(),
+        [] => "it is not for want of a capability: a user namespace (rootless container), kernel lockdown, a security \
+               module or a seccomp filter"
+            .to_owned(),
         [only] => format!("{only} (or CAP_SYS_ADMIN) is missing: run it as root, or with that capability"),
         all => {
             format!("{} (or CAP_SYS_ADMIN) are missing: run it as root, or with these capabilities", all.join(" and "))

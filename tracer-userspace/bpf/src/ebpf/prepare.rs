@@ -23,7 +23,21 @@ use super::{
     lru, ports, refusal,
 };
 
-pub(super) const OBJECT: &[u8] = aya::include_bytes_aligned!(concat!(env!("OUT_DIR"), "/tracer-ebpf.o"));
+macro_rules! object {
+    () => {
+        include_bytes!(concat!(env!("OUT_DIR"), "/tracer-ebpf.o"))
+    };
+}
+
+/// Its section lets anybody compare a binary with the source: `objcopy -O binary --only-section=.tracer.ebpf` takes it out.
+// SAFETY: plain bytes, in a section that neither a linker nor a loader knows.
+#[unsafe(link_section = ".tracer.ebpf")]
+static OBJECT_IN_SECTION: Aligned<[u8; object!().len()]> = Aligned(*object!());
+pub(super) static OBJECT: &[u8] = &OBJECT_IN_SECTION.0;
+
+/// As an ELF file is read.
+#[repr(C, align(32))]
+struct Aligned<T>(T);
 const BTF_PATH: &str = "/sys/kernel/btf/vmlinux";
 /// Ring sizes. All of it counts as resident, twice, since the kernel maps its pages two times in a
 /// row (6.18: 8 MiB for 4 MiB). Filtered in the kernel, a node's own probes are a few hundred events
@@ -82,7 +96,9 @@ pub(super) fn load_object(
     let (port_first, port_last) = ports::range();
     let all_connections = u32::from(options.all_connections);
     let cpu_mask = cpu_mask(nr_cpus().unwrap_or(1));
-    let settings = Global(Settings { own_pid: std::process::id(), all_connections, port_first, port_last, cpu_mask });
+    let prober_hooks = u32::from(options.prober_hooks);
+    let own_pid = std::process::id();
+    let settings = Global(Settings { own_pid, all_connections, port_first, port_last, cpu_mask, prober_hooks });
     let usual = if options.all_connections { RING_BYTES_ALL } else { RING_BYTES };
     let mut loader: EbpfLoader<'_> = loader.join().unwrap_or_default();
     loader

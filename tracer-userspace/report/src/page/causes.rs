@@ -19,7 +19,7 @@ const PODS: usize = 8;
 type Variants<T> = Vec<(T, u64)>;
 
 /// What the kept verdicts of a cause say, the more frequent first.
-struct CauseDetails {
+pub(super) struct CauseDetails {
     why: String,
     fixes: Variants<Remediation>,
     culprits: Variants<String>,
@@ -28,18 +28,23 @@ struct CauseDetails {
 /// Causes in the table at the top; the rest is folded.
 const TOP: usize = 8;
 
-/// The causes at a glance, each with a link to its card.
-pub(super) fn table(view: &View) -> Markup {
+/// Those of all causes, in their order.
+pub(super) fn details(view: &View) -> Vec<CauseDetails> {
+    (0..view.groups.len()).map(|place| noted(view, place)).collect()
+}
+
+/// The causes at a glance, each with its fix and a link to its card.
+pub(super) fn table(view: &View, details: &[CauseDetails]) -> Markup {
     let (top, rest) = view.groups.split_at(view.groups.len().min(TOP));
     html! {
         @if !view.groups.is_empty() {
             section #top aria-labelledby="top-title" {
                 h2 #top-title { "Causes" }
-                (rows(view, 0, top))
+                (rows(view, details, 0, top))
                 @if !rest.is_empty() {
                     details {
                         summary { (count(rest.len() as u64, "more cause")) }
-                        (rows(view, TOP, rest))
+                        (rows(view, details, TOP, rest))
                     }
                 }
             }
@@ -47,15 +52,20 @@ pub(super) fn table(view: &View) -> Markup {
     }
 }
 
-fn rows(view: &View, first: usize, groups: &[GroupView]) -> Markup {
+fn rows(view: &View, details: &[CauseDetails], first: usize, groups: &[GroupView]) -> Markup {
     html! {
         table.top {
-            thead { tr { th { "Cause" } th { "What it says" } th { "Failed" } th { "Pods" } th { "Confidence" } th { "Last" } } }
+            thead { tr { th { "Cause" } th { "What it says, and the fix" } th { "Failed" } th { "Pods" } th { "Confidence" } th { "Last" } } }
             tbody {
                 @for (place, group) in (first..).zip(groups) {
                     tr {
                         td { a href={"#cause-" (letter(place))} { (chip(place)) " " code { (group.group.cause.name()) } } }
-                        td { (group.group.cause.title()) }
+                        td {
+                            (group.group.cause.title())
+                            @if let Some((fix, _)) = details.get(place).and_then(|it| it.fixes.first()) {
+                                p.remedy.quiet { (inline(&fix.text)) }
+                            }
+                        }
                         td.n {
                             @if group.group.noise { "0" span.quiet { " (" (number(group.count)) " misleading)" } }
                             @else { (number(group.count)) }
@@ -71,10 +81,10 @@ fn rows(view: &View, first: usize, groups: &[GroupView]) -> Markup {
 }
 
 /// A card for each cause; those that only mislead are folded.
-pub(super) fn section(view: &View) -> Markup {
+pub(super) fn section(view: &View, details: &[CauseDetails]) -> Markup {
     let failures = view.groups.iter().take_while(|it| !it.group.noise).count();
     let cards = |from: usize, groups: &[GroupView]| {
-        html! { @for (place, group) in (from..).zip(groups) { (card(view, place, group)) } }
+        html! { @for (place, group) in (from..).zip(groups) { (card(view, place, group, details.get(place))) } }
     };
     let (failed, misleading) = view.groups.split_at(failures);
     html! {
@@ -93,9 +103,8 @@ pub(super) fn section(view: &View) -> Markup {
     }
 }
 
-fn card(view: &View, place: usize, group: &GroupView) -> Markup {
+fn card(view: &View, place: usize, group: &GroupView, details: Option<&CauseDetails>) -> Markup {
     let cause = group.group.cause;
-    let noted = noted(view, place);
     let times = (clock(group.span.0, view.axis.length()), clock(group.span.1, view.axis.length()));
     html! {
         article id={"cause-" (letter(place))} .cause .(colour(place)) {
@@ -106,10 +115,12 @@ fn card(view: &View, place: usize, group: &GroupView) -> Markup {
                 " · " (whose(view, place, group)) " · " (sure(group.sure))
                 @if group.span.0 <= group.span.1 { " · " time { (times.0) } "–" time { (times.1) } " UTC" }
             }
-            p.why { (inline(&noted.why)) }
-            dl {
-                (variants("Fix", &noted.fixes, verdict::fix))
-                (variants("Culprit", &noted.culprits, |who| html! { p.who { (safe(who)) } }))
+            @if let Some(details) = details {
+                p.why { (inline(&details.why)) }
+                dl {
+                    (variants("Fix", &details.fixes, verdict::fix))
+                    (variants("Culprit", &details.culprits, |who| html! { p.who { (safe(who)) } }))
+                }
             }
             (evidence(view, place))
             details {

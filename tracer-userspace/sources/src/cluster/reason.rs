@@ -10,7 +10,6 @@ use kube::config::KubeconfigError;
 use tracer_terminal::error::chain;
 
 /// An error of kube's and what caused it, in one line.
-#[must_use]
 pub fn reason(error: &(dyn Error + 'static)) -> String {
     successors(Some(error), |&error| error.source()).find_map(without_secrets).unwrap_or_else(|| chain(error))
 }

@@ -8,7 +8,7 @@ use std::time::Instant;
 use anyhow::{Context, Result, bail};
 use nix::errno::Errno;
 use nix::sys::socket::{AddressFamily, SockFlag, SockType, SockaddrIn, connect, socket};
-use tracer_model::record::{Cause, Outcome};
+use tracer_model::record::Cause;
 
 use super::{Fixture, Need, Scenario};
 use crate::check::Claim;
@@ -138,7 +138,7 @@ fn meshed(fixture: &mut Fixture<'_>, mode: &str) -> Result<SocketAddr> {
 /// As a proxy does that takes mutual TLS only.
 fn redirected(fixture: &mut Fixture<'_>, mode: &str, at_first: Cause, how: Ending) -> Result<()> {
     let pod = meshed(fixture, mode)?;
-    let claim = fixture.verdict(at_first, Outcome::Failure);
+    let claim = fixture.verdict(at_first);
     fixture.attempt(Kind::Http, pod, how, claim)?;
     let_it_read(fixture);
     fixture.mentions(&[":15006 ", ": the pod's own address translation sends "]);
@@ -190,6 +190,6 @@ fn proves_nothing(fixture: &mut Fixture<'_>) -> Result<()> {
     fixture.attempt(Kind::Tcp, pod, Ending::Ok, Claim::Nothing)?;
     let_it_read(fixture);
     fixture.mentions(&["proves nothing", ":15006 accepted it"]);
-    let noise = fixture.verdict(Cause::ProbeProvesNothing, Outcome::Noise);
+    let noise = fixture.verdict(Cause::ProbeProvesNothing);
     fixture.attempt(Kind::Tcp, pod, Ending::Ok, noise)
 }

@@ -99,7 +99,6 @@ pub fn prepare_machine() {
 
 impl Need {
     /// Why it is not there; `None` if it is.
-    #[must_use]
     pub fn lacking(self) -> Option<String> {
         static TRIED: [OnceLock<Option<String>>; 18] = [const { OnceLock::new() }; 18];
         TRIED[self as usize].get_or_init(|| self.attempt()).clone()

@@ -19,7 +19,7 @@ pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
     let (dst, started) = (case.attempt.flow.dst, case.attempt.started);
     let (time, read) = case.node.port_holders(netns, dst.port())?;
     // Who listened there since then has found the port free.
-    if time.saturating_add(RECENT_NS) < started || case.node.listeners().heard_since(netns, dst.port(), time.min(at)) {
+    if time.saturating_add(RECENT_NS) < started || case.node.listeners.heard_since(netns, dst.port(), time.min(at)) {
         return None;
     }
     let holder = read.holders.iter().find(|it| blocks(case, netns, read, it))?;
@@ -45,7 +45,7 @@ pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
 /// A server that is to be reached at the target's address cannot bind the port beside it. A connection that a server accepted
 /// lets it (SO_REUSEADDR), and is left over of one that ceased to listen.
 fn blocks(case: &Case<'_>, netns: Netns, read: &PortHolders, holder: &PortHolder) -> bool {
-    let last = case.node.listeners().last(netns, read.port);
+    let last = case.node.listeners.last(netns, read.port);
     let served = last.is_some_and(|(_, listen)| listen.actor.pid == holder.pid);
     holder.local.ip() == case.attempt.flow.dst.ip() && read.is_dialled(holder) && !served
 }

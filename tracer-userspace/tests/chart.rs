@@ -1,0 +1,35 @@
+//! The table in the README of the chart has every value of it, and no other.
+#![expect(clippy::unwrap_used, reason = "a test ends at the line that failed")]
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::Path;
+
+use serde_yaml_ng::Value;
+
+/// Values that are handed to Kubernetes whole.
+const WHOLE: [&str; 6] =
+    ["resources", "nodeSelector", "tolerations", "updateStrategy", "appArmorProfile", "seLinuxOptions"];
+
+fn read(file: &str) -> String {
+    fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("../deploy/chart").join(file)).unwrap()
+}
+
+fn names(prefix: &str, value: &Value) -> Vec<String> {
+    match value.as_mapping().filter(|fields| !fields.is_empty() && !WHOLE.contains(&prefix)) {
+        None => vec![prefix.to_owned()],
+        Some(fields) => {
+            let name = |key: &Value| [prefix, key.as_str().unwrap()].join(if prefix.is_empty() { "" } else { "." });
+            fields.iter().flat_map(|(key, value)| names(&name(key), value)).collect()
+        }
+    }
+}
+
+#[test]
+fn every_value_is_in_the_table() {
+    let values: BTreeSet<String> =
+        names("", &serde_yaml_ng::from_str(&read("values.yaml")).unwrap()).into_iter().collect();
+    let readme = read("README.md");
+    let listed = readme.lines().filter_map(|line| line.strip_prefix("| `")?.split('`').next());
+    assert_eq!(listed.map(str::to_owned).collect::<BTreeSet<_>>(), values);
+}

@@ -1,0 +1,56 @@
+# What a release has beside the image, into the folder $OUT. release.rs says what the variables are.
+parts=$PARTS
+sorted_tar() {
+    tar --sort=name --mtime="@$SOURCE_DATE_EPOCH" --owner=0 --group=0 --numeric-owner --mode=a=rX,u+w --create "$@"
+}
+
+# Both tools write beside the sources that they read.
+rm -rf "$parts" && mkdir -p "$parts/source"
+git ls-files -z | tar --create --null --files-from=- | tar --extract --directory="$parts/source"
+cargo about generate --fail --locked --manifest-path "$parts/source/tracer-userspace/Cargo.toml" \
+    --config about.toml xtask/src/release/licences.hbs > "$parts/THIRD-PARTY.md"
+cargo cyclonedx --quiet --format json --spec-version 1.5 --no-build-deps --target x86_64-unknown-linux-musl \
+    --manifest-path "$parts/source/tracer-userspace/Cargo.toml"
+sed "s,$PWD/$parts/source,,g" "$parts/source/tracer-userspace/tracer-userspace.cdx.json" > "$OUT/tracer-$VERSION.cdx.json"
+
+# What the metadata in tracer-userspace/Cargo.toml names.
+stage=target/package
+for architecture in amd64 arm64; do
+    case $architecture in
+        amd64) program=$AMD64 target=x86_64-unknown-linux-musl strip=strip ;;
+        arm64) program=$ARM64 target=aarch64-unknown-linux-gnu strip=aarch64-linux-gnu-strip ;;
+    esac
+    rm -rf "$stage" && mkdir -p "$stage/man" "$stage/completions"
+    "$strip" -o "$stage/tracer" "$program"
+    cp README.md CHANGELOG.md LICENSE-* "$parts/THIRD-PARTY.md" "$stage"
+    "$AMD64" man > "$stage/man/tracer.1"
+    for command in $(sed -n 's/^tracer\\-\([a-z]*\)(1)$/\1/p' "$stage/man/tracer.1"); do
+        "$AMD64" man "$command" > "$stage/man/tracer-$command.1"
+    done
+    "$AMD64" completions bash > "$stage/completions/tracer.bash"
+    "$AMD64" completions zsh > "$stage/completions/_tracer"
+    "$AMD64" completions fish > "$stage/completions/tracer.fish"
+    sorted_tar --directory="$stage" . | gzip -9n > "$OUT/tracer-$VERSION-linux-$architecture.tar.gz"
+
+    gzip -9n "$stage"/man/*
+    cargo deb --quiet --no-build --no-strip --package tracer-userspace --target "$target" --output "$OUT/"
+    cargo generate-rpm --package tracer-userspace --target "$target" --output "$OUT/"
+
+    llvm-objcopy --output-target=binary --only-section=.tracer.ebpf "$stage/tracer" "$parts/tracer-ebpf.o"
+    install -m 644 "$parts/tracer-ebpf.o" "$OUT/tracer-$VERSION-ebpf-$architecture.o"
+    llvm-objdump --disassemble --no-show-raw-insn "$parts/tracer-ebpf.o" | sed '/file format/d' |
+        gzip -9n > "$OUT/tracer-$VERSION-ebpf-$architecture.txt.gz"
+done
+
+# helm writes the time of the package into it.
+helm package deploy/chart --destination "$parts" > "$parts/helm.log"
+mkdir "$parts/chart" && tar --extract --file="$parts/tracer-$VERSION.tgz" --directory="$parts/chart"
+sorted_tar --directory="$parts/chart" tracer | gzip -9n > "$OUT/tracer-chart-$VERSION.tgz"
+helm lint --quiet "$OUT/tracer-chart-$VERSION.tgz"
+
+digest() { sha256sum < "$OUT/tracer-$VERSION-linux-$1.tar.gz" | cut -d ' ' -f 1; }
+sed "s,REPOSITORY,$REPOSITORY,; s,VERSION,$VERSION,g; s,SHA256-amd64,$(digest amd64),; s,SHA256-arm64,$(digest arm64)," \
+    deploy/krew/tracer.yaml > "$OUT/krew.yaml"
+
+cd "$OUT"
+sha256sum -- * > "../SHA256SUMS" && mv "../SHA256SUMS" .
