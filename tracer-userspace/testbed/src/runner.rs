@@ -12,7 +12,7 @@ use crate::node::TestNode;
 use crate::options::Options;
 use crate::prober::Prober;
 use crate::row::{Done, Row, RowOutcome};
-use crate::scenario::{Fixture, Node, Scenario};
+use crate::scenario::{Fixture, Node, Scenario, Until};
 use crate::watcher::{self, Session, Tracer, whole};
 
 /// What beside the world is run.
@@ -51,7 +51,7 @@ fn together(plan: &Plan, scenarios: &[&Scenario], tell: &mut dyn FnMut(&Row)) ->
     let mut rows = Vec::new();
     for scenario in scenarios {
         let row = row(scenario, |row| {
-            let hear = |done: &mut dyn FnMut(&[Record]) -> bool| heard(session.as_ref(), plan, done);
+            let hear = |done: &mut Until<'_>| heard(session.as_ref(), plan, done);
             let played = play(plan, scenario, (&mut node, &mut prober), &mut row.done, &mut || Ok(()), &hear);
             // A pod outlives the verdicts about it: what the tracer reads in its namespace must still be there.
             let settled = match &session {
@@ -115,7 +115,7 @@ fn by_itself(plan: &Plan, scenario: &Scenario) -> Row {
             }
             Ok(())
         };
-        let hear = |done: &mut dyn FnMut(&[Record]) -> bool| heard(session.borrow().as_ref(), plan, done);
+        let hear = |done: &mut Until<'_>| heard(session.borrow().as_ref(), plan, done);
         if scenario.node == Node::Shared {
             watch()?;
         }
@@ -128,7 +128,7 @@ fn by_itself(plan: &Plan, scenario: &Scenario) -> Row {
     })
 }
 
-fn heard(session: Option<&Session>, plan: &Plan, done: &mut dyn FnMut(&[Record]) -> bool) -> bool {
+fn heard(session: Option<&Session>, plan: &Plan, done: &mut Until<'_>) -> bool {
     session.is_none_or(|session| session.wait(plan.options.verdict_patience, done))
 }
 
@@ -203,7 +203,7 @@ fn play(
     (node, prober): (&mut TestNode, &mut Prober),
     done: &mut Done,
     watch: &mut dyn FnMut() -> Result<()>,
-    hear: &dyn Fn(&mut dyn FnMut(&[Record]) -> bool) -> bool,
+    hear: &dyn Fn(&mut Until<'_>) -> bool,
 ) -> Result<()> {
     let mut fixture = Fixture {
         options: &plan.options,

@@ -26,7 +26,7 @@ mod startup;
 mod translated;
 mod two_causes;
 
-pub use fixture::Fixture;
+pub use fixture::{Fixture, Until};
 pub use needs::Need;
 
 /// Whose node a scenario plays on.

@@ -18,6 +18,9 @@ use crate::prober::{Prober, shown};
 use crate::proc::Proc;
 use crate::row::Done;
 
+/// Whether what the tracer reported so far is what is waited for.
+pub type Until<'a> = dyn FnMut(&[Record]) -> bool + 'a;
+
 /// Where one scenario plays.
 pub struct Fixture<'a> {
     /// Settings.
@@ -33,7 +36,7 @@ pub struct Fixture<'a> {
     /// Lets the tracer begin to watch; nothing happens if it does already.
     pub watch: &'a mut dyn FnMut() -> Result<()>,
     /// Waits until what the tracer reported fulfils a condition; false if it does not in time. Without a tracer nothing is waited for.
-    pub hear: &'a dyn Fn(&mut dyn FnMut(&[Record]) -> bool) -> bool,
+    pub hear: &'a dyn Fn(&mut Until<'_>) -> bool,
     /// Who must be named by every verdict from now on.
     pub suspect: Option<Suspect>,
     /// What every verdict from now on must say in `also`.
