@@ -337,6 +337,7 @@ impl Watcher {
             self.sent.send(kind)?;
         }
         self.discovered = view.pods;
+        self.listed.listing.take_of_kubelet(view.of_kubelet);
         self.sent.send(pods_observation(self.discovered.clone(), &self.listed.listing))
     }
 

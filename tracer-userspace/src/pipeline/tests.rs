@@ -33,7 +33,10 @@ impl EventSource for Memory {
         None
     }
 
-    fn detach(&mut self) {}
+    /// Some programs are still on, and report what others do not see any more.
+    fn detach(&mut self) {
+        self.batches.push_back(vec![retransmit(clock::boot_ns() + 1)]);
+    }
 }
 
 fn retransmit(time_boot_ns: u64) -> Observation {

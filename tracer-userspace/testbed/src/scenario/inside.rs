@@ -12,6 +12,7 @@ use tracer_model::record::Cause;
 
 use super::{Fixture, Need, Scenario};
 use crate::check::Claim;
+use crate::options::is_emulated;
 use crate::pods::HTTP;
 use crate::probe::{Ending, Kind};
 
@@ -55,9 +56,10 @@ const PEER: SocketAddrV4 = SocketAddrV4::new(std::net::Ipv4Addr::new(10, 96, 0, 
 const PROXY: u16 = 15006;
 
 /// The tracer reads the sockets of a pod after an attempt, and reports nothing then: there is nothing to wait for. It takes a few
-/// milliseconds, and a good part of a second where all processors are busy.
+/// milliseconds, a good part of a second where all processors are busy, and several on an emulated one.
 fn let_it_read(fixture: &Fixture<'_>) {
-    thread::sleep(fixture.options.probe_timeout);
+    let times = if is_emulated() { 4 } else { 1 };
+    thread::sleep(times * fixture.options.probe_timeout);
 }
 
 /// The pod dials its peer, and a policy for egress drops that, until the second SYN.
