@@ -3,15 +3,14 @@
 use tracer_model::record::Cause;
 use tracer_testbed::scenario::Scenario;
 
-/// Cells besides, for a story of its own: the incident of the documentation.
+/// Cells besides, for scenarios of their own: the incident of the documentation.
 const CASES: &[(&str, &str)] = &[("service_no_endpoints/circular-v4", "service_no_endpoints_circular")];
 
 /// The first scenario of each cell.
-#[must_use]
 pub fn cells(scenarios: &[Scenario]) -> Vec<(String, &'static str)> {
     let mut cells: Vec<(String, &str)> = Vec::new();
-    let stories = CASES.iter().filter(|(_, story)| scenarios.iter().any(|it| it.name == *story));
-    cells.extend(stories.map(|(cell, story)| ((*cell).to_owned(), *story)));
+    let own = CASES.iter().filter(|(_, scenario)| scenarios.iter().any(|it| it.name == *scenario));
+    cells.extend(own.map(|(cell, scenario)| ((*cell).to_owned(), *scenario)));
     for scenario in scenarios {
         let cause = scenario.cause.map_or("healthy", Cause::name);
         let cell = format!("{cause}/{}-{}", scenario.proxy.name(), scenario.family.name());

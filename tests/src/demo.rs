@@ -39,7 +39,7 @@ pub struct Case {
     source_port: Option<u16>,
 }
 
-/// How a pod is made: name, story, mode of its server, firewall rule, cause.
+/// How a pod is made: name, what is wrong, mode of its server, firewall rule, cause.
 type Recipe = (&'static str, &'static str, Option<&'static str>, Option<&'static str>, Option<Cause>);
 
 const PODS: &[Recipe] = &[
@@ -91,7 +91,6 @@ impl Demo {
     }
 
     /// The PodList.
-    #[must_use]
     pub fn pods(&self) -> Value {
         let mut pods: Vec<PodSpec> = self.cases.iter().map(described).collect();
         pods.push(described(&host_case()));

@@ -46,7 +46,6 @@ impl Replayer {
 }
 
 /// The recording of a scenario in a folder of `tests/recordings`.
-#[must_use]
 pub fn file(folder: &Path, scenario: &str) -> PathBuf {
     folder.join(format!("{scenario}.ndjson.gz"))
 }

@@ -13,21 +13,18 @@ impl Sample {
     }
 
     /// How many.
-    #[must_use]
     #[expect(clippy::len_without_is_empty, reason = "nobody asks")]
     pub fn len(&self) -> usize {
         self.0.len()
     }
 
     /// The value below which this share lies (nearest rank); NaN without values.
-    #[must_use]
     pub fn quantile(&self, share: f64) -> f64 {
         let rank = (share * self.0.len() as f64).ceil() as usize;
         self.0.get(rank.clamp(1, self.0.len().max(1)) - 1).copied().unwrap_or(f64::NAN)
     }
 
     /// The middle; the mean of the two middle ones of an even number.
-    #[must_use]
     pub fn median(&self) -> f64 {
         let half = self.0.len() / 2;
         if self.0.len() % 2 == 1 || half == 0 {
@@ -38,13 +35,11 @@ impl Sample {
     }
 
     /// The smallest.
-    #[must_use]
     pub fn min(&self) -> f64 {
         self.0.first().copied().unwrap_or(f64::NAN)
     }
 
     /// The largest.
-    #[must_use]
     pub fn max(&self) -> f64 {
         self.0.last().copied().unwrap_or(f64::NAN)
     }

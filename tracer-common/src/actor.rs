@@ -1,6 +1,8 @@
 //! The task behind an event: only in events whose context is the actor's own (connect, listen,
 //! setns, unshare, an active reset, a link change), never in softirq context.
 
+use crate::{header::Header, header::Kind, wire_event};
+
 /// Length of a `comm`, kernel `TASK_COMM_LEN`.
 pub const COMM_LEN: usize = 16;
 
@@ -25,6 +27,19 @@ pub struct Actor {
 }
 const _: () = assert!(core::mem::size_of::<Actor>() == 48);
 
+/// A process got a prober's name, or came into another cgroup.
+#[derive(Clone, Copy, Debug)]
+#[repr(C)]
+pub struct Prober {
+    /// See [`Header`].
+    pub header: Header,
+    /// Its thread group.
+    pub pid: u32,
+    /// Always 0.
+    pub reserved: u32,
+}
+wire_event!(Prober, Kind::Prober, 32);
+
 /// Pid and name of an ancestor.
 #[derive(Clone, Copy, Debug)]
 #[repr(C)]
@@ -44,7 +59,6 @@ pub const COMM_BUCKETS: u32 = 256;
 
 /// The bucket of a name, by its first eight bytes in memory order. What follows a NUL does not count:
 /// it may be left over from a longer name.
-#[must_use]
 #[inline(always)]
 pub const fn comm_bucket(head: u64) -> u32 {
     let head = u64::from_le(head);

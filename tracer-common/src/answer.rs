@@ -33,7 +33,6 @@ fn digit(byte: u8) -> u16 {
 }
 
 /// What the kubelet takes for success (pkg/probe/http/http.go, `DoHTTPProbe`).
-#[must_use]
 #[inline(always)]
 pub fn is_success(status: u16) -> bool {
     (200..400).contains(&status)

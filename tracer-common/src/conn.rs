@@ -23,7 +23,6 @@ numbered! {
 ///
 /// They replace bits of the time, so that there are no more of them than a machine needs: eight, as for all that have up to
 /// 256 processors, leave 256 ns. Linux has 8192 processors at most (`NR_CPUS`, arch/x86/Kconfig).
-#[must_use]
 pub const fn cpu_mask(processors: usize) -> u32 {
     let processors = if processors < 256 { 256 } else { processors };
     let processors = if processors > 8192 { 8192 } else { processors };
@@ -34,21 +33,31 @@ pub const fn cpu_mask(processors: usize) -> u32 {
 ///
 /// Two of one processor are further apart than the bits that give way: the program that makes one, and the system call around
 /// it, take more than a microsecond.
-#[must_use]
 #[inline(always)]
 pub const fn id(now: u64, cpu: u32, cpu_mask: u32) -> u64 {
     (now & !(cpu_mask as u64)) | (cpu & cpu_mask) as u64
 }
 
 /// Nanoseconds since a connection began, wrong by two lengths of the low bits at most, and never below zero.
-#[must_use]
 #[inline(always)]
 pub const fn age(now: u64, conn: u64, cpu_mask: u32) -> u64 {
     (now | cpu_mask as u64).wrapping_sub(conn)
 }
 
-/// Whether `connect(2)` failed for good: a positive errno that is no answer of a connect that goes on, or is over.
+/// No source port is free, or no source address is there.
+pub const EADDRNOTAVAIL: i32 = 99;
+
+/// Whether a `connect(2)` fails so only by what its packets met.
 #[must_use]
+#[inline(always)]
+pub const fn is_answer(errno: i32) -> bool {
+    const ECONNRESET: i32 = 104;
+    const ETIMEDOUT: i32 = 110;
+    const ECONNREFUSED: i32 = 111;
+    matches!(errno, ECONNRESET | ETIMEDOUT | ECONNREFUSED)
+}
+
+/// Whether `connect(2)` failed for good: a positive errno that is no answer of a connect that goes on, or is over.
 #[inline(always)]
 pub const fn has_failed(errno: i32) -> bool {
     const EINTR: i32 = 4;
@@ -168,7 +177,6 @@ numbered! {
 
 impl AnswerKind {
     /// A TLS record.
-    #[must_use]
     pub const fn is_tls(self) -> bool {
         matches!(self, Self::Tls | Self::Alert)
     }

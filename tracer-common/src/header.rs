@@ -39,6 +39,8 @@ numbered! {
         Answer = 15,
         /// [`crate::listen::QueueFull`]
         QueueFull = 16,
+        /// [`crate::actor::Prober`]
+        Prober = 17,
     }
 }
 

@@ -21,7 +21,6 @@ macro_rules! numbered {
 
         impl $name {
             /// What has this number.
-            #[must_use]
             pub const fn from_number(number: u16) -> Option<Self> {
                 match number { $($number => Some(Self::$variant),)* _ => None }
             }

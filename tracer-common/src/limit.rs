@@ -30,7 +30,6 @@ pub struct Limit {
 impl Limited {
     /// Of one cgroup, whatever the others do. The start and end of a pod take a runtime and its plugins 30 opens and 19 entries
     /// (containerd with `loopback`, `bridge` and `host-local`, three pods recorded): 8 pods a second.
-    #[must_use]
     #[inline(always)]
     pub const fn own(self) -> Limit {
         match self {
@@ -42,7 +41,6 @@ impl Limited {
     /// Of all cgroups together, beyond their own: 40 pods that start and end at once. A server with a socket for each of its
     /// threads (SO_REUSEPORT) listens a thousand times. With what 20 containers have of their own it is 0.75 MiB, less than the
     /// ring has.
-    #[must_use]
     #[inline(always)]
     pub const fn shared(self) -> Limit {
         let own = self.own();
@@ -56,7 +54,6 @@ impl Limited {
 
 impl Limit {
     /// Until when tokens are used up after one more event; none if there is none left. `used`: until when they were, 0 at first.
-    #[must_use]
     #[inline(always)]
     pub const fn next(self, used: u64, now: u64) -> Option<u64> {
         let earliest = now.saturating_sub(self.burst * self.every_ns);

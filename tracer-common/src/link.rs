@@ -50,7 +50,6 @@ pub const IFF_LOOPBACK: u32 = 8;
 ///
 /// `__dev_close_many` clears `__LINK_STATE_START` (bit 0) before it stops the queues and IFF_UP after:
 /// between the two the device is going down. A lost carrier or a replaced qdisc looks different.
-#[must_use]
 #[inline(always)]
 pub const fn is_going_down(flags: u32, state: Option<u64>) -> bool {
     let stopped = match state {

@@ -14,7 +14,6 @@ macro_rules! hooks {
             pub const ALL: &'static [Self] = &[$(Self::$variant,)*];
 
             /// The name in records, metrics and docs.
-            #[must_use]
             pub const fn name(self) -> &'static str {
                 match self { $(Self::$variant => $name,)* }
             }
@@ -75,4 +74,12 @@ hooks! {
     TcpConnRequest = 25, "tcp_conn_request";
     /// A packet arrives at a prober's socket: the first bytes of an answer.
     CgroupAnswer = 26, "cgroup_answer";
+    /// The sockets of a prober's cgroup: connects with their source port, and changes of state.
+    SockOps = 27, "sock_ops";
+    /// A task gets a name: a prober is there.
+    TaskRename = 28, "task_rename";
+    /// A task comes into a cgroup: a prober is somewhere else.
+    CgroupAttachTask = 29, "cgroup_attach_task";
+    /// A socket begins or ceases to listen.
+    InetCskListen = 30, "inet_csk_listen_start";
 }

@@ -59,7 +59,6 @@ pub struct NetnsOpen {
 wire_event!(NetnsOpen, Kind::NetnsOpen, 168);
 
 /// Whether a path may name a network namespace, by its first eight bytes, read as a number in network order.
-#[must_use]
 #[inline(always)]
 pub const fn may_name(head: u64) -> bool {
     const PROC: u64 = u64::from_be_bytes(*b"\0\0/proc/");
@@ -70,7 +69,6 @@ pub const fn may_name(head: u64) -> bool {
 
 /// Whether a path ends in `/ns/net` or has `/netns/` in it: its last eight bytes slide through a
 /// register.
-#[must_use]
 #[inline(always)]
 pub fn names(path: &[u8; PATH_LEN]) -> bool {
     const FILE: u64 = u64::from_be_bytes(*b"/ns/net\0");

@@ -15,7 +15,6 @@ macro_rules! offsets {
             /// `(struct, member path)` in field order.
             pub const FIELDS: &'static [(&'static str, &'static str)] = &[$(($type_name, $path),)*];
             /// Builds the table from values in field order; `None` is absent.
-            #[must_use]
             pub fn from_values(values: &[Option<u32>]) -> Self {
                 let mut it = values.iter().copied();
                 Self { $($field: it.next().flatten().unwrap_or($crate::ABSENT32),)* }
@@ -36,6 +35,7 @@ offsets! {
     sk_net: "sock" . "__sk_common.skc_net";
     sk_protocol: "sock" . "sk_protocol";
     sk_err: "sock" . "sk_err";
+    sk_dst_cache: "sock" . "sk_dst_cache";
     inet_sport: "inet_sock" . "inet_sport";
     tcp_bytes_received: "tcp_sock" . "bytes_received";
     tcp_bytes_sent: "tcp_sock" . "bytes_sent";
@@ -58,6 +58,7 @@ offsets! {
     net_inum: "net" . "ns.inum";
     task_nsproxy: "task_struct" . "nsproxy";
     task_tgid: "task_struct" . "tgid";
+    task_pid: "task_struct" . "pid";
     task_comm: "task_struct" . "comm";
     task_group_leader: "task_struct" . "group_leader";
     task_real_parent: "task_struct" . "real_parent";
@@ -69,6 +70,7 @@ offsets! {
     nsproxy_pid: "nsproxy" . "pid_ns_for_children";
     nsproxy_cgroup: "nsproxy" . "cgroup_ns";
     css_set_subsys: "css_set" . "subsys";
+    css_set_dfl_cgrp: "css_set" . "dfl_cgrp";
     css_cgroup: "cgroup_subsys_state" . "cgroup";
     cgroup_kn: "cgroup" . "kn";
     kernfs_id: "kernfs_node" . "id";
@@ -113,4 +115,6 @@ pub struct Settings {
     pub port_last: u32,
     /// The low bits of a connection's identity that are its processor's number: [`cpu_mask`](crate::conn::cpu_mask).
     pub cpu_mask: u32,
+    /// 1: a prober's connections may begin where nothing sees them, before its cgroup is found.
+    pub prober_hooks: u32,
 }

@@ -42,14 +42,12 @@ impl Packet {
         Self { tuple: Tuple { saddr: [0; 16], daddr: [0; 16], sport: 0, dport: 0, reserved: 0 }, flags: 0 };
 
     /// A SYN or a SYN-ACK.
-    #[must_use]
     #[inline(always)]
     pub const fn is_syn(&self) -> bool {
         self.flags & FLAG_SYN != 0
     }
 
     /// The answer to a SYN.
-    #[must_use]
     #[inline(always)]
     pub const fn is_syn_ack(&self) -> bool {
         self.flags & (FLAG_SYN | FLAG_ACK) == FLAG_SYN | FLAG_ACK

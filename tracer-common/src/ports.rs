@@ -35,7 +35,6 @@ pub struct PortUse {
 const _: () = assert!(size_of::<PortUse>() == 96);
 
 /// A destination as a number; the high bits are the good ones. `to`: the address, of IPv4 in the first word alone.
-#[must_use]
 #[inline(always)]
 pub const fn hash(to: [u64; 2], port: u16) -> u64 {
     const ODD: u64 = 0x9e37_79b9_7f4a_7c15;
@@ -44,7 +43,6 @@ pub const fn hash(to: [u64; 2], port: u16) -> u64 {
 }
 
 /// Word and bit of a destination in [`PortUse::destinations`].
-#[must_use]
 #[inline(always)]
 pub const fn bit(hash: u64) -> (usize, u64) {
     ((hash >> 62) as usize & 3, 1 << ((hash >> 56) & 63))

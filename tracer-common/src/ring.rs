@@ -5,7 +5,6 @@
 const MARK: (u64, u64) = (4, 64 << 10);
 
 /// Whether the ring fills faster than its reader looks by itself: so much is unread, of so much.
-#[must_use]
 #[inline(always)]
 pub const fn fills_fast(unread: u64, size: u64) -> bool {
     unread.wrapping_sub(size / MARK.0) < MARK.1

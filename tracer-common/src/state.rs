@@ -16,7 +16,6 @@ pub const LAST_ACK: u8 = 9;
 pub const LISTEN: u8 = 10;
 
 /// One change of one socket, as a number: `struct sock` is larger than 256 bytes.
-#[must_use]
 #[inline(always)]
 pub const fn key(sk: u64, old: u8, new: u8) -> u64 {
     sk ^ (((old as u64) << 4) | new as u64)
@@ -41,7 +40,6 @@ pub fn goes_well(old: u8, new: u8, errno: Option<i32>, is_content: impl FnOnce()
 /// own context (loopback, or the backlog at the end of its system call). A segment that closes
 /// leaves an error in `sk_err` first; a close of the task's own does not (`tcp_disconnect` sets
 /// ECONNRESET only after the state).
-#[must_use]
 #[inline(always)]
 pub fn is_close(old: u8, new: u8, errno: Option<i32>) -> bool {
     match new {

@@ -4,7 +4,6 @@
 pub const LIVE_BUCKETS: u32 = 1 << 13;
 
 /// The bucket of a socket: `struct sock` is some 2 KiB, from a slab that is aligned to a cache line.
-#[must_use]
 #[inline(always)]
 pub const fn live_bucket(sk: u64) -> u32 {
     ((sk >> 6).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32) as u32 & (LIVE_BUCKETS - 1)
@@ -13,7 +12,6 @@ pub const fn live_bucket(sk: u64) -> u32 {
 /// Whether a socket that connects to `port` is still the one that was tracked with `tracked`.
 ///
 /// Its memory may be another connection's by now. A disconnected socket has no port any more.
-#[must_use]
 #[inline(always)]
 pub const fn is_same_socket(port: u16, tracked: u16) -> bool {
     port == tracked || port == 0
@@ -31,7 +29,6 @@ pub struct Flow {
 
 impl Flow {
     /// Its socket lives, or ended so short a time ago that the port is not another process's yet.
-    #[must_use]
     #[inline(always)]
     pub const fn is_usable(&self, now: u64) -> bool {
         const LINGER_NS: u64 = 10_000_000_000;

@@ -38,13 +38,11 @@ const _: () = assert!(core::mem::size_of::<Tuple>() == 40);
 impl Tuple {
     /// The other direction.
     #[inline(always)]
-    #[must_use]
     pub const fn reversed(&self) -> Self {
         Self { saddr: self.daddr, daddr: self.saddr, sport: self.dport, dport: self.sport, reserved: 0 }
     }
     /// Before the source port is chosen.
     #[inline(always)]
-    #[must_use]
     pub const fn without_port(&self) -> Self {
         let mut tuple = *self;
         tuple.sport = 0;

@@ -1,6 +1,9 @@
 //! The current task, where it is the actor of the event.
+//!
+//! Programs on a cgroup's sockets have no helper for the current task but the one that gives its address (5.10 to 6.12,
+//! `sock_ops_func_proto`): what they call reads the task instead.
 
-use aya_ebpf::helpers::generated::{bpf_get_current_cgroup_id, bpf_get_current_pid_tgid, bpf_probe_read_user_str};
+use aya_ebpf::helpers::generated::{bpf_get_current_pid_tgid, bpf_probe_read_user_str};
 use tracer_common::{
     ABSENT64,
     actor::{ANCESTORS, Actor, Ancestor, COMM_LEN, comm_bucket},
@@ -8,7 +11,7 @@ use tracer_common::{
 };
 
 use crate::{
-    kernel::Task,
+    kernel::{Task, read_str},
     maps::{PRETENDING, PROBER_BUCKETS, PROBERS, global},
 };
 
@@ -76,23 +79,23 @@ pub fn is_tracer() -> bool {
 /// Name of the thread group's leader: Go and Java rename their threads.
 #[inline(always)]
 pub fn leader_comm(task: Task, dst: &mut [u8; COMM_LEN]) {
-    if !task.leader().comm(dst)
-        && let Ok(comm) = aya_ebpf::helpers::bpf_get_current_comm()
-    {
-        *dst = comm;
+    if !task.leader().comm(dst) {
+        task.comm(dst);
     }
 }
 
-/// Whether connections of the current task are tracked.
+/// Whether connections of the current task, which is of this thread group, are tracked.
 #[inline(always)]
-pub fn is_tracked() -> bool {
-    if is_tracer() {
+pub fn is_tracked(tgid: u32) -> bool {
+    if tgid == global!(SETTINGS.own_pid) {
         return false;
     }
-    if global!(SETTINGS.all_connections) != 0 {
-        return true;
-    }
-    let task = Task::current();
+    global!(SETTINGS.all_connections) != 0 || is_prober(Task::current())
+}
+
+/// Whether a task has the name of a prober, and is none that only pretends.
+#[inline(always)]
+pub fn is_prober(task: Task) -> bool {
     if let Some(head) = task.leader().comm_head()
         && PROBER_BUCKETS.get(comm_bucket(head)).is_some_and(|bucket| *bucket == 0)
     {
@@ -100,25 +103,37 @@ pub fn is_tracked() -> bool {
     }
     let mut comm = [0u8; COMM_LEN];
     leader_comm(task, &mut comm);
-    unsafe { PROBERS.get(comm).is_some() && PRETENDING.get(cgroup()).is_none() }
+    unsafe { PROBERS.get(comm).is_some() && PRETENDING.get(cgroup_of(task)).is_none() }
+}
+
+/// Whether this name in the kernel's memory is a prober's.
+#[inline(always)]
+pub fn is_prober_s_name(name: u64) -> bool {
+    let mut comm = [0u8; COMM_LEN];
+    read_str(name, 0, &mut comm) && unsafe { PROBERS.get(comm).is_some() }
 }
 
 /// What the current task is counted with: the memory controller's cgroup, which is a container's (one that is privileged, or
 /// that the hierarchy is delegated to, can make others below it); without that controller the one of the unified hierarchy.
 #[inline(always)]
 pub fn cgroup() -> u64 {
-    Task::current().memory_cgroup().unwrap_or_else(|| unsafe { bpf_get_current_cgroup_id() })
+    cgroup_of(Task::current())
+}
+
+#[inline(always)]
+fn cgroup_of(task: Task) -> u64 {
+    task.memory_cgroup().or_else(|| task.unified_cgroup()).unwrap_or(ABSENT64)
 }
 
 /// Describes the current task.
 #[inline(always)]
 pub fn fill(actor: &mut Actor) {
     let task = Task::current();
-    actor.pid = tgid();
-    actor.tid = tid();
+    actor.pid = task.tgid();
+    actor.tid = task.tid();
     leader_comm(task, &mut actor.comm);
     actor.netns = task.netns();
-    actor.cgroup = unsafe { bpf_get_current_cgroup_id() };
+    actor.cgroup = task.unified_cgroup().unwrap_or(ABSENT64);
     actor.cgroup_memory = task.memory_cgroup().unwrap_or(ABSENT64);
 }
 

@@ -10,6 +10,7 @@ mod link;
 mod netns;
 mod open;
 mod ports;
+mod prober;
 mod queue;
 mod reset;
 mod state;

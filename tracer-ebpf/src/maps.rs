@@ -27,7 +27,7 @@ pub static ENUMS: EnumValues = EnumValues { memory_cgrp_id: ABSENT32, skb_consum
 /// What to track.
 #[unsafe(no_mangle)]
 pub static SETTINGS: Settings =
-    Settings { own_pid: 0, all_connections: 0, port_first: 0, port_last: 0, cpu_mask: 0xff };
+    Settings { own_pid: 0, all_connections: 0, port_first: 0, port_last: 0, cpu_mask: 0xff, prober_hooks: 0 };
 
 /// Reads one field of a global that the loader has overwritten: the compiler must not fold its
 /// initial value, the verifier knows the real one.

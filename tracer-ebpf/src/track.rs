@@ -59,16 +59,27 @@ pub fn by_packet(tuple: &Tuple) -> Option<Match> {
 /// Begins to track a socket whose source port is usually not chosen yet.
 #[inline(always)]
 pub fn begin(sk: Sock, conn: &Conn) {
-    let tuple = &conn.tuple;
-    let waits = Pending { sk: sk.0, conn: conn.conn };
-    if !sockets::insert(sk, conn) | DESTS.insert(destination(tuple), waits, 0).is_err() {
-        count(Counter::MapFull);
-    }
     // After its socket is known: a waiting connect whose socket is not is taken for one that is over.
-    if tuple.sport == 0 {
+    if conn.tuple.sport == 0 {
+        remember(sk, conn);
         waiting::add(sk, conn);
     } else {
-        flows::remember(tuple, conn.conn);
+        begin_with_port(sk, conn);
+    }
+}
+
+/// Begins to track a socket whose source port is chosen.
+#[inline(always)]
+pub fn begin_with_port(sk: Sock, conn: &Conn) {
+    remember(sk, conn);
+    flows::remember(&conn.tuple, conn.conn);
+}
+
+#[inline(always)]
+fn remember(sk: Sock, conn: &Conn) {
+    let waits = Pending { sk: sk.0, conn: conn.conn };
+    if !sockets::insert(sk, conn) | DESTS.insert(destination(&conn.tuple), waits, 0).is_err() {
+        count(Counter::MapFull);
     }
 }
 

@@ -195,7 +195,29 @@ pub enum Command {
     Version,
 }
 
+impl Cli {
+    /// A namespace that is typed wins over `TRACER_ALL_NAMESPACES`.
+    fn prefer_typed_namespace(&mut self) {
+        let is_typed = |id: &str| self.typed.iter().any(|typed| typed == id);
+        if is_typed("namespace")
+            && !is_typed("all_namespaces")
+            && let Some(filters) = self.command.filters_mut()
+        {
+            filters.all_namespaces = false;
+        }
+    }
+}
+
 impl Command {
+    const fn filters_mut(&mut self) -> Option<&mut FilterFlags> {
+        match self {
+            Self::Attach(live) | Self::Run { live, .. } | Self::Record { live, .. } => Some(&mut live.records.filters),
+            Self::Replay { records, .. } => Some(&mut records.filters),
+            Self::Show { filters, .. } | Self::Report { filters, .. } => Some(filters),
+            _ => None,
+        }
+    }
+
     /// As it is typed.
     #[must_use]
     pub const fn name(&self) -> &'static str {
@@ -240,6 +262,7 @@ pub fn parse(args: impl IntoIterator<Item = OsString>) -> Parsed {
     let parsed = definition::from_environment().try_get_matches_from(&args).and_then(|matches| {
         let mut cli = Cli::from_arg_matches(&matches)?;
         cli.typed = typed(&matches);
+        cli.prefer_typed_namespace();
         cli.diagnostics = diagnostics(&matches);
         Ok(cli)
     });

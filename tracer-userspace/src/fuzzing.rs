@@ -15,7 +15,7 @@ mod ring;
 
 pub use crate::replay::fuzzing::recording;
 pub use tracer_kubectl::fuzzing::podlog;
-pub use tracer_sources::fuzzing::{apiserver, files, journal, klog, nftables, proc, xtables};
+pub use tracer_sources::fuzzing::{apiserver, files, journal, klog, nftables, podlist, proc, xtables};
 
 /// A parser, and any bytes for it.
 #[derive(Clone, Copy, Debug)]
@@ -33,6 +33,7 @@ pub const TARGETS: &[Target] = &[
     Target { name: "journal", run: journal },
     Target { name: "klog", run: klog },
     Target { name: "nftables", run: nftables },
+    Target { name: "podlist", run: podlist },
     Target { name: "podlog", run: podlog },
     Target { name: "proc", run: proc },
     Target { name: "recording", run: recording },

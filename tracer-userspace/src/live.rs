@@ -11,7 +11,7 @@ use tracer_common::names::Hook;
 
 use self::other_processes::OtherProcesses;
 use crate::pipeline::{Attached, EventSource, LiveConfig};
-use tracer_bpf::decode::decode;
+use tracer_bpf::decode::{KernelEvent, decode};
 use tracer_bpf::ebpf::{self, Loaded};
 use tracer_bpf::observe::observe;
 use tracer_model::event::{HookStatus, Observation, ObservationKind, PortPressure};
@@ -63,6 +63,7 @@ pub fn attach(config: &LiveConfig, api: &Background) -> Result<Attached<Kernel>,
     let mut loaded = load(config)?;
     let snapshot = tracer_sources::snapshot(&sources).map_err(|error| Error::Source(chain(&error)))?;
     loaded.watch_answers(&pids(&snapshot.probers));
+    loaded.watch_sockets(&pids(&snapshot.probers));
     let refresh = Arc::new(Notify::new());
     let inquirer = Inquirer::start(tx.clone());
     let log = follow_log(config, &sources, &tx);
@@ -101,6 +102,7 @@ fn load(config: &LiveConfig) -> Result<Loaded, Error> {
         probers: config.probers.clone(),
         all_connections: config.all_connections,
         no_syscall_hooks: config.no_syscall_hooks,
+        prober_hooks: config.prober_hooks,
         ring_bytes: config.ring_bytes,
     };
     ebpf::load(&options).map_err(|error| Error::Kernel(chain(&error)))
@@ -165,10 +167,14 @@ impl EventSource for Kernel {
         let (probers, before) = (&self.probers, into.len());
         let since = self.loaded.attached_boot_ns;
         let (events, other_processes) = (&mut self.events, &mut self.other_processes);
+        let mut found = Vec::new();
         let taken = self.loaded.ring.drain(max, |bytes| match decode(bytes) {
             Ok(event) => {
                 if let Some(count) = events.get_mut(usize::from(event.header().hook)) {
                     *count += 1;
+                }
+                if let KernelEvent::Prober(prober) = &event {
+                    found.push(prober.pid);
                 }
                 let seen = observe(&event, names, probers).filter(|seen| !begins_before(since, seen));
                 into.extend(seen.and_then(|seen| other_processes.judge(seen)));
@@ -176,6 +182,9 @@ impl EventSource for Kernel {
             // Both sides are built together: this is a bug, and visible, but no reason to stop.
             Err(error) => tracing::error!("an event cannot be decoded: {error}"),
         });
+        if !found.is_empty() {
+            self.loaded.watch_sockets(&found);
+        }
         for cgroup in self.other_processes.take_found() {
             self.loaded.leave_out(cgroup);
         }
@@ -202,7 +211,7 @@ impl EventSource for Kernel {
             Query::Tls(port) => self.watch_tls(port),
             Query::Answers(prober) => self.meet(prober),
             Query::Ports => return Some(ObservationKind::PortPressure(Box::new(self.ports(false)))),
-            Query::Firewall(..) | Query::Target(..) => self.inquirer.ask(ask),
+            Query::Firewall(..) | Query::Target(..) | Query::PortHolders(..) => self.inquirer.ask(ask),
         }
         None
     }
@@ -220,7 +229,9 @@ impl EventSource for Kernel {
 
     fn retry_hooks(&mut self) -> Vec<HookStatus> {
         let before = self.loaded.status.hooks.clone();
-        if !self.loaded.retry_module_hooks() {
+        let mut is_new = self.loaded.retry_module_hooks();
+        self.telling_what_is_lost(|loaded| is_new |= loaded.retry_prober_sockets());
+        if !is_new {
             return Vec::new();
         }
         self.loaded.status.hooks.iter().filter(|hook| !before.contains(hook)).cloned().collect()

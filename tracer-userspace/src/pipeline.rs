@@ -45,7 +45,9 @@ pub trait EventSource {
         Vec::new()
     }
     /// Who used up ephemeral ports since this was last asked.
-    fn port_pressure(&mut self) -> Option<PortPressure>;
+    fn port_pressure(&mut self) -> Option<PortPressure> {
+        None
+    }
     /// Finds something out; the answer is given at once if it is at hand, else it comes as an event or a fact.
     fn ask(&mut self, ask: Query) -> Option<ObservationKind>;
     /// What the kernel's side has counted so far, for the metrics. Asked once a second, where metrics are wanted.
@@ -53,7 +55,9 @@ pub trait EventSource {
         KernelCounts::default()
     }
     /// Tries again the hooks of kernel modules that were not loaded; those that are attached now.
-    fn retry_hooks(&mut self) -> Vec<HookStatus>;
+    fn retry_hooks(&mut self) -> Vec<HookStatus> {
+        Vec::new()
+    }
     /// Takes the hooks off; what is in the ring can still be drained.
     fn detach(&mut self);
 }

@@ -8,34 +8,34 @@ use std::io;
 use std::os::unix::ffi::OsStrExt as _;
 use std::os::unix::process::CommandExt as _;
 
-use common::{Dir, lines, ran, recording, refused, text, tracer};
+use common::{Dir, lines, ran, recording, reports_one_line, text, tracer};
 
 #[test]
 fn wrong_usage_is_one_line() {
-    refused(&ran(&["atach"]), 2, &["atach", "attach"]);
-    refused(&ran(&["attach", "--outptu", "x"]), 2, &["--outptu", "--output"]);
-    refused(&ran(&["replay"]), 2, &["<FILE>", "tracer replay --help"]);
-    refused(&ran(&["attach", "-o", "xml"]), 2, &["xml", "pretty", "json"]);
-    refused(&ran(&["attach", "--duration", "30"]), 2, &["--duration", "30s"]);
-    refused(
+    reports_one_line(&ran(&["atach"]), 2, &["atach", "attach"]);
+    reports_one_line(&ran(&["attach", "--outptu", "x"]), 2, &["--outptu", "--output"]);
+    reports_one_line(&ran(&["replay"]), 2, &["<FILE>", "tracer replay --help"]);
+    reports_one_line(&ran(&["attach", "-o", "xml"]), 2, &["xml", "pretty", "json"]);
+    reports_one_line(&ran(&["attach", "--duration", "30"]), 2, &["--duration", "30s"]);
+    reports_one_line(
         &ran(&["attach", "--cause", "lookback_down"]),
         2,
         &["lookback_down", "loopback_down", "connection_refused"],
     );
-    refused(&ran(&["attach", "--prober", "a-name-beyond-the-kernel"]), 2, &["--prober", "15"]);
-    refused(&ran(&["replay", "x", "--pods", "y"]), 2, &["--pods", "replay"]);
-    refused(&ran(&["explain", "nodeport_colision"]), 2, &["nodeport_ephemeral_collision"]);
-    refused(&ran(&["record", "-"]), 2, &["record FILE"]);
-    refused(&ran(&["hooks", "--pods", "y"]), 2, &["--pods", "hooks"]);
-    refused(&ran(&["hooks", "--until-failure"]), 2, &["--until-failure", "hooks"]);
-    refused(&ran(&["hooks", "--fail-on", "ok"]), 2, &["--fail-on", "ok"]);
-    refused(&ran(&["hooks", "--duration", "0"]), 2, &["--duration"]);
-    refused(
+    reports_one_line(&ran(&["attach", "--prober", "a-name-beyond-the-kernel"]), 2, &["--prober", "15"]);
+    reports_one_line(&ran(&["replay", "x", "--pods", "y"]), 2, &["--pods", "replay"]);
+    reports_one_line(&ran(&["explain", "nodeport_colision"]), 2, &["nodeport_ephemeral_collision"]);
+    reports_one_line(&ran(&["record", "-"]), 2, &["record FILE"]);
+    reports_one_line(&ran(&["hooks", "--pods", "y"]), 2, &["--pods", "hooks"]);
+    reports_one_line(&ran(&["hooks", "--until-failure"]), 2, &["--until-failure", "hooks"]);
+    reports_one_line(&ran(&["hooks", "--fail-on", "ok"]), 2, &["--fail-on", "ok"]);
+    reports_one_line(&ran(&["hooks", "--duration", "0"]), 2, &["--duration"]);
+    reports_one_line(
         &ran(&["selftest", "--cause", "conection_refused"]),
         2,
         &["conection_refused", "did you mean `connection_refused`?"],
     );
-    refused(&ran(&["selftest", "--pods", "x"]), 2, &["--pods", "selftest"]);
+    reports_one_line(&ran(&["selftest", "--pods", "x"]), 2, &["--pods", "selftest"]);
 }
 
 /// Who types nothing but the name wants to know what there is.
@@ -55,7 +55,7 @@ fn an_unknown_variable_is_a_warning() {
     let good = dir.file("good", recording());
     let slip = |args: &[&str]| tracer().args(args).env("TRACER_DURATON", "5m").output().unwrap();
     let output = slip(&["replay", &good]);
-    refused(&output, 0, &["tracer: warning: TRACER_DURATON", "did you mean TRACER_DURATION?"]);
+    reports_one_line(&output, 0, &["tracer: warning: TRACER_DURATON", "did you mean TRACER_DURATION?"]);
     assert_eq!(text(&slip(&["replay", &good, "-q"]).stderr), "");
 }
 
@@ -65,10 +65,12 @@ fn a_filter_that_matches_nothing_says_so() {
     let good = dir.file("good", recording());
     let shown = |args: &[&str]| ran(&[&["replay", &good], args].concat());
     let nothing = shown(&["-n", "nosuch", "-o", "json"]);
-    refused(&nothing, 0, &["no pod matches `-n nosuch`"]);
+    reports_one_line(&nothing, 0, &["no pod matches `-n nosuch`"]);
     let pretty = shown(&["-n", "nosuch", "-o", "pretty"]);
     assert!(text(&pretty.stdout).ends_with("no pod matches `-n nosuch`\n"), "{pretty:?}");
-    refused(&shown(&["-p", "svc/cart"]), 2, &["--pod `svc/cart`", "deploy/NAME"]);
+    reports_one_line(&shown(&["-p", "svc/cart"]), 2, &["--pod `svc/cart`", "deploy/NAME"]);
+    let typed = tracer().args(["replay", &good, "-n", "nosuch"]).env("TRACER_ALL_NAMESPACES", "1").output().unwrap();
+    reports_one_line(&typed, 0, &["no pod matches `-n nosuch`"]);
     let all = shown(&["-n", "nosuch", "-A"]);
     assert_eq!((all.status.code(), &all.stdout), (Some(0), &shown(&[]).stdout));
 }
@@ -82,29 +84,29 @@ fn it_is_a_plugin_of_kubectl_by_its_name() {
     let help = std::process::Command::new(&plugin).arg("--help").output().unwrap();
     assert!(help.status.success() && text(&help.stdout).contains("kubectl tracer"), "{}", text(&help.stdout));
     let wrong = std::process::Command::new(&plugin).args(["why", "svc/cart"]).output().unwrap();
-    refused(&wrong, 2, &["svc/cart", "deploy/NAME"]);
-    refused(&ran(&["kubectl", "why", "svc/cart"]), 2, &["svc/cart", "kubectl tracer --help"]);
-    refused(&ran(&["kubectl", "why", "cart", "--kubeconfig", "/none"]), 2, &["--kubeconfig /none"]);
+    reports_one_line(&wrong, 2, &["svc/cart", "deploy/NAME"]);
+    reports_one_line(&ran(&["kubectl", "why", "svc/cart"]), 2, &["svc/cart", "kubectl tracer --help"]);
+    reports_one_line(&ran(&["kubectl", "why", "cart", "--kubeconfig", "/none"]), 2, &["--kubeconfig /none"]);
 }
 
 #[test]
 fn wrong_variables_are_wrong_usage() {
     let output = tracer().arg("attach").env("TRACER_DURATION", "soon").output().unwrap();
-    refused(&output, 2, &["'TRACER_DURATION'", "soon"]);
+    reports_one_line(&output, 2, &["'TRACER_DURATION'", "soon"]);
     let output = tracer().args(["attach", "--duration", "later"]).env("TRACER_DURATION", "5m").output().unwrap();
-    refused(&output, 2, &["'--duration <TIME>'", "later"]);
+    reports_one_line(&output, 2, &["'--duration <TIME>'", "later"]);
     let output = tracer().arg("attach").env("TRACER_CAUSE", "loopback_down,nonsense").output().unwrap();
-    refused(&output, 2, &["TRACER_CAUSE", "`nonsense`"]);
+    reports_one_line(&output, 2, &["TRACER_CAUSE", "`nonsense`"]);
     let output = tracer().arg("attach").env("TRACER_PODS", "/none/pods").output().unwrap();
-    refused(&output, 2, &["TRACER_PODS /none/pods: No such file"]);
+    reports_one_line(&output, 2, &["TRACER_PODS /none/pods: No such file"]);
     let output = tracer().arg("attach").env("TRACER_OUTPUT_FILE", "/none/out").output().unwrap();
-    refused(&output, 2, &["TRACER_OUTPUT_FILE /none/out: No such file"]);
+    reports_one_line(&output, 2, &["TRACER_OUTPUT_FILE /none/out: No such file"]);
     for (variable, value) in [("UNTIL_FAILURE", "maybe"), ("ATTEMPTS", "2"), ("CAUSE", "loopback_down,")] {
         let variable = format!("TRACER_{variable}");
-        refused(&tracer().arg("attach").env(&variable, value).output().unwrap(), 2, &[&variable]);
+        reports_one_line(&tracer().arg("attach").env(&variable, value).output().unwrap(), 2, &[&variable]);
     }
     for flag in ["--cause", "--prober"] {
-        refused(&ran(&["attach", flag, ""]), 2, &[flag, "an empty name"]);
+        reports_one_line(&ran(&["attach", flag, ""]), 2, &[flag, "an empty name"]);
     }
     let dir = Dir::new();
     let mut command = tracer();
@@ -119,23 +121,23 @@ fn wrong_variables_are_wrong_usage() {
 fn what_is_not_utf8_is_named() {
     let bad = OsStr::from_bytes(b"\xff");
     let with = |args: &[&str]| tracer().args(args).arg(bad).output().unwrap();
-    refused(&with(&["attach", "-n"]), 2, &["`-n \u{fffd}`: not valid UTF-8", "tracer attach --help"]);
-    refused(&with(&["attach", "--duration"]), 2, &["`--duration \u{fffd}`"]);
-    refused(&with(&["explain"]), 2, &["`explain \u{fffd}`"]);
-    refused(&with(&["man"]), 2, &["`man \u{fffd}`"]);
-    refused(
+    reports_one_line(&with(&["attach", "-n"]), 2, &["`-n \u{fffd}`: not valid UTF-8", "tracer attach --help"]);
+    reports_one_line(&with(&["attach", "--duration"]), 2, &["`--duration \u{fffd}`"]);
+    reports_one_line(&with(&["explain"]), 2, &["`explain \u{fffd}`"]);
+    reports_one_line(&with(&["man"]), 2, &["`man \u{fffd}`"]);
+    reports_one_line(
         &tracer().arg("doctor").arg(OsStr::from_bytes(b"--check=\xff")).output().unwrap(),
         2,
         &["`--check=\u{fffd}`"],
     );
     let both = tracer().arg("record").arg(bad).args(["-p", "x", "-c"]).arg(bad).output().unwrap();
-    refused(&both, 2, &["`-c \u{fffd}`"]);
+    reports_one_line(&both, 2, &["`-c \u{fffd}`"]);
     for variable in
         ["NODE_NAME", "TRACER_NAMESPACE", "TRACER_POD", "TRACER_CAUSE", "TRACER_DURATION", "TRACER_ATTEMPTS"]
     {
         // A path may be anything.
         let output = tracer().arg("attach").env("TRACER_PODS", bad).env(variable, bad).output().unwrap();
-        refused(&output, 2, &[&format!("{variable}: not valid UTF-8")]);
+        reports_one_line(&output, 2, &[&format!("{variable}: not valid UTF-8")]);
     }
 }
 
@@ -146,7 +148,7 @@ fn lists_may_have_blanks_around_their_commas() {
     let output =
         tracer().args(["replay", &good]).env("TRACER_CAUSE", "loopback_down, mid_stream_rst").output().unwrap();
     assert_eq!((output.status.code(), text(&output.stderr)), (Some(0), ""));
-    refused(&ran(&["attach", "--prober", "a, "]), 2, &["--prober", "an empty name"]);
+    reports_one_line(&ran(&["attach", "--prober", "a, "]), 2, &["--prober", "an empty name"]);
 }
 
 /// To open it waits for who writes to it, forever perhaps.
@@ -156,7 +158,11 @@ fn a_named_pipe_is_no_list() {
     let pipe = dir.0.join("pipe");
     nix::unistd::mkfifo(&pipe, nix::sys::stat::Mode::S_IRUSR).unwrap();
     for flag in ["--pods", "--services"] {
-        refused(&ran(&["attach", flag, pipe.to_str().unwrap()]), 2, &[flag, "pipe: a named pipe: give a plain file"]);
+        reports_one_line(
+            &ran(&["attach", flag, pipe.to_str().unwrap()]),
+            2,
+            &[flag, "pipe: a named pipe: give a plain file"],
+        );
     }
 }
 
@@ -168,8 +174,12 @@ fn a_variable_counts_where_its_flag_has_a_meaning() {
         assert_eq!((output.status.code(), text(&output.stderr)), (Some(0), ""), "{args:?}");
     }
     let socket = ["health", "--health-socket", "/none/socket"];
-    refused(&tracer().args(socket).env("TRACER_OUTPUT", "xml").output().unwrap(), 2, &["/none/socket"]);
-    refused(&tracer().arg("doctor").env("TRACER_OUTPUT", "xml").output().unwrap(), 2, &["TRACER_OUTPUT", "xml"]);
+    reports_one_line(&tracer().args(socket).env("TRACER_OUTPUT", "xml").output().unwrap(), 2, &["/none/socket"]);
+    reports_one_line(
+        &tracer().arg("doctor").env("TRACER_OUTPUT", "xml").output().unwrap(),
+        2,
+        &["TRACER_OUTPUT", "xml"],
+    );
 }
 
 #[test]
@@ -183,17 +193,21 @@ fn the_file_for_records_can_be_a_variables_in_every_command_that_has_the_flag() 
 
 #[test]
 fn unreadable_files_are_named_with_their_flag() {
-    refused(&ran(&["attach", "--pods", "/none/pods.json"]), 2, &["--pods /none/pods.json: No such file"]);
-    refused(&ran(&["attach", "--services", "/"]), 2, &["--services /: Is a directory"]);
-    refused(&ran(&["replay", "/none/incident"]), 2, &["replay FILE /none/incident: No such file"]);
-    refused(&ran(&["replay", "/"]), 2, &["replay FILE /: Is a directory"]);
+    reports_one_line(&ran(&["attach", "--pods", "/none/pods.json"]), 2, &["--pods /none/pods.json: No such file"]);
+    reports_one_line(&ran(&["attach", "--services", "/"]), 2, &["--services /: Is a directory"]);
+    reports_one_line(&ran(&["replay", "/none/incident"]), 2, &["replay FILE /none/incident: No such file"]);
+    reports_one_line(&ran(&["replay", "/"]), 2, &["replay FILE /: Is a directory"]);
     let dir = Dir::new();
     let good = dir.file("good", recording());
-    refused(&ran(&["replay", &good, "--output-file", "/none/out"]), 2, &["--output-file /none/out: No such file"]);
-    refused(&ran(&["replay", &good, "--compare", "/none/golden"]), 2, &["--compare /none/golden"]);
-    refused(&ran(&["record", "/none/incident"]), 2, &["record FILE /none/incident: No such file"]);
-    refused(&ran(&["record", "/"]), 2, &["record FILE /: Is a directory"]);
-    refused(&ran(&["record", &good]), 2, &["record FILE", "File exists", "never overwritten"]);
+    reports_one_line(
+        &ran(&["replay", &good, "--output-file", "/none/out"]),
+        2,
+        &["--output-file /none/out: No such file"],
+    );
+    reports_one_line(&ran(&["replay", &good, "--compare", "/none/golden"]), 2, &["--compare /none/golden"]);
+    reports_one_line(&ran(&["record", "/none/incident"]), 2, &["record FILE /none/incident: No such file"]);
+    reports_one_line(&ran(&["record", "/"]), 2, &["record FILE /: Is a directory"]);
+    reports_one_line(&ran(&["record", &good]), 2, &["record FILE", "File exists", "never overwritten"]);
 }
 
 #[test]
@@ -204,7 +218,7 @@ fn a_second_daemon_is_refused() {
     // Who holds it is known by its name. Held by a daemon on this machine otherwise: as good.
     std::fs::write("/proc/self/comm", "tracer").unwrap();
     let _first = UnixListener::bind_addr(&address);
-    refused(&ran(&["run"]), 2, &["another `tracer run`", "tracer attach"]);
+    reports_one_line(&ran(&["run"]), 2, &["another `tracer run`", "tracer attach"]);
 }
 
 /// Root without capabilities: who it is does not count, and the build directory is open to it.
@@ -220,7 +234,7 @@ fn without_privileges_the_missing_capabilities_are_named() {
             if refused { Err(io::Error::last_os_error()) } else { Ok(()) }
         });
     }
-    refused(&command.output().unwrap(), 3, &["CAP_BPF"]);
+    reports_one_line(&command.output().unwrap(), 3, &["CAP_BPF"]);
 }
 
 #[test]

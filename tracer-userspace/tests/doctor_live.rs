@@ -37,9 +37,7 @@ fn what_is_off_is_fixed_by_the_command_that_is_given() {
         assert_eq!(node.statuses(check)[0], "ok", "{check}");
     }
     node.run("sysctl -qw net.core.somaxconn=64");
-    assert_eq!(node.statuses("somaxconn"), ["fail"]);
-    node.fix("somaxconn");
-    assert_eq!(node.statuses("somaxconn"), ["ok"]);
+    node.is_fixed("somaxconn", "fail");
 }
 
 #[test]
@@ -50,9 +48,7 @@ fn a_policy_that_drops_is_found_in_both_backends_and_its_owner_named() {
     node.run(
         "nft add table inet guard; nft 'add chain inet guard in { type filter hook input priority 0; policy drop; }'",
     );
-    assert_eq!(node.statuses("base_policy"), ["fail"]);
-    node.fix("base_policy");
-    assert_eq!(node.statuses("base_policy"), ["ok"]);
+    node.is_fixed("base_policy", "fail");
     node.run(
         "iptables-nft -N ufw-user-input; iptables-nft -A INPUT -p tcp --dport 22 -j ACCEPT; iptables-nft -P INPUT DROP",
     );
@@ -76,9 +72,7 @@ fn a_last_rule_that_rejects_the_rest_is_found_and_deleted() {
     ] {
         let node = Netns::new();
         node.run(rules);
-        assert_eq!(node.statuses("base_policy"), ["fail"], "{rules}");
-        node.fix("base_policy");
-        assert_eq!(node.statuses("base_policy"), ["ok"], "{rules}");
+        node.is_fixed("base_policy", "fail");
     }
 }
 
@@ -117,9 +111,7 @@ fn several_uplinks_and_a_strict_filter() {
     let (findings, _) = node.doctor(&["--check", "default_routes"]);
     assert_eq!((findings[0]["status"].as_str(), findings[0]["fields"]["routes"].as_u64()), (Some("warn"), Some(2)));
     node.run("sysctl -qw net.ipv4.conf.all.rp_filter=1");
-    assert_eq!(node.statuses("rp_filter"), ["warn"]);
-    node.fix("rp_filter");
-    assert_eq!(node.statuses("rp_filter"), ["ok"]);
+    node.is_fixed("rp_filter", "warn");
     node.fix("default_routes");
     assert_eq!(node.statuses("default_routes"), ["ok"]);
 }
@@ -133,13 +125,9 @@ fn port_ranges_against_node_ports() {
         (vec!["ok".into()], vec!["ok".into()])
     );
     node.run("sysctl -qw net.ipv4.ip_local_port_range='1024 65000'");
-    assert_eq!(node.statuses("port_overlap"), ["warn"]);
-    node.fix("port_overlap");
-    assert_eq!(node.statuses("port_overlap"), ["ok"]);
+    node.is_fixed("port_overlap", "warn");
     node.run("sysctl -qw net.ipv4.ip_local_port_range='40000 41000'");
-    assert_eq!(node.statuses("ephemeral_headroom"), ["warn"]);
-    node.fix("ephemeral_headroom");
-    assert_eq!(node.statuses("ephemeral_headroom"), ["ok"]);
+    node.is_fixed("ephemeral_headroom", "warn");
 }
 
 /// Two checks write the setting: their commands, pasted one after the other, leave both well.
@@ -192,9 +180,7 @@ fn a_bridge_whose_packets_go_past_iptables() {
     // Without a CNI's configuration a bridge that is known is all that says it is needed.
     assert_eq!(node.statuses("br_netfilter"), ["ok"]);
     node.run("sysctl -qw net.bridge.bridge-nf-call-ip6tables=0");
-    assert_eq!(node.statuses("br_netfilter"), ["warn"]);
-    node.fix("br_netfilter");
-    assert_eq!(node.statuses("br_netfilter"), ["ok"]);
+    node.is_fixed("br_netfilter", "warn");
 }
 
 /// How many connections may be tracked; it is as it was when the test is over. One number of the machine for all namespaces.
@@ -244,9 +230,7 @@ fn ciliums_links_are_fixed_by_one_command() {
     let node = Netns::new();
     node.run("ip link add cilium_host type veth peer name cilium_net; ip link add lxc1 type veth peer name lxc2");
     node.run("sysctl -qw net.ipv4.conf.all.rp_filter=1; sysctl -qw net.ipv4.conf.lxc2.rp_filter=1");
-    assert_eq!(node.statuses("rp_filter"), ["fail"]);
-    node.fix("rp_filter");
-    assert_eq!(node.statuses("rp_filter"), ["ok"]);
+    node.is_fixed("rp_filter", "fail");
 }
 
 #[test]

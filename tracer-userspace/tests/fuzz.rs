@@ -40,6 +40,7 @@ targets! {
     journal 10000 ["testdata/journal"],
     klog 2000 [],
     nftables 3000 [],
+    podlist 2000 ["testdata/kubelet-pods.pb"],
     podlog 2000 [],
     proc 5000 ["testdata/fib_trie.txt" "testdata/ip_vs.txt"],
     recording 300 ["../tests/fixtures"],

@@ -70,7 +70,6 @@ impl Drop for Place {
 }
 
 /// This thread and its children get a `/run`, a `/var/log` and a machine id of their own.
-#[must_use]
 fn hide_this_machine() -> Place {
     const ID: &str = "/etc/machine-id";
     let none: Option<&str> = None;

@@ -12,7 +12,7 @@ use std::process::{self, Stdio};
 use tracer::replay::{self, ReplayConfig};
 use tracer_output::sink::{Form, SinkConfig};
 
-use common::{Dir, END, HEADER, lines, ran, recording, refused, text, tracer};
+use common::{Dir, END, HEADER, lines, ran, recording, reports_one_line, text, tracer};
 
 fn records(output: &process::Output) -> Vec<serde_json::Value> {
     text(&output.stdout).lines().map(|line| serde_json::from_str(line).unwrap()).collect()
@@ -46,7 +46,7 @@ fn what_is_no_recording_is_refused() {
     let dir = Dir::new();
     let refuse = |content: &str, words: &[&str]| {
         let path = dir.file("bad", content);
-        refused(&ran(&["replay", &path]), 2, &[&[path.as_str()], words].concat());
+        reports_one_line(&ran(&["replay", &path]), 2, &[&[path.as_str()], words].concat());
     };
     refuse("", &[":1: empty"]);
     refuse("hello\n", &[":1: not a recording"]);
@@ -77,7 +77,7 @@ fn an_observation_of_an_unknown_kind_is_skipped_and_counted() {
 fn a_compressed_recording_says_how_to_read_it() {
     let dir = Dir::new();
     let path = dir.file("incident.gz", [0x1f, 0x8b, 8, 0, b'\n']);
-    refused(&ran(&["replay", &path]), 2, &["zcat"]);
+    reports_one_line(&ran(&["replay", &path]), 2, &["zcat"]);
 }
 
 #[test]
@@ -91,7 +91,7 @@ fn a_cut_recording_is_replayed_as_far_as_it_goes() {
     ];
     for (length, words) in cuts {
         let output = ran(&["replay", &dir.file("cut", &whole[..length])]);
-        refused(&output, 2, &[words]);
+        reports_one_line(&output, 2, &[words]);
         let records = records(&output);
         assert_eq!(records.first().unwrap()["type"], "start");
         let stop = records.last().unwrap();
@@ -99,7 +99,7 @@ fn a_cut_recording_is_replayed_as_far_as_it_goes() {
         assert_eq!((&stop["type"], &stop["reason"]), (&"stop".into(), &format!("cut_at_line_{line}").into()));
     }
     let output = ran(&["replay", &dir.file("head", format!("{HEADER}\n"))]);
-    refused(&output, 2, &[":2: cut in the middle after 0"]);
+    reports_one_line(&output, 2, &[":2: cut in the middle after 0"]);
     assert_eq!(text(&output.stdout), "", "nothing began that could stop");
     let output = ran(&["replay", &dir.file("nearly", &whole[..whole.len() - 1])]);
     assert_eq!((output.status.code(), text(&output.stderr)), (Some(0), ""));
@@ -123,7 +123,7 @@ fn wherever_a_recording_is_cut_it_is_reported() {
 fn what_was_decided_before_a_damaged_line_is_printed() {
     let dir = Dir::new();
     let output = ran(&["replay", &dir.file("bad", recording().replace("\"fact\":\"tick\"", "?"))]);
-    refused(&output, 2, &[":3:"]);
+    reports_one_line(&output, 2, &[":3:"]);
     let records = records(&output);
     assert_eq!((records.len(), &records[0]["type"]), (2, &"start".into()));
     assert_eq!((&records[1]["type"], &records[1]["reason"]), (&"stop".into(), &"unreadable_at_line_3".into()));
@@ -134,11 +134,11 @@ fn a_full_disk_loses_no_record() {
     let dir = Dir::new();
     let good = dir.file("good", recording());
     let output = ran(&["replay", &good, "--output-file", "/dev/full"]);
-    refused(&output, 2, &["--output-file /dev/full: No space left on device", "stdout"]);
+    reports_one_line(&output, 2, &["--output-file /dev/full: No space left on device", "stdout"]);
     assert_eq!(output.stdout, ran(&["replay", &good]).stdout);
     let full = File::options().write(true).open("/dev/full").unwrap();
     let output = tracer().args(["replay", &good]).stdout(full).output().unwrap();
-    refused(&output, 2, &["stdout: No space left on device", "2 records were not written"]);
+    reports_one_line(&output, 2, &["stdout: No space left on device", "2 records were not written"]);
 }
 
 #[test]
@@ -161,14 +161,18 @@ fn a_difference_is_a_finding() {
     assert_eq!(ran(&["replay", &good, "--compare", &same]).status.code(), Some(0));
     let verdict = r#"{"type":"verdict","verdict":{"cause":"loopback_down","summary":"lo is down"}}"#;
     let other = dir.file("other", format!("{verdict}\n"));
-    refused(
+    reports_one_line(
         &ran(&["replay", &good, "--compare", &other]),
         1,
         &[&format!("{other}:1"), "loopback_down", "missing here"],
     );
-    refused(&ran(&["replay", &good, "--compare", &good]), 2, &[&format!("{good}:1: not a record"), "a recording"]);
+    reports_one_line(
+        &ran(&["replay", &good, "--compare", &good]),
+        2,
+        &[&format!("{good}:1: not a record"), "a recording"],
+    );
     let broken = dir.file("broken", "{\n");
-    refused(&ran(&["replay", &good, "--compare", &broken]), 2, &[&format!("{broken}:1: not a record")]);
+    reports_one_line(&ran(&["replay", &good, "--compare", &broken]), 2, &[&format!("{broken}:1: not a record")]);
 }
 
 #[test]
@@ -212,7 +216,7 @@ fn a_torn_record_is_written_again_elsewhere() {
         });
     }
     let output = command.output().unwrap();
-    refused(&output, 2, &["File too large (more than `ulimit -f` allows?)", "stdout"]);
+    reports_one_line(&output, 2, &["File too large (more than `ulimit -f` allows?)", "stdout"]);
     assert_eq!(output.stdout, ran(&["replay", &good]).stdout);
     assert_eq!(std::fs::metadata(&path).unwrap().len(), 900, "half a record was left");
 }

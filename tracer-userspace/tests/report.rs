@@ -12,7 +12,7 @@ use std::process::{Command, Output, Stdio};
 use nix::pty::{Winsize, openpty};
 use nix::sys::stat::Mode;
 
-use common::{Dir, text};
+use common::{Dir, reports_one_line, text};
 
 fn tracer(args: &[&str]) -> Command {
     let mut command = common::tracer();
@@ -22,17 +22,6 @@ fn tracer(args: &[&str]) -> Command {
 
 fn ran(args: &[&str]) -> Output {
     tracer(args).output().unwrap()
-}
-
-/// Exit code, and exactly one line on stderr that holds these words.
-#[track_caller]
-fn reported(output: &Output, code: i32, words: &[&str]) {
-    let stderr = text(&output.stderr);
-    assert_eq!(output.status.code(), Some(code), "{stderr}");
-    assert_eq!(stderr.lines().count(), 1, "{stderr}");
-    for word in words {
-        assert!(stderr.contains(word), "{word:?} is not in {stderr}");
-    }
 }
 
 /// A verdict of the first second after this minute.
@@ -68,15 +57,19 @@ fn nothing_but_a_page_is_overwritten() {
     let dir = Dir::new();
     let records = dir.file("records", verdict(1, 1, "loopback_down", None));
     let other = dir.file("other.ndjson", "precious\n");
-    reported(&ran(&[&records, "--output-file", &records]), 2, &["--output-file", "one of the inputs"]);
-    reported(&ran(&[&records, "--output-file", &other]), 2, &["--output-file", &other, "exists, and is no page"]);
+    reports_one_line(&ran(&[&records, "--output-file", &records]), 2, &["--output-file", "one of the inputs"]);
+    reports_one_line(
+        &ran(&[&records, "--output-file", &other]),
+        2,
+        &["--output-file", &other, "exists, and is no page"],
+    );
     let variable = tracer(&[&records]).env("TRACER_OUTPUT_FILE", &other).output().unwrap();
-    reported(&variable, 2, &["exists, and is no page"]);
+    reports_one_line(&variable, 2, &["exists, and is no page"]);
     assert_eq!(fs::read(&other).unwrap(), b"precious\n");
-    reported(&ran(&[&records, "--output-file", "/none/page"]), 2, &["--output-file /none/page: No such file"]);
-    reported(&ran(&[&records, "--output-file", "/dev/full"]), 2, &["--output-file /dev/full: No space left"]);
+    reports_one_line(&ran(&[&records, "--output-file", "/none/page"]), 2, &["--output-file /none/page: No such file"]);
+    reports_one_line(&ran(&[&records, "--output-file", "/dev/full"]), 2, &["--output-file /dev/full: No space left"]);
     let full = OpenOptions::new().write(true).open("/dev/full").unwrap();
-    reported(
+    reports_one_line(
         &tracer(&[&records]).stdout(full).output().unwrap(),
         2,
         &["tracer: error: stdout: No space left on device"],
@@ -88,15 +81,15 @@ fn what_cannot_be_read_is_refused() {
     let dir = Dir::new();
     let records = dir.file("records", verdict(1, 1, "loopback_down", None));
     let page = dir.path("page.html");
-    reported(&ran(&["/none/records"]), 2, &["report FILE /none/records: No such file"]);
-    reported(&ran(&[&records, "/"]), 2, &["report FILE /: Is a directory"]);
-    reported(&ran(&[&records, &records]), 2, &["the same file twice"]);
-    reported(&ran(&[&dir.file("empty", ""), "--output-file", &page]), 2, &["empty: no record of tracer"]);
+    reports_one_line(&ran(&["/none/records"]), 2, &["report FILE /none/records: No such file"]);
+    reports_one_line(&ran(&[&records, "/"]), 2, &["report FILE /: Is a directory"]);
+    reports_one_line(&ran(&[&records, &records]), 2, &["the same file twice"]);
+    reports_one_line(&ran(&[&dir.file("empty", ""), "--output-file", &page]), 2, &["empty: no record of tracer"]);
     assert!(!fs::exists(&page).unwrap());
-    reported(&ran(&[]), 2, &["<FILE>"]);
-    reported(&ran(&[&records, "--until-failure"]), 2, &["--until-failure has no meaning for `tracer report`"]);
-    reported(&ran(&[&records, "--pods", "x"]), 2, &["--pods has no meaning"]);
-    reported(&ran(&[&records, "--cause", "nonsense"]), 2, &["--cause `nonsense`"]);
+    reports_one_line(&ran(&[]), 2, &["<FILE>"]);
+    reports_one_line(&ran(&[&records, "--until-failure"]), 2, &["--until-failure has no meaning for `tracer report`"]);
+    reports_one_line(&ran(&[&records, "--pods", "x"]), 2, &["--pods has no meaning"]);
+    reports_one_line(&ran(&[&records, "--cause", "nonsense"]), 2, &["--cause `nonsense`"]);
 }
 
 #[test]
@@ -105,18 +98,18 @@ fn a_damaged_line_is_named_and_the_page_is_made_of_the_others() {
     let good = verdict(1, 1, "loopback_down", None);
     let records = dir.file("records", format!("{good}garbage\n{good}"));
     let output = ran(&[&records]);
-    reported(&output, 2, &["tracer: warning: ", "records:2: not a record"]);
+    reports_one_line(&output, 2, &["tracer: warning: ", "records:2: not a record"]);
     assert!(
         text(&output.stdout).contains("2 attempts failed") && text(&output.stdout).contains("records:2: not a record")
     );
     let many = dir.file("many", format!("{}{good}", "garbage\n".repeat(5000)));
     let output = ran(&[&many]);
-    reported(&output, 2, &["many:1: not a record", "; 4999 more like this"]);
+    reports_one_line(&output, 2, &["many:1: not a record", "; 4999 more like this"]);
     assert!(text(&output.stdout).contains("4990 more lines"), "the page says more");
     let none = dir.file("none", "garbage\n".repeat(1000));
-    reported(&ran(&[&none]), 2, &["no record of tracer: ", "none:1: not a record", "; 999 more like this"]);
+    reports_one_line(&ran(&[&none]), 2, &["no record of tracer: ", "none:1: not a record", "; 999 more like this"]);
     let torn = ran(&[&dir.file("torn", format!("{good}{}", &good[..50]))]);
-    reported(&torn, 0, &["torn:2: the last line is not whole"]);
+    reports_one_line(&torn, 0, &["torn:2: the last line is not whole"]);
 }
 
 #[test]
@@ -125,14 +118,14 @@ fn other_files_say_how_to_read_them() {
     let good = dir.file("records", verdict(1, 1, "loopback_down", None));
     let recording = dir.file("recording", "{\"format\":\"tracer-record\",\"version\":1}\n{}\n");
     let output = ran(&[&good, &recording]);
-    reported(
+    reports_one_line(
         &output,
         2,
         &["recording:1: a recording, which `tracer replay ", "| tracer report -` makes a page of: skipped"],
     );
     assert!(text(&output.stdout).starts_with("<!DOCTYPE html>"));
     let compressed = ran(&[&dir.file("records.gz", [0x1f, 0x8b, 8, 0, 10])]);
-    reported(&compressed, 2, &["records.gz:1: compressed: `zcat"]);
+    reports_one_line(&compressed, 2, &["records.gz:1: compressed: `zcat"]);
 }
 
 #[test]
@@ -161,7 +154,7 @@ fn a_file_may_vanish_or_shrink_while_others_are_read() {
     writer.write_all(verdict(3, 1, "loopback_down", None).as_bytes()).unwrap();
     drop(writer);
     let output = child.wait_with_output().unwrap();
-    reported(&output, 2, &["short: it became shorter while it was read: 0 of"]);
+    reports_one_line(&output, 2, &["short: it became shorter while it was read: 0 of"]);
     assert!(text(&output.stdout).contains("2 attempts failed"));
 }
 
@@ -196,7 +189,7 @@ fn a_page_is_not_thrown_at_a_terminal() {
     let records = dir.file("records", verdict(1, 1, "loopback_down", None));
     let (master, slave) = terminal();
     let output = tracer(&[&records]).stdout(slave).stderr(Stdio::piped()).spawn().unwrap().wait_with_output().unwrap();
-    reported(&output, 2, &["the page is HTML", "--output-file"]);
+    reports_one_line(&output, 2, &["the page is HTML", "--output-file"]);
     assert_eq!(screen(master), "");
 }
 

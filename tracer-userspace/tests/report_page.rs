@@ -51,7 +51,8 @@ fn look(browser: &str, dir: &Dir, scheme: u32, pages: &str) -> Value {
     let output = command.arg(format!("file://{}?{pages}", demands.display())).output().unwrap();
     let (page, log) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
     let result = page.split_once("<pre id=\"result\">").and_then(|(_, rest)| rest.split_once("</pre>"));
-    let result = parsed(result.unwrap_or_else(|| panic!("{browser} shows nothing: {log}")).0);
+    let Some((result, _)) = result else { unreachable!("{browser} shows nothing: {log}") };
+    let result = parsed(result);
     assert_eq!(result["faults"], json!([]));
     assert_eq!(log.lines().filter(|line| line.contains(MESSAGE)).collect::<Vec<_>>(), [""; 0]);
     assert_eq!(result["looks"], PAGES_SHOWN);

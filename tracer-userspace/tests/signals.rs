@@ -11,7 +11,7 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use tokio::sync::mpsc;
 use tracer::pipeline::{Attached, EventSource, LiveConfig, run};
-use tracer_model::event::{HookStatus, Observation};
+use tracer_model::event::Observation;
 use tracer_output::sink::{Form, SinkConfig};
 
 use common::{Dir, soon};
@@ -32,35 +32,17 @@ impl EventSource for Quiet {
     fn ask(&mut self, _ask: tracer_model::query::Query) -> Option<tracer_model::event::ObservationKind> {
         None
     }
-    fn port_pressure(&mut self) -> Option<tracer_model::event::PortPressure> {
-        None
-    }
-
-    fn retry_hooks(&mut self) -> Vec<HookStatus> {
-        Vec::new()
-    }
     fn detach(&mut self) {}
 }
 
 fn config(file: PathBuf) -> LiveConfig {
     LiveConfig {
         output: SinkConfig::new(Form::Ndjson, Some(file)),
-        daemon: false,
-        serve: None,
-        record: None,
         duration: Some(Duration::from_secs(30)),
         probers: vec!["kubelet".into()],
         all_connections: true,
-        no_syscall_hooks: false,
-        ring_bytes: None,
-        pods: None,
-        services: None,
-        kubelet_log: None,
-        cluster: None,
-        unavailable_source: None,
-        cluster_output: None,
-        otlp: None,
         node_name: "n1".into(),
+        ..LiveConfig::default()
     }
 }
 

@@ -51,13 +51,23 @@ impl Renderer {
 
     /// The objects of an overlay, as YAML.
     pub(crate) fn kustomize(&self, variant: &Variant) -> Result<String> {
-        let overlay = place().join("kustomize").join(variant.overlay);
-        sh::capture(sh::command(self.programs.join("kubectl")).arg("kustomize").arg(overlay))
+        self.build(&format!("kustomize/{}", variant.overlay))
+    }
+
+    /// The objects of a kustomization in `deploy/`, as YAML.
+    pub(crate) fn build(&self, folder: &str) -> Result<String> {
+        sh::capture(sh::command(self.programs.join("kubectl")).arg("kustomize").arg(place().join(folder)))
     }
 
     /// The objects of the chart with these values, as YAML.
     pub(crate) fn chart(&self, values: &str) -> Result<String> {
-        sh::capture(&mut self.helm("template", values))
+        sh::capture(self.helm("template", values).arg("--skip-tests"))
+    }
+
+    /// The pod of the self-test, by kustomize and by the chart.
+    pub(crate) fn selftest(&self) -> Result<[String; 2]> {
+        let test = "--show-only=templates/tests/selftest.yaml";
+        Ok([self.build("kustomize/selftest")?, sh::capture(self.helm("template", "").arg(test))?])
     }
 
     /// What an installation of the chart would print: the objects, and the notes for the operator.
@@ -109,7 +119,8 @@ pub(crate) fn compare(expected: (&str, &str), found: (&str, &str)) -> Result<()>
     Ok(())
 }
 
-/// deploy/daemonset.yaml: the files of the base in one, with their comments; and the copy of the rules in the chart.
+/// deploy/daemonset.yaml: the files of the base in one, with their comments; and the chart's copies of the rules and of the
+/// dashboard, which is on one line there.
 pub(crate) fn generated() -> Result<BTreeMap<PathBuf, String>> {
     let base = place().join("kustomize/base");
     let kustomization: Value = serde_yaml_ng::from_str(&text(&base.join("kustomization.yaml"))?)?;
@@ -121,8 +132,10 @@ pub(crate) fn generated() -> Result<BTreeMap<PathBuf, String>> {
         files?.join("---\n")
     );
     let rules = text(&place().join("alerts/tracer.rules.yaml"))?;
+    let dashboard: Value = serde_json::from_str(&text(&place().join("dashboards/tracer.json"))?)?;
     Ok(BTreeMap::from([
         (place().join("daemonset.yaml"), plain),
         (place().join("chart/files/tracer.rules.yaml"), rules),
+        (place().join("chart/files/tracer.json"), format!("{dashboard}\n")),
     ]))
 }

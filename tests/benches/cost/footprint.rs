@@ -29,7 +29,7 @@ fn starts(stage: &Stage, plan: Plan) -> Result<Row> {
     let (mut took, mut worked) = (Vec::new(), Vec::new());
     let mut hooks = [0, 0];
     for _ in 0..plan.starts {
-        let tracer = Subject::start(stage, "attach", false)?;
+        let tracer = Subject::start(stage, "attach", &[])?;
         took.push(tracer.attached_after.as_secs_f64() * 1e3);
         worked.push(tracer.cpu_seconds()? * 1e3);
         hooks = ["hooks", "missing_hooks"].map(|key| tracer.start[key].as_array().map_or(0, Vec::len));
@@ -50,7 +50,7 @@ fn starts(stage: &Stage, plan: Plan) -> Result<Row> {
 
 /// The daemon's memory: idle, while others connect, while the prober does nothing but connect.
 fn memory(stage: &Stage, plan: Plan) -> Result<Vec<Row>> {
-    let tracer = Subject::start(stage, "run", false)?;
+    let tracer = Subject::start(stage, "run", &[])?;
     thread::sleep(Duration::from_secs(3));
     let idle = Memory::of(&tracer)?;
     let foreign = under_load(stage, plan, &tracer, FOREIGN)?;

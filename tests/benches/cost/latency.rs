@@ -44,7 +44,7 @@ pub(super) fn rows(stage: &Stage, plan: Plan) -> Result<Vec<Row>> {
 }
 
 fn case(stage: &Stage, plan: Plan, failure: &Failure, busy: bool) -> Result<[Row; 2]> {
-    let tracer = Subject::start(stage, "attach", false)?;
+    let tracer = Subject::start(stage, "attach", &[])?;
     let mut prober = Prober::start(stage)?;
     let seconds = plan.attempts as f64 * PACE.as_secs_f64() * 3.0 + 5.0;
     let load = busy.then(|| stage.load(FOREIGN, THREADS, seconds)).transpose()?;

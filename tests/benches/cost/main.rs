@@ -94,6 +94,8 @@ const QUICK: Plan = Plan { rounds: 5, seconds: 0.7, attempts: 100, starts: 3 };
 const THREADS: u32 = 4;
 /// A process that is no prober.
 const FOREIGN: &str = "load";
+/// With these, only probers pay for what is attached, as far as the kernel lets them.
+const PROBER_HOOKS: &[&str] = &["--prober-hooks", "--no-syscall-hooks"];
 /// One that is; under a name that no test running beside this one uses.
 const PROBER: &str = "trbprober";
 

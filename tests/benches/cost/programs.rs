@@ -16,7 +16,7 @@ use serde_json::{Value, json};
 use super::report::Row;
 use super::stage::Stage;
 use super::subject::Subject;
-use super::{FOREIGN, PROBER, Plan, THREADS};
+use super::{FOREIGN, PROBER, PROBER_HOOKS, Plan, THREADS};
 
 const SWITCH: &str = "/proc/sys/kernel/bpf_stats_enabled";
 
@@ -48,14 +48,16 @@ struct Runs {
 /// The sum for each connection, and each program that ran.
 pub(super) fn rows(stage: &Stage, plan: Plan) -> Result<Vec<Row>> {
     let _statistics = Statistics::set(true)?;
-    let mut rows = case(stage, plan, FOREIGN, "foreign")?;
+    let mut rows = case(stage, plan, FOREIGN, "foreign", &[])?;
     // Of a prober's own connections only the sum: what costs is what everybody pays.
-    rows.push(case(stage, plan, PROBER, "prober's")?.swap_remove(0));
+    rows.push(case(stage, plan, PROBER, "prober's", &[])?.swap_remove(0));
+    let _prober = stage.prober_in_cgroup()?;
+    rows.extend(case(stage, plan, FOREIGN, "foreign --prober-hooks", PROBER_HOOKS)?);
     Ok(rows)
 }
 
-fn case(stage: &Stage, plan: Plan, comm: &str, name: &str) -> Result<Vec<Row>> {
-    let tracer = Subject::start(stage, "attach", false)?;
+fn case(stage: &Stage, plan: Plan, comm: &str, name: &str, flags: &[&str]) -> Result<Vec<Row>> {
+    let tracer = Subject::start(stage, "attach", flags)?;
     thread::sleep(Duration::from_millis(300));
     let before = programs(tracer.pid())?;
     let made = stage.load(comm, THREADS, plan.seconds)?.finish()?;

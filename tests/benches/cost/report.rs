@@ -63,7 +63,6 @@ impl Row {
         Self { name: name.into(), value, unit, target, met: None, detail, data: Value::Null }
     }
 
-    /// With a target.
     pub(super) fn target(mut self, target: Target) -> Self {
         self.target = target.shown();
         self.met = target.met(self.value);

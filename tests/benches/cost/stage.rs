@@ -73,6 +73,11 @@ impl Stage {
         Command::new(self.options.programs.tracer())
     }
 
+    /// An idle prober in a cgroup of its own.
+    pub(super) fn prober_in_cgroup(&self) -> Result<tracer_testbed::prober::Prober> {
+        tracer_testbed::prober::Prober::start(&self.node, &self.options)
+    }
+
     /// A file that goes away with the stage.
     pub(super) fn file(&self, name: &str) -> PathBuf {
         self.scratch.path().join(name)

@@ -46,13 +46,10 @@ pub(super) struct Subject {
 }
 
 impl Subject {
-    /// `tracer COMMAND`, until it says that it is attached.
-    pub(super) fn start(stage: &Stage, command: &str, all_connections: bool) -> Result<Self> {
+    /// `tracer COMMAND` with these flags, until it says that it is attached.
+    pub(super) fn start(stage: &Stage, command: &str, flags: &[&str]) -> Result<Self> {
         let mut tracer = stage.tracer();
-        tracer.args([command, "-o", "json", "--prober", PROBER, "--pods"]).arg(&stage.pods);
-        if all_connections {
-            tracer.arg("--all-connections");
-        }
+        tracer.args([command, "-o", "json", "--prober", PROBER, "--pods"]).arg(&stage.pods).args(flags);
         Self::spawn(tracer)
     }
 

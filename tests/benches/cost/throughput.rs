@@ -11,20 +11,25 @@ use tracer_tests::stats::Sample;
 use super::report::{Row, Target, spread};
 use super::stage::{Made, Stage};
 use super::subject::Subject;
-use super::{FOREIGN, PROBER, Plan, THREADS};
+use super::{FOREIGN, PROBER, PROBER_HOOKS, Plan, THREADS};
 
 /// Before each round: what the last one left (namespaces, programs freed by RCU) is over.
 const SETTLE: Duration = Duration::from_millis(300);
 
-/// Rates by default and with `--all-connections`.
+/// Rates by default, with the hooks that probers alone pay for, and with `--all-connections`.
 pub(super) fn rates(stage: &Stage, plan: Plan) -> Result<Vec<Row>> {
     bare(stage, Plan { seconds: 1.0, ..plan })?;
-    let default = compare(stage, plan, false)?;
-    let all = compare(stage, plan, true)?;
+    let default = compare(stage, plan, &[])?;
+    let prober = stage.prober_in_cgroup()?;
+    let alone = compare(stage, plan, PROBER_HOOKS)?;
+    drop(prober);
+    let all = compare(stage, plan, &["--all-connections"])?;
     Ok(vec![
         default.rate_row("connects/s with / without tracer").target(Target::AtLeast(0.98)),
         default.cpu_row("the same by processor time of the connections"),
         default.records_row(),
+        alone.rate_row("connects/s with / without, --prober-hooks --no-syscall-hooks").target(Target::AtLeast(0.99)),
+        alone.cpu_row("the same by processor time of the connections"),
         all.rate_row("connects/s with / without, --all-connections"),
         all.cpu_row("the same by processor time of the connections"),
     ])
@@ -37,11 +42,11 @@ struct Comparison {
 }
 
 /// A B A B … A: each round with the tracer is held against the mean of its neighbours without.
-fn compare(stage: &Stage, plan: Plan, all_connections: bool) -> Result<Comparison> {
+fn compare(stage: &Stage, plan: Plan, flags: &[&str]) -> Result<Comparison> {
     let mut without = vec![bare(stage, plan)?];
     let mut with = Vec::new();
     for _ in 0..plan.rounds {
-        with.push(traced(stage, plan, FOREIGN, all_connections)?);
+        with.push(traced(stage, plan, FOREIGN, flags)?);
         without.push(bare(stage, plan)?);
     }
     Ok(Comparison { without, with })
@@ -109,8 +114,8 @@ struct Round {
     cpu_share: f64,
 }
 
-fn traced(stage: &Stage, plan: Plan, comm: &str, all_connections: bool) -> Result<Round> {
-    let tracer = Subject::start(stage, "attach", all_connections)?;
+fn traced(stage: &Stage, plan: Plan, comm: &str, flags: &[&str]) -> Result<Round> {
+    let tracer = Subject::start(stage, "attach", flags)?;
     thread::sleep(SETTLE);
     let before = tracer.cpu_seconds()?;
     let made = stage.load(comm, THREADS, plan.seconds)?.finish()?;
@@ -124,10 +129,11 @@ fn traced(stage: &Stage, plan: Plan, comm: &str, all_connections: bool) -> Resul
 /// Events of a prober that connects as fast as it can, and of all connections.
 pub(super) fn events(stage: &Stage, plan: Plan) -> Result<Vec<Row>> {
     let plan = Plan { seconds: 3.0 * plan.seconds, ..plan };
-    let cases = [("a prober's connections", PROBER, false), ("--all-connections", FOREIGN, true)];
+    let cases: [(&str, &str, &[&str]); 2] =
+        [("a prober's connections", PROBER, &[]), ("--all-connections", FOREIGN, &["--all-connections"])];
     let mut rows = Vec::new();
-    for (name, comm, all) in cases {
-        let rounds: Vec<Round> = (0..3).map(|_| traced(stage, plan, comm, all)).collect::<Result<_>>()?;
+    for (name, comm, flags) in cases {
+        let rounds: Vec<Round> = (0..3).map(|_| traced(stage, plan, comm, flags)).collect::<Result<_>>()?;
         rows.extend(event_rows(name, &rounds));
     }
     Ok(rows)

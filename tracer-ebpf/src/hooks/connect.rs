@@ -7,7 +7,7 @@ use aya_ebpf::{
     programs::{FEntryContext, FExitContext, ProbeContext, RetProbeContext, TracePointContext},
 };
 use tracer_common::{
-    conn::{ConnectResult, has_failed},
+    conn::{ConnectResult, EADDRNOTAVAIL, has_failed, is_answer},
     names::Hook,
     state,
     tuple::map_v4,
@@ -17,9 +17,9 @@ use crate::{
     actor,
     emit::{Urgency, emit},
     flows,
-    hooks::state::{begin, emit_connect},
+    hooks::state::{begin, change, conn_of, emit_connect},
     kernel::{AF_INET, AF_INET6, Sock, Task, read, syscall_field},
-    maps::{CONNECT_CALLS, Conn, ConnectCall},
+    maps::{CONNECT_CALLS, Conn, ConnectCall, global},
     sockets,
 };
 
@@ -92,7 +92,7 @@ pub fn sys_enter_connect(ctx: TracePointContext) -> u32 {
 #[inline(always)]
 fn try_sys_enter_connect(fd: u32, addr: u64) {
     // First, as a read of user memory takes several times as long.
-    if !actor::is_tracked() {
+    if !actor::is_tracked(actor::tgid()) {
         return;
     }
     let Ok(head) = (unsafe { bpf_probe_read_user::<[u8; 8]>(addr as *const _) }) else { return };
@@ -157,13 +157,30 @@ fn finish(dial: &ConnectCall, errno: i32) {
     if !has_failed(errno) || !is_tcp_connect(dial) {
         return;
     }
+    if dial.conn == 0 && is_answer(errno) && global!(SETTINGS.prober_hooks) != 0 {
+        return;
+    }
+    let is_unseen = dial.conn == 0 && errno == EADDRNOTAVAIL;
+    let conn = if is_unseen { without_port(dial) } else { dial.conn };
     emit::<ConnectResult>(Hook::SysConnect, |event| {
-        event.conn = dial.conn;
+        event.conn = conn;
         event.tuple.daddr = dial.addr;
         event.tuple.dport = dial.port as u16;
         actor::fill(&mut event.actor);
         event.errno = errno;
     });
+}
+
+/// Where only the probers' sockets are watched, one that found no source port was not seen, as it got no further: what it did is
+/// reported now. 0 where it had no route and no source address either.
+#[inline(always)]
+fn without_port(dial: &ConnectCall) -> u64 {
+    let Some(sk) = Task::current().socket(dial.fd).filter(|sk| sk.has_route()) else { return 0 };
+    let Some(mut conn) = conn_of(sk, actor::tgid()) else { return 0 };
+    conn.tuple.dport = dial.port as u16;
+    emit_connect(Urgency::Later, Hook::SysConnect, &conn);
+    change(Hook::SysConnect, sk, &conn, (state::SYN_SENT, state::CLOSE));
+    conn.conn
 }
 
 /// Resolvers connect UDP sockets to learn a source address; their failures mean nothing. A kernel

@@ -1,6 +1,9 @@
 //! TCP state changes: connects, what becomes of them, and listeners.
 
-use aya_ebpf::{macros::raw_tracepoint, programs::RawTracePointContext};
+use aya_ebpf::{
+    macros::{fentry, kprobe, raw_tracepoint},
+    programs::{FEntryContext, ProbeContext, RawTracePointContext},
+};
 use tracer_common::{
     ABSENT_ERRNO, ABSENT32, ABSENT64,
     conn::{self, Connect, Retransmit, State},
@@ -16,7 +19,7 @@ use crate::{
     emit::{Urgency, cpu, emit, emit_as, monotonic_ns, now},
     flows,
     hooks::ports,
-    kernel::{Skb, Sock},
+    kernel::{Skb, Sock, Task},
     limit,
     maps::{CONNECT_CALLS, Conn, LAST_STATE, global},
     sockets, track,
@@ -63,6 +66,52 @@ fn change_of(ctx: &RawTracePointContext) -> (Sock, u8, u8) {
     (Sock(ctx.arg(0)), ctx.arg::<u64>(1) as u8, ctx.arg::<u64>(2) as u8)
 }
 
+/// The same, where the probers' connections are seen at their own cgroups: only who begins or ceases to listen.
+#[raw_tracepoint(tracepoint = "inet_sock_set_state")]
+pub fn inet_sock_set_state_listen(ctx: RawTracePointContext) -> i32 {
+    let (sk, old, new) = change_of(&ctx);
+    match (old, new) {
+        (state::CLOSE, state::LISTEN) => listen(Hook::InetCskListen, sk, true),
+        (state::LISTEN, state::CLOSE) => listen(Hook::InetCskListen, sk, false),
+        _ => {}
+    }
+    0
+}
+
+/// A socket begins to listen.
+///
+/// proto v5.10  net/ipv4/inet_connection_sock.c  int inet_csk_listen_start(struct sock *sk, int backlog)
+/// proto v7.2   net/ipv4/inet_connection_sock.c  int inet_csk_listen_start(struct sock *sk)
+#[fentry(function = "inet_csk_listen_start")]
+pub fn fentry_inet_csk_listen_start(ctx: FEntryContext) -> i32 {
+    listen(Hook::InetCskListen, Sock(ctx.arg(0)), true);
+    0
+}
+
+/// See [`fentry_inet_csk_listen_start`].
+#[kprobe]
+pub fn kprobe_inet_csk_listen_start(ctx: ProbeContext) -> u32 {
+    listen(Hook::InetCskListen, Sock(ctx.arg(0).unwrap_or(0)), true);
+    0
+}
+
+/// A socket ceases to listen.
+///
+/// proto v5.10  net/ipv4/inet_connection_sock.c  void inet_csk_listen_stop(struct sock *sk)
+/// proto v7.2   net/ipv4/inet_connection_sock.c  void inet_csk_listen_stop(struct sock *sk)
+#[fentry(function = "inet_csk_listen_stop")]
+pub fn fentry_inet_csk_listen_stop(ctx: FEntryContext) -> i32 {
+    listen(Hook::InetCskListen, Sock(ctx.arg(0)), false);
+    0
+}
+
+/// See [`fentry_inet_csk_listen_stop`].
+#[kprobe]
+pub fn kprobe_inet_csk_listen_stop(ctx: ProbeContext) -> u32 {
+    listen(Hook::InetCskListen, Sock(ctx.arg(0).unwrap_or(0)), false);
+    0
+}
+
 #[inline(always)]
 fn try_inet_sock_set_state(sk: Sock, old: u8, new: u8) {
     if (old, new) == (state::ESTABLISHED, state::FIN_WAIT1) {
@@ -70,13 +119,13 @@ fn try_inet_sock_set_state(sk: Sock, old: u8, new: u8) {
     }
     match (old, new) {
         (state::CLOSE, state::SYN_SENT) => connect_without_port(sk),
-        (state::CLOSE, state::LISTEN) => listen(sk, true),
-        (state::LISTEN, state::CLOSE) => listen(sk, false),
+        (state::CLOSE, state::LISTEN) => listen(Hook::InetSockSetState, sk, true),
+        (state::LISTEN, state::CLOSE) => listen(Hook::InetSockSetState, sk, false),
         // A server's side of a new connection: never a tracked one.
         (state::LISTEN, _) => {}
         _ => {
             if let Some(conn) = sockets::by_socket(sk) {
-                change(sk, &conn, old, new);
+                change(Hook::InetSockSetState, sk, &conn, (old, new));
             }
         }
     }
@@ -98,32 +147,60 @@ fn connect_without_port(sk: Sock) {
 /// Tracks a connect, if it is a prober's.
 #[inline(always)]
 pub fn begin(sk: Sock, hook: Hook) {
-    if !actor::is_tracked() || !sk.is_tcp() {
-        return;
-    }
-    let mut conn = Conn {
-        conn: conn::id(now(), cpu(), global!(SETTINGS.cpu_mask)),
-        tuple: Default::default(),
-        tgid: actor::tgid(),
-        netns: sk.net().inum(),
-        answered: 0,
-        reserved: 0,
-    };
-    if !sk.tuple(&mut conn.tuple) {
-        return;
-    }
-    // `inet_sport` may be left over from an earlier connect on this socket; `skc_num` is not.
-    conn.tuple.sport = sk.num();
+    let Some(conn) = conn_of(sk, actor::tgid()) else { return };
     track::begin(sk, &conn);
-    if let Some(dial) = CONNECT_CALLS.get_ptr_mut(actor::tid()) {
+    note_call(actor::tid(), sk, &conn);
+    emit_begin(hook, &conn);
+}
+
+/// Tracks a connect whose source port is chosen, if it is a prober's.
+#[inline(always)]
+pub fn begin_with_port(sk: Sock, hook: Hook) -> bool {
+    let Some(conn) = conn_of(sk, Task::current().tgid()) else { return false };
+    track::begin_with_port(sk, &conn);
+    note_call(Task::current().tid(), sk, &conn);
+    emit_begin(hook, &conn);
+    true
+}
+
+/// The `connect(2)` of a thread made this connection.
+#[inline(always)]
+fn note_call(tid: u32, sk: Sock, conn: &Conn) {
+    if let Some(dial) = CONNECT_CALLS.get_ptr_mut(tid) {
         unsafe {
             (*dial).sk = sk.0;
             (*dial).conn = conn.conn;
         }
     }
+}
+
+/// A new connection of the current task, which is of this thread group; none if it is not tracked.
+#[inline(always)]
+pub fn conn_of(sk: Sock, tgid: u32) -> Option<Conn> {
+    if !actor::is_tracked(tgid) || !sk.is_tcp() {
+        return None;
+    }
+    let mut conn = Conn {
+        conn: conn::id(now(), cpu(), global!(SETTINGS.cpu_mask)),
+        tuple: Default::default(),
+        tgid,
+        netns: sk.net().inum(),
+        answered: 0,
+        reserved: 0,
+    };
+    if !sk.tuple(&mut conn.tuple) {
+        return None;
+    }
+    // `inet_sport` may be left over from an earlier connect on this socket; `skc_num` is not.
+    conn.tuple.sport = sk.num();
+    Some(conn)
+}
+
+#[inline(always)]
+fn emit_begin(hook: Hook, conn: &Conn) {
     // A target that is new is looked at before anything can have happened to it.
     let urgency = if track::is_known(&conn.tuple) { Urgency::Later } else { Urgency::Now };
-    emit_connect(urgency, hook, &conn);
+    emit_connect(urgency, hook, conn);
 }
 
 /// Reports a connect from the connecting task's own context.
@@ -139,7 +216,7 @@ pub fn emit_connect(urgency: Urgency, hook: Hook, conn: &Conn) {
 
 /// A tracked socket goes on.
 #[inline(always)]
-fn change(sk: Sock, conn: &Conn, old: u8, new: u8) {
+pub fn change(hook: Hook, sk: Sock, conn: &Conn, (old, new): (u8, u8)) {
     let mut tuple = conn.tuple;
     sockets::fill_port(sk, &mut tuple);
     if old == state::SYN_SENT {
@@ -153,18 +230,19 @@ fn change(sk: Sock, conn: &Conn, old: u8, new: u8) {
     } else if tuple.sport != 0 && !flows::knows(&tuple, conn.conn) {
         flows::remember(&tuple, conn.conn);
     }
-    let errno = sk.err();
-    emit_as::<State>(urgency(sk, conn, (old, new), errno), Hook::InetSockSetState, |event| {
+    // No `Option` from here on: the compiler reads the number of an absent one from any register, and the verifier refuses that.
+    let errno = sk.err().unwrap_or(ABSENT_ERRNO);
+    emit_as::<State>(urgency(sk, conn, (old, new), errno), hook, |event| {
         event.conn = conn.conn;
         event.tuple = tuple;
         event.bytes_received = sk.bytes_received().unwrap_or(ABSENT64);
         event.bytes_sent = sk.bytes_sent().unwrap_or(ABSENT64);
         event.bytes_acked = sk.bytes_acked().unwrap_or(ABSENT64);
-        event.errno = errno.unwrap_or(ABSENT_ERRNO);
+        event.errno = errno;
         event.netns = conn.netns;
         event.old = old;
         event.new = new;
-        event.own_context = u8::from(state::is_close(old, new, errno) && actor::tgid() == conn.tgid);
+        event.own_context = u8::from(state::is_close(old, new, Some(errno)) && Task::current().tgid() == conn.tgid);
         event.quiet_us = quiet_us(sk).unwrap_or(ABSENT32);
     });
 }
@@ -177,18 +255,18 @@ fn quiet_us(sk: Sock) -> Option<u32> {
 }
 
 #[inline(always)]
-fn urgency(sk: Sock, conn: &Conn, (old, new): (u8, u8), errno: Option<i32>) -> Urgency {
+fn urgency(sk: Sock, conn: &Conn, (old, new): (u8, u8), errno: i32) -> Urgency {
     let is_content = || conn.answered != 0 || sk.bytes_sent() == Some(0);
-    if state::goes_well(old, new, errno, is_content) { Urgency::Later } else { Urgency::Now }
+    if state::goes_well(old, new, Some(errno), is_content) { Urgency::Later } else { Urgency::Now }
 }
 
 /// A socket of any process begins or ceases to listen.
 #[inline(always)]
-fn listen(sk: Sock, begins: bool) {
+fn listen(hook: Hook, sk: Sock, begins: bool) {
     if !sk.is_tcp() || !limit::allows(Limited::Listen) {
         return;
     }
-    emit::<Listen>(Hook::InetSockSetState, |event| {
+    emit::<Listen>(hook, |event| {
         sk.local_addr(&mut event.addr);
         actor::fill(&mut event.actor);
         event.netns = sk.net().inum();

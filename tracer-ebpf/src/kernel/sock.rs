@@ -34,6 +34,17 @@ impl Sock {
         Some(Destination { hash: ports::hash(to, self.dport()), itself })
     }
 
+    /// A connect found a route for it, and a source address. `tcp_v4_connect` takes the destination only then, `tcp_v6_connect`
+    /// the route; neither gives it back if it fails later.
+    #[inline(always)]
+    pub fn has_route(self) -> bool {
+        match read::<u16>(self.0, global!(OFFS.sk_family)) {
+            Some(AF_INET) => read::<u32>(self.0, global!(OFFS.sk_daddr)).is_some_and(|to| to != 0),
+            Some(AF_INET6) => read::<u64>(self.0, global!(OFFS.sk_dst_cache)).is_some_and(|route| route != 0),
+            _ => false,
+        }
+    }
+
     #[inline(always)]
     pub fn is_tcp(self) -> bool {
         read::<u16>(self.0, global!(OFFS.sk_protocol)) == Some(IPPROTO_TCP)

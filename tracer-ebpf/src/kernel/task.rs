@@ -27,6 +27,11 @@ impl Task {
         read(self.0, global!(OFFS.task_tgid)).unwrap_or(0)
     }
 
+    #[inline(always)]
+    pub fn tid(self) -> u32 {
+        read(self.0, global!(OFFS.task_pid)).unwrap_or(0)
+    }
+
     /// `dst` must be zeroed: before 5.17 what follows the NUL in `task->comm` is garbage.
     #[inline(always)]
     pub fn comm(self, dst: &mut [u8; COMM_LEN]) -> bool {
@@ -57,11 +62,19 @@ impl Task {
         if subsys == ABSENT32 || index == ABSENT32 {
             return None;
         }
-        let set = read::<u64>(self.0, global!(OFFS.task_cgroups))?;
-        let css = read::<u64>(set, subsys + index * 8)?;
-        let cgroup = read::<u64>(css, global!(OFFS.css_cgroup))?;
-        let node = read::<u64>(cgroup, global!(OFFS.cgroup_kn))?;
-        read(node, global!(OFFS.kernfs_id))
+        let css = read::<u64>(self.css_set()?, subsys + index * 8)?;
+        cgroup_id(read(css, global!(OFFS.css_cgroup))?)
+    }
+
+    /// kernfs id of its cgroup of the unified hierarchy, or absent.
+    #[inline(always)]
+    pub fn unified_cgroup(self) -> Option<u64> {
+        cgroup_id(read(self.css_set()?, global!(OFFS.css_set_dfl_cgrp))?)
+    }
+
+    #[inline(always)]
+    fn css_set(self) -> Option<u64> {
+        read(self.0, global!(OFFS.task_cgroups))
     }
 
     /// Where the environment begins and ends in the task's own memory; kernel threads have none.
@@ -81,6 +94,12 @@ impl Task {
         let socket = read::<u64>(file, global!(OFFS.file_private))?;
         read(socket, global!(OFFS.socket_sk)).map(Sock)
     }
+}
+
+#[inline(always)]
+fn cgroup_id(cgroup: u64) -> Option<u64> {
+    let node = read::<u64>(cgroup, global!(OFFS.cgroup_kn))?;
+    read(node, global!(OFFS.kernfs_id))
 }
 
 /// Inode number of the network namespace of a `struct nsproxy`, or absent.

@@ -2,6 +2,7 @@
 
 use tracer_common::{
     Event,
+    actor::Prober,
     conn::{Answer, Connect, ConnectResult, Retransmit, State},
     drop::PacketDrop,
     header::{Header, Kind, WIRE_VERSION},
@@ -57,6 +58,7 @@ kernel_events! {
     Ipvs(Ipvs),
     Answer(Answer),
     QueueFull(QueueFull),
+    Prober(Prober),
 }
 
 /// Bytes that are no event of this version.

@@ -18,6 +18,7 @@ mod missed;
 mod names;
 mod ports;
 mod prepare;
+mod prober_sockets;
 mod program;
 mod refusal;
 mod ring;
@@ -49,7 +50,8 @@ use tracer_node::procfs::is_alive;
 
 use self::{
     attach::Walk,
-    hooks::{Form, HOOKS, When},
+    hooks::{Form, HOOKS, Row, When},
+    prober_sockets::ProberSockets,
 };
 
 /// What to track.
@@ -61,6 +63,8 @@ pub struct LoadOptions {
     pub all_connections: bool,
     /// No `syscalls:*` tracepoints, which slow every system call of the node.
     pub no_syscall_hooks: bool,
+    /// Probers are watched at their own cgroups, where each has one: other processes pay less.
+    pub prober_hooks: bool,
     /// Size of the ring, where the usual one is not wanted.
     pub ring_bytes: Option<u32>,
 }
@@ -86,6 +90,8 @@ pub struct Loaded {
     tls_ports: BTreeSet<u16>,
     /// Cgroups whose answers are read.
     answer_cgroups: cgroup::Attached<program::CgroupLink>,
+    /// In place of the hooks of the node.
+    prober_sockets: Option<ProberSockets>,
 }
 
 /// Loads and attaches everything this kernel and these privileges allow.
@@ -105,6 +111,7 @@ pub fn load(options: &LoadOptions) -> Result<Loaded, EbpfError> {
     prepare::fill_probers(&mut ebpf, &options.probers)?;
     let refused: &[Form] = if options.no_syscall_hooks { &[Form::Tracepoint] } else { &[] };
     let mut walk = Walk::without(refused, std::mem::take(&mut layout.functions));
+    let prober_sockets = start_prober_sockets(&mut ebpf, &mut walk, options);
     tracefs::with(|| walk.start(&mut ebpf));
     let attached_boot_ns = clock::boot_ns();
     require(&walk)?;
@@ -118,6 +125,7 @@ pub fn load(options: &LoadOptions) -> Result<Loaded, EbpfError> {
         ports: take(&mut ebpf, "PORTS", HashMap::try_from)?,
         tls_ports: BTreeSet::new(),
         answer_cgroups: cgroup::Attached::default(),
+        prober_sockets,
         attached_boot_ns,
         status: walk.report(),
         names: layout.names,
@@ -125,6 +133,19 @@ pub fn load(options: &LoadOptions) -> Result<Loaded, EbpfError> {
         missed: missed::Missed::default(),
         ebpf: Some(ebpf),
     })
+}
+
+/// `None` where nobody wants it, or it cannot be: then the hooks of the node see the probers' connections.
+fn start_prober_sockets(ebpf: &mut Ebpf, walk: &mut Walk, options: &LoadOptions) -> Option<ProberSockets> {
+    if !options.prober_hooks || options.all_connections {
+        return None;
+    }
+    let started = ProberSockets::start(ebpf, walk, &options.probers);
+    let refuse = |error| {
+        ProberSockets::end(ebpf, walk);
+        walk.no_cgroup(Hook::SockOps, error);
+    };
+    started.map_err(refuse).ok()
 }
 
 impl Loaded {
@@ -230,6 +251,28 @@ impl Loaded {
         self.status = self.walk.report();
     }
 
+    /// Watches the sockets of these processes, where only those of probers are watched.
+    pub fn watch_sockets(&mut self, pids: &[u32]) {
+        if let (Some(ebpf), Some(sockets)) = (&mut self.ebpf, &mut self.prober_sockets) {
+            sockets.meet(ebpf, &mut self.walk, pids);
+        }
+    }
+
+    /// Attaches the hooks of the node if there is a prober whose sockets cannot be watched otherwise; true if it did.
+    pub fn retry_prober_sockets(&mut self) -> bool {
+        let (Some(ebpf), Some(sockets)) = (&mut self.ebpf, &mut self.prober_sockets) else { return false };
+        let walk = &mut self.walk;
+        let Err(error) = sockets.retry(ebpf, walk) else { return false };
+        self.prober_sockets = None;
+        ProberSockets::end(ebpf, walk);
+        for hook in [Hook::InetSockSetState, Hook::TcpConnect] {
+            walk.retry(ebpf, hook);
+        }
+        walk.no_cgroup(Hook::SockOps, error);
+        self.status = walk.report();
+        true
+    }
+
     fn watch_cgroup(&mut self, folder: Option<PathBuf>) -> io::Result<()> {
         let Some(ebpf) = &mut self.ebpf else { return Ok(()) };
         let file = match self.answer_cgroups.open(folder.as_deref()) {
@@ -281,7 +324,8 @@ fn take<M, E>(
 }
 
 fn require(walk: &Walk) -> Result<(), EbpfError> {
-    let Some(row) = HOOKS.iter().find(|r| r.required && !walk.is_attached(r.hook)) else { return Ok(()) };
+    let lacks = |row: &&Row| row.required && !walk.is_attached(row.hook) && !walk.spares(row);
+    let Some(row) = HOOKS.iter().find(lacks) else { return Ok(()) };
     let refusals = walk.refusals(row.hook);
     if refusals.iter().all(refusal::Refusal::is_permission) {
         return Err(EbpfError::ProgramPermission(capabilities::missing_for_tracing()));

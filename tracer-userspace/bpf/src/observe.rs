@@ -22,7 +22,7 @@ const IFF_UP: u32 = 1;
 const IFF_LOOPBACK: u32 = 8;
 
 /// Turns an event into an observation. `probers` are the names as they were given to the programs.
-/// `None` for numbers that no version of the programs writes.
+/// `None` for numbers that no version of the programs writes, and for a prober that was found: what it does is observed.
 pub fn observe(event: &KernelEvent, names: &mut KernelNames, probers: &[String]) -> Option<Observation> {
     let kind = match event {
         KernelEvent::Connect(e) => ObservationKind::Connect(connect(e, probers)?),
@@ -46,6 +46,7 @@ pub fn observe(event: &KernelEvent, names: &mut KernelNames, probers: &[String])
         KernelEvent::Ipvs(e) => ObservationKind::Ipvs(ipvs(e)?),
         KernelEvent::Answer(e) => ObservationKind::Answer(answer(e)?),
         KernelEvent::QueueFull(e) => ObservationKind::QueueFull(queue_full(e)?),
+        KernelEvent::Prober(_) => return None,
     };
     Some(Observation { time_boot_ns: event.header().time_boot_ns, kind })
 }

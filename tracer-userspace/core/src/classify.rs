@@ -10,6 +10,7 @@ mod case;
 mod culprit;
 pub mod evidence;
 pub mod finding;
+pub(crate) mod flushed;
 mod giving_up;
 mod history;
 mod kubectl;
@@ -23,6 +24,7 @@ pub mod owner;
 mod phrases;
 mod pod_sockets;
 mod rules;
+pub mod sandbox;
 mod serving;
 mod shared_address;
 mod sidecar;
@@ -43,7 +45,7 @@ pub(crate) const SETTLE_NS: u64 = 2_000_000;
 
 type Rule = fn(&Case<'_>) -> Option<Finding>;
 
-/// The rule of a cause; none: it comes from the kubelet's own outcome (`kubelet.rs`).
+/// The rule of a cause; none: it comes from the kubelet's own words (`kubelet.rs`, `sandbox.rs`).
 const fn rule(cause: Cause) -> Option<Rule> {
     Some(match cause {
         Cause::NodeportEphemeralCollision => rules::nodeport_ephemeral_collision::find,
@@ -65,6 +67,7 @@ const fn rule(cause: Cause) -> Option<Rule> {
         Cause::TargetFrozen => rules::target_frozen::find,
         Cause::AcceptQueueOverflow => rules::accept_queue_overflow::find,
         Cause::SynBacklogOverflow => rules::syn_backlog_overflow::find,
+        Cause::PortTaken => rules::port_taken::find,
         Cause::StartupBudgetExceeded => rules::startup_budget_exceeded::find,
         Cause::NotListeningYet => rules::not_listening_yet::find,
         Cause::ProbeMisconfigured => rules::probe_misconfigured::find,
@@ -91,7 +94,6 @@ const fn rule(cause: Cause) -> Option<Rule> {
 }
 
 /// The cause of an attempt, as far as it is decided, and the others whose conditions hold on evidence of their own.
-#[must_use]
 pub fn classify(case: &Case<'_>) -> Option<(Finding, Vec<Cause>)> {
     let mut findings: Vec<Finding> = Cause::ALL.iter().filter_map(|cause| rule(*cause)?(case)).collect();
     // What nothing ties to the attempt does not go before what something does.
@@ -101,6 +103,7 @@ pub fn classify(case: &Case<'_>) -> Option<(Finding, Vec<Cause>)> {
     let also = findings.iter().map(|f| f.cause).collect();
     history::add(case, &mut first);
     history::add_end(case, &mut first);
+    flushed::add(case, &mut first);
     shared_address::add(case, &mut first);
     lifecycle::add(case, &mut first);
     other_connects::add(case, &mut first);

@@ -1,4 +1,4 @@
-//! Properties of the core over generated streams: any mix of stories, shifted, repeated, cut short or with holes.
+//! Properties of the core over generated streams: any mix of scenarios, shifted, repeated, cut short or with holes.
 //!
 //! ```text
 //! (here)     streams made by hand
@@ -53,7 +53,7 @@ fn troubled() -> impl Strategy<Value = Vec<(usize, bool, u64, bool)>> {
     prop::collection::vec((0..TROUBLE.len(), any::<bool>(), 0_u64..2_000, any::<bool>()), 1..8)
 }
 
-/// A story: what is seen, and the cause it must get.
+/// A scenario: what is seen, and the cause it must get.
 type PropertyCase = (fn(&mut Stream), Option<&'static str>);
 
 const CASES: &[PropertyCase] = &[
@@ -81,11 +81,11 @@ const CASES: &[PropertyCase] = &[
 ];
 
 fn healthy(s: &mut Stream) {
-    s.connect().established().state(TcpState::Established, TcpState::FinWait1, 0, (100, 101, 200));
+    s.connect().established().closes((100, 101, 200));
 }
 
 fn touched(s: &mut Stream) {
-    s.connect().established().state(TcpState::Established, TcpState::FinWait1, 0, (0, 1, 0));
+    s.connect().established().closes((0, 1, 0));
 }
 
 fn reset_by_application(s: &mut Stream) {
@@ -98,22 +98,22 @@ fn reset_by_application(s: &mut Stream) {
 }
 
 fn slow(s: &mut Stream) {
-    s.connect().established().wait_ms(1000).state(TcpState::Established, TcpState::FinWait1, 0, (100, 101, 0));
+    s.connect().established().wait_ms(1000).closes((100, 101, 0));
 }
 
-/// A mix of stories: which, and when each begins.
+/// A mix of scenarios: which, and when each begins.
 fn mixes() -> impl Strategy<Value = Vec<(usize, u64)>> {
     prop::collection::vec((0..CASES.len(), 0_u64..3_000_000_000), 1..12)
 }
 
 /// The observations of a mix in the order of time, and the cause each connection must get.
-fn mix(stories: &[(usize, u64)]) -> (Vec<Observation>, BTreeMap<ConnId, Option<&'static str>>) {
+fn mix(scenarios: &[(usize, u64)]) -> (Vec<Observation>, BTreeMap<ConnId, Option<&'static str>>) {
     let mut all = Stream::new().observations;
     let mut expected = BTreeMap::new();
-    for (number, &(story, offset)) in (1_u64..).zip(stories) {
-        let (tell, cause) = CASES[story];
+    for (number, &(scenario, offset)) in (1_u64..).zip(scenarios) {
+        let (make, cause) = CASES[scenario];
         let mut stream = Stream::numbered(number, offset);
-        tell(&mut stream);
+        make(&mut stream);
         all.extend(stream.observations.into_iter().skip(1));
         expected.insert(ConnId(number), cause);
     }
@@ -146,8 +146,8 @@ fn check(observations: &[Observation], expected: &BTreeMap<ConnId, Option<&'stat
 
 proptest! {
     #[test]
-    fn each_story_of_a_mix_gets_its_cause_once(stories in mixes()) {
-        let (observations, expected) = mix(&stories);
+    fn each_scenario_of_a_mix_gets_its_cause_once(scenarios in mixes()) {
+        let (observations, expected) = mix(&scenarios);
         check(&observations, &expected)?;
         prop_assert_eq!(takes_back(&decide(&observations)), None);
     }
@@ -163,7 +163,7 @@ proptest! {
             TROUBLE[trouble](&mut stream);
             stream.wait_ms(after_ms).retransmit(TcpState::SynSent);
             if gets_through {
-                stream.established().state(TcpState::Established, TcpState::FinWait1, 0, (100, 101, 200));
+                stream.established().closes((100, 101, 200));
             } else {
                 stream.gives_up();
             }
@@ -174,8 +174,8 @@ proptest! {
     }
 
     #[test]
-    fn a_shift_in_time_changes_nothing(stories in mixes(), shift in 0_u64..1_000_000_000_000_000) {
-        let (mut observations, expected) = mix(&stories);
+    fn a_shift_in_time_changes_nothing(scenarios in mixes(), shift in 0_u64..1_000_000_000_000_000) {
+        let (mut observations, expected) = mix(&scenarios);
         for observation in &mut observations {
             observation.time_boot_ns += shift;
         }
@@ -183,16 +183,16 @@ proptest! {
     }
 
     #[test]
-    fn an_observation_seen_twice_changes_nothing(stories in mixes(), which in any::<prop::sample::Index>()) {
-        let (mut observations, expected) = mix(&stories);
+    fn an_observation_seen_twice_changes_nothing(scenarios in mixes(), which in any::<prop::sample::Index>()) {
+        let (mut observations, expected) = mix(&scenarios);
         let again = which.index(observations.len());
         observations.insert(again, observations[again].clone());
         check(&observations, &expected)?;
     }
 
     #[test]
-    fn what_a_prefix_decides_stays_decided(stories in mixes(), cut in any::<prop::sample::Index>()) {
-        let (observations, _) = mix(&stories);
+    fn what_a_prefix_decides_stays_decided(scenarios in mixes(), cut in any::<prop::sample::Index>()) {
+        let (observations, _) = mix(&scenarios);
         let push_all = |observations: &[Observation]| {
             let mut core = Core::default();
             let mut out = Vec::new();
@@ -205,8 +205,8 @@ proptest! {
     }
 
     #[test]
-    fn a_lost_event_never_makes_another_definite_cause(stories in mixes(), which in any::<prop::sample::Index>()) {
-        let (mut observations, expected) = mix(&stories);
+    fn a_lost_event_never_makes_another_definite_cause(scenarios in mixes(), which in any::<prop::sample::Index>()) {
+        let (mut observations, expected) = mix(&scenarios);
         let index = which.index(observations.len() - 1) + 1;
         observations.remove(index);
         let loss = Loss { where_: "ring".into(), count: 1, from_boot_ns: 0, to_boot_ns: u64::MAX };
@@ -221,8 +221,8 @@ proptest! {
     }
 
     #[test]
-    fn a_recorded_observation_reads_back(stories in mixes()) {
-        for observation in mix(&stories).0 {
+    fn a_recorded_observation_reads_back(scenarios in mixes()) {
+        for observation in mix(&scenarios).0 {
             let line = serde_json::to_string(&observation).expect("an observation is JSON");
             prop_assert_eq!(serde_json::from_str::<Observation>(&line).expect("and reads back"), observation);
         }

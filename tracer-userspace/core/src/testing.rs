@@ -7,6 +7,7 @@ mod kubelet;
 mod node;
 mod probes;
 
+use std::fmt::Display;
 use std::net::SocketAddr;
 
 use crate::core::Core;
@@ -16,11 +17,11 @@ pub use facts::{firewall, http_probe, lo, neighbour, redirect, rule};
 use tracer_common::names::Hook;
 use tracer_model::decision::Decision;
 use tracer_model::event::{
-    Actor, Answer, AnswerKind, ConnId, Connect, ConnectFailed, Device, Flow, Icmp, Ipvs, IpvsOp, ListenQueue, Loss,
-    MissingHook, Netns, Observation, ObservationKind, PacketDrop, ProbeOutput, QueueFull, ResetReceived, ResetSent,
-    Retransmit, State, TcpFlags, TcpState, Via,
+    Actor, Answer, AnswerKind, ConnId, Connect, ConnectFailed, Device, Flow, Icmp, Ipvs, IpvsOp, KubeletProbe,
+    ListenQueue, Loss, MissingHook, Netns, NodePorts, Observation, ObservationKind, PacketDrop, Pods, ProbeOutput,
+    QueueFull, ResetReceived, ResetSent, Retransmit, State, TcpFlags, TcpState, Via,
 };
-use tracer_model::record::{Body, FindingBody, VerdictBody};
+use tracer_model::record::{Body, FindingBody, Outcome, Verdict, VerdictBody};
 
 pub const NODE: Netns = Netns(1);
 pub const POD: Netns = Netns(2);
@@ -33,6 +34,32 @@ pub struct Stream {
     now: u64,
     flow: Flow,
     conn: ConnId,
+}
+
+/// What was pushed last, to be changed.
+macro_rules! last {
+    ($($name:ident: $kind:ident($of:ty),)*) => {
+        impl Stream {
+            $(pub fn $name(&mut self) -> &mut $of {
+                match &mut self.observations.last_mut().expect("an observation").kind {
+                    ObservationKind::$kind(last) => last,
+                    other => panic!("the last observation is {other:?}"),
+                }
+            })*
+        }
+    };
+}
+
+last! {
+    last_answer: Answer(Answer),
+    last_connect: Connect(Connect),
+    last_drop: Drop(PacketDrop),
+    last_kubelet_probe: KubeletProbe(KubeletProbe),
+    last_node_ports: NodePorts(NodePorts),
+    last_pods: Pods(Pods),
+    last_reset_received: ResetReceived(ResetReceived),
+    last_reset_sent: ResetSent(ResetSent),
+    last_state: State(State),
 }
 
 fn addr(text: &str) -> SocketAddr {
@@ -64,6 +91,10 @@ impl Stream {
         self.now += 1_000;
         self.observations.push(Observation { time_boot_ns: self.now, kind });
         self
+    }
+
+    pub fn tick(&mut self) -> &mut Self {
+        self.push(ObservationKind::Tick)
     }
 
     /// The time of what comes next, CLOCK_BOOTTIME nanoseconds.
@@ -112,9 +143,7 @@ impl Stream {
     /// A change so long after the last segment.
     pub fn state_quiet(&mut self, (old, new): (TcpState, TcpState), bytes: (u64, u64, u64), ns: u64) -> &mut Self {
         self.state(old, new, 0, bytes);
-        if let Some(ObservationKind::State(state)) = self.observations.last_mut().map(|o| &mut o.kind) {
-            state.quiet_ns = Some(ns);
-        }
+        self.last_state().quiet_ns = Some(ns);
         self
     }
 
@@ -122,36 +151,33 @@ impl Stream {
         self.state(TcpState::SynSent, TcpState::Established, 0, (0, 1, 0))
     }
 
+    /// The prober closes the established connection; so many bytes were sent, acknowledged and received.
+    pub fn closes(&mut self, bytes: (u64, u64, u64)) -> &mut Self {
+        self.state(TcpState::Established, TcpState::FinWait1, 0, bytes)
+    }
+
     /// What this pushes happens in the prober's own context.
     pub fn own(&mut self, push: impl FnOnce(&mut Self)) -> &mut Self {
         push(self);
-        if let Some(ObservationKind::State(state)) = self.observations.last_mut().map(|o| &mut o.kind) {
-            state.own_context = true;
-        }
+        self.last_state().own_context = true;
         self
     }
 
     /// The connect was made by a process that is no prober.
     pub fn others(&mut self) -> &mut Self {
-        if let Some(ObservationKind::Connect(connect)) = self.observations.last_mut().map(|o| &mut o.kind) {
-            connect.prober = false;
-        }
+        self.last_connect().prober = false;
         self
     }
 
     /// The connect was made by a prober of this name.
     pub fn prober_named(&mut self, comm: &str) -> &mut Self {
-        if let Some(ObservationKind::Connect(connect)) = self.observations.last_mut().map(|o| &mut o.kind) {
-            comm.clone_into(&mut connect.actor.comm);
-        }
+        comm.clone_into(&mut self.last_connect().actor.comm);
         self
     }
 
     /// The connect was made by a prober of this process.
     pub fn prober_with_pid(&mut self, pid: u32) -> &mut Self {
-        if let Some(ObservationKind::Connect(connect)) = self.observations.last_mut().map(|o| &mut o.kind) {
-            connect.actor.pid = pid;
-        }
+        self.last_connect().actor.pid = pid;
         self
     }
 
@@ -322,9 +348,7 @@ impl Stream {
     /// An answer of which this is known besides.
     pub fn answer_with(&mut self, kind: AnswerKind, status: Option<u16>, fill: impl FnOnce(&mut Answer)) -> &mut Self {
         self.answer(kind, status);
-        if let Some(ObservationKind::Answer(answer)) = self.observations.last_mut().map(|o| &mut o.kind) {
-            fill(answer);
-        }
+        fill(self.last_answer());
         self
     }
 
@@ -376,6 +400,20 @@ impl Stream {
         self.decisions().into_iter().filter_map(verdict).collect()
     }
 
+    /// The first of the verdicts.
+    pub fn verdict(&self) -> Verdict {
+        self.verdicts().remove(0).verdict
+    }
+
+    pub fn last_verdict(&self) -> Verdict {
+        self.verdicts().pop().expect("a verdict").verdict
+    }
+
+    /// How the attempts ended by their verdicts, in order.
+    pub fn outcomes(&self) -> Vec<Outcome> {
+        self.verdicts().iter().map(|it| it.verdict.outcome).collect()
+    }
+
     pub fn findings(&self) -> Vec<FindingBody> {
         let finding = |d: Decision| match d.body {
             Body::Finding(finding) => Some(*finding),
@@ -388,6 +426,20 @@ impl Stream {
     pub fn causes(&self) -> Vec<&'static str> {
         self.verdicts().iter().map(|v| v.verdict.cause.name()).collect()
     }
+}
+
+/// Each of these is in the text.
+#[track_caller]
+pub fn assert_has(text: &impl Display, parts: &[&str]) {
+    let text = text.to_string();
+    parts.iter().for_each(|part| assert!(text.contains(part), "{part:?} is not in: {text}"));
+}
+
+/// None of these is in the text.
+#[track_caller]
+pub fn assert_lacks(text: &impl Display, parts: &[&str]) {
+    let text = text.to_string();
+    parts.iter().for_each(|part| assert!(!text.contains(part), "{part:?} is in: {text}"));
 }
 
 /// All that a stream of observations decides.

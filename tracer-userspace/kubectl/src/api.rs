@@ -29,6 +29,8 @@ const REFUSAL_MAX: usize = 16 << 10;
 /// The API, and how long one request may give nothing.
 pub(super) struct Api {
     client: Client,
+    /// Where it is, for people.
+    server: String,
     /// The namespace of the context.
     pub(super) namespace: String,
     patience: Duration,
@@ -54,8 +56,9 @@ impl Api {
         config.default_retry = false;
         config.connect_timeout = Some(access.timeout);
         let namespace = config.default_namespace.clone();
+        let server = config.cluster_url.to_string().trim_end_matches('/').to_owned();
         let client = Client::try_from(config).map_err(|error| Problem::Access(reason(&error)))?;
-        Ok(Self { client, namespace, patience: access.timeout, ahead_s: AtomicI64::new(0) })
+        Ok(Self { client, server, namespace, patience: access.timeout, ahead_s: AtomicI64::new(0) })
     }
 
     /// Now by the clock of the API server, as far as it is known.
@@ -161,7 +164,10 @@ impl Api {
         let request = request.body(Body::from(body)).map_err(|error| Problem::Found(format!("{what}: {error}")))?;
         let answer =
             timeout(self.patience, self.client.send(request)).await.map_err(|_| Problem::Late(self.patience))?;
-        let answer = answer.map_err(|error| of_client(&error))?;
+        let answer = answer.map_err(|error| match of_client(&error) {
+            Problem::Unreachable(why) => Problem::Unreachable(format!("{}: {why}", self.server)),
+            problem => problem,
+        })?;
         self.see_clock(&answer);
         let code = answer.status();
         if code.is_success() {

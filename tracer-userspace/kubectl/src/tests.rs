@@ -315,6 +315,16 @@ async fn credential_plugins_sign_in_or_say_why_not() {
     let (code, problem) = ran_as(&fake, &plugin("echo secret; exit 3"), &["why", "cart-0"]).await.problem();
     assert!(code == 2 && problem.contains("the credential plugin sh failed: exit status: 3"), "{problem}");
     assert!(!problem.contains("secret"), "{problem}");
+    let absent = "{exec: {apiVersion: client.authentication.k8s.io/v1, interactiveMode: Never, command: /no/plugin}}";
+    let (code, problem) = ran_as(&fake, absent, &["why", "cart-0"]).await.problem();
+    assert!(code == 2 && problem.contains("the credential plugin of the kubeconfig cannot be started: "), "{problem}");
+}
+
+#[tokio::test]
+async fn a_server_that_is_down_is_named() {
+    let fake = Fake { addr: ([127, 0, 0, 1], 1).into(), ..Fake::serve(Replies::new()).await };
+    let (code, problem) = ran(&fake, &["why", "cart-0"]).await.problem();
+    assert!(code == 2 && problem.contains("does not answer: http://127.0.0.1:1: Connection refused"), "{problem}");
 }
 
 /// Five that are one record, of which one is taken back.

@@ -9,6 +9,7 @@ mod expression;
 pub(super) mod fuzzing;
 pub(crate) mod legacy;
 pub(crate) mod nft;
+mod nft_elements;
 mod path;
 pub(super) mod survey;
 pub(crate) mod tables;

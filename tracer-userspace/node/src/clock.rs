@@ -5,19 +5,16 @@ use std::sync::atomic::{AtomicI64, Ordering::Relaxed};
 use nix::time::{ClockId, clock_gettime};
 
 /// CLOCK_BOOTTIME, nanoseconds: what `bpf_ktime_get_boot_ns` gives in the kernel.
-#[must_use]
 pub fn boot_ns() -> u64 {
     u64::try_from(read(ClockId::CLOCK_BOOTTIME)).unwrap_or(0)
 }
 
 /// CPU time that the calling thread has used up, nanoseconds.
-#[must_use]
 pub fn thread_cpu_ns() -> u64 {
     u64::try_from(read(ClockId::CLOCK_THREAD_CPUTIME_ID)).unwrap_or(0)
 }
 
 /// Wall clock minus boot clock, nanoseconds.
-#[must_use]
 pub fn boot_to_wall_ns() -> i64 {
     read(ClockId::CLOCK_REALTIME).saturating_sub(read(ClockId::CLOCK_BOOTTIME))
 }
@@ -27,7 +24,6 @@ const STEP_NS: u64 = 100_000_000;
 
 /// The same, and the same number each time until the wall clock is set (both clocks tick alike, see
 /// `kernel/time/timekeeping.c`): what is read twice from one text must be one time.
-#[must_use]
 pub fn steady_boot_to_wall_ns() -> i64 {
     static KEPT: AtomicI64 = AtomicI64::new(i64::MIN);
     let (kept, now) = (KEPT.load(Relaxed), boot_to_wall_ns());

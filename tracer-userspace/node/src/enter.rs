@@ -28,7 +28,6 @@ pub enum NetnsError {
 
 impl NetnsError {
     /// The capability that is missing, if that is why.
-    #[must_use]
     pub fn needs(&self) -> Option<&'static str> {
         let (source, capability) = match self {
             Self::Open { source, .. } => (source, "CAP_SYS_PTRACE"),

@@ -11,7 +11,7 @@ use netlink_sys::protocols::{NETLINK_ROUTE, NETLINK_SOCK_DIAG};
 use super::enter::in_netns;
 use super::links;
 use super::namespaces::{Namespaces, Owner, Place, kept_for};
-use super::netlink::{Netlink, attribute, consistent, field};
+use super::netlink::{Netlink, address, attribute, consistent, family, field, number, octets, push};
 use super::policy;
 use super::servers;
 use super::throttle::Throttling;
@@ -284,7 +284,7 @@ fn diag_request(family: i32, states: u32, port: u16) -> [u8; DIAG_REQUEST] {
 /// The target's end of a connection, found by its addresses and ports alone: the kernel goes through no table for it
 /// (`inet_diag_find_one_icsk`). Where there is none it gives the listener.
 fn connection(target: SocketAddr, peer: SocketAddr) -> Option<(ServedConnection, u64)> {
-    let mut request = diag_request(i32::from(family_of(target.ip())), u32::MAX, target.port());
+    let mut request = diag_request(i32::from(family(target.ip())), u32::MAX, target.port());
     request[10..12].copy_from_slice(&peer.port().to_be_bytes());
     for (at, ip) in [(12, target.ip()), (28, peer.ip())] {
         let bytes = octets(ip);
@@ -311,12 +311,7 @@ fn parse_connection(message: &[u8], peer: SocketAddr) -> Option<(ServedConnectio
 
 fn parse_listener(message: &[u8], half_open: Option<u32>) -> Option<Listener> {
     let port = u16::from_be_bytes(field(message, DIAG_ID)?);
-    let bytes: [u8; 16] = field(message, DIAG_ID + 4)?;
-    let addr = if i32::from(*message.first()?) == libc::AF_INET {
-        IpAddr::from(Ipv4Addr::from(field::<4>(&bytes, 0)?))
-    } else {
-        Ipv6Addr::from(bytes).to_canonical()
-    };
+    let addr = socket_address(i32::from(*message.first()?), field(message, DIAG_ID + 4)?)?;
     let listener = ListenerState {
         addr: SocketAddr::new(addr, port),
         waiting: u32::from_ne_bytes(field(message, DIAG_RQUEUE)?),
@@ -326,11 +321,19 @@ fn parse_listener(message: &[u8], half_open: Option<u32>) -> Option<Listener> {
     Some((listener, u64::from(u32::from_ne_bytes(field(message, DIAG_INODE)?))))
 }
 
+/// An address of a socket.
+pub(super) fn socket_address(family: i32, bytes: [u8; 16]) -> Option<IpAddr> {
+    if family == libc::AF_INET {
+        return Some(Ipv4Addr::from(field::<4>(&bytes, 0)?).into());
+    }
+    Some(Ipv6Addr::from(bytes).to_canonical())
+}
+
 /// The entry of an address in the calling thread's namespace, and how many entries there are of its family. Each device has
 /// entries of its own: only that of the device that the route leads over is asked for the address.
 fn neighbours(addr: IpAddr) -> io::Result<(Option<NeighbourState>, u64)> {
     let mut request = [0; NDMSG];
-    request[0] = family_of(addr);
+    request[0] = family(addr);
     let way = way_to(addr).ok().flatten();
     consistent(|| {
         let (mut found, mut count) = (None, 0);
@@ -341,10 +344,6 @@ fn neighbours(addr: IpAddr) -> io::Result<(Option<NeighbourState>, u64)> {
         })?;
         Ok((found, count))
     })
-}
-
-pub(super) const fn family_of(addr: IpAddr) -> u8 {
-    (if addr.is_ipv4() { libc::AF_INET } else { libc::AF_INET6 }) as u8
 }
 
 /// How a route leads to an address.
@@ -370,36 +369,22 @@ fn way_to(addr: IpAddr) -> io::Result<Option<Way>> {
 
 fn route_request(addr: IpAddr) -> Vec<u8> {
     let (mut request, bytes) = (vec![0; RTMSG], octets(addr));
-    (request[0], request[1]) = (family_of(addr), bytes.len() as u8 * 8);
-    request.extend_from_slice(&(4 + bytes.len() as u16).to_ne_bytes());
-    request.extend_from_slice(&RTA_DST.to_ne_bytes());
-    request.extend_from_slice(&bytes);
+    (request[0], request[1]) = (family(addr), bytes.len() as u8 * 8);
+    push(&mut request, RTA_DST, &bytes);
     request
-}
-
-pub(super) fn octets(addr: IpAddr) -> Vec<u8> {
-    match addr {
-        IpAddr::V4(addr) => addr.octets().to_vec(),
-        IpAddr::V6(addr) => addr.octets().to_vec(),
-    }
 }
 
 fn parse_route(message: &[u8]) -> Option<Way> {
     let rest = message.get(RTMSG..)?;
-    let ifindex = u32::from_ne_bytes(field(attribute(rest, RTA_OIF)?, 0)?);
-    let by_gateway = [RTA_GATEWAY, RTA_VIA].into_iter().any(|number| attribute(rest, number).is_some());
+    let ifindex = number(rest, RTA_OIF)?;
+    let by_gateway = [RTA_GATEWAY, RTA_VIA].into_iter().any(|kind| attribute(rest, kind).is_some());
     Some(Way { ifindex, by_gateway })
 }
 
 fn parse_neighbour(message: &[u8]) -> Option<NeighbourState> {
     let ifindex = u32::from_ne_bytes(field(message, 4)?);
     let state = u16::from_ne_bytes(field(message, 8)?);
-    let bytes = attribute(message.get(NDMSG..)?, NDA_DST)?;
-    let addr = match bytes.len() {
-        4 => IpAddr::from(field::<4>(bytes, 0)?),
-        16 => IpAddr::from(field::<16>(bytes, 0)?),
-        _ => return None,
-    };
+    let addr = address(attribute(message.get(NDMSG..)?, NDA_DST)?)?;
     Some(NeighbourState { addr, state: state_name(state).to_owned(), ifindex })
 }
 

@@ -11,7 +11,7 @@ use nix::sys::socket::{AddressFamily, SockFlag, SockType, getsockopt, socket};
 use nix::{getsockopt_impl, sockopt_impl};
 
 use super::enter::NetnsError;
-use super::netlink::{Netlink, attribute, attributes, consistent, field, text};
+use super::netlink::{Message, Netlink, address, attribute, attributes, consistent, field, number, push, text};
 use super::procfs::NodeNetns;
 use tracer_model::event::{LinkState, Links, MOST_LINKS, ParentLink};
 use tracer_terminal::error::os_message;
@@ -59,6 +59,8 @@ pub enum LinkError {
     Dump(#[source] io::Error),
     #[error("cannot subscribe to link changes of the node over rtnetlink: {}; they are read every 10 s instead", os_message(.0))]
     Subscribe(#[source] io::Error),
+    #[error("cannot subscribe to routes and routing rules of the node over rtnetlink: {}; who removes them is not seen", os_message(.0))]
+    Flushes(#[source] io::Error),
 }
 
 /// A link with its kind, which the fact leaves out.
@@ -72,13 +74,11 @@ pub struct Link {
 
 impl Link {
     /// kube-proxy binds all Service addresses to this link in IPVS mode.
-    #[must_use]
     pub fn holds_service_addresses(&self) -> bool {
         self.state.name == OF_IPVS
     }
 
     /// Holds addresses that need not be the node's own: kube-ipvs0, node-local DNS, kube-router.
-    #[must_use]
     pub fn is_dummy(&self) -> bool {
         self.kind.as_deref() == Some("dummy") || self.holds_service_addresses()
     }
@@ -93,7 +93,6 @@ pub fn read(node: &NodeNetns) -> Result<Vec<Link>, LinkError> {
 }
 
 /// As the fact that is recorded. Of a service link's addresses there may be thousands, and they are not the node's: left out.
-#[must_use]
 pub fn to_observation(node: &NodeNetns, links: &[Link]) -> Links {
     let state = |link: &Link| {
         let state = link.state.clone();
@@ -202,7 +201,7 @@ pub(super) fn by_index(ifindex: u32) -> io::Result<Option<Port>> {
     let mut port = None;
     Netlink::open(NETLINK_ROUTE)?.ask(RTM_GETLINK, &request, |message| {
         let rest = message.get(IFINFOMSG..).unwrap_or_default();
-        let master = attribute(rest, IFLA_MASTER).and_then(|value| field(value, 0)).map(u32::from_ne_bytes);
+        let master = number(rest, IFLA_MASTER);
         port = parse_link(message).map(|link| Port { state: link.state, master });
     })?;
     Ok(port)
@@ -211,15 +210,12 @@ pub(super) fn by_index(ifindex: u32) -> io::Result<Option<Port>> {
 /// The number that the calling thread's namespace has for another one; none if no device of it leads there.
 pub(super) fn number_of(netns: &File) -> io::Result<Option<i32>> {
     let mut request = vec![0; 4];
-    request.extend_from_slice(&8_u16.to_ne_bytes());
-    request.extend_from_slice(&NETNSA_FD.to_ne_bytes());
-    request.extend_from_slice(&netns.as_raw_fd().to_ne_bytes());
-    let mut number = None;
+    push(&mut request, NETNSA_FD, &netns.as_raw_fd().to_ne_bytes());
+    let mut known = None;
     Netlink::open(NETLINK_ROUTE)?.ask(RTM_GETNSID, &request, |message| {
-        let value = message.get(4..).and_then(|rest| attribute(rest, NETNSA_NSID)).and_then(|value| field(value, 0));
-        number = value.map(i32::from_ne_bytes);
+        known = message.get(4..).and_then(|rest| number(rest, NETNSA_NSID));
     })?;
-    Ok(number.filter(|number| *number >= 0))
+    Ok(known.map(u32::cast_signed).filter(|number| *number >= 0))
 }
 
 fn dump() -> io::Result<Vec<Link>> {
@@ -243,9 +239,7 @@ fn dump() -> io::Result<Vec<Link>> {
 
 fn link_request() -> Vec<u8> {
     let mut bytes = vec![0; IFINFOMSG];
-    bytes.extend_from_slice(&8_u16.to_ne_bytes());
-    bytes.extend_from_slice(&IFLA_EXT_MASK.to_ne_bytes());
-    bytes.extend_from_slice(&SKIP_STATS.to_ne_bytes());
+    push(&mut bytes, IFLA_EXT_MASK, &SKIP_STATS.to_ne_bytes());
     bytes
 }
 
@@ -260,7 +254,7 @@ fn parse_link(message: &[u8]) -> Option<Link> {
         up: flags & IFF_UP != 0,
         loopback: flags & IFF_LOOPBACK != 0,
         running: Some(flags & IFF_RUNNING != 0),
-        peer_ifindex: attribute(rest, IFLA_LINK).and_then(|value| field(value, 0)).map(u32::from_ne_bytes),
+        peer_ifindex: number(rest, IFLA_LINK),
         ..LinkState::default()
     };
     Some(Link { state, kind })
@@ -269,8 +263,8 @@ fn parse_link(message: &[u8]) -> Option<Link> {
 /// The device that a link is a part of. It does not reach what is made of it (drivers/net/macvlan.c, drivers/net/ipvlan).
 fn parent(message: &[u8], kind: &str, from: Option<i32>) -> Option<ParentLink> {
     let rest = message.get(IFINFOMSG..).filter(|_| PARTS.contains(&kind))?;
-    let ifindex = u32::from_ne_bytes(field(attribute(rest, IFLA_LINK)?, 0)?);
-    let netns = attribute(rest, IFLA_LINK_NETNSID).and_then(|value| field(value, 0)).map(i32::from_ne_bytes);
+    let ifindex = number(rest, IFLA_LINK)?;
+    let netns = number(rest, IFLA_LINK_NETNSID).map(u32::cast_signed);
     Some(ParentLink { kind: kind.to_owned(), ifindex, is_of_prober: netns.is_some() && netns == from })
 }
 
@@ -280,23 +274,15 @@ const PARTS: [&str; 4] = ["macvlan", "macvtap", "ipvlan", "ipvtap"];
 /// On point-to-point links `IFA_ADDRESS` is the peer's: `IFA_LOCAL` goes first.
 fn parse_addr(message: &[u8]) -> Option<(u32, IpAddr, u8)> {
     let ifindex = u32::from_ne_bytes(field(message, 4)?);
-    let (mut local, mut address) = (None, None);
-    for (number, value) in attributes(message.get(IFADDRMSG..)?) {
-        match number {
-            IFA_LOCAL => local = parse_ip(value),
-            IFA_ADDRESS => address = parse_ip(value),
+    let (mut local, mut other) = (None, None);
+    for (kind, value) in attributes(message.get(IFADDRMSG..)?) {
+        match kind {
+            IFA_LOCAL => local = address(value),
+            IFA_ADDRESS => other = address(value),
             _ => {}
         }
     }
-    Some((ifindex, local.or(address)?, *message.get(1)?))
-}
-
-fn parse_ip(bytes: &[u8]) -> Option<IpAddr> {
-    match bytes.len() {
-        4 => field::<4>(bytes, 0).map(IpAddr::from),
-        16 => field::<16>(bytes, 0).map(IpAddr::from),
-        _ => None,
-    }
+    Some((ifindex, local.or(other)?, *message.get(1)?))
 }
 
 /// Tells that links or addresses of the node changed.
@@ -312,10 +298,10 @@ pub struct LinksChanged {
 }
 
 impl LinksChanged {
-    fn see(&mut self, message: Option<(u16, &[u8])>) {
+    fn see(&mut self, message: Option<Message<'_>>) {
         let is_down = |payload: &[u8]| field(payload, 8).is_none_or(|flags| u32::from_ne_bytes(flags) & IFF_UP == 0);
         self.any = true;
-        self.down |= message.is_none_or(|(kind, payload)| kind == RTM_NEWLINK && is_down(payload));
+        self.down |= message.is_none_or(|it| it.kind == RTM_NEWLINK && is_down(it.payload));
     }
 }
 
@@ -338,7 +324,6 @@ impl LinkWatch {
     }
 
     /// For `poll(2)`.
-    #[must_use]
     pub fn as_fd(&self) -> std::os::fd::BorrowedFd<'_> {
         self.0.as_fd()
     }
@@ -353,9 +338,9 @@ mod tests {
     fn a_link_that_is_not_up_or_a_message_that_was_lost_may_hide_a_link_that_was_down() {
         let link = |flags: u32| [&[0; 8][..], &flags.to_ne_bytes(), &[0; 4]].concat();
         let (up, down) = (link(IFF_UP), link(0));
-        let seen = |message| {
+        let seen = |message: Option<(u16, &[u8])>| {
             let mut changed = LinksChanged::default();
-            changed.see(message);
+            changed.see(message.map(|(kind, payload)| Message { kind, port: 0, payload }));
             (changed.any, changed.down)
         };
         assert_eq!(seen(Some((RTM_NEWLINK, up.as_slice()))), (true, false));
@@ -393,9 +378,7 @@ mod tests {
     fn a_point_to_point_address_is_the_local_one() {
         let mut message = vec![2, 32, 0, 0, 7, 0, 0, 0];
         for (number, addr) in [(IFA_ADDRESS, [10, 0, 0, 2]), (IFA_LOCAL, [10, 0, 0, 1])] {
-            message.extend_from_slice(&8_u16.to_ne_bytes());
-            message.extend_from_slice(&number.to_ne_bytes());
-            message.extend_from_slice(&addr);
+            push(&mut message, number, &addr);
         }
         assert_eq!(parse_addr(&message), Some((7, IpAddr::from([10, 0, 0, 1]), 32)));
         assert_eq!(parse_addr(&message[..6]), None);

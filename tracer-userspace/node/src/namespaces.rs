@@ -196,7 +196,6 @@ pub struct There {
 }
 
 /// Every network namespace that can be entered now.
-#[must_use]
 pub fn all() -> There {
     find().into()
 }

@@ -5,12 +5,15 @@
 //! lose the link that carries it, which may be `lo`.
 
 use std::io;
+use std::net::IpAddr;
 use std::os::fd::{AsFd as _, BorrowedFd};
 
 use netlink_packet_core::{
     NLM_F_ACK, NLM_F_DUMP, NLM_F_REQUEST, NLMSG_DONE, NLMSG_ERROR, NetlinkBuffer, NlaBuffer, NlasIterator,
 };
 use netlink_sys::{Socket, SocketAddr};
+use nix::sys::socket::setsockopt;
+use nix::{setsockopt_impl, sockopt_impl};
 
 /// The kernel's own buffer for a dump is at most 32 KiB (`netlink_recvmsg`), whatever ours is.
 const BUFFER_SIZE: usize = 32 * 1024;
@@ -18,6 +21,15 @@ const BUFFER_SIZE: usize = 32 * 1024;
 const HEADER_SIZE: usize = 16;
 /// `NLM_F_DUMP_INTR`, linux/netlink.h
 const NLM_F_DUMP_INTERRUPTED: u16 = 0x10;
+
+sockopt_impl!(
+    /// A filter of the classic kind. The kernel copies it.
+    AttachFilter,
+    SetOnly,
+    libc::SOL_SOCKET,
+    libc::SO_ATTACH_FILTER,
+    libc::sock_fprog
+);
 
 /// A netlink socket of the namespace it was made in.
 pub struct Netlink {
@@ -35,7 +47,7 @@ impl Netlink {
     }
 
     /// A socket that only listens to `groups`.
-    pub(super) fn subscribe(protocol: isize, groups: &[u32]) -> io::Result<Self> {
+    pub fn subscribe(protocol: isize, groups: &[u32]) -> io::Result<Self> {
         let mut socket = Socket::new(protocol)?;
         socket.bind_auto()?;
         socket.set_non_blocking(true)?;
@@ -45,6 +57,28 @@ impl Netlink {
         Ok(Self { socket, sequence: 0 })
     }
 
+    /// Takes in no messages but those of this kind.
+    ///
+    /// # Errors
+    /// If the kernel refuses the filter.
+    pub fn only(self, kind: u16) -> io::Result<Self> {
+        const LOAD_HALF: u16 = (libc::BPF_LD | libc::BPF_H | libc::BPF_ABS) as u16;
+        const JUMP_EQUAL: u16 = (libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K) as u16;
+        const RETURN: u16 = (libc::BPF_RET | libc::BPF_K) as u16;
+        let step = |code, jt, jf, k| libc::sock_filter { code, jt, jf, k };
+        // The filter loads as from the network, and the kernel has written in its own order (`struct nlmsghdr`).
+        let kind = u16::from_be_bytes(kind.to_ne_bytes());
+        let mut steps = [
+            step(LOAD_HALF, 0, 0, 4),
+            step(JUMP_EQUAL, 0, 1, kind.into()),
+            step(RETURN, 0, 0, u32::MAX),
+            step(RETURN, 0, 0, 0),
+        ];
+        let filter = libc::sock_fprog { len: steps.len() as u16, filter: steps.as_mut_ptr() };
+        setsockopt(&self.socket, AttachFilter, &filter)?;
+        Ok(self)
+    }
+
     /// Sends a dump request and calls `each` with every answer's payload. A dump in which the table
     /// changed midway ends as `Interrupted`: see [`consistent`].
     pub fn dump(&mut self, kind: u16, payload: &[u8], each: impl FnMut(&[u8])) -> io::Result<()> {
@@ -52,7 +86,7 @@ impl Netlink {
     }
 
     /// Sends a request that has one answer, or an error.
-    pub(super) fn ask(&mut self, kind: u16, payload: &[u8], each: impl FnMut(&[u8])) -> io::Result<()> {
+    pub fn ask(&mut self, kind: u16, payload: &[u8], each: impl FnMut(&[u8])) -> io::Result<()> {
         // The acknowledgement ends it, as the last message ends a dump.
         self.send(kind, NLM_F_ACK, payload, each)
     }
@@ -74,9 +108,9 @@ impl Netlink {
         if seen.interrupted { Err(io::ErrorKind::Interrupted.into()) } else { Ok(()) }
     }
 
-    /// Takes in what has arrived, and hands each message's number and payload to `each`: `None` for what a full buffer has lost
-    /// (ENOBUFS), or what is longer than ours.
-    pub(super) fn drain(&self, mut each: impl FnMut(Option<(u16, &[u8])>)) {
+    /// Takes in what has arrived, and hands each message to `each`: `None` for what a full buffer has lost (ENOBUFS), or what is
+    /// longer than ours.
+    pub fn drain(&self, mut each: impl FnMut(Option<Message<'_>>)) {
         let mut scratch = [0; BUFFER_SIZE];
         loop {
             match self.socket.recv(&mut &mut scratch[..], libc::MSG_TRUNC) {
@@ -89,7 +123,8 @@ impl Netlink {
     }
 
     /// For `poll(2)`.
-    pub(super) fn as_fd(&self) -> BorrowedFd<'_> {
+    #[must_use]
+    pub fn as_fd(&self) -> BorrowedFd<'_> {
         self.socket.as_fd()
     }
 }
@@ -131,11 +166,22 @@ pub fn read_answers(mut bytes: &[u8], sequence: u32, seen: &mut Seen, each: &mut
     Ok(())
 }
 
+/// A message of the kernel.
+#[derive(Clone, Copy, Debug)]
+pub struct Message<'a> {
+    /// Its number.
+    pub kind: u16,
+    /// The port of the socket whose request it is about; 0: of none.
+    pub port: u32,
+    /// What follows its header.
+    pub payload: &'a [u8],
+}
+
 /// The messages of one datagram; `None`: it was not read whole.
-pub fn messages(bytes: Option<&[u8]>, each: &mut impl FnMut(Option<(u16, &[u8])>)) {
+pub fn messages(bytes: Option<&[u8]>, each: &mut impl FnMut(Option<Message<'_>>)) {
     let Some(mut bytes) = bytes else { return each(None) };
     while let Ok(frame) = NetlinkBuffer::new_checked(bytes) {
-        each(Some((frame.message_type(), frame.payload())));
+        each(Some(Message { kind: frame.message_type(), port: frame.port_number(), payload: frame.payload() }));
         bytes = bytes.get((frame.length() as usize).next_multiple_of(4)..).unwrap_or_default();
     }
 }
@@ -188,18 +234,44 @@ pub fn text(bytes: &[u8]) -> String {
     String::from_utf8_lossy(&bytes[..end]).into_owned()
 }
 
-/// Appends an attribute that holds a NUL-terminated string.
-pub fn push_text(bytes: &mut Vec<u8>, number: u16, value: &str) {
-    push(bytes, number, &[value.as_bytes(), &[0]].concat());
+/// The value of the first attribute with this number, as a number of this machine.
+pub(super) fn number(bytes: &[u8], attr: u16) -> Option<u32> {
+    attribute(bytes, attr).and_then(|value| field(value, 0)).map(u32::from_ne_bytes)
+}
+
+/// An address of either family.
+pub fn address(bytes: &[u8]) -> Option<IpAddr> {
+    match bytes.len() {
+        4 => field::<4>(bytes, 0).map(IpAddr::from),
+        16 => field::<16>(bytes, 0).map(IpAddr::from),
+        _ => None,
+    }
+}
+
+/// The bytes of an address.
+pub(super) fn octets(addr: IpAddr) -> Vec<u8> {
+    match addr {
+        IpAddr::V4(addr) => addr.octets().to_vec(),
+        IpAddr::V6(addr) => addr.octets().to_vec(),
+    }
+}
+
+/// The family of an address, as the header of a request has it.
+pub(super) const fn family(addr: IpAddr) -> u8 {
+    (if addr.is_ipv4() { libc::AF_INET } else { libc::AF_INET6 }) as u8
 }
 
 /// Appends an attribute.
-pub fn push(bytes: &mut Vec<u8>, number: u16, value: &[u8]) {
-    let length = 4 + value.len();
-    bytes.extend_from_slice(&(length as u16).to_ne_bytes());
+pub(super) fn push(bytes: &mut Vec<u8>, number: u16, value: &[u8]) {
+    bytes.extend_from_slice(&(4 + value.len() as u16).to_ne_bytes());
     bytes.extend_from_slice(&number.to_ne_bytes());
     bytes.extend_from_slice(value);
-    bytes.resize(bytes.len() + (length.next_multiple_of(4) - length), 0);
+    bytes.resize(bytes.len().next_multiple_of(4), 0);
+}
+
+/// Appends an attribute that holds a NUL-terminated string.
+pub fn push_text(bytes: &mut Vec<u8>, number: u16, value: &str) {
+    push(bytes, number, &[value.as_bytes(), b"\0"].concat());
 }
 
 #[cfg(test)]

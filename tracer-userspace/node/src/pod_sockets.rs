@@ -7,9 +7,9 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use netlink_sys::protocols::NETLINK_NETFILTER;
 
 use super::enter::in_netns;
-use super::inspect::{DIAG_ID, DIAG_INODE, LISTEN, diag, family_of, octets};
+use super::inspect::{DIAG_ID, DIAG_INODE, LISTEN, diag};
 use super::namespaces::{Namespaces, Owner, Place, kept_for};
-use super::netlink::{Netlink, attribute, field, push};
+use super::netlink::{Netlink, attribute, family, field, octets, push};
 use super::servers::{comm, holders};
 use tracer_model::event::{Listener, MOST_UNANSWERED, PodSockets, Redirect, UnansweredConnect};
 use tracer_model::query::{Awaited, TargetQuery};
@@ -137,7 +137,7 @@ fn request(target: SocketAddr, peer: SocketAddr) -> Vec<u8> {
     push(&mut proto, CTA_PROTO_DST_PORT, &target.port().to_be_bytes());
     push(&mut tuple, CTA_TUPLE_IP | NLA_F_NESTED, &ip);
     push(&mut tuple, CTA_TUPLE_PROTO | NLA_F_NESTED, &proto);
-    let mut request = vec![family_of(target.ip()), 0, 0, 0];
+    let mut request = vec![family(target.ip()), 0, 0, 0];
     push(&mut request, CTA_TUPLE_ORIG | NLA_F_NESTED, &tuple);
     request
 }

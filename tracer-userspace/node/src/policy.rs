@@ -6,37 +6,38 @@ use std::net::{IpAddr, SocketAddr};
 use netlink_sys::protocols::NETLINK_ROUTE;
 
 use super::links;
-use super::netlink::{Netlink, attribute, attributes, consistent, field, text};
+use super::netlink::{Netlink, address, attribute, attributes, consistent, family, field, number, octets, push, text};
 use tracer_model::event::{LinkState, RoutingRule, StrayRoute};
 
 const RTM_GETROUTE: u16 = 26;
 const RTM_GETRULE: u16 = 34;
 /// `struct rtmsg`: family, lengths of the prefixes, tos, table, protocol, scope, type, flags.
-const RTMSG: usize = 12;
+pub(super) const RTMSG: usize = 12;
 /// `RTM_F_LOOKUP_TABLE`: the answer has the table in which the route was found.
 const LOOKUP_TABLE: u32 = 0x1000;
-const RTA_DST: u16 = 1;
+pub(super) const RTA_DST: u16 = 1;
 const RTA_SRC: u16 = 2;
 const RTA_OIF: u16 = 4;
-const RTA_TABLE: u16 = 15;
+pub(super) const RTA_TABLE: u16 = 15;
 const RTA_IP_PROTO: u16 = 27;
 const RTA_SPORT: u16 = 28;
 const RTA_DPORT: u16 = 29;
 /// `struct fib_rule_hdr`: family, lengths of the prefixes, tos, table, two reserved, action, flags.
-const RULE: usize = 12;
-const FRA_DST: u16 = 1;
-const FRA_SRC: u16 = 2;
+pub(super) const RULE: usize = 12;
+pub(super) const FRA_DST: u16 = 1;
+pub(super) const FRA_SRC: u16 = 2;
 const FRA_IIFNAME: u16 = 3;
-const FRA_PRIORITY: u16 = 6;
+pub(super) const FRA_PRIORITY: u16 = 6;
 const FRA_FWMARK: u16 = 10;
-const FRA_SUPPRESS_PREFIXLEN: u16 = 14;
-const FRA_TABLE: u16 = 15;
+pub(super) const FRA_SUPPRESS_PREFIXLEN: u16 = 14;
+pub(super) const FRA_TABLE: u16 = 15;
 const FRA_PAD: u16 = 18;
 const FRA_PROTOCOL: u16 = 21;
 /// The attributes of a rule whose conditions are all understood here.
-const UNDERSTOOD: [u16; 7] = [FRA_DST, FRA_SRC, FRA_PRIORITY, FRA_SUPPRESS_PREFIXLEN, FRA_TABLE, FRA_PAD, FRA_PROTOCOL];
+pub(super) const UNDERSTOOD: [u16; 7] =
+    [FRA_DST, FRA_SRC, FRA_PRIORITY, FRA_SUPPRESS_PREFIXLEN, FRA_TABLE, FRA_PAD, FRA_PROTOCOL];
 /// `FIB_RULE_INVERT`: the rule holds where its conditions do not.
-const INVERT: u32 = 2;
+pub(super) const INVERT: u32 = 2;
 /// `RT_TABLE_DEFAULT`, `RT_TABLE_MAIN`, `RT_TABLE_LOCAL`: those of every node.
 const USUAL: std::ops::RangeInclusive<u32> = 253..=255;
 
@@ -71,25 +72,20 @@ fn route(source: SocketAddr, target: SocketAddr) -> io::Result<Option<(u32, u32)
 fn route_request(source: SocketAddr, target: SocketAddr) -> Vec<u8> {
     let (from, to) = (octets(source.ip()), octets(target.ip()));
     let mut request = vec![0; RTMSG];
-    (request[0], request[1], request[2]) = (family_of(target.ip()), bits(&to), bits(&from));
+    (request[0], request[1], request[2]) = (family(target.ip()), bits(&to), bits(&from));
     request[8..].copy_from_slice(&LOOKUP_TABLE.to_ne_bytes());
     let ports = [(RTA_SPORT, source.port()), (RTA_DPORT, target.port())];
     let ports = ports.map(|(number, port)| (number, port.to_be_bytes().to_vec()));
     let protocol = (RTA_IP_PROTO, vec![libc::IPPROTO_TCP as u8]);
     for (number, bytes) in [(RTA_DST, to), (RTA_SRC, from), protocol].into_iter().chain(ports) {
-        let length = 4 + bytes.len();
-        request.extend_from_slice(&(length as u16).to_ne_bytes());
-        request.extend_from_slice(&number.to_ne_bytes());
-        request.extend_from_slice(&bytes);
-        request.resize(request.len() + (length.next_multiple_of(4) - length), 0);
+        push(&mut request, number, &bytes);
     }
     request
 }
 
 fn parse_route(message: &[u8]) -> Option<(u32, u32)> {
     let rest = message.get(RTMSG..)?;
-    let value = |number| attribute(rest, number).and_then(|value| field(value, 0)).map(u32::from_ne_bytes);
-    Some((value(RTA_OIF)?, value(RTA_TABLE).or_else(|| message.get(4).copied().map(u32::from))?))
+    Some((number(rest, RTA_OIF)?, number(rest, RTA_TABLE).or_else(|| message.get(4).copied().map(u32::from))?))
 }
 
 /// The first rule that sends packets from and to these addresses to this table; `None` if a condition of it is not understood.
@@ -97,7 +93,7 @@ fn rule(source: IpAddr, target: IpAddr, table: u32) -> io::Result<Option<Routing
     consistent(|| {
         let mut first = None;
         let mut request = [0; RULE];
-        request[0] = family_of(target);
+        request[0] = family(target);
         Netlink::open(NETLINK_ROUTE)?.dump(RTM_GETRULE, &request, |message| {
             let found = parse_rule(message, source, target, table);
             first = [first.take(), found].into_iter().flatten().min_by_key(|(priority, _)| *priority);
@@ -109,7 +105,7 @@ fn rule(source: IpAddr, target: IpAddr, table: u32) -> io::Result<Option<Routing
 /// The priority of a rule that can send these packets to this table, and the rule if it certainly does.
 fn parse_rule(message: &[u8], source: IpAddr, target: IpAddr, table: u32) -> Option<(u32, Option<RoutingRule>)> {
     let rest = message.get(RULE..)?;
-    let value = |number| attribute(rest, number).and_then(|value| field(value, 0)).map(u32::from_ne_bytes);
+    let value = |attr| number(rest, attr);
     let prefix = |number, length: usize| {
         let prefix = attribute(rest, number).and_then(address).zip(message.get(length).copied());
         prefix.filter(|(_, length)| *length > 0)
@@ -136,25 +132,6 @@ fn parse_rule(message: &[u8], source: IpAddr, target: IpAddr, table: u32) -> Opt
     };
     let priority = value(FRA_PRIORITY).unwrap_or_default();
     Some((priority, understood.then(|| RoutingRule { priority, from: from.map(words), to: to.map(words) })))
-}
-
-fn address(bytes: &[u8]) -> Option<IpAddr> {
-    match bytes.len() {
-        4 => Some(field::<4>(bytes, 0)?.into()),
-        16 => Some(field::<16>(bytes, 0)?.into()),
-        _ => None,
-    }
-}
-
-const fn family_of(addr: IpAddr) -> u8 {
-    (if addr.is_ipv4() { libc::AF_INET } else { libc::AF_INET6 }) as u8
-}
-
-fn octets(addr: IpAddr) -> Vec<u8> {
-    match addr {
-        IpAddr::V4(addr) => addr.octets().to_vec(),
-        IpAddr::V6(addr) => addr.octets().to_vec(),
-    }
 }
 
 const fn bits(bytes: &[u8]) -> u8 {
@@ -192,9 +169,7 @@ mod tests {
         bytes.extend_from_slice(&u32::from(flags).to_ne_bytes());
         let fields = [(FRA_SRC, source), (FRA_TABLE, 101_u32.to_ne_bytes()), (FRA_PRIORITY, 7_u32.to_ne_bytes())];
         for (number, value) in fields.iter().chain(more) {
-            bytes.extend_from_slice(&8_u16.to_ne_bytes());
-            bytes.extend_from_slice(&number.to_ne_bytes());
-            bytes.extend_from_slice(value);
+            push(&mut bytes, *number, value);
         }
         bytes
     }

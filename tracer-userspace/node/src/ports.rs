@@ -13,7 +13,6 @@ use tracer_model::event::{Netns, PortPressure, PortUser};
 const MAX_USERS: usize = 10;
 
 /// Joins what was counted. `pid` is a process of the node's namespace, whose sockets are counted, too.
-#[must_use]
 pub fn pressure(counted: &[(u32, PortUse)], window_ns: u64, pid: Option<u32>) -> PortPressure {
     let sockets = pid.map_or_else(|| "self".to_owned(), |pid| pid.to_string());
     let text = fs::read_to_string(format!("/proc/{sockets}/net/sockstat")).unwrap_or_default();

@@ -37,7 +37,6 @@ pub struct NodeNetns {
 
 impl NodeNetns {
     /// `/proc/<pid>/net/<file>`.
-    #[must_use]
     pub fn net_file(&self, file: &str) -> PathBuf {
         PathBuf::from(format!("/proc/{}/net/{file}", self.pid))
     }
@@ -124,7 +123,6 @@ impl SmallFile {
 }
 
 /// The probers of these names that run here.
-#[must_use]
 pub fn find_probers(names: &[String]) -> Vec<Prober> {
     probers(&scan(names).0)
 }
@@ -144,7 +142,6 @@ pub fn probers(processes: &[Process]) -> Vec<Prober> {
 }
 
 /// Whether a process runs in a pod, unless it is gone.
-#[must_use]
 pub fn runs_in_pod(pid: u32) -> Option<bool> {
     let mut small = SmallFile::default();
     let in_pod = cgroup::pod_process(small.read(&format!("/proc/{pid}/cgroup"))).is_some();
@@ -153,19 +150,16 @@ pub fn runs_in_pod(pid: u32) -> Option<bool> {
 }
 
 /// There is a process of this number.
-#[must_use]
 pub fn is_alive(pid: u32) -> bool {
     fs::exists(format!("/proc/{pid}")).unwrap_or(true)
 }
 
 /// A process of root's. A kubelet is.
-#[must_use]
 pub fn is_root(pid: u32) -> bool {
     fs::metadata(format!("/proc/{pid}")).is_ok_and(|it| it.uid() == 0)
 }
 
 /// The namespace of the node: that of a prober, preferably one that shares ours; without a prober, ours.
-#[must_use]
 pub fn node_netns(probers: &[Prober]) -> Option<NodeNetns> {
     let own_pid = std::process::id();
     let own = netns_of(own_pid);
@@ -179,7 +173,6 @@ pub fn node_netns(probers: &[Prober]) -> Option<NodeNetns> {
 }
 
 /// Network namespace of a process.
-#[must_use]
 pub fn netns_of(pid: u32) -> Option<Netns> {
     namespace_of(pid).read()
 }

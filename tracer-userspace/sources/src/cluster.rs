@@ -65,7 +65,6 @@ pub struct ClusterConfig {
 
 impl ClusterConfig {
     /// Anything is wanted.
-    #[must_use]
     pub const fn asks_something(&self) -> bool {
         self.pods || self.services || !self.events.is_empty()
     }
@@ -104,14 +103,12 @@ impl View {
     }
 
     /// Services joined with their endpoints.
-    #[must_use]
     pub fn services(&self) -> Vec<Service> {
         let known = self.states.get("endpointslices").is_some_and(|state| *state != State::Waiting);
         join(self.services.clone(), known.then(|| self.slices.clone()))
     }
 
     /// What is wrong; follows "cluster API".
-    #[must_use]
     pub fn failure(&self) -> Option<&str> {
         self.states.values().find_map(|state| match state {
             State::Failing(text) => Some(text.as_str()),
@@ -120,7 +117,6 @@ impl View {
     }
 
     /// All that was asked for is known.
-    #[must_use]
     pub fn is_complete(&self) -> bool {
         self.states.values().all(|state| *state == State::Following)
     }
@@ -163,7 +159,6 @@ impl Cluster {
     }
 
     /// What the start record says of it.
-    #[must_use]
     pub fn sources(&self) -> Vec<String> {
         let view = self.view.borrow();
         let follows = |kind: &str| view.states.get(kind) == Some(&State::Following);
@@ -177,7 +172,6 @@ impl Cluster {
     }
 
     /// What is known now.
-    #[must_use]
     pub fn view(&self) -> View {
         self.view.borrow().clone()
     }
@@ -189,7 +183,6 @@ impl Cluster {
     }
 
     /// Whether there is another view than the one taken.
-    #[must_use]
     pub fn has_changed(&self) -> bool {
         self.view.has_changed().unwrap_or(false)
     }

@@ -3,9 +3,15 @@
 pub use super::cluster::fuzzing::apiserver;
 pub use super::files::fuzzing::files;
 pub use super::kubelet::fuzzing::{journal, klog};
+use super::kubelet_pods;
 pub use tracer_netfilter::fuzzing::{nftables, xtables};
 use tracer_node::cgroups::{Hierarchy, Mounts};
 use tracer_node::{addresses, cgroup, inspect, ports, settings, throttle};
+
+/// The kubelet's list of pods.
+pub fn podlist(bytes: &[u8]) {
+    kubelet_pods::fuzz(bytes);
+}
 
 /// Files of `/proc` and `/sys`: each of their parsers is given the same text.
 pub fn proc(bytes: &[u8]) {

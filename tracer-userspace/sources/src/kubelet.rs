@@ -54,7 +54,6 @@ impl FromStr for NamedLog {
 }
 
 /// The journal's current file in a directory, or in a machine's directory below it.
-#[must_use]
 pub fn journal_in(directory: &Path) -> Option<PathBuf> {
     journal::within(directory)
 }
@@ -88,7 +87,6 @@ impl Place {
 
 impl KubeletLog {
     /// The log that was named; else what a kubelet writes to, if that can be followed, or if none runs yet.
-    #[must_use]
     pub fn find(named: Option<&NamedLog>, names: &[String]) -> Option<Self> {
         match named {
             Some(NamedLog::File(path)) => Some(Self::File(path.clone())),
@@ -104,7 +102,6 @@ impl KubeletLog {
     }
 
     /// For the list of sources, with what its kubelet [lacks](lack) and why its lines can be [forged](exposure).
-    #[must_use]
     pub fn describe(&self, lack: Option<&str>, exposure: Option<&str>) -> String {
         let what = match (self, self.locate()) {
             (Self::File(path), _) => format!("kubelet log {}", path.display()),
@@ -150,13 +147,11 @@ impl KubeletLog {
 }
 
 /// Why no kubelet among processes of these names writes how probes ended, and what fixes that; nothing where one may.
-#[must_use]
 pub fn lack(names: &[String]) -> Option<String> {
     lack_of(&loggings(names).collect::<Result<Vec<_>, _>>().ok()?)
 }
 
 /// Why lines of a kubelet among processes of these names can be a pod's words.
-#[must_use]
 pub fn exposure(names: &[String]) -> Option<String> {
     loggings(names).flatten().find_map(|it| Some(format!("the kubelet (pid {}) {}", it.pid, it.exposure()?)))
 }
@@ -175,7 +170,6 @@ fn lack_of(kubelets: &[KubeletLogging]) -> Option<String> {
 }
 
 /// Why the log of a kubelet among processes of these names cannot be followed, and what fixes that.
-#[must_use]
 pub fn unfollowed(names: &[String]) -> Option<String> {
     let names: Vec<String> = names.iter().filter(|name| is_kubelet_name(name)).cloned().collect();
     let kubelets = kubelets(&names);
@@ -184,7 +178,6 @@ pub fn unfollowed(names: &[String]) -> Option<String> {
 }
 
 /// Why the log of this kubelet cannot be followed, in words that follow "its stderr".
-#[must_use]
 pub fn stderr_lost(pid: u32) -> Option<String> {
     log_of(&[pid]).is_none().then(|| not_followed(&stderr(pid)))
 }

@@ -10,6 +10,7 @@ pub mod files;
 pub mod fuzzing;
 mod inquire;
 mod kubelet;
+mod kubelet_pods;
 mod merge;
 mod pace;
 mod sent;
@@ -55,8 +56,12 @@ pub struct SourceConfig {
 }
 
 impl SourceConfig {
+    /// Whether somebody else lists pods: the kubelet's own list is for the others.
+    fn lists_pods(&self) -> bool {
+        self.pods.is_some() || self.cluster.as_ref().is_some_and(|cluster| cluster.config.pods)
+    }
+
     /// The names that count as probers.
-    #[must_use]
     pub fn prober_names(&self) -> Vec<String> {
         if self.probers.is_empty() {
             KNOWN_PROBERS.iter().map(ToString::to_string).collect()
@@ -127,6 +132,13 @@ impl Listed {
 }
 
 impl Listing {
+    /// A kubelet that does not answer now leaves what it listed before.
+    fn take_of_kubelet(&mut self, pods: Option<Vec<Pod>>) {
+        if let Some(pods) = pods {
+            self.pods = pods;
+        }
+    }
+
     /// What the cluster API lists; the rest is from files.
     fn take(&mut self, cluster: &Cluster, view: View) {
         if cluster.config.services {
@@ -145,6 +157,8 @@ struct NodeView {
     node: Option<NodeNetns>,
     facts: Vec<ObservationKind>,
     pods: Vec<Pod>,
+    /// As the kubelet lists them, where nobody else does.
+    of_kubelet: Option<Vec<Pod>>,
     problems: Vec<String>,
     /// Every NodePort table could be read: one that is not among the facts has none.
     tables_complete: bool,
@@ -155,15 +169,18 @@ struct NodeView {
 /// # Errors
 /// If a file that was named cannot be used. Nothing else is an error.
 pub fn snapshot(config: &SourceConfig) -> Result<Snapshot, SourceError> {
-    let listed = Listed::read(config)?;
+    let mut listed = Listed::read(config)?;
     let view = read_node(config);
     let tables_of = view.tables_of();
-    let NodeView { probers, node, mut facts, pods, mut problems, .. } = view;
+    let NodeView { probers, node, mut facts, pods, of_kubelet, mut problems, .. } = view;
     problems.extend(config.cluster.as_ref().and_then(|cluster| wrong_node(cluster, &pods)));
     name_node_ports(&mut facts, listed.listing.services.as_deref().unwrap_or_default());
+    let by_kubelet = of_kubelet.is_some().then(|| "pods and probes (the kubelet's socket)".to_owned());
+    listed.listing.take_of_kubelet(of_kubelet);
     facts.push(pods_observation(pods, &listed.listing));
     facts.extend(services_observation(&listed.listing));
-    let sources = sources(config, &facts);
+    let mut sources = sources(config, &facts);
+    sources.extend(by_kubelet);
     Ok(Snapshot { probers, node, facts, sources, problems, listed, tables_of })
 }
 
@@ -223,6 +240,11 @@ fn read_node(config: &SourceConfig) -> NodeView {
             view.pods = pods;
             view.problems.extend(left_out);
             view.read_tables(&node);
+            if !config.lists_pods()
+                && let Some(listed) = kubelet_pods::read(&node)
+            {
+                view.of_kubelet = listed.map_err(|problem| view.problems.push(problem)).ok();
+            }
             // Its process ended while it was read through it: nothing is lacking, and the next reading finds another.
             if procfs::netns_of(node.pid) != Some(node.netns) {
                 view.problems.clear();

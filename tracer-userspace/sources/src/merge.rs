@@ -6,7 +6,6 @@ use std::net::IpAddr;
 use tracer_model::event::{Container, Pod};
 
 /// Every pod of both, each once.
-#[must_use]
 pub fn merge(mut discovered: Vec<Pod>, from_file: &[Pod]) -> Vec<Pod> {
     let mut joined: Vec<(Pod, Vec<Pod>)> = Vec::with_capacity(from_file.len() + discovered.len());
     for listed in from_file {

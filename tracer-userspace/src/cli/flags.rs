@@ -194,6 +194,9 @@ pub struct KernelFlags {
     /// Attach no syscalls:* tracepoints: on kernels without function probes they slow every system call of the node
     #[arg(long, env = "TRACER_NO_SYSCALL_HOOKS", hide_env_values = true, action = ArgAction::SetTrue, value_parser = BoolishValueParser::new())]
     pub no_syscall_hooks: bool,
+    /// Watch probers at their own cgroups: other processes pay less, and who uses up source ports is not seen
+    #[arg(long, env = "TRACER_PROBER_HOOKS", hide_env_values = true, action = ArgAction::SetTrue, value_parser = BoolishValueParser::new())]
+    pub prober_hooks: bool,
     /// Size of the ring of events, a power of two from 4 on: for tests of what happens when it overflows
     #[arg(long, value_name = "KIB", env = "TRACER_RING_KIB", hide = true, value_parser = ring_size)]
     pub ring_kib: Option<u32>,

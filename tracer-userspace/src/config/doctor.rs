@@ -22,9 +22,8 @@ pub(super) fn plan(args: DoctorArgs) -> Result<DoctorConfig, Error> {
     let pods = pods.map_err(|error| Error::Source(error.to_string()))?;
     // An empty list says nothing about the pods of this node.
     let pods = pods.filter(|pods| !pods.is_empty());
-    let checks = args.checks;
-    none_empty("--check", &checks)?;
-    checks.iter().try_for_each(|name| known(name))?;
+    none_empty("--check", &args.checks)?;
+    let checks = args.checks.iter().map(|name| known(name).map(str::to_owned)).collect::<Result<_, _>>()?;
     let options =
         Options { root: root(args.root)?, checks, pods, probers: probers(args.probers.probers)?, ..Options::default() };
     let node_name = filled(args.node.node_name).unwrap_or_else(host_name);
@@ -40,11 +39,11 @@ fn root(path: Option<PathBuf>) -> Result<Option<PathBuf>, Error> {
     }
 }
 
-/// There is such a check.
-fn known(name: &str) -> Result<(), Error> {
+/// The check of this name, in either case and with `-` or `_`.
+fn known(name: &str) -> Result<&'static str, Error> {
     let names: Vec<&str> = CHECKS.iter().map(|check| check.name).collect();
-    if names.contains(&name) {
-        return Ok(());
+    if let Some(known) = names.iter().find(|known| **known == name.to_lowercase().replace('-', "_")) {
+        return Ok(known);
     }
     let nearest = nearest::nearest(name, names.iter().copied());
     let nearest = nearest.map(|near| format!("did you mean `{near}`? ")).unwrap_or_default();
@@ -59,7 +58,7 @@ mod tests {
     fn an_unknown_check_names_the_known() {
         let error = |name| known(name).expect_err("unknown").to_string();
         assert!(error("contrack").contains("did you mean `conntrack`?"));
-        assert!(error("port-overlap").contains("did you mean `port_overlap`?"));
+        assert_eq!(known("Port-Overlap").expect("a check"), "port_overlap");
         assert!(error("lo").contains("known: port_overlap, listener_overlap, loopback_up"));
         assert!(known("rp_filter").is_ok());
     }

@@ -22,6 +22,7 @@ pub(super) fn plan(args: HooksArgs) -> Result<HooksConfig, Error> {
             probers: probers(args.probers.probers)?,
             all_connections: args.kernel.all_connections,
             no_syscall_hooks: args.kernel.no_syscall_hooks,
+            prober_hooks: args.kernel.prober_hooks,
             ring_bytes: args.kernel.ring_kib.map(|kib| kib << 10),
         },
         duration: args.end.duration.unwrap_or(WINDOW),

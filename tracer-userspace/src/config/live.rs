@@ -36,6 +36,7 @@ pub(super) fn plan(
         probers,
         all_connections: flags.kernel.all_connections,
         no_syscall_hooks: flags.kernel.no_syscall_hooks,
+        prober_hooks: flags.kernel.prober_hooks,
         ring_bytes: flags.kernel.ring_kib.map(|kib| kib << 10),
         pods: files.pods,
         services: files.services,

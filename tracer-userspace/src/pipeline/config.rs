@@ -11,7 +11,7 @@ use tracer_sources::NamedLog;
 use tracer_sources::cluster::ClusterConfig;
 
 /// What `tracer attach`, `run` or `record` was asked for.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub struct LiveConfig {
     /// Where records go.
     pub output: SinkConfig,
@@ -29,6 +29,8 @@ pub struct LiveConfig {
     pub all_connections: bool,
     /// No `syscalls:*` tracepoints.
     pub no_syscall_hooks: bool,
+    /// Probers are watched at their own cgroups.
+    pub prober_hooks: bool,
     /// Size of the ring of events, where the usual one is not wanted.
     pub ring_bytes: Option<u32>,
     /// `--pods`.

@@ -43,6 +43,8 @@ pub(super) struct Session<S> {
     batch: Vec<Observation>,
     lost: Losses,
     missed: Losses,
+    /// What happens later is not taken.
+    until_boot_ns: u64,
     daemon: bool,
     /// Answers for a daemon while it runs.
     server: Option<Server>,
@@ -70,6 +72,7 @@ impl<S: EventSource> Session<S> {
             batch: Vec::new(),
             lost: Losses::since(now),
             missed: Losses::since(now),
+            until_boot_ns: u64::MAX,
             daemon,
             server,
             status_line,
@@ -141,6 +144,8 @@ impl<S: EventSource> Session<S> {
         self.emit_port_use();
         // Detaching takes a while: decided verdicts do not wait for it.
         self.flush();
+        // They come off one after another: of what happens from now on, some of them only would report their part.
+        self.until_boot_ns = clock::boot_ns();
         self.events.detach();
         while self.take_events() == DRAIN_MAX {}
         self.check_loss();
@@ -185,6 +190,7 @@ impl<S: EventSource> Session<S> {
             self.check_loss();
             self.check_missed_in_time();
         }
+        batch.retain(|observation| observation.time_boot_ns <= self.until_boot_ns);
         batch.sort_by_key(|observation| observation.time_boot_ns);
         for (n, observation) in batch.drain(..).enumerate() {
             self.push(&observation);

@@ -28,20 +28,15 @@ impl EventSource for Memory {
         vec![(Loss::RING, self.lost)]
     }
 
-    fn port_pressure(&mut self) -> Option<tracer_model::event::PortPressure> {
-        None
-    }
-
     fn ask(&mut self, _ask: tracer_model::query::Query) -> Option<ObservationKind> {
         self.watched += 1;
         None
     }
 
-    fn retry_hooks(&mut self) -> Vec<HookStatus> {
-        Vec::new()
+    /// Some programs are still on, and report what others do not see any more.
+    fn detach(&mut self) {
+        self.batches.push_back(vec![retransmit(clock::boot_ns() + 1)]);
     }
-
-    fn detach(&mut self) {}
 }
 
 fn retransmit(time_boot_ns: u64) -> Observation {
@@ -78,22 +73,11 @@ fn attached(batches: Vec<Vec<Observation>>, lost: u64) -> (Attached<Memory>, mps
 fn config(scratch: &Scratch) -> LiveConfig {
     LiveConfig {
         output: SinkConfig::new(Form::Ndjson, Some(scratch.path("out"))),
-        daemon: false,
-        serve: None,
         record: Some(scratch.path("recording")),
         duration: Some(Duration::from_secs(1)),
-        no_syscall_hooks: false,
         probers: vec!["kubelet".into()],
-        all_connections: false,
-        ring_bytes: None,
-        pods: None,
-        services: None,
-        kubelet_log: None,
-        cluster: None,
-        unavailable_source: None,
-        cluster_output: None,
-        otlp: None,
         node_name: "n1".into(),
+        ..LiveConfig::default()
     }
 }
 
@@ -163,7 +147,9 @@ fn a_list_that_cannot_be_read_is_in_the_health_report() {
     let trouble = ListTrouble { list: ListFile::Pods, problem: Some("--pods x: gone".into()) };
     sender.try_send(ObservationKind::ListTrouble(trouble)).unwrap();
     let asking = std::thread::spawn(move || {
-        soon(|| serve::ask::ask(&socket).ok().map(|(report, _)| report.degraded).filter(|it| !it.is_empty()))
+        soon("a problem", || {
+            serve::ask::ask(&socket).ok().map(|(report, _)| report.degraded).filter(|it| !it.is_empty())
+        })
     });
     assert_eq!(run(&config, |_, _| Ok(attached)).unwrap(), 0);
     assert_eq!(asking.join().unwrap(), ["pods: --pods x: gone"]);

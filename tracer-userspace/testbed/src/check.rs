@@ -38,6 +38,13 @@ pub struct Expected {
     pub also: Option<Cause>,
 }
 
+impl Expected {
+    /// A failure of this cause, of a probe or of another connection.
+    pub const fn failure(cause: Cause, probe: bool) -> Self {
+        Self { cause, outcome: Outcome::Failure, probe, culprit: None, place: None, also: None }
+    }
+}
+
 /// Who set a link down.
 #[derive(Clone, Debug)]
 pub struct Suspect {
@@ -80,7 +87,6 @@ pub enum Standing {
 }
 
 /// Whether the records meet the claim.
-#[must_use]
 pub fn judge(records: &[Record], attempt: &Attempt) -> Standing {
     let verdicts = of(records, attempt);
     let fresh = verdicts.iter().filter(|v| v.revises.is_none()).count();
@@ -100,26 +106,22 @@ pub fn judge(records: &[Record], attempt: &Attempt) -> Standing {
 }
 
 /// The cause of the last verdict on an attempt.
-#[must_use]
 pub fn reported(records: &[Record], attempt: &Attempt) -> Option<Cause> {
     last(records, attempt).map(|v| v.verdict.cause)
 }
 
 /// The last verdict on an attempt.
-#[must_use]
 pub fn last<'a>(records: &'a [Record], attempt: &Attempt) -> Option<&'a VerdictBody> {
     of(records, attempt).last().copied()
 }
 
 /// Verdicts about anything dialled at `dst` since then: there must be none.
-#[must_use]
 pub fn disturbance(records: &[Record], attempt: &Attempt) -> Option<String> {
     let (_, noise) = at_target(records, attempt).next()?;
     Some(format!("a verdict where all was healthy: {}", noted(noise)))
 }
 
 /// Somebody who is reported to have entered the node's namespace, and did not. The harness itself goes in and out.
-#[must_use]
 pub fn entry(records: &[Record]) -> Option<String> {
     let is_other = |node: &NodeBody| node.culprit.as_ref().is_some_and(|culprit| culprit.pid != std::process::id());
     records.iter().find_map(|record| match &record.body {
@@ -129,7 +131,6 @@ pub fn entry(records: &[Record]) -> Option<String> {
 }
 
 /// Their causes.
-#[must_use]
 pub fn disturbances(records: &[Record], attempt: &Attempt) -> Vec<Cause> {
     at_target(records, attempt).map(|(_, v)| v.verdict.cause).collect()
 }
@@ -257,14 +258,7 @@ mod tests {
     }
 
     fn due(cause: Cause) -> Claim {
-        Claim::Verdict(Expected {
-            cause,
-            outcome: Outcome::Failure,
-            probe: true,
-            culprit: None,
-            place: None,
-            also: None,
-        })
+        Claim::Verdict(Expected::failure(cause, true))
     }
 
     fn reported(cause: Cause, seq: u64, revises: Option<u64>) -> Record {

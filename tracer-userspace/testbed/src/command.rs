@@ -19,7 +19,6 @@ const SCRATCH: &str = "/run/tracer-selftest";
 
 /// For what must come; only a failure lasts so long.
 const PATIENCE: Duration = Duration::from_secs(60);
-/// For a verdict.
 const VERDICT_PATIENCE: Duration = Duration::from_secs(15);
 
 /// What `tracer selftest` was asked for.

@@ -30,7 +30,6 @@ pub enum Role {
 
 impl Role {
     /// Name of its process; that of the prober may be another.
-    #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
             Self::Kubelet => "kubelet",
@@ -61,7 +60,6 @@ impl Programs {
     }
 
     /// The tracer under test, where nobody names another.
-    #[must_use]
     pub fn tracer(&self) -> PathBuf {
         match self {
             Self::In(dir) => dir.join("tracer"),

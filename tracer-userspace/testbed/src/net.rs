@@ -47,7 +47,6 @@ impl Netns {
     }
 
     /// Its inode number.
-    #[must_use]
     pub const fn inum(&self) -> u32 {
         self.inum
     }
@@ -102,7 +101,6 @@ impl Netns {
     }
 
     /// The path that names it.
-    #[must_use]
     pub fn path(&self) -> PathBuf {
         Path::new(NAMED).join(&self.name)
     }
@@ -121,7 +119,6 @@ impl Drop for Netns {
 }
 
 /// Whether there is such a program where [`finish`] looks for it.
-#[must_use]
 pub fn is_installed(program: &str) -> bool {
     PATH.split(':').any(|dir| Path::new(dir).join(program).exists())
 }

@@ -52,7 +52,6 @@ pub enum Family {
 
 impl Family {
     /// As the results name it.
-    #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
             Self::V4 => "v4",
@@ -62,7 +61,6 @@ impl Family {
 }
 
 /// The address of pod number `index`.
-#[must_use]
 pub fn pod_ip(index: u16, family: Family) -> IpAddr {
     match family {
         Family::V4 => Ipv4Addr::new(10, 88, 0, u8::try_from(index).unwrap_or(u8::MAX)).into(),
@@ -84,7 +82,6 @@ pub struct Pod {
 
 impl Pod {
     /// Its address and a port.
-    #[must_use]
     pub fn addr(&self, family: Family, port: u16) -> SocketAddr {
         SocketAddr::new(pod_ip(self.index, family), port)
     }
@@ -94,20 +91,17 @@ impl Pod {
         self.servers.push(serve(&self.ns, options, args)?);
         Ok(())
     }
-}
 
-impl Pod {
     /// Waits until its newest server, one that hangs, has read a request.
     pub fn asked(&self, options: &Options) -> Result<()> {
-        let line = self.servers.last().context("a server that is asked")?.line(options.patience)?;
+        let line = self.server()?.line(options.patience)?;
         if line == REQUEST_READ { Ok(()) } else { bail!("a server that hangs: {line}") }
     }
 
     /// Holds its newest server back: it gets hardly any processor time from now on.
     pub fn throttle(&mut self, name: &str) -> Result<()> {
-        let server = self.servers.last().context("a server to hold back")?;
         let group = Cgroup::throttled(name)?;
-        group.add(server.pid())?;
+        group.add(self.server()?.pid())?;
         self.groups.push(group);
         Ok(())
     }
@@ -205,16 +199,12 @@ impl TestNode {
     pub fn pod(&mut self) -> Result<&mut Pod> {
         let index = self.plug()?;
         let pod = self.pod_at(index)?;
-        let (v4, v6) = (pod_ip(pod.index, Family::V4), pod_ip(pod.index, Family::V6));
+        set_addresses(&pod.ns, index)?;
         pod.ns.ip(|ip| {
-            ip.up("lo")?;
-            ip.address(v4, 24, "eth0")?;
-            ip.address(v6, 64, "eth0")?;
-            ip.up("eth0")?;
             ip.add(&Route::default_via(BRIDGE))?;
             ip.add(&Route::default_via(BRIDGE6).over("eth0"))
         })?;
-        if let IpAddr::V6(address) = v6 {
+        if let IpAddr::V6(address) = pod_ip(index, Family::V6) {
             link::solicitable(&pod.ns, address)?;
         }
         self.settled(index)
@@ -237,11 +227,10 @@ impl TestNode {
 
     /// A namespace with its `eth0` on the bridge, down and without address.
     fn plug(&mut self) -> Result<u16> {
-        let index = self.next;
+        let index = self.next_index();
         if !PODS.contains(&index) {
             bail!("no pod number {index}");
         }
-        self.next += 1;
         let ns = Netns::create(&format!("{}-p{index}", self.name))?;
         ns.sysctl(&[("ipv4/ip_forward", "0"), ("ipv6/conf/default/accept_dad", "0")])?;
         let link = format!("v{index}");
@@ -281,8 +270,7 @@ impl TestNode {
     /// router's end of the link to the node has the smaller MTU.
     pub fn routed_pod(&mut self, mtu: u16) -> Result<u16> {
         let router = self.pod()?.index;
-        let index = self.next;
-        self.next += 1;
+        let index = self.next_index();
         let server = Netns::create(&format!("{}-p{index}", self.name))?;
         let (v4, via) = (pod_ip(index, Family::V4), pod_ip(router, Family::V4));
         let inner = self.pod_at(router)?;
@@ -308,8 +296,13 @@ impl TestNode {
 
     /// A second uplink of the node, and the namespace at its other end: a router, which sends on to nobody.
     pub fn uplink(&mut self) -> Result<(String, Netns)> {
+        let index = self.next_index();
+        self.uplink_of(index)
+    }
+
+    fn next_index(&mut self) -> u16 {
         self.next += 1;
-        self.uplink_of(self.next - 1)
+        self.next - 1
     }
 
     fn uplink_of(&self, index: u16) -> Result<(String, Netns)> {
@@ -331,18 +324,13 @@ impl TestNode {
 
     /// A pod whose `eth0` is a part of an uplink of the node, that uplink, and the namespace at its other end.
     pub fn part_pod(&mut self, part: Part) -> Result<(u16, String, Netns)> {
-        let index = self.next;
-        self.next += 1;
+        let index = self.next_index();
         let (uplink, outside) = self.uplink_of(index)?;
         let ns = Netns::create(&format!("{}-p{index}", self.name))?;
         ns.sysctl(&[("ipv6/conf/default/accept_dad", "0")])?;
         self.node.ip(|ip| ip.part_of(&uplink, part, "eth0", ns.as_fd()))?;
-        let (v4, v6) = (pod_ip(index, Family::V4), pod_ip(index, Family::V6));
+        set_addresses(&ns, index)?;
         ns.ip(|ip| {
-            ip.up("lo")?;
-            ip.address(v4, 24, "eth0")?;
-            ip.address(v6, 64, "eth0")?;
-            ip.up("eth0")?;
             ip.add(&Route::to(NODE, 32).over("eth0"))?;
             ip.add(&Route::to(NODE6, 128).over("eth0"))
         })?;
@@ -353,8 +341,7 @@ impl TestNode {
 
     /// An address of a pod that there is not.
     pub fn unused_address(&mut self, family: Family, port: u16) -> SocketAddr {
-        let index = self.next;
-        self.next += 1;
+        let index = self.next_index();
         SocketAddr::new(pod_ip(index, family), port)
     }
 
@@ -371,6 +358,16 @@ impl TestNode {
         // Where it is not installed there are no rules of it.
         if is_installed("nft") { self.node.nft("flush ruleset\n") } else { Ok(()) }
     }
+}
+
+/// A pod's `eth0` and `lo`, up and with addresses.
+fn set_addresses(ns: &Netns, index: u16) -> Result<()> {
+    ns.ip(|ip| {
+        ip.up("lo")?;
+        ip.address(pod_ip(index, Family::V4), 24, "eth0")?;
+        ip.address(pod_ip(index, Family::V6), 64, "eth0")?;
+        ip.up("eth0")
+    })
 }
 
 fn serve(ns: &Netns, options: &Options, args: &[&str]) -> Result<Proc> {

@@ -34,7 +34,6 @@ pub struct Options {
 
 impl Options {
     /// Fit for this machine: an emulated one gets several times the patience.
-    #[must_use]
     pub fn detect(programs: Programs) -> Self {
         let slow = is_emulated();
         Self {
@@ -71,7 +70,6 @@ impl Options {
 }
 
 /// Whether the processor is QEMU's software emulation.
-#[must_use]
 pub fn is_emulated() -> bool {
     std::fs::read_to_string("/proc/cpuinfo").is_ok_and(|cpus| is_qemu(&cpus))
 }
@@ -83,7 +81,6 @@ fn is_qemu(cpus: &str) -> bool {
 }
 
 /// The kernel release.
-#[must_use]
 pub fn kernel() -> String {
     std::fs::read_to_string(Path::new("/proc/sys/kernel/osrelease")).unwrap_or_default().trim().to_owned()
 }
@@ -105,7 +102,6 @@ impl Scratch {
     }
 
     /// Where it is.
-    #[must_use]
     pub fn path(&self) -> &Path {
         &self.0
     }

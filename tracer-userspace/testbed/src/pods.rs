@@ -45,7 +45,6 @@ pub struct PodSpec {
 }
 
 /// Every pod number there can be, each with an HTTP and a TLS container, and a hostNetwork pod.
-#[must_use]
 pub fn plan(timeout: Duration) -> Value {
     let seconds = timeout.as_secs().max(1);
     let mut pods: Vec<PodSpec> = PODS.map(|index| planned(index, seconds)).collect();
@@ -76,7 +75,6 @@ fn in_a_circle(seconds: u64) -> PodSpec {
 }
 
 /// What the API server would say of the Services.
-#[must_use]
 pub fn services() -> Value {
     let ip = IpAddr::from(CIRCULAR.0);
     let service = json!({
@@ -120,21 +118,18 @@ fn planned(index: u16, seconds: u64) -> PodSpec {
 }
 
 /// An httpGet probe.
-#[must_use]
 pub fn http_probe(port: u16, scheme: &str, seconds: u64) -> Value {
     json!({"httpGet": {"path": "/healthz", "port": port, "scheme": scheme},
            "timeoutSeconds": seconds, "periodSeconds": 10, "successThreshold": 1, "failureThreshold": 3})
 }
 
 /// A tcpSocket probe.
-#[must_use]
 pub fn tcp_probe(port: u16, seconds: u64) -> Value {
     json!({"tcpSocket": {"port": port},
            "timeoutSeconds": seconds, "periodSeconds": 10, "successThreshold": 1, "failureThreshold": 3})
 }
 
 /// The PodList.
-#[must_use]
 pub fn list(pods: &[PodSpec]) -> Value {
     let items: Vec<Value> = pods.iter().enumerate().map(|(n, pod)| item(n, pod)).collect();
     json!({"apiVersion": "v1", "kind": "List", "metadata": {"resourceVersion": ""}, "items": items})

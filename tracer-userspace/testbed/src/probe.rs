@@ -48,7 +48,6 @@ pub struct ProbeRequest {
 
 impl ProbeRequest {
     /// As a kubelet of today.
-    #[must_use]
     pub const fn new(kind: Kind, dst: SocketAddr, timeout: Duration) -> Self {
         Self { dst, kind, timeout_ms: timeout.as_millis() as u64, linger: true, keeps_connecting: false, idle_ms: 0 }
     }
@@ -92,7 +91,6 @@ pub struct Outcome {
 }
 
 /// Makes the attempt.
-#[must_use]
 pub fn probe(what: &ProbeRequest) -> Outcome {
     let began = Instant::now();
     let mut attempt = ProbeTry { src: None, deadline: began + Duration::from_millis(what.timeout_ms) };

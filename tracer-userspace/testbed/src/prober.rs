@@ -122,7 +122,6 @@ impl Prober {
     }
 
     /// Its process id.
-    #[must_use]
     pub fn pid(&self) -> u32 {
         self.proc.pid()
     }
@@ -169,7 +168,6 @@ impl Prober {
 }
 
 /// An attempt's address in a message.
-#[must_use]
 pub fn shown(src: Option<SocketAddr>) -> String {
     src.map_or_else(|| "?".to_owned(), |a| a.to_string())
 }

@@ -30,7 +30,7 @@ pub struct Row {
     pub scenario: String,
     /// The cause it is about; absent: healthy.
     pub cause: Option<&'static str>,
-    /// The Service proxy in its story; `any`: none has a part in it.
+    /// The Service proxy in it; `any`: none has a part in it.
     pub proxy: &'static str,
     /// `v4` or `v6`.
     pub family: &'static str,
@@ -85,7 +85,6 @@ pub struct AttemptVerdicts {
 
 impl Row {
     /// A row of a scenario that is about to be played.
-    #[must_use]
     pub fn new(scenario: &Scenario) -> Self {
         Self {
             scenario: scenario.name.to_owned(),

@@ -9,6 +9,7 @@ mod blame;
 mod faults;
 mod firewall;
 mod fixture;
+mod flush;
 pub mod gaps;
 mod halted;
 mod healthy;
@@ -25,7 +26,7 @@ mod startup;
 mod translated;
 mod two_causes;
 
-pub use fixture::Fixture;
+pub use fixture::{Fixture, Until};
 pub use needs::Need;
 
 /// Whose node a scenario plays on.
@@ -37,7 +38,7 @@ pub enum Node {
     Own,
 }
 
-/// The Service proxy of a story.
+/// The Service proxy of a scenario.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Proxy {
     /// No proxy has a part in it: it is the same under each.
@@ -55,7 +56,6 @@ impl Proxy {
     pub const ALL: [Self; 4] = [Self::Any, Self::Iptables, Self::Nftables, Self::Ipvs];
 
     /// As the results name it.
-    #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
             Self::Any => "any",
@@ -161,7 +161,6 @@ impl Scenario {
 }
 
 /// All of them.
-#[must_use]
 pub fn all() -> Vec<Scenario> {
     [
         healthy::ALL,
@@ -169,6 +168,7 @@ pub fn all() -> Vec<Scenario> {
         startup::ALL,
         queue::ALL,
         path::ALL,
+        flush::ALL,
         ports::ALL,
         firewall::ALL,
         blame::ALL,

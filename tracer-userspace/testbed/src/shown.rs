@@ -7,14 +7,12 @@ use super::scenario::{Need, Scenario, all, gaps};
 /// A row: a cause (none: healthy probes, which get none), and how it is shown.
 #[derive(Clone)]
 pub(super) struct Item {
-    /// The cause.
     pub(super) cause: Option<Cause>,
     /// The scenario that shows it, or why none can.
     pub(super) how: Result<Scenario, String>,
 }
 
 /// The rows of these causes; of all, and of healthy probes, if there are none.
-#[must_use]
 pub(super) fn items(causes: &[Cause]) -> Vec<Item> {
     let scenarios = all();
     let wanted: Vec<Option<Cause>> = match causes {

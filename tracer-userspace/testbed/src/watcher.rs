@@ -124,13 +124,11 @@ impl Session {
     }
 
     /// What came so far.
-    #[must_use]
     pub fn records(&self) -> Vec<Record> {
         lock(&self.heard.0).records.clone()
     }
 
     /// What went wrong, for a message.
-    #[must_use]
     pub fn trouble(&self) -> String {
         let heard = lock(&self.heard.0);
         let garbage = heard.garbage.clone().unwrap_or_default();

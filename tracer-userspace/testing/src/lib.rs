@@ -5,4 +5,4 @@ mod scratch;
 mod soon;
 
 pub use scratch::{Scratch, TestFile};
-pub use soon::soon;
+pub use soon::{PATIENCE, soon};

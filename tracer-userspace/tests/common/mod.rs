@@ -1,5 +1,5 @@
 //! The binary from outside, for the tests of its commands.
-#![allow(dead_code, reason = "each test takes what it needs")]
+#![allow(dead_code, unused_imports, reason = "each test takes what it needs")]
 #![allow(clippy::unwrap_used, reason = "a test ends at the line that failed")]
 
 pub(crate) mod netns;
@@ -10,9 +10,9 @@ pub(crate) mod snapshots;
 use std::path::{Path, PathBuf};
 use std::process::{self, Command, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::time::{Duration, Instant};
 
 use tracer_model::event::{Observation, ObservationKind, Start};
+pub(crate) use tracer_testing::{PATIENCE, soon};
 
 /// A directory that goes away with its test.
 pub(crate) struct Dir(pub(crate) PathBuf);
@@ -49,22 +49,6 @@ pub(crate) fn tracer() -> Command {
     command
 }
 
-/// For what happens in milliseconds, on a machine that is busy.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
-
-/// Tries until it works.
-#[track_caller]
-pub(crate) fn soon<T>(what: &str, mut try_it: impl FnMut() -> Option<T>) -> T {
-    let begin = Instant::now();
-    loop {
-        if let Some(found) = try_it() {
-            return found;
-        }
-        assert!(begin.elapsed() < PATIENCE, "{what} did not come");
-        std::thread::sleep(Duration::from_millis(20));
-    }
-}
-
 pub(crate) fn ran(args: &[&str]) -> process::Output {
     tracer().args(args).output().unwrap()
 }
@@ -75,7 +59,7 @@ pub(crate) fn text(bytes: &[u8]) -> &str {
 
 /// Exit code, and exactly one line on stderr that holds these words.
 #[track_caller]
-pub(crate) fn refused(output: &process::Output, code: i32, words: &[&str]) {
+pub(crate) fn reports_one_line(output: &process::Output, code: i32, words: &[&str]) {
     let stderr = text(&output.stderr);
     assert_eq!(output.status.code(), Some(code), "{stderr}");
     assert_eq!(stderr.lines().count(), 1, "{stderr}");

@@ -68,11 +68,18 @@ impl Netns {
         (findings, output.status.code())
     }
 
-    /// The statuses of a check.
     pub(crate) fn statuses(&self, check: &str) -> Vec<String> {
         let (findings, _) = self.doctor(&["--check", check]);
         assert!(findings.iter().all(|it| it["check"] == check && it["type"] == "finding"), "{findings:?}");
         findings.iter().map(|it| it["status"].as_str().expect("status").to_owned()).collect()
+    }
+
+    /// The only finding of the check has this status, and what it says makes the check well.
+    #[track_caller]
+    pub(crate) fn is_fixed(&self, check: &str, status: &str) {
+        assert_eq!(self.statuses(check), [status], "{check}");
+        self.fix(check);
+        assert_eq!(self.statuses(check), ["ok"], "{check}");
     }
 
     /// Does what the first finding of the check says.

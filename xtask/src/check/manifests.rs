@@ -14,7 +14,7 @@ use crate::tracer;
 /// The newest Kubernetes that the manifests are validated for.
 const KUBERNETES: &str = "1.36";
 /// Kinds of the Prometheus operator. Kubernetes does not define them: the chart's and ours are compared instead.
-const OF_OPERATOR: &[&str] = &["ServiceMonitor", "PrometheusRule"];
+const OF_OPERATOR: &[&str] = &["PodMonitor", "PrometheusRule"];
 
 /// Values that the chart refuses, and a part of the reason.
 const REFUSED: &[(&str, &str)] = &[
@@ -27,7 +27,8 @@ const REFUSED: &[(&str, &str)] = &[
     ("api.enabled=false,api.explain=true", "api.explain does nothing"),
     ("api.enabled=false,api.condition=true", "api.condition does nothing"),
     ("metrics.podLabels=true", "while metrics.enabled is false"),
-    ("metrics.serviceMonitor.enabled=true", "while metrics.enabled is false"),
+    ("metrics.podMonitor.enabled=true", "while metrics.enabled is false"),
+    ("metrics.dashboard.enabled=true", "while metrics.enabled is false"),
     ("metrics.rules.enabled=true", "while metrics.enabled is false"),
     ("metrics.enabled=true,metrics.address=::", "in brackets: [::]"),
     ("metrics.enabled=true,metrics.address=fd00::1", "in brackets: [::]"),
@@ -62,7 +63,12 @@ pub(crate) fn check() -> Result<()> {
             fs::write(files.last().context("a file")?, text)?;
         }
     }
-    files.push(place().join("operators.yaml"));
+    let [ours, theirs] = renderer.selftest()?;
+    compare(
+        ("selftest-by-kustomize", &comparable(documents(&ours)?)),
+        ("selftest-by-chart", &comparable(without_hooks(documents(&theirs)?))),
+    )?;
+    files.extend(["operators.yaml", "kustomize/selftest/pod.yaml"].map(|file| place().join(file)));
     validate(&renderer, &files)?;
     monitoring(&renderer)?;
     values(&renderer)?;
@@ -95,12 +101,24 @@ fn comparable(mut objects: Vec<Value>) -> String {
     objects.iter().map(|object| format!("{}\n{object:#}\n", called(object))).collect()
 }
 
-/// The chart's objects for the Prometheus operator are those of the plain files.
+/// The annotations by which helm knows a test.
+fn without_hooks(mut objects: Vec<Value>) -> Vec<Value> {
+    objects.iter_mut().filter_map(|object| object["metadata"].as_object_mut()).for_each(|metadata| {
+        metadata.remove("annotations");
+    });
+    objects
+}
+
+/// The chart's objects for the Prometheus operator and for Grafana are those of the plain files.
 fn monitoring(renderer: &Renderer) -> Result<()> {
-    let values = "metrics.enabled=true,metrics.serviceMonitor.enabled=true,metrics.rules.enabled=true";
+    let values = "metrics.enabled=true,metrics.podMonitor.enabled=true,metrics.rules.enabled=true,metrics.dashboard.enabled=true";
     let mut theirs = documents(&renderer.chart(values)?)?;
-    theirs.retain(|object| OF_OPERATOR.iter().any(|kind| object["kind"] == *kind));
+    theirs.retain(|object| object["kind"] == "ConfigMap" || OF_OPERATOR.iter().any(|kind| object["kind"] == *kind));
     let mut ours = documents(&text(&place().join("kustomize/components/metrics/monitor.yaml"))?)?;
+    ours.extend(documents(&renderer.build("dashboards")?)?);
+    for dashboard in ours.iter_mut().chain(&mut theirs).filter_map(|it| it.pointer_mut("/data/tracer.json")) {
+        *dashboard = serde_json::from_str(dashboard.as_str().unwrap_or_default()).context("the dashboard")?;
+    }
     let mut rules = theirs.iter().find(|object| object["kind"] == "PrometheusRule").cloned();
     let rules = rules.as_mut().context("the chart makes no PrometheusRule")?;
     rules["spec"] = documents(&text(&place().join("alerts/tracer.rules.yaml"))?)?.remove(0);

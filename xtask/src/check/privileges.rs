@@ -11,8 +11,14 @@ use serde_json::Value;
 use crate::deploy::{Renderer, VARIANTS, called, compare, documents, place, text};
 
 /// Fields of a pod and of a container that give no privilege. Every other field is listed.
-const HARMLESS_OF_POD: &[&str] =
-    &["containers", "nodeSelector", "priorityClassName", "terminationGracePeriodSeconds", "tolerations"];
+const HARMLESS_OF_POD: &[&str] = &[
+    "containers",
+    "nodeSelector",
+    "priorityClassName",
+    "restartPolicy",
+    "terminationGracePeriodSeconds",
+    "tolerations",
+];
 const HARMLESS_OF_CONTAINER: &[&str] = &[
     "args",
     "env",
@@ -44,9 +50,11 @@ pub(crate) fn check() -> Result<()> {
             base = lines;
         }
     }
-    let operators: Lines = documents(&text(&place().join("operators.yaml"))?)?.iter().flat_map(of_object).collect();
-    let operators = operators.iter().map(|line| format!("+ {line}\n")).collect::<String>();
-    found += &format!("\n[operators.yaml]\n{operators}");
+    let operators = text(&place().join("operators.yaml"))?;
+    for (name, objects) in [("selftest", renderer.build("kustomize/selftest")?), ("operators.yaml", operators)] {
+        let lines: Lines = documents(&objects)?.iter().flat_map(of_object).collect();
+        found += &format!("\n[{name}]\n{}", lines.iter().map(|line| format!("+ {line}\n")).collect::<String>());
+    }
     let list = text(&place().join("privileges.txt"))?;
     // What stands above the first blank line explains the list.
     let allowed = list.find("\n\n").map_or("", |end| &list[end + 1..]);
@@ -56,8 +64,12 @@ pub(crate) fn check() -> Result<()> {
 /// The privileges of an object.
 fn of_object(object: &Value) -> Lines {
     let mut lines = Lines::new();
-    if object["kind"] == "DaemonSet" {
-        let pod = &object["spec"]["template"]["spec"];
+    let pod = match object["kind"].as_str() {
+        Some("DaemonSet") => Some(&object["spec"]["template"]["spec"]),
+        Some("Pod") => Some(&object["spec"]),
+        _ => None,
+    };
+    if let Some(pod) = pod {
         add(&mut lines, &called(object), pod, HARMLESS_OF_POD);
         for container in pod["containers"].as_array().into_iter().flatten() {
             let name = format!("{} container", called(object));

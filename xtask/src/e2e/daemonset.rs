@@ -276,7 +276,7 @@ fn follow(
     cluster: &Cluster,
     to: &Sender<Result<Value>>,
 ) -> Result<()> {
-    let mut next = 0;
+    let (mut next, mut since) = (0, 0);
     loop {
         let mut child = Killed(command.stdout(Stdio::piped()).stderr(Stdio::null()).spawn()?);
         let stdout = child.0.stdout.take().context("no standard output")?;
@@ -292,6 +292,12 @@ fn follow(
             }
             ensure!(seq == next, "{pod}: record {seq} comes after {next} records");
             next += 1;
+            if record["type"] == "start" {
+                since = record["time_boot_ns"].as_u64().context("a start without time")?;
+            }
+            if began_before(&record, since) {
+                continue;
+            }
             let is_last = carrier == Carrier::Api && record["type"] == "stop";
             if to.send(Ok(record)).is_err() || is_last {
                 return Ok(());
@@ -302,6 +308,14 @@ fn follow(
         // What carries the log is away: there is no event to wait for.
         thread::sleep(Duration::from_millis(300));
     }
+}
+
+/// A failure that the kubelet reported, of an attempt that had begun when this tracer started: nothing can explain it.
+fn began_before(record: &Value, since: u64) -> bool {
+    let timeout_s = record["probe"]["timeout_s"].as_u64().unwrap_or(1);
+    let ended = record["time_boot_ns"].as_u64().unwrap_or(u64::MAX);
+    let is_unmatched = record["verdict"]["cause"] == "unexplained" && record["src"].is_null();
+    is_unmatched && record["probe"]["handler"] != "exec" && ended.saturating_sub(timeout_s * 1_000_000_000) < since
 }
 
 /// A process that does not outlive its value.

@@ -12,7 +12,7 @@ use tracer_common::names::Hook;
 use super::{
     ahead::{self, Planned},
     hooks::{Form, HOOKS, Row, Variant, When},
-    program::{CgroupLink, attach, attach_to, load},
+    program::{CgroupLink, attach, attach_to, load, unload},
     refusal::{Refusal, Stage},
 };
 use tracer_model::event::{HookStatus, MissingHook};
@@ -74,7 +74,7 @@ impl Walk {
             match row.when {
                 When::Start | When::ModuleLoaded => self.row(ebpf, row),
                 When::Prober => self.loads(ebpf, row),
-                When::OnDemand => {}
+                When::ProberAlone | When::OnDemand => {}
             }
         }
         self.btf = KernelBtf::default();
@@ -91,7 +91,7 @@ impl Walk {
     /// Whether trampolines can be had decides the form of half of the hooks: one is attached first. Some kernels load them all
     /// and attach none.
     fn try_fentry(&mut self, ebpf: &mut Ebpf) {
-        let mut variants = HOOKS.iter().flat_map(|row| row.variants);
+        let mut variants = HOOKS.iter().filter(|row| !self.spares(row)).flat_map(|row| row.variants);
         let Some(variant) = variants.find(|variant| variant.form == Form::Fentry) else { return };
         if let Err(refusal) = self.variant(ebpf, variant) {
             self.learn(&refusal);
@@ -101,7 +101,8 @@ impl Walk {
     fn planned(&self) -> Vec<Planned> {
         let mut planned: Vec<Planned> = Vec::new();
         for row in HOOKS.iter().filter(|row| matches!(row.when, When::Start | When::Prober)) {
-            let spared = row.unless.is_some_and(|program| planned.iter().any(|(it, _)| body_of(it) == program));
+            let by_planned = row.unless.is_some_and(|program| planned.iter().any(|(it, _)| body_of(it) == program));
+            let spared = by_planned || self.spares(row);
             let first = row.variants.iter().find(|variant| !self.is_given_up(variant.form));
             planned.extend(first.filter(|_| !spared).into_iter().flat_map(|variant| variant.programs));
         }
@@ -137,8 +138,23 @@ impl Walk {
         let link = attached.map_err(refuse).ok()?;
         if !self.is_attached(hook) {
             self.in_force.push((row.hook, variant.form));
+            self.attached.insert(name);
         }
         Some(CgroupLink { program: name, link })
+    }
+
+    /// Takes the programs of a hook off.
+    pub(super) fn release(&mut self, ebpf: &mut Ebpf, hook: Hook) {
+        self.in_force.retain(|(h, _)| *h != hook);
+        let rows = HOOKS.iter().filter(|row| row.hook == hook);
+        for (name, _) in rows.flat_map(|row| row.variants).flat_map(|variant| variant.programs) {
+            self.attached.remove(name);
+            if self.loaded.remove(name)
+                && let Some(program) = ebpf.program_mut(name)
+            {
+                let _ = unload(program);
+            }
+        }
     }
 
     pub(super) fn is_attached(&self, hook: Hook) -> bool {
@@ -162,7 +178,12 @@ impl Walk {
 
     /// Another program, whose row stands before, makes this hook needless.
     pub(super) fn spares(&self, row: &Row) -> bool {
-        row.unless.is_some_and(|program| self.attached.iter().any(|it| body_of(it) == program))
+        self.substitute(row).is_some_and(|program| self.attached.iter().any(|it| body_of(it) == program))
+    }
+
+    /// The program that makes a hook needless; of all sockets' states, those of the probers' sockets.
+    pub(super) fn substitute(&self, row: &Row) -> Option<&'static str> {
+        if row.hook == Hook::InetSockSetState { Some("sock_ops") } else { row.unless }
     }
 
     /// Other hooks that are attached tell the same.

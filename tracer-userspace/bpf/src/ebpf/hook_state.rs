@@ -71,7 +71,7 @@ impl Loaded {
 fn of(walk: &Walk, row: &'static Row) -> HookStatus {
     let refusals: Vec<&Refusal> = walk.tried(row.hook).collect();
     let absent = row.when == When::ModuleLoaded && refusals.iter().all(|refusal| refusal.is_missing_function());
-    let hook_state = match (walk.form(row.hook), row.unless) {
+    let hook_state = match (walk.form(row.hook), walk.substitute(row)) {
         (Some(form), _) => HookState::Attached(form),
         (None, Some(program)) if walk.spares(row) => HookState::Superseded(program),
         _ if walk.covers(row) => HookState::Covered(row.covered_by),

@@ -15,7 +15,7 @@ pub enum Form {
     RawTracepoint,
     /// Classic tracepoint, for `syscalls:*` only: one of them slows every system call of the node.
     Tracepoint,
-    /// Packets that arrive at sockets, at the root of the cgroup2 hierarchy. Lets every packet pass.
+    /// Sockets of a cgroup of the cgroup2 hierarchy: what arrives at them, or what they do. Changes neither.
     Cgroup,
 }
 
@@ -51,6 +51,8 @@ pub enum When {
     ModuleLoaded,
     /// Loaded at the start, attached to the cgroups of the probers as they are found.
     Prober,
+    /// The same, and only where it was asked for.
+    ProberAlone,
     /// When asked for.
     OnDemand,
 }
@@ -94,7 +96,8 @@ const fn row(hook: Hook, lost: &'static str, variants: &'static [Variant]) -> Ro
     Row { hook, variants, required: false, when: When::Start, unless: None, covered_by: &[], lost }
 }
 
-/// All hooks, in the order in which they are attached: what another row's `unless` names comes first.
+/// All hooks, in the order in which they are attached: what another row's `unless` names comes first. (`sock_ops` is attached
+/// before all, where it is.)
 pub const HOOKS: &[Row] = &[
     Row {
         required: true,
@@ -106,6 +109,7 @@ pub const HOOKS: &[Row] = &[
     },
     Row {
         covered_by: &[Hook::SysConnect],
+        unless: Some("sock_ops"),
         ..row(
             Hook::TcpConnect,
             "the source port while a connect still waits",
@@ -251,6 +255,45 @@ pub const HOOKS: &[Row] = &[
             kprobe(&[("kprobe_tcp_conn_request", "tcp_conn_request")]),
         ],
     ),
+    Row {
+        unless: Some("inet_sock_set_state"),
+        ..row(
+            Hook::InetCskListen,
+            "who begins or ceases to listen",
+            &[
+                fentry(&[
+                    ("fentry_inet_csk_listen_start", "inet_csk_listen_start"),
+                    ("fentry_inet_csk_listen_stop", "inet_csk_listen_stop"),
+                ]),
+                kprobe(&[
+                    ("kprobe_inet_csk_listen_start", "inet_csk_listen_start"),
+                    ("kprobe_inet_csk_listen_stop", "inet_csk_listen_stop"),
+                ]),
+                raw(&[("inet_sock_set_state_listen", "inet_sock_set_state")]),
+            ],
+        )
+    },
+    Row {
+        unless: Some("inet_sock_set_state"),
+        ..row(Hook::TaskRename, "probers that begin", &[raw(&[("task_rename", "task_rename")])])
+    },
+    Row {
+        unless: Some("inet_sock_set_state"),
+        ..row(
+            Hook::CgroupAttachTask,
+            "probers that come into another cgroup",
+            &[raw(&[("cgroup_attach_task", "cgroup_attach_task")])],
+        )
+    },
+    Row {
+        when: When::ProberAlone,
+        unless: Some("inet_sock_set_state"),
+        ..row(
+            Hook::SockOps,
+            "nothing; the default hooks see probers, and other processes pay for them",
+            &[cgroup(&[("sock_ops", "sock_ops")])],
+        )
+    },
     Row {
         when: When::Prober,
         ..row(Hook::CgroupAnswer, "the HTTP status of an answer", &[cgroup(&[("cgroup_answer", "ingress")])])

@@ -50,7 +50,11 @@ impl Missed {
     /// Skipped runs since the programs were loaded, of those that tell of attempts and links and of those that tell of
     /// namespaces; 0 where the kernel does not count them. `silenced`: by what it calls no program on functions at this moment.
     pub(super) fn count(&mut self, ebpf: &mut Ebpf, silenced: Option<&Switch>) -> [(&'static str, u64); 2] {
-        if self.again == Again::NotNeeded && (of(ebpf, FIRST) > 0 || is_preempted(rustix::system::uname().release())) {
+        let is_attached = ebpf.program(FIRST).is_some_and(|first| first.fd().is_ok());
+        if self.again == Again::NotNeeded
+            && is_attached
+            && (of(ebpf, FIRST) > 0 || is_preempted(rustix::system::uname().release()))
+        {
             self.again = stand_in(ebpf);
         }
         if let Some(switch) = silenced {

@@ -96,7 +96,9 @@ pub(super) fn load_object(
     let (port_first, port_last) = ports::range();
     let all_connections = u32::from(options.all_connections);
     let cpu_mask = cpu_mask(nr_cpus().unwrap_or(1));
-    let settings = Global(Settings { own_pid: std::process::id(), all_connections, port_first, port_last, cpu_mask });
+    let prober_hooks = u32::from(options.prober_hooks);
+    let own_pid = std::process::id();
+    let settings = Global(Settings { own_pid, all_connections, port_first, port_last, cpu_mask, prober_hooks });
     let usual = if options.all_connections { RING_BYTES_ALL } else { RING_BYTES };
     let mut loader: EbpfLoader<'_> = loader.join().unwrap_or_default();
     loader

@@ -6,7 +6,7 @@ use aya::{
     Btf, Ebpf,
     programs::{
         CgroupAttachMode, CgroupSkb, CgroupSkbAttachType, FEntry, FExit, KProbe, Program, ProgramError, RawTracePoint,
-        TracePoint, cgroup_skb::CgroupSkbLinkId,
+        SockOps, TracePoint, cgroup_skb::CgroupSkbLinkId, sock_ops::SockOpsLinkId,
     },
 };
 
@@ -25,28 +25,58 @@ pub(super) fn load<'a>(
         Program::RawTracePoint(p) => RawTracePoint::load(p),
         Program::TracePoint(p) => TracePoint::load(p),
         Program::CgroupSkb(p) => CgroupSkb::load(p),
+        Program::SockOps(p) => SockOps::load(p),
         _ => Err(ProgramError::UnexpectedProgramType),
     }
 }
 
 /// A link, beside which others may attach what they like; without links (before 5.7) the mode would forbid that, but there
 /// the ring buffer is missing, too.
-pub(super) fn attach_to(program: &mut Program, folder: &File) -> Result<CgroupSkbLinkId, ProgramError> {
-    let Program::CgroupSkb(program) = program else { return Err(ProgramError::UnexpectedProgramType) };
-    program.attach(folder, CgroupSkbAttachType::Ingress, CgroupAttachMode::Single)
+pub(super) fn attach_to(program: &mut Program, folder: &File) -> Result<CgroupLinkId, ProgramError> {
+    const MODE: CgroupAttachMode = CgroupAttachMode::Single;
+    match program {
+        Program::CgroupSkb(program) => {
+            program.attach(folder, CgroupSkbAttachType::Ingress, MODE).map(CgroupLinkId::Packets)
+        }
+        Program::SockOps(program) => program.attach(folder, MODE).map(CgroupLinkId::Sockets),
+        _ => Err(ProgramError::UnexpectedProgramType),
+    }
 }
 
 /// A program on a cgroup.
 #[derive(Debug)]
 pub(super) struct CgroupLink {
     pub(super) program: &'static str,
-    pub(super) link: CgroupSkbLinkId,
+    pub(super) link: CgroupLinkId,
+}
+
+/// By what it sees.
+#[derive(Debug)]
+pub(super) enum CgroupLinkId {
+    Packets(CgroupSkbLinkId),
+    Sockets(SockOpsLinkId),
 }
 
 /// Of a cgroup that is gone: the kernel has taken the program off.
-pub(super) fn detach_from(ebpf: &mut Ebpf, link: CgroupLink) {
-    if let Some(Program::CgroupSkb(program)) = ebpf.program_mut(link.program) {
-        let _ = program.detach(link.link);
+pub(super) fn detach_from(ebpf: &mut Ebpf, CgroupLink { program, link }: CgroupLink) {
+    let _ = match (ebpf.program_mut(program), link) {
+        (Some(Program::CgroupSkb(program)), CgroupLinkId::Packets(link)) => program.detach(link),
+        (Some(Program::SockOps(program)), CgroupLinkId::Sockets(link)) => program.detach(link),
+        _ => Ok(()),
+    };
+}
+
+/// Takes a program off wherever it is attached, and out of the kernel.
+pub(super) fn unload(program: &mut Program) -> Result<(), ProgramError> {
+    match program {
+        Program::FEntry(it) => it.unload(),
+        Program::FExit(it) => it.unload(),
+        Program::KProbe(it) => it.unload(),
+        Program::RawTracePoint(it) => it.unload(),
+        Program::TracePoint(it) => it.unload(),
+        Program::CgroupSkb(it) => it.unload(),
+        Program::SockOps(it) => it.unload(),
+        _ => Err(ProgramError::UnexpectedProgramType),
     }
 }
 
@@ -60,5 +90,45 @@ pub(super) fn attach(program: &mut Program, target: &str) -> Result<(), ProgramE
         Program::TracePoint(p) => p.attach("syscalls", target).map(drop),
         Program::CgroupSkb(_) => attach_to(program, &cgroup::root()?).map(drop),
         _ => Err(ProgramError::UnexpectedProgramType),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use aya_obj::Object;
+    use aya_obj::generated::bpf_insn;
+
+    use super::super::hooks::{Form, HOOKS};
+    use super::super::prepare::OBJECT;
+
+    const EXIT: u8 = 0x95;
+    const CALL: u8 = 0x85;
+    /// `r0 = IMM` and `w0 = IMM`.
+    const MOVES: [u8; 2] = [0xb7, 0xb4];
+
+    /// Where a jump goes.
+    fn target((at, instruction): (usize, &bpf_insn)) -> Option<usize> {
+        let is_jump = matches!(instruction.code & 7, 5 | 6) && ![EXIT, CALL].contains(&instruction.code);
+        is_jump.then(|| at.strict_add_signed(isize::from(instruction.off)) + 1)
+    }
+
+    /// To a cgroup 1 means that the packet passes, or that there is no reply: what the kernel does without a program. Each exit
+    /// has it from the instruction before, which none jumps over: whatever a helper answers, and in whichever state.
+    #[test]
+    fn a_program_of_a_cgroup_changes_nothing() {
+        let object = Object::parse(OBJECT).unwrap();
+        let variants = HOOKS.iter().flat_map(|row| row.variants).filter(|variant| variant.form == Form::Cgroup);
+        let names: Vec<&str> = variants.flat_map(|variant| variant.programs).map(|(name, _)| *name).collect();
+        assert_eq!(names, ["sock_ops", "cgroup_answer", "cgroup_skb"]);
+        for name in names {
+            let instructions = &object.functions[&object.programs[name].function_key()].instructions;
+            let exits: Vec<usize> = (0..instructions.len()).filter(|at| instructions[*at].code == EXIT).collect();
+            assert!(!exits.is_empty());
+            for exit in exits {
+                let before = &instructions[exit - 1];
+                assert!(MOVES.contains(&before.code) && before.dst_reg() == 0 && before.imm == 1, "{name}: {before:?}");
+                assert!(!instructions.iter().enumerate().filter_map(target).any(|to| to == exit), "{name}");
+            }
+        }
     }
 }

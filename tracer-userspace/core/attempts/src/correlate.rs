@@ -2,17 +2,18 @@
 
 pub mod attempt;
 pub mod firewalls;
+mod flushes;
 pub mod links;
 pub mod listeners;
-mod losses;
-mod namespaces;
+pub mod losses;
+pub mod namespaces;
 pub mod node;
-mod node_ports;
+pub mod node_ports;
 pub mod pods;
 pub mod recent_connects;
 mod redirects;
-mod targets;
-mod tls_ports;
+pub mod targets;
+pub mod tls_ports;
 mod translation;
 
 use std::collections::BTreeMap;
@@ -66,7 +67,6 @@ impl Correlator {
     }
 
     /// The attempt that an observation is about.
-    #[must_use]
     pub fn attempt_of(&self, observation: &Observation) -> Option<&Attempt> {
         self.attempts.get(&conn_of(observation)?)
     }
@@ -142,7 +142,6 @@ impl Correlator {
     }
 
     /// An attempt.
-    #[must_use]
     pub fn get(&self, conn: ConnId) -> Option<&Attempt> {
         self.attempts.get(&conn)
     }

@@ -44,7 +44,6 @@ pub struct Named {
 }
 
 /// Names an attempt.
-#[must_use]
 pub fn name(attempt: &Attempt, node: &Node) -> Named {
     let containers_of = containers_of(attempt, node);
     // Of several whose probe it can be (`host` of a spec names any address) it is not reported to be the one that has the address.
@@ -77,20 +76,17 @@ fn agreed(attempt: &Attempt, node: &Node) -> Option<Probe> {
 }
 
 /// The timeout of the probe, if the specs that fit agree on one.
-#[must_use]
 pub fn timeout_s(attempt: &Attempt, node: &Node) -> Option<u32> {
     agreed(attempt, node).and_then(|p| p.timeout_s)
 }
 
 /// After what time every probe that it can be has given up; `None` if it can be a lifecycle hook's, which has no timeout.
-#[must_use]
 pub fn longest_timeout_ns(attempt: &Attempt, node: &Node) -> Option<u64> {
     let longest = probes_met(attempt, node).iter().map(|spec| u64::from(spec.timeout_s)).max();
     longest.filter(|_| hooks_met(attempt, node).is_empty()).map(|timeout_s| timeout_s * 1_000_000_000)
 }
 
 /// The shortest and the longest timeout of the probes that it can be, if all of them speak gRPC.
-#[must_use]
 pub fn grpc_timeouts_ns(attempt: &Attempt, node: &Node) -> Option<(u64, u64)> {
     let probes = probes_met(attempt, node);
     let timeouts = || probes.iter().map(|spec| u64::from(spec.timeout_s) * 1_000_000_000);
@@ -99,19 +95,16 @@ pub fn grpc_timeouts_ns(attempt: &Attempt, node: &Node) -> Option<(u64, u64)> {
 }
 
 /// What the probe decides, if the specs that fit agree on one.
-#[must_use]
 pub fn probe_type(attempt: &Attempt, node: &Node) -> Option<ProbeType> {
     agreed(attempt, node).and_then(|p| p.probe_type)
 }
 
 /// The scheme of the probe, if the specs that fit agree on one.
-#[must_use]
 pub fn scheme(attempt: &Attempt, node: &Node) -> Option<String> {
     agreed(attempt, node).and_then(|p| p.scheme)
 }
 
 /// Every probe and lifecycle hook that this attempt can be asks in plain HTTP; `None` if none fits.
-#[must_use]
 pub fn expects_http(attempt: &Attempt, node: &Node) -> Option<bool> {
     let plain =
         |s: &ProbeSpec| s.handler == Handler::Http && s.scheme.as_deref() != Some("https") && s.speaks.is_none();
@@ -121,14 +114,12 @@ pub fn expects_http(attempt: &Attempt, node: &Node) -> Option<bool> {
 }
 
 /// The probes that this attempt can be one of.
-#[must_use]
 pub fn probes_met<'a>(attempt: &Attempt, node: &'a Node) -> Vec<&'a ProbeSpec> {
     matching_probes(attempt, node).into_iter().map(|(.., spec)| spec).collect()
 }
 
 /// The probe that can end the start of the container that this attempt met, if the attempt can be one of it, and is no
 /// lifecycle hook's.
-#[must_use]
 pub fn start_probe<'a>(attempt: &Attempt, node: &'a Node) -> Option<&'a ProbeSpec> {
     let spec = probed_container(attempt, node)?.1.start_probe()?;
     let can_be = probes_met(attempt, node).iter().any(|it| std::ptr::eq(*it, spec));
@@ -136,7 +127,6 @@ pub fn start_probe<'a>(attempt: &Attempt, node: &'a Node) -> Option<&'a ProbeSpe
 }
 
 /// The container whose probe it is, if it can be of no other.
-#[must_use]
 pub fn probed_container<'a>(attempt: &Attempt, node: &'a Node) -> Option<(&'a Pod, &'a Container)> {
     let (pod, container, _) = *matching_probes(attempt, node).first()?;
     let same = |(_, other): &PodContainer<'_>| std::ptr::eq(*other, container);
@@ -145,14 +135,12 @@ pub fn probed_container<'a>(attempt: &Attempt, node: &'a Node) -> Option<(&'a Po
 
 /// When the run of the container began that this attempt met at `at`, if the tracer watched by then: CLOCK_BOOTTIME
 /// nanoseconds, up to a second too early.
-#[must_use]
 pub fn run_began(attempt: &Attempt, node: &Node, at: u64) -> Option<u64> {
     let started = probed_container(attempt, node)?.1.runs.as_ref()?.started_boot_ns?;
     (started >= node.since() && started <= at).then_some(started)
 }
 
 /// The pod has one container, whose probe it is: what is heard in the pod's namespace is this container's.
-#[must_use]
 pub fn is_alone(attempt: &Attempt, node: &Node) -> bool {
     probed_container(attempt, node).is_some_and(|(pod, _)| pod.containers.len() == 1)
 }
@@ -165,13 +153,11 @@ pub fn containers_met<'a>(attempt: &Attempt, node: &'a Node) -> impl Iterator<It
 }
 
 /// The pod whose probe it is, where it dials an address that is not the pod's, too.
-#[must_use]
 pub fn probed_pod<'a>(attempt: &Attempt, node: &'a Node) -> Option<&'a Pod> {
     matching_probes(attempt, node).first().map(|(pod, ..)| *pod)
 }
 
 /// Another probe of the same pod speaks HTTPS to the port that this attempt dialled.
-#[must_use]
 pub fn https_spec_on_port(attempt: &Attempt, node: &Node) -> bool {
     let dst = attempt.flow.dst;
     node.pods
@@ -181,7 +167,6 @@ pub fn https_spec_on_port(attempt: &Attempt, node: &Node) -> bool {
 }
 
 /// A namespace by number and, if it is the node's or a pod's, by name.
-#[must_use]
 pub fn netns_ref(inum: Netns, node: &Node) -> NetnsRef {
     let name = if node.netns() == Some(inum) {
         Some("host".to_owned())
@@ -224,14 +209,14 @@ fn k8s(pod: &Pod, container: Option<&Container>) -> Option<K8s> {
 #[cfg(test)]
 mod tests {
     use tracer_core::testing::Stream;
-    use tracer_model::event::{AnswerKind, TcpState};
+    use tracer_model::event::AnswerKind;
 
     /// Who may write a pod's spec makes failures at any pod's address: they are not reported as that pod's.
     #[test]
     fn a_probe_that_can_be_another_pods_is_nobodys() {
         let pod = |mut stream: Stream| {
             stream.connect().established().answer(AnswerKind::Http, Some(404));
-            stream.state(TcpState::Established, TcpState::FinWait1, 0, (100, 101, 200));
+            stream.closes((100, 101, 200));
             let verdict = stream.verdicts().remove(0);
             (
                 verdict.verdict.cause.name(),

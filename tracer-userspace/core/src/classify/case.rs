@@ -31,7 +31,6 @@ pub struct Case<'a> {
 
 impl<'a> Case<'a> {
     /// See the fields.
-    #[must_use]
     pub fn new(attempt: &'a Attempt, node: &'a Node, settled: bool, streak: Option<Streak>) -> Self {
         Self { attempt, node, settled, streak, stops: Stops::default() }
     }
@@ -54,13 +53,11 @@ pub struct Streak {
 
 impl Streak {
     /// One failure.
-    #[must_use]
     pub const fn of_one(began: u64) -> Self {
         Self { since: began, last: began, count: 1, one_run: true, of_probes: true }
     }
 
     /// What of it belongs to the run of the container that began then; of several before its beginning was known the last.
-    #[must_use]
     pub fn in_run(self, began: Option<u64>) -> Option<Self> {
         match began {
             Some(began) if self.since < began => {
@@ -95,7 +92,7 @@ pub(super) const fn icmp_hook(dst: SocketAddr) -> &'static [Hook] {
 
 /// The state of the target as it was read while this attempt waited.
 pub(super) fn inspected<'a>(case: &Case<'a>) -> Option<(u64, &'a Inspection)> {
-    let (time, seen) = case.node.inspection(case.attempt.netns?, case.attempt.flow.dst)?;
+    let (time, seen) = case.node.targets.inspection(case.attempt.netns?, case.attempt.flow.dst)?;
     case.attempt.was_there(time).then_some((time, seen))
 }
 

@@ -8,12 +8,11 @@ use tracer_model::record::Culprit;
 /// The process that changed a link. The path is the last one by which it, or a process above it, came into the link's
 /// namespace; where opens are not seen, the one that the runtime gave it. The end of a veth pair goes down with the other one,
 /// whoever does it from where that one is.
-#[must_use]
 pub fn culprit_of(node: &Node, time: u64, change: &LinkChange) -> Culprit {
     let mut pids = vec![change.actor.pid];
     pids.extend(change.ancestors.iter().map(|a| a.pid).filter(|&p| p > 1));
-    let path = || node.netns_path(&pids, change.netns, time).map(str::to_owned);
-    let given = || change.cni_netns.clone().filter(|_| !node.named_netns(&pids, time));
+    let path = || node.namespaces.path(&pids, change.netns, time).map(str::to_owned);
+    let given = || change.cni_netns.clone().filter(|_| !node.namespaces.named_one(&pids, time));
     Culprit {
         pid: change.actor.pid,
         comm: change.actor.comm.clone(),
@@ -27,7 +26,6 @@ pub fn culprit_of(node: &Node, time: u64, change: &LinkChange) -> Culprit {
 }
 
 /// Who did it is in another namespace than the link.
-#[must_use]
 pub fn is_elsewhere(change: &LinkChange) -> bool {
     change.actor.netns.is_some_and(|netns| netns != change.netns)
 }

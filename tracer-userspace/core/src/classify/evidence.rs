@@ -11,7 +11,6 @@ use tracer_model::event::{
 use tracer_model::record::Evidence;
 
 /// Builds one piece of evidence.
-#[must_use]
 pub fn evidence(hook: &str, time_boot_ns: u64, says: String, fields: Value) -> Evidence {
     let fields = match fields {
         Value::Object(map) => map.into_iter().filter(|(_, v)| !v.is_null()).collect(),
@@ -21,7 +20,6 @@ pub fn evidence(hook: &str, time_boot_ns: u64, says: String, fields: Value) -> E
 }
 
 /// A dropped packet.
-#[must_use]
 pub fn of_drop(time: u64, drop: &PacketDrop) -> Evidence {
     let why = drop.reason.as_deref().or(drop.location.as_deref()).unwrap_or("no reason given by this kernel");
     let on = drop
@@ -38,7 +36,6 @@ pub fn of_drop(time: u64, drop: &PacketDrop) -> Evidence {
 }
 
 /// A RST that a stack of this node sent.
-#[must_use]
 pub fn of_reset_sent(time: u64, reset: &ResetSent) -> Evidence {
     let from = match (&reset.actor, reset.no_socket, reset.state) {
         (Some(actor), ..) => format!("{} (pid {})", actor.comm, actor.pid),
@@ -56,7 +53,6 @@ pub fn of_reset_sent(time: u64, reset: &ResetSent) -> Evidence {
 }
 
 /// A RST that the prober's socket received.
-#[must_use]
 pub fn of_reset_received(time: u64, reset: &ResetReceived) -> Evidence {
     let says = format!("RST from {} received in {}", reset.flow.dst, state_name(reset.state));
     evidence(
@@ -68,7 +64,6 @@ pub fn of_reset_received(time: u64, reset: &ResetReceived) -> Evidence {
 }
 
 /// An ICMP error.
-#[must_use]
 pub fn of_icmp(time: u64, icmp: &Icmp) -> Evidence {
     let version = if icmp.v6 { "ICMPv6" } else { "ICMP" };
     let says = format!(
@@ -88,7 +83,6 @@ pub fn of_icmp(time: u64, icmp: &Icmp) -> Evidence {
 }
 
 /// What IPVS did.
-#[must_use]
 pub fn of_ipvs(time: u64, ipvs: &Ipvs) -> Evidence {
     let (hook, did) = match ipvs.op {
         IpvsOp::Translate => ("ip_vs_nat_xmit", "taken by IPVS and sent to a backend of the Service"),
@@ -102,7 +96,6 @@ pub fn of_ipvs(time: u64, ipvs: &Ipvs) -> Evidence {
 const MOST_NAMED: usize = 8;
 
 /// The state of the target as it was read while the attempt waited.
-#[must_use]
 pub fn of_inspection(time: u64, seen: &Inspection) -> Evidence {
     let place = match seen.netns {
         Some(netns) => format!("it is in network namespace {}", netns.0),
@@ -128,7 +121,6 @@ pub fn of_inspection(time: u64, seen: &Inspection) -> Evidence {
 }
 
 /// The state change that ended the attempt.
-#[must_use]
 pub fn of_state(time: u64, state: &State) -> Evidence {
     let says = format!("the attempt's own socket went from {} to {}", state_name(state.old), state_name(state.new));
     let fields = json!({
@@ -138,13 +130,11 @@ pub fn of_state(time: u64, state: &State) -> Evidence {
 }
 
 /// An errno in words, the same on every libc: a replay must say what the recording reported.
-#[must_use]
 pub fn errno_text(errno: i32) -> String {
     format!("{} (os error {errno})", nix::errno::Errno::from_raw(errno).desc())
 }
 
 /// The kernel's own name of a state.
-#[must_use]
 pub fn state_name(state: TcpState) -> &'static str {
     match state {
         TcpState::Established => "ESTABLISHED",
@@ -168,7 +158,6 @@ pub fn state_name(state: TcpState) -> &'static str {
 const NETFILTER_FUNCTIONS: [&str; 2] = ["nf_hook_slow", "nft_do_chain"];
 
 /// Netfilter dropped it.
-#[must_use]
 pub fn is_netfilter(drop: &PacketDrop) -> bool {
     match (&drop.reason, &drop.location) {
         (Some(reason), _) => reason == "NETFILTER_DROP",
@@ -179,20 +168,17 @@ pub fn is_netfilter(drop: &PacketDrop) -> bool {
 
 /// Freed where a packet is freed for which there is no socket, and others are, too; and the kernel does not say which
 /// (`tcp_v4_rcv`, net/ipv4/tcp_ipv4.c, v5.10).
-#[must_use]
 pub fn is_at_socket(drop: &PacketDrop) -> bool {
     matches!(drop.reason.as_deref(), None | Some("NOT_SPECIFIED"))
         && matches!(drop.location.as_deref().map(plain), Some("tcp_v4_rcv" | "tcp_v6_rcv"))
 }
 
 /// A function's name without what the compiler appended (`.constprop.0`, `.isra.0`).
-#[must_use]
 pub fn plain(function: &str) -> &str {
     function.split('.').next().unwrap_or_default()
 }
 
 /// The netfilter hook a packet was dropped in, by the function that called into netfilter.
-#[must_use]
 pub fn netfilter_hook(drop: &PacketDrop) -> Option<&'static str> {
     drop.stack.iter().find_map(|frame| match plain(frame) {
         "ip_local_deliver" | "ip6_input" => Some("INPUT"),
@@ -212,7 +198,6 @@ pub fn netfilter_hook(drop: &PacketDrop) -> Option<&'static str> {
 }
 
 /// What the kubelet reported of a probe, as evidence.
-#[must_use]
 pub fn of_outcome(probe: &KubeletProbe) -> Evidence {
     let words = probe.output.as_ref().map_or_else(String::new, |it| format!(": {it}"));
     let place = probe.event_count.map_or_else(String::new, |n| format!(", in an Event that counts {n},"));

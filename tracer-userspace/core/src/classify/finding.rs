@@ -43,7 +43,6 @@ pub struct Finding {
 
 impl Finding {
     /// A failure with this cause, proven, by this evidence.
-    #[must_use]
     pub fn failure(
         cause: Cause,
         evidence: Vec<Evidence>,
@@ -67,6 +66,11 @@ impl Finding {
             lost_events: 0,
             waits_for: None,
         }
+    }
+
+    /// The same, likely.
+    pub fn likely(cause: Cause, evidence: Vec<Evidence>, summary: String, remediation: impl Into<Remediation>) -> Self {
+        Self { confidence: Confidence::Likely, ..Self::failure(cause, evidence, summary, remediation) }
     }
 
     /// The same with another confidence.
@@ -111,7 +115,7 @@ impl Finding {
     #[must_use]
     pub fn unless_a_listener_was_lost(mut self, case: &Case<'_>, from: u64, to: u64) -> Self {
         let lost = |places: &[&str]| {
-            Loss::total(case.node.losses_between(from, to).filter(|loss| places.contains(&loss.where_.as_str())))
+            Loss::total(case.node.losses.between(from, to).filter(|loss| places.contains(&loss.where_.as_str())))
         };
         let (ring, some, all) =
             (lost(&["ring"]), lost(&["program", Loss::LISTEN]), lost(&["ring", "program", Loss::LISTEN]));
@@ -169,7 +173,6 @@ impl Finding {
     }
 
     /// It rests on something that the other finding does not have.
-    #[must_use]
     pub fn adds_to(&self, other: &Self) -> bool {
         self.confidence > Confidence::Possible
             && self.evidence.iter().any(|e| other.evidence.iter().all(|o| o.time_boot_ns != e.time_boot_ns))

@@ -227,8 +227,8 @@ fn called(container: &Container) -> String {
 
 #[cfg(test)]
 mod tests {
-    use crate::testing::{NODE, POD, SYN, Stream, firewall, rule};
-    use tracer_model::event::{Ended, ObservationKind, RuleVerdict, Runs, TcpState, Waiting};
+    use crate::testing::{NODE, POD, SYN, Stream, assert_has, assert_lacks, firewall, rule};
+    use tracer_model::event::{Ended, RuleVerdict, Runs, Waiting};
     use tracer_model::record::{Confidence, Verdict};
 
     /// A run of the container of that many seconds that ended 12 s before the next attempt.
@@ -250,7 +250,7 @@ mod tests {
         stream.wait_ms(600_000).liveness(10, 3);
         let runs = ended(&mut stream, ran_s, exit_code, reason);
         stream.runs(runs).connect().reset_sent(SYN, true, None);
-        stream.verdicts().remove(0).verdict
+        stream.verdict()
     }
 
     fn row(verdict: &Verdict) -> String {
@@ -264,7 +264,7 @@ mod tests {
         let mut stream = Stream::new();
         stream.http_readiness().listens(POD, 8080, true).listens(POD, 8080, false).deleting();
         stream.connect().reset_sent(SYN, true, None);
-        let verdict = stream.verdicts().remove(0).verdict;
+        let verdict = stream.verdict();
         assert_eq!((verdict.cause.name(), verdict.confidence), ("connection_refused", Confidence::Proven));
         assert!(verdict.summary.contains("; the pod is being deleted"), "{}", verdict.summary);
         assert!(
@@ -275,7 +275,7 @@ mod tests {
         assert!(verdict.evidence.iter().any(|it| it.hook == "pod_status"));
         let mut dropped = Stream::new();
         dropped.http_readiness().deleting().connect().drop(SYN, "IP_RPFILTER", POD).gives_up();
-        assert!(!dropped.verdicts()[0].verdict.summary.contains("deleted"), "no doing of its process");
+        assert!(!dropped.verdict().summary.contains("deleted"), "no doing of its process");
     }
 
     /// Calico leaves a blackhole route for the address block, Cilium drops what is for an endpoint that it does not know any more.
@@ -288,7 +288,7 @@ mod tests {
                 stream.deleting();
             }
             fail(&mut stream);
-            let verdict = stream.verdicts().remove(0).verdict;
+            let verdict = stream.verdict();
             assert_eq!(verdict.evidence.iter().any(|it| it.hook == "pod_status"), deleting);
             assert_eq!(verdict.summary.contains("its network may be gone as it should be"), deleting);
             assert_eq!(verdict.remediation.to_string().starts_with("Nothing, if the pod was to end"), deleting);
@@ -307,11 +307,8 @@ mod tests {
         assert_eq!(noted(true, silence), ("unexplained", Confidence::Possible));
         let mut chain = Stream::new();
         chain.http_readiness().deleting().connect().drop(SYN, "NETFILTER_DROP", POD);
-        chain
-            .push(firewall(POD, vec![rule("cali-fw-cali1234", RuleVerdict::Drop)]))
-            .wait_ms(5)
-            .push(ObservationKind::Tick);
-        assert!(!chain.verdicts()[0].verdict.summary.contains("deleted"), "a rule is there");
+        chain.push(firewall(POD, vec![rule("cali-fw-cali1234", RuleVerdict::Drop)])).wait_ms(5).tick();
+        assert!(!chain.verdict().summary.contains("deleted"), "a rule is there");
     }
 
     #[test]
@@ -329,10 +326,8 @@ mod tests {
         let verdict = refused_after(31, 137, "OOMKilled");
         let reported = row(&verdict);
         assert!(reported.contains("(OOMKilled: its memory was used up, no probe ended it) after 31 s"), "{reported}");
-        assert!(
-            !reported.contains("the kubelet ends")
-                && verdict.remediation.to_string().contains("raise its memory limit")
-        );
+        assert_lacks(&reported, &["the kubelet ends"]);
+        assert_has(&verdict.remediation, &["raise its memory limit"]);
         assert!(!verdict.remediation.to_string().contains("does not run now"), "{}", verdict.remediation);
     }
 
@@ -355,10 +350,8 @@ mod tests {
             let verdict = refused_after(ran_s, exit_code, reason);
             let reported = row(&verdict);
             assert!(reported.contains(&format!("exit code {exit_code}")), "{reported}");
-            assert!(
-                !reported.contains("the kubelet ends") && !verdict.remediation.to_string().contains("memory"),
-                "{reported}"
-            );
+            assert_lacks(&reported, &["the kubelet ends"]);
+            assert_lacks(&verdict.remediation, &["memory"]);
         }
     }
 
@@ -368,7 +361,7 @@ mod tests {
         stream.wait_ms(600_000).liveness(10, 3);
         let runs = ended(&mut stream, 31, 137, "Error");
         stream.runs(runs).wait_ms(7_200_000).connect().reset_sent(SYN, true, None);
-        assert_eq!(row(&stream.verdicts()[0].verdict), "");
+        assert_eq!(row(&stream.verdict()), "");
     }
 
     /// Judged again when it listens at last: its container ended between the two.
@@ -394,10 +387,10 @@ mod tests {
         let waiting = Some(Waiting { reason: Waiting::BACK_OFF.into(), message });
         stream.wait_ms(600_000).http_readiness_on(9090).runs(Runs { restarts: 2, waiting, ..Runs::default() });
         stream.connect().reset_sent(SYN, true, None);
-        let reported = row(&stream.verdicts()[0].verdict);
+        let reported = row(&stream.verdict());
         let expected = "container app was restarted 2 times; it waits in CrashLoopBackOff: back-off 5m0s restarting failed container=app";
         assert_eq!(reported, expected);
-        let fix = stream.verdicts().remove(0).verdict.remediation;
+        let fix = stream.verdict().remediation;
         assert!(fix.text.ends_with("does not run now: its log shows how it ended"), "{fix}");
         assert!(fix.to_string().ends_with("kubectl logs -n default web -c app --previous"), "{fix}");
     }
@@ -408,13 +401,13 @@ mod tests {
         stream.wait_ms(600_000).liveness(10, 3);
         let runs = ended(&mut stream, 31, 137, "Error");
         stream.runs(runs.clone()).connect().drop(SYN, "NETFILTER_DROP", POD).gives_up();
-        let verdict = &stream.verdicts()[0].verdict;
-        assert_eq!((verdict.cause.name(), row(verdict).as_str()), ("firewall_drop", ""));
+        let verdict = stream.verdict();
+        assert_eq!((verdict.cause.name(), row(&verdict).as_str()), ("firewall_drop", ""));
         let mut slow = Stream::new();
         slow.wait_ms(600_000).http_readiness().runs(runs).connect().established().wait_ms(1000);
-        slow.state(TcpState::Established, TcpState::FinWait1, 0, (100, 101, 0));
-        let verdict = &slow.verdicts()[0].verdict;
+        slow.closes((100, 101, 0));
+        let verdict = slow.verdict();
         assert_eq!(verdict.cause.name(), "slow_response");
-        assert!(row(verdict).starts_with("container app was restarted 7 times"), "{}", row(verdict));
+        assert!(row(&verdict).starts_with("container app was restarted 7 times"), "{}", row(&verdict));
     }
 }

@@ -1,18 +1,14 @@
-//! Verdicts that rest on the kubelet's own words alone: commands, and sandboxes without network.
-
-use serde_json::json;
+//! Verdicts that rest on the kubelet's own words alone: commands, and probes without an attempt.
 
 use super::Case;
-use super::evidence::{evidence, of_outcome};
+use super::evidence::of_outcome;
 use super::finding::Finding;
 use super::kubectl;
 use super::not_started::{self, NotStarted};
 use super::rules::app_status_failure::{HANDLER, answer_text};
 use tracer_attempts::correlate::node::Node;
 use tracer_attempts::enrich;
-use tracer_model::event::{
-    Container, ExecSpec, Handler, KubeletProbe, Pod, PodRef, ProbeOutput, ProbeType, SandboxCause, SandboxFailure,
-};
+use tracer_model::event::{Container, ExecSpec, Handler, KubeletProbe, Pod, PodRef, ProbeOutput, ProbeType};
 use tracer_model::record::{Cause, Command, Confidence, Evidence, K8s, Outcome, Probe, Process, Remediation};
 
 /// What a verdict is about that has no connection.
@@ -28,14 +24,12 @@ pub struct Unattached {
 
 /// An outcome as one of a command: words that are not the kubelet's or the runtime's own are the command's, which an error
 /// does not carry (pkg/probe/exec).
-#[must_use]
 pub fn of_command(probe: &KubeletProbe) -> KubeletProbe {
     let own = probe.says.is_of_command() || !probe.is_counted();
     KubeletProbe { output: probe.output.clone().filter(|_| own), ..probe.clone() }
 }
 
 /// The verdict on a failed exec probe; `None` if it is no such probe, or nothing tells.
-#[must_use]
 pub fn command(probe: &KubeletProbe, node: &Node) -> Option<(Finding, Unattached)> {
     let container = container(probe, node);
     let spec = container.and_then(|it| it.exec.iter().find(|spec| spec.probe_type == probe.probe_type));
@@ -58,7 +52,6 @@ pub fn command(probe: &KubeletProbe, node: &Node) -> Option<(Finding, Unattached
 }
 
 /// The verdict on a failure that is of no attempt that was seen, or of one of so many connections that went well.
-#[must_use]
 pub fn unmatched(probe: &KubeletProbe, connections: usize, node: &Node) -> (Finding, Unattached) {
     let container = container(probe, node);
     let spec = container.and_then(|it| it.probes.iter().find(|spec| spec.probe_type == probe.probe_type));
@@ -91,7 +84,6 @@ pub fn unmatched(probe: &KubeletProbe, connections: usize, node: &Node) -> (Find
 }
 
 /// The verdict on a probe that was answered with a no on one of so many connections; `None` if that is not what was reported.
-#[must_use]
 pub fn answer(probe: &KubeletProbe, connections: usize, node: &Node) -> Option<(Finding, Unattached)> {
     let spec = container(probe, node).and_then(|it| it.probes.iter().find(|spec| spec.probe_type == probe.probe_type));
     let (says, fix) = answer_text(probe.says, spec.and_then(|spec| spec.scheme.as_deref()))?;
@@ -279,8 +271,8 @@ fn failed(probe: &KubeletProbe, k8s: &K8s) -> Remediation {
 }
 
 /// What the kubelet says is its word: no event of the kernel carries it.
-fn noted(cause: Cause, seen: Evidence, summary: String, fix: impl Into<Remediation>) -> Finding {
-    Finding::failure(cause, vec![seen], summary, fix).with_confidence(Confidence::Likely)
+pub(super) fn noted(cause: Cause, seen: Evidence, summary: String, fix: impl Into<Remediation>) -> Finding {
+    Finding::likely(cause, vec![seen], summary, fix)
 }
 
 /// " of container app of pod default/web", as far as that is known.
@@ -328,45 +320,10 @@ pub(super) fn kubelet(pid: Option<u32>) -> Option<Process> {
     pid.map(|pid| Process { pid, comm: "kubelet".to_owned() })
 }
 
-/// The pod itself waits. That the runtime has no network is reported of every pod that the kubelet looks at, also of those
-/// that run and have theirs.
-#[must_use]
-pub fn concerns(failure: &SandboxFailure, node: &Node) -> bool {
-    let has_network = |pod: &Pod| !pod.addrs.is_empty() || pod.netns.is_some();
-    let of_all = failure.words.starts_with("network is not ready");
-    !(of_all && pod(&failure.pod, node).is_some_and(has_network))
-}
-
-/// The verdict on a pod without network.
-#[must_use]
-pub fn sandbox(failure: &SandboxFailure, node: &Node) -> (Finding, Unattached) {
-    let (why, fix): (_, Remediation) = match failure.cause {
-        SandboxCause::SubnetFile => (
-            "flannel has not written its subnet file yet",
-            "Check that flannel runs on this node and reaches the API server: it writes /run/flannel/subnet.env. A pod that must outlive this at start needs a startupProbe".into(),
-        ),
-        SandboxCause::NoConfig => (
-            "the runtime has no CNI configuration yet",
-            "Check that the CNI's agent runs on this node: it writes /etc/cni/net.d. Then the order: nothing that the agent itself needs may wait for a pod's network".into(),
-        ),
-        SandboxCause::NoPlugin => (
-            "the plugin's program is not there",
-            "Install the CNI plugins into /opt/cni/bin (or where the runtime's bin_dir points)".into(),
-        ),
-        SandboxCause::Plugin => ("the CNI plugin failed", Cause::CniNotReady.fix()),
-    };
-    let k8s = k8s(&failure.pod, None, node);
-    let summary = format!("the sandbox{} has no network: {why}", container_of(&k8s));
-    let says = format!("the kubelet could not make the sandbox: {}", failure.words);
-    let seen = evidence("kubelet", failure.written_boot_ns, says, json!({ "cause": failure.cause }));
-    let named = Unattached { probe: None, k8s, process: kubelet(failure.pid) };
-    (noted(Cause::CniNotReady, seen, summary, fix), named)
-}
-
 #[cfg(test)]
 mod tests {
-    use crate::testing::Stream;
-    use tracer_model::event::{ProbeOutput, ProbeType, TcpState};
+    use crate::testing::{Stream, assert_has, assert_lacks};
+    use tracer_model::event::{ProbeOutput, ProbeType};
     use tracer_model::record::{Confidence, Outcome, VerdictBody};
 
     const MISSING: &str = "rpc error: code = Unknown desc = failed to exec in container: failed to start exec \"9\": OCI runtime exec failed: exec failed: unable to start container process: exec: \"curl\": executable file not found in $PATH: unknown";
@@ -435,12 +392,8 @@ mod tests {
         assert_eq!((away.cause.name(), away.remediation.to_string().contains("image")), ("exec_not_run", false));
         assert!(away.summary.contains("the container runtime did not answer"), "{}", away.summary);
         let fix = &verdict.remediation;
-        assert!(
-            !fix.to_string().contains("image")
-                && fix.to_string().contains("cgroup driver")
-                && fix.to_string().contains("kubectl exec"),
-            "{fix}"
-        );
+        assert_lacks(&fix, &["image"]);
+        assert_has(&fix, &["cgroup driver", "kubectl exec"]);
     }
 
     /// `Readiness probe errored and resulted in failure state`: `DoHTTPProbe` returns the error of a body as one (pkg/probe/http).
@@ -449,9 +402,9 @@ mod tests {
         let errored = |says| {
             let mut stream = Stream::new();
             stream.http_readiness().connect().established().wait_ms(1_000);
-            stream.state(TcpState::Established, TcpState::FinWait1, 0, (100, 101, 200));
+            stream.closes((100, 101, 200));
             stream.kubelet_error(ProbeType::Readiness, says, "x").wait_ms(2_000);
-            let last = stream.verdicts().pop().expect("a verdict").verdict;
+            let last = stream.last_verdict();
             (last.cause.name(), last.summary.contains("the kubelet ignores this result"))
         };
         assert_eq!(errored(ProbeOutput::TimeoutInBody), ("slow_response", false));

@@ -54,7 +54,7 @@ fn of_hook(case: &Case<'_>, (pod, container, hook): &HookMatch<'_>) -> Evidence 
 #[cfg(test)]
 mod tests {
     use crate::testing::{POD, SYN, Stream};
-    use tracer_model::event::{AnswerKind, HookType, ObservationKind, ProbeOutput, ProbeType, Runs, TcpState};
+    use tracer_model::event::{AnswerKind, HookType, ProbeOutput, ProbeType, Runs, TcpState};
     use tracer_model::record::{Cause, Confidence, Subject, VerdictBody};
 
     const PRE_STOP: &str =
@@ -67,7 +67,7 @@ mod tests {
 
     fn answered(stream: &mut Stream, conn: u64, status: u16) -> &mut Stream {
         stream.again(conn).connect().established().answer(AnswerKind::Http, Some(status));
-        stream.state(TcpState::Established, TcpState::FinWait1, 0, (100, 101, 200))
+        stream.closes((100, 101, 200))
     }
 
     /// A pod with a readiness probe each 10 s, and a hook on the same port.
@@ -115,7 +115,7 @@ mod tests {
         connecting.connect().gives_up();
         let mut waiting = shared(HookType::PreStop);
         waiting.connect().established().wait_ms(1_000);
-        waiting.state(TcpState::Established, TcpState::FinWait1, 0, (100, 101, 0));
+        waiting.closes((100, 101, 0));
         for stream in [connecting, waiting] {
             assert_eq!(reported(&stream.verdicts()), [(READINESS, Some(1), false)]);
         }
@@ -133,7 +133,7 @@ mod tests {
         let reported_of_next = |after_ms: u64| {
             let mut stream = shared(HookType::PreStop);
             refused(&mut stream, 100).wait_ms(after_ms);
-            stream.again(101).connect().wait_ms(1_150).push(ObservationKind::Tick);
+            stream.again(101).connect().wait_ms(1_150).tick();
             reported(&stream.verdicts()[1..])
         };
         assert_eq!(reported_of_next(10_000), [(READINESS, Some(1), false)]);
@@ -159,7 +159,7 @@ mod tests {
         assert_eq!(reported(&noted.verdicts()), [(READINESS, None, false)], "the kubelet took it for a failure");
         let mut tls = shared(HookType::PreStop);
         tls.connect().established().answer(AnswerKind::Tls, None);
-        tls.state(TcpState::Established, TcpState::FinWait1, 0, (100, 101, 200));
+        tls.closes((100, 101, 200));
         assert_eq!(tls.causes(), ["app_status_failure"], "neither can read TLS");
     }
 
@@ -216,7 +216,7 @@ mod tests {
     fn a_tcp_socket_probe_sends_no_request() {
         let mut stream = Stream::new();
         stream.tcp_readiness().lifecycle(HookType::PreStop, 8080);
-        stream.connect().established().state(TcpState::Established, TcpState::FinWait1, 0, (0, 1, 0)).wait_ms(10_000);
+        stream.connect().established().closes((0, 1, 0)).wait_ms(10_000);
         stream.again(100).connect().established().state(TcpState::Established, TcpState::CloseWait, 0, (100, 101, 1));
         stream.state(TcpState::CloseWait, TcpState::LastAck, 0, (100, 101, 1));
         let noted = stream.verdicts().remove(0);

@@ -201,7 +201,7 @@ pub(super) const IPVS_LINK: &str = "kube-ipvs0";
 fn runs_ipvs(case: &Case<'_>) -> bool {
     let device = |netns| case.node.links.get(&netns).is_some_and(|links| links.iter().any(|l| l.name == IPVS_LINK));
     let has_some = |table: &NodePorts| !table.ports.is_empty() || !table.without_backend.is_empty();
-    case.node.node_ports(ProxyMode::Ipvs).is_some_and(has_some) || case.node.netns().is_some_and(device)
+    case.node.node_ports.of(ProxyMode::Ipvs).is_some_and(has_some) || case.node.netns().is_some_and(device)
 }
 
 const fn is_unreachable(icmp: &Icmp) -> bool {

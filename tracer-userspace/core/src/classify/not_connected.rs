@@ -10,7 +10,6 @@ use tracer_model::shell::word;
 
 /// What kept it from dialling the pod, in the kubelet's own words: a proxy, the look-up of the name (`dial tcp: lookup: …`), or
 /// the socket (`dial tcp ADDRESS: socket: …`). A resolver that is dialled by TCP itself has an attempt of its own.
-#[must_use]
 pub fn not_connected(probe: &KubeletProbe) -> Option<&str> {
     let words = probe.output.as_deref().filter(|_| probe.is_counted())?;
     // So Go's client begins what comes of a proxy in its environment (net/http, `dialConn`).
@@ -25,7 +24,6 @@ pub fn not_connected(probe: &KubeletProbe) -> Option<&str> {
 }
 
 /// The verdict on it. `None` without a spec: a command may print the same words.
-#[must_use]
 pub fn verdict(probe: &KubeletProbe, node: &Node) -> Option<(Finding, Unattached)> {
     let why = not_connected(probe)?;
     let spec = container(probe, node)?.probes.iter().find(|spec| spec.probe_type == probe.probe_type)?;
@@ -44,7 +42,6 @@ pub fn verdict(probe: &KubeletProbe, node: &Node) -> Option<(Finding, Unattached
 }
 
 /// The verdict on a probe whose connection was never tried, though the kubelet dialled.
-#[must_use]
 pub fn untried(probe: &KubeletProbe, node: &Node) -> (Finding, Unattached) {
     let spec = container(probe, node).and_then(|it| it.probes.iter().find(|spec| spec.probe_type == probe.probe_type));
     let unknown = || Probe { probe_type: Some(probe.probe_type), ..Probe::default() };
@@ -58,13 +55,8 @@ pub fn untried(probe: &KubeletProbe, node: &Node) -> (Finding, Unattached) {
     let summary = format!(
         "the {kind} probe{container_of} failed, as the kubelet says: {words}; no connection to the pod was tried"
     );
-    let found = Finding::failure(
-        Cause::KubeletClientError,
-        vec![of_outcome(probe)],
-        summary,
-        fix("proxyconnect", None, probe.pid),
-    );
-    (found.with_confidence(Confidence::Likely), named)
+    let fix = fix("proxyconnect", None, probe.pid);
+    (Finding::likely(Cause::KubeletClientError, vec![of_outcome(probe)], summary, fix), named)
 }
 
 fn fix(why: &str, host: Option<&str>, pid: Option<u32>) -> Remediation {
@@ -124,7 +116,7 @@ mod tests {
             let mut stream = Stream::new();
             stream.http_readiness().kubelet_messages(ProbeType::Readiness, words);
             assert_eq!(reported(&stream), [("kubelet_client_error", Some(words.to_owned()))]);
-            let verdict = stream.verdicts().remove(0).verdict;
+            let verdict = stream.verdict();
             assert_eq!(verdict.confidence, Confidence::Likely);
             let container_of =
                 "the readiness probe of container app of pod default/web failed before it made a connection";
@@ -143,7 +135,7 @@ mod tests {
     fn it_is_of_no_attempt() {
         let mut stream = Stream::new();
         stream.http_readiness().connect().established().answer(AnswerKind::Http, Some(200));
-        stream.state(TcpState::Established, TcpState::FinWait1, 0, (100, 101, 200)).wait_ms(10);
+        stream.closes((100, 101, 200)).wait_ms(10);
         stream.kubelet_messages(ProbeType::Readiness, NO_FILES).wait_ms(900);
         stream.kubelet_messages(ProbeType::Readiness, NO_FILES).wait_ms(10).again(9).connect().established();
         assert_eq!(reported(&stream).len(), 2, "{:?}", reported(&stream));
@@ -154,10 +146,7 @@ mod tests {
         let mut unknown = Stream::new();
         unknown.kubelet_messages(ProbeType::Readiness, "dial tcp 10.0.0.5:5432: socket: too many open files");
         assert_eq!(reported(&unknown).len(), 1);
-        assert!(
-            !unknown.verdicts()[0].verdict.remediation.to_string().contains("file descriptor"),
-            "it may be a command's"
-        );
+        assert!(!unknown.verdict().remediation.to_string().contains("file descriptor"), "it may be a command's");
         let mut command = Stream::new();
         command.exec_readiness().kubelet_messages(ProbeType::Readiness, NO_NAME);
         assert_eq!(reported(&command), [("exec_failed", None)]);
@@ -167,7 +156,7 @@ mod tests {
         ] {
             let mut stream = Stream::new();
             stream.http_readiness().kubelet_messages(ProbeType::Readiness, target_service);
-            let verdict = stream.verdicts().remove(0).verdict;
+            let verdict = stream.verdict();
             assert_eq!(verdict.cause.name(), "unexplained", "{target_service}");
             let fix = verdict.remediation;
             assert!(!fix.to_string().contains("/proc/"), "{target_service}: {fix}");

@@ -8,7 +8,7 @@ use tracer_model::plural::counted;
 /// What was read while the attempt waited, oldest first.
 pub(super) fn readings<'a>(case: &Case<'a>) -> Vec<(u64, &'a Serving)> {
     let Some(from) = case.attempt.netns else { return Vec::new() };
-    let all = case.node.servings(from, case.attempt.flow.dst);
+    let all = case.node.targets.servings(from, case.attempt.flow.dst);
     all.filter(|(time, _)| case.attempt.was_there(*time)).collect()
 }
 

@@ -41,21 +41,20 @@ fn delete(pod: &Pod) -> Command {
 
 #[cfg(test)]
 mod tests {
-    use crate::testing::{POD, SYN, Stream};
-    use tracer_model::event::{ObservationKind, Pod};
+    use crate::testing::{POD, SYN, Stream, assert_has};
+    use tracer_model::event::Pod;
     use tracer_model::record::Confidence;
 
     fn reported(other: impl FnOnce(&mut Pod), ends: bool) -> tracer_model::record::Verdict {
         let mut stream = Stream::new();
         stream.http_readiness().pod_without_specs("10.88.0.2");
-        if let Some(ObservationKind::Pods(pods)) = stream.observations.last_mut().map(|it| &mut it.kind) {
-            other(&mut pods.pods[1]);
-        }
+        let pods = stream.last_pods();
+        other(&mut pods.pods[1]);
         if ends {
             stream.netns_ends(POD);
         }
         stream.connect().reset_sent(SYN, true, None);
-        stream.verdicts().remove(0).verdict
+        stream.verdict()
     }
 
     /// kubernetes#43910: after a restart addresses were given a second time.
@@ -66,11 +65,7 @@ mod tests {
         let words = "; pods default/web and new both have 10.88.0.2: either may be the one that was reached";
         assert!(both.summary.contains(words), "{}", both.summary);
         assert!(both.remediation.commands[0].run.starts_with("kubectl delete pod -n "), "{}", both.remediation);
-        assert!(
-            both.remediation.to_string().contains(". Else: Let the process listen on 8080"),
-            "{}",
-            both.remediation
-        );
+        assert_has(&both.remediation, &[". Else: Let the process listen on 8080"]);
     }
 
     #[test]

@@ -123,14 +123,14 @@ fn logs(case: &Case<'_>, container: &str) -> Command {
 
 #[cfg(test)]
 mod tests {
-    use crate::testing::{Stream, redirect};
+    use crate::testing::{Stream, assert_has, redirect};
     use tracer_model::event::{AnswerKind, ProbeOutput, TcpState};
     use tracer_model::record::{Confidence, Verdict};
 
     fn answered(stream: &mut Stream, status: u16) -> Verdict {
         stream.connect().established().answer(AnswerKind::Http, Some(status));
-        stream.state(TcpState::Established, TcpState::FinWait1, 0, (100, 101, 200));
-        let verdict = stream.verdicts().remove(0).verdict;
+        stream.closes((100, 101, 200));
+        let verdict = stream.verdict();
         assert_eq!(verdict.cause.name(), "app_status_failure");
         verdict
     }
@@ -161,11 +161,7 @@ mod tests {
                 let says = format!("; the answer may be that of {proxy}, which need not have reached the application");
                 assert_eq!(verdict.confidence, Confidence::Likely);
                 assert!(verdict.summary.ends_with(&says), "{}", verdict.summary);
-                assert!(
-                    verdict.remediation.to_string().contains(&format!("-n default web -c {proxy}")),
-                    "{}",
-                    verdict.remediation
-                );
+                assert_has(&verdict.remediation, &[&format!("-n default web -c {proxy}")]);
             }
             assert_eq!(reported(proxy, 500).confidence, Confidence::Proven, "a proxy has other words for it");
         }
@@ -211,11 +207,7 @@ mod tests {
         let (cause, verdict) = closed("linkerd-proxy");
         assert_eq!((cause, verdict.confidence), ("closed_without_answer", Confidence::Proven));
         assert!(verdict.summary.contains("; linkerd-proxy may have closed it"), "{}", verdict.summary);
-        assert!(
-            verdict.remediation.to_string().contains("reached the application. If it did: Look at"),
-            "{}",
-            verdict.remediation
-        );
+        assert_has(&verdict.remediation, &["reached the application. If it did: Look at"]);
         assert!(!closed("sidecar").1.summary.contains("may have closed it"));
     }
 
@@ -224,8 +216,8 @@ mod tests {
     fn it_is_reported_of_what_only_the_kubelet_can_read() {
         let mut stream = Stream::new();
         stream.https_readiness().container_too("istio-proxy").connect().established();
-        stream.state(TcpState::Established, TcpState::FinWait1, 0, (100, 101, 200)).kubelet(ProbeOutput::Status(503));
-        let verdict = stream.verdicts().remove(0).verdict;
+        stream.closes((100, 101, 200)).kubelet(ProbeOutput::Status(503));
+        let verdict = stream.verdict();
         assert!(
             verdict
                 .summary

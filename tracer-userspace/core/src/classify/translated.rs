@@ -22,7 +22,7 @@ pub(super) fn add(case: &Case<'_>, finding: &mut Finding) {
 #[cfg(test)]
 mod tests {
     use crate::testing::{POD, SYN, Stream};
-    use tracer_model::event::{Flow, ObservationKind, TcpState, Via};
+    use tracer_model::event::{Flow, TcpState, Via};
     use tracer_model::record::{Cause, Confidence};
 
     /// The address that Istio ambient gives to probes, and the port as it was.
@@ -35,7 +35,7 @@ mod tests {
     fn a_refusal_behind_a_translation_is_a_refusal_and_likely() {
         let mut stream = Stream::new();
         stream.connect().reset_sent_on(behind().reversed(), SYN, true, None).reset_received(TcpState::SynSent, 0);
-        let verdict = stream.verdicts().remove(0).verdict;
+        let verdict = stream.verdict();
         assert_eq!((verdict.cause, verdict.confidence), (Cause::ConnectionRefused, Confidence::Likely));
         assert!(verdict.summary.contains("source address was 169.254.7.127 by then"), "{}", verdict.summary);
     }
@@ -74,9 +74,7 @@ mod tests {
     fn a_port_that_was_translated_is_not_the_attempts() {
         let mut stream = Stream::new();
         stream.connect();
-        if let Some(ObservationKind::Connect(connect)) = stream.observations.last_mut().map(|it| &mut it.kind) {
-            connect.flow.src.set_port(0);
-        }
+        stream.last_connect().flow.src.set_port(0);
         stream.drop_with(SYN, POD, |drop| {
             (drop.reason, drop.via) = (Some("QDISC_DROP".into()), Via::Socket);
             drop.flow.src = ([169, 254, 7, 127], 61_234).into();
@@ -90,6 +88,6 @@ mod tests {
         let mut stream = Stream::new();
         let flow = Flow { src: ([169, 254, 7, 127], 40_001).into(), ..behind() };
         stream.connect().reset_sent_on(flow.reversed(), SYN, true, None).reset_received(TcpState::SynSent, 0);
-        assert!(!stream.verdicts()[0].verdict.summary.contains("translated"));
+        assert!(!stream.verdict().summary.contains("translated"));
     }
 }

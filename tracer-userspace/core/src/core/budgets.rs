@@ -128,12 +128,12 @@ fn words(named: &Named) -> String {
 #[cfg(test)]
 mod tests {
     use crate::testing::Stream;
-    use tracer_model::event::TcpState;
+
     use tracer_model::record::Status;
 
     fn answer(stream: &mut Stream, conn: u64, ms: u64) {
         stream.again(conn).connect().established().wait_ms(ms);
-        stream.state(TcpState::Established, TcpState::FinWait1, 0, (100, 101, 200)).wait_ms(10_000);
+        stream.closes((100, 101, 200)).wait_ms(10_000);
     }
 
     /// Answers of a probe whose timeout is one second.

@@ -62,7 +62,7 @@ impl Failures {
         }
         let one_run = streak.one_run && id.is_some() && container.is_some();
         let streak = Streak { one_run, ..*streak };
-        let made = || namespace.and_then(|netns| node.netns_made(netns));
+        let made = || namespace.and_then(|netns| node.namespaces.made(netns));
         streak.in_run(enrich::run_began(attempt, node, attempt.started).or_else(made))
     }
 
@@ -116,7 +116,10 @@ impl Core {
     /// A refusal may turn out to have come too early: when somebody begins to listen there.
     pub(super) fn remember_refusal(&mut self, conn: ConnId, finding: &Finding, again: bool) {
         let Some(attempt) = self.correlator.get(conn).filter(|_| !again) else { return };
-        if !matches!(finding.cause, Cause::ConnectionRefused | Cause::NotListeningYet | Cause::StartupBudgetExceeded) {
+        if !matches!(
+            finding.cause,
+            Cause::ConnectionRefused | Cause::NotListeningYet | Cause::PortTaken | Cause::StartupBudgetExceeded
+        ) {
             return;
         }
         let is_retry = self.is_grpc_retry(attempt);
@@ -241,14 +244,14 @@ mod tests {
         stream.http_readiness();
         refuse(&mut stream);
         stream.again(8).connect().wait_ms(990).established();
-        stream.state(TcpState::Established, TcpState::FinWait1, 0, (0, 1, 0)).wait_ms(9_000);
+        stream.closes((0, 1, 0)).wait_ms(9_000);
         refuse(stream.again(9));
         assert_eq!(counted(&stream), [Some(1), Some(2)]);
     }
 
     fn answered(stream: &mut Stream, conn: u64, status: u16) {
         stream.again(conn).connect().established().answer(AnswerKind::Http, Some(status));
-        stream.state(TcpState::Established, TcpState::FinWait1, 0, (100, 101, 200)).wait_ms(1);
+        stream.closes((100, 101, 200)).wait_ms(1);
     }
 
     #[test]

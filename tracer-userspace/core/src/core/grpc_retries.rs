@@ -153,7 +153,7 @@ fn later_connect(first: &Attempt, second: &Attempt, before: Decided) -> Finding 
 
 #[cfg(test)]
 mod tests {
-    use crate::testing::{POD, SYN, Stream};
+    use crate::testing::{POD, SYN, Stream, assert_has};
     use tracer_model::event::{AnswerKind, ConnId, ProbeOutput, TcpState};
     use tracer_model::record::Outcome;
 
@@ -164,11 +164,7 @@ mod tests {
 
     fn answered(stream: &mut Stream, conn: u64) {
         stream.again(conn).connect().established();
-        stream.state(TcpState::Established, TcpState::FinWait1, 0, (200, 201, 150)).wait_ms(10);
-    }
-
-    fn outcomes(stream: &Stream) -> Vec<Outcome> {
-        stream.verdicts().iter().map(|it| it.verdict.outcome).collect()
+        stream.closes((200, 201, 150)).wait_ms(10);
     }
 
     /// Refused dials, so long before the next, the last of which is answered.
@@ -185,7 +181,7 @@ mod tests {
     #[test]
     fn a_later_dial_of_the_same_attempt_is_answered() {
         use Outcome::{Failure, Noise};
-        let third = |timeout_s| outcomes(&answered_after(timeout_s, &[1_000, 1_600]));
+        let third = |timeout_s| answered_after(timeout_s, &[1_000, 1_600]).outcomes();
         assert_eq!(third(5), [Noise, Noise], "none is a failure before its probe is over");
         assert_eq!(third(2), [Failure, Failure], "the attempt was over by then");
         assert_eq!(third(1), [Failure, Failure], "each was an attempt of its own");
@@ -193,25 +189,22 @@ mod tests {
         http.http_readiness();
         refused(&mut http, 100, 1_000);
         answered(&mut http, 101);
-        assert_eq!(outcomes(&http), [Failure], "nobody dials again for HTTP");
+        assert_eq!(http.outcomes(), [Failure], "nobody dials again for HTTP");
     }
 
     /// HTTP/2 frames of a `grpc.health.v1` answer are not read: SERVING and NOT_SERVING look alike.
     #[test]
     fn an_answer_is_not_reported_to_be_a_yes() {
-        let pardoned = answered_after(5, &[1_000]).verdicts().remove(0).verdict;
+        let pardoned = answered_after(5, &[1_000]).verdict();
         let reported = format!("{} {}", pardoned.summary, pardoned.remediation);
-        assert!(
-            reported.contains("whether with a yes is not seen") && reported.contains("Nothing for this connection"),
-            "{reported}"
-        );
+        assert_has(&reported, &["whether with a yes is not seen", "Nothing for this connection"]);
         assert!(!reported.contains("succe"), "{reported}");
     }
 
     /// Dials at 0, 1 and 2.6 s, a timeout of 3 s, and the next attempt of the probe at 5 s.
     #[test]
     fn the_dials_of_an_attempt_that_is_over_stay_failures() {
-        assert_eq!(outcomes(&answered_after(3, &[1_000, 1_600, 2_400])), [Outcome::Failure; 3]);
+        assert_eq!(answered_after(3, &[1_000, 1_600, 2_400]).outcomes(), [Outcome::Failure; 3]);
     }
 
     /// periodSeconds 2 and timeoutSeconds 2: the kubelet's ticker is never exact.
@@ -227,7 +220,7 @@ mod tests {
         stream.grpc_readiness(5);
         for (conn, until_next) in [(100, 1_000), (101, 1_600), (102, 7_400), (103, 1_000)] {
             stream.again(conn).connect().established().answer(AnswerKind::Http, Some(400));
-            stream.state(TcpState::Established, TcpState::FinWait1, 0, (90, 91, 103)).wait_ms(until_next);
+            stream.closes((90, 91, 103)).wait_ms(until_next);
         }
         assert_eq!(counts(&stream), [1, 1, 1, 2].map(Some));
     }
@@ -240,7 +233,7 @@ mod tests {
             stream.grpc_readiness(3);
             refused(&mut stream, 100, 1_000);
             stream.again(101).connect().established().answer(AnswerKind::Other, None).wait_ms(ms);
-            outcomes(stream.state(TcpState::Established, TcpState::FinWait1, 0, (200, 201, 60)).wait_ms(10))
+            stream.closes((200, 201, 60)).wait_ms(10).outcomes()
         };
         assert_eq!(after(1_999), [Outcome::Failure]);
         assert_eq!(after(1_900), [Outcome::Noise]);
@@ -255,7 +248,7 @@ mod tests {
         stream.listens(POD, 8080, true).wait_ms(600);
         answered(&mut stream, 101);
         assert_eq!(stream.causes(), ["not_listening_yet"]);
-        assert_eq!(outcomes(&stream).last(), Some(&Outcome::Noise));
+        assert_eq!(stream.outcomes().last(), Some(&Outcome::Noise));
     }
 
     fn counts(stream: &Stream) -> Vec<Option<u32>> {
@@ -321,6 +314,6 @@ mod tests {
         answered(&mut stream, 102);
         stream.wait_ms(290);
         answered(&mut stream, 103);
-        assert_eq!(outcomes(&stream), [Outcome::Noise; 2]);
+        assert_eq!(stream.outcomes(), [Outcome::Noise; 2]);
     }
 }

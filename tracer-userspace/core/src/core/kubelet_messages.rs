@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 
 use super::records::unattached;
-use crate::classify::kubelet;
+use crate::classify::sandbox;
 use tracer_attempts::correlate::node::Node;
 use tracer_model::decision::Decision;
 use tracer_model::event::{KubeletProbe, PodRef, ProbeType, SandboxCause, SandboxFailure};
@@ -58,8 +58,8 @@ impl KubeletMessages {
 
     /// A pod has no network yet: reported once for each cause, and again when it lasts.
     pub(super) fn sandbox(&mut self, failure: &SandboxFailure, node: &Node, time: u64) -> Option<Decision> {
-        let is_new = kubelet::concerns(failure, node) && self.is_new(failure, time);
-        let (finding, named) = is_new.then(|| kubelet::sandbox(failure, node))?;
+        let is_new = sandbox::concerns(failure, node) && self.is_new(failure, time);
+        let (finding, named) = is_new.then(|| sandbox::verdict(failure, node))?;
         Some(unattached(finding, named, None))
     }
 
@@ -103,9 +103,7 @@ impl KubeletMessage {
 #[cfg(test)]
 mod tests {
     use crate::testing::Stream;
-    use tracer_model::event::{
-        AnswerKind, ObservationKind, PodRef, ProbeOutput, SandboxCause, SandboxFailure, TcpState,
-    };
+    use tracer_model::event::{AnswerKind, ObservationKind, PodRef, ProbeOutput, SandboxCause, SandboxFailure};
     use tracer_model::record::{Confidence, VerdictBody};
 
     fn noted(stream: &Stream) -> Vec<(String, bool)> {
@@ -116,9 +114,9 @@ mod tests {
     /// Within one second.
     fn two_failures(stream: &mut Stream) {
         stream.http_readiness().connect().established().answer(AnswerKind::Http, Some(503));
-        stream.state(TcpState::Established, TcpState::FinWait1, 0, (100, 101, 200)).wait_ms(400);
+        stream.closes((100, 101, 200)).wait_ms(400);
         stream.again(9).connect().established().answer(AnswerKind::Http, Some(503));
-        stream.state(TcpState::Established, TcpState::FinWait1, 0, (100, 101, 200)).wait_ms(100);
+        stream.closes((100, 101, 200)).wait_ms(100);
     }
 
     /// The log of this kubelet cannot be read: its Event says it, a moment later and to the second.
@@ -130,7 +128,7 @@ mod tests {
         assert_eq!(stream.joined(), [(7, ProbeOutput::Timeout)]);
         let mut encrypted = Stream::new();
         encrypted.http_readiness().connect().established();
-        encrypted.state(TcpState::Established, TcpState::FinWait1, 0, (100, 101, 200));
+        encrypted.closes((100, 101, 200));
         encrypted.wait_ms(300).kubelet_event(ProbeOutput::Status(503), 900);
         assert_eq!(noted(&encrypted), [("app_status_failure".to_owned(), true)]);
         let reported = encrypted.verdicts()[0].kubelet.clone().and_then(|it| it.event_count);
@@ -142,9 +140,9 @@ mod tests {
     fn an_event_is_joined_to_the_attempt_of_its_second() {
         let mut stream = Stream::new();
         stream.https_readiness().connect().established();
-        stream.state(TcpState::Established, TcpState::FinWait1, 0, (100, 101, 200)).wait_ms(900);
+        stream.closes((100, 101, 200)).wait_ms(900);
         stream.again(9).connect().established();
-        stream.state(TcpState::Established, TcpState::FinWait1, 0, (100, 101, 200));
+        stream.closes((100, 101, 200));
         stream.wait_ms(300).kubelet_event(ProbeOutput::Status(503), 700);
         assert_eq!(noted(&stream), [("app_status_failure".to_owned(), true)]);
     }
@@ -153,7 +151,7 @@ mod tests {
     fn an_event_of_another_second_joins_nothing() {
         let mut stream = Stream::new();
         stream.http_readiness().connect().established();
-        stream.state(TcpState::Established, TcpState::FinWait1, 0, (100, 101, 200));
+        stream.closes((100, 101, 200));
         stream.wait_ms(1900).kubelet_event(ProbeOutput::Status(503), 700);
         assert!(noted(&stream).is_empty());
     }
@@ -163,9 +161,9 @@ mod tests {
     fn an_event_that_comes_late_joins_nothing_that_was_found_well() {
         let mut stream = Stream::new();
         stream.https_readiness().connect().established();
-        stream.state(TcpState::Established, TcpState::FinWait1, 0, (100, 101, 200)).wait_ms(900);
+        stream.closes((100, 101, 200)).wait_ms(900);
         stream.again(9).connect().established();
-        stream.state(TcpState::Established, TcpState::FinWait1, 0, (100, 101, 200));
+        stream.closes((100, 101, 200));
         stream.wait_ms(1600).kubelet_event(ProbeOutput::Status(503), 2500);
         assert!(noted(&stream).is_empty(), "{:?}", noted(&stream));
     }
@@ -201,7 +199,7 @@ mod tests {
     fn a_command_is_less_sure_by_an_event() {
         let mut stream = Stream::new();
         stream.exec_readiness().wait_ms(2000).kubelet_event(ProbeOutput::Other, 500);
-        assert_eq!(stream.verdicts()[0].verdict.confidence, Confidence::Likely);
+        assert_eq!(stream.verdict().confidence, Confidence::Likely);
     }
 
     #[test]
@@ -217,7 +215,7 @@ mod tests {
             })));
         }
         assert_eq!(noted(&stream), [("cni_not_ready".to_owned(), false)]);
-        let verdict = &stream.verdicts()[0].verdict;
+        let verdict = stream.verdict();
         assert_eq!(verdict.confidence, Confidence::Likely);
         assert!(verdict.summary.starts_with("the sandbox of pod shop/cart has no network"), "{}", verdict.summary);
     }

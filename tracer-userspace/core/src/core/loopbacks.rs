@@ -61,8 +61,8 @@ mod tests {
         let mut stream = Stream::to(first);
         stream.connect().reset_sent(SYN, true, None).reset_received(TcpState::SynSent, 0);
         stream.state(TcpState::SynSent, TcpState::Close, 111, (0, 0, 0)).again_to(9, second);
-        stream.connect().established().state(TcpState::Established, TcpState::FinWait1, 0, (100, 101, 200));
-        stream.verdicts().iter().map(|it| it.verdict.outcome).collect()
+        stream.connect().established().closes((100, 101, 200));
+        stream.outcomes()
     }
 
     /// Whose answer is a no, is one failure: the other dial is none.
@@ -72,7 +72,7 @@ mod tests {
         stream.connect().reset_sent(SYN, true, None).reset_received(TcpState::SynSent, 0);
         stream.state(TcpState::SynSent, TcpState::Close, 111, (0, 0, 0)).again_to(9, "127.0.0.1:8080");
         stream.connect().established().answer(AnswerKind::Http, Some(503));
-        stream.state(TcpState::Established, TcpState::FinWait1, 0, (100, 101, 200));
+        stream.closes((100, 101, 200));
         let reported = stream.verdicts();
         let reported: Vec<_> = reported.iter().map(|it| (it.verdict.cause.name(), it.verdict.outcome)).collect();
         let refused = |outcome| ("connection_refused", outcome);

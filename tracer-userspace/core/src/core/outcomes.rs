@@ -191,7 +191,7 @@ fn seems_unanswered(attempt: &Attempt, probe: &KubeletProbe) -> bool {
 #[cfg(test)]
 mod tests {
     use crate::testing::Stream;
-    use tracer_model::event::{AnswerKind, ProbeOutput, ProbeType, TcpState};
+    use tracer_model::event::{AnswerKind, ProbeOutput, ProbeType};
     use tracer_model::record::{Confidence, VerdictBody};
 
     fn reported(stream: &Stream) -> Vec<(String, bool)> {
@@ -210,7 +210,7 @@ mod tests {
     fn what_only_the_kubelet_can_read_is_its_word() {
         let mut stream = Stream::new();
         stream.http_readiness().connect().established();
-        stream.state(TcpState::Established, TcpState::FinWait1, 0, (100, 101, 200)).kubelet(ProbeOutput::Status(503));
+        stream.closes((100, 101, 200)).kubelet(ProbeOutput::Status(503));
         assert_eq!(reported(&stream), [("app_status_failure".to_owned(), true)]);
     }
 
@@ -218,7 +218,7 @@ mod tests {
     fn a_disagreement_is_reported() {
         let mut stream = Stream::new();
         stream.http_readiness().connect().established();
-        stream.state(TcpState::Established, TcpState::FinWait1, 0, (100, 101, 200)).kubelet(ProbeOutput::Network);
+        stream.closes((100, 101, 200)).kubelet(ProbeOutput::Network);
         let verdicts = stream.verdicts();
         assert_eq!(reported(&stream), [("unexplained".to_owned(), true)]);
         assert!(verdicts[0].verdict.summary.contains("so the kubelet says"), "{}", verdicts[0].verdict.summary);
@@ -230,8 +230,8 @@ mod tests {
         let mut stream = Stream::new();
         stream.http_readiness().http_liveness_too().connect().established().wait_ms(960);
         stream.again(9).connect().established().answer(AnswerKind::Http, Some(503));
-        stream.state(TcpState::Established, TcpState::FinWait1, 0, (100, 101, 200)).wait_ms(40);
-        stream.back_to(7).state(TcpState::Established, TcpState::FinWait1, 0, (100, 101, 0)).wait_ms(5);
+        stream.closes((100, 101, 200)).wait_ms(40);
+        stream.back_to(7).closes((100, 101, 0)).wait_ms(5);
         stream.kubelet_of(ProbeType::Readiness, ProbeOutput::Status(503));
         stream.kubelet_of(ProbeType::Liveness, ProbeOutput::Timeout);
         assert_eq!(stream.joined(), [(7, ProbeOutput::Timeout), (9, ProbeOutput::Status(503))]);
@@ -242,11 +242,11 @@ mod tests {
     fn the_healthy_attempt_beside_the_failed_one_is_left_alone() {
         let healthy = |stream: &mut Stream| {
             stream.again(9).connect().established().answer(AnswerKind::Http, Some(200));
-            stream.state(TcpState::Established, TcpState::FinWait1, 0, (100, 101, 200));
+            stream.closes((100, 101, 200));
         };
         let mut refusing = Stream::new();
         refusing.http_readiness().connect().established().answer(AnswerKind::Http, Some(503));
-        refusing.state(TcpState::Established, TcpState::FinWait1, 0, (100, 101, 200));
+        refusing.closes((100, 101, 200));
         healthy(&mut refusing);
         refusing.kubelet(ProbeOutput::Status(503));
         assert_eq!(reported(&refusing), [("app_status_failure".to_owned(), false)]);
@@ -267,7 +267,7 @@ mod tests {
             stream.https_readiness().https_liveness_too();
             for conn in 100..102 {
                 stream.again(conn).connect().established();
-                stream.state(TcpState::Established, TcpState::FinWait1, 0, (100, 101, 200));
+                stream.closes((100, 101, 200));
             }
             tell(stream.wait_ms(300));
             stream
@@ -293,7 +293,7 @@ mod tests {
         let mut stream = Stream::new();
         stream.https_readiness().connect().established().wait_ms(30_000);
         stream.again(9).connect().established();
-        stream.state(TcpState::Established, TcpState::FinWait1, 0, (100, 101, 200)).kubelet(ProbeOutput::Status(500));
+        stream.closes((100, 101, 200)).kubelet(ProbeOutput::Status(500));
         let verdicts = stream.verdicts();
         assert_eq!(reported(&stream), [("app_status_failure".to_owned(), true)]);
         assert!(verdicts[0].dst.is_some());
@@ -304,7 +304,7 @@ mod tests {
         let mut stream = Stream::new();
         stream.http_readiness().connect().established().wait_ms(1000).kubelet(ProbeOutput::Timeout);
         assert!(reported(&stream).is_empty());
-        stream.state(TcpState::Established, TcpState::FinWait1, 0, (100, 101, 0));
+        stream.closes((100, 101, 0));
         assert_eq!(reported(&stream), [("slow_response".to_owned(), true)]);
     }
 
@@ -312,7 +312,7 @@ mod tests {
     fn an_outcome_of_another_time_or_probe_joins_nothing() {
         let mut stream = Stream::new();
         stream.http_readiness().connect().established();
-        stream.state(TcpState::Established, TcpState::FinWait1, 0, (100, 101, 200));
+        stream.closes((100, 101, 200));
         stream.wait_ms(1500).kubelet(ProbeOutput::Status(503));
         assert!(stream.joined().is_empty(), "too late");
         assert_eq!(reported(&stream), [("unexplained".to_owned(), true)]);
@@ -359,7 +359,7 @@ mod tests {
         for says in [ProbeOutput::ContainerEnds, ProbeOutput::Other] {
             let mut stream = Stream::new();
             stream.http_readiness().connect().established();
-            stream.state(TcpState::Established, TcpState::FinWait1, 0, (100, 101, 200));
+            stream.closes((100, 101, 200));
             stream.kubelet_error(ProbeType::Readiness, says, "x").wait_ms(2_000);
             assert!(reported(&stream).is_empty(), "{:?}", reported(&stream));
         }

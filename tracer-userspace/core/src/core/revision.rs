@@ -121,7 +121,7 @@ mod tests {
             let mut stream = Stream::new();
             stream.https_readiness();
             connected_late(&mut stream, lose);
-            stream.wait_ms(4_000).own(|it| _ = it.state(TcpState::Established, TcpState::FinWait1, 0, (100, 101, 0)));
+            stream.wait_ms(4_000).own(|it| _ = it.closes((100, 101, 0)));
             stream.causes()
         };
         assert_eq!(reported(queue), ["accept_queue_overflow"]);
@@ -146,7 +146,7 @@ mod tests {
         let mut stream = Stream::new();
         stream.grpc_readiness(3);
         connected_late(&mut stream, queue);
-        stream.state(TcpState::Established, TcpState::FinWait1, 0, LIVES);
+        stream.closes(LIVES);
         let last = ("accept_queue_overflow", Outcome::Noise, Confidence::Likely);
         assert_eq!(outcomes(&stream).last(), Some(&last));
     }
@@ -156,7 +156,7 @@ mod tests {
         let mut stream = Stream::new();
         stream.http_readiness();
         connected_late(&mut stream, queue);
-        stream.state(TcpState::Established, TcpState::FinWait1, 0, (0, 1, 0));
+        stream.closes((0, 1, 0));
         assert!(
             outcomes(&stream).iter().all(|(_, outcome, _)| *outcome == Outcome::Failure),
             "{:?}",

@@ -185,7 +185,7 @@ mod tests {
 
     fn answer(stream: &mut Stream, conn: u64, status: u16) {
         stream.again(conn).connect().established().answer(AnswerKind::Http, Some(status));
-        stream.state(TcpState::Established, TcpState::FinWait1, 0, (100, 101, 200)).wait_ms(10_000);
+        stream.closes((100, 101, 200)).wait_ms(10_000);
     }
 
     /// The findings about a start whose first attempt comes so long after the container, and that fails this often.

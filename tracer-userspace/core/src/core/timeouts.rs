@@ -45,17 +45,17 @@ impl Core {
 #[cfg(test)]
 mod tests {
     use crate::testing::Stream;
-    use tracer_model::event::{ObservationKind, ProbeOutput, TcpState};
+    use tracer_model::event::{ProbeOutput, TcpState};
 
     #[test]
     fn a_probe_is_over_when_it_timed_out_though_its_socket_dials_on() {
         let mut stream = Stream::new();
-        stream.http_readiness().connect().wait_ms(1_050).push(ObservationKind::Tick);
+        stream.http_readiness().connect().wait_ms(1_050).tick();
         assert!(stream.causes().is_empty(), "a prober that closes has the time to");
-        stream.wait_ms(100).push(ObservationKind::Tick);
+        stream.wait_ms(100).tick();
         assert_eq!(stream.causes(), ["unexplained"]);
         stream.retransmit(TcpState::SynSent).established();
-        stream.state(TcpState::Established, TcpState::FinWait1, 0, (0, 1, 0)).wait_ms(50).push(ObservationKind::Tick);
+        stream.closes((0, 1, 0)).wait_ms(50).tick();
         assert_eq!(stream.causes(), ["unexplained"], "reported once");
     }
 
@@ -63,12 +63,7 @@ mod tests {
     #[test]
     fn the_kubelets_word_is_joined_to_it() {
         let mut stream = Stream::new();
-        stream
-            .http_readiness()
-            .connect()
-            .wait_ms(1_150)
-            .push(ObservationKind::Tick)
-            .kubelet_event(ProbeOutput::Timeout, 147);
+        stream.http_readiness().connect().wait_ms(1_150).tick().kubelet_event(ProbeOutput::Timeout, 147);
         assert_eq!(stream.joined(), [(7, ProbeOutput::Timeout)]);
         assert_eq!(stream.causes(), ["unexplained"], "and revises nothing");
     }
@@ -76,21 +71,21 @@ mod tests {
     #[test]
     fn what_has_no_timeout_that_is_known_waits_for_its_end() {
         let mut stream = Stream::new();
-        stream.connect().wait_ms(60_000).push(ObservationKind::Tick);
+        stream.connect().wait_ms(60_000).tick();
         assert!(stream.causes().is_empty());
     }
 
     #[test]
     fn what_may_have_been_answered_is_judged_by_its_end() {
         let mut stream = Stream::new();
-        stream.http_readiness().connect().wait_ms(500).lost(1).wait_ms(1_000).push(ObservationKind::Tick);
+        stream.http_readiness().connect().wait_ms(500).lost(1).wait_ms(1_000).tick();
         assert!(stream.causes().is_empty());
     }
 
     #[test]
     fn what_is_established_ends_by_itself() {
         let mut stream = Stream::new();
-        stream.http_readiness().connect().wait_ms(900).established().wait_ms(300).push(ObservationKind::Tick);
+        stream.http_readiness().connect().wait_ms(900).established().wait_ms(300).tick();
         assert!(stream.causes().is_empty());
     }
 }

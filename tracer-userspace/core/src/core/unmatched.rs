@@ -94,7 +94,7 @@ impl Core {
 #[cfg(test)]
 mod tests {
     use crate::testing::{SYN, Stream};
-    use tracer_model::event::{AnswerKind, ObservationKind, ProbeOutput, ProbeType, TcpState};
+    use tracer_model::event::{AnswerKind, ProbeOutput, ProbeType, TcpState};
     use tracer_model::record::{Confidence, VerdictBody};
 
     fn reported(stream: &Stream) -> Vec<(&'static str, bool)> {
@@ -103,7 +103,7 @@ mod tests {
 
     fn answered(stream: &mut Stream, conn: u64) {
         stream.again(conn).connect().established().answer(AnswerKind::Http, Some(200));
-        stream.state(TcpState::Established, TcpState::FinWait1, 0, (100, 101, 200));
+        stream.closes((100, 101, 200));
     }
 
     #[test]
@@ -123,10 +123,7 @@ mod tests {
     fn an_attempt_that_is_seen_late_has_the_outcome() {
         let mut stream = Stream::new();
         stream.http_readiness().wait_ms(500).kubelet(ProbeOutput::Timeout).connect().established().wait_ms(1);
-        stream
-            .state(TcpState::Established, TcpState::FinWait1, 0, (100, 101, 0))
-            .wait_ms(600)
-            .push(ObservationKind::Tick);
+        stream.closes((100, 101, 0)).wait_ms(600).tick();
         assert_eq!(stream.verdicts().iter().filter(|it| it.dst.is_none()).count(), 0, "{:?}", reported(&stream));
     }
 
@@ -137,7 +134,7 @@ mod tests {
         stream.http_readiness().http_liveness_too();
         answered(&mut stream, 100);
         answered(&mut stream, 101);
-        stream.kubelet(ProbeOutput::Timeout).wait_ms(600).push(ObservationKind::Tick);
+        stream.kubelet(ProbeOutput::Timeout).wait_ms(600).tick();
         let verdicts = stream.verdicts();
         assert_eq!(reported(&stream), [("unexplained", true)]);
         assert!(verdicts[0].verdict.summary.ends_with("which of 2 connections that was is not seen"));
@@ -150,7 +147,7 @@ mod tests {
         stream.grpc_readiness(1).connect().reset_sent(SYN, true, None).reset_received(TcpState::SynSent, 0);
         stream.state(TcpState::SynSent, TcpState::Close, 111, (0, 0, 0)).wait_ms(1_002);
         let words = "timeout: failed to connect service \"10.88.0.2:8080\" within 1s: context deadline exceeded";
-        stream.kubelet_messages(ProbeType::Readiness, words).wait_ms(600).push(ObservationKind::Tick);
+        stream.kubelet_messages(ProbeType::Readiness, words).wait_ms(600).tick();
         assert_eq!(stream.causes(), ["connection_refused"]);
     }
 
@@ -163,10 +160,8 @@ mod tests {
             fill(&mut stream);
             let words = "timeout: failed to connect service \"10.88.0.2:8080\" within 1s: context deadline exceeded";
             stream.wait_ms(1_000).kubelet_messages(ProbeType::Readiness, words);
-            if let Some(ObservationKind::KubeletProbe(probe)) = stream.observations.last_mut().map(|it| &mut it.kind) {
-                probe.pid = pid;
-            }
-            stream.wait_ms(600).push(ObservationKind::Tick);
+            stream.last_kubelet_probe().pid = pid;
+            stream.wait_ms(600).tick();
             stream.verdicts().pop().map(|it| (it.verdict.cause.name(), it.verdict.confidence))
         };
         let asked = |fill| asked_with(Some(100), fill);
@@ -198,19 +193,14 @@ mod tests {
         let mut late = Stream::new();
         late.http_readiness().wait_ms(5_000);
         let written = late.now();
-        late.wait_ms(2_000).kubelet_at(ProbeOutput::Timeout, written).wait_ms(600).push(ObservationKind::Tick);
+        late.wait_ms(2_000).kubelet_at(ProbeOutput::Timeout, written).wait_ms(600).tick();
         assert!(reported(&late).is_empty(), "its attempt may be forgotten");
         let mut event = Stream::new();
-        event
-            .http_readiness()
-            .wait_ms(2_000)
-            .kubelet_event(ProbeOutput::Timeout, 700)
-            .wait_ms(600)
-            .push(ObservationKind::Tick);
+        event.http_readiness().wait_ms(2_000).kubelet_event(ProbeOutput::Timeout, 700).wait_ms(600).tick();
         assert!(reported(&event).is_empty(), "an Event may be about any attempt");
         let mut before = Stream::new();
         let written = before.now() - 500_000_000;
-        before.http_readiness().kubelet_at(ProbeOutput::Timeout, written).wait_ms(600).push(ObservationKind::Tick);
+        before.http_readiness().kubelet_at(ProbeOutput::Timeout, written).wait_ms(600).tick();
         assert!(reported(&before).is_empty(), "the tracer did not watch yet");
     }
 }

@@ -114,6 +114,11 @@ impl Waiting {
         self.refused.remove(&(netns, port)).unwrap_or_default()
     }
 
+    /// Those that were refused there.
+    pub(super) fn refused(&self, netns: Netns, port: u16) -> Vec<ConnId> {
+        self.refused.get(&(netns, port)).cloned().unwrap_or_default()
+    }
+
     /// The number is another namespace's now.
     pub(super) fn forget_refused(&mut self, netns: Netns) {
         self.refused.retain(|(at, _), _| *at != netns);
@@ -168,7 +173,7 @@ impl Core {
 #[cfg(test)]
 mod tests {
     use crate::testing::{NODE, SYN, Stream, firewall, rule};
-    use tracer_model::event::{FirewallRule, ObservationKind, RuleVerdict, TcpState};
+    use tracer_model::event::{FirewallRule, RuleVerdict, TcpState};
 
     /// kube-proxy refuses a connect to a Service without endpoints, and its rules are read so late.
     fn refused_and_read_after(ms: u64) -> Vec<&'static str> {
@@ -178,7 +183,7 @@ mod tests {
         stream.connect().icmp_in(NODE, 3, 3).drop(SYN, "NETFILTER_DROP", NODE);
         stream.state(TcpState::SynSent, TcpState::Close, libc::ECONNREFUSED, (0, 0, 0));
         // Other events come meanwhile: an attempt is forgotten when one does.
-        (0..ms / 500).for_each(|_| _ = stream.wait_ms(500).push(ObservationKind::Tick));
+        (0..ms / 500).for_each(|_| _ = stream.wait_ms(500).tick());
         stream.push(firewall(NODE, rules)).causes()
     }
 

@@ -15,7 +15,7 @@ type Named<'a> = BTreeMap<u16, Option<&'a str>>;
 
 /// The record of a change. The first table that is known, or the first of this namespace, is no change.
 pub(super) fn changed(now: &NodePorts, node: &Node) -> Option<NodeBody> {
-    let before = node.node_ports(now.mode).filter(|before| before.netns == now.netns)?;
+    let before = node.node_ports.of(now.mode).filter(|before| before.netns == now.netns)?;
     let (old, new) = (named(before), named(now));
     let (added, removed) = (beyond(&new, &old), beyond(&old, &new));
     if added.is_empty() && removed.is_empty() {

@@ -75,7 +75,7 @@ fn is_usable(port: u16, settings: &NodeSettings) -> bool {
 }
 
 fn usable_node_ports(node: &Node) -> Option<u32> {
-    let table = node.node_ports(ProxyMode::Ipvs)?;
+    let table = node.node_ports.of(ProxyMode::Ipvs)?;
     let ports: BTreeSet<u16> = table.ports.iter().filter(|port| !port.listened).map(|port| port.port).collect();
     Some(ports.into_iter().filter(|port| is_usable(*port, &node.settings)).count() as u32)
 }

@@ -13,7 +13,7 @@ use tracer_model::record::{Body, Confidence, Outcome};
 
 /// A recording and what it decides.
 #[derive(Clone, Debug)]
-pub(crate) struct Tale {
+pub(crate) struct Recorded {
     /// Its folder below `tests/fixtures`.
     pub(crate) name: String,
     /// The observations as JSON, the form in which they are renamed.
@@ -24,7 +24,7 @@ pub(crate) struct Tale {
     pub(crate) reported: AttemptVerdicts,
 }
 
-impl Tale {
+impl Recorded {
     /// The kernel it was recorded on: a node has one, and rules ask for it.
     pub(crate) fn kernel(&self) -> &str {
         let start = self.observations.iter().find_map(|o| match &o.kind {
@@ -47,9 +47,9 @@ pub(crate) struct Verdict {
 }
 
 /// All recordings, read once.
-pub(crate) fn tales() -> &'static [Tale] {
-    static TALES: OnceLock<Vec<Tale>> = OnceLock::new();
-    TALES.get_or_init(|| {
+pub(crate) fn recordings() -> &'static [Recorded] {
+    static RECORDINGS: OnceLock<Vec<Recorded>> = OnceLock::new();
+    RECORDINGS.get_or_init(|| {
         let mut files = Vec::new();
         find(&root(), &mut files);
         files.sort();
@@ -73,14 +73,14 @@ fn find(place: &Path, files: &mut Vec<PathBuf>) {
     }
 }
 
-fn read(file: &Path) -> Tale {
+fn read(file: &Path) -> Recorded {
     let text = std::fs::read_to_string(file).expect("a recording");
     let lines = text.lines().map(|line| serde_json::from_str(line).expect("a line of a recording is JSON"));
     let lines: Vec<Value> = lines.filter(|line: &Value| line.get("fact").is_some()).collect();
     let observations = parse(&lines);
     let name = file.parent().and_then(|dir| dir.strip_prefix(root()).ok()).unwrap_or(file);
     let reported = reported(&decide(&observations));
-    Tale { name: name.display().to_string(), lines, observations, reported }
+    Recorded { name: name.display().to_string(), lines, observations, reported }
 }
 
 /// Observations from their JSON.

@@ -1,4 +1,4 @@
-//! Several tales as one stream on one node: in the order of time, and what each says of the whole node joined.
+//! Several recordings as one stream on one node: in the order of time, and what each says of the whole node joined.
 
 use tracer_model::event::{Links, NodePorts, Observation, ObservationKind, Pods, Services};
 

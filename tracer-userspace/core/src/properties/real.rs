@@ -1,11 +1,11 @@
-//! Properties over the recordings of real kernels, whichever there are: the same story reported in another way gets
-//! the same causes, and a story with holes gets weaker ones at most.
+//! Properties over the recordings of real kernels, whichever there are: the same scenario reported in another way gets
+//! the same causes, and a scenario with holes gets weaker ones at most.
 
 use std::collections::BTreeMap;
 
 use proptest::prelude::*;
 
-use super::fixtures::{AttemptVerdicts, Tale, Verdict, begun, reported, tales};
+use super::fixtures::{AttemptVerdicts, Recorded, Verdict, begun, recordings, reported};
 use super::merge::merge;
 use super::rename::Renaming;
 use super::takes_back;
@@ -29,8 +29,8 @@ const BROADER: &[(&str, &[&str])] = &[
 /// Attempts of which the network knows no failure: without the answer's first bytes nothing is wrong with them.
 const ANSWERED: &[&str] = &["app_status_failure", "probe_misconfigured", "tls_eof_noise"];
 
-fn tale() -> impl Strategy<Value = &'static Tale> {
-    (0..tales().len()).prop_map(|n| &tales()[n])
+fn recording() -> impl Strategy<Value = &'static Recorded> {
+    (0..recordings().len()).prop_map(|n| &recordings()[n])
 }
 
 /// Causes only: where words and numbers may differ.
@@ -95,10 +95,10 @@ fn loss(lost: &[&Observation], at: u64, any_time: bool) -> Observation {
 }
 
 /// Takes events of a recording away: what is reported must be the same or less.
-fn holes(tale: &Tale, is_lost: impl Fn(usize) -> bool, any_time: bool) -> Result<(), TestCaseError> {
+fn holes(recording: &Recorded, is_lost: impl Fn(usize) -> bool, any_time: bool) -> Result<(), TestCaseError> {
     let is_lost = |n: usize, o: &Observation| o.kind.is_kernel_event() && is_lost(n);
     let (mut lost, mut rest, mut place) = (Vec::new(), Vec::new(), 1);
-    for (n, observation) in tale.observations.iter().enumerate() {
+    for (n, observation) in recording.observations.iter().enumerate() {
         if is_lost(n, observation) {
             place = if lost.is_empty() && !any_time { rest.len() } else { place };
             lost.push(observation);
@@ -111,13 +111,13 @@ fn holes(tale: &Tale, is_lost: impl Fn(usize) -> bool, any_time: bool) -> Result
     }
     rest.insert(place, loss(&lost, rest[place - 1].time_boot_ns, any_time));
     let found = last(&reported(&decide(&rest)));
-    let whole = last(&tale.reported);
+    let whole = last(&recording.reported);
     for (conn, got) in &found {
-        weaker(tale, *conn, got, whole.get(conn), any_time)?;
+        weaker(recording, *conn, got, whole.get(conn), any_time)?;
     }
     for (conn, verdict) in whole.iter().filter(|(conn, _)| !found.contains_key(conn)) {
         let known_to_fail = !ANSWERED.contains(&verdict.cause) && !is_bound(&lost, *conn);
-        prop_assert!(!known_to_fail, "{}: the verdict on {} is gone", tale.name, conn.0);
+        prop_assert!(!known_to_fail, "{}: the verdict on {} is gone", recording.name, conn.0);
     }
     Ok(())
 }
@@ -136,83 +136,89 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(128))]
 
     #[test]
-    fn a_recording_at_another_time(tale in tale(), shift_ns in 0_i64..1_000_000_000_000_000) {
-        let observations = Renaming { shift_ns, ..Renaming::default() }.of(tale);
-        prop_assert_eq!(in_order(&reported(&decide(&observations))), in_order(&tale.reported), "{}", tale.name);
+    fn a_recording_at_another_time(recording in recording(), shift_ns in 0_i64..1_000_000_000_000_000) {
+        let observations = Renaming { shift_ns, ..Renaming::default() }.of(recording);
+        prop_assert_eq!(in_order(&reported(&decide(&observations))), in_order(&recording.reported), "{}", recording.name);
     }
 
     #[test]
-    fn a_recording_under_other_names(tale in tale(), instance in 0_u64..90, ports in 0_u16..64) {
+    fn a_recording_under_other_names(recording in recording(), instance in 0_u64..90, ports in 0_u16..64) {
         let renaming = Renaming { instance, ports: ports * 2, shift_ns: 0 };
-        let observations = renaming.of(tale);
-        prop_assert_eq!(in_order(&reported(&decide(&observations))), in_order(&tale.reported), "{}", tale.name);
+        let observations = renaming.of(recording);
+        prop_assert_eq!(in_order(&reported(&decide(&observations))), in_order(&recording.reported), "{}", recording.name);
     }
 
     #[test]
-    fn observations_seen_twice(tale in tale(), which in prop::collection::vec(any::<prop::sample::Index>(), 1..8)) {
-        let mut observations = tale.observations.clone();
+    fn observations_seen_twice(recording in recording(), which in prop::collection::vec(any::<prop::sample::Index>(), 1..8)) {
+        let mut observations = recording.observations.clone();
         for index in which {
             let again = 1 + index.index(observations.len() - 1);
             observations.insert(again, observations[again].clone());
         }
-        prop_assert_eq!(&reported(&decide(&observations)), &tale.reported, "{}", tale.name);
+        prop_assert_eq!(&reported(&decide(&observations)), &recording.reported, "{}", recording.name);
     }
 
     #[test]
-    fn events_that_arrive_in_another_order(tale in tale(), delays in prop::collection::vec(0..JITTER_NS, 1..64)) {
-        let found = reported(&decide(&late(&tale.observations, &delays)));
-        prop_assert_eq!(causes(&found), causes(&tale.reported), "{}", tale.name);
+    fn events_that_arrive_in_another_order(recording in recording(), delays in prop::collection::vec(0..JITTER_NS, 1..64)) {
+        let found = reported(&decide(&late(&recording.observations, &delays)));
+        prop_assert_eq!(causes(&found), causes(&recording.reported), "{}", recording.name);
     }
 
     #[test]
-    fn what_a_part_decides_stays_decided(tale in tale(), cut in any::<prop::sample::Index>()) {
+    fn what_a_part_decides_stays_decided(recording in recording(), cut in any::<prop::sample::Index>()) {
         let push_all = |observations: &[Observation]| {
             let mut core = Core::default();
             let mut out = Vec::new();
             observations.iter().for_each(|o| core.push(o, &mut out));
             out
         };
-        let whole = push_all(&tale.observations);
-        let part = push_all(&tale.observations[..cut.index(tale.observations.len())]);
-        prop_assert_eq!(&whole[..part.len()], &part[..], "{}", tale.name);
+        let whole = push_all(&recording.observations);
+        let part = push_all(&recording.observations[..cut.index(recording.observations.len())]);
+        prop_assert_eq!(&whole[..part.len()], &part[..], "{}", recording.name);
     }
 
     /// Any events are lost, and the tracer knows that some were.
     #[test]
-    fn a_recording_with_holes(tale in tale(), keep in prop::collection::vec(any::<bool>(), 16..64)) {
-        holes(tale, |n| !keep[n % keep.len()], true)?;
+    fn a_recording_with_holes(recording in recording(), keep in prop::collection::vec(any::<bool>(), 16..64)) {
+        holes(recording, |n| !keep[n % keep.len()], true)?;
     }
 
     /// All events of a while are lost, and the tracer knows when.
     #[test]
-    fn a_recording_with_a_gap(tale in tale(), from in any::<prop::sample::Index>(), count in 1_usize..12) {
-        let from = from.index(tale.observations.len());
-        holes(tale, |n| (from..from + count).contains(&n), false)?;
+    fn a_recording_with_a_gap(recording in recording(), from in any::<prop::sample::Index>(), count in 1_usize..12) {
+        let from = from.index(recording.observations.len());
+        holes(recording, |n| (from..from + count).contains(&n), false)?;
     }
 
     /// Several recordings on one node at once: each attempt is reported as if it were alone.
     #[test]
-    fn several_at_once(chosen in prop::collection::vec((tale(), 0_i64..3_000_000_000), 2..6)) {
+    fn several_at_once(chosen in prop::collection::vec((recording(), 0_i64..3_000_000_000), 2..6)) {
         let mut streams = Vec::new();
         let mut expected = BTreeMap::new();
         let kernel = chosen[0].0.kernel();
-        let chosen: Vec<_> = chosen.iter().filter(|(tale, _)| tale.kernel() == kernel).collect();
-        for (instance, (tale, offset)) in (0..).zip(chosen.iter().copied()) {
-            let first = tale.observations.first().map_or(0, |o| o.time_boot_ns);
+        let chosen: Vec<_> = chosen.iter().filter(|(recording, _)| recording.kernel() == kernel).collect();
+        for (instance, (recording, offset)) in (0..).zip(chosen.iter().copied()) {
+            let first = recording.observations.first().map_or(0, |o| o.time_boot_ns);
             let renaming = Renaming { instance, ports: 0, shift_ns: 1_000_000_000 + offset - first.cast_signed() };
-            let observations = renaming.of(tale);
+            let observations = renaming.of(recording);
             expected.extend(causes(&reported(&decide(&observations))));
             streams.push(observations);
         }
         let found = causes(&reported(&decide(&merge(&streams))));
-        let names: Vec<&str> = chosen.iter().map(|(tale, _)| tale.name.as_str()).collect();
+        let names: Vec<&str> = chosen.iter().map(|(recording, _)| recording.name.as_str()).collect();
         prop_assert_eq!(found, expected, "{:?}", names);
     }
 }
 
 /// A recording with holes gives the same verdict or a weaker one.
-fn weaker(tale: &Tale, conn: ConnId, got: &Verdict, whole: Option<&Verdict>, all: bool) -> Result<(), TestCaseError> {
-    let what = format!("{}: {} is {whole:?} and became {got:?}", tale.name, conn.0);
+fn weaker(
+    recording: &Recorded,
+    conn: ConnId,
+    got: &Verdict,
+    whole: Option<&Verdict>,
+    all: bool,
+) -> Result<(), TestCaseError> {
+    let what = format!("{}: {} is {whole:?} and became {got:?}", recording.name, conn.0);
     let Some(whole) = whole else { return Err(TestCaseError::fail(what)) };
     let same = got.cause == whole.cause && got.confidence <= whole.confidence;
     let less = got.cause == "unexplained" && got.confidence < Confidence::Proven;
@@ -226,18 +232,27 @@ fn weaker(tale: &Tale, conn: ConnId, got: &Verdict, whole: Option<&Verdict>, all
 /// One verdict for each failed attempt, or two: the second revises. None for one that nothing says anything of.
 #[test]
 fn one_verdict_and_one_revision_at_most() {
-    for tale in tales() {
-        let begun = begun(&tale.observations);
-        assert!(tale.reported.values().all(|verdicts| verdicts.len() <= 2), "{}: {:?}", tale.name, tale.reported);
-        assert_eq!(takes_back(&decide(&tale.observations)), None, "{}", tale.name);
+    for recording in recordings() {
+        let begun = begun(&recording.observations);
         assert!(
-            tale.reported.len() <= begun.len().max(1),
-            "{}: {} attempts, {:?}",
-            tale.name,
-            begun.len(),
-            tale.reported
+            recording.reported.values().all(|verdicts| verdicts.len() <= 2),
+            "{}: {:?}",
+            recording.name,
+            recording.reported
         );
-        let conns: Vec<u64> = tale.observations.iter().filter_map(conn_of).collect();
-        assert!(tale.reported.keys().all(|conn| conns.contains(&conn.0) || begun.is_empty()), "{}", tale.name);
+        assert_eq!(takes_back(&decide(&recording.observations)), None, "{}", recording.name);
+        assert!(
+            recording.reported.len() <= begun.len().max(1),
+            "{}: {} attempts, {:?}",
+            recording.name,
+            begun.len(),
+            recording.reported
+        );
+        let conns: Vec<u64> = recording.observations.iter().filter_map(conn_of).collect();
+        assert!(
+            recording.reported.keys().all(|conn| conns.contains(&conn.0) || begun.is_empty()),
+            "{}",
+            recording.name
+        );
     }
 }

@@ -1,4 +1,4 @@
-//! The same story with other names: addresses, ports, namespaces, processes, connections, times.
+//! The same scenario with other names: addresses, ports, namespaces, processes, connections, times.
 //!
 //! Done on the JSON of the observations, by the names of the fields: a kind of fact that is added later is renamed, too.
 
@@ -6,7 +6,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
 use serde_json::Value;
 
-use super::fixtures::{Tale, parse};
+use super::fixtures::{Recorded, parse};
 use tracer_model::event::{ConnId, Observation};
 
 /// How far namespaces of two instances are apart: more than a recording has.
@@ -31,9 +31,9 @@ pub(crate) struct Renaming {
 }
 
 impl Renaming {
-    /// The observations of a tale under other names.
-    pub(crate) fn of(&self, tale: &Tale) -> Vec<Observation> {
-        let mut lines = tale.lines.clone();
+    /// The observations of a recording under other names.
+    pub(crate) fn of(&self, recording: &Recorded) -> Vec<Observation> {
+        let mut lines = recording.lines.clone();
         lines.iter_mut().for_each(|line| self.value("", line));
         parse(&lines)
     }

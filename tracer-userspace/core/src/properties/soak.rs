@@ -3,7 +3,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::fixtures::{AttemptVerdicts, Tale, reported, tales};
+use super::fixtures::{AttemptVerdicts, Recorded, recordings, reported};
 use super::merge::{Snapshot, is_start, snapshot};
 use super::rename::{Renaming, SLOTS};
 use super::{PropertyCase, healthy, touched};
@@ -32,7 +32,7 @@ struct Traffic {
     expected: BTreeMap<ConnId, Vec<&'static str>>,
     /// Which recording each instance is of, for a message.
     names: BTreeMap<u64, &'static str>,
-    chosen: Vec<&'static Tale>,
+    chosen: Vec<&'static Recorded>,
 }
 
 impl Traffic {
@@ -45,9 +45,9 @@ impl Traffic {
             snapshots: vec![Snapshot::default(); SLOTS as usize],
             expected: BTreeMap::new(),
             names: BTreeMap::new(),
-            chosen: tales()
+            chosen: recordings()
                 .iter()
-                .filter(|tale| is_seen_by_all(tale) && tale.kernel() == tales()[0].kernel())
+                .filter(|recording| is_seen_by_all(recording) && recording.kernel() == recordings()[0].kernel())
                 .collect(),
         }
     }
@@ -72,16 +72,16 @@ impl Traffic {
 
     fn failing(&mut self, at: u64) {
         self.instances += 1;
-        let tale = self.chosen[self.instances as usize % self.chosen.len()];
-        let first = tale.observations.first().map_or(0, |o| o.time_boot_ns);
+        let recording = self.chosen[self.instances as usize % self.chosen.len()];
+        let first = recording.observations.first().map_or(0, |o| o.time_boot_ns);
         let shift_ns = (at + SECOND).cast_signed() - first.cast_signed();
         let renaming = Renaming { instance: self.instances, ports: 0, shift_ns };
-        for (conn, verdicts) in &tale.reported {
+        for (conn, verdicts) in &recording.reported {
             self.expected.insert(renaming.conn(*conn), verdicts.iter().map(|v| v.cause).collect());
         }
-        self.names.insert(self.instances, &tale.name);
+        self.names.insert(self.instances, &recording.name);
         let slot = (self.instances % SLOTS) as usize;
-        for observation in renaming.of(tale) {
+        for observation in renaming.of(recording) {
             self.put(slot, observation);
         }
     }
@@ -118,10 +118,10 @@ impl Traffic {
 }
 
 /// A recording whose attempts all have an identity of their own, by which they are found again.
-fn is_seen_by_all(tale: &Tale) -> bool {
+fn is_seen_by_all(recording: &Recorded) -> bool {
     let dialled =
         |kind: &ObservationKind| matches!(kind, ObservationKind::ConnectFailed(failed) if failed.conn.is_none());
-    !tale.observations.iter().any(|o| dialled(&o.kind))
+    !recording.observations.iter().any(|o| dialled(&o.kind))
 }
 
 /// How much the core holds, whatever it holds: all of it, and without the decided attempts that it remembers, whose bound is

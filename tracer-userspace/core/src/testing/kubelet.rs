@@ -5,53 +5,55 @@ use super::facts::readiness_failed;
 use tracer_model::event::{KubeletProbe, KubeletResult, ObservationKind, ProbeOutput, ProbeType};
 
 impl Stream {
+    /// The kubelet's line about the readiness probe of the pod, now, with what this changes of it.
+    pub fn kubelet_with(&mut self, says: ProbeOutput, fill: impl FnOnce(&mut KubeletProbe)) -> &mut Self {
+        let mut probe = KubeletProbe { written_boot_ns: self.now, ..readiness_failed(says) };
+        fill(&mut probe);
+        self.push(ObservationKind::KubeletProbe(Box::new(probe)))
+    }
+
     /// The kubelet's line about the readiness probe of the pod, now.
     pub fn kubelet(&mut self, says: ProbeOutput) -> &mut Self {
-        let written_boot_ns = self.now;
-        self.push(ObservationKind::KubeletProbe(Box::new(KubeletProbe { written_boot_ns, ..readiness_failed(says) })))
+        self.kubelet_with(says, |_| ())
     }
 
     /// The same, written at this time and read now.
     pub fn kubelet_at(&mut self, says: ProbeOutput, written_boot_ns: u64) -> &mut Self {
-        self.push(ObservationKind::KubeletProbe(Box::new(KubeletProbe { written_boot_ns, ..readiness_failed(says) })))
-    }
-
-    /// The kubelet says that the probe of this kind errored, in these words.
-    pub fn kubelet_error(&mut self, probe_type: ProbeType, says: ProbeOutput, words: &str) -> &mut Self {
-        let (written_boot_ns, result) = (self.now, KubeletResult::Error);
-        let reported = KubeletProbe { written_boot_ns, probe_type, result, ..readiness_failed(says) };
-        self.push(ObservationKind::KubeletProbe(Box::new(KubeletProbe { output: Some(words.into()), ..reported })))
-    }
-
-    /// The kubelet says that the probe of this kind failed on the network, in these words.
-    pub fn kubelet_messages(&mut self, probe_type: ProbeType, words: &str) -> &mut Self {
-        let (written_boot_ns, dialled) = (self.now, words.split_once("dial tcp ").and_then(|it| it.1.split_once(": ")));
-        let (output, dst) = (Some(words.into()), dialled.and_then(|(dst, _)| dst.parse().ok()));
-        let reported = readiness_failed(ProbeOutput::Network);
-        self.push(ObservationKind::KubeletProbe(Box::new(KubeletProbe {
-            written_boot_ns,
-            probe_type,
-            output,
-            dst,
-            ..reported
-        })))
+        self.kubelet_with(says, |probe| probe.written_boot_ns = written_boot_ns)
     }
 
     /// The same about another of its probes.
     pub fn kubelet_of(&mut self, probe_type: ProbeType, says: ProbeOutput) -> &mut Self {
-        let written_boot_ns = self.now;
-        let reported = KubeletProbe { written_boot_ns, probe_type, ..readiness_failed(says) };
-        self.push(ObservationKind::KubeletProbe(Box::new(reported)))
+        self.kubelet_with(says, |probe| probe.probe_type = probe_type)
+    }
+
+    /// The same, which names the target.
+    pub fn kubelet_at_target(&mut self, says: ProbeOutput) -> &mut Self {
+        let dst = self.flow.dst;
+        self.kubelet_with(says, |probe| probe.dst = Some(dst))
+    }
+
+    /// The kubelet says that the probe of this kind errored, in these words.
+    pub fn kubelet_error(&mut self, probe_type: ProbeType, says: ProbeOutput, words: &str) -> &mut Self {
+        self.kubelet_with(says, |probe| {
+            (probe.probe_type, probe.result, probe.output) = (probe_type, KubeletResult::Error, Some(words.into()));
+        })
+    }
+
+    /// The kubelet says that the probe of this kind failed on the network, in these words.
+    pub fn kubelet_messages(&mut self, probe_type: ProbeType, words: &str) -> &mut Self {
+        let dialled = words.split_once("dial tcp ").and_then(|it| it.1.split_once(": "));
+        self.kubelet_with(ProbeOutput::Network, |probe| {
+            (probe.probe_type, probe.output) = (probe_type, Some(words.into()));
+            probe.dst = dialled.and_then(|(dst, _)| dst.parse().ok());
+        })
     }
 
     /// An Event about the readiness probe of the pod, of the second that began this long ago.
     pub fn kubelet_event(&mut self, says: ProbeOutput, ago_ms: u64) -> &mut Self {
-        let written_boot_ns = self.now - ago_ms * 1_000_000;
-        self.push(ObservationKind::KubeletProbe(Box::new(KubeletProbe {
-            written_boot_ns,
-            pid: None,
-            event_count: Some(3),
-            ..readiness_failed(says)
-        })))
+        self.kubelet_with(says, |probe| {
+            probe.written_boot_ns -= ago_ms * 1_000_000;
+            (probe.pid, probe.event_count) = (None, Some(3));
+        })
     }
 }

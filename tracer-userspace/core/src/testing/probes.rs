@@ -1,10 +1,10 @@
 //! Pods with probes, and how their containers ran.
 
 use super::Stream;
-use super::facts::{http_probe, readiness_failed};
+use super::facts::http_probe;
 use tracer_model::event::{
-    Container, ExecSpec, Handler, HookType, KubeletProbe, LifecycleHook, Netns, ObservationKind, Pod, Pods,
-    ProbeOutput, ProbeProtocol, ProbeSpec, ProbeType, Runs,
+    Container, ExecSpec, Handler, HookType, LifecycleHook, Netns, ObservationKind, Pod, Pods, ProbeProtocol, ProbeSpec,
+    ProbeType, Runs,
 };
 
 impl Stream {
@@ -37,25 +37,22 @@ impl Stream {
 
     pub fn liveness(&mut self, period_s: u32, failure_threshold: u32) -> &mut Self {
         let probe_type = ProbeType::Liveness;
-        self.probed(ProbeSpec { probe_type, period_s, failure_threshold, ..http_probe(self.flow.dst.port()) })
+        self.probed(ProbeSpec { probe_type, period_s, failure_threshold, ..self.http_probe() })
     }
 
     pub fn http_startup(&mut self) -> &mut Self {
         let probe_type = ProbeType::Startup;
-        self.probed(ProbeSpec { probe_type, ..http_probe(self.flow.dst.port()) })
+        self.probed(ProbeSpec { probe_type, ..self.http_probe() })
     }
 
     pub fn liveness_after(&mut self, initial_delay_s: u32, period_s: u32, failure_threshold: u32) -> &mut Self {
         let probe_type = ProbeType::Liveness;
-        let like = http_probe(self.flow.dst.port());
-        self.probed(ProbeSpec { probe_type, initial_delay_s, period_s, failure_threshold, ..like })
+        self.probed(ProbeSpec { probe_type, initial_delay_s, period_s, failure_threshold, ..self.http_probe() })
     }
 
     /// The pod's container is this one by now.
     pub fn container_id(&mut self, id: &str) -> &mut Self {
-        let mut pods = self.pods();
-        pods.pods[0].containers[0].id = Some(id.into());
-        self.push(ObservationKind::Pods(pods))
+        self.change_pod(|pod| pod.containers[0].id = Some(id.into()))
     }
 
     /// The pod has a second container, without probes.
@@ -65,75 +62,76 @@ impl Stream {
 
     /// The pod has a second container of this name, without probes.
     pub fn container_too(&mut self, name: &str) -> &mut Self {
-        let mut pods = self.pods();
-        let mut other = pods.pods[0].containers[0].clone();
-        (other.name, other.id) = (Some(name.into()), None);
-        other.probes.clear();
-        pods.pods[0].containers.push(other);
-        self.push(ObservationKind::Pods(pods))
+        self.change_pod(|pod| {
+            let other = Container { id: None, probes: Vec::new(), ..pod.containers[0].clone() };
+            pod.containers.push(Container { name: Some(name.into()), ..other });
+        })
     }
 
     pub fn http_readiness(&mut self) -> &mut Self {
-        self.probed(http_probe(self.flow.dst.port()))
+        self.probed(self.http_probe())
     }
 
     pub fn http_readiness_at(&mut self, path: &str) -> &mut Self {
         let path = Some(path.into());
-        self.probed(ProbeSpec { path, ..http_probe(self.flow.dst.port()) })
+        self.probed(ProbeSpec { path, ..self.http_probe() })
     }
 
     /// The target's address belongs to this pod now.
     pub fn http_readiness_of(&mut self, pod: &str) -> &mut Self {
-        self.pod_probed(pod, http_probe(self.flow.dst.port()))
+        self.pod_probed(pod, self.http_probe())
     }
 
     /// The pod's container has a readiness probe on the same port, too.
     pub fn readiness_too(&mut self) -> &mut Self {
-        self.probed_too(http_probe(self.flow.dst.port()))
+        self.probed_too(self.http_probe())
     }
 
     /// The pod's container has a liveness probe on the same port, too.
     pub fn http_liveness_too(&mut self) -> &mut Self {
-        let like = http_probe(self.flow.dst.port());
-        self.probed_too(ProbeSpec { probe_type: ProbeType::Liveness, ..like })
+        self.probed_too(ProbeSpec { probe_type: ProbeType::Liveness, ..self.http_probe() })
     }
 
     fn probed_too(&mut self, probe: ProbeSpec) -> &mut Self {
-        let mut pods = self.pods();
-        pods.pods[0].containers[0].probes.push(probe);
-        self.push(ObservationKind::Pods(pods))
+        self.change_pod(|pod| pod.containers[0].probes.push(probe))
     }
 
     /// The pod's container has a startup probe that runs a command, too.
     pub fn exec_startup_too(&mut self) -> &mut Self {
         let exec = ExecSpec { probe_type: ProbeType::Startup, timeout_s: 1, period_s: 10, failure_threshold: 30 };
-        let mut pods = self.pods();
-        pods.pods[0].containers[0].exec.push(exec);
-        self.push(ObservationKind::Pods(pods))
+        self.change_pod(|pod| pod.containers[0].exec.push(exec))
     }
 
     /// The pod's container has a lifecycle hook that asks this port.
     pub fn lifecycle(&mut self, hook_type: HookType, port: u16) -> &mut Self {
-        let mut pods = self.pods();
         let hook = LifecycleHook { hook_type, scheme: "http".into(), port, host: None, path: "/stop".into() };
-        pods.pods[0].containers[0].lifecycle.push(hook);
-        self.push(ObservationKind::Pods(pods))
+        self.change_pod(|pod| pod.containers[0].lifecycle.push(hook))
     }
 
     /// The pod has the target's address.
     pub fn at_target(&mut self) -> &mut Self {
-        let mut pods = self.pods();
-        pods.pods[0].addrs = vec![self.flow.dst.ip()];
-        self.push(ObservationKind::Pods(pods))
+        let addr = self.flow.dst.ip();
+        self.change_pod(|pod| pod.addrs = vec![addr])
     }
 
-    /// The last that was reported pods.
-    fn pods(&self) -> Pods {
-        let pods = self.observations.iter().rev().find_map(|it| match &it.kind {
+    /// The list of pods comes again, with this change.
+    fn change_pods(&mut self, change: impl FnOnce(&mut Vec<Pod>)) -> &mut Self {
+        let last = self.observations.iter().rev().find_map(|it| match &it.kind {
             ObservationKind::Pods(pods) => Some(pods.clone()),
             _ => None,
         });
-        pods.expect("a pod in a test")
+        let mut pods = last.expect("a pod in a test");
+        change(&mut pods.pods);
+        self.push(ObservationKind::Pods(pods))
+    }
+
+    fn change_pod(&mut self, change: impl FnOnce(&mut Pod)) -> &mut Self {
+        self.change_pods(|pods| change(&mut pods[0]))
+    }
+
+    /// An httpGet readiness probe of the target's port.
+    fn http_probe(&self) -> ProbeSpec {
+        http_probe(self.flow.dst.port())
     }
 
     /// The pod with a readiness probe of another port.
@@ -143,23 +141,17 @@ impl Stream {
 
     /// What the kubelet tells of the runs of the pod's container from now on.
     pub fn runs(&mut self, runs: Runs) -> &mut Self {
-        let mut pods = self.pods();
-        pods.pods[0].containers[0].runs = Some(runs);
-        self.push(ObservationKind::Pods(pods))
+        self.change_pod(|pod| pod.containers[0].runs = Some(runs))
     }
 
     /// The pod's network namespace is known.
     pub fn pod_in(&mut self, netns: Netns) -> &mut Self {
-        let mut pods = self.pods();
-        pods.pods[0].netns = Some(netns);
-        self.push(ObservationKind::Pods(pods))
+        self.change_pod(|pod| pod.netns = Some(netns))
     }
 
     /// Somebody deletes the pod.
     pub fn deleting(&mut self) -> &mut Self {
-        let mut pods = self.pods();
-        pods.pods[0].deleting = true;
-        self.push(ObservationKind::Pods(pods))
+        self.change_pod(|pod| pod.deleting = true)
     }
 
     /// The time so many seconds ago.
@@ -168,30 +160,31 @@ impl Stream {
     }
 
     pub fn tcp_readiness(&mut self) -> &mut Self {
-        let like = http_probe(self.flow.dst.port());
-        self.probed(ProbeSpec { handler: Handler::Tcp, scheme: None, path: None, ..like })
+        self.probed(ProbeSpec { handler: Handler::Tcp, scheme: None, path: None, ..self.http_probe() })
+    }
+
+    pub fn http_readiness_over_tls(&mut self, tls: bool) -> &mut Self {
+        if tls { self.https_readiness() } else { self.http_readiness() }
     }
 
     pub fn https_readiness(&mut self) -> &mut Self {
         let scheme = Some("https".into());
-        self.probed(ProbeSpec { scheme, ..http_probe(self.flow.dst.port()) })
+        self.probed(ProbeSpec { scheme, ..self.http_probe() })
     }
 
     pub fn grpc_readiness(&mut self, timeout_s: u32) -> &mut Self {
-        let like = http_probe(self.flow.dst.port());
-        self.probed(ProbeSpec { handler: Handler::Grpc, scheme: None, path: None, timeout_s, ..like })
+        self.probed(ProbeSpec { handler: Handler::Grpc, scheme: None, path: None, timeout_s, ..self.http_probe() })
     }
 
     /// The readiness probe of the pod has a field of its handler that says what it speaks.
     pub fn speaking(&mut self, speaks: ProbeProtocol) -> &mut Self {
-        let mut pods = self.pods();
-        pods.pods[0].containers[0].probes[0].speaks = Some(speaks);
-        self.push(ObservationKind::Pods(pods))
+        self.change_pod(|pod| pod.containers[0].probes[0].speaks = Some(speaks))
     }
 
     /// The pod's container has a gRPC liveness probe of the same port, too.
     pub fn grpc_liveness_too(&mut self, timeout_s: u32) -> &mut Self {
-        let (handler, probe_type, like) = (Handler::Grpc, ProbeType::Liveness, http_probe(self.flow.dst.port()));
+        let (handler, probe_type) = (Handler::Grpc, ProbeType::Liveness);
+        let like = self.http_probe();
         self.probed_too(ProbeSpec { handler, probe_type, scheme: None, path: None, timeout_s, ..like })
     }
 
@@ -202,48 +195,33 @@ impl Stream {
 
     /// The pod's first container has this name.
     pub fn named_container(&mut self, name: &str) -> &mut Self {
-        let mut pods = self.pods();
-        pods.pods[0].containers[0].name = Some(name.into());
-        self.push(ObservationKind::Pods(pods))
+        self.change_pod(|pod| pod.containers[0].name = Some(name.into()))
     }
 
     /// Another pod, of which no more than a name is known yet.
     pub fn pod_without_specs(&mut self, addr: &str) -> &mut Self {
-        let mut pods = self.pods();
         let addrs = vec![addr.parse().expect("an address")];
-        pods.pods.push(Pod { name: Some("new".into()), uid: Some("new".into()), addrs, ..Pod::default() });
-        self.push(ObservationKind::Pods(pods))
+        let pod = Pod { name: Some("new".into()), uid: Some("new".into()), addrs, ..Pod::default() };
+        self.change_pods(|pods| pods.push(pod))
     }
 
     /// Another pod's probe dials the target's address by its `host`.
     pub fn probed_from_elsewhere(&mut self) -> &mut Self {
-        let mut pods = self.pods();
-        let spec = ProbeSpec { host: Some(self.flow.dst.ip().to_string()), ..http_probe(self.flow.dst.port()) };
-        let container = Container { probes: vec![spec], ..pods.pods[0].containers[0].clone() };
-        pods.pods.push(Pod { name: Some("evil".into()), containers: vec![container], ..Pod::default() });
-        self.push(ObservationKind::Pods(pods))
+        let spec = ProbeSpec { host: Some(self.flow.dst.ip().to_string()), ..self.http_probe() };
+        self.change_pods(|pods| {
+            let container = Container { probes: vec![spec], ..pods[0].containers[0].clone() };
+            pods.push(Pod { name: Some("evil".into()), containers: vec![container], ..Pod::default() });
+        })
     }
 
     /// The pod is on the host's network.
     pub fn on_host_network(&mut self) -> &mut Self {
-        let mut pods = self.pods();
-        pods.pods[0].host_network = true;
-        self.push(ObservationKind::Pods(pods))
+        self.change_pod(|pod| pod.host_network = true)
     }
 
     /// The pod's container has an HTTPS liveness probe on the same port, too.
     pub fn https_liveness_too(&mut self) -> &mut Self {
         let (scheme, probe_type) = (Some("https".into()), ProbeType::Liveness);
-        self.probed_too(ProbeSpec { scheme, probe_type, ..http_probe(self.flow.dst.port()) })
-    }
-
-    /// The kubelet's line about the readiness probe of the pod, which names the target.
-    pub fn kubelet_at_target(&mut self, says: ProbeOutput) -> &mut Self {
-        let (written_boot_ns, dst) = (self.now, Some(self.flow.dst));
-        self.push(ObservationKind::KubeletProbe(Box::new(KubeletProbe {
-            written_boot_ns,
-            dst,
-            ..readiness_failed(says)
-        })))
+        self.probed_too(ProbeSpec { scheme, probe_type, ..self.http_probe() })
     }
 }

@@ -88,19 +88,16 @@ impl Workload {
 
 impl Pod {
     /// "default/web", or the uid if that is all that is known.
-    #[must_use]
     pub fn full_name(&self) -> Option<String> {
         full_name(self.namespace.as_deref(), self.name.as_deref().or(self.uid.as_deref()))
     }
 
     /// The API or the kubelet knows it by this uid.
-    #[must_use]
     pub fn has_uid(&self, uid: &str) -> bool {
         [&self.uid, &self.kubelet_uid].into_iter().flatten().any(|own| own == uid)
     }
 
     /// Its probes or lifecycle hooks are known, and not only its name.
-    #[must_use]
     pub fn has_specs(&self) -> bool {
         self.containers.iter().any(|container| !container.probes.is_empty() || !container.lifecycle.is_empty())
     }
@@ -138,7 +135,6 @@ pub struct Container {
 impl Container {
     /// The network probe that ends a start that takes too long: the startup probe, without one the liveness probe. `None`
     /// if that is a command, or there is none.
-    #[must_use]
     pub fn start_probe(&self) -> Option<&ProbeSpec> {
         let of = |kind| self.probes.iter().find(|spec| spec.probe_type == kind);
         let by_command = self.exec.iter().any(|spec| spec.probe_type == ProbeType::Startup);
@@ -190,7 +186,6 @@ pub enum HookType {
 
 impl HookType {
     /// The field of the pod's spec.
-    #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
             Self::PostStart => "postStart",
@@ -234,13 +229,11 @@ pub struct ProbeSpec {
 
 impl ProbeSpec {
     /// Seconds until the failures in a row are too many.
-    #[must_use]
     pub const fn budget_s(&self) -> u32 {
         self.initial_delay_s.saturating_add(self.period_s.saturating_mul(self.failure_threshold))
     }
 
     /// Seconds after which they can be too many at the earliest: the first attempt comes anywhere in the first period.
-    #[must_use]
     pub const fn earliest_restart_s(&self) -> u32 {
         let periods = self.failure_threshold.saturating_sub(1);
         self.initial_delay_s.saturating_add(self.period_s.saturating_mul(periods))
@@ -273,7 +266,6 @@ pub enum ProbeType {
 
 impl ProbeType {
     /// As records and sentences have it.
-    #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
             Self::Liveness => "liveness",
@@ -309,7 +301,6 @@ pub enum Handler {
 
 impl Handler {
     /// As records have it.
-    #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
             Self::Http => "http",

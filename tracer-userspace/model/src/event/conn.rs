@@ -126,7 +126,6 @@ pub struct State {
 
 impl State {
     /// Payload bytes received so far.
-    #[must_use]
     pub fn received(&self) -> Option<u64> {
         // The peer's FIN counts one in bytes_received (net/ipv4/tcp_input.c, tcp_queue_rcv).
         // LAST_ACK follows CLOSE_WAIT only (RFC 9293 3.3.2).
@@ -270,37 +269,30 @@ pub struct TcpFlags(pub u8);
 
 impl TcpFlags {
     /// A SYN without ACK: the client's first segment.
-    #[must_use]
     pub const fn is_syn(self) -> bool {
         self.0 & 0x12 == 0x02
     }
     /// A SYN with ACK: the server's answer.
-    #[must_use]
     pub const fn is_syn_ack(self) -> bool {
         self.0 & 0x12 == 0x12
     }
     /// An ACK without SYN: the third segment of a handshake, or any after it.
-    #[must_use]
     pub const fn is_ack(self) -> bool {
         self.0 & 0x12 == 0x10
     }
     /// A RST.
-    #[must_use]
     pub const fn is_rst(self) -> bool {
         self.0 & 0x04 != 0
     }
     /// PSH: the last segment of what was written at once has it, a bare acknowledgement never.
-    #[must_use]
     pub const fn has_data(self) -> bool {
         self.0 & 0x08 != 0
     }
     /// None of SYN, FIN, RST and PSH: an acknowledgement, or data that is not the last of what was written.
-    #[must_use]
     pub const fn may_be_bare(self) -> bool {
         self.0 & 0x0f == 0
     }
     /// "SYN", "SYN-ACK", "RST", "FIN" or "segment".
-    #[must_use]
     pub const fn name(self) -> &'static str {
         match self.0 {
             f if f & 0x04 != 0 => "RST",

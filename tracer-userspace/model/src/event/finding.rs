@@ -25,7 +25,6 @@ impl Status {
     pub const ALL: [Self; 4] = [Self::Ok, Self::Unknown, Self::Warn, Self::Fail];
 
     /// As records have it.
-    #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
             Self::Ok => "ok",
@@ -65,7 +64,6 @@ pub struct FindingBody {
 
 impl FindingBody {
     /// A check with its status, of which nothing is reported yet.
-    #[must_use]
     pub fn new(check: impl Into<String>, status: Status) -> Self {
         Self {
             check: check.into(),
@@ -81,7 +79,6 @@ impl FindingBody {
     }
 
     /// It is about one probe of one container, and says nothing of the node.
-    #[must_use]
     pub fn is_of_a_probe(&self) -> bool {
         self.fields.contains_key("target") || self.fields.contains_key("counted")
     }

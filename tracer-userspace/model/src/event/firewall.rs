@@ -43,7 +43,6 @@ pub struct Firewall {
 
 impl Firewall {
     /// Of a namespace in which nothing was found.
-    #[must_use]
     pub const fn empty(netns: Netns) -> Self {
         Self {
             netns,
@@ -59,14 +58,12 @@ impl Firewall {
     }
 
     /// Every rule that can match this flow is listed.
-    #[must_use]
     pub fn is_complete_for(&self, flow: Flow) -> bool {
         !self.truncated && self.problems.is_empty() && self.only_for.is_none_or(|only| only == any_client(flow))
     }
 }
 
 /// The flow with any port of the client, which has the higher one: attempts to one target differ in nothing else.
-#[must_use]
 pub fn any_client(mut flow: Flow) -> Flow {
     let client = if flow.src.port() > flow.dst.port() { &mut flow.src } else { &mut flow.dst };
     client.set_port(0);
@@ -90,7 +87,6 @@ pub struct Conntrack {
 
 impl Conntrack {
     /// It had no room a moment ago: a few entries may have gone since.
-    #[must_use]
     pub const fn is_full(self) -> bool {
         self.max > 0 && self.count.saturating_add(self.max / 20) >= self.max
     }
@@ -165,7 +161,6 @@ pub struct FirewallRule {
 
 impl FirewallRule {
     /// A packet of this flow can come to it and match.
-    #[must_use]
     pub fn may_match(&self, flow: Flow) -> bool {
         let family = match self.family.as_str() {
             "ip" => !flow.dst.is_ipv6(),

@@ -57,7 +57,6 @@ pub struct Inspection {
 
 impl Inspection {
     /// Nothing is known of the target.
-    #[must_use]
     pub const fn nothing(from: Netns, target: SocketAddr) -> Self {
         Self {
             target,

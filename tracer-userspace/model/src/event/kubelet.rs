@@ -13,7 +13,6 @@ pub const KNOWN_PROBERS: &[&str] =
     &["kubelet", "kubelite", "k3s", "k3s-server", "k3s-agent", "microshift", "hyperkube"];
 
 /// Whether this is a kubelet's name. What a user calls a prober beyond them is one wherever it runs.
-#[must_use]
 pub fn is_kubelet_name(comm: &str) -> bool {
     KNOWN_PROBERS.contains(&comm)
 }
@@ -36,7 +35,6 @@ pub struct PodRef {
 }
 
 /// Whether the API has objects of this name: RFC 1123. What the kubelet's words give as one can be anything.
-#[must_use]
 pub fn is_object_name(name: &str) -> bool {
     let fits = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '.');
     name.len() <= 253 && name.starts_with(|c: char| c.is_ascii_alphanumeric()) && name.chars().all(fits)
@@ -44,13 +42,11 @@ pub fn is_object_name(name: &str) -> bool {
 
 impl PodRef {
     /// What it names can be a pod's.
-    #[must_use]
     pub fn is_nameable(&self) -> bool {
         [&self.namespace, &self.name].into_iter().flatten().all(|it| is_object_name(it))
     }
 
     /// The same pod. A static pod's uid in the API is another than in the kubelet's lines.
-    #[must_use]
     pub fn is_same(&self, other: &Self) -> bool {
         let same = |left: &Option<String>, right: &Option<String>| left.is_some() && left == right;
         same(&self.uid, &other.uid) || (same(&self.name, &other.name) && same(&self.namespace, &other.namespace))
@@ -104,7 +100,6 @@ const EVENT_RESOLUTION_NS: u64 = 1_000_000_000;
 impl KubeletProbe {
     /// It is a failure by the kubelet's own words. An answer whose body cannot be read to the end is one to every kubelet
     /// (`DoHTTPProbe`, pkg/probe/http); recordings of before call it an error.
-    #[must_use]
     pub const fn is_counted(&self) -> bool {
         matches!(self.result, KubeletResult::Failure) || matches!(self.says, ProbeOutput::TimeoutInBody)
     }
@@ -120,13 +115,11 @@ impl KubeletProbe {
     }
 
     /// The kubelet's gRPC probe was connected and had no answer to its request (`pkg/probe/grpc`).
-    #[must_use]
     pub fn is_rpc_timeout(&self) -> bool {
         self.output.as_deref().is_some_and(|it| it.starts_with("timeout: health rpc did not complete"))
     }
 
     /// How long the kubelet's gRPC client dialled in vain (`pkg/probe/grpc`): its dials failed in that time, and not at its end.
-    #[must_use]
     pub fn connecting_for_ns(&self) -> Option<u64> {
         let (_, rest) = self.output.as_deref()?.strip_prefix(NOT_CONNECTED)?.split_once(" within ")?;
         let seconds = rest.split_once("s:").and_then(|(seconds, _)| seconds.parse::<u64>().ok());
@@ -134,13 +127,11 @@ impl KubeletProbe {
     }
 
     /// An Event says it, not the log.
-    #[must_use]
     pub const fn is_event(&self) -> bool {
         self.event_count.is_some()
     }
 
     /// The latest that it can have been written, CLOCK_BOOTTIME nanoseconds.
-    #[must_use]
     pub const fn written_until(&self) -> u64 {
         let resolution = if self.is_event() { EVENT_RESOLUTION_NS } else { 0 };
         self.written_boot_ns.saturating_add(resolution)
@@ -159,7 +150,6 @@ pub enum KubeletResult {
 
 impl KubeletResult {
     /// Of a probe that errored, by the state in which that resulted; a kubelet that names none throws it away.
-    #[must_use]
     pub fn of_error(state: Option<&str>) -> Self {
         if state == Some("failure") { Self::Failure } else { Self::Error }
     }
@@ -204,7 +194,6 @@ pub enum ProbeOutput {
 
 impl ProbeOutput {
     /// It read an answer that is a no.
-    #[must_use]
     pub const fn is_of_answer(self) -> bool {
         matches!(
             self,
@@ -218,7 +207,6 @@ impl ProbeOutput {
     }
 
     /// It is about a command, and no connection.
-    #[must_use]
     pub const fn is_of_command(self) -> bool {
         matches!(self, Self::CommandTimeout | Self::CommandNotRun | Self::ContainerEnds)
     }

@@ -55,7 +55,6 @@ pub struct NetnsOp {
 
 impl NetnsOp {
     /// What was known of the namespace's number is over: it ended, or was made just now.
-    #[must_use]
     pub const fn begins_again(&self) -> bool {
         matches!(self.op, NetnsOpKind::Unshare | NetnsOpKind::Clone | NetnsOpKind::End)
     }
@@ -127,14 +126,12 @@ pub struct ParentLink {
 
 impl LinkState {
     /// One of its subnets holds the address.
-    #[must_use]
     pub fn covers(&self, addr: IpAddr) -> bool {
         self.addrs.iter().zip(&self.prefixes).any(|(own, len)| same_subnet(*own, addr, *len))
     }
 }
 
 /// The first `len` bits are the same.
-#[must_use]
 pub fn same_subnet(left: IpAddr, right: IpAddr, len: u8) -> bool {
     let bits = |addr: IpAddr| match addr {
         IpAddr::V4(v4) => u128::from(u32::from(v4)) << 96,

@@ -52,7 +52,6 @@ pub enum Tracked {
 impl PacketDrop {
     /// A bridge floods what it does not know: a copy that ended in another host's stack. It tells the
     /// ports of the flow, and nothing else.
-    #[must_use]
     pub fn is_copy(&self) -> bool {
         match (self.reason.as_deref(), self.location.as_deref()) {
             (Some(reason), _) => reason == "OTHERHOST",

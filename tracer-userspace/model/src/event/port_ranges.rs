@@ -4,7 +4,6 @@
 pub const NODE_PORTS: (u16, u16) = (30000, 32767);
 
 /// All of these in the form of `ip_local_reserved_ports` (`proc_do_large_bitmap`): in order, and joined where they touch.
-#[must_use]
 pub fn merged(ranges: impl IntoIterator<Item = (u16, u16)>) -> String {
     let text = |(from, to): &(u16, u16)| if from == to { from.to_string() } else { format!("{from}-{to}") };
     joined(ranges).iter().map(text).collect::<Vec<_>>().join(",")
@@ -12,7 +11,6 @@ pub fn merged(ranges: impl IntoIterator<Item = (u16, u16)>) -> String {
 
 /// How many ports of `ip_local_port_range` connect() takes: those with the parity of its lower bound (the others are for
 /// bind(0), and taken only once these are used up), less the reserved ones.
-#[must_use]
 pub fn preferred((first, last): (u16, u16), reserved: &[(u16, u16)]) -> u32 {
     let (first, end) = (u32::from(first), u32::from(last) + 1);
     let below = |port: u32| port.min(end).saturating_sub(first).div_ceil(2);

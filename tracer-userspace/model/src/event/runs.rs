@@ -32,7 +32,6 @@ pub struct Waiting {
 
 impl Waiting {
     /// It was restarted so often that the kubelet waits before it does so again.
-    #[must_use]
     pub fn is_back_off(&self) -> bool {
         self.reason == Self::BACK_OFF
     }
@@ -62,13 +61,11 @@ pub struct Ended {
 
 impl Ended {
     /// Its memory was used up and the kernel ended it. A probe is not to blame.
-    #[must_use]
     pub fn is_out_of_memory(&self) -> bool {
         self.reason.as_deref() == Some("OOMKilled")
     }
 
     /// How long it ran, nanoseconds; a second more or less.
-    #[must_use]
     pub fn ran_ns(&self) -> Option<u64> {
         Some(self.finished_boot_ns?.saturating_sub(self.started_boot_ns?))
     }

@@ -77,44 +77,37 @@ macro_rules! causes {
             pub const ALL: &'static [Self] = &[$(Self::$variant,)*];
 
             /// The name in records.
-            #[must_use]
             pub const fn name(self) -> &'static str {
                 match self { $(Self::$variant => $name,)* }
             }
 
             /// The cause of this name.
-            #[must_use]
             pub fn from_name(name: &str) -> Option<Self> {
                 match name { $($name => Some(Self::$variant),)* _ => None }
             }
 
             /// Who has to act; of what nothing explains that is not known.
-            #[must_use]
             pub const fn scope(self) -> Option<Scope> {
                 use Scope::{Application, Kubelet, Network, Node, Pod};
                 match self { $(Self::$variant => $scope,)* }
             }
 
             /// How far such an attempt comes.
-            #[must_use]
             pub const fn stage(self) -> Stage {
                 match self { $(Self::$variant => Stage::$stage,)* }
             }
 
             /// How much a failure with this cause matters.
-            #[must_use]
             pub const fn severity(self) -> Severity {
                 match self { $(Self::$variant => Severity::$severity,)* }
             }
 
             /// What else holds of it.
-            #[must_use]
             pub const fn traits(self) -> &'static [Trait] {
                 match self { $(Self::$variant => &[$(Trait::$trait),*],)* }
             }
 
             /// Its page, in Markdown.
-            #[must_use]
             pub const fn page(self) -> &'static str {
                 match self { $(Self::$variant => include_str!(concat!("../../../../docs/causes/", $name, ".md")),)* }
             }
@@ -161,6 +154,8 @@ causes! {
     AcceptQueueOverflow = "accept_queue_overflow": Some(Application), Handshake, Error, [Reached];
     /// The listener's queue of half-open connections is full.
     SynBacklogOverflow = "syn_backlog_overflow": Some(Application), Handshake, Error, [Reached];
+    /// Refused, and a connection of a process has that port as its own end: no server can bind it.
+    PortTaken = "port_taken": Some(Pod), Handshake, Error, [Refusal];
     /// The liveness or startup budget ended before the container listened.
     StartupBudgetExceeded = "startup_budget_exceeded": Some(Pod), Handshake, Error, [Refusal, EndsWithProcess];
     /// Refused, and the process began to listen later, or has not yet in its start.
@@ -213,13 +208,11 @@ causes! {
 
 impl Cause {
     /// This holds of it.
-    #[must_use]
     pub fn has(self, what: Trait) -> bool {
         self.traits().contains(&what)
     }
 
     /// A state of the node, whichever pod showed it.
-    #[must_use]
     pub fn is_of_node(self) -> bool {
         self.scope() == Some(Scope::Node)
     }
@@ -227,7 +220,6 @@ impl Cause {
 
 impl Scope {
     /// The name in records.
-    #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
             Self::Node => "node",

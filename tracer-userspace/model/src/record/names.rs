@@ -42,7 +42,6 @@ pub struct Probe {
 
 impl Probe {
     /// What all of these specs agree on. `None` for no spec.
-    #[must_use]
     pub fn agreed(specs: &[&ProbeSpec]) -> Option<Self> {
         fn same<T: PartialEq + Clone>(specs: &[&ProbeSpec], get: impl Fn(&ProbeSpec) -> Option<T>) -> Option<T> {
             let first = get(specs.first()?)?;
@@ -97,7 +96,6 @@ pub struct K8s {
 
 impl K8s {
     /// "default/web", or the uid if that is all that is known.
-    #[must_use]
     pub fn full_name(&self) -> Option<String> {
         full_name(self.namespace.as_deref(), self.pod_name.as_deref().or(self.pod_uid.as_deref()))
     }

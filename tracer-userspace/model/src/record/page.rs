@@ -32,7 +32,6 @@ impl Section {
     pub const ALL: [Self; 4] = [Self::Meaning, Self::Evidence, Self::Lookalikes, Self::Fix];
 
     /// Its heading.
-    #[must_use]
     pub const fn heading(self) -> &'static str {
         match self {
             Self::Meaning => "What it means",
@@ -45,13 +44,11 @@ impl Section {
 
 impl Cause {
     /// What happened, in one line.
-    #[must_use]
     pub fn title(self) -> &'static str {
         self.page().lines().nth(2).unwrap_or_default()
     }
 
     /// A section of its page.
-    #[must_use]
     pub fn section(self, section: Section) -> Vec<Block> {
         let of_heading = |part: &&'static str| part.lines().next() == Some(section.heading());
         let part = self.page().split("\n## ").find(of_heading);
@@ -59,7 +56,6 @@ impl Cause {
     }
 
     /// What to do about it in general: the first paragraph of its section, and the commands that say where they run.
-    #[must_use]
     pub fn fix(self) -> Remediation {
         let mut fix = Remediation::default();
         for block in self.section(Section::Fix) {

@@ -37,7 +37,6 @@ pub enum Place {
 
 impl Place {
     /// The name in records.
-    #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
             Self::Node => "node",
@@ -57,7 +56,6 @@ impl Place {
     }
 
     /// The place of this name.
-    #[must_use]
     pub fn from_name(name: &str) -> Option<Self> {
         [Self::Node, Self::Pod, Self::Cluster].into_iter().find(|place| place.name() == name)
     }
@@ -112,7 +110,6 @@ impl Remediation {
     }
 
     /// There is nothing to say.
-    #[must_use]
     pub fn is_empty(&self) -> bool {
         self.text.is_empty() && self.commands.is_empty()
     }

@@ -49,7 +49,6 @@ pub enum Confidence {
 
 impl Confidence {
     /// As records have it.
-    #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
             Self::Proven => "proven",
@@ -184,7 +183,6 @@ pub struct Verdict {
 
 impl Verdict {
     /// How much it matters.
-    #[must_use]
     pub fn severity(&self) -> Severity {
         if self.outcome == Outcome::Failure { self.cause.severity() } else { Severity::Info }
     }

@@ -37,7 +37,6 @@ impl Test {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Elements(pub(crate) Vec<Element>);
 
-/// One element.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Element {
     /// Its key, or the first of its keys.

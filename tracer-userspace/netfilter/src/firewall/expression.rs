@@ -421,7 +421,6 @@ fn number(data: &[u8], attr: u16) -> Option<u32> {
     attribute(data, attr).and_then(|value| field(value, 0)).map(u32::from_be_bytes)
 }
 
-/// The packets of a counter.
 pub(super) fn packets(counter: &[u8]) -> Option<u64> {
     field(attribute(counter, NFTA_COUNTER_PACKETS)?, 0).map(u64::from_be_bytes)
 }

@@ -4,40 +4,28 @@ use std::collections::{BTreeSet, HashMap};
 use std::io;
 
 use super::super::nft::{
-    FAMILIES, NFGENMSG, NFT_MSG_GETSETELEM, NFTA_DATA_VALUE, NFTA_DATA_VERDICT, NFTA_LIST_ELEM, NFTA_SET_ELEM_DATA,
-    NFTA_SET_ELEM_KEY, NFTA_SET_ELEM_LIST_ELEMENTS, NFTA_SET_ELEM_LIST_SET, NFTA_SET_ELEM_LIST_TABLE,
-    NFTA_SET_ELEM_USERDATA, comment, dump, open,
+    FAMILIES, NFGENMSG, NFT_MSG_GETCHAIN, NFT_MSG_GETSETELEM, NFT_MSG_NEWRULE, NFTA_CHAIN_HOOK, NFTA_CHAIN_NAME,
+    NFTA_CHAIN_TABLE, NFTA_SET_ELEM_LIST_SET, NFTA_SET_ELEM_LIST_TABLE, dump, family_name, family_number, open,
 };
 use super::super::{NetfilterError, node_ports};
 use super::Tables;
-use super::condition::{Element, Elements, Test};
-use super::expression::{Key, NFTA_RULE_CHAIN, NFTA_RULE_TABLE, packets, parse_rule, verdict};
+use super::condition::{Elements, Test};
+use super::expression::{Key, NFTA_RULE_CHAIN, NFTA_RULE_TABLE, packets, parse_rule};
+use super::nft_elements::{Map, Room, add_keys};
 use super::tables::{Base, Chain, Rule, Table, Then};
 use tracer_model::event::{Backend, When};
 use tracer_node::clock::thread_cpu_ns;
-use tracer_node::netlink::{Netlink, attribute, attributes, consistent, field, messages, text};
+use tracer_node::netlink::{Netlink, attribute, consistent, field, messages, text};
 
 const NFT_MSG_NEWCHAIN: u16 = 3;
-const NFT_MSG_GETCHAIN: u16 = 4;
-const NFT_MSG_NEWRULE: u16 = 6;
 const NFT_MSG_GETRULE: u16 = 7;
 const NFT_MSG_NEWSETELEM: u16 = 12;
-const NFTA_CHAIN_TABLE: u16 = 1;
-const NFTA_CHAIN_NAME: u16 = 3;
-const NFTA_CHAIN_HOOK: u16 = 4;
 const NFTA_CHAIN_POLICY: u16 = 5;
 const NFTA_CHAIN_COUNTERS: u16 = 8;
 const NFTA_HOOK_NUMBER: u16 = 1;
 const NFTA_HOOK_PRIORITY: u16 = 2;
-const NFTA_SET_ELEM_FLAGS: u16 = 3;
-const NFTA_SET_ELEM_KEY_END: u16 = 10;
-const NFT_SET_ELEM_INTERVAL_END: u32 = 1;
-const NFT_SET_ELEM_CATCHALL: u32 = 2;
 const NFTA_CHAIN_TYPE: u16 = 7;
 
-/// Bytes of chains, of rules that matter and of elements of verdict maps kept while reading; beyond it nothing is. A node with
-/// 10,000 Services needs some 40 MiB by calculation, and anyone's pod may hold more in its own namespace.
-const MAX_BYTES: usize = 48 << 20;
 /// Sets read, the bytes of their elements and the time for them.
 const MAX_SETS: usize = 1 << 10;
 const MAX_SET_BYTES: usize = 8 << 20;
@@ -100,72 +88,26 @@ fn read_for_each_family(
 
 /// The tables in answers of the kernel, for a fuzz target: each map has the elements of all.
 pub(super) fn tables_of(answers: &[u8]) -> (Vec<Table>, bool) {
-    let mut reader = Reader::default();
-    let mut each = |of: u16, take: &mut dyn FnMut(&mut Reader, &[u8])| {
+    let each = |of: u16, take: &mut dyn FnMut(&[u8])| {
         messages(Some(answers), &mut |message| match message {
-            Some((kind, payload)) if kind & 0xff == of => take(&mut reader, payload),
+            Some(it) if it.kind & 0xff == of => take(it.payload),
             _ => {}
         });
     };
-    each(NFT_MSG_NEWCHAIN, &mut |reader, message| _ = reader.add_chain(message));
-    each(NFT_MSG_NEWRULE, &mut |reader, message| _ = reader.add_rule(message));
+    let mut reader = Reader::default();
+    each(NFT_MSG_NEWCHAIN, &mut |message| _ = reader.add_chain(message));
+    each(NFT_MSG_NEWRULE, &mut |message| _ = reader.add_rule(message));
     for (table, name, keys) in std::mem::take(&mut reader.maps) {
         let mut map = Map::new(&keys, &mut reader.room);
-        messages(Some(answers), &mut |message| match message {
-            Some((kind, payload)) if kind & 0xff == NFT_MSG_NEWSETELEM => map.add(payload),
-            _ => {}
-        });
-        let (elements, rules) = map.finish();
-        reader.tables[table].sets.insert(name.clone(), elements);
-        reader.tables[table].maps.insert(name, rules);
+        each(NFT_MSG_NEWSETELEM, &mut |message| map.add(message));
+        reader.tables[table].keep_map(&name, map.finish());
     }
     for (table, name) in std::mem::take(&mut reader.sets) {
         let mut elements = Elements::default();
-        messages(Some(answers), &mut |message| match message {
-            Some((kind, payload)) if kind & 0xff == NFT_MSG_NEWSETELEM => {
-                add_keys(payload, &mut elements, &mut reader.room);
-            }
-            _ => {}
-        });
+        each(NFT_MSG_NEWSETELEM, &mut |message| add_keys(message, &mut elements, &mut reader.room));
         reader.tables[table].sets.insert(name, elements);
     }
     (reader.finish(), reader.truncated || reader.room.full)
-}
-
-/// How much more may be kept.
-struct Room {
-    bytes: usize,
-    /// Something found no room: from then on nothing does.
-    full: bool,
-}
-
-impl Default for Room {
-    fn default() -> Self {
-        Self { bytes: MAX_BYTES, full: false }
-    }
-}
-
-impl Room {
-    const fn take(&mut self, bytes: usize) -> bool {
-        self.full |= bytes > self.bytes;
-        if !self.full {
-            self.bytes -= bytes;
-        }
-        !self.full
-    }
-}
-
-impl Rule {
-    /// What it takes up, the names in it included.
-    fn bytes(&self) -> usize {
-        let name = match &self.then {
-            Then::Jump(name) | Then::Goto(name) => name.len(),
-            Then::Map(name, keys) => name.len() + size_of_val(keys.as_slice()),
-            _ => 0,
-        };
-        let rest: usize = self.rest.iter().map(|test| size_of::<Test>() + test.bytes()).sum();
-        size_of::<Self>() + name + rest + self.comment.as_ref().map_or(0, String::len)
-    }
 }
 
 /// What a chain or a table takes up: itself, and its name twice, since it is found by it.
@@ -305,9 +247,7 @@ impl Reader {
         let family = family_number(self.tables[table].family);
         let mut map = Map::new(keys, &mut self.room);
         dump(netlink, NFT_MSG_GETSETELEM, family, &names, |message| map.add(message))?;
-        let (elements, rules) = map.finish();
-        self.tables[table].sets.insert(name.to_owned(), elements);
-        self.tables[table].maps.insert(name.to_owned(), rules);
+        self.tables[table].keep_map(name, map.finish());
         Ok(())
     }
 
@@ -334,85 +274,6 @@ fn is_iptables(table: &Table) -> bool {
         && bases.all(|chain| CHAINS.contains(&chain.name.as_str()))
 }
 
-/// Adds the keys of elements, as long as there is room.
-fn add_keys(message: &[u8], elements: &mut Elements, room: &mut Room) {
-    for element in elements_of(message).map(key_of) {
-        if !room.take(element.bytes()) {
-            return;
-        }
-        elements.0.push(element);
-    }
-}
-
-fn elements_of(message: &[u8]) -> impl Iterator<Item = &[u8]> {
-    let list = message.get(NFGENMSG..).and_then(|rest| attribute(rest, NFTA_SET_ELEM_LIST_ELEMENTS));
-    list.into_iter().flat_map(attributes).filter(|(number, _)| *number == NFTA_LIST_ELEM).map(|(_, element)| element)
-}
-
-fn key_of(element: &[u8]) -> Element {
-    let value = |attr| attribute(element, attr).and_then(|it| attribute(it, NFTA_DATA_VALUE)).map(<[u8]>::to_vec);
-    let flags = flags_of(element);
-    Element {
-        key: value(NFTA_SET_ELEM_KEY).unwrap_or_default(),
-        last: value(NFTA_SET_ELEM_KEY_END),
-        ends: flags & NFT_SET_ELEM_INTERVAL_END != 0,
-        catches_all: flags & NFT_SET_ELEM_CATCHALL != 0,
-    }
-}
-
-/// The elements of one verdict map.
-struct Map<'a> {
-    keys: &'a [Key],
-    elements: Vec<Rule>,
-    entries: Vec<Element>,
-    /// Keys are ends of ranges, not values.
-    intervals: bool,
-    room: &'a mut Room,
-}
-
-impl<'a> Map<'a> {
-    const fn new(keys: &'a [Key], room: &'a mut Room) -> Self {
-        Self { keys, elements: Vec::new(), entries: Vec::new(), intervals: false, room }
-    }
-
-    fn add(&mut self, message: &[u8]) {
-        for element in elements_of(message) {
-            self.intervals |= is_interval(element);
-            if !self.room.full {
-                self.keep(element);
-            }
-        }
-    }
-
-    /// What ends a range is kept, too: it has no verdict.
-    fn keep(&mut self, element: &[u8]) {
-        let (rule, entry) = (self.element(element), key_of(element));
-        if self.room.take(rule.bytes() + entry.bytes()) {
-            self.elements.push(rule);
-            self.entries.push(entry);
-        }
-    }
-
-    fn element(&self, element: &[u8]) -> Rule {
-        let data = attribute(element, NFTA_SET_ELEM_DATA).and_then(|data| attribute(data, NFTA_DATA_VERDICT));
-        let then = data.and_then(verdict).unwrap_or_default();
-        let key = attribute(element, NFTA_SET_ELEM_KEY).and_then(|key| attribute(key, 1));
-        let when = key.and_then(|key| Key::conditions(self.keys, key));
-        let comment = attribute(element, NFTA_SET_ELEM_USERDATA).and_then(comment);
-        let rest = if when.is_some() { Vec::new() } else { vec![Test::Unknown] };
-        Rule { when: when.unwrap_or_default(), rest, then, comment, ..Rule::default() }
-    }
-
-    fn finish(mut self) -> (Elements, Vec<Rule>) {
-        for element in &mut self.elements {
-            if self.intervals {
-                (element.when, element.rest) = (When::default(), vec![Test::Unknown]);
-            }
-        }
-        (Elements(self.entries), self.elements)
-    }
-}
-
 /// What kube-proxy would comment in its iptables mode. It rejects for a Service without endpoints, and drops where only other
 /// nodes have some and a traffic policy keeps to this one (pkg/proxy/nftables, `syncProxyRules`).
 fn no_endpoints(element: &Rule) -> String {
@@ -421,15 +282,13 @@ fn no_endpoints(element: &Rule) -> String {
     format!("{service} has no {what}")
 }
 
-fn flags_of(element: &[u8]) -> u32 {
-    attribute(element, NFTA_SET_ELEM_FLAGS).and_then(|flags| field(flags, 0)).map_or(0, u32::from_be_bytes)
-}
-
-fn is_interval(element: &[u8]) -> bool {
-    flags_of(element) & NFT_SET_ELEM_INTERVAL_END != 0 || attribute(element, NFTA_SET_ELEM_KEY_END).is_some()
-}
-
 impl Table {
+    /// The elements of a map, and what each of them does.
+    fn keep_map(&mut self, name: &str, (elements, rules): (Elements, Vec<Rule>)) {
+        self.sets.insert(name.to_owned(), elements);
+        self.maps.insert(name.to_owned(), rules);
+    }
+
     /// Elements of the maps of Services without endpoints are commented as kube-proxy comments its rules.
     fn name_elements(&mut self) {
         let maps = self.maps.iter_mut().filter(|(name, _)| name.starts_with("no-endpoint-"));
@@ -480,17 +339,6 @@ fn hook_name(family: u8, number: u32) -> &'static str {
     }
 }
 
-/// `NFPROTO_*` of linux/netfilter.h, those that carry TCP.
-const NAMED_FAMILIES: [(u8, &str); 5] = [(1, "inet"), (2, "ip"), (5, "netdev"), (7, "bridge"), (10, "ip6")];
-
-fn family_name(family: u8) -> Option<&'static str> {
-    NAMED_FAMILIES.iter().find(|(number, _)| *number == family).map(|(_, name)| *name)
-}
-
-fn family_number(name: &str) -> u8 {
-    NAMED_FAMILIES.iter().find(|(_, known)| *known == name).map_or(0, |(number, _)| *number)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -513,49 +361,5 @@ mod tests {
         }
         assert_eq!(comments("no-endpoint-services", reject(), None), reported("a Service has no endpoints"));
         assert_eq!(comments("firewall-ips", Then::Drop, cart), reported("shop/cart:http"));
-    }
-
-    fn attr(kind: u16, value: &[u8]) -> Vec<u8> {
-        let mut bytes = u16::try_from(4 + value.len()).expect("short").to_ne_bytes().to_vec();
-        bytes.extend(kind.to_ne_bytes());
-        bytes.extend(value);
-        bytes.resize(bytes.len().next_multiple_of(4), 0);
-        bytes
-    }
-
-    /// What the kernel answers of a map with so many ports, all of which it drops.
-    fn dropped_ports(count: u16) -> Vec<u8> {
-        const NFTA_VERDICT_CODE: u16 = 1;
-        let element = |port: u16| {
-            let key = attr(NFTA_SET_ELEM_KEY, &attr(1, &port.to_be_bytes()));
-            let data = attr(NFTA_SET_ELEM_DATA, &attr(NFTA_DATA_VERDICT, &attr(NFTA_VERDICT_CODE, &[0; 4])));
-            attr(NFTA_LIST_ELEM, &[key, data].concat())
-        };
-        let elements: Vec<u8> = (0..count).flat_map(element).collect();
-        [vec![0; NFGENMSG], attr(NFTA_SET_ELEM_LIST_ELEMENTS, &elements)].concat()
-    }
-
-    /// All maps share the room: a pod's hundred maps are no hundred times as much.
-    #[test]
-    fn elements_are_kept_as_long_as_there_is_room() {
-        let one = size_of::<Rule>() + size_of::<Element>() + size_of::<u16>();
-        let mut room = Room { bytes: 15 * one, full: false };
-        let mut kept = || {
-            let mut map = Map::new(&[Key::DestinationPort], &mut room);
-            map.add(&dropped_ports(10));
-            let (_, elements) = map.finish();
-            assert!(elements.iter().all(|element| element.then == Then::Drop && element.exact()), "{elements:?}");
-            elements.len()
-        };
-        assert_eq!([kept(), kept(), kept()], [10, 5, 0]);
-        assert!(room.full);
-    }
-
-    #[test]
-    fn long_names_take_up_room() {
-        let jump = Rule { then: Then::Jump("c".repeat(200)), comment: Some("s".repeat(100)), ..Rule::default() };
-        assert_eq!(jump.bytes(), Rule::default().bytes() + 300);
-        let mut room = Room { bytes: 10, full: false };
-        assert!(room.take(10) && !room.take(1) && !room.take(0));
     }
 }

@@ -47,7 +47,6 @@ pub struct SurveyChain {
 }
 
 /// Of the namespace of the calling thread.
-#[must_use]
 pub fn survey() -> Survey {
     let mut survey = Survey::default();
     for read in [nft::read(), legacy::read()] {

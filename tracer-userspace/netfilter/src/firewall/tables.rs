@@ -18,7 +18,6 @@ const MAX_DEPTH: u32 = 64;
 /// to, and maps that many rules use, are walked again for each: anyone's pod may have thousands of both.
 const MAX_STEPS: usize = 4_000_000;
 
-/// A table.
 #[derive(Debug)]
 pub(crate) struct Table {
     pub backend: Backend,
@@ -31,7 +30,6 @@ pub(crate) struct Table {
     pub sets: HashMap<String, Elements>,
 }
 
-/// A chain.
 #[derive(Debug, Default)]
 pub(crate) struct Chain {
     pub name: String,

@@ -42,7 +42,7 @@ fn the_pages_are_served() {
     let (server, metrics, serve) = started(&scratch);
     let address = serve.metrics.unwrap();
     metrics.unwrap().set_dropped("stdout", 3);
-    let (status, text) = soon(|| get(address, "/metrics"));
+    let (status, text) = soon("an answer", || get(address, "/metrics"));
     assert_eq!(status, "HTTP/1.1 200 OK");
     assert!(text.contains("tracer_sink_dropped_total{sink=\"stdout\"} 3\n"), "{text}");
     assert_eq!(get(address, "/healthz").unwrap().0, "HTTP/1.1 200 OK");
@@ -65,7 +65,7 @@ fn the_socket_is_private_and_goes_with_the_run() {
     drop(UnixListener::bind(&serve.health).unwrap());
     let (server, metrics) = start(&serve, &Background::new("serve"));
     assert!(metrics.is_none());
-    let (report, line) = soon(|| ask::ask(&serve.health).ok());
+    let (report, line) = soon("an answer", || ask::ask(&serve.health).ok());
     assert!(report.live && !report.ready && line.starts_with("{\"live\":true"), "{line}");
     assert_eq!(std::fs::metadata(&serve.health).unwrap().permissions().mode() & 0o777, 0o600);
     server.health.ready(1, 0);
@@ -83,7 +83,7 @@ fn a_foreign_file_is_left_alone() {
     std::fs::create_dir_all(serve.health.parent().unwrap()).unwrap();
     std::fs::write(&serve.health, "mine").unwrap();
     let (server, _) = start(&serve, &Background::new("serve"));
-    let degraded = soon(|| server.health.report().degraded.pop());
+    let degraded = soon("a problem", || server.health.report().degraded.pop());
     assert!(degraded.starts_with("health: --health-socket ") && degraded.contains("in use"), "{degraded}");
     drop(server);
     assert_eq!(std::fs::read(&serve.health).unwrap(), b"mine");
@@ -95,10 +95,10 @@ fn a_port_that_is_taken_is_waited_for() {
     let scratch = Scratch::new();
     let serve = config(&scratch, Some(taken.local_addr().unwrap()));
     let (server, _metrics) = start(&serve, &Background::new("serve"));
-    let report = soon(|| ask::ask(&serve.health).ok().map(|(r, _)| r).filter(|r| !r.degraded.is_empty()));
+    let report = soon("an answer", || ask::ask(&serve.health).ok().map(|(r, _)| r).filter(|r| !r.degraded.is_empty()));
     assert!(report.degraded[0].starts_with("metrics: --metrics-listen 127.0.0.1:"), "{report:?}");
     drop(taken);
-    soon(|| get(serve.metrics.unwrap(), "/metrics"));
+    soon("an answer", || get(serve.metrics.unwrap(), "/metrics"));
     assert_eq!(server.health.report().degraded, Vec::<String>::new());
     drop(server);
 }
@@ -108,7 +108,7 @@ fn clients_that_say_nothing_hold_up_nobody_for_long() {
     let scratch = Scratch::new();
     let (server, _metrics, serve) = started(&scratch);
     let address = serve.metrics.unwrap();
-    soon(|| get(address, "/healthz"));
+    soon("an answer", || get(address, "/healthz"));
     let silent: Vec<_> = (0..48).map(|_| TcpStream::connect(address).unwrap()).collect();
     let mut dribbling = TcpStream::connect(address).unwrap();
     dribbling.write_all(b"GET /metr").unwrap();

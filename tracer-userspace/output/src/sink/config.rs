@@ -12,7 +12,7 @@ use super::{ndjson, otlp};
 use tracer_model::record::Record;
 
 /// Where records go and which.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub struct SinkConfig {
     /// Their form.
     pub form: Form,
@@ -40,18 +40,7 @@ impl SinkConfig {
     /// All verdicts as they happen, without colour.
     #[must_use]
     pub fn new(form: Form, file: Option<PathBuf>) -> Self {
-        Self {
-            form,
-            colour: false,
-            columns: None,
-            file,
-            filter: Filter::default(),
-            attempts: false,
-            verbose: false,
-            until_failure: false,
-            rotation: None,
-            repeat_interval: Duration::ZERO,
-        }
+        Self { form, file, ..Self::default() }
     }
 
     /// JSON goes to a terminal, where nothing else may stand.
@@ -62,11 +51,12 @@ impl SinkConfig {
 }
 
 /// Form of the records.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
 pub enum Form {
     /// For people.
     Pretty,
     /// One JSON object a line.
+    #[default]
     #[value(name = "json", alias = "ndjson")]
     Ndjson,
     /// The same in OpenTelemetry's JSON.

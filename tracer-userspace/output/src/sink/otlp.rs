@@ -130,7 +130,7 @@ impl OtlpSink {
         now.saturating_sub(std::mem::replace(&mut self.reported, now))
     }
 
-    /// Sends what waits, for a moment. Returns whether every record of the run arrived since losses were last reported.
+    /// Sends what waits, for a moment. Returns whether the endpoint confirmed every record since losses were last reported.
     pub fn finish(&mut self) -> bool {
         self.records = None;
         let _ = self.end.send(true);
@@ -140,7 +140,7 @@ impl OtlpSink {
         self.counts.settle(left, left);
         let lost = self.take_lost();
         if lost > 0 {
-            error::report(&format!("--otlp-endpoint {}: {} not delivered", self.endpoint, were(lost, "record")));
+            error::report(&format!("--otlp-endpoint {}: {} not confirmed", self.endpoint, were(lost, "record")));
         }
         lost == 0
     }

@@ -40,7 +40,6 @@ pub enum ConnectError {
 }
 
 /// Whether this is a pod with a service account.
-#[must_use]
 pub fn in_cluster() -> bool {
     std::env::var("KUBERNETES_SERVICE_HOST").is_ok_and(|host| !host.is_empty()) && Path::new(TOKEN).exists()
 }

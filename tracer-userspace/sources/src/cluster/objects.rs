@@ -103,7 +103,6 @@ impl Watched for api::EndpointSlice {
     }
 }
 
-/// A list.
 #[derive(Deserialize)]
 #[serde(bound = "W: DeserializeOwned")]
 pub(super) struct List<W> {

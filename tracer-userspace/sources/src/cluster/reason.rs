@@ -7,10 +7,9 @@ use std::iter::successors;
 use kube::client::AuthError;
 use kube::config::KubeconfigError;
 
-use tracer_terminal::error::chain;
+use tracer_terminal::error::{chain, os_message};
 
 /// An error of kube's and what caused it, in one line.
-#[must_use]
 pub fn reason(error: &(dyn Error + 'static)) -> String {
     successors(Some(error), |&error| error.source()).find_map(without_secrets).unwrap_or_else(|| chain(error))
 }
@@ -23,6 +22,9 @@ fn without_secrets(error: &(dyn Error + 'static)) -> Option<String> {
     match error.downcast_ref::<AuthError>()? {
         AuthError::AuthExecRun { cmd, out } => {
             Some(format!("the credential plugin{} failed: {}", program(cmd), out.status))
+        }
+        AuthError::AuthExecStart(error) => {
+            Some(format!("the credential plugin of the kubeconfig cannot be started: {}", os_message(error)))
         }
         AuthError::AuthExecParse(_) => Some("the credential plugin printed no ExecCredential".to_owned()),
         AuthError::ParseTokenKey(_) => Some("the credential plugin printed no JSON".to_owned()),

@@ -61,7 +61,6 @@ pub enum KubeletLoggingError {
 
 impl KubeletLoggingError {
     /// The capability that is missing, if that is why.
-    #[must_use]
     pub fn needs(&self) -> Option<&'static str> {
         let denied = matches!(self, Self::Read { source, .. } if source.kind() == io::ErrorKind::PermissionDenied);
         denied.then_some("CAP_SYS_PTRACE")
@@ -151,7 +150,6 @@ impl KubeletLogging {
     }
 
     /// Why its log does not say how probes ended, in words that follow its name.
-    #[must_use]
     pub fn lack(&self) -> Option<String> {
         let Self { verbosity, format, .. } = self;
         if !FORMATS.contains(&format.as_str()) {
@@ -163,7 +161,6 @@ impl KubeletLogging {
     }
 
     /// Why lines of its log can be a pod's words, in words that follow its name.
-    #[must_use]
     pub fn exposure(&self) -> Option<String> {
         let Self { verbosity, format, .. } = self;
         (*verbosity >= BODIES && format == FORMATS[0]).then(|| {
@@ -175,7 +172,6 @@ impl KubeletLogging {
     }
 
     /// What fixes that.
-    #[must_use]
     pub fn fix(&self) -> String {
         let change = match &self.setting {
             _ if !FORMATS.contains(&self.format.as_str()) => {

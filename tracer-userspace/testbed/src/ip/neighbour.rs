@@ -7,7 +7,7 @@ use netlink_packet_core::{NLM_F_CREATE, NLM_F_REPLACE};
 use netlink_packet_route::neighbour::{NeighbourAddress, NeighbourAttribute, NeighbourMessage, NeighbourState};
 
 use super::{Ip, Mac, index};
-use tracer_node::netlink::{attribute, field};
+use tracer_node::netlink::{address, attribute, field};
 
 /// `struct ndmsg`, linux/neighbour.h
 const HEADER: usize = 12;
@@ -54,11 +54,7 @@ fn of(address: IpAddr, link: u32) -> NeighbourMessage {
 fn learnt(answer: &[u8], link: u32) -> Option<IpAddr> {
     let on_link = u32::from_ne_bytes(field(answer, 4)?) == link;
     let given = u16::from_ne_bytes(field(answer, 8)?) & GIVEN != 0;
-    let octets = attribute(answer.get(HEADER..)?, DESTINATION)?;
-    let address = match octets.len() {
-        4 => IpAddr::from(field::<4>(octets, 0)?),
-        _ => IpAddr::from(field::<16>(octets, 0)?),
-    };
+    let address = address(attribute(answer.get(HEADER..)?, DESTINATION)?)?;
     (on_link && !given).then_some(address)
 }
 

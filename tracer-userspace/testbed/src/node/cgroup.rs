@@ -118,7 +118,6 @@ impl Freezer {
     }
 
     /// A group can be made in it.
-    #[must_use]
     pub fn is_there(self) -> bool {
         let name = format!("{PREFIX}{}-need-freezer", std::process::id());
         let made = self.root().and_then(|root| Cgroup::below(&root, &name).ok());
@@ -182,7 +181,6 @@ fn first_version(controller: &str) -> Option<PathBuf> {
 }
 
 /// The kernel counts the pressure of cgroups.
-#[must_use]
 pub fn has_pressure() -> bool {
     root().is_some_and(|root| fs::read_to_string(root.join(PRESSURE)).is_ok())
 }

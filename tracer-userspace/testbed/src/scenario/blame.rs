@@ -50,9 +50,8 @@ fn pod_with(fixture: &mut Fixture<'_>, script: &str) -> Result<std::net::SocketA
 }
 
 fn policy(fixture: &mut Fixture<'_>) -> Result<()> {
-    let accept = "meta l4proto { icmp, icmpv6 } accept; tcp dport 9 accept;";
-    let chain = format!("type filter hook input priority 0; policy drop; {accept}");
-    let pod = pod_with(fixture, &format!("table inet podpolicy {{ chain ingress {{ {chain} }}; }}\n"))?;
+    let pod = fixture.serving("http", HTTP)?;
+    fixture.input_rule(pod, "policy drop; meta l4proto { icmp, icmpv6 } accept; tcp dport 9 accept;")?;
     fixture.mentions(&["the policy in chain inet podpolicy ingress"]);
     fixture.fails(Kind::Http, pod, Ending::Timeout)
 }

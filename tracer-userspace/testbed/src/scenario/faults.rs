@@ -8,7 +8,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, anyhow, bail};
-use tracer_model::record::{Cause, Outcome};
+use tracer_model::record::Cause;
 
 use super::{Fixture, Need, Proxy, Scenario};
 use crate::check::{Claim, Expected};
@@ -61,8 +61,8 @@ fn ring_overflow(fixture: &mut Fixture<'_>) -> Result<()> {
             Ok(())
         }
     })?;
-    fixture.quiet.push((claim, count));
-    fixture.loss = true;
+    fixture.done.quiet.push((claim, count));
+    fixture.done.loss = true;
     // A loss is reported within a second, and weakens what its window touches.
     thread::sleep(Duration::from_millis(2200));
     fixture.fails(Kind::Http, bad, Ending::Reset)
@@ -73,9 +73,7 @@ fn namespace_churn(fixture: &mut Fixture<'_>) -> Result<()> {
     let (good, bad, slow) =
         (fixture.serving("http", HTTP)?, fixture.serving("rst", HTTP)?, fixture.serving("hang", HTTP)?);
     let dropping = fixture.serving("http", HTTP)?;
-    fixture
-        .inside(dropping)?
-        .nft("table inet t { chain in { type filter hook input priority 0; tcp dport 8080 drop; }; }\n")?;
+    fixture.input_rule(dropping, "tcp dport 8080 drop;")?;
     let (over, made) = (AtomicBool::new(false), AtomicU32::new(0));
     let began = Instant::now();
     thread::scope(|scope| {
@@ -86,7 +84,7 @@ fn namespace_churn(fixture: &mut Fixture<'_>) -> Result<()> {
                 fixture.fails(Kind::Http, bad, Ending::Reset)?;
             }
             for (cause, pod) in [(Cause::SlowResponse, slow), (Cause::FirewallDrop, dropping)] {
-                let claim = fixture.verdict(cause, Outcome::Failure);
+                let claim = fixture.verdict(cause);
                 fixture.attempt(Kind::Http, pod, Ending::Timeout, claim)?;
             }
             fixture.succeeds(Kind::Http, good)
@@ -96,7 +94,7 @@ fn namespace_churn(fixture: &mut Fixture<'_>) -> Result<()> {
         played.and(churned)
     })?;
     let (made, seconds) = (made.load(Ordering::Relaxed), began.elapsed().as_secs_f64());
-    fixture.measured.push(format!("{:.0} namespaces made and removed a minute", f64::from(made) / seconds * 60.0));
+    fixture.done.measured.push(format!("{:.0} namespaces made and removed a minute", f64::from(made) / seconds * 60.0));
     // Emulated machines make a few in the time; how many is reported with the result.
     if made == 0 { bail!("no namespace was made and removed in {seconds:.1} s") } else { Ok(()) }
 }
@@ -126,11 +124,11 @@ fn flood(fixture: &mut Fixture<'_>) -> Result<()> {
         let ended = opens.join().and_then(|opened| Ok((opened, listens.join()?)));
         played.and(ended.map_err(|_| anyhow!("a thread of the flood panicked")))
     })?;
-    fixture.measured.push(format!("{opened} opens, {listened} listeners"));
+    fixture.done.measured.push(format!("{opened} opens, {listened} listeners"));
     if !many_opens && !many_listeners {
         bail!("{opened} opens and {listened} listeners are no flood: all of them are reported");
     }
-    fixture.loss = true;
+    fixture.done.loss = true;
     Ok(())
 }
 
@@ -154,14 +152,7 @@ fn address_reused(fixture: &mut Fixture<'_>) -> Result<()> {
     fixture.succeeds(Kind::Http, addr)?;
     for _ in 0..3 {
         let place = replace(fixture, addr, "rst")?;
-        let expected = Expected {
-            cause: Cause::MidStreamRst,
-            outcome: Outcome::Failure,
-            probe: true,
-            culprit: None,
-            place: Some(place),
-            also: None,
-        };
+        let expected = Expected { place: Some(place), ..Expected::failure(Cause::MidStreamRst, true) };
         fixture.attempt(Kind::Http, addr, Ending::Reset, Claim::Verdict(expected))?;
     }
     Ok(())
@@ -170,7 +161,7 @@ fn address_reused(fixture: &mut Fixture<'_>) -> Result<()> {
 /// The old pod failed, the new one does not.
 fn healthy_again(fixture: &mut Fixture<'_>) -> Result<()> {
     let addr = fixture.serving("rst", HTTP)?;
-    let failed = fixture.verdict(Cause::MidStreamRst, Outcome::Failure);
+    let failed = fixture.verdict(Cause::MidStreamRst);
     fixture.attempt(Kind::Http, addr, Ending::Reset, failed)?;
     replace(fixture, addr, "http")?;
     fixture.succeeds(Kind::Http, addr)?;
@@ -215,8 +206,7 @@ fn prober_moves(fixture: &mut Fixture<'_>) -> Result<()> {
 /// The rule is there, and attempts fail by it, before anybody watches.
 fn firewall_before_start(fixture: &mut Fixture<'_>) -> Result<()> {
     let pod = fixture.serving("http", HTTP)?;
-    let chain = "type filter hook input priority 0; tcp dport 8080 drop;";
-    fixture.inside(pod)?.nft(&format!("table inet podpolicy {{ chain ingress {{ {chain} }}; }}\n"))?;
+    fixture.input_rule(pod, "tcp dport 8080 drop;")?;
     fixture.attempt(Kind::Http, pod, Ending::Timeout, Claim::Nothing)?;
     (fixture.watch)()?;
     fixture.fails(Kind::Http, pod, Ending::Timeout)
@@ -234,16 +224,11 @@ fn rst_after_answer(fixture: &mut Fixture<'_>) -> Result<()> {
 /// The pod's process is killed while the probe waits for its answer, as a deletion does it.
 fn pod_deleted(fixture: &mut Fixture<'_>) -> Result<()> {
     let (pod, options) = (fixture.serving("hang", HTTP)?, fixture.options);
-    let mut second = Prober::start(&fixture.node.node, options)?;
-    let probe = ProbeRequest::new(Kind::Http, pod, options.patience);
-    let listed = fixture.listed(pod, fixture.verdict(Cause::ClosedWithoutAnswer, Outcome::Failure))?;
-    let outcome = thread::scope(|scope| {
-        let waiting = scope.spawn(move || second.probe(probe));
+    fixture.fails_while(pod, options.patience, Ending::Eof, |fixture| {
         fixture.pod_of(pod)?.asked(options)?;
         fixture.pod_of(pod)?.stop();
-        waiting.join().map_err(|_| anyhow!("the prober panicked"))?
-    })?;
-    fixture.ended(listed, &outcome, &[Ending::Eof])
+        Ok(())
+    })
 }
 
 /// A source port that is a NodePort among ten thousand Services: the start, and the verdict, must not take longer.
@@ -257,6 +242,7 @@ fn many_services(fixture: &mut Fixture<'_>) -> Result<()> {
     let began = Instant::now();
     (fixture.watch)()?;
     fixture
+        .done
         .measured
         .push(format!("the tracer started within {:.1} s of {SERVICES} Services", began.elapsed().as_secs_f64()));
     fixture.fails(Kind::Http, pod, Ending::Timeout)

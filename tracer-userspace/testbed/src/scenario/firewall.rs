@@ -80,8 +80,7 @@ const RESET: &[&str] = &["REJECT", "--reject-with", "tcp-reset"];
 /// A policy in the pod's own namespace; the server listens all the same.
 fn pod_nft(fixture: &mut Fixture<'_>, rule: &str, how: Ending) -> Result<()> {
     let pod = fixture.serving("http", HTTP)?;
-    let chain = format!("type filter hook input priority 0; {rule};");
-    fixture.inside(pod)?.nft(&format!("table inet podpolicy {{ chain ingress {{ {chain} }}; }}\n"))?;
+    fixture.input_rule(pod, &format!("{rule};"))?;
     fixture.fails(Kind::Http, pod, how)
 }
 

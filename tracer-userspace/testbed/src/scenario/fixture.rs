@@ -1,19 +1,25 @@
 //! The stage of one scenario: a node, its prober, and the list of what was done to each attempt.
 
 use std::net::SocketAddr;
+use std::thread;
+use std::time::Duration;
 
-use anyhow::{Result, bail};
-use tracer_model::record::Cause;
-use tracer_model::record::Outcome as AttemptVerdicts;
+use anyhow::{Context as _, Result, anyhow, bail};
+use tracer_model::record::{Body, Cause, Record};
 use tracer_node::clock::boot_ns;
 
 use crate::check::{Attempt, Claim, Expected, Suspect};
 use crate::net::Netns;
 use crate::node::{Family, Pod, TestNode};
 use crate::options::{Options, is_emulated};
+use crate::pods::{HTTP, TLS};
 use crate::probe::{Ending, Kind, Outcome, ProbeRequest};
 use crate::prober::{Prober, shown};
 use crate::proc::Proc;
+use crate::row::Done;
+
+/// Whether what the tracer reported so far is what is waited for.
+pub type Until<'a> = dyn FnMut(&[Record]) -> bool + 'a;
 
 /// Where one scenario plays.
 pub struct Fixture<'a> {
@@ -29,24 +35,17 @@ pub struct Fixture<'a> {
     pub family: Family,
     /// Lets the tracer begin to watch; nothing happens if it does already.
     pub watch: &'a mut dyn FnMut() -> Result<()>,
+    /// Waits until what the tracer reported fulfils a condition; false if it does not in time. Without a tracer nothing is waited for.
+    pub hear: &'a dyn Fn(&mut Until<'_>) -> bool,
     /// Who must be named by every verdict from now on.
     pub suspect: Option<Suspect>,
     /// What every verdict from now on must say in `also`.
     pub also: Option<Cause>,
     /// What every verdict from now on must mention.
     pub mentioned: Vec<String>,
-    /// What was done.
-    pub attempts: Vec<Attempt>,
-    /// Attempts to these were healthy, too many to list; and how many.
-    pub quiet: Vec<(Attempt, u32)>,
     /// Keeps helpers of the scenario alive.
     pub helpers: Vec<Proc>,
-    /// Events must have been lost, and the tracer must say so.
-    pub loss: bool,
-    /// Nobody may be reported to have entered the node's namespace.
-    pub forbids_entry: bool,
-    /// What was measured: reported with the result.
-    pub measured: Vec<String>,
+    pub(crate) done: &'a mut Done,
 }
 
 impl Fixture<'_> {
@@ -55,6 +54,20 @@ impl Fixture<'_> {
         let pod = self.node.pod()?;
         pod.serve(self.options, &[mode, &format!("[::]:{port}")])?;
         Ok(pod.addr(self.family, port))
+    }
+
+    /// Waits for this event of the node; the summaries of all such events up to then.
+    pub fn event(&self, event: &str, words: &str) -> Result<Vec<String>> {
+        let mut summaries = Vec::new();
+        let came = (self.hear)(&mut |records| {
+            let of_event = records.iter().filter_map(|record| match &record.body {
+                Body::Node(node) if node.event == event => Some(node.summary.clone()),
+                _ => None,
+            });
+            summaries = of_event.collect();
+            summaries.iter().any(|summary| summary.contains(words))
+        });
+        if came { Ok(summaries) } else { bail!("no event {event} about {words:?}, but {summaries:?}") }
     }
 
     /// A pod without a server.
@@ -76,31 +89,55 @@ impl Fixture<'_> {
         Ok(&self.pod_of(addr)?.ns)
     }
 
+    /// Gives the pod with that address an nftables chain of input, with these rules.
+    pub fn input_rule(&mut self, addr: SocketAddr, rules: &str) -> Result<()> {
+        let chain = format!("type filter hook input priority 0; {rules}");
+        self.inside(addr)?.nft(&format!("table inet podpolicy {{ chain ingress {{ {chain} }}; }}\n"))
+    }
+
+    fn failing(&self) -> Result<Cause> {
+        self.cause.context("a scenario without cause has a failing attempt")
+    }
+
     /// An attempt that must fail this way and get the scenario's cause.
     pub fn fails(&mut self, kind: Kind, dst: SocketAddr, how: Ending) -> Result<()> {
-        let Some(cause) = self.cause else { bail!("a scenario without cause has a failing attempt") };
-        let claim = self.verdict(cause, AttemptVerdicts::Failure);
+        let claim = self.verdict(self.failing()?);
         self.attempt(kind, dst, how, claim)
+    }
+
+    /// The same of a pod with a server that does this.
+    pub fn serving_fails(&mut self, mode: &str, kind: Kind, how: Ending) -> Result<()> {
+        let pod = self.serving(mode, if kind == Kind::Https { TLS } else { HTTP })?;
+        self.fails(kind, pod, how)
+    }
+
+    /// The same of an attempt by another prober, while something is done.
+    pub fn fails_while(
+        &mut self,
+        dst: SocketAddr,
+        timeout: Duration,
+        how: Ending,
+        work: impl FnOnce(&mut Self) -> Result<()>,
+    ) -> Result<()> {
+        let mut second = Prober::start(&self.node.node, self.options)?;
+        let listed = self.listed(dst, self.verdict(self.failing()?))?;
+        let outcome = thread::scope(|scope| {
+            let waiting = scope.spawn(move || second.probe(ProbeRequest::new(Kind::Http, dst, timeout)));
+            work(self)?;
+            waiting.join().map_err(|_| anyhow!("the prober panicked"))?
+        })?;
+        self.ended(listed, &outcome, &[how])
     }
 
     /// The same to a target that is no pod of the list.
     pub fn fails_elsewhere(&mut self, kind: Kind, dst: SocketAddr, how: Ending) -> Result<()> {
-        let Some(cause) = self.cause else { bail!("a scenario without cause has a failing attempt") };
-        let claim = self.elsewhere(cause);
+        let claim = self.elsewhere(self.failing()?);
         self.attempt(kind, dst, how, claim)
     }
 
     /// The verdict that is due about a connection that is no probe.
-    #[must_use]
     pub fn elsewhere(&self, cause: Cause) -> Claim {
-        Claim::Verdict(Expected {
-            cause,
-            outcome: AttemptVerdicts::Failure,
-            probe: false,
-            culprit: self.suspect.clone(),
-            place: None,
-            also: None,
-        })
+        Claim::Verdict(Expected { culprit: self.suspect.clone(), ..Expected::failure(cause, false) })
     }
 
     /// What every verdict from now on must mention in its summary.
@@ -117,23 +154,15 @@ impl Fixture<'_> {
     }
 
     /// The verdict that is due.
-    #[must_use]
-    pub fn verdict(&self, cause: Cause, outcome: AttemptVerdicts) -> Claim {
-        Claim::Verdict(Expected {
-            cause,
-            outcome,
-            probe: true,
-            culprit: self.suspect.clone(),
-            place: None,
-            also: self.also,
-        })
+    pub fn verdict(&self, cause: Cause) -> Claim {
+        let (culprit, also) = (self.suspect.clone(), self.also);
+        Claim::Verdict(Expected { culprit, also, ..Expected::failure(cause, true) })
     }
 
     /// An attempt that gets no answer: it times out, or fails when the kernel gives the address up (three
     /// seconds, which an emulated machine's timeout exceeds).
     pub fn gets_no_answer(&mut self, kind: Kind, dst: SocketAddr) -> Result<()> {
-        let Some(cause) = self.cause else { bail!("a scenario without cause has a failing attempt") };
-        let claim = self.verdict(cause, AttemptVerdicts::Failure);
+        let claim = self.verdict(self.failing()?);
         self.attempt_any(kind, dst, &[Ending::Timeout, Ending::Error], claim)
     }
 
@@ -155,7 +184,7 @@ impl Fixture<'_> {
     /// An attempt that was listed before it was made is over.
     pub fn ended(&mut self, listed: Attempt, outcome: &Outcome, how: &[Ending]) -> Result<()> {
         expect(outcome, how)?;
-        self.attempts.push(Attempt { src: outcome.src, until_boot_ns: boot_ns(), ..listed });
+        self.done.attempts.push(Attempt { src: outcome.src, until_boot_ns: boot_ns(), ..listed });
         Ok(())
     }
 
@@ -166,7 +195,7 @@ impl Fixture<'_> {
 
     /// Many healthy attempts at once, none of which may get a verdict.
     pub fn crowd(&mut self, kind: Kind, dst: SocketAddr, count: u32, threads: u32) -> Result<()> {
-        self.quiet.push((self.listed(dst, Claim::Nothing)?, count));
+        self.done.quiet.push((self.listed(dst, Claim::Nothing)?, count));
         let all = self.prober.crowd(ProbeRequest::new(kind, dst, self.options.patience), count, threads)?;
         if all.failed > 0 {
             bail!("{} of {count} attempts failed, one of them: {:?}", all.failed, all.example);
@@ -177,7 +206,7 @@ impl Fixture<'_> {
     /// Attempts from several threads in the same microsecond, at this port and those after it, all of which must end so and get the scenario's cause.
     pub fn volley(&mut self, kind: Kind, dst: SocketAddr, how: Ending, rounds: u32) -> Result<()> {
         const THREADS: u32 = 2;
-        let Some(cause) = self.cause else { bail!("a scenario without cause has a failing attempt") };
+        let cause = self.failing()?;
         // Two threads that take turns on an emulated processor are often in the same program: the kernel skips the second's run.
         let claim = if is_emulated() { Claim::AtMost(cause) } else { self.elsewhere(cause) };
         let listed = self.listed(dst, claim)?;

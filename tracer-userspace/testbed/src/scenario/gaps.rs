@@ -35,9 +35,8 @@ const NO_SCENARIO: &str = "no scenario";
 const NOT_IN_FAMILY: &str = "no scenario in this address family";
 const NOT_IN_MODE: &str = "no scenario in this proxy mode";
 
-/// A row for each cell without a scenario. Where a cause's story has no proxy in it, one line for each
+/// A row for each cell without a scenario. Where a cause's scenarios have no proxy in them, one line for each
 /// address family stands for all modes; where it has one, every mode has a line.
-#[must_use]
 pub fn rows(scenarios: &[Scenario]) -> Vec<Row> {
     let causes = std::iter::once(None).chain(Cause::ALL.iter().copied().map(Some));
     causes.flat_map(|cause| of_cause(scenarios, cause)).collect()
@@ -62,7 +61,6 @@ fn of_cause(scenarios: &[Scenario], cause: Option<Cause>) -> Vec<Row> {
 }
 
 /// Why no scenario is about this cause.
-#[must_use]
 pub fn why_none(cause: Cause) -> &'static str {
     reason(Some(cause), Proxy::Any, Family::V4).unwrap_or(NO_SCENARIO)
 }

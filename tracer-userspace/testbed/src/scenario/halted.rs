@@ -24,8 +24,8 @@ pub(super) const ALL: &[Scenario] = &[
     Scenario::new("target_frozen_queue", FROZEN, full_queue),
     Scenario::new("target_frozen_tls", FROZEN, tls),
     Scenario::new("slow_response_another_is_stopped", Some(Cause::SlowResponse), another_is_stopped),
-    Scenario::new("target_starved", STARVED, starved).needs(&[Need::CpuQuota, Need::Pressure]),
-    Scenario::new("target_starved_v6", STARVED, starved).v6().needs(&[Need::CpuQuota, Need::Pressure]),
+    Scenario::new("target_starved", STARVED, starved).needs(&[Need::CpuQuota, Need::Pressure, Need::Shell]),
+    Scenario::new("target_starved_v6", STARVED, starved).v6().needs(&[Need::CpuQuota, Need::Pressure, Need::Shell]),
 ];
 
 /// As by a debugger, a script or job control.

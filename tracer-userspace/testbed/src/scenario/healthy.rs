@@ -6,7 +6,7 @@ use anyhow::Result;
 use tracer_model::record::{Cause, Outcome};
 
 use super::{Fixture, Need, Scenario};
-use crate::check::Claim;
+use crate::check::{Claim, Expected};
 use crate::helper::Role;
 use crate::net::finish;
 use crate::pods::{HTTP, TLS, UNSAID_TLS};
@@ -75,6 +75,6 @@ fn tls_noise(fixture: &mut Fixture<'_>, port: u16) -> Result<()> {
     if port == TLS {
         fixture.succeeds(Kind::Https, pod)?;
     }
-    let noise = fixture.verdict(Cause::TlsEofNoise, Outcome::Noise);
-    fixture.attempt(Kind::Tcp, pod, Ending::Ok, noise)
+    let expected = Expected { outcome: Outcome::Noise, ..Expected::failure(Cause::TlsEofNoise, true) };
+    fixture.attempt(Kind::Tcp, pod, Ending::Ok, Claim::Verdict(expected))
 }

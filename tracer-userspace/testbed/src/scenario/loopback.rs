@@ -75,13 +75,13 @@ fn in_pod(fixture: &mut Fixture<'_>, way: &str) -> Result<()> {
 /// node's network, and has opened the path of another.
 fn by_exec(fixture: &mut Fixture<'_>) -> Result<()> {
     (fixture.watch)()?;
-    fixture.forbids_entry = true;
+    fixture.done.forbids_entry = true;
     in_pod(fixture, "exec")
 }
 
 /// A hostNetwork server; its addresses as the kubelet dials them.
 ///
-/// Without `lo` there is no route to `::1` at all: `connect` itself fails, which is another story.
+/// Without `lo` there is no route to `::1` at all: `connect` itself fails, which is another failure.
 fn host_server(fixture: &mut Fixture<'_>) -> Result<Vec<SocketAddr>> {
     fixture.node.serve(fixture.options, &["http", &format!("[::]:{HOST}")])?;
     Ok(match fixture.family {

@@ -47,6 +47,8 @@ pub enum Need {
     Ipvlan,
     /// Sockets for frames, below the kernel's TCP.
     PacketSocket,
+    /// A shell: an image of one binary has none.
+    Shell,
     /// A hook that tells of ICMP errors.
     IcmpHook,
     /// A hook that tells what IPVS does.
@@ -99,9 +101,8 @@ pub fn prepare_machine() {
 
 impl Need {
     /// Why it is not there; `None` if it is.
-    #[must_use]
     pub fn lacking(self) -> Option<String> {
-        static TRIED: [OnceLock<Option<String>>; 18] = [const { OnceLock::new() }; 18];
+        static TRIED: [OnceLock<Option<String>>; 19] = [const { OnceLock::new() }; 19];
         TRIED[self as usize].get_or_init(|| self.attempt()).clone()
     }
 
@@ -119,6 +120,7 @@ impl Need {
             Self::Freezer => (!Freezer::V2.is_there()).then(|| "no cgroup of version 2 can be frozen here".to_owned()),
             Self::FreezerV1 => (!Freezer::V1.is_there()).then(|| "no freezer of cgroup version 1 is mounted".to_owned()),
             Self::Pressure => (!has_pressure()).then(|| "the cgroups of version 2 have no cpu.pressure here".to_owned()),
+            Self::Shell => (!is_installed("sh")).then(|| "no `sh` on this machine".to_owned()),
             Self::PacketSocket => {
                 let opened = socket(AddressFamily::Packet, SockType::Raw, SockFlag::SOCK_CLOEXEC, None);
                 opened.err().map(|error| format!("no packet socket: {} (CAP_NET_RAW)", error.desc()))

@@ -3,19 +3,17 @@
 use std::fs;
 use std::net::{SocketAddr, TcpStream};
 use std::os::fd::{AsRawFd, OwnedFd};
-use std::thread;
 use std::time::Instant;
 
-use anyhow::{Context, Result, anyhow, bail};
+use anyhow::{Context, Result, bail};
 use nix::errno::Errno;
 use nix::sys::socket::{AddressFamily, SockFlag, SockType, SockaddrStorage, connect, socket};
-use tracer_model::record::{Cause, Outcome};
+use tracer_model::record::Cause;
 
 use super::{Fixture, Need, Scenario};
 use crate::node::{BRIDGE, BRIDGE_MAC, NODE};
 use crate::pods::{HOST, HTTP};
-use crate::probe::{Ending, Kind, ProbeRequest};
-use crate::prober::Prober;
+use crate::probe::{Ending, Kind};
 
 const ACCEPT: Option<Cause> = Some(Cause::AcceptQueueOverflow);
 const HALF_OPEN: Option<Cause> = Some(Cause::SynBacklogOverflow);
@@ -58,18 +56,13 @@ fn aborts(fixture: &mut Fixture<'_>) -> Result<()> {
     let inside = fixture.inside(pod)?;
     inside.sysctl(&[("ipv4/tcp_abort_on_overflow", "1"), ("ipv4/neigh/eth0/app_solicit", "30")])?;
     inside.ip(|ip| ip.forget_neighbours("eth0"))?;
-    let mut second = Prober::start(&fixture.node.node, fixture.options)?;
-    let probe = ProbeRequest::new(Kind::Http, pod, fixture.options.patience);
     fixture.mentions(&["its listener refused", "net.ipv4.tcp_abort_on_overflow is 1"]);
-    let listed = fixture.listed(pod, fixture.verdict(Cause::MidStreamRst, Outcome::Failure))?;
-    let outcome = thread::scope(|scope| {
-        let waiting = scope.spawn(move || second.probe(probe));
+    let mut held = Vec::new();
+    fixture.fails_while(pod, fixture.options.patience, Ending::Reset, |fixture| {
         is_half_open(fixture, pod)?;
-        let _last = fixture.inside(pod)?.enter(connect)?;
-        fixture.inside(pod)?.ip(|ip| ip.neighbour(BRIDGE, BRIDGE_MAC, "eth0"))?;
-        waiting.join().map_err(|_| anyhow!("the prober panicked"))?
-    })?;
-    fixture.ended(listed, &outcome, &[Ending::Reset])
+        held.push(fixture.inside(pod)?.enter(connect)?);
+        fixture.inside(pod)?.ip(|ip| ip.neighbour(BRIDGE, BRIDGE_MAC, "eth0"))
+    })
 }
 
 /// Waits until a SYN has been taken in that pod.

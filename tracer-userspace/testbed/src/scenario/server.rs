@@ -3,7 +3,7 @@
 use std::net::SocketAddr;
 
 use anyhow::{Context, Result};
-use tracer_model::record::{Cause, Outcome};
+use tracer_model::record::Cause;
 
 use super::{Fixture, Need, Scenario};
 use crate::net::PREFIX;
@@ -19,48 +19,68 @@ pub(super) const ALL: &[Scenario] = &[
     Scenario::new("handshake_rst", Some(Cause::HandshakeRst), handshake_rst)
         .needs(&[Need::PacketSocket])
         .on_every_kernel(),
-    Scenario::new("mid_stream_rst", Some(Cause::MidStreamRst), |s| reset(s, "rst")).on_every_kernel(),
-    Scenario::new("mid_stream_rst_v6", Some(Cause::MidStreamRst), |s| reset(s, "rst")).v6().on_every_kernel(),
-    Scenario::new("mid_stream_rst_unread", Some(Cause::MidStreamRst), |s| reset(s, "rst-unread")),
-    Scenario::new("mid_stream_rst_at_accept", Some(Cause::MidStreamRst), |s| reset(s, "rst-at-accept")),
-    Scenario::new("mid_stream_rst_in_the_middle", Some(Cause::MidStreamRst), |s| reset(s, "bodyless-rst")),
-    Scenario::new("slow_response", Some(Cause::SlowResponse), |s| slow(s, "hang", Kind::Http, HTTP)).on_every_kernel(),
-    Scenario::new("slow_response_v6", Some(Cause::SlowResponse), |s| slow(s, "hang", Kind::Http, HTTP))
-        .v6()
+    Scenario::new("mid_stream_rst", Some(Cause::MidStreamRst), |s| s.serving_fails("rst", Kind::Http, Ending::Reset))
         .on_every_kernel(),
-    Scenario::new("slow_response_partial", Some(Cause::SlowResponse), |s| slow(s, "bodyless", Kind::Http, HTTP)),
-    Scenario::new("slow_response_never_accepted", Some(Cause::SlowResponse), |s| slow(s, "noaccept", Kind::Http, HTTP)),
+    Scenario::new("mid_stream_rst_v6", Some(Cause::MidStreamRst), |s| {
+        s.serving_fails("rst", Kind::Http, Ending::Reset)
+    })
+    .v6()
+    .on_every_kernel(),
+    Scenario::new("mid_stream_rst_unread", Some(Cause::MidStreamRst), |s| {
+        s.serving_fails("rst-unread", Kind::Http, Ending::Reset)
+    }),
+    Scenario::new("mid_stream_rst_at_accept", Some(Cause::MidStreamRst), |s| {
+        s.serving_fails("rst-at-accept", Kind::Http, Ending::Reset)
+    }),
+    Scenario::new("mid_stream_rst_in_the_middle", Some(Cause::MidStreamRst), |s| {
+        s.serving_fails("bodyless-rst", Kind::Http, Ending::Reset)
+    }),
+    Scenario::new("slow_response", Some(Cause::SlowResponse), |s| s.serving_fails("hang", Kind::Http, Ending::Timeout))
+        .on_every_kernel(),
+    Scenario::new("slow_response_v6", Some(Cause::SlowResponse), |s| {
+        s.serving_fails("hang", Kind::Http, Ending::Timeout)
+    })
+    .v6()
+    .on_every_kernel(),
+    Scenario::new("slow_response_partial", Some(Cause::SlowResponse), |s| {
+        s.serving_fails("bodyless", Kind::Http, Ending::Timeout)
+    }),
+    Scenario::new("slow_response_never_accepted", Some(Cause::SlowResponse), |s| {
+        s.serving_fails("noaccept", Kind::Http, Ending::Timeout)
+    }),
     Scenario::new("slow_response_throttled", Some(Cause::SlowResponse), throttled)
         .also(Cause::CpuThrottled)
         .needs(&[Need::CpuQuota]),
     Scenario::new("kubelet_delayed", LATE, |s| sends_request_late(s, "hang", Kind::Http, HTTP)),
     Scenario::new("kubelet_delayed_v6", LATE, |s| sends_request_late(s, "hang", Kind::Http, HTTP)).v6(),
     Scenario::new("kubelet_delayed_tls", LATE, |s| sends_request_late(s, "tls-hang", Kind::Https, TLS)),
-    Scenario::new("tls_handshake_slow", Some(Cause::TlsHandshakeSlow), |s| slow(s, "tls-hang", Kind::Https, TLS))
-        .on_every_kernel(),
-    Scenario::new("tls_handshake_slow_v6", Some(Cause::TlsHandshakeSlow), |s| slow(s, "tls-hang", Kind::Https, TLS))
-        .v6(),
+    Scenario::new("tls_handshake_slow", Some(Cause::TlsHandshakeSlow), |s| {
+        s.serving_fails("tls-hang", Kind::Https, Ending::Timeout)
+    })
+    .on_every_kernel(),
+    Scenario::new("tls_handshake_slow_v6", Some(Cause::TlsHandshakeSlow), |s| {
+        s.serving_fails("tls-hang", Kind::Https, Ending::Timeout)
+    })
+    .v6(),
     Scenario::new("unexplained", Some(Cause::Unexplained), unexplained).needs(&[Need::PacketSocket]),
     Scenario::new("unexplained_dials_on", Some(Cause::Unexplained), keeps_connecting).needs(&[Need::PacketSocket]),
-    Scenario::new("closed_without_answer", CLOSED, |s| closed(s, "eof")).on_every_kernel(),
-    Scenario::new("closed_without_answer_v6", CLOSED, |s| closed(s, "eof")).v6(),
-    Scenario::new("closed_without_answer_exit", CLOSED, |s| closed(s, "exit")),
-    Scenario::new("app_status_failure", NO, |s| answers_failure(s, "503", Ending::Status)).smoke(),
-    Scenario::new("app_status_failure_v6", NO, |s| answers_failure(s, "503", Ending::Status)).v6().on_every_kernel(),
-    Scenario::new("app_status_failure_not_http", NO, |s| answers_failure(s, "banner", Ending::Eof)),
-    Scenario::new("app_status_failure_tls_on_plain", NO, |s| answers_failure(s, "tls", Ending::Eof)),
-    Scenario::new("app_status_failure_not_tls", NO, |s| {
-        let pod = s.serving("banner", TLS)?;
-        s.fails(Kind::Https, pod, Ending::Error)
-    }),
-    Scenario::new("app_status_failure_tls_refused", NO, |s| {
-        let pod = s.serving("tls-refuse", TLS)?;
-        s.fails(Kind::Https, pod, Ending::Error)
-    }),
-    Scenario::new("app_status_failure_short", NO, |s| answers_failure(s, "short", Ending::Eof)),
-    Scenario::new("probe_misconfigured", MISCONFIGURED, |s| answers_failure(s, "go-tls", Ending::Status)),
-    Scenario::new("probe_misconfigured_v6", MISCONFIGURED, |s| answers_failure(s, "go-tls", Ending::Status)).v6(),
-    Scenario::new("probe_misconfigured_host", MISCONFIGURED, |s| answers_failure(s, "421", Ending::Status)),
+    Scenario::new("closed_without_answer", CLOSED, |s| s.serving_fails("eof", Kind::Http, Ending::Eof))
+        .on_every_kernel(),
+    Scenario::new("closed_without_answer_v6", CLOSED, |s| s.serving_fails("eof", Kind::Http, Ending::Eof)).v6(),
+    Scenario::new("closed_without_answer_exit", CLOSED, |s| s.serving_fails("exit", Kind::Http, Ending::Eof)),
+    Scenario::new("app_status_failure", NO, |s| s.serving_fails("503", Kind::Http, Ending::Status)).smoke(),
+    Scenario::new("app_status_failure_v6", NO, |s| s.serving_fails("503", Kind::Http, Ending::Status))
+        .v6()
+        .on_every_kernel(),
+    Scenario::new("app_status_failure_not_http", NO, |s| s.serving_fails("banner", Kind::Http, Ending::Eof)),
+    Scenario::new("app_status_failure_tls_on_plain", NO, |s| s.serving_fails("tls", Kind::Http, Ending::Eof)),
+    Scenario::new("app_status_failure_not_tls", NO, |s| s.serving_fails("banner", Kind::Https, Ending::Error)),
+    Scenario::new("app_status_failure_tls_refused", NO, |s| s.serving_fails("tls-refuse", Kind::Https, Ending::Error)),
+    Scenario::new("app_status_failure_short", NO, |s| s.serving_fails("short", Kind::Http, Ending::Eof)),
+    Scenario::new("probe_misconfigured", MISCONFIGURED, |s| s.serving_fails("go-tls", Kind::Http, Ending::Status)),
+    Scenario::new("probe_misconfigured_v6", MISCONFIGURED, |s| s.serving_fails("go-tls", Kind::Http, Ending::Status))
+        .v6(),
+    Scenario::new("probe_misconfigured_host", MISCONFIGURED, |s| s.serving_fails("421", Kind::Http, Ending::Status)),
     Scenario::new("probe_misconfigured_redirect_loop", MISCONFIGURED, redirect_loop),
     Scenario::new("probe_misconfigured_redirect_dead", MISCONFIGURED, redirect_dead),
     Scenario::new("app_status_unasked", None, unavailable_source),
@@ -118,7 +138,7 @@ fn unexplained(fixture: &mut Fixture<'_>) -> Result<()> {
 /// The same from a prober whose socket stays in SYN_SENT for two minutes: what is reported is reported when the probe is over.
 fn keeps_connecting(fixture: &mut Fixture<'_>) -> Result<()> {
     let pod = appliance(fixture, "mute")?;
-    let claim = fixture.verdict(Cause::Unexplained, Outcome::Failure);
+    let claim = fixture.verdict(Cause::Unexplained);
     let listed = fixture.listed(pod, claim)?;
     let probe =
         ProbeRequest { keeps_connecting: true, ..ProbeRequest::new(Kind::Http, pod, fixture.options.probe_timeout) };
@@ -129,23 +149,11 @@ fn keeps_connecting(fixture: &mut Fixture<'_>) -> Result<()> {
 /// The prober is connected and sends its request when most of its time is over.
 fn sends_request_late(fixture: &mut Fixture<'_>, mode: &str, kind: Kind, port: u16) -> Result<()> {
     let pod = fixture.serving(mode, port)?;
-    let claim = fixture.verdict(Cause::KubeletDelayed, Outcome::Failure);
+    let claim = fixture.verdict(Cause::KubeletDelayed);
     let listed = fixture.listed(pod, claim)?;
     let probe = ProbeRequest::new(kind, pod, fixture.options.probe_timeout);
     let outcome = fixture.prober.probe(ProbeRequest { idle_ms: probe.timeout_ms / 5 * 4, ..probe })?;
     fixture.ended(listed, &outcome, &[Ending::Timeout])
-}
-
-/// The server reads the request and closes, or ends.
-fn closed(fixture: &mut Fixture<'_>, mode: &str) -> Result<()> {
-    let pod = fixture.serving(mode, HTTP)?;
-    fixture.fails(Kind::Http, pod, Ending::Eof)
-}
-
-/// The application answers, and it is no success.
-fn answers_failure(fixture: &mut Fixture<'_>, mode: &str, how: Ending) -> Result<()> {
-    let pod = fixture.serving(mode, HTTP)?;
-    fixture.fails(Kind::Http, pod, how)
 }
 
 /// The kubelet makes a connection for each redirect, and follows no more after ten answers.
@@ -154,7 +162,7 @@ fn redirect_loop(fixture: &mut Fixture<'_>) -> Result<()> {
     for _ in 1..10 {
         fixture.succeeds(Kind::Http, pod)?;
     }
-    let looped = fixture.verdict(Cause::ProbeMisconfigured, Outcome::Failure);
+    let looped = fixture.verdict(Cause::ProbeMisconfigured);
     fixture.attempt(Kind::Http, pod, Ending::Ok, looped)
 }
 
@@ -187,14 +195,4 @@ fn appliance(fixture: &mut Fixture<'_>, mode: &str) -> Result<SocketAddr> {
     let addr = pod.addr(Family::V4, HTTP);
     pod.serve(fixture.options, &[mode, "eth0", &addr.ip().to_string()]).context("start the appliance")?;
     Ok(addr)
-}
-
-fn reset(fixture: &mut Fixture<'_>, mode: &str) -> Result<()> {
-    let pod = fixture.serving(mode, HTTP)?;
-    fixture.fails(Kind::Http, pod, Ending::Reset)
-}
-
-fn slow(fixture: &mut Fixture<'_>, mode: &str, kind: Kind, port: u16) -> Result<()> {
-    let pod = fixture.serving(mode, port)?;
-    fixture.fails(kind, pod, Ending::Timeout)
 }

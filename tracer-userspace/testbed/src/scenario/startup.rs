@@ -44,10 +44,10 @@ fn too_late(fixture: &mut Fixture<'_>) -> Result<()> {
     let pod = fixture.idle()?.addr(family, SLOW_START);
     for number in 1..=SLOW_START_THRESHOLD {
         let cause = if number == SLOW_START_THRESHOLD { Cause::StartupBudgetExceeded } else { Cause::NotListeningYet };
-        let claim = fixture.verdict(cause, tracer_model::record::Outcome::Failure);
+        let claim = fixture.verdict(cause);
         fixture.attempt(Kind::Http, pod, Ending::Refused, claim)?;
         if number < SLOW_START_THRESHOLD {
-            // The probe's own period: the passing of time is what the story is about.
+            // The probe's own period: the passing of time is what the scenario is about.
             std::thread::sleep(Duration::from_secs(SLOW_START_PERIOD_S));
         }
     }

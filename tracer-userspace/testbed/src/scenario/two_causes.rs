@@ -30,25 +30,17 @@ pub(super) const ALL: &[Scenario] = &[
 /// Drops the first SYNs in the pod, until that was once. The tracer gives an attempt up when its probe times out, so the
 /// probe of this port waits for several SYNs: one of them finds the rule gone, however busy the machine is.
 fn dropped_at_first(fixture: &mut Fixture<'_>, pod: SocketAddr, how: Ending) -> Result<()> {
-    let Some(cause) = fixture.cause else { bail!("a scenario without cause has a failing attempt") };
-    let chain = format!("type filter hook input priority 0; tcp dport {PATIENT} counter drop;");
-    fixture.inside(pod)?.nft(&format!("table inet moment {{ chain ingress {{ {chain} }}; }}\n"))?;
-    let mut second = Prober::start(&fixture.node.node, fixture.options)?;
-    let probe = ProbeRequest::new(Kind::Http, pod, Duration::from_secs(PATIENT_TIMEOUT_S));
-    let listed = fixture.listed(pod, fixture.verdict(cause, Outcome::Failure))?;
-    let outcome = thread::scope(|scope| {
-        let waiting = scope.spawn(move || second.probe(probe));
+    fixture.input_rule(pod, &format!("tcp dport {PATIENT} counter drop;"))?;
+    fixture.fails_while(pod, Duration::from_secs(PATIENT_TIMEOUT_S), how, |fixture| {
         has_dropped(fixture, pod)?;
-        fixture.inside(pod)?.nft("delete table inet moment\n")?;
-        waiting.join().map_err(|_| anyhow!("the prober panicked"))?
-    })?;
-    fixture.ended(listed, &outcome, &[how])
+        fixture.inside(pod)?.nft("delete table inet podpolicy\n")
+    })
 }
 
 /// Waits until the rule has dropped something.
 fn has_dropped(fixture: &mut Fixture<'_>, pod: SocketAddr) -> Result<()> {
     let began = Instant::now();
-    while fixture.inside(pod)?.run("nft", &["list", "table", "inet", "moment"], "")?.contains("packets 0 ") {
+    while fixture.inside(pod)?.run("nft", &["list", "table", "inet", "podpolicy"], "")?.contains("packets 0 ") {
         if began.elapsed() > fixture.options.patience {
             bail!("nothing was dropped");
         }
@@ -73,14 +65,13 @@ fn drop_then_reset(fixture: &mut Fixture<'_>) -> Result<()> {
 /// The request is lost once, by a rule whose one token it takes; the second is taken and never answered.
 fn request_sent_twice(fixture: &mut Fixture<'_>) -> Result<()> {
     let pod = fixture.serving("hang", HTTP)?;
-    let chain = "type filter hook input priority 0; \
-                 tcp dport 8080 tcp flags & psh == psh limit rate 1/day burst 1 packets counter drop;";
-    fixture.inside(pod)?.nft(&format!("table inet moment {{ chain ingress {{ {chain} }}; }}\n"))?;
+    let rule = "tcp dport 8080 tcp flags & psh == psh limit rate 1/day burst 1 packets counter drop;";
+    fixture.input_rule(pod, rule)?;
     // It is sent again until it is acknowledged: most of the time is the server's.
     let probe = ProbeRequest::new(Kind::Http, pod, 3 * fixture.options.probe_timeout);
-    let listed = fixture.listed(pod, fixture.verdict(Cause::SlowResponse, Outcome::Failure))?;
+    let listed = fixture.listed(pod, fixture.verdict(Cause::SlowResponse))?;
     let outcome = fixture.prober.probe(probe)?;
-    if !fixture.inside(pod)?.run("nft", &["list", "table", "inet", "moment"], "")?.contains("packets 1 ") {
+    if !fixture.inside(pod)?.run("nft", &["list", "table", "inet", "podpolicy"], "")?.contains("packets 1 ") {
         bail!("the request was not dropped once");
     }
     fixture.ended(listed, &outcome, &[Ending::Timeout])
@@ -154,8 +145,7 @@ fn prober_stops(fixture: &mut Fixture<'_>) -> Result<()> {
         // It has no answer to give any more.
         waiting.join().map_err(|_| anyhow!("the prober panicked"))?.map_or(Ok(()), |_| Err(anyhow!("it was answered")))
     })?;
-    fixture.quiet.push((claim, 1));
-    let after = Claim::Nothing;
+    fixture.done.quiet.push((claim, 1));
     let good = fixture.serving("http", HTTP)?;
-    fixture.attempt(Kind::Http, good, Ending::Ok, after)
+    fixture.succeeds(Kind::Http, good)
 }

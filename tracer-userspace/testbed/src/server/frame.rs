@@ -8,7 +8,6 @@ const RST: u8 = 0x04;
 const ACK: u8 = 0x10;
 
 /// The ARP reply to a request for `own`, if that is what the frame is.
-#[must_use]
 pub fn arp_reply(frame: &[u8], own: Ipv4Addr, mac: [u8; 6]) -> Option<Vec<u8>> {
     let arp = frame.get(ETH..ETH + 28)?;
     let request = frame[12..14] == [0x08, 0x06] && arp[6..8] == [0, 1];
@@ -24,7 +23,6 @@ pub fn arp_reply(frame: &[u8], own: Ipv4Addr, mac: [u8; 6]) -> Option<Vec<u8>> {
 }
 
 /// The RST to a SYN for `own`, if that is what the frame is; its numbers are those the client takes.
-#[must_use]
 pub fn syn_reset(frame: &[u8], own: Ipv4Addr, mac: [u8; 6]) -> Option<Vec<u8>> {
     let ip = frame.get(ETH..)?;
     let header = usize::from(ip.first()? & 0x0f) * 4;

@@ -84,9 +84,18 @@ pub struct Redirected {
     pub status: u16,
 }
 
+/// What was seen of one kind, and when.
+macro_rules! seen {
+    ($attempt:ident, $kind:ident) => {
+        $attempt.observations.iter().filter_map(|it| match &it.kind {
+            ObservationKind::$kind(seen) => Some((it.time_boot_ns, seen)),
+            _ => None,
+        })
+    };
+}
+
 impl Attempt {
     /// An attempt that begins now.
-    #[must_use]
     pub fn new(conn: ConnId, flow: Flow, actor: Actor, netns: Option<Netns>, prober: bool, started: u64) -> Self {
         Self {
             conn,
@@ -221,20 +230,17 @@ impl Attempt {
     }
 
     /// Payload bytes received when it ended (or so far).
-    #[must_use]
     pub fn received(&self) -> Option<u64> {
         self.last.as_ref()?.received()
     }
 
     /// Payload bytes sent.
-    #[must_use]
     pub fn sent(&self) -> Option<u64> {
         self.last.as_ref().and_then(|s| s.bytes_sent)
     }
 
     /// Its connect failed because no source port was free, or may have: it reached SYN_SENT and ended
     /// there, by itself, without a port.
-    #[must_use]
     pub fn without_port(&self) -> bool {
         let gave_up = |s: &State| {
             s.old == TcpState::SynSent && s.new == TcpState::Close && s.flow.src.port() == 0 && s.errno == Some(0)
@@ -243,7 +249,6 @@ impl Attempt {
     }
 
     /// All that was sent has been acknowledged by the target's stack, at the second try perhaps.
-    #[must_use]
     pub fn request_acknowledged(&self) -> bool {
         let Some(last) = &self.last else { return false };
         // What was sent again counts twice in bytes_sent (net/ipv4/tcp_output.c, __tcp_transmit_skb); after the end it is sent
@@ -259,20 +264,17 @@ impl Attempt {
     }
 
     /// The target sent data that did not arrive: a segment with it was dropped, or sent again.
-    #[must_use]
     pub fn answer_lost(&self) -> bool {
         let dropped = |d: &PacketDrop| d.flow.src == self.flow.dst && d.flags.has_data() && !d.flags.is_rst();
         self.drops().any(|(_, d)| dropped(d)) || self.retransmitted().any(|(_, r)| r.by_target)
     }
 
     /// `sk_err` when it ended, if not zero.
-    #[must_use]
     pub fn errno(&self) -> Option<i32> {
         self.last.as_ref().and_then(|s| s.errno).filter(|&e| e != 0).or_else(|| self.connect_failed().map(|f| f.errno))
     }
 
     /// It is over and it failed, whatever it was for; see [`crate::enrich::failed`].
-    #[must_use]
     pub fn failed_by_itself(&self) -> bool {
         match self.ended {
             None => false,
@@ -285,107 +287,74 @@ impl Attempt {
     }
 
     /// A probe waits for an answer. What others send may need none (syslog, metrics): that it was taken is enough.
-    #[must_use]
     pub fn needs_no_answer(&self) -> bool {
         !self.prober && self.request_acknowledged() && !self.answer_lost()
     }
 
     /// It is over, nothing was sent or received, and nothing went wrong: what a tcpSocket probe does.
-    #[must_use]
     pub fn touched_only(&self) -> bool {
         self.sent_nothing() && self.received() == Some(0)
     }
 
     /// It is over, the prober sent nothing, and nothing went wrong; a server that speaks first may have sent something.
-    #[must_use]
     pub fn sent_nothing(&self) -> bool {
         matches!(self.ended, Some((_, End::ClosedByProber | End::ClosedByServer))) && self.sent() == Some(0)
     }
 
     /// Nanoseconds from connect to the end; `None` while it is open.
-    #[must_use]
     pub fn lasted(&self) -> Option<u64> {
         self.ended.map(|(time, _)| time.saturating_sub(self.started))
     }
 
     /// What its target was like at that time may say something of it: what was read for a later attempt does not.
-    #[must_use]
     pub fn was_there(&self, time: u64) -> bool {
         time >= self.started && self.ended.is_none_or(|(end, _)| time <= end.saturating_add(LATE_NS))
     }
 
     /// Packets of it that were dropped.
     pub fn drops(&self) -> impl Iterator<Item = (u64, &PacketDrop)> {
-        self.observations.iter().filter_map(|o| match &o.kind {
-            ObservationKind::Drop(d) => Some((o.time_boot_ns, d)),
-            _ => None,
-        })
+        seen!(self, Drop)
     }
 
     /// RSTs that a stack of this node sent for it.
     pub fn resets_sent(&self) -> impl Iterator<Item = (u64, &ResetSent)> {
-        self.observations.iter().filter_map(|o| match &o.kind {
-            ObservationKind::ResetSent(r) => Some((o.time_boot_ns, r)),
-            _ => None,
-        })
+        seen!(self, ResetSent)
     }
 
     /// The RST that its socket received.
-    #[must_use]
     pub fn reset_received(&self) -> Option<(u64, &ResetReceived)> {
-        self.observations.iter().find_map(|o| match &o.kind {
-            ObservationKind::ResetReceived(r) => Some((o.time_boot_ns, r)),
-            _ => None,
-        })
+        seen!(self, ResetReceived).next()
     }
 
     /// ICMP errors that this node sent about its packets.
     pub fn icmp(&self) -> impl Iterator<Item = (u64, &Icmp)> {
-        self.observations.iter().filter_map(|o| match &o.kind {
-            ObservationKind::Icmp(i) => Some((o.time_boot_ns, i)),
-            _ => None,
-        })
+        seen!(self, Icmp)
     }
 
     /// What IPVS did with its packets.
     pub fn ipvs(&self) -> impl Iterator<Item = (u64, &Ipvs)> {
-        self.observations.iter().filter_map(|o| match &o.kind {
-            ObservationKind::Ipvs(i) => Some((o.time_boot_ns, i)),
-            _ => None,
-        })
+        seen!(self, Ipvs)
     }
 
     /// What `connect()` itself returned, if it failed.
-    #[must_use]
     pub fn connect_failed(&self) -> Option<&ConnectFailed> {
         self.connect_failed_at().map(|(_, failed)| failed)
     }
 
     /// The same, and when.
-    #[must_use]
     pub fn connect_failed_at(&self) -> Option<(u64, &ConnectFailed)> {
-        self.observations.iter().find_map(|o| match &o.kind {
-            ObservationKind::ConnectFailed(c) => Some((o.time_boot_ns, c)),
-            _ => None,
-        })
+        seen!(self, ConnectFailed).next()
     }
 
     /// Segments that were sent again, by either side.
     pub fn retransmitted(&self) -> impl Iterator<Item = (u64, &Retransmit)> {
-        self.observations.iter().filter_map(|o| match &o.kind {
-            ObservationKind::Retransmit(r) => Some((o.time_boot_ns, r)),
-            _ => None,
-        })
+        seen!(self, Retransmit)
     }
 
     /// The first payload that arrived. A segment that overtakes the first one is read, too, and then the first one: the
     /// status line goes before what is none, and so does a TLS record.
-    #[must_use]
     pub fn answer(&self) -> Option<(u64, &Answer)> {
-        let answers = self.observations.iter().filter_map(|o| match &o.kind {
-            ObservationKind::Answer(a) => Some((o.time_boot_ns, a)),
-            _ => None,
-        });
+        let answers = seen!(self, Answer);
         // Of equal ones the first.
         answers.min_by_key(|(_, answer)| match answer.kind {
             AnswerKind::Http => 0,
@@ -396,29 +365,20 @@ impl Attempt {
     }
 
     /// The status of its answer, if Go's client follows that (net/http, `redirectBehavior`).
-    #[must_use]
     pub fn redirect_status(&self) -> Option<u16> {
         let status = self.answer().and_then(|(_, answer)| answer.status);
         status.filter(|status| matches!(status, 301 | 302 | 303 | 307 | 308))
     }
 
     /// What the kubelet made of it.
-    #[must_use]
     pub fn kubelet(&self) -> Option<(u64, &KubeletProbe)> {
         // The last of all that is kept of an attempt.
-        self.observations.iter().rev().find_map(|o| match &o.kind {
-            ObservationKind::KubeletProbe(probe) => Some((o.time_boot_ns, &**probe)),
-            _ => None,
-        })
+        seen!(self, KubeletProbe).last().map(|(time, probe)| (time, &**probe))
     }
 
     /// Its SYN met a listener without room.
-    #[must_use]
     pub fn queue_full(&self, queue: ListenQueue) -> Option<(u64, &QueueFull)> {
-        self.observations.iter().find_map(|o| match &o.kind {
-            ObservationKind::QueueFull(q) if q.queue == queue => Some((o.time_boot_ns, q)),
-            _ => None,
-        })
+        seen!(self, QueueFull).find(|(_, full)| full.queue == queue)
     }
 }
 

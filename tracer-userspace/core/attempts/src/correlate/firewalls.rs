@@ -85,7 +85,6 @@ pub struct Before {
 
 impl Reading {
     /// What happened at that time is in it.
-    #[must_use]
     pub const fn covers(&self, time: u64) -> bool {
         self.began >= time
     }
@@ -95,7 +94,6 @@ impl Reading {
     /// A rule of nftables that is written again has another handle. One of the legacy ip_tables has its number and begins to
     /// count at zero (`iptables-restore` without `--counters`), and for a moment so does a rule that is kept: there only a
     /// rule that had counted nothing before either took none.
-    #[must_use]
     pub fn took_none(&self, rule: usize, time: u64) -> bool {
         let Some(of) = self.firewall.rules.get(rule).filter(|_| self.covers(time)) else { return false };
         let legacy = of.backend == Backend::IptablesLegacy;
@@ -109,7 +107,6 @@ impl Reading {
 
     /// The rule, by its place in the list, counted packets between two readings of which one is older and one newer than that,
     /// neither by much: what it counted long before was other packets.
-    #[must_use]
     pub fn took_some(&self, rule: usize, time: u64) -> bool {
         let now = self.firewall.rules.get(rule).and_then(|rule| rule.packets);
         let before = self.before_that(time).filter(|before| time - before.at <= JUST_BEFORE_NS);
@@ -118,7 +115,6 @@ impl Reading {
     }
 
     /// The connection table was full, and it is not known that it turned nothing away at that time.
-    #[must_use]
     pub fn lacked_room(&self, time: u64) -> bool {
         let before = self.before_that(time).filter(|_| self.covers(time)).and_then(|before| before.conntrack);
         let rose = |now: Conntrack| before.is_none_or(|before| now.drop != before.drop);
@@ -174,7 +170,6 @@ impl Firewalls {
     }
 
     /// The last answer.
-    #[must_use]
     pub fn reading(&self, netns: Netns) -> Option<&Reading> {
         self.0.get(&netns)?.reading.as_ref()
     }
@@ -185,13 +180,11 @@ impl Firewalls {
     }
 
     /// What happened at that time is in the last answer.
-    #[must_use]
     pub fn covers(&self, netns: Netns, time: u64) -> bool {
         self.reading(netns).is_some_and(|reading| reading.covers(time))
     }
 
     /// An answer is to come that says more of what happened at that time than the last one.
-    #[must_use]
     pub fn is_pending(&self, netns: Netns, time: u64) -> bool {
         self.0.get(&netns).is_some_and(|entry| !entry.answered) && !self.covers(netns, time)
     }

@@ -39,7 +39,6 @@ impl KnownLinks {
     }
 
     /// The links of a namespace, if it was read.
-    #[must_use]
     pub fn get(&self, netns: &Netns) -> Option<&[LinkState]> {
         self.tables.get(netns).map(Vec::as_slice)
     }
@@ -49,12 +48,13 @@ impl KnownLinks {
         self.get(&netns).is_some_and(|links| links.iter().any(|link| link.addrs.contains(&addr)))
     }
 
-    pub(super) fn loopback(&self, netns: Netns) -> Option<&LinkState> {
+    /// The loopback device of a namespace, if it was read.
+    pub fn loopback(&self, netns: Netns) -> Option<&LinkState> {
         self.get(&netns)?.iter().find(|link| link.loopback)
     }
 
     /// The last change of a link, if it was set down by that.
-    pub(super) fn down(&self, netns: Netns, name: &str) -> Option<&(u64, LinkChange)> {
+    pub fn down(&self, netns: Netns, name: &str) -> Option<&(u64, LinkChange)> {
         self.changes.get(&(netns, name.to_owned())).filter(|(_, change)| !change.up)
     }
 }

@@ -34,38 +34,32 @@ impl Listeners {
     }
 
     /// The last begin or end on a port.
-    #[must_use]
     pub fn last(&self, netns: Netns, port: u16) -> Option<&(u64, Listen)> {
         self.0.get(&(netns, port)).map(|port| &port.last)
     }
 
     /// The first that was seen to begin there, if nobody had listened before it.
-    #[must_use]
     pub fn first(&self, netns: Netns, port: u16) -> Option<(u64, &Listen)> {
         self.0.get(&(netns, port))?.first.as_ref().map(|(time, listen)| (*time, listen))
     }
 
     /// Somebody has been seen to listen there, now or before.
-    #[must_use]
     pub fn knows(&self, netns: Netns, port: u16) -> bool {
         self.0.contains_key(&(netns, port))
     }
 
     /// Somebody began or ceased to listen there at or after `from`.
-    #[must_use]
     pub fn heard_since(&self, netns: Netns, port: u16, from: u64) -> bool {
         self.last(netns, port).is_some_and(|(time, _)| *time >= from)
     }
 
     /// Somebody listens in the namespace since `from` or later, on whatever port.
-    #[must_use]
     pub fn any_since(&self, netns: Netns, from: u64) -> bool {
         let mut ports = self.0.range((netns, 0)..=(netns, u16::MAX));
         ports.any(|(_, port)| port.last.1.begins && port.last.0 >= from)
     }
 
     /// Somebody listens in the namespace, on whatever port.
-    #[must_use]
     pub fn any_in(&self, netns: Netns) -> bool {
         self.0.range((netns, 0)..=(netns, u16::MAX)).any(|(_, port)| port.last.1.begins)
     }

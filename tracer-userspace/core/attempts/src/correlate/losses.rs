@@ -15,7 +15,7 @@ const RECENT: usize = 8;
 
 /// The last losses.
 #[derive(Debug, Default)]
-pub(super) struct Losses(VecDeque<Loss>);
+pub struct Losses(VecDeque<Loss>);
 
 impl Losses {
     pub(super) fn observe(&mut self, loss: &Loss) {
@@ -30,7 +30,7 @@ impl Losses {
     }
 
     /// Those that may lie between two moments.
-    pub(super) fn between(&self, from: u64, to: u64) -> impl Iterator<Item = &Loss> {
+    pub fn between(&self, from: u64, to: u64) -> impl Iterator<Item = &Loss> {
         self.0.iter().filter(move |loss| loss.from_boot_ns <= to && loss.to_boot_ns >= from)
     }
 }

@@ -14,7 +14,7 @@ const OPEN_WINDOW_NS: u64 = 10_000_000_000;
 
 /// What was seen of namespaces.
 #[derive(Debug, Default)]
-pub(super) struct Namespaces {
+pub struct Namespaces {
     /// When a namespace was first heard of, if it was made while the tracer watched.
     made: Recent<Netns, u64, MAX_MADE>,
     opens: VecDeque<Opened>,
@@ -78,24 +78,24 @@ impl Namespaces {
     }
 
     /// When it was made, if that was seen.
-    pub(super) fn made(&self, netns: Netns) -> Option<u64> {
+    pub fn made(&self, netns: Netns) -> Option<u64> {
         self.made.get(&netns).copied()
     }
 
     /// The path by which one of these processes last came into a namespace, before `time`; where entries are not seen, the
     /// one by which it last named one that is not its own.
-    pub(super) fn path(&self, pids: &[u32], netns: Netns, time: u64) -> Option<&str> {
+    pub fn path(&self, pids: &[u32], netns: Netns, time: u64) -> Option<&str> {
         let led_there = |it: &&Opened| if self.follows { it.led_to == Some(netns) } else { true };
         self.opens.iter().rev().filter(|it| it.is_of(pids, time)).find(led_there).map(|it| it.open.path.as_str())
     }
 
     /// One of these processes named a namespace that is not its own.
-    pub(super) fn named_one(&self, pids: &[u32], time: u64) -> bool {
+    pub fn named_one(&self, pids: &[u32], time: u64) -> bool {
         self.opens.iter().any(|it| it.is_of(pids, time))
     }
 
     /// The path by which a process is about to enter a namespace: nobody came anywhere by it yet.
-    pub(super) fn path_of_entry(&self, op: &NetnsOp, time: u64) -> Option<&str> {
+    pub fn path_of_entry(&self, op: &NetnsOp, time: u64) -> Option<&str> {
         let path = self.opens.get(self.taken(op, time)?)?;
         path.is_left_by(op).then_some(path.open.path.as_str())
     }

@@ -5,6 +5,7 @@
 use std::net::{IpAddr, SocketAddr};
 
 use super::firewalls::Firewalls;
+use super::flushes::Flushes;
 use super::links::KnownLinks;
 use super::listeners::Listeners;
 use super::losses::Losses;
@@ -16,14 +17,15 @@ use super::targets::Targets;
 use super::tls_ports::TlsPorts;
 use tracer_common::names::Hook;
 use tracer_model::event::{
-    FindingBody, Findings, Inspection, LinkChange, LinkState, Listen, Loss, Netns, NetnsOp, NetnsOpKind, NodePort,
-    NodePorts, NodeSettings, Observation, ObservationKind, PodSockets, PortPressure, ProxyMode, Service, Serving,
-    Start, Throttled, WITH_API_SERVER,
+    FindingBody, Findings, Listen, Loss, Netns, NetnsOp, NetnsOpKind, NodePort, NodeSettings, Observation,
+    ObservationKind, PodSockets, PortHolders, PortPressure, RulesFlushed, Service, Start, WITH_API_SERVER,
 };
 use tracer_model::recent::Recent;
 
 /// Namespaces kept that ended: what a list says of them is older.
 const MAX_ENDED: usize = 1024;
+/// Ports whose holders are kept.
+const MAX_PORTS: usize = 256;
 
 /// What is known of the node.
 #[derive(Debug, Default)]
@@ -38,14 +40,21 @@ pub struct Node {
     cookie: Option<(Netns, u64)>,
     /// Links of each namespace that was read.
     pub links: KnownLinks,
-    namespaces: Namespaces,
+    /// Namespaces that were made, and the paths by which processes came into them.
+    pub namespaces: Namespaces,
     /// Namespaces that ended, until something happens in another one of that number.
     ended: Recent<Netns, (), MAX_ENDED>,
-    listeners: Listeners,
-    tls: TlsPorts,
-    targets: Targets,
-    losses: Losses,
-    node_ports: NodePortTables,
+    /// The listeners that were seen to come and go.
+    pub listeners: Listeners,
+    /// Which listeners speak TLS.
+    pub tls: TlsPorts,
+    /// What was read of targets.
+    pub targets: Targets,
+    /// Events that were lost.
+    pub losses: Losses,
+    flushes: Flushes,
+    /// NodePorts of every table.
+    pub node_ports: NodePortTables,
     /// Pods.
     pub pods: KnownPods,
     /// Services.
@@ -57,9 +66,11 @@ pub struct Node {
     /// Who used up ephemeral ports, as of the last time that was read.
     pub ports: Option<PortPressure>,
     /// When probers dialled what not only probes dial.
-    recent_connects: RecentConnects,
+    pub recent_connects: RecentConnects,
     /// What the last check of the node came to, and when.
     checked: Option<(u64, Findings)>,
+    /// Who held a port on which nobody listened, and when that was read.
+    port_holders: Recent<(Netns, u16), (u64, PortHolders), MAX_PORTS>,
 }
 
 impl Node {
@@ -99,6 +110,10 @@ impl Node {
             ObservationKind::Findings(findings) => self.checked = Some((time, (**findings).clone())),
             ObservationKind::PortPressure(pressure) => self.ports = Some((**pressure).clone()),
             ObservationKind::Loss(loss) => self.losses.observe(loss),
+            ObservationKind::PortHolders(seen) => {
+                self.port_holders.insert((seen.netns, seen.port), (time, (**seen).clone()))
+            }
+            ObservationKind::RulesFlushed(flushed) => self.flushes.observe(flushed),
             _ => {}
         }
     }
@@ -142,169 +157,65 @@ impl Node {
             }
             self.listeners.forget(op.netns);
             self.firewalls.forget(op.netns);
+            self.port_holders.retain(|(netns, _), _| *netns != op.netns);
         }
     }
 
     /// Since when the tracer watches.
-    #[must_use]
     pub const fn since(&self) -> u64 {
         self.since
     }
 
-    /// When a namespace was made, if the tracer saw it.
-    #[must_use]
-    pub fn netns_made(&self, netns: Netns) -> Option<u64> {
-        self.namespaces.made(netns)
-    }
-
     /// The tracer saw it end.
-    #[must_use]
     pub fn has_ended(&self, netns: Netns) -> bool {
         self.ended.contains_key(&netns)
     }
 
-    /// The link that was last seen to hold an address, as seen from a namespace, by the namespace it is in and its index.
-    #[must_use]
-    pub fn holder(&self, from: Netns, addr: IpAddr) -> Option<(Netns, u32)> {
-        self.targets.holder(from, addr)
-    }
-
     /// It is a node's own namespace: a prober lives there, or did. Links are read nowhere else.
-    #[must_use]
     pub fn is_a_node(&self, netns: Netns) -> bool {
         self.netns == Some(netns) || self.links.get(&netns).is_some()
     }
 
-    /// When probers dialled what not only probes dial: lifecycle hooks, or an API server's clients.
-    #[must_use]
-    pub const fn recent_connects(&self) -> &RecentConnects {
-        &self.recent_connects
-    }
-
-    /// The listeners that were seen to come and go.
-    #[must_use]
-    pub const fn listeners(&self) -> &Listeners {
-        &self.listeners
-    }
-
     /// The end of the listener that a target address leads to, as far as its namespace is known.
-    #[must_use]
     pub fn listener_end(&self, from: Netns, target: SocketAddr) -> Option<&(u64, Listen)> {
         let netns = self.netns_of_addr(from, target.ip())?;
         self.listeners.last(netns, target.port()).filter(|(_, listen)| !listen.begins)
     }
 
-    /// Readings of how often the target's cgroups were throttled, oldest first.
-    pub fn throttling(&self, from: Netns, target: SocketAddr) -> impl Iterator<Item = (u64, &[Throttled])> {
-        self.targets.throttling(from, target)
-    }
-
-    /// Readings of who serves the target, and how it fares, oldest first.
-    pub fn servings(&self, from: Netns, target: SocketAddr) -> impl Iterator<Item = (u64, &Serving)> {
-        self.targets.servings(from, target)
-    }
-
     /// The address is that of a pod of this node with a network of its own.
-    #[must_use]
     pub fn has_pod(&self, addr: IpAddr) -> bool {
         self.pods.at(addr).any(|pod| !pod.host_network)
     }
 
-    /// The state of a target, as it was last read.
-    #[must_use]
-    pub fn inspection(&self, from: Netns, target: SocketAddr) -> Option<(u64, &Inspection)> {
-        self.targets.inspection(from, target)
-    }
-
     /// The sockets of a target's pod, as they were last read, unless the pod has ended since.
-    #[must_use]
     pub fn pod_sockets(&self, from: Netns, target: SocketAddr) -> Option<(u64, &PodSockets)> {
         self.targets.sockets(from, target).filter(|(_, seen)| !self.has_ended(seen.netns))
     }
 
     /// The prober's namespace, which is the node's.
-    #[must_use]
     pub const fn netns(&self) -> Option<Netns> {
         self.netns
     }
 
     /// `net_cookie` of a namespace, where it is known.
-    #[must_use]
     pub fn cookie(&self, netns: Netns) -> Option<u64> {
         self.cookie.filter(|(of, _)| *of == netns).map(|(_, cookie)| cookie)
     }
 
     /// Addresses of a namespace's links, if it was read.
-    #[must_use]
     pub fn owns(&self, netns: Netns, addr: IpAddr) -> bool {
         addr.is_loopback() || self.links.have(netns, addr)
     }
 
-    /// The loopback device of a namespace, if it was read.
-    #[must_use]
-    pub fn loopback(&self, netns: Netns) -> Option<&LinkState> {
-        self.links.loopback(netns)
-    }
-
-    /// The last link-down of a device in a namespace.
-    #[must_use]
-    pub fn link_down(&self, netns: Netns, name: &str) -> Option<&(u64, LinkChange)> {
-        self.links.down(netns, name)
-    }
-
-    /// The path by which one of these processes last came into a namespace, before `time`.
-    #[must_use]
-    pub fn netns_path(&self, pids: &[u32], netns: Netns, time: u64) -> Option<&str> {
-        self.namespaces.path(pids, netns, time)
-    }
-
-    /// One of these processes opened the path of a namespace that is not its own shortly before `time`.
-    #[must_use]
-    pub fn named_netns(&self, pids: &[u32], time: u64) -> bool {
-        self.namespaces.named_one(pids, time)
-    }
-
-    /// The path by which a process is about to enter a namespace.
-    #[must_use]
-    pub fn path_of_entry(&self, op: &NetnsOp, time: u64) -> Option<&str> {
-        self.namespaces.path_of_entry(op, time)
-    }
-
-    /// The IPVS NodePort that a source address and port collides with.
-    #[must_use]
-    pub fn ipvs_node_port(&self, src: SocketAddr) -> Option<&NodePort> {
-        self.node_ports.of_ipvs_at(src)
-    }
-
-    /// What one table reported last.
-    #[must_use]
-    pub fn node_ports(&self, mode: ProxyMode) -> Option<&NodePorts> {
-        self.node_ports.of(mode)
-    }
-
-    /// All NodePorts, of every table.
-    pub fn all_node_ports(&self) -> impl Iterator<Item = (&NodePorts, &NodePort)> {
-        self.node_ports.all()
-    }
-
     /// `namespace/name` of the Service behind a NodePort.
-    #[must_use]
     pub fn service_of(&self, port: &NodePort) -> Option<String> {
         port.service.clone().or_else(|| self.service_of_number(port.port))
     }
 
     /// The same by the number alone, where no table that was read has the NodePort yet.
-    #[must_use]
     pub fn service_of_number(&self, node_port: u16) -> Option<String> {
         let has_it = |service: &&Service| service.ports.iter().any(|it| it.node_port == Some(node_port));
         self.services.iter().find(has_it).map(|it| format!("{}/{}", it.namespace, it.name))
-    }
-
-    /// When a ClientHello was last seen at this listener: by its namespace, or, where one of the two is
-    /// not known, by its address, if that is not one that every namespace has.
-    #[must_use]
-    pub fn tls_hello(&self, netns: Option<Netns>, dst: SocketAddr) -> Option<u64> {
-        self.tls.hello(netns, dst)
     }
 
     /// A probe that speaks HTTPS got an answer from there.
@@ -317,20 +228,7 @@ impl Node {
         self.tls.observe_plain(dst);
     }
 
-    /// The last answer to a probe that speaks HTTPS was in something else.
-    #[must_use]
-    pub fn is_without_tls(&self, dst: SocketAddr) -> bool {
-        self.tls.is_plain(dst)
-    }
-
-    /// When a probe that speaks HTTPS last got an answer from there.
-    #[must_use]
-    pub fn https_answer(&self, dst: SocketAddr) -> Option<u64> {
-        self.tls.answer(dst)
-    }
-
     /// The namespace that owns an address: a pod's, one whose links were read, or the one that was found when it was asked for.
-    #[must_use]
     pub fn netns_of_addr(&self, from: Netns, addr: IpAddr) -> Option<Netns> {
         if self.owns(from, addr) {
             return Some(from);
@@ -339,26 +237,29 @@ impl Node {
     }
 
     /// Events lost between two moments, any of which may have been an attempt's own.
-    #[must_use]
     pub fn lost_between(&self, from: u64, to: u64) -> u64 {
-        Loss::total(self.losses_between(from, to).filter(|loss| loss.concerns_attempts()))
-    }
-
-    /// The losses themselves.
-    pub fn losses_between(&self, from: u64, to: u64) -> impl Iterator<Item = &Loss> {
-        self.losses.between(from, to)
+        Loss::total(self.losses.between(from, to).filter(|loss| loss.concerns_attempts()))
     }
 
     /// A finding of the last check of the node, and when that was.
-    #[must_use]
     pub fn finding(&self, check: &str, like: impl Fn(&FindingBody) -> bool) -> Option<(u64, &FindingBody)> {
         let (time, checked) = self.checked.as_ref()?;
         let found = checked.findings.iter().find(|finding| finding.check == check && like(finding))?;
         Some((*time, found))
     }
 
-    /// Those of these hooks that are missing.
+    /// Who held a port of a namespace when it was last read.
     #[must_use]
+    pub fn port_holders(&self, netns: Netns, port: u16) -> Option<(u64, &PortHolders)> {
+        self.port_holders.get(&(netns, port)).map(|(time, seen)| (*time, seen))
+    }
+
+    /// Bulk removals of rules and routes of a namespace that began before a moment, the last one first.
+    pub fn flushes_before(&self, netns: Netns, time: u64) -> impl Iterator<Item = &RulesFlushed> {
+        self.flushes.before(netns, time)
+    }
+
+    /// Those of these hooks that are missing.
     pub fn missing_of(&self, hooks: &[Hook]) -> Vec<Hook> {
         let Some(start) = &self.start else { return Vec::new() };
         let of = |name: &str| hooks.iter().copied().find(|hook| hook.name() == name);

@@ -7,25 +7,26 @@ use tracer_model::event::{NodePort, NodePorts, ProxyMode};
 
 /// What each table reported last.
 #[derive(Debug, Default)]
-pub(super) struct NodePortTables(BTreeMap<u8, NodePorts>);
+pub struct NodePortTables(BTreeMap<u8, NodePorts>);
 
 impl NodePortTables {
     pub(super) fn observe(&mut self, ports: &NodePorts) {
         self.0.insert(ports.mode as u8, ports.clone());
     }
 
-    pub(super) fn of(&self, mode: ProxyMode) -> Option<&NodePorts> {
+    /// What one table reported last.
+    pub fn of(&self, mode: ProxyMode) -> Option<&NodePorts> {
         self.0.get(&(mode as u8))
     }
 
     /// The IPVS NodePort that a source address and port collides with.
-    pub(super) fn of_ipvs_at(&self, src: SocketAddr) -> Option<&NodePort> {
+    pub fn of_ipvs_at(&self, src: SocketAddr) -> Option<&NodePort> {
         let on_addr = |port: &&NodePort| port.addrs.is_empty() || port.addrs.contains(&src.ip());
         self.of(ProxyMode::Ipvs)?.ports.iter().filter(|port| port.port == src.port()).find(on_addr)
     }
 
     /// Those of every table.
-    pub(super) fn all(&self) -> impl Iterator<Item = (&NodePorts, &NodePort)> {
+    pub fn all(&self) -> impl Iterator<Item = (&NodePorts, &NodePort)> {
         self.0.values().flat_map(|table| table.ports.iter().map(move |port| (table, port)))
     }
 }

@@ -73,7 +73,6 @@ impl KnownPods {
 
     /// The one with a network of its own that has this address; of several the one that is known by more than its namespace.
     /// None if it could be two.
-    #[must_use]
     pub fn only_at(&self, addr: IpAddr) -> Option<&Pod> {
         let own = || self.at(addr).filter(|pod| !pod.host_network);
         let mut known = own().filter(|pod| pod.uid.is_some() || pod.name.is_some());
@@ -85,7 +84,6 @@ impl KnownPods {
     }
 
     /// The namespace of this address, if all that have it and whose namespace is known are in one.
-    #[must_use]
     pub fn netns_at(&self, addr: IpAddr) -> Option<Netns> {
         let mut all = self.at(addr).filter_map(|pod| pod.netns);
         let first = all.next()?;
@@ -102,26 +100,22 @@ impl KnownPods {
     }
 
     /// The one whose own namespace it is.
-    #[must_use]
     pub fn in_netns(&self, netns: Netns) -> Option<&Pod> {
         self.by_netns.get(&netns).map(|place| &self.all[*place])
     }
 
     /// A lifecycle hook of any of them dials this port.
-    #[must_use]
     pub fn have_hook_on(&self, port: u16) -> bool {
         self.hook_ports.contains(&port)
     }
 
     /// A probe of any of them dials this.
-    #[must_use]
     pub fn are_probed_at(&self, dst: SocketAddr) -> bool {
         let containers = self.connected_at(dst.ip()).flat_map(|pod| &pod.containers);
         containers.flat_map(|it| &it.probes).any(|spec| spec.port == dst.port())
     }
 
     /// It is the API server of this node, as a static pod runs it, and is probed there.
-    #[must_use]
     pub fn is_api_server(&self, dst: SocketAddr) -> bool {
         let is_probed = |it: &Container| it.probes.iter().any(|spec| spec.port == dst.port());
         self.connected_at(dst.ip()).any(|pod| {
@@ -133,7 +127,6 @@ impl KnownPods {
     }
 
     /// Their probes or lifecycle hooks are known, and not only their names.
-    #[must_use]
     pub const fn have_specs(&self) -> bool {
         self.have_specs
     }

@@ -37,7 +37,6 @@ impl RecentConnects {
     }
 
     /// How often it was dialled within one period up to `time`, that dial included.
-    #[must_use]
     pub fn within(&self, dst: SocketAddr, time: u64, period_ns: u64) -> usize {
         let from = time.saturating_sub(period_ns).saturating_add(tolerance(period_ns));
         let is_within = |at: &&u64| (from..=time).contains(*at);
@@ -45,7 +44,6 @@ impl RecentConnects {
     }
 
     /// It was dialled one period before `time`.
-    #[must_use]
     pub fn any_a_period_before(&self, dst: SocketAddr, time: u64, period_ns: u64) -> bool {
         let is_due = |before: &u64| time.saturating_sub(*before).abs_diff(period_ns) <= tolerance(period_ns);
         period_ns > 0 && self.0.get(&dst).is_some_and(|times| times.iter().any(is_due))

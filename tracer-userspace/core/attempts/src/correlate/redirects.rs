@@ -58,7 +58,7 @@ mod tests {
     use crate::correlate::Correlator;
     use crate::correlate::attempt::Redirected;
     use tracer_core::testing::Stream;
-    use tracer_model::event::{AnswerKind, ConnId, TcpState};
+    use tracer_model::event::{AnswerKind, ConnId};
 
     /// What the last attempt follows.
     fn followed(stream: &Stream, conn: u64) -> Option<Redirected> {
@@ -69,7 +69,7 @@ mod tests {
 
     fn answered(stream: &mut Stream, status: u16) -> &mut Stream {
         stream.connect().established().answer(AnswerKind::Http, Some(status));
-        stream.state(TcpState::Established, TcpState::FinWait1, 0, (100, 101, 200))
+        stream.closes((100, 101, 200))
     }
 
     #[test]

@@ -23,7 +23,7 @@ type Servers = VecDeque<(u64, Serving)>;
 
 /// What was read of targets.
 #[derive(Debug, Default)]
-pub(super) struct Targets {
+pub struct Targets {
     inspections: Recent<Target, (u64, Inspection), MAX_TARGETS>,
     throttling: Recent<Target, Readings, MAX_TARGETS>,
     servers: Recent<Target, Servers, MAX_TARGETS>,
@@ -59,23 +59,23 @@ impl Targets {
     }
 
     /// The link that was last seen to hold an address, as seen from another namespace, and where.
-    pub(super) fn holder(&self, from: Netns, addr: IpAddr) -> Option<(Netns, u32)> {
+    pub fn holder(&self, from: Netns, addr: IpAddr) -> Option<(Netns, u32)> {
         self.holders.get(&(from, addr)).copied()
     }
 
     /// The state of a target, as it was last read.
-    pub(super) fn inspection(&self, from: Netns, target: SocketAddr) -> Option<(u64, &Inspection)> {
+    pub fn inspection(&self, from: Netns, target: SocketAddr) -> Option<(u64, &Inspection)> {
         self.inspections.get(&(from, target)).map(|(time, seen)| (*time, seen))
     }
 
     /// Readings of how often its cgroups were throttled, oldest first.
-    pub(super) fn throttling(&self, from: Netns, target: SocketAddr) -> impl Iterator<Item = (u64, &[Throttled])> {
+    pub fn throttling(&self, from: Netns, target: SocketAddr) -> impl Iterator<Item = (u64, &[Throttled])> {
         let readings = self.throttling.get(&(from, target)).into_iter().flatten();
         readings.map(|(time, throttled)| (*time, throttled.as_slice()))
     }
 
     /// Readings of who serves it, oldest first.
-    pub(super) fn servings(&self, from: Netns, target: SocketAddr) -> impl DoubleEndedIterator<Item = (u64, &Serving)> {
+    pub fn servings(&self, from: Netns, target: SocketAddr) -> impl DoubleEndedIterator<Item = (u64, &Serving)> {
         self.servers.get(&(from, target)).into_iter().flatten().map(|(time, serving)| (*time, serving))
     }
 

@@ -10,7 +10,7 @@ const MAX: usize = 4096;
 
 /// When TLS was last spoken.
 #[derive(Debug, Default)]
-pub(super) struct TlsPorts {
+pub struct TlsPorts {
     /// A ClientHello: by port, the listener's namespace if known, and address.
     hellos: Recent<(u16, Option<Netns>, IpAddr), u64, MAX>,
     /// An answer to a probe that speaks HTTPS.
@@ -34,7 +34,8 @@ impl TlsPorts {
         self.answers.remove(&dst);
     }
 
-    pub(super) fn is_plain(&self, dst: SocketAddr) -> bool {
+    /// The last answer to a probe that speaks HTTPS was in something else.
+    pub fn is_plain(&self, dst: SocketAddr) -> bool {
         self.plain.get(&dst).is_some()
     }
 
@@ -48,7 +49,7 @@ impl TlsPorts {
 
     /// The last ClientHello at a listener: by its namespace, or, where one of the two is not known, by its address, if that
     /// is not one that every namespace has.
-    pub(super) fn hello(&self, netns: Option<Netns>, dst: SocketAddr) -> Option<u64> {
+    pub fn hello(&self, netns: Option<Netns>, dst: SocketAddr) -> Option<u64> {
         let from = (dst.port(), None, IpAddr::V4(Ipv4Addr::UNSPECIFIED));
         self.hellos
             .range(from..)
@@ -62,7 +63,7 @@ impl TlsPorts {
     }
 
     /// The last answer to an HTTPS probe.
-    pub(super) fn answer(&self, dst: SocketAddr) -> Option<u64> {
+    pub fn answer(&self, dst: SocketAddr) -> Option<u64> {
         self.answers.get(&dst).copied()
     }
 }

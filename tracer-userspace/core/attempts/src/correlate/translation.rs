@@ -7,7 +7,6 @@ use tracer_model::event::{Flow, ObservationKind, Via};
 
 impl Attempt {
     /// The client's side of a packet that this tells of, where it was translated.
-    #[must_use]
     pub fn translated_in(&self, kind: &ObservationKind) -> Option<SocketAddr> {
         match kind {
             ObservationKind::Drop(drop) => self.translated(drop.flow),
@@ -19,7 +18,6 @@ impl Attempt {
     }
 
     /// The same of a packet of this flow.
-    #[must_use]
     pub fn translated(&self, packet: Flow) -> Option<SocketAddr> {
         let (own, target) = (self.flow.src, self.flow.dst);
         let client = match (packet.dst == target, packet.src == target) {

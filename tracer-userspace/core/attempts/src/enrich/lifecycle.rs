@@ -14,7 +14,6 @@ const SECOND_NS: u64 = 1_000_000_000;
 const AFTER_START_NS: u64 = 10 * SECOND_NS;
 
 /// The lifecycle hooks that this attempt can be. Of a target that probes dial, too, none if it surely is a probe's.
-#[must_use]
 pub fn hooks_met<'a>(attempt: &Attempt, node: &'a Node) -> Vec<HookMatch<'a>> {
     let dst = attempt.flow.dst;
     if !attempt.prober || !node.pods.have_hook_on(dst.port()) {
@@ -46,7 +45,7 @@ fn is_surely_a_probe(attempt: &Attempt, node: &Node) -> bool {
     let behaving = behaving(&probes, attempt);
     let is_due = |(.., spec): &Match<'_>| {
         let period_ns = u64::from(spec.period_s) * SECOND_NS;
-        node.recent_connects().any_a_period_before(attempt.flow.dst, attempt.started, period_ns)
+        node.recent_connects.any_a_period_before(attempt.flow.dst, attempt.started, period_ns)
     };
     !behaving.is_empty() && (gave_up(attempt) || behaving.iter().any(is_due))
 }

@@ -7,7 +7,6 @@ use crate::correlate::node::Node;
 use tracer_model::event::{Container, Handler, KubeletProbe, Pod, PodRef, ProbeSpec};
 
 /// Several probes fit, for all that the kernel shows: of several kinds, or of several containers.
-#[must_use]
 pub fn is_one_of_several(attempt: &Attempt, node: &Node) -> bool {
     let all = probes_on(attempt, node);
     let behaving = behaving(&all, attempt);
@@ -48,7 +47,6 @@ pub(super) fn single_container<'a>(containers_of: &[PodContainer<'a>]) -> Option
 }
 
 /// The attempt can be one of this probe: by its specs, or, where none are known, by the pod's address.
-#[must_use]
 pub fn is_probe_of(attempt: &Attempt, node: &Node, probe: &KubeletProbe) -> bool {
     let matches = matching_probes(attempt, node);
     if !matches.is_empty() {
@@ -62,7 +60,6 @@ pub fn is_probe_of(attempt: &Attempt, node: &Node, probe: &KubeletProbe) -> bool
 }
 
 /// The pod that a line of the kubelet names: by uid, if both have one. The next pod of a StatefulSet has the name of the last.
-#[must_use]
 pub fn is_pod(pod: &Pod, named: &PodRef) -> bool {
     let same = |left: &Option<String>, right: &Option<String>| left.is_some() && left == right;
     match &named.uid {
@@ -78,7 +75,6 @@ fn is_named_by((pod, container, spec): &Match<'_>, probe: &KubeletProbe) -> bool
 }
 
 /// Whoever dialled this loopback address may have dialled `localhost`, which has another one: no probe that fits names the address.
-#[must_use]
 pub fn may_be_localhost(attempt: &Attempt, node: &Node) -> bool {
     let names = |(.., spec): &Match<'_>| spec.host.as_deref().is_some_and(|host| host != "localhost");
     let probes = matching_probes(attempt, node);
@@ -112,14 +108,12 @@ pub(super) fn followed<'a>(attempt: &Attempt, node: &'a Node) -> Vec<Match<'a>> 
 }
 
 /// The port of the probe that was redirected to this target, by the kubelet's words, or by its answer and what it dialled next.
-#[must_use]
 pub fn redirected_from(attempt: &Attempt, node: &Node) -> Option<u16> {
     let named = redirected(attempt, node).map(|(.., spec)| spec.port);
     named.or_else(|| followed(attempt, node).first().map(|(.., spec)| spec.port))
 }
 
 /// The kubelet itself has named this target as the one where a probe of another port ended.
-#[must_use]
 pub fn is_named_redirect(attempt: &Attempt, node: &Node) -> bool {
     redirected(attempt, node).is_some()
 }

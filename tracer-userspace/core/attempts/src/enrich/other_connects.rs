@@ -16,7 +16,6 @@ const CONTROL_PLANE: &[u16] = &[2379, 6443, 6444, 7443, 7445, 9345, 10250, 16443
 ///
 /// The API server dials pods for its own clients (`kubectl get --raw /api/v1/namespaces/…/proxy`, webhooks, aggregated APIs). The
 /// kubelet dials the API server of its own node with a client that tries again each second or so.
-#[must_use]
 pub fn other_reason(attempt: &Attempt, node: &Node) -> Option<&'static str> {
     let probes = matching_probes(attempt, node);
     // Neither opens a connection for nothing; and the kubelet may have reported what it was.
@@ -37,7 +36,6 @@ pub fn other_reason(attempt: &Attempt, node: &Node) -> Option<&'static str> {
 
 /// The prober dialled its own node, and nothing tells whether for a probe: no spec is known, nor has the kubelet reported it. What
 /// answers in plain HTTP is no control plane's.
-#[must_use]
 pub fn may_be_client(attempt: &Attempt, node: &Node) -> bool {
     let dst = attempt.flow.dst;
     let to_node = attempt.netns.is_some_and(|netns| node.owns(netns, dst.ip())) && !node.has_pod(dst.ip());
@@ -47,14 +45,13 @@ pub fn may_be_client(attempt: &Attempt, node: &Node) -> bool {
 }
 
 /// The prober's process contains an API server, or may.
-#[must_use]
 pub fn has_api_server(attempt: &Attempt) -> bool {
     WITH_API_SERVER.contains(&attempt.actor.comm.as_str())
 }
 
 /// It came one period after another dial, and no more dials between them than probes make.
 fn is_due((.., spec): &Match<'_>, all: &[Match<'_>], attempt: &Attempt, node: &Node) -> bool {
-    let (connects_to, dst) = (node.recent_connects(), attempt.flow.dst);
+    let (connects_to, dst) = (&node.recent_connects, attempt.flow.dst);
     let period_ns = u64::from(spec.period_s) * SECOND_NS;
     let most: u32 = all.iter().map(|(.., other)| in_a_period(other.period_s, other.handler, spec.period_s)).sum();
     connects_to.any_a_period_before(dst, attempt.started, period_ns)
@@ -70,7 +67,7 @@ fn in_a_period(own_s: u32, handler: Handler, period_s: u32) -> u32 {
 
 #[cfg(test)]
 mod tests {
-    use tracer_core::testing::{SYN, Stream};
+    use tracer_core::testing::{SYN, Stream, assert_has, assert_lacks};
     use tracer_model::event::{AnswerKind, ProbeOutput, TcpState};
     use tracer_model::record::{Confidence, Subject, VerdictBody};
 
@@ -81,7 +78,7 @@ mod tests {
 
     fn refused_by(comm: &str, conn: u64, stream: &mut Stream) {
         stream.again(conn).connect().prober_named(comm).established().answer(AnswerKind::Http, Some(404));
-        stream.state(TcpState::Established, TcpState::FinWait1, 0, (100, 101, 200));
+        stream.closes((100, 101, 200));
     }
 
     /// A user asks the API server for a page of the pod.
@@ -139,10 +136,8 @@ mod tests {
         let (words, fix) = (&down.verdict.summary, &down.verdict.remediation);
         assert_eq!((down.subject, down.verdict.confidence), (Subject::Connection, Confidence::Proven));
         assert!(words.ends_with("this was one, or kubelet as a client of the control plane"), "{words}");
-        assert!(
-            fix.to_string().contains("correct the port that kubelet dials") && !fix.to_string().contains("robe"),
-            "{fix}"
-        );
+        assert_has(&fix, &["correct the port that kubelet dials"]);
+        assert_lacks(&fix, &["robe"]);
         assert_eq!(refused_at(8443).verdicts()[0].subject, Subject::Probe, "anybody may listen there");
         let probe = refused_at(10256).verdicts().remove(0);
         assert_eq!(probe.subject, Subject::Probe, "nothing but a probe dials it");
@@ -157,7 +152,7 @@ mod tests {
     fn a_redirect_that_fails_is_the_probes() {
         let mut stream = Stream::new();
         stream.http_readiness().connect().established().answer(AnswerKind::Http, Some(301));
-        stream.state(TcpState::Established, TcpState::FinWait1, 0, (100, 101, 200));
+        stream.closes((100, 101, 200));
         stream.again_to(8, "10.88.0.2:8443").connect().reset_sent(SYN, true, None).reset_received(TcpState::SynSent, 0);
         stream.state(TcpState::SynSent, TcpState::Close, 111, (0, 0, 0)).kubelet_at_target(ProbeOutput::Network);
         let verdicts = stream.verdicts();
@@ -174,7 +169,7 @@ mod tests {
     fn without_specs_an_answer_in_plain_http_is_a_probes() {
         let mut stream = Stream::to("10.88.0.1:6443");
         stream.links(true, &["10.88.0.1"]).connect().established().answer(AnswerKind::Http, Some(503));
-        stream.state(TcpState::Established, TcpState::FinWait1, 0, (100, 101, 200));
+        stream.closes((100, 101, 200));
         assert_eq!(stream.verdicts()[0].subject, Subject::Probe);
     }
 }

@@ -13,7 +13,6 @@ use tracer_model::event::{Handler, ProbeOutput, TcpState};
 ///
 /// A kubelet built with Go 1.23 or newer (Kubernetes 1.32) goes on to dial after an httpGet probe has timed out, and closes
 /// what it gets: `Transport.getConn` of net/http detaches the dial from its request.
-#[must_use]
 pub fn is_too_late(attempt: &Attempt, node: &Node) -> bool {
     let Some(connected) = attempt.established.filter(|_| attempt.touched_only()) else { return false };
     longest_timeout_ns(attempt, node).is_some_and(|timeout| connected.saturating_sub(attempt.started) >= timeout)
@@ -21,7 +20,6 @@ pub fn is_too_late(attempt: &Attempt, node: &Node) -> bool {
 
 /// It was connected, and all probes that it can be would have sent a request, which it did not: it was no probe of an open
 /// port.
-#[must_use]
 pub fn sent_no_request(attempt: &Attempt, node: &Node) -> bool {
     let probes = probes_met(attempt, node);
     attempt.touched_only() && !probes.is_empty() && probes.iter().all(|spec| spec.handler != Handler::Tcp)
@@ -30,7 +28,6 @@ pub fn sent_no_request(attempt: &Attempt, node: &Node) -> bool {
 /// All probes that it can be ask no more than whether the port is open, and nothing was sent: once it is connected, a reset is
 /// no failure of theirs. The kubelet's `net.Dialer` has returned by then, unless the RST came before the socket was asked
 /// for its error (`DoTCPProbe`, pkg/probe/tcp/tcp.go): then it says so itself.
-#[must_use]
 pub fn only_connects(attempt: &Attempt, node: &Node) -> bool {
     let probes = probes_met(attempt, node);
     let silent = attempt.sent().is_none_or(|n| n == 0) && attempt.kubelet().is_none();
@@ -45,7 +42,6 @@ fn is_reset_after_connect(attempt: &Attempt, node: &Node) -> bool {
 
 /// Neither a failure nor a success: what was to send a request and did not has succeeded at nothing; of what was reset after its
 /// dial it is not known, nor of what was closed when its probe had timed out.
-#[must_use]
 pub fn is_unknown_end(attempt: &Attempt, node: &Node) -> bool {
     sent_no_request(attempt, node)
         || is_reset_after_connect(attempt, node)
@@ -53,7 +49,6 @@ pub fn is_unknown_end(attempt: &Attempt, node: &Node) -> bool {
 }
 
 /// It failed: by itself, because every probe had timed out by then, or because the server closed before it was asked.
-#[must_use]
 pub fn failed(attempt: &Attempt, node: &Node) -> bool {
     let closed = || matches!(attempt.ended, Some((_, End::ClosedByServer))) && sent_no_request(attempt, node);
     let by_itself = attempt.failed_by_itself() && !is_reset_after_connect(attempt, node);
@@ -63,7 +58,6 @@ pub fn failed(attempt: &Attempt, node: &Node) -> bool {
 
 /// Reset in the middle of an answer: all that came had come in one segment, and the prober still waited for the rest. After a
 /// whole answer it closes within a millisecond, so that a RST that follows at once harms nobody.
-#[must_use]
 pub fn is_cut_short(attempt: &Attempt, node: &Node) -> bool {
     let Some((ended, End::Reset)) = attempt.ended else { return false };
     let Some((at, answer)) = attempt.answer() else { return false };
@@ -78,7 +72,6 @@ const STATUS_LINE: u64 = 13;
 const FRAME: u64 = 9;
 
 /// A request was sent, and what came back is shorter than any answer to it. Where no specs are known it may be in any protocol.
-#[must_use]
 pub fn is_no_answer(attempt: &Attempt, node: &Node) -> bool {
     let Some((_, end)) = attempt.ended.filter(|(_, end)| *end != End::NotEstablished) else { return false };
     let received = attempt.received().filter(|n| (1..STATUS_LINE).contains(n));
@@ -105,7 +98,6 @@ const MOST_REDIRECTS: u32 = 10;
 
 /// A probe was redirected until the kubelet followed no more: by its own word, or by so many answers in a row that were
 /// redirects, where there are fewer probes than answers.
-#[must_use]
 pub fn is_redirect_loop(attempt: &Attempt, node: &Node) -> bool {
     let Some(redirected) = attempt.redirected.filter(|_| attempt.redirect_status().is_some()) else { return false };
     if attempt.kubelet().is_some_and(|(_, reported)| reported.says == ProbeOutput::TooManyRedirects) {

@@ -36,14 +36,12 @@ fn of(spec: &ProbeSpec) -> Option<Protocol> {
 }
 
 /// All probes that this attempt can be ask in gRPC without TLS.
-#[must_use]
 pub fn expects_grpc(attempt: &Attempt, node: &Node) -> bool {
     spoken(attempt, node) == Some(Protocol::Grpc)
 }
 
 /// These bytes are the beginning of the answer, as far as that is seen. Where segments came out of order or one was lost, the first
 /// to come is not: what begins like HTTP may follow, and of what has no beginning nothing was received.
-#[must_use]
 pub fn is_beginning(attempt: &Attempt, answer: &Answer) -> bool {
     answer.kind == AnswerKind::Http || attempt.ended.is_some() && attempt.received() != Some(0)
 }
@@ -51,7 +49,6 @@ pub fn is_beginning(attempt: &Attempt, answer: &Answer) -> bool {
 /// What the probe speaks, where the first bytes of the answer belong to another protocol: it has failed. Nobody says yes to a
 /// question in another protocol: who does was asked in his own (a port that takes both, a redirect to `http://`), and so was who
 /// gave the status that the kubelet read.
-#[must_use]
 pub fn misspoken(attempt: &Attempt, node: &Node) -> Option<Protocol> {
     let (_, answer) = attempt.answer().filter(|(_, it)| is_beginning(attempt, it))?;
     let status_read = attempt.kubelet().is_some_and(|(_, reported)| matches!(reported.says, ProbeOutput::Status(_)));
@@ -67,7 +64,6 @@ pub fn misspoken(attempt: &Attempt, node: &Node) -> Option<Protocol> {
 }
 
 /// The server refused the TLS handshake of a probe that speaks TLS: a fatal alert is the first that it sends.
-#[must_use]
 pub fn refused_tls(attempt: &Attempt, node: &Node) -> bool {
     let alert = |answer: &Answer| answer.kind == AnswerKind::Alert && is_beginning(attempt, answer);
     attempt.answer().is_some_and(|(_, answer)| alert(answer)) && spoken(attempt, node) == Some(Protocol::Tls)
@@ -79,7 +75,6 @@ pub const BEFORE_TIMEOUT_NS: u64 = 10_000_000;
 
 /// How long the prober held a connection that had begun to answer, whose answer cannot be read or was not whole, and which it
 /// closed when all probes that it can be had timed out: whoever has an answer closes at once.
-#[must_use]
 pub fn timed_out_after_ns(attempt: &Attempt, node: &Node) -> Option<u64> {
     let (_, End::ClosedByProber) = attempt.ended? else { return None };
     let timeout = longest_timeout_ns(attempt, node)?;
@@ -107,11 +102,10 @@ pub(super) fn is_no_refusal(attempt: &Attempt, node: &Node) -> bool {
 
 /// A ClientHello was answered there in something else: as the first bytes show, or, where those were not read, as the kubelet says.
 /// The bytes say it not where one was answered in TLS.
-#[must_use]
 pub fn is_without_tls(attempt: &Attempt, node: &Node) -> bool {
     let reported = || attempt.kubelet().is_some_and(|(_, reported)| reported.says == ProbeOutput::NotHttp);
     match attempt.answer() {
-        Some(_) => misspoken(attempt, node) == Some(Protocol::Tls) && node.https_answer(attempt.flow.dst).is_none(),
+        Some(_) => misspoken(attempt, node) == Some(Protocol::Tls) && node.tls.answer(attempt.flow.dst).is_none(),
         None => reported() && spoken(attempt, node) == Some(Protocol::Tls),
     }
 }

@@ -8,7 +8,6 @@ use tracer_model::event::{Container, Handler, Pod, ProbeSpec};
 
 /// A probe, and whose it is.
 pub(super) type Match<'a> = (&'a Pod, &'a Container, &'a ProbeSpec);
-/// A container of a pod.
 pub(super) type PodContainer<'a> = (&'a Pod, &'a Container);
 
 /// The containers for which somebody may dial this address.

@@ -9,7 +9,6 @@ use tracer_common::names::Hook;
 use tracer_model::event::{ListenQueue, ListenerState, MOST_LISTENERS, Netns};
 use tracer_model::record::{Confidence, Evidence};
 
-/// The rule.
 pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
     if !in_handshake(case) {
         return None;
@@ -120,7 +119,7 @@ mod tests {
 
     #[test]
     fn how_many_listeners_there_are_is_reported() {
-        let summary = |count| looked_at(&vec![(2, 1); count]).verdicts()[0].verdict.summary.clone();
+        let summary = |count| looked_at(&vec![(2, 1); count]).verdict().summary.clone();
         assert!(summary(2).ends_with("it is one of 2 listeners on that port (SO_REUSEPORT)"), "{}", summary(2));
         assert!(summary(MOST_LISTENERS).contains("one of at least 128"), "{}", summary(MOST_LISTENERS));
     }
@@ -146,7 +145,7 @@ mod tests {
                 seen.netns = Some(netns);
                 seen.listeners = Some(vec![ListenerState { addr, waiting: 2, backlog: 1, half_open: None }]);
             });
-            stream.gives_up().verdicts()[0].verdict.remediation.clone()
+            stream.gives_up().verdict().remediation.clone()
         };
         assert!(fix(POD).to_string().contains("net.core.somaxconn in the pod"), "{}", fix(POD));
         assert!(fix(NODE).to_string().contains("net.core.somaxconn on the node"), "{}", fix(NODE));

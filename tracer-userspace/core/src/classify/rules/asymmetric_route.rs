@@ -5,9 +5,7 @@ use serde_json::json;
 use super::super::evidence::evidence;
 use super::{Case, Cause, Finding, accept_queue_overflow, in_handshake, inspected, syn_backlog_overflow};
 use tracer_model::event::{Inspection, RoutingRule, StrayRoute};
-use tracer_model::record::Confidence;
 
-/// The rule.
 pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
     let over = case.attempt.ended.is_some() && case.attempt.established.is_none() && in_handshake(case);
     let (time, seen) = inspected(case).filter(|_| over && case.settled)?;
@@ -25,8 +23,7 @@ pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
         "let the pods' addresses go by the main table before {}. Or correct who made the rule (a second uplink's set-up, the CNI, a VPN): ip rule; ip route show table {table}; ip route get {dst} from {src}",
         before(stray)
     );
-    let found = Finding::failure(Cause::AsymmetricRoute, vec![read], summary, fix);
-    Some(found.with_confidence(Confidence::Likely).until_answered())
+    Some(Finding::likely(Cause::AsymmetricRoute, vec![read], summary, fix).until_answered())
 }
 
 /// Where the new rule goes. Priority 0 is the local table's rule, which must stay the first.
@@ -76,7 +73,7 @@ mod tests {
         let mut stream = Stream::new();
         stream.connect().wait_ms(200).inspection(|seen| seen.stray_route = Some(stray())).gives_up();
         assert_eq!(stream.causes(), ["asymmetric_route"]);
-        let verdict = stream.verdicts().remove(0).verdict;
+        let verdict = stream.verdict();
         let words = "ip rule 32762 (from 10.88.0.1 lookup 101) sends what goes from 10.88.0.1 to 10.88.0.2 out of eth1, while the pod is behind veth7";
         assert_eq!((verdict.confidence, verdict.summary.as_str()), (Confidence::Likely, words));
     }
@@ -88,7 +85,7 @@ mod tests {
             let mut stream = Stream::new();
             let inspection = StrayRoute { rule, ..stray() };
             stream.connect().wait_ms(200).inspection(|seen| seen.stray_route = Some(inspection)).gives_up();
-            stream.verdicts().remove(0).verdict.remediation.to_string()
+            stream.verdict().remediation.to_string()
         };
         let first = RoutingRule { priority: 1, from: None, to: None };
         for fix in [fix(None), fix(Some(first))] {
@@ -102,7 +99,7 @@ mod tests {
     fn who_is_reached_all_the_same_or_refuses_is_not_lost_on_that_way() {
         let mut slow = Stream::new();
         slow.connect().wait_ms(200).inspection(|seen| seen.stray_route = Some(stray())).established().wait_ms(1_000);
-        slow.state(TcpState::Established, TcpState::FinWait1, 0, (100, 101, 0));
+        slow.closes((100, 101, 0));
         assert_eq!(slow.causes(), ["slow_response"]);
         let mut other = Stream::new();
         other.connect().wait_ms(200).inspection(|_| ()).gives_up();

@@ -17,7 +17,6 @@ use tracer_model::record::{Confidence, Evidence};
 /// How far from the close the end of the listener may lie to be the same event.
 const TOGETHER_NS: u64 = 1_000_000_000;
 
-/// The rule.
 pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
     let attempt = case.attempt;
     let (ended, End::ClosedByServer | End::Reset) = attempt.ended? else { return None };
@@ -95,7 +94,7 @@ fn in_the_middle(case: &Case<'_>, (ended, state): (u64, &State), outcome: &Kubel
     );
     let fix = with_log(case, Cause::ClosedWithoutAnswer.fix());
     let seen = vec![of_state(ended, state), of_outcome(outcome)];
-    let found = Finding::failure(Cause::ClosedWithoutAnswer, seen, summary, fix).with_confidence(Confidence::Likely);
+    let found = Finding::likely(Cause::ClosedWithoutAnswer, seen, summary, fix);
     sidecar::add_close(case, found)
 }
 
@@ -116,7 +115,7 @@ fn listener_ended(case: &Case<'_>, ended: u64) -> Option<Evidence> {
 #[cfg(test)]
 mod tests {
     use crate::testing::Stream;
-    use tracer_model::event::{AnswerKind, ObservationKind, ProbeOutput, TcpState};
+    use tracer_model::event::{AnswerKind, ProbeOutput, TcpState};
     use tracer_model::record::{Confidence, VerdictBody};
 
     fn closed(received: u64) -> Vec<&'static str> {
@@ -140,7 +139,7 @@ mod tests {
             stream.state(TcpState::Established, TcpState::CloseWait, 0, (100, 101, 81));
             stream.own(|it| _ = it.state(TcpState::CloseWait, TcpState::LastAck, 0, (100, 101, 81))).wait_ms(1);
             says.into_iter().for_each(|says| _ = stream.kubelet(says));
-            stream.wait_ms(5).push(ObservationKind::Tick).causes()
+            stream.wait_ms(5).tick().causes()
         };
         assert_eq!(decided(Some(ProbeOutput::Network)), ["closed_without_answer"]);
         assert!(decided(None).is_empty(), "a body may end with the connection");
@@ -152,7 +151,7 @@ mod tests {
         let mut stream = Stream::new();
         stream.connect().established().state(TcpState::Established, TcpState::CloseWait, 0, (100, 101, 1));
         stream.state(TcpState::CloseWait, TcpState::LastAck, 0, (100, 101, 1));
-        assert_eq!(stream.verdicts()[0].verdict.evidence[0].fields["bytes_received"], 0);
+        assert_eq!(stream.verdict().evidence[0].fields["bytes_received"], 0);
     }
 
     /// A proxy whose upstream is gone closes what it accepts, before the prober has written.

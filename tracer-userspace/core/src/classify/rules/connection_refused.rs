@@ -16,7 +16,6 @@ use tracer_model::event::{Listen, Netns, PacketDrop, Pod, TcpState};
 use tracer_model::record::{Confidence, Evidence};
 use tracer_model::shell;
 
-/// The rule.
 pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
     let refused = refused_by_any(case)?;
     if let Some(found) = in_its_place(case, &refused) {
@@ -76,7 +75,7 @@ fn by_the_node(case: &Case<'_>, refused: &Refused, netns: Netns) -> Option<Findi
         "If the CNI left the address there, take it away (the last command) and restart the CNI's agent. If it is the node's own, leave it, delete the pod and take the address out of the CNI's range. The process in the pod did not get the SYN",
     )
     .run(commands.map(|command| run_in(case, Some(netns), command)));
-    Some(likely(refused.seen.clone(), summary, remediation))
+    Some(Finding::likely(Cause::ConnectionRefused, refused.seen.clone(), summary, remediation))
 }
 
 /// A network namespace that was left over, say, of a pod that was deleted by force: in the pod's own somebody listened already,
@@ -85,7 +84,7 @@ fn by_another(case: &Case<'_>, refused: &Refused, netns: Netns) -> Option<Findin
     let (addr, port) = (case.attempt.flow.dst.ip(), case.attempt.flow.dst.port());
     let (pod, own) = pod_elsewhere(case, netns)?;
     let at = refused.seen.iter().map(|e| e.time_boot_ns).max()?;
-    let last = case.node.listeners().last(own, port);
+    let last = case.node.listeners.last(own, port);
     let (began, listen) = last.filter(|(began, last)| *began < at && last.begins && serves(last, addr))?;
     let summary = format!(
         "nobody listens on port {port}{}, which has {addr}, the address of pod {pod}, too: its kernel answered the SYN with a RST; {} (pid {}), which listens there in the pod's own (network namespace {}), was not asked",
@@ -102,11 +101,7 @@ fn by_another(case: &Case<'_>, refused: &Refused, netns: Netns) -> Option<Findin
     .run(way.map(|command| run_in(case, case.attempt.netns, command)))
     .run(["lsns -t net", "crictl pods"].map(Command::on_node));
     let seen = [&[of_listener(*began, listen)], refused.seen.as_slice()].concat();
-    Some(likely(seen, summary, remediation))
-}
-
-fn likely(seen: Vec<Evidence>, summary: String, remediation: Remediation) -> Finding {
-    Finding::failure(Cause::ConnectionRefused, seen, summary, remediation).with_confidence(Confidence::Likely)
+    Some(Finding::likely(Cause::ConnectionRefused, seen, summary, remediation))
 }
 
 /// The pod that has the address by a list: who may set up a network of his own can take any address there.
@@ -142,7 +137,7 @@ fn where_to_listen(case: &Case<'_>, dst: IpAddr) -> &'static str {
 /// Somebody listens on that port, and on another address.
 fn elsewhere(case: &Case<'_>, netns: Netns) -> Option<String> {
     let dst = case.attempt.flow.dst;
-    let (_, listen) = case.node.listeners().last(netns, dst.port()).filter(|(_, last)| last.begins)?;
+    let (_, listen) = case.node.listeners.last(netns, dst.port()).filter(|(_, last)| last.begins)?;
     let who = &listen.actor;
     (!serves(listen, dst.ip())).then(|| format!("; {} (pid {}) listens on {} only", who.comm, who.pid, listen.addr))
 }
@@ -214,7 +209,7 @@ fn by_place(case: &Case<'_>) -> Option<Refused> {
     let here = |(time, d): &(u64, &PacketDrop)| d.reason.is_none() && is_at_socket(d) && time.abs_diff(at) < ANSWER_NS;
     let (time, drop) = syns(case).find(here)?;
     let by_socket = attempt.resets_sent().any(|(_, sent)| !sent.no_socket && sent.answered.is_syn());
-    let last = drop.netns.and_then(|netns| case.node.listeners().last(netns, dst.port()));
+    let last = drop.netns.and_then(|netns| case.node.listeners.last(netns, dst.port()));
     let listened = last.is_some_and(|(began, last)| *began <= time && last.begins && serves(last, dst.ip()));
     if case.node.missing_of(refusal_hook(dst)).is_empty() || by_socket || listened || was_read(case, time) {
         return None;
@@ -238,9 +233,9 @@ fn syns<'a>(case: &Case<'a>) -> impl Iterator<Item = (u64, &'a PacketDrop)> {
 
 #[cfg(test)]
 mod tests {
-    use crate::testing::{NODE, POD, SYN, SYN_ACK, Stream};
+    use crate::testing::{NODE, POD, SYN, SYN_ACK, Stream, assert_has, assert_lacks};
     use tracer_common::names::Hook;
-    use tracer_model::event::{ListenerState, Netns, ObservationKind, Runs, TcpState};
+    use tracer_model::event::{ListenerState, Netns, Runs, TcpState};
     use tracer_model::record::{Confidence, Verdict};
 
     #[test]
@@ -252,8 +247,9 @@ mod tests {
     #[test]
     fn the_probers_own_rst_for_a_late_syn_ack_is_not_a_refusal() {
         let mut stream = Stream::new();
-        let flow = stream_flow();
-        stream.connect().gives_up().reset_sent_on(flow, SYN_ACK, true, None);
+        stream.connect().gives_up().reset_sent(SYN_ACK, true, None);
+        let reset = stream.last_reset_sent();
+        reset.flow = reset.flow.reversed();
         assert_eq!(stream.causes(), ["unexplained"]);
     }
 
@@ -270,7 +266,7 @@ mod tests {
         hooks.iter().for_each(|hook| _ = stream.missing(*hook));
         stream.connect().drop_with(SYN, POD, |drop| (drop.reason, drop.location) = (None, Some(place.into())));
         fill(&mut stream);
-        let reported = stream.gives_up().verdicts().remove(0).verdict;
+        let reported = stream.gives_up().verdict();
         (reported.cause.name(), reported.confidence)
     }
 
@@ -315,14 +311,12 @@ mod tests {
 
     #[test]
     fn a_connection_is_reported_nothing_of_probes() {
-        let fix = |stream: &Stream| stream.verdicts()[0].verdict.remediation.clone();
+        let fix = |stream: &Stream| stream.verdict().remediation.clone();
         let mut connection = Stream::new();
         connection.connect().others().reset_sent(SYN, true, None);
         let words = fix(&connection);
-        assert!(
-            words.to_string().contains("correct the port that kubelet dials") && !words.to_string().contains("robe"),
-            "{words}"
-        );
+        assert_has(&words, &["correct the port that kubelet dials"]);
+        assert_lacks(&words, &["robe"]);
         let mut probe = Stream::new();
         probe.http_readiness().connect().reset_sent(SYN, true, None);
         assert!(fix(&probe).to_string().contains("correct the probe's port, or add a startupProbe"), "{}", fix(&probe));
@@ -344,10 +338,8 @@ mod tests {
             let mut stream = Stream::new();
             fill(stream.links(true, addrs).http_readiness());
             stream.connect().reset_sent(SYN, true, None);
-            if let Some(ObservationKind::ResetSent(reset)) = stream.observations.last_mut().map(|it| &mut it.kind) {
-                reset.netns = Some(NODE);
-            }
-            let reported = stream.verdicts().remove(0).verdict;
+            stream.last_reset_sent().netns = Some(NODE);
+            let reported = stream.verdict();
             assert_eq!(reported.cause.name(), "connection_refused");
             reported
         };
@@ -357,11 +349,7 @@ mod tests {
         assert!(own.summary.starts_with(words), "{}", own.summary);
         assert!(own.remediation.to_string().contains(": ip route get 10.88.0.2; "), "{}", own.remediation);
         assert!(!own.remediation.to_string().contains("Let the process listen"), "{}", own.remediation);
-        assert!(
-            own.remediation.to_string().contains("If it is the node's own, leave it, delete the pod"),
-            "{}",
-            own.remediation
-        );
+        assert_has(&own.remediation, &["If it is the node's own, leave it, delete the pod"]);
         for other in [reported(&["10.88.0.1"], |_| {}), reported(&["10.88.0.2"], |stream| _ = stream.on_host_network())]
         {
             assert!(other.summary.starts_with("nobody listens on 10.88.0.2:8080"), "{}", other.summary);
@@ -377,9 +365,7 @@ mod tests {
         fill(&mut stream);
         for conn in 100..100 + count {
             stream.again(conn).connect().reset_sent(SYN, true, None);
-            if let Some(ObservationKind::ResetSent(reset)) = stream.observations.last_mut().map(|it| &mut it.kind) {
-                reset.netns = Some(LEFT_OVER);
-            }
+            stream.last_reset_sent().netns = Some(LEFT_OVER);
             stream.wait_ms(1000);
         }
         stream.verdicts().into_iter().map(|it| it.verdict).collect()
@@ -394,16 +380,9 @@ mod tests {
         let words = "nobody listens on port 8080 in network namespace 7, which has 10.88.0.2, the address of pod default/web, too: ";
         assert!(reported.summary.starts_with(words), "{}", reported.summary);
         let own = "; app (pid 99), which listens there in the pod's own (network namespace 2), was not asked";
-        assert!(
-            reported.summary.contains(own) && !reported.summary.contains("namespace of pod"),
-            "{}",
-            reported.summary
-        );
-        assert!(
-            reported.remediation.to_string().contains(": ip route get 10.88.0.2; ip neigh"),
-            "{}",
-            reported.remediation
-        );
+        assert_has(&reported.summary, &[own]);
+        assert_lacks(&reported.summary, &["namespace of pod"]);
+        assert_has(&reported.remediation, &[": ip route get 10.88.0.2; ip neigh"]);
         assert!(!reported.remediation.to_string().contains("Let the process listen"), "{}", reported.remediation);
         assert_eq!(reported.evidence[0].text, "app (pid 99) began to listen on port 8080");
     }
@@ -437,11 +416,7 @@ mod tests {
         };
         for reported in [refused_elsewhere(ceased, 1), refused_elsewhere(local, 1), vec![unheard]] {
             assert_eq!((reported[0].cause.name(), reported[0].confidence), ("connection_refused", Confidence::Likely));
-            assert!(
-                reported[0].remediation.to_string().contains("Let the process listen on 8080"),
-                "{}",
-                reported[0].remediation
-            );
+            assert_has(&reported[0].remediation, &["Let the process listen on 8080"]);
         }
     }
 
@@ -454,11 +429,7 @@ mod tests {
         let own = |stream: &mut Stream| _ = stream.http_readiness().pod_in(LEFT_OVER).listens(POD, 8080, true);
         for reported in [refused_elsewhere(unknown, 1), refused_elsewhere(ended, 1), refused_elsewhere(own, 1)] {
             assert_eq!(reported[0].confidence, Confidence::Proven);
-            assert!(
-                reported[0].summary.contains(" in the network namespace of pod default/web: "),
-                "{}",
-                reported[0].summary
-            );
+            assert_has(&reported[0].summary, &[" in the network namespace of pod default/web: "]);
         }
     }
 
@@ -467,17 +438,10 @@ mod tests {
     fn what_listens_since_was_not_there_to_be_asked() {
         let mut stream = Stream::new();
         stream.http_readiness().pod_in(LEFT_OVER).connect().reset_sent(SYN, true, None);
-        if let Some(ObservationKind::ResetSent(reset)) = stream.observations.last_mut().map(|it| &mut it.kind) {
-            reset.netns = Some(LEFT_OVER);
-        }
+        stream.last_reset_sent().netns = Some(LEFT_OVER);
         stream.wait_ms(500).pod_in(POD).listens(POD, 8080, true).gives_up();
         let reported = stream.verdicts();
         assert!(reported.iter().all(|it| !it.verdict.summary.contains("was not asked")), "{reported:?}");
         assert_eq!(reported[0].verdict.confidence, Confidence::Proven);
-    }
-
-    fn stream_flow() -> tracer_model::event::Flow {
-        let addr = |t: &str| t.parse().expect("an address");
-        tracer_model::event::Flow { src: addr("10.88.0.1:40000"), dst: addr("10.88.0.2:8080") }
     }
 }

@@ -5,7 +5,6 @@ use super::{Case, Cause, Finding, Remediation, run_in};
 use tracer_model::event::Tracked;
 use tracer_model::record::Confidence;
 
-/// The rule.
 pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
     let stopped = stopped(case)?;
     stopped.drop.filter(|(_, drop)| drop.tracked == Some(Tracked::No))?;
@@ -35,11 +34,10 @@ mod tests {
     fn stream(place: &str, tracked: Tracked, firewall: ObservationKind) -> Stream {
         let mut stream = Stream::new();
         stream.connect().drop(SYN_ACK, "NETFILTER_DROP", NODE);
-        if let Some(ObservationKind::Drop(drop)) = stream.observations.last_mut().map(|o| &mut o.kind) {
-            (drop.location, drop.tracked) = (Some(place.into()), Some(tracked));
-            drop.stack = vec!["__ip_local_out".into()];
-        }
-        stream.push(firewall).wait_ms(5).push(ObservationKind::Tick);
+        let drop = stream.last_drop();
+        (drop.location, drop.tracked) = (Some(place.into()), Some(tracked));
+        drop.stack = vec!["__ip_local_out".into()];
+        stream.push(firewall).wait_ms(5).tick();
         stream
     }
 
@@ -70,7 +68,7 @@ mod tests {
                 unreachable!("a firewall")
             };
             firewall.conntrack = Some(Conntrack { count, max: 100, drop: 7, ..Conntrack::default() });
-            let verdict = stream(place, Tracked::No, ObservationKind::Firewall(firewall)).verdicts().remove(0).verdict;
+            let verdict = stream(place, Tracked::No, ObservationKind::Firewall(firewall)).verdict();
             assert_eq!(verdict.cause.name(), "conntrack_invalid");
             verdict.confidence
         };

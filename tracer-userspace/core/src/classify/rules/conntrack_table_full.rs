@@ -15,7 +15,6 @@ use tracer_model::record::{Confidence, Evidence};
 /// What was turned away since a reading that is older than this may have been at another time.
 const RECENT_NS: u64 = 5_000_000_000;
 
-/// The rule.
 pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
     let stopped = dropped(case)?;
     let (time, drop) = stopped.drop.filter(|(_, drop)| is_where_tracking_begins(drop))?;
@@ -93,16 +92,15 @@ mod tests {
         let (last, first) = facts.split_last().expect("a fact");
         first.iter().for_each(|kind| _ = stream.push(kind.clone()));
         stream.drop(SYN, "NETFILTER_DROP", NODE);
-        if let Some(ObservationKind::Drop(drop)) = stream.observations.last_mut().map(|o| &mut o.kind) {
-            (drop.location, drop.tracked) = (Some("nf_hook_slow".into()), tracked);
-            drop.stack = vec!["__ip_local_out".into()];
-        }
-        stream.push(last.clone()).wait_ms(5).push(ObservationKind::Tick);
+        let drop = stream.last_drop();
+        (drop.location, drop.tracked) = (Some("nf_hook_slow".into()), tracked);
+        drop.stack = vec!["__ip_local_out".into()];
+        stream.push(last.clone()).wait_ms(5).tick();
         stream
     }
 
     fn reported(tracked: Option<Tracked>, facts: &[ObservationKind]) -> (&'static str, Confidence) {
-        let verdict = stream_of(tracked, facts).verdicts().remove(0).verdict;
+        let verdict = stream_of(tracked, facts).verdict();
         (verdict.cause.name(), verdict.confidence)
     }
 
@@ -125,8 +123,8 @@ mod tests {
             (drop.reason, drop.location) = (Some("NETFILTER_DROP".into()), Some("nf_hook_slow".into()));
             (drop.tracked, drop.stack) = (Some(Tracked::No), vec!["ip_rcv".into()]);
         });
-        stream.push(ObservationKind::Firewall(full)).wait_ms(5).push(ObservationKind::Tick);
-        let fix = stream.verdicts().remove(0).verdict.remediation;
+        stream.push(ObservationKind::Firewall(full)).wait_ms(5).tick();
+        let fix = stream.verdict().remediation;
         assert!(fix.to_string().contains(": sysctl -w net.netfilter.nf_conntrack_max=200; "), "{fix}");
         assert!(fix.to_string().contains(" -n conntrack -L | awk "), "{fix}");
     }
@@ -148,7 +146,7 @@ mod tests {
     fn a_rule_that_may_have_done_it_comes_after_a_table_that_had_no_room() {
         let facts = [table(100, 7, vec![marked(0)])];
         assert_eq!(reported(Some(Tracked::No), &facts), ("conntrack_table_full", Confidence::Likely));
-        let summary = stream(&facts).verdicts().remove(0).verdict.summary;
+        let summary = stream(&facts).verdict().summary;
         assert!(summary.contains("; less likely it was rule 4 in chain KUBE-FIREWALL"), "{summary}");
         assert_eq!(reported(Some(Tracked::Yes), &facts), ("firewall_drop", Confidence::Likely), "it had room");
         assert_eq!(reported(None, &facts), ("firewall_drop", Confidence::Likely));

@@ -6,13 +6,11 @@ use super::super::evidence::evidence;
 use super::super::giving_up::{sent_request_late, taken_and_silent};
 use super::{Case, Cause, Finding};
 use tracer_model::plural::counted;
-use tracer_model::record::Confidence;
 
-/// The rule.
 pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
     let ended = taken_and_silent(case)?;
     let attempt = case.attempt;
-    let readings = case.node.throttling(attempt.netns?, attempt.flow.dst);
+    let readings = case.node.targets.throttling(attempt.netns?, attempt.flow.dst);
     let asked = sent_request_late(case).unwrap_or(attempt.started);
     let mut inside = readings.filter(|(time, _)| (asked..=ended).contains(time));
     let (_, first) = inside.next()?;
@@ -28,8 +26,7 @@ pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
         micros as f64 / 1e3
     );
     let seen = evidence("cpu.stat", time, says.clone(), json!({ "times": times, "throttled_ms": micros / 1000 }));
-    let found = Finding::failure(Cause::CpuThrottled, vec![seen], says, FIX);
-    Some(found.with_confidence(Confidence::Likely))
+    Some(Finding::likely(Cause::CpuThrottled, vec![seen], says, FIX))
 }
 
 const FIX: &str = "Raise the CPU limit of the container, or drop it: it was throttled meanwhile";
@@ -37,7 +34,7 @@ const FIX: &str = "Raise the CPU limit of the container, or drop it: it was thro
 #[cfg(test)]
 mod tests {
     use crate::testing::Stream;
-    use tracer_model::event::{TcpState, Throttled};
+    use tracer_model::event::Throttled;
     use tracer_model::record::{Cause, Verdict};
 
     fn slow(times: u64) -> Verdict {
@@ -45,9 +42,9 @@ mod tests {
         let mut stream = Stream::new();
         stream.connect().established().wait_ms(200).inspection(|seen| seen.throttled = at(5));
         stream.wait_ms(400).inspection(|seen| seen.throttled = at(5 + times));
-        stream.wait_ms(400).state(TcpState::Established, TcpState::FinWait1, 0, (100, 101, 0));
+        stream.wait_ms(400).closes((100, 101, 0));
         assert_eq!(stream.causes(), ["slow_response"]);
-        stream.verdicts().remove(0).verdict
+        stream.verdict()
     }
 
     #[test]

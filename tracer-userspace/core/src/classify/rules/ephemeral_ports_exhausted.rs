@@ -113,7 +113,7 @@ mod tests {
         let fix = |dst: &str| {
             let mut stream = Stream::to(dst);
             stream.connect().no_port(libc::EADDRNOTAVAIL).push(pressure());
-            stream.verdicts().remove(0).verdict.remediation
+            stream.verdict().remediation
         };
         for dst in ["[fd00::2]:8080", "10.88.0.2:8080"] {
             assert!(fix(dst).to_string().ends_with(&format!("ss -tan state all dst '{dst}'")), "{}", fix(dst));

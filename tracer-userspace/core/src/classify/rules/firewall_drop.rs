@@ -5,7 +5,6 @@ use super::super::netfilter::dropped;
 use super::super::stopped::Stopped;
 use super::{Case, Cause, Finding, Remediation, run_in};
 
-/// The rule.
 pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
     let stopped = dropped(case)?;
     if let Some(found) = by_reverse_path(case, stopped) {
@@ -54,13 +53,12 @@ fn by_reverse_path(case: &Case<'_>, stopped: &Stopped<'_>) -> Option<Finding> {
 #[cfg(test)]
 mod tests {
     use crate::testing::{NODE, POD, SYN, SYN_ACK, Stream, firewall, rule};
-    use tracer_model::event::{FirewallRule, ObservationKind, ProbeOutput, RuleVerdict, TcpFlags, TcpState};
+    use tracer_model::event::{FirewallRule, ProbeOutput, RuleVerdict, TcpFlags, TcpState};
     use tracer_model::record::{Confidence, Outcome};
 
     #[test]
     fn a_dropped_syn_decides_without_waiting_for_the_timeout() {
-        let causes =
-            Stream::new().connect().drop(SYN, "NETFILTER_DROP", POD).wait_ms(5).push(ObservationKind::Tick).causes();
+        let causes = Stream::new().connect().drop(SYN, "NETFILTER_DROP", POD).wait_ms(5).tick().causes();
         assert_eq!(causes, ["firewall_drop"]);
     }
 
@@ -72,14 +70,14 @@ mod tests {
     #[test]
     fn a_dropped_fin_of_an_answered_attempt_is_nothing() {
         let mut stream = Stream::new();
-        stream.connect().established().state(TcpState::Established, TcpState::FinWait1, 0, (100, 101, 200));
+        stream.connect().established().closes((100, 101, 200));
         assert!(stream.drop(TcpFlags(0x11), "NETFILTER_DROP", POD).causes().is_empty());
     }
 
     #[test]
     fn an_answer_that_may_have_been_lost_is_no_silence() {
         let mut stream = Stream::new();
-        stream.connect().drop(SYN, "NETFILTER_DROP", POD).wait_ms(2).lost(2).wait_ms(5).push(ObservationKind::Tick);
+        stream.connect().drop(SYN, "NETFILTER_DROP", POD).wait_ms(2).lost(2).wait_ms(5).tick();
         assert_eq!(stream.causes(), ["unexplained"]);
     }
 
@@ -87,64 +85,40 @@ mod tests {
     fn a_late_rst_turns_the_drop_into_a_reject() {
         let mut stream = Stream::new();
         let rules = vec![rule("INPUT", RuleVerdict::Drop)];
-        stream
-            .connect()
-            .drop(SYN, "NETFILTER_DROP", POD)
-            .push(firewall(POD, rules))
-            .wait_ms(5)
-            .push(ObservationKind::Tick);
-        stream.wait_ms(300).push(ObservationKind::Tick).reset_received(TcpState::SynSent, 0);
+        stream.connect().drop(SYN, "NETFILTER_DROP", POD).push(firewall(POD, rules)).wait_ms(5).tick();
+        stream.wait_ms(300).tick().reset_received(TcpState::SynSent, 0);
         assert_eq!(stream.causes(), ["firewall_reject"]);
     }
 
     #[test]
     fn an_attempt_that_gets_through_on_a_later_syn_is_no_failure() {
         let mut stream = Stream::new();
-        stream.connect().drop(SYN, "NETFILTER_DROP", POD).wait_ms(5).push(ObservationKind::Tick);
+        stream.connect().drop(SYN, "NETFILTER_DROP", POD).wait_ms(5).tick();
         stream.wait_ms(1100).retransmit(TcpState::SynSent).established();
-        stream.state(TcpState::Established, TcpState::FinWait1, 0, (100, 101, 200));
-        let outcomes: Vec<_> = stream.verdicts().iter().map(|v| v.verdict.outcome).collect();
-        assert_eq!(outcomes, [Outcome::Noise]);
+        stream.closes((100, 101, 200));
+        assert_eq!(stream.outcomes(), [Outcome::Noise]);
     }
 
     /// The rules were read so late that the verdict was decided without them, and revised.
     #[test]
     fn a_revised_verdict_is_no_failure_either() {
         let mut stream = Stream::new();
-        stream
-            .connect()
-            .drop(SYN, "NETFILTER_DROP", POD)
-            .wait_ms(5)
-            .push(ObservationKind::Tick)
-            .wait_ms(1010)
-            .push(ObservationKind::Tick);
+        stream.connect().drop(SYN, "NETFILTER_DROP", POD).wait_ms(5).tick().wait_ms(1010).tick();
         stream.push(firewall(POD, vec![rule("cali-fw-cali1234", RuleVerdict::Drop)]));
         stream.retransmit(TcpState::SynSent).established();
-        stream.state(TcpState::Established, TcpState::FinWait1, 0, (100, 101, 200)).push(ObservationKind::Tick);
+        stream.closes((100, 101, 200)).tick();
         assert_eq!(stream.causes(), ["network_policy_drop"]);
-        let outcomes: Vec<_> = stream.verdicts().iter().map(|v| v.verdict.outcome).collect();
-        assert_eq!(outcomes, [Outcome::Noise]);
-    }
-
-    fn outcomes(stream: &Stream) -> Vec<Outcome> {
-        stream.verdicts().iter().map(|v| v.verdict.outcome).collect()
+        assert_eq!(stream.outcomes(), [Outcome::Noise]);
     }
 
     #[test]
     fn a_revised_verdict_is_not_taken_back_against_the_kubelets_word() {
         let mut stream = Stream::new();
-        stream
-            .grpc_readiness(5)
-            .connect()
-            .drop(SYN, "NETFILTER_DROP", POD)
-            .wait_ms(5)
-            .push(ObservationKind::Tick)
-            .wait_ms(1010)
-            .push(ObservationKind::Tick);
+        stream.grpc_readiness(5).connect().drop(SYN, "NETFILTER_DROP", POD).wait_ms(5).tick().wait_ms(1010).tick();
         stream.push(firewall(POD, vec![rule("cali-fw-cali1234", RuleVerdict::Drop)]));
         stream.kubelet(ProbeOutput::Timeout).retransmit(TcpState::SynSent).established();
-        stream.state(TcpState::Established, TcpState::FinWait1, 0, (100, 101, 200)).push(ObservationKind::Tick);
-        assert!(outcomes(&stream).iter().all(|it| *it == Outcome::Failure), "{:?}", outcomes(&stream));
+        stream.closes((100, 101, 200)).tick();
+        assert!(stream.outcomes().iter().all(|it| *it == Outcome::Failure), "{:?}", stream.outcomes());
         assert_eq!(stream.causes().last(), Some(&"network_policy_drop"));
     }
 
@@ -152,37 +126,22 @@ mod tests {
     fn what_was_taken_back_fails_by_the_kubelets_word() {
         let mut stream = Stream::new();
         let rules = firewall(POD, vec![rule("INPUT", RuleVerdict::Drop)]);
-        stream
-            .http_readiness()
-            .connect()
-            .drop(SYN, "NETFILTER_DROP", POD)
-            .push(rules)
-            .wait_ms(5)
-            .push(ObservationKind::Tick);
+        stream.http_readiness().connect().drop(SYN, "NETFILTER_DROP", POD).push(rules).wait_ms(5).tick();
         stream.wait_ms(300).retransmit(TcpState::SynSent).established();
-        stream
-            .state(TcpState::Established, TcpState::FinWait1, 0, (100, 101, 200))
-            .wait_ms(5)
-            .push(ObservationKind::Tick);
-        assert_eq!(outcomes(&stream), [Outcome::Noise]);
-        stream.wait_ms(50).kubelet(ProbeOutput::Timeout).wait_ms(50).push(ObservationKind::Tick);
-        assert_eq!(outcomes(&stream).last(), Some(&Outcome::Failure), "{:?}", outcomes(&stream));
+        stream.closes((100, 101, 200)).wait_ms(5).tick();
+        assert_eq!(stream.outcomes(), [Outcome::Noise]);
+        stream.wait_ms(50).kubelet(ProbeOutput::Timeout).wait_ms(50).tick();
+        assert_eq!(stream.outcomes().last(), Some(&Outcome::Failure), "{:?}", stream.outcomes());
     }
 
     #[test]
     fn a_reset_of_a_dial_that_got_through_late_is_no_success() {
         let mut stream = Stream::new();
         let rules = firewall(POD, vec![rule("INPUT", RuleVerdict::Drop)]);
-        stream
-            .tcp_readiness()
-            .connect()
-            .drop(SYN, "NETFILTER_DROP", POD)
-            .push(rules)
-            .wait_ms(5)
-            .push(ObservationKind::Tick);
+        stream.tcp_readiness().connect().drop(SYN, "NETFILTER_DROP", POD).push(rules).wait_ms(5).tick();
         stream.wait_ms(300).retransmit(TcpState::SynSent).established().reset_received(TcpState::Established, 0);
-        stream.state(TcpState::Established, TcpState::Close, 104, (0, 1, 0)).wait_ms(5).push(ObservationKind::Tick);
-        assert_eq!(outcomes(&stream), [Outcome::Failure]);
+        stream.state(TcpState::Established, TcpState::Close, 104, (0, 1, 0)).wait_ms(5).tick();
+        assert_eq!(stream.outcomes(), [Outcome::Failure]);
     }
 
     /// The kubelet goes on to dial after its probe has timed out, and closes what it gets.
@@ -194,15 +153,10 @@ mod tests {
                 stream.http_readiness();
             }
             let rules = vec![rule("INPUT", RuleVerdict::Drop)];
-            stream
-                .connect()
-                .drop(SYN, "NETFILTER_DROP", POD)
-                .push(firewall(POD, rules))
-                .wait_ms(5)
-                .push(ObservationKind::Tick);
+            stream.connect().drop(SYN, "NETFILTER_DROP", POD).push(firewall(POD, rules)).wait_ms(5).tick();
             stream.wait_ms(after_ms).retransmit(TcpState::SynSent).established();
-            stream.state(TcpState::Established, TcpState::FinWait1, 0, bytes).wait_ms(50).push(ObservationKind::Tick);
-            stream.verdicts().iter().map(|v| v.verdict.outcome).collect::<Vec<_>>()
+            stream.closes(bytes).wait_ms(50).tick();
+            stream.outcomes()
         };
         let (nothing, answered) = ((0, 1, 0), (100, 101, 200));
         assert_eq!(late(true, 1_025, nothing), [Outcome::Failure]);
@@ -214,10 +168,10 @@ mod tests {
     #[test]
     fn what_the_kubelet_calls_failed_is_not_taken_back() {
         let mut stream = Stream::new();
-        stream.http_readiness().connect().drop(SYN, "NETFILTER_DROP", POD).wait_ms(5).push(ObservationKind::Tick);
+        stream.http_readiness().connect().drop(SYN, "NETFILTER_DROP", POD).wait_ms(5).tick();
         stream.wait_ms(900).kubelet(ProbeOutput::Timeout).retransmit(TcpState::SynSent).established();
-        stream.state(TcpState::Established, TcpState::FinWait1, 0, (0, 1, 0)).wait_ms(50).push(ObservationKind::Tick);
-        let outcomes: Vec<_> = stream.verdicts().iter().map(|v| v.verdict.outcome).collect();
+        stream.closes((0, 1, 0)).wait_ms(50).tick();
+        let outcomes = stream.outcomes();
         assert!(!outcomes.is_empty() && outcomes.iter().all(|it| *it == Outcome::Failure), "{outcomes:?}");
     }
 
@@ -225,7 +179,7 @@ mod tests {
     #[test]
     fn a_refusal_of_a_later_syn_is_no_reject() {
         let mut stream = Stream::new();
-        stream.connect().drop(SYN, "NETFILTER_DROP", POD).wait_ms(5).push(ObservationKind::Tick);
+        stream.connect().drop(SYN, "NETFILTER_DROP", POD).wait_ms(5).tick();
         stream.wait_ms(1000).retransmit(TcpState::SynSent).reset_sent(SYN, true, None);
         stream.reset_received(TcpState::SynSent, 0).state(TcpState::SynSent, TcpState::Close, 111, (0, 0, 0));
         assert_eq!(stream.causes(), ["connection_refused"]);
@@ -234,7 +188,7 @@ mod tests {
     #[test]
     fn a_reset_after_a_later_syn_got_through_is_the_resets() {
         let mut stream = Stream::new();
-        stream.connect().drop(SYN, "NETFILTER_DROP", POD).wait_ms(5).push(ObservationKind::Tick);
+        stream.connect().drop(SYN, "NETFILTER_DROP", POD).wait_ms(5).tick();
         stream.wait_ms(1000).retransmit(TcpState::SynSent).established();
         stream.reset_received(TcpState::Established, 0).reset_sent(TcpFlags(0x10), false, Some("app"));
         stream.state(TcpState::Established, TcpState::Close, 104, (100, 101, 0));
@@ -246,7 +200,7 @@ mod tests {
         let fix = |flags| {
             let mut stream = Stream::new();
             stream.connect().drop(flags, "NETFILTER_DROP", NODE).gives_up();
-            stream.verdicts()[0].verdict.remediation.clone()
+            stream.verdict().remediation.clone()
         };
         assert!(fix(SYN).to_string().starts_with("Allow 10.88.0.1 -> port 8080 in"), "{}", fix(SYN));
         assert!(
@@ -265,8 +219,8 @@ mod tests {
                 drop.reason = Some("NETFILTER_DROP".into());
                 drop.stack = vec!["ip_local_deliver".into()];
             });
-            stream.push(firewall(netns, vec![rule(chain, RuleVerdict::Drop)])).wait_ms(5).push(ObservationKind::Tick);
-            stream.verdicts().remove(0).verdict.remediation
+            stream.push(firewall(netns, vec![rule(chain, RuleVerdict::Drop)])).wait_ms(5).tick();
+            stream.verdict().remediation
         };
         let ufw = fix(NODE, "ufw-user-input");
         assert!(ufw.commands[0].run == "ufw prepend allow proto tcp from 10.88.0.1 to any port 8080", "{ufw}");
@@ -286,7 +240,7 @@ mod tests {
                 drop.reason = Some("NETFILTER_DROP".into());
                 drop.stack = vec![place.into()];
             });
-            let verdict = stream.gives_up().verdicts().remove(0).verdict;
+            let verdict = stream.gives_up().verdict();
             (verdict.summary, verdict.remediation)
         };
         let (summary, fix) = noted("ip_local_deliver");
@@ -302,11 +256,11 @@ mod tests {
     fn a_segment_that_got_through_at_the_second_try_was_not_missed() {
         let mut stream = Stream::new();
         stream.connect().established().drop(TcpFlags(0x18), "NETFILTER_DROP", POD).wait_ms(200).sent_again(100, false);
-        stream.wait_ms(1000).state(TcpState::Established, TcpState::FinWait1, 0, (200, 101, 0));
+        stream.wait_ms(1000).closes((200, 101, 0));
         assert_eq!(stream.causes(), ["slow_response"]);
         let mut lost = Stream::new();
         lost.connect().established().drop(TcpFlags(0x18), "NETFILTER_DROP", POD).wait_ms(200).sent_again(100, false);
-        lost.wait_ms(1000).state(TcpState::Established, TcpState::FinWait1, 0, (200, 1, 0));
+        lost.wait_ms(1000).closes((200, 1, 0));
         assert_eq!(lost.causes(), ["firewall_drop"]);
     }
     /// The rule goes, the next SYN gets through, the request is taken, and the application is silent for the rest of the time.
@@ -314,12 +268,9 @@ mod tests {
     fn a_silence_after_a_later_syn_is_the_applications() {
         let noted = |silent_ms: u64| {
             let mut stream = Stream::new();
-            stream.connect().drop(SYN, "NETFILTER_DROP", POD).wait_ms(5).push(ObservationKind::Tick);
+            stream.connect().drop(SYN, "NETFILTER_DROP", POD).wait_ms(5).tick();
             stream.wait_ms(1_000).retransmit(TcpState::SynSent).established().wait_ms(silent_ms);
-            stream
-                .state(TcpState::Established, TcpState::FinWait1, 0, (100, 101, 0))
-                .wait_ms(50)
-                .push(ObservationKind::Tick);
+            stream.closes((100, 101, 0)).wait_ms(50).tick();
             stream.causes()
         };
         assert_eq!(noted(4_000), ["slow_response"]);
@@ -331,12 +282,12 @@ mod tests {
     fn an_acknowledgement_that_came_at_the_second_try_was_not_missed() {
         let mut stream = Stream::new();
         stream.connect().established().drop_back(TcpFlags(0x10), "NETFILTER_DROP").wait_ms(200).sent_again(100, false);
-        stream.wait_ms(1000).state(TcpState::Established, TcpState::FinWait1, 0, (200, 101, 0));
+        stream.wait_ms(1000).closes((200, 101, 0));
         assert_eq!(stream.causes(), ["slow_response"]);
         for flags in [0x10, 0x18] {
             let mut answer = Stream::new();
             answer.connect().established().drop_back(TcpFlags(flags), "NETFILTER_DROP").wait_ms(1000);
-            answer.state(TcpState::Established, TcpState::FinWait1, 0, (200, 101, 0));
+            answer.closes((200, 101, 0));
             assert_eq!(answer.causes(), ["firewall_drop"], "the first of several segments has no PSH");
         }
     }
@@ -347,7 +298,7 @@ mod tests {
         let reported = |rules| {
             let mut stream = Stream::new();
             stream.connect().drop(SYN, "NETFILTER_DROP", NODE).push(firewall(NODE, rules)).gives_up();
-            stream.verdicts().pop().expect("a verdict").verdict
+            stream.last_verdict()
         };
         let nobody = reported(vec![]);
         assert_eq!((nobody.cause.name(), nobody.confidence), ("firewall_drop", Confidence::Likely));
@@ -373,7 +324,7 @@ mod tests {
             stream.connect().drop_with(SYN, NODE, |drop| {
                 (drop.reason, drop.location) = (Some("NETFILTER_DROP".into()), place);
             });
-            let verdict = stream.push(read(last)).gives_up().verdicts().pop().expect("a verdict").verdict;
+            let verdict = stream.push(read(last)).gives_up().last_verdict();
             (verdict.confidence, verdict.summary.ends_with("the rule with handle 4 in chain inet t INPUT, probably"))
         };
         let (proven, probable) = ((Confidence::Proven, false), (Confidence::Likely, true));

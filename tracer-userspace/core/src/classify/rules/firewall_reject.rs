@@ -3,7 +3,6 @@
 use super::super::netfilter::rejected;
 use super::{Case, Cause, Finding, Remediation};
 
-/// The rule.
 pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
     let stopped = rejected(case)?;
     let summary = format!("{}{}{}", stopped.who(case), stopped.did(case), stopped.words());
@@ -20,7 +19,7 @@ pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
 mod tests {
     use crate::testing::{POD, SYN, Stream, firewall, rule};
     use tracer_common::names::Hook;
-    use tracer_model::event::{ObservationKind, RuleVerdict, TcpFlags, TcpState};
+    use tracer_model::event::{RuleVerdict, TcpFlags, TcpState};
     use tracer_model::record::Confidence;
 
     #[test]
@@ -59,11 +58,8 @@ mod tests {
             stream.missing(missing).connect().established().drop(TcpFlags(0x18), "NETFILTER_DROP", POD);
             stream.push(firewall(POD, vec![rule("INPUT", RuleVerdict::Reject)]));
             stream.reset_received(TcpState::Established, 0);
-            stream
-                .state(TcpState::Established, TcpState::Close, 104, (100, 1, 0))
-                .wait_ms(5)
-                .push(ObservationKind::Tick);
-            let noted = stream.verdicts().pop().expect("a verdict").verdict;
+            stream.state(TcpState::Established, TcpState::Close, 104, (100, 1, 0)).wait_ms(5).tick();
+            let noted = stream.last_verdict();
             (noted.cause.name(), noted.confidence)
         };
         assert_eq!(noted(Hook::TcpV4SendReset), ("firewall_reject", Confidence::Likely));
@@ -86,7 +82,7 @@ mod tests {
         let reported = |rules| {
             let mut stream = Stream::new();
             stream.connect().icmp(3, 3).drop(SYN, "NETFILTER_DROP", POD).push(firewall(POD, rules));
-            stream.verdicts().pop().expect("a verdict").verdict
+            stream.last_verdict()
         };
         let nobody = reported(vec![rule("INPUT", RuleVerdict::Drop)]);
         assert_eq!((nobody.cause.name(), nobody.confidence), ("firewall_reject", Confidence::Likely));

@@ -5,12 +5,10 @@ use super::super::kubectl;
 use super::{Case, Cause, Finding, Remediation, refusal_hook};
 use tracer_common::names::Hook;
 use tracer_model::event::{PacketDrop, TcpState};
-use tracer_model::record::Confidence;
 
 /// Hooks whose silence says that no socket of this node sent a RST, and that no packet was dropped.
 const RST_AND_DROP_HOOKS: &[Hook] = &[Hook::TcpSendReset, Hook::KfreeSkb];
 
-/// The rule.
 pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
     if case.attempt.established.is_some() {
         return None;
@@ -59,8 +57,10 @@ fn from_outside(case: &Case<'_>) -> Option<Finding> {
     let summary = format!(
         "the SYN to {dst} was answered with a RST that no netfilter rule and no TCP stack of this node is seen to have made under that address: {who}"
     );
-    let found = Finding::failure(Cause::HandshakeRst, vec![of_reset_received(at, received)], summary, remediation);
-    Some(found.with_confidence(Confidence::Likely).resting_on(RST_AND_DROP_HOOKS))
+    Some(
+        Finding::likely(Cause::HandshakeRst, vec![of_reset_received(at, received)], summary, remediation)
+            .resting_on(RST_AND_DROP_HOOKS),
+    )
 }
 
 /// A refusal by a stack or a rule of this node would look the same: the SYN was dropped, and nobody knows where; or no hook tells
@@ -98,7 +98,7 @@ mod tests {
     fn a_missing_hook_is_named_and_lowers_the_confidence() {
         let mut stream = Stream::new();
         stream.missing(Hook::KfreeSkb).connect().reset_received(TcpState::SynSent, 0);
-        let verdict = &stream.verdicts()[0].verdict;
+        let verdict = stream.verdict();
         assert_eq!(
             (verdict.confidence, verdict.missing_hooks.as_slice()),
             (Confidence::Possible, &["kfree_skb".to_owned()][..])
@@ -112,7 +112,7 @@ mod tests {
             let mut stream = Stream::new();
             missing.iter().for_each(|hook| _ = stream.missing(*hook));
             fill(stream.connect());
-            let reported = stream.reset_received(TcpState::SynSent, 0).gives_up().verdicts().remove(0).verdict;
+            let reported = stream.reset_received(TcpState::SynSent, 0).gives_up().verdict();
             (reported.cause.name(), reported.confidence)
         };
         let nameless = |stream: &mut Stream| _ = stream.drop_with(SYN, POD, |_| ());

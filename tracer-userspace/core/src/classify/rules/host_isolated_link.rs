@@ -6,10 +6,9 @@ use super::super::evidence::{evidence, of_drop};
 use super::neighbour_failure::is_unresolved;
 use super::{Case, Cause, Finding, in_handshake, inspected, is_of_handshake, silent};
 use tracer_model::event::{Inspection, LinkState, ParentLink};
-use tracer_model::record::{Confidence, Evidence};
+use tracer_model::record::Evidence;
 use tracer_model::shell;
 
-/// The rule.
 pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
     let (time, seen) = inspected(case).filter(|_| in_handshake(case))?;
     let (link, parent) = part_of(seen, case)?;
@@ -31,13 +30,15 @@ pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
         "give the node a {kind} of its own beside the pods', and a route over it: ip link add shim0 link {parent} type {kind} mode {}; ip link set shim0 up; ip route add {target} dev shim0. Or give the pod its first network over a bridge or veth, and the {kind} as a second one. Or use an exec probe",
         if kind.starts_with("ip") { "l2" } else { "bridge" }
     );
-    let found = Finding::failure(
-        Cause::HostIsolatedLink,
-        vec![evidence("rtnetlink", time, says, fields), unresolved],
-        summary,
-        fix,
-    );
-    Some(found.with_confidence(Confidence::Likely).until_answered())
+    Some(
+        Finding::likely(
+            Cause::HostIsolatedLink,
+            vec![evidence("rtnetlink", time, says, fields), unresolved],
+            summary,
+            fix,
+        )
+        .until_answered(),
+    )
 }
 
 /// The link that has the target's address, and the device of the prober's namespace that it is a part of.
@@ -71,7 +72,7 @@ fn device<'a>(case: &Case<'a>, seen: &Inspection, ifindex: u32) -> Option<&'a st
 
 #[cfg(test)]
 mod tests {
-    use crate::testing::{NODE, SYN, Stream};
+    use crate::testing::{NODE, SYN, Stream, assert_has};
     use tracer_model::event::{Device, LinkState, Links, NeighbourState, Observation, ObservationKind, ParentLink};
     use tracer_model::record::Confidence;
 
@@ -99,13 +100,9 @@ mod tests {
         for (kind, dropped) in [("macvlan", false), ("macvlan", true), ("ipvlan", true)] {
             let stream = asked(kind, 2, true, dropped);
             assert_eq!(stream.causes(), ["host_isolated_link"], "{kind} {dropped}");
-            let verdict = stream.verdicts().remove(0).verdict;
+            let verdict = stream.verdict();
             assert_eq!(verdict.confidence, Confidence::Likely);
-            assert!(
-                verdict.remediation.to_string().contains(&format!("shim0 link DEVICE type {kind}")),
-                "{}",
-                verdict.remediation
-            );
+            assert_has(&verdict.remediation, &[&format!("shim0 link DEVICE type {kind}")]);
         }
     }
 
@@ -119,7 +116,7 @@ mod tests {
             stream
                 .observations
                 .insert(1, Observation { time_boot_ns: 1_000_001_500, kind: ObservationKind::Links(links) });
-            stream.verdicts().remove(0).verdict.remediation.to_string()
+            stream.verdict().remediation.to_string()
         };
         assert!(fix("ens3").contains("shim0 link ens3 type macvlan"), "{}", fix("ens3"));
         assert!(fix("e$(reboot)").contains("shim0 link DEVICE type macvlan"), "{}", fix("e$(reboot)"));

@@ -10,7 +10,6 @@ use tracer_common::names::Hook;
 use tracer_model::event::{Answer, AnswerKind, ProbeOutput};
 use tracer_model::record::Confidence;
 
-/// The rule.
 pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
     request_left_too_little_time(case).or_else(|| unread(case))
 }
@@ -36,8 +35,7 @@ fn request_left_too_little_time(case: &Case<'_>) -> Option<Finding> {
     );
     let state = of_state(ended, attempt.last.as_ref()?);
     let fix = Cause::KubeletDelayed.fix();
-    let found = Finding::failure(Cause::KubeletDelayed, vec![seen, state], summary, fix);
-    Some(found.with_confidence(Confidence::Likely))
+    Some(Finding::likely(Cause::KubeletDelayed, vec![seen, state], summary, fix))
 }
 
 /// The answer lay in the prober's socket.
@@ -84,13 +82,13 @@ fn is_final(answer: &Answer) -> bool {
 #[cfg(test)]
 mod tests {
     use crate::testing::Stream;
-    use tracer_model::event::{AnswerKind, ObservationKind, ProbeOutput, TcpState};
+    use tracer_model::event::{AnswerKind, ProbeOutput, TcpState};
     use tracer_model::record::Confidence;
 
     fn causes(answer_after_ms: u64, says: ProbeOutput) -> Vec<&'static str> {
         let mut stream = Stream::new();
         stream.http_readiness().connect().established().wait_ms(answer_after_ms).answer(AnswerKind::Http, Some(200));
-        stream.wait_ms(3000).state(TcpState::Established, TcpState::FinWait1, 0, (100, 101, 200)).kubelet(says);
+        stream.wait_ms(3000).closes((100, 101, 200)).kubelet(says);
         stream.causes()
     }
 
@@ -100,7 +98,7 @@ mod tests {
         let mut stream = Stream::new();
         stream.http_readiness().connect().established().wait_ms(1001);
         stream.state_quiet((TcpState::Established, TcpState::FinWait1), (100, 101, 0), 100_000_000);
-        stream.wait_ms(200).sent_again(0, false).wait_ms(10).push(ObservationKind::Tick);
+        stream.wait_ms(200).sent_again(0, false).wait_ms(10).tick();
         assert_eq!(stream.causes(), ["kubelet_delayed"]);
     }
 
@@ -109,14 +107,9 @@ mod tests {
     fn a_request_that_was_sent_late_is_not_a_slow_answer() {
         let noted = |https: bool, quiet_ms: u64| {
             let mut stream = Stream::new();
-            if https {
-                stream.https_readiness()
-            } else {
-                stream.http_readiness()
-            };
-            stream.connect().established().wait_ms(1001);
+            stream.http_readiness_over_tls(https).connect().established().wait_ms(1001);
             let end = (TcpState::Established, TcpState::FinWait1);
-            let verdict = stream.state_quiet(end, (100, 101, 0), quiet_ms * 1_000_000).verdicts().remove(0).verdict;
+            let verdict = stream.state_quiet(end, (100, 101, 0), quiet_ms * 1_000_000).verdict();
             (verdict.cause.name(), verdict.confidence)
         };
         assert_eq!(noted(false, 100), ("kubelet_delayed", Confidence::Likely));
@@ -151,13 +144,14 @@ mod tests {
     fn first_bytes_that_are_no_answer() {
         let noted = |https: bool, kind, status| {
             let mut stream = Stream::new();
-            if https {
-                stream.https_readiness()
-            } else {
-                stream.http_readiness()
-            };
-            stream.connect().established().wait_ms(10).answer(kind, status).wait_ms(1990);
-            stream.state(TcpState::Established, TcpState::FinWait1, 0, (100, 101, 200)).kubelet(ProbeOutput::Timeout);
+            stream
+                .http_readiness_over_tls(https)
+                .connect()
+                .established()
+                .wait_ms(10)
+                .answer(kind, status)
+                .wait_ms(1990);
+            stream.closes((100, 101, 200)).kubelet(ProbeOutput::Timeout);
             stream.causes()
         };
         assert_eq!(noted(true, AnswerKind::Tls, None), ["slow_response"], "a ServerHello");

@@ -8,7 +8,6 @@ use tracer_model::event::Netns;
 use tracer_model::record::{Confidence, Culprit, Evidence};
 use tracer_model::shell;
 
-/// The rule.
 pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
     let netns = case.attempt.netns?;
     if case.attempt.established.is_some() {
@@ -28,7 +27,7 @@ fn dropped(case: &Case<'_>, netns: Netns) -> Option<Finding> {
 /// The link table says it is down, the target is an address of this namespace, and no answer came.
 fn unanswered(case: &Case<'_>, netns: Netns) -> Option<Finding> {
     let attempt = case.attempt;
-    let lo = case.node.loopback(netns)?;
+    let lo = case.node.links.loopback(netns)?;
     let silent = attempt.reset_received().is_none() && attempt.drops().next().is_none();
     let (ended, _) = attempt.ended?;
     if lo.up || !silent || !case.settled || !case.node.owns(netns, attempt.flow.dst.ip()) {
@@ -42,8 +41,8 @@ fn unanswered(case: &Case<'_>, netns: Netns) -> Option<Finding> {
 fn finding(case: &Case<'_>, netns: Netns, first: Evidence, confidence: Confidence) -> Finding {
     let decided_at = first.time_boot_ns;
     let mut seen = vec![first];
-    let lo = case.node.loopback(netns).map_or("lo", |l| l.name.as_str()).to_owned();
-    let change = case.node.link_down(netns, &lo);
+    let lo = case.node.links.loopback(netns).map_or("lo", |l| l.name.as_str()).to_owned();
+    let change = case.node.links.down(netns, &lo);
     let culprit = change.map(|(time, change)| culprit_of(case.node, *time, change));
     if let Some((time, change)) = change {
         let says = format!("{} set down by {} (pid {})", change.name, change.actor.comm, change.actor.pid);
@@ -88,7 +87,7 @@ mod tests {
     fn a_syn_dropped_on_lo_that_is_down() {
         let mut stream = Stream::to("10.88.0.1:10256");
         stream.links(false, &["10.88.0.1"]).connect().drop_on(SYN, "QDISC_DROP", NODE, lo(false));
-        let verdict = &stream.verdicts()[0].verdict;
+        let verdict = stream.verdict();
         assert_eq!((verdict.cause.name(), verdict.confidence), ("loopback_down", Confidence::Proven));
     }
 
@@ -102,7 +101,7 @@ mod tests {
                     connect.netns = netns;
                 }
             }
-            stream.drop_on(SYN, "QDISC_DROP", netns, lo(false)).verdicts()[0].verdict.summary.clone()
+            stream.drop_on(SYN, "QDISC_DROP", netns, lo(false)).verdict().summary.clone()
         };
         assert!(summary(NODE).contains("127.0.0.1:4 is an address of this node"), "{}", summary(NODE));
         assert!(summary(POD).contains("127.0.0.1:4 is an address of this namespace"), "{}", summary(POD));
@@ -122,7 +121,7 @@ mod tests {
     fn the_link_table_alone_makes_it_likely() {
         let mut stream = Stream::to("10.88.0.1:10256");
         stream.links(false, &["10.88.0.1"]).connect().gives_up();
-        let verdict = &stream.verdicts()[0].verdict;
+        let verdict = stream.verdict();
         assert_eq!((verdict.cause.name(), verdict.confidence), ("loopback_down", Confidence::Likely));
     }
 }

@@ -10,7 +10,6 @@ use tracer_attempts::enrich;
 use tracer_model::event::{Listen, ProbeOutput, ResetSent, TcpState};
 use tracer_model::record::{Confidence, Culprit, NetnsRef};
 
-/// The rule.
 pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
     let attempt = case.attempt;
     // The state that it was received in proves the handshake, whose own event may be lost.
@@ -131,7 +130,7 @@ const TOGETHER_NS: u64 = 100_000_000;
 /// A listener that closes resets what waits in its queue, for the same reason that SO_LINGER 0 gives.
 fn with_listener(case: &Case<'_>, time: u64, reset: &ResetSent) -> bool {
     let (Some(netns), Some(actor)) = (reset.netns, &reset.actor) else { return false };
-    let last = case.node.listeners().last(netns, reset.flow.src.port());
+    let last = case.node.listeners.last(netns, reset.flow.src.port());
     let manner = !matches!(reset.reason.as_deref(), Some("TCP_ABORT_ON_CLOSE" | "TCP_ABORT_ON_LINGER"));
     let is_end = |(at, listen): &&(u64, Listen)| {
         !listen.begins && listen.actor.pid == actor.pid && at.abs_diff(time) < TOGETHER_NS
@@ -210,9 +209,9 @@ fn culprit(case: &Case<'_>, time: u64, reset: &ResetSent) -> Option<Culprit> {
 
 #[cfg(test)]
 mod tests {
-    use crate::testing::{POD, SYN, Stream};
+    use crate::testing::{POD, SYN, Stream, assert_has, assert_lacks};
     use tracer_common::names::Hook;
-    use tracer_model::event::{AnswerKind, ListenerState, ObservationKind, ProbeOutput, TcpFlags, TcpState};
+    use tracer_model::event::{AnswerKind, ListenerState, ProbeOutput, TcpFlags, TcpState};
     use tracer_model::record::Confidence;
 
     const ACK: TcpFlags = TcpFlags(0x10);
@@ -248,25 +247,17 @@ mod tests {
             let mut stream = Stream::new();
             stream.connect().established().reset_received(TcpState::Established, 0);
             stream.reset_sent(TcpFlags(0), false, actor);
-            if let Some(ObservationKind::ResetSent(reset)) = stream.observations.last_mut().map(|it| &mut it.kind) {
-                reset.reason = reason.map(str::to_owned);
-            }
-            let verdict = stream.verdicts().remove(0).verdict;
+            stream.last_reset_sent().reason = reason.map(str::to_owned);
+            let verdict = stream.verdict();
             (verdict.summary, verdict.remediation)
         };
         let (summary, fix) = noted(Some("TCP_ABORT_ON_LINGER"), Some("app"));
         assert!(summary.contains("closed it with SO_LINGER 0"), "{summary}");
-        assert!(
-            fix.to_string().contains("SO_LINGER 0")
-                && !fix.to_string().contains("read")
-                && !fix.to_string().contains("killed"),
-            "{fix}"
-        );
+        assert_has(&fix, &["SO_LINGER 0"]);
+        assert_lacks(&fix, &["read", "killed"]);
         let (_, unread) = noted(Some("TCP_ABORT_ON_CLOSE"), Some("app"));
-        assert!(
-            unread.to_string().contains("without having read") && !unread.to_string().contains("LINGER"),
-            "{unread}"
-        );
+        assert_has(&unread, &["without having read"]);
+        assert_lacks(&unread, &["LINGER"]);
         assert!(noted(None, Some("app")).1.to_string().contains("does not show which"));
         assert!(noted(None, None).1.to_string().contains("the target's end of the connection"));
     }
@@ -283,11 +274,9 @@ mod tests {
                 stream.inspection(|seen| seen.listeners = Some(vec![listener]));
             }
             stream.reset_sent(answered, false, None);
-            if let Some(ObservationKind::ResetSent(reset)) = stream.observations.last_mut().map(|it| &mut it.kind) {
-                reset.reason = reason.map(str::to_owned);
-            }
+            stream.last_reset_sent().reason = reason.map(str::to_owned);
             assert_eq!(stream.causes(), ["mid_stream_rst"]);
-            stream.verdicts().remove(0).verdict
+            stream.verdict()
         };
         let (setting, room) = ("net.ipv4.tcp_abort_on_overflow is 1", "raise its listen backlog");
         let old = noted(None, ACK, false);
@@ -309,23 +298,16 @@ mod tests {
         let noted = |missing: Hook| {
             let mut stream = Stream::new();
             stream.missing(missing).connect().established().reset_received(TcpState::Established, 0);
-            stream
-                .state(TcpState::Established, TcpState::Close, 104, (100, 101, 0))
-                .wait_ms(5)
-                .push(ObservationKind::Tick);
-            stream.verdicts().remove(0).verdict
+            stream.state(TcpState::Established, TcpState::Close, 104, (100, 101, 0)).wait_ms(5).tick();
+            stream.verdict()
         };
         let deaf = noted(Hook::TcpV4SendReset);
         assert_eq!((deaf.confidence, deaf.missing_hooks.len()), (Confidence::Likely, 1));
-        assert!(
-            deaf.summary.contains("sender is unknown") && deaf.remediation.to_string().contains("target's end"),
-            "{deaf:?}"
-        );
+        assert_has(&deaf.summary, &["sender is unknown"]);
+        assert_has(&deaf.remediation, &["target's end"]);
         let heard = noted(Hook::TcpV6SendReset);
-        assert!(
-            heard.summary.contains("somebody on the way") && heard.remediation.to_string().contains("proxy"),
-            "{heard:?}"
-        );
+        assert_has(&heard.summary, &["somebody on the way"]);
+        assert_has(&heard.remediation, &["proxy"]);
     }
 
     #[test]
@@ -345,7 +327,7 @@ mod tests {
             stream.answer_with(AnswerKind::Http, Some(status), |it| it.len = len).wait_ms(after_ms);
             stream.reset_received(TcpState::Established, 80);
             stream.state(TcpState::Established, TcpState::Close, 104, (100, 101, 80));
-            stream.reset_sent(TcpFlags(0), false, Some("app")).wait_ms(5).push(ObservationKind::Tick);
+            stream.reset_sent(TcpFlags(0), false, Some("app")).wait_ms(5).tick();
             let first = stream.verdicts().into_iter().next().map(|it| it.verdict);
             first.map(|it| (it.cause.name(), it.confidence, it.summary.contains("in the middle of its answer")))
         };
@@ -366,13 +348,9 @@ mod tests {
             stream.state(TcpState::Established, TcpState::Close, 104, (0, 1, 0)).wait_ms(1);
             stream
         };
-        assert!(reset(Stream::tcp_readiness).push(ObservationKind::Tick).causes().is_empty());
+        assert!(reset(Stream::tcp_readiness).tick().causes().is_empty());
         assert_eq!(reset(Stream::tcp_readiness).kubelet(ProbeOutput::Network).causes(), ["mid_stream_rst"]);
-        assert_eq!(
-            reset(Stream::http_readiness).push(ObservationKind::Tick).causes(),
-            ["mid_stream_rst"],
-            "before its request"
-        );
+        assert_eq!(reset(Stream::http_readiness).tick().causes(), ["mid_stream_rst"], "before its request");
     }
 
     #[test]
@@ -387,7 +365,7 @@ mod tests {
             } else {
                 stream.reset_sent(SYN, true, None).state(TcpState::SynSent, TcpState::Close, 111, (0, 0, 0));
             }
-            stream.wait_ms(10_000).push(ObservationKind::Tick);
+            stream.wait_ms(10_000).tick();
         }
         let counts: Vec<_> = stream.verdicts().iter().map(|it| it.probe.as_ref()?.consecutive_failures).collect();
         assert_eq!(counts, [Some(1), Some(2)]);
@@ -400,7 +378,7 @@ mod tests {
         stream.tcp_readiness().connect().established().reset_sent(TcpFlags(0), false, Some("app"));
         stream.reset_received(TcpState::Established, 0);
         stream.state(TcpState::Established, TcpState::Close, 104, (0, 1, 0));
-        stream.again(9).connect().established().state(TcpState::Established, TcpState::FinWait1, 0, (0, 1, 0));
+        stream.again(9).connect().established().closes((0, 1, 0));
         assert_eq!(stream.wait_ms(1).kubelet(ProbeOutput::Network).causes(), ["mid_stream_rst"]);
     }
 
@@ -426,7 +404,7 @@ mod tests {
                 stream.listens(POD, 8080, false);
             }
             stream.reset_received(TcpState::Established, 0).reset_sent(TcpFlags(0), false, Some("app"));
-            stream.verdicts()[0].verdict.summary.clone()
+            stream.verdict().summary.clone()
         };
         assert!(words(true).contains("closed its listener at the same time"), "{}", words(true));
         assert!(!words(false).contains("closed its listener"), "{}", words(false));

@@ -10,7 +10,6 @@ use tracer_model::event::PacketDrop;
 use tracer_model::record::{Confidence, Status};
 use tracer_model::shell;
 
-/// The rule.
 pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
     if case.attempt.established.is_some() {
         return None;
@@ -135,7 +134,7 @@ fn by_base_policy(case: &Case<'_>) -> Option<Finding> {
         Remediation::from("Do what `tracer doctor --check base_policy` says").run([Command::on_node(command)])
     };
     let fix = found.remediation.as_ref().map_or_else(|| Cause::MissingNodePrerequisite.fix(), by_check);
-    Some(Finding::failure(Cause::MissingNodePrerequisite, vec![seen], says, fix).with_confidence(Confidence::Likely))
+    Some(Finding::likely(Cause::MissingNodePrerequisite, vec![seen], says, fix))
 }
 
 #[cfg(test)]
@@ -151,7 +150,7 @@ mod tests {
     fn the_kernels_own_reason_decides() {
         let mut stream = Stream::new();
         assert_eq!(stream.connect().drop(SYN, "IP_INADDRERRORS", NODE).causes(), ["missing_node_prerequisite"]);
-        let verdict = &stream.verdicts()[0].verdict;
+        let verdict = stream.verdict();
         assert_eq!(verdict.confidence, Confidence::Proven);
         assert!(verdict.remediation.commands[0].run == "sysctl -w net.ipv4.ip_forward=1", "{}", verdict.remediation);
     }
@@ -163,7 +162,7 @@ mod tests {
             let mut settings = NodeSettings::default();
             settings.sysctls.insert("net.ipv4.ip_forward".into(), forwards.into());
             stream.push(ObservationKind::NodeSettings(settings)).connect().drop(SYN, "IP_INADDRERRORS", NODE);
-            stream.verdicts().remove(0).verdict.summary
+            stream.verdict().summary
         };
         assert!(noted("0").ends_with("(net.ipv4.ip_forward = 0)"), "{}", noted("0"));
         assert!(noted("1").ends_with("(net.ipv4.ip_forward = 1: it is the device's own setting)"), "{}", noted("1"));
@@ -174,7 +173,7 @@ mod tests {
     fn forwarding_of_ipv6_is_not_to_cost_the_default_route() {
         let mut stream = Stream::to("[fd00::2]:8080");
         stream.connect().drop(SYN, "IP_INADDRERRORS", NODE);
-        let fix = stream.verdicts().remove(0).verdict.remediation;
+        let fix = stream.verdict().remediation;
         assert!(fix.text.contains("set net.ipv6.conf.LINK.accept_ra to 2 first"), "{fix}");
         let commands: Vec<_> = fix.commands.iter().map(|command| command.run.as_str()).collect();
         let expected = ["ip -6 route show default proto ra", "sysctl -w net.ipv6.conf.all.forwarding=1"];
@@ -221,8 +220,8 @@ mod tests {
         if icmp {
             stream.icmp(3, 1);
         }
-        stream.wait_ms(5).push(ObservationKind::Tick);
-        (stream.causes(), stream.verdicts()[0].verdict.confidence)
+        stream.wait_ms(5).tick();
+        (stream.causes(), stream.verdict().confidence)
     }
 
     #[test]
@@ -240,7 +239,7 @@ mod tests {
             settings.sysctls.insert("net.ipv4.ip_forward".into(), forwards.into());
             stream.missing(Hook::IcmpSend).push(ObservationKind::NodeSettings(settings)).connect();
             stream.drop_with(SYN, NODE, |drop| drop.location = Some("ip_error".into()));
-            let noted = stream.gives_up().verdicts().remove(0).verdict;
+            let noted = stream.gives_up().verdict();
             (noted.cause, noted.confidence)
         };
         assert_eq!(noted("0"), (Cause::MissingNodePrerequisite, Confidence::Possible));
@@ -259,7 +258,7 @@ mod tests {
             settings.sysctls.extend(value.map(|value| (setting.to_owned(), value.to_owned())));
             stream.push(ObservationKind::NodeSettings(settings)).connect();
             stream.drop_with(SYN, NODE, |drop| drop.location = Some(place.to_owned()));
-            let noted = stream.gives_up().verdicts().remove(0).verdict;
+            let noted = stream.gives_up().verdict();
             (noted.cause, noted.confidence)
         };
         let v6 = ("[fd00::2]:8080", "ip6_forward", "net.ipv6.conf.all.forwarding");
@@ -291,9 +290,9 @@ mod tests {
         stream.links(true, &["10.88.0.1"]).push(base_policy(hook)).connect();
         dropped_at_input(&mut stream, NODE);
         let dropping = tracer_model::event::FirewallRule { policy, ..rule("INPUT", RuleVerdict::Drop) };
-        stream.push(firewall(NODE, vec![dropping])).wait_ms(5).push(ObservationKind::Tick);
+        stream.push(firewall(NODE, vec![dropping])).wait_ms(5).tick();
         assert_eq!(stream.causes(), ["firewall_drop"]);
-        stream.verdicts().remove(0).verdict
+        stream.verdict()
     }
 
     #[test]
@@ -312,7 +311,7 @@ mod tests {
         stream.links(true, &["10.88.0.1"]).push(base_policy("INPUT")).connect();
         dropped_at_input(&mut stream, POD);
         let dropping = tracer_model::event::FirewallRule { policy: true, ..rule("INPUT", RuleVerdict::Drop) };
-        stream.push(firewall(POD, vec![dropping])).wait_ms(5).push(ObservationKind::Tick);
-        assert!(stream.verdicts()[0].verdict.also.is_empty());
+        stream.push(firewall(POD, vec![dropping])).wait_ms(5).tick();
+        assert!(stream.verdict().also.is_empty());
     }
 }

@@ -12,7 +12,6 @@ const LARGE: u32 = 1000;
 /// So often sent again without an acknowledgement is no accident.
 const AGAIN: usize = 2;
 
-/// The rule.
 pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
     case.attempt.established?;
     too_big(case).or_else(|| sent_again(case))
@@ -76,14 +75,14 @@ fn finding(case: &Case<'_>, seen: Vec<Evidence>, what: &str) -> Finding {
 #[cfg(test)]
 mod tests {
     use crate::testing::{NODE, Stream};
-    use tracer_model::event::{TcpFlags, TcpState};
+    use tracer_model::event::TcpFlags;
 
     fn gives_up(stream: &mut Stream) -> Vec<&'static str> {
         closes(stream, (100, 101, 0))
     }
 
     fn closes(stream: &mut Stream, bytes: (u64, u64, u64)) -> Vec<&'static str> {
-        stream.wait_ms(1000).state(TcpState::Established, TcpState::FinWait1, 0, bytes);
+        stream.wait_ms(1000).closes(bytes);
         stream.causes()
     }
 

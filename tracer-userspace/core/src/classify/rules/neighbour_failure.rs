@@ -19,7 +19,6 @@ enum Why {
     TableFull,
 }
 
-/// The rule.
 pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
     if !in_handshake(case) {
         return None;
@@ -93,13 +92,15 @@ fn unresolved(case: &Case<'_>) -> Option<Finding> {
         reported(entry),
         overlap(case, seen.from, entry.ifindex, entry.addr)
     );
-    let found = Finding::failure(
-        Cause::NeighbourFailure,
-        vec![evidence("rtnetlink", time, says, fields)],
-        summary,
-        fix(case, None, entry.addr, why),
-    );
-    Some(found.with_confidence(Confidence::Likely).resting_on(&[Hook::KfreeSkb]))
+    Some(
+        Finding::likely(
+            Cause::NeighbourFailure,
+            vec![evidence("rtnetlink", time, says, fields)],
+            summary,
+            fix(case, None, entry.addr, why),
+        )
+        .resting_on(&[Hook::KfreeSkb]),
+    )
 }
 
 fn reported(entry: &NeighbourState) -> &'static str {
@@ -155,7 +156,7 @@ fn fix(case: &Case<'_>, netns: Option<Netns>, target: IpAddr, why: Why) -> Remed
 
 #[cfg(test)]
 mod tests {
-    use crate::testing::{NODE, POD, SYN, SYN_ACK, Stream};
+    use crate::testing::{NODE, POD, SYN, SYN_ACK, Stream, assert_has};
     use tracer_model::event::{LinkState, Links, ObservationKind};
     use tracer_model::record::Confidence;
 
@@ -173,7 +174,7 @@ mod tests {
                 let link = LinkState { ifindex: 2, name: "eth0".into(), up: true, addrs, ..LinkState::default() };
                 stream.inspection(|seen| seen.links = vec![link]);
             }
-            let verdict = stream.drop(SYN, "NEIGH_FAILED", NODE).verdicts().remove(0).verdict;
+            let verdict = stream.drop(SYN, "NEIGH_FAILED", NODE).verdict();
             assert_eq!(verdict.cause.name(), "neighbour_failure");
             (verdict.confidence, verdict.summary.contains("was not seen"))
         };
@@ -191,10 +192,10 @@ mod tests {
         let mut stream = Stream::new();
         stream.connect().drop(SYN, "NEIGH_FAILED", NODE);
         assert_eq!(stream.causes(), ["neighbour_failure"]);
-        assert!(stream.verdicts()[0].verdict.summary.contains("nobody answered"));
+        assert!(stream.verdict().summary.contains("nobody answered"));
         let mut full = Stream::new();
         full.connect().drop(SYN_ACK, "NEIGH_CREATEFAIL", POD);
-        let fix = &full.verdicts()[0].verdict.remediation;
+        let fix = &full.verdict().remediation;
         assert!(
             fix.to_string().starts_with("Raise net.ipv4.neigh.default.gc_thresh1, gc_thresh2 and gc_thresh3"),
             "{fix}"
@@ -206,12 +207,8 @@ mod tests {
     fn an_answer_that_finds_no_way_back_is_reported_where_it_happened() {
         let mut stream = Stream::new();
         stream.connect().drop(SYN_ACK, "NEIGH_FAILED", POD);
-        let verdict = &stream.verdicts()[0].verdict;
-        assert!(
-            verdict.summary.contains("10.88.0.1 ") && verdict.summary.contains("network namespace"),
-            "{}",
-            verdict.summary
-        );
+        let verdict = stream.verdict();
+        assert_has(&verdict.summary, &["10.88.0.1 ", "network namespace"]);
         assert!(
             verdict.remediation.to_string().ends_with("| head -n1) -n ip neigh show 10.88.0.1"),
             "{}",
@@ -235,7 +232,7 @@ mod tests {
             let mut stream = Stream::new();
             stream.push(ObservationKind::Links(Links { netns: NODE, cookie: None, links })).connect().wait_ms(200);
             stream.inspection(|seen| seen.neighbour = Some(crate::testing::neighbour("incomplete")));
-            stream.verdicts().remove(0).verdict
+            stream.verdict()
         };
         let words =
             "the node cannot resolve the link-layer address of 10.88.0.2 on docker0: it asks and nobody answers";

@@ -18,7 +18,6 @@ fn policies() -> Command {
     Command::in_cluster("kubectl get networkpolicy -A")
 }
 
-/// The rule.
 pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
     by_chain(case).or_else(|| by_program(case)).or_else(|| by_connect(case))
 }
@@ -188,14 +187,13 @@ fn by_connect(case: &Case<'_>) -> Option<Finding> {
     );
     let remediation = Remediation::from(format!("In the network policies, {ALLOW}"))
         .run([policies(), Command::on_node("bpftool cgroup tree")]);
-    let found = Finding::failure(Cause::NetworkPolicyDrop, vec![seen], summary, remediation);
-    Some(found.with_confidence(Confidence::Likely))
+    Some(Finding::likely(Cause::NetworkPolicyDrop, vec![seen], summary, remediation))
 }
 
 #[cfg(test)]
 mod tests {
-    use crate::testing::{NODE, POD, SYN, SYN_ACK, Stream, firewall, rule};
-    use tracer_model::event::{Device, FirewallRule, ObservationKind, RuleVerdict, TcpFlags, TcpState, Tracked, When};
+    use crate::testing::{NODE, POD, SYN, SYN_ACK, Stream, assert_has, firewall, rule};
+    use tracer_model::event::{Device, FirewallRule, RuleVerdict, TcpFlags, TcpState, Tracked, When};
     use tracer_model::record::{Confidence, Verdict};
 
     #[test]
@@ -203,7 +201,7 @@ mod tests {
         let causes = |chain| {
             let mut stream = Stream::new();
             stream.connect().drop(SYN, "NETFILTER_DROP", POD).push(firewall(POD, vec![rule(chain, RuleVerdict::Drop)]));
-            stream.wait_ms(5).push(ObservationKind::Tick).causes()
+            stream.wait_ms(5).tick().causes()
         };
         assert_eq!(causes("cali-fw-cali1234"), ["network_policy_drop"]);
         assert_eq!(causes("podpolicy"), ["firewall_drop"]);
@@ -219,7 +217,7 @@ mod tests {
             (drop.reason, drop.location) = (Some("NETFILTER_DROP".into()), Some("nft_do_chain".into()));
             (drop.tracked, drop.device) = (Some(tracked), Some(device));
         });
-        stream.push(firewall(NODE, vec![deny])).gives_up().verdicts().remove(0).verdict
+        stream.push(firewall(NODE, vec![deny])).gives_up().verdict()
     }
 
     #[test]
@@ -235,11 +233,7 @@ mod tests {
         assert!(!own.remediation.to_string().contains("kubectl get networkpolicy"), "{}", own.remediation);
         let untracked = answer(When::default(), Tracked::Untracked, |_| {});
         assert!(untracked.summary.contains("(notrack)"), "{}", untracked.summary);
-        assert!(
-            untracked.remediation.to_string().contains(": nft list ruleset | grep -w notrack; "),
-            "{}",
-            untracked.remediation
-        );
+        assert_has(&untracked.remediation, &[": nft list ruleset | grep -w notrack; "]);
         let host = answer(When::default(), Tracked::No, |stream| _ = stream.on_host_network());
         assert_eq!(host.confidence, Confidence::Proven, "no pod of its own");
     }
@@ -266,7 +260,7 @@ mod tests {
             stream.connect().drop_with(SYN, POD, |drop| {
                 (drop.reason, drop.location) = (Some("NETFILTER_DROP".into()), Some(place.to_owned()));
             });
-            let verdict = stream.push(firewall(POD, vec![deny])).gives_up().verdicts().remove(0).verdict;
+            let verdict = stream.push(firewall(POD, vec![deny])).gives_up().verdict();
             assert_eq!(verdict.cause.name(), "network_policy_drop");
             verdict.confidence
         };
@@ -278,25 +272,16 @@ mod tests {
     fn candidates_of_others_make_it_a_firewalls() {
         let mut stream = Stream::new();
         let rules = vec![rule("cali-fw-cali1234", RuleVerdict::Drop), rule("mine", RuleVerdict::Drop)];
-        stream
-            .connect()
-            .drop(SYN, "NETFILTER_DROP", POD)
-            .push(firewall(POD, rules))
-            .wait_ms(5)
-            .push(ObservationKind::Tick);
-        let verdict = &stream.verdicts()[0].verdict;
+        stream.connect().drop(SYN, "NETFILTER_DROP", POD).push(firewall(POD, rules)).wait_ms(5).tick();
+        let verdict = stream.verdict();
         assert_eq!(verdict.cause.name(), "firewall_drop");
-        assert!(
-            verdict.summary.contains("cali-fw-cali1234") && verdict.summary.contains("mine"),
-            "{}",
-            verdict.summary
-        );
+        assert_has(&verdict.summary, &["cali-fw-cali1234", "mine"]);
     }
 
     #[test]
     fn a_programs_drop_is_reported_by_its_reason() {
         let mut stream = Stream::new();
-        let verdict = stream.connect().drop(SYN, "TC_INGRESS", POD).verdicts().remove(0).verdict;
+        let verdict = stream.connect().drop(SYN, "TC_INGRESS", POD).verdict();
         assert_eq!((verdict.cause.name(), verdict.confidence), ("network_policy_drop", Confidence::Proven));
     }
 
@@ -307,13 +292,10 @@ mod tests {
             let eth0 = Device { ifindex: 2, name: "eth0".into(), up: true, loopback: false };
             let mut stream = Stream::new();
             stream.links(true, &["10.88.0.1"]).connect().drop_on(SYN, "TC_INGRESS", netns, Some(eth0));
-            stream.verdicts().remove(0).verdict.remediation
+            stream.verdict().remediation
         };
         let (pod, node) = (fix(POD), fix(NODE));
-        assert!(
-            pod.to_string().contains(&format!("nsenter -t $(lsns -no PID {} | head -n1) -n bpftool net; ", POD.0)),
-            "{pod}"
-        );
+        assert_has(&pod, &[&format!("nsenter -t $(lsns -no PID {} | head -n1) -n bpftool net; ", POD.0)]);
         assert!(pod.to_string().ends_with("tc filter show dev eth0 egress"), "{pod}");
         assert!(
             node.to_string()
@@ -327,7 +309,7 @@ mod tests {
     fn what_a_sockets_filters_drop_need_not_be_a_programs() {
         let mut stream = Stream::to("10.88.0.1:10257");
         stream.links(true, &["10.88.0.1"]).connect();
-        let verdict = stream.drop(SYN, "SOCKET_FILTER", NODE).verdicts().remove(0).verdict;
+        let verdict = stream.drop(SYN, "SOCKET_FILTER", NODE).verdict();
         assert_eq!((verdict.cause.name(), verdict.confidence), ("network_policy_drop", Confidence::Likely));
         assert!(verdict.summary.contains("a security module or want of memory in the node's"), "{}", verdict.summary);
         assert!(verdict.remediation.to_string().contains("nstat -az TcpExtPFMemallocDrop"), "{}", verdict.remediation);
@@ -337,7 +319,7 @@ mod tests {
     #[test]
     fn a_nodes_probe_of_its_own_pod_may_be_dropped_by_mistake() {
         let mut stream = Stream::new();
-        let verdict = stream.http_readiness().connect().drop(SYN, "TC_EGRESS", NODE).verdicts().remove(0).verdict;
+        let verdict = stream.http_readiness().connect().drop(SYN, "TC_EGRESS", NODE).verdict();
         assert_eq!((verdict.cause.name(), verdict.confidence), ("network_policy_drop", Confidence::Likely));
         assert!(verdict.summary.contains("a policy, or the dataplane itself"), "{}", verdict.summary);
         assert!(
@@ -347,15 +329,13 @@ mod tests {
         );
         let mut other = Stream::new();
         other.http_readiness().connect().others().drop(SYN, "TC_EGRESS", NODE);
-        assert_eq!(other.verdicts()[0].verdict.confidence, Confidence::Proven, "no prober");
+        assert_eq!(other.verdict().confidence, Confidence::Proven, "no prober");
         // A prober that runs in another pod: a NetworkPolicy does apply.
         let mut pod = Stream::new();
         pod.http_readiness().connect();
-        if let Some(ObservationKind::Connect(connect)) = pod.observations.last_mut().map(|it| &mut it.kind) {
-            connect.netns = POD;
-        }
-        pod.drop(SYN, "TC_EGRESS", NODE).wait_ms(5).push(ObservationKind::Tick);
-        assert_eq!(pod.verdicts()[0].verdict.confidence, Confidence::Proven);
+        pod.last_connect().netns = POD;
+        pod.drop(SYN, "TC_EGRESS", NODE).wait_ms(5).tick();
+        assert_eq!(pod.verdict().confidence, Confidence::Proven);
     }
 
     /// Antrea, OVN-Kubernetes, kube-ovn: a policy is flows there, and so is all else.
@@ -363,7 +343,7 @@ mod tests {
     fn what_the_flows_of_open_vswitch_drop_may_be_a_policys() {
         let reported = |reason: &str| {
             let mut stream = Stream::new();
-            stream.http_readiness().connect().drop(SYN, reason, NODE).gives_up().verdicts().remove(0).verdict
+            stream.http_readiness().connect().drop(SYN, reason, NODE).gives_up().verdict()
         };
         for reason in ["OPENVSWITCH:1", "OPENVSWITCH:3"] {
             let verdict = reported(reason);
@@ -390,7 +370,7 @@ mod tests {
     fn a_program_that_drops_and_answers_did_it() {
         let mut stream = Stream::new();
         stream.connect().drop(SYN, "TC_INGRESS", POD).reset_received(TcpState::SynSent, 0);
-        stream.state(TcpState::SynSent, TcpState::Close, 111, (0, 0, 0)).wait_ms(5).push(ObservationKind::Tick);
+        stream.state(TcpState::SynSent, TcpState::Close, 111, (0, 0, 0)).wait_ms(5).tick();
         assert_eq!(stream.causes(), ["network_policy_drop"]);
     }
 

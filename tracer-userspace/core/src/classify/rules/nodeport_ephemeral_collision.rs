@@ -18,13 +18,12 @@ use tracer_model::event::{NodePort, PacketDrop, TcpState, Via};
 use tracer_model::plural::counted;
 use tracer_model::record::{Confidence, Evidence};
 
-/// The rule.
 pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
     let attempt = case.attempt;
     if attempt.flow.src.port() == 0 || !in_handshake(case) {
         return None;
     }
-    let port = case.node.ipvs_node_port(attempt.flow.src);
+    let port = case.node.node_ports.of_ipvs_at(attempt.flow.src);
     taken(case, port)
         .or_else(|| backend_reset(case, port?))
         .or_else(|| dropped(case, port?))
@@ -165,7 +164,7 @@ fn overlap(case: &Case<'_>) -> String {
     let reserved = |p: u16| case.node.settings.reserved_ports.iter().any(|&(a, b)| (a..=b).contains(&p));
     // connect() takes only ports of the parity of the lower bound (net/ipv4/inet_hashtables.c, __inet_hash_connect).
     let usable = |p: u16| (low..=high).contains(&p) && p % 2 == low % 2 && !reserved(p);
-    let live = case.node.all_node_ports().filter(|(_, p)| !p.listened && usable(p.port));
+    let live = case.node.node_ports.all().filter(|(_, p)| !p.listened && usable(p.port));
     let mut ports: Vec<u16> = live.map(|(_, p)| p.port).collect();
     ports.sort_unstable();
     ports.dedup();
@@ -208,7 +207,7 @@ const RESERVED: &str = "net.ipv4.ip_local_reserved_ports";
 
 /// All that are known, this one included, in order.
 fn node_ports(case: &Case<'_>) -> Vec<u16> {
-    let live = case.node.all_node_ports().map(|(_, port)| port.port);
+    let live = case.node.node_ports.all().map(|(_, port)| port.port);
     let ports: BTreeSet<u16> = live.chain([case.attempt.flow.src.port()]).collect();
     ports.into_iter().collect()
 }
@@ -235,7 +234,7 @@ mod tests {
     use tracer_common::names::Hook;
     use tracer_model::event::{
         Flow, IpvsOp, ListenerState, NodePort, NodeSettings, ObservationKind, ProxyMode, RuleVerdict, Service,
-        ServicePort, Services, TcpState, Via,
+        ServicePort, Services, Via,
     };
     use tracer_model::record::Confidence;
 
@@ -251,7 +250,7 @@ mod tests {
             .push(ObservationKind::Services(Services { services: vec![cart] }))
             .connect()
             .ipvs(SYN_ACK, IpvsOp::Translate);
-        let summary = &stream.verdicts()[0].verdict.summary;
+        let summary = &stream.verdict().summary;
         assert!(summary.contains("is the NodePort of Service shop/cart;"), "{summary}");
     }
 
@@ -259,7 +258,7 @@ mod tests {
     fn a_syn_ack_that_ipvs_took() {
         let mut stream = Stream::new();
         stream.node_port(ProxyMode::Ipvs, 40000, &["10.88.0.9:80"]).connect().ipvs(SYN_ACK, IpvsOp::Translate);
-        let verdict = &stream.verdicts()[0].verdict;
+        let verdict = stream.verdict();
         assert_eq!((verdict.cause.name(), verdict.confidence), ("nodeport_ephemeral_collision", Confidence::Proven));
         assert!(verdict.summary.contains("kube-system/dashboard"));
     }
@@ -268,7 +267,7 @@ mod tests {
     fn a_client_of_the_node_port_sends_a_syn() {
         let mut stream = Stream::new();
         stream.connect().ipvs(SYN, IpvsOp::Translate).established();
-        stream.state(TcpState::Established, TcpState::FinWait1, 0, (10, 11, 20));
+        stream.closes((10, 11, 20));
         assert!(stream.causes().is_empty());
     }
 
@@ -284,7 +283,7 @@ mod tests {
         let mut stream = Stream::new();
         stream.missing(Hook::IpvsNatXmit).missing(Hook::IpvsLeave);
         stream.node_port(ProxyMode::Ipvs, 40000, &["10.88.0.9:80"]).connect().gives_up();
-        let verdict = &stream.verdicts()[0].verdict;
+        let verdict = stream.verdict();
         assert_eq!((verdict.cause.name(), verdict.confidence), ("nodeport_ephemeral_collision", Confidence::Possible));
     }
 
@@ -293,12 +292,8 @@ mod tests {
         let reported = |rules| {
             let mut stream = Stream::new();
             stream.missing(Hook::IpvsLeave).node_port(ProxyMode::Ipvs, 40000, &[]).connect();
-            stream
-                .drop(SYN_ACK, "NETFILTER_DROP", NODE)
-                .push(firewall(NODE, rules))
-                .wait_ms(5)
-                .push(ObservationKind::Tick);
-            stream.gives_up().verdicts().pop().expect("a verdict").verdict.cause.name()
+            stream.drop(SYN_ACK, "NETFILTER_DROP", NODE).push(firewall(NODE, rules)).wait_ms(5).tick();
+            stream.gives_up().last_verdict().cause.name()
         };
         assert_eq!(reported(vec![rule("INPUT", RuleVerdict::Drop)]), "firewall_drop");
         assert_eq!(reported(vec![]), "nodeport_ephemeral_collision");
@@ -313,8 +308,8 @@ mod tests {
             stream.drop_with(SYN_ACK, NODE, |drop| {
                 (drop.reason, drop.stack) = (Some("NETFILTER_DROP".into()), vec![place.into()]);
             });
-            stream.push(firewall(NODE, rules)).wait_ms(5).push(ObservationKind::Tick);
-            stream.gives_up().verdicts().pop().expect("a verdict").verdict
+            stream.push(firewall(NODE, rules)).wait_ms(5).tick();
+            stream.gives_up().last_verdict()
         };
         let gone = reported(vec![], "ip_local_deliver", 40000);
         assert_eq!((gone.cause.name(), gone.confidence), ("nodeport_ephemeral_collision", Confidence::Likely));
@@ -333,10 +328,8 @@ mod tests {
             let mut stream = Stream::new();
             let range = NodeSettings { local_port_range: Some((40000, 40019)), ..NodeSettings::default() };
             stream.push(ObservationKind::NodeSettings(range)).node_port(ProxyMode::Ipvs, 40000, &["10.88.0.9:80"]);
-            if let Some(ObservationKind::NodePorts(table)) = stream.observations.last_mut().map(|it| &mut it.kind) {
-                table.ports.push(NodePort { port: 40002, listened, ..NodePort::default() });
-            }
-            stream.connect().ipvs(SYN_ACK, IpvsOp::Translate).verdicts().remove(0).verdict.summary
+            stream.last_node_ports().ports.push(NodePort { port: 40002, listened, ..NodePort::default() });
+            stream.connect().ipvs(SYN_ACK, IpvsOp::Translate).verdict().summary
         };
         assert!(odds(false).ends_with("holds 2 live NodePorts that connect() can pick: 20.00 % of connects"));
         assert!(odds(true).ends_with("holds 1 live NodePort that connect() can pick: 10.00 % of connects"));
@@ -362,15 +355,11 @@ mod tests {
         let mut stream = Stream::new();
         stream.missing(Hook::IpvsNatXmit).missing(Hook::IpvsLeave).http_readiness().pod_without_specs("10.88.0.9");
         stream.node_port(ProxyMode::Ipvs, 40000, &["10.88.0.9:80"]).connect();
-        if let Some(ObservationKind::Connect(connect)) = stream.observations.last_mut().map(|it| &mut it.kind) {
-            connect.flow.src.set_port(0);
-        }
+        stream.last_connect().flow.src.set_port(0);
         let target = "10.88.0.2:8080".parse().expect("an address");
         stream.reset_sent_on(Flow { src: backend, dst: target }, SYN_ACK, false, None);
-        if let Some(ObservationKind::ResetSent(reset)) = stream.observations.last_mut().map(|it| &mut it.kind) {
-            reset.via = Via::Destination;
-        }
-        let verdict = stream.gives_up().verdicts().remove(0).verdict;
+        stream.last_reset_sent().via = Via::Destination;
+        let verdict = stream.gives_up().verdict();
         assert_eq!((verdict.cause.name(), verdict.confidence), ("nodeport_ephemeral_collision", Confidence::Likely));
         assert!(!verdict.summary.contains("translated on its way"), "{}", verdict.summary);
     }
@@ -385,7 +374,7 @@ mod tests {
             }));
         }
         stream.node_port(ProxyMode::Ipvs, 40000, &["10.88.0.9:80"]).connect().ipvs(SYN_ACK, IpvsOp::Translate);
-        stream.verdicts()[0].verdict.remediation.to_string()
+        stream.verdict().remediation.to_string()
     }
 
     #[test]

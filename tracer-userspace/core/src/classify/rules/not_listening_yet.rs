@@ -11,22 +11,21 @@ use tracer_model::record::{Confidence, Evidence};
 /// How long a start may take before "not yet" is no longer an explanation.
 const START_NS: u64 = 120_000_000_000;
 
-/// The rule.
 pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
     let Refused { seen, netns, sure } = refused(case)?;
     let (netns, at) = (netns?, seen.iter().map(|e| e.time_boot_ns).max()?);
     let port = case.attempt.flow.dst.port();
     // What is ended for its memory again and again does not start slowly.
     let killed = history::out_of_memory(case, at).is_some();
-    let found = match case.node.listeners().first(netns, port) {
+    let found = match case.node.listeners.first(netns, port) {
         // The number of the namespace may be another one's by now.
-        Some((began, listen)) if began > at && case.node.netns_made(netns).is_none_or(|made| made < at) => {
+        Some((began, listen)) if began > at && case.node.namespaces.made(netns).is_none_or(|made| made < at) => {
             let is_start = serves(listen, case.attempt.flow.dst.ip()) && in_its_start(case, at, began, netns);
             is_start.then(|| later(case, seen, at, began, listen, netns))
         }
         _ if killed => None,
         first => in_this_run(case, &seen, at, netns).or_else(|| {
-            let never = first.is_none() && !case.node.listeners().knows(netns, port);
+            let never = first.is_none() && !case.node.listeners.knows(netns, port);
             never.then(|| not_yet(case, seen, at, netns)).flatten()
         }),
     };
@@ -36,7 +35,7 @@ pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
 /// The container was started a moment ago, and nobody has listened there since: whoever did before was another run.
 fn in_this_run(case: &Case<'_>, seen: &[Evidence], at: u64, netns: Netns) -> Option<Finding> {
     let began = history::began(case, at).filter(|began| at - began < START_NS)?;
-    let (listeners, dst) = (case.node.listeners(), case.attempt.flow.dst);
+    let (listeners, dst) = (&case.node.listeners, case.attempt.flow.dst);
     // In a pod of several containers it may be another one that listened there, and is gone.
     let heard = match enrich::is_alone(case.attempt, case.node) {
         true => listeners.heard_since(netns, dst.port(), began),
@@ -59,7 +58,7 @@ fn in_this_run(case: &Case<'_>, seen: &[Evidence], at: u64, netns: Netns) -> Opt
 /// that begins to listen when it becomes the leader has started long ago.
 fn in_its_start(case: &Case<'_>, at: u64, began: u64, netns: Netns) -> bool {
     let run = runs(case).and_then(|runs| runs.started_boot_ns).filter(|started| *started <= at);
-    let took = match run.or_else(|| case.node.netns_made(netns)) {
+    let took = match run.or_else(|| case.node.namespaces.made(netns)) {
         Some(started) => at.saturating_sub(started),
         None => began - at,
     };
@@ -81,9 +80,9 @@ fn later(case: &Case<'_>, mut seen: Vec<Evidence>, at: u64, began: u64, listen: 
 
 /// The namespace is young and nobody has listened there since it was made.
 fn not_yet(case: &Case<'_>, mut seen: Vec<Evidence>, at: u64, netns: Netns) -> Option<Finding> {
-    let made = case.node.netns_made(netns).filter(|made| *made < at && at - made < START_NS)?;
+    let made = case.node.namespaces.made(netns).filter(|made| *made < at && at - made < START_NS)?;
     // Somebody has started already, on another port: then this port may be wrong.
-    if !shares_node(case) && case.node.listeners().any_in(netns) {
+    if !shares_node(case) && case.node.listeners.any_in(netns) {
         return None;
     }
     seen.insert(0, of_namespace(case, netns, made));
@@ -124,7 +123,7 @@ mod tests {
     fn the_pod_is_named_as_soon_as_its_address_is_known() {
         let mut stream = Stream::new();
         stream.http_readiness().netns_made(POD).connect().reset_sent(SYN, true, None);
-        let verdict = &stream.verdicts()[0].verdict;
+        let verdict = stream.verdict();
         assert!(verdict.summary.contains("in the network namespace of pod default/web yet"), "{}", verdict.summary);
         assert_eq!(verdict.evidence[0].text, "the network namespace of pod default/web was made");
     }
@@ -256,7 +255,7 @@ mod tests {
         let refused = |place: &str| {
             let mut stream = Stream::new();
             stream.netns_made(POD).wait_ms(100).lost_in(place, 1).wait_ms(5000).connect().reset_sent(SYN, true, None);
-            let verdict = stream.verdicts().remove(0).verdict;
+            let verdict = stream.verdict();
             (verdict.cause.name(), verdict.confidence, verdict.summary.contains("; 1 event was lost since"))
         };
         assert_eq!(refused("ring"), ("connection_refused", Confidence::Proven, false));
@@ -308,7 +307,7 @@ mod tests {
                 stream.drop_with(SYN, POD, |drop| drop.location = Some("tcp_v4_rcv".into()));
             }
             stream.reset_received(TcpState::SynSent, 0).wait_ms(300).listens(POD, 8080, true).gives_up();
-            let reported = stream.verdicts().pop().expect("a verdict").verdict;
+            let reported = stream.last_verdict();
             (reported.cause.name(), reported.confidence)
         };
         assert_eq!(reported(true), ("not_listening_yet", Confidence::Proven));

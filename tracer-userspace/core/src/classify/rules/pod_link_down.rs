@@ -10,7 +10,6 @@ use tracer_model::event::{Inspection, LinkState, ListenQueue, Netns, PacketDrop,
 use tracer_model::record::{Confidence, Evidence};
 use tracer_model::shell;
 
-/// The rule.
 pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
     if !in_handshake(case) {
         return None;
@@ -94,10 +93,10 @@ fn broken<'a>(seen: &'a Inspection, case: &Case<'_>) -> Option<(&'a LinkState, &
 /// namespace).
 fn went_with(link: &LinkState, seen: &Inspection, case: &Case<'_>) -> bool {
     let (Some(netns), target) = (seen.netns, case.attempt.flow.dst.ip()) else { return false };
-    let held = match case.node.holder(seen.from, target).filter(|(place, _)| *place == netns) {
+    let held = match case.node.targets.holder(seen.from, target).filter(|(place, _)| *place == netns) {
         Some((_, ifindex)) => ifindex == link.ifindex,
         None => {
-            case.node.link_down(netns, &link.name).is_some() || seen.links.iter().filter(|l| !l.loopback).count() == 1
+            case.node.links.down(netns, &link.name).is_some() || seen.links.iter().filter(|l| !l.loopback).count() == 1
         }
     };
     target.is_ipv6() && !link.up && held
@@ -108,7 +107,7 @@ fn went_with(link: &LinkState, seen: &Inspection, case: &Case<'_>) -> bool {
 fn peer_down(case: &Case<'_>, link: &LinkState) -> Option<(Netns, String)> {
     let node = case.node.netns()?;
     let index = link.peer_ifindex.filter(|_| link.up)?;
-    let is_down = |l: &&LinkState| !l.up || case.node.link_down(node, &l.name).is_some();
+    let is_down = |l: &&LinkState| !l.up || case.node.links.down(node, &l.name).is_some();
     let peer = case.node.links.get(&node)?.iter().find(|l| l.ifindex == index).filter(is_down)?;
     Some((node, peer.name.clone()))
 }
@@ -168,7 +167,7 @@ fn no_port(case: &Case<'_>) -> Option<Finding> {
 
 fn finding(case: &Case<'_>, mut seen: Vec<Evidence>, netns: Netns, device: &str, state: &str) -> Finding {
     let decided_at = seen.iter().map(|e| e.time_boot_ns).max().unwrap_or_default();
-    let change = case.node.link_down(netns, device);
+    let change = case.node.links.down(netns, device);
     let culprit = change.map(|(time, change)| culprit_of(case.node, *time, change));
     if let Some((time, change)) = change {
         let says = format!("{} set down by {} (pid {})", change.name, change.actor.comm, change.actor.pid);

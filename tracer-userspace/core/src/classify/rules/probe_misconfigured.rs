@@ -14,7 +14,6 @@ use tracer_common::names::Hook;
 use tracer_model::event::ProbeOutput;
 use tracer_model::record::{Confidence, Evidence};
 
-/// The rule.
 pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
     redirect_loop(case).or_else(|| dead_redirect(case)).or_else(|| by_status(case)).or_else(|| grpc_to_tls(case))
 }
@@ -114,13 +113,13 @@ pub(super) fn is_unanswered_grpc(case: &Case<'_>) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use crate::testing::{NODE, POD, SYN, Stream};
+    use crate::testing::{NODE, POD, SYN, Stream, assert_has};
     use tracer_model::event::{AnswerKind, ObservationKind, ProbeOutput, TcpState, TlsHello};
     use tracer_model::record::{Confidence, Outcome, Subject, Verdict};
 
     fn answered(stream: &mut Stream, status: u16) -> &mut Stream {
         stream.connect().established().answer(AnswerKind::Http, Some(status));
-        stream.state(TcpState::Established, TcpState::FinWait1, 0, (100, 101, 76))
+        stream.closes((100, 101, 76))
     }
 
     fn of(stream: &Stream) -> Vec<(&'static str, Confidence)> {
@@ -128,7 +127,7 @@ mod tests {
     }
 
     fn last(stream: &Stream) -> Verdict {
-        stream.verdicts().pop().expect("a verdict").verdict
+        stream.last_verdict()
     }
 
     const SURE: (&str, Confidence) = ("probe_misconfigured", Confidence::Proven);
@@ -148,11 +147,8 @@ mod tests {
         redirects(stream.http_readiness(), 10).wait_ms(5);
         assert_eq!(of(&stream), [LIKELY]);
         let verdict = last(&stream);
-        assert!(
-            verdict.summary.contains("10 redirects in a row")
-                && verdict.remediation.to_string().contains("httpGet.path"),
-            "{verdict:?}"
-        );
+        assert_has(&verdict.summary, &["10 redirects in a row"]);
+        assert_has(&verdict.remediation, &["httpGet.path"]);
         stream.kubelet(ProbeOutput::TooManyRedirects);
         assert_eq!(of(&stream).last(), Some(&SURE));
     }
@@ -233,7 +229,7 @@ mod tests {
         assert!(last(&stream).remediation.to_string().contains("httpGet.httpHeaders"));
         let mut tls = Stream::new();
         tls.https_readiness().connect().established();
-        tls.state(TcpState::Established, TcpState::FinWait1, 0, (100, 101, 200)).kubelet(ProbeOutput::Status(421));
+        tls.closes((100, 101, 200)).kubelet(ProbeOutput::Status(421));
         assert_eq!(of(&tls), [LIKELY]);
         let mut other = Stream::new();
         assert_eq!(answered(other.http_readiness(), 404).causes(), ["app_status_failure"]);
@@ -245,7 +241,7 @@ mod tests {
             let mut stream = Stream::new();
             stream.http_readiness().connect().established();
             stream.answer_with(AnswerKind::Http, Some(400), |it| (it.says_tls, it.len) = (says_tls, len));
-            of(stream.state(TcpState::Established, TcpState::FinWait1, 0, (100, 101, received)))
+            of(stream.closes((100, 101, received)))
         };
         assert_eq!(decided(true, Some(400), 400), [LIKELY]);
         assert_eq!(decided(false, None, 76), [LIKELY], "a recording of before");
@@ -263,7 +259,7 @@ mod tests {
             stream.state(TcpState::Established, TcpState::CloseWait, 0, (33, 34, 1));
             stream.own(|it| _ = it.state(TcpState::CloseWait, TcpState::LastAck, 0, (33, 34, 1)));
         }
-        stream.wait_ms(5).push(ObservationKind::Tick)
+        stream.wait_ms(5).tick()
     }
 
     #[test]
@@ -278,11 +274,8 @@ mod tests {
             closed(unheard.grpc_readiness(1), reset);
             assert_eq!(unheard.causes(), ["closed_without_answer"], "reset: {reset}");
             let verdict = last(&unheard);
-            assert!(
-                verdict.summary.contains("most likely speaks TLS")
-                    && verdict.remediation.to_string().contains("grpc.mode: TLS"),
-                "{verdict:?}"
-            );
+            assert_has(&verdict.summary, &["most likely speaks TLS"]);
+            assert_has(&verdict.remediation, &["grpc.mode: TLS"]);
             let mut http = Stream::new();
             http.http_readiness().push(ObservationKind::TlsHello(TlsHello { netns: Some(NODE), addr }));
             assert!(closed(&mut http, reset).causes().iter().all(|it| *it != "probe_misconfigured"));

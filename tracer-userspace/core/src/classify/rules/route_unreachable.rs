@@ -10,7 +10,6 @@ use tracer_common::names::Hook;
 use tracer_model::event::{ConnectFailed, Icmp, PacketDrop};
 use tracer_model::record::Confidence;
 
-/// The rule.
 pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
     if !in_handshake(case) {
         return None;
@@ -38,8 +37,7 @@ fn no_way_back(case: &Case<'_>) -> Option<Finding> {
         "Add or correct the route (the CNI's default route in the pod), or delete the pod, so that its sandbox is made again",
     )
     .run([run_in(case, Some(netns), format!("ip route get {}", back.to))]);
-    let found = Finding::failure(Cause::RouteUnreachable, vec![evidence], summary, remediation);
-    Some(found.with_confidence(Confidence::Likely).resting_on(&[Hook::KfreeSkb]))
+    Some(Finding::likely(Cause::RouteUnreachable, vec![evidence], summary, remediation).resting_on(&[Hook::KfreeSkb]))
 }
 
 /// `connect(2)` reported it itself, before any SYN. That a link went down, and the route with it, may be printed a moment later.
@@ -206,8 +204,7 @@ mod tests {
 
     #[test]
     fn a_link_local_address_without_its_interface_is_no_blackhole() {
-        let reported =
-            |target: &str| Stream::to(target).connect_failed(libc::EINVAL).verdicts().remove(0).verdict.summary;
+        let reported = |target: &str| Stream::to(target).connect_failed(libc::EINVAL).verdict().summary;
         assert!(reported("[fe80::1]:80").starts_with("no interface was named"), "{}", reported("[fe80::1]:80"));
         assert!(reported("[fd00::1]:80").starts_with("the route is `blackhole`"));
     }
@@ -218,7 +215,7 @@ mod tests {
         let reported = |errno: i32| {
             let mut stream = Stream::new();
             stream.connect().wait_ms(3).state(TcpState::SynSent, TcpState::Close, errno, (0, 0, 0));
-            let verdict = stream.verdicts().remove(0).verdict;
+            let verdict = stream.verdict();
             (verdict.cause.name(), verdict.confidence)
         };
         assert_eq!(reported(libc::EHOSTUNREACH), ("route_unreachable", Confidence::Possible));
@@ -249,7 +246,7 @@ mod tests {
     /// Cilium's programs at cgroup/connect and security modules give errors that routes give, too.
     #[test]
     fn an_error_that_others_give_too_names_them_and_is_less_sure() {
-        let reported = |errno| Stream::new().connect_failed(errno).verdicts().remove(0).verdict;
+        let reported = |errno| Stream::new().connect_failed(errno).verdict();
         for (errno, who) in [(libc::EHOSTUNREACH, "a program at cgroup/connect"), (libc::EACCES, "a security module")] {
             let verdict = reported(errno);
             assert_eq!(verdict.confidence, Confidence::Likely, "errno {errno}");

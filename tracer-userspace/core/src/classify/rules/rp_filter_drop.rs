@@ -8,7 +8,6 @@ use tracer_model::event::PacketDrop;
 use tracer_model::record::Confidence;
 use tracer_model::shell;
 
-/// The rule.
 pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
     let mut drops = case.attempt.drops().filter(|(time, drop)| is_of_handshake(case, *time, drop));
     let (time, drop, confidence) = drops.find_map(|(time, d)| Some((time, d, is_rp_filter(case, d)?)))?;
@@ -97,7 +96,7 @@ mod tests {
         let fix = |addrs: &[&str]| {
             let (mut stream, device) = over_lxc(addrs);
             stream.connect().drop_on(SYN_ACK, "IP_RPFILTER", NODE, Some(device));
-            stream.verdicts().remove(0).verdict.remediation
+            stream.verdict().remediation
         };
         let off = "; sysctl -w net.ipv4.conf.lxc7.rp_filter=0 net.ipv4.conf.all.rp_filter=0";
         let none = fix(&["fe80::1"]);
@@ -132,7 +131,7 @@ mod tests {
             let device = device.map(|name| Device { ifindex: 2, name: name.into(), up: true, loopback: false });
             let mut stream = Stream::new();
             stream.connect().drop_on(SYN_ACK, "IP_RPFILTER", NODE, device);
-            stream.verdicts().remove(0).verdict.remediation
+            stream.verdict().remediation
         };
         let vlan = fix(Some("eth0.100"));
         assert!(vlan.to_string().contains("sysctl -w net.ipv4.conf.eth0/100.rp_filter=2"), "{vlan}");
@@ -152,7 +151,7 @@ mod tests {
     fn a_drop_of_a_connection_that_got_through_is_nothing() {
         let mut stream = Stream::new();
         stream.connect().established().drop(SYN_ACK, "IP_RPFILTER", NODE);
-        stream.state(TcpState::Established, TcpState::FinWait1, 0, (100, 101, 200));
+        stream.closes((100, 101, 200));
         assert!(stream.causes().is_empty());
     }
 }

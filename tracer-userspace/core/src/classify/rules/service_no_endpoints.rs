@@ -17,7 +17,6 @@ use tracer_common::names::Hook;
 use tracer_model::event::{FirewallRule, IpvsOp, NodePort, NodePorts, PacketDrop, ProxyMode, Service};
 use tracer_model::record::Confidence;
 
-/// The rule.
 pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
     if !in_handshake(case) {
         return None;
@@ -110,7 +109,7 @@ fn by_table(case: &Case<'_>) -> Option<Finding> {
     }
     let here = |table: &&NodePorts| netns.is_none_or(|it| it == table.netns);
     let at = |port: &NodePort| port.port == dst.port() && (port.addrs.is_empty() || port.addrs.contains(&dst.ip()));
-    let table = case.node.node_ports(ProxyMode::Ipvs).filter(|table| here(table))?;
+    let table = case.node.node_ports.of(ProxyMode::Ipvs).filter(|table| here(table))?;
     let node_port = || table.ports.iter().any(|port| at(port) && port.backends.is_empty());
     if !table.without_backend.contains(&dst) && !node_port() {
         return None;
@@ -274,7 +273,7 @@ fn names_target(rule: &FirewallRule) -> bool {
 fn is_service_address(case: &Case<'_>) -> bool {
     let addr = case.attempt.flow.dst.ip();
     let links = || case.node.netns().and_then(|netns| case.node.links.get(&netns)).into_iter().flatten();
-    let table = || case.node.node_ports(ProxyMode::Ipvs).into_iter().flat_map(|table| &table.without_backend);
+    let table = || case.node.node_ports.of(ProxyMode::Ipvs).into_iter().flat_map(|table| &table.without_backend);
     case.node.services.iter().any(|service| service.cluster_ips.contains(&addr))
         || table().any(|at| at.ip() == addr)
         || links().any(|link| link.name == IPVS_LINK && link.addrs.contains(&addr))
@@ -352,7 +351,7 @@ fn node_port_service(case: &Case<'_>, dst: SocketAddr) -> Option<String> {
 
 fn node_ports_at<'a>(case: &Case<'a>, dst: SocketAddr) -> impl Iterator<Item = &'a NodePort> {
     let of_node = is_of_node(case, dst.ip());
-    case.node.all_node_ports().map(|(_, port)| port).filter(move |port| of_node && port.port == dst.port())
+    case.node.node_ports.all().map(|(_, port)| port).filter(move |port| of_node && port.port == dst.port())
 }
 
 /// The pod that dials, or whose probe it is, is an endpoint that is not ready.

@@ -12,7 +12,6 @@ use tracer_attempts::enrich;
 use tracer_model::event::ProbeOutput;
 use tracer_model::record::Confidence;
 
-/// The rule.
 pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
     silent(case).or_else(|| unfinished(case)).or_else(|| closed_at_timeout(case))
 }
@@ -41,8 +40,7 @@ fn closed_at_timeout(case: &Case<'_>) -> Option<Finding> {
         budget(case)
     );
     let seen = vec![of_state(ended, attempt.last.as_ref()?)];
-    let found = Finding::failure(Cause::SlowResponse, seen, summary, fix(case));
-    Some(found.with_confidence(Confidence::Likely).until_answered())
+    Some(Finding::likely(Cause::SlowResponse, seen, summary, fix(case)).until_answered())
 }
 
 /// In plain HTTP: what came, and when.
@@ -78,8 +76,7 @@ fn unfinished(case: &Case<'_>) -> Option<Finding> {
     let summary = format!("{} {what}{}", attempt.flow.dst, budget(case));
     let state = attempt.last.as_ref().map(|state| of_state(ended, state));
     let seen = state.into_iter().chain([of_outcome(reported)]).collect();
-    let found = Finding::failure(Cause::SlowResponse, seen, summary, fix(case));
-    Some(found.with_confidence(Confidence::Likely))
+    Some(Finding::likely(Cause::SlowResponse, seen, summary, fix(case)))
 }
 
 fn silent(case: &Case<'_>) -> Option<Finding> {
@@ -166,13 +163,13 @@ pub(super) fn budget(case: &Case<'_>) -> String {
 mod tests {
     use crate::testing::{NODE, SYN, Stream};
     use tracer_common::names::Hook;
-    use tracer_model::event::{AnswerKind, HookType, ObservationKind, ProbeOutput, TcpFlags, TcpState};
+    use tracer_model::event::{AnswerKind, HookType, ProbeOutput, TcpFlags, TcpState};
     use tracer_model::record::{Confidence, VerdictBody};
 
     #[test]
     fn a_request_taken_and_not_answered() {
         let mut stream = Stream::new();
-        stream.connect().established().wait_ms(1000).state(TcpState::Established, TcpState::FinWait1, 0, (100, 101, 0));
+        stream.connect().established().wait_ms(1000).closes((100, 101, 0));
         assert_eq!(stream.causes(), ["slow_response"]);
     }
 
@@ -202,14 +199,14 @@ mod tests {
     fn an_unacknowledged_request_is_lost_on_the_way() {
         let mut stream = Stream::new();
         stream.connect().established().retransmit(TcpState::Established).wait_ms(1000);
-        stream.state(TcpState::Established, TcpState::FinWait1, 0, (200, 1, 0));
+        stream.closes((200, 1, 0));
         assert_eq!(stream.causes(), ["unexplained"]);
     }
 
     #[test]
     fn an_answer_of_one_byte_is_an_answer() {
         let mut stream = Stream::new();
-        stream.connect().established().state(TcpState::Established, TcpState::FinWait1, 0, (100, 101, 1));
+        stream.connect().established().closes((100, 101, 1));
         assert!(stream.causes().is_empty());
     }
 
@@ -217,7 +214,7 @@ mod tests {
     fn a_request_that_was_taken_at_the_second_try_was_taken() {
         let mut stream = Stream::new();
         stream.connect().established().sent_again(100, false).wait_ms(1000);
-        stream.state(TcpState::Established, TcpState::FinWait1, 0, (200, 101, 0));
+        stream.closes((200, 101, 0));
         assert_eq!(stream.causes(), ["slow_response"]);
     }
 
@@ -225,9 +222,9 @@ mod tests {
     fn an_answer_that_does_not_arrive_is_not_slow() {
         let mut stream = Stream::new();
         stream.connect().established().wait_ms(500).sent_again(80, true).wait_ms(500);
-        stream.state(TcpState::Established, TcpState::FinWait1, 0, (100, 101, 0));
+        stream.closes((100, 101, 0));
         assert_eq!(stream.causes(), ["unexplained"]);
-        let words = &stream.verdicts()[0].verdict.summary;
+        let words = &stream.verdict().summary;
         assert!(words.contains("the target's answer did not arrive, sent again 1 time"), "{words}");
     }
 
@@ -236,17 +233,17 @@ mod tests {
     fn a_prober_that_stops_has_not_waited() {
         let mut stream = Stream::new();
         stream.connect().established().wait_ms(100);
-        stream.own(|stream| _ = stream.state(TcpState::Established, TcpState::FinWait1, 0, (100, 101, 0)));
-        assert!(stream.wait_ms(10).push(ObservationKind::Tick).causes().is_empty());
+        stream.own(|stream| _ = stream.closes((100, 101, 0)));
+        assert!(stream.wait_ms(10).tick().causes().is_empty());
         let mut dropped = Stream::new();
         dropped.connect().established().wait_ms(100);
-        dropped.own(|stream| _ = stream.state(TcpState::Established, TcpState::FinWait1, 0, (100, 101, 0)));
+        dropped.own(|stream| _ = stream.closes((100, 101, 0)));
         dropped.drop(TcpFlags(0x18), "TCP_RFC7323_TW_PAWS", NODE);
-        assert!(dropped.wait_ms(10).push(ObservationKind::Tick).causes().is_empty(), "what comes later finds nobody");
+        assert!(dropped.wait_ms(10).tick().causes().is_empty(), "what comes later finds nobody");
         let mut connecting = Stream::new();
         connecting.connect().wait_ms(100);
         connecting.own(|stream| _ = stream.state(TcpState::SynSent, TcpState::Close, 0, (0, 0, 0)));
-        assert!(connecting.wait_ms(10).push(ObservationKind::Tick).causes().is_empty());
+        assert!(connecting.wait_ms(10).tick().causes().is_empty());
     }
 
     /// Whoever probes by another name has a timeout of its own, that nobody knows.
@@ -254,8 +251,8 @@ mod tests {
     fn a_prober_that_is_no_kubelet_may_wait_for_less() {
         let mut stream = Stream::new();
         stream.connect().prober_named("blackbox").established().wait_ms(300);
-        stream.own(|stream| _ = stream.state(TcpState::Established, TcpState::FinWait1, 0, (100, 101, 0)));
-        assert_eq!(stream.wait_ms(10).push(ObservationKind::Tick).causes(), ["slow_response"]);
+        stream.own(|stream| _ = stream.closes((100, 101, 0)));
+        assert_eq!(stream.wait_ms(10).tick().causes(), ["slow_response"]);
     }
 
     /// syslog, metrics: what was sent was taken, and nobody asked for an answer.
@@ -263,11 +260,11 @@ mod tests {
     fn who_is_no_prober_may_need_no_answer() {
         let mut stream = Stream::new();
         stream.connect().others().established().wait_ms(1000);
-        stream.state(TcpState::Established, TcpState::FinWait1, 0, (100, 101, 0));
-        assert!(stream.wait_ms(10).push(ObservationKind::Tick).causes().is_empty());
+        stream.closes((100, 101, 0));
+        assert!(stream.wait_ms(10).tick().causes().is_empty());
         let mut lost = Stream::new();
         lost.connect().others().established().sent_again(100, false).wait_ms(1000);
-        lost.state(TcpState::Established, TcpState::FinWait1, 0, (200, 1, 0));
+        lost.closes((200, 1, 0));
         assert_eq!(lost.causes(), ["unexplained"]);
     }
 
@@ -276,14 +273,9 @@ mod tests {
     fn a_prober_that_was_late_itself_is_reported() {
         let noted = |https: bool, ms: u64| {
             let mut stream = Stream::new();
-            if https {
-                stream.https_readiness()
-            } else {
-                stream.http_readiness()
-            };
-            stream.connect().established().wait_ms(ms);
-            stream.state(TcpState::Established, TcpState::FinWait1, 0, (100, 101, 0));
-            let verdict = stream.verdicts().remove(0).verdict;
+            stream.http_readiness_over_tls(https).connect().established().wait_ms(ms);
+            stream.closes((100, 101, 0));
+            let verdict = stream.verdict();
             (verdict.cause.name(), verdict.confidence, verdict.summary.contains("the prober itself closed long after"))
         };
         assert_eq!(noted(false, 1_001), ("slow_response", Confidence::Proven, false));
@@ -294,7 +286,7 @@ mod tests {
     fn closed_after(probed: fn(&mut Stream) -> &mut Stream, ms: u64) -> Stream {
         let mut stream = Stream::new();
         probed(&mut stream).connect().established().wait_ms(2).answer(AnswerKind::Tls, None).wait_ms(ms - 2);
-        stream.own(|stream| _ = stream.state(TcpState::Established, TcpState::FinWait1, 0, (600, 601, 2200)));
+        stream.own(|stream| _ = stream.closes((600, 601, 2200)));
         stream
     }
 
@@ -314,7 +306,7 @@ mod tests {
         assert_eq!(noted(|it| it.https_readiness().readiness_too(), 1_000), None, "of that the status would be known");
         let mut grpc = Stream::new();
         grpc.grpc_readiness(1).connect().established().answer(AnswerKind::Other, None).wait_ms(1_000);
-        grpc.state(TcpState::Established, TcpState::FinWait1, 0, (200, 201, 60));
+        grpc.closes((200, 201, 60));
         assert_eq!(grpc.causes(), ["slow_response"]);
     }
 
@@ -322,7 +314,7 @@ mod tests {
     fn what_the_kubelet_says_of_it_goes_before_its_time() {
         let reported = |says| {
             let mut stream = closed_after(Stream::https_readiness, 1_000);
-            let noted = stream.wait_ms(3).kubelet(says).wait_ms(10).push(ObservationKind::Tick).verdicts();
+            let noted = stream.wait_ms(3).kubelet(says).wait_ms(10).tick().verdicts();
             noted.iter().map(|it| (it.verdict.cause.name(), it.kubelet.is_some())).collect::<Vec<_>>()
         };
         assert_eq!(reported(ProbeOutput::Timeout), [("slow_response", false)]);
@@ -339,7 +331,7 @@ mod tests {
                 stream.again(conn).connect();
                 if conn == 102 {
                     stream.established().wait_ms(ms);
-                    stream.state(TcpState::Established, TcpState::FinWait1, 0, (600, 601, 2200)).wait_ms(9_000);
+                    stream.closes((600, 601, 2200)).wait_ms(9_000);
                     continue;
                 }
                 stream.reset_sent(SYN, true, None).reset_received(TcpState::SynSent, 0);
@@ -356,18 +348,13 @@ mod tests {
     fn a_prober_that_dialled_late_has_waited() {
         let noted = |https: bool, ms: u64, says: Option<ProbeOutput>| {
             let mut stream = Stream::new();
-            if https {
-                stream.https_readiness()
-            } else {
-                stream.http_readiness()
-            };
-            stream.connect().established().wait_ms(ms);
-            stream.own(|stream| _ = stream.state(TcpState::Established, TcpState::FinWait1, 0, (100, 101, 0)));
+            stream.http_readiness_over_tls(https).connect().established().wait_ms(ms);
+            stream.own(|stream| _ = stream.closes((100, 101, 0)));
             stream.wait_ms(5);
             if let Some(says) = says {
                 stream.kubelet(says);
             }
-            let last = stream.wait_ms(10).push(ObservationKind::Tick).verdicts().pop()?.verdict;
+            let last = stream.wait_ms(10).tick().verdicts().pop()?.verdict;
             Some((last.cause.name(), last.confidence, last.summary.rsplit_once("; ").map(|(_, it)| it.to_owned())))
         };
         let is = |cause, words: &str| Some((cause, Confidence::Likely, Some(words.to_owned())));
@@ -391,8 +378,8 @@ mod tests {
     fn a_handshake_that_took_most_of_the_time_is_reported() {
         let mut stream = Stream::new();
         stream.connect().wait_ms(1000).retransmit(TcpState::SynSent).established().wait_ms(300);
-        stream.state(TcpState::Established, TcpState::FinWait1, 0, (100, 101, 0));
-        let verdict = &stream.verdicts()[0].verdict;
+        stream.closes((100, 101, 0));
+        let verdict = stream.verdict();
         assert_eq!((verdict.cause.name(), verdict.confidence), ("slow_response", Confidence::Likely));
     }
 
@@ -401,8 +388,8 @@ mod tests {
     fn what_is_sent_again_after_the_end_has_not_been_taken() {
         let mut stream = Stream::new();
         stream.connect().established().sent_again(53, false).sent_again(53, false).wait_ms(1000);
-        stream.state(TcpState::Established, TcpState::FinWait1, 0, (159, 1, 0)).wait_ms(5).push(ObservationKind::Tick);
-        stream.sent_again(53, false).sent_again(53, false).wait_ms(5).push(ObservationKind::Tick);
+        stream.closes((159, 1, 0)).wait_ms(5).tick();
+        stream.sent_again(53, false).sent_again(53, false).wait_ms(5).tick();
         assert_eq!(stream.causes(), ["unexplained"]);
     }
 
@@ -415,10 +402,7 @@ mod tests {
             drop.flow = drop.flow.reversed();
         });
         stream.wait_ms(200).sent_again(100, false).wait_ms(1000);
-        stream
-            .state(TcpState::Established, TcpState::FinWait1, 0, (200, 101, 0))
-            .wait_ms(10)
-            .push(ObservationKind::Tick);
+        stream.closes((200, 101, 0)).wait_ms(10).tick();
         let noted: Vec<_> = stream.verdicts().iter().map(|v| (v.verdict.cause.name(), v.verdict.confidence)).collect();
         assert_eq!(noted, [("slow_response", Confidence::Proven)]);
     }

@@ -13,7 +13,6 @@ const SECOND_NS: u64 = 1_000_000_000;
 /// How long a container that is to be ended may take: `terminationGracePeriodSeconds`, by default.
 const GRACE_NS: u64 = 30 * SECOND_NS;
 
-/// The rule.
 pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
     let Refused { seen, netns, sure: refusal } = refused(case)?;
     let (netns, streak) = (netns?, case.streak?);
@@ -104,7 +103,7 @@ impl Start {
             return None;
         }
         let first = runs.map(|runs| runs.restarts == 0);
-        let made = case.node.netns_made(netns).filter(|_| first != Some(false));
+        let made = case.node.namespaces.made(netns).filter(|_| first != Some(false));
         let sure = run.is_some() || (made.is_some() && (first == Some(true) || streak.one_run));
         Some(Self { run, made, sure })
     }
@@ -116,7 +115,7 @@ impl Start {
     /// The port was listened on since. A process that listens elsewhere has started, too: its port is wrong, not its
     /// start slow.
     fn is_over(self, case: &Case<'_>, netns: Netns) -> bool {
-        let (listeners, port) = (case.node.listeners(), case.attempt.flow.dst.port());
+        let (listeners, port) = (&case.node.listeners, case.attempt.flow.dst.port());
         let alone = enrich::is_alone(case.attempt, case.node);
         let elsewhere = |any: bool| any && alone && !shares_node(case);
         match self.run.filter(|_| alone) {
@@ -136,7 +135,7 @@ fn has_outlived(runs: &Runs, spec: &ProbeSpec, since: u64) -> bool {
 
 /// Of several containers, or of the node's processes, some listen: it may be this one, on another port than it should.
 fn others_listen(case: &Case<'_>, netns: Netns) -> bool {
-    shares_node(case) || case.node.listeners().any_in(netns)
+    shares_node(case) || case.node.listeners.any_in(netns)
 }
 
 fn finding(

@@ -9,7 +9,6 @@ use tracer_common::names::Hook;
 use tracer_model::event::{ListenQueue, Netns};
 use tracer_model::record::{Confidence, Evidence};
 
-/// The rule.
 pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
     if !in_handshake(case) {
         return None;

@@ -9,10 +9,9 @@ use super::accept_queue_overflow::{full, seen as of_listener};
 use super::{Case, Cause, Finding, in_handshake};
 use tracer_model::event::{ListenQueue, ServerProcess, Serving};
 use tracer_model::plural::counted;
-use tracer_model::record::{Command, Confidence, Evidence, Remediation};
+use tracer_model::record::{Command, Evidence, Remediation};
 use tracer_model::shell;
 
-/// The rule.
 pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
     let Silence { end, fewest, until } = silence(case)?;
     let readings = readings(case);
@@ -32,8 +31,7 @@ pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
         format!("{} {}{place}, at {}", name(&seen.processes), halt.says(), counted(halted.len() as u64, "reading"));
     let pids: Vec<u32> = seen.processes.iter().map(|it| it.pid).collect();
     let read = evidence(hook, time, says, json!({ "pids": pids, "readings": halted.len() }));
-    let found = Finding::failure(Cause::TargetFrozen, vec![read, end], summary, halt.fix(&seen.processes));
-    Some(found.with_confidence(Confidence::Likely).until_answered())
+    Some(Finding::likely(Cause::TargetFrozen, vec![read, end], summary, halt.fix(&seen.processes)).until_answered())
 }
 
 /// What shows that the target is silent.
@@ -134,7 +132,7 @@ impl Halt<'_> {
 #[cfg(test)]
 mod tests {
     use crate::testing::Stream;
-    use tracer_model::event::{ListenerState, ServedConnection, ServerProcess, ServerTasks, Serving, TcpState};
+    use tracer_model::event::{ListenerState, ServedConnection, ServerProcess, ServerTasks, Serving};
     use tracer_model::record::Confidence;
 
     fn process(pid: u32, fill: impl FnOnce(&mut ServerProcess)) -> ServerProcess {
@@ -172,7 +170,7 @@ mod tests {
             let serving = Serving { processes, connection, ..Serving::default() };
             stream.wait_ms(300).inspection(|seen| seen.serving = Some(Box::new(serving)));
         }
-        stream.wait_ms(ms).state(TcpState::Established, TcpState::FinWait1, 0, (100, 101, 0));
+        stream.wait_ms(ms).closes((100, 101, 0));
         stream
     }
 
@@ -186,7 +184,7 @@ mod tests {
             let servers = [server];
             let stream = silent(&[&servers, &servers]);
             assert_eq!(stream.causes(), ["target_frozen"]);
-            let verdict = stream.verdicts().remove(0).verdict;
+            let verdict = stream.verdict();
             assert_eq!((verdict.confidence, verdict.also.as_slice()), (Confidence::Likely, [].as_slice()));
             assert!(verdict.summary.contains(says), "{}", verdict.summary);
             assert!(verdict.summary.ends_with(": 100 bytes of the request lie unread"), "{}", verdict.summary);
@@ -240,7 +238,7 @@ mod tests {
             let serving = Serving { processes: vec![stopped(7)], incomplete: true, ..Serving::default() };
             stream.wait_ms(300).inspection(|seen| seen.serving = Some(Box::new(serving)));
         }
-        stream.wait_ms(1_000).state(TcpState::Established, TcpState::FinWait1, 0, (100, 101, 0));
+        stream.wait_ms(1_000).closes((100, 101, 0));
         assert_eq!(stream.causes(), ["slow_response"]);
     }
 

@@ -8,7 +8,7 @@ use super::super::serving::{connection, name, readings};
 use super::{Case, Cause, Finding};
 use tracer_model::event::{Pressure, ServerTasks, Serving};
 use tracer_model::plural::counted;
-use tracer_model::record::{Command, Confidence, Evidence, Remediation};
+use tracer_model::record::{Command, Evidence, Remediation};
 
 /// Between the first and the last reading there is this much at least.
 const SHORTEST_NS: u64 = 200_000_000;
@@ -45,8 +45,7 @@ fn starved(case: &Case<'_>, fits: fn(bool, bool) -> bool) -> Option<Finding> {
     let summary = format!("{}: {lies}{words}{}", case.attempt.flow.dst, stall.on_node());
     let end = of_state(ended, case.attempt.last.as_ref()?);
     let evidence = std::iter::once(stall.evidence(seen)).chain(unread.then_some(end)).collect();
-    let found = Finding::failure(Cause::TargetStarved, evidence, summary, stall.resource.fix());
-    Some(found.with_confidence(Confidence::Likely))
+    Some(Finding::likely(Cause::TargetStarved, evidence, summary, stall.resource.fix()))
 }
 
 /// What a task waits for.
@@ -277,8 +276,8 @@ impl Stall<'_> {
 
 #[cfg(test)]
 mod tests {
-    use crate::testing::Stream;
-    use tracer_model::event::{Pressure, ServedConnection, ServerProcess, ServerTasks, Serving, TcpState};
+    use crate::testing::{Stream, assert_has};
+    use tracer_model::event::{Pressure, ServedConnection, ServerProcess, ServerTasks, Serving};
     use tracer_model::record::{Cause, Confidence, Verdict};
 
     /// What is read of a server at a moment, so many milliseconds after the first.
@@ -324,9 +323,9 @@ mod tests {
             stream.inspection(|seen| seen.serving = Some(Box::new(serving)));
             stream.wait_ms(if ms == 600 { more_ms } else { 300 });
         }
-        stream.state(TcpState::Established, TcpState::FinWait1, 0, (100, 101, 0));
+        stream.closes((100, 101, 0));
         assert_eq!(stream.verdicts().len(), 1);
-        stream.verdicts().remove(0).verdict
+        stream.verdict()
     }
 
     const UNREAD: (u32, bool) = (100, false);
@@ -367,11 +366,7 @@ mod tests {
             let verdict = verdict(UNREAD, look);
             assert_eq!((verdict.cause.name(), verdict.confidence), ("target_starved", Confidence::Likely), "{words}");
             assert!(verdict.summary.contains(words), "{}", verdict.summary);
-            assert!(
-                verdict.summary.contains("100 bytes of the request lie unread in app (pid 7)"),
-                "{}",
-                verdict.summary
-            );
+            assert_has(&verdict.summary, &["100 bytes of the request lie unread in app (pid 7)"]);
             assert!(verdict.also.is_empty(), "{:?}", verdict.also);
         }
     }

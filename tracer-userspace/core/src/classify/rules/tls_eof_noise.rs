@@ -8,7 +8,6 @@ use tracer_attempts::enrich;
 use tracer_common::names::Hook;
 use tracer_model::record::{Confidence, Evidence, Outcome};
 
-/// The rule.
 pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
     let attempt = case.attempt;
     let ended = touched(case)?;
@@ -41,18 +40,18 @@ pub(super) fn touched(case: &Case<'_>) -> Option<u64> {
 /// A ClientHello of somebody else arrived at the same listener; or another probe of the pod speaks HTTPS to it.
 pub(super) fn listener_speaks_tls(case: &Case<'_>) -> Option<(Evidence, Confidence)> {
     let dst = case.attempt.flow.dst;
-    if case.node.is_without_tls(dst) {
+    if case.node.tls.is_plain(dst) {
         return None;
     }
     let netns = case.node.netns_of_addr(case.attempt.netns?, dst.ip());
-    if let Some(time) = case.node.tls_hello(netns, dst) {
+    if let Some(time) = case.node.tls.hello(netns, dst) {
         let says = format!("a TLS ClientHello of another connection arrived at port {}", dst.port());
         return Some((
             evidence(Hook::CgroupSkb.name(), time, says, json!({ "port": dst.port(), "netns": netns })),
             Confidence::Likely,
         ));
     }
-    if let Some(time) = case.node.https_answer(dst) {
+    if let Some(time) = case.node.tls.answer(dst) {
         let says = format!("an HTTPS probe was answered by port {} before", dst.port());
         return Some((
             evidence(Hook::InetSockSetState.name(), time, says, json!({ "port": dst.port() })),
@@ -67,7 +66,7 @@ pub(super) fn listener_speaks_tls(case: &Case<'_>) -> Option<(Evidence, Confiden
 #[cfg(test)]
 mod tests {
     use crate::testing::{NODE, POD, Stream};
-    use tracer_model::event::{Actor, AnswerKind, Listen, Netns, ObservationKind, ProbeOutput, TcpState, TlsHello};
+    use tracer_model::event::{Actor, AnswerKind, Listen, Netns, ObservationKind, ProbeOutput, TlsHello};
     use tracer_model::record::Outcome;
 
     fn hello(netns: Option<Netns>, addr: &str) -> ObservationKind {
@@ -81,7 +80,7 @@ mod tests {
         for kind in facts {
             stream.push(kind);
         }
-        stream.connect().established().state(TcpState::Established, TcpState::FinWait1, 0, (0, 1, 0));
+        stream.connect().established().closes((0, 1, 0));
         let noise = |v: &tracer_model::record::VerdictBody| v.verdict.outcome == Outcome::Noise;
         stream.verdicts().iter().filter(|v| noise(v)).map(|v| v.verdict.cause.name().to_owned()).collect()
     }
@@ -125,7 +124,7 @@ mod tests {
     #[test]
     fn a_touch_of_a_plain_port_is_nothing_and_has_the_port_watched() {
         let mut stream = Stream::new();
-        stream.connect().established().state(TcpState::Established, TcpState::FinWait1, 0, (0, 1, 0));
+        stream.connect().established().closes((0, 1, 0));
         assert!(stream.causes().is_empty());
     }
 
@@ -138,12 +137,12 @@ mod tests {
             if let Some(kind) = kind {
                 stream.answer(kind, None);
             }
-            stream.state(TcpState::Established, TcpState::FinWait1, 0, (300, 301, 103));
+            stream.closes((300, 301, 103));
             if let Some(says) = says {
                 stream.kubelet(says);
             }
             stream.wait_ms(300).tcp_readiness().again(9).connect().established();
-            stream.state(TcpState::Established, TcpState::FinWait1, 0, (0, 1, 0));
+            stream.closes((0, 1, 0));
             stream.causes().contains(&"tls_eof_noise")
         };
         assert!(touched(Some(AnswerKind::Tls), None) && touched(None, None));
@@ -158,7 +157,7 @@ mod tests {
         let touch = |probed: fn(&mut Stream) -> &mut Stream| {
             let mut stream = Stream::new();
             probed(&mut stream).push(hello(None, "10.88.0.2:8080")).connect().wait_ms(990).established().wait_ms(5);
-            stream.state(TcpState::Established, TcpState::FinWait1, 0, (0, 1, 0));
+            stream.closes((0, 1, 0));
             stream
         };
         assert!(touch(Stream::https_readiness).causes().is_empty());

@@ -9,7 +9,6 @@ use super::{Case, Cause, Finding, Remediation, by_subject, ms, target_starved};
 use tracer_attempts::enrich;
 use tracer_model::record::Confidence;
 
-/// The rule.
 pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
     let attempt = case.attempt;
     let ended = taken_and_silent(case).filter(|_| !target_starved::is_cause(case))?;
@@ -21,7 +20,7 @@ pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
     let Wait { waited, late } = wait(case, established, ended);
     let in_silence = late.is_empty();
     let late = format!("{late}{}", prober_late(case));
-    let unheard = if case.node.https_answer(attempt.flow.dst).is_some() { "" } else { UNHEARD };
+    let unheard = if case.node.tls.answer(attempt.flow.dst).is_some() { "" } else { UNHEARD };
     let summary = format!(
         "{} was reached in {} and took the ClientHello; not a byte of the TLS handshake came back in {}{}{late}{unheard}",
         attempt.flow.dst,
@@ -55,20 +54,20 @@ fn speaks_tls(case: &Case<'_>) -> bool {
     let attempt = case.attempt;
     match enrich::scheme(attempt, case.node) {
         Some(scheme) => scheme == "https",
-        None => case.node.tls_hello(None, attempt.flow.dst).is_some_and(|at| at >= attempt.started),
+        None => case.node.tls.hello(None, attempt.flow.dst).is_some_and(|at| at >= attempt.started),
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use crate::testing::{POD, SYN, Stream, firewall, rule};
+    use crate::testing::{POD, SYN, Stream, assert_has, firewall, rule};
     use tracer_model::event::{AnswerKind, RuleVerdict, TcpState};
     use tracer_model::record::{Confidence, Verdict};
 
     fn silent(stream: &mut Stream, conn: u64) -> Verdict {
         stream.again(conn).connect().established().wait_ms(1001);
-        stream.state(TcpState::Established, TcpState::FinWait1, 0, (280, 281, 0));
-        stream.verdicts().pop().expect("a verdict").verdict
+        stream.closes((280, 281, 0));
+        stream.last_verdict()
     }
 
     #[test]
@@ -77,18 +76,14 @@ mod tests {
         let verdict = silent(stream.https_readiness(), 8);
         assert_eq!((verdict.cause.name(), verdict.confidence), ("tls_handshake_slow", Confidence::Likely));
         assert!(verdict.summary.ends_with("or the port does not speak TLS"), "{}", verdict.summary);
-        assert!(
-            verdict.remediation.to_string().contains("s_client -connect 10.88.0.2:8080"),
-            "{}",
-            verdict.remediation
-        );
+        assert_has(&verdict.remediation, &["s_client -connect 10.88.0.2:8080"]);
     }
 
     #[test]
     fn a_port_that_has_answered_an_https_probe_speaks_tls() {
         let mut stream = Stream::new();
         stream.https_readiness().connect().established().answer(AnswerKind::Tls, None);
-        stream.state(TcpState::Established, TcpState::FinWait1, 0, (280, 281, 900));
+        stream.closes((280, 281, 900));
         let verdict = silent(&mut stream, 8);
         assert_eq!((verdict.cause.name(), verdict.confidence), ("tls_handshake_slow", Confidence::Proven));
         assert!(!verdict.summary.contains("does not speak") && !verdict.remediation.to_string().contains("openssl"));
@@ -101,7 +96,7 @@ mod tests {
         stream.https_readiness().connect().drop(SYN, "NETFILTER_DROP", POD);
         stream.push(firewall(POD, vec![rule("INPUT", RuleVerdict::Drop)])).wait_ms(5);
         stream.retransmit(TcpState::SynSent).established().wait_ms(990);
-        stream.state(TcpState::Established, TcpState::FinWait1, 0, (280, 281, 0));
+        stream.closes((280, 281, 0));
         assert_eq!(stream.causes(), ["tls_handshake_slow"]);
     }
 }

@@ -21,7 +21,6 @@ use tracer_model::plural::counted;
 use tracer_model::record::{Confidence, Evidence};
 use tracer_model::shell;
 
-/// The rule.
 pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
     let attempt = case.attempt;
     let ((ended, end), lasted) = (attempt.ended?, attempt.lasted()?);
@@ -286,22 +285,18 @@ fn says(observation: &Observation) -> Option<Evidence> {
 mod tests {
     use crate::testing::{NODE, POD, SYN, SYN_ACK, Stream};
     use tracer_common::names::Hook;
-    use tracer_model::event::{Device, ObservationKind, TcpState};
+    use tracer_model::event::{Device, TcpState};
 
     /// Seen on sid: the program's run at CLOSE was skipped, and the next connection on the same memory was refused.
     #[test]
     fn another_connection_on_the_sockets_memory_is_not_this_attempt() {
         let mut stream = Stream::new();
         stream.connect().state(TcpState::SynSent, TcpState::Close, 111, (0, 0, 0));
-        if let Some(ObservationKind::State(state)) = stream.observations.last_mut().map(|o| &mut o.kind) {
-            state.flow.src.set_port(50_000);
-        }
+        stream.last_state().flow.src.set_port(50_000);
         assert!(stream.causes().is_empty());
         let mut reset = Stream::new();
         reset.connect().established().reset_received(TcpState::Established, 0);
-        if let Some(ObservationKind::ResetReceived(received)) = reset.observations.last_mut().map(|o| &mut o.kind) {
-            received.flow.src.set_port(50_000);
-        }
+        reset.last_reset_received().flow.src.set_port(50_000);
         assert!(reset.causes().is_empty());
     }
 
@@ -311,10 +306,7 @@ mod tests {
         let touched = |after_ms: u64| {
             let mut stream = Stream::new();
             stream.http_readiness().connect().wait_ms(after_ms).retransmit(TcpState::SynSent).wait_ms(25).established();
-            stream
-                .state(TcpState::Established, TcpState::FinWait1, 0, (0, 1, 0))
-                .wait_ms(50)
-                .push(ObservationKind::Tick);
+            stream.closes((0, 1, 0)).wait_ms(50).tick();
             stream.verdicts()
         };
         assert!(touched(900).is_empty(), "in time");
@@ -330,7 +322,7 @@ mod tests {
     fn silence_is_reported_to_be_silence() {
         let mut stream = Stream::new();
         stream.connect().wait_ms(1000).retransmit(TcpState::SynSent).gives_up();
-        let verdict = &stream.verdicts()[0].verdict;
+        let verdict = stream.verdict();
         assert_eq!(verdict.cause.name(), "unexplained");
         assert!(verdict.summary.contains("sent again 1 time"), "{}", verdict.summary);
     }
@@ -345,7 +337,7 @@ mod tests {
                 (drop.reason, drop.location) = (Some(reason.into()), Some("ip_forward".into()));
                 drop.device = Some(device);
             });
-            stream.gives_up().verdicts().remove(0).verdict
+            stream.gives_up().verdict()
         };
         let (own, other, reason) =
             (noted(NODE, "NOT_SPECIFIED"), noted(POD, "NOT_SPECIFIED"), noted(NODE, "XFRM_POLICY"));
@@ -364,7 +356,7 @@ mod tests {
             if host {
                 stream.on_host_network();
             }
-            stream.connect().gives_up().verdicts().remove(0).verdict
+            stream.connect().gives_up().verdict()
         };
         let moved = noted(&["10.88.0.1"], true);
         let words = "; default/web is on this node's network, and no link of the node has its address 10.88.0.2";
@@ -389,7 +381,7 @@ mod tests {
                 stream.missing(hook);
             }
             stream.connect().drop_on(SYN, "QDISC_DROP", NODE, None).gives_up();
-            stream.verdicts().remove(0).verdict.missing_hooks
+            stream.verdict().missing_hooks
         };
         assert_eq!(missed(Stream::new()), ["icmp_send", "ip_vs_nat_xmit", "tcp_v4_send_reset"]);
         assert_eq!(missed(Stream::to("[fd00::2]:8080")), ["icmp6_send", "ip_vs_nat_xmit_v6", "tcp_v6_send_reset"]);
@@ -400,7 +392,7 @@ mod tests {
         let device = Device { ifindex: 7, name: "v7".into(), up: true, loopback: false };
         let mut stream = Stream::new();
         stream.links(true, &["10.88.0.1"]).connect().drop_on(SYN, "QDISC_DROP", NODE, Some(device)).gives_up();
-        let verdict = &stream.verdicts()[0].verdict;
+        let verdict = stream.verdict();
         let named = "the kernel dropped its SYN 10.88.0.1:40000 -> 10.88.0.2:8080 on v7 in the node's network namespace (QDISC_DROP)";
         assert!(verdict.cause.name() == "unexplained" && verdict.summary.contains(named), "{}", verdict.summary);
         assert!(verdict.remediation.to_string().ends_with(": tc -s qdisc show dev v7"), "{}", verdict.remediation);

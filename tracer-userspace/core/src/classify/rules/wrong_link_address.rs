@@ -4,7 +4,6 @@
 use super::super::evidence::of_drop;
 use super::{Case, Cause, Finding, Remediation, in_handshake, in_namespace, run_in, silent};
 use tracer_model::event::PacketDrop;
-use tracer_model::record::Confidence;
 use tracer_model::shell;
 
 /// The kernel takes such a frame for another host's (`ip_rcv_core`, net/ipv4/ip_input.c, OTHERHOST). A bridge's copies for other
@@ -23,9 +22,10 @@ pub(super) fn find(case: &Case<'_>) -> Option<Finding> {
         drop.flow.src,
         drop.flow.dst
     );
-    let found =
-        Finding::failure(Cause::NeighbourFailure, vec![of_drop(*time, drop)], summary, fix(case, drop, &device));
-    Some(found.with_confidence(Confidence::Likely).until_answered())
+    Some(
+        Finding::likely(Cause::NeighbourFailure, vec![of_drop(*time, drop)], summary, fix(case, drop, &device))
+            .until_answered(),
+    )
 }
 
 /// The namespace has the address that the packet was sent to.
@@ -64,7 +64,7 @@ mod tests {
     fn an_answer_for_another_link_address_is_a_wrong_entry() {
         let mut stream = Stream::new();
         stream.connect().drop(SYN_ACK, "OTHERHOST", NODE).retransmit(TcpState::SynSent).gives_up();
-        let verdict = stream.verdicts().remove(0).verdict;
+        let verdict = stream.verdict();
         assert_eq!(verdict.cause, Cause::NeighbourFailure);
         assert!(verdict.summary.contains("another link-layer address"), "{}", verdict.summary);
     }

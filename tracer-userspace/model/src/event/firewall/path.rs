@@ -163,7 +163,6 @@ const TRANSLATION: i32 = -100;
 
 impl Path {
     /// It is that of packets of this flow.
-    #[must_use]
     pub fn is_of(&self, flow: Flow) -> bool {
         self.flow == any_client(flow)
     }

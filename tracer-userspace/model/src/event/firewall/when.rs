@@ -12,7 +12,7 @@ const TCP: u8 = 6;
 const SYN: [u8; 2] = [0x02, 0xc2];
 
 /// Addresses that begin with the same bits.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct Prefix {
     /// The first of them.
     pub addr: IpAddr,
@@ -22,7 +22,6 @@ pub struct Prefix {
 
 impl Prefix {
     /// The address begins with these bits.
-    #[must_use]
     pub fn holds(self, addr: IpAddr) -> bool {
         match (self.addr, addr) {
             (IpAddr::V4(own), IpAddr::V4(addr)) => same_bits(own.to_bits().into(), addr.to_bits().into(), 32, self.len),
@@ -165,7 +164,6 @@ fn same<T: PartialEq>(left: Option<T>, right: Option<T>) -> Option<T> {
 
 impl When {
     /// A TCP packet of this flow can meet it; port 0 is any port.
-    #[must_use]
     pub fn allows(&self, flow: Flow) -> bool {
         self.v6.is_none_or(|v6| v6 == flow.dst.is_ipv6())
             && self.protocol.is_none_or(|protocol| protocol == TCP)
@@ -178,7 +176,6 @@ impl When {
 
     /// Both must hold; and whether the result says all of that. A packet that begins a connection in the eyes of
     /// conntrack without being a SYN is one that it picks up on the way: [`new`](Self::new) does not tell of it.
-    #[must_use]
     pub fn and(self, more: Self) -> (Self, bool) {
         let (not, mut whole) = self.not.and(more.not);
         let new = self.new || more.new;

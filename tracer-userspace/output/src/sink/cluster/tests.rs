@@ -6,7 +6,7 @@ use tokio::task::{JoinHandle, LocalSet};
 
 use super::note::FailedPod;
 use super::*;
-use tracer_model::event::{AnswerKind, ConnId, TcpState};
+use tracer_model::event::{AnswerKind, ConnId};
 use tracer_model::record::Cause;
 use tracer_sources::testing::fake::{ApiRequest, Fake};
 use tracer_sources::testing::{Log, client_of, pace};
@@ -253,7 +253,7 @@ fn a_full_queue_is_counted_and_holds_nobody_up() {
     let (mut sink, _inbox) = ClusterSink::new(&config);
     let mut stream = tracer_core::testing::Stream::new();
     stream.http_readiness().connect().established().answer(AnswerKind::Http, Some(503));
-    stream.state(TcpState::Established, TcpState::FinWait1, 0, (100, 101, 200));
+    stream.closes((100, 101, 200));
     let refused = stream.decisions().into_iter().find(|it| note::of(it).is_some()).expect("a verdict worth an Event");
     let reported = note::of(&refused).and_then(|it| it.says).expect("it says something").1;
     assert!(reported.starts_with("app_status_failure: ") && reported.contains("HTTP status 503. Fix: "), "{reported}");

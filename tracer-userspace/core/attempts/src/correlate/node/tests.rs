@@ -17,10 +17,10 @@ fn op(netns: Netns, op: NetnsOpKind) -> ObservationKind {
 fn a_namespace_that_ends_takes_its_listeners_along() {
     let mut stream = Stream::new();
     stream.netns_made(POD).listens(POD, 8080, true).listens(NODE, 8080, true);
-    assert!(seen(&stream).listeners().knows(POD, 8080) && seen(&stream).netns_made(POD).is_some());
+    assert!(seen(&stream).listeners.knows(POD, 8080) && seen(&stream).namespaces.made(POD).is_some());
     let node = seen(stream.push(op(POD, NetnsOpKind::End)));
-    assert!(!node.listeners().knows(POD, 8080) && node.netns_made(POD).is_none());
-    assert!(node.listeners().knows(NODE, 8080), "another namespace's");
+    assert!(!node.listeners.knows(POD, 8080) && node.namespaces.made(POD).is_none());
+    assert!(node.listeners.knows(NODE, 8080), "another namespace's");
 }
 
 #[test]
@@ -30,7 +30,7 @@ fn nothing_that_was_read_under_its_number_is_a_new_namespaces() {
     let addr = "10.88.0.1".parse().expect("an address");
     assert!(seen(&stream).owns(NODE, addr));
     let node = seen(stream.push(op(NODE, NetnsOpKind::Unshare)));
-    assert!(!node.owns(NODE, addr) && !node.listeners().knows(NODE, 8080));
+    assert!(!node.owns(NODE, addr) && !node.listeners.knows(NODE, 8080));
 }
 
 #[test]
@@ -47,9 +47,9 @@ fn a_namespace_of_the_start_is_not_the_next_one_of_its_number() {
     let mut start = seen(&stream).start.clone().expect("a start");
     start.namespaces.push(POD);
     stream.push(ObservationKind::Start(Box::new(start))).push(op(POD, NetnsOpKind::Switch));
-    assert!(seen(&stream).netns_made(POD).is_none(), "it was there");
+    assert!(seen(&stream).namespaces.made(POD).is_none(), "it was there");
     stream.push(op(POD, NetnsOpKind::End)).push(op(POD, NetnsOpKind::Switch));
-    assert!(seen(&stream).netns_made(POD).is_some());
+    assert!(seen(&stream).namespaces.made(POD).is_some());
 }
 
 /// Without CAP_SYS_PTRACE, or confined by AppArmor, the processes of pods cannot be asked: `kubectl exec` makes no pod new.
@@ -61,7 +61,7 @@ fn who_enters_a_namespace_makes_it_only_if_all_old_ones_are_known() {
         start.namespaces_incomplete = incomplete;
         stream.push(ObservationKind::Start(Box::new(start)));
         ops.iter().for_each(|kind| _ = stream.push(op(POD, *kind)));
-        seen(&stream).netns_made(POD).is_some()
+        seen(&stream).namespaces.made(POD).is_some()
     };
     assert!(made(false, &[NetnsOpKind::Switch]) && !made(true, &[NetnsOpKind::Switch]));
     assert!(made(true, &[NetnsOpKind::Switch, NetnsOpKind::Unshare]));
@@ -74,7 +74,7 @@ fn what_one_cgroup_does_too_often_was_no_attempts_event() {
     let lost = |place: &str| {
         let mut stream = Stream::new();
         let node = seen(stream.lost_in(place, 7));
-        (node.lost_between(0, u64::MAX), node.losses_between(0, u64::MAX).count())
+        (node.lost_between(0, u64::MAX), node.losses.between(0, u64::MAX).count())
     };
     assert_eq!(["ring", "program", "map"].map(lost), [(7, 1); 3]);
     assert_eq!([Loss::LISTEN, Loss::NAMESPACE].map(lost), [(0, 1); 2]);

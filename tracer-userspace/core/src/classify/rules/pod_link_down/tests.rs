@@ -122,7 +122,7 @@ fn the_nodes_end_that_is_down_is_reported_to_be_down() {
             seen.netns = Some(POD);
             seen.links = vec![LinkState { peer_ifindex: Some(7), ..eth0(true, false) }];
         });
-        stream.gives_up().verdicts().remove(0).verdict
+        stream.gives_up().verdict()
     };
     let set = noted(true, true);
     assert!(set.summary.starts_with("veth7 in the node's network namespace is down (set down by"), "{}", set.summary);

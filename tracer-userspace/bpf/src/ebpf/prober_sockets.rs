@@ -1,0 +1,77 @@
+//! The probers' connections by a program on their own cgroups, in place of hooks that every connection of the node passes.
+//!
+//! It stands for as long as each prober is in a cgroup that is not everybody's. When one is not, the hooks of the node are
+//! attached instead.
+
+use std::collections::BTreeSet;
+use std::io;
+
+use aya::Ebpf;
+use tracer_common::names::Hook;
+use tracer_node::procfs::{find_probers, is_alive};
+
+use super::{
+    attach::Walk,
+    cgroup::{self, Attached},
+    program::{CgroupLink, detach_from},
+};
+
+/// Needless beside the hooks of the node.
+const BESIDE_IT: [Hook; 3] = [Hook::InetCskListen, Hook::TaskRename, Hook::CgroupAttachTask];
+
+/// The cgroups that have the program.
+#[derive(Debug, Default)]
+pub(super) struct ProberSockets {
+    cgroups: Attached<CgroupLink>,
+    /// Found where they cannot be watched: whoever starts a process moves it into its cgroup a moment later.
+    strays: BTreeSet<u32>,
+}
+
+impl ProberSockets {
+    /// Attaches to the cgroups of the probers of these names that run.
+    pub(super) fn start(ebpf: &mut Ebpf, walk: &mut Walk, names: &[String]) -> io::Result<Self> {
+        let mut sockets = Self::default();
+        find_probers(names).iter().try_for_each(|prober| sockets.watch(ebpf, walk, prober.pid))?;
+        // One that was found may have ended: its cgroup has no program then.
+        walk.is_attached(Hook::SockOps).then_some(sockets).ok_or_else(|| io::Error::other("no prober runs yet"))
+    }
+
+    /// Attaches to the cgroups of processes that were found.
+    pub(super) fn meet(&mut self, ebpf: &mut Ebpf, walk: &mut Walk, pids: &[u32]) {
+        for pid in pids {
+            if self.watch(ebpf, walk, *pid).is_err() {
+                self.strays.insert(*pid);
+            }
+        }
+    }
+
+    /// Looks again for those that could not be watched; an error if one still cannot.
+    pub(super) fn retry(&mut self, ebpf: &mut Ebpf, walk: &mut Walk) -> io::Result<()> {
+        std::mem::take(&mut self.strays).into_iter().try_for_each(|pid| self.watch(ebpf, walk, pid))
+    }
+
+    /// Attaches to the cgroup of a process, unless that has the program. One that has ended has none.
+    fn watch(&mut self, ebpf: &mut Ebpf, walk: &mut Walk, pid: u32) -> io::Result<()> {
+        let attached = cgroup::of(pid).and_then(|folder| {
+            let folder = folder.ok_or_else(|| io::Error::other("it is in the root of the cgroups, as everybody"))?;
+            let Some(file) = self.cgroups.open(Some(&folder))? else { return Ok(()) };
+            self.cgroups.take_gone().into_iter().for_each(|link| detach_from(ebpf, link));
+            self.cgroups.room()?;
+            let link = walk.cgroup(ebpf, Hook::SockOps, &file).ok_or_else(|| refused(walk))?;
+            self.cgroups.insert(&file, Some(folder), link);
+            Ok(())
+        });
+        attached.or_else(|error| if is_alive(pid) { Err(error) } else { Ok(()) })
+    }
+
+    /// Takes the program off, and what goes with it.
+    pub(super) fn end(ebpf: &mut Ebpf, walk: &mut Walk) {
+        for hook in BESIDE_IT.into_iter().chain([Hook::SockOps]) {
+            walk.release(ebpf, hook);
+        }
+    }
+}
+
+fn refused(walk: &Walk) -> io::Error {
+    io::Error::other(walk.explain(walk.refusals(Hook::SockOps)))
+}

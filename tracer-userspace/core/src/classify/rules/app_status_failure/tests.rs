@@ -1,0 +1,284 @@
+use crate::testing::{Stream, assert_has};
+use tracer_model::event::{AnswerKind, HookType, ProbeOutput, ProbeProtocol, TcpState};
+use tracer_model::record::Confidence;
+
+fn answered(kind: AnswerKind, status: Option<u16>) -> Vec<&'static str> {
+    let mut stream = Stream::new();
+    stream.http_readiness().connect().established().answer(kind, status);
+    stream.closes((100, 101, 200)).causes()
+}
+
+#[test]
+fn what_the_kubelet_takes_for_a_failure() {
+    assert_eq!(answered(AnswerKind::Http, Some(503)), ["app_status_failure"]);
+    assert_eq!(answered(AnswerKind::Http, Some(404)), ["app_status_failure"]);
+    assert_eq!(answered(AnswerKind::Tls, None), ["app_status_failure"]);
+    assert_eq!(answered(AnswerKind::Alert, None), ["app_status_failure"], "an alert to plain HTTP");
+    for status in [100, 103, 200, 204, 302, 399] {
+        assert!(answered(AnswerKind::Http, Some(status)).is_empty(), "{status}");
+    }
+    assert_eq!(answered(AnswerKind::Http, Some(101)), ["app_status_failure"], "the kubelet wants 200 to 399");
+}
+
+/// The segment with the status line was lost, and the body came before it was sent again.
+#[test]
+fn a_body_that_overtakes_its_status_line_is_no_other_protocol() {
+    let mut stream = Stream::new();
+    stream.http_readiness().connect().established().answer(AnswerKind::Other, None).wait_ms(200);
+    stream.answer(AnswerKind::Http, Some(200));
+    assert!(stream.closes((100, 101, 200)).causes().is_empty());
+}
+
+/// A tcpSocket probe of a server that says `503` to whoever connects.
+#[test]
+fn who_sent_nothing_was_answered_nothing() {
+    let decided = |specs: fn(&mut Stream) -> &mut Stream, sent: u64, asked: Option<bool>| {
+        let mut stream = Stream::new();
+        specs(&mut stream).connect().established();
+        stream.answer_with(AnswerKind::Http, Some(503), |it| it.asked = asked);
+        stream.closes((sent, sent + 1, 60)).causes()
+    };
+    let unknown: fn(&mut Stream) -> &mut Stream = |stream| stream;
+    for specs in [unknown, Stream::tcp_readiness, |stream| stream.tcp_readiness().readiness_too()] {
+        for asked in [None, Some(false)] {
+            assert!(decided(specs, 0, asked).is_empty(), "{asked:?}");
+        }
+    }
+    for asked in [None, Some(true)] {
+        assert_eq!(decided(unknown, 100, asked), ["app_status_failure"]);
+        assert_eq!(decided(Stream::http_readiness, 100, asked), ["app_status_failure"]);
+    }
+    // It spoke first, and the prober then asked in HTTP.
+    assert_eq!(decided(Stream::http_readiness, 100, Some(false)), ["app_status_failure"]);
+}
+
+/// A TLS server answers plain HTTP with an alert, closes, and nothing was read of it.
+#[test]
+fn what_is_shorter_than_a_status_line_is_no_answer() {
+    let decided = |specs: fn(&mut Stream) -> &mut Stream, received: u64, by_rst: bool| {
+        let mut stream = Stream::new();
+        specs(&mut stream).connect().established();
+        if by_rst {
+            stream.reset_received(TcpState::Established, received);
+            stream.state(TcpState::Established, TcpState::Close, 104, (100, 101, received));
+        } else {
+            stream.state(TcpState::Established, TcpState::CloseWait, 0, (100, 101, received + 1));
+            stream.state(TcpState::CloseWait, TcpState::LastAck, 0, (100, 101, received + 1));
+        }
+        stream.wait_ms(5).tick().causes()
+    };
+    let unknown: fn(&mut Stream) -> &mut Stream = |stream| stream;
+    for by_rst in [false, true] {
+        for (specs, received) in [(unknown, 7), (Stream::http_readiness as _, 7), (Stream::http_readiness as _, 12)] {
+            assert_eq!(decided(specs, received, by_rst), ["app_status_failure"], "{received} {by_rst}");
+        }
+        for (specs, received) in [(unknown, 9), (Stream::http_readiness as _, 13), (Stream::https_readiness as _, 7)] {
+            assert!(decided(specs, received, by_rst).is_empty(), "{received} {by_rst}");
+        }
+    }
+}
+
+/// A cloud's metadata, a credential provider: what a 404 means there is theirs to say.
+#[test]
+fn what_no_probe_asks_is_no_failed_probe() {
+    let asked = |specs: bool| {
+        let mut stream = Stream::new();
+        if specs {
+            stream.http_readiness();
+        }
+        stream.again_to(8, "169.254.169.254:80").connect().established().answer(AnswerKind::Http, Some(404));
+        stream.closes((100, 101, 200)).causes()
+    };
+    assert!(asked(true).is_empty());
+    assert_eq!(asked(false), ["app_status_failure"], "what is probed is not known");
+}
+
+/// Its spec has not come yet, or its probe was redirected there.
+#[test]
+fn what_a_kubelet_asks_a_pod_is_a_probe() {
+    let asked = |comm: &str, target: &str| {
+        let mut stream = Stream::new();
+        stream.http_readiness().pod_without_specs("10.88.0.9");
+        stream.again_to(8, target).connect().prober_named(comm).established().answer(AnswerKind::Http, Some(404));
+        stream.closes((100, 101, 200)).causes()
+    };
+    for target in ["10.88.0.9:8080", "10.88.0.2:9090"] {
+        assert_eq!(asked("kubelet", target), ["app_status_failure"], "{target}");
+    }
+    assert_eq!(asked("k3s-server", "10.88.0.9:8080"), ["app_status_failure"]);
+    assert!(asked("k3s-server", "10.88.0.2:9090").is_empty(), "its API server may ask any port");
+}
+
+fn asked_and_answered(stream: &mut Stream, kind: AnswerKind, status: Option<u16>) -> &mut Stream {
+    stream.connect().established().answer(kind, status);
+    stream.closes((300, 301, 103))
+}
+
+/// Whatever the status: it is no answer to that question.
+#[test]
+fn an_answer_in_another_protocol_is_a_failure() {
+    let noted = |https: bool, kind, status| {
+        let mut stream = Stream::new();
+        if https {
+            stream.https_readiness()
+        } else {
+            stream.grpc_readiness(1)
+        };
+        let verdicts = asked_and_answered(&mut stream, kind, status).verdicts();
+        verdicts.first().map(|it| (it.verdict.cause.name(), it.verdict.confidence, it.verdict.remediation.clone()))
+    };
+    let fix = |https, kind, status| {
+        let (cause, confidence, fix) = noted(https, kind, status).expect("a verdict");
+        assert_eq!((cause, confidence), ("app_status_failure", Confidence::Proven));
+        fix
+    };
+    assert!(fix(true, AnswerKind::Http, Some(400)).to_string().starts_with("Set the probe's scheme to HTTP"));
+    assert!(fix(true, AnswerKind::Other, None).to_string().contains("correct the probe's port"));
+    assert!(fix(false, AnswerKind::Http, Some(505)).to_string().starts_with("use httpGet"));
+    for kind in [AnswerKind::Tls, AnswerKind::Alert] {
+        assert!(
+            fix(false, kind, None).to_string().contains("gRPC probes speak no TLS unless the probe has grpc.mode: TLS")
+        );
+    }
+    for (https, kind) in [(true, AnswerKind::Tls), (true, AnswerKind::Short), (false, AnswerKind::Other)] {
+        assert_eq!(noted(https, kind, None), None, "{https} {kind:?}");
+    }
+    for (https, status) in [(true, 200), (true, 301), (false, 200)] {
+        assert_eq!(noted(https, AnswerKind::Http, Some(status)), None, "who says yes was asked in HTTP");
+    }
+}
+
+/// Kubernetes 1.37 has `grpc.mode: TLS` and `httpGet.protocol: HTTP2`; a later one has others.
+#[test]
+fn what_a_field_of_a_later_kubernetes_asks_for_is_no_other_protocol() {
+    use ProbeProtocol::{Http2, Tls, Unknown};
+    let decided = |grpc: bool, speaks, kind, status| {
+        let mut stream = Stream::new();
+        if grpc {
+            stream.grpc_readiness(1)
+        } else {
+            stream.http_readiness()
+        };
+        asked_and_answered(stream.speaking(speaks), kind, status).causes()
+    };
+    for kind in [AnswerKind::Tls, AnswerKind::Other, AnswerKind::Alert] {
+        assert!(decided(true, Unknown, kind, None).is_empty() && decided(false, Unknown, kind, None).is_empty());
+    }
+    assert!(decided(true, Tls, AnswerKind::Tls, None).is_empty(), "the server's part of the handshake");
+    assert!(decided(false, Http2, AnswerKind::Other, None).is_empty(), "a frame of HTTP/2");
+    for (grpc, speaks) in [(true, Tls), (false, Http2)] {
+        assert_eq!(decided(grpc, speaks, AnswerKind::Http, Some(400)), ["app_status_failure"]);
+    }
+    assert_eq!(decided(true, Tls, AnswerKind::Other, None), ["app_status_failure"], "no TLS");
+    assert_eq!(decided(false, Http2, AnswerKind::Tls, None), ["app_status_failure"]);
+}
+
+/// kubernetes/kubernetes#38144, #92647: it wants another cipher, or a client's certificate.
+#[test]
+fn a_server_that_refuses_tls_says_no() {
+    let mut stream = Stream::new();
+    let alert = asked_and_answered(stream.https_readiness(), AnswerKind::Alert, None).verdict();
+    assert_eq!((alert.cause.name(), alert.confidence), ("app_status_failure", Confidence::Proven));
+    assert!(alert.summary.ends_with("a fatal alert, by which it refuses the TLS handshake"), "{}", alert.summary);
+    assert_has(&alert.remediation, &["no client certificate", "kubectl logs"]);
+    let mut noted = Stream::new();
+    noted.https_readiness().connect().established();
+    noted.closes((300, 301, 2000)).kubelet(ProbeOutput::TlsRefused);
+    let reported = noted.verdict();
+    assert_eq!((reported.cause.name(), reported.confidence), ("app_status_failure", Confidence::Likely));
+    assert_eq!(reported.remediation, alert.remediation);
+}
+
+/// Liveness and readiness on one port: the status that the kubelet read came by the other connection.
+#[test]
+fn a_status_is_not_of_who_was_refused_tls() {
+    let mut stream = Stream::new();
+    asked_and_answered(stream.https_readiness().https_liveness_too(), AnswerKind::Alert, None).again(8);
+    asked_and_answered(&mut stream, AnswerKind::Tls, None).wait_ms(5).kubelet(ProbeOutput::Status(503));
+    let noted = stream.verdicts();
+    let quoted: Vec<_> = noted.iter().filter(|it| it.kubelet.is_some()).map(|it| it.verdict.summary.as_str()).collect();
+    assert!(noted.len() == 2 && quoted.len() == 1 && quoted[0].contains("HTTP status 503"), "{quoted:?}");
+}
+
+/// A probe of an open port is over by then; a client of its own may take a certificate that another one does not.
+#[test]
+fn an_alert_to_who_may_not_have_spoken_tls_refuses_nobody() {
+    for probed in [Stream::tcp_readiness as fn(&mut Stream) -> &mut Stream, |stream| stream] {
+        let mut stream = Stream::new();
+        probed(&mut stream).connect().established().answer(AnswerKind::Alert, None);
+        stream.closes((0, 1, 7));
+        assert!(stream.causes().is_empty(), "{:?}", stream.causes());
+    }
+    let mut overtaken = Stream::new();
+    overtaken.https_readiness().connect().established().answer(AnswerKind::Alert, None);
+    overtaken.answer(AnswerKind::Tls, None);
+    assert!(overtaken.closes((300, 301, 900)).causes().is_empty());
+}
+
+/// An HTTPS probe follows a redirect to `http://` on the port that it asks in TLS.
+#[test]
+fn a_port_that_speaks_tls_may_have_been_asked_in_plain() {
+    let mut stream = Stream::new();
+    asked_and_answered(stream.https_readiness(), AnswerKind::Tls, None).again(8);
+    asked_and_answered(&mut stream, AnswerKind::Http, Some(400));
+    let verdict = stream.verdict();
+    assert_eq!((verdict.cause.name(), verdict.confidence), ("app_status_failure", Confidence::Likely));
+    assert!(verdict.summary.ends_with("redirected to http:// on it"), "{}", verdict.summary);
+    assert_eq!(stream.wait_ms(3).kubelet(ProbeOutput::Status(400)).causes().len(), 1, "the same cause");
+}
+
+/// The first segment of a TLS server's flight was lost: nothing was received in order.
+#[test]
+fn what_has_no_beginning_is_no_answer() {
+    for probed in [Stream::https_readiness, Stream::http_readiness] {
+        let mut stream = Stream::new();
+        probed(&mut stream).connect().established().answer(AnswerKind::Other, None).wait_ms(300);
+        stream.closes((300, 301, 0));
+        assert_eq!(stream.causes(), ["unexplained"]);
+    }
+}
+
+/// A certificate's second segment may come before its first.
+#[test]
+fn what_overtakes_a_tls_record_is_no_other_protocol() {
+    let mut stream = Stream::new();
+    stream.https_readiness().connect().established().answer(AnswerKind::Other, None).wait_ms(200);
+    stream.answer(AnswerKind::Tls, None);
+    assert!(stream.closes((300, 301, 2200)).causes().is_empty());
+}
+
+/// It may be the one that asks in plain, of a tcpSocket probe whose server speaks first, of a lifecycle hook, or of a user.
+#[test]
+fn an_answer_to_who_may_not_have_asked_so_is_none() {
+    let noted = |probed: fn(&mut Stream) -> &mut Stream, comm: &str| {
+        let mut stream = Stream::new();
+        probed(&mut stream).connect().prober_named(comm).established().answer(AnswerKind::Http, Some(400));
+        stream.closes((100, 101, 200)).causes()
+    };
+    assert!(noted(|it| it.https_readiness().lifecycle(HookType::PreStop, 8080), "kubelet").is_empty());
+    assert!(noted(Stream::https_readiness, "k3s-server").is_empty());
+    assert_eq!(noted(Stream::https_readiness, "kubelet"), ["app_status_failure"]);
+    let mut banner = Stream::new();
+    banner.tcp_readiness().https_liveness_too().connect().established().answer(AnswerKind::Other, None);
+    assert!(banner.closes((0, 1, 41)).causes().is_empty());
+}
+
+#[test]
+fn what_the_kubelet_could_not_read_over_tls_is_reported_of_tls() {
+    let mut stream = Stream::new();
+    stream.https_readiness().connect().established();
+    stream.closes((300, 301, 103)).kubelet(ProbeOutput::NotHttp);
+    let verdict = stream.verdict();
+    assert_eq!((verdict.cause.name(), verdict.confidence), ("app_status_failure", Confidence::Likely));
+    assert!(verdict.remediation.to_string().starts_with("The probe asks in HTTPS"), "{}", verdict.remediation);
+}
+
+#[test]
+fn a_grpc_server_without_the_health_service_says_no() {
+    let mut stream = Stream::new();
+    stream.grpc_readiness(1).connect().established();
+    stream.closes((200, 201, 150)).kubelet(ProbeOutput::NoHealthService);
+    let verdict = stream.verdict();
+    assert_eq!((verdict.cause.name(), verdict.confidence), ("app_status_failure", Confidence::Likely));
+    assert!(verdict.remediation.to_string().starts_with("Register the gRPC health service"), "{}", verdict.remediation);
+}

@@ -1,0 +1,43 @@
+//! The verdict on a pod whose sandbox has no network, by the kubelet's words.
+
+use serde_json::json;
+
+use super::evidence::evidence;
+use super::finding::Finding;
+use super::kubelet::{Unattached, container_of, k8s, kubelet, noted, pod};
+use tracer_attempts::correlate::node::Node;
+use tracer_model::event::{Pod, SandboxCause, SandboxFailure};
+use tracer_model::record::{Cause, Remediation};
+
+/// The pod itself waits. That the runtime has no network is reported of every pod that the kubelet looks at, also of those
+/// that run and have theirs.
+pub fn concerns(failure: &SandboxFailure, node: &Node) -> bool {
+    let has_network = |pod: &Pod| !pod.addrs.is_empty() || pod.netns.is_some();
+    let of_all = failure.words.starts_with("network is not ready");
+    !(of_all && pod(&failure.pod, node).is_some_and(has_network))
+}
+
+/// The verdict on a pod without network.
+pub fn verdict(failure: &SandboxFailure, node: &Node) -> (Finding, Unattached) {
+    let (why, fix): (_, Remediation) = match failure.cause {
+        SandboxCause::SubnetFile => (
+            "flannel has not written its subnet file yet",
+            "Check that flannel runs on this node and reaches the API server: it writes /run/flannel/subnet.env. A pod that must outlive this at start needs a startupProbe".into(),
+        ),
+        SandboxCause::NoConfig => (
+            "the runtime has no CNI configuration yet",
+            "Check that the CNI's agent runs on this node: it writes /etc/cni/net.d. Then the order: nothing that the agent itself needs may wait for a pod's network".into(),
+        ),
+        SandboxCause::NoPlugin => (
+            "the plugin's program is not there",
+            "Install the CNI plugins into /opt/cni/bin (or where the runtime's bin_dir points)".into(),
+        ),
+        SandboxCause::Plugin => ("the CNI plugin failed", Cause::CniNotReady.fix()),
+    };
+    let k8s = k8s(&failure.pod, None, node);
+    let summary = format!("the sandbox{} has no network: {why}", container_of(&k8s));
+    let says = format!("the kubelet could not make the sandbox: {}", failure.words);
+    let seen = evidence("kubelet", failure.written_boot_ns, says, json!({ "cause": failure.cause }));
+    let named = Unattached { probe: None, k8s, process: kubelet(failure.pid) };
+    (noted(Cause::CniNotReady, seen, summary, fix), named)
+}

@@ -1,0 +1,190 @@
+//! Elements of sets and verdict maps of nf_tables, and the room that is left for what is read.
+
+use super::super::nft::{
+    NFGENMSG, NFTA_DATA_VALUE, NFTA_DATA_VERDICT, NFTA_LIST_ELEM, NFTA_SET_ELEM_DATA, NFTA_SET_ELEM_KEY,
+    NFTA_SET_ELEM_LIST_ELEMENTS, NFTA_SET_ELEM_USERDATA, comment,
+};
+use super::condition::{Element, Elements, Test};
+use super::expression::{Key, verdict};
+use super::tables::{Rule, Then};
+use tracer_model::event::When;
+use tracer_node::netlink::{attribute, attributes, field};
+
+const NFTA_SET_ELEM_FLAGS: u16 = 3;
+const NFTA_SET_ELEM_KEY_END: u16 = 10;
+const NFT_SET_ELEM_INTERVAL_END: u32 = 1;
+const NFT_SET_ELEM_CATCHALL: u32 = 2;
+
+/// Bytes of chains, of rules that matter and of elements of verdict maps kept while reading; beyond it nothing is. A node with
+/// 10,000 Services needs some 40 MiB by calculation, and anyone's pod may hold more in its own namespace.
+const MAX_BYTES: usize = 48 << 20;
+
+/// How much more may be kept.
+pub(super) struct Room {
+    pub(super) bytes: usize,
+    /// Something found no room: from then on nothing does.
+    pub(super) full: bool,
+}
+
+impl Default for Room {
+    fn default() -> Self {
+        Self { bytes: MAX_BYTES, full: false }
+    }
+}
+
+impl Room {
+    pub(super) const fn take(&mut self, bytes: usize) -> bool {
+        self.full |= bytes > self.bytes;
+        if !self.full {
+            self.bytes -= bytes;
+        }
+        !self.full
+    }
+}
+
+impl Rule {
+    /// What it takes up, the names in it included.
+    pub(super) fn bytes(&self) -> usize {
+        let name = match &self.then {
+            Then::Jump(name) | Then::Goto(name) => name.len(),
+            Then::Map(name, keys) => name.len() + size_of_val(keys.as_slice()),
+            _ => 0,
+        };
+        let rest: usize = self.rest.iter().map(|test| size_of::<Test>() + test.bytes()).sum();
+        size_of::<Self>() + name + rest + self.comment.as_ref().map_or(0, String::len)
+    }
+}
+
+/// Adds the keys of elements, as long as there is room.
+pub(super) fn add_keys(message: &[u8], elements: &mut Elements, room: &mut Room) {
+    for element in elements_of(message).map(key_of) {
+        if !room.take(element.bytes()) {
+            return;
+        }
+        elements.0.push(element);
+    }
+}
+
+fn elements_of(message: &[u8]) -> impl Iterator<Item = &[u8]> {
+    let list = message.get(NFGENMSG..).and_then(|rest| attribute(rest, NFTA_SET_ELEM_LIST_ELEMENTS));
+    list.into_iter().flat_map(attributes).filter(|(number, _)| *number == NFTA_LIST_ELEM).map(|(_, element)| element)
+}
+
+fn key_of(element: &[u8]) -> Element {
+    let value = |attr| attribute(element, attr).and_then(|it| attribute(it, NFTA_DATA_VALUE)).map(<[u8]>::to_vec);
+    let flags = flags_of(element);
+    Element {
+        key: value(NFTA_SET_ELEM_KEY).unwrap_or_default(),
+        last: value(NFTA_SET_ELEM_KEY_END),
+        ends: flags & NFT_SET_ELEM_INTERVAL_END != 0,
+        catches_all: flags & NFT_SET_ELEM_CATCHALL != 0,
+    }
+}
+
+/// The elements of one verdict map.
+pub(super) struct Map<'a> {
+    keys: &'a [Key],
+    elements: Vec<Rule>,
+    entries: Vec<Element>,
+    /// Keys are ends of ranges, not values.
+    intervals: bool,
+    room: &'a mut Room,
+}
+
+impl<'a> Map<'a> {
+    pub(super) const fn new(keys: &'a [Key], room: &'a mut Room) -> Self {
+        Self { keys, elements: Vec::new(), entries: Vec::new(), intervals: false, room }
+    }
+
+    pub(super) fn add(&mut self, message: &[u8]) {
+        for element in elements_of(message) {
+            self.intervals |= is_interval(element);
+            if !self.room.full {
+                self.keep(element);
+            }
+        }
+    }
+
+    /// What ends a range is kept, too: it has no verdict.
+    fn keep(&mut self, element: &[u8]) {
+        let (rule, entry) = (self.element(element), key_of(element));
+        if self.room.take(rule.bytes() + entry.bytes()) {
+            self.elements.push(rule);
+            self.entries.push(entry);
+        }
+    }
+
+    fn element(&self, element: &[u8]) -> Rule {
+        let data = attribute(element, NFTA_SET_ELEM_DATA).and_then(|data| attribute(data, NFTA_DATA_VERDICT));
+        let then = data.and_then(verdict).unwrap_or_default();
+        let key = attribute(element, NFTA_SET_ELEM_KEY).and_then(|key| attribute(key, 1));
+        let when = key.and_then(|key| Key::conditions(self.keys, key));
+        let comment = attribute(element, NFTA_SET_ELEM_USERDATA).and_then(comment);
+        let rest = if when.is_some() { Vec::new() } else { vec![Test::Unknown] };
+        Rule { when: when.unwrap_or_default(), rest, then, comment, ..Rule::default() }
+    }
+
+    pub(super) fn finish(mut self) -> (Elements, Vec<Rule>) {
+        for element in self.elements.iter_mut().filter(|_| self.intervals) {
+            (element.when, element.rest) = (When::default(), vec![Test::Unknown]);
+        }
+        (Elements(self.entries), self.elements)
+    }
+}
+
+fn flags_of(element: &[u8]) -> u32 {
+    attribute(element, NFTA_SET_ELEM_FLAGS).and_then(|flags| field(flags, 0)).map_or(0, u32::from_be_bytes)
+}
+
+fn is_interval(element: &[u8]) -> bool {
+    flags_of(element) & NFT_SET_ELEM_INTERVAL_END != 0 || attribute(element, NFTA_SET_ELEM_KEY_END).is_some()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn attr(kind: u16, value: &[u8]) -> Vec<u8> {
+        let mut bytes = u16::try_from(4 + value.len()).expect("short").to_ne_bytes().to_vec();
+        bytes.extend(kind.to_ne_bytes());
+        bytes.extend(value);
+        bytes.resize(bytes.len().next_multiple_of(4), 0);
+        bytes
+    }
+
+    /// What the kernel answers of a map with so many ports, all of which it drops.
+    fn dropped_ports(count: u16) -> Vec<u8> {
+        const NFTA_VERDICT_CODE: u16 = 1;
+        let element = |port: u16| {
+            let key = attr(NFTA_SET_ELEM_KEY, &attr(1, &port.to_be_bytes()));
+            let data = attr(NFTA_SET_ELEM_DATA, &attr(NFTA_DATA_VERDICT, &attr(NFTA_VERDICT_CODE, &[0; 4])));
+            attr(NFTA_LIST_ELEM, &[key, data].concat())
+        };
+        let elements: Vec<u8> = (0..count).flat_map(element).collect();
+        [vec![0; NFGENMSG], attr(NFTA_SET_ELEM_LIST_ELEMENTS, &elements)].concat()
+    }
+
+    /// All maps share the room: a pod's hundred maps are no hundred times as much.
+    #[test]
+    fn elements_are_kept_as_long_as_there_is_room() {
+        let one = size_of::<Rule>() + size_of::<Element>() + size_of::<u16>();
+        let mut room = Room { bytes: 15 * one, full: false };
+        let mut kept = || {
+            let mut map = Map::new(&[Key::DestinationPort], &mut room);
+            map.add(&dropped_ports(10));
+            let (_, elements) = map.finish();
+            assert!(elements.iter().all(|element| element.then == Then::Drop && element.exact()), "{elements:?}");
+            elements.len()
+        };
+        assert_eq!([kept(), kept(), kept()], [10, 5, 0]);
+        assert!(room.full);
+    }
+
+    #[test]
+    fn long_names_take_up_room() {
+        let jump = Rule { then: Then::Jump("c".repeat(200)), comment: Some("s".repeat(100)), ..Rule::default() };
+        assert_eq!(jump.bytes(), Rule::default().bytes() + 300);
+        let mut room = Room { bytes: 10, full: false };
+        assert!(room.take(10) && !room.take(1) && !room.take(0));
+    }
+}

@@ -1,0 +1,115 @@
+//! The pods of a kubelet's JSON, as protobuf by protoc's Python and the published definitions; and a server that speaks gRPC.
+
+use std::convert::Infallible;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use http::{HeaderName, HeaderValue, Response};
+use hyper::server::conn::http2 as server;
+use hyper::service::service_fn;
+use tokio::net::UnixListener;
+
+use super::*;
+use tracer_model::event::ProbeProtocol;
+
+const LIST: &[u8] = include_bytes!("../../../testdata/kubelet-pods.pb");
+const JSON: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../testdata/kubelet-pods.json");
+
+#[test]
+fn the_list_is_what_the_kubelet_s_json_is() {
+    let pods = pods_of(Bytes::from_static(LIST)).expect("a list");
+    assert_eq!(pods, files::read_pods(Path::new(JSON)).expect("a file"));
+}
+
+/// A field of protobuf: its number, and bytes.
+fn field(number: u8, bytes: &[u8]) -> Vec<u8> {
+    [&[number << 3 | 2, bytes.len().try_into().expect("short")], bytes].concat()
+}
+
+/// What the only probe speaks, whose handler has this field.
+fn speaks(handler: u8, fields: &[u8]) -> Option<ProbeProtocol> {
+    let probe = field(1, &field(handler, fields));
+    let container = field(10, &probe);
+    let pod = field(2, &field(2, &container));
+    pods_of(Bytes::from(field(1, &pod))).expect("a list")[0].containers[0].probes[0].speaks
+}
+
+#[test]
+fn a_handler_with_a_field_of_a_later_version_may_speak_any_protocol() {
+    const HTTP: u8 = 2;
+    const GRPC: u8 = 4;
+    let number = [0x08, 80];
+    let port = field(2, &[0x08, 0, 0x10, 80]);
+    let header = field(5, &[field(1, b"X-Rig"), field(2, b"yes")].concat());
+    assert_eq!(speaks(HTTP, &[port.clone(), header, field(3, b""), field(4, b"")].concat()), None);
+    assert_eq!(speaks(HTTP, &[port.clone(), field(6, b"HTTP2")].concat()), Some(ProbeProtocol::Http2));
+    assert_eq!(speaks(HTTP, &[port, field(7, b"new")].concat()), Some(ProbeProtocol::Unknown));
+    assert_eq!(speaks(GRPC, &[&number[..], &field(2, b"liveness")].concat()), None);
+    assert_eq!(speaks(GRPC, &[&number[..], &field(3, b"TLS")].concat()), Some(ProbeProtocol::Tls));
+    assert_eq!(speaks(GRPC, &[&number[..], &field(4, b"new")].concat()), Some(ProbeProtocol::Unknown));
+}
+
+type Header = (&'static str, &'static str);
+
+/// What comes of an answer with these headers before and behind its data.
+async fn answered(head: &'static [Header], data: Vec<u8>, behind: &'static [Header]) -> Result<Bytes, Problem> {
+    static MADE: AtomicU32 = AtomicU32::new(0);
+    let headers = |all: &[Header]| -> HeaderMap {
+        all.iter().map(|(name, value)| (HeaderName::from_static(name), HeaderValue::from_static(value))).collect()
+    };
+    let name = format!("tracer-pods-{}-{}", std::process::id(), MADE.fetch_add(1, Ordering::Relaxed));
+    let path = std::env::temp_dir().join(name);
+    let listener = UnixListener::bind(&path).expect("a socket");
+    let answer = async {
+        let (socket, _) = listener.accept().await.expect("a client");
+        let service = service_fn(|request: Request<hyper::body::Incoming>| {
+            assert_eq!(request.uri().path(), "/v1alpha1.Pods/ListPods");
+            let trailers = Ok::<_, Infallible>(headers(behind));
+            let body = Full::new(Bytes::from(data.clone())).with_trailers(async { Some(trailers) });
+            let mut answer = Response::new(body);
+            *answer.headers_mut() = headers(head);
+            async { Ok::<_, Infallible>(answer) }
+        });
+        server::Builder::new(TokioExecutor::new()).serve_connection(TokioIo::new(socket), service).await
+    };
+    let asked = tokio::select! {
+        asked = ask(&path) => asked,
+        served = answer => unreachable!("the server ended first: {served:?}"),
+    };
+    let _ = std::fs::remove_file(&path);
+    asked
+}
+
+const OK: &[Header] = &[("grpc-status", "0")];
+
+/// Behind gRPC's prefix, which says this length.
+fn message(length: u32, bytes: &[u8]) -> Vec<u8> {
+    [&[0], &length.to_be_bytes()[..], bytes].concat()
+}
+
+#[tokio::test]
+async fn the_message_of_an_answer_is_taken() {
+    let length = u32::try_from(LIST.len()).expect("short");
+    assert_eq!(answered(&[], message(length, LIST), OK).await.expect("a message"), LIST);
+    assert_eq!(answered(&[], message(0, b""), OK).await.expect("no pod"), "");
+}
+
+#[tokio::test]
+async fn an_answer_that_is_none_is_a_problem() {
+    let starting = &[("grpc-status", "9"), ("grpc-message", "Kubelet is initializing")];
+    for (head, data, behind, problem) in [
+        (starting as &[Header], Vec::new(), &[] as &[Header], "gRPC status 9: Kubelet is initializing"),
+        (&[], message(0, b""), &[("grpc-status", "13")], "gRPC status 13: "),
+        (&[], Vec::new(), OK, "its answer cannot be read: no message, or a compressed one"),
+        (&[], vec![1, 0, 0, 0, 0], OK, "its answer cannot be read: no message, or a compressed one"),
+        (&[], message(9, b"short"), OK, "its answer cannot be read: it is cut"),
+    ] {
+        let refused = answered(head, data, behind).await.expect_err(problem);
+        assert_eq!(refused.to_string(), problem);
+    }
+}
+
+#[test]
+fn a_socket_that_nobody_serves_is_a_problem() {
+    let problem = list(Path::new("/nonexistent/kubelet.sock")).expect_err("no socket").to_string();
+    assert!(problem.starts_with("No such file"), "{problem}");
+}

@@ -1,0 +1,155 @@
+//! `--prober-hooks` on this kernel: only the cgroups of probers are watched, wherever they are. Needs root, and cgroup v2.
+//!
+//! Run with `cargo test -p tracer-userspace --test prober_hooks_live -- --ignored`.
+#![allow(clippy::unwrap_used, reason = "a test ends at the line that failed")]
+
+mod common;
+
+use std::fs::{self, File};
+use std::io::{BufRead as _, BufReader, Write as _};
+use std::path::PathBuf;
+use std::process::{Child, Command, Stdio};
+use std::sync::mpsc::{Receiver, channel};
+use std::thread;
+
+use serde_json::Value;
+
+use common::{Dir, soon, tracer};
+
+const PROBER: &str = "trc-prober";
+
+fn root() -> PathBuf {
+    let mounts = fs::read_to_string("/proc/mounts").unwrap();
+    let unified = mounts.lines().map(|line| line.split(' ').collect::<Vec<_>>()).find(|words| words[2] == "cgroup2");
+    PathBuf::from(unified.unwrap()[1])
+}
+
+/// A cgroup that goes away with its test.
+struct Cgroup(PathBuf);
+
+impl Cgroup {
+    fn new(name: &str) -> Self {
+        let path = root().join(format!("trc-{}-{name}", std::process::id()));
+        fs::create_dir(&path).unwrap();
+        Self(path)
+    }
+}
+
+impl Drop for Cgroup {
+    fn drop(&mut self) {
+        soon("an empty cgroup", || fs::remove_dir(&self.0).ok());
+    }
+}
+
+/// A process that connects to the ports that it is given.
+struct Prober(Child);
+
+impl Prober {
+    fn start(cgroup: &Cgroup) -> Self {
+        let script = format!(
+            "echo $$ > {}/cgroup.procs; printf {PROBER} > /proc/$$/comm; echo; \
+             while read -r port; do true 3<>/dev/tcp/127.0.0.1/$port; done",
+            cgroup.0.display()
+        );
+        let mut command = Command::new("bash");
+        command.args(["-c", &script]).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null());
+        let mut child = command.spawn().unwrap();
+        BufReader::new(child.stdout.as_mut().unwrap()).read_line(&mut String::new()).unwrap();
+        Self(child)
+    }
+
+    fn move_to(&self, cgroup: &std::path::Path) {
+        fs::write(cgroup.join("cgroup.procs"), self.0.id().to_string()).unwrap();
+    }
+
+    fn connect(&mut self, port: u16) {
+        writeln!(self.0.stdin.as_ref().unwrap(), "{port}").unwrap();
+    }
+}
+
+impl Drop for Prober {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// A running tracer.
+struct Tracer {
+    child: Child,
+    records: Receiver<Value>,
+    stderr: String,
+}
+
+impl Tracer {
+    fn start(directory: &Dir) -> Self {
+        let stderr = directory.path("stderr");
+        let mut command = tracer();
+        command.args(["attach", "--prober", PROBER, "--prober-hooks", "-o", "json"]);
+        let mut child = command.stdout(Stdio::piped()).stderr(File::create(&stderr).unwrap()).spawn().unwrap();
+        let (sender, records) = channel();
+        let stdout = BufReader::new(child.stdout.take().unwrap());
+        thread::spawn(move || {
+            let lines = stdout.lines().map_while(Result::ok);
+            lines.map(|line| serde_json::from_str(&line).unwrap()).try_for_each(|record| sender.send(record))
+        });
+        Self { child, records, stderr }
+    }
+
+    /// Has the prober connect to a port where nobody listens until a verdict comes of it.
+    fn names_a_refusal(&self, prober: &mut Prober, port: u16) {
+        let verdict = soon("a verdict", || {
+            prober.connect(port);
+            self.records.try_iter().find(|record| record["dst"]["port"] == port)
+        });
+        assert_eq!(verdict["verdict"]["cause"], "connection_refused", "{verdict}");
+        assert_eq!(verdict["verdict"]["confidence"], "proven");
+        assert_eq!(verdict["process"]["pid"], prober.0.id());
+    }
+}
+
+impl Drop for Tracer {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+fn hooks(start: &Value) -> Vec<&str> {
+    start["hooks"].as_array().unwrap().iter().map(|hook| hook["hook"].as_str().unwrap()).collect()
+}
+
+#[test]
+#[ignore = "needs root"]
+fn a_prober_is_followed_from_cgroup_to_cgroup_and_to_the_root() {
+    let (directory, first, second) = (Dir::new(), Cgroup::new("first"), Cgroup::new("second"));
+    let mut prober = Prober::start(&first);
+    let tracer = Tracer::start(&directory);
+    let start = tracer.records.recv().unwrap();
+    assert!(hooks(&start).contains(&"sock_ops") && !hooks(&start).contains(&"inet_sock_set_state"), "{start}");
+    tracer.names_a_refusal(&mut prober, 9);
+    prober.move_to(&second.0);
+    tracer.names_a_refusal(&mut prober, 11);
+    drop(prober);
+    let mut restarted = Prober::start(&first);
+    tracer.names_a_refusal(&mut restarted, 13);
+    assert_eq!(fs::read_to_string(&tracer.stderr).unwrap(), "");
+    restarted.move_to(&root());
+    tracer.names_a_refusal(&mut restarted, 15);
+    let warned = fs::read_to_string(&tracer.stderr).unwrap();
+    assert!(warned.contains("sock_ops") && warned.contains("in the root of the cgroups"), "{warned}");
+}
+
+#[test]
+#[ignore = "needs root"]
+fn without_a_prober_the_node_is_watched() {
+    let (directory, cgroup) = (Dir::new(), Cgroup::new("late"));
+    let tracer = Tracer::start(&directory);
+    let start = tracer.records.recv().unwrap();
+    assert!(hooks(&start).contains(&"inet_sock_set_state") && !hooks(&start).contains(&"sock_ops"), "{start}");
+    let missing = start["missing_hooks"].as_array().unwrap();
+    let reason = missing.iter().find(|it| it["hook"] == "sock_ops").unwrap()["reason"].as_str().unwrap();
+    assert!(reason.contains("no prober runs yet"), "{reason}");
+    let mut prober = Prober::start(&cgroup);
+    tracer.names_a_refusal(&mut prober, 9);
+}
