@@ -57,17 +57,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
 fn install(suite: &str, files: &Path) -> Result<()> {
     sh::need_root("a root of its own")?;
     let mut script = sh::command("unshare");
-    script.args([
-        "--mount",
-        "--net",
-        "--pid",
-        "--fork",
-        "--kill-child",
-        "sh",
-        "-euc",
-        include_str!("release/install.sh"),
-        "sh",
-    ]);
+    script.args(["--mount", "--pid", "--fork", "--kill-child", "sh", "-euc", include_str!("release/install.sh"), "sh"]);
     sh::run(script.args([suite, &kernels::mirror()?]).arg(files.join(format!("tracer_{VERSION}-1_amd64.deb"))))
 }
 

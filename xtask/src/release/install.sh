@@ -1,4 +1,4 @@
-# In namespaces of its own: installs a .deb in a clean Debian, and runs what its unit runs.
+# In a mount namespace of its own: installs a .deb in a clean Debian, and runs what its unit runs.
 #   $1 the suite   $2 a mirror   $3 the .deb
 root=$(mktemp --directory)
 mount -t tmpfs tmpfs "$root"
@@ -6,7 +6,7 @@ debootstrap --variant=minbase "$1" "$root" "$2" > /dev/null
 mount -t proc proc "$root/proc"
 mount --rbind /sys "$root/sys"
 cp "$3" "$root/tmp/tracer.deb"
-inside() { chroot "$root" env -i PATH=/usr/sbin:/usr/bin:/sbin:/bin "$@"; }
+inside() { unshare --net chroot "$root" env -i PATH=/usr/sbin:/usr/bin:/sbin:/bin "$@"; }
 inside dpkg --install /tmp/tracer.deb
 unit=$(inside dpkg --listfiles tracer | grep '/tracer\.service$')
 inside $(sed -n 's/^ExecStart=//p' "$root$unit") --no-api --duration 2s -o json > "$root/tmp/records"
