@@ -211,7 +211,7 @@ impl EventSource for Kernel {
             Query::Tls(port) => self.watch_tls(port),
             Query::Answers(prober) => self.meet(prober),
             Query::Ports => return Some(ObservationKind::PortPressure(Box::new(self.ports(false)))),
-            Query::Firewall(..) | Query::Target(..) => self.inquirer.ask(ask),
+            Query::Firewall(..) | Query::Target(..) | Query::PortHolders(..) => self.inquirer.ask(ask),
         }
         None
     }

@@ -120,8 +120,7 @@ pub(crate) fn programs() -> Result<Option<PathBuf>> {
 }
 
 /// What makes packages and lists of a release, in versions that were tried.
-const PACKAGERS: [&str; 4] =
-    ["cargo-deb@3.8.0", "cargo-generate-rpm@0.21.1", "cargo-cyclonedx@0.5.9", "cargo-about@0.9.3"];
+const PACKAGERS: [&str; 3] = ["cargo-generate-rpm@0.21.1", "cargo-cyclonedx@0.5.9", "cargo-about@0.9.3"];
 
 /// The folder of those programs, kept for all working trees.
 pub(crate) fn packagers() -> Result<PathBuf> {

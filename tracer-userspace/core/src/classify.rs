@@ -10,6 +10,7 @@ mod case;
 mod culprit;
 pub mod evidence;
 pub mod finding;
+pub(crate) mod flushed;
 mod giving_up;
 mod history;
 mod kubectl;
@@ -66,6 +67,7 @@ const fn rule(cause: Cause) -> Option<Rule> {
         Cause::TargetFrozen => rules::target_frozen::find,
         Cause::AcceptQueueOverflow => rules::accept_queue_overflow::find,
         Cause::SynBacklogOverflow => rules::syn_backlog_overflow::find,
+        Cause::PortTaken => rules::port_taken::find,
         Cause::StartupBudgetExceeded => rules::startup_budget_exceeded::find,
         Cause::NotListeningYet => rules::not_listening_yet::find,
         Cause::ProbeMisconfigured => rules::probe_misconfigured::find,
@@ -101,6 +103,7 @@ pub fn classify(case: &Case<'_>) -> Option<(Finding, Vec<Cause>)> {
     let also = findings.iter().map(|f| f.cause).collect();
     history::add(case, &mut first);
     history::add_end(case, &mut first);
+    flushed::add(case, &mut first);
     shared_address::add(case, &mut first);
     lifecycle::add(case, &mut first);
     other_connects::add(case, &mut first);

@@ -136,6 +136,7 @@ impl Core {
             ObservationKind::Listen(listen) if listen.begins => {
                 self.waiting.take_refused(listen.netns, listen.addr.port())
             }
+            ObservationKind::PortHolders(seen) => self.waiting.refused(seen.netns, seen.port),
             _ => return,
         };
         for conn in concerned {

@@ -1,11 +1,12 @@
 //! Events of the node by themselves: a link of the node went down or up, a process entered the node's
 //! namespace by a path that names another process, a firewall hook began to drop, the set of NodePorts changed, ports
-//! are used up.
+//! are used up, rules or routes were removed in bulk.
 
 pub(crate) mod findings;
 pub(crate) mod firewall_drop;
 mod node_ports;
 mod port_pressure;
+mod rules_flushed;
 
 use crate::classify::{culprit_of, is_elsewhere};
 use tracer_attempts::correlate::node::Node;
@@ -24,6 +25,7 @@ pub fn decide(observation: &Observation, node: &Node) -> Vec<Decision> {
         ObservationKind::Links(links) => links_read(links, node),
         ObservationKind::NetnsOp(op) => entered(observation.time_boot_ns, op, node).into_iter().collect(),
         ObservationKind::NodePorts(ports) => node_ports::changed(ports, node).into_iter().collect(),
+        ObservationKind::RulesFlushed(seen) => rules_flushed::record_of(seen, node).into_iter().collect(),
         ObservationKind::PortPressure(pressure) => port_pressure::record_of(pressure, node).into_iter().collect(),
         _ => Vec::new(),
     };

@@ -8,11 +8,13 @@ mod cluster;
 mod conn;
 mod finding;
 mod firewall;
+mod flush;
 mod inspection;
 mod kubelet;
 mod node;
 mod packet;
 mod pod_sockets;
+mod port_holders;
 pub mod port_ranges;
 mod ports;
 mod runs;
@@ -30,6 +32,7 @@ pub use conn::{
 pub use finding::{FindingBody, Status};
 pub use firewall::path;
 pub use firewall::{Backend, Conntrack, Except, Firewall, FirewallRule, Prefix, RuleVerdict, When, any_client};
+pub use flush::{BULK, FlushedRules, RemovedRoute, Remover, RulesFlushed};
 pub use inspection::{
     Inspection, ListenerState, MOST_LINKS, MOST_LISTENERS, NeighbourState, NoWayBack, RoutingRule, StrayRoute,
     Throttled,
@@ -45,6 +48,7 @@ pub use node::{
 };
 pub use packet::{Device, Icmp, Ipvs, PacketDrop, Tracked};
 pub use pod_sockets::{Listener, MOST_UNANSWERED, PodSockets, Redirect, UnansweredConnect};
+pub use port_holders::{PortHolder, PortHolders};
 pub use ports::{PortPressure, PortUser};
 pub use runs::{Ended, Runs, Waiting};
 pub use serving::{Pressure, ServedConnection, ServerProcess, ServerTasks, Serving};
@@ -128,6 +132,10 @@ pub enum ObservationKind {
     Inspection(Box<Inspection>),
     /// The sockets of a pod (asked for when an attempt to it is over).
     PodSockets(Box<PodSockets>),
+    /// Who holds a port on which nobody listens (asked for when a connection to it was refused).
+    PortHolders(Box<PortHolders>),
+    /// Rules or routes of the node were removed in bulk.
+    RulesFlushed(Box<RulesFlushed>),
     /// Who used up ephemeral ports.
     PortPressure(Box<PortPressure>),
     /// The kubelet says that a probe failed.
@@ -176,6 +184,8 @@ impl ObservationKind {
             | Self::Firewall(_)
             | Self::Inspection(_)
             | Self::PodSockets(_)
+            | Self::PortHolders(_)
+            | Self::RulesFlushed(_)
             | Self::PortPressure(_)
             | Self::KubeletProbe(_)
             | Self::SandboxFailure(_)

@@ -13,6 +13,8 @@ pub enum Query {
     Answers(u32),
     /// Who uses up ephemeral ports: [`ObservationKind::PortPressure`](crate::event::Fact::PortPressure).
     Ports,
+    /// Who holds this port of a namespace, if no listener does: [`ObservationKind::PortHolders`](crate::event::Fact::PortHolders).
+    PortHolders(Netns, u16),
     /// What can drop a packet of this flow there: [`ObservationKind::Firewall`](crate::event::Fact::Firewall).
     Firewall(Netns, Flow),
     /// The state of a target: [`ObservationKind::Inspection`](crate::event::Fact::Inspection). Where nothing is awaited of it,

@@ -6,6 +6,7 @@
 //! nf_tables as a module loads it when it is asked, as `iptables -L` would make it.
 
 pub mod firewall;
+pub mod flushes;
 pub mod fuzzing;
 mod ipvs;
 mod legacy;
@@ -38,6 +39,8 @@ pub enum NetfilterError {
     Ipvs { path: String, source: io::Error },
     #[error("cannot read {what} of the node over nfnetlink: {} (needs CAP_NET_ADMIN)", os_message(source))]
     Nft { what: &'static str, source: io::Error },
+    #[error("cannot subscribe to changes of the node's nftables rules: {} (needs CAP_NET_ADMIN); who removes them is not seen", os_message(.0))]
+    Flushes(#[source] io::Error),
     #[error("cannot read {what} over nfnetlink: {} (needs CAP_NET_ADMIN)", os_message(source))]
     Firewall { what: &'static str, source: io::Error },
     #[error("cannot read the legacy iptables table {table}: {} (needs CAP_NET_ADMIN)", os_message(source))]
@@ -51,7 +54,10 @@ impl NetfilterError {
     pub fn needs(&self) -> Option<&'static str> {
         let source = match self {
             Self::Netns(error) => return error.needs(),
-            Self::Ipvs { source, .. } | Self::Nft { source, .. } | Self::Firewall { source, .. } => source,
+            Self::Flushes(source)
+            | Self::Ipvs { source, .. }
+            | Self::Nft { source, .. }
+            | Self::Firewall { source, .. } => source,
             Self::Legacy { source, .. } => source,
             Self::LegacyTooLarge { .. } => return None,
         };

@@ -7,8 +7,13 @@ use netlink_sys::protocols::NETLINK_NETFILTER;
 use tracer_node::netlink::{Netlink, push_text, text};
 
 pub(super) const FAMILIES: [u8; 2] = [libc::AF_INET as u8, libc::AF_INET6 as u8];
-const NFNL_SUBSYS_NFTABLES: u16 = 10;
+pub(super) const NFNL_SUBSYS_NFTABLES: u16 = 10;
+pub(super) const NFT_MSG_GETCHAIN: u16 = 4;
+pub(super) const NFT_MSG_NEWRULE: u16 = 6;
 pub(super) const NFT_MSG_GETSETELEM: u16 = 13;
+pub(super) const NFTA_CHAIN_TABLE: u16 = 1;
+pub(super) const NFTA_CHAIN_NAME: u16 = 3;
+pub(super) const NFTA_CHAIN_HOOK: u16 = 4;
 pub(super) const NFTA_SET_ELEM_LIST_TABLE: u16 = 1;
 pub(super) const NFTA_SET_ELEM_LIST_SET: u16 = 2;
 pub(super) const NFTA_SET_ELEM_LIST_ELEMENTS: u16 = 3;
@@ -49,8 +54,19 @@ pub(super) fn dump(
     }
 }
 
+/// `NFPROTO_*` of linux/netfilter.h, those that carry TCP.
+const NAMED_FAMILIES: [(u8, &str); 5] = [(1, "inet"), (2, "ip"), (5, "netdev"), (7, "bridge"), (10, "ip6")];
+
+pub(super) fn family_name(family: u8) -> Option<&'static str> {
+    NAMED_FAMILIES.iter().find(|(number, _)| *number == family).map(|(_, name)| *name)
+}
+
+pub(super) fn family_number(name: &str) -> u8 {
+    NAMED_FAMILIES.iter().find(|(_, known)| *known == name).map_or(0, |(number, _)| *number)
+}
+
 /// No such table, or no nf_tables in this kernel.
-fn is_absent(error: &io::Error) -> bool {
+pub(super) fn is_absent(error: &io::Error) -> bool {
     matches!(error.raw_os_error(), Some(libc::ENOENT | libc::EINVAL | libc::EOPNOTSUPP | libc::EAFNOSUPPORT))
 }
 

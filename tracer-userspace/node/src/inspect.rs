@@ -311,12 +311,7 @@ fn parse_connection(message: &[u8], peer: SocketAddr) -> Option<(ServedConnectio
 
 fn parse_listener(message: &[u8], half_open: Option<u32>) -> Option<Listener> {
     let port = u16::from_be_bytes(field(message, DIAG_ID)?);
-    let bytes: [u8; 16] = field(message, DIAG_ID + 4)?;
-    let addr = if i32::from(*message.first()?) == libc::AF_INET {
-        IpAddr::from(Ipv4Addr::from(field::<4>(&bytes, 0)?))
-    } else {
-        Ipv6Addr::from(bytes).to_canonical()
-    };
+    let addr = socket_address(i32::from(*message.first()?), field(message, DIAG_ID + 4)?)?;
     let listener = ListenerState {
         addr: SocketAddr::new(addr, port),
         waiting: u32::from_ne_bytes(field(message, DIAG_RQUEUE)?),
@@ -324,6 +319,14 @@ fn parse_listener(message: &[u8], half_open: Option<u32>) -> Option<Listener> {
         half_open,
     };
     Some((listener, u64::from(u32::from_ne_bytes(field(message, DIAG_INODE)?))))
+}
+
+/// An address of a socket.
+pub(super) fn socket_address(family: i32, bytes: [u8; 16]) -> Option<IpAddr> {
+    if family == libc::AF_INET {
+        return Some(Ipv4Addr::from(field::<4>(&bytes, 0)?).into());
+    }
+    Some(Ipv6Addr::from(bytes).to_canonical())
 }
 
 /// The entry of an address in the calling thread's namespace, and how many entries there are of its family. Each device has

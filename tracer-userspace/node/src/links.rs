@@ -11,7 +11,7 @@ use nix::sys::socket::{AddressFamily, SockFlag, SockType, getsockopt, socket};
 use nix::{getsockopt_impl, sockopt_impl};
 
 use super::enter::NetnsError;
-use super::netlink::{Netlink, address, attribute, attributes, consistent, field, number, push, text};
+use super::netlink::{Message, Netlink, address, attribute, attributes, consistent, field, number, push, text};
 use super::procfs::NodeNetns;
 use tracer_model::event::{LinkState, Links, MOST_LINKS, ParentLink};
 use tracer_terminal::error::os_message;
@@ -59,6 +59,8 @@ pub enum LinkError {
     Dump(#[source] io::Error),
     #[error("cannot subscribe to link changes of the node over rtnetlink: {}; they are read every 10 s instead", os_message(.0))]
     Subscribe(#[source] io::Error),
+    #[error("cannot subscribe to routes and routing rules of the node over rtnetlink: {}; who removes them is not seen", os_message(.0))]
+    Flushes(#[source] io::Error),
 }
 
 /// A link with its kind, which the fact leaves out.
@@ -296,10 +298,10 @@ pub struct LinksChanged {
 }
 
 impl LinksChanged {
-    fn see(&mut self, message: Option<(u16, &[u8])>) {
+    fn see(&mut self, message: Option<Message<'_>>) {
         let is_down = |payload: &[u8]| field(payload, 8).is_none_or(|flags| u32::from_ne_bytes(flags) & IFF_UP == 0);
         self.any = true;
-        self.down |= message.is_none_or(|(kind, payload)| kind == RTM_NEWLINK && is_down(payload));
+        self.down |= message.is_none_or(|it| it.kind == RTM_NEWLINK && is_down(it.payload));
     }
 }
 
@@ -336,9 +338,9 @@ mod tests {
     fn a_link_that_is_not_up_or_a_message_that_was_lost_may_hide_a_link_that_was_down() {
         let link = |flags: u32| [&[0; 8][..], &flags.to_ne_bytes(), &[0; 4]].concat();
         let (up, down) = (link(IFF_UP), link(0));
-        let seen = |message| {
+        let seen = |message: Option<(u16, &[u8])>| {
             let mut changed = LinksChanged::default();
-            changed.see(message);
+            changed.see(message.map(|(kind, payload)| Message { kind, port: 0, payload }));
             (changed.any, changed.down)
         };
         assert_eq!(seen(Some((RTM_NEWLINK, up.as_slice()))), (true, false));

@@ -12,6 +12,8 @@ use netlink_packet_core::{
     NLM_F_ACK, NLM_F_DUMP, NLM_F_REQUEST, NLMSG_DONE, NLMSG_ERROR, NetlinkBuffer, NlaBuffer, NlasIterator,
 };
 use netlink_sys::{Socket, SocketAddr};
+use nix::sys::socket::setsockopt;
+use nix::{setsockopt_impl, sockopt_impl};
 
 /// The kernel's own buffer for a dump is at most 32 KiB (`netlink_recvmsg`), whatever ours is.
 const BUFFER_SIZE: usize = 32 * 1024;
@@ -19,6 +21,15 @@ const BUFFER_SIZE: usize = 32 * 1024;
 const HEADER_SIZE: usize = 16;
 /// `NLM_F_DUMP_INTR`, linux/netlink.h
 const NLM_F_DUMP_INTERRUPTED: u16 = 0x10;
+
+sockopt_impl!(
+    /// A filter of the classic kind. The kernel copies it.
+    AttachFilter,
+    SetOnly,
+    libc::SOL_SOCKET,
+    libc::SO_ATTACH_FILTER,
+    libc::sock_fprog
+);
 
 /// A netlink socket of the namespace it was made in.
 pub struct Netlink {
@@ -36,7 +47,7 @@ impl Netlink {
     }
 
     /// A socket that only listens to `groups`.
-    pub(super) fn subscribe(protocol: isize, groups: &[u32]) -> io::Result<Self> {
+    pub fn subscribe(protocol: isize, groups: &[u32]) -> io::Result<Self> {
         let mut socket = Socket::new(protocol)?;
         socket.bind_auto()?;
         socket.set_non_blocking(true)?;
@@ -46,6 +57,28 @@ impl Netlink {
         Ok(Self { socket, sequence: 0 })
     }
 
+    /// Takes in no messages but those of this kind.
+    ///
+    /// # Errors
+    /// If the kernel refuses the filter.
+    pub fn only(self, kind: u16) -> io::Result<Self> {
+        const LOAD_HALF: u16 = (libc::BPF_LD | libc::BPF_H | libc::BPF_ABS) as u16;
+        const JUMP_EQUAL: u16 = (libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K) as u16;
+        const RETURN: u16 = (libc::BPF_RET | libc::BPF_K) as u16;
+        let step = |code, jt, jf, k| libc::sock_filter { code, jt, jf, k };
+        // The filter loads as from the network, and the kernel has written in its own order (`struct nlmsghdr`).
+        let kind = u16::from_be_bytes(kind.to_ne_bytes());
+        let mut steps = [
+            step(LOAD_HALF, 0, 0, 4),
+            step(JUMP_EQUAL, 0, 1, kind.into()),
+            step(RETURN, 0, 0, u32::MAX),
+            step(RETURN, 0, 0, 0),
+        ];
+        let filter = libc::sock_fprog { len: steps.len() as u16, filter: steps.as_mut_ptr() };
+        setsockopt(&self.socket, AttachFilter, &filter)?;
+        Ok(self)
+    }
+
     /// Sends a dump request and calls `each` with every answer's payload. A dump in which the table
     /// changed midway ends as `Interrupted`: see [`consistent`].
     pub fn dump(&mut self, kind: u16, payload: &[u8], each: impl FnMut(&[u8])) -> io::Result<()> {
@@ -53,7 +86,7 @@ impl Netlink {
     }
 
     /// Sends a request that has one answer, or an error.
-    pub(super) fn ask(&mut self, kind: u16, payload: &[u8], each: impl FnMut(&[u8])) -> io::Result<()> {
+    pub fn ask(&mut self, kind: u16, payload: &[u8], each: impl FnMut(&[u8])) -> io::Result<()> {
         // The acknowledgement ends it, as the last message ends a dump.
         self.send(kind, NLM_F_ACK, payload, each)
     }
@@ -75,9 +108,9 @@ impl Netlink {
         if seen.interrupted { Err(io::ErrorKind::Interrupted.into()) } else { Ok(()) }
     }
 
-    /// Takes in what has arrived, and hands each message's number and payload to `each`: `None` for what a full buffer has lost
-    /// (ENOBUFS), or what is longer than ours.
-    pub(super) fn drain(&self, mut each: impl FnMut(Option<(u16, &[u8])>)) {
+    /// Takes in what has arrived, and hands each message to `each`: `None` for what a full buffer has lost (ENOBUFS), or what is
+    /// longer than ours.
+    pub fn drain(&self, mut each: impl FnMut(Option<Message<'_>>)) {
         let mut scratch = [0; BUFFER_SIZE];
         loop {
             match self.socket.recv(&mut &mut scratch[..], libc::MSG_TRUNC) {
@@ -90,7 +123,8 @@ impl Netlink {
     }
 
     /// For `poll(2)`.
-    pub(super) fn as_fd(&self) -> BorrowedFd<'_> {
+    #[must_use]
+    pub fn as_fd(&self) -> BorrowedFd<'_> {
         self.socket.as_fd()
     }
 }
@@ -132,11 +166,22 @@ pub fn read_answers(mut bytes: &[u8], sequence: u32, seen: &mut Seen, each: &mut
     Ok(())
 }
 
+/// A message of the kernel.
+#[derive(Clone, Copy, Debug)]
+pub struct Message<'a> {
+    /// Its number.
+    pub kind: u16,
+    /// The port of the socket whose request it is about; 0: of none.
+    pub port: u32,
+    /// What follows its header.
+    pub payload: &'a [u8],
+}
+
 /// The messages of one datagram; `None`: it was not read whole.
-pub fn messages(bytes: Option<&[u8]>, each: &mut impl FnMut(Option<(u16, &[u8])>)) {
+pub fn messages(bytes: Option<&[u8]>, each: &mut impl FnMut(Option<Message<'_>>)) {
     let Some(mut bytes) = bytes else { return each(None) };
     while let Ok(frame) = NetlinkBuffer::new_checked(bytes) {
-        each(Some((frame.message_type(), frame.payload())));
+        each(Some(Message { kind: frame.message_type(), port: frame.port_number(), payload: frame.payload() }));
         bytes = bytes.get((frame.length() as usize).next_multiple_of(4)..).unwrap_or_default();
     }
 }

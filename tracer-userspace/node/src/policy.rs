@@ -12,31 +12,32 @@ use tracer_model::event::{LinkState, RoutingRule, StrayRoute};
 const RTM_GETROUTE: u16 = 26;
 const RTM_GETRULE: u16 = 34;
 /// `struct rtmsg`: family, lengths of the prefixes, tos, table, protocol, scope, type, flags.
-const RTMSG: usize = 12;
+pub(super) const RTMSG: usize = 12;
 /// `RTM_F_LOOKUP_TABLE`: the answer has the table in which the route was found.
 const LOOKUP_TABLE: u32 = 0x1000;
-const RTA_DST: u16 = 1;
+pub(super) const RTA_DST: u16 = 1;
 const RTA_SRC: u16 = 2;
 const RTA_OIF: u16 = 4;
-const RTA_TABLE: u16 = 15;
+pub(super) const RTA_TABLE: u16 = 15;
 const RTA_IP_PROTO: u16 = 27;
 const RTA_SPORT: u16 = 28;
 const RTA_DPORT: u16 = 29;
 /// `struct fib_rule_hdr`: family, lengths of the prefixes, tos, table, two reserved, action, flags.
-const RULE: usize = 12;
-const FRA_DST: u16 = 1;
-const FRA_SRC: u16 = 2;
+pub(super) const RULE: usize = 12;
+pub(super) const FRA_DST: u16 = 1;
+pub(super) const FRA_SRC: u16 = 2;
 const FRA_IIFNAME: u16 = 3;
-const FRA_PRIORITY: u16 = 6;
+pub(super) const FRA_PRIORITY: u16 = 6;
 const FRA_FWMARK: u16 = 10;
-const FRA_SUPPRESS_PREFIXLEN: u16 = 14;
-const FRA_TABLE: u16 = 15;
+pub(super) const FRA_SUPPRESS_PREFIXLEN: u16 = 14;
+pub(super) const FRA_TABLE: u16 = 15;
 const FRA_PAD: u16 = 18;
 const FRA_PROTOCOL: u16 = 21;
 /// The attributes of a rule whose conditions are all understood here.
-const UNDERSTOOD: [u16; 7] = [FRA_DST, FRA_SRC, FRA_PRIORITY, FRA_SUPPRESS_PREFIXLEN, FRA_TABLE, FRA_PAD, FRA_PROTOCOL];
+pub(super) const UNDERSTOOD: [u16; 7] =
+    [FRA_DST, FRA_SRC, FRA_PRIORITY, FRA_SUPPRESS_PREFIXLEN, FRA_TABLE, FRA_PAD, FRA_PROTOCOL];
 /// `FIB_RULE_INVERT`: the rule holds where its conditions do not.
-const INVERT: u32 = 2;
+pub(super) const INVERT: u32 = 2;
 /// `RT_TABLE_DEFAULT`, `RT_TABLE_MAIN`, `RT_TABLE_LOCAL`: those of every node.
 const USUAL: std::ops::RangeInclusive<u32> = 253..=255;
 

@@ -15,6 +15,8 @@ const MAX_SERVERS: usize = 16;
 const MAX_PROCESSES: usize = 256;
 const MAX_FDS: usize = 4096;
 const MAX_THREADS: usize = 1024;
+/// The same where one socket is looked for in all processes.
+const MOST_LOOKED_AT: usize = 1 << 16;
 
 /// The processes that hold sockets.
 #[derive(Debug, Default)]
@@ -47,6 +49,13 @@ pub fn holders(sockets: &BTreeSet<u64>, pids: &[u32], netns: Netns) -> Holders {
         }
     }
     found
+}
+
+/// The first of these processes that holds this socket.
+pub(super) fn holder_of(socket: u64, pids: &[u32]) -> Option<u32> {
+    let fds = |pid: &u32| fs::read_dir(format!("/proc/{pid}/fd")).into_iter().flatten().flatten();
+    let mut all = pids.iter().flat_map(|pid| fds(pid).map(|fd| (*pid, fd.path()))).take(MOST_LOOKED_AT);
+    all.find(|(_, fd)| socket_of(fd) == Some(socket)).map(|(pid, _)| pid)
 }
 
 /// `socket:[123]`

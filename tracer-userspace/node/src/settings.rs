@@ -27,10 +27,15 @@ const QUOTED: &[(&str, &str)] = &[
 /// If the namespace cannot be entered. A setting that does not exist is absent.
 pub fn read(node: &NodeNetns) -> Result<NodeSettings, NetnsError> {
     node.enter(|| NodeSettings {
-        local_port_range: sysctl("ipv4/ip_local_port_range").as_deref().and_then(parse_range),
+        local_port_range: local_port_range(),
         reserved_ports: sysctl("ipv4/ip_local_reserved_ports").as_deref().map(parse_ranges).unwrap_or_default(),
         sysctls: quoted(),
     })
+}
+
+/// Of the calling thread's namespace.
+pub(super) fn local_port_range() -> Option<(u16, u16)> {
+    parse_range(&sysctl("ipv4/ip_local_port_range")?)
 }
 
 fn quoted() -> BTreeMap<String, String> {

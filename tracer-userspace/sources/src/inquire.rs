@@ -13,7 +13,7 @@ use tracer_model::query::{Awaited, Query, TargetQuery};
 use tracer_node::namespaces::{Namespaces, Place, kept_for};
 use tracer_node::throttle::Throttling;
 use tracer_node::turns::Turns;
-use tracer_node::{enter, inspect, pod_sockets};
+use tracer_node::{enter, inspect, pod_sockets, port_holders};
 
 /// Questions that were not taken in yet, at most; more are not asked, and the verdicts do without.
 const WAITING: usize = 1024;
@@ -26,13 +26,15 @@ const FEW: usize = 4;
 pub struct Inquirer {
     targets: Option<SyncSender<TargetQuery>>,
     firewalls: Option<SyncSender<(Netns, Flow)>>,
+    ports: Option<SyncSender<(Netns, u16)>>,
 }
 
 impl Inquirer {
     /// Begins to answer into `tx`.
     pub fn start(tx: Sender<ObservationKind>) -> Self {
-        let facts = tx.clone();
+        let (facts, holders) = (tx.clone(), tx.clone());
         Self {
+            ports: start("ports", move |asked| read_port_holders(&asked, &holders)),
             firewalls: start("firewalls", move |asked| read_firewalls(&asked, &facts)),
             targets: start("inquiries", move |asked| Looker::new(asked).answer_all(&tx)),
         }
@@ -43,6 +45,7 @@ impl Inquirer {
         match ask {
             Query::Firewall(netns, flow) => put(self.firewalls.as_ref(), (netns, flow)),
             Query::Target(inspect) => put(self.targets.as_ref(), inspect),
+            Query::PortHolders(netns, port) => put(self.ports.as_ref(), (netns, port)),
             Query::Tls(_) | Query::Answers(_) | Query::Ports => {}
         }
     }
@@ -74,6 +77,20 @@ fn read_firewalls(asked: &Receiver<(Netns, Flow)>, tx: &Sender<ObservationKind>)
         if tx.blocking_send(firewall(netns, flow, &mut namespaces)).is_err() {
             return;
         }
+    }
+}
+
+/// Each reading is followed by a pause of ten times its length: pods that start are refused as often as they like.
+fn read_port_holders(asked: &Receiver<(Netns, u16)>, tx: &Sender<ObservationKind>) {
+    let mut namespaces = Namespaces::default();
+    while let Ok((netns, port)) = asked.recv() {
+        let began = Instant::now();
+        let seen = port_holders::read(netns, port, &mut namespaces).map(Box::new).map(ObservationKind::PortHolders);
+        let took = began.elapsed();
+        if seen.is_some_and(|seen| tx.blocking_send(seen).is_err()) {
+            return;
+        }
+        std::thread::sleep(took * 10);
     }
 }
 

@@ -4,6 +4,8 @@
 //! A thread of its own does the reading, so that nothing here ever holds up the event stream. It sleeps in
 //! `poll(2)` on the node's link changes and on a pipe; the pipe's end is the sign to stop.
 
+mod flushes;
+
 use std::io::{Read, Write};
 use std::os::fd::AsFd;
 use std::os::unix::net::UnixStream;
@@ -16,6 +18,7 @@ use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use tokio::sync::Notify;
 use tokio::sync::mpsc::Sender;
 
+use self::flushes::Flushes;
 use super::cluster::{Cluster, Heard, View};
 use super::files::{self, FileError, Stamp};
 use super::pace::Pace;
@@ -41,16 +44,33 @@ const VIEW: u8 = 1;
 /// Sends facts that differ from those of `snapshot`, until `tx` closes or the future is dropped.
 ///
 /// `refresh` asks for pods and NodePorts to be read again soon: when a namespace or a listener came or went.
-pub async fn watch(config: SourceConfig, snapshot: Snapshot, refresh: Arc<Notify>, tx: Sender<ObservationKind>) {
+pub fn watch(
+    config: SourceConfig,
+    snapshot: Snapshot,
+    refresh: Arc<Notify>,
+    tx: Sender<ObservationKind>,
+) -> impl Future<Output = ()> {
+    // Now: what is removed before the thread runs shows itself in no later reading.
+    let flushes = snapshot.node.as_ref().map(Flushes::open).unwrap_or_default();
+    let cluster = config.cluster.clone();
+    let watcher = move |tx| Watcher::new(config, snapshot, flushes, tx);
+    keep_fresh(watcher, cluster, refresh, tx)
+}
+
+async fn keep_fresh(
+    watcher: impl FnOnce(Sender<ObservationKind>) -> Watcher + Send + 'static,
+    mut cluster: Option<Cluster>,
+    refresh: Arc<Notify>,
+    tx: Sender<ObservationKind>,
+) {
     let Ok((mut wake, woken)) = UnixStream::pair() else {
         tracing::error!("sources are not kept fresh: no socket pair to be had");
         return;
     };
     let to_thread = tx.clone();
-    let mut cluster = config.cluster.clone();
     let run = move || {
         enter::by_this_thread();
-        Watcher::new(config, snapshot, to_thread).run(&woken);
+        watcher(to_thread).run(&woken);
     };
     let thread = std::thread::Builder::new().name("sources".into()).spawn(run);
     if let Err(error) = thread.and(wake.set_nonblocking(true)) {
@@ -90,6 +110,7 @@ struct Watcher {
     /// The namespace of which every NodePort table could be read, the last time.
     tables_of: Option<Netns>,
     links: Option<LinkWatch>,
+    flushes: Flushes,
     discovered: Vec<Pod>,
     problems: Vec<String>,
     pace: Pace,
@@ -99,7 +120,7 @@ struct Watcher {
 }
 
 impl Watcher {
-    fn new(config: SourceConfig, snapshot: Snapshot, tx: Sender<ObservationKind>) -> Self {
+    fn new(config: SourceConfig, snapshot: Snapshot, flushes: Flushes, tx: Sender<ObservationKind>) -> Self {
         let now = Instant::now();
         let mut watcher = Self {
             config,
@@ -109,6 +130,7 @@ impl Watcher {
             node: None,
             tables_of: snapshot.tables_of,
             links: None,
+            flushes,
             discovered: Vec::new(),
             problems: snapshot.problems,
             pace: Pace::new(now),
@@ -132,6 +154,7 @@ impl Watcher {
     fn step(&mut self, woken: &UnixStream) -> Result<(), Closed> {
         self.sleep(woken)?;
         self.hear_links();
+        self.flushes.hear();
         if was_woken(woken)? {
             self.read_node_settled();
         }
@@ -146,6 +169,10 @@ impl Watcher {
         if self.links_due.is_some_and(|due| Instant::now() >= due) {
             self.links_due = None;
             self.read_links()?;
+        }
+        if self.flushes.due().is_some_and(|due| Instant::now() >= due) {
+            let flushed = self.flushes.take().into_iter();
+            flushed.map(Box::new).map(ObservationKind::RulesFlushed).try_for_each(|kind| self.sent.send_once(kind))?;
         }
         if Instant::now() >= self.files_due {
             self.files_due = Instant::now() + FILES_EVERY;
@@ -197,11 +224,13 @@ impl Watcher {
     }
 
     fn sleep(&self, woken: &UnixStream) -> Result<(), Closed> {
-        let due = self.links_due.into_iter().fold(self.node_due.min(self.files_due), Instant::min);
+        let due =
+            self.links_due.into_iter().chain(self.flushes.due()).fold(self.node_due.min(self.files_due), Instant::min);
         let wait = due.saturating_duration_since(Instant::now());
         let timeout = PollTimeout::try_from(wait + Duration::from_millis(1)).unwrap_or(PollTimeout::MAX);
         let mut fds = vec![PollFd::new(woken.as_fd(), PollFlags::POLLIN)];
-        fds.extend(self.links.as_ref().map(|links| PollFd::new(links.as_fd(), PollFlags::POLLIN)));
+        let links = self.links.as_ref().map(LinkWatch::as_fd);
+        fds.extend(links.into_iter().chain(self.flushes.fds()).map(|fd| PollFd::new(fd, PollFlags::POLLIN)));
         match poll(&mut fds, timeout) {
             Ok(_) | Err(Errno::EINTR) => Ok(()),
             Err(_) => Err(Closed),
@@ -312,11 +341,14 @@ impl Watcher {
         self.sent.send(pods_observation(self.discovered.clone(), &self.listed.listing))
     }
 
-    /// Subscribes to link changes of the node, again if the prober came back in another namespace.
+    /// Subscribes to changes of the node's links, routes and rules, again if the prober came back in another namespace.
     fn follow(&mut self, node: Option<NodeNetns>) {
         let netns = |node: &Option<NodeNetns>| node.as_ref().map(|node| node.netns);
         if netns(&self.node) != netns(&node) {
             self.links = node.as_ref().and_then(|node| or_warn(LinkWatch::open(node)));
+        }
+        if self.flushes.netns != node.as_ref().map(|node| node.netns) {
+            self.flushes = node.as_ref().map(Flushes::open).unwrap_or_default();
         }
         self.node = node;
     }

@@ -1,5 +1,6 @@
 //! Runs scenarios, on a shared node or on one of their own, with or without a tracer beside it.
 
+use std::cell::RefCell;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::Instant;
@@ -11,7 +12,7 @@ use crate::node::TestNode;
 use crate::options::Options;
 use crate::prober::Prober;
 use crate::row::{Done, Row, RowOutcome};
-use crate::scenario::{Fixture, Node, Scenario};
+use crate::scenario::{Fixture, Node, Scenario, Until};
 use crate::watcher::{self, Session, Tracer, whole};
 
 /// What beside the world is run.
@@ -50,7 +51,8 @@ fn together(plan: &Plan, scenarios: &[&Scenario], tell: &mut dyn FnMut(&Row)) ->
     let mut rows = Vec::new();
     for scenario in scenarios {
         let row = row(scenario, |row| {
-            let played = play(plan, scenario, &mut node, &mut prober, &mut row.done, &mut || Ok(()));
+            let hear = |done: &mut Until<'_>| heard(session.as_ref(), plan, done);
+            let played = play(plan, scenario, (&mut node, &mut prober), &mut row.done, &mut || Ok(()), &hear);
             // A pod outlives the verdicts about it: what the tracer reads in its namespace must still be there.
             let settled = match &session {
                 Some(session) => settle(session, row, &plan.options),
@@ -106,23 +108,28 @@ fn by_itself(plan: &Plan, scenario: &Scenario) -> Row {
     row(scenario, |row| {
         let mut node = TestNode::new("own")?;
         let mut prober = Prober::start(&node.node, &plan.options)?;
-        let mut session = None;
+        let session = RefCell::new(None);
         let mut watch = || {
-            if session.is_none() {
-                session = start(plan, scenario)?;
+            if session.borrow().is_none() {
+                session.replace(start(plan, scenario)?);
             }
             Ok(())
         };
+        let hear = |done: &mut Until<'_>| heard(session.borrow().as_ref(), plan, done);
         if scenario.node == Node::Shared {
             watch()?;
         }
-        let played = play(plan, scenario, &mut node, &mut prober, &mut row.done, &mut watch);
-        played.and(match session {
+        let played = play(plan, scenario, (&mut node, &mut prober), &mut row.done, &mut watch, &hear);
+        played.and(match session.into_inner() {
             Some(session) => finish(plan, scenario, session, row),
             None if plan.tracer.is_none() => Ok(()),
             None => Err(anyhow!("the scenario ended before any tracer watched")),
         })
     })
+}
+
+fn heard(session: Option<&Session>, plan: &Plan, done: &mut Until<'_>) -> bool {
+    session.is_none_or(|session| session.wait(plan.options.verdict_patience, done))
 }
 
 fn start(plan: &Plan, scenario: &Scenario) -> Result<Option<Session>> {
@@ -193,10 +200,10 @@ fn met(row: &mut Row, records: &[Record]) -> Result<()> {
 fn play(
     plan: &Plan,
     scenario: &Scenario,
-    node: &mut TestNode,
-    prober: &mut Prober,
+    (node, prober): (&mut TestNode, &mut Prober),
     done: &mut Done,
     watch: &mut dyn FnMut() -> Result<()>,
+    hear: &dyn Fn(&mut Until<'_>) -> bool,
 ) -> Result<()> {
     let mut fixture = Fixture {
         options: &plan.options,
@@ -205,6 +212,7 @@ fn play(
         cause: scenario.cause,
         family: scenario.family,
         watch,
+        hear,
         suspect: None,
         also: scenario.also,
         mentioned: Vec::new(),

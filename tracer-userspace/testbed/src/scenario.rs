@@ -9,6 +9,7 @@ mod blame;
 mod faults;
 mod firewall;
 mod fixture;
+mod flush;
 pub mod gaps;
 mod halted;
 mod healthy;
@@ -25,7 +26,7 @@ mod startup;
 mod translated;
 mod two_causes;
 
-pub use fixture::Fixture;
+pub use fixture::{Fixture, Until};
 pub use needs::Need;
 
 /// Whose node a scenario plays on.
@@ -167,6 +168,7 @@ pub fn all() -> Vec<Scenario> {
         startup::ALL,
         queue::ALL,
         path::ALL,
+        flush::ALL,
         ports::ALL,
         firewall::ALL,
         blame::ALL,

@@ -115,15 +115,28 @@ impl Mode {
 }
 
 /// The process. `MODE ADDRESS:PORT` serves; `appliance DEVICE IPV4` resets every SYN from below the kernel, `mute DEVICE
-/// IPV4` swallows it; `idle` does nothing. Prints `listening …` once it does.
+/// IPV4` swallows it; `client ADDRESS:PORT` connects and keeps the connection;
+/// `idle` does nothing. Prints `listening …` once it does.
 pub fn run(args: &[String]) -> Result<()> {
     match args.iter().map(String::as_str).collect::<Vec<_>>()[..] {
         ["idle"] => idle(),
+        ["client", address] => client(address),
         ["appliance", device, address] => appliance::run(device, address.parse()?, true),
         ["mute", device, address] => appliance::run(device, address.parse()?, false),
         [mode, address] => serve(address, Mode::parse(mode).with_context(|| format!("no mode {mode:?}"))?),
-        _ => bail!("usage: pod MODE ADDRESS:PORT | pod appliance|mute DEVICE IPV4 | pod idle"),
+        _ => {
+            bail!("usage: pod MODE ADDRESS:PORT | pod appliance|mute DEVICE IPV4 | pod client ADDRESS:PORT | pod idle")
+        }
     }
+}
+
+/// What a client prints when it has its connection.
+pub const CONNECTED: &str = "connected";
+
+fn client(address: &str) -> Result<()> {
+    let _connection = TcpStream::connect(address).with_context(|| format!("connect to {address}"))?;
+    println!("{CONNECTED}");
+    idle()
 }
 
 fn idle() -> ! {

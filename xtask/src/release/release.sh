@@ -33,7 +33,18 @@ for architecture in amd64 arm64; do
     sorted_tar --directory="$stage" . | gzip -9n > "$OUT/tracer-$VERSION-linux-$architecture.tar.gz"
 
     gzip -9n "$stage"/man/*
-    cargo deb --quiet --no-build --no-strip --package tracer-userspace --target "$target" --output "$OUT/"
+    tree=$parts/$architecture
+    install -D --mode=755 "$stage/tracer" "$tree/usr/bin/tracer"
+    install -D --mode=644 --target-directory="$tree/usr/share/man/man1" "$stage"/man/*
+    install -D --mode=644 "$stage/completions/tracer.bash" "$tree/usr/share/bash-completion/completions/tracer"
+    install -D --mode=644 "$stage/completions/_tracer" "$tree/usr/share/zsh/vendor-completions/_tracer"
+    install -D --mode=644 "$stage/completions/tracer.fish" "$tree/usr/share/fish/vendor_completions.d/tracer.fish"
+    install -D --mode=644 deploy/systemd/tracer.service "$tree/usr/lib/systemd/system/tracer.service"
+    install -D --mode=600 deploy/systemd/tracer.env "$tree/etc/tracer/tracer.env"
+    install -D --mode=644 --target-directory="$tree/usr/share/doc/tracer" "$stage"/*.md "$stage"/LICENSE-*
+    cp -r deploy/debian "$tree/DEBIAN"
+    sed "s,VERSION,$VERSION,; s,ARCHITECTURE,$architecture," deploy/debian/control > "$tree/DEBIAN/control"
+    dpkg-deb --root-owner-group --build "$tree" "$OUT/tracer_$VERSION-1_$architecture.deb"
     cargo generate-rpm --package tracer-userspace --target "$target" --output "$OUT/"
 
     llvm-objcopy --output-target=binary --only-section=.tracer.ebpf "$stage/tracer" "$parts/tracer-ebpf.o"

@@ -30,12 +30,10 @@ pub(super) struct ProberSockets {
 impl ProberSockets {
     /// Attaches to the cgroups of the probers of these names that run.
     pub(super) fn start(ebpf: &mut Ebpf, walk: &mut Walk, names: &[String]) -> io::Result<Self> {
-        let probers = find_probers(names);
         let mut sockets = Self::default();
-        if probers.is_empty() {
-            return Err(io::Error::other("no prober runs yet"));
-        }
-        probers.iter().try_for_each(|prober| sockets.watch(ebpf, walk, prober.pid)).map(|()| sockets)
+        find_probers(names).iter().try_for_each(|prober| sockets.watch(ebpf, walk, prober.pid))?;
+        // One that was found may have ended: its cgroup has no program then.
+        walk.is_attached(Hook::SockOps).then_some(sockets).ok_or_else(|| io::Error::other("no prober runs yet"))
     }
 
     /// Attaches to the cgroups of processes that were found.

@@ -25,6 +25,7 @@ pub(super) mod network_policy_drop;
 pub(super) mod nodeport_ephemeral_collision;
 pub(super) mod not_listening_yet;
 pub(super) mod pod_link_down;
+pub(super) mod port_taken;
 pub(super) mod probe_misconfigured;
 pub(super) mod probe_proves_nothing;
 pub(super) mod route_unreachable;

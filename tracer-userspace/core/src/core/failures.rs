@@ -116,7 +116,10 @@ impl Core {
     /// A refusal may turn out to have come too early: when somebody begins to listen there.
     pub(super) fn remember_refusal(&mut self, conn: ConnId, finding: &Finding, again: bool) {
         let Some(attempt) = self.correlator.get(conn).filter(|_| !again) else { return };
-        if !matches!(finding.cause, Cause::ConnectionRefused | Cause::NotListeningYet | Cause::StartupBudgetExceeded) {
+        if !matches!(
+            finding.cause,
+            Cause::ConnectionRefused | Cause::NotListeningYet | Cause::PortTaken | Cause::StartupBudgetExceeded
+        ) {
             return;
         }
         let is_retry = self.is_grpc_retry(attempt);

@@ -28,6 +28,8 @@ const REQUERY_NS: u64 = 1_000_000_000;
 const MOVED_NS: u64 = 10_000_000_000;
 /// A target's state is another one soon: less than the patience, so that every attempt that waits has it looked at.
 const REINSPECT_NS: u64 = 100_000_000;
+/// While a target refuses, it is asked so often who holds its port.
+const REFUSED_NS: u64 = 5_000_000_000;
 /// Questions remembered.
 const MAX_QUERIES: usize = 1024;
 
@@ -53,6 +55,7 @@ impl Queries {
             Query::Firewall(netns, _) => return self.query_firewall(netns, query, now, firewalls),
             Query::Target(target) if target.awaited != Awaited::Nothing => REINSPECT_NS,
             Query::Answers(_) => MOVED_NS,
+            Query::PortHolders(..) => REFUSED_NS,
             _ => REQUERY_NS,
         };
         let same = like(query);
@@ -192,7 +195,8 @@ pub(super) fn wanted(attempt: &Attempt, node: &Node, observation: &Observation) 
     });
     let answers = (unread || is_first(observation)).then_some(Query::Answers(attempt.actor.pid));
     let ports = attempt.without_port().then_some(Query::Ports);
-    tls.into_iter().chain(firewall).chain(answers).chain(target).chain(over).chain(ports).collect()
+    let holders = refused_in(observation).filter(|_| attempt.prober).map(|netns| Query::PortHolders(netns, dst.port()));
+    tls.into_iter().chain(firewall).chain(answers).chain(target).chain(over).chain(ports).chain(holders).collect()
 }
 
 /// The sockets of the pod may say why this attempt failed, or whom it met. What they say comes beside the next one's cause: this
@@ -214,6 +218,15 @@ fn is_worth_reading(attempt: &Attempt, node: &Node, observation: &Observation, f
 
 fn target(from: Netns, target: SocketAddr, node: &Node, awaited: Awaited) -> TargetQuery {
     TargetQuery { from, target, reported: node.pods.netns_at(target.ip()), awaited, peer: None }
+}
+
+/// The namespace in which no socket was found for a SYN.
+fn refused_in(observation: &Observation) -> Option<Netns> {
+    match &observation.kind {
+        ObservationKind::ResetSent(reset) if reset.no_socket && reset.answered.is_syn() => reset.netns,
+        ObservationKind::Drop(drop) if drop.flags.is_syn() && drop.reason.as_deref() == Some("NO_SOCKET") => drop.netns,
+        _ => None,
+    }
 }
 
 /// A prober dials.

@@ -114,6 +114,11 @@ impl Waiting {
         self.refused.remove(&(netns, port)).unwrap_or_default()
     }
 
+    /// Those that were refused there.
+    pub(super) fn refused(&self, netns: Netns, port: u16) -> Vec<ConnId> {
+        self.refused.get(&(netns, port)).cloned().unwrap_or_default()
+    }
+
     /// The number is another namespace's now.
     pub(super) fn forget_refused(&mut self, netns: Netns) {
         self.refused.retain(|(at, _), _| *at != netns);

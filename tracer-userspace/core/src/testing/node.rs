@@ -5,8 +5,8 @@ use tracer_common::names::Hook;
 
 use super::{NODE, POD, Stream, addr, prober};
 use tracer_model::event::{
-    Actor, Inspection, LinkChange, LinkState, Links, Listen, Netns, NetnsOp, NetnsOpKind, NodePort, NodePorts,
-    ObservationKind, PodSockets, ProxyMode,
+    Actor, FlushedRules, Inspection, LinkChange, LinkState, Links, Listen, Netns, NetnsOp, NetnsOpKind, NodePort,
+    NodePorts, ObservationKind, PodSockets, Prefix, ProxyMode, RemovedRoute, Remover, RulesFlushed,
 };
 
 impl Stream {
@@ -72,6 +72,27 @@ impl Stream {
             ports: vec![port],
             without_backend: Vec::new(),
         }))
+    }
+
+    /// systemd-networkd has removed these.
+    pub fn flushed(&mut self, rules: FlushedRules) -> &mut Self {
+        let by = Remover { pid: 412, comm: "systemd-network".into(), exe: None, ancestors: Vec::new() };
+        let count = if rules.of_routing().is_empty() { 40 } else { rules.of_routing().len() };
+        let since_boot_ns = self.now();
+        self.push(ObservationKind::RulesFlushed(Box::new(RulesFlushed {
+            netns: NODE,
+            since_boot_ns,
+            count,
+            incomplete: false,
+            rules,
+            by: Some(by),
+        })))
+    }
+
+    /// A rule of priority 1000, or a route, to these addresses.
+    pub fn removed_to(addr: &str, len: u8) -> RemovedRoute {
+        let to = Some(Prefix { addr: addr.parse().expect("an address in a test"), len });
+        RemovedRoute { v6: false, from: None, to, narrower: false, table: 101, priority: Some(1000) }
     }
 
     pub fn links(&mut self, lo_up: bool, addrs: &[&str]) -> &mut Self {

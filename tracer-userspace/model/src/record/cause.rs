@@ -154,6 +154,8 @@ causes! {
     AcceptQueueOverflow = "accept_queue_overflow": Some(Application), Handshake, Error, [Reached];
     /// The listener's queue of half-open connections is full.
     SynBacklogOverflow = "syn_backlog_overflow": Some(Application), Handshake, Error, [Reached];
+    /// Refused, and a connection of a process has that port as its own end: no server can bind it.
+    PortTaken = "port_taken": Some(Pod), Handshake, Error, [Refusal];
     /// The liveness or startup budget ended before the container listened.
     StartupBudgetExceeded = "startup_budget_exceeded": Some(Pod), Handshake, Error, [Refusal, EndsWithProcess];
     /// Refused, and the process began to listen later, or has not yet in its start.

@@ -10,7 +10,7 @@ use crate::event::ProxyMode;
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct NodeBody {
     /// `link_down`, `link_up`, `netns_enter`, `firewall_drop_began` (seen at watched connections; again after five minutes
-    /// without), `node_ports_changed`, `port_pressure`.
+    /// without), `node_ports_changed`, `port_pressure`, `rules_flushed`.
     pub event: String,
     /// In words.
     pub summary: String,

@@ -1,18 +1,20 @@
 //! Fuzz targets of rules: nf_tables and x_tables.
 
-use super::super::{legacy as xtables, node_ports};
+use super::super::{flushes, legacy as xtables, node_ports};
 use super::tables::Table;
 use super::{conntrack, legacy, nft, take_in};
 use tracer_model::event::{Conntrack, Firewall, Flow, Netns, ObservationKind};
 use tracer_model::fuzzing::check_recorded;
 use tracer_node::netlink::{Seen, read_answers};
 
-/// Answers of nf_tables as the kernel sends them: netlink messages one after another.
+/// Answers and reports of nf_tables as the kernel sends them, and reports of rtnetlink: netlink messages one after another.
 pub fn nftables(bytes: &[u8]) {
     let _ = read_answers(bytes, 1, &mut Seen::default(), &mut |_| ());
     let (tables, truncated) = nft::tables_of(bytes);
     flatten(&tables, truncated);
     let _ = (node_ports::in_chain(&tables), node_ports::in_maps(&tables));
+    flushes::hear(bytes);
+    tracer_node::flushes::hear(bytes);
 }
 
 /// A table of x_tables: which family, `struct ipt_getinfo`, entries.

@@ -4,7 +4,8 @@ use std::collections::{BTreeSet, HashMap};
 use std::io;
 
 use super::super::nft::{
-    FAMILIES, NFGENMSG, NFT_MSG_GETSETELEM, NFTA_SET_ELEM_LIST_SET, NFTA_SET_ELEM_LIST_TABLE, dump, open,
+    FAMILIES, NFGENMSG, NFT_MSG_GETCHAIN, NFT_MSG_GETSETELEM, NFT_MSG_NEWRULE, NFTA_CHAIN_HOOK, NFTA_CHAIN_NAME,
+    NFTA_CHAIN_TABLE, NFTA_SET_ELEM_LIST_SET, NFTA_SET_ELEM_LIST_TABLE, dump, family_name, family_number, open,
 };
 use super::super::{NetfilterError, node_ports};
 use super::Tables;
@@ -17,13 +18,8 @@ use tracer_node::clock::thread_cpu_ns;
 use tracer_node::netlink::{Netlink, attribute, consistent, field, messages, text};
 
 const NFT_MSG_NEWCHAIN: u16 = 3;
-const NFT_MSG_GETCHAIN: u16 = 4;
-const NFT_MSG_NEWRULE: u16 = 6;
 const NFT_MSG_GETRULE: u16 = 7;
 const NFT_MSG_NEWSETELEM: u16 = 12;
-const NFTA_CHAIN_TABLE: u16 = 1;
-const NFTA_CHAIN_NAME: u16 = 3;
-const NFTA_CHAIN_HOOK: u16 = 4;
 const NFTA_CHAIN_POLICY: u16 = 5;
 const NFTA_CHAIN_COUNTERS: u16 = 8;
 const NFTA_HOOK_NUMBER: u16 = 1;
@@ -94,7 +90,7 @@ fn read_for_each_family(
 pub(super) fn tables_of(answers: &[u8]) -> (Vec<Table>, bool) {
     let each = |of: u16, take: &mut dyn FnMut(&[u8])| {
         messages(Some(answers), &mut |message| match message {
-            Some((kind, payload)) if kind & 0xff == of => take(payload),
+            Some(it) if it.kind & 0xff == of => take(it.payload),
             _ => {}
         });
     };
@@ -341,17 +337,6 @@ fn hook_name(family: u8, number: u32) -> &'static str {
         (_, 3) => "OUTPUT",
         _ => "POSTROUTING",
     }
-}
-
-/// `NFPROTO_*` of linux/netfilter.h, those that carry TCP.
-const NAMED_FAMILIES: [(u8, &str); 5] = [(1, "inet"), (2, "ip"), (5, "netdev"), (7, "bridge"), (10, "ip6")];
-
-fn family_name(family: u8) -> Option<&'static str> {
-    NAMED_FAMILIES.iter().find(|(number, _)| *number == family).map(|(_, name)| *name)
-}
-
-fn family_number(name: &str) -> u8 {
-    NAMED_FAMILIES.iter().find(|(_, known)| *known == name).map_or(0, |(number, _)| *number)
 }
 
 #[cfg(test)]

@@ -12,7 +12,7 @@ fn the_clusters_pods_are_not_reported_before_the_node_was_read() {
     let config = SourceConfig { cluster: Some(cluster), ..SourceConfig::default() };
     let snapshot = snapshot(&config).expect("snapshot");
     let (tx, mut rx) = mpsc::channel(16);
-    let mut watcher = Watcher::new(config, snapshot, tx);
+    let mut watcher = Watcher::new(config, snapshot, Flushes::default(), tx);
     let pod = |name: &str| Pod { name: Some(name.into()), uid: Some(name.into()), ..Pod::default() };
     reported.send_modify(|view| view.pods = vec![pod("a")]);
     assert!(watcher.read_cluster().is_ok());
@@ -33,7 +33,7 @@ fn the_clusters_pods_are_not_reported_before_the_node_was_read() {
 fn links_are_reported_after_one_went_down_even_if_they_are_as_before() {
     let snapshot = snapshot(&SourceConfig::default()).expect("snapshot");
     let (tx, mut rx) = mpsc::channel(16);
-    let mut watcher = Watcher::new(SourceConfig::default(), snapshot, tx);
+    let mut watcher = Watcher::new(SourceConfig::default(), snapshot, Flushes::default(), tx);
     let mut reported =
         || std::iter::from_fn(|| rx.try_recv().ok()).filter(|kind| matches!(kind, ObservationKind::Links(_))).count();
     assert!(watcher.read_node().is_ok());
@@ -55,7 +55,7 @@ fn links_are_reported_after_one_went_down_even_if_they_are_as_before() {
 fn a_prober_that_comes_back_to_its_namespace_has_its_links_reported_again() {
     let snapshot = snapshot(&SourceConfig::default()).expect("snapshot");
     let (tx, mut rx) = mpsc::channel(16);
-    let mut watcher = Watcher::new(SourceConfig::default(), snapshot, tx);
+    let mut watcher = Watcher::new(SourceConfig::default(), snapshot, Flushes::default(), tx);
     let links = |netns| {
         ObservationKind::Links(tracer_model::event::Links { netns: Netns(netns), cookie: None, links: Vec::new() })
     };
@@ -74,7 +74,7 @@ fn a_file_that_is_gone_or_broken_is_reported() {
     let config = SourceConfig { pods: Some(file.path.clone()), ..SourceConfig::default() };
     let snapshot = snapshot(&config).expect("snapshot");
     let (tx, mut rx) = mpsc::channel(16);
-    let mut watcher = Watcher::new(config, snapshot, tx);
+    let mut watcher = Watcher::new(config, snapshot, Flushes::default(), tx);
     let mut after = |change: &dyn Fn()| {
         change();
         assert!(watcher.read_files().is_ok());
@@ -100,7 +100,7 @@ fn a_file_that_is_gone_or_broken_is_reported() {
 fn paced(config: SourceConfig) -> (Watcher, mpsc::Receiver<ObservationKind>) {
     let snapshot = snapshot(&config).expect("snapshot");
     let (tx, rx) = mpsc::channel(16);
-    let mut watcher = Watcher::new(config, snapshot, tx);
+    let mut watcher = Watcher::new(config, snapshot, Flushes::default(), tx);
     let now = Instant::now();
     watcher.pace.read(now, Duration::from_secs(1));
     watcher.node_due = now + NODE_EVERY;

@@ -48,7 +48,7 @@ impl Route {
     /// To one address.
     pub fn to_host(address: impl Into<IpAddr>) -> Self {
         let address = address.into();
-        Self::to(address, if address.is_ipv4() { 32 } else { 128 })
+        Self::to(address, whole(address))
     }
 
     /// To all that has no other, by this router.
@@ -156,19 +156,47 @@ impl Ip {
 
     /// Sends what comes from this address to a table of its own.
     pub fn rule_from(&mut self, address: IpAddr, table: u8, priority: u32) -> Result<()> {
-        let mut rule = RuleMessage::default();
-        rule.header.family = family(address);
-        rule.header.src_len = if address.is_ipv4() { 32 } else { 128 };
-        rule.header.table = table;
-        rule.header.action = RuleAction::ToTable;
-        rule.attributes = vec![RuleAttribute::Source(address), RuleAttribute::Priority(priority)];
+        let mut rule = rule(RuleAttribute::Source(address), address, table, priority);
+        rule.header.src_len = whole(address);
         self.send(libc::RTM_NEWRULE, NLM_F_CREATE | NLM_F_EXCL, &rule).with_context(|| format!("add {rule:?}"))
+    }
+
+    /// Sends what goes to this address by a table.
+    pub fn rule_to(&mut self, address: IpAddr, table: u8, priority: u32) -> Result<()> {
+        let rule = rule_to(address, table, priority);
+        self.send(libc::RTM_NEWRULE, NLM_F_CREATE | NLM_F_EXCL, &rule).with_context(|| format!("add {rule:?}"))
+    }
+
+    /// Removes that rule.
+    pub fn remove_rule_to(&mut self, address: IpAddr, table: u8, priority: u32) -> Result<()> {
+        let rule = rule_to(address, table, priority);
+        self.send(libc::RTM_DELRULE, 0, &rule).with_context(|| format!("remove {rule:?}"))
     }
 
     /// Removes it.
     pub fn remove(&mut self, route: &Route) -> Result<()> {
         self.send(libc::RTM_DELROUTE, 0, &route.name()?).with_context(|| format!("remove {route:?}"))
     }
+}
+
+fn rule_to(address: IpAddr, table: u8, priority: u32) -> RuleMessage {
+    let mut rule = rule(RuleAttribute::Destination(address), address, table, priority);
+    rule.header.dst_len = whole(address);
+    rule
+}
+
+fn rule(condition: RuleAttribute, address: IpAddr, table: u8, priority: u32) -> RuleMessage {
+    let mut rule = RuleMessage::default();
+    rule.header.family = family(address);
+    rule.header.table = table;
+    rule.header.action = RuleAction::ToTable;
+    rule.attributes = vec![condition, RuleAttribute::Priority(priority)];
+    rule
+}
+
+/// The length of the prefix that is one address.
+const fn whole(address: IpAddr) -> u8 {
+    if address.is_ipv4() { 32 } else { 128 }
 }
 
 pub(super) const fn family(address: IpAddr) -> AddressFamily {

@@ -5,7 +5,7 @@ use std::thread;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, anyhow, bail};
-use tracer_model::record::Cause;
+use tracer_model::record::{Body, Cause, Record};
 use tracer_node::clock::boot_ns;
 
 use crate::check::{Attempt, Claim, Expected, Suspect};
@@ -17,6 +17,9 @@ use crate::probe::{Ending, Kind, Outcome, ProbeRequest};
 use crate::prober::{Prober, shown};
 use crate::proc::Proc;
 use crate::row::Done;
+
+/// Whether what the tracer reported so far is what is waited for.
+pub type Until<'a> = dyn FnMut(&[Record]) -> bool + 'a;
 
 /// Where one scenario plays.
 pub struct Fixture<'a> {
@@ -32,6 +35,8 @@ pub struct Fixture<'a> {
     pub family: Family,
     /// Lets the tracer begin to watch; nothing happens if it does already.
     pub watch: &'a mut dyn FnMut() -> Result<()>,
+    /// Waits until what the tracer reported fulfils a condition; false if it does not in time. Without a tracer nothing is waited for.
+    pub hear: &'a dyn Fn(&mut Until<'_>) -> bool,
     /// Who must be named by every verdict from now on.
     pub suspect: Option<Suspect>,
     /// What every verdict from now on must say in `also`.
@@ -49,6 +54,20 @@ impl Fixture<'_> {
         let pod = self.node.pod()?;
         pod.serve(self.options, &[mode, &format!("[::]:{port}")])?;
         Ok(pod.addr(self.family, port))
+    }
+
+    /// Waits for this event of the node; the summaries of all such events up to then.
+    pub fn event(&self, event: &str, words: &str) -> Result<Vec<String>> {
+        let mut summaries = Vec::new();
+        let came = (self.hear)(&mut |records| {
+            let of_event = records.iter().filter_map(|record| match &record.body {
+                Body::Node(node) if node.event == event => Some(node.summary.clone()),
+                _ => None,
+            });
+            summaries = of_event.collect();
+            summaries.iter().any(|summary| summary.contains(words))
+        });
+        if came { Ok(summaries) } else { bail!("no event {event} about {words:?}, but {summaries:?}") }
     }
 
     /// A pod without a server.

@@ -1,17 +1,26 @@
 //! Source ports that are used up, and what looks like it.
 
-use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::io::Read as _;
+use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
+use std::os::fd::{AsRawFd as _, OwnedFd};
 use std::time::Instant;
 
 use anyhow::{Context, Result, bail};
-use tracer_model::record::Cause;
+use nix::errno::Errno;
+use nix::sys::socket::{
+    AddressFamily, SockFlag, SockType, SockaddrStorage, bind, connect, setsockopt, socket, sockopt,
+};
+use tracer_model::record::{Body, Cause};
 
 use super::{Fixture, Scenario};
 use crate::helper::Role;
 use crate::ip::Route;
-use crate::pods::HTTP;
+use crate::net::Netns;
+use crate::node::{BRIDGE, BRIDGE6, Family};
+use crate::pods::{HOST, HTTP};
 use crate::probe::{Ending, Kind};
 use crate::proc::Proc;
+use crate::server::CONNECTED;
 
 const EXHAUSTED: Option<Cause> = Some(Cause::EphemeralPortsExhausted);
 const ROUTE: Option<Cause> = Some(Cause::RouteUnreachable);
@@ -24,6 +33,9 @@ pub(super) const ALL: &[Scenario] = &[
     Scenario::new("ephemeral_ports_exhausted_v6", EXHAUSTED, churned).own().v6(),
     Scenario::new("ephemeral_ports_held_by_listener", EXHAUSTED, listener).own(),
     Scenario::new("ephemeral_ports_no_source_address", ROUTE, no_address).own().v6(),
+    Scenario::new("port_taken", Some(Cause::PortTaken), taken).own(),
+    Scenario::new("port_taken_v6", Some(Cause::PortTaken), taken).own().v6(),
+    Scenario::new("port_taken_time_wait", Some(Cause::ConnectionRefused), waits).own(),
     Scenario::new("ephemeral_ports_other_destination", None, other_destination).own(),
 ];
 
@@ -62,6 +74,79 @@ fn other_destination(fixture: &mut Fixture<'_>) -> Result<()> {
     (fixture.watch)()?;
     churn(fixture, pod)?;
     fixture.succeeds(Kind::Http, other)
+}
+
+/// The pod's own client got the port of the pod's server as its source port, before that began.
+fn taken(fixture: &mut Fixture<'_>) -> Result<()> {
+    let (index, pod, node) = client_s_place(fixture)?;
+    (fixture.watch)()?;
+    let inside = &fixture.node.pod_at(index)?.ns;
+    let mut command = fixture.options.helper(inside, Role::Pod)?;
+    command.args(["client", &node.to_string()]);
+    let client = Proc::spawn(command)?;
+    let said = client.line(fixture.options.patience)?;
+    if said != CONNECTED {
+        bail!("a client: {said}");
+    }
+    if server_s_bind(inside, pod)? != Err(Errno::EADDRINUSE) {
+        bail!("a server can bind beside the client");
+    }
+    fixture.mentions(&[&format!("pod (pid {}) to {node}", client.pid()), "EADDRINUSE"]);
+    fixture.helpers.push(client);
+    // The first is `connection_refused` until the port was looked at.
+    fixture.fails(Kind::Http, pod, Ending::Refused)?;
+    let came = (fixture.hear)(&mut |records| {
+        records.iter().any(|it| matches!(&it.body, Body::Verdict(v) if v.verdict.cause == Cause::PortTaken))
+    });
+    if !came {
+        bail!("the first refusal is never revised");
+    }
+    fixture.fails(Kind::Http, pod, Ending::Refused)
+}
+
+/// The client has closed its connection, and the port waits in TIME_WAIT. Who lets others have it lets a server.
+fn waits(fixture: &mut Fixture<'_>) -> Result<()> {
+    let (index, pod, node) = client_s_place(fixture)?;
+    (fixture.watch)()?;
+    let inside = &fixture.node.pod_at(index)?.ns;
+    inside.enter(|| {
+        let client = sharing_socket(node)?;
+        connect(client.as_raw_fd(), &SockaddrStorage::from(node))?;
+        let mut connection = TcpStream::from(client);
+        connection.shutdown(Shutdown::Write)?;
+        // The server's FIN after ours.
+        connection.read_to_end(&mut Vec::new()).with_context(|| format!("the end of a connection to {node}")).map(drop)
+    })?;
+    for _ in 0..2 {
+        fixture.fails(Kind::Http, pod, Ending::Refused)?;
+    }
+    server_s_bind(&fixture.node.pod_at(index)?.ns, pod)?.context("a server after the client")
+}
+
+/// What comes of the bind of a server of the pod, as most are: with SO_REUSEADDR.
+fn server_s_bind(inside: &Netns, pod: SocketAddr) -> Result<nix::Result<()>> {
+    inside.enter(|| Ok(bind(sharing_socket(pod)?.as_raw_fd(), &SockaddrStorage::from(pod))))
+}
+
+/// A socket that shares its port with others that would.
+fn sharing_socket(address: SocketAddr) -> Result<OwnedFd> {
+    let family = if address.is_ipv4() { AddressFamily::Inet } else { AddressFamily::Inet6 };
+    let made = socket(family, SockType::Stream, SockFlag::SOCK_CLOEXEC, None)?;
+    setsockopt(&made, sockopt::ReuseAddr, &true)?;
+    Ok(made)
+}
+
+/// A pod whose clients can have no source port but that of its server, which does not run; and a server on the node.
+fn client_s_place(fixture: &mut Fixture<'_>) -> Result<(u16, SocketAddr, SocketAddr)> {
+    let family = fixture.family;
+    let node = match family {
+        Family::V4 => SocketAddr::from((BRIDGE, HOST)),
+        Family::V6 => SocketAddr::from((BRIDGE6, HOST)),
+    };
+    fixture.node.serve(fixture.options, &["eof", &node.to_string()])?;
+    let pod = fixture.idle()?;
+    pod.ns.sysctl(&[("ipv4/ip_local_port_range", &format!("{HTTP} {HTTP}"))])?;
+    Ok((pod.index, pod.addr(family, HTTP), node))
 }
 
 /// Leaves every port of a small range in TIME_WAIT for this destination.

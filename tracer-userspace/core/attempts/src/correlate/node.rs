@@ -5,6 +5,7 @@
 use std::net::{IpAddr, SocketAddr};
 
 use super::firewalls::Firewalls;
+use super::flushes::Flushes;
 use super::links::KnownLinks;
 use super::listeners::Listeners;
 use super::losses::Losses;
@@ -17,12 +18,14 @@ use super::tls_ports::TlsPorts;
 use tracer_common::names::Hook;
 use tracer_model::event::{
     FindingBody, Findings, Listen, Loss, Netns, NetnsOp, NetnsOpKind, NodePort, NodeSettings, Observation,
-    ObservationKind, PodSockets, PortPressure, Service, Start, WITH_API_SERVER,
+    ObservationKind, PodSockets, PortHolders, PortPressure, RulesFlushed, Service, Start, WITH_API_SERVER,
 };
 use tracer_model::recent::Recent;
 
 /// Namespaces kept that ended: what a list says of them is older.
 const MAX_ENDED: usize = 1024;
+/// Ports whose holders are kept.
+const MAX_PORTS: usize = 256;
 
 /// What is known of the node.
 #[derive(Debug, Default)]
@@ -49,6 +52,7 @@ pub struct Node {
     pub targets: Targets,
     /// Events that were lost.
     pub losses: Losses,
+    flushes: Flushes,
     /// NodePorts of every table.
     pub node_ports: NodePortTables,
     /// Pods.
@@ -65,6 +69,8 @@ pub struct Node {
     pub recent_connects: RecentConnects,
     /// What the last check of the node came to, and when.
     checked: Option<(u64, Findings)>,
+    /// Who held a port on which nobody listened, and when that was read.
+    port_holders: Recent<(Netns, u16), (u64, PortHolders), MAX_PORTS>,
 }
 
 impl Node {
@@ -104,6 +110,10 @@ impl Node {
             ObservationKind::Findings(findings) => self.checked = Some((time, (**findings).clone())),
             ObservationKind::PortPressure(pressure) => self.ports = Some((**pressure).clone()),
             ObservationKind::Loss(loss) => self.losses.observe(loss),
+            ObservationKind::PortHolders(seen) => {
+                self.port_holders.insert((seen.netns, seen.port), (time, (**seen).clone()))
+            }
+            ObservationKind::RulesFlushed(flushed) => self.flushes.observe(flushed),
             _ => {}
         }
     }
@@ -147,6 +157,7 @@ impl Node {
             }
             self.listeners.forget(op.netns);
             self.firewalls.forget(op.netns);
+            self.port_holders.retain(|(netns, _), _| *netns != op.netns);
         }
     }
 
@@ -235,6 +246,17 @@ impl Node {
         let (time, checked) = self.checked.as_ref()?;
         let found = checked.findings.iter().find(|finding| finding.check == check && like(finding))?;
         Some((*time, found))
+    }
+
+    /// Who held a port of a namespace when it was last read.
+    #[must_use]
+    pub fn port_holders(&self, netns: Netns, port: u16) -> Option<(u64, &PortHolders)> {
+        self.port_holders.get(&(netns, port)).map(|(time, seen)| (*time, seen))
+    }
+
+    /// Bulk removals of rules and routes of a namespace that began before a moment, the last one first.
+    pub fn flushes_before(&self, netns: Netns, time: u64) -> impl Iterator<Item = &RulesFlushed> {
+        self.flushes.before(netns, time)
     }
 
     /// Those of these hooks that are missing.

@@ -12,7 +12,7 @@ const TCP: u8 = 6;
 const SYN: [u8; 2] = [0x02, 0xc2];
 
 /// Addresses that begin with the same bits.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct Prefix {
     /// The first of them.
     pub addr: IpAddr,

@@ -1,0 +1,194 @@
+//! Rules and routes that a process removed in bulk, and what fails for want of them.
+
+use serde_json::json;
+
+use super::case::{Case, inspected};
+use super::evidence::evidence;
+use super::finding::Finding;
+use tracer_attempts::correlate::node::Node;
+use tracer_attempts::enrich::netns_ref;
+use tracer_model::event::{FlushedRules, RemovedRoute, RulesFlushed};
+use tracer_model::plural::counted;
+use tracer_model::record::{Cause, Culprit};
+
+const SECOND_NS: u64 = 1_000_000_000;
+/// kube-proxy looks every 30 s whether its chains are there (`--iptables-sync-period`).
+const LATELY_NS: u64 = 60 * SECOND_NS;
+
+/// Where the attempt found no way, or a wrong one, and a rule or route for it was removed in bulk: who did it.
+pub(super) fn add(case: &Case<'_>, found: &mut Finding) {
+    if let Some(seen) = translated_no_more(case, found.cause) {
+        let led = "what led to the Service may be gone with them";
+        return note(case, found, seen, "nf_tables", led);
+    }
+    let Some(seen) = missed(case, found.cause) else { return };
+    note(case, found, seen, "rtnetlink", "one for this address among them");
+    found.culprit = culprit(seen, case.node);
+    if let Some(who) = seen.by.as_ref().map(|by| by.exe.as_deref().unwrap_or(&by.comm)) {
+        let remediation = std::mem::take(&mut found.remediation);
+        found.remediation =
+            remediation.reword(|text| format!("{text}. Then keep {who} from removing what others set up"));
+    }
+}
+
+fn note(case: &Case<'_>, found: &mut Finding, seen: &RulesFlushed, source: &str, therefore: &str) {
+    let ago = case.attempt.started.saturating_sub(seen.since_boot_ns) / SECOND_NS;
+    let sentence = sentence(seen);
+    found.summary += &format!("; {sentence} {ago} s before: {therefore}");
+    let fields = json!({ "count": seen.count, "pid": seen.by.as_ref().map(|by| by.pid), "netns": seen.netns });
+    found.evidence.insert(0, evidence(source, seen.since_boot_ns, sentence, fields));
+}
+
+/// What goes to the address of a Service finds its way only by the proxy's rules, in a table of its own or in `nat`. The proxy
+/// puts them back when it notices, and nothing shows whether it has.
+fn translated_no_more<'a>(case: &Case<'a>, cause: Cause) -> Option<&'a RulesFlushed> {
+    let (attempt, dst) = (case.attempt, case.attempt.flow.dst.ip());
+    let is_lost = matches!(cause, Cause::RouteUnreachable | Cause::NeighbourFailure | Cause::Unexplained);
+    if !is_lost || !case.node.services.iter().any(|service| service.cluster_ips.contains(&dst)) {
+        return None;
+    }
+    let own = if dst.is_ipv4() { "ip" } else { "ip6" };
+    let is_proxy_s =
+        |family: &str, table: &str| [own, "inet"].contains(&family) && ["nat", "kube-proxy"].contains(&table);
+    let mut lately = case
+        .node
+        .flushes_before(attempt.netns?, attempt.started)
+        .take_while(|seen| attempt.started.saturating_sub(seen.since_boot_ns) < LATELY_NS);
+    lately.find(|seen| matches!(&seen.rules, FlushedRules::Nftables { family, table, .. } if is_proxy_s(family, table)))
+}
+
+/// The removal of what the attempt lacks.
+fn missed<'a>(case: &Case<'a>, cause: Cause) -> Option<&'a RulesFlushed> {
+    let (attempt, flow) = (case.attempt, case.attempt.flow);
+    let applied = |it: &&RemovedRoute| it.applied_to(flow.src.ip(), flow.dst.ip());
+    let mut before = case.node.flushes_before(attempt.netns?, attempt.started);
+    match cause {
+        // Of a route that refuses, of a router's ICMP error and of the way back, nobody knows which routes they lack.
+        Cause::RouteUnreachable if attempt.connect_failed_at().is_some_and(|(_, it)| it.errno == libc::ENETUNREACH) => {
+            before.find(|seen| seen.rules.of_routing().iter().any(|it| applied(&it)))
+        }
+        // A rule that went before the one that sends it astray.
+        Cause::AsymmetricRoute => {
+            let astray = inspected(case)?.1.stray_route.as_ref()?.rule.as_ref()?.priority;
+            let was_first = |it: &&RemovedRoute| it.priority.is_some_and(|priority| priority < astray);
+            before.find(|seen| seen.rules.of_routing().iter().filter(was_first).any(|it| applied(&it)))
+        }
+        _ => None,
+    }
+}
+
+/// `systemd-networkd (pid 412) removed 14 ip rules`
+pub(crate) fn sentence(seen: &RulesFlushed) -> String {
+    let who = match &seen.by {
+        Some(by) => format!("{} (pid {})", by.comm, by.pid),
+        None => "a process that was not seen".to_owned(),
+    };
+    let version = if seen.rules.of_routing().iter().any(|it| it.v6) { "IPv6 " } else { "" };
+    let (what, of) = match &seen.rules {
+        FlushedRules::Rules(_) => ("ip rule", String::new()),
+        FlushedRules::Routes(_) => ("route", String::new()),
+        FlushedRules::Nftables { family, table, replaced: true } => {
+            ("rule", format!(" and the whole nftables table {family} {table}"))
+        }
+        FlushedRules::Nftables { family, table, .. } => ("rule", format!(" of the nftables table {family} {table}")),
+    };
+    let least = if seen.incomplete { "at least " } else { "" };
+    format!("{who} removed {least}{}{of}", counted(seen.count as u64, &format!("{version}{what}")))
+}
+
+/// Who did it.
+pub(crate) fn culprit(seen: &RulesFlushed, node: &Node) -> Option<Culprit> {
+    let by = seen.by.clone()?;
+    Some(Culprit {
+        pid: by.pid,
+        comm: by.comm,
+        exe: by.exe,
+        ancestors: by.ancestors,
+        op: "rules_flushed".to_owned(),
+        netns_path: None,
+        netns: Some(netns_ref(seen.netns, node)),
+        time_boot_ns: Some(seen.since_boot_ns),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::testing::Stream;
+    use tracer_model::event::{FlushedRules, ObservationKind, RoutingRule, Service, Services, StrayRoute};
+    use tracer_model::record::VerdictBody;
+
+    fn rules(to: &str) -> FlushedRules {
+        FlushedRules::Rules(vec![Stream::removed_to(to, 24); 3])
+    }
+
+    fn verdict(stream: &Stream) -> VerdictBody {
+        stream.verdicts().remove(0)
+    }
+
+    fn without_route(flushed: FlushedRules, errno: i32) -> VerdictBody {
+        let mut stream = Stream::new();
+        stream.flushed(flushed).wait_ms(12_000).connect_failed(errno);
+        verdict(&stream)
+    }
+
+    #[test]
+    fn who_removed_the_way_is_named() {
+        let found = without_route(rules("10.88.0.0"), libc::ENETUNREACH);
+        let words = "; systemd-network (pid 412) removed 3 ip rules 12 s before: one for this address among them";
+        let pid = found.culprit.map(|it| it.pid);
+        let found = found.verdict;
+        assert!(found.summary.ends_with(words), "{}", found.summary);
+        assert_eq!((pid, found.evidence[0].hook.as_str()), (Some(412), "rtnetlink"));
+        assert!(found.remediation.text.ends_with("keep systemd-network from removing what others set up"));
+    }
+
+    #[test]
+    fn who_removed_something_else_is_not() {
+        let of_others = without_route(rules("10.99.0.0"), libc::ENETUNREACH);
+        assert!(of_others.culprit.is_none() && !of_others.verdict.summary.contains("removed"));
+        let refusing = without_route(rules("10.88.0.0"), libc::EHOSTUNREACH);
+        assert!(refusing.culprit.is_none(), "a route that refuses is there");
+        let mut later = Stream::new();
+        later.connect_failed(libc::ENETUNREACH).wait_ms(10).flushed(rules("10.88.0.0"));
+        assert!(verdict(&later).culprit.is_none());
+    }
+
+    #[test]
+    fn what_led_to_a_service_is_gone_with_the_table_of_its_proxy() {
+        let summary = |table: &str, dst: &str, wait_ms: u64| {
+            let mut stream = Stream::to(dst);
+            let service = Service {
+                namespace: "default".into(),
+                name: "web".into(),
+                cluster_ips: vec!["10.96.0.33".parse().expect("an address")],
+                ports: Vec::new(),
+                ready_endpoints: None,
+                not_ready_endpoints: Vec::new(),
+            };
+            stream.push(ObservationKind::Services(Services { services: vec![service] }));
+            stream.flushed(FlushedRules::Nftables { family: "ip".into(), table: table.into(), replaced: true });
+            stream.wait_ms(wait_ms).connect().gives_up();
+            let found = verdict(&stream);
+            (found.verdict.summary.contains("removed 40 rules"), found.culprit.is_some())
+        };
+        assert_eq!(summary("nat", "10.96.0.33:80", 5_000), (true, false));
+        assert_eq!(summary("nat", "10.88.0.2:80", 5_000), (false, false), "no Service");
+        assert_eq!(summary("filter", "10.96.0.33:80", 5_000), (false, false));
+        assert_eq!(summary("nat", "10.96.0.33:80", 61_000), (false, false), "the proxy has put them back");
+    }
+
+    fn astray(priority: u32) -> VerdictBody {
+        let mut stream = Stream::new();
+        let rule = Some(RoutingRule { priority, from: Some("10.88.0.1".into()), to: None });
+        let stray = StrayRoute { device: "eth1".into(), pod_device: "veth7".into(), table: 101, rule };
+        stream.flushed(rules("10.88.0.0")).connect().wait_ms(200).inspection(|seen| seen.stray_route = Some(stray));
+        stream.gives_up();
+        verdict(&stream)
+    }
+
+    /// The rule that went had priority 1000.
+    #[test]
+    fn only_a_rule_that_was_before_the_one_that_leads_astray_is_missed() {
+        assert_eq!((astray(1001).culprit.map(|it| it.pid), astray(999).culprit), (Some(412), None));
+    }
+}

@@ -1,0 +1,130 @@
+//! Refused, and a connection of a process has that port as its own end: no server can bind it.
+
+use serde_json::json;
+
+use super::super::evidence::evidence;
+use super::super::kubectl::with_log;
+use super::connection_refused::{Refused, refused};
+use super::{Case, Cause, Finding, Remediation, in_namespace, run_in};
+use tracer_model::event::{Netns, PortHolder, PortHolders};
+use tracer_model::record::Confidence;
+
+/// How long what was read of a port helps with attempts that come later: more than the usual period of a probe.
+const RECENT_NS: u64 = 60_000_000_000;
+
+/// The rule.
+pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
+    let Refused { mut seen, netns, sure } = refused(case)?;
+    let (netns, at) = (netns?, seen.iter().map(|it| it.time_boot_ns).max()?);
+    let (dst, started) = (case.attempt.flow.dst, case.attempt.started);
+    let (time, read) = case.node.port_holders(netns, dst.port())?;
+    // Who listened there since then has found the port free.
+    if time.saturating_add(RECENT_NS) < started || case.node.listeners.heard_since(netns, dst.port(), time.min(at)) {
+        return None;
+    }
+    let holder = read.holders.iter().find(|it| blocks(case, netns, read, it))?;
+    let PortHolder { local, remote, pid, comm } = holder;
+    let says = format!("{local} is the source of a connection of {comm} (pid {pid}) to {remote}");
+    let (first, last) = read.range;
+    let summary = format!(
+        "nobody listens on {dst}{}, and no server can: {says}, and bind() fails with EADDRINUSE until that is closed; ip_local_port_range {first}-{last} lets connect() take the port",
+        in_namespace(case, Some(netns))
+    );
+    let fields = json!({ "pid": pid, "local": local, "remote": remote, "range": [first, last], "netns": netns });
+    seen.push(evidence("sock_diag", time, says, fields));
+    let reserved = run_in(case, Some(netns), "sysctl net.ipv4.ip_local_reserved_ports");
+    let text = format!(
+        "End that connection (pid {pid}) and start the server again. Then keep the port from clients: add {} to net.ipv4.ip_local_reserved_ports, beside what is there, or use a port outside {first}-{last}",
+        dst.port()
+    );
+    let found =
+        Finding::failure(Cause::PortTaken, seen, summary, with_log(case, Remediation::from(text).run([reserved])));
+    Some(found.with_confidence(Confidence::Likely).at_most(sure))
+}
+
+/// A server that is to be reached at the target's address cannot bind the port beside it. A connection that a server accepted
+/// lets it (SO_REUSEADDR), and is left over of one that ceased to listen.
+fn blocks(case: &Case<'_>, netns: Netns, read: &PortHolders, holder: &PortHolder) -> bool {
+    let last = case.node.listeners.last(netns, read.port);
+    let served = last.is_some_and(|(_, listen)| listen.actor.pid == holder.pid);
+    holder.local.ip() == case.attempt.flow.dst.ip() && read.is_dialled(holder) && !served
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::testing::{POD, SYN, Stream};
+    use tracer_model::event::{ObservationKind, PortHolder, PortHolders};
+    use tracer_model::record::Confidence;
+
+    /// The port is that of a connection between these ends, and then the target refuses.
+    fn held(local: &str, remote: &str) -> Stream {
+        let mut stream = Stream::new();
+        hold(&mut stream, local, remote);
+        stream.wait_ms(10_000).connect().reset_sent(SYN, true, None);
+        stream
+    }
+
+    fn hold(stream: &mut Stream, local: &str, remote: &str) {
+        let [local, remote] = [local, remote].map(|end| end.parse().expect("an address"));
+        let holders = vec![PortHolder { local, remote, pid: 812, comm: "agent".into() }];
+        let seen = PortHolders { netns: POD, port: 8080, range: (1024, 9000), holders };
+        stream.push(ObservationKind::PortHolders(Box::new(seen)));
+    }
+
+    const OWN: &str = "10.88.0.2:8080";
+    const SERVER: &str = "10.96.0.1:443";
+
+    #[test]
+    fn the_source_port_of_a_client_cannot_be_bound() {
+        let stream = held(OWN, SERVER);
+        assert_eq!(stream.causes(), ["port_taken"]);
+        let verdict = stream.verdicts().remove(0).verdict;
+        let words = "10.88.0.2:8080 is the source of a connection of agent (pid 812) to 10.96.0.1:443";
+        assert!(verdict.summary.contains(words), "{}", verdict.summary);
+        assert_eq!(verdict.confidence, Confidence::Likely);
+        assert!(verdict.remediation.text.contains("add 8080 to net.ipv4.ip_local_reserved_ports"));
+    }
+
+    #[test]
+    fn the_first_refusal_is_revised_when_the_holder_was_read() {
+        let mut stream = Stream::new();
+        stream.connect().reset_sent(SYN, true, None).wait_ms(3);
+        hold(&mut stream, OWN, SERVER);
+        assert_eq!(stream.causes(), ["connection_refused", "port_taken"]);
+    }
+
+    #[test]
+    fn a_connection_that_a_server_accepted_or_of_another_address_holds_nobody_up() {
+        assert_eq!(held(OWN, "10.88.0.1:5000").causes(), ["connection_refused"], "a client's port");
+        assert_eq!(held("127.0.0.1:8080", SERVER).causes(), ["connection_refused"], "a server on 10.88.0.2 could");
+    }
+
+    /// A server with few clients of low ports has gone away, and one of its connections has not.
+    #[test]
+    fn nor_does_one_of_the_process_that_listened_there() {
+        let mut stream = Stream::new();
+        stream.listens(POD, 8080, true).listens(POD, 8080, false);
+        let pid = stream.observations.iter().find_map(|it| match &it.kind {
+            ObservationKind::Listen(listen) => Some(listen.actor.pid),
+            _ => None,
+        });
+        hold(&mut stream, OWN, SERVER);
+        if let Some(ObservationKind::PortHolders(seen)) = stream.observations.last_mut().map(|it| &mut it.kind) {
+            seen.holders[0].pid = pid.expect("who listened");
+        }
+        stream.wait_ms(1_000).connect().reset_sent(SYN, true, None);
+        assert_eq!(stream.causes(), ["connection_refused"]);
+    }
+
+    #[test]
+    fn what_was_read_long_ago_or_before_somebody_listened_says_nothing() {
+        let mut old = Stream::new();
+        hold(&mut old, OWN, SERVER);
+        old.wait_ms(61_000).connect().reset_sent(SYN, true, None);
+        assert_eq!(old.causes(), ["connection_refused"]);
+        let mut free = Stream::new();
+        hold(&mut free, OWN, SERVER);
+        free.listens(POD, 8080, true).listens(POD, 8080, false).wait_ms(1_000).connect().reset_sent(SYN, true, None);
+        assert_eq!(free.causes(), ["connection_refused"]);
+    }
+}

@@ -1,0 +1,351 @@
+//! Tables of nf_tables whose rules a process removes in bulk: those of nft and of iptables-nft.
+//!
+//! The kernel reports each rule that goes or comes, then the process that did it (`nf_tables_gen_notify`,
+//! net/netfilter/nf_tables_api.c). Of legacy ip_tables it reports nothing.
+//!
+//! Rules of single Services and pods come and go all the time, in chains that other rules jump to. Only what leads into these,
+//! the rules of base chains, stays. So a table counts as flushed that is gone, that came back with less than half of its rules,
+//! or of which base chains lost all their rules.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::io;
+use std::os::fd::BorrowedFd;
+use std::time::Instant;
+
+use netlink_sys::protocols::NETLINK_NETFILTER;
+
+use super::NetfilterError;
+use super::nft::{
+    NFGENMSG, NFNL_SUBSYS_NFTABLES, NFT_MSG_GETCHAIN, NFT_MSG_NEWRULE, NFTA_CHAIN_HOOK, NFTA_CHAIN_NAME,
+    NFTA_CHAIN_TABLE, family_name, is_absent,
+};
+use tracer_model::event::{BULK, FlushedRules, Remover, RulesFlushed};
+use tracer_model::recent::remember;
+use tracer_node::flushes::Burst;
+use tracer_node::netlink::{Message, Netlink, attribute, field, messages, push_text, text};
+use tracer_node::procfs::NodeNetns;
+use tracer_node::removers::of_pid;
+
+const NFNLGRP_NFTABLES: u32 = 7;
+const NFT_MSG_GETTABLE: u16 = 1;
+const NFT_MSG_DELTABLE: u16 = 2;
+const NFT_MSG_DELRULE: u16 = 8;
+const NFT_MSG_NEWGEN: u16 = 15;
+const NFTA_TABLE_NAME: u16 = 1;
+const NFTA_CHAIN_USE: u16 = 6;
+const NFTA_RULE_TABLE: u16 = 1;
+const NFTA_RULE_CHAIN: u16 = 2;
+const NFTA_GEN_PROC_PID: u16 = 2;
+const NFTA_GEN_PROC_NAME: u16 = 3;
+/// Tables, and chains of each, that are remembered at once.
+const MOST_TABLES: usize = 64;
+const MOST_CHAINS: usize = 256;
+/// Processes that changed rules a moment ago.
+const MOST_PROCESSES: usize = 16;
+
+/// Listens to what becomes of the rules of a namespace.
+///
+/// Of thousands of rules that go at once most reports get lost: a larger buffer would hold up who removes them (`yield` in
+/// `netlink_broadcast`, net/netlink/af_netlink.c). So the processes come by a socket of their own.
+pub struct TablesWatch {
+    rules: Netlink,
+    processes: Netlink,
+    node: NodeNetns,
+    removals: Removals,
+}
+
+impl TablesWatch {
+    /// Subscribes inside the node's namespace; `None` if this kernel has no nfnetlink.
+    ///
+    /// # Errors
+    /// If the namespace cannot be entered or the subscription is refused.
+    pub fn open(node: &NodeNetns) -> Result<Option<Self>, NetfilterError> {
+        let subscribe = || Netlink::subscribe(NETLINK_NETFILTER, &[NFNLGRP_NFTABLES]);
+        let both =
+            || -> io::Result<_> { Ok((subscribe()?, subscribe()?.only(NFNL_SUBSYS_NFTABLES << 8 | NFT_MSG_NEWGEN)?)) };
+        match node.enter(both)? {
+            Ok((rules, processes)) => {
+                Ok(Some(Self { rules, processes, node: node.clone(), removals: Removals::default() }))
+            }
+            Err(error) if error.raw_os_error() == Some(libc::EPROTONOSUPPORT) => Ok(None),
+            Err(error) => Err(NetfilterError::Flushes(error)),
+        }
+    }
+
+    /// Takes in what was reported. Never blocks.
+    pub fn hear(&mut self) {
+        let now = Instant::now();
+        self.rules.drain(|message| self.removals.see(message, now));
+        self.processes.drain(|message| _ = message.and_then(|message| self.removals.changed_by(message, of_pid)));
+    }
+
+    /// When something is to be [taken](Self::take).
+    #[must_use]
+    pub fn due(&self) -> Option<Instant> {
+        self.removals.tables.values().map(|removal| removal.burst.due()).min()
+    }
+
+    /// The tables that were flushed, and stay so.
+    pub fn take(&mut self) -> Vec<RulesFlushed> {
+        let over = self.removals.take(Instant::now()).into_iter();
+        over.filter(|(_, removal)| removal.lost() >= BULK)
+            .filter_map(|(table, removal)| self.flushed(table, removal))
+            .collect()
+    }
+
+    /// What could not be read is none.
+    fn flushed(&self, table: Name, removal: Removal) -> Option<RulesFlushed> {
+        let read = self.node.enter(|| removal.flushed(&table, &mut Netlink::open(NETLINK_NETFILTER)?));
+        let (count, replaced) = read.ok()?.ok()??;
+        let (family, table) = (family_name(table.0)?.to_owned(), table.1);
+        Some(RulesFlushed {
+            netns: self.node.netns,
+            since_boot_ns: removal.burst.since_boot_ns,
+            count,
+            incomplete: removal.incomplete,
+            rules: FlushedRules::Nftables { family, table, replaced },
+            by: self.removals.remover(&removal),
+        })
+    }
+
+    /// For `poll(2)`.
+    pub fn fds(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
+        [&self.rules, &self.processes].into_iter().map(Netlink::as_fd)
+    }
+}
+
+/// Family and name of a table.
+type Name = (u8, String);
+
+#[derive(Default)]
+struct Removals {
+    tables: BTreeMap<Name, Removal>,
+    /// Those that changed rules, by the ports of their sockets.
+    processes: VecDeque<(u32, Remover)>,
+    /// Reports got lost.
+    lossy: bool,
+}
+
+struct Removal {
+    burst: Burst,
+    removed: usize,
+    added: usize,
+    was_deleted: bool,
+    /// More may have been removed, or may have come back.
+    incomplete: bool,
+    /// Rules that each chain lost.
+    chains: BTreeMap<String, usize>,
+    /// What was removed by each socket, less what it added.
+    ports: BTreeMap<u32, i64>,
+}
+
+impl Removals {
+    fn see(&mut self, message: Option<Message<'_>>, now: Instant) {
+        self.lossy |= message.is_none();
+        if let Some(message) = message.filter(|it| it.kind >> 8 == NFNL_SUBSYS_NFTABLES) {
+            self.changed(message, now);
+        }
+    }
+
+    fn changed(&mut self, message: Message<'_>, now: Instant) -> Option<()> {
+        let (family, attrs) = (*message.payload.first()?, message.payload.get(NFGENMSG..)?);
+        let name = |number| attribute(attrs, number).map(text);
+        match message.kind & 0xff {
+            NFT_MSG_DELRULE => {
+                let (table, chain) = ((family, name(NFTA_RULE_TABLE)?), name(NFTA_RULE_CHAIN)?);
+                if self.tables.len() < MOST_TABLES || self.tables.contains_key(&table) {
+                    self.tables.entry(table).or_insert_with(|| Removal::begin(now)).lose(chain, message.port, now);
+                }
+            }
+            NFT_MSG_NEWRULE => {
+                let removal = self.tables.get_mut(&(family, name(NFTA_RULE_TABLE)?))?;
+                removal.added += 1;
+                *removal.ports.get_mut(&message.port)? -= 1;
+            }
+            NFT_MSG_DELTABLE => self.tables.get_mut(&(family, name(NFTA_TABLE_NAME)?))?.was_deleted = true,
+            _ => {}
+        }
+        Some(())
+    }
+
+    /// The end of a transaction: who made it.
+    fn changed_by(&mut self, message: Message<'_>, by: impl FnOnce(u32, String) -> Remover) -> Option<()> {
+        let attrs = message.payload.get(NFGENMSG..)?;
+        let pid = attribute(attrs, NFTA_GEN_PROC_PID).and_then(|value| field(value, 0)).map(u32::from_be_bytes)?;
+        let comm = attribute(attrs, NFTA_GEN_PROC_NAME).map(text)?;
+        remember(MOST_PROCESSES, &mut self.processes, (message.port, by(pid, comm)));
+        Some(())
+    }
+
+    /// Who removed most.
+    fn remover(&self, removal: &Removal) -> Option<Remover> {
+        let (port, _) = removal.ports.iter().max_by_key(|(_, lost)| **lost)?;
+        self.processes.iter().rev().find(|(of, _)| of == port).map(|(_, by)| by.clone())
+    }
+
+    fn take(&mut self, now: Instant) -> Vec<(Name, Removal)> {
+        let over = self.tables.iter().filter(|(_, removal)| removal.burst.due() <= now);
+        let over: Vec<Name> = over.map(|(table, _)| table.clone()).collect();
+        let over = over.into_iter().filter_map(|table| self.tables.remove_entry(&table));
+        let over = over.map(|(table, removal)| (table, Removal { incomplete: self.lossy, ..removal })).collect();
+        self.lossy &= !self.tables.is_empty();
+        over
+    }
+}
+
+/// Any reports, for a fuzz target.
+pub(crate) fn hear(bytes: &[u8]) {
+    let mut removals = Removals::default();
+    let by = |pid, comm| Remover { pid, comm, exe: None, ancestors: Vec::new() };
+    messages(Some(bytes), &mut |message| {
+        removals.see(message, Instant::now());
+        message.map(|message| removals.changed_by(message, by));
+    });
+    assert!(removals.tables.len() <= MOST_TABLES && removals.processes.len() <= MOST_PROCESSES);
+}
+
+impl Removal {
+    fn begin(now: Instant) -> Self {
+        let (chains, ports) = (BTreeMap::new(), BTreeMap::new());
+        Self { burst: Burst::begin(now), removed: 0, added: 0, was_deleted: false, incomplete: false, chains, ports }
+    }
+
+    fn lose(&mut self, chain: String, port: u32, now: Instant) {
+        self.burst.go_on(now);
+        self.removed += 1;
+        if self.chains.len() < MOST_CHAINS || self.chains.contains_key(&chain) {
+            *self.chains.entry(chain).or_default() += 1;
+        }
+        if self.ports.len() < MOST_PROCESSES || self.ports.contains_key(&port) {
+            *self.ports.entry(port).or_default() += 1;
+        }
+    }
+
+    /// Rules that went and did not come back.
+    const fn lost(&self) -> usize {
+        self.removed.saturating_sub(self.added)
+    }
+
+    /// How many rules were flushed, and whether with their table, of the calling thread's namespace; `None`: it is none.
+    fn flushed(&self, table: &Name, netlink: &mut Netlink) -> io::Result<Option<(usize, bool)>> {
+        if ask(netlink, NFT_MSG_GETTABLE, table.0, &[(NFTA_TABLE_NAME, &table.1)])?.is_none() {
+            return Ok(Some((self.lost(), true)));
+        }
+        if self.was_deleted && !self.incomplete {
+            return Ok((self.added < self.removed / 2).then(|| (self.lost(), true)));
+        }
+        let mut emptied = 0;
+        for (chain, removed) in &self.chains {
+            let names = [(NFTA_CHAIN_TABLE, table.1.as_str()), (NFTA_CHAIN_NAME, chain)];
+            let chain = ask(netlink, NFT_MSG_GETCHAIN, table.0, &names)?;
+            emptied += if chain.is_some_and(|answer| is_empty_base(&answer)) { *removed } else { 0 };
+        }
+        Ok((emptied >= BULK).then(|| (self.lost(), false)))
+    }
+}
+
+/// Nothing can jump to a base chain: what uses it are its rules.
+fn is_empty_base(chain: &[u8]) -> bool {
+    let attrs = chain.get(NFGENMSG..).unwrap_or_default();
+    let used = attribute(attrs, NFTA_CHAIN_USE).and_then(|value| field(value, 0)).map(u32::from_be_bytes);
+    attribute(attrs, NFTA_CHAIN_HOOK).is_some() && used == Some(0)
+}
+
+/// What the kernel has by these names, if there is such a thing.
+fn ask(netlink: &mut Netlink, message: u16, family: u8, names: &[(u16, &str)]) -> io::Result<Option<Vec<u8>>> {
+    let mut payload = vec![family, 0, 0, 0];
+    names.iter().for_each(|(number, name)| push_text(&mut payload, *number, name));
+    let mut found = None;
+    match netlink.ask(NFNL_SUBSYS_NFTABLES << 8 | message, &payload, |answer| found = Some(answer.to_vec())) {
+        Err(error) if !is_absent(&error) => Err(error),
+        _ => Ok(found),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const DOES: (u32, &str) = (412, "nft");
+    const OTHER: (u32, &str) = (7, "iptables-restor");
+
+    fn by(pid: u32, comm: String) -> Remover {
+        Remover { pid, comm, exe: None, ancestors: Vec::new() }
+    }
+
+    fn message(kind: u16, port: u32, payload: &[u8]) -> Message<'_> {
+        Message { kind: NFNL_SUBSYS_NFTABLES << 8 | kind, port, payload }
+    }
+
+    /// Rules that go or come, each with its chain, and who did it.
+    type Transaction<'a> = (&'a [(u16, &'a str)], (u32, &'a str));
+
+    fn removals(transactions: &[Transaction<'_>]) -> Removals {
+        let (mut removals, now) = (Removals::default(), Instant::now());
+        for (rules, (pid, comm)) in transactions {
+            for (kind, chain) in *rules {
+                let mut payload = vec![libc::AF_INET as u8, 0, 0, 0];
+                push_text(&mut payload, NFTA_RULE_TABLE, "nat");
+                push_text(&mut payload, NFTA_RULE_CHAIN, chain);
+                removals.see(Some(message(*kind, *pid, &payload)), now);
+            }
+            let mut payload = vec![0, 0, 0, 0, 8, 0, NFTA_GEN_PROC_PID as u8, 0];
+            payload.extend_from_slice(&pid.to_be_bytes());
+            push_text(&mut payload, NFTA_GEN_PROC_NAME, comm);
+            removals.changed_by(message(NFT_MSG_NEWGEN, *pid, &payload), by).expect("a process");
+        }
+        removals
+    }
+
+    fn of_nat(mut removals: Removals) -> Removal {
+        removals.tables.remove(&(libc::AF_INET as u8, "nat".to_owned())).expect("the table")
+    }
+
+    #[test]
+    fn who_removed_most_is_named() {
+        let (gone, came) = ((NFT_MSG_DELRULE, "A"), (NFT_MSG_NEWRULE, "A"));
+        let removals = removals(&[(&[gone, came], OTHER), (&[gone, gone, gone], DOES), (&[gone], OTHER)]);
+        let removal = &removals.tables[&(libc::AF_INET as u8, "nat".to_owned())];
+        assert_eq!((removal.lost(), removal.chains["A"]), (4, 5));
+        assert_eq!(removals.remover(removal), Some(by(DOES.0, DOES.1.to_owned())));
+    }
+
+    #[test]
+    fn what_comes_back_is_not_lost_and_what_only_comes_is_nothing() {
+        let (gone, came) = ((NFT_MSG_DELRULE, "A"), (NFT_MSG_NEWRULE, "A"));
+        assert_eq!(of_nat(removals(&[(&[gone, gone], DOES), (&[came, came, came], OTHER)])).lost(), 0);
+        assert!(removals(&[(&[came, came], DOES)]).tables.is_empty());
+    }
+
+    #[test]
+    fn tables_and_chains_are_bounded() {
+        let (mut removals, now) = (Removals::default(), Instant::now());
+        for n in 0..1000 {
+            for (table, chain) in [("nat".to_owned(), format!("KUBE-SVC-{n}")), (format!("table-{n}"), "c".to_owned())]
+            {
+                let mut payload = vec![2, 0, 0, 0];
+                push_text(&mut payload, NFTA_RULE_TABLE, &table);
+                push_text(&mut payload, NFTA_RULE_CHAIN, &chain);
+                removals.see(Some(message(NFT_MSG_DELRULE, n, &payload)), now);
+            }
+        }
+        assert_eq!(
+            (removals.tables.len(), removals.tables[&(2, "nat".to_owned())].chains.len()),
+            (MOST_TABLES, MOST_CHAINS)
+        );
+    }
+
+    #[test]
+    fn only_a_base_chain_that_nothing_uses_is_an_empty_one() {
+        let chain = |attrs: &[(u16, u32)]| {
+            let attr = |(number, value): &(u16, u32)| {
+                [&8_u16.to_ne_bytes()[..], &number.to_ne_bytes(), &value.to_be_bytes()].concat()
+            };
+            [vec![2, 0, 0, 0], attrs.iter().flat_map(attr).collect()].concat()
+        };
+        let hook = (NFTA_CHAIN_HOOK, 0);
+        assert!(is_empty_base(&chain(&[hook, (NFTA_CHAIN_USE, 0)])));
+        assert!(!is_empty_base(&chain(&[hook, (NFTA_CHAIN_USE, 1)])) && !is_empty_base(&chain(&[(NFTA_CHAIN_USE, 0)])));
+        assert!(!is_empty_base(&[2]) && !is_empty_base(&chain(&[hook])));
+    }
+}

@@ -1,0 +1,367 @@
+//! Routing rules and routes of the node that a process removes in bulk, as rtnetlink reports them.
+//!
+//! The kernel reports each one that goes to all who listen, with the port of the socket that asked for it (`rtmsg_fib`,
+//! net/ipv4/fib_semantics.c; `notify_rule_change`, net/core/fib_rules.c). What it removes by itself has port 0.
+
+use std::collections::BTreeMap;
+use std::os::fd::BorrowedFd;
+use std::time::{Duration, Instant};
+
+use netlink_sys::protocols::NETLINK_ROUTE;
+
+use super::clock::boot_ns;
+use super::links::LinkError;
+use super::netlink::{Message, Netlink, address, attribute, attributes, field, messages, number};
+use super::policy::{
+    FRA_DST, FRA_PRIORITY, FRA_SRC, FRA_SUPPRESS_PREFIXLEN, FRA_TABLE, INVERT, RTA_DST, RTA_TABLE, RTMSG, RULE,
+    UNDERSTOOD,
+};
+use super::procfs::NodeNetns;
+use super::removers::of_port;
+use tracer_model::event::{BULK, FlushedRules, Prefix, RemovedRoute, Remover, RulesFlushed};
+
+const RTNLGRP_IPV4_ROUTE: u32 = 7;
+const RTNLGRP_IPV4_RULE: u32 = 8;
+const RTNLGRP_IPV6_ROUTE: u32 = 11;
+const RTNLGRP_IPV6_RULE: u32 = 19;
+const RTM_NEWROUTE: u16 = 24;
+const RTM_DELROUTE: u16 = 25;
+const RTM_NEWRULE: u16 = 32;
+const RTM_DELRULE: u16 = 33;
+const RTA_PRIORITY: u16 = 6;
+/// `RTN_UNICAST`: a route that leads somewhere.
+const UNICAST: u8 = 1;
+/// Removals that are remembered at once, and that are kept of each flush.
+const MOST_REMOVED: usize = 4096;
+const MOST_KEPT: usize = 256;
+/// Who replaces rules removes the old ones first: they have so long to come back.
+const QUIET: Duration = Duration::from_secs(1);
+/// A flush that goes on is reported after this.
+const LONGEST: Duration = Duration::from_secs(5);
+
+/// A time of removals that follow each other closely.
+#[derive(Clone, Copy, Debug)]
+pub struct Burst {
+    began: Instant,
+    last: Instant,
+    /// When it began, CLOCK_BOOTTIME nanoseconds.
+    pub since_boot_ns: u64,
+}
+
+impl Burst {
+    /// One that begins.
+    #[must_use]
+    pub fn begin(now: Instant) -> Self {
+        Self { began: now, last: now, since_boot_ns: boot_ns() }
+    }
+
+    /// Something more was removed.
+    pub const fn go_on(&mut self, now: Instant) {
+        self.last = now;
+    }
+
+    /// When it is over.
+    #[must_use]
+    pub fn due(&self) -> Instant {
+        (self.last + QUIET).min(self.began + LONGEST)
+    }
+}
+
+/// Listens to what becomes of the routing rules and routes of a namespace.
+pub struct RoutingWatch {
+    socket: Netlink,
+    node: NodeNetns,
+    removals: Removals,
+}
+
+impl RoutingWatch {
+    /// Subscribes inside the node's namespace.
+    ///
+    /// # Errors
+    /// If the namespace cannot be entered or the subscription is refused.
+    pub fn open(node: &NodeNetns) -> Result<Self, LinkError> {
+        let groups = [RTNLGRP_IPV4_ROUTE, RTNLGRP_IPV4_RULE, RTNLGRP_IPV6_ROUTE, RTNLGRP_IPV6_RULE];
+        let socket = node.enter(|| Netlink::subscribe(NETLINK_ROUTE, &groups))?.map_err(LinkError::Flushes)?;
+        Ok(Self { socket, node: node.clone(), removals: Removals::default() })
+    }
+
+    /// Takes in what was reported. Never blocks.
+    pub fn hear(&mut self) {
+        let (now, node) = (Instant::now(), &self.node);
+        self.socket.drain(|message| self.removals.see(message, now, |port| of_port(port, node)));
+    }
+
+    /// When something is to be [taken](Self::take).
+    #[must_use]
+    pub fn due(&self) -> Option<Instant> {
+        self.removals.bursts.values().map(|removal| removal.burst.due()).min()
+    }
+
+    /// What was removed in bulk and has not come back.
+    pub fn take(&mut self) -> Vec<RulesFlushed> {
+        let now = Instant::now();
+        let flushed = self.removals.take(now).into_iter();
+        flushed
+            .map(|(since_boot_ns, count, rules, by)| RulesFlushed {
+                netns: self.node.netns,
+                since_boot_ns,
+                count,
+                incomplete: count >= MOST_REMOVED,
+                rules,
+                by,
+            })
+            .collect()
+    }
+
+    /// For `poll(2)`.
+    #[must_use]
+    pub fn as_fd(&self) -> BorrowedFd<'_> {
+        self.socket.as_fd()
+    }
+}
+
+/// Rules or routes, and whether of IPv6.
+type Kind = (bool, bool);
+
+#[derive(Default)]
+struct Removals {
+    bursts: BTreeMap<Kind, Removal>,
+}
+
+struct Removal {
+    burst: Burst,
+    /// By what names it: with what it applied to, and the port that removed it.
+    gone: BTreeMap<Vec<u8>, (RemovedRoute, u32)>,
+    by: BTreeMap<u32, Option<Remover>>,
+}
+
+type Flushed = (u64, usize, FlushedRules, Option<Remover>);
+
+impl Removals {
+    /// Of what got lost, nobody knows whether it came back.
+    fn see(&mut self, message: Option<Message<'_>>, now: Instant, by: impl FnOnce(u32) -> Option<Remover>) {
+        let Some(message) = message else { return self.bursts.clear() };
+        let is_rule = matches!(message.kind, RTM_NEWRULE | RTM_DELRULE);
+        let parsed = if is_rule { rule(message.payload) } else { route(message.payload) };
+        let Some((name, route)) = parsed else { return };
+        let kind = (is_rule, route.v6);
+        match message.kind {
+            RTM_DELRULE | RTM_DELROUTE if message.port != 0 => {
+                let removal = self.bursts.entry(kind).or_insert_with(|| Removal::begin(now));
+                removal.burst.go_on(now);
+                if removal.gone.len() < MOST_REMOVED {
+                    removal.gone.insert(name, (route, message.port));
+                    removal.by.entry(message.port).or_insert_with(|| by(message.port));
+                }
+            }
+            RTM_NEWRULE | RTM_NEWROUTE => {
+                if let Some(removal) = self.bursts.get_mut(&kind) {
+                    removal.gone.remove(&name);
+                }
+            }
+            _ => {}
+        }
+    }
+
+    fn take(&mut self, now: Instant) -> Vec<Flushed> {
+        let over: Vec<Kind> =
+            self.bursts.iter().filter(|(_, it)| it.burst.due() <= now).map(|(kind, _)| *kind).collect();
+        over.into_iter()
+            .flat_map(|kind| self.bursts.remove(&kind).into_iter().flat_map(move |it| it.flushed(kind)))
+            .collect()
+    }
+}
+
+/// Any reports, for a fuzz target.
+#[doc(hidden)]
+pub fn hear(bytes: &[u8]) {
+    let mut removals = Removals::default();
+    messages(Some(bytes), &mut |message| removals.see(message, Instant::now(), |_| None));
+    assert!(removals.bursts.values().all(|removal| removal.gone.len() <= MOST_REMOVED));
+}
+
+impl Removal {
+    fn begin(now: Instant) -> Self {
+        Self { burst: Burst::begin(now), gone: BTreeMap::new(), by: BTreeMap::new() }
+    }
+
+    /// What each process removed. `ip rule flush` opens a socket for each rule: what nobody is known for is taken together.
+    fn flushed(self, (is_rule, _): Kind) -> Vec<Flushed> {
+        let mut of_each: Vec<(Option<Remover>, Vec<RemovedRoute>)> = Vec::new();
+        for (route, port) in self.gone.into_values() {
+            let by = self.by.get(&port).cloned().flatten();
+            match of_each.iter_mut().find(|(other, _)| *other == by) {
+                Some((_, routes)) => routes.push(route),
+                None => of_each.push((by, vec![route])),
+            }
+        }
+        let in_bulk = of_each.into_iter().filter(|(_, routes)| routes.len() >= BULK);
+        in_bulk
+            .map(|(by, mut routes)| {
+                let count = routes.len();
+                routes.truncate(MOST_KEPT);
+                let rules = if is_rule { FlushedRules::Rules(routes) } else { FlushedRules::Routes(routes) };
+                (self.burst.since_boot_ns, count, rules, by)
+            })
+            .collect()
+    }
+}
+
+/// What names a rule, which is all of it, and what it applied to.
+fn rule(message: &[u8]) -> Option<(Vec<u8>, RemovedRoute)> {
+    let rest = message.get(RULE..)?;
+    let prefix = |number, length| prefix(rest, number, *message.get(length)?);
+    let inverted = field(message, 8).map(u32::from_ne_bytes)? & INVERT != 0;
+    let suppresses = attribute(rest, FRA_SUPPRESS_PREFIXLEN).is_some_and(|length| length != [u8::MAX; 4]);
+    let understood = attributes(rest).all(|(number, _)| UNDERSTOOD.contains(&number)) && *message.get(3)? == 0;
+    let route = RemovedRoute {
+        v6: is_v6(message)?,
+        from: prefix(FRA_SRC, 2),
+        to: prefix(FRA_DST, 1),
+        narrower: inverted || suppresses || !understood,
+        table: number(rest, FRA_TABLE).or_else(|| message.get(4).copied().map(u32::from))?,
+        priority: number(rest, FRA_PRIORITY).or(Some(0)),
+    };
+    Some((message.to_vec(), route))
+}
+
+/// What names a route: its subnet, its table, its priority and its type of service. Entries of caches, and routes that lead
+/// nowhere, are none.
+fn route(message: &[u8]) -> Option<(Vec<u8>, RemovedRoute)> {
+    const CLONED: u32 = 0x200;
+    let rest = message.get(RTMSG..)?;
+    let is_cloned = field(message, 8).map(u32::from_ne_bytes)? & CLONED != 0;
+    if *message.get(7)? != UNICAST || is_cloned {
+        return None;
+    }
+    let to = prefix(rest, RTA_DST, *message.get(1)?);
+    let table = number(rest, RTA_TABLE).or_else(|| message.get(4).copied().map(u32::from))?;
+    let priority = number(rest, RTA_PRIORITY).unwrap_or_default();
+    let mut name = vec![*message.get(1)?, *message.get(3)?];
+    name.extend_from_slice(attribute(rest, RTA_DST).unwrap_or_default());
+    name.extend(priority.to_ne_bytes().into_iter().chain(table.to_ne_bytes()));
+    let tos = *message.get(3)?;
+    Some((name, RemovedRoute { v6: is_v6(message)?, from: None, to, narrower: tos != 0, table, priority: None }))
+}
+
+fn is_v6(message: &[u8]) -> Option<bool> {
+    match i32::from(*message.first()?) {
+        libc::AF_INET => Some(false),
+        libc::AF_INET6 => Some(true),
+        _ => None,
+    }
+}
+
+/// None: all addresses.
+fn prefix(attributes: &[u8], number: u16, len: u8) -> Option<Prefix> {
+    attribute(attributes, number).and_then(address).filter(|_| len > 0).map(|addr| Prefix { addr, len })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::net::IpAddr;
+
+    const PID: u32 = 412;
+    /// `RTN_LOCAL`
+    const LOCAL: u8 = 2;
+
+    fn by(pid: u32) -> Option<Remover> {
+        (pid == PID).then(|| Remover { pid, comm: "systemd-network".into(), exe: None, ancestors: Vec::new() })
+    }
+
+    fn attributes(bytes: &mut Vec<u8>, of: &[(u16, [u8; 4])]) {
+        for (number, value) in of {
+            bytes.extend_from_slice(&8_u16.to_ne_bytes());
+            bytes.extend_from_slice(&number.to_ne_bytes());
+            bytes.extend_from_slice(value);
+        }
+    }
+
+    /// To this address by table 101.
+    fn a_rule(to: u8) -> Vec<u8> {
+        let mut bytes = vec![libc::AF_INET as u8, 32, 0, 0, 101, 0, 0, 1, 0, 0, 0, 0];
+        attributes(
+            &mut bytes,
+            &[(FRA_DST, [10, 88, 0, to]), (FRA_TABLE, 101_u32.to_ne_bytes()), (FRA_PRIORITY, 7_u32.to_ne_bytes())],
+        );
+        bytes
+    }
+
+    /// To this subnet, of this type.
+    fn a_route(to: u8, kind: u8) -> Vec<u8> {
+        let mut bytes = vec![libc::AF_INET as u8, 24, 0, 0, 254, 3, 0, kind, 0, 0, 0, 0];
+        attributes(&mut bytes, &[(RTA_DST, [10, 88, to, 0]), (RTA_TABLE, 254_u32.to_ne_bytes())]);
+        bytes
+    }
+
+    /// What is taken after these messages, each with its kind and its port.
+    fn flushed(messages: &[(u16, u32, Vec<u8>)]) -> Vec<Flushed> {
+        let (mut removals, now) = (Removals::default(), Instant::now());
+        for (kind, port, payload) in messages {
+            removals.see(Some(Message { kind: *kind, port: *port, payload }), now, by);
+        }
+        assert!(removals.take(now).is_empty(), "they may come back");
+        removals.take(now + QUIET)
+    }
+
+    fn removed(count: u8, port: impl Fn(u8) -> u32) -> Vec<(u16, u32, Vec<u8>)> {
+        (1..=count).map(|n| (RTM_DELRULE, port(n), a_rule(n))).collect()
+    }
+
+    #[test]
+    fn three_rules_that_one_process_removes_are_a_flush() {
+        let all = flushed(&removed(3, |_| PID));
+        let [(_, 3, FlushedRules::Rules(gone), Some(by))] = all.as_slice() else { panic!("{all:?}") };
+        assert_eq!((by.pid, gone[0].table, gone[0].priority), (PID, 101, Some(7)));
+        let [from, to] = ["10.0.0.1", "10.88.0.2"].map(|addr| addr.parse::<IpAddr>().expect("an address"));
+        assert_eq!((gone[0].applied_to(from, to), gone[1].applied_to(from, to)), (false, true));
+        assert!(flushed(&removed(2, |_| PID)).is_empty(), "those of a pod");
+    }
+
+    #[test]
+    fn one_each_of_several_processes_are_none_and_those_of_unknown_ones_are() {
+        let of_plugins = |n: u8| if n < 3 { PID } else { 9 };
+        assert!(flushed(&removed(4, of_plugins)).is_empty());
+        assert_eq!(flushed(&removed(3, |n| 4_000_000_000 + u32::from(n))).len(), 1, "`ip rule flush`");
+    }
+
+    #[test]
+    fn what_comes_back_or_what_the_kernel_removes_is_no_flush() {
+        let mut back = removed(3, |_| PID);
+        back.push((RTM_NEWRULE, 9, a_rule(2)));
+        assert!(flushed(&back).is_empty());
+        assert!(flushed(&removed(3, |_| 0)).is_empty());
+    }
+
+    #[test]
+    fn routes_that_lead_nowhere_are_none() {
+        let routes = |kind| (1..=3).map(|n| (RTM_DELROUTE, PID, a_route(n, kind))).collect::<Vec<_>>();
+        let all = flushed(&routes(UNICAST));
+        assert!(matches!(all.as_slice(), [(_, 3, FlushedRules::Routes(_), Some(_))]), "{all:?}");
+        assert!(flushed(&routes(LOCAL)).is_empty());
+    }
+
+    /// What came back may be among what was lost.
+    #[test]
+    fn after_a_loss_nothing_is_known() {
+        let (mut removals, now) = (Removals::default(), Instant::now());
+        for n in 1..=3 {
+            removals.see(Some(Message { kind: RTM_DELRULE, port: PID, payload: &a_rule(n) }), now, by);
+        }
+        removals.see(None, now, by);
+        assert!(removals.take(now + LONGEST).is_empty());
+    }
+
+    #[test]
+    fn broken_messages_are_nothing() {
+        for length in 0..a_rule(1).len() {
+            let cut = |mut whole: Vec<u8>| {
+                whole.truncate(length);
+                whole
+            };
+            let all = flushed(&[(RTM_DELRULE, PID, cut(a_rule(1))), (RTM_DELROUTE, PID, cut(a_route(1, UNICAST)))]);
+            assert!(all.is_empty());
+        }
+    }
+}

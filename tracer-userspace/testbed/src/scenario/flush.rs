@@ -1,0 +1,165 @@
+//! Rules and routes that a process removes in bulk.
+
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+
+use anyhow::{Result, bail};
+use tracer_model::record::Cause;
+
+use super::{Fixture, Need, Scenario};
+use crate::ip::{Ip, Route};
+use crate::node::{BRIDGE, OUTSIDE};
+use crate::pods::{CIRCULAR, HTTP};
+use crate::probe::{Ending, Kind};
+
+const ROUTE: Option<Cause> = Some(Cause::RouteUnreachable);
+const EVENT: &str = "rules_flushed";
+/// A routing table, and the priority of the rules that lead to it.
+const TABLE: u8 = 101;
+const PRIORITY: u32 = 1000;
+
+pub(super) const ALL: &[Scenario] = &[
+    Scenario::new("route_unreachable_rules_flushed", ROUTE, rules).own(),
+    Scenario::new("route_unreachable_routes_flushed", ROUTE, routes).own(),
+    Scenario::new("asymmetric_route_rules_flushed", Some(Cause::AsymmetricRoute), exceptions).own(),
+    Scenario::new("route_unreachable_nat_flushed", ROUTE, nat).own().needs(&[Need::Nft, Need::IcmpHook]),
+    Scenario::new("rules_flushed", None, tables).own().needs(&[Need::Nft]),
+];
+
+/// Pods are reached by a table of their own, to which a rule for each leads.
+fn rules(fixture: &mut Fixture<'_>) -> Result<()> {
+    let (pod, all) = pods(fixture)?;
+    let subnet = Route::to([10, 88, 0, 0], 24).over("cni0");
+    let node = &fixture.node.node;
+    let mut ip = node.enter(Ip::open)?;
+    node.enter(|| {
+        ip.add(&subnet.clone().in_table(TABLE).source(BRIDGE))?;
+        all.iter().try_for_each(|addr| ip.rule_to(*addr, TABLE, PRIORITY))?;
+        ip.remove(&subnet)
+    })?;
+    (fixture.watch)()?;
+    fixture.succeeds(Kind::Http, pod)?;
+    all.iter().try_for_each(|addr| ip.remove_rule_to(*addr, TABLE, PRIORITY))?;
+    fails_for_want_of(fixture, "3 ip rules", pod, Ending::Error)
+}
+
+/// Pods are reached by a route to each.
+fn routes(fixture: &mut Fixture<'_>) -> Result<()> {
+    let (pod, all) = pods(fixture)?;
+    let routes: Vec<Route> = all.iter().map(|addr| Route::to_host(*addr).over("cni0")).collect();
+    let mut ip = fixture.node.node.enter(Ip::open)?;
+    fixture.node.node.enter(|| {
+        routes.iter().try_for_each(|route| ip.add(route))?;
+        ip.remove(&Route::to([10, 88, 0, 0], 24).over("cni0"))
+    })?;
+    (fixture.watch)()?;
+    fixture.succeeds(Kind::Http, pod)?;
+    fixture.node.node.enter(|| routes.iter().try_for_each(|route| ip.remove(route)))?;
+    fails_for_want_of(fixture, "3 routes", pod, Ending::Error)
+}
+
+/// Rules let the pods be where another one sends all that comes from the node out of a second uplink.
+fn exceptions(fixture: &mut Fixture<'_>) -> Result<()> {
+    const MAIN: u8 = 254;
+    let (pod, all) = pods(fixture)?;
+    let (uplink, _outside) = fixture.node.uplink()?;
+    let mut ip = fixture.node.node.enter(Ip::open)?;
+    fixture.node.node.ip(|ip| {
+        ip.add(&Route::default_via(OUTSIDE).over(&uplink).onlink().in_table(TABLE))?;
+        all.iter().try_for_each(|addr| ip.rule_to(*addr, MAIN, PRIORITY))?;
+        ip.rule_from(BRIDGE.into(), TABLE, PRIORITY + 1)
+    })?;
+    (fixture.watch)()?;
+    fixture.succeeds(Kind::Http, pod)?;
+    all.iter().try_for_each(|addr| ip.remove_rule_to(*addr, MAIN, PRIORITY))?;
+    fails_for_want_of(fixture, "3 ip rules", pod, Ending::Timeout)
+}
+
+/// A Service is reached by the rules of its proxy: without them what goes to its address leaves the node.
+fn nat(fixture: &mut Fixture<'_>) -> Result<()> {
+    let pod = fixture.serving("http", HTTP)?;
+    let service = SocketAddr::from(CIRCULAR);
+    let (uplink, _outside) = fixture.node.uplink()?;
+    fixture.node.node.ip(|ip| {
+        // The router there has no way on, and says so.
+        ip.address(Ipv4Addr::new(10, 90, 0, 1), 24, &uplink)?;
+        ip.add(&Route::default_via(OUTSIDE).over(&uplink))
+    })?;
+    let to_pod = format!("ip daddr {} tcp dport {} dnat to {pod}", service.ip(), service.port());
+    fixture.node.node.nft(&format!(
+        "table ip nat {{\n\
+         chain OUTPUT {{ type nat hook output priority -100; jump KUBE-SERVICES; }}\n\
+         chain KUBE-SERVICES {{ {to_pod}; accept; }}\n\
+         }}\n"
+    ))?;
+    (fixture.watch)()?;
+    fixture.node.node.nft("flush ruleset")?;
+    let words = "removed 3 rules and the whole nftables table ip nat";
+    fixture.event(EVENT, words)?;
+    fixture.mentions(&[words, "what led to the Service"]);
+    fixture.fails(Kind::Http, service, Ending::Error)
+}
+
+/// This process removed them by a socket that is still open. Probes fail from then on.
+fn fails_for_want_of(fixture: &mut Fixture<'_>, what: &str, pod: SocketAddr, how: Ending) -> Result<()> {
+    let culprit = format!("(pid {}) removed {what}", std::process::id());
+    fixture.event(EVENT, &culprit)?;
+    fixture.mentions(&[&culprit, "one for this address among them"]);
+    fixture.fails(Kind::Http, pod, how)
+}
+
+/// Three pods, of which one serves, and the addresses of all.
+fn pods(fixture: &mut Fixture<'_>) -> Result<(SocketAddr, Vec<IpAddr>)> {
+    let serving = fixture.serving("http", HTTP)?;
+    let family = fixture.family;
+    let mut all = vec![serving.ip()];
+    for _ in 0..2 {
+        all.push(fixture.idle()?.addr(family, HTTP).ip());
+    }
+    Ok((serving, all))
+}
+
+/// As kube-proxy and CNI plugins change their rules, and then as a firewall's script clears all: only that is a flush.
+fn tables(fixture: &mut Fixture<'_>) -> Result<()> {
+    let pod = fixture.serving("http", HTTP)?;
+    let services = "table ip nat {\n\
+        chain PREROUTING { type nat hook prerouting priority dstnat; jump KUBE-SERVICES; jump CNI-HOSTPORT-DNAT; accept; }\n\
+        chain KUBE-SERVICES { ip daddr 10.96.0.1 accept; ip daddr 10.96.0.2 accept; ip daddr 10.96.0.3 accept; }\n\
+        chain CNI-HOSTPORT-DNAT { tcp dport 8080 accept; }\n\
+        }\n";
+    let firewall = "table inet firewall {\n\
+        chain input { type filter hook input priority filter; tcp dport 22 accept; tcp dport 80 accept; udp dport 53 accept; }\n\
+        }\n";
+    let node = &fixture.node.node;
+    node.nft(services)?;
+    node.nft(firewall)?;
+    (fixture.watch)()?;
+    // A full rewrite, in one transaction and in two; the last Services go; a firewall is loaded again.
+    let rules = "add rule ip nat KUBE-SERVICES ip daddr 10.96.0.1 accept\n".repeat(4);
+    node.nft(&format!("flush chain ip nat KUBE-SERVICES\n{rules}"))?;
+    node.nft("flush chain ip nat KUBE-SERVICES")?;
+    node.nft(&rules)?;
+    node.nft("flush chain ip nat KUBE-SERVICES")?;
+    node.nft(&format!("delete table inet firewall\n{firewall}"))?;
+    let subnet = |n: u8| Route::to([10, 77, n, 0], 24).over("eth0");
+    node.ip(|ip| {
+        (0..4).try_for_each(|n| ip.add(&subnet(n)))?;
+        (0..4).try_for_each(|n| ip.remove(&subnet(n)))?;
+        (0..4).try_for_each(|n| ip.add(&subnet(n)))
+    })?;
+    fixture.succeeds(Kind::Http, pod)?;
+    // A removal that is no flush would be reported before one that came later.
+    let node = &fixture.node.node;
+    node.nft("table ip6 marker { chain c { type filter hook input priority filter; accept; accept; accept; }\n}\n")?;
+    node.nft("delete table ip6 marker")?;
+    let events = fixture.event(EVENT, "ip6 marker")?;
+    if let [one] = events.as_slice() {
+        fixture.node.node.nft("flush ruleset")?;
+        fixture.event(EVENT, "removed 4 rules and the whole nftables table ip nat")?;
+        return if one.starts_with("nft (pid ") {
+            fixture.succeeds(Kind::Http, pod)
+        } else {
+            bail!("not by nft: {one}")
+        };
+    }
+    bail!("events about what was no flush: {events:?}")
+}
