@@ -8,8 +8,15 @@ use std::path::Path;
 use serde_yaml_ng::Value;
 
 /// Values that are handed to Kubernetes whole.
-const WHOLE: [&str; 6] =
-    ["resources", "nodeSelector", "tolerations", "updateStrategy", "appArmorProfile", "seLinuxOptions"];
+const WHOLE: [&str; 7] = [
+    "resources",
+    "nodeSelector",
+    "tolerations",
+    "updateStrategy",
+    "appArmorProfile",
+    "seLinuxOptions",
+    "metrics.dashboard.labels",
+];
 
 fn read(file: &str) -> String {
     fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("../deploy/chart").join(file)).unwrap()

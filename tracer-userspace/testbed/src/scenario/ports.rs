@@ -33,7 +33,7 @@ pub(super) const ALL: &[Scenario] = &[
     Scenario::new("ephemeral_ports_exhausted_v6", EXHAUSTED, churned).own().v6(),
     Scenario::new("ephemeral_ports_held_by_listener", EXHAUSTED, listener).own(),
     Scenario::new("ephemeral_ports_no_source_address", ROUTE, no_address).own().v6(),
-    Scenario::new("port_taken", Some(Cause::PortTaken), taken).own(),
+    Scenario::new("port_taken", Some(Cause::PortTaken), taken).own().on_every_kernel(),
     Scenario::new("port_taken_v6", Some(Cause::PortTaken), taken).own().v6(),
     Scenario::new("port_taken_time_wait", Some(Cause::ConnectionRefused), waits).own(),
     Scenario::new("ephemeral_ports_other_destination", None, other_destination).own(),
