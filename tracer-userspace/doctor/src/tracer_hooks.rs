@@ -73,7 +73,7 @@ fn judge(hooks: &[HookStatus]) -> Finding {
     let observed = format!(
         "{} of {} hooks are missing ({}); unknown without them: {}",
         missing.len(),
-        hooks.len(),
+        attached + missing.len(),
         reasons.into_iter().collect::<Vec<_>>().join("; "),
         lost.join("; ")
     );
