@@ -62,9 +62,7 @@ pub(crate) struct Args {
 
 /// The command.
 pub(crate) fn run(args: &Args) -> Result<()> {
-    if !nix::unistd::geteuid().is_root() {
-        return Err(sh::missing("e2e loads eBPF programs and changes rules of this node: run it as root".into()));
-    }
+    sh::need_root("e2e loads eBPF programs and changes rules of this node")?;
     let cluster = Cluster::new(&args.kubectl, &args.kubeconfig, &args.node, &args.image)?;
     let wanted = |case: &&Case| args.only.as_ref().is_none_or(|only| case.name.starts_with(only.as_str()));
     let cases: Vec<&Case> = CASES.iter().filter(wanted).collect();

@@ -71,7 +71,7 @@ fn main() -> ExitCode {
 
 fn dispatch(command: Command) -> Result<()> {
     match command {
-        Command::Setup(args) => setup::run(&args),
+        Command::Setup(args) => setup::ensure(args.purpose),
         Command::Dist(args) => dist::run(&args),
         Command::Image(args) => image::run(&args),
         Command::Release(args) => release::run(&args),

@@ -32,7 +32,7 @@ pub(crate) enum Purpose {
 pub(crate) struct Args {
     /// What the machine must be able to do afterwards
     #[arg(long = "for", value_enum, default_value = "test")]
-    purpose: Purpose,
+    pub(crate) purpose: Purpose,
 }
 
 /// What some purposes need.
@@ -88,11 +88,6 @@ const NEXTEST: &str = "0.9.143";
 
 /// The rustup components that replace Debian's packages.
 const RUSTUP: &str = "rustup toolchain install stable --profile minimal -c rust-src -c llvm-tools";
-
-/// The command.
-pub(crate) fn run(args: &Args) -> Result<()> {
-    ensure(args.purpose)
-}
 
 /// Makes the machine ready; does nothing, and asks no network, where it is.
 pub(crate) fn ensure(purpose: Purpose) -> Result<()> {

@@ -12,9 +12,7 @@ use anyhow::{Context as _, Result, anyhow, bail};
 /// An error with an exit code of its own.
 #[derive(Debug)]
 pub(crate) struct Exit {
-    /// The code.
     pub(crate) code: u8,
-    /// The message.
     pub(crate) message: String,
 }
 
@@ -23,8 +21,6 @@ impl fmt::Display for Exit {
         f.write_str(&self.message)
     }
 }
-
-impl std::error::Error for Exit {}
 
 /// The machine lacks something that this command cannot bring along: exit code 3.
 pub(crate) fn missing(message: String) -> anyhow::Error {
@@ -155,12 +151,6 @@ pub(crate) fn quoted(word: &str) -> String {
 #[expect(clippy::panic, reason = "a fault of this program")]
 pub(crate) fn regex(text: &str) -> regex_lite::Regex {
     regex_lite::Regex::new(text).unwrap_or_else(|error| panic!("{text}: {error}"))
-}
-
-/// What the tracer printed as records, line by line.
-pub(crate) fn records(text: &str) -> Result<Vec<serde_json::Value>> {
-    let record = |line| serde_json::from_str(line).with_context(|| format!("not a record: {line}"));
-    text.lines().map(record).collect()
 }
 
 #[cfg(test)]

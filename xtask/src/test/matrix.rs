@@ -8,7 +8,7 @@ use super::rows::{Outcome, Row, Run};
 
 /// The rows about nothing wrong.
 const HEALTHY: &str = "(healthy: no verdict)";
-const LEGEND: &str = "proxy any: no Service proxy has a part in the story, it is the same under each\n";
+const LEGEND: &str = "proxy any: no Service proxy takes part, it is the same under each\n";
 
 /// The table and its footnotes.
 pub(super) fn text(runs: &[Run]) -> String {
@@ -131,7 +131,7 @@ cause                  proxy  family  here          6.1     sid
 connection_refused     any    v4      pass 1        pass 1  -
 nodeport               any    v6      - [2]         - [2]   -
 nodeport               ipvs   v4      cannot 1 [3]  -       -
-proxy any: no Service proxy has a part in the story, it is the same under each
+proxy any: no Service proxy takes part, it is the same under each
 here: 2 played; hooks by program type: kprobe 2
 FAIL: kernel sid: it did not boot
 [1] crowd on here: a verdict
