@@ -93,7 +93,7 @@ const fn rule(cause: Cause) -> Option<Rule> {
     })
 }
 
-/// The cause of an attempt, as far as it is decided, and the others whose conditions hold on evidence of their own.
+/// The cause of an attempt, as far as it is decided, and the other causes that hold on evidence of their own.
 pub fn classify(case: &Case<'_>) -> Option<(Finding, Vec<Cause>)> {
     let mut findings: Vec<Finding> = Cause::ALL.iter().filter_map(|cause| rule(*cause)?(case)).collect();
     // What nothing ties to the attempt does not go before what something does.

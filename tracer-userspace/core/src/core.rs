@@ -285,7 +285,7 @@ impl Core {
     }
 }
 
-/// An event whose companions decide what it means: a RST, a drop of a handshake packet, a failed end.
+/// Other events decide what this event means: a RST, a drop of a handshake packet, a failed end.
 fn is_ambiguous(observation: &Observation, attempt: &Attempt, failed: bool) -> bool {
     match &observation.kind {
         ObservationKind::ResetReceived(_) | ObservationKind::Icmp(_) | ObservationKind::ConnectFailed(_) => true,

@@ -218,7 +218,7 @@ pub struct Start {
     /// There were more, or there may have been: a process kept its own from us, or there was no room.
     #[serde(skip_serializing_if = "std::ops::Not::not", default)]
     pub namespaces_incomplete: bool,
-    /// Process names whose connections are probe attempts.
+    /// Connections of processes with these names are probe attempts.
     pub probers: Vec<String>,
     /// Every process's connections are tracked.
     pub all_connections: bool,
@@ -306,12 +306,11 @@ impl Loss {
     pub const RING: &str = "ring";
     /// Connections that found no place in a map of the kernel's side, or lost it to another.
     pub const MAP: &str = "map";
-    /// Events whose program the kernel skipped.
+    /// Events that were lost because the kernel skipped their program.
     pub const PROGRAM: &str = "program";
     /// Begins and ends of listening, of which one cgroup makes too many.
     pub const LISTEN: &str = "listen";
-    /// Opens of namespaces' files and entries into namespaces, of which one cgroup makes too many, or whose program the kernel
-    /// skipped.
+    /// Opens of namespaces' files and entries into namespaces. One cgroup makes too many, or the kernel skipped the program.
     pub const NAMESPACE: &str = "namespace";
     /// Attempts of which too many were open at once.
     pub const ATTEMPTS: &str = "attempts";

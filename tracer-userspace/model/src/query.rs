@@ -37,7 +37,7 @@ pub struct TargetQuery {
     pub peer: Option<SocketAddr>,
 }
 
-/// What an attempt waits for whose target is asked about. The more urgent comes first.
+/// What an attempt waits for when its target is queried. The more urgent comes first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Awaited {
     /// Its handshake: the look may name what no event tells, and is asked for once.

@@ -29,7 +29,7 @@ impl<K: Ord + Clone, V, const MOST: usize> Recent<K, V, MOST> {
         self.insert_sparing(key, value, |_| false);
     }
 
-    /// The same; an entry whose key is spared goes only where there are no others.
+    /// The same, but an entry with a spared key goes only if there are no others.
     pub fn insert_sparing(&mut self, key: K, value: V, spares: impl Fn(&K) -> bool) {
         if let Some(before) = self.get_mut(&key) {
             *before = value;
@@ -96,7 +96,7 @@ impl<K: Ord + Clone, V, const MOST: usize> Recent<K, V, MOST> {
         self.entries.values().map(|(_, value)| value)
     }
 
-    /// Entries whose keys lie in a range, in the order of the keys.
+    /// Entries with keys in a range, in the order of the keys.
     pub fn range(&self, keys: impl RangeBounds<K>) -> impl Iterator<Item = (&K, &V)> {
         self.entries.range(keys).map(|(key, (_, value))| (key, value))
     }

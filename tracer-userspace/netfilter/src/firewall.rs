@@ -1,7 +1,7 @@
 //! What can drop or reject a packet in a namespace: nftables (iptables-nft among it) over nfnetlink, the
 //! legacy ip_tables over getsockopt, and how full the connection table is.
 //!
-//! Each backend is read into [`tables`], whose chains are then followed from their hooks.
+//! Each backend is read into [`tables`]. Their chains are then followed from their hooks.
 
 mod condition;
 mod conntrack;

@@ -1,4 +1,4 @@
-//! Tables of nf_tables whose rules a process removes in bulk: those of nft and of iptables-nft.
+//! Tables of nf_tables from which a process removes rules in bulk: those of nft and of iptables-nft.
 //!
 //! The kernel reports each rule that goes or comes, then the process that did it (`nf_tables_gen_notify`,
 //! net/netfilter/nf_tables_api.c). Of legacy ip_tables it reports nothing.

@@ -5,7 +5,7 @@ use super::firewall::tables::{Rule, Table, Then};
 use super::firewall::{legacy, nft};
 use super::{Named, NetfilterError, TCP};
 
-/// The chain, whose rules have the Service's name in their comments.
+/// The chain. Its rules have the Service's name in their comments.
 pub(crate) const CHAIN: &str = "KUBE-NODEPORTS";
 
 /// A Service without endpoints is in the first, its name in the element's comment. The second leads to

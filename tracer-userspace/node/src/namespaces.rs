@@ -16,8 +16,9 @@ use tracer_model::event::Netns;
 use tracer_model::query::{Awaited, TargetQuery};
 use tracer_model::recent::Recent;
 
-/// Where `ip netns add`, containerd and CRI-O bind the namespaces that they make: as we see it, and as the node does, whose
-/// mounts a container lacks. Where CRI-O spares the pause process, no other way leads to a pod without a running container.
+/// Where `ip netns add`, containerd and CRI-O bind the namespaces that they make: as we see it, and as the
+/// node sees it, because a container lacks the node's mounts. Where CRI-O spares the pause process, no other way leads to a
+/// pod without a running container.
 const NAMED: [&str; 3] = ["/run/netns", "/var/run/netns", "/proc/1/root/run/netns"];
 /// No node that works has more.
 const MAX_NAMESPACES: usize = 2048;

@@ -171,7 +171,7 @@ pub fn read_answers(mut bytes: &[u8], sequence: u32, seen: &mut Seen, each: &mut
 pub struct Message<'a> {
     /// Its number.
     pub kind: u16,
-    /// The port of the socket whose request it is about; 0: of none.
+    /// The port of the socket that sent the request; 0: of none.
     pub port: u32,
     /// What follows its header.
     pub payload: &'a [u8],

@@ -77,7 +77,7 @@ fn listening(at: SocketAddr) -> Vec<u64> {
     inodes
 }
 
-/// The connects of the calling thread's namespace whose SYN was sent again and is not answered.
+/// The connects of the calling thread's namespace that sent their SYN again and have no answer.
 fn unanswered() -> Vec<UnansweredConnect> {
     let mut by_dst = BTreeMap::<SocketAddr, (u32, u8)>::new();
     let mut add = |message: &[u8]| {

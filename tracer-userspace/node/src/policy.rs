@@ -33,7 +33,7 @@ pub(super) const FRA_SUPPRESS_PREFIXLEN: u16 = 14;
 pub(super) const FRA_TABLE: u16 = 15;
 const FRA_PAD: u16 = 18;
 const FRA_PROTOCOL: u16 = 21;
-/// The attributes of a rule whose conditions are all understood here.
+/// A rule with only these attributes is understood here.
 pub(super) const UNDERSTOOD: [u16; 7] =
     [FRA_DST, FRA_SRC, FRA_PRIORITY, FRA_SUPPRESS_PREFIXLEN, FRA_TABLE, FRA_PAD, FRA_PROTOCOL];
 /// `FIB_RULE_INVERT`: the rule holds where its conditions do not.

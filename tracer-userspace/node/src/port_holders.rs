@@ -1,4 +1,4 @@
-//! Which processes have connections whose own end is a port on which nobody listens.
+//! Which processes have connections with a local port on which nobody listens.
 
 use std::net::SocketAddr;
 use std::time::Duration;

@@ -12,7 +12,7 @@ use tracer_model::event::{Netns, PortPressure, PortUser};
 /// Users that are reported in the node's namespace, and of others.
 const MAX_USERS: usize = 10;
 
-/// Joins what was counted. `pid` is a process of the node's namespace, whose sockets are counted, too.
+/// Joins what was counted. `pid` is a process of the node's namespace: the sockets of that namespace are counted, too.
 pub fn pressure(counted: &[(u32, PortUse)], window_ns: u64, pid: Option<u32>) -> PortPressure {
     let sockets = pid.map_or_else(|| "self".to_owned(), |pid| pid.to_string());
     let text = fs::read_to_string(format!("/proc/{sockets}/net/sockstat")).unwrap_or_default();
@@ -56,7 +56,7 @@ fn joined(counted: &[(u32, PortUse)], home: Option<Netns>) -> Vec<PortUser> {
     bounded(users, home)
 }
 
-/// The first of those in the node's namespace, whose ports are the node's, and the first of the others.
+/// The first of those in the node's namespace (their ports are the node's), and the first of the others.
 fn bounded(users: Vec<PortUser>, home: Option<Netns>) -> Vec<PortUser> {
     let mut reported = [0; 2];
     let has_room = |user: &PortUser| {

@@ -29,7 +29,7 @@ fn inode_of(table: &str, port: u32) -> Option<u64> {
     })
 }
 
-/// A process whose name is known, with what `/proc` has of it.
+/// A process with a known name, and what `/proc` has of it.
 #[must_use]
 pub fn of_pid(pid: u32, comm: String) -> Remover {
     let exe = fs::read_link(format!("/proc/{pid}/exe")).ok();

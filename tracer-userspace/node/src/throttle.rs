@@ -14,7 +14,7 @@ use tracer_model::recent::Recent;
 /// Cgroups read for one namespace: a pod has a handful of containers.
 const MAX_CGROUPS: usize = 16;
 
-/// Namespaces whose cgroups are kept.
+/// How many namespaces have their cgroups kept.
 const MAX_KEPT: usize = 256;
 /// So long a namespace's cgroups are kept. A container that starts meanwhile is missing: what is compared are two readings of
 /// one cgroup.

@@ -31,7 +31,7 @@ const MAX_ENDED_GONE: usize = MAX_ATTEMPTS / 8;
 const SWEEP_EVERY: usize = 256;
 /// How long an attempt is kept after its end for evidence that comes late.
 pub const KEEP_AFTER_END_NS: u64 = 2_000_000_000;
-/// How long an attempt is kept whose end was never seen.
+/// How long an attempt is kept if its end was never seen.
 const KEEP_OPEN_NS: u64 = 900_000_000_000;
 
 /// The attempts that are open or ended a moment ago.
@@ -129,7 +129,7 @@ impl Correlator {
         Some(Loss { where_: Loss::ATTEMPTS.to_owned(), count: 1, from_boot_ns: since, to_boot_ns: now })
     }
 
-    /// Forgets attempts whose time is over; at most once a second.
+    /// Forgets attempts that are too old; at most once a second.
     fn sweep(&mut self, now: u64) {
         if now < self.last_sweep.saturating_add(1_000_000_000) {
             return;

@@ -46,7 +46,7 @@ pub struct Named {
 /// Names an attempt.
 pub fn name(attempt: &Attempt, node: &Node) -> Named {
     let containers_of = containers_of(attempt, node);
-    // Of several whose probe it can be (`host` of a spec names any address) it is not reported to be the one that has the address.
+    // If it can be a probe of several pods, the pod at the address is not named: `host` of a spec can be any address.
     let pod =
         if containers_of.is_empty() { node.pods.only_at(attempt.flow.dst.ip()) } else { only_pod(&containers_of) };
     let redirected: Vec<Match<'_>> = match redirected(attempt, node) {
@@ -126,7 +126,7 @@ pub fn start_probe<'a>(attempt: &Attempt, node: &'a Node) -> Option<&'a ProbeSpe
     (can_be && hooks_met(attempt, node).is_empty()).then_some(spec)
 }
 
-/// The container whose probe it is, if it can be of no other.
+/// The probed container, if it can be no other.
 pub fn probed_container<'a>(attempt: &Attempt, node: &'a Node) -> Option<(&'a Pod, &'a Container)> {
     let (pod, container, _) = *matching_probes(attempt, node).first()?;
     let same = |(_, other): &PodContainer<'_>| std::ptr::eq(*other, container);
@@ -140,19 +140,19 @@ pub fn run_began(attempt: &Attempt, node: &Node, at: u64) -> Option<u64> {
     (started >= node.since() && started <= at).then_some(started)
 }
 
-/// The pod has one container, whose probe it is: what is heard in the pod's namespace is this container's.
+/// The pod has one container, and it is the probed one: what is heard in the pod's namespace is this container's.
 pub fn is_alone(attempt: &Attempt, node: &Node) -> bool {
     probed_container(attempt, node).is_some_and(|(pod, _)| pod.containers.len() == 1)
 }
 
-/// The containers that can have met this attempt: the one whose probe it is, or all of the pod that has the address.
+/// The containers that can have met this attempt: the probed one, or all of the pod at the address.
 pub fn containers_met<'a>(attempt: &Attempt, node: &'a Node) -> impl Iterator<Item = &'a Container> {
     let probed = probed_container(attempt, node).map(|(_, container)| container);
     let others = if probed.is_none() { node.pods.only_at(attempt.flow.dst.ip()) } else { None };
     probed.into_iter().chain(others.into_iter().flat_map(|pod| &pod.containers))
 }
 
-/// The pod whose probe it is, where it dials an address that is not the pod's, too.
+/// The probed pod, even if the probe dials an address that is not the pod's.
 pub fn probed_pod<'a>(attempt: &Attempt, node: &'a Node) -> Option<&'a Pod> {
     matching_probes(attempt, node).first().map(|(pod, ..)| *pod)
 }

@@ -124,7 +124,7 @@ pub(super) fn shares_node(case: &Case<'_>) -> bool {
     enrich::probed_pod(case.attempt, case.node).is_some_and(|pod| pod.host_network)
 }
 
-/// What is known of the runs of the container whose probe it is.
+/// What is known of the runs of the probed container.
 pub(super) fn runs<'a>(case: &Case<'a>) -> Option<&'a Runs> {
     enrich::probed_container(case.attempt, case.node)?.1.runs.as_ref()
 }

@@ -109,9 +109,9 @@ impl Finding {
         self
     }
 
-    /// The same, less sure if events were lost between these moments: one may have reported the listener whose absence this
-    /// rests on. A full ring loses all that happens for a while; of program runs the kernel skips one here and there; of a
-    /// cgroup that makes too many listeners some are not reported; what finds no place in a map is no listener.
+    /// The same, less sure if events were lost between these moments: one may have reported the listener that seems absent.
+    /// A full ring loses all events for a while. The kernel skips single runs of programs. If a cgroup makes too many
+    /// listeners, some are not reported. What finds no place in a map is no listener.
     #[must_use]
     pub fn unless_a_listener_was_lost(mut self, case: &Case<'_>, from: u64, to: u64) -> Self {
         let lost = |places: &[&str]| {

@@ -41,7 +41,7 @@ pub fn verdict(probe: &KubeletProbe, node: &Node) -> Option<(Finding, Unattached
     Some((found.with_confidence(Confidence::Likely), named))
 }
 
-/// The verdict on a probe whose connection was never tried, though the kubelet dialled.
+/// The verdict on a probe if its connection was never tried, though the kubelet dialled.
 pub fn untried(probe: &KubeletProbe, node: &Node) -> (Finding, Unattached) {
     let spec = container(probe, node).and_then(|it| it.probes.iter().find(|spec| spec.probe_type == probe.probe_type));
     let unknown = || Probe { probe_type: Some(probe.probe_type), ..Probe::default() };

@@ -36,7 +36,7 @@ pub(super) fn of_namespace(case: &Case<'_>, netns: Netns, made: u64) -> Evidence
     evidence("netns", made, format!("{} was made", namespace(case, netns)), json!({ "netns": netns }))
 }
 
-/// What is to be done: of a probe, whose spec can be changed, or of the connection of a process, by its name.
+/// The fix for a probe (its spec can be changed), or for the connection of a process, by its name.
 pub(super) fn by_subject<T: From<String>>(
     case: &Case<'_>,
     probe: impl Into<T>,

@@ -1,4 +1,4 @@
-//! The verdict on a pod whose sandbox has no network, by the kubelet's words.
+//! The verdict on a pod that has no network in its sandbox, by the kubelet's words.
 
 use serde_json::json;
 

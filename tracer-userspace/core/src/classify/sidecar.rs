@@ -1,4 +1,4 @@
-//! A proxy in the pod may have answered in the application's place: the status is proven, and whose it is is not.
+//! A proxy in the pod may have answered in the application's place: the status is proven, but not who sent it.
 
 use super::Case;
 use super::finding::Finding;

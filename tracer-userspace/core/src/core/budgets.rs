@@ -136,7 +136,7 @@ mod tests {
         stream.closes((100, 101, 200)).wait_ms(10_000);
     }
 
-    /// Answers of a probe whose timeout is one second.
+    /// Answers of a probe with a timeout of one second.
     fn answers(times_ms: &[u64]) -> Vec<Status> {
         let mut stream = Stream::new();
         stream.http_readiness();

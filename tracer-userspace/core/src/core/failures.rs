@@ -47,7 +47,7 @@ impl InARow {
 #[derive(Debug, Default)]
 pub(super) struct Failures {
     in_a_row: Recent<ProbeKey, InARow, MAX_COUNTERS>,
-    /// By the namespace of the target, too; with the id of the container whose probe it was.
+    /// By the namespace of the target, too; with the id of the probed container.
     streaks: Recent<(SocketAddr, Option<Netns>), (Streak, Option<String>), MAX_COUNTERS>,
 }
 
@@ -212,7 +212,7 @@ mod tests {
 
     /// Each target is refused once, and one of a lower address before, amid and after them.
     #[test]
-    fn whose_address_is_lowest_is_not_forgotten_for_that() {
+    fn the_lowest_address_is_not_forgotten_first() {
         let lowest = "10.88.0.2:8080";
         let mut stream = Stream::to(lowest);
         stream.http_readiness();
@@ -310,8 +310,8 @@ mod tests {
         assert_eq!(both_refused(true), [3, 3]);
     }
 
-    /// Of the successes it is not known whose they are: those of the liveness probe end no failures of the other, and what
-    /// failed before the readiness probe was well is over.
+    /// It is not known which probe a success belongs to. A success of the liveness probe ends no failures of the readiness
+    /// probe. A success of the readiness probe does.
     #[test]
     fn the_success_of_one_probe_leaves_the_failures_of_the_other() {
         let mut stream = Stream::new();

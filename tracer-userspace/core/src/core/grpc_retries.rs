@@ -50,7 +50,7 @@ impl GrpcRetries {
         self.0.get(&key(attempt))?.get(place).map(|series| series.first)
     }
 
-    /// When the first dial began of the series whose last one this is.
+    /// When the first dial of a series began, if this one is its last.
     fn first_of(&self, attempt: &Attempt) -> Option<u64> {
         let series = self.0.get(&key(attempt))?.iter().find(|it| it.last == attempt.started);
         series.map(|it| it.first)

@@ -65,7 +65,7 @@ mod tests {
         stream.outcomes()
     }
 
-    /// Whose answer is a no, is one failure: the other dial is none.
+    /// The attempt that is answered with a no is a failure: the refused one is none.
     #[test]
     fn the_other_address_of_localhost_says_no() {
         let mut stream = Stream::to("[::1]:8080");

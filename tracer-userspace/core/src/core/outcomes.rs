@@ -336,19 +336,19 @@ mod tests {
     }
 
     #[test]
-    fn the_kubelets_word_alone_proves_nothing_and_names_whose_command_it_is() {
+    fn the_kubelet_outcome_alone_proves_nothing_and_names_the_command() {
         let mut stream = Stream::new();
         stream.exec_readiness().kubelet(ProbeOutput::Other).kubelet(ProbeOutput::CommandTimeout);
         let verdicts = stream.verdicts();
         assert!(verdicts.iter().all(|it| it.verdict.confidence == Confidence::Likely));
         let [failed, late] = verdicts.as_slice() else { panic!("two verdicts") };
-        let whose = "the command of the readiness probe of container app of pod default/web ";
+        let command = "the command of the readiness probe of container app of pod default/web ";
         assert!(
-            failed.verdict.summary.starts_with(&format!("{whose}ended with an error")),
+            failed.verdict.summary.starts_with(&format!("{command}ended with an error")),
             "{}",
             failed.verdict.summary
         );
-        assert_eq!(late.verdict.summary, format!("{whose}did not end in time (timeoutSeconds 1)"));
+        assert_eq!(late.verdict.summary, format!("{command}did not end in time (timeoutSeconds 1)"));
         let fix = &failed.verdict.remediation;
         assert!(fix.to_string().contains("kubectl exec -n default web -c app -- COMMAND"), "{fix}");
     }

@@ -38,7 +38,7 @@ const MAX_QUERIES: usize = 1024;
 pub(super) struct Queries {
     /// To be put now.
     wanted: BTreeSet<Query>,
-    /// Those whose time has not come.
+    /// To be put later, each with its time.
     later: BTreeSet<(u64, Query)>,
     /// When to ask about targets that have not answered.
     patience: BTreeSet<(u64, ConnId)>,

@@ -40,8 +40,8 @@ pub(super) fn attempt_record(
     Decision::new(time_boot_ns, Some(attempt.conn), Body::Attempt(Box::new(body)))
 }
 
-/// What a verdict becomes whose attempt was then connected, and in which nothing failed. Of what was answered with other than an
-/// HTTP status it is not seen whether that was a yes.
+/// What a verdict becomes if its attempt was then connected and nothing failed. If the answer has no HTTP status, it is
+/// not seen whether that was a yes.
 pub(super) fn recovery(attempt: &Attempt, before: Decided) -> (Finding, Vec<Cause>) {
     let ended = attempt.ended.map_or(attempt.started, |(time, _)| time);
     let is_yes = attempt.touched_only() || attempt.answer().is_some_and(|(_, answer)| answer.status.is_some());
@@ -58,7 +58,7 @@ pub(super) fn recovery(attempt: &Attempt, before: Decided) -> (Finding, Vec<Caus
     (Finding { outcome: Outcome::Noise, decided_at: ended, ..found.with_confidence(confidence) }, Vec::new())
 }
 
-/// What a verdict becomes whose attempt failed in vain: the prober dialled once more for it, and was connected.
+/// What a verdict becomes if its failure did not count: the prober dialled once more and was connected.
 pub(super) fn withdraw(before: Decided, connected: &Attempt, summary: String, fix: impl Into<Remediation>) -> Finding {
     let ended = connected.ended.map_or(connected.started, |(time, _)| time);
     let seen = connected.last.as_ref().map(|state| of_state(ended, state));

@@ -19,7 +19,7 @@ use tracer_model::event::{ProbeSpec, ProbeType};
 use tracer_model::recent::Recent;
 use tracer_model::record::{Cause, FindingBody, Outcome, Status};
 
-/// Containers whose start is remembered.
+/// How many starts of containers are remembered.
 const MAX_KEPT: usize = 4096;
 /// The share of the least time to a restart above which a start is reported.
 const NARROW: f64 = 0.7;
@@ -188,7 +188,7 @@ mod tests {
         stream.closes((100, 101, 200)).wait_ms(10_000);
     }
 
-    /// The findings about a start whose first attempt comes so long after the container, and that fails this often.
+    /// The findings about a start. The first attempt comes so long after the container, and this many attempts fail.
     fn reported(first_ms: u64, failures: u64) -> Vec<FindingBody> {
         let mut stream = started();
         stream.wait_ms(first_ms);

@@ -46,7 +46,7 @@ impl Core {
         }
     }
 
-    /// Matches the outcomes whose time has come once more; what fits no attempt is a verdict of its own.
+    /// Matches again the outcomes that are due. An outcome that fits no attempt becomes a verdict of its own.
     pub(super) fn match_waiting(&mut self, now: u64, out: &mut Vec<Decision>) {
         while let Some(observation) = self.unmatched.take_due(now) {
             let ObservationKind::KubeletProbe(probe) = &observation.kind else { continue };

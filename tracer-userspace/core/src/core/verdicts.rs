@@ -26,7 +26,7 @@ pub(super) struct Verdicts {
 #[derive(Debug)]
 struct Standing {
     decided: Decided,
-    /// The kind of probe among whose failures it is counted.
+    /// It is counted as a failure of this kind of probe.
     counted: Option<ProbeType>,
     /// It was decided, and waits.
     pending: Option<Decision>,
@@ -94,7 +94,7 @@ impl Verdicts {
         self.of(conn).filter(|it| it.outcome == Outcome::Failure)
     }
 
-    /// Keeps what was decided; a new attempt takes the place of the oldest one whose verdict does not wait.
+    /// Keeps what was decided; a new attempt takes the place of the oldest one without a waiting verdict.
     fn decide(&mut self, conn: ConnId, decided: Decided) {
         if let Some(standing) = self.standing.get_mut(&conn) {
             standing.decided = decided;
@@ -117,7 +117,7 @@ impl Verdicts {
         self.standing.get(&conn).is_some_and(|it| it.pending.is_some())
     }
 
-    /// The attempts whose verdicts wait, the oldest first.
+    /// The attempts with a waiting verdict, the oldest first.
     pub(super) fn pending(&self) -> impl Iterator<Item = ConnId> {
         self.standing.iter().filter(|(_, it)| it.pending.is_some()).map(|(conn, _)| *conn)
     }
@@ -158,7 +158,7 @@ impl Verdicts {
         out.push(record);
     }
 
-    /// A failure of this pod was emitted whose time lies between these.
+    /// A failure of this pod was emitted with a time between these.
     pub(super) fn has_failure(&self, pod: &PodRef, (from, until): (u64, u64)) -> bool {
         let mut emitted = self.standing.values().filter_map(|it| it.emitted.as_ref());
         emitted.any(|(time, answer)| (from..=until).contains(time) && answer.is_failure_of(pod))

@@ -16,8 +16,8 @@ use tracer_model::recent::Recent;
 /// milliseconds after the question, unless the table is very large or the machine very busy; the first drop of a run
 /// reaches us only after the kernel's symbols were read.
 const HOLD_NS: u64 = 1_000_000_000;
-/// How long an attempt is kept whose verdict was reported without the answer: a refusal ends it at once, and an emulated
-/// processor reads the rules of kube-proxy for seconds.
+/// How long an attempt is kept if its verdict was reported without the answer. A refusal ends it at once, and an
+/// emulated processor reads the rules of kube-proxy for seconds.
 const LATE_NS: u64 = 5_000_000_000;
 /// Verdicts that are held at once.
 const MAX_HELD: usize = 1024;
@@ -67,7 +67,7 @@ impl Waiting {
         has_room
     }
 
-    /// The next attempt whose probe is over by now.
+    /// The next attempt of a probe that is over by now.
     pub(super) fn next_timeout(&mut self, now: u64) -> Option<(u64, ConnId)> {
         take_due(&mut self.timeouts, now)
     }
@@ -125,7 +125,7 @@ impl Waiting {
     }
 }
 
-/// The first thing whose time has come.
+/// The first thing that is due.
 pub(super) fn take_due<T: Ord>(times: &mut BTreeSet<(u64, T)>, now: u64) -> Option<(u64, T)> {
     times.first().filter(|(time, _)| *time <= now)?;
     times.pop_first()

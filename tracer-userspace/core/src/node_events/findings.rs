@@ -20,8 +20,8 @@ fn key(finding: &FindingBody) -> Key {
     (finding.check.clone(), place.join(" "))
 }
 
-/// Findings to be reported: those whose status changed; at first, and of a place that is new, what is to be fixed; of a place that
-/// is gone, nothing but that its check is well, if it is. The worst last.
+/// The findings to report, the worst last. Of a known place: a changed status. At first, and of a new place: only what is
+/// to be fixed. Of a place that is gone: only that its check is well, if it is.
 pub(crate) fn new_records(findings: &Findings, known: &mut Known) -> Vec<FindingBody> {
     let mut now = Known::new();
     for finding in &findings.findings {

@@ -117,15 +117,15 @@ impl Traffic {
     }
 }
 
-/// A recording whose attempts all have an identity of their own, by which they are found again.
+/// A recording in which each attempt has an identity of its own, by which it is found again.
 fn is_seen_by_all(recording: &Recorded) -> bool {
     let dialled =
         |kind: &ObservationKind| matches!(kind, ObservationKind::ConnectFailed(failed) if failed.conn.is_none());
     !recording.observations.iter().any(|o| dialled(&o.kind))
 }
 
-/// How much the core holds, whatever it holds: all of it, and without the decided attempts that it remembers, whose bound is
-/// reached after half of the time only.
+/// How much the core holds in all, and without the decided attempts that it remembers. They reach their bound only
+/// after half of the time.
 fn size(core: &Core) -> (usize, usize) {
     let all = format!("{core:?}").len();
     (all, all - core.decided_in_text())

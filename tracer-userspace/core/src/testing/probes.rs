@@ -188,7 +188,7 @@ impl Stream {
         self.probed_too(ProbeSpec { handler, probe_type, scheme: None, path: None, timeout_s, ..like })
     }
 
-    /// A pod on the host's network at the target's address, whose container of this name has a liveness probe.
+    /// A pod on the host's network at the target's address. Its container of this name has a liveness probe.
     pub fn host_network_liveness(&mut self, container: &str, period_s: u32) -> &mut Self {
         self.liveness(period_s, 8).on_host_network().named_container(container)
     }

@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 use super::{LinkState, Netns, Serving};
 
 /// Links and listeners that are kept of a namespace: a pod has a handful, and who may unshare can make any number. Those that
-/// carry the target's address, and those whose queues are fullest, are always among them.
+/// carry the target's address, and those with the fullest queues, are always among them.
 pub const MOST_LINKS: usize = 128;
 /// See [`MOST_LINKS`].
 pub const MOST_LISTENERS: usize = 128;

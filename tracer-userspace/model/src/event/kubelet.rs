@@ -98,8 +98,8 @@ const LONGEST_CONNECT_S: u64 = 60;
 const EVENT_RESOLUTION_NS: u64 = 1_000_000_000;
 
 impl KubeletProbe {
-    /// It is a failure by the kubelet's own words. An answer whose body cannot be read to the end is one to every kubelet
-    /// (`DoHTTPProbe`, pkg/probe/http); recordings of before call it an error.
+    /// It is a failure by the kubelet's own words. Every kubelet counts an answer as one if its body cannot be read to
+    /// the end (`DoHTTPProbe`, pkg/probe/http). Older recordings call it an error.
     pub const fn is_counted(&self) -> bool {
         matches!(self.result, KubeletResult::Failure) || matches!(self.says, ProbeOutput::TimeoutInBody)
     }
@@ -212,7 +212,7 @@ impl ProbeOutput {
     }
 }
 
-/// A pod whose sandbox could not be made.
+/// The sandbox of a pod could not be made.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SandboxFailure {
     /// The pod.

@@ -268,7 +268,7 @@ impl Parser {
         }
     }
 
-    /// Bits that are cut out. A value that is shifted, or whose bits are set or turned, is another.
+    /// Bits that are cut out. A value that is shifted, or that has bits set or turned, is another.
     fn cut_out(&mut self, data: &[u8]) {
         let value = |attr| attribute(data, attr).and_then(|it| attribute(it, NFTA_DATA_VALUE));
         self.mask = value(NFTA_BITWISE_MASK).map(<[u8]>::to_vec);

@@ -299,7 +299,7 @@ mod tests {
         bytes
     }
 
-    /// What a table drops whose only base chain is INPUT, with these rules and a policy that accepts.
+    /// What a table drops that has only the base chain INPUT, with these rules and a policy that accepts.
     fn input(layout: &'static Layout, rules: Vec<Entry>) -> Vec<FirewallRule> {
         let mut bytes: Vec<u8> = rules.into_iter().flat_map(Entry::finish).collect();
         let policy = bytes.len() as u32;

@@ -72,7 +72,7 @@ struct PathWalk<'a> {
     left: &'a mut Left,
 }
 
-/// Steps whose target is not known yet, by their numbers.
+/// Steps without a known target yet, by their numbers.
 #[derive(Default)]
 struct Open {
     chain: Vec<usize>,

@@ -229,7 +229,7 @@ impl Ruleset {
         Table { maps, sets, ..Table::for_tests(chains) }
     }
 
-    /// Which rule takes the packet, chain by chain: by its comment, or by the name of the chain whose policy it is.
+    /// Which rule takes the packet, chain by chain: by its comment, or, if it is a policy, by the name of its chain.
     fn taker(&self, packet: &Real) -> Option<String> {
         let mut order: Vec<usize> = (0..self.bases.len()).collect();
         order.sort_by_key(|base| self.bases[*base].0);

@@ -5,9 +5,9 @@ use std::net::IpAddr;
 use tracer_model::event::{LinkChange, LinkState, Links, Netns};
 use tracer_model::recent::Recent;
 
-/// Namespaces whose links are kept: a prober that comes back elsewhere all the time must not fill the memory.
+/// The links of so many namespaces are kept: a prober that comes back elsewhere all the time must not fill the memory.
 const MAX_TABLES: usize = 256;
-/// Links kept whose last change is known.
+/// Links that are kept with their last change.
 const MAX_CHANGES: usize = 512;
 
 /// The links of namespaces.

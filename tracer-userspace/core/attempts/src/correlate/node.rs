@@ -24,7 +24,7 @@ use tracer_model::recent::Recent;
 
 /// Namespaces kept that ended: what a list says of them is older.
 const MAX_ENDED: usize = 1024;
-/// Ports whose holders are kept.
+/// Ports that are kept with their holders.
 const MAX_PORTS: usize = 256;
 
 /// What is known of the node.
@@ -228,7 +228,7 @@ impl Node {
         self.tls.observe_plain(dst);
     }
 
-    /// The namespace that owns an address: a pod's, one whose links were read, or the one that was found when it was asked for.
+    /// The namespace that owns an address: a pod's, one with links that were read, or the one that a query found.
     pub fn netns_of_addr(&self, from: Netns, addr: IpAddr) -> Option<Netns> {
         if self.owns(from, addr) {
             return Some(from);

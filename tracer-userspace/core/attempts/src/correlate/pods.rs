@@ -83,7 +83,7 @@ impl KnownPods {
         }
     }
 
-    /// The namespace of this address, if all that have it and whose namespace is known are in one.
+    /// The namespace of the pods at this address, if those with a known namespace share one.
     pub fn netns_at(&self, addr: IpAddr) -> Option<Netns> {
         let mut all = self.at(addr).filter_map(|pod| pod.netns);
         let first = all.next()?;
@@ -99,7 +99,7 @@ impl KnownPods {
         places.into_iter().map(|place| &self.all[place])
     }
 
-    /// The one whose own namespace it is.
+    /// The pod that has this namespace as its own.
     pub fn in_netns(&self, netns: Netns) -> Option<&Pod> {
         self.by_netns.get(&netns).map(|place| &self.all[*place])
     }

@@ -5,7 +5,7 @@ use crate::correlate::attempt::{Attempt, End};
 use crate::correlate::node::Node;
 use tracer_model::event::{Container, HookType, LifecycleHook, Pod};
 
-/// A hook, and whose it is.
+/// A lifecycle handler with its pod and container.
 pub type HookMatch<'a> = (&'a Pod, &'a Container, &'a LifecycleHook);
 
 const SECOND_NS: u64 = 1_000_000_000;

@@ -29,7 +29,7 @@ pub(super) fn matching_probes<'a>(attempt: &Attempt, node: &'a Node) -> Vec<Matc
     if behaving.is_empty() && hooks_met(attempt, node).is_empty() { all } else { behaving }
 }
 
-/// The containers whose probe or lifecycle hook it can be.
+/// The containers with a probe or lifecycle handler that it can be.
 pub(super) fn containers_of<'a>(attempt: &Attempt, node: &'a Node) -> Vec<PodContainer<'a>> {
     let probes = matching_probes(attempt, node).into_iter().map(|(pod, container, _)| (pod, container));
     probes.chain(hooks_met(attempt, node).into_iter().map(|(pod, container, _)| (pod, container))).collect()
@@ -55,7 +55,7 @@ pub fn is_probe_of(attempt: &Attempt, node: &Node, probe: &KubeletProbe) -> bool
     if !hooks_met(attempt, node).is_empty() {
         return false;
     }
-    // Without specs the address says whose it is; without that, the words of the kubelet must have named the target.
+    // Without specs the address names the pod. Without a pod there, the kubelet must have named the target.
     node.pods.only_at(attempt.flow.dst.ip()).map_or(probe.dst.is_some(), |pod| is_pod(pod, &probe.pod))
 }
 

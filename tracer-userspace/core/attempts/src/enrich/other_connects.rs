@@ -129,7 +129,7 @@ mod tests {
         stream
     }
 
-    /// `attach` on a control plane whose API server is down.
+    /// `attach` on a control plane while its API server is down.
     #[test]
     fn without_specs_a_dial_of_the_nodes_api_server_is_not_called_a_probe() {
         let down = refused_at(6443).verdicts().remove(0);

@@ -5,7 +5,7 @@ use crate::correlate::attempt::{Attempt, End};
 use crate::correlate::node::Node;
 use tracer_model::event::{Answer, AnswerKind, Handler, ProbeOutput, ProbeProtocol, ProbeSpec};
 
-/// A protocol of probes whose answers cannot be read.
+/// A protocol of probes: tracer cannot read its answers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Protocol {
     /// HTTP over TLS.
@@ -73,8 +73,8 @@ pub fn refused_tls(attempt: &Attempt, node: &Node) -> bool {
 /// dial, and its timer fires a moment late.
 pub const BEFORE_TIMEOUT_NS: u64 = 10_000_000;
 
-/// How long the prober held a connection that had begun to answer, whose answer cannot be read or was not whole, and which it
-/// closed when all probes that it can be had timed out: whoever has an answer closes at once.
+/// How long the prober held a connection that it closed when all probes that it can be had timed out. An answer had begun,
+/// but it cannot be read or was not complete: a prober that has its answer closes at once.
 pub fn timed_out_after_ns(attempt: &Attempt, node: &Node) -> Option<u64> {
     let (_, End::ClosedByProber) = attempt.ended? else { return None };
     let timeout = longest_timeout_ns(attempt, node)?;
@@ -93,7 +93,7 @@ fn still_waited(attempt: &Attempt, node: &Node) -> bool {
     is_no_refusal(attempt, node) && quiet.is_some_and(|quiet| quiet >= WAITED_NS)
 }
 
-/// A probe in plain HTTP, and nothing else, whose answer is no failure as far as it was read.
+/// A probe in plain HTTP, and nothing else. Its answer is no failure as far as it was read.
 pub(super) fn is_no_refusal(attempt: &Attempt, node: &Node) -> bool {
     let status = attempt.answer().and_then(|(_, answer)| answer.status);
     let is_probe = super::expects_http(attempt, node) == Some(true) && hooks_met(attempt, node).is_empty();

@@ -6,7 +6,7 @@ use crate::correlate::attempt::Attempt;
 use crate::correlate::node::Node;
 use tracer_model::event::{Container, Handler, Pod, ProbeSpec};
 
-/// A probe, and whose it is.
+/// A probe with its pod and container.
 pub(super) type Match<'a> = (&'a Pod, &'a Container, &'a ProbeSpec);
 pub(super) type PodContainer<'a> = (&'a Pod, &'a Container);
 

@@ -208,8 +208,9 @@ fn mismatch(probe: Protocol, answer: &Answer) -> (String, &'static str) {
     }
 }
 
-/// No probe that is known asks that. A kubelet dials a pod for a probe, whose spec may not have come yet or which was redirected
-/// to another port; what else it asks (a cloud's metadata, a registry) takes a 404 as it likes, and so may an API server's client.
+/// No known probe asks that. A kubelet dials a pod for a probe: its spec may not have come yet, or a redirect led to another
+/// port. For other requests of the kubelet (a cloud's metadata, a registry) a 404 can be normal. So it can be for a client of
+/// an API server.
 fn may_be_a_probe(case: &Case<'_>) -> bool {
     let (pods, addr) = (&case.node.pods, case.attempt.flow.dst.ip());
     let unknown = pods.only_at(addr).is_some_and(|pod| !pod.has_specs());

@@ -154,7 +154,7 @@ mod tests {
         assert_eq!(stream.verdict().evidence[0].fields["bytes_received"], 0);
     }
 
-    /// A proxy whose upstream is gone closes what it accepts, before the prober has written.
+    /// A proxy that has lost its upstream closes what it accepts, before the prober has written.
     #[test]
     fn who_would_have_asked_was_closed_before() {
         let touched = |probed: fn(&mut Stream) -> &mut Stream| {

@@ -52,7 +52,7 @@ fn in_its_place(case: &Case<'_>, refused: &Refused) -> Option<Finding> {
     by_the_node(case, refused, netns).or_else(|| by_another(case, refused, netns))
 }
 
-/// The node, on whose network the pod that has the address by all that is known of pods is not.
+/// The node refused: it owns the address, and no known pod with that address is on the node's network.
 fn by_the_node(case: &Case<'_>, refused: &Refused, netns: Netns) -> Option<Finding> {
     let addr = case.attempt.flow.dst.ip();
     let pod = listed(case)?.full_name()?;
@@ -421,7 +421,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pod_whose_namespace_is_not_known_or_has_ended_was_asked() {
+    fn a_pod_in_an_unknown_or_ended_namespace_was_asked() {
         let unknown = |stream: &mut Stream| _ = stream.http_readiness().listens(POD, 8080, true);
         let ended = |stream: &mut Stream| {
             stream.http_readiness().pod_in(POD).listens(POD, 8080, true).netns_ends(POD);

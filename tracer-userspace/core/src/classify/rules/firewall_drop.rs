@@ -231,7 +231,7 @@ mod tests {
         );
     }
 
-    /// A list of pods does not tell whose a namespace is; that its stack took the SYN for itself does.
+    /// A list of pods does not name the owner of a namespace. A stack that took the SYN for itself does.
     #[test]
     fn the_namespace_is_named_by_its_pod_and_entered_by_a_command() {
         let noted = |place: &str| {

@@ -6,7 +6,7 @@ use super::{Case, Cause, Finding, Remediation, refusal_hook};
 use tracer_common::names::Hook;
 use tracer_model::event::{PacketDrop, TcpState};
 
-/// Hooks whose silence says that no socket of this node sent a RST, and that no packet was dropped.
+/// If these hooks report nothing, no socket of this node sent a RST, and no packet was dropped.
 const RST_AND_DROP_HOOKS: &[Hook] = &[Hook::TcpSendReset, Hook::KfreeSkb];
 
 pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {

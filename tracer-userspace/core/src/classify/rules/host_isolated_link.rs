@@ -76,7 +76,7 @@ mod tests {
     use tracer_model::event::{Device, LinkState, Links, NeighbourState, Observation, ObservationKind, ParentLink};
     use tracer_model::record::Confidence;
 
-    /// A pod whose link is this, asked for on device 2, where nobody answers.
+    /// A pod with a link of this kind. Device 2 asks for its address, and nobody answers.
     fn asked(kind: &str, ifindex: u32, is_of_prober: bool, dropped: bool) -> Stream {
         let mut stream = Stream::new();
         stream.connect().wait_ms(200).inspection(|seen| {

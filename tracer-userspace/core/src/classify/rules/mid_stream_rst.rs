@@ -12,7 +12,7 @@ use tracer_model::record::{Confidence, Culprit, NetnsRef};
 
 pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
     let attempt = case.attempt;
-    // The state that it was received in proves the handshake, whose own event may be lost.
+    // The state that it was received in proves the handshake, even if the handshake's own event is lost.
     let (at, received) =
         attempt.reset_received().filter(|(_, r)| matches!(r.state, TcpState::Established | TcpState::CloseWait))?;
     // The peer's FIN counts one byte (see `State::received`).
@@ -96,7 +96,7 @@ fn sender(case: &Case<'_>, time: u64, reset: &ResetSent) -> String {
     format!("{who}{how}")
 }
 
-/// With `tcp_abort_on_overflow` a listener resets a handshake whose last segment finds no room (`listen_overflow` in
+/// With `tcp_abort_on_overflow` a listener resets a handshake if its last segment finds no room (`listen_overflow` in
 /// net/ipv4/tcp_minisocks.c). From 6.12 on it gives this reason; before, one without a request is reset alike.
 fn is_without_room(reset: &ResetSent) -> bool {
     let at_listener = !reset.no_socket && reset.actor.is_none() && reset.state == Some(TcpState::Listen);
@@ -232,7 +232,7 @@ mod tests {
 
     /// The kernel skips a program that it interrupted on the same processor.
     #[test]
-    fn a_handshake_whose_end_was_not_reported_is_one() {
+    fn a_handshake_without_a_reported_end_is_one() {
         let mut stream = Stream::new();
         stream.connect().reset_received(TcpState::Established, 0).reset_sent(TcpFlags(0), false, Some("app"));
         let verdicts = stream.verdicts();

@@ -17,8 +17,8 @@ pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
     not_forwarded(case).or_else(|| by_base_policy(case))
 }
 
-/// A packet of the handshake was for another host, and the node does not forward. Elsewhere that is as it should be: a pod
-/// whose stack is not its kernel's (a virtual machine, a packet socket) drops its own packets so, and answers them.
+/// A packet of the handshake was for another host, and the node does not forward. Elsewhere that is normal: a
+/// virtual machine or a packet socket in a pod has a stack of its own. It answers the packets that the kernel drops so.
 fn not_forwarded(case: &Case<'_>) -> Option<Finding> {
     let handshake = |d: &PacketDrop| d.flags.is_syn() || d.flags.is_syn_ack();
     let on_node = |d: &PacketDrop| d.netns.is_some_and(|netns| case.node.is_a_node(netns));
@@ -117,7 +117,7 @@ fn forward(case: &Case<'_>, drop: &PacketDrop) -> Remediation {
         .run([Command::on_node("tracer doctor --check ip_forward")])
 }
 
-/// Netfilter dropped it on the node, at a hook whose base chain the last check of the node found to drop what no rule accepted.
+/// Netfilter dropped it at a hook of the node. The last check found a base chain there that drops what no rule accepts.
 fn by_base_policy(case: &Case<'_>) -> Option<Finding> {
     let stopped = dropped(case)?;
     let (_, drop) = stopped.drop?;

@@ -44,7 +44,7 @@ fn dropped(case: &Case<'_>) -> Option<Finding> {
     Some(if may_be_its_link(case, drop, why) { by_its_link(found) } else { found }.until_answered())
 }
 
-/// A pod of this node whose link is down does not answer either, and that only a look at it tells. None saw it in time.
+/// A pod of this node with its link down does not answer either. Only an inspection shows that, and none came in time.
 fn may_be_its_link(case: &Case<'_>, drop: &PacketDrop, why: Why) -> bool {
     let looked = inspected(case).is_some_and(|(_, seen)| seen.netns.is_some());
     why == Why::NoAnswer && !looked && drop.flow.dst == case.attempt.flow.dst && case.node.has_pod(drop.flow.dst.ip())
@@ -160,7 +160,7 @@ mod tests {
     use tracer_model::event::{LinkState, Links, ObservationKind};
     use tracer_model::record::Confidence;
 
-    /// Seen: looks came late where another pod had many probes, and a pod whose link was down was called stale, proven.
+    /// Seen: another pod had many probes, so inspections came late. A pod with its link down was called stale, proven.
     #[test]
     fn of_a_pod_that_was_not_looked_at_it_is_likely_at_most() {
         let reported = |pod: bool, looked: bool| {

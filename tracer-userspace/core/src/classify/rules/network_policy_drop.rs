@@ -97,8 +97,9 @@ fn look(case: &Case<'_>, drop: &PacketDrop) -> Vec<Command> {
     }
 }
 
-/// All that `sk_filter_trim_cap` (net/core/filter.c) refuses has this reason on kernels whose `sk_filter` gives none of its own:
-/// packets of the memory reserves, a cgroup's program, a security module (`security_sock_rcv_skb`), a filter of the socket.
+/// Where the kernel's `sk_filter` gives no reasons of its own, all that `sk_filter_trim_cap` refuses has this reason
+/// (net/core/filter.c): packets of the memory reserves, a cgroup's program, a security module (`security_sock_rcv_skb`), a
+/// filter of the socket.
 const SOCKET_FILTER: &str = "SOCKET_FILTER";
 /// The programs, the filters of sockets; if there is none, want of memory (the counter grows) and SELinux.
 const OF_SOCKET_FILTER: [&str; 4] =

@@ -133,7 +133,7 @@ fn gone(case: &Case<'_>, time: u64) -> Option<Finding> {
     Some(Finding::failure(Cause::PodLinkDown, vec![seen], summary, remediation).resting_on(&[Hook::KfreeSkb]))
 }
 
-/// `connect` found no route, and a link of the node whose subnet holds the target is down: the route went with it.
+/// `connect` found no route, and the node's link to the target's subnet is down: the route went with it.
 fn no_route(case: &Case<'_>) -> Option<Finding> {
     let (time, failed) = case.attempt.connect_failed_at()?;
     let netns = case.attempt.netns?;

@@ -80,7 +80,7 @@ mod tests {
     use crate::testing::{NODE, POD, SYN, SYN_ACK, Stream};
     use tracer_model::event::{Device, LinkState, Links, NodeSettings, ObservationKind, TcpState};
 
-    /// An attempt from a node whose end of the pod's veth has these addresses.
+    /// An attempt from a node that has these addresses on its end of the pod's veth.
     fn over_lxc(addrs: &[&str]) -> (Stream, Device) {
         let device = Device { ifindex: 7, name: "lxc7".into(), up: true, loopback: false };
         let addrs = addrs.iter().map(|addr| addr.parse().expect("an address")).collect();

@@ -354,7 +354,7 @@ fn node_ports_at<'a>(case: &Case<'a>, dst: SocketAddr) -> impl Iterator<Item = &
     case.node.node_ports.all().map(|(_, port)| port).filter(move |port| of_node && port.port == dst.port())
 }
 
-/// The pod that dials, or whose probe it is, is an endpoint that is not ready.
+/// The pod that dials, or the probed pod, is an endpoint that is not ready.
 fn circular(case: &Case<'_>, service: &Service) -> Option<String> {
     let waits = |addr: &IpAddr| service.not_ready_endpoints.contains(addr);
     let probed = enrich::probed_pod(case.attempt, case.node).filter(|pod| pod.addrs.iter().any(waits));

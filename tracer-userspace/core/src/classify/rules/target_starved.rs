@@ -65,7 +65,7 @@ struct Stall<'a> {
     of_ns: u64,
     /// When the second of them was.
     at: u64,
-    /// The cgroup whose pressure says so; absent: its threads do.
+    /// The cgroup that shows it by its pressure; absent: its threads show it.
     cgroup: Option<&'a str>,
     /// The share of that time in which some task of the node waited for the same, per cent.
     node: Option<u64>,

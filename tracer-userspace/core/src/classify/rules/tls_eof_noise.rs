@@ -90,7 +90,7 @@ mod tests {
         let (own, pod) = ("10.88.0.1:6443", "10.88.0.7:6443");
         assert_eq!(touch(own, vec![hello(Some(NODE), own)]), ["tls_eof_noise"]);
         assert_eq!(touch(own, vec![hello(Some(NODE), "127.0.0.1:6443")]), ["tls_eof_noise"]);
-        assert_eq!(touch(pod, vec![hello(Some(POD), pod)]), ["tls_eof_noise"], "whose namespace is not known");
+        assert_eq!(touch(pod, vec![hello(Some(POD), pod)]), ["tls_eof_noise"], "its namespace is not known");
         assert_eq!(touch(own, vec![hello(None, own)]), ["tls_eof_noise"]);
     }
 

@@ -208,7 +208,7 @@ fn after_its_timeout(attempt: &Attempt) -> String {
     )
 }
 
-/// Every hook whose absence can be the reason that nothing was seen.
+/// Every hook that, if absent, can be the reason that nothing was seen.
 const fn hooks_that_tell(dst: SocketAddr) -> &'static [Hook] {
     if dst.is_ipv4() { &OF_IPV4 } else { &OF_IPV6 }
 }

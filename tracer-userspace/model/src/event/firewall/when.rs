@@ -67,7 +67,7 @@ pub struct When {
     /// Only packets that begin a connection.
     #[serde(skip_serializing_if = "std::ops::Not::not", default)]
     pub new: bool,
-    /// Only packets whose way back does not lead over the device on which they came in; there may be more to it (marks).
+    /// Only packets that came in on a device that does not lead back to their source; there may be more to it (marks).
     #[serde(skip_serializing_if = "std::ops::Not::not", default)]
     pub rpf: bool,
     /// Only packets that have none of these.

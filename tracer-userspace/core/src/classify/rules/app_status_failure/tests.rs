@@ -247,7 +247,7 @@ fn what_overtakes_a_tls_record_is_no_other_protocol() {
     assert!(stream.closes((300, 301, 2200)).causes().is_empty());
 }
 
-/// It may be the one that asks in plain, of a tcpSocket probe whose server speaks first, of a lifecycle hook, or of a user.
+/// The request may be in plain HTTP, of a lifecycle handler or of a user. Or the server of a tcpSocket probe speaks first.
 #[test]
 fn an_answer_to_who_may_not_have_asked_so_is_none() {
     let noted = |probed: fn(&mut Stream) -> &mut Stream, comm: &str| {

@@ -145,7 +145,7 @@ fn an_attempt_that_may_be_over_is_not_judged_by_a_look_at_its_target() {
     assert_eq!(stream.gives_up().causes(), ["pod_link_down"], "its end is seen: it did wait");
 }
 
-/// What is seen of the SYN, then a look at the target whose namespace is this, in which its link is down.
+/// What is seen of the SYN, then an inspection: the target is in this namespace, and its link is down.
 fn met(begin: impl FnOnce(&mut Stream), netns: Netns) -> Vec<&'static str> {
     let mut stream = Stream::new();
     stream.links(true, &["10.88.0.1"]).connect();
@@ -218,7 +218,7 @@ fn an_ipv6_address_went_with_the_link_that_was_set_down() {
 }
 
 #[test]
-fn a_pod_whose_namespace_is_known_is_not_gone() {
+fn a_pod_with_a_known_namespace_is_not_gone() {
     let reported = |begin: &dyn Fn(&mut Stream)| {
         let mut stream = Stream::new();
         let addrs = vec!["10.88.0.2".parse().expect("an address")];

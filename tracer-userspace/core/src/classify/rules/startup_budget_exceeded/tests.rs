@@ -2,7 +2,7 @@ use crate::testing::{POD, SYN, Stream};
 use tracer_model::event::{Ended, ObservationKind, ProbeOutput, ProbeType, Runs, TcpState, Waiting};
 use tracer_model::record::Confidence;
 
-/// Refused attempts, one each second, of a pod whose only probe is a liveness probe with threshold 3.
+/// Refused attempts, one each second, of a pod that has only a liveness probe, with threshold 3.
 fn refusals(count: u64) -> Stream {
     let mut stream = Stream::new();
     stream.liveness(1, 3).netns_made(POD);
