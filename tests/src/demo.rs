@@ -1,4 +1,4 @@
-//! What the demonstration shows: a node whose pods fail in different ways, and what each is owed.
+//! What the demonstration shows: a node with pods that fail in different ways, and their causes.
 
 use std::net::SocketAddr;
 

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! cells      cause by Service proxy and address family, each with its scenario
-//! demo       a node whose pods fail in different ways, to be looked at
+//! demo       a node with pods that fail in different ways, to look at
 //! recording  recordings, made small
 //! stats      order statistics, for the benchmark
 //! fixtures   cuts the fixtures out of the recordings (a program)

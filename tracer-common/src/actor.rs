@@ -1,4 +1,4 @@
-//! The task behind an event: only in events whose context is the actor's own (connect, listen,
+//! The task behind an event: only in events in the actor's own context (connect, listen,
 //! setns, unshare, an active reset, a link change), never in softirq context.
 
 use crate::{header::Header, header::Kind, wire_event};

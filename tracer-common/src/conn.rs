@@ -1,4 +1,4 @@
-//! A tracked connection: one whose connect was made by a prober (or by anybody, with
+//! A tracked connection: a prober made the connect (or any process, with
 //! `--all-connections`).
 
 use crate::{actor::Actor, header::Header, header::Kind, tuple::Tuple, wire_event};

@@ -42,7 +42,7 @@ pub struct SynLimits {
     pub cookies: u8,
 }
 
-/// A listener, whose limits are only read where they matter. A trait, since the compiler may put a closure into a function of
+/// A listener. Its limits are only read where they matter. A trait, since the compiler may put a closure into a function of
 /// its own.
 pub trait Listener {
     /// Those of its namespace.

@@ -32,7 +32,7 @@ hooks! {
     TcpRetransmit = 4, "tcp_retransmit_skb";
     /// A RST is sent.
     TcpSendReset = 5, "tcp_send_reset";
-    /// A RST without a socket (kernels whose tracepoint is silent about it), IPv4.
+    /// A RST without a socket (on kernels where the tracepoint does not report it), IPv4.
     TcpV4SendReset = 6, "tcp_v4_send_reset";
     /// The same for IPv6.
     TcpV6SendReset = 7, "tcp_v6_send_reset";

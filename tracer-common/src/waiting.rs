@@ -1,4 +1,4 @@
-//! Where a connect whose source port is not chosen yet waits, beside others to the same destination.
+//! Where a connect without a source port waits, beside others to the same destination.
 
 /// How many connects may wait for one destination before any of them has its port. A power of two.
 pub const PLACES: usize = 4;

@@ -55,7 +55,7 @@ pub static STATS: PerCpuArray<u64> = PerCpuArray::with_max_entries(COUNTERS, 0);
 #[map]
 pub static LAST_STATE: PerCpuArray<u64> = PerCpuArray::with_max_entries(1, 0);
 
-/// Names of the processes whose connections are tracked.
+/// Names of the processes with tracked connections.
 #[map]
 pub static PROBERS: HashMap<[u8; COMM_LEN], u8> = HashMap::with_max_entries(64, 0);
 
@@ -68,7 +68,7 @@ pub static PROBER_BUCKETS: Array<u8> = Array::with_max_entries(COMM_BUCKETS, 0);
 #[map]
 pub static PRETENDING: HashMap<u64, u8> = HashMap::with_max_entries(256, 0);
 
-/// A tracked connection whose socket is alive.
+/// A tracked connection with a socket that is alive.
 #[derive(Clone, Copy)]
 #[repr(C)]
 pub struct Conn {
@@ -96,7 +96,7 @@ pub static LIVE: Array<u64> = Array::with_max_entries(LIVE_BUCKETS, 0);
 #[map]
 pub static FLOWS: LruHashMap<Tuple, Flow> = LruHashMap::with_max_entries(16384, 0);
 
-/// A connect whose source port is not known yet.
+/// A connect without a known source port yet.
 #[derive(Clone, Copy)]
 #[repr(C)]
 pub struct Pending {

@@ -22,7 +22,7 @@ pub struct Match {
     pub via: Via,
 }
 
-/// The connection of a packet, or of one of a handshake whose client's address was translated on its way.
+/// The connection of a packet. The packet of a handshake may have a translated client address.
 #[inline(always)]
 pub fn of_packet(packet: &Packet) -> Option<Match> {
     by_packet(&packet.tuple).or_else(|| if packet.is_syn() { by_translated(packet) } else { None })
@@ -56,10 +56,10 @@ pub fn by_packet(tuple: &Tuple) -> Option<Match> {
     flow.map(|flow| Match { conn: flow.conn, via: Via::Flow })
 }
 
-/// Begins to track a socket whose source port is usually not chosen yet.
+/// Begins to track a socket that usually has no source port yet.
 #[inline(always)]
 pub fn begin(sk: Sock, conn: &Conn) {
-    // After its socket is known: a waiting connect whose socket is not is taken for one that is over.
+    // The socket comes first: without a known socket, a waiting connect would count as over.
     if conn.tuple.sport == 0 {
         remember(sk, conn);
         waiting::add(sk, conn);
@@ -68,7 +68,7 @@ pub fn begin(sk: Sock, conn: &Conn) {
     }
 }
 
-/// Begins to track a socket whose source port is chosen.
+/// Begins to track a socket that has its source port.
 #[inline(always)]
 pub fn begin_with_port(sk: Sock, conn: &Conn) {
     remember(sk, conn);

@@ -1,4 +1,4 @@
-//! Connects whose source port is not chosen yet, some for each pair of addresses and destination port.
+//! Connects without a source port yet, some for each pair of addresses and destination port.
 //!
 //! Between `CLOSE -> SYN_SENT` and the choice of its port a thread may lose its processor, and another may dial the same
 //! target meanwhile: with one place for both, the evidence of the first was nobody's. A thread begins with a place of its
@@ -26,7 +26,7 @@ const NOEXIST: u64 = 1;
 
 /// Keeps a connect that has no port yet.
 ///
-/// One whose port is chosen by now leaves its place for the flows. If all places are taken by connects without a port,
+/// One that has its port by now leaves its place for the flows. If all places are taken by connects without a port,
 /// one is lost, and counted.
 #[inline(always)]
 pub fn add(sk: Sock, conn: &Conn) {

@@ -3,7 +3,7 @@
 //! rustc's BPF target emits LLVM bitcode and with fat LTO there is one module; `llc` of the same
 //! LLVM turns it into the object that aya loads: no bpf-linker, no clang. What can do that is
 //! looked for in two places: a rustup toolchain that has `rust-src` and an `llc` (its own
-//! `llvm-tools` or `llc-NN`), and a system rustc whose target library for BPF is installed (Debian:
+//! `llvm-tools` or `llc-NN`), and a system rustc with its target library for BPF (Debian:
 //! rustc-web, libstd-rust-web-dev-bpf, llvm-22). `TRACER_EBPF_OBJECT` names a ready object instead.
 //!
 //! How to lint the eBPF crate: see `tracer-ebpf/Cargo.toml`.

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use tracer_model::record::{Cause, Scope, Severity};
 
-/// Alerts, and the scopes whose failures raise them; `None`: what nothing explains.
+/// Alerts, and the scopes that raise them; `None`: what nothing explains.
 const ALERTS: [(&str, &[Option<Scope>]); 4] = [
     ("TracerNodeNetworkBroken", &[Some(Scope::Node)]),
     ("TracerNodeFault", &[Some(Scope::Network), Some(Scope::Kubelet)]),

@@ -1,5 +1,5 @@
-//! The firewalls that come with distributions, by their own packages: what they close on a node, whose `tracer` says it is, and
-//! whether what it says to fix it does. Needs root, `ip`, `nft`, iptables and the packages (`cargo xtask setup`).
+//! The firewalls that come with distributions, by their own packages: what they close on a node, which owner `tracer`
+//! names, and whether its fix works. Needs root, `ip`, `nft`, iptables and the packages (`cargo xtask setup`).
 //!
 //! Run with `cargo test -p tracer-userspace --test firewalls_live -- --ignored --test-threads=1`.
 
@@ -110,8 +110,8 @@ impl TestNode {
         found["verdict"].clone()
     }
 
-    /// What a verdict says is the cause, by whose rule in which chain (if that is certain), and the command that fixes it, which
-    /// does.
+    /// A verdict names the cause, and the rule's owner and chain (if that is certain). It also has the command that fixes
+    /// it, and this command works.
     fn fixed_by_its_verdict(&self, root: &Root, from: &Netns, to: &str, expected: [&str; 3]) {
         let verdict = self.verdict(from, to);
         let row = verdict["evidence"].as_array().into_iter().flatten().find(|it| it["hook"] == "netfilter");

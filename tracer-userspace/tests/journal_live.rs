@@ -247,7 +247,7 @@ fn the_kubelets_lines_in_the_journal_become_verdicts() {
 fn a_journal_can_be_named_by_its_directory() {
     let _place = hide_this_machine();
     let _journald = journald();
-    // As on a node whose journal is elsewhere: nothing leads there from the prober.
+    // As on a node with its journal elsewhere: nothing leads there from the prober.
     let place = PathBuf::from(format!("/tmp/tracer-journal-{}", std::process::id()));
     fs::create_dir(&place).unwrap();
     fs::set_permissions(&place, fs::Permissions::from_mode(0o700)).unwrap();

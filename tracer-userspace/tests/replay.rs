@@ -251,7 +251,7 @@ fn probes_of_a_real_kubelet_have_the_right_causes() {
     }
 }
 
-/// The fixture of a refused probe, whose first attempt happens again every ten seconds, `times` in all.
+/// The fixture of a refused probe. Its first attempt happens again every ten seconds, `times` in all.
 fn refused_again_and_again(times: u64) -> String {
     let fixture = common::recorded::fixtures().into_iter().find(|it| it.name == "connection_refused/any-v4").unwrap();
     let whole = fixture.observations();

@@ -175,7 +175,7 @@ fn terminal() -> (OwnedFd, OwnedFd) {
     (pty.master, pty.slave)
 }
 
-/// Everything that was written to a terminal whose far end this is.
+/// Everything that was written to a terminal; `master` is its far end.
 fn screen(master: OwnedFd) -> String {
     let mut bytes = Vec::new();
     // It ends with an error once nobody has the terminal open.

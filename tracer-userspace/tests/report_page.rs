@@ -76,7 +76,7 @@ fn records(recordings: &[Recording], name: &str) -> Vec<Value> {
 /// A name that a page must not take for markup; `look.html` knows it, too.
 const HOSTILE: &str = "<img src=x onerror=alert(1)><script>window.xss=1</script>&amp;\"'";
 
-/// 250 pods on a node whose firewall drops, and one with a hostile name: a verdict, at other times and of other pods.
+/// 250 pods on a node with a firewall that drops, and one pod with a hostile name: one verdict, at many times.
 fn crowd() -> Vec<Value> {
     let mut records = records(&fixtures(), "firewall_drop/any-v4");
     records.retain(|record| record["type"] == "start" || record["type"] == "verdict");

@@ -18,7 +18,7 @@ use tracer_output::sink::{Form, Sink, SinkConfig};
 use common::recorded::{Recording, fixtures, parsed, with_each};
 use common::{Dir, ran, snapshots, text, tracer};
 
-/// Fixtures whose pages are kept at widths from a phone's to a wall's, too.
+/// Fixtures with pages that are kept at widths from a phone's to a wall's, too.
 const AT_WIDTHS: &[&str] =
     &["connection_refused/any-v4", "healthy/any-v4", "loopback_down/any-v4", "unexplained/any-v4"];
 

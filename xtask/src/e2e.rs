@@ -1,4 +1,4 @@
-//! `cargo xtask e2e`: the tracer beside a real kubelet. Makes pods in the cluster of KUBECONFIG whose probes fail, on
+//! `cargo xtask e2e`: tracer beside a real kubelet. Makes pods with failing probes, in the cluster of KUBECONFIG, on
 //! the node that this runs on, and holds each verdict against what was made. tracer is a process of this node, or, with
 //! `--containerd`, a pod of each DaemonSet that `deploy/` renders to.
 
@@ -37,7 +37,7 @@ pub(crate) struct Args {
     /// The tracer under test [default: the release build, which is made]
     #[arg(long, value_name = "PROGRAM")]
     tracer: Option<PathBuf>,
-    /// Only cases whose name begins so
+    /// Only cases with this prefix
     #[arg(long, value_name = "PREFIX")]
     only: Option<String>,
     /// tracer as a pod: load its image into the containerd of this socket, apply the manifests of deploy/
@@ -49,7 +49,7 @@ pub(crate) struct Args {
     /// The image, as `cargo xtask image` made it [default: it is made, of an optimised binary]
     #[arg(long, value_name = "FILE", requires = "containerd")]
     archive: Option<PathBuf>,
-    /// Only manifests whose name begins so
+    /// Only manifests with this prefix
     #[arg(long, value_name = "PREFIX", requires = "containerd")]
     manifest: Option<String>,
     /// A command of the shell that restarts a part of the node, run while probes fail; repeatable

@@ -45,7 +45,7 @@ enum Command {
     Test(test::Args),
     /// Make the failures on this machine and show the verdicts
     Demo,
-    /// The tracer beside a real kubelet: pods whose probes fail, in the cluster of KUBECONFIG; as root, on its node
+    /// The tracer beside a real kubelet: pods with failing probes, in the cluster of KUBECONFIG; as root, on its node
     E2e(e2e::Args),
     /// Measure what the tracer costs and how fast it is; as root
     Bench(bench::Args),

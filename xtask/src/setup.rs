@@ -50,7 +50,7 @@ const NEEDS: [Need; 6] = [
         packages: &["gcc", "libc6-dev"],
         programs: &["gcc"],
     },
-    // Python, whose packages bring helm, kubectl and others (`packages.rs`); what actionlint gives scripts to.
+    // Python: its packages bring helm, kubectl and others (`packages.rs`); what actionlint gives scripts to.
     Need { purposes: &[Purpose::Check], packages: &["python3", "python3-venv", "shellcheck"], programs: &[] },
     // What lists the instructions of the kernel programs, makes a clean Debian, and reads a .rpm; Python for helm.
     Need {

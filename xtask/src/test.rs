@@ -41,7 +41,7 @@ const SMOKE: &str = "5.10";
 /// What to test.
 #[derive(clap::Args)]
 pub(crate) struct Args {
-    /// In each virtual machine the scenarios whose events can differ by kernel
+    /// In each virtual machine the scenarios with events that can differ by kernel
     #[arg(long, conflicts_with_all = ["host_only", "kernels"])]
     all: bool,
     /// Every scenario in each of the virtual machines, and the self-test
@@ -53,7 +53,7 @@ pub(crate) struct Args {
     /// Only this kernel's virtual machine; repeatable
     #[arg(long = "kernel", value_name = "RELEASE", value_parser = kernels::find, conflicts_with = "host_only")]
     kernels: Vec<&'static Release>,
-    /// Only scenarios whose name begins so, on all kernels chosen; repeatable
+    /// Only scenarios with this prefix, on all kernels chosen; repeatable
     #[arg(long, value_name = "NAME")]
     only: Vec<String>,
     /// Only make the failures, without a tracer beside them

@@ -14,7 +14,7 @@ use super::stage::{DROPPED, Prober, REFUSED, Stage};
 use super::subject::{Line, Subject};
 use super::{FOREIGN, Plan, THREADS};
 
-/// One attempt in this time: a full node (250 pods with three probes each in ten seconds) all of whose probes fail.
+/// One attempt in this time: a full node (250 pods with three probes each in ten seconds); all probes fail.
 const PACE: Duration = Duration::from_micros(13_333);
 /// The target, milliseconds.
 const LIMIT: f64 = 5.0;

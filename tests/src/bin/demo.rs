@@ -1,4 +1,4 @@
-//! A node whose pods fail in different ways, and the tracer beside it: what was made, what was reported.
+//! A node with pods that fail in different ways, and tracer beside it: the faults, and what it reported.
 //! Exit code 1 if a cause was not named.
 
 use std::fs::{self, File};

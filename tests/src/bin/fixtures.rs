@@ -23,7 +23,7 @@ struct Args {
     /// Where to; default: tests/fixtures
     #[arg(long, value_name = "DIRECTORY", default_value = concat!(env!("CARGO_MANIFEST_DIR"), "/fixtures"), hide_default_value = true)]
     to: PathBuf,
-    /// Only cells whose name begins so, as `firewall_drop/any-v6`; repeatable
+    /// Only cells with this prefix, as `firewall_drop/any-v6`; repeatable
     #[arg(long, value_name = "CELL")]
     only: Vec<String>,
     /// Also those that are there already, and remove those that no scenario has any more

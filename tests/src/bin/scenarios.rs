@@ -23,7 +23,7 @@ struct Args {
     /// Check the failures themselves, without a tracer.
     #[arg(long)]
     mechanism_only: bool,
-    /// Only scenarios whose name begins with one of these.
+    /// Only scenarios with a name that begins with one of these.
     #[arg(long, num_args = 1..)]
     only: Vec<String>,
     /// The names after `--only` are whole names.

@@ -183,8 +183,8 @@ fn without_port(dial: &ConnectCall) -> u64 {
     conn.conn
 }
 
-/// Resolvers connect UDP sockets to learn a source address; their failures mean nothing. A kernel
-/// whose layout is not known gets the benefit of the doubt.
+/// Resolvers connect UDP sockets to learn a source address; their failures mean nothing. If the
+/// layout of the kernel is not known, the connect counts as TCP.
 #[inline(always)]
 fn is_tcp_connect(dial: &ConnectCall) -> bool {
     dial.sk != 0 || Task::current().socket(dial.fd).is_none_or(Sock::is_tcp)

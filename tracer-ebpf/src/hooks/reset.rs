@@ -42,7 +42,7 @@ pub fn tcp_send_reset_2(ctx: RawTracePointContext) -> i32 {
     0
 }
 
-/// A RST without a socket, for kernels whose tracepoint is silent about it.
+/// A RST without a socket, for kernels where the tracepoint does not report it.
 ///
 /// proto v5.10  net/ipv4/tcp_ipv4.c  static void tcp_v4_send_reset(const struct sock *sk, struct sk_buff *skb)
 /// proto v6.12  net/ipv4/tcp_ipv4.c  static void tcp_v4_send_reset(const struct sock *sk, struct sk_buff *skb, enum sk_rst_reason reason)

@@ -153,7 +153,7 @@ pub fn begin(sk: Sock, hook: Hook) {
     emit_begin(hook, &conn);
 }
 
-/// Tracks a connect whose source port is chosen, if it is a prober's.
+/// Tracks a connect that has its source port, if it is a prober's.
 #[inline(always)]
 pub fn begin_with_port(sk: Sock, hook: Hook) -> bool {
     let Some(conn) = conn_of(sk, Task::current().tgid()) else { return false };

@@ -57,7 +57,7 @@ use self::{
 /// What to track.
 #[derive(Clone, Debug, Default)]
 pub struct LoadOptions {
-    /// Process names whose connections are probe attempts (a thread group leader's `comm`).
+    /// Names of processes that make probe attempts (a thread group leader's `comm`).
     pub probers: Vec<String>,
     /// Every process's connections.
     pub all_connections: bool,
@@ -88,7 +88,7 @@ pub struct Loaded {
     pretending: HashMap<MapData, u64, u8>,
     ports: ports::Ports,
     tls_ports: BTreeSet<u16>,
-    /// Cgroups whose answers are read.
+    /// Cgroups where answers are read.
     answer_cgroups: cgroup::Attached<program::CgroupLink>,
     /// In place of the hooks of the node.
     prober_sockets: Option<ProberSockets>,
@@ -233,8 +233,8 @@ impl Loaded {
     }
 
     /// Reads the first bytes of the answers that these processes get, from now on: attaches to their
-    /// cgroups. Of a process in the root cgroup that is everybody's; one whose cgroup cannot be found is left out, which is
-    /// in [`Loaded::status`] then.
+    /// cgroups. For a process in the root cgroup, that is every process. A process without a known cgroup is skipped;
+    /// [`Loaded::status`] shows it then.
     pub fn watch_answers(&mut self, pids: &[u32]) {
         if self.ebpf.is_none() {
             return;
@@ -258,7 +258,7 @@ impl Loaded {
         }
     }
 
-    /// Attaches the hooks of the node if there is a prober whose sockets cannot be watched otherwise; true if it did.
+    /// Attaches the hooks of the node if the sockets of a prober cannot be watched otherwise; true if it did.
     pub fn retry_prober_sockets(&mut self) -> bool {
         let (Some(ebpf), Some(sockets)) = (&mut self.ebpf, &mut self.prober_sockets) else { return false };
         let walk = &mut self.walk;
@@ -292,7 +292,7 @@ impl Loaded {
         Ok(())
     }
 
-    /// Tries again to attach hooks whose functions live in a module; true if one is new. Cheap: call
+    /// Tries again to attach hooks on functions of a module; true if one is new. Cheap: call
     /// it every few seconds.
     pub fn retry_module_hooks(&mut self) -> bool {
         let Some(ebpf) = &mut self.ebpf else { return false };

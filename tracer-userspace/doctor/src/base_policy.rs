@@ -51,7 +51,7 @@ const fn drops(chain: &SurveyChain) -> bool {
 fn policy(table: &SurveyTable, chain: &SurveyChain) -> Finding {
     let hook = chain.hook.unwrap_or_default();
     let owner = owner_of(table);
-    let whose = owner.map_or("no known software".to_owned(), str::to_owned);
+    let name = owner.map_or("no known software".to_owned(), str::to_owned);
     let (how, dropped) = match chain.dropped.filter(|_| chain.drops) {
         _ if !chain.drops => ("last rule drops or rejects all", String::new()),
         Some(packets) => ("policy drop", format!(", {packets} packets dropped by it")),
@@ -72,11 +72,11 @@ fn policy(table: &SurveyTable, chain: &SurveyChain) -> Finding {
     let backend = backend(table.backend);
     if chain.ways_out == 0 {
         let observed =
-            format!("{how} on {hook} ({backend} {place}) and no rule in it that accepts{dropped}; owner: {whose}");
+            format!("{how} on {hook} ({backend} {place}) and no rule in it that accepts{dropped}; owner: {name}");
         return draft.fail(observed, fix(table, chain, owner));
     }
     let observed = format!(
-        "{how} on {hook} ({backend} {place}{dropped}), owner: {whose}; {} rules in it accept packets or jump to other chains: tracer does not know whether they accept all traffic of the cluster",
+        "{how} on {hook} ({backend} {place}{dropped}), owner: {name}; {} rules in it accept packets or jump to other chains: tracer does not know whether they accept all traffic of the cluster",
         chain.ways_out
     );
     draft.warn(observed, fix(table, chain, owner))

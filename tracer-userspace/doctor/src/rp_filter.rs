@@ -28,7 +28,7 @@ impl Filtering {
         self.all.max(value)
     }
 
-    /// Links whose names begin so, with filtering like this.
+    /// Links with one of these prefixes and with filtering like this.
     fn with(&self, prefixes: &[&str], like: impl Fn(u64) -> bool) -> Vec<&str> {
         let named = |name: &str| prefixes.iter().any(|prefix| name.starts_with(prefix));
         let links = self.links.iter().filter(|(name, value)| named(name) && like(self.effective(*value)));

@@ -127,7 +127,7 @@ impl KubeletLog {
         }
     }
 
-    /// Names of the processes whose lines of a common log it is.
+    /// Names of the processes that write its lines to a common log.
     fn names(&self) -> &[String] {
         match self {
             Self::File(_) => &[],
@@ -162,7 +162,7 @@ fn loggings(names: &[String]) -> impl Iterator<Item = Result<KubeletLogging, Kub
     kubelets(&names).into_iter().map(KubeletLogging::of)
 }
 
-/// Of all of them: one that writes them may be the one whose log it is.
+/// `None` if one of them lacks nothing: it may be the one that writes the log.
 fn lack_of(kubelets: &[KubeletLogging]) -> Option<String> {
     let lacks: Option<Vec<String>> = kubelets.iter().map(KubeletLogging::lack).collect();
     let (kubelet, lack) = (kubelets.first()?, lacks?.into_iter().next()?);

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 const AT_MOST_EVERY: Duration = Duration::from_millis(500);
 /// Each reading uses up so many times what it took.
 const TIMES: u32 = 10;
-/// So much may be used up ahead: a node whose pods all start at once is read as often as it changes.
+/// So much may be used up ahead: if all pods start at once, a node is read as often as it changes.
 const AHEAD: Duration = Duration::from_secs(5);
 
 /// When the node may be read again.

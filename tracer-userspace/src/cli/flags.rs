@@ -146,7 +146,7 @@ pub struct FilterFlags {
     /// Show all namespaces: the default, unless -n or TRACER_NAMESPACE names one
     #[arg(short = 'A', long, env = "TRACER_ALL_NAMESPACES", hide_env_values = true, action = ArgAction::SetTrue, value_parser = BoolishValueParser::new())]
     pub all_namespaces: bool,
-    /// Show only this pod; PREFIX* is every pod whose name begins so; KIND/NAME is the pods of a workload, such as deploy/cart (also ds, sts, rs, job)
+    /// Show only this pod; PREFIX* selects every pod with this prefix; KIND/NAME is the pods of a workload, such as deploy/cart (also ds, sts, rs, job)
     #[arg(short, long, value_name = "POD|PREFIX*|KIND/NAME", env = "TRACER_POD", hide_env_values = true)]
     pub pod: Option<String>,
     /// Show only this container

@@ -46,7 +46,7 @@ pub(super) fn that_gave(flag: &str, args: &[OsString]) -> Option<String> {
     Some(of(name)).filter(|variable| !is_typed && is_set(variable))
 }
 
-/// The variable of this command whose value is not UTF-8. Only paths need not be UTF-8.
+/// The variable of this command with a value that is not UTF-8. Only paths need not be UTF-8.
 pub(super) fn not_utf8(args: &[OsString]) -> Option<String> {
     let command = definition::from_environment();
     let used = args.iter().skip(1).find_map(|arg| command.find_subcommand(arg))?;

@@ -135,7 +135,7 @@ mod tests {
         assert_eq!(judged(&mut beside(&[NODE], true, |_| Some(true))), Some(false), "a connection like others");
     }
 
-    /// A cgroup that is left out by mistake would be a kubelet's whose probes are not seen any more.
+    /// If the cgroup of a kubelet were skipped by mistake, tracer would not see its probes any more.
     #[test]
     fn only_a_pods_own_cgroup_is_left_out() {
         const NONE: [u64; 0] = [];

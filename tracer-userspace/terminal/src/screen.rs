@@ -108,7 +108,7 @@ impl Screen {
         self.row_after(out, word, "", text);
     }
 
-    /// A row whose text begins with a column of its own.
+    /// A row with a column of its own before the text.
     pub fn row_after(self, out: &mut String, word: &str, column: &str, text: &str) {
         let text = safe(text);
         if self.is_narrow() {

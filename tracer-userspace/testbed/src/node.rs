@@ -210,7 +210,7 @@ impl TestNode {
         self.settled(index)
     }
 
-    /// Adds a pod whose kernel has no address: an appliance with a stack of its own.
+    /// Adds a pod without an address in its kernel: an appliance with a stack of its own.
     pub fn bare_pod(&mut self) -> Result<&mut Pod> {
         let index = self.plug()?;
         self.pod_at(index)?.ns.ip(|ip| ip.up("lo").and_then(|()| ip.up("eth0")))?;
@@ -322,7 +322,7 @@ impl TestNode {
         Ok((uplink, outside))
     }
 
-    /// A pod whose `eth0` is a part of an uplink of the node, that uplink, and the namespace at its other end.
+    /// A pod, an uplink of the node, and the namespace at its other end. The pod's `eth0` is a part of the uplink.
     pub fn part_pod(&mut self, part: Part) -> Result<(u16, String, Netns)> {
         let index = self.next_index();
         let (uplink, outside) = self.uplink_of(index)?;

@@ -13,13 +13,13 @@ pub const HTTP: u16 = 8080;
 pub const TLS: u16 = 8443;
 /// Port of TLS servers of which no probe says that they are.
 pub const UNSAID_TLS: u16 = 9443;
-/// Port of a container whose liveness probe has a short budget.
+/// Port of a container; its liveness probe has a short budget.
 pub const SLOW_START: u16 = 7070;
 /// Seconds between its attempts.
 pub const SLOW_START_PERIOD_S: u64 = 1;
 /// Failures that restart it.
 pub const SLOW_START_THRESHOLD: u32 = 3;
-/// Port of a container whose probe waits so long that a packet can be sent again several times before it is over.
+/// Port of a container with a patient probe: a packet can be sent again several times before the probe is over.
 pub const PATIENT: u16 = 6060;
 /// Its timeout in seconds: SYNs go out again after 1, 3, 7 and 15 of them (after each of the first five since 6.5:
 /// `tcp_syn_linear_timeouts`).
@@ -62,7 +62,7 @@ pub fn plan(timeout: Duration) -> Value {
     list(&pods)
 }
 
-/// A pod whose readiness asks for its own Service.
+/// A pod with a readiness probe of its own Service.
 fn in_a_circle(seconds: u64) -> PodSpec {
     let mut probe = http_probe(CIRCULAR.1, "HTTP", seconds);
     probe["httpGet"]["host"] = json!(IpAddr::from(CIRCULAR.0));

@@ -29,7 +29,7 @@ mod two_causes;
 pub use fixture::{Fixture, Until};
 pub use needs::Need;
 
-/// Whose node a scenario plays on.
+/// The node of a scenario.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Node {
     /// One that others use too; the tracer watches from the start.

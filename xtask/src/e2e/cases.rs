@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-/// One pod whose probe fails.
+/// One pod with a failing probe.
 pub(super) struct Case {
     /// Name of the pod; its handler is the first word.
     pub(super) name: &'static str,
@@ -21,7 +21,7 @@ pub(super) struct Case {
 pub(super) enum Path {
     /// Nothing.
     Free,
-    /// A rule in the output chain, whose end is this.
+    /// A rule in the output chain that ends with this.
     Rule(&'static str),
     /// A route of this type to the pod's address.
     Route(&'static str),

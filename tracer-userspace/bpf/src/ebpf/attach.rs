@@ -176,7 +176,7 @@ impl Walk {
         self.refused.iter().chain(&self.passed_over).filter(move |(h, _)| *h == hook).flat_map(|(_, refusals)| refusals)
     }
 
-    /// Another program, whose row stands before, makes this hook needless.
+    /// A program of an earlier row makes this hook needless.
     pub(super) fn spares(&self, row: &Row) -> bool {
         self.substitute(row).is_some_and(|program| self.attached.iter().any(|it| body_of(it) == program))
     }

@@ -227,7 +227,7 @@ impl<'a> Btf<'a> {
     }
 }
 
-/// Bytes that follow the head; `None` for a kind that is not known, whose size nobody can tell.
+/// Bytes that follow the head; `None` for an unknown kind, which has no known size.
 fn body_size(kind: u32, vlen: usize) -> Option<usize> {
     Some(match kind {
         1 | KIND_VAR | KIND_DECL_TAG => 4,

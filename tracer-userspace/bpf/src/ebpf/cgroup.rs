@@ -53,7 +53,7 @@ impl<L> Attached<L> {
         Ok((!known).then_some(file))
     }
 
-    /// Forgets the cgroups that are gone, to whose links nothing comes any more; each start of a prober makes a new one.
+    /// Forgets the cgroups that are gone: their links get nothing any more. Each start of a prober makes a new cgroup.
     pub(super) fn take_gone(&mut self) -> Vec<L> {
         let is_gone = |of: Identity, folder: &Option<PathBuf>| {
             folder.as_ref().is_some_and(|folder| fs::metadata(folder).map_or(true, |now| identity(&now) != of))

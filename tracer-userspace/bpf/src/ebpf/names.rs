@@ -36,8 +36,8 @@ impl KernelNames {
         }
     }
 
-    /// Name of a drop reason without its prefix; `OPENVSWITCH:3` for the third of a subsystem, whose names are in a
-    /// module's BTF; the number if this kernel's BTF does not name it.
+    /// Name of a drop reason without its prefix; the number if this kernel's BTF does not name it.
+    /// `OPENVSWITCH:3` is the third of a subsystem: its names are in a module's BTF.
     #[must_use]
     pub fn drop_reason(&self, number: u32) -> String {
         let (subsystem, own) = (number >> 16, number & 0xffff);

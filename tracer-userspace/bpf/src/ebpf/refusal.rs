@@ -94,7 +94,7 @@ impl Refusal {
         Self { form, stage: Stage::Load, target: "", errno: None, kind: Kind::Kernel, text }
     }
 
-    /// Of forms whose programs the kernel would attach and never call.
+    /// Of forms that the kernel would attach and never call.
     pub(super) fn silenced() -> impl Iterator<Item = Self> {
         switches::off().flat_map(|switch| switch.silences.iter().map(move |form| Self::silenced_by(*form, switch)))
     }

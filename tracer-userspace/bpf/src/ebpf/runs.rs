@@ -32,7 +32,7 @@ pub(super) fn by_hook(loaded: &Loaded) -> BTreeMap<Hook, (u64, f64)> {
     if all.values().all(|(runs, _)| *runs == 0) { BTreeMap::new() } else { all }
 }
 
-/// The hook whose table row has this program, or the one that it stands in for.
+/// The hook with this program in its table row, or with the one that it stands in for.
 pub(super) fn hook_of(program: &str) -> Option<Hook> {
     let program = program.strip_suffix("_again").unwrap_or(program);
     let has = |row: &&super::hooks::Row| {

@@ -11,7 +11,7 @@ pub struct Switch {
     pub name: &'static str,
     /// Where it is read: `0` is off.
     pub path: &'static str,
-    /// Forms whose programs are not called while it is off.
+    /// Forms that the kernel does not call while it is off.
     pub silences: &'static [Form],
     /// The command that sets it on.
     pub fix: &'static str,

@@ -1,4 +1,4 @@
-//! What is written to the cluster API, where that was asked for: an Event on the pod whose probe failed, and a condition
+//! What is written to the cluster API, where that was asked for: an Event on the pod of a failed probe, and a condition
 //! of the node. A [`Background`] does it; the pipeline hands over and never waits.
 
 mod condition;

@@ -124,7 +124,7 @@ impl Filter {
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Met {
     pod: bool,
-    /// A pod whose name only begins as `-p` says.
+    /// A pod with a longer name that begins as `-p` says.
     prefix: bool,
     cause: bool,
 }

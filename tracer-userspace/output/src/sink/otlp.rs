@@ -1,8 +1,8 @@
 //! OpenTelemetry: records as OTLP logs, printed (`-o otlp`) or pushed over HTTP (`--otlp-endpoint`).
 //!
 //! A [`Background`] pushes; the pipeline hands over and never waits. What waits is bounded by its bytes. A record is
-//! delivered at least once, or counted as lost: a receiver that took a request and whose answer was lost gets it again,
-//! and (`service.instance.id`, `tracer.seq`) identifies the two copies.
+//! delivered at least once, or counted as lost. If the answer of a receiver is lost, it gets the same request again:
+//! (`service.instance.id`, `tracer.seq`) identifies the two copies.
 
 mod convert;
 mod message;

@@ -70,7 +70,7 @@ fn rows(view: &View, details: &[CauseDetails], first: usize, groups: &[GroupView
                             @if group.group.noise { "0" span.quiet { " (" (number(group.count)) " misleading)" } }
                             @else { (number(group.count)) }
                         }
-                        td { (whose(view, place, group)) }
+                        td { (pod_or_count(view, place, group)) }
                         td { (sure(group.sure)) }
                         td.when { @if group.span.0 <= group.span.1 { (clock(group.span.1, view.axis.length())) } }
                     }
@@ -112,7 +112,7 @@ fn card(view: &View, place: usize, group: &GroupView, details: Option<&CauseDeta
             p.facts {
                 @if group.group.noise { (count(group.count, "attempt")) " that did not fail and left a misleading trace" }
                 @else { strong { (count(group.count, "failed attempt")) } }
-                " · " (whose(view, place, group)) " · " (sure(group.sure))
+                " · " (pod_or_count(view, place, group)) " · " (sure(group.sure))
                 @if group.span.0 <= group.span.1 { " · " time { (times.0) } "–" time { (times.1) } " UTC" }
             }
             @if let Some(details) = details {
@@ -146,7 +146,7 @@ fn shown(block: &Block) -> Markup {
 }
 
 /// The pod, or how many.
-fn whose(view: &View, place: usize, group: &GroupView) -> Markup {
+fn pod_or_count(view: &View, place: usize, group: &GroupView) -> Markup {
     let only = if group.pods == 1 { view.cells(place).next() } else { None };
     html! {
         @match only {

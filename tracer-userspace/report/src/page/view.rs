@@ -9,7 +9,7 @@ use super::axis::Axis;
 use super::words;
 use tracer_model::record::{FindingBody, Status};
 
-/// Pods with a cause whose evidence is on the page.
+/// Pods with a cause that have their evidence on the page.
 pub(super) const WITH_EVIDENCE: usize = 250;
 /// Colours that are distinguished.
 const COLOURS: usize = 8;
@@ -49,7 +49,7 @@ pub(super) struct View {
     pub(super) groups: Vec<GroupView>,
     /// Pods with a verdict, the worst first.
     pub(super) rows: Vec<Row>,
-    /// Numbers of the verdicts whose evidence is on the page.
+    /// Numbers of the verdicts with evidence on the page.
     pub(super) evidence: HashSet<u64>,
     /// Pods without one.
     pub(super) clean: u64,

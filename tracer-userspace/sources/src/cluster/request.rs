@@ -52,7 +52,7 @@ pub(super) async fn open(client: &Client, uri: &str, asked: ApiRequest, within: 
     answer(client, request, asked, within).await
 }
 
-/// All of an answer, whose pieces follow each other within `within`.
+/// All of an answer. Each piece must follow the last within `within`.
 pub(super) async fn whole(mut body: Body, within: Duration) -> Result<Vec<u8>, Failure> {
     let mut all = Vec::new();
     while let Some(chunk) = next(&mut body, Instant::now() + within).await? {

@@ -11,7 +11,7 @@ fn or_default<'de, D: Deserializer<'de>, T: Deserialize<'de> + Default>(input: D
     Option::deserialize(input).map(Option::unwrap_or_default)
 }
 
-/// Objects whose every field may be absent or `null`.
+/// Objects where every field may be absent or `null`.
 macro_rules! objects {
     ($($(#[$doc:meta])* $name:ident { $($(#[$attr:meta])* $field:ident: $kind:ty,)* })*) => {$(
         $(#[$doc])*

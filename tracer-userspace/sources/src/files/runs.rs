@@ -69,7 +69,7 @@ mod tests {
         runs_of(&serde_json::from_str(status).expect("a status"), BOOTED)
     }
 
-    /// A static pod whose container a liveness probe killed, in the words of a kubelet 1.20.
+    /// A static pod with a container that a liveness probe killed, in the words of a kubelet 1.20.
     #[test]
     fn the_history_of_a_real_kubelet() {
         let list: serde_json::Value = serde_json::from_str(KUBELET).expect("JSON");

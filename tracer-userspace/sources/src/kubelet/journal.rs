@@ -54,7 +54,7 @@ fn newest(files: impl Iterator<Item = PathBuf>) -> Option<PathBuf> {
 pub(super) struct Journal<F = File> {
     file: Ahead<F>,
     other_fields: OtherFields,
-    /// Names of the processes whose lines are wanted.
+    /// Names of the processes that write the wanted lines.
     names: Vec<String>,
     /// Where the next object begins, or will begin.
     at: u64,

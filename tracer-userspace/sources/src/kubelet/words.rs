@@ -97,8 +97,8 @@ fn is_of_the_end(error: &str) -> bool {
     by_runtime || error == "rpc error: code = Canceled desc = context canceled"
 }
 
-/// As Go's client and the kubelet's probers begin the errors of the network. An answer whose body cannot be read is an error
-/// without a URL (`DoHTTPProbe`, pkg/probe/http).
+/// As Go's client and the kubelet's probers begin the errors of the network. If the body of an
+/// answer cannot be read, the error has no URL (`DoHTTPProbe`, pkg/probe/http).
 fn is_network(output: &str, result: KubeletResult) -> bool {
     let client = ["Get \"http", "Get http", "Head \"http"];
     let own = [

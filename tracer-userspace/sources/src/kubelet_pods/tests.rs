@@ -25,7 +25,7 @@ fn field(number: u8, bytes: &[u8]) -> Vec<u8> {
     [&[number << 3 | 2, bytes.len().try_into().expect("short")], bytes].concat()
 }
 
-/// What the only probe speaks, whose handler has this field.
+/// The protocol of the only probe, if its handler has this field.
 fn speaks(handler: u8, fields: &[u8]) -> Option<ProbeProtocol> {
     let probe = field(1, &field(handler, fields));
     let container = field(10, &probe);

@@ -1,4 +1,4 @@
-//! A cluster API whose answers the test writes itself, over real HTTP on loopback.
+//! A cluster API with answers that the test writes itself, over real HTTP on loopback.
 
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};

@@ -12,7 +12,7 @@ use tracer_node::procfs::NodeNetns;
 /// Listens to all of them. What cannot be listened to is left out, with a warning.
 #[derive(Default)]
 pub(super) struct Flushes {
-    /// Whose they are.
+    /// The namespace of the rules and routes.
     pub(super) netns: Option<Netns>,
     routing: Option<RoutingWatch>,
     tables: Option<TablesWatch>,

@@ -96,7 +96,7 @@ fn a_file_that_is_gone_or_broken_is_reported() {
     assert_eq!(after(&|| {}), None);
 }
 
-/// A watcher whose readings took long: the next may come in five seconds, and is due in ten.
+/// A watcher after a slow reading: the next may come in five seconds, and is due in ten.
 fn paced(config: SourceConfig) -> (Watcher, mpsc::Receiver<ObservationKind>) {
     let snapshot = snapshot(&config).expect("snapshot");
     let (tx, rx) = mpsc::channel(16);

@@ -22,12 +22,12 @@ impl Cgroup {
         }
     }
 
-    /// Makes one whose processes get two hundredths of a processor; an error where there is no CPU controller.
+    /// Makes a cgroup that gets two hundredths of a processor; an error where there is no CPU controller.
     pub fn throttled(name: &str) -> Result<Self> {
         Self::with_quota(name, "2000", "100000")
     }
 
-    /// Makes those whose processes get a thousandth of a processor, all at once each second, and whose pressure is counted.
+    /// Makes cgroups that get a thousandth of a processor, all at once each second. The kernel counts their pressure.
     pub fn starved(name: &str) -> Result<(Vec<Self>, Undo)> {
         let group = Self::with_quota(name, "1000", "1000000")?;
         let quota = match cpu() {

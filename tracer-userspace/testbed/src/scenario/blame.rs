@@ -192,7 +192,7 @@ fn beside_maps(fixture: &mut Fixture<'_>) -> Result<()> {
     fixture.fails(Kind::Http, pod, Ending::Timeout)
 }
 
-/// Calico's chains for a workload endpoint whose policies do not let the node in.
+/// Calico's chains for a workload endpoint with policies that do not let the node in.
 fn calico(fixture: &mut Fixture<'_>, program: &str) -> Result<()> {
     let pod = fixture.serving("http", HTTP)?;
     let rules = format!(

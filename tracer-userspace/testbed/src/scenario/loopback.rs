@@ -25,7 +25,7 @@ pub(super) const ALL: &[Scenario] = &[
     Scenario::new("loopback_down_in_pod_by_exec", None, by_exec).own().on_every_kernel(),
 ];
 
-/// The runtime cleans up a sandbox whose namespace path now names a process of the node.
+/// The runtime cleans up a sandbox. Its namespace path now names a process of the node.
 fn incident(fixture: &mut Fixture<'_>, way: &str) -> Result<()> {
     let targets = host_server(fixture)?;
     (fixture.watch)()?;

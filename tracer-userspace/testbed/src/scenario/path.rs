@@ -27,7 +27,7 @@ const MTU: Option<Cause> = Some(Cause::MtuBlackhole);
 
 pub(super) const ALL: &[Scenario] = &[
     Scenario::new("pod_link_down_eth0", LINK, |s| link_down(s, "eth0")).on_every_kernel(),
-    // An IPv6 address goes with its link: whose it was must be known before.
+    // An IPv6 address goes with its link: tracer must know the pod of the address before.
     Scenario::new("pod_link_down_eth0_v6", LINK, |s| link_down(s, "eth0")).v6().needs(&[Need::RealProcessor]),
     Scenario::new("pod_link_down_veth", LINK, |s| link_down(s, "veth")),
     Scenario::new("pod_link_down_bridge", LINK, bridge_down).own(),
@@ -270,7 +270,7 @@ fn wrong_entry(fixture: &mut Fixture<'_>) -> Result<()> {
     fixture.fails(Kind::Http, pod, Ending::Timeout)
 }
 
-/// A router whose next link is narrower; the server does or does not hear of it.
+/// A router with a narrower next link; the server does or does not hear of it.
 fn small_mtu(fixture: &mut Fixture<'_>, deaf: bool) -> Result<()> {
     let index = fixture.node.routed_pod(1280)?;
     let (family, options) = (fixture.family, fixture.options);

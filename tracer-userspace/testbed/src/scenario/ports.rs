@@ -84,9 +84,9 @@ fn taken(fixture: &mut Fixture<'_>) -> Result<()> {
     let mut command = fixture.options.helper(inside, Role::Pod)?;
     command.args(["client", &node.to_string()]);
     let client = Proc::spawn(command)?;
-    let said = client.line(fixture.options.patience)?;
-    if said != CONNECTED {
-        bail!("a client: {said}");
+    let line = client.line(fixture.options.patience)?;
+    if line != CONNECTED {
+        bail!("a client: {line}");
     }
     if server_s_bind(inside, pod)? != Err(Errno::EADDRINUSE) {
         bail!("a server can bind beside the client");
@@ -136,7 +136,8 @@ fn sharing_socket(address: SocketAddr) -> Result<OwnedFd> {
     Ok(made)
 }
 
-/// A pod whose clients can have no source port but that of its server, which does not run; and a server on the node.
+/// A pod where clients can only get the port of its server as source port, and a server on the node.
+/// The server of the pod does not run.
 fn client_s_place(fixture: &mut Fixture<'_>) -> Result<(u16, SocketAddr, SocketAddr)> {
     let family = fixture.family;
     let node = match family {

@@ -80,7 +80,7 @@ fn is_half_open(fixture: &mut Fixture<'_>, pod: SocketAddr) -> Result<()> {
     Ok(())
 }
 
-/// A client whose answers get lost fills the queue of half-open connections; no cookies.
+/// A client that gets no answers fills the queue of half-open connections; no cookies.
 fn syn_backlog(fixture: &mut Fixture<'_>) -> Result<()> {
     let (pod, _half_open) = half_open(fixture, "0")?;
     fixture.fails(Kind::Http, pod, Ending::Timeout)

@@ -135,7 +135,7 @@ fn unexplained(fixture: &mut Fixture<'_>) -> Result<()> {
     fixture.fails(Kind::Http, pod, Ending::Timeout)
 }
 
-/// The same from a prober whose socket stays in SYN_SENT for two minutes: what is reported is reported when the probe is over.
+/// The same from a prober that keeps its socket in SYN_SENT for two minutes. tracer reports when the probe is over.
 fn keeps_connecting(fixture: &mut Fixture<'_>) -> Result<()> {
     let pod = appliance(fixture, "mute")?;
     let claim = fixture.verdict(Cause::Unexplained);
@@ -173,7 +173,7 @@ fn redirect_dead(fixture: &mut Fixture<'_>) -> Result<()> {
     fixture.fails(Kind::Http, SocketAddr::new(pod.ip(), UNPROBED), Ending::Refused)
 }
 
-/// A tcpSocket probe of a server that says no to whoever connects, on a port whose probes are known and on another.
+/// A tcpSocket probe of a server that says no to whoever connects: on a port with known probes, and on another.
 fn unavailable_source(fixture: &mut Fixture<'_>) -> Result<()> {
     for port in [HTTP, UNPROBED] {
         let pod = fixture.serving("greet-503", port)?;

@@ -139,7 +139,7 @@ fn nftables(fixture: &mut Fixture<'_>) -> Result<()> {
     fixture.fails_elsewhere(Kind::Http, service, Ending::Refused)
 }
 
-/// kube-proxy 1.36: one chain for each hook, whose rules jump to the chains that all hooks share.
+/// kube-proxy 1.36: one chain for each hook. Its rules jump to the chains that all hooks share.
 fn nftables_1_36(fixture: &mut Fixture<'_>) -> Result<()> {
     let service = cluster_ip(fixture)?;
     let ip = service.ip();
@@ -171,7 +171,7 @@ fn nftables_1_36(fixture: &mut Fixture<'_>) -> Result<()> {
     fixture.fails_elsewhere(Kind::Http, service, Ending::Refused)
 }
 
-/// As in [`no_local`], with an address whose policy its chain does not tell.
+/// As in [`no_local`], but the chain of the address does not show its policy.
 fn no_local_nftables(fixture: &mut Fixture<'_>) -> Result<()> {
     let service = cluster_ip(fixture)?;
     proxy_tables(fixture, service, "drop")?;

@@ -62,7 +62,7 @@ fn drop_then_reset(fixture: &mut Fixture<'_>) -> Result<()> {
     dropped_at_first(fixture, pod, Ending::Reset)
 }
 
-/// The request is lost once, by a rule whose one token it takes; the second is taken and never answered.
+/// A rule with one token drops the first request. The server takes the second and never answers it.
 fn request_sent_twice(fixture: &mut Fixture<'_>) -> Result<()> {
     let pod = fixture.serving("hang", HTTP)?;
     let rule = "tcp dport 8080 tcp flags & psh == psh limit rate 1/day burst 1 packets counter drop;";

@@ -1,5 +1,5 @@
-//! A host whose kernel has no address: a process answers on the wire, as a middlebox or a stack in
-//! user space does. It resets every SYN, or swallows it. Its RST comes from no kernel's TCP.
+//! A host without an address in its kernel: a process answers on the wire, as a middlebox or a
+//! stack in user space does. It resets every SYN, or swallows it. Its RST comes from no kernel's TCP.
 
 use std::net::Ipv4Addr;
 use std::os::fd::{AsRawFd as _, OwnedFd};

@@ -116,7 +116,7 @@ impl Explainer {
                 self.outage.over();
             }
             Answer::Missing if !is_new => self.tally.gone(key),
-            // It was made by a request whose answer did not arrive.
+            // An earlier request made it, but the answer did not arrive.
             Answer::Exists if is_new => self.tally.made(key, name),
             // The pod's namespace is gone.
             Answer::Missing => self.give_up(key),

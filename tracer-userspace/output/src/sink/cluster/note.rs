@@ -25,7 +25,7 @@ pub(super) struct Note {
     pub(super) says: Option<(Cause, String)>,
 }
 
-/// Of a verdict on a probe of a pod whose name is known.
+/// Of a verdict on a probe of a pod with a known name.
 pub(super) fn of(decision: &Decision) -> Option<Note> {
     let Body::Verdict(verdict) = &decision.body else { return None };
     let about = about(verdict.k8s.as_ref()?)?;

@@ -25,7 +25,7 @@ fn rates() -> Rates {
     }
 }
 
-/// A sink whose API server runs beside the test.
+/// A sink with an API server that runs beside the test.
 fn start(api: &Fake, explain: bool, rates: Rates) -> (ClusterSink, JoinHandle<()>) {
     let config = ClusterOutput { access: Access::InCluster, node_name: "n1".into(), explain, condition: !explain };
     let (sink, inbox) = ClusterSink::new(&config);
@@ -226,7 +226,7 @@ async fn the_end_waits_for_no_server() {
 }
 
 impl ClusterSink {
-    /// A sink whose thread runs as long as the other side is held.
+    /// A sink with a thread that runs as long as the other side is held.
     pub(in crate::sink) fn stuck() -> (Self, std_mpsc::Sender<()>) {
         let (runs, running) = std_mpsc::channel();
         let config =

@@ -30,7 +30,7 @@ impl PodFilter {
         }
     }
 
-    /// The pattern for all pods whose name begins with this one, if this is a name.
+    /// The pattern for all pods with this name as a prefix, if this is a name.
     #[must_use]
     pub fn as_prefix(&self) -> Option<Self> {
         match &self.pattern {

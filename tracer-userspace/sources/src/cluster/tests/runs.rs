@@ -3,7 +3,7 @@
 use super::*;
 use tracer_model::event::Runs;
 
-/// A pod whose container has this status.
+/// A pod with a container in this status.
 fn with_status(version: u32, status: &str, ready: &str) -> String {
     let statuses = format!(
         r#""conditions":[{{"type":"Ready","status":"{ready}"}}],"containerStatuses":[{{"name":"web",{status}}}],"#
