@@ -171,7 +171,7 @@ fn a_link_that_does_not_forward_and_one_that_does() {
 
 #[test]
 #[ignore = "needs root"]
-fn a_bridge_whose_packets_go_past_iptables() {
+fn a_bridge_with_packets_that_go_past_iptables() {
     let node = Netns::new();
     // The module, where it is loaded already, is on in a new namespace.
     node.run("ip link add cni0 type bridge; sysctl -qw net.bridge.bridge-nf-call-iptables=0 || true");

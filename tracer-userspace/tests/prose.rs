@@ -25,7 +25,7 @@ const DIALECT: [&str; 10] =
     ["mend", "mends", "mended", "told", "said", "whose", "anew", "twofold", "seldom", "hitherto"];
 
 /// How many of them all files may have, code included: to be lowered, never raised.
-const MOST: usize = 40;
+const MOST: usize = 25;
 const FILES: [&str; 6] = ["*.rs", "*.md", "*.toml", "*.yaml", "*.yml", ":!tests/fixtures"];
 
 fn root() -> PathBuf {

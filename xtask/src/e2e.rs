@@ -80,7 +80,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
         }
     };
     let reported =
-        sh::step(&format!("{} pods whose probes fail", cases.len()), || play(args, &tracer, &cluster, &cases))?;
+        sh::step(&format!("{} pods with failing probes", cases.len()), || play(args, &tracer, &cluster, &cases))?;
     report(&cases, &reported)
 }
 

@@ -13,7 +13,7 @@ pub(super) const CHECK: Check = Check {
 };
 
 fn draft() -> Draft {
-    CHECK.expects("a kubelet with verbosity 1 or more (-v, logging.verbosity) whose log is text or json, in the systemd journal or a file")
+    CHECK.expects("a kubelet with verbosity 1 or more (-v, logging.verbosity), and its log as text or json, in the systemd journal or a file")
 }
 
 fn check(view: &View) -> Finding {

@@ -12,7 +12,7 @@ use tracer_model::event::{NodePort, NodePorts, ProxyMode};
 /// The check.
 pub(super) const CHECK: Check = Check {
     name: "port_overlap",
-    why: "under IPVS a connect whose source port is a NodePort never gets its SYN-ACK: IPVS sends it to that Service's backend",
+    why: "under IPVS a connect with a NodePort as its source port never gets its SYN-ACK: IPVS sends it to that Service's backend",
     run: |view| vec![check(view)],
 };
 

@@ -7,7 +7,7 @@ use super::{Check, default_routes};
 /// The check.
 pub(super) const CHECK: Check = Check {
     name: "rp_filter",
-    why: "strict filtering drops a packet whose answer would leave by another link; some CNIs route like that",
+    why: "strict filtering drops a packet if its answer would leave by another link; some CNIs route like that",
     run: |view| vec![check(view)],
 };
 
@@ -73,7 +73,7 @@ fn judge(found: &Filtering) -> Finding {
     if found.has("eni") && !strict_uplinks.is_empty() {
         return draft.fail(
             format!(
-                "strict on {} with links of the AWS VPC CNI, whose answers leave by another link",
+                "strict on {} with links of the AWS VPC CNI: answers leave by another link",
                 listed(&strict_uplinks)
             ),
             loose(&strict_uplinks),

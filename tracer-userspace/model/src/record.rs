@@ -81,7 +81,7 @@ pub struct StartBody {
     pub missing_hooks: Vec<MissingHook>,
     /// Sources of facts in use.
     pub sources: Vec<String>,
-    /// Process names whose connections are probe attempts.
+    /// Names of processes: their connections are probe attempts.
     pub probers: Vec<String>,
     /// Process ids of the probers that were running at the start; empty: none was found (yet).
     pub prober_pids: Vec<u32>,

@@ -85,7 +85,7 @@ mod tests {
     fn tasks_share_a_thread_and_outlive_who_started_them() {
         let background = Background::new("shared");
         let (end, ended) = oneshot::channel::<()>();
-        let (tell, told) = channel();
+        let (tell, received) = channel();
         let telling = tell.clone();
         let first = background.run(move || async move {
             let _ = telling.send(thread::current().id());
@@ -93,7 +93,7 @@ mod tests {
         });
         let first = first.expect("a thread");
         let second = background.run(move || async move { _ = tell.send(thread::current().id()) }).expect("a thread");
-        assert_eq!(told.recv_timeout(LONG), told.recv_timeout(LONG));
+        assert_eq!(received.recv_timeout(LONG), received.recv_timeout(LONG));
         assert_eq!(second.recv_timeout(LONG), Err(RecvTimeoutError::Disconnected));
         drop(background);
         assert_eq!(first.recv_timeout(Duration::from_millis(10)), Err(RecvTimeoutError::Timeout), "it goes on");
@@ -107,8 +107,8 @@ mod tests {
         let broken = background.run(|| async { assert!(std::hint::black_box(false), "on purpose") });
         let broken = broken.expect("a thread");
         assert_eq!(broken.recv_timeout(LONG), Err(RecvTimeoutError::Disconnected));
-        let (tell, told) = channel();
+        let (tell, received) = channel();
         background.run(move || async move { _ = tell.send(()) }).expect("a thread");
-        assert_eq!(told.recv_timeout(LONG), Ok(()));
+        assert_eq!(received.recv_timeout(LONG), Ok(()));
     }
 }

@@ -203,7 +203,7 @@ fn a_drops_device_and_entry_may_be_unknown() {
 }
 
 #[test]
-fn a_link_whose_new_flags_are_unknown_went_down() {
+fn a_link_with_unknown_new_flags_went_down() {
     let change = |flags, exe: &str| {
         let mut event: link::Link = blank(Hook::QdiscReset);
         (event.new_flags, event.exe, event.ancestors[1].pid) = (flags, bytes(exe), 9);

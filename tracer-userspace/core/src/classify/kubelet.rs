@@ -398,7 +398,7 @@ mod tests {
 
     /// `Readiness probe errored and resulted in failure state`: `DoHTTPProbe` returns the error of a body as one (pkg/probe/http).
     #[test]
-    fn an_answer_whose_body_does_not_end_is_not_reported_to_be_ignored() {
+    fn an_answer_with_an_endless_body_is_not_reported_to_be_ignored() {
         let errored = |says| {
             let mut stream = Stream::new();
             stream.http_readiness().connect().established().wait_ms(1_000);

@@ -56,7 +56,7 @@ pub struct Pod {
     pub containers: Vec<Container>,
 }
 
-/// The object whose template a pod was made from.
+/// The object with the template of a pod.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema)]
 pub struct Workload {
     /// As the API has it: `Deployment`, `DaemonSet`, `StatefulSet`, `Job`.

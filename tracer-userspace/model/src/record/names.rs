@@ -35,7 +35,7 @@ pub struct Probe {
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub failure_threshold: Option<u32>,
     /// Failures in a row of this probe seen so far, this one included; absent where several probes fit and the kubelet has not
-    /// reported whose this one is.
+    /// reported which of them it is.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub consecutive_failures: Option<u32>,
 }

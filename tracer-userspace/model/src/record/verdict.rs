@@ -76,7 +76,7 @@ pub struct VerdictBody {
     /// connection is known to be the attempt's (exec probes, sandboxes, an outcome that fits none).
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub attempt_id: Option<String>,
-    /// `error`: an attempt failed. `warning`: a start whose budget is not spent yet. `info`: outcome `noise`.
+    /// `error`: an attempt failed. `warning`: a start within its budget. `info`: outcome `noise`.
     pub severity: Severity,
     /// Who has to act, by the cause; absent where nothing decides it.
     #[serde(skip_serializing_if = "Option::is_none", default)]
@@ -173,11 +173,11 @@ pub struct Verdict {
     pub remediation: Remediation,
     /// What decided it, in the order of time.
     pub evidence: Vec<Evidence>,
-    /// Other causes whose conditions held.
+    /// Other causes that met their conditions.
     pub also: Vec<Cause>,
     /// Events lost inside the attempt's window.
     pub lost_events: u64,
-    /// Hooks whose absence weakens this verdict.
+    /// Missing hooks that would make this verdict stronger.
     pub missing_hooks: Vec<String>,
 }
 

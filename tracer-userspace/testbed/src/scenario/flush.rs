@@ -18,7 +18,7 @@ const TABLE: u8 = 101;
 const PRIORITY: u32 = 1000;
 
 pub(super) const ALL: &[Scenario] = &[
-    Scenario::new("route_unreachable_rules_flushed", ROUTE, rules).own(),
+    Scenario::new("route_unreachable_rules_flushed", ROUTE, rules).own().on_every_kernel(),
     Scenario::new("route_unreachable_routes_flushed", ROUTE, routes).own(),
     Scenario::new("asymmetric_route_rules_flushed", Some(Cause::AsymmetricRoute), exceptions).own(),
     Scenario::new("route_unreachable_nat_flushed", ROUTE, nat).own().needs(&[Need::Nft, Need::IcmpHook]),

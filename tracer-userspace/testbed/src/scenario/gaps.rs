@@ -30,7 +30,7 @@ const REASONS: &[Reason] = &[
     (Some(Cause::CniNotReady), None, None, NEEDS_KUBELET),
 ];
 
-const NEEDS_KUBELET: &str = "needs a real kubelet, on whose own words it rests (`cargo xtask e2e` has one)";
+const NEEDS_KUBELET: &str = "needs a real kubelet, its own words decide it (`cargo xtask e2e` has one)";
 const NO_SCENARIO: &str = "no scenario";
 const NOT_IN_FAMILY: &str = "no scenario in this address family";
 const NOT_IN_MODE: &str = "no scenario in this proxy mode";

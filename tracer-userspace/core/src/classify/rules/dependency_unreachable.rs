@@ -117,7 +117,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pod_whose_connects_are_answered_has_another_reason() {
+    fn a_pod_with_answered_connects_has_another_reason() {
         for verdict in [second(Vec::new(), 10_000, unavailable), second(silent(1, 1), 61_000, unavailable)] {
             assert!(verdict.also.is_empty() && !verdict.summary.contains("the pod itself"), "{}", verdict.summary);
         }

@@ -92,7 +92,7 @@ mod tests {
     }
 
     #[test]
-    fn whose_address_it_is_is_reported() {
+    fn the_owner_of_the_address_is_reported() {
         let summary = |netns| {
             let mut stream = Stream::to("127.0.0.1:4");
             stream.links(true, &["10.88.0.1"]).connect();

@@ -38,8 +38,8 @@ mod tests {
     #[test]
     fn a_touch_of_a_proxy_is_noise() {
         let verdicts = touched(Stream::tcp_readiness, Some(redirect(7, 8))).verdicts();
-        let said: Vec<_> = verdicts.iter().map(|it| (it.verdict.cause.name(), it.verdict.outcome)).collect();
-        assert_eq!(said, [("probe_proves_nothing", Outcome::Noise)]);
+        let reported: Vec<_> = verdicts.iter().map(|it| (it.verdict.cause.name(), it.verdict.outcome)).collect();
+        assert_eq!(reported, [("probe_proves_nothing", Outcome::Noise)]);
     }
 
     #[test]

@@ -94,7 +94,7 @@ fn the_list_of_services_says_it_where_the_rules_do_not_and_finds_the_circle() {
 }
 
 #[test]
-fn a_service_whose_endpoints_are_elsewhere_is_reported_by_its_traffic_policy() {
+fn a_service_with_endpoints_elsewhere_is_reported_by_its_traffic_policy() {
     let verdict = dropped_in("KUBE-SERVICES", vec![]).verdict;
     assert_eq!((verdict.cause.name(), verdict.confidence), ("service_no_endpoints", Confidence::Proven));
     assert!(verdict.summary.contains("no endpoint on this node (internalTrafficPolicy: Local):"), "{verdict:?}");
@@ -107,7 +107,7 @@ fn a_service_whose_endpoints_are_elsewhere_is_reported_by_its_traffic_policy() {
 }
 
 #[test]
-fn the_list_of_services_says_how_many_endpoints_there_are_and_whose_policy_it_is() {
+fn the_list_of_services_has_the_number_of_endpoints_and_the_owner_of_the_policy() {
     let known = |ready: &[&str]| dropped_in("service-endpoints-check", vec![services(ready, &[])]).verdict;
     let elsewhere = known(&["10.88.1.7", "10.88.2.7"]).summary;
     assert!(elsewhere.contains("(internalTrafficPolicy: Local; 2 ready in the cluster)"), "{elsewhere}");
