@@ -120,12 +120,14 @@ pub(crate) fn programs() -> Result<Option<PathBuf>> {
 }
 
 /// What makes packages and lists of a release, in versions that were tried.
-const PACKAGERS: [&str; 3] = ["cargo-generate-rpm@0.21.1", "cargo-cyclonedx@0.5.9", "cargo-about@0.9.3"];
+const PACKAGERS: [&[&str]; 2] =
+    [&["cargo-generate-rpm@0.21.1", "cargo-cyclonedx@0.5.9"], &["cargo-about@0.9.3", "--features", "cli"]];
 
 /// The folder of those programs, kept for all working trees.
 pub(crate) fn packagers() -> Result<PathBuf> {
     let tree = kernels::cache("packagers")?;
-    let mut install = sh::cargo(&["install", "--locked", "--quiet", "--root"]);
-    sh::step("installing what makes packages", || sh::run(install.arg(&tree).args(PACKAGERS)))?;
+    let install =
+        |words: &&[&str]| sh::run(sh::cargo(&["install", "--locked", "--quiet", "--root"]).arg(&tree).args(*words));
+    sh::step("installing what makes packages", || PACKAGERS.iter().try_for_each(install))?;
     Ok(tree.join("bin"))
 }

@@ -8,10 +8,10 @@ use std::time::Instant;
 use anyhow::{Context, Result, bail};
 use nix::errno::Errno;
 use nix::sys::socket::{AddressFamily, SockFlag, SockType, SockaddrIn, connect, socket};
-use tracer_model::record::Cause;
+use tracer_model::record::{Cause, Outcome};
 
 use super::{Fixture, Need, Scenario};
-use crate::check::Claim;
+use crate::check::{Claim, Expected};
 use crate::options::is_emulated;
 use crate::pods::HTTP;
 use crate::probe::{Ending, Kind};
@@ -192,6 +192,6 @@ fn proves_nothing(fixture: &mut Fixture<'_>) -> Result<()> {
     fixture.attempt(Kind::Tcp, pod, Ending::Ok, Claim::Nothing)?;
     let_it_read(fixture);
     fixture.mentions(&["proves nothing", ":15006 accepted it"]);
-    let noise = fixture.verdict(Cause::ProbeProvesNothing);
-    fixture.attempt(Kind::Tcp, pod, Ending::Ok, noise)
+    let noise = Expected { outcome: Outcome::Noise, ..Expected::failure(Cause::ProbeProvesNothing, true) };
+    fixture.attempt(Kind::Tcp, pod, Ending::Ok, Claim::Verdict(noise))
 }
