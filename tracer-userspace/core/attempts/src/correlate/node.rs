@@ -187,9 +187,12 @@ impl Node {
         self.pods.at(addr).any(|pod| !pod.host_network)
     }
 
-    /// The sockets of a target's pod, as they were last read, unless the pod has ended since.
+    /// The sockets of a target's pod, as they were last read, unless the pod has ended since. Where no hook reports the end of
+    /// a namespace, the list of pods shows that another pod has the address now.
     pub fn pod_sockets(&self, from: Netns, target: SocketAddr) -> Option<(u64, &PodSockets)> {
-        self.targets.sockets(from, target).filter(|(_, seen)| !self.has_ended(seen.netns))
+        let holder = self.pods.netns_at(target.ip());
+        let is_same = |seen: &PodSockets| holder.is_none_or(|netns| netns == seen.netns);
+        self.targets.sockets(from, target).filter(|(_, seen)| !self.has_ended(seen.netns) && is_same(seen))
     }
 
     /// The prober's namespace, which is the node's.

@@ -28,7 +28,7 @@ pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
 #[cfg(test)]
 mod tests {
     use crate::testing::{Stream, redirect};
-    use tracer_model::event::{Redirect, TcpState};
+    use tracer_model::event::{Netns, Redirect, TcpState};
 
     fn reset(stream: &mut Stream) -> &mut Stream {
         stream.connect().established().reset_received(TcpState::Established, 0);
@@ -49,7 +49,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_proxy_closes_is_not_the_application_s() {
+    fn what_a_proxy_closes_is_not_closed_by_the_application() {
         assert_eq!(second(Some(redirect(7, 8)), reset), ["mid_stream_rst", "mesh_redirect"]);
         assert_eq!(second(Some(redirect(7, 8)), closed), ["closed_without_answer", "mesh_redirect"]);
     }
@@ -76,5 +76,8 @@ mod tests {
         stream.http_readiness().pod_sockets(|seen| seen.redirect = Some(redirect(7, 8)));
         stream.netns_ends(crate::testing::POD);
         assert_eq!(reset(&mut stream).causes(), ["mid_stream_rst"]);
+        let mut stream = Stream::new();
+        stream.http_readiness().pod_sockets(|seen| seen.redirect = Some(redirect(7, 8))).pod_in(Netns(4711));
+        assert_eq!(reset(&mut stream).causes(), ["mid_stream_rst"], "another pod has its address");
     }
 }
