@@ -175,7 +175,7 @@ fn identity(body: &VerdictBody) -> Vec<u8> {
     let probe = body.probe.clone().map(|probe| Probe { consecutive_failures: None, ..probe });
     let culprit = body.culprit.clone().map(|culprit| Culprit { time_boot_ns: None, ..culprit });
     let verdict = &body.verdict;
-    let answer = (verdict.cause, verdict.outcome, verdict.confidence, culprit);
+    let answer = (verdict.cause, verdict.outcome, verdict.confidence, culprit, &verdict.also);
     let about = (body.subject, &body.k8s, probe, body.dst, &body.process);
     // Maps have string keys and numbers are finite: nothing in these types can fail.
     serde_json::to_vec(&(answer, about)).unwrap_or_default()
@@ -254,11 +254,12 @@ mod tests {
 
     #[test]
     fn nothing_that_differs_is_held_back() {
-        let edits: [fn(&mut VerdictBody); 9] = [
+        let edits: [fn(&mut VerdictBody); 10] = [
             |it| it.verdict.cause = Cause::LoopbackDown,
             |it| it.verdict.outcome = Outcome::Noise,
             |it| it.verdict.confidence = Confidence::Likely,
             |it| it.culprit = Some(culprit()),
+            |it| it.verdict.also = vec![Cause::DependencyUnreachable],
             |it| it.k8s.as_mut().unwrap().pod_name = Some("cart-1".into()),
             |it| it.k8s.as_mut().unwrap().container_name = Some("sidecar".into()),
             |it| it.probe.as_mut().unwrap().path = Some("/ready".into()),
