@@ -108,7 +108,7 @@ pub fn is_prober(task: Task) -> bool {
 
 /// Whether this name in the kernel's memory is a prober's.
 #[inline(always)]
-pub fn is_prober_s_name(name: u64) -> bool {
+pub fn is_name_of_prober(name: u64) -> bool {
     let mut comm = [0u8; COMM_LEN];
     read_str(name, 0, &mut comm) && unsafe { PROBERS.get(comm).is_some() }
 }

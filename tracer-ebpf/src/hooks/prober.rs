@@ -67,7 +67,7 @@ fn sock(ctx: &SockOpsContext) -> Sock {
 #[raw_tracepoint(tracepoint = "task_rename")]
 pub fn task_rename(ctx: RawTracePointContext) -> i32 {
     let (task, name) = (Task(ctx.arg(0)), ctx.arg::<u64>(1));
-    if task.tgid() == task.tid() && actor::is_prober_s_name(name) {
+    if task.tgid() == task.tid() && actor::is_name_of_prober(name) {
         report(Hook::TaskRename, task);
     }
     0

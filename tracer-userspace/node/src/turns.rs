@@ -145,7 +145,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_over_comes_last_and_takes_nobody_s_place() {
+    fn what_is_over_comes_last_and_displaces_nothing() {
         let mut turns = Turns::default();
         for awaited in [Awaited::Nothing, Awaited::Answer, Awaited::Nothing] {
             assert!(turns.put(look(1, 80, awaited)));

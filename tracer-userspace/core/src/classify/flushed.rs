@@ -48,13 +48,14 @@ fn translated_no_more<'a>(case: &Case<'a>, cause: Cause) -> Option<&'a RulesFlus
         return None;
     }
     let own = if dst.is_ipv4() { "ip" } else { "ip6" };
-    let is_proxy_s =
+    let is_of_proxy =
         |family: &str, table: &str| [own, "inet"].contains(&family) && ["nat", "kube-proxy"].contains(&table);
     let mut lately = case
         .node
         .flushes_before(attempt.netns?, attempt.started)
         .take_while(|seen| attempt.started.saturating_sub(seen.since_boot_ns) < LATELY_NS);
-    lately.find(|seen| matches!(&seen.rules, FlushedRules::Nftables { family, table, .. } if is_proxy_s(family, table)))
+    lately
+        .find(|seen| matches!(&seen.rules, FlushedRules::Nftables { family, table, .. } if is_of_proxy(family, table)))
 }
 
 /// The removal of what the attempt lacks.

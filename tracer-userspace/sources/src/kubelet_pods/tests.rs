@@ -15,7 +15,7 @@ const LIST: &[u8] = include_bytes!("../../../testdata/kubelet-pods.pb");
 const JSON: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../testdata/kubelet-pods.json");
 
 #[test]
-fn the_list_is_what_the_kubelet_s_json_is() {
+fn the_list_equals_the_json_of_the_kubelet() {
     let pods = pods_of(Bytes::from_static(LIST)).expect("a list");
     assert_eq!(pods, files::read_pods(Path::new(JSON)).expect("a file"));
 }

@@ -78,7 +78,7 @@ fn other_destination(fixture: &mut Fixture<'_>) -> Result<()> {
 
 /// The pod's own client got the port of the pod's server as its source port, before that began.
 fn taken(fixture: &mut Fixture<'_>) -> Result<()> {
-    let (index, pod, node) = client_s_place(fixture)?;
+    let (index, pod, node) = place_of_client(fixture)?;
     (fixture.watch)()?;
     let inside = &fixture.node.pod_at(index)?.ns;
     let mut command = fixture.options.helper(inside, Role::Pod)?;
@@ -88,7 +88,7 @@ fn taken(fixture: &mut Fixture<'_>) -> Result<()> {
     if line != CONNECTED {
         bail!("a client: {line}");
     }
-    if server_s_bind(inside, pod)? != Err(Errno::EADDRINUSE) {
+    if bind_server(inside, pod)? != Err(Errno::EADDRINUSE) {
         bail!("a server can bind beside the client");
     }
     fixture.mentions(&[&format!("pod (pid {}) to {node}", client.pid()), "EADDRINUSE"]);
@@ -106,7 +106,7 @@ fn taken(fixture: &mut Fixture<'_>) -> Result<()> {
 
 /// The client has closed its connection, and the port waits in TIME_WAIT. Who lets others have it lets a server.
 fn waits(fixture: &mut Fixture<'_>) -> Result<()> {
-    let (index, pod, node) = client_s_place(fixture)?;
+    let (index, pod, node) = place_of_client(fixture)?;
     (fixture.watch)()?;
     let inside = &fixture.node.pod_at(index)?.ns;
     inside.enter(|| {
@@ -120,11 +120,11 @@ fn waits(fixture: &mut Fixture<'_>) -> Result<()> {
     for _ in 0..2 {
         fixture.fails(Kind::Http, pod, Ending::Refused)?;
     }
-    server_s_bind(&fixture.node.pod_at(index)?.ns, pod)?.context("a server after the client")
+    bind_server(&fixture.node.pod_at(index)?.ns, pod)?.context("a server after the client")
 }
 
 /// What comes of the bind of a server of the pod, as most are: with SO_REUSEADDR.
-fn server_s_bind(inside: &Netns, pod: SocketAddr) -> Result<nix::Result<()>> {
+fn bind_server(inside: &Netns, pod: SocketAddr) -> Result<nix::Result<()>> {
     inside.enter(|| Ok(bind(sharing_socket(pod)?.as_raw_fd(), &SockaddrStorage::from(pod))))
 }
 
@@ -138,7 +138,7 @@ fn sharing_socket(address: SocketAddr) -> Result<OwnedFd> {
 
 /// A pod where clients can only get the port of its server as source port, and a server on the node.
 /// The server of the pod does not run.
-fn client_s_place(fixture: &mut Fixture<'_>) -> Result<(u16, SocketAddr, SocketAddr)> {
+fn place_of_client(fixture: &mut Fixture<'_>) -> Result<(u16, SocketAddr, SocketAddr)> {
     let family = fixture.family;
     let node = match family {
         Family::V4 => SocketAddr::from((BRIDGE, HOST)),

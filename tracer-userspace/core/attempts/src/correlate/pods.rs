@@ -18,7 +18,7 @@ pub struct KnownPods {
     by_host: BTreeMap<IpAddr, Vec<usize>>,
     /// Those with a network of their own.
     by_netns: BTreeMap<Netns, usize>,
-    /// Those of which a probe or a lifecycle hook may dial an address that no list has.
+    /// Those of which a probe or a lifecycle handler may dial an address that no list has.
     elsewhere: Vec<usize>,
     /// The ports that lifecycle hooks dial.
     hook_ports: BTreeSet<u16>,
