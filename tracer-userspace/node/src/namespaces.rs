@@ -99,7 +99,7 @@ impl Namespaces {
 
     /// The namespace that has the address of this target, other than the one it is reached from.
     pub(super) fn owner(&mut self, look: &TargetQuery, from: &Place) -> Owner {
-        let (addr, ago) = (look.target.ip(), kept_for(look.awaited));
+        let (addr, ago, began) = (look.target.ip(), kept_for(look.awaited), Instant::now());
         let reported = look.reported.filter(|netns| *netns != from.netns);
         let reported = reported.and_then(|netns| Some((netns, self.path_unless_since(netns, ago)?)));
         let found = match &reported {
@@ -109,7 +109,9 @@ impl Namespaces {
                 let reported = reported.map(|(netns, _)| netns);
                 match self.search(addr, from, reported) {
                     Owner::Nobody => {
-                        self.find_unless_since(ago.min(LEAST));
+                        // Nobody asks again for an attempt that is over.
+                        let is_last = look.awaited == Awaited::Nothing;
+                        self.find_unless_since(if is_last { began.elapsed() } else { ago.min(LEAST) });
                         self.search(addr, from, reported)
                     }
                     found => found,
