@@ -3,9 +3,9 @@
 //! `budgets.txt` has a row for each program. Its columns are the object and kernels, by the beginning of their release; `-` is a
 //! program that such a kernel does not load. A larger number is a slower start, and above a million a program that is refused.
 //!
-//! On a kernel without a column the test says so and skips. After a change that is meant, `TRACER_BLESS=1` writes what was
+//! On a kernel without a column (7.2 is sid) the test says so and skips. After a change that is meant, `TRACER_BLESS=1` writes what was
 //! measured. In a virtual machine the table is only printed:
-//! `cargo xtask vm 5.10 -- target/debug/deps/tracer-HASH ebpf::budgets --ignored --nocapture`, the file that `cargo test` names.
+//! `cargo xtask vm 5.10 -- target/debug/deps/tracer_bpf-HASH ebpf::budgets --ignored --nocapture`, the file that `cargo test` names.
 
 use std::{
     collections::{BTreeMap, BTreeSet, HashSet},
@@ -27,7 +27,7 @@ use super::{
 
 const FILE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/src/ebpf/budgets.txt");
 const COMMAND: &str =
-    "TRACER_BLESS=1 cargo test -p tracer-userspace --lib ebpf::budgets -- --include-ignored --test-threads=1";
+    "TRACER_BLESS=1 cargo test -p tracer-bpf --lib ebpf::budgets -- --include-ignored --test-threads=1";
 /// The second program of a hook, which `missed` attaches.
 const AGAIN: (&str, &str) = ("inet_sock_set_state_again", "inet_sock_set_state");
 
