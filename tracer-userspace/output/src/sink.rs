@@ -160,7 +160,8 @@ impl Sink {
     }
 
     /// Prints a decision, or holds it back, if it passes the filters and `--until-failure` is not met yet. `now`: for the latency; absent in a replay.
-    pub fn emit(&mut self, decision: Decision, now_boot_ns: Option<u64>) {
+    pub fn emit(&mut self, mut decision: Decision, now_boot_ns: Option<u64>) {
+        decision.body.finish_sentences();
         self.count(&decision);
         if let Some(metrics) = &mut self.metrics {
             metrics.count(&decision, now_boot_ns);

@@ -15,7 +15,7 @@ pub(super) fn of(watched: &Watched, window: Duration) -> Finding {
     let row = watched.status.row;
     let status = status(watched);
     let needs = watched.status.tried.iter().find_map(|tried| tried.needs).filter(|_| status == Status::Unknown);
-    Finding {
+    let finding = Finding {
         check: format!("hooks/{}", watched.hook().name()),
         status,
         observed: observed(watched, window),
@@ -25,7 +25,8 @@ pub(super) fn of(watched: &Watched, window: Duration) -> Finding {
         persist: None,
         needs: needs.map(str::to_owned),
         fields: fields(watched, window),
-    }
+    };
+    finding.with_sentences()
 }
 
 /// Whether a privilege is what is missing is not known to be the kernel's fault.
