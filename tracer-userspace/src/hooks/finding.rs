@@ -153,7 +153,7 @@ mod tests {
         let tried = vec![refused(Form::Fentry, None), refused(Form::Kprobe, None)];
         let finding = of(&watched("__put_net", HookState::Missing, tried), WINDOW);
         assert_eq!(finding.status, Status::Warn);
-        assert_eq!(finding.observed, "not attached; fentry: the kernel says no; kprobe: the kernel says no");
+        assert_eq!(finding.observed, "Not attached; fentry: the kernel says no; kprobe: the kernel says no");
         assert_eq!(finding.fields["tried"][1], json!({"form": "kprobe", "reason": "the kernel says no"}));
         assert!(finding.remediation.expect("a fix").contains("CONFIG_KPROBES"));
     }

@@ -5,17 +5,16 @@ use super::{Body, FindingBody};
 /// Words with which sentences begin here. A name (of a process, link, setting, command) keeps its letters.
 const FIRST_WORDS: &str = "\
     a above add allow an another answered boot cannot closed connected connection connections container \
-    correct each ephemeral established established, fewer find fix give if in install it its large less \
+    correct each ephemeral established established, fewer find fix give have if in install it its large less \
     let link make most name network no nobody none not nothing on one only paused perhaps plain pod probably \
-    process remove reset routing run see segments set so something source strict tables take that the \
+    process remove reset routing run see segments set so something source start strict tables take that the \
     there this under use what when where while with without write";
 
 /// With a capital letter, and no full stop if it is one sentence.
 fn finish(text: &mut String) {
     let mut words = text.split(' ');
-    let starts =
-        words.next().is_some_and(|first| FIRST_WORDS.split(' ').any(|word| word == first))
-            && words.next() != Some("(pid");
+    let starts = words.next().is_some_and(|first| FIRST_WORDS.split(' ').any(|word| word == first))
+        && words.next() != Some("(pid");
     if starts && let Some(first) = text.get_mut(..1) {
         first.make_ascii_uppercase();
     }
