@@ -120,7 +120,8 @@ async fn the_answer_comes_first_and_then_the_verdicts() {
     let fake = Fake::serve(cluster(&[pod("shop", "cart-0", "n1", false)], &[("n1", log.concat())])).await;
     let ran = ran(&fake, &["why", "cart-0", "-o", "pretty"]).await;
     assert_eq!(ran.ended, Ok(0));
-    let answer = "shop/cart-0 is not ready: nobody listens on port 3 (connection_refused, proven); fix: start the server\n";
+    let answer =
+        "shop/cart-0 is not ready: nobody listens on port 3 (connection_refused, proven); fix: start the server\n";
     assert!(ran.out.starts_with(answer), "{}", ran.out);
     assert!(
         ran.out.contains("connection_refused  shop/cart-0 web") && !ran.out.contains("firewall_drop"),

@@ -18,19 +18,19 @@ const NAMED: usize = 5;
 const CONFIDENCES: [Confidence; 3] = [Confidence::Proven, Confidence::Likely, Confidence::Possible];
 
 /// What is one block: a cause, and whether it only misleads.
-type Key = (bool, Cause);
+type BlockKey = (bool, Cause);
 
 /// What was reported so far.
 #[derive(Debug, Default)]
 pub(super) struct Summary {
-    groups: BTreeMap<Key, Group>,
+    groups: BTreeMap<BlockKey, CauseBlock>,
     /// By `seq`.
-    reported: BTreeMap<u64, (Key, Confidence)>,
+    reported: BTreeMap<u64, (BlockKey, Confidence)>,
 }
 
 /// The verdicts of one block.
 #[derive(Debug, Default)]
-struct Group {
+struct CauseBlock {
     count: u64,
     confidences: BTreeMap<Confidence, u64>,
     first: String,
@@ -58,7 +58,7 @@ impl Summary {
         self.groups.entry(key).or_default().take(&record.time, hit, body);
     }
 
-    fn take_back(&mut self, (key, confidence): (Key, Confidence), hit: &str) {
+    fn take_back(&mut self, (key, confidence): (BlockKey, Confidence), hit: &str) {
         let Some(group) = self.groups.get_mut(&key) else { return };
         group.count = group.count.saturating_sub(1);
         group.confidences.entry(confidence).and_modify(|n| *n = n.saturating_sub(1));
@@ -103,7 +103,7 @@ pub(super) fn without_failure(stop: &StopBody, failed: u64) -> (Style, String) {
     (Style::Good, format!("healthy: {attempts}, none failed"))
 }
 
-impl Group {
+impl CauseBlock {
     fn take(&mut self, time: &str, hit: String, body: &VerdictBody) {
         let (verdict, count) = (&body.verdict, body.count());
         if self.count == 0 {
@@ -125,7 +125,7 @@ impl Group {
     }
 
     /// Its lines; of what only misleads, one.
-    fn block(&self, out: &mut String, (noise, cause): Key, digits: usize, screen: Screen) {
+    fn block(&self, out: &mut String, (noise, cause): BlockKey, digits: usize, screen: Screen) {
         let style = if noise { Style::Good } else { self.style() };
         let head = format!(
             "{:>digits$}  {}  {}  {}",
