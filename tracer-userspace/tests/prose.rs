@@ -12,12 +12,13 @@ use regex_lite::Regex;
 const WORDS: usize = 25;
 const COLUMNS: usize = 120;
 /// The list of causes is generated: a row is as long as its title.
-const PAGES: [&str; 5] = [
+const PAGES: [&str; 6] = [
     ":(glob)*.md",
     ":(glob)docs/*.md",
     ":(glob)docs/causes/*.md",
     ":(glob)docs/design/*.md",
     ":!docs/causes/README.md",
+    ":!docs/evidence.md",
 ];
 const TRANSCRIPTS: &str = "docs/incidents.md";
 /// Each has a plain word instead.

@@ -1,8 +1,10 @@
 //! `cargo xtask bless`: makes the generated files again; `--check` says which are out of date.
 //!
-//! They are the list of the causes, the schema of the records, the transcripts of the incidents, the picture of README and a
+//! They are the list of the causes, what proves each of them, the schema of the records, the transcripts of the incidents, the picture of README and a
 //! page of `tracer report`, which come out of the tracer itself, and the plain manifest (`deploy/daemonset.yaml`). The
 //! snapshots of tests are not among them: `cargo insta` has those.
+
+mod evidence;
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -54,8 +56,10 @@ fn stale() -> Result<Files> {
     tracer::build()?;
     let docs = sh::root().join("docs");
     let incidents = docs.join("incidents.md");
+    let causes = tracer::output(&["explain", "--markdown"])?;
     let mut files = Files::from([
-        (docs.join("causes/README.md"), tracer::output(&["explain", "--markdown"])?),
+        (docs.join("evidence.md"), evidence::page(&causes)?),
+        (docs.join("causes/README.md"), causes),
         (docs.join("schema.json"), tracer::output(&["schema"])?),
         (docs.join("report-example.html"), example()?),
         (docs.join("attach.svg"), picture()?),

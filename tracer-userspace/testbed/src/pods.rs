@@ -31,6 +31,11 @@ const CIRCLE: [u8; 4] = [10, 88, 0, 200];
 /// Port of the hostNetwork server.
 pub const HOST: u16 = 10256;
 
+/// When every container of the list started.
+const STARTED: &str = "2026-11-20T15:48:08Z";
+/// The same in nanoseconds since 1970.
+pub const STARTED_WALL_NS: i64 = 1_795_189_688_000_000_000;
+
 /// A pod as it is described to the tracer.
 #[derive(Clone, Debug)]
 pub struct PodSpec {
@@ -141,7 +146,7 @@ fn item(number: usize, pod: &PodSpec) -> Value {
         .iter()
         .map(|c| {
             json!({"name": c["name"], "ready": true, "restartCount": 0, "image": "", "imageID": "",
-                        "state": {"running": {"startedAt": "2026-11-20T15:48:08Z"}}})
+                        "state": {"running": {"startedAt": STARTED}}})
         })
         .collect();
     let ips: Vec<Value> = pod.ips.iter().map(|ip| json!({"ip": ip})).collect();
@@ -149,12 +154,12 @@ fn item(number: usize, pod: &PodSpec) -> Value {
         "apiVersion": "v1", "kind": "Pod",
         "metadata": {
             "name": pod.name, "namespace": "default", "uid": format!("7d1c0f52-0000-4000-8000-{number:012}"),
-            "creationTimestamp": "2026-11-20T15:48:08Z",
+            "creationTimestamp": STARTED,
         },
         "spec": {"nodeName": "node-1", "hostNetwork": pod.host_network, "containers": pod.containers},
         "status": {
             "phase": "Running", "hostIP": NODE.to_string(), "podIP": pod.ips[0], "podIPs": ips,
-            "startTime": "2026-11-20T15:48:08Z", "containerStatuses": statuses,
+            "startTime": STARTED, "containerStatuses": statuses,
         },
     })
 }

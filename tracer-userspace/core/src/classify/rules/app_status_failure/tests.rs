@@ -29,6 +29,22 @@ fn a_body_that_overtakes_its_status_line_is_no_other_protocol() {
     assert!(stream.closes((100, 101, 200)).causes().is_empty());
 }
 
+/// An httpGet probe of a mail server.
+#[test]
+fn a_server_that_speaks_first_speaks_no_http() {
+    let decided = |asked: bool| {
+        let mut stream = Stream::new();
+        stream.http_readiness().connect().established();
+        stream.answer_with(AnswerKind::Other, None, |it| it.asked = Some(asked));
+        stream.closes((100, 101, 24));
+        assert_eq!(stream.causes(), ["app_status_failure"]);
+        stream.verdict()
+    };
+    let (first, answer) = (decided(false), decided(true));
+    assert!(first.summary.contains("the server speaks first") && first.remediation.to_string().contains("tcpSocket"));
+    assert!(answer.summary.ends_with("something that is not HTTP"), "{}", answer.summary);
+}
+
 /// A tcpSocket probe of a server that says `503` to whoever connects.
 #[test]
 fn who_sent_nothing_was_answered_nothing() {
