@@ -25,9 +25,9 @@ const TRANSCRIPTS: &str = "docs/incidents.md";
 const DIALECT: [&str; 10] =
     ["mend", "mends", "mended", "told", "said", "whose", "anew", "twofold", "seldom", "hitherto"];
 
-/// How many of them all files may have, code included: to be lowered, never raised.
-const MOST: usize = 25;
-const FILES: [&str; 6] = ["*.rs", "*.md", "*.toml", "*.yaml", "*.yml", ":!tests/fixtures"];
+/// Code included; the recordings have texts of former versions.
+const FILES: [&str; 7] =
+    ["*.rs", "*.md", "*.toml", "*.yaml", "*.yml", ":!tests/fixtures", ":!tracer-userspace/tests/prose.rs"];
 
 fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("..")
@@ -53,8 +53,8 @@ fn no_page_has_a_place_to_rewrite() {
 
 #[test]
 fn old_words_do_not_come_back() {
-    let old: usize = files(&FILES).iter().map(|file| dialect_words(&text(file))).sum();
-    assert!(old <= MOST, "{old} words of {DIALECT:?} in all files");
+    let old: Vec<_> = files(&FILES).into_iter().filter(|file| dialect_words(&text(file)) > 0).collect();
+    assert!(old.is_empty(), "words of {DIALECT:?} in {old:?}");
 }
 
 /// Also those inside of names, such as `is_told`.

@@ -17,7 +17,7 @@ use crate::{deploy, sh, tracer};
 
 /// What to do with the generated files.
 #[derive(clap::Args)]
-pub(crate) struct Args {
+pub(crate) struct BlessArgs {
     /// Change nothing; fail if a file is out of date
     #[arg(long)]
     check: bool,
@@ -27,7 +27,7 @@ pub(crate) struct Args {
 type Files = BTreeMap<PathBuf, String>;
 
 /// The command.
-pub(crate) fn run(args: &Args) -> Result<()> {
+pub(crate) fn run(args: &BlessArgs) -> Result<()> {
     if args.check {
         return check();
     }

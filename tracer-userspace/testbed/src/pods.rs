@@ -12,7 +12,7 @@ pub const HTTP: u16 = 8080;
 /// Port of the TLS servers.
 pub const TLS: u16 = 8443;
 /// Port of TLS servers of which no probe says that they are.
-pub const UNSAID_TLS: u16 = 9443;
+pub const UNLISTED_TLS: u16 = 9443;
 /// Port of a container; its liveness probe has a short budget.
 pub const SLOW_START: u16 = 7070;
 /// Seconds between its attempts.
@@ -104,8 +104,8 @@ fn planned(index: u16, seconds: u64) -> PodSpec {
         "readinessProbe": http_probe(TLS, "HTTPS", seconds), "livenessProbe": tcp_probe(TLS, seconds),
     });
     let side = json!({
-        "name": "side", "image": "registry.example/side:1", "ports": [{"containerPort": UNSAID_TLS}],
-        "livenessProbe": tcp_probe(UNSAID_TLS, seconds),
+        "name": "side", "image": "registry.example/side:1", "ports": [{"containerPort": UNLISTED_TLS}],
+        "livenessProbe": tcp_probe(UNLISTED_TLS, seconds),
     });
     let mut budget = http_probe(SLOW_START, "HTTP", seconds);
     budget["periodSeconds"] = json!(SLOW_START_PERIOD_S);

@@ -150,9 +150,9 @@ fn refusal(case: &Case<'_>, answer: &Answer) -> Option<(String, &'static str)> {
     }
     match (answer.kind, answer.status) {
         (AnswerKind::Http, Some(status)) if !(200..400).contains(&status) && !is_interim(status) => {
-            // A lifecycle hook takes any (`runHTTPHandler`, pkg/kubelet/lifecycle/handlers.go).
-            let hooks = enrich::hooks_met(case.attempt, case.node);
-            hooks.is_empty().then(|| (format!("HTTP status {status}"), HANDLER))
+            // A lifecycle handler takes any (`runHTTPHandler`, pkg/kubelet/lifecycle/handlers.go).
+            let handlers = enrich::handlers_met(case.attempt, case.node);
+            handlers.is_empty().then(|| (format!("HTTP status {status}"), HANDLER))
         }
         (AnswerKind::Tls | AnswerKind::Alert, _) => Some((
             "a TLS record in answer to plain HTTP".to_owned(),

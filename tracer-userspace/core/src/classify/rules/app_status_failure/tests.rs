@@ -1,5 +1,5 @@
 use crate::testing::{Stream, assert_has};
-use tracer_model::event::{AnswerKind, HookType, ProbeOutput, ProbeProtocol, TcpState};
+use tracer_model::event::{AnswerKind, LifecycleEvent, ProbeOutput, ProbeProtocol, TcpState};
 use tracer_model::record::Confidence;
 
 fn answered(kind: AnswerKind, status: Option<u16>) -> Vec<&'static str> {
@@ -271,7 +271,7 @@ fn an_answer_to_who_may_not_have_asked_so_is_none() {
         probed(&mut stream).connect().prober_named(comm).established().answer(AnswerKind::Http, Some(400));
         stream.closes((100, 101, 200)).causes()
     };
-    assert!(noted(|it| it.https_readiness().lifecycle(HookType::PreStop, 8080), "kubelet").is_empty());
+    assert!(noted(|it| it.https_readiness().lifecycle(LifecycleEvent::PreStop, 8080), "kubelet").is_empty());
     assert!(noted(Stream::https_readiness, "k3s-server").is_empty());
     assert_eq!(noted(Stream::https_readiness, "kubelet"), ["app_status_failure"]);
     let mut banner = Stream::new();
