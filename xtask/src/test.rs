@@ -28,10 +28,8 @@ use anyhow::Result;
 use crate::vm::{Place, RELEASES, Release, kernels, virtme};
 use crate::{build, setup, sh};
 use report::Report;
-use rows::Run;
-pub(crate) use rows::{Outcome, Row};
+use rows::{Outcome, Run};
 use scenarios::Scenarios;
-pub(crate) use scenarios::read_any as read_rows;
 
 /// The kernel of the one virtual machine of a short run. It is the oldest that is supported, and so the farthest from this
 /// machine's: it lacks the tracepoints for RST and the reasons for drops, so that the programs in their place are used, on
@@ -40,7 +38,7 @@ const SMOKE: &str = "5.10";
 
 /// What to test.
 #[derive(clap::Args)]
-pub(crate) struct Args {
+pub(crate) struct TestArgs {
     /// In each virtual machine the scenarios with events that can differ by kernel
     #[arg(long, conflicts_with_all = ["host_only", "kernels"])]
     all: bool,
@@ -59,6 +57,9 @@ pub(crate) struct Args {
     /// Only make the failures, without a tracer beside them
     #[arg(long)]
     mechanism_only: bool,
+    /// Keep the observations of scenarios in tests/recordings, where it has none of that kernel
+    #[arg(long, conflicts_with = "mechanism_only")]
+    record: bool,
     /// Virtual machines at a time
     #[arg(long, default_value_t = 2)]
     jobs: usize,
@@ -67,7 +68,7 @@ pub(crate) struct Args {
     minutes: u64,
 }
 
-impl Args {
+impl TestArgs {
     /// Not some scenarios alone: the self-test chooses its own.
     const fn is_whole(&self) -> bool {
         !self.mechanism_only && self.only.is_empty()
@@ -93,7 +94,7 @@ impl Args {
 }
 
 /// The command.
-pub(crate) fn run(args: &Args) -> Result<()> {
+pub(crate) fn run(args: &TestArgs) -> Result<()> {
     let begun = Instant::now();
     setup::ensure(if args.host_only { setup::Purpose::Here } else { setup::Purpose::Test })?;
     let releases = args.releases();
@@ -102,7 +103,9 @@ pub(crate) fn run(args: &Args) -> Result<()> {
         move || fetch(&releases)
     });
     let mut report = Report::default();
-    sh::step("the tests of the workspace", || nextest::run(&mut report))?;
+    if args.is_whole() {
+        sh::step("the tests of the workspace", || nextest::run(&mut report))?;
+    }
     fetching.join().map_err(|_| anyhow::anyhow!("fetching the kernels ended in a panic"))??;
     build::programs()?;
     on_kernels(args, &releases, &mut report)?;
@@ -119,7 +122,7 @@ fn fetch(releases: &[&Release]) -> Result<()> {
 }
 
 /// The failures on this kernel and on those, and the tables of what came of them.
-fn on_kernels(args: &Args, releases: &[&'static Release], report: &mut Report) -> Result<()> {
+fn on_kernels(args: &TestArgs, releases: &[&'static Release], report: &mut Report) -> Result<()> {
     let mut runs = Vec::new();
     let here = Scenarios { place: Place::Here, suite: "all", args };
     if nix::unistd::geteuid().is_root() {
@@ -180,6 +183,7 @@ fn proven_nowhere(runs: &[Run], each_scenario: bool) -> usize {
 
 #[cfg(test)]
 mod tests {
+    use super::rows::Row;
     use super::*;
 
     #[test]

@@ -120,7 +120,8 @@ async fn the_answer_comes_first_and_then_the_verdicts() {
     let fake = Fake::serve(cluster(&[pod("shop", "cart-0", "n1", false)], &[("n1", log.concat())])).await;
     let ran = ran(&fake, &["why", "cart-0", "-o", "pretty"]).await;
     assert_eq!(ran.ended, Ok(0));
-    let answer = "shop/cart-0 is not ready because nobody listens on port 3 (connection_refused, proven); fix: start the server\n";
+    let answer =
+        "shop/cart-0 is not ready: nobody listens on port 3 (connection_refused, proven); fix: start the server\n";
     assert!(ran.out.starts_with(answer), "{}", ran.out);
     assert!(
         ran.out.contains("connection_refused  shop/cart-0 web") && !ran.out.contains("firewall_drop"),
@@ -137,7 +138,7 @@ async fn a_failure_of_long_ago_is_no_reason() {
     let fake = Fake::serve(cluster(&[pod("shop", "cart-0", "n1", false)], &[("n1", log)])).await;
     let ran = ran(&fake, &["why", "pod/cart-0", "-o", "pretty"]).await;
     assert!(ran.out.starts_with("shop/cart-0 is not ready; its last probe failure that tracer saw was"), "{}", ran.out);
-    assert!(!ran.out.contains("because"), "{}", ran.out);
+    assert!(!ran.out.contains("is not ready: "), "{}", ran.out);
 }
 
 /// The verdict of a connection that is no probe's, or of a probe of this type.
@@ -162,7 +163,7 @@ async fn answer_of(kinds: &[&str]) -> String {
 
 #[tokio::test]
 async fn only_a_probe_that_decides_readiness_explains_unreadiness() {
-    let because = "shop/cart-0 is not ready because nobody listens on port 1 ";
+    let because = "shop/cart-0 is not ready: nobody listens on port 1 ";
     for kinds in
         [&["readiness"][..], &["startup"], &["readiness", "connection"], &["startup", "liveness", "connection"]]
     {
@@ -180,7 +181,7 @@ async fn a_failed_liveness_probe_restarts_the_container() {
         assert!(answer.starts_with("shop/cart-0 is not ready; its liveness probe failed "), "{answer}");
         let restart =
             "UTC), and the kubelet restarts the container after 3 failures in a row: nobody listens on port 1 ";
-        assert!(answer.contains(restart) && !answer.contains("because"), "{answer}");
+        assert!(answer.contains(restart) && !answer.contains("is not ready: "), "{answer}");
     }
 }
 
@@ -188,7 +189,7 @@ async fn a_failed_liveness_probe_restarts_the_container() {
 async fn a_failed_connection_is_no_failed_probe() {
     let answer = answer_of(&["connection"]).await;
     assert!(answer.starts_with("shop/cart-0 is not ready; tracer has no failed probe of it from "), "{answer}");
-    assert!(answer.contains("; a connection to it failed ") && !answer.contains("because"), "{answer}");
+    assert!(answer.contains("; a connection to it failed ") && !answer.contains("is not ready: "), "{answer}");
 }
 
 #[tokio::test]
@@ -227,7 +228,7 @@ async fn the_failing_pods_of_a_workload_are_explained() {
     replies.insert("GET /api/v1/namespaces/shop/pods".into(), Reply::Json(200, json!({"items": pods})));
     let fake = Fake::serve(replies).await;
     let ran = ran(&fake, &["why", "deploy/cart", "-o", "pretty"]).await;
-    assert!(ran.out.starts_with("shop/cart-b is not ready because") && !ran.out.contains("cart-a"), "{}", ran.out);
+    assert!(ran.out.starts_with("shop/cart-b is not ready: ") && !ran.out.contains("cart-a"), "{}", ran.out);
     let asked = fake.asked.lock().expect("a list").clone();
     assert!(asked.iter().any(|it| it.contains("labelSelector=app%3Dcart")), "{asked:?}");
 }
@@ -422,7 +423,7 @@ async fn of_two_tracers_on_a_node_the_ready_one_is_read() {
     let daemons = json!({"items": [pod("tracer", "other", "n1", false), pod("tracer", "tracer-n1", "n1", true)]});
     replies.insert(PODS.into(), Reply::Json(200, daemons));
     let ran = ran(&Fake::serve(replies).await, &["why", "cart-0", "-o", "pretty"]).await;
-    assert!(ran.out.contains("because"), "{}", ran.out);
+    assert!(ran.out.contains("is not ready: "), "{}", ran.out);
 }
 
 #[tokio::test]
@@ -463,6 +464,7 @@ async fn attach_makes_a_pod_prints_its_log_and_deletes_it() {
     let of_pod = "/api/v1/namespaces/kube-system/pods/tracer-attach-x";
     let log = verdict(1, "n1", &now(), "cart-0", "connection_refused");
     let fake = Fake::serve(Replies::from([
+        ("GET /api/v1/nodes/n1".into(), Reply::Json(200, json!({}))),
         ("POST /api/v1/namespaces/kube-system/pods".into(), Reply::Json(201, made)),
         (format!("GET {of_pod}"), Reply::Json(200, running)),
         (format!("GET {of_pod}/log"), Reply::Log(log.into())),
@@ -486,7 +488,10 @@ async fn a_pod_that_cannot_start_is_deleted_and_the_reason_named() {
     waits["status"] = json!({"phase": "Pending", "containerStatuses": [
         {"name": "tracer", "state": {"waiting": {"reason": "ErrImagePull", "message": "no such image"}}}]});
     let of_pod = "/api/v1/namespaces/kube-system/pods/tracer-attach-x";
+    let forbidden = r#"nodes "n1" is forbidden: User "jane" cannot get resource "nodes""#;
     let fake = Fake::serve(Replies::from([
+        // Who may make pods need not read nodes.
+        ("GET /api/v1/nodes/n1".into(), status(403, forbidden)),
         ("POST /api/v1/namespaces/kube-system/pods".into(), Reply::Json(201, made)),
         (format!("GET {of_pod}"), Reply::Json(200, waits)),
         (format!("DELETE {of_pod}"), Reply::Json(200, json!({}))),
@@ -495,4 +500,11 @@ async fn a_pod_that_cannot_start_is_deleted_and_the_reason_named() {
     let (code, problem) = ran(&fake, &["attach", "n1"]).await.problem();
     assert!(code == 2 && problem.contains("ErrImagePull: no such image"), "{problem}");
     assert!(fake.asked.lock().expect("a list").iter().any(|it| it.starts_with("DELETE")));
+}
+
+#[tokio::test]
+async fn attach_to_a_node_that_does_not_exist_makes_no_pod() {
+    let fake = Fake::serve(Replies::new()).await;
+    assert_eq!(ran(&fake, &["attach", "n7"]).await.problem(), (2, "node n7 not found".to_owned()));
+    assert_eq!(*fake.asked.lock().expect("a list"), ["GET /api/v1/nodes/n7?"]);
 }

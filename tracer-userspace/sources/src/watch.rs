@@ -22,7 +22,7 @@ use self::flushes::Flushes;
 use super::background::Supervisor;
 use super::cluster::{Cluster, Heard, View};
 use super::files::{self, FileError, Stamp};
-use super::pace::Pace;
+use super::pace::ReadingPace;
 use super::sent::{Closed, Sent};
 use super::{
     Listed, NodeNetns, Snapshot, SourceConfig, name_node_ports, pods_observation, read_node, services_observation,
@@ -116,7 +116,7 @@ struct Watcher {
     flushes: Flushes,
     discovered: Vec<Pod>,
     problems: Vec<String>,
-    pace: Pace,
+    pace: ReadingPace,
     node_due: Instant,
     files_due: Instant,
     links_due: Option<Instant>,
@@ -136,7 +136,7 @@ impl Watcher {
             flushes,
             discovered: Vec::new(),
             problems: snapshot.problems,
-            pace: Pace::new(now),
+            pace: ReadingPace::new(now),
             // What changed between the snapshot and the subscription is read at once.
             node_due: now,
             files_due: now + FILES_EVERY,
@@ -321,12 +321,12 @@ impl Watcher {
 
     fn read_node(&mut self) -> Result<(), Closed> {
         let used = thread_cpu_ns();
-        let mut view = read_node(&self.config);
+        let mut view = read_node(&self.config, &mut self.listed.kubelet);
         let tables_of = view.tables_of();
         name_node_ports(&mut view.facts, self.listed.listing.services.as_deref().unwrap_or_default());
         let now = Instant::now();
         self.pace.read(now, Duration::from_nanos(thread_cpu_ns().saturating_sub(used)));
-        self.node_due = now + NODE_EVERY;
+        self.node_due = self.listed.kubelet.again.map_or(now + NODE_EVERY, |again| again.max(self.pace.next()));
         self.tell(view.problems);
         self.follow(view.node);
         if self.links.is_none() {

@@ -9,7 +9,7 @@ use hyper::service::service_fn;
 use tokio::net::UnixListener;
 
 use super::*;
-use tracer_model::event::ProbeProtocol;
+use tracer_model::event::{Container, ProbeProtocol};
 
 const LIST: &[u8] = include_bytes!("../../../testdata/kubelet-pods.pb");
 const JSON: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../testdata/kubelet-pods.json");
@@ -48,12 +48,12 @@ fn a_handler_with_a_field_of_a_later_version_may_speak_any_protocol() {
     assert_eq!(speaks(GRPC, &[&number[..], &field(4, b"new")].concat()), Some(ProbeProtocol::Unknown));
 }
 
-type Header = (&'static str, &'static str);
+type HeaderPair = (&'static str, &'static str);
 
 /// What comes of an answer with these headers before and behind its data.
-async fn answered(head: &'static [Header], data: Vec<u8>, behind: &'static [Header]) -> Result<Bytes, Problem> {
+async fn answered(head: &'static [HeaderPair], data: Vec<u8>, behind: &'static [HeaderPair]) -> Result<Bytes, Problem> {
     static MADE: AtomicU32 = AtomicU32::new(0);
-    let headers = |all: &[Header]| -> HeaderMap {
+    let headers = |all: &[HeaderPair]| -> HeaderMap {
         all.iter().map(|(name, value)| (HeaderName::from_static(name), HeaderValue::from_static(value))).collect()
     };
     let name = format!("tracer-pods-{}-{}", std::process::id(), MADE.fetch_add(1, Ordering::Relaxed));
@@ -79,7 +79,7 @@ async fn answered(head: &'static [Header], data: Vec<u8>, behind: &'static [Head
     asked
 }
 
-const OK: &[Header] = &[("grpc-status", "0")];
+const OK: &[HeaderPair] = &[("grpc-status", "0")];
 
 /// Behind gRPC's prefix, which says this length.
 fn message(length: u32, bytes: &[u8]) -> Vec<u8> {
@@ -97,7 +97,7 @@ async fn the_message_of_an_answer_is_taken() {
 async fn an_answer_that_is_none_is_a_problem() {
     let starting = &[("grpc-status", "9"), ("grpc-message", "Kubelet is initializing")];
     for (head, data, behind, problem) in [
-        (starting as &[Header], Vec::new(), &[] as &[Header], "gRPC status 9: Kubelet is initializing"),
+        (starting as &[HeaderPair], Vec::new(), &[] as &[HeaderPair], "gRPC status 9: Kubelet is initializing"),
         (&[], message(0, b""), &[("grpc-status", "13")], "gRPC status 13: "),
         (&[], Vec::new(), OK, "its answer cannot be read: no message, or a compressed one"),
         (&[], vec![1, 0, 0, 0, 0], OK, "its answer cannot be read: no message, or a compressed one"),
@@ -112,4 +112,45 @@ async fn an_answer_that_is_none_is_a_problem() {
 fn a_socket_that_nobody_serves_is_a_problem() {
     let problem = list(Path::new("/nonexistent/kubelet.sock")).expect_err("no socket").to_string();
     assert!(problem.starts_with("No such file"), "{problem}");
+}
+
+/// How often the kubelet is asked, if the node is read at these times in ms and shows a pod with these containers.
+fn asked(readings: &[(u64, &[&str])], answer: &Answer) -> Vec<u64> {
+    let (began, mut pods, mut asked) = (Instant::now(), KubeletPods::default(), Vec::new());
+    for (ms, ids) in readings {
+        let container = |id: &&str| Container { id: Some((*id).to_owned()), ..Container::default() };
+        let pod = Pod { uid: Some("u".into()), containers: ids.iter().map(container).collect(), ..Pod::default() };
+        let ask = || {
+            asked.push(*ms);
+            answer.clone()
+        };
+        assert_eq!(
+            &pods.answer(began + Duration::from_millis(*ms), &[pod], ask),
+            answer,
+            "each reading has the answer"
+        );
+    }
+    asked
+}
+
+#[test]
+fn a_busy_node_asks_the_kubelet_each_five_seconds() {
+    let readings: Vec<(u64, &[&str])> = (0..20).map(|n| (n * 500, &["a"] as &[&str])).collect();
+    assert_eq!(asked(&readings, &Ok(vec![Pod::default()])), [0, 5000]);
+    assert_eq!(asked(&readings, &Err("no answer within 2 s".into())), [0, 5000], "nor is it asked more if it refuses");
+}
+
+#[test]
+fn a_container_that_came_has_the_kubelet_asked_at_once() {
+    let readings: [(u64, &[&str]); 5] = [(0, &["a"]), (500, &["a", "b"]), (1000, &["b"]), (1500, &["c"]), (2000, &[])];
+    assert_eq!(asked(&readings, &Ok(Vec::new())), [0, 500, 1500]);
+}
+
+#[test]
+fn an_answer_of_an_earlier_reading_is_renewed_when_it_is_five_seconds_old() {
+    let (began, mut pods) = (Instant::now(), KubeletPods::default());
+    for (ms, again) in [(0, None), (800, Some(began + EVERY)), (5000, None)] {
+        let _ = pods.answer(began + Duration::from_millis(ms), &[], || Ok(Vec::new()));
+        assert_eq!(pods.again, again, "{ms}");
+    }
 }
