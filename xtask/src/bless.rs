@@ -1,8 +1,10 @@
 //! `cargo xtask bless`: makes the generated files again; `--check` says which are out of date.
 //!
-//! They are the list of the causes, the schema of the records, the transcripts of the incidents, the picture of README and a
+//! They are the list of the causes, what proves each of them, the schema of the records, the transcripts of the incidents, the picture of README and a
 //! page of `tracer report`, which come out of the tracer itself, and the plain manifest (`deploy/daemonset.yaml`). The
 //! snapshots of tests are not among them: `cargo insta` has those.
+
+mod evidence;
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -15,7 +17,7 @@ use crate::{deploy, sh, tracer};
 
 /// What to do with the generated files.
 #[derive(clap::Args)]
-pub(crate) struct Args {
+pub(crate) struct BlessArgs {
     /// Change nothing; fail if a file is out of date
     #[arg(long)]
     check: bool,
@@ -25,7 +27,7 @@ pub(crate) struct Args {
 type Files = BTreeMap<PathBuf, String>;
 
 /// The command.
-pub(crate) fn run(args: &Args) -> Result<()> {
+pub(crate) fn run(args: &BlessArgs) -> Result<()> {
     if args.check {
         return check();
     }
@@ -54,8 +56,10 @@ fn stale() -> Result<Files> {
     tracer::build()?;
     let docs = sh::root().join("docs");
     let incidents = docs.join("incidents.md");
+    let causes = tracer::output(&["explain", "--markdown"])?;
     let mut files = Files::from([
-        (docs.join("causes/README.md"), tracer::output(&["explain", "--markdown"])?),
+        (docs.join("evidence.md"), evidence::page(&causes)?),
+        (docs.join("causes/README.md"), causes),
         (docs.join("schema.json"), tracer::output(&["schema"])?),
         (docs.join("report-example.html"), example()?),
         (docs.join("attach.svg"), picture()?),
@@ -122,7 +126,8 @@ fn picture() -> Result<String> {
 }
 
 fn first_blocks(page: &str) -> Option<Vec<&str>> {
-    let begins = |line: &&str| line.starts_with(|c: char| c.is_ascii_digit());
+    // A time, such as `01:49:05.670`. The line about missing hooks begins with a number.
+    let begins = |line: &&str| line.find(':') == Some(2) && line.starts_with(|c: char| c.is_ascii_digit());
     let lines: Vec<&str> = page.lines().skip_while(|line| !begins(line)).take_while(|line| !line.is_empty()).collect();
     let starts = (0..lines.len()).filter(|at| begins(&lines[*at]));
     let end = starts.chain([lines.len()]).nth(BLOCKS)?;
@@ -136,7 +141,7 @@ mod tests {
     #[test]
     fn the_picture_has_the_first_blocks() {
         let blocks = |page: &str| first_blocks(page).map(|lines| lines.join("|"));
-        let page = "tracer 0.1.0\n  without\n01:00  link_down\n  row\n01:01  <b>\n";
+        let page = "tracer 0.1.0\n7 of 21 hooks unavailable: IPVS\n01:00  link_down\n  row\n01:01  <b>\n";
         assert_eq!(blocks(page).as_deref(), Some("01:00  link_down|  row|01:01  <b>"));
         assert_eq!(blocks(&format!("{page}01:02  no more\n")), blocks(page));
         assert_eq!(blocks("tracer 0.1.0\n"), None);

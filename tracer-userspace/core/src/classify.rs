@@ -18,6 +18,7 @@ pub mod kubelet;
 mod lifecycle;
 mod netfilter;
 pub mod not_connected;
+pub mod not_run;
 mod not_started;
 mod other_connects;
 pub mod owner;
@@ -45,7 +46,7 @@ pub(crate) const SETTLE_NS: u64 = 2_000_000;
 
 type Rule = fn(&Case<'_>) -> Option<Finding>;
 
-/// The rule of a cause; none: it comes from the kubelet's own words (`kubelet.rs`, `sandbox.rs`).
+/// The rule of a cause; none: it comes without an attempt (`kubelet.rs`, `sandbox.rs`, `not_run.rs`).
 const fn rule(cause: Cause) -> Option<Rule> {
     Some(match cause {
         Cause::NodeportEphemeralCollision => rules::nodeport_ephemeral_collision::find,
@@ -87,9 +88,12 @@ const fn rule(cause: Cause) -> Option<Rule> {
         Cause::ProbeProvesNothing => rules::probe_proves_nothing::find,
         Cause::TlsEofNoise => rules::tls_eof_noise::find,
         Cause::Unexplained => rules::unexplained::find,
-        Cause::ExecTimeout | Cause::ExecNotRun | Cause::ExecFailed | Cause::KubeletClientError | Cause::CniNotReady => {
-            return None;
-        }
+        Cause::ExecTimeout
+        | Cause::ExecNotRun
+        | Cause::ExecFailed
+        | Cause::KubeletClientError
+        | Cause::ProbeNotRun
+        | Cause::CniNotReady => return None,
     })
 }
 
