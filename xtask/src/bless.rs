@@ -122,7 +122,8 @@ fn picture() -> Result<String> {
 }
 
 fn first_blocks(page: &str) -> Option<Vec<&str>> {
-    let begins = |line: &&str| line.starts_with(|c: char| c.is_ascii_digit());
+    // A time, such as `01:49:05.670`. The line about missing hooks begins with a number.
+    let begins = |line: &&str| line.find(':') == Some(2) && line.starts_with(|c: char| c.is_ascii_digit());
     let lines: Vec<&str> = page.lines().skip_while(|line| !begins(line)).take_while(|line| !line.is_empty()).collect();
     let starts = (0..lines.len()).filter(|at| begins(&lines[*at]));
     let end = starts.chain([lines.len()]).nth(BLOCKS)?;
@@ -136,7 +137,7 @@ mod tests {
     #[test]
     fn the_picture_has_the_first_blocks() {
         let blocks = |page: &str| first_blocks(page).map(|lines| lines.join("|"));
-        let page = "tracer 0.1.0\n  without\n01:00  link_down\n  row\n01:01  <b>\n";
+        let page = "tracer 0.1.0\n7 of 21 hooks unavailable: IPVS\n01:00  link_down\n  row\n01:01  <b>\n";
         assert_eq!(blocks(page).as_deref(), Some("01:00  link_down|  row|01:01  <b>"));
         assert_eq!(blocks(&format!("{page}01:02  no more\n")), blocks(page));
         assert_eq!(blocks("tracer 0.1.0\n"), None);

@@ -28,10 +28,8 @@ use anyhow::Result;
 use crate::vm::{Place, RELEASES, Release, kernels, virtme};
 use crate::{build, setup, sh};
 use report::Report;
-use rows::Run;
-pub(crate) use rows::{Outcome, Row};
+use rows::{Outcome, Run};
 use scenarios::Scenarios;
-pub(crate) use scenarios::read_any as read_rows;
 
 /// The kernel of the one virtual machine of a short run. It is the oldest that is supported, and so the farthest from this
 /// machine's: it lacks the tracepoints for RST and the reasons for drops, so that the programs in their place are used, on
@@ -59,6 +57,9 @@ pub(crate) struct Args {
     /// Only make the failures, without a tracer beside them
     #[arg(long)]
     mechanism_only: bool,
+    /// Keep the observations of scenarios in tests/recordings, where it has none of that kernel
+    #[arg(long, conflicts_with = "mechanism_only")]
+    record: bool,
     /// Virtual machines at a time
     #[arg(long, default_value_t = 2)]
     jobs: usize,
@@ -102,7 +103,9 @@ pub(crate) fn run(args: &Args) -> Result<()> {
         move || fetch(&releases)
     });
     let mut report = Report::default();
-    sh::step("the tests of the workspace", || nextest::run(&mut report))?;
+    if args.is_whole() {
+        sh::step("the tests of the workspace", || nextest::run(&mut report))?;
+    }
     fetching.join().map_err(|_| anyhow::anyhow!("fetching the kernels ended in a panic"))??;
     build::programs()?;
     on_kernels(args, &releases, &mut report)?;
@@ -180,6 +183,7 @@ fn proven_nowhere(runs: &[Run], each_scenario: bool) -> usize {
 
 #[cfg(test)]
 mod tests {
+    use super::rows::Row;
     use super::*;
 
     #[test]

@@ -17,7 +17,7 @@ use tracer_tests::recording::{Replayer, file, pack, shrink, unpacked};
 
 #[derive(Parser)]
 struct Args {
-    /// Instead: compress what `scenarios --record FOLDER --json ROWS` left into the folder TO, and remove it
+    /// Instead: compress what `scenarios --record FOLDER --json ROWS` left into the folder TO, where it lacks it
     #[arg(long, num_args = 3, value_names = ["FOLDER", "ROWS", "TO"])]
     keep: Option<Vec<PathBuf>>,
     /// Where to; default: tests/fixtures
@@ -65,7 +65,7 @@ fn cut(args: &Args, replayer: &Replayer, cell: &str, scenario: &str) -> Result<S
     let mut sources = args.kernels.iter().map(|kernel| file(&recordings.join(kernel), scenario));
     let source = sources
         .find(|source| source.is_file())
-        .with_context(|| format!("no recording: cargo xtask fixtures record --only {scenario}"))?;
+        .with_context(|| format!("no recording: cargo xtask test --host-only --record --only {scenario}"))?;
     let text = unpacked(&source)?;
     let made = shrink::shrink(&text, replayer)?;
     fs::create_dir_all(args.to.join(cell))?;
@@ -89,19 +89,19 @@ fn remove_others(place: &Path, folder: &Path, is_known: &dyn Fn(&str) -> bool) -
     Ok(())
 }
 
-/// Keeps the recordings of the scenarios that passed.
+/// Keeps the recordings of the scenarios that passed and have none.
 fn keep(replayer: &Replayer, records: &Path, rows: &Path, to: &Path) -> Result<()> {
     let text = fs::read_to_string(rows).with_context(|| format!("read {}", rows.display()))?;
+    fs::create_dir_all(to)?;
     for line in text.lines() {
         let row: Value = serde_json::from_str(line).with_context(|| format!("not a row: {line}"))?;
         let scenario = row["scenario"].as_str().with_context(|| format!("a row without a scenario: {line}"))?;
-        if row["result"] == "pass" {
+        if row["result"] == "pass" && !file(to, scenario).is_file() {
             let source = records.join(format!("{scenario}.observations.ndjson"));
             let recording = fs::read_to_string(&source).with_context(|| format!("read {}", source.display()))?;
             let tidied = shrink::tidied(&recording, replayer).with_context(|| scenario.to_owned())?;
             pack(&tidied, &file(to, scenario))?;
         }
     }
-    fs::remove_file(rows)?;
     Ok(fs::remove_dir_all(records)?)
 }

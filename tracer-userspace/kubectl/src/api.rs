@@ -73,6 +73,16 @@ impl Api {
             .await
     }
 
+    /// Fails if the cluster has no such node. Who may not read nodes learns nothing here.
+    pub(super) async fn expect_node(&self, name: &str) -> Result<(), Problem> {
+        let right = Right { verb: "get", resource: "nodes", namespace: "" };
+        let request = Request::get(format!("/api/v1/nodes/{}", encoded(name)));
+        match self.answer(request, Vec::new(), &right, &format!("node {name}")).await {
+            Ok(_) | Err(Problem::Forbidden(_)) => Ok(()),
+            Err(problem) => Err(problem),
+        }
+    }
+
     /// The pods of a workload.
     pub(super) async fn pods_of(&self, kind: Kind, namespace: &str, name: &str) -> Result<Vec<Pod>, Problem> {
         let resource = kind.resource();

@@ -31,6 +31,7 @@ const POLL: Duration = Duration::from_millis(500);
 pub(super) async fn attach(api: &Api, args: &Attach, out: &mut dyn Write) -> Result<u8, Problem> {
     let mut signals =
         Signals::new().map_err(|error| Problem::Found(format!("signals: {}", error::os_message(&error))))?;
+    api.expect_node(&args.node).await?;
     let pod = api.create_pod(&args.namespace, &pod::of(args)?).await?;
     error::report_line(
         "attach",

@@ -463,6 +463,7 @@ async fn attach_makes_a_pod_prints_its_log_and_deletes_it() {
     let of_pod = "/api/v1/namespaces/kube-system/pods/tracer-attach-x";
     let log = verdict(1, "n1", &now(), "cart-0", "connection_refused");
     let fake = Fake::serve(Replies::from([
+        ("GET /api/v1/nodes/n1".into(), Reply::Json(200, json!({}))),
         ("POST /api/v1/namespaces/kube-system/pods".into(), Reply::Json(201, made)),
         (format!("GET {of_pod}"), Reply::Json(200, running)),
         (format!("GET {of_pod}/log"), Reply::Log(log.into())),
@@ -486,7 +487,10 @@ async fn a_pod_that_cannot_start_is_deleted_and_the_reason_named() {
     waits["status"] = json!({"phase": "Pending", "containerStatuses": [
         {"name": "tracer", "state": {"waiting": {"reason": "ErrImagePull", "message": "no such image"}}}]});
     let of_pod = "/api/v1/namespaces/kube-system/pods/tracer-attach-x";
+    let forbidden = r#"nodes "n1" is forbidden: User "jane" cannot get resource "nodes""#;
     let fake = Fake::serve(Replies::from([
+        // Who may make pods need not read nodes.
+        ("GET /api/v1/nodes/n1".into(), status(403, forbidden)),
         ("POST /api/v1/namespaces/kube-system/pods".into(), Reply::Json(201, made)),
         (format!("GET {of_pod}"), Reply::Json(200, waits)),
         (format!("DELETE {of_pod}"), Reply::Json(200, json!({}))),
@@ -495,4 +499,11 @@ async fn a_pod_that_cannot_start_is_deleted_and_the_reason_named() {
     let (code, problem) = ran(&fake, &["attach", "n1"]).await.problem();
     assert!(code == 2 && problem.contains("ErrImagePull: no such image"), "{problem}");
     assert!(fake.asked.lock().expect("a list").iter().any(|it| it.starts_with("DELETE")));
+}
+
+#[tokio::test]
+async fn attach_to_a_node_that_does_not_exist_makes_no_pod() {
+    let fake = Fake::serve(Replies::new()).await;
+    assert_eq!(ran(&fake, &["attach", "n7"]).await.problem(), (2, "node n7 not found".to_owned()));
+    assert_eq!(*fake.asked.lock().expect("a list"), ["GET /api/v1/nodes/n7?"]);
 }

@@ -3,10 +3,11 @@
 
 mod proto;
 
+use std::collections::HashSet;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use bytes::{Buf as _, Bytes};
 use http::{HeaderMap, Request};
@@ -30,6 +31,8 @@ const EMPTY: &[u8] = &[0; PREFIX];
 const PREFIX: usize = 5;
 /// The kubelet answers out of its memory, in milliseconds.
 const PATIENCE: Duration = Duration::from_secs(2);
+/// How often it is asked at most, if no pod or container came. A busy node is read twice a second.
+const EVERY: Duration = Duration::from_secs(5);
 /// 250 pods of 8 KiB are 2 MiB.
 const ANSWER_MAX: usize = 64 << 20;
 
@@ -50,11 +53,48 @@ enum Problem {
     Garbage(String),
 }
 
-/// The pods, if this node's kubelet serves them.
-pub(crate) fn read(node: &NodeNetns) -> Option<Result<Vec<Pod>, String>> {
-    let socket = PathBuf::from(format!("/proc/{}/root{SOCKET}", node.pid));
-    let exists = socket.try_exists().unwrap_or(false);
-    exists.then(|| list(&socket).map_err(|problem| format!("pods of the kubelet ({SOCKET}): {problem}")))
+type Answer = Result<Vec<Pod>, String>;
+
+/// What the kubelet answered last.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct KubeletPods {
+    last: Option<Last>,
+    /// When to ask next, if the last reading took the answer of an earlier one.
+    pub(crate) again: Option<Instant>,
+}
+
+#[derive(Clone, Debug)]
+struct Last {
+    asked: Instant,
+    /// Pods and containers that the node had.
+    found: HashSet<String>,
+    answer: Answer,
+}
+
+impl KubeletPods {
+    /// The pods, if this node's kubelet serves them. `found`: those that the node shows.
+    pub(crate) fn read(&mut self, node: &NodeNetns, found: &[Pod]) -> Option<Answer> {
+        let socket = PathBuf::from(format!("/proc/{}/root{SOCKET}", node.pid));
+        if !socket.try_exists().unwrap_or(false) {
+            *self = Self::default();
+            return None;
+        }
+        let ask = || list(&socket).map_err(|problem| format!("pods of the kubelet ({SOCKET}): {problem}"));
+        Some(self.answer(Instant::now(), found, ask))
+    }
+
+    fn answer(&mut self, now: Instant, found: &[Pod], ask: impl FnOnce() -> Answer) -> Answer {
+        let ids = |pod: &Pod| pod.containers.iter().filter_map(|it| it.id.clone()).chain(pod.uid.clone()).collect();
+        let found: HashSet<String> = found.iter().flat_map::<Vec<_>, _>(ids).collect();
+        let recent = self.last.as_ref().filter(|last| now < last.asked + EVERY && found.is_subset(&last.found));
+        self.again = recent.map(|last| last.asked + EVERY);
+        if let Some(last) = recent {
+            return last.answer.clone();
+        }
+        let answer = ask();
+        self.last = Some(Last { asked: now, found, answer: answer.clone() });
+        answer
+    }
 }
 
 fn list(socket: &Path) -> Result<Vec<Pod>, Problem> {

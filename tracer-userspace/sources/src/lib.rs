@@ -40,6 +40,7 @@ pub use watch::watch;
 
 use cluster::{Cluster, View};
 use files::Stamp;
+use kubelet_pods::KubeletPods;
 use tracer_model::event::{Netns, ObservationKind, Pod, Pods, ProxyMode, Service, ServicePort, Services};
 
 /// What to read.
@@ -109,6 +110,7 @@ struct Listing {
 #[derive(Clone, Debug, Default)]
 struct Listed {
     listing: Listing,
+    kubelet: KubeletPods,
     pods_stamp: Option<Stamp>,
     services_stamp: Option<Stamp>,
 }
@@ -123,6 +125,7 @@ impl Listed {
                 pods: config.pods.as_deref().map(files::read_pods).transpose()?.unwrap_or_default(),
                 services: config.services.as_deref().map(files::read_services).transpose()?,
             },
+            kubelet: KubeletPods::default(),
         };
         if let Some(cluster) = &config.cluster {
             listed.listing.take(cluster, cluster.view());
@@ -170,7 +173,7 @@ struct NodeView {
 /// If a file that was named cannot be used. Nothing else is an error.
 pub fn snapshot(config: &SourceConfig) -> Result<Snapshot, SourceError> {
     let mut listed = Listed::read(config)?;
-    let view = read_node(config);
+    let view = read_node(config, &mut listed.kubelet);
     let tables_of = view.tables_of();
     let NodeView { probers, node, mut facts, pods, of_kubelet, mut problems, .. } = view;
     problems.extend(config.cluster.as_ref().and_then(|cluster| wrong_node(cluster, &pods)));
@@ -226,7 +229,7 @@ fn port_name(service: &Service, port: &ServicePort) -> String {
 }
 
 /// One pass over the processes, then the node's namespace.
-fn read_node(config: &SourceConfig) -> NodeView {
+fn read_node(config: &SourceConfig, kubelet: &mut KubeletPods) -> NodeView {
     let names = config.prober_names();
     let (processes, left_out) = procfs::scan(&names);
     let probers = procfs::probers(&processes);
@@ -241,7 +244,7 @@ fn read_node(config: &SourceConfig) -> NodeView {
             view.problems.extend(left_out);
             view.read_tables(&node);
             if !config.lists_pods()
-                && let Some(listed) = kubelet_pods::read(&node)
+                && let Some(listed) = kubelet.read(&node, &view.pods)
             {
                 view.of_kubelet = listed.map_err(|problem| view.problems.push(problem)).ok();
             }

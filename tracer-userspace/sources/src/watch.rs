@@ -318,12 +318,12 @@ impl Watcher {
 
     fn read_node(&mut self) -> Result<(), Closed> {
         let used = thread_cpu_ns();
-        let mut view = read_node(&self.config);
+        let mut view = read_node(&self.config, &mut self.listed.kubelet);
         let tables_of = view.tables_of();
         name_node_ports(&mut view.facts, self.listed.listing.services.as_deref().unwrap_or_default());
         let now = Instant::now();
         self.pace.read(now, Duration::from_nanos(thread_cpu_ns().saturating_sub(used)));
-        self.node_due = now + NODE_EVERY;
+        self.node_due = self.listed.kubelet.again.map_or(now + NODE_EVERY, |again| again.max(self.pace.next()));
         self.tell(view.problems);
         self.follow(view.node);
         if self.links.is_none() {

@@ -66,9 +66,24 @@ impl Scenarios<'_> {
     fn play(&self, hooks: Option<&Path>, names: &[String]) -> Result<(i32, PathBuf)> {
         let rows = self.file("scenarios.ndjson")?;
         let mut commands: Vec<Vec<String>> = hooks.map(hooks::command).into_iter().collect();
-        commands.push(self.words(&rows, names));
+        let mut words = self.words(&rows, names);
+        if let Some(records) = self.records()? {
+            let _ = fs::remove_dir_all(&records);
+            fs::create_dir_all(&records)?;
+            words.extend(["--record".into(), records.display().to_string()]);
+        }
+        commands.push(words);
         let code = self.place.run(commands, Duration::from_secs(self.args.minutes * 60), false)?;
+        if let Some(records) = self.records()?.filter(|_| rows.is_file()) {
+            let to = sh::root().join("tests/recordings").join(self.place.kernel()?);
+            sh::run(sh::command(sh::debug_bin("fixtures")).arg("--keep").args([&records, &rows, &to]))?;
+        }
         Ok((code, rows))
+    }
+
+    /// Where the scenarios leave what they observed.
+    fn records(&self) -> Result<Option<PathBuf>> {
+        self.args.record.then(|| Ok(self.place.directory()?.join("recordings"))).transpose()
     }
 
     /// The names of the suite.
@@ -95,7 +110,7 @@ impl Scenarios<'_> {
 }
 
 /// The rows that a run left, however it ended.
-pub(crate) fn read_any(path: &Path, code: i32) -> Result<Vec<Row>> {
+fn read_any(path: &Path, code: i32) -> Result<Vec<Row>> {
     let text = fs::read_to_string(path).with_context(|| format!("the scenarios ended with {code} and left no rows"))?;
     let rows: Vec<Row> =
         text.lines().map(serde_json::from_str).collect::<Result<_, _>>().context("a row of the scenarios")?;

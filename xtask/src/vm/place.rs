@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use anyhow::{Context as _, Result};
 
-use super::{Job, Release, directory, kernels};
+use super::{Job, Release, directory};
 use crate::sh;
 
 /// A kernel that programs run under.
@@ -19,11 +19,6 @@ pub(crate) enum Place {
 }
 
 impl Place {
-    /// The place of that name.
-    pub(crate) fn find(name: &str) -> Result<Self> {
-        if name == "here" { Ok(Self::Here) } else { kernels::find(name).map(Self::Machine) }
-    }
-
     /// The kernel in a word; for this machine's its two first numbers.
     pub(crate) fn kernel(self) -> Result<String> {
         let Self::Machine(release) = self else {

@@ -9,7 +9,7 @@ use hyper::service::service_fn;
 use tokio::net::UnixListener;
 
 use super::*;
-use tracer_model::event::ProbeProtocol;
+use tracer_model::event::{Container, ProbeProtocol};
 
 const LIST: &[u8] = include_bytes!("../../../testdata/kubelet-pods.pb");
 const JSON: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../testdata/kubelet-pods.json");
@@ -112,4 +112,45 @@ async fn an_answer_that_is_none_is_a_problem() {
 fn a_socket_that_nobody_serves_is_a_problem() {
     let problem = list(Path::new("/nonexistent/kubelet.sock")).expect_err("no socket").to_string();
     assert!(problem.starts_with("No such file"), "{problem}");
+}
+
+/// How often the kubelet is asked, if the node is read at these times in ms and shows a pod with these containers.
+fn asked(readings: &[(u64, &[&str])], answer: &Answer) -> Vec<u64> {
+    let (began, mut pods, mut asked) = (Instant::now(), KubeletPods::default(), Vec::new());
+    for (ms, ids) in readings {
+        let container = |id: &&str| Container { id: Some((*id).to_owned()), ..Container::default() };
+        let pod = Pod { uid: Some("u".into()), containers: ids.iter().map(container).collect(), ..Pod::default() };
+        let ask = || {
+            asked.push(*ms);
+            answer.clone()
+        };
+        assert_eq!(
+            &pods.answer(began + Duration::from_millis(*ms), &[pod], ask),
+            answer,
+            "each reading has the answer"
+        );
+    }
+    asked
+}
+
+#[test]
+fn a_busy_node_asks_the_kubelet_each_five_seconds() {
+    let readings: Vec<(u64, &[&str])> = (0..20).map(|n| (n * 500, &["a"] as &[&str])).collect();
+    assert_eq!(asked(&readings, &Ok(vec![Pod::default()])), [0, 5000]);
+    assert_eq!(asked(&readings, &Err("no answer within 2 s".into())), [0, 5000], "nor is it asked more if it refuses");
+}
+
+#[test]
+fn a_container_that_came_has_the_kubelet_asked_at_once() {
+    let readings: [(u64, &[&str]); 5] = [(0, &["a"]), (500, &["a", "b"]), (1000, &["b"]), (1500, &["c"]), (2000, &[])];
+    assert_eq!(asked(&readings, &Ok(Vec::new())), [0, 500, 1500]);
+}
+
+#[test]
+fn an_answer_of_an_earlier_reading_is_renewed_when_it_is_five_seconds_old() {
+    let (began, mut pods) = (Instant::now(), KubeletPods::default());
+    for (ms, again) in [(0, None), (800, Some(began + EVERY)), (5000, None)] {
+        let _ = pods.answer(began + Duration::from_millis(ms), &[], || Ok(Vec::new()));
+        assert_eq!(pods.again, again, "{ms}");
+    }
 }

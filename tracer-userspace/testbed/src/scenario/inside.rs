@@ -5,16 +5,16 @@ use std::os::fd::{AsRawFd as _, OwnedFd};
 use std::thread;
 use std::time::Instant;
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context as _, Result, bail};
 use nix::errno::Errno;
 use nix::sys::socket::{AddressFamily, SockFlag, SockType, SockaddrIn, connect, socket};
 use tracer_model::record::{Cause, Outcome};
 
 use super::{Fixture, Need, Scenario};
-use crate::check::{Claim, Expected};
+use crate::check::{Attempt, Claim, Expected, Standing, judge};
 use crate::options::is_emulated;
 use crate::pods::HTTP;
-use crate::probe::{Ending, Kind};
+use crate::probe::{Ending, Kind, ProbeRequest};
 
 const DEPENDENCY: Cause = Cause::DependencyUnreachable;
 const REDIRECT: Option<Cause> = Some(Cause::MeshRedirect);
@@ -62,6 +62,32 @@ fn let_it_read(fixture: &Fixture<'_>) {
     thread::sleep(times * fixture.options.probe_timeout);
 }
 
+/// The same, where attempts get this verdict once the sockets were read: until one has it.
+fn once_read(fixture: &mut Fixture<'_>, kind: Kind, pod: SocketAddr, how: Ending, due: &Claim) -> Result<()> {
+    let (began, mut attempts) = (Instant::now(), Vec::new());
+    loop {
+        thread::sleep(fixture.options.probe_timeout / 5);
+        let listed = fixture.listed(pod, due.clone())?;
+        let outcome = fixture.prober.probe(ProbeRequest::new(kind, pod, fixture.options.probe_timeout))?;
+        attempts.push((Attempt { src: outcome.src, ..listed }, outcome));
+        let mut met = Some(attempts.len() - 1);
+        (fixture.hear)(&mut |records| {
+            met = attempts.iter().position(|(attempt, _)| judge(records, attempt) == Standing::Met);
+            true
+        });
+        if met.is_some() || began.elapsed() > fixture.options.patience {
+            let (attempt, outcome) = attempts.swap_remove(met.unwrap_or(attempts.len() - 1));
+            return fixture.ended(attempt, &outcome, &[how]);
+        }
+    }
+}
+
+/// Attempts fail with the scenario's cause once the sockets were read.
+fn fails_once_read(fixture: &mut Fixture<'_>, pod: SocketAddr, how: Ending) -> Result<()> {
+    let due = fixture.verdict(fixture.cause.context("a scenario without cause")?);
+    once_read(fixture, Kind::Http, pod, how, &due)
+}
+
 /// The pod dials its peer, and a policy for egress drops that, until the second SYN.
 fn dial(fixture: &mut Fixture<'_>, pod: SocketAddr) -> Result<OwnedFd> {
     let patience = fixture.options.patience;
@@ -92,10 +118,9 @@ fn fails_for_want_of_it(fixture: &mut Fixture<'_>, pod: SocketAddr, how: Ending)
     let _dialling = dial(fixture, pod)?;
     fixture.also = None;
     fixture.fails(Kind::Http, pod, how)?;
-    let_it_read(fixture);
     fixture.also = Some(DEPENDENCY);
     fixture.mentions(&["perhaps because the pod itself gets no answer from 10.96.0.1:443"]);
-    fixture.fails(Kind::Http, pod, how)
+    fails_once_read(fixture, pod, how)
 }
 
 fn depends(fixture: &mut Fixture<'_>, mode: &str, how: Ending) -> Result<()> {
@@ -142,17 +167,15 @@ fn redirected(fixture: &mut Fixture<'_>, mode: &str, at_first: Cause, how: Endin
     let pod = meshed(fixture, mode)?;
     let claim = fixture.verdict(at_first);
     fixture.attempt(Kind::Http, pod, how, claim)?;
-    let_it_read(fixture);
     fixture.mentions(&[":15006 ", ": the pod's own address translation sends "]);
-    fixture.fails(Kind::Http, pod, how)
+    fails_once_read(fixture, pod, how)
 }
 
 fn answered_by_proxy(fixture: &mut Fixture<'_>) -> Result<()> {
     let pod = meshed(fixture, "503")?;
     fixture.fails(Kind::Http, pod, Ending::Status)?;
-    let_it_read(fixture);
     fixture.mentions(&["the answer is that of", "need not have reached"]);
-    fixture.fails(Kind::Http, pod, Ending::Status)
+    fails_once_read(fixture, pod, Ending::Status)
 }
 
 /// There is a proxy for another port.
@@ -190,8 +213,7 @@ fn touched_itself(fixture: &mut Fixture<'_>) -> Result<()> {
 fn proves_nothing(fixture: &mut Fixture<'_>) -> Result<()> {
     let pod = meshed(fixture, "http")?;
     fixture.attempt(Kind::Tcp, pod, Ending::Ok, Claim::Nothing)?;
-    let_it_read(fixture);
     fixture.mentions(&["proves nothing", ":15006 accepted it"]);
     let noise = Expected { outcome: Outcome::Noise, ..Expected::failure(Cause::ProbeProvesNothing, true) };
-    fixture.attempt(Kind::Tcp, pod, Ending::Ok, Claim::Verdict(noise))
+    once_read(fixture, Kind::Tcp, pod, Ending::Ok, &Claim::Verdict(noise))
 }
