@@ -1,6 +1,6 @@
 //! `cargo xtask bless`: makes the generated files again; `--check` says which are out of date.
 //!
-//! They are the list of the causes, the schema of the records, the transcripts of the incidents, the picture of README and a
+//! They are the lists of the causes, the schema of the records, the transcripts of the incidents, the picture of README and a
 //! page of `tracer report`, which come out of the tracer itself, and the plain manifest (`deploy/daemonset.yaml`). The
 //! snapshots of tests are not among them: `cargo insta` has those.
 
@@ -53,9 +53,11 @@ fn shown(path: &Path) -> String {
 fn stale() -> Result<Files> {
     tracer::build()?;
     let docs = sh::root().join("docs");
-    let incidents = docs.join("incidents.md");
+    let (incidents, summary) = (docs.join("incidents.md"), docs.join("SUMMARY.md"));
+    let causes = tracer::output(&["explain", "--markdown"])?;
     let mut files = Files::from([
-        (docs.join("causes/README.md"), tracer::output(&["explain", "--markdown"])?),
+        (summary.clone(), with_causes(&fs::read_to_string(summary)?, &causes)),
+        (docs.join("causes/README.md"), causes),
         (docs.join("schema.json"), tracer::output(&["schema"])?),
         (docs.join("report-example.html"), example()?),
         (docs.join("attach.svg"), picture()?),
@@ -64,6 +66,19 @@ fn stale() -> Result<Files> {
     files.extend(deploy::generated()?);
     files.retain(|path, content| fs::read_to_string(path).ok().as_ref() != Some(content));
     Ok(files)
+}
+
+/// The contents of the documentation, with a line for each cause of the list.
+fn with_causes(summary: &str, list: &str) -> String {
+    let names = || list.lines().filter_map(|row| row.strip_prefix("| [`")?.split('`').next());
+    let mut out = String::new();
+    for line in summary.lines().filter(|line| !line.starts_with("  - ") || !line.contains("(causes/")) {
+        out += &format!("{line}\n");
+        if line.contains("(causes/README.md)") {
+            names().for_each(|name| out += &format!("  - [{name}](causes/{name}.md)\n"));
+        }
+    }
+    out
 }
 
 /// What begins a transcript, and what ends it.
@@ -133,6 +148,14 @@ fn first_blocks(page: &str) -> Option<Vec<&str>> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_contents_have_the_causes_of_the_list() {
+        let summary = "- [Causes](causes/README.md)\n  - [old](causes/old.md)\n- [Output](output.md)\n  - [A](a.md)\n";
+        let list = "| cause | scope |\n|---|---|\n| [`b`](b.md) | node |\n| [`a`](a.md) | pod |\n";
+        let lines = "- [Causes](causes/README.md)\n  - [b](causes/b.md)\n  - [a](causes/a.md)\n- [Output](output.md)\n  - [A](a.md)\n";
+        assert_eq!(with_causes(summary, list), lines);
+    }
 
     #[test]
     fn the_picture_has_the_first_blocks() {
