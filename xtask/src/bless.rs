@@ -71,14 +71,14 @@ fn stale() -> Result<Files> {
 /// The contents of the documentation, with a line for each cause of the list.
 fn with_causes(summary: &str, list: &str) -> String {
     let names = || list.lines().filter_map(|row| row.strip_prefix("| [`")?.split('`').next());
-    let mut out = String::new();
+    let mut out = Vec::new();
     for line in summary.lines().filter(|line| !line.starts_with("  - ") || !line.contains("(causes/")) {
-        out += &format!("{line}\n");
+        out.push(line.to_owned());
         if line.contains("(causes/README.md)") {
-            names().for_each(|name| out += &format!("  - [{name}](causes/{name}.md)\n"));
+            out.extend(names().map(|name| format!("  - [{name}](causes/{name}.md)")));
         }
     }
-    out
+    out.join("\n") + "\n"
 }
 
 /// What begins a transcript, and what ends it.
