@@ -103,6 +103,7 @@ fn load(config: &LiveConfig) -> Result<Loaded, Error> {
         all_connections: config.all_connections,
         no_syscall_hooks: config.no_syscall_hooks,
         prober_hooks: config.prober_hooks,
+        btf: config.btf.clone(),
         ring_bytes: config.ring_bytes,
     };
     ebpf::load(&options).map_err(|error| Error::Kernel(chain(&error)))

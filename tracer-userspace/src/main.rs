@@ -16,6 +16,7 @@ fn main() -> ExitCode {
     let args: Vec<_> = std::env::args_os().collect();
     if let Some(args) = tracer_kubectl::plugin_args(&args) {
         telemetry::start(Diagnostics::default());
+        warn_of_unknown_variables();
         return ExitCode::from(tracer_kubectl::run(args));
     }
     let ended = match cli::parse(args) {
@@ -35,11 +36,13 @@ fn main() -> ExitCode {
 /// Runs a command; gives its exit code. An error about a flag names the variable, if that gave the value.
 fn run(cli: Cli) -> Result<u8, Error> {
     telemetry::start(cli.diagnostics);
-    for warning in cli::unknown_variables(std::env::vars_os()) {
-        error::warn(&warning);
-    }
+    warn_of_unknown_variables();
     let typed = cli.typed.clone();
     carried_out(cli).map_err(|error| cli::named_by_variable(error, &typed))
+}
+
+fn warn_of_unknown_variables() {
+    cli::unknown_variables(std::env::vars_os()).iter().for_each(|warning| error::warn(warning));
 }
 
 fn carried_out(cli: Cli) -> Result<u8, Error> {

@@ -81,7 +81,8 @@ fn people_get_a_table_and_its_commands() {
     let output = Tree::new(&files).doctor(&["-o", "pretty", "--node-name", "n1"]);
     let text = String::from_utf8(output.stdout).expect("UTF-8");
     assert!(
-        text.starts_with("fail    ip_forward IPv4\n") && text.contains("  fix      sysctl -w net.ipv4.ip_forward=1\n"),
+        text.starts_with("fail    ip_forward IPv4\n")
+            && text.contains("\n             sysctl -w net.ipv4.ip_forward=1\n"),
         "{text}"
     );
     assert!(text.lines().last().is_some_and(|line| line.starts_with("n1: 1 fail, ")), "{text}");

@@ -12,21 +12,22 @@ use regex_lite::Regex;
 const WORDS: usize = 25;
 const COLUMNS: usize = 120;
 /// The list of causes is generated: a row is as long as its title.
-const PAGES: [&str; 5] = [
+const PAGES: [&str; 6] = [
     ":(glob)*.md",
     ":(glob)docs/*.md",
     ":(glob)docs/causes/*.md",
     ":(glob)docs/design/*.md",
     ":!docs/causes/README.md",
+    ":!docs/evidence.md",
 ];
 const TRANSCRIPTS: &str = "docs/incidents.md";
 /// Each has a plain word instead.
 const DIALECT: [&str; 10] =
     ["mend", "mends", "mended", "told", "said", "whose", "anew", "twofold", "seldom", "hitherto"];
 
-/// How many of them all files may have, code included: to be lowered, never raised.
-const MOST: usize = 25;
-const FILES: [&str; 6] = ["*.rs", "*.md", "*.toml", "*.yaml", "*.yml", ":!tests/fixtures"];
+/// Code included; the recordings have texts of former versions.
+const FILES: [&str; 7] =
+    ["*.rs", "*.md", "*.toml", "*.yaml", "*.yml", ":!tests/fixtures", ":!tracer-userspace/tests/prose.rs"];
 
 fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("..")
@@ -52,8 +53,8 @@ fn no_page_has_a_place_to_rewrite() {
 
 #[test]
 fn old_words_do_not_come_back() {
-    let old: usize = files(&FILES).iter().map(|file| dialect_words(&text(file))).sum();
-    assert!(old <= MOST, "{old} words of {DIALECT:?} in all files");
+    let old: Vec<_> = files(&FILES).into_iter().filter(|file| dialect_words(&text(file)) > 0).collect();
+    assert!(old.is_empty(), "words of {DIALECT:?} in {old:?}");
 }
 
 /// Also those inside of names, such as `is_told`.

@@ -12,9 +12,13 @@ fn verdict(seq: u64, node: &str, pod: &str, cause: &str) -> String {
 }
 
 fn show(args: &[&str], stdin: &str) -> (Option<i32>, String, String) {
+    tracer("show", args, stdin)
+}
+
+fn tracer(command: &str, args: &[&str], stdin: &str) -> (Option<i32>, String, String) {
     let mut tracer = Command::new(env!("CARGO_BIN_EXE_tracer"));
     tracer
-        .arg("show")
+        .arg(command)
         .args(args)
         .env_remove("COLUMNS")
         .stdin(Stdio::piped())
@@ -84,4 +88,27 @@ fn what_is_no_record_of_this_schema_is_one_line_and_exit_code_2() {
     assert!(code == Some(2) && err.contains("a recording: `tracer replay FILE` shows its verdicts"), "{err}");
     let (code, _, err) = show(&[], "nothing\n");
     assert_eq!((code, err.lines().count()), (Some(2), 1), "{err}");
+}
+
+#[test]
+fn a_type_of_a_newer_tracer_is_a_warning_here_and_for_the_page() {
+    let newer = r#"{"schema":"tracer/1","type":"forecast","time":"2026-01-02T03:04:05Z","seq":2,"node_name":"n1"}"#;
+    let records = verdict(1, "n1", "cart", "loopback_down") + newer + "\n";
+    let note = "stdin:2: a record of type `forecast`, which this tracer does not know: skipped";
+    let (code, _, err) = show(&[], &records);
+    assert_eq!((code, err.lines().count(), err.contains(note)), (Some(0), 1, true), "{err}");
+    let (code, page, err) = tracer("report", &["-"], &records);
+    assert_eq!((code, err.lines().count(), err.contains(note)), (Some(0), 1, true), "{err}");
+    assert!(page.contains("loopback_down"), "{page}");
+}
+
+#[test]
+fn failures_are_counted_without_noise() {
+    let failure = |seq| verdict(seq, "n1", "cart", "loopback_down");
+    let noise = failure(2).replace(r#""outcome":"failure""#, r#""outcome":"noise""#);
+    let revision = noise.replace(r#""seq":2"#, r#""seq":4,"revises":3"#);
+    let (_, out, _) = show(&["-n", "nosuch"], &(failure(1) + &noise + &failure(3) + &revision));
+    assert!(out.contains("0 of 1 failure shown"), "{out}");
+    let (_, out, _) = show(&["-n", "shop"], &(failure(1) + &noise));
+    assert!(out.contains("1 of 1 failure shown"), "{out}");
 }

@@ -6,14 +6,14 @@ use crate::{build, sh};
 
 /// What the benchmark takes.
 #[derive(clap::Args)]
-pub(crate) struct Args {
+pub(crate) struct BenchArgs {
     /// For the benchmark: `--quick`, `--only rate,events,programs,latency,footprint,node`, `--json PATH`
     #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
     options: Vec<String>,
 }
 
 /// The command.
-pub(crate) fn run(args: &Args) -> Result<()> {
+pub(crate) fn run(args: &BenchArgs) -> Result<()> {
     sh::need_root("bench attaches eBPF programs and makes network namespaces")?;
     build::release()?;
     let mut bench = sh::cargo(&["bench", "--package", "tracer-tests", "--bench", "cost", "--"]);

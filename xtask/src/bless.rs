@@ -1,8 +1,10 @@
 //! `cargo xtask bless`: makes the generated files again; `--check` says which are out of date.
 //!
-//! They are the lists of the causes, the schema of the records, the transcripts of the incidents, the picture of README and a
-//! page of `tracer report`, which come out of the tracer itself, and the plain manifest (`deploy/daemonset.yaml`). The
-//! snapshots of tests are not among them: `cargo insta` has those.
+//! They are the lists of the causes, what proves each of them, the schema of the records, the transcripts of the incidents,
+//! the picture of README and a page of `tracer report`, which come out of the tracer itself, and the plain manifest
+//! (`deploy/daemonset.yaml`). The snapshots of tests are not among them: `cargo insta` has those.
+
+mod evidence;
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -15,7 +17,7 @@ use crate::{deploy, sh, tracer};
 
 /// What to do with the generated files.
 #[derive(clap::Args)]
-pub(crate) struct Args {
+pub(crate) struct BlessArgs {
     /// Change nothing; fail if a file is out of date
     #[arg(long)]
     check: bool,
@@ -25,7 +27,7 @@ pub(crate) struct Args {
 type Files = BTreeMap<PathBuf, String>;
 
 /// The command.
-pub(crate) fn run(args: &Args) -> Result<()> {
+pub(crate) fn run(args: &BlessArgs) -> Result<()> {
     if args.check {
         return check();
     }
@@ -57,6 +59,7 @@ fn stale() -> Result<Files> {
     let causes = tracer::output(&["explain", "--markdown"])?;
     let mut files = Files::from([
         (summary.clone(), with_causes(&fs::read_to_string(summary)?, &causes)),
+        (docs.join("evidence.md"), evidence::page(&causes)?),
         (docs.join("causes/README.md"), causes),
         (docs.join("schema.json"), tracer::output(&["schema"])?),
         (docs.join("report-example.html"), example()?),

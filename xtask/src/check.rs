@@ -14,7 +14,7 @@ use crate::{bless, setup, sh};
 
 /// What to check.
 #[derive(clap::Args)]
-pub(crate) struct Args {
+pub(crate) struct CheckArgs {
     /// Only these
     #[arg(value_name = "CHECK", value_parser = PossibleValuesParser::new(CHECKS.iter().map(|(name, _)| *name)))]
     only: Vec<String>,
@@ -39,7 +39,7 @@ const CHECKS: &[Check] = &[
 ];
 
 /// The command.
-pub(crate) fn run(args: &Args) -> Result<()> {
+pub(crate) fn run(args: &CheckArgs) -> Result<()> {
     setup::ensure(setup::Purpose::Check)?;
     let chosen = CHECKS.iter().filter(|(name, _)| args.only.is_empty() || args.only.iter().any(|only| only == name));
     let mut failed = Vec::new();
@@ -57,6 +57,15 @@ pub(crate) fn run(args: &Args) -> Result<()> {
 
 /// The pages that people write.
 fn pages() -> Result<Vec<String>> {
-    let list = ["ls-files", "--cached", "--others", "--exclude-standard", "--", "*.md", ":!docs/causes/README.md"];
+    let list = [
+        "ls-files",
+        "--cached",
+        "--others",
+        "--exclude-standard",
+        "--",
+        "*.md",
+        ":!docs/causes/README.md",
+        ":!docs/evidence.md",
+    ];
     Ok(sh::capture(sh::command("git").args(list))?.lines().map(str::to_owned).collect())
 }

@@ -12,7 +12,7 @@ use crate::{setup, sh};
 
 /// What to build.
 #[derive(clap::Args)]
-pub(crate) struct Args {
+pub(crate) struct DistArgs {
     /// The processor and the libc
     #[arg(long, value_enum)]
     target: Target,
@@ -86,7 +86,7 @@ impl Target {
 const UNWINDER: &str = "/usr/lib/llvm-14/lib/libunwind.a";
 
 /// The command.
-pub(crate) fn run(args: &Args) -> Result<()> {
+pub(crate) fn run(args: &DistArgs) -> Result<()> {
     println!("{}", build(args.target, args.quick)?.display());
     Ok(())
 }

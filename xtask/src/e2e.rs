@@ -21,7 +21,7 @@ use crate::sh;
 
 /// Where and with what.
 #[derive(clap::Args)]
-pub(crate) struct Args {
+pub(crate) struct E2eArgs {
     /// The cluster [default: KUBECONFIG]
     #[arg(long, env = "KUBECONFIG", value_name = "FILE")]
     kubeconfig: PathBuf,
@@ -61,7 +61,7 @@ pub(crate) struct Args {
 }
 
 /// The command.
-pub(crate) fn run(args: &Args) -> Result<()> {
+pub(crate) fn run(args: &E2eArgs) -> Result<()> {
     sh::need_root("e2e loads eBPF programs and changes rules of this node")?;
     let cluster = Cluster::new(&args.kubectl, &args.kubeconfig, &args.node, &args.image)?;
     let wanted = |case: &&Case| args.only.as_ref().is_none_or(|only| case.name.starts_with(only.as_str()));
@@ -86,7 +86,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
 
 /// What the tracer reported, by pod.
 fn play(
-    args: &Args,
+    args: &E2eArgs,
     tracer: &std::path::Path,
     cluster: &Cluster,
     cases: &[&Case],

@@ -14,7 +14,7 @@ use crate::{setup, sh};
 
 /// What to put into it, and where to.
 #[derive(clap::Args)]
-pub(crate) struct Args {
+pub(crate) struct ImageArgs {
     /// The processors, by name of the binary's target [default: all of them]
     #[arg(long, value_enum, value_name = "TARGET")]
     target: Vec<Target>,
@@ -30,7 +30,7 @@ pub(crate) struct Args {
 pub(crate) const VERSION: &str = env!("CARGO_PKG_VERSION");
 
 /// The command.
-pub(crate) fn run(args: &Args) -> Result<()> {
+pub(crate) fn run(args: &ImageArgs) -> Result<()> {
     let targets: &[Target] = if args.target.is_empty() { &[Target::X86, Target::Arm] } else { &args.target };
     let archive = build(targets, args.quick)?;
     println!("{}", archive.display());

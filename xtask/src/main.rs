@@ -34,29 +34,29 @@ struct Cli {
 #[derive(Subcommand)]
 enum Command {
     /// Install what building, and with `--for test` testing, needs
-    Setup(setup::Args),
+    Setup(setup::SetupArgs),
     /// Build the static binary for one processor, and start it
-    Dist(dist::Args),
+    Dist(dist::DistArgs),
     /// Build the image as an OCI archive, and load it into containerd
-    Image(image::Args),
+    Image(image::ImageArgs),
     /// All that a release has: archives, packages, image, chart, lists and digests
-    Release(release::Args),
+    Release(release::ReleaseArgs),
     /// The tests: on this kernel and in a virtual machine; `--all`: in each of them
-    Test(test::Args),
+    Test(test::TestArgs),
     /// Make the failures on this machine and show the verdicts
     Demo,
     /// The tracer beside a real kubelet: pods with failing probes, in the cluster of KUBECONFIG; as root, on its node
-    E2e(e2e::Args),
+    E2e(e2e::E2eArgs),
     /// Measure what the tracer costs and how fast it is; as root
-    Bench(bench::Args),
+    Bench(bench::BenchArgs),
     /// Format, lints, licences, generated files, host names
-    Check(check::Args),
+    Check(check::CheckArgs),
     /// Run a command as root under another kernel
-    Vm(vm::Args),
+    Vm(vm::VmArgs),
     /// Make the generated files again
-    Bless(bless::Args),
+    Bless(bless::BlessArgs),
     /// Recordings of the scenarios: record them, and cut the fixtures out of them
-    Fixtures(fixtures::Args),
+    Fixtures(fixtures::FixturesArgs),
 }
 
 fn main() -> ExitCode {

@@ -13,7 +13,7 @@ use crate::{packages, setup, sh};
 
 /// What to make, and what to do with it.
 #[derive(clap::Args)]
-pub(crate) struct Args {
+pub(crate) struct ReleaseArgs {
     /// From any commit; without it HEAD must be the tag of this version, and the tree unchanged
     #[arg(long)]
     dry_run: bool,
@@ -29,7 +29,7 @@ pub(crate) struct Args {
 }
 
 /// The command.
-pub(crate) fn run(args: &Args) -> Result<()> {
+pub(crate) fn run(args: &ReleaseArgs) -> Result<()> {
     setup::ensure(setup::Purpose::Release)?;
     let described = git(&["describe", "--always", "--dirty"])?;
     ensure!(args.dry_run || described == format!("v{VERSION}"), "{described} is no tag of {VERSION}: try --dry-run");

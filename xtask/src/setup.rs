@@ -29,7 +29,7 @@ pub(crate) enum Purpose {
 
 /// What to set up.
 #[derive(clap::Args)]
-pub(crate) struct Args {
+pub(crate) struct SetupArgs {
     /// What the machine must be able to do afterwards
     #[arg(long = "for", value_enum, default_value = "test")]
     pub(crate) purpose: Purpose,

@@ -38,7 +38,7 @@ const SMOKE: &str = "5.10";
 
 /// What to test.
 #[derive(clap::Args)]
-pub(crate) struct Args {
+pub(crate) struct TestArgs {
     /// In each virtual machine the scenarios with events that can differ by kernel
     #[arg(long, conflicts_with_all = ["host_only", "kernels"])]
     all: bool,
@@ -68,7 +68,7 @@ pub(crate) struct Args {
     minutes: u64,
 }
 
-impl Args {
+impl TestArgs {
     /// Not some scenarios alone: the self-test chooses its own.
     const fn is_whole(&self) -> bool {
         !self.mechanism_only && self.only.is_empty()
@@ -94,7 +94,7 @@ impl Args {
 }
 
 /// The command.
-pub(crate) fn run(args: &Args) -> Result<()> {
+pub(crate) fn run(args: &TestArgs) -> Result<()> {
     let begun = Instant::now();
     setup::ensure(if args.host_only { setup::Purpose::Here } else { setup::Purpose::Test })?;
     let releases = args.releases();
@@ -122,7 +122,7 @@ fn fetch(releases: &[&Release]) -> Result<()> {
 }
 
 /// The failures on this kernel and on those, and the tables of what came of them.
-fn on_kernels(args: &Args, releases: &[&'static Release], report: &mut Report) -> Result<()> {
+fn on_kernels(args: &TestArgs, releases: &[&'static Release], report: &mut Report) -> Result<()> {
     let mut runs = Vec::new();
     let here = Scenarios { place: Place::Here, suite: "all", args };
     if nix::unistd::geteuid().is_root() {

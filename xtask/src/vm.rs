@@ -22,7 +22,7 @@ use crate::{setup, sh};
 
 /// Which kernel, and what to do there.
 #[derive(clap::Args)]
-pub(crate) struct Args {
+pub(crate) struct VmArgs {
     /// The kernel: 5.10, 6.1, 6.12, sid or 5.10-tracepoints
     #[arg(value_parser = kernels::find, required_unless_present_any = ["list", "fetch"])]
     release: Option<&'static Release>,
@@ -44,7 +44,7 @@ pub(crate) struct Args {
 }
 
 /// The command. The exit code is that of the command in the guest.
-pub(crate) fn run(args: &Args) -> Result<()> {
+pub(crate) fn run(args: &VmArgs) -> Result<()> {
     if args.list {
         return list();
     }
@@ -61,7 +61,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     }
 }
 
-fn boot(release: &'static Release, args: &Args) -> Result<()> {
+fn boot(release: &'static Release, args: &VmArgs) -> Result<()> {
     let default = || vec!["uname".to_owned(), "-a".to_owned()];
     let command = if args.command.is_empty() { default() } else { args.command.clone() };
     let limit = Duration::from_secs(args.minutes * 60);

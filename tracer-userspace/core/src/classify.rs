@@ -18,6 +18,7 @@ pub mod kubelet;
 mod lifecycle;
 mod netfilter;
 pub mod not_connected;
+pub mod not_run;
 mod not_started;
 mod other_connects;
 pub mod owner;

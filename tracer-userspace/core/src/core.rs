@@ -7,10 +7,11 @@ mod grpc_retries;
 mod known_noise;
 mod kubelet_messages;
 mod loopbacks;
-mod losses;
 mod node_news;
 mod not_connected;
+mod not_run;
 mod outcomes;
+mod paced;
 mod probe_key;
 mod queries;
 mod records;
@@ -28,6 +29,7 @@ use self::grpc_retries::GrpcRetries;
 use self::known_noise::KnownNoise;
 use self::kubelet_messages::KubeletMessages;
 use self::node_news::NodeNews;
+use self::not_run::NotRun;
 use self::queries::{PATIENCE_NS, Queries, waits_for_answer, wanted};
 use self::records::{attempt_record, kubelet_outcome, recovery, verdict_record};
 use self::revision::changes;
@@ -77,6 +79,8 @@ pub struct Core {
     budgets: Budgets,
     /// What was reported about the node.
     node_news: NodeNews,
+    /// The wall clock, and the probes that wait for it.
+    not_run: NotRun,
     /// Noise that was emitted, and goes on.
     known_noise: KnownNoise,
     /// What the kubelet reported lately.
@@ -95,6 +99,7 @@ impl Core {
         }
         self.node_news.push(observation, &self.node, out);
         self.node.observe(observation);
+        out.extend(self.not_run.observe(observation, &self.node));
         match &observation.kind {
             ObservationKind::Firewall(firewall) => self.release(firewall.netns, observation.time_boot_ns, out),
             ObservationKind::NetnsOp(op) if op.begins_again() => self.waiting.forget_refused(op.netns),
@@ -154,8 +159,9 @@ impl Core {
     /// When the core wants to be woken by a [`ObservationKind::Tick`] if nothing else comes, CLOCK_BOOTTIME nanoseconds.
     #[must_use]
     pub fn next_deadline(&self) -> Option<u64> {
-        let due = [self.waiting.due(), self.queries.due(), self.node_news.due(), self.unmatched.due()];
-        due.into_iter().flatten().min()
+        let own = [self.waiting.due(), self.queries.due(), self.unmatched.due()];
+        let due = own.into_iter().chain([self.node_news.due(), self.not_run.due()]);
+        due.flatten().min()
     }
 
     /// The stream ends: decides what was only waiting, and reports attempts that are still open.
@@ -176,7 +182,8 @@ impl Core {
     }
 
     fn fire_deadlines(&mut self, now: u64, out: &mut Vec<Decision>) {
-        self.node_news.fire(now, out);
+        self.node_news.fire(now, &self.node, out);
+        self.not_run.fire(now, &self.node, out);
         while let Some((time, conn)) = self.waiting.next_due(now) {
             self.decide(conn, When::Settled(now), out);
             self.end(conn, time, out);

@@ -6,8 +6,9 @@ pub(crate) mod findings;
 pub(crate) mod firewall_drop;
 mod node_ports;
 mod port_pressure;
-mod rules_flushed;
+pub(crate) mod rules_flushed;
 
+use crate::classify::not_run::ClockStep;
 use crate::classify::{culprit_of, is_elsewhere};
 use tracer_attempts::correlate::node::Node;
 use tracer_attempts::enrich::netns_ref;
@@ -25,7 +26,6 @@ pub fn decide(observation: &Observation, node: &Node) -> Vec<Decision> {
         ObservationKind::Links(links) => links_read(links, node),
         ObservationKind::NetnsOp(op) => entered(observation.time_boot_ns, op, node).into_iter().collect(),
         ObservationKind::NodePorts(ports) => node_ports::changed(ports, node).into_iter().collect(),
-        ObservationKind::RulesFlushed(seen) => rules_flushed::record_of(seen, node).into_iter().collect(),
         ObservationKind::PortPressure(pressure) => port_pressure::record_of(pressure, node).into_iter().collect(),
         _ => Vec::new(),
     };
@@ -63,6 +63,19 @@ fn link_changed(time: u64, change: &LinkChange, node: &Node) -> Option<NodeBody>
 fn has_business_there(comm: &str) -> bool {
     // runc's stages call themselves `runc:[1:CHILD]` (libcontainer/nsenter/nsexec.c).
     matches!(comm, "tracer" | "crun") || comm.starts_with("runc:[")
+}
+
+/// Somebody set the wall clock.
+pub(crate) fn clock_step(step: &ClockStep) -> NodeBody {
+    NodeBody {
+        event: "clock_step".to_owned(),
+        summary: format!("the wall clock of the node was {}", step.words()),
+        culprit: None,
+        netns: None,
+        link: None,
+        ports: None,
+        node_ports: None,
+    }
 }
 
 /// Links that changed without a hook having seen who did it.

@@ -161,7 +161,7 @@ mod tests {
     fn a_range_that_is_wide_is_not_made_narrower() {
         let range = PortRange { first: 1024, last: 60000, reserved: Vec::new() };
         let fix = judge(&range, &sockets(30_000, &range)).remediation;
-        assert!(fix.as_ref().is_some_and(|fix| fix.starts_with("find who connects")), "{fix:?}");
+        assert!(fix.as_ref().is_some_and(|fix| fix.starts_with("Find who connects")), "{fix:?}");
     }
 
     #[test]

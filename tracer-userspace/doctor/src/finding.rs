@@ -141,7 +141,7 @@ impl Draft {
 
     fn finish(self, status: Status, observed: String, fix: Option<Fix>) -> Finding {
         let (remediation, persist) = fix.map_or((None, None), |fix| (Some(fix.now), fix.persist));
-        Finding {
+        let finding = Finding {
             check: self.check.to_owned(),
             status,
             observed,
@@ -151,7 +151,8 @@ impl Draft {
             persist,
             needs: None,
             fields: self.fields,
-        }
+        };
+        finding.with_sentences()
     }
 }
 
@@ -173,7 +174,7 @@ mod tests {
         let error = io::Error::from_raw_os_error(libc::EACCES);
         let finding = Draft::new("c", "w", "e").unknown(Unread::file("/x", &error));
         assert_eq!((finding.status, finding.needs.as_deref()), (Status::Unknown, Some("CAP_DAC_READ_SEARCH")));
-        assert_eq!(finding.observed, "cannot read /x: Permission denied");
+        assert_eq!(finding.observed, "Cannot read /x: Permission denied");
         let error = io::Error::from_raw_os_error(libc::ENOENT);
         assert_eq!(Draft::new("c", "w", "e").unknown(Unread::file("/x", &error)).needs, None);
     }

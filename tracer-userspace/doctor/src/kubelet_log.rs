@@ -66,7 +66,7 @@ mod tests {
         assert!(finding.remediation.is_some_and(|it| it.contains("--kubelet-log") && it.contains("--api-events")));
         let finding = judge(loud(), None);
         assert_eq!(finding.status, Status::Ok);
-        assert_eq!(finding.observed, "the kubelet (pid 7) logs with verbosity 2, as json");
+        assert_eq!(finding.observed, "The kubelet (pid 7) logs with verbosity 2, as json");
     }
 
     #[test]

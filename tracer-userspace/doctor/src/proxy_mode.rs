@@ -115,7 +115,7 @@ mod tests {
         let both = judge(&tables(true, &iptables), false);
         assert_eq!(
             (both.status, both.observed.as_str()),
-            (Status::Warn, "tables of several proxies: iptables (nft), ipvs")
+            (Status::Warn, "Tables of several proxies: iptables (nft), ipvs")
         );
         let nftables = survey(Backend::Nftables, "kube-proxy", "services");
         assert_eq!(judge(&tables(false, &nftables), false).observed, "nftables");

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::error::ErrorKind;
-use clap::{Args, CommandFactory as _, FromArgMatches as _, Parser, Subcommand, ValueEnum};
+use clap::{Arg, Args, CommandFactory as _, FromArgMatches as _, Parser, Subcommand, ValueEnum};
 
 use super::target::Target;
 use tracer_terminal::typed::duration::duration;
@@ -201,6 +201,24 @@ pub fn plugin_args(args: &[OsString]) -> Option<Vec<OsString>> {
     args.get(1).filter(|command| *command == "kubectl").map(|_| args[2..].to_vec())
 }
 
+/// The command line, with the variable of each flag.
+fn definition() -> clap::Command {
+    Cli::command().mut_subcommands(|sub| {
+        sub.mut_args(|arg| match arg.get_long().map(|long| long.to_uppercase().replace('-', "_")) {
+            Some(flag) => arg.env(format!("TRACER_{flag}")).hide_env_values(true),
+            None => arg,
+        })
+    })
+}
+
+/// The variables that flags of the plugin have.
+#[must_use]
+pub fn variables() -> Vec<OsString> {
+    let command = definition();
+    let flags = command.get_subcommands().flat_map(clap::Command::get_arguments).filter_map(Arg::get_env);
+    flags.map(OsString::from).collect()
+}
+
 /// What came of the command line.
 pub(super) enum Parsed {
     Command(Box<Command>),
@@ -211,7 +229,13 @@ pub(super) enum Parsed {
 }
 
 pub(super) fn parse(args: Vec<OsString>, columns: usize) -> Parsed {
-    let command = Cli::command().term_width(columns);
+    let command = definition().term_width(columns).mut_subcommands(|sub| {
+        sub.mut_args(|arg| match arg.get_env().and_then(std::env::var_os) {
+            // As if it were not there.
+            Some(value) if value.is_empty() => arg.env(None),
+            _ => arg,
+        })
+    });
     let named = std::iter::once(OsString::from("kubectl tracer")).chain(args);
     match command.try_get_matches_from(named).and_then(|matches| Cli::from_arg_matches(&matches)) {
         Ok(cli) => Parsed::Command(Box::new(cli.command)),
@@ -255,6 +279,18 @@ mod tests {
 
     #[test]
     fn the_definition_holds() {
-        Cli::command().debug_assert();
+        definition().debug_assert();
+    }
+
+    #[test]
+    fn every_flag_has_its_variable() {
+        let command = definition();
+        let flags: Vec<_> = command.get_subcommands().flat_map(clap::Command::get_arguments).collect();
+        assert!(flags.len() > 20 && flags.iter().all(|arg| arg.get_long().is_some() == arg.get_env().is_some()));
+        let known = variables();
+        assert!(
+            ["TRACER_SINCE", "TRACER_TRACER_NAMESPACE"].iter().all(|name| known.contains(&name.into())),
+            "{known:?}"
+        );
     }
 }

@@ -34,7 +34,7 @@ use std::io::{ErrorKind, Write};
 
 use tokio::task::LocalSet;
 
-pub use self::cli::plugin_args;
+pub use self::cli::{plugin_args, variables};
 
 use self::api::Api;
 use self::cli::{Command, Parsed};

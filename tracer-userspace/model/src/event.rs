@@ -22,8 +22,8 @@ mod serving;
 
 pub(crate) use cluster::full_name;
 pub use cluster::{
-    Container, ExecSpec, Handler, HookType, LifecycleHook, Pod, Pods, ProbeProtocol, ProbeSpec, ProbeType, Service,
-    ServicePort, Services, Workload,
+    Container, ExecSpec, Handler, LifecycleEvent, LifecycleHandler, Pod, Pods, ProbeProtocol, ProbeSpec, ProbeType,
+    Service, ServicePort, Services, Workload,
 };
 pub use conn::{
     Actor, Answer, ConnId, Connect, ConnectFailed, Flow, Listen, QueueFull, ResetReceived, ResetSent, Retransmit,

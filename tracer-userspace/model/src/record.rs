@@ -8,6 +8,7 @@ mod names;
 mod node;
 mod page;
 mod remediation;
+mod sentence;
 mod verdict;
 
 use std::collections::BTreeMap;
@@ -68,6 +69,11 @@ pub enum Body {
     Finding(Box<FindingBody>),
 }
 
+impl Body {
+    /// The names of the types.
+    pub const TYPES: [&str; 7] = ["start", "stop", "verdict", "attempt", "node", "loss", "finding"];
+}
+
 /// What this run works with.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct StartBody {
@@ -123,4 +129,16 @@ pub struct LossBody {
     pub from_boot_ns: u64,
     /// Last moment.
     pub to_boot_ns: u64,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_type_has_its_name() {
+        let error = serde_json::from_str::<Body>(r#"{"type":"x"}"#).expect_err("an unknown type").to_string();
+        let names = Body::TYPES.map(|name| format!("`{name}`")).join(", ");
+        assert!(error.contains(&format!("unknown variant `x`, expected one of {names}")), "{error}");
+    }
 }

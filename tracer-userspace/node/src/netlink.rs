@@ -12,11 +12,14 @@ use netlink_packet_core::{
     NLM_F_ACK, NLM_F_DUMP, NLM_F_REQUEST, NLMSG_DONE, NLMSG_ERROR, NetlinkBuffer, NlaBuffer, NlasIterator,
 };
 use netlink_sys::{Socket, SocketAddr};
-use nix::sys::socket::setsockopt;
+use nix::sys::socket::{setsockopt, sockopt};
 use nix::{setsockopt_impl, sockopt_impl};
 
 /// The kernel's own buffer for a dump is at most 32 KiB (`netlink_recvmsg`), whatever ours is.
 const BUFFER_SIZE: usize = 32 * 1024;
+
+/// Of a socket that listens to groups, bytes.
+const SUBSCRIBER_BUFFER: usize = 4 * 1024 * 1024;
 
 const HEADER_SIZE: usize = 16;
 /// `NLM_F_DUMP_INTR`, linux/netlink.h
@@ -51,6 +54,8 @@ impl Netlink {
         let mut socket = Socket::new(protocol)?;
         socket.bind_auto()?;
         socket.set_non_blocking(true)?;
+        // The usual buffer holds 256 reports, and a batch removes thousands at once. Without CAP_NET_ADMIN it stays.
+        let _ = setsockopt(&socket, sockopt::RcvBufForce, &SUBSCRIBER_BUFFER);
         for group in groups {
             socket.add_membership(*group)?;
         }

@@ -5,6 +5,7 @@
 use std::collections::BTreeMap;
 use std::fs;
 
+use super::clock;
 use super::enter::NetnsError;
 use super::procfs::NodeNetns;
 use tracer_model::event::NodeSettings;
@@ -30,6 +31,7 @@ pub fn read(node: &NodeNetns) -> Result<NodeSettings, NetnsError> {
         local_port_range: local_port_range(),
         reserved_ports: sysctl("ipv4/ip_local_reserved_ports").as_deref().map(parse_ranges).unwrap_or_default(),
         sysctls: quoted(),
+        boot_to_wall_ns: Some(clock::steady_boot_to_wall_ns()),
     })
 }
 

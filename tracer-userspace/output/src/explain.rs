@@ -75,7 +75,8 @@ fn print(text: &mut String, screen: Screen, block: &Block) {
 #[must_use]
 pub fn index_markdown() -> String {
     let mut text = String::from(
-        "# Causes\n\nIn the order of decision: of several that hold, the first one is the verdict's cause.\n\n\
+        "# Causes\n\nIn the order of decision: of several that hold, the first one is the verdict's cause.\n\
+         [What proves each cause](../evidence.md) on which kernel, by the recordings.\n\n\
          | cause | what it says | who has to act |\n|---|---|---|\n",
     );
     for cause in Cause::ALL {

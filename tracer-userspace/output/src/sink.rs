@@ -27,9 +27,10 @@ use crate::sink::otlp::OtlpSink;
 use crate::sink::output::Output;
 use crate::sink::pretty::Pretty;
 use crate::sink::printed::Printed;
-use crate::sink::repeats::{Group, Repeats};
+use crate::sink::repeats::{HeldVerdicts, Repeats};
 use tracer_model::decision::Decision;
-use tracer_model::event::{Pod, Start};
+use tracer_model::event::{ConnId, Pod, Start};
+use tracer_model::recent::Recent;
 use tracer_model::record::{AttemptBody, Body, LossBody, Outcome, Record, Repeated, SCHEMA, StopBody, Subject, Timing};
 use tracer_terminal::error::{self, Error};
 use tracer_terminal::screen::Screen;
@@ -53,6 +54,8 @@ pub struct Sink {
     totals: StopBody,
     /// Attempts that failed, printed or not.
     failed: u64,
+    /// Those of them that a revision may still make noise.
+    failures: Recent<ConnId, (), 4096>,
     pretty: Pretty,
     failure_printed: bool,
     /// Verdicts, if somebody wants to compare them.
@@ -86,6 +89,7 @@ impl Sink {
             repeats: Repeats::new(config.repeat_interval),
             totals: StopBody::default(),
             failed: 0,
+            failures: Recent::default(),
             pretty: Pretty::new(config.filter.clone(), config.verbose),
             failure_printed: false,
             kept: None,
@@ -160,7 +164,8 @@ impl Sink {
     }
 
     /// Prints a decision, or holds it back, if it passes the filters and `--until-failure` is not met yet. `now`: for the latency; absent in a replay.
-    pub fn emit(&mut self, decision: Decision, now_boot_ns: Option<u64>) {
+    pub fn emit(&mut self, mut decision: Decision, now_boot_ns: Option<u64>) {
+        decision.body.finish_sentences();
         self.count(&decision);
         if let Some(metrics) = &mut self.metrics {
             metrics.count(&decision, now_boot_ns);
@@ -194,8 +199,8 @@ impl Sink {
         }
     }
 
-    fn print_group(&mut self, group: Group) {
-        let Group { mut decision, now_boot_ns, count, first_boot_ns, .. } = group;
+    fn print_group(&mut self, group: HeldVerdicts) {
+        let HeldVerdicts { mut decision, now_boot_ns, count, first_boot_ns, .. } = group;
         let time = |boot_ns| wall_time(boot_ns, self.boot_to_wall_ns);
         let (first_time, last_time) = (time(first_boot_ns), time(decision.time_boot_ns));
         if let Body::Verdict(body) = &mut decision.body {
@@ -263,7 +268,17 @@ impl Sink {
                 Outcome::Open => self.totals.open_attempts += 1,
                 Outcome::Failure | Outcome::Noise | Outcome::Success => self.totals.attempts += 1,
             }
-            self.failed += u64::from(attempt.outcome == Outcome::Failure);
+            if attempt.outcome == Outcome::Failure {
+                self.failed += 1;
+                decision.attempt.into_iter().for_each(|conn| self.failures.insert(conn, ()));
+            }
+        }
+        // Found to be noise after its end.
+        if let Body::Verdict(body) = &decision.body
+            && body.verdict.outcome != Outcome::Failure
+        {
+            let was_failure = decision.attempt.and_then(|conn| self.failures.remove(&conn)).is_some();
+            self.failed -= u64::from(was_failure);
         }
     }
 

@@ -25,11 +25,8 @@ impl Faults {
 
     /// A line that cannot be read.
     pub(super) fn line(&mut self, number: usize, problem: &str) {
-        self.lines_of_file += 1;
         let text = format!("{}:{number}: {problem}: skipped", self.file);
-        if self.lines_of_file <= DETAILED_LINES {
-            self.reported.push(text.clone());
-        }
+        self.detail(&text);
         count(&mut self.faults, text);
     }
 
@@ -52,8 +49,15 @@ impl Faults {
     /// Something that is in order, and good to know.
     pub(super) fn note(&mut self, number: usize, note: &str) {
         let text = format!("{}:{number}: {note}", self.file);
-        self.reported.push(text.clone());
+        self.detail(&text);
         count(&mut self.notes, text);
+    }
+
+    fn detail(&mut self, text: &str) {
+        self.lines_of_file += 1;
+        if self.lines_of_file <= DETAILED_LINES {
+            self.reported.push(text.to_owned());
+        }
     }
 
     /// The end of the file: how many lines were not reported.
@@ -109,9 +113,9 @@ mod tests {
     #[test]
     fn a_note_is_no_fault() {
         let mut faults = Faults::default();
-        faults.note(7, "its last line is not whole");
-        assert!(!faults.incomplete() && faults.reported.len() == 1);
-        assert_eq!(faults.line_of_all().as_deref(), Some(":7: its last line is not whole"));
+        (7..1000).for_each(|number| faults.note(number, "a record of a newer tracer"));
+        assert!(!faults.incomplete() && faults.reported.len() == 10);
+        assert_eq!(faults.line_of_all().as_deref(), Some(":7: a record of a newer tracer; 992 more like this"));
         faults.line(8, "not a record");
         assert_eq!(faults.line_of_all().as_deref(), Some(":8: not a record: skipped"), "a fault says more");
     }

@@ -158,7 +158,10 @@ fn feed(lines: &mut Lines<impl BufRead>, tally: &mut Tally, faults: &mut Faults)
                 (Ok(line), _) => tally.push(line, bytes),
                 (Err(_), Some(kind)) if number == 1 => return Err(kind.to_owned()),
                 (Err(_), _) if next == Next::Torn => faults.note(number, "the last line is not whole"),
-                (Err(problem), _) => faults.line(number, &problem),
+                (Err(problem), _) => match line::newer(bytes) {
+                    Some(note) => faults.note(number, &note),
+                    None => faults.line(number, &problem),
+                },
             },
         }
     }

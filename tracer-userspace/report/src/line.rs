@@ -5,7 +5,7 @@ use std::borrow::Cow;
 use jiff::Timestamp;
 use serde::Deserialize;
 
-use tracer_model::record::{Cause, Confidence, Endpoint, K8s, Outcome, Process, Record, Repeated, SCHEMA};
+use tracer_model::record::{Body, Cause, Confidence, Endpoint, K8s, Outcome, Process, Record, Repeated, SCHEMA};
 use tracer_terminal::error::json_problem;
 
 /// The pod that attempts belong to.
@@ -130,6 +130,19 @@ pub(super) fn schema(bytes: &[u8]) -> Option<String> {
         schema: String,
     }
     serde_json::from_slice::<Head>(bytes).ok().map(|head| cut(&head.schema))
+}
+
+/// What to say of a record of our schema with a type that only a newer tracer knows. It is no fault of the file.
+pub(super) fn newer(bytes: &[u8]) -> Option<String> {
+    #[derive(Deserialize)]
+    struct Typed {
+        schema: String,
+        #[serde(rename = "type")]
+        kind: String,
+    }
+    let typed = serde_json::from_slice::<Typed>(bytes).ok()?;
+    let is_newer = typed.schema == SCHEMA && !Body::TYPES.contains(&typed.kind.as_str());
+    is_newer.then(|| format!("a record of type `{}`, which this tracer does not know: skipped", cut(&typed.kind)))
 }
 
 /// Every field of a record.

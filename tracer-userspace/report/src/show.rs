@@ -83,7 +83,10 @@ fn feed(
                     return Ok(Err("a recording: `tracer replay FILE` shows its verdicts".to_owned()));
                 }
                 _ if next == Next::Torn => faults.note(number, "the last line is not whole"),
-                (_, Err(problem)) => faults.line(number, &problem),
+                (_, Err(problem)) => match line::newer(bytes) {
+                    Some(note) => faults.note(number, &note),
+                    None => faults.line(number, &problem),
+                },
             },
         }
     }
@@ -111,8 +114,10 @@ struct Shown {
 #[derive(Default)]
 struct Node {
     pretty: Pretty,
-    /// Attempts that failed, by their own records and by verdicts: a file need not have both.
+    /// Failures by `attempt` records and by verdicts: a file need not have both.
     failed: (u64, u64),
+    /// `seq` of the verdicts on failures.
+    failures: BTreeSet<u64>,
     /// `seq` of the verdicts that were shown.
     verdicts: BTreeSet<u64>,
     /// Its run began and has not ended.
@@ -133,6 +138,7 @@ impl Shown {
         node.count(record);
         node.pretty.meet(&record.body);
         if !node.wants(record, &self.config) {
+            node.runs = true;
             return;
         }
         match self.config.form {
@@ -176,12 +182,24 @@ impl Shown {
     }
 }
 
+fn remember(numbers: &mut BTreeSet<u64>, seq: u64) {
+    numbers.insert(seq);
+    if numbers.len() > REMEMBERED {
+        numbers.pop_first();
+    }
+}
+
 impl Node {
     fn count(&mut self, record: &Record) {
         match &record.body {
             Body::Attempt(body) => self.failed.0 += u64::from(body.outcome == Outcome::Failure),
-            Body::Verdict(body) if body.revises.is_none() => {
-                self.failed.1 += if body.verdict.outcome == Outcome::Failure { body.count() } else { 0 };
+            Body::Verdict(body) => {
+                let was_failure = body.revises.is_some_and(|seq| self.failures.remove(&seq));
+                self.failed.1 = self.failed.1.saturating_sub(was_failure.into());
+                if body.verdict.outcome == Outcome::Failure {
+                    self.failed.1 += body.count();
+                    remember(&mut self.failures, record.seq);
+                }
             }
             _ => {}
         }
@@ -198,10 +216,7 @@ impl Node {
             Body::Verdict(body) => {
                 let wanted = passes || body.revises.is_some_and(|seq| self.verdicts.contains(&seq));
                 if wanted {
-                    self.verdicts.insert(record.seq);
-                    if self.verdicts.len() > REMEMBERED {
-                        self.verdicts.pop_first();
-                    }
+                    remember(&mut self.verdicts, record.seq);
                 }
                 wanted
             }

@@ -41,7 +41,7 @@ use super::background::Background;
 use super::files::{Slice, api, join};
 use super::kubelet::KubeletEvent;
 use board::Board;
-use follow::Follower;
+use follow::ResourceFollower;
 use request::Scope;
 use tracer_model::event::{Pod, Service};
 
@@ -238,7 +238,9 @@ struct Follow<'a> {
 impl Follow<'_> {
     async fn kind<W: objects::Watched>(self, wanted: bool, scope: Scope, name: String) {
         if wanted {
-            Follower::<W>::new(self.client.clone(), scope, self.pace, Board::new(self.view.clone(), name)).run().await;
+            ResourceFollower::<W>::new(self.client.clone(), scope, self.pace, Board::new(self.view.clone(), name))
+                .run()
+                .await;
         }
         std::future::pending().await
     }

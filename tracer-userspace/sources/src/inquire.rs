@@ -7,7 +7,7 @@ use std::time::Instant;
 
 use tokio::sync::mpsc::Sender;
 
-use super::pace::Pace;
+use super::pace::ReadingPace;
 use tracer_model::event::{Flow, Netns, ObservationKind};
 use tracer_model::query::{Awaited, Query, TargetQuery};
 use tracer_node::namespaces::{Namespaces, Place, kept_for};
@@ -106,14 +106,14 @@ struct Looker {
     asked: Receiver<TargetQuery>,
     turns: Turns,
     /// When the next one may be looked at that owes no handshake: so many are there as a pod has probes.
-    pace: Pace,
+    pace: ReadingPace,
     namespaces: Namespaces,
     throttling: Throttling,
 }
 
 impl Looker {
     fn new(asked: Receiver<TargetQuery>) -> Self {
-        let pace = Pace::without_pause(Instant::now());
+        let pace = ReadingPace::without_pause(Instant::now());
         let (namespaces, throttling) = (Namespaces::default(), Throttling::default());
         Self { asked, turns: Turns::default(), pace, namespaces, throttling }
     }

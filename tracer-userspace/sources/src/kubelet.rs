@@ -25,7 +25,7 @@ use std::str::FromStr;
 use tokio::sync::mpsc::Sender;
 
 pub(super) use self::event::KubeletEvent;
-use self::follow::Follower;
+use self::follow::LogFollower;
 pub use self::verbosity::{KubeletLogging, KubeletLoggingError};
 use tracer_model::event::{ObservationKind, is_kubelet_name};
 use tracer_node::cgroup;
@@ -138,7 +138,7 @@ impl KubeletLog {
     /// Follows it from its end on, until nobody takes the facts. A log that cannot be read is looked for again.
     pub fn follow(self, tx: Sender<ObservationKind>) {
         // Opened before anybody is reported that it is followed: what is written from then on is new.
-        let follower = Follower::opened(self);
+        let follower = LogFollower::opened(self);
         let run = move || follower.run(line::parse, &tx);
         if let Err(error) = std::thread::Builder::new().name("kubelet-log".into()).spawn(run) {
             tracing::error!("the kubelet's log is not followed: no thread: {error}");

@@ -14,7 +14,7 @@ const AHEAD: Duration = Duration::from_secs(5);
 
 /// When the node may be read again.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Pace {
+pub(crate) struct ReadingPace {
     /// Until then the time for readings is used up.
     used: Instant,
     next: Instant,
@@ -22,7 +22,7 @@ pub(crate) struct Pace {
     pause: Duration,
 }
 
-impl Pace {
+impl ReadingPace {
     /// The first reading may come at once.
     pub(super) const fn new(now: Instant) -> Self {
         Self { used: now, next: now, pause: AT_MOST_EVERY }
@@ -53,7 +53,7 @@ mod tests {
     /// How often a node that changes all the time is read in each of these minutes.
     fn readings(took_ms: u64, minutes: usize) -> Vec<u32> {
         let began = Instant::now();
-        let mut pace = Pace::new(began);
+        let mut pace = ReadingPace::new(began);
         let mut counts = vec![0; minutes];
         while let Some(count) = counts.get_mut((pace.next().duration_since(began).as_secs() / 60) as usize) {
             *count += 1;
@@ -74,7 +74,7 @@ mod tests {
     #[test]
     fn small_readings_follow_each_other_and_take_no_more() {
         let began = Instant::now();
-        let mut pace = Pace::without_pause(began);
+        let mut pace = ReadingPace::without_pause(began);
         let count = (1..).take_while(|_| {
             let now = pace.next() + Duration::from_millis(1);
             pace.read(now, Duration::from_millis(1));
@@ -86,7 +86,7 @@ mod tests {
     #[test]
     fn a_burst_of_changes_is_read_as_it_comes() {
         let began = Instant::now();
-        let mut pace = Pace::new(began);
+        let mut pace = ReadingPace::new(began);
         for n in 1..=4_u32 {
             let now = pace.next();
             pace.read(now, Duration::from_millis(150));

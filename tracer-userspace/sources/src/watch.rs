@@ -21,7 +21,7 @@ use tokio::sync::mpsc::Sender;
 use self::flushes::Flushes;
 use super::cluster::{Cluster, Heard, View};
 use super::files::{self, FileError, Stamp};
-use super::pace::Pace;
+use super::pace::ReadingPace;
 use super::sent::{Closed, Sent};
 use super::{
     Listed, NodeNetns, Snapshot, SourceConfig, name_node_ports, pods_observation, read_node, services_observation,
@@ -113,7 +113,7 @@ struct Watcher {
     flushes: Flushes,
     discovered: Vec<Pod>,
     problems: Vec<String>,
-    pace: Pace,
+    pace: ReadingPace,
     node_due: Instant,
     files_due: Instant,
     links_due: Option<Instant>,
@@ -133,7 +133,7 @@ impl Watcher {
             flushes,
             discovered: Vec::new(),
             problems: snapshot.problems,
-            pace: Pace::new(now),
+            pace: ReadingPace::new(now),
             // What changed between the snapshot and the subscription is read at once.
             node_due: now,
             files_due: now + FILES_EVERY,

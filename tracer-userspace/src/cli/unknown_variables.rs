@@ -35,6 +35,7 @@ pub fn unknown_variables(variables: impl IntoIterator<Item = (OsString, OsString
 fn known() -> BTreeSet<String> {
     let command = definition::of_everything();
     let flags = command.get_subcommands().flat_map(clap::Command::get_arguments).filter_map(|arg| arg.get_env());
+    let flags = flags.map(OsString::from).chain(tracer_kubectl::variables());
     let flags = flags.map(|name| name.to_string_lossy().into_owned());
     flags.chain(OTHERS.iter().map(|name| (*name).to_owned())).collect()
 }

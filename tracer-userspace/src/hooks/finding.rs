@@ -15,7 +15,7 @@ pub(super) fn of(watched: &Watched, window: Duration) -> Finding {
     let row = watched.status.row;
     let status = status(watched);
     let needs = watched.status.tried.iter().find_map(|tried| tried.needs).filter(|_| status == Status::Unknown);
-    Finding {
+    let finding = Finding {
         check: format!("hooks/{}", watched.hook().name()),
         status,
         observed: observed(watched, window),
@@ -25,7 +25,8 @@ pub(super) fn of(watched: &Watched, window: Duration) -> Finding {
         persist: None,
         needs: needs.map(str::to_owned),
         fields: fields(watched, window),
-    }
+    };
+    finding.with_sentences()
 }
 
 /// Whether a privilege is what is missing is not known to be the kernel's fault.
@@ -152,7 +153,7 @@ mod tests {
         let tried = vec![refused(Form::Fentry, None), refused(Form::Kprobe, None)];
         let finding = of(&watched("__put_net", HookState::Missing, tried), WINDOW);
         assert_eq!(finding.status, Status::Warn);
-        assert_eq!(finding.observed, "not attached; fentry: the kernel says no; kprobe: the kernel says no");
+        assert_eq!(finding.observed, "Not attached; fentry: the kernel says no; kprobe: the kernel says no");
         assert_eq!(finding.fields["tried"][1], json!({"form": "kprobe", "reason": "the kernel says no"}));
         assert!(finding.remediation.expect("a fix").contains("CONFIG_KPROBES"));
     }

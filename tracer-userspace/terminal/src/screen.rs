@@ -103,6 +103,11 @@ impl Screen {
         self.lines(out, "", "    ", text);
     }
 
+    /// A command of a row alone on its line, never wrapped: it is to be pasted.
+    pub fn command(self, out: &mut String, command: &str) {
+        let _ = writeln!(out, "{}{}", if self.is_narrow() { "    " } else { "             " }, safe(command));
+    }
+
     /// A row of a block: a word in a narrow column, then the text.
     pub fn row(self, out: &mut String, word: &str, text: &str) {
         self.row_after(out, word, "", text);
@@ -153,6 +158,13 @@ pub fn unbroken_commands(text: &str) -> String {
         out.extend(glued.then_some(GLUE));
     }
     out
+}
+
+/// Whether a text is a command, by its first word: a sentence would have a capital letter there.
+pub fn is_command(text: &str) -> bool {
+    const OTHERS: [&str; 9] =
+        ["NODE=$(hostname);", "echo", "firewall-cmd", "for", "modprobe", "mount", "printf", "systemctl", "ufw"];
+    text.split(' ').next().is_some_and(|first| TOOLS.contains(&first) || OTHERS.contains(&first))
 }
 
 /// What of a command is still open.

@@ -12,7 +12,7 @@ pub const HTTP: u16 = 8080;
 /// Port of the TLS servers.
 pub const TLS: u16 = 8443;
 /// Port of TLS servers of which no probe says that they are.
-pub const UNSAID_TLS: u16 = 9443;
+pub const UNLISTED_TLS: u16 = 9443;
 /// Port of a container; its liveness probe has a short budget.
 pub const SLOW_START: u16 = 7070;
 /// Seconds between its attempts.
@@ -30,6 +30,11 @@ pub const CIRCULAR: ([u8; 4], u16) = ([10, 96, 0, 33], 80);
 const CIRCLE: [u8; 4] = [10, 88, 0, 200];
 /// Port of the hostNetwork server.
 pub const HOST: u16 = 10256;
+
+/// When every container of the list started.
+const STARTED: &str = "2026-11-20T15:48:08Z";
+/// The same in nanoseconds since 1970.
+pub const STARTED_WALL_NS: i64 = 1_795_189_688_000_000_000;
 
 /// A pod as it is described to the tracer.
 #[derive(Clone, Debug)]
@@ -99,8 +104,8 @@ fn planned(index: u16, seconds: u64) -> PodSpec {
         "readinessProbe": http_probe(TLS, "HTTPS", seconds), "livenessProbe": tcp_probe(TLS, seconds),
     });
     let side = json!({
-        "name": "side", "image": "registry.example/side:1", "ports": [{"containerPort": UNSAID_TLS}],
-        "livenessProbe": tcp_probe(UNSAID_TLS, seconds),
+        "name": "side", "image": "registry.example/side:1", "ports": [{"containerPort": UNLISTED_TLS}],
+        "livenessProbe": tcp_probe(UNLISTED_TLS, seconds),
     });
     let mut budget = http_probe(SLOW_START, "HTTP", seconds);
     budget["periodSeconds"] = json!(SLOW_START_PERIOD_S);
@@ -141,7 +146,7 @@ fn item(number: usize, pod: &PodSpec) -> Value {
         .iter()
         .map(|c| {
             json!({"name": c["name"], "ready": true, "restartCount": 0, "image": "", "imageID": "",
-                        "state": {"running": {"startedAt": "2026-11-20T15:48:08Z"}}})
+                        "state": {"running": {"startedAt": STARTED}}})
         })
         .collect();
     let ips: Vec<Value> = pod.ips.iter().map(|ip| json!({"ip": ip})).collect();
@@ -149,12 +154,12 @@ fn item(number: usize, pod: &PodSpec) -> Value {
         "apiVersion": "v1", "kind": "Pod",
         "metadata": {
             "name": pod.name, "namespace": "default", "uid": format!("7d1c0f52-0000-4000-8000-{number:012}"),
-            "creationTimestamp": "2026-11-20T15:48:08Z",
+            "creationTimestamp": STARTED,
         },
         "spec": {"nodeName": "node-1", "hostNetwork": pod.host_network, "containers": pod.containers},
         "status": {
             "phase": "Running", "hostIP": NODE.to_string(), "podIP": pod.ips[0], "podIPs": ips,
-            "startTime": "2026-11-20T15:48:08Z", "containerStatuses": statuses,
+            "startTime": STARTED, "containerStatuses": statuses,
         },
     })
 }

@@ -6,6 +6,7 @@ use tracer_model::record::Cause;
 use crate::node::Family;
 
 mod blame;
+mod clock;
 mod faults;
 mod firewall;
 mod fixture;
@@ -166,6 +167,7 @@ pub fn all() -> Vec<Scenario> {
         healthy::ALL,
         server::ALL,
         startup::ALL,
+        clock::ALL,
         queue::ALL,
         path::ALL,
         flush::ALL,

@@ -12,7 +12,7 @@ use serde_json::Value;
 
 use super::cluster::Cluster;
 use super::watch::{CausesByPod, take};
-use super::{Args, Case, node, report};
+use super::{Case, E2eArgs, node, report};
 use crate::deploy::{self, Renderer, VARIANTS};
 use crate::dist::Target;
 use crate::{image, sh};
@@ -25,7 +25,7 @@ struct Manifest {
 
 /// All cases with the plain manifest, in which parts of the node and the DaemonSet itself are restarted, too; the first
 /// case with each of the others.
-pub(super) fn play(args: &Args, socket: &Path, cluster: &Cluster, cases: &[&Case]) -> Result<()> {
+pub(super) fn play(args: &E2eArgs, socket: &Path, cluster: &Cluster, cases: &[&Case]) -> Result<()> {
     let archive = args.archive.clone().map_or_else(|| image::build(&[Target::X86], false), Ok)?;
     sh::step("loading the image", || image::load(&args.ctr, socket, &archive))?;
     let wanted = |it: &Manifest| args.manifest.as_ref().is_none_or(|only| it.name.starts_with(only.as_str()));

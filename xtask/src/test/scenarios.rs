@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, Result};
 
 use super::rows::{Outcome, Row, Run, complete};
-use super::{Args, hooks};
+use super::{TestArgs, hooks};
 use crate::sh;
 use crate::vm::{HUNG, Place};
 
@@ -20,7 +20,7 @@ pub(super) struct Scenarios<'a> {
     pub(super) place: Place,
     /// As `scenarios --suite` takes it.
     pub(super) suite: &'static str,
-    pub(super) args: &'a Args,
+    pub(super) args: &'a TestArgs,
 }
 
 impl Scenarios<'_> {

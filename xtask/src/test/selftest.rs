@@ -4,13 +4,13 @@ use std::time::Duration;
 
 use anyhow::Result;
 
-use super::Args;
+use super::TestArgs;
 use super::report::Report;
 use crate::sh;
 use crate::vm::Place;
 
 /// On one kernel; once more if it fails, since a wait can be too short on a busy machine.
-pub(super) fn run(args: &Args, place: Place, report: &mut Report) -> Result<()> {
+pub(super) fn run(args: &TestArgs, place: Place, report: &mut Report) -> Result<()> {
     let test = format!("tracer selftest on {}", place.heading()?);
     let play = || {
         let words = [sh::debug_bin("tracer").display().to_string(), "selftest".to_owned()].to_vec();

@@ -10,7 +10,7 @@ mod targets;
 
 use crate::correlate::attempt::Attempt;
 use crate::correlate::node::Node;
-pub use lifecycle::{HookMatch, hooks_met};
+pub use lifecycle::{HandlerMatch, handlers_met};
 use matching::{containers_of, followed, matching_probes, only_pod, outcome_was_logged, redirected, single_container};
 pub use matching::{is_named_redirect, is_one_of_several, is_pod, is_probe_of, may_be_localhost, redirected_from};
 pub use other_connects::{has_api_server, may_be_client, other_reason};
@@ -29,7 +29,7 @@ use tracer_model::record::{Endpoint, K8s, NetnsRef, Probe, Process, Subject};
 pub struct Named {
     /// Probe or connection.
     pub subject: Subject,
-    /// What the probe specs that fit agree on, and the lifecycle hooks that fit, too.
+    /// What the probe specs that fit agree on, and the lifecycle handlers that fit, too.
     pub probe: Option<Probe>,
     /// The pod.
     pub k8s: Option<K8s>,
@@ -72,7 +72,7 @@ pub fn name(attempt: &Attempt, node: &Node) -> Named {
 /// What all that it can be agree on; `None` if no probe spec fits.
 fn agreed(attempt: &Attempt, node: &Node) -> Option<Probe> {
     let probe = Probe::agreed(&probes_met(attempt, node))?;
-    Some(hooks_met(attempt, node).into_iter().fold(probe, |probe, (.., hook)| probe.or_of(hook)))
+    Some(handlers_met(attempt, node).into_iter().fold(probe, |probe, (.., handler)| probe.or_of(handler)))
 }
 
 /// The timeout of the probe, if the specs that fit agree on one.
@@ -80,17 +80,17 @@ pub fn timeout_s(attempt: &Attempt, node: &Node) -> Option<u32> {
     agreed(attempt, node).and_then(|p| p.timeout_s)
 }
 
-/// After what time every probe that it can be has given up; `None` if it can be a lifecycle hook's, which has no timeout.
+/// After what time every probe that it can be has given up; `None` if it can be a lifecycle handler's, which has no timeout.
 pub fn longest_timeout_ns(attempt: &Attempt, node: &Node) -> Option<u64> {
     let longest = probes_met(attempt, node).iter().map(|spec| u64::from(spec.timeout_s)).max();
-    longest.filter(|_| hooks_met(attempt, node).is_empty()).map(|timeout_s| timeout_s * 1_000_000_000)
+    longest.filter(|_| handlers_met(attempt, node).is_empty()).map(|timeout_s| timeout_s * 1_000_000_000)
 }
 
 /// The shortest and the longest timeout of the probes that it can be, if all of them speak gRPC.
 pub fn grpc_timeouts_ns(attempt: &Attempt, node: &Node) -> Option<(u64, u64)> {
     let probes = probes_met(attempt, node);
     let timeouts = || probes.iter().map(|spec| u64::from(spec.timeout_s) * 1_000_000_000);
-    let all = probes.iter().all(|spec| spec.handler == Handler::Grpc) && hooks_met(attempt, node).is_empty();
+    let all = probes.iter().all(|spec| spec.handler == Handler::Grpc) && handlers_met(attempt, node).is_empty();
     timeouts().min().zip(timeouts().max()).filter(|_| all)
 }
 
@@ -104,13 +104,13 @@ pub fn scheme(attempt: &Attempt, node: &Node) -> Option<String> {
     agreed(attempt, node).and_then(|p| p.scheme)
 }
 
-/// Every probe and lifecycle hook that this attempt can be asks in plain HTTP; `None` if none fits.
+/// Every probe and lifecycle handler that this attempt can be asks in plain HTTP; `None` if none fits.
 pub fn expects_http(attempt: &Attempt, node: &Node) -> Option<bool> {
     let plain =
         |s: &ProbeSpec| s.handler == Handler::Http && s.scheme.as_deref() != Some("https") && s.speaks.is_none();
     let probes = probes_met(attempt, node).into_iter().map(plain);
-    let hooks = hooks_met(attempt, node).into_iter().map(|(.., hook)| hook.scheme != "https");
-    probes.chain(hooks).reduce(|all, one| all && one)
+    let handlers = handlers_met(attempt, node).into_iter().map(|(.., handler)| handler.scheme != "https");
+    probes.chain(handlers).reduce(|all, one| all && one)
 }
 
 /// The probes that this attempt can be one of.
@@ -119,11 +119,11 @@ pub fn probes_met<'a>(attempt: &Attempt, node: &'a Node) -> Vec<&'a ProbeSpec> {
 }
 
 /// The probe that can end the start of the container that this attempt met, if the attempt can be one of it, and is no
-/// lifecycle hook's.
+/// lifecycle handler's.
 pub fn start_probe<'a>(attempt: &Attempt, node: &'a Node) -> Option<&'a ProbeSpec> {
     let spec = probed_container(attempt, node)?.1.start_probe()?;
     let can_be = probes_met(attempt, node).iter().any(|it| std::ptr::eq(*it, spec));
-    (can_be && hooks_met(attempt, node).is_empty()).then_some(spec)
+    (can_be && handlers_met(attempt, node).is_empty()).then_some(spec)
 }
 
 /// The probed container, if it can be no other.

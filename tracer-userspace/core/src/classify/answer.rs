@@ -6,7 +6,7 @@ use tracer_model::event::Icmp;
 
 /// As it was seen, or why it was not.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Answer {
+pub(super) enum RejectAnswer {
     /// A RST: a stack could have sent it, too.
     Rst,
     /// An ICMP error.
@@ -29,14 +29,14 @@ pub(super) enum Answer {
     },
 }
 
-impl Answer {
+impl RejectAnswer {
     pub(super) const fn of(icmp: &Icmp) -> Self {
         Self::Icmp { v6: icmp.v6, icmp_type: icmp.icmp_type, code: icmp.code }
     }
 }
 
 /// To follow "rejected the SYN with".
-impl fmt::Display for Answer {
+impl fmt::Display for RejectAnswer {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Rst => f.write_str("a RST"),

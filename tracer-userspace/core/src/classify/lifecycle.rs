@@ -1,64 +1,72 @@
-//! The kubelet dials for a container's lifecycle hooks, too: a verdict on what is, or may be, a hook's attempt says so.
+//! The kubelet dials for a container's lifecycle handlers, too: a verdict on what is, or may be, a handler's attempt says so.
 
 use serde_json::json;
 
 use super::Case;
 use super::evidence::evidence;
 use super::finding::Finding;
-use tracer_attempts::enrich::{self, HookMatch};
-use tracer_model::event::HookType;
+use tracer_attempts::enrich::{self, HandlerMatch};
+use tracer_model::event::LifecycleEvent;
 use tracer_model::record::{Evidence, Outcome};
 
 /// Adds it to a finding: it changes neither the cause nor how sure it is.
 pub(super) fn add(case: &Case<'_>, finding: &mut Finding) {
-    let hooks = enrich::hooks_met(case.attempt, case.node);
-    if hooks.is_empty() || finding.outcome != Outcome::Failure {
+    let handlers = enrich::handlers_met(case.attempt, case.node);
+    if handlers.is_empty() || finding.outcome != Outcome::Failure {
         return;
     }
-    let (container_of, dials) = (named(&hooks), if hooks.len() == 1 { "dials" } else { "dial" });
+    let (container_of, dials) = (named(&handlers), if handlers.len() == 1 { "dials" } else { "dial" });
     if enrich::probes_met(case.attempt, case.node).is_empty() {
-        finding.summary +=
-            &format!("; {container_of} {dials} this port, and no probe sends a request there: {}", consequence(&hooks));
+        finding.summary += &format!(
+            "; {container_of} {dials} this port, and no probe sends a request there: {}",
+            consequence(&handlers)
+        );
         let fix = std::mem::take(&mut finding.remediation);
         finding.remediation = fix.reword(|text| format!("For the lifecycle handler: {text}"));
     } else {
         finding.summary += &format!("; {container_of} {dials} this port, too: whether this was the probe is not known");
     }
-    finding.evidence.extend(hooks.iter().map(|hook| of_hook(case, hook)));
+    finding.evidence.extend(handlers.iter().map(|handler| of_handler(case, handler)));
 }
 
-/// "container app's preStop hook"
-fn named(hooks: &[HookMatch<'_>]) -> String {
-    let name = |(_, container, hook): &HookMatch<'_>| {
+/// "container app's preStop handler"
+fn named(handlers: &[HandlerMatch<'_>]) -> String {
+    let name = |(_, container, handler): &HandlerMatch<'_>| {
         let container_of =
             container.name.as_ref().map_or_else(|| "the container".into(), |name| format!("container {name}"));
-        format!("{container_of}'s {} hook", hook.hook_type.name())
+        format!("{container_of}'s {} handler", handler.event.name())
     };
-    hooks.iter().map(name).collect::<Vec<_>>().join(" and ")
+    handlers.iter().map(name).collect::<Vec<_>>().join(" and ")
 }
 
-/// What comes of a hook that fails: `startContainer` and `killContainer`, pkg/kubelet/kuberuntime/kuberuntime_container.go.
-fn consequence(hooks: &[HookMatch<'_>]) -> &'static str {
-    const PRE_STOP: &str = "if a preStop hook fails, its container is ended all the same (Event FailedPreStopHook)";
-    const POST_START: &str = "if a postStart hook fails, its container is killed (Event FailedPostStartHook)";
-    if hooks.iter().all(|(.., hook)| hook.hook_type == HookType::PreStop) { PRE_STOP } else { POST_START }
+/// What comes of a handler that fails: `startContainer` and `killContainer`, pkg/kubelet/kuberuntime/kuberuntime_container.go.
+fn consequence(handlers: &[HandlerMatch<'_>]) -> &'static str {
+    const PRE_STOP: &str = "if a preStop handler fails, its container is ended all the same (Event FailedPreStopHook)";
+    const POST_START: &str = "if a postStart handler fails, its container is killed (Event FailedPostStartHook)";
+    if handlers.iter().all(|(.., handler)| handler.event == LifecycleEvent::PreStop) { PRE_STOP } else { POST_START }
 }
 
-fn of_hook(case: &Case<'_>, (pod, container, hook): &HookMatch<'_>) -> Evidence {
-    let (name, ends) = (hook.hook_type.name(), if pod.deleting { "; the pod is being deleted" } else { "" });
-    let says = format!("{} asks {} :{}{}{ends}", named(&[(pod, container, hook)]), hook.scheme, hook.port, hook.path);
-    let fields = json!({ "lifecycle": name, "container": container.name, "port": hook.port });
+fn of_handler(case: &Case<'_>, (pod, container, handler): &HandlerMatch<'_>) -> Evidence {
+    let (name, ends) = (handler.event.name(), if pod.deleting { "; the pod is being deleted" } else { "" });
+    let says = format!(
+        "{} asks {} :{}{}{ends}",
+        named(&[(pod, container, handler)]),
+        handler.scheme,
+        handler.port,
+        handler.path
+    );
+    let fields = json!({ "lifecycle": name, "container": container.name, "port": handler.port });
     evidence("pods", case.attempt.started, says, fields)
 }
 
 #[cfg(test)]
 mod tests {
     use crate::testing::{POD, SYN, Stream};
-    use tracer_model::event::{AnswerKind, HookType, ProbeOutput, ProbeType, Runs, TcpState};
+    use tracer_model::event::{AnswerKind, LifecycleEvent, ProbeOutput, ProbeType, Runs, TcpState};
     use tracer_model::record::{Cause, Confidence, Subject, VerdictBody};
 
     const PRE_STOP: &str =
-        "; container app's preStop hook dials this port, too: whether this was the probe is not known";
+        "; container app's preStop handler dials this port, too: whether this was the probe is not known";
 
     fn refused(stream: &mut Stream, conn: u64) -> &mut Stream {
         stream.again(conn).connect().reset_sent(SYN, true, None).reset_received(TcpState::SynSent, 0);
@@ -70,19 +78,19 @@ mod tests {
         stream.closes((100, 101, 200))
     }
 
-    /// A pod with a readiness probe each 10 s, and a hook on the same port.
-    fn shared(hook: HookType) -> Stream {
+    /// A pod with a readiness probe each 10 s, and a handler on the same port.
+    fn shared(handler: LifecycleEvent) -> Stream {
         let mut stream = Stream::new();
-        stream.http_readiness().lifecycle(hook, 8080);
+        stream.http_readiness().lifecycle(handler, 8080);
         stream
     }
 
-    /// What is reported: the kind of the probe, its failures in a row, and whether the hook is spoken of.
+    /// What is reported: the kind of the probe, its failures in a row, and whether the handler is spoken of.
     fn reported(verdicts: &[VerdictBody]) -> Vec<(Option<ProbeType>, Option<u32>, bool)> {
         let of = |it: &VerdictBody| {
             let (probe, text) = (it.probe.as_ref().expect("a probe"), &it.verdict.summary);
             assert_eq!(
-                (it.subject, probe.port, text.contains(" hook ")),
+                (it.subject, probe.port, text.contains(" handler ")),
                 (Subject::Probe, Some(8080), text.ends_with(PRE_STOP))
             );
             assert_eq!(it.verdict.evidence.iter().any(|seen| seen.hook == "pods"), text.ends_with(PRE_STOP));
@@ -94,8 +102,8 @@ mod tests {
     const READINESS: Option<ProbeType> = Some(ProbeType::Readiness);
 
     #[test]
-    fn what_comes_each_period_is_the_probes_and_the_rest_may_be_the_hooks() {
-        let mut stream = shared(HookType::PreStop);
+    fn what_comes_each_period_is_the_probes_and_the_rest_may_be_the_handlers() {
+        let mut stream = shared(LifecycleEvent::PreStop);
         refused(&mut stream, 100).wait_ms(10_000);
         refused(&mut stream, 101).wait_ms(3_000);
         refused(&mut stream, 102).wait_ms(7_000);
@@ -105,87 +113,88 @@ mod tests {
             [(None, None, true), (READINESS, Some(1), false), (None, None, true), (READINESS, Some(2), false)];
         assert_eq!(reported(&verdicts), expected);
         let probe = verdicts[0].probe.as_ref().expect("a probe");
-        assert_eq!((probe.timeout_s, probe.period_s, probe.path.as_deref()), (None, None, None), "a hook has none");
+        assert_eq!((probe.timeout_s, probe.period_s, probe.path.as_deref()), (None, None, None), "a handler has none");
         assert_eq!(probe.scheme.as_deref(), Some("http"));
     }
 
     #[test]
     fn a_prober_that_gives_up_is_a_probe() {
-        let mut connecting = shared(HookType::PreStop);
+        let mut connecting = shared(LifecycleEvent::PreStop);
         connecting.connect().gives_up();
-        let mut waiting = shared(HookType::PreStop);
+        let mut waiting = shared(LifecycleEvent::PreStop);
         waiting.connect().established().wait_ms(1_000);
         waiting.closes((100, 101, 0));
         for stream in [connecting, waiting] {
             assert_eq!(reported(&stream.verdicts()), [(READINESS, Some(1), false)]);
         }
-        let mut waited_out = shared(HookType::PreStop);
+        let mut waited_out = shared(LifecycleEvent::PreStop);
         waited_out.connect().wait_ms(127_000).state(TcpState::SynSent, TcpState::Close, 110, (0, 0, 0));
         assert_eq!(reported(&waited_out.verdicts()), [(None, None, true)], "the kernel gave up, not the prober");
-        let mut no_port = shared(HookType::PreStop);
+        let mut no_port = shared(LifecycleEvent::PreStop);
         no_port.connect().no_port(99);
         assert_eq!(reported(&no_port.verdicts()), [(None, None, true)], "connect() failed");
     }
 
     /// The socket dials on: a kubelet of 1.32 and newer does not close it when its probe times out.
     #[test]
-    fn a_hook_has_no_timeout() {
+    fn a_handler_has_no_timeout() {
         let reported_of_next = |after_ms: u64| {
-            let mut stream = shared(HookType::PreStop);
+            let mut stream = shared(LifecycleEvent::PreStop);
             refused(&mut stream, 100).wait_ms(after_ms);
             stream.again(101).connect().wait_ms(1_150).tick();
             reported(&stream.verdicts()[1..])
         };
         assert_eq!(reported_of_next(10_000), [(READINESS, Some(1), false)]);
-        assert!(reported_of_next(3_000).is_empty(), "it may be the hook, which waits");
+        assert!(reported_of_next(3_000).is_empty(), "it may be the handler, which waits");
     }
 
     #[test]
     fn the_kubelets_word_names_the_probe() {
-        let mut stream = shared(HookType::PreStop);
+        let mut stream = shared(LifecycleEvent::PreStop);
         refused(&mut stream, 100).kubelet(ProbeOutput::Network);
-        let kinds: Vec<_> = reported(&stream.verdicts()).iter().map(|(kind, _, of_hook)| (*kind, *of_hook)).collect();
+        let kinds: Vec<_> =
+            reported(&stream.verdicts()).iter().map(|(kind, _, of_handler)| (*kind, *of_handler)).collect();
         assert_eq!(kinds, [(None, true)], "the kubelet's words alone revise nothing");
     }
 
     #[test]
-    fn a_hook_takes_any_status() {
-        let mut stream = shared(HookType::PreStop);
+    fn a_handler_takes_any_status() {
+        let mut stream = shared(LifecycleEvent::PreStop);
         assert!(answered(&mut stream, 100, 404).causes().is_empty());
         answered(stream.wait_ms(10_000), 101, 404);
         assert_eq!(reported(&stream.verdicts()), [(READINESS, Some(1), false)], "a period later");
-        let mut noted = shared(HookType::PreStop);
+        let mut noted = shared(LifecycleEvent::PreStop);
         answered(&mut noted, 100, 503).kubelet(ProbeOutput::Status(503));
         assert_eq!(reported(&noted.verdicts()), [(READINESS, None, false)], "the kubelet took it for a failure");
-        let mut tls = shared(HookType::PreStop);
+        let mut tls = shared(LifecycleEvent::PreStop);
         tls.connect().established().answer(AnswerKind::Tls, None);
         tls.closes((100, 101, 200));
         assert_eq!(tls.causes(), ["app_status_failure"], "neither can read TLS");
     }
 
     #[test]
-    fn a_post_start_hook_is_run_at_the_start() {
+    fn a_post_start_handler_is_run_at_the_start() {
         let after = |seconds: u64| {
-            let mut stream = shared(HookType::PostStart);
+            let mut stream = shared(LifecycleEvent::PostStart);
             let began = stream.now();
             stream.runs(Runs { started_boot_ns: Some(began), ..Runs::default() }).wait_ms(seconds * 1_000);
             refused(&mut stream, 100);
             stream.verdicts().remove(0).probe.and_then(|probe| probe.probe_type)
         };
         assert_eq!((after(1), after(60)), (None, READINESS));
-        let mut stream = shared(HookType::PostStart);
+        let mut stream = shared(LifecycleEvent::PostStart);
         stream.runs(Runs::default());
         refused(&mut stream, 100);
         let verdict = stream.verdicts().remove(0);
         assert_eq!(verdict.probe.and_then(|probe| probe.probe_type), None, "it is being started");
-        assert!(verdict.verdict.summary.contains("; container app's postStart hook dials this port, too"));
+        assert!(verdict.verdict.summary.contains("; container app's postStart handler dials this port, too"));
     }
 
-    /// One of the refusals may have been the hook's, which spends no budget.
+    /// One of the refusals may have been the handler's, which spends no budget.
     #[test]
-    fn a_post_start_hook_spends_no_liveness_budget() {
+    fn a_post_start_handler_spends_no_liveness_budget() {
         let mut stream = Stream::new();
-        stream.liveness(1, 3).lifecycle(HookType::PostStart, 8080).runs(Runs::default()).netns_made(POD);
+        stream.liveness(1, 3).lifecycle(LifecycleEvent::PostStart, 8080).runs(Runs::default()).netns_made(POD);
         for conn in 100..104 {
             refused(&mut stream, conn).wait_ms(1_000);
         }
@@ -195,9 +204,9 @@ mod tests {
     }
 
     #[test]
-    fn a_port_that_only_a_hook_dials() {
+    fn a_port_that_only_a_handler_dials() {
         let mut stream = Stream::to("10.88.0.2:9000");
-        stream.http_readiness_on(8080).second_container().lifecycle(HookType::PreStop, 9000);
+        stream.http_readiness_on(8080).second_container().lifecycle(LifecycleEvent::PreStop, 9000);
         refused(&mut stream, 100);
         let noted = stream.verdicts().remove(0);
         assert_eq!(
@@ -205,9 +214,11 @@ mod tests {
             (Subject::Connection, None, "connection_refused")
         );
         assert_eq!(noted.k8s.and_then(|k8s| k8s.container_name).as_deref(), Some("app"));
-        let words = "; container app's preStop hook dials this port, and no probe sends a request there: if a preStop hook fails, its container is ended all the same (Event FailedPreStopHook)";
+        let words = "; container app's preStop handler dials this port, and no probe sends a request there: if a preStop handler fails, its container is ended all the same (Event FailedPreStopHook)";
         assert!(noted.verdict.summary.ends_with(words), "{}", noted.verdict.summary);
-        assert!(noted.verdict.evidence.iter().any(|it| it.text == "container app's preStop hook asks http :9000/stop"));
+        assert!(
+            noted.verdict.evidence.iter().any(|it| it.text == "container app's preStop handler asks http :9000/stop")
+        );
         answered(&mut stream, 101, 404);
         assert_eq!(stream.causes().len(), 1, "any status is well");
     }
@@ -215,7 +226,7 @@ mod tests {
     #[test]
     fn a_tcp_socket_probe_sends_no_request() {
         let mut stream = Stream::new();
-        stream.tcp_readiness().lifecycle(HookType::PreStop, 8080);
+        stream.tcp_readiness().lifecycle(LifecycleEvent::PreStop, 8080);
         stream.connect().established().closes((0, 1, 0)).wait_ms(10_000);
         stream.again(100).connect().established().state(TcpState::Established, TcpState::CloseWait, 0, (100, 101, 1));
         stream.state(TcpState::CloseWait, TcpState::LastAck, 0, (100, 101, 1));
@@ -230,7 +241,7 @@ mod tests {
     #[test]
     fn a_pod_with_hooks_only() {
         let mut stream = Stream::new();
-        stream.exec_readiness().at_target().lifecycle(HookType::PostStart, 8080);
+        stream.exec_readiness().at_target().lifecycle(LifecycleEvent::PostStart, 8080);
         refused(&mut stream, 100);
         let noted = stream.verdicts().remove(0);
         assert_eq!((noted.subject, noted.probe), (Subject::Connection, None));
@@ -241,7 +252,7 @@ mod tests {
     #[test]
     fn the_kubelets_words_about_a_probe_are_not_a_hooks() {
         let mut stream = Stream::to("10.88.0.2:9000");
-        stream.http_readiness_on(8080).lifecycle(HookType::PreStop, 9000);
+        stream.http_readiness_on(8080).lifecycle(LifecycleEvent::PreStop, 9000);
         refused(&mut stream, 100).kubelet(ProbeOutput::Network);
         let verdicts = stream.verdicts();
         assert!(verdicts.len() == 2 && verdicts[0].kubelet.is_none() && verdicts[1].dst.is_none(), "{verdicts:?}");

@@ -4,7 +4,7 @@
 use std::net::IpAddr;
 
 use super::allow::allow;
-use super::answer::Answer;
+use super::answer::RejectAnswer;
 use super::blame::blame;
 use super::case::{ANSWER_NS, Case, in_handshake, outbound, refusal_hook};
 use super::evidence::{is_netfilter, netfilter_hook, of_drop, of_icmp, of_reset_received, of_state};
@@ -69,7 +69,7 @@ fn by_icmp<'a>(case: &Case<'a>) -> Option<Stopped<'a>> {
     let mut seen = vec![of_icmp(time, icmp)];
     seen.extend(drop.map(|(time, drop)| of_drop(time, drop)));
     let netns = icmp.netns.or_else(|| drop.and_then(|(_, d)| d.netns));
-    Some(answered(case, seen, Answer::of(icmp), netns, drop))
+    Some(answered(case, seen, RejectAnswer::of(icmp), netns, drop))
 }
 
 /// Netfilter dropped the SYN and yet a RST came for it.
@@ -77,7 +77,7 @@ fn by_reset<'a>(case: &Case<'a>) -> Option<Stopped<'a>> {
     let (at, reset) = case.attempt.reset_received().filter(|(_, r)| r.state == TcpState::SynSent)?;
     let drop = dropped_syn(case, at)?;
     let seen = vec![of_drop(drop.0, drop.1), of_reset_received(at, reset)];
-    Some(answered(case, seen, Answer::Rst, drop.1.netns, Some(drop)))
+    Some(answered(case, seen, RejectAnswer::Rst, drop.1.netns, Some(drop)))
 }
 
 /// Netfilter dropped the SYN and the socket then failed with "connection refused" without a RST: an
@@ -88,7 +88,7 @@ fn by_error<'a>(case: &Case<'a>) -> Option<Stopped<'a>> {
     let refused = case.attempt.errno() == Some(libc::ECONNREFUSED) && case.attempt.reset_received().is_none();
     let state = case.attempt.last.as_ref().filter(|_| refused)?;
     let seen = vec![of_drop(drop.0, drop.1), of_state(ended, state)];
-    Some(answered(case, seen, Answer::IcmpError, drop.1.netns, Some(drop)))
+    Some(answered(case, seen, RejectAnswer::IcmpError, drop.1.netns, Some(drop)))
 }
 
 /// A rule rejected the request of an established connection: it dropped it, and answered with a RST that no stack of this
@@ -106,8 +106,8 @@ fn of_request<'a>(case: &Case<'a>) -> Option<Stopped<'a>> {
         let unreachable = |(at, i): &(u64, &Icmp)| with(*at) && !i.flags.is_syn() && is_unreachable(i);
         let icmp = || attempt.icmp().find(unreachable).filter(|_| attempt.failed_by_itself());
         let (seen, answer) = match reset {
-            Some((at, reset)) => (of_reset_received(at, reset), Answer::Rst),
-            None => icmp().map(|(at, icmp)| (of_icmp(at, icmp), Answer::of(icmp)))?,
+            Some((at, reset)) => (of_reset_received(at, reset), RejectAnswer::Rst),
+            None => icmp().map(|(at, icmp)| (of_icmp(at, icmp), RejectAnswer::of(icmp)))?,
         };
         let seen = vec![of_drop(drop.0, drop.1), seen];
         Some(answered(case, seen, answer, drop.1.netns, Some(drop)))
@@ -117,7 +117,7 @@ fn of_request<'a>(case: &Case<'a>) -> Option<Stopped<'a>> {
 fn answered<'a>(
     case: &Case<'a>,
     mut seen: Vec<Evidence>,
-    answer: Answer,
+    answer: RejectAnswer,
     netns: Option<Netns>,
     drop: Option<Seen<'a>>,
 ) -> Stopped<'a> {
@@ -148,11 +148,11 @@ fn without_answer<'a>(case: &Case<'a>) -> Option<Stopped<'a>> {
 
 /// Why the answer of a rule that rejects was not seen. `__icmp_send` and `icmp6_send` hold errors back above a rate
 /// (`icmpv4_xrlim_allow`, `icmpv6_xrlim_allow`); a RST never.
-fn unseen_answer(case: &Case<'_>) -> Answer {
+fn unseen_answer(case: &Case<'_>) -> RejectAnswer {
     if case.node.missing_of(answer_hooks(case)).is_empty() {
-        Answer::HeldBack { v6: case.attempt.flow.dst.is_ipv6() }
+        RejectAnswer::HeldBack { v6: case.attempt.flow.dst.is_ipv6() }
     } else {
-        Answer::NotShown
+        RejectAnswer::NotShown
     }
 }
 
@@ -355,14 +355,14 @@ impl Stopped<'_> {
         finding.waits_for = self.netns.map(|netns| (netns, time));
         match self.answer {
             None => finding.resting_on(answer_hooks(case)),
-            Some(Answer::NotShown | Answer::HeldBack { .. }) => {
+            Some(RejectAnswer::NotShown | RejectAnswer::HeldBack { .. }) => {
                 finding.with_confidence(Confidence::Likely).until_answered()
             }
             // That no stack of this node sent it.
-            Some(Answer::Rst) if case.attempt.established.is_some() => {
+            Some(RejectAnswer::Rst) if case.attempt.established.is_some() => {
                 Finding { rests_on: refusal_hook(case.attempt.flow.dst), ..finding }
             }
-            Some(Answer::Rst | Answer::Icmp { .. } | Answer::IcmpError) => finding,
+            Some(RejectAnswer::Rst | RejectAnswer::Icmp { .. } | RejectAnswer::IcmpError) => finding,
         }
     }
 }

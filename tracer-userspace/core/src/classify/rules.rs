@@ -51,7 +51,7 @@ use tracer_model::record::{Cause, Command, Remediation};
 
 type Rule = fn(&Case<'_>) -> Option<Finding>;
 
-/// The rule of a cause; none: it comes from the kubelet's own words (`kubelet.rs`, `sandbox.rs`).
+/// The rule of a cause; none: it comes without an attempt (`kubelet.rs`, `sandbox.rs`, `not_run.rs`).
 pub(super) const fn rule(cause: Cause) -> Option<Rule> {
     Some(match cause {
         Cause::NodeportEphemeralCollision => nodeport_ephemeral_collision::find,
@@ -93,8 +93,11 @@ pub(super) const fn rule(cause: Cause) -> Option<Rule> {
         Cause::ProbeProvesNothing => probe_proves_nothing::find,
         Cause::TlsEofNoise => tls_eof_noise::find,
         Cause::Unexplained => unexplained::find,
-        Cause::ExecTimeout | Cause::ExecNotRun | Cause::ExecFailed | Cause::KubeletClientError | Cause::CniNotReady => {
-            return None;
-        }
+        Cause::ExecTimeout
+        | Cause::ExecNotRun
+        | Cause::ExecFailed
+        | Cause::KubeletClientError
+        | Cause::ProbeNotRun
+        | Cause::CniNotReady => return None,
     })
 }

@@ -2,7 +2,7 @@
 
 use std::cell::OnceCell;
 
-use super::answer::Answer;
+use super::answer::RejectAnswer;
 use tracer_attempts::correlate::firewalls::Reading;
 use tracer_model::event::{FirewallRule, Netns, PacketDrop};
 use tracer_model::record::Evidence;
@@ -17,7 +17,7 @@ pub(super) struct Stopped<'a> {
     /// Where.
     pub netns: Option<Netns>,
     /// What it answered; absent: nothing.
-    pub answer: Option<Answer>,
+    pub answer: Option<RejectAnswer>,
     /// Which rules can have done it, once they were read.
     pub blame: Option<Blame<'a>>,
 }

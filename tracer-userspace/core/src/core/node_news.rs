@@ -1,20 +1,21 @@
 //! What is reported about the node itself, apart from its attempts.
 
-use super::losses::Losses;
-use super::records::finding_record;
-use crate::node_events;
+use super::paced::Paced;
+use super::records::{finding_record, loss_record};
 use crate::node_events::findings::{Known, new_records};
 use crate::node_events::firewall_drop::Dropping;
+use crate::node_events::{self, rules_flushed};
 use tracer_attempts::correlate::node::Node;
 use tracer_model::decision::Decision;
-use tracer_model::event::{Loss, Observation, ObservationKind};
+use tracer_model::event::{Loss, Observation, ObservationKind, RulesFlushed};
 
 /// What was reported about it so far.
 #[derive(Debug, Default)]
 pub(super) struct NodeNews {
     dropping: Dropping,
     checks: Known,
-    losses: Losses,
+    losses: Paced<Loss>,
+    flushes: Paced<RulesFlushed>,
 }
 
 impl NodeNews {
@@ -25,6 +26,10 @@ impl NodeNews {
         out.extend(self.dropping.new_records(observation, node));
         match &observation.kind {
             ObservationKind::Loss(loss) => out.extend(self.lost(time, loss)),
+            ObservationKind::RulesFlushed(seen) if rules_flushed::is_one(seen, node) => {
+                let sum = self.flushes.push(&rules_flushed::kind(seen), time, seen);
+                out.extend(sum.map(|sum| rules_flushed::record(time, &sum, node)));
+            }
             ObservationKind::Findings(findings) => {
                 out.extend(new_records(findings, &mut self.checks).into_iter().map(|it| finding_record(time, it)));
             }
@@ -34,16 +39,17 @@ impl NodeNews {
 
     /// Something was lost; its record, if it is to be written now.
     pub(super) fn lost(&mut self, time: u64, loss: &Loss) -> Option<Decision> {
-        self.losses.push(time, loss)
+        self.losses.push(&loss.where_, time, loss).map(|sum| loss_record(time, &sum))
     }
 
     /// When the first of those that wait is due.
     pub(super) fn due(&self) -> Option<u64> {
-        self.losses.due()
+        self.losses.due().into_iter().chain(self.flushes.due()).min()
     }
 
     /// Tells of those that are due.
-    pub(super) fn fire(&mut self, now: u64, out: &mut Vec<Decision>) {
-        self.losses.fire(now, out);
+    pub(super) fn fire(&mut self, now: u64, node: &Node, out: &mut Vec<Decision>) {
+        out.extend(self.losses.fire(now).iter().map(|(time, sum)| loss_record(*time, sum)));
+        out.extend(self.flushes.fire(now).iter().map(|(time, sum)| rules_flushed::record(*time, sum, node)));
     }
 }

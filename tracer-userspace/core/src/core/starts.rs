@@ -39,11 +39,11 @@ const NOT_READY: &[Cause] = &[
 /// The starts of containers.
 #[derive(Debug, Default)]
 pub(super) struct Starts {
-    runs: Recent<Key, Option<Run>, MAX_KEPT>,
+    runs: Recent<ContainerKey, Option<Run>, MAX_KEPT>,
 }
 
 /// Pod and container.
-type Key = (Option<String>, Option<String>);
+type ContainerKey = (Option<String>, Option<String>);
 
 /// What was seen of the run that goes on.
 #[derive(Clone, Copy, Debug)]
@@ -86,7 +86,7 @@ impl Starts {
         let (began, failed) = (run.began, run.failed.filter(|_| !reported)?);
         let (_, container) = enrich::probed_container(attempt, node)?;
         let spec = container.start_probe().filter(|spec| is_narrow(spec, failed.saturating_sub(began)))?;
-        let start = Start { dst, restarts: container.runs.as_ref()?.restarts, began, failed, answered };
+        let start = ReportedStart { dst, restarts: container.runs.as_ref()?.restarts, began, failed, answered };
         (node.lost_between(began, answered) == 0).then(|| start.finding(named, spec))
     }
 
@@ -110,8 +110,8 @@ fn is_narrow(spec: &ProbeSpec, failed_after_ns: u64) -> bool {
     earliest > 0.0 && surely >= earliest * NARROW
 }
 
-/// A start to tell of. Times are CLOCK_BOOTTIME nanoseconds.
-struct Start {
+/// A start to report. Times are CLOCK_BOOTTIME nanoseconds.
+struct ReportedStart {
     dst: SocketAddr,
     restarts: u32,
     began: u64,
@@ -119,7 +119,7 @@ struct Start {
     answered: u64,
 }
 
-impl Start {
+impl ReportedStart {
     fn finding(&self, named: &Named, spec: &ProbeSpec) -> FindingBody {
         let after = |time: u64| time.saturating_sub(self.began) as f64 / 1e9;
         let (took_s, failed_s) = (after(self.answered), after(self.failed));

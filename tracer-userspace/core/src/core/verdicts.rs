@@ -31,7 +31,7 @@ struct Standing {
     /// It was decided, and waits.
     pending: Option<Decision>,
     /// What was emitted last, and the time of that.
-    emitted: Option<(u64, Answer)>,
+    emitted: Option<(u64, VerdictKey)>,
 }
 
 /// What was decided about an attempt.
@@ -51,7 +51,7 @@ pub(super) struct Decided {
 
 /// What makes two verdicts on one attempt different for a reader.
 #[derive(Debug, PartialEq)]
-struct Answer {
+struct VerdictKey {
     subject: Subject,
     cause: Cause,
     outcome: Outcome,
@@ -60,7 +60,7 @@ struct Answer {
     k8s: Option<K8s>,
 }
 
-impl Answer {
+impl VerdictKey {
     fn of(body: &VerdictBody) -> Self {
         let verdict = &body.verdict;
         Self {
@@ -147,7 +147,7 @@ impl Verdicts {
     pub(super) fn emit(&mut self, conn: ConnId, mut record: Decision, out: &mut Vec<Decision>) {
         if let (Some(standing), Body::Verdict(body)) = (self.standing.get_mut(&conn), &record.body) {
             standing.pending = None;
-            let answer = Answer::of(body);
+            let answer = VerdictKey::of(body);
             let last = standing.emitted.as_ref().map(|(_, last)| last);
             if last == Some(&answer) {
                 return;

@@ -6,16 +6,16 @@ use tracer_model::event::Findings;
 use tracer_model::record::{FindingBody, Status};
 
 /// The status of each finding.
-pub(crate) type Known = BTreeMap<Key, Status>;
+pub(crate) type Known = BTreeMap<FindingKey, Status>;
 
 /// A check, and of its findings the one for this family, this chain: the worst of it, if there are several.
-type Key = (String, String);
+type FindingKey = (String, String);
 
 /// What tells the findings of one check apart; values that change from one look to the next do not.
 const PLACE: [&str; 9] =
     ["family", "hook", "table", "chain", "port", "namespace", "pod_name", "container_name", "probe"];
 
-fn key(finding: &FindingBody) -> Key {
+fn key(finding: &FindingBody) -> FindingKey {
     let place: Vec<String> = PLACE.iter().filter_map(|name| Some(finding.fields.get(*name)?.to_string())).collect();
     (finding.check.clone(), place.join(" "))
 }

@@ -2,20 +2,28 @@
 
 use tracer_attempts::correlate::node::Node;
 use tracer_attempts::enrich::netns_ref;
+use tracer_model::decision::Decision;
 use tracer_model::event::{BULK, FlushedRules, RemovedRoute, RulesFlushed};
-use tracer_model::record::NodeBody;
+use tracer_model::record::{Body, NodeBody};
 
 use crate::classify::flushed;
 
-/// The record of it; none of what goes with pods that end.
-pub(super) fn record_of(seen: &RulesFlushed, node: &Node) -> Option<NodeBody> {
+/// It is none of what goes with pods that end.
+pub(crate) fn is_one(seen: &RulesFlushed, node: &Node) -> bool {
     // A single address belongs to a pod. What is about one that is there no more goes with it, many at once where a node is drained.
     let stays = |it: &&RemovedRoute| it.only_address().is_none_or(|addr| node.has_pod(addr));
     let is_routing = !matches!(seen.rules, FlushedRules::Nftables { .. });
-    if is_routing && seen.rules.of_routing().iter().filter(stays).count() < BULK {
-        return None;
-    }
-    Some(NodeBody {
+    !is_routing || seen.rules.of_routing().iter().filter(stays).count() >= BULK
+}
+
+/// The process and what it removes, in words: a routing daemon goes on withdrawing routes.
+pub(crate) fn kind(seen: &RulesFlushed) -> String {
+    flushed::sentence(&RulesFlushed { count: 0, incomplete: false, ..seen.clone() })
+}
+
+/// The record of it.
+pub(crate) fn record(time: u64, seen: &RulesFlushed, node: &Node) -> Decision {
+    let body = NodeBody {
         event: "rules_flushed".to_owned(),
         summary: flushed::sentence(seen),
         culprit: flushed::culprit(seen, node),
@@ -23,7 +31,8 @@ pub(super) fn record_of(seen: &RulesFlushed, node: &Node) -> Option<NodeBody> {
         link: None,
         ports: None,
         node_ports: None,
-    })
+    };
+    Decision::new(time, None, Body::Node(Box::new(body)))
 }
 
 #[cfg(test)]
@@ -69,5 +78,20 @@ mod tests {
         let mut living = Stream::new();
         living.http_readiness().flushed(FlushedRules::Routes(addresses(&["10.88.0.2"; 3])));
         assert_eq!(events(&living).len(), 1);
+    }
+
+    /// The first at once, the others of its minute as one.
+    #[test]
+    fn a_daemon_that_goes_on_is_reported_once_a_minute() {
+        let mut stream = Stream::new();
+        for _ in 0..100 {
+            stream.flushed(FlushedRules::Routes((0..20).map(|_| Stream::removed_to("10.77.0.0", 24)).collect()));
+            stream.wait_ms(1_300);
+        }
+        stream.flushed(FlushedRules::Rules((0..3).map(|_| Stream::removed_to("10.88.0.0", 16)).collect()));
+        let summaries: Vec<String> = events(&stream).into_iter().map(|it| it.summary).collect();
+        let routes = |count: u32| format!("systemd-network (pid 412) removed {count} routes");
+        let rules = "systemd-network (pid 412) removed 3 ip rules".to_owned();
+        assert_eq!(summaries, [routes(20), routes(920), routes(920), rules, routes(140)]);
     }
 }

@@ -3,8 +3,8 @@
 use super::Stream;
 use super::facts::http_probe;
 use tracer_model::event::{
-    Container, ExecSpec, Handler, HookType, LifecycleHook, Netns, ObservationKind, Pod, Pods, ProbeProtocol, ProbeSpec,
-    ProbeType, Runs,
+    Container, ExecSpec, Handler, LifecycleEvent, LifecycleHandler, Netns, ObservationKind, Pod, Pods, ProbeProtocol,
+    ProbeSpec, ProbeType, Runs,
 };
 
 impl Stream {
@@ -102,10 +102,10 @@ impl Stream {
         self.change_pod(|pod| pod.containers[0].exec.push(exec))
     }
 
-    /// The pod's container has a lifecycle hook that asks this port.
-    pub fn lifecycle(&mut self, hook_type: HookType, port: u16) -> &mut Self {
-        let hook = LifecycleHook { hook_type, scheme: "http".into(), port, host: None, path: "/stop".into() };
-        self.change_pod(|pod| pod.containers[0].lifecycle.push(hook))
+    /// The pod's container has a lifecycle handler that asks this port.
+    pub fn lifecycle(&mut self, event: LifecycleEvent, port: u16) -> &mut Self {
+        let handler = LifecycleHandler { event, scheme: "http".into(), port, host: None, path: "/stop".into() };
+        self.change_pod(|pod| pod.containers[0].lifecycle.push(handler))
     }
 
     /// The pod has the target's address.

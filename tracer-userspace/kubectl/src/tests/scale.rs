@@ -22,7 +22,7 @@ async fn of_a_log_of_ten_megabytes_the_newest_verdicts_are_kept() {
     let newest: Value = serde_json::from_str(newest).expect("a record");
     let fake = Fake::serve(cluster(&[pod("shop", "cart-0", "n1", false)], &[("n1", log)])).await;
     let ran = ran(&fake, &["why", "cart-0", "-o", "pretty"]).await;
-    let answer = format!("shop/cart-0 is not ready because nobody listens on port {} ", newest["seq"]);
+    let answer = format!("shop/cart-0 is not ready: nobody listens on port {} ", newest["seq"]);
     assert!(ran.out.starts_with(&answer) && ran.out.lines().count() < 200, "{answer}: {}", ran.out.lines().count());
 }
 

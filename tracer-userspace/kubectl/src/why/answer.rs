@@ -14,13 +14,13 @@ use tracer_terminal::screen::Screen;
 /// A probe that goes on failing has a verdict at least once in this time: `--repeat-interval` is a minute.
 const RECENT_S: i64 = 180;
 
-/// `cart-0 is not ready because …; fix: …`, only of a probe that decides whether the pod is ready.
+/// `cart-0 is not ready: …; fix: …`, only of a probe that decides whether the pod is ready.
 pub(super) fn text(of_pod: &OfPod, seen: &Seen, daemon: &Daemon, now: Timestamp) -> String {
     let pod = &of_pod.pod;
     let subject = format!("{} {}", pod.full_name(), state(pod));
     let recent = |effect| of_pod.failure(effect).filter(|it| !pod.is_over() && is_recent(it, now));
     if let Some(failure) = recent(Effect::Unready).filter(|_| !pod.is_ready()) {
-        return format!("{subject} because {}", reason(&failure.body));
+        return format!("{subject}: {}", reason(&failure.body));
     }
     if let Some(failure) = recent(Effect::Restart) {
         let (when, reason) = (when(failure, now), reason(&failure.body));
@@ -58,7 +58,7 @@ fn when(failure: &Failure, now: Timestamp) -> String {
     format!("{} ({time} UTC)", ago(&failure.time, now))
 }
 
-/// `nobody listens on … (connection_refused, proven); fix: …`
+/// `Nobody listens on … (connection_refused, proven); fix: …`
 fn reason(body: &VerdictBody) -> String {
     let verdict = &body.verdict;
     let fix = fix(body).map(|fix| format!("; fix: {fix}")).unwrap_or_default();

@@ -97,7 +97,7 @@ impl Pod {
         [&self.uid, &self.kubelet_uid].into_iter().flatten().any(|own| own == uid)
     }
 
-    /// Its probes or lifecycle hooks are known, and not only its name.
+    /// Its probes or lifecycle handlers are known, and not only its name.
     pub fn has_specs(&self) -> bool {
         self.containers.iter().any(|container| !container.probes.is_empty() || !container.lifecycle.is_empty())
     }
@@ -124,9 +124,9 @@ pub struct Container {
     /// Its probes that run a command.
     #[serde(skip_serializing_if = "Vec::is_empty", default)]
     pub exec: Vec<ExecSpec>,
-    /// Its lifecycle hooks that ask over HTTP.
+    /// Its lifecycle handlers that ask over HTTP.
     #[serde(skip_serializing_if = "Vec::is_empty", default)]
-    pub lifecycle: Vec<LifecycleHook>,
+    pub lifecycle: Vec<LifecycleHandler>,
     /// Its starts and ends; absent where nobody lists them, or what was listed is of another run than the node's.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub runs: Option<Runs>,
@@ -156,13 +156,13 @@ pub struct ExecSpec {
     pub failure_threshold: u32,
 }
 
-/// A lifecycle hook of a container that asks over HTTP, named ports resolved. No other uses the network: a `tcpSocket` fails
+/// A lifecycle handler of a container that asks over HTTP, named ports resolved. No other uses the network: a `tcpSocket` fails
 /// without a connection (`handlerRunner.Run`, pkg/kubelet/lifecycle/handlers.go).
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct LifecycleHook {
+pub struct LifecycleHandler {
     /// When it is run.
     #[serde(rename = "type")]
-    pub hook_type: HookType,
+    pub event: LifecycleEvent,
     /// `http` or `https`.
     pub scheme: String,
     /// Port dialled.
@@ -174,17 +174,17 @@ pub struct LifecycleHook {
     pub path: String,
 }
 
-/// When a lifecycle hook is run.
+/// When a lifecycle handler is run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum HookType {
+pub enum LifecycleEvent {
     /// As soon as the container is started.
     PostStart,
     /// Before the container is ended: its pod is deleted or evicted, its liveness or startup probe failed.
     PreStop,
 }
 
-impl HookType {
+impl LifecycleEvent {
     /// The field of the pod's spec.
     pub const fn name(self) -> &'static str {
         match self {

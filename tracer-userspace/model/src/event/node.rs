@@ -198,4 +198,7 @@ pub struct NodeSettings {
     /// Anything else, by sysctl name.
     #[serde(skip_serializing_if = "BTreeMap::is_empty", default)]
     pub sysctls: BTreeMap<String, String>,
+    /// Wall clock minus boot clock, nanoseconds; the same number until somebody sets the wall clock.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub boot_to_wall_ns: Option<i64>,
 }

@@ -12,6 +12,9 @@ pub struct Runs {
     /// When the run that is going on began, CLOCK_BOOTTIME nanoseconds; absent while it does not run.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub started_boot_ns: Option<u64>,
+    /// The same by the wall clock, nanoseconds since 1970: the kubelet compares it with what that clock shows now.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub started_wall_ns: Option<i64>,
     /// Why it does not run now.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub waiting: Option<Waiting>,

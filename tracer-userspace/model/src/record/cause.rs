@@ -196,6 +196,8 @@ causes! {
     ExecFailed = "exec_failed": Some(Application), Command, Error, [];
     /// The kubelet failed before it tried to connect to the pod.
     KubeletClientError = "kubelet_client_error": Some(Kubelet), Connect, Error, [];
+    /// The wall clock was set back, and the kubelet waits until it has reached the start of the container.
+    ProbeNotRun = "probe_not_run": Some(Kubelet), Any, Warning, [];
     /// A pod's sandbox waits for the network.
     CniNotReady = "cni_not_ready": Some(Network), Sandbox, Error, [];
     /// A tcpSocket attempt that another process than the application accepted.

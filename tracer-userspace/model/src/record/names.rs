@@ -5,12 +5,12 @@ use std::net::{IpAddr, SocketAddr};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::event::{Ancestor, Handler, LifecycleHook, Netns, ProbeSpec, ProbeType, Workload, full_name};
+use crate::event::{Ancestor, Handler, LifecycleHandler, Netns, ProbeSpec, ProbeType, Workload, full_name};
 
 /// A probe as it is known.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Probe {
-    /// `liveness`, `readiness`, `startup`; absent where it can be several of them, or a lifecycle hook of the container.
+    /// `liveness`, `readiness`, `startup`; absent where it can be several of them, or a lifecycle handler of the container.
     #[serde(rename = "type", skip_serializing_if = "Option::is_none", default)]
     pub probe_type: Option<ProbeType>,
     /// `http`, `tcp`, `grpc`, `exec`.
@@ -61,14 +61,14 @@ impl Probe {
         })
     }
 
-    /// What is left of it where the attempt may as well be this lifecycle hook's, which has neither kind nor timeout nor period.
+    /// What is left of it where the attempt may as well be this lifecycle handler's, which has neither kind nor timeout nor period.
     #[must_use]
-    pub fn or_of(self, hook: &LifecycleHook) -> Self {
+    pub fn or_of(self, handler: &LifecycleHandler) -> Self {
         Self {
             handler: self.handler.filter(|handler| *handler == Handler::Http),
-            scheme: self.scheme.filter(|scheme| *scheme == hook.scheme),
+            scheme: self.scheme.filter(|scheme| *scheme == handler.scheme),
             port: self.port,
-            path: self.path.filter(|path| *path == hook.path),
+            path: self.path.filter(|path| *path == handler.path),
             ..Self::default()
         }
     }

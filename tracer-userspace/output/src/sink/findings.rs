@@ -1,14 +1,14 @@
 //! Findings of `tracer doctor` for people: a block for each, the worst first.
-//!
-//! Commands are never wrapped: what is copied must be what is run.
 
 use std::fmt::Write as _;
 
-use tracer_model::record::{FindingBody, Status};
-use tracer_terminal::screen::{Screen, Style, safe};
+use tracer_model::record::{FindingBody, Place, Status};
+use tracer_terminal::screen::{Screen, Style, is_command, safe, unbroken_commands};
 
 /// Columns where no terminal says otherwise.
 const WIDTH: usize = 120;
+/// What may follow a command, and how its own line begins.
+const NOTES: [(&str, &str); 2] = [("; only if ", "Only if "), (", and ", "Then ")];
 /// From the worst to the best.
 const ORDER: [Status; 4] = [Status::Fail, Status::Warn, Status::Unknown, Status::Ok];
 
@@ -37,8 +37,8 @@ pub fn table(findings: &[FindingBody], node_name: &str, only_problems: bool, scr
 #[must_use]
 pub fn name(finding: &FindingBody) -> String {
     let family = match finding.fields.get("family").and_then(|family| family.as_str()) {
-        Some("ipv4") => " IPv4",
-        Some("ipv6") => " IPv6",
+        Some("ipv4" | "ip") => " IPv4",
+        Some("ipv6" | "ip6") => " IPv6",
         _ => "",
     };
     format!("{}{family}", safe(&finding.check))
@@ -55,10 +55,19 @@ pub(super) fn block(out: &mut String, finding: &FindingBody, screen: Screen) {
     }
     screen.row(out, "wanted", &finding.expected);
     screen.row(out, "why", &finding.why);
-    let unwrapped = Screen { columns: None, ..screen };
-    for (word, command) in [("fix", &finding.remediation), ("persist", &finding.persist)] {
-        if let Some(command) = command {
-            unwrapped.row(out, word, command);
+    for (word, fix) in [("fix", &finding.remediation), ("persist", &finding.persist)] {
+        match fix {
+            Some(fix) if is_command(fix) => {
+                let note = NOTES.iter().find_map(|(mark, begins)| Some((fix.split_once(mark)?, begins)));
+                let command = note.map_or(fix.as_str(), |((command, _), _)| command);
+                screen.row(out, word, Place::Node.instruction());
+                screen.command(out, command);
+                if let Some(((_, note), begins)) = note {
+                    screen.row(out, "", &unbroken_commands(&format!("{begins}{note}")));
+                }
+            }
+            Some(fix) => screen.row(out, word, &unbroken_commands(fix)),
+            None => {}
         }
     }
 }
@@ -108,13 +117,32 @@ fail    c
   found    net.ipv4.ip_forward = 0
   wanted   net.ipv4.ip_forward = 1
   why      without it the kernel drops whatever is not for the node itself
-  fix      sysctl -w net.ipv4.ip_forward=1
+  fix      run on the node:
+             sysctl -w net.ipv4.ip_forward=1
 warn    b
 ";
         assert!(text.starts_with(expected), "{text}");
         let (ok, sum) = ("ok      a\n  found    net.ipv4.ip_forward = 0\n", "n1: 1 fail, 1 warn, 0 unknown, 1 ok\n");
         assert!(text.ends_with(&format!("{ok}{sum}")), "{text}");
         assert_eq!(table(&findings, "n1", true, screen(100, false)), text.replace(ok, ""));
+    }
+
+    #[test]
+    fn a_command_stands_alone_and_a_sentence_in_its_row() {
+        let rows = |fix: &str| {
+            let mut out = String::new();
+            block(
+                &mut out,
+                &FindingBody { remediation: Some(fix.into()), ..finding("c", Status::Fail) },
+                screen(100, false),
+            );
+            out.split_once("  fix      ").expect("a fix").1.to_owned()
+        };
+        let allow = "run on the node:\n             ufw allow 1/tcp\n           Only if it needs none: ufw disable\n";
+        assert_eq!(rows("ufw allow 1/tcp; only if it needs none: ufw disable"), allow);
+        let again = "run on the node:\n             sysctl -w a=1\n           Then start tracer again\n";
+        assert_eq!(rows("sysctl -w a=1, and start tracer again"), again);
+        assert_eq!(rows("Boot a newer kernel"), "Boot a newer kernel\n");
     }
 
     #[test]
@@ -130,7 +158,7 @@ warn    b
     #[test]
     fn a_narrow_terminal_breaks_texts_but_no_commands() {
         let text = table(&[finding("c", Status::Fail)], "n1", false, screen(30, false));
-        let commands = ["  fix      sysctl -w net.ipv4.ip_forward=1"];
+        let commands = ["    sysctl -w net.ipv4.ip_forward=1"];
         let long: Vec<_> = text.lines().filter(|line| line.chars().count() > 30 && !commands.contains(line)).collect();
         assert!(long.is_empty(), "{long:?}");
         assert!(text.contains(commands[0]), "{text}");

@@ -32,12 +32,12 @@ struct Series {
     began: u64,
     last: u64,
     printed: u64,
-    held: Option<Group>,
+    held: Option<HeldVerdicts>,
 }
 
 /// Verdicts that become one record.
 #[derive(Debug)]
-pub(super) struct Group {
+pub(super) struct HeldVerdicts {
     /// The latest of them.
     pub(super) decision: Decision,
     /// When that was decided, where there is a clock.
@@ -68,7 +68,7 @@ impl Repeats {
         &mut self,
         decision: Decision,
         now_boot_ns: Option<u64>,
-        released: &mut Vec<Group>,
+        released: &mut Vec<HeldVerdicts>,
     ) -> Option<Decision> {
         let Body::Verdict(body) = &decision.body else { return Some(decision) };
         if self.interval_ns == 0 {
@@ -98,7 +98,7 @@ impl Repeats {
 
     /// An attempt gets another verdict: the one that was held back for it does not stand. Gives the group that has to be
     /// printed first, as its record is this attempt's.
-    pub(super) fn revise(&mut self, attempt: ConnId) -> Option<Group> {
+    pub(super) fn revise(&mut self, attempt: ConnId) -> Option<HeldVerdicts> {
         for series in self.series.values_mut() {
             let Some(held) = &mut series.held else { continue };
             if held.decision.attempt == Some(attempt) {
@@ -114,7 +114,7 @@ impl Repeats {
     }
 
     /// The groups that are due.
-    pub(super) fn release(&mut self, now_boot_ns: u64) -> Vec<Group> {
+    pub(super) fn release(&mut self, now_boot_ns: u64) -> Vec<HeldVerdicts> {
         let mut released = Vec::new();
         let mut next: Option<u64> = None;
         for series in self.series.values_mut().filter(|series| series.held.is_some()) {
@@ -131,13 +131,13 @@ impl Repeats {
     }
 
     /// All groups: the run ends.
-    pub(super) fn release_all(&mut self) -> Vec<Group> {
+    pub(super) fn release_all(&mut self) -> Vec<HeldVerdicts> {
         self.due = None;
         in_order(std::mem::take(&mut self.series).into_values().filter_map(|series| series.held).collect())
     }
 
     /// Forgets the series that has been quiet for the longest time, if there are too many.
-    fn make_room(&mut self) -> Option<Group> {
+    fn make_room(&mut self) -> Option<HeldVerdicts> {
         if self.series.len() < MAX_SERIES {
             return None;
         }
@@ -151,7 +151,7 @@ impl Series {
         let first_boot_ns = decision.time_boot_ns;
         let Some(group) = &mut self.held else {
             let earlier = VecDeque::new();
-            self.held = Some(Group { decision, now_boot_ns, count: 1, first_boot_ns, earlier });
+            self.held = Some(HeldVerdicts { decision, now_boot_ns, count: 1, first_boot_ns, earlier });
             return;
         };
         let before = std::mem::replace(&mut group.decision, decision);
@@ -164,7 +164,7 @@ impl Series {
 }
 
 /// By the time of their records.
-fn in_order(mut groups: Vec<Group>) -> Vec<Group> {
+fn in_order(mut groups: Vec<HeldVerdicts>) -> Vec<HeldVerdicts> {
     groups.sort_by_key(|group| group.decision.time_boot_ns);
     groups
 }
@@ -220,7 +220,7 @@ mod tests {
     }
 
     /// Number, first and last second of each group.
-    fn counts(groups: &[Group]) -> Vec<(u64, u64, u64)> {
+    fn counts(groups: &[HeldVerdicts]) -> Vec<(u64, u64, u64)> {
         groups.iter().map(|it| (it.count, it.first_boot_ns / S, it.decision.time_boot_ns / S)).collect()
     }
 

@@ -223,6 +223,22 @@ fn what_a_full_disk_cost_is_reported_when_there_is_room_again() {
 }
 
 #[test]
+fn an_attempt_that_is_found_to_be_noise_after_its_end_is_no_failure() {
+    let scratch = Scratch::new();
+    let mut sink = Sink::open(&to(&scratch.path("out")), true).unwrap();
+    for n in [1, 2] {
+        sink.emit(decided(n, attempt(Subject::Probe, Outcome::Failure)), None);
+    }
+    let mut body = verdict(Cause::ConnectionRefused);
+    for outcome in [Outcome::Failure, Outcome::Noise] {
+        let Body::Verdict(noise) = &mut body else { unreachable!() };
+        noise.verdict.outcome = outcome;
+        sink.emit(decided(1, body.clone()), None);
+    }
+    assert_eq!(sink.counts().failed, 1);
+}
+
+#[test]
 fn nothing_follows_the_failure_that_was_waited_for() {
     let decisions =
         vec![decided(1, success()), decided(2, verdict(Cause::Unexplained)), decided(3, verdict(Cause::LoopbackDown))];

@@ -33,7 +33,7 @@ enum Form {
 }
 
 /// Follows one kind.
-pub(super) struct Follower<W: Watched> {
+pub(super) struct ResourceFollower<W: Watched> {
     client: Client,
     scope: Scope,
     pace: Pace,
@@ -54,7 +54,7 @@ pub(super) struct Follower<W: Watched> {
     reported_skipped: bool,
 }
 
-impl<W: Watched> Follower<W> {
+impl<W: Watched> ResourceFollower<W> {
     pub(super) fn new(client: Client, scope: Scope, pace: Pace, board: Board) -> Self {
         Self {
             client,

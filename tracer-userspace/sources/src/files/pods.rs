@@ -11,7 +11,7 @@ use super::api::{self, PodStatus, Port, Probe};
 use super::runs::{container_id, runs_of};
 use super::{Document, FileError, Source, Taken};
 use tracer_model::event::{
-    Container, ExecSpec, Handler, HookType, LifecycleHook, Pod, ProbeProtocol, ProbeSpec, ProbeType, Workload,
+    Container, ExecSpec, Handler, LifecycleEvent, LifecycleHandler, Pod, ProbeProtocol, ProbeSpec, ProbeType, Workload,
 };
 use tracer_node::clock;
 
@@ -168,20 +168,24 @@ fn container(container: api::Container, status: &PodStatus) -> Container {
     Container { name: Some(container.name), id, probes, exec, lifecycle, runs }
 }
 
-/// A hook that has a command runs that.
-fn lifecycle(container: &api::Container) -> Vec<LifecycleHook> {
+/// A handler that has a command runs that.
+fn lifecycle(container: &api::Container) -> Vec<LifecycleHandler> {
     let api::Lifecycle { post_start, pre_stop } = &container.lifecycle;
-    let hooks = [(HookType::PostStart, post_start), (HookType::PreStop, pre_stop)];
-    let http = |(hook_type, handler): (_, &api::LifecycleHandler)| {
+    let handlers = [(LifecycleEvent::PostStart, post_start), (LifecycleEvent::PreStop, pre_stop)];
+    let http = |(event, handler): (_, &api::LifecycleHandler)| {
         let http = handler.http_get.as_ref().filter(|_| handler.exec.is_none())?;
-        lifecycle_hook(hook_type, http, container)
+        lifecycle_handler(event, http, container)
     };
-    hooks.into_iter().filter_map(http).collect()
+    handlers.into_iter().filter_map(http).collect()
 }
 
-fn lifecycle_hook(hook_type: HookType, http: &api::HttpGet, container: &api::Container) -> Option<LifecycleHook> {
+fn lifecycle_handler(
+    event: LifecycleEvent,
+    http: &api::HttpGet,
+    container: &api::Container,
+) -> Option<LifecycleHandler> {
     let Target { scheme, port, host, path, .. } = http_target(http, container)?;
-    Some(LifecycleHook { hook_type, scheme: scheme?, port, host, path: path? })
+    Some(LifecycleHandler { event, scheme: scheme?, port, host, path: path? })
 }
 
 fn exec_spec(probe_type: ProbeType, probe: &Probe) -> Option<ExecSpec> {

@@ -17,6 +17,7 @@ pub(super) fn runs_of(status: &api::ContainerStatus, to_wall_ns: i64) -> Runs {
     Runs {
         restarts: u32::try_from(status.restart_count).unwrap_or_default(),
         started_boot_ns: running.and_then(|it| boot_ns(it.started_at.as_deref(), to_wall_ns)),
+        started_wall_ns: running.and_then(|it| wall_ns(it.started_at.as_deref())?.try_into().ok()),
         waiting: status.state.waiting.as_ref().and_then(waiting),
         last: last.map(|it| ended(it, to_wall_ns)),
     }
@@ -51,9 +52,13 @@ fn cut(text: &str, most: usize) -> String {
 
 /// A time of the API; `None` of one before the node was booted (some writers say "unknown" by the year 1 or 1970).
 fn boot_ns(text: Option<&str>, to_wall_ns: i64) -> Option<u64> {
-    let wall: Timestamp = text?.parse().ok()?;
-    let boot = wall.as_nanosecond() - i128::from(to_wall_ns);
+    let boot = wall_ns(text)? - i128::from(to_wall_ns);
     u64::try_from(boot).ok().filter(|ns| *ns > 0)
+}
+
+/// Nanoseconds since 1970.
+fn wall_ns(text: Option<&str>) -> Option<i128> {
+    text?.parse().ok().map(Timestamp::as_nanosecond)
 }
 
 #[cfg(test)]
@@ -81,7 +86,8 @@ mod tests {
         assert_eq!((last.started_boot_ns, last.finished_boot_ns), (Some(8 * SECOND), Some(346 * SECOND)));
         assert_eq!(last.ran_ns(), Some(338 * SECOND));
         assert!(last.id.is_some_and(|id| id.starts_with("ff3c56a0cf5a")) && killed.waiting.is_none());
-        let never = Runs { started_boot_ns: Some(8 * SECOND), ..Runs::default() };
+        let started_wall_ns = Some(BOOTED + 8 * SECOND.cast_signed());
+        let never = Runs { started_boot_ns: Some(8 * SECOND), started_wall_ns, ..Runs::default() };
         assert_eq!(status(1), never);
     }
 

@@ -16,8 +16,8 @@ const JSON: &str = "{\"ts\":";
 
 /// What is in an entry.
 #[derive(Debug)]
-pub(super) struct Entry<'a> {
-    pub(super) time: Time,
+pub(super) struct LogEntry<'a> {
+    pub(super) time: WrittenTime,
     /// Who wrote it; JSON does not say.
     pub(super) pid: Option<u32>,
     /// Without its quotes.
@@ -27,7 +27,7 @@ pub(super) struct Entry<'a> {
 
 /// When it was written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Time {
+pub(super) enum WrittenTime {
     /// Within a quarter of an hour: what no time zone changes.
     InQuarter(Duration),
     /// Wall clock, nanoseconds.
@@ -41,7 +41,7 @@ enum Fields<'a> {
     Json(Map<String, Value>),
 }
 
-impl<'a> Entry<'a> {
+impl<'a> LogEntry<'a> {
     /// The entry of a line. A log daemon may have put something before it.
     pub(super) fn of(line: &'a str) -> Option<Self> {
         // Further lines of a value are indented (klog, `output=<`): whatever they look like, a pod can have written them.
@@ -64,21 +64,31 @@ impl<'a> Entry<'a> {
     }
 }
 
-fn text(line: &str) -> Option<Entry<'_>> {
+fn text(line: &str) -> Option<LogEntry<'_>> {
     let (header, text) = header(line)?;
     let (message, pairs) = match text.strip_prefix('"').map(unquoted) {
         Some((message, pairs)) => (message.into(), pairs),
         None => (Cow::Borrowed(text), ""),
     };
-    Some(Entry { time: Time::InQuarter(header.in_quarter), pid: header.pid, message, fields: Fields::Text(pairs) })
+    Some(LogEntry {
+        time: WrittenTime::InQuarter(header.in_quarter),
+        pid: header.pid,
+        message,
+        fields: Fields::Text(pairs),
+    })
 }
 
-fn json(line: &str) -> Option<Entry<'static>> {
+fn json(line: &str) -> Option<LogEntry<'static>> {
     let fields: Map<String, Value> = serde_json::from_str(line).ok()?;
     let seconds = fields.get("ts")?.as_f64()? / 1000.0;
     let wall = Duration::try_from_secs_f64(seconds).ok()?.as_nanos();
     let message = fields.get("msg")?.as_str()?.trim_end().to_owned().into();
-    Some(Entry { time: Time::Wall(u64::try_from(wall).ok()?), pid: None, message, fields: Fields::Json(fields) })
+    Some(LogEntry {
+        time: WrittenTime::Wall(u64::try_from(wall).ok()?),
+        pid: None,
+        message,
+        fields: Fields::Json(fields),
+    })
 }
 
 fn value_of(value: &Value) -> Option<String> {
@@ -99,23 +109,23 @@ mod tests {
         let text = r#"I1120 15:50:38.197403   13560 a.go:1] "Some words" pod="shop/cart" count=2 err="say \"no\"""#;
         let json = r#"{"ts":1795256193316.8631,"caller":"a/a.go:1","msg":"Some words","v":1,"pod":{"name":"cart","namespace":"shop"},"count":2,"err":"say \"no\""}"#;
         for line in [text, json] {
-            let entry = Entry::of(line).unwrap();
+            let entry = LogEntry::of(line).unwrap();
             assert_eq!(entry.message, "Some words");
             assert_eq!(entry.field("pod").as_deref(), Some("shop/cart"));
             assert_eq!(entry.field("err").as_deref(), Some("say \"no\""));
             assert_eq!(entry.field("node"), None);
         }
         let node = r#"{"ts":1.5,"msg":"m\n","node":{"name":"n1"},"pod":"a/b","of":{"namespace":"x"}}"#;
-        let entry = Entry::of(node).unwrap();
-        assert_eq!((entry.time, entry.message.as_ref()), (Time::Wall(1_500_000), "m"));
+        let entry = LogEntry::of(node).unwrap();
+        assert_eq!((entry.time, entry.message.as_ref()), (WrittenTime::Wall(1_500_000), "m"));
         assert_eq!((entry.field("node").as_deref(), entry.field("pod").as_deref()), (Some("n1"), Some("a/b")));
         assert_eq!(entry.field("of"), None);
     }
 
     #[test]
     fn the_time_of_json_is_exact_to_the_microsecond() {
-        let entry = Entry::of(r#"{"ts":1795256193316.8631,"msg":""}"#).unwrap();
-        let Time::Wall(wall) = entry.time else { panic!("{entry:?}") };
+        let entry = LogEntry::of(r#"{"ts":1795256193316.8631,"msg":""}"#).unwrap();
+        let WrittenTime::Wall(wall) = entry.time else { panic!("{entry:?}") };
         assert!(wall.abs_diff(1_795_256_193_316_863_100) < 1_000, "{wall}");
     }
 
@@ -123,7 +133,7 @@ mod tests {
     fn json_is_found_behind_what_a_log_daemon_writes() {
         let json = r#"{"ts":1.5,"msg":"m"}"#;
         for before in ["", "Nov 20 15:50:38 n1 kubelet[13560]: "] {
-            assert_eq!(Entry::of(&format!("{before}{json}")).unwrap().message, "m");
+            assert_eq!(LogEntry::of(&format!("{before}{json}")).unwrap().message, "m");
         }
     }
 
@@ -131,19 +141,19 @@ mod tests {
     fn what_a_pod_printed_is_no_entry() {
         let json = r#"{"ts":1.5,"msg":"Probe failed"}"#;
         let plain = format!("I1120 15:50:38.197403 1 prober.go:117] Readiness probe for \"a_b(c):d\" failed: {json}");
-        assert!(Entry::of(&plain).unwrap().message.starts_with("Readiness probe"));
-        assert!(Entry::of(&format!("\t{json}")).is_none(), "a line of `output=<`");
-        assert!(Entry::of("\tI1120 15:50:38.197403 1 prober.go:117] \"Probe failed\"").is_none());
+        assert!(LogEntry::of(&plain).unwrap().message.starts_with("Readiness probe"));
+        assert!(LogEntry::of(&format!("\t{json}")).is_none(), "a line of `output=<`");
+        assert!(LogEntry::of("\tI1120 15:50:38.197403 1 prober.go:117] \"Probe failed\"").is_none());
         for escaped in ["#011", "#011 ", "\t"] {
             let behind = format!("Nov 20 15:50:38 n1 kubelet[1]: {escaped}");
-            assert!(Entry::of(&format!("{behind}{json}")).is_none(), "{escaped}");
-            assert!(Entry::of(&format!("{behind}I1120 15:50:38.197403 7 p.go:1] \"Probe failed\"")).is_none());
+            assert!(LogEntry::of(&format!("{behind}{json}")).is_none(), "{escaped}");
+            assert!(LogEntry::of(&format!("{behind}I1120 15:50:38.197403 7 p.go:1] \"Probe failed\"")).is_none());
         }
         let within = r#"{"ts":1.5,"msg":"m","output":"I1120 15:50:38.197403 1 p.go:1] x {\"ts\":2,\"msg\":\"n\"}"}"#;
-        assert_eq!(Entry::of(within).unwrap().message, "m");
+        assert_eq!(LogEntry::of(within).unwrap().message, "m");
         for broken in [r#"{"ts":1.5"#, r#"{"ts":-1,"msg":"m"}"#, r#"{"ts":"1","msg":"m"}"#, r#"{"ts":1e300,"msg":""}"#]
         {
-            assert!(Entry::of(broken).is_none(), "{broken}");
+            assert!(LogEntry::of(broken).is_none(), "{broken}");
         }
     }
 }

@@ -14,7 +14,7 @@ use tokio::sync::mpsc::Sender;
 use super::journal::Journal;
 use super::line::Now;
 use super::process::open_file;
-use super::text::Text;
+use super::text::TextFile;
 use super::{KubeletLog, Place};
 use tracer_model::event::ObservationKind;
 use tracer_node::clock;
@@ -26,7 +26,7 @@ const AGAIN: Duration = Duration::from_secs(5);
 
 /// Follows one log.
 #[derive(Debug)]
-pub(super) struct Follower {
+pub(super) struct LogFollower {
     log: KubeletLog,
     open: Option<Open>,
     /// A file that is older has old news in it: reading begins at its end.
@@ -50,11 +50,11 @@ struct Open {
 /// How its lines are read.
 #[derive(Debug)]
 enum Reader {
-    Text(Text),
+    Text(TextFile),
     Journal(Journal),
 }
 
-impl Follower {
+impl LogFollower {
     /// With the log open, if it is there.
     pub(super) fn opened(log: KubeletLog) -> Self {
         let now = (SystemTime::now(), Instant::now());
@@ -143,7 +143,7 @@ impl Open {
             .add_watch(path, AddWatchFlags::IN_MODIFY | AddWatchFlags::IN_ATTRIB | AddWatchFlags::IN_MOVE_SELF)
             .map_err(from_errno)?;
         let reader = match place {
-            Place::Text(_) => Reader::Text(Text::new(file, since)?),
+            Place::Text(_) => Reader::Text(TextFile::new(file, since)?),
             Place::Journal(_) => Reader::Journal(Journal::new(file, log.names().to_vec(), since)?),
         };
         Ok(Self { path: path.to_owned(), identity: (about.dev(), about.ino()), changes, reader })
@@ -222,7 +222,7 @@ mod tests {
         };
         append("old news\n");
         let (tx, mut facts) = mpsc::channel(4);
-        let follower = Follower::opened(KubeletLog::File(path.clone()));
+        let follower = LogFollower::opened(KubeletLog::File(path.clone()));
         let thread = std::thread::spawn(move || follower.run(parse, &tx));
         append("one\nhal");
         assert_eq!(next(&mut facts), ("one".into(), 3));

@@ -1,6 +1,6 @@
 //! Fuzz targets of the kubelet's log.
 
-use super::entry::{Entry, Time};
+use super::entry::{LogEntry, WrittenTime};
 pub use super::journal::fuzzing::journal;
 use super::line::{Now, parse};
 use tracer_model::event::ObservationKind;
@@ -14,11 +14,11 @@ const WORDS_MAX: usize = 512;
 /// Lines of klog, or of its JSON.
 pub fn klog(bytes: &[u8]) {
     for line in String::from_utf8_lossy(bytes).lines() {
-        let Some(time) = Entry::of(line).map(|entry| entry.time) else { continue };
+        let Some(time) = LogEntry::of(line).map(|entry| entry.time) else { continue };
         // It is read as soon as it is written.
         let wall_ns = match time {
-            Time::InQuarter(at) => i64::try_from(at.as_nanos()).unwrap_or_default(),
-            Time::Wall(wall_ns) => i64::try_from(wall_ns).unwrap_or(i64::MAX),
+            WrittenTime::InQuarter(at) => i64::try_from(at.as_nanos()).unwrap_or_default(),
+            WrittenTime::Wall(wall_ns) => i64::try_from(wall_ns).unwrap_or(i64::MAX),
         };
         let now = Now { boot_ns: UP_NS, boot_to_wall_ns: wall_ns.saturating_sub(UP_NS.cast_signed()) };
         let Some(kind) = parse(line, now) else { continue };

@@ -16,7 +16,7 @@ use std::path::{Path, PathBuf};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use self::ahead::Ahead;
-use self::entry::{Entry, OtherFields};
+use self::entry::{JournalEntry, OtherFields};
 use self::file::{Fault, Header, Object, ReadAt};
 
 /// Where journald keeps its files: on disk, or until the next boot.
@@ -87,8 +87,8 @@ impl<F: ReadAt> Journal<F> {
         let header = Header::read(self.file.direct()).map_err(as_io)?;
         while header.tail != 0 && self.at <= header.tail {
             match self.next(&header) {
-                Ok(Some(Entry::Line(line))) if !take(&line) => return Ok(()),
-                Ok(Some(Entry::Unreadable)) => self.cannot_unpack(),
+                Ok(Some(JournalEntry::Line(line))) if !take(&line) => return Ok(()),
+                Ok(Some(JournalEntry::Unreadable)) => self.cannot_unpack(),
                 Ok(Some(_)) => {}
                 Ok(None) => return Ok(()),
                 Err(Fault::Io(error)) => return Err(error),
@@ -105,7 +105,7 @@ impl<F: ReadAt> Journal<F> {
     }
 
     /// What the next object says; none if it is still being written.
-    fn next(&mut self, header: &Header) -> Result<Option<Entry>, Fault> {
+    fn next(&mut self, header: &Header) -> Result<Option<JournalEntry>, Fault> {
         let object = Object::read(&self.file, self.at)?;
         let items = if object.is_entry() { object.items(&self.file, header)? } else { Vec::new() };
         if self.at == header.tail && is_partial(&items) {
@@ -116,7 +116,7 @@ impl<F: ReadAt> Journal<F> {
         match entry::read(file, header, &items, names, &mut self.other_fields) {
             Err(fault @ Fault::Broken(_)) => {
                 self.is_damaged(&fault);
-                Ok(Some(Entry::OtherFields))
+                Ok(Some(JournalEntry::OtherFields))
             }
             read => read.map(Some),
         }

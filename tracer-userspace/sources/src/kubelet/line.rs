@@ -4,7 +4,7 @@
 //! structured one after it (`"Probe failed" probeType="Readiness" …`), both of a sandbox that could not be made, and all
 //! of them in JSON. A probe's outcome is written by `klog.V(1)` (`pkg/kubelet/prober/prober.go`), a sandbox's always.
 
-use super::entry::{Entry, Time};
+use super::entry::{LogEntry, WrittenTime};
 use super::fields::nearest;
 use super::words::{Words, understand};
 use tracer_model::event::{
@@ -26,10 +26,10 @@ pub(super) struct Now {
 
 impl Now {
     /// When a line of this time was written, CLOCK_BOOTTIME: never after it was read.
-    fn written(self, time: Time) -> u64 {
+    fn written(self, time: WrittenTime) -> u64 {
         let wall = match time {
-            Time::InQuarter(at) => nearest(at, self.boot_ns.saturating_add_signed(self.boot_to_wall_ns)),
-            Time::Wall(wall) => wall,
+            WrittenTime::InQuarter(at) => nearest(at, self.boot_ns.saturating_add_signed(self.boot_to_wall_ns)),
+            WrittenTime::Wall(wall) => wall,
         };
         wall.saturating_add_signed(self.boot_to_wall_ns.saturating_neg()).min(self.boot_ns)
     }
@@ -41,7 +41,7 @@ pub(super) fn parse(line: &str, now: Now) -> Option<ObservationKind> {
     if !["robe ", "andbox", "network is not ready"].iter().any(|word| line.contains(word)) {
         return None;
     }
-    let entry = Entry::of(line)?;
+    let entry = LogEntry::of(line)?;
     let written = now.written(entry.time);
     if now.boot_ns.saturating_sub(written) > STALE_NS {
         return None;
@@ -51,7 +51,7 @@ pub(super) fn parse(line: &str, now: Now) -> Option<ObservationKind> {
         .or_else(|| sandbox(&entry, written).map(|it| ObservationKind::SandboxFailure(Box::new(it))))
 }
 
-fn probe(entry: &Entry<'_>, written_boot_ns: u64) -> Option<KubeletProbe> {
+fn probe(entry: &LogEntry<'_>, written_boot_ns: u64) -> Option<KubeletProbe> {
     structured(entry).or_else(|| plain(&entry.message))?.into_probe(written_boot_ns, entry.pid)
 }
 
@@ -91,7 +91,7 @@ impl LogOutcome {
 
 /// `"Probe failed" probeType="Readiness" pod="ns/name" podUID=… containerName="…" probeResult=failure output="…"`,
 /// `"Probe errored" … probeResult="unknown" err="…"`
-fn structured(entry: &Entry<'_>) -> Option<LogOutcome> {
+fn structured(entry: &LogEntry<'_>) -> Option<LogOutcome> {
     let (errored, reported) = match entry.message.as_ref() {
         "Probe failed" => (false, "output"),
         "Probe errored" => (true, "err"),
@@ -145,7 +145,7 @@ fn joined(pod: &str) -> Option<PodRef> {
 
 /// `"CreatePodSandbox for pod failed" err="…" pod="ns/name"`, `CreatePodSandbox for pod "name_ns(uid)" failed: …`,
 /// `"Error syncing pod, skipping" err="network is not ready: …" pod="ns/name" podUID=…`, and the plain form of that.
-fn sandbox(entry: &Entry<'_>, written_boot_ns: u64) -> Option<SandboxFailure> {
+fn sandbox(entry: &LogEntry<'_>, written_boot_ns: u64) -> Option<SandboxFailure> {
     let (pod, reason) = sandbox_structured(entry).or_else(|| sandbox_plain(&entry.message))?;
     sandbox_of(pod, &reason, written_boot_ns, entry.pid)
 }
@@ -156,7 +156,7 @@ pub(super) fn sandbox_of(pod: PodRef, reason: &str, written_boot_ns: u64, pid: O
     Some(SandboxFailure { pod, cause, words: reason.chars().take(MAX_REASON).collect(), written_boot_ns, pid })
 }
 
-fn sandbox_structured(entry: &Entry<'_>) -> Option<(PodRef, String)> {
+fn sandbox_structured(entry: &LogEntry<'_>) -> Option<(PodRef, String)> {
     let heads = ["CreatePodSandbox for pod failed", "Error syncing pod, skipping"];
     let pod = heads.contains(&entry.message.as_ref()).then(|| entry.field("pod")).flatten()?;
     let pod = PodRef { uid: entry.field("podUID"), ..named(&pod) };

@@ -13,7 +13,7 @@ const MAX_READ: u64 = 16 << 20;
 
 /// Reads one file.
 #[derive(Debug)]
-pub(super) struct Text {
+pub(super) struct TextFile {
     file: File,
     at: u64,
     /// A line without its end.
@@ -21,7 +21,7 @@ pub(super) struct Text {
     skipping: bool,
 }
 
-impl Text {
+impl TextFile {
     /// From the end on; from the beginning if it was made after `since`.
     pub(super) fn new(mut file: File, since: SystemTime) -> io::Result<Self> {
         let is_new = file.metadata()?.created().is_ok_and(|created| created >= since);
@@ -90,7 +90,7 @@ mod tests {
         let file = File::options().read(true).write(true).create_new(true).open(&path).expect("file");
         std::fs::remove_file(&path).expect("file");
         file.set_len(4 * MAX_READ).expect("nothing but a hole");
-        let mut text = Text::new(file, SystemTime::UNIX_EPOCH).expect("readable");
+        let mut text = TextFile::new(file, SystemTime::UNIX_EPOCH).expect("readable");
         text.resume(0);
         let mut reads = (1..=5).map(|_| text.read(&mut |_| true).map(|()| text.at()).expect("readable"));
         assert_eq!([(); 5].map(|()| reads.next().expect("five")), [1, 2, 3, 4, 4].map(|part| part * MAX_READ));

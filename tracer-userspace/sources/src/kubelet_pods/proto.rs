@@ -121,12 +121,12 @@ messages! {
     }
     Exec {}
     TcpSocket {
-        "1" port: Option<Port> => [message, optional],
+        "1" port: Option<IntOrString> => [message, optional],
         "2" host: Text => [string, optional],
     }
     HttpGet {
         "1" path: Text => [string, optional],
-        "2" port: Option<Port> => [message, optional],
+        "2" port: Option<IntOrString> => [message, optional],
         "3" host: Text => [string, optional],
         #[serde(skip_serializing_if = "is_blank")] "4" scheme: Text => [string, optional],
         #[serde(skip)] "5" http_headers: Vec<Bytes> => [bytes = "bytes", repeated],
@@ -146,7 +146,7 @@ fn is_blank(text: &Text) -> bool {
 
 /// `IntOrString`
 #[derive(Clone, PartialEq, Message)]
-pub(super) struct Port {
+pub(super) struct IntOrString {
     #[prost(int64, optional, tag = "1")]
     kind: Option<i64>,
     #[prost(int32, optional, tag = "2")]
@@ -155,7 +155,7 @@ pub(super) struct Port {
     name: Option<String>,
 }
 
-impl Serialize for Port {
+impl Serialize for IntOrString {
     fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
         if self.kind == Some(1) { self.name.serialize(to) } else { self.number.serialize(to) }
     }

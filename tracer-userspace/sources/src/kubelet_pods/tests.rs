@@ -48,12 +48,12 @@ fn a_handler_with_a_field_of_a_later_version_may_speak_any_protocol() {
     assert_eq!(speaks(GRPC, &[&number[..], &field(4, b"new")].concat()), Some(ProbeProtocol::Unknown));
 }
 
-type Header = (&'static str, &'static str);
+type HeaderPair = (&'static str, &'static str);
 
 /// What comes of an answer with these headers before and behind its data.
-async fn answered(head: &'static [Header], data: Vec<u8>, behind: &'static [Header]) -> Result<Bytes, Problem> {
+async fn answered(head: &'static [HeaderPair], data: Vec<u8>, behind: &'static [HeaderPair]) -> Result<Bytes, Problem> {
     static MADE: AtomicU32 = AtomicU32::new(0);
-    let headers = |all: &[Header]| -> HeaderMap {
+    let headers = |all: &[HeaderPair]| -> HeaderMap {
         all.iter().map(|(name, value)| (HeaderName::from_static(name), HeaderValue::from_static(value))).collect()
     };
     let name = format!("tracer-pods-{}-{}", std::process::id(), MADE.fetch_add(1, Ordering::Relaxed));
@@ -79,7 +79,7 @@ async fn answered(head: &'static [Header], data: Vec<u8>, behind: &'static [Head
     asked
 }
 
-const OK: &[Header] = &[("grpc-status", "0")];
+const OK: &[HeaderPair] = &[("grpc-status", "0")];
 
 /// Behind gRPC's prefix, which says this length.
 fn message(length: u32, bytes: &[u8]) -> Vec<u8> {
@@ -97,7 +97,7 @@ async fn the_message_of_an_answer_is_taken() {
 async fn an_answer_that_is_none_is_a_problem() {
     let starting = &[("grpc-status", "9"), ("grpc-message", "Kubelet is initializing")];
     for (head, data, behind, problem) in [
-        (starting as &[Header], Vec::new(), &[] as &[Header], "gRPC status 9: Kubelet is initializing"),
+        (starting as &[HeaderPair], Vec::new(), &[] as &[HeaderPair], "gRPC status 9: Kubelet is initializing"),
         (&[], message(0, b""), &[("grpc-status", "13")], "gRPC status 13: "),
         (&[], Vec::new(), OK, "its answer cannot be read: no message, or a compressed one"),
         (&[], vec![1, 0, 0, 0, 0], OK, "its answer cannot be read: no message, or a compressed one"),

@@ -18,7 +18,7 @@ pub struct Fake {
 }
 
 /// A request that waits for its answer.
-pub struct ApiRequest {
+pub struct FakeRequest {
     socket: TcpStream,
     pub method: String,
     /// Content-Type, where there is a body.
@@ -41,7 +41,7 @@ impl Fake {
     }
 
     /// The next request.
-    pub async fn next(&mut self) -> ApiRequest {
+    pub async fn next(&mut self) -> FakeRequest {
         let accepted = timeout(GUARD, self.listener.accept()).await.expect("a request in time");
         let (mut socket, _) = accepted.expect("a connection");
         let mut head = Vec::new();
@@ -63,11 +63,11 @@ impl Fake {
         let (path, query) = uri.split_once('?').unwrap_or((uri, ""));
         let query = query.split('&').map(Into::into).collect();
         let (method, kind) = (method.into(), header("content-type"));
-        ApiRequest { socket, method, kind, body, path: path.into(), query, at: Instant::now() }
+        FakeRequest { socket, method, kind, body, path: path.into(), query, at: Instant::now() }
     }
 }
 
-impl ApiRequest {
+impl FakeRequest {
     pub fn has(&self, parameter: &str) -> bool {
         self.query.iter().any(|it| it == parameter)
     }

@@ -9,7 +9,7 @@ use tracer_model::record::Cause;
 use super::{Fixture, Need, Scenario};
 use crate::net::PREFIX;
 use crate::node::cgroup::Freezer;
-use crate::pods::{HTTP, TLS, UNSAID_TLS};
+use crate::pods::{HTTP, TLS, UNLISTED_TLS};
 use crate::probe::{Ending, Kind};
 use crate::proc::Proc;
 
@@ -67,7 +67,7 @@ fn another_is_stopped(fixture: &mut Fixture<'_>) -> Result<()> {
     let pod = fixture.serving("hang", HTTP)?;
     let options = fixture.options;
     let inside = fixture.pod_of(pod)?;
-    inside.serve(options, &["http", &format!("[::]:{UNSAID_TLS}")])?;
+    inside.serve(options, &["http", &format!("[::]:{UNLISTED_TLS}")])?;
     inside.halt()?;
     fixture.mentions(&["had read it"]);
     fixture.fails(Kind::Http, pod, Ending::Timeout)

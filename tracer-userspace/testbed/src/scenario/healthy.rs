@@ -9,7 +9,7 @@ use super::{Fixture, Need, Scenario};
 use crate::check::{Claim, Expected};
 use crate::helper::Role;
 use crate::net::finish;
-use crate::pods::{HTTP, TLS, UNSAID_TLS};
+use crate::pods::{HTTP, TLS, UNLISTED_TLS};
 use crate::probe::{Ending, Kind};
 
 pub(super) const ALL: &[Scenario] = &[
@@ -22,7 +22,7 @@ pub(super) const ALL: &[Scenario] = &[
     Scenario::new("healthy_crowd", None, crowd).own().needs(&[Need::Nft]),
     Scenario::new("tls_eof_noise", Some(Cause::TlsEofNoise), |s| tls_noise(s, TLS)).smoke(),
     Scenario::new("tls_eof_noise_v6", Some(Cause::TlsEofNoise), |s| tls_noise(s, TLS)).v6().on_every_kernel(),
-    Scenario::new("tls_eof_noise_by_hello", Some(Cause::TlsEofNoise), |s| tls_noise(s, UNSAID_TLS)),
+    Scenario::new("tls_eof_noise_by_hello", Some(Cause::TlsEofNoise), |s| tls_noise(s, UNLISTED_TLS)),
 ];
 
 fn http(fixture: &mut Fixture<'_>) -> Result<()> {

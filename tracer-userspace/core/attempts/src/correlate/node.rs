@@ -121,7 +121,7 @@ impl Node {
     /// What not only probes dial is noted.
     fn observe_connect(&mut self, time: u64, dst: SocketAddr, comm: &str) {
         let api_server = || WITH_API_SERVER.contains(&comm) && self.pods.are_probed_at(dst);
-        if self.pods.have_hook_on(dst.port()) || self.pods.is_api_server(dst) || api_server() {
+        if self.pods.have_handler_on(dst.port()) || self.pods.is_api_server(dst) || api_server() {
             self.recent_connects.note(dst, time);
         }
     }

@@ -14,14 +14,14 @@ const API_SERVER: &str = "kube-apiserver";
 pub struct KnownPods {
     all: Vec<Pod>,
     by_addr: BTreeMap<IpAddr, Vec<usize>>,
-    /// By the address that a probe or a lifecycle hook names in place of the pod's.
+    /// By the address that a probe or a lifecycle handler names in place of the pod's.
     by_host: BTreeMap<IpAddr, Vec<usize>>,
     /// Those with a network of their own.
     by_netns: BTreeMap<Netns, usize>,
     /// Those of which a probe or a lifecycle handler may dial an address that no list has.
     elsewhere: Vec<usize>,
-    /// The ports that lifecycle hooks dial.
-    hook_ports: BTreeSet<u16>,
+    /// The ports that lifecycle handlers dial.
+    handler_ports: BTreeSet<u16>,
     have_specs: bool,
 }
 
@@ -57,7 +57,7 @@ impl KnownPods {
         let elsewhere = self.all.iter().enumerate().filter(|(_, pod)| uses_other_address(pod));
         self.elsewhere = elsewhere.map(|(place, _)| place).collect();
         let containers = self.all.iter().flat_map(|pod| &pod.containers);
-        self.hook_ports = containers.flat_map(|it| &it.lifecycle).map(|hook| hook.port).collect();
+        self.handler_ports = containers.flat_map(|it| &it.lifecycle).map(|handler| handler.port).collect();
         self.have_specs = self.all.iter().any(Pod::has_specs);
     }
 
@@ -90,7 +90,7 @@ impl KnownPods {
         all.all(|netns| netns == first).then_some(first)
     }
 
-    /// Those of which a probe or a lifecycle hook may dial this address.
+    /// Those of which a probe or a lifecycle handler may dial this address.
     pub fn connected_at(&self, addr: IpAddr) -> impl Iterator<Item = &Pod> {
         let named = self.by_host.get(&addr).into_iter().flatten();
         let mut places: Vec<usize> = self.places(addr).iter().chain(named).chain(&self.elsewhere).copied().collect();
@@ -104,9 +104,9 @@ impl KnownPods {
         self.by_netns.get(&netns).map(|place| &self.all[*place])
     }
 
-    /// A lifecycle hook of any of them dials this port.
-    pub fn have_hook_on(&self, port: u16) -> bool {
-        self.hook_ports.contains(&port)
+    /// A lifecycle handler of any of them dials this port.
+    pub fn have_handler_on(&self, port: u16) -> bool {
+        self.handler_ports.contains(&port)
     }
 
     /// A probe of any of them dials this.
@@ -126,7 +126,7 @@ impl KnownPods {
         })
     }
 
-    /// Their probes or lifecycle hooks are known, and not only their names.
+    /// Their probes or lifecycle handlers are known, and not only their names.
     pub const fn have_specs(&self) -> bool {
         self.have_specs
     }
@@ -149,18 +149,18 @@ fn uses_other_address(pod: &Pod) -> bool {
     pod.host_network && pod.addrs.is_empty() || hosts(pod).any(|host| host.parse::<IpAddr>().is_err())
 }
 
-/// What its probes and lifecycle hooks name in place of its address.
+/// What its probes and lifecycle handlers name in place of its address.
 fn hosts(pod: &Pod) -> impl Iterator<Item = &str> {
     let probes = pod.containers.iter().flat_map(|it| &it.probes).map(|spec| &spec.host);
-    let hooks = pod.containers.iter().flat_map(|it| &it.lifecycle).map(|hook| &hook.host);
-    probes.chain(hooks).filter_map(Option::as_deref)
+    let handlers = pod.containers.iter().flat_map(|it| &it.lifecycle).map(|handler| &handler.host);
+    probes.chain(handlers).filter_map(Option::as_deref)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
     use tracer_core::testing::http_probe;
-    use tracer_model::event::{HookType, LifecycleHook, ProbeSpec};
+    use tracer_model::event::{LifecycleEvent, LifecycleHandler, ProbeSpec};
 
     fn pod(name: &str, addr: &str, netns: u32) -> Pod {
         let addrs = vec![addr.parse().expect("an address")];
@@ -210,16 +210,16 @@ mod tests {
     }
 
     #[test]
-    fn a_lifecycle_hook_dials_as_a_probe_does() {
-        let (hook_type, scheme, path) = (HookType::PreStop, "http".into(), "/".into());
-        let hook = LifecycleHook { hook_type, scheme, port: 9000, host: Some("10.88.0.1".into()), path };
-        let container = Container { lifecycle: vec![hook], ..Container::default() };
+    fn a_lifecycle_handler_dials_as_a_probe_does() {
+        let (event, scheme, path) = (LifecycleEvent::PreStop, "http".into(), "/".into());
+        let handler = LifecycleHandler { event, scheme, port: 9000, host: Some("10.88.0.1".into()), path };
+        let container = Container { lifecycle: vec![handler], ..Container::default() };
         let mut known = KnownPods::default();
         known.replace(&[Pod { containers: vec![container], ..pod("a", "10.88.0.9", 9) }, pod("b", "10.88.0.1", 1)]);
         assert_eq!(names(known.connected_at("10.88.0.1".parse().expect("an address"))), ["a", "b"]);
-        assert!(known.have_hook_on(9000) && !known.have_hook_on(80) && known.have_specs());
+        assert!(known.have_handler_on(9000) && !known.have_handler_on(80) && known.have_specs());
         known.replace(&[]);
-        assert!(!known.have_hook_on(9000));
+        assert!(!known.have_handler_on(9000));
     }
 
     #[test]

@@ -1,4 +1,4 @@
-//! When probers dialled a target: a probe dials it once a period, a lifecycle hook once in a container's life.
+//! When probers dialled a target: a probe dials it once a period, a lifecycle handler once in a container's life.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::net::SocketAddr;

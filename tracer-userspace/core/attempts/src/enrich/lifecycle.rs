@@ -1,44 +1,46 @@
-//! The lifecycle hooks that an attempt can be: the kubelet itself dials for them, as it does for probes.
+//! The lifecycle handlers that an attempt can be: the kubelet itself dials for them, as it does for probes.
 
 use super::targets::{Match, behaving, connects_to, probes_on, target_containers};
 use crate::correlate::attempt::{Attempt, End};
 use crate::correlate::node::Node;
-use tracer_model::event::{Container, HookType, LifecycleHook, Pod};
+use tracer_model::event::{Container, LifecycleEvent, LifecycleHandler, Pod};
 
 /// A lifecycle handler with its pod and container.
-pub type HookMatch<'a> = (&'a Pod, &'a Container, &'a LifecycleHook);
+pub type HandlerMatch<'a> = (&'a Pod, &'a Container, &'a LifecycleHandler);
 
 const SECOND_NS: u64 = 1_000_000_000;
-/// A postStart hook is run right after its container is started (`startContainer`,
+/// A postStart handler is run right after its container is started (`startContainer`,
 /// pkg/kubelet/kuberuntime/kuberuntime_container.go); the start is known by its second, and the node may be busy.
 const AFTER_START_NS: u64 = 10 * SECOND_NS;
 
-/// The lifecycle hooks that this attempt can be. Of a target that probes dial, too, none if it surely is a probe's.
-pub fn hooks_met<'a>(attempt: &Attempt, node: &'a Node) -> Vec<HookMatch<'a>> {
+/// The lifecycle handlers that this attempt can be. Of a target that probes dial, too, none if it surely is a probe's.
+pub fn handlers_met<'a>(attempt: &Attempt, node: &'a Node) -> Vec<HandlerMatch<'a>> {
     let dst = attempt.flow.dst;
-    if !attempt.prober || !node.pods.have_hook_on(dst.port()) {
+    if !attempt.prober || !node.pods.have_handler_on(dst.port()) {
         return Vec::new();
     }
-    let hooks: Vec<HookMatch<'a>> = target_containers(attempt, node)
-        .flat_map(|(pod, c)| c.lifecycle.iter().map(move |hook| (pod, c, hook)))
-        .filter(|(pod, _, hook)| hook.port == dst.port() && connects_to(pod, hook.host.as_deref(), attempt, node))
-        .filter(|(_, container, hook)| !is_over(hook, container, attempt))
+    let handlers: Vec<HandlerMatch<'a>> = target_containers(attempt, node)
+        .flat_map(|(pod, c)| c.lifecycle.iter().map(move |handler| (pod, c, handler)))
+        .filter(|(pod, _, handler)| {
+            handler.port == dst.port() && connects_to(pod, handler.host.as_deref(), attempt, node)
+        })
+        .filter(|(_, container, handler)| !is_over(handler, container, attempt))
         .collect();
-    if !hooks.is_empty() && is_surely_a_probe(attempt, node) { Vec::new() } else { hooks }
+    if !handlers.is_empty() && is_surely_a_probe(attempt, node) { Vec::new() } else { handlers }
 }
 
 /// It was run long before.
-fn is_over(hook: &LifecycleHook, container: &Container, attempt: &Attempt) -> bool {
+fn is_over(handler: &LifecycleHandler, container: &Container, attempt: &Attempt) -> bool {
     let began = container.runs.as_ref().and_then(|runs| runs.started_boot_ns);
-    hook.hook_type == HookType::PostStart
+    handler.event == LifecycleEvent::PostStart
         && began.is_some_and(|began| attempt.started > began.saturating_add(AFTER_START_NS))
 }
 
-/// The kubelet has reported it; or it behaves like a probe of its target and unlike a hook. A preStop hook is not
+/// The kubelet has reported it; or it behaves like a probe of its target and unlike a handler. A preStop handler is not
 /// known by its time: the kubelet learns of the end of a pod, and dials, before the API informs tracer.
 fn is_surely_a_probe(attempt: &Attempt, node: &Node) -> bool {
     let probes = probes_on(attempt, node);
-    // A hook sends its request at once.
+    // A handler sends its request at once.
     if !probes.is_empty() && (attempt.kubelet().is_some() || attempt.touched_only()) {
         return true;
     }
@@ -50,7 +52,7 @@ fn is_surely_a_probe(attempt: &Attempt, node: &Node) -> bool {
     !behaving.is_empty() && (gave_up(attempt) || behaving.iter().any(is_due))
 }
 
-/// The prober ended it and had no answer: that is a probe's timeout. A hook has none
+/// The prober ended it and had no answer: that is a probe's timeout. A handler has none
 /// (`insecureContainerLifecycleHTTPClient`, pkg/kubelet/kubelet.go): it waits for the other side or its own kernel.
 fn gave_up(attempt: &Attempt) -> bool {
     match attempt.ended {

@@ -1,6 +1,6 @@
 //! Which probe of which container an attempt can be: by its target, by what it did, and by what the kubelet reported.
 
-use super::lifecycle::hooks_met;
+use super::lifecycle::handlers_met;
 use super::targets::{Match, PodContainer, behaving, probes_on, target_specs};
 use crate::correlate::attempt::Attempt;
 use crate::correlate::node::Node;
@@ -26,13 +26,13 @@ pub(super) fn matching_probes<'a>(attempt: &Attempt, node: &'a Node) -> Vec<Matc
         return vec![noted];
     }
     let behaving = behaving(&all, attempt);
-    if behaving.is_empty() && hooks_met(attempt, node).is_empty() { all } else { behaving }
+    if behaving.is_empty() && handlers_met(attempt, node).is_empty() { all } else { behaving }
 }
 
 /// The containers with a probe or lifecycle handler that it can be.
 pub(super) fn containers_of<'a>(attempt: &Attempt, node: &'a Node) -> Vec<PodContainer<'a>> {
     let probes = matching_probes(attempt, node).into_iter().map(|(pod, container, _)| (pod, container));
-    probes.chain(hooks_met(attempt, node).into_iter().map(|(pod, container, _)| (pod, container))).collect()
+    probes.chain(handlers_met(attempt, node).into_iter().map(|(pod, container, _)| (pod, container))).collect()
 }
 
 /// Of two pods on the host's network that are asked the same, it can be either.
@@ -52,7 +52,7 @@ pub fn is_probe_of(attempt: &Attempt, node: &Node, probe: &KubeletProbe) -> bool
     if !matches.is_empty() {
         return matches.iter().any(|it| is_named_by(it, probe));
     }
-    if !hooks_met(attempt, node).is_empty() {
+    if !handlers_met(attempt, node).is_empty() {
         return false;
     }
     // Without specs the address names the pod. Without a pod there, the kubelet must have named the target.
@@ -97,10 +97,10 @@ pub(super) fn redirected<'a>(attempt: &Attempt, node: &'a Node) -> Option<Match<
     only.filter(|(.., spec)| spec.handler == Handler::Http && spec.port != attempt.flow.dst.port())
 }
 
-/// The probes that the redirect before this connection can have answered, if no probe or lifecycle hook asks its port itself.
+/// The probes that the redirect before this connection can have answered, if no probe or lifecycle handler asks its port itself.
 pub(super) fn followed<'a>(attempt: &Attempt, node: &'a Node) -> Vec<Match<'a>> {
     let Some(first) = attempt.redirected.map(|it| it.first) else { return Vec::new() };
-    if !probes_on(attempt, node).is_empty() || !hooks_met(attempt, node).is_empty() {
+    if !probes_on(attempt, node).is_empty() || !handlers_met(attempt, node).is_empty() {
         return Vec::new();
     }
     let asks = |spec: &ProbeSpec| spec.handler == Handler::Http && spec.port == first.port();

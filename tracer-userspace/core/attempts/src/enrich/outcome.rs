@@ -3,7 +3,7 @@
 use super::protocols::{WAITED_NS, is_no_refusal};
 use super::targets::target_specs;
 use super::{
-    BEFORE_TIMEOUT_NS, expects_http, hooks_met, longest_timeout_ns, may_be_client, probes_met, timed_out_after_ns,
+    BEFORE_TIMEOUT_NS, expects_http, handlers_met, longest_timeout_ns, may_be_client, probes_met, timed_out_after_ns,
 };
 use crate::correlate::attempt::{Attempt, End};
 use crate::correlate::node::Node;
@@ -32,7 +32,7 @@ pub fn only_connects(attempt: &Attempt, node: &Node) -> bool {
     let probes = probes_met(attempt, node);
     let silent = attempt.sent().is_none_or(|n| n == 0) && attempt.kubelet().is_none();
     let all_dial = !probes.is_empty() && probes.iter().all(|spec| spec.handler == Handler::Tcp);
-    silent && all_dial && hooks_met(attempt, node).is_empty()
+    silent && all_dial && handlers_met(attempt, node).is_empty()
 }
 
 /// Reset after its dial was done, if it is a probe of an open port: neither a failure nor a success.
@@ -80,7 +80,7 @@ pub fn is_no_answer(attempt: &Attempt, node: &Node) -> bool {
         return false;
     }
     let least = match expects_http(attempt, node) {
-        Some(true) if hooks_met(attempt, node).is_empty() => STATUS_LINE,
+        Some(true) if handlers_met(attempt, node).is_empty() => STATUS_LINE,
         None if !node.pods.have_specs() && end != End::ClosedByProber && !may_be_client(attempt, node) => FRAME,
         _ => return false,
     };

@@ -1,6 +1,6 @@
 //! What probes speak from their first byte on, and what they were answered in.
 
-use super::{hooks_met, longest_timeout_ns, other_reason, probes_met};
+use super::{handlers_met, longest_timeout_ns, other_reason, probes_met};
 use crate::correlate::attempt::{Attempt, End};
 use crate::correlate::node::Node;
 use tracer_model::event::{Answer, AnswerKind, Handler, ProbeOutput, ProbeProtocol, ProbeSpec};
@@ -16,13 +16,13 @@ pub enum Protocol {
     Http2,
 }
 
-/// The one that all probes speak that this attempt can be. A lifecycle hook's may be none of them: the kubelet asks once more in
+/// The one that all probes speak that this attempt can be. A lifecycle handler's may be none of them: the kubelet asks once more in
 /// plain where HTTPS was answered so (`runHTTPHandler`, pkg/kubelet/lifecycle/handlers.go).
 fn spoken(attempt: &Attempt, node: &Node) -> Option<Protocol> {
     let probes = probes_met(attempt, node);
     let first = of(probes.first()?)?;
     let agreed = probes.iter().all(|spec| of(spec) == Some(first));
-    (agreed && hooks_met(attempt, node).is_empty() && other_reason(attempt, node).is_none()).then_some(first)
+    (agreed && handlers_met(attempt, node).is_empty() && other_reason(attempt, node).is_none()).then_some(first)
 }
 
 fn of(spec: &ProbeSpec) -> Option<Protocol> {
@@ -96,7 +96,7 @@ fn still_waited(attempt: &Attempt, node: &Node) -> bool {
 /// A probe in plain HTTP, and nothing else. Its answer is no failure as far as it was read.
 pub(super) fn is_no_refusal(attempt: &Attempt, node: &Node) -> bool {
     let status = attempt.answer().and_then(|(_, answer)| answer.status);
-    let is_probe = super::expects_http(attempt, node) == Some(true) && hooks_met(attempt, node).is_empty();
+    let is_probe = super::expects_http(attempt, node) == Some(true) && handlers_met(attempt, node).is_empty();
     is_probe && status.is_none_or(|status| status < 400) && other_reason(attempt, node).is_none()
 }
 

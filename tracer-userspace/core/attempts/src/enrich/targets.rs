@@ -37,7 +37,7 @@ pub(super) fn behaving<'a>(all: &[Match<'a>], attempt: &Attempt) -> Vec<Match<'a
     all.iter().copied().filter(|(.., spec)| is_alike(spec)).collect()
 }
 
-/// A probe or lifecycle hook dials this address: its own `host`, the pod's address, or the node's for a pod on the host's network.
+/// A probe or lifecycle handler dials this address: its own `host`, the pod's address, or the node's for a pod on the host's network.
 pub(super) fn connects_to(pod: &Pod, host: Option<&str>, attempt: &Attempt, node: &Node) -> bool {
     let dst = attempt.flow.dst.ip();
     if let Some(host) = host {

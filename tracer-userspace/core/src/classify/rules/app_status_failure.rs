@@ -15,6 +15,9 @@ use tracer_model::record::Confidence;
 
 pub(in super::super) const HANDLER: &str = "The network from the kubelet to the pod works. Find what the health handler checks: it may depend on what the pod itself cannot reach. Read the application's log of that moment";
 const PROTOCOL: &str = "The probe asks in HTTP and the port speaks something else: correct the probe's port or scheme, or use tcpSocket or grpc";
+const SPEAKS_FIRST: &str = "something that is not HTTP, before the probe had asked: the server speaks first, as those of SMTP, SSH, FTP and MySQL do";
+const NOT_A_PORT_OF_HTTP: &str =
+    "Correct the probe's port, or use tcpSocket: the server of this port never answers in HTTP";
 const PROTOCOL_TLS: &str = "The probe asks in HTTPS and the port speaks something else: set its scheme to HTTP if the port speaks plain HTTP, correct the port, or use tcpSocket or grpc";
 
 const NEITHER: &str =
@@ -147,14 +150,15 @@ fn refusal(case: &Case<'_>, answer: &Answer) -> Option<(String, &'static str)> {
     }
     match (answer.kind, answer.status) {
         (AnswerKind::Http, Some(status)) if !(200..400).contains(&status) && !is_interim(status) => {
-            // A lifecycle hook takes any (`runHTTPHandler`, pkg/kubelet/lifecycle/handlers.go).
-            let hooks = enrich::hooks_met(case.attempt, case.node);
-            hooks.is_empty().then(|| (format!("HTTP status {status}"), HANDLER))
+            // A lifecycle handler takes any (`runHTTPHandler`, pkg/kubelet/lifecycle/handlers.go).
+            let handlers = enrich::handlers_met(case.attempt, case.node);
+            handlers.is_empty().then(|| (format!("HTTP status {status}"), HANDLER))
         }
         (AnswerKind::Tls | AnswerKind::Alert, _) => Some((
             "a TLS record in answer to plain HTTP".to_owned(),
             "Set the probe's scheme to HTTPS: the port speaks TLS",
         )),
+        (AnswerKind::Other, _) if answer.asked == Some(false) => Some((SPEAKS_FIRST.to_owned(), NOT_A_PORT_OF_HTTP)),
         (AnswerKind::Other, _) => Some(("something that is not HTTP".to_owned(), PROTOCOL)),
         _ => None,
     }

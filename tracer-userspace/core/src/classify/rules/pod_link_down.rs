@@ -143,7 +143,7 @@ fn no_route(case: &Case<'_>) -> Option<Finding> {
     let link = case.node.links.get(&netns)?.iter().find(|l| !l.up && !l.loopback && l.covers(failed.dst.ip()))?;
     let says = format!("connect({}) failed at once: no route", failed.dst);
     let first = evidence(Hook::SysConnect.name(), time, says, json!({ "errno": failed.errno }));
-    let says = format!("link {} of the node, whose subnet holds it, is down", link.name);
+    let says = format!("link {} of the node, which has its subnet, is down", link.name);
     let second =
         evidence("rtnetlink", time, says, json!({ "ifindex": link.ifindex, "name": link.name, "up": link.up }));
     let found = finding(case, vec![first, second], netns, &link.name, "is down, and the route went with it");

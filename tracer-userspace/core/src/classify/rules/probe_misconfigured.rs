@@ -54,7 +54,7 @@ fn dead_redirect(case: &Case<'_>) -> Option<Finding> {
     let status = redirected.map(|it| format!(" (status {})", it.status)).unwrap_or_default();
     let dst = attempt.flow.dst;
     let summary = format!(
-        "the probe asks port {from}, whose answer{status} redirected it to port {}: nobody listens on {dst}",
+        "the probe asks port {from}; the answer{status} redirected it to port {}: nobody listens on {dst}",
         dst.port()
     );
     let fix = format!(
@@ -192,7 +192,7 @@ mod tests {
         assert_eq!(verdict.subject, Subject::Probe);
         assert_eq!(verdict.probe.as_ref().and_then(|it| it.port), Some(8080));
         let verdict = &verdict.verdict;
-        assert!(verdict.summary.contains("port 8080, whose answer (status 302)"), "{}", verdict.summary);
+        assert!(verdict.summary.contains("port 8080; the answer (status 302)"), "{}", verdict.summary);
         assert_eq!(verdict.summary.matches("redirected").count(), 1, "{}", verdict.summary);
         assert!(!verdict.remediation.to_string().contains("make the process listen"), "{}", verdict.remediation);
         stream.kubelet_at_target(ProbeOutput::Network);

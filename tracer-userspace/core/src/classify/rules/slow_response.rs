@@ -163,7 +163,7 @@ pub(super) fn budget(case: &Case<'_>) -> String {
 mod tests {
     use crate::testing::{NODE, SYN, Stream};
     use tracer_common::names::Hook;
-    use tracer_model::event::{AnswerKind, HookType, ProbeOutput, TcpFlags, TcpState};
+    use tracer_model::event::{AnswerKind, LifecycleEvent, ProbeOutput, TcpFlags, TcpState};
     use tracer_model::record::{Confidence, VerdictBody};
 
     #[test]
@@ -302,7 +302,7 @@ mod tests {
         assert_eq!(noted(Stream::https_readiness, 998), slow, "its time began before its dial");
         assert_eq!(noted(Stream::https_readiness, 980), None, "it may have been answered just so");
         assert_eq!(noted(Stream::https_readiness, 1_500), None, "the prober was late itself, with its answer perhaps");
-        assert_eq!(noted(|it| it.https_readiness().lifecycle(HookType::PreStop, 8080), 1_000), None);
+        assert_eq!(noted(|it| it.https_readiness().lifecycle(LifecycleEvent::PreStop, 8080), 1_000), None);
         assert_eq!(noted(|it| it.https_readiness().readiness_too(), 1_000), None, "of that the status would be known");
         let mut grpc = Stream::new();
         grpc.grpc_readiness(1).connect().established().answer(AnswerKind::Other, None).wait_ms(1_000);

@@ -4,7 +4,7 @@ use super::super::{Streak, history, startup_probe};
 use super::connection_refused::{Refused, refused};
 use super::{Case, Cause, Finding, in_namespace, of_namespace, runs, shares_node};
 use tracer_attempts::enrich;
-use tracer_model::event::{HookType, Netns, ProbeSpec, ProbeType, Runs, Waiting};
+use tracer_model::event::{LifecycleEvent, Netns, ProbeSpec, ProbeType, Runs, Waiting};
 use tracer_model::record::{Confidence, Evidence};
 
 /// Attempts lie on a grid of whole periods; the kubelet jitters its start.
@@ -18,7 +18,7 @@ pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
     let (netns, streak) = (netns?, case.streak?);
     let at = seen.iter().map(|e| e.time_boot_ns).max()?;
     let spec = enrich::start_probe(case.attempt, case.node)?;
-    let start = Start::of(case, spec, netns, streak, at)?;
+    let start = ContainerStart::of(case, spec, netns, streak, at)?;
     let spent = spent(case, spec, start, streak, at)?;
     let since = start.began().unwrap_or(streak.since);
     if start.is_over(case, netns) {
@@ -40,7 +40,7 @@ enum Spent {
 
 /// Refusals in a row, less those of other probes that dial the same port, and the earliest time at which they can be too
 /// many.
-fn spent(case: &Case<'_>, spec: &ProbeSpec, start: Start, streak: Streak, at: u64) -> Option<Spent> {
+fn spent(case: &Case<'_>, spec: &ProbeSpec, start: ContainerStart, streak: Streak, at: u64) -> Option<Spent> {
     let lasted = at.saturating_sub(streak.since).saturating_add(SLACK_NS);
     let needed_s = u64::from(spec.failure_threshold.saturating_sub(1)) * u64::from(spec.period_s);
     let needed = needed_s.saturating_mul(SECOND_NS);
@@ -57,10 +57,10 @@ fn spent(case: &Case<'_>, spec: &ProbeSpec, start: Start, streak: Streak, at: u6
         ProbeType::Startup => Vec::new(),
         _ => others.map(|other| most(other, age, lasted)).collect(),
     };
-    // A postStart hook dials once in a start.
-    let hooks = pod.containers.iter().flat_map(|it| &it.lifecycle);
-    let hooks = hooks.filter(|it| it.port == spec.port && it.hook_type == HookType::PostStart);
-    let others: Vec<u32> = others.into_iter().chain(hooks.map(|_| 1)).collect();
+    // A postStart handler dials once in a start.
+    let handlers = pod.containers.iter().flat_map(|it| &it.lifecycle);
+    let handlers = handlers.filter(|it| it.port == spec.port && it.event == LifecycleEvent::PostStart);
+    let others: Vec<u32> = others.into_iter().chain(handlers.map(|_| 1)).collect();
     let own = streak.count.saturating_sub(others.iter().sum());
     match own >= spec.failure_threshold {
         true => Some(Spent::Surely),
@@ -78,7 +78,7 @@ fn most(other: &ProbeSpec, age: Option<u64>, lasted: u64) -> u32 {
 
 /// When the start began, as far as the tracer saw it.
 #[derive(Clone, Copy)]
-struct Start {
+struct ContainerStart {
     /// This run of the container.
     run: Option<u64>,
     /// The pod's network namespace, if no container was restarted in it, as far as is known.
@@ -87,7 +87,7 @@ struct Start {
     sure: bool,
 }
 
-impl Start {
+impl ContainerStart {
     /// `None` if the container ended by itself since the refusals began, or had outlived its budget by then: what it spent is
     /// no budget.
     fn of(case: &Case<'_>, spec: &ProbeSpec, netns: Netns, streak: Streak, at: u64) -> Option<Self> {
@@ -143,7 +143,7 @@ fn finding(
     mut seen: Vec<Evidence>,
     spec: &ProbeSpec,
     netns: Netns,
-    start: Start,
+    start: ContainerStart,
     since: u64,
     at: u64,
 ) -> Finding {

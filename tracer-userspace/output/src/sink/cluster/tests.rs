@@ -8,7 +8,7 @@ use super::note::FailedPod;
 use super::*;
 use tracer_model::event::{AnswerKind, ConnId};
 use tracer_model::record::Cause;
-use tracer_sources::testing::fake::{ApiRequest, Fake};
+use tracer_sources::testing::fake::{Fake, FakeRequest};
 use tracer_sources::testing::{Log, client_of, pace};
 
 const EVENTS: &str = "/api/v1/namespaces/shop/events";
@@ -57,7 +57,7 @@ async fn finished(mut sink: ClusterSink, written: JoinHandle<()>) -> u64 {
     sink.dropped()
 }
 
-async fn created(api: &mut Fake) -> ApiRequest {
+async fn created(api: &mut Fake) -> FakeRequest {
     let asked = api.next().await;
     assert_eq!((asked.method.as_str(), asked.path.as_str()), ("POST", EVENTS));
     asked
@@ -265,7 +265,7 @@ fn a_full_queue_is_counted_and_holds_nobody_up() {
 }
 
 /// The condition that is written.
-async fn condition(api: &mut Fake) -> (ApiRequest, String, String) {
+async fn condition(api: &mut Fake) -> (FakeRequest, String, String) {
     let asked = api.next().await;
     assert_eq!((asked.method.as_str(), asked.path.as_str()), ("PATCH", STATUS));
     assert_eq!(asked.kind.as_deref(), Some("application/strategic-merge-patch+json"));

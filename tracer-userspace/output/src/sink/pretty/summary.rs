@@ -17,19 +17,21 @@ const NAMED: usize = 5;
 /// From the surest.
 const CONFIDENCES: [Confidence; 3] = [Confidence::Proven, Confidence::Likely, Confidence::Possible];
 
+/// What is one block: a cause, and whether it only misleads.
+type BlockKey = (bool, Cause);
+
 /// What was reported so far.
 #[derive(Debug, Default)]
 pub(super) struct Summary {
-    groups: BTreeMap<Cause, Group>,
+    groups: BTreeMap<BlockKey, CauseBlock>,
     /// By `seq`.
-    reported: BTreeMap<u64, (Cause, Confidence)>,
+    reported: BTreeMap<u64, (BlockKey, Confidence)>,
 }
 
-/// The verdicts of one cause.
+/// The verdicts of one block.
 #[derive(Debug, Default)]
-struct Group {
+struct CauseBlock {
     count: u64,
-    noise: bool,
     confidences: BTreeMap<Confidence, u64>,
     first: String,
     last: String,
@@ -48,39 +50,40 @@ impl Summary {
             self.take_back(reported, &hit);
         }
         let verdict = &body.verdict;
-        self.reported.insert(record.seq, (verdict.cause, verdict.confidence));
+        let key = (verdict.outcome != Outcome::Failure, verdict.cause);
+        self.reported.insert(record.seq, (key, verdict.confidence));
         if self.reported.len() > REMEMBERED {
             self.reported.pop_first();
         }
-        self.groups.entry(verdict.cause).or_default().take(&record.time, hit, body);
+        self.groups.entry(key).or_default().take(&record.time, hit, body);
     }
 
-    fn take_back(&mut self, (cause, confidence): (Cause, Confidence), hit: &str) {
-        let Some(group) = self.groups.get_mut(&cause) else { return };
+    fn take_back(&mut self, (key, confidence): (BlockKey, Confidence), hit: &str) {
+        let Some(group) = self.groups.get_mut(&key) else { return };
         group.count = group.count.saturating_sub(1);
         group.confidences.entry(confidence).and_modify(|n| *n = n.saturating_sub(1));
         group.hit.remove(hit);
         if group.count == 0 {
-            self.groups.remove(&cause);
+            self.groups.remove(&key);
         }
     }
 
     /// A block for each cause, in the order of severity, scope and count.
     pub(super) fn blocks(&self, out: &mut String, screen: Screen) {
         let mut groups: Vec<_> = self.groups.iter().collect();
-        groups.sort_by_key(|(cause, group)| {
-            let severity = if group.noise { Severity::Info } else { cause.severity() };
+        groups.sort_by_key(|((noise, cause), group)| {
+            let severity = if *noise { Severity::Info } else { cause.severity() };
             (severity, cause.scope().is_none(), cause.scope(), Reverse(group.count))
         });
         let digits = groups.iter().map(|(_, group)| group.count.to_string().len()).max().unwrap_or_default();
-        for (cause, group) in &groups {
-            group.block(out, **cause, digits, screen);
+        for (key, group) in &groups {
+            group.block(out, **key, digits, screen);
         }
     }
 
     /// Verdicts on failures that stand.
     pub(super) fn failures(&self) -> u64 {
-        self.groups.values().filter(|group| !group.noise).map(|group| group.count).sum()
+        self.groups.iter().filter(|((noise, _), _)| !noise).map(|(_, group)| group.count).sum()
     }
 }
 
@@ -100,7 +103,7 @@ pub(super) fn without_failure(stop: &StopBody, failed: u64) -> (Style, String) {
     (Style::Good, format!("healthy: {attempts}, none failed"))
 }
 
-impl Group {
+impl CauseBlock {
     fn take(&mut self, time: &str, hit: String, body: &VerdictBody) {
         let (verdict, count) = (&body.verdict, body.count());
         if self.count == 0 {
@@ -108,7 +111,6 @@ impl Group {
         }
         time.clone_into(&mut self.last);
         self.count = self.count.saturating_add(count);
-        self.noise = verdict.outcome != Outcome::Failure;
         let sure = self.confidences.entry(verdict.confidence).or_default();
         *sure = sure.saturating_add(count);
         self.hit.add_several(hit, count);
@@ -123,8 +125,8 @@ impl Group {
     }
 
     /// Its lines; of what only misleads, one.
-    fn block(&self, out: &mut String, cause: Cause, digits: usize, screen: Screen) {
-        let style = self.style();
+    fn block(&self, out: &mut String, (noise, cause): BlockKey, digits: usize, screen: Screen) {
+        let style = if noise { Style::Good } else { self.style() };
         let head = format!(
             "{:>digits$}  {}  {}  {}",
             self.count,
@@ -132,7 +134,7 @@ impl Group {
             self.sureness(),
             span(&self.first, &self.last)
         );
-        if self.noise {
+        if noise {
             // Nobody has to act: one line is enough.
             return screen.head(out, &format!("{head}  no failure; details: tracer explain {}", cause.name()));
         }
@@ -153,7 +155,7 @@ impl Group {
     /// As sure as the surest.
     fn style(&self) -> Style {
         let surest = self.confidences.iter().rev().find(|(_, n)| **n > 0).map(|(confidence, _)| *confidence);
-        if self.noise { Style::Good } else { style_of(surest.unwrap_or(Confidence::Possible)) }
+        style_of(surest.unwrap_or(Confidence::Possible))
     }
 
     /// `3 proven, 1 likely`.

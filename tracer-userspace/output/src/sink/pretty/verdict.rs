@@ -1,13 +1,11 @@
 //! A verdict as a block: the answer, then why, what was seen, who did it, what fixes it.
 
-use std::fmt::Write as _;
-
 use super::about::{About, who};
 use super::above::Relation;
 use crate::sink::plain;
 use tracer_model::plural::counted;
 use tracer_model::record::{Confidence, Evidence, Outcome, Record, Remediation, Repeated, Verdict, VerdictBody};
-use tracer_terminal::screen::{Screen, Style, safe};
+use tracer_terminal::screen::{Screen, Style};
 
 /// A line of the block, if there is something to say.
 type Part = (&'static str, fn(&VerdictBody) -> Option<String>);
@@ -61,19 +59,14 @@ fn culprit(body: &VerdictBody) -> Option<String> {
     body.culprit.as_ref().map(who)
 }
 
-/// The text, then each command alone on its line, below where it runs. A command is never wrapped: it is to be pasted.
+/// The text, then each command alone on its line, below where it runs.
 pub(super) fn fix_rows(out: &mut String, fix: &Remediation, screen: Screen) {
     screen.row(out, "fix", &fix.text);
     for commands in fix.commands.chunk_by(|a, b| a.place == b.place) {
         commands.iter().take(1).for_each(|first| screen.row(out, "", first.place.instruction()));
-        for command in commands {
-            let _ = writeln!(out, "{}{}", if screen.is_narrow() { "    " } else { COMMAND }, safe(&command.run));
-        }
+        commands.iter().for_each(|command| screen.command(out, &command.run));
     }
 }
-
-/// Below the text of a row.
-const COMMAND: &str = "             ";
 
 fn also(body: &VerdictBody) -> Option<String> {
     let also: Vec<_> = body.verdict.also.iter().map(|cause| cause.name()).collect();

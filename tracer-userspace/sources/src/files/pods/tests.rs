@@ -211,7 +211,7 @@ status:
 }
 
 #[test]
-fn lifecycle_hooks_that_dial() {
+fn lifecycle_handlers_that_dial() {
     let text = "\
 kind: Pod
 metadata: {name: a}
@@ -227,8 +227,8 @@ spec:
   - {name: asleep, lifecycle: {preStop: {sleep: {seconds: 5}}}}
   - {name: none, lifecycle: null}
 ";
-    let hook = |hook_type, scheme: &str, port, host: Option<&str>, path: &str| LifecycleHook {
-        hook_type,
+    let handler = |event, scheme: &str, port, host: Option<&str>, path: &str| LifecycleHandler {
+        event,
         scheme: scheme.into(),
         port,
         host: host.map(Into::into),
@@ -236,8 +236,8 @@ spec:
     };
     let pods = read("lifecycle", text).expect("pod");
     let expected = [
-        hook(HookType::PostStart, "http", 8080, Some("127.0.0.1"), "/"),
-        hook(HookType::PreStop, "https", 9000, None, "/quit"),
+        handler(LifecycleEvent::PostStart, "http", 8080, Some("127.0.0.1"), "/"),
+        handler(LifecycleEvent::PreStop, "https", 9000, None, "/quit"),
     ];
     assert_eq!(pods[0].containers[0].lifecycle, expected);
     assert!(pods[0].containers[1..].iter().all(|it| it.lifecycle.is_empty()), "no other dials: {pods:?}");

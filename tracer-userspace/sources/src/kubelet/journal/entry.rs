@@ -18,7 +18,7 @@ const MAX_OTHER_FIELDS: usize = 1024;
 
 /// What an entry has for the follower.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) enum Entry {
+pub(super) enum JournalEntry {
     /// Of somebody else.
     OtherFields,
     /// A message of the kubelet.
@@ -66,9 +66,9 @@ pub(super) fn read(
     items: &[u64],
     names: &[String],
     other_fields: &mut OtherFields,
-) -> Result<Entry, Fault> {
+) -> Result<JournalEntry, Fault> {
     if other_fields.has_one(items) {
-        return Ok(Entry::OtherFields);
+        return Ok(JournalEntry::OtherFields);
     }
     let mut sender = Sender::default();
     let mut candidates = Vec::new();
@@ -78,12 +78,12 @@ pub(super) fn read(
             candidates.push(field);
         } else if !weigh(&field.begin, names, &mut sender) {
             other_fields.add(*at);
-            return Ok(Entry::OtherFields);
+            return Ok(JournalEntry::OtherFields);
         }
     }
     // The kubelet's command line is often packed, its message rarely.
     candidates.sort_by_key(|field| field.packed != 0);
-    if sender.is_kubelet() { message(file, &candidates) } else { Ok(Entry::OtherFields) }
+    if sender.is_kubelet() { message(file, &candidates) } else { Ok(JournalEntry::OtherFields) }
 }
 
 /// Notes what a field says of the sender; false if it is somebody else for certain.
@@ -104,13 +104,13 @@ fn weigh(field: &[u8], names: &[String], sender: &mut Sender) -> bool {
 }
 
 /// The first of these fields that is the message. A packed one does not show its name.
-fn message(file: &impl ReadAt, candidates: &[Field]) -> Result<Entry, Fault> {
+fn message(file: &impl ReadAt, candidates: &[Field]) -> Result<JournalEntry, Fault> {
     for field in candidates {
         let Some(bytes) = field.whole(file, MAX_MESSAGE)? else { continue };
         let content = unpack(field.packed, bytes, MAX_MESSAGE);
         if let Some(message) = content.as_deref().and_then(|it| it.strip_prefix(b"MESSAGE=")) {
-            return Ok(Entry::Line(String::from_utf8_lossy(message).into_owned()));
+            return Ok(JournalEntry::Line(String::from_utf8_lossy(message).into_owned()));
         }
     }
-    Ok(Entry::Unreadable)
+    Ok(JournalEntry::Unreadable)
 }

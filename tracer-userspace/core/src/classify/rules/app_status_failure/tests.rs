@@ -1,5 +1,5 @@
 use crate::testing::{Stream, assert_has};
-use tracer_model::event::{AnswerKind, HookType, ProbeOutput, ProbeProtocol, TcpState};
+use tracer_model::event::{AnswerKind, LifecycleEvent, ProbeOutput, ProbeProtocol, TcpState};
 use tracer_model::record::Confidence;
 
 fn answered(kind: AnswerKind, status: Option<u16>) -> Vec<&'static str> {
@@ -27,6 +27,22 @@ fn a_body_that_overtakes_its_status_line_is_no_other_protocol() {
     stream.http_readiness().connect().established().answer(AnswerKind::Other, None).wait_ms(200);
     stream.answer(AnswerKind::Http, Some(200));
     assert!(stream.closes((100, 101, 200)).causes().is_empty());
+}
+
+/// An httpGet probe of a mail server.
+#[test]
+fn a_server_that_speaks_first_speaks_no_http() {
+    let decided = |asked: bool| {
+        let mut stream = Stream::new();
+        stream.http_readiness().connect().established();
+        stream.answer_with(AnswerKind::Other, None, |it| it.asked = Some(asked));
+        stream.closes((100, 101, 24));
+        assert_eq!(stream.causes(), ["app_status_failure"]);
+        stream.verdict()
+    };
+    let (first, answer) = (decided(false), decided(true));
+    assert!(first.summary.contains("the server speaks first") && first.remediation.to_string().contains("tcpSocket"));
+    assert!(answer.summary.ends_with("something that is not HTTP"), "{}", answer.summary);
 }
 
 /// A tcpSocket probe of a server that says `503` to whoever connects.
@@ -255,7 +271,7 @@ fn an_answer_to_who_may_not_have_asked_so_is_none() {
         probed(&mut stream).connect().prober_named(comm).established().answer(AnswerKind::Http, Some(400));
         stream.closes((100, 101, 200)).causes()
     };
-    assert!(noted(|it| it.https_readiness().lifecycle(HookType::PreStop, 8080), "kubelet").is_empty());
+    assert!(noted(|it| it.https_readiness().lifecycle(LifecycleEvent::PreStop, 8080), "kubelet").is_empty());
     assert!(noted(Stream::https_readiness, "k3s-server").is_empty());
     assert_eq!(noted(Stream::https_readiness, "kubelet"), ["app_status_failure"]);
     let mut banner = Stream::new();

@@ -1,0 +1,85 @@
+//! The verdict on a pod with probes that the kubelet does not run: it waits until the wall clock has reached the start of the
+//! container, and `initialDelaySeconds` after it (`worker.doProbe`, pkg/kubelet/prober/worker.go).
+
+use serde_json::json;
+
+use super::evidence::evidence;
+use super::finding::Finding;
+use super::kubectl;
+use super::kubelet::{Unattached, k8s, noted};
+use tracer_attempts::correlate::node::Node;
+use tracer_model::event::PodRef;
+use tracer_model::record::{Cause, Command, Confidence, Evidence};
+
+/// Somebody set the wall clock.
+#[derive(Clone, Copy, Debug)]
+pub struct ClockStep {
+    /// CLOCK_BOOTTIME nanoseconds.
+    pub time_boot_ns: u64,
+    /// By so much it went forward.
+    pub by_ns: i64,
+}
+
+impl ClockStep {
+    /// "set back by 2 h 3 min"
+    pub fn words(&self) -> String {
+        format!("set {} by {}", if self.by_ns < 0 { "back" } else { "forward" }, span(self.by_ns.unsigned_abs()))
+    }
+
+    fn evidence(&self) -> Evidence {
+        let says = format!("the wall clock was {}", self.words());
+        evidence("clock", self.time_boot_ns, says, json!({ "step_s": self.by_ns / 1_000_000_000 }))
+    }
+}
+
+/// Containers of a pod that started in the future, and no attempt of their probes for some time.
+#[derive(Clone, Debug)]
+pub struct NotRun<'a> {
+    /// The pod.
+    pub pod: &'a PodRef,
+    /// Names of the containers.
+    pub containers: Vec<&'a str>,
+    /// From now to the last of their starts.
+    pub ahead_ns: u64,
+    /// For so long no attempt was seen.
+    pub silent_ns: u64,
+    /// The last step that was seen.
+    pub step: Option<ClockStep>,
+    /// Events that were lost meanwhile.
+    pub lost: u64,
+}
+
+/// The verdict.
+pub fn verdict(seen: &NotRun<'_>, node: &Node, now: u64) -> (Finding, Unattached) {
+    let only = match seen.containers[..] {
+        [one] => Some(one.to_owned()),
+        _ => None,
+    };
+    let k8s = k8s(seen.pod, only.as_ref(), node);
+    let (names, ahead) = (seen.containers.join(", "), span(seen.ahead_ns));
+    let step = seen.step.map(|step| format!("; the clock was {}", step.words())).unwrap_or_default();
+    let summary = format!(
+        "the kubelet runs no probe of {names} of pod {}: by the wall clock the start lies {ahead} in the future, and it waits until then; no attempt was seen for {}{step}",
+        k8s.full_name().unwrap_or_default(),
+        span(seen.silent_ns),
+    );
+    let fields = json!({ "containers": seen.containers, "ahead_s": seen.ahead_ns / 1_000_000_000 });
+    let started = evidence("container_status", now, format!("{names} started {ahead} from now"), fields);
+    let pod = kubectl::pod(&k8s);
+    let fix = Cause::ProbeNotRun.fix().run([Command::in_cluster(format!("kubectl delete pod {pod}"))]);
+    let mut found = noted(Cause::ProbeNotRun, started, summary, fix);
+    found.evidence.extend(seen.step.as_ref().map(ClockStep::evidence));
+    if seen.lost > 0 {
+        found = Finding { lost_events: seen.lost, ..found.at_most(Confidence::Possible) };
+    }
+    (found, Unattached { probe: None, k8s, process: None })
+}
+
+/// "40 s", "59 min", "2 h 3 min"
+fn span(ns: u64) -> String {
+    match ns / 1_000_000_000 {
+        s @ 0..120 => format!("{s} s"),
+        s @ 120..7_200 => format!("{} min", s / 60),
+        s => format!("{} h {} min", s / 3_600, s / 60 % 60),
+    }
+}

@@ -1,0 +1,77 @@
+//! How a sentence of a record begins and ends.
+
+use super::{Body, FindingBody};
+
+/// Words with which sentences begin here. A name (of a process, link, setting, command) keeps its letters.
+const FIRST_WORDS: &str = "\
+    a above add allow an another answered boot cannot closed connected connection connections container \
+    correct each ephemeral established established, fewer find fix give have if in install it its large less \
+    let link make most name network no nobody none not nothing on one only paused perhaps plain pod probably \
+    process remove reset routing run see segments set so something source start strict tables take that the \
+    there this under use what when where while with without write";
+
+/// With a capital letter, and no full stop if it is one sentence.
+fn finish(text: &mut String) {
+    let mut words = text.split(' ');
+    let starts = words.next().is_some_and(|first| FIRST_WORDS.split(' ').any(|word| word == first))
+        && words.next() != Some("(pid");
+    if starts && let Some(first) = text.get_mut(..1) {
+        first.make_ascii_uppercase();
+    }
+    if text.ends_with('.') && !text.contains(". ") && !text.contains("? ") {
+        text.pop();
+    }
+}
+
+impl Body {
+    /// Gives its sentences a capital letter, and one that stands alone no full stop.
+    pub fn finish_sentences(&mut self) {
+        match self {
+            Self::Verdict(body) => {
+                finish(&mut body.verdict.summary);
+                finish(&mut body.verdict.remediation.text);
+                body.verdict.evidence.iter_mut().for_each(|seen| finish(&mut seen.text));
+            }
+            Self::Node(body) => finish(&mut body.summary),
+            // A finding was finished where it was made.
+            Self::Start(_) | Self::Stop(_) | Self::Attempt(_) | Self::Loss(_) | Self::Finding(_) => {}
+        }
+    }
+}
+
+impl FindingBody {
+    /// The same with a capital letter before each of its sentences.
+    #[must_use]
+    pub fn with_sentences(mut self) -> Self {
+        let always = [&mut self.observed, &mut self.expected, &mut self.why];
+        always.into_iter().chain(&mut self.remediation).chain(&mut self.persist).for_each(finish);
+        self
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn finished(text: &str) -> String {
+        let mut text = text.to_owned();
+        finish(&mut text);
+        text
+    }
+
+    #[test]
+    fn names_keep_their_letters() {
+        for (text, expected) in [
+            ("nobody listens on 10.0.0.1:80", "Nobody listens on 10.0.0.1:80"),
+            ("lo is down", "lo is down"),
+            ("pod (pid 7) reset it", "pod (pid 7) reset it"),
+            ("fd00::1 is on eth0", "fd00::1 is on eth0"),
+            ("kubelet: no space", "kubelet: no space"),
+            ("Add a route.", "Add a route"),
+            ("Add a route. Then restart it.", "Add a route. Then restart it."),
+            ("", ""),
+        ] {
+            assert_eq!(finished(text), expected);
+        }
+    }
+}
