@@ -63,6 +63,15 @@ fn a_root_with_nothing_in_it() {
 
 #[test]
 #[ignore = "needs root"]
+fn a_kernel_without_btf_has_it_from_a_file() {
+    let hidden = r#"cp /sys/kernel/btf/vmlinux "$1"; mount -t tmpfs tmpfs /sys/kernel/btf; cd "$1"; shift; exec "$@""#;
+    works(hidden, "attach --duration 1s --btf vmlinux", r#""type":"stop""#);
+    refuses(hidden, "attach --duration 1s", "--btf FILE is needed");
+    refuses(hidden, "attach --duration 1s --btf /proc/self/exe", "/proc/self/exe, cannot be read: not BTF");
+}
+
+#[test]
+#[ignore = "needs root"]
 fn a_root_that_cannot_be_written() {
     let read_only = "mount --rbind / \"$1\"; mount -o remount,ro,bind \"$1\"; exec chroot \"$@\"";
     works(read_only, "attach --duration 1s", r#""type":"stop""#);

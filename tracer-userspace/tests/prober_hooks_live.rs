@@ -106,6 +106,23 @@ impl Tracer {
         assert_eq!(verdict["verdict"]["confidence"], "proven");
         assert_eq!(verdict["process"]["pid"], prober.0.id());
     }
+
+    /// As `bpftool link detach` does it.
+    fn detach_sock_ops(&self) {
+        let pid = self.child.id();
+        let mut files = fs::read_dir(format!("/proc/{pid}/fdinfo")).unwrap().flatten();
+        let is_sock_ops = |text: String| text.contains("cgroup_id:") && text.contains("attach_type:\t3\n");
+        let link = files.find(|file| fs::read_to_string(file.path()).is_ok_and(is_sock_ops)).unwrap();
+        let number: i64 = link.file_name().to_str().unwrap().parse().unwrap();
+        const BPF_LINK_DETACH: i32 = 34;
+        // SAFETY: the calls take numbers, but for one pointer to four bytes that live on.
+        let done = unsafe {
+            let process = libc::syscall(libc::SYS_pidfd_open, pid, 0);
+            let link = libc::syscall(libc::SYS_pidfd_getfd, process, number, 0) as u32;
+            libc::syscall(libc::SYS_bpf, BPF_LINK_DETACH, &raw const link, size_of_val(&link))
+        };
+        assert_eq!(done, 0, "{}", std::io::Error::last_os_error());
+    }
 }
 
 impl Drop for Tracer {
@@ -138,6 +155,25 @@ fn a_prober_is_followed_from_cgroup_to_cgroup_and_to_the_root() {
     tracer.names_a_refusal(&mut restarted, 15);
     let warned = fs::read_to_string(&tracer.stderr).unwrap();
     assert!(warned.contains("sock_ops") && warned.contains("in the root of the cgroups"), "{warned}");
+}
+
+#[test]
+#[ignore = "needs root"]
+fn one_that_is_detached_is_replaced_and_one_beside_it_stays() {
+    let (directory, other_directory, cgroup) = (Dir::new(), Dir::new(), Cgroup::new("detached"));
+    let mut prober = Prober::start(&cgroup);
+    let (tracer, other) = (Tracer::start(&directory), Tracer::start(&other_directory));
+    for tracer in [&tracer, &other] {
+        let start = tracer.records.recv().unwrap();
+        assert!(hooks(&start).contains(&"sock_ops"), "{start}");
+        tracer.names_a_refusal(&mut prober, 9);
+    }
+    tracer.detach_sock_ops();
+    tracer.names_a_refusal(&mut prober, 11);
+    let warned = fs::read_to_string(&tracer.stderr).unwrap();
+    assert!(warned.contains("sock_ops") && warned.contains("somebody detached it"), "{warned}");
+    other.names_a_refusal(&mut prober, 13);
+    assert_eq!(fs::read_to_string(&other.stderr).unwrap(), "");
 }
 
 #[test]

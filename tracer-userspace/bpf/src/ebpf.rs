@@ -65,6 +65,8 @@ pub struct LoadOptions {
     pub no_syscall_hooks: bool,
     /// Probers are watched at their own cgroups, where each has one: other processes pay less.
     pub prober_hooks: bool,
+    /// BTF of this kernel, where it has none of its own.
+    pub btf: Option<PathBuf>,
     /// Size of the ring, where the usual one is not wanted.
     pub ring_bytes: Option<u32>,
 }
@@ -104,12 +106,14 @@ pub struct Loaded {
 pub fn load(options: &LoadOptions) -> Result<Loaded, EbpfError> {
     prepare::raise_memlock();
     let loader = prepare::loader();
-    let mut layout = prepare::read_layout()?;
+    let mut layout = prepare::read_layout(options.btf.as_deref())?;
     let mut ebpf = prepare::load_object(loader, &layout, options)?;
     #[cfg(feature = "kernel-log")]
     log::follow(&mut ebpf);
     prepare::fill_probers(&mut ebpf, &options.probers)?;
-    let refused: &[Form] = if options.no_syscall_hooks { &[Form::Tracepoint] } else { &[] };
+    // A kernel without BTF has no trampolines; by another kernel's they would sit on other functions.
+    let refused = [(options.no_syscall_hooks, Form::Tracepoint), (options.btf.is_some(), Form::Fentry)];
+    let refused = refused.into_iter().filter_map(|(is_refused, form)| is_refused.then_some(form));
     let mut walk = Walk::without(refused, std::mem::take(&mut layout.functions));
     let prober_sockets = start_prober_sockets(&mut ebpf, &mut walk, options);
     tracefs::with(|| walk.start(&mut ebpf));
@@ -329,6 +333,9 @@ fn require(walk: &Walk) -> Result<(), EbpfError> {
     let refusals = walk.refusals(row.hook);
     if refusals.iter().all(refusal::Refusal::is_permission) {
         return Err(EbpfError::ProgramPermission(capabilities::missing_for_tracing()));
+    }
+    if refusals.iter().any(refusal::Refusal::is_lockdown) {
+        return Err(EbpfError::Lockdown);
     }
     Err(EbpfError::RequiredHook { hook: row.hook.name(), reason: walk.explain(refusals) })
 }

@@ -86,6 +86,8 @@ pub struct Options {
     pub pods: Option<Vec<Pod>>,
     /// Process names of the prober; empty: every known kubelet.
     pub probers: Vec<String>,
+    /// BTF of this kernel, where it has none of its own.
+    pub btf: Option<PathBuf>,
     /// How long connects are counted, where their rate matters.
     pub window: Duration,
 }
@@ -93,7 +95,7 @@ pub struct Options {
 impl Default for Options {
     fn default() -> Self {
         let window = Duration::from_secs(1);
-        Self { root: None, checks: Vec::new(), pods: None, probers: Vec::new(), window }
+        Self { root: None, checks: Vec::new(), pods: None, probers: Vec::new(), btf: None, window }
     }
 }
 
@@ -114,7 +116,8 @@ pub fn run(options: &Options) -> Vec<Finding> {
         return refuse(&checks, &Unread::lacks(reason, "CAP_SYS_PTRACE"));
     }
     let prober = probers.iter().any(|prober| prober.pid == node.pid);
-    let view = View::of_node(node.clone(), prober, options.pods.clone(), options.window);
+    let mut view = View::of_node(node.clone(), prober, options.pods.clone(), options.window);
+    view.btf.clone_from(&options.btf);
     node.enter(|| carry_out(&checks, &view)).unwrap_or_else(|error| {
         let reason = error.to_string();
         let unread = match error.needs() {

@@ -28,15 +28,15 @@ fn check(view: &View) -> Finding {
         let reason = "what can be attached is the kernel's answer; --root shows files only";
         return draft().unknown(Unread::new(reason, "run `tracer doctor` on the node, without --root"));
     }
-    attached().map_or_else(|error| refused(&error), |hooks| judge(&hooks))
+    attached(view).map_or_else(|error| refused(&error), |hooks| judge(&hooks))
 }
 
 /// No prober is named: the programs report nothing while they are attached.
-fn attached() -> Result<Vec<HookStatus>, EbpfError> {
+fn attached(view: &View) -> Result<Vec<HookStatus>, EbpfError> {
     let runtime = runtime::Builder::new_current_thread().enable_all().build().map_err(EbpfError::Ring)?;
     // The ring is registered with an event loop.
     let _inside = runtime.enter();
-    let mut loaded = ebpf::load(&LoadOptions::default())?;
+    let mut loaded = ebpf::load(&LoadOptions { btf: view.btf.clone(), ..LoadOptions::default() })?;
     loaded.attach_on_demand(&[]);
     Ok(loaded.standings())
 }
@@ -45,10 +45,16 @@ fn attached() -> Result<Vec<HookStatus>, EbpfError> {
 fn refused(error: &EbpfError) -> Finding {
     let observed = chain(error);
     match error {
-        EbpfError::NoBtf(_) => draft().fail(
+        EbpfError::NoBtf(..) => draft().fail(
             observed,
-            Fix::lasting("boot a kernel with CONFIG_DEBUG_INFO_BTF=y (every distribution's since 5.10)"),
+            Fix::lasting(
+                "boot a kernel with CONFIG_DEBUG_INFO_BTF=y (every distribution's since 5.10), or give it with --btf FILE",
+            ),
         ),
+        EbpfError::Btf(..) | EbpfError::OtherBtf { .. } => {
+            draft().fail(observed, Fix::lasting("give the BTF of exactly this kernel with --btf FILE"))
+        }
+        EbpfError::Lockdown => draft().fail(observed, Fix::lasting("boot this kernel with lockdown=integrity")),
         EbpfError::RequiredHook { .. } => {
             draft().fail(observed, Fix::lasting("boot a kernel with CONFIG_BPF_EVENTS=y"))
         }
@@ -138,8 +144,10 @@ mod tests {
 
     #[test]
     fn without_btf_nothing_works_and_files_say_nothing() {
-        let absent = EbpfError::NoBtf(std::io::Error::from_raw_os_error(libc::ENOENT));
+        let absent = EbpfError::NoBtf("file".into(), std::io::Error::from_raw_os_error(libc::ENOENT));
         assert_eq!(refused(&absent).status, Status::Fail);
+        let other = EbpfError::OtherBtf { file: "file".into(), there: 2432, here: 2304 };
+        assert!(refused(&other).observed.contains("file: BTF of another kernel: a tcp_sock has 2432 bytes there"));
         let denied = refused(&EbpfError::ProgramPermission("CAP_BPF is missing".into()));
         assert_eq!((denied.status, denied.needs.as_deref()), (Status::Unknown, Some("CAP_BPF")));
         assert_eq!(check(&Tree::new(&[("etc/hostname", "")]).view()).status, Status::Unknown);

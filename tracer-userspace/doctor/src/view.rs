@@ -38,6 +38,8 @@ pub struct View {
     pub prober: bool,
     /// The pods of the node with their probes, if a list was given.
     pub pods: Option<Vec<Pod>>,
+    /// BTF of this kernel, where it has none of its own.
+    pub btf: Option<PathBuf>,
     /// How long connects are counted.
     window: Duration,
 }
@@ -53,6 +55,7 @@ impl View {
             node: None,
             prober: false,
             pods,
+            btf: None,
             window: Duration::ZERO,
         }
     }
@@ -61,7 +64,7 @@ impl View {
     #[must_use]
     pub fn of_node(node: NodeNetns, prober: bool, pods: Option<Vec<Pod>>, window: Duration) -> Self {
         let files = if prober { seen_by(node.pid) } else { Ok(PathBuf::from("/")) };
-        Self { root: None, node: Some(node), files, other_network: None, prober, pods, window }
+        Self { root: None, node: Some(node), files, other_network: None, prober, pods, btf: None, window }
     }
 
     /// A setting: `net/ipv4/ip_forward`.

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use clap::builder::BoolishValueParser;
 use clap::{ArgAction, Args, ValueEnum};
 
-use super::flags::{NodeFlag, OutputFlags, PodsFlag, ProberFlag, RotationFlags};
+use super::flags::{BtfFlag, NodeFlag, OutputFlags, PodsFlag, ProberFlag, RotationFlags};
 use tracer_model::record::Status;
 
 /// What to check, where, and when that is a failure.
@@ -40,6 +40,9 @@ pub struct DoctorArgs {
     /// Who probes.
     #[command(flatten)]
     pub probers: ProberFlag,
+    /// BTF.
+    #[command(flatten)]
+    pub btf: BtfFlag,
     /// The pods.
     #[command(flatten)]
     pub pods: PodsFlag,

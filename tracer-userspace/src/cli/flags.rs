@@ -197,9 +197,21 @@ pub struct KernelFlags {
     /// Watch probers at their own cgroups: other processes pay less, and who uses up source ports is not seen
     #[arg(long, env = "TRACER_PROBER_HOOKS", hide_env_values = true, action = ArgAction::SetTrue, value_parser = BoolishValueParser::new())]
     pub prober_hooks: bool,
+    /// BTF.
+    #[command(flatten)]
+    pub btf: BtfFlag,
     /// Size of the ring of events, a power of two from 4 on: for tests of what happens when it overflows
     #[arg(long, value_name = "KIB", env = "TRACER_RING_KIB", hide = true, value_parser = ring_size)]
     pub ring_kib: Option<u32>,
+}
+
+/// The types of the kernel.
+#[derive(Debug, Args)]
+#[command(next_help_heading = "What is watched")]
+pub struct BtfFlag {
+    /// Read the BTF of this kernel from this file: for kernels without /sys/kernel/btf/vmlinux
+    #[arg(long, value_name = "FILE", env = "TRACER_BTF", hide_env_values = true)]
+    pub btf: Option<PathBuf>,
 }
 
 /// The pods of the node.

@@ -24,8 +24,9 @@ pub(super) fn plan(args: DoctorArgs) -> Result<DoctorConfig, Error> {
     let pods = pods.filter(|pods| !pods.is_empty());
     none_empty("--check", &args.checks)?;
     let checks = args.checks.iter().map(|name| known(name).map(str::to_owned)).collect::<Result<_, _>>()?;
-    let options =
-        Options { root: root(args.root)?, checks, pods, probers: probers(args.probers.probers)?, ..Options::default() };
+    let probers = probers(args.probers.probers)?;
+    let btf = readable("--btf", args.btf.btf)?;
+    let options = Options { root: root(args.root)?, checks, pods, probers, btf, ..Options::default() };
     let node_name = filled(args.node.node_name).unwrap_or_else(host_name);
     Ok(DoctorConfig { output, options, only_problems: args.problems, fail_on: args.fail_on.into(), node_name })
 }

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::{filled, host_name, output, probers};
+use super::{filled, host_name, output, probers, readable};
 use crate::cli::HooksArgs;
 use crate::hooks::HooksConfig;
 use tracer_bpf::ebpf::LoadOptions;
@@ -23,6 +23,7 @@ pub(super) fn plan(args: HooksArgs) -> Result<HooksConfig, Error> {
             all_connections: args.kernel.all_connections,
             no_syscall_hooks: args.kernel.no_syscall_hooks,
             prober_hooks: args.kernel.prober_hooks,
+            btf: readable("--btf", args.kernel.btf.btf)?,
             ring_bytes: args.kernel.ring_kib.map(|kib| kib << 10),
         },
         duration: args.end.duration.unwrap_or(WINDOW),

@@ -37,6 +37,7 @@ pub(super) fn plan(
         all_connections: flags.kernel.all_connections,
         no_syscall_hooks: flags.kernel.no_syscall_hooks,
         prober_hooks: flags.kernel.prober_hooks,
+        btf: readable("--btf", flags.kernel.btf.btf)?,
         ring_bytes: flags.kernel.ring_kib.map(|kib| kib << 10),
         pods: files.pods,
         services: files.services,

@@ -31,6 +31,8 @@ pub struct LiveConfig {
     pub no_syscall_hooks: bool,
     /// Probers are watched at their own cgroups.
     pub prober_hooks: bool,
+    /// `--btf`.
+    pub btf: Option<PathBuf>,
     /// Size of the ring of events, where the usual one is not wanted.
     pub ring_bytes: Option<u32>,
     /// `--pods`.

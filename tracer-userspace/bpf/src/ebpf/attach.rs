@@ -61,8 +61,8 @@ impl KernelBtf {
 
 impl Walk {
     /// A walk that does not try some forms. `functions`: BTF of those that trampolines sit on.
-    pub(super) fn without(forms: &[Form], functions: Vec<u8>) -> Self {
-        let switched_off = forms.iter().map(|form| Refusal::switched_off(*form));
+    pub(super) fn without(forms: impl Iterator<Item = Form>, functions: Vec<u8>) -> Self {
+        let switched_off = forms.map(Refusal::switched_off);
         let given_up = switched_off.chain(Refusal::silenced()).chain(Refusal::without_kprobes()).collect();
         Self { given_up, btf: KernelBtf { bytes: functions, read: None }, ..Self::default() }
     }

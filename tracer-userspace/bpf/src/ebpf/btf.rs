@@ -138,6 +138,12 @@ impl<'a> Btf<'a> {
         rest.is_some_and(|rest| rest.first() == Some(&0))
     }
 
+    /// Bytes of a struct; `None` if it was not asked for, or this kernel has none of that name.
+    #[must_use]
+    pub fn size(&self, struct_name: &str) -> Option<u32> {
+        Some(self.head(*self.named.get(struct_name)?)?.value)
+    }
+
     /// Byte offset of a member, by its path from a struct; anonymous members on the way need no name.
     #[must_use]
     pub fn offset(&self, struct_name: &str, path: &str) -> Option<u32> {
@@ -349,6 +355,7 @@ mod tests {
         let btf = Btf::parse(&bytes, &["sock", "net", "task_struct"]).unwrap();
         assert_eq!(btf.offset("sock", "__sk_common.skc_dport"), Some(12));
         assert_eq!(btf.offset("sock", "__sk_common.skc_net"), Some(48));
+        assert!(btf.size("sock") > Some(48) && btf.size("tcp_sock").is_none());
         assert!(btf.offset("net", "ns.inum").is_some());
     }
 

@@ -169,7 +169,7 @@ fn no_program_is_harder_to_verify_than_its_budget() {
         loader.verifier_log_level(VerifierLogLevel::STATS);
         loader
     });
-    let layout = prepare::read_layout().unwrap();
+    let layout = prepare::read_layout(None).unwrap();
     let mut ebpf = prepare::load_object(loader, &layout, &LoadOptions::default()).unwrap();
     let functions = aya::Btf::parse(&layout.functions, Endianness::default()).unwrap();
     let measured =

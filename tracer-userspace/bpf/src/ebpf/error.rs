@@ -1,19 +1,33 @@
 //! Why nothing can be seen.
 
 use std::io;
+use std::path::PathBuf;
 
-use super::btf::BtfError;
+use super::{btf::BtfError, refusal::LOCKDOWN};
 use tracer_terminal::error::os_message;
 
 /// Why nothing can be seen.
 #[derive(Debug, thiserror::Error)]
 pub enum EbpfError {
     /// No type information: the layout of kernel structs is not known.
-    #[error("the BTF of this kernel, /sys/kernel/btf/vmlinux, cannot be read: {}{}", os_message(.0), needed(.0))]
-    NoBtf(io::Error),
+    #[error("the BTF of this kernel, {}, cannot be read: {}{}", .0.display(), os_message(.1), needed(.1))]
+    NoBtf(PathBuf, io::Error),
     /// Type information that cannot be understood.
-    #[error("the BTF of this kernel cannot be read")]
-    Btf(#[from] BtfError),
+    #[error("the BTF of this kernel, {}, cannot be read", .0.display())]
+    Btf(PathBuf, #[source] BtfError),
+    /// Its structs are not those of this kernel.
+    #[error(
+        "{}: BTF of another kernel: a tcp_sock has {there} bytes there, and {here} in this kernel ({SIZE_OF_TCP_SOCK})",
+        file.display()
+    )]
+    OtherBtf {
+        /// Where it was read.
+        file: PathBuf,
+        /// Bytes, by the file.
+        there: u32,
+        /// Bytes, by the kernel.
+        here: u32,
+    },
     /// A map cannot be created for lack of privileges.
     #[error(
         "the kernel refuses to create BPF maps: {missing}; before 5.11 CAP_SYS_RESOURCE or a raised memlock limit is needed, too"
@@ -27,6 +41,9 @@ pub enum EbpfError {
     /// Programs cannot be loaded for lack of privileges.
     #[error("the kernel refuses to load BPF programs: {0}")]
     ProgramPermission(String),
+    /// Programs may not read the kernel's memory.
+    #[error("{LOCKDOWN}")]
+    Lockdown,
     /// A hook without which nothing works.
     #[error("required hook {hook} is not attached: {reason}")]
     RequiredHook {
@@ -46,11 +63,14 @@ pub enum EbpfError {
     Ring(#[source] io::Error),
 }
 
+/// The kernel's own count of the bytes of a `struct tcp_sock`, also without BTF.
+pub(super) const SIZE_OF_TCP_SOCK: &str = "/sys/kernel/slab/TCP/object_size";
+
 /// What to do where it was not this process that had too little.
 fn needed(error: &io::Error) -> &'static str {
     match error.raw_os_error() {
         Some(libc::EMFILE | libc::ENFILE | libc::ENOMEM) => "",
-        _ => ": CONFIG_DEBUG_INFO_BTF is needed",
+        _ => ": CONFIG_DEBUG_INFO_BTF or --btf FILE is needed",
     }
 }
 
@@ -60,8 +80,10 @@ mod tests {
 
     #[test]
     fn a_process_without_descriptors_says_nothing_of_the_kernels_configuration() {
-        let text = |errno| EbpfError::NoBtf(io::Error::from_raw_os_error(errno)).to_string();
-        assert!(text(libc::ENOENT).ends_with("No such file or directory: CONFIG_DEBUG_INFO_BTF is needed"));
+        let text = |errno| EbpfError::NoBtf(PathBuf::new(), io::Error::from_raw_os_error(errno)).to_string();
+        assert!(
+            text(libc::ENOENT).ends_with("No such file or directory: CONFIG_DEBUG_INFO_BTF or --btf FILE is needed")
+        );
         let full = text(libc::EMFILE);
         assert!(
             full.contains("cannot be read: Too many open files (raise `ulimit -n`") && !full.contains("CONFIG"),

@@ -1,5 +1,6 @@
 //! Before anything is attached: the kernel's layout, the object, its globals and maps.
 
+use std::path::Path;
 use std::thread::{self, JoinHandle};
 
 use aya::{
@@ -18,6 +19,7 @@ use super::{
     EbpfError, KernelNames, LoadOptions,
     btf::Btf,
     capabilities,
+    error::SIZE_OF_TCP_SOCK,
     global::Global,
     hooks::{Form, HOOKS},
     lru, ports, refusal,
@@ -39,6 +41,7 @@ pub(super) static OBJECT: &[u8] = &OBJECT_IN_SECTION.0;
 #[repr(C, align(32))]
 struct Aligned<T>(T);
 const BTF_PATH: &str = "/sys/kernel/btf/vmlinux";
+const TCP_SOCK: &str = "tcp_sock";
 /// Ring sizes. All of it counts as resident, twice, since the kernel maps its pages two times in a
 /// row (6.18: 8 MiB for 4 MiB). Filtered in the kernel, a node's own probes are a few hundred events
 /// a second, so that 1 MiB holds a quarter of a minute of them.
@@ -54,11 +57,17 @@ pub(super) struct Layout {
     pub(super) functions: Vec<u8>,
 }
 
-pub(super) fn read_layout() -> Result<Layout, EbpfError> {
-    let bytes = std::fs::read(BTF_PATH).map_err(EbpfError::NoBtf)?;
+/// Of a file in place of the kernel's own.
+pub(super) fn read_layout(file: Option<&Path>) -> Result<Layout, EbpfError> {
+    let path = file.unwrap_or(Path::new(BTF_PATH));
+    let bytes = std::fs::read(path).map_err(|error| EbpfError::NoBtf(path.into(), error))?;
     let mut wanted: Vec<&str> = Offsets::FIELDS.iter().map(|(name, _)| *name).collect();
     wanted.extend(["skb_drop_reason", "sk_rst_reason", "cgroup_subsys_id"]);
-    let btf = Btf::parse(&bytes, &wanted)?;
+    wanted.push(TCP_SOCK);
+    let btf = Btf::parse(&bytes, &wanted).map_err(|error| EbpfError::Btf(path.into(), error))?;
+    if file.is_some() {
+        refuse_other_kernel(path, &btf)?;
+    }
     let values: Vec<Option<u32>> = Offsets::FIELDS.iter().map(|(name, path)| btf.offset(name, path)).collect();
     for ((name, path), _) in Offsets::FIELDS.iter().zip(&values).filter(|(_, v)| v.is_none()) {
         tracing::info!("this kernel has no {name}.{path}");
@@ -76,6 +85,14 @@ pub(super) fn read_layout() -> Result<Layout, EbpfError> {
         names: KernelNames::from_btf(&btf),
         functions: btf.functions(&fentry_targets()),
     })
+}
+
+/// Offsets of another kernel would read other fields. Without its own count, the kernel cannot be compared.
+fn refuse_other_kernel(path: &Path, btf: &Btf<'_>) -> Result<(), EbpfError> {
+    let text = std::fs::read_to_string(SIZE_OF_TCP_SOCK).ok();
+    let Some(here) = text.and_then(|text| text.trim().parse().ok()) else { return Ok(()) };
+    let there = btf.size(TCP_SOCK).unwrap_or(0);
+    if there == here { Ok(()) } else { Err(EbpfError::OtherBtf { file: path.into(), there, here }) }
 }
 
 fn fentry_targets() -> Vec<&'static str> {
@@ -172,7 +189,7 @@ mod tests {
         if !std::fs::exists(BTF_PATH).unwrap() {
             return;
         }
-        let Global(offsets) = read_layout().unwrap().offsets;
+        let Global(offsets) = read_layout(None).unwrap().offsets;
         let of_socket = [
             (offsets.sk_daddr, 0),
             (offsets.sk_rcv_saddr, 4),

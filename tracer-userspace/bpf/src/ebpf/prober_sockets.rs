@@ -4,7 +4,7 @@
 //! attached instead.
 
 use std::collections::BTreeSet;
-use std::io;
+use std::{fs, io};
 
 use aya::Ebpf;
 use tracer_common::names::Hook;
@@ -45,9 +45,18 @@ impl ProberSockets {
         }
     }
 
-    /// Looks again for those that could not be watched; an error if one still cannot.
+    /// Looks again for those that could not be watched; an error if one still cannot, or if somebody detached the program.
     pub(super) fn retry(&mut self, ebpf: &mut Ebpf, walk: &mut Walk) -> io::Result<()> {
-        std::mem::take(&mut self.strays).into_iter().try_for_each(|pid| self.watch(ebpf, walk, pid))
+        std::mem::take(&mut self.strays).into_iter().try_for_each(|pid| self.watch(ebpf, walk, pid))?;
+        if !has_detached_link() {
+            return Ok(());
+        }
+        let gone = self.cgroups.take_gone();
+        if gone.is_empty() {
+            return Err(io::Error::other("somebody detached it from a prober's cgroup"));
+        }
+        gone.into_iter().for_each(|link| detach_from(ebpf, link));
+        Ok(())
     }
 
     /// Attaches to the cgroup of a process, unless that has the program. One that has ended has none.
@@ -70,6 +79,15 @@ impl ProberSockets {
             walk.release(ebpf, hook);
         }
     }
+}
+
+/// A link of the program is on no cgroup any more: it was detached, or the cgroup is gone. aya does not tell.
+fn has_detached_link() -> bool {
+    let files = fs::read_dir("/proc/self/fdinfo").into_iter().flatten().flatten();
+    // `bpf_cgroup_link_show_fdinfo` (kernel/bpf/cgroup.c); 3 is BPF_CGROUP_SOCK_OPS.
+    let is_detached =
+        |text: String| ["\ncgroup_id:\t0\n", "\nattach_type:\t3\n"].iter().all(|line| text.contains(line));
+    files.filter_map(|file| fs::read_to_string(file.path()).ok()).any(is_detached)
 }
 
 fn refused(walk: &Walk) -> io::Error {

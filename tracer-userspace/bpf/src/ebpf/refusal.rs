@@ -17,7 +17,7 @@ const KPROBES: &str = "/sys/bus/event_source/devices/kprobe/type";
 const ENOTSUPP: i32 = 524;
 
 /// What a kernel says that is locked down so far that programs may not read its memory.
-const LOCKDOWN: &str = "this kernel forbids programs to read its memory, as kernel lockdown `confidentiality` does (see /sys/kernel/security/lockdown): boot it with lockdown=integrity";
+pub(super) const LOCKDOWN: &str = "this kernel forbids programs to read its memory, as kernel lockdown `confidentiality` does (see /sys/kernel/security/lockdown): boot it with lockdown=integrity";
 
 /// At which step a form failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -83,6 +83,11 @@ impl Refusal {
             && !self.text.contains("event_source/devices/kprobe")
     }
 
+    /// Programs may not read the kernel's memory.
+    pub(super) fn is_lockdown(&self) -> bool {
+        self.kind == Kind::Lockdown
+    }
+
     /// Whether a missing capability explains it.
     pub(super) fn is_permission(&self) -> bool {
         matches!(self.errno, Some(libc::EPERM | libc::EACCES)) && !matches!(self.kind, Kind::Verifier | Kind::Lockdown)
@@ -90,7 +95,7 @@ impl Refusal {
 
     /// It was not tried at all.
     pub(super) fn switched_off(form: Form) -> Self {
-        let text = "switched off".into();
+        let text = if form == Form::Fentry { "not used with --btf" } else { "switched off" }.into();
         Self { form, stage: Stage::Load, target: "", errno: None, kind: Kind::Kernel, text }
     }
 
@@ -212,10 +217,12 @@ fn is_out_of_files(error: &io::Error) -> bool {
 }
 
 /// By the verifier's log. Locked down, the kernel withholds the helper (`bpf_tracing_func_proto`): the verifier says "unknown
-/// func", in newer kernels "program of this type cannot use helper". Since 5.5 every kernel has it otherwise.
+/// func", in newer kernels "program of this type cannot use helper". Since 5.5 every kernel has it otherwise. aya finds it
+/// missing and writes its older name into the programs.
 fn kind_of(log: &str) -> Kind {
     let withheld = |line: &str| {
-        line.contains("bpf_probe_read_kernel") && (line.contains("unknown func") || line.contains("cannot use helper"))
+        ["bpf_probe_read_kernel", "bpf_probe_read#4"].iter().any(|helper| line.contains(helper))
+            && (line.contains("unknown func") || line.contains("cannot use helper"))
     };
     match log.trim() {
         "" => Kind::Kernel,
@@ -271,6 +278,7 @@ mod tests {
         for answer in [
             "unknown func bpf_probe_read_kernel#113",
             "program of this type cannot use helper bpf_probe_read_kernel#113",
+            "program of this type cannot use helper bpf_probe_read#4",
         ] {
             let refusal = refused(&format!("9: (85) call bpf_probe_read_kernel#113\n{answer}\nprocessed 10 insns\n"));
             assert!(refusal.explain(false).contains("lockdown=integrity"), "{}", refusal.explain(false));

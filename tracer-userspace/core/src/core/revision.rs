@@ -93,6 +93,17 @@ mod tests {
         stream.verdicts().iter().map(of).collect()
     }
 
+    /// The kernel skipped the program at the change to ESTABLISHED.
+    #[test]
+    fn a_connection_that_was_only_seen_to_end_was_established() {
+        let mut stream = Stream::new();
+        stream.http_readiness().connect();
+        loopback(&mut stream);
+        stream.wait_ms(1_000).retransmit(TcpState::SynSent);
+        stream.state(TcpState::Established, TcpState::FinWait1, 0, LIVES);
+        assert_eq!(outcomes(&stream).pop().map(|it| it.1), Some(Outcome::Noise));
+    }
+
     #[test]
     fn what_was_answered_with_a_no_did_not_succeed_after_all() {
         for (lose, cause) in [(queue as fn(&mut Stream), "accept_queue_overflow"), (loopback, "loopback_down")] {

@@ -214,7 +214,8 @@ impl Attempt {
 
     fn observe_state(&mut self, time: u64, state: &State) {
         self.learn_flow(state.flow);
-        if state.new == TcpState::Established && self.established.is_none() {
+        // The kernel may have skipped the program at the change to ESTABLISHED: what leaves it was there.
+        if [state.old, state.new].contains(&TcpState::Established) && self.established.is_none() {
             self.established = Some(time);
         }
         if self.ended.is_none()
