@@ -19,7 +19,7 @@ use tracer_model::query::Query;
 use tracer_node::clock;
 use tracer_output::sink::metrics::{HookCount, KernelCounts};
 use tracer_sources::cluster::Cluster;
-use tracer_sources::{Background, Inquirer, KubeletLog, Prober, Snapshot, SourceConfig};
+use tracer_sources::{Background, Inquirer, KubeletLog, Prober, Snapshot, SourceConfig, Supervisor};
 use tracer_terminal::error::{Error, chain};
 
 /// Facts that wait for the pipeline at most; sources then wait.
@@ -56,7 +56,7 @@ pub struct Kernel {
 ///
 /// # Errors
 /// The kernel or the privileges do not allow it (exit code 3), or a file of facts is wrong (2).
-pub fn attach(config: &LiveConfig, api: &Background) -> Result<Attached<Kernel>, Error> {
+pub fn attach(config: &LiveConfig, api: &Background, supervisor: &Supervisor) -> Result<Attached<Kernel>, Error> {
     let (tx, changes) = mpsc::channel(CHANGES);
     // Before the hooks: what they see while the API is waited for would have to be kept.
     let sources = begin_sources(config, api)?;
@@ -65,8 +65,8 @@ pub fn attach(config: &LiveConfig, api: &Background) -> Result<Attached<Kernel>,
     loaded.watch_answers(&pids(&snapshot.probers));
     loaded.watch_sockets(&pids(&snapshot.probers));
     let refresh = Arc::new(Notify::new());
-    let inquirer = Inquirer::start(tx.clone());
-    let log = follow_log(config, &sources, &tx);
+    let inquirer = Inquirer::start(tx.clone(), supervisor);
+    let log = follow_log(config, &sources, &tx, supervisor);
     let kernel = Kernel {
         loaded,
         probers: config.probers.clone(),
@@ -79,9 +79,11 @@ pub fn attach(config: &LiveConfig, api: &Background) -> Result<Attached<Kernel>,
     };
     let attached = attached(kernel, &snapshot, log, changes);
     if config.daemon {
-        tokio::task::spawn_local(tracer_doctor::daemon::checkup(config.probers.clone(), tx.clone()));
+        let checkup = tracer_doctor::daemon::checkup(config.probers.clone(), tx.clone());
+        tokio::task::spawn_local(supervisor.task("doctor", checkup));
     }
-    tokio::task::spawn_local(tracer_sources::watch(sources, snapshot, refresh, tx));
+    let watch = tracer_sources::watch(sources, snapshot, refresh, tx, supervisor.clone());
+    tokio::task::spawn_local(supervisor.task("sources", watch));
     Ok(attached)
 }
 
@@ -118,7 +120,12 @@ struct FollowedLog {
 }
 
 /// Follows the kubelet's log, where there is one.
-fn follow_log(config: &LiveConfig, sources: &SourceConfig, tx: &mpsc::Sender<ObservationKind>) -> FollowedLog {
+fn follow_log(
+    config: &LiveConfig,
+    sources: &SourceConfig,
+    tx: &mpsc::Sender<ObservationKind>,
+    supervisor: &Supervisor,
+) -> FollowedLog {
     let names = sources.prober_names();
     let by_events = config.cluster.as_ref().is_some_and(|cluster| !cluster.events.is_empty());
     let Some(log) = KubeletLog::find(config.kubelet_log.as_ref(), &names) else {
@@ -128,7 +135,7 @@ fn follow_log(config: &LiveConfig, sources: &SourceConfig, tx: &mpsc::Sender<Obs
     let lack = tracer_sources::kubelet_log_lack(&names);
     let exposure = tracer_sources::kubelet_log_exposure(&names);
     let source = log.describe(lack.as_deref(), exposure.as_deref());
-    log.follow(tx.clone());
+    log.follow(tx.clone(), supervisor);
     FollowedLog { source: Some(source), problem: lack.filter(|_| !by_events).map(no_outcomes) }
 }
 

@@ -17,7 +17,7 @@ use tokio::sync::mpsc;
 pub use self::config::LiveConfig;
 use crate::engine::{AtStart, Engine};
 use crate::lock::instance::InstanceLock;
-use crate::pipeline::session::Session;
+use crate::pipeline::session::{Panics, Session};
 use crate::record_file::{self, Recorder};
 use crate::shutdown::Signals;
 use tracer_model::event::{HookStatus, MissingHook, Netns, Observation, ObservationKind, Pod, PortPressure, Start};
@@ -28,7 +28,7 @@ use tracer_output::sink::cluster::ClusterSink;
 use tracer_output::sink::metrics::KernelCounts;
 use tracer_output::sink::otlp::OtlpSink;
 use tracer_output::sink::{Sink, leftover};
-use tracer_sources::Background;
+use tracer_sources::{Background, Supervisor};
 use tracer_terminal::error::{self, Error, os_message};
 use tracer_terminal::status_line::StatusLine;
 
@@ -98,7 +98,7 @@ pub struct Attached<S> {
 pub fn run<S, A>(config: &LiveConfig, attach: A) -> Result<u8, Error>
 where
     S: EventSource,
-    A: FnOnce(&LiveConfig, &Background) -> Result<Attached<S>, Error>,
+    A: FnOnce(&LiveConfig, &Background, &Supervisor) -> Result<Attached<S>, Error>,
 {
     let _lock = if config.daemon { Some(InstanceLock::take()?) } else { None };
     let runtime = tokio::runtime::Builder::new_current_thread()
@@ -129,24 +129,26 @@ fn return_large_blocks() {
 async fn live<S, A>(config: &LiveConfig, attach: A) -> Result<u8, Error>
 where
     S: EventSource,
-    A: FnOnce(&LiveConfig, &Background) -> Result<Attached<S>, Error>,
+    A: FnOnce(&LiveConfig, &Background, &Supervisor) -> Result<Attached<S>, Error>,
 {
     let files = [config.output.file.as_deref(), config.record.as_deref()];
-    let (mut session, signals) = leftover::leaving_none(files, || begin(config, attach))?;
-    let reason = session.watch(signals, config.duration).await?;
-    Ok(session.end(reason))
+    let (mut session, signals, panics) = leftover::leaving_none(files, || begin(config, attach))?;
+    let reason = session.watch(signals, panics, config.duration).await?;
+    session.end(reason)
 }
 
 /// Until the first record is written; must be called inside the runtime.
-fn begin<S, A>(config: &LiveConfig, attach: A) -> Result<(Session<S>, Signals), Error>
+fn begin<S, A>(config: &LiveConfig, attach: A) -> Result<(Session<S>, Signals, Panics), Error>
 where
     S: EventSource,
-    A: FnOnce(&LiveConfig, &Background) -> Result<Attached<S>, Error>,
+    A: FnOnce(&LiveConfig, &Background, &Supervisor) -> Result<Attached<S>, Error>,
 {
     let signals =
         Signals::new().map_err(|error| Error::Kernel(format!("no signal handlers: {}", os_message(&error))))?;
     // A program that gives the credentials of the API may hold its thread up: whoever asks for the health does not wait.
-    let (services, api) = (Background::new("services"), Background::new("cluster-api"));
+    let (supervisor, panics) = Supervisor::new();
+    let background = |name| Background::new(name, &supervisor);
+    let (services, api) = (background("services"), background("cluster-api"));
     let mut sink = Sink::open(&config.output, true)?;
     if let Some(to) = config.cluster_output.clone() {
         sink.write_to(ClusterSink::start(to, &api).map_err(|error| Error::Source(error::chain(&error)))?);
@@ -163,7 +165,7 @@ where
     });
     let recording =
         config.record.as_deref().map(|path| record_file::create(path).map(|file| (file, path))).transpose()?;
-    let attached = attach(config, &api)?;
+    let attached = attach(config, &api, &supervisor)?;
     warn(config, &attached);
     let at_start = AtStart { prober_pids: attached.prober_pids.clone(), pods: pods(&attached.facts) };
     let recorder = recording.map(|(file, path)| Recorder::new(file, path.display().to_string(), at_start.clone()));
@@ -173,7 +175,7 @@ where
     let mut session =
         Session::new(attached.events, attached.changes, engine, recorder, config.daemon, server, status_line);
     session.begin(attached.since_boot_ns, start, attached.facts);
-    Ok((session, signals))
+    Ok((session, signals, panics))
 }
 
 /// The first observation.

@@ -53,7 +53,7 @@ fn hangup_opens_the_file_again_and_term_ends_it() {
     let rotated = path.with_extension("1");
     let config = config(path.clone());
     let run = std::thread::spawn(move || {
-        run(&config, |_, _| {
+        run(&config, |_, _, _| {
             let (_, changes) = mpsc::channel(1);
             Ok(Attached {
                 events: Quiet,

@@ -220,7 +220,7 @@ async fn a_watch_sends_what_changes_and_ends_with_its_future() {
     let snapshot = snapshot(&config).expect("snapshot");
     let (tx, mut rx) = mpsc::channel(64);
     let refresh = Arc::new(Notify::new());
-    let watcher = tokio::spawn(watch(config, snapshot, refresh.clone(), tx));
+    let watcher = tokio::spawn(watch(config, snapshot, refresh.clone(), tx, tracer_sources::Supervisor::new().0));
     let lo = |kind: &ObservationKind| links(kind).map(|links| lo_is_up(&links));
     // What changed before anybody listened for it: links are reported once more.
     assert!(next(&mut rx, lo).await);

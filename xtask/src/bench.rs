@@ -7,7 +7,7 @@ use crate::{build, sh};
 /// What the benchmark takes.
 #[derive(clap::Args)]
 pub(crate) struct BenchArgs {
-    /// For the benchmark: `--quick`, `--only rate,events,programs,latency,footprint,node`, `--json PATH`
+    /// For the benchmark: `--quick`, `--only rate,events,programs,latency,footprint,node,peers`, `--json PATH`
     #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
     options: Vec<String>,
 }

@@ -1,8 +1,8 @@
 //! `cargo xtask bless`: makes the generated files again; `--check` says which are out of date.
 //!
-//! They are the list of the causes, what proves each of them, the schema of the records, the transcripts of the incidents, the picture of README and a
-//! page of `tracer report`, which come out of the tracer itself, and the plain manifest (`deploy/daemonset.yaml`). The
-//! snapshots of tests are not among them: `cargo insta` has those.
+//! They are the lists of the causes, what proves each of them, the schema of the records, the transcripts of the incidents,
+//! the picture of README and a page of `tracer report`, which come out of the tracer itself, and the plain manifest
+//! (`deploy/daemonset.yaml`). The snapshots of tests are not among them: `cargo insta` has those.
 
 mod evidence;
 
@@ -55,9 +55,10 @@ fn shown(path: &Path) -> String {
 fn stale() -> Result<Files> {
     tracer::build()?;
     let docs = sh::root().join("docs");
-    let incidents = docs.join("incidents.md");
+    let (incidents, summary) = (docs.join("incidents.md"), docs.join("SUMMARY.md"));
     let causes = tracer::output(&["explain", "--markdown"])?;
     let mut files = Files::from([
+        (summary.clone(), with_causes(&fs::read_to_string(summary)?, &causes)),
         (docs.join("evidence.md"), evidence::page(&causes)?),
         (docs.join("causes/README.md"), causes),
         (docs.join("schema.json"), tracer::output(&["schema"])?),
@@ -68,6 +69,19 @@ fn stale() -> Result<Files> {
     files.extend(deploy::generated()?);
     files.retain(|path, content| fs::read_to_string(path).ok().as_ref() != Some(content));
     Ok(files)
+}
+
+/// The contents of the documentation, with a line for each cause of the list.
+fn with_causes(summary: &str, list: &str) -> String {
+    let names = || list.lines().filter_map(|row| row.strip_prefix("| [`")?.split('`').next());
+    let mut out = Vec::new();
+    for line in summary.lines().filter(|line| !line.starts_with("  - ") || !line.contains("(causes/")) {
+        out.push(line.to_owned());
+        if line.contains("(causes/README.md)") {
+            out.extend(names().map(|name| format!("  - [{name}](causes/{name}.md)")));
+        }
+    }
+    out.join("\n") + "\n"
 }
 
 /// What begins a transcript, and what ends it.
@@ -137,6 +151,14 @@ fn first_blocks(page: &str) -> Option<Vec<&str>> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_contents_have_the_causes_of_the_list() {
+        let summary = "- [Causes](causes/README.md)\n  - [old](causes/old.md)\n- [Output](output.md)\n  - [A](a.md)\n";
+        let list = "| cause | scope |\n|---|---|\n| [`b`](b.md) | node |\n| [`a`](a.md) | pod |\n";
+        let lines = "- [Causes](causes/README.md)\n  - [b](causes/b.md)\n  - [a](causes/a.md)\n- [Output](output.md)\n  - [A](a.md)\n";
+        assert_eq!(with_causes(summary, list), lines);
+    }
 
     #[test]
     fn the_picture_has_the_first_blocks() {

@@ -61,7 +61,7 @@ fn install(suite: &str, files: &Path) -> Result<()> {
     sh::run(script.args([suite, &kernels::mirror()?]).arg(files.join(format!("tracer_{VERSION}-1_amd64.deb"))))
 }
 
-/// Each file with its size and the begin of its digest.
+/// Each file with its size and digest.
 fn list(files: &Path) -> Result<()> {
     for line in fs::read_to_string(files.join("SHA256SUMS"))?.lines() {
         let (digest, name) = line.split_once("  ").context("a line of SHA256SUMS")?;

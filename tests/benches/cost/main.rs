@@ -10,6 +10,7 @@
 //! footprint   start to attached; resident memory
 //! node        the daemon's processor time and memory on a full node
 //! api         a cluster API for that
+//! peers       other tools that see connections, beside the same load: with `--only peers` alone
 //! report      the table, the JSON
 //! ```
 
@@ -17,6 +18,7 @@ mod api;
 mod footprint;
 mod latency;
 mod node;
+mod peers;
 mod programs;
 mod report;
 mod stage;
@@ -64,18 +66,21 @@ enum Part {
     Footprint,
     /// A full node: 250 pods, 75 attempts a second
     Node,
+    /// Other tools that see connections, in place of the tracer; only if it is named
+    Peers,
 }
 
 /// Makes the rows of a part.
 type Measure = fn(&Stage, Plan) -> Result<Vec<Row>>;
 
-const PARTS: [(Part, &str, Measure); 6] = [
+const PARTS: [(Part, &str, Measure); 7] = [
     (Part::Rate, "connections per second", throughput::rates),
     (Part::Events, "events per second", throughput::events),
     (Part::Programs, "nanoseconds per run", programs::rows),
     (Part::Latency, "event to line", latency::rows),
     (Part::Footprint, "start and memory", footprint::rows),
     (Part::Node, "a full node", node::rows),
+    (Part::Peers, "other tools", peers::rows),
 ];
 
 /// How long and how often. Many short rounds: what else the machine does comes and goes in seconds.
@@ -118,7 +123,11 @@ fn measure(args: &Args, plan: Plan) -> Result<Vec<Row>> {
     // The kernel's statistics cost some 10 ns a run: off but for the row that needs them.
     let _statistics = programs::Statistics::set(false)?;
     let mut rows = Vec::new();
-    for (_, what, work) in PARTS.iter().filter(|(part, ..)| args.only.is_empty() || args.only.contains(part)) {
+    let is_wanted = |part: &Part| match args.only.as_slice() {
+        [] => *part != Part::Peers,
+        only => only.contains(part),
+    };
+    for (_, what, work) in PARTS.iter().filter(|(part, ..)| is_wanted(part)) {
         let begun = Instant::now();
         rows.extend(work(&stage, plan)?);
         eprintln!("{what}: {:.1} s", begun.elapsed().as_secs_f64());

@@ -101,10 +101,7 @@ impl Subject {
 
     /// A field of `/proc/PID/status` in KiB.
     pub(super) fn memory(&self, field: &str) -> Result<f64> {
-        let status = fs::read_to_string(format!("/proc/{}/status", self.pid())).context("status of tracer")?;
-        let line = status.lines().find_map(|line| line.strip_prefix(field)?.strip_prefix(':'));
-        line.and_then(|value| value.split_whitespace().next()?.parse().ok())
-            .with_context(|| format!("{field} of tracer"))
+        memory_of(self.pid(), field)
     }
 
     /// Processor time of its event loop so far, in seconds.
@@ -116,9 +113,21 @@ impl Subject {
 
     /// The same of all its threads, those that have ended included.
     pub(super) fn cpu_seconds_of_all(&self) -> Result<f64> {
-        let spent = clock_getcpuclockid(self.pid()).and_then(clock_gettime).context("processor time of tracer")?;
-        Ok(Duration::from(spent).as_secs_f64())
+        cpu_seconds_of(self.pid())
     }
+}
+
+/// A field of `/proc/PID/status` in KiB.
+pub(super) fn memory_of(pid: Pid, field: &str) -> Result<f64> {
+    let status = fs::read_to_string(format!("/proc/{pid}/status")).context("status of a process")?;
+    let line = status.lines().find_map(|line| line.strip_prefix(field)?.strip_prefix(':'));
+    line.and_then(|value| value.split_whitespace().next()?.parse().ok()).with_context(|| format!("{field} of {pid}"))
+}
+
+/// Processor time of a process so far, in seconds.
+pub(super) fn cpu_seconds_of(pid: Pid) -> Result<f64> {
+    let spent = clock_getcpuclockid(pid).and_then(clock_gettime).context("processor time of a process")?;
+    Ok(Duration::from(spent).as_secs_f64())
 }
 
 impl Drop for Subject {

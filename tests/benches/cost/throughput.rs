@@ -14,7 +14,7 @@ use super::subject::Subject;
 use super::{FOREIGN, PROBER, PROBER_HOOKS, Plan, THREADS};
 
 /// Before each round: what the last one left (namespaces, programs freed by RCU) is over.
-const SETTLE: Duration = Duration::from_millis(300);
+pub(super) const SETTLE: Duration = Duration::from_millis(300);
 
 /// Rates by default, with the hooks that probers alone pay for, and with `--all-connections`.
 pub(super) fn rates(stage: &Stage, plan: Plan) -> Result<Vec<Row>> {
@@ -43,21 +43,37 @@ struct Comparison {
 
 /// A B A B … A: each round with the tracer is held against the mean of its neighbours without.
 fn compare(stage: &Stage, plan: Plan, flags: &[&str]) -> Result<Comparison> {
-    let mut without = vec![bare(stage, plan)?];
-    let mut with = Vec::new();
-    for _ in 0..plan.rounds {
-        with.push(traced(stage, plan, FOREIGN, flags)?);
-        without.push(bare(stage, plan)?);
-    }
+    let (without, with) = in_turn(stage, plan, || traced(stage, plan, FOREIGN, flags))?;
     Ok(Comparison { without, with })
 }
 
+pub(super) fn in_turn<R>(
+    stage: &Stage,
+    plan: Plan,
+    mut round: impl FnMut() -> Result<R>,
+) -> Result<(Vec<Made>, Vec<R>)> {
+    let mut without = vec![bare(stage, plan)?];
+    let mut with = Vec::new();
+    for _ in 0..plan.rounds {
+        with.push(round()?);
+        without.push(bare(stage, plan)?);
+    }
+    Ok((without, with))
+}
+
+/// Each round against its neighbours, by some measure of it.
+pub(super) fn ratios<'a>(
+    with: impl Iterator<Item = &'a Made>,
+    without: &[Made],
+    measure: impl Fn(&Made) -> f64,
+) -> Sample {
+    let mean = |pair: &[Made]| f64::midpoint(measure(&pair[0]), measure(&pair[1]));
+    Sample::new(with.zip(without.windows(2)).map(|(with, pair)| measure(with) / mean(pair)))
+}
+
 impl Comparison {
-    /// Each round against its neighbours, by some measure of it.
     fn ratios(&self, measure: impl Fn(&Made) -> f64) -> Sample {
-        let mean = |pair: &[Made]| f64::midpoint(measure(&pair[0]), measure(&pair[1]));
-        let rounds = self.with.iter().zip(self.without.windows(2));
-        Sample::new(rounds.map(|(with, pair)| measure(&with.made) / mean(pair)))
+        ratios(self.with.iter().map(|round| &round.made), &self.without, measure)
     }
 
     fn rate_row(&self, name: &str) -> Row {
@@ -95,7 +111,7 @@ impl Comparison {
     }
 }
 
-fn rounds(ratios: &Sample) -> String {
+pub(super) fn rounds(ratios: &Sample) -> String {
     let [low, high] = [0.25, 0.75].map(|share| ratios.quantile(share));
     let (min, max) = (ratios.min(), ratios.max());
     format!("median of {} rounds, half of them {low:.3} to {high:.3}, all {min:.3} to {max:.3}", ratios.len())

@@ -28,7 +28,11 @@ pub async fn checkup(probers: Vec<String>, tx: Sender<ObservationKind>) {
             () = tx.closed() => return,
         }
         let options = options.clone();
-        let Ok(findings) = tokio::task::spawn_blocking(move || super::run(&options)).await else { return };
+        let findings = match tokio::task::spawn_blocking(move || super::run(&options)).await {
+            Ok(findings) => findings,
+            Err(error) if error.is_panic() => std::panic::resume_unwind(error.into_panic()),
+            Err(_) => return,
+        };
         if tx.send(ObservationKind::Findings(Box::new(Findings { findings }))).await.is_err() {
             return;
         }

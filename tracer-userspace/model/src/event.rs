@@ -156,6 +156,24 @@ pub enum ObservationKind {
 }
 
 impl ObservationKind {
+    /// The connection that it is about.
+    pub const fn conn(&self) -> Option<ConnId> {
+        match self {
+            Self::Connect(e) => Some(e.conn),
+            Self::State(e) => Some(e.conn),
+            Self::ConnectFailed(e) => e.conn,
+            Self::Retransmit(e) => Some(e.conn),
+            Self::ResetSent(e) => Some(e.conn),
+            Self::ResetReceived(e) => Some(e.conn),
+            Self::Drop(e) => Some(e.conn),
+            Self::Icmp(e) => Some(e.conn),
+            Self::Ipvs(e) => Some(e.conn),
+            Self::Answer(e) => Some(e.conn),
+            Self::QueueFull(e) => Some(e.conn),
+            _ => None,
+        }
+    }
+
     /// It came out of the kernel's ring.
     pub const fn is_kernel_event(&self) -> bool {
         match self {

@@ -108,8 +108,8 @@ pub struct StopBody {
     pub lost_events: u64,
     /// Attempts that were open at the end.
     pub open_attempts: u64,
-    /// Why the run ended: `signal`, `duration`, `until_failure`, `output_closed` (nobody reads), `end_of_stream`;
-    /// of a recording that could not be read to its end `cut_at_line_N` or `unreadable_at_line_N`.
+    /// Why the run ended: `signal`, `duration`, `until_failure`, `output_closed` (nobody reads), `end_of_stream`,
+    /// `panic` (a defect of tracer); of a recording that could not be read to its end `cut_at_line_N` or `unreadable_at_line_N`.
     pub reason: String,
 }
 

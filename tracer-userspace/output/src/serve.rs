@@ -69,7 +69,11 @@ async fn answer(serve: Serve, health: Arc<Health>, registry: Option<Arc<Registry
     for place in [Some(Place::Unix(serve.health.clone())), serve.metrics.map(Place::Tcp)].into_iter().flatten() {
         places.spawn_local(listen::serve(place, pages.clone()));
     }
-    let _ = ended.await;
+    // A place is served forever: what ends is one that panicked.
+    tokio::select! {
+        _ = ended => {}
+        Some(Err(error)) = places.join_next() => std::panic::resume_unwind(error.into_panic()),
+    }
     places.shutdown().await;
     if health.has_socket() {
         let _ = std::fs::remove_file(&serve.health);

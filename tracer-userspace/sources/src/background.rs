@@ -1,4 +1,5 @@
-//! What runs beside the pipeline: tasks on a thread with an event loop of its own. However long they take, no event waits.
+//! What runs beside the pipeline: threads, and tasks on a thread with an event loop of its own. However long they take, no
+//! event waits. A [`Supervisor`] knows of each that panics.
 
 use std::cell::OnceCell;
 use std::io;
@@ -6,23 +7,78 @@ use std::sync::mpsc::{Receiver, channel};
 use std::thread;
 
 use tokio::runtime;
-use tokio::sync::mpsc::{UnboundedSender, unbounded_channel};
+use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 use tokio::task::{LocalSet, spawn_local};
 
 type Task = Box<dyn FnOnce() + Send>;
+
+/// Starts the parts of a run, and reports each that panics: a run does not go on with one part less.
+#[derive(Clone, Debug)]
+pub struct Supervisor(UnboundedSender<&'static str>);
+
+impl Supervisor {
+    /// The receiver gets the name of each part that panics.
+    #[must_use]
+    pub fn new() -> (Self, UnboundedReceiver<&'static str>) {
+        let (panics, panicked) = unbounded_channel();
+        (Self(panics), panicked)
+    }
+
+    /// Runs a part on a thread of this name.
+    ///
+    /// # Errors
+    /// No thread is to be had.
+    pub fn thread(&self, part: &'static str, run: impl FnOnce() + Send + 'static) -> io::Result<()> {
+        let guard = self.guard(part);
+        let run = move || {
+            let _guard = guard;
+            run();
+        };
+        thread::Builder::new().name(part.to_owned()).spawn(run).map(drop)
+    }
+
+    /// A part that is a task.
+    pub fn task<F: Future<Output = ()>>(&self, part: &'static str, task: F) -> impl Future<Output = ()> + use<F> {
+        let guard = self.guard(part);
+        async move {
+            let _guard = guard;
+            task.await;
+        }
+    }
+
+    fn guard(&self, part: &'static str) -> Guard {
+        Guard { part, panics: self.0.clone() }
+    }
+}
+
+/// Dropped while its part panics, it reports that.
+struct Guard {
+    part: &'static str,
+    panics: UnboundedSender<&'static str>,
+}
+
+impl Drop for Guard {
+    fn drop(&mut self) {
+        if thread::panicking() {
+            // Nobody takes it once the run has ended.
+            let _ = self.panics.send(self.part);
+        }
+    }
+}
 
 /// A thread that runs tasks. It begins with the first one, and ends once nobody holds this and the last task is over.
 #[derive(Debug)]
 pub struct Background {
     name: &'static str,
+    supervisor: Supervisor,
     tasks: OnceCell<UnboundedSender<Task>>,
 }
 
 impl Background {
     /// A thread of this name, which does not run yet.
     #[must_use]
-    pub const fn new(name: &'static str) -> Self {
-        Self { name, tasks: OnceCell::new() }
+    pub fn new(name: &'static str, supervisor: &Supervisor) -> Self {
+        Self { name, supervisor: supervisor.clone(), tasks: OnceCell::new() }
     }
 
     /// Runs what `begin` makes, on the thread. The receiver is disconnected when that is over.
@@ -34,16 +90,18 @@ impl Background {
         F: Future<Output = ()> + 'static,
     {
         let (runs, running) = channel();
+        let (name, supervisor) = (self.name, self.supervisor.clone());
         let task = move || {
-            spawn_local(async move {
+            let task = async move {
                 begin().await;
                 drop(runs);
-            });
+            };
+            spawn_local(supervisor.task(name, task));
         };
         let tasks = match self.tasks.get() {
             Some(tasks) => tasks,
             None => {
-                let started = start(self.name)?;
+                let started = self.start()?;
                 self.tasks.get_or_init(|| started)
             }
         };
@@ -51,24 +109,24 @@ impl Background {
         let _ = tasks.send(Box::new(task));
         Ok(running)
     }
-}
 
-fn start(name: &str) -> io::Result<UnboundedSender<Task>> {
-    let runtime = runtime::Builder::new_current_thread().enable_all().build()?;
-    let (tasks, mut to_run) = unbounded_channel::<Task>();
-    let run = move || {
-        let local = LocalSet::new();
-        local.block_on(&runtime, async {
-            while let Some(task) = to_run.recv().await {
-                task();
-            }
-        });
-        runtime.block_on(local);
-        // A name that is still being resolved is not waited for.
-        runtime.shutdown_background();
-    };
-    thread::Builder::new().name(name.to_owned()).spawn(run)?;
-    Ok(tasks)
+    fn start(&self) -> io::Result<UnboundedSender<Task>> {
+        let runtime = runtime::Builder::new_current_thread().enable_all().build()?;
+        let (tasks, mut to_run) = unbounded_channel::<Task>();
+        let run = move || {
+            let local = LocalSet::new();
+            local.block_on(&runtime, async {
+                while let Some(task) = to_run.recv().await {
+                    task();
+                }
+            });
+            runtime.block_on(local);
+            // A name that is still being resolved is not waited for.
+            runtime.shutdown_background();
+        };
+        self.supervisor.thread(self.name, run)?;
+        Ok(tasks)
+    }
 }
 
 #[cfg(test)]
@@ -83,7 +141,7 @@ mod tests {
 
     #[test]
     fn tasks_share_a_thread_and_outlive_who_started_them() {
-        let background = Background::new("shared");
+        let background = Background::new("shared", &Supervisor::new().0);
         let (end, ended) = oneshot::channel::<()>();
         let (tell, received) = channel();
         let telling = tell.clone();
@@ -102,13 +160,16 @@ mod tests {
     }
 
     #[test]
-    fn a_task_that_panics_is_over_and_the_others_are_not() {
-        let background = Background::new("panics");
+    fn a_task_that_panics_is_reported_and_the_others_go_on() {
+        let (supervisor, mut panicked) = Supervisor::new();
+        let background = Background::new("panics", &supervisor);
         let broken = background.run(|| async { assert!(std::hint::black_box(false), "on purpose") });
         let broken = broken.expect("a thread");
         assert_eq!(broken.recv_timeout(LONG), Err(RecvTimeoutError::Disconnected));
         let (tell, received) = channel();
         background.run(move || async move { _ = tell.send(()) }).expect("a thread");
         assert_eq!(received.recv_timeout(LONG), Ok(()));
+        assert_eq!(panicked.try_recv(), Ok("panics"));
+        assert!(panicked.try_recv().is_err(), "what ends well is not reported");
     }
 }

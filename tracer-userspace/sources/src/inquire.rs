@@ -7,6 +7,7 @@ use std::time::Instant;
 
 use tokio::sync::mpsc::Sender;
 
+use super::background::Supervisor;
 use super::pace::ReadingPace;
 use tracer_model::event::{Flow, Netns, ObservationKind};
 use tracer_model::query::{Awaited, Query, TargetQuery};
@@ -31,12 +32,12 @@ pub struct Inquirer {
 
 impl Inquirer {
     /// Begins to answer into `tx`.
-    pub fn start(tx: Sender<ObservationKind>) -> Self {
+    pub fn start(tx: Sender<ObservationKind>, supervisor: &Supervisor) -> Self {
         let (facts, holders) = (tx.clone(), tx.clone());
         Self {
-            ports: start("ports", move |asked| read_port_holders(&asked, &holders)),
-            firewalls: start("firewalls", move |asked| read_firewalls(&asked, &facts)),
-            targets: start("inquiries", move |asked| Looker::new(asked).answer_all(&tx)),
+            ports: start(supervisor, "ports", move |asked| read_port_holders(&asked, &holders)),
+            firewalls: start(supervisor, "firewalls", move |asked| read_firewalls(&asked, &facts)),
+            targets: start(supervisor, "inquiries", move |asked| Looker::new(asked).answer_all(&tx)),
         }
     }
 
@@ -61,14 +62,18 @@ fn left_out(question: &impl std::fmt::Debug) {
     tracing::debug!(?question, "too many questions wait: left out");
 }
 
-fn start<T: Send + 'static>(name: &str, run: impl FnOnce(Receiver<T>) + Send + 'static) -> Option<SyncSender<T>> {
+fn start<T: Send + 'static>(
+    supervisor: &Supervisor,
+    name: &'static str,
+    run: impl FnOnce(Receiver<T>) + Send + 'static,
+) -> Option<SyncSender<T>> {
     let (questions, asked) = sync_channel(WAITING);
-    let thread = std::thread::Builder::new().name(name.into()).spawn(move || {
+    let thread = supervisor.thread(name, move || {
         enter::by_this_thread();
         run(asked);
     });
     let failed = |error| tracing::error!("the node is not asked about {name}: no thread: {error}");
-    thread.map_err(failed).ok().map(|_| questions)
+    thread.map_err(failed).ok().map(|()| questions)
 }
 
 fn read_firewalls(asked: &Receiver<(Netns, Flow)>, tx: &Sender<ObservationKind>) {

@@ -27,6 +27,7 @@ use tokio::sync::mpsc::Sender;
 pub(super) use self::event::KubeletEvent;
 use self::follow::LogFollower;
 pub use self::verbosity::{KubeletLogging, KubeletLoggingError};
+use super::background::Supervisor;
 use tracer_model::event::{ObservationKind, is_kubelet_name};
 use tracer_node::cgroup;
 use tracer_node::procfs::{self, Process};
@@ -136,11 +137,11 @@ impl KubeletLog {
     }
 
     /// Follows it from its end on, until nobody takes the facts. A log that cannot be read is looked for again.
-    pub fn follow(self, tx: Sender<ObservationKind>) {
+    pub fn follow(self, tx: Sender<ObservationKind>, supervisor: &Supervisor) {
         // Opened before anybody is reported that it is followed: what is written from then on is new.
         let follower = LogFollower::opened(self);
         let run = move || follower.run(line::parse, &tx);
-        if let Err(error) = std::thread::Builder::new().name("kubelet-log".into()).spawn(run) {
+        if let Err(error) = supervisor.thread("kubelet-log", run) {
             tracing::error!("the kubelet's log is not followed: no thread: {error}");
         }
     }

@@ -25,7 +25,7 @@ pub use tracer_node::{
 use std::collections::HashMap;
 use std::path::PathBuf;
 
-pub use background::Background;
+pub use background::{Background, Supervisor};
 pub use files::FileError;
 pub use inquire::Inquirer;
 pub use kubelet::{

@@ -19,6 +19,7 @@ use tokio::sync::Notify;
 use tokio::sync::mpsc::Sender;
 
 use self::flushes::Flushes;
+use super::background::Supervisor;
 use super::cluster::{Cluster, Heard, View};
 use super::files::{self, FileError, Stamp};
 use super::pace::ReadingPace;
@@ -49,12 +50,13 @@ pub fn watch(
     snapshot: Snapshot,
     refresh: Arc<Notify>,
     tx: Sender<ObservationKind>,
+    supervisor: Supervisor,
 ) -> impl Future<Output = ()> {
     // Now: what is removed before the thread runs shows itself in no later reading.
     let flushes = snapshot.node.as_ref().map(Flushes::open).unwrap_or_default();
     let cluster = config.cluster.clone();
     let watcher = move |tx| Watcher::new(config, snapshot, flushes, tx);
-    keep_fresh(watcher, cluster, refresh, tx)
+    keep_fresh(watcher, cluster, refresh, tx, supervisor)
 }
 
 async fn keep_fresh(
@@ -62,6 +64,7 @@ async fn keep_fresh(
     mut cluster: Option<Cluster>,
     refresh: Arc<Notify>,
     tx: Sender<ObservationKind>,
+    supervisor: Supervisor,
 ) {
     let Ok((mut wake, woken)) = UnixStream::pair() else {
         tracing::error!("sources are not kept fresh: no socket pair to be had");
@@ -72,7 +75,7 @@ async fn keep_fresh(
         enter::by_this_thread();
         watcher(to_thread).run(&woken);
     };
-    let thread = std::thread::Builder::new().name("sources".into()).spawn(run);
+    let thread = supervisor.thread("sources", run);
     if let Err(error) = thread.and(wake.set_nonblocking(true)) {
         tracing::error!("sources are not kept fresh: no thread: {error}");
         return;

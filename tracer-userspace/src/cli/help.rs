@@ -6,6 +6,7 @@ pub(super) const TRACER: &str = "Exit codes:
      doctor or a row of selftest failed, the daemon is not alive or ready
   2  wrong usage, unreadable input, or output that could not be written
   3  this kernel or these privileges do not allow it
+  101  a defect of tracer: a part of it panicked
 
 `tracer COMMAND --help` lists the flags and examples of a command.
 Every flag has a variable TRACER_<FLAG>, such as TRACER_DURATION=5m. The command

@@ -33,11 +33,16 @@ const MISSED_NS: u64 = 1_000_000_000;
 /// After this many observations of one batch the loop notes that it still runs.
 const ALIVE: usize = 256;
 
+/// The names of the parts beside the pipeline that panic.
+pub(super) type Panics = mpsc::UnboundedReceiver<&'static str>;
+
 /// A live run.
 pub(super) struct Session<S> {
     events: S,
     changes: mpsc::Receiver<ObservationKind>,
     changes_open: bool,
+    /// The part beside the pipeline that panicked.
+    panicked: Option<&'static str>,
     engine: Engine,
     recorder: Option<Recorder<File>>,
     batch: Vec<Observation>,
@@ -67,6 +72,7 @@ impl<S: EventSource> Session<S> {
             events,
             changes,
             changes_open: true,
+            panicked: None,
             engine,
             recorder,
             batch: Vec::new(),
@@ -99,11 +105,12 @@ impl<S: EventSource> Session<S> {
     pub(super) async fn watch(
         &mut self,
         mut signals: Signals,
+        mut panics: Panics,
         duration: Option<Duration>,
     ) -> Result<&'static str, Error> {
         let mut timers = Timers::new(duration, self.daemon, self.status_line.is_some()).map_err(no_timer)?;
         loop {
-            let wake = self.wake(&mut timers, &mut signals).await?;
+            let wake = self.wake(&mut timers, &mut signals, &mut panics).await?;
             let taken = self.take_events();
             if let Some(reason) = self.answer(wake) {
                 return Ok(reason);
@@ -124,18 +131,22 @@ impl<S: EventSource> Session<S> {
     }
 
     /// Waits until there is something to do.
-    async fn wake(&mut self, timers: &mut Timers, signals: &mut Signals) -> Result<Wake, Error> {
+    async fn wake(&mut self, timers: &mut Timers, signals: &mut Signals, panics: &mut Panics) -> Result<Wake, Error> {
         let deadline = self.engine.next_deadline();
         tokio::select! {
             ready = self.events.readable() => ready.map(|()| Wake::Events).map_err(no_ring),
             kind = self.changes.recv(), if self.changes_open => Ok(Wake::ObservationKind(kind.map(Box::new))),
             rung = timers.next(deadline) => rung.map_err(no_timer),
             request = signals.next() => Ok(Wake::Request(request)),
+            Some(part) = panics.recv() => Ok(Wake::Panicked(part)),
         }
     }
 
     /// Detach, drain, decide what was open, `stop`. The exit code.
-    pub(super) fn end(mut self, reason: &str) -> u8 {
+    ///
+    /// # Errors
+    /// A part of the run panicked.
+    pub(super) fn end(mut self, reason: &str) -> Result<u8, Error> {
         if let Some(server) = &self.server {
             server.health.stopping();
         }
@@ -154,10 +165,11 @@ impl<S: EventSource> Session<S> {
         self.engine.stop(now, reason);
         let recorded = self.recorder.take().is_none_or(|recorder| recorder.finish(now));
         let satisfied = self.engine.sink().is_satisfied();
-        match (recorded && !self.engine.sink().has_failed(), satisfied) {
-            (false, _) => 2,
-            (true, true) => 1,
-            (true, false) => 0,
+        match (self.panicked, recorded && !self.engine.sink().has_failed(), satisfied) {
+            (Some(part), ..) => Err(Error::Panicked(part)),
+            (None, false, _) => Ok(2),
+            (None, true, true) => Ok(1),
+            (None, true, false) => Ok(0),
         }
     }
 
@@ -177,6 +189,13 @@ impl<S: EventSource> Session<S> {
             Wake::Request(Request::Reopen { or_go_on }) if or_go_on || self.daemon => {}
             Wake::Request(Request::End | Request::Reopen { .. }) => return Some("signal"),
             Wake::Over => return Some("duration"),
+            Wake::Panicked(part) => {
+                if let Some(server) = &self.server {
+                    server.health.degraded(part, Some("it panicked: tracer ends".into()));
+                }
+                self.panicked = Some(part);
+                return Some("panic");
+            }
         }
         None
     }

@@ -87,7 +87,7 @@ fn ran(batches: Vec<Vec<Observation>>, lost: u64) -> (u8, Vec<serde_json::Value>
     let config = config(&scratch);
     let (attached, sender) = attached(batches, lost);
     sender.try_send(ObservationKind::NodeSettings(tracer_model::event::NodeSettings::default())).unwrap();
-    let code = run(&config, |_, _| Ok(attached)).unwrap();
+    let code = run(&config, |_, _, _| Ok(attached)).unwrap();
     let [printed, recorded] = ["out", "recording"].map(|name| std::fs::read_to_string(scratch.path(name)).unwrap());
     let printed = printed.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
     (code, printed, recorded.lines().map(str::to_owned).collect())
@@ -109,7 +109,7 @@ fn a_run_starts_watches_and_stops() {
 fn a_run_that_cannot_begin_leaves_no_empty_file() {
     let scratch = Scratch::new();
     let config = config(&scratch);
-    let begin = || run::<Memory, _>(&config, |_, _| Err(Error::Kernel("no BTF".into()))).unwrap_err().exit_code();
+    let begin = || run::<Memory, _>(&config, |_, _, _| Err(Error::Kernel("no BTF".into()))).unwrap_err().exit_code();
     let left = || ["out", "recording"].map(|name| std::fs::read_to_string(scratch.path(name)).ok());
     assert_eq!((begin(), left()), (3, [None, None]));
     std::fs::write(scratch.path("recording"), "an earlier one").unwrap();
@@ -151,6 +151,32 @@ fn a_list_that_cannot_be_read_is_in_the_health_report() {
             serve::ask::ask(&socket).ok().map(|(report, _)| report.degraded).filter(|it| !it.is_empty())
         })
     });
-    assert_eq!(run(&config, |_, _| Ok(attached)).unwrap(), 0);
+    assert_eq!(run(&config, |_, _, _| Ok(attached)).unwrap(), 0);
     assert_eq!(asking.join().unwrap(), ["pods: --pods x: gone"]);
+}
+
+/// A daemon without one of its parts would look healthy and be wrong: it ends, and is started again.
+#[test]
+fn a_part_that_panics_ends_the_run() {
+    type Start = fn(&Background, &Supervisor);
+    let parts: [(&str, Start); 3] = [
+        ("thread", |_, supervisor| supervisor.thread("thread", || panic!("on purpose")).unwrap()),
+        ("cluster-api", |api, _| drop(api.run(|| async { panic!("on purpose") }).unwrap())),
+        ("task", |_, supervisor| {
+            drop(tokio::task::spawn_local(supervisor.task("task", async { panic!("on purpose") })));
+        }),
+    ];
+    for (part, start) in parts {
+        let scratch = Scratch::new();
+        let config = LiveConfig { duration: Some(Duration::from_secs(60)), ..config(&scratch) };
+        let (attached, _sender) = attached(vec![], 0);
+        let ended = run(&config, |_, api, supervisor| {
+            start(api, supervisor);
+            Ok(attached)
+        });
+        let error = ended.unwrap_err();
+        assert!(error.exit_code() == 101 && error.to_string().contains(part), "{part}: {error}");
+        let records = std::fs::read_to_string(scratch.path("out")).unwrap();
+        assert!(records.lines().last().unwrap().contains(r#""reason":"panic""#), "{part}: {records}");
+    }
 }

@@ -30,6 +30,8 @@ pub(super) enum Wake {
     Ports,
     Draw,
     Request(Request),
+    /// A part beside the pipeline.
+    Panicked(&'static str),
     Over,
 }
 

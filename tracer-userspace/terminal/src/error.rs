@@ -1,7 +1,7 @@
 //! What ends a run early: one error type, its exit code, and one line on stderr.
 //!
 //! Exit codes: 1 a finding, 2 wrong usage or unreadable input, 3 this kernel or these privileges
-//! do not allow what was asked.
+//! do not allow what was asked; 101 a defect of tracer, as Rust ends a program that panics.
 
 use std::fmt::Display;
 use std::io::{self, Write as _};
@@ -55,6 +55,9 @@ pub enum Error {
     /// This kernel or these privileges do not allow it.
     #[error("{0}")]
     Kernel(String),
+    /// A part that runs beside the pipeline panicked: the run does not go on without it.
+    #[error("the part `{0}` panicked: this is a defect of tracer, please report it with the lines above")]
+    Panicked(&'static str),
 }
 
 impl Error {
@@ -63,6 +66,7 @@ impl Error {
     pub const fn exit_code(&self) -> u8 {
         match self {
             Self::Kernel(_) => 3,
+            Self::Panicked(_) => 101,
             _ => 2,
         }
     }

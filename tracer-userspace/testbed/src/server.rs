@@ -72,6 +72,8 @@ pub enum Mode {
     TlsRefuse,
     /// Takes the ClientHello, never answers.
     TlsHang,
+    /// Finishes the handshake, reads the request, never answers it.
+    TlsHangRequest,
 }
 
 impl Mode {
@@ -109,6 +111,7 @@ impl Mode {
             "tls" => Self::Tls,
             "tls-refuse" => Self::TlsRefuse,
             "tls-hang" => Self::TlsHang,
+            "tls-hang-request" => Self::TlsHangRequest,
             _ => return None,
         })
     }
@@ -238,6 +241,7 @@ fn treat(mut stream: TcpStream, mode: Mode, tls: &tls::Acceptor) -> io::Result<(
             stream.write_all(b"HTTP/1.1 200 OK\r\nContent-Le")
         }
         Mode::Tls | Mode::TlsRefuse => tls.answer(stream),
+        Mode::TlsHangRequest => drain(&mut tls.accept(stream)?),
     }
 }
 
@@ -301,7 +305,7 @@ fn read_request(stream: &mut impl Read) -> io::Result<bool> {
 }
 
 /// Reads until the client closes.
-fn drain(stream: &mut TcpStream) -> io::Result<()> {
+fn drain(stream: &mut impl Read) -> io::Result<()> {
     io::copy(stream, &mut io::sink()).map(drop)
 }
 

@@ -193,23 +193,11 @@ impl Correlator {
     }
 }
 
-/// The connection an observation is about.
+/// The connection an observation is about. A dial that failed before there was a socket in SYN_SENT is an attempt of its own;
+/// its time is its identity.
 fn conn_of(observation: &Observation) -> Option<ConnId> {
-    match &observation.kind {
-        ObservationKind::Connect(e) => Some(e.conn),
-        ObservationKind::State(e) => Some(e.conn),
-        // A dial that failed before there was a socket in SYN_SENT is an attempt of its own; its time is its identity.
-        ObservationKind::ConnectFailed(e) => Some(e.conn.unwrap_or(ConnId(observation.time_boot_ns))),
-        ObservationKind::Retransmit(e) => Some(e.conn),
-        ObservationKind::ResetSent(e) => Some(e.conn),
-        ObservationKind::ResetReceived(e) => Some(e.conn),
-        ObservationKind::Drop(e) => Some(e.conn),
-        ObservationKind::Icmp(e) => Some(e.conn),
-        ObservationKind::Ipvs(e) => Some(e.conn),
-        ObservationKind::Answer(e) => Some(e.conn),
-        ObservationKind::QueueFull(e) => Some(e.conn),
-        _ => None,
-    }
+    let failed = matches!(observation.kind, ObservationKind::ConnectFailed(_));
+    observation.kind.conn().or_else(|| failed.then_some(ConnId(observation.time_boot_ns)))
 }
 
 fn unspecified_like(addr: SocketAddr) -> std::net::IpAddr {

@@ -1,44 +1,44 @@
-//! One file for each cause.
+//! One file for each cause; which cause has which is the last function.
 
-pub(super) mod accept_queue_overflow;
+mod accept_queue_overflow;
 pub(super) mod app_status_failure;
-pub(super) mod asymmetric_route;
-pub(super) mod closed_without_answer;
-pub(super) mod connection_refused;
-pub(super) mod conntrack_invalid;
-pub(super) mod conntrack_table_full;
-pub(super) mod cpu_throttled;
-pub(super) mod dependency_unreachable;
-pub(super) mod ephemeral_ports_exhausted;
-pub(super) mod firewall_drop;
-pub(super) mod firewall_reject;
-pub(super) mod handshake_rst;
-pub(super) mod host_isolated_link;
-pub(super) mod kubelet_delayed;
-pub(super) mod loopback_down;
-pub(super) mod mesh_redirect;
-pub(super) mod mid_stream_rst;
-pub(super) mod missing_node_prerequisite;
-pub(super) mod mtu_blackhole;
-pub(super) mod neighbour_failure;
+mod asymmetric_route;
+mod closed_without_answer;
+mod connection_refused;
+mod conntrack_invalid;
+mod conntrack_table_full;
+mod cpu_throttled;
+mod dependency_unreachable;
+mod ephemeral_ports_exhausted;
+mod firewall_drop;
+mod firewall_reject;
+mod handshake_rst;
+mod host_isolated_link;
+mod kubelet_delayed;
+mod loopback_down;
+mod mesh_redirect;
+mod mid_stream_rst;
+mod missing_node_prerequisite;
+mod mtu_blackhole;
+mod neighbour_failure;
 pub(super) mod network_policy_drop;
-pub(super) mod nodeport_ephemeral_collision;
-pub(super) mod not_listening_yet;
-pub(super) mod pod_link_down;
-pub(super) mod port_taken;
-pub(super) mod probe_misconfigured;
-pub(super) mod probe_proves_nothing;
-pub(super) mod route_unreachable;
-pub(super) mod rp_filter_drop;
-pub(super) mod service_no_endpoints;
-pub(super) mod slow_response;
-pub(super) mod startup_budget_exceeded;
-pub(super) mod syn_backlog_overflow;
-pub(super) mod target_frozen;
-pub(super) mod target_starved;
-pub(super) mod tls_eof_noise;
-pub(super) mod tls_handshake_slow;
-pub(super) mod unexplained;
+mod nodeport_ephemeral_collision;
+mod not_listening_yet;
+mod pod_link_down;
+mod port_taken;
+mod probe_misconfigured;
+mod probe_proves_nothing;
+mod route_unreachable;
+mod rp_filter_drop;
+mod service_no_endpoints;
+mod slow_response;
+mod startup_budget_exceeded;
+mod syn_backlog_overflow;
+mod target_frozen;
+mod target_starved;
+mod tls_eof_noise;
+mod tls_handshake_slow;
+mod unexplained;
 mod wrong_link_address;
 
 use super::case::{
@@ -48,3 +48,56 @@ use super::case::{
 use super::finding::Finding;
 use super::phrases::{by_subject, dialler, in_namespace, ms, of_namespace, run_in};
 use tracer_model::record::{Cause, Command, Remediation};
+
+type Rule = fn(&Case<'_>) -> Option<Finding>;
+
+/// The rule of a cause; none: it comes without an attempt (`kubelet.rs`, `sandbox.rs`, `not_run.rs`).
+pub(super) const fn rule(cause: Cause) -> Option<Rule> {
+    Some(match cause {
+        Cause::NodeportEphemeralCollision => nodeport_ephemeral_collision::find,
+        Cause::LoopbackDown => loopback_down::find,
+        Cause::PodLinkDown => pod_link_down::find,
+        Cause::ServiceNoEndpoints => service_no_endpoints::find,
+        Cause::ConntrackTableFull => conntrack_table_full::find,
+        Cause::ConntrackInvalid => conntrack_invalid::find,
+        Cause::NetworkPolicyDrop => network_policy_drop::find,
+        Cause::FirewallReject => firewall_reject::find,
+        Cause::FirewallDrop => firewall_drop::find,
+        Cause::MissingNodePrerequisite => missing_node_prerequisite::find,
+        Cause::RpFilterDrop => rp_filter_drop::find,
+        Cause::HostIsolatedLink => host_isolated_link::find,
+        Cause::AsymmetricRoute => asymmetric_route::find,
+        Cause::NeighbourFailure => neighbour_failure::find,
+        Cause::RouteUnreachable => route_unreachable::find,
+        Cause::EphemeralPortsExhausted => ephemeral_ports_exhausted::find,
+        Cause::TargetFrozen => target_frozen::find,
+        Cause::AcceptQueueOverflow => accept_queue_overflow::find,
+        Cause::SynBacklogOverflow => syn_backlog_overflow::find,
+        Cause::PortTaken => port_taken::find,
+        Cause::StartupBudgetExceeded => startup_budget_exceeded::find,
+        Cause::NotListeningYet => not_listening_yet::find,
+        Cause::ProbeMisconfigured => probe_misconfigured::find,
+        Cause::ConnectionRefused => connection_refused::find,
+        Cause::MeshRedirect => mesh_redirect::find,
+        Cause::HandshakeRst => handshake_rst::find,
+        Cause::MidStreamRst => mid_stream_rst::find,
+        Cause::MtuBlackhole => mtu_blackhole::find,
+        Cause::KubeletDelayed => kubelet_delayed::find,
+        Cause::TlsHandshakeSlow => tls_handshake_slow::find,
+        Cause::SlowResponse => slow_response::find,
+        Cause::TargetStarved => target_starved::find,
+        Cause::CpuThrottled => cpu_throttled::find,
+        Cause::ClosedWithoutAnswer => closed_without_answer::find,
+        Cause::AppStatusFailure => app_status_failure::find,
+        Cause::DependencyUnreachable => dependency_unreachable::find,
+        Cause::ProbeProvesNothing => probe_proves_nothing::find,
+        Cause::TlsEofNoise => tls_eof_noise::find,
+        Cause::Unexplained => unexplained::find,
+        Cause::ExecTimeout
+        | Cause::ExecNotRun
+        | Cause::ExecFailed
+        | Cause::KubeletClientError
+        | Cause::ProbeNotRun
+        | Cause::CniNotReady => return None,
+    })
+}

@@ -43,7 +43,7 @@ impl NotRun {
         let time = observation.time_boot_ns;
         match &observation.kind {
             ObservationKind::NodeSettings(settings) => {
-                let before = std::mem::replace(&mut self.to_wall_ns, Some(settings.boot_to_wall_ns?))?;
+                let before = self.to_wall_ns.replace(settings.boot_to_wall_ns?)?;
                 let by_ns = settings.boot_to_wall_ns?.saturating_sub(before);
                 if by_ns.saturating_abs() < STEP_NS {
                     return None;

@@ -48,12 +48,6 @@ fn in_order(reported: &AttemptVerdicts) -> Vec<Verdict> {
     reported.values().flatten().cloned().collect()
 }
 
-/// The connection that an observation is about, by its JSON: every kind of fact names it so.
-fn conn_of(observation: &Observation) -> Option<u64> {
-    let value = serde_json::to_value(observation).ok()?;
-    value.get("conn")?.as_str()?.parse().ok()
-}
-
 /// Whether its place among the events of its own attempt is given by cause and effect.
 fn is_causal(kind: &ObservationKind) -> bool {
     matches!(
@@ -248,11 +242,7 @@ fn one_verdict_and_one_revision_at_most() {
             begun.len(),
             recording.reported
         );
-        let conns: Vec<u64> = recording.observations.iter().filter_map(conn_of).collect();
-        assert!(
-            recording.reported.keys().all(|conn| conns.contains(&conn.0) || begun.is_empty()),
-            "{}",
-            recording.name
-        );
+        let conns: Vec<ConnId> = recording.observations.iter().filter_map(|it| it.kind.conn()).collect();
+        assert!(recording.reported.keys().all(|conn| conns.contains(conn) || begun.is_empty()), "{}", recording.name);
     }
 }

@@ -12,7 +12,7 @@ use tracer_testing::{Scratch, soon};
 fn started(scratch: &Scratch) -> (Server, Option<Metrics>, Serve) {
     let free = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
     let serve = config(scratch, Some(free));
-    let (server, metrics) = start(&serve, &Background::new("serve"));
+    let (server, metrics) = start(&serve, &Background::new("serve", &tracer_sources::Supervisor::new().0));
     (server, metrics, serve)
 }
 
@@ -63,7 +63,7 @@ fn the_socket_is_private_and_goes_with_the_run() {
     // What a killed run left behind.
     std::fs::create_dir_all(serve.health.parent().unwrap()).unwrap();
     drop(UnixListener::bind(&serve.health).unwrap());
-    let (server, metrics) = start(&serve, &Background::new("serve"));
+    let (server, metrics) = start(&serve, &Background::new("serve", &tracer_sources::Supervisor::new().0));
     assert!(metrics.is_none());
     let (report, line) = soon("an answer", || ask::ask(&serve.health).ok());
     assert!(report.live && !report.ready && line.starts_with("{\"live\":true"), "{line}");
@@ -82,7 +82,7 @@ fn a_foreign_file_is_left_alone() {
     let serve = config(&scratch, None);
     std::fs::create_dir_all(serve.health.parent().unwrap()).unwrap();
     std::fs::write(&serve.health, "mine").unwrap();
-    let (server, _) = start(&serve, &Background::new("serve"));
+    let (server, _) = start(&serve, &Background::new("serve", &tracer_sources::Supervisor::new().0));
     let degraded = soon("a problem", || server.health.report().degraded.pop());
     assert!(degraded.starts_with("health: --health-socket ") && degraded.contains("in use"), "{degraded}");
     drop(server);
@@ -94,7 +94,7 @@ fn a_port_that_is_taken_is_waited_for() {
     let taken = TcpListener::bind("127.0.0.1:0").unwrap();
     let scratch = Scratch::new();
     let serve = config(&scratch, Some(taken.local_addr().unwrap()));
-    let (server, _metrics) = start(&serve, &Background::new("serve"));
+    let (server, _metrics) = start(&serve, &Background::new("serve", &tracer_sources::Supervisor::new().0));
     let report = soon("an answer", || ask::ask(&serve.health).ok().map(|(r, _)| r).filter(|r| !r.degraded.is_empty()));
     assert!(report.degraded[0].starts_with("metrics: --metrics-listen 127.0.0.1:"), "{report:?}");
     drop(taken);

@@ -48,6 +48,9 @@ pub(super) const ALL: &[Scenario] = &[
     Scenario::new("slow_response_never_accepted", Some(Cause::SlowResponse), |s| {
         s.serving_fails("noaccept", Kind::Http, Ending::Timeout)
     }),
+    Scenario::new("slow_response_after_handshake", Some(Cause::SlowResponse), |s| {
+        s.serving_fails("tls-hang-request", Kind::Https, Ending::Timeout)
+    }),
     Scenario::new("slow_response_throttled", Some(Cause::SlowResponse), throttled)
         .also(Cause::CpuThrottled)
         .needs(&[Need::CpuQuota]),

@@ -40,10 +40,15 @@ impl Acceptor {
 
     /// Handshake, request, 200, close_notify.
     pub fn answer(&self, stream: TcpStream) -> io::Result<()> {
-        let session = ServerConnection::new(Arc::clone(&self.config)).map_err(io::Error::other)?;
-        let mut tls = StreamOwned::new(session, stream);
+        let mut tls = self.accept(stream)?;
         super::answer(&mut tls, "200 OK")?;
         tls.conn.send_close_notify();
         tls.conn.complete_io(&mut tls.sock).map(drop)
+    }
+
+    /// A session; its first read makes the handshake.
+    pub fn accept(&self, stream: TcpStream) -> io::Result<StreamOwned<ServerConnection, TcpStream>> {
+        let session = ServerConnection::new(Arc::clone(&self.config)).map_err(io::Error::other)?;
+        Ok(StreamOwned::new(session, stream))
     }
 }

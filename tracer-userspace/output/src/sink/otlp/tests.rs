@@ -47,8 +47,11 @@ impl Receiver {
 
     fn sink(&self, gzip: bool) -> OtlpSink {
         let headers = vec![("x-scope".parse().unwrap(), "shop".parse().unwrap())];
-        OtlpSink::start(OtlpConfig { endpoint: self.url.parse().unwrap(), headers, gzip }, &Background::new("otlp"))
-            .unwrap()
+        OtlpSink::start(
+            OtlpConfig { endpoint: self.url.parse().unwrap(), headers, gzip },
+            &Background::new("otlp", &tracer_sources::Supervisor::new().0),
+        )
+        .unwrap()
     }
 
     /// What it got: the head and the message of each request.
@@ -181,8 +184,11 @@ fn a_full_buffer_loses_records_and_counts_them() {
     // Nobody answers: the port is one that was closed again.
     let closed = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
     let endpoint = format!("http://{closed}/v1/logs").parse().unwrap();
-    let mut sink =
-        OtlpSink::start(OtlpConfig { endpoint, headers: Vec::new(), gzip: true }, &Background::new("otlp")).unwrap();
+    let mut sink = OtlpSink::start(
+        OtlpConfig { endpoint, headers: Vec::new(), gzip: true },
+        &Background::new("otlp", &tracer_sources::Supervisor::new().0),
+    )
+    .unwrap();
     let long =
         record(0, Body::Loss(LossBody { where_: "x".repeat(1 << 20), count: 1, from_boot_ns: 1, to_boot_ns: 2 }));
     (0..10).for_each(|_| sink.take(&long));

@@ -120,7 +120,9 @@ async fn an_event_becomes_a_fact_once_for_each_count() {
         position(&mut api, "/api/v1/namespaces/shop/events", 70).await;
         api.next().await.stream().await
     };
-    let started = tokio::task::spawn_blocking(move || Cluster::start(config, &Background::new("cluster")));
+    let started = tokio::task::spawn_blocking(move || {
+        Cluster::start(config, &Background::new("cluster", &crate::Supervisor::new().0))
+    });
     let (cluster, mut stream) = tokio::join!(started, answer);
     let cluster = cluster.expect("start").expect("cluster");
     assert_eq!(cluster.sources(), ["probe outcomes (the kubelet's events of namespace shop, cluster API)"]);
@@ -128,7 +130,7 @@ async fn an_event_becomes_a_fact_once_for_each_count() {
     let snapshot = snapshot(&config).expect("snapshot");
     let (tx, mut facts) = tokio::sync::mpsc::channel(16);
     let kept_fresh = LocalSet::new();
-    kept_fresh.spawn_local(watch(config, snapshot, Arc::new(Notify::new()), tx));
+    kept_fresh.spawn_local(watch(config, snapshot, Arc::new(Notify::new()), tx, crate::Supervisor::new().0));
     let run = async {
         let now = format!("{:.0}", Timestamp::now());
         let old = "2026-01-01T00:00:00Z";

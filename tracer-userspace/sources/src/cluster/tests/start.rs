@@ -33,7 +33,9 @@ impl TestConfig {
 
 /// Beside the test's own runtime, as it blocks.
 async fn start(config: ClusterConfig) -> Result<Cluster, ConnectError> {
-    spawn_blocking(move || Cluster::start(config, &Background::new("cluster"))).await.expect("start")
+    spawn_blocking(move || Cluster::start(config, &Background::new("cluster", &crate::Supervisor::new().0)))
+        .await
+        .expect("start")
 }
 
 #[tokio::test]
@@ -58,7 +60,7 @@ async fn the_pods_of_the_api_become_facts_and_the_end_of_the_run_ends_it() {
 
     let (tx, mut facts) = tokio::sync::mpsc::channel(16);
     let kept_fresh = LocalSet::new();
-    kept_fresh.spawn_local(watch(config, snapshot, Arc::new(Notify::new()), tx));
+    kept_fresh.spawn_local(watch(config, snapshot, Arc::new(Notify::new()), tx, crate::Supervisor::new().0));
     let run = async {
         stream.event("ADDED", &pod("b", 8, "10.0.0.2")).await;
         while !named(&timeout(GUARD, facts.recv()).await.expect("in time").expect("facts"), "b") {}
