@@ -1,24 +1,26 @@
 //! What can drop or reject a packet in a namespace: nftables (iptables-nft among it) over nfnetlink, the
 //! legacy ip_tables over getsockopt, and how full the connection table is.
 //!
-//! Each backend is read into [`tables`]. Their chains are then followed from their hooks.
+//! Each backend is read into a [`ruleset`]. Their chains are then followed from their hooks.
 
 mod condition;
 mod conntrack;
+mod drops;
 mod expression;
 pub(super) mod fuzzing;
 pub(crate) mod legacy;
 pub(crate) mod nft;
 mod nft_elements;
 mod path;
+pub(crate) mod ruleset;
 pub(super) mod survey;
-pub(crate) mod tables;
 mod xtables;
 
 use std::path::Path;
 
 use super::NetfilterError;
-use tables::{Rules, Steps, Table};
+use drops::{Rules, Steps};
+use ruleset::Table;
 use tracer_model::event::{Firewall, Flow, Netns};
 use tracer_node::clock::{boot_ns, thread_cpu_ns};
 use tracer_node::enter::in_netns;

@@ -1,30 +1,30 @@
 //! NodePorts out of the rules of kube-proxy: the chain `KUBE-NODEPORTS` of `nat` in its iptables mode, two maps of the table
 //! `kube-proxy` in its nftables mode.
 
-use super::firewall::tables::{Rule, Table, Then};
+use super::firewall::ruleset::{Rule, Table, Then};
 use super::firewall::{legacy, nft};
 use super::{Named, NetfilterError, TCP};
 
 /// The chain. Its rules have the Service's name in their comments.
-pub(crate) const CHAIN: &str = "KUBE-NODEPORTS";
+const CHAIN: &str = "KUBE-NODEPORTS";
 
 /// A Service without endpoints is in the first, its name in the element's comment. The second leads to
 /// `external-<hash>-<namespace>/<name>/tcp/<port>`.
-pub(crate) const MAPS: [&str; 2] = ["no-endpoint-nodeports", "service-nodeports"];
+const MAPS: [&str; 2] = ["no-endpoint-nodeports", "service-nodeports"];
 
 /// Those of the nftables mode, in the namespace of the calling thread.
 pub(super) fn of_nftables() -> Result<Named, NetfilterError> {
-    nft::read_proxy_maps().map(|tables| in_maps(&tables))
+    nft::read_proxy_maps(MAPS).map(|tables| in_maps(&tables))
 }
 
 /// Those of iptables that runs on nf_tables.
 pub(super) fn of_iptables_nft() -> Result<Named, NetfilterError> {
-    nft::read_proxy_chain().map(|tables| in_chain(&tables))
+    nft::read_nat_chain(CHAIN).map(|tables| in_chain(&tables))
 }
 
 /// Those of the old ip_tables.
 pub(super) fn of_iptables_legacy() -> Result<Named, NetfilterError> {
-    legacy::read_proxy_chain().map(|tables| in_chain(&tables))
+    legacy::read_nat_chain(CHAIN).map(|tables| in_chain(&tables))
 }
 
 /// The ports of the chain.
@@ -95,7 +95,7 @@ mod tests {
         let jump = || Then::Jump("KUBE-EXT-CDGGSHYLG3RE2FKL".into());
         let rules =
             [rule(Some(TCP), Some(30080), jump()), rule(Some(17), Some(30053), jump()), rule(Some(TCP), None, jump())];
-        let chain = |name: &str| super::super::firewall::tables::Chain {
+        let chain = |name: &str| super::super::firewall::ruleset::Chain {
             name: name.into(),
             base: None,
             rules: rules.clone().into(),

@@ -6,11 +6,10 @@
 use std::fmt::Display;
 use std::io::{self, Write as _};
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicBool, Ordering};
 
 use thiserror::Error;
 
-use crate::screen::{Screen, columns};
+use crate::screen::{Screen, columns, is_quiet};
 use crate::status_line;
 
 /// Why a command could not be carried out.
@@ -148,19 +147,6 @@ fn path_text(path: &Path) -> String {
 /// ` (pid N)`, or nothing.
 fn pid_text(pid: Option<i32>) -> String {
     pid.map(|pid| format!(" (pid {pid})")).unwrap_or_default()
-}
-
-/// No warnings and no status line, for the whole process: stderr is one.
-static QUIET: AtomicBool = AtomicBool::new(false);
-
-/// Leaves out warnings and the status line from now on, or prints them again.
-pub fn set_quiet(quiet: bool) {
-    QUIET.store(quiet, Ordering::Relaxed);
-}
-
-/// Warnings are left out.
-pub fn is_quiet() -> bool {
-    QUIET.load(Ordering::Relaxed)
 }
 
 /// Writes `tracer: error: …` to stderr.

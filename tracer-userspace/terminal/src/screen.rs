@@ -2,6 +2,7 @@
 
 use std::fmt::Write as _;
 use std::os::fd::AsFd;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use textwrap::{Options, WordSplitter, WrapAlgorithm};
 
@@ -49,6 +50,19 @@ pub enum Style {
     Strong,
     /// What is read last.
     Dim,
+}
+
+/// No warnings and no status line, for the whole process: stderr is one.
+static QUIET: AtomicBool = AtomicBool::new(false);
+
+/// Leaves out warnings and the status line from now on, or prints them again.
+pub fn set_quiet(quiet: bool) {
+    QUIET.store(quiet, Ordering::Relaxed);
+}
+
+/// Warnings are left out.
+pub fn is_quiet() -> bool {
+    QUIET.load(Ordering::Relaxed)
 }
 
 /// Where text for people goes.

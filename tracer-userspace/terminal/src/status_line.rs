@@ -11,8 +11,7 @@ use std::time::Duration;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::unistd::{getpgrp, tcgetpgrp};
 
-use crate::error;
-use crate::screen::columns;
+use crate::screen::{columns, is_quiet};
 
 /// How often it is drawn.
 pub const PERIOD: Duration = Duration::from_millis(250);
@@ -50,7 +49,7 @@ impl StatusLine {
     #[must_use]
     pub fn open(ndjson: bool) -> Option<Self> {
         let term = std::env::var_os("TERM").is_some_and(|term| !term.is_empty() && term != "dumb");
-        (io::stderr().is_terminal() && term && !ndjson && !error::is_quiet()).then(|| Self { text: String::new() })
+        (io::stderr().is_terminal() && term && !ndjson && !is_quiet()).then(|| Self { text: String::new() })
     }
 
     /// Counts, as many as there is room for.

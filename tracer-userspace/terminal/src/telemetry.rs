@@ -6,6 +6,7 @@ use anstream::{AutoStream, ColorChoice};
 use tracing_subscriber::EnvFilter;
 
 use crate::error;
+use crate::screen;
 use crate::status_line;
 
 /// The client of the cluster API prints each failed request; the source reports an outage once. `TRACER_LOG=kube_client=…` prints them.
@@ -25,7 +26,7 @@ pub struct Diagnostics {
 /// Sets up logging as `TRACER_LOG`, else `RUST_LOG`, asks for; without either: warnings, or what was asked for.
 pub fn start(diagnostics: Diagnostics) {
     diagnostics.colour.write_global();
-    error::set_quiet(diagnostics.quiet);
+    screen::set_quiet(diagnostics.quiet);
     let asked = ["TRACER_LOG", "RUST_LOG"]
         .into_iter()
         .find_map(|name| std::env::var(name).ok().filter(|value| !value.is_empty()).map(|value| (name, value)));

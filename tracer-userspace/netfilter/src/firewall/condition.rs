@@ -2,59 +2,9 @@
 
 use std::net::{IpAddr, SocketAddr};
 
-use super::expression::Key;
-use super::tables::{Rule, Table};
-use tracer_model::event::path::{Asks, FlagTest, state};
+use super::ruleset::{Element, Elements, Key, Rule, Table, Test};
+use tracer_model::event::path::{Asks, state};
 use tracer_model::event::{Flow, When};
-
-/// One condition.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Test {
-    /// One of these states of conntrack.
-    State(u8),
-    /// These TCP flags.
-    Flags(FlagTest),
-    /// A field that lies in a range, both ends included, or does not.
-    Range { key: Key, from: Vec<u8>, to: Vec<u8>, inverted: bool },
-    /// Fields that a set has, or does not have.
-    Set { keys: Vec<Key>, set: String, inverted: bool },
-    /// Something that is not understood.
-    Unknown,
-}
-
-impl Test {
-    /// What it takes up beside itself.
-    pub(super) fn bytes(&self) -> usize {
-        match self {
-            Self::Range { from, to, .. } => from.len() + to.len(),
-            Self::Set { keys, set, .. } => size_of_val(keys.as_slice()) + set.len(),
-            Self::State(_) | Self::Flags(_) | Self::Unknown => 0,
-        }
-    }
-}
-
-/// The elements of a set or of a verdict map.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Elements(pub(crate) Vec<Element>);
-
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Element {
-    /// Its key, or the first of its keys.
-    pub key: Vec<u8>,
-    /// The last of its keys, part by part.
-    pub last: Option<Vec<u8>>,
-    /// It ends the range that the element before it begins, and is not in it.
-    pub ends: bool,
-    /// It has what no other element has.
-    pub catches_all: bool,
-}
-
-impl Element {
-    /// What it takes up.
-    pub(super) fn bytes(&self) -> usize {
-        size_of::<Self>() + self.key.len() + self.last.as_ref().map_or(0, Vec::len)
-    }
-}
 
 impl Key {
     /// The bytes of this field in the packets of a flow; absent: the flow does not tell them.

@@ -4,9 +4,8 @@
 use std::net::{Ipv4Addr, Ipv6Addr};
 
 use super::super::nft::{NFTA_DATA_VALUE, NFTA_DATA_VERDICT, NFTA_VERDICT_CHAIN, comment};
-use super::condition::Test;
 use super::conntrack::{CT_INVALID, CT_NEW};
-use super::tables::{Rule, Then};
+use super::ruleset::{Key, Rule, Test, Then};
 use super::xtables::{self, add_match};
 use tracer_model::event::path::FlagTest;
 use tracer_model::event::{Prefix, When};
@@ -46,23 +45,6 @@ const NFTA_COUNTER_PACKETS: u16 = 2;
 const NFT_CMP_EQ: u32 = 0;
 const NFT_CMP_NEQ: u32 = 1;
 const IP6: u8 = 10;
-
-/// What the last expression put into a register.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Key {
-    Family,
-    Protocol,
-    SourcePort,
-    DestinationPort,
-    /// Of that many bytes.
-    SourceAddress(usize),
-    DestinationAddress(usize),
-    ConntrackState,
-    TcpFlags,
-    /// The link over which the way back leads: 0 if none is.
-    WayBack,
-    Other,
-}
 
 impl Key {
     /// What a key of a map asks for, if each of its parts is understood. Parts are padded to four bytes.

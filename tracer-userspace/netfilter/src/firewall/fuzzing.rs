@@ -1,7 +1,7 @@
 //! Fuzz targets of rules: nf_tables and x_tables.
 
 use super::super::{flushes, legacy as xtables, node_ports};
-use super::tables::Table;
+use super::ruleset::Table;
 use super::{conntrack, legacy, nft, take_in};
 use tracer_model::event::{Conntrack, Firewall, Flow, Netns, ObservationKind};
 use tracer_model::fuzzing::check_recorded;

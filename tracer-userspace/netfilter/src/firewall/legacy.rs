@@ -3,12 +3,11 @@
 use std::collections::HashMap;
 use std::ops::Range;
 
+use super::super::NetfilterError;
 use super::super::legacy::{LAYOUTS, Layout, chain_name, entries, split_entry, tables_in_use};
-use super::super::{NetfilterError, node_ports};
 use super::Tables;
-use super::condition::Test;
 use super::expression::prefix;
-use super::tables::{Base, Chain, Rule, Table, Then};
+use super::ruleset::{Base, Chain, Rule, Table, Test, Then};
 use super::xtables::{self, add_match};
 use tracer_model::event::{Backend, When};
 use tracer_node::netlink::{field, text};
@@ -44,12 +43,12 @@ pub(super) fn read() -> Tables {
     Ok((tables, truncated))
 }
 
-/// The chain of `nat` in which kube-proxy has its NodePorts, and nothing else.
-pub(crate) fn read_proxy_chain() -> Result<Vec<Table>, NetfilterError> {
+/// One chain of `nat`, and nothing else.
+pub(crate) fn read_nat_chain(name: &str) -> Result<Vec<Table>, NetfilterError> {
     let mut tables = Vec::new();
     for layout in LAYOUTS.iter().filter(|layout| tables_in_use(layout).iter().any(|name| name == "nat")) {
         let (info, table) = entries(layout, "nat")?;
-        tables.push(parse_chains(layout, "nat", &info, &table, |chain| chain == node_ports::CHAIN));
+        tables.push(parse_chains(layout, "nat", &info, &table, |chain| chain == name));
     }
     Ok(tables)
 }

@@ -3,16 +3,15 @@
 use std::collections::{BTreeSet, HashMap};
 use std::io;
 
+use super::super::NetfilterError;
 use super::super::nft::{
     FAMILIES, NFGENMSG, NFT_MSG_GETCHAIN, NFT_MSG_GETSETELEM, NFT_MSG_NEWRULE, NFTA_CHAIN_HOOK, NFTA_CHAIN_NAME,
     NFTA_CHAIN_TABLE, NFTA_SET_ELEM_LIST_SET, NFTA_SET_ELEM_LIST_TABLE, dump, family_name, family_number, open,
 };
-use super::super::{NetfilterError, node_ports};
 use super::Tables;
-use super::condition::{Elements, Test};
-use super::expression::{Key, NFTA_RULE_CHAIN, NFTA_RULE_TABLE, packets, parse_rule};
+use super::expression::{NFTA_RULE_CHAIN, NFTA_RULE_TABLE, packets, parse_rule};
 use super::nft_elements::{Map, Room, add_keys};
-use super::tables::{Base, Chain, Rule, Table, Then};
+use super::ruleset::{Base, Chain, Elements, Key, Rule, Table, Test, Then};
 use tracer_model::event::{Backend, When};
 use tracer_node::clock::thread_cpu_ns;
 use tracer_node::netlink::{Netlink, attribute, consistent, field, messages, text};
@@ -54,25 +53,24 @@ fn read_once() -> io::Result<(Vec<Table>, bool)> {
     Ok((reader.finish(), reader.truncated || reader.room.full))
 }
 
-/// The maps of the table `kube-proxy` that hold its NodePorts, and nothing else.
-pub(crate) fn read_proxy_maps() -> Result<Vec<Table>, NetfilterError> {
+/// These maps of the table `kube-proxy`, by protocol and port, and nothing else.
+pub(crate) fn read_proxy_maps(maps: [&str; 2]) -> Result<Vec<Table>, NetfilterError> {
     let read = |reader: &mut Reader, netlink: &mut Netlink, family| {
         let Some(table) = reader.table(family, "kube-proxy".to_owned()) else { return Ok(()) };
-        node_ports::MAPS
-            .into_iter()
+        maps.into_iter()
             .try_for_each(|map| reader.read_map(netlink, table, map, &[Key::Protocol, Key::DestinationPort]))
     };
     read_for_each_family(read).map_err(|source| NetfilterError::Nft { what: "kube-proxy's nftables maps", source })
 }
 
-/// The chain of `nat` in which kube-proxy has its NodePorts, and nothing else.
-pub(crate) fn read_proxy_chain() -> Result<Vec<Table>, NetfilterError> {
+/// One chain of `nat`, and nothing else.
+pub(crate) fn read_nat_chain(name: &'static str) -> Result<Vec<Table>, NetfilterError> {
     let read = |reader: &mut Reader, netlink: &mut Netlink, family| {
-        reader.begin_chain(family, "nat", node_ports::CHAIN);
-        let names = [(NFTA_RULE_TABLE, "nat"), (NFTA_RULE_CHAIN, node_ports::CHAIN)];
+        reader.begin_chain(family, "nat", name);
+        let names = [(NFTA_RULE_TABLE, "nat"), (NFTA_RULE_CHAIN, name)];
         dump(netlink, NFT_MSG_GETRULE, family, &names, |message| _ = reader.add_rule(message))
     };
-    read_for_each_family(read).map_err(|source| NetfilterError::Nft { what: "the chain KUBE-NODEPORTS", source })
+    read_for_each_family(read).map_err(|source| NetfilterError::Nft { what: name, source })
 }
 
 fn read_for_each_family(

@@ -4,9 +4,8 @@ use super::super::nft::{
     NFGENMSG, NFTA_DATA_VALUE, NFTA_DATA_VERDICT, NFTA_LIST_ELEM, NFTA_SET_ELEM_DATA, NFTA_SET_ELEM_KEY,
     NFTA_SET_ELEM_LIST_ELEMENTS, NFTA_SET_ELEM_USERDATA, comment,
 };
-use super::condition::{Element, Elements, Test};
-use super::expression::{Key, verdict};
-use super::tables::{Rule, Then};
+use super::expression::verdict;
+use super::ruleset::{Element, Elements, Key, Rule, Test, Then};
 use tracer_model::event::When;
 use tracer_node::netlink::{attribute, attributes, field};
 

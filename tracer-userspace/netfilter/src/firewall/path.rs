@@ -2,9 +2,8 @@
 
 use std::collections::HashMap;
 
-use super::condition::{Elements, Has};
-use super::expression::Key;
-use super::tables::{Place, Rule, Table, Then};
+use super::condition::Has;
+use super::ruleset::{Elements, Key, Place, Rule, Table, Then};
 use tracer_model::event::Flow;
 use tracer_model::event::path::{Asks, BaseChain, Onward, Path, Step};
 

@@ -4,8 +4,7 @@ use std::collections::BTreeSet;
 
 use proptest::prelude::*;
 
-use super::super::condition::{Element, Test};
-use super::super::tables::{Base, Chain};
+use super::super::ruleset::{Base, Chain, Element, Test};
 use super::super::take_in;
 use super::*;
 use tracer_model::event::path::{FlagTest, Packet, state};

@@ -1,6 +1,6 @@
 //! Tables and chains with their hooks and policies, without the rules: what the node's firewall looks like as a whole.
 
-use super::tables::{Chain, Rule, Table, Then};
+use super::ruleset::{Chain, Rule, Table, Then};
 use super::{legacy, nft};
 use crate::NetfilterError;
 use tracer_model::event::{Backend, When};

@@ -1,10 +1,8 @@
 //! Matches and targets of x_tables, which the legacy ip_tables and iptables-nft share.
 
 use super::super::TCP;
-use super::condition::Test;
 use super::conntrack::{CT_INVALID, CT_NEW};
-use super::expression::Key;
-use super::tables::{Rule, Then};
+use super::ruleset::{Key, Rule, Test, Then};
 use tracer_model::event::When;
 use tracer_model::event::path::{FlagTest, state::UNTRACKED};
 use tracer_node::netlink::{field, text};

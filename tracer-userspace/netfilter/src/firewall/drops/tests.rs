@@ -1,3 +1,4 @@
+use super::super::ruleset::{Base, Key};
 use super::super::take_in;
 use super::*;
 use tracer_model::event::Netns;

@@ -1,14 +1,11 @@
-//! Tables, chains and rules of either backend, and the walk from the hooks to the rules that drop.
-//!
-//! Only what matters is kept: rules that drop, reject, jump, or leave their chain.
+//! The rules that can drop or reject a flow: the walk to them from the hooks.
 
 use std::cell::Cell;
 use std::collections::HashMap;
 
-use super::condition::{Elements, Test};
-use super::expression::Key;
 use super::path::path;
-use tracer_model::event::{Backend, Firewall, FirewallRule, Flow, RuleVerdict, When, any_client};
+use super::ruleset::{Chain, Place, Rule, Table, Then};
+use tracer_model::event::{Firewall, FirewallRule, Flow, RuleVerdict, When, any_client};
 
 /// Rules handed over at most; above it only those that can match the flow that was asked about.
 const MAX_RULES: usize = 1024;
@@ -17,79 +14,6 @@ const MAX_DEPTH: u32 = 64;
 /// Rules and elements looked at in one reading: ten times what a node with 10,000 Services takes. Chains that many ways lead
 /// to, and maps that many rules use, are walked again for each: anyone's pod may have thousands of both.
 const MAX_STEPS: usize = 4_000_000;
-
-#[derive(Debug)]
-pub(crate) struct Table {
-    pub backend: Backend,
-    pub family: &'static str,
-    pub name: String,
-    pub chains: Vec<Chain>,
-    /// Elements of verdict maps.
-    pub maps: HashMap<String, Vec<Rule>>,
-    /// Keys of the elements of sets, and of verdict maps in the order of `maps`.
-    pub sets: HashMap<String, Elements>,
-}
-
-#[derive(Debug, Default)]
-pub(crate) struct Chain {
-    pub name: String,
-    pub base: Option<Base>,
-    pub rules: Vec<Rule>,
-}
-
-/// Where a base chain hangs.
-#[derive(Debug)]
-pub(crate) struct Base {
-    pub hook: &'static str,
-    pub priority: i32,
-    /// It translates addresses, and only the first packet of a connection comes to it.
-    pub translates: bool,
-    /// Its policy drops.
-    pub drops: bool,
-    /// Packets that the policy dropped, where it counts.
-    pub packets: Option<u64>,
-}
-
-/// A rule, or an element of a verdict map.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Rule {
-    pub handle: Option<u64>,
-    pub when: When,
-    /// What it asks for beyond that.
-    pub rest: Vec<Test>,
-    pub then: Then,
-    pub comment: Option<String>,
-    pub packets: Option<u64>,
-}
-
-/// What becomes of a packet that matches.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) enum Then {
-    /// It goes on to the next rule.
-    #[default]
-    Nothing,
-    /// It leaves the base chain for good.
-    Accept,
-    Drop,
-    Reject,
-    Jump(String),
-    Goto(String),
-    /// It leaves the chain.
-    Return,
-    /// What the verdict map of this name says of these fields.
-    Map(String, Vec<Key>),
-}
-
-/// A rule, an element of the verdict map that it looks into, or the policy of a base chain.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(super) struct Place {
-    /// The number of the table.
-    pub table: usize,
-    pub chain: usize,
-    /// Absent: the policy.
-    pub rule: Option<usize>,
-    pub element: Option<usize>,
-}
 
 /// How a chain is reached.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -101,15 +25,6 @@ struct Reach {
 }
 
 const HOOKS: [&str; 8] = ["PREROUTING", "INPUT", "FORWARD", "OUTPUT", "POSTROUTING", "INGRESS", "EGRESS", "BRIDGE"];
-
-#[cfg(test)]
-impl Table {
-    /// A table of nftables for both families.
-    pub(crate) fn for_tests(chains: Vec<Chain>) -> Self {
-        let (maps, sets) = Default::default();
-        Self { backend: Backend::Nftables, family: "inet", name: "t".into(), chains, maps, sets }
-    }
-}
 
 fn bit(hook: &str) -> u16 {
     HOOKS.iter().position(|name| *name == hook).map_or(0, |at| 1 << at)
