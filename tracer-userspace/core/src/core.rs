@@ -41,7 +41,7 @@ use crate::classify::{Case, SETTLE_NS, Streak, classify};
 use tracer_attempts::correlate::Correlator;
 use tracer_attempts::correlate::attempt::Attempt;
 use tracer_attempts::correlate::node::Node;
-use tracer_attempts::enrich;
+use tracer_attempts::enrich::Matched;
 use tracer_model::decision::Decision;
 use tracer_model::event::{ConnId, Observation, ObservationKind, TcpState};
 use tracer_model::query::Query;
@@ -218,7 +218,7 @@ impl Core {
         }
         self.decide(conn, When::Seen(observation.time_boot_ns), out);
         let Some(attempt) = self.correlator.get(conn) else { return };
-        let failed = enrich::failed(attempt, &self.node);
+        let failed = Matched::new(attempt, &self.node).failed();
         if is_ambiguous(observation, attempt, failed) {
             self.waiting.schedule(observation.time_boot_ns.saturating_add(SETTLE_NS), conn);
         } else if attempt.ended.is_some() && !failed {
@@ -259,7 +259,7 @@ impl Core {
     fn emit_verdict(&mut self, conn: ConnId, finding: Finding, also: Vec<Cause>, again: bool, out: &mut Vec<Decision>) {
         let Some(attempt) = self.correlator.get(conn) else { return };
         let (named, kubelet_outcome) =
-            (enrich::name(attempt, &self.node), attempt.kubelet().map(|(_, probe)| kubelet_outcome(probe)));
+            (Matched::new(attempt, &self.node).name(), attempt.kubelet().map(|(_, probe)| kubelet_outcome(probe)));
         // Where only the kubelet saw it fail, the attempt before may have been counted as a success.
         let counts = again || kubelet_outcome.is_none() || attempt.failed_by_itself();
         let count = if counts { self.count_failure(conn, &named, &finding) } else { None };
@@ -277,11 +277,12 @@ impl Core {
             return;
         }
         let decided = self.verdicts.of(conn);
-        let failed = enrich::failed(attempt, &self.node) || self.verdicts.failure(conn).is_some();
+        let matched = Matched::new(attempt, &self.node);
+        let failed = matched.failed() || self.verdicts.failure(conn).is_some();
         let outcome = if failed { Outcome::Failure } else { Outcome::Success };
         let record =
             attempt_record(attempt, &self.node, time, decided.map_or(outcome, |d| d.outcome), decided.map(|d| d.cause));
-        let has_succeeded = !failed && !enrich::is_unknown_end(attempt, &self.node);
+        let has_succeeded = !failed && !matched.is_unknown_end();
         self.withdraw_other_loopback(conn, out);
         if has_succeeded {
             self.succeeded(conn, time, out);

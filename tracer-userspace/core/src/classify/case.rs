@@ -6,7 +6,7 @@ use super::evidence::netfilter_hook;
 use super::stopped::Stops;
 use tracer_attempts::correlate::attempt::{Attempt, End};
 use tracer_attempts::correlate::node::Node;
-use tracer_attempts::enrich;
+use tracer_attempts::enrich::Matched;
 use tracer_common::names::Hook;
 use tracer_model::event::{Flow, Inspection, Netns, PacketDrop, ResetSent, Runs, TcpState};
 
@@ -21,6 +21,8 @@ pub struct Case<'a> {
     pub attempt: &'a Attempt,
     /// The node.
     pub node: &'a Node,
+    /// The probes that it can be.
+    pub matched: Matched<'a>,
     /// Enough time has passed since the last ambiguous event for its companions to have arrived:
     /// conclusions from what was *not* seen are allowed.
     pub settled: bool,
@@ -32,7 +34,7 @@ pub struct Case<'a> {
 impl<'a> Case<'a> {
     /// See the fields.
     pub fn new(attempt: &'a Attempt, node: &'a Node, settled: bool, streak: Option<Streak>) -> Self {
-        Self { attempt, node, settled, streak, stops: Stops::default() }
+        Self { attempt, node, matched: Matched::new(attempt, node), settled, streak, stops: Stops::default() }
     }
 }
 
@@ -121,12 +123,12 @@ pub(super) fn leads_out(case: &Case<'_>, packet: Flow) -> bool {
 
 /// The pod that was probed has no network of its own: who listens in its namespace on another port is anybody on the node.
 pub(super) fn shares_node(case: &Case<'_>) -> bool {
-    enrich::probed_pod(case.attempt, case.node).is_some_and(|pod| pod.host_network)
+    case.matched.probed_pod().is_some_and(|pod| pod.host_network)
 }
 
 /// What is known of the runs of the probed container.
 pub(super) fn runs<'a>(case: &Case<'a>) -> Option<&'a Runs> {
-    enrich::probed_container(case.attempt, case.node)?.1.runs.as_ref()
+    case.matched.probed_container()?.1.runs.as_ref()
 }
 
 /// The target's address is one of this namespace's own: so it was read, or its stack took packets to it for itself. A list of

@@ -2,7 +2,6 @@
 
 use super::Case;
 use tracer_attempts::correlate::attempt::End;
-use tracer_attempts::enrich;
 use tracer_model::event::{KNOWN_PROBERS, ProbeOutput, TcpState};
 
 /// Closing this much after its own timeout, the kubelet was late itself. It counts from before its connect, and its timer
@@ -46,7 +45,7 @@ pub(super) fn gave_up_early(case: &Case<'_>) -> bool {
 pub(super) fn timeout_ns(case: &Case<'_>) -> u64 {
     let is_kubelet = case.attempt.prober && KNOWN_PROBERS.contains(&case.attempt.actor.comm.as_str());
     let least = u64::from(is_kubelet);
-    enrich::timeout_s(case.attempt, case.node).map_or(least, u64::from) * 1_000_000_000
+    case.matched.timeout_s().map_or(least, u64::from) * 1_000_000_000
 }
 
 pub(super) fn is_timeout(case: &Case<'_>) -> bool {
@@ -57,6 +56,6 @@ pub(super) fn is_timeout(case: &Case<'_>) -> bool {
 
 /// The prober closed long after every probe that it can be had timed out: it was late itself, perhaps with its request, too.
 pub(super) fn closed_late(case: &Case<'_>) -> bool {
-    let timeout = enrich::longest_timeout_ns(case.attempt, case.node);
+    let timeout = case.matched.longest_timeout_ns();
     case.attempt.lasted().zip(timeout).is_some_and(|(lasted, timeout)| lasted > timeout.saturating_add(LATE_NS))
 }

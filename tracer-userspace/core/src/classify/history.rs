@@ -10,7 +10,6 @@ use super::evidence::evidence;
 use super::finding::Finding;
 use super::kubectl;
 use super::rules::network_policy_drop;
-use tracer_attempts::enrich;
 use tracer_model::event::{Container, Ended, ProbeSpec, Runs, Waiting};
 use tracer_model::record::{Cause, Command, Confidence, Evidence, K8s, Outcome, Remediation, Trait};
 
@@ -23,14 +22,14 @@ const GRACE_S: u64 = 30;
 const SLACK_NS: u64 = 2 * SECOND_NS;
 /// Who is killed within this time may have had nobody listen yet.
 const START_NS: u64 = 30 * SECOND_NS;
-/// When the run began that an attempt met, see [`enrich::run_began`].
+/// When the run began that an attempt met, see [`Matched::run_began`](tracer_attempts::enrich::Matched::run_began).
 pub(super) fn began(case: &Case<'_>, at: u64) -> Option<u64> {
-    enrich::run_began(case.attempt, case.node, at)
+    case.matched.run_began(at)
 }
 
 /// The start of the run, as evidence.
 pub(super) fn of_start(case: &Case<'_>, began: u64) -> Evidence {
-    let container = enrich::probed_container(case.attempt, case.node).map(|(_, it)| it);
+    let container = case.matched.probed_container().map(|(_, it)| it);
     let restarts = runs(case).map(|it| it.restarts);
     let again = restarts.filter(|n| *n > 0).map(|n| format!(", restart {n}")).unwrap_or_default();
     let says = format!("{} was started in this second{again}", container.map_or("the container".into(), called));
@@ -60,7 +59,7 @@ pub(super) const MORE_MEMORY: &str = "Raise the memory limit of the container, o
 
 /// The run before ended as the kubelet ends a run that has spent its budget: a clause that follows a sentence.
 pub(super) fn and_before(case: &Case<'_>) -> Option<String> {
-    let spec = enrich::start_probe(case.attempt, case.node)?;
+    let spec = case.matched.start_probe()?;
     let last = runs(case)?.last.as_ref().filter(|last| is_by_budget(last, spec))?;
     let ran = last.ran_ns()? / SECOND_NS;
     Some(format!("; so it went with the run before, which ended after {ran} s with exit code {}", last.exit_code))
@@ -99,7 +98,7 @@ pub(super) fn add(case: &Case<'_>, finding: &mut Finding) {
 /// through. A kubelet goes on to ask the readiness probe of such a pod, not the others (`worker.doProbe`,
 /// pkg/kubelet/prober/worker.go).
 pub(super) fn add_end(case: &Case<'_>, finding: &mut Finding) {
-    let pod = enrich::probed_container(case.attempt, case.node).map(|(pod, _)| pod).filter(|pod| pod.deleting);
+    let pod = case.matched.probed_container().map(|(pod, _)| pod).filter(|pod| pod.deleting);
     if pod.is_none() || finding.outcome != Outcome::Failure {
         return;
     }
@@ -140,7 +139,7 @@ fn fix(case: &Case<'_>, container: &Container, runs: &Runs) -> Option<Remediatio
     if runs.last.as_ref().is_some_and(Ended::is_out_of_memory) {
         return Some(format!("{name} was OOMKilled: raise its memory limit, or find what fills it").into());
     }
-    let named = enrich::name(case.attempt, case.node).k8s.unwrap_or_default();
+    let named = case.matched.name().k8s.unwrap_or_default();
     let named = K8s { container_name: container.name.clone(), ..named };
     let log = format!("kubectl logs {}{} --previous", kubectl::pod(&named), kubectl::container(&named));
     let fix = Remediation::from(format!("{name} does not run now: its log shows how it ended"));
@@ -151,7 +150,8 @@ fn fix(case: &Case<'_>, container: &Container, runs: &Runs) -> Option<Remediatio
 fn lately<'a>(case: &Case<'a>, at: u64) -> Option<(&'a Container, &'a Runs)> {
     let ended = |runs: &Runs| runs.last.as_ref().and_then(|last| last.finished_boot_ns);
     let is_recent = |runs: &Runs| ended(runs).is_some_and(|it| it <= at && at - it <= RECENT_NS);
-    enrich::containers_met(case.attempt, case.node)
+    case.matched
+        .containers_met()
         .filter_map(|container| Some((container, container.runs.as_ref()?)))
         .filter(|(_, runs)| is_recent(runs) || runs.waiting.as_ref().is_some_and(Waiting::is_back_off))
         .max_by_key(|(_, runs)| ended(runs))
@@ -212,7 +212,7 @@ const fn signal(exit_code: i32) -> Option<&'static str> {
 }
 
 fn at_budget(case: &Case<'_>, last: &Ended) -> String {
-    let spec = enrich::start_probe(case.attempt, case.node).filter(|it| is_by_budget(last, it));
+    let spec = case.matched.start_probe().filter(|it| is_by_budget(last, it));
     let words = spec.map(|spec| {
         let kind = spec.probe_type.name();
         let (earliest, budget) = (spec.earliest_restart_s(), spec.budget_s());

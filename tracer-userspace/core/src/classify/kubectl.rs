@@ -1,7 +1,6 @@
 //! Commands of kubectl with the names of a case, to paste.
 
 use super::case::{Case, runs};
-use tracer_attempts::enrich;
 use tracer_model::event::ProbeType;
 use tracer_model::record::{Command, K8s, Remediation};
 use tracer_model::shell::word;
@@ -21,7 +20,7 @@ pub(super) fn container(k8s: &K8s) -> String {
 pub(super) fn with_log(case: &Case<'_>, fix: impl Into<Remediation>) -> Remediation {
     let fix = fix.into();
     let runs = runs(case);
-    let k8s = enrich::name(case.attempt, case.node).k8s;
+    let k8s = case.matched.name().k8s;
     match k8s.filter(|_| runs.is_none_or(|runs| runs.started_boot_ns.is_some() || runs.last.is_none())) {
         Some(k8s) => and_log(&k8s, runs.is_some_and(|runs| runs.restarts > 0), fix),
         None => fix,

@@ -5,21 +5,21 @@ use serde_json::json;
 use super::Case;
 use super::evidence::evidence;
 use super::finding::Finding;
-use tracer_attempts::enrich::{self, HandlerMatch};
+use tracer_attempts::enrich::HandlerMatch;
 use tracer_model::event::LifecycleEvent;
 use tracer_model::record::{Evidence, Outcome};
 
 /// Adds it to a finding: it changes neither the cause nor how sure it is.
 pub(super) fn add(case: &Case<'_>, finding: &mut Finding) {
-    let handlers = enrich::handlers_met(case.attempt, case.node);
+    let handlers = case.matched.handlers_met();
     if handlers.is_empty() || finding.outcome != Outcome::Failure {
         return;
     }
-    let (container_of, dials) = (named(&handlers), if handlers.len() == 1 { "dials" } else { "dial" });
-    if enrich::probes_met(case.attempt, case.node).is_empty() {
+    let (container_of, dials) = (named(handlers), if handlers.len() == 1 { "dials" } else { "dial" });
+    if case.matched.probes_met().is_empty() {
         finding.summary += &format!(
             "; {container_of} {dials} this port, and no probe sends a request there: {}",
-            consequence(&handlers)
+            consequence(handlers)
         );
         let fix = std::mem::take(&mut finding.remediation);
         finding.remediation = fix.reword(|text| format!("For the lifecycle handler: {text}"));

@@ -3,7 +3,6 @@
 
 use super::Case;
 use super::finding::Finding;
-use tracer_attempts::enrich;
 use tracer_model::record::{Cause, Confidence, Outcome};
 
 /// What was seen of the connection stays as it is; whether it was a probe is not sure.
@@ -11,18 +10,18 @@ pub(super) fn add(case: &Case<'_>, finding: &mut Finding) {
     if finding.outcome != Outcome::Failure {
         return;
     }
-    if let Some(why) = enrich::other_reason(case.attempt, case.node) {
+    if let Some(why) = case.matched.other_reason() {
         finding.confidence = finding.confidence.min(Confidence::Likely);
         finding.summary += &format!("; it may have been no probe: {why}");
     }
-    if enrich::may_be_client(case.attempt, case.node) {
+    if case.matched.may_be_client() {
         finding.summary += &format!(
             "; no probes are known (--pods FILE names them): this was one, or {} as a client of the control plane",
             case.attempt.actor.comm
         );
     }
     let is_named = finding.cause == Cause::ProbeMisconfigured;
-    if let Some(port) = enrich::redirected_from(case.attempt, case.node).filter(|_| !is_named) {
+    if let Some(port) = case.matched.redirected_from().filter(|_| !is_named) {
         finding.summary += &format!("; the probe asks port {port} and was redirected here");
         finding.remediation.text +=
             &format!("; or have the application answer the probe on port {port} without a redirect");

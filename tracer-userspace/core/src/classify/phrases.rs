@@ -42,7 +42,7 @@ pub(super) fn by_subject<T: From<String>>(
     probe: impl Into<T>,
     connection: impl FnOnce(&str) -> String,
 ) -> T {
-    match enrich::name(case.attempt, case.node).subject {
+    match case.matched.name().subject {
         Subject::Probe => probe.into(),
         Subject::Connection => connection(&case.attempt.actor.comm).into(),
     }

@@ -4,7 +4,6 @@ use super::Case;
 use super::finding::Finding;
 use super::kubectl;
 use super::pod_sockets::{FRESH_NS, detour};
-use tracer_attempts::enrich;
 use tracer_model::event::{Container, Pod};
 use tracer_model::record::{Command, Confidence, K8s, Remediation};
 
@@ -54,7 +53,7 @@ impl Answerer {
 }
 
 fn by_pilot_agent(case: &Case<'_>) -> Option<Answerer> {
-    let probes = enrich::probes_met(case.attempt, case.node);
+    let probes = case.matched.probes_met();
     let paths = probes.iter().filter_map(|spec| spec.path.as_deref()?.strip_prefix(PILOT_AGENT));
     let mut containers: Vec<&str> = paths.filter_map(|rest| rest.split('/').next()).collect();
     containers.sort_unstable();
@@ -96,8 +95,8 @@ fn by_proxy(case: &Case<'_>, status: u16) -> Option<Answerer> {
 /// The proxy in the pod, unless it is asked for itself.
 fn proxy_of(case: &Case<'_>) -> Option<&'static str> {
     let (attempt, node) = (case.attempt, case.node);
-    let probed = enrich::probed_container(attempt, node).map(|(_, it)| it);
-    let pod = enrich::probed_pod(attempt, node).or_else(|| node.pods.only_at(attempt.flow.dst.ip()))?;
+    let probed = case.matched.probed_container().map(|(_, it)| it);
+    let pod = case.matched.probed_pod().or_else(|| node.pods.only_at(attempt.flow.dst.ip()))?;
     let asked = |name: &str| name != QUEUE_PROXY && probed.is_some_and(|it| is_named(it, name));
     PROXIES.iter().copied().find(|name| has(pod, name) && !asked(name))
 }
@@ -117,7 +116,7 @@ fn if_reached(check: String, looks: Vec<Command>, fix: Remediation) -> Remediati
 }
 
 fn logs(case: &Case<'_>, container: &str) -> Command {
-    let k8s: K8s = enrich::name(case.attempt, case.node).k8s.unwrap_or_default();
+    let k8s: K8s = case.matched.name().k8s.unwrap_or_default();
     Command::in_cluster(format!("kubectl logs {} -c {container}", kubectl::pod(&k8s)))
 }
 

@@ -1,7 +1,6 @@
 //! Which field of the probe is wrong, by what the server answered.
 
 use super::Case;
-use tracer_attempts::enrich;
 use tracer_model::event::{AnswerKind, ProbeOutput};
 use tracer_model::record::Confidence;
 
@@ -37,7 +36,7 @@ pub(super) fn wrong_field(case: &Case<'_>) -> Option<Field> {
         ProbeOutput::Status(status) => Some(status),
         _ => None,
     });
-    let in_plain = enrich::expects_http(attempt, case.node) != Some(false);
+    let in_plain = case.matched.expects_http() != Some(false);
     match answer.and_then(|answer| answer.status).or(by_kubelet)? {
         421 => Some(HOST),
         400 if in_plain => match answer? {

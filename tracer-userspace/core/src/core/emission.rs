@@ -6,7 +6,7 @@ use super::records::kubelet_outcome;
 use super::verdicts::Decided;
 use crate::classify::finding::Finding;
 use tracer_attempts::correlate::attempt::Attempt;
-use tracer_attempts::enrich;
+use tracer_attempts::enrich::Matched;
 use tracer_model::decision::Decision;
 use tracer_model::event::ConnId;
 use tracer_model::record::{Body, Cause, Outcome};
@@ -106,7 +106,7 @@ impl Core {
 
     /// The other address of `localhost` may be dialled, or is.
     fn may_try_other_until(&self, attempt: &Attempt, now: u64) -> Option<u64> {
-        if !enrich::may_be_localhost(attempt, &self.node) {
+        if !Matched::new(attempt, &self.node).may_be_localhost() {
             return None;
         }
         let end = attempt.ended.map_or(now, |(end, _)| end);

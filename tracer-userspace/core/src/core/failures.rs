@@ -9,7 +9,7 @@ use crate::classify::Streak;
 use crate::classify::finding::Finding;
 use tracer_attempts::correlate::attempt::Attempt;
 use tracer_attempts::correlate::node::Node;
-use tracer_attempts::enrich::{self, Named};
+use tracer_attempts::enrich::{self, Matched, Named};
 use tracer_model::decision::Decision;
 use tracer_model::event::{AnswerKind, ConnId, Netns};
 use tracer_model::recent::Recent;
@@ -56,19 +56,21 @@ impl Failures {
     pub(super) fn streak(&self, attempt: &Attempt, node: &Node) -> Option<Streak> {
         let namespace = refused_in(attempt);
         let (streak, container) = self.streaks.get(&(attempt.flow.dst, namespace))?;
-        let id = enrich::probed_container(attempt, node).and_then(|(_, it)| it.id.as_ref());
+        let matched = Matched::new(attempt, node);
+        let id = matched.probed_container().and_then(|(_, it)| it.id.as_ref());
         if id.is_some() && container.is_some() && id != container.as_ref() {
             return None;
         }
         let one_run = streak.one_run && id.is_some() && container.is_some();
         let streak = Streak { one_run, ..*streak };
         let made = || namespace.and_then(|netns| node.namespaces.made(netns));
-        streak.in_run(enrich::run_began(attempt, node, attempt.started).or_else(made))
+        streak.in_run(matched.run_began(attempt.started).or_else(made))
     }
 
     /// An attempt was refused.
     fn refused(&mut self, attempt: &Attempt, node: &Node, is_retry: bool) {
-        let other = enrich::other_reason(attempt, node).is_some();
+        let matched = Matched::new(attempt, node);
+        let other = matched.other_reason().is_some();
         // The first dial of a pod by a process with an API server in it cannot be distinguished from that one's.
         if other && !enrich::has_api_server(attempt) {
             return;
@@ -77,7 +79,7 @@ impl Failures {
         let before = self.streak(attempt, node);
         let streak = before.map_or(Streak::of_one(last), |s| Streak { last, ..next(s, is_retry) });
         let streak = Streak { of_probes: streak.of_probes && !other, ..streak };
-        let container = enrich::probed_container(attempt, node).and_then(|(_, it)| it.id.clone());
+        let container = matched.probed_container().and_then(|(_, it)| it.id.clone());
         self.streaks.insert((attempt.flow.dst, refused_in(attempt)), (streak, container));
     }
 
@@ -139,13 +141,13 @@ impl Core {
         let attempt = self.correlator.get(conn)?;
         let key = ProbeKey::of(attempt.flow.dst, named)?;
         // What came of the dial before the redirect is counted elsewhere.
-        let redirected = enrich::redirected_from(attempt, &self.node).is_some();
-        if redirected || enrich::other_reason(attempt, &self.node).is_some() {
+        let matched = Matched::new(attempt, &self.node);
+        if matched.redirected_from().is_some() || matched.other_reason().is_some() {
             return None;
         }
-        let unheard_ns = unheard(attempt, named, &self.node)?;
+        let unheard_ns = unheard(attempt, named, &matched)?;
         let (began, is_retry) = (attempt.started, self.is_grpc_retry(attempt));
-        let timeout_ns = enrich::longest_timeout_ns(attempt, &self.node).unwrap_or(LONGEST_REDIRECT_NS);
+        let timeout_ns = matched.longest_timeout_ns().unwrap_or(LONGEST_REDIRECT_NS);
         // A later verdict may be the first that knows which probe it was.
         let is_new = self.verdicts.count_as(conn, key.probe_type);
         let in_a_row = self.failures.in_a_row.or_default(key);
@@ -158,7 +160,7 @@ impl Core {
     /// An attempt succeeded: its probe's failures in a row are over; what answered an HTTPS probe, in TLS as far as was read, speaks it.
     pub(super) fn succeeded(&mut self, conn: ConnId, time: u64, out: &mut Vec<Decision>) {
         let Some(attempt) = self.correlator.get(conn) else { return };
-        let named = enrich::name(attempt, &self.node);
+        let named = Matched::new(attempt, &self.node).name();
         let findings = self.budgets.answered(attempt, &named, &self.node).into_iter();
         out.extend(findings.map(|it| finding_record(time, it)));
         self.failures.succeeded(attempt, &named);
@@ -177,8 +179,8 @@ fn speaks_tls(attempt: &Attempt, named: &Named) -> bool {
 
 /// After what time without a failure this probe has succeeded in between: of several that fit, the kubelet names the failed ones
 /// only. `None`: it was an Event that named it, of which some are not sent.
-fn unheard(attempt: &Attempt, named: &Named, node: &Node) -> Option<Option<u64>> {
-    if !enrich::is_one_of_several(attempt, node) {
+fn unheard(attempt: &Attempt, named: &Named, matched: &Matched<'_>) -> Option<Option<u64>> {
+    if !matched.is_one_of_several() {
         return Some(None);
     }
     let (_, reported) = attempt.kubelet().filter(|(_, reported)| !reported.is_event())?;

@@ -12,7 +12,7 @@ use super::records::withdraw;
 use super::verdicts::Decided;
 use crate::classify::finding::Finding;
 use tracer_attempts::correlate::attempt::Attempt;
-use tracer_attempts::enrich;
+use tracer_attempts::enrich::{self, Matched};
 use tracer_model::decision::Decision;
 use tracer_model::event::{AnswerKind, ConnId};
 use tracer_model::recent::Recent;
@@ -86,13 +86,13 @@ impl Core {
     /// It is a later dial of an attempt of a probe that has failed before.
     pub(super) fn is_grpc_retry(&self, attempt: &Attempt) -> bool {
         let decided = self.verdicts.of(attempt.conn).map(|it| it.is_retry);
-        let goes_on = || self.grpc_retries.place(attempt, enrich::grpc_timeouts_ns(attempt, &self.node)?.1);
+        let goes_on = || self.grpc_retries.place(attempt, Matched::new(attempt, &self.node).grpc_timeouts_ns()?.1);
         decided.unwrap_or_else(|| goes_on().is_some())
     }
 
     /// Until when this failed dial of a gRPC probe may be followed by another for the same attempt of the probe.
     pub(super) fn may_retry_until(&self, attempt: &Attempt) -> Option<u64> {
-        let (shortest, _) = enrich::grpc_timeouts_ns(attempt, &self.node).filter(|_| is_unheard(attempt))?;
+        let (shortest, _) = Matched::new(attempt, &self.node).grpc_timeouts_ns().filter(|_| is_unheard(attempt))?;
         let over = self.grpc_retries.first_of(attempt)?.saturating_add(shortest);
         let goes_on = attempt.started.saturating_add(LEAST_NS) < over.saturating_sub(EARLY_NS);
         goes_on.then_some(over)
@@ -101,7 +101,7 @@ impl Core {
     /// A dial failed: the probe may dial again until its timeout.
     pub(super) fn note_connect(&mut self, conn: ConnId) {
         let Some(attempt) = self.correlator.get(conn).filter(|it| is_unheard(it)) else { return };
-        let Some((_, longest)) = enrich::grpc_timeouts_ns(attempt, &self.node) else { return };
+        let Some((_, longest)) = Matched::new(attempt, &self.node).grpc_timeouts_ns() else { return };
         let until = attempt.started.saturating_add(longest).saturating_add(LEAST_NS);
         self.grpc_retries.note(attempt, longest);
         self.correlator.keep(conn, until);
@@ -110,7 +110,7 @@ impl Core {
     /// A dial was answered: those of the same attempt of the probe that failed before are not why it fails, if it does.
     pub(super) fn withdraw_retried(&mut self, conn: ConnId, out: &mut Vec<Decision>) {
         let Some(attempt) = self.correlator.get(conn) else { return };
-        let Some((shortest, _)) = enrich::grpc_timeouts_ns(attempt, &self.node) else { return };
+        let Some((shortest, _)) = Matched::new(attempt, &self.node).grpc_timeouts_ns() else { return };
         let Some(first) = self.grpc_retries.first(attempt, shortest) else { return };
         // It began to answer, and was closed when the probe had timed out.
         let over = first.saturating_add(shortest).saturating_sub(enrich::BEFORE_TIMEOUT_NS);

@@ -5,7 +5,7 @@ use super::records::withdraw;
 use super::verdicts::Decided;
 use crate::classify::finding::Finding;
 use tracer_attempts::correlate::attempt::Attempt;
-use tracer_attempts::enrich;
+use tracer_attempts::enrich::Matched;
 use tracer_model::decision::Decision;
 use tracer_model::event::ConnId;
 
@@ -27,7 +27,7 @@ impl Core {
             self.remember(other, &finding, true);
             self.emit_verdict(other, finding, Vec::new(), true, out);
             if let Some(attempt) = self.correlator.get(other) {
-                self.failures.end(attempt, &enrich::name(attempt, &self.node));
+                self.failures.end(attempt, &Matched::new(attempt, &self.node).name());
             }
         }
     }

@@ -10,7 +10,7 @@ use crate::classify::kubelet::Unattached;
 use crate::classify::{SETTLE_NS, kubelet, not_connected};
 use tracer_attempts::correlate::KEEP_AFTER_END_NS;
 use tracer_attempts::correlate::attempt::Attempt;
-use tracer_attempts::enrich;
+use tracer_attempts::enrich::Matched;
 use tracer_model::decision::Decision;
 use tracer_model::event::{AnswerKind, ConnId, KubeletProbe, Observation, ProbeOutput};
 
@@ -85,7 +85,7 @@ impl Core {
         if not_made || not_connected::not_connected(probe).is_some() {
             return Vec::new();
         }
-        let waits = |a: &Attempt| !is_long_over(a, probe, enrich::longest_timeout_ns(a, &self.node));
+        let waits = |a: &Attempt| !is_long_over(a, probe, Matched::new(a, &self.node).longest_timeout_ns());
         let is_free = |a: &Attempt| a.prober && a.kubelet().is_none();
         let fits = |a: &&Attempt| is_free(a) && is_in_time(a, probe) && waits(a) && self.is_of(a, probe);
         let fitting: Vec<&Attempt> = self.correlator.all().filter(fits).collect();
@@ -116,14 +116,14 @@ impl Core {
 
     pub(super) fn has_failed(&self, attempt: &Attempt) -> bool {
         attempt.failed_by_itself()
-            || enrich::failed(attempt, &self.node)
+            || Matched::new(attempt, &self.node).failed()
             || self.verdicts.failure(attempt.conn).is_some()
     }
 
     fn is_of(&self, attempt: &Attempt, probe: &KubeletProbe) -> bool {
         let dialled = probe.dst.is_none_or(|dst| dst == attempt.flow.dst);
         let from = probe.src.is_none_or(|src| src == attempt.flow.src);
-        dialled && from && !denies(attempt, probe) && enrich::is_probe_of(attempt, &self.node, probe)
+        dialled && from && !denies(attempt, probe) && Matched::new(attempt, &self.node).is_probe_of(probe)
     }
 
     /// Says its verdict again, with what the kubelet reported; or for the first time.

@@ -10,7 +10,7 @@ use crate::classify::evidence::is_netfilter;
 use tracer_attempts::correlate::attempt::Attempt;
 use tracer_attempts::correlate::firewalls::{Firewalls, Next};
 use tracer_attempts::correlate::node::Node;
-use tracer_attempts::enrich;
+use tracer_attempts::enrich::Matched;
 use tracer_model::event::{ConnId, Netns, Observation, ObservationKind, TcpState};
 use tracer_model::query::{Awaited, Query, TargetQuery};
 use tracer_model::recent::Recent;
@@ -171,8 +171,8 @@ pub(super) fn waits_for_answer(attempt: &Attempt, node: &Node) -> Option<u64> {
 
 /// What this observation of an attempt makes one want to know.
 pub(super) fn wanted(attempt: &Attempt, node: &Node, observation: &Observation) -> Vec<Query> {
-    let unanswered =
-        || enrich::failed(attempt, node) && enrich::expects_grpc(attempt, node) && attempt.established.is_some();
+    let matched = Matched::new(attempt, node);
+    let unanswered = || matched.failed() && matched.expects_grpc() && attempt.established.is_some();
     let tls = (attempt.touched_only() || unanswered()).then(|| Query::Tls(attempt.flow.dst.port()));
     let firewall = match &observation.kind {
         ObservationKind::Drop(drop) if is_netfilter(drop) => drop.netns.map(|netns| Query::Firewall(netns, drop.flow)),
@@ -204,7 +204,7 @@ pub(super) fn wanted(attempt: &Attempt, node: &Node, observation: &Observation) 
 fn is_worth_reading(attempt: &Attempt, node: &Node, observation: &Observation, from: Netns) -> bool {
     let refused = match &observation.kind {
         ObservationKind::Answer(answer) => answer.status.is_some_and(|status| status >= 400),
-        _ => attempt.ended.is_some() && enrich::failed(attempt, node),
+        _ => attempt.ended.is_some() && Matched::new(attempt, node).failed(),
     };
     let unknown = || match node.pod_sockets(from, attempt.flow.dst) {
         Some((time, seen)) => {

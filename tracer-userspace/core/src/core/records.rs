@@ -6,7 +6,7 @@ use crate::classify::finding::Finding;
 use crate::classify::kubelet::Unattached;
 use tracer_attempts::correlate::attempt::Attempt;
 use tracer_attempts::correlate::node::Node;
-use tracer_attempts::enrich::{self, Named};
+use tracer_attempts::enrich::{Matched, Named};
 use tracer_model::decision::Decision;
 use tracer_model::event::{Answer, ConnId, KubeletProbe, Loss};
 use tracer_model::record::{
@@ -22,7 +22,7 @@ pub(super) fn attempt_record(
     outcome: Outcome,
     cause: Option<Cause>,
 ) -> Decision {
-    let named = enrich::name(attempt, node);
+    let named = Matched::new(attempt, node).name();
     let body = AttemptBody {
         subject: named.subject,
         attempt_id: attempt.conn.to_string(),

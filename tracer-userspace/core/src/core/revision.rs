@@ -5,20 +5,21 @@ use super::verdicts::Decided;
 use crate::classify::finding::Finding;
 use tracer_attempts::correlate::attempt::Attempt;
 use tracer_attempts::correlate::node::Node;
-use tracer_attempts::enrich;
+use tracer_attempts::enrich::Matched;
 use tracer_model::event::ConnId;
 use tracer_model::record::{Cause, Confidence, Outcome, Trait};
 
 impl Decided {
     /// The handshake that had been judged a failure went through on a later SYN, and in time, as far as anybody says.
     pub(super) fn recovered(&self, attempt: &Attempt, node: &Node) -> bool {
+        let matched = Matched::new(attempt, node);
         self.outcome == Outcome::Failure
             && self.in_handshake
             && attempt.ended.is_some()
             && attempt.established.is_some()
-            && !enrich::failed(attempt, node)
+            && !matched.failed()
             && !is_counted(attempt)
-            && !enrich::is_unknown_end(attempt, node)
+            && !matched.is_unknown_end()
     }
 }
 

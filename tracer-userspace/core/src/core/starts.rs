@@ -14,7 +14,7 @@ use crate::classify::finding::Finding;
 use crate::classify::startup_probe;
 use tracer_attempts::correlate::attempt::Attempt;
 use tracer_attempts::correlate::node::Node;
-use tracer_attempts::enrich::{self, Named};
+use tracer_attempts::enrich::{Matched, Named};
 use tracer_model::event::{ProbeSpec, ProbeType};
 use tracer_model::recent::Recent;
 use tracer_model::record::{Cause, FindingBody, Outcome, Status};
@@ -59,12 +59,13 @@ struct Run {
 impl Starts {
     /// A verdict on an attempt was reported for the first time.
     pub(super) fn failed(&mut self, attempt: &Attempt, node: &Node, finding: &Finding) {
-        let is_of_start = enrich::start_probe(attempt, node).is_some();
+        let matched = Matched::new(attempt, node);
+        let is_of_start = matched.start_probe().is_some();
         if finding.outcome != Outcome::Failure || !NOT_READY.contains(&finding.cause) || !is_of_start {
             return;
         }
         // What a readiness probe alone is reported does not count; that nobody listens holds for all.
-        let kind = enrich::probe_type(attempt, node);
+        let kind = matched.probe_type();
         if attempt.established.is_some() && !matches!(kind, Some(ProbeType::Startup | ProbeType::Liveness)) {
             return;
         }
@@ -78,13 +79,13 @@ impl Starts {
     pub(super) fn answered(&mut self, attempt: &Attempt, named: &Named, node: &Node) -> Option<FindingBody> {
         let run = self.run(attempt, node)?;
         let Some((answered, dst)) = run.answered else {
-            let is_of_start = enrich::start_probe(attempt, node).is_some();
+            let is_of_start = Matched::new(attempt, node).start_probe().is_some();
             run.answered = is_of_start.then_some((attempt.started, attempt.flow.dst));
             return None;
         };
         let reported = std::mem::replace(&mut run.reported, true);
         let (began, failed) = (run.began, run.failed.filter(|_| !reported)?);
-        let (_, container) = enrich::probed_container(attempt, node)?;
+        let (_, container) = Matched::new(attempt, node).probed_container()?;
         let spec = container.start_probe().filter(|spec| is_narrow(spec, failed.saturating_sub(began)))?;
         let start = ReportedStart { dst, restarts: container.runs.as_ref()?.restarts, began, failed, answered };
         (node.lost_between(began, answered) == 0).then(|| start.finding(named, spec))
@@ -92,8 +93,9 @@ impl Starts {
 
     /// The run that goes on, if the tracer saw its beginning.
     fn run(&mut self, attempt: &Attempt, node: &Node) -> Option<&mut Run> {
-        let began = enrich::run_began(attempt, node, attempt.started)?;
-        let (pod, container) = enrich::probed_container(attempt, node)?;
+        let matched = Matched::new(attempt, node);
+        let began = matched.run_began(attempt.started)?;
+        let (pod, container) = matched.probed_container()?;
         let key = (pod.uid.clone().or_else(|| pod.name.clone()), container.name.clone());
         let run = self.runs.or_default(key);
         if run.is_some_and(|run| run.began != began) {

@@ -4,7 +4,7 @@
 //! gives up, two minutes later: `Transport.getConn` of net/http detaches the dial from its request.
 
 use super::{Core, When};
-use tracer_attempts::enrich;
+use tracer_attempts::enrich::Matched;
 use tracer_model::decision::Decision;
 use tracer_model::event::ConnId;
 
@@ -15,7 +15,7 @@ impl Core {
     /// An attempt begins: notes when its probe is over at the latest, if that is known.
     pub(super) fn expect_end(&mut self, conn: ConnId) {
         let Some(attempt) = self.correlator.get(conn) else { return };
-        let Some(timeout) = enrich::longest_timeout_ns(attempt, &self.node) else { return };
+        let Some(timeout) = Matched::new(attempt, &self.node).longest_timeout_ns() else { return };
         let over = attempt.started.saturating_add(timeout).saturating_add(SLACK_NS);
         if self.waiting.time_out_at(over, conn) {
             self.correlator.over_at(conn, Some(over));

@@ -8,7 +8,7 @@ use super::outcomes::is_in_time;
 use super::records::{kubelet_outcome, unattached};
 use crate::classify::{kubelet, not_connected};
 use tracer_attempts::correlate::attempt::Attempt;
-use tracer_attempts::enrich;
+use tracer_attempts::enrich::Matched;
 use tracer_model::decision::Decision;
 use tracer_model::event::{KubeletProbe, Observation, ObservationKind, is_kubelet_name};
 
@@ -74,7 +74,7 @@ impl Core {
         };
         let is_seen = self.correlator.all().any(|a| a.prober && is_its_own(a) && a.started >= began);
         let is_to_pod =
-            |a: &Attempt| enrich::is_probe_of(a, &self.node, probe) && a.ended.is_none_or(|(end, _)| end >= began);
+            |a: &Attempt| Matched::new(a, &self.node).is_probe_of(probe) && a.ended.is_none_or(|(end, _)| end >= began);
         is_seen && !self.correlator.all().any(is_to_pod) && self.node.lost_between(began, probe.written_boot_ns) == 0
     }
 
@@ -86,7 +86,8 @@ impl Core {
             return true;
         }
         let is_it = |a: &&Attempt| a.prober && a.kubelet().is_none() && is_in_time(a, probe);
-        let mut of_probe = self.correlator.all().filter(is_it).filter(|a| enrich::is_probe_of(a, &self.node, probe));
+        let mut of_probe =
+            self.correlator.all().filter(is_it).filter(|a| Matched::new(a, &self.node).is_probe_of(probe));
         of_probe.any(|a| self.has_failed(a))
     }
 }

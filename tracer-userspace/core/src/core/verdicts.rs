@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use super::Core;
 use crate::classify::finding::Finding;
-use tracer_attempts::enrich;
+use tracer_attempts::enrich::Matched;
 use tracer_model::decision::Decision;
 use tracer_model::event::{ConnId, PodRef, ProbeType};
 use tracer_model::record::{Body, Cause, Confidence, Culprit, K8s, Outcome, Subject, VerdictBody};
@@ -185,7 +185,7 @@ impl Core {
         let attempt = self.correlator.get(conn);
         let in_handshake = attempt.is_some_and(|it| it.established.is_none());
         let is_retry = attempt.is_some_and(|it| self.is_grpc_retry(it));
-        let without_tls = attempt.filter(|it| enrich::is_without_tls(it, &self.node)).map(|it| it.flow.dst);
+        let without_tls = attempt.filter(|it| Matched::new(it, &self.node).is_without_tls()).map(|it| it.flow.dst);
         if self.verdicts.of(conn).is_none() && finding.outcome == Outcome::Failure {
             self.note_connect(conn);
         }

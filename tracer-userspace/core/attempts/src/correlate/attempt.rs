@@ -275,7 +275,7 @@ impl Attempt {
         self.last.as_ref().and_then(|s| s.errno).filter(|&e| e != 0).or_else(|| self.connect_failed().map(|f| f.errno))
     }
 
-    /// It is over and it failed, whatever it was for; see [`crate::enrich::failed`].
+    /// It is over and it failed, whatever it was for; see [`Matched::failed`](crate::enrich::Matched::failed).
     pub fn failed_by_itself(&self) -> bool {
         match self.ended {
             None => false,

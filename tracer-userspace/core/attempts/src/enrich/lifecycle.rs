@@ -1,8 +1,8 @@
 //! The lifecycle handlers that an attempt can be: the kubelet itself dials for them, as it does for probes.
 
-use super::targets::{Match, behaving, connects_to, probes_on, target_containers};
+use super::Matched;
+use super::targets::{Match, behaving};
 use crate::correlate::attempt::{Attempt, End};
-use crate::correlate::node::Node;
 use tracer_model::event::{Container, LifecycleEvent, LifecycleHandler, Pod};
 
 /// A lifecycle handler with its pod and container.
@@ -13,20 +13,37 @@ const SECOND_NS: u64 = 1_000_000_000;
 /// pkg/kubelet/kuberuntime/kuberuntime_container.go); the start is known by its second, and the node may be busy.
 const AFTER_START_NS: u64 = 10 * SECOND_NS;
 
-/// The lifecycle handlers that this attempt can be. Of a target that probes dial, too, none if it surely is a probe's.
-pub fn handlers_met<'a>(attempt: &Attempt, node: &'a Node) -> Vec<HandlerMatch<'a>> {
-    let dst = attempt.flow.dst;
-    if !attempt.prober || !node.pods.have_handler_on(dst.port()) {
-        return Vec::new();
+impl<'a> Matched<'a> {
+    /// The lifecycle handlers that this attempt can be. Of a target that probes dial, too, none if it surely is a probe's.
+    pub(super) fn find_handlers(&self) -> Vec<HandlerMatch<'a>> {
+        let dst = self.attempt.flow.dst;
+        if !self.attempt.prober || !self.node.pods.have_handler_on(dst.port()) {
+            return Vec::new();
+        }
+        let handlers: Vec<HandlerMatch<'a>> = self
+            .target_containers()
+            .flat_map(|(pod, c)| c.lifecycle.iter().map(move |handler| (pod, c, handler)))
+            .filter(|(pod, _, handler)| handler.port == dst.port() && self.connects_to(pod, handler.host.as_deref()))
+            .filter(|(_, container, handler)| !is_over(handler, container, self.attempt))
+            .collect();
+        if !handlers.is_empty() && self.is_surely_a_probe() { Vec::new() } else { handlers }
     }
-    let handlers: Vec<HandlerMatch<'a>> = target_containers(attempt, node)
-        .flat_map(|(pod, c)| c.lifecycle.iter().map(move |handler| (pod, c, handler)))
-        .filter(|(pod, _, handler)| {
-            handler.port == dst.port() && connects_to(pod, handler.host.as_deref(), attempt, node)
-        })
-        .filter(|(_, container, handler)| !is_over(handler, container, attempt))
-        .collect();
-    if !handlers.is_empty() && is_surely_a_probe(attempt, node) { Vec::new() } else { handlers }
+
+    /// The kubelet has reported it; or it behaves like a probe of its target and unlike a handler. A preStop handler is not
+    /// known by its time: the kubelet learns of the end of a pod, and dials, before the API informs tracer.
+    fn is_surely_a_probe(&self) -> bool {
+        let probes = self.probes_on();
+        // A handler sends its request at once.
+        if !probes.is_empty() && (self.attempt.kubelet().is_some() || self.attempt.touched_only()) {
+            return true;
+        }
+        let behaving = behaving(probes, self.attempt);
+        let is_due = |(.., spec): &Match<'_>| {
+            let period_ns = u64::from(spec.period_s) * SECOND_NS;
+            self.node.recent_connects.any_a_period_before(self.attempt.flow.dst, self.attempt.started, period_ns)
+        };
+        !behaving.is_empty() && (gave_up(self.attempt) || behaving.iter().any(is_due))
+    }
 }
 
 /// It was run long before.
@@ -34,22 +51,6 @@ fn is_over(handler: &LifecycleHandler, container: &Container, attempt: &Attempt)
     let began = container.runs.as_ref().and_then(|runs| runs.started_boot_ns);
     handler.event == LifecycleEvent::PostStart
         && began.is_some_and(|began| attempt.started > began.saturating_add(AFTER_START_NS))
-}
-
-/// The kubelet has reported it; or it behaves like a probe of its target and unlike a handler. A preStop handler is not
-/// known by its time: the kubelet learns of the end of a pod, and dials, before the API informs tracer.
-fn is_surely_a_probe(attempt: &Attempt, node: &Node) -> bool {
-    let probes = probes_on(attempt, node);
-    // A handler sends its request at once.
-    if !probes.is_empty() && (attempt.kubelet().is_some() || attempt.touched_only()) {
-        return true;
-    }
-    let behaving = behaving(&probes, attempt);
-    let is_due = |(.., spec): &Match<'_>| {
-        let period_ns = u64::from(spec.period_s) * SECOND_NS;
-        node.recent_connects.any_a_period_before(attempt.flow.dst, attempt.started, period_ns)
-    };
-    !behaving.is_empty() && (gave_up(attempt) || behaving.iter().any(is_due))
 }
 
 /// The prober ended it and had no answer: that is a probe's timeout. A handler has none

@@ -1,38 +1,95 @@
 //! Which probe of which container an attempt can be: by its target, by what it did, and by what the kubelet reported.
 
-use super::lifecycle::handlers_met;
-use super::targets::{Match, PodContainer, behaving, probes_on, target_specs};
+use super::Matched;
+use super::targets::{Match, PodContainer, behaving};
 use crate::correlate::attempt::Attempt;
-use crate::correlate::node::Node;
 use tracer_model::event::{Container, Handler, KubeletProbe, Pod, PodRef, ProbeSpec};
 
-/// Several probes fit, for all that the kernel shows: of several kinds, or of several containers.
-pub fn is_one_of_several(attempt: &Attempt, node: &Node) -> bool {
-    let all = probes_on(attempt, node);
-    let behaving = behaving(&all, attempt);
-    if behaving.is_empty() { all.len() > 1 } else { behaving.len() > 1 }
-}
-
-/// The probe specs that this attempt can be: same address and port; and, where the attempt is over,
-/// the kind that behaves like it.
-pub(super) fn matching_probes<'a>(attempt: &Attempt, node: &'a Node) -> Vec<Match<'a>> {
-    if !attempt.prober {
-        return Vec::new();
+impl<'a> Matched<'a> {
+    /// Several probes fit, for all that the kernel shows: of several kinds, or of several containers.
+    pub fn is_one_of_several(&self) -> bool {
+        let all = self.probes_on();
+        let behaving = behaving(all, self.attempt);
+        if behaving.is_empty() { all.len() > 1 } else { behaving.len() > 1 }
     }
-    let all = probes_on(attempt, node);
-    // The kubelet has reported which one it was.
-    let noted = attempt.kubelet().and_then(|(_, reported)| all.iter().copied().find(|it| is_named_by(it, reported)));
-    if let Some(noted) = noted {
-        return vec![noted];
-    }
-    let behaving = behaving(&all, attempt);
-    if behaving.is_empty() && handlers_met(attempt, node).is_empty() { all } else { behaving }
-}
 
-/// The containers with a probe or lifecycle handler that it can be.
-pub(super) fn containers_of<'a>(attempt: &Attempt, node: &'a Node) -> Vec<PodContainer<'a>> {
-    let probes = matching_probes(attempt, node).into_iter().map(|(pod, container, _)| (pod, container));
-    probes.chain(handlers_met(attempt, node).into_iter().map(|(pod, container, _)| (pod, container))).collect()
+    /// The probe specs that this attempt can be: same address and port; and, where the attempt is over,
+    /// the kind that behaves like it.
+    pub(super) fn find_probes(&self) -> Vec<Match<'a>> {
+        if !self.attempt.prober {
+            return Vec::new();
+        }
+        let all = self.probes_on();
+        // The kubelet has reported which one it was.
+        let noted =
+            self.attempt.kubelet().and_then(|(_, reported)| all.iter().copied().find(|it| is_named_by(it, reported)));
+        if let Some(noted) = noted {
+            return vec![noted];
+        }
+        let behaving = behaving(all, self.attempt);
+        if behaving.is_empty() && self.handlers_met().is_empty() { all.to_vec() } else { behaving }
+    }
+
+    /// The containers with a probe or lifecycle handler that it can be.
+    pub(super) fn containers_of(&self) -> Vec<PodContainer<'a>> {
+        let probes = self.matching_probes().iter().map(|(pod, container, _)| (*pod, *container));
+        probes.chain(self.handlers_met().iter().map(|(pod, container, _)| (*pod, *container))).collect()
+    }
+
+    /// The attempt can be one of this probe: by its specs, or, where none are known, by the pod's address.
+    pub fn is_probe_of(&self, probe: &KubeletProbe) -> bool {
+        let matches = self.matching_probes();
+        if !matches.is_empty() {
+            return matches.iter().any(|it| is_named_by(it, probe));
+        }
+        if !self.handlers_met().is_empty() {
+            return false;
+        }
+        // Without specs the address names the pod. Without a pod there, the kubelet must have named the target.
+        self.node.pods.only_at(self.attempt.flow.dst.ip()).map_or(probe.dst.is_some(), |pod| is_pod(pod, &probe.pod))
+    }
+
+    /// Whoever dialled this loopback address may have dialled `localhost`, which has another one: no probe that fits names the address.
+    pub fn may_be_localhost(&self) -> bool {
+        let names = |(.., spec): &Match<'_>| spec.host.as_deref().is_some_and(|host| host != "localhost");
+        let probes = self.matching_probes();
+        let by_address = !probes.is_empty() && probes.iter().all(names);
+        self.attempt.prober
+            && self.attempt.established.is_none()
+            && self.attempt.flow.dst.ip().is_loopback()
+            && !by_address
+    }
+
+    /// The probe that dialled this by the kubelet's words and has another port: it was redirected. The kubelet follows on the same
+    /// host only (`RedirectChecker`, pkg/probe/http).
+    pub(super) fn redirected(&self) -> Option<Match<'a>> {
+        let (_, reported) = self.attempt.kubelet().filter(|_| outcome_was_logged(self.attempt))?;
+        let mut noted = self.target_specs().filter(|it| is_named_by(it, reported));
+        // An Event may name none of two containers.
+        let only = noted.next().filter(|_| noted.next().is_none());
+        only.filter(|(.., spec)| spec.handler == Handler::Http && spec.port != self.attempt.flow.dst.port())
+    }
+
+    /// The probes that the redirect before this connection can have answered, if no probe or lifecycle handler asks its port itself.
+    pub(super) fn followed(&self) -> Vec<Match<'a>> {
+        let Some(first) = self.attempt.redirected.map(|it| it.first) else { return Vec::new() };
+        if !self.probes_on().is_empty() || !self.handlers_met().is_empty() {
+            return Vec::new();
+        }
+        let asks = |spec: &ProbeSpec| spec.handler == Handler::Http && spec.port == first.port();
+        self.target_specs().filter(|(.., spec)| asks(spec)).collect()
+    }
+
+    /// The port of the probe that was redirected to this target, by the kubelet's words, or by its answer and what it dialled next.
+    pub fn redirected_from(&self) -> Option<u16> {
+        let named = self.redirected().map(|(.., spec)| spec.port);
+        named.or_else(|| self.followed().first().map(|(.., spec)| spec.port))
+    }
+
+    /// The kubelet itself has named this target as the one where a probe of another port ended.
+    pub fn is_named_redirect(&self) -> bool {
+        self.redirected().is_some()
+    }
 }
 
 /// Of two pods on the host's network that are asked the same, it can be either.
@@ -44,19 +101,6 @@ pub(super) fn only_pod<'a>(containers_of: &[PodContainer<'a>]) -> Option<&'a Pod
 pub(super) fn single_container<'a>(containers_of: &[PodContainer<'a>]) -> Option<&'a Container> {
     let (_, first) = containers_of.first()?;
     containers_of.iter().all(|(_, c)| c.name == first.name).then_some(*first)
-}
-
-/// The attempt can be one of this probe: by its specs, or, where none are known, by the pod's address.
-pub fn is_probe_of(attempt: &Attempt, node: &Node, probe: &KubeletProbe) -> bool {
-    let matches = matching_probes(attempt, node);
-    if !matches.is_empty() {
-        return matches.iter().any(|it| is_named_by(it, probe));
-    }
-    if !handlers_met(attempt, node).is_empty() {
-        return false;
-    }
-    // Without specs the address names the pod. Without a pod there, the kubelet must have named the target.
-    node.pods.only_at(attempt.flow.dst.ip()).map_or(probe.dst.is_some(), |pod| is_pod(pod, &probe.pod))
 }
 
 /// The pod that a line of the kubelet names: by uid, if both have one. The next pod of a StatefulSet has the name of the last.
@@ -74,48 +118,9 @@ fn is_named_by((pod, container, spec): &Match<'_>, probe: &KubeletProbe) -> bool
     is_pod(pod, &probe.pod) && is_container && spec.probe_type == probe.probe_type
 }
 
-/// Whoever dialled this loopback address may have dialled `localhost`, which has another one: no probe that fits names the address.
-pub fn may_be_localhost(attempt: &Attempt, node: &Node) -> bool {
-    let names = |(.., spec): &Match<'_>| spec.host.as_deref().is_some_and(|host| host != "localhost");
-    let probes = matching_probes(attempt, node);
-    let by_address = !probes.is_empty() && probes.iter().all(names);
-    attempt.prober && attempt.established.is_none() && attempt.flow.dst.ip().is_loopback() && !by_address
-}
-
 /// The kubelet has reported of this very target that its probe failed there.
 pub(super) fn outcome_was_logged(attempt: &Attempt) -> bool {
     attempt.prober && attempt.kubelet().is_some_and(|(_, reported)| reported.dst == Some(attempt.flow.dst))
-}
-
-/// The probe that dialled this by the kubelet's words and has another port: it was redirected. The kubelet follows on the same
-/// host only (`RedirectChecker`, pkg/probe/http).
-pub(super) fn redirected<'a>(attempt: &Attempt, node: &'a Node) -> Option<Match<'a>> {
-    let (_, reported) = attempt.kubelet().filter(|_| outcome_was_logged(attempt))?;
-    let mut noted = target_specs(attempt, node).filter(|it| is_named_by(it, reported));
-    // An Event may name none of two containers.
-    let only = noted.next().filter(|_| noted.next().is_none());
-    only.filter(|(.., spec)| spec.handler == Handler::Http && spec.port != attempt.flow.dst.port())
-}
-
-/// The probes that the redirect before this connection can have answered, if no probe or lifecycle handler asks its port itself.
-pub(super) fn followed<'a>(attempt: &Attempt, node: &'a Node) -> Vec<Match<'a>> {
-    let Some(first) = attempt.redirected.map(|it| it.first) else { return Vec::new() };
-    if !probes_on(attempt, node).is_empty() || !handlers_met(attempt, node).is_empty() {
-        return Vec::new();
-    }
-    let asks = |spec: &ProbeSpec| spec.handler == Handler::Http && spec.port == first.port();
-    target_specs(attempt, node).filter(|(.., spec)| asks(spec)).collect()
-}
-
-/// The port of the probe that was redirected to this target, by the kubelet's words, or by its answer and what it dialled next.
-pub fn redirected_from(attempt: &Attempt, node: &Node) -> Option<u16> {
-    let named = redirected(attempt, node).map(|(.., spec)| spec.port);
-    named.or_else(|| followed(attempt, node).first().map(|(.., spec)| spec.port))
-}
-
-/// The kubelet itself has named this target as the one where a probe of another port ended.
-pub fn is_named_redirect(attempt: &Attempt, node: &Node) -> bool {
-    redirected(attempt, node).is_some()
 }
 
 #[cfg(test)]

@@ -1,9 +1,8 @@
 //! Dials of the prober's process that need not be a probe's: of an API server that runs in it, or as the API server's client.
 
-use super::matching::matching_probes;
-use super::targets::{Match, behaving, probes_on};
+use super::Matched;
+use super::targets::{Match, behaving};
 use crate::correlate::attempt::Attempt;
-use crate::correlate::node::Node;
 use tracer_model::event::{AnswerKind, Handler, WITH_API_SERVER};
 
 const SECOND_NS: u64 = 1_000_000_000;
@@ -11,51 +10,54 @@ const SECOND_NS: u64 = 1_000_000_000;
 /// (kubeadm, k3s, RKE2, k0s, Talos, MicroK8s), RKE2's supervisor, etcd, kubelets. Not 443 and 8443, which anybody's probe may have.
 const CONTROL_PLANE: &[u16] = &[2379, 6443, 6444, 7443, 7445, 9345, 10250, 16443];
 
-/// Why else it may have dialled the target of the probes that this attempt can be, in words; `None` if it surely is a probe, or
-/// nothing else dials there.
-///
-/// The API server dials pods for its own clients (`kubectl get --raw /api/v1/namespaces/…/proxy`, webhooks, aggregated APIs). The
-/// kubelet dials the API server of its own node with a client that tries again each second or so.
-pub fn other_reason(attempt: &Attempt, node: &Node) -> Option<&'static str> {
-    let probes = matching_probes(attempt, node);
-    // Neither opens a connection for nothing; and the kubelet may have reported what it was.
-    if probes.is_empty() || attempt.touched_only() || attempt.kubelet().is_some() {
-        return None;
+impl<'a> Matched<'a> {
+    /// Why else it may have dialled the target of the probes that this attempt can be, in words; `None` if it surely is a probe, or
+    /// nothing else dials there.
+    ///
+    /// The API server dials pods for its own clients (`kubectl get --raw /api/v1/namespaces/…/proxy`, webhooks, aggregated APIs). The
+    /// kubelet dials the API server of its own node with a client that tries again each second or so.
+    pub fn other_reason(&self) -> Option<&'static str> {
+        let probes = self.matching_probes();
+        // Neither opens a connection for nothing; and the kubelet may have reported what it was.
+        if probes.is_empty() || self.attempt.touched_only() || self.attempt.kubelet().is_some() {
+            return None;
+        }
+        let why = if has_api_server(self.attempt) {
+            "the API server in the same process dials pods, too"
+        } else if self.node.pods.is_api_server(self.attempt.flow.dst) {
+            "the kubelet dials it as a client, too"
+        } else {
+            return None;
+        };
+        let all = self.probes_on();
+        let due = behaving(all, self.attempt).iter().any(|it| self.is_due(it, all));
+        (!due).then_some(why)
     }
-    let why = if has_api_server(attempt) {
-        "the API server in the same process dials pods, too"
-    } else if node.pods.is_api_server(attempt.flow.dst) {
-        "the kubelet dials it as a client, too"
-    } else {
-        return None;
-    };
-    let all = probes_on(attempt, node);
-    let due = behaving(&all, attempt).iter().any(|it| is_due(it, &all, attempt, node));
-    (!due).then_some(why)
-}
 
-/// The prober dialled its own node, and nothing tells whether for a probe: no spec is known, nor has the kubelet reported it. What
-/// answers in plain HTTP is no control plane's.
-pub fn may_be_client(attempt: &Attempt, node: &Node) -> bool {
-    let dst = attempt.flow.dst;
-    let to_node = attempt.netns.is_some_and(|netns| node.owns(netns, dst.ip())) && !node.has_pod(dst.ip());
-    let is_plain = || attempt.answer().is_some_and(|(_, answer)| answer.kind == AnswerKind::Http);
-    let untold = !node.pods.have_specs() && attempt.kubelet().is_none();
-    attempt.prober && to_node && untold && CONTROL_PLANE.contains(&dst.port()) && !is_plain()
+    /// The prober dialled its own node, and nothing tells whether for a probe: no spec is known, nor has the kubelet reported it. What
+    /// answers in plain HTTP is no control plane's.
+    pub fn may_be_client(&self) -> bool {
+        let dst = self.attempt.flow.dst;
+        let to_node =
+            self.attempt.netns.is_some_and(|netns| self.node.owns(netns, dst.ip())) && !self.node.has_pod(dst.ip());
+        let is_plain = || self.attempt.answer().is_some_and(|(_, answer)| answer.kind == AnswerKind::Http);
+        let untold = !self.node.pods.have_specs() && self.attempt.kubelet().is_none();
+        self.attempt.prober && to_node && untold && CONTROL_PLANE.contains(&dst.port()) && !is_plain()
+    }
+
+    /// It came one period after another dial, and no more dials between them than probes make.
+    fn is_due(&self, (.., spec): &Match<'_>, all: &[Match<'_>]) -> bool {
+        let (connects_to, dst) = (&self.node.recent_connects, self.attempt.flow.dst);
+        let period_ns = u64::from(spec.period_s) * SECOND_NS;
+        let most: u32 = all.iter().map(|(.., other)| in_a_period(other.period_s, other.handler, spec.period_s)).sum();
+        connects_to.any_a_period_before(dst, self.attempt.started, period_ns)
+            && connects_to.within(dst, self.attempt.started, period_ns) <= most as usize
+    }
 }
 
 /// The prober's process contains an API server, or may.
 pub fn has_api_server(attempt: &Attempt) -> bool {
     WITH_API_SERVER.contains(&attempt.actor.comm.as_str())
-}
-
-/// It came one period after another dial, and no more dials between them than probes make.
-fn is_due((.., spec): &Match<'_>, all: &[Match<'_>], attempt: &Attempt, node: &Node) -> bool {
-    let (connects_to, dst) = (&node.recent_connects, attempt.flow.dst);
-    let period_ns = u64::from(spec.period_s) * SECOND_NS;
-    let most: u32 = all.iter().map(|(.., other)| in_a_period(other.period_s, other.handler, spec.period_s)).sum();
-    connects_to.any_a_period_before(dst, attempt.started, period_ns)
-        && connects_to.within(dst, attempt.started, period_ns) <= most as usize
 }
 
 /// How often at most a probe dials while another goes through one period: a redirect is dialled for again, and a gRPC probe

@@ -2,31 +2,46 @@
 
 use std::net::IpAddr;
 
+use super::Matched;
 use crate::correlate::attempt::Attempt;
-use crate::correlate::node::Node;
 use tracer_model::event::{Container, Handler, Pod, ProbeSpec};
 
 /// A probe with its pod and container.
 pub(super) type Match<'a> = (&'a Pod, &'a Container, &'a ProbeSpec);
 pub(super) type PodContainer<'a> = (&'a Pod, &'a Container);
 
-/// The containers for which somebody may dial this address.
-pub(super) fn target_containers<'a>(attempt: &Attempt, node: &'a Node) -> impl Iterator<Item = PodContainer<'a>> {
-    let pods = node.pods.connected_at(attempt.flow.dst.ip());
-    pods.flat_map(|pod| pod.containers.iter().map(move |c| (pod, c)))
-}
+impl<'a> Matched<'a> {
+    /// The containers for which somebody may dial this address.
+    pub(super) fn target_containers(&self) -> impl Iterator<Item = PodContainer<'a>> {
+        let pods = self.node.pods.connected_at(self.attempt.flow.dst.ip());
+        pods.flat_map(|pod| pod.containers.iter().map(move |c| (pod, c)))
+    }
 
-/// The probe specs of the containers for which somebody may dial this address.
-pub(super) fn target_specs<'a>(attempt: &Attempt, node: &'a Node) -> impl Iterator<Item = Match<'a>> {
-    target_containers(attempt, node).flat_map(|(pod, c)| c.probes.iter().map(move |spec| (pod, c, spec)))
-}
+    /// The probe specs of the containers for which somebody may dial this address.
+    pub(super) fn target_specs(&self) -> impl Iterator<Item = Match<'a>> {
+        self.target_containers().flat_map(|(pod, c)| c.probes.iter().map(move |spec| (pod, c, spec)))
+    }
 
-/// The probe specs of this address and port.
-pub(super) fn probes_on<'a>(attempt: &Attempt, node: &'a Node) -> Vec<Match<'a>> {
-    target_specs(attempt, node)
-        .filter(|(.., spec)| spec.port == attempt.flow.dst.port())
-        .filter(|(pod, _, spec)| connects_to(pod, spec.host.as_deref(), attempt, node))
-        .collect()
+    /// The probe specs of this address and port.
+    pub(super) fn find_probes_on_target(&self) -> Vec<Match<'a>> {
+        self.target_specs()
+            .filter(|(.., spec)| spec.port == self.attempt.flow.dst.port())
+            .filter(|(pod, _, spec)| self.connects_to(pod, spec.host.as_deref()))
+            .collect()
+    }
+
+    /// A probe or lifecycle handler dials this address: its own `host`, the pod's address, or the node's for a pod on the host's network.
+    pub(super) fn connects_to(&self, pod: &Pod, host: Option<&str>) -> bool {
+        let dst = self.attempt.flow.dst.ip();
+        if let Some(host) = host {
+            return host.parse::<IpAddr>().map_or(host == "localhost" && dst.is_loopback(), |ip| ip == dst);
+        }
+        if pod.addrs.contains(&dst) {
+            return true;
+        }
+        // A host-network pod of a standalone kubelet has no address of its own in its status.
+        pod.host_network && pod.addrs.is_empty() && self.attempt.netns.is_some_and(|netns| self.node.owns(netns, dst))
+    }
 }
 
 /// Those that send something or do not, as the attempt did; all while it is not over.
@@ -35,17 +50,4 @@ pub(super) fn behaving<'a>(all: &[Match<'a>], attempt: &Attempt) -> Vec<Match<'a
     let is_known = silent || attempt.sent().is_some_and(|n| n > 0);
     let is_alike = |spec: &ProbeSpec| !is_known || (spec.handler == Handler::Tcp) == silent;
     all.iter().copied().filter(|(.., spec)| is_alike(spec)).collect()
-}
-
-/// A probe or lifecycle handler dials this address: its own `host`, the pod's address, or the node's for a pod on the host's network.
-pub(super) fn connects_to(pod: &Pod, host: Option<&str>, attempt: &Attempt, node: &Node) -> bool {
-    let dst = attempt.flow.dst.ip();
-    if let Some(host) = host {
-        return host.parse::<IpAddr>().map_or(host == "localhost" && dst.is_loopback(), |ip| ip == dst);
-    }
-    if pod.addrs.contains(&dst) {
-        return true;
-    }
-    // A host-network pod of a standalone kubelet has no address of its own in its status.
-    pod.host_network && pod.addrs.is_empty() && attempt.netns.is_some_and(|netns| node.owns(netns, dst))
 }

@@ -50,7 +50,7 @@ pub(super) fn answered_no(case: &Case<'_>) -> Option<Finding> {
 /// What came back is shorter than any answer, whether or not it was read.
 fn too_short(case: &Case<'_>) -> Option<Finding> {
     let attempt = case.attempt;
-    let (ended, _) = attempt.ended.filter(|_| enrich::is_no_answer(attempt, case.node) && case.settled)?;
+    let (ended, _) = attempt.ended.filter(|_| case.matched.is_no_answer() && case.settled)?;
     let (dst, received) = (attempt.flow.dst, attempt.received()?);
     let summary = format!(
         "{dst} was reached, took the request and answered with {received} bytes: no status line of HTTP is so short, and a TLS alert has 7"
@@ -68,7 +68,7 @@ fn by_outcome(case: &Case<'_>) -> Option<Finding> {
     if case.attempt.received().is_some_and(|n| n == 0) {
         return None;
     }
-    let (says, fix) = answer_text(reported.says, enrich::scheme(case.attempt, case.node).as_deref())?;
+    let (says, fix) = answer_text(reported.says, case.matched.scheme().as_deref())?;
     let dst = case.attempt.flow.dst;
     let summary = format!("{dst} was reached and answered: {says}, as the kubelet read it");
     let found = Finding::failure(Cause::AppStatusFailure, vec![of_outcome(reported)], summary, with_fix(case, fix));
@@ -130,14 +130,14 @@ const fn is_interim(status: u16) -> bool {
 
 /// What the answer says, if it is one that the kubelet takes for a failure (`pkg/probe/http`: 200 to 399 is success).
 fn refusal(case: &Case<'_>, answer: &Answer) -> Option<(String, &'static str)> {
-    if enrich::refused_tls(case.attempt, case.node) {
+    if case.matched.refused_tls() {
         return Some((REFUSAL.to_owned(), TLS_REFUSED));
     }
-    if let Some(protocol) = enrich::misspoken(case.attempt, case.node) {
+    if let Some(protocol) = case.matched.misspoken() {
         return Some(mismatch(protocol, answer));
     }
     // Without a spec only a status line says that HTTP was spoken; gRPC answers in bytes of its own.
-    let asked = enrich::expects_http(case.attempt, case.node);
+    let asked = case.matched.expects_http();
     if asked.is_none() && case.node.pods.have_specs() && !may_be_a_probe(case) {
         return None;
     }
@@ -151,7 +151,7 @@ fn refusal(case: &Case<'_>, answer: &Answer) -> Option<(String, &'static str)> {
     match (answer.kind, answer.status) {
         (AnswerKind::Http, Some(status)) if !(200..400).contains(&status) && !is_interim(status) => {
             // A lifecycle handler takes any (`runHTTPHandler`, pkg/kubelet/lifecycle/handlers.go).
-            let handlers = enrich::handlers_met(case.attempt, case.node);
+            let handlers = case.matched.handlers_met();
             handlers.is_empty().then(|| (format!("HTTP status {status}"), HANDLER))
         }
         (AnswerKind::Tls | AnswerKind::Alert, _) => Some((
@@ -179,7 +179,7 @@ fn is_to_be_counted(attempt: &Attempt, answer: &Answer) -> bool {
 /// same port, which the kubelet follows.
 fn unless_redirected(case: &Case<'_>, mut found: Finding) -> Finding {
     let dst = case.attempt.flow.dst;
-    let in_plain = enrich::misspoken(case.attempt, case.node) == Some(Protocol::Tls);
+    let in_plain = case.matched.misspoken() == Some(Protocol::Tls);
     if in_plain && case.node.tls.answer(dst).is_some() {
         found.confidence = Confidence::Likely;
         found.summary += "; that port has answered in TLS, too: the probe may have been redirected to http:// on it";

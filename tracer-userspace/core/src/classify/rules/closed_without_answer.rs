@@ -9,7 +9,6 @@ use super::probe_misconfigured::is_unanswered_grpc;
 use super::{Case, Cause, Command, Finding, Remediation, ms};
 use serde_json::json;
 use tracer_attempts::correlate::attempt::End;
-use tracer_attempts::enrich;
 use tracer_common::names::Hook;
 use tracer_model::event::{KubeletProbe, ProbeOutput, State};
 use tracer_model::record::{Confidence, Evidence};
@@ -21,7 +20,7 @@ pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
     let attempt = case.attempt;
     let (ended, End::ClosedByServer | End::Reset) = attempt.ended? else { return None };
     let (established, state) = (attempt.established?, attempt.last.as_ref()?);
-    let unavailable_source = enrich::sent_no_request(attempt, case.node);
+    let unavailable_source = case.matched.sent_no_request();
     let closed = matches!(attempt.ended, Some((_, End::ClosedByServer))) && attempt.errno().is_none();
     // Of gRPC a close and the RST that comes of it are one: what is unread by then is chance.
     let grpc = is_unanswered_grpc(case) && (closed || is_close(case));
@@ -81,7 +80,7 @@ const NOT_GRPC: &str = "; a gRPC server sends its first frame at once: the port 
 /// Bytes came, and the kubelet says that the network failed: the answer was not whole.
 fn cut_by_outcome<'a>(case: &Case<'a>) -> Option<&'a KubeletProbe> {
     let attempt = case.attempt;
-    let began = attempt.received().is_some_and(|n| n > 0) && !enrich::is_no_answer(attempt, case.node);
+    let began = attempt.received().is_some_and(|n| n > 0) && !case.matched.is_no_answer();
     let (_, outcome) = attempt.kubelet().filter(|_| began)?;
     (outcome.says == ProbeOutput::Network).then_some(outcome)
 }

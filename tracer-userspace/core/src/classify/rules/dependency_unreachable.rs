@@ -10,7 +10,6 @@ use super::{
     app_status_failure, closed_without_answer, connection_refused, not_listening_yet, slow_response,
     startup_budget_exceeded,
 };
-use tracer_attempts::enrich;
 use tracer_model::event::UnansweredConnect;
 use tracer_model::plural::counted;
 use tracer_model::record::Confidence;
@@ -65,7 +64,7 @@ fn fix(case: &Case<'_>, first: &UnansweredConnect) -> Remediation {
     let text = format!(
         "If the application needs {dst}, see why the pod gets no answer from there: a NetworkPolicy for egress, a firewall, a route, or a peer that is gone"
     );
-    let k8s = enrich::name(case.attempt, case.node).k8s;
+    let k8s = case.matched.name().k8s;
     let namespace = k8s.as_ref().and_then(|it| word(it.namespace.as_deref()));
     let policies = format!("kubectl get networkpolicy -n {}", namespace.unwrap_or("NAMESPACE"));
     Remediation::from(text).run([Command::in_cluster(policies)])

@@ -5,7 +5,6 @@ use serde_json::json;
 use super::super::evidence::{evidence, of_outcome, of_state};
 use super::super::giving_up::{LATE_NS, sent_request_late, taken_and_silent};
 use super::{Case, Cause, Finding, ms};
-use tracer_attempts::enrich;
 use tracer_common::names::Hook;
 use tracer_model::event::{Answer, AnswerKind, ProbeOutput};
 use tracer_model::record::Confidence;
@@ -18,7 +17,7 @@ pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
 fn request_left_too_little_time(case: &Case<'_>) -> Option<Finding> {
     let ended = taken_and_silent(case)?;
     let asked = sent_request_late(case)?;
-    let timeout_s = enrich::timeout_s(case.attempt, case.node)?;
+    let timeout_s = case.matched.timeout_s()?;
     let (attempt, established) = (case.attempt, case.attempt.established?);
     let [reached, idle, left] = [(attempt.started, established), (established, asked), (asked, ended)]
         .map(|(from, to)| ms(to.saturating_sub(from)));
@@ -42,8 +41,8 @@ fn request_left_too_little_time(case: &Case<'_>) -> Option<Finding> {
 fn unread(case: &Case<'_>) -> Option<Finding> {
     let (_, reported) = case.attempt.kubelet().filter(|(_, reported)| reported.says == ProbeOutput::Timeout)?;
     // With TLS or HTTP/2 the first bytes are those of a handshake, and say nothing of the answer.
-    enrich::expects_http(case.attempt, case.node).filter(|plain| *plain)?;
-    let timeout_s = enrich::timeout_s(case.attempt, case.node)?;
+    case.matched.expects_http().filter(|plain| *plain)?;
+    let timeout_s = case.matched.timeout_s()?;
     let ((closed, _), lasted) = (case.attempt.ended?, case.attempt.lasted()?);
     let timeout = u64::from(timeout_s) * 1_000_000_000;
     let (when, confidence, arrived) = match case.attempt.answer() {

@@ -24,13 +24,13 @@ pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
         .kubelet()
         .map(|(_, reported)| reported)
         .filter(|reported| partial && reported.says == ProbeOutput::Network);
-    let target_service = enrich::only_connects(attempt, case.node);
+    let target_service = case.matched.only_connects();
     // So is one for which the prober still waited.
-    let cut = partial && enrich::is_cut_short(attempt, case.node);
+    let cut = partial && case.matched.is_cut_short();
     if payload.is_none() || closed_before || target_service || (partial && reported.is_none() && !cut) {
         return None;
     }
-    if enrich::is_no_answer(attempt, case.node) || (is_unanswered_grpc(case) && is_close(case)) {
+    if case.matched.is_no_answer() || (is_unanswered_grpc(case) && is_close(case)) {
         return None;
     }
     // The sender's own event follows the segment: on a loopback path the RST is delivered first.

@@ -4,7 +4,6 @@ use super::super::history;
 use super::super::kubectl::with_log;
 use super::connection_refused::{Refused, of_listener, refused, serves};
 use super::{Case, Cause, Finding, Remediation, by_subject, in_namespace, ms, of_namespace, runs, shares_node};
-use tracer_attempts::enrich;
 use tracer_model::event::{Listen, Netns, ProbeType};
 use tracer_model::record::{Confidence, Evidence};
 
@@ -37,7 +36,7 @@ fn in_this_run(case: &Case<'_>, seen: &[Evidence], at: u64, netns: Netns) -> Opt
     let began = history::began(case, at).filter(|began| at - began < START_NS)?;
     let (listeners, dst) = (&case.node.listeners, case.attempt.flow.dst);
     // In a pod of several containers it may be another one that listened there, and is gone.
-    let heard = match enrich::is_alone(case.attempt, case.node) {
+    let heard = match case.matched.is_alone() {
         true => listeners.heard_since(netns, dst.port(), began),
         false => listeners.knows(netns, dst.port()),
     };
@@ -62,7 +61,7 @@ fn in_its_start(case: &Case<'_>, at: u64, began: u64, netns: Netns) -> bool {
         Some(started) => at.saturating_sub(started),
         None => began - at,
     };
-    took < START_NS || enrich::probe_type(case.attempt, case.node) == Some(ProbeType::Startup)
+    took < START_NS || case.matched.probe_type() == Some(ProbeType::Startup)
 }
 
 /// Somebody began to listen there after the refusal, and nobody had before.

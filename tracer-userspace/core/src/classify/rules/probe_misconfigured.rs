@@ -9,7 +9,6 @@ use super::connection_refused::{Refused, refused};
 use super::tls_eof_noise::listener_speaks_tls;
 use super::{Case, Cause, Finding, ms};
 use tracer_attempts::correlate::attempt::End;
-use tracer_attempts::enrich;
 use tracer_common::names::Hook;
 use tracer_model::event::ProbeOutput;
 use tracer_model::record::{Confidence, Evidence};
@@ -24,7 +23,7 @@ const PATH: &str = "Set httpGet.path to a page that answers 200 itself (curl -sS
 /// Each answer was a redirect until the kubelet followed no more. Without its word the last may have led to another host.
 fn redirect_loop(case: &Case<'_>) -> Option<Finding> {
     let attempt = case.attempt;
-    let redirected = attempt.redirected.filter(|_| enrich::is_redirect_loop(attempt, case.node))?;
+    let redirected = attempt.redirected.filter(|_| case.matched.is_redirect_loop())?;
     let (time, status) = (attempt.answer()?.0, attempt.redirect_status()?);
     let outcome = attempt.kubelet().map(|(_, it)| it).filter(|it| it.says == ProbeOutput::TooManyRedirects);
     let answers = redirected.answers + 1;
@@ -48,7 +47,7 @@ fn redirect_loop(case: &Case<'_>) -> Option<Finding> {
 /// Redirected to a port of the pod where nobody listens, and which no probe asks.
 fn dead_redirect(case: &Case<'_>) -> Option<Finding> {
     let attempt = case.attempt;
-    let from = enrich::redirected_from(attempt, case.node)?;
+    let from = case.matched.redirected_from()?;
     let Refused { seen, sure, .. } = refused(case)?;
     let redirected = attempt.redirected.filter(|it| it.first.port() == from);
     let status = redirected.map(|it| format!(" (status {})", it.status)).unwrap_or_default();
@@ -65,7 +64,7 @@ fn dead_redirect(case: &Case<'_>) -> Option<Finding> {
         let says = format!("HTTP status {} from port {from}, followed by this connection", it.status);
         evidence(Hook::CgroupSkb.name(), it.at, says, json!({ "status": it.status, "port": from }))
     });
-    let named = enrich::is_named_redirect(attempt, case.node);
+    let named = case.matched.is_named_redirect();
     let outcome = attempt.kubelet().map(|(_, it)| of_outcome(it)).filter(|_| named);
     let both = answered.is_some() && named;
     let seen = answered.into_iter().chain(seen).chain(outcome).collect();
@@ -108,7 +107,7 @@ fn grpc_to_tls(case: &Case<'_>) -> Option<Finding> {
 pub(super) fn is_unanswered_grpc(case: &Case<'_>) -> bool {
     let attempt = case.attempt;
     let asked = attempt.sent().is_some_and(|n| n > 0) && attempt.received() == Some(0);
-    asked && enrich::expects_grpc(attempt, case.node)
+    asked && case.matched.expects_grpc()
 }
 
 #[cfg(test)]

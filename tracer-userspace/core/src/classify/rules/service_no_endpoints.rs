@@ -12,7 +12,6 @@ use super::super::stopped::Blame;
 use super::{
     Case, Cause, Command, Finding, Remediation, icmp_hook, in_handshake, in_namespace, network_policy_drop, silent,
 };
-use tracer_attempts::enrich;
 use tracer_common::names::Hook;
 use tracer_model::event::{FirewallRule, IpvsOp, NodePort, NodePorts, PacketDrop, ProxyMode, Service};
 use tracer_model::record::Confidence;
@@ -357,7 +356,7 @@ fn node_ports_at<'a>(case: &Case<'a>, dst: SocketAddr) -> impl Iterator<Item = &
 /// The pod that dials, or the probed pod, is an endpoint that is not ready.
 fn circular(case: &Case<'_>, service: &Service) -> Option<String> {
     let waits = |addr: &IpAddr| service.not_ready_endpoints.contains(addr);
-    let probed = enrich::probed_pod(case.attempt, case.node).filter(|pod| pod.addrs.iter().any(waits));
+    let probed = case.matched.probed_pod().filter(|pod| pod.addrs.iter().any(waits));
     let dialling = || case.node.pods.at(case.attempt.flow.src.ip()).next();
     let pod = probed.or_else(|| dialling().filter(|pod| pod.addrs.iter().any(waits)))?;
     let name = pod.name.as_deref().unwrap_or("the pod");

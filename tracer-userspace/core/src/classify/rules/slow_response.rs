@@ -8,7 +8,6 @@ use super::super::kubectl::with_log;
 use super::super::serving;
 use super::{Case, Cause, Finding, Remediation, by_subject, ms, target_starved};
 use tracer_attempts::correlate::attempt::End;
-use tracer_attempts::enrich;
 use tracer_model::event::ProbeOutput;
 use tracer_model::record::Confidence;
 
@@ -20,16 +19,16 @@ pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
 /// moment: that says its word.
 fn closed_at_timeout(case: &Case<'_>) -> Option<Finding> {
     let attempt = case.attempt;
-    let elapsed = enrich::timed_out_after_ns(attempt, case.node)?;
-    enrich::timeout_s(attempt, case.node)?;
+    let elapsed = case.matched.timed_out_after_ns()?;
+    case.matched.timeout_s()?;
     let lost = attempt.retransmits != (0, 0) || attempt.answer_lost() || !super::silent(case);
     let reported_no = attempt.kubelet().is_some_and(|(_, reported)| reported.says.is_of_answer());
-    let otherwise = reported_no || enrich::misspoken(attempt, case.node).is_some();
+    let otherwise = reported_no || case.matched.misspoken().is_some();
     if lost || otherwise || closed_late(case) {
         return None;
     }
     let (ended, _) = attempt.ended?;
-    let began = match enrich::expects_http(attempt, case.node) {
+    let began = match case.matched.expects_http() {
         Some(true) => began_to_answer(case),
         _ => "answered the handshake".to_owned(),
     };
@@ -59,7 +58,7 @@ fn unfinished(case: &Case<'_>) -> Option<Finding> {
     let attempt = case.attempt;
     let (_, reported) = attempt.kubelet()?;
     let (ended, End::ClosedByProber) = attempt.ended? else { return None };
-    let handshake = enrich::expects_http(attempt, case.node) == Some(false);
+    let handshake = case.matched.expects_http() == Some(false);
     let what = match reported.says {
         ProbeOutput::TimeoutInBody => "began to answer, and did not end in time",
         ProbeOutput::Timeout if handshake || reported.is_rpc_timeout() => {
@@ -67,10 +66,7 @@ fn unfinished(case: &Case<'_>) -> Option<Finding> {
         }
         _ => return None,
     };
-    if attempt.received().is_none_or(|n| n == 0)
-        || gave_up_early(case)
-        || enrich::misspoken(attempt, case.node).is_some()
-    {
+    if attempt.received().is_none_or(|n| n == 0) || gave_up_early(case) || case.matched.misspoken().is_some() {
         return None;
     }
     let summary = format!("{} {what}{}", attempt.flow.dst, budget(case));
@@ -156,7 +152,7 @@ const CLOSED_SOON: &str = "; the prober closed it before the timeout was over: i
 
 /// The timeout of the probe in words, if it is known.
 pub(super) fn budget(case: &Case<'_>) -> String {
-    enrich::timeout_s(case.attempt, case.node).map(|s| format!(" (timeoutSeconds {s})")).unwrap_or_default()
+    case.matched.timeout_s().map(|s| format!(" (timeoutSeconds {s})")).unwrap_or_default()
 }
 
 #[cfg(test)]

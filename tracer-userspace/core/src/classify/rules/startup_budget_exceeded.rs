@@ -3,7 +3,6 @@
 use super::super::{Streak, history, startup_probe};
 use super::connection_refused::{Refused, refused};
 use super::{Case, Cause, Finding, in_namespace, of_namespace, runs, shares_node};
-use tracer_attempts::enrich;
 use tracer_model::event::{LifecycleEvent, Netns, ProbeSpec, ProbeType, Runs, Waiting};
 use tracer_model::record::{Confidence, Evidence};
 
@@ -17,7 +16,7 @@ pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
     let Refused { seen, netns, sure: refusal } = refused(case)?;
     let (netns, streak) = (netns?, case.streak?);
     let at = seen.iter().map(|e| e.time_boot_ns).max()?;
-    let spec = enrich::start_probe(case.attempt, case.node)?;
+    let spec = case.matched.start_probe()?;
     let start = ContainerStart::of(case, spec, netns, streak, at)?;
     let spent = spent(case, spec, start, streak, at)?;
     let since = start.began().unwrap_or(streak.since);
@@ -50,7 +49,7 @@ fn spent(case: &Case<'_>, spec: &ProbeSpec, start: ContainerStart, streak: Strea
         return None;
     }
     // Those of the port, also where the kubelet has reported which one this attempt was: of those before it, it may not have.
-    let (pod, container) = enrich::probed_container(case.attempt, case.node)?;
+    let (pod, container) = case.matched.probed_container()?;
     let others = container.probes.iter().filter(|other| other.port == spec.port && !std::ptr::eq(*other, spec));
     let others: Vec<u32> = match spec.probe_type {
         // The others wait for its success.
@@ -116,7 +115,7 @@ impl ContainerStart {
     /// start slow.
     fn is_over(self, case: &Case<'_>, netns: Netns) -> bool {
         let (listeners, port) = (&case.node.listeners, case.attempt.flow.dst.port());
-        let alone = enrich::is_alone(case.attempt, case.node);
+        let alone = case.matched.is_alone();
         let elsewhere = |any: bool| any && alone && !shares_node(case);
         match self.run.filter(|_| alone) {
             Some(began) => listeners.heard_since(netns, port, began) || elsewhere(listeners.any_since(netns, began)),

@@ -4,7 +4,6 @@ use serde_json::json;
 
 use super::super::evidence::{evidence, of_state};
 use super::{Case, Cause, Finding, Remediation, by_subject};
-use tracer_attempts::enrich;
 use tracer_common::names::Hook;
 use tracer_model::record::{Confidence, Evidence, Outcome};
 
@@ -29,12 +28,12 @@ pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
 /// When it was over: it did what a tcpSocket probe does, and succeeded.
 pub(super) fn touched(case: &Case<'_>) -> Option<u64> {
     let attempt = case.attempt;
-    if !attempt.touched_only() || attempt.kubelet().is_some() || enrich::is_too_late(attempt, case.node) {
+    if !attempt.touched_only() || attempt.kubelet().is_some() || case.matched.is_too_late() {
         return None;
     }
     // What was to send a request and did not is no success.
     let (ended, _) = attempt.ended?;
-    (!enrich::sent_no_request(attempt, case.node)).then_some(ended)
+    (!case.matched.sent_no_request()).then_some(ended)
 }
 
 /// A ClientHello of somebody else arrived at the same listener; or another probe of the pod speaks HTTPS to it.
@@ -59,7 +58,8 @@ pub(super) fn listener_speaks_tls(case: &Case<'_>) -> Option<(Evidence, Confiden
         ));
     }
     let says = format!("another probe of this pod speaks HTTPS to port {}", dst.port());
-    enrich::https_spec_on_port(case.attempt, case.node)
+    case.matched
+        .https_spec_on_port()
         .then(|| (evidence("pods", case.attempt.started, says, json!({ "port": dst.port() })), Confidence::Possible))
 }
 

@@ -6,7 +6,6 @@ use super::super::serving;
 use super::app_status_failure::shows_certificate;
 use super::slow_response::{Wait, budget, prober_late, wait};
 use super::{Case, Cause, Finding, Remediation, by_subject, ms, target_starved};
-use tracer_attempts::enrich;
 use tracer_model::record::Confidence;
 
 pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
@@ -52,7 +51,7 @@ const UNHEARD: &str = "; no HTTPS probe was seen to be answered there: or the po
 /// All specs that this attempt can be speak HTTPS; or a ClientHello went to that listener meanwhile.
 fn speaks_tls(case: &Case<'_>) -> bool {
     let attempt = case.attempt;
-    match enrich::scheme(attempt, case.node) {
+    match case.matched.scheme() {
         Some(scheme) => scheme == "https",
         None => case.node.tls.hello(None, attempt.flow.dst).is_some_and(|at| at >= attempt.started),
     }

@@ -14,7 +14,6 @@ use super::super::kubectl;
 use super::network_policy_drop::ovs_reason;
 use super::{Case, Cause, Command, Finding, Remediation, dialler, in_namespace, ms, run_in};
 use tracer_attempts::correlate::attempt::{Attempt, End};
-use tracer_attempts::enrich;
 use tracer_common::names::Hook;
 use tracer_model::event::{Observation, ObservationKind, PacketDrop};
 use tracer_model::plural::counted;
@@ -24,8 +23,8 @@ use tracer_model::shell;
 pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
     let attempt = case.attempt;
     let ((ended, end), lasted) = (attempt.ended?, attempt.lasted()?);
-    let (reported, too_late) = (attempt.kubelet(), enrich::is_too_late(attempt, case.node));
-    let failed = enrich::failed(attempt, case.node);
+    let (reported, too_late) = (attempt.kubelet(), case.matched.is_too_late());
+    let failed = case.matched.failed();
     if !case.settled || !(failed || reported.is_some()) || (reported.is_none() && is_cancelled(case)) {
         return None;
     }
