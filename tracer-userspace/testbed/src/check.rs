@@ -190,7 +190,9 @@ fn compare(expected: &Expected, attempt: &Attempt, got: &VerdictBody) -> Option<
         (expected.place.is_some_and(|place| !names(got, place)), format!("not in namespace {:?}", expected.place)),
     ];
     let fault = faults.into_iter().find_map(|(wrong, words)| wrong.then_some(words));
-    let missing = attempt.mentions.iter().find(|words| !verdict.summary.contains(words.as_str()));
+    // A sentence begins with a capital letter.
+    let summary = verdict.summary.to_lowercase();
+    let missing = attempt.mentions.iter().find(|words| !summary.contains(&words.to_lowercase()));
     let fault = fault.or_else(|| missing.map(|words| format!("{words:?} is not mentioned: {}", noted(got))));
     fault.or_else(|| expected.culprit.as_ref().and_then(|s| blame(s, got)))
 }
