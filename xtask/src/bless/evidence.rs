@@ -11,7 +11,7 @@ const TEXT: &str = "# What proves each cause, by kernel
 
 Each cell has the highest confidence that the recorded scenarios reach on that kernel. The evidence of those verdicts
 follows, the most frequent first. \"—\": no recorded scenario gets that cause there. 5.10 is Debian's kernel with fentry and
-kprobes. 6.18 is a kernel with tracepoints only.
+kprobes. 6.18 is a kernel with tracepoints only. On the others only scenarios with events that can differ were recorded.
 
 ";
 
