@@ -19,7 +19,7 @@ pub(super) fn taken_and_silent(case: &Case<'_>) -> Option<u64> {
 /// When the request was acknowledged, where that was nearer to the end than to the handshake: nothing passed after it.
 pub(super) fn sent_request_late(case: &Case<'_>) -> Option<u64> {
     let attempt = case.attempt;
-    let ((ended, _), established, last) = (attempt.ended?, attempt.established?, attempt.last.as_ref()?);
+    let ((ended, _), established, last) = (attempt.ended?, attempt.established_at()?, attempt.last.as_ref()?);
     let quiet = last.quiet_ns.filter(|_| last.old == TcpState::Established)?;
     let lasted = ended.saturating_sub(established);
     let sent_once = attempt.sent_again.is_none_or(|at| at <= established || at >= ended);

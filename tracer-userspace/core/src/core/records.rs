@@ -160,11 +160,10 @@ pub(super) fn loss_record(time_boot_ns: u64, loss: &Loss) -> Decision {
 fn phases(attempt: &Attempt) -> Phases {
     let ms = |from: u64, to: u64| ((to.saturating_sub(from)) as f64 / 1e3).round() / 1e3;
     let answer_of = |tls: bool| attempt.answer().filter(|(_, answer)| answer.kind.is_tls() == tls);
-    let until = |answer: Option<(u64, &Answer)>| attempt.established.zip(answer).map(|(at, (byte, _))| ms(at, byte));
-    // That it was established is known by its end alone: not when.
-    let seen = attempt.established.filter(|at| attempt.ended.is_none_or(|(end, _)| end != *at));
+    let until =
+        |answer: Option<(u64, &Answer)>| attempt.established_at().zip(answer).map(|(at, (byte, _))| ms(at, byte));
     Phases {
-        connect: seen.map(|at| ms(attempt.started, at)),
+        connect: attempt.established_at().map(|at| ms(attempt.started, at)),
         tls: until(answer_of(true)),
         first_byte: until(answer_of(false)),
         // A connect() that failed at once is seen when it returned: how long it took is not.

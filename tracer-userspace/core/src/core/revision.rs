@@ -105,6 +105,19 @@ mod tests {
         assert_eq!(outcomes(&stream).pop().map(|it| it.1), Some(Outcome::Noise));
     }
 
+    /// Then nobody knows how long the target had for its answer.
+    #[test]
+    fn a_connection_that_was_only_seen_to_end_was_not_reached_late() {
+        let mut stream = Stream::new();
+        stream.http_readiness().connect().wait_ms(1_000);
+        stream.state(TcpState::Established, TcpState::FinWait1, 0, (100, 101, 0));
+        assert_eq!(stream.causes(), ["unexplained"]);
+        let mut seen = Stream::new();
+        seen.http_readiness().connect().established().wait_ms(1_000);
+        seen.state(TcpState::Established, TcpState::FinWait1, 0, (100, 101, 0));
+        assert_eq!(seen.causes(), ["slow_response"]);
+    }
+
     #[test]
     fn what_was_answered_with_a_no_did_not_succeed_after_all() {
         for (lose, cause) in [(queue as fn(&mut Stream), "accept_queue_overflow"), (loopback, "loopback_down")] {

@@ -230,6 +230,11 @@ impl Attempt {
         }
     }
 
+    /// When it was established; absent, too, where its end alone shows that it was.
+    pub fn established_at(&self) -> Option<u64> {
+        self.established.filter(|at| self.ended.is_none_or(|(end, _)| end != *at))
+    }
+
     /// Payload bytes received when it ended (or so far).
     pub fn received(&self) -> Option<u64> {
         self.last.as_ref()?.received()

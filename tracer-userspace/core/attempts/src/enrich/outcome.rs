@@ -11,7 +11,9 @@ impl<'a> Matched<'a> {
     /// A kubelet built with Go 1.23 or newer (Kubernetes 1.32) goes on to dial after an httpGet probe has timed out, and closes
     /// what it gets: `Transport.getConn` of net/http detaches the dial from its request.
     pub fn is_too_late(&self) -> bool {
-        let Some(connected) = self.attempt.established.filter(|_| self.attempt.touched_only()) else { return false };
+        let Some(connected) = self.attempt.established_at().filter(|_| self.attempt.touched_only()) else {
+            return false;
+        };
         self.longest_timeout_ns().is_some_and(|timeout| connected.saturating_sub(self.attempt.started) >= timeout)
     }
 

@@ -19,7 +19,7 @@ const TOGETHER_NS: u64 = 1_000_000_000;
 pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
     let attempt = case.attempt;
     let (ended, End::ClosedByServer | End::Reset) = attempt.ended? else { return None };
-    let (established, state) = (attempt.established?, attempt.last.as_ref()?);
+    let (established, state) = (attempt.established_at()?, attempt.last.as_ref()?);
     let unavailable_source = case.matched.sent_no_request();
     let closed = matches!(attempt.ended, Some((_, End::ClosedByServer))) && attempt.errno().is_none();
     // Of gRPC a close and the RST that comes of it are one: what is unread by then is chance.

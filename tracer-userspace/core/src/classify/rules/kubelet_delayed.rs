@@ -18,7 +18,7 @@ fn request_left_too_little_time(case: &Case<'_>) -> Option<Finding> {
     let ended = taken_and_silent(case)?;
     let asked = sent_request_late(case)?;
     let timeout_s = case.matched.timeout_s()?;
-    let (attempt, established) = (case.attempt, case.attempt.established?);
+    let (attempt, established) = (case.attempt, case.attempt.established_at()?);
     let [reached, idle, left] = [(attempt.started, established), (established, asked), (asked, ended)]
         .map(|(from, to)| ms(to.saturating_sub(from)));
     let dst = attempt.flow.dst;

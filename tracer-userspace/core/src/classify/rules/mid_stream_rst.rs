@@ -49,7 +49,10 @@ pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
     let summary = format!(
         "{} reset the connection{} after it was established, {}: {who}",
         attempt.flow.dst,
-        attempt.established.map(|established| format!(" {}", ms(at.saturating_sub(established)))).unwrap_or_default(),
+        attempt
+            .established_at()
+            .map(|established| format!(" {}", ms(at.saturating_sub(established))))
+            .unwrap_or_default(),
         if partial { "in the middle of its answer" } else { "before any answer" }
     );
     let unseen = if deaf { Fix::Stack } else { Fix::Outside };

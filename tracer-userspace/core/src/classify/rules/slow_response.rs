@@ -78,7 +78,7 @@ fn unfinished(case: &Case<'_>) -> Option<Finding> {
 fn silent(case: &Case<'_>) -> Option<Finding> {
     let attempt = case.attempt;
     let ended = taken_and_silent(case).filter(|_| !target_starved::is_cause(case))?;
-    let (established, state) = (attempt.established?, attempt.last.as_ref()?);
+    let (established, state) = (attempt.established_at()?, attempt.last.as_ref()?);
     let reached = established.saturating_sub(attempt.started);
     let Wait { waited, late } = wait(case, established, ended);
     let in_silence = late.is_empty();

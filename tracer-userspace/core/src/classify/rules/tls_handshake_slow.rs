@@ -14,7 +14,7 @@ pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
     if !speaks_tls(case) {
         return None;
     }
-    let (established, state) = (attempt.established?, attempt.last.as_ref()?);
+    let (established, state) = (attempt.established_at()?, attempt.last.as_ref()?);
     let reached = established.saturating_sub(attempt.started);
     let Wait { waited, late } = wait(case, established, ended);
     let in_silence = late.is_empty();
