@@ -124,6 +124,7 @@ impl Demo {
             netns,
             prober: self.options.prober.clone(),
             claim,
+            alike: 1,
             mentions: Vec::new(),
         })
     }

@@ -215,8 +215,10 @@ impl Fixture<'_> {
         if outcomes.len() != (rounds * THREADS) as usize {
             bail!("{} outcomes of {rounds} rounds of {THREADS}", outcomes.len());
         }
-        for outcome in outcomes {
-            self.ended(Attempt { dst: outcome.dst, ..listed.clone() }, &outcome, &[how])?;
+        for outcome in &outcomes {
+            // A port is free again when its attempt was refused, and the other thread may be given the same.
+            let alike = outcomes.iter().filter(|other| (other.src, other.dst) == (outcome.src, outcome.dst)).count();
+            self.ended(Attempt { dst: outcome.dst, alike, ..listed.clone() }, outcome, &[how])?;
         }
         Ok(())
     }
@@ -231,6 +233,7 @@ impl Fixture<'_> {
             netns: self.node.node.inum(),
             prober: self.options.prober.clone(),
             claim,
+            alike: 1,
             mentions: self.mentioned.clone(),
         })
     }

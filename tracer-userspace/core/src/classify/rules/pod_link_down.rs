@@ -133,6 +133,10 @@ fn gone(case: &Case<'_>, time: u64) -> Option<Finding> {
     Some(Finding::failure(Cause::PodLinkDown, vec![seen], summary, remediation).resting_on(&[Hook::KfreeSkb]))
 }
 
+/// That a link is set down is observed before its flag is off: in between, `__dev_close_many` (net/core/dev.c) waits for an RCU
+/// grace period. A reading so soon after it may still have the old flag.
+const FLAG_LAG_NS: u64 = 500_000_000;
+
 /// `connect` found no route, and the node's link to the target's subnet is down: the route went with it.
 fn no_route(case: &Case<'_>) -> Option<Finding> {
     let (time, failed) = case.attempt.connect_failed_at()?;
@@ -140,13 +144,18 @@ fn no_route(case: &Case<'_>) -> Option<Finding> {
     if failed.errno != libc::ENETUNREACH {
         return None;
     }
-    let link = case.node.links.get(&netns)?.iter().find(|l| !l.up && !l.loopback && l.covers(failed.dst.ip()))?;
+    let just_before = |at: u64| (at..at.saturating_add(FLAG_LAG_NS)).contains(&time);
+    let set_down = |l: &LinkState| case.node.links.down(netns, &l.name).is_some_and(|(at, _)| just_before(*at));
+    let leads = |l: &&LinkState| !l.loopback && l.covers(failed.dst.ip()) && (!l.up || set_down(l));
+    let link = case.node.links.get(&netns)?.iter().find(leads)?;
     let says = format!("connect({}) failed at once: no route", failed.dst);
-    let first = evidence(Hook::SysConnect.name(), time, says, json!({ "errno": failed.errno }));
-    let says = format!("link {} of the node, which has its subnet, is down", link.name);
-    let second =
-        evidence("rtnetlink", time, says, json!({ "ifindex": link.ifindex, "name": link.name, "up": link.up }));
-    let found = finding(case, vec![first, second], netns, &link.name, "is down, and the route went with it");
+    let mut seen = vec![evidence(Hook::SysConnect.name(), time, says, json!({ "errno": failed.errno }))];
+    if !link.up {
+        let says = format!("link {} of the node, which has its subnet, is down", link.name);
+        let fields = json!({ "ifindex": link.ifindex, "name": link.name, "up": link.up });
+        seen.push(evidence("rtnetlink", time, says, fields));
+    }
+    let found = finding(case, seen, netns, &link.name, "is down, and the route went with it");
     Some(found.with_confidence(Confidence::Likely))
 }
 

@@ -235,3 +235,19 @@ fn a_pod_with_a_known_namespace_is_not_gone() {
     assert_eq!(reported(&|stream| _ = stream.netns_ends(POD)), ["pod_link_down"]);
     assert_eq!(reported(&|stream| _ = stream.netns_ends(POD).netns_made(POD)), ["neighbour_failure"]);
 }
+
+/// The last reading of the link before a connect that finds no route has the flag that it had before.
+#[test]
+fn a_link_that_was_just_set_down_took_the_route_with_it_before_its_flag_is_off() {
+    let reported = |later_ms: u64| {
+        let addrs = vec!["10.88.0.1".parse().expect("an address")];
+        let bridge =
+            LinkState { ifindex: 3, name: "cni0".into(), up: true, addrs, prefixes: vec![24], ..Default::default() };
+        let mut stream = Stream::new();
+        stream.link_set(NODE, 3, "cni0", false);
+        stream.push(ObservationKind::Links(Links { netns: NODE, cookie: None, links: vec![bridge] }));
+        stream.wait_ms(later_ms).connect_failed(libc::ENETUNREACH).causes()
+    };
+    assert_eq!(reported(4), ["pod_link_down"]);
+    assert_eq!(reported(600), ["route_unreachable"], "it was set up again, unobserved");
+}
