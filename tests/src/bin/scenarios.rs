@@ -135,6 +135,7 @@ mod tests {
     use std::collections::BTreeSet;
 
     use serde_json::Value;
+    use tracer_testbed::scenario::Need;
     use tracer_tests::cells::cells;
     use tracer_tests::recording::{file, unpacked};
 
@@ -163,6 +164,14 @@ mod tests {
             assert!(missing.is_empty(), "{}: add `.on_every_kernel()` for {missing:?}", folder.display());
             assert!(!shown.is_empty(), "{}: no scenario's recording", folder.display());
         }
+    }
+
+    /// A short run fails if a cause cannot be played on this kernel, nor in one of its virtual machines.
+    #[test]
+    fn what_only_a_virtual_machine_can_play_is_in_its_selection() {
+        let own = |s: &&Scenario| s.needs.contains(&Need::OwnMachine);
+        let missing: Vec<_> = all().iter().filter(own).filter(|s| s.suite < Suite::Kernels).map(|s| s.name).collect();
+        assert!(missing.is_empty(), "add `.on_every_kernel()`: {missing:?}");
     }
 
     #[test]

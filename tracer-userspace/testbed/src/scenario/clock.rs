@@ -16,7 +16,7 @@ const NOT_RUN: Option<Cause> = Some(Cause::ProbeNotRun);
 const EVENT: &str = "clock_step";
 
 pub(super) const ALL: &[Scenario] =
-    &[Scenario::new("probe_not_run", NOT_RUN, set_back).own().needs(&[Need::OwnMachine])];
+    &[Scenario::new("probe_not_run", NOT_RUN, set_back).own().needs(&[Need::OwnMachine]).on_every_kernel()];
 
 /// Of two pods one container is probed all the same: its verdict would be wrong.
 fn set_back(fixture: &mut Fixture<'_>) -> Result<()> {
