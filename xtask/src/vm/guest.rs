@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, bail};
 
+use super::kernels::Kernel;
 use super::virtme::End;
 use super::{Release, directory, kernels, virtme};
 use crate::sh::{self, regex};
@@ -43,16 +44,28 @@ impl Job {
             eprintln!("xtask: another run uses kernel {}: waiting for its end", self.release.name);
             lock.lock().context("cannot lock the directory of the machine")?;
         }
-        let script = self.prepare(&shared)?;
+        let mut ended = self.boot(&kernel, &shared)?;
+        if matches!(ended, End::ByItself) && !shared.join("log").exists() {
+            let words = "the machine ended before its script began: booting it once more. Its last words";
+            eprintln!("xtask: kernel {}: {words}:\n{}", self.release.name, last_lines(&shared));
+            ended = self.boot(&kernel, &shared)?;
+        }
+        exit_code(&shared, ended, self)
+    }
+
+    /// Boots, and waits for the end. As for [`Pulse`], a rewritten instruction can also make the guest's kernel panic: seen twice,
+    /// while it booted.
+    fn boot(&self, kernel: &Kernel, shared: &Path) -> Result<End> {
+        let script = self.prepare(shared)?;
         let console = File::create(shared.join("console.txt"))?;
-        let mut machine = virtme::boot(&kernel, &script, &shared, console)?;
+        let mut machine = virtme::boot(kernel, &script, shared, console)?;
         let mut tail = if self.echo { Some(machine.follow(&shared.join("log"))?) } else { None };
         let mut pulse = Pulse::new(shared.join("console.txt"));
         let ended = machine.wait(self.limit + Duration::from_secs(60), || pulse.beats())?;
         if let Some(tail) = &mut tail {
             tail.wait()?;
         }
-        exit_code(&shared, ended, self)
+        Ok(ended)
     }
 
     fn prepare(&self, shared: &Path) -> Result<PathBuf> {
