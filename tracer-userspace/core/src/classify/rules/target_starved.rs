@@ -406,7 +406,7 @@ mod tests {
             let verdict = verdict(UNREAD, look);
             assert_eq!((verdict.cause.name(), verdict.also.as_slice()), ("slow_response", [].as_slice()));
             assert!(
-                verdict.summary.ends_with("; nobody had accepted it: app (pid 7) was busy otherwise"),
+                verdict.summary.ends_with("; nobody had accepted it: it waited in the queue of app (pid 7)"),
                 "{}",
                 verdict.summary
             );
@@ -430,7 +430,7 @@ mod tests {
                 (verdict.cause.name(), verdict.also.as_slice()),
                 ("slow_response", [Cause::TargetStarved].as_slice())
             );
-            let words = "; nobody had accepted it: app (pid 7) was busy otherwise";
+            let words = "; nobody had accepted it: it waited in the queue of app (pid 7)";
             assert!(verdict.summary.ends_with(words), "{}", verdict.summary);
         }
     }
