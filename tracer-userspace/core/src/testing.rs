@@ -54,6 +54,7 @@ last! {
     last_answer: Answer(Answer),
     last_connect: Connect(Connect),
     last_drop: Drop(PacketDrop),
+    last_icmp: Icmp(Icmp),
     last_kubelet_probe: KubeletProbe(KubeletProbe),
     last_node_ports: NodePorts(NodePorts),
     last_pods: Pods(Pods),
