@@ -16,10 +16,7 @@ pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
 
 #[cfg(test)]
 mod tests {
-    use crate::testing::{NODE, POD, SYN, SYN_ACK, Stream, assert_has, firewall, rule};
-    use tracer_common::names::Hook;
-    use tracer_model::event::{RuleVerdict, TcpFlags, TcpState};
-    use tracer_model::record::{Confidence, Outcome};
+    use crate::testing::*;
 
     #[test]
     fn a_rst_for_a_syn_that_netfilter_dropped_is_a_reject_in_either_order() {
@@ -41,7 +38,7 @@ mod tests {
     fn a_request_is_rejected_like_a_syn() {
         let mut reset = Stream::new();
         reset.connect().established().drop(TcpFlags(0x18), "NETFILTER_DROP", POD);
-        reset.reset_received(TcpState::Established, 0).state(TcpState::Established, TcpState::Close, 104, (100, 1, 0));
+        reset.resets((100, 1, 0));
         assert_eq!(reset.causes(), ["firewall_reject"]);
         let mut by_app = Stream::new();
         by_app.connect().established().drop(TcpFlags(0x18), "NETFILTER_DROP", POD).wait_ms(200);
@@ -103,10 +100,8 @@ mod tests {
             let mut stream = Stream::new();
             stream.missing(missing).connect().established().drop(TcpFlags(0x18), "NETFILTER_DROP", POD);
             stream.push(firewall(POD, vec![rule("INPUT", RuleVerdict::Reject)]));
-            stream.reset_received(TcpState::Established, 0);
-            stream.state(TcpState::Established, TcpState::Close, 104, (100, 1, 0)).wait_ms(5).tick();
-            let noted = stream.last_verdict();
-            (noted.cause.name(), noted.confidence)
+            stream.resets((100, 1, 0)).wait_ms(5).tick();
+            stream.last_decided()
         };
         assert_eq!(noted(Hook::TcpV4SendReset), ("firewall_reject", Confidence::Likely));
         assert_eq!(noted(Hook::TcpV6SendReset), ("firewall_reject", Confidence::Proven));
@@ -132,9 +127,9 @@ mod tests {
         };
         let nobody = reported(vec![rule("INPUT", RuleVerdict::Drop)]);
         assert_eq!((nobody.cause.name(), nobody.confidence), ("firewall_reject", Confidence::Likely));
-        assert!(nobody.summary.starts_with("netfilter in "), "{}", nobody.summary);
+        assert_starts(&nobody.summary, "netfilter in ");
         let rule = reported(vec![rule("INPUT", RuleVerdict::Reject)]);
         assert_eq!(rule.confidence, Confidence::Proven);
-        assert!(rule.summary.starts_with("a netfilter rule in "), "{}", rule.summary);
+        assert_starts(&rule.summary, "a netfilter rule in ");
     }
 }
