@@ -1,6 +1,6 @@
 //! Streams of observations by hand, for the unit tests of the rules. They test properties of the
 //! rules; that a kernel shows such a stream is proven by the scenarios, on real kernels.
-#![expect(missing_docs, clippy::new_without_default, reason = "for tests, which name what they make")]
+#![expect(clippy::new_without_default, reason = "for tests")]
 
 mod facts;
 mod kubelet;
