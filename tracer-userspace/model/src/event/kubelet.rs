@@ -23,13 +23,10 @@ pub const WITH_API_SERVER: &[&str] = &["kubelite", "k3s", "k3s-server", "rke2", 
 /// The pod that a line is about, as far as the line names it.
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct PodRef {
-    /// Kubernetes namespace.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub namespace: Option<String>,
-    /// Name.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub name: Option<String>,
-    /// Uid.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub uid: Option<String>,
 }
@@ -56,14 +53,10 @@ impl PodRef {
 /// A probe failed, as the kubelet saw it (`pkg/kubelet/prober/prober.go`).
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct KubeletProbe {
-    /// The pod.
     pub pod: PodRef,
-    /// Name of the container.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub container: Option<String>,
-    /// Which probe.
     pub probe_type: ProbeType,
-    /// `failure` or `error`.
     pub result: KubeletResult,
     /// What its output means.
     pub says: ProbeOutput,
@@ -200,7 +193,6 @@ pub enum ProbeOutput {
     HealthNotFound,
     /// The gRPC server answered the health rpc to nobody without credentials.
     RpcDenied,
-    /// The answer was not HTTP.
     NotHttp,
     /// The answer was HTTP, in a form that the kubelet's client does not take.
     InvalidAnswer,
@@ -210,7 +202,6 @@ pub enum ProbeOutput {
     TooManyRedirects,
     /// Another error of the network.
     Network,
-    /// The command did not end in time.
     CommandTimeout,
     /// The command could not be run at all.
     CommandNotRun,
@@ -248,7 +239,6 @@ impl ProbeOutput {
 /// The sandbox of a pod could not be made.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SandboxFailure {
-    /// The pod.
     pub pod: PodRef,
     /// What it waits for, if that is the network.
     pub cause: SandboxCause,
@@ -271,6 +261,5 @@ pub enum SandboxCause {
     SubnetFile,
     /// The plugin's program is not there.
     NoPlugin,
-    /// A plugin failed.
     Plugin,
 }
