@@ -145,6 +145,11 @@ impl<'a> Matched<'a> {
         probes.chain(handlers).reduce(|all, one| all && one)
     }
 
+    /// A probe that it can be asks in plain HTTP.
+    pub fn may_ask_in_plain(&self) -> bool {
+        self.probes_met().iter().any(|spec| spec.handler == Handler::Http && spec.scheme.as_deref() != Some("https"))
+    }
+
     /// The probes that this attempt can be one of.
     pub fn probes_met(&self) -> Vec<&'a ProbeSpec> {
         self.matching_probes().iter().map(|(.., spec)| *spec).collect()
@@ -242,15 +247,13 @@ fn k8s(pod: &Pod, container: Option<&Container>) -> Option<K8s> {
 
 #[cfg(test)]
 mod tests {
-    use tracer_core::testing::Stream;
-    use tracer_model::event::AnswerKind;
+    use tracer_core::testing::*;
 
     /// Who may write a pod's spec makes failures at any pod's address: they are not reported as that pod's.
     #[test]
     fn a_probe_that_can_be_another_pods_is_nobodys() {
         let pod = |mut stream: Stream| {
-            stream.connect().established().answer(AnswerKind::Http, Some(404));
-            stream.closes((100, 101, 200));
+            stream.connect().established().answers(404);
             let verdict = stream.verdicts().remove(0);
             (
                 verdict.verdict.cause.name(),

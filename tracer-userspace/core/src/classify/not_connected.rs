@@ -91,9 +91,7 @@ fn fix(why: &str, host: Option<&str>, pid: Option<u32>) -> Remediation {
 
 #[cfg(test)]
 mod tests {
-    use crate::testing::Stream;
-    use tracer_model::event::{AnswerKind, ProbeType, TcpState};
-    use tracer_model::record::{Confidence, VerdictBody};
+    use crate::testing::*;
 
     const NO_FILES: &str = r#"Get "http://10.88.0.2:8080": dial tcp 10.88.0.2:8080: socket: too many open files"#;
     const PROXY: &str =
@@ -126,7 +124,7 @@ mod tests {
                 "{}",
                 verdict.summary
             );
-            assert!(verdict.remediation.to_string().contains(fix), "{}", verdict.remediation);
+            assert_has(&verdict.remediation, &[fix]);
         }
     }
 
@@ -134,8 +132,7 @@ mod tests {
     #[test]
     fn it_is_of_no_attempt() {
         let mut stream = Stream::new();
-        stream.http_readiness().connect().established().answer(AnswerKind::Http, Some(200));
-        stream.closes((100, 101, 200)).wait_ms(10);
+        stream.http_readiness().connect().established().answers(200).wait_ms(10);
         stream.kubelet_messages(ProbeType::Readiness, NO_FILES).wait_ms(900);
         stream.kubelet_messages(ProbeType::Readiness, NO_FILES).wait_ms(10).again(9).connect().established();
         assert_eq!(reported(&stream).len(), 2, "{:?}", reported(&stream));

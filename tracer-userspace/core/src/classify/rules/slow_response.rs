@@ -58,7 +58,11 @@ fn unfinished(case: &Case<'_>) -> Option<Finding> {
     let attempt = case.attempt;
     let (_, reported) = attempt.kubelet()?;
     let (ended, End::ClosedByProber) = attempt.ended? else { return None };
-    let handshake = case.matched.expects_http() == Some(false);
+    // A redirect may have led to a port that no probe asks.
+    let handshake = match case.matched.expects_http() {
+        Some(plain) => !plain,
+        None => reported.scheme() == Some("https"),
+    };
     let what = match reported.says {
         ProbeOutput::TimeoutInBody => "began to answer, and did not end in time",
         ProbeOutput::Timeout if handshake || reported.is_rpc_timeout() => {
@@ -157,10 +161,7 @@ pub(super) fn budget(case: &Case<'_>) -> String {
 
 #[cfg(test)]
 mod tests {
-    use crate::testing::{NODE, SYN, Stream};
-    use tracer_common::names::Hook;
-    use tracer_model::event::{AnswerKind, LifecycleEvent, ProbeOutput, TcpFlags, TcpState};
-    use tracer_model::record::{Confidence, VerdictBody};
+    use crate::testing::*;
 
     #[test]
     fn a_request_taken_and_not_answered() {
@@ -201,9 +202,7 @@ mod tests {
 
     #[test]
     fn an_answer_of_one_byte_is_an_answer() {
-        let mut stream = Stream::new();
-        stream.connect().established().closes((100, 101, 1));
-        assert!(stream.causes().is_empty());
+        assert!(Stream::new().connect().established().closes((100, 101, 1)).causes().is_empty());
     }
 
     #[test]
@@ -221,7 +220,7 @@ mod tests {
         stream.closes((100, 101, 0));
         assert_eq!(stream.causes(), ["unexplained"]);
         let words = &stream.verdict().summary;
-        assert!(words.contains("the target's answer did not arrive, sent again 1 time"), "{words}");
+        assert_has(&words, &["the target's answer did not arrive, sent again 1 time"]);
     }
 
     /// The kubelet is stopped: its sockets are closed long before any timeout, which is a second at least.
@@ -330,8 +329,7 @@ mod tests {
                     stream.closes((600, 601, 2200)).wait_ms(9_000);
                     continue;
                 }
-                stream.reset_sent(SYN, true, None).reset_received(TcpState::SynSent, 0);
-                stream.state(TcpState::SynSent, TcpState::Close, 111, (0, 0, 0)).wait_ms(10_000);
+                stream.refused().wait_ms(10_000);
             }
             let count = |it: &VerdictBody| it.probe.as_ref().and_then(|probe| probe.consecutive_failures);
             let counts: Vec<_> = stream.verdicts().iter().filter_map(count).collect();
@@ -340,6 +338,21 @@ mod tests {
     }
 
     /// It was starved between its deadline's begin and its dial.
+    /// To another port, which speaks TLS.
+    #[test]
+    fn a_timeout_behind_a_redirect_to_https_is_one_after_the_handshake() {
+        let decided = |scheme: &str| {
+            let mut stream = Stream::new();
+            stream.http_readiness().connect().established().answer(AnswerKind::Http, Some(302));
+            stream.closes((100, 101, 90)).again_to(8, "10.88.0.2:8443").connect().established().wait_ms(990);
+            stream.closes((400, 401, 1500)).kubelet_at_target(ProbeOutput::Timeout);
+            let words = format!("Get \"{scheme}://10.88.0.2:8443\": context deadline exceeded");
+            stream.last_kubelet_probe().output = Some(words);
+            stream.wait_ms(5).tick().causes()
+        };
+        assert_eq!((decided("https"), decided("http")), (vec!["slow_response"], vec!["unexplained"]));
+    }
+
     #[test]
     fn a_prober_that_dialled_late_has_waited() {
         let noted = |https: bool, ms: u64, says: Option<ProbeOutput>| {
@@ -375,8 +388,7 @@ mod tests {
         let mut stream = Stream::new();
         stream.connect().wait_ms(1000).retransmit(TcpState::SynSent).established().wait_ms(300);
         stream.closes((100, 101, 0));
-        let verdict = stream.verdict();
-        assert_eq!((verdict.cause.name(), verdict.confidence), ("slow_response", Confidence::Likely));
+        assert_eq!(stream.decided(), ("slow_response", Confidence::Likely));
     }
 
     /// Seen: the request was never taken, and was still being sent again after the prober had closed.
