@@ -1,4 +1,4 @@
-//! Whether this kernel and these privileges allow a selftest at all: reported before the first row.
+//! Checks that this kernel and these privileges allow a selftest, before the first row.
 
 use std::fs;
 use std::os::unix::process::CommandExt as _;
@@ -11,11 +11,11 @@ use super::options::Options;
 use super::watcher::without_settings;
 use tracer_terminal::error::Error;
 
-/// What makes the failures; what the tracer itself needs it says itself. Number in linux/capability.h, name.
+/// What the scenarios need: number (linux/capability.h) and name. The tracer reports by itself what it needs.
 const NEEDED: [(u32, &str); 2] = [(21, "CAP_SYS_ADMIN"), (12, "CAP_NET_ADMIN")];
 
-/// The capabilities that this process lacks.
-pub(super) fn capabilities() -> Result<(), Error> {
+/// Fails if this process lacks a capability.
+pub(super) fn check_capabilities() -> Result<(), Error> {
     let status = fs::read_to_string("/proc/self/status");
     let status = status.map_err(|error| Error::Kernel(format!("selftest needs /proc: /proc/self/status: {error}")))?;
     let missing = lacking(&status);
@@ -31,8 +31,8 @@ fn lacking(status: &str) -> Vec<&'static str> {
     NEEDED.iter().filter(|(bit, _)| effective & (1 << bit) == 0).map(|(_, name)| *name).collect()
 }
 
-/// A node with a pod can be made here, and the tracer can attach.
-pub(super) fn attempt(options: &Options) -> Result<(), Error> {
+/// Fails if no node with a pod can be made here, or the tracer cannot attach.
+pub(super) fn check_node_and_tracer(options: &Options) -> Result<(), Error> {
     let node = TestNode::new("first").and_then(|mut node| node.pod().map(drop));
     node.map_err(|error| Error::Kernel(format!("no node can be made of network namespaces here: {error:#}")))?;
     attach(options)
@@ -57,7 +57,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_missing_is_named() {
+    fn missing_capabilities_are_named() {
         assert_eq!(lacking("CapPrm:\t0\nCapEff:\t000001ffffffffff\n"), [""; 0]);
         assert_eq!(lacking("CapEff:\t0000000000200000\n"), ["CAP_NET_ADMIN"]);
         assert_eq!(lacking("nothing"), ["CAP_SYS_ADMIN", "CAP_NET_ADMIN"]);

@@ -1,4 +1,4 @@
-//! Compares what the tracer reported with what was done to an attempt.
+//! Compares the tracer's records with what a scenario expects of an attempt.
 
 use std::net::SocketAddr;
 
@@ -8,83 +8,74 @@ use tracer_model::record::{
     Body, Cause, Confidence, Endpoint, NodeBody, Outcome, Record, Subject, Verdict, VerdictBody,
 };
 
-/// What the tracer owes for an attempt.
+/// The expectation for one attempt.
 #[derive(Clone, Debug)]
 pub enum Claim {
-    /// A verdict.
     Verdict(Expected),
     /// No verdict.
     Nothing,
-    /// No verdict, or this one: the attempt was needed to set the scene.
+    /// No verdict, or one with this cause. For attempts that are part of the setup.
     Perhaps(Cause),
-    /// This one, `unexplained` or none: events of the attempt were lost.
+    /// This cause, `unexplained` or no verdict, because events of the attempt were lost.
     AtMost(Cause),
 }
 
-/// A verdict that is due.
+/// An expected verdict.
 #[derive(Clone, Debug)]
 pub struct Expected {
-    /// The cause.
     pub cause: Cause,
-    /// Failure or noise.
     pub outcome: Outcome,
-    /// It is a probe's: the target is a pod of the list.
+    /// The attempt is a probe's: its target is a pod of the PodList.
     pub probe: bool,
-    /// Who must be named, if somebody.
+    /// The culprit that the verdict must name.
     pub culprit: Option<Suspect>,
-    /// The namespace that the evidence must name.
+    /// Inode number of the network namespace that the evidence must name.
     pub place: Option<u32>,
-    /// What must stand in `also`.
+    /// A cause that `also` must contain.
     pub also: Option<Cause>,
 }
 
 impl Expected {
-    /// A failure of this cause, of a probe or of another connection.
     pub const fn failure(cause: Cause, probe: bool) -> Self {
         Self { cause, outcome: Outcome::Failure, probe, culprit: None, place: None, also: None }
     }
 }
 
-/// Who set a link down.
+/// The process that must be the culprit: it set a link down.
 #[derive(Clone, Debug)]
 pub struct Suspect {
-    /// Name of the process.
     pub comm: String,
-    /// One of its ancestors.
+    /// Name of one of its ancestors.
     pub ancestor: String,
-    /// The path by which it came.
+    /// The path of the namespace that it opened.
     pub netns_path: String,
 }
 
-/// An attempt that was made.
+/// An attempt that the prober made.
 #[derive(Clone, Debug)]
 pub struct Attempt {
-    /// Where from.
     pub src: Option<SocketAddr>,
-    /// Whom.
     pub dst: SocketAddr,
-    /// Not before.
+    /// When the prober was asked for it.
     pub since_boot_ns: u64,
-    /// When the prober knew how it ended.
+    /// When the prober reported its outcome.
     pub until_boot_ns: u64,
-    /// The node's namespace.
+    /// Inode number of the node's network namespace.
     pub netns: u32,
     /// Name of the prober's process.
     pub prober: String,
-    /// What is owed.
     pub claim: Claim,
-    /// Attempts between the same two ports in that time, this one included: each has a verdict.
-    pub alike: usize,
-    /// Words of the summary.
+    /// How many attempts, this one included, had the same addresses and ports. Each has a verdict.
+    pub same_ports: usize,
+    /// What the summary must contain.
     pub mentions: Vec<String>,
 }
 
-/// How a claim stands.
+/// Whether a claim is met so far.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Standing {
-    /// Met so far.
     Met,
-    /// Not met, in words.
+    /// The reason for people.
     Unmet(String),
 }
 
@@ -92,7 +83,7 @@ pub enum Standing {
 pub fn judge(records: &[Record], attempt: &Attempt) -> Standing {
     let verdicts = of(records, attempt);
     let fresh = verdicts.iter().filter(|v| v.revises.is_none()).count();
-    if fresh > attempt.alike {
+    if fresh > attempt.same_ports {
         return Standing::Unmet(format!("{fresh} verdicts for one attempt: {}", causes(&verdicts)));
     }
     let last = verdicts.last().copied();
@@ -107,24 +98,24 @@ pub fn judge(records: &[Record], attempt: &Attempt) -> Standing {
     fault.map_or(Standing::Met, |f| Standing::Unmet(format!("{} -> {}: {f}", shown(attempt.src), attempt.dst)))
 }
 
-/// The cause of the last verdict on an attempt.
+/// The cause of the last verdict about an attempt.
 pub fn reported(records: &[Record], attempt: &Attempt) -> Option<Cause> {
     last(records, attempt).map(|v| v.verdict.cause)
 }
 
-/// The last verdict on an attempt.
+/// The last verdict about an attempt.
 pub fn last<'a>(records: &'a [Record], attempt: &Attempt) -> Option<&'a VerdictBody> {
     of(records, attempt).last().copied()
 }
 
-/// Verdicts about anything dialled at `dst` since then: there must be none.
-pub fn disturbance(records: &[Record], attempt: &Attempt) -> Option<String> {
+/// A verdict about any attempt at this target since then. There must be none.
+pub fn unexpected_verdict(records: &[Record], attempt: &Attempt) -> Option<String> {
     let (_, noise) = at_target(records, attempt).next()?;
     Some(format!("a verdict where all was healthy: {}", noted(noise)))
 }
 
-/// Somebody who is reported to have entered the node's namespace, and did not. The harness itself goes in and out.
-pub fn entry(records: &[Record]) -> Option<String> {
+/// A report that a process entered the node's namespace, although none did. The testbed itself does so.
+pub fn unexpected_entry(records: &[Record]) -> Option<String> {
     let is_other = |node: &NodeBody| node.culprit.as_ref().is_some_and(|culprit| culprit.pid != std::process::id());
     records.iter().find_map(|record| match &record.body {
         Body::Node(node) if node.event == "netns_enter" && is_other(node) => Some(format!("wrong: {}", node.summary)),
@@ -132,8 +123,8 @@ pub fn entry(records: &[Record]) -> Option<String> {
     })
 }
 
-/// Their causes.
-pub fn disturbances(records: &[Record], attempt: &Attempt) -> Vec<Cause> {
+/// The causes of all verdicts about attempts at this target since then.
+pub fn unexpected_causes(records: &[Record], attempt: &Attempt) -> Vec<Cause> {
     at_target(records, attempt).map(|(_, v)| v.verdict.cause).collect()
 }
 
@@ -142,8 +133,8 @@ fn at_target<'a>(records: &'a [Record], attempt: &Attempt) -> impl Iterator<Item
     verdicts(records, attempt).filter(move |(_, v)| v.dst == Some(about))
 }
 
-/// The verdicts of an attempt, in order. One without a source port counts by its time: that the port
-/// is missing is then found by the comparison.
+/// The verdicts about an attempt, in order. A verdict without a source port is matched by time, so that the comparison
+/// reports the missing port.
 fn of<'a>(records: &'a [Record], attempt: &Attempt) -> Vec<&'a VerdictBody> {
     let (src, dst) = (attempt.src.map(Endpoint::from), Endpoint::from(attempt.dst));
     let named = |v: &VerdictBody| v.src.is_some_and(|s| s.port.is_some());
@@ -163,16 +154,19 @@ fn verdicts<'a>(records: &'a [Record], attempt: &Attempt) -> impl Iterator<Item 
     })
 }
 
-/// The first thing that is wrong.
+/// The first difference between the verdict and the expectation.
 fn compare(expected: &Expected, attempt: &Attempt, got: &VerdictBody) -> Option<String> {
     let (verdict, comm) = (&got.verdict, got.process.as_ref().map(|it| it.comm.as_str()));
     let faults = [
         (verdict.cause != expected.cause, format!("expected {}, got {}", expected.cause.name(), noted(got))),
         (verdict.outcome != expected.outcome, format!("outcome {:?}", verdict.outcome)),
-        (verdict.confidence < floor(expected.cause, verdict), format!("confidence {:?}", verdict.confidence)),
+        (
+            verdict.confidence < lowest_confidence(expected.cause, verdict),
+            format!("confidence {:?}", verdict.confidence),
+        ),
         (verdict.evidence.is_empty() && expected.cause != Cause::Unexplained, "no evidence".to_owned()),
         (verdict.summary.is_empty() || verdict.remediation.is_empty(), "no summary or remediation".to_owned()),
-        // A connect that found no source port has none, and the prober knows of none.
+        // A connect that found no source port has none in the verdict and in the prober's outcome.
         (
             got.src.filter(|s| s.port.is_some()) != attempt.src.map(Endpoint::from),
             format!("{}, but src {:?}", verdict.cause.name(), got.src),
@@ -192,23 +186,23 @@ fn compare(expected: &Expected, attempt: &Attempt, got: &VerdictBody) -> Option<
         (expected.place.is_some_and(|place| !names(got, place)), format!("not in namespace {:?}", expected.place)),
     ];
     let fault = faults.into_iter().find_map(|(wrong, words)| wrong.then_some(words));
-    // A sentence begins with a capital letter.
+    // The first word of a sentence is capitalized.
     let summary = verdict.summary.to_lowercase();
     let missing = attempt.mentions.iter().find(|words| !summary.contains(&words.to_lowercase()));
     let fault = fault.or_else(|| missing.map(|words| format!("{words:?} is not mentioned: {}", noted(got))));
     fault.or_else(|| expected.culprit.as_ref().and_then(|s| blame(s, got)))
 }
 
-/// The evidence names this namespace and no other but the prober's.
+/// Whether the evidence names this namespace, and no other except the prober's.
 fn names(got: &VerdictBody, place: u32) -> bool {
     let named: Vec<u64> = got.verdict.evidence.iter().filter_map(|e| e.fields.get("netns")?.as_u64()).collect();
     let own = got.netns.as_ref().map(|n| u64::from(n.inum.0));
     named.contains(&place.into()) && named.iter().all(|n| *n == u64::from(place) || Some(*n) == own)
 }
 
-/// `unexplained` is honest at any confidence; and any cause that a missing hook made less sure, where the kernel calls no program
-/// on its functions.
-fn floor(cause: Cause, verdict: &Verdict) -> Confidence {
+/// The lowest confidence that is right. It is lower for `unexplained`, and for a verdict that names a missing hook on a
+/// kernel without function probes.
+fn lowest_confidence(cause: Cause, verdict: &Verdict) -> Confidence {
     let lowered = || !verdict.missing_hooks.is_empty() && switches::silences(Form::Kprobe);
     if cause == Cause::Unexplained || lowered() { Confidence::Possible } else { Confidence::Likely }
 }
@@ -257,7 +251,7 @@ mod tests {
             netns: NETNS,
             prober: "kubelet".to_owned(),
             claim,
-            alike: 1,
+            same_ports: 1,
             mentions: Vec::new(),
         }
     }
@@ -318,7 +312,7 @@ mod tests {
     }
 
     #[test]
-    fn the_right_verdict_meets_the_claim_and_no_other() {
+    fn only_the_right_verdict_meets_the_claim() {
         let records = [reported(Cause::FirewallDrop, 1, None)];
         assert!(met(&records, due(Cause::FirewallDrop)));
         assert!(!met(&records, due(Cause::SlowResponse)));
@@ -328,7 +322,7 @@ mod tests {
     }
 
     #[test]
-    fn a_revision_replaces_and_a_second_verdict_does_not() {
+    fn a_revision_counts_and_a_second_verdict_fails() {
         let first = reported(Cause::SlowResponse, 1, None);
         assert!(met(&[first.clone(), reported(Cause::FirewallDrop, 2, Some(1))], due(Cause::FirewallDrop)));
         assert!(!met(&[first, reported(Cause::FirewallDrop, 2, None)], due(Cause::FirewallDrop)));

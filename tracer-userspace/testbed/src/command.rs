@@ -1,4 +1,4 @@
-//! The command: plays, prints a row for each cause, gives the exit code.
+//! `tracer selftest`: runs a scenario of each cause, prints a row for each, and returns the exit code.
 
 use std::time::Duration;
 
@@ -14,32 +14,31 @@ use super::{allowed, guard};
 use tracer_output::sink::SinkConfig;
 use tracer_terminal::error::Error;
 
-/// Files of a selftest, in a `/run` of its own.
+/// Directory for the files of a selftest, in its private `/run`.
 const SCRATCH: &str = "/run/tracer-selftest";
 
-/// For what must come; only a failure lasts so long.
+/// Generous: only a failure takes that long.
 const PATIENCE: Duration = Duration::from_secs(60);
 const VERDICT_PATIENCE: Duration = Duration::from_secs(15);
 
-/// What `tracer selftest` was asked for.
+/// The settings of `tracer selftest`.
 #[derive(Clone, Debug)]
 pub struct SelftestConfig {
-    /// Where rows go; its causes are those that are played.
+    /// Where rows are printed. Its causes select the scenarios.
     pub output: SinkConfig,
-    /// Name of this node.
     pub node_name: String,
 }
 
-/// Carries `tracer selftest` out.
+/// Runs `tracer selftest`.
 ///
 /// # Errors
 /// This kernel or these privileges do not allow it, or the output cannot be opened.
 pub fn selftest(config: &SelftestConfig) -> Result<u8, Error> {
-    allowed::capabilities()?;
+    allowed::check_capabilities()?;
     guard::guarded(|| play(config))
 }
 
-/// Carries out what a process of a selftest is for, until it is ended.
+/// Runs a process of a selftest in its role, until it is ended.
 ///
 /// # Errors
 /// Why it cannot go on.
@@ -49,18 +48,18 @@ pub fn helper(role: Role, comm: &str, args: &[String]) -> Result<u8, Error> {
 }
 
 fn play(config: &SelftestConfig) -> Result<u8, Error> {
-    // A file below /run is opened while it can be seen.
+    // The output may be a file below /run, which is hidden after `private_mounts`.
     let mut report = Report::open(&config.output, &config.node_name)?;
     guard::private_mounts()?;
     let options = options();
-    allowed::attempt(&options)?;
+    allowed::check_node_and_tracer(&options)?;
     let items = items(&config.output.filter.causes);
     let chosen: Vec<Scenario> = items.iter().filter_map(|item| item.how.clone().ok()).collect();
-    run(&plan(options)?, &chosen, &mut |row| report.tell(&items, row));
+    run(&plan(options)?, &chosen, &mut |row| report.print_row(&items, row));
     Ok(report.finish(&items))
 }
 
-/// A prober that no other tracer of this node takes for a kubelet, and the patience that a busy node asks for.
+/// Options for a busy node, with a prober whose name no other tracer of this node follows.
 fn options() -> Options {
     Options {
         prober: format!("prober-{}", std::process::id()),

@@ -1,6 +1,8 @@
-//! Whatever becomes of a selftest, nothing of it stays. Its work is done by a child in a mount namespace of its own, in which
-//! names of network namespaces and files are on a file system in memory: they go with it. Its processes get SIGKILL when it
-//! ends. What is left are cgroups, which the parent removes, or the next selftest if the parent was killed, too.
+//! Removes what a selftest leaves behind, even if it is killed.
+//!
+//! A child does the work in its own mount namespace. Its files and the names of network namespaces are in a tmpfs,
+//! which ends with the child. Its processes get SIGKILL when it ends. The parent removes the cgroups; if it was killed
+//! too, the next selftest does.
 
 use std::process;
 
@@ -15,16 +17,16 @@ use nix::unistd::{ForkResult, Pid, fork, getpid, getppid};
 use super::node::sweep;
 use tracer_terminal::error::{self, Error};
 
-/// Does the work in a child, waits for it and all that it started, and gives its exit code. To be called while this process
-/// has one thread.
+/// Does the work in a child, waits for the child and its descendants, and returns the child's exit code.
+/// This process must have a single thread.
 pub(super) fn guarded(work: impl FnOnce() -> Result<u8, Error>) -> Result<u8, Error> {
-    sweep::groups();
+    sweep::remove_cgroups();
     let ends: SigSet = [Signal::SIGINT, Signal::SIGTERM, Signal::SIGHUP, Signal::SIGCHLD].into_iter().collect();
     let usual = ends.thread_swap_mask(SigmaskHow::SIG_BLOCK).map_err(refused("signals"))?;
-    // What the child leaves behind becomes ours: its end can be waited for.
+    // Orphans of the child become ours, so that their end can be awaited.
     prctl::set_child_subreaper(true).map_err(refused("child subreaper"))?;
     let parent = getpid();
-    // SAFETY: there is one thread, so that the child may go on as if nothing had happened.
+    // SAFETY: with a single thread, the child may do anything that the parent may.
     match unsafe { fork() }.map_err(refused("fork"))? {
         ForkResult::Child => process::exit(i32::from(child(parent, &usual, work))),
         ForkResult::Parent { child } => watch(child, &ends, &usual),
@@ -43,7 +45,7 @@ fn child(parent: Pid, usual: &SigSet, work: impl FnOnce() -> Result<u8, Error>) 
     })
 }
 
-/// Waits until the child ends, or is to end.
+/// Waits until the child ends, or a signal asks to end it.
 fn watch(child: Pid, ends: &SigSet, usual: &SigSet) -> Result<u8, Error> {
     loop {
         match ends.wait().map_err(refused("signals"))? {
@@ -54,7 +56,7 @@ fn watch(child: Pid, ends: &SigSet, usual: &SigSet) -> Result<u8, Error> {
                 }
                 Ok(WaitStatus::Signaled(_, signal, _)) => {
                     clear(child);
-                    // Ctrl-C is for both of us.
+                    // Ctrl-C goes to both processes.
                     return if ends.contains(signal) { end_by(signal, usual) } else { Err(killed(signal)) };
                 }
                 _ => {}
@@ -72,25 +74,25 @@ fn killed(signal: Signal) -> Error {
     Error::Kernel(format!("selftest was ended by {signal}: is memory too short?"))
 }
 
-/// Waits for all that the child has started, and removes its cgroups.
+/// Waits for all descendants of the child, and removes its cgroups.
 fn clear(child: Pid) {
     while waitpid(None, None).is_ok() {}
-    sweep::groups_of(child.as_raw().cast_unsigned());
+    sweep::remove_cgroups_of(child.as_raw().cast_unsigned());
 }
 
-/// Ends as if the signal had never been held back: who waits for us learns of it.
+/// Ends by the signal itself, so that the parent of this process sees it.
 fn end_by(signal: Signal, usual: &SigSet) -> Result<u8, Error> {
     let _ = usual.thread_set_mask();
     let _ = raise(signal);
     Err(Error::Kernel(format!("selftest was ended by {signal}")))
 }
 
-/// Gives this process a `/run` of its own, and a `/proc/sys` that can be written (a container's is read-only: what is
-/// written there are settings of the network namespaces made here).
+/// Gives this process a private `/run` and a writable `/proc/sys`, which is read-only in a container.
+/// Scenarios only write settings of the network namespaces that they made.
 pub(super) fn private_mounts() -> Result<(), Error> {
     const NONE: Option<&str> = None;
     unshare(CloneFlags::CLONE_NEWNS).map_err(refused("a mount namespace (CAP_SYS_ADMIN)"))?;
-    // A slave: what the machine unmounts goes here, too.
+    // A slave mount, so that unmounts of the machine also happen here.
     mount(NONE, "/", NONE, MsFlags::MS_REC | MsFlags::MS_SLAVE, NONE).map_err(refused("private mounts"))?;
     mount(Some("tmpfs"), "/run", Some("tmpfs"), MsFlags::empty(), Some("mode=755"))
         .map_err(refused("a file system in memory at /run"))?;

@@ -1,5 +1,5 @@
-//! The processes of the node: who they are, and how each is started. A test has a program for each; `tracer selftest`
-//! is one binary and starts itself again under another name.
+//! The processes of a node, and how each is started. Tests have a program for each; `tracer selftest` is a single
+//! binary and starts itself under another name.
 
 use std::ffi::OsString;
 use std::os::unix::fs::symlink;
@@ -8,28 +8,28 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result, bail};
 use clap::ValueEnum;
 
-/// This program, whatever became of its file.
+/// This program, even if its file was replaced or removed.
 pub const ITSELF: &str = "/proc/self/exe";
-/// The hidden command by which it takes a role.
+/// The hidden command that runs a role.
 pub const COMMAND: &str = "selftest-helper";
 
-/// What a process of the node is for.
+/// The role of a process of the node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Role {
     /// Makes the probe attempts.
     Kubelet,
     /// Serves in a pod.
     Pod,
-    /// Runs plugins.
+    /// Container runtime: runs CNI plugins.
     Crio,
-    /// Is such a plugin.
+    /// CNI plugin.
     Loopback,
-    /// A client that is no prober.
+    /// A client that is not a prober.
     Load,
 }
 
 impl Role {
-    /// Name of its process; that of the prober may be another.
+    /// Name of its process. The prober's may differ.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Kubelet => "kubelet",
@@ -44,14 +44,14 @@ impl Role {
 /// Where the helpers' programs are.
 #[derive(Clone, Debug)]
 pub enum Programs {
-    /// One for each in this directory, called as its process is to be.
+    /// A program for each role in this directory, with the name of the role.
     In(PathBuf),
-    /// This program is all of them.
+    /// This program runs every role.
     Itself,
 }
 
 impl Programs {
-    /// Beside this program; one up for a test binary in `deps`.
+    /// In the directory of this program, or its parent for a test binary in `deps`.
     pub fn beside() -> Result<Self> {
         let exe = std::env::current_exe().context("path of this program")?;
         let dir = exe.parent().context("directory of this program")?;
@@ -59,7 +59,7 @@ impl Programs {
         Ok(Self::In(up.unwrap_or(dir).to_path_buf()))
     }
 
-    /// The tracer under test, where nobody names another.
+    /// The tracer under test, by default.
     pub fn tracer(&self) -> PathBuf {
         match self {
             Self::In(dir) => dir.join("tracer"),
@@ -67,18 +67,18 @@ impl Programs {
         }
     }
 
-    /// The command line of a process that is to be called `comm`. What must be made for that goes to `scratch`.
+    /// The command line of a process with the name `comm`. A symlink that it needs is made in `scratch`.
     pub(super) fn words(&self, role: Role, comm: &str, scratch: &Path) -> Result<Vec<OsString>> {
         match self {
             Self::In(dir) if comm == role.name() => Ok(vec![dir.join(comm).into()]),
-            Self::In(dir) => Ok(vec![linked(&dir.join(role.name()), &scratch.join(comm))?.into()]),
+            Self::In(dir) => Ok(vec![symlinked(&dir.join(role.name()), &scratch.join(comm))?.into()]),
             Self::Itself => Ok([ITSELF, COMMAND, role.name(), comm, "--"].map(OsString::from).to_vec()),
         }
     }
 }
 
-/// The same program under another name.
-fn linked(program: &Path, link: &Path) -> Result<PathBuf> {
+/// A symlink to the program, which gives its process another name.
+fn symlinked(program: &Path, link: &Path) -> Result<PathBuf> {
     let Some(scratch) = link.parent() else { bail!("no directory for {}", link.display()) };
     if !link.is_symlink() {
         std::fs::create_dir_all(scratch)?;

@@ -1,5 +1,5 @@
-//! What the program `ip` does, without it: links, addresses, routes and neighbours of one network namespace. An image of
-//! tracer holds no other program.
+//! Changes links, addresses, routes and neighbours of one network namespace over netlink. The program `ip` is not used,
+//! because tracer's image contains no other program.
 
 mod address;
 mod link;
@@ -19,13 +19,12 @@ use tracer_node::netlink::Netlink;
 /// A link-layer address.
 pub type Mac = [u8; 6];
 
-/// A socket of the namespace that the calling thread is in.
+/// A netlink socket in the namespace of the thread that opened it.
 pub struct Ip {
     netlink: Netlink,
 }
 
 impl Ip {
-    /// Opens it.
     pub fn open() -> Result<Self> {
         let netlink = Netlink::open(netlink_sys::protocols::NETLINK_ROUTE).context("open a netlink socket")?;
         Ok(Self { netlink })
@@ -37,7 +36,7 @@ impl Ip {
         Ok(self.netlink.change(kind, flags, &payload)?)
     }
 
-    /// The answers to a dump, as they come.
+    /// The payloads of all answers to a dump.
     fn dump(&mut self, kind: u16, message: &impl Emitable) -> Result<Vec<Vec<u8>>> {
         let mut payload = vec![0; message.buffer_len()];
         message.emit(&mut payload);
@@ -47,7 +46,7 @@ impl Ip {
     }
 }
 
-/// A link of the namespace that the calling thread is in: its flags, its number and its link-layer address.
+/// Flags, index and link-layer address of a link in the namespace of the calling thread.
 pub(super) fn link(device: &str) -> Result<InterfaceAddress> {
     let is_link = |it: &InterfaceAddress| it.address.is_some_and(|address| address.as_link_addr().is_some());
     let mut all = getifaddrs().context("list the links")?;

@@ -1,25 +1,26 @@
-//! A node made of network namespaces to fail in: each failure of the cause table, made there, and what the tracer must
-//! say of it. `tracer selftest` plays one of each cause; the tests (`tests/`) play all of them.
+//! A node made of network namespaces, the scenarios that fail on it, and the verdicts that tracer must emit.
+//! `tracer selftest` runs one scenario of each cause; the tests in `tests/` run all of them.
 //!
 //! ```text
-//! command   `tracer selftest`: plays, prints, gives the exit code
-//! allowed   whether this kernel and these privileges allow it
-//! guard     the process that outlives it and takes away what it made
-//! shown     which scenario shows a cause, and what cannot be shown
-//! report    its rows
-//! world     a node namespace with a bridge, pods on it, everything removed on drop
-//! helper    its processes: the prober, the pods, the runtime and its plugin, a foreign client
-//! roles     what each of these does
-//! dial      one probe attempt as the kubelet makes it; the prober runs it
-//! prober    talks to that process
-//! server    what a pod does: healthy, hanging, resetting, TLS, a middlebox
-//! plugin    what the CNI plugin `loopback` does: it enters a namespace by path
-//! ip        what the program `ip` does, without it
-//! load      what the foreign client does
-//! scenario  each failure and near miss: how it is provoked, and what the tracer must say
+//! command   `tracer selftest`: runs scenarios, prints rows, returns the exit code
+//! allowed   checks that this kernel and these privileges allow a selftest
+//! guard     the parent process: it removes what a selftest leaves behind
+//! shown     chooses the scenario that shows a cause
+//! report    the rows of a selftest
+//! node      a node namespace with a bridge and pods; everything is removed on drop
+//! helper    the processes of a node: prober, pods, container runtime, CNI plugin, untracked client
+//! roles     what each of these processes does
+//! probe     one probe attempt, made as the kubelet makes it
+//! prober    the process that makes attempts, and how scenarios talk to it
+//! server    what a pod does: answers, hangs, resets, speaks TLS, acts as a middlebox
+//! plugin    the CNI plugin `loopback` and the container runtime that runs it
+//! ip        links, addresses, routes and rules, over netlink
+//! load      the untracked client
+//! scenario  each failure and near miss: setup, fault and expectation
+//! check     compares records with the expectations
 //! watcher   the tracer under test and its records
 //! runner    runs scenarios
-//! row       how each went, and what was reported of its attempts
+//! row       the result of a scenario
 //! ```
 
 mod allowed;

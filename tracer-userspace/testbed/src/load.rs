@@ -1,6 +1,6 @@
-//! Short connections as fast as they go: connect, one byte in each direction (so that no request stays
-//! without an answer), close. The untracked client of scenarios; and for the cost of the hooks
-//! (the program `load` or, with `--comm kubelet`, as a prober).
+//! Makes short connections as fast as possible: connect, one byte in each direction, close. No request stays without an
+//! answer. It is the untracked client of scenarios, and measures the cost of the hooks; `--comm kubelet` makes it a
+//! prober.
 
 use std::fs::File;
 use std::io::{Read, Write};
@@ -16,7 +16,7 @@ use clap::Parser;
 use nix::sched::{CloneFlags, setns};
 use nix::sys::resource::{UsageWho, getrusage};
 
-/// Whom to dial, and how often.
+/// Makes short connections, and prints what they cost.
 #[derive(Debug, Parser)]
 pub struct Load {
     /// Threads that connect.
@@ -34,11 +34,11 @@ pub struct Load {
     /// Name of the process.
     #[arg(long)]
     comm: Option<String>,
-    /// Dial this, whatever comes of it; default: for each thread a listener on 127.0.0.1 (source
-    /// ports in TIME_WAIT count for one destination each).
+    /// Connect to this address, and ignore failures. By default each thread has its own listener on 127.0.0.1, because
+    /// source ports in TIME_WAIT count for each destination separately.
     #[arg(long)]
     target: Option<SocketAddr>,
-    /// Dial where nobody listens: several times as many in a second.
+    /// Connect where nobody listens, which allows several times as many connections per second.
     #[arg(long, conflicts_with = "target")]
     refused: bool,
     /// Instead: one HTTPS request to this address.
@@ -46,7 +46,7 @@ pub struct Load {
     https: Option<SocketAddr>,
 }
 
-/// Dials, and prints what it cost as one line of JSON.
+/// Makes the connections, and prints what they cost as one line of JSON.
 pub fn run(args: &Load) -> Result<()> {
     if let Some(path) = &args.netns {
         let file = File::open(path).with_context(|| format!("open {}", path.display()))?;
@@ -59,7 +59,7 @@ pub fn run(args: &Load) -> Result<()> {
         return https(dst);
     }
     let targets: Vec<SocketAddr> =
-        (0..args.threads).map(|_| args.target.map_or_else(|| own(args.refused), Ok)).collect::<Result<_>>()?;
+        (0..args.threads).map(|_| args.target.map_or_else(|| own_target(args.refused), Ok)).collect::<Result<_>>()?;
     let began = Instant::now();
     let made = hammer(args, &targets);
     let seconds = began.elapsed().as_secs_f64();
@@ -77,12 +77,12 @@ fn https(dst: SocketAddr) -> Result<()> {
     Ok(())
 }
 
-/// What a thread dials.
-fn own(refused: bool) -> Result<SocketAddr> {
+/// The target of one thread.
+fn own_target(refused: bool) -> Result<SocketAddr> {
     if refused { Ok((Ipv4Addr::LOCALHOST, 1).into()) } else { listen() }
 }
 
-/// A listener that takes one byte, answers with one and closes.
+/// Starts a listener that reads one byte, answers with one and closes.
 fn listen() -> Result<SocketAddr> {
     let listener = TcpListener::bind("127.0.0.1:0").context("listen on 127.0.0.1")?;
     let address = listener.local_addr()?;
@@ -112,7 +112,7 @@ fn hammer(args: &Load, targets: &[SocketAddr]) -> u64 {
     })
 }
 
-/// Processor time of this process: unlike the rate, what others do on the machine hardly changes it.
+/// CPU time of this process. Unlike the rate, it hardly depends on other load of the machine.
 fn cpu_seconds() -> Result<f64> {
     let usage = getrusage(UsageWho::RUSAGE_SELF)?;
     let seconds = |t: nix::sys::time::TimeVal| t.tv_sec() as f64 + t.tv_usec() as f64 / 1e6;

@@ -1,4 +1,4 @@
-//! Named network namespaces: made, entered and removed without touching the machine's own.
+//! Named network namespaces. The machine's own namespace is never changed.
 
 use std::fs::{self, File};
 use std::os::fd::{AsFd, BorrowedFd};
@@ -17,9 +17,9 @@ use nix::sys::signal::Signal;
 
 use super::ip::Ip;
 
-/// Where `ip netns` keeps its names.
+/// Where `ip netns` binds its namespaces.
 pub const NAMED: &str = "/run/netns";
-/// Every namespace of this harness begins with it.
+/// The names of all namespaces of the testbed begin with it.
 pub const PREFIX: &str = "trw-";
 const PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
 
@@ -46,12 +46,11 @@ impl Netns {
         Ok(Self { name: name.to_owned(), file: Arc::new(file), inum })
     }
 
-    /// Its inode number.
     pub const fn inum(&self) -> u32 {
         self.inum
     }
 
-    /// A command that will run inside.
+    /// A command that runs in this namespace.
     pub fn command(&self, program: impl AsRef<Path>) -> Command {
         let mut command = Command::new(program.as_ref());
         let file = Arc::clone(&self.file);
@@ -63,7 +62,7 @@ impl Netns {
         command
     }
 
-    /// Runs `work` on a thread inside.
+    /// Runs `work` on a thread in this namespace.
     pub fn enter<T: Send>(&self, work: impl FnOnce() -> Result<T> + Send) -> Result<T> {
         thread::scope(|scope| {
             let inside = scope.spawn(|| {
@@ -74,7 +73,7 @@ impl Netns {
         })
     }
 
-    /// Writes settings below `/proc/sys/net`, given as `ipv4/ip_forward`.
+    /// Writes settings below `/proc/sys/net`, with names such as `ipv4/ip_forward`.
     pub fn sysctl(&self, settings: &[(&str, &str)]) -> Result<()> {
         self.enter(|| {
             for (name, value) in settings {
@@ -85,7 +84,7 @@ impl Netns {
         })
     }
 
-    /// Runs a program inside to its end and returns what it printed.
+    /// Runs a program in this namespace, waits for its end and returns its stdout.
     pub fn run(&self, program: &str, args: &[&str], input: &str) -> Result<String> {
         finish(self.command(program).args(args), input)
     }
@@ -95,12 +94,11 @@ impl Netns {
         self.enter(|| work(&mut Ip::open()?).with_context(|| format!("in {}", self.name)))
     }
 
-    /// Loads an nftables script inside.
+    /// Loads an nftables script in this namespace.
     pub fn nft(&self, script: &str) -> Result<()> {
         self.run("nft", &["-f", "-"], script).map(drop)
     }
 
-    /// The path that names it.
     pub fn path(&self) -> PathBuf {
         Path::new(NAMED).join(&self.name)
     }
@@ -118,18 +116,18 @@ impl Drop for Netns {
     }
 }
 
-/// Whether there is such a program where [`finish`] looks for it.
+/// Whether [`finish`] would find this program.
 pub fn is_installed(program: &str) -> bool {
     PATH.split(':').any(|dir| Path::new(dir).join(program).exists())
 }
 
-/// Removes a name; the namespace goes when its last process does.
+/// Removes a name. The namespace ends with its last process.
 pub fn unbind(path: &Path) {
     let _ = umount2(path, MntFlags::MNT_DETACH);
     let _ = fs::remove_file(path);
 }
 
-/// The child gets SIGKILL when the thread that started it ends: a killed run leaves nothing behind.
+/// The child gets SIGKILL when the thread that started it ends, so a killed run leaves no processes behind.
 pub fn die_with_parent(command: &mut Command) {
     // SAFETY: prctl is async-signal-safe and takes plain numbers.
     unsafe {
@@ -137,11 +135,11 @@ pub fn die_with_parent(command: &mut Command) {
     }
 }
 
-/// Runs a command to its end with `input` on its stdin.
+/// Runs a command with `input` on its stdin, waits for its end and returns its stdout.
 pub fn finish(command: &mut Command, input: &str) -> Result<String> {
     use std::io::Write;
     command.env("PATH", PATH).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
-    let what = shown(command);
+    let what = command_line(command);
     let mut child = command.spawn().with_context(|| format!("start {what}"))?;
     if let Some(mut stdin) = child.stdin.take() {
         let _ = stdin.write_all(input.as_bytes());
@@ -154,8 +152,7 @@ pub fn finish(command: &mut Command, input: &str) -> Result<String> {
     Ok(String::from_utf8_lossy(&output.stdout).into_owned())
 }
 
-/// The command as one would type it.
-fn shown(command: &Command) -> String {
+fn command_line(command: &Command) -> String {
     let words = std::iter::once(command.get_program()).chain(command.get_args());
     words.map(|w| w.to_string_lossy()).collect::<Vec<_>>().join(" ")
 }
@@ -164,7 +161,7 @@ fn input_note(input: &str) -> String {
     if input.is_empty() { String::new() } else { format!(" (input: {input:?})") }
 }
 
-/// Makes a namespace on a thread of its own and binds it to `path`.
+/// Makes a namespace on a new thread and binds it to `path`.
 fn bind_new(path: &Path) -> Result<()> {
     thread::scope(|scope| {
         let maker = scope.spawn(|| -> Result<()> {

@@ -1,5 +1,5 @@
-//! A node in network namespaces: a bridge `cni0` as a CNI plugin makes it, the node's own address
-//! on `eth0`, and pods behind veth pairs. The machine's own namespace is never touched.
+//! A node in network namespaces: a bridge `cni0` as a CNI plugin makes it, the node's own address on `eth0`, and pods
+//! behind veth pairs. The machine's own namespace is never changed.
 
 use std::fs;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -23,23 +23,25 @@ pub mod ipvs;
 mod link;
 pub mod sweep;
 
-/// The node's end of the bridge: what a probe to a pod comes from.
+/// The node's address on the bridge: the source of probes to pods.
 pub const BRIDGE: Ipv4Addr = Ipv4Addr::new(10, 88, 0, 1);
 /// The same in IPv6.
 pub const BRIDGE6: Ipv6Addr = Ipv6Addr::new(0xfd00, 0x10, 0x88, 0, 0, 0, 0, 1);
-/// Its link-layer address. Without one of its own a bridge takes the lowest of its ports', and another one when that
-/// port goes: a pod of the last scenario, at some later time. What a pod then still sends to the old address is lost.
+/// The link-layer address of the bridge.
+///
+/// Without it, a bridge takes the lowest address of its ports, and another one when that port is removed. A pod of the
+/// last scenario may be removed at any time. Packets that a pod still sends to the old address are lost.
 pub const BRIDGE_MAC: Mac = [0x0a, 0x58, 0x0a, 0x58, 0x00, 0x01];
 /// The node's own address.
 pub const NODE: Ipv4Addr = Ipv4Addr::new(10, 89, 0, 1);
 /// The same in IPv6.
 pub const NODE6: Ipv6Addr = Ipv6Addr::new(0xfd00, 0x10, 0x89, 0, 0, 0, 0, 1);
-/// A router beyond a second uplink.
+/// A router on a second uplink.
 pub const OUTSIDE: Ipv4Addr = Ipv4Addr::new(10, 90, 0, 2);
-/// First and last number of a pod.
+/// The numbers of pods.
 pub const PODS: std::ops::RangeInclusive<u16> = 2..=240;
 
-static WORLDS: AtomicU32 = AtomicU32::new(0);
+static NODES: AtomicU32 = AtomicU32::new(0);
 
 /// The address family of an attempt.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -51,7 +53,6 @@ pub enum Family {
 }
 
 impl Family {
-    /// As the results name it.
     pub const fn name(self) -> &'static str {
         match self {
             Self::V4 => "v4",
@@ -68,37 +69,35 @@ pub fn pod_ip(index: u16, family: Family) -> IpAddr {
     }
 }
 
-/// A pod: a namespace on the bridge and what runs in it.
+/// A pod: a namespace on the bridge, and its processes.
 #[derive(Debug)]
 pub struct Pod {
-    /// Its namespace.
     pub ns: Netns,
-    /// Its number, the last part of its addresses.
+    /// The last part of its addresses.
     pub index: u16,
     servers: Vec<Proc>,
-    // Go after the processes in them.
+    // Dropped after the processes in them.
     groups: Vec<Cgroup>,
 }
 
 impl Pod {
-    /// Its address and a port.
     pub fn addr(&self, family: Family, port: u16) -> SocketAddr {
         SocketAddr::new(pod_ip(self.index, family), port)
     }
 
-    /// Starts a server inside and waits until it listens.
+    /// Starts a server in the pod and waits until it listens.
     pub fn serve(&mut self, options: &Options, args: &[&str]) -> Result<()> {
         self.servers.push(serve(&self.ns, options, args)?);
         Ok(())
     }
 
-    /// Waits until its newest server, one that hangs, has read a request.
-    pub fn asked(&self, options: &Options) -> Result<()> {
+    /// Waits until its newest server has read a request. The server must be in mode `hang`.
+    pub fn wait_for_request(&self, options: &Options) -> Result<()> {
         let line = self.server()?.line(options.patience)?;
         if line == REQUEST_READ { Ok(()) } else { bail!("a server that hangs: {line}") }
     }
 
-    /// Holds its newest server back: it gets hardly any processor time from now on.
+    /// Limits its newest server to hardly any CPU time.
     pub fn throttle(&mut self, name: &str) -> Result<()> {
         let group = Cgroup::throttled(name)?;
         group.add(self.server()?.pid())?;
@@ -106,22 +105,22 @@ impl Pod {
         Ok(())
     }
 
-    /// Stops its newest server, as SIGSTOP does. It can be killed all the same.
+    /// Stops its newest server with SIGSTOP. It can still be killed.
     pub fn halt(&self) -> Result<()> {
         let pid = self.server()?.pid();
         kill(Pid::from_raw(pid.cast_signed()), Signal::SIGSTOP)?;
-        // The signal is only sent: a thread that runs goes on until it meets it.
+        // `kill` only sends the signal: a running thread continues until it handles it.
         link::until(&format!("{pid} is stopped"), || is_stopped(pid))
     }
 
-    /// Freezes its newest server, until the guard goes.
+    /// Freezes its newest server until the guard is dropped.
     pub fn freeze(&mut self, name: &str, by: Freezer) -> Result<Undo> {
         let (group, frozen) = Cgroup::frozen(name, by, self.server()?.pid())?;
         self.groups.push(group);
         Ok(frozen)
     }
 
-    /// Gives its newest server and these a thousandth of a processor together, until the guard goes.
+    /// Limits its newest server and the hogs together to a thousandth of a CPU, until the guard is dropped.
     pub fn starve(&mut self, name: &str, hogs: &[Proc]) -> Result<Undo> {
         let (groups, quota) = Cgroup::starved(name)?;
         for group in &groups {
@@ -137,13 +136,13 @@ impl Pod {
         self.servers.last().context("a server")
     }
 
-    /// Ends its servers.
+    /// Kills its servers.
     pub fn stop(&mut self) {
         self.servers.clear();
     }
 }
 
-/// All threads of the process are in state T.
+/// Whether all threads of the process are in state T.
 fn is_stopped(pid: u32) -> Result<bool> {
     for task in fs::read_dir(format!("/proc/{pid}/task"))? {
         let stat = fs::read_to_string(task?.path().join("stat"))?;
@@ -154,21 +153,19 @@ fn is_stopped(pid: u32) -> Result<bool> {
     Ok(true)
 }
 
-/// A node with its pods. Everything goes on drop: processes first, then names.
+/// A node with its pods. On drop, its processes are killed first, then its namespaces are removed.
 #[derive(Debug)]
 pub struct TestNode {
     pods: Vec<Pod>,
     servers: Vec<Proc>,
     next: u16,
     name: String,
-    /// The node's namespace.
     pub node: Netns,
 }
 
 impl TestNode {
-    /// Makes a node.
     pub fn new(name: &str) -> Result<Self> {
-        let number = WORLDS.fetch_add(1, Ordering::Relaxed);
+        let number = NODES.fetch_add(1, Ordering::Relaxed);
         let name = format!("{PREFIX}{}-{number}-{name}", std::process::id());
         let node = Netns::create(&name)?;
         let node = Self { pods: Vec::new(), servers: Vec::new(), next: *PODS.start(), name, node };
@@ -197,7 +194,7 @@ impl TestNode {
 
     /// Adds a pod with addresses and a default route.
     pub fn pod(&mut self) -> Result<&mut Pod> {
-        let index = self.plug()?;
+        let index = self.add_namespace()?;
         let pod = self.pod_at(index)?;
         set_addresses(&pod.ns, index)?;
         pod.ns.ip(|ip| {
@@ -205,28 +202,28 @@ impl TestNode {
             ip.add(&Route::default_via(BRIDGE6).over("eth0"))
         })?;
         if let IpAddr::V6(address) = pod_ip(index, Family::V6) {
-            link::solicitable(&pod.ns, address)?;
+            link::wait_until_solicitable(&pod.ns, address)?;
         }
-        self.settled(index)
+        self.wait_until_reachable(index)
     }
 
-    /// Adds a pod without an address in its kernel: an appliance with a stack of its own.
+    /// Adds a pod whose kernel has no address: an appliance with its own network stack.
     pub fn bare_pod(&mut self) -> Result<&mut Pod> {
-        let index = self.plug()?;
+        let index = self.add_namespace()?;
         self.pod_at(index)?.ns.ip(|ip| ip.up("lo").and_then(|()| ip.up("eth0")))?;
-        self.settled(index)
+        self.wait_until_reachable(index)
     }
 
-    /// The pod, once packets pass between it and the node.
-    fn settled(&mut self, index: u16) -> Result<&mut Pod> {
-        link::running(&self.node, &[&format!("v{index}"), "cni0"])?;
+    /// Waits until packets pass between the pod and the node.
+    fn wait_until_reachable(&mut self, index: u16) -> Result<&mut Pod> {
+        link::wait_until_running(&self.node, &[&format!("v{index}"), "cni0"])?;
         let pod = self.pod_at(index)?;
-        link::running(&pod.ns, &["eth0"])?;
+        link::wait_until_running(&pod.ns, &["eth0"])?;
         Ok(pod)
     }
 
-    /// A namespace with its `eth0` on the bridge, down and without address.
-    fn plug(&mut self) -> Result<u16> {
+    /// Makes a namespace with `eth0` on the bridge, down and without address.
+    fn add_namespace(&mut self) -> Result<u16> {
         let index = self.next_index();
         if !PODS.contains(&index) {
             bail!("no pod number {index}");
@@ -236,17 +233,17 @@ impl TestNode {
         let link = format!("v{index}");
         self.node.ip(|ip| {
             ip.veth(&link, "eth0", ns.as_fd())?;
-            ip.master(&link, "cni0")?;
+            ip.set_master(&link, "cni0")?;
             ip.up(&link)
         })?;
         self.pods.push(Pod { ns, index, servers: Vec::new(), groups: Vec::new() });
         Ok(index)
     }
 
-    /// A new pod with the number, and so the addresses, of one that is deleted at once.
+    /// Replaces a pod by a new one with the same addresses.
     pub fn replace(&mut self, index: u16) -> Result<&mut Pod> {
         self.pods.retain(|pod| pod.index != index);
-        // The link of a dying namespace may stay for a moment.
+        // The link of a namespace that ends may remain for a moment.
         let _ = self.node.ip(|ip| ip.delete(&format!("v{index}")));
         self.node.ip(|ip| ip.forget_neighbours("cni0"))?;
         let next = std::mem::replace(&mut self.next, index);
@@ -255,19 +252,17 @@ impl TestNode {
         self.pod_at(made?)
     }
 
-    /// Starts a server in the node's namespace, as a hostNetwork pod.
+    /// Starts a server in the node's namespace, as a hostNetwork pod does.
     pub fn serve(&mut self, options: &Options, args: &[&str]) -> Result<()> {
         self.servers.push(serve(&self.node, options, args)?);
         Ok(())
     }
 
-    /// A pod by number.
     pub fn pod_at(&mut self, index: u16) -> Result<&mut Pod> {
         self.pods.iter_mut().find(|p| p.index == index).with_context(|| format!("pod {index}"))
     }
 
-    /// A pod behind a router: `server` has the address, `router` forwards between it and the node. The
-    /// router's end of the link to the node has the smaller MTU.
+    /// Adds a pod behind a router and returns its number. The router's link to the node has the given MTU.
     pub fn routed_pod(&mut self, mtu: u16) -> Result<u16> {
         let router = self.pod()?.index;
         let index = self.next_index();
@@ -279,7 +274,7 @@ impl TestNode {
             ip.veth("r1", "eth0", server.as_fd())?;
             ip.up("r1")?;
             ip.add(&Route::to_host(v4).over("r1"))?;
-            ip.mtu("eth0", mtu)
+            ip.set_mtu("eth0", mtu)
         })?;
         inner.ns.sysctl(&[("ipv4/conf/r1/proxy_arp", "1")])?;
         server.ip(|ip| {
@@ -294,7 +289,7 @@ impl TestNode {
         Ok(index)
     }
 
-    /// A second uplink of the node, and the namespace at its other end: a router, which sends on to nobody.
+    /// Adds a second uplink. Returns its name and the namespace at its other end, a router that drops packets to pods.
     pub fn uplink(&mut self) -> Result<(String, Netns)> {
         let index = self.next_index();
         self.uplink_of(index)
@@ -318,11 +313,12 @@ impl TestNode {
             ip.up("eth0")?;
             ip.add(&Route::to(Ipv4Addr::new(10, 88, 0, 0), 16).refusing(RouteType::BlackHole))
         })?;
-        link::running(&self.node, &[&uplink])?;
+        link::wait_until_running(&self.node, &[&uplink])?;
         Ok((uplink, outside))
     }
 
-    /// A pod, an uplink of the node, and the namespace at its other end. The pod's `eth0` is a part of the uplink.
+    /// Adds an uplink, and a pod whose `eth0` is a macvlan or ipvlan link of it. Returns the pod's number, the name of
+    /// the uplink and the namespace at its other end.
     pub fn part_pod(&mut self, part: Part) -> Result<(u16, String, Netns)> {
         let index = self.next_index();
         let (uplink, outside) = self.uplink_of(index)?;
@@ -334,33 +330,32 @@ impl TestNode {
             ip.add(&Route::to(NODE, 32).over("eth0"))?;
             ip.add(&Route::to(NODE6, 128).over("eth0"))
         })?;
-        link::running(&ns, &["eth0"])?;
+        link::wait_until_running(&ns, &["eth0"])?;
         self.pods.push(Pod { ns, index, servers: Vec::new(), groups: Vec::new() });
         Ok((index, uplink, outside))
     }
 
-    /// An address of a pod that there is not.
+    /// An address that no pod has.
     pub fn unused_address(&mut self, family: Family, port: u16) -> SocketAddr {
         let index = self.next_index();
         SocketAddr::new(pod_ip(index, family), port)
     }
 
-    /// The only source port that `connect` may take; `None` gives the usual range back.
-    pub fn source_port(&self, port: Option<u16>) -> Result<()> {
-        let range = port.map_or_else(|| "32768 60999".to_owned(), |p| format!("{p} {p}"));
-        self.node.sysctl(&[("ipv4/ip_local_port_range", &range)])
+    /// Sets the only source port that `connect` may choose.
+    pub fn set_source_port(&self, port: u16) -> Result<()> {
+        self.node.sysctl(&[("ipv4/ip_local_port_range", &format!("{port} {port}"))])
     }
 
-    /// Takes away pods, servers and rules of the node, for the next scenario.
+    /// Removes pods, servers and nftables rules of the node, for the next scenario.
     pub fn clear(&mut self) -> Result<()> {
         self.pods.clear();
         self.servers.clear();
-        // Where it is not installed there are no rules of it.
+        // Without nft there are no rules.
         if is_installed("nft") { self.node.nft("flush ruleset\n") } else { Ok(()) }
     }
 }
 
-/// A pod's `eth0` and `lo`, up and with addresses.
+/// Sets a pod's `lo` and `eth0` up, with addresses.
 fn set_addresses(ns: &Netns, index: u16) -> Result<()> {
     ns.ip(|ip| {
         ip.up("lo")?;

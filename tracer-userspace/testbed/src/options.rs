@@ -1,4 +1,4 @@
-//! How patient to be, and how the helpers are started.
+//! The settings of a run: timeouts, names, and how helpers are started.
 
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
@@ -10,30 +10,27 @@ use anyhow::Result;
 use super::helper::{Programs, Role};
 use super::net::Netns;
 
-/// Settings of a run.
 #[derive(Clone, Debug)]
 pub struct Options {
     /// Name of the prober's process.
     pub prober: String,
-    /// Where the helpers' programs are.
     pub programs: Programs,
-    /// For files.
+    /// Directory for temporary files.
     pub scratch: PathBuf,
-    /// Timeout of a probe.
     pub probe_timeout: Duration,
-    /// How long to wait for something that must come.
+    /// How long to wait for something that must happen.
     pub patience: Duration,
-    /// How long after the last attempt to wait for a verdict.
+    /// How long to wait for a verdict after the last attempt.
     pub verdict_patience: Duration,
     /// Connections of the healthy crowd.
     pub crowd: u32,
-    /// A verdict must mention what it should, such as the rule that dropped. It waits a second for the rules to be read,
-    /// which an emulated or a very busy processor may exceed: there it may come without their names.
+    /// Whether summaries must mention names, such as that of the rule that dropped. A verdict waits one second for the
+    /// rules. An emulated or very busy CPU may need longer, and then the names are missing.
     pub names: bool,
 }
 
 impl Options {
-    /// Fit for this machine: an emulated one gets several times the patience.
+    /// Options for this machine. An emulated one gets longer timeouts.
     pub fn detect(programs: Programs) -> Self {
         let slow = is_emulated();
         Self {
@@ -48,13 +45,12 @@ impl Options {
         }
     }
 
-    /// The same with a prober that is called like no other: several runs on one machine must not take each other's
-    /// kubelet for theirs.
+    /// Gives the prober a unique name, so that several runs on one machine do not track each other's prober.
     pub fn with_own_prober(self) -> Self {
         Self { prober: format!("kubelet-{}", std::process::id()), ..self }
     }
 
-    /// A helper that is to run in this namespace.
+    /// The command of a helper in this namespace.
     pub fn helper(&self, ns: &Netns, role: Role) -> Result<Command> {
         let words = self.words(role)?;
         let mut command = ns.command(&words[0]);
@@ -62,22 +58,22 @@ impl Options {
         Ok(command)
     }
 
-    /// Its command line.
+    /// The command line of a helper.
     pub fn words(&self, role: Role) -> Result<Vec<OsString>> {
         let comm = if role == Role::Kubelet { &self.prober } else { role.name() };
         self.programs.words(role, comm, &self.scratch)
     }
 }
 
-/// Whether the processor is QEMU's software emulation.
+/// Whether QEMU emulates the CPU in software.
 pub fn is_emulated() -> bool {
     std::fs::read_to_string("/proc/cpuinfo").is_ok_and(|cpus| is_qemu(&cpus))
 }
 
-/// arm64 names no model; there QEMU's `max` has the implementer 0, which no real processor has (`MIDR_EL1`).
+/// arm64 has no model name. There, QEMU's `max` has implementer 0, which no real CPU has (`MIDR_EL1`).
 fn is_qemu(cpus: &str) -> bool {
-    let nobodys = |line: &str| line.starts_with("CPU implementer") && line.ends_with(": 0x00");
-    cpus.contains("QEMU") || cpus.lines().any(nobodys)
+    let is_implementer_0 = |line: &str| line.starts_with("CPU implementer") && line.ends_with(": 0x00");
+    cpus.contains("QEMU") || cpus.lines().any(is_implementer_0)
 }
 
 /// The kernel release.
@@ -89,19 +85,17 @@ fn scratch_dir() -> PathBuf {
     std::env::temp_dir().join(format!("trw-{}", std::process::id()))
 }
 
-/// A directory that is gone at the end.
+/// A temporary directory; removed on drop.
 #[derive(Debug)]
 pub struct Scratch(PathBuf);
 
 impl Scratch {
-    /// Makes it.
     pub fn new() -> Result<Self> {
         let dir = scratch_dir();
         std::fs::create_dir_all(&dir)?;
         Ok(Self(dir))
     }
 
-    /// Where it is.
     pub fn path(&self) -> &Path {
         &self.0
     }
@@ -118,7 +112,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_emulated_processor_is_reported_on_both_architectures() {
+    fn an_emulated_cpu_is_recognized_on_both_architectures() {
         assert!(is_qemu("model name\t: QEMU Virtual CPU version 2.5+\n"));
         assert!(is_qemu("processor\t: 0\nCPU implementer\t: 0x00\nCPU architecture: 8\n"));
         assert!(!is_qemu("model name\t: AMD EPYC\n") && !is_qemu("CPU implementer\t: 0x41\nCPU revision\t: 0x00\n"));

@@ -1,5 +1,7 @@
-//! What the CNI plugin `loopback` does on DEL, and what went wrong with it: it opens the namespace
-//! by the path that it was given, enters it as Go's `ns.Do` does, and sets `lo` down there. And the runtime that runs it.
+//! The CNI plugin `loopback` and the container runtime that runs it.
+//!
+//! On DEL the plugin opens the namespace by the path that it got, enters it as Go's `ns.Do` does, and sets `lo` down.
+//! If the path is wrong, it sets `lo` of another namespace down.
 
 use std::fs::File;
 use std::io::{self, BufRead as _};
@@ -21,7 +23,7 @@ use crate::proc::Proc;
 /// The variable that names the namespace.
 const CNI_NETNS: &str = "CNI_NETNS";
 
-/// By which call `lo` is set down.
+/// The call that sets `lo` down.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Way {
     /// RTM_NEWLINK, as the plugin does.
@@ -30,14 +32,14 @@ pub enum Way {
     Ioctl,
 }
 
-/// An ordinary process of the node that now has the pid which a sandbox's process had once.
+/// Starts a process of the node. Its pid stands for one that belonged to a sandbox's process before.
 pub fn reused_pid(node: &Netns, options: &Options) -> Result<Proc> {
     let mut command = options.helper(node, Role::Pod)?;
     command.arg("idle");
     Proc::spawn(command)
 }
 
-/// Starts the runtime (`crio`) on the node and has it run the plugin with that namespace path.
+/// Starts the runtime (`crio`) on the node, which runs the plugin with this namespace path.
 pub fn run_by_runtime(node: &Netns, options: &Options, path: &str, way: &str) -> Result<Proc> {
     let mut runtime = Proc::spawn(options.helper(node, Role::Crio)?)?;
     runtime.line(options.patience)?;
@@ -51,8 +53,8 @@ pub fn run_by_runtime(node: &Netns, options: &Options, path: &str, way: &str) ->
     Ok(runtime)
 }
 
-/// The runtime's process: runs a CNI plugin for every line on stdin (`NETNS_PATH PLUGIN [ARG]...`), answers `done PID` or
-/// `failed: why`, and lives on as a daemon does.
+/// The process of the runtime. For every line on stdin (`NETNS_PATH PLUGIN [ARG]...`) it runs a CNI plugin and answers
+/// `done PID` or `failed: why`. It keeps running as a daemon does.
 pub fn runtime() -> Result<()> {
     println!("ready");
     for line in io::stdin().lock().lines() {
@@ -83,7 +85,7 @@ fn run_plugin(line: &str) -> Result<u32> {
     Ok(child.id())
 }
 
-/// The plugin's process, with `CNI_NETNS` set: `netlink`, `ioctl` or `exec`.
+/// The process of the plugin. `way` is `netlink`, `ioctl` or `exec`; `CNI_NETNS` must be set.
 pub fn run(way: Option<&str>) -> Result<()> {
     let path = PathBuf::from(std::env::var_os(CNI_NETNS).context("CNI_NETNS is not set")?);
     match way {
@@ -94,7 +96,7 @@ pub fn run(way: Option<&str>) -> Result<()> {
     }
 }
 
-/// Sets `lo` down in the namespace at `path`, and comes back.
+/// Sets `lo` down in the namespace at `path`, and returns to the previous namespace.
 pub fn delete(path: &Path, way: Way) -> Result<()> {
     let own_path = format!("/proc/{}/task/{}/ns/net", std::process::id(), nix::unistd::gettid());
     let own = File::open(&own_path).with_context(|| format!("open {own_path}"))?;
@@ -130,12 +132,12 @@ fn down_by_ioctl() -> Result<()> {
     for (to, from) in request.ifr_name.iter_mut().zip(b"lo") {
         *to = *from as libc::c_char;
     }
-    let ask = |number: libc::Ioctl, request: &mut libc::ifreq| {
+    let ioctl = |number: libc::Ioctl, request: &mut libc::ifreq| {
         // SAFETY: the descriptor is open and the request lives through the call.
         Errno::result(unsafe { libc::ioctl(socket.as_raw_fd(), number, &raw mut *request) })
     };
-    ask(libc::SIOCGIFFLAGS as libc::Ioctl, &mut request).context("flags of lo")?;
+    ioctl(libc::SIOCGIFFLAGS as libc::Ioctl, &mut request).context("flags of lo")?;
     // SAFETY: SIOCGIFFLAGS has filled this member of the union.
     unsafe { request.ifr_ifru.ifru_flags &= !(libc::IFF_UP as i16) };
-    ask(libc::SIOCSIFFLAGS as libc::Ioctl, &mut request).context("set lo down").map(drop)
+    ioctl(libc::SIOCSIFFLAGS as libc::Ioctl, &mut request).context("set lo down").map(drop)
 }

@@ -1,4 +1,4 @@
-//! PodLists for `--pods`: what the API server would say of the world's pods.
+//! The PodList for `--pods`: the pods of the test node as the API server would list them.
 
 use std::net::IpAddr;
 use std::time::Duration;
@@ -11,45 +11,41 @@ use crate::node::{Family, NODE, NODE6, PODS, pod_ip};
 pub const HTTP: u16 = 8080;
 /// Port of the TLS servers.
 pub const TLS: u16 = 8443;
-/// Port of TLS servers of which no probe says that they are.
+/// Port of TLS servers that are only probed by tcpSocket.
 pub const UNLISTED_TLS: u16 = 9443;
-/// Port of a container; its liveness probe has a short budget.
+/// Port of a container whose liveness probe has a short budget.
 pub const SLOW_START: u16 = 7070;
-/// Seconds between its attempts.
 pub const SLOW_START_PERIOD_S: u64 = 1;
-/// Failures that restart it.
+/// The number of failures that restart the container.
 pub const SLOW_START_THRESHOLD: u32 = 3;
-/// Port of a container with a patient probe: a packet can be sent again several times before the probe is over.
+/// Port of a container whose probe has a long timeout, so that packets are retransmitted several times.
 pub const PATIENT: u16 = 6060;
-/// Its timeout in seconds: SYNs go out again after 1, 3, 7 and 15 of them (after each of the first five since 6.5:
-/// `tcp_syn_linear_timeouts`).
+/// SYNs are retransmitted after 1, 3, 7 and 15 seconds. Since 6.5 the first retransmissions are one second apart
+/// (`tcp_syn_linear_timeouts`).
 pub const PATIENT_TIMEOUT_S: u64 = 30;
-/// Address and port of a Service that the readiness probe of its own pod asks for.
+/// Address and port of a Service that is the target of its own pod's readiness probe.
 pub const CIRCULAR: ([u8; 4], u16) = ([10, 96, 0, 33], 80);
 /// Address of that pod.
-const CIRCLE: [u8; 4] = [10, 88, 0, 200];
+const CIRCULAR_POD: [u8; 4] = [10, 88, 0, 200];
 /// Port of the hostNetwork server.
 pub const HOST: u16 = 10256;
 
-/// When every container of the list started.
+/// The start time of all containers.
 const STARTED: &str = "2026-11-20T15:48:08Z";
 /// The same in nanoseconds since 1970.
 pub const STARTED_WALL_NS: i64 = 1_795_189_688_000_000_000;
 
-/// A pod as it is described to the tracer.
+/// A pod of the PodList.
 #[derive(Clone, Debug)]
 pub struct PodSpec {
-    /// Name.
     pub name: String,
-    /// Addresses.
     pub ips: Vec<String>,
-    /// It lives in the node's namespace.
     pub host_network: bool,
     /// Containers with their probes.
     pub containers: Vec<Value>,
 }
 
-/// Every pod number there can be, each with an HTTP and a TLS container, and a hostNetwork pod.
+/// A pod for each possible number, a hostNetwork pod, and one that probes its own Service.
 pub fn plan(timeout: Duration) -> Value {
     let seconds = timeout.as_secs().max(1);
     let mut pods: Vec<PodSpec> = PODS.map(|index| planned(index, seconds)).collect();
@@ -63,23 +59,23 @@ pub fn plan(timeout: Duration) -> Value {
         containers: vec![json!({"name": "agent", "ports": [{"containerPort": HOST}], "livenessProbe": probe,
                                 "readinessProbe": local})],
     });
-    pods.push(in_a_circle(seconds));
+    pods.push(circular_pod(seconds));
     list(&pods)
 }
 
-/// A pod with a readiness probe of its own Service.
-fn in_a_circle(seconds: u64) -> PodSpec {
+/// A pod whose readiness probe dials its own Service.
+fn circular_pod(seconds: u64) -> PodSpec {
     let mut probe = http_probe(CIRCULAR.1, "HTTP", seconds);
     probe["httpGet"]["host"] = json!(IpAddr::from(CIRCULAR.0));
     PodSpec {
         name: "circle-0".to_owned(),
-        ips: vec![IpAddr::from(CIRCLE).to_string()],
+        ips: vec![IpAddr::from(CIRCULAR_POD).to_string()],
         host_network: false,
         containers: vec![json!({"name": "app", "ports": [{"containerPort": HTTP}], "readinessProbe": probe})],
     }
 }
 
-/// What the API server would say of the Services.
+/// The Services and EndpointSlices for `--services`.
 pub fn services() -> Value {
     let ip = IpAddr::from(CIRCULAR.0);
     let service = json!({
@@ -89,7 +85,7 @@ pub fn services() -> Value {
     let slice = json!({
         "apiVersion": "discovery.k8s.io/v1", "kind": "EndpointSlice", "addressType": "IPv4",
         "metadata": {"name": "circle-1", "namespace": "default", "labels": {"kubernetes.io/service-name": "circle"}},
-        "endpoints": [{"addresses": [IpAddr::from(CIRCLE)], "conditions": {"ready": false}}],
+        "endpoints": [{"addresses": [IpAddr::from(CIRCULAR_POD)], "conditions": {"ready": false}}],
     });
     json!({"apiVersion": "v1", "kind": "List", "items": [service, slice]})
 }
@@ -122,19 +118,16 @@ fn planned(index: u16, seconds: u64) -> PodSpec {
     PodSpec { name: format!("pod-{index}"), ips, host_network: false, containers: vec![app, tls, side, slow, patient] }
 }
 
-/// An httpGet probe.
 pub fn http_probe(port: u16, scheme: &str, seconds: u64) -> Value {
     json!({"httpGet": {"path": "/healthz", "port": port, "scheme": scheme},
            "timeoutSeconds": seconds, "periodSeconds": 10, "successThreshold": 1, "failureThreshold": 3})
 }
 
-/// A tcpSocket probe.
 pub fn tcp_probe(port: u16, seconds: u64) -> Value {
     json!({"tcpSocket": {"port": port},
            "timeoutSeconds": seconds, "periodSeconds": 10, "successThreshold": 1, "failureThreshold": 3})
 }
 
-/// The PodList.
 pub fn list(pods: &[PodSpec]) -> Value {
     let items: Vec<Value> = pods.iter().enumerate().map(|(n, pod)| item(n, pod)).collect();
     json!({"apiVersion": "v1", "kind": "List", "metadata": {"resourceVersion": ""}, "items": items})

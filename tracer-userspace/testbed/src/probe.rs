@@ -1,5 +1,7 @@
-//! One probe attempt, made as the kubelet makes it: a non-blocking connect, readiness awaited,
-//! SO_ERROR, TCP_NODELAY, keepalive; then the handler's part; close when the time is up.
+//! One probe attempt, made as the kubelet makes it.
+//!
+//! It does a non-blocking connect, waits until the socket is ready, reads SO_ERROR, and sets TCP_NODELAY and keepalive.
+//! Then comes the handler's part. It closes the socket when the time is over.
 
 use std::io::{self, ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -15,39 +17,37 @@ use serde::{Deserialize, Serialize};
 pub mod http;
 pub mod tls;
 
-/// What a probe does once connected.
+/// What a probe does after it connected.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Kind {
     /// Connect and close.
     Tcp,
-    /// GET, read the answer.
+    /// Send a GET, read the answer.
     Http,
-    /// The same in TLS, the certificate not verified.
+    /// The same with TLS, without verifying the certificate.
     Https,
 }
 
 /// A probe to make.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 pub struct ProbeRequest {
-    /// Whom to dial.
     pub dst: SocketAddr,
-    /// How.
     pub kind: Kind,
-    /// For all of it.
+    /// For the whole attempt.
     pub timeout_ms: u64,
-    /// SO_LINGER of one second, as the kubelet sets since 1.27.
+    /// Set SO_LINGER to one second, as the kubelet does since 1.27.
     pub linger: bool,
-    /// It leaves the socket dialling when the time is up, as an httpGet probe of a kubelet built with Go 1.23 does.
+    /// Keep the socket connecting after the timeout, as an httpGet probe of a kubelet built with Go 1.23 does.
     #[serde(default)]
     pub keeps_connecting: bool,
-    /// How long it does nothing once connected: a kubelet without CPU.
+    /// How long it waits after it connected, like a kubelet without CPU time.
     #[serde(default)]
     pub idle_ms: u64,
 }
 
 impl ProbeRequest {
-    /// As a kubelet of today.
+    /// A probe of a current kubelet.
     pub const fn new(kind: Kind, dst: SocketAddr, timeout: Duration) -> Self {
         Self { dst, kind, timeout_ms: timeout.as_millis() as u64, linger: true, keeps_connecting: false, idle_ms: 0 }
     }
@@ -65,32 +65,28 @@ pub enum Ending {
     Refused,
     /// ECONNRESET or EPIPE.
     Reset,
-    /// Time was up.
     Timeout,
-    /// The server closed before the answer was whole.
+    /// The server closed before the answer was complete.
     Eof,
     /// Any other error.
     Error,
 }
 
-/// What came of an attempt.
+/// The result of an attempt.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Outcome {
-    /// The prober's end; absent if no source was chosen.
+    /// Absent if the kernel chose no source address and port.
     pub src: Option<SocketAddr>,
-    /// The target.
     pub dst: SocketAddr,
-    /// The ending.
     pub ending: Ending,
-    /// HTTP status, if one came.
+    /// The HTTP status, if there was one.
     pub status: Option<u16>,
-    /// The error in words.
+    /// The error message.
     pub error: Option<String>,
-    /// How long it took.
     pub elapsed_ms: f64,
 }
 
-/// Makes the attempt.
+/// Makes an attempt.
 pub fn probe(what: &ProbeRequest) -> Outcome {
     let began = Instant::now();
     let mut attempt = ProbeTry { src: None, deadline: began + Duration::from_millis(what.timeout_ms) };
@@ -147,14 +143,14 @@ impl ProbeTry {
             Err(errno) => return Err(errno.into()),
         }
         if let Err(error) = wait(&stream, PollFlags::POLLOUT, self.deadline) {
-            // Open until the prober ends.
+            // Stays open until the prober ends.
             let _left_open = what.keeps_connecting.then(|| stream.into_raw_fd());
             return Err(error);
         }
         if let Some(error) = stream.take_error()? {
             return Err(error);
         }
-        // Gone between the two calls: why, the socket knows by now.
+        // The connection failed between the two calls. Now the socket has the reason.
         if let Err(gone) = stream.peer_addr() {
             return Err(stream.take_error()?.unwrap_or(gone));
         }
@@ -166,7 +162,7 @@ impl ProbeTry {
     }
 }
 
-/// Waits until the socket is ready or the time is up.
+/// Waits until the socket is ready, or the time is over.
 fn wait(stream: &TcpStream, flags: PollFlags, deadline: Instant) -> io::Result<()> {
     loop {
         let left = deadline.saturating_duration_since(Instant::now());

@@ -1,4 +1,4 @@
-//! The prober: what it is asked and what it answers, one JSON object a line; and the process that does so.
+//! The prober: a process that makes attempts on request. Requests and replies are JSON, one object per line.
 
 use std::io::BufRead as _;
 use std::net::SocketAddr;
@@ -16,70 +16,53 @@ use crate::options::Options;
 use crate::probe::{Ending, Outcome, ProbeRequest, probe};
 use crate::proc::Proc;
 
-/// What the prober is asked.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 #[serde(tag = "ask", rename_all = "snake_case")]
 pub enum Request {
-    /// One attempt.
     ProbeRequest(ProbeRequest),
-    /// Two attempts, the second as soon as the first is over.
+    /// Two attempts, the second as soon as the first has ended.
     InTurn {
-        /// The attempts.
-        dials: [ProbeRequest; 2],
+        probes: [ProbeRequest; 2],
     },
     /// The same attempt many times.
     Crowd {
-        /// The attempt.
         probe: ProbeRequest,
-        /// How often.
         count: u32,
-        /// How many at once.
         threads: u32,
     },
-    /// The same attempt from several threads in the same microsecond, again and again: each time at the next port, since a
-    /// refused connect leaves its source port to the next.
+    /// The same attempt from several threads in the same microsecond, in several rounds. Each round uses the next port,
+    /// because the kernel may reuse the source port of a refused connect.
     Volley {
-        /// The attempt.
         probe: ProbeRequest,
-        /// How often.
         rounds: u32,
-        /// How many at once.
         threads: u32,
     },
 }
 
-/// What it answers.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(tag = "answer", rename_all = "snake_case")]
 pub enum Reply {
-    /// It can be asked.
+    /// The prober waits for requests.
     Ready,
-    /// Of one attempt.
     Outcome(Outcome),
-    /// Of many.
     Crowd(CrowdOutcome),
-    /// Of two in turn, and of a volley: each.
+    /// The outcomes of `InTurn` or `Volley`.
     Each {
-        /// Their outcomes.
         outcomes: Vec<Outcome>,
     },
 }
 
-/// What came of many attempts.
+/// The result of many attempts.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct CrowdOutcome {
-    /// Succeeded.
     pub ok: u32,
-    /// Failed.
     pub failed: u32,
     /// One of the failures.
     pub example: Option<Outcome>,
-    /// How long all took.
     pub elapsed_ms: f64,
 }
 
 impl CrowdOutcome {
-    /// Counts one more.
     pub fn add(&mut self, outcome: Outcome) {
         if outcome.ending == Ending::Ok {
             self.ok += 1;
@@ -89,7 +72,6 @@ impl CrowdOutcome {
         }
     }
 
-    /// Counts all of another.
     pub fn merge(&mut self, other: Self) {
         self.ok += other.ok;
         self.failed += other.failed;
@@ -101,13 +83,13 @@ impl CrowdOutcome {
 #[derive(Debug)]
 pub struct Prober {
     proc: Proc,
-    // Goes after the process.
+    // Dropped after the process.
     _group: Option<Cgroup>,
     patience: Duration,
 }
 
 impl Prober {
-    /// Starts one in a namespace and waits until it can be asked.
+    /// Starts a prober in a namespace, and waits until it is ready.
     pub fn start(ns: &Netns, options: &Options) -> Result<Self> {
         let proc = Proc::spawn(options.helper(ns, Role::Kubelet)?)?;
         let group = Cgroup::create(&format!("{PREFIX}{}-{}", std::process::id(), proc.pid()))?;
@@ -121,12 +103,10 @@ impl Prober {
         }
     }
 
-    /// Its process id.
     pub fn pid(&self) -> u32 {
         self.proc.pid()
     }
 
-    /// Makes one attempt.
     pub fn probe(&mut self, probe: ProbeRequest) -> Result<Outcome> {
         match self.ask(Request::ProbeRequest(probe), probe.timeout_ms)? {
             Reply::Outcome(outcome) => Ok(outcome),
@@ -135,9 +115,9 @@ impl Prober {
     }
 
     /// Makes two attempts, one after the other.
-    pub fn in_turn(&mut self, dials: [ProbeRequest; 2]) -> Result<[Outcome; 2]> {
-        let millis = dials.iter().map(|probe| probe.timeout_ms).sum();
-        match self.ask(Request::InTurn { dials }, millis)? {
+    pub fn in_turn(&mut self, probes: [ProbeRequest; 2]) -> Result<[Outcome; 2]> {
+        let millis = probes.iter().map(|probe| probe.timeout_ms).sum();
+        match self.ask(Request::InTurn { probes }, millis)? {
             Reply::Each { outcomes } => outcomes.try_into().map_err(|_| anyhow!("not two outcomes of two attempts")),
             other => bail!("prober answered {other:?}"),
         }
@@ -152,7 +132,7 @@ impl Prober {
         }
     }
 
-    /// Makes the same attempt from several threads at once.
+    /// Makes the same attempt from several threads at the same time.
     pub fn volley(&mut self, probe: ProbeRequest, rounds: u32, threads: u32) -> Result<Vec<Outcome>> {
         match self.ask(Request::Volley { probe, rounds, threads }, 100 * u64::from(rounds) + probe.timeout_ms)? {
             Reply::Each { outcomes } => Ok(outcomes),
@@ -167,12 +147,13 @@ impl Prober {
     }
 }
 
-/// An attempt's address in a message.
+/// The source of an attempt, for a message.
 pub fn shown(src: Option<SocketAddr>) -> String {
     src.map_or_else(|| "?".to_owned(), |a| a.to_string())
 }
 
-/// The process: requests come as lines on stdin; each is served by a thread of its own, never by the first one, as in Go.
+/// The process of the prober. It reads requests from stdin. As in Go, the first thread never makes an attempt: each
+/// request has its own thread.
 pub fn serve() -> Result<()> {
     say(&Reply::Ready)?;
     for line in std::io::stdin().lock().lines() {
@@ -192,7 +173,7 @@ fn answer(request: Request) -> Reply {
     match request {
         Request::ProbeRequest(what) => Reply::Outcome(probe(&what)),
         Request::Crowd { probe, count, threads } => Reply::Crowd(crowd(probe, count, threads.max(1))),
-        Request::InTurn { dials } => Reply::Each { outcomes: dials.iter().map(probe).collect() },
+        Request::InTurn { probes } => Reply::Each { outcomes: probes.iter().map(probe).collect() },
         Request::Volley { probe, rounds, threads } => Reply::Each { outcomes: volley(&probe, rounds, threads) },
     }
 }
@@ -206,14 +187,14 @@ fn volley(what: &ProbeRequest, rounds: u32, threads: u32) -> Vec<Outcome> {
     })
 }
 
-/// The attempt at the n-th port after its own.
+/// The same attempt with the n-th port after its own.
 fn next(what: &ProbeRequest, n: u32) -> ProbeRequest {
     let mut next = *what;
     next.dst.set_port(what.dst.port().wrapping_add(n as u16));
     next
 }
 
-/// Dials when so many have arrived. Not at a barrier of the library's: it wakes one after the other.
+/// Makes the attempt when `all` threads have arrived. `std::sync::Barrier` is not used: it wakes threads one by one.
 fn at_once(what: &ProbeRequest, arrived: &AtomicU32, all: u32) -> Outcome {
     arrived.fetch_add(1, Ordering::AcqRel);
     while arrived.load(Ordering::Acquire) < all {

@@ -1,4 +1,4 @@
-//! Processes: children that talk in lines and are killed on drop, and the name of the own one.
+//! Child processes with line-based input and output, and the name of this process.
 
 use std::ffi::CString;
 use std::io::{BufRead, BufReader, Write};
@@ -9,12 +9,12 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, anyhow, bail};
 
-/// Calls this process, and the threads it will have, by this name.
+/// Sets the name of this thread and of threads that it starts later.
 pub fn rename(comm: &str) -> Result<()> {
     Ok(nix::sys::prctl::set_name(&CString::new(comm)?)?)
 }
 
-/// A running child, its stdout read line by line.
+/// A running child process. It is killed on drop.
 #[derive(Debug)]
 pub struct Proc {
     child: Child,
@@ -24,16 +24,16 @@ pub struct Proc {
 }
 
 impl Proc {
-    /// Starts it; stderr stays the caller's choice.
+    /// Starts the command with piped stdin and stdout. The caller chooses stderr.
     pub fn spawn(mut command: Command) -> Result<Self> {
         let what = format!("{:?}", command.get_program());
         command.stdin(Stdio::piped()).stdout(Stdio::piped());
         let mut child = command.spawn().with_context(|| format!("start {what}"))?;
         let stdout = child.stdout.take().context("stdout of a child")?;
-        let (tell, lines) = channel();
+        let (sender, lines) = channel();
         thread::spawn(move || {
             for line in BufReader::new(stdout).lines().map_while(std::result::Result::ok) {
-                if tell.send(line).is_err() {
+                if sender.send(line).is_err() {
                     break;
                 }
             }
@@ -42,7 +42,7 @@ impl Proc {
         Ok(Self { child, stdin, lines, what })
     }
 
-    /// The next line it prints.
+    /// Waits for the next line of stdout.
     pub fn line(&self, patience: Duration) -> Result<String> {
         self.lines.recv_timeout(patience).map_err(|error| match error {
             RecvTimeoutError::Timeout => anyhow!("{} printed nothing for {patience:?}", self.what),
@@ -50,24 +50,23 @@ impl Proc {
         })
     }
 
-    /// Sends it a line.
+    /// Writes a line to stdin.
     pub fn say(&mut self, line: &str) -> Result<()> {
         let stdin = self.stdin.as_mut().with_context(|| format!("stdin of {}", self.what))?;
         writeln!(stdin, "{line}").with_context(|| format!("write to {}", self.what))
     }
 
-    /// Its process id.
     pub fn pid(&self) -> u32 {
         self.child.id()
     }
 
-    /// Waits for its end, which must be a success.
+    /// Waits until the process ends successfully, and returns the lines of stdout.
     pub fn finish(mut self, patience: Duration) -> Result<Vec<String>> {
         drop(self.stdin.take());
-        let mut reported = Vec::new();
+        let mut lines = Vec::new();
         loop {
             match self.lines.recv_timeout(patience) {
-                Ok(line) => reported.push(line),
+                Ok(line) => lines.push(line),
                 Err(RecvTimeoutError::Disconnected) => break,
                 Err(RecvTimeoutError::Timeout) => bail!("{} did not end within {patience:?}", self.what),
             }
@@ -76,7 +75,7 @@ impl Proc {
         if !status.success() {
             bail!("{}: {status}", self.what);
         }
-        Ok(reported)
+        Ok(lines)
     }
 }
 

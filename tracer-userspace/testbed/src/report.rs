@@ -1,4 +1,4 @@
-//! The rows of a selftest as `finding` records, or as lines for people.
+//! Prints the rows of a selftest, as `finding` records or as lines for people.
 
 use std::collections::BTreeMap;
 
@@ -14,7 +14,7 @@ use tracer_terminal::screen::Screen;
 
 const WHY: &str = "what the hooks of this kernel do not prove here, no verdict on this node can rest on";
 
-/// Prints rows, and keeps how each came out.
+/// Prints rows, and keeps the status of each.
 pub(super) struct Report {
     output: Output,
     form: Form,
@@ -38,19 +38,19 @@ impl Report {
         })
     }
 
-    /// A scenario was played; once more, if the tracer reported something later that makes it a failure.
-    pub(super) fn tell(&mut self, items: &[Item], row: &Row) {
+    /// Prints the row of a scenario. Called again if a later record of the tracer makes it a failure.
+    pub(super) fn print_row(&mut self, items: &[Item], row: &Row) {
         let of = |item: &&Item| item.how.as_ref().is_ok_and(|scenario| scenario.name == row.scenario);
         if let Some(item) = items.iter().find(of) {
-            self.print(played(item.cause, row));
+            self.print(row_finding(item.cause, row));
         }
     }
 
-    /// What could not be played, and the sum; gives the exit code.
+    /// Prints the causes that cannot be shown here, and the counts. Returns the exit code.
     pub(super) fn finish(mut self, items: &[Item]) -> u8 {
         for item in items {
             if let Err(why) = &item.how {
-                self.print(not_proven(item.cause, why));
+                self.print(not_shown_finding(item.cause, why));
             }
         }
         self.output.finish();
@@ -70,7 +70,7 @@ impl Report {
             form @ (Form::Ndjson | Form::Otlp) => form.line(&self.record(finding)),
         };
         self.output.put(&bytes);
-        // Each takes its time: it is shown when it is over.
+        // The next row may take a while.
         self.output.flush();
     }
 
@@ -89,17 +89,17 @@ impl Report {
     }
 }
 
-fn played(cause: Option<Cause>, row: &Row) -> FindingBody {
+fn row_finding(cause: Option<Cause>, row: &Row) -> FindingBody {
     let mut finding = draft(cause);
     let mut field = |name: &str, value: serde_json::Value| finding.fields.insert(name.to_owned(), value);
     field("scenario", row.scenario.as_str().into());
     field("took_ms", row.ms.into());
-    if let Some(proof) = row.proof.as_ref().filter(|_| beside(cause, row).is_none()) {
+    if let Some(proof) = row.proof.as_ref().filter(|_| main_cause(cause, row).is_none()) {
         field("hooks", proof.hooks.clone().into());
         field("confidence", proof.confidence.name().into());
     }
     match row.result {
-        RowOutcome::Pass => FindingBody { status: Status::Ok, observed: proven(cause, row), ..finding },
+        RowOutcome::Pass => FindingBody { status: Status::Ok, observed: describe_proof(cause, row), ..finding },
         _ => {
             let observed = row.reason.clone().unwrap_or_default();
             let remediation = Some("tracer doctor --check tracer_hooks".to_owned());
@@ -108,9 +108,9 @@ fn played(cause: Option<Cause>, row: &Row) -> FindingBody {
     }
 }
 
-/// Which hooks proved it.
-fn proven(cause: Option<Cause>, row: &Row) -> String {
-    if let Some(main) = beside(cause, row) {
+/// The confidence, and the hooks that proved the cause.
+fn describe_proof(cause: Option<Cause>, row: &Row) -> String {
+    if let Some(main) = main_cause(cause, row) {
         return format!("beside {main}");
     }
     match (cause, &row.proof) {
@@ -120,16 +120,16 @@ fn proven(cause: Option<Cause>, row: &Row) -> String {
     }
 }
 
-/// The cause of the verdict, where this one stands in its `also`: its evidence is that of the other.
-fn beside(cause: Option<Cause>, row: &Row) -> Option<&'static str> {
+/// The cause of the verdict, if `cause` is only in its `also`. Then the evidence is that of the main cause.
+fn main_cause(cause: Option<Cause>, row: &Row) -> Option<&'static str> {
     row.cause.filter(|main| cause.is_some_and(|cause| cause.name() != *main))
 }
 
-fn not_proven(cause: Option<Cause>, why: &str) -> FindingBody {
+fn not_shown_finding(cause: Option<Cause>, why: &str) -> FindingBody {
     FindingBody { observed: why.to_owned(), ..draft(cause) }
 }
 
-/// A row of which nothing is known yet.
+/// A finding without a result.
 fn draft(cause: Option<Cause>) -> FindingBody {
     let expected = cause.map_or_else(
         || "no verdict on a probe that succeeds".to_owned(),
@@ -154,7 +154,7 @@ mod tests {
 
     #[test]
     fn a_row_that_passed_names_the_hooks_that_proved_it() {
-        let finding = played(Some(Cause::FirewallDrop), &row(RowOutcome::Pass, None));
+        let finding = row_finding(Some(Cause::FirewallDrop), &row(RowOutcome::Pass, None));
         assert_eq!((finding.check.as_str(), finding.status), ("selftest/firewall_drop", Status::Ok));
         assert_eq!(finding.observed, "proven: kfree_skb, nftables");
         assert_eq!(finding.fields["hooks"], serde_json::json!(["kfree_skb", "nftables"]));
@@ -162,8 +162,8 @@ mod tests {
     }
 
     #[test]
-    fn of_a_cause_beside_another_the_hooks_are_the_others() {
-        let finding = played(Some(Cause::CpuThrottled), &row(RowOutcome::Pass, None));
+    fn a_cause_beside_the_main_cause_has_no_hooks() {
+        let finding = row_finding(Some(Cause::CpuThrottled), &row(RowOutcome::Pass, None));
         assert_eq!(finding.observed, "beside firewall_drop");
         assert!(!finding.fields.contains_key("hooks") && !finding.fields.contains_key("confidence"));
     }
@@ -171,15 +171,15 @@ mod tests {
     #[test]
     fn a_row_that_failed_says_what_was_reported_instead() {
         let finding =
-            played(Some(Cause::FirewallDrop), &row(RowOutcome::Fail, Some("no verdict, expected firewall_drop")));
+            row_finding(Some(Cause::FirewallDrop), &row(RowOutcome::Fail, Some("no verdict, expected firewall_drop")));
         assert_eq!(finding.status, Status::Fail);
         assert_eq!(finding.observed, "no verdict, expected firewall_drop");
         assert!(finding.remediation.is_some());
     }
 
     #[test]
-    fn what_cannot_be_shown_is_neither() {
-        let finding = not_proven(Some(Cause::ExecFailed), "needs a kubelet");
+    fn a_cause_that_cannot_be_shown_is_unknown() {
+        let finding = not_shown_finding(Some(Cause::ExecFailed), "needs a kubelet");
         assert_eq!((finding.status, finding.observed.as_str()), (Status::Unknown, "needs a kubelet"));
     }
 
@@ -187,7 +187,7 @@ mod tests {
     fn healthy_probes_get_no_verdict() {
         let mut healthy = row(RowOutcome::Pass, None);
         healthy.proof = None;
-        let finding = played(None, &healthy);
+        let finding = row_finding(None, &healthy);
         assert_eq!((finding.check.as_str(), finding.observed.as_str()), ("selftest/healthy", "no verdict"));
     }
 }

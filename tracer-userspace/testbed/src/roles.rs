@@ -1,4 +1,4 @@
-//! What the processes of the node do, each in its role.
+//! Runs the process of each role.
 
 use anyhow::Result;
 use clap::Parser as _;
@@ -8,7 +8,7 @@ use super::load::Load;
 use super::{load, plugin, prober, server};
 
 impl Role {
-    /// What it does, until it is ended.
+    /// Runs until the process is ended.
     pub fn run(self, args: &[String]) -> Result<()> {
         match self {
             Self::Kubelet => prober::serve(),

@@ -1,4 +1,4 @@
-//! The results of a run, one row for each scenario: what was done, how it went, and what was reported of each attempt.
+//! The results of a run: one row for each scenario.
 
 use std::collections::BTreeMap;
 
@@ -9,13 +9,12 @@ use crate::check::{self, Attempt, Claim, Standing, judge};
 use crate::options::kernel;
 use crate::scenario::Scenario;
 
-/// How a scenario went, in a word.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum RowOutcome {
     /// The failure happened and the verdict was right.
     Pass,
-    /// It did not happen, or the verdict was wrong.
+    /// The failure did not happen, or the verdict was wrong.
     Fail,
     /// This machine lacks what the scenario needs.
     Cannot,
@@ -23,40 +22,37 @@ pub enum RowOutcome {
     Absent,
 }
 
-/// How a scenario went.
+/// The result of a scenario, or a gap: a combination that no scenario covers.
 #[derive(Clone, Debug, Serialize)]
 pub struct Row {
-    /// The scenario; that of a gap is empty.
+    /// Name of the scenario; empty for a gap.
     pub scenario: String,
-    /// The cause it is about; absent: healthy.
+    /// The expected cause; absent for a healthy scenario.
     pub cause: Option<&'static str>,
-    /// The Service proxy in it; `any`: none has a part in it.
+    /// The Service proxy; `any` if none is involved.
     pub proxy: &'static str,
     /// `v4` or `v6`.
     pub family: &'static str,
     /// Kernel release.
     pub kernel: String,
-    /// How it went, in a word.
     pub result: RowOutcome,
-    /// Why, unless it passed.
+    /// Why it did not pass, or what was measured.
     pub reason: Option<String>,
     /// How long it took.
     pub ms: u64,
-    /// What was reported of its attempts.
+    /// The verdicts about its attempts.
     pub reported: Vec<AttemptVerdicts>,
-    /// What showed the cause.
     #[serde(skip)]
     pub proof: Option<Proof>,
     #[serde(skip)]
     pub(crate) done: Done,
 }
 
-/// What the verdict on a failing attempt rests on.
+/// What proves the verdict about a failing attempt.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Proof {
-    /// How sure it is.
     pub confidence: Confidence,
-    /// The hooks and sources of its evidence, each once.
+    /// The hooks and sources of the evidence, without duplicates.
     pub hooks: Vec<String>,
 }
 
@@ -72,19 +68,18 @@ impl From<&VerdictBody> for Proof {
     }
 }
 
-/// Attempts that were made to fail (or not) in one way, and of which the same was reported.
+/// The number of attempts with the same expected and the same reported cause.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct AttemptVerdicts {
-    /// The cause that the attempt must get, or `none`.
+    /// The expected cause, or `none`.
     pub made: &'static str,
-    /// The cause of the last verdict on it, or `none`.
+    /// The cause of the last verdict, or `none`.
     pub reported: &'static str,
-    /// How many.
     pub attempts: u32,
 }
 
 impl Row {
-    /// A row of a scenario that is about to be played.
+    /// The row of a scenario that is about to run.
     pub fn new(scenario: &Scenario) -> Self {
         Self {
             scenario: scenario.name.to_owned(),
@@ -101,8 +96,8 @@ impl Row {
         }
     }
 
-    /// What the tracer has reported up to now.
-    pub(crate) fn hear(&mut self, records: &[Record]) {
+    /// Takes the verdicts and the proof from the records.
+    pub(crate) fn update(&mut self, records: &[Record]) {
         self.reported = self.done.reported(records);
         self.proof = self.done.proof(records);
     }
@@ -113,28 +108,28 @@ impl Row {
     }
 }
 
-/// What was done to the attempts of a scenario.
+/// What a scenario did, and what it expects.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Done {
     pub(crate) attempts: Vec<Attempt>,
-    /// Many at once, none of which may get a verdict; and how many.
+    /// Groups of attempts that must get no verdict, with their number.
     pub(crate) quiet: Vec<(Attempt, u32)>,
-    /// Events were lost, and the tracer must say so.
+    /// The tracer must report lost events.
     pub(crate) loss: bool,
-    /// Nobody may be reported to have entered the node's namespace.
+    /// The tracer must not report that a process entered the node's namespace.
     pub(crate) forbids_entry: bool,
-    /// What was measured.
+    /// Measurements for the row.
     pub(crate) measured: Vec<String>,
 }
 
 impl Done {
-    /// The first claim that the records do not meet.
+    /// The first expectation that the records do not meet.
     pub(crate) fn fault(&self, records: &[Record]) -> Option<String> {
         let unmet = self.attempts.iter().find_map(|a| match judge(records, a) {
             Standing::Met => None,
             Standing::Unmet(why) => Some(why),
         });
-        let noise = || self.quiet.iter().find_map(|(a, _)| check::disturbance(records, a));
+        let noise = || self.quiet.iter().find_map(|(a, _)| check::unexpected_verdict(records, a));
         let idle = self.attempts.is_empty() && self.quiet.is_empty();
         let silent = self.loss && !records.iter().any(|r| matches!(r.body, Body::Loss(_)));
         let reported = |wrong: bool, why: &str| wrong.then(|| why.to_owned());
@@ -142,27 +137,27 @@ impl Done {
             .or(unmet)
             .or_else(noise)
             .or_else(|| reported(silent, "events were lost, and no record says so"))
-            .or_else(|| check::entry(records).filter(|_| self.forbids_entry))
+            .or_else(|| check::unexpected_entry(records).filter(|_| self.forbids_entry))
     }
 
-    /// The verdict on the last attempt that had to get one: those before it may have set the scene.
+    /// The proof of the last attempt that must get a verdict. Earlier ones may be part of the setup.
     pub(crate) fn proof(&self, records: &[Record]) -> Option<Proof> {
-        let owed = |attempt: &&Attempt| matches!(attempt.claim, Claim::Verdict(_));
-        self.attempts.iter().rev().find(owed).and_then(|attempt| check::last(records, attempt)).map(Proof::from)
+        let must_fail = |attempt: &&Attempt| matches!(attempt.claim, Claim::Verdict(_));
+        self.attempts.iter().rev().find(must_fail).and_then(|attempt| check::last(records, attempt)).map(Proof::from)
     }
 
-    /// What the records say of each.
+    /// Counts the attempts by expected and reported cause.
     pub(crate) fn reported(&self, records: &[Record]) -> Vec<AttemptVerdicts> {
         let mut counts: BTreeMap<(&str, &str), u32> = BTreeMap::new();
         for attempt in &self.attempts {
             let reported = check::reported(records, attempt);
-            *counts.entry((name(made(&attempt.claim, reported)), name(reported))).or_default() += 1;
+            *counts.entry((name(expected_cause(&attempt.claim, reported)), name(reported))).or_default() += 1;
         }
         for (attempt, count) in &self.quiet {
-            let noise = check::disturbances(records, attempt);
-            let calm = count.saturating_sub(noise.len() as u32);
-            *counts.entry((name(None), name(None))).or_default() += calm;
-            for cause in noise {
+            let unexpected = check::unexpected_causes(records, attempt);
+            let without_verdict = count.saturating_sub(unexpected.len() as u32);
+            *counts.entry((name(None), name(None))).or_default() += without_verdict;
+            for cause in unexpected {
                 *counts.entry((name(None), name(Some(cause)))).or_default() += 1;
             }
         }
@@ -170,13 +165,12 @@ impl Done {
     }
 }
 
-/// The cause that is owed. An attempt that only sets the scene may get its cause or none.
-fn made(claim: &Claim, reported: Option<Cause>) -> Option<Cause> {
+/// The expected cause. If a claim allows several results, it is the reported one of them.
+fn expected_cause(claim: &Claim, reported: Option<Cause>) -> Option<Cause> {
     match claim {
         Claim::Verdict(expected) => Some(expected.cause),
         Claim::Nothing => None,
         Claim::Perhaps(cause) => reported.and(Some(*cause)),
-        // Less is right, too: events of it were lost.
         Claim::AtMost(cause) => {
             Some(reported.filter(|reported| *reported == Cause::Unexplained).unwrap_or(*cause)).and(reported)
         }

@@ -1,4 +1,4 @@
-//! Runs scenarios, on a shared node or on one of their own, with or without a tracer beside it.
+//! Runs scenarios on a shared node or on their own node, with or without a tracer.
 
 use std::cell::RefCell;
 use std::fs;
@@ -13,37 +13,36 @@ use crate::options::Options;
 use crate::prober::Prober;
 use crate::row::{Done, Row, RowOutcome};
 use crate::scenario::{Fixture, Node, Scenario, Until};
-use crate::watcher::{self, Session, Tracer, whole};
+use crate::watcher::{self, Session, Tracer, check_complete};
 
-/// What beside the world is run.
+/// How scenarios are run.
 #[derive(Clone, Debug)]
 pub struct Plan {
-    /// Settings.
     pub options: Options,
-    /// The tracer under test; without one only the failures themselves are checked.
+    /// The tracer under test. Without one, only the failures themselves are checked.
     pub tracer: Option<Tracer>,
-    /// Where recordings go.
+    /// Directory for recordings.
     pub record: Option<PathBuf>,
 }
 
-/// Runs them all; `tell` hears of each as it is over.
-pub fn run(plan: &Plan, scenarios: &[Scenario], tell: &mut dyn FnMut(&Row)) -> Vec<Row> {
+/// Runs the scenarios, and calls `on_row` after each. It is called again if a later record makes a scenario fail.
+pub fn run(plan: &Plan, scenarios: &[Scenario], on_row: &mut dyn FnMut(&Row)) -> Vec<Row> {
     let alone = |s: &&Scenario| s.node == Node::Own || plan.record.is_some();
     let (own, shared): (Vec<&Scenario>, Vec<&Scenario>) = scenarios.iter().partition(alone);
     let mut rows = Vec::new();
     if !shared.is_empty() {
-        rows.extend(together(plan, &shared, tell).unwrap_or_else(|error| none_of(&shared, &error, tell)));
+        rows.extend(run_shared(plan, &shared, on_row).unwrap_or_else(|error| fail_all(&shared, &error, on_row)));
     }
     for scenario in own {
-        let row = by_itself(plan, scenario);
-        tell(&row);
+        let row = run_alone(plan, scenario);
+        on_row(&row);
         rows.push(row);
     }
     rows
 }
 
-/// One node, one tracer, one scenario after the other.
-fn together(plan: &Plan, scenarios: &[&Scenario], tell: &mut dyn FnMut(&Row)) -> Result<Vec<Row>> {
+/// Runs scenarios one after another on one node with one tracer.
+fn run_shared(plan: &Plan, scenarios: &[&Scenario], on_row: &mut dyn FnMut(&Row)) -> Result<Vec<Row>> {
     let mut node = TestNode::new("shared")?;
     let mut prober = Prober::start(&node.node, &plan.options)?;
     let tracer = plan.tracer.as_ref();
@@ -51,60 +50,61 @@ fn together(plan: &Plan, scenarios: &[&Scenario], tell: &mut dyn FnMut(&Row)) ->
     let mut rows = Vec::new();
     for scenario in scenarios {
         let row = row(scenario, |row| {
-            let hear = |done: &mut Until<'_>| heard(session.as_ref(), plan, done);
-            let played = play(plan, scenario, (&mut node, &mut prober), &mut row.done, &mut || Ok(()), &hear);
-            // A pod outlives the verdicts about it: what the tracer reads in its namespace must still be there.
+            let wait_for = |done: &mut Until<'_>| wait_for(session.as_ref(), plan, done);
+            let played = play(plan, scenario, (&mut node, &mut prober), &mut row.done, &mut || Ok(()), &wait_for);
+            // The pods must exist until the verdicts are there, because the tracer inspects their namespaces.
             let settled = match &session {
-                Some(session) => settle(session, row, &plan.options),
+                Some(session) => wait_for_verdicts(session, row, &plan.options),
                 None => Ok(()),
             };
             node.clear()?;
             played.and(settled)
         });
-        tell(&row);
+        on_row(&row);
         rows.push(row);
     }
     match session.map(Session::stop) {
-        Some(Ok(records)) => hold_to_the_end(&records, &mut rows, tell),
-        Some(Err(error)) => spoil(&format!("{error:#}"), &mut rows, tell),
+        Some(Ok(records)) => check_final_records(&records, &mut rows, on_row),
+        Some(Err(error)) => add_tracer_failure(&format!("{error:#}"), &mut rows, on_row),
         None => {}
     }
     Ok(rows)
 }
 
-/// The node or the tracer did not even start.
-fn none_of(scenarios: &[&Scenario], error: &anyhow::Error, tell: &mut dyn FnMut(&Row)) -> Vec<Row> {
+/// Fails all scenarios, because the node or the tracer did not start.
+fn fail_all(scenarios: &[&Scenario], error: &anyhow::Error, on_row: &mut dyn FnMut(&Row)) -> Vec<Row> {
     let fail = |scenario: &&Scenario| {
         let row = row(scenario, |_| bail!("{error:#}"));
-        tell(&row);
+        on_row(&row);
         row
     };
     scenarios.iter().map(fail).collect()
 }
 
-/// What the tracer reported later counts, too.
-fn hold_to_the_end(records: &[Record], rows: &mut [Row], tell: &mut dyn FnMut(&Row)) {
+/// Checks all scenarios again, because records that came after a scenario count, too.
+fn check_final_records(records: &[Record], rows: &mut [Row], on_row: &mut dyn FnMut(&Row)) {
     for row in rows {
-        row.hear(records);
+        row.update(records);
         if let Some(why) = row.done.fault(records).filter(|_| row.result == RowOutcome::Pass) {
             row.fail(format!("at the end: {why}"));
-            tell(row);
+            on_row(row);
         }
     }
 }
 
-/// The tracer did not end as it must: a row of its own says so, for it is no scenario's that can be played once more.
-fn spoil(why: &str, rows: &mut Vec<Row>, tell: &mut dyn FnMut(&Row)) {
+/// Adds a failed row for a tracer that did not end as it must. No scenario fails, because none would be run again for
+/// it.
+fn add_tracer_failure(why: &str, rows: &mut Vec<Row>, on_row: &mut dyn FnMut(&Row)) {
     let Some(mut row) = rows.last().cloned() else { return };
     row.scenario = "the tracer beside them".to_owned();
     row.reported.clear();
     row.fail(why.to_owned());
-    tell(&row);
+    on_row(&row);
     rows.push(row);
 }
 
-/// A node and a tracer for one scenario.
-fn by_itself(plan: &Plan, scenario: &Scenario) -> Row {
+/// Runs a scenario on its own node with its own tracer.
+fn run_alone(plan: &Plan, scenario: &Scenario) -> Row {
     row(scenario, |row| {
         let mut node = TestNode::new("own")?;
         let mut prober = Prober::start(&node.node, &plan.options)?;
@@ -115,11 +115,11 @@ fn by_itself(plan: &Plan, scenario: &Scenario) -> Row {
             }
             Ok(())
         };
-        let hear = |done: &mut Until<'_>| heard(session.borrow().as_ref(), plan, done);
+        let wait_for = |done: &mut Until<'_>| wait_for(session.borrow().as_ref(), plan, done);
         if scenario.node == Node::Shared {
             watch()?;
         }
-        let played = play(plan, scenario, (&mut node, &mut prober), &mut row.done, &mut watch, &hear);
+        let played = play(plan, scenario, (&mut node, &mut prober), &mut row.done, &mut watch, &wait_for);
         played.and(match session.into_inner() {
             Some(session) => finish(plan, scenario, session, row),
             None if plan.tracer.is_none() => Ok(()),
@@ -128,7 +128,7 @@ fn by_itself(plan: &Plan, scenario: &Scenario) -> Row {
     })
 }
 
-fn heard(session: Option<&Session>, plan: &Plan, done: &mut Until<'_>) -> bool {
+fn wait_for(session: Option<&Session>, plan: &Plan, done: &mut Until<'_>) -> bool {
     session.is_none_or(|session| session.wait(plan.options.verdict_patience, done))
 }
 
@@ -138,7 +138,7 @@ fn start(plan: &Plan, scenario: &Scenario) -> Result<Option<Session>> {
     let patience = plan.options.patience;
     let Some(dir) = &plan.record else { return Session::attach(tracer, patience).map(Some) };
     let file = recording(dir, scenario);
-    // The tracer writes over nothing.
+    // The tracer overwrites no file.
     let _ = fs::remove_file(&file);
     Session::record(tracer, &file, patience).map(Some)
 }
@@ -147,34 +147,34 @@ fn recording(dir: &Path, scenario: &Scenario) -> PathBuf {
     dir.join(format!("{}.observations.ndjson", scenario.name))
 }
 
-/// Waits for what is due, ends the tracer, looks at everything it reported.
+/// Waits for the expected verdicts, stops the tracer, and checks all its records. A recording must replay to the same.
 fn finish(plan: &Plan, scenario: &Scenario, session: Session, row: &mut Row) -> Result<()> {
     let Some(dir) = &plan.record else {
-        settle(&session, row, &plan.options)?;
-        return met(row, &session.stop()?);
+        wait_for_verdicts(&session, row, &plan.options)?;
+        return check(row, &session.stop()?);
     };
     session.wait(plan.options.verdict_patience, |records| row.done.fault(records).is_none());
     let live = session.stop()?;
     let tracer = plan.tracer.as_ref().context("a recording without tracer")?;
     let replayed = watcher::replay(&tracer.program, &recording(dir, scenario))?;
-    whole(&replayed)?;
-    keep(&dir.join(format!("{}.records.ndjson", scenario.name)), &replayed)?;
-    keep(&dir.join(format!("{}.live.ndjson", scenario.name)), &live)?;
-    met(row, &replayed)?;
-    let (live, replayed) = (gist(&live), gist(&replayed));
+    check_complete(&replayed)?;
+    write_records(&dir.join(format!("{}.records.ndjson", scenario.name)), &replayed)?;
+    write_records(&dir.join(format!("{}.live.ndjson", scenario.name)), &live)?;
+    check(row, &replayed)?;
+    let (live, replayed) = (verdict_lines(&live), verdict_lines(&replayed));
     if live != replayed {
         bail!("the replay differs: live {live:?}, replayed {replayed:?}");
     }
     Ok(())
 }
 
-fn keep(path: &Path, records: &[Record]) -> Result<()> {
+fn write_records(path: &Path, records: &[Record]) -> Result<()> {
     let lines: Vec<String> = records.iter().map(serde_json::to_string).collect::<Result<_, _>>()?;
     fs::write(path, lines.join("\n") + "\n").with_context(|| format!("write {}", path.display()))
 }
 
-/// What must be the same live and in a replay.
-fn gist(records: &[Record]) -> Vec<String> {
+/// The parts of all verdicts that must be the same live and in a replay.
+fn verdict_lines(records: &[Record]) -> Vec<String> {
     let verdicts = records.iter().filter_map(|r| match &r.body {
         Body::Verdict(v) => Some(v),
         _ => None,
@@ -182,28 +182,30 @@ fn gist(records: &[Record]) -> Vec<String> {
     verdicts.map(|v| format!("{} {:?} {:?} {:?}", v.verdict.cause.name(), v.verdict.confidence, v.src, v.dst)).collect()
 }
 
-fn settle(session: &Session, row: &mut Row, options: &Options) -> Result<()> {
+/// Waits until the records meet all expectations of the scenario.
+fn wait_for_verdicts(session: &Session, row: &mut Row, options: &Options) -> Result<()> {
     let met = session.wait(options.verdict_patience, |records| row.done.fault(records).is_none());
     let records = session.records();
-    row.hear(&records);
+    row.update(&records);
     let Some(why) = row.done.fault(&records).filter(|_| !met) else { return Ok(()) };
     let trouble = session.trouble();
     if trouble.is_empty() { bail!("{why}") } else { bail!("{why} (the tracer: {trouble})") }
 }
 
-fn met(row: &mut Row, records: &[Record]) -> Result<()> {
-    row.hear(records);
+fn check(row: &mut Row, records: &[Record]) -> Result<()> {
+    row.update(records);
     row.done.fault(records).map_or(Ok(()), |why| bail!("{why}"))
 }
 
-/// Plays a scenario: the failure itself must be what it should. What was done up to there is kept.
+/// Runs the function of a scenario. It fails if the prober does not see the intended failure. `done` is filled in any
+/// case.
 fn play(
     plan: &Plan,
     scenario: &Scenario,
     (node, prober): (&mut TestNode, &mut Prober),
     done: &mut Done,
     watch: &mut dyn FnMut() -> Result<()>,
-    hear: &dyn Fn(&mut Until<'_>) -> bool,
+    wait_for: &dyn Fn(&mut Until<'_>) -> bool,
 ) -> Result<()> {
     let mut fixture = Fixture {
         options: &plan.options,
@@ -212,7 +214,7 @@ fn play(
         cause: scenario.cause,
         family: scenario.family,
         watch,
-        hear,
+        wait_for,
         suspect: None,
         also: scenario.also,
         mentioned: Vec::new(),
@@ -222,7 +224,7 @@ fn play(
     (scenario.play)(&mut fixture)
 }
 
-/// Times it and makes a row of it.
+/// Makes the row of a scenario: runs `work`, unless something is missing on this machine.
 fn row(scenario: &Scenario, work: impl FnOnce(&mut Row) -> Result<()>) -> Row {
     let began = Instant::now();
     let mut row = Row::new(scenario);

@@ -1,4 +1,4 @@
-//! The scenarios: each failure and each near miss, provoked on a stage.
+//! The scenarios: each failure and each near miss, made on a node of network namespaces.
 
 use anyhow::Result;
 use tracer_model::record::Cause;
@@ -33,16 +33,16 @@ pub use needs::Need;
 /// The node of a scenario.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Node {
-    /// One that others use too; the tracer watches from the start.
+    /// A node that other scenarios use, too. The tracer is attached before the first one.
     Shared,
-    /// One of its own; the scenario says when the tracer begins to watch.
+    /// Its own node. The scenario says when the tracer is attached.
     Own,
 }
 
 /// The Service proxy of a scenario.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Proxy {
-    /// No proxy has a part in it: it is the same under each.
+    /// No proxy is involved.
     Any,
     /// kube-proxy with iptables.
     Iptables,
@@ -53,10 +53,8 @@ pub enum Proxy {
 }
 
 impl Proxy {
-    /// All of them.
     pub const ALL: [Self; 4] = [Self::Any, Self::Iptables, Self::Nftables, Self::Ipvs];
 
-    /// As the results name it.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Any => "any",
@@ -67,8 +65,8 @@ impl Proxy {
     }
 }
 
-/// A selection of the scenarios, for kernels other than this machine's. The rules are the same on each kernel; what can
-/// differ is the shape of the events. Each selection is part of the one before it.
+/// A selection of the scenarios for other kernels. The rules are the same on each kernel, but the events can differ.
+/// Each selection is a subset of the previous one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, clap::ValueEnum)]
 pub enum Suite {
     /// Every scenario.
@@ -82,25 +80,21 @@ pub enum Suite {
 /// A failure, or a near miss.
 #[derive(Clone, Copy)]
 pub struct Scenario {
-    /// Its name.
     pub name: &'static str,
-    /// The cause that its failing attempts get; `None`: nothing is wrong.
+    /// The expected cause of its failing attempts. `None` if nothing is wrong.
     pub cause: Option<Cause>,
-    /// What must stand in `also` of every verdict.
+    /// A cause that `also` of every verdict must contain.
     pub also: Option<Cause>,
-    /// Addresses of its attempts.
     pub family: Family,
-    /// The Service proxy that has a part in it.
     pub proxy: Proxy,
-    /// What the kernel must have.
+    /// What the machine must have.
     pub needs: &'static [Need],
-    /// Where it plays.
     pub node: Node,
-    /// The smallest selection that it is in.
+    /// The smallest selection that contains it.
     pub suite: Suite,
     /// The tracer's ring is so small that events are lost.
     pub tiny_ring: bool,
-    /// What happens.
+    /// Makes the setup and the fault, and states the expectations.
     pub play: fn(&mut Fixture<'_>) -> Result<()>,
 }
 
@@ -161,7 +155,6 @@ impl Scenario {
     }
 }
 
-/// All of them.
 pub fn all() -> Vec<Scenario> {
     [
         healthy::ALL,

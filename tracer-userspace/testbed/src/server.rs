@@ -1,4 +1,4 @@
-//! What a pod's process does with its connections: one way to behave per mode.
+//! The process of a pod. Its mode says how it treats connections.
 
 use std::io::{self, Read, Write};
 use std::net::{TcpListener, TcpStream};
@@ -12,7 +12,7 @@ pub mod appliance;
 pub mod frame;
 pub mod tls;
 
-/// What a server that hangs prints when it was asked.
+/// A server in mode `hang` prints this when it has read a request.
 pub const REQUEST_READ: &str = "asked";
 
 /// How a server treats its clients.
@@ -24,15 +24,15 @@ pub enum Mode {
     EarlyHints,
     /// 503.
     Unavailable,
-    /// 503 to whoever connects, before it has asked.
+    /// 503 right after accept, before any request.
     Greet,
     /// 421.
     Misdirected,
-    /// What Go's server says in plain on a port that speaks TLS.
+    /// The plain HTTP answer of Go's server on a TLS port.
     GoTls,
     /// 302.
     Redirect,
-    /// Accepts, reads, says so on stdout, never answers.
+    /// Reads the request, prints [`REQUEST_READ`], and never answers.
     Hang,
     /// Listens, never accepts.
     NoAccept,
@@ -40,11 +40,11 @@ pub enum Mode {
     Rst,
     /// Answers, then resets.
     RstAfter,
-    /// Closes with the request unread.
+    /// Closes without reading the request, so that the kernel resets.
     RstUnread,
-    /// Resets at once after accept.
+    /// Resets right after accept.
     RstAtAccept,
-    /// Reads the request, then closes without a byte.
+    /// Reads the request, then closes without an answer.
     Eof,
     /// Reads the request, then computes forever.
     Burn,
@@ -62,22 +62,22 @@ pub enum Mode {
     Partial,
     /// Answers with less than a status line, then closes.
     Short,
-    /// Answers with a header, and never with the body that it promises.
+    /// Answers with a header, and never sends the announced body.
     Bodyless,
-    /// The same, and a RST after a while.
+    /// The same, then resets after a while.
     BodylessRst,
     /// 200 in TLS.
     Tls,
-    /// Refuses TLS to who asks for no name that it serves.
+    /// Refuses the TLS handshake if the client names no host that it serves.
     TlsRefuse,
-    /// Takes the ClientHello, never answers.
+    /// Reads the ClientHello, never answers.
     TlsHang,
-    /// Finishes the handshake, reads the request, never answers it.
+    /// Finishes the handshake, reads the request, never answers.
     TlsHangRequest,
 }
 
 impl Mode {
-    /// By its name on the command line.
+    /// Parses the name on the command line.
     pub fn parse(name: &str) -> Option<Self> {
         if let Some(millis) = name.strip_prefix("slow:") {
             return millis.parse().ok().map(|m| Self::Slow(Duration::from_millis(m)));
@@ -117,9 +117,12 @@ impl Mode {
     }
 }
 
-/// The process. `MODE ADDRESS:PORT` serves; `appliance DEVICE IPV4` resets every SYN from below the kernel, `mute DEVICE
-/// IPV4` swallows it; `client ADDRESS:PORT` connects and keeps the connection;
-/// `idle` does nothing. Prints `listening …` once it does.
+/// Runs the process.
+///
+/// - `MODE ADDRESS:PORT` serves, and prints `listening …` when it listens.
+/// - `appliance DEVICE IPV4` answers every SYN with a RST from a packet socket, `mute DEVICE IPV4` with nothing.
+/// - `client ADDRESS:PORT` connects and keeps the connection.
+/// - `idle` does nothing.
 pub fn run(args: &[String]) -> Result<()> {
     match args.iter().map(String::as_str).collect::<Vec<_>>()[..] {
         ["idle"] => idle(),
@@ -133,7 +136,7 @@ pub fn run(args: &[String]) -> Result<()> {
     }
 }
 
-/// What a client prints when it has its connection.
+/// A client prints this when it is connected.
 pub const CONNECTED: &str = "connected";
 
 fn client(address: &str) -> Result<()> {
@@ -148,10 +151,10 @@ fn idle() -> ! {
     }
 }
 
-/// Clients served at once; one that hangs is let go when it closes.
+/// Clients that are served at the same time. A mode that hangs serves its client until it closes.
 const THREADS: usize = 8;
 
-/// Listens and serves forever; says so on stdout once it listens.
+/// Listens and serves forever. Prints `listening …` when it listens.
 pub fn serve(address: &str, mode: Mode) -> Result<()> {
     let listener = TcpListener::bind(address).with_context(|| format!("listen on {address}"))?;
     if let Mode::Backlog(backlog) = mode {
@@ -167,7 +170,7 @@ pub fn serve(address: &str, mode: Mode) -> Result<()> {
         for _ in 0..THREADS {
             scope.spawn(|| {
                 for stream in listener.incoming().flatten() {
-                    // A client that gives up is the point of most modes.
+                    // In most modes the client gives up, so errors are normal.
                     let _ = treat(stream, mode, &tls);
                 }
             });
@@ -176,10 +179,10 @@ pub fn serve(address: &str, mode: Mode) -> Result<()> {
     Ok(())
 }
 
-/// A handler that fails after the head of its answer.
-fn fail_in_the_middle(mut stream: TcpStream) -> io::Result<()> {
+/// Acts like a handler that fails after the header of its answer.
+fn fail_after_header(mut stream: TcpStream) -> io::Result<()> {
     say(&mut stream, BODYLESS)?;
-    // As long as such a handler takes.
+    // Such a handler takes some time.
     thread::sleep(Duration::from_millis(100));
     reset(stream)
 }
@@ -200,7 +203,7 @@ fn treat(mut stream: TcpStream, mode: Mode, tls: &tls::Acceptor) -> io::Result<(
             say(&mut stream, BODYLESS)?;
             drain(&mut stream)
         }
-        Mode::BodylessRst => fail_in_the_middle(stream),
+        Mode::BodylessRst => fail_after_header(stream),
         Mode::EarlyHints => hint_early(&mut stream),
         Mode::Hang => hang(&mut stream),
         Mode::TlsHang | Mode::NoAccept | Mode::Backlog(_) => drain(&mut stream),
@@ -245,17 +248,17 @@ fn treat(mut stream: TcpStream, mode: Mode, tls: &tls::Acceptor) -> io::Result<(
     }
 }
 
-/// net/http, `conn.serve`.
+/// From Go's net/http, `conn.serve`.
 const GO_TLS: &[u8] = b"HTTP/1.0 400 Bad Request\r\n\r\nClient sent an HTTP request to an HTTPS server.\n";
 const BODYLESS: &[u8] = b"HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\nok\n";
 
-/// Reads a request and says this.
+/// Reads a request and sends these bytes.
 fn say(stream: &mut TcpStream, words: &[u8]) -> io::Result<()> {
     read_request(stream)?;
     stream.write_all(words)
 }
 
-/// Reads a request and answers it.
+/// Reads a request and answers with this status.
 pub fn answer(stream: &mut (impl Read + Write), status: &str) -> io::Result<()> {
     if read_request(stream)? {
         write_status(stream, status)?;
@@ -270,7 +273,6 @@ fn hint_early(stream: &mut TcpStream) -> io::Result<()> {
     write_status(stream, "200 OK")
 }
 
-/// Takes the request, says so to who started this process, and answers nothing.
 fn hang(stream: &mut TcpStream) -> io::Result<()> {
     read_request(stream)?;
     writeln!(io::stdout(), "{REQUEST_READ}")?;
@@ -285,13 +287,13 @@ fn answer_big(stream: &mut TcpStream) -> io::Result<()> {
 }
 
 fn write_status(stream: &mut impl Write, status: &str) -> io::Result<()> {
-    // In one segment, as servers that buffer do.
+    // A single segment, as from servers that buffer.
     let answer = format!("HTTP/1.1 {status}\r\nContent-Length: 3\r\nConnection: close\r\n\r\nok\n");
     stream.write_all(answer.as_bytes())?;
     stream.flush()
 }
 
-/// Reads to the end of a header; false if the client closed before.
+/// Reads until the end of the header. False if the client closed before.
 fn read_request(stream: &mut impl Read) -> io::Result<bool> {
     let mut request = Vec::new();
     let mut chunk = [0; 1024];

@@ -1,18 +1,20 @@
-//! What `tracer selftest` plays: for each cause the first of its scenarios that this machine can play, and a healthy one.
+//! Chooses the scenarios of `tracer selftest`: the first one of each cause that this machine can run, and a healthy
+//! one.
 
 use tracer_model::record::Cause;
 
 use super::scenario::{Need, Scenario, all, gaps};
 
-/// A row: a cause (none: healthy probes, which get none), and how it is shown.
+/// A row of the selftest.
 #[derive(Clone)]
 pub(super) struct Item {
+    /// `None` for healthy probes.
     pub(super) cause: Option<Cause>,
-    /// The scenario that shows it, or why none can.
+    /// The scenario that shows the cause, or the reason why none can.
     pub(super) how: Result<Scenario, String>,
 }
 
-/// The rows of these causes; of all, and of healthy probes, if there are none.
+/// The rows of these causes. An empty list means all causes and healthy probes.
 pub(super) fn items(causes: &[Cause]) -> Vec<Item> {
     let scenarios = all();
     let wanted: Vec<Option<Cause>> = match causes {
@@ -22,7 +24,7 @@ pub(super) fn items(causes: &[Cause]) -> Vec<Item> {
     wanted.into_iter().map(|cause| Item { cause, how: choose(cause, &scenarios, lacking) }).collect()
 }
 
-/// The first that lacks nothing; or what each lacks.
+/// The first scenario that lacks nothing, or the reasons of all.
 fn choose(
     cause: Option<Cause>,
     scenarios: &[Scenario],
@@ -43,7 +45,7 @@ fn choose(
     }
 }
 
-/// Why it cannot be played here. A setting of the whole machine is never changed, whatever kind of machine it is.
+/// Why a scenario cannot run here. The selftest never changes a setting of the whole machine, even of a virtual one.
 fn lacking(scenario: &Scenario) -> Option<String> {
     if scenario.needs.contains(&Need::OwnMachine) {
         return Some(
@@ -53,7 +55,7 @@ fn lacking(scenario: &Scenario) -> Option<String> {
     scenario.needs.iter().find_map(|need| need.lacking())
 }
 
-/// As its own cause, or beside it.
+/// Whether a scenario shows a cause, as its cause or in `also`.
 fn shows(scenario: &Scenario, cause: Option<Cause>) -> bool {
     scenario.cause == cause || (cause.is_some() && scenario.also == cause)
 }
@@ -64,7 +66,7 @@ mod tests {
 
     #[test]
     fn each_cause_has_one_row_and_healthy_probes_the_first() {
-        // What this machine lacks is another matter: whether there is a scenario at all.
+        // Independent of what this machine lacks.
         let scenarios = all();
         let none: Vec<_> = Cause::ALL.iter().filter(|l| !scenarios.iter().any(|s| shows(s, Some(**l)))).collect();
         assert_eq!(
@@ -84,14 +86,14 @@ mod tests {
     }
 
     #[test]
-    fn what_stands_beside_another_cause_is_shown_by_it() {
+    fn a_scenario_also_shows_the_cause_in_also() {
         let of = |cause| all().into_iter().find(|s| shows(s, Some(cause))).map(|s| s.name);
         assert_eq!(of(Cause::CpuThrottled), Some("slow_response_throttled"));
         assert_eq!(of(Cause::SlowResponse), Some("slow_response"));
     }
 
     #[test]
-    fn the_first_that_can_be_played_is_chosen_or_each_reason_reported_once() {
+    fn the_first_possible_scenario_is_chosen_or_each_reason_given_once() {
         let drops = Some(Cause::FirewallDrop);
         let without = |reason: fn(&Scenario) -> Option<&'static str>| {
             choose(drops, &all(), |s| reason(s).map(str::to_owned)).map(|s| s.name)
@@ -104,14 +106,14 @@ mod tests {
     }
 
     #[test]
-    fn what_changes_the_whole_machine_is_never_played() {
+    fn a_scenario_that_changes_the_whole_machine_is_never_chosen() {
         let full = all().into_iter().find(|s| s.cause == Some(Cause::ConntrackTableFull));
         let why = full.and_then(|scenario| lacking(&scenario));
         assert!(why.is_some_and(|why| why.contains("`cargo xtask test`")));
     }
 
     #[test]
-    fn without_any_the_reason_is_given() {
+    fn a_cause_without_scenarios_has_a_reason() {
         assert_eq!(
             choose(Some(Cause::ExecFailed), &[], |_| None).err().as_deref(),
             Some(gaps::why_none(Cause::ExecFailed))

@@ -1,5 +1,5 @@
-//! The tracer under test: started beside the world as a DaemonSet is beside the node, its records
-//! read as they come, ended by SIGTERM.
+//! The tracer under test. It runs outside of the test node's namespaces, as a DaemonSet does, and is stopped by
+//! SIGTERM.
 
 use std::fs::{self, File};
 use std::io::{BufRead, BufReader, Read};
@@ -20,23 +20,22 @@ use crate::net::die_with_parent;
 use crate::options::Options;
 use crate::pods;
 
-/// What the tracer is started as.
+/// The program and arguments of the tracer.
 #[derive(Clone, Debug)]
 pub struct Tracer {
-    /// The binary.
     pub program: PathBuf,
     /// Name of the prober's process.
     pub prober: String,
-    /// The PodList.
+    /// The file with the PodList.
     pub pods: PathBuf,
-    /// A ring of one page.
+    /// Use a ring of one page.
     pub tiny_ring: bool,
-    /// The Services, if it gets them.
+    /// The file with the Services.
     pub services: Option<PathBuf>,
 }
 
 impl Tracer {
-    /// This program, with the planned pods and Services in files: `options.scratch`.
+    /// Writes the files with pods and Services to `options.scratch`.
     pub fn new(options: &Options, program: PathBuf) -> Result<Self> {
         let file = |name: &str, content: &Value| -> Result<PathBuf> {
             let path = options.scratch.join(name);
@@ -55,9 +54,11 @@ impl Tracer {
     }
 }
 
+/// What the tracer printed so far.
 #[derive(Debug, Default)]
-struct Heard {
+struct Stdout {
     records: Vec<Record>,
+    /// The last line that is not a record.
     garbage: Option<String>,
     ended: bool,
 }
@@ -66,8 +67,8 @@ struct Heard {
 #[derive(Debug)]
 pub struct Session {
     child: Child,
-    heard: Arc<(Mutex<Heard>, Condvar)>,
-    complaints: Arc<Mutex<String>>,
+    stdout: Arc<(Mutex<Stdout>, Condvar)>,
+    stderr: Arc<Mutex<String>>,
     patience: Duration,
 }
 
@@ -77,7 +78,7 @@ impl Session {
         Self::start(tracer, &["attach", "-o", "json"], patience)
     }
 
-    /// The same for `tracer record FILE`.
+    /// Starts `tracer record FILE` and waits for its `start` record.
     pub fn record(tracer: &Tracer, file: &Path, patience: Duration) -> Result<Self> {
         let file = file.to_str().context("name of the recording")?;
         Self::start(tracer, &["record", file, "-o", "json"], patience)
@@ -95,11 +96,11 @@ impl Session {
         command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
         die_with_parent(without_settings(&mut command));
         let mut child = command.spawn().with_context(|| format!("start {}", tracer.program.display()))?;
-        let heard = Arc::default();
-        let complaints = Arc::default();
-        listen(child.stdout.take().context("stdout of the tracer")?, Arc::clone(&heard));
-        overhear(child.stderr.take().context("stderr of the tracer")?, Arc::clone(&complaints));
-        let session = Self { child, heard, complaints, patience };
+        let stdout = Arc::default();
+        let stderr = Arc::default();
+        read_stdout(child.stdout.take().context("stdout of the tracer")?, Arc::clone(&stdout));
+        read_stderr(child.stderr.take().context("stderr of the tracer")?, Arc::clone(&stderr));
+        let session = Self { child, stdout, stderr, patience };
         let started = session.wait(patience, |records| records.iter().any(|r| matches!(r.body, Body::Start(_))));
         if !started {
             bail!("no start record from the tracer: {}", session.trouble());
@@ -107,52 +108,51 @@ impl Session {
         Ok(session)
     }
 
-    /// Waits until the records fulfil a condition; false if they do not in time.
+    /// Waits until the records meet a condition. False if they do not in time.
     pub fn wait(&self, patience: Duration, mut done: impl FnMut(&[Record]) -> bool) -> bool {
         let deadline = Instant::now() + patience;
-        let mut heard = lock(&self.heard.0);
+        let mut stdout = lock(&self.stdout.0);
         loop {
-            if done(&heard.records) {
+            if done(&stdout.records) {
                 return true;
             }
             let left = deadline.saturating_duration_since(Instant::now());
-            if left.is_zero() || heard.ended {
+            if left.is_zero() || stdout.ended {
                 return false;
             }
-            heard = self.heard.1.wait_timeout(heard, left).unwrap_or_else(PoisonError::into_inner).0;
+            stdout = self.stdout.1.wait_timeout(stdout, left).unwrap_or_else(PoisonError::into_inner).0;
         }
     }
 
-    /// What came so far.
+    /// The records so far.
     pub fn records(&self) -> Vec<Record> {
-        lock(&self.heard.0).records.clone()
+        lock(&self.stdout.0).records.clone()
     }
 
-    /// What went wrong, for a message.
+    /// What went wrong, for a message: a line that is not a record, and the end of stderr.
     pub fn trouble(&self) -> String {
-        let heard = lock(&self.heard.0);
-        let garbage = heard.garbage.clone().unwrap_or_default();
-        let reported = lock(&self.complaints).clone();
-        let tail = reported.lines().rev().take(5).collect::<Vec<_>>().into_iter().rev().collect::<Vec<_>>().join(" | ");
+        let garbage = lock(&self.stdout.0).garbage.clone().unwrap_or_default();
+        let stderr = lock(&self.stderr).clone();
+        let tail = stderr.lines().rev().take(5).collect::<Vec<_>>().into_iter().rev().collect::<Vec<_>>().join(" | ");
         format!("{garbage} {tail}").trim().to_owned()
     }
 
-    /// SIGTERM; every record, the last of which must be `stop`.
+    /// Stops the tracer with SIGTERM and returns all records. The last one must be `stop`.
     pub fn stop(mut self) -> Result<Vec<Record>> {
         kill(Pid::from_raw(self.child.id().cast_signed()), Signal::SIGTERM).context("end the tracer")?;
         self.wait(self.patience, |_| false);
-        if !lock(&self.heard.0).ended {
+        if !lock(&self.stdout.0).ended {
             bail!("the tracer did not end within {:?} of SIGTERM: {}", self.patience, self.trouble());
         }
         let status = self.child.wait()?;
         if !status.success() {
             bail!("the tracer ended with {status}: {}", self.trouble());
         }
-        if let Some(garbage) = &lock(&self.heard.0).garbage {
+        if let Some(garbage) = &lock(&self.stdout.0).garbage {
             bail!("not a record: {garbage}");
         }
         let records = self.records();
-        whole(&records)?;
+        check_complete(&records)?;
         Ok(records)
     }
 }
@@ -164,17 +164,17 @@ impl Drop for Session {
     }
 }
 
-/// Without what the environment sets for another tracer, but for what it says about itself.
+/// Removes environment variables that configure a tracer, except for its log level.
 pub fn without_settings(command: &mut Command) -> &mut Command {
-    let ours = |name: &str| name.starts_with("TRACER_") && name != "TRACER_LOG";
-    for (name, _) in std::env::vars_os().filter(|(name, _)| name.to_str().is_some_and(ours)) {
+    let is_setting = |name: &str| name.starts_with("TRACER_") && name != "TRACER_LOG";
+    for (name, _) in std::env::vars_os().filter(|(name, _)| name.to_str().is_some_and(is_setting)) {
         command.env_remove(name);
     }
     command
 }
 
-/// One start, one stop at the end, numbers without gaps.
-pub fn whole(records: &[Record]) -> Result<()> {
+/// Fails unless the last record is `stop` and the sequence numbers have no gaps.
+pub fn check_complete(records: &[Record]) -> Result<()> {
     if !matches!(records.last(), Some(Record { body: Body::Stop(_), .. })) {
         bail!("the last record is not `stop`");
     }
@@ -186,9 +186,9 @@ pub fn whole(records: &[Record]) -> Result<()> {
     Ok(())
 }
 
-/// Replays a recording as a user without privileges.
+/// Replays a recording as an unprivileged user.
 pub fn replay(tracer: &Path, file: &Path) -> Result<Vec<Record>> {
-    // A recording is for its owner's eyes only: the other user gets it as stdin.
+    // Only the owner may open a recording, so the other user gets it as stdin.
     let input = File::open(file).with_context(|| format!("open {}", file.display()))?;
     let mut command = Command::new(tracer);
     command.args(["replay", "-", "-o", "json"]).stdin(input).uid(65534).gid(65534);
@@ -200,28 +200,28 @@ pub fn replay(tracer: &Path, file: &Path) -> Result<Vec<Record>> {
     text.lines().map(|l| serde_json::from_str(l).with_context(|| format!("record {l}"))).collect()
 }
 
-fn listen(stdout: impl Read + Send + 'static, heard: Arc<(Mutex<Heard>, Condvar)>) {
+fn read_stdout(pipe: impl Read + Send + 'static, stdout: Arc<(Mutex<Stdout>, Condvar)>) {
     thread::spawn(move || {
-        for line in BufReader::new(stdout).lines().map_while(Result::ok) {
+        for line in BufReader::new(pipe).lines().map_while(Result::ok) {
             let record = serde_json::from_str(&line);
-            let mut all = lock(&heard.0);
+            let mut all = lock(&stdout.0);
             match record {
                 Ok(record) => all.records.push(record),
                 Err(error) => all.garbage = Some(format!("{line}: {error}")),
             }
-            heard.1.notify_all();
+            stdout.1.notify_all();
         }
-        lock(&heard.0).ended = true;
-        heard.1.notify_all();
+        lock(&stdout.0).ended = true;
+        stdout.1.notify_all();
     });
 }
 
-fn overhear(stderr: impl Read + Send + 'static, complaints: Arc<Mutex<String>>) {
+fn read_stderr(pipe: impl Read + Send + 'static, stderr: Arc<Mutex<String>>) {
     thread::spawn(move || {
-        for line in BufReader::new(stderr).lines().map_while(Result::ok) {
-            let mut reported = lock(&complaints);
-            reported.push_str(&line);
-            reported.push('\n');
+        for line in BufReader::new(pipe).lines().map_while(Result::ok) {
+            let mut text = lock(&stderr);
+            text.push_str(&line);
+            text.push('\n');
         }
     });
 }

@@ -1,4 +1,4 @@
-//! Addresses of links.
+//! IP addresses of links.
 
 use std::net::{IpAddr, Ipv6Addr};
 
@@ -14,10 +14,10 @@ use tracer_node::netlink::{attribute, field};
 const HEADER: usize = 8;
 
 impl Ip {
-    /// Gives a link an address, which is used at once.
+    /// Adds an address to a link, without duplicate address detection.
     pub fn address(&mut self, address: impl Into<IpAddr>, prefix: u8, device: &str) -> Result<()> {
         let address = address.into();
-        let mut message = on(address, prefix, index(device)?);
+        let mut message = message(address, prefix, index(device)?);
         if address.is_ipv6() {
             message.header.flags = AddressHeaderFlags::Nodad;
         }
@@ -25,20 +25,20 @@ impl Ip {
             .with_context(|| format!("give {device} the address {address}"))
     }
 
-    /// Takes every IPv6 address of every link away.
-    pub fn no_ipv6_addresses(&mut self) -> Result<()> {
+    /// Removes every IPv6 address of every link.
+    pub fn remove_ipv6_addresses(&mut self) -> Result<()> {
         let mut all = AddressMessage::default();
         all.header.family = AddressFamily::Inet6;
         for answer in self.dump(libc::RTM_GETADDR, &all)? {
-            if let Some((address, prefix, link)) = listed(&answer) {
-                self.send(libc::RTM_DELADDR, 0, &on(address.into(), prefix, link))?;
+            if let Some((address, prefix, link)) = parse(&answer) {
+                self.send(libc::RTM_DELADDR, 0, &message(address.into(), prefix, link))?;
             }
         }
         Ok(())
     }
 }
 
-fn on(address: IpAddr, prefix: u8, link: u32) -> AddressMessage {
+fn message(address: IpAddr, prefix: u8, link: u32) -> AddressMessage {
     let mut message = AddressMessage::default();
     message.header.family = super::route::family(address);
     message.header.prefix_len = prefix;
@@ -47,8 +47,8 @@ fn on(address: IpAddr, prefix: u8, link: u32) -> AddressMessage {
     message
 }
 
-/// Address, length of its prefix, and its link.
-fn listed(answer: &[u8]) -> Option<(Ipv6Addr, u8, u32)> {
+/// Address, prefix length and index of the link.
+fn parse(answer: &[u8]) -> Option<(Ipv6Addr, u8, u32)> {
     let octets: [u8; 16] = attribute(answer.get(HEADER..)?, libc::IFA_ADDRESS)?.try_into().ok()?;
     Some((octets.into(), *answer.get(1)?, u32::from_ne_bytes(field(answer, 4)?)))
 }

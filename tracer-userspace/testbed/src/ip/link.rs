@@ -1,4 +1,4 @@
-//! Links: made, joined, set up and down.
+//! Makes, changes and removes links.
 
 use std::os::fd::{AsRawFd as _, BorrowedFd};
 
@@ -11,28 +11,27 @@ use netlink_packet_route::link::{
 
 use super::{Ip, Mac, index};
 
-/// What is made of a part of a device.
+/// The kind of a link that uses another device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Part {
-    /// With a link-layer address of its own.
+    /// With its own link-layer address.
     Macvlan,
-    /// With that of the device.
+    /// With the link-layer address of the device.
     Ipvlan,
 }
 
 impl Ip {
-    /// Makes a bridge, with a link-layer address of its own or not.
+    /// Makes a bridge. Without `mac`, it takes the lowest link-layer address of its ports.
     pub fn bridge(&mut self, name: &str, mac: Option<Mac>) -> Result<()> {
         let mac = mac.map(|mac| LinkAttribute::Address(mac.to_vec()));
         self.make(name, vec![LinkInfo::Kind(InfoKind::Bridge)], mac)
     }
 
-    /// Makes a link that goes nowhere.
     pub fn dummy(&mut self, name: &str) -> Result<()> {
         self.make(name, vec![LinkInfo::Kind(InfoKind::Dummy)], None)
     }
 
-    /// Makes a pair of links, the second of which is in another namespace.
+    /// Makes a veth pair, with the peer in another namespace.
     pub fn veth(&mut self, name: &str, peer: &str, namespace: BorrowedFd<'_>) -> Result<()> {
         let mut other = LinkMessage::default();
         other.attributes = vec![LinkAttribute::IfName(peer.to_owned()), LinkAttribute::NetNsFd(namespace.as_raw_fd())];
@@ -40,7 +39,7 @@ impl Ip {
         self.make(name, vec![LinkInfo::Kind(InfoKind::Veth), data], None)
     }
 
-    /// Makes a link of another namespace that is a part of this device.
+    /// Makes a macvlan or ipvlan link of this device in another namespace.
     pub fn part_of(&mut self, device: &str, kind: Part, name: &str, namespace: BorrowedFd<'_>) -> Result<()> {
         let (kind, data) = match kind {
             Part::Macvlan => (InfoKind::MacVlan, InfoData::MacVlan(vec![InfoMacVlan::Mode(MacVlanMode::Bridge)])),
@@ -64,40 +63,35 @@ impl Ip {
         self.send(libc::RTM_NEWLINK, NLM_F_CREATE | NLM_F_EXCL, &link).with_context(|| format!("make link {name}"))
     }
 
-    /// Sets it up.
     pub fn up(&mut self, device: &str) -> Result<()> {
-        self.flags(device, LinkFlags::Up, LinkFlags::Up)
+        self.set_flags(device, LinkFlags::Up, LinkFlags::Up)
     }
 
-    /// Sets it down.
     pub fn down(&mut self, device: &str) -> Result<()> {
-        self.flags(device, LinkFlags::empty(), LinkFlags::Up)
+        self.set_flags(device, LinkFlags::empty(), LinkFlags::Up)
     }
 
-    /// No ARP on it from now on.
-    pub fn arp_off(&mut self, device: &str) -> Result<()> {
-        self.flags(device, LinkFlags::Noarp, LinkFlags::Noarp)
+    pub fn disable_arp(&mut self, device: &str) -> Result<()> {
+        self.set_flags(device, LinkFlags::Noarp, LinkFlags::Noarp)
     }
 
-    fn flags(&mut self, device: &str, flags: LinkFlags, mask: LinkFlags) -> Result<()> {
+    fn set_flags(&mut self, device: &str, flags: LinkFlags, mask: LinkFlags) -> Result<()> {
         let mut link = existing(device)?;
         link.header.flags = flags;
         link.header.change_mask = mask;
         self.send(libc::RTM_NEWLINK, 0, &link).with_context(|| format!("flags of {device}"))
     }
 
-    /// Makes it a port of a bridge.
-    pub fn master(&mut self, device: &str, bridge: &str) -> Result<()> {
+    /// Makes the device a port of a bridge.
+    pub fn set_master(&mut self, device: &str, bridge: &str) -> Result<()> {
         self.set(device, LinkAttribute::Controller(index(bridge)?))
     }
 
-    /// Changes its link-layer address.
-    pub fn mac(&mut self, device: &str, mac: Mac) -> Result<()> {
+    pub fn set_mac(&mut self, device: &str, mac: Mac) -> Result<()> {
         self.set(device, LinkAttribute::Address(mac.to_vec()))
     }
 
-    /// Changes its MTU.
-    pub fn mtu(&mut self, device: &str, mtu: u16) -> Result<()> {
+    pub fn set_mtu(&mut self, device: &str, mtu: u16) -> Result<()> {
         self.set(device, LinkAttribute::Mtu(mtu.into()))
     }
 
@@ -107,7 +101,6 @@ impl Ip {
         self.send(libc::RTM_NEWLINK, 0, &link).with_context(|| format!("change {device}"))
     }
 
-    /// Removes it.
     pub fn delete(&mut self, device: &str) -> Result<()> {
         self.send(libc::RTM_DELLINK, 0, &existing(device)?).with_context(|| format!("remove {device}"))
     }

@@ -1,4 +1,4 @@
-//! Neighbours: who has which link-layer address.
+//! Neighbour entries: the link-layer addresses of IP addresses.
 
 use std::net::IpAddr;
 
@@ -13,33 +13,33 @@ use tracer_node::netlink::{address, attribute, field};
 const HEADER: usize = 12;
 /// `NDA_DST`, linux/neighbour.h
 const DESTINATION: u16 = 1;
-/// `NUD_PERMANENT` and `NUD_NOARP`: entries that nobody has learnt.
-const GIVEN: u16 = 0x80 | 0x40;
+/// `NUD_PERMANENT` and `NUD_NOARP`: entries that the kernel did not learn.
+const STATIC: u16 = 0x80 | 0x40;
 
 impl Ip {
-    /// An entry that nobody asks about, in place of one that is being asked about, too.
+    /// Adds a permanent entry. It also replaces one that the kernel is still resolving.
     pub fn neighbour(&mut self, address: impl Into<IpAddr>, mac: Mac, device: &str) -> Result<()> {
         let address = address.into();
-        let mut entry = of(address, index(device)?);
+        let mut entry = message(address, index(device)?);
         entry.header.state = NeighbourState::Permanent;
         entry.attributes.push(NeighbourAttribute::LinkLayerAddress(mac.to_vec()));
         self.send(libc::RTM_NEWNEIGH, NLM_F_CREATE | NLM_F_REPLACE, &entry)
             .with_context(|| format!("neighbour {address} of {device}"))
     }
 
-    /// Forgets what was learnt on this link.
+    /// Removes the learnt entries of this link.
     pub fn forget_neighbours(&mut self, device: &str) -> Result<()> {
         let link = index(device)?;
         for answer in self.dump(libc::RTM_GETNEIGH, &NeighbourMessage::default())? {
             let Some(address) = learnt(&answer, link) else { continue };
-            // It may have gone by itself meanwhile.
-            let _ = self.send(libc::RTM_DELNEIGH, 0, &of(address, link));
+            // Fails if the kernel removed the entry meanwhile.
+            let _ = self.send(libc::RTM_DELNEIGH, 0, &message(address, link));
         }
         Ok(())
     }
 }
 
-fn of(address: IpAddr, link: u32) -> NeighbourMessage {
+fn message(address: IpAddr, link: u32) -> NeighbourMessage {
     let mut entry = NeighbourMessage::default();
     entry.header.family = super::route::family(address);
     entry.header.ifindex = link;
@@ -50,12 +50,12 @@ fn of(address: IpAddr, link: u32) -> NeighbourMessage {
     entry
 }
 
-/// The address of an entry that was learnt on this link.
+/// The address of an entry, if it was learnt on this link.
 fn learnt(answer: &[u8], link: u32) -> Option<IpAddr> {
     let on_link = u32::from_ne_bytes(field(answer, 4)?) == link;
-    let given = u16::from_ne_bytes(field(answer, 8)?) & GIVEN != 0;
+    let is_static = u16::from_ne_bytes(field(answer, 8)?) & STATIC != 0;
     let address = address(attribute(answer.get(HEADER..)?, DESTINATION)?)?;
-    (on_link && !given).then_some(address)
+    (on_link && !is_static).then_some(address)
 }
 
 #[cfg(test)]
@@ -63,7 +63,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_what_was_learnt_on_the_link_is_forgotten() {
+    fn only_learnt_entries_of_the_link_are_removed() {
         let entry = |link: u32, state: u16| {
             let mut bytes = vec![2, 0, 0, 0];
             bytes.extend_from_slice(&link.to_ne_bytes());

@@ -1,4 +1,4 @@
-//! Routes of the main table.
+//! Routes and routing rules.
 
 use std::net::IpAddr;
 
@@ -14,7 +14,7 @@ use netlink_packet_route::rule::{RuleAction, RuleAttribute, RuleMessage};
 
 use super::{Ip, index};
 
-/// A route, as `ip route` has it.
+/// A route, as in `ip route`.
 #[derive(Clone, Debug)]
 pub struct Route {
     to: IpAddr,
@@ -48,67 +48,63 @@ impl Route {
     /// To one address.
     pub fn to_host(address: impl Into<IpAddr>) -> Self {
         let address = address.into();
-        Self::to(address, whole(address))
+        Self::to(address, host_prefix(address))
     }
 
-    /// To all that has no other, by this router.
+    /// The default route, through this router.
     pub fn default_via(router: impl Into<IpAddr>) -> Self {
         let router = router.into();
         let all: IpAddr = if router.is_ipv4() { [0; 4].into() } else { [0_u16; 8].into() };
         Self::to(all, 0).via(router)
     }
 
-    /// One that says no: unreachable, prohibit or blackhole.
+    /// Makes it unreachable, prohibit or blackhole.
     #[must_use]
     pub const fn refusing(mut self, kind: RouteType) -> Self {
         self.kind = Some(kind);
         self
     }
 
-    /// Over this link.
     #[must_use]
     pub fn over(mut self, device: &str) -> Self {
         self.device = Some(device.to_owned());
         self
     }
 
-    /// By this router.
     #[must_use]
     pub fn via(mut self, router: impl Into<IpAddr>) -> Self {
         self.via = Some(router.into());
         self
     }
 
-    /// With this source address.
     #[must_use]
     pub fn source(mut self, address: impl Into<IpAddr>) -> Self {
         self.source = Some(address.into());
         self
     }
 
-    /// In this table.
     #[must_use]
     pub const fn in_table(mut self, table: u8) -> Self {
         self.table = table;
         self
     }
 
-    /// The router is on the link, whatever its address says.
+    /// The router is on the link, even if its address is not in a subnet of the link.
     #[must_use]
     pub const fn onlink(mut self) -> Self {
         self.onlink = true;
         self
     }
 
-    /// As the kernel makes it for an address of the link.
+    /// With the protocol `kernel`, as routes that the kernel adds for an address.
     #[must_use]
     pub const fn made_by_kernel(mut self) -> Self {
         self.kernel = true;
         self
     }
 
-    /// What names it: enough to remove it.
-    fn name(&self) -> Result<RouteMessage> {
+    /// The fields that identify the route, enough to remove it.
+    fn key(&self) -> Result<RouteMessage> {
         let mut route = RouteMessage::default();
         route.header.address_family = family(self.to);
         route.header.destination_prefix_length = self.prefix;
@@ -126,8 +122,8 @@ impl Route {
         Ok(route)
     }
 
-    fn whole(&self) -> Result<RouteMessage> {
-        let mut route = self.name()?;
+    fn message(&self) -> Result<RouteMessage> {
+        let mut route = self.key()?;
         route.header.kind = self.kind.unwrap_or(RouteType::Unicast);
         route.header.protocol = if self.kernel { RouteProtocol::Kernel } else { RouteProtocol::Boot };
         let direct = self.kind.is_none() && self.via.is_none() && self.to.is_ipv4();
@@ -141,47 +137,44 @@ impl Route {
 }
 
 impl Ip {
-    /// Adds a route.
     pub fn add(&mut self, route: &Route) -> Result<()> {
-        let whole = route.whole()?;
-        self.send(libc::RTM_NEWROUTE, NLM_F_CREATE | NLM_F_EXCL, &whole).with_context(|| format!("add {route:?}"))
+        let message = route.message()?;
+        self.send(libc::RTM_NEWROUTE, NLM_F_CREATE | NLM_F_EXCL, &message).with_context(|| format!("add {route:?}"))
     }
 
-    /// Adds it, or puts it in the place of one to the same subnet.
+    /// Adds a route, or replaces the one to the same subnet.
     pub fn replace(&mut self, route: &Route) -> Result<()> {
-        let whole = route.whole()?;
-        self.send(libc::RTM_NEWROUTE, NLM_F_CREATE | NLM_F_REPLACE, &whole)
+        let message = route.message()?;
+        self.send(libc::RTM_NEWROUTE, NLM_F_CREATE | NLM_F_REPLACE, &message)
             .with_context(|| format!("replace {route:?}"))
     }
 
-    /// Sends what comes from this address to a table of its own.
+    /// Adds a rule: packets from this address use the table.
     pub fn rule_from(&mut self, address: IpAddr, table: u8, priority: u32) -> Result<()> {
         let mut rule = rule(RuleAttribute::Source(address), address, table, priority);
-        rule.header.src_len = whole(address);
+        rule.header.src_len = host_prefix(address);
         self.send(libc::RTM_NEWRULE, NLM_F_CREATE | NLM_F_EXCL, &rule).with_context(|| format!("add {rule:?}"))
     }
 
-    /// Sends what goes to this address by a table.
+    /// Adds a rule: packets to this address use the table.
     pub fn rule_to(&mut self, address: IpAddr, table: u8, priority: u32) -> Result<()> {
         let rule = rule_to(address, table, priority);
         self.send(libc::RTM_NEWRULE, NLM_F_CREATE | NLM_F_EXCL, &rule).with_context(|| format!("add {rule:?}"))
     }
 
-    /// Removes that rule.
     pub fn remove_rule_to(&mut self, address: IpAddr, table: u8, priority: u32) -> Result<()> {
         let rule = rule_to(address, table, priority);
         self.send(libc::RTM_DELRULE, 0, &rule).with_context(|| format!("remove {rule:?}"))
     }
 
-    /// Removes it.
     pub fn remove(&mut self, route: &Route) -> Result<()> {
-        self.send(libc::RTM_DELROUTE, 0, &route.name()?).with_context(|| format!("remove {route:?}"))
+        self.send(libc::RTM_DELROUTE, 0, &route.key()?).with_context(|| format!("remove {route:?}"))
     }
 }
 
 fn rule_to(address: IpAddr, table: u8, priority: u32) -> RuleMessage {
     let mut rule = rule(RuleAttribute::Destination(address), address, table, priority);
-    rule.header.dst_len = whole(address);
+    rule.header.dst_len = host_prefix(address);
     rule
 }
 
@@ -194,8 +187,8 @@ fn rule(condition: RuleAttribute, address: IpAddr, table: u8, priority: u32) -> 
     rule
 }
 
-/// The length of the prefix that is one address.
-const fn whole(address: IpAddr) -> u8 {
+/// The prefix length of a single address.
+const fn host_prefix(address: IpAddr) -> u8 {
     if address.is_ipv4() { 32 } else { 128 }
 }
 

@@ -1,4 +1,4 @@
-//! A cgroup of version 2 of its own for the prober, as systemd gives the kubelet one.
+//! Cgroups: one for the prober, as systemd makes for the kubelet, and some that throttle or freeze processes.
 
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -8,26 +8,29 @@ use anyhow::{Context, Result, bail};
 
 use crate::net::PREFIX;
 
-/// A cgroup below the root; removed on drop, which must come after its processes are gone.
+/// A cgroup below the root. Removed on drop, after its processes must have ended.
 #[derive(Debug)]
 pub struct Cgroup(PathBuf);
 
 impl Cgroup {
-    /// Makes one; `None` where no hierarchy of version 2 is mounted, or none that may be written.
+    /// Makes a cgroup v2. `None` if no such hierarchy is mounted, or it is read-only.
     pub fn create(name: &str) -> Result<Option<Self>> {
         let Some(root) = root() else { return Ok(None) };
         match Self::below(&root, name) {
-            Err(error) if is_closed(&error) => Ok(None),
+            Err(error) if is_read_only(&error) => Ok(None),
             made => made.map(Some),
         }
     }
 
-    /// Makes a cgroup that gets two hundredths of a processor; an error where there is no CPU controller.
+    /// Makes a cgroup that gets 2 % of a CPU. Fails without a CPU controller.
     pub fn throttled(name: &str) -> Result<Self> {
         Self::with_quota(name, "2000", "100000")
     }
 
-    /// Makes cgroups that get a thousandth of a processor, all at once each second. The kernel counts their pressure.
+    /// Makes a cgroup that gets 1 ms of CPU time each second.
+    ///
+    /// The pressure of its processes must be counted. If its hierarchy does not do that, there is a second cgroup, of
+    /// version 2, for the same processes.
     pub fn starved(name: &str) -> Result<(Vec<Self>, Undo)> {
         let group = Self::with_quota(name, "1000", "1000000")?;
         let quota = match cpu() {
@@ -55,14 +58,14 @@ impl Cgroup {
         }
     }
 
-    /// Makes one that is frozen with this process in it, until the guard goes.
+    /// Makes a cgroup with this process, and freezes it until the guard is dropped.
     pub fn frozen(name: &str, by: Freezer, pid: u32) -> Result<(Self, Undo)> {
         let group = Self::below(&by.root().context("no freezer")?, name)?;
         group.add(pid)?;
         let (file, freeze, thaw) = by.words();
         let guard = Undo(group.0.join(file), thaw);
         group.write(file, freeze)?;
-        let (events, line) = by.says();
+        let (events, line) = by.frozen_line();
         let began = Instant::now();
         while !fs::read_to_string(group.0.join(events))?.lines().any(|it| it == line) {
             if began.elapsed() > PATIENCE {
@@ -84,7 +87,7 @@ impl Cgroup {
         fs::write(&file, value).with_context(|| format!("write {value} to {}", file.display()))
     }
 
-    /// Moves a process into it.
+    /// Moves a process into the cgroup.
     pub fn add(&self, pid: u32) -> Result<()> {
         self.write("cgroup.procs", &pid.to_string())
     }
@@ -96,16 +99,14 @@ impl Drop for Cgroup {
     }
 }
 
-/// A signal to all that wait takes microseconds.
+/// Generous: freezing takes microseconds.
 const PATIENCE: Duration = Duration::from_secs(10);
 const PRESSURE: &str = "cpu.pressure";
 
-/// Which hierarchy freezes.
+/// The freezer of cgroup version 1 or 2.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Freezer {
-    /// Version 1.
     V1,
-    /// Version 2.
     V2,
 }
 
@@ -117,14 +118,14 @@ impl Freezer {
         }
     }
 
-    /// A group can be made in it.
-    pub fn is_there(self) -> bool {
+    /// Whether it can be used here.
+    pub fn is_available(self) -> bool {
         let name = format!("{PREFIX}{}-need-freezer", std::process::id());
         let made = self.root().and_then(|root| Cgroup::below(&root, &name).ok());
         made.is_some_and(|group| group.0.join(self.words().0).exists())
     }
 
-    /// The file, and what freezes and thaws.
+    /// The file, and the words that freeze and thaw.
     const fn words(self) -> (&'static str, &'static str, &'static str) {
         match self {
             Self::V1 => ("freezer.state", "FROZEN", "THAWED"),
@@ -132,8 +133,8 @@ impl Freezer {
         }
     }
 
-    /// Where it says that all is frozen.
-    const fn says(self) -> (&'static str, &'static str) {
+    /// The file and the line which show that all processes are frozen.
+    const fn frozen_line(self) -> (&'static str, &'static str) {
         match self {
             Self::V1 => ("freezer.state", "FROZEN"),
             Self::V2 => ("cgroup.events", "frozen 1"),
@@ -141,8 +142,10 @@ impl Freezer {
     }
 }
 
-/// What is written to a file of a group when this goes. What version 1 has frozen cannot be killed before it is thawed, and
-/// what gets no processor takes a minute to end.
+/// Writes a word to a file of a cgroup on drop, so that its processes can end.
+///
+/// Processes that cgroup v1 froze cannot be killed before they are thawed. Processes without CPU time take a minute to
+/// end.
 #[derive(Debug)]
 pub struct Undo(PathBuf, &'static str);
 
@@ -152,8 +155,7 @@ impl Drop for Undo {
     }
 }
 
-/// A hierarchy that this process may only read.
-fn is_closed(error: &anyhow::Error) -> bool {
+fn is_read_only(error: &anyhow::Error) -> bool {
     let kind = error.downcast_ref::<io::Error>().map(io::Error::kind);
     matches!(kind, Some(io::ErrorKind::ReadOnlyFilesystem | io::ErrorKind::PermissionDenied))
 }
@@ -173,34 +175,34 @@ fn cpu() -> Option<Cpu> {
     on.split_whitespace().any(|name| name == "cpu").then_some(Cpu::V2(root))
 }
 
-/// Where version 1 has a controller.
+/// Where the hierarchy of a controller of cgroup v1 is mounted.
 fn first_version(controller: &str) -> Option<PathBuf> {
     let has = |options: &str| options.split(',').any(|option| option == controller);
     let mount = mounts().into_iter().find(|mount| mount.kind == "cgroup" && has(&mount.options))?;
     Some(mount.path)
 }
 
-/// The kernel counts the pressure of cgroups.
+/// Whether the kernel counts the pressure of cgroups.
 pub fn has_pressure() -> bool {
     root().is_some_and(|root| fs::read_to_string(root.join(PRESSURE)).is_ok())
 }
 
-/// The controllers of the groups below.
+/// The file with the controllers of child cgroups.
 const CONTROLLERS: &str = "cgroup.subtree_control";
 
-/// Gives the groups below the root a CPU controller, as systemd does: a setting of the whole machine.
+/// Enables the CPU controller for cgroups below the root, as systemd does. This changes the whole machine.
 pub fn enable_quota() {
     if let (None, Some(root)) = (cpu(), root()) {
         let _ = fs::write(root.join(CONTROLLERS), "+cpu");
     }
 }
 
-/// Where the hierarchy is mounted.
+/// Where cgroup v2 is mounted.
 pub(super) fn root() -> Option<PathBuf> {
     mounts().into_iter().find(|mount| mount.kind == "cgroup2").map(|mount| mount.path)
 }
 
-/// Where groups of a run may be.
+/// All directories where a run may make cgroups.
 pub(super) fn roots() -> Vec<PathBuf> {
     let quota = cpu().map(|(Cpu::V1(path) | Cpu::V2(path))| path);
     root().into_iter().chain(quota).chain(first_version("freezer")).collect()

@@ -1,5 +1,5 @@
-//! A NodePort Service as kube-proxy writes it in IPVS mode: the ClusterIP on `kube-ipvs0`, one
-//! virtual service per address of the node, masquerading.
+//! A NodePort Service as kube-proxy makes it in IPVS mode: the ClusterIP on `kube-ipvs0`, and one virtual service with
+//! masquerading for each address of the node.
 
 use std::net::SocketAddr;
 use std::path::Path;
@@ -9,10 +9,10 @@ use anyhow::Result;
 use super::{BRIDGE, BRIDGE6, NODE, NODE6};
 use crate::net::Netns;
 
-/// Where iptables is configured to see bridged packets: with it the backend's RST is translated back.
+/// Shows bridged packets to iptables, so that the backend's RST is translated back.
 const BRIDGED: &str = "bridge/bridge-nf-call-iptables";
 
-/// The link that has the ClusterIPs.
+/// The link with the ClusterIPs.
 const DEVICE: &str = "kube-ipvs0";
 
 /// Makes the Service, with one backend or none.
@@ -37,7 +37,7 @@ pub fn node_port(node: &Netns, port: u16, backend: Option<SocketAddr>) -> Result
     Ok(())
 }
 
-/// Adds ClusterIPs, each with one backend, in one go.
+/// Adds ClusterIPs, each with one backend, in a single call of ipvsadm.
 pub fn cluster_ips(node: &Netns, count: u32, backend: SocketAddr) -> Result<()> {
     let service = |n: u32| format!("10.{}.{}.{}:80", 100 + (n >> 16), (n >> 8) & 255, n & 255);
     let lines = (0..count).map(|n| format!("-A -t {0} -s rr\n-a -t {0} -r {backend} -m\n", service(n)));

@@ -1,5 +1,5 @@
-//! When a link can be used. The kernel finishes a link in a worker of its own, later than `ip`
-//! returns: a packet sent before is dropped and comes again after a second.
+//! Waits until a link can be used. The kernel finishes the setup of a link in a worker, after the netlink request
+//! returns. A packet sent before that is dropped, and retransmitted after a second.
 
 use std::net::Ipv6Addr;
 use std::thread::sleep;
@@ -11,20 +11,20 @@ use nix::net::if_::InterfaceFlags;
 use crate::ip;
 use crate::net::Netns;
 
-/// Longer than any worker is kept waiting.
+/// Generous: no worker is delayed that long.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 /// Waits until these devices are running.
 ///
-/// `linkwatch_do_dev` says so first, and only then gives the device its queue and a bridge its port. It holds the lock of
-/// rtnetlink for all of that: a request that changes nothing waits for its end.
-pub(super) fn running(ns: &Netns, devices: &[&str]) -> Result<()> {
+/// `linkwatch_do_dev` first sets the flag, then attaches the queue of the device and the port of a bridge. It holds the
+/// rtnetlink lock meanwhile, so a request that changes nothing waits for its end.
+pub(super) fn wait_until_running(ns: &Netns, devices: &[&str]) -> Result<()> {
     ns.enter(|| devices.iter().try_for_each(|device| until(&format!("{device} is running"), || is_running(device))))?;
     ns.ip(|ip| devices.iter().try_for_each(|device| ip.up(device)))
 }
 
-/// Waits until `eth0` hears who asks for this address.
-pub(super) fn solicitable(ns: &Netns, address: Ipv6Addr) -> Result<()> {
+/// Waits until `eth0` has joined the solicited-node multicast group of this address.
+pub(super) fn wait_until_solicitable(ns: &Netns, address: Ipv6Addr) -> Result<()> {
     let last = address.octets();
     let group = format!("ff0200000000000000000001ff{:02x}{:02x}{:02x}", last[13], last[14], last[15]);
     ns.enter(|| {

@@ -1,11 +1,11 @@
-//! Removes what killed runs left behind.
+//! Removes namespaces, files and cgroups of runs that were killed.
 
 use std::fs;
 use std::path::Path;
 
 use crate::net::{NAMED, PREFIX, unbind};
 
-/// Unbinds every namespace and removes every scratch directory of a run that is over; returns their names.
+/// Unbinds every namespace and removes every scratch directory and cgroup of runs that have ended. Returns the names.
 pub fn sweep() -> Vec<String> {
     let namespaces = left_over(Path::new(NAMED));
     for name in &namespaces {
@@ -15,24 +15,24 @@ pub fn sweep() -> Vec<String> {
     for name in &scratch {
         let _ = fs::remove_dir_all(std::env::temp_dir().join(name));
     }
-    groups();
+    remove_cgroups();
     [namespaces, scratch].concat()
 }
 
-/// Removes every cgroup of a run that is over.
-pub fn groups() {
-    remove_groups(is_left_over);
+/// Removes the cgroups of runs that have ended.
+pub fn remove_cgroups() {
+    remove_cgroups_if(is_left_over);
 }
 
-/// Removes the cgroups of the run that this process was, with all that it started: they are over.
-pub fn groups_of(pid: u32) {
+/// Removes the cgroups of the run of this process. It and its children must have ended.
+pub fn remove_cgroups_of(pid: u32) {
     let own = format!("{PREFIX}{pid}-");
-    remove_groups(|name| name.starts_with(&own));
+    remove_cgroups_if(|name| name.starts_with(&own));
 }
 
-fn remove_groups(is_over: impl Fn(&str) -> bool) {
+fn remove_cgroups_if(has_ended: impl Fn(&str) -> bool) {
     for root in super::cgroup::roots() {
-        for name in names(&root).into_iter().filter(|name| is_over(name)) {
+        for name in names(&root).into_iter().filter(|name| has_ended(name)) {
             let _ = fs::remove_dir(root.join(name));
         }
     }
@@ -47,14 +47,14 @@ fn names(dir: &Path) -> Vec<String> {
     entries.filter_map(|e| e.ok()?.file_name().into_string().ok()).collect()
 }
 
-/// Ours, and the process that made it is gone.
+/// Whether this is a name of the testbed, and the process that made it has ended.
 fn is_left_over(name: &str) -> bool {
     let Some(rest) = name.strip_prefix(PREFIX) else { return false };
     let pid = rest.split('-').next().unwrap_or_default();
     pid.parse::<u32>().is_ok() && !is_alive(pid)
 }
 
-/// A process that nobody has waited for yet is over, too.
+/// A zombie does not count as alive.
 fn is_alive(pid: &str) -> bool {
     let Ok(stat) = fs::read_to_string(Path::new("/proc").join(pid).join("stat")) else { return false };
     let state = stat.rsplit(')').next().and_then(|rest| rest.split_whitespace().next());

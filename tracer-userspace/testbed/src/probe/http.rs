@@ -1,9 +1,9 @@
-//! The HTTP of a probe: one GET, the answer read to its end.
+//! HTTP of a probe: one GET, and the complete answer.
 
 use std::io::{self, ErrorKind, Read, Write};
 use std::net::SocketAddr;
 
-/// Sends the kubelet's request and reads the answer; returns its status.
+/// Sends the kubelet's request, reads the answer and returns its status.
 pub fn get(stream: &mut (impl Read + Write), dst: SocketAddr) -> io::Result<u16> {
     let request = format!(
         "GET /healthz HTTP/1.1\r\nHost: {dst}\r\nUser-Agent: kube-probe/1.31\r\nAccept: */*\r\nConnection: close\r\n\r\n"
@@ -23,7 +23,7 @@ pub fn get(stream: &mut (impl Read + Write), dst: SocketAddr) -> io::Result<u16>
     }
 }
 
-/// The status once the header and as much body as it promises are there.
+/// The status, if the header and its announced length of body have arrived.
 fn complete(answer: &[u8]) -> Option<io::Result<u16>> {
     let end = answer.windows(4).position(|w| w == b"\r\n\r\n")?;
     let head = String::from_utf8_lossy(&answer[..end]);
@@ -31,7 +31,7 @@ fn complete(answer: &[u8]) -> Option<io::Result<u16>> {
     let Some(status) = status.filter(|_| head.starts_with("HTTP/")) else {
         return Some(Err(io::Error::new(ErrorKind::InvalidData, "malformed HTTP response")));
     };
-    // An interim answer: the next one counts.
+    // An interim answer is skipped.
     if (100..200).contains(&status) {
         return complete(&answer[end + 4..]);
     }

@@ -1,4 +1,4 @@
-//! HTTPS of a probe: like the kubelet it takes any certificate.
+//! HTTPS of a probe. Like the kubelet, it accepts any certificate.
 
 use std::io;
 use std::net::SocketAddr;
@@ -11,7 +11,7 @@ use rustls::{ClientConfig, ClientConnection, DigitallySignedStruct, SignatureSch
 
 use super::Timed;
 
-/// Handshake, GET, answer, close_notify.
+/// Does the handshake, sends a GET, reads the answer and sends close_notify. Returns the status.
 pub fn get(stream: Timed, dst: SocketAddr) -> io::Result<u16> {
     let name = ServerName::IpAddress(dst.ip().into());
     let session = ClientConnection::new(config()?, name).map_err(io::Error::other)?;

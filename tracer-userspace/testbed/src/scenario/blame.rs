@@ -82,8 +82,8 @@ fn verdict_map(fixture: &mut Fixture<'_>) -> Result<()> {
     fixture.fails(Kind::Http, pod, Ending::Timeout)
 }
 
-/// Rules that are not understood: of two that count the one that never did is none; of two that did before, the one that
-/// stood still.
+/// Rules that are not understood: of two that count the one that never did is none; of two that did before, the one
+/// that stood still.
 fn counters(fixture: &mut Fixture<'_>) -> Result<()> {
     let pod = pod_with(
         fixture,
@@ -164,7 +164,7 @@ fn forward(fixture: &mut Fixture<'_>) -> Result<()> {
     fixture.node.node.ip(|ip| ip.add(&Route::to([10, 99, 0, 0], 24).via(router.ip())))?;
     (fixture.watch)()?;
     fixture.mentions(&["rule at FORWARD", "the policy in chain ip fw forwarded"]);
-    fixture.fails_elsewhere(Kind::Http, ([10, 99, 0, 5], HTTP).into(), Ending::Timeout)
+    fixture.fails_without_probe(Kind::Http, ([10, 99, 0, 5], HTTP).into(), Ending::Timeout)
 }
 
 /// A blocklist of 50,000 addresses before the rule that matters: reading it may take longer than a verdict waits,

@@ -41,7 +41,7 @@ fn set_back(fixture: &mut Fixture<'_>) -> Result<()> {
         };
         // Two periods of the probes, which the scenario is about.
         let tries = 1 + Duration::from_secs(21).as_secs() / fixture.options.verdict_patience.as_secs();
-        if !(0..=tries).any(|_| (fixture.hear)(&mut came)) {
+        if !(0..=tries).any(|_| (fixture.wait_for)(&mut came)) {
             bail!("no verdict {words:?} of {pod}, but {summaries:?}");
         }
     }

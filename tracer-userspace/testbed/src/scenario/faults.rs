@@ -48,7 +48,7 @@ fn ring_overflow(fixture: &mut Fixture<'_>) -> Result<()> {
     let mut second = Prober::start(&fixture.node.node, fixture.options)?;
     let probe = ProbeRequest::new(Kind::Http, good, fixture.options.patience);
     let count = fixture.options.crowd / 5;
-    let claim = fixture.quietly(good)?;
+    let claim = fixture.begin(good, Claim::Nothing)?;
     thread::scope(|scope| {
         let crowd = scope.spawn(move || second.crowd(probe, count, 8));
         for _ in 0..20 {
@@ -108,7 +108,8 @@ fn churn(over: &AtomicBool, made: &AtomicU32) -> Result<()> {
     Ok(())
 }
 
-/// A process does over and over what anybody may: the verdicts of the node stay what they are, and what was not reported is counted.
+/// A process does over and over what anybody may: the verdicts of the node stay what they are, and what was not
+/// reported is counted.
 fn flood(fixture: &mut Fixture<'_>) -> Result<()> {
     let (good, bad) = (fixture.serving("http", HTTP)?, fixture.serving("rst", HTTP)?);
     (fixture.watch)()?;
@@ -132,7 +133,8 @@ fn flood(fixture: &mut Fixture<'_>) -> Result<()> {
     Ok(())
 }
 
-/// Until it is over, and more often than is reported if there is the patience for that; how often, and whether it is more.
+/// Until it is over, and more often than is reported if there is the patience for that; how often, and whether it is
+/// more.
 fn repeat(over: &AtomicBool, what: Limited, patience: Duration, mut again: impl FnMut()) -> (u64, bool) {
     const MORE: u64 = 100;
     let (began, limits) = (Instant::now(), [what.own(), what.shared()]);
@@ -225,7 +227,7 @@ fn rst_after_answer(fixture: &mut Fixture<'_>) -> Result<()> {
 fn pod_deleted(fixture: &mut Fixture<'_>) -> Result<()> {
     let (pod, options) = (fixture.serving("hang", HTTP)?, fixture.options);
     fixture.fails_while(pod, options.patience, Ending::Eof, |fixture| {
-        fixture.pod_of(pod)?.asked(options)?;
+        fixture.pod_of(pod)?.wait_for_request(options)?;
         fixture.pod_of(pod)?.stop();
         Ok(())
     })
@@ -238,7 +240,7 @@ fn many_services(fixture: &mut Fixture<'_>) -> Result<()> {
     let backend = fixture.serving("http", HTTP)?;
     ipvs::node_port(&fixture.node.node, NODE_PORT, Some(backend))?;
     ipvs::cluster_ips(&fixture.node.node, SERVICES, backend).context("fill the table")?;
-    fixture.node.source_port(Some(NODE_PORT))?;
+    fixture.node.set_source_port(NODE_PORT)?;
     let began = Instant::now();
     (fixture.watch)()?;
     fixture

@@ -113,7 +113,7 @@ fn pods(fixture: &mut Fixture<'_>) -> Result<(SocketAddr, Vec<IpAddr>)> {
     let family = fixture.family;
     let mut all = vec![serving.ip()];
     for _ in 0..2 {
-        all.push(fixture.idle()?.addr(family, HTTP).ip());
+        all.push(fixture.node.pod()?.addr(family, HTTP).ip());
     }
     Ok((serving, all))
 }

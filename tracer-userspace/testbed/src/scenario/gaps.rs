@@ -1,4 +1,4 @@
-//! The cells of cause × proxy × address family that no scenario covers, each with the reason.
+//! The combinations of cause, proxy and address family that no scenario covers, with the reasons.
 
 use tracer_model::record::Cause;
 
@@ -6,7 +6,7 @@ use super::{Proxy, Scenario};
 use crate::node::Family;
 use crate::row::{Row, RowOutcome};
 
-/// What is known not to be there, and why: cause (none: nothing is wrong), proxy, family; none: each of them.
+/// Cause (`None`: healthy), proxy (`None`: each), address family (`None`: both), and the reason.
 type Reason = (Option<Cause>, Option<Proxy>, Option<Family>, &'static str);
 
 const REASONS: &[Reason] = &[
@@ -35,8 +35,10 @@ const NO_SCENARIO: &str = "no scenario";
 const NOT_IN_FAMILY: &str = "no scenario in this address family";
 const NOT_IN_MODE: &str = "no scenario in this proxy mode";
 
-/// A row for each cell without a scenario. Where a cause's scenarios have no proxy in them, one line for each
-/// address family stands for all modes; where it has one, every mode has a line.
+/// A row for each combination without a scenario.
+///
+/// If the scenarios of a cause involve a proxy, each proxy mode has a row. Otherwise a single row for each address
+/// family stands for all modes.
 pub fn rows(scenarios: &[Scenario]) -> Vec<Row> {
     let causes = std::iter::once(None).chain(Cause::ALL.iter().copied().map(Some));
     causes.flat_map(|cause| of_cause(scenarios, cause)).collect()
@@ -60,7 +62,7 @@ fn of_cause(scenarios: &[Scenario], cause: Option<Cause>) -> Vec<Row> {
     .collect()
 }
 
-/// Why no scenario is about this cause.
+/// Why this cause has no scenario.
 pub fn why_none(cause: Cause) -> &'static str {
     reason(Some(cause), Proxy::Any, Family::V4).unwrap_or(NO_SCENARIO)
 }
@@ -81,7 +83,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_cause_has_a_line_in_both_families() {
+    fn every_cause_has_a_scenario_or_a_gap_in_both_families() {
         let scenarios = super::super::all();
         let gaps = rows(&scenarios);
         for cause in std::iter::once(None).chain(Cause::ALL.iter().copied().map(Some)) {
@@ -94,7 +96,7 @@ mod tests {
     }
 
     #[test]
-    fn no_gap_where_a_scenario_is() {
+    fn a_combination_with_a_scenario_is_no_gap() {
         let scenarios = super::super::all();
         for gap in rows(&scenarios) {
             let covers = |s: &&Scenario| {

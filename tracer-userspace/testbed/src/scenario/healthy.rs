@@ -61,8 +61,8 @@ fn crowd(fixture: &mut Fixture<'_>) -> Result<()> {
     fixture.crowd(Kind::Tcp, pod, count - count / 2, 8)
 }
 
-/// A tcpSocket probe of a port that real TLS clients use. A port is watched for them once it was
-/// touched so (or an HTTPS probe's answer tells), from when the tracer has read that: the first rounds may come too early.
+/// A tcpSocket probe of a port that real TLS clients use. A port is watched for them once it was touched so (or an
+/// HTTPS probe's answer tells), from when the tracer has read that: the first rounds may come too early.
 fn tls_noise(fixture: &mut Fixture<'_>, port: u16) -> Result<()> {
     let pod = fixture.serving("tls", port)?;
     for _ in 0..3 {

@@ -52,8 +52,8 @@ const PEER: SocketAddrV4 = SocketAddrV4::new(std::net::Ipv4Addr::new(10, 96, 0, 
 /// Where a mesh's proxy listens.
 const PROXY: u16 = 15006;
 
-/// The tracer reads the sockets of a pod after an attempt, and reports nothing then: there is nothing to wait for. It takes a few
-/// milliseconds, a good part of a second where all processors are busy, and several on an emulated one.
+/// The tracer reads the sockets of a pod after an attempt, and reports nothing then: there is nothing to wait for. It
+/// takes a few milliseconds, a good part of a second where all processors are busy, and several on an emulated one.
 fn let_it_read(fixture: &Fixture<'_>) {
     let times = if is_emulated() { 4 } else { 1 };
     thread::sleep(times * fixture.options.probe_timeout);
@@ -64,17 +64,17 @@ fn once_read(fixture: &mut Fixture<'_>, kind: Kind, pod: SocketAddr, how: Ending
     let (began, mut attempts) = (Instant::now(), Vec::new());
     loop {
         thread::sleep(fixture.options.probe_timeout / 5);
-        let listed = fixture.listed(pod, due.clone())?;
+        let attempt = fixture.begin(pod, due.clone())?;
         let outcome = fixture.prober.probe(ProbeRequest::new(kind, pod, fixture.options.probe_timeout))?;
-        attempts.push((Attempt { src: outcome.src, ..listed }, outcome));
+        attempts.push((Attempt { src: outcome.src, ..attempt }, outcome));
         let mut met = Some(attempts.len() - 1);
-        (fixture.hear)(&mut |records| {
+        (fixture.wait_for)(&mut |records| {
             met = attempts.iter().position(|(attempt, _)| judge(records, attempt) == Standing::Met);
             true
         });
         if met.is_some() || began.elapsed() > fixture.options.patience {
             let (attempt, outcome) = attempts.swap_remove(met.unwrap_or(attempts.len() - 1));
-            return fixture.ended(attempt, &outcome, &[how]);
+            return fixture.end(attempt, &outcome, &[how]);
         }
     }
 }
@@ -159,7 +159,8 @@ fn meshed(fixture: &mut Fixture<'_>, mode: &str) -> Result<SocketAddr> {
     Ok(pod)
 }
 
-/// As a proxy does that takes mutual TLS only. The first attempt may be decided before the sockets were read, or after it.
+/// As a proxy does that takes mutual TLS only. The first attempt may be decided before the sockets were read, or after
+/// it.
 fn redirected(fixture: &mut Fixture<'_>, mode: &str, how: Ending) -> Result<()> {
     let pod = meshed(fixture, mode)?;
     fixture.mentions(&[":15006 ", ": the pod's own address translation sends "]);

@@ -47,7 +47,7 @@ const fn collision(name: &'static str, play: fn(&mut Fixture<'_>) -> Result<()>)
 fn to_pod(fixture: &mut Fixture<'_>, backend: Backend) -> Result<()> {
     let pod = fixture.serving("http", HTTP)?;
     service(fixture, backend)?;
-    fixture.node.source_port(Some(NODE_PORT))?;
+    fixture.node.set_source_port(NODE_PORT)?;
     (fixture.watch)()?;
     fixture.fails(Kind::Http, pod, Ending::Timeout)
 }
@@ -56,7 +56,7 @@ fn to_pod(fixture: &mut Fixture<'_>, backend: Backend) -> Result<()> {
 fn over_lo(fixture: &mut Fixture<'_>) -> Result<()> {
     fixture.node.serve(fixture.options, &["http", &format!("[::]:{HOST}")])?;
     service(fixture, Backend::Listening)?;
-    fixture.node.source_port(Some(NODE_PORT))?;
+    fixture.node.set_source_port(NODE_PORT)?;
     (fixture.watch)()?;
     fixture.fails(Kind::Http, (NODE, HOST).into(), Ending::Timeout)
 }
@@ -64,7 +64,7 @@ fn over_lo(fixture: &mut Fixture<'_>) -> Result<()> {
 /// The Service comes while the tracer watches.
 fn new_service(fixture: &mut Fixture<'_>) -> Result<()> {
     let pod = fixture.serving("http", HTTP)?;
-    fixture.node.source_port(Some(NODE_PORT))?;
+    fixture.node.set_source_port(NODE_PORT)?;
     (fixture.watch)()?;
     fixture.succeeds(Kind::Http, pod)?;
     service(fixture, Backend::Listening)?;
@@ -75,7 +75,7 @@ fn new_service(fixture: &mut Fixture<'_>) -> Result<()> {
 fn other_port(fixture: &mut Fixture<'_>) -> Result<()> {
     let pod = fixture.serving("http", HTTP)?;
     service(fixture, Backend::Listening)?;
-    fixture.node.source_port(Some(NODE_PORT + 2))?;
+    fixture.node.set_source_port(NODE_PORT + 2)?;
     (fixture.watch)()?;
     fixture.succeeds(Kind::Http, pod)
 }
@@ -90,7 +90,7 @@ fn dnat(fixture: &mut Fixture<'_>) -> Result<()> {
         "table {family} kube {{ chain nodeports {{ type nat hook prerouting priority -100; {rule}; }}; \
          chain nodeports-out {{ type nat hook output priority -100; {rule}; }}; }}\n"
     ))?;
-    fixture.node.source_port(Some(NODE_PORT))?;
+    fixture.node.set_source_port(NODE_PORT)?;
     (fixture.watch)()?;
     fixture.succeeds(Kind::Http, pod)
 }
@@ -111,7 +111,7 @@ fn iptables(fixture: &mut Fixture<'_>) -> Result<()> {
     for rule in rules {
         fixture.node.node.run(program, &[&["-t", "nat"], rule].concat(), "")?;
     }
-    fixture.node.source_port(Some(NODE_PORT))?;
+    fixture.node.set_source_port(NODE_PORT)?;
     (fixture.watch)()?;
     fixture.succeeds(Kind::Http, pod)
 }
@@ -125,7 +125,7 @@ fn behind(fixture: &mut Fixture<'_>, backend: Backend) -> Result<Option<SocketAd
     let family = fixture.family;
     Ok(match backend {
         Backend::Listening => Some(fixture.serving("http", HTTP)?),
-        Backend::Idle => Some(fixture.idle()?.addr(family, HTTP)),
+        Backend::Idle => Some(fixture.node.pod()?.addr(family, HTTP)),
         Backend::None => None,
     })
 }

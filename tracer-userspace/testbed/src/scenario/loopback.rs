@@ -71,8 +71,8 @@ fn in_pod(fixture: &mut Fixture<'_>, way: &str) -> Result<()> {
     fixture.succeeds(Kind::Tcp, pod)
 }
 
-/// What executes in a container, as runc does for each exec probe, enters its other namespaces first: until then it is in the
-/// node's network, and has opened the path of another.
+/// What executes in a container, as runc does for each exec probe, enters its other namespaces first: until then it is
+/// in the node's network, and has opened the path of another.
 fn by_exec(fixture: &mut Fixture<'_>) -> Result<()> {
     (fixture.watch)()?;
     fixture.done.forbids_entry = true;

@@ -1,4 +1,4 @@
-//! What a scenario needs of the kernel, tried out in a namespace made for that.
+//! What a scenario needs from the machine. Features of the kernel are tried in a temporary namespace.
 
 use std::fs;
 use std::process::Command;
@@ -15,7 +15,6 @@ use tracer_bpf::ebpf::switches;
 /// A feature or a tool.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Need {
-    /// IPVS.
     Ipvs,
     /// iptables over nftables, with REJECT.
     Iptables,
@@ -25,33 +24,29 @@ pub enum Need {
     NftNat,
     /// BPF programs at tc.
     TcProgram,
-    /// A machine made for the test: a setting of all of it may be changed.
+    /// A machine made for the test, so that scenarios may change settings of the whole machine.
     OwnMachine,
     /// iptables over nftables, with NAT.
     IptablesNat,
-    /// A processor that looks at a namespace in milliseconds.
+    /// A CPU that is not emulated, so that an inspection of a namespace takes milliseconds.
     RealProcessor,
-    /// nftables.
     Nft,
     /// A CPU controller for cgroups.
     CpuQuota,
-    /// A hierarchy of cgroups of version 2 that can be frozen.
+    /// cgroup v2 with a freezer.
     Freezer,
-    /// The freezer of version 1.
+    /// cgroup v1 with a freezer.
     FreezerV1,
-    /// Pressure of cgroups.
+    /// The pressure of cgroups.
     Pressure,
-    /// macvlan.
     Macvlan,
-    /// ipvlan.
     Ipvlan,
-    /// Sockets for frames, below the kernel's TCP.
     PacketSocket,
-    /// A shell: an image of one binary has none.
+    /// A shell. Tracer's image has none.
     Shell,
-    /// A hook that tells of ICMP errors.
+    /// A hook that shows ICMP errors.
     IcmpHook,
-    /// A hook that tells what IPVS does.
+    /// A hook that shows packets of IPVS.
     IpvsHook,
 }
 
@@ -90,8 +85,8 @@ const MODULES: &[&str] = &[
     "ipvlan",
 ];
 
-/// For tests: loads the modules that a kernel has as such (those built in or absent do not matter), and gives cgroups a CPU
-/// controller. `tracer selftest` takes the machine as it is.
+/// For tests: loads the kernel modules that exist, and enables the CPU controller for cgroups. `tracer selftest` does
+/// not change the machine.
 pub fn prepare_machine() {
     enable_quota();
     for module in MODULES {
@@ -100,7 +95,7 @@ pub fn prepare_machine() {
 }
 
 impl Need {
-    /// Why it is not there; `None` if it is.
+    /// Why it is missing; `None` if it is available.
     pub fn lacking(self) -> Option<String> {
         static TRIED: [OnceLock<Option<String>>; 19] = [const { OnceLock::new() }; 19];
         TRIED[self as usize].get_or_init(|| self.attempt()).clone()
@@ -117,8 +112,8 @@ impl Need {
                 let made = Cgroup::throttled(&format!("{PREFIX}{}-need-quota", std::process::id()));
                 made.err().map(|error| format!("a cgroup with a CPU quota: {error:#}"))
             }
-            Self::Freezer => (!Freezer::V2.is_there()).then(|| "no cgroup of version 2 can be frozen here".to_owned()),
-            Self::FreezerV1 => (!Freezer::V1.is_there()).then(|| "no freezer of cgroup version 1 is mounted".to_owned()),
+            Self::Freezer => (!Freezer::V2.is_available()).then(|| "no cgroup of version 2 can be frozen here".to_owned()),
+            Self::FreezerV1 => (!Freezer::V1.is_available()).then(|| "no freezer of cgroup version 1 is mounted".to_owned()),
             Self::Pressure => (!has_pressure()).then(|| "the cgroups of version 2 have no cpu.pressure here".to_owned()),
             Self::Shell => (!is_installed("sh")).then(|| "no `sh` on this machine".to_owned()),
             Self::PacketSocket => {
@@ -151,7 +146,7 @@ fn has_tracepoint(name: &str) -> bool {
     symbols.lines().any(|line| line.split_whitespace().nth(2) == Some(&symbol))
 }
 
-/// A command that succeeds in a namespace of its own where the kernel has what is needed.
+/// A command that succeeds in a new namespace if the kernel has the feature.
 struct Trial {
     name: &'static str,
     program: &'static str,
@@ -200,7 +195,7 @@ const IPVLAN: Trial = Trial {
 };
 
 impl Trial {
-    /// Why it fails; `None` if it does not.
+    /// Why the command fails; `None` if it succeeds.
     fn fails(&self) -> Option<String> {
         if !is_installed(self.program) {
             return Some(format!("no `{}` on this machine", self.program));

@@ -106,8 +106,9 @@ fn on_uplink(fixture: &mut Fixture<'_>, part: Part) -> Result<(SocketAddr, Strin
 
 /// One end of the pod's veth pair is set down.
 fn link_down(fixture: &mut Fixture<'_>, which: &str) -> Result<()> {
-    // A pod that is probed is known: each attempt has it looked at until it was found. All namespaces are not looked through
-    // again within 150 ms, and other scenarios look, too: its answers take their time, as no pod's link fails at once.
+    // A pod that is probed is known: each attempt has it looked at until it was found. All namespaces are not looked
+    // through again within 150 ms, and other scenarios look, too: its answers take their time, as no pod's link fails
+    // at once.
     let pod = fixture.serving("slow:100", HTTP)?;
     for _ in 0..5 {
         fixture.succeeds(Kind::Http, pod)?;
@@ -131,8 +132,8 @@ fn bridge_down(fixture: &mut Fixture<'_>) -> Result<()> {
     fixture.fails(Kind::Http, pod, Ending::Error)
 }
 
-/// A pod that the list has and the node has not. The node asks for its link-layer address once a second, and then gives up: a
-/// look at all namespaces, which takes an emulated processor seconds, must have come to its end by then.
+/// A pod that the list has and the node has not. The node asks for its link-layer address once a second, and then gives
+/// up: a look at all namespaces, which takes an emulated processor seconds, must have come to its end by then.
 fn namespace_gone(fixture: &mut Fixture<'_>) -> Result<()> {
     const MCAST_SOLICIT: &str = "ipv4/neigh/cni0/mcast_solicit";
     let family = fixture.family;
@@ -175,13 +176,13 @@ fn no_way_back(fixture: &mut Fixture<'_>, back: &Route) -> Result<()> {
 
 /// A router behind the node has no route onward.
 fn router_refuses(fixture: &mut Fixture<'_>) -> Result<()> {
-    let router = fixture.idle()?;
+    let router = fixture.node.pod()?;
     router.ns.sysctl(&[("ipv4/ip_forward", "1")])?;
     let onward = Route::to([10, 77, 0, 0], 24);
     router.ns.ip(|ip| ip.add(&onward.clone().refusing(RouteType::Unreachable)))?;
     let via = router.addr(Family::V4, 0).ip();
     fixture.node.node.ip(|ip| ip.add(&onward.clone().via(via)))?;
-    fixture.fails_elsewhere(Kind::Http, ([10, 77, 0, 5], HTTP).into(), Ending::Error)?;
+    fixture.fails_without_probe(Kind::Http, ([10, 77, 0, 5], HTTP).into(), Ending::Error)?;
     fixture.node.node.ip(|ip| ip.remove(&onward))
 }
 
@@ -196,20 +197,20 @@ fn not_forwarding(fixture: &mut Fixture<'_>) -> Result<()> {
         Family::V6 => Ipv6Addr::new(0xfd00, 0x77, 0, 0, 0, 0, 0, 5).into(),
     };
     let options = fixture.options;
-    let pod = fixture.idle()?;
+    let pod = fixture.node.pod()?;
     let (inside, mut prober) = (pod.ns.inum(), Prober::start(&pod.ns, options)?);
     let probe = ProbeRequest::new(Kind::Http, SocketAddr::new(beyond, HTTP), options.probe_timeout);
-    let claim = fixture.elsewhere(Cause::MissingNodePrerequisite);
-    let listed = Attempt { netns: inside, ..fixture.listed(probe.dst, claim)? };
+    let claim = fixture.verdict_without_probe(Cause::MissingNodePrerequisite);
+    let attempt = Attempt { netns: inside, ..fixture.begin(probe.dst, claim)? };
     let outcome = prober.probe(probe)?;
-    fixture.ended(listed, &outcome, &[Ending::Timeout])
+    fixture.end(attempt, &outcome, &[Ending::Timeout])
 }
 
 /// The pod is there, its links are up, and it does not say which link-layer address it has.
 fn deaf(fixture: &mut Fixture<'_>) -> Result<()> {
     let pod = fixture.serving("http", HTTP)?;
     match pod.ip() {
-        IpAddr::V4(_) => fixture.inside(pod)?.ip(|ip| ip.arp_off("eth0"))?,
+        IpAddr::V4(_) => fixture.inside(pod)?.ip(|ip| ip.disable_arp("eth0"))?,
         IpAddr::V6(_) => fixture.inside(pod)?.nft(
             "table ip6 deaf { chain in { type filter hook input priority 0; icmpv6 type nd-neighbor-solicit drop; }; }\n",
         )?,
@@ -244,9 +245,9 @@ fn two_links(fixture: &mut Fixture<'_>) -> Result<SocketAddr> {
     ])?;
     let inside = ns.as_fd().try_clone_to_owned()?;
     fixture.node.node.ip(|ip| {
-        ip.mac("eth0", NODE_MAC)?;
+        ip.set_mac("eth0", NODE_MAC)?;
         ip.veth("w0", "eth1", inside.as_fd())?;
-        ip.master("w0", "eth0")?;
+        ip.set_master("w0", "eth0")?;
         ip.up("w0")
     })?;
     // The filter concerns ARP, too: the pod must not need to ask.

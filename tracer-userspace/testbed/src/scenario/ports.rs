@@ -53,7 +53,7 @@ fn listener(fixture: &mut Fixture<'_>) -> Result<()> {
     let pod = fixture.serving("http", HTTP)?;
     (fixture.watch)()?;
     let _holds = fixture.node.node.enter(|| TcpListener::bind("0.0.0.0:40000").context("listen on the only port"))?;
-    fixture.node.source_port(Some(40000))?;
+    fixture.node.set_source_port(40000)?;
     fixture.fails(Kind::Http, pod, Ending::Error)
 }
 
@@ -62,7 +62,7 @@ fn no_address(fixture: &mut Fixture<'_>) -> Result<()> {
     let pod = fixture.serving("http", HTTP)?;
     (fixture.watch)()?;
     fixture.node.node.ip(|ip| {
-        ip.no_ipv6_addresses()?;
+        ip.remove_ipv6_addresses()?;
         ip.replace(&Route::to([0xfd00, 0x10, 0x88, 0, 0, 0, 0, 0], 64).over("cni0"))
     })?;
     fixture.fails(Kind::Http, pod, Ending::Error)
@@ -95,7 +95,7 @@ fn taken(fixture: &mut Fixture<'_>) -> Result<()> {
     fixture.helpers.push(client);
     // The first is `connection_refused` until the port was looked at.
     fixture.fails(Kind::Http, pod, Ending::Refused)?;
-    let came = (fixture.hear)(&mut |records| {
+    let came = (fixture.wait_for)(&mut |records| {
         records.iter().any(|it| matches!(&it.body, Body::Verdict(v) if v.verdict.cause == Cause::PortTaken))
     });
     if !came {
@@ -145,7 +145,7 @@ fn place_of_client(fixture: &mut Fixture<'_>) -> Result<(u16, SocketAddr, Socket
         Family::V6 => SocketAddr::from((BRIDGE6, HOST)),
     };
     fixture.node.serve(fixture.options, &["eof", &node.to_string()])?;
-    let pod = fixture.idle()?;
+    let pod = fixture.node.pod()?;
     pod.ns.sysctl(&[("ipv4/ip_local_port_range", &format!("{HTTP} {HTTP}"))])?;
     Ok((pod.index, pod.addr(family, HTTP), node))
 }

@@ -47,8 +47,9 @@ fn after_lo_was_down(fixture: &mut Fixture<'_>) -> Result<()> {
     fixture.fails(Kind::Http, target, Ending::Timeout)
 }
 
-/// The queue fills up while the answer to the prober's SYN waits for the node's link-layer address, which the pod's kernel
-/// leaves to others to find out. The end of the handshake finds no room then, and the pod's setting makes it a RST.
+/// The queue fills up while the answer to the prober's SYN waits for the node's link-layer address, which the pod's
+/// kernel leaves to others to find out. The end of the handshake finds no room then, and the pod's setting makes it a
+/// RST.
 fn aborts(fixture: &mut Fixture<'_>) -> Result<()> {
     let pod = fixture.serving("backlog:2", HTTP)?;
     let connect = || TcpStream::connect(pod).context("a connection that waits to be accepted");
@@ -95,7 +96,7 @@ fn cookies(fixture: &mut Fixture<'_>) -> Result<()> {
 fn half_open(fixture: &mut Fixture<'_>, cookies: &str) -> Result<(SocketAddr, Vec<OwnedFd>)> {
     let pod = fixture.serving("http", HTTP)?;
     fixture.inside(pod)?.sysctl(&[("ipv4/tcp_syncookies", cookies), ("ipv4/tcp_max_syn_backlog", "8")])?;
-    let client = fixture.idle()?;
+    let client = fixture.node.pod()?;
     client.ns.nft(
         "table inet lost { chain in { type filter hook input priority 0; tcp flags & (syn|ack) == syn|ack drop; }; }\n",
     )?;

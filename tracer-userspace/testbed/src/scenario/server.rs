@@ -103,7 +103,7 @@ const UNPROBED: u16 = 9100;
 /// The pod is older than the tracer: that it never listened is not known.
 fn refused(fixture: &mut Fixture<'_>) -> Result<()> {
     let family = fixture.family;
-    let pod = fixture.idle()?.addr(family, HTTP);
+    let pod = fixture.node.pod()?.addr(family, HTTP);
     (fixture.watch)()?;
     fixture.fails(Kind::Http, pod, Ending::Refused)?;
     fixture.fails(Kind::Tcp, pod, Ending::Refused)
@@ -112,7 +112,7 @@ fn refused(fixture: &mut Fixture<'_>) -> Result<()> {
 /// The process listens, but not where the kubelet asks.
 fn other_address(fixture: &mut Fixture<'_>) -> Result<()> {
     let (family, options) = (fixture.family, fixture.options);
-    let pod = fixture.idle()?;
+    let pod = fixture.node.pod()?;
     pod.serve(options, &["http", &format!("127.0.0.1:{HTTP}")])?;
     let addr = pod.addr(family, HTTP);
     fixture.fails(Kind::Http, addr, Ending::Refused)
@@ -142,21 +142,21 @@ fn unexplained(fixture: &mut Fixture<'_>) -> Result<()> {
 fn keeps_connecting(fixture: &mut Fixture<'_>) -> Result<()> {
     let pod = appliance(fixture, "mute")?;
     let claim = fixture.verdict(Cause::Unexplained);
-    let listed = fixture.listed(pod, claim)?;
+    let attempt = fixture.begin(pod, claim)?;
     let probe =
         ProbeRequest { keeps_connecting: true, ..ProbeRequest::new(Kind::Http, pod, fixture.options.probe_timeout) };
     let outcome = fixture.prober.probe(probe)?;
-    fixture.ended(listed, &outcome, &[Ending::Timeout])
+    fixture.end(attempt, &outcome, &[Ending::Timeout])
 }
 
 /// The prober is connected and sends its request when most of its time is over.
 fn sends_request_late(fixture: &mut Fixture<'_>, mode: &str, kind: Kind, port: u16) -> Result<()> {
     let pod = fixture.serving(mode, port)?;
     let claim = fixture.verdict(Cause::KubeletDelayed);
-    let listed = fixture.listed(pod, claim)?;
+    let attempt = fixture.begin(pod, claim)?;
     let probe = ProbeRequest::new(kind, pod, fixture.options.probe_timeout);
     let outcome = fixture.prober.probe(ProbeRequest { idle_ms: probe.timeout_ms / 5 * 4, ..probe })?;
-    fixture.ended(listed, &outcome, &[Ending::Timeout])
+    fixture.end(attempt, &outcome, &[Ending::Timeout])
 }
 
 /// The kubelet makes a connection for each redirect, and follows no more after ten answers.

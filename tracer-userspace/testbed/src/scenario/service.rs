@@ -70,7 +70,7 @@ fn iptables(fixture: &mut Fixture<'_>, program: &str) -> Result<()> {
     rules(fixture, program, (CART, service), NONE)?;
     (fixture.watch)()?;
     fixture.mentions(&["Service shop/cart:http at", "KUBE-SERVICES"]);
-    fixture.fails_elsewhere(Kind::Http, service, Ending::Refused)
+    fixture.fails_without_probe(Kind::Http, service, Ending::Refused)
 }
 
 /// Other nodes have endpoints, and the Service's `internalTrafficPolicy` is `Local`.
@@ -79,7 +79,7 @@ fn no_local(fixture: &mut Fixture<'_>, program: &str) -> Result<()> {
     rules(fixture, program, (CART, service), ("has no local endpoints", "DROP"))?;
     (fixture.watch)()?;
     fixture.mentions(&["Service shop/cart:http at", "no endpoint on this node (internalTrafficPolicy: Local)"]);
-    fixture.fails_elsewhere(Kind::Http, service, Ending::Timeout)
+    fixture.fails_without_probe(Kind::Http, service, Ending::Timeout)
 }
 
 /// A Service and its port, as kube-proxy writes it.
@@ -113,7 +113,7 @@ fn node_port(fixture: &mut Fixture<'_>) -> Result<()> {
     rules(fixture, "iptables-nft-restore", (CART, service), NONE)?;
     (fixture.watch)()?;
     fixture.mentions(&["Service shop/cart:http at", "KUBE-EXTERNAL-SERVICES"]);
-    fixture.fails_elsewhere(Kind::Http, (NODE, NODE_PORT).into(), Ending::Refused)
+    fixture.fails_without_probe(Kind::Http, (NODE, NODE_PORT).into(), Ending::Refused)
 }
 
 /// A pod's readiness asks for its own Service.
@@ -136,7 +136,7 @@ fn nftables(fixture: &mut Fixture<'_>) -> Result<()> {
     proxy_tables(fixture, service, "goto reject-chain")?;
     (fixture.watch)()?;
     fixture.mentions(&["Service shop/cart:http at", "kube-proxy"]);
-    fixture.fails_elsewhere(Kind::Http, service, Ending::Refused)
+    fixture.fails_without_probe(Kind::Http, service, Ending::Refused)
 }
 
 /// kube-proxy 1.36: one chain for each hook. Its rules jump to the chains that all hooks share.
@@ -168,7 +168,7 @@ fn nftables_1_36(fixture: &mut Fixture<'_>) -> Result<()> {
         "Service shop/cart:http at",
         "\"shop/cart:http has no endpoints\" in chain ip kube-proxy service-endpoints-check",
     ]);
-    fixture.fails_elsewhere(Kind::Http, service, Ending::Refused)
+    fixture.fails_without_probe(Kind::Http, service, Ending::Refused)
 }
 
 /// As in [`no_local`], but the chain of the address does not show its policy.
@@ -178,7 +178,7 @@ fn no_local_nftables(fixture: &mut Fixture<'_>) -> Result<()> {
     (fixture.watch)()?;
     let policy = "no endpoint on this node (externalTrafficPolicy or internalTrafficPolicy: Local)";
     fixture.mentions(&["Service shop/cart:http at", policy]);
-    fixture.fails_elsewhere(Kind::Http, service, Ending::Timeout)
+    fixture.fails_without_probe(Kind::Http, service, Ending::Timeout)
 }
 
 /// A port that the Service does not have: kube-proxy rejects that, too, and it is another matter.
@@ -187,7 +187,7 @@ fn unknown_port(fixture: &mut Fixture<'_>) -> Result<()> {
     proxy_tables(fixture, service, "goto reject-chain")?;
     (fixture.watch)()?;
     fixture.mentions(&["no Service has port 81", "kube-proxy cluster-ips-check"]);
-    fixture.fails_elsewhere(Kind::Http, SocketAddr::new(service.ip(), 81), Ending::Refused)
+    fixture.fails_without_probe(Kind::Http, SocketAddr::new(service.ip(), 81), Ending::Refused)
 }
 
 fn proxy_tables(fixture: &Fixture<'_>, service: SocketAddr, verdict: &str) -> Result<()> {
@@ -214,8 +214,8 @@ fn proxy_tables(fixture: &Fixture<'_>, service: SocketAddr, verdict: &str) -> Re
 fn by_ipvs(fixture: &mut Fixture<'_>) -> Result<()> {
     ipvs::node_port(&fixture.node.node, NODE_PORT, None)?;
     (fixture.watch)()?;
-    fixture.fails_elsewhere(Kind::Http, ([10, 96, 0, 10], 443).into(), Ending::Refused)?;
-    fixture.fails_elsewhere(Kind::Http, (NODE, NODE_PORT).into(), Ending::Refused)
+    fixture.fails_without_probe(Kind::Http, ([10, 96, 0, 10], 443).into(), Ending::Refused)?;
+    fixture.fails_without_probe(Kind::Http, (NODE, NODE_PORT).into(), Ending::Refused)
 }
 
 /// The SYN is taken out of tracking, so its answer is invalid.

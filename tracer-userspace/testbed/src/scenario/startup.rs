@@ -23,7 +23,7 @@ pub(super) const ALL: &[Scenario] = &[
 /// The pod was made a moment ago, and its process does not listen yet.
 fn young(fixture: &mut Fixture<'_>) -> Result<()> {
     let (family, options) = (fixture.family, fixture.options);
-    let pod = fixture.idle()?.addr(family, HTTP);
+    let pod = fixture.node.pod()?.addr(family, HTTP);
     fixture.fails(Kind::Http, pod, Ending::Refused)?;
     fixture.pod_of(pod)?.serve(options, &["http", &format!("[::]:{HTTP}")])?;
     fixture.succeeds(Kind::Http, pod)
@@ -32,7 +32,7 @@ fn young(fixture: &mut Fixture<'_>) -> Result<()> {
 /// The pod is older than the tracer: only the listener that comes tells.
 fn later(fixture: &mut Fixture<'_>) -> Result<()> {
     let (family, options) = (fixture.family, fixture.options);
-    let pod = fixture.idle()?.addr(family, HTTP);
+    let pod = fixture.node.pod()?.addr(family, HTTP);
     (fixture.watch)()?;
     fixture.fails(Kind::Http, pod, Ending::Refused)?;
     fixture.pod_of(pod)?.serve(options, &["http", &format!("[::]:{HTTP}")])
@@ -41,7 +41,7 @@ fn later(fixture: &mut Fixture<'_>) -> Result<()> {
 /// Its liveness probe fails as often as it may.
 fn too_late(fixture: &mut Fixture<'_>) -> Result<()> {
     let family = fixture.family;
-    let pod = fixture.idle()?.addr(family, SLOW_START);
+    let pod = fixture.node.pod()?.addr(family, SLOW_START);
     for number in 1..=SLOW_START_THRESHOLD {
         let cause = if number == SLOW_START_THRESHOLD { Cause::StartupBudgetExceeded } else { Cause::NotListeningYet };
         let claim = fixture.verdict(cause);

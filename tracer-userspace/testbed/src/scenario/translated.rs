@@ -48,7 +48,7 @@ fn healthy(fixture: &mut Fixture<'_>) -> Result<()> {
 
 fn refused(fixture: &mut Fixture<'_>) -> Result<()> {
     let family = fixture.family;
-    let pod = fixture.idle()?.addr(family, HTTP);
+    let pod = fixture.node.pod()?.addr(family, HTTP);
     translate(fixture, pod)?;
     (fixture.watch)()?;
     fixture.mentions(&["its source address was", behind(family)]);

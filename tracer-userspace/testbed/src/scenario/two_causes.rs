@@ -27,8 +27,8 @@ pub(super) const ALL: &[Scenario] = &[
     Scenario::new("healthy_prober_stops", None, prober_stops),
 ];
 
-/// Drops the first SYNs in the pod, until that was once. The tracer gives an attempt up when its probe times out, so the
-/// probe of this port waits for several SYNs: one of them finds the rule gone, however busy the machine is.
+/// Drops the first SYNs in the pod, until that was once. The tracer gives an attempt up when its probe times out, so
+/// the probe of this port waits for several SYNs: one of them finds the rule gone, however busy the machine is.
 fn dropped_at_first(fixture: &mut Fixture<'_>, pod: SocketAddr, how: Ending) -> Result<()> {
     fixture.input_rule(pod, &format!("tcp dport {PATIENT} counter drop;"))?;
     fixture.fails_while(pod, Duration::from_secs(PATIENT_TIMEOUT_S), how, |fixture| {
@@ -69,18 +69,18 @@ fn request_sent_twice(fixture: &mut Fixture<'_>) -> Result<()> {
     fixture.input_rule(pod, rule)?;
     // It is sent again until it is acknowledged: most of the time is the server's.
     let probe = ProbeRequest::new(Kind::Http, pod, 3 * fixture.options.probe_timeout);
-    let listed = fixture.listed(pod, fixture.verdict(Cause::SlowResponse))?;
+    let attempt = fixture.begin(pod, fixture.verdict(Cause::SlowResponse))?;
     let outcome = fixture.prober.probe(probe)?;
     if !fixture.inside(pod)?.run("nft", &["list", "table", "inet", "podpolicy"], "")?.contains("packets 1 ") {
         bail!("the request was not dropped once");
     }
-    fixture.ended(listed, &outcome, &[Ending::Timeout])
+    fixture.end(attempt, &outcome, &[Ending::Timeout])
 }
 
 /// Liveness and readiness dial the same port from two processors at the same moment: each has its own evidence.
 fn at_once(fixture: &mut Fixture<'_>) -> Result<()> {
     let (family, rounds) = (fixture.family, fixture.options.crowd / 50);
-    let pod = fixture.idle()?.addr(family, HTTP);
+    let pod = fixture.node.pod()?.addr(family, HTTP);
     (fixture.watch)()?;
     fixture.volley(Kind::Tcp, pod, Ending::Refused, rounds)
 }
@@ -88,7 +88,7 @@ fn at_once(fixture: &mut Fixture<'_>) -> Result<()> {
 /// It begins to listen after the first attempt, and not where the kubelet asks.
 fn loopback_only(fixture: &mut Fixture<'_>) -> Result<()> {
     let (family, options) = (fixture.family, fixture.options);
-    let pod = fixture.idle()?.addr(family, HTTP);
+    let pod = fixture.node.pod()?.addr(family, HTTP);
     (fixture.watch)()?;
     fixture.fails(Kind::Http, pod, Ending::Refused)?;
     fixture.pod_of(pod)?.serve(options, &["http", &format!("127.0.0.1:{HTTP}")])?;
@@ -100,14 +100,16 @@ fn loopback_only(fixture: &mut Fixture<'_>) -> Result<()> {
 fn localhost(fixture: &mut Fixture<'_>) -> Result<()> {
     fixture.node.serve(fixture.options, &["http", &format!("127.0.0.1:{HOST}")])?;
     let (first, second) = ((Ipv6Addr::LOCALHOST, HOST), (Ipv4Addr::LOCALHOST, HOST));
-    let Claim::Verdict(expected) = fixture.elsewhere(Cause::ConnectionRefused) else { bail!("a verdict is due") };
+    let Claim::Verdict(expected) = fixture.verdict_without_probe(Cause::ConnectionRefused) else {
+        bail!("a verdict is due")
+    };
     let taken_back = Claim::Verdict(Expected { outcome: Outcome::Noise, ..expected });
     let [one, other] = [first.into(), second.into()];
-    let listed = [fixture.listed(one, taken_back)?, fixture.listed(other, Claim::Nothing)?];
+    let attempt = [fixture.begin(one, taken_back)?, fixture.begin(other, Claim::Nothing)?];
     let dials = [one, other].map(|dst| ProbeRequest::new(Kind::Http, dst, fixture.options.patience));
     let outcomes = fixture.prober.in_turn(dials)?;
-    for ((listed, outcome), how) in listed.into_iter().zip(&outcomes).zip([Ending::Refused, Ending::Ok]) {
-        fixture.ended(listed, outcome, &[how])?;
+    for ((attempt, outcome), how) in attempt.into_iter().zip(&outcomes).zip([Ending::Refused, Ending::Ok]) {
+        fixture.end(attempt, outcome, &[how])?;
     }
     Ok(())
 }
@@ -133,13 +135,13 @@ fn early_hints(fixture: &mut Fixture<'_>) -> Result<()> {
 /// The kubelet is stopped while a probe waits for its answer.
 fn prober_stops(fixture: &mut Fixture<'_>) -> Result<()> {
     let (pod, options) = (fixture.serving("hang", HTTP)?, fixture.options);
-    let claim = fixture.quietly(pod)?;
+    let claim = fixture.begin(pod, Claim::Nothing)?;
     let mut second = Prober::start(&fixture.node.node, options)?;
     let probe = ProbeRequest::new(Kind::Http, pod, options.patience);
     let pid = second.pid();
     thread::scope(|scope| {
         let waiting = scope.spawn(move || second.probe(probe));
-        fixture.pod_of(pod)?.asked(options)?;
+        fixture.pod_of(pod)?.wait_for_request(options)?;
         let pid = nix::unistd::Pid::from_raw(i32::try_from(pid)?);
         nix::sys::signal::kill(pid, nix::sys::signal::Signal::SIGKILL)?;
         // It has no answer to give any more.

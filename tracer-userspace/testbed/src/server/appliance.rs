@@ -1,5 +1,6 @@
-//! A host without an address in its kernel: a process answers on the wire, as a middlebox or a
-//! stack in user space does. It resets every SYN, or swallows it. Its RST comes from no kernel's TCP.
+//! A host whose kernel has no address. A process answers frames, as a middlebox or a userspace network stack does.
+//!
+//! It answers every SYN with a RST or with nothing. No kernel's TCP sends that RST.
 
 use std::net::Ipv4Addr;
 use std::os::fd::{AsRawFd as _, OwnedFd};
@@ -10,7 +11,7 @@ use nix::sys::socket::{AddressFamily, LinkAddr, MsgFlags, SockFlag, SockProtocol
 use super::frame;
 use crate::ip;
 
-/// Answers for `own` on `device` forever; says so on stdout once it can.
+/// Answers for the address `own` on `device` forever. Prints `listening …` when it is ready.
 pub fn run(device: &str, own: Ipv4Addr, resets: bool) -> Result<()> {
     let link = ip::link(device)?.address.and_then(|it| it.as_link_addr().copied());
     let link = link.with_context(|| format!("address of {device}"))?;
@@ -28,7 +29,7 @@ pub fn run(device: &str, own: Ipv4Addr, resets: bool) -> Result<()> {
     }
 }
 
-/// Takes every frame of a link.
+/// Opens a socket that receives every frame of a link.
 fn packet_socket(link: &LinkAddr) -> nix::Result<OwnedFd> {
     let fd = socket(AddressFamily::Packet, SockType::Raw, SockFlag::SOCK_CLOEXEC, SockProtocol::EthAll)?;
     bind(fd.as_raw_fd(), link)?;

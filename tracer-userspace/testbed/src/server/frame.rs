@@ -1,4 +1,4 @@
-//! Ethernet frames of an appliance: read an ARP request or a TCP SYN, write the answer.
+//! Ethernet frames of an appliance: parses ARP requests and TCP SYNs, and builds the answers.
 
 use std::net::Ipv4Addr;
 
@@ -7,7 +7,7 @@ const SYN: u8 = 0x02;
 const RST: u8 = 0x04;
 const ACK: u8 = 0x10;
 
-/// The ARP reply to a request for `own`, if that is what the frame is.
+/// The ARP reply, if the frame is a request for `own`.
 pub fn arp_reply(frame: &[u8], own: Ipv4Addr, mac: [u8; 6]) -> Option<Vec<u8>> {
     let arp = frame.get(ETH..ETH + 28)?;
     let request = frame[12..14] == [0x08, 0x06] && arp[6..8] == [0, 1];
@@ -22,7 +22,7 @@ pub fn arp_reply(frame: &[u8], own: Ipv4Addr, mac: [u8; 6]) -> Option<Vec<u8>> {
     Some(reply)
 }
 
-/// The RST to a SYN for `own`, if that is what the frame is; its numbers are those the client takes.
+/// The RST, if the frame is a SYN to `own`. The client accepts its sequence numbers.
 pub fn syn_reset(frame: &[u8], own: Ipv4Addr, mac: [u8; 6]) -> Option<Vec<u8>> {
     let ip = frame.get(ETH..)?;
     let header = usize::from(ip.first()? & 0x0f) * 4;
@@ -42,7 +42,7 @@ fn ethernet(frame: &[u8], mac: [u8; 6], kind: [u8; 2]) -> Vec<u8> {
     [&frame[6..12], &mac, &kind].concat()
 }
 
-/// A RST|ACK from the port that was dialled.
+/// A RST|ACK from the destination port of the SYN.
 fn segment(tcp: &[u8], ack: u32) -> Vec<u8> {
     let mut out = vec![tcp[2], tcp[3], tcp[0], tcp[1], 0, 0, 0, 0];
     out.extend_from_slice(&ack.to_be_bytes());
@@ -50,7 +50,7 @@ fn segment(tcp: &[u8], ack: u32) -> Vec<u8> {
     out
 }
 
-/// The IPv4 packet around a segment, both checksums filled in.
+/// An IPv4 packet with a segment, with both checksums.
 fn packet(src: [u8; 4], dst: [u8; 4], segment: &[u8]) -> Vec<u8> {
     let mut ip = vec![0x45, 0, 0, 40, 0, 0, 0x40, 0, 64, 6, 0, 0];
     ip.extend_from_slice(&src);
@@ -75,7 +75,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_packet_with_its_checksum_sums_to_zero() {
+    fn the_checksum_over_a_finished_packet_is_zero() {
         let ip = packet([10, 88, 0, 2], [10, 88, 0, 1], &segment(&[0; 20], 7));
         assert_eq!(checksum(&ip[..20]), 0);
         let pseudo = [&[10, 88, 0, 2, 10, 88, 0, 1, 0, 6, 0, 20][..], &ip[20..]].concat();
@@ -83,7 +83,7 @@ mod tests {
     }
 
     #[test]
-    fn only_a_syn_to_us_is_reset() {
+    fn only_a_syn_to_the_own_address_is_reset() {
         assert_eq!(syn_reset(&[0; 60], Ipv4Addr::LOCALHOST, [0; 6]), None);
         assert_eq!(syn_reset(&[], Ipv4Addr::LOCALHOST, [0; 6]), None);
     }

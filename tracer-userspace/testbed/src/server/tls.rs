@@ -1,4 +1,4 @@
-//! A TLS server with a certificate of its own making.
+//! A TLS server with a self-signed certificate.
 
 use std::io;
 use std::net::TcpStream;
@@ -16,7 +16,6 @@ pub struct Acceptor {
 }
 
 impl Acceptor {
-    /// Makes the certificate.
     pub fn new() -> Result<Self> {
         let made = rcgen::generate_simple_self_signed(vec!["pod.invalid".to_owned()]).context("make a certificate")?;
         let key = PrivateKeyDer::try_from(made.signing_key.serialize_der()).map_err(|e| anyhow!("key: {e}"))?;
@@ -28,7 +27,7 @@ impl Acceptor {
         Ok(Self { config: Arc::new(config) })
     }
 
-    /// Has no certificate for a client that names nobody, as a probe that dials an address: a fatal alert.
+    /// Has no certificate for a client without SNI, such as a probe of an IP address. It gets a fatal alert.
     pub fn refusing() -> Result<Self> {
         let provider = Arc::new(rustls::crypto::ring::default_provider());
         let config = ServerConfig::builder_with_provider(provider)
@@ -38,7 +37,7 @@ impl Acceptor {
         Ok(Self { config: Arc::new(config) })
     }
 
-    /// Handshake, request, 200, close_notify.
+    /// Does the handshake, reads the request, answers 200 and sends close_notify.
     pub fn answer(&self, stream: TcpStream) -> io::Result<()> {
         let mut tls = self.accept(stream)?;
         super::answer(&mut tls, "200 OK")?;
@@ -46,7 +45,7 @@ impl Acceptor {
         tls.conn.complete_io(&mut tls.sock).map(drop)
     }
 
-    /// A session; its first read makes the handshake.
+    /// A session. Its first read does the handshake.
     pub fn accept(&self, stream: TcpStream) -> io::Result<StreamOwned<ServerConnection, TcpStream>> {
         let session = ServerConnection::new(Arc::clone(&self.config)).map_err(io::Error::other)?;
         Ok(StreamOwned::new(session, stream))
