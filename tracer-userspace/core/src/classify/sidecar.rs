@@ -75,7 +75,7 @@ fn by_detour(case: &Case<'_>) -> Option<Answerer> {
     let (server, app) = (detour.server(), detour.passed_over());
     Some(Answerer {
         says: format!(
-            "the answer is that of {server}, to which the pod's own address translation sends that port, and need not have reached {app}, which listens there"
+            "{server} answered, to which the pod's own address translation sends that port; {app}, which listens there, may not have got it"
         ),
         check: format!("Check whether {server} reached the application, or refused the probe itself"),
         looks: detour.commands().into(),
@@ -177,7 +177,7 @@ mod tests {
         let verdict = reported(Some(redirect(7, 8)));
         assert_eq!(verdict.confidence, Confidence::Likely);
         assert!(
-            verdict.summary.contains("; the answer is that of envoy (pid 7) on 10.88.0.2:15006"),
+            verdict.summary.contains("; envoy (pid 7) on 10.88.0.2:15006 answered, to which"),
             "{}",
             verdict.summary
         );

@@ -13,7 +13,7 @@ pub(super) fn add(case: &Case<'_>, finding: &mut Finding) {
     let Some(addr) = behind.next().map(|client| client.ip()) else { return };
     finding.confidence = finding.confidence.min(Confidence::Likely);
     finding.summary +=
-        &format!("; its source address was {addr} by then: it was translated on its way (a masquerade, Istio ambient)");
+        &format!("; its source address had been translated to {addr} (a masquerade, Istio ambient)");
     if finding.cause == Cause::NetworkPolicyDrop {
         finding.remediation.text += &format!("; behind the translation it is {addr} that has to be allowed");
     }
@@ -37,7 +37,7 @@ mod tests {
         stream.connect().reset_sent_on(behind().reversed(), SYN, true, None).reset_received(TcpState::SynSent, 0);
         let verdict = stream.verdict();
         assert_eq!((verdict.cause, verdict.confidence), (Cause::ConnectionRefused, Confidence::Likely));
-        assert!(verdict.summary.contains("source address was 169.254.7.127 by then"), "{}", verdict.summary);
+        assert!(verdict.summary.contains("source address had been translated to 169.254.7.127"), "{}", verdict.summary);
     }
 
     #[test]

@@ -36,7 +36,7 @@ pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
         return Some(found.with_confidence(sure));
     }
     let otherwise: String = by_subject(case, OF_A_PROBE, |who| {
-        format!("correct the port that {who} dials, or have it try again if the process there only starts slowly")
+        format!("correct the port that {who} connects to, or have it try again if the process there only starts slowly")
     });
     let remediation =
         format!("Let the process listen on {}{}, {otherwise}", dst.port(), where_to_listen(case, dst.ip()));
@@ -315,7 +315,7 @@ mod tests {
         let mut connection = Stream::new();
         connection.connect().others().reset_sent(SYN, true, None);
         let words = fix(&connection);
-        assert_has(&words, &["correct the port that kubelet dials"]);
+        assert_has(&words, &["correct the port that kubelet connects to"]);
         assert_lacks(&words, &["robe"]);
         let mut probe = Stream::new();
         probe.http_readiness().connect().reset_sent(SYN, true, None);
@@ -429,7 +429,7 @@ mod tests {
         let own = |stream: &mut Stream| _ = stream.http_readiness().pod_in(LEFT_OVER).listens(POD, 8080, true);
         for reported in [refused_elsewhere(unknown, 1), refused_elsewhere(ended, 1), refused_elsewhere(own, 1)] {
             assert_eq!(reported[0].confidence, Confidence::Proven);
-            assert_has(&reported[0].summary, &[" in the network namespace of pod default/web: "]);
+            assert_has(&reported[0].summary, &[" in pod default/web: "]);
         }
     }
 

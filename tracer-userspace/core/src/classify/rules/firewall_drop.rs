@@ -244,7 +244,7 @@ mod tests {
             (verdict.summary, verdict.remediation)
         };
         let (summary, fix) = noted("ip_local_deliver");
-        assert!(summary.contains("at INPUT in the network namespace of pod default/web drops"), "{summary}");
+        assert!(summary.contains("at INPUT in pod default/web drops"), "{summary}");
         let command = "nsenter -t $(lsns -no PID 2 | head -n1) -n nft list ruleset; ";
         assert!(fix.to_string().contains(command), "{fix}");
         let (on_the_way, _) = noted("ip_forward");
@@ -302,7 +302,7 @@ mod tests {
         };
         let nobody = reported(vec![]);
         assert_eq!((nobody.cause.name(), nobody.confidence), ("firewall_drop", Confidence::Likely));
-        assert!(nobody.summary.starts_with("netfilter in the node's"), "{}", nobody.summary);
+        assert!(nobody.summary.starts_with("netfilter on the node"), "{}", nobody.summary);
         assert!(nobody.summary.contains("no rule that was read there fits"), "{}", nobody.summary);
         assert!(!nobody.remediation.to_string().contains("chain that drops it"), "{}", nobody.remediation);
         let rule = reported(vec![rule("INPUT", RuleVerdict::Drop)]);

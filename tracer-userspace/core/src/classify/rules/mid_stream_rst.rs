@@ -77,7 +77,7 @@ pub(super) fn is_close(case: &Case<'_>) -> bool {
     sent.is_some_and(|(time, reset)| matches!(fix_of(case, time, reset), Fix::Unread | Fix::Process))
 }
 
-const NOT_OBSERVED: &str = "no stack of this node was seen to send it under that address (a proxy behind an address translation, or somebody on the way, did)";
+const NOT_OBSERVED: &str = "a proxy behind an address translation, or somebody on the way, sent it";
 
 const NO_SENDER: &str =
     "the sender is unknown: no hook of this kernel reports a RST of a stack that has no socket for the segment";

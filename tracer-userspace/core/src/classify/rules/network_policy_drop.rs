@@ -113,7 +113,7 @@ fn is_own_probe(case: &Case<'_>) -> bool {
     by_node && case.node.has_pod(case.attempt.flow.dst.ip())
 }
 
-const OR_ITSELF: &str = ": a policy, or the dataplane itself by an error of its own (a NetworkPolicy does not apply to what a node sends to its own pods)";
+const OR_ITSELF: &str = ": by an error, or by a policy of another kind (a NetworkPolicy lets a node reach its own pods)";
 const MONITOR: &str = "Find the dataplane's own reason for the drop; with Cilium, run the first command in its pod on this node (metric cilium_drop_count_total by reason)";
 
 /// The number that Open vSwitch gives its reasons (`enum ovs_drop_reason`, net/openvswitch/drop.h, 6.7 and later).
@@ -226,7 +226,7 @@ mod tests {
         let own = answer(When::default(), Tracked::No, |_| {});
         assert_eq!((own.cause.name(), own.confidence), ("network_policy_drop", Confidence::Likely));
         assert!(
-            own.summary.starts_with("a rule of calico in") && own.summary.contains("no NetworkPolicy stops"),
+            own.summary.starts_with("a rule of calico on the node") && own.summary.contains("no NetworkPolicy stops"),
             "{}",
             own.summary
         );
@@ -243,7 +243,7 @@ mod tests {
     fn a_check_of_the_way_back_is_no_policy() {
         let check = answer(When { rpf: true, ..When::default() }, Tracked::No, |_| {});
         assert_eq!(check.cause.name(), "firewall_drop");
-        assert!(check.summary.starts_with("the reverse-path check of calico in"), "{}", check.summary);
+        assert!(check.summary.starts_with("the reverse-path check of calico on the node"), "{}", check.summary);
         let fix = "Fix the route to 10.88.0.2: it has to lead over cali1234.";
         assert!(
             check.remediation.to_string().starts_with(fix) && !check.remediation.to_string().contains("networkpolicy"),
@@ -312,7 +312,7 @@ mod tests {
         stream.links(true, &["10.88.0.1"]).connect();
         let verdict = stream.drop(SYN, "SOCKET_FILTER", NODE).verdict();
         assert_eq!((verdict.cause.name(), verdict.confidence), ("network_policy_drop", Confidence::Likely));
-        assert!(verdict.summary.contains("a security module or want of memory in the node's"), "{}", verdict.summary);
+        assert!(verdict.summary.contains("a security module or want of memory on the node"), "{}", verdict.summary);
         assert!(verdict.remediation.to_string().contains("nstat -az TcpExtPFMemallocDrop"), "{}", verdict.remediation);
     }
 
@@ -322,7 +322,7 @@ mod tests {
         let mut stream = Stream::new();
         let verdict = stream.http_readiness().connect().drop(SYN, "TC_EGRESS", NODE).verdict();
         assert_eq!((verdict.cause.name(), verdict.confidence), ("network_policy_drop", Confidence::Likely));
-        assert!(verdict.summary.contains("a policy, or the dataplane itself"), "{}", verdict.summary);
+        assert!(verdict.summary.contains("by an error, or by a policy of another kind"), "{}", verdict.summary);
         assert!(
             verdict.remediation.to_string().starts_with("Find the dataplane's own reason"),
             "{}",

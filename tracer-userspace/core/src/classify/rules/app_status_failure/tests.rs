@@ -152,9 +152,7 @@ fn an_answer_in_another_protocol_is_a_failure() {
     assert!(fix(true, AnswerKind::Other, None).to_string().contains("correct the probe's port"));
     assert!(fix(false, AnswerKind::Http, Some(505)).to_string().starts_with("use httpGet"));
     for kind in [AnswerKind::Tls, AnswerKind::Alert] {
-        assert!(
-            fix(false, kind, None).to_string().contains("gRPC probes speak no TLS unless the probe has grpc.mode: TLS")
-        );
+        assert!(fix(false, kind, None).to_string().contains("a gRPC probe speaks no TLS (grpc.mode: TLS is alpha"));
     }
     for (https, kind) in [(true, AnswerKind::Tls), (true, AnswerKind::Short), (false, AnswerKind::Other)] {
         assert_eq!(noted(https, kind, None), None, "{https} {kind:?}");

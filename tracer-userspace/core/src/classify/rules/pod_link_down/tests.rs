@@ -125,10 +125,10 @@ fn the_nodes_end_that_is_down_is_reported_to_be_down() {
         stream.gives_up().verdict()
     };
     let set = noted(true, true);
-    assert!(set.summary.starts_with("veth7 in the node's network namespace is down (set down by"), "{}", set.summary);
+    assert!(set.summary.starts_with("veth7 on the node is down (set down by"), "{}", set.summary);
     assert!(noted(false, true).summary.starts_with("eth0 in "), "what is up is not named");
     let verdict = noted(false, false);
-    assert!(verdict.summary.starts_with("veth7 in the node's network namespace is down: "), "{}", verdict.summary);
+    assert!(verdict.summary.starts_with("veth7 on the node is down: "), "{}", verdict.summary);
     assert!(verdict.remediation.to_string().ends_with(": ip link set veth7 up"), "{}", verdict.remediation);
     assert!(verdict.evidence[0].text.ends_with("no carrier: its other end is down"), "{:?}", verdict.evidence);
 }
