@@ -136,9 +136,7 @@ fn entered(time: u64, op: &NetnsOp, node: &Node) -> Option<NodeBody> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::testing::{NODE, Stream};
-    use tracer_common::names::Hook;
-    use tracer_model::event::{Actor, Netns, NetnsOpen};
+    use crate::testing::*;
 
     const AWAY: Netns = Netns(99);
 

@@ -19,10 +19,8 @@ use std::collections::BTreeMap;
 use proptest::prelude::*;
 
 use crate::core::Core;
-use crate::testing::{NODE, POD, SYN, SYN_ACK, Stream, decide, lo};
+use crate::testing::*;
 use tracer_model::decision::Decision;
-use tracer_model::event::{ConnId, IpvsOp, ListenQueue, Loss, Observation, ObservationKind, TcpState};
-use tracer_model::record::{Body, Outcome};
 
 /// Whether a failure was emitted and then taken back, of any attempt.
 fn takes_back(decisions: &[Decision]) -> Option<ConnId> {
@@ -89,12 +87,7 @@ fn touched(s: &mut Stream) {
 }
 
 fn reset_by_application(s: &mut Stream) {
-    s.connect().established().reset_received(TcpState::Established, 0);
-    s.state(TcpState::Established, TcpState::Close, 104, (100, 101, 0)).reset_sent(
-        tracer_model::event::TcpFlags(0),
-        false,
-        Some("app"),
-    );
+    s.connect().established().resets((100, 101, 0)).reset_sent(tracer_model::event::TcpFlags(0), false, Some("app"));
 }
 
 fn slow(s: &mut Stream) {

@@ -1,6 +1,7 @@
 //! Streams of observations by hand, for the unit tests of the rules. They test properties of the
 //! rules; that a kernel shows such a stream is proven by the scenarios, on real kernels.
-#![expect(missing_docs, clippy::new_without_default, reason = "for tests, which name what they make")]
+//! With the events and records of the model, so that a test needs one import.
+#![expect(clippy::new_without_default, reason = "for tests, which name what they make")]
 
 mod facts;
 mod kubelet;
@@ -11,17 +12,11 @@ use std::fmt::Display;
 use std::net::SocketAddr;
 
 use crate::core::Core;
-pub use facts::prober;
-pub use facts::start;
-pub use facts::{firewall, http_probe, lo, neighbour, redirect, rule};
-use tracer_common::names::Hook;
+pub use facts::{firewall, http_probe, lo, neighbour, prober, redirect, rule, start};
+pub use tracer_common::names::Hook;
 use tracer_model::decision::Decision;
-use tracer_model::event::{
-    Actor, Answer, AnswerKind, ConnId, Connect, ConnectFailed, Device, Flow, Icmp, Ipvs, IpvsOp, KubeletProbe,
-    ListenQueue, Loss, MissingHook, Netns, NodePorts, Observation, ObservationKind, PacketDrop, Pods, ProbeOutput,
-    QueueFull, ResetReceived, ResetSent, Retransmit, State, TcpFlags, TcpState, Via,
-};
-use tracer_model::record::{Body, FindingBody, Outcome, Verdict, VerdictBody};
+pub use tracer_model::event::*;
+pub use tracer_model::record::*;
 
 pub const NODE: Netns = Netns(1);
 pub const POD: Netns = Netns(2);
@@ -54,6 +49,7 @@ last! {
     last_answer: Answer(Answer),
     last_connect: Connect(Connect),
     last_drop: Drop(PacketDrop),
+    last_icmp: Icmp(Icmp),
     last_kubelet_probe: KubeletProbe(KubeletProbe),
     last_node_ports: NodePorts(NodePorts),
     last_pods: Pods(Pods),
@@ -154,6 +150,29 @@ impl Stream {
     /// The prober closes the established connection; so many bytes were sent, acknowledged and received.
     pub fn closes(&mut self, bytes: (u64, u64, u64)) -> &mut Self {
         self.state(TcpState::Established, TcpState::FinWait1, 0, bytes)
+    }
+
+    /// The server closes the established connection, after the same counts, its FIN included.
+    pub fn server_closes(&mut self, bytes: (u64, u64, u64)) -> &mut Self {
+        self.state(TcpState::Established, TcpState::CloseWait, 0, bytes);
+        self.state(TcpState::CloseWait, TcpState::LastAck, 0, bytes)
+    }
+
+    /// The established connection is reset before a byte of an answer, after the same counts.
+    pub fn resets(&mut self, bytes: (u64, u64, u64)) -> &mut Self {
+        self.reset_received(TcpState::Established, 0);
+        self.state(TcpState::Established, TcpState::Close, libc::ECONNRESET, bytes)
+    }
+
+    /// Nobody listens: the target's stack answers the SYN with a RST.
+    pub fn refused(&mut self) -> &mut Self {
+        self.reset_sent(SYN, true, None).reset_received(TcpState::SynSent, 0);
+        self.state(TcpState::SynSent, TcpState::Close, libc::ECONNREFUSED, (0, 0, 0))
+    }
+
+    /// The established connection is answered with this HTTP status.
+    pub fn answers(&mut self, status: u16) -> &mut Self {
+        self.answer(AnswerKind::Http, Some(status)).closes((100, 101, 200))
     }
 
     /// What this pushes happens in the prober's own context.
@@ -409,6 +428,18 @@ impl Stream {
         self.verdicts().pop().expect("a verdict").verdict
     }
 
+    /// Cause and confidence of the first verdict.
+    pub fn decided(&self) -> (&'static str, Confidence) {
+        let first = self.verdict();
+        (first.cause.name(), first.confidence)
+    }
+
+    /// Cause and confidence of the last one.
+    pub fn last_decided(&self) -> (&'static str, Confidence) {
+        let last = self.last_verdict();
+        (last.cause.name(), last.confidence)
+    }
+
     /// How the attempts ended by their verdicts, in order.
     pub fn outcomes(&self) -> Vec<Outcome> {
         self.verdicts().iter().map(|it| it.verdict.outcome).collect()
@@ -433,6 +464,20 @@ impl Stream {
 pub fn assert_has(text: &impl Display, parts: &[&str]) {
     let text = text.to_string();
     parts.iter().for_each(|part| assert!(text.contains(part), "{part:?} is not in: {text}"));
+}
+
+/// The text begins so.
+#[track_caller]
+pub fn assert_starts(text: &impl Display, part: &str) {
+    let text = text.to_string();
+    assert!(text.starts_with(part), "{part:?} does not begin: {text}");
+}
+
+/// The text ends so.
+#[track_caller]
+pub fn assert_ends(text: &impl Display, part: &str) {
+    let text = text.to_string();
+    assert!(text.ends_with(part), "{part:?} does not end: {text}");
 }
 
 /// None of these is in the text.

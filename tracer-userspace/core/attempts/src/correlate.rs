@@ -211,8 +211,7 @@ fn unspecified_like(addr: SocketAddr) -> std::net::IpAddr {
 mod tests {
     use super::attempt::LATE_NS;
     use super::*;
-    use tracer_core::testing::Stream;
-    use tracer_model::event::TcpState;
+    use tracer_core::testing::*;
 
     /// So many attempts, the first `ended` of which end.
     fn after(attempts: usize, ended: usize) -> Correlator {

@@ -242,15 +242,13 @@ fn k8s(pod: &Pod, container: Option<&Container>) -> Option<K8s> {
 
 #[cfg(test)]
 mod tests {
-    use tracer_core::testing::Stream;
-    use tracer_model::event::AnswerKind;
+    use tracer_core::testing::*;
 
     /// Who may write a pod's spec makes failures at any pod's address: they are not reported as that pod's.
     #[test]
     fn a_probe_that_can_be_another_pods_is_nobodys() {
         let pod = |mut stream: Stream| {
-            stream.connect().established().answer(AnswerKind::Http, Some(404));
-            stream.closes((100, 101, 200));
+            stream.connect().established().answers(404);
             let verdict = stream.verdicts().remove(0);
             (
                 verdict.verdict.cause.name(),

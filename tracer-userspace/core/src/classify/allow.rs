@@ -58,8 +58,7 @@ const POLICY: &str = "policy_";
 mod tests {
     use super::super::owner::by_chain;
     use super::*;
-    use crate::testing::rule;
-    use tracer_model::event::RuleVerdict;
+    use crate::testing::*;
 
     fn flow() -> Flow {
         let [src, dst] = ["10.201.0.2:40000", "10.201.0.1:10250"].map(|it| it.parse().expect("an address"));
@@ -95,12 +94,10 @@ mod tests {
     #[test]
     fn firewalld_takes_it_into_the_zone_that_stopped_it() {
         let of = |chain, hook| reported("IN_public", chain, false, hook).unwrap_or_default();
-        assert!(
-            of("filter_IN_public", "INPUT").starts_with("firewall-cmd --permanent --zone=public --add-rich-rule='")
-        );
-        assert!(of("IN_drop", "INPUT").starts_with("firewall-cmd --permanent --zone=drop "));
+        assert_starts(&of("filter_IN_public", "INPUT"), "firewall-cmd --permanent --zone=public --add-rich-rule='");
+        assert_starts(&of("IN_drop", "INPUT"), "firewall-cmd --permanent --zone=drop ");
         assert!(of("filter_IN_x$(id)", "INPUT").contains("--zone=ZONE "), "whoever writes rules names chains");
-        assert!(of("filter_FWD_public", "FORWARD").contains("tracer doctor --check base_policy"));
+        assert_has(&of("filter_FWD_public", "FORWARD"), &["tracer doctor --check base_policy"]);
         assert_eq!(of("filter_IN_public_deny", "INPUT"), "", "a rule of the zone's own comes before");
         assert_eq!(of("filter_IN_policy_no-kubelet", "INPUT"), "", "a policy is no zone");
         assert_eq!(of("filter_FWD_policy_no-pods", "FORWARD"), "");

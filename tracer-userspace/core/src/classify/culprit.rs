@@ -83,8 +83,7 @@ pub(super) fn fix(node: &Node, change: &LinkChange, culprit: &Culprit) -> String
 #[cfg(test)]
 mod tests {
     use super::*;
-    use tracer_common::names::Hook;
-    use tracer_model::event::{Actor, Ancestor, Links, Netns, Observation, ObservationKind};
+    use crate::testing::*;
 
     fn change(comm: &str, exe: &str, cni_netns: Option<&str>) -> LinkChange {
         LinkChange {
@@ -111,10 +110,10 @@ mod tests {
     #[test]
     fn a_plugin_that_came_by_a_path_went_astray() {
         let plugin = change("loopback", "/opt/cni/bin/loopback", None);
-        assert!(reported(&plugin, Some("/proc/5029/ns/net")).contains("not the one it meant"));
+        assert_has(&reported(&plugin, Some("/proc/5029/ns/net")), &["not the one it meant"]);
         let k3s = change("bridge", "/var/lib/rancher/k3s/data/x/bin/cni", Some("/run/netns/cni-1"));
-        assert!(reported(&k3s, Some("/run/netns/cni-1")).contains("not the one it meant"));
-        assert!(reported(&plugin, None).contains("how it came into this one was not seen"));
+        assert_has(&reported(&k3s, Some("/run/netns/cni-1")), &["not the one it meant"]);
+        assert_has(&reported(&plugin, None), &["how it came into this one was not seen"]);
         let elsewhere = LinkChange { netns: Netns(2), ..plugin };
         assert!(
             reported(&elsewhere, Some("/run/netns/cni-1")).contains("ask why"),

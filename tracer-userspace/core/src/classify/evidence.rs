@@ -210,8 +210,7 @@ pub fn of_outcome(probe: &KubeletProbe) -> Evidence {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::testing::NODE;
-    use tracer_model::event::LinkState;
+    use crate::testing::*;
 
     fn says(fill: impl FnOnce(&mut Inspection)) -> String {
         let mut seen = Inspection::nothing(NODE, "10.88.0.2:80".parse().expect("an address"));
@@ -221,8 +220,8 @@ mod tests {
 
     #[test]
     fn two_namespaces_with_an_address_are_not_none() {
-        assert!(says(|_| ()).ends_with("no network namespace of this node has its address"));
-        assert!(says(|seen| seen.ambiguous = true).contains("not known which"));
+        assert_ends(&says(|_| ()), "no network namespace of this node has its address");
+        assert_has(&says(|seen| seen.ambiguous = true), &["not known which"]);
     }
 
     #[test]
@@ -230,6 +229,6 @@ mod tests {
         let link = |number| LinkState { name: format!("d{number}"), ..LinkState::default() };
         let down = |count| says(|seen| seen.links = (0..count).map(link).collect());
         assert!(down(2).ends_with(", d0, d1 down") && down(8).ends_with("d6, d7 down"));
-        assert!(down(100).ends_with("d6, d7 and 92 more links down"), "{}", down(100));
+        assert_ends(&down(100), "d6, d7 and 92 more links down");
     }
 }

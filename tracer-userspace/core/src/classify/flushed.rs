@@ -114,9 +114,7 @@ pub(crate) fn culprit(seen: &RulesFlushed, node: &Node) -> Option<Culprit> {
 
 #[cfg(test)]
 mod tests {
-    use crate::testing::Stream;
-    use tracer_model::event::{FlushedRules, ObservationKind, RoutingRule, Service, Services, StrayRoute};
-    use tracer_model::record::VerdictBody;
+    use crate::testing::*;
 
     fn rules(to: &str) -> FlushedRules {
         FlushedRules::Rules(vec![Stream::removed_to(to, 24); 3])
@@ -138,9 +136,9 @@ mod tests {
         let words = "; systemd-network (pid 412) removed 3 ip rules 12 s before: one for this address among them";
         let pid = found.culprit.map(|it| it.pid);
         let found = found.verdict;
-        assert!(found.summary.ends_with(words), "{}", found.summary);
+        assert_ends(&found.summary, words);
         assert_eq!((pid, found.evidence[0].hook.as_str()), (Some(412), "rtnetlink"));
-        assert!(found.remediation.text.ends_with("keep systemd-network from removing what others set up"));
+        assert_ends(&found.remediation.text, "keep systemd-network from removing what others set up");
     }
 
     #[test]

@@ -227,9 +227,7 @@ fn called(container: &Container) -> String {
 
 #[cfg(test)]
 mod tests {
-    use crate::testing::{NODE, POD, SYN, Stream, assert_has, assert_lacks, firewall, rule};
-    use tracer_model::event::{Ended, RuleVerdict, Runs, Waiting};
-    use tracer_model::record::{Confidence, Verdict};
+    use crate::testing::*;
 
     /// A run of the container of that many seconds that ended 12 s before the next attempt.
     fn ended(stream: &mut Stream, ran_s: u64, exit_code: i32, reason: &str) -> Runs {
@@ -266,12 +264,8 @@ mod tests {
         stream.connect().reset_sent(SYN, true, None);
         let verdict = stream.verdict();
         assert_eq!((verdict.cause.name(), verdict.confidence), ("connection_refused", Confidence::Proven));
-        assert!(verdict.summary.contains("; the pod is being deleted"), "{}", verdict.summary);
-        assert!(
-            verdict.remediation.to_string().starts_with("Nothing, if the pod was to end"),
-            "{}",
-            verdict.remediation
-        );
+        assert_has(&verdict.summary, &["; the pod is being deleted"]);
+        assert_starts(&verdict.remediation, "Nothing, if the pod was to end");
         assert!(verdict.evidence.iter().any(|it| it.hook == "pod_status"));
         let mut dropped = Stream::new();
         dropped.http_readiness().deleting().connect().drop(SYN, "IP_RPFILTER", POD).gives_up();
@@ -325,10 +319,10 @@ mod tests {
     fn out_of_memory_is_no_probes_doing() {
         let verdict = refused_after(31, 137, "OOMKilled");
         let reported = row(&verdict);
-        assert!(reported.contains("(OOMKilled: its memory was used up, no probe ended it) after 31 s"), "{reported}");
+        assert_has(&reported, &["(OOMKilled: its memory was used up, no probe ended it) after 31 s"]);
         assert_lacks(&reported, &["the kubelet ends"]);
         assert_has(&verdict.remediation, &["raise its memory limit"]);
-        assert!(!verdict.remediation.to_string().contains("does not run now"), "{}", verdict.remediation);
+        assert_lacks(&verdict.remediation, &["does not run now"]);
     }
 
     /// 0.6 s after each start: no probe and no startupProbe helps.
@@ -336,10 +330,10 @@ mod tests {
     fn who_is_killed_for_memory_in_each_start_does_not_start_slowly() {
         let verdict = refused_after(1, 137, "OOMKilled");
         assert_eq!(verdict.cause.name(), "connection_refused");
-        assert!(verdict.summary.contains("was OOMKilled"), "{}", verdict.summary);
-        assert!(verdict.remediation.to_string().starts_with("Raise the memory limit"), "{}", verdict.remediation);
+        assert_has(&verdict.summary, &["was OOMKilled"]);
+        assert_starts(&verdict.remediation, "Raise the memory limit");
         assert_eq!(verdict.remediation.to_string().matches("memory limit").count(), 1, "{}", verdict.remediation);
-        assert!(!refused_after(1, 1, "Error").remediation.to_string().contains("memory"));
+        assert_lacks(&refused_after(1, 1, "Error").remediation, &["memory"]);
     }
 
     #[test]
@@ -349,7 +343,7 @@ mod tests {
         for (ran_s, exit_code, reason) in cases {
             let verdict = refused_after(ran_s, exit_code, reason);
             let reported = row(&verdict);
-            assert!(reported.contains(&format!("exit code {exit_code}")), "{reported}");
+            assert_has(&reported, &[&format!("exit code {exit_code}")]);
             assert_lacks(&reported, &["the kubelet ends"]);
             assert_lacks(&verdict.remediation, &["memory"]);
         }
@@ -391,8 +385,8 @@ mod tests {
         let expected = "container app was restarted 2 times; it waits in CrashLoopBackOff: back-off 5m0s restarting failed container=app";
         assert_eq!(reported, expected);
         let fix = stream.verdict().remediation;
-        assert!(fix.text.ends_with("does not run now: its log shows how it ended"), "{fix}");
-        assert!(fix.to_string().ends_with("kubectl logs -n default web -c app --previous"), "{fix}");
+        assert_ends(&fix.text, "does not run now: its log shows how it ended");
+        assert_ends(&fix, "kubectl logs -n default web -c app --previous");
     }
 
     #[test]
@@ -408,6 +402,6 @@ mod tests {
         slow.closes((100, 101, 0));
         let verdict = slow.verdict();
         assert_eq!(verdict.cause.name(), "slow_response");
-        assert!(row(&verdict).starts_with("container app was restarted 7 times"), "{}", row(&verdict));
+        assert_starts(&row(&verdict), "container app was restarted 7 times");
     }
 }

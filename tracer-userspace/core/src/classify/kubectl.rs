@@ -70,6 +70,7 @@ pub(super) fn exec(k8s: &K8s, probe_type: ProbeType) -> [Command; 2] {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::testing::assert_ends;
 
     fn named(namespace: &str, pod: &str, container: Option<&str>) -> K8s {
         let (namespace, pod_name) = (Some(namespace.into()), Some(pod.into()));
@@ -87,7 +88,7 @@ mod tests {
             ]
         );
         let [without, _] = commands(None, ProbeType::Startup);
-        assert!(without.ends_with("jsonpath='{.spec.containers[*].startupProbe.exec.command}'"), "{without}");
+        assert_ends(&without, "jsonpath='{.spec.containers[*].startupProbe.exec.command}'");
     }
 
     /// The name comes out of the comment of a rule.

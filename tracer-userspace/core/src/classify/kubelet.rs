@@ -322,9 +322,7 @@ pub(super) fn kubelet(pid: Option<u32>) -> Option<Process> {
 
 #[cfg(test)]
 mod tests {
-    use crate::testing::{Stream, assert_has, assert_lacks};
-    use tracer_model::event::{ProbeOutput, ProbeType};
-    use tracer_model::record::{Confidence, Outcome, VerdictBody};
+    use crate::testing::*;
 
     const MISSING: &str = "rpc error: code = Unknown desc = failed to exec in container: failed to start exec \"9\": OCI runtime exec failed: exec failed: unable to start container process: exec: \"curl\": executable file not found in $PATH: unknown";
     const CANCELED: &str = "rpc error: code = Canceled desc = context canceled";
@@ -363,18 +361,13 @@ mod tests {
             let (verdict, summary) = (&noted.verdict, &noted.verdict.summary);
             assert_eq!((verdict.outcome, verdict.confidence), (outcome, Confidence::Likely), "{words}");
             assert_ne!(verdict.cause.name(), "exec_not_run", "{words}");
-            assert!(!summary.contains("ended with an error"), "{summary}");
-            assert!(
-                summary.ends_with("ignores this result: the container's readiness stays as it was"),
-                "{summary}"
-            );
+            assert_lacks(&summary, &["ended with an error"]);
+            assert_ends(&summary, "ignores this result: the container's readiness stays as it was");
             assert_eq!(summary.contains("the pod is being deleted"), deleting, "{summary}");
             assert_eq!(noted.kubelet.and_then(|it| it.output).as_deref(), Some(words));
-            assert!(verdict.evidence[0].text.contains("errored, a result that it ignores"));
+            assert_has(&verdict.evidence[0].text, &["errored, a result that it ignores"]);
         }
-        assert!(
-            errored(not_run, MISSING, false).verdict.remediation.to_string().contains("Put its program into the image")
-        );
+        assert_has(&errored(not_run, MISSING, false).verdict.remediation, &["Put its program into the image"]);
     }
 
     #[test]
@@ -385,12 +378,12 @@ mod tests {
         let paused =
             words.replace("unable to start container process: can't open cgroup", "cannot exec in a paused container");
         assert_eq!(errored(ProbeOutput::CommandNotRun, &paused, false).verdict.cause.name(), "target_frozen");
-        assert!(verdict.summary.contains("could not be run: the runtime could not use the container's cgroup"));
+        assert_has(&verdict.summary, &["could not be run: the runtime could not use the container's cgroup"]);
         // As a kubelet 1.20 wrote while containerd restarted.
         let words = "rpc error: code = Unavailable desc = connection error: desc = \"transport: Error while dialing dial unix /run/containerd/containerd.sock: connect: no such file or directory\"";
         let away = errored(ProbeOutput::Other, words, false).verdict;
         assert_eq!((away.cause.name(), away.remediation.to_string().contains("image")), ("exec_not_run", false));
-        assert!(away.summary.contains("the container runtime did not answer"), "{}", away.summary);
+        assert_has(&away.summary, &["the container runtime did not answer"]);
         let fix = &verdict.remediation;
         assert_lacks(&fix, &["image"]);
         assert_has(&fix, &["cgroup driver", "kubectl exec"]);

@@ -61,21 +61,17 @@ fn of_handler(case: &Case<'_>, (pod, container, handler): &HandlerMatch<'_>) -> 
 
 #[cfg(test)]
 mod tests {
-    use crate::testing::{POD, SYN, Stream};
-    use tracer_model::event::{AnswerKind, LifecycleEvent, ProbeOutput, ProbeType, Runs, TcpState};
-    use tracer_model::record::{Cause, Confidence, Subject, VerdictBody};
+    use crate::testing::*;
 
     const PRE_STOP: &str =
         "; container app's preStop handler connects to this port, too: whether this was the probe is not known";
 
     fn refused(stream: &mut Stream, conn: u64) -> &mut Stream {
-        stream.again(conn).connect().reset_sent(SYN, true, None).reset_received(TcpState::SynSent, 0);
-        stream.state(TcpState::SynSent, TcpState::Close, 111, (0, 0, 0))
+        stream.again(conn).connect().refused()
     }
 
     fn answered(stream: &mut Stream, conn: u64, status: u16) -> &mut Stream {
-        stream.again(conn).connect().established().answer(AnswerKind::Http, Some(status));
-        stream.closes((100, 101, 200))
+        stream.again(conn).connect().established().answers(status)
     }
 
     /// A pod with a readiness probe each 10 s, and a handler on the same port.
@@ -187,7 +183,7 @@ mod tests {
         refused(&mut stream, 100);
         let verdict = stream.verdicts().remove(0);
         assert_eq!(verdict.probe.and_then(|probe| probe.probe_type), None, "it is being started");
-        assert!(verdict.verdict.summary.contains("; container app's postStart handler connects to this port, too"));
+        assert_has(&verdict.verdict.summary, &["; container app's postStart handler connects to this port, too"]);
     }
 
     /// One of the refusals may have been the handler's, which spends no budget.
@@ -215,7 +211,7 @@ mod tests {
         );
         assert_eq!(noted.k8s.and_then(|k8s| k8s.container_name).as_deref(), Some("app"));
         let words = "; container app's preStop handler connects to this port, and no probe sends a request there: if a preStop handler fails, its container is ended all the same (Event FailedPreStopHook)";
-        assert!(noted.verdict.summary.ends_with(words), "{}", noted.verdict.summary);
+        assert_ends(&noted.verdict.summary, words);
         assert!(
             noted.verdict.evidence.iter().any(|it| it.text == "container app's preStop handler asks http :9000/stop")
         );
@@ -228,11 +224,10 @@ mod tests {
         let mut stream = Stream::new();
         stream.tcp_readiness().lifecycle(LifecycleEvent::PreStop, 8080);
         stream.connect().established().closes((0, 1, 0)).wait_ms(10_000);
-        stream.again(100).connect().established().state(TcpState::Established, TcpState::CloseWait, 0, (100, 101, 1));
-        stream.state(TcpState::CloseWait, TcpState::LastAck, 0, (100, 101, 1));
+        stream.again(100).connect().established().server_closes((100, 101, 1));
         let noted = stream.verdicts().remove(0);
         assert_eq!((noted.verdict.cause.name(), noted.subject), ("closed_without_answer", Subject::Connection));
-        assert!(noted.verdict.summary.contains("no probe sends a request there"), "{}", noted.verdict.summary);
+        assert_has(&noted.verdict.summary, &["no probe sends a request there"]);
         refused(stream.wait_ms(13_000), 101);
         assert_eq!(stream.verdicts()[1].probe.as_ref().and_then(|it| it.handler), None, "either");
     }
@@ -245,7 +240,7 @@ mod tests {
         refused(&mut stream, 100);
         let noted = stream.verdicts().remove(0);
         assert_eq!((noted.subject, noted.probe), (Subject::Connection, None));
-        assert!(noted.verdict.summary.contains("(Event FailedPostStartHook)"), "{}", noted.verdict.summary);
+        assert_has(&noted.verdict.summary, &["(Event FailedPostStartHook)"]);
     }
 
     /// The readiness probe of another port fails in the same moment.

@@ -91,9 +91,7 @@ fn fix(why: &str, host: Option<&str>, pid: Option<u32>) -> Remediation {
 
 #[cfg(test)]
 mod tests {
-    use crate::testing::Stream;
-    use tracer_model::event::{AnswerKind, ProbeType, TcpState};
-    use tracer_model::record::{Confidence, VerdictBody};
+    use crate::testing::*;
 
     const NO_FILES: &str = r#"Get "http://10.88.0.2:8080": dial tcp 10.88.0.2:8080: socket: too many open files"#;
     const PROXY: &str =
@@ -120,9 +118,9 @@ mod tests {
             assert_eq!(verdict.confidence, Confidence::Likely);
             let container_of =
                 "the readiness probe of container app of pod default/web failed before it made a connection";
-            let reported = &verdict.summary;
-            assert!(reported.starts_with(container_of) && reported.ends_with(summary), "{reported}");
-            assert!(verdict.remediation.to_string().contains(fix), "{}", verdict.remediation);
+            assert_starts(&verdict.summary, container_of);
+            assert_ends(&verdict.summary, summary);
+            assert_has(&verdict.remediation, &[fix]);
         }
     }
 
@@ -130,8 +128,7 @@ mod tests {
     #[test]
     fn it_is_of_no_attempt() {
         let mut stream = Stream::new();
-        stream.http_readiness().connect().established().answer(AnswerKind::Http, Some(200));
-        stream.closes((100, 101, 200)).wait_ms(10);
+        stream.http_readiness().connect().established().answers(200).wait_ms(10);
         stream.kubelet_messages(ProbeType::Readiness, NO_FILES).wait_ms(900);
         stream.kubelet_messages(ProbeType::Readiness, NO_FILES).wait_ms(10).again(9).connect().established();
         assert_eq!(reported(&stream).len(), 2, "{:?}", reported(&stream));

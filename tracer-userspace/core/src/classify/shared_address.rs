@@ -41,9 +41,7 @@ fn delete(pod: &Pod) -> Command {
 
 #[cfg(test)]
 mod tests {
-    use crate::testing::{POD, SYN, Stream, assert_has};
-    use tracer_model::event::Pod;
-    use tracer_model::record::Confidence;
+    use crate::testing::*;
 
     fn reported(other: impl FnOnce(&mut Pod), ends: bool) -> tracer_model::record::Verdict {
         let mut stream = Stream::new();
@@ -63,8 +61,8 @@ mod tests {
         let both = reported(|_| {}, false);
         assert_eq!((both.cause.name(), both.confidence), ("connection_refused", Confidence::Likely));
         let words = "; pods default/web and new both have 10.88.0.2: either may be the one that was reached";
-        assert!(both.summary.contains(words), "{}", both.summary);
-        assert!(both.remediation.commands[0].run.starts_with("kubectl delete pod -n "), "{}", both.remediation);
+        assert_has(&both.summary, &[words]);
+        assert_starts(&both.remediation.commands[0].run, "kubectl delete pod -n ");
         assert_has(&both.remediation, &[". Else: Let the process listen on 8080"]);
     }
 

@@ -122,13 +122,10 @@ fn logs(case: &Case<'_>, container: &str) -> Command {
 
 #[cfg(test)]
 mod tests {
-    use crate::testing::{Stream, assert_has, redirect};
-    use tracer_model::event::{AnswerKind, ProbeOutput, TcpState};
-    use tracer_model::record::{Confidence, Verdict};
+    use crate::testing::*;
 
     fn answered(stream: &mut Stream, status: u16) -> Verdict {
-        stream.connect().established().answer(AnswerKind::Http, Some(status));
-        stream.closes((100, 101, 200));
+        stream.connect().established().answers(status);
         let verdict = stream.verdict();
         assert_eq!(verdict.cause.name(), "app_status_failure");
         verdict
@@ -138,14 +135,9 @@ mod tests {
     fn pilot_agent_answers_in_the_applications_place() {
         let verdict = answered(Stream::new().http_readiness_at("/app-health/shop/readyz"), 500);
         assert_eq!(verdict.confidence, Confidence::Likely);
-        assert!(verdict.summary.contains("HTTP status 500; pilot-agent"), "{}", verdict.summary);
-        assert!(verdict.summary.ends_with("answered for container shop, and may not have reached it"));
-        assert!(
-            verdict
-                .remediation
-                .to_string()
-                .contains("it did not). If it did: The network from the kubelet to the pod works")
-        );
+        assert_has(&verdict.summary, &["HTTP status 500; pilot-agent"]);
+        assert_ends(&verdict.summary, "answered for container shop, and may not have reached it");
+        assert_has(&verdict.remediation, &["it did not). If it did: The network from the kubelet to the pod works"]);
         let own = answered(Stream::new().http_readiness_at("/app-healthz"), 500);
         assert_eq!(own.confidence, Confidence::Proven);
     }
@@ -176,12 +168,8 @@ mod tests {
         };
         let verdict = reported(Some(redirect(7, 8)));
         assert_eq!(verdict.confidence, Confidence::Likely);
-        assert!(
-            verdict.summary.contains("; envoy (pid 7) on 10.88.0.2:15006 answered, to which"),
-            "{}",
-            verdict.summary
-        );
-        assert!(verdict.remediation.commands[0].run.starts_with("nsenter -t 7 -n "), "{}", verdict.remediation);
+        assert_has(&verdict.summary, &["; envoy (pid 7) on 10.88.0.2:15006 answered, to which"]);
+        assert_starts(&verdict.remediation.commands[0].run, "nsenter -t 7 -n ");
         assert_eq!(reported(Some(redirect(7, 7))).confidence, Confidence::Proven, "it is the application itself");
     }
 
@@ -205,9 +193,9 @@ mod tests {
         };
         let (cause, verdict) = closed("linkerd-proxy");
         assert_eq!((cause, verdict.confidence), ("closed_without_answer", Confidence::Proven));
-        assert!(verdict.summary.contains("; linkerd-proxy may have closed it"), "{}", verdict.summary);
+        assert_has(&verdict.summary, &["; linkerd-proxy may have closed it"]);
         assert_has(&verdict.remediation, &["reached the application. If it did: Look at"]);
-        assert!(!closed("sidecar").1.summary.contains("may have closed it"));
+        assert_lacks(&closed("sidecar").1.summary, &["may have closed it"]);
     }
 
     /// HTTPS: the kubelet's word, which is likely at most already.
@@ -217,10 +205,9 @@ mod tests {
         stream.https_readiness().container_too("istio-proxy").connect().established();
         stream.closes((100, 101, 200)).kubelet(ProbeOutput::Status(503));
         let verdict = stream.verdict();
-        assert!(
-            verdict
-                .summary
-                .ends_with("; the answer may be that of istio-proxy, which need not have reached the application")
+        assert_ends(
+            &verdict.summary,
+            "; the answer may be that of istio-proxy, which need not have reached the application",
         );
     }
 }

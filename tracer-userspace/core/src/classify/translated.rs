@@ -21,9 +21,7 @@ pub(super) fn add(case: &Case<'_>, finding: &mut Finding) {
 
 #[cfg(test)]
 mod tests {
-    use crate::testing::{POD, SYN, Stream};
-    use tracer_model::event::{Flow, TcpState, Via};
-    use tracer_model::record::{Cause, Confidence};
+    use crate::testing::*;
 
     /// The address that Istio ambient gives to probes, and the port as it was.
     fn behind() -> Flow {
@@ -37,7 +35,7 @@ mod tests {
         stream.connect().reset_sent_on(behind().reversed(), SYN, true, None).reset_received(TcpState::SynSent, 0);
         let verdict = stream.verdict();
         assert_eq!((verdict.cause, verdict.confidence), (Cause::ConnectionRefused, Confidence::Likely));
-        assert!(verdict.summary.contains("source address had been translated to 169.254.7.127"), "{}", verdict.summary);
+        assert_has(&verdict.summary, &["source address had been translated to 169.254.7.127"]);
     }
 
     #[test]
@@ -49,7 +47,7 @@ mod tests {
         let record = stream.gives_up().verdicts().remove(0);
         assert_eq!(record.src.map(|it| it.addr.to_string()), Some("10.88.0.1".into()));
         assert_eq!(record.verdict.confidence, Confidence::Likely);
-        assert!(record.verdict.remediation.to_string().contains("Allow 169.254.7.127 -> port 8080"));
+        assert_has(&record.verdict.remediation, &["Allow 169.254.7.127 -> port 8080"]);
     }
 
     /// The same port by chance, while the probe waits for its own answer.
@@ -88,6 +86,6 @@ mod tests {
         let mut stream = Stream::new();
         let flow = Flow { src: ([169, 254, 7, 127], 40_001).into(), ..behind() };
         stream.connect().reset_sent_on(flow.reversed(), SYN, true, None).reset_received(TcpState::SynSent, 0);
-        assert!(!stream.verdict().summary.contains("translated"));
+        assert_lacks(&stream.verdict().summary, &["translated"]);
     }
 }

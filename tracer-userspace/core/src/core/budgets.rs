@@ -127,9 +127,7 @@ fn words(named: &Named) -> String {
 
 #[cfg(test)]
 mod tests {
-    use crate::testing::Stream;
-
-    use tracer_model::record::Status;
+    use crate::testing::*;
 
     fn answer(stream: &mut Stream, conn: u64, ms: u64) {
         stream.again(conn).connect().established().wait_ms(ms);

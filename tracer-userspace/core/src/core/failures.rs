@@ -204,12 +204,10 @@ mod tests {
     use std::net::Ipv4Addr;
 
     use super::MAX_COUNTERS;
-    use crate::testing::{SYN, Stream};
-    use tracer_model::event::{AnswerKind, ProbeOutput, ProbeType, TcpState};
+    use crate::testing::*;
 
     fn refuse(stream: &mut Stream) {
-        stream.connect().reset_sent(SYN, true, None).reset_received(TcpState::SynSent, 0);
-        stream.state(TcpState::SynSent, TcpState::Close, 111, (0, 0, 0)).wait_ms(10);
+        stream.connect().refused().wait_ms(10);
     }
 
     /// Each target is refused once, and one of a lower address before, amid and after them.
@@ -252,8 +250,7 @@ mod tests {
     }
 
     fn answered(stream: &mut Stream, conn: u64, status: u16) {
-        stream.again(conn).connect().established().answer(AnswerKind::Http, Some(status));
-        stream.closes((100, 101, 200)).wait_ms(1);
+        stream.again(conn).connect().established().answers(status).wait_ms(1);
     }
 
     #[test]

@@ -153,13 +153,10 @@ fn later_connect(first: &Attempt, second: &Attempt, before: Decided) -> Finding 
 
 #[cfg(test)]
 mod tests {
-    use crate::testing::{POD, SYN, Stream, assert_has};
-    use tracer_model::event::{AnswerKind, ConnId, ProbeOutput, TcpState};
-    use tracer_model::record::Outcome;
+    use crate::testing::*;
 
     fn refused(stream: &mut Stream, conn: u64, until_next_ms: u64) {
-        stream.again(conn).connect().reset_sent(SYN, true, None).reset_received(TcpState::SynSent, 0);
-        stream.state(TcpState::SynSent, TcpState::Close, 111, (0, 0, 0)).wait_ms(until_next_ms);
+        stream.again(conn).connect().refused().wait_ms(until_next_ms);
     }
 
     fn answered(stream: &mut Stream, conn: u64) {
@@ -198,7 +195,7 @@ mod tests {
         let pardoned = answered_after(5, &[1_000]).verdict();
         let reported = format!("{} {}", pardoned.summary, pardoned.remediation);
         assert_has(&reported, &["whether with a yes is not seen", "Nothing for this connection"]);
-        assert!(!reported.contains("succe"), "{reported}");
+        assert_lacks(&reported, &["succe"]);
     }
 
     /// Dials at 0, 1 and 2.6 s, a timeout of 3 s, and the next attempt of the probe at 5 s.

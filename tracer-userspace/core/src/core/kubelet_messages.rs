@@ -102,9 +102,7 @@ impl KubeletMessage {
 
 #[cfg(test)]
 mod tests {
-    use crate::testing::Stream;
-    use tracer_model::event::{AnswerKind, ObservationKind, PodRef, ProbeOutput, SandboxCause, SandboxFailure};
-    use tracer_model::record::{Confidence, VerdictBody};
+    use crate::testing::*;
 
     fn noted(stream: &Stream) -> Vec<(String, bool)> {
         let noted = |v: &VerdictBody| (v.verdict.cause.name().to_owned(), v.kubelet.is_some());
@@ -113,10 +111,8 @@ mod tests {
 
     /// Within one second.
     fn two_failures(stream: &mut Stream) {
-        stream.http_readiness().connect().established().answer(AnswerKind::Http, Some(503));
-        stream.closes((100, 101, 200)).wait_ms(400);
-        stream.again(9).connect().established().answer(AnswerKind::Http, Some(503));
-        stream.closes((100, 101, 200)).wait_ms(100);
+        stream.http_readiness().connect().established().answers(503).wait_ms(400);
+        stream.again(9).connect().established().answers(503).wait_ms(100);
     }
 
     /// The log of this kubelet cannot be read: its Event says it, a moment later and to the second.
@@ -217,7 +213,7 @@ mod tests {
         assert_eq!(noted(&stream), [("cni_not_ready".to_owned(), false)]);
         let verdict = stream.verdict();
         assert_eq!(verdict.confidence, Confidence::Likely);
-        assert!(verdict.summary.starts_with("the sandbox of pod shop/cart has no network"), "{}", verdict.summary);
+        assert_starts(&verdict.summary, "the sandbox of pod shop/cart has no network");
     }
 
     /// The kubelet says it of every pod that it looks at while the runtime has no network.

@@ -53,14 +53,11 @@ fn other_address(first: &Attempt, second: &Attempt, before: Decided) -> Finding 
 
 #[cfg(test)]
 mod tests {
-    use crate::testing::{SYN, Stream};
-    use tracer_model::event::{AnswerKind, TcpState};
-    use tracer_model::record::Outcome;
+    use crate::testing::*;
 
     fn refused_then_answered(first: &str, second: &str) -> Vec<Outcome> {
         let mut stream = Stream::to(first);
-        stream.connect().reset_sent(SYN, true, None).reset_received(TcpState::SynSent, 0);
-        stream.state(TcpState::SynSent, TcpState::Close, 111, (0, 0, 0)).again_to(9, second);
+        stream.connect().refused().again_to(9, second);
         stream.connect().established().closes((100, 101, 200));
         stream.outcomes()
     }
@@ -69,10 +66,8 @@ mod tests {
     #[test]
     fn the_other_address_of_localhost_says_no() {
         let mut stream = Stream::to("[::1]:8080");
-        stream.connect().reset_sent(SYN, true, None).reset_received(TcpState::SynSent, 0);
-        stream.state(TcpState::SynSent, TcpState::Close, 111, (0, 0, 0)).again_to(9, "127.0.0.1:8080");
-        stream.connect().established().answer(AnswerKind::Http, Some(503));
-        stream.closes((100, 101, 200));
+        stream.connect().refused().again_to(9, "127.0.0.1:8080");
+        stream.connect().established().answers(503);
         let reported = stream.verdicts();
         let reported: Vec<_> = reported.iter().map(|it| (it.verdict.cause.name(), it.verdict.outcome)).collect();
         let refused = |outcome| ("connection_refused", outcome);

@@ -140,9 +140,7 @@ fn dialled(pod: &Pod, container: &Container) -> Vec<SocketAddr> {
 
 #[cfg(test)]
 mod tests {
-    use crate::testing::{POD, Stream};
-    use tracer_model::event::{NodeSettings, ObservationKind, Runs};
-    use tracer_model::record::{Body, Confidence};
+    use crate::testing::*;
 
     const SECOND: i64 = 1_000_000_000;
 

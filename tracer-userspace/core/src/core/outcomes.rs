@@ -190,9 +190,7 @@ fn seems_unanswered(attempt: &Attempt, probe: &KubeletProbe) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use crate::testing::Stream;
-    use tracer_model::event::{AnswerKind, ProbeOutput, ProbeType};
-    use tracer_model::record::{Confidence, VerdictBody};
+    use crate::testing::*;
 
     fn reported(stream: &Stream) -> Vec<(String, bool)> {
         let reported = |v: &VerdictBody| (v.verdict.cause.name().to_owned(), v.kubelet.is_some());
@@ -221,7 +219,7 @@ mod tests {
         stream.closes((100, 101, 200)).kubelet(ProbeOutput::Network);
         let verdicts = stream.verdicts();
         assert_eq!(reported(&stream), [("unexplained".to_owned(), true)]);
-        assert!(verdicts[0].verdict.summary.contains("so the kubelet says"), "{}", verdicts[0].verdict.summary);
+        assert_has(&verdicts[0].verdict.summary, &["so the kubelet says"]);
     }
 
     /// Liveness and readiness on one port: one has no answer in time, the other one that is a no. Each line finds its own.
@@ -229,8 +227,7 @@ mod tests {
     fn a_status_is_not_of_the_attempt_that_had_none() {
         let mut stream = Stream::new();
         stream.http_readiness().http_liveness_too().connect().established().wait_ms(960);
-        stream.again(9).connect().established().answer(AnswerKind::Http, Some(503));
-        stream.closes((100, 101, 200)).wait_ms(40);
+        stream.again(9).connect().established().answers(503).wait_ms(40);
         stream.back_to(7).closes((100, 101, 0)).wait_ms(5);
         stream.kubelet_of(ProbeType::Readiness, ProbeOutput::Status(503));
         stream.kubelet_of(ProbeType::Liveness, ProbeOutput::Timeout);
@@ -241,12 +238,10 @@ mod tests {
     #[test]
     fn the_healthy_attempt_beside_the_failed_one_is_left_alone() {
         let healthy = |stream: &mut Stream| {
-            stream.again(9).connect().established().answer(AnswerKind::Http, Some(200));
-            stream.closes((100, 101, 200));
+            stream.again(9).connect().established().answers(200);
         };
         let mut refusing = Stream::new();
-        refusing.http_readiness().connect().established().answer(AnswerKind::Http, Some(503));
-        refusing.closes((100, 101, 200));
+        refusing.http_readiness().connect().established().answers(503);
         healthy(&mut refusing);
         refusing.kubelet(ProbeOutput::Status(503));
         assert_eq!(reported(&refusing), [("app_status_failure".to_owned(), false)]);
@@ -343,14 +338,10 @@ mod tests {
         assert!(verdicts.iter().all(|it| it.verdict.confidence == Confidence::Likely));
         let [failed, late] = verdicts.as_slice() else { panic!("two verdicts") };
         let command = "the command of the readiness probe of container app of pod default/web ";
-        assert!(
-            failed.verdict.summary.starts_with(&format!("{command}ended with an error")),
-            "{}",
-            failed.verdict.summary
-        );
+        assert_starts(&failed.verdict.summary, &format!("{command}ended with an error"));
         assert_eq!(late.verdict.summary, format!("{command}did not end in time (timeoutSeconds 1)"));
         let fix = &failed.verdict.remediation;
-        assert!(fix.to_string().contains("kubectl exec -n default web -c app -- COMMAND"), "{fix}");
+        assert_has(&fix, &["kubectl exec -n default web -c app -- COMMAND"]);
     }
 
     /// The runtime's words are about no connection.

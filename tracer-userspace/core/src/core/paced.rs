@@ -94,9 +94,7 @@ impl<T: Sum> Paced<T> {
 
 #[cfg(test)]
 mod tests {
-    use crate::testing::decide;
-    use tracer_model::event::{Loss, Observation, ObservationKind};
-    use tracer_model::record::{Body, LossBody};
+    use crate::testing::*;
 
     const MS: u64 = 1_000_000;
 

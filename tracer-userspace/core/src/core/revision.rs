@@ -66,9 +66,7 @@ fn is_answered(before: Decided, finding: &Finding, also: &[Cause]) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use crate::testing::{NODE, SYN, Stream, lo};
-    use tracer_model::event::{AnswerKind, ListenQueue, TcpState};
-    use tracer_model::record::{Confidence, Outcome};
+    use crate::testing::*;
 
     const LIVES: (u64, u64, u64) = (100, 101, 200);
 
@@ -160,8 +158,7 @@ mod tests {
             stream.http_readiness().connect();
             lose(&mut stream);
             stream.wait_ms(1_000).retransmit(TcpState::SynSent);
-            stream.reset_sent(SYN, true, None).reset_received(TcpState::SynSent, 0);
-            stream.state(TcpState::SynSent, TcpState::Close, 111, (0, 0, 0));
+            stream.refused();
             assert_eq!(stream.causes().last(), Some(&"connection_refused"), "{:?}", stream.causes());
         }
     }

@@ -163,9 +163,7 @@ fn fix(spec: &ProbeSpec, took_s: f64) -> String {
 
 #[cfg(test)]
 mod tests {
-    use crate::testing::{SYN, Stream};
-    use tracer_model::event::{AnswerKind, Runs, TcpState};
-    use tracer_model::record::{FindingBody, Status};
+    use crate::testing::*;
 
     /// Liveness each 10 s, three times: the kubelet ends it after 20 to 30 s. Started in the middle of a second.
     fn started() -> Stream {
@@ -181,13 +179,11 @@ mod tests {
     }
 
     fn refused(stream: &mut Stream, conn: u64) {
-        stream.again(conn).connect().reset_sent(SYN, true, None).reset_received(TcpState::SynSent, 0);
-        stream.state(TcpState::SynSent, TcpState::Close, 111, (0, 0, 0)).wait_ms(10_000);
+        stream.again(conn).connect().refused().wait_ms(10_000);
     }
 
     fn answer(stream: &mut Stream, conn: u64, status: u16) {
-        stream.again(conn).connect().established().answer(AnswerKind::Http, Some(status));
-        stream.closes((100, 101, 200)).wait_ms(10_000);
+        stream.again(conn).connect().established().answers(status).wait_ms(10_000);
     }
 
     /// The findings about a start. The first attempt comes so long after the container, and this many attempts fail.
@@ -205,7 +201,7 @@ mod tests {
         assert_eq!(reported.len(), 1, "{reported:?}");
         assert_eq!((reported[0].check.as_str(), reported[0].status), ("probe_start", Status::Warn));
         let expected = "default/web app (10.88.0.2:8080) failed its liveness probe until 18 s after its container was started, and answered it after 28 s; the kubelet ends it after 20 to 30 s";
-        assert!(reported[0].observed.starts_with(expected), "{}", reported[0].observed);
+        assert_starts(&reported[0].observed, expected);
         let fix = reported[0].remediation.as_deref().unwrap_or_default();
         assert_eq!(
             fix,

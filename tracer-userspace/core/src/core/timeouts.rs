@@ -44,8 +44,7 @@ impl Core {
 
 #[cfg(test)]
 mod tests {
-    use crate::testing::Stream;
-    use tracer_model::event::{ProbeOutput, TcpState};
+    use crate::testing::*;
 
     #[test]
     fn a_probe_is_over_when_it_timed_out_though_its_socket_dials_on() {
@@ -70,9 +69,7 @@ mod tests {
 
     #[test]
     fn what_has_no_timeout_that_is_known_waits_for_its_end() {
-        let mut stream = Stream::new();
-        stream.connect().wait_ms(60_000).tick();
-        assert!(stream.causes().is_empty());
+        assert!(Stream::new().connect().wait_ms(60_000).tick().causes().is_empty());
     }
 
     #[test]

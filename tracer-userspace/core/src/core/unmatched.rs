@@ -94,17 +94,14 @@ impl Core {
 
 #[cfg(test)]
 mod tests {
-    use crate::testing::{SYN, Stream};
-    use tracer_model::event::{AnswerKind, ProbeOutput, ProbeType, TcpState};
-    use tracer_model::record::{Confidence, VerdictBody};
+    use crate::testing::*;
 
     fn reported(stream: &Stream) -> Vec<(&'static str, bool)> {
         stream.verdicts().iter().map(|v: &VerdictBody| (v.verdict.cause.name(), v.kubelet.is_some())).collect()
     }
 
     fn answered(stream: &mut Stream, conn: u64) {
-        stream.again(conn).connect().established().answer(AnswerKind::Http, Some(200));
-        stream.closes((100, 101, 200));
+        stream.again(conn).connect().established().answers(200);
     }
 
     #[test]
@@ -138,15 +135,14 @@ mod tests {
         stream.kubelet(ProbeOutput::Timeout).wait_ms(600).tick();
         let verdicts = stream.verdicts();
         assert_eq!(reported(&stream), [("unexplained", true)]);
-        assert!(verdicts[0].verdict.summary.ends_with("which of 2 connections that was is not seen"));
+        assert_ends(&verdicts[0].verdict.summary, "which of 2 connections that was is not seen");
     }
 
     /// The kubelet dials for all of its timeout, and says so at the end of it.
     #[test]
     fn dials_that_were_refused_are_the_failure_to_connect() {
         let mut stream = Stream::new();
-        stream.grpc_readiness(1).connect().reset_sent(SYN, true, None).reset_received(TcpState::SynSent, 0);
-        stream.state(TcpState::SynSent, TcpState::Close, 111, (0, 0, 0)).wait_ms(1_002);
+        stream.grpc_readiness(1).connect().refused().wait_ms(1_002);
         let words = "timeout: failed to connect service \"10.88.0.2:8080\" within 1s: context deadline exceeded";
         stream.kubelet_messages(ProbeType::Readiness, words).wait_ms(600).tick();
         assert_eq!(stream.causes(), ["connection_refused"]);

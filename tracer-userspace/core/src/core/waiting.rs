@@ -172,8 +172,7 @@ impl Core {
 
 #[cfg(test)]
 mod tests {
-    use crate::testing::{NODE, SYN, Stream, firewall, rule};
-    use tracer_model::event::{FirewallRule, RuleVerdict, TcpState};
+    use crate::testing::*;
 
     /// kube-proxy refuses a connect to a Service without endpoints, and its rules are read so late.
     fn refused_and_read_after(ms: u64) -> Vec<&'static str> {

@@ -73,8 +73,7 @@ fn place(netns: Netns, node: &Node) -> String {
 
 #[cfg(test)]
 mod tests {
-    use crate::testing::{POD, SYN, Stream};
-    use tracer_model::record::{Body, NodeBody};
+    use crate::testing::*;
 
     fn record_of(stream: &Stream) -> Vec<NodeBody> {
         let node = |body| match body {
@@ -91,7 +90,7 @@ mod tests {
         let first = record_of(&stream);
         assert_eq!(first.len(), 1, "{first:?}");
         assert_eq!(first[0].event, "firewall_drop_began");
-        assert!(first[0].summary.starts_with("the firewall began to drop or reject packets"), "{}", first[0].summary);
+        assert_starts(&first[0].summary, "the firewall began to drop or reject packets");
         assert!(first[0].summary.contains("SYN ") && first[0].netns.is_some(), "{first:?}");
         stream.wait_ms(400_000).drop(SYN, "NETFILTER_DROP", POD);
         assert_eq!(record_of(&stream).len(), 2);

@@ -72,6 +72,7 @@ fn name(port: &NodePortRef) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::testing::assert_has;
     use tracer_model::event::{Netns, NodePort, Observation, ObservationKind, ProxyMode};
 
     fn table(netns: u32, ports: &[(u16, Option<&str>)]) -> NodePorts {
@@ -117,7 +118,7 @@ mod tests {
     fn many_are_counted() {
         let many: Vec<_> = (30001..31001).map(|port| (port, None)).collect();
         let body = change(table(1, &[]), &table(1, &many)).expect("a record");
-        assert!(body.summary.contains("1000 (30001, 30002, 30003, 30004, 30005, 995 more) added"), "{}", body.summary);
+        assert_has(&body.summary, &["1000 (30001, 30002, 30003, 30004, 30005, 995 more) added"]);
         let ports = body.node_ports.expect("ports");
         assert_eq!((ports.added.len(), ports.added_count), (5, 1000));
     }

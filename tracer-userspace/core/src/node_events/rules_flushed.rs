@@ -37,9 +37,7 @@ pub(crate) fn record(time: u64, seen: &RulesFlushed, node: &Node) -> Decision {
 
 #[cfg(test)]
 mod tests {
-    use crate::testing::Stream;
-    use tracer_model::event::{FlushedRules, RemovedRoute};
-    use tracer_model::record::{Body, NodeBody};
+    use crate::testing::*;
 
     fn events(stream: &Stream) -> Vec<NodeBody> {
         let of_node = |body| if let Body::Node(node) = body { Some(*node) } else { None };

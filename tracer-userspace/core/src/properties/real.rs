@@ -10,9 +10,7 @@ use super::merge::merge;
 use super::rename::Renaming;
 use super::takes_back;
 use crate::core::Core;
-use crate::testing::decide;
-use tracer_model::event::{ConnId, Loss, Observation, ObservationKind, TcpState};
-use tracer_model::record::Confidence;
+use crate::testing::*;
 
 /// Less than the time that a companion of an ambiguous event has to arrive.
 const JITTER_NS: u64 = 1_900_000;

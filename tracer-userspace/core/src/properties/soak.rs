@@ -8,9 +8,8 @@ use super::merge::{Snapshot, is_start, snapshot};
 use super::rename::{Renaming, SLOTS};
 use super::{PropertyCase, healthy, touched};
 use crate::core::Core;
-use crate::testing::Stream;
+use crate::testing::*;
 use tracer_model::decision::Decision;
-use tracer_model::event::{ConnId, Observation, ObservationKind};
 
 const ATTEMPTS_A_SECOND: u64 = 75;
 /// One attempt in so many is of a recording.

@@ -62,9 +62,7 @@ impl KnownLinks {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use tracer_common::names::Hook;
-    use tracer_core::testing::NODE;
-    use tracer_model::event::Actor;
+    use tracer_core::testing::*;
 
     fn change(netns: Netns, up: bool) -> LinkChange {
         LinkChange {

@@ -159,8 +159,7 @@ fn hosts(pod: &Pod) -> impl Iterator<Item = &str> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use tracer_core::testing::http_probe;
-    use tracer_model::event::{LifecycleEvent, LifecycleHandler, ProbeSpec};
+    use tracer_core::testing::*;
 
     fn pod(name: &str, addr: &str, netns: u32) -> Pod {
         let addrs = vec![addr.parse().expect("an address")];

@@ -57,8 +57,7 @@ const fn key(pid: u32, dst: SocketAddr) -> (u32, IpAddr) {
 mod tests {
     use crate::correlate::Correlator;
     use crate::correlate::attempt::Redirected;
-    use tracer_core::testing::Stream;
-    use tracer_model::event::{AnswerKind, ConnId};
+    use tracer_core::testing::*;
 
     /// What the last attempt follows.
     fn followed(stream: &Stream, conn: u64) -> Option<Redirected> {
@@ -68,8 +67,7 @@ mod tests {
     }
 
     fn answered(stream: &mut Stream, status: u16) -> &mut Stream {
-        stream.connect().established().answer(AnswerKind::Http, Some(status));
-        stream.closes((100, 101, 200))
+        stream.connect().established().answers(status)
     }
 
     #[test]

@@ -71,8 +71,7 @@ impl TlsPorts {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use tracer_core::testing::{NODE, POD};
-    use tracer_model::event::Actor;
+    use tracer_core::testing::*;
 
     fn addr(text: &str) -> SocketAddr {
         text.parse().expect("an address")

@@ -69,9 +69,7 @@ fn in_a_period(own_s: u32, handler: Handler, period_s: u32) -> u32 {
 
 #[cfg(test)]
 mod tests {
-    use tracer_core::testing::{SYN, Stream, assert_has, assert_lacks};
-    use tracer_model::event::{AnswerKind, ProbeOutput, TcpState};
-    use tracer_model::record::{Confidence, Subject, VerdictBody};
+    use tracer_core::testing::*;
 
     fn reported(stream: &Stream) -> Vec<(Confidence, Option<u32>)> {
         let count = |it: &VerdictBody| it.probe.as_ref().and_then(|probe| probe.consecutive_failures);
@@ -79,8 +77,7 @@ mod tests {
     }
 
     fn refused_by(comm: &str, conn: u64, stream: &mut Stream) {
-        stream.again(conn).connect().prober_named(comm).established().answer(AnswerKind::Http, Some(404));
-        stream.closes((100, 101, 200));
+        stream.again(conn).connect().prober_named(comm).established().answers(404);
     }
 
     /// A user asks the API server for a page of the pod.
@@ -107,15 +104,14 @@ mod tests {
             let mut stream = Stream::to("10.0.0.1:6443");
             stream.host_network_liveness(container, 10);
             for conn in 100..115 {
-                stream.again(conn).connect().reset_sent(SYN, true, None).reset_received(TcpState::SynSent, 0);
-                stream.state(TcpState::SynSent, TcpState::Close, 111, (0, 0, 0)).wait_ms(1_000);
+                stream.again(conn).connect().refused().wait_ms(1_000);
             }
             stream
         };
         let own = connects_to("kube-apiserver");
         assert_eq!(reported(&own), [(Confidence::Likely, None); 15]);
         let words = &own.verdicts()[14].verdict.summary;
-        assert!(words.ends_with("; it may have been no probe: the kubelet dials it as a client, too"), "{words}");
+        assert_ends(&words, "; it may have been no probe: the kubelet dials it as a client, too");
         assert_eq!(reported(&connects_to("proxy"))[2], (Confidence::Proven, Some(3)));
         let mut hosted = Stream::new();
         hosted.liveness(10, 3).named_container("kube-apiserver");
@@ -126,8 +122,7 @@ mod tests {
     fn refused_at(port: u16) -> Stream {
         let mut stream = Stream::to(&format!("10.88.0.1:{port}"));
         stream.links(true, &["10.88.0.1"]).connect();
-        stream.reset_sent(SYN, true, None).reset_received(TcpState::SynSent, 0);
-        stream.state(TcpState::SynSent, TcpState::Close, 111, (0, 0, 0));
+        stream.refused();
         stream
     }
 
@@ -137,41 +132,38 @@ mod tests {
         let down = refused_at(6443).verdicts().remove(0);
         let (words, fix) = (&down.verdict.summary, &down.verdict.remediation);
         assert_eq!((down.subject, down.verdict.confidence), (Subject::Connection, Confidence::Proven));
-        assert!(words.ends_with("this was one, or kubelet as a client of the control plane"), "{words}");
+        assert_ends(&words, "this was one, or kubelet as a client of the control plane");
         assert_has(&fix, &["correct the port that kubelet dials"]);
         assert_lacks(&fix, &["robe"]);
         assert_eq!(refused_at(8443).verdicts()[0].subject, Subject::Probe, "anybody may listen there");
         let probe = refused_at(10256).verdicts().remove(0);
         assert_eq!(probe.subject, Subject::Probe, "nothing but a probe dials it");
-        assert!(!probe.verdict.summary.contains("client"), "{}", probe.verdict.summary);
+        assert_lacks(&probe.verdict.summary, &["client"]);
         let noted = refused_at(6443).kubelet_at_target(ProbeOutput::Network).verdicts().remove(1);
         assert_eq!(noted.subject, Subject::Probe, "the kubelet says so");
-        assert!(!noted.verdict.summary.contains("client"), "{}", noted.verdict.summary);
+        assert_lacks(&noted.verdict.summary, &["client"]);
     }
 
     /// The first dial is answered with a 301 to a port that nobody listens on.
     #[test]
     fn a_redirect_that_fails_is_the_probes() {
         let mut stream = Stream::new();
-        stream.http_readiness().connect().established().answer(AnswerKind::Http, Some(301));
-        stream.closes((100, 101, 200));
-        stream.again_to(8, "10.88.0.2:8443").connect().reset_sent(SYN, true, None).reset_received(TcpState::SynSent, 0);
-        stream.state(TcpState::SynSent, TcpState::Close, 111, (0, 0, 0)).kubelet_at_target(ProbeOutput::Network);
+        stream.http_readiness().connect().established().answers(301);
+        stream.again_to(8, "10.88.0.2:8443").connect().refused().kubelet_at_target(ProbeOutput::Network);
         let verdicts = stream.verdicts();
         assert_eq!([verdicts[0].subject, verdicts[1].subject], [Subject::Probe, Subject::Probe]);
         let (probe, verdict) = (verdicts[1].probe.as_ref().expect("its probe"), &verdicts[1].verdict);
         assert_eq!((probe.port, probe.consecutive_failures), (Some(8080), None), "its failures are not counted");
         assert_eq!((verdict.cause.name(), verdict.confidence), ("probe_misconfigured", Confidence::Proven));
-        assert!(verdict.summary.starts_with("the probe asks port 8080"), "{}", verdict.summary);
-        assert!(verdict.remediation.to_string().contains("on port 8080 without a redirect"), "{}", verdict.remediation);
+        assert_starts(&verdict.summary, "the probe asks port 8080");
+        assert_has(&verdict.remediation, &["on port 8080 without a redirect"]);
     }
 
     /// A pod on the host's network that has the port of an API server.
     #[test]
     fn without_specs_an_answer_in_plain_http_is_a_probes() {
         let mut stream = Stream::to("10.88.0.1:6443");
-        stream.links(true, &["10.88.0.1"]).connect().established().answer(AnswerKind::Http, Some(503));
-        stream.closes((100, 101, 200));
+        stream.links(true, &["10.88.0.1"]).connect().established().answers(503);
         assert_eq!(stream.verdicts()[0].subject, Subject::Probe);
     }
 }

@@ -95,8 +95,7 @@ pub(super) fn make_room(case: &Case<'_>, netns: Option<Netns>) -> Remediation {
 #[cfg(test)]
 mod tests {
     use super::MOST_LISTENERS;
-    use crate::testing::{NODE, POD, Stream};
-    use tracer_model::event::{ListenQueue, ListenerState};
+    use crate::testing::*;
 
     fn waiting(waiting: u32, backlog: u32) -> Vec<&'static str> {
         queues(&[(waiting, backlog)])
@@ -121,8 +120,8 @@ mod tests {
     #[test]
     fn how_many_listeners_there_are_is_reported() {
         let summary = |count| looked_at(&vec![(2, 1); count]).verdict().summary.clone();
-        assert!(summary(2).ends_with("it is one of 2 listeners on that port (SO_REUSEPORT)"), "{}", summary(2));
-        assert!(summary(MOST_LISTENERS).contains("one of at least 128"), "{}", summary(MOST_LISTENERS));
+        assert_ends(&summary(2), "it is one of 2 listeners on that port (SO_REUSEPORT)");
+        assert_has(&summary(MOST_LISTENERS), &["one of at least 128"]);
     }
 
     #[test]
@@ -148,14 +147,12 @@ mod tests {
             });
             stream.gives_up().verdict().remediation.clone()
         };
-        assert!(fix(POD).to_string().contains("net.core.somaxconn in the pod"), "{}", fix(POD));
-        assert!(fix(NODE).to_string().contains("net.core.somaxconn on the node"), "{}", fix(NODE));
+        assert_has(&fix(POD), &["net.core.somaxconn in the pod"]);
+        assert_has(&fix(NODE), &["net.core.somaxconn on the node"]);
     }
 
     #[test]
     fn the_attempts_own_syn_at_a_full_queue_is_proof() {
-        let mut stream = Stream::new();
-        stream.connect().queue_full(ListenQueue::Accept);
-        assert_eq!(stream.causes(), ["accept_queue_overflow"]);
+        assert_eq!(Stream::new().connect().queue_full(ListenQueue::Accept).causes(), ["accept_queue_overflow"]);
     }
 }

@@ -65,9 +65,7 @@ fn rule(stray: &StrayRoute) -> String {
 
 #[cfg(test)]
 mod tests {
-    use crate::testing::{NODE, SYN, SYN_ACK, Stream};
-    use tracer_model::event::{Inspection, ListenerState, RoutingRule, StrayRoute, TcpState};
-    use tracer_model::record::Confidence;
+    use crate::testing::*;
 
     fn stray() -> StrayRoute {
         let rule = Some(RoutingRule { priority: 32_762, from: Some("10.88.0.1".into()), to: None });
@@ -97,7 +95,7 @@ mod tests {
         for fix in [fix(None), fix(Some(first))] {
             assert!(fix.contains("before the rule that has table 101") && !fix.contains("priority 0"), "{fix}");
         }
-        assert!(fix(stray().rule).ends_with("lookup main priority 32761"), "{}", fix(stray().rule));
+        assert_ends(&fix(stray().rule), "lookup main priority 32761");
     }
 
     /// The answer may come another way, too.
@@ -107,9 +105,7 @@ mod tests {
         slow.connect().wait_ms(200).inspection(|seen| seen.stray_route = Some(stray())).established().wait_ms(1_000);
         slow.closes((100, 101, 0));
         assert_eq!(slow.causes(), ["slow_response"]);
-        let mut other = Stream::new();
-        other.connect().wait_ms(200).inspection(|_| ()).gives_up();
-        assert_eq!(other.causes(), ["unexplained"]);
+        assert_eq!(Stream::new().connect().wait_ms(200).inspection(|_| ()).gives_up().causes(), ["unexplained"]);
     }
 
     fn inspected(fill: impl FnOnce(&mut Inspection)) -> Stream {
@@ -125,8 +121,7 @@ mod tests {
     #[test]
     fn a_syn_that_arrived_was_not_lost_on_that_way() {
         let mut refused = inspected(|_| ());
-        refused.wait_ms(800).retransmit(TcpState::SynSent).reset_sent(SYN, true, None);
-        refused.reset_received(TcpState::SynSent, 0).state(TcpState::SynSent, TcpState::Close, 111, (0, 0, 0));
+        refused.wait_ms(800).retransmit(TcpState::SynSent).refused();
         assert_eq!(refused.causes(), ["connection_refused"]);
         let mut full = inspected(|seen| {
             let addr = "0.0.0.0:8080".parse().expect("an address");

@@ -113,14 +113,10 @@ fn listener_ended(case: &Case<'_>, ended: u64) -> Option<Evidence> {
 
 #[cfg(test)]
 mod tests {
-    use crate::testing::Stream;
-    use tracer_model::event::{AnswerKind, ProbeOutput, TcpState};
-    use tracer_model::record::{Confidence, VerdictBody};
+    use crate::testing::*;
 
     fn closed(received: u64) -> Vec<&'static str> {
-        let mut stream = Stream::new();
-        stream.connect().established().state(TcpState::Established, TcpState::CloseWait, 0, (100, 101, received + 1));
-        stream.state(TcpState::CloseWait, TcpState::LastAck, 0, (100, 101, received + 1)).causes()
+        Stream::new().connect().established().server_closes((100, 101, received + 1)).causes()
     }
 
     #[test]
@@ -148,8 +144,7 @@ mod tests {
     #[test]
     fn the_evidence_has_no_byte_either() {
         let mut stream = Stream::new();
-        stream.connect().established().state(TcpState::Established, TcpState::CloseWait, 0, (100, 101, 1));
-        stream.state(TcpState::CloseWait, TcpState::LastAck, 0, (100, 101, 1));
+        stream.connect().established().server_closes((100, 101, 1));
         assert_eq!(stream.verdict().evidence[0].fields["bytes_received"], 0);
     }
 
@@ -158,8 +153,7 @@ mod tests {
     fn who_would_have_asked_was_closed_before() {
         let touched = |probed: fn(&mut Stream) -> &mut Stream| {
             let mut stream = Stream::new();
-            probed(&mut stream).connect().established().state(TcpState::Established, TcpState::CloseWait, 0, (0, 1, 1));
-            stream.state(TcpState::CloseWait, TcpState::LastAck, 0, (0, 1, 1));
+            probed(&mut stream).connect().established().server_closes((0, 1, 1));
             let reported = |it: &VerdictBody| {
                 let count = it.probe.as_ref().and_then(|it| it.consecutive_failures);
                 let or = it.verdict.summary.contains("; or payload is redirected between sockets");

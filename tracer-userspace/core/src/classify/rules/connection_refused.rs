@@ -233,10 +233,7 @@ fn syns<'a>(case: &Case<'a>) -> impl Iterator<Item = (u64, &'a PacketDrop)> {
 
 #[cfg(test)]
 mod tests {
-    use crate::testing::{NODE, POD, SYN, SYN_ACK, Stream, assert_has, assert_lacks};
-    use tracer_common::names::Hook;
-    use tracer_model::event::{ListenerState, Netns, Runs, TcpState};
-    use tracer_model::record::{Confidence, Verdict};
+    use crate::testing::*;
 
     #[test]
     fn a_rst_without_a_socket_decides_before_it_arrives() {
@@ -266,8 +263,7 @@ mod tests {
         hooks.iter().for_each(|hook| _ = stream.missing(*hook));
         stream.connect().drop_with(SYN, POD, |drop| (drop.reason, drop.location) = (None, Some(place.into())));
         fill(&mut stream);
-        let reported = stream.gives_up().verdict();
-        (reported.cause.name(), reported.confidence)
+        stream.gives_up().decided()
     }
 
     /// Where no program can sit on a function.
@@ -319,7 +315,7 @@ mod tests {
         assert_lacks(&words, &["robe"]);
         let mut probe = Stream::new();
         probe.http_readiness().connect().reset_sent(SYN, true, None);
-        assert!(fix(&probe).to_string().contains("correct the probe's port, or add a startupProbe"), "{}", fix(&probe));
+        assert_has(&fix(&probe), &["correct the probe's port, or add a startupProbe"]);
         let log = ": kubectl logs -n default web -c app --since=5m";
         assert!(
             fix(&probe).to_string().ends_with(log) && !words.to_string().contains("kubectl"),
@@ -346,13 +342,13 @@ mod tests {
         let own = reported(&["10.88.0.1", "10.88.0.2"], |_| {});
         assert_eq!(own.confidence, Confidence::Likely);
         let words = "10.88.0.2, the address of pod default/web, is an address of the node itself, too (on lo): the SYN never left";
-        assert!(own.summary.starts_with(words), "{}", own.summary);
-        assert!(own.remediation.to_string().contains(": ip route get 10.88.0.2; "), "{}", own.remediation);
-        assert!(!own.remediation.to_string().contains("Let the process listen"), "{}", own.remediation);
+        assert_starts(&own.summary, words);
+        assert_has(&own.remediation, &[": ip route get 10.88.0.2; "]);
+        assert_lacks(&own.remediation, &["Let the process listen"]);
         assert_has(&own.remediation, &["If it is the node's own, leave it, delete the pod"]);
         for other in [reported(&["10.88.0.1"], |_| {}), reported(&["10.88.0.2"], |stream| _ = stream.on_host_network())]
         {
-            assert!(other.summary.starts_with("nobody listens on 10.88.0.2:8080"), "{}", other.summary);
+            assert_starts(&other.summary, "nobody listens on 10.88.0.2:8080");
             assert_eq!(other.confidence, Confidence::Proven);
         }
     }
@@ -378,12 +374,12 @@ mod tests {
         let reported = &reported[0];
         assert_eq!((reported.cause.name(), reported.confidence), ("connection_refused", Confidence::Likely));
         let words = "nobody listens on port 8080 in network namespace 7, which has 10.88.0.2, the address of pod default/web, too: ";
-        assert!(reported.summary.starts_with(words), "{}", reported.summary);
+        assert_starts(&reported.summary, words);
         let own = "; app (pid 99), which listens there in the pod's own (network namespace 2), was not asked";
         assert_has(&reported.summary, &[own]);
         assert_lacks(&reported.summary, &["namespace of pod"]);
         assert_has(&reported.remediation, &[": ip route get 10.88.0.2; ip neigh"]);
-        assert!(!reported.remediation.to_string().contains("Let the process listen"), "{}", reported.remediation);
+        assert_lacks(&reported.remediation, &["Let the process listen"]);
         assert_eq!(reported.evidence[0].text, "app (pid 99) began to listen on port 8080");
     }
 
@@ -408,7 +404,7 @@ mod tests {
         let unheard = refused_elsewhere(|stream| _ = stream.http_readiness().pod_in(POD), 1).remove(0);
         let words =
             "in network namespace 7: its kernel answered the SYN with a RST; pod default/web is in network namespace 2";
-        assert!(unheard.summary.ends_with(words), "{}", unheard.summary);
+        assert_ends(&unheard.summary, words);
         let ceased = |stream: &mut Stream| _ = stream.http_readiness().pod_in(POD).listens(POD, 8080, false);
         let local = |stream: &mut Stream| {
             let addr = "127.0.0.1:8080".parse().expect("an address");

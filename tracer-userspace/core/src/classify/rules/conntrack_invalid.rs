@@ -23,9 +23,7 @@ pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
 
 #[cfg(test)]
 mod tests {
-    use crate::testing::{NODE, SYN_ACK, Stream, firewall, rule};
-    use tracer_model::event::{Conntrack, FirewallRule, ObservationKind, RuleVerdict, Tracked};
-    use tracer_model::record::Confidence;
+    use crate::testing::*;
 
     fn causes(tracked: Tracked, rules: Vec<FirewallRule>) -> Vec<&'static str> {
         stream("nft_do_chain", tracked, firewall(NODE, rules)).causes()

@@ -74,9 +74,7 @@ fn of_table(time: u64, table: Conntrack) -> Evidence {
 
 #[cfg(test)]
 mod tests {
-    use crate::testing::{NODE, POD, SYN, Stream, firewall, rule};
-    use tracer_model::event::{Backend, Conntrack, FirewallRule, ObservationKind, RuleVerdict, Tracked};
-    use tracer_model::record::Confidence;
+    use crate::testing::*;
 
     fn table(count: u64, drop: u64, rules: Vec<FirewallRule>) -> ObservationKind {
         let ObservationKind::Firewall(mut firewall) = firewall(NODE, rules) else { unreachable!("a firewall") };
@@ -102,8 +100,7 @@ mod tests {
     }
 
     fn reported(tracked: Option<Tracked>, facts: &[ObservationKind]) -> (&'static str, Confidence) {
-        let verdict = stream_of(tracked, facts).verdict();
-        (verdict.cause.name(), verdict.confidence)
+        stream_of(tracked, facts).decided()
     }
 
     #[test]
@@ -127,8 +124,7 @@ mod tests {
         });
         stream.push(ObservationKind::Firewall(full)).wait_ms(5).tick();
         let fix = stream.verdict().remediation;
-        assert!(fix.to_string().contains(": sysctl -w net.netfilter.nf_conntrack_max=200; "), "{fix}");
-        assert!(fix.to_string().contains(" -n conntrack -L | sed "), "{fix}");
+        assert_has(&fix, &[": sysctl -w net.netfilter.nf_conntrack_max=200; ", " -n conntrack -L | sed "]);
     }
 
     /// The kubelet's rule for marked packets in KUBE-FIREWALL, to which INPUT and OUTPUT lead.
@@ -149,7 +145,7 @@ mod tests {
         let facts = [table(100, 7, vec![marked(0)])];
         assert_eq!(reported(Some(Tracked::No), &facts), ("conntrack_table_full", Confidence::Likely));
         let summary = stream(&facts).verdict().summary;
-        assert!(summary.contains("; less likely it was rule 4 in chain KUBE-FIREWALL"), "{summary}");
+        assert_has(&summary, &["; less likely it was rule 4 in chain KUBE-FIREWALL"]);
         assert_eq!(reported(Some(Tracked::Yes), &facts), ("firewall_drop", Confidence::Likely), "it had room");
         assert_eq!(reported(None, &facts), ("firewall_drop", Confidence::Likely));
         let raw = FirewallRule { table: "raw".into(), ..marked(0) };

@@ -33,9 +33,7 @@ const FIX: &str = "Raise the CPU limit of the container, or drop it: it was thro
 
 #[cfg(test)]
 mod tests {
-    use crate::testing::Stream;
-    use tracer_model::event::Throttled;
-    use tracer_model::record::{Cause, Verdict};
+    use crate::testing::*;
 
     fn slow(times: u64) -> Verdict {
         let at = |times| vec![Throttled { cgroup: "/kubepods/pod1".into(), times, micros: times * 1000 }];
@@ -61,6 +59,6 @@ mod tests {
         assert_eq!(says(&held)[1..], says(&free));
         let after = held.remediation.text.strip_prefix("Raise the CPU limit of the container, or drop it: ");
         assert!(after.is_some_and(|fix| fix.ends_with(&free.remediation.text)), "{}", held.remediation);
-        assert!(says(&slow(1))[0].contains(" throttled 1 time, "));
+        assert_has(&says(&slow(1))[0], &[" throttled 1 time, "]);
     }
 }

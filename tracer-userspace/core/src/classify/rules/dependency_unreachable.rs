@@ -72,9 +72,7 @@ fn fix(case: &Case<'_>, first: &UnansweredConnect) -> Remediation {
 
 #[cfg(test)]
 mod tests {
-    use crate::testing::{SYN, Stream};
-    use tracer_model::event::{AnswerKind, TcpState, UnansweredConnect};
-    use tracer_model::record::{Cause, Verdict};
+    use crate::testing::*;
 
     fn silent(sockets: u32, retransmits: u8) -> Vec<UnansweredConnect> {
         let dst = "10.96.0.1:443".parse().expect("an address");
@@ -82,8 +80,7 @@ mod tests {
     }
 
     fn unavailable(stream: &mut Stream) -> &mut Stream {
-        stream.connect().established().answer(AnswerKind::Http, Some(503));
-        stream.state(TcpState::Established, TcpState::FinWait1, 0, (100, 101, 200))
+        stream.connect().established().answers(503)
     }
 
     /// The last verdict of two failures, the pod's sockets read between them.
@@ -96,8 +93,7 @@ mod tests {
     }
 
     fn refused(stream: &mut Stream) -> &mut Stream {
-        stream.connect().reset_sent(SYN, true, None).reset_received(TcpState::SynSent, 0);
-        stream.state(TcpState::SynSent, TcpState::Close, 111, (0, 0, 0))
+        stream.connect().refused()
     }
 
     #[test]
@@ -109,9 +105,9 @@ mod tests {
             let verdict = second(silent(2, 3), 10_000, fail);
             assert_eq!((verdict.cause, verdict.also.as_slice()), (cause, [Cause::DependencyUnreachable].as_slice()));
             let words = "; perhaps because the pod itself gets no answer from 10.96.0.1:443 (read 10 s before)";
-            assert!(verdict.summary.contains(words), "{}", verdict.summary);
+            assert_has(&verdict.summary, &[words]);
             let fix = verdict.remediation.to_string();
-            assert!(fix.contains(". If the application needs 10.96.0.1:443, see why"));
+            assert_has(&fix, &[". If the application needs 10.96.0.1:443, see why"]);
         }
     }
 
@@ -136,7 +132,7 @@ mod tests {
     fn alone_it_is_no_cause() {
         let mut stream = Stream::new();
         stream.http_readiness().pod_sockets(|seen| seen.unanswered = silent(1, 3)).connect().established();
-        stream.answer(AnswerKind::Http, Some(200)).state(TcpState::Established, TcpState::FinWait1, 0, (100, 101, 200));
+        stream.answers(200);
         assert!(stream.causes().is_empty());
     }
 }

@@ -78,8 +78,7 @@ fn window(ns: u64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::testing::Stream;
-    use tracer_model::event::ObservationKind;
+    use crate::testing::*;
 
     fn pressure() -> ObservationKind {
         let user = PortUser {
@@ -110,13 +109,10 @@ mod tests {
     /// ss takes what follows the last colon for a port.
     #[test]
     fn ss_is_given_the_address_as_it_reads_it() {
-        let fix = |dst: &str| {
-            let mut stream = Stream::to(dst);
-            stream.connect().no_port(libc::EADDRNOTAVAIL).push(pressure());
-            stream.verdict().remediation
-        };
+        let fix =
+            |dst: &str| Stream::to(dst).connect().no_port(libc::EADDRNOTAVAIL).push(pressure()).verdict().remediation;
         for dst in ["[fd00::2]:8080", "10.88.0.2:8080"] {
-            assert!(fix(dst).to_string().ends_with(&format!("ss -tan state all dst '{dst}'")), "{}", fix(dst));
+            assert_ends(&fix(dst), &format!("ss -tan state all dst '{dst}'"));
         }
     }
 

@@ -52,9 +52,7 @@ fn by_reverse_path(case: &Case<'_>, stopped: &Stopped<'_>) -> Option<Finding> {
 
 #[cfg(test)]
 mod tests {
-    use crate::testing::{NODE, POD, SYN, SYN_ACK, Stream, firewall, rule};
-    use tracer_model::event::{FirewallRule, ProbeOutput, RuleVerdict, TcpFlags, TcpState};
-    use tracer_model::record::{Confidence, Outcome};
+    use crate::testing::*;
 
     #[test]
     fn a_dropped_syn_decides_without_waiting_for_the_timeout() {
@@ -139,8 +137,7 @@ mod tests {
         let mut stream = Stream::new();
         let rules = firewall(POD, vec![rule("INPUT", RuleVerdict::Drop)]);
         stream.tcp_readiness().connect().drop(SYN, "NETFILTER_DROP", POD).push(rules).wait_ms(5).tick();
-        stream.wait_ms(300).retransmit(TcpState::SynSent).established().reset_received(TcpState::Established, 0);
-        stream.state(TcpState::Established, TcpState::Close, 104, (0, 1, 0)).wait_ms(5).tick();
+        stream.wait_ms(300).retransmit(TcpState::SynSent).established().resets((0, 1, 0)).wait_ms(5).tick();
         assert_eq!(stream.outcomes(), [Outcome::Failure]);
     }
 
@@ -180,8 +177,7 @@ mod tests {
     fn a_refusal_of_a_later_syn_is_no_reject() {
         let mut stream = Stream::new();
         stream.connect().drop(SYN, "NETFILTER_DROP", POD).wait_ms(5).tick();
-        stream.wait_ms(1000).retransmit(TcpState::SynSent).reset_sent(SYN, true, None);
-        stream.reset_received(TcpState::SynSent, 0).state(TcpState::SynSent, TcpState::Close, 111, (0, 0, 0));
+        stream.wait_ms(1000).retransmit(TcpState::SynSent).refused();
         assert_eq!(stream.causes(), ["connection_refused"]);
     }
 
@@ -198,16 +194,10 @@ mod tests {
     #[test]
     fn what_is_to_be_allowed_goes_the_way_of_the_packet() {
         let fix = |flags| {
-            let mut stream = Stream::new();
-            stream.connect().drop(flags, "NETFILTER_DROP", NODE).gives_up();
-            stream.verdict().remediation.clone()
+            Stream::new().connect().drop(flags, "NETFILTER_DROP", NODE).gives_up().verdict().remediation.clone()
         };
-        assert!(fix(SYN).to_string().starts_with("Allow 10.88.0.1 -> port 8080 in"), "{}", fix(SYN));
-        assert!(
-            fix(SYN_ACK).to_string().starts_with("Allow the answers of 10.88.0.2:8080 to 10.88.0.1 "),
-            "{}",
-            fix(SYN_ACK)
-        );
+        assert_starts(&fix(SYN), "Allow 10.88.0.1 -> port 8080 in");
+        assert_starts(&fix(SYN_ACK), "Allow the answers of 10.88.0.2:8080 to 10.88.0.1 ");
     }
 
     /// A node's ufw loads its rules again; in a pod's namespace there is none to tell.
@@ -224,11 +214,9 @@ mod tests {
         };
         let ufw = fix(NODE, "ufw-user-input");
         assert!(ufw.commands[0].run == "ufw prepend allow proto tcp from 10.88.0.1 to any port 8080", "{ufw}");
-        assert!(ufw.to_string().ends_with("; nft -a list chain inet t ufw-user-input"), "{ufw}");
-        assert!(fix(POD, "ufw-user-input").to_string().starts_with("Allow 10.88.0.1 -> port 8080 in the INPUT chain"));
-        assert!(
-            fix(NODE, "ufw-before-input").to_string().starts_with("Allow 10.88.0.1 -> port 8080 in the INPUT chain")
-        );
+        assert_ends(&ufw, "; nft -a list chain inet t ufw-user-input");
+        assert_starts(&fix(POD, "ufw-user-input"), "Allow 10.88.0.1 -> port 8080 in the INPUT chain");
+        assert_starts(&fix(NODE, "ufw-before-input"), "Allow 10.88.0.1 -> port 8080 in the INPUT chain");
     }
 
     /// A list of pods does not name the owner of a namespace. A stack that took the SYN for itself does.
@@ -244,11 +232,11 @@ mod tests {
             (verdict.summary, verdict.remediation)
         };
         let (summary, fix) = noted("ip_local_deliver");
-        assert!(summary.contains("at INPUT in pod default/web drops"), "{summary}");
+        assert_has(&summary, &["at INPUT in pod default/web drops"]);
         let command = "nsenter -t $(lsns -no PID 2 | head -n1) -n nft list ruleset; ";
-        assert!(fix.to_string().contains(command), "{fix}");
+        assert_has(&fix, &[command]);
         let (on_the_way, _) = noted("ip_forward");
-        assert!(on_the_way.contains("at FORWARD in network namespace 2 drops"), "{on_the_way}");
+        assert_has(&on_the_way, &["at FORWARD in network namespace 2 drops"]);
     }
 
     /// The rule goes, the request is sent again and taken, and the application does not answer.
@@ -302,12 +290,12 @@ mod tests {
         };
         let nobody = reported(vec![]);
         assert_eq!((nobody.cause.name(), nobody.confidence), ("firewall_drop", Confidence::Likely));
-        assert!(nobody.summary.starts_with("netfilter on the node"), "{}", nobody.summary);
-        assert!(nobody.summary.contains("no rule that was read there fits"), "{}", nobody.summary);
-        assert!(!nobody.remediation.to_string().contains("chain that drops it"), "{}", nobody.remediation);
+        assert_starts(&nobody.summary, "netfilter on the node");
+        assert_has(&nobody.summary, &["no rule that was read there fits"]);
+        assert_lacks(&nobody.remediation, &["chain that drops it"]);
         let rule = reported(vec![rule("INPUT", RuleVerdict::Drop)]);
         assert_eq!(rule.confidence, Confidence::Proven);
-        assert!(rule.summary.starts_with("a netfilter rule in the node's"), "{}", rule.summary);
+        assert_starts(&rule.summary, "a netfilter rule on the node");
     }
 
     /// A mark, a set, a device: conditions that are not understood.

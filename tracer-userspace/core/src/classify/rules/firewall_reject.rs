@@ -6,9 +6,8 @@ use super::{Case, Cause, Finding, Remediation};
 pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
     let stopped = rejected(case)?;
     let summary = format!("{}{}{}", stopped.who(case), stopped.did(case), stopped.words());
-    let (from, port) = (stopped.client(case), case.attempt.flow.dst.port());
     let by_rule = || {
-        Remediation::from(format!("Allow {from} -> port {port} before the rule that rejects it"))
+        Remediation::from(format!("Allow {} before the rule that rejects it", stopped.to_allow(case)))
             .run(stopped.look(case))
     };
     let remediation = stopped.fix(case, by_rule);
@@ -17,10 +16,7 @@ pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
 
 #[cfg(test)]
 mod tests {
-    use crate::testing::{POD, SYN, Stream, firewall, rule};
-    use tracer_common::names::Hook;
-    use tracer_model::event::{RuleVerdict, TcpFlags, TcpState};
-    use tracer_model::record::Confidence;
+    use crate::testing::*;
 
     #[test]
     fn a_rst_for_a_syn_that_netfilter_dropped_is_a_reject_in_either_order() {
@@ -42,7 +38,7 @@ mod tests {
     fn a_request_is_rejected_like_a_syn() {
         let mut reset = Stream::new();
         reset.connect().established().drop(TcpFlags(0x18), "NETFILTER_DROP", POD);
-        reset.reset_received(TcpState::Established, 0).state(TcpState::Established, TcpState::Close, 104, (100, 1, 0));
+        reset.resets((100, 1, 0));
         assert_eq!(reset.causes(), ["firewall_reject"]);
         let mut by_app = Stream::new();
         by_app.connect().established().drop(TcpFlags(0x18), "NETFILTER_DROP", POD).wait_ms(200);
@@ -51,16 +47,61 @@ mod tests {
         assert_eq!(by_app.causes(), ["mid_stream_rst"]);
     }
 
+    /// fail2ban on the node has banned the pod's address: its rules are for whatever comes from there.
+    #[test]
+    fn an_answer_of_the_target_is_rejected_and_the_target_hears_of_it() {
+        let noted = |flags: TcpFlags, icmp: bool| {
+            let mut stream = Stream::new();
+            stream.connect();
+            if !flags.is_syn_ack() {
+                stream.established();
+            }
+            let back = stream.drop_back(flags, "NETFILTER_DROP").last_drop().flow;
+            stream.push(firewall(NODE, vec![rule("f2b", RuleVerdict::Reject)]));
+            if icmp {
+                stream.icmp_in(NODE, 3, 3);
+                (stream.last_icmp().flow, stream.last_icmp().flags) = (back, flags);
+            }
+            if flags.is_syn_ack() {
+                stream.gives_up()
+            } else {
+                stream.closes((100, 101, 0))
+            };
+            stream.verdict()
+        };
+        let sent = ["the SYN-ACK 10.88.0.2:8080 -> 10.88.0.1:40000", "the segment 10.88.0.2:8080 -> 10.88.0.1:40000"];
+        for (flags, sent) in [(SYN_ACK, sent[0]), (TcpFlags(0x18), sent[1])] {
+            for (icmp, answer) in [(true, "ICMP type 3 code 3"), (false, "an answer to the target")] {
+                let noted = noted(flags, icmp);
+                assert_eq!(
+                    (noted.cause.name(), noted.confidence),
+                    ("firewall_reject", Confidence::Proven),
+                    "{sent} {icmp}"
+                );
+                assert_has(&noted.summary, &[&format!("rejected {sent} with {answer}: ")]);
+                assert_has(&noted.remediation, &["Allow the answers of 10.88.0.2:8080 to 10.88.0.1"]);
+            }
+        }
+    }
+
+    /// A later SYN may get through, and the answer to it.
+    #[test]
+    fn a_rejected_answer_is_no_end() {
+        let mut stream = Stream::new();
+        stream.connect().drop_back(SYN_ACK, "NETFILTER_DROP");
+        stream.push(firewall(NODE, vec![rule("f2b", RuleVerdict::Reject)])).wait_ms(5).tick();
+        stream.wait_ms(1000).retransmit(TcpState::SynSent).established().closes((100, 101, 200));
+        assert_eq!(stream.outcomes(), [Outcome::Noise]);
+    }
+
     #[test]
     fn where_no_hook_tells_of_all_rsts_of_a_stack_it_is_less_sure() {
         let noted = |missing: Hook| {
             let mut stream = Stream::new();
             stream.missing(missing).connect().established().drop(TcpFlags(0x18), "NETFILTER_DROP", POD);
             stream.push(firewall(POD, vec![rule("INPUT", RuleVerdict::Reject)]));
-            stream.reset_received(TcpState::Established, 0);
-            stream.state(TcpState::Established, TcpState::Close, 104, (100, 1, 0)).wait_ms(5).tick();
-            let noted = stream.last_verdict();
-            (noted.cause.name(), noted.confidence)
+            stream.resets((100, 1, 0)).wait_ms(5).tick();
+            stream.last_decided()
         };
         assert_eq!(noted(Hook::TcpV4SendReset), ("firewall_reject", Confidence::Likely));
         assert_eq!(noted(Hook::TcpV6SendReset), ("firewall_reject", Confidence::Proven));
@@ -86,9 +127,9 @@ mod tests {
         };
         let nobody = reported(vec![rule("INPUT", RuleVerdict::Drop)]);
         assert_eq!((nobody.cause.name(), nobody.confidence), ("firewall_reject", Confidence::Likely));
-        assert!(nobody.summary.starts_with("netfilter in "), "{}", nobody.summary);
+        assert_starts(&nobody.summary, "netfilter in ");
         let rule = reported(vec![rule("INPUT", RuleVerdict::Reject)]);
         assert_eq!(rule.confidence, Confidence::Proven);
-        assert!(rule.summary.starts_with("a netfilter rule in "), "{}", rule.summary);
+        assert_starts(&rule.summary, "a netfilter rule in ");
     }
 }

@@ -73,10 +73,7 @@ fn may_be_refused(case: &Case<'_>) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use crate::testing::{POD, SYN, Stream};
-    use tracer_common::names::Hook;
-    use tracer_model::event::{PacketDrop, TcpState};
-    use tracer_model::record::Confidence;
+    use crate::testing::*;
 
     #[test]
     fn a_rst_that_nothing_on_this_node_made() {
@@ -95,9 +92,7 @@ mod tests {
 
     #[test]
     fn a_missing_hook_is_named_and_lowers_the_confidence() {
-        let mut stream = Stream::new();
-        stream.missing(Hook::KfreeSkb).connect().reset_received(TcpState::SynSent, 0);
-        let verdict = stream.verdict();
+        let verdict = Stream::new().missing(Hook::KfreeSkb).connect().reset_received(TcpState::SynSent, 0).verdict();
         assert_eq!(
             (verdict.confidence, verdict.missing_hooks.as_slice()),
             (Confidence::Possible, &["kfree_skb".to_owned()][..])
@@ -111,8 +106,7 @@ mod tests {
             let mut stream = Stream::new();
             missing.iter().for_each(|hook| _ = stream.missing(*hook));
             fill(stream.connect());
-            let reported = stream.reset_received(TcpState::SynSent, 0).gives_up().verdict();
-            (reported.cause.name(), reported.confidence)
+            stream.reset_received(TcpState::SynSent, 0).gives_up().decided()
         };
         let nameless = |stream: &mut Stream| _ = stream.drop_with(SYN, POD, |_| ());
         assert_eq!(reported(&[Hook::TcpV4SendReset], |_| ()), ("handshake_rst", Confidence::Likely));

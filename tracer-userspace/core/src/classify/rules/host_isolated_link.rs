@@ -80,9 +80,7 @@ fn device<'a>(case: &Case<'a>, seen: &Inspection, ifindex: u32) -> Option<&'a st
 
 #[cfg(test)]
 mod tests {
-    use crate::testing::{NODE, SYN, Stream, assert_has};
-    use tracer_model::event::{Device, LinkState, Links, NeighbourState, Observation, ObservationKind, ParentLink};
-    use tracer_model::record::Confidence;
+    use crate::testing::*;
 
     /// A pod with a link of this kind. Device 2 asks for its address, and nobody answers.
     fn asked(kind: &str, ifindex: u32, is_of_prober: bool, dropped: bool) -> Stream {
@@ -126,8 +124,8 @@ mod tests {
                 .insert(1, Observation { time_boot_ns: 1_000_001_500, kind: ObservationKind::Links(links) });
             stream.verdict().remediation.to_string()
         };
-        assert!(fix("ens3").contains("shim0 link ens3 type macvlan"), "{}", fix("ens3"));
-        assert!(fix("e$(reboot)").contains("shim0 link DEVICE type macvlan"), "{}", fix("e$(reboot)"));
+        assert_has(&fix("ens3"), &["shim0 link ens3 type macvlan"]);
+        assert_has(&fix("e$(reboot)"), &["shim0 link DEVICE type macvlan"]);
     }
 
     /// The host has a macvlan of its own, or the device is another node's.

@@ -80,9 +80,7 @@ fn is_final(answer: &Answer) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use crate::testing::Stream;
-    use tracer_model::event::{AnswerKind, ProbeOutput, TcpState};
-    use tracer_model::record::Confidence;
+    use crate::testing::*;
 
     fn causes(answer_after_ms: u64, says: ProbeOutput) -> Vec<&'static str> {
         let mut stream = Stream::new();
@@ -108,8 +106,7 @@ mod tests {
             let mut stream = Stream::new();
             stream.http_readiness_over_tls(https).connect().established().wait_ms(1001);
             let end = (TcpState::Established, TcpState::FinWait1);
-            let verdict = stream.state_quiet(end, (100, 101, 0), quiet_ms * 1_000_000).verdict();
-            (verdict.cause.name(), verdict.confidence)
+            stream.state_quiet(end, (100, 101, 0), quiet_ms * 1_000_000).decided()
         };
         assert_eq!(noted(false, 100), ("kubelet_delayed", Confidence::Likely));
         assert_eq!(noted(true, 100), ("kubelet_delayed", Confidence::Likely));

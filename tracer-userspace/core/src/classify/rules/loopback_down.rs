@@ -79,16 +79,13 @@ fn describe(culprit: &Culprit) -> String {
 
 #[cfg(test)]
 mod tests {
-    use crate::testing::{NODE, POD, SYN, Stream, lo};
-    use tracer_model::event::ObservationKind;
-    use tracer_model::record::Confidence;
+    use crate::testing::*;
 
     #[test]
     fn a_syn_dropped_on_lo_that_is_down() {
         let mut stream = Stream::to("10.88.0.1:10256");
         stream.links(false, &["10.88.0.1"]).connect().drop_on(SYN, "QDISC_DROP", NODE, lo(false));
-        let verdict = stream.verdict();
-        assert_eq!((verdict.cause.name(), verdict.confidence), ("loopback_down", Confidence::Proven));
+        assert_eq!(stream.decided(), ("loopback_down", Confidence::Proven));
     }
 
     #[test]
@@ -103,8 +100,8 @@ mod tests {
             }
             stream.drop_on(SYN, "QDISC_DROP", netns, lo(false)).verdict().summary.clone()
         };
-        assert!(summary(NODE).contains("127.0.0.1:4 is an address of this node"), "{}", summary(NODE));
-        assert!(summary(POD).contains("127.0.0.1:4 is an address of this namespace"), "{}", summary(POD));
+        assert_has(&summary(NODE), &["127.0.0.1:4 is an address of this node"]);
+        assert_has(&summary(POD), &["127.0.0.1:4 is an address of this namespace"]);
     }
 
     #[test]
@@ -119,9 +116,7 @@ mod tests {
 
     #[test]
     fn the_link_table_alone_makes_it_likely() {
-        let mut stream = Stream::to("10.88.0.1:10256");
-        stream.links(false, &["10.88.0.1"]).connect().gives_up();
-        let verdict = stream.verdict();
+        let verdict = Stream::to("10.88.0.1:10256").links(false, &["10.88.0.1"]).connect().gives_up().verdict();
         assert_eq!((verdict.cause.name(), verdict.confidence), ("loopback_down", Confidence::Likely));
     }
 }

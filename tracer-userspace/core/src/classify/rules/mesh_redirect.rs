@@ -27,17 +27,14 @@ pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
 
 #[cfg(test)]
 mod tests {
-    use crate::testing::{Stream, redirect};
-    use tracer_model::event::{Netns, Redirect, TcpState};
+    use crate::testing::*;
 
     fn reset(stream: &mut Stream) -> &mut Stream {
-        stream.connect().established().reset_received(TcpState::Established, 0);
-        stream.state(TcpState::Established, TcpState::Close, 104, (100, 101, 0))
+        stream.connect().established().resets((100, 101, 0))
     }
 
     fn closed(stream: &mut Stream) -> &mut Stream {
-        stream.connect().established().state(TcpState::Established, TcpState::CloseWait, 0, (100, 101, 1));
-        stream.state(TcpState::CloseWait, TcpState::LastAck, 0, (100, 101, 1))
+        stream.connect().established().server_closes((100, 101, 1))
     }
 
     fn second(redirect: Option<Redirect>, fail: fn(&mut Stream) -> &mut Stream) -> Vec<&'static str> {

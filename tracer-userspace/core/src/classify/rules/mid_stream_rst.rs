@@ -212,22 +212,14 @@ fn culprit(case: &Case<'_>, time: u64, reset: &ResetSent) -> Option<Culprit> {
 
 #[cfg(test)]
 mod tests {
-    use crate::testing::{POD, SYN, Stream, assert_has, assert_lacks};
-    use tracer_common::names::Hook;
-    use tracer_model::event::{AnswerKind, ListenerState, ProbeOutput, TcpFlags, TcpState};
-    use tracer_model::record::Confidence;
+    use crate::testing::*;
 
     const ACK: TcpFlags = TcpFlags(0x10);
 
     #[test]
     fn a_rst_before_any_answer_names_its_sender() {
         let mut stream = Stream::new();
-        stream.connect().established().reset_received(TcpState::Established, 0);
-        stream.state(TcpState::Established, TcpState::Close, 104, (100, 101, 0)).reset_sent(
-            TcpFlags(0),
-            false,
-            Some("app"),
-        );
+        stream.connect().established().resets((100, 101, 0)).reset_sent(TcpFlags(0), false, Some("app"));
         let verdicts = stream.verdicts();
         assert_eq!(stream.causes(), ["mid_stream_rst"]);
         assert_eq!(verdicts[0].culprit.as_ref().map(|c| c.comm.as_str()), Some("app"));
@@ -241,7 +233,7 @@ mod tests {
         let verdicts = stream.verdicts();
         assert_eq!(stream.causes(), ["mid_stream_rst"]);
         let summary = &verdicts[0].verdict.summary;
-        assert!(summary.contains("reset the connection after it was established"), "{summary}");
+        assert_has(&summary, &["reset the connection after it was established"]);
     }
 
     #[test]
@@ -255,14 +247,14 @@ mod tests {
             (verdict.summary, verdict.remediation)
         };
         let (summary, fix) = noted(Some("TCP_ABORT_ON_LINGER"), Some("app"));
-        assert!(summary.contains("closed it with SO_LINGER 0"), "{summary}");
+        assert_has(&summary, &["closed it with SO_LINGER 0"]);
         assert_has(&fix, &["SO_LINGER 0"]);
         assert_lacks(&fix, &["read", "killed"]);
         let (_, unread) = noted(Some("TCP_ABORT_ON_CLOSE"), Some("app"));
         assert_has(&unread, &["without having read"]);
         assert_lacks(&unread, &["LINGER"]);
-        assert!(noted(None, Some("app")).1.to_string().contains("does not show which"));
-        assert!(noted(None, None).1.to_string().contains("the target's end of the connection"));
+        assert_has(&noted(None, Some("app")).1, &["does not show which"]);
+        assert_has(&noted(None, None).1, &["the target's end of the connection"]);
     }
 
     /// `net.ipv4.tcp_abort_on_overflow`: the queue filled up between the SYN and the last segment of the handshake.
@@ -283,7 +275,7 @@ mod tests {
         };
         let (setting, room) = ("net.ipv4.tcp_abort_on_overflow is 1", "raise its listen backlog");
         let old = noted(None, ACK, false);
-        assert!(old.summary.contains("most likely its accept queue") && old.summary.contains("SYN cookie"), "{old:?}");
+        assert_has(&old.summary, &["most likely its accept queue", "SYN cookie"]);
         let new = noted(Some("INVALID_SYN"), ACK, false);
         assert!(new.summary.contains(setting) && new.summary.ends_with("most likely full"), "{new:?}");
         assert!(old.remediation.to_string().contains(room) && new.remediation.to_string().contains(room), "{new:?}");
@@ -299,10 +291,7 @@ mod tests {
     #[test]
     fn a_sender_that_no_hook_tells_of_is_not_somebody_on_the_way() {
         let noted = |missing: Hook| {
-            let mut stream = Stream::new();
-            stream.missing(missing).connect().established().reset_received(TcpState::Established, 0);
-            stream.state(TcpState::Established, TcpState::Close, 104, (100, 101, 0)).wait_ms(5).tick();
-            stream.verdict()
+            Stream::new().missing(missing).connect().established().resets((100, 101, 0)).wait_ms(5).tick().verdict()
         };
         let deaf = noted(Hook::TcpV4SendReset);
         assert_eq!((deaf.confidence, deaf.missing_hooks.len()), (Confidence::Likely, 1));
@@ -347,8 +336,7 @@ mod tests {
         let reset = |probed: fn(&mut Stream) -> &mut Stream| {
             let mut stream = Stream::new();
             probed(&mut stream).connect().established().wait_ms(20).reset_sent(TcpFlags(0), false, Some("app"));
-            stream.reset_received(TcpState::Established, 0);
-            stream.state(TcpState::Established, TcpState::Close, 104, (0, 1, 0)).wait_ms(1);
+            stream.resets((0, 1, 0)).wait_ms(1);
             stream
         };
         assert!(reset(Stream::tcp_readiness).tick().causes().is_empty());
@@ -363,8 +351,7 @@ mod tests {
         for conn in [8, 9, 10] {
             stream.again(conn).connect();
             if conn == 9 {
-                stream.established().reset_received(TcpState::Established, 0);
-                stream.state(TcpState::Established, TcpState::Close, 104, (0, 1, 0));
+                stream.established().resets((0, 1, 0));
             } else {
                 stream.reset_sent(SYN, true, None).state(TcpState::SynSent, TcpState::Close, 111, (0, 0, 0));
             }
@@ -379,8 +366,7 @@ mod tests {
     fn the_kubelets_word_is_of_the_dial_that_was_reset() {
         let mut stream = Stream::new();
         stream.tcp_readiness().connect().established().reset_sent(TcpFlags(0), false, Some("app"));
-        stream.reset_received(TcpState::Established, 0);
-        stream.state(TcpState::Established, TcpState::Close, 104, (0, 1, 0));
+        stream.resets((0, 1, 0));
         stream.again(9).connect().established().closes((0, 1, 0));
         assert_eq!(stream.wait_ms(1).kubelet(ProbeOutput::Network).causes(), ["mid_stream_rst"]);
     }
@@ -395,7 +381,7 @@ mod tests {
             .kubelet(ProbeOutput::Network);
         let verdicts = stream.verdicts();
         assert_eq!(stream.causes(), ["mid_stream_rst"]);
-        assert!(verdicts[0].verdict.summary.contains("in the middle of its answer"), "{}", verdicts[0].verdict.summary);
+        assert_has(&verdicts[0].verdict.summary, &["in the middle of its answer"]);
     }
 
     #[test]
@@ -409,7 +395,7 @@ mod tests {
             stream.reset_received(TcpState::Established, 0).reset_sent(TcpFlags(0), false, Some("app"));
             stream.verdict().summary.clone()
         };
-        assert!(words(true).contains("closed its listener at the same time"), "{}", words(true));
-        assert!(!words(false).contains("closed its listener"), "{}", words(false));
+        assert_has(&words(true), &["closed its listener at the same time"]);
+        assert_lacks(&words(false), &["closed its listener"]);
     }
 }

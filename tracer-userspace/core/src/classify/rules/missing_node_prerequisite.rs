@@ -139,12 +139,8 @@ fn by_base_policy(case: &Case<'_>) -> Option<Finding> {
 
 #[cfg(test)]
 mod tests {
+    use crate::testing::*;
     use std::collections::BTreeMap;
-    use tracer_common::names::Hook;
-
-    use crate::testing::{NODE, POD, SYN, Stream, firewall, rule};
-    use tracer_model::event::{Findings, Links, Netns, NodeSettings, ObservationKind, RuleVerdict, TcpState};
-    use tracer_model::record::{Cause, Confidence, FindingBody, Status, Verdict};
 
     #[test]
     fn the_kernels_own_reason_decides() {
@@ -164,17 +160,15 @@ mod tests {
             stream.push(ObservationKind::NodeSettings(settings)).connect().drop(SYN, "IP_INADDRERRORS", NODE);
             stream.verdict().summary
         };
-        assert!(noted("0").ends_with("(net.ipv4.ip_forward = 0)"), "{}", noted("0"));
-        assert!(noted("1").ends_with("(net.ipv4.ip_forward = 1: it is the device's own setting)"), "{}", noted("1"));
+        assert_ends(&noted("0"), "(net.ipv4.ip_forward = 0)");
+        assert_ends(&noted("1"), "(net.ipv4.ip_forward = 1: it is the device's own setting)");
     }
 
     /// Seen: the route went, and the next advertisement was ignored.
     #[test]
     fn forwarding_of_ipv6_is_not_to_cost_the_default_route() {
-        let mut stream = Stream::to("[fd00::2]:8080");
-        stream.connect().drop(SYN, "IP_INADDRERRORS", NODE);
-        let fix = stream.verdict().remediation;
-        assert!(fix.text.contains("set net.ipv6.conf.LINK.accept_ra to 2 first"), "{fix}");
+        let fix = Stream::to("[fd00::2]:8080").connect().drop(SYN, "IP_INADDRERRORS", NODE).verdict().remediation;
+        assert_has(&fix.text, &["set net.ipv6.conf.LINK.accept_ra to 2 first"]);
         let commands: Vec<_> = fix.commands.iter().map(|command| command.run.as_str()).collect();
         let expected = ["ip -6 route show default proto ra", "sysctl -w net.ipv6.conf.all.forwarding=1"];
         assert_eq!(commands[..2], expected, "{fix}");
@@ -201,9 +195,7 @@ mod tests {
 
     #[test]
     fn a_pod_need_not_forward() {
-        let mut stream = Stream::new();
-        stream.connect().drop(SYN, "IP_INADDRERRORS", POD).gives_up();
-        assert_eq!(stream.causes(), ["unexplained"]);
+        assert_eq!(Stream::new().connect().drop(SYN, "IP_INADDRERRORS", POD).gives_up().causes(), ["unexplained"]);
     }
 
     #[test]

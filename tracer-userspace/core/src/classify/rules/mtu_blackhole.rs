@@ -74,8 +74,7 @@ fn finding(case: &Case<'_>, seen: Vec<Evidence>, what: &str) -> Finding {
 
 #[cfg(test)]
 mod tests {
-    use crate::testing::{NODE, Stream};
-    use tracer_model::event::TcpFlags;
+    use crate::testing::*;
 
     fn gives_up(stream: &mut Stream) -> Vec<&'static str> {
         closes(stream, (100, 101, 0))

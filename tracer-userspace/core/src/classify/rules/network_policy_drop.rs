@@ -193,9 +193,7 @@ fn by_connect(case: &Case<'_>) -> Option<Finding> {
 
 #[cfg(test)]
 mod tests {
-    use crate::testing::{NODE, POD, SYN, SYN_ACK, Stream, assert_has, firewall, rule};
-    use tracer_model::event::{Device, FirewallRule, RuleVerdict, TcpFlags, TcpState, Tracked, When};
-    use tracer_model::record::{Confidence, Verdict};
+    use crate::testing::*;
 
     #[test]
     fn a_chain_of_the_cni_is_a_policy_and_a_chain_named_like_one_is_not() {
@@ -225,15 +223,12 @@ mod tests {
     fn an_answer_to_the_nodes_own_probe_is_no_network_policys() {
         let own = answer(When::default(), Tracked::No, |_| {});
         assert_eq!((own.cause.name(), own.confidence), ("network_policy_drop", Confidence::Likely));
-        assert!(
-            own.summary.starts_with("a rule of calico on the node") && own.summary.contains("no NetworkPolicy stops"),
-            "{}",
-            own.summary
-        );
-        assert!(own.remediation.commands[0].run.starts_with("nft -a list chain"), "{}", own.remediation);
-        assert!(!own.remediation.to_string().contains("kubectl get networkpolicy"), "{}", own.remediation);
+        assert_starts(&own.summary, "a rule of calico on the node");
+        assert_has(&own.summary, &["no NetworkPolicy stops"]);
+        assert_starts(&own.remediation.commands[0].run, "nft -a list chain");
+        assert_lacks(&own.remediation, &["kubectl get networkpolicy"]);
         let untracked = answer(When::default(), Tracked::Untracked, |_| {});
-        assert!(untracked.summary.contains("(notrack)"), "{}", untracked.summary);
+        assert_has(&untracked.summary, &["(notrack)"]);
         assert_has(&untracked.remediation, &[": nft list ruleset | grep -w notrack; "]);
         let host = answer(When::default(), Tracked::No, |stream| _ = stream.on_host_network());
         assert_eq!(host.confidence, Confidence::Proven, "no pod of its own");
@@ -243,13 +238,10 @@ mod tests {
     fn a_check_of_the_way_back_is_no_policy() {
         let check = answer(When { rpf: true, ..When::default() }, Tracked::No, |_| {});
         assert_eq!(check.cause.name(), "firewall_drop");
-        assert!(check.summary.starts_with("the reverse-path check of calico on the node"), "{}", check.summary);
+        assert_starts(&check.summary, "the reverse-path check of calico on the node");
         let fix = "Fix the route to 10.88.0.2: it has to lead over cali1234.";
-        assert!(
-            check.remediation.to_string().starts_with(fix) && !check.remediation.to_string().contains("networkpolicy"),
-            "{}",
-            check.remediation
-        );
+        assert_starts(&check.remediation, fix);
+        assert_lacks(&check.remediation, &["networkpolicy"]);
     }
 
     /// Calico's rules ask for marks. Before 6.7, and with the legacy ip_tables, what else drops frees packets in the same place.
@@ -281,8 +273,7 @@ mod tests {
 
     #[test]
     fn a_programs_drop_is_reported_by_its_reason() {
-        let mut stream = Stream::new();
-        let verdict = stream.connect().drop(SYN, "TC_INGRESS", POD).verdict();
+        let verdict = Stream::new().connect().drop(SYN, "TC_INGRESS", POD).verdict();
         assert_eq!((verdict.cause.name(), verdict.confidence), ("network_policy_drop", Confidence::Proven));
     }
 
@@ -297,12 +288,8 @@ mod tests {
         };
         let (pod, node) = (fix(POD), fix(NODE));
         assert_has(&pod, &[&format!("nsenter -t $(lsns -no PID {} | head -n1) -n bpftool net; ", POD.0)]);
-        assert!(pod.to_string().ends_with("tc filter show dev eth0 egress"), "{pod}");
-        assert!(
-            node.to_string()
-                .ends_with("; bpftool net; tc filter show dev eth0 ingress; tc filter show dev eth0 egress"),
-            "{node}"
-        );
+        assert_ends(&pod, "tc filter show dev eth0 egress");
+        assert_ends(&node, "; bpftool net; tc filter show dev eth0 ingress; tc filter show dev eth0 egress");
     }
 
     /// A host-network pod's probe: a node short of memory, and SELinux, drop with this reason, too.
@@ -312,22 +299,17 @@ mod tests {
         stream.links(true, &["10.88.0.1"]).connect();
         let verdict = stream.drop(SYN, "SOCKET_FILTER", NODE).verdict();
         assert_eq!((verdict.cause.name(), verdict.confidence), ("network_policy_drop", Confidence::Likely));
-        assert!(verdict.summary.contains("a security module or want of memory on the node"), "{}", verdict.summary);
-        assert!(verdict.remediation.to_string().contains("nstat -az TcpExtPFMemallocDrop"), "{}", verdict.remediation);
+        assert_has(&verdict.summary, &["a security module or want of memory on the node"]);
+        assert_has(&verdict.remediation, &["nstat -az TcpExtPFMemallocDrop"]);
     }
 
     /// Policies do not stop it: the program may as well have no entry for the pod.
     #[test]
     fn a_nodes_probe_of_its_own_pod_may_be_dropped_by_mistake() {
-        let mut stream = Stream::new();
-        let verdict = stream.http_readiness().connect().drop(SYN, "TC_EGRESS", NODE).verdict();
+        let verdict = Stream::new().http_readiness().connect().drop(SYN, "TC_EGRESS", NODE).verdict();
         assert_eq!((verdict.cause.name(), verdict.confidence), ("network_policy_drop", Confidence::Likely));
-        assert!(verdict.summary.contains("by an error, or by a policy of another kind"), "{}", verdict.summary);
-        assert!(
-            verdict.remediation.to_string().starts_with("Find the dataplane's own reason"),
-            "{}",
-            verdict.remediation
-        );
+        assert_has(&verdict.summary, &["by an error, or by a policy of another kind"]);
+        assert_starts(&verdict.remediation, "Find the dataplane's own reason");
         let mut other = Stream::new();
         other.http_readiness().connect().others().drop(SYN, "TC_EGRESS", NODE);
         assert_eq!(other.verdict().confidence, Confidence::Proven, "no prober");
@@ -342,19 +324,17 @@ mod tests {
     /// Antrea, OVN-Kubernetes, kube-ovn: a policy is flows there, and so is all else.
     #[test]
     fn what_the_flows_of_open_vswitch_drop_may_be_a_policys() {
-        let reported = |reason: &str| {
-            let mut stream = Stream::new();
-            stream.http_readiness().connect().drop(SYN, reason, NODE).gives_up().verdict()
-        };
+        let reported =
+            |reason: &str| Stream::new().http_readiness().connect().drop(SYN, reason, NODE).gives_up().verdict();
         for reason in ["OPENVSWITCH:1", "OPENVSWITCH:3"] {
             let verdict = reported(reason);
             assert_eq!((verdict.cause.name(), verdict.confidence), ("network_policy_drop", Confidence::Likely));
-            assert!(verdict.summary.starts_with("Open vSwitch, by its flows,"), "{}", verdict.summary);
-            assert!(verdict.remediation.to_string().contains("ovs-appctl dpctl/dump-flows"), "{}", verdict.remediation);
+            assert_starts(&verdict.summary, "Open vSwitch, by its flows,");
+            assert_has(&verdict.remediation, &["ovs-appctl dpctl/dump-flows"]);
         }
         let limit = reported("OPENVSWITCH:5");
         assert_eq!(limit.cause.name(), "unexplained");
-        assert!(limit.summary.contains("an error or a limit of Open vSwitch"), "{}", limit.summary);
+        assert_has(&limit.summary, &["an error or a limit of Open vSwitch"]);
     }
 
     /// The policy goes, the next SYN gets through, and nobody listens: that is what the attempt failed of.
@@ -362,8 +342,7 @@ mod tests {
     fn a_refusal_of_a_later_syn_is_not_the_programs() {
         let mut stream = Stream::new();
         stream.connect().drop(SYN, "TC_INGRESS", POD).wait_ms(1000).retransmit(TcpState::SynSent);
-        stream.reset_sent(SYN, true, None).reset_received(TcpState::SynSent, 0);
-        stream.state(TcpState::SynSent, TcpState::Close, 111, (0, 0, 0));
+        stream.refused();
         assert_eq!(stream.causes(), ["connection_refused"]);
     }
 

@@ -230,13 +230,7 @@ fn reserved<'a>(case: &Case<'a>) -> Option<&'a [(u16, u16)]> {
 
 #[cfg(test)]
 mod tests {
-    use crate::testing::{NODE, SYN, SYN_ACK, Stream, firewall, rule};
-    use tracer_common::names::Hook;
-    use tracer_model::event::{
-        Flow, IpvsOp, ListenerState, NodePort, NodeSettings, ObservationKind, ProxyMode, RuleVerdict, Service,
-        ServicePort, Services, Via,
-    };
-    use tracer_model::record::Confidence;
+    use crate::testing::*;
 
     /// The table was read before the Service was made.
     #[test]
@@ -251,7 +245,7 @@ mod tests {
             .connect()
             .ipvs(SYN_ACK, IpvsOp::Translate);
         let summary = &stream.verdict().summary;
-        assert!(summary.contains("is a NodePort of Service shop/cart;"), "{summary}");
+        assert_has(&summary, &["is a NodePort of Service shop/cart;"]);
     }
 
     #[test]
@@ -260,7 +254,7 @@ mod tests {
         stream.node_port(ProxyMode::Ipvs, 40000, &["10.88.0.9:80"]).connect().ipvs(SYN_ACK, IpvsOp::Translate);
         let verdict = stream.verdict();
         assert_eq!((verdict.cause.name(), verdict.confidence), ("nodeport_ephemeral_collision", Confidence::Proven));
-        assert!(verdict.summary.contains("kube-system/dashboard"));
+        assert_has(&verdict.summary, &["kube-system/dashboard"]);
     }
 
     #[test]
@@ -283,8 +277,7 @@ mod tests {
         let mut stream = Stream::new();
         stream.missing(Hook::IpvsNatXmit).missing(Hook::IpvsLeave);
         stream.node_port(ProxyMode::Ipvs, 40000, &["10.88.0.9:80"]).connect().gives_up();
-        let verdict = stream.verdict();
-        assert_eq!((verdict.cause.name(), verdict.confidence), ("nodeport_ephemeral_collision", Confidence::Possible));
+        assert_eq!(stream.decided(), ("nodeport_ephemeral_collision", Confidence::Possible));
     }
 
     #[test]
@@ -313,7 +306,7 @@ mod tests {
         };
         let gone = reported(vec![], "ip_local_deliver", 40000);
         assert_eq!((gone.cause.name(), gone.confidence), ("nodeport_ephemeral_collision", Confidence::Likely));
-        assert!(gone.summary.contains("for its traffic and dropped it, as it does"), "{}", gone.summary);
+        assert_has(&gone.summary, &["for its traffic and dropped it, as it does"]);
         assert_eq!(
             reported(vec![rule("INPUT", RuleVerdict::Drop)], "ip_local_deliver", 40000).cause.name(),
             "firewall_drop"
@@ -331,8 +324,8 @@ mod tests {
             stream.last_node_ports().ports.push(NodePort { port: 40002, listened, ..NodePort::default() });
             stream.connect().ipvs(SYN_ACK, IpvsOp::Translate).verdict().summary
         };
-        assert!(odds(false).ends_with("holds 2 live NodePorts that connect() can pick: 20.00 % of connects"));
-        assert!(odds(true).ends_with("holds 1 live NodePort that connect() can pick: 10.00 % of connects"));
+        assert_ends(&odds(false), "holds 2 live NodePorts that connect() can pick: 20.00 % of connects");
+        assert_ends(&odds(true), "holds 1 live NodePort that connect() can pick: 10.00 % of connects");
     }
 
     /// The table alone says what could be; the queue of the listener was seen.
@@ -361,7 +354,7 @@ mod tests {
         stream.last_reset_sent().via = Via::Destination;
         let verdict = stream.gives_up().verdict();
         assert_eq!((verdict.cause.name(), verdict.confidence), ("nodeport_ephemeral_collision", Confidence::Likely));
-        assert!(!verdict.summary.contains("had been translated"), "{}", verdict.summary);
+        assert_lacks(&verdict.summary, &["had been translated"]);
     }
 
     fn fix(reserved: Option<&[(u16, u16)]>) -> String {
@@ -380,17 +373,17 @@ mod tests {
     #[test]
     fn what_is_reserved_stays_so() {
         let words = fix(Some(&[(8080, 8080), (31000, 33000)]));
-        assert!(words.ends_with(": sysctl -w net.ipv4.ip_local_reserved_ports=8080,30000-33000,40000"), "{words}");
-        assert!(words.contains("NodePort 40000 is in use on this node. 30000-32767 is"), "{words}");
+        assert_ends(&words, ": sysctl -w net.ipv4.ip_local_reserved_ports=8080,30000-33000,40000");
+        assert_has(&words, &["NodePort 40000 is in use on this node. 30000-32767 is"]);
         let none = fix(Some(&[]));
-        assert!(none.ends_with(": sysctl -w net.ipv4.ip_local_reserved_ports=30000-32767,40000"), "{none}");
+        assert_ends(&none, ": sysctl -w net.ipv4.ip_local_reserved_ports=30000-32767,40000");
     }
 
     #[test]
     fn what_is_reserved_and_was_not_read_is_asked_by_the_command() {
         let words = fix(None);
         let command = "sh -c 'now=$(sysctl -n net.ipv4.ip_local_reserved_ports); sysctl -w net.ipv4.ip_local_reserved_ports=${now:+$now,}30000-32767,40000'";
-        assert!(words.ends_with(command), "{words}");
+        assert_ends(&words, command);
     }
 
     #[test]

@@ -106,10 +106,7 @@ fn finding(case: &Case<'_>, seen: Vec<Evidence>, summary: String) -> Finding {
 
 #[cfg(test)]
 mod tests {
-    use crate::testing::{POD, SYN, Stream};
-    use tracer_common::names::Hook;
-    use tracer_model::event::{Runs, TcpState};
-    use tracer_model::record::Confidence;
+    use crate::testing::*;
 
     #[test]
     fn a_young_namespace_in_which_nobody_listened() {
@@ -120,10 +117,8 @@ mod tests {
 
     #[test]
     fn the_pod_is_named_as_soon_as_its_address_is_known() {
-        let mut stream = Stream::new();
-        stream.http_readiness().netns_made(POD).connect().reset_sent(SYN, true, None);
-        let verdict = stream.verdict();
-        assert!(verdict.summary.contains("in pod default/web yet"), "{}", verdict.summary);
+        let verdict = Stream::new().http_readiness().netns_made(POD).connect().reset_sent(SYN, true, None).verdict();
+        assert_has(&verdict.summary, &["in pod default/web yet"]);
         assert_eq!(verdict.evidence[0].text, "the network namespace of pod default/web was made");
     }
 
@@ -139,8 +134,7 @@ mod tests {
         let mut stream = Stream::new();
         stream.netns_made(POD).listens(POD, 9090, true).wait_ms(1_000);
         for conn in 1..=40 {
-            stream.again(conn).connect().reset_sent(SYN, true, None).reset_received(TcpState::SynSent, 0);
-            stream.state(TcpState::SynSent, TcpState::Close, libc::ECONNREFUSED, (0, 0, 0)).wait_ms(2_000);
+            stream.again(conn).connect().refused().wait_ms(2_000);
         }
         let causes = stream.listens(POD, 8080, true).causes();
         let count = |wanted| causes.iter().filter(|cause| **cause == wanted).count();
@@ -245,7 +239,7 @@ mod tests {
         stream.again(9).connect().reset_sent(SYN, true, None);
         assert_eq!(stream.causes(), ["connection_refused", "connection_refused"]);
         let words = &stream.verdicts()[1].verdict.summary;
-        assert!(words.ends_with("listens on 0.0.0.0:8080 only"), "{words}");
+        assert_ends(&words, "listens on 0.0.0.0:8080 only");
     }
 
     /// Of a ring that was full nothing is known; a kernel that skips runs of programs does so all the time (7.2).
@@ -273,7 +267,7 @@ mod tests {
         stream.again(9).connect().reset_sent(SYN, true, None);
         assert_eq!(stream.causes(), ["connection_refused", "connection_refused"]);
         let words = &stream.verdicts()[1].verdict.summary;
-        assert!(words.ends_with("; app (pid 99) listens on 127.0.0.1:8080 only"), "{words}");
+        assert_ends(&words, "; app (pid 99) listens on 127.0.0.1:8080 only");
         let own = "[::ffff:10.88.0.2]:8080".parse().expect("an address");
         let mut bound = Stream::new();
         bound.connect().reset_sent(SYN, true, None).wait_ms(1500).listens_on(POD, own, true);
@@ -306,8 +300,7 @@ mod tests {
                 stream.drop_with(SYN, POD, |drop| drop.location = Some("tcp_v4_rcv".into()));
             }
             stream.reset_received(TcpState::SynSent, 0).wait_ms(300).listens(POD, 8080, true).gives_up();
-            let reported = stream.last_verdict();
-            (reported.cause.name(), reported.confidence)
+            stream.last_decided()
         };
         assert_eq!(reported(true), ("not_listening_yet", Confidence::Proven));
         assert_eq!(reported(false), ("not_listening_yet", Confidence::Likely));

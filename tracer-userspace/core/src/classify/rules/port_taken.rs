@@ -52,9 +52,7 @@ fn blocks(case: &Case<'_>, netns: Netns, read: &PortHolders, holder: &PortHolder
 
 #[cfg(test)]
 mod tests {
-    use crate::testing::{POD, SYN, Stream};
-    use tracer_model::event::{ObservationKind, PortHolder, PortHolders};
-    use tracer_model::record::Confidence;
+    use crate::testing::*;
 
     /// The port is that of a connection between these ends, and then the target refuses.
     fn held(local: &str, remote: &str) -> Stream {
@@ -80,9 +78,9 @@ mod tests {
         assert_eq!(stream.causes(), ["port_taken"]);
         let verdict = stream.verdicts().remove(0).verdict;
         let words = "the source of a connection of agent (pid 812) to 10.96.0.1:443";
-        assert!(verdict.summary.contains(words), "{}", verdict.summary);
+        assert_has(&verdict.summary, &[words]);
         assert_eq!(verdict.confidence, Confidence::Likely);
-        assert!(verdict.remediation.text.contains("add 8080 to net.ipv4.ip_local_reserved_ports"));
+        assert_has(&verdict.remediation.text, &["add 8080 to net.ipv4.ip_local_reserved_ports"]);
     }
 
     #[test]

@@ -112,9 +112,7 @@ pub(super) fn is_unanswered_grpc(case: &Case<'_>) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use crate::testing::{NODE, POD, SYN, Stream, assert_has};
-    use tracer_model::event::{AnswerKind, ObservationKind, ProbeOutput, TcpState, TlsHello};
-    use tracer_model::record::{Confidence, Outcome, Subject, Verdict};
+    use crate::testing::*;
 
     fn answered(stream: &mut Stream, status: u16) -> &mut Stream {
         stream.connect().established().answer(AnswerKind::Http, Some(status));
@@ -178,8 +176,7 @@ mod tests {
     }
 
     fn refused(stream: &mut Stream) -> &mut Stream {
-        stream.connect().reset_sent(SYN, true, None).reset_received(TcpState::SynSent, 0);
-        stream.state(TcpState::SynSent, TcpState::Close, 111, (0, 0, 0)).wait_ms(5)
+        stream.connect().refused().wait_ms(5)
     }
 
     #[test]
@@ -191,9 +188,9 @@ mod tests {
         assert_eq!(verdict.subject, Subject::Probe);
         assert_eq!(verdict.probe.as_ref().and_then(|it| it.port), Some(8080));
         let verdict = &verdict.verdict;
-        assert!(verdict.summary.contains("port 8080; the answer (status 302)"), "{}", verdict.summary);
+        assert_has(&verdict.summary, &["port 8080; the answer (status 302)"]);
         assert_eq!(verdict.summary.matches("redirected").count(), 1, "{}", verdict.summary);
-        assert!(!verdict.remediation.to_string().contains("make the process listen"), "{}", verdict.remediation);
+        assert_lacks(&verdict.remediation, &["make the process listen"]);
         stream.kubelet_at_target(ProbeOutput::Network);
         assert_eq!(of(&stream).last(), Some(&SURE));
     }
@@ -225,13 +222,12 @@ mod tests {
     fn a_421_is_the_host_header() {
         let mut stream = Stream::new();
         assert_eq!(of(answered(stream.http_readiness(), 421)), [SURE]);
-        assert!(last(&stream).remediation.to_string().contains("httpGet.httpHeaders"));
+        assert_has(&last(&stream).remediation, &["httpGet.httpHeaders"]);
         let mut tls = Stream::new();
         tls.https_readiness().connect().established();
         tls.closes((100, 101, 200)).kubelet(ProbeOutput::Status(421));
         assert_eq!(of(&tls), [LIKELY]);
-        let mut other = Stream::new();
-        assert_eq!(answered(other.http_readiness(), 404).causes(), ["app_status_failure"]);
+        assert_eq!(answered(Stream::new().http_readiness(), 404).causes(), ["app_status_failure"]);
     }
 
     #[test]
@@ -252,8 +248,7 @@ mod tests {
     fn closed(stream: &mut Stream, reset: bool) -> &mut Stream {
         stream.connect().established();
         if reset {
-            stream.reset_received(TcpState::Established, 0);
-            stream.state(TcpState::Established, TcpState::Close, 104, (33, 34, 0)).reset_sent(SYN, false, Some("app"));
+            stream.resets((33, 34, 0)).reset_sent(SYN, false, Some("app"));
         } else {
             stream.state(TcpState::Established, TcpState::CloseWait, 0, (33, 34, 1));
             stream.own(|it| _ = it.state(TcpState::CloseWait, TcpState::LastAck, 0, (33, 34, 1)));

@@ -24,9 +24,7 @@ pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
 
 #[cfg(test)]
 mod tests {
-    use crate::testing::{Stream, redirect};
-    use tracer_model::event::{Redirect, TcpState};
-    use tracer_model::record::Outcome;
+    use crate::testing::*;
 
     fn touched(probed: fn(&mut Stream) -> &mut Stream, redirect: Option<Redirect>) -> Stream {
         let mut stream = Stream::new();

@@ -187,9 +187,7 @@ fn fix(case: &Case<'_>) -> Remediation {
 
 #[cfg(test)]
 mod tests {
-    use crate::testing::{SYN, Stream};
-    use tracer_model::event::{NoWayBack, TcpState};
-    use tracer_model::record::Confidence;
+    use crate::testing::*;
 
     #[test]
     fn an_error_of_connect_itself_decides() {
@@ -205,8 +203,8 @@ mod tests {
     #[test]
     fn a_link_local_address_without_its_interface_is_no_blackhole() {
         let reported = |target: &str| Stream::to(target).connect_failed(libc::EINVAL).verdict().summary;
-        assert!(reported("[fe80::1]:80").starts_with("no interface was named"), "{}", reported("[fe80::1]:80"));
-        assert!(reported("[fd00::1]:80").starts_with("the route is `blackhole`"));
+        assert_starts(&reported("[fe80::1]:80"), "no interface was named");
+        assert_starts(&reported("[fd00::1]:80"), "the route is `blackhole`");
     }
 
     /// firewalld on another node answers with host prohibited, which is the same error.
@@ -215,8 +213,7 @@ mod tests {
         let reported = |errno: i32| {
             let mut stream = Stream::new();
             stream.connect().wait_ms(3).state(TcpState::SynSent, TcpState::Close, errno, (0, 0, 0));
-            let verdict = stream.verdict();
-            (verdict.cause.name(), verdict.confidence)
+            stream.decided()
         };
         assert_eq!(reported(libc::EHOSTUNREACH), ("route_unreachable", Confidence::Possible));
         assert_eq!(reported(libc::ENETUNREACH), ("route_unreachable", Confidence::Likely));
@@ -250,7 +247,7 @@ mod tests {
         for (errno, who) in [(libc::EHOSTUNREACH, "a program at cgroup/connect"), (libc::EACCES, "a security module")] {
             let verdict = reported(errno);
             assert_eq!(verdict.confidence, Confidence::Likely, "errno {errno}");
-            assert!(verdict.summary.contains(who) && verdict.summary.contains("the route is"), "{}", verdict.summary);
+            assert_has(&verdict.summary, &[who, "the route is"]);
         }
         assert_eq!(reported(libc::ENETUNREACH).confidence, Confidence::Proven);
     }

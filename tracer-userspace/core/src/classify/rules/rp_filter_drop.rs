@@ -77,8 +77,7 @@ fn is_strict(case: &Case<'_>, drop: &PacketDrop) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use crate::testing::{NODE, POD, SYN, SYN_ACK, Stream};
-    use tracer_model::event::{Device, LinkState, Links, NodeSettings, ObservationKind, TcpState};
+    use crate::testing::*;
 
     /// An attempt from a node that has these addresses on its end of the pod's veth.
     fn over_lxc(addrs: &[&str]) -> (Stream, Device) {
@@ -102,7 +101,7 @@ mod tests {
         let none = fix(&["fe80::1"]);
         assert!(none.to_string().ends_with(off) && !none.to_string().contains("=2"), "{none}");
         let loose = fix(&["10.88.0.1"]);
-        assert!(loose.to_string().ends_with("; sysctl -w net.ipv4.conf.lxc7.rp_filter=2"), "{loose}");
+        assert_ends(&loose, "; sysctl -w net.ipv4.conf.lxc7.rp_filter=2");
     }
 
     #[test]
@@ -129,21 +128,18 @@ mod tests {
     fn a_vlans_setting_is_written_with_a_slash() {
         let fix = |device: Option<&str>| {
             let device = device.map(|name| Device { ifindex: 2, name: name.into(), up: true, loopback: false });
-            let mut stream = Stream::new();
-            stream.connect().drop_on(SYN_ACK, "IP_RPFILTER", NODE, device);
-            stream.verdict().remediation
+            Stream::new().connect().drop_on(SYN_ACK, "IP_RPFILTER", NODE, device).verdict().remediation
         };
         let vlan = fix(Some("eth0.100"));
-        assert!(vlan.to_string().contains("sysctl -w net.ipv4.conf.eth0/100.rp_filter=2"), "{vlan}");
-        assert!(fix(None).to_string().contains("sysctl -w net.ipv4.conf.DEVICE.rp_filter=2"), "{}", fix(None));
+        assert_has(&vlan, &["sysctl -w net.ipv4.conf.eth0/100.rp_filter=2"]);
+        assert_has(&fix(None), &["sysctl -w net.ipv4.conf.DEVICE.rp_filter=2"]);
     }
 
     #[test]
     fn a_refusal_of_a_later_syn_is_not_the_filters() {
         let mut stream = Stream::new();
         stream.connect().drop(SYN, "IP_RPFILTER", POD).wait_ms(1000).retransmit(TcpState::SynSent);
-        stream.reset_sent(SYN, true, None).reset_received(TcpState::SynSent, 0);
-        stream.state(TcpState::SynSent, TcpState::Close, 111, (0, 0, 0));
+        stream.refused();
         assert_eq!(stream.causes(), ["connection_refused"]);
     }
 

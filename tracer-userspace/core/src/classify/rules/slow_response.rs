@@ -157,10 +157,7 @@ pub(super) fn budget(case: &Case<'_>) -> String {
 
 #[cfg(test)]
 mod tests {
-    use crate::testing::{NODE, SYN, Stream};
-    use tracer_common::names::Hook;
-    use tracer_model::event::{AnswerKind, LifecycleEvent, ProbeOutput, TcpFlags, TcpState};
-    use tracer_model::record::{Confidence, VerdictBody};
+    use crate::testing::*;
 
     #[test]
     fn a_request_taken_and_not_answered() {
@@ -201,9 +198,7 @@ mod tests {
 
     #[test]
     fn an_answer_of_one_byte_is_an_answer() {
-        let mut stream = Stream::new();
-        stream.connect().established().closes((100, 101, 1));
-        assert!(stream.causes().is_empty());
+        assert!(Stream::new().connect().established().closes((100, 101, 1)).causes().is_empty());
     }
 
     #[test]
@@ -221,7 +216,7 @@ mod tests {
         stream.closes((100, 101, 0));
         assert_eq!(stream.causes(), ["unexplained"]);
         let words = &stream.verdict().summary;
-        assert!(words.contains("the target's answer did not arrive, sent again 1 time"), "{words}");
+        assert_has(&words, &["the target's answer did not arrive, sent again 1 time"]);
     }
 
     /// The kubelet is stopped: its sockets are closed long before any timeout, which is a second at least.
@@ -330,8 +325,7 @@ mod tests {
                     stream.closes((600, 601, 2200)).wait_ms(9_000);
                     continue;
                 }
-                stream.reset_sent(SYN, true, None).reset_received(TcpState::SynSent, 0);
-                stream.state(TcpState::SynSent, TcpState::Close, 111, (0, 0, 0)).wait_ms(10_000);
+                stream.refused().wait_ms(10_000);
             }
             let count = |it: &VerdictBody| it.probe.as_ref().and_then(|probe| probe.consecutive_failures);
             let counts: Vec<_> = stream.verdicts().iter().filter_map(count).collect();
@@ -375,8 +369,7 @@ mod tests {
         let mut stream = Stream::new();
         stream.connect().wait_ms(1000).retransmit(TcpState::SynSent).established().wait_ms(300);
         stream.closes((100, 101, 0));
-        let verdict = stream.verdict();
-        assert_eq!((verdict.cause.name(), verdict.confidence), ("slow_response", Confidence::Likely));
+        assert_eq!(stream.decided(), ("slow_response", Confidence::Likely));
     }
 
     /// Seen: the request was never taken, and was still being sent again after the prober had closed.

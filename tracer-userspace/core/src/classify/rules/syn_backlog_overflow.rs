@@ -64,8 +64,7 @@ fn finding(case: &Case<'_>, seen: Evidence, half_open: u32, netns: Option<Netns>
 
 #[cfg(test)]
 mod tests {
-    use crate::testing::{POD, Stream};
-    use tracer_model::event::ListenerState;
+    use crate::testing::*;
 
     fn half_open(half_open: u32, syncookies: u64) -> Vec<&'static str> {
         of_listeners(&[half_open], syncookies)

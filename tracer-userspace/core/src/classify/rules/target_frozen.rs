@@ -131,9 +131,7 @@ impl Halt<'_> {
 
 #[cfg(test)]
 mod tests {
-    use crate::testing::Stream;
-    use tracer_model::event::{ListenerState, ServedConnection, ServerProcess, ServerTasks, Serving};
-    use tracer_model::record::Confidence;
+    use crate::testing::*;
 
     fn process(pid: u32, fill: impl FnOnce(&mut ServerProcess)) -> ServerProcess {
         let tasks = ServerTasks { count: 2, ..ServerTasks::default() };
@@ -186,9 +184,9 @@ mod tests {
             assert_eq!(stream.causes(), ["target_frozen"]);
             let verdict = stream.verdict();
             assert_eq!((verdict.confidence, verdict.also.as_slice()), (Confidence::Likely, [].as_slice()));
-            assert!(verdict.summary.contains(says), "{}", verdict.summary);
-            assert!(verdict.summary.ends_with(": 100 bytes of the request lie unread"), "{}", verdict.summary);
-            assert!(verdict.remediation.to_string().contains(fix), "{}", verdict.remediation);
+            assert_has(&verdict.summary, &[says]);
+            assert_ends(&verdict.summary, ": 100 bytes of the request lie unread");
+            assert_has(&verdict.remediation, &[fix]);
         }
     }
 

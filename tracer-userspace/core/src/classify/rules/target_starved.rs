@@ -276,9 +276,7 @@ impl Stall<'_> {
 
 #[cfg(test)]
 mod tests {
-    use crate::testing::{Stream, assert_has};
-    use tracer_model::event::{Pressure, ServedConnection, ServerProcess, ServerTasks, Serving};
-    use tracer_model::record::{Cause, Confidence, Verdict};
+    use crate::testing::*;
 
     /// What is read of a server at a moment, so many milliseconds after the first.
     type Look = fn(u64) -> Serving;
@@ -365,8 +363,7 @@ mod tests {
         for (look, words) in cases {
             let verdict = verdict(UNREAD, look);
             assert_eq!((verdict.cause.name(), verdict.confidence), ("target_starved", Confidence::Likely), "{words}");
-            assert!(verdict.summary.contains(words), "{}", verdict.summary);
-            assert_has(&verdict.summary, &["100 bytes of the request lie unread in app (pid 7)"]);
+            assert_has(&verdict.summary, &[words, "100 bytes of the request lie unread in app (pid 7)"]);
             assert!(verdict.also.is_empty(), "{:?}", verdict.also);
         }
     }
@@ -378,7 +375,7 @@ mod tests {
             (verdict.cause.name(), verdict.also.as_slice()),
             ("slow_response", [Cause::TargetStarved].as_slice())
         );
-        assert!(verdict.summary.ends_with("; app (pid 7) had read it: its handler is slow"), "{}", verdict.summary);
+        assert_ends(&verdict.summary, "; app (pid 7) had read it: its handler is slow");
     }
 
     /// Its workers wait for a lock, or for each other; other tasks of the container or the node are busy meanwhile.
@@ -405,11 +402,7 @@ mod tests {
         for look in looks {
             let verdict = verdict(UNREAD, look);
             assert_eq!((verdict.cause.name(), verdict.also.as_slice()), ("slow_response", [].as_slice()));
-            assert!(
-                verdict.summary.ends_with("; nobody had accepted it: app (pid 7) was busy otherwise"),
-                "{}",
-                verdict.summary
-            );
+            assert_ends(&verdict.summary, "; nobody had accepted it: app (pid 7) was busy otherwise");
         }
     }
 
@@ -431,7 +424,7 @@ mod tests {
                 ("slow_response", [Cause::TargetStarved].as_slice())
             );
             let words = "; nobody had accepted it: app (pid 7) was busy otherwise";
-            assert!(verdict.summary.ends_with(words), "{}", verdict.summary);
+            assert_ends(&verdict.summary, words);
         }
     }
 

@@ -65,9 +65,7 @@ pub(super) fn listener_speaks_tls(case: &Case<'_>) -> Option<(Evidence, Confiden
 
 #[cfg(test)]
 mod tests {
-    use crate::testing::{NODE, POD, Stream};
-    use tracer_model::event::{Actor, AnswerKind, Listen, Netns, ObservationKind, ProbeOutput, TlsHello};
-    use tracer_model::record::Outcome;
+    use crate::testing::*;
 
     fn hello(netns: Option<Netns>, addr: &str) -> ObservationKind {
         ObservationKind::TlsHello(TlsHello { netns, addr: addr.parse().expect("an address") })
@@ -123,9 +121,7 @@ mod tests {
 
     #[test]
     fn a_touch_of_a_plain_port_is_nothing_and_has_the_port_watched() {
-        let mut stream = Stream::new();
-        stream.connect().established().closes((0, 1, 0));
-        assert!(stream.causes().is_empty());
+        assert!(Stream::new().connect().established().closes((0, 1, 0)).causes().is_empty());
     }
 
     /// HTTPS is asked of a port that speaks plain HTTP: its ClientHello says nothing of the port.

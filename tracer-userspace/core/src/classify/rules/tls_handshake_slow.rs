@@ -59,9 +59,7 @@ fn speaks_tls(case: &Case<'_>) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use crate::testing::{POD, SYN, Stream, assert_has, firewall, rule};
-    use tracer_model::event::{AnswerKind, RuleVerdict, TcpState};
-    use tracer_model::record::{Confidence, Verdict};
+    use crate::testing::*;
 
     fn silent(stream: &mut Stream, conn: u64) -> Verdict {
         stream.again(conn).connect().established().wait_ms(1001);
@@ -74,7 +72,7 @@ mod tests {
         let mut stream = Stream::new();
         let verdict = silent(stream.https_readiness(), 8);
         assert_eq!((verdict.cause.name(), verdict.confidence), ("tls_handshake_slow", Confidence::Likely));
-        assert!(verdict.summary.ends_with("no HTTPS probe was answered there"), "{}", verdict.summary);
+        assert_ends(&verdict.summary, "no HTTPS probe was answered there");
         assert_has(&verdict.remediation, &["s_client -connect 10.88.0.2:8080"]);
     }
 

@@ -282,9 +282,7 @@ fn says(observation: &Observation) -> Option<Evidence> {
 
 #[cfg(test)]
 mod tests {
-    use crate::testing::{NODE, POD, SYN, SYN_ACK, Stream};
-    use tracer_common::names::Hook;
-    use tracer_model::event::{Device, TcpState};
+    use crate::testing::*;
 
     /// Seen on sid: the program's run at CLOSE was skipped, and the next connection on the same memory was refused.
     #[test]
@@ -313,17 +311,15 @@ mod tests {
         let verdict = &late[0].verdict;
         assert_eq!((late.len(), verdict.cause.name()), (1, "unexplained"));
         let words = "(connected after 1025.0 ms, its SYN sent again 1 time: the probe had timed out by then";
-        assert!(verdict.summary.contains(words), "{}", verdict.summary);
+        assert_has(&verdict.summary, &[words]);
         assert_eq!(late[0].probe.as_ref().and_then(|probe| probe.consecutive_failures), Some(1));
     }
 
     #[test]
     fn silence_is_reported_to_be_silence() {
-        let mut stream = Stream::new();
-        stream.connect().wait_ms(1000).retransmit(TcpState::SynSent).gives_up();
-        let verdict = stream.verdict();
+        let verdict = Stream::new().connect().wait_ms(1000).retransmit(TcpState::SynSent).gives_up().verdict();
         assert_eq!(verdict.cause.name(), "unexplained");
-        assert!(verdict.summary.contains("sent again 1 time"), "{}", verdict.summary);
+        assert_has(&verdict.summary, &["sent again 1 time"]);
     }
 
     /// Security groups for pods on AWS: amazon-vpc-cni-k8s#1212.
@@ -342,7 +338,7 @@ mod tests {
             (noted(NODE, "NOT_SPECIFIED"), noted(POD, "NOT_SPECIFIED"), noted(NODE, "XFRM_POLICY"));
         assert!(own.cause.name() == "unexplained" && own.summary.contains("tcp_early_demux"), "{}", own.summary);
         let look = ": ip rule; ip route get 10.88.0.1 from 10.88.0.2 iif vlaneni1";
-        assert!(own.remediation.to_string().ends_with(look), "{}", own.remediation);
+        assert_ends(&own.remediation, look);
         assert!(!other.summary.contains("early_demux") && !reason.summary.contains("early_demux"));
     }
 
@@ -360,9 +356,9 @@ mod tests {
         let moved = noted(&["10.88.0.1"], true);
         let words = "; default/web is on this node's network, and no link of the node has its address 10.88.0.2";
         assert!(moved.cause.name() == "unexplained" && moved.summary.ends_with(words), "{}", moved.summary);
-        assert!(moved.remediation.to_string().contains("--node-ip"), "{}", moved.remediation);
+        assert_has(&moved.remediation, &["--node-ip"]);
         for other in [noted(&["10.88.0.1"], false), noted(&["10.88.0.1", "10.88.0.2"], true)] {
-            assert!(!other.summary.contains("no link of the node"), "{}", other.summary);
+            assert_lacks(&other.summary, &["no link of the node"]);
         }
     }
 
@@ -394,6 +390,6 @@ mod tests {
         let verdict = stream.verdict();
         let named = "the kernel dropped its SYN 10.88.0.1:40000 -> 10.88.0.2:8080 on v7 on the node (QDISC_DROP)";
         assert!(verdict.cause.name() == "unexplained" && verdict.summary.contains(named), "{}", verdict.summary);
-        assert!(verdict.remediation.to_string().ends_with(": tc -s qdisc show dev v7"), "{}", verdict.remediation);
+        assert_ends(&verdict.remediation, ": tc -s qdisc show dev v7");
     }
 }

@@ -56,9 +56,7 @@ fn fix(case: &Case<'_>, drop: &PacketDrop, device: &str) -> Remediation {
 
 #[cfg(test)]
 mod tests {
-    use crate::testing::{NODE, POD, SYN_ACK, Stream};
-    use tracer_model::event::TcpState;
-    use tracer_model::record::Cause;
+    use crate::testing::*;
 
     #[test]
     fn an_answer_for_another_link_address_is_a_wrong_entry() {
@@ -66,7 +64,7 @@ mod tests {
         stream.connect().drop(SYN_ACK, "OTHERHOST", NODE).retransmit(TcpState::SynSent).gives_up();
         let verdict = stream.verdict();
         assert_eq!(verdict.cause, Cause::NeighbourFailure);
-        assert!(verdict.summary.contains("another link-layer address"), "{}", verdict.summary);
+        assert_has(&verdict.summary, &["another link-layer address"]);
     }
 
     #[test]
@@ -78,8 +76,6 @@ mod tests {
 
     #[test]
     fn a_handshake_that_goes_on_needs_no_such_frame() {
-        let mut stream = Stream::new();
-        stream.connect().drop(SYN_ACK, "OTHERHOST", NODE).established();
-        assert!(stream.causes().is_empty());
+        assert!(Stream::new().connect().drop(SYN_ACK, "OTHERHOST", NODE).established().causes().is_empty());
     }
 }

@@ -1,6 +1,5 @@
 use super::*;
-use tracer_core::testing::{NODE, POD, Stream};
-use tracer_model::event::{Actor, Loss};
+use tracer_core::testing::*;
 
 fn seen(stream: &Stream) -> Node {
     let mut node = Node::default();

@@ -1,11 +1,7 @@
-use crate::testing::{Stream, assert_has};
-use tracer_model::event::{AnswerKind, LifecycleEvent, ProbeOutput, ProbeProtocol, TcpState};
-use tracer_model::record::Confidence;
+use crate::testing::*;
 
 fn answered(kind: AnswerKind, status: Option<u16>) -> Vec<&'static str> {
-    let mut stream = Stream::new();
-    stream.http_readiness().connect().established().answer(kind, status);
-    stream.closes((100, 101, 200)).causes()
+    Stream::new().http_readiness().connect().established().answer(kind, status).closes((100, 101, 200)).causes()
 }
 
 #[test]
@@ -42,7 +38,7 @@ fn a_server_that_speaks_first_speaks_no_http() {
     };
     let (first, answer) = (decided(false), decided(true));
     assert!(first.summary.contains("the server speaks first") && first.remediation.to_string().contains("tcpSocket"));
-    assert!(answer.summary.ends_with("something that is not HTTP"), "{}", answer.summary);
+    assert_ends(&answer.summary, "something that is not HTTP");
 }
 
 /// A tcpSocket probe of a server that says `503` to whoever connects.
@@ -78,8 +74,7 @@ fn what_is_shorter_than_a_status_line_is_no_answer() {
             stream.reset_received(TcpState::Established, received);
             stream.state(TcpState::Established, TcpState::Close, 104, (100, 101, received));
         } else {
-            stream.state(TcpState::Established, TcpState::CloseWait, 0, (100, 101, received + 1));
-            stream.state(TcpState::CloseWait, TcpState::LastAck, 0, (100, 101, received + 1));
+            stream.server_closes((100, 101, received + 1));
         }
         stream.wait_ms(5).tick().causes()
     };
@@ -102,8 +97,7 @@ fn what_no_probe_asks_is_no_failed_probe() {
         if specs {
             stream.http_readiness();
         }
-        stream.again_to(8, "169.254.169.254:80").connect().established().answer(AnswerKind::Http, Some(404));
-        stream.closes((100, 101, 200)).causes()
+        stream.again_to(8, "169.254.169.254:80").connect().established().answers(404).causes()
     };
     assert!(asked(true).is_empty());
     assert_eq!(asked(false), ["app_status_failure"], "what is probed is not known");
@@ -115,8 +109,7 @@ fn what_a_kubelet_asks_a_pod_is_a_probe() {
     let asked = |comm: &str, target: &str| {
         let mut stream = Stream::new();
         stream.http_readiness().pod_without_specs("10.88.0.9");
-        stream.again_to(8, target).connect().prober_named(comm).established().answer(AnswerKind::Http, Some(404));
-        stream.closes((100, 101, 200)).causes()
+        stream.again_to(8, target).connect().prober_named(comm).established().answers(404).causes()
     };
     for target in ["10.88.0.9:8080", "10.88.0.2:9090"] {
         assert_eq!(asked("kubelet", target), ["app_status_failure"], "{target}");
@@ -148,11 +141,11 @@ fn an_answer_in_another_protocol_is_a_failure() {
         assert_eq!((cause, confidence), ("app_status_failure", Confidence::Proven));
         fix
     };
-    assert!(fix(true, AnswerKind::Http, Some(400)).to_string().starts_with("Set the probe's scheme to HTTP"));
-    assert!(fix(true, AnswerKind::Other, None).to_string().contains("correct the probe's port"));
-    assert!(fix(false, AnswerKind::Http, Some(505)).to_string().starts_with("use httpGet"));
+    assert_starts(&fix(true, AnswerKind::Http, Some(400)), "Set the probe's scheme to HTTP");
+    assert_has(&fix(true, AnswerKind::Other, None), &["correct the probe's port"]);
+    assert_starts(&fix(false, AnswerKind::Http, Some(505)), "use httpGet");
     for kind in [AnswerKind::Tls, AnswerKind::Alert] {
-        assert!(fix(false, kind, None).to_string().contains("a gRPC probe speaks no TLS (grpc.mode: TLS is alpha"));
+        assert_has(&fix(false, kind, None), &["a gRPC probe speaks no TLS (grpc.mode: TLS is alpha"]);
     }
     for (https, kind) in [(true, AnswerKind::Tls), (true, AnswerKind::Short), (false, AnswerKind::Other)] {
         assert_eq!(noted(https, kind, None), None, "{https} {kind:?}");
@@ -190,10 +183,9 @@ fn what_a_field_of_a_later_kubernetes_asks_for_is_no_other_protocol() {
 /// kubernetes/kubernetes#38144, #92647: it wants another cipher, or a client's certificate.
 #[test]
 fn a_server_that_refuses_tls_says_no() {
-    let mut stream = Stream::new();
-    let alert = asked_and_answered(stream.https_readiness(), AnswerKind::Alert, None).verdict();
+    let alert = asked_and_answered(Stream::new().https_readiness(), AnswerKind::Alert, None).verdict();
     assert_eq!((alert.cause.name(), alert.confidence), ("app_status_failure", Confidence::Proven));
-    assert!(alert.summary.ends_with("a fatal alert, by which it refuses the TLS handshake"), "{}", alert.summary);
+    assert_ends(&alert.summary, "a fatal alert, by which it refuses the TLS handshake");
     assert_has(&alert.remediation, &["no client certificate", "kubectl logs"]);
     let mut noted = Stream::new();
     noted.https_readiness().connect().established();
@@ -237,7 +229,7 @@ fn a_port_that_speaks_tls_may_have_been_asked_in_plain() {
     asked_and_answered(&mut stream, AnswerKind::Http, Some(400));
     let verdict = stream.verdict();
     assert_eq!((verdict.cause.name(), verdict.confidence), ("app_status_failure", Confidence::Likely));
-    assert!(verdict.summary.ends_with("redirected to http:// on it"), "{}", verdict.summary);
+    assert_ends(&verdict.summary, "redirected to http:// on it");
     assert_eq!(stream.wait_ms(3).kubelet(ProbeOutput::Status(400)).causes().len(), 1, "the same cause");
 }
 
@@ -266,8 +258,7 @@ fn what_overtakes_a_tls_record_is_no_other_protocol() {
 fn an_answer_to_who_may_not_have_asked_so_is_none() {
     let noted = |probed: fn(&mut Stream) -> &mut Stream, comm: &str| {
         let mut stream = Stream::new();
-        probed(&mut stream).connect().prober_named(comm).established().answer(AnswerKind::Http, Some(400));
-        stream.closes((100, 101, 200)).causes()
+        probed(&mut stream).connect().prober_named(comm).established().answers(400).causes()
     };
     assert!(noted(|it| it.https_readiness().lifecycle(LifecycleEvent::PreStop, 8080), "kubelet").is_empty());
     assert!(noted(Stream::https_readiness, "k3s-server").is_empty());
@@ -284,7 +275,7 @@ fn what_the_kubelet_could_not_read_over_tls_is_reported_of_tls() {
     stream.closes((300, 301, 103)).kubelet(ProbeOutput::NotHttp);
     let verdict = stream.verdict();
     assert_eq!((verdict.cause.name(), verdict.confidence), ("app_status_failure", Confidence::Likely));
-    assert!(verdict.remediation.to_string().starts_with("The probe asks in HTTPS"), "{}", verdict.remediation);
+    assert_starts(&verdict.remediation, "The probe asks in HTTPS");
 }
 
 #[test]
@@ -294,5 +285,5 @@ fn a_grpc_server_without_the_health_service_says_no() {
     stream.closes((200, 201, 150)).kubelet(ProbeOutput::NoHealthService);
     let verdict = stream.verdict();
     assert_eq!((verdict.cause.name(), verdict.confidence), ("app_status_failure", Confidence::Likely));
-    assert!(verdict.remediation.to_string().starts_with("Register the gRPC health service"), "{}", verdict.remediation);
+    assert_starts(&verdict.remediation, "Register the gRPC health service");
 }

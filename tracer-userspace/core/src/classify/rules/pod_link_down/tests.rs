@@ -1,5 +1,4 @@
-use crate::testing::{NODE, POD, SYN, SYN_ACK, Stream};
-use tracer_model::event::{Device, IpvsOp, LinkState, Links, ListenQueue, Netns, ObservationKind, Pod, Pods};
+use crate::testing::*;
 
 fn eth0(up: bool, running: bool) -> LinkState {
     LinkState {
@@ -24,9 +23,7 @@ fn looked_at(link: LinkState) -> Vec<&'static str> {
 #[test]
 fn a_drop_on_a_device_that_is_down_is_proof() {
     let down = Device { ifindex: 7, name: "veth7".into(), up: false, loopback: false };
-    let mut stream = Stream::new();
-    stream.connect().drop_on(SYN, "NOT_SPECIFIED", NODE, Some(down));
-    assert_eq!(stream.causes(), ["pod_link_down"]);
+    assert_eq!(Stream::new().connect().drop_on(SYN, "NOT_SPECIFIED", NODE, Some(down)).causes(), ["pod_link_down"]);
 }
 
 #[test]
@@ -125,12 +122,12 @@ fn the_nodes_end_that_is_down_is_reported_to_be_down() {
         stream.gives_up().verdict()
     };
     let set = noted(true, true);
-    assert!(set.summary.starts_with("veth7 on the node is down (set down by"), "{}", set.summary);
+    assert_starts(&set.summary, "veth7 on the node is down (set down by");
     assert!(noted(false, true).summary.starts_with("eth0 in "), "what is up is not named");
     let verdict = noted(false, false);
-    assert!(verdict.summary.starts_with("veth7 on the node is down: "), "{}", verdict.summary);
-    assert!(verdict.remediation.to_string().ends_with(": ip link set veth7 up"), "{}", verdict.remediation);
-    assert!(verdict.evidence[0].text.ends_with("no carrier: its other end is down"), "{:?}", verdict.evidence);
+    assert_starts(&verdict.summary, "veth7 on the node is down: ");
+    assert_ends(&verdict.remediation, ": ip link set veth7 up");
+    assert_ends(&verdict.evidence[0].text, "no carrier: its other end is down");
 }
 
 /// Found by the properties: its handshake and its end were lost, and the target was looked at for another attempt.

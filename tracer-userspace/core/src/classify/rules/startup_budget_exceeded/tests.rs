@@ -1,6 +1,4 @@
-use crate::testing::{POD, SYN, Stream};
-use tracer_model::event::{Ended, ObservationKind, ProbeOutput, ProbeType, Runs, TcpState, Waiting};
-use tracer_model::record::Confidence;
+use crate::testing::*;
 
 /// Refused attempts, one each second, of a pod that has only a liveness probe, with threshold 3.
 fn refusals(count: u64) -> Stream {
@@ -17,7 +15,7 @@ fn the_refusal_that_fills_the_threshold_is_the_one() {
     let stream = refusals(3);
     assert_eq!(stream.causes(), ["not_listening_yet", "not_listening_yet", "startup_budget_exceeded"]);
     let last = &stream.verdicts()[2].verdict;
-    assert!(last.remediation.to_string().contains("failureThreshold: 6"), "{}", last.remediation);
+    assert_has(&last.remediation, &["failureThreshold: 6"]);
 }
 
 /// The first dial of a pod may be that of the API server in the same process, and the last is as sure as that.
@@ -99,8 +97,7 @@ fn a_liveness_attempt_that_is_reported_spends_no_more_than_itself() {
     for (conn, until_next) in [(100, 9_800), (101, 200), (102, 9_800)] {
         stream.again(conn).connect().reset_sent(SYN, true, None).wait_ms(until_next);
     }
-    stream.again(200).connect().reset_sent(SYN, true, None);
-    stream.reset_received(TcpState::SynSent, 0).state(TcpState::SynSent, TcpState::Close, 111, (0, 0, 0));
+    stream.again(200).connect().refused();
     stream.wait_ms(1).kubelet_of(ProbeType::Liveness, ProbeOutput::Network);
     let sure = |v: &tracer_model::record::VerdictBody| {
         v.verdict.cause.name() == "startup_budget_exceeded" && v.verdict.confidence == Confidence::Proven
@@ -199,10 +196,10 @@ fn a_start_that_the_status_shows_is_proven_and_begins_there() {
     let verdicts = stream.verdicts();
     let last = &verdicts[2].verdict;
     assert_eq!((last.cause.name(), last.confidence), ("startup_budget_exceeded", Confidence::Proven));
-    assert!(last.summary.contains("is not listening after 2 s in"), "{}", last.summary);
-    assert!(last.summary.contains("so it went with the run before, which ended after 3 s"), "{}", last.summary);
+    assert_has(&last.summary, &["is not listening after 2 s in"]);
+    assert_has(&last.summary, &["so it went with the run before, which ended after 3 s"]);
     assert_eq!(last.evidence[0].hook, "container_status");
-    assert!(last.remediation.to_string().ends_with("failureThreshold: 6} (allows 6 s)"), "{}", last.remediation);
+    assert_ends(&last.remediation, "failureThreshold: 6} (allows 6 s)");
 }
 
 /// The kernel ended it, or it ended itself, at the time at which its budget was over.
@@ -214,7 +211,7 @@ fn a_run_that_ended_otherwise_is_not_counted_to_the_budget() {
         let verdicts = stream.verdicts();
         let verdict = &verdicts[2].verdict;
         assert_eq!(verdict.cause.name(), "startup_budget_exceeded", "this run is another matter");
-        assert!(!verdict.summary.contains("the run before"), "{}", verdict.summary);
+        assert_lacks(&verdict.summary, &["the run before"]);
     }
 }
 
