@@ -6,7 +6,7 @@ use std::net::IpAddr;
 use super::allow::allow;
 use super::answer::RejectAnswer;
 use super::blame::blame;
-use super::case::{ANSWER_NS, Case, in_handshake, outbound, refusal_hook};
+use super::case::{ANSWER_NS, Case, REFUSAL_HOOKS, in_handshake, outbound};
 use super::evidence::{is_netfilter, netfilter_hook, of_drop, of_icmp, of_reset_received, of_state};
 use super::finding::Finding;
 use super::phrases::{in_namespace, run_in};
@@ -136,7 +136,7 @@ fn without_answer<'a>(case: &Case<'a>) -> Option<Stopped<'a>> {
     let has_rules = |blame: &Blame<'_>| !blame.rules.is_empty();
     let dropping = blame(case, time, drop, RuleVerdict::Drop);
     // Only a rule that answers fits: no hook here shows the answer, or it was held back.
-    let no_hook = !case.node.missing_of(answer_hooks(case)).is_empty();
+    let no_hook = case.lacks(ANSWER_HOOKS);
     let can_be = |it: &Blame<'_>| if no_hook { it.complete } else { it.certainly_takes() };
     let rejecting = || blame(case, time, drop, RuleVerdict::Reject).filter(has_rules).filter(can_be);
     let rejecting = if dropping.as_ref().is_some_and(has_rules) { None } else { rejecting() };
@@ -149,10 +149,9 @@ fn without_answer<'a>(case: &Case<'a>) -> Option<Stopped<'a>> {
 /// Why the answer of a rule that rejects was not seen. `__icmp_send` and `icmp6_send` hold errors back above a rate
 /// (`icmpv4_xrlim_allow`, `icmpv6_xrlim_allow`); a RST never.
 fn unseen_answer(case: &Case<'_>) -> RejectAnswer {
-    if case.node.missing_of(answer_hooks(case)).is_empty() {
-        RejectAnswer::HeldBack { v6: case.attempt.flow.dst.is_ipv6() }
-    } else {
-        RejectAnswer::NotShown
+    match case.lacks(ANSWER_HOOKS) {
+        true => RejectAnswer::NotShown,
+        false => RejectAnswer::HeldBack { v6: case.attempt.flow.dst.is_ipv6() },
     }
 }
 
@@ -177,22 +176,10 @@ pub(super) fn is_missed(case: &Case<'_>, drop: &PacketDrop) -> bool {
 }
 
 /// Hooks that would have shown the answer of a rule that rejects.
-fn answer_hooks(case: &Case<'_>) -> &'static [Hook] {
-    if case.attempt.flow.dst.is_ipv6() {
-        &[Hook::TcpReceiveReset, Hook::Icmp6Send]
-    } else {
-        &[Hook::TcpReceiveReset, Hook::IcmpSend]
-    }
-}
+const ANSWER_HOOKS: &[Hook] = &[Hook::TcpReceiveReset, Hook::IcmpSend, Hook::Icmp6Send];
 
 /// The same, and what shows that IPVS dropped it.
-fn answer_and_ipvs_hooks(case: &Case<'_>) -> &'static [Hook] {
-    if case.attempt.flow.dst.is_ipv6() {
-        &[Hook::TcpReceiveReset, Hook::Icmp6Send, Hook::IpvsLeave]
-    } else {
-        &[Hook::TcpReceiveReset, Hook::IcmpSend, Hook::IpvsLeave]
-    }
-}
+const ANSWER_AND_IPVS_HOOKS: &[Hook] = &[Hook::TcpReceiveReset, Hook::IcmpSend, Hook::Icmp6Send, Hook::IpvsLeave];
 
 /// The link to which kube-proxy gives the addresses of all Services (pkg/proxy/ipvs, `defaultDummyDevice`).
 pub(super) const IPVS_LINK: &str = "kube-ipvs0";
@@ -243,7 +230,7 @@ impl Stopped<'_> {
     /// No rules were read, and the node's IPVS, which drops in netfilter's name, may have done it: no hook tells.
     fn may_be_ipvs(&self, case: &Case<'_>) -> bool {
         let on_node = self.netns.is_none() || self.netns == case.node.netns();
-        on_node && self.blame.is_none() && runs_ipvs(case) && !case.node.missing_of(&[Hook::IpvsLeave]).is_empty()
+        on_node && self.blame.is_none() && runs_ipvs(case) && case.lacks(&[Hook::IpvsLeave])
     }
 
     /// "10.88.0.1 -> port 8080", or, where it was the answer that was dropped, that.
@@ -336,7 +323,7 @@ impl Stopped<'_> {
         let rests_on = match found.rests_on {
             hooks if !runs_ipvs(case) => hooks,
             [] => &[Hook::IpvsLeave],
-            _ => answer_and_ipvs_hooks(case),
+            _ => ANSWER_AND_IPVS_HOOKS,
         };
         Finding { rests_on, confidence: found.confidence.min(Confidence::Likely), ..found }
     }
@@ -354,13 +341,13 @@ impl Stopped<'_> {
         let time = self.drop.map_or(finding.decided_at, |(time, _)| time);
         finding.waits_for = self.netns.map(|netns| (netns, time));
         match self.answer {
-            None => finding.resting_on(answer_hooks(case)),
+            None => finding.resting_on(ANSWER_HOOKS),
             Some(RejectAnswer::NotShown | RejectAnswer::HeldBack { .. }) => {
                 finding.with_confidence(Confidence::Likely).until_answered()
             }
             // That no stack of this node sent it.
             Some(RejectAnswer::Rst) if case.attempt.established.is_some() => {
-                Finding { rests_on: refusal_hook(case.attempt.flow.dst), ..finding }
+                Finding { rests_on: REFUSAL_HOOKS, ..finding }
             }
             Some(RejectAnswer::Rst | RejectAnswer::Icmp { .. } | RejectAnswer::IcmpError) => finding,
         }

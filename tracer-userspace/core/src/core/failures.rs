@@ -165,7 +165,7 @@ impl Core {
         out.extend(findings.map(|it| finding_record(time, it)));
         self.failures.succeeded(attempt, &named);
         if speaks_tls(attempt, &named) {
-            self.node.answered_https(attempt.flow.dst, time);
+            self.node.tls.observe_answer(time, attempt.flow.dst);
         }
     }
 }

@@ -1,12 +1,11 @@
 //! A hook of netfilter began to drop packets of watched connections.
 
-use std::collections::BTreeMap;
-
 use crate::classify::evidence::{is_netfilter, netfilter_hook};
 use tracer_attempts::correlate::node::Node;
 use tracer_attempts::enrich::netns_ref;
 use tracer_model::decision::Decision;
 use tracer_model::event::{Netns, Observation, ObservationKind, PacketDrop};
+use tracer_model::recent::Recent;
 use tracer_model::record::{Body, NodeBody};
 
 /// A hook that dropped nothing for this long begins again.
@@ -19,7 +18,7 @@ type Place = (Option<Netns>, Option<&'static str>);
 
 /// When each hook last dropped a packet.
 #[derive(Debug, Default)]
-pub(crate) struct Dropping(BTreeMap<Place, u64>);
+pub(crate) struct Dropping(Recent<Place, u64, MAX_HOOKS>);
 
 impl Dropping {
     /// The first packet that a hook dropped, or the first in a while.
@@ -33,18 +32,9 @@ impl Dropping {
 
     /// Whether it had been quiet there.
     fn is_new(&mut self, time: u64, place: Place) -> bool {
-        if self.0.len() >= MAX_HOOKS && !self.0.contains_key(&place) {
-            self.forget_quietest();
-        }
-        let before = self.0.insert(place, time);
-        before.is_none_or(|last| time.saturating_sub(last) > QUIET_NS)
-    }
-
-    fn forget_quietest(&mut self) {
-        let quietest = self.0.iter().min_by_key(|(_, last)| **last).map(|(place, _)| *place);
-        if let Some(place) = quietest {
-            self.0.remove(&place);
-        }
+        let is_new = self.0.get(&place).is_none_or(|last| time.saturating_sub(*last) > QUIET_NS);
+        self.0.insert(place, time);
+        is_new
     }
 }
 
@@ -55,11 +45,8 @@ fn began(drop: &PacketDrop, node: &Node) -> NodeBody {
     NodeBody {
         event: "firewall_drop_began".to_owned(),
         summary: format!("the firewall began to drop or reject packets{hook}{place}, the first of them {first}"),
-        culprit: None,
         netns: drop.netns.map(|netns| netns_ref(netns, node)),
-        link: None,
-        ports: None,
-        node_ports: None,
+        ..NodeBody::default()
     }
 }
 

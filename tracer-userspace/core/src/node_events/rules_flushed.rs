@@ -28,9 +28,7 @@ pub(crate) fn record(time: u64, seen: &RulesFlushed, node: &Node) -> Decision {
         summary: flushed::sentence(seen),
         culprit: flushed::culprit(seen, node),
         netns: Some(netns_ref(seen.netns, node)),
-        link: None,
-        ports: None,
-        node_ports: None,
+        ..NodeBody::default()
     };
     Decision::new(time, None, Body::Node(Box::new(body)))
 }

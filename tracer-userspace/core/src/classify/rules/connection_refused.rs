@@ -9,7 +9,7 @@ use super::super::history::{self, MORE_MEMORY};
 use super::super::kubectl::with_log;
 use super::super::shared_address::FIX;
 use super::{
-    ANSWER_NS, Case, Cause, Command, Finding, Remediation, by_subject, in_namespace, inspected, refusal_hook, run_in,
+    ANSWER_NS, Case, Cause, Command, Finding, REFUSAL_HOOKS, Remediation, by_subject, in_namespace, inspected, run_in,
 };
 use tracer_common::names::Hook;
 use tracer_model::event::{Listen, Netns, PacketDrop, Pod, TcpState};
@@ -211,7 +211,7 @@ fn by_place(case: &Case<'_>) -> Option<Refused> {
     let by_socket = attempt.resets_sent().any(|(_, sent)| !sent.no_socket && sent.answered.is_syn());
     let last = drop.netns.and_then(|netns| case.node.listeners.last(netns, dst.port()));
     let listened = last.is_some_and(|(began, last)| *began <= time && last.begins && serves(last, dst.ip()));
-    if case.node.missing_of(refusal_hook(dst)).is_empty() || by_socket || listened || was_read(case, time) {
+    if !case.lacks(REFUSAL_HOOKS) || by_socket || listened || was_read(case, time) {
         return None;
     }
     let seen = vec![of_drop(time, drop), of_reset_received(at, reset)];

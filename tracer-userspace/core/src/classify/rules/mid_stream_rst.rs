@@ -4,7 +4,7 @@ use super::super::evidence::{of_outcome, of_reset_received, of_reset_sent};
 use super::super::kubectl::with_log;
 use super::accept_queue_overflow::{full, make_room, seen as of_listener};
 use super::probe_misconfigured::is_unanswered_grpc;
-use super::{Case, Cause, Finding, Remediation, ms, refusal_hook};
+use super::{Case, Cause, Finding, REFUSAL_HOOKS, Remediation, ms};
 use tracer_attempts::correlate::attempt::End;
 use tracer_attempts::enrich;
 use tracer_model::event::{Listen, ProbeOutput, ResetSent, TcpState};
@@ -43,7 +43,7 @@ pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
     seen.extend(reported.map(of_outcome));
     let without_room = sent.filter(|(_, reset)| is_without_room(reset)).and_then(|_| full(case));
     seen.extend(without_room.map(|(time, listener)| of_listener(time, listener)));
-    let deaf = sent.is_none() && !case.node.missing_of(refusal_hook(attempt.flow.dst)).is_empty();
+    let deaf = sent.is_none() && case.lacks(REFUSAL_HOOKS);
     let unseen = if deaf { NO_SENDER } else { NOT_OBSERVED };
     let who = sent.map_or_else(|| unseen.to_owned(), |(time, r)| sender(case, time, r));
     let summary = format!(
@@ -62,7 +62,7 @@ pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
     let found = Finding::failure(Cause::MidStreamRst, seen, summary, words);
     let found = if partial && !cut { found.with_confidence(Confidence::Likely) } else { found };
     let found = found.with_culprit(sent.and_then(|(time, reset)| culprit(case, time, reset)));
-    Some(if deaf { Finding { rests_on: refusal_hook(attempt.flow.dst), ..found } } else { found })
+    Some(if deaf { Finding { rests_on: REFUSAL_HOOKS, ..found } } else { found })
 }
 
 /// The target closed the connection: a close with unread data is a RST, and so is what answers data after a close (RFC 9293

@@ -4,7 +4,6 @@
 //! so a virtual service that matches its destination schedules it as a new connection. The prober itself never gets a RST.
 
 use std::collections::BTreeSet;
-use std::net::SocketAddr;
 
 use serde_json::json;
 
@@ -62,7 +61,7 @@ fn dropped(case: &Case<'_>, port: &NodePort) -> Option<Finding> {
     if blame.is_some_and(|blame| !blame.rules.is_empty()) {
         return None;
     }
-    let without_hook = port.backends.is_empty() && !case.node.missing_of(&[Hook::IpvsLeave]).is_empty();
+    let without_hook = port.backends.is_empty() && case.lacks(&[Hook::IpvsLeave]);
     let by_no_rule = blame.is_some_and(Blame::fits_no_rule);
     if !without_hook && !by_no_rule {
         return None;
@@ -97,18 +96,15 @@ fn unanswered(case: &Case<'_>, port: &NodePort) -> Option<Finding> {
     let silent = case.attempt.drops().next().is_none()
         && case.attempt.reset_received().is_none()
         && case.attempt.icmp().next().is_none();
-    let hooks = ipvs_hooks(case.attempt.flow.dst);
-    if !case.settled || !silent || case.node.missing_of(hooks).is_empty() {
+    if !case.settled || !silent || !case.lacks(IPVS_HOOKS) {
         return None;
     }
     let found = finding(case, Some(port), &sent_to(Some(port)), Vec::new());
-    Some(Finding { decided_at: ended, rests_on: hooks, ..found.with_confidence(Confidence::Possible) })
+    Some(Finding { decided_at: ended, rests_on: IPVS_HOOKS, ..found.with_confidence(Confidence::Possible) })
 }
 
 /// What tells where IPVS sends a packet, and what it drops.
-const fn ipvs_hooks(dst: SocketAddr) -> &'static [Hook] {
-    if dst.is_ipv4() { &[Hook::IpvsNatXmit, Hook::IpvsLeave] } else { &[Hook::IpvsNatXmitV6, Hook::IpvsLeave] }
-}
+const IPVS_HOOKS: &[Hook] = &[Hook::IpvsNatXmit, Hook::IpvsNatXmitV6, Hook::IpvsLeave];
 
 /// `fate`: what IPVS did with the SYN-ACK.
 fn finding(case: &Case<'_>, port: Option<&NodePort>, fate: &str, mut seen: Vec<Evidence>) -> Finding {

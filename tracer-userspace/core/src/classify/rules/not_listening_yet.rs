@@ -33,7 +33,7 @@ pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
 
 /// The container was started a moment ago, and nobody has listened there since: whoever did before was another run.
 fn in_this_run(case: &Case<'_>, seen: &[Evidence], at: u64, netns: Netns) -> Option<Finding> {
-    let began = history::began(case, at).filter(|began| at - began < START_NS)?;
+    let began = case.matched.run_began(at).filter(|began| at - began < START_NS)?;
     let (listeners, dst) = (&case.node.listeners, case.attempt.flow.dst);
     // In a pod of several containers it may be another one that listened there, and is gone.
     let heard = match case.matched.is_alone() {

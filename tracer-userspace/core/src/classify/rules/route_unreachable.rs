@@ -147,12 +147,7 @@ fn by_error(case: &Case<'_>) -> Option<Finding> {
     };
     let summary = format!("{who} refused the SYN to {}: {}", case.attempt.flow.dst, errno_text(error));
     let found = Finding::failure(Cause::RouteUnreachable, vec![of_state(ended, state)], summary, fix(case));
-    let silent: &[Hook] = if case.attempt.flow.dst.is_ipv4() {
-        &[Hook::KfreeSkb, Hook::IcmpSend]
-    } else {
-        &[Hook::KfreeSkb, Hook::Icmp6Send]
-    };
-    Some(found.with_confidence(confidence).resting_on(silent))
+    Some(found.with_confidence(confidence).resting_on(&[Hook::KfreeSkb, Hook::IcmpSend, Hook::Icmp6Send]))
 }
 
 /// Something nearer than the route: netfilter, or an address that could not be resolved.

@@ -1,7 +1,5 @@
 //! The attempt failed and nothing decides why.
 
-use std::net::SocketAddr;
-
 use serde_json::json;
 
 use super::super::SETTLE_NS;
@@ -53,7 +51,7 @@ pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
     let remediation = remediation.or_else(|| missing.map(|(_, fix)| fix));
     let remediation = remediation.unwrap_or_else(|| Cause::Unexplained.fix());
     let found = Finding::failure(Cause::Unexplained, seen, summary, remediation);
-    let (confidence, rests_on) = (Confidence::Possible, hooks_that_tell(attempt.flow.dst));
+    let (confidence, rests_on) = (Confidence::Possible, HOOKS_THAT_TELL);
     Some(Finding { decided_at: ended, confidence, rests_on, ..found })
 }
 
@@ -208,27 +206,15 @@ fn after_its_timeout(attempt: &Attempt) -> String {
 }
 
 /// Every hook that, if absent, can be the reason that nothing was seen.
-const fn hooks_that_tell(dst: SocketAddr) -> &'static [Hook] {
-    if dst.is_ipv4() { &OF_IPV4 } else { &OF_IPV6 }
-}
-
-const OF_IPV4: [Hook; 8] = [
+const HOOKS_THAT_TELL: &[Hook] = &[
     Hook::TcpSendReset,
     Hook::TcpV4SendReset,
-    Hook::TcpReceiveReset,
-    Hook::KfreeSkb,
-    Hook::IcmpSend,
-    Hook::IpvsNatXmit,
-    Hook::IpvsLeave,
-    Hook::TcpRetransmit,
-];
-
-const OF_IPV6: [Hook; 8] = [
-    Hook::TcpSendReset,
     Hook::TcpV6SendReset,
     Hook::TcpReceiveReset,
     Hook::KfreeSkb,
+    Hook::IcmpSend,
     Hook::Icmp6Send,
+    Hook::IpvsNatXmit,
     Hook::IpvsNatXmitV6,
     Hook::IpvsLeave,
     Hook::TcpRetransmit,
