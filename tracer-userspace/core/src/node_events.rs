@@ -132,8 +132,7 @@ mod tests {
     const AWAY: Netns = Netns(99);
 
     fn actor(comm: &str, netns: Netns) -> Actor {
-        let (netns, cgroup, cgroup_memory) = (Some(netns), None, None);
-        Actor { pid: 4242, tid: 4242, comm: comm.to_owned(), netns, cgroup, cgroup_memory }
+        Actor { pid: 4242, tid: 4242, comm: comm.to_owned(), netns: Some(netns), ..prober() }
     }
 
     fn opens(comm: &str, path: &str) -> ObservationKind {
@@ -146,25 +145,16 @@ mod tests {
     }
 
     fn sets_down(comm: &str, from: Netns, name: &str) -> ObservationKind {
-        ObservationKind::LinkChange(LinkChange {
-            netns: NODE,
-            ifindex: 7,
-            name: name.to_owned(),
-            up: false,
-            actor: actor(comm, from),
-            ancestors: Vec::new(),
-            exe: None,
-            cni_netns: Some("/run/netns/cni-1".to_owned()),
-            hook: Hook::QdiscReset,
-        })
+        let cni_netns = Some("/run/netns/cni-1".to_owned());
+        let actor = actor(comm, from);
+        ObservationKind::LinkChange(LinkChange { actor, cni_netns, ..link_change(NODE, 7, name, false) })
     }
 
     fn summaries(facts: Vec<ObservationKind>) -> Vec<String> {
         let mut stream = Stream::new();
         stream.links(true, &["10.88.0.1"]);
         facts.into_iter().for_each(|kind| _ = stream.push(kind));
-        let record_of = stream.decisions().into_iter();
-        record_of.filter_map(|it| if let Body::Node(node) = it.body { Some(node.summary) } else { None }).collect()
+        stream.node_events().into_iter().map(|it| it.summary).collect()
     }
 
     /// What is reported when a process of this name opens another's namespace file and then is in the node's.

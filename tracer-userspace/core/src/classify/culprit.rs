@@ -87,15 +87,11 @@ mod tests {
 
     fn change(comm: &str, exe: &str, cni_netns: Option<&str>) -> LinkChange {
         LinkChange {
-            netns: Netns(1),
-            ifindex: 1,
-            name: "lo".into(),
-            up: false,
-            actor: Actor { pid: 5, tid: 5, comm: comm.into(), netns: None, cgroup: None, cgroup_memory: None },
+            actor: Actor { pid: 5, comm: comm.into(), netns: None, ..prober() },
             ancestors: vec![Ancestor { pid: 4, comm: "bash".into() }],
             exe: Some(exe.into()),
             cni_netns: cni_netns.map(str::to_owned),
-            hook: Hook::QdiscReset,
+            ..link_change(Netns(1), 1, "lo", false)
         }
     }
 

@@ -62,29 +62,21 @@ fn place(netns: Netns, node: &Node) -> String {
 mod tests {
     use crate::testing::*;
 
-    fn record_of(stream: &Stream) -> Vec<NodeBody> {
-        let node = |body| match body {
-            Body::Node(node) => Some(*node),
-            _ => None,
-        };
-        stream.decisions().into_iter().filter_map(|decision| node(decision.body)).collect()
-    }
-
     #[test]
     fn a_hook_that_begins_to_drop_is_reported_once_for_a_while() {
         let mut stream = Stream::new();
         stream.connect().drop(SYN, "NETFILTER_DROP", POD).wait_ms(1000).drop(SYN, "NETFILTER_DROP", POD);
-        let first = record_of(&stream);
+        let first = stream.node_events();
         assert_eq!(first.len(), 1, "{first:?}");
         assert_eq!(first[0].event, "firewall_drop_began");
         assert_starts(&first[0].summary, "the firewall began to drop or reject packets");
         assert!(first[0].summary.contains("SYN ") && first[0].netns.is_some(), "{first:?}");
         stream.wait_ms(400_000).drop(SYN, "NETFILTER_DROP", POD);
-        assert_eq!(record_of(&stream).len(), 2);
+        assert_eq!(stream.node_events().len(), 2);
     }
 
     #[test]
     fn what_no_firewall_dropped_is_none_of_its_news() {
-        assert!(record_of(Stream::new().connect().drop(SYN, "IP_RPFILTER", POD)).is_empty());
+        assert!(Stream::new().connect().drop(SYN, "IP_RPFILTER", POD).node_events().is_empty());
     }
 }

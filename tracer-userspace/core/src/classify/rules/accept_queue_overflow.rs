@@ -107,10 +107,8 @@ mod tests {
     fn looked_at(queues: &[(u32, u32)]) -> Stream {
         let mut stream = Stream::new();
         stream.connect().wait_ms(200).inspection(|seen| {
-            let addr = "0.0.0.0:8080".parse().expect("an address");
-            let listener = |&(waiting, backlog): &_| ListenerState { addr, waiting, backlog, half_open: None };
             seen.netns = Some(POD);
-            seen.listeners = Some(queues.iter().map(listener).collect());
+            seen.listeners = Some(queues.iter().map(|(waiting, backlog)| listener(*waiting, *backlog)).collect());
         });
         stream.gives_up();
         stream
@@ -140,9 +138,8 @@ mod tests {
         let fix = |netns| {
             let mut stream = Stream::new();
             stream.links(true, &["10.88.0.1"]).connect().wait_ms(200).inspection(|seen| {
-                let addr = "0.0.0.0:8080".parse().expect("an address");
                 seen.netns = Some(netns);
-                seen.listeners = Some(vec![ListenerState { addr, waiting: 2, backlog: 1, half_open: None }]);
+                seen.listeners = Some(vec![listener(2, 1)]);
             });
             stream.gives_up().verdict().remediation.clone()
         };

@@ -297,7 +297,7 @@ mod tests {
             let addr = addr.parse().expect("an address");
             let mut stream = Stream::new();
             stream.missing(Hook::TcpV4SendReset).connect().inspection(|seen| {
-                seen.listeners = Some(vec![ListenerState { addr, waiting: 0, backlog: 128, half_open: None }]);
+                seen.listeners = Some(vec![ListenerState { addr, ..listener(0, 128) }]);
             });
             stream.wait_ms(1).drop_with(SYN, POD, |drop| drop.location = Some("tcp_v4_rcv".into()));
             stream.reset_received(TcpState::SynSent, 0).gives_up().causes().remove(0)

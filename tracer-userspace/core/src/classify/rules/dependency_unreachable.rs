@@ -92,15 +92,11 @@ mod tests {
         stream.verdicts().pop().expect("a verdict").verdict
     }
 
-    fn refused(stream: &mut Stream) -> &mut Stream {
-        stream.connect().refused()
-    }
-
     #[test]
     fn it_stands_beside_what_an_application_does_that_waits() {
         for (fail, cause) in [
             (unavailable as fn(&mut Stream) -> &mut Stream, Cause::AppStatusFailure),
-            (refused, Cause::ConnectionRefused),
+            (|stream| stream.connect().refused(), Cause::ConnectionRefused),
         ] {
             let verdict = second(silent(2, 3), 10_000, fail);
             assert_eq!((verdict.cause, verdict.also.as_slice()), (cause, [Cause::DependencyUnreachable].as_slice()));

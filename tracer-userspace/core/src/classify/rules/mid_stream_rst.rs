@@ -264,9 +264,7 @@ mod tests {
             let mut stream = Stream::new();
             stream.connect().established().reset_received(TcpState::Established, 0);
             if full {
-                let addr = "0.0.0.0:8080".parse().expect("an address");
-                let listener = ListenerState { addr, waiting: 2, backlog: 1, half_open: None };
-                stream.inspection(|seen| seen.listeners = Some(vec![listener]));
+                stream.inspection(|seen| seen.listeners = Some(vec![listener(2, 1)]));
             }
             stream.reset_sent(answered, false, None);
             stream.last_reset_sent().reason = reason.map(str::to_owned);
@@ -357,8 +355,7 @@ mod tests {
             }
             stream.wait_ms(10_000).tick();
         }
-        let counts: Vec<_> = stream.verdicts().iter().map(|it| it.probe.as_ref()?.consecutive_failures).collect();
-        assert_eq!(counts, [Some(1), Some(2)]);
+        assert_eq!(stream.in_a_row(), [Some(1), Some(2)]);
     }
 
     /// Another probe of the port has dialled in the same second, and was well.

@@ -331,8 +331,7 @@ mod tests {
         stream.missing(Hook::IpvsNatXmit).missing(Hook::IpvsLeave);
         stream.node_port(ProxyMode::Ipvs, 40000, &["10.88.0.9:80"]).connect().wait_ms(200);
         stream.inspection(|seen| {
-            let addr = "0.0.0.0:8080".parse().expect("an address");
-            seen.listeners = Some(vec![ListenerState { addr, waiting: 2, backlog: 1, half_open: None }]);
+            seen.listeners = Some(vec![listener(2, 1)]);
         });
         assert_eq!(stream.gives_up().causes(), ["accept_queue_overflow"]);
     }

@@ -305,8 +305,7 @@ mod tests {
     fn what_the_kubelet_says_of_it_goes_before_its_time() {
         let reported = |says| {
             let mut stream = closed_after(Stream::https_readiness, 1_000);
-            let noted = stream.wait_ms(3).kubelet(says).wait_ms(10).tick().verdicts();
-            noted.iter().map(|it| (it.verdict.cause.name(), it.kubelet.is_some())).collect::<Vec<_>>()
+            stream.wait_ms(3).kubelet(says).wait_ms(10).tick().quoted()
         };
         assert_eq!(reported(ProbeOutput::Timeout), [("slow_response", false)]);
         assert_eq!(reported(ProbeOutput::Status(503)), [("slow_response", false), ("app_status_failure", true)]);
@@ -327,9 +326,7 @@ mod tests {
                 }
                 stream.refused().wait_ms(10_000);
             }
-            let count = |it: &VerdictBody| it.probe.as_ref().and_then(|probe| probe.consecutive_failures);
-            let counts: Vec<_> = stream.verdicts().iter().filter_map(count).collect();
-            assert_eq!(counts, expected, "{ms}");
+            assert_eq!(stream.in_a_row().into_iter().flatten().collect::<Vec<_>>(), expected, "{ms}");
         }
     }
 
@@ -392,7 +389,6 @@ mod tests {
         });
         stream.wait_ms(200).sent_again(100, false).wait_ms(1000);
         stream.closes((200, 101, 0)).wait_ms(10).tick();
-        let noted: Vec<_> = stream.verdicts().iter().map(|v| (v.verdict.cause.name(), v.verdict.confidence)).collect();
-        assert_eq!(noted, [("slow_response", Confidence::Proven)]);
+        assert_eq!(stream.all_decided(), [("slow_response", Confidence::Proven)]);
     }
 }
