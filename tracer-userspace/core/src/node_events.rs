@@ -105,10 +105,7 @@ fn entered(time: u64, op: &NetnsOp, node: &Node) -> Option<NodeBody> {
     let path = node.namespaces.path_of_entry(op, time).filter(|_| enters)?;
     Some(NodeBody {
         event: "netns_enter".to_owned(),
-        summary: format!(
-            "{} (pid {}) entered the node's network namespace after opening {path}",
-            op.actor.comm, op.actor.pid
-        ),
+        summary: format!("{} entered the node's network namespace after opening {path}", op.actor),
         culprit: Some(Culprit {
             pid: op.actor.pid,
             comm: op.actor.comm.clone(),

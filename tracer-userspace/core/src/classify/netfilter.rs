@@ -205,9 +205,7 @@ impl Stopped<'_> {
         let hook = self.drop.and_then(|(_, drop)| netfilter_hook(drop)).map(|h| format!(" at {h}")).unwrap_or_default();
         let place = in_namespace(case, self.netns);
         match (self.answer, self.drop) {
-            (None, Some((_, drop))) => {
-                format!("{hook}{place} drops the {} {} -> {}", drop.flags.name(), drop.flow.src, drop.flow.dst)
-            }
+            (None, Some((_, drop))) => format!("{hook}{place} drops the {} {}", drop.flags.name(), drop.flow),
             (answer, _) => {
                 let answer = answer.map(|it| format!(" with {it}")).unwrap_or_default();
                 let what = if case.attempt.established.is_some() { "request" } else { "SYN" };

@@ -41,7 +41,7 @@ impl Dropping {
 fn began(drop: &PacketDrop, node: &Node) -> NodeBody {
     let hook = netfilter_hook(drop).map(|hook| format!(" at {hook}")).unwrap_or_default();
     let place = drop.netns.map(|netns| format!(" in {}", place(netns, node))).unwrap_or_default();
-    let first = format!("{} {} -> {}", drop.flags.name(), drop.flow.src, drop.flow.dst);
+    let first = format!("{} {}", drop.flags.name(), drop.flow);
     NodeBody {
         event: "firewall_drop_began".to_owned(),
         summary: format!("the firewall began to drop or reject packets{hook}{place}, the first of them {first}"),

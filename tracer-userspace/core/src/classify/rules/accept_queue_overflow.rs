@@ -21,12 +21,8 @@ fn by_hook(case: &Case<'_>) -> Option<Finding> {
     let (time, met) = case.attempt.queue_full(ListenQueue::Accept).filter(|(time, _)| is_unanswered(case, *time))?;
     let says = format!("the SYN met a listener with {} connections waiting, of {} allowed", met.waiting, met.backlog);
     let fields = json!({ "waiting": met.waiting, "backlog": met.backlog, "netns": met.netns });
-    Some(finding(
-        case,
-        evidence(Hook::TcpConnRequest.name(), time, says, fields),
-        (met.waiting, met.backlog),
-        met.netns,
-    ))
+    let seen = evidence(Hook::TcpConnRequest.name(), time, says, fields);
+    Some(finding(case, seen, (met.waiting, met.backlog), met.netns))
 }
 
 /// The queue, read while the attempt waited, was full.

@@ -106,7 +106,7 @@ fn listener_ended(case: &Case<'_>, ended: u64) -> Option<Evidence> {
     let (at, end) = case.node.listener_end(case.attempt.netns?, case.attempt.flow.dst)?;
     let at = *at;
     (at.abs_diff(ended) < TOGETHER_NS).then(|| {
-        let says = format!("{} (pid {}) ceased to listen on port {}", end.actor.comm, end.actor.pid, end.addr.port());
+        let says = format!("{} ceased to listen on port {}", end.actor, end.addr.port());
         evidence(Hook::InetSockSetState.name(), at, says, json!({ "pid": end.actor.pid, "netns": end.netns }))
     })
 }

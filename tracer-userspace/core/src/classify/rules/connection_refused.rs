@@ -87,10 +87,9 @@ fn by_another(case: &Case<'_>, refused: &Refused, netns: Netns) -> Option<Findin
     let last = case.node.listeners.last(own, port);
     let (began, listen) = last.filter(|(began, last)| *began < at && last.begins && serves(last, addr))?;
     let summary = format!(
-        "nobody listens on port {port}{}, which has {addr}, the address of pod {pod}, too: its kernel answered the SYN with a RST; {} (pid {}), which listens there in the pod's own (network namespace {}), was not asked",
+        "nobody listens on port {port}{}, which has {addr}, the address of pod {pod}, too: its kernel answered the SYN with a RST; {}, which listens there in the pod's own (network namespace {}), was not asked",
         in_namespace(case, Some(netns)),
-        listen.actor.comm,
-        listen.actor.pid,
+        listen.actor,
         own.0
     );
     let way = [format!("ip route get {addr}"), format!("ip neigh show {addr}")];
@@ -121,7 +120,7 @@ fn pod_elsewhere(case: &Case<'_>, netns: Netns) -> Option<(String, Netns)> {
 /// Somebody began to listen, as evidence.
 pub(super) fn of_listener(began: u64, listen: &Listen) -> Evidence {
     let Listen { actor, addr, netns, .. } = listen;
-    let says = format!("{} (pid {}) began to listen on port {}", actor.comm, actor.pid, addr.port());
+    let says = format!("{actor} began to listen on port {}", addr.port());
     evidence(Hook::InetSockSetState.name(), began, says, json!({ "pid": actor.pid, "netns": netns }))
 }
 
@@ -138,8 +137,7 @@ fn where_to_listen(case: &Case<'_>, dst: IpAddr) -> &'static str {
 fn elsewhere(case: &Case<'_>, netns: Netns) -> Option<String> {
     let dst = case.attempt.flow.dst;
     let (_, listen) = case.node.listeners.last(netns, dst.port()).filter(|(_, last)| last.begins)?;
-    let who = &listen.actor;
-    (!serves(listen, dst.ip())).then(|| format!("; {} (pid {}) listens on {} only", who.comm, who.pid, listen.addr))
+    (!serves(listen, dst.ip())).then(|| format!("; {} listens on {} only", listen.actor, listen.addr))
 }
 
 /// The pod that has the address is in another namespace: whether somebody listens there nothing tells.

@@ -37,13 +37,8 @@ pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
     };
     let summary = format!("perhaps because the pod itself gets no answer from {dst}{service}{others}{before}");
     let fields = json!({ "dst": dst, "sockets": first.sockets, "retransmits": first.retransmits });
-    let found = Finding::failure(
-        Cause::DependencyUnreachable,
-        vec![evidence("sock_diag", time, says, fields)],
-        summary,
-        fix(case, first),
-    );
-    Some(found.with_confidence(Confidence::Likely))
+    let seen = vec![evidence("sock_diag", time, says, fields)];
+    Some(Finding::likely(Cause::DependencyUnreachable, seen, summary, fix(case, first)))
 }
 
 /// What an application does that waits for another one: it does not listen yet, hangs, or says no.

@@ -87,7 +87,7 @@ fn sender(case: &Case<'_>, time: u64, reset: &ResetSent) -> String {
         return no_room(case, reset);
     }
     let who = match (&reset.actor, reset.no_socket) {
-        (Some(actor), _) => format!("process {} (pid {})", actor.comm, actor.pid),
+        (Some(actor), _) => format!("process {actor}"),
         (None, true) => "its kernel no longer has a socket for it".to_owned(),
         (None, false) => "its kernel, for a segment that did not fit the socket".to_owned(),
     };
@@ -183,7 +183,7 @@ fn fix_of(case: &Case<'_>, time: u64, reset: &ResetSent) -> Fix {
 
 fn words(case: &Case<'_>, fix: Fix, reset: Option<&ResetSent>) -> Remediation {
     let who = reset.and_then(|reset| reset.actor.as_ref());
-    let who = who.map_or_else(|| "the target".to_owned(), |actor| format!("{} (pid {})", actor.comm, actor.pid));
+    let who = who.map_or_else(|| "the target".to_owned(), ToString::to_string);
     let text = match fix {
         Fix::Outside => "Look at the proxy, load balancer or address translation on the way to the target, and at the process behind it".to_owned(),
         Fix::Ended => format!("Find why {who} ended: its log at that moment, and how the container's run ended"),

@@ -32,15 +32,14 @@ fn not_forwarded(case: &Case<'_>) -> Option<Finding> {
     }
     let device = drop.device.as_ref().map_or("the device it came in on", |d| d.name.as_str());
     let summary = format!(
-        "the {} {} -> {} that came in on {device}{} was dropped because packets for other hosts are not forwarded there{}",
+        "the {} {} that came in on {device}{} was dropped because packets for other hosts are not forwarded there{}",
         drop.flags.name(),
-        drop.flow.src,
-        drop.flow.dst,
+        drop.flow,
         in_namespace(case, drop.netns),
         quoted(case, drop)
     );
-    let found =
-        Finding::failure(Cause::MissingNodePrerequisite, vec![of_drop(time, drop)], summary, forward(case, drop));
+    let (seen, fix) = (vec![of_drop(time, drop)], forward(case, drop));
+    let found = Finding::failure(Cause::MissingNodePrerequisite, seen, summary, fix);
     Some(match reason {
         Reason::Kernel => found,
         Reason::Function => found.with_confidence(Confidence::Likely).resting_on(ICMP_HOOKS),

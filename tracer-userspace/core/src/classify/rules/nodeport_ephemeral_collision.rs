@@ -10,7 +10,7 @@ use serde_json::json;
 use super::super::evidence::{evidence, is_netfilter, netfilter_hook, of_drop, of_ipvs, of_reset_sent};
 use super::super::netfilter::stopped;
 use super::super::stopped::Blame;
-use super::{Case, Cause, Finding, Remediation, dialler, in_handshake, run_in};
+use super::{Case, Cause, Finding, Remediation, dialler, in_handshake, run_in, silent};
 use tracer_common::names::Hook;
 use tracer_model::event::port_ranges::{NODE_PORTS, merged};
 use tracer_model::event::{NodePort, PacketDrop, TcpState, Via};
@@ -93,10 +93,7 @@ fn is_at_ipvs(drop: &PacketDrop) -> bool {
 /// Nothing but the table: the handshake had no answer and nothing else was seen of it.
 fn unanswered(case: &Case<'_>, port: &NodePort) -> Option<Finding> {
     let (ended, _) = case.attempt.ended?;
-    let silent = case.attempt.drops().next().is_none()
-        && case.attempt.reset_received().is_none()
-        && case.attempt.icmp().next().is_none();
-    if !case.settled || !silent || !case.lacks(IPVS_HOOKS) {
+    if !case.settled || !silent(case) || !case.lacks(IPVS_HOOKS) {
         return None;
     }
     let found = finding(case, Some(port), &sent_to(Some(port)), Vec::new());
@@ -146,12 +143,8 @@ fn table_entry(case: &Case<'_>, port: &NodePort, time: u64) -> Evidence {
         port.port,
         port.backends.len()
     );
-    evidence(
-        "ip_vs",
-        time,
-        says,
-        json!({ "node_port": port.port, "backends": port.backends, "service": case.node.service_of(port) }),
-    )
+    let fields = json!({ "node_port": port.port, "backends": port.backends, "service": case.node.service_of(port) });
+    evidence("ip_vs", time, says, fields)
 }
 
 /// How the range of source ports lies over the NodePorts, and what that means for each connect.

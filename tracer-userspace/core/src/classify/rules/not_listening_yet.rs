@@ -66,10 +66,10 @@ fn in_its_start(case: &Case<'_>, at: u64, began: u64, netns: Netns) -> bool {
 
 /// Somebody began to listen there after the refusal, and nobody had before.
 fn later(case: &Case<'_>, mut seen: Vec<Evidence>, at: u64, began: u64, listen: &Listen, netns: Netns) -> Finding {
-    let who = format!("{} (pid {})", listen.actor.comm, listen.actor.pid);
     seen.push(of_listener(began, listen));
     let summary = format!(
-        "{who} began to listen on port {}{} only {} after this attempt was refused",
+        "{} began to listen on port {}{} only {} after this attempt was refused",
+        listen.actor,
         listen.addr.port(),
         in_namespace(case, Some(netns)),
         ms(began.saturating_sub(at))

@@ -123,14 +123,9 @@ fn dropped(case: &Case<'_>, drop: &PacketDrop) -> String {
         (None, None) => String::new(),
     };
     let on = drop.device.as_ref().map(|device| format!(" on {}", device.name)).unwrap_or_default();
-    let (flags, flow) = (drop.flags.name(), drop.flow);
-    format!(
-        "the kernel dropped its {flags} {} -> {}{on}{}{why}{}",
-        flow.src,
-        flow.dst,
-        in_namespace(case, drop.netns),
-        if is_early_demux(case, drop) { EARLY_DEMUX } else { meaning(drop) }
-    )
+    let (flags, flow, place) = (drop.flags.name(), drop.flow, in_namespace(case, drop.netns));
+    let meaning = if is_early_demux(case, drop) { EARLY_DEMUX } else { meaning(drop) };
+    format!("the kernel dropped its {flags} {flow}{on}{place}{why}{meaning}")
 }
 
 /// `ip_forward` drops what has a socket already, without a reason: early demux gave it one by its addresses, and a rule's table
@@ -254,13 +249,8 @@ fn says(observation: &Observation) -> Option<Evidence> {
         ObservationKind::ResetSent(reset) => Some(of_reset_sent(time, reset)),
         ObservationKind::ResetReceived(reset) => Some(of_reset_received(time, reset)),
         ObservationKind::ConnectFailed(failed) => {
-            let error = errno_text(failed.errno);
-            Some(evidence(
-                Hook::SysConnect.name(),
-                time,
-                format!("connect() failed: {error}"),
-                json!({ "errno": failed.errno }),
-            ))
+            let says = format!("connect() failed: {}", errno_text(failed.errno));
+            Some(evidence(Hook::SysConnect.name(), time, says, json!({ "errno": failed.errno })))
         }
         _ => None,
     }
