@@ -244,10 +244,8 @@ impl Command {
     }
 }
 
-/// What came of the command line.
 #[derive(Debug)]
 pub enum Parsed {
-    /// A command.
     Command(Box<Cli>),
     /// Text that was asked for (`--help`, `--version`).
     Text(String),

@@ -72,7 +72,6 @@ impl Engine {
         self.core.next_deadline().into_iter().chain(self.sink.next_deadline()).min()
     }
 
-    /// What is to be found out.
     pub fn take_queries(&mut self) -> Vec<Query> {
         self.core.take_queries()
     }
@@ -88,13 +87,11 @@ impl Engine {
         self.sink.is_satisfied() || self.sink.output().is_closed()
     }
 
-    /// What was seen so far.
     #[must_use]
     pub fn counts(&self) -> Counts {
         Counts { lost: self.lost_events, ..self.sink.counts() }
     }
 
-    /// The sink.
     pub const fn sink(&mut self) -> &mut Sink {
         &mut self.sink
     }
@@ -110,7 +107,6 @@ impl Engine {
         self.sink.stop(time_boot_ns, reason, self.events, self.lost_events);
     }
 
-    /// The sink, at the end.
     #[must_use]
     pub fn into_sink(self) -> Sink {
         self.sink

@@ -54,12 +54,10 @@ use self::{
     prober_sockets::ProberSockets,
 };
 
-/// What to track.
 #[derive(Clone, Debug, Default)]
 pub struct LoadOptions {
     /// Names of processes that make probe attempts (a thread group leader's `comm`).
     pub probers: Vec<String>,
-    /// Every process's connections.
     pub all_connections: bool,
     /// No `syscalls:*` tracepoints, which slow every system call of the node.
     pub no_syscall_hooks: bool,
@@ -73,13 +71,11 @@ pub struct LoadOptions {
 
 /// Attached programs. Dropping it detaches them.
 pub struct Loaded {
-    /// Events.
     pub ring: Ring,
     /// When the last of the hooks was attached, CLOCK_BOOTTIME: what began before was not wholly seen.
     pub attached_boot_ns: u64,
     /// Hooks attached and missing, as of the last change.
     pub status: HookReport,
-    /// Names of this kernel's numbers and addresses.
     pub names: KernelNames,
     /// `None` once detached.
     ebpf: Option<Ebpf>,

@@ -1,7 +1,7 @@
 //! Streams of observations by hand, for the unit tests of the rules. They test properties of the
 //! rules; that a kernel shows such a stream is proven by the scenarios, on real kernels.
 //! With the events and records of the model, so that a test needs one import.
-#![expect(missing_docs, clippy::new_without_default, reason = "for tests, which name what they make")]
+#![expect(clippy::new_without_default, reason = "for tests, which name what they make")]
 
 mod facts;
 mod kubelet;
@@ -49,6 +49,7 @@ last! {
     last_answer: Answer(Answer),
     last_connect: Connect(Connect),
     last_drop: Drop(PacketDrop),
+    last_icmp: Icmp(Icmp),
     last_kubelet_probe: KubeletProbe(KubeletProbe),
     last_node_ports: NodePorts(NodePorts),
     last_pods: Pods(Pods),

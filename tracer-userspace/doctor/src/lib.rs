@@ -43,12 +43,9 @@ pub use finding::{Finding, Status, Unread};
 pub use tracer_hooks::fix as hook_fix;
 pub use view::View;
 
-/// A check.
 #[derive(Clone, Copy, Debug)]
 pub struct Check {
-    /// Its name in records.
     pub name: &'static str,
-    /// Why it matters, in one sentence.
     pub why: &'static str,
     /// What it comes to, one finding at least.
     pub run: fn(&View) -> Vec<Finding>,
@@ -75,7 +72,6 @@ pub const CHECKS: &[Check] = &[
     tracer_hooks::CHECK,
 ];
 
-/// What is asked.
 #[derive(Clone, Debug)]
 pub struct Options {
     /// Look at the files below this folder, not at this node.
@@ -99,7 +95,6 @@ impl Default for Options {
     }
 }
 
-/// Runs the checks.
 #[must_use]
 pub fn run(options: &Options) -> Vec<Finding> {
     let wanted = |check: &&Check| options.checks.is_empty() || options.checks.iter().any(|name| name == check.name);
@@ -128,7 +123,6 @@ pub fn run(options: &Options) -> Vec<Finding> {
     })
 }
 
-/// The probers that run here.
 fn probers(options: &Options) -> Vec<Prober> {
     let names = SourceConfig { probers: options.probers.clone(), ..SourceConfig::default() }.prober_names();
     procfs::find_probers(&names)

@@ -38,7 +38,6 @@ pub(super) struct Api {
     ahead_s: AtomicI64,
 }
 
-/// Which part of a log.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Part {
     pub(super) since: Option<Duration>,
@@ -83,7 +82,6 @@ impl Api {
         }
     }
 
-    /// The pods of a workload.
     pub(super) async fn pods_of(&self, kind: Kind, namespace: &str, name: &str) -> Result<Vec<Pod>, Problem> {
         let resource = kind.resource();
         let what = format!("{} {namespace}/{name}", resource.trim_end_matches('s'));

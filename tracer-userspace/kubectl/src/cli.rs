@@ -219,7 +219,6 @@ pub fn variables() -> Vec<OsString> {
     flags.map(OsString::from).collect()
 }
 
-/// What came of the command line.
 pub(super) enum Parsed {
     Command(Box<Command>),
     /// `--help`, `--version`

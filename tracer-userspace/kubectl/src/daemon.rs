@@ -40,7 +40,6 @@ impl Daemon {
     }
 }
 
-/// The daemon of a node.
 pub(super) async fn of_node(api: &Api, access: &Access, node: &str) -> Result<Daemon, Problem> {
     let pods = api.pods(&access.tracer_namespace, &access.tracer_selector, Some(node)).await?;
     by_node(pods).remove(node).ok_or_else(|| {

@@ -8,7 +8,6 @@ use crate::record::{Body, Cause};
 pub struct Decision {
     /// CLOCK_BOOTTIME of the observation that decided it, nanoseconds.
     pub time_boot_ns: u64,
-    /// The attempt it is about.
     pub attempt: Option<ConnId>,
     /// The cause of the verdict on the same attempt that this one replaces: it is a revision.
     pub replaces: Option<Cause>,

@@ -56,9 +56,6 @@ pub struct TablesWatch {
 
 impl TablesWatch {
     /// Subscribes inside the node's namespace; `None` if this kernel has no nfnetlink.
-    ///
-    /// # Errors
-    /// If the namespace cannot be entered or the subscription is refused.
     pub fn open(node: &NodeNetns) -> Result<Option<Self>, NetfilterError> {
         let subscribe = || Netlink::subscribe(NETLINK_NETFILTER, &[NFNLGRP_NFTABLES]);
         let both =

@@ -49,7 +49,6 @@ pub struct Burst {
 }
 
 impl Burst {
-    /// One that begins.
     #[must_use]
     pub fn begin(now: Instant) -> Self {
         Self { began: now, last: now, since_boot_ns: boot_ns() }
@@ -60,7 +59,6 @@ impl Burst {
         self.last = now;
     }
 
-    /// When it is over.
     #[must_use]
     pub fn due(&self) -> Instant {
         (self.last + QUIET).min(self.began + LONGEST)
@@ -76,9 +74,6 @@ pub struct RoutingWatch {
 
 impl RoutingWatch {
     /// Subscribes inside the node's namespace.
-    ///
-    /// # Errors
-    /// If the namespace cannot be entered or the subscription is refused.
     pub fn open(node: &NodeNetns) -> Result<Self, LinkError> {
         let groups = [RTNLGRP_IPV4_ROUTE, RTNLGRP_IPV4_RULE, RTNLGRP_IPV6_ROUTE, RTNLGRP_IPV6_RULE];
         let socket = node.enter(|| Netlink::subscribe(NETLINK_ROUTE, &groups))?.map_err(LinkError::Flushes)?;

@@ -321,7 +321,6 @@ fn parse_listener(message: &[u8], half_open: Option<u32>) -> Option<Listener> {
     Some((listener, u64::from(u32::from_ne_bytes(field(message, DIAG_INODE)?))))
 }
 
-/// An address of a socket.
 pub(super) fn socket_address(family: i32, bytes: [u8; 16]) -> Option<IpAddr> {
     if family == libc::AF_INET {
         return Some(Ipv4Addr::from(field::<4>(&bytes, 0)?).into());

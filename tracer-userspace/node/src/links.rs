@@ -49,9 +49,7 @@ const RTNLGRP_LINK: u32 = 1;
 const RTNLGRP_IPV4_IFADDR: u32 = 5;
 const RTNLGRP_IPV6_IFADDR: u32 = 9;
 
-/// Why links could not be read.
 #[derive(Debug, thiserror::Error)]
-#[expect(missing_docs, reason = "the messages say it")]
 pub enum LinkError {
     #[error(transparent)]
     Netns(#[from] NetnsError),
@@ -66,7 +64,6 @@ pub enum LinkError {
 /// A link with its kind, which the fact leaves out.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Link {
-    /// What the fact carries.
     pub state: LinkState,
     /// `dummy`, `veth`, `bridge`; absent for hardware and `lo`.
     pub kind: Option<String>,
@@ -85,9 +82,6 @@ impl Link {
 }
 
 /// All links of the node, by index.
-///
-/// # Errors
-/// If the namespace cannot be entered or the dump fails.
 pub fn read(node: &NodeNetns) -> Result<Vec<Link>, LinkError> {
     node.enter(|| consistent(dump))?.map_err(LinkError::Dump)
 }
@@ -291,7 +285,6 @@ pub struct LinkWatch(Netlink);
 /// What was reported links and their addresses.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct LinksChanged {
-    /// Anything.
     pub any: bool,
     /// A link was reported that is not up, or what was reported got lost: a link that is up now may have been down.
     pub down: bool,
@@ -307,9 +300,6 @@ impl LinksChanged {
 
 impl LinkWatch {
     /// Subscribes inside the node's namespace.
-    ///
-    /// # Errors
-    /// If the namespace cannot be entered or the subscription is refused.
     pub fn open(node: &NodeNetns) -> Result<Self, LinkError> {
         let groups = [RTNLGRP_LINK, RTNLGRP_IPV4_IFADDR, RTNLGRP_IPV6_IFADDR];
         let socket = node.enter(|| Netlink::subscribe(NETLINK_ROUTE, &groups))?;

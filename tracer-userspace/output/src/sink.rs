@@ -70,9 +70,6 @@ pub struct Sink {
 
 impl Sink {
     /// Opens the output. `live`: never block on it.
-    ///
-    /// # Errors
-    /// The output cannot be opened.
     pub fn open(config: &SinkConfig, live: bool) -> Result<Self, Error> {
         Ok(Self {
             output: Output::open(config.file.as_deref(), config.rotation, live)?,
@@ -255,7 +252,6 @@ impl Sink {
         Counts { attempts: self.totals.attempts, failed: self.failed, verdicts, lost: 0 }
     }
 
-    /// The kept verdicts.
     #[must_use]
     pub fn into_kept(self) -> Vec<Record> {
         self.kept.unwrap_or_default()

@@ -25,9 +25,6 @@ impl Supervisor {
     }
 
     /// Runs a part on a thread of this name.
-    ///
-    /// # Errors
-    /// No thread is to be had.
     pub fn thread(&self, part: &'static str, run: impl FnOnce() + Send + 'static) -> io::Result<()> {
         let guard = self.guard(part);
         let run = move || {
@@ -37,7 +34,6 @@ impl Supervisor {
         thread::Builder::new().name(part.to_owned()).spawn(run).map(drop)
     }
 
-    /// A part that is a task.
     pub fn task<F: Future<Output = ()>>(&self, part: &'static str, task: F) -> impl Future<Output = ()> + use<F> {
         let guard = self.guard(part);
         async move {
@@ -82,9 +78,6 @@ impl Background {
     }
 
     /// Runs what `begin` makes, on the thread. The receiver is disconnected when that is over.
-    ///
-    /// # Errors
-    /// No event loop or no thread is to be had.
     pub fn run<F>(&self, begin: impl FnOnce() -> F + Send + 'static) -> io::Result<Receiver<()>>
     where
         F: Future<Output = ()> + 'static,

@@ -15,7 +15,6 @@ fn commands() -> Command {
     command
 }
 
-/// The script that a shell loads.
 #[must_use]
 pub fn completions(shell: Shell) -> String {
     let mut script = Vec::new();
@@ -43,9 +42,6 @@ fn shown(command: &Command) -> Command {
 }
 
 /// The man page (roff) of a command, or of all.
-///
-/// # Errors
-/// No such command.
 pub fn man(name: Option<&str>) -> Result<String, Error> {
     let all = commands();
     let command = match name {

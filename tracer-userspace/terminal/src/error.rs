@@ -25,7 +25,6 @@ pub enum Error {
         what: &'static str,
         /// The file; empty where `what` says it all (stdout).
         path: PathBuf,
-        /// The system's answer.
         source: io::Error,
         /// What to do; begins with a separator, or empty.
         advice: &'static str,

@@ -23,7 +23,6 @@ const COLUMNS: usize = 80;
 /// It stands on the terminal now: stderr is one for the whole process.
 static DRAWN: AtomicBool = AtomicBool::new(false);
 
-/// The numbers on the line.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counts {
     /// Attempts that ended.

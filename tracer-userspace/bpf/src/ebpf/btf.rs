@@ -63,9 +63,6 @@ struct Head {
 
 impl<'a> Btf<'a> {
     /// Indexes all types and notes the structs and enums in `wanted`.
-    ///
-    /// # Errors
-    /// If the bytes are not BTF or hold a kind of type that is not known.
     pub fn parse(bytes: &'a [u8], wanted: &[&str]) -> Result<Self, BtfError> {
         let word = |at: usize| read_u32(bytes, at).ok_or(BtfError::Header);
         if word(0)? & 0x00ff_ffff != MAGIC_AND_VERSION {

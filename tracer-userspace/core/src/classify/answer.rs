@@ -20,6 +20,8 @@ pub(super) enum RejectAnswer {
     },
     /// An ICMP error, known from the error of the socket only: no hook reported it.
     IcmpError,
+    /// It was the target's packet that was rejected, and the target that was answered.
+    ToTarget,
     /// One that no hook of this kernel shows.
     NotShown,
     /// None came: ICMP errors are held back above a rate.
@@ -43,6 +45,7 @@ impl fmt::Display for RejectAnswer {
             Self::Icmp { v6: false, icmp_type, code } => write!(f, "ICMP type {icmp_type} code {code}"),
             Self::Icmp { v6: true, icmp_type, code } => write!(f, "ICMPv6 type {icmp_type} code {code}"),
             Self::IcmpError => f.write_str("an ICMP error"),
+            Self::ToTarget => f.write_str("an answer to the target"),
             Self::NotShown => f.write_str("an answer that no hook here shows"),
             Self::HeldBack { v6 } => {
                 let setting = if *v6 { "net.ipv6.icmp.ratelimit" } else { "net.ipv4.icmp_ratelimit" };

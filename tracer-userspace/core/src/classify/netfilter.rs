@@ -42,10 +42,12 @@ fn silent<'c, 'a>(case: &'c Case<'a>) -> Option<&'c Stopped<'a>> {
 }
 
 fn by_answer<'a>(case: &Case<'a>) -> Option<Stopped<'a>> {
-    if !in_handshake(case) {
-        return of_request(case);
-    }
-    by_icmp(case).or_else(|| by_reset(case)).or_else(|| by_error(case))
+    let of_sent = if in_handshake(case) {
+        by_icmp(case).or_else(|| by_reset(case)).or_else(|| by_error(case))
+    } else {
+        of_request(case)
+    };
+    of_sent.or_else(|| of_answer(case))
 }
 
 type Seen<'a> = (u64, &'a PacketDrop);
@@ -114,6 +116,19 @@ fn of_request<'a>(case: &Case<'a>) -> Option<Stopped<'a>> {
     })
 }
 
+/// A rule rejected the target's answer: the target gets the ICMP error, and the prober nothing.
+fn of_answer<'a>(case: &Case<'a>) -> Option<Stopped<'a>> {
+    let mut drops = case.attempt.drops().filter(|(_, d)| is_netfilter(d) && !outbound(case, d) && is_needed(case, d));
+    drops.find_map(|drop| {
+        let of_it = |(at, i): &(u64, &Icmp)| {
+            i.flow == drop.1.flow && is_unreachable(i) && at.abs_diff(drop.0) < REQUEST_ANSWER_NS
+        };
+        let (at, icmp) = case.attempt.icmp().find(of_it)?;
+        let seen = vec![of_drop(drop.0, drop.1), of_icmp(at, icmp)];
+        Some(answered(case, seen, RejectAnswer::of(icmp), drop.1.netns, Some(drop)))
+    })
+}
+
 fn answered<'a>(
     case: &Case<'a>,
     mut seen: Vec<Evidence>,
@@ -130,17 +145,20 @@ fn answered<'a>(
 /// drops the packet, too, must have had it.
 fn without_answer<'a>(case: &Case<'a>) -> Option<Stopped<'a>> {
     let (time, drop) = case.attempt.drops().find(|(_, d)| is_netfilter(d) && is_needed(case, d))?;
-    if !case.settled || case.attempt.reset_received().is_some() || case.attempt.icmp().next().is_some() {
+    let ended = case.attempt.ended.map_or(u64::MAX, |(end, _)| end);
+    // What answers the end of it says nothing of what was dropped before.
+    let is_reset = case.attempt.reset_received().is_some_and(|(at, _)| at <= ended);
+    if !case.settled || is_reset || case.attempt.icmp().next().is_some() {
         return None;
     }
     let has_rules = |blame: &Blame<'_>| !blame.rules.is_empty();
     let dropping = blame(case, time, drop, RuleVerdict::Drop);
     // Only a rule that answers fits: no hook here shows the answer, or it was held back.
-    let no_hook = case.lacks(ANSWER_HOOKS);
-    let can_be = |it: &Blame<'_>| if no_hook { it.complete } else { it.certainly_takes() };
+    let is_shown = outbound(case, drop) && !case.lacks(ANSWER_HOOKS);
+    let can_be = |it: &Blame<'_>| if !is_shown { it.complete } else { it.certainly_takes() };
     let rejecting = || blame(case, time, drop, RuleVerdict::Reject).filter(has_rules).filter(can_be);
     let rejecting = if dropping.as_ref().is_some_and(has_rules) { None } else { rejecting() };
-    let answer = rejecting.is_some().then(|| unseen_answer(case));
+    let answer = rejecting.is_some().then(|| unseen_answer(case, drop));
     let blame = rejecting.or(dropping);
     let seen = vec![of_drop(time, drop)];
     Some(Stopped { seen, drop: Some((time, drop)), netns: drop.netns, answer, blame })
@@ -148,10 +166,13 @@ fn without_answer<'a>(case: &Case<'a>) -> Option<Stopped<'a>> {
 
 /// Why the answer of a rule that rejects was not seen. `__icmp_send` and `icmp6_send` hold errors back above a rate
 /// (`icmpv4_xrlim_allow`, `icmpv6_xrlim_allow`); a RST never.
-fn unseen_answer(case: &Case<'_>) -> RejectAnswer {
-    match case.lacks(ANSWER_HOOKS) {
-        true => RejectAnswer::NotShown,
-        false => RejectAnswer::HeldBack { v6: case.attempt.flow.dst.is_ipv6() },
+fn unseen_answer(case: &Case<'_>, drop: &PacketDrop) -> RejectAnswer {
+    if !outbound(case, drop) {
+        RejectAnswer::ToTarget
+    } else if case.lacks(ANSWER_HOOKS) {
+        RejectAnswer::NotShown
+    } else {
+        RejectAnswer::HeldBack { v6: case.attempt.flow.dst.is_ipv6() }
     }
 }
 
@@ -208,8 +229,12 @@ impl Stopped<'_> {
             (None, Some((_, drop))) => format!("{hook}{place} drops the {} {}", drop.flags.name(), drop.flow),
             (answer, _) => {
                 let answer = answer.map(|it| format!(" with {it}")).unwrap_or_default();
-                let what = if case.attempt.established.is_some() { "request" } else { "SYN" };
-                format!("{hook}{place} rejected the {what} to {}{answer}", case.attempt.flow.dst)
+                let what = match self.answer_dropped(case) {
+                    Some(drop) => format!("{} {}", drop.flags.name(), drop.flow),
+                    None if case.attempt.established.is_some() => format!("request to {}", case.attempt.flow.dst),
+                    None => format!("SYN to {}", case.attempt.flow.dst),
+                };
+                format!("{hook}{place} rejected the {what}{answer}")
             }
         }
     }
@@ -243,7 +268,7 @@ impl Stopped<'_> {
     }
 
     /// Who dialled, as the rule sees it: the address may have been translated before.
-    pub(super) fn client(&self, case: &Case<'_>) -> IpAddr {
+    fn client(&self, case: &Case<'_>) -> IpAddr {
         let translated = self.drop.and_then(|(_, drop)| case.attempt.translated(drop.flow));
         translated.unwrap_or(case.attempt.flow.src).ip()
     }
@@ -343,6 +368,9 @@ impl Stopped<'_> {
             Some(RejectAnswer::NotShown | RejectAnswer::HeldBack { .. }) => {
                 finding.with_confidence(Confidence::Likely).until_answered()
             }
+            // The prober's SYN is sent again, and may get through.
+            Some(RejectAnswer::ToTarget) => finding.until_answered(),
+            Some(_) if self.answer_dropped(case).is_some() => finding.until_answered(),
             // That no stack of this node sent it.
             Some(RejectAnswer::Rst) if case.attempt.established.is_some() => {
                 Finding { rests_on: REFUSAL_HOOKS, ..finding }

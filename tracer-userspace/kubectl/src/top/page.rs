@@ -31,7 +31,6 @@ pub(crate) struct Answers {
     pub(crate) unreadable: u64,
 }
 
-/// All that is printed.
 pub(crate) struct Page {
     causes: Vec<(Cause, CauseTally)>,
     answers: Answers,
@@ -147,7 +146,6 @@ impl Page {
         warnings
     }
 
-    /// For people.
     pub(crate) fn text(&self, screen: Screen) -> String {
         let mut out = String::new();
         let head = format!(
@@ -264,7 +262,6 @@ fn time(us: i64) -> String {
     Timestamp::from_microsecond(us).map(|it| it.to_string()).unwrap_or_default()
 }
 
-/// The time of day.
 fn clock(us: i64) -> String {
     time(us).get(11..19).unwrap_or_default().to_owned()
 }

@@ -23,13 +23,10 @@ pub const WITH_API_SERVER: &[&str] = &["kubelite", "k3s", "k3s-server", "rke2", 
 /// The pod that a line is about, as far as the line names it.
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct PodRef {
-    /// Kubernetes namespace.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub namespace: Option<String>,
-    /// Name.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub name: Option<String>,
-    /// Uid.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub uid: Option<String>,
 }
@@ -56,14 +53,10 @@ impl PodRef {
 /// A probe failed, as the kubelet saw it (`pkg/kubelet/prober/prober.go`).
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct KubeletProbe {
-    /// The pod.
     pub pod: PodRef,
-    /// Name of the container.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub container: Option<String>,
-    /// Which probe.
     pub probe_type: ProbeType,
-    /// `failure` or `error`.
     pub result: KubeletResult,
     /// What its output means.
     pub says: ProbeOutput,
@@ -171,7 +164,6 @@ pub enum ProbeOutput {
     NoHealthService,
     /// The gRPC health service does not know the service that was asked about.
     HealthNotFound,
-    /// The answer was not HTTP.
     NotHttp,
     /// The server refused TLS by an alert.
     TlsRefused,
@@ -179,7 +171,6 @@ pub enum ProbeOutput {
     TooManyRedirects,
     /// Another error of the network.
     Network,
-    /// The command did not end in time.
     CommandTimeout,
     /// The command could not be run at all.
     CommandNotRun,
@@ -215,7 +206,6 @@ impl ProbeOutput {
 /// The sandbox of a pod could not be made.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SandboxFailure {
-    /// The pod.
     pub pod: PodRef,
     /// What it waits for, if that is the network.
     pub cause: SandboxCause,
@@ -238,6 +228,5 @@ pub enum SandboxCause {
     SubnetFile,
     /// The plugin's program is not there.
     NoPlugin,
-    /// A plugin failed.
     Plugin,
 }

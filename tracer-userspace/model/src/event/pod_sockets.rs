@@ -29,7 +29,6 @@ pub struct PodSockets {
 /// Connects to one destination, each of which has sent its SYN twice at least.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct UnansweredConnect {
-    /// The destination.
     pub dst: SocketAddr,
     /// How many sockets wait for it.
     pub sockets: u32,
@@ -50,11 +49,8 @@ pub struct Redirect {
     pub passed_over: Option<Listener>,
 }
 
-/// A process that listens.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Listener {
-    /// Thread group id.
     pub pid: u32,
-    /// Name.
     pub comm: String,
 }

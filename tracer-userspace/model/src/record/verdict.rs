@@ -182,7 +182,6 @@ pub struct Verdict {
 }
 
 impl Verdict {
-    /// How much it matters.
     pub fn severity(&self) -> Severity {
         if self.outcome == Outcome::Failure { self.cause.severity() } else { Severity::Info }
     }

@@ -14,21 +14,17 @@ use tracer_model::record::Record;
 /// Where records go and which.
 #[derive(Clone, Debug, Default)]
 pub struct SinkConfig {
-    /// Their form.
     pub form: Form,
-    /// With colour.
     pub colour: bool,
     /// Columns of what people read where there is no terminal that says.
     pub columns: Option<usize>,
     /// `--output-file`.
     pub file: Option<PathBuf>,
-    /// Which are printed.
     pub filter: Filter,
     /// Attempts, too.
     pub attempts: bool,
     /// What a healthy node does with its ports, too.
     pub verbose: bool,
-    /// End at the first failure.
     pub until_failure: bool,
     /// `--output-max-size`, `--output-max-files`.
     pub rotation: Option<Rotation>,
@@ -64,7 +60,6 @@ pub enum Form {
 }
 
 impl Form {
-    /// A record as a line for machines.
     #[must_use]
     pub fn line(self, record: &Record) -> Vec<u8> {
         match self {

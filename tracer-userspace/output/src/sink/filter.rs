@@ -10,13 +10,9 @@ use tracer_model::record::{Body, Cause, K8s};
 /// What is asked for. Absent or empty: everything.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Filter {
-    /// Kubernetes namespace.
     pub namespace: Option<String>,
-    /// Which pods.
     pub pod: Option<PodFilter>,
-    /// Container name.
     pub container: Option<String>,
-    /// One of these causes.
     pub causes: Vec<Cause>,
 }
 

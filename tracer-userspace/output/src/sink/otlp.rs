@@ -85,9 +85,6 @@ impl Counts {
 
 impl OtlpSink {
     /// Begins.
-    ///
-    /// # Errors
-    /// The endpoint is an HTTPS one and no root certificate can be read, or no thread can be started.
     pub fn start(config: OtlpConfig, background: &Background) -> Result<Self, Error> {
         let endpoint = config.endpoint.clone();
         let failed = |error: &dyn std::fmt::Display| Error::Source(format!("--otlp-endpoint {endpoint}: {error}"));

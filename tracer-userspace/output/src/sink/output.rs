@@ -33,7 +33,6 @@ const KEPT: usize = 1 << 20;
 /// How long the end of a live run waits for a slow reader.
 const PATIENCE: Duration = Duration::from_secs(3);
 
-/// Where the bytes go.
 #[derive(Debug)]
 pub struct Output {
     file: File,
@@ -66,9 +65,6 @@ pub struct Output {
 
 impl Output {
     /// Opens it. `live`: never block.
-    ///
-    /// # Errors
-    /// The file cannot be opened for appending, or stdout cannot be duplicated, or what cannot be rotated is to be.
     pub fn open(path: Option<&Path>, rotation: Option<Rotation>, live: bool) -> Result<Self, Error> {
         let file = match path {
             Some(path) => open_file(path).map_err(|error| Error::file("--output-file", path, error))?,
@@ -132,7 +128,6 @@ impl Output {
         if self.pending.len() - self.written < BACKLOG / 2 { std::mem::take(&mut self.dropped) } else { 0 }
     }
 
-    /// Records dropped since the start.
     #[must_use]
     pub const fn dropped_so_far(&self) -> u64 {
         self.dropped_so_far

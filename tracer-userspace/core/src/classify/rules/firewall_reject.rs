@@ -6,9 +6,8 @@ use super::{Case, Cause, Finding, Remediation};
 pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
     let stopped = rejected(case)?;
     let summary = format!("{}{}{}", stopped.who(case), stopped.did(case), stopped.words());
-    let (from, port) = (stopped.client(case), case.attempt.flow.dst.port());
     let by_rule = || {
-        Remediation::from(format!("Allow {from} -> port {port} before the rule that rejects it"))
+        Remediation::from(format!("Allow {} before the rule that rejects it", stopped.to_allow(case)))
             .run(stopped.look(case))
     };
     let remediation = stopped.fix(case, by_rule);
@@ -46,6 +45,53 @@ mod tests {
         by_app.reset_received(TcpState::Established, 0).reset_sent(TcpFlags(0), false, Some("app"));
         by_app.state(TcpState::Established, TcpState::Close, 104, (200, 101, 0));
         assert_eq!(by_app.causes(), ["mid_stream_rst"]);
+    }
+
+    /// fail2ban on the node has banned the pod's address: its rules are for whatever comes from there.
+    #[test]
+    fn an_answer_of_the_target_is_rejected_and_the_target_hears_of_it() {
+        let noted = |flags: TcpFlags, icmp: bool| {
+            let mut stream = Stream::new();
+            stream.connect();
+            if !flags.is_syn_ack() {
+                stream.established();
+            }
+            let back = stream.drop_back(flags, "NETFILTER_DROP").last_drop().flow;
+            stream.push(firewall(NODE, vec![rule("f2b", RuleVerdict::Reject)]));
+            if icmp {
+                stream.icmp_in(NODE, 3, 3);
+                (stream.last_icmp().flow, stream.last_icmp().flags) = (back, flags);
+            }
+            if flags.is_syn_ack() {
+                stream.gives_up()
+            } else {
+                stream.closes((100, 101, 0))
+            };
+            stream.verdict()
+        };
+        let sent = ["the SYN-ACK 10.88.0.2:8080 -> 10.88.0.1:40000", "the segment 10.88.0.2:8080 -> 10.88.0.1:40000"];
+        for (flags, sent) in [(SYN_ACK, sent[0]), (TcpFlags(0x18), sent[1])] {
+            for (icmp, answer) in [(true, "ICMP type 3 code 3"), (false, "an answer to the target")] {
+                let noted = noted(flags, icmp);
+                assert_eq!(
+                    (noted.cause.name(), noted.confidence),
+                    ("firewall_reject", Confidence::Proven),
+                    "{sent} {icmp}"
+                );
+                assert_has(&noted.summary, &[&format!("rejected {sent} with {answer}: ")]);
+                assert_has(&noted.remediation, &["Allow the answers of 10.88.0.2:8080 to 10.88.0.1"]);
+            }
+        }
+    }
+
+    /// A later SYN may get through, and the answer to it.
+    #[test]
+    fn a_rejected_answer_is_no_end() {
+        let mut stream = Stream::new();
+        stream.connect().drop_back(SYN_ACK, "NETFILTER_DROP");
+        stream.push(firewall(NODE, vec![rule("f2b", RuleVerdict::Reject)])).wait_ms(5).tick();
+        stream.wait_ms(1000).retransmit(TcpState::SynSent).established().closes((100, 101, 200));
+        assert_eq!(stream.outcomes(), [Outcome::Noise]);
     }
 
     #[test]

@@ -5,7 +5,6 @@ use std::str::FromStr;
 
 use tracer_model::record::Workload;
 
-/// Which pods are asked for.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PodFilter {
     typed: String,
@@ -20,7 +19,6 @@ enum Pattern {
 }
 
 impl PodFilter {
-    /// Whether this pod is one of them.
     #[must_use]
     pub fn fits(&self, name: Option<&str>, workload: Option<&Workload>) -> bool {
         match &self.pattern {
