@@ -34,7 +34,7 @@ mod service_no_endpoints;
 mod slow_response;
 mod startup_budget_exceeded;
 mod syn_backlog_overflow;
-mod target_frozen;
+pub(super) mod target_frozen;
 mod target_starved;
 mod tls_eof_noise;
 mod tls_handshake_slow;

@@ -179,7 +179,8 @@ fn denies(attempt: &Attempt, probe: &KubeletProbe) -> bool {
     let (ProbeOutput::Status(kubelet_outcome), Some((_, answer))) = (probe.says, attempt.answer()) else {
         return false;
     };
-    answer.kind == AnswerKind::Alert || answer.status.is_some_and(|status| status != kubelet_outcome)
+    let is_other = answer.status.is_some_and(|status| status != kubelet_outcome);
+    answer.kind == AnswerKind::Alert || is_other && !answer.is_interim()
 }
 
 /// The kubelet read an answer, and this one had none, as far as its bytes were counted (a sockmap's are not).

@@ -179,6 +179,14 @@ pub struct Answer {
     pub says_tls: bool,
 }
 
+impl Answer {
+    /// An interim answer (`100 Continue`, `103 Early Hints`): the next one counts (RFC 9110 15.2). Go's client reads on after
+    /// each but `101 Switching Protocols`, which is final.
+    pub fn is_interim(&self) -> bool {
+        self.status.is_some_and(|status| (100..200).contains(&status) && status != 101)
+    }
+}
+
 /// The SYN of a tracked socket met a listener without room: the kernel drops it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct QueueFull {

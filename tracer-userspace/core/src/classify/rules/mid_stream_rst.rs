@@ -3,6 +3,7 @@
 use super::super::evidence::{of_outcome, of_reset_received, of_reset_sent};
 use super::super::kubectl::with_log;
 use super::accept_queue_overflow::{full, make_room, seen as of_listener};
+use super::app_status_failure::shows_certificate;
 use super::probe_misconfigured::is_unanswered_grpc;
 use super::{Case, Cause, Finding, REFUSAL_HOOKS, Remediation, ms};
 use tracer_attempts::correlate::attempt::End;
@@ -30,7 +31,9 @@ pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
     if payload.is_none() || closed_before || target_service || (partial && reported.is_none() && !cut) {
         return None;
     }
-    if case.matched.is_no_answer() || (is_unanswered_grpc(case) && is_close(case)) {
+    // What the prober sends after the target's FIN (an alert of TLS) is answered with a RST: the close came first.
+    let closed_within = reported.is_some() && received.state == TcpState::CloseWait;
+    if case.matched.is_no_answer() || closed_within || (is_unanswered_grpc(case) && is_close(case)) {
         return None;
     }
     // The sender's own event follows the segment: on a loopback path the RST is delivered first.
@@ -57,7 +60,11 @@ pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
     );
     let unseen = if deaf { Fix::Stack } else { Fix::Outside };
     let fix = sent.map_or(unseen, |(time, reset)| fix_of(case, time, reset));
-    let words = words(case, fix, sent.map(|(_, reset)| reset));
+    let mut words = words(case, fix, sent.map(|(_, reset)| reset));
+    if fix == Fix::Unread && !partial && case.matched.may_ask_in_plain() {
+        words.text += IF_TLS;
+        words.commands.push(shows_certificate(attempt.flow.dst));
+    }
     let words = if fix == Fix::Outside { words } else { with_log(case, words) };
     let found = Finding::failure(Cause::MidStreamRst, seen, summary, words);
     let found = if partial && !cut { found.with_confidence(Confidence::Likely) } else { found };
@@ -76,6 +83,10 @@ pub(super) fn is_close(case: &Case<'_>) -> bool {
     let sent = attempt.resets_sent().find(|(_, r)| r.flow.src == attempt.flow.dst);
     sent.is_some_and(|(time, reset)| matches!(fix_of(case, time, reset), Fix::Unread | Fix::Process))
 }
+
+/// OpenSSL reads no more of a request than shows that it is no ClientHello.
+const IF_TLS: &str =
+    ". Or the port speaks TLS, whose servers close so what asks in plain HTTP: then set the probe's scheme to HTTPS";
 
 const NOT_OBSERVED: &str = "no stack of this node was seen to send it under that address (a proxy behind an address translation, or somebody on the way, did)";
 
@@ -255,6 +266,23 @@ mod tests {
         assert_lacks(&unread, &["LINGER"]);
         assert_has(&noted(None, Some("app")).1, &["does not show which"]);
         assert_has(&noted(None, None).1, &["the target's end of the connection"]);
+    }
+
+    /// OpenSSL gives up a request in plain HTTP after a few bytes of it.
+    #[test]
+    fn a_server_that_does_not_read_plain_http_may_speak_tls() {
+        let fix = |probed: fn(&mut Stream) -> &mut Stream| {
+            let mut stream = Stream::new();
+            probed(&mut stream).connect().established().reset_received(TcpState::Established, 0);
+            stream.reset_sent(TcpFlags(0), false, Some("app"));
+            stream.last_reset_sent().reason = Some("TCP_ABORT_ON_CLOSE".to_owned());
+            stream.verdict().remediation
+        };
+        assert_has(
+            &fix(Stream::http_readiness),
+            &["Or the port speaks TLS", "openssl s_client -connect 10.88.0.2:8080"],
+        );
+        assert_lacks(&fix(Stream::https_readiness), &["TLS"]);
     }
 
     /// `net.ipv4.tcp_abort_on_overflow`: the queue filled up between the SYN and the last segment of the handshake.

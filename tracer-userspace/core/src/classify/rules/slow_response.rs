@@ -58,7 +58,11 @@ fn unfinished(case: &Case<'_>) -> Option<Finding> {
     let attempt = case.attempt;
     let (_, reported) = attempt.kubelet()?;
     let (ended, End::ClosedByProber) = attempt.ended? else { return None };
-    let handshake = case.matched.expects_http() == Some(false);
+    // A redirect may have led to a port that no probe asks.
+    let handshake = match case.matched.expects_http() {
+        Some(plain) => !plain,
+        None => reported.scheme() == Some("https"),
+    };
     let what = match reported.says {
         ProbeOutput::TimeoutInBody => "began to answer, and did not end in time",
         ProbeOutput::Timeout if handshake || reported.is_rpc_timeout() => {
@@ -331,6 +335,21 @@ mod tests {
     }
 
     /// It was starved between its deadline's begin and its dial.
+    /// To another port, which speaks TLS.
+    #[test]
+    fn a_timeout_behind_a_redirect_to_https_is_one_after_the_handshake() {
+        let decided = |scheme: &str| {
+            let mut stream = Stream::new();
+            stream.http_readiness().connect().established().answer(AnswerKind::Http, Some(302));
+            stream.closes((100, 101, 90)).again_to(8, "10.88.0.2:8443").connect().established().wait_ms(990);
+            stream.closes((400, 401, 1500)).kubelet_at_target(ProbeOutput::Timeout);
+            let words = format!("Get \"{scheme}://10.88.0.2:8443\": context deadline exceeded");
+            stream.last_kubelet_probe().output = Some(words);
+            stream.wait_ms(5).tick().causes()
+        };
+        assert_eq!((decided("https"), decided("http")), (vec!["slow_response"], vec!["unexplained"]));
+    }
+
     #[test]
     fn a_prober_that_dialled_late_has_waited() {
         let noted = |https: bool, ms: u64, says: Option<ProbeOutput>| {

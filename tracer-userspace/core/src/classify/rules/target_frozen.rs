@@ -60,7 +60,7 @@ fn near_ns(case: &Case<'_>) -> u64 {
 
 /// What keeps a process from running.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Halt<'a> {
+pub(in super::super) enum Halt<'a> {
     Frozen(&'a str),
     Stopped,
     Traced,
@@ -72,7 +72,7 @@ fn halt(seen: &Serving) -> Option<Halt<'_>> {
     halts.filter(|_| !seen.incomplete)?.first().copied()
 }
 
-fn halt_of(process: &ServerProcess) -> Option<Halt<'_>> {
+pub(in super::super) fn halt_of(process: &ServerProcess) -> Option<Halt<'_>> {
     let tasks = &process.tasks;
     let all = |halted: u32| tasks.count > 0 && halted == tasks.count && !tasks.incomplete;
     match &process.frozen {
@@ -84,7 +84,7 @@ fn halt_of(process: &ServerProcess) -> Option<Halt<'_>> {
 }
 
 impl Halt<'_> {
-    const fn says(self) -> &'static str {
+    pub(in super::super) const fn says(self) -> &'static str {
         match self {
             Self::Frozen(_) => "is frozen by its cgroup",
             Self::Stopped => "is stopped by a signal",
@@ -188,6 +188,16 @@ mod tests {
             assert_ends(&verdict.summary, ": 100 bytes of the request lie unread");
             assert_has(&verdict.remediation, &[fix]);
         }
+    }
+
+    /// Two processes listen on the port (SO_REUSEPORT), and the attempt waits in the queue of one of them.
+    #[test]
+    fn one_of_several_that_is_halted_is_named_beside_silence() {
+        let both: &[_] = &[running(7), stopped(8)];
+        let verdict = silent(&[both, both]).verdict();
+        let words = "; nobody had accepted it: it waited in the queue of app (pid 7) and 1 other; app (pid 8) is stopped by a signal";
+        assert_eq!(verdict.cause.name(), "slow_response");
+        assert!(verdict.summary.ends_with(words), "{}", verdict.summary);
     }
 
     #[test]
