@@ -255,15 +255,15 @@ mod tests {
         };
         let in_plain = "http: server gave HTTP response to HTTPS client";
         let bad = decided("https", in_plain, ProbeOutput::NotHttp, Some(400));
-        assert_eq!(of(&bad).last(), Some(&SURE));
-        let verdict = last(&bad);
+        assert_eq!(bad.all_decided().last(), Some(&SURE));
+        let verdict = bad.last_verdict();
         assert_has(&verdict.summary, &["(status 302) redirected it to https:// on the same port"]);
         assert_has(&verdict.remediation, &["X-Forwarded-Proto"]);
         let silent = decided("https", "context deadline exceeded", ProbeOutput::Timeout, None);
-        assert_eq!(of(&silent).last(), Some(&SURE));
+        assert_eq!(silent.all_decided().last(), Some(&SURE));
         let slow = decided("http", "context deadline exceeded", ProbeOutput::Timeout, None);
         assert_eq!(slow.causes(), ["slow_response"]);
-        assert_has(&last(&slow).summary, &["the probe was redirected (status 302)"]);
+        assert_has(&slow.last_verdict().summary, &["the probe was redirected (status 302)"]);
     }
 
     #[test]
