@@ -70,8 +70,7 @@ fn name(port: &NodePortRef) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::testing::assert_has;
-    use tracer_model::event::{Netns, NodePort, Observation, ObservationKind, ProxyMode};
+    use crate::testing::*;
 
     fn table(netns: u32, ports: &[(u16, Option<&str>)]) -> NodePorts {
         let port = |(port, service): &(u16, Option<&str>)| NodePort {
