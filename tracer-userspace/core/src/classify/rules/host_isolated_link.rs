@@ -30,15 +30,8 @@ pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
         "give the node a {kind} of its own beside the pods', and a route over it: ip link add shim0 link {parent} type {kind} mode {}; ip link set shim0 up; ip route add {target} dev shim0. Or give the pod its first network over a bridge or veth, and the {kind} as a second one. Or use an exec probe",
         if kind.starts_with("ip") { "l2" } else { "bridge" }
     );
-    Some(
-        Finding::likely(
-            Cause::HostIsolatedLink,
-            vec![evidence("rtnetlink", time, says, fields), unresolved],
-            summary,
-            fix,
-        )
-        .until_answered(),
-    )
+    let seen = vec![evidence("rtnetlink", time, says, fields), unresolved];
+    Some(Finding::likely(Cause::HostIsolatedLink, seen, summary, fix).until_answered())
 }
 
 /// The link that has the target's address, and the device of the prober's namespace that it is a part of.
