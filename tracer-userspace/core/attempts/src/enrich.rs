@@ -145,6 +145,11 @@ impl<'a> Matched<'a> {
         probes.chain(handlers).reduce(|all, one| all && one)
     }
 
+    /// A probe that it can be asks in plain HTTP.
+    pub fn may_ask_in_plain(&self) -> bool {
+        self.probes_met().iter().any(|spec| spec.handler == Handler::Http && spec.scheme.as_deref() != Some("https"))
+    }
+
     /// The probes that this attempt can be one of.
     pub fn probes_met(&self) -> Vec<&'a ProbeSpec> {
         self.matching_probes().iter().map(|(.., spec)| *spec).collect()

@@ -21,8 +21,7 @@ pub(super) fn add(case: &Case<'_>, finding: &mut Finding) {
             "; {container_of} {connects} to this port, and no probe sends a request there: {}",
             consequence(handlers)
         );
-        let fix = std::mem::take(&mut finding.remediation);
-        finding.remediation = fix.reword(|text| format!("For the lifecycle handler: {text}"));
+        finding.remediation.text.insert_str(0, "For the lifecycle handler: ");
     } else {
         finding.summary += &format!("; {container_of} {connects} to this port, too: whether this was the probe is not known");
     }

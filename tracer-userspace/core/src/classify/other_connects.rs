@@ -21,6 +21,11 @@ pub(super) fn add(case: &Case<'_>, finding: &mut Finding) {
         );
     }
     let is_named = finding.cause == Cause::ProbeMisconfigured;
+    if let Some(status) = case.matched.redirected_within_port().filter(|_| !is_named) {
+        finding.summary += &format!("; the probe was redirected (status {status}), and this is where that led");
+        finding.remediation.text +=
+            "; or set httpGet.path to a page that answers without a redirect (curl -sSI shows where it leads)";
+    }
     if let Some(port) = case.matched.redirected_from().filter(|_| !is_named) {
         finding.summary += &format!("; the probe asks port {port} and was redirected here");
         finding.remediation.text +=

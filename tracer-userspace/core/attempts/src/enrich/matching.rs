@@ -86,6 +86,14 @@ impl<'a> Matched<'a> {
         named.or_else(|| self.followed().first().map(|(.., spec)| spec.port))
     }
 
+    /// The status of the redirect that this connection follows, if it stayed on the port and only one probe asks that: two are
+    /// redirected in turn.
+    pub fn redirected_within_port(&self) -> Option<u16> {
+        let redirected = self.attempt.redirected.filter(|it| it.first == self.attempt.flow.dst)?;
+        let only = self.probes_on().len() == 1 && self.handlers_met().is_empty();
+        only.then_some(redirected.status)
+    }
+
     /// The kubelet itself has named this target as the one where a probe of another port ended.
     pub fn is_named_redirect(&self) -> bool {
         self.redirected().is_some()

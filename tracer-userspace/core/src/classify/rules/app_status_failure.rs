@@ -35,6 +35,10 @@ const NO_HEALTH_SERVICE: &str =
 
 const NOT_FOUND: &str = "Set the probe's grpc.service to a name that the server's health service knows (empty: the whole server), or register that name there";
 
+const DENIED: &str = "Let the server answer grpc.health.v1.Health/Check without credentials: the kubelet's gRPC probes carry none. Or use tcpSocket, or exec with a client that has them";
+
+const NOT_TAKEN: &str = "Correct the header of the answer that the kubelet's words name: Go's HTTP client, which the kubelet uses, does not take it, though others may";
+
 pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
     match answered_no(case) {
         Some(found) => wrong_field(case).is_none().then_some(found),
@@ -97,6 +101,10 @@ pub(in super::super) fn answer_text(says: ProbeOutput, scheme: Option<&str>) -> 
         ProbeOutput::NotServing => Some(("a health status other than SERVING".to_owned(), HANDLER)),
         ProbeOutput::NoHealthService => Some(("that it has no gRPC health service".to_owned(), NO_HEALTH_SERVICE)),
         ProbeOutput::HealthNotFound => Some(("that it does not know the service asked about".to_owned(), NOT_FOUND)),
+        ProbeOutput::RpcDenied => {
+            Some(("that it refuses the health rpc to a caller without credentials".to_owned(), DENIED))
+        }
+        ProbeOutput::InvalidAnswer => Some(("HTTP that the kubelet's client does not take".to_owned(), NOT_TAKEN)),
         ProbeOutput::TlsRefused => Some((REFUSAL.to_owned(), TLS_REFUSED)),
         ProbeOutput::NotHttp if scheme == Some("https") => {
             Some(("something that is not HTTP over TLS".to_owned(), PROTOCOL_TLS))
@@ -122,12 +130,6 @@ fn by_answer(case: &Case<'_>) -> Option<Finding> {
     Some(sidecar::add(case, answer.status.filter(|_| answer.kind == AnswerKind::Http), found))
 }
 
-/// An interim answer (`100 Continue`, `103 Early Hints`): the next one counts (RFC 9110 15.2). Go's client reads on after each
-/// but `101 Switching Protocols`, which is final.
-const fn is_interim(status: u16) -> bool {
-    status >= 100 && status < 200 && status != 101
-}
-
 /// What the answer says, if it is one that the kubelet takes for a failure (`pkg/probe/http`: 200 to 399 is success).
 fn refusal(case: &Case<'_>, answer: &Answer) -> Option<(String, &'static str)> {
     if case.matched.refused_tls() {
@@ -149,7 +151,7 @@ fn refusal(case: &Case<'_>, answer: &Answer) -> Option<(String, &'static str)> {
         return None;
     }
     match (answer.kind, answer.status) {
-        (AnswerKind::Http, Some(status)) if !(200..400).contains(&status) && !is_interim(status) => {
+        (AnswerKind::Http, Some(status)) if !(200..400).contains(&status) && !answer.is_interim() => {
             // A lifecycle handler takes any (`runHTTPHandler`, pkg/kubelet/lifecycle/handlers.go).
             let handlers = case.matched.handlers_met();
             handlers.is_empty().then(|| (format!("HTTP status {status}"), HANDLER))

@@ -124,8 +124,7 @@ mod tests {
         refused.wait_ms(800).retransmit(TcpState::SynSent).refused();
         assert_eq!(refused.causes(), ["connection_refused"]);
         let mut full = inspected(|seen| {
-            let addr = "0.0.0.0:8080".parse().expect("an address");
-            seen.listeners = Some(vec![ListenerState { addr, waiting: 2, backlog: 1, half_open: None }]);
+            seen.listeners = Some(vec![listener(2, 1)]);
         });
         assert_eq!(full.gives_up().causes(), ["accept_queue_overflow"]);
         let mut answered = inspected(|_| ());
@@ -135,8 +134,7 @@ mod tests {
     #[test]
     fn a_syn_that_was_dropped_on_that_way_did_not_arrive() {
         let mut stream = inspected(|seen| {
-            let addr = "0.0.0.0:8080".parse().expect("an address");
-            seen.listeners = Some(vec![ListenerState { addr, waiting: 2, backlog: 1, half_open: None }]);
+            seen.listeners = Some(vec![listener(2, 1)]);
         });
         stream.wait_ms(700).drop(SYN, "NEIGH_FAILED", NODE).gives_up();
         assert_eq!(stream.causes().last(), Some(&"asymmetric_route"), "{:?}", stream.causes());

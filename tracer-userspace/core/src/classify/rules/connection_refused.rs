@@ -9,7 +9,7 @@ use super::super::history::{self, MORE_MEMORY};
 use super::super::kubectl::with_log;
 use super::super::shared_address::FIX;
 use super::{
-    ANSWER_NS, Case, Cause, Command, Finding, Remediation, by_subject, in_namespace, inspected, refusal_hook, run_in,
+    ANSWER_NS, Case, Cause, Command, Finding, REFUSAL_HOOKS, Remediation, by_subject, in_namespace, inspected, run_in,
 };
 use tracer_common::names::Hook;
 use tracer_model::event::{Listen, Netns, PacketDrop, Pod, TcpState};
@@ -87,10 +87,9 @@ fn by_another(case: &Case<'_>, refused: &Refused, netns: Netns) -> Option<Findin
     let last = case.node.listeners.last(own, port);
     let (began, listen) = last.filter(|(began, last)| *began < at && last.begins && serves(last, addr))?;
     let summary = format!(
-        "nobody listens on port {port}{}, which has {addr}, the address of pod {pod}, too: its kernel answered the SYN with a RST; {} (pid {}), which listens there in the pod's own (network namespace {}), was not asked",
+        "nobody listens on port {port}{}, which has {addr}, the address of pod {pod}, too: its kernel answered the SYN with a RST; {}, which listens there in the pod's own (network namespace {}), was not asked",
         in_namespace(case, Some(netns)),
-        listen.actor.comm,
-        listen.actor.pid,
+        listen.actor,
         own.0
     );
     let way = [format!("ip route get {addr}"), format!("ip neigh show {addr}")];
@@ -121,7 +120,7 @@ fn pod_elsewhere(case: &Case<'_>, netns: Netns) -> Option<(String, Netns)> {
 /// Somebody began to listen, as evidence.
 pub(super) fn of_listener(began: u64, listen: &Listen) -> Evidence {
     let Listen { actor, addr, netns, .. } = listen;
-    let says = format!("{} (pid {}) began to listen on port {}", actor.comm, actor.pid, addr.port());
+    let says = format!("{actor} began to listen on port {}", addr.port());
     evidence(Hook::InetSockSetState.name(), began, says, json!({ "pid": actor.pid, "netns": netns }))
 }
 
@@ -138,8 +137,7 @@ fn where_to_listen(case: &Case<'_>, dst: IpAddr) -> &'static str {
 fn elsewhere(case: &Case<'_>, netns: Netns) -> Option<String> {
     let dst = case.attempt.flow.dst;
     let (_, listen) = case.node.listeners.last(netns, dst.port()).filter(|(_, last)| last.begins)?;
-    let who = &listen.actor;
-    (!serves(listen, dst.ip())).then(|| format!("; {} (pid {}) listens on {} only", who.comm, who.pid, listen.addr))
+    (!serves(listen, dst.ip())).then(|| format!("; {} listens on {} only", listen.actor, listen.addr))
 }
 
 /// The pod that has the address is in another namespace: whether somebody listens there nothing tells.
@@ -211,7 +209,7 @@ fn by_place(case: &Case<'_>) -> Option<Refused> {
     let by_socket = attempt.resets_sent().any(|(_, sent)| !sent.no_socket && sent.answered.is_syn());
     let last = drop.netns.and_then(|netns| case.node.listeners.last(netns, dst.port()));
     let listened = last.is_some_and(|(began, last)| *began <= time && last.begins && serves(last, dst.ip()));
-    if case.node.missing_of(refusal_hook(dst)).is_empty() || by_socket || listened || was_read(case, time) {
+    if !case.lacks(REFUSAL_HOOKS) || by_socket || listened || was_read(case, time) {
         return None;
     }
     let seen = vec![of_drop(time, drop), of_reset_received(at, reset)];
@@ -297,7 +295,7 @@ mod tests {
             let addr = addr.parse().expect("an address");
             let mut stream = Stream::new();
             stream.missing(Hook::TcpV4SendReset).connect().inspection(|seen| {
-                seen.listeners = Some(vec![ListenerState { addr, waiting: 0, backlog: 128, half_open: None }]);
+                seen.listeners = Some(vec![ListenerState { addr, ..listener(0, 128) }]);
             });
             stream.wait_ms(1).drop_with(SYN, POD, |drop| drop.location = Some("tcp_v4_rcv".into()));
             stream.reset_received(TcpState::SynSent, 0).gives_up().causes().remove(0)

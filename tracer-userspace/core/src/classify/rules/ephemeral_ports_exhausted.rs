@@ -40,7 +40,7 @@ fn by_connect(attempt: &Attempt) -> Option<Evidence> {
 
 /// Without that hook: the socket gave up without ever having had a port.
 fn by_state(case: &Case<'_>) -> Option<Evidence> {
-    let blind = !case.node.missing_of(&[Hook::SysConnect]).is_empty();
+    let blind = case.lacks(&[Hook::SysConnect]);
     let (ended, _) = case.attempt.ended?;
     let state = case.attempt.last.as_ref()?;
     (blind && case.attempt.without_port()).then(|| of_state(ended, state))

@@ -38,15 +38,8 @@ pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
         ]
         .map(|command| run_in(case, case.attempt.netns, command)),
     );
-    Some(
-        Finding::likely(
-            Cause::HostIsolatedLink,
-            vec![evidence("rtnetlink", time, says, fields), unresolved],
-            summary,
-            fix,
-        )
-        .until_answered(),
-    )
+    let seen = vec![evidence("rtnetlink", time, says, fields), unresolved];
+    Some(Finding::likely(Cause::HostIsolatedLink, seen, summary, fix).until_answered())
 }
 
 /// The link that has the target's address, and the device of the prober's namespace that it is a part of.

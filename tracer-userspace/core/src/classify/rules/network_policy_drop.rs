@@ -140,7 +140,7 @@ pub(in super::super) fn dropped<'a>(case: &Case<'a>) -> Option<(u64, &'a PacketD
 pub(super) fn did(case: &Case<'_>, drop: &PacketDrop, program: &str) -> String {
     let device = drop.device.as_ref().map(|device| format!(" on {}", device.name)).unwrap_or_default();
     let place = in_namespace(case, drop.netns);
-    format!("{program}{device}{place} drops the {} {} -> {}", drop.flags.name(), drop.flow.src, drop.flow.dst)
+    format!("{program}{device}{place} drops the {} {}", drop.flags.name(), drop.flow)
 }
 
 /// By the kernel's reason; on kernels without reasons by the place, where little else drops there.
@@ -180,12 +180,8 @@ fn by_connect(case: &Case<'_>) -> Option<Finding> {
         "connect() to {} was refused with EPERM: a program at cgroup/connect does that (a security module or seccomp could, too)",
         failed.dst
     );
-    let seen = evidence(
-        Hook::SysConnect.name(),
-        decided_at,
-        "connect() failed: EPERM".into(),
-        json!({ "errno": failed.errno }),
-    );
+    let fields = json!({ "errno": failed.errno });
+    let seen = evidence(Hook::SysConnect.name(), decided_at, "connect() failed: EPERM".into(), fields);
     let remediation = Remediation::from(format!("In the network policies, {ALLOW}"))
         .run([policies(), Command::on_node("bpftool cgroup tree")]);
     Some(Finding::likely(Cause::NetworkPolicyDrop, vec![seen], summary, remediation))

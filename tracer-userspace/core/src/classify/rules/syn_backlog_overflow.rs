@@ -73,12 +73,10 @@ mod tests {
     fn of_listeners(half_open: &[u32], syncookies: u64) -> Vec<&'static str> {
         let mut stream = Stream::new();
         stream.connect().wait_ms(200).inspection(|seen| {
-            let addr = "[::]:8080".parse().expect("an address");
             seen.netns = Some(POD);
             seen.values = [("tcp_syncookies".to_owned(), syncookies), ("tcp_max_syn_backlog".to_owned(), 8)].into();
-            let listener =
-                |half_open: &u32| ListenerState { addr, waiting: 0, backlog: 128, half_open: Some(*half_open) };
-            seen.listeners = Some(half_open.iter().map(listener).collect());
+            let with = |half_open: &u32| ListenerState { half_open: Some(*half_open), ..listener(0, 128) };
+            seen.listeners = Some(half_open.iter().map(with).collect());
         });
         stream.gives_up().causes()
     }
