@@ -86,7 +86,7 @@ pub(super) fn is_close(case: &Case<'_>) -> bool {
 
 /// OpenSSL reads no more of a request than shows that it is no ClientHello.
 const IF_TLS: &str =
-    ". Or the port speaks TLS, whose servers close so what asks in plain HTTP: then set the probe's scheme to HTTPS";
+    ". Or the port speaks TLS, and its server closes what asks in plain HTTP. Then set the probe's scheme to HTTPS";
 
 const NOT_OBSERVED: &str = "a proxy behind an address translation, or somebody on the way, sent it";
 
