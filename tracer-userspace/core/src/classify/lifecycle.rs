@@ -23,7 +23,8 @@ pub(super) fn add(case: &Case<'_>, finding: &mut Finding) {
         );
         finding.remediation.text.insert_str(0, "For the lifecycle handler: ");
     } else {
-        finding.summary += &format!("; {container_of} {connects} to this port, too: whether this was the probe is not known");
+        finding.summary +=
+            &format!("; {container_of} {connects} to this port, too: whether this was the probe is not known");
     }
     finding.evidence.extend(handlers.iter().map(|handler| of_handler(case, handler)));
 }

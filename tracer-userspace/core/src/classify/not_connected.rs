@@ -28,9 +28,8 @@ pub fn verdict(probe: &KubeletProbe, node: &Node) -> Option<(Finding, Unattached
     let why = not_connected(probe)?;
     let (spec, named) = (spec(probe, node)?, Unattached::of(probe, node));
     let (kind, container_of) = (probe.probe_type.name(), container_of(&named.k8s));
-    let summary = format!(
-        "the {kind} probe{container_of} failed before it made a connection, as the kubelet says: {why}"
-    );
+    let summary =
+        format!("the {kind} probe{container_of} failed before it made a connection, as the kubelet says: {why}");
     let fix = fix(why, spec.host.as_deref(), probe.pid);
     Some((Finding::likely(Cause::KubeletClientError, vec![of_outcome(probe)], summary, fix), named))
 }

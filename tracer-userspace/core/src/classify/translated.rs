@@ -12,8 +12,7 @@ pub(super) fn add(case: &Case<'_>, finding: &mut Finding) {
         case.attempt.observations.iter().filter(decides).filter_map(|it| case.attempt.translated_in(&it.kind));
     let Some(addr) = behind.next().map(|client| client.ip()) else { return };
     finding.confidence = finding.confidence.min(Confidence::Likely);
-    finding.summary +=
-        &format!("; its source address had been translated to {addr} (a masquerade, Istio ambient)");
+    finding.summary += &format!("; its source address had been translated to {addr} (a masquerade, Istio ambient)");
     if finding.cause == Cause::NetworkPolicyDrop {
         finding.remediation.text += &format!("; behind the translation it is {addr} that has to be allowed");
     }

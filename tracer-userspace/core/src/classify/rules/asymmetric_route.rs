@@ -3,7 +3,9 @@
 use serde_json::json;
 
 use super::super::evidence::evidence;
-use super::{Case, Cause, Finding, Remediation, accept_queue_overflow, in_handshake, inspected, run_in, syn_backlog_overflow};
+use super::{
+    Case, Cause, Finding, Remediation, accept_queue_overflow, in_handshake, inspected, run_in, syn_backlog_overflow,
+};
 use tracer_model::event::{Inspection, RoutingRule, StrayRoute};
 
 pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {

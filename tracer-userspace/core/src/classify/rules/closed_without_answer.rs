@@ -44,9 +44,7 @@ pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
     let after = ms(ended.saturating_sub(established));
     let what = match unavailable_source {
         true => format!("closed the connection {after} after it was established, before a request was sent"),
-        false => format!(
-            "took the request and closed the connection after {after} without a byte of an answer"
-        ),
+        false => format!("took the request and closed the connection after {after} without a byte of an answer"),
     };
     let hint = grpc && gone.is_none();
     let or = match (unavailable_source, hint) {

@@ -53,9 +53,7 @@ fn from_outside(case: &Case<'_>) -> Option<Finding> {
             Cause::HandshakeRst.fix(),
         ),
     };
-    let summary = format!(
-        "the SYN to {dst} was answered with a RST that nothing on this node was seen to send: {who}"
-    );
+    let summary = format!("the SYN to {dst} was answered with a RST that nothing on this node was seen to send: {who}");
     Some(
         Finding::likely(Cause::HandshakeRst, vec![of_reset_received(at, received)], summary, remediation)
             .resting_on(RST_AND_DROP_HOOKS),

@@ -52,8 +52,7 @@ fn by_connect(case: &Case<'_>) -> Option<Finding> {
     let (route, place) = (meaning.route, in_namespace(case, case.attempt.netns));
     let found = |summary, fix: Remediation| Finding::failure(Cause::RouteUnreachable, vec![seen], summary, fix);
     let Some(or) = meaning.or else { return Some(found(format!("{route}{place} for {dst}"), fix(case))) };
-    let summary =
-        format!("{route}{place} for {dst}, or {or} refused the connect: {error}, before a SYN was sent");
+    let summary = format!("{route}{place} for {dst}, or {or} refused the connect: {error}, before a SYN was sent");
     let (check, command) = meaning.check;
     let fix =
         fix(case).reword(|text| format!("{text}. If the route is good, {check}")).run([Command::on_node(command)]);
