@@ -225,9 +225,9 @@ fn rotation(flags: &RotationFlags, to_file: bool) -> Result<Option<Rotation>, Er
 /// The cause of this name, in either case and with `-` or `_`.
 fn known_cause(name: &str, place: &str) -> Result<Cause, Error> {
     Cause::from_name(&name.to_lowercase().replace('-', "_")).ok_or_else(|| {
-        let known: Vec<_> = Cause::ALL.iter().map(|cause| cause.name()).collect();
-        let nearest = explain::nearest(name).map(|near| format!("did you mean `{near}`? ")).unwrap_or_default();
-        Error::Usage(format!("{place} `{name}`: no such cause; {nearest}known: {}", known.join(", ")))
+        let all = || Cause::ALL.iter().map(|cause| cause.name()).collect::<Vec<_>>().join(", ");
+        let near = explain::nearest(name).map(|near| format!("did you mean `{near}`? (`tracer explain` lists all)"));
+        Error::Usage(format!("{place} `{name}`: no such cause; {}", near.unwrap_or_else(|| format!("known: {}", all()))))
     })
 }
 

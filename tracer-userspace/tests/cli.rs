@@ -20,7 +20,7 @@ fn wrong_usage_is_one_line() {
     reports_one_line(
         &ran(&["attach", "--cause", "lookback_down"]),
         2,
-        &["lookback_down", "loopback_down", "connection_refused"],
+        &["lookback_down", "loopback_down"],
     );
     reports_one_line(&ran(&["attach", "--prober", "a-name-beyond-the-kernel"]), 2, &["--prober", "15"]);
     reports_one_line(&ran(&["replay", "x", "--pods", "y"]), 2, &["--pods", "replay"]);

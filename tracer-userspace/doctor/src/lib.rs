@@ -38,7 +38,7 @@ use std::time::Duration;
 use tracer_model::event::Pod;
 use tracer_sources::{Prober, SourceConfig};
 
-use finding::Draft;
+use finding::{Draft, Remediation};
 pub use finding::{Finding, Status, Unread};
 pub use tracer_hooks::fix as hook_fix;
 pub use view::View;
@@ -104,7 +104,7 @@ pub fn run(options: &Options) -> Vec<Finding> {
     }
     let probers = probers(options);
     let Some(node) = procfs::node_netns(&probers) else {
-        return refuse(&checks, &Unread::new("cannot read /proc/self/ns/net", "mount -t proc proc /proc"));
+        return refuse(&checks, &Unread::new("cannot read /proc/self/ns/net", Remediation::on_node("Mount /proc", "mount -t proc proc /proc")));
     };
     if !probers.is_empty() && probers.iter().all(|prober| prober.netns.is_none()) {
         let reason = "the prober's network namespace, which is the node's, cannot be read";

@@ -109,9 +109,10 @@ fn latency_finding(dst: SocketAddr, named: &Named, timeout_s: u32, seen: Quantil
     if tight {
         body.status = Status::Warn;
         let enough = (slowest * 3.0 / 1e3).ceil().max(f64::from(timeout_s) + 1.0);
-        body.remediation = Some(format!(
+        let fix = format!(
             "set timeoutSeconds: {enough:.0} for this probe, or find what its handler waits for (a CPU limit, a database)"
-        ));
+        );
+        body.remediation = Some(fix.into());
     }
     let numbers =
         [("timeout_s", json!(timeout_s)), ("p50_ms", json!(half)), ("p95_ms", json!(most)), ("max_ms", json!(slowest))];

@@ -137,7 +137,7 @@ impl ReportedStart {
         );
         body.expected = format!("the last failed attempt of a start within {:.0} % of {earliest} s", NARROW * 100.0);
         body.why = "a start that takes a little longer, on a busy node or after an upgrade, is ended by the kubelet, again and again".into();
-        body.remediation = Some(fix(spec, took_s));
+        body.remediation = Some(fix(spec, took_s).into());
         let numbers = [
             ("probe", json!(kind)),
             ("took_s", json!(took_s)),
@@ -202,7 +202,7 @@ mod tests {
         assert_eq!((reported[0].check.as_str(), reported[0].status), ("probe_start", Status::Warn));
         let expected = "default/web app (10.88.0.2:8080) failed its liveness probe until 18 s after its container was started, and answered it after 28 s; the kubelet ends it after 20 to 30 s";
         assert_starts(&reported[0].observed, expected);
-        let fix = reported[0].remediation.as_deref().unwrap_or_default();
+        let fix = reported[0].remediation.clone().unwrap_or_default().text;
         assert_eq!(
             fix,
             "give it a startup probe: startupProbe: {httpGet: {path: /, port: 8080}, periodSeconds: 10, failureThreshold: 9} (allows 90 s)"

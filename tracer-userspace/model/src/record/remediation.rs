@@ -98,6 +98,11 @@ impl Remediation {
         self
     }
 
+    /// A text, and a command for the node.
+    pub fn on_node(text: impl Into<String>, run: impl Into<String>) -> Self {
+        Self { text: text.into(), commands: vec![Command::on_node(run)] }
+    }
+
     /// With another text.
     #[must_use]
     pub fn reword(mut self, text: impl FnOnce(&str) -> String) -> Self {

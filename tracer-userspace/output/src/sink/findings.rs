@@ -2,13 +2,12 @@
 
 use std::fmt::Write as _;
 
-use tracer_model::record::{FindingBody, Place, Status};
-use tracer_terminal::screen::{Screen, Style, is_command, safe, unbroken_commands};
+use super::pretty::fix_rows;
+use tracer_model::record::{FindingBody, Status};
+use tracer_terminal::screen::{Screen, Style, safe, unbroken_commands};
 
 /// Columns where no terminal says otherwise.
 const WIDTH: usize = 120;
-/// What may follow a command, and how its own line begins.
-const NOTES: [(&str, &str); 2] = [("; only if ", "Only if "), (", and ", "Then ")];
 /// From the worst to the best.
 const ORDER: [Status; 4] = [Status::Fail, Status::Warn, Status::Unknown, Status::Ok];
 
@@ -56,18 +55,8 @@ pub(super) fn block(out: &mut String, finding: &FindingBody, screen: Screen) {
     screen.row(out, "wanted", &finding.expected);
     screen.row(out, "why", &finding.why);
     for (word, fix) in [("fix", &finding.remediation), ("persist", &finding.persist)] {
-        match fix {
-            Some(fix) if is_command(fix) => {
-                let note = NOTES.iter().find_map(|(mark, begins)| Some((fix.split_once(mark)?, begins)));
-                let command = note.map_or(fix.as_str(), |((command, _), _)| command);
-                screen.row(out, word, Place::Node.instruction());
-                screen.command(out, command);
-                if let Some(((_, note), begins)) = note {
-                    screen.row(out, "", &unbroken_commands(&format!("{begins}{note}")));
-                }
-            }
-            Some(fix) => screen.row(out, word, &unbroken_commands(fix)),
-            None => {}
+        if let Some(fix) = fix {
+            fix_rows(out, word, &fix.clone().reword(unbroken_commands), screen);
         }
     }
 }
@@ -93,6 +82,7 @@ const fn style(status: Status) -> Style {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use tracer_model::record::Remediation;
 
     fn screen(columns: usize, colour: bool) -> Screen {
         Screen { colour, columns: Some(columns) }
@@ -103,7 +93,7 @@ mod tests {
             observed: "net.ipv4.ip_forward = 0".into(),
             expected: "net.ipv4.ip_forward = 1".into(),
             why: "without it the kernel drops whatever is not for the node itself".into(),
-            remediation: (status != Status::Ok).then(|| "sysctl -w net.ipv4.ip_forward=1".into()),
+            remediation: (status != Status::Ok).then(|| Remediation::on_node("Let the node forward", "sysctl -w net.ipv4.ip_forward=1")),
             ..FindingBody::new(check, status)
         }
     }
@@ -117,7 +107,8 @@ fail    c
   found    net.ipv4.ip_forward = 0
   wanted   net.ipv4.ip_forward = 1
   why      without it the kernel drops whatever is not for the node itself
-  fix      run on the node:
+  fix      Let the node forward
+           run on the node:
              sysctl -w net.ipv4.ip_forward=1
 warn    b
 ";
@@ -125,24 +116,6 @@ warn    b
         let (ok, sum) = ("ok      a\n  found    net.ipv4.ip_forward = 0\n", "n1: 1 fail, 1 warn, 0 unknown, 1 ok\n");
         assert!(text.ends_with(&format!("{ok}{sum}")), "{text}");
         assert_eq!(table(&findings, "n1", true, screen(100, false)), text.replace(ok, ""));
-    }
-
-    #[test]
-    fn a_command_stands_alone_and_a_sentence_in_its_row() {
-        let rows = |fix: &str| {
-            let mut out = String::new();
-            block(
-                &mut out,
-                &FindingBody { remediation: Some(fix.into()), ..finding("c", Status::Fail) },
-                screen(100, false),
-            );
-            out.split_once("  fix      ").expect("a fix").1.to_owned()
-        };
-        let allow = "run on the node:\n             ufw allow 1/tcp\n           Only if it needs none: ufw disable\n";
-        assert_eq!(rows("ufw allow 1/tcp; only if it needs none: ufw disable"), allow);
-        let again = "run on the node:\n             sysctl -w a=1\n           Then start tracer again\n";
-        assert_eq!(rows("sysctl -w a=1, and start tracer again"), again);
-        assert_eq!(rows("Boot a newer kernel"), "Boot a newer kernel\n");
     }
 
     #[test]

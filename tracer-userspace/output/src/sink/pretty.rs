@@ -8,6 +8,8 @@ mod tally;
 mod tests;
 mod verdict;
 
+pub(super) use verdict::fix_rows;
+
 use std::time::Duration;
 
 pub use self::about::{About, who};

@@ -129,8 +129,8 @@ fn by_base_policy(case: &Case<'_>) -> Option<Finding> {
     })?;
     let says = format!("doctor, base_policy: {}", found.observed);
     let seen = evidence("doctor", time, says.clone(), json!({ "check": found.check, "status": found.status }));
-    let by_check = |command: &String| {
-        Remediation::from("Do what `tracer doctor --check base_policy` says").run([Command::on_node(command)])
+    let by_check = |fix: &Remediation| {
+        Remediation::from("Do what `tracer doctor --check base_policy` says").run(fix.commands.clone())
     };
     let fix = found.remediation.as_ref().map_or_else(|| Cause::MissingNodePrerequisite.fix(), by_check);
     Some(Finding::likely(Cause::MissingNodePrerequisite, vec![seen], says, fix))
