@@ -64,7 +64,6 @@ impl Default for Health {
 }
 
 impl Health {
-    #[must_use]
     pub fn new() -> Self {
         Self {
             since: Instant::now(),
@@ -119,7 +118,6 @@ impl Health {
         self.socket.load(Ordering::Acquire)
     }
 
-    #[must_use]
     pub fn report(&self) -> Report {
         let still = self.now_ms().saturating_sub(self.moved_ms.load(Ordering::Relaxed));
         let live = u128::from(still) < STALL.as_millis();

@@ -108,7 +108,6 @@ impl ClusterSink {
     }
 
     /// Explanations that never reached the API, since the start.
-    #[must_use]
     pub fn dropped(&self) -> u64 {
         self.dropped.load(Ordering::Relaxed)
     }
