@@ -7,6 +7,7 @@ use serde_json::json;
 use super::super::evidence::{evidence, is_at_socket, of_drop, of_reset_received, of_reset_sent};
 use super::super::history::{self, MORE_MEMORY};
 use super::super::kubectl::with_log;
+use super::super::pod_sockets;
 use super::super::shared_address::FIX;
 use super::{
     ANSWER_NS, Case, Cause, Command, Finding, Remediation, by_subject, in_namespace, inspected, refusal_hook, run_in,
@@ -21,11 +22,17 @@ pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
     if let Some(found) = in_its_place(case, &refused) {
         return Some(found);
     }
-    let Refused { seen, netns, sure } = refused;
+    let Refused { mut seen, netns, sure } = refused;
     let dst = case.attempt.flow.dst;
     let killed = seen.iter().map(|e| e.time_boot_ns).max().and_then(|at| history::out_of_memory(case, at));
     let is_killed = killed.is_some();
+    let listens = || {
+        let (words, read) = pod_sockets::elsewhere(case, netns?)?;
+        seen.push(read);
+        Some(format!("; {words}"))
+    };
     let why = killed.or_else(|| netns.and_then(|netns| elsewhere(case, netns).or_else(|| pod_is(case, netns))));
+    let why = why.or_else(listens);
     let summary = format!(
         "nobody listens on {dst}{}: its kernel answered the SYN with a RST{}",
         in_namespace(case, netns),
@@ -303,6 +310,30 @@ mod tests {
             stream.reset_received(TcpState::SynSent, 0).gives_up().causes().remove(0)
         };
         assert_eq!((read("0.0.0.0:8080"), read("127.0.0.1:8080")), ("unexplained", "connection_refused"));
+    }
+
+    /// They are older than the tracer, and were read when an attempt before was refused.
+    #[test]
+    fn who_listens_elsewhere_in_the_pod_is_named() {
+        let noted = |addrs: &[&str], ended: bool| {
+            let mut stream = Stream::new();
+            stream.http_readiness().pod_in(POD).connect().reset_sent(SYN, true, None).pod_sockets(|seen| {
+                let server = Listener { pid: 7, comm: "app".into() };
+                let at = |addr: &&str| ListenerAt { addr: addr.parse().expect("an address"), server: server.clone() };
+                seen.elsewhere = addrs.iter().map(at).collect();
+            });
+            if ended {
+                stream.listens(POD, 8081, false);
+            }
+            stream.wait_ms(1_000).again(8).connect().reset_sent(SYN, true, None);
+            let verdict = stream.last_verdict();
+            assert_eq!((verdict.cause.name(), verdict.confidence), ("connection_refused", Confidence::Proven));
+            verdict.summary
+        };
+        assert_has(&noted(&["[::1]:8080", "0.0.0.0:8081"], false), &["; app (pid 7) listens on [::1]:8080 only"]);
+        assert_has(&noted(&["0.0.0.0:8081"], false), &["; others listen there: app (pid 7) on port 8081"]);
+        assert_lacks(&noted(&["0.0.0.0:8081"], true), &["8081"]);
+        assert_lacks(&noted(&[], false), &["listen there"]);
     }
 
     #[test]
