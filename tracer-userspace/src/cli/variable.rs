@@ -10,7 +10,7 @@ use super::definition;
 use tracer_terminal::error::Error;
 
 /// The variable of a flag, its dashes left out.
-fn of(flag: &str) -> String {
+pub(super) fn of(flag: &str) -> String {
     match flag {
         "node-name" => "NODE_NAME".to_owned(),
         _ => format!("TRACER_{}", flag.to_uppercase().replace('-', "_")),

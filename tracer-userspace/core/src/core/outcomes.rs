@@ -198,16 +198,11 @@ fn seems_unanswered(attempt: &Attempt, probe: &KubeletProbe) -> bool {
 mod tests {
     use crate::testing::*;
 
-    fn reported(stream: &Stream) -> Vec<(String, bool)> {
-        let reported = |v: &VerdictBody| (v.verdict.cause.name().to_owned(), v.kubelet.is_some());
-        stream.verdicts().iter().map(reported).collect()
-    }
-
     #[test]
     fn the_kubelets_words_alone_revise_nothing() {
         let mut stream = Stream::new();
         stream.http_readiness().connect().gives_up().wait_ms(10).kubelet(ProbeOutput::Timeout);
-        assert_eq!(reported(&stream), [("unexplained".to_owned(), false)]);
+        assert_eq!(stream.quoted(), [("unexplained", false)]);
     }
 
     #[test]
@@ -215,7 +210,7 @@ mod tests {
         let mut stream = Stream::new();
         stream.http_readiness().connect().established();
         stream.closes((100, 101, 200)).kubelet(ProbeOutput::Status(503));
-        assert_eq!(reported(&stream), [("app_status_failure".to_owned(), true)]);
+        assert_eq!(stream.quoted(), [("app_status_failure", true)]);
     }
 
     #[test]
@@ -224,7 +219,7 @@ mod tests {
         stream.http_readiness().connect().established();
         stream.closes((100, 101, 200)).kubelet(ProbeOutput::Network);
         let verdicts = stream.verdicts();
-        assert_eq!(reported(&stream), [("unexplained".to_owned(), true)]);
+        assert_eq!(stream.quoted(), [("unexplained", true)]);
         assert_has(&verdicts[0].verdict.summary, &["so the kubelet says"]);
     }
 
@@ -250,7 +245,7 @@ mod tests {
         refusing.http_readiness().connect().established().answers(503);
         healthy(&mut refusing);
         refusing.kubelet(ProbeOutput::Status(503));
-        assert_eq!(reported(&refusing), [("app_status_failure".to_owned(), false)]);
+        assert_eq!(refusing.quoted(), [("app_status_failure", false)]);
         assert_eq!(refusing.joined(), [(7, ProbeOutput::Status(503))]);
         // The kubelet writes its line before the socket of the one that timed out is closed.
         let mut waiting = Stream::new();
@@ -275,17 +270,17 @@ mod tests {
         };
         let both =
             asked(|stream| stream.kubelet(ProbeOutput::Status(500)).kubelet_event(ProbeOutput::Status(500), 300));
-        assert_eq!(reported(&both), [("app_status_failure".to_owned(), true)], "the Event says the same");
+        assert_eq!(both.quoted(), [("app_status_failure", true)], "the Event says the same");
         let verdict = both.verdicts().remove(0);
         assert_eq!((verdict.verdict.confidence, verdict.dst), (Confidence::Likely, None));
         let words = "the readiness probe of container app of pod default/web was answered: HTTP status 500, as the kubelet read it; which of 2 connections that was is not seen";
         assert_eq!(verdict.verdict.summary, words);
         let event = asked(|stream| stream.kubelet_event(ProbeOutput::Status(500), 300));
-        assert_eq!(reported(&event), [("app_status_failure".to_owned(), true)]);
+        assert_eq!(event.quoted(), [("app_status_failure", true)]);
         let late = asked(|stream| stream.wait_ms(2_000).kubelet_event(ProbeOutput::Status(500), 2_300));
-        assert!(reported(&late).is_empty(), "one that failed may be forgotten, and reported");
+        assert!(late.quoted().is_empty(), "one that failed may be forgotten, and reported");
         let timeout = asked(|stream| stream.kubelet(ProbeOutput::Timeout));
-        assert_eq!(reported(&timeout), [("unexplained".to_owned(), true)], "that says nothing of the cause");
+        assert_eq!(timeout.quoted(), [("unexplained", true)], "that says nothing of the cause");
     }
 
     /// The kubelet's connection to the API server that it probes is open for as long as it likes.
@@ -296,7 +291,7 @@ mod tests {
         stream.again(9).connect().established();
         stream.closes((100, 101, 200)).kubelet(ProbeOutput::Status(500));
         let verdicts = stream.verdicts();
-        assert_eq!(reported(&stream), [("app_status_failure".to_owned(), true)]);
+        assert_eq!(stream.quoted(), [("app_status_failure", true)]);
         assert!(verdicts[0].dst.is_some());
     }
 
@@ -304,9 +299,9 @@ mod tests {
     fn an_outcome_that_comes_before_the_end_waits_for_it() {
         let mut stream = Stream::new();
         stream.http_readiness().connect().established().wait_ms(1000).kubelet(ProbeOutput::Timeout);
-        assert!(reported(&stream).is_empty());
+        assert!(stream.quoted().is_empty());
         stream.closes((100, 101, 0));
-        assert_eq!(reported(&stream), [("slow_response".to_owned(), true)]);
+        assert_eq!(stream.quoted(), [("slow_response", true)]);
     }
 
     #[test]
@@ -316,24 +311,20 @@ mod tests {
         stream.closes((100, 101, 200));
         stream.wait_ms(1500).kubelet(ProbeOutput::Status(503));
         assert!(stream.joined().is_empty(), "too late");
-        assert_eq!(reported(&stream), [("unexplained".to_owned(), true)]);
+        assert_eq!(stream.quoted(), [("unexplained", true)]);
     }
 
     #[test]
     fn a_command_is_reported_by_the_kubelets_words_alone() {
         let mut stream = Stream::new();
         stream.exec_readiness().kubelet(ProbeOutput::Other).kubelet(ProbeOutput::CommandTimeout);
-        assert_eq!(reported(&stream), [("exec_failed".to_owned(), true), ("exec_timeout".to_owned(), true)]);
+        assert_eq!(stream.quoted(), [("exec_failed", true), ("exec_timeout", true)]);
         let mut silent = Stream::new();
         silent.exec_readiness().kubelet(ProbeOutput::Nothing);
-        assert_eq!(reported(&silent), [("unexplained".to_owned(), true)], "a timeout, or not");
+        assert_eq!(silent.quoted(), [("unexplained", true)], "a timeout, or not");
         let mut unknown = Stream::new();
         unknown.kubelet(ProbeOutput::Other);
-        assert_eq!(
-            reported(&unknown),
-            [("exec_failed".to_owned(), true)],
-            "no connection, and no words of a probe that dials"
-        );
+        assert_eq!(unknown.quoted(), [("exec_failed", true)], "no connection, and no words of a probe that dials");
     }
 
     #[test]
@@ -358,7 +349,7 @@ mod tests {
             stream.http_readiness().connect().established();
             stream.closes((100, 101, 200));
             stream.kubelet_error(ProbeType::Readiness, says, "x").wait_ms(2_000);
-            assert!(reported(&stream).is_empty(), "{:?}", reported(&stream));
+            assert!(stream.quoted().is_empty(), "{:?}", stream.quoted());
         }
     }
 }

@@ -7,7 +7,7 @@ use super::{Culprit, NetnsRef};
 use crate::event::ProxyMode;
 
 /// The body of a `node` record.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct NodeBody {
     /// `link_down`, `link_up`, `netns_enter`, `firewall_drop_began` (seen at watched connections; again after five minutes
     /// without), `node_ports_changed`, `port_pressure`, `rules_flushed`.

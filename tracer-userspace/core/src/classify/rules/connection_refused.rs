@@ -10,7 +10,7 @@ use super::super::kubectl::with_log;
 use super::super::pod_sockets;
 use super::super::shared_address::FIX;
 use super::{
-    ANSWER_NS, Case, Cause, Command, Finding, Remediation, by_subject, in_namespace, inspected, refusal_hook, run_in,
+    ANSWER_NS, Case, Cause, Command, Finding, REFUSAL_HOOKS, Remediation, by_subject, in_namespace, inspected, run_in,
 };
 use tracer_common::names::Hook;
 use tracer_model::event::{Listen, Netns, PacketDrop, Pod, TcpState};
@@ -43,7 +43,7 @@ pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
         return Some(found.with_confidence(sure));
     }
     let otherwise: String = by_subject(case, OF_A_PROBE, |who| {
-        format!("correct the port that {who} dials, or have it try again if the process there only starts slowly")
+        format!("correct the port that {who} connects to, or have it try again if the process there only starts slowly")
     });
     let remediation =
         format!("Let the process listen on {}{}, {otherwise}", dst.port(), where_to_listen(case, dst.ip()));
@@ -94,10 +94,9 @@ fn by_another(case: &Case<'_>, refused: &Refused, netns: Netns) -> Option<Findin
     let last = case.node.listeners.last(own, port);
     let (began, listen) = last.filter(|(began, last)| *began < at && last.begins && serves(last, addr))?;
     let summary = format!(
-        "nobody listens on port {port}{}, which has {addr}, the address of pod {pod}, too: its kernel answered the SYN with a RST; {} (pid {}), which listens there in the pod's own (network namespace {}), was not asked",
+        "nobody listens on port {port}{}, which has {addr}, the address of pod {pod}, too: its kernel answered the SYN with a RST; {}, which listens there in the pod's own (network namespace {}), was not asked",
         in_namespace(case, Some(netns)),
-        listen.actor.comm,
-        listen.actor.pid,
+        listen.actor,
         own.0
     );
     let way = [format!("ip route get {addr}"), format!("ip neigh show {addr}")];
@@ -128,7 +127,7 @@ fn pod_elsewhere(case: &Case<'_>, netns: Netns) -> Option<(String, Netns)> {
 /// Somebody began to listen, as evidence.
 pub(super) fn of_listener(began: u64, listen: &Listen) -> Evidence {
     let Listen { actor, addr, netns, .. } = listen;
-    let says = format!("{} (pid {}) began to listen on port {}", actor.comm, actor.pid, addr.port());
+    let says = format!("{actor} began to listen on port {}", addr.port());
     evidence(Hook::InetSockSetState.name(), began, says, json!({ "pid": actor.pid, "netns": netns }))
 }
 
@@ -145,8 +144,7 @@ fn where_to_listen(case: &Case<'_>, dst: IpAddr) -> &'static str {
 fn elsewhere(case: &Case<'_>, netns: Netns) -> Option<String> {
     let dst = case.attempt.flow.dst;
     let (_, listen) = case.node.listeners.last(netns, dst.port()).filter(|(_, last)| last.begins)?;
-    let who = &listen.actor;
-    (!serves(listen, dst.ip())).then(|| format!("; {} (pid {}) listens on {} only", who.comm, who.pid, listen.addr))
+    (!serves(listen, dst.ip())).then(|| format!("; {} listens on {} only", listen.actor, listen.addr))
 }
 
 /// The pod that has the address is in another namespace: whether somebody listens there nothing tells.
@@ -218,7 +216,7 @@ fn by_place(case: &Case<'_>) -> Option<Refused> {
     let by_socket = attempt.resets_sent().any(|(_, sent)| !sent.no_socket && sent.answered.is_syn());
     let last = drop.netns.and_then(|netns| case.node.listeners.last(netns, dst.port()));
     let listened = last.is_some_and(|(began, last)| *began <= time && last.begins && serves(last, dst.ip()));
-    if case.node.missing_of(refusal_hook(dst)).is_empty() || by_socket || listened || was_read(case, time) {
+    if !case.lacks(REFUSAL_HOOKS) || by_socket || listened || was_read(case, time) {
         return None;
     }
     let seen = vec![of_drop(time, drop), of_reset_received(at, reset)];
@@ -304,7 +302,7 @@ mod tests {
             let addr = addr.parse().expect("an address");
             let mut stream = Stream::new();
             stream.missing(Hook::TcpV4SendReset).connect().inspection(|seen| {
-                seen.listeners = Some(vec![ListenerState { addr, waiting: 0, backlog: 128, half_open: None }]);
+                seen.listeners = Some(vec![ListenerState { addr, ..listener(0, 128) }]);
             });
             stream.wait_ms(1).drop_with(SYN, POD, |drop| drop.location = Some("tcp_v4_rcv".into()));
             stream.reset_received(TcpState::SynSent, 0).gives_up().causes().remove(0)
@@ -342,7 +340,7 @@ mod tests {
         let mut connection = Stream::new();
         connection.connect().others().reset_sent(SYN, true, None);
         let words = fix(&connection);
-        assert_has(&words, &["correct the port that kubelet dials"]);
+        assert_has(&words, &["correct the port that kubelet connects to"]);
         assert_lacks(&words, &["robe"]);
         let mut probe = Stream::new();
         probe.http_readiness().connect().reset_sent(SYN, true, None);
@@ -456,7 +454,7 @@ mod tests {
         let own = |stream: &mut Stream| _ = stream.http_readiness().pod_in(LEFT_OVER).listens(POD, 8080, true);
         for reported in [refused_elsewhere(unknown, 1), refused_elsewhere(ended, 1), refused_elsewhere(own, 1)] {
             assert_eq!(reported[0].confidence, Confidence::Proven);
-            assert_has(&reported[0].summary, &[" in the network namespace of pod default/web: "]);
+            assert_has(&reported[0].summary, &[" in pod default/web: "]);
         }
     }
 

@@ -5,7 +5,7 @@ use super::super::kubectl::with_log;
 use super::accept_queue_overflow::{full, make_room, seen as of_listener};
 use super::app_status_failure::shows_certificate;
 use super::probe_misconfigured::is_unanswered_grpc;
-use super::{Case, Cause, Finding, Remediation, ms, refusal_hook};
+use super::{Case, Cause, Finding, REFUSAL_HOOKS, Remediation, ms};
 use tracer_attempts::correlate::attempt::End;
 use tracer_attempts::enrich;
 use tracer_model::event::{Listen, ProbeOutput, ResetSent, TcpState};
@@ -46,7 +46,7 @@ pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
     seen.extend(reported.map(of_outcome));
     let without_room = sent.filter(|(_, reset)| is_without_room(reset)).and_then(|_| full(case));
     seen.extend(without_room.map(|(time, listener)| of_listener(time, listener)));
-    let deaf = sent.is_none() && !case.node.missing_of(refusal_hook(attempt.flow.dst)).is_empty();
+    let deaf = sent.is_none() && case.lacks(REFUSAL_HOOKS);
     let unseen = if deaf { NO_SENDER } else { NOT_OBSERVED };
     let who = sent.map_or_else(|| unseen.to_owned(), |(time, r)| sender(case, time, r));
     let summary = format!(
@@ -69,7 +69,7 @@ pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
     let found = Finding::failure(Cause::MidStreamRst, seen, summary, words);
     let found = if partial && !cut { found.with_confidence(Confidence::Likely) } else { found };
     let found = found.with_culprit(sent.and_then(|(time, reset)| culprit(case, time, reset)));
-    Some(if deaf { Finding { rests_on: refusal_hook(attempt.flow.dst), ..found } } else { found })
+    Some(if deaf { Finding { rests_on: REFUSAL_HOOKS, ..found } } else { found })
 }
 
 /// The target closed the connection: a close with unread data is a RST, and so is what answers data after a close (RFC 9293
@@ -86,9 +86,9 @@ pub(super) fn is_close(case: &Case<'_>) -> bool {
 
 /// OpenSSL reads no more of a request than shows that it is no ClientHello.
 const IF_TLS: &str =
-    ". Or the port speaks TLS, whose servers close so what asks in plain HTTP: then set the probe's scheme to HTTPS";
+    ". Or the port speaks TLS, and its server closes what asks in plain HTTP. Then set the probe's scheme to HTTPS";
 
-const NOT_OBSERVED: &str = "no stack of this node was seen to send it under that address (a proxy behind an address translation, or somebody on the way, did)";
+const NOT_OBSERVED: &str = "a proxy behind an address translation, or somebody on the way, sent it";
 
 const NO_SENDER: &str =
     "the sender is unknown: no hook of this kernel reports a RST of a stack that has no socket for the segment";
@@ -98,7 +98,7 @@ fn sender(case: &Case<'_>, time: u64, reset: &ResetSent) -> String {
         return no_room(case, reset);
     }
     let who = match (&reset.actor, reset.no_socket) {
-        (Some(actor), _) => format!("process {} (pid {})", actor.comm, actor.pid),
+        (Some(actor), _) => format!("process {actor}"),
         (None, true) => "its kernel no longer has a socket for it".to_owned(),
         (None, false) => "its kernel, for a segment that did not fit the socket".to_owned(),
     };
@@ -194,7 +194,7 @@ fn fix_of(case: &Case<'_>, time: u64, reset: &ResetSent) -> Fix {
 
 fn words(case: &Case<'_>, fix: Fix, reset: Option<&ResetSent>) -> Remediation {
     let who = reset.and_then(|reset| reset.actor.as_ref());
-    let who = who.map_or_else(|| "the target".to_owned(), |actor| format!("{} (pid {})", actor.comm, actor.pid));
+    let who = who.map_or_else(|| "the target".to_owned(), ToString::to_string);
     let text = match fix {
         Fix::Outside => "Look at the proxy, load balancer or address translation on the way to the target, and at the process behind it".to_owned(),
         Fix::Ended => format!("Find why {who} ended: its log at that moment, and how the container's run ended"),
@@ -292,9 +292,7 @@ mod tests {
             let mut stream = Stream::new();
             stream.connect().established().reset_received(TcpState::Established, 0);
             if full {
-                let addr = "0.0.0.0:8080".parse().expect("an address");
-                let listener = ListenerState { addr, waiting: 2, backlog: 1, half_open: None };
-                stream.inspection(|seen| seen.listeners = Some(vec![listener]));
+                stream.inspection(|seen| seen.listeners = Some(vec![listener(2, 1)]));
             }
             stream.reset_sent(answered, false, None);
             stream.last_reset_sent().reason = reason.map(str::to_owned);
@@ -385,8 +383,7 @@ mod tests {
             }
             stream.wait_ms(10_000).tick();
         }
-        let counts: Vec<_> = stream.verdicts().iter().map(|it| it.probe.as_ref()?.consecutive_failures).collect();
-        assert_eq!(counts, [Some(1), Some(2)]);
+        assert_eq!(stream.in_a_row(), [Some(1), Some(2)]);
     }
 
     /// Another probe of the port has dialled in the same second, and was well.

@@ -92,15 +92,8 @@ fn unresolved(case: &Case<'_>) -> Option<Finding> {
         reported(entry),
         overlap(case, seen.from, entry.ifindex, entry.addr)
     );
-    Some(
-        Finding::likely(
-            Cause::NeighbourFailure,
-            vec![evidence("rtnetlink", time, says, fields)],
-            summary,
-            fix(case, None, entry.addr, why),
-        )
-        .resting_on(&[Hook::KfreeSkb]),
-    )
+    let (seen, fix) = (vec![evidence("rtnetlink", time, says, fields)], fix(case, None, entry.addr, why));
+    Some(Finding::likely(Cause::NeighbourFailure, seen, summary, fix).resting_on(&[Hook::KfreeSkb]))
 }
 
 fn reported(entry: &NeighbourState) -> &'static str {

@@ -255,8 +255,7 @@ mod tests {
         let causes = |server: ServerProcess| {
             let mut stream = Stream::new();
             stream.connect().wait_ms(200).inspection(|seen| {
-                let addr = "10.88.0.2:8080".parse().expect("an address");
-                seen.listeners = Some(vec![ListenerState { addr, waiting: 2, backlog: 1, half_open: None }]);
+                seen.listeners = Some(vec![listener(2, 1)]);
                 seen.serving = Some(Box::new(Serving { processes: vec![server], ..Serving::default() }));
             });
             stream.gives_up().causes()
