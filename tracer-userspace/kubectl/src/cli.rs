@@ -89,10 +89,10 @@ pub(super) struct Access {
     pub(super) timeout: Duration,
     /// Find tracer's DaemonSet in this namespace
     #[arg(long, value_name = "NAMESPACE", default_value = "tracer")]
-    pub(super) tracer_namespace: String,
+    pub(super) daemonset_namespace: String,
     /// Find the pods of the DaemonSet by these labels
     #[arg(long, value_name = "SELECTOR", default_value = "app.kubernetes.io/name=tracer")]
-    pub(super) tracer_selector: String,
+    pub(super) daemonset_selector: String,
 }
 
 /// What of the logs is read.
@@ -286,7 +286,7 @@ mod tests {
         assert!(flags.len() > 20 && flags.iter().all(|arg| arg.get_long().is_some() == arg.get_env().is_some()));
         let known = variables();
         assert!(
-            ["TRACER_SINCE", "TRACER_TRACER_NAMESPACE"].iter().all(|name| known.contains(&name.into())),
+            ["TRACER_SINCE", "TRACER_DAEMONSET_NAMESPACE"].iter().all(|name| known.contains(&name.into())),
             "{known:?}"
         );
     }

@@ -10,8 +10,10 @@ use super::enter::in_netns;
 use super::inspect::{LISTEN, diag, inode, other_end, own_end};
 use super::namespaces::{Namespaces, Owner, Place, kept_for};
 use super::netlink::{Netlink, attribute, family, field, octets, push};
-use super::servers::{comm, holders};
-use tracer_model::event::{Listener, MOST_UNANSWERED, PodSockets, Redirect, UnansweredConnect};
+use super::servers::{comm, holder_of, holders};
+use tracer_model::event::{
+    Listener, ListenerAt, MOST_ELSEWHERE, MOST_UNANSWERED, PodSockets, Redirect, UnansweredConnect,
+};
 use tracer_model::query::{Awaited, TargetQuery};
 
 /// The sockets that each process holds, by pid.
@@ -40,11 +42,19 @@ const CTA_PROTO_DST_PORT: u16 = 3;
 pub fn read(look: &TargetQuery, from: &Place, namespaces: &mut Namespaces) -> Option<PodSockets> {
     let Owner::One(netns, path) = namespaces.owner(look, from) else { return None };
     let target = look.target;
-    let (unanswered, redirect) = in_netns(&path, || {
+    let (unanswered, redirect, elsewhere) = in_netns(&path, || {
         let to = look.peer.and_then(|peer| redirected(target, peer));
-        (unanswered(), to.map(|to| (to, listening(to), listening(target))))
+        let passed_over = listening(target);
+        let elsewhere = if to.is_none() && passed_over.is_empty() { other_listeners(target) } else { Vec::new() };
+        (unanswered(), to.map(|to| (to, listening(to), passed_over)), elsewhere)
     })
     .ok()?;
+    let pids = if elsewhere.is_empty() { &[] } else { namespaces.pids(netns, kept_for(look.awaited)) };
+    let elsewhere = elsewhere.into_iter().filter_map(|(addr, inode)| {
+        let pid = holder_of(inode, pids)?;
+        Some(ListenerAt { addr, server: Listener { pid, comm: comm(pid)? } })
+    });
+    let elsewhere = elsewhere.take(MOST_ELSEWHERE).collect();
     let redirect = redirect.map(|(to, server, passed_over)| {
         let sockets: BTreeSet<u64> = server.iter().chain(&passed_over).copied().collect();
         let mut find = |ago| holders(&sockets, namespaces.pids(netns, ago), netns).held;
@@ -58,7 +68,28 @@ pub fn read(look: &TargetQuery, from: &Place, namespaces: &mut Namespaces) -> Op
         };
         Redirect { to, server: of(&server), passed_over: of(&passed_over) }
     });
-    Some(PodSockets { target, from: from.netns, netns, unanswered, redirect })
+    Some(PodSockets { target, from: from.netns, netns, unanswered, redirect, elsewhere })
+}
+
+/// Looked for among the processes, at most.
+const MOST_LOOKED_FOR: usize = 16;
+
+/// The addresses and inodes of the listeners of the calling thread's namespace, those of the target's port first.
+fn other_listeners(target: SocketAddr) -> Vec<(SocketAddr, u64)> {
+    let mut found = Vec::new();
+    let mut add = |message: &[u8]| {
+        let port = field(message, DIAG_ID).map(u16::from_be_bytes);
+        let inode = field(message, DIAG_INODE).map(u32::from_ne_bytes);
+        let addr = local(message).zip(port).map(|(ip, port)| SocketAddr::new(ip, port));
+        found.extend(addr.zip(inode.map(u64::from)));
+    };
+    for family in [libc::AF_INET, libc::AF_INET6] {
+        // What cannot be read is nobody that could be found.
+        let _ = diag(family, LISTEN, 0, &mut add);
+    }
+    found.sort_by_key(|(addr, _)| (addr.port() != target.port(), *addr));
+    found.truncate(MOST_LOOKED_FOR);
+    found
 }
 
 /// The inodes of the sockets that take a connection to this address in the calling thread's namespace.
@@ -176,6 +207,14 @@ mod tests {
         message[24..40].copy_from_slice(&Ipv4Addr::new(10, 96, 0, 1).to_ipv6_mapped().octets());
         assert_eq!(connect_of(&message), Some((addr("10.96.0.1:443"), 3)), "a socket of both families");
         assert_eq!(connect_of(&message[..20]), None);
+    }
+
+    #[test]
+    fn our_own_listener_is_found_from_another_of_its_ports() {
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("a listener");
+        let own = listener.local_addr().expect("its address");
+        let first = other_listeners(SocketAddr::new([10, 88, 0, 2].into(), own.port())).first().copied();
+        assert_eq!(first.map(|(addr, _)| addr), Some(own));
     }
 
     #[test]

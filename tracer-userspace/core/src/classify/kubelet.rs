@@ -167,7 +167,7 @@ fn errored(probe: &KubeletProbe, k8s: &K8s, deleting: bool) -> Finding {
     };
     let ends = if deleting { "; the pod is being deleted" } else { "" };
     let summary = format!(
-        "the command of the {} probe{} {what}{}{ends}; the kubelet ignores this result (it counts neither way), {}",
+        "the command of the {} probe{} {what}{}{ends}; the kubelet ignores this result: {}",
         kind(probe),
         container_of(k8s),
         why_not_started(probe),
@@ -194,7 +194,7 @@ const fn unchanged(probe_type: ProbeType) -> &'static str {
 /// Says of an attempt that the kubelet ignored what came of it: it neither changes the cause nor how sure that is.
 pub(super) fn add_ignored(case: &Case<'_>, finding: &mut Finding) {
     if case.attempt.kubelet().is_some_and(|(_, reported)| !reported.is_counted()) {
-        finding.summary += "; the kubelet ignores this result (it counts neither way)";
+        finding.summary += "; the kubelet ignores this result";
     }
 }
 
@@ -364,7 +364,7 @@ mod tests {
             assert_eq!((verdict.outcome, verdict.confidence), (outcome, Confidence::Likely), "{words}");
             assert_ne!(verdict.cause.name(), "exec_not_run", "{words}");
             assert_lacks(&summary, &["ended with an error"]);
-            assert_ends(&summary, "(it counts neither way), the container's readiness stays as it was");
+            assert_ends(&summary, "ignores this result: the container's readiness stays as it was");
             assert_eq!(summary.contains("the pod is being deleted"), deleting, "{summary}");
             assert_eq!(noted.kubelet.and_then(|it| it.output).as_deref(), Some(words));
             assert_has(&verdict.evidence[0].text, &["errored, a result that it ignores"]);

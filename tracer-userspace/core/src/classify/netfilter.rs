@@ -221,7 +221,7 @@ pub(super) const fn is_port_unreachable(icmp: &Icmp) -> bool {
 }
 
 impl Stopped<'_> {
-    /// " at INPUT in the network namespace of pod a/b rejected the SYN to 1.2.3.4:80 with a RST".
+    /// " at INPUT in pod a/b rejected the SYN to 1.2.3.4:80 with a RST".
     pub(super) fn did(&self, case: &Case<'_>) -> String {
         let hook = self.drop.and_then(|(_, drop)| netfilter_hook(drop)).map(|h| format!(" at {h}")).unwrap_or_default();
         let place = in_namespace(case, self.netns);

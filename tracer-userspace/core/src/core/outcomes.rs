@@ -70,6 +70,11 @@ impl Core {
         if let Some(exact) = fitting.iter().find(|a| probe.src == Some(a.flow.src)) {
             return Some(exact.conn);
         }
+        // Of two pods that are not listed yet a status alone tells not which.
+        let unnamed = |a: &&Attempt| Matched::new(a, &self.node).named_pod().is_none();
+        if fitting.len() > 1 && probe.dst.is_none() && fitting.iter().all(unnamed) {
+            return None;
+        }
         let failed = fitting.iter().filter(|a| a.ended.is_some() && self.has_failed(a));
         if let Some(last) = failed.max_by_key(|a| a.ended.map(|(end, _)| end)) {
             return Some(last.conn);
@@ -92,13 +97,13 @@ impl Core {
         preferred(&fitting, |a| !seems_unanswered(a, probe))
     }
 
-    /// It was answered with a no, on one of several connections that went well for the kernel: the words alone decide. Not of an
-    /// Event where one of them failed, or may have and be forgotten: that is reported already.
+    /// It was answered with a no, on one of several connections that went well for the kernel: the words alone decide. Not
+    /// where one of them failed, or, of an Event, may have and be forgotten: that is reported already.
     fn answer_of_several(&self, probe: &KubeletProbe, now: u64) -> Option<(Finding, Unattached)> {
         let fitting = self.fitting(probe);
         let reported = fitting.iter().any(|a| self.has_failed(a));
         let late = now > probe.written_boot_ns.saturating_add(KEEP_AFTER_END_NS);
-        let is_new = fitting.len() > 1 && !(probe.is_event() && (reported || late));
+        let is_new = fitting.len() > 1 && !reported && !(probe.is_event() && late);
         is_new.then(|| kubelet::answer(probe, fitting.len(), &self.node)).flatten()
     }
 

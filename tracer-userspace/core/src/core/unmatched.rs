@@ -121,6 +121,44 @@ mod tests {
         assert_eq!(stream.verdicts().iter().filter(|it| it.dst.is_none()).count(), 0, "{:?}", stream.quoted());
     }
 
+    /// Its network namespace is found before its name is: the list of pods comes later.
+    #[test]
+    fn a_pod_that_is_not_listed_yet_is_named_by_the_kubelet() {
+        let reported = |says: ProbeOutput, fill: fn(&mut Stream)| {
+            let mut stream = Stream::new();
+            stream.push(ObservationKind::Pods(Pods {
+                pods: vec![Pod { addrs: vec![[10, 88, 0, 2].into()], ..Pod::default() }],
+            }));
+            fill(&mut stream);
+            if says == ProbeOutput::Network {
+                stream.kubelet_at_target(says)
+            } else {
+                stream.kubelet(says)
+            };
+            stream.wait_ms(600).tick();
+            let named =
+                |it: &VerdictBody| (it.verdict.cause.name(), it.k8s.as_ref().and_then(|k8s| k8s.pod_name.clone()));
+            stream.verdicts().last().map(named).expect("a verdict")
+        };
+        let web = Some("web".to_owned());
+        let refused: fn(&mut Stream) = |stream| _ = stream.connect().refused();
+        assert_eq!(reported(ProbeOutput::Network, refused), ("connection_refused", web.clone()));
+        let no: fn(&mut Stream) = |stream| _ = stream.connect().established().answers(503);
+        assert_eq!(reported(ProbeOutput::Status(503), no), ("app_status_failure", web.clone()));
+        assert_eq!(reported(ProbeOutput::Status(404), no), ("unexplained", web.clone()), "of another");
+        let two: fn(&mut Stream) = |stream| {
+            stream
+                .connect()
+                .established()
+                .answers(503)
+                .again_to(8, "10.88.0.3:8080")
+                .connect()
+                .established()
+                .answers(503);
+        };
+        assert_eq!(reported(ProbeOutput::Status(503), two).1, None, "which of the two is not known");
+    }
+
     /// Which of them failed is not known: one verdict, without a connection.
     #[test]
     fn one_of_several_that_went_well_is_reported_without_a_connection() {

@@ -77,11 +77,12 @@ fn finding(case: &Case<'_>, seen: Evidence, (waiting, backlog): (u32, u32), netn
 }
 
 pub(super) fn make_room(case: &Case<'_>, netns: Option<Netns>) -> Remediation {
-    let place = if netns.is_some() && netns == case.node.netns() { "on the node" } else { "in the pod" };
+    let own = "in the pod's securityContext.sysctls (the kubelet must allow it)";
+    let place = if netns.is_some() && netns == case.node.netns() { "on the node" } else { own };
     let port = case.attempt.flow.dst.port();
     let listeners = format!("ss -ltn 'sport = :{port}'");
     let text = format!(
-        "Let the process on port {port} accept faster, or raise its listen backlog and net.core.somaxconn {place}. Its queue is full where Recv-Q is above Send-Q"
+        "Let the process on port {port} accept faster. Or raise its listen backlog and net.core.somaxconn {place}, and start it again. Its queue is full where Recv-Q is above Send-Q"
     );
     let show = if netns.is_some() { run_in(case, netns, listeners) } else { Command::in_pod(listeners) };
     Remediation::from(text).run([show])

@@ -44,9 +44,7 @@ pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
     let after = ms(ended.saturating_sub(established));
     let what = match unavailable_source {
         true => format!("closed the connection {after} after it was established, before a request was sent"),
-        false => format!(
-            "took the request and closed the connection {after} after it was established without a byte of an answer"
-        ),
+        false => format!("took the request and closed the connection after {after} without a byte of an answer"),
     };
     let hint = grpc && gone.is_none();
     let or = match (unavailable_source, hint) {
@@ -77,7 +75,7 @@ pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
 }
 
 /// A server of HTTP/2 sends its first frame as soon as a client is connected (RFC 9113 3.4).
-const NOT_GRPC: &str = "; a gRPC server sends its first frame at once: the port does not speak gRPC without TLS, and most likely speaks TLS";
+const NOT_GRPC: &str = "; a gRPC server sends a frame at once: most likely the port speaks TLS";
 
 /// Bytes came, and the kubelet says that the network failed: the answer was not whole.
 fn cut_by_outcome<'a>(case: &Case<'a>) -> Option<&'a KubeletProbe> {

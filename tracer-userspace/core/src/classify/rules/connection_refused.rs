@@ -7,6 +7,7 @@ use serde_json::json;
 use super::super::evidence::{evidence, is_at_socket, of_drop, of_reset_received, of_reset_sent};
 use super::super::history::{self, MORE_MEMORY};
 use super::super::kubectl::with_log;
+use super::super::pod_sockets;
 use super::super::shared_address::FIX;
 use super::{
     ANSWER_NS, Case, Cause, Command, Finding, REFUSAL_HOOKS, Remediation, by_subject, in_namespace, inspected, run_in,
@@ -21,11 +22,17 @@ pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
     if let Some(found) = in_its_place(case, &refused) {
         return Some(found);
     }
-    let Refused { seen, netns, sure } = refused;
+    let Refused { mut seen, netns, sure } = refused;
     let dst = case.attempt.flow.dst;
     let killed = seen.iter().map(|e| e.time_boot_ns).max().and_then(|at| history::out_of_memory(case, at));
     let is_killed = killed.is_some();
+    let listens = || {
+        let (words, read) = pod_sockets::elsewhere(case, netns?)?;
+        seen.push(read);
+        Some(format!("; {words}"))
+    };
     let why = killed.or_else(|| netns.and_then(|netns| elsewhere(case, netns).or_else(|| pod_is(case, netns))));
+    let why = why.or_else(listens);
     let summary = format!(
         "nobody listens on {dst}{}: its kernel answered the SYN with a RST{}",
         in_namespace(case, netns),
@@ -36,7 +43,7 @@ pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
         return Some(found.with_confidence(sure));
     }
     let otherwise: String = by_subject(case, OF_A_PROBE, |who| {
-        format!("correct the port that {who} dials, or have it try again if the process there only starts slowly")
+        format!("correct the port that {who} connects to, or have it try again if the process there only starts slowly")
     });
     let remediation =
         format!("Let the process listen on {}{}, {otherwise}", dst.port(), where_to_listen(case, dst.ip()));
@@ -303,13 +310,37 @@ mod tests {
         assert_eq!((read("0.0.0.0:8080"), read("127.0.0.1:8080")), ("unexplained", "connection_refused"));
     }
 
+    /// They are older than the tracer, and were read when an attempt before was refused.
+    #[test]
+    fn who_listens_elsewhere_in_the_pod_is_named() {
+        let noted = |addrs: &[&str], ended: bool| {
+            let mut stream = Stream::new();
+            stream.http_readiness().pod_in(POD).connect().reset_sent(SYN, true, None).pod_sockets(|seen| {
+                let server = Listener { pid: 7, comm: "app".into() };
+                let at = |addr: &&str| ListenerAt { addr: addr.parse().expect("an address"), server: server.clone() };
+                seen.elsewhere = addrs.iter().map(at).collect();
+            });
+            if ended {
+                stream.listens(POD, 8081, false);
+            }
+            stream.wait_ms(1_000).again(8).connect().reset_sent(SYN, true, None);
+            let verdict = stream.last_verdict();
+            assert_eq!((verdict.cause.name(), verdict.confidence), ("connection_refused", Confidence::Proven));
+            verdict.summary
+        };
+        assert_has(&noted(&["[::1]:8080", "0.0.0.0:8081"], false), &["; app (pid 7) listens on [::1]:8080 only"]);
+        assert_has(&noted(&["0.0.0.0:8081"], false), &["; others listen there: app (pid 7) on port 8081"]);
+        assert_lacks(&noted(&["0.0.0.0:8081"], true), &["8081"]);
+        assert_lacks(&noted(&[], false), &["listen there"]);
+    }
+
     #[test]
     fn a_connection_is_reported_nothing_of_probes() {
         let fix = |stream: &Stream| stream.verdict().remediation.clone();
         let mut connection = Stream::new();
         connection.connect().others().reset_sent(SYN, true, None);
         let words = fix(&connection);
-        assert_has(&words, &["correct the port that kubelet dials"]);
+        assert_has(&words, &["correct the port that kubelet connects to"]);
         assert_lacks(&words, &["robe"]);
         let mut probe = Stream::new();
         probe.http_readiness().connect().reset_sent(SYN, true, None);
@@ -423,7 +454,7 @@ mod tests {
         let own = |stream: &mut Stream| _ = stream.http_readiness().pod_in(LEFT_OVER).listens(POD, 8080, true);
         for reported in [refused_elsewhere(unknown, 1), refused_elsewhere(ended, 1), refused_elsewhere(own, 1)] {
             assert_eq!(reported[0].confidence, Confidence::Proven);
-            assert_has(&reported[0].summary, &[" in the network namespace of pod default/web: "]);
+            assert_has(&reported[0].summary, &[" in pod default/web: "]);
         }
     }
 

@@ -48,15 +48,12 @@ fn from_outside(case: &Case<'_>) -> Option<Finding> {
                 .run(kubectl::endpoints(Some(&service))),
         ),
         None => (
-            "a middlebox, a user-space stack or another host sent it, or a process that the connection was redirected to (an \
-             address translation: a sidecar proxy, a hostPort)"
+            "a middlebox, a user-space stack, another host, or a process behind an address translation (sidecar, hostPort)"
                 .to_owned(),
             Cause::HandshakeRst.fix(),
         ),
     };
-    let summary = format!(
-        "the SYN to {dst} was answered with a RST that no netfilter rule and no TCP stack of this node is seen to have made under that address: {who}"
-    );
+    let summary = format!("the SYN to {dst} was answered with a RST that nothing on this node was seen to send: {who}");
     Some(
         Finding::likely(Cause::HandshakeRst, vec![of_reset_received(at, received)], summary, remediation)
             .resting_on(RST_AND_DROP_HOOKS),

@@ -59,7 +59,7 @@ fn unread(case: &Case<'_>) -> Option<Finding> {
         }
     };
     let summary = format!(
-        "the answer of {} was in the prober's socket {when}; the kubelet, which says that it timed out (timeoutSeconds {timeout_s}), closed after {} without having read it",
+        "the answer of {} was in the prober's socket {when}; the kubelet timed out (timeoutSeconds {timeout_s}) and closed after {} without reading it",
         case.attempt.flow.dst,
         ms(lasted),
     );

@@ -86,9 +86,9 @@ pub(super) fn is_close(case: &Case<'_>) -> bool {
 
 /// OpenSSL reads no more of a request than shows that it is no ClientHello.
 const IF_TLS: &str =
-    ". Or the port speaks TLS, whose servers close so what asks in plain HTTP: then set the probe's scheme to HTTPS";
+    ". Or the port speaks TLS, and its server closes what asks in plain HTTP. Then set the probe's scheme to HTTPS";
 
-const NOT_OBSERVED: &str = "no stack of this node was seen to send it under that address (a proxy behind an address translation, or somebody on the way, did)";
+const NOT_OBSERVED: &str = "a proxy behind an address translation, or somebody on the way, sent it";
 
 const NO_SENDER: &str =
     "the sender is unknown: no hook of this kernel reports a RST of a stack that has no socket for the segment";

@@ -32,7 +32,7 @@ fn not_forwarded(case: &Case<'_>) -> Option<Finding> {
     }
     let device = drop.device.as_ref().map_or("the device it came in on", |d| d.name.as_str());
     let summary = format!(
-        "the {} {} that came in on {device}{} was dropped because packets for other hosts are not forwarded there{}",
+        "the {} {} that came in on {device}{} was dropped: packets for other hosts are not forwarded there{}",
         drop.flags.name(),
         drop.flow,
         in_namespace(case, drop.netns),

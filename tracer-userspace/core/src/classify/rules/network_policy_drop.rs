@@ -113,7 +113,8 @@ fn is_own_probe(case: &Case<'_>) -> bool {
     by_node && case.node.has_pod(case.attempt.flow.dst.ip())
 }
 
-const OR_ITSELF: &str = ": a policy, or the dataplane itself by an error of its own (a NetworkPolicy does not apply to what a node sends to its own pods)";
+const OR_ITSELF: &str =
+    ": by an error, or by a policy of another kind (a NetworkPolicy lets a node reach its own pods)";
 const MONITOR: &str = "Find the dataplane's own reason for the drop; with Cilium, run the first command in its pod on this node (metric cilium_drop_count_total by reason)";
 
 /// The number that Open vSwitch gives its reasons (`enum ovs_drop_reason`, net/openvswitch/drop.h, 6.7 and later).
@@ -219,7 +220,7 @@ mod tests {
     fn an_answer_to_the_nodes_own_probe_is_no_network_policys() {
         let own = answer(When::default(), Tracked::No, |_| {});
         assert_eq!((own.cause.name(), own.confidence), ("network_policy_drop", Confidence::Likely));
-        assert_starts(&own.summary, "a rule of calico in");
+        assert_starts(&own.summary, "a rule of calico on the node");
         assert_has(&own.summary, &["no NetworkPolicy stops"]);
         assert_starts(&own.remediation.commands[0].run, "nft -a list chain");
         assert_lacks(&own.remediation, &["kubectl get networkpolicy"]);
@@ -234,7 +235,7 @@ mod tests {
     fn a_check_of_the_way_back_is_no_policy() {
         let check = answer(When { rpf: true, ..When::default() }, Tracked::No, |_| {});
         assert_eq!(check.cause.name(), "firewall_drop");
-        assert_starts(&check.summary, "the reverse-path check of calico in");
+        assert_starts(&check.summary, "the reverse-path check of calico on the node");
         let fix = "Fix the route to 10.88.0.2: it has to lead over cali1234.";
         assert_starts(&check.remediation, fix);
         assert_lacks(&check.remediation, &["networkpolicy"]);
@@ -295,7 +296,7 @@ mod tests {
         stream.links(true, &["10.88.0.1"]).connect();
         let verdict = stream.drop(SYN, "SOCKET_FILTER", NODE).verdict();
         assert_eq!((verdict.cause.name(), verdict.confidence), ("network_policy_drop", Confidence::Likely));
-        assert_has(&verdict.summary, &["a security module or want of memory in the node's"]);
+        assert_has(&verdict.summary, &["a security module or want of memory on the node"]);
         assert_has(&verdict.remediation, &["nstat -az TcpExtPFMemallocDrop"]);
     }
 
@@ -304,7 +305,7 @@ mod tests {
     fn a_nodes_probe_of_its_own_pod_may_be_dropped_by_mistake() {
         let verdict = Stream::new().http_readiness().connect().drop(SYN, "TC_EGRESS", NODE).verdict();
         assert_eq!((verdict.cause.name(), verdict.confidence), ("network_policy_drop", Confidence::Likely));
-        assert_has(&verdict.summary, &["a policy, or the dataplane itself"]);
+        assert_has(&verdict.summary, &["by an error, or by a policy of another kind"]);
         assert_starts(&verdict.remediation, "Find the dataplane's own reason");
         let mut other = Stream::new();
         other.http_readiness().connect().others().drop(SYN, "TC_EGRESS", NODE);

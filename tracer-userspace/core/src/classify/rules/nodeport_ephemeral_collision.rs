@@ -115,7 +115,7 @@ fn finding(case: &Case<'_>, port: Option<&NodePort>, fate: &str, mut seen: Vec<E
         .map(|s| format!(" of Service {s}"))
         .unwrap_or_default();
     let summary = format!(
-        "source port {} of this attempt to {} is the NodePort{service}; IPVS took the target's SYN-ACK for it and {fate}; {} keeps retransmitting its SYN{}",
+        "source port {} of this attempt to {} is a NodePort{service}; IPVS took the SYN-ACK for its traffic and {fate}; {} retransmits its SYN{}",
         src.port(),
         case.attempt.flow.dst,
         dialler(case.attempt),
@@ -234,7 +234,7 @@ mod tests {
             .connect()
             .ipvs(SYN_ACK, IpvsOp::Translate);
         let summary = &stream.verdict().summary;
-        assert_has(&summary, &["is the NodePort of Service shop/cart;"]);
+        assert_has(&summary, &["is a NodePort of Service shop/cart;"]);
     }
 
     #[test]
@@ -295,7 +295,7 @@ mod tests {
         };
         let gone = reported(vec![], "ip_local_deliver", 40000);
         assert_eq!((gone.cause.name(), gone.confidence), ("nodeport_ephemeral_collision", Confidence::Likely));
-        assert_has(&gone.summary, &["for it and dropped it, as it does"]);
+        assert_has(&gone.summary, &["for its traffic and dropped it, as it does"]);
         assert_eq!(
             reported(vec![rule("INPUT", RuleVerdict::Drop)], "ip_local_deliver", 40000).cause.name(),
             "firewall_drop"
@@ -342,7 +342,7 @@ mod tests {
         stream.last_reset_sent().via = Via::Destination;
         let verdict = stream.gives_up().verdict();
         assert_eq!((verdict.cause.name(), verdict.confidence), ("nodeport_ephemeral_collision", Confidence::Likely));
-        assert_lacks(&verdict.summary, &["translated on its way"]);
+        assert_lacks(&verdict.summary, &["had been translated"]);
     }
 
     fn fix(reserved: Option<&[(u16, u16)]>) -> String {

@@ -86,7 +86,7 @@ fn not_yet(case: &Case<'_>, mut seen: Vec<Evidence>, at: u64, netns: Netns) -> O
     }
     seen.insert(0, of_namespace(case, netns, made));
     let summary = format!(
-        "nobody listens on {}{} yet: its namespace was made {} before, and nobody has listened on that port since",
+        "nobody listens on {}{} yet: its namespace was made {} before, and nobody has listened there since",
         case.attempt.flow.dst,
         in_namespace(case, Some(netns)),
         ms(at.saturating_sub(made))
@@ -118,7 +118,7 @@ mod tests {
     #[test]
     fn the_pod_is_named_as_soon_as_its_address_is_known() {
         let verdict = Stream::new().http_readiness().netns_made(POD).connect().reset_sent(SYN, true, None).verdict();
-        assert_has(&verdict.summary, &["in the network namespace of pod default/web yet"]);
+        assert_has(&verdict.summary, &["in pod default/web yet"]);
         assert_eq!(verdict.evidence[0].text, "the network namespace of pod default/web was made");
     }
 

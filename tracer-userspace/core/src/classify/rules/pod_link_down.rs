@@ -188,7 +188,7 @@ fn finding(case: &Case<'_>, mut seen: Vec<Evidence>, netns: Netns, device: &str,
         case.attempt.flow.dst
     );
     let text = format!(
-        "Set {device} up{}, or delete the pod, so that its sandbox is made again",
+        "Set {device} up{}, or delete the pod: then its sandbox is made again. Routes and IPv6 addresses went with the link, and may not come back by themselves",
         in_namespace(case, Some(netns))
     );
     let up = super::run_in(case, Some(netns), format!("ip link set {} up", shell::link(device)));

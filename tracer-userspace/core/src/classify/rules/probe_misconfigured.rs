@@ -36,7 +36,7 @@ fn redirect_loop(case: &Case<'_>) -> Option<Finding> {
     let outcome = attempt.kubelet().map(|(_, it)| it).filter(|it| it.says == ProbeOutput::TooManyRedirects);
     let answers = redirected.answers + 1;
     let summary = format!(
-        "the probe of {} was answered with {answers} redirects in a row within {} (the last by {}, with status {status}), and the kubelet follows no more: the redirects lead in a circle",
+        "the probe of {} was answered with {answers} redirects in a row within {} (the last by {}, with status {status}): they lead in a circle",
         redirected.first,
         ms(time.saturating_sub(redirected.began)),
         attempt.flow.dst
@@ -316,7 +316,7 @@ mod tests {
             closed(unheard.grpc_readiness(1), reset);
             assert_eq!(unheard.causes(), ["closed_without_answer"], "reset: {reset}");
             let verdict = unheard.last_verdict();
-            assert_has(&verdict.summary, &["most likely speaks TLS"]);
+            assert_has(&verdict.summary, &["most likely the port speaks TLS"]);
             assert_has(&verdict.remediation, &["grpc.mode: TLS"]);
             let mut http = Stream::new();
             http.http_readiness().push(ObservationKind::TlsHello(TlsHello { netns: Some(NODE), addr }));

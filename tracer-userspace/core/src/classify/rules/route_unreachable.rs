@@ -31,7 +31,7 @@ fn no_way_back(case: &Case<'_>) -> Option<Finding> {
     let says = format!("a look-up of the route from {} to {}{place}: {error}", case.attempt.flow.dst.ip(), back.to);
     let evidence = evidence("inspection", time, says, json!({ "errno": back.errno, "netns": netns, "to": back.to }));
     let summary = format!(
-        "there is no route back to {}{place} ({error}): {} cannot answer the SYN, which its kernel drops without a trace",
+        "there is no route back{place} to {} ({error}): the kernel of {} drops the SYN without a trace",
         back.to, case.attempt.flow.dst
     );
     let remediation = Remediation::from(
@@ -51,9 +51,8 @@ fn by_connect(case: &Case<'_>) -> Option<Finding> {
     let seen = evidence(Hook::SysConnect.name(), time, says, json!({ "errno": failed.errno }));
     let (route, place) = (meaning.route, in_namespace(case, case.attempt.netns));
     let found = |summary, fix: Remediation| Finding::failure(Cause::RouteUnreachable, vec![seen], summary, fix);
-    let Some(or) = meaning.or else { return Some(found(format!("{route} for {dst}{place}"), fix(case))) };
-    let summary =
-        format!("{route} for {dst}{place}, or {or} refused the connect: it failed with {error} before a SYN was sent");
+    let Some(or) = meaning.or else { return Some(found(format!("{route}{place} for {dst}"), fix(case))) };
+    let summary = format!("{route}{place} for {dst}, or {or} refused the connect: {error}, before a SYN was sent");
     let (check, command) = meaning.check;
     let fix =
         fix(case).reword(|text| format!("{text}. If the route is good, {check}")).run([Command::on_node(command)]);
@@ -115,7 +114,7 @@ fn by_icmp(case: &Case<'_>) -> Option<Finding> {
         return None;
     }
     let (dst, place, answer) = (case.attempt.flow.dst.ip(), in_namespace(case, icmp.netns), RejectAnswer::of(icmp));
-    let summary = format!("no route to {dst}{place}: {answer} was sent about the SYN");
+    let summary = format!("no route{place} to {dst}: {answer} was sent about the SYN");
     let route = run_in(case, icmp.netns, format!("ip route get {dst}"));
     let remediation = Remediation::from("Add or correct the route").run([route]);
     let found = Finding::failure(Cause::RouteUnreachable, vec![of_icmp(time, icmp)], summary, remediation);

@@ -56,7 +56,7 @@ fn by_rule(case: &Case<'_>) -> Option<Finding> {
         None => Lacking::Everywhere,
     };
     let confidence = if blame.certain().is_some() { Confidence::Proven } else { Confidence::Likely };
-    let reported = format!("kube-proxy's rule{}{}", stopped.did(case), stopped.words());
+    let reported = format!("kube-proxy's rule{}", stopped.did(case));
     let make = |summary, remediation| stopped.finding(case, Cause::ServiceNoEndpoints, summary, remediation);
     Some(finding(case, named, lacking, &reported, make).with_confidence(confidence))
 }
@@ -87,7 +87,7 @@ fn by_proxy(case: &Case<'_>) -> Option<Finding> {
     let of_service = |blame: &Blame<'_>| blame.all(of_proxy) || blame.all_read(of_proxy) && is_known(blame);
     let blame = stopped.blame.as_ref().filter(|blame| of_service(blame))?;
     let named = blame.rules.iter().find_map(|rule| service_of(rule));
-    let reported = format!("kube-proxy's rule{}{}", stopped.did(case), stopped.words());
+    let reported = format!("kube-proxy's rule{}", stopped.did(case));
     let make = |summary, remediation| stopped.finding(case, Cause::ServiceNoEndpoints, summary, remediation);
     Some(finding(case, named, Lacking::Everywhere, &reported, make).with_confidence(Confidence::Likely))
 }

@@ -88,7 +88,7 @@ fn silent(case: &Case<'_>) -> Option<Finding> {
     let in_silence = late.is_empty();
     let late = format!("{late}{}", prober_late(case));
     let summary = format!(
-        "{} was reached in {} and acknowledged the request; not a byte of an answer in {}{}{late}",
+        "{} was reached in {} and acknowledged the request; no byte of an answer in {}{}{late}",
         attempt.flow.dst,
         ms(reached),
         ms(waited),
@@ -149,10 +149,10 @@ pub(super) fn prober_late(case: &Case<'_>) -> &'static str {
     }
 }
 
-const PROBER_LATE: &str = "; the prober itself closed long after its timeout, and may have sent its request late, too";
+const PROBER_LATE: &str = "; the prober closed long after its timeout, and may have sent its request late";
 
-const BEGAN_BEFORE: &str = "; the probe's time had begun before this connection: the prober dialled late, or again";
-const CLOSED_SOON: &str = "; the prober closed it before the timeout was over: it had dialled late, or was stopped";
+const BEGAN_BEFORE: &str = "; the probe's time had begun before this connection: the prober connected late, or again";
+const CLOSED_SOON: &str = "; the prober closed it before the timeout was over: it had connected late, or was stopped";
 
 /// The timeout of the probe in words, if it is known.
 pub(super) fn budget(case: &Case<'_>) -> String {
@@ -271,7 +271,7 @@ mod tests {
             stream.http_readiness_over_tls(https).connect().established().wait_ms(ms);
             stream.closes((100, 101, 0));
             let verdict = stream.verdict();
-            (verdict.cause.name(), verdict.confidence, verdict.summary.contains("the prober itself closed long after"))
+            (verdict.cause.name(), verdict.confidence, verdict.summary.contains("the prober closed long after"))
         };
         assert_eq!(noted(false, 1_001), ("slow_response", Confidence::Proven, false));
         assert_eq!(noted(false, 1_900), ("slow_response", Confidence::Likely, true));

@@ -56,7 +56,7 @@ fn finding(case: &Case<'_>, seen: Evidence, half_open: u32, netns: Option<Netns>
     );
     let clients = format!("ss -tn state syn-recv 'sport = :{}'", dst.port());
     let remediation = Remediation::from(
-        "Turn SYN cookies on, or raise net.ipv4.tcp_max_syn_backlog there. The second command shows who leaves handshakes half done",
+        "Turn SYN cookies on, or raise net.ipv4.tcp_max_syn_backlog there. To keep it for a pod, set its securityContext.sysctls. The second command shows who leaves handshakes half done",
     )
     .run(["sysctl -w net.ipv4.tcp_syncookies=1", &clients].map(|command| run_in(case, netns, command)));
     Finding::failure(Cause::SynBacklogOverflow, vec![seen], summary, remediation).until_answered()

@@ -364,7 +364,7 @@ mod tests {
         let mut stream = Stream::new();
         stream.links(true, &["10.88.0.1"]).connect().drop_on(SYN, "QDISC_DROP", NODE, Some(device)).gives_up();
         let verdict = stream.verdict();
-        let named = "the kernel dropped its SYN 10.88.0.1:40000 -> 10.88.0.2:8080 on v7 in the node's network namespace (QDISC_DROP)";
+        let named = "the kernel dropped its SYN 10.88.0.1:40000 -> 10.88.0.2:8080 on v7 on the node (QDISC_DROP)";
         assert!(verdict.cause.name() == "unexplained" && verdict.summary.contains(named), "{}", verdict.summary);
         assert_ends(&verdict.remediation, ": tc -s qdisc show dev v7");
     }

@@ -194,7 +194,7 @@ fn an_answer_in_another_protocol_is_a_failure() {
     assert_has(&fix(true, AnswerKind::Other, None), &["correct the probe's port"]);
     assert_starts(&fix(false, AnswerKind::Http, Some(505)), "use httpGet");
     for kind in [AnswerKind::Tls, AnswerKind::Alert] {
-        assert_has(&fix(false, kind, None), &["gRPC probes speak no TLS unless the probe has grpc.mode: TLS"]);
+        assert_has(&fix(false, kind, None), &["a gRPC probe speaks no TLS (grpc.mode: TLS is alpha"]);
     }
     for (https, kind) in [(true, AnswerKind::Tls), (true, AnswerKind::Short), (false, AnswerKind::Other)] {
         assert_eq!(noted(https, kind, None), None, "{https} {kind:?}");
