@@ -77,12 +77,7 @@ const MOST_LOOKED_FOR: usize = 16;
 /// The addresses and inodes of the listeners of the calling thread's namespace, those of the target's port first.
 fn other_listeners(target: SocketAddr) -> Vec<(SocketAddr, u64)> {
     let mut found = Vec::new();
-    let mut add = |message: &[u8]| {
-        let port = field(message, DIAG_ID).map(u16::from_be_bytes);
-        let inode = field(message, DIAG_INODE).map(u32::from_ne_bytes);
-        let addr = local(message).zip(port).map(|(ip, port)| SocketAddr::new(ip, port));
-        found.extend(addr.zip(inode.map(u64::from)));
-    };
+    let mut add = |message: &[u8]| found.extend(own_end(message).zip(inode(message)));
     for family in [libc::AF_INET, libc::AF_INET6] {
         // What cannot be read is nobody that could be found.
         let _ = diag(family, LISTEN, 0, &mut add);
