@@ -171,7 +171,6 @@ impl Loaded {
         self.missed.count(ebpf, silenced).to_vec()
     }
 
-    /// Whether a program sits on this hook now.
     pub fn is_attached(&self, hook: Hook) -> bool {
         self.ebpf.is_some() && self.walk.is_attached(hook)
     }

@@ -38,7 +38,6 @@ pub fn index(screen: Screen) -> String {
     text
 }
 
-/// The page of a cause, for a terminal.
 pub fn page(cause: Cause, screen: Screen) -> String {
     let mut text = format!("{}\n", cause.name());
     screen.lines(&mut text, "", "", cause.title());

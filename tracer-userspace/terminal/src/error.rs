@@ -12,13 +12,11 @@ use thiserror::Error;
 use crate::screen::{Screen, columns, is_quiet};
 use crate::status_line;
 
-/// Why a command could not be carried out.
 #[derive(Debug, Error)]
 pub enum Error {
     /// The command line or the environment is wrong.
     #[error("{0}")]
     Usage(String),
-    /// A file could not be opened or read.
     #[error("{what}{}: {}{advice}", path_text(.path), os_message(.source))]
     File {
         /// The flag or argument that named it.
@@ -59,7 +57,6 @@ pub enum Error {
 }
 
 impl Error {
-    /// The exit code it ends the process with.
     pub const fn exit_code(&self) -> u8 {
         match self {
             Self::Kernel(_) => 3,
@@ -68,7 +65,6 @@ impl Error {
         }
     }
 
-    /// A file that could not be opened or read.
     pub fn file(what: &'static str, path: impl Into<PathBuf>, source: io::Error) -> Self {
         let advice = match source.raw_os_error() {
             Some(libc::ELOOP) => " (a symbolic link is not followed: name the file itself)",

@@ -27,7 +27,6 @@ const MAGIC_AND_VERSION: u32 = 0x0001_eb9f;
 /// Size of a header in this version.
 const HEADER: u32 = 24;
 
-/// BTF that is not what it should be.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
 pub enum BtfError {
     /// Magic number, version or section bounds do not fit.

@@ -22,7 +22,7 @@ pub fn table(findings: &[FindingBody], node_name: &str, only_problems: bool, scr
         }
     }
     let count = |status| findings.iter().filter(|finding| finding.status == status).count();
-    let counts: Vec<_> = ORDER.iter().map(|status| format!("{} {}", count(*status), word(*status))).collect();
+    let counts: Vec<_> = ORDER.iter().map(|status| format!("{} {}", count(*status), status.name())).collect();
     screen.lines(
         &mut out,
         "",
@@ -44,7 +44,7 @@ pub fn name(finding: &FindingBody) -> String {
 
 /// One finding, in the rows of a verdict.
 pub(super) fn block(out: &mut String, finding: &FindingBody, screen: Screen) {
-    let status = format!("{:<7}", word(finding.status));
+    let status = format!("{:<7}", finding.status.name());
     let (status, name) = (screen.paint(style(finding.status), &status), screen.paint(Style::Strong, &name(finding)));
     let _ = writeln!(out, "{status} {name}");
     screen.row(out, "found", &finding.observed);
@@ -67,15 +67,6 @@ pub(super) fn block(out: &mut String, finding: &FindingBody, screen: Screen) {
             Some(fix) => screen.row(out, word, &unbroken_commands(fix)),
             None => {}
         }
-    }
-}
-
-const fn word(status: Status) -> &'static str {
-    match status {
-        Status::Fail => "fail",
-        Status::Warn => "warn",
-        Status::Unknown => "unknown",
-        Status::Ok => "ok",
     }
 }
 
