@@ -22,16 +22,12 @@ use tracer_testbed::scenario::Need;
 
 const NODE_PORT: u16 = 36704;
 
-/// A pod of the demonstration.
 #[derive(Clone, Debug)]
 pub struct Case {
-    /// Name of the pod.
     pub pod: &'static str,
     /// What is wrong with it, in words.
     pub made: &'static str,
-    /// Its probe.
     pub kind: Kind,
-    /// Where it is dialled.
     pub dst: SocketAddr,
     /// What the tracer should call it.
     pub cause: Option<Cause>,
@@ -63,7 +59,6 @@ const PODS: &[Recipe] = &[
     ),
 ];
 
-/// The node of the demonstration.
 #[derive(Debug)]
 pub struct Demo {
     /// Pods that are probed in every round.
@@ -77,7 +72,6 @@ pub struct Demo {
 }
 
 impl Demo {
-    /// Makes the node and its pods.
     pub fn new(options: Options) -> Result<Self> {
         let mut node = TestNode::new("demo")?;
         let mut cases = PODS.iter().map(|r| plain(&mut node, &options, r)).collect::<Result<Vec<_>>>()?;
@@ -100,7 +94,6 @@ impl Demo {
         tracer_testbed::pods::list(&pods)
     }
 
-    /// Probes one pod.
     pub fn probe(&mut self, case: &Case, suspect: Option<Suspect>) -> Result<Attempt> {
         if case.cause == Some(Cause::TlsEofNoise) {
             let mut client = self.options.helper(&self.node.node, Role::Load)?;

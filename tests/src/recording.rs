@@ -23,7 +23,6 @@ pub struct Replayer {
 }
 
 impl Replayer {
-    /// With this tracer.
     pub fn new(tracer: PathBuf) -> Result<Self> {
         Ok(Self { tracer, scratch: Scratch::new()? })
     }
@@ -50,7 +49,6 @@ pub fn file(folder: &Path, scenario: &str) -> PathBuf {
     folder.join(format!("{scenario}.ndjson.gz"))
 }
 
-/// What a compressed recording has.
 pub fn unpacked(recording: &Path) -> Result<String> {
     let file = File::open(recording).with_context(|| format!("open {}", recording.display()))?;
     let mut text = String::new();

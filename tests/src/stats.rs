@@ -5,14 +5,12 @@
 pub struct Sample(Vec<f64>);
 
 impl Sample {
-    /// Sorts the values.
     pub fn new(values: impl IntoIterator<Item = f64>) -> Self {
         let mut values: Vec<f64> = values.into_iter().filter(|v| !v.is_nan()).collect();
         values.sort_by(f64::total_cmp);
         Self(values)
     }
 
-    /// How many.
     #[expect(clippy::len_without_is_empty, reason = "nobody asks")]
     pub fn len(&self) -> usize {
         self.0.len()
@@ -34,12 +32,10 @@ impl Sample {
         }
     }
 
-    /// The smallest.
     pub fn min(&self) -> f64 {
         self.0.first().copied().unwrap_or(f64::NAN)
     }
 
-    /// The largest.
     pub fn max(&self) -> f64 {
         self.0.last().copied().unwrap_or(f64::NAN)
     }

@@ -12,13 +12,11 @@ pub const COMM_LEN: usize = 16;
 pub struct Actor {
     /// Thread group id ("pid" in userspace).
     pub pid: u32,
-    /// Thread id.
     pub tid: u32,
     /// `comm` of the thread group's leader where BTF gives it, else of the thread; NUL padded.
     pub comm: [u8; COMM_LEN],
     /// Inode number of its network namespace or [`crate::ABSENT32`].
     pub netns: u32,
-    /// Always 0.
     pub reserved: u32,
     /// cgroup v2 id (`bpf_get_current_cgroup_id`); 1 on a hybrid hierarchy.
     pub cgroup: u64,
@@ -31,16 +29,13 @@ const _: () = assert!(core::mem::size_of::<Actor>() == 48);
 #[derive(Clone, Copy, Debug)]
 #[repr(C)]
 pub struct Prober {
-    /// See [`Header`].
     pub header: Header,
     /// Its thread group.
     pub pid: u32,
-    /// Always 0.
     pub reserved: u32,
 }
 wire_event!(Prober, Kind::Prober, 32);
 
-/// Pid and name of an ancestor.
 #[derive(Clone, Copy, Debug)]
 #[repr(C)]
 pub struct Ancestor {

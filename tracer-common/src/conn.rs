@@ -6,7 +6,6 @@ use crate::{actor::Actor, header::Header, header::Kind, tuple::Tuple, wire_event
 numbered! {
     /// How a later event was tied to its connection.
     pub enum Via {
-        /// By the socket itself.
         Socket = 1,
         /// By the exact tuple, one direction or the other.
         Flow = 2,
@@ -48,7 +47,6 @@ pub const fn age(now: u64, conn: u64, cpu_mask: u32) -> u64 {
 pub const EADDRNOTAVAIL: i32 = 99;
 
 /// Whether a `connect(2)` fails so only by what its packets met.
-#[must_use]
 #[inline(always)]
 pub const fn is_answer(errno: i32) -> bool {
     const ECONNRESET: i32 = 104;
@@ -71,28 +69,22 @@ pub const fn has_failed(errno: i32) -> bool {
 #[derive(Clone, Copy, Debug)]
 #[repr(C)]
 pub struct Connect {
-    /// See [`Header`].
     pub header: Header,
     /// Identity of the connection: unique while this boot lasts, never a reused pointer or port.
     pub conn: u64,
     /// From the client's side; `sport` is 0 where the hook runs before the port is chosen.
     pub tuple: Tuple,
-    /// Who connects.
     pub actor: Actor,
     /// Inode number of the socket's network namespace.
     pub netns: u32,
-    /// Always 0.
     pub reserved: u32,
 }
 wire_event!(Connect, Kind::Connect, 128);
 
-/// The tracked socket changed state.
 #[derive(Clone, Copy, Debug)]
 #[repr(C)]
 pub struct State {
-    /// See [`Header`].
     pub header: Header,
-    /// See [`Connect::conn`].
     pub conn: u64,
     /// From the client's side, with the source port from `inet_sport`.
     pub tuple: Tuple,
@@ -112,7 +104,6 @@ pub struct State {
     pub new: u8,
     /// 1 if this is a close, and the current task belongs to the thread group that connected.
     pub own_context: u8,
-    /// Always 0.
     pub reserved: u8,
     /// Microseconds since the last segment of either side (`tcp_sock.tcp_mstamp`), [`crate::ABSENT32`] if unknown.
     pub quiet_us: u32,
@@ -123,17 +114,14 @@ wire_event!(State, Kind::State, 112);
 #[derive(Clone, Copy, Debug)]
 #[repr(C)]
 pub struct ConnectResult {
-    /// See [`Header`].
     pub header: Header,
     /// The connection if SYN_SENT was reached, else 0.
     pub conn: u64,
     /// What was asked for; the source is zero.
     pub tuple: Tuple,
-    /// Who connects.
     pub actor: Actor,
     /// Positive errno.
     pub errno: i32,
-    /// Always 0.
     pub reserved: u32,
 }
 wire_event!(ConnectResult, Kind::ConnectResult, 128);
@@ -142,9 +130,7 @@ wire_event!(ConnectResult, Kind::ConnectResult, 128);
 #[derive(Clone, Copy, Debug)]
 #[repr(C)]
 pub struct Retransmit {
-    /// See [`Header`].
     pub header: Header,
-    /// See [`Connect::conn`].
     pub conn: u64,
     /// From the client's side.
     pub tuple: Tuple,
@@ -154,7 +140,6 @@ pub struct Retransmit {
     pub state: u8,
     /// 1: the target's socket sends again, not the prober's.
     pub by_target: u8,
-    /// Always 0.
     pub reserved: [u8; 2],
 }
 wire_event!(Retransmit, Kind::Retransmit, 80);
@@ -176,7 +161,6 @@ numbered! {
 }
 
 impl AnswerKind {
-    /// A TLS record.
     pub const fn is_tls(self) -> bool {
         matches!(self, Self::Tls | Self::Alert)
     }
@@ -186,9 +170,7 @@ impl AnswerKind {
 #[derive(Clone, Copy, Debug)]
 #[repr(C)]
 pub struct Answer {
-    /// See [`Header`].
     pub header: Header,
-    /// See [`Connect::conn`].
     pub conn: u64,
     /// An [`AnswerKind`].
     pub kind: u16,

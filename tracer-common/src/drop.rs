@@ -6,9 +6,7 @@ use crate::{header::Header, header::Kind, link::IFNAME_LEN, tuple::Tuple, wire_e
 #[derive(Clone, Copy, Debug)]
 #[repr(C)]
 pub struct PacketDrop {
-    /// See [`Header`].
     pub header: Header,
-    /// See [`crate::conn::Connect::conn`].
     pub conn: u64,
     /// Direction of the dropped packet.
     pub tuple: Tuple,
@@ -26,9 +24,7 @@ pub struct PacketDrop {
     pub if_flags: u32,
     /// Name of the device, NUL padded.
     pub ifname: [u8; IFNAME_LEN],
-    /// TCP flags of the packet.
     pub tcp_flags: u8,
-    /// Always 0.
     pub reserved: u8,
     /// A [`crate::conn::Via`].
     pub via: u16,

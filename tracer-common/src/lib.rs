@@ -20,7 +20,6 @@ macro_rules! numbered {
         pub enum $name { $($(#[$doc])* $variant = $number,)* }
 
         impl $name {
-            /// What has this number.
             pub const fn from_number(number: u16) -> Option<Self> {
                 match number { $($number => Some(Self::$variant),)* _ => None }
             }

@@ -18,10 +18,8 @@ pub enum Limited {
     Listen = 3,
 }
 
-/// How much there may be of something.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limit {
-    /// In a row.
     pub burst: u64,
     /// Nanoseconds between two of them, in the long run.
     pub every_ns: u64,

@@ -10,24 +10,19 @@ use crate::{
 
 /// Kernel `IFNAMSIZ`.
 pub const IFNAME_LEN: usize = 16;
-/// Longest executable path that is carried.
 pub const EXE_LEN: usize = 128;
 
 /// A device's IFF_UP changed (or, from `qdisc_reset`, is about to be cleared).
 #[derive(Clone, Copy, Debug)]
 #[repr(C)]
 pub struct Link {
-    /// See [`Header`].
     pub header: Header,
-    /// Who did it.
     pub actor: Actor,
     /// Its ancestors, nearest first.
     pub ancestors: [Ancestor; ANCESTORS],
     /// Path given to exec, NUL padded, empty if the process began before the tracer did.
     pub exe: [u8; EXE_LEN],
-    /// Namespace of the device.
     pub netns: u32,
-    /// Interface index.
     pub ifindex: u32,
     /// Name, NUL padded.
     pub ifname: [u8; IFNAME_LEN],
@@ -43,7 +38,6 @@ wire_event!(Link, Kind::Link, 448);
 
 /// `include/uapi/linux/if.h`
 pub const IFF_UP: u32 = 1;
-/// See [`IFF_UP`].
 pub const IFF_LOOPBACK: u32 = 8;
 
 /// Whether a device is going down, of which a queue is reset. `state`: `net_device.state`, where it could be read.

@@ -2,23 +2,17 @@
 
 use crate::{actor::Actor, header::Header, header::Kind, wire_event};
 
-/// A socket began or ceased to listen.
 #[derive(Clone, Copy, Debug)]
 #[repr(C)]
 pub struct Listen {
-    /// See [`Header`].
     pub header: Header,
     /// Bound address, v4-mapped; all zero for any address (IPv4's any is `::ffff:0.0.0.0`).
     pub addr: [u8; 16],
-    /// Who did it.
     pub actor: Actor,
-    /// Namespace of the socket.
     pub netns: u32,
-    /// Port.
     pub port: u16,
     /// 1 begins, 0 ends.
     pub begins: u8,
-    /// Always 0.
     pub reserved: u8,
 }
 wire_event!(Listen, Kind::Listen, 96);
@@ -68,9 +62,7 @@ pub fn full(waiting: u32, backlog: u32, half_open: u32, listener: &impl Listener
 #[derive(Clone, Copy, Debug)]
 #[repr(C)]
 pub struct QueueFull {
-    /// See [`Header`].
     pub header: Header,
-    /// See [`crate::conn::Connect::conn`].
     pub conn: u64,
     /// `sk_ack_backlog`
     pub waiting: u32,
@@ -82,7 +74,6 @@ pub struct QueueFull {
     pub netns: u32,
     /// A [`Queue`].
     pub queue: u16,
-    /// Always 0.
     pub reserved: [u16; 3],
 }
 wire_event!(QueueFull, Kind::QueueFull, 56);
@@ -91,15 +82,12 @@ wire_event!(QueueFull, Kind::QueueFull, 56);
 #[derive(Clone, Copy, Debug)]
 #[repr(C)]
 pub struct TlsHello {
-    /// See [`Header`].
     pub header: Header,
     /// The server's address, v4-mapped.
     pub addr: [u8; 16],
     /// Namespace of the server's socket, [`ABSENT32`](crate::ABSENT32) if it cannot be read.
     pub netns: u32,
-    /// The server's port.
     pub port: u16,
-    /// Always 0.
     pub reserved: u16,
 }
 wire_event!(TlsHello, Kind::TlsHello, 48);

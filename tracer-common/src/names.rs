@@ -10,7 +10,6 @@ macro_rules! hooks {
         }
 
         impl Hook {
-            /// All hooks.
             pub const ALL: &'static [Self] = &[$(Self::$variant,)*];
 
             /// The name in records, metrics and docs.

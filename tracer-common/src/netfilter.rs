@@ -6,9 +6,7 @@ use crate::{header::Header, header::Kind, tuple::Tuple, wire_event};
 #[derive(Clone, Copy, Debug)]
 #[repr(C)]
 pub struct Icmp {
-    /// See [`Header`].
     pub header: Header,
-    /// See [`crate::conn::Connect::conn`].
     pub conn: u64,
     /// Direction of the packet that is complained about.
     pub tuple: Tuple,
@@ -16,7 +14,6 @@ pub struct Icmp {
     pub netns: u32,
     /// ICMP type (ICMPv6 types keep their own numbers).
     pub icmp_type: u8,
-    /// ICMP code.
     pub code: u8,
     /// TCP flags of the packet complained about.
     pub tcp_flags: u8,
@@ -26,7 +23,6 @@ pub struct Icmp {
 wire_event!(Icmp, Kind::Icmp, 80);
 
 numbered! {
-    /// What IPVS did.
     pub enum IpvsOp {
         /// `ip_vs_nat_xmit`: the packet belongs to an IPVS connection and is sent to its backend.
         Translate = 1,
@@ -39,9 +35,7 @@ numbered! {
 #[derive(Clone, Copy, Debug)]
 #[repr(C)]
 pub struct Ipvs {
-    /// See [`Header`].
     pub header: Header,
-    /// See [`crate::conn::Connect::conn`].
     pub conn: u64,
     /// Direction of the packet, before translation.
     pub tuple: Tuple,
@@ -49,7 +43,6 @@ pub struct Ipvs {
     pub netns: u32,
     /// An [`IpvsOp`].
     pub op: u16,
-    /// TCP flags of the packet.
     pub tcp_flags: u8,
     /// A [`crate::conn::Via`].
     pub via: u8,

@@ -6,7 +6,6 @@ const IPPROTO_TCP: u8 = 6;
 
 /// `th_flags` (byte 13 of the TCP header): the segment begins a connection.
 pub const FLAG_SYN: u8 = 0x02;
-/// The segment acknowledges another.
 pub const FLAG_ACK: u8 = 0x10;
 
 /// A packet from its IP header on, wherever it lies.
@@ -41,13 +40,11 @@ impl Packet {
     pub const EMPTY: Self =
         Self { tuple: Tuple { saddr: [0; 16], daddr: [0; 16], sport: 0, dport: 0, reserved: 0 }, flags: 0 };
 
-    /// A SYN or a SYN-ACK.
     #[inline(always)]
     pub const fn is_syn(&self) -> bool {
         self.flags & FLAG_SYN != 0
     }
 
-    /// The answer to a SYN.
     #[inline(always)]
     pub const fn is_syn_ack(&self) -> bool {
         self.flags & (FLAG_SYN | FLAG_ACK) == FLAG_SYN | FLAG_ACK

@@ -6,9 +6,7 @@ use crate::{actor::Actor, header::Header, header::Kind, tuple::Tuple, wire_event
 #[derive(Clone, Copy, Debug)]
 #[repr(C)]
 pub struct ResetSent {
-    /// See [`Header`].
     pub header: Header,
-    /// See [`crate::conn::Connect::conn`].
     pub conn: u64,
     /// Direction of the RST itself: its source sends it.
     pub tuple: Tuple,
@@ -28,28 +26,22 @@ pub struct ResetSent {
     pub active: u8,
     /// A [`crate::conn::Via`].
     pub via: u16,
-    /// Always 0.
     pub reserved: u16,
 }
 wire_event!(ResetSent, Kind::ResetSent, 136);
 
-/// The tracked socket received a RST.
 #[derive(Clone, Copy, Debug)]
 #[repr(C)]
 pub struct ResetReceived {
-    /// See [`Header`].
     pub header: Header,
-    /// See [`crate::conn::Connect::conn`].
     pub conn: u64,
     /// From the client's side.
     pub tuple: Tuple,
     /// `tcp_sock.bytes_received`, [`crate::ABSENT64`] if unknown.
     pub bytes_received: u64,
-    /// Namespace of the socket.
     pub netns: u32,
     /// Kernel `TCP_*` state when it came.
     pub state: u8,
-    /// Always 0.
     pub reserved: [u8; 3],
 }
 wire_event!(ResetReceived, Kind::ResetReceived, 88);

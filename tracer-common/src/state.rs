@@ -2,17 +2,11 @@
 
 /// `include/net/tcp_states.h`, unchanged since Linux 2.6.
 pub const ESTABLISHED: u8 = 1;
-/// See [`ESTABLISHED`].
 pub const SYN_SENT: u8 = 2;
-/// See [`ESTABLISHED`].
 pub const FIN_WAIT1: u8 = 4;
-/// See [`ESTABLISHED`].
 pub const CLOSE: u8 = 7;
-/// See [`ESTABLISHED`].
 pub const CLOSE_WAIT: u8 = 8;
-/// See [`ESTABLISHED`].
 pub const LAST_ACK: u8 = 9;
-/// See [`ESTABLISHED`].
 pub const LISTEN: u8 = 10;
 
 /// One change of one socket, as a number: `struct sock` is larger than 256 bytes.

@@ -1,6 +1,5 @@
 //! Counters that the programs keep per CPU, by index. Numbers are never reused.
 
-/// What is counted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u32)]
 pub enum Counter {
@@ -17,5 +16,4 @@ pub enum Counter {
     NamespaceHeld = 5,
 }
 
-/// How many there are.
 pub const COUNTERS: u32 = 6;

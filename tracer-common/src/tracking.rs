@@ -17,11 +17,9 @@ pub const fn is_same_socket(port: u16, tracked: u16) -> bool {
     port == tracked || port == 0
 }
 
-/// A tracked flow.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(C)]
 pub struct Flow {
-    /// See [`crate::conn::Connect::conn`].
     pub conn: u64,
     /// When its socket was closed, 0 while it lives.
     pub ended_ns: u64,

@@ -26,9 +26,7 @@ pub struct Tuple {
     pub saddr: [u8; 16],
     /// Destination address, v4-mapped when IPv4.
     pub daddr: [u8; 16],
-    /// Source port.
     pub sport: u16,
-    /// Destination port.
     pub dport: u16,
     /// Always 0, so that the struct can be a map key.
     pub reserved: u32,
@@ -36,7 +34,6 @@ pub struct Tuple {
 const _: () = assert!(core::mem::size_of::<Tuple>() == 40);
 
 impl Tuple {
-    /// The other direction.
     #[inline(always)]
     pub const fn reversed(&self) -> Self {
         Self { saddr: self.daddr, daddr: self.saddr, sport: self.dport, dport: self.sport, reserved: 0 }

@@ -1,7 +1,7 @@
-//! The current task, where it is the actor of the event.
+//! The current task: the actor of the event.
 //!
-//! Programs on a cgroup's sockets have no helper for the current task but the one that gives its address (5.10 to 6.12,
-//! `sock_ops_func_proto`): what they call reads the task instead.
+//! Of the helpers for the current task, `sock_ops` programs may only call `bpf_get_current_task`
+//! (`sock_ops_func_proto`, 5.10 to 6.12). Functions that they use therefore read pid and tid from the `task_struct`.
 
 use aya_ebpf::helpers::generated::{bpf_get_current_pid_tgid, bpf_probe_read_user_str};
 use tracer_common::{
@@ -15,7 +15,7 @@ use crate::{
     maps::{PRETENDING, PROBER_BUCKETS, PROBERS, global},
 };
 
-/// A part of an environment, aligned so that its first bytes are compared in two loads.
+/// A piece of an environment. It is aligned so that two loads compare its first ten bytes.
 #[repr(C, align(8))]
 struct Word {
     head: u64,
@@ -31,14 +31,14 @@ impl Word {
 
 /// Copies the value of `CNI_NETNS` of the current task's environment, NUL padded.
 ///
-/// A runtime puts it behind its own environment; what lies further than the 128 words that are looked
-/// at is not found. The verifier walks through each turn: few instructions and one way through it.
+/// A runtime appends it to its own environment. A variable after the first 128 pieces is not found.
+/// The verifier unrolls the loop, so the body is short and has a single path.
 #[inline(always)]
 pub fn cni_netns(dst: &mut [u8; PATH_LEN]) {
     let Some((mut at, end)) = Task::current().environment() else { return };
     let mut word = Word { head: 0, tail: 0, rest: [0; Word::LEN as usize - 10] };
-    // 1: this word goes on where the buffer ended.
-    let mut inside = 0;
+    // 1 if this piece continues a variable that was longer than the buffer.
+    let mut continued = 0;
     for _ in 0..128 {
         if at >= end {
             return;
@@ -47,14 +47,14 @@ pub fn cni_netns(dst: &mut [u8; PATH_LEN]) {
         if read <= 0 {
             return;
         }
-        if (word.head ^ Word::HEAD) | u64::from(word.tail ^ Word::TAIL) | inside == 0 {
+        if (word.head ^ Word::HEAD) | u64::from(word.tail ^ Word::TAIL) | continued == 0 {
             let value = at + 10;
             unsafe { bpf_probe_read_user_str(dst.as_mut_ptr().cast(), PATH_LEN as u32, value as *const _) };
             return;
         }
-        // One that fills the buffer goes on behind it, or ends there with a word of no length.
-        inside = read as u64 / u64::from(Word::LEN);
-        at += read as u64 - inside;
+        // A full buffer holds a variable that continues, or one that ends here: then the next piece is empty.
+        continued = read as u64 / u64::from(Word::LEN);
+        at += read as u64 - continued;
     }
 }
 
@@ -76,7 +76,7 @@ pub fn is_tracer() -> bool {
     tgid() == global!(SETTINGS.own_pid)
 }
 
-/// Name of the thread group's leader: Go and Java rename their threads.
+/// Name of the thread group's leader, because Go and Java rename their threads.
 #[inline(always)]
 pub fn leader_comm(task: Task, dst: &mut [u8; COMM_LEN]) {
     if !task.leader().comm(dst) {
@@ -84,7 +84,7 @@ pub fn leader_comm(task: Task, dst: &mut [u8; COMM_LEN]) {
     }
 }
 
-/// Whether connections of the current task, which is of this thread group, are tracked.
+/// Whether connections of the current task are tracked; `tgid` is its thread group.
 #[inline(always)]
 pub fn is_tracked(tgid: u32) -> bool {
     if tgid == global!(SETTINGS.own_pid) {
@@ -93,7 +93,7 @@ pub fn is_tracked(tgid: u32) -> bool {
     global!(SETTINGS.all_connections) != 0 || is_prober(Task::current())
 }
 
-/// Whether a task has the name of a prober, and is none that only pretends.
+/// Whether a task has the name of a prober and is not a pod's process with the same name.
 #[inline(always)]
 pub fn is_prober(task: Task) -> bool {
     if let Some(head) = task.leader().comm_head()
@@ -106,15 +106,17 @@ pub fn is_prober(task: Task) -> bool {
     unsafe { PROBERS.get(comm).is_some() && PRETENDING.get(cgroup_of(task)).is_none() }
 }
 
-/// Whether this name in the kernel's memory is a prober's.
+/// Whether the string at this kernel address is the name of a prober.
 #[inline(always)]
-pub fn is_name_of_prober(name: u64) -> bool {
+pub fn is_prober_name(name: u64) -> bool {
     let mut comm = [0u8; COMM_LEN];
     read_str(name, 0, &mut comm) && unsafe { PROBERS.get(comm).is_some() }
 }
 
-/// What the current task is counted with: the memory controller's cgroup, which is a container's (one that is privileged, or
-/// that the hierarchy is delegated to, can make others below it); without that controller the one of the unified hierarchy.
+/// The cgroup that limits count the current task under.
+///
+/// It is the memory controller's cgroup, usually the container's. (A privileged container, or one with a delegated
+/// hierarchy, can make cgroups below it.) Without that controller it is the cgroup of the unified hierarchy.
 #[inline(always)]
 pub fn cgroup() -> u64 {
     cgroup_of(Task::current())
@@ -125,7 +127,6 @@ fn cgroup_of(task: Task) -> u64 {
     task.memory_cgroup().or_else(|| task.unified_cgroup()).unwrap_or(ABSENT64)
 }
 
-/// Describes the current task.
 #[inline(always)]
 pub fn fill(actor: &mut Actor) {
     let task = Task::current();

@@ -1,8 +1,8 @@
-//! Into the ring: reserve, fill in place, submit, and count what was lost.
+//! Writes events to the ring: reserve, fill in place, submit. Lost events are counted.
 //!
-//! Waking the reader costs more than all else: 100 µs of cold code for each healthy attempt, against a few for the event.
-//! So what is part of an attempt that goes well waits until the reader looks by itself, twenty times a second, or until an
-//! event comes that cannot wait: then all is read, in order.
+//! Waking the reader is the largest cost: 100 µs of cold code for each healthy attempt, compared with a few for the
+//! event. Events of an attempt that goes well so far do not wake the reader. They are read in order when the reader
+//! polls, twenty times a second, or when an urgent event wakes it.
 
 use aya_ebpf::{
     bindings::{BPF_RB_AVAIL_DATA, BPF_RB_FORCE_WAKEUP, BPF_RB_NO_WAKEUP, BPF_RB_RING_SIZE},
@@ -44,26 +44,25 @@ pub fn count(counter: Counter) {
     }
 }
 
-/// Whether the reader must know of an event at once.
+/// Whether an event wakes the reader.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Urgency {
-    /// It may decide why an attempt failed.
+    /// The event may decide why an attempt failed.
     Now,
-    /// It is part of an attempt that goes well so far.
+    /// The event belongs to an attempt that goes well so far.
     Later,
 }
 
-/// Writes an event of which the reader must know at once.
+/// Writes an event that wakes the reader.
 #[inline(always)]
 pub fn emit<T: Event>(hook: Hook, fill: impl FnOnce(&mut T)) {
     emit_as(Urgency::Now, hook, fill);
 }
 
-/// Writes an event: the record is zeroed, gets its header, is filled in place (it may be larger
-/// than the 512-byte stack) and submitted.
+/// Writes an event. The record is filled in place, because it may be larger than the 512-byte stack.
 #[inline(always)]
 pub fn emit_as<T: Event>(urgency: Urgency, hook: Hook, fill: impl FnOnce(&mut T)) {
-    // Before the record has its place: whoever gets a later one must see it.
+    // Set before the record is reserved: a program that reserves a later record must see it.
     if urgency == Urgency::Later {
         set_reader_due(1);
     }
@@ -87,11 +86,14 @@ pub fn emit_as<T: Event>(urgency: Urgency, hook: Hook, fill: impl FnOnce(&mut T)
     }
     entry.submit(match urgency {
         Urgency::Now => wake(),
-        Urgency::Later => leave_to_timer(),
+        Urgency::Later => wake_if_filling(),
     });
 }
 
-/// The kernel wakes a reader that has read all that lies before this event, but does not know which it was not reported.
+/// Forces a wakeup if earlier events were submitted without one.
+///
+/// By default the kernel wakes only a reader that has read everything before this event. It does not count events
+/// that were submitted with `BPF_RB_NO_WAKEUP`.
 #[inline(always)]
 fn wake() -> u64 {
     match READER_DUE.get(0) {
@@ -103,9 +105,9 @@ fn wake() -> u64 {
     }
 }
 
-/// The reader looks by itself, unless the ring fills faster than it does.
+/// Leaves the event to the reader's timer, unless the ring fills faster than the reader polls.
 #[inline(always)]
-fn leave_to_timer() -> u64 {
+fn wake_if_filling() -> u64 {
     let unread = EVENTS.query(u64::from(BPF_RB_AVAIL_DATA));
     let is_due = fills_fast(unread, EVENTS.query(u64::from(BPF_RB_RING_SIZE)));
     if is_due { u64::from(BPF_RB_FORCE_WAKEUP) } else { u64::from(BPF_RB_NO_WAKEUP) }

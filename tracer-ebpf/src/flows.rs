@@ -1,4 +1,4 @@
-//! Flows: the tuples, by the client's side, that are tied to a connection.
+//! Flows: which connection a tuple belongs to. Tuples are from the client's side.
 
 use tracer_common::{stats::Counter, tracking::Flow, tuple::Tuple};
 
@@ -7,15 +7,14 @@ use crate::{
     maps::FLOWS,
 };
 
-/// The flow of a tuple (client's side), unless it ended so long ago that the port may be another
-/// process's.
+/// The flow of a tuple, unless it ended so long ago that another process may use the port.
 #[inline(always)]
 pub fn by_tuple(tuple: &Tuple) -> Option<Flow> {
     let flow = unsafe { FLOWS.get(tuple).copied() }?;
     flow.is_usable(now()).then_some(flow)
 }
 
-/// Ties a tuple (client's side) to a connection.
+/// Assigns a tuple to a connection.
 #[inline(always)]
 pub fn remember(tuple: &Tuple, conn: u64) {
     insert(tuple, Flow { conn, ended_ns: 0 });
@@ -34,7 +33,7 @@ fn insert(tuple: &Tuple, flow: Flow) {
     }
 }
 
-/// Whether this flow is tied to this connection already.
+/// Whether this tuple is already assigned to this connection.
 #[inline(always)]
 pub fn knows(tuple: &Tuple, conn: u64) -> bool {
     unsafe { FLOWS.get(tuple) }.is_some_and(|flow| flow.conn == conn)

@@ -1,5 +1,7 @@
-//! One file per hook family; `ports` has no program, `state` calls it. Each program is named after the
-//! kernel function it sits on, with its form in front where there are several; the forms share one body.
+//! One file per hook family. `ports` has no program: `state` calls it.
+//!
+//! Each program is named after the kernel function that it is attached to. If there are several program types for one
+//! hook, the name begins with the type, and they share one body.
 
 mod answer;
 mod connect;

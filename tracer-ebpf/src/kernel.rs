@@ -1,8 +1,7 @@
-//! Typed views of kernel objects: the only folder that adds an offset to an address of the kernel.
+//! Typed views of kernel objects. Only this folder adds an offset to a kernel address.
 //!
-//! A view is an address and nothing more. Every read goes through `bpf_probe_read_kernel`, so a
-//! stale or wild address gives `None`, which is counted (of a string it is not); a field
-//! that this kernel does not have gives `None` without counting.
+//! A view is just an address. Every read uses `bpf_probe_read_kernel`, so a stale or wild address gives `None`.
+//! Such failures are counted, except for strings. A field that this kernel lacks gives `None` and is not counted.
 
 mod dev;
 mod packet;
@@ -20,7 +19,7 @@ use tracer_common::{ABSENT32, stats::Counter};
 pub use self::{
     dev::qdisc_dev,
     packet::parse,
-    task::{binprm_path, differ_in_network_alone, nsproxy_netns},
+    task::{binprm_path, differ_only_in_netns, nsproxy_netns},
 };
 use crate::emit::count;
 
@@ -49,7 +48,7 @@ pub fn read<T: Copy + Default>(base: u64, offset: u32) -> Option<T> {
     read_into(base, offset, &mut value).then_some(value)
 }
 
-/// Copies a NUL-terminated string from `base + offset`; what follows the NUL is left as it was.
+/// Copies a NUL-terminated string from `base + offset`. The bytes of `dst` after the NUL do not change.
 #[inline(always)]
 pub fn read_str<const N: usize>(base: u64, offset: u32, dst: &mut [u8; N]) -> bool {
     if offset == ABSENT32 || base == 0 {
@@ -66,7 +65,7 @@ macro_rules! view {
         pub struct $name(pub u64);
         impl $name {
             #[inline(always)]
-            #[allow(dead_code, reason = "not asked of every object")]
+            #[allow(dead_code, reason = "some views do not use it")]
             pub fn exists(self) -> bool {
                 self.0 != 0
             }
@@ -75,7 +74,7 @@ macro_rules! view {
 }
 
 view!(
-    /// `struct sock`, full or mini: for the latter only what lies in `sock_common` is meaningful.
+    /// `struct sock`, full or mini. A mini socket has only the fields of `sock_common`.
     Sock
 );
 view!(
@@ -95,8 +94,9 @@ view!(
     Task
 );
 
-/// Argument `n` of a syscall, or its result (0) at exit: a word of the tracepoint's record, which a
-/// program may load directly (`struct syscall_trace_enter`, the same since 3.x).
+/// Argument `n` of a system call; at exit, `n` = 0 is its result.
+///
+/// A program may load the words of the tracepoint's record directly (`struct syscall_trace_enter`, the same since 3.x).
 #[inline(always)]
 pub fn syscall_field(ctx: &TracePointContext, n: usize) -> u64 {
     unsafe { *ctx.as_ptr().cast::<u64>().add(2 + n) }

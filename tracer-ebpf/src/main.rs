@@ -1,17 +1,16 @@
-//! The kernel half of `tracer`: thin programs that read facts where they happen, keep only what
-//! concerns a tracked connection, and write fixed-size records into one ring.
+//! The kernel programs of `tracer`. They write fixed-size records about tracked connections into one ring.
 //!
-//! Which form of a hook is used (fentry, kprobe, raw tracepoint) is decided by the loader
-//! (`tracer-userspace/bpf/src/ebpf/hooks.rs`); all forms of one event share one body.
+//! The loader chooses the program type of each hook: fentry, kprobe or tracepoint
+//! (`tracer-userspace/bpf/src/ebpf/hooks.rs`). All program types of one hook share one body.
 //!
-//! `unsafe`: every pointer here is a kernel address that is only ever read through
-//! `bpf_probe_read_kernel`, which fails instead of faulting; map values are plain integers that any
-//! CPU may overwrite at any time and are therefore copied out; the verifier proves the rest. The
-//! blocks carry no comment of their own where this is the reason.
+//! Why `unsafe` is sound here; blocks with these reasons have no comment of their own:
+//! - Kernel addresses are read only through `bpf_probe_read_kernel`, which fails instead of faulting.
+//! - Map values are plain integers. Any CPU may overwrite them at any time, so they are copied.
+//! - The verifier proves the rest.
 #![no_std]
 #![no_main]
 #![cfg_attr(target_arch = "bpf", feature(asm_experimental_arch))]
-#![allow(clippy::missing_safety_doc, reason = "the blanket reason stands above")]
+#![allow(clippy::missing_safety_doc, reason = "see the reasons above")]
 
 mod actor;
 mod atomic;
@@ -25,18 +24,18 @@ mod sockets;
 mod track;
 mod waiting;
 
-// `cargo clippy` looks at this crate as one for the host, which brings its own panic handler.
+// `cargo clippy` compiles this crate for the host, where `std` has the panic handler.
 #[cfg(not(target_arch = "bpf"))]
 extern crate std;
 
 #[cfg(target_arch = "bpf")]
 #[panic_handler]
 fn panic(_info: &core::panic::PanicInfo) -> ! {
-    // Never reached: the verifier refuses a program that can get here.
+    // Never reached: the verifier rejects a program that can get here.
     loop {}
 }
 
-/// `bpf_probe_read_kernel`, ring buffer and stack helpers are for GPL-compatible programs only.
+/// The helpers that read kernel memory, write to the ring or read the stack require a GPL-compatible license.
 #[unsafe(link_section = "license")]
 #[unsafe(no_mangle)]
 static LICENSE: [u8; 13] = *b"Dual MIT/GPL\0";

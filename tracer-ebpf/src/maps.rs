@@ -1,4 +1,4 @@
-//! Maps and read-only globals. Names are the interface to `tracer-userspace/bpf/src/ebpf`.
+//! Maps and read-only globals. `tracer-userspace/bpf/src/ebpf` finds them by name.
 
 use aya_ebpf::{
     macros::map,
@@ -16,7 +16,10 @@ use tracer_common::{
     waiting::PLACES,
 };
 
-/// Byte offsets of the running kernel's structs, written by the loader before load.
+/// `BPF_NOEXIST` (include/uapi/linux/bpf.h): the insert fails if the key exists.
+pub const NOEXIST: u64 = 1;
+
+/// Byte offsets in structs of the running kernel. The loader sets them before it loads the programs.
 #[unsafe(no_mangle)]
 pub static OFFS: Offsets = Offsets::ABSENT;
 
@@ -29,8 +32,8 @@ pub static ENUMS: EnumValues = EnumValues { memory_cgrp_id: ABSENT32, skb_consum
 pub static SETTINGS: Settings =
     Settings { own_pid: 0, all_connections: 0, port_first: 0, port_last: 0, cpu_mask: 0xff, prober_hooks: 0 };
 
-/// Reads one field of a global that the loader has overwritten: the compiler must not fold its
-/// initial value, the verifier knows the real one.
+/// Reads one field of a global. The read is volatile, because the loader overwrites the value: the compiler must not
+/// use the initial one. The verifier knows the real value and removes dead branches.
 macro_rules! global {
     ($global:ident . $field:ident) => {
         unsafe { core::ptr::read_volatile(&raw const $crate::maps::$global.$field) }
@@ -38,12 +41,12 @@ macro_rules! global {
 }
 pub(crate) use global;
 
-/// Events on their way to userspace. Size set by the loader.
+/// Events for userspace. The loader sets the size.
 #[map]
 pub static EVENTS: RingBuf = RingBuf::with_byte_size(4 << 20, 0);
 
-/// 1 while the ring has events of which its reader was not reported. A lost update costs one event the time until the reader
-/// looks by itself.
+/// 1 while the ring has events for which the reader was not woken. If an update is lost, an event waits for the next
+/// poll.
 #[map]
 pub static READER_DUE: Array<u32> = Array::with_max_entries(1, 0);
 
@@ -51,24 +54,25 @@ pub static READER_DUE: Array<u32> = Array::with_max_entries(1, 0);
 #[map]
 pub static STATS: PerCpuArray<u64> = PerCpuArray::with_max_entries(COUNTERS, 0);
 
-/// The last change of a socket's state on this processor that `inet_sock_set_state` saw: that one it tells itself.
+/// The last state change that `inet_sock_set_state` handled on this CPU. `inet_sock_set_state_again` skips it.
 #[map]
 pub static LAST_STATE: PerCpuArray<u64> = PerCpuArray::with_max_entries(1, 0);
 
-/// Names of the processes with tracked connections.
+/// Names of probers.
 #[map]
 pub static PROBERS: HashMap<[u8; COMM_LEN], u8> = HashMap::with_max_entries(64, 0);
 
-/// 1 where `tracer_common::actor::comm_bucket` of one of them points: most names are distinguished by
-/// it, and an array costs a load where a hash costs 50 ns.
+/// 1 at the `tracer_common::actor::comm_bucket` of each prober's name. It rules out most tasks with one load; a hash
+/// look-up costs 50 ns.
 #[map]
 pub static PROBER_BUCKETS: Array<u8> = Array::with_max_entries(COMM_BUCKETS, 0);
 
-/// Cgroups of pods, found by userspace, in which a process bears a prober's name and is none: what it dials is not tracked.
+/// Cgroups of pods with a process that has a prober's name and is not a prober. Its connections are not tracked.
+/// Userspace fills this map.
 #[map]
 pub static PRETENDING: HashMap<u64, u8> = HashMap::with_max_entries(256, 0);
 
-/// A tracked connection with a socket that is alive.
+/// A tracked connection with an open socket.
 #[derive(Clone, Copy)]
 #[repr(C)]
 pub struct Conn {
@@ -76,37 +80,38 @@ pub struct Conn {
     pub tuple: Tuple,
     pub tgid: u32,
     pub netns: u32,
-    /// 1 once an answer was seen that no prober takes for a failure.
+    /// 1 after an answer that every prober counts as success.
     pub answered: u32,
     pub reserved: u32,
 }
 
-/// Tracked sockets by address of their `struct sock`; removed at CLOSE.
+/// Tracked connections by the address of their `struct sock`. Removed at CLOSE.
 #[map]
 pub static CONNS: LruHashMap<u64, Conn> = LruHashMap::with_max_entries(8192, 0);
 
-/// How many entries of [`CONNS`] there may be in each bucket of socket addresses, at least: what a
-/// foreign socket asks before it looks there. One that is too high (an entry the LRU dropped) costs a
-/// look-up; none is ever too low.
+/// An upper bound of the number of entries of [`CONNS`] in each bucket of socket addresses.
+///
+/// Programs read it first, so that most untracked sockets need no look-up in [`CONNS`]. It is too high after the LRU
+/// dropped an entry, which costs only a look-up. It is never too low.
 #[map]
 pub static LIVE: Array<u64> = Array::with_max_entries(LIVE_BUCKETS, 0);
 
-/// Tracked flows from the client's side; they outlive their socket for a while, so that what comes
-/// after CLOSE still has a name. A later connect with the same tuple overwrites the entry.
+/// Tracked flows, from the client's side. They outlive their socket for a while, so that packets after CLOSE still find
+/// their connection. A later connect with the same tuple overwrites the entry.
 #[map]
 pub static FLOWS: LruHashMap<Tuple, Flow> = LruHashMap::with_max_entries(16384, 0);
 
-/// A connect without a known source port yet.
+/// A connect that has no known source port yet.
 #[derive(Clone, Copy)]
 #[repr(C)]
 pub struct Pending {
     pub sk: u64,
-    /// 0: nobody waits here.
+    /// 0 if the slot is free.
     pub conn: u64,
 }
 
-/// Waiting connects by tuple with source port 0. The kubelet dials one target for liveness and for readiness, from two
-/// processors in the same microsecond.
+/// Waiting connects by tuple with source port 0. Several can wait for one target: the kubelet may start a liveness and
+/// a readiness probe on two CPUs in the same microsecond.
 #[map]
 pub static PENDING: LruHashMap<Tuple, [Pending; PLACES]> = LruHashMap::with_max_entries(8192, 0);
 
@@ -118,15 +123,15 @@ pub struct Endpoint {
     pub port: u32,
 }
 
-/// Destinations that a connect is waiting for, with the newest such connect.
+/// The newest connect that waits for each destination.
 #[map]
 pub static DESTS: LruHashMap<Endpoint, Pending> = LruHashMap::with_max_entries(8192, 0);
 
-/// Destinations that were connected to before.
+/// Destinations of earlier connects.
 #[map]
 pub static KNOWN: LruHashMap<Endpoint, u8> = LruHashMap::with_max_entries(4096, 0);
 
-/// A `connect(2)` that is being executed.
+/// A `connect(2)` call in progress.
 #[derive(Clone, Copy)]
 #[repr(C)]
 pub struct ConnectCall {
@@ -141,39 +146,40 @@ pub struct ConnectCall {
 #[map]
 pub static CONNECT_CALLS: LruHashMap<u32, ConnectCall> = LruHashMap::with_max_entries(4096, 0);
 
-/// Network namespace of a thread before the `setns` or `unshare` it is executing.
+/// Network namespace of a thread before the `setns(2)` or `unshare(2)` in progress.
 #[map]
 pub static ENTERING: LruHashMap<u32, u32> = LruHashMap::with_max_entries(1024, 0);
 
-/// Thread groups that opened a file which names a network namespace.
+/// Thread groups that opened the file of a network namespace.
 #[map]
 pub static OPENED: LruHashMap<u32, u8> = LruHashMap::with_max_entries(1024, 0);
 
-/// Path given to exec, by thread group.
+/// Path of the executed program, by thread group.
 #[map]
 pub static EXEC: LruHashMap<u32, [u8; EXE_LEN]> = LruHashMap::with_max_entries(4096, 0);
 
-/// Who makes events of a kind that is bounded.
+/// The owner of events of one kind that are limited together.
 #[derive(Clone, Copy)]
 #[repr(C)]
-pub struct Held {
+pub struct LimitKey {
+    /// 0: all cgroups together.
     pub cgroup: u64,
     /// A `tracer_common::limit::Limited`.
     pub what: u64,
 }
 
-/// Until when a cgroup's tokens are used up.
+/// The state of each token bucket: see `tracer_common::limit`.
 #[map]
-pub static LIMITS: LruHashMap<Held, u64> = LruHashMap::with_max_entries(1024, 0);
+pub static LIMITS: LruHashMap<LimitKey, u64> = LruHashMap::with_max_entries(1024, 0);
 
-/// When a device was last seen going down, by its address.
+/// When a device was last reported as going down, by the address of its `struct net_device`.
 #[map]
 pub static LINK_DOWN: LruHashMap<u64, u64> = LruHashMap::with_max_entries(256, 0);
 
-/// Use of ephemeral ports by thread group; taken by userspace.
+/// Use of ephemeral ports by thread group. Userspace reads and removes the entries.
 #[map]
 pub static PORTS: LruHashMap<u32, PortUse> = LruHashMap::with_max_entries(4096, 0);
 
-/// Server ports watched for a TLS ClientHello, with the time of the last report.
+/// Server ports that are watched for a TLS ClientHello, with the time of the last report.
 #[map]
 pub static TLS_WATCH: HashMap<u16, u64> = HashMap::with_max_entries(1024, 0);

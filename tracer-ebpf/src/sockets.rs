@@ -1,4 +1,4 @@
-//! Sockets: those of tracked connections, and how many of them a bucket of addresses holds.
+//! Tracked connections by socket, and how many of them each bucket of socket addresses has.
 
 use tracer_common::{
     conn,
@@ -15,9 +15,9 @@ use crate::{
 
 /// The tracked connection of a socket.
 ///
-/// The entry goes with `-> CLOSE`; where that run was missed (a program does not run while it runs on
-/// the same CPU already, and newer kernels can preempt it) the socket's memory may be another
-/// connection's by now: its destination tells. A disconnected socket has none any more.
+/// The entry is removed at CLOSE. The kernel may skip that run: a program does not run if it is running on the same CPU
+/// already, and newer kernels can preempt it. Then another connection may reuse the memory of the socket, so the
+/// destination port is compared. A disconnected socket has port 0.
 #[inline(always)]
 pub fn by_socket(sk: Sock) -> Option<Conn> {
     if !may_be_tracked(sk) {
@@ -27,21 +27,21 @@ pub fn by_socket(sk: Sock) -> Option<Conn> {
     tracking::is_same_socket(sk.dport(), conn.tuple.dport).then_some(conn)
 }
 
-/// The socket's connection began a moment ago (a task may be preempted for long).
+/// Whether the socket's connection began a moment ago. The limit is generous: a task may be preempted for long.
 #[inline(always)]
 pub fn has_just_begun(sk: Sock) -> bool {
-    const JUST_NS: u64 = 10_000_000_000;
+    const MAX_AGE_NS: u64 = 10_000_000_000;
     let conn = if may_be_tracked(sk) { unsafe { CONNS.get(sk.0) } } else { None };
-    conn.is_some_and(|it| conn::age(now(), it.conn, global!(SETTINGS.cpu_mask)) < JUST_NS)
+    conn.is_some_and(|it| conn::age(now(), it.conn, global!(SETTINGS.cpu_mask)) < MAX_AGE_NS)
 }
 
-/// The socket is that connection's.
+/// Whether the socket belongs to this connection.
 #[inline(always)]
 pub fn is_of(sk: Sock, conn: u64) -> bool {
     unsafe { CONNS.get(sk.0) }.is_some_and(|it| it.conn == conn)
 }
 
-/// A socket begins a connection that is not tracked: what was known of its memory is over.
+/// Removes the entry of an earlier socket at the same address.
 #[inline(always)]
 pub fn forget(sk: Sock) {
     if may_be_tracked(sk) {
@@ -55,8 +55,10 @@ fn may_be_tracked(sk: Sock) -> bool {
     LIVE.get(live_bucket(sk.0)).is_none_or(|live| *live != 0)
 }
 
-/// Counts before it inserts, and an entry that takes another's place not at all; [`remove`] takes back
-/// only what it removed. So a bucket is never counted too low.
+/// Adds a socket, or replaces the entry of an earlier one. False if the map is full.
+///
+/// `LIVE` is never too low: it is increased before the insert, and decreased only after a removal that succeeded.
+/// Replacing an entry does not change it.
 #[inline(always)]
 pub fn insert(sk: Sock, conn: &Conn) -> bool {
     if unsafe { CONNS.get(sk.0) }.is_none() {
@@ -65,7 +67,6 @@ pub fn insert(sk: Sock, conn: &Conn) -> bool {
     CONNS.insert(sk.0, conn, 0).is_ok()
 }
 
-/// The connection of this socket is over.
 #[inline(always)]
 pub fn remove(sk: Sock) {
     if CONNS.remove(sk.0).is_ok() {
@@ -73,9 +74,8 @@ pub fn remove(sk: Sock) {
     }
 }
 
-/// The connection of this socket got a good answer.
 #[inline(always)]
-pub fn answered(sk: Sock) {
+pub fn mark_answered(sk: Sock) {
     if let Some(conn) = CONNS.get_ptr_mut(sk.0) {
         unsafe { (*conn).answered = 1 };
     }

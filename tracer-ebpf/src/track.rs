@@ -1,9 +1,9 @@
-//! Which connection a socket or a packet belongs to.
+//! Finds the connection of a socket or a packet.
 //!
-//! `CLOSE -> SYN_SENT` comes before the source port is chosen, so a new connect waits in `PENDING`
-//! under its addresses and destination port. Whoever meets a packet that fits reads the port from
-//! the waiting socket and, if it is the packet's, moves the flow to `FLOWS` ("promotion"): `waiting.rs`.
-#![expect(clippy::needless_borrows_for_generic_args, reason = "a key by value is a copy on a stack of 512 bytes")]
+//! The kernel chooses the source port after `CLOSE -> SYN_SENT`. Until then a new connect waits in `PENDING` under its
+//! addresses and destination port. When a program sees a packet with these addresses, it reads the port from the
+//! waiting socket. If that is the packet's port, the flow moves to `FLOWS`. See `waiting.rs`.
+#![expect(clippy::needless_borrows_for_generic_args, reason = "a key by value is copied to the stack of 512 bytes")]
 
 use tracer_common::{conn::Via, packet::Packet, stats::Counter, tuple::Tuple};
 
@@ -22,24 +22,26 @@ pub struct Match {
     pub via: Via,
 }
 
-/// The connection of a packet. The packet of a handshake may have a translated client address.
+/// The connection of a packet. A packet of the handshake may have a translated client address.
 #[inline(always)]
 pub fn of_packet(packet: &Packet) -> Option<Match> {
     by_packet(&packet.tuple).or_else(|| if packet.is_syn() { by_translated(packet) } else { None })
 }
 
-/// A source NAT leaves the port as it is if it can (`nf_nat_setup_info`, net/netfilter/nf_nat_core.c): what nobody claims, and
-/// has the port of the connect that waits for its destination, is that one's.
+/// The connection of a packet with a translated source address.
+///
+/// Source NAT keeps the port if it can (`nf_nat_setup_info`, net/netfilter/nf_nat_core.c). So the packet belongs to the
+/// connect that waits for this destination, if their ports are equal.
 #[inline(always)]
 fn by_translated(packet: &Packet) -> Option<Match> {
     let tuple = if packet.is_syn_ack() { packet.tuple.reversed() } else { packet.tuple };
     let waiting = unsafe { DESTS.get(&destination(&tuple)) }?;
-    let is_its = sockets::is_of(Sock(waiting.sk), waiting.conn) && Sock(waiting.sk).num() == tuple.sport;
-    is_its.then_some(Match { conn: waiting.conn, via: Via::Translated })
+    let is_match = sockets::is_of(Sock(waiting.sk), waiting.conn) && Sock(waiting.sk).num() == tuple.sport;
+    is_match.then_some(Match { conn: waiting.conn, via: Via::Translated })
 }
 
-/// The connection of a packet, whichever direction it goes. A connect that waits with this very port
-/// goes before a flow that has ended: probes come back with the same port.
+/// The connection of a packet of either direction. A waiting connect with the same port wins over a flow that has
+/// ended, because probes reuse ports.
 #[inline(always)]
 pub fn by_packet(tuple: &Tuple) -> Option<Match> {
     let reversed = tuple.reversed();
@@ -49,8 +51,8 @@ pub fn by_packet(tuple: &Tuple) -> Option<Match> {
     {
         return Some(Match { conn: flow.conn, via: Via::Flow });
     }
-    if let Some((conn, is_back)) = waiting::of_packet(tuple, &reversed) {
-        flows::remember(if is_back { &reversed } else { tuple }, conn);
+    if let Some((conn, is_reply)) = waiting::of_packet(tuple, &reversed) {
+        flows::remember(if is_reply { &reversed } else { tuple }, conn);
         return Some(Match { conn, via: Via::Pending });
     }
     flow.map(|flow| Match { conn: flow.conn, via: Via::Flow })
@@ -59,7 +61,7 @@ pub fn by_packet(tuple: &Tuple) -> Option<Match> {
 /// Begins to track a socket that usually has no source port yet.
 #[inline(always)]
 pub fn begin(sk: Sock, conn: &Conn) {
-    // The socket comes first: without a known socket, a waiting connect would count as over.
+    // First the socket: a waiting connect counts as closed if its socket is not in `CONNS`.
     if conn.tuple.sport == 0 {
         remember(sk, conn);
         waiting::add(sk, conn);
@@ -83,9 +85,9 @@ fn remember(sk: Sock, conn: &Conn) {
     }
 }
 
-/// A tracked socket left SYN_SENT: nothing waits any more.
+/// Removes a connect that left SYN_SENT from the waiting ones.
 #[inline(always)]
-pub fn settle(tuple: &Tuple, conn: u64) {
+pub fn stop_waiting(tuple: &Tuple, conn: u64) {
     waiting::remove(tuple, conn);
     let end = destination(tuple);
     if unsafe { DESTS.get(&end) }.is_some_and(|waiting| waiting.conn == conn) {
@@ -93,13 +95,13 @@ pub fn settle(tuple: &Tuple, conn: u64) {
     }
 }
 
-/// Somebody connected to this destination before. From now on somebody has.
+/// Whether this is a destination of an earlier connect. Afterwards it is one.
 #[inline(always)]
-pub fn is_known(tuple: &Tuple) -> bool {
+pub fn is_known_or_add(tuple: &Tuple) -> bool {
     let end = destination(tuple);
     let known = unsafe { KNOWN.get(&end) }.is_some();
     if !known {
-        // Without a place it is looked at again: no loss.
+        // If the map is full, userspace only inspects the destination once more.
         let _ = KNOWN.insert(&end, 1, 0);
     }
     known

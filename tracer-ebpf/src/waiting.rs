@@ -1,10 +1,12 @@
-//! Connects without a source port yet, some for each pair of addresses and destination port.
+//! Connects that have no source port yet: a few slots for each pair of addresses and destination port.
 //!
-//! Between `CLOSE -> SYN_SENT` and the choice of its port a thread may lose its processor, and another may dial the same
-//! target meanwhile: with one place for both, the evidence of the first was nobody's. A thread begins with a place of its
-//! own, so that two processors rarely want the same one; an entry is changed in place and never removed, so that none
-//! removes what another has just written.
-#![expect(clippy::needless_borrows_for_generic_args, reason = "a key by value is a copy on a stack of 512 bytes")]
+//! A thread may be preempted between `CLOSE -> SYN_SENT` and the choice of its port. Another thread may connect to the
+//! same target meanwhile. With a single slot, the evidence of the first connect would be lost.
+//!
+//! Two rules avoid races between CPUs:
+//! - The thread id chooses the first slot that is tried, so two CPUs rarely use the same one.
+//! - An entry is changed in place and never removed, so no CPU removes what another has just written.
+#![expect(clippy::needless_borrows_for_generic_args, reason = "a key by value is copied to the stack of 512 bytes")]
 
 use tracer_common::{
     stats::Counter,
@@ -17,17 +19,14 @@ use crate::{
     emit::count,
     flows,
     kernel::Sock,
-    maps::{Conn, PENDING, Pending},
+    maps::{Conn, NOEXIST, PENDING, Pending},
     sockets,
 };
 
-/// Only if there is none yet (`BPF_NOEXIST`, include/uapi/linux/bpf.h).
-const NOEXIST: u64 = 1;
-
-/// Keeps a connect that has no port yet.
+/// Adds a connect that has no port yet.
 ///
-/// One that has its port by now leaves its place for the flows. If all places are taken by connects without a port,
-/// one is lost, and counted.
+/// If its slot is used by a connect that has a port by now, that one moves to the flows. If all slots are used by
+/// connects without a port, one of them is lost and counted.
 #[inline(always)]
 pub fn add(sk: Sock, conn: &Conn) {
     let key = conn.tuple.without_port();
@@ -35,26 +34,26 @@ pub fn add(sk: Sock, conn: &Conn) {
         count(Counter::MapFull);
         return;
     };
-    let places = For { places, sk };
+    let places = Slots { places, sk };
     let chosen = places.at(choose(actor::tid(), &places));
-    leave(&read(chosen), &key);
+    move_to_flows(&read(chosen), &key);
     write(chosen, sk, conn.conn);
 }
 
-/// The places of one destination, for a connect of this socket.
-struct For {
+/// The slots of one destination, for a connect of socket `sk`.
+struct Slots {
     places: *mut [Pending; PLACES],
     sk: Sock,
 }
 
-impl For {
+impl Slots {
     #[inline(always)]
     fn at(&self, place: usize) -> *mut Pending {
         unsafe { &raw mut (*self.places)[place] }
     }
 }
 
-impl Places for For {
+impl Places for Slots {
     #[inline(always)]
     fn is_free(&self, place: usize) -> bool {
         let pending = read(self.at(place));
@@ -62,23 +61,24 @@ impl Places for For {
     }
 }
 
-/// The waiting connect of a packet, and whether the packet goes back to it.
+/// The waiting connect of a packet, and whether the packet is a reply to it.
 #[inline(always)]
 pub fn of_packet(tuple: &Tuple, reversed: &Tuple) -> Option<(u64, bool)> {
     let mut found = Pending { sk: 0, conn: 0 };
     search(tuple, &mut found);
-    let is_back = found.conn == 0;
-    if is_back {
+    let is_reply = found.conn == 0;
+    if is_reply {
         search(reversed, &mut found);
     }
-    let dport = if is_back { reversed.dport } else { tuple.dport };
-    is_waiting(&found, dport).then_some((found.conn, is_back))
+    let dport = if is_reply { reversed.dport } else { tuple.dport };
+    is_waiting(&found, dport).then_some((found.conn, is_reply))
 }
 
-/// The connect that waits with the source port of this tuple (client's side), still to be asked whether it does.
+/// Finds the slot with a socket that has the source port of this tuple (client's side). The caller checks that it still
+/// waits.
 ///
-/// Few branches in the loop, and nothing carried from one place to the next: what the kernel verifies at the start grows
-/// with them to the power of the places (up to 50 ms more for a program in an earlier form).
+/// The loop has few branches and carries no state from one slot to the next. The verifier's work grows exponentially
+/// with both: an earlier version took 50 ms longer to load.
 #[inline(always)]
 fn search(tuple: &Tuple, found: &mut Pending) {
     if tuple.sport == 0 {
@@ -87,7 +87,7 @@ fn search(tuple: &Tuple, found: &mut Pending) {
     let Some(places) = (unsafe { PENDING.get(&tuple.without_port()) }) else { return };
     for place in places {
         let pending = read(place);
-        // `skc_num`, not `inet_sport`: the latter may be left over from an earlier connect.
+        // Not `inet_sport`: an earlier connect on this socket may have set it. `skc_num` is 0 until the port is chosen.
         if Sock(pending.sk).num() == tuple.sport {
             *found = pending;
             return;
@@ -95,7 +95,6 @@ fn search(tuple: &Tuple, found: &mut Pending) {
     }
 }
 
-/// A connect waits no longer.
 #[inline(always)]
 pub fn remove(tuple: &Tuple, conn: u64) {
     let Some(places) = PENDING.get_ptr_mut(&tuple.without_port()) else { return };
@@ -110,15 +109,15 @@ pub fn remove(tuple: &Tuple, conn: u64) {
 #[inline(always)]
 fn places_or_new(key: &Tuple) -> Option<*mut [Pending; PLACES]> {
     PENDING.get_ptr_mut(key).or_else(|| {
-        // Another processor may have been faster.
+        // Fails if another CPU was faster: then its entry is used.
         let _ = PENDING.insert(key, [Pending { sk: 0, conn: 0 }; PLACES], NOEXIST);
         PENDING.get_ptr_mut(key)
     })
 }
 
-/// Saves the connect that waits at a place which another takes.
+/// Moves a connect to the flows when its slot is about to be overwritten.
 #[inline(always)]
-fn leave(pending: &Pending, key: &Tuple) {
+fn move_to_flows(pending: &Pending, key: &Tuple) {
     if !is_waiting(pending, key.dport) {
         return;
     }
@@ -131,7 +130,7 @@ fn leave(pending: &Pending, key: &Tuple) {
     }
 }
 
-/// The socket is still that connection's: the address alone proves nothing.
+/// Whether the socket still belongs to this connection. Its address alone does not prove it: memory is reused.
 #[inline(always)]
 fn is_waiting(pending: &Pending, dport: u16) -> bool {
     let sk = Sock(pending.sk);
@@ -143,7 +142,8 @@ fn read(place: *const Pending) -> Pending {
     unsafe { place.read_volatile() }
 }
 
-/// The connection last: whoever reads a half-written place finds that its socket is another connection's.
+/// Writes the connection last. In a half-written slot, the socket does not belong to the connection: see
+/// [`is_waiting`].
 #[inline(always)]
 fn write(place: *mut Pending, sk: Sock, conn: u64) {
     unsafe {

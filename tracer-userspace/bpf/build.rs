@@ -178,7 +178,6 @@ fn compile(toolchain: &Toolchain, out: &Path) -> Result<PathBuf, String> {
     }
 }
 
-/// The cargo that builds the programs.
 fn inner_cargo(toolchain: &Toolchain, target_dir: &Path) -> Result<Command, String> {
     let manifest = Path::new(&var("CARGO_MANIFEST_DIR")?).join("../../tracer-ebpf/Cargo.toml");
     let mut command = Command::new(&toolchain.cargo);

@@ -28,26 +28,20 @@ const DRAIN_MAX: usize = 1 << 16;
 /// How long the ring is left alone after it was read: wake-ups are what costs, as in a real run.
 const REST: Duration = Duration::from_millis(1);
 
-/// What `tracer hooks` was asked for.
 #[derive(Clone, Debug)]
 pub struct HooksConfig {
-    /// Where findings go.
     pub output: SinkConfig,
-    /// What is attached.
     pub load: LoadOptions,
     /// How long it is watched.
     pub duration: Duration,
     /// Exit code 1 from here on.
     pub fail_on: Status,
-    /// Name of this node.
     pub node_name: String,
 }
 
-/// A hook that was watched.
 #[derive(Clone, Debug)]
 struct Watched {
     status: HookStatus,
-    /// Events that its programs wrote.
     events: u64,
     /// Absent where the kernel does not count, or nothing is attached.
     runs: Option<Runs>,
@@ -61,9 +55,6 @@ struct Runs {
 }
 
 /// Carries it out.
-///
-/// # Errors
-/// The output cannot be opened or written; this kernel or these privileges do not allow it.
 pub fn hooks(config: &HooksConfig) -> Result<u8, Error> {
     leftover::leaving_none([config.output.file.as_deref(), None], || look(config))
 }

@@ -92,9 +92,6 @@ pub struct Attached<S> {
 }
 
 /// Runs until a signal, the duration, the first failure or the end of the reader. Gives the exit code.
-///
-/// # Errors
-/// The run could not begin.
 pub fn run<S, A>(config: &LiveConfig, attach: A) -> Result<u8, Error>
 where
     S: EventSource,

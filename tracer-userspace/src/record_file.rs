@@ -20,7 +20,6 @@ use crate::engine::AtStart;
 use tracer_model::event::Observation;
 use tracer_terminal::error::{self, Error, os_message};
 
-/// The format's name.
 pub const FORMAT: &str = "tracer-record";
 /// The version of the format: a reader accepts only its own.
 pub const VERSION: u32 = 1;
@@ -61,9 +60,6 @@ pub struct Recorder<W: Write> {
 }
 
 /// Makes the file of a recording: private, and never over an earlier one.
-///
-/// # Errors
-/// It exists, or cannot be made.
 pub fn create(path: &Path) -> Result<File, Error> {
     OpenOptions::new()
         .write(true)
@@ -93,7 +89,6 @@ impl<W: Write> Recorder<W> {
         recorder
     }
 
-    /// Keeps one observation.
     pub fn push(&mut self, observation: &Observation) {
         self.line(observation);
         self.observations += u64::from(self.writer.is_some());

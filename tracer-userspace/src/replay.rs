@@ -14,10 +14,8 @@ use tracer_model::plural;
 use tracer_output::sink::{Sink, SinkConfig, leftover};
 use tracer_terminal::error::{self, Error};
 
-/// What `tracer replay` was asked for.
 #[derive(Clone, Debug)]
 pub struct ReplayConfig {
-    /// Where records go.
     pub output: SinkConfig,
     /// The recording; `-` is stdin.
     pub file: PathBuf,
@@ -72,7 +70,6 @@ fn analyse(config: &ReplayConfig) -> Result<u8, Error> {
     })
 }
 
-/// How the stream ended.
 enum Ending {
     /// By its end marker, at this time.
     End(u64),

@@ -5,7 +5,6 @@ use std::io;
 use nix::sys::signal::{SigSet, Signal as Name};
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
-/// What a signal asks for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Request {
     /// Drain, say what was open, end.
@@ -28,9 +27,6 @@ pub struct Signals {
 
 impl Signals {
     /// Takes over the three signals. To be called inside the runtime, before the first record.
-    ///
-    /// # Errors
-    /// The system refuses the handler.
     pub fn new() -> io::Result<Self> {
         // Asked first: a handler takes its place.
         let hangup_was_ignored = ignored(SignalKind::hangup());

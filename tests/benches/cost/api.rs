@@ -12,7 +12,6 @@ use serde_json::{Value, json};
 
 /// It serves until the program ends; requests are threads of their own.
 pub(super) struct Api {
-    /// What leads a client to it.
     pub(super) kubeconfig: PathBuf,
 }
 

@@ -18,7 +18,6 @@ const MEMORY: f64 = 15.0;
 /// The target of the start, milliseconds.
 const START: f64 = 150.0;
 
-/// All of it.
 pub(super) fn rows(stage: &Stage, plan: Plan) -> Result<Vec<Row>> {
     let mut rows = vec![starts(stage, plan)?];
     rows.extend(memory(stage, plan)?);

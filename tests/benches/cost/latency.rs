@@ -19,11 +19,9 @@ const PACE: Duration = Duration::from_micros(13_333);
 /// The target, milliseconds.
 const LIMIT: f64 = 5.0;
 
-/// A failure to provoke.
 struct Failure {
     cause: &'static str,
     dst: SocketAddr,
-    /// What is known of it.
     note: &'static str,
 }
 

@@ -70,7 +70,6 @@ enum Part {
     Peers,
 }
 
-/// Makes the rows of a part.
 type Measure = fn(&Stage, Plan) -> Result<Vec<Row>>;
 
 const PARTS: [(Part, &str, Measure); 7] = [
@@ -95,7 +94,6 @@ struct Plan {
 const FULL: Plan = Plan { rounds: 31, seconds: 0.7, attempts: 500, starts: 10 };
 const QUICK: Plan = Plan { rounds: 5, seconds: 0.7, attempts: 100, starts: 3 };
 
-/// Threads that connect.
 const THREADS: u32 = 4;
 /// A process that is no prober.
 const FOREIGN: &str = "load";

@@ -24,7 +24,6 @@ const SWITCH: &str = "/proc/sys/kernel/bpf_stats_enabled";
 pub(super) struct Statistics(String);
 
 impl Statistics {
-    /// On or off.
     pub(super) fn set(on: bool) -> Result<Self> {
         let before = fs::read_to_string(SWITCH).with_context(|| format!("read {SWITCH}"))?;
         fs::write(SWITCH, if on { "1" } else { "0" }).with_context(|| format!("write {SWITCH}"))?;

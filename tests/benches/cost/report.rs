@@ -8,14 +8,10 @@ use serde::Serialize;
 use serde_json::{Value, json};
 use tracer_tests::stats::Sample;
 
-/// What a value must be.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Target {
-    /// This or more.
     AtLeast(f64),
-    /// Less than this.
     Below(f64),
-    /// Nothing was asked for.
     None,
 }
 
@@ -40,13 +36,10 @@ impl Target {
 /// One measured quantity.
 #[derive(Debug, Serialize)]
 pub(super) struct Row {
-    /// What was measured.
     name: String,
-    /// Its value.
     value: f64,
     /// Its unit; empty: a ratio.
     unit: &'static str,
-    /// The target in words.
     target: String,
     /// Whether it is met; absent without target.
     met: Option<bool>,
@@ -69,13 +62,11 @@ impl Row {
         self
     }
 
-    /// With an explanation.
     pub(super) fn detail(mut self, detail: impl Into<String>) -> Self {
         self.detail = detail.into();
         self
     }
 
-    /// With the numbers behind it.
     pub(super) fn data(mut self, data: Value) -> Self {
         self.data = data;
         self
@@ -149,7 +140,6 @@ fn headline(machine: &Value) -> String {
     )
 }
 
-/// Writes all of it.
 pub(super) fn write(path: &Path, machine: &Value, rows: &[Row]) -> Result<()> {
     let text = serde_json::to_string_pretty(&json!({"machine": machine, "rows": rows}))?;
     fs::write(path, text + "\n").with_context(|| format!("write {}", path.display()))

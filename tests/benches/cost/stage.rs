@@ -44,7 +44,6 @@ pub(super) struct Stage {
 }
 
 impl Stage {
-    /// Makes them.
     pub(super) fn new() -> Result<Self> {
         sweep();
         let named = |name: &str| Netns::create(&format!("{PREFIX}{}-bench-{name}", std::process::id()));
@@ -118,14 +117,12 @@ fn pod_list() -> Value {
     pods::list(&[PodSpec { name: "bench".to_owned(), ips: vec![POD.to_string()], host_network: false, containers }])
 }
 
-/// A running load.
 pub(super) struct Load {
     proc: Proc,
     patience: Duration,
 }
 
 impl Load {
-    /// Waits for its end.
     pub(super) fn finish(self) -> Result<Made> {
         let printed = self.proc.finish(self.patience)?.join("\n");
         let reported: Value = serde_json::from_str(&printed).context("what load printed")?;
@@ -139,7 +136,6 @@ impl Load {
     }
 }
 
-/// What a load did.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Made {
     pub(super) connections: f64,
@@ -156,7 +152,6 @@ pub(super) struct Prober {
 }
 
 impl Prober {
-    /// On the node.
     pub(super) fn start(stage: &Stage) -> Result<Self> {
         let proc = Proc::spawn(stage.options.helper(&stage.node, Role::Kubelet)?)?;
         proc.line(stage.options.patience)?;

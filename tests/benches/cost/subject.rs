@@ -29,7 +29,6 @@ pub(super) struct Line {
 }
 
 impl Line {
-    /// Whether it is of this type.
     pub(super) fn is(&self, kind: &str) -> bool {
         self.record["type"] == kind
     }
@@ -41,7 +40,6 @@ pub(super) struct Subject {
     lines: Receiver<(String, u64)>,
     /// From the start of its process to its `start` record.
     pub(super) attached_after: Duration,
-    /// The `start` record.
     pub(super) start: Value,
 }
 
@@ -94,7 +92,6 @@ impl Subject {
         Ok(lines)
     }
 
-    /// Its process id.
     pub(super) fn pid(&self) -> Pid {
         Pid::from_raw(self.child.id().cast_signed())
     }

@@ -78,7 +78,6 @@ fn main() -> Result<ExitCode> {
     Ok(summary(&rows))
 }
 
-/// The results so far.
 fn write(path: Option<&Path>, rows: &[Row]) -> Result<()> {
     let Some(path) = path else { return Ok(()) };
     let lines: Vec<String> = rows.iter().map(serde_json::to_string).collect::<Result<_, _>>()?;

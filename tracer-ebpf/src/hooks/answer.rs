@@ -1,6 +1,6 @@
-//! The first bytes of an answer: is it HTTP, and with which status. Nothing else of it is kept.
+//! Reads the first bytes of an answer: whether it is HTTP, and its status. Nothing else is kept.
 //!
-//! Attached to the probers' own cgroups, so that nobody else's packets pass here.
+//! The program is attached to the probers' cgroups, so it does not run for packets of other processes.
 
 use aya_ebpf::{macros::cgroup_skb, programs::SkBuffContext};
 use tracer_common::{
@@ -17,12 +17,12 @@ use crate::{
     sockets,
 };
 
-/// A packet arrives at a prober's socket; the context begins at its IP header.
+/// A packet arrives at a socket of a prober. The context begins at the IP header.
 #[cgroup_skb(ingress)]
 pub fn cgroup_answer(ctx: SkBuffContext) -> i32 {
     let sk = sock(&ctx);
     if let Some(conn) = sockets::by_socket(sk)
-        // The counter rises after this program: 0 says that this is the first payload.
+        // TCP counts the bytes after this program: 0 means that this is the first payload.
         && sk.bytes_received() == Some(0)
     {
         try_answer(&ctx, sk, conn.conn);
@@ -39,7 +39,7 @@ fn try_answer(ctx: &SkBuffContext, sk: Sock, conn: u64) {
         return;
     }
     let (kind, status) = classify(&contents, at);
-    let asked = match sk.bytes_sent() {
+    let request = match sk.bytes_sent() {
         Some(0) => ANSWER_WITHOUT_REQUEST,
         Some(_) => ANSWER_AFTER_REQUEST,
         None => 0,
@@ -47,13 +47,13 @@ fn try_answer(ctx: &SkBuffContext, sk: Sock, conn: u64) {
     let mentions_tls = if status == BAD_REQUEST && mentions_tls(&contents, at) { ANSWER_MENTIONS_TLS } else { 0 };
     let urgency = if is_success(status) { Urgency::Later } else { Urgency::Now };
     if urgency == Urgency::Later {
-        sockets::answered(sk);
+        sockets::mark_answered(sk);
     }
     emit_as::<Answer>(urgency, Hook::CgroupAnswer, |event| {
         event.conn = conn;
         event.kind = kind as u16;
         event.status = status;
         event.len = ctx.len().saturating_sub(at as u32).min(u32::from(u16::MAX)) as u16;
-        event.flags = asked | mentions_tls;
+        event.flags = request | mentions_tls;
     });
 }

@@ -24,7 +24,7 @@ use crate::{
 /// proto v6.1   include/trace/events/skb.h  TP_PROTO(struct sk_buff *skb, void *location, enum skb_drop_reason reason)
 /// proto v6.12  include/trace/events/skb.h  TP_PROTO(struct sk_buff *skb, void *location, enum skb_drop_reason reason, struct sock *rx_sk)
 ///
-/// Refused at attach by kernels with two arguments.
+/// Kernels with two arguments refuse to attach it.
 #[raw_tracepoint(tracepoint = "kfree_skb")]
 pub fn kfree_skb(ctx: RawTracePointContext) -> i32 {
     let reason = ctx.arg::<u64>(2) as u32;
@@ -34,7 +34,7 @@ pub fn kfree_skb(ctx: RawTracePointContext) -> i32 {
     0
 }
 
-/// The same before 5.17.
+/// The same for kernels before 5.17.
 ///
 /// proto v5.10  include/trace/events/skb.h  TP_PROTO(struct sk_buff *skb, void *location)
 #[raw_tracepoint(tracepoint = "kfree_skb")]
@@ -62,7 +62,7 @@ fn try_kfree_skb(ctx: &RawTracePointContext, reason: u32) {
         event.len = skb.len();
         event.nfct = skb.nfct();
         describe_device(skb, event);
-        // Too few frames are no error: the rest stays 0.
+        // A shorter stack leaves the rest 0.
         unsafe { bpf_get_stack(ctx.as_ptr(), (&raw mut event.stack).cast(), (STACK_DEPTH * 8) as u32, 0) };
     });
 }

@@ -21,7 +21,7 @@ pub fn icmp_send(ctx: RawTracePointContext) -> i32 {
     0
 }
 
-/// The same where there is no such tracepoint.
+/// The same for kernels without this tracepoint.
 ///
 /// proto v5.10  net/ipv4/icmp.c  void __icmp_send(struct sk_buff *skb_in, int type, int code, __be32 info, const struct ip_options *opt)
 #[fentry(function = "__icmp_send")]

@@ -1,5 +1,6 @@
-//! IPVS takes a packet of a tracked connection. Its functions live in a module: kprobes only, and
-//! attached as soon as the module is there.
+//! IPVS handles a packet of a tracked connection.
+//!
+//! The functions are in a kernel module. Only kprobes are used, and they are attached when the module is loaded.
 
 use aya_ebpf::{macros::kprobe, programs::ProbeContext};
 use tracer_common::{
@@ -14,7 +15,7 @@ use crate::{
     track,
 };
 
-/// A packet of an IPVS connection is sent to its backend, not yet translated.
+/// A packet of an IPVS connection is about to be translated and sent to its backend.
 ///
 /// proto v5.10  net/netfilter/ipvs/ip_vs_xmit.c  int ip_vs_nat_xmit(struct sk_buff *skb, struct ip_vs_conn *cp, struct ip_vs_protocol *pp, struct ip_vs_iphdr *ipvsh)
 #[kprobe]
@@ -41,7 +42,7 @@ pub fn ip_vs_leave(ctx: ProbeContext) -> u32 {
     0
 }
 
-/// Only segments of the handshake: nothing else shows a collision, and IPVS carries much traffic.
+/// Reports only segments of the handshake: no other shows a collision, and IPVS may carry much traffic.
 #[inline(always)]
 fn try_ipvs(hook: Hook, skb: Skb, op: IpvsOp) {
     let mut packet = Packet::EMPTY;

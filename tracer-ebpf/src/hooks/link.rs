@@ -1,4 +1,4 @@
-//! Who sets a link up or down, and what it executed.
+//! Which process sets a link up or down, and the path of its program.
 
 use aya_ebpf::{
     macros::{fentry, kprobe, raw_tracepoint},
@@ -17,7 +17,7 @@ use crate::{
     maps::{EXEC, LINK_DOWN},
 };
 
-/// Flags of a device have changed, in the context of whoever did it: netlink and ioctl alike.
+/// The flags of a device have changed, through netlink or ioctl. Runs in the context of the task that changed them.
 ///
 /// proto v5.10  net/core/dev.c  void __dev_notify_flags(struct net_device *dev, unsigned int old_flags, unsigned int gchanges)
 /// proto v6.12  net/core/dev.c  void __dev_notify_flags(struct net_device *dev, unsigned int old_flags, unsigned int gchanges, u32 portid, const struct nlmsghdr *nlh)
@@ -42,8 +42,9 @@ fn try_notify_flags(dev: Dev, old: u32) {
     }
 }
 
-/// A queue of a device is reset: for kernels without function probes, the trace that setting a link
-/// down leaves. Only down, and before the flag is cleared.
+/// A queue of a device is reset, as when a link is set down. For kernels without function probes.
+///
+/// It shows only links that go down, before the flag is cleared.
 ///
 /// proto v5.10  include/trace/events/qdisc.h  TP_PROTO(struct Qdisc *q)
 #[raw_tracepoint(tracepoint = "qdisc_reset")]
@@ -58,10 +59,10 @@ fn try_qdisc_reset(dev: Dev) {
     if !is_going_down(flags, dev.state()) {
         return;
     }
-    // Once per queue; one report is enough.
-    const SAME_NS: u64 = 5_000_000;
+    // Runs once for each queue of the device; one report is enough.
+    const INTERVAL_NS: u64 = 5_000_000;
     let time = now();
-    if unsafe { LINK_DOWN.get(dev.0) }.is_some_and(|last| time - *last < SAME_NS) {
+    if unsafe { LINK_DOWN.get(dev.0) }.is_some_and(|last| time - *last < INTERVAL_NS) {
         return;
     }
     let _ = LINK_DOWN.insert(dev.0, time, 0);
@@ -85,7 +86,8 @@ fn report(hook: Hook, dev: Dev, old: u32, new: u32) {
     });
 }
 
-/// A program is executed: its path, for the culprit of a later event that is gone by then.
+/// A program is executed. Keeps its path for a later event, because the culprit may have ended when userspace asks for
+/// it.
 ///
 /// proto v5.10  include/trace/events/sched.h  TP_PROTO(struct task_struct *p, pid_t old_pid, struct linux_binprm *bprm)
 #[raw_tracepoint(tracepoint = "sched_process_exec")]

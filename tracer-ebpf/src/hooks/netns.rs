@@ -1,4 +1,4 @@
-//! Who enters, makes or ends a network namespace.
+//! Which process enters or makes a network namespace, and when one ends.
 
 use aya_ebpf::{
     macros::{fentry, kprobe, raw_tracepoint, tracepoint},
@@ -14,12 +14,12 @@ use tracer_common::{
 use crate::{
     actor,
     emit::emit,
-    kernel::{Net, Task, differ_in_network_alone, nsproxy_netns, syscall_field},
+    kernel::{Net, Task, differ_only_in_netns, nsproxy_netns, syscall_field},
     limit,
     maps::{ENTERING, OPENED},
 };
 
-/// A task gets another set of namespaces: `setns` and `unshare`, and its end (`new` is NULL).
+/// A task gets another set of namespaces, by `setns` or `unshare`, or it exits (`new` is NULL).
 ///
 /// proto v5.10  kernel/nsproxy.c  void switch_task_namespaces(struct task_struct *p, struct nsproxy *new)
 /// proto v7.2   kernel/nsproxy.c  void switch_task_namespaces(struct task_struct *p, struct nsproxy *new)
@@ -42,13 +42,15 @@ fn try_switch(task: Task, new: u64) {
         return;
     }
     let (from, to) = (task.netns(), nsproxy_netns(new));
-    if from != to || differ_in_network_alone(task.nsproxy(), new) {
+    if from != to || differ_only_in_netns(task.nsproxy(), new) {
         report(Hook::SwitchTaskNamespaces, Op::Switch, from, to);
     }
 }
 
-/// Reports that a network namespace was entered. Entering the one it is in already is reported only once after the task opened a
-/// namespace's file: that is how a plugin that was given the wrong path ends up in the node's own namespace.
+/// Reports that a task entered a network namespace.
+///
+/// If it was in that namespace already, this is reported only once after the process opened the file of a namespace.
+/// A CNI plugin that got the wrong path enters the node's own namespace that way.
 #[inline(always)]
 fn report(hook: Hook, op: Op, old: u32, new: u32) {
     if new == ABSENT32 {
@@ -67,13 +69,15 @@ fn report(hook: Hook, op: Op, old: u32, new: u32) {
     });
 }
 
-/// `setns(2)` begins: where the task is now. What executes in a container enters its other namespaces one by one, too.
+/// `setns(2)` begins. Keeps the current network namespace.
+///
+/// A process that executes in a container also enters other namespaces, one call each. Those calls are skipped.
 ///
 /// proto v5.10  kernel/nsproxy.c  SYSCALL_DEFINE2(setns, int, fd, int, flags)
 #[tracepoint(category = "syscalls", name = "sys_enter_setns")]
 pub fn sys_enter_setns(ctx: TracePointContext) -> u32 {
-    // Without a kind, that of the file.
-    if syscall_field(&ctx, 1) as u32 == 0 || is_of_network(&ctx, 1) {
+    // Flags of 0 mean the kind of the file.
+    if syscall_field(&ctx, 1) as u32 == 0 || has_newnet(&ctx, 1) {
         remember();
     }
     0
@@ -84,15 +88,15 @@ pub fn sys_enter_setns(ctx: TracePointContext) -> u32 {
 /// proto v5.10  kernel/fork.c  SYSCALL_DEFINE1(unshare, unsigned long, unshare_flags)
 #[tracepoint(category = "syscalls", name = "sys_enter_unshare")]
 pub fn sys_enter_unshare(ctx: TracePointContext) -> u32 {
-    if is_of_network(&ctx, 0) {
+    if has_newnet(&ctx, 0) {
         remember();
     }
     0
 }
 
-/// Whether the flags in this argument name network namespaces.
+/// Whether the flags in this argument include network namespaces.
 #[inline(always)]
-fn is_of_network(ctx: &TracePointContext, argument: usize) -> bool {
+fn has_newnet(ctx: &TracePointContext, argument: usize) -> bool {
     /// `include/uapi/linux/sched.h`
     const CLONE_NEWNET: u64 = 0x4000_0000;
     syscall_field(ctx, argument) & CLONE_NEWNET != 0
@@ -105,7 +109,7 @@ fn remember() {
     }
 }
 
-/// `setns(2)` returns: the task is in the new namespace already.
+/// `setns(2)` returns. The task is in the new namespace already.
 #[tracepoint(category = "syscalls", name = "sys_exit_setns")]
 pub fn sys_exit_setns(ctx: TracePointContext) -> u32 {
     try_exit(&ctx, Hook::SysSetns, Op::Setns);
@@ -145,8 +149,10 @@ pub fn sched_process_fork(ctx: RawTracePointContext) -> i32 {
     0
 }
 
-/// The last reference to a namespace is gone; whoever runs is not the cause, and its number may be another's at once: this is
-/// never held back. The kernel makes and ends some thousands a second at most.
+/// The last reference to a network namespace is gone.
+///
+/// The current task is not the actor. There is no rate limit, because a new namespace may reuse the inode number at
+/// once. The kernel makes and ends a few thousand namespaces per second at most.
 ///
 /// proto v5.10  net/core/net_namespace.c  void __put_net(struct net *net)
 /// proto v7.2   net/core/net_namespace.c  void __put_net(struct net *net)

@@ -13,12 +13,12 @@ use tracer_common::{
 
 use crate::{actor, emit::emit, kernel::syscall_field, limit, maps::OPENED};
 
-/// A file is opened: `/proc/PID/ns/net`, `/run/netns/NAME`, `/var/run/netns/NAME`.
+/// A file of a network namespace is opened: `/proc/PID/ns/net`, `/run/netns/NAME`, `/var/run/netns/NAME`.
 ///
 /// proto v5.10  fs/open.c  static long do_sys_openat2(int dfd, const char __user *filename, struct open_how *how)
 /// proto v6.18  fs/open.c  static int do_sys_openat2(int dfd, const char __user *filename, struct open_how *how)
 ///
-/// Most opens are distinguished by their first bytes.
+/// The first bytes of the path rule out most opens.
 #[fentry(function = "do_sys_openat2")]
 pub fn fentry_do_sys_openat2(ctx: FEntryContext) -> i32 {
     try_open(ctx.arg(1));
@@ -32,7 +32,7 @@ pub fn kprobe_do_sys_openat2(ctx: ProbeContext) -> u32 {
     0
 }
 
-/// See [`fentry_do_sys_openat2`]: for kernels without function probes.
+/// See [`fentry_do_sys_openat2`]. For kernels without function probes.
 ///
 /// proto v5.10  fs/open.c  SYSCALL_DEFINE4(openat, int, dfd, const char __user *, filename, int, flags, umode_t, mode)
 #[tracepoint(category = "syscalls", name = "sys_enter_openat")]

@@ -1,4 +1,4 @@
-//! Who uses up ephemeral ports: counted here, no event for a connect.
+//! Counts the ephemeral ports that each process uses, without an event for each connect.
 
 use aya_ebpf::helpers::generated::bpf_get_current_cgroup_id;
 use tracer_common::{
@@ -10,14 +10,16 @@ use crate::{
     actor,
     atomic::add,
     kernel::{Sock, Task},
-    maps::{PORTS, global},
+    maps::{NOEXIST, PORTS, global},
 };
 
-/// A process connects. Threads of it count at the same time; of the bits a lost one does no harm.
+/// Counts a connect of the current process.
+///
+/// Threads of one process may run this at the same time. A lost bit of `destinations` does no harm.
 #[inline(always)]
-pub fn connects(sk: Sock) {
+pub fn count_connect(sk: Sock) {
     let tgid = actor::tgid();
-    let known = PORTS.get_ptr_mut(tgid).or_else(|| first(sk, tgid));
+    let known = PORTS.get_ptr_mut(tgid).or_else(|| add_process(sk, tgid));
     let (Some(usage), Some(to)) = (known, sk.destination()) else { return };
     unsafe {
         add(&raw mut (*usage).connects, 1);
@@ -31,9 +33,9 @@ pub fn connects(sk: Sock) {
     }
 }
 
-/// Of a process that was not counted yet, or was taken meanwhile.
+/// Adds the entry of the current process: it is new, or userspace took the entry.
 #[inline(always)]
-fn first(sk: Sock, tgid: u32) -> Option<*mut PortUse> {
+fn add_process(sk: Sock, tgid: u32) -> Option<*mut PortUse> {
     let task = Task::current();
     let mut usage = PortUse {
         cgroup: unsafe { bpf_get_current_cgroup_id() },
@@ -42,16 +44,16 @@ fn first(sk: Sock, tgid: u32) -> Option<*mut PortUse> {
         ..PortUse::default()
     };
     actor::leader_comm(task, &mut usage.comm);
-    // Another thread may have been first.
-    const NO_EXIST: u64 = 1;
-    let _ = PORTS.insert(tgid, usage, NO_EXIST);
+    // Fails if another thread was faster: then its entry is used.
+    let _ = PORTS.insert(tgid, usage, NOEXIST);
     PORTS.get_ptr_mut(tgid)
 }
 
-/// A socket is closed by its own side first. A server's port stays its listener's: only an ephemeral one
-/// is taken away from the next connect.
+/// Counts a socket that its own side closes first. Such a socket keeps its port in TIME_WAIT.
+///
+/// Only ephemeral ports count: later connects cannot use them. The port of a server remains usable for its listener.
 #[inline(always)]
-pub fn closes(sk: Sock) {
+pub fn count_close(sk: Sock) {
     let port = u32::from(sk.num());
     if (global!(SETTINGS.port_first)..=global!(SETTINGS.port_last)).contains(&port)
         && let Some(usage) = PORTS.get_ptr_mut(actor::tgid())

@@ -1,6 +1,6 @@
-//! A prober's connections, seen at its own cgroup: no other process of the node passes here.
+//! Sees a prober's connections with a program on its cgroup, which does not run for other processes of the node.
 //!
-//! Every program lets the kernel go on as it would without it.
+//! No program here changes what the kernel does.
 
 use aya_ebpf::{
     bindings::{BPF_SOCK_OPS_STATE_CB, BPF_SOCK_OPS_STATE_CB_FLAG, BPF_SOCK_OPS_TCP_CONNECT_CB},
@@ -17,14 +17,14 @@ use crate::{
     sockets,
 };
 
-/// No reply: the kernel takes what it would have taken (`tcp_call_bpf`, include/net/tcp.h).
+/// No reply: the kernel uses its defaults (`tcp_call_bpf`, include/net/tcp.h).
 const NO_REPLY: u32 = 1;
 
 /// A socket of a prober's cgroup connects, or changes its state.
 ///
-/// The SYN is about to be built at `TCP_CONNECT_CB`, in the connecting task's own context and with the source port chosen
-/// (`tcp_connect`, net/ipv4/tcp_output.c). Only sockets that ask for it come here with their states: `tcp_set_state` calls
-/// this before the state changes.
+/// `TCP_CONNECT_CB` runs in the context of the connecting task, before the SYN is built. The source port is chosen
+/// (`tcp_connect`, net/ipv4/tcp_output.c). `STATE_CB` runs only for sockets that enabled it. `tcp_set_state` calls it
+/// before the state changes.
 #[sock_ops]
 pub fn sock_ops(ctx: SockOpsContext) -> u32 {
     match ctx.op() {
@@ -40,7 +40,7 @@ fn try_connect(ctx: &SockOpsContext) {
     let sk = sock(ctx);
     sockets::forget(sk);
     if begin_with_port(sk, Hook::SockOps) {
-        // Others may have asked for theirs.
+        // Keeps the flags that other programs set.
         let _ = ctx.set_cb_flags((ctx.cb_flags() | BPF_SOCK_OPS_STATE_CB_FLAG) as i32);
     }
 }
@@ -53,27 +53,27 @@ fn try_state(ctx: &SockOpsContext) {
     }
 }
 
-/// The socket, as a number: see `hooks::tls::sock`.
+/// The address of the socket as a number: see `hooks::tls::sock`.
 #[inline(always)]
 fn sock(ctx: &SockOpsContext) -> Sock {
     let sk = unsafe { (*ctx.ops).__bindgen_anon_2.sk };
     Sock(read(&raw const sk as u64, 0).unwrap_or(0))
 }
 
-/// A task gets a name, by exec or of its own: it may be a prober now.
+/// A task gets another name, by exec or `prctl(2)`. It may be a prober now.
 ///
 /// proto v5.10  include/trace/events/task.h  TP_PROTO(struct task_struct *task, const char *comm)
 /// proto v7.2   include/trace/events/task.h  TP_PROTO(struct task_struct *task, const char *comm)
 #[raw_tracepoint(tracepoint = "task_rename")]
 pub fn task_rename(ctx: RawTracePointContext) -> i32 {
     let (task, name) = (Task(ctx.arg(0)), ctx.arg::<u64>(1));
-    if task.tgid() == task.tid() && actor::is_name_of_prober(name) {
+    if task.tgid() == task.tid() && actor::is_prober_name(name) {
         report(Hook::TaskRename, task);
     }
     0
 }
 
-/// A task, or its whole thread group, came into another cgroup.
+/// A task or its whole thread group moved to another cgroup.
 ///
 /// proto v5.10  include/trace/events/cgroup.h  TP_PROTO(struct cgroup *dst_cgrp, const char *path, struct task_struct *task, bool threadgroup)
 /// proto v7.2   include/trace/events/cgroup.h  the same

@@ -1,4 +1,5 @@
-//! SYNs of tracked connections that meet a listener without room: the kernel drops them without a trace.
+//! SYNs of tracked connections that arrive at a listener with a full queue. No tracepoint shows that the kernel drops
+//! them.
 
 use aya_ebpf::{
     macros::{fentry, kprobe},
@@ -34,7 +35,7 @@ pub fn kprobe_tcp_conn_request(ctx: ProbeContext) -> u32 {
     0
 }
 
-/// A listener with room, which is nearly every one, costs three reads.
+/// A listener with room in its queues costs three reads. That is nearly every listener.
 #[inline(always)]
 fn try_conn_request(sk: Sock, skb: Skb) {
     let Some((waiting, backlog)) = sk.accept_queue() else { return };

@@ -21,19 +21,19 @@ use crate::{
     track::{self, Match},
 };
 
-/// A RST leaves this host, whoever sends it; with the reason.
+/// This host sends a RST, with the reason.
 ///
 /// proto v6.12  include/trace/events/tcp.h  TP_PROTO(const struct sock *sk, const struct sk_buff *skb__nullable, const enum sk_rst_reason reason)
 ///
-/// `sk` is NULL if no socket was found; `skb` is the segment that is answered, NULL if the RST comes
-/// from close or abort in the task's own context. Refused at attach by kernels with two arguments.
+/// `sk` is NULL if no socket was found. `skb` is the segment that the RST answers. It is NULL if the task closes or
+/// aborts the socket itself. Kernels with two arguments refuse to attach it.
 #[raw_tracepoint(tracepoint = "tcp_send_reset")]
 pub fn tcp_send_reset(ctx: RawTracePointContext) -> i32 {
     try_send_reset(Hook::TcpSendReset, Sock(ctx.arg(0)), Skb(ctx.arg(1)), ctx.arg::<u64>(2) as u32);
     0
 }
 
-/// The same before 6.12: silent if there is no socket.
+/// The same for kernels before 6.12, where it does not run without a socket.
 ///
 /// proto v5.10  include/trace/events/tcp.h  DEFINE_EVENT(tcp_event_sk_skb, tcp_send_reset, TP_PROTO(const struct sock *sk, const struct sk_buff *skb))
 #[raw_tracepoint(tracepoint = "tcp_send_reset")]
@@ -42,20 +42,20 @@ pub fn tcp_send_reset_2(ctx: RawTracePointContext) -> i32 {
     0
 }
 
-/// A RST without a socket, for kernels where the tracepoint does not report it.
+/// A RST without a socket, for kernels where the tracepoint does not show it.
 ///
 /// proto v5.10  net/ipv4/tcp_ipv4.c  static void tcp_v4_send_reset(const struct sock *sk, struct sk_buff *skb)
 /// proto v6.12  net/ipv4/tcp_ipv4.c  static void tcp_v4_send_reset(const struct sock *sk, struct sk_buff *skb, enum sk_rst_reason reason)
 #[fentry(function = "tcp_v4_send_reset")]
 pub fn fentry_tcp_v4_send_reset(ctx: FEntryContext) -> i32 {
-    try_refuse(Hook::TcpV4SendReset, ctx.arg(0), ctx.arg(1));
+    try_send_reset_without_socket(Hook::TcpV4SendReset, ctx.arg(0), ctx.arg(1));
     0
 }
 
 /// See [`fentry_tcp_v4_send_reset`].
 #[kprobe]
 pub fn kprobe_tcp_v4_send_reset(ctx: ProbeContext) -> u32 {
-    try_refuse(Hook::TcpV4SendReset, ctx.arg(0).unwrap_or(1), ctx.arg(1).unwrap_or(0));
+    try_send_reset_without_socket(Hook::TcpV4SendReset, ctx.arg(0).unwrap_or(1), ctx.arg(1).unwrap_or(0));
     0
 }
 
@@ -64,20 +64,20 @@ pub fn kprobe_tcp_v4_send_reset(ctx: ProbeContext) -> u32 {
 /// proto v5.10  net/ipv6/tcp_ipv6.c  static void tcp_v6_send_reset(const struct sock *sk, struct sk_buff *skb)
 #[fentry(function = "tcp_v6_send_reset")]
 pub fn fentry_tcp_v6_send_reset(ctx: FEntryContext) -> i32 {
-    try_refuse(Hook::TcpV6SendReset, ctx.arg(0), ctx.arg(1));
+    try_send_reset_without_socket(Hook::TcpV6SendReset, ctx.arg(0), ctx.arg(1));
     0
 }
 
 /// See [`fentry_tcp_v6_send_reset`].
 #[kprobe]
 pub fn kprobe_tcp_v6_send_reset(ctx: ProbeContext) -> u32 {
-    try_refuse(Hook::TcpV6SendReset, ctx.arg(0).unwrap_or(1), ctx.arg(1).unwrap_or(0));
+    try_send_reset_without_socket(Hook::TcpV6SendReset, ctx.arg(0).unwrap_or(1), ctx.arg(1).unwrap_or(0));
     0
 }
 
-/// Only the case that the tracepoint does not show, so that nothing is reported twice.
+/// Reports only the case that the tracepoint does not show, so no RST is reported twice.
 #[inline(always)]
-fn try_refuse(hook: Hook, sk: u64, skb: u64) {
+fn try_send_reset_without_socket(hook: Hook, sk: u64, skb: u64) {
     if sk == 0 {
         try_send_reset(hook, Sock(0), Skb(skb), ABSENT32);
     }
@@ -85,9 +85,9 @@ fn try_refuse(hook: Hook, sk: u64, skb: u64) {
 
 #[inline(always)]
 fn try_send_reset(hook: Hook, sk: Sock, skb: Skb, reason: u32) {
-    // The tuple of `packet` is kept in the direction of the RST.
+    // The functions below set the tuple of `packet` in the direction of the RST.
     let mut packet = Packet::EMPTY;
-    let found = if skb.exists() { answer(sk, skb, &mut packet) } else { abort(sk, &mut packet) };
+    let found = if skb.exists() { find_answered(sk, skb, &mut packet) } else { find_aborted(sk, &mut packet) };
     let Some(found) = found else { return };
     let active = !skb.exists();
     emit::<ResetSent>(hook, |event| {
@@ -106,18 +106,20 @@ fn try_send_reset(hook: Hook, sk: Sock, skb: Skb, reason: u32) {
     });
 }
 
-/// A RST in answer to a segment. A SYN-ACK that meets a listener or nobody, sent by an address and
-/// port that a connect waits for, is how an IPVS collision looks like where its functions cannot
-/// be hooked: the SYN-ACK was rewritten, so its tuple is nobody's.
+/// The connection of a RST that answers a segment.
+///
+/// A SYN-ACK without a connection may belong to a connect that waits for its sender. That is an IPVS collision: IPVS
+/// rewrote the SYN-ACK, so its tuple matches no connection, and it arrives at a listener or at no socket. This also
+/// works on kernels where the functions of IPVS cannot be hooked.
 #[inline(always)]
-fn answer(sk: Sock, skb: Skb, packet: &mut Packet) -> Option<Match> {
+fn find_answered(sk: Sock, skb: Skb, packet: &mut Packet) -> Option<Match> {
     if !parse(skb, packet) {
         return None;
     }
     let found = if packet.is_syn_ack() {
         track::by_packet(&packet.tuple).or_else(|| {
-            let strayed = !sk.exists() || sk.state() == state::LISTEN;
-            if strayed { track::waiting_for(&packet.tuple.saddr, packet.tuple.sport) } else { None }
+            let is_misdirected = !sk.exists() || sk.state() == state::LISTEN;
+            if is_misdirected { track::waiting_for(&packet.tuple.saddr, packet.tuple.sport) } else { None }
         })
     } else {
         track::of_packet(packet)
@@ -126,9 +128,9 @@ fn answer(sk: Sock, skb: Skb, packet: &mut Packet) -> Option<Match> {
     found
 }
 
-/// A RST by close or abort: the socket's own side sends it.
+/// The connection of a RST that the task sends itself, by close or abort.
 #[inline(always)]
-fn abort(sk: Sock, packet: &mut Packet) -> Option<Match> {
+fn find_aborted(sk: Sock, packet: &mut Packet) -> Option<Match> {
     if !sk.tuple(&mut packet.tuple) {
         return None;
     }

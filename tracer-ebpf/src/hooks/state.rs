@@ -1,4 +1,4 @@
-//! TCP state changes: connects, what becomes of them, and listeners.
+//! TCP state changes: connects, their later states, and listeners.
 
 use aya_ebpf::{
     macros::{fentry, kprobe, raw_tracepoint},
@@ -30,8 +30,8 @@ use crate::{
 /// proto v5.10  include/trace/events/sock.h  TP_PROTO(const struct sock *sk, const int oldstate, const int newstate)
 /// proto v7.2   include/trace/events/sock.h  TP_PROTO(const struct sock *sk, const int oldstate, const int newstate)
 ///
-/// The task is the actor only at `CLOSE -> SYN_SENT` and `CLOSE -> LISTEN`. The source port is 0 at
-/// the former. A foreign connection costs its name, its later states a load.
+/// The task is the actor only at `CLOSE -> SYN_SENT` and `CLOSE -> LISTEN`. The source port is 0 at the former.
+/// An untracked connection costs a look-up of the task's name at the connect, and one load at each later change.
 #[raw_tracepoint(tracepoint = "inet_sock_set_state")]
 pub fn inet_sock_set_state(ctx: RawTracePointContext) -> i32 {
     let (sk, old, new) = change_of(&ctx);
@@ -44,18 +44,20 @@ pub fn inet_sock_set_state(ctx: RawTracePointContext) -> i32 {
     0
 }
 
-/// The same, of what the kernel kept from the program above: it runs no program on a processor on which a run of that program
-/// has not ended (`__bpf_trace_run`, kernel/trace/bpf_trace.c, 6.1 and later). An interrupt, or on newer kernels another task
-/// (seen on 7.2), may come in between.
+/// Handles the changes for which the kernel skipped [`inet_sock_set_state`].
 ///
-/// Attached after that one, where it was skipped or may be often. What comes between the two runs has a change reported twice.
+/// The kernel skips a program that is already running on the same CPU (`__bpf_trace_run`, kernel/trace/bpf_trace.c, 6.1
+/// and later). An interrupt, or on newer kernels another task (observed on 7.2), may come in between.
+///
+/// It is attached after that program, if runs were skipped or are likely to be. A change may be reported twice if
+/// another one comes between the two runs.
 #[raw_tracepoint(tracepoint = "inet_sock_set_state")]
 pub fn inet_sock_set_state_again(ctx: RawTracePointContext) -> i32 {
     let (sk, old, new) = change_of(&ctx);
     let is_reported = LAST_STATE.get(0).is_some_and(|reported| *reported == state::key(sk.0, old, new));
-    // Where something came between the two runs, that is what was reported last.
-    let is_begun = || (old, new) == (state::CLOSE, state::SYN_SENT) && sockets::has_just_begun(sk);
-    if !is_reported && !is_begun() {
+    // If another change came between the two runs, `LAST_STATE` has that one. A connect must still not begin twice.
+    let has_begun = || (old, new) == (state::CLOSE, state::SYN_SENT) && sockets::has_just_begun(sk);
+    if !is_reported && !has_begun() {
         try_inet_sock_set_state(sk, old, new);
     }
     0
@@ -66,7 +68,7 @@ fn change_of(ctx: &RawTracePointContext) -> (Sock, u8, u8) {
     (Sock(ctx.arg(0)), ctx.arg::<u64>(1) as u8, ctx.arg::<u64>(2) as u8)
 }
 
-/// The same, where the probers' connections are seen at their own cgroups: only who begins or ceases to listen.
+/// Reports only listeners. Used with `sock_ops`, which reports the probers' connections.
 #[raw_tracepoint(tracepoint = "inet_sock_set_state")]
 pub fn inet_sock_set_state_listen(ctx: RawTracePointContext) -> i32 {
     let (sk, old, new) = change_of(&ctx);
@@ -95,7 +97,7 @@ pub fn kprobe_inet_csk_listen_start(ctx: ProbeContext) -> u32 {
     0
 }
 
-/// A socket ceases to listen.
+/// A socket stops listening.
 ///
 /// proto v5.10  net/ipv4/inet_connection_sock.c  void inet_csk_listen_stop(struct sock *sk)
 /// proto v7.2   net/ipv4/inet_connection_sock.c  void inet_csk_listen_stop(struct sock *sk)
@@ -115,13 +117,13 @@ pub fn kprobe_inet_csk_listen_stop(ctx: ProbeContext) -> u32 {
 #[inline(always)]
 fn try_inet_sock_set_state(sk: Sock, old: u8, new: u8) {
     if (old, new) == (state::ESTABLISHED, state::FIN_WAIT1) {
-        ports::closes(sk);
+        ports::count_close(sk);
     }
     match (old, new) {
         (state::CLOSE, state::SYN_SENT) => connect_without_port(sk),
         (state::CLOSE, state::LISTEN) => listen(Hook::InetSockSetState, sk, true),
         (state::LISTEN, state::CLOSE) => listen(Hook::InetSockSetState, sk, false),
-        // A server's side of a new connection: never a tracked one.
+        // The server's side of a new connection is never tracked.
         (state::LISTEN, _) => {}
         _ => {
             if let Some(conn) = sockets::by_socket(sk) {
@@ -131,20 +133,20 @@ fn try_inet_sock_set_state(sk: Sock, old: u8, new: u8) {
     }
 }
 
-/// A connect: give it an identity and remember its socket.
+/// Begins to track a connect, and counts its port.
 ///
-/// The event comes without a source port; a second one with the same `conn` follows from
-/// `tcp_connect` or `sys_exit_connect`, where that hook is attached.
+/// The event has no source port. If `tcp_connect` or `sys_exit_connect` is attached, it emits a second event with the
+/// same `conn` and the port.
 #[inline(always)]
 fn connect_without_port(sk: Sock) {
     if !actor::is_tracer() {
-        ports::connects(sk);
+        ports::count_connect(sk);
     }
     sockets::forget(sk);
     begin(sk, Hook::InetSockSetState);
 }
 
-/// Tracks a connect, if it is a prober's.
+/// Tracks a connect of a prober.
 #[inline(always)]
 pub fn begin(sk: Sock, hook: Hook) {
     let Some(conn) = conn_of(sk, actor::tgid()) else { return };
@@ -153,7 +155,7 @@ pub fn begin(sk: Sock, hook: Hook) {
     emit_begin(hook, &conn);
 }
 
-/// Tracks a connect that has its source port, if it is a prober's.
+/// Tracks a connect of a prober that has its source port. False if the task is no prober.
 #[inline(always)]
 pub fn begin_with_port(sk: Sock, hook: Hook) -> bool {
     let Some(conn) = conn_of(sk, Task::current().tgid()) else { return false };
@@ -163,18 +165,18 @@ pub fn begin_with_port(sk: Sock, hook: Hook) -> bool {
     true
 }
 
-/// The `connect(2)` of a thread made this connection.
+/// Adds the connection to the `connect(2)` call of this thread.
 #[inline(always)]
 fn note_call(tid: u32, sk: Sock, conn: &Conn) {
-    if let Some(dial) = CONNECT_CALLS.get_ptr_mut(tid) {
+    if let Some(call) = CONNECT_CALLS.get_ptr_mut(tid) {
         unsafe {
-            (*dial).sk = sk.0;
-            (*dial).conn = conn.conn;
+            (*call).sk = sk.0;
+            (*call).conn = conn.conn;
         }
     }
 }
 
-/// A new connection of the current task, which is of this thread group; none if it is not tracked.
+/// A new connection of the current task, if that is tracked; `tgid` is its thread group.
 #[inline(always)]
 pub fn conn_of(sk: Sock, tgid: u32) -> Option<Conn> {
     if !actor::is_tracked(tgid) || !sk.is_tcp() {
@@ -191,19 +193,19 @@ pub fn conn_of(sk: Sock, tgid: u32) -> Option<Conn> {
     if !sk.tuple(&mut conn.tuple) {
         return None;
     }
-    // `inet_sport` may be left over from an earlier connect on this socket; `skc_num` is not.
+    // Not `inet_sport`: an earlier connect on this socket may have set it.
     conn.tuple.sport = sk.num();
     Some(conn)
 }
 
 #[inline(always)]
 fn emit_begin(hook: Hook, conn: &Conn) {
-    // A target that is new is looked at before anything can have happened to it.
-    let urgency = if track::is_known(&conn.tuple) { Urgency::Later } else { Urgency::Now };
+    // Urgent for a new target, so that userspace inspects it before its state can change.
+    let urgency = if track::is_known_or_add(&conn.tuple) { Urgency::Later } else { Urgency::Now };
     emit_connect(urgency, hook, conn);
 }
 
-/// Reports a connect from the connecting task's own context.
+/// Reports a connect. Runs in the context of the connecting task.
 #[inline(always)]
 pub fn emit_connect(urgency: Urgency, hook: Hook, conn: &Conn) {
     emit_as::<Connect>(urgency, hook, |event| {
@@ -214,13 +216,13 @@ pub fn emit_connect(urgency: Urgency, hook: Hook, conn: &Conn) {
     });
 }
 
-/// A tracked socket goes on.
+/// Reports a state change of a tracked socket.
 #[inline(always)]
 pub fn change(hook: Hook, sk: Sock, conn: &Conn, (old, new): (u8, u8)) {
     let mut tuple = conn.tuple;
     sockets::fill_port(sk, &mut tuple);
     if old == state::SYN_SENT {
-        track::settle(&tuple, conn.conn);
+        track::stop_waiting(&tuple, conn.conn);
     }
     if new == state::CLOSE {
         sockets::remove(sk);
@@ -230,7 +232,8 @@ pub fn change(hook: Hook, sk: Sock, conn: &Conn, (old, new): (u8, u8)) {
     } else if tuple.sport != 0 && !flows::knows(&tuple, conn.conn) {
         flows::remember(&tuple, conn.conn);
     }
-    // No `Option` from here on: the compiler reads the number of an absent one from any register, and the verifier refuses that.
+    // Not an `Option`: the compiler may read the value of `None` from an uninitialized register, which the verifier
+    // rejects.
     let errno = sk.err().unwrap_or(ABSENT_ERRNO);
     emit_as::<State>(urgency(sk, conn, (old, new), errno), hook, |event| {
         event.conn = conn.conn;
@@ -247,7 +250,8 @@ pub fn change(hook: Hook, sk: Sock, conn: &Conn, (old, new): (u8, u8)) {
     });
 }
 
-/// Since the last segment of either side: a close changes the state before it sends its FIN (`tcp_close_state`).
+/// Time since the last segment in either direction. A close changes the state before it sends the FIN
+/// (`tcp_close_state`).
 #[inline(always)]
 fn quiet_us(sk: Sock) -> Option<u32> {
     let since = (monotonic_ns() / 1000).saturating_sub(sk.last_segment_us()?);
@@ -260,7 +264,7 @@ fn urgency(sk: Sock, conn: &Conn, (old, new): (u8, u8), errno: i32) -> Urgency {
     if state::goes_well(old, new, Some(errno), is_content) { Urgency::Later } else { Urgency::Now }
 }
 
-/// A socket of any process begins or ceases to listen.
+/// A socket of any process begins or stops listening.
 #[inline(always)]
 fn listen(hook: Hook, sk: Sock, begins: bool) {
     if !sk.is_tcp() || !limit::allows(Limited::Listen) {
@@ -270,32 +274,32 @@ fn listen(hook: Hook, sk: Sock, begins: bool) {
         sk.local_addr(&mut event.addr);
         actor::fill(&mut event.actor);
         event.netns = sk.net().inum();
-        // At the end `skc_num` is 0 already; before an autobind both are.
+        // When it stops, `skc_num` is already 0. Before an autobind, both are 0.
         let (sport, num) = (sk.sport(), sk.num());
         event.port = if num != 0 { num } else { sport };
         event.begins = u8::from(begins);
     });
 }
 
-/// A segment is sent again.
+/// A segment is retransmitted.
 ///
 /// proto v5.10  include/trace/events/tcp.h  TP_PROTO(const struct sock *sk, const struct sk_buff *skb)
 /// proto v6.18  include/trace/events/tcp.h  TP_PROTO(const struct sock *sk, const struct sk_buff *skb, int err)
 ///
-/// Runs in a timer as often as not: the task is nobody.
+/// Often runs in a timer, so the current task is not the actor.
 #[raw_tracepoint(tracepoint = "tcp_retransmit_skb")]
 pub fn tcp_retransmit_skb(ctx: RawTracePointContext) -> i32 {
     let (sk, payload) = (Sock(ctx.arg(0)), Skb(ctx.arg(1)).len());
     match sockets::by_socket(sk) {
-        Some(conn) => sent_again(sk, &conn, payload),
-        None => target_sent_again(sk, payload),
+        Some(conn) => report_retransmit(sk, &conn, payload),
+        None => report_target_retransmit(sk, payload),
     }
     0
 }
 
-/// The prober's own segment.
+/// The prober retransmits a segment.
 #[inline(always)]
-fn sent_again(sk: Sock, conn: &Conn, payload: u32) {
+fn report_retransmit(sk: Sock, conn: &Conn, payload: u32) {
     let mut tuple = conn.tuple;
     sockets::fill_port(sk, &mut tuple);
     if tuple.sport != 0 && !flows::knows(&tuple, conn.conn) {
@@ -309,9 +313,9 @@ fn sent_again(sk: Sock, conn: &Conn, payload: u32) {
     });
 }
 
-/// A segment of the target's answer. Only those that fill a packet are worth a look-up.
+/// The target retransmits a segment of its answer. Segments without payload are skipped.
 #[inline(always)]
-fn target_sent_again(sk: Sock, payload: u32) {
+fn report_target_retransmit(sk: Sock, payload: u32) {
     let mut tuple = Tuple { saddr: [0; 16], daddr: [0; 16], sport: 0, dport: 0, reserved: 0 };
     if payload == 0 || !sk.tuple(&mut tuple) {
         return;

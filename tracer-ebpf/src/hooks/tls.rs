@@ -1,4 +1,4 @@
-//! Does TLS arrive at a watched port? Attached only while somebody asks.
+//! Whether clients of a watched port use TLS. Attached only while userspace watches a port.
 
 use aya_ebpf::{macros::cgroup_skb, programs::SkBuffContext};
 use tracer_common::{
@@ -14,16 +14,17 @@ use crate::{
     maps::TLS_WATCH,
 };
 
-/// Reports of one port are at least this far apart.
+/// The shortest time between two reports about one port.
 const INTERVAL_NS: u64 = 1_000_000_000;
-/// The packet goes on its way.
+/// The kernel continues with the packet.
 pub const PASS: i32 = 1;
 
-/// A packet arrives at a socket; the context begins at its IP header. Runs for every such packet of
-/// the node: one that is for no watched port costs a load and a look-up.
+/// A packet arrives at a socket. The context begins at the IP header.
+///
+/// Runs for every such packet of the node. A packet for a port that is not watched costs a load and a look-up.
 #[cgroup_skb(ingress)]
 pub fn cgroup_skb(ctx: SkBuffContext) -> i32 {
-    // The port of the socket, without touching the packet.
+    // From the socket, so the packet is not read.
     let port = unsafe { (*ctx.skb.skb).local_port } as u16;
     let Some(last) = TLS_WATCH.get_ptr_mut(port) else { return PASS };
     let time = now();
@@ -40,8 +41,8 @@ pub fn cgroup_skb(ctx: SkBuffContext) -> i32 {
     PASS
 }
 
-/// What arrives, from its IP header on. Helpers copy the bytes, so that it does not matter whether they lie in
-/// pages of their own, as what a local client sends does.
+/// A packet from its IP header on. A helper copies the bytes, because they may be in separate pages: the payload of
+/// local clients is.
 pub struct Contents<'a>(pub &'a SkBuffContext);
 
 impl Bytes for Contents<'_> {
@@ -51,18 +52,17 @@ impl Bytes for Contents<'_> {
     }
 }
 
-/// Says to which address.
+/// Whether the payload is a ClientHello. Sets `addr` to the packet's destination.
 #[inline(always)]
 fn is_hello(contents: &Contents<'_>, addr: &mut [u8; 16]) -> bool {
     let payload = payload(contents, addr);
     payload != 0 && is_client_hello(contents, payload)
 }
 
-/// The socket that the packet is for.
+/// The address of the receiving socket.
 #[inline(always)]
 pub fn sock(ctx: &SkBuffContext) -> Sock {
     let sk = unsafe { (*ctx.skb.skb).__bindgen_anon_2.sk };
-    // To the verifier this is a pointer of its own kind, to which nothing may be added; a copy of the
-    // word is a number.
+    // The verifier forbids arithmetic on the typed pointer. A copy of the word is a number.
     Sock(read(&raw const sk as u64, 0).unwrap_or(0))
 }

@@ -21,7 +21,7 @@ impl Dev {
         read(self.0, global!(OFFS.dev_flags)).unwrap_or(ABSENT32)
     }
 
-    /// `net_device.state`, bit 0 is `__LINK_STATE_START`.
+    /// `net_device.state`; bit 0 is `__LINK_STATE_START`.
     #[inline(always)]
     pub fn state(self) -> Option<u64> {
         read(self.0, global!(OFFS.dev_state))

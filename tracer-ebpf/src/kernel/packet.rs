@@ -1,4 +1,4 @@
-//! TCP over IPv4 or IPv6 as it lies in the memory of a packet.
+//! TCP over IPv4 or IPv6 in the memory of a packet.
 
 use tracer_common::packet::{self, Bytes, Packet};
 
@@ -22,8 +22,8 @@ impl Bytes for Header {
 
 /// Addresses, ports and flags of a TCP packet; false for anything else.
 ///
-/// `skb->protocol` and `transport_header` are not trusted: the first is unset on the way out, the
-/// second on the way in. The version nibble and the header length decide.
+/// Uses the version nibble and the header length. `skb->protocol` is not set yet on output, and `transport_header` not
+/// yet on input.
 #[inline(always)]
 pub fn parse(skb: Skb, packet: &mut Packet) -> bool {
     let ip = skb.network();

@@ -21,22 +21,22 @@ impl Skb {
         read(self.0, global!(OFFS.skb_len)).unwrap_or(0)
     }
 
-    /// The conntrack entry and state that netfilter gave it; absent in a kernel without conntrack.
+    /// Conntrack entry and state (`skb->_nfct`); absent in a kernel without conntrack.
     #[inline(always)]
     pub fn nfct(self) -> u64 {
         read(self.0, global!(OFFS.skb_nfct)).unwrap_or(ABSENT64)
     }
 
-    /// Address of the IP header, 0 if there is none.
+    /// Address of the IP header; 0 if there is none.
     #[inline(always)]
     pub fn network(self) -> u64 {
         let Some(offset) = read::<u16>(self.0, global!(OFFS.skb_network_header)) else { return 0 };
         let head = read::<u64>(self.0, global!(OFFS.skb_head)).unwrap_or(0);
-        // 0xffff: not set (`skb_reset_network_header` was never called).
+        // 0xffff: `skb_reset_network_header` was never called.
         if offset == 0xffff || head == 0 { 0 } else { head + u64::from(offset) }
     }
 
-    /// Namespace of the device, else of the socket (LOCAL_OUT packets have no device yet).
+    /// Namespace of the device, else of the socket: packets in LOCAL_OUT have no device yet.
     #[inline(always)]
     pub fn netns(self) -> u32 {
         let dev = self.dev();

@@ -1,4 +1,4 @@
-//! `struct sock` and what it is part of.
+//! `struct sock` and the structs that contain it.
 
 use tracer_common::{
     ports,
@@ -11,9 +11,9 @@ use crate::maps::global;
 /// Where a socket connects to.
 #[derive(Clone, Copy)]
 pub struct Destination {
-    /// Of its address and port; the high bits are the good ones.
+    /// Hash of address and port. The high bits are the well mixed ones.
     pub hash: u64,
-    /// It is the socket's own address.
+    /// Whether it is the socket's own address.
     pub itself: bool,
 }
 
@@ -34,8 +34,10 @@ impl Sock {
         Some(Destination { hash: ports::hash(to, self.dport()), itself })
     }
 
-    /// A connect found a route for it, and a source address. `tcp_v4_connect` takes the destination only then, `tcp_v6_connect`
-    /// the route; neither gives it back if it fails later.
+    /// Whether a connect found a route and a source address.
+    ///
+    /// Then `tcp_v4_connect` sets the destination address, and `tcp_v6_connect` caches the route. Neither undoes that
+    /// if it fails later.
     #[inline(always)]
     pub fn has_route(self) -> bool {
         match read::<u16>(self.0, global!(OFFS.sk_family)) {
@@ -65,7 +67,7 @@ impl Sock {
         Net(read(self.0, global!(OFFS.sk_net)).unwrap_or(0))
     }
 
-    /// Source port from `inet_sport`: `skc_num` is 0 again as soon as the socket is closed.
+    /// Source port from `inet_sport`, because `skc_num` is 0 again after the socket is closed.
     #[inline(always)]
     pub fn sport(self) -> u16 {
         u16::from_be(read(self.0, global!(OFFS.inet_sport)).unwrap_or(0))
@@ -96,13 +98,13 @@ impl Sock {
         read(self.0, global!(OFFS.tcp_bytes_acked))
     }
 
-    /// When the last segment of either side passed, in microseconds of CLOCK_MONOTONIC (`tcp_mstamp_refresh`).
+    /// When the last segment was sent or received, in microseconds of CLOCK_MONOTONIC (`tcp_mstamp_refresh`).
     #[inline(always)]
     pub fn last_segment_us(self) -> Option<u64> {
         read(self.0, global!(OFFS.tcp_mstamp))
     }
 
-    /// Connections that wait to be accepted, and how many may.
+    /// Connections that wait to be accepted, and the limit.
     #[inline(always)]
     pub fn accept_queue(self) -> Option<(u32, u32)> {
         Some((read(self.0, global!(OFFS.sk_ack_backlog))?, read(self.0, global!(OFFS.sk_max_ack_backlog))?))

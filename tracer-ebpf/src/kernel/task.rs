@@ -32,13 +32,13 @@ impl Task {
         read(self.0, global!(OFFS.task_pid)).unwrap_or(0)
     }
 
-    /// `dst` must be zeroed: before 5.17 what follows the NUL in `task->comm` is garbage.
+    /// `dst` must be zeroed: before 5.17 the bytes after the NUL in `task->comm` are garbage, so they are not copied.
     #[inline(always)]
     pub fn comm(self, dst: &mut [u8; COMM_LEN]) -> bool {
         read_str(self.0, global!(OFFS.task_comm), dst)
     }
 
-    /// The first eight bytes of `task->comm`: what follows a NUL is garbage.
+    /// The first eight bytes of `task->comm`. Bytes after a NUL are garbage.
     #[inline(always)]
     pub fn comm_head(self) -> Option<u64> {
         read(self.0, global!(OFFS.task_comm))
@@ -55,7 +55,7 @@ impl Task {
         nsproxy_netns(self.nsproxy())
     }
 
-    /// kernfs id of the memory controller's cgroup, or absent.
+    /// kernfs id of the cgroup in the hierarchy of the memory controller, or absent.
     #[inline(always)]
     pub fn memory_cgroup(self) -> Option<u64> {
         let (subsys, index) = (global!(OFFS.css_set_subsys), global!(ENUMS.memory_cgrp_id));
@@ -66,7 +66,7 @@ impl Task {
         cgroup_id(read(css, global!(OFFS.css_cgroup))?)
     }
 
-    /// kernfs id of its cgroup of the unified hierarchy, or absent.
+    /// kernfs id of the cgroup in the unified hierarchy, or absent.
     #[inline(always)]
     pub fn unified_cgroup(self) -> Option<u64> {
         cgroup_id(read(self.css_set()?, global!(OFFS.css_set_dfl_cgrp))?)
@@ -77,7 +77,7 @@ impl Task {
         read(self.0, global!(OFFS.task_cgroups))
     }
 
-    /// Where the environment begins and ends in the task's own memory; kernel threads have none.
+    /// Begin and end of the environment in the task's memory. Kernel threads have none.
     #[inline(always)]
     pub fn environment(self) -> Option<(u64, u64)> {
         let mm = read::<u64>(self.0, global!(OFFS.task_mm)).filter(|mm| *mm != 0)?;
@@ -102,24 +102,24 @@ fn cgroup_id(cgroup: u64) -> Option<u64> {
     read(node, global!(OFFS.kernfs_id))
 }
 
-/// Inode number of the network namespace of a `struct nsproxy`, or absent.
+/// Inode number of the network namespace in a `struct nsproxy`, or absent.
 #[inline(always)]
 pub fn nsproxy_netns(nsproxy: u64) -> u32 {
     Net(read(nsproxy, global!(OFFS.nsproxy_net)).unwrap_or(0)).inum()
 }
 
-/// Whether these two `struct nsproxy` have every namespace in common that is not a network namespace (nor one of times).
+/// Whether two `struct nsproxy` differ at most in their network (and time) namespaces.
 #[inline(always)]
-pub fn differ_in_network_alone(left: u64, right: u64) -> bool {
-    let alike = |offset| read::<u64>(left, offset) == read::<u64>(right, offset);
-    alike(global!(OFFS.nsproxy_uts))
-        && alike(global!(OFFS.nsproxy_ipc))
-        && alike(global!(OFFS.nsproxy_mnt))
-        && alike(global!(OFFS.nsproxy_pid))
-        && alike(global!(OFFS.nsproxy_cgroup))
+pub fn differ_only_in_netns(left: u64, right: u64) -> bool {
+    let same = |offset| read::<u64>(left, offset) == read::<u64>(right, offset);
+    same(global!(OFFS.nsproxy_uts))
+        && same(global!(OFFS.nsproxy_ipc))
+        && same(global!(OFFS.nsproxy_mnt))
+        && same(global!(OFFS.nsproxy_pid))
+        && same(global!(OFFS.nsproxy_cgroup))
 }
 
-/// Path given to exec, of a `struct linux_binprm`.
+/// Path of the executed program, from a `struct linux_binprm`.
 #[inline(always)]
 pub fn binprm_path<const N: usize>(binprm: u64, dst: &mut [u8; N]) -> bool {
     let name = read::<u64>(binprm, global!(OFFS.binprm_filename)).unwrap_or(0);

@@ -18,7 +18,6 @@ macro_rules! kernel_events {
     ($($kind:ident($event:ty),)*) => {
         /// An event as the kernel wrote it.
         #[derive(Clone, Copy, Debug)]
-        #[expect(missing_docs, reason = "named after what they carry")]
         #[expect(clippy::large_enum_variant, reason = "lives on the stack for the length of one call")]
         pub enum KernelEvent { $($kind($event),)* }
 
@@ -27,8 +26,6 @@ macro_rules! kernel_events {
                 match kind { $(Kind::$kind => whole(bytes).map(Self::$kind),)* }
             }
 
-            /// The header that every event begins with.
-            #[must_use]
             pub const fn header(&self) -> &Header {
                 match self { $(Self::$kind(event) => &event.header,)* }
             }
@@ -76,9 +73,6 @@ pub enum DecodeError {
 }
 
 /// Decodes one record.
-///
-/// # Errors
-/// If the bytes are no event of this version.
 pub fn decode(bytes: &[u8]) -> Result<KernelEvent, DecodeError> {
     let header: Header = prefix(bytes)?;
     if header.version != WIRE_VERSION {

@@ -54,12 +54,10 @@ use self::{
     prober_sockets::ProberSockets,
 };
 
-/// What to track.
 #[derive(Clone, Debug, Default)]
 pub struct LoadOptions {
     /// Names of processes that make probe attempts (a thread group leader's `comm`).
     pub probers: Vec<String>,
-    /// Every process's connections.
     pub all_connections: bool,
     /// No `syscalls:*` tracepoints, which slow every system call of the node.
     pub no_syscall_hooks: bool,
@@ -73,13 +71,11 @@ pub struct LoadOptions {
 
 /// Attached programs. Dropping it detaches them.
 pub struct Loaded {
-    /// Events.
     pub ring: Ring,
     /// When the last of the hooks was attached, CLOCK_BOOTTIME: what began before was not wholly seen.
     pub attached_boot_ns: u64,
     /// Hooks attached and missing, as of the last change.
     pub status: HookReport,
-    /// Names of this kernel's numbers and addresses.
     pub names: KernelNames,
     /// `None` once detached.
     ebpf: Option<Ebpf>,
@@ -155,7 +151,6 @@ fn start_prober_sockets(ebpf: &mut Ebpf, walk: &mut Walk, options: &LoadOptions)
 impl Loaded {
     /// Events that did not fit into the ring, connections that did not fit into a map, and events of which a cgroup made too
     /// many, since the start, by place.
-    #[must_use]
     pub fn lost(&self) -> Vec<(&'static str, u64)> {
         let counters = [
             (Loss::RING, Counter::RingFull),
@@ -177,13 +172,11 @@ impl Loaded {
     }
 
     /// Whether a program sits on this hook now.
-    #[must_use]
     pub fn is_attached(&self, hook: Hook) -> bool {
         self.ebpf.is_some() && self.walk.is_attached(hook)
     }
 
     /// Runs of each hook's programs and the seconds they took; empty where the kernel does not count them.
-    #[must_use]
     pub fn program_runs(&self) -> BTreeMap<Hook, (u64, f64)> {
         runs::by_hook(self)
     }
@@ -194,7 +187,6 @@ impl Loaded {
     }
 
     /// Reads of kernel memory that failed, since the start: what they would have reported is absent.
-    #[must_use]
     pub fn read_failures(&self) -> u64 {
         self.counter(Counter::ReadFailed)
     }

@@ -1,7 +1,7 @@
 //! Streams of observations by hand, for the unit tests of the rules. They test properties of the
 //! rules; that a kernel shows such a stream is proven by the scenarios, on real kernels.
 //! With the events and records of the model, so that a test needs one import.
-#![expect(missing_docs, clippy::new_without_default, reason = "for tests, which name what they make")]
+#![expect(clippy::new_without_default, reason = "for tests, which name what they make")]
 
 mod facts;
 mod kubelet;
@@ -12,7 +12,7 @@ use std::fmt::Display;
 use std::net::SocketAddr;
 
 use crate::core::Core;
-pub use facts::{firewall, http_probe, lo, neighbour, prober, redirect, rule, start};
+pub use facts::{firewall, http_probe, link_change, listener, lo, neighbour, prober, redirect, rule, start};
 pub use tracer_common::names::Hook;
 use tracer_model::decision::Decision;
 pub use tracer_model::event::*;
@@ -411,12 +411,17 @@ impl Stream {
         core.joined()
     }
 
+    /// The bodies of one kind, in order.
+    fn bodies<T>(&self, of_kind: impl FnMut(Body) -> Option<T>) -> Vec<T> {
+        self.decisions().into_iter().map(|decision| decision.body).filter_map(of_kind).collect()
+    }
+
     pub fn verdicts(&self) -> Vec<VerdictBody> {
-        let verdict = |d: Decision| match d.body {
-            Body::Verdict(v) => Some(*v),
-            _ => None,
-        };
-        self.decisions().into_iter().filter_map(verdict).collect()
+        self.bodies(|body| if let Body::Verdict(verdict) = body { Some(*verdict) } else { None })
+    }
+
+    pub fn node_events(&self) -> Vec<NodeBody> {
+        self.bodies(|body| if let Body::Node(event) = body { Some(*event) } else { None })
     }
 
     /// The first of the verdicts.
@@ -428,16 +433,28 @@ impl Stream {
         self.verdicts().pop().expect("a verdict").verdict
     }
 
-    /// Cause and confidence of the first verdict.
-    pub fn decided(&self) -> (&'static str, Confidence) {
-        let first = self.verdict();
-        (first.cause.name(), first.confidence)
+    /// Cause and confidence of each verdict, in order.
+    pub fn all_decided(&self) -> Vec<(&'static str, Confidence)> {
+        self.verdicts().iter().map(|it| (it.verdict.cause.name(), it.verdict.confidence)).collect()
     }
 
-    /// Cause and confidence of the last one.
+    /// Those of the first verdict.
+    pub fn decided(&self) -> (&'static str, Confidence) {
+        self.all_decided().remove(0)
+    }
+
     pub fn last_decided(&self) -> (&'static str, Confidence) {
-        let last = self.last_verdict();
-        (last.cause.name(), last.confidence)
+        self.all_decided().pop().expect("a verdict")
+    }
+
+    /// The cause of each verdict, and whether it has what the kubelet reported.
+    pub fn quoted(&self) -> Vec<(&'static str, bool)> {
+        self.verdicts().iter().map(|it| (it.verdict.cause.name(), it.kubelet.is_some())).collect()
+    }
+
+    /// Failures in a row of the probe, by each verdict.
+    pub fn in_a_row(&self) -> Vec<Option<u32>> {
+        self.verdicts().iter().map(|it| it.probe.as_ref()?.consecutive_failures).collect()
     }
 
     /// How the attempts ended by their verdicts, in order.
@@ -446,11 +463,7 @@ impl Stream {
     }
 
     pub fn findings(&self) -> Vec<FindingBody> {
-        let finding = |d: Decision| match d.body {
-            Body::Finding(finding) => Some(*finding),
-            _ => None,
-        };
-        self.decisions().into_iter().filter_map(finding).collect()
+        self.bodies(|body| if let Body::Finding(finding) = body { Some(*finding) } else { None })
     }
 
     /// Causes of all verdicts, in order.

@@ -9,7 +9,6 @@ use tracer_model::plural::counted;
 use tracer_model::shell;
 use tracer_netfilter::{Survey, SurveyChain, SurveyTable};
 
-/// The check.
 pub(super) const CHECK: Check = Check {
     name: "base_policy",
     why: "a base chain that drops by default blocks what no rule accepts: on INPUT, the API server to the kubelet and pods to the node; on FORWARD, pods to each other and other nodes to pods; on OUTPUT, the kubelet's probes",

@@ -5,7 +5,6 @@ use super::cni;
 use super::finding::{Draft, Finding, Fix, Unread};
 use super::view::View;
 
-/// The check.
 pub(super) const CHECK: Check = Check {
     name: "br_netfilter",
     why: "where pods are on a Linux bridge, answers of a Service's backend on the same node bypass NAT without it, and the client resets the connection; flannel and kubeadm refuse to start",
@@ -15,7 +14,6 @@ pub(super) const CHECK: Check = Check {
 const V4: &str = "net.bridge.bridge-nf-call-iptables";
 const V6: &str = "net.bridge.bridge-nf-call-ip6tables";
 
-/// What was found.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 struct BridgeSettings {
     /// The two settings; absent: the module is not loaded.

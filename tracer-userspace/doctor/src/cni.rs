@@ -50,7 +50,6 @@ pub(super) struct Config {
     pub(super) elsewhere: bool,
 }
 
-/// The active configuration, if there is any.
 pub(super) fn active(view: &View) -> Result<Option<Config>, Unread> {
     for place in PLACES {
         let is_config = |name: &String| [".conf", ".conflist", ".json"].iter().any(|end| name.ends_with(end));

@@ -5,7 +5,6 @@ use super::cni::{Config, PLACES, active};
 use super::finding::{Draft, Finding, Fix, Unread};
 use super::view::View;
 
-/// The check.
 pub(super) const CHECK: Check = Check {
     name: "cni_config",
     why: "without a configuration, its binaries or flannel's subnet file no pod gets a network: FailedCreatePodSandBox",
@@ -15,7 +14,6 @@ pub(super) const CHECK: Check = Check {
 /// Container runtimes run it for each pod, though no configuration names it.
 const LOOPBACK: &str = "loopback";
 
-/// What was found.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 struct CniState {
     config: Option<Config>,

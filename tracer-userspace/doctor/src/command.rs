@@ -11,25 +11,18 @@ use tracer_output::sink::{Form, SinkConfig, findings, wall_time};
 use tracer_terminal::error::{self, Error};
 use tracer_terminal::screen::Screen;
 
-/// What `tracer doctor` was asked for.
 #[derive(Clone, Debug)]
 pub struct DoctorConfig {
-    /// Where findings go.
     pub output: SinkConfig,
-    /// What is checked.
     pub options: Options,
     /// Only findings that are not ok are shown.
     pub only_problems: bool,
     /// Exit code 1 from here on.
     pub fail_on: Status,
-    /// Name of this node.
     pub node_name: String,
 }
 
 /// Carries `tracer doctor` out.
-///
-/// # Errors
-/// The output cannot be opened or written; there is no `/proc`.
 pub fn doctor(config: &DoctorConfig) -> Result<u8, Error> {
     if !Path::new("/proc/self").exists() {
         return Err(Error::Kernel("doctor reads the node from /proc, which is not mounted here".to_owned()));

@@ -4,7 +4,6 @@ use super::Check;
 use super::finding::{Draft, Finding, Fix, Unread};
 use super::view::View;
 
-/// The check.
 pub(super) const CHECK: Check = Check {
     name: "conntrack",
     why: "when the connection table is full, the first packet of every new connection is dropped",

@@ -8,7 +8,6 @@ use super::finding::{Draft, Finding, Fix, Unread};
 use super::view::View;
 use tracer_model::shell;
 
-/// The check.
 pub(super) const CHECK: Check = Check {
     name: "default_routes",
     why: "kubelet and CNI agents take the node's address and uplink from the default route: with several, these can change at each start; without one, a ClusterIP cannot be reached",

@@ -7,7 +7,6 @@ use super::finding::{Draft, Finding, Fix, Unread};
 use super::port_range::PortRange;
 use super::view::View;
 
-/// The check.
 pub(super) const CHECK: Check = Check {
     name: "ephemeral_headroom",
     why: "each connection takes a port of the range for its destination, until one minute after its end (TIME_WAIT); when none is left, connect() fails with EADDRNOTAVAIL",

@@ -15,7 +15,6 @@ pub struct Unread {
     pub reason: String,
     /// The capability that is missing.
     pub needs: Option<&'static str>,
-    /// What to do.
     pub fix: String,
 }
 
@@ -41,7 +40,6 @@ impl Unread {
         }
     }
 
-    /// A file that could not be read.
     pub fn file(path: &str, error: &io::Error) -> Self {
         let reason = format!("cannot read {path}: {}", os_message(error));
         match error.kind() {
@@ -54,7 +52,6 @@ impl Unread {
 /// Where settings last. Files are read in the order of their names: after `99-sysctl.conf`, which is /etc/sysctl.conf.
 const SETTINGS: &str = "/etc/sysctl.d/99-zz-kubernetes.conf";
 
-/// What fixes a finding.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Fix {
     now: String,
@@ -72,13 +69,11 @@ impl Fix {
         Self { now: now.into(), persist: None }
     }
 
-    /// Settings of the kernel.
     pub fn sysctl(settings: &[(&str, &str)]) -> Self {
         let now: Vec<_> = settings.iter().map(|(name, value)| format!("sysctl -w {name}={}", quoted(value))).collect();
         Self::new(now.join(" && "), Self::persist(settings))
     }
 
-    /// What makes settings last.
     pub fn persist(settings: &[(&str, &str)]) -> String {
         let lines: Vec<_> = settings.iter().map(|(name, value)| format!("'{name} = {value}'")).collect();
         format!("printf '%s\\n' {} >> {SETTINGS}", lines.join(" "))
@@ -106,7 +101,6 @@ pub struct Draft {
 }
 
 impl Draft {
-    /// What the check expects, and why.
     pub fn new(check: &'static str, why: &'static str, expected: impl Into<String>) -> Self {
         Self { check, why, expected: expected.into(), fields: BTreeMap::new() }
     }
@@ -118,7 +112,6 @@ impl Draft {
         self
     }
 
-    /// As it should be.
     pub fn ok(self, observed: impl Into<String>) -> Finding {
         self.finish(Status::Ok, observed.into(), None)
     }
@@ -128,12 +121,10 @@ impl Draft {
         self.finish(Status::Warn, observed.into(), Some(fix))
     }
 
-    /// Harm.
     pub fn fail(self, observed: impl Into<String>, fix: Fix) -> Finding {
         self.finish(Status::Fail, observed.into(), Some(fix))
     }
 
-    /// Not known.
     pub fn unknown(self, unread: Unread) -> Finding {
         let fix = Some(Fix::lasting(unread.fix)).filter(|fix| !fix.now.is_empty());
         Finding { needs: unread.needs.map(str::to_owned), ..self.finish(Status::Unknown, unread.reason, fix) }

@@ -8,7 +8,6 @@ use super::view::View;
 use super::{Check, default_routes};
 use tracer_model::event::Pod;
 
-/// The check.
 pub(super) const CHECK: Check = Check {
     name: "ip_forward",
     why: "without forwarding the kernel drops all packets that are not for the node itself: pods cannot reach each other or a Service",

@@ -5,7 +5,6 @@ use super::finding::{Draft, Finding, Fix, Unread};
 use super::view::View;
 use tracer_sources::{KubeletLogging, KubeletLoggingError, TO_NAME_THE_LOG, kubelet_stderr_lost};
 
-/// The check.
 pub(super) const CHECK: Check = Check {
     name: "kubelet_log",
     why: "only the kubelet knows why a probe's command failed and what an answer over TLS was; at verbosity 0, the default, its log does not say it",

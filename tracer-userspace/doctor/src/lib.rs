@@ -43,12 +43,9 @@ pub use finding::{Finding, Status, Unread};
 pub use tracer_hooks::fix as hook_fix;
 pub use view::View;
 
-/// A check.
 #[derive(Clone, Copy, Debug)]
 pub struct Check {
-    /// Its name in records.
     pub name: &'static str,
-    /// Why it matters, in one sentence.
     pub why: &'static str,
     /// What it comes to, one finding at least.
     pub run: fn(&View) -> Vec<Finding>,
@@ -75,7 +72,6 @@ pub const CHECKS: &[Check] = &[
     tracer_hooks::CHECK,
 ];
 
-/// What is asked.
 #[derive(Clone, Debug)]
 pub struct Options {
     /// Look at the files below this folder, not at this node.
@@ -99,7 +95,6 @@ impl Default for Options {
     }
 }
 
-/// Runs the checks.
 #[must_use]
 pub fn run(options: &Options) -> Vec<Finding> {
     let wanted = |check: &&Check| options.checks.is_empty() || options.checks.iter().any(|name| name == check.name);
@@ -128,14 +123,12 @@ pub fn run(options: &Options) -> Vec<Finding> {
     })
 }
 
-/// The probers that run here.
 fn probers(options: &Options) -> Vec<Prober> {
     let names = SourceConfig { probers: options.probers.clone(), ..SourceConfig::default() }.prober_names();
     procfs::find_probers(&names)
 }
 
 /// This node is looked at, and no prober runs here: its namespace is taken to be our own.
-#[must_use]
 pub fn lacks_prober(options: &Options) -> bool {
     options.root.is_none() && probers(options).is_empty()
 }
@@ -158,7 +151,6 @@ impl Check {
 }
 
 /// The exit code: 1 with a finding as bad as `fail_on`, else 3 if a privilege was missing, else 0.
-#[must_use]
 pub fn exit_code(findings: &[Finding], fail_on: Status) -> u8 {
     let bad = |finding: &Finding| finding.status >= fail_on && finding.status != Status::Unknown;
     if findings.iter().any(bad) {

@@ -9,7 +9,6 @@ use super::reserved::{reserve, wanted_by_node_ports};
 use super::view::View;
 use tracer_model::plural::counted;
 
-/// The check.
 pub(super) const CHECK: Check = Check {
     name: "listener_overlap",
     why: "while such a daemon restarts, a connect can take its port; the daemon then cannot listen (address already in use) until that connection ends",

@@ -6,14 +6,12 @@ use super::Check;
 use super::finding::{Draft, Finding, Fix, Unread};
 use super::view::View;
 
-/// The check.
 pub(super) const CHECK: Check = Check {
     name: "loopback_up",
     why: "connections to an address of the node itself go over lo, and so do the probes of hostNetwork pods",
     run: |view| vec![check(view)],
 };
 
-/// `lo` as it is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Loopback {
     up: bool,

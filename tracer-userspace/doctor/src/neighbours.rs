@@ -4,14 +4,12 @@ use super::Check;
 use super::finding::{Draft, Finding, Fix, Unread};
 use super::view::View;
 
-/// The check.
 pub(super) const CHECK: Check = Check {
     name: "neighbours",
     why: "above gc_thresh3 the kernel resolves no new address: connects to pods that are not in the table fail",
     run: |view| vec![check(view, "ipv4", "arp_cache"), check(view, "ipv6", "ndisc_cache")],
 };
 
-/// A table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Table {
     entries: u64,

@@ -9,7 +9,6 @@ use super::view::View;
 use super::{Check, Draft, listener_overlap};
 use tracer_model::event::{NodePort, NodePorts, ProxyMode};
 
-/// The check.
 pub(super) const CHECK: Check = Check {
     name: "port_overlap",
     why: "under IPVS a connect with a NodePort as its source port never gets its SYN-ACK: IPVS sends it to that Service's backend",

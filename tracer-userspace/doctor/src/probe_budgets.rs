@@ -4,7 +4,6 @@ use super::Check;
 use super::finding::{Draft, Finding, Fix, Unread};
 use tracer_model::event::{Container, Handler, Pod, ProbeSpec, ProbeType};
 
-/// The check.
 pub(super) const CHECK: Check = Check {
     name: "probe_budgets",
     why: "a liveness probe that gives up before the network is ready restarts a healthy container again and again; a tcpSocket probe of a TLS port proves nothing about the server and fills its log",
@@ -77,7 +76,6 @@ fn of_container(pod: &Pod, container: &Container, tls: &[u16]) -> Vec<Finding> {
     found
 }
 
-/// Which container.
 struct ProbeOwner<'a> {
     pod: &'a Pod,
     container: &'a Container,

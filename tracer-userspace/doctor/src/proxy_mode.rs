@@ -9,7 +9,6 @@ use tracer_model::event::{Backend, ProxyMode};
 use tracer_netfilter::Survey;
 use tracer_node::links::Link;
 
-/// The check.
 pub(super) const CHECK: Check = Check {
     name: "proxy_mode",
     why: "tables of a second proxy, or of a former one, send a Service's packets to backends that no longer exist",

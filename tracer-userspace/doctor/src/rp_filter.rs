@@ -4,7 +4,6 @@ use super::finding::{Draft, Finding, Fix, Unread, listed};
 use super::view::View;
 use super::{Check, default_routes};
 
-/// The check.
 pub(super) const CHECK: Check = Check {
     name: "rp_filter",
     why: "strict filtering drops a packet if its answer would leave by another link; some CNIs route like that",

@@ -3,7 +3,6 @@
 use super::Check;
 use super::finding::{Draft, Finding, Fix};
 
-/// The check.
 pub(super) const CHECK: Check = Check {
     name: "somaxconn",
     why: "it limits the backlog of each listener of the node and of hostNetwork pods: a larger burst of connects loses SYNs; every other pod has a setting of its own",

@@ -12,7 +12,6 @@ use tracer_bpf::ebpf::hooks::Form;
 use tracer_bpf::ebpf::{self, EbpfError, HookState, HookStatus, LoadOptions};
 use tracer_terminal::error::chain;
 
-/// The check.
 pub(super) const CHECK: Check = Check {
     name: "tracer_hooks",
     why: "without a hook some causes cannot be proven: `tracer attach` and each verdict name what is missing",

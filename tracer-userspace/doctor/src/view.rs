@@ -45,8 +45,6 @@ pub struct View {
 }
 
 impl View {
-    /// The files of a node.
-    #[must_use]
     pub fn of_files(root: PathBuf, pods: Option<Vec<Pod>>) -> Self {
         Self {
             files: Ok(root.clone()),
@@ -60,8 +58,6 @@ impl View {
         }
     }
 
-    /// This node.
-    #[must_use]
     pub fn of_node(node: NodeNetns, prober: bool, pods: Option<Vec<Pod>>, window: Duration) -> Self {
         let files = if prober { seen_by(node.pid) } else { Ok(PathBuf::from("/")) };
         Self { root: None, node: Some(node), files, other_network: None, prober, pods, btf: None, window }
@@ -168,33 +164,28 @@ impl View {
         self.files.as_deref().map_err(Clone::clone)
     }
 
-    /// Links of the node.
     pub fn links(&self) -> Result<Vec<Link>, Unread> {
         let node = self.tables("links")?;
         links::read(node).map_err(|error| Unread::new(error.to_string(), "run `tracer doctor` as root on the node"))
     }
 
     /// `--root` was given: nothing but files can be read.
-    #[must_use]
     pub const fn is_files(&self) -> bool {
         self.root.is_some()
     }
 
-    /// The NodePorts in the kernel's tables.
     pub fn node_ports(&self) -> Result<Vec<NodePorts>, Unread> {
         let node = self.tables("NodePorts")?;
         let (ports, problems) = tracer_netfilter::read(node, &self.links()?);
         problems.first().map_or(Ok(ports), |problem| Err(refused(problem)))
     }
 
-    /// Chains and policies of netfilter.
     pub fn firewall(&self) -> Result<Survey, Unread> {
         self.tables("netfilter rules")?;
         let survey = tracer_netfilter::survey();
         survey.problems.first().map(refused).map_or(Ok(survey), Err)
     }
 
-    /// The process of the prober.
     pub fn prober_pid(&self) -> Result<u32, Unread> {
         let node = self.node.as_ref().ok_or_else(|| {
             Unread::new("--root shows files only, no processes", "run `tracer doctor` on the node, without --root")

@@ -18,7 +18,6 @@ const BAR: &str = "{pos}/{len} nodes [{wide_bar}] {eta}";
 
 /// What is made of a node's log.
 pub(super) trait Sink: 'static {
-    /// One line of it.
     fn line(&mut self, line: &[u8]);
 }
 
@@ -26,7 +25,6 @@ pub(super) trait Sink: 'static {
 pub(super) struct Read<S> {
     pub(super) daemon: Daemon,
     pub(super) sink: S,
-    /// Bytes that came.
     pub(super) bytes: u64,
     /// Why there is no more of it.
     pub(super) problem: Option<Problem>,

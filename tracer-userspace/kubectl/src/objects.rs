@@ -53,7 +53,6 @@ objects! {
     Expression { key: String, operator: String, values: Vec<String>, }
 }
 
-/// A condition of a pod.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default)]
 pub(super) struct Condition {

@@ -4,7 +4,6 @@ use std::time::Duration;
 
 use serde::Deserialize;
 
-/// Why nothing came.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub(super) enum Problem {
     /// A kubeconfig or a service account that cannot be used.

@@ -11,7 +11,6 @@ use tracer_model::record::{K8s, SCHEMA};
 /// The longest line that is read: a verdict with all its evidence has a few KiB.
 const LINE_MAX: usize = 1 << 20;
 
-/// How a log was read.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Reading {
     /// Records of our schema.

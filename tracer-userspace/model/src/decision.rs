@@ -8,7 +8,6 @@ use crate::record::{Body, Cause};
 pub struct Decision {
     /// CLOCK_BOOTTIME of the observation that decided it, nanoseconds.
     pub time_boot_ns: u64,
-    /// The attempt it is about.
     pub attempt: Option<ConnId>,
     /// The cause of the verdict on the same attempt that this one replaces: it is a revision.
     pub replaces: Option<Cause>,
@@ -18,7 +17,6 @@ pub struct Decision {
 
 impl Decision {
     /// A decision that replaces none.
-    #[must_use]
     pub const fn new(time_boot_ns: u64, attempt: Option<ConnId>, body: Body) -> Self {
         Self { time_boot_ns, attempt, replaces: None, body }
     }

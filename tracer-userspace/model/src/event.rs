@@ -47,7 +47,7 @@ pub use node::{
     ProxyMode,
 };
 pub use packet::{Device, Icmp, Ipvs, PacketDrop, Tracked};
-pub use pod_sockets::{Listener, MOST_UNANSWERED, PodSockets, Redirect, UnansweredConnect};
+pub use pod_sockets::{Listener, ListenerAt, MOST_ELSEWHERE, MOST_UNANSWERED, PodSockets, Redirect, UnansweredConnect};
 pub use port_holders::{PortHolder, PortHolders};
 pub use ports::{PortPressure, PortUser};
 pub use runs::{Ended, Runs, Waiting};
@@ -68,33 +68,26 @@ use serde::{Deserialize, Serialize};
 #[serde(transparent)]
 pub struct Netns(pub u32);
 
-/// One thing that was seen, and when.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Observation {
     /// CLOCK_BOOTTIME, nanoseconds.
     pub time_boot_ns: u64,
-    /// What was seen.
     #[serde(flatten)]
     pub kind: ObservationKind,
 }
 
-/// What was seen.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "fact", rename_all = "snake_case")]
 pub enum ObservationKind {
     /// First in every stream: what the rest was seen with.
     Start(Box<Start>),
-    /// A connect began.
     Connect(Connect),
-    /// A tracked socket changed state.
     State(State),
-    /// `connect()` failed at once.
     ConnectFailed(ConnectFailed),
     /// A segment of a tracked socket was sent again.
     Retransmit(Retransmit),
     /// A RST was sent for a tracked flow.
     ResetSent(ResetSent),
-    /// A tracked socket received a RST.
     ResetReceived(ResetReceived),
     /// A packet of a tracked flow was dropped.
     Drop(PacketDrop),
@@ -106,7 +99,6 @@ pub enum ObservationKind {
     Answer(Answer),
     /// The SYN of a tracked socket met a listener without room.
     QueueFull(QueueFull),
-    /// A socket began or ceased to listen.
     Listen(Listen),
     /// A TLS ClientHello arrived at a watched port.
     TlsHello(TlsHello),
@@ -138,7 +130,6 @@ pub enum ObservationKind {
     RulesFlushed(Box<RulesFlushed>),
     /// Who used up ephemeral ports.
     PortPressure(Box<PortPressure>),
-    /// The kubelet says that a probe failed.
     KubeletProbe(Box<KubeletProbe>),
     /// The kubelet says that a pod has no network yet.
     SandboxFailure(Box<SandboxFailure>),
@@ -146,7 +137,6 @@ pub enum ObservationKind {
     Findings(Box<Findings>),
     /// A list that `--pods` or `--services` names cannot be read any more, or can be again.
     ListTrouble(ListTrouble),
-    /// Events were lost.
     Loss(Loss),
     /// Time passed and something was due. Written when a deadline fires live, so that a replay decides at the same point.
     Tick,
@@ -156,7 +146,6 @@ pub enum ObservationKind {
 }
 
 impl ObservationKind {
-    /// The connection that it is about.
     pub const fn conn(&self) -> Option<ConnId> {
         match self {
             Self::Connect(e) => Some(e.conn),
@@ -272,7 +261,6 @@ pub struct MissingHook {
 /// How a list in a file is. What was read before stays known.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ListTrouble {
-    /// Which list.
     pub list: ListFile,
     /// What is wrong with it; absent: it can be read again.
     #[serde(skip_serializing_if = "Option::is_none", default)]
@@ -306,16 +294,12 @@ pub struct Findings {
     pub findings: Vec<FindingBody>,
 }
 
-/// Events were lost.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Loss {
     /// One of [`Loss::PLACES`]; a recording may name any.
     pub where_: String,
-    /// How many.
     pub count: u64,
-    /// Since when.
     pub from_boot_ns: u64,
-    /// Until when.
     pub to_boot_ns: u64,
 }
 
@@ -333,7 +317,6 @@ impl Loss {
     /// Attempts of which too many were open at once.
     pub const ATTEMPTS: &str = "attempts";
 
-    /// All of them.
     pub const PLACES: [&str; 6] = [Self::RING, Self::MAP, Self::PROGRAM, Self::LISTEN, Self::NAMESPACE, Self::ATTEMPTS];
 
     /// It may have been an attempt's own event. What one cgroup does too often is never: a pod must not make the verdicts of

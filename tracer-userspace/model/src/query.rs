@@ -25,13 +25,10 @@ pub enum Query {
 /// A target, as it is reached from a namespace.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct TargetQuery {
-    /// The namespace.
     pub from: Netns,
-    /// The target.
     pub target: SocketAddr,
     /// Where the pods of the node have its address, if that is one namespace.
     pub reported: Option<Netns>,
-    /// What an attempt waits for.
     pub awaited: Awaited,
     /// The prober's end of an attempt that is in trouble; absent: none is.
     pub peer: Option<SocketAddr>,

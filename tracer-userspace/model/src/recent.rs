@@ -68,25 +68,21 @@ impl<K: Ord + Clone, V, const MOST: usize> Recent<K, V, MOST> {
         Some(value)
     }
 
-    /// Takes an entry out.
     pub fn remove(&mut self, key: &K) -> Option<V> {
         let (last, value) = self.entries.remove(key)?;
         self.order.remove(&last);
         Some(value)
     }
 
-    /// Takes out all entries but these.
     pub fn retain(&mut self, keep: impl Fn(&K, &V) -> bool) {
         let order = &mut self.order;
         self.entries.retain(|key, (last, value)| keep(key, value) || order.remove(last).is_none());
     }
 
-    /// The value of a key.
     pub fn get(&self, key: &K) -> Option<&V> {
         self.entries.get(key).map(|(_, value)| value)
     }
 
-    /// There is such an entry.
     pub fn contains_key(&self, key: &K) -> bool {
         self.entries.contains_key(key)
     }

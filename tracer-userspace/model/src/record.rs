@@ -70,7 +70,6 @@ pub enum Body {
 }
 
 impl Body {
-    /// The names of the types.
     pub const TYPES: [&str; 7] = ["start", "stop", "verdict", "attempt", "node", "loss", "finding"];
 }
 

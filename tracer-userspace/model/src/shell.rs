@@ -14,12 +14,10 @@ pub fn plain<'a>(name: &'a str, instead: &'a str) -> &'a str {
     if is_plain { name } else { instead }
 }
 
-/// A link's name.
 pub fn link(name: &str) -> &str {
     plain(name, "DEVICE")
 }
 
-/// A chain's name.
 pub fn chain(name: &str) -> &str {
     plain(name, "CHAIN")
 }
@@ -30,7 +28,6 @@ pub fn cgroup(folder: &str) -> &str {
     if folder.starts_with('/') && folder.split('/').all(is_plain) { folder } else { "CGROUP" }
 }
 
-/// A table's name.
 pub fn table(name: &str) -> &str {
     plain(name, "TABLE")
 }

@@ -56,9 +56,6 @@ pub struct TablesWatch {
 
 impl TablesWatch {
     /// Subscribes inside the node's namespace; `None` if this kernel has no nfnetlink.
-    ///
-    /// # Errors
-    /// If the namespace cannot be entered or the subscription is refused.
     pub fn open(node: &NodeNetns) -> Result<Option<Self>, NetfilterError> {
         let subscribe = || Netlink::subscribe(NETLINK_NETFILTER, &[NFNLGRP_NFTABLES]);
         let both =
@@ -80,7 +77,6 @@ impl TablesWatch {
     }
 
     /// When something is to be [taken](Self::take).
-    #[must_use]
     pub fn due(&self) -> Option<Instant> {
         self.removals.tables.values().map(|removal| removal.burst.due()).min()
     }

@@ -29,9 +29,7 @@ use tracer_terminal::error::os_message;
 
 const TCP: u8 = 6;
 
-/// Why a table could not be read.
 #[derive(Debug, thiserror::Error)]
-#[expect(missing_docs, reason = "the messages say it")]
 pub enum NetfilterError {
     #[error(transparent)]
     Netns(#[from] NetnsError),

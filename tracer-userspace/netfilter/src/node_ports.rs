@@ -27,13 +27,11 @@ pub(super) fn of_iptables_legacy() -> Result<Named, NetfilterError> {
     legacy::read_nat_chain(CHAIN).map(|tables| in_chain(&tables))
 }
 
-/// The ports of the chain.
 pub(crate) fn in_chain(tables: &[Table]) -> Named {
     let chains = tables.iter().flat_map(|table| &table.chains).filter(|chain| chain.name == CHAIN);
     chains.flat_map(|chain| &chain.rules).filter_map(|rule| Some((tcp_port(rule)?, rule.comment.clone()))).collect()
 }
 
-/// The ports of the maps.
 pub(crate) fn in_maps(tables: &[Table]) -> Named {
     let mut ports = Named::new();
     let maps = tables.iter().flat_map(|table| MAPS.into_iter().filter_map(|map| table.maps.get(map)));

@@ -7,7 +7,6 @@
 /// The pod a process is in.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PodProcess {
-    /// Uid of the pod.
     pub uid: String,
     /// Absent for a process in the pod's own group: the runtime's monitor, for instance.
     pub container: Option<String>,

@@ -13,7 +13,6 @@ use std::{fs, io};
 /// Folders looked into for the root of our namespace: a node has some thousands.
 const MAX_FOLDERS: usize = 32_768;
 
-/// A hierarchy of cgroups.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Hierarchy {
     /// Version 2.
@@ -53,20 +52,15 @@ struct Mount {
     ours: OnceCell<Option<PathBuf>>,
 }
 
-/// The hierarchies that are mounted here.
 #[derive(Debug, Default)]
 pub struct Mounts(Vec<Mount>);
 
 impl Mounts {
     /// The mounts of this process.
-    ///
-    /// # Errors
-    /// `/proc` cannot be read.
     pub fn read() -> io::Result<Self> {
         fs::read_to_string("/proc/self/mountinfo").map(|text| Self::of(&text))
     }
 
-    /// The text of mountinfo.
     pub fn of(mountinfo: &str) -> Self {
         Self(mountinfo.lines().filter_map(mount).collect())
     }

@@ -14,7 +14,6 @@ use tracer_terminal::error::os_message;
 
 /// Why a namespace could not be read or entered.
 #[derive(Debug, thiserror::Error)]
-#[expect(missing_docs, reason = "the messages say it")]
 pub enum NetnsError {
     #[error("cannot open the network namespace {}: {} (needs CAP_SYS_PTRACE and the host's pid namespace)", path.display(), os_message(source))]
     Open { path: PathBuf, source: io::Error },
@@ -57,9 +56,6 @@ pub fn by_this_thread() {
 /// [goes itself](by_this_thread).
 ///
 /// Sockets made inside stay there. `/proc/thread-self` has to be used inside, never `/proc/self`.
-///
-/// # Errors
-/// If the namespace cannot be opened or entered.
 pub fn in_netns<T: Send>(path: &Path, task: impl FnOnce() -> T + Send) -> Result<T, NetnsError> {
     let there = File::open(path).map_err(|source| NetnsError::Open { path: path.into(), source })?;
     if is_own(&there) {

@@ -38,14 +38,11 @@ const LEAST: Duration = Duration::from_millis(LEAST_MS);
 /// A namespace and a way into it.
 #[derive(Clone, Debug)]
 pub struct Place {
-    /// Its inode.
     pub netns: Netns,
-    /// A path that opens it.
     pub path: PathBuf,
 }
 
 impl Place {
-    /// Runs `task` inside.
     pub(super) fn enter<T: Send>(&self, task: impl FnOnce() -> T + Send) -> Result<T, NetnsError> {
         in_netns(&self.path, task)
     }
@@ -190,7 +187,6 @@ fn is_linked(path: &Path, from: &Place) -> bool {
 /// Every network namespace that can be entered now.
 #[derive(Debug)]
 pub struct There {
-    /// They.
     pub namespaces: Vec<Netns>,
     /// There may be others: some were left out, or a process keeps its own from us.
     pub incomplete: bool,

@@ -63,9 +63,6 @@ impl Netlink {
     }
 
     /// Takes in no messages but those of this kind.
-    ///
-    /// # Errors
-    /// If the kernel refuses the filter.
     pub fn only(self, kind: u16) -> io::Result<Self> {
         const LOAD_HALF: u16 = (libc::BPF_LD | libc::BPF_H | libc::BPF_ABS) as u16;
         const JUMP_EQUAL: u16 = (libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K) as u16;
@@ -128,7 +125,6 @@ impl Netlink {
     }
 
     /// For `poll(2)`.
-    #[must_use]
     pub fn as_fd(&self) -> BorrowedFd<'_> {
         self.socket.as_fd()
     }
@@ -171,7 +167,6 @@ pub fn read_answers(mut bytes: &[u8], sequence: u32, seen: &mut Seen, each: &mut
     Ok(())
 }
 
-/// A message of the kernel.
 #[derive(Clone, Copy, Debug)]
 pub struct Message<'a> {
     /// Its number.
@@ -253,7 +248,6 @@ pub fn address(bytes: &[u8]) -> Option<IpAddr> {
     }
 }
 
-/// The bytes of an address.
 pub(super) fn octets(addr: IpAddr) -> Vec<u8> {
     match addr {
         IpAddr::V4(addr) => addr.octets().to_vec(),
@@ -266,7 +260,6 @@ pub(super) const fn family(addr: IpAddr) -> u8 {
     (if addr.is_ipv4() { libc::AF_INET } else { libc::AF_INET6 }) as u8
 }
 
-/// Appends an attribute.
 pub(super) fn push(bytes: &mut Vec<u8>, number: u16, value: &[u8]) {
     bytes.extend_from_slice(&(4 + value.len() as u16).to_ne_bytes());
     bytes.extend_from_slice(&number.to_ne_bytes());

@@ -18,9 +18,7 @@ pub(super) const MAX_PROCESSES: usize = 32_768;
 /// A process that makes probe attempts.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Prober {
-    /// Thread group id.
     pub pid: u32,
-    /// Name.
     pub comm: String,
     /// Network namespace; absent if it may not be read.
     pub netns: Option<Netns>,
@@ -29,9 +27,7 @@ pub struct Prober {
 /// The node's network namespace and the process it is read through.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NodeNetns {
-    /// The process.
     pub pid: u32,
-    /// The namespace.
     pub netns: Netns,
 }
 
@@ -42,9 +38,6 @@ impl NodeNetns {
     }
 
     /// Runs `task` inside the namespace.
-    ///
-    /// # Errors
-    /// See [`in_netns`].
     pub fn enter<T: Send>(&self, task: impl FnOnce() -> T + Send) -> Result<T, NetnsError> {
         in_netns(Path::new(&format!("/proc/{}/ns/net", self.pid)), task)
     }
@@ -53,7 +46,6 @@ impl NodeNetns {
 /// A process as one pass over `/proc` sees it.
 #[derive(Debug)]
 pub struct Process {
-    /// Its id.
     pub pid: u32,
     /// Its network namespace, where that can be read.
     pub netns: Option<Netns>,
@@ -149,7 +141,6 @@ pub fn runs_in_pod(pid: u32) -> Option<bool> {
     (namespace_of(pid) != Namespace::Gone).then_some(in_pod)
 }
 
-/// There is a process of this number.
 pub fn is_alive(pid: u32) -> bool {
     fs::exists(format!("/proc/{pid}")).unwrap_or(true)
 }
@@ -172,7 +163,6 @@ pub fn node_netns(probers: &[Prober]) -> Option<NodeNetns> {
         .or_else(|| own.map(|netns| NodeNetns { pid: own_pid, netns }))
 }
 
-/// Network namespace of a process.
 pub fn netns_of(pid: u32) -> Option<Netns> {
     namespace_of(pid).read()
 }

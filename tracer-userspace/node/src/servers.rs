@@ -92,7 +92,6 @@ fn state(pid: u32, cgroups: &str, mounts: &Mounts, threads: &mut usize) -> Optio
     Some(ServerProcess { pid, comm: comm(pid)?, tasks: tasks(pid, threads), frozen: frozen(cgroups, mounts) })
 }
 
-/// Its name.
 pub(super) fn comm(pid: u32) -> Option<String> {
     Some(fs::read_to_string(format!("/proc/{pid}/comm")).ok()?.trim_end_matches('\n').to_owned())
 }

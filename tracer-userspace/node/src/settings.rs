@@ -22,10 +22,7 @@ const QUOTED: &[(&str, &str)] = &[
     ("netfilter/nf_conntrack_max", "net.netfilter.nf_conntrack_max"),
 ];
 
-/// Reads them.
-///
-/// # Errors
-/// If the namespace cannot be entered. A setting that does not exist is absent.
+/// Reads them. A setting that does not exist is absent.
 pub fn read(node: &NodeNetns) -> Result<NodeSettings, NetnsError> {
     node.enter(|| NodeSettings {
         local_port_range: local_port_range(),

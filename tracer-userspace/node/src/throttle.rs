@@ -32,7 +32,6 @@ pub struct Throttling {
 }
 
 impl Throttling {
-    /// Where cgroups are mounted.
     pub(super) fn mounts(&mut self) -> &Mounts {
         self.mounts.get_or_insert_with(|| Mounts::read().unwrap_or_default())
     }

@@ -40,7 +40,6 @@ impl Turns {
         self.answers.count() + self.ended.count()
     }
 
-    /// Nobody waits.
     pub fn is_empty(&self) -> bool {
         [&self.handshakes, &self.answers, &self.ended].iter().all(|lines| lines.turns.is_empty())
     }

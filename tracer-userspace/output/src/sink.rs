@@ -70,9 +70,6 @@ pub struct Sink {
 
 impl Sink {
     /// Opens the output. `live`: never block on it.
-    ///
-    /// # Errors
-    /// The output cannot be opened.
     pub fn open(config: &SinkConfig, live: bool) -> Result<Self, Error> {
         Ok(Self {
             output: Output::open(config.file.as_deref(), config.rotation, live)?,
@@ -122,7 +119,6 @@ impl Sink {
     }
 
     /// Something could not be written, or delivered, where it was meant to go.
-    #[must_use]
     pub const fn has_failed(&self) -> bool {
         self.output.has_failed() || !self.is_delivered
     }
@@ -150,7 +146,6 @@ impl Sink {
     }
 
     /// When verdicts that are held back are due, CLOCK_BOOTTIME nanoseconds.
-    #[must_use]
     pub const fn next_deadline(&self) -> Option<u64> {
         self.repeats.due()
     }
@@ -215,7 +210,6 @@ impl Sink {
     }
 
     /// `--until-failure` is met.
-    #[must_use]
     pub const fn is_satisfied(&self) -> bool {
         self.until_failure && self.failure_printed
     }
@@ -249,14 +243,11 @@ impl Sink {
     }
 
     /// What was seen and reported so far; what was lost is counted elsewhere.
-    #[must_use]
     pub fn counts(&self) -> Counts {
         let verdicts = self.printed.counts().map(|(_, n)| n).sum();
         Counts { attempts: self.totals.attempts, failed: self.failed, verdicts, lost: 0 }
     }
 
-    /// The kept verdicts.
-    #[must_use]
     pub fn into_kept(self) -> Vec<Record> {
         self.kept.unwrap_or_default()
     }

@@ -3,7 +3,6 @@
 /// Lines of one file that are reported one by one.
 const DETAILED_LINES: u64 = 10;
 
-/// What could not be read.
 #[derive(Debug, Default)]
 pub(crate) struct Faults {
     file: String,

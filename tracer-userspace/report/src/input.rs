@@ -13,7 +13,6 @@ const LINE_MAX: usize = 1 << 20;
 /// Bytes that are read at once.
 const CHUNK: usize = 1 << 18;
 
-/// A file that is open.
 pub(super) struct Input {
     /// As it was named.
     pub(super) name: String,
@@ -70,27 +69,22 @@ fn begin(file: &File) -> Option<i64> {
     line::time_of(&head[..end])
 }
 
-/// What came next.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Next {
-    /// A whole line.
     Line,
     /// The last line, without its end.
     Torn,
     /// A line that is too long; it was passed over.
     TooLong,
-    /// Nothing more.
     End,
 }
 
-/// The lines of a file.
 pub(super) struct Lines<R> {
     input: R,
     /// The line that was read last, without its end.
     pub(super) bytes: Vec<u8>,
     /// Its number, from 1.
     pub(super) number: usize,
-    /// Bytes read so far.
     pub(super) read: u64,
 }
 

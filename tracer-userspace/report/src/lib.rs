@@ -36,7 +36,6 @@ use self::target::Target;
 use tracer_output::sink::filter::Filter;
 use tracer_terminal::error::{Error, os_message};
 
-/// What `tracer report` was asked for.
 #[derive(Clone, Debug)]
 pub struct ReportConfig {
     /// The records; `-` is stdin.
@@ -58,18 +57,12 @@ pub struct Collector {
 
 impl Collector {
     /// For a page in this file; absent: on stdout.
-    ///
-    /// # Errors
-    /// The page would harm what is there: a terminal, or a file that is no page.
     pub fn new(output_file: Option<&Path>) -> Result<Self, Error> {
         let target = Target::new(output_file, &[])?;
         Ok(Self { target, tally: Tally::new(Filter::default()), faults: Faults::default(), names: Vec::new() })
     }
 
     /// Counts a record.
-    ///
-    /// # Errors
-    /// The line is none.
     pub fn push(&mut self, line: &[u8]) -> Result<(), String> {
         self.tally.push(line::read(line)?, line);
         Ok(())
@@ -84,9 +77,6 @@ impl Collector {
     }
 
     /// Writes the page. Gives what is missing on it, in one line.
-    ///
-    /// # Errors
-    /// There is no record, or the page cannot be written.
     pub fn finish(mut self) -> Result<Option<String>, Error> {
         self.names.sort();
         if self.tally.records == 0 {
@@ -98,9 +88,6 @@ impl Collector {
 }
 
 /// Makes the page. The exit code: 2 if something of the input could not be read; the page is made of the rest.
-///
-/// # Errors
-/// A file cannot be opened, there is no record in any, or the page cannot be written.
 pub fn report(config: &ReportConfig) -> Result<u8, Error> {
     let inputs = input::open("report FILE", &config.files)?;
     let target = Target::new(config.output_file.as_deref(), &inputs)?;

@@ -11,7 +11,6 @@ use tracer_terminal::error::json_problem;
 /// The pod that attempts belong to.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(crate) struct PodKey {
-    /// Its node.
     pub(crate) node: String,
     /// `namespace/name`, or what else is known.
     pub(crate) name: String,
@@ -22,7 +21,6 @@ pub(crate) struct PodKey {
 pub(crate) struct Group {
     /// The attempt succeeded.
     pub(crate) noise: bool,
-    /// Its cause.
     pub(crate) cause: Cause,
 }
 
@@ -35,7 +33,6 @@ impl Group {
 
 /// A line that can be counted.
 pub(super) enum Line<'a> {
-    /// A verdict or an attempt.
     Attempt(Box<Fields<'a>>, i64),
     /// Any other record, and its time in µs.
     Other(Box<Record>, i64),
@@ -50,15 +47,12 @@ pub(super) struct Fields<'a> {
     kind: Cow<'a, str>,
     #[serde(borrow, default)]
     time: Cow<'a, str>,
-    /// Number of the record in its run.
     #[serde(default)]
     pub(super) seq: u64,
-    /// Name of the node.
     #[serde(default)]
     pub(super) node_name: String,
     /// Of a verdict.
     pub(super) verdict: Option<Answer>,
-    /// The pod.
     pub(super) k8s: Option<K8s>,
     dst: Option<Endpoint>,
     process: Option<Process>,
@@ -77,17 +71,14 @@ pub(super) struct Fields<'a> {
 pub(super) struct Answer {
     cause: Cause,
     outcome: Outcome,
-    /// How sure it is.
     pub(super) confidence: Confidence,
 }
 
 impl Answer {
-    /// What it says.
     pub(super) fn group(&self) -> Group {
         Group::new(self.cause, self.outcome)
     }
 
-    /// Its cause.
     pub(super) const fn cause(&self) -> Cause {
         self.cause
     }

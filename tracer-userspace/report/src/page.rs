@@ -20,10 +20,8 @@ use super::tally::Tally;
 use super::target::BEGINS;
 use tracer_model::record::Cause;
 
-/// The look of it.
 const STYLE: &str = include_str!("page/style.css");
 
-/// The page.
 pub(super) fn html(tally: Tally, faults: &[String], names: &[String]) -> String {
     let mut view = View::new(tally, faults);
     let timeline = timeline::section(&mut view);

@@ -11,12 +11,10 @@ const BAR: &str = "{bytes}/{total_bytes} [{wide_bar}] {eta}";
 /// Of a pipe nobody knows the size.
 const COUNT: &str = "{spinner} {bytes} read, {bytes_per_sec}";
 
-/// The bar.
 #[derive(Debug)]
 pub(super) struct Progress(ProgressBar);
 
 impl Progress {
-    /// For these files.
     pub(super) fn new(inputs: &[Input]) -> Self {
         let total = inputs.iter().map(|input| input.size).sum::<Option<u64>>();
         let bar = total.map_or_else(ProgressBar::new_spinner, ProgressBar::new);

@@ -17,7 +17,6 @@ use tracer_terminal::screen::Screen;
 /// Verdicts of a node that are remembered: what revises a verdict that was shown is shown, too.
 const REMEMBERED: usize = 4096;
 
-/// What `tracer show` was asked for.
 #[derive(Clone, Debug)]
 pub struct ShowConfig {
     /// The records; `-` is stdin.
@@ -27,9 +26,6 @@ pub struct ShowConfig {
 }
 
 /// Shows the records. The exit code: 2 if a file could not be read to its end.
-///
-/// # Errors
-/// A file cannot be opened, has no record or one of another schema, or nothing can be written.
 pub fn show(config: &ShowConfig) -> Result<u8, Error> {
     let inputs = input::open("show FILE", &config.files)?;
     let names: Vec<_> = inputs.iter().map(|input| input.name.clone()).collect();
@@ -99,7 +95,6 @@ fn without_prefix(bytes: &[u8]) -> &[u8] {
     at.and_then(|at| bytes.get(at..)).unwrap_or(bytes)
 }
 
-/// What is shown.
 struct Shown {
     config: SinkConfig,
     output: Output,

@@ -23,10 +23,8 @@ const NODES: usize = 4096;
 /// Runs that are kept of each end.
 const RUNS: usize = 20;
 
-/// A run of the tracer.
 #[derive(Debug)]
 pub(crate) struct Run {
-    /// Its node.
     pub(crate) node: String,
     /// When it began, µs.
     pub(crate) us: i64,
@@ -52,7 +50,6 @@ pub(crate) struct Tally {
     pub(crate) findings: BTreeMap<(String, String), FindingBody>,
     /// Findings that there was no room for.
     pub(crate) findings_left_out: u64,
-    /// Runs of the tracer.
     pub(crate) runs: Ends<Run>,
     /// Attempts that have an `attempt` record.
     pub(crate) attempts_by_record: u64,
@@ -67,7 +64,6 @@ pub(crate) struct Tally {
     /// Failures that the filter left out.
     filtered: u64,
     met: Met,
-    /// Records read.
     pub(crate) records: u64,
     nodes: HashMap<String, Standing>,
 }
@@ -96,7 +92,6 @@ impl Tally {
         }
     }
 
-    /// Counts a line.
     pub(crate) fn push(&mut self, line: Line<'_>, bytes: &[u8]) {
         self.records += 1;
         match line {

@@ -12,10 +12,8 @@ use tracer_terminal::error::Error;
 pub(super) const BEGINS: &str = "<!DOCTYPE html>";
 const FLAG: &str = "--output-file";
 
-/// Where the page goes.
 #[derive(Debug)]
 pub(super) enum Target {
-    /// stdout.
     Stdout,
     /// A regular file, there or not.
     File(PathBuf),

@@ -18,16 +18,12 @@ pub struct Supervisor(UnboundedSender<&'static str>);
 
 impl Supervisor {
     /// The receiver gets the name of each part that panics.
-    #[must_use]
     pub fn new() -> (Self, UnboundedReceiver<&'static str>) {
         let (panics, panicked) = unbounded_channel();
         (Self(panics), panicked)
     }
 
     /// Runs a part on a thread of this name.
-    ///
-    /// # Errors
-    /// No thread is to be had.
     pub fn thread(&self, part: &'static str, run: impl FnOnce() + Send + 'static) -> io::Result<()> {
         let guard = self.guard(part);
         let run = move || {
@@ -37,7 +33,6 @@ impl Supervisor {
         thread::Builder::new().name(part.to_owned()).spawn(run).map(drop)
     }
 
-    /// A part that is a task.
     pub fn task<F: Future<Output = ()>>(&self, part: &'static str, task: F) -> impl Future<Output = ()> + use<F> {
         let guard = self.guard(part);
         async move {
@@ -76,15 +71,11 @@ pub struct Background {
 
 impl Background {
     /// A thread of this name, which does not run yet.
-    #[must_use]
     pub fn new(name: &'static str, supervisor: &Supervisor) -> Self {
         Self { name, supervisor: supervisor.clone(), tasks: OnceCell::new() }
     }
 
     /// Runs what `begin` makes, on the thread. The receiver is disconnected when that is over.
-    ///
-    /// # Errors
-    /// No event loop or no thread is to be had.
     pub fn run<F>(&self, begin: impl FnOnce() -> F + Send + 'static) -> io::Result<Receiver<()>>
     where
         F: Future<Output = ()> + 'static,

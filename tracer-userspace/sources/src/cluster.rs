@@ -33,6 +33,7 @@ pub use connect::{Access, ConnectError, in_cluster};
 pub(super) use events::Heard;
 pub use events::Namespace;
 pub use failure::{ApiRequest, Failure};
+pub use objects::percent_encoded;
 pub use pace::{Pace, part};
 pub use reason::reason;
 pub use request::send;
@@ -48,10 +49,8 @@ use tracer_model::event::{Pod, Service};
 /// The start waits this long for the API; what comes later comes as facts.
 const FIRST: Duration = Duration::from_secs(2);
 
-/// What is asked of the API.
 #[derive(Clone, Debug)]
 pub struct ClusterConfig {
-    /// How it is reached.
     pub access: Access,
     /// Pods of this node only.
     pub node_name: String,
@@ -64,7 +63,6 @@ pub struct ClusterConfig {
 }
 
 impl ClusterConfig {
-    /// Anything is wanted.
     pub const fn asks_something(&self) -> bool {
         self.pods || self.services || !self.events.is_empty()
     }
@@ -129,16 +127,12 @@ impl View {
 /// The cluster, followed until the last of these is dropped.
 #[derive(Clone, Debug)]
 pub struct Cluster {
-    /// What is asked.
     pub config: ClusterConfig,
     view: watch::Receiver<View>,
 }
 
 impl Cluster {
-    /// Follows the API from now on; gives it a moment to answer.
-    ///
-    /// # Errors
-    /// The kubeconfig or the service account cannot be used. An API that does not answer is no error.
+    /// Follows the API from now on; gives it a moment to answer. An API that does not answer is no error.
     pub fn start(config: ClusterConfig, background: &Background) -> Result<Self, ConnectError> {
         let (tx, view) = watch::channel(View::of(&config));
         let (first, begun) = mpsc::sync_channel(1);
@@ -171,7 +165,6 @@ impl Cluster {
         [pods, services].into_iter().flatten().chain(events).chain([failing, waiting].into_iter().flatten()).collect()
     }
 
-    /// What is known now.
     pub fn view(&self) -> View {
         self.view.borrow().clone()
     }

@@ -26,7 +26,6 @@ const MAX_SIZE: u64 = 64 * 1024 * 1024;
 
 /// What is wrong with a file: one line, with the flag that named it.
 #[derive(Debug, thiserror::Error)]
-#[expect(missing_docs, reason = "the messages say it")]
 pub enum FileError {
     #[error("{flag} {}: cannot be read: {}", path.display(), os_message(source))]
     Unreadable { flag: &'static str, path: PathBuf, source: io::Error },

@@ -41,7 +41,6 @@ impl Inquirer {
         }
     }
 
-    /// Asks; the answer comes as a fact.
     pub fn ask(&self, ask: Query) {
         match ask {
             Query::Firewall(netns, flow) => put(self.firewalls.as_ref(), (netns, flow)),
@@ -106,7 +105,6 @@ fn firewall(netns: Netns, flow: Flow, namespaces: &mut Namespaces) -> Observatio
     ObservationKind::Firewall(Box::new(firewall))
 }
 
-/// Looks at targets.
 struct Looker {
     asked: Receiver<TargetQuery>,
     turns: Turns,

@@ -59,7 +59,6 @@ pub fn journal_in(directory: &Path) -> Option<PathBuf> {
     journal::within(directory)
 }
 
-/// The log of the kubelet.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum KubeletLog {
     /// The file that was named.
@@ -70,7 +69,6 @@ pub enum KubeletLog {
     Own(Vec<String>),
 }
 
-/// Where a log is.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Place {
     Text(PathBuf),

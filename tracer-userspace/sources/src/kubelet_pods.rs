@@ -36,7 +36,6 @@ const EVERY: Duration = Duration::from_secs(5);
 /// 250 pods of 8 KiB are 2 MiB.
 const ANSWER_MAX: usize = 64 << 20;
 
-/// Why there is no list.
 #[derive(Debug, thiserror::Error)]
 enum Problem {
     #[error("{}", tracer_terminal::error::os_message(.0))]

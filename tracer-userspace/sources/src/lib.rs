@@ -43,7 +43,6 @@ use files::Stamp;
 use kubelet_pods::KubeletPods;
 use tracer_model::event::{Netns, ObservationKind, Pod, Pods, ProxyMode, Service, ServicePort, Services};
 
-/// What to read.
 #[derive(Clone, Debug, Default)]
 pub struct SourceConfig {
     /// Names of the processes that probe; empty: [`KNOWN_PROBERS`].
@@ -72,18 +71,14 @@ impl SourceConfig {
     }
 }
 
-/// Why the sources cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum SourceError {
-    /// A file that the user named.
     #[error(transparent)]
     File(#[from] FileError),
 }
 
-/// What is known now.
 #[derive(Debug)]
 pub struct Snapshot {
-    /// Processes that probe.
     pub probers: Vec<Prober>,
     /// The node's network namespace; absent if `/proc` shows not even our own.
     pub node: Option<NodeNetns>,
@@ -167,10 +162,7 @@ struct NodeView {
     tables_complete: bool,
 }
 
-/// Reads everything once.
-///
-/// # Errors
-/// If a file that was named cannot be used. Nothing else is an error.
+/// Reads everything once. Only a file that was named and cannot be used is an error.
 pub fn snapshot(config: &SourceConfig) -> Result<Snapshot, SourceError> {
     let mut listed = Listed::read(config)?;
     let view = read_node(config, &mut listed.kubelet);

@@ -1,6 +1,6 @@
 //! What tests of the sources need, here and in crates above: an API server with
 //! answers that the test writes, a client of it, the log of a thread, and what a kubelet was configured to log.
-#![expect(missing_docs, clippy::new_without_default, reason = "for tests, which name what they make")]
+#![expect(clippy::new_without_default, reason = "for tests")]
 
 pub mod fake;
 

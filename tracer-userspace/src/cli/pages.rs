@@ -15,8 +15,6 @@ fn commands() -> Command {
     command
 }
 
-/// The script that a shell loads.
-#[must_use]
 pub fn completions(shell: Shell) -> String {
     let mut script = Vec::new();
     clap_complete::generate(shell, &mut shown(&commands()), "tracer", &mut script);
@@ -43,9 +41,6 @@ fn shown(command: &Command) -> Command {
 }
 
 /// The man page (roff) of a command, or of all.
-///
-/// # Errors
-/// No such command.
 pub fn man(name: Option<&str>) -> Result<String, Error> {
     let all = commands();
     let command = match name {

@@ -12,9 +12,6 @@ use tracer_terminal::error::Error;
 use tracer_terminal::typed::nearest;
 
 /// What the command line means.
-///
-/// # Errors
-/// A check that does not exist, a root that cannot be read, a list of pods that cannot be used.
 pub(super) fn plan(args: DoctorArgs) -> Result<DoctorConfig, Error> {
     let output = output(&args.output);
     let output = SinkConfig { rotation: rotation(&args.rotation, output.file.is_some())?, ..output };

@@ -12,9 +12,6 @@ use tracer_terminal::error::Error;
 const WINDOW: Duration = Duration::from_secs(5);
 
 /// What the command line means.
-///
-/// # Errors
-/// A value that means nothing.
 pub(super) fn plan(args: HooksArgs) -> Result<HooksConfig, Error> {
     Ok(HooksConfig {
         output: output(&args.output),

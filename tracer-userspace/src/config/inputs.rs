@@ -9,9 +9,6 @@ use tracer_sources::NamedLog;
 use tracer_terminal::error::Error;
 
 /// Refuses an `--output-file` that the same command reads, or records to. (`report` looks at its own.)
-///
-/// # Errors
-/// It is one of them.
 pub(super) fn refuse_as_output(command: &Command) -> Result<(), Error> {
     let (output, inputs) = match command {
         Command::Attach(live) | Command::Run { live, .. } => (&live.records.output, of_live(live)),

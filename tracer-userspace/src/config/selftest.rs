@@ -8,9 +8,6 @@ use tracer_terminal::error::Error;
 use tracer_testbed::command::SelftestConfig;
 
 /// What the command line means.
-///
-/// # Errors
-/// A cause that does not exist.
 pub(super) fn plan(args: SelftestArgs) -> Result<SelftestConfig, Error> {
     let filter = Filter { causes: causes(&args.causes.causes)?, ..Filter::default() };
     let output = SinkConfig { filter, ..output(&args.output) };

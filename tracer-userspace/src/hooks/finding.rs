@@ -10,7 +10,6 @@ use tracer_bpf::ebpf::HookState;
 use tracer_doctor::{Finding, Status, hook_fix};
 use tracer_model::plural::counted;
 
-/// The hook's finding.
 pub(super) fn of(watched: &Watched, window: Duration) -> Finding {
     let row = watched.status.row;
     let status = status(watched);

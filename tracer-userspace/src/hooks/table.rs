@@ -8,7 +8,6 @@ use tracer_bpf::ebpf::HookState;
 use tracer_model::plural::counted;
 use tracer_terminal::screen::{Screen, Style, safe};
 
-/// The whole page.
 pub(super) fn text(hooks: &[Watched], window: Duration, node_name: &str, screen: Screen) -> String {
     let mut out = String::new();
     rows(&mut out, hooks, window, screen);

@@ -19,7 +19,6 @@ use nix::sys::socket::{
 
 use tracer_terminal::error::Error;
 
-/// The lock file.
 const PATH: &str = "/run/tracer.lock";
 /// The abstract socket.
 const NAME: &str = "tracer-run";
@@ -33,9 +32,6 @@ pub struct InstanceLock {
 
 impl InstanceLock {
     /// Takes the node, or says who has it.
-    ///
-    /// # Errors
-    /// Another daemon runs on this node.
     pub fn take() -> Result<Self, Error> {
         Self::take_at(Path::new(PATH), NAME)
     }
@@ -76,7 +72,6 @@ fn lock_file(path: &Path) -> Result<Option<Flock<File>>, Error> {
     }
 }
 
-/// The process id in the lock file.
 fn pid_in(file: &mut File) -> Option<i32> {
     let mut text = String::new();
     file.rewind().ok()?;

@@ -13,7 +13,6 @@ use tracer_sources::cluster::ClusterConfig;
 /// What `tracer attach`, `run` or `record` was asked for.
 #[derive(Clone, Debug, Default)]
 pub struct LiveConfig {
-    /// Where records go.
     pub output: SinkConfig,
     /// The daemon: one on a node.
     pub daemon: bool,
@@ -23,9 +22,7 @@ pub struct LiveConfig {
     pub record: Option<PathBuf>,
     /// End after this time.
     pub duration: Option<Duration>,
-    /// Process names of the prober.
     pub probers: Vec<String>,
-    /// Every process's connections.
     pub all_connections: bool,
     /// No `syscalls:*` tracepoints.
     pub no_syscall_hooks: bool,
@@ -49,6 +46,5 @@ pub struct LiveConfig {
     pub cluster_output: Option<ClusterOutput>,
     /// `--otlp-endpoint`.
     pub otlp: Option<OtlpConfig>,
-    /// Name of this node.
     pub node_name: String,
 }

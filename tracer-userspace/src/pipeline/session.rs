@@ -36,7 +36,6 @@ const ALIVE: usize = 256;
 /// The names of the parts beside the pipeline that panic.
 pub(super) type Panics = mpsc::UnboundedReceiver<&'static str>;
 
-/// A live run.
 pub(super) struct Session<S> {
     events: S,
     changes: mpsc::Receiver<ObservationKind>,
@@ -143,9 +142,6 @@ impl<S: EventSource> Session<S> {
     }
 
     /// Detach, drain, decide what was open, `stop`. The exit code.
-    ///
-    /// # Errors
-    /// A part of the run panicked.
     pub(super) fn end(mut self, reason: &str) -> Result<u8, Error> {
         if let Some(server) = &self.server {
             server.health.stopping();

@@ -20,7 +20,6 @@ const RETRY: Duration = Duration::from_secs(5);
 /// How often a daemon reports who uses up ephemeral ports; other runs report it at their end.
 const PORTS: Duration = Duration::from_secs(60);
 
-/// Why the loop woke.
 pub(super) enum Wake {
     Events,
     ObservationKind(Option<Box<ObservationKind>>),

@@ -16,15 +16,12 @@ const LINE_MAX: u64 = 256 << 20;
 
 /// What a line holds.
 pub(super) enum Item {
-    /// An observation.
     Observation(Box<Observation>),
-    /// The end marker.
     End(End),
     /// Nothing: the recording was cut.
     Cut(Error),
 }
 
-/// A recording that is being read.
 pub(super) struct Reader {
     input: Box<dyn BufRead>,
     name: String,
@@ -56,7 +53,6 @@ impl Reader {
         Ok((reader, header))
     }
 
-    /// Observations read.
     pub(super) const fn observations(&self) -> u64 {
         self.observations
     }
@@ -71,7 +67,6 @@ impl Reader {
         self.line
     }
 
-    /// Time of the latest observation.
     pub(super) const fn last_time_boot_ns(&self) -> u64 {
         self.last_time_boot_ns
     }

@@ -25,7 +25,6 @@ pub enum Error {
         what: &'static str,
         /// The file; empty where `what` says it all (stdout).
         path: PathBuf,
-        /// The system's answer.
         source: io::Error,
         /// What to do; begins with a separator, or empty.
         advice: &'static str,
@@ -61,7 +60,6 @@ pub enum Error {
 
 impl Error {
     /// The exit code it ends the process with.
-    #[must_use]
     pub const fn exit_code(&self) -> u8 {
         match self {
             Self::Kernel(_) => 3,
@@ -86,7 +84,6 @@ impl Error {
 }
 
 /// An error and what caused it, in one line.
-#[must_use]
 pub fn chain(error: &dyn std::error::Error) -> String {
     let mut text = error.to_string();
     let mut cause = error.source();
@@ -101,7 +98,6 @@ pub fn chain(error: &dyn std::error::Error) -> String {
 }
 
 /// The system's words without Rust's ` (os error N)`, and which limit of this process was met.
-#[must_use]
 pub fn os_message(error: &io::Error) -> String {
     let limit = match error.raw_os_error() {
         Some(libc::EFBIG) => " (more than `ulimit -f` allows?)",

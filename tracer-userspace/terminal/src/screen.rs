@@ -68,7 +68,6 @@ pub fn is_quiet() -> bool {
 /// Where text for people goes.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Screen {
-    /// With colour.
     pub colour: bool,
     /// Columns of the terminal; without one, lines are as long as what they say.
     pub columns: Option<usize>,
@@ -80,7 +79,6 @@ impl Screen {
         self.columns.is_some_and(|columns| columns < NARROW)
     }
 
-    /// The text in its colour.
     pub fn paint(self, style: Style, text: &str) -> String {
         if !self.colour || text.trim().is_empty() {
             return text.to_owned();

@@ -1,5 +1,5 @@
 //! What the unit tests of several crates need: files that go away with their test, and a bounded wait.
-#![expect(missing_docs, clippy::new_without_default, reason = "for tests, which name what they make")]
+#![expect(clippy::new_without_default, reason = "for tests")]
 
 mod scratch;
 mod soon;

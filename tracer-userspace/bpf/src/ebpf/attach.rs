@@ -20,7 +20,6 @@ use tracer_model::event::{HookStatus, MissingHook};
 /// The hooks attached and those that are not.
 #[derive(Clone, Debug, Default)]
 pub struct HookReport {
-    /// In force.
     pub hooks: Vec<HookStatus>,
     /// Refused, with the reason and what is lost.
     pub missing: Vec<MissingHook>,
@@ -29,7 +28,6 @@ pub struct HookReport {
 /// State of the walk, kept for hooks that are attached later.
 #[derive(Debug, Default)]
 pub(super) struct Walk {
-    /// Programs that are attached.
     attached: BTreeSet<&'static str>,
     /// Programs that are loaded; loading twice is an error.
     loaded: BTreeSet<&'static str>,
@@ -201,7 +199,6 @@ impl Walk {
         !self.attached.is_empty()
     }
 
-    /// Why a hook is not attached.
     pub(super) fn refusals(&self, hook: Hook) -> &[Refusal] {
         self.refused.iter().find(|(h, _)| *h == hook).map_or(&[], |(_, r)| r)
     }
@@ -308,7 +305,6 @@ impl Walk {
         variant.programs.iter().try_for_each(|(name, target)| self.loaded(ebpf, variant.form, name, target).map(drop))
     }
 
-    /// The program, loaded.
     fn loaded<'a>(
         &mut self,
         ebpf: &'a mut Ebpf,

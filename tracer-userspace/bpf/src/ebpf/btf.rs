@@ -63,9 +63,6 @@ struct Head {
 
 impl<'a> Btf<'a> {
     /// Indexes all types and notes the structs and enums in `wanted`.
-    ///
-    /// # Errors
-    /// If the bytes are not BTF or hold a kind of type that is not known.
     pub fn parse(bytes: &'a [u8], wanted: &[&str]) -> Result<Self, BtfError> {
         let word = |at: usize| read_u32(bytes, at).ok_or(BtfError::Header);
         if word(0)? & 0x00ff_ffff != MAGIC_AND_VERSION {
@@ -103,7 +100,6 @@ impl<'a> Btf<'a> {
 
     /// BTF of these functions alone, each under the id that it has here; every other type is a stand-in of the smallest size.
     /// All that a trampoline needs to know of the kernel, in a tenth of the time that its reader takes for the whole.
-    #[must_use]
     pub fn functions(&self, wanted: &[&str]) -> Vec<u8> {
         let found = self.function_ids(wanted);
         let last = found.values().max().map_or(0, |id| *id);
@@ -139,13 +135,11 @@ impl<'a> Btf<'a> {
     }
 
     /// Bytes of a struct; `None` if it was not asked for, or this kernel has none of that name.
-    #[must_use]
     pub fn size(&self, struct_name: &str) -> Option<u32> {
         Some(self.head(*self.named.get(struct_name)?)?.value)
     }
 
     /// Byte offset of a member, by its path from a struct; anonymous members on the way need no name.
-    #[must_use]
     pub fn offset(&self, struct_name: &str, path: &str) -> Option<u32> {
         let mut id = *self.named.get(struct_name)?;
         let mut bits = 0u32;

@@ -31,7 +31,6 @@ const COMMAND: &str =
 /// The second program of a hook, which `missed` attaches.
 const AGAIN: (&str, &str) = ("inet_sock_set_state_again", "inet_sock_set_state");
 
-/// Numbers of programs, by name.
 type Column = BTreeMap<String, u32>;
 
 /// The table, by the heads of its columns.
@@ -55,7 +54,6 @@ impl Table {
         Self(columns)
     }
 
-    /// The budgets of a column.
     fn budgets(&self, head: &str) -> Option<&Column> {
         self.0.iter().find(|(it, _)| it == head).map(|(_, column)| column)
     }

@@ -24,7 +24,6 @@ impl Capability {
     }
 }
 
-/// This process has it.
 pub(super) fn has(capability: Capability) -> bool {
     capability.is_in(effective())
 }

@@ -14,7 +14,6 @@ use tracer_node::cgroups::{Hierarchy, Mounts};
 /// Cgroups that a program is attached to at a time: a node has a few probers.
 const MAX: usize = 256;
 
-/// Opens it.
 pub(super) fn root() -> io::Result<File> {
     let mounts = Mounts::read()?;
     let none = || io::Error::new(io::ErrorKind::NotFound, "the root of the cgroup2 hierarchy is not mounted here");
@@ -61,7 +60,6 @@ impl<L> Attached<L> {
         self.0.extract_if(.., |of, (folder, _)| is_gone(*of, folder)).map(|(_, (_, link))| link).collect()
     }
 
-    /// There is room for one more.
     pub(super) fn room(&self) -> io::Result<()> {
         let full = || io::Error::other(format!("{MAX} cgroups have the program already"));
         (self.0.len() < MAX).then_some(()).ok_or_else(full)

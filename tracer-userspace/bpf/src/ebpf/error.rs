@@ -6,13 +6,11 @@ use std::path::PathBuf;
 use super::{btf::BtfError, refusal::LOCKDOWN};
 use tracer_terminal::error::os_message;
 
-/// Why nothing can be seen.
 #[derive(Debug, thiserror::Error)]
 pub enum EbpfError {
     /// No type information: the layout of kernel structs is not known.
     #[error("the BTF of this kernel, {}, cannot be read: {}{}", .0.display(), os_message(.1), needed(.1))]
     NoBtf(PathBuf, io::Error),
-    /// Type information that cannot be understood.
     #[error("the BTF of this kernel, {}, cannot be read", .0.display())]
     Btf(PathBuf, #[source] BtfError),
     /// Its structs are not those of this kernel.
@@ -21,7 +19,6 @@ pub enum EbpfError {
         file.display()
     )]
     OtherBtf {
-        /// Where it was read.
         file: PathBuf,
         /// Bytes, by the file.
         there: u32,
@@ -32,33 +29,21 @@ pub enum EbpfError {
     #[error(
         "the kernel refuses to create BPF maps: {missing}; before 5.11 CAP_SYS_RESOURCE or a raised memlock limit is needed, too"
     )]
-    MapPermission {
-        /// What is missing, in words.
-        missing: String,
-        /// The kernel's answer.
-        answer: Box<aya::EbpfError>,
-    },
+    MapPermission { missing: String, answer: Box<aya::EbpfError> },
     /// Programs cannot be loaded for lack of privileges.
     #[error("the kernel refuses to load BPF programs: {0}")]
     ProgramPermission(String),
     /// Programs may not read the kernel's memory.
     #[error("{LOCKDOWN}")]
     Lockdown,
-    /// A hook without which nothing works.
     #[error("required hook {hook} is not attached: {reason}")]
-    RequiredHook {
-        /// Which.
-        hook: &'static str,
-        /// What was tried and the kernel's answer.
-        reason: String,
-    },
+    RequiredHook { hook: &'static str, reason: String },
     /// The object or a map of it is refused for another reason.
     #[error("the BPF object cannot be loaded")]
     Object(#[source] Box<aya::EbpfError>),
     /// A map of the object is not what this program expects: they were not built together.
     #[error("BPF map {0} is missing or of another kind")]
     Map(&'static str),
-    /// The ring cannot be polled.
     #[error("the ring buffer cannot be polled")]
     Ring(#[source] io::Error),
 }

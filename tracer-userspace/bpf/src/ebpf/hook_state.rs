@@ -9,12 +9,9 @@ use super::{
     refusal::Refusal,
 };
 
-/// A form that was tried in vain.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Tried {
-    /// Which.
     pub form: Form,
-    /// Why not, in a line.
     pub reason: String,
     /// The capability that is missing; none where something else is.
     pub needs: Option<&'static str>,
@@ -25,7 +22,6 @@ pub struct Tried {
 /// Why there is, or is not, a program on a hook.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum HookState {
-    /// Attached in this form.
     Attached(Form),
     /// This program tells the same, and more.
     Superseded(&'static str),
@@ -33,16 +29,12 @@ pub enum HookState {
     Covered(&'static [Hook]),
     /// Its functions live in a module that is not loaded.
     AwaitsModule,
-    /// Refused.
     Missing,
 }
 
-/// A hook as it stands.
 #[derive(Clone, Debug)]
 pub struct HookStatus {
-    /// Its row of the table.
     pub row: &'static Row,
-    /// How it stands.
     pub hook_state: HookState,
     /// Tried in vain, in order.
     pub tried: Vec<Tried>,
@@ -50,7 +42,6 @@ pub struct HookStatus {
 
 impl Loaded {
     /// Every hook, in the order of the table.
-    #[must_use]
     pub fn standings(&self) -> Vec<HookStatus> {
         HOOKS.iter().map(|row| of(&self.walk, row)).collect()
     }

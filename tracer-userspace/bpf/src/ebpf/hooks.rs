@@ -11,7 +11,6 @@ pub enum Form {
     Fentry,
     /// Breakpoint or ftrace at the entry or return of a function.
     Kprobe,
-    /// Raw tracepoint.
     RawTracepoint,
     /// Classic tracepoint, for `syscalls:*` only: one of them slows every system call of the node.
     Tracepoint,
@@ -21,7 +20,6 @@ pub enum Form {
 
 impl Form {
     /// The name in records and metrics.
-    #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
             Self::Fentry => "fentry",
@@ -36,16 +34,13 @@ impl Form {
 /// One way to sit on a hook.
 #[derive(Clone, Copy, Debug)]
 pub struct Variant {
-    /// How.
     pub form: Form,
     /// Programs and what each is attached to; all of them or none.
     pub programs: &'static [(&'static str, &'static str)],
 }
 
-/// When a hook is attached.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum When {
-    /// At the start.
     Start,
     /// At the start, and again later: the function lives in a module.
     ModuleLoaded,
@@ -53,20 +48,16 @@ pub enum When {
     Prober,
     /// The same, and only where it was asked for.
     ProberAlone,
-    /// When asked for.
     OnDemand,
 }
 
-/// A row of the table.
 #[derive(Clone, Copy, Debug)]
 pub struct Row {
-    /// Which.
     pub hook: Hook,
     /// In order of preference.
     pub variants: &'static [Variant],
     /// Nothing works without it.
     pub required: bool,
-    /// When it is attached.
     pub when: When,
     /// Not needed, and not missing, if this program is attached.
     pub unless: Option<&'static str>,

@@ -4,7 +4,6 @@ use aya::Ebpf;
 use aya_log::EbpfLogger;
 use tokio::io::{Interest, unix::AsyncFd};
 
-/// Hands lines on to `tracing`.
 struct ToTracing;
 
 impl log::Log for ToTracing {

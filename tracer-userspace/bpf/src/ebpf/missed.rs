@@ -29,7 +29,6 @@ const OF_NAMESPACES: [Hook; 6] = [
     Hook::SchedProcessExec,
 ];
 
-/// Counts them.
 #[derive(Debug, Default)]
 pub(super) struct Missed {
     again: Again,

@@ -43,7 +43,6 @@ pub(super) fn attach_to(program: &mut Program, folder: &File) -> Result<CgroupLi
     }
 }
 
-/// A program on a cgroup.
 #[derive(Debug)]
 pub(super) struct CgroupLink {
     pub(super) program: &'static str,
@@ -80,7 +79,6 @@ pub(super) fn unload(program: &mut Program) -> Result<(), ProgramError> {
     }
 }
 
-/// Attaches a program to where it belongs.
 pub(super) fn attach(program: &mut Program, target: &str) -> Result<(), ProgramError> {
     match program {
         Program::FEntry(p) => p.attach().map(drop),

@@ -133,12 +133,10 @@ impl Refusal {
         }
     }
 
-    /// The step at which it failed.
     pub(super) const fn stage(&self) -> Stage {
         self.stage
     }
 
-    /// The form that was tried.
     pub(super) const fn form(&self) -> Form {
         self.form
     }
@@ -167,7 +165,6 @@ impl Refusal {
             && !capabilities::has(Capability::SysAdmin)
     }
 
-    /// Why, in a line.
     pub(super) fn explain(&self, any_attached: bool) -> String {
         let form = self.form.name();
         let target = self.target;

@@ -23,9 +23,6 @@ impl Ring {
     }
 
     /// Waits until there may be something to read.
-    ///
-    /// # Errors
-    /// If the runtime is shutting down.
     pub async fn readable(&mut self) -> io::Result<()> {
         self.fd.readable_mut().await?.clear_ready();
         Ok(())

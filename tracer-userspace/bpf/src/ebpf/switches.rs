@@ -7,7 +7,6 @@ use super::hooks::Form;
 /// One of them, of the whole machine.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Switch {
-    /// What it is called.
     pub name: &'static str,
     /// Where it is read: `0` is off.
     pub path: &'static str,
@@ -21,7 +20,6 @@ pub struct Switch {
 /// function is one of ftrace's, too, but on arm64, where it is a breakpoint (no `HAVE_KPROBES_ON_FTRACE`).
 const BY_FTRACE: &[Form] = if cfg!(target_arch = "aarch64") { &[Form::Fentry] } else { &[Form::Fentry, Form::Kprobe] };
 
-/// All that there are.
 pub const SWITCHES: &[Switch] = &[
     Switch {
         name: "kernel.ftrace_enabled",
@@ -40,7 +38,6 @@ pub const SWITCHES: &[Switch] = &[
 
 impl Switch {
     /// By its text; one that cannot be read is taken for on.
-    #[must_use]
     pub fn is_off(text: Option<&str>) -> bool {
         text.is_some_and(|text| text.trim() == "0")
     }
@@ -56,12 +53,10 @@ impl Switch {
 }
 
 /// Whether this kernel would call no program of that form.
-#[must_use]
 pub fn silences(form: Form) -> bool {
     off().any(|switch| switch.silences.contains(&form))
 }
 
-/// Those that are off now.
 pub(super) fn off() -> impl Iterator<Item = &'static Switch> {
     SWITCHES.iter().filter(|switch| switch.is_off_here())
 }

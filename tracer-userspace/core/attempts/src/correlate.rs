@@ -2,7 +2,7 @@
 
 pub mod attempt;
 pub mod firewalls;
-mod flushes;
+pub mod flushes;
 pub mod links;
 pub mod listeners;
 pub mod losses;

@@ -18,7 +18,7 @@ use matching::{only_pod, outcome_was_logged, single_container};
 pub use other_connects::has_api_server;
 pub use protocols::{BEFORE_TIMEOUT_NS, Protocol, is_beginning};
 use targets::{Match, PodContainer};
-use tracer_model::event::{Container, Handler, Netns, Pod, ProbeSpec, ProbeType};
+use tracer_model::event::{Container, Handler, Netns, Pod, PodRef, ProbeSpec, ProbeType};
 use tracer_model::record::{Endpoint, K8s, NetnsRef, Probe, Process, Subject};
 
 /// An attempt, and the probes and lifecycle handlers that it can be: looked for once, when they are first asked for.
@@ -93,12 +93,22 @@ impl<'a> Matched<'a> {
         Named {
             subject: self.subject(probe.as_ref(), pod),
             probe,
-            k8s: pod.and_then(|pod| k8s(pod, container)),
+            k8s: pod
+                .and_then(|pod| k8s(pod, container))
+                .or_else(|| self.reported_pod().filter(|_| containers_of.is_empty())),
             netns: self.attempt.netns.map(|inum| netns_ref(inum, self.node)),
             src: (!src.addr.is_unspecified()).then_some(src),
             dst: self.attempt.flow.dst.into(),
             process: Process { pid: self.attempt.actor.pid, comm: self.attempt.actor.comm.clone() },
         }
+    }
+
+    /// The pod of the probe, by the kubelet's word: its list has it later.
+    fn reported_pod(&self) -> Option<K8s> {
+        let (_, reported) = self.attempt.kubelet()?;
+        let PodRef { namespace, name, uid } = reported.pod.clone();
+        let container_name = reported.container.clone();
+        Some(K8s { namespace, pod_name: name, pod_uid: uid, container_name, ..K8s::default() })
     }
 
     /// What all that it can be agree on; `None` if no probe spec fits.
@@ -143,6 +153,11 @@ impl<'a> Matched<'a> {
         let probes = self.probes_met().into_iter().map(plain);
         let handlers = self.handlers_met().iter().map(|(.., handler)| handler.scheme != "https");
         probes.chain(handlers).reduce(|all, one| all && one)
+    }
+
+    /// A probe that it can be asks in plain HTTP.
+    pub fn may_ask_in_plain(&self) -> bool {
+        self.probes_met().iter().any(|spec| spec.handler == Handler::Http && spec.scheme.as_deref() != Some("https"))
     }
 
     /// The probes that this attempt can be one of.

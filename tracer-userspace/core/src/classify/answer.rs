@@ -49,7 +49,7 @@ impl fmt::Display for RejectAnswer {
             Self::NotShown => f.write_str("an answer that no hook here shows"),
             Self::HeldBack { v6 } => {
                 let setting = if *v6 { "net.ipv6.icmp.ratelimit" } else { "net.ipv4.icmp_ratelimit" };
-                write!(f, "an answer that never came (ICMP errors are limited in rate: {setting})")
+                write!(f, "an answer that never came (limited by {setting})")
             }
         }
     }

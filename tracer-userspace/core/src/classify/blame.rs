@@ -211,7 +211,7 @@ impl Blame<'_> {
             (0, _) => String::new(),
             (_, Some(rule)) => format!(": {}", self.described(rule)),
             (1, None) => format!(": {named}, probably"),
-            (count, None) if count <= NAMED => format!(": one of {named}{more}"),
+            (count, None) if count <= NAMED => format!(": one of these: {named}{more}"),
             (count, None) => format!(": one of {count} rules, the first of them {named}{more}"),
         }
     }

@@ -22,10 +22,6 @@ const GRACE_S: u64 = 30;
 const SLACK_NS: u64 = 2 * SECOND_NS;
 /// Who is killed within this time may have had nobody listen yet.
 const START_NS: u64 = 30 * SECOND_NS;
-/// When the run began that an attempt met, see [`Matched::run_began`](tracer_attempts::enrich::Matched::run_began).
-pub(super) fn began(case: &Case<'_>, at: u64) -> Option<u64> {
-    case.matched.run_began(at)
-}
 
 /// The start of the run, as evidence.
 pub(super) fn of_start(case: &Case<'_>, began: u64) -> Evidence {

@@ -15,16 +15,16 @@ pub(super) fn add(case: &Case<'_>, finding: &mut Finding) {
     if handlers.is_empty() || finding.outcome != Outcome::Failure {
         return;
     }
-    let (container_of, dials) = (named(handlers), if handlers.len() == 1 { "dials" } else { "dial" });
+    let (container_of, connects) = (named(handlers), if handlers.len() == 1 { "connects" } else { "connect" });
     if case.matched.probes_met().is_empty() {
         finding.summary += &format!(
-            "; {container_of} {dials} this port, and no probe sends a request there: {}",
+            "; {container_of} {connects} to this port, and no probe sends a request there: {}",
             consequence(handlers)
         );
-        let fix = std::mem::take(&mut finding.remediation);
-        finding.remediation = fix.reword(|text| format!("For the lifecycle handler: {text}"));
+        finding.remediation.text.insert_str(0, "For the lifecycle handler: ");
     } else {
-        finding.summary += &format!("; {container_of} {dials} this port, too: whether this was the probe is not known");
+        finding.summary +=
+            &format!("; {container_of} {connects} to this port, too: whether this was the probe is not known");
     }
     finding.evidence.extend(handlers.iter().map(|handler| of_handler(case, handler)));
 }
@@ -64,7 +64,7 @@ mod tests {
     use crate::testing::*;
 
     const PRE_STOP: &str =
-        "; container app's preStop handler dials this port, too: whether this was the probe is not known";
+        "; container app's preStop handler connects to this port, too: whether this was the probe is not known";
 
     fn refused(stream: &mut Stream, conn: u64) -> &mut Stream {
         stream.again(conn).connect().refused()
@@ -183,7 +183,7 @@ mod tests {
         refused(&mut stream, 100);
         let verdict = stream.verdicts().remove(0);
         assert_eq!(verdict.probe.and_then(|probe| probe.probe_type), None, "it is being started");
-        assert_has(&verdict.verdict.summary, &["; container app's postStart handler dials this port, too"]);
+        assert_has(&verdict.verdict.summary, &["; container app's postStart handler connects to this port, too"]);
     }
 
     /// One of the refusals may have been the handler's, which spends no budget.
@@ -210,7 +210,7 @@ mod tests {
             (Subject::Connection, None, "connection_refused")
         );
         assert_eq!(noted.k8s.and_then(|k8s| k8s.container_name).as_deref(), Some("app"));
-        let words = "; container app's preStop handler dials this port, and no probe sends a request there: if a preStop handler fails, its container is ended all the same (Event FailedPreStopHook)";
+        let words = "; container app's preStop handler connects to this port, and no probe sends a request there: if a preStop handler fails, its container is ended all the same (Event FailedPreStopHook)";
         assert_ends(&noted.verdict.summary, words);
         assert!(
             noted.verdict.evidence.iter().any(|it| it.text == "container app's preStop handler asks http :9000/stop")

@@ -2,10 +2,10 @@
 
 use super::evidence::of_outcome;
 use super::finding::Finding;
-use super::kubelet::{Unattached, container, container_of, k8s, kubelet};
+use super::kubelet::{Unattached, container_of, spec};
 use tracer_attempts::correlate::node::Node;
 use tracer_model::event::{KubeletProbe, ProbeOutput};
-use tracer_model::record::{Cause, Command, Confidence, Probe, Remediation};
+use tracer_model::record::{Cause, Command, Remediation};
 use tracer_model::shell::word;
 
 /// What kept it from dialling the pod, in the kubelet's own words: a proxy, the look-up of the name (`dial tcp: lookup: …`), or
@@ -26,30 +26,17 @@ pub fn not_connected(probe: &KubeletProbe) -> Option<&str> {
 /// The verdict on it. `None` without a spec: a command may print the same words.
 pub fn verdict(probe: &KubeletProbe, node: &Node) -> Option<(Finding, Unattached)> {
     let why = not_connected(probe)?;
-    let spec = container(probe, node)?.probes.iter().find(|spec| spec.probe_type == probe.probe_type)?;
-    let named = Unattached {
-        probe: Probe::agreed(&[spec]),
-        k8s: k8s(&probe.pod, probe.container.as_ref(), node),
-        process: kubelet(probe.pid),
-    };
+    let (spec, named) = (spec(probe, node)?, Unattached::of(probe, node));
     let (kind, container_of) = (probe.probe_type.name(), container_of(&named.k8s));
-    let summary = format!(
-        "the {kind} probe{container_of} failed before it made a connection, as the kubelet says: {why}; no connection to the pod was tried"
-    );
+    let summary =
+        format!("the {kind} probe{container_of} failed before it made a connection, as the kubelet says: {why}");
     let fix = fix(why, spec.host.as_deref(), probe.pid);
-    let found = Finding::failure(Cause::KubeletClientError, vec![of_outcome(probe)], summary, fix);
-    Some((found.with_confidence(Confidence::Likely), named))
+    Some((Finding::likely(Cause::KubeletClientError, vec![of_outcome(probe)], summary, fix), named))
 }
 
 /// The verdict on a probe if its connection was never tried, though the kubelet dialled.
 pub fn untried(probe: &KubeletProbe, node: &Node) -> (Finding, Unattached) {
-    let spec = container(probe, node).and_then(|it| it.probes.iter().find(|spec| spec.probe_type == probe.probe_type));
-    let unknown = || Probe { probe_type: Some(probe.probe_type), ..Probe::default() };
-    let named = Unattached {
-        probe: Some(spec.and_then(|spec| Probe::agreed(&[spec])).unwrap_or_else(unknown)),
-        k8s: k8s(&probe.pod, probe.container.as_ref(), node),
-        process: kubelet(probe.pid),
-    };
+    let named = Unattached::of(probe, node);
     let (kind, container_of) = (probe.probe_type.name(), container_of(&named.k8s));
     let words = probe.output.as_deref().unwrap_or_default();
     let summary = format!(
@@ -118,12 +105,8 @@ mod tests {
             assert_eq!(verdict.confidence, Confidence::Likely);
             let container_of =
                 "the readiness probe of container app of pod default/web failed before it made a connection";
-            let tail = format!("{summary}; no connection to the pod was tried");
-            assert!(
-                verdict.summary.starts_with(container_of) && verdict.summary.ends_with(&tail),
-                "{}",
-                verdict.summary
-            );
+            assert_starts(&verdict.summary, container_of);
+            assert_ends(&verdict.summary, summary);
             assert_has(&verdict.remediation, &[fix]);
         }
     }

@@ -34,7 +34,7 @@ mod service_no_endpoints;
 mod slow_response;
 mod startup_budget_exceeded;
 mod syn_backlog_overflow;
-mod target_frozen;
+pub(super) mod target_frozen;
 mod target_starved;
 mod tls_eof_noise;
 mod tls_handshake_slow;
@@ -42,8 +42,8 @@ mod unexplained;
 mod wrong_link_address;
 
 use super::case::{
-    ANSWER_NS, Case, icmp_hook, in_handshake, inspected, is_of_handshake, is_unanswered, leads_out, outbound,
-    refusal_hook, runs, shares_node, silent,
+    ANSWER_NS, Case, ICMP_HOOKS, REFUSAL_HOOKS, in_handshake, inspected, is_of_handshake, is_unanswered, leads_out,
+    outbound, runs, shares_node, silent,
 };
 use super::finding::Finding;
 use super::phrases::{by_subject, dialler, in_namespace, ms, of_namespace, run_in};

@@ -2,6 +2,7 @@
 
 use super::case::Case;
 use super::finding::Finding;
+use super::rules::target_frozen::halt_of;
 use tracer_model::event::{ServedConnection, ServerProcess, Serving};
 use tracer_model::plural::counted;
 
@@ -26,14 +27,30 @@ pub(super) fn name(processes: &[ServerProcess]) -> String {
     format!("{} (pid {}){others}", first.comm, first.pid)
 }
 
+/// One of several that serve the port cannot run: the connection may wait in its queue (SO_REUSEPORT).
+fn halted(seen: &Serving) -> String {
+    let halted = seen.processes.iter().find_map(|it| Some((it, halt_of(it)?)));
+    halted.map_or_else(String::new, |(it, halt)| format!("; {} {}", name(std::slice::from_ref(it)), halt.says()))
+}
+
+const SLOW: &str = "its handler is slow";
+
+/// A thread of it cannot go on before what it waits for (a disk, a network file system) answers.
+fn blocked(holder: &ServerProcess) -> Option<String> {
+    let tasks = &holder.tasks;
+    let place = tasks.blocked_in.as_deref().map(|place| format!(", in {place} of the kernel")).unwrap_or_default();
+    let threads = counted(tasks.blocked.into(), "thread");
+    (tasks.blocked > 0).then(|| format!("{threads} of it in state D, which waits for a disk or the like{place}"))
+}
+
 /// Whether the request was read: a handler is slow, or nobody takes the request.
 pub(super) fn add(case: &Case<'_>, finding: &mut Finding) {
     let (Some((_, seen)), Some(connection)) = (readings(case).last().copied(), connection(case)) else { return };
     let holder = seen.processes.iter().find(|it| connection.pid == Some(it.pid));
     let who = holder.map_or_else(|| name(&seen.processes), |it| name(std::slice::from_ref(it)));
     finding.summary += &match (connection.accepted, connection.unread) {
-        (false, _) => format!("; nobody had accepted it: {who} was busy otherwise"),
-        (true, 0) => format!("; {who} had read it: its handler is slow"),
+        (false, _) => format!("; nobody had accepted it: it waited in the queue of {who}{}", halted(seen)),
+        (true, 0) => format!("; {who} had read it: {}", holder.and_then(blocked).unwrap_or(SLOW.to_owned())),
         (true, bytes) => format!("; {} of it lay unread in {who}", counted(u64::from(bytes), "byte")),
     };
 }

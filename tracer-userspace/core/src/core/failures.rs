@@ -165,7 +165,7 @@ impl Core {
         out.extend(findings.map(|it| finding_record(time, it)));
         self.failures.succeeded(attempt, &named);
         if speaks_tls(attempt, &named) {
-            self.node.answered_https(attempt.flow.dst, time);
+            self.node.tls.observe_answer(time, attempt.flow.dst);
         }
     }
 }
@@ -233,10 +233,6 @@ mod tests {
         assert_eq!(counts, [Some(1), Some(2), Some(3)]);
     }
 
-    fn counted(stream: &Stream) -> Vec<Option<u32>> {
-        stream.verdicts().iter().map(|it| it.probe.as_ref().and_then(|probe| probe.consecutive_failures)).collect()
-    }
-
     /// A prober that connects just before its timeout closes what it has without a request.
     #[test]
     fn a_connection_that_was_not_used_is_no_success() {
@@ -246,7 +242,7 @@ mod tests {
         stream.again(8).connect().wait_ms(990).established();
         stream.closes((0, 1, 0)).wait_ms(9_000);
         refuse(stream.again(9));
-        assert_eq!(counted(&stream), [Some(1), Some(2)]);
+        assert_eq!(stream.in_a_row(), [Some(1), Some(2)]);
     }
 
     fn answered(stream: &mut Stream, conn: u64, status: u16) {
@@ -266,7 +262,7 @@ mod tests {
         refuse(stream.again(200));
         answered(stream.wait_ms(9_990), 201, 302);
         answered(stream.wait_ms(9_999), 202, 500);
-        assert_eq!(counted(&stream), [1, 2, 3, 4, 1].map(Some));
+        assert_eq!(stream.in_a_row(), [1, 2, 3, 4, 1].map(Some));
     }
 
     #[test]
@@ -277,7 +273,7 @@ mod tests {
         answered(&mut stream, 101, 500);
         stream.http_readiness_of("other");
         answered(&mut stream, 102, 500);
-        assert_eq!(counted(&stream), [1, 2, 1].map(Some));
+        assert_eq!(stream.in_a_row(), [1, 2, 1].map(Some));
     }
 
     /// Failures in a row of each probe, at the end.

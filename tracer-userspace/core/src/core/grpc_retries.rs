@@ -207,7 +207,7 @@ mod tests {
     /// periodSeconds 2 and timeoutSeconds 2: the kubelet's ticker is never exact.
     #[test]
     fn an_attempt_a_period_later_is_no_dial_of_the_last() {
-        assert_eq!(counts(&answered_after(2, &[1_999, 2_001, 1_998])), [1, 2, 3].map(Some));
+        assert_eq!(answered_after(2, &[1_999, 2_001, 1_998]).in_a_row(), [1, 2, 3].map(Some));
     }
 
     /// A server of HTTP/1 answers each dial.
@@ -219,7 +219,7 @@ mod tests {
             stream.again(conn).connect().established().answer(AnswerKind::Http, Some(400));
             stream.closes((90, 91, 103)).wait_ms(until_next);
         }
-        assert_eq!(counts(&stream), [1, 1, 1, 2].map(Some));
+        assert_eq!(stream.in_a_row(), [1, 1, 1, 2].map(Some));
     }
 
     /// Its timeout of 3 s is over while the second dial, after the handshake, waits for its answer.
@@ -248,12 +248,6 @@ mod tests {
         assert_eq!(stream.outcomes().last(), Some(&Outcome::Noise));
     }
 
-    fn counts(stream: &Stream) -> Vec<Option<u32>> {
-        let count =
-            |it: &tracer_model::record::VerdictBody| it.probe.as_ref().and_then(|probe| probe.consecutive_failures);
-        stream.verdicts().iter().map(count).collect()
-    }
-
     #[test]
     fn each_attempt_of_the_probe_counts_once() {
         let mut stream = Stream::new();
@@ -263,7 +257,7 @@ mod tests {
                 refused(&mut stream, 100 + 10 * attempt + dial, until_next);
             }
         }
-        assert_eq!(counts(&stream), [1, 1, 1, 2, 2, 2].map(Some));
+        assert_eq!(stream.in_a_row(), [1, 1, 1, 2, 2, 2].map(Some));
         // The next attempt begins before the timeout of the last, which was answered.
         let mut quick = Stream::new();
         quick.grpc_readiness(5);
@@ -271,7 +265,7 @@ mod tests {
         answered(&mut quick, 101);
         quick.wait_ms(1_500);
         refused(&mut quick, 102, 1_000);
-        assert_eq!(counts(&quick).last(), Some(&Some(1)));
+        assert_eq!(quick.in_a_row().last(), Some(&Some(1)));
     }
 
     /// It is not dialled for again: what comes next is the next attempt of the probe.
@@ -283,7 +277,7 @@ mod tests {
         stream.kubelet(ProbeOutput::NotServing).wait_ms(3_000);
         refused(&mut stream, 101, 10_000);
         refused(&mut stream, 102, 10_000);
-        assert_eq!(counts(&stream), [None, Some(1), Some(2)]);
+        assert_eq!(stream.in_a_row(), [None, Some(1), Some(2)]);
     }
 
     /// Liveness and readiness dial in the same moment, and each again.
@@ -298,7 +292,7 @@ mod tests {
         stream.observations.iter().for_each(|it| core.push(it, &mut Vec::new()));
         let grpc_retries = (100..104).map(|conn| core.verdicts.of(ConnId(conn)).map(|it| it.is_retry));
         assert_eq!(grpc_retries.collect::<Vec<_>>(), [false, false, true, true].map(Some));
-        assert_eq!(counts(&stream), [None; 4], "the kubelet did not name the probe of each failure");
+        assert_eq!(stream.in_a_row(), [None; 4], "the kubelet did not name the probe of each failure");
     }
 
     /// Dials at 0 and 0.3 s are refused, those at 1.0 and 1.3 s answered.

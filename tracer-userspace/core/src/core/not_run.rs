@@ -161,8 +161,7 @@ mod tests {
     }
 
     fn reported(stream: &mut Stream) -> Vec<(&'static str, Confidence)> {
-        let verdicts = stream.wait_ms(21_500).tick().verdicts();
-        verdicts.iter().map(|it| (it.verdict.cause.name(), it.verdict.confidence)).collect()
+        stream.wait_ms(21_500).tick().all_decided()
     }
 
     #[test]
@@ -171,12 +170,9 @@ mod tests {
         assert_eq!(reported(&mut stream), [("probe_not_run", Confidence::Likely)]);
         let words = "the kubelet runs no probe of app of pod default/web: by the wall clock the start lies 59 min in the future, and it waits until then; no attempt was seen for 21 s; the clock was set back by 2 h 0 min";
         assert_eq!(stream.verdict().summary, words);
-        let events = stream.decisions().into_iter().filter_map(|it| match it.body {
-            Body::Node(node) => Some((node.event, node.summary)),
-            _ => None,
-        });
-        let expected = ("clock_step".to_owned(), "the wall clock of the node was set back by 2 h 0 min".to_owned());
-        assert_eq!(events.collect::<Vec<_>>(), [expected]);
+        let events = stream.node_events();
+        let expected = ("clock_step", "the wall clock of the node was set back by 2 h 0 min");
+        assert_eq!((events[0].event.as_str(), events[0].summary.as_str(), events.len()), (expected.0, expected.1, 1));
         stream.pod_in(POD);
         assert_eq!(reported(&mut stream).len(), 1, "once for each start");
     }

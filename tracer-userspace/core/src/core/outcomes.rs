@@ -70,6 +70,11 @@ impl Core {
         if let Some(exact) = fitting.iter().find(|a| probe.src == Some(a.flow.src)) {
             return Some(exact.conn);
         }
+        // Of two pods that are not listed yet a status alone tells not which.
+        let unnamed = |a: &&Attempt| Matched::new(a, &self.node).named_pod().is_none();
+        if fitting.len() > 1 && probe.dst.is_none() && fitting.iter().all(unnamed) {
+            return None;
+        }
         let failed = fitting.iter().filter(|a| a.ended.is_some() && self.has_failed(a));
         if let Some(last) = failed.max_by_key(|a| a.ended.map(|(end, _)| end)) {
             return Some(last.conn);
@@ -92,13 +97,13 @@ impl Core {
         preferred(&fitting, |a| !seems_unanswered(a, probe))
     }
 
-    /// It was answered with a no, on one of several connections that went well for the kernel: the words alone decide. Not of an
-    /// Event where one of them failed, or may have and be forgotten: that is reported already.
+    /// It was answered with a no, on one of several connections that went well for the kernel: the words alone decide. Not
+    /// where one of them failed, or, of an Event, may have and be forgotten: that is reported already.
     fn answer_of_several(&self, probe: &KubeletProbe, now: u64) -> Option<(Finding, Unattached)> {
         let fitting = self.fitting(probe);
         let reported = fitting.iter().any(|a| self.has_failed(a));
         let late = now > probe.written_boot_ns.saturating_add(KEEP_AFTER_END_NS);
-        let is_new = fitting.len() > 1 && !(probe.is_event() && (reported || late));
+        let is_new = fitting.len() > 1 && !reported && !(probe.is_event() && late);
         is_new.then(|| kubelet::answer(probe, fitting.len(), &self.node)).flatten()
     }
 
@@ -179,7 +184,8 @@ fn denies(attempt: &Attempt, probe: &KubeletProbe) -> bool {
     let (ProbeOutput::Status(kubelet_outcome), Some((_, answer))) = (probe.says, attempt.answer()) else {
         return false;
     };
-    answer.kind == AnswerKind::Alert || answer.status.is_some_and(|status| status != kubelet_outcome)
+    let is_other = answer.status.is_some_and(|status| status != kubelet_outcome);
+    answer.kind == AnswerKind::Alert || is_other && !answer.is_interim()
 }
 
 /// The kubelet read an answer, and this one had none, as far as its bytes were counted (a sockmap's are not).
@@ -192,16 +198,11 @@ fn seems_unanswered(attempt: &Attempt, probe: &KubeletProbe) -> bool {
 mod tests {
     use crate::testing::*;
 
-    fn reported(stream: &Stream) -> Vec<(String, bool)> {
-        let reported = |v: &VerdictBody| (v.verdict.cause.name().to_owned(), v.kubelet.is_some());
-        stream.verdicts().iter().map(reported).collect()
-    }
-
     #[test]
     fn the_kubelets_words_alone_revise_nothing() {
         let mut stream = Stream::new();
         stream.http_readiness().connect().gives_up().wait_ms(10).kubelet(ProbeOutput::Timeout);
-        assert_eq!(reported(&stream), [("unexplained".to_owned(), false)]);
+        assert_eq!(stream.quoted(), [("unexplained", false)]);
     }
 
     #[test]
@@ -209,7 +210,7 @@ mod tests {
         let mut stream = Stream::new();
         stream.http_readiness().connect().established();
         stream.closes((100, 101, 200)).kubelet(ProbeOutput::Status(503));
-        assert_eq!(reported(&stream), [("app_status_failure".to_owned(), true)]);
+        assert_eq!(stream.quoted(), [("app_status_failure", true)]);
     }
 
     #[test]
@@ -218,7 +219,7 @@ mod tests {
         stream.http_readiness().connect().established();
         stream.closes((100, 101, 200)).kubelet(ProbeOutput::Network);
         let verdicts = stream.verdicts();
-        assert_eq!(reported(&stream), [("unexplained".to_owned(), true)]);
+        assert_eq!(stream.quoted(), [("unexplained", true)]);
         assert_has(&verdicts[0].verdict.summary, &["so the kubelet says"]);
     }
 
@@ -244,7 +245,7 @@ mod tests {
         refusing.http_readiness().connect().established().answers(503);
         healthy(&mut refusing);
         refusing.kubelet(ProbeOutput::Status(503));
-        assert_eq!(reported(&refusing), [("app_status_failure".to_owned(), false)]);
+        assert_eq!(refusing.quoted(), [("app_status_failure", false)]);
         assert_eq!(refusing.joined(), [(7, ProbeOutput::Status(503))]);
         // The kubelet writes its line before the socket of the one that timed out is closed.
         let mut waiting = Stream::new();
@@ -269,17 +270,17 @@ mod tests {
         };
         let both =
             asked(|stream| stream.kubelet(ProbeOutput::Status(500)).kubelet_event(ProbeOutput::Status(500), 300));
-        assert_eq!(reported(&both), [("app_status_failure".to_owned(), true)], "the Event says the same");
+        assert_eq!(both.quoted(), [("app_status_failure", true)], "the Event says the same");
         let verdict = both.verdicts().remove(0);
         assert_eq!((verdict.verdict.confidence, verdict.dst), (Confidence::Likely, None));
         let words = "the readiness probe of container app of pod default/web was answered: HTTP status 500, as the kubelet read it; which of 2 connections that was is not seen";
         assert_eq!(verdict.verdict.summary, words);
         let event = asked(|stream| stream.kubelet_event(ProbeOutput::Status(500), 300));
-        assert_eq!(reported(&event), [("app_status_failure".to_owned(), true)]);
+        assert_eq!(event.quoted(), [("app_status_failure", true)]);
         let late = asked(|stream| stream.wait_ms(2_000).kubelet_event(ProbeOutput::Status(500), 2_300));
-        assert!(reported(&late).is_empty(), "one that failed may be forgotten, and reported");
+        assert!(late.quoted().is_empty(), "one that failed may be forgotten, and reported");
         let timeout = asked(|stream| stream.kubelet(ProbeOutput::Timeout));
-        assert_eq!(reported(&timeout), [("unexplained".to_owned(), true)], "that says nothing of the cause");
+        assert_eq!(timeout.quoted(), [("unexplained", true)], "that says nothing of the cause");
     }
 
     /// The kubelet's connection to the API server that it probes is open for as long as it likes.
@@ -290,7 +291,7 @@ mod tests {
         stream.again(9).connect().established();
         stream.closes((100, 101, 200)).kubelet(ProbeOutput::Status(500));
         let verdicts = stream.verdicts();
-        assert_eq!(reported(&stream), [("app_status_failure".to_owned(), true)]);
+        assert_eq!(stream.quoted(), [("app_status_failure", true)]);
         assert!(verdicts[0].dst.is_some());
     }
 
@@ -298,9 +299,9 @@ mod tests {
     fn an_outcome_that_comes_before_the_end_waits_for_it() {
         let mut stream = Stream::new();
         stream.http_readiness().connect().established().wait_ms(1000).kubelet(ProbeOutput::Timeout);
-        assert!(reported(&stream).is_empty());
+        assert!(stream.quoted().is_empty());
         stream.closes((100, 101, 0));
-        assert_eq!(reported(&stream), [("slow_response".to_owned(), true)]);
+        assert_eq!(stream.quoted(), [("slow_response", true)]);
     }
 
     #[test]
@@ -310,24 +311,20 @@ mod tests {
         stream.closes((100, 101, 200));
         stream.wait_ms(1500).kubelet(ProbeOutput::Status(503));
         assert!(stream.joined().is_empty(), "too late");
-        assert_eq!(reported(&stream), [("unexplained".to_owned(), true)]);
+        assert_eq!(stream.quoted(), [("unexplained", true)]);
     }
 
     #[test]
     fn a_command_is_reported_by_the_kubelets_words_alone() {
         let mut stream = Stream::new();
         stream.exec_readiness().kubelet(ProbeOutput::Other).kubelet(ProbeOutput::CommandTimeout);
-        assert_eq!(reported(&stream), [("exec_failed".to_owned(), true), ("exec_timeout".to_owned(), true)]);
+        assert_eq!(stream.quoted(), [("exec_failed", true), ("exec_timeout", true)]);
         let mut silent = Stream::new();
         silent.exec_readiness().kubelet(ProbeOutput::Nothing);
-        assert_eq!(reported(&silent), [("unexplained".to_owned(), true)], "a timeout, or not");
+        assert_eq!(silent.quoted(), [("unexplained", true)], "a timeout, or not");
         let mut unknown = Stream::new();
         unknown.kubelet(ProbeOutput::Other);
-        assert_eq!(
-            reported(&unknown),
-            [("exec_failed".to_owned(), true)],
-            "no connection, and no words of a probe that dials"
-        );
+        assert_eq!(unknown.quoted(), [("exec_failed", true)], "no connection, and no words of a probe that dials");
     }
 
     #[test]
@@ -352,7 +349,7 @@ mod tests {
             stream.http_readiness().connect().established();
             stream.closes((100, 101, 200));
             stream.kubelet_error(ProbeType::Readiness, says, "x").wait_ms(2_000);
-            assert!(reported(&stream).is_empty(), "{:?}", reported(&stream));
+            assert!(stream.quoted().is_empty(), "{:?}", stream.quoted());
         }
     }
 }

@@ -96,10 +96,6 @@ impl Core {
 mod tests {
     use crate::testing::*;
 
-    fn reported(stream: &Stream) -> Vec<(&'static str, bool)> {
-        stream.verdicts().iter().map(|v: &VerdictBody| (v.verdict.cause.name(), v.kubelet.is_some())).collect()
-    }
-
     fn answered(stream: &mut Stream, conn: u64) {
         stream.again(conn).connect().established().answers(200);
     }
@@ -109,7 +105,7 @@ mod tests {
         let mut stream = Stream::new();
         stream.http_readiness().kubelet_messages(ProbeType::Readiness, "Get \"http://10.88.0.2:8080\": EOF");
         let verdict = stream.verdicts().remove(0);
-        assert_eq!(reported(&stream), [("unexplained", true)]);
+        assert_eq!(stream.quoted(), [("unexplained", true)]);
         assert_eq!((verdict.verdict.confidence, verdict.dst), (Confidence::Possible, None));
         let words = "the readiness probe of container app of pod default/web failed, as the kubelet says: Get \"http://10.88.0.2:8080\": EOF; no connection of it was seen";
         assert_eq!(verdict.verdict.summary, words);
@@ -122,7 +118,45 @@ mod tests {
         let mut stream = Stream::new();
         stream.http_readiness().wait_ms(500).kubelet(ProbeOutput::Timeout).connect().established().wait_ms(1);
         stream.closes((100, 101, 0)).wait_ms(600).tick();
-        assert_eq!(stream.verdicts().iter().filter(|it| it.dst.is_none()).count(), 0, "{:?}", reported(&stream));
+        assert_eq!(stream.verdicts().iter().filter(|it| it.dst.is_none()).count(), 0, "{:?}", stream.quoted());
+    }
+
+    /// Its network namespace is found before its name is: the list of pods comes later.
+    #[test]
+    fn a_pod_that_is_not_listed_yet_is_named_by_the_kubelet() {
+        let reported = |says: ProbeOutput, fill: fn(&mut Stream)| {
+            let mut stream = Stream::new();
+            stream.push(ObservationKind::Pods(Pods {
+                pods: vec![Pod { addrs: vec![[10, 88, 0, 2].into()], ..Pod::default() }],
+            }));
+            fill(&mut stream);
+            if says == ProbeOutput::Network {
+                stream.kubelet_at_target(says)
+            } else {
+                stream.kubelet(says)
+            };
+            stream.wait_ms(600).tick();
+            let named =
+                |it: &VerdictBody| (it.verdict.cause.name(), it.k8s.as_ref().and_then(|k8s| k8s.pod_name.clone()));
+            stream.verdicts().last().map(named).expect("a verdict")
+        };
+        let web = Some("web".to_owned());
+        let refused: fn(&mut Stream) = |stream| _ = stream.connect().refused();
+        assert_eq!(reported(ProbeOutput::Network, refused), ("connection_refused", web.clone()));
+        let no: fn(&mut Stream) = |stream| _ = stream.connect().established().answers(503);
+        assert_eq!(reported(ProbeOutput::Status(503), no), ("app_status_failure", web.clone()));
+        assert_eq!(reported(ProbeOutput::Status(404), no), ("unexplained", web.clone()), "of another");
+        let two: fn(&mut Stream) = |stream| {
+            stream
+                .connect()
+                .established()
+                .answers(503)
+                .again_to(8, "10.88.0.3:8080")
+                .connect()
+                .established()
+                .answers(503);
+        };
+        assert_eq!(reported(ProbeOutput::Status(503), two).1, None, "which of the two is not known");
     }
 
     /// Which of them failed is not known: one verdict, without a connection.
@@ -134,7 +168,7 @@ mod tests {
         answered(&mut stream, 101);
         stream.kubelet(ProbeOutput::Timeout).wait_ms(600).tick();
         let verdicts = stream.verdicts();
-        assert_eq!(reported(&stream), [("unexplained", true)]);
+        assert_eq!(stream.quoted(), [("unexplained", true)]);
         assert_ends(&verdicts[0].verdict.summary, "which of 2 connections that was is not seen");
     }
 
@@ -159,7 +193,7 @@ mod tests {
             stream.wait_ms(1_000).kubelet_messages(ProbeType::Readiness, words);
             stream.last_kubelet_probe().pid = pid;
             stream.wait_ms(600).tick();
-            stream.verdicts().pop().map(|it| (it.verdict.cause.name(), it.verdict.confidence))
+            stream.all_decided().pop()
         };
         let asked = |fill| asked_with(Some(100), fill);
         let elsewhere = |stream: &mut Stream| {
@@ -191,13 +225,13 @@ mod tests {
         late.http_readiness().wait_ms(5_000);
         let written = late.now();
         late.wait_ms(2_000).kubelet_at(ProbeOutput::Timeout, written).wait_ms(600).tick();
-        assert!(reported(&late).is_empty(), "its attempt may be forgotten");
+        assert!(late.quoted().is_empty(), "its attempt may be forgotten");
         let mut event = Stream::new();
         event.http_readiness().wait_ms(2_000).kubelet_event(ProbeOutput::Timeout, 700).wait_ms(600).tick();
-        assert!(reported(&event).is_empty(), "an Event may be about any attempt");
+        assert!(event.quoted().is_empty(), "an Event may be about any attempt");
         let mut before = Stream::new();
         let written = before.now() - 500_000_000;
         before.http_readiness().kubelet_at(ProbeOutput::Timeout, written).wait_ms(600).tick();
-        assert!(reported(&before).is_empty(), "the tracer did not watch yet");
+        assert!(before.quoted().is_empty(), "the tracer did not watch yet");
     }
 }

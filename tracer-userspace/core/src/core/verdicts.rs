@@ -190,7 +190,7 @@ impl Core {
             self.note_connect(conn);
         }
         if let Some(dst) = without_tls {
-            self.node.answered_without_tls(dst);
+            self.node.tls.observe_plain(dst);
         }
         let Finding { cause, outcome, confidence, until_answered, .. } = *finding;
         let decided = Decided { cause, outcome, confidence, in_handshake, until_answered, revised, is_retry };

@@ -60,7 +60,6 @@ pub(crate) struct Group {
     last_us: i64,
 }
 
-/// What a node's log says.
 #[derive(Default)]
 pub(crate) struct NodeTally {
     pub(crate) reading: Reading,
@@ -153,7 +152,6 @@ fn text_of(culprit: &Culprit) -> String {
     format!("{name}{family}: {}", culprit.op.replace('_', " "))
 }
 
-/// One cause over all nodes.
 #[derive(Debug, Default)]
 pub(crate) struct CauseTally {
     pub(crate) verdicts: u64,
@@ -162,7 +160,6 @@ pub(crate) struct CauseTally {
     pub(crate) nodes: BTreeMap<String, i64>,
     pub(crate) last_us: i64,
     pub(crate) culprits: BTreeMap<String, Nodes>,
-    /// Pods of each workload.
     pub(crate) owners: BTreeMap<Owner, u64>,
 }
 
@@ -174,7 +171,6 @@ pub(crate) struct Nodes {
     pub(crate) first: String,
 }
 
-/// All causes.
 #[derive(Debug, Default)]
 pub(crate) struct Causes(BTreeMap<Cause, CauseTally>);
 
@@ -231,7 +227,6 @@ impl CauseTally {
         self.nodes.values().copied().min().unwrap_or_default()
     }
 
-    /// The nodes on which it began first.
     pub(crate) fn first_nodes(&self, most: usize) -> Vec<(&str, i64)> {
         let mut nodes: Vec<_> = self.nodes.iter().map(|(node, us)| (node.as_str(), *us)).collect();
         nodes.sort_by_key(|(_, us)| *us);

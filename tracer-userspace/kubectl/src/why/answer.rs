@@ -65,7 +65,6 @@ fn reason(body: &VerdictBody) -> String {
     format!("{} ({}, {}){fix}", verdict.summary.trim_end_matches('.'), verdict.cause.name(), verdict.confidence.name())
 }
 
-/// What to do, in one line.
 fn fix(body: &VerdictBody) -> Option<String> {
     Some(body.verdict.remediation.to_string()).filter(|fix| !fix.is_empty())
 }

@@ -15,7 +15,6 @@ const STANDING: usize = 32;
 /// Checks of a node that are kept.
 const CHECKS: usize = 256;
 
-/// What a log says.
 pub(crate) struct Seen {
     pub(crate) pods: Vec<OfPod>,
     pub(crate) reading: Reading,
@@ -28,7 +27,6 @@ pub(crate) struct Seen {
     tail: usize,
 }
 
-/// What a failure does to its pod.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Effect {
     /// The pod is not ready: a readiness or startup probe, or one of a type that is not known.
@@ -49,21 +47,18 @@ impl Effect {
     }
 }
 
-/// A verdict on an attempt that failed.
 pub(crate) struct Failure {
     seq: u64,
     pub(crate) time: String,
     pub(crate) body: Box<VerdictBody>,
 }
 
-/// What it says of one pod.
 pub(crate) struct OfPod {
     pub(crate) pod: Pod,
     /// The newest verdicts, in order.
     pub(crate) kept: VecDeque<Record>,
     /// Failures that no revision took back, the newest last. By effect, so that clients cannot displace the probes.
     standing: BTreeMap<Effect, VecDeque<Failure>>,
-    /// Verdicts in all, by cause.
     causes: BTreeMap<Cause, u64>,
     first_time: String,
 }
@@ -93,7 +88,6 @@ impl Seen {
         self.findings.values().filter(|it| it.status != Status::Ok)
     }
 
-    /// One line of the log.
     pub(crate) fn take(&mut self, line: &[u8]) {
         let Some(head) = self.reading.take(line) else { return };
         match head.kind.as_ref() {

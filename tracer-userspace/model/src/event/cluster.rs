@@ -10,18 +10,15 @@ use super::{Netns, Runs};
 /// Pods and their probes; replaces what was known.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Pods {
-    /// All pods of this node.
     pub pods: Vec<Pod>,
 }
 
 /// Services; replaces what was known.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Services {
-    /// All Services.
     pub services: Vec<Service>,
 }
 
-/// A pod of this node.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Pod {
     /// Kubernetes namespace; absent if only the uid is known.
@@ -30,13 +27,11 @@ pub struct Pod {
     /// Name; absent if only the uid is known.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub name: Option<String>,
-    /// Uid.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub uid: Option<String>,
     /// The uid by which the kubelet and the cgroups know it, where the API has another: a static pod's.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub kubelet_uid: Option<String>,
-    /// Addresses.
     #[serde(skip_serializing_if = "Vec::is_empty", default)]
     pub addrs: Vec<IpAddr>,
     /// What made it; absent for a pod of its own or a static pod.
@@ -51,7 +46,6 @@ pub struct Pod {
     /// Somebody deletes it: its containers are asked to end.
     #[serde(skip_serializing_if = "std::ops::Not::not", default)]
     pub deleting: bool,
-    /// Containers.
     #[serde(skip_serializing_if = "Vec::is_empty", default)]
     pub containers: Vec<Container>,
 }
@@ -67,7 +61,6 @@ pub struct Workload {
 
 impl Workload {
     /// The kind of a workload by what `kubectl` takes for it: `deploy`, `daemonsets`, `statefulset.apps`.
-    #[must_use]
     pub fn kind_as_typed(word: &str) -> Option<&'static str> {
         const KINDS: &[(&str, &str)] = &[
             ("Deployment", "deploy"),
@@ -109,13 +102,11 @@ pub(crate) fn full_name(namespace: Option<&str>, name: Option<&str>) -> Option<S
     Some(namespace.map_or_else(|| name.to_owned(), |namespace| format!("{namespace}/{name}")))
 }
 
-/// A container of a pod.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Container {
     /// Name; absent if only the id is known.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub name: Option<String>,
-    /// Id.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub id: Option<String>,
     /// Its network probes.
@@ -145,12 +136,10 @@ impl Container {
 /// One probe of a container that runs a command in it, defaults applied.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ExecSpec {
-    /// What it decides.
     #[serde(rename = "type")]
     pub probe_type: ProbeType,
     /// Seconds until the kubelet gives up.
     pub timeout_s: u32,
-    /// Seconds between attempts.
     pub period_s: u32,
     /// Failures in a row until it counts.
     pub failure_threshold: u32,
@@ -160,12 +149,10 @@ pub struct ExecSpec {
 /// without a connection (`handlerRunner.Run`, pkg/kubelet/lifecycle/handlers.go).
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LifecycleHandler {
-    /// When it is run.
     #[serde(rename = "type")]
     pub event: LifecycleEvent,
     /// `http` or `https`.
     pub scheme: String,
-    /// Port dialled.
     pub port: u16,
     /// Address dialled, where it is not the pod's.
     #[serde(skip_serializing_if = "Option::is_none", default)]
@@ -174,7 +161,6 @@ pub struct LifecycleHandler {
     pub path: String,
 }
 
-/// When a lifecycle handler is run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum LifecycleEvent {
@@ -314,31 +300,22 @@ impl Handler {
 /// A Service, as far as verdicts need it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Service {
-    /// Kubernetes namespace.
     pub namespace: String,
-    /// Name.
     pub name: String,
-    /// Cluster addresses.
     pub cluster_ips: Vec<IpAddr>,
-    /// Ports.
     pub ports: Vec<ServicePort>,
     /// Ready endpoint addresses; absent if no EndpointSlice was given.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub ready_endpoints: Option<Vec<IpAddr>>,
-    /// Addresses of endpoints that are not ready.
     #[serde(skip_serializing_if = "Vec::is_empty", default)]
     pub not_ready_endpoints: Vec<IpAddr>,
 }
 
-/// A port of a Service.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ServicePort {
-    /// Name, if it has one.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub name: Option<String>,
-    /// Port of the Service.
     pub port: u16,
-    /// NodePort, if it has one.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub node_port: Option<u16>,
 }

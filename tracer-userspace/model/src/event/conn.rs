@@ -20,13 +20,9 @@ impl std::fmt::Display for ConnId {
 /// A task, from an event in its own context.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Actor {
-    /// Thread group id.
     pub pid: u32,
-    /// Thread id.
     pub tid: u32,
-    /// Name.
     pub comm: String,
-    /// Namespace it is in.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub netns: Option<Netns>,
     /// cgroup v2 id.
@@ -37,27 +33,37 @@ pub struct Actor {
     pub cgroup_memory: Option<u64>,
 }
 
+/// "nginx (pid 7)"
+impl std::fmt::Display for Actor {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{} (pid {})", self.comm, self.pid)
+    }
+}
+
 /// Source and destination of a packet or a connection. Port 0: not chosen yet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct Flow {
-    /// Source.
     pub src: SocketAddr,
-    /// Destination.
     pub dst: SocketAddr,
 }
 
 impl Flow {
-    /// The other direction.
     #[must_use]
     pub fn reversed(self) -> Self {
         Self { src: self.dst, dst: self.src }
     }
 }
 
+/// "10.88.0.1:40000 -> 10.88.0.2:8080"
+impl std::fmt::Display for Flow {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{} -> {}", self.src, self.dst)
+    }
+}
+
 /// TCP states, `include/net/tcp_states.h`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-#[allow(missing_docs, reason = "the kernel's own names")]
 pub enum TcpState {
     Established,
     SynSent,
@@ -75,35 +81,26 @@ pub enum TcpState {
     Unknown,
 }
 
-/// A connect began.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Connect {
-    /// Identity.
     #[serde(with = "as_string")]
     pub conn: ConnId,
     /// From the client's side.
     pub flow: Flow,
-    /// Who connects.
     pub actor: Actor,
-    /// Namespace of the socket.
     pub netns: Netns,
     /// The connecting process carries one of the prober's names.
     pub prober: bool,
-    /// Where in the kernel it was seen.
     pub hook: Hook,
 }
 
-/// A tracked socket changed state.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct State {
-    /// Identity.
     #[serde(with = "as_string")]
     pub conn: ConnId,
     /// From the client's side.
     pub flow: Flow,
-    /// Before.
     pub old: TcpState,
-    /// After.
     pub new: TcpState,
     /// `sk_err`, positive; absent if this kernel's layout is not known.
     #[serde(skip_serializing_if = "Option::is_none", default)]
@@ -141,9 +138,7 @@ pub struct ConnectFailed {
     /// Identity, if the socket reached SYN_SENT.
     #[serde(with = "as_string_opt", skip_serializing_if = "Option::is_none", default)]
     pub conn: Option<ConnId>,
-    /// What was dialled.
     pub dst: SocketAddr,
-    /// Who dialled.
     pub actor: Actor,
     /// Positive errno.
     pub errno: i32,
@@ -154,10 +149,8 @@ pub struct ConnectFailed {
 /// A segment of a tracked socket was sent again.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Retransmit {
-    /// The connection.
     #[serde(with = "as_string")]
     pub conn: ConnId,
-    /// State of its socket.
     pub state: TcpState,
     /// Payload of the segment, bytes.
     #[serde(skip_serializing_if = "Option::is_none", default)]
@@ -170,12 +163,9 @@ pub struct Retransmit {
 /// The first payload arrived at a tracked socket.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Answer {
-    /// The connection.
     #[serde(with = "as_string")]
     pub conn: ConnId,
-    /// What it is.
     pub kind: AnswerKind,
-    /// HTTP status.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub status: Option<u16>,
     /// The prober had sent payload before; absent in recordings of before, or if this kernel's layout is not known.
@@ -189,21 +179,25 @@ pub struct Answer {
     pub says_tls: bool,
 }
 
+impl Answer {
+    /// An interim answer (`100 Continue`, `103 Early Hints`): the next one counts (RFC 9110 15.2). Go's client reads on after
+    /// each but `101 Switching Protocols`, which is final.
+    pub fn is_interim(&self) -> bool {
+        self.status.is_some_and(|status| (100..200).contains(&status) && status != 101)
+    }
+}
+
 /// The SYN of a tracked socket met a listener without room: the kernel drops it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct QueueFull {
-    /// The connection.
     #[serde(with = "as_string")]
     pub conn: ConnId,
-    /// Which queue.
     pub queue: ListenQueue,
     /// Connections that wait to be accepted.
     pub waiting: u32,
     /// How many may.
     pub backlog: u32,
-    /// Handshakes that are half done.
     pub half_open: u32,
-    /// Namespace of the listener.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub netns: Option<Netns>,
 }
@@ -213,14 +207,11 @@ pub struct QueueFull {
 pub struct TlsHello {
     /// Namespace of the server's socket, if it could be read.
     pub netns: Option<Netns>,
-    /// The server's address and port.
     pub addr: SocketAddr,
 }
 
-/// A RST left this host's stack.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct ResetSent {
-    /// The connection it concerns.
     #[serde(with = "as_string")]
     pub conn: ConnId,
     /// Direction of the RST.
@@ -241,16 +232,12 @@ pub struct ResetSent {
     pub state: Option<TcpState>,
     /// The stack found no socket.
     pub no_socket: bool,
-    /// How it was tied to the connection.
     pub via: Via,
-    /// Where in the kernel it was seen.
     pub hook: Hook,
 }
 
-/// A tracked socket received a RST.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct ResetReceived {
-    /// The connection.
     #[serde(with = "as_string")]
     pub conn: ConnId,
     /// From the client's side.
@@ -272,7 +259,6 @@ impl TcpFlags {
     pub const fn is_syn(self) -> bool {
         self.0 & 0x12 == 0x02
     }
-    /// A SYN with ACK: the server's answer.
     pub const fn is_syn_ack(self) -> bool {
         self.0 & 0x12 == 0x12
     }
@@ -280,7 +266,6 @@ impl TcpFlags {
     pub const fn is_ack(self) -> bool {
         self.0 & 0x12 == 0x10
     }
-    /// A RST.
     pub const fn is_rst(self) -> bool {
         self.0 & 0x04 != 0
     }
@@ -304,14 +289,10 @@ impl TcpFlags {
     }
 }
 
-/// A socket began or ceased to listen.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Listen {
-    /// Namespace.
     pub netns: Netns,
-    /// Bound address and port.
     pub addr: SocketAddr,
-    /// Who.
     pub actor: Actor,
     /// Began (true) or ceased.
     pub begins: bool,

@@ -21,7 +21,6 @@ pub enum Status {
 }
 
 impl Status {
-    /// Every one.
     pub const ALL: [Self; 4] = [Self::Ok, Self::Unknown, Self::Warn, Self::Fail];
 
     /// As records have it.

@@ -14,7 +14,6 @@ pub use when::{Except, Prefix, When};
 /// one hook would come to them.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Firewall {
-    /// The namespace.
     pub netns: Netns,
     /// The rules; policies that drop are among them.
     pub rules: Vec<FirewallRule>,
@@ -117,13 +116,10 @@ pub enum RuleVerdict {
 /// One rule, or the policy of a base chain.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct FirewallRule {
-    /// Who holds it.
     pub backend: Backend,
     /// `ip`, `ip6`, `inet`, `bridge`, `netdev`.
     pub family: String,
-    /// Table.
     pub table: String,
-    /// Chain that holds the rule.
     pub chain: String,
     /// The base chain from which it is reached, if it is only one.
     #[serde(skip_serializing_if = "Option::is_none", default)]
@@ -131,7 +127,6 @@ pub struct FirewallRule {
     /// Netfilter hooks from which it is reached: `INPUT`, `OUTPUT`, `FORWARD`, `PREROUTING`, `POSTROUTING`,
     /// `INGRESS`, `EGRESS`; `BRIDGE` for all of the bridge family.
     pub hooks: Vec<String>,
-    /// What it does.
     pub verdict: RuleVerdict,
     /// It is the policy of the chain, not a rule.
     #[serde(skip_serializing_if = "std::ops::Not::not", default)]
@@ -139,7 +134,6 @@ pub struct FirewallRule {
     /// Handle (nftables) or number in the chain (legacy), as the tools print it.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub handle: Option<u64>,
-    /// Its comment.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub comment: Option<String>,
     /// What it asks for, as far as that is understood.

@@ -12,23 +12,19 @@ pub const BULK: usize = 3;
 /// Rules or routes that a process removed within a few seconds, and that nobody put back within one.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RulesFlushed {
-    /// Where.
     pub netns: Netns,
     /// When the first of them went, CLOCK_BOOTTIME nanoseconds.
     pub since_boot_ns: u64,
-    /// How many.
     pub count: usize,
     /// There were more.
     #[serde(skip_serializing_if = "std::ops::Not::not", default)]
     pub incomplete: bool,
-    /// Which.
     pub rules: FlushedRules,
     /// Who removed them; absent: its socket was closed before anybody looked.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub by: Option<Remover>,
 }
 
-/// What was removed.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum FlushedRules {
@@ -40,7 +36,6 @@ pub enum FlushedRules {
     Nftables {
         /// `ip`, `ip6`, `inet`, …
         family: String,
-        /// Its name.
         table: String,
         /// The table is gone, or was made again; otherwise base chains of it lost all their rules.
         replaced: bool,
@@ -49,7 +44,6 @@ pub enum FlushedRules {
 
 impl FlushedRules {
     /// What they applied to, if they were of routing.
-    #[must_use]
     pub fn of_routing(&self) -> &[RemovedRoute] {
         match self {
             Self::Rules(gone) | Self::Routes(gone) => gone,
@@ -61,7 +55,6 @@ impl FlushedRules {
 /// What a rule or a route that was removed applied to.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct RemovedRoute {
-    /// It was one of IPv6.
     pub v6: bool,
     /// Only what comes from there.
     #[serde(skip_serializing_if = "Option::is_none", default)]
@@ -81,14 +74,12 @@ pub struct RemovedRoute {
 
 impl RemovedRoute {
     /// It surely applied to what goes from one address to the other.
-    #[must_use]
     pub fn applied_to(&self, src: IpAddr, dst: IpAddr) -> bool {
         let holds = |prefix: Option<Prefix>, addr| prefix.is_none_or(|it| it.holds(addr));
         self.v6 == dst.is_ipv6() && !self.narrower && holds(self.from, src) && holds(self.to, dst)
     }
 
     /// The only address that it was about: that of a pod, as a rule.
-    #[must_use]
     pub fn only_address(&self) -> Option<IpAddr> {
         let is_whole = |prefix: &Prefix| prefix.len == if prefix.addr.is_ipv4() { 32 } else { 128 };
         [self.to, self.from].into_iter().flatten().find(is_whole).map(|prefix| prefix.addr)
@@ -98,9 +89,7 @@ impl RemovedRoute {
 /// A process that removed something, as `/proc` had it at that moment.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Remover {
-    /// Process id.
     pub pid: u32,
-    /// Name.
     pub comm: String,
     /// Its executable; absent: it had ended.
     #[serde(skip_serializing_if = "Option::is_none", default)]

@@ -10,13 +10,11 @@ use super::{LinkState, Netns, Serving};
 /// Links and listeners that are kept of a namespace: a pod has a handful, and who may unshare can make any number. Those that
 /// carry the target's address, and those with the fullest queues, are always among them.
 pub const MOST_LINKS: usize = 128;
-/// See [`MOST_LINKS`].
 pub const MOST_LISTENERS: usize = 128;
 
 /// The state of a namespace at one moment.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Inspection {
-    /// What was asked about.
     pub target: SocketAddr,
     /// The namespace from which it is reached.
     pub from: Netns,
@@ -56,7 +54,6 @@ pub struct Inspection {
 }
 
 impl Inspection {
-    /// Nothing is known of the target.
     pub const fn nothing(from: Netns, target: SocketAddr) -> Self {
         Self {
             target,
@@ -79,7 +76,6 @@ impl Inspection {
 /// A listening socket as sock_diag has it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ListenerState {
-    /// Bound address and port.
     pub addr: SocketAddr,
     /// Connections that wait to be accepted (`sk_ack_backlog`).
     pub waiting: u32,
@@ -93,7 +89,6 @@ pub struct ListenerState {
 /// What a connect to an address came to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct NoWayBack {
-    /// The address.
     pub to: IpAddr,
     /// Its positive errno.
     pub errno: i32,
@@ -102,7 +97,6 @@ pub struct NoWayBack {
 /// A route to a target that does not lead to the device behind which it is.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct StrayRoute {
-    /// The device to which it leads.
     pub device: String,
     /// The device behind which the target is.
     pub pod_device: String,
@@ -129,7 +123,6 @@ pub struct RoutingRule {
 /// How often a cgroup was held back for want of CPU quota (`cpu.stat`).
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Throttled {
-    /// The cgroup's folder.
     pub cgroup: String,
     /// Periods in which it was.
     pub times: u64,
@@ -137,13 +130,10 @@ pub struct Throttled {
     pub micros: u64,
 }
 
-/// An entry of the neighbour table.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct NeighbourState {
-    /// Address.
     pub addr: IpAddr,
     /// `NUD_*` without the prefix, in lower case: `reachable`, `incomplete`, `failed`.
     pub state: String,
-    /// Device.
     pub ifindex: u32,
 }

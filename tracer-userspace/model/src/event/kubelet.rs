@@ -23,13 +23,10 @@ pub const WITH_API_SERVER: &[&str] = &["kubelite", "k3s", "k3s-server", "rke2", 
 /// The pod that a line is about, as far as the line names it.
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct PodRef {
-    /// Kubernetes namespace.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub namespace: Option<String>,
-    /// Name.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub name: Option<String>,
-    /// Uid.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub uid: Option<String>,
 }
@@ -56,14 +53,10 @@ impl PodRef {
 /// A probe failed, as the kubelet saw it (`pkg/kubelet/prober/prober.go`).
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct KubeletProbe {
-    /// The pod.
     pub pod: PodRef,
-    /// Name of the container.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub container: Option<String>,
-    /// Which probe.
     pub probe_type: ProbeType,
-    /// `failure` or `error`.
     pub result: KubeletResult,
     /// What its output means.
     pub says: ProbeOutput,
@@ -89,6 +82,23 @@ pub struct KubeletProbe {
 /// The health service does not know the service that the probe asks about (`grpc.health.v1`, `Check`). The client never makes this code.
 const NOT_FOUND: &str = "error: health rpc probe failed: rpc error: code = NotFound";
 
+/// A server refuses the rpc to a caller without credentials. The kubelet's client has none, and makes neither code itself.
+const DENIED: [&str; 2] = [
+    "error: health rpc probe failed: rpc error: code = Unauthenticated",
+    "error: health rpc probe failed: rpc error: code = PermissionDenied",
+];
+
+/// An answer in HTTP that Go's client does not take (net/http), as `redact.rs` writes it.
+const NOT_TAKEN: [&str; 7] = [
+    "failed to parse Location header",
+    "bad Content-Length",
+    "multiple Content-Length headers",
+    "unsupported transfer encoding",
+    "too many transfer encodings",
+    "server response headers exceeded the limit",
+    "too many 1xx informational responses",
+];
+
 /// The kubelet's gRPC client had no connection in time.
 const NOT_CONNECTED: &str = "timeout: failed to connect service ";
 /// Where the time is written in minutes.
@@ -107,11 +117,21 @@ impl KubeletProbe {
     /// The same, with the meaning that a recording of an older version does not give to the same words.
     #[must_use]
     pub fn understood(mut self) -> Self {
-        let not_found = || self.output.as_deref().is_some_and(|it| it.starts_with(NOT_FOUND));
-        if self.says == ProbeOutput::Network && not_found() {
+        let words = self.output.as_deref().filter(|_| self.says == ProbeOutput::Network).unwrap_or_default();
+        if words.starts_with(NOT_FOUND) {
             self.says = ProbeOutput::HealthNotFound;
+        } else if DENIED.iter().any(|denied| words.starts_with(denied)) {
+            self.says = ProbeOutput::RpcDenied;
+        } else if NOT_TAKEN.iter().any(|why| words.ends_with(why)) {
+            self.says = ProbeOutput::InvalidAnswer;
         }
         self
+    }
+
+    /// The scheme of the URL that the kubelet asked last: after a redirect not the probe's own.
+    pub fn scheme(&self) -> Option<&'static str> {
+        let url = self.output.as_deref()?.strip_prefix("Get ")?.trim_start_matches('"');
+        ["https", "http"].into_iter().find(|scheme| url.starts_with(&format!("{scheme}://")))
     }
 
     /// The kubelet's gRPC probe was connected and had no answer to its request (`pkg/probe/grpc`).
@@ -171,15 +191,17 @@ pub enum ProbeOutput {
     NoHealthService,
     /// The gRPC health service does not know the service that was asked about.
     HealthNotFound,
-    /// The answer was not HTTP.
+    /// The gRPC server answered the health rpc to nobody without credentials.
+    RpcDenied,
     NotHttp,
+    /// The answer was HTTP, in a form that the kubelet's client does not take.
+    InvalidAnswer,
     /// The server refused TLS by an alert.
     TlsRefused,
     /// Each answer was a redirect, until the kubelet followed no more.
     TooManyRedirects,
     /// Another error of the network.
     Network,
-    /// The command did not end in time.
     CommandTimeout,
     /// The command could not be run at all.
     CommandNotRun,
@@ -201,7 +223,9 @@ impl ProbeOutput {
                 | Self::NotServing
                 | Self::NoHealthService
                 | Self::HealthNotFound
+                | Self::RpcDenied
                 | Self::NotHttp
+                | Self::InvalidAnswer
                 | Self::TlsRefused
         )
     }
@@ -215,7 +239,6 @@ impl ProbeOutput {
 /// The sandbox of a pod could not be made.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SandboxFailure {
-    /// The pod.
     pub pod: PodRef,
     /// What it waits for, if that is the network.
     pub cause: SandboxCause,
@@ -238,6 +261,5 @@ pub enum SandboxCause {
     SubnetFile,
     /// The plugin's program is not there.
     NoPlugin,
-    /// A plugin failed.
     Plugin,
 }

@@ -21,21 +21,17 @@ pub struct Ancestor {
 /// A task opened a file that names a network namespace.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct NetnsOpen {
-    /// Who.
     pub actor: Actor,
-    /// The path as it was given.
     pub path: String,
 }
 
 /// State of all links of a namespace.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Links {
-    /// The namespace.
     pub netns: Netns,
     /// Its `net_cookie` (5.14 and later): unlike the number it is never used again.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub cookie: Option<u64>,
-    /// Its links.
     pub links: Vec<LinkState>,
 }
 
@@ -49,7 +45,6 @@ pub struct NetnsOp {
     pub ancestors: Vec<Ancestor>,
     /// Where to.
     pub netns: Netns,
-    /// What.
     pub op: NetnsOpKind,
 }
 
@@ -63,41 +58,31 @@ impl NetnsOp {
 /// Somebody set a link up or down.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct LinkChange {
-    /// Namespace of the device.
     pub netns: Netns,
-    /// Interface index.
     pub ifindex: u32,
-    /// Name.
     pub name: String,
-    /// Up (true) or down.
     pub up: bool,
-    /// Who.
     pub actor: Actor,
     /// Its ancestors, nearest first.
     #[serde(skip_serializing_if = "Vec::is_empty", default)]
     pub ancestors: Vec<Ancestor>,
-    /// Its executable.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub exe: Option<String>,
     /// The namespace's path that a container runtime gave it, if it is a network plugin.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub cni_netns: Option<String>,
-    /// Where in the kernel it was seen.
     pub hook: Hook,
 }
 
 /// A link as netlink has it.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LinkState {
-    /// Interface index.
     pub ifindex: u32,
-    /// Name.
     pub name: String,
     /// IFF_UP.
     pub up: bool,
     /// IFF_LOOPBACK.
     pub loopback: bool,
-    /// Addresses assigned to it.
     pub addrs: Vec<IpAddr>,
     /// Length of each address's prefix, in the same order; empty if not read.
     #[serde(skip_serializing_if = "Vec::is_empty", default)]
@@ -156,21 +141,16 @@ pub enum ProxyMode {
 /// The NodePorts of the node, as one of its tables has them; replaces what that table reported before.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct NodePorts {
-    /// Namespace the table was read in.
     pub netns: Netns,
-    /// Which table.
     pub mode: ProxyMode,
-    /// The ports.
     pub ports: Vec<NodePort>,
     /// Virtual services of IPVS that have no backend, on whichever address.
     #[serde(skip_serializing_if = "Vec::is_empty", default)]
     pub without_backend: Vec<SocketAddr>,
 }
 
-/// One NodePort.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct NodePort {
-    /// The port.
     pub port: u16,
     /// Addresses of the node it is served on (IPVS has one virtual service for each); empty: any.
     #[serde(skip_serializing_if = "Vec::is_empty", default)]

@@ -8,12 +8,10 @@ use super::{ConnId, Flow, IpvsOp, Netns, TcpFlags, Via};
 /// A packet of a tracked flow was dropped.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct PacketDrop {
-    /// The connection.
     #[serde(with = "as_string")]
     pub conn: ConnId,
     /// Direction of the packet.
     pub flow: Flow,
-    /// Its flags.
     pub flags: TcpFlags,
     /// Kernel's reason by name, without the `SKB_DROP_REASON_` prefix; absent before 5.17.
     #[serde(skip_serializing_if = "Option::is_none", default)]
@@ -24,16 +22,13 @@ pub struct PacketDrop {
     /// Its callers, nearest first, where they could be read and were needed.
     #[serde(skip_serializing_if = "Vec::is_empty", default)]
     pub stack: Vec<String>,
-    /// Namespace it was dropped in.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub netns: Option<Netns>,
-    /// Device it was on.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub device: Option<Device>,
     /// What conntrack made of it; absent where the kernel has no conntrack.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub tracked: Option<Tracked>,
-    /// How it was tied to the connection.
     pub via: Via,
 }
 
@@ -64,9 +59,7 @@ impl PacketDrop {
 /// A network device as an event saw it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Device {
-    /// Interface index.
     pub ifindex: u32,
-    /// Name.
     pub name: String,
     /// IFF_UP was set.
     pub up: bool,
@@ -77,20 +70,15 @@ pub struct Device {
 /// An ICMP error was sent for a packet of a tracked flow.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Icmp {
-    /// The connection.
     #[serde(with = "as_string")]
     pub conn: ConnId,
     /// Direction of the packet complained about.
     pub flow: Flow,
-    /// Its flags.
     pub flags: TcpFlags,
     /// ICMPv6.
     pub v6: bool,
-    /// Type.
     pub icmp_type: u8,
-    /// Code.
     pub code: u8,
-    /// Namespace.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub netns: Option<Netns>,
 }
@@ -98,18 +86,13 @@ pub struct Icmp {
 /// IPVS took a packet of a tracked flow.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Ipvs {
-    /// The connection.
     #[serde(with = "as_string")]
     pub conn: ConnId,
     /// Direction of the packet before translation.
     pub flow: Flow,
-    /// Its flags.
     pub flags: TcpFlags,
-    /// What IPVS did.
     pub op: IpvsOp,
-    /// How it was tied to the connection.
     pub via: Via,
-    /// Namespace.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub netns: Option<Netns>,
 }

@@ -18,7 +18,6 @@ pub struct PortPressure {
     /// TCP sockets of the node's namespace that are in use.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub in_use: Option<u64>,
-    /// Those in TIME_WAIT.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub time_wait: Option<u64>,
     /// Who connected, most connects first; bounded.
@@ -30,17 +29,14 @@ pub struct PortPressure {
 pub struct PortUser {
     /// The one of them that connected most.
     pub pid: u32,
-    /// Its name.
     pub comm: String,
     /// How many there were: a program that is started again for each connect is many.
     pub processes: u32,
-    /// Their namespace.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub netns: Option<Netns>,
     /// Uid of their pod, by the cgroup.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub pod_uid: Option<String>,
-    /// Connects.
     pub connects: u64,
     /// Destinations (address and port), estimated; a thousand and more look the same.
     pub destinations: u64,

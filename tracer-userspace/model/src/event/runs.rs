@@ -6,7 +6,6 @@ use serde::{Deserialize, Serialize};
 /// event lies in, from its beginning.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Runs {
-    /// How often it was restarted.
     #[serde(default)]
     pub restarts: u32,
     /// When the run that is going on began, CLOCK_BOOTTIME nanoseconds; absent while it does not run.
@@ -23,7 +22,6 @@ pub struct Runs {
     pub last: Option<Ended>,
 }
 
-/// Why a container does not run.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Waiting {
     /// The kubelet's word: `CrashLoopBackOff`, `ContainerCreating`, …

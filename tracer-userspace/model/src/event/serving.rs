@@ -21,14 +21,10 @@ pub struct Serving {
     pub pressure: Vec<Pressure>,
 }
 
-/// A process that serves.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ServerProcess {
-    /// Thread group id.
     pub pid: u32,
-    /// Name.
     pub comm: String,
-    /// Its threads.
     pub tasks: ServerTasks,
     /// The file that says that its cgroup is frozen; absent: it is not.
     #[serde(skip_serializing_if = "Option::is_none", default)]
@@ -38,7 +34,6 @@ pub struct ServerProcess {
 /// The threads of a process, as far as they were read.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ServerTasks {
-    /// How many.
     pub count: u32,
     /// There are more, which were not read.
     #[serde(skip_serializing_if = "std::ops::Not::not", default)]

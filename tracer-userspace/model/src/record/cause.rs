@@ -81,7 +81,6 @@ macro_rules! causes {
                 match self { $(Self::$variant => $name,)* }
             }
 
-            /// The cause of this name.
             pub fn from_name(name: &str) -> Option<Self> {
                 match name { $($name => Some(Self::$variant),)* _ => None }
             }
@@ -102,7 +101,6 @@ macro_rules! causes {
                 match self { $(Self::$variant => Severity::$severity,)* }
             }
 
-            /// What else holds of it.
             pub const fn traits(self) -> &'static [Trait] {
                 match self { $(Self::$variant => &[$(Trait::$trait),*],)* }
             }
@@ -209,7 +207,6 @@ causes! {
 }
 
 impl Cause {
-    /// This holds of it.
     pub fn has(self, what: Trait) -> bool {
         self.traits().contains(&what)
     }

@@ -19,7 +19,6 @@ pub enum Section {
 /// A part of a section. Lines of the source are joined, but those of commands.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Block {
-    /// A paragraph.
     Text(String),
     /// An item of a list, or of a list inside of one (1).
     Item(usize, String),
@@ -28,10 +27,8 @@ pub enum Block {
 }
 
 impl Section {
-    /// Every section.
     pub const ALL: [Self; 4] = [Self::Meaning, Self::Evidence, Self::Lookalikes, Self::Fix];
 
-    /// Its heading.
     pub const fn heading(self) -> &'static str {
         match self {
             Self::Meaning => "What it means",

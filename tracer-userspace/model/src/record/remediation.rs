@@ -46,7 +46,6 @@ impl Place {
     }
 
     /// What stands before its commands.
-    #[must_use]
     pub const fn instruction(self) -> &'static str {
         match self {
             Self::Node => "run on the node:",
@@ -55,24 +54,20 @@ impl Place {
         }
     }
 
-    /// The place of this name.
     pub fn from_name(name: &str) -> Option<Self> {
         [Self::Node, Self::Pod, Self::Cluster].into_iter().find(|place| place.name() == name)
     }
 }
 
 impl Command {
-    /// A command for the node.
     pub fn on_node(run: impl Into<String>) -> Self {
         Self { run: run.into(), place: Place::Node }
     }
 
-    /// A command for the pod.
     pub fn in_pod(run: impl Into<String>) -> Self {
         Self { run: run.into(), place: Place::Pod }
     }
 
-    /// A command of kubectl.
     pub fn in_cluster(run: impl Into<String>) -> Self {
         Self { run: run.into(), place: Place::Cluster }
     }
@@ -109,7 +104,6 @@ impl Remediation {
         self
     }
 
-    /// There is nothing to say.
     pub fn is_empty(&self) -> bool {
         self.text.is_empty() && self.commands.is_empty()
     }

@@ -50,7 +50,6 @@ impl Steps {
     }
 }
 
-/// The rules found so far.
 #[derive(Debug)]
 pub(super) struct Rules {
     flow: Flow,

@@ -181,7 +181,6 @@ pub(super) struct Parsed {
     pub rule: Rule,
 }
 
-/// Reads the attributes of a rule.
 pub(super) fn parse_rule(family: u8, attrs: &[u8]) -> Option<Parsed> {
     let handle = attribute(attrs, NFTA_RULE_HANDLE).and_then(|it| field(it, 0)).map(u64::from_be_bytes);
     let when = When { v6: (family == 2 || family == IP6).then_some(family == IP6), ..When::default() };

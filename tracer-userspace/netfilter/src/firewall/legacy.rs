@@ -212,7 +212,6 @@ fn target<'a>(entry: &'a [u8], layout: &Layout) -> Option<(String, &'a [u8])> {
     Some((text(target.get(2..31)?), target.get(32..)?))
 }
 
-/// The verdict of a standard target.
 fn verdict_of(entry: &[u8], layout: &Layout) -> Option<i32> {
     let (name, data) = target(entry, layout)?;
     name.is_empty().then(|| field(data, 0).map(i32::from_ne_bytes)).flatten()

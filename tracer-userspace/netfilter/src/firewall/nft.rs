@@ -122,7 +122,6 @@ struct Reader {
     /// Verdict maps in use: table, name, and what their keys are made of.
     maps: Vec<(usize, String, Vec<Key>)>,
     asked: BTreeSet<(usize, String)>,
-    /// Sets in use.
     sets: BTreeSet<(usize, String)>,
     room: Room,
     truncated: bool,

@@ -81,17 +81,23 @@ pub(super) struct Place {
     pub element: Option<usize>,
 }
 
-/// One condition.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Test {
-    /// One of these states of conntrack.
     State(u8),
-    /// These TCP flags.
     Flags(FlagTest),
     /// A field that lies in a range, both ends included, or does not.
-    Range { key: Key, from: Vec<u8>, to: Vec<u8>, inverted: bool },
+    Range {
+        key: Key,
+        from: Vec<u8>,
+        to: Vec<u8>,
+        inverted: bool,
+    },
     /// Fields that a set has, or does not have.
-    Set { keys: Vec<Key>, set: String, inverted: bool },
+    Set {
+        keys: Vec<Key>,
+        set: String,
+        inverted: bool,
+    },
     /// Something that is not understood.
     Unknown,
 }

@@ -8,7 +8,6 @@ use tracer_model::event::{Backend, When};
 /// All tables of a namespace.
 #[derive(Debug, Default)]
 pub struct Survey {
-    /// The tables.
     pub tables: Vec<SurveyTable>,
     /// There is more than was read.
     pub truncated: bool,
@@ -16,23 +15,17 @@ pub struct Survey {
     pub problems: Vec<NetfilterError>,
 }
 
-/// A table.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SurveyTable {
-    /// Who holds it.
     pub backend: Backend,
     /// `ip`, `ip6`, `inet`, `bridge`, `netdev`.
     pub family: &'static str,
-    /// Its name.
     pub name: String,
-    /// Its chains.
     pub chains: Vec<SurveyChain>,
 }
 
-/// A chain.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct SurveyChain {
-    /// Its name.
     pub name: String,
     /// The hook of a base chain: `INPUT`, `FORWARD`, …
     pub hook: Option<&'static str>,

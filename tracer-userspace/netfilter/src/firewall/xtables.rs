@@ -22,7 +22,6 @@ const STATE_UNTRACKED: u32 = 1 << 6;
 /// `XT_RPFILTER_INVERT`, linux/netfilter/xt_rpfilter.h
 const RPFILTER_INVERT: u8 = 0x08;
 
-/// Takes in an xtables match.
 pub(super) fn add_match(rule: &mut Rule, name: &[u8], info: &[u8]) {
     let understood = match name {
         b"comment" => {
@@ -109,7 +108,6 @@ fn state(rule: &mut Rule, states: u32, untracked: u32, inverted: bool) -> Option
 }
 
 impl Rule {
-    /// Takes in a comparison of TCP flags.
     pub(super) fn take_flags(&mut self, test: FlagTest) {
         self.when.take_flags(test.mask, test.value, test.inverted);
         self.rest.push(Test::Flags(test));

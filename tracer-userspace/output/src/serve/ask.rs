@@ -15,9 +15,6 @@ const PATIENCE: Duration = Duration::from_secs(3);
 const ANSWER_MAX: u64 = 64 << 10;
 
 /// The daemon's report, and the line of JSON that it came as.
-///
-/// # Errors
-/// Nobody answers there, or not as a tracer would.
 pub fn ask(socket: &Path) -> Result<(Report, String), Error> {
     let place = socket.display();
     let answer = fetch(socket).map_err(|error| {

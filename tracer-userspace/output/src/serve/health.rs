@@ -10,7 +10,6 @@ use tokio::sync::watch;
 /// The pipeline moves once a second. Longer than this without a move: it hangs.
 const STALL: Duration = Duration::from_secs(30);
 
-/// How far the run is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 #[repr(u8)]
@@ -55,7 +54,6 @@ pub struct Report {
     pub hooks_missing: u64,
     /// What does not work while the rest does: `part: what, and what is done about it`.
     pub degraded: Vec<String>,
-    /// Version of the tracer.
     pub version: String,
 }
 
@@ -66,8 +64,6 @@ impl Default for Health {
 }
 
 impl Health {
-    /// Of a run that begins now.
-    #[must_use]
     pub fn new() -> Self {
         Self {
             since: Instant::now(),
@@ -101,7 +97,6 @@ impl Health {
         let _ = self.missing.fetch_update(Ordering::Relaxed, Ordering::Relaxed, less);
     }
 
-    /// It was asked to end.
     pub fn stopping(&self) {
         self.stage.store(Stage::Stopping as u8, Ordering::Release);
     }
@@ -123,8 +118,6 @@ impl Health {
         self.socket.load(Ordering::Acquire)
     }
 
-    /// As it is now.
-    #[must_use]
     pub fn report(&self) -> Report {
         let still = self.now_ms().saturating_sub(self.moved_ms.load(Ordering::Relaxed));
         let live = u128::from(still) < STALL.as_millis();

@@ -35,7 +35,6 @@ const TEXT: &str = "text/plain; version=0.0.4; charset=utf-8";
 const JSON: &str = "application/json";
 const PLAIN: &str = "text/plain; charset=utf-8";
 
-/// The pages of a run.
 #[derive(Clone)]
 pub(super) struct Pages {
     pub(super) health: Arc<Health>,

@@ -31,7 +31,6 @@ const LAST_RETRY: Duration = Duration::from_secs(60);
 /// After an accept that failed (no descriptors left): whatever is short must come back first.
 const ACCEPT_REST: Duration = Duration::from_millis(100);
 
-/// Where to listen.
 #[derive(Clone, Debug)]
 pub(super) enum Place {
     Tcp(SocketAddr),
@@ -58,7 +57,6 @@ impl fmt::Display for Place {
     }
 }
 
-/// A place that is listened on.
 enum Listener {
     Tcp(TcpListener),
     Unix(UnixListener),

@@ -71,10 +71,7 @@ struct Inbox {
 }
 
 impl ClusterSink {
-    /// Begins.
-    ///
-    /// # Errors
-    /// The kubeconfig or the service account cannot be used. An API that does not answer is no error.
+    /// Begins. An API that does not answer is no error.
     pub fn start(config: ClusterOutput, background: &Background) -> Result<Self, ConnectError> {
         let (mut sink, inbox) = Self::new(&config);
         let (first, begun) = std_mpsc::sync_channel(1);
@@ -111,7 +108,6 @@ impl ClusterSink {
     }
 
     /// Explanations that never reached the API, since the start.
-    #[must_use]
     pub fn dropped(&self) -> u64 {
         self.dropped.load(Ordering::Relaxed)
     }

@@ -14,21 +14,17 @@ use tracer_model::record::Record;
 /// Where records go and which.
 #[derive(Clone, Debug, Default)]
 pub struct SinkConfig {
-    /// Their form.
     pub form: Form,
-    /// With colour.
     pub colour: bool,
     /// Columns of what people read where there is no terminal that says.
     pub columns: Option<usize>,
     /// `--output-file`.
     pub file: Option<PathBuf>,
-    /// Which are printed.
     pub filter: Filter,
     /// Attempts, too.
     pub attempts: bool,
     /// What a healthy node does with its ports, too.
     pub verbose: bool,
-    /// End at the first failure.
     pub until_failure: bool,
     /// `--output-max-size`, `--output-max-files`.
     pub rotation: Option<Rotation>,
@@ -38,13 +34,11 @@ pub struct SinkConfig {
 
 impl SinkConfig {
     /// All verdicts as they happen, without colour.
-    #[must_use]
     pub fn new(form: Form, file: Option<PathBuf>) -> Self {
         Self { form, file, ..Self::default() }
     }
 
     /// JSON goes to a terminal, where nothing else may stand.
-    #[must_use]
     pub fn is_json_on_terminal(&self) -> bool {
         self.form != Form::Pretty && self.file.is_none() && io::stdout().is_terminal()
     }
@@ -64,8 +58,6 @@ pub enum Form {
 }
 
 impl Form {
-    /// A record as a line for machines.
-    #[must_use]
     pub fn line(self, record: &Record) -> Vec<u8> {
         match self {
             Self::Pretty | Self::Ndjson => ndjson::line(record),

@@ -13,7 +13,6 @@ const NOTES: [(&str, &str); 2] = [("; only if ", "Only if "), (", and ", "Then "
 const ORDER: [Status; 4] = [Status::Fail, Status::Warn, Status::Unknown, Status::Ok];
 
 /// All findings of a node, or those that are not ok; below them how many there are of each status.
-#[must_use]
 pub fn table(findings: &[FindingBody], node_name: &str, only_problems: bool, screen: Screen) -> String {
     let screen = Screen { columns: screen.columns.or(Some(WIDTH)), ..screen };
     let mut out = String::new();
@@ -34,7 +33,6 @@ pub fn table(findings: &[FindingBody], node_name: &str, only_problems: bool, scr
 }
 
 /// The check, with the address family where it looks at each by itself.
-#[must_use]
 pub fn name(finding: &FindingBody) -> String {
     let family = match finding.fields.get("family").and_then(|family| family.as_str()) {
         Some("ipv4" | "ip") => " IPv4",

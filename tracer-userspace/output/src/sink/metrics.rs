@@ -33,11 +33,9 @@ const LATENCY: [f64; 11] = [0.000_5, 0.001, 0.002_5, 0.005, 0.01, 0.025, 0.05, 0
 /// What one hook has done since the start.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct HookCount {
-    /// Its name in records.
     pub hook: &'static str,
     /// Whether a program sits there now.
     pub attached: bool,
-    /// Events that came from it.
     pub events: u64,
     /// Runs of its programs and the seconds they took; absent where the kernel does not count them
     /// (`kernel.bpf_stats_enabled`) and never did.
@@ -47,13 +45,11 @@ pub struct HookCount {
 /// What the kernel's side has counted since the start.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct KernelCounts {
-    /// By hook.
     pub hooks: Vec<HookCount>,
     /// Reads of kernel memory that failed.
     pub read_failures: u64,
 }
 
-/// The metrics of this process.
 #[derive(Debug)]
 pub struct Metrics {
     verdicts: Counters,
@@ -72,7 +68,6 @@ pub struct Metrics {
 
 impl Metrics {
     /// All at zero, and the registry that prints them. `pod_labels`: `namespace` and `pod` on verdicts and attempts.
-    #[must_use]
     pub fn new(pod_labels: bool) -> (Self, Arc<Registry>) {
         let metrics = Self {
             verdicts: Family::default(),

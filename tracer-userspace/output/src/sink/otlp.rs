@@ -42,7 +42,6 @@ pub struct OtlpConfig {
 }
 
 /// One line: the record as a request of its own, in OTLP's JSON.
-#[must_use]
 pub fn line(record: &Record) -> Vec<u8> {
     let request = convert::request(&record.node_name, None, vec![convert::log_record(record)]);
     // Maps have string keys and numbers are finite: nothing in these types can fail.
@@ -85,9 +84,6 @@ impl Counts {
 
 impl OtlpSink {
     /// Begins.
-    ///
-    /// # Errors
-    /// The endpoint is an HTTPS one and no root certificate can be read, or no thread can be started.
     pub fn start(config: OtlpConfig, background: &Background) -> Result<Self, Error> {
         let endpoint = config.endpoint.clone();
         let failed = |error: &dyn std::fmt::Display| Error::Source(format!("--otlp-endpoint {endpoint}: {error}"));
@@ -114,7 +110,6 @@ impl OtlpSink {
     }
 
     /// Records that were lost on the way, since the start.
-    #[must_use]
     pub fn dropped(&self) -> u64 {
         self.counts.lost.load(Ordering::Relaxed)
     }

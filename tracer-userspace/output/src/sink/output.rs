@@ -33,7 +33,6 @@ const KEPT: usize = 1 << 20;
 /// How long the end of a live run waits for a slow reader.
 const PATIENCE: Duration = Duration::from_secs(3);
 
-/// Where the bytes go.
 #[derive(Debug)]
 pub struct Output {
     file: File,
@@ -66,9 +65,6 @@ pub struct Output {
 
 impl Output {
     /// Opens it. `live`: never block.
-    ///
-    /// # Errors
-    /// The file cannot be opened for appending, or stdout cannot be duplicated, or what cannot be rotated is to be.
     pub fn open(path: Option<&Path>, rotation: Option<Rotation>, live: bool) -> Result<Self, Error> {
         let file = match path {
             Some(path) => open_file(path).map_err(|error| Error::file("--output-file", path, error))?,
@@ -100,19 +96,16 @@ impl Output {
     }
 
     /// The reader has gone, or nothing can be written any more: time to end.
-    #[must_use]
     pub const fn is_closed(&self) -> bool {
         self.closed
     }
 
     /// Something could not be written where it was meant to go.
-    #[must_use]
     pub const fn has_failed(&self) -> bool {
         self.failed
     }
 
     /// SIGHUP has a meaning: there is a file to open again.
-    #[must_use]
     pub const fn can_reopen(&self) -> bool {
         self.path.is_some()
     }
@@ -132,26 +125,21 @@ impl Output {
         if self.pending.len() - self.written < BACKLOG / 2 { std::mem::take(&mut self.dropped) } else { 0 }
     }
 
-    /// Records dropped since the start.
-    #[must_use]
     pub const fn dropped_so_far(&self) -> u64 {
         self.dropped_so_far
     }
 
     /// Columns of the terminal that it writes to, if it is one.
-    #[must_use]
     pub fn columns(&self) -> Option<usize> {
         columns(&self.file)
     }
 
     /// Its name in metrics.
-    #[must_use]
     pub const fn name(&self) -> &'static str {
         if self.path.is_some() { "output_file" } else { "stdout" }
     }
 
     /// Why records wait for the file, if they do.
-    #[must_use]
     pub const fn trouble(&self) -> Option<&String> {
         self.trouble.as_ref()
     }

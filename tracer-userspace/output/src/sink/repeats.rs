@@ -16,7 +16,6 @@ const MAX_SERIES: usize = 1024;
 /// Earlier attempts of a group that a revision can take out. It comes within an attempt's last seconds.
 const REVISABLE: usize = 16;
 
-/// What is held back, and since when.
 #[derive(Debug)]
 pub(super) struct Repeats {
     /// Zero: nothing is held back.
@@ -42,16 +41,13 @@ pub(super) struct HeldVerdicts {
     pub(super) decision: Decision,
     /// When that was decided, where there is a clock.
     pub(super) now_boot_ns: Option<u64>,
-    /// How many there are.
     pub(super) count: u64,
-    /// The time of the first one.
     pub(super) first_boot_ns: u64,
     /// The latest attempts before that of `decision`.
     earlier: VecDeque<ConnId>,
 }
 
 impl Repeats {
-    /// Nothing is held back yet.
     pub(super) fn new(interval: Duration) -> Self {
         let interval_ns = u64::try_from(interval.as_nanos()).unwrap_or(u64::MAX);
         Self { interval_ns, series: BTreeMap::new(), due: None }
@@ -113,7 +109,6 @@ impl Repeats {
         None
     }
 
-    /// The groups that are due.
     pub(super) fn release(&mut self, now_boot_ns: u64) -> Vec<HeldVerdicts> {
         let mut released = Vec::new();
         let mut next: Option<u64> = None;

@@ -46,7 +46,6 @@ const STEPS: [i64; 31] = {
     ]
 };
 
-/// The axis of time.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Axis {
     first: i64,
@@ -79,7 +78,6 @@ impl Axis {
         column << self.shift
     }
 
-    /// Whether a moment is in this column.
     pub(super) const fn is_in(&self, us: i64, column: i64) -> bool {
         us >> self.shift == column
     }

@@ -73,7 +73,6 @@ fn evidence(cell: &Cell) -> Markup {
     }
 }
 
-/// Events of the nodes.
 pub(super) fn events(view: &View) -> Markup {
     let mut kept: Vec<_> = view.events.kept.iter().chain(view.events.ports.values()).collect();
     kept.sort_by_key(|event| event.us);

@@ -18,7 +18,6 @@ const PASSED: u64 = 3;
 /// The lowest bar.
 const LOWEST: u64 = 6;
 
-/// The section.
 pub(super) fn section(view: &mut View) -> Markup {
     let lines = overlay(view);
     let view = &*view;

@@ -9,7 +9,6 @@ use tracer_model::record::{Body, Record, Remediation, VerdictBody};
 use tracer_output::sink::plain;
 use tracer_output::sink::pretty::{About, who};
 
-/// The record of an example.
 pub(super) fn record(example: &Example) -> Option<(Record, Box<VerdictBody>)> {
     let record = line::whole(&example.line).ok()?;
     match &record.body {
@@ -21,7 +20,6 @@ pub(super) fn record(example: &Example) -> Option<(Record, Box<VerdictBody>)> {
     }
 }
 
-/// All of it.
 pub(super) fn shown(example: &Example) -> Markup {
     let Some((record, body)) = record(example) else {
         return html! { p { "This record cannot be shown: fields of it are missing or of another kind." } };

@@ -43,7 +43,6 @@ pub(super) struct GroupView {
     pub(super) span: (i64, i64),
 }
 
-/// Everything that the page shows.
 pub(super) struct View {
     pub(super) axis: Axis,
     pub(super) groups: Vec<GroupView>,

@@ -36,7 +36,6 @@ pub(super) fn clock(us: i64, span_us: i64) -> String {
     at(us, form)
 }
 
-/// The date.
 pub(super) fn date(us: i64) -> String {
     at(us, "%Y-%m-%d")
 }

@@ -17,7 +17,6 @@ impl<T> Ends<T> {
         Self { first: Vec::new(), last: VecDeque::new(), each, seen: 0 }
     }
 
-    /// One more.
     pub(crate) fn push(&mut self, item: T) {
         self.seen += 1;
         if self.first.len() < self.each {
@@ -30,7 +29,6 @@ impl<T> Ends<T> {
         self.last.push_back(item);
     }
 
-    /// Those that were kept.
     pub(crate) fn iter(&self) -> impl Iterator<Item = &T> {
         self.first.iter().chain(&self.last)
     }
@@ -45,7 +43,6 @@ impl<T> Ends<T> {
         self.seen
     }
 
-    /// How many were not kept.
     pub(crate) fn left_out(&self) -> u64 {
         self.seen - (self.first.len() + self.last.len()) as u64
     }

@@ -18,18 +18,14 @@ const PORT_PRESSURE: &str = "port_pressure";
 /// Something that a node saw by itself.
 #[derive(Debug)]
 pub(crate) struct Event {
-    /// The node.
     pub(crate) node: String,
     /// When, µs.
     pub(crate) us: i64,
-    /// What.
     pub(crate) body: NodeBody,
 }
 
-/// All events.
 #[derive(Debug)]
 pub(crate) struct Events {
-    /// Those that are kept.
     pub(crate) kept: Ends<Event>,
     /// When, by kind.
     pub(crate) series: BTreeMap<String, Series>,

@@ -30,11 +30,9 @@ pub(crate) struct Lane {
     pub(crate) count: u64,
     /// Those by how sure they are: possible, likely, proven.
     pub(crate) sure: [u64; 3],
-    /// When.
     pub(crate) series: Series,
     /// The first verdict that stands and was kept.
     pub(crate) first: Option<Rc<Example>>,
-    /// The last one.
     pub(crate) last: Option<Rc<Example>>,
 }
 
@@ -69,7 +67,6 @@ pub(super) struct CountedVerdict<'a> {
     pub(super) line: &'a [u8],
 }
 
-/// All pods.
 #[derive(Debug)]
 pub(crate) struct Pods {
     index: HashMap<PodKey, usize>,
@@ -100,7 +97,6 @@ impl Pods {
         pod.passed_when.add(us, 1, scale);
     }
 
-    /// Counts a verdict.
     pub(super) fn count(&mut self, key: PodKey, reported: &CountedVerdict<'_>, scale: &Scale) -> Counted {
         let pod = self.place(key);
         let id = self.next_id;
@@ -140,7 +136,6 @@ impl Pods {
         lanes.filter(|(group, _)| !group.noise).map(|(_, lane)| lane.count).sum()
     }
 
-    /// Everything that was counted.
     pub(crate) fn into_pods(self) -> impl Iterator<Item = (PodKey, Pod)> {
         self.pods.into_iter().filter(|(_, pod)| pod.passed > 0 || !pod.lanes.is_empty())
     }

@@ -24,7 +24,6 @@ impl Standing {
         self.last_seq = Some(seq);
     }
 
-    /// Remembers a verdict that was counted.
     pub(super) fn put(&mut self, seq: u64, counted: Counted) {
         self.counted.insert(seq, counted);
         self.order.push_back(seq);

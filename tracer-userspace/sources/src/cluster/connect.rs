@@ -11,7 +11,6 @@ use super::reason::reason;
 /// Where a pod finds its service account's token.
 const TOKEN: &str = "/var/run/secrets/kubernetes.io/serviceaccount/token";
 
-/// How the API is reached.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Access {
     /// `--kubeconfig`
@@ -23,14 +22,8 @@ pub enum Access {
 /// Why there is no way to the API.
 #[derive(Debug, thiserror::Error)]
 pub enum ConnectError {
-    /// A kubeconfig that cannot be used.
     #[error("--kubeconfig {}: {problem}", path.display())]
-    Kubeconfig {
-        /// The file.
-        path: PathBuf,
-        /// What is wrong with it.
-        problem: String,
-    },
+    Kubeconfig { path: PathBuf, problem: String },
     /// The service account's files or variables.
     #[error("in-cluster access: {0} (--no-api does without the cluster API)")]
     InCluster(String),

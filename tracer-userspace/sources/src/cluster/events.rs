@@ -23,9 +23,7 @@ const REASONS: [&str; 3] = ["Unhealthy", "FailedCreatePodSandBox", "NetworkNotRe
 /// One namespace, or all.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Namespace {
-    /// All of the cluster.
     All,
-    /// That of this name.
     Named(String),
 }
 

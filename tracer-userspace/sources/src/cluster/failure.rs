@@ -7,7 +7,6 @@ use kube::core::Status;
 
 use super::reason::reason;
 
-/// Why a request gave nothing.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Failure {
     /// No connection, no TLS, or it broke.
@@ -21,14 +20,7 @@ pub enum Failure {
         "does not permit it (403): grant verb `{verb}` on resource `{resource}`{} in a ClusterRole bound to this account (deploy/kustomize has it)",
         group_text(.group)
     )]
-    Forbidden {
-        /// `list` or `watch`.
-        verb: &'static str,
-        /// As RBAC writes it.
-        resource: &'static str,
-        /// API group; empty for the core's.
-        group: &'static str,
-    },
+    Forbidden { verb: &'static str, resource: &'static str, group: &'static str },
     /// 404: the server does not have this version of the resource.
     #[error("does not know {0} (404)")]
     Unknown(&'static str),
@@ -41,9 +33,7 @@ pub enum Failure {
     /// Any other refusal; 429 and 503 with the time that the server asked for.
     #[error("answers {code}{}", colon(.message))]
     Refused {
-        /// HTTP status.
         code: u16,
-        /// Its words.
         message: String,
         /// `Retry-After`
         after: Option<Duration>,
@@ -80,7 +70,6 @@ impl Failure {
         Self::Unreachable(shortened(text))
     }
 
-    /// A refusal.
     pub(crate) fn of_answer(code: StatusCode, headers: &HeaderMap, body: &[u8], asked: ApiRequest) -> Self {
         let header = headers.get(RETRY_AFTER).and_then(|value| value.to_str().ok()?.trim().parse().ok());
         match serde_json::from_slice(body) {

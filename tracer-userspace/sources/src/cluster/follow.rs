@@ -32,7 +32,6 @@ enum Form {
     Listing,
 }
 
-/// Follows one kind.
 pub(super) struct ResourceFollower<W: Watched> {
     client: Client,
     scope: Scope,
@@ -276,7 +275,6 @@ impl<W: Watched> ResourceFollower<W> {
     }
 }
 
-/// A watch that is open.
 struct Watch<W: Watched> {
     body: Body,
     lines: Lines,

@@ -36,7 +36,6 @@ impl<W: Watched> Known<W> {
         self.objects.remove(&key(object.metadata())).is_some()
     }
 
-    /// All of them.
     pub(super) fn all(&self) -> Vec<W::Kept> {
         self.objects.values().cloned().collect()
     }

@@ -5,7 +5,6 @@ use super::failure::Failure;
 /// Largest object: the API's own limit is 1.5 MiB in etcd, more as JSON.
 const OBJECT_MAX: usize = 8 << 20;
 
-/// Lines of a watch.
 #[derive(Default)]
 pub(crate) struct Lines {
     open: Vec<u8>,

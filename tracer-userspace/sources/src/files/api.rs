@@ -143,7 +143,6 @@ objects! {
 #[derive(Debug, Deserialize)]
 #[serde(untagged)]
 pub(crate) enum Port {
-    /// A number.
     Number(i32),
     /// The name of a container's port, or a number in quotes.
     Name(String),

@@ -38,9 +38,6 @@ enum PodOrOther {
 }
 
 /// Reads the pods of a file.
-///
-/// # Errors
-/// If it cannot be read, is neither JSON nor YAML, or holds something else.
 pub fn read_pods(path: &Path) -> Result<Vec<Pod>, FileError> {
     let pods = pods_of(&Source::read(FLAG, path)?)?;
     if pods.is_empty() {

@@ -51,9 +51,6 @@ struct Parts {
 }
 
 /// Reads the Services of a file.
-///
-/// # Errors
-/// If it cannot be read, is neither JSON nor YAML, or holds something else.
 pub fn read_services(path: &Path) -> Result<Vec<Service>, FileError> {
     services_of(&Source::read(FLAG, path)?)
 }

@@ -14,7 +14,6 @@ use super::fields::{field, header, is_at_message, unquoted};
 /// How every entry in JSON begins: the encoder has neither a level nor a key before the time.
 const JSON: &str = "{\"ts\":";
 
-/// What is in an entry.
 #[derive(Debug)]
 pub(super) struct LogEntry<'a> {
     pub(super) time: WrittenTime,
@@ -25,7 +24,6 @@ pub(super) struct LogEntry<'a> {
     fields: Fields<'a>,
 }
 
-/// When it was written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum WrittenTime {
     /// Within a quarter of an hour: what no time zone changes.

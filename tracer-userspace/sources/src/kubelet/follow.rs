@@ -24,7 +24,6 @@ const POLL_MS: u16 = 1000;
 /// How often a log that is not there is looked for.
 const AGAIN: Duration = Duration::from_secs(5);
 
-/// Follows one log.
 #[derive(Debug)]
 pub(super) struct LogFollower {
     log: KubeletLog,

@@ -76,7 +76,6 @@ impl<F: ReadAt> Journal<F> {
         self.at
     }
 
-    /// Goes on from there.
     pub(super) fn resume(&mut self, at: u64) {
         self.at = at;
     }

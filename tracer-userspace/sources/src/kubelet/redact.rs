@@ -26,6 +26,7 @@ const FIXED: &[&str] = &[
     "server gave HTTP response to HTTPS client",
     "invalid byte in chunk length",
     "malformed chunked encoding",
+    "too many 1xx informational responses",
     "stream error",
     // net and context.
     "EOF",

@@ -11,7 +11,6 @@ const CHUNK: usize = 16 << 10;
 /// Read before anybody is asked whether it is still wanted: a file can claim any size. No kubelet writes as much in a second.
 const MAX_READ: u64 = 16 << 20;
 
-/// Reads one file.
 #[derive(Debug)]
 pub(super) struct TextFile {
     file: File,
@@ -33,7 +32,6 @@ impl TextFile {
         self.at
     }
 
-    /// Goes on from there.
     pub(super) fn resume(&mut self, at: u64) {
         self.at = self.file.seek(SeekFrom::Start(at)).unwrap_or(self.at);
     }

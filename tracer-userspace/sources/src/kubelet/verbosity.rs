@@ -23,10 +23,8 @@ const SOURCE: &str = "prober";
 /// Forms that are read (`component-base/logs/api/v1`); the first is written unless another is named.
 const FORMATS: &[&str] = &["text", "json"];
 
-/// How a kubelet logs.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct KubeletLogging {
-    /// Its process.
     pub pid: u32,
     /// `-v`, or `logging.verbosity`.
     pub verbosity: u32,
@@ -34,7 +32,6 @@ pub struct KubeletLogging {
     pub format: String,
     /// A pattern of `--vmodule` or `logging.vmodule` has outcomes of probes written whatever the verbosity.
     by_module: bool,
-    /// What to change.
     setting: Setting,
 }
 
@@ -45,9 +42,7 @@ enum Setting {
     File(PathBuf),
 }
 
-/// Why it is not known.
 #[derive(Debug, thiserror::Error)]
-#[expect(missing_docs, reason = "the messages say it")]
 pub enum KubeletLoggingError {
     #[error("process {pid} is no kubelet of its own: its command line does not show how the kubelet in it logs")]
     Embedded { pid: u32 },
@@ -92,9 +87,6 @@ struct Module {
 
 impl KubeletLogging {
     /// Of this process.
-    ///
-    /// # Errors
-    /// It is no kubelet, or a file that counts cannot be read.
     pub fn of(pid: u32) -> Result<Self, KubeletLoggingError> {
         let comm = std::fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default();
         if comm.trim_end() == NAME {
@@ -171,7 +163,6 @@ impl KubeletLogging {
         })
     }
 
-    /// What fixes that.
     pub fn fix(&self) -> String {
         let change = match &self.setting {
             _ if !FORMATS.contains(&self.format.as_str()) => {

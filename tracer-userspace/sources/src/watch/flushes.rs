@@ -19,7 +19,6 @@ pub(super) struct Flushes {
 }
 
 impl Flushes {
-    /// Of this namespace.
     pub(super) fn open(node: &NodeNetns) -> Self {
         let (routing, tables) = (or_warn(RoutingWatch::open(node)), or_warn(TablesWatch::open(node)).flatten());
         Self { netns: Some(node.netns), routing, tables }

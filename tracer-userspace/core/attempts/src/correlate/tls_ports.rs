@@ -24,12 +24,14 @@ impl TlsPorts {
         self.hellos.insert((hello.addr.port(), hello.netns, hello.addr.ip()), time);
     }
 
-    pub(super) fn observe_answer(&mut self, time: u64, dst: SocketAddr) {
+    /// A probe that speaks HTTPS got an answer from there.
+    pub fn observe_answer(&mut self, time: u64, dst: SocketAddr) {
         self.answers.insert(dst, time);
         self.plain.remove(&dst);
     }
 
-    pub(super) fn observe_plain(&mut self, dst: SocketAddr) {
+    /// A probe that speaks HTTPS was answered from there in something else.
+    pub fn observe_plain(&mut self, dst: SocketAddr) {
         self.plain.insert(dst, ());
         self.answers.remove(&dst);
     }

@@ -24,16 +24,20 @@ const NEITHER: &str =
     "The probe asks in HTTPS and the port speaks something else: correct the probe's port, or use tcpSocket or grpc";
 
 /// What a gRPC probe can do about a port that speaks TLS.
-pub(super) const GRPC_IN_PLAIN: &str = "the kubelet's gRPC probes speak no TLS unless the probe has grpc.mode: TLS (Kubernetes 1.37): serve the health service on a port without it, or use tcpSocket, or exec with a client that speaks TLS (grpc_health_probe -tls)";
+pub(super) const GRPC_IN_PLAIN: &str = "a gRPC probe speaks no TLS (grpc.mode: TLS is alpha in Kubernetes 1.37). Serve the health service on a port without TLS, or use tcpSocket, or exec with a client that speaks TLS (grpc_health_probe -tls)";
 
 /// In the words of whoever reads an alert. What a kubelet offers is what its Go offers (crypto/tls), without a certificate.
 const REFUSAL: &str = "a fatal alert, by which it refuses the TLS handshake";
-const TLS_REFUSED: &str = "The server's log says why. The kubelet offers TLS 1.2 and 1.3 with the ciphers that Go takes for secure, no server name where it dials an address, and no client certificate: let the server take that on the probe's port, or probe a port that needs no client certificate, or use tcpSocket or exec";
+const TLS_REFUSED: &str = "The server's log says why. Let it take what the kubelet offers: TLS 1.2 and 1.3, Go's secure ciphers, no server name for an address, no client certificate. Or probe a port that does, or use tcpSocket or exec";
 
 const NO_HEALTH_SERVICE: &str =
     "Register the gRPC health service (grpc.health.v1.Health) in the server, or use tcpSocket";
 
 const NOT_FOUND: &str = "Set the probe's grpc.service to a name that the server's health service knows (empty: the whole server), or register that name there";
+
+const DENIED: &str = "Let the server answer grpc.health.v1.Health/Check without credentials: the kubelet's gRPC probes carry none. Or use tcpSocket, or exec with a client that has them";
+
+const NOT_TAKEN: &str = "Correct the header of the answer that the kubelet's words name: Go's HTTP client, which the kubelet uses, does not take it, though others may";
 
 pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
     match answered_no(case) {
@@ -97,6 +101,10 @@ pub(in super::super) fn answer_text(says: ProbeOutput, scheme: Option<&str>) -> 
         ProbeOutput::NotServing => Some(("a health status other than SERVING".to_owned(), HANDLER)),
         ProbeOutput::NoHealthService => Some(("that it has no gRPC health service".to_owned(), NO_HEALTH_SERVICE)),
         ProbeOutput::HealthNotFound => Some(("that it does not know the service asked about".to_owned(), NOT_FOUND)),
+        ProbeOutput::RpcDenied => {
+            Some(("that it refuses the health rpc to a caller without credentials".to_owned(), DENIED))
+        }
+        ProbeOutput::InvalidAnswer => Some(("HTTP that the kubelet's client does not take".to_owned(), NOT_TAKEN)),
         ProbeOutput::TlsRefused => Some((REFUSAL.to_owned(), TLS_REFUSED)),
         ProbeOutput::NotHttp if scheme == Some("https") => {
             Some(("something that is not HTTP over TLS".to_owned(), PROTOCOL_TLS))
@@ -122,12 +130,6 @@ fn by_answer(case: &Case<'_>) -> Option<Finding> {
     Some(sidecar::add(case, answer.status.filter(|_| answer.kind == AnswerKind::Http), found))
 }
 
-/// An interim answer (`100 Continue`, `103 Early Hints`): the next one counts (RFC 9110 15.2). Go's client reads on after each
-/// but `101 Switching Protocols`, which is final.
-const fn is_interim(status: u16) -> bool {
-    status >= 100 && status < 200 && status != 101
-}
-
 /// What the answer says, if it is one that the kubelet takes for a failure (`pkg/probe/http`: 200 to 399 is success).
 fn refusal(case: &Case<'_>, answer: &Answer) -> Option<(String, &'static str)> {
     if case.matched.refused_tls() {
@@ -149,7 +151,7 @@ fn refusal(case: &Case<'_>, answer: &Answer) -> Option<(String, &'static str)> {
         return None;
     }
     match (answer.kind, answer.status) {
-        (AnswerKind::Http, Some(status)) if !(200..400).contains(&status) && !is_interim(status) => {
+        (AnswerKind::Http, Some(status)) if !(200..400).contains(&status) && !answer.is_interim() => {
             // A lifecycle handler takes any (`runHTTPHandler`, pkg/kubelet/lifecycle/handlers.go).
             let handlers = case.matched.handlers_met();
             handlers.is_empty().then(|| (format!("HTTP status {status}"), HANDLER))

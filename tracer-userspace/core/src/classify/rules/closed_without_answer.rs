@@ -21,10 +21,12 @@ pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
     let (ended, End::ClosedByServer | End::Reset) = attempt.ended? else { return None };
     let (established, state) = (attempt.established_at()?, attempt.last.as_ref()?);
     let unavailable_source = case.matched.sent_no_request();
-    let closed = matches!(attempt.ended, Some((_, End::ClosedByServer))) && attempt.errno().is_none();
+    let by_server = matches!(attempt.ended, Some((_, End::ClosedByServer)));
+    let closed = by_server && attempt.errno().is_none();
     // Of gRPC a close and the RST that comes of it are one: what is unread by then is chance.
     let grpc = is_unanswered_grpc(case) && (closed || is_close(case));
-    let outcome = cut_by_outcome(case).filter(|_| closed);
+    // What the prober sends after that (an alert of TLS) is answered with a RST.
+    let outcome = cut_by_outcome(case).filter(|_| by_server);
     let without =
         attempt.received() == Some(0) && (attempt.failed_by_itself() || unavailable_source) && (closed || grpc);
     if !case.settled || !(without || outcome.is_some()) {
@@ -42,9 +44,7 @@ pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
     let after = ms(ended.saturating_sub(established));
     let what = match unavailable_source {
         true => format!("closed the connection {after} after it was established, before a request was sent"),
-        false => format!(
-            "took the request and closed the connection {after} after it was established without a byte of an answer"
-        ),
+        false => format!("took the request and closed the connection after {after} without a byte of an answer"),
     };
     let hint = grpc && gone.is_none();
     let or = match (unavailable_source, hint) {
@@ -75,7 +75,7 @@ pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
 }
 
 /// A server of HTTP/2 sends its first frame as soon as a client is connected (RFC 9113 3.4).
-const NOT_GRPC: &str = "; a gRPC server sends its first frame at once: the port does not speak gRPC without TLS, and most likely speaks TLS";
+const NOT_GRPC: &str = "; a gRPC server sends a frame at once: most likely the port speaks TLS";
 
 /// Bytes came, and the kubelet says that the network failed: the answer was not whole.
 fn cut_by_outcome<'a>(case: &Case<'a>) -> Option<&'a KubeletProbe> {
@@ -106,7 +106,7 @@ fn listener_ended(case: &Case<'_>, ended: u64) -> Option<Evidence> {
     let (at, end) = case.node.listener_end(case.attempt.netns?, case.attempt.flow.dst)?;
     let at = *at;
     (at.abs_diff(ended) < TOGETHER_NS).then(|| {
-        let says = format!("{} (pid {}) ceased to listen on port {}", end.actor.comm, end.actor.pid, end.addr.port());
+        let says = format!("{} ceased to listen on port {}", end.actor, end.addr.port());
         evidence(Hook::InetSockSetState.name(), at, says, json!({ "pid": end.actor.pid, "netns": end.netns }))
     })
 }
@@ -138,6 +138,18 @@ mod tests {
         };
         assert_eq!(decided(Some(ProbeOutput::Network)), ["closed_without_answer"]);
         assert!(decided(None).is_empty(), "a body may end with the connection");
+    }
+
+    /// Go's TLS sends an alert when it has read the end, and a socket that is gone answers it.
+    #[test]
+    fn what_answers_an_alert_after_the_close_is_no_reset() {
+        let mut stream = Stream::new();
+        stream.https_readiness().connect().established().answer(AnswerKind::Tls, None);
+        stream.state(TcpState::Established, TcpState::CloseWait, 0, (300, 301, 1001));
+        stream.reset_received(TcpState::CloseWait, 1001).reset_sent(TcpFlags(0x18), true, None);
+        stream.state(TcpState::CloseWait, TcpState::Close, 32, (324, 301, 1001)).wait_ms(1);
+        stream.kubelet_messages(ProbeType::Readiness, "Get \"https://10.88.0.2:8080\": EOF").wait_ms(5).tick();
+        assert_eq!(stream.causes(), ["closed_without_answer"]);
     }
 
     /// The FIN is no byte of an answer.

@@ -29,14 +29,14 @@ pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
     (!by_rule && (rose || (no_rule && table.drop > 0))).then_some(())?;
     let less_likely = rules.as_ref().map(|named| format!("; less likely it was {named}")).unwrap_or_default();
     let summary = format!(
-        "the connection table is full ({} of {} entries): netfilter{}; {} turned away so far{less_likely}",
+        "the connection table is full ({} of {} entries): netfilter{}; {} dropped so far{less_likely}",
         table.count,
         table.max,
         stopped.did(case),
         were(table.drop, "packet")
     );
     let raise = format!("sysctl -w net.netfilter.nf_conntrack_max={}", table.max.saturating_mul(2));
-    let remediation = Remediation::from("Make the connection table larger (a pod cannot), and find what fills it")
+    let remediation = Remediation::from("Make the connection table larger (a pod cannot), and find what fills it. kube-proxy sets its size at each start: raise conntrack.maxPerCore there")
         .run([Command::on_node(raise), run_in(case, drop.netns, WHAT_FILLS_IT)]);
     let confidence = if rose && rules.is_none() { Confidence::Proven } else { Confidence::Likely };
     let mut found = stopped.finding(case, Cause::ConntrackTableFull, summary, remediation).with_confidence(confidence);
@@ -44,7 +44,9 @@ pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
     Some(found)
 }
 
-const WHAT_FILLS_IT: &str = "conntrack -L | awk '{print $5, $6}' | sort | uniq -c | sort -rn | head";
+/// By source and destination. Their columns differ from protocol to protocol.
+const WHAT_FILLS_IT: &str =
+    r"conntrack -L | sed 's/^[^=]*=\([^ ]*\) dst=\([^ ]*\).*/\1 \2/' | sort | uniq -c | sort -rn | head";
 
 /// All rules were read, and none fits, or only such as come to what has an entry by then: the SYN has none.
 fn is_by_conntrack(blame: &Blame<'_>, drop: &PacketDrop) -> bool {
@@ -122,7 +124,7 @@ mod tests {
         });
         stream.push(ObservationKind::Firewall(full)).wait_ms(5).tick();
         let fix = stream.verdict().remediation;
-        assert_has(&fix, &[": sysctl -w net.netfilter.nf_conntrack_max=200; ", " -n conntrack -L | awk "]);
+        assert_has(&fix, &[": sysctl -w net.netfilter.nf_conntrack_max=200; ", " -n conntrack -L | sed "]);
     }
 
     /// The kubelet's rule for marked packets in KUBE-FIREWALL, to which INPUT and OUTPUT lead.

@@ -37,13 +37,8 @@ pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
     };
     let summary = format!("perhaps because the pod itself gets no answer from {dst}{service}{others}{before}");
     let fields = json!({ "dst": dst, "sockets": first.sockets, "retransmits": first.retransmits });
-    let found = Finding::failure(
-        Cause::DependencyUnreachable,
-        vec![evidence("sock_diag", time, says, fields)],
-        summary,
-        fix(case, first),
-    );
-    Some(found.with_confidence(Confidence::Likely))
+    let seen = vec![evidence("sock_diag", time, says, fields)];
+    Some(Finding::likely(Cause::DependencyUnreachable, seen, summary, fix(case, first)))
 }
 
 /// What an application does that waits for another one: it does not listen yet, hangs, or says no.
@@ -92,15 +87,11 @@ mod tests {
         stream.verdicts().pop().expect("a verdict").verdict
     }
 
-    fn refused(stream: &mut Stream) -> &mut Stream {
-        stream.connect().refused()
-    }
-
     #[test]
     fn it_stands_beside_what_an_application_does_that_waits() {
         for (fail, cause) in [
             (unavailable as fn(&mut Stream) -> &mut Stream, Cause::AppStatusFailure),
-            (refused, Cause::ConnectionRefused),
+            (|stream| stream.connect().refused(), Cause::ConnectionRefused),
         ] {
             let verdict = second(silent(2, 3), 10_000, fail);
             assert_eq!((verdict.cause, verdict.also.as_slice()), (cause, [Cause::DependencyUnreachable].as_slice()));

@@ -232,7 +232,7 @@ mod tests {
             (verdict.summary, verdict.remediation)
         };
         let (summary, fix) = noted("ip_local_deliver");
-        assert_has(&summary, &["at INPUT in the network namespace of pod default/web drops"]);
+        assert_has(&summary, &["at INPUT in pod default/web drops"]);
         let command = "nsenter -t $(lsns -no PID 2 | head -n1) -n nft list ruleset; ";
         assert_has(&fix, &[command]);
         let (on_the_way, _) = noted("ip_forward");
@@ -290,12 +290,12 @@ mod tests {
         };
         let nobody = reported(vec![]);
         assert_eq!((nobody.cause.name(), nobody.confidence), ("firewall_drop", Confidence::Likely));
-        assert_starts(&nobody.summary, "netfilter in the node's");
+        assert_starts(&nobody.summary, "netfilter on the node");
         assert_has(&nobody.summary, &["no rule that was read there fits"]);
         assert_lacks(&nobody.remediation, &["chain that drops it"]);
         let rule = reported(vec![rule("INPUT", RuleVerdict::Drop)]);
         assert_eq!(rule.confidence, Confidence::Proven);
-        assert_starts(&rule.summary, "a netfilter rule in the node's");
+        assert_starts(&rule.summary, "a netfilter rule on the node");
     }
 
     /// A mark, a set, a device: conditions that are not understood.

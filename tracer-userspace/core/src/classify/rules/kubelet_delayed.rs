@@ -26,12 +26,8 @@ fn request_left_too_little_time(case: &Case<'_>) -> Option<Finding> {
         "{dst} was reached in {reached} and acknowledged the first bytes of the request {idle} later, {left} before the kubelet closed at its timeout (timeoutSeconds {timeout_s}): the kubelet sent it late"
     );
     let says = format!("the last segment of the connection, which acknowledged the request, had passed {left} before");
-    let seen = evidence(
-        Hook::InetSockSetState.name(),
-        ended,
-        says,
-        json!({ "quiet_ms": ended.saturating_sub(asked) / 1_000_000 }),
-    );
+    let fields = json!({ "quiet_ms": ended.saturating_sub(asked) / 1_000_000 });
+    let seen = evidence(Hook::InetSockSetState.name(), ended, says, fields);
     let state = of_state(ended, attempt.last.as_ref()?);
     let fix = Cause::KubeletDelayed.fix();
     Some(Finding::likely(Cause::KubeletDelayed, vec![seen, state], summary, fix))
@@ -63,7 +59,7 @@ fn unread(case: &Case<'_>) -> Option<Finding> {
         }
     };
     let summary = format!(
-        "the answer of {} was in the prober's socket {when}; the kubelet, which says that it timed out (timeoutSeconds {timeout_s}), closed after {} without having read it",
+        "the answer of {} was in the prober's socket {when}; the kubelet timed out (timeoutSeconds {timeout_s}) and closed after {} without reading it",
         case.attempt.flow.dst,
         ms(lasted),
     );

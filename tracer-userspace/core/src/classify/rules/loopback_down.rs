@@ -45,11 +45,7 @@ fn finding(case: &Case<'_>, netns: Netns, first: Evidence, confidence: Confidenc
     let change = case.node.links.down(netns, &lo);
     let culprit = change.map(|(time, change)| culprit_of(case.node, *time, change));
     if let Some((time, change)) = change {
-        let says = format!("{} set down by {} (pid {})", change.name, change.actor.comm, change.actor.pid);
-        seen.insert(
-            0,
-            evidence(change.hook.name(), *time, says, json!({ "pid": change.actor.pid, "netns": change.netns })),
-        );
+        seen.insert(0, culprit::evidence(*time, change));
     }
     let by = culprit.as_ref().map(describe).unwrap_or_default();
     let container_of = if case.node.netns() == Some(netns) { "this node" } else { "this namespace" };

@@ -3,8 +3,9 @@
 use super::super::evidence::{of_outcome, of_reset_received, of_reset_sent};
 use super::super::kubectl::with_log;
 use super::accept_queue_overflow::{full, make_room, seen as of_listener};
+use super::app_status_failure::shows_certificate;
 use super::probe_misconfigured::is_unanswered_grpc;
-use super::{Case, Cause, Finding, Remediation, ms, refusal_hook};
+use super::{Case, Cause, Finding, REFUSAL_HOOKS, Remediation, ms};
 use tracer_attempts::correlate::attempt::End;
 use tracer_attempts::enrich;
 use tracer_model::event::{Listen, ProbeOutput, ResetSent, TcpState};
@@ -30,7 +31,9 @@ pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
     if payload.is_none() || closed_before || target_service || (partial && reported.is_none() && !cut) {
         return None;
     }
-    if case.matched.is_no_answer() || (is_unanswered_grpc(case) && is_close(case)) {
+    // What the prober sends after the target's FIN (an alert of TLS) is answered with a RST: the close came first.
+    let closed_within = reported.is_some() && received.state == TcpState::CloseWait;
+    if case.matched.is_no_answer() || closed_within || (is_unanswered_grpc(case) && is_close(case)) {
         return None;
     }
     // The sender's own event follows the segment: on a loopback path the RST is delivered first.
@@ -43,7 +46,7 @@ pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
     seen.extend(reported.map(of_outcome));
     let without_room = sent.filter(|(_, reset)| is_without_room(reset)).and_then(|_| full(case));
     seen.extend(without_room.map(|(time, listener)| of_listener(time, listener)));
-    let deaf = sent.is_none() && !case.node.missing_of(refusal_hook(attempt.flow.dst)).is_empty();
+    let deaf = sent.is_none() && case.lacks(REFUSAL_HOOKS);
     let unseen = if deaf { NO_SENDER } else { NOT_OBSERVED };
     let who = sent.map_or_else(|| unseen.to_owned(), |(time, r)| sender(case, time, r));
     let summary = format!(
@@ -57,12 +60,16 @@ pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
     );
     let unseen = if deaf { Fix::Stack } else { Fix::Outside };
     let fix = sent.map_or(unseen, |(time, reset)| fix_of(case, time, reset));
-    let words = words(case, fix, sent.map(|(_, reset)| reset));
+    let mut words = words(case, fix, sent.map(|(_, reset)| reset));
+    if fix == Fix::Unread && !partial && case.matched.may_ask_in_plain() {
+        words.text += IF_TLS;
+        words.commands.push(shows_certificate(attempt.flow.dst));
+    }
     let words = if fix == Fix::Outside { words } else { with_log(case, words) };
     let found = Finding::failure(Cause::MidStreamRst, seen, summary, words);
     let found = if partial && !cut { found.with_confidence(Confidence::Likely) } else { found };
     let found = found.with_culprit(sent.and_then(|(time, reset)| culprit(case, time, reset)));
-    Some(if deaf { Finding { rests_on: refusal_hook(attempt.flow.dst), ..found } } else { found })
+    Some(if deaf { Finding { rests_on: REFUSAL_HOOKS, ..found } } else { found })
 }
 
 /// The target closed the connection: a close with unread data is a RST, and so is what answers data after a close (RFC 9293
@@ -77,7 +84,11 @@ pub(super) fn is_close(case: &Case<'_>) -> bool {
     sent.is_some_and(|(time, reset)| matches!(fix_of(case, time, reset), Fix::Unread | Fix::Process))
 }
 
-const NOT_OBSERVED: &str = "no stack of this node was seen to send it under that address (a proxy behind an address translation, or somebody on the way, did)";
+/// OpenSSL reads no more of a request than shows that it is no ClientHello.
+const IF_TLS: &str =
+    ". Or the port speaks TLS, and its server closes what asks in plain HTTP. Then set the probe's scheme to HTTPS";
+
+const NOT_OBSERVED: &str = "a proxy behind an address translation, or somebody on the way, sent it";
 
 const NO_SENDER: &str =
     "the sender is unknown: no hook of this kernel reports a RST of a stack that has no socket for the segment";
@@ -87,7 +98,7 @@ fn sender(case: &Case<'_>, time: u64, reset: &ResetSent) -> String {
         return no_room(case, reset);
     }
     let who = match (&reset.actor, reset.no_socket) {
-        (Some(actor), _) => format!("process {} (pid {})", actor.comm, actor.pid),
+        (Some(actor), _) => format!("process {actor}"),
         (None, true) => "its kernel no longer has a socket for it".to_owned(),
         (None, false) => "its kernel, for a segment that did not fit the socket".to_owned(),
     };
@@ -183,7 +194,7 @@ fn fix_of(case: &Case<'_>, time: u64, reset: &ResetSent) -> Fix {
 
 fn words(case: &Case<'_>, fix: Fix, reset: Option<&ResetSent>) -> Remediation {
     let who = reset.and_then(|reset| reset.actor.as_ref());
-    let who = who.map_or_else(|| "the target".to_owned(), |actor| format!("{} (pid {})", actor.comm, actor.pid));
+    let who = who.map_or_else(|| "the target".to_owned(), ToString::to_string);
     let text = match fix {
         Fix::Outside => "Look at the proxy, load balancer or address translation on the way to the target, and at the process behind it".to_owned(),
         Fix::Ended => format!("Find why {who} ended: its log at that moment, and how the container's run ended"),
@@ -257,6 +268,23 @@ mod tests {
         assert_has(&noted(None, None).1, &["the target's end of the connection"]);
     }
 
+    /// OpenSSL gives up a request in plain HTTP after a few bytes of it.
+    #[test]
+    fn a_server_that_does_not_read_plain_http_may_speak_tls() {
+        let fix = |probed: fn(&mut Stream) -> &mut Stream| {
+            let mut stream = Stream::new();
+            probed(&mut stream).connect().established().reset_received(TcpState::Established, 0);
+            stream.reset_sent(TcpFlags(0), false, Some("app"));
+            stream.last_reset_sent().reason = Some("TCP_ABORT_ON_CLOSE".to_owned());
+            stream.verdict().remediation
+        };
+        assert_has(
+            &fix(Stream::http_readiness),
+            &["Or the port speaks TLS", "openssl s_client -connect 10.88.0.2:8080"],
+        );
+        assert_lacks(&fix(Stream::https_readiness), &["TLS"]);
+    }
+
     /// `net.ipv4.tcp_abort_on_overflow`: the queue filled up between the SYN and the last segment of the handshake.
     #[test]
     fn a_listener_that_resets_the_end_of_a_handshake_has_no_room() {
@@ -264,9 +292,7 @@ mod tests {
             let mut stream = Stream::new();
             stream.connect().established().reset_received(TcpState::Established, 0);
             if full {
-                let addr = "0.0.0.0:8080".parse().expect("an address");
-                let listener = ListenerState { addr, waiting: 2, backlog: 1, half_open: None };
-                stream.inspection(|seen| seen.listeners = Some(vec![listener]));
+                stream.inspection(|seen| seen.listeners = Some(vec![listener(2, 1)]));
             }
             stream.reset_sent(answered, false, None);
             stream.last_reset_sent().reason = reason.map(str::to_owned);
@@ -357,8 +383,7 @@ mod tests {
             }
             stream.wait_ms(10_000).tick();
         }
-        let counts: Vec<_> = stream.verdicts().iter().map(|it| it.probe.as_ref()?.consecutive_failures).collect();
-        assert_eq!(counts, [Some(1), Some(2)]);
+        assert_eq!(stream.in_a_row(), [Some(1), Some(2)]);
     }
 
     /// Another probe of the port has dialled in the same second, and was well.

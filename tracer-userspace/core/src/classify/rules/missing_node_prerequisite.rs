@@ -5,7 +5,7 @@ use serde_json::json;
 
 use super::super::evidence::{evidence, netfilter_hook, of_drop, plain};
 use super::super::netfilter::dropped;
-use super::{Case, Cause, Command, Finding, Remediation, icmp_hook, in_namespace, run_in};
+use super::{Case, Cause, Command, Finding, ICMP_HOOKS, Remediation, in_namespace, run_in};
 use tracer_model::event::PacketDrop;
 use tracer_model::record::{Confidence, Status};
 use tracer_model::shell;
@@ -32,18 +32,17 @@ fn not_forwarded(case: &Case<'_>) -> Option<Finding> {
     }
     let device = drop.device.as_ref().map_or("the device it came in on", |d| d.name.as_str());
     let summary = format!(
-        "the {} {} -> {} that came in on {device}{} was dropped because packets for other hosts are not forwarded there{}",
+        "the {} {} that came in on {device}{} was dropped: packets for other hosts are not forwarded there{}",
         drop.flags.name(),
-        drop.flow.src,
-        drop.flow.dst,
+        drop.flow,
         in_namespace(case, drop.netns),
         quoted(case, drop)
     );
-    let found =
-        Finding::failure(Cause::MissingNodePrerequisite, vec![of_drop(time, drop)], summary, forward(case, drop));
+    let (seen, fix) = (vec![of_drop(time, drop)], forward(case, drop));
+    let found = Finding::failure(Cause::MissingNodePrerequisite, seen, summary, fix);
     Some(match reason {
         Reason::Kernel => found,
-        Reason::Function => found.with_confidence(Confidence::Likely).resting_on(icmp_hook(drop.flow.dst)),
+        Reason::Function => found.with_confidence(Confidence::Likely).resting_on(ICMP_HOOKS),
     })
 }
 
@@ -52,7 +51,7 @@ fn not_forwarded(case: &Case<'_>) -> Option<Finding> {
 fn no_route(case: &Case<'_>, drop: &PacketDrop) -> bool {
     let came =
         case.attempt.errno().is_some_and(|it| matches!(it, libc::EHOSTUNREACH | libc::ENETUNREACH | libc::EACCES));
-    let deaf = drop.flow.dst.is_ipv4() && !case.node.missing_of(icmp_hook(drop.flow.dst)).is_empty();
+    let deaf = drop.flow.dst.is_ipv4() && case.lacks(ICMP_HOOKS);
     case.attempt.icmp().next().is_some() || came || (deaf && value(case, drop) != Some("0"))
 }
 

@@ -113,7 +113,8 @@ fn is_own_probe(case: &Case<'_>) -> bool {
     by_node && case.node.has_pod(case.attempt.flow.dst.ip())
 }
 
-const OR_ITSELF: &str = ": a policy, or the dataplane itself by an error of its own (a NetworkPolicy does not apply to what a node sends to its own pods)";
+const OR_ITSELF: &str =
+    ": by an error, or by a policy of another kind (a NetworkPolicy lets a node reach its own pods)";
 const MONITOR: &str = "Find the dataplane's own reason for the drop; with Cilium, run the first command in its pod on this node (metric cilium_drop_count_total by reason)";
 
 /// The number that Open vSwitch gives its reasons (`enum ovs_drop_reason`, net/openvswitch/drop.h, 6.7 and later).
@@ -140,7 +141,7 @@ pub(in super::super) fn dropped<'a>(case: &Case<'a>) -> Option<(u64, &'a PacketD
 pub(super) fn did(case: &Case<'_>, drop: &PacketDrop, program: &str) -> String {
     let device = drop.device.as_ref().map(|device| format!(" on {}", device.name)).unwrap_or_default();
     let place = in_namespace(case, drop.netns);
-    format!("{program}{device}{place} drops the {} {} -> {}", drop.flags.name(), drop.flow.src, drop.flow.dst)
+    format!("{program}{device}{place} drops the {} {}", drop.flags.name(), drop.flow)
 }
 
 /// By the kernel's reason; on kernels without reasons by the place, where little else drops there.
@@ -188,12 +189,8 @@ fn by_connect(case: &Case<'_>) -> Option<Finding> {
         "connect() to {} was refused with EPERM: a program at cgroup/connect does that (a security module or seccomp could, too)",
         failed.dst
     );
-    let seen = evidence(
-        Hook::SysConnect.name(),
-        decided_at,
-        "connect() failed: EPERM".into(),
-        json!({ "errno": failed.errno }),
-    );
+    let fields = json!({ "errno": failed.errno });
+    let seen = evidence(Hook::SysConnect.name(), decided_at, "connect() failed: EPERM".into(), fields);
     let remediation = Remediation::from(format!("In the network policies, {ALLOW}"))
         .run([policies(), Command::on_node("bpftool cgroup tree")]);
     Some(Finding::likely(Cause::NetworkPolicyDrop, vec![seen], summary, remediation))
@@ -242,7 +239,7 @@ mod tests {
     fn an_answer_to_the_nodes_own_probe_is_no_network_policys() {
         let own = answer(When::default(), Tracked::No, |_| {});
         assert_eq!((own.cause.name(), own.confidence), ("network_policy_drop", Confidence::Likely));
-        assert_starts(&own.summary, "a rule of calico in");
+        assert_starts(&own.summary, "a rule of calico on the node");
         assert_has(&own.summary, &["no NetworkPolicy stops"]);
         assert_starts(&own.remediation.commands[0].run, "nft -a list chain");
         assert_lacks(&own.remediation, &["kubectl get networkpolicy"]);
@@ -257,7 +254,7 @@ mod tests {
     fn a_check_of_the_way_back_is_no_policy() {
         let check = answer(When { rpf: true, ..When::default() }, Tracked::No, |_| {});
         assert_eq!(check.cause.name(), "firewall_drop");
-        assert_starts(&check.summary, "the reverse-path check of calico in");
+        assert_starts(&check.summary, "the reverse-path check of calico on the node");
         let fix = "Fix the route to 10.88.0.2: it has to lead over cali1234.";
         assert_starts(&check.remediation, fix);
         assert_lacks(&check.remediation, &["networkpolicy"]);
@@ -318,7 +315,7 @@ mod tests {
         stream.links(true, &["10.88.0.1"]).connect();
         let verdict = stream.drop(SYN, "SOCKET_FILTER", NODE).verdict();
         assert_eq!((verdict.cause.name(), verdict.confidence), ("network_policy_drop", Confidence::Likely));
-        assert_has(&verdict.summary, &["a security module or want of memory in the node's"]);
+        assert_has(&verdict.summary, &["a security module or want of memory on the node"]);
         assert_has(&verdict.remediation, &["nstat -az TcpExtPFMemallocDrop"]);
     }
 
@@ -327,7 +324,7 @@ mod tests {
     fn a_nodes_probe_of_its_own_pod_may_be_dropped_by_mistake() {
         let verdict = Stream::new().http_readiness().connect().drop(SYN, "TC_EGRESS", NODE).verdict();
         assert_eq!((verdict.cause.name(), verdict.confidence), ("network_policy_drop", Confidence::Likely));
-        assert_has(&verdict.summary, &["a policy, or the dataplane itself"]);
+        assert_has(&verdict.summary, &["by an error, or by a policy of another kind"]);
         assert_starts(&verdict.remediation, "Find the dataplane's own reason");
         let mut other = Stream::new();
         other.http_readiness().connect().others().drop(SYN, "TC_EGRESS", NODE);

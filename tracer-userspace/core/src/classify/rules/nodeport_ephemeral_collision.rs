@@ -4,14 +4,13 @@
 //! so a virtual service that matches its destination schedules it as a new connection. The prober itself never gets a RST.
 
 use std::collections::BTreeSet;
-use std::net::SocketAddr;
 
 use serde_json::json;
 
 use super::super::evidence::{evidence, is_netfilter, netfilter_hook, of_drop, of_ipvs, of_reset_sent};
 use super::super::netfilter::stopped;
 use super::super::stopped::Blame;
-use super::{Case, Cause, Finding, Remediation, dialler, in_handshake, run_in};
+use super::{Case, Cause, Finding, Remediation, dialler, in_handshake, run_in, silent};
 use tracer_common::names::Hook;
 use tracer_model::event::port_ranges::{NODE_PORTS, merged};
 use tracer_model::event::{NodePort, PacketDrop, TcpState, Via};
@@ -62,7 +61,7 @@ fn dropped(case: &Case<'_>, port: &NodePort) -> Option<Finding> {
     if blame.is_some_and(|blame| !blame.rules.is_empty()) {
         return None;
     }
-    let without_hook = port.backends.is_empty() && !case.node.missing_of(&[Hook::IpvsLeave]).is_empty();
+    let without_hook = port.backends.is_empty() && case.lacks(&[Hook::IpvsLeave]);
     let by_no_rule = blame.is_some_and(Blame::fits_no_rule);
     if !without_hook && !by_no_rule {
         return None;
@@ -94,21 +93,15 @@ fn is_at_ipvs(drop: &PacketDrop) -> bool {
 /// Nothing but the table: the handshake had no answer and nothing else was seen of it.
 fn unanswered(case: &Case<'_>, port: &NodePort) -> Option<Finding> {
     let (ended, _) = case.attempt.ended?;
-    let silent = case.attempt.drops().next().is_none()
-        && case.attempt.reset_received().is_none()
-        && case.attempt.icmp().next().is_none();
-    let hooks = ipvs_hooks(case.attempt.flow.dst);
-    if !case.settled || !silent || case.node.missing_of(hooks).is_empty() {
+    if !case.settled || !silent(case) || !case.lacks(IPVS_HOOKS) {
         return None;
     }
     let found = finding(case, Some(port), &sent_to(Some(port)), Vec::new());
-    Some(Finding { decided_at: ended, rests_on: hooks, ..found.with_confidence(Confidence::Possible) })
+    Some(Finding { decided_at: ended, rests_on: IPVS_HOOKS, ..found.with_confidence(Confidence::Possible) })
 }
 
 /// What tells where IPVS sends a packet, and what it drops.
-const fn ipvs_hooks(dst: SocketAddr) -> &'static [Hook] {
-    if dst.is_ipv4() { &[Hook::IpvsNatXmit, Hook::IpvsLeave] } else { &[Hook::IpvsNatXmitV6, Hook::IpvsLeave] }
-}
+const IPVS_HOOKS: &[Hook] = &[Hook::IpvsNatXmit, Hook::IpvsNatXmitV6, Hook::IpvsLeave];
 
 /// `fate`: what IPVS did with the SYN-ACK.
 fn finding(case: &Case<'_>, port: Option<&NodePort>, fate: &str, mut seen: Vec<Evidence>) -> Finding {
@@ -122,7 +115,7 @@ fn finding(case: &Case<'_>, port: Option<&NodePort>, fate: &str, mut seen: Vec<E
         .map(|s| format!(" of Service {s}"))
         .unwrap_or_default();
     let summary = format!(
-        "source port {} of this attempt to {} is the NodePort{service}; IPVS took the target's SYN-ACK for it and {fate}; {} keeps retransmitting its SYN{}",
+        "source port {} of this attempt to {} is a NodePort{service}; IPVS took the SYN-ACK for its traffic and {fate}; {} retransmits its SYN{}",
         src.port(),
         case.attempt.flow.dst,
         dialler(case.attempt),
@@ -150,12 +143,8 @@ fn table_entry(case: &Case<'_>, port: &NodePort, time: u64) -> Evidence {
         port.port,
         port.backends.len()
     );
-    evidence(
-        "ip_vs",
-        time,
-        says,
-        json!({ "node_port": port.port, "backends": port.backends, "service": case.node.service_of(port) }),
-    )
+    let fields = json!({ "node_port": port.port, "backends": port.backends, "service": case.node.service_of(port) });
+    evidence("ip_vs", time, says, fields)
 }
 
 /// How the range of source ports lies over the NodePorts, and what that means for each connect.
@@ -245,7 +234,7 @@ mod tests {
             .connect()
             .ipvs(SYN_ACK, IpvsOp::Translate);
         let summary = &stream.verdict().summary;
-        assert_has(&summary, &["is the NodePort of Service shop/cart;"]);
+        assert_has(&summary, &["is a NodePort of Service shop/cart;"]);
     }
 
     #[test]
@@ -306,7 +295,7 @@ mod tests {
         };
         let gone = reported(vec![], "ip_local_deliver", 40000);
         assert_eq!((gone.cause.name(), gone.confidence), ("nodeport_ephemeral_collision", Confidence::Likely));
-        assert_has(&gone.summary, &["for it and dropped it, as it does"]);
+        assert_has(&gone.summary, &["for its traffic and dropped it, as it does"]);
         assert_eq!(
             reported(vec![rule("INPUT", RuleVerdict::Drop)], "ip_local_deliver", 40000).cause.name(),
             "firewall_drop"
@@ -335,8 +324,7 @@ mod tests {
         stream.missing(Hook::IpvsNatXmit).missing(Hook::IpvsLeave);
         stream.node_port(ProxyMode::Ipvs, 40000, &["10.88.0.9:80"]).connect().wait_ms(200);
         stream.inspection(|seen| {
-            let addr = "0.0.0.0:8080".parse().expect("an address");
-            seen.listeners = Some(vec![ListenerState { addr, waiting: 2, backlog: 1, half_open: None }]);
+            seen.listeners = Some(vec![listener(2, 1)]);
         });
         assert_eq!(stream.gives_up().causes(), ["accept_queue_overflow"]);
     }
@@ -354,7 +342,7 @@ mod tests {
         stream.last_reset_sent().via = Via::Destination;
         let verdict = stream.gives_up().verdict();
         assert_eq!((verdict.cause.name(), verdict.confidence), ("nodeport_ephemeral_collision", Confidence::Likely));
-        assert_lacks(&verdict.summary, &["translated on its way"]);
+        assert_lacks(&verdict.summary, &["had been translated"]);
     }
 
     fn fix(reserved: Option<&[(u16, u16)]>) -> String {

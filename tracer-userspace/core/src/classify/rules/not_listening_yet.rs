@@ -33,7 +33,7 @@ pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
 
 /// The container was started a moment ago, and nobody has listened there since: whoever did before was another run.
 fn in_this_run(case: &Case<'_>, seen: &[Evidence], at: u64, netns: Netns) -> Option<Finding> {
-    let began = history::began(case, at).filter(|began| at - began < START_NS)?;
+    let began = case.matched.run_began(at).filter(|began| at - began < START_NS)?;
     let (listeners, dst) = (&case.node.listeners, case.attempt.flow.dst);
     // In a pod of several containers it may be another one that listened there, and is gone.
     let heard = match case.matched.is_alone() {
@@ -66,10 +66,10 @@ fn in_its_start(case: &Case<'_>, at: u64, began: u64, netns: Netns) -> bool {
 
 /// Somebody began to listen there after the refusal, and nobody had before.
 fn later(case: &Case<'_>, mut seen: Vec<Evidence>, at: u64, began: u64, listen: &Listen, netns: Netns) -> Finding {
-    let who = format!("{} (pid {})", listen.actor.comm, listen.actor.pid);
     seen.push(of_listener(began, listen));
     let summary = format!(
-        "{who} began to listen on port {}{} only {} after this attempt was refused",
+        "{} began to listen on port {}{} only {} after this attempt was refused",
+        listen.actor,
         listen.addr.port(),
         in_namespace(case, Some(netns)),
         ms(began.saturating_sub(at))
@@ -86,7 +86,7 @@ fn not_yet(case: &Case<'_>, mut seen: Vec<Evidence>, at: u64, netns: Netns) -> O
     }
     seen.insert(0, of_namespace(case, netns, made));
     let summary = format!(
-        "nobody listens on {}{} yet: its namespace was made {} before, and nobody has listened on that port since",
+        "nobody listens on {}{} yet: its namespace was made {} before, and nobody has listened there since",
         case.attempt.flow.dst,
         in_namespace(case, Some(netns)),
         ms(at.saturating_sub(made))
@@ -118,7 +118,7 @@ mod tests {
     #[test]
     fn the_pod_is_named_as_soon_as_its_address_is_known() {
         let verdict = Stream::new().http_readiness().netns_made(POD).connect().reset_sent(SYN, true, None).verdict();
-        assert_has(&verdict.summary, &["in the network namespace of pod default/web yet"]);
+        assert_has(&verdict.summary, &["in pod default/web yet"]);
         assert_eq!(verdict.evidence[0].text, "the network namespace of pod default/web was made");
     }
 

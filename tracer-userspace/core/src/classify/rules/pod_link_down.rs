@@ -2,7 +2,7 @@
 
 use serde_json::json;
 
-use super::super::culprit_of;
+use super::super::culprit;
 use super::super::evidence::{evidence, is_netfilter, of_drop};
 use super::{Case, Cause, Finding, in_handshake, in_namespace, is_unanswered, outbound};
 use tracer_common::names::Hook;
@@ -193,13 +193,9 @@ pub(super) fn is_others(case: &Case<'_>, netns: Netns, ifindex: u32) -> bool {
 fn finding(case: &Case<'_>, mut seen: Vec<Evidence>, netns: Netns, device: &str, state: &str) -> Finding {
     let decided_at = seen.iter().map(|e| e.time_boot_ns).max().unwrap_or_default();
     let change = case.node.links.down(netns, device);
-    let culprit = change.map(|(time, change)| culprit_of(case.node, *time, change));
+    let culprit = change.map(|(time, change)| culprit::culprit_of(case.node, *time, change));
     if let Some((time, change)) = change {
-        let says = format!("{} set down by {} (pid {})", change.name, change.actor.comm, change.actor.pid);
-        seen.insert(
-            0,
-            evidence(change.hook.name(), *time, says, json!({ "pid": change.actor.pid, "netns": change.netns })),
-        );
+        seen.insert(0, culprit::evidence(*time, change));
     }
     let by = culprit.as_ref().map(|c| format!(" (set down by pid {} `{}`)", c.pid, c.comm)).unwrap_or_default();
     let summary = format!(
@@ -208,7 +204,7 @@ fn finding(case: &Case<'_>, mut seen: Vec<Evidence>, netns: Netns, device: &str,
         case.attempt.flow.dst
     );
     let text = format!(
-        "Set {device} up{}, or delete the pod, so that its sandbox is made again",
+        "Set {device} up{}, or delete the pod: then its sandbox is made again. Routes and IPv6 addresses went with the link, and may not come back by themselves",
         in_namespace(case, Some(netns))
     );
     let up = super::run_in(case, Some(netns), format!("ip link set {} up", shell::link(device)));

@@ -27,7 +27,7 @@ pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
     let says = format!("{local} is the source of a connection of {comm} (pid {pid}) to {remote}");
     let (first, last) = read.range;
     let summary = format!(
-        "nobody listens on {dst}{}, and no server can: {says}, and bind() fails with EADDRINUSE until that is closed; ip_local_port_range {first}-{last} lets connect() take the port",
+        "nobody listens on {dst}{}: bind() fails, as the port is the source of a connection of {comm} (pid {pid}) to {remote} (ip_local_port_range {first}-{last})",
         in_namespace(case, Some(netns))
     );
     let fields = json!({ "pid": pid, "local": local, "remote": remote, "range": [first, last], "netns": netns });
@@ -77,7 +77,7 @@ mod tests {
         let stream = held(OWN, SERVER);
         assert_eq!(stream.causes(), ["port_taken"]);
         let verdict = stream.verdicts().remove(0).verdict;
-        let words = "10.88.0.2:8080 is the source of a connection of agent (pid 812) to 10.96.0.1:443";
+        let words = "the source of a connection of agent (pid 812) to 10.96.0.1:443";
         assert_has(&verdict.summary, &[words]);
         assert_eq!(verdict.confidence, Confidence::Likely);
         assert_has(&verdict.remediation.text, &["add 8080 to net.ipv4.ip_local_reserved_ports"]);

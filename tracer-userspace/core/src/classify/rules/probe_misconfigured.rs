@@ -8,17 +8,25 @@ use super::app_status_failure::{GRPC_IN_PLAIN, answered_no};
 use super::connection_refused::{Refused, refused};
 use super::tls_eof_noise::listener_speaks_tls;
 use super::{Case, Cause, Finding, ms};
-use tracer_attempts::correlate::attempt::End;
+use tracer_attempts::correlate::attempt::{End, Redirected};
 use tracer_common::names::Hook;
 use tracer_model::event::ProbeOutput;
 use tracer_model::record::{Confidence, Evidence};
 
 pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
-    redirect_loop(case).or_else(|| dead_redirect(case)).or_else(|| by_status(case)).or_else(|| grpc_to_tls(case))
+    redirect_loop(case)
+        .or_else(|| dead_redirect(case))
+        .or_else(|| redirect_to_tls(case))
+        .or_else(|| by_status(case))
+        .or_else(|| grpc_to_tls(case))
 }
 
 /// What the path of a probe that is redirected is to be changed to.
 const PATH: &str = "Set httpGet.path to a page that answers 200 itself (curl -sSI shows where each leads)";
+
+/// What keeps an application from a redirect that its proxy needs.
+const FORWARDED: &str =
+    "an application that sends all plain HTTP to https:// may take httpHeaders X-Forwarded-Proto: https from the probe";
 
 /// Each answer was a redirect until the kubelet followed no more. Without its word the last may have led to another host.
 fn redirect_loop(case: &Case<'_>) -> Option<Finding> {
@@ -28,14 +36,12 @@ fn redirect_loop(case: &Case<'_>) -> Option<Finding> {
     let outcome = attempt.kubelet().map(|(_, it)| it).filter(|it| it.says == ProbeOutput::TooManyRedirects);
     let answers = redirected.answers + 1;
     let summary = format!(
-        "the probe of {} was answered with {answers} redirects in a row within {} (the last by {}, with status {status}), and the kubelet follows no more: the redirects lead in a circle",
+        "the probe of {} was answered with {answers} redirects in a row within {} (the last by {}, with status {status}): they lead in a circle",
         redirected.first,
         ms(time.saturating_sub(redirected.began)),
         attempt.flow.dst
     );
-    let fix = format!(
-        "{PATH}, or correct the redirect: an application that sends all plain HTTP to https:// may take httpHeaders X-Forwarded-Proto: https from the probe"
-    );
+    let fix = format!("{PATH}, or correct the redirect: {FORWARDED}");
     let says = format!("HTTP status {status}, answer {answers} in a row that is a redirect");
     let fields = json!({ "status": status, "answers": answers });
     let seen =
@@ -60,16 +66,43 @@ fn dead_redirect(case: &Case<'_>) -> Option<Finding> {
         "{PATH}, or have the application answer the probe on port {from} without a redirect; or correct where it redirects to: port {} of the same address has no listener",
         dst.port()
     );
-    let answered = redirected.map(|it| {
-        let says = format!("HTTP status {} from port {from}, followed by this connection", it.status);
-        evidence(Hook::CgroupSkb.name(), it.at, says, json!({ "status": it.status, "port": from }))
-    });
+    let answered = redirected.map(of_redirect);
     let named = case.matched.is_named_redirect();
     let outcome = attempt.kubelet().map(|(_, it)| of_outcome(it)).filter(|_| named);
     let both = answered.is_some() && named;
     let seen = answered.into_iter().chain(seen).chain(outcome).collect();
     let found = Finding::failure(Cause::ProbeMisconfigured, seen, summary, fix);
     Some(found.with_confidence(if both { sure } else { sure.min(Confidence::Likely) }))
+}
+
+/// Redirected to https:// on the port that had just answered in plain.
+fn redirect_to_tls(case: &Case<'_>) -> Option<Finding> {
+    let attempt = case.attempt;
+    let ((ended, _), _) = (attempt.ended?, attempt.established?);
+    let (_, outcome) = attempt.kubelet()?;
+    let says = matches!(outcome.says, ProbeOutput::NotHttp | ProbeOutput::Network | ProbeOutput::Timeout);
+    let asked = outcome.scheme() == Some("https") && outcome.dst == Some(attempt.flow.dst);
+    let both = case.node.tls.answer(attempt.flow.dst).is_some();
+    if !says || !asked || both || case.matched.expects_http() != Some(true) {
+        return None;
+    }
+    let redirected = attempt.redirected.filter(|it| it.first == attempt.flow.dst);
+    let status = redirected.map(|it| format!(" (status {})", it.status)).unwrap_or_default();
+    let summary = format!(
+        "the probe asks {} in plain HTTP; the answer{status} redirected it to https:// on the same port, and that was not answered in TLS",
+        attempt.flow.dst
+    );
+    let fix = format!("{PATH}, or correct the redirect, which must name a port that speaks TLS: {FORWARDED}");
+    let seen =
+        redirected.map(of_redirect).into_iter().chain([of_state(ended, attempt.last.as_ref()?), of_outcome(outcome)]);
+    let found = Finding::failure(Cause::ProbeMisconfigured, seen.collect(), summary, fix);
+    Some(if redirected.is_some() { found } else { found.with_confidence(Confidence::Likely) })
+}
+
+fn of_redirect(it: Redirected) -> Evidence {
+    let port = it.first.port();
+    let says = format!("HTTP status {} from port {port}, followed by this connection", it.status);
+    evidence(Hook::CgroupSkb.name(), it.at, says, json!({ "status": it.status, "port": port }))
 }
 
 /// The server itself says what is wrong with the request.
@@ -119,14 +152,6 @@ mod tests {
         stream.closes((100, 101, 76))
     }
 
-    fn of(stream: &Stream) -> Vec<(&'static str, Confidence)> {
-        stream.verdicts().iter().map(|it| (it.verdict.cause.name(), it.verdict.confidence)).collect()
-    }
-
-    fn last(stream: &Stream) -> Verdict {
-        stream.last_verdict()
-    }
-
     const SURE: (&str, Confidence) = ("probe_misconfigured", Confidence::Proven);
     const LIKELY: (&str, Confidence) = ("probe_misconfigured", Confidence::Likely);
 
@@ -142,12 +167,12 @@ mod tests {
     fn ten_redirects_in_a_row_are_a_loop() {
         let mut stream = Stream::new();
         redirects(stream.http_readiness(), 10).wait_ms(5);
-        assert_eq!(of(&stream), [LIKELY]);
-        let verdict = last(&stream);
+        assert_eq!(stream.all_decided(), [LIKELY]);
+        let verdict = stream.last_verdict();
         assert_has(&verdict.summary, &["10 redirects in a row"]);
         assert_has(&verdict.remediation, &["httpGet.path"]);
         stream.kubelet(ProbeOutput::TooManyRedirects);
-        assert_eq!(of(&stream).last(), Some(&SURE));
+        assert_eq!(stream.all_decided().last(), Some(&SURE));
     }
 
     #[test]
@@ -175,15 +200,11 @@ mod tests {
         );
     }
 
-    fn refused(stream: &mut Stream) -> &mut Stream {
-        stream.connect().refused().wait_ms(5)
-    }
-
     #[test]
     fn a_redirect_to_a_dead_port_is_named() {
         let mut stream = Stream::new();
-        refused(answered(stream.http_readiness(), 302).again_to(8, "10.88.0.2:9"));
-        assert_eq!(of(&stream), [LIKELY]);
+        answered(stream.http_readiness(), 302).again_to(8, "10.88.0.2:9").connect().refused().wait_ms(5);
+        assert_eq!(stream.all_decided(), [LIKELY]);
         let verdict = stream.verdicts().remove(0);
         assert_eq!(verdict.subject, Subject::Probe);
         assert_eq!(verdict.probe.as_ref().and_then(|it| it.port), Some(8080));
@@ -192,7 +213,7 @@ mod tests {
         assert_eq!(verdict.summary.matches("redirected").count(), 1, "{}", verdict.summary);
         assert_lacks(&verdict.remediation, &["make the process listen"]);
         stream.kubelet_at_target(ProbeOutput::Network);
-        assert_eq!(of(&stream).last(), Some(&SURE));
+        assert_eq!(stream.all_decided().last(), Some(&SURE));
     }
 
     #[test]
@@ -203,30 +224,57 @@ mod tests {
             stream.causes()
         };
         assert_eq!(
-            causes(|stream| _ = refused(answered(stream.http_readiness(), 302).again(8))),
+            causes(|stream| _ = answered(stream.http_readiness(), 302).again(8).connect().refused()),
             ["connection_refused"]
         );
         let late = |stream: &mut Stream| {
             answered(stream.http_readiness(), 302).wait_ms(500);
-            refused(stream.again_to(8, "10.88.0.2:9"));
+            stream.again_to(8, "10.88.0.2:9").connect().refused();
         };
         assert_eq!(causes(late), ["connection_refused"]);
         let other = |stream: &mut Stream| {
             stream.http_readiness_on(9);
-            refused(answered(stream, 302).again_to(8, "10.88.0.2:9"));
+            answered(stream, 302).again_to(8, "10.88.0.2:9").connect().refused();
         };
         assert_eq!(causes(other), ["connection_refused"]);
+    }
+
+    /// All plain HTTP is sent to https:// on whatever port it came to (Django's `SECURE_SSL_REDIRECT`).
+    #[test]
+    fn a_redirect_to_https_on_the_same_port_is_named() {
+        let decided = |scheme: &str, why: &str, says: ProbeOutput, answer: Option<u16>| {
+            let mut stream = Stream::new();
+            answered(stream.http_readiness(), 302).again(8).connect().established();
+            answer.into_iter().for_each(|status| _ = stream.answer(AnswerKind::Http, Some(status)));
+            stream.wait_ms(990).closes((239, 240, answer.map_or(0, |_| 60))).wait_ms(5).tick();
+            stream.kubelet_with(says, |it| {
+                it.output = Some(format!("Get \"{scheme}://10.88.0.2:8080\": {why}"));
+                it.dst = "10.88.0.2:8080".parse().ok();
+            });
+            stream
+        };
+        let in_plain = "http: server gave HTTP response to HTTPS client";
+        let bad = decided("https", in_plain, ProbeOutput::NotHttp, Some(400));
+        assert_eq!(bad.all_decided().last(), Some(&SURE));
+        let verdict = bad.last_verdict();
+        assert_has(&verdict.summary, &["(status 302) redirected it to https:// on the same port"]);
+        assert_has(&verdict.remediation, &["X-Forwarded-Proto"]);
+        let silent = decided("https", "context deadline exceeded", ProbeOutput::Timeout, None);
+        assert_eq!(silent.all_decided().last(), Some(&SURE));
+        let slow = decided("http", "context deadline exceeded", ProbeOutput::Timeout, None);
+        assert_eq!(slow.causes(), ["slow_response"]);
+        assert_has(&slow.last_verdict().summary, &["the probe was redirected (status 302)"]);
     }
 
     #[test]
     fn a_421_is_the_host_header() {
         let mut stream = Stream::new();
-        assert_eq!(of(answered(stream.http_readiness(), 421)), [SURE]);
-        assert_has(&last(&stream).remediation, &["httpGet.httpHeaders"]);
+        assert_eq!(answered(stream.http_readiness(), 421).all_decided(), [SURE]);
+        assert_has(&stream.last_verdict().remediation, &["httpGet.httpHeaders"]);
         let mut tls = Stream::new();
         tls.https_readiness().connect().established();
         tls.closes((100, 101, 200)).kubelet(ProbeOutput::Status(421));
-        assert_eq!(of(&tls), [LIKELY]);
+        assert_eq!(tls.all_decided(), [LIKELY]);
         assert_eq!(answered(Stream::new().http_readiness(), 404).causes(), ["app_status_failure"]);
     }
 
@@ -236,7 +284,7 @@ mod tests {
             let mut stream = Stream::new();
             stream.http_readiness().connect().established();
             stream.answer_with(AnswerKind::Http, Some(400), |it| (it.says_tls, it.len) = (says_tls, len));
-            of(stream.closes((100, 101, received)))
+            stream.closes((100, 101, received)).all_decided()
         };
         assert_eq!(decided(true, Some(400), 400), [LIKELY]);
         assert_eq!(decided(false, None, 76), [LIKELY], "a recording of before");
@@ -263,12 +311,12 @@ mod tests {
             stream.grpc_readiness(1).links(true, &["10.88.0.1"]);
             let addr = "10.88.0.2:8080".parse().expect("an address");
             stream.push(ObservationKind::TlsHello(TlsHello { netns: Some(POD), addr }));
-            assert_eq!(of(closed(&mut stream, reset)).last(), Some(&LIKELY), "reset: {reset}");
+            assert_eq!(closed(&mut stream, reset).all_decided().last(), Some(&LIKELY), "reset: {reset}");
             let mut unheard = Stream::new();
             closed(unheard.grpc_readiness(1), reset);
             assert_eq!(unheard.causes(), ["closed_without_answer"], "reset: {reset}");
-            let verdict = last(&unheard);
-            assert_has(&verdict.summary, &["most likely speaks TLS"]);
+            let verdict = unheard.last_verdict();
+            assert_has(&verdict.summary, &["most likely the port speaks TLS"]);
             assert_has(&verdict.remediation, &["grpc.mode: TLS"]);
             let mut http = Stream::new();
             http.http_readiness().push(ObservationKind::TlsHello(TlsHello { netns: Some(NODE), addr }));

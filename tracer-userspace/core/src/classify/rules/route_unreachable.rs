@@ -4,6 +4,7 @@ use std::net::IpAddr;
 
 use serde_json::json;
 
+use super::super::answer::RejectAnswer;
 use super::super::evidence::{errno_text, evidence, is_netfilter, of_icmp, of_state};
 use super::{Case, Cause, Command, Finding, Remediation, in_handshake, in_namespace, inspected, run_in, silent};
 use tracer_common::names::Hook;
@@ -30,7 +31,7 @@ fn no_way_back(case: &Case<'_>) -> Option<Finding> {
     let says = format!("a look-up of the route from {} to {}{place}: {error}", case.attempt.flow.dst.ip(), back.to);
     let evidence = evidence("inspection", time, says, json!({ "errno": back.errno, "netns": netns, "to": back.to }));
     let summary = format!(
-        "there is no route back to {}{place} ({error}): {} cannot answer the SYN, which its kernel drops without a trace",
+        "there is no route back{place} to {} ({error}): the kernel of {} drops the SYN without a trace",
         back.to, case.attempt.flow.dst
     );
     let remediation = Remediation::from(
@@ -50,9 +51,8 @@ fn by_connect(case: &Case<'_>) -> Option<Finding> {
     let seen = evidence(Hook::SysConnect.name(), time, says, json!({ "errno": failed.errno }));
     let (route, place) = (meaning.route, in_namespace(case, case.attempt.netns));
     let found = |summary, fix: Remediation| Finding::failure(Cause::RouteUnreachable, vec![seen], summary, fix);
-    let Some(or) = meaning.or else { return Some(found(format!("{route} for {dst}{place}"), fix(case))) };
-    let summary =
-        format!("{route} for {dst}{place}, or {or} refused the connect: it failed with {error} before a SYN was sent");
+    let Some(or) = meaning.or else { return Some(found(format!("{route}{place} for {dst}"), fix(case))) };
+    let summary = format!("{route}{place} for {dst}, or {or} refused the connect: {error}, before a SYN was sent");
     let (check, command) = meaning.check;
     let fix =
         fix(case).reword(|text| format!("{text}. If the route is good, {check}")).run([Command::on_node(command)]);
@@ -119,28 +119,18 @@ fn by_icmp(case: &Case<'_>) -> Option<Finding> {
     if !case.settled || dropped_on_this_node(case) {
         return None;
     }
-    let version = if icmp.v6 { "ICMPv6" } else { "ICMP" };
+    let (dst, place, answer) = (case.attempt.flow.dst.ip(), in_namespace(case, icmp.netns), RejectAnswer::of(icmp));
     let (what, fix) = if is_time_exceeded(icmp) {
-        (
-            "the SYN passed too many routers on its way",
-            "Look for a circle of routes, or a small net.ipv4.ip_default_ttl",
-        )
+        let what = format!("the SYN to {dst} passed too many routers, the last{place}");
+        (what, "Look for a circle of routes, or a small net.ipv4.ip_default_ttl")
     } else {
-        ("no route", "Add or correct the route")
+        (format!("no route{place} to {dst}"), "Add or correct the route")
     };
-    let summary = format!(
-        "{what} to {}{}: {version} type {} code {} was sent about the SYN",
-        case.attempt.flow.dst.ip(),
-        in_namespace(case, icmp.netns),
-        icmp.icmp_type,
-        icmp.code
-    );
-    let route = run_in(case, icmp.netns, format!("ip route get {}", case.attempt.flow.dst.ip()));
+    let summary = format!("{what}: {answer} was sent about the SYN");
+    let route = run_in(case, icmp.netns, format!("ip route get {dst}"));
     let remediation = Remediation::from(fix).run([route]);
-    Some(
-        Finding::failure(Cause::RouteUnreachable, vec![of_icmp(time, icmp)], summary, remediation)
-            .resting_on(&[Hook::KfreeSkb]),
-    )
+    let found = Finding::failure(Cause::RouteUnreachable, vec![of_icmp(time, icmp)], summary, remediation);
+    Some(found.resting_on(&[Hook::KfreeSkb]))
 }
 
 /// The socket ended with the error of an ICMP message that nobody on this node sent.
@@ -161,12 +151,7 @@ fn by_error(case: &Case<'_>) -> Option<Finding> {
     };
     let summary = format!("{who} refused the SYN to {}: {}", case.attempt.flow.dst, errno_text(error));
     let found = Finding::failure(Cause::RouteUnreachable, vec![of_state(ended, state)], summary, fix(case));
-    let silent: &[Hook] = if case.attempt.flow.dst.is_ipv4() {
-        &[Hook::KfreeSkb, Hook::IcmpSend]
-    } else {
-        &[Hook::KfreeSkb, Hook::Icmp6Send]
-    };
-    Some(found.with_confidence(confidence).resting_on(silent))
+    Some(found.with_confidence(confidence).resting_on(&[Hook::KfreeSkb, Hook::IcmpSend, Hook::Icmp6Send]))
 }
 
 /// Something nearer than the route: netfilter, or an address that could not be resolved.
@@ -213,7 +198,7 @@ mod tests {
         assert_eq!((verdict.cause.name(), verdict.confidence), ("route_unreachable", Confidence::Proven));
         assert_has(
             &verdict.summary,
-            &["the SYN passed too many routers on its way to 10.88.0.2", "ICMP type 11 code 0"],
+            &["the SYN to 10.88.0.2 passed too many routers, the last in ", "ICMP type 11 code 0"],
         );
         assert_has(&verdict.remediation, &["a circle of routes"]);
     }

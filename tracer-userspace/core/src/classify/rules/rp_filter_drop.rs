@@ -12,15 +12,11 @@ pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
     let mut drops = case.attempt.drops().filter(|(time, drop)| is_of_handshake(case, *time, drop));
     let (time, drop, confidence) = drops.find_map(|(time, d)| Some((time, d, is_rp_filter(case, d)?)))?;
     let device = drop.device.as_ref().map_or("the device it came in on", |d| d.name.as_str());
+    let (src, flow, place) = (drop.flow.src.ip(), drop.flow, in_namespace(case, drop.netns));
     let summary = format!(
-        "the reverse-path filter{} dropped the {} {} -> {} that came in on {device}: the route back to {} does not lead there",
-        in_namespace(case, drop.netns),
-        drop.flags.name(),
-        drop.flow.src,
-        drop.flow.dst,
-        drop.flow.src.ip()
+        "the reverse-path filter{place} dropped the {} {flow} that came in on {device}: the route back to {src} does not lead there",
+        drop.flags.name()
     );
-    let src = drop.flow.src.ip();
     let (set, why) = setting(case, drop);
     let remediation = Remediation::from(format!("Fix the route to {src}, or loosen the filter of {device}: {why}"))
         .run([format!("ip route get {src}"), set].map(|command| run_in(case, drop.netns, command)));

@@ -10,7 +10,7 @@ use super::super::netfilter::{IPVS_LINK, is_port_unreachable, stopped};
 use super::super::owner::is_cluster_ips_check;
 use super::super::stopped::Blame;
 use super::{
-    Case, Cause, Command, Finding, Remediation, icmp_hook, in_handshake, in_namespace, network_policy_drop, silent,
+    Case, Cause, Command, Finding, ICMP_HOOKS, Remediation, in_handshake, in_namespace, network_policy_drop, silent,
 };
 use tracer_common::names::Hook;
 use tracer_model::event::{FirewallRule, IpvsOp, NodePort, NodePorts, PacketDrop, ProxyMode, Service};
@@ -56,7 +56,7 @@ fn by_rule(case: &Case<'_>) -> Option<Finding> {
         None => Lacking::Everywhere,
     };
     let confidence = if blame.certain().is_some() { Confidence::Proven } else { Confidence::Likely };
-    let reported = format!("kube-proxy's rule{}{}", stopped.did(case), stopped.words());
+    let reported = format!("kube-proxy's rule{}", stopped.did(case));
     let make = |summary, remediation| stopped.finding(case, Cause::ServiceNoEndpoints, summary, remediation);
     Some(finding(case, named, lacking, &reported, make).with_confidence(confidence))
 }
@@ -87,7 +87,7 @@ fn by_proxy(case: &Case<'_>) -> Option<Finding> {
     let of_service = |blame: &Blame<'_>| blame.all(of_proxy) || blame.all_read(of_proxy) && is_known(blame);
     let blame = stopped.blame.as_ref().filter(|blame| of_service(blame))?;
     let named = blame.rules.iter().find_map(|rule| service_of(rule));
-    let reported = format!("kube-proxy's rule{}{}", stopped.did(case), stopped.words());
+    let reported = format!("kube-proxy's rule{}", stopped.did(case));
     let make = |summary, remediation| stopped.finding(case, Cause::ServiceNoEndpoints, summary, remediation);
     Some(finding(case, named, Lacking::Everywhere, &reported, make).with_confidence(Confidence::Likely))
 }
@@ -97,13 +97,12 @@ fn by_proxy(case: &Case<'_>) -> Option<Finding> {
 fn by_table(case: &Case<'_>) -> Option<Finding> {
     const HOOK: &[Hook] = &[Hook::IpvsLeave];
     let dst = case.attempt.flow.dst;
-    let lacks = |hooks: &[Hook]| !case.node.missing_of(hooks).is_empty();
     let answer = case.attempt.icmp().find(|(_, icmp)| icmp.flags.is_syn() && is_port_unreachable(icmp));
     let dropped =
-        || stopped(case).and_then(|it| it.drop).filter(|(_, drop)| drop.flags.is_syn() && lacks(icmp_hook(dst)));
+        || stopped(case).and_then(|it| it.drop).filter(|(_, drop)| drop.flags.is_syn() && case.lacks(ICMP_HOOKS));
     let (time, netns) =
         answer.map(|(time, icmp)| (time, icmp.netns)).or_else(|| dropped().map(|(time, drop)| (time, drop.netns)))?;
-    if !lacks(HOOK) {
+    if !case.lacks(HOOK) {
         return None;
     }
     let here = |table: &&NodePorts| netns.is_none_or(|it| it == table.netns);

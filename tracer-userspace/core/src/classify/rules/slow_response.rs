@@ -58,7 +58,11 @@ fn unfinished(case: &Case<'_>) -> Option<Finding> {
     let attempt = case.attempt;
     let (_, reported) = attempt.kubelet()?;
     let (ended, End::ClosedByProber) = attempt.ended? else { return None };
-    let handshake = case.matched.expects_http() == Some(false);
+    // A redirect may have led to a port that no probe asks.
+    let handshake = match case.matched.expects_http() {
+        Some(plain) => !plain,
+        None => reported.scheme() == Some("https"),
+    };
     let what = match reported.says {
         ProbeOutput::TimeoutInBody => "began to answer, and did not end in time",
         ProbeOutput::Timeout if handshake || reported.is_rpc_timeout() => {
@@ -84,7 +88,7 @@ fn silent(case: &Case<'_>) -> Option<Finding> {
     let in_silence = late.is_empty();
     let late = format!("{late}{}", prober_late(case));
     let summary = format!(
-        "{} was reached in {} and acknowledged the request; not a byte of an answer in {}{}{late}",
+        "{} was reached in {} and acknowledged the request; no byte of an answer in {}{}{late}",
         attempt.flow.dst,
         ms(reached),
         ms(waited),
@@ -145,10 +149,10 @@ pub(super) fn prober_late(case: &Case<'_>) -> &'static str {
     }
 }
 
-const PROBER_LATE: &str = "; the prober itself closed long after its timeout, and may have sent its request late, too";
+const PROBER_LATE: &str = "; the prober closed long after its timeout, and may have sent its request late";
 
-const BEGAN_BEFORE: &str = "; the probe's time had begun before this connection: the prober dialled late, or again";
-const CLOSED_SOON: &str = "; the prober closed it before the timeout was over: it had dialled late, or was stopped";
+const BEGAN_BEFORE: &str = "; the probe's time had begun before this connection: the prober connected late, or again";
+const CLOSED_SOON: &str = "; the prober closed it before the timeout was over: it had connected late, or was stopped";
 
 /// The timeout of the probe in words, if it is known.
 pub(super) fn budget(case: &Case<'_>) -> String {
@@ -267,7 +271,7 @@ mod tests {
             stream.http_readiness_over_tls(https).connect().established().wait_ms(ms);
             stream.closes((100, 101, 0));
             let verdict = stream.verdict();
-            (verdict.cause.name(), verdict.confidence, verdict.summary.contains("the prober itself closed long after"))
+            (verdict.cause.name(), verdict.confidence, verdict.summary.contains("the prober closed long after"))
         };
         assert_eq!(noted(false, 1_001), ("slow_response", Confidence::Proven, false));
         assert_eq!(noted(false, 1_900), ("slow_response", Confidence::Likely, true));
@@ -305,8 +309,7 @@ mod tests {
     fn what_the_kubelet_says_of_it_goes_before_its_time() {
         let reported = |says| {
             let mut stream = closed_after(Stream::https_readiness, 1_000);
-            let noted = stream.wait_ms(3).kubelet(says).wait_ms(10).tick().verdicts();
-            noted.iter().map(|it| (it.verdict.cause.name(), it.kubelet.is_some())).collect::<Vec<_>>()
+            stream.wait_ms(3).kubelet(says).wait_ms(10).tick().quoted()
         };
         assert_eq!(reported(ProbeOutput::Timeout), [("slow_response", false)]);
         assert_eq!(reported(ProbeOutput::Status(503)), [("slow_response", false), ("app_status_failure", true)]);
@@ -327,13 +330,26 @@ mod tests {
                 }
                 stream.refused().wait_ms(10_000);
             }
-            let count = |it: &VerdictBody| it.probe.as_ref().and_then(|probe| probe.consecutive_failures);
-            let counts: Vec<_> = stream.verdicts().iter().filter_map(count).collect();
-            assert_eq!(counts, expected, "{ms}");
+            assert_eq!(stream.in_a_row().into_iter().flatten().collect::<Vec<_>>(), expected, "{ms}");
         }
     }
 
     /// It was starved between its deadline's begin and its dial.
+    /// To another port, which speaks TLS.
+    #[test]
+    fn a_timeout_behind_a_redirect_to_https_is_one_after_the_handshake() {
+        let decided = |scheme: &str| {
+            let mut stream = Stream::new();
+            stream.http_readiness().connect().established().answer(AnswerKind::Http, Some(302));
+            stream.closes((100, 101, 90)).again_to(8, "10.88.0.2:8443").connect().established().wait_ms(990);
+            stream.closes((400, 401, 1500)).kubelet_at_target(ProbeOutput::Timeout);
+            let words = format!("Get \"{scheme}://10.88.0.2:8443\": context deadline exceeded");
+            stream.last_kubelet_probe().output = Some(words);
+            stream.wait_ms(5).tick().causes()
+        };
+        assert_eq!((decided("https"), decided("http")), (vec!["slow_response"], vec!["unexplained"]));
+    }
+
     #[test]
     fn a_prober_that_dialled_late_has_waited() {
         let noted = |https: bool, ms: u64, says: Option<ProbeOutput>| {
@@ -392,7 +408,6 @@ mod tests {
         });
         stream.wait_ms(200).sent_again(100, false).wait_ms(1000);
         stream.closes((200, 101, 0)).wait_ms(10).tick();
-        let noted: Vec<_> = stream.verdicts().iter().map(|v| (v.verdict.cause.name(), v.verdict.confidence)).collect();
-        assert_eq!(noted, [("slow_response", Confidence::Proven)]);
+        assert_eq!(stream.all_decided(), [("slow_response", Confidence::Proven)]);
     }
 }

@@ -90,7 +90,7 @@ impl ContainerStart {
     /// `None` if the container ended by itself since the refusals began, or had outlived its budget by then: what it spent is
     /// no budget.
     fn of(case: &Case<'_>, spec: &ProbeSpec, netns: Netns, streak: Streak, at: u64) -> Option<Self> {
-        let (run, runs) = (history::began(case, at), runs(case));
+        let (run, runs) = (case.matched.run_began(at), runs(case));
         if runs.is_some_and(|runs| has_outlived(runs, spec, streak.since)) {
             return None;
         }

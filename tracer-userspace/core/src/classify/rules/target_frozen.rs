@@ -60,7 +60,7 @@ fn near_ns(case: &Case<'_>) -> u64 {
 
 /// What keeps a process from running.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Halt<'a> {
+pub(in super::super) enum Halt<'a> {
     Frozen(&'a str),
     Stopped,
     Traced,
@@ -72,7 +72,7 @@ fn halt(seen: &Serving) -> Option<Halt<'_>> {
     halts.filter(|_| !seen.incomplete)?.first().copied()
 }
 
-fn halt_of(process: &ServerProcess) -> Option<Halt<'_>> {
+pub(in super::super) fn halt_of(process: &ServerProcess) -> Option<Halt<'_>> {
     let tasks = &process.tasks;
     let all = |halted: u32| tasks.count > 0 && halted == tasks.count && !tasks.incomplete;
     match &process.frozen {
@@ -84,7 +84,7 @@ fn halt_of(process: &ServerProcess) -> Option<Halt<'_>> {
 }
 
 impl Halt<'_> {
-    const fn says(self) -> &'static str {
+    pub(in super::super) const fn says(self) -> &'static str {
         match self {
             Self::Frozen(_) => "is frozen by its cgroup",
             Self::Stopped => "is stopped by a signal",
@@ -190,6 +190,16 @@ mod tests {
         }
     }
 
+    /// Two processes listen on the port (SO_REUSEPORT), and the attempt waits in the queue of one of them.
+    #[test]
+    fn one_of_several_that_is_halted_is_named_beside_silence() {
+        let both: &[_] = &[running(7), stopped(8)];
+        let verdict = silent(&[both, both]).verdict();
+        let words = "; nobody had accepted it: it waited in the queue of app (pid 7) and 1 other; app (pid 8) is stopped by a signal";
+        assert_eq!(verdict.cause.name(), "slow_response");
+        assert!(verdict.summary.ends_with(words), "{}", verdict.summary);
+    }
+
     #[test]
     fn who_runs_or_was_held_for_a_moment_is_slow() {
         let both: &[_] = &[stopped(7), running(8)];
@@ -245,8 +255,7 @@ mod tests {
         let causes = |server: ServerProcess| {
             let mut stream = Stream::new();
             stream.connect().wait_ms(200).inspection(|seen| {
-                let addr = "10.88.0.2:8080".parse().expect("an address");
-                seen.listeners = Some(vec![ListenerState { addr, waiting: 2, backlog: 1, half_open: None }]);
+                seen.listeners = Some(vec![listener(2, 1)]);
                 seen.serving = Some(Box::new(Serving { processes: vec![server], ..Serving::default() }));
             });
             stream.gives_up().causes()

@@ -402,7 +402,7 @@ mod tests {
         for look in looks {
             let verdict = verdict(UNREAD, look);
             assert_eq!((verdict.cause.name(), verdict.also.as_slice()), ("slow_response", [].as_slice()));
-            assert_ends(&verdict.summary, "; nobody had accepted it: app (pid 7) was busy otherwise");
+            assert_ends(&verdict.summary, "; nobody had accepted it: it waited in the queue of app (pid 7)");
         }
     }
 
@@ -423,7 +423,7 @@ mod tests {
                 (verdict.cause.name(), verdict.also.as_slice()),
                 ("slow_response", [Cause::TargetStarved].as_slice())
             );
-            let words = "; nobody had accepted it: app (pid 7) was busy otherwise";
+            let words = "; nobody had accepted it: it waited in the queue of app (pid 7)";
             assert_ends(&verdict.summary, words);
         }
     }

@@ -45,17 +45,13 @@ pub(super) fn listener_speaks_tls(case: &Case<'_>) -> Option<(Evidence, Confiden
     let netns = case.node.netns_of_addr(case.attempt.netns?, dst.ip());
     if let Some(time) = case.node.tls.hello(netns, dst) {
         let says = format!("a TLS ClientHello of another connection arrived at port {}", dst.port());
-        return Some((
-            evidence(Hook::CgroupSkb.name(), time, says, json!({ "port": dst.port(), "netns": netns })),
-            Confidence::Likely,
-        ));
+        let fields = json!({ "port": dst.port(), "netns": netns });
+        return Some((evidence(Hook::CgroupSkb.name(), time, says, fields), Confidence::Likely));
     }
     if let Some(time) = case.node.tls.answer(dst) {
         let says = format!("an HTTPS probe was answered by port {} before", dst.port());
-        return Some((
-            evidence(Hook::InetSockSetState.name(), time, says, json!({ "port": dst.port() })),
-            Confidence::Likely,
-        ));
+        let seen = evidence(Hook::InetSockSetState.name(), time, says, json!({ "port": dst.port() }));
+        return Some((seen, Confidence::Likely));
     }
     let says = format!("another probe of this pod speaks HTTPS to port {}", dst.port());
     case.matched

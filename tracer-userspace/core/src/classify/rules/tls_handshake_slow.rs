@@ -21,7 +21,7 @@ pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
     let late = format!("{late}{}", prober_late(case));
     let unheard = if case.node.tls.answer(attempt.flow.dst).is_some() { "" } else { UNHEARD };
     let summary = format!(
-        "{} was reached in {} and took the ClientHello; not a byte of the TLS handshake came back in {}{}{late}{unheard}",
+        "{} was reached in {} and took the ClientHello; no byte came back in {}{}{late}{unheard}",
         attempt.flow.dst,
         ms(reached),
         ms(waited),
@@ -46,7 +46,7 @@ pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
 }
 
 /// Nobody has been answered in TLS at that port: a server that reads lines waits for the end of one.
-const UNHEARD: &str = "; no HTTPS probe was seen to be answered there: or the port does not speak TLS";
+const UNHEARD: &str = "; perhaps the port does not speak TLS: no HTTPS probe was answered there";
 
 /// All specs that this attempt can be speak HTTPS; or a ClientHello went to that listener meanwhile.
 fn speaks_tls(case: &Case<'_>) -> bool {
@@ -72,7 +72,7 @@ mod tests {
         let mut stream = Stream::new();
         let verdict = silent(stream.https_readiness(), 8);
         assert_eq!((verdict.cause.name(), verdict.confidence), ("tls_handshake_slow", Confidence::Likely));
-        assert_ends(&verdict.summary, "or the port does not speak TLS");
+        assert_ends(&verdict.summary, "no HTTPS probe was answered there");
         assert_has(&verdict.remediation, &["s_client -connect 10.88.0.2:8080"]);
     }
 

@@ -1,7 +1,5 @@
 //! The attempt failed and nothing decides why.
 
-use std::net::SocketAddr;
-
 use serde_json::json;
 
 use super::super::SETTLE_NS;
@@ -54,7 +52,7 @@ pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
     let remediation = remediation.or_else(|| missing.map(|(_, fix)| fix));
     let remediation = remediation.unwrap_or_else(|| Cause::Unexplained.fix());
     let found = Finding::failure(Cause::Unexplained, seen, summary, remediation);
-    let (confidence, rests_on) = (Confidence::Possible, hooks_that_tell(attempt.flow.dst));
+    let (confidence, rests_on) = (Confidence::Possible, HOOKS_THAT_TELL);
     Some(Finding { decided_at: ended, confidence, rests_on, ..found })
 }
 
@@ -126,20 +124,15 @@ fn dropped(case: &Case<'_>, drop: &PacketDrop) -> String {
         (None, None) => String::new(),
     };
     let on = drop.device.as_ref().map(|device| format!(" on {}", device.name)).unwrap_or_default();
-    let (flags, flow) = (drop.flags.name(), drop.flow);
-    format!(
-        "the kernel dropped its {flags} {} -> {}{on}{}{why}{}",
-        flow.src,
-        flow.dst,
-        in_namespace(case, drop.netns),
-        if is_early_demux(case, drop) {
-            EARLY_DEMUX
-        } else if is_astray(case, drop) {
+    let (flags, flow, place) = (drop.flags.name(), drop.flow, in_namespace(case, drop.netns));
+    let meaning = match drop {
+        _ if is_early_demux(case, drop) => EARLY_DEMUX,
+        _ if is_astray(case, drop) => {
             ": that bridge has other addresses, so that a route or a mark led the SYN to a wrong device"
-        } else {
-            meaning(drop)
         }
-    )
+        _ => meaning(drop),
+    };
+    format!("the kernel dropped its {flags} {flow}{on}{place}{why}{meaning}")
 }
 
 /// `ip_forward` drops what has a socket already, without a reason: early demux gave it one by its addresses, and a rule's table
@@ -245,27 +238,15 @@ fn after_its_timeout(attempt: &Attempt) -> String {
 }
 
 /// Every hook that, if absent, can be the reason that nothing was seen.
-const fn hooks_that_tell(dst: SocketAddr) -> &'static [Hook] {
-    if dst.is_ipv4() { &OF_IPV4 } else { &OF_IPV6 }
-}
-
-const OF_IPV4: [Hook; 8] = [
+const HOOKS_THAT_TELL: &[Hook] = &[
     Hook::TcpSendReset,
     Hook::TcpV4SendReset,
-    Hook::TcpReceiveReset,
-    Hook::KfreeSkb,
-    Hook::IcmpSend,
-    Hook::IpvsNatXmit,
-    Hook::IpvsLeave,
-    Hook::TcpRetransmit,
-];
-
-const OF_IPV6: [Hook; 8] = [
-    Hook::TcpSendReset,
     Hook::TcpV6SendReset,
     Hook::TcpReceiveReset,
     Hook::KfreeSkb,
+    Hook::IcmpSend,
     Hook::Icmp6Send,
+    Hook::IpvsNatXmit,
     Hook::IpvsNatXmitV6,
     Hook::IpvsLeave,
     Hook::TcpRetransmit,
@@ -305,13 +286,8 @@ fn says(observation: &Observation) -> Option<Evidence> {
         ObservationKind::ResetSent(reset) => Some(of_reset_sent(time, reset)),
         ObservationKind::ResetReceived(reset) => Some(of_reset_received(time, reset)),
         ObservationKind::ConnectFailed(failed) => {
-            let error = errno_text(failed.errno);
-            Some(evidence(
-                Hook::SysConnect.name(),
-                time,
-                format!("connect() failed: {error}"),
-                json!({ "errno": failed.errno }),
-            ))
+            let says = format!("connect() failed: {}", errno_text(failed.errno));
+            Some(evidence(Hook::SysConnect.name(), time, says, json!({ "errno": failed.errno })))
         }
         _ => None,
     }
@@ -449,7 +425,7 @@ mod tests {
         let mut stream = Stream::new();
         stream.links(true, &["10.88.0.1"]).connect().drop_on(SYN, "QDISC_DROP", NODE, Some(device)).gives_up();
         let verdict = stream.verdict();
-        let named = "the kernel dropped its SYN 10.88.0.1:40000 -> 10.88.0.2:8080 on v7 in the node's network namespace (QDISC_DROP)";
+        let named = "the kernel dropped its SYN 10.88.0.1:40000 -> 10.88.0.2:8080 on v7 on the node (QDISC_DROP)";
         assert!(verdict.cause.name() == "unexplained" && verdict.summary.contains(named), "{}", verdict.summary);
         assert_ends(&verdict.remediation, ": tc -s qdisc show dev v7");
     }

@@ -17,15 +17,12 @@ pub(super) fn find(case: &Case<'_>) -> Option<Finding> {
     let (time, drop) = attempt.for_other_hosts.iter().find(|(_, drop)| is_for_it(case, drop))?;
     let (to, place, device) = (drop.flow.dst.ip(), in_namespace(case, drop.netns), device(drop));
     let summary = format!(
-        "the {} {} -> {} arrived{place} in a frame for another link-layer address than that of {device}: the sender's neighbour entry of {to} is wrong",
+        "the {} {} arrived{place} in a frame for another link-layer address than that of {device}: the sender's neighbour entry of {to} is wrong",
         drop.flags.name(),
-        drop.flow.src,
-        drop.flow.dst
+        drop.flow
     );
-    Some(
-        Finding::likely(Cause::NeighbourFailure, vec![of_drop(*time, drop)], summary, fix(case, drop, &device))
-            .until_answered(),
-    )
+    let (seen, fix) = (vec![of_drop(*time, drop)], fix(case, drop, &device));
+    Some(Finding::likely(Cause::NeighbourFailure, seen, summary, fix).until_answered())
 }
 
 /// The namespace has the address that the packet was sent to.

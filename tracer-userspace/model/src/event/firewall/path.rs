@@ -23,7 +23,6 @@ pub mod state {
     pub const NEW: u8 = 8;
     /// Taken out of tracking.
     pub const UNTRACKED: u8 = 64;
-    /// Any of them.
     pub const ANY: u8 = 0xff;
 }
 
@@ -42,9 +41,7 @@ pub struct Path {
 /// A base chain, and the chains that it leads to in their places.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct BaseChain {
-    /// Its hook.
     pub hook: String,
-    /// Its priority.
     pub priority: i32,
     /// What is done with a packet, in this order.
     pub steps: Vec<Step>,
@@ -53,10 +50,8 @@ pub struct BaseChain {
 /// One rule, or the way around rules.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Step {
-    /// What it asks for.
     #[serde(flatten)]
     pub asks: Asks,
-    /// What is done if that holds.
     #[serde(flatten)]
     pub then: Onward,
 }
@@ -79,7 +74,6 @@ pub struct Asks {
     /// One of these states of conntrack.
     #[serde(skip_serializing_if = "is_any", default = "any")]
     pub states: u8,
-    /// These TCP flags.
     #[serde(skip_serializing_if = "Vec::is_empty", default)]
     pub flags: Vec<FlagTest>,
     /// Something that is not understood.
@@ -90,11 +84,8 @@ pub struct Asks {
 /// The flags under `mask` are `value`, or are not.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct FlagTest {
-    /// Which flags are compared.
     pub mask: u8,
-    /// What they are compared with.
     pub value: u8,
-    /// They must differ.
     #[serde(skip_serializing_if = "std::ops::Not::not", default)]
     pub inverted: bool,
 }
@@ -132,7 +123,6 @@ pub struct Packet<'a> {
     pub hook: Option<&'a str>,
     /// What conntrack made of it; absent: anything.
     pub tracked: Option<Tracked>,
-    /// Its flags.
     pub flags: TcpFlags,
 }
 

@@ -14,14 +14,12 @@ const SYN: [u8; 2] = [0x02, 0xc2];
 /// Addresses that begin with the same bits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct Prefix {
-    /// The first of them.
     pub addr: IpAddr,
     /// How many bits are the same.
     pub len: u8,
 }
 
 impl Prefix {
-    /// The address begins with these bits.
     pub fn holds(self, addr: IpAddr) -> bool {
         match (self.addr, addr) {
             (IpAddr::V4(own), IpAddr::V4(addr)) => same_bits(own.to_bits().into(), addr.to_bits().into(), 32, self.len),
@@ -49,16 +47,12 @@ pub struct When {
     /// Protocol above IP.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub protocol: Option<u8>,
-    /// Source addresses.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub src: Option<Prefix>,
-    /// Destination addresses.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub dst: Option<Prefix>,
-    /// Source port.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub sport: Option<u16>,
-    /// Destination port.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub dport: Option<u16>,
     /// Only packets that conntrack found invalid.
@@ -78,19 +72,14 @@ pub struct When {
 /// What a packet must not have. What is not understood is left out.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Except {
-    /// Protocol above IP.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub protocol: Option<u8>,
-    /// Source addresses.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub src: Option<Prefix>,
-    /// Destination addresses.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub dst: Option<Prefix>,
-    /// Source port.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub sport: Option<u16>,
-    /// Destination port.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub dport: Option<u16>,
     /// The TCP flags of a SYN.
@@ -210,7 +199,6 @@ impl When {
         self.not.syn |= SYN.iter().all(|syn| (syn & mask == value) == inverted);
     }
 
-    /// What both ask for.
     #[must_use]
     pub fn common(self, other: Self) -> Self {
         Self {

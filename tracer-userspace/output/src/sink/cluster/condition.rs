@@ -20,7 +20,6 @@ use tracer_model::decision::Decision;
 use tracer_model::record::{Body, Cause, Confidence, FindingBody, Outcome, Status, VerdictBody};
 use tracer_sources::cluster::{Failure, Pace, part};
 
-/// Its type.
 const TYPE: &str = "TracerNodeFault";
 
 /// Something of the node that was seen.
@@ -53,7 +52,6 @@ fn of_finding(finding: &FindingBody) -> NodeObservation {
     NodeObservation::Check(finding.check.clone(), says)
 }
 
-/// What is wrong with the node.
 #[derive(Debug, Default)]
 pub(super) struct Faults {
     /// Until when each holds, and its text.
@@ -122,7 +120,6 @@ fn camel(name: &str) -> String {
     name.split('_').map(capital).collect()
 }
 
-/// Keeps it.
 pub(super) struct Keeper {
     client: Client,
     node: String,

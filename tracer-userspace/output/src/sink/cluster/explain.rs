@@ -23,7 +23,6 @@ use tracer_sources::cluster::Pace;
 /// Longest name of an object.
 const NAME_MAX: usize = 253;
 
-/// Writes them.
 pub(super) struct Explainer {
     client: Client,
     node: String,

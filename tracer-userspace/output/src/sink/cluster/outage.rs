@@ -6,7 +6,6 @@ use tokio::time::Instant;
 
 use tracer_sources::cluster::{Failure, Pace};
 
-/// How it stands.
 #[derive(Debug)]
 pub(super) struct Outage {
     /// What is not written meanwhile.

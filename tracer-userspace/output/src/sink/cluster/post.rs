@@ -7,7 +7,6 @@ use serde_json::Value;
 
 use tracer_sources::cluster::{ApiRequest, Failure, Pace, send};
 
-/// What came of a request.
 #[derive(Debug)]
 pub(super) enum Answer {
     Done,
@@ -21,7 +20,6 @@ pub(super) enum Answer {
     Later(Failure),
 }
 
-/// How an object is changed.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Change {
     Create,

@@ -34,7 +34,6 @@ pub(super) struct Entry {
     seen: Instant,
 }
 
-/// All of them.
 #[derive(Debug)]
 pub(super) struct EventTally {
     rates: Rates,

@@ -5,7 +5,6 @@ use std::str::FromStr;
 
 use tracer_model::record::Workload;
 
-/// Which pods are asked for.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PodFilter {
     typed: String,
@@ -20,8 +19,6 @@ enum Pattern {
 }
 
 impl PodFilter {
-    /// Whether this pod is one of them.
-    #[must_use]
     pub fn fits(&self, name: Option<&str>, workload: Option<&Workload>) -> bool {
         match &self.pattern {
             Pattern::Name(wanted) => name == Some(wanted),
@@ -31,7 +28,6 @@ impl PodFilter {
     }
 
     /// The pattern for all pods with this name as a prefix, if this is a name.
-    #[must_use]
     pub fn as_prefix(&self) -> Option<Self> {
         match &self.pattern {
             Pattern::Name(name) => format!("{name}*").parse().ok(),

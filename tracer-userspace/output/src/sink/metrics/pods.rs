@@ -19,7 +19,6 @@ pub(super) enum Of {
 /// Namespace and name.
 type Pod = (String, String);
 
-/// The series of each pod.
 #[derive(Debug, Default)]
 pub(super) struct Pods {
     /// With the time of their last use, in uses.

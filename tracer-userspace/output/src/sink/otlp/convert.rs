@@ -31,7 +31,6 @@ const INFO: Severity = ("INFO", 9);
 const WARN: Severity = ("WARN", 13);
 const ERROR: Severity = ("ERROR", 17);
 
-/// One record.
 pub(super) fn log_record(record: &Record) -> LogRecord {
     let json = ndjson::value(record);
     let text = |pointer| json.pointer(pointer).and_then(Value::as_str);

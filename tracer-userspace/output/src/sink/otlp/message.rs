@@ -22,7 +22,6 @@ pub(super) struct ResourceLogs {
     pub(super) scope_logs: Vec<ScopeLogs>,
 }
 
-/// Who emits records.
 #[derive(Clone, PartialEq, Message, Serialize)]
 pub(super) struct Resource {
     #[prost(message, repeated, tag = "1")]
@@ -70,7 +69,6 @@ pub(super) struct LogRecord {
     pub(super) attributes: Vec<KeyValue>,
 }
 
-/// An attribute.
 #[derive(Clone, PartialEq, Message, Serialize)]
 pub(super) struct KeyValue {
     #[prost(string, tag = "1")]
@@ -87,7 +85,6 @@ pub(super) struct AnyValue {
     pub(super) value: Option<Value>,
 }
 
-/// What a value can be.
 #[derive(Clone, PartialEq, Oneof, Serialize)]
 #[serde(rename_all = "camelCase")]
 #[expect(clippy::enum_variant_names, reason = "the names of the fields in OTLP's JSON")]
@@ -107,7 +104,6 @@ pub(super) enum Value {
     KvlistValue(KeyValueList),
 }
 
-/// Several values.
 #[derive(Clone, PartialEq, Message, Serialize)]
 pub(super) struct ArrayValue {
     #[prost(message, repeated, tag = "1")]

@@ -46,7 +46,6 @@ pub(super) struct Waiting {
     pub(super) room: OwnedSemaphorePermit,
 }
 
-/// Pushes to one endpoint.
 pub(super) struct Pusher {
     config: OtlpConfig,
     client: Client<HttpsConnector<HttpConnector>, Full<Bytes>>,
@@ -55,7 +54,6 @@ pub(super) struct Pusher {
     counts: Arc<Counts>,
 }
 
-/// Why a request was not taken.
 enum Failure {
     /// It can be tried again, after this time if the receiver says so.
     Passing(String, Option<Duration>),

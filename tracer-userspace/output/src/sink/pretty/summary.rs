@@ -20,7 +20,6 @@ const CONFIDENCES: [Confidence; 3] = [Confidence::Proven, Confidence::Likely, Co
 /// What is one block: a cause, and whether it only misleads.
 type BlockKey = (bool, Cause);
 
-/// What was reported so far.
 #[derive(Debug, Default)]
 pub(super) struct Summary {
     groups: BTreeMap<BlockKey, CauseBlock>,
@@ -174,7 +173,6 @@ impl CauseBlock {
         }
     }
 
-    /// What was missing to explain it.
     fn lacked(&self, out: &mut String, screen: Screen) {
         let hooks: Vec<_> = self.missing_hooks.iter().map(String::as_str).collect();
         let mut lacked = Vec::new();

@@ -50,7 +50,6 @@ impl<K: Ord> TextCounts<K> {
 }
 
 impl TextCounts {
-    /// Takes one back.
     pub(super) fn remove(&mut self, text: &str) {
         let left = self.counts.get_mut(text).map(|n| {
             *n = n.saturating_sub(1);

@@ -34,10 +34,8 @@ impl ReadAt for std::fs::File {
 /// Why a file, or a part of it, cannot be read.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum Fault {
-    /// The kernel says no.
     #[error(transparent)]
     Io(#[from] io::Error),
-    /// Not a journal.
     #[error("it is no file of the systemd journal")]
     NotAJournal,
     /// Made by a systemd that is newer than this program.

@@ -89,6 +89,55 @@ fn what_is_shorter_than_a_status_line_is_no_answer() {
     }
 }
 
+/// `103 Early Hints` came first, and only that is read.
+#[test]
+fn the_status_that_follows_an_interim_one_is_the_kubelets_word() {
+    let decided = |status: u16| {
+        let mut stream = Stream::new();
+        stream.http_readiness().connect().established().answer(AnswerKind::Http, Some(status));
+        stream.closes((100, 101, 200)).kubelet(ProbeOutput::Status(503)).wait_ms(600).tick().causes()
+    };
+    assert_eq!((decided(103), decided(200)), (vec!["app_status_failure"], vec!["unexplained"]));
+}
+
+/// The server closed after an answer that Go's client gives up on: it was whole.
+#[test]
+fn an_answer_that_the_kubelets_client_does_not_take_was_not_cut() {
+    let decided = |why: &str| {
+        let mut stream = Stream::new();
+        stream.http_readiness().connect().established().answer(AnswerKind::Http, Some(200));
+        stream.state(TcpState::Established, TcpState::CloseWait, 0, (100, 101, 81));
+        stream.own(|it| _ = it.state(TcpState::CloseWait, TcpState::LastAck, 0, (100, 101, 81))).wait_ms(1);
+        stream.kubelet_messages(ProbeType::Readiness, &format!("Get \"http://10.88.0.2:8080\": {why}"));
+        stream.wait_ms(5).tick().causes()
+    };
+    for why in [
+        "failed to parse Location header",
+        "net/http: HTTP/1.x transport connection broken: net/http: server response headers exceeded the limit",
+        "net/http: HTTP/1.x transport connection broken: bad Content-Length",
+    ] {
+        assert_eq!(decided(why), ["app_status_failure"], "{why}");
+    }
+    assert_eq!(decided("net/http: HTTP/1.x transport connection broken: unexpected EOF"), ["closed_without_answer"]);
+}
+
+/// An interceptor that wants a token of everybody.
+#[test]
+fn a_grpc_server_that_wants_credentials_says_no() {
+    let decided = |code: &str| {
+        let mut stream = Stream::new();
+        stream.grpc_readiness(1).connect().established().closes((100, 101, 200));
+        let words = format!("error: health rpc probe failed: rpc error: code = {code}");
+        stream.kubelet_messages(ProbeType::Readiness, &words).wait_ms(5).tick().verdict()
+    };
+    for code in ["Unauthenticated", "PermissionDenied"] {
+        let verdict = decided(code);
+        assert_eq!((verdict.cause.name(), verdict.confidence), ("app_status_failure", Confidence::Likely), "{code}");
+        assert_has(&verdict.remediation, &["without credentials"]);
+    }
+    assert_eq!(decided("Unavailable").cause.name(), "unexplained", "the client says that of a lost connection, too");
+}
+
 /// A cloud's metadata, a credential provider: what a 404 means there is theirs to say.
 #[test]
 fn what_no_probe_asks_is_no_failed_probe() {
@@ -145,7 +194,7 @@ fn an_answer_in_another_protocol_is_a_failure() {
     assert_has(&fix(true, AnswerKind::Other, None), &["correct the probe's port"]);
     assert_starts(&fix(false, AnswerKind::Http, Some(505)), "use httpGet");
     for kind in [AnswerKind::Tls, AnswerKind::Alert] {
-        assert_has(&fix(false, kind, None), &["gRPC probes speak no TLS unless the probe has grpc.mode: TLS"]);
+        assert_has(&fix(false, kind, None), &["a gRPC probe speaks no TLS (grpc.mode: TLS is alpha"]);
     }
     for (https, kind) in [(true, AnswerKind::Tls), (true, AnswerKind::Short), (false, AnswerKind::Other)] {
         assert_eq!(noted(https, kind, None), None, "{https} {kind:?}");

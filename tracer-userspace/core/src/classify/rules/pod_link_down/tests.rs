@@ -141,10 +141,10 @@ fn the_nodes_end_that_is_down_is_reported_to_be_down() {
         stream.gives_up().verdict()
     };
     let set = noted(true, true);
-    assert_starts(&set.summary, "veth7 in the node's network namespace is down (set down by");
+    assert_starts(&set.summary, "veth7 on the node is down (set down by");
     assert!(noted(false, true).summary.starts_with("eth0 in "), "what is up is not named");
     let verdict = noted(false, false);
-    assert_starts(&verdict.summary, "veth7 in the node's network namespace is down: ");
+    assert_starts(&verdict.summary, "veth7 on the node is down: ");
     assert_ends(&verdict.remediation, ": ip link set veth7 up");
     assert_ends(&verdict.evidence[0].text, "no carrier: its other end is down");
 }
