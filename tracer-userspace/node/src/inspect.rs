@@ -105,7 +105,8 @@ fn inspect_namespace(
 ) -> Sockets {
     let target = seen.target;
     seen.netns = Some(netns);
-    let source = from.enter(|| source_to(target)).ok().flatten();
+    let source = peer.map(|peer| peer.ip()).filter(|own| !own.is_unspecified());
+    let source = source.or_else(|| from.enter(|| source_to(target)).ok().flatten());
     let own = File::open(&from.path).ok();
     let looked = in_netns(path, || {
         let listeners = inspect_target_namespace(seen, own.as_ref());
