@@ -205,7 +205,6 @@ impl Command {
     }
 
     /// As it is typed.
-    #[must_use]
     pub const fn name(&self) -> &'static str {
         match self {
             Self::Attach(_) => "attach",
@@ -240,7 +239,6 @@ pub enum Parsed {
 }
 
 /// Reads the command line and the environment.
-#[must_use]
 pub fn parse(args: impl IntoIterator<Item = OsString>) -> Parsed {
     let args: Vec<OsString> = args.into_iter().collect();
     let parsed = definition::from_environment().try_get_matches_from(&args).and_then(|matches| {

@@ -2,12 +2,12 @@
 //! sent the attempt.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::net::{IpAddr, SocketAddr};
 
 use netlink_sys::protocols::NETLINK_NETFILTER;
 
 use super::enter::in_netns;
-use super::inspect::{DIAG_ID, DIAG_INODE, LISTEN, diag};
+use super::inspect::{LISTEN, diag, inode, other_end, own_end};
 use super::namespaces::{Namespaces, Owner, Place, kept_for};
 use super::netlink::{Netlink, attribute, family, field, octets, push};
 use super::servers::{comm, holder_of, holders};
@@ -91,12 +91,7 @@ const MOST_LOOKED_FOR: usize = 16;
 /// The addresses and inodes of the listeners of the calling thread's namespace, those of the target's port first.
 fn other_listeners(target: SocketAddr) -> Vec<(SocketAddr, u64)> {
     let mut found = Vec::new();
-    let mut add = |message: &[u8]| {
-        let port = field(message, DIAG_ID).map(u16::from_be_bytes);
-        let inode = field(message, DIAG_INODE).map(u32::from_ne_bytes);
-        let addr = local(message).zip(port).map(|(ip, port)| SocketAddr::new(ip, port));
-        found.extend(addr.zip(inode.map(u64::from)));
-    };
+    let mut add = |message: &[u8]| found.extend(own_end(message).zip(inode(message)));
     for family in [libc::AF_INET, libc::AF_INET6] {
         // What cannot be read is nobody that could be found.
         let _ = diag(family, LISTEN, 0, &mut add);
@@ -110,9 +105,9 @@ fn other_listeners(target: SocketAddr) -> Vec<(SocketAddr, u64)> {
 fn listening(at: SocketAddr) -> Vec<u64> {
     let mut inodes = Vec::new();
     let mut add = |message: &[u8]| {
-        let takes = local(message).is_some_and(|ip| ip == at.ip() || takes_any(ip, at, message));
-        let inode = field(message, DIAG_INODE).map(u32::from_ne_bytes);
-        inodes.extend(inode.filter(|_| takes).map(u64::from));
+        let takes = |ip: IpAddr| ip == at.ip() || takes_any(ip, at, message);
+        let own = own_end(message).filter(|own| takes(own.ip()));
+        inodes.extend(own.and_then(|_| inode(message)));
     };
     for family in [libc::AF_INET, libc::AF_INET6] {
         // What cannot be read is nobody that could be found.
@@ -125,7 +120,7 @@ fn listening(at: SocketAddr) -> Vec<u64> {
 fn unanswered() -> Vec<UnansweredConnect> {
     let mut by_dst = BTreeMap::<SocketAddr, (u32, u8)>::new();
     let mut add = |message: &[u8]| {
-        if let Some((dst, retransmits)) = parse_connect(message).filter(|(_, retransmits)| *retransmits > 0) {
+        if let Some((dst, retransmits)) = connect_of(message).filter(|(_, retransmits)| *retransmits > 0) {
             let (sockets, most) = by_dst.entry(dst).or_default();
             *sockets = sockets.saturating_add(1);
             *most = retransmits.max(*most);
@@ -142,22 +137,9 @@ fn unanswered() -> Vec<UnansweredConnect> {
     all
 }
 
-fn parse_connect(message: &[u8]) -> Option<(SocketAddr, u8)> {
-    let port = u16::from_be_bytes(field(message, DIAG_ID + 2)?);
-    Some((SocketAddr::new(address(message, DIAG_ID + 20)?, port), *message.get(DIAG_RETRANS)?))
-}
-
-fn local(message: &[u8]) -> Option<IpAddr> {
-    address(message, DIAG_ID + 4)
-}
-
-fn address(message: &[u8], at: usize) -> Option<IpAddr> {
-    if i32::from(*message.first()?) == libc::AF_INET {
-        return Some(Ipv4Addr::from(field::<4>(message, at)?).into());
-    }
-    let addr = Ipv6Addr::from(field::<16>(message, at)?);
-    // `[::]` stays what it is: it takes both families.
-    Some(if addr.is_unspecified() { addr.into() } else { addr.to_canonical() })
+/// Its destination, and how often its SYN was sent again.
+fn connect_of(message: &[u8]) -> Option<(SocketAddr, u8)> {
+    Some((other_end(message)?, *message.get(DIAG_RETRANS)?))
 }
 
 /// Where connection tracking of the calling thread's namespace sent what `peer` dialled as `target`; `None`: nowhere else.
@@ -198,6 +180,8 @@ fn parse_reply(message: &[u8]) -> Option<SocketAddr> {
 
 #[cfg(test)]
 mod tests {
+    use std::net::Ipv4Addr;
+
     use super::*;
     use nix::sys::socket::{AddressFamily, Backlog, SockFlag, SockType, listen, setsockopt, socket, sockopt};
 
@@ -228,11 +212,11 @@ mod tests {
         (message[0], message[DIAG_RETRANS]) = (libc::AF_INET as u8, 3);
         message[6..8].copy_from_slice(&443_u16.to_be_bytes());
         message[24..28].copy_from_slice(&[10, 96, 0, 1]);
-        assert_eq!(parse_connect(&message), Some((addr("10.96.0.1:443"), 3)));
+        assert_eq!(connect_of(&message), Some((addr("10.96.0.1:443"), 3)));
         message[0] = libc::AF_INET6 as u8;
         message[24..40].copy_from_slice(&Ipv4Addr::new(10, 96, 0, 1).to_ipv6_mapped().octets());
-        assert_eq!(parse_connect(&message), Some((addr("10.96.0.1:443"), 3)), "a socket of both families");
-        assert_eq!(parse_connect(&message[..20]), None);
+        assert_eq!(connect_of(&message), Some((addr("10.96.0.1:443"), 3)), "a socket of both families");
+        assert_eq!(connect_of(&message[..20]), None);
     }
 
     #[test]

@@ -42,7 +42,6 @@ pub struct OtlpConfig {
 }
 
 /// One line: the record as a request of its own, in OTLP's JSON.
-#[must_use]
 pub fn line(record: &Record) -> Vec<u8> {
     let request = convert::request(&record.node_name, None, vec![convert::log_record(record)]);
     // Maps have string keys and numbers are finite: nothing in these types can fail.
@@ -111,7 +110,6 @@ impl OtlpSink {
     }
 
     /// Records that were lost on the way, since the start.
-    #[must_use]
     pub fn dropped(&self) -> u64 {
         self.counts.lost.load(Ordering::Relaxed)
     }

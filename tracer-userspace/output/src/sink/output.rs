@@ -96,19 +96,16 @@ impl Output {
     }
 
     /// The reader has gone, or nothing can be written any more: time to end.
-    #[must_use]
     pub const fn is_closed(&self) -> bool {
         self.closed
     }
 
     /// Something could not be written where it was meant to go.
-    #[must_use]
     pub const fn has_failed(&self) -> bool {
         self.failed
     }
 
     /// SIGHUP has a meaning: there is a file to open again.
-    #[must_use]
     pub const fn can_reopen(&self) -> bool {
         self.path.is_some()
     }
@@ -128,25 +125,21 @@ impl Output {
         if self.pending.len() - self.written < BACKLOG / 2 { std::mem::take(&mut self.dropped) } else { 0 }
     }
 
-    #[must_use]
     pub const fn dropped_so_far(&self) -> u64 {
         self.dropped_so_far
     }
 
     /// Columns of the terminal that it writes to, if it is one.
-    #[must_use]
     pub fn columns(&self) -> Option<usize> {
         columns(&self.file)
     }
 
     /// Its name in metrics.
-    #[must_use]
     pub const fn name(&self) -> &'static str {
         if self.path.is_some() { "output_file" } else { "stdout" }
     }
 
     /// Why records wait for the file, if they do.
-    #[must_use]
     pub const fn trouble(&self) -> Option<&String> {
         self.trouble.as_ref()
     }

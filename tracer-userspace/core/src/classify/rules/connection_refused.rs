@@ -64,7 +64,10 @@ fn by_the_node(case: &Case<'_>, refused: &Refused, netns: Netns) -> Option<Findi
     let addr = case.attempt.flow.dst.ip();
     let pod = listed(case)?.full_name()?;
     let elsewhere = |pod: &Pod| !pod.host_network && pod.netns != Some(netns);
-    let own = case.attempt.netns == Some(netns) && case.node.is_a_node(netns) && case.node.owns(netns, addr);
+    // What is sent to an own address has it as source, too.
+    let to_itself = case.attempt.prober && case.attempt.flow.src.ip() == addr;
+    let owns = case.node.is_a_node(netns) && case.node.owns(netns, addr);
+    let own = case.attempt.netns == Some(netns) && (owns || to_itself);
     if !own || !case.node.pods.at(addr).all(elsewhere) {
         return None;
     }
@@ -369,6 +372,13 @@ mod tests {
             assert_eq!(reported.cause.name(), "connection_refused");
             reported
         };
+        // A local route: no link has the address, and it is the source, too.
+        let mut local = Stream::new();
+        local.http_readiness().pod_in(POD).connect();
+        let own = local.last_connect().flow.dst.ip();
+        local.last_connect().flow.src.set_ip(own);
+        local.reset_sent(SYN, true, None).last_reset_sent().netns = Some(NODE);
+        assert_has(&local.verdict().summary, &["is an address of the node itself, too: the SYN never left"]);
         let own = reported(&["10.88.0.1", "10.88.0.2"], |_| {});
         assert_eq!(own.confidence, Confidence::Likely);
         let words = "10.88.0.2, the address of pod default/web, is an address of the node itself, too (on lo): the SYN never left";

@@ -92,8 +92,25 @@ fn unresolved(case: &Case<'_>) -> Option<Finding> {
         reported(entry),
         overlap(case, seen.from, entry.ifindex, entry.addr)
     );
-    let (seen, fix) = (vec![evidence("rtnetlink", time, says, fields)], fix(case, None, entry.addr, why));
-    Some(Finding::likely(Cause::NeighbourFailure, seen, summary, fix).resting_on(&[Hook::KfreeSkb]))
+    let (summary, fix) = match case.node.owns(seen.from, entry.addr) {
+        true => (summary + OWN, own_again(case, seen.from, entry.addr)),
+        false => (summary, fix(case, None, entry.addr, why)),
+    };
+    Some(
+        Finding::likely(Cause::NeighbourFailure, vec![evidence("rtnetlink", time, says, fields)], summary, fix)
+            .resting_on(&[Hook::KfreeSkb]),
+    )
+}
+
+const OWN: &str = ". It is the node's own address: what goes there leaves the node, since the rule or the route for it in table local is gone";
+
+fn own_again(case: &Case<'_>, netns: Netns, addr: IpAddr) -> Remediation {
+    let six = if addr.is_ipv4() { "" } else { "-6 " };
+    let show = [format!("ip {six}rule"), format!("ip {six}route show table local {addr}")];
+    Remediation::from(
+        "Give the node its rule of priority 0 back (ip rule add lookup local priority 0). Or take the address away and add it again: that makes its route",
+    )
+    .run(show.map(|command| run_in(case, Some(netns), command)))
 }
 
 fn reported(entry: &NeighbourState) -> &'static str {
@@ -150,6 +167,20 @@ fn fix(case: &Case<'_>, netns: Option<Netns>, target: IpAddr, why: Why) -> Remed
 #[cfg(test)]
 mod tests {
     use crate::testing::*;
+
+    /// `ip rule del` took the first rule.
+    #[test]
+    fn the_nodes_own_address_has_no_neighbour() {
+        let noted = |addrs: &[&str]| {
+            let mut stream = Stream::new();
+            stream.links(true, addrs).connect().wait_ms(200);
+            stream.inspection(|seen| (seen.netns, seen.neighbour) = (None, Some(neighbour("incomplete"))));
+            let noted = stream.gives_up().verdict();
+            assert_eq!(noted.cause.name(), "neighbour_failure");
+            noted.summary.contains("the node's own address") && noted.remediation.to_string().contains("ip rule")
+        };
+        assert!(noted(&["10.88.0.2"]) && !noted(&["10.88.0.1"]));
+    }
 
     /// Seen: another pod had many probes, so inspections came late. A pod with its link down was called stale, proven.
     #[test]

@@ -149,11 +149,15 @@ fn program_of(drop: &PacketDrop) -> Option<(&'static str, Confidence)> {
     let program = match drop.reason.as_deref() {
         Some("TC_INGRESS") => "a tc program or filter (ingress)",
         Some("TC_EGRESS") => "a tc program or filter (egress)",
-        Some("XDP") => "an XDP program",
+        Some("XDP") => XDP,
         Some("BPF_CGROUP_EGRESS") => "a cgroup program (egress)",
         Some(SOCKET_FILTER) => return Some((SOCKET_FILTERS, Confidence::Likely)),
         Some(_) if ovs_reason(drop).is_some_and(|number| BY_FLOWS.contains(&number)) => {
             return Some(("Open vSwitch, by its flows,", Confidence::Likely));
+        }
+        // The driver of veth frees what a program refused without a reason.
+        Some("NOT_SPECIFIED") if drop.location.as_deref().map(plain) == Some(VETH_XDP) => {
+            return Some((XDP, Confidence::Likely));
         }
         Some(_) => return None,
         None => return by_place(drop).map(|program| (program, Confidence::Likely)),
@@ -163,12 +167,16 @@ fn program_of(drop: &PacketDrop) -> Option<(&'static str, Confidence)> {
 
 const SOCKET_FILTERS: &str = "a socket filter or cgroup program (ingress), a security module or want of memory";
 
+const XDP: &str = "an XDP program";
+/// drivers/net/veth.c: it frees only what a program refused, and what it finds no memory for.
+const VETH_XDP: &str = "veth_xdp_rcv_skb";
+
 /// 5.10: `sch_handle_ingress` is part of `__netif_receive_skb_core`, which otherwise frees only what no
 /// protocol takes; `do_xdp_generic` frees what a program reported to.
 fn by_place(drop: &PacketDrop) -> Option<&'static str> {
     match plain(drop.location.as_deref()?) {
         "__netif_receive_skb_core" => Some("probably a tc program or filter (ingress)"),
-        "do_xdp_generic" => Some("an XDP program"),
+        "do_xdp_generic" | VETH_XDP => Some(XDP),
         _ => None,
     }
 }
@@ -191,6 +199,17 @@ fn by_connect(case: &Case<'_>) -> Option<Finding> {
 #[cfg(test)]
 mod tests {
     use crate::testing::*;
+
+    #[test]
+    fn a_program_at_the_driver_of_veth_refuses_without_a_reason() {
+        let mut stream = Stream::new();
+        stream.connect().drop_with(SYN, POD, |drop| {
+            (drop.reason, drop.location) = (Some("NOT_SPECIFIED".into()), Some("veth_xdp_rcv_skb".into()));
+        });
+        let verdict = stream.gives_up().verdict();
+        assert_eq!((verdict.cause.name(), verdict.confidence), ("network_policy_drop", Confidence::Likely));
+        assert_has(&verdict.summary, &["an XDP program"]);
+    }
 
     #[test]
     fn a_chain_of_the_cni_is_a_policy_and_a_chain_named_like_one_is_not() {

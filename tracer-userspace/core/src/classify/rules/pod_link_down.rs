@@ -170,8 +170,24 @@ fn no_port(case: &Case<'_>) -> Option<Finding> {
         return None;
     }
     let (netns, device) = (drop.netns?, drop.device.as_ref()?);
+    if is_others(case, netns, device.ifindex) {
+        return None;
+    }
     let found = finding(case, vec![of_drop(time, drop)], netns, &device.name, "has no port that is up");
-    Some(found.with_confidence(Confidence::Likely))
+    let bridge = shell::link(&device.name);
+    let attach = super::Remediation::from(format!(
+        "Attach the pod's link to {bridge} again, and set it up (ip link set LINK master {bridge} up). Or delete the pod, so that its sandbox is made again"
+    ))
+    .run([super::run_in(case, Some(netns), format!("ip link show master {bridge}"))]);
+    let remediation = if device.up { attach } else { found.remediation.clone() };
+    Some(Finding { remediation, ..found.with_confidence(Confidence::Likely) })
+}
+
+/// A bridge with other addresses than the target's: a route or a mark led the SYN there, and the pod's link is elsewhere.
+pub(super) fn is_others(case: &Case<'_>, netns: Netns, ifindex: u32) -> bool {
+    let target = case.attempt.flow.dst.ip();
+    let link = case.node.links.get(&netns).and_then(|links| links.iter().find(|link| link.ifindex == ifindex));
+    link.is_some_and(|link| !link.prefixes.is_empty() && !link.covers(target))
 }
 
 fn finding(case: &Case<'_>, mut seen: Vec<Evidence>, netns: Netns, device: &str, state: &str) -> Finding {

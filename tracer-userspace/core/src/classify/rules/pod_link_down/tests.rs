@@ -37,6 +37,25 @@ fn a_bridge_without_a_port_is_reported_when_nothing_nearer_is() {
     assert_eq!(stream.gives_up().causes(), ["pod_link_down"]);
 }
 
+/// Set up again it would be no nearer: it is up. A mark in the table mangle chose a route over another bridge.
+#[test]
+fn a_bridge_of_other_addresses_is_not_the_pods() {
+    let noted = |addr: &str| {
+        let bridge = Device { ifindex: 3, name: "br0".into(), up: true, loopback: false };
+        let addrs = vec![addr.parse().expect("an address")];
+        let link =
+            LinkState { ifindex: 3, name: "br0".into(), up: true, addrs, prefixes: vec![24], ..LinkState::default() };
+        let mut stream = Stream::new();
+        stream.push(ObservationKind::Links(Links { netns: NODE, cookie: None, links: vec![link] }));
+        stream.connect().drop_on(SYN, "NO_TX_TARGET", NODE, Some(bridge)).gives_up().verdict()
+    };
+    let (own, other) = (noted("10.88.0.1"), noted("10.89.0.1"));
+    assert_eq!((own.cause.name(), other.cause.name()), ("pod_link_down", "unexplained"));
+    assert_has(&own.remediation, &["Attach the pod's link to br0 again", "ip link show master br0"]);
+    assert_has(&other.summary, &["that bridge has other addresses"]);
+    assert_has(&other.remediation, &["ip route get 10.88.0.2 from 10.88.0.1"]);
+}
+
 /// Seen: the pod's neighbour entry for the node was wrong.
 #[test]
 fn an_answer_to_nobodys_link_layer_address_is_no_link_that_is_down() {
