@@ -23,6 +23,11 @@ const SYN_SENT: u32 = 1 << 2;
 /// Offset of `idiag_retrans` in `struct inet_diag_msg`.
 const DIAG_RETRANS: usize = 3;
 
+/// `struct inet_diag_msg`; attributes follow it.
+const DIAG_MESSAGE: usize = 72;
+/// A socket of IPv6 takes no IPv4 (`IPV6_V6ONLY`).
+const INET_DIAG_SKV6ONLY: u16 = 11;
+
 const NFNL_SUBSYS_CTNETLINK: u16 = 1;
 const IPCTNL_MSG_CT_GET: u16 = 1;
 /// `struct nfgenmsg`
@@ -71,6 +76,15 @@ pub fn read(look: &TargetQuery, from: &Place, namespaces: &mut Namespaces) -> Op
     Some(PodSockets { target, from: from.netns, netns, unanswered, redirect, elsewhere })
 }
 
+/// A listener on all addresses takes those of this family.
+fn takes_any(ip: IpAddr, at: SocketAddr, message: &[u8]) -> bool {
+    let both = || {
+        let only = message.get(DIAG_MESSAGE..).and_then(|it| attribute(it, INET_DIAG_SKV6ONLY));
+        only.is_none_or(|only| only.first() == Some(&0))
+    };
+    ip.is_unspecified() && (ip.is_ipv4() == at.is_ipv4() || ip.is_ipv6() && both())
+}
+
 /// Looked for among the processes, at most.
 const MOST_LOOKED_FOR: usize = 16;
 
@@ -91,7 +105,7 @@ fn other_listeners(target: SocketAddr) -> Vec<(SocketAddr, u64)> {
 fn listening(at: SocketAddr) -> Vec<u64> {
     let mut inodes = Vec::new();
     let mut add = |message: &[u8]| {
-        let takes = |ip: IpAddr| ip == at.ip() || ip.is_unspecified() && (ip.is_ipv6() || at.is_ipv4());
+        let takes = |ip: IpAddr| ip == at.ip() || takes_any(ip, at, message);
         let own = own_end(message).filter(|own| takes(own.ip()));
         inodes.extend(own.and_then(|_| inode(message)));
     };
@@ -169,6 +183,7 @@ mod tests {
     use std::net::Ipv4Addr;
 
     use super::*;
+    use nix::sys::socket::{AddressFamily, Backlog, SockFlag, SockType, listen, setsockopt, socket, sockopt};
 
     fn addr(text: &str) -> SocketAddr {
         text.parse().expect("an address")
@@ -222,5 +237,17 @@ mod tests {
         let port = v4.local_addr().expect("its address").port();
         let at = |ip: &str| listening(SocketAddr::new(ip.parse().expect("an address"), port)).len();
         assert_eq!((at("127.0.0.1"), at("10.88.0.2"), at("::1")), (1, 0, 0));
+    }
+
+    /// nginx listens so.
+    #[test]
+    fn a_listener_for_ipv6_only_takes_no_ipv4() {
+        let fd = socket(AddressFamily::Inet6, SockType::Stream, SockFlag::SOCK_CLOEXEC, None).expect("a socket");
+        setsockopt(&fd, sockopt::Ipv6V6Only, &true).expect("IPv6 only");
+        listen(&fd, Backlog::new(1).expect("a backlog")).expect("a listener");
+        let listener = std::net::TcpListener::from(fd);
+        let port = listener.local_addr().expect("its address").port();
+        let at = |ip: &str| listening(SocketAddr::new(ip.parse().expect("an address"), port)).len();
+        assert_eq!((at("10.88.0.2"), at("fd00::2")), (0, 1));
     }
 }

@@ -252,8 +252,14 @@ fn never_run(cause: Cause, probe: &KubeletProbe, k8s: &K8s) -> Remediation {
             Command::on_node("journalctl -u containerd -u crio"),
         ]);
     }
-    let image = || Remediation::from("Put its program into the image, or correct the command");
-    let fix = not_started_for(probe).map_or_else(image, NotStarted::remediation);
+    let other = || match has_no_program(probe) {
+        true => Remediation::from("Put its program into the image, or correct the command"),
+        false => Remediation::from(
+            "See in the log of the runtime what failed: the evidence has its words, as the kubelet has them",
+        )
+        .run([Command::on_node("journalctl -u containerd -u crio")]),
+    };
+    let fix = not_started_for(probe).map_or_else(other, NotStarted::remediation);
     fix.reword(|what| format!("{what}. While the command cannot be run, this probe decides nothing. {BY_HAND}"))
         .run(kubectl::exec(k8s, probe.probe_type))
 }
@@ -370,6 +376,9 @@ mod tests {
             assert_has(&verdict.evidence[0].text, &["errored, a result that it ignores"]);
         }
         assert_has(&errored(not_run, MISSING, false).verdict.remediation, &["Put its program into the image"]);
+        let other = errored(not_run, SETNS, false).verdict.remediation;
+        assert_has(&other, &["in the log of the runtime"]);
+        assert_lacks(&other, &["image"]);
     }
 
     #[test]

@@ -1,6 +1,6 @@
 //! What was read of the target's pod when an attempt to it was over: this one or one before.
 
-use std::net::SocketAddr;
+use std::net::{Ipv6Addr, SocketAddr};
 
 use serde_json::json;
 
@@ -26,13 +26,15 @@ pub(super) fn read<'a>(case: &Case<'a>, oldest_ns: u64) -> Option<(u64, &'a PodS
 /// Who listened in the namespace where nobody takes the target, and has not ceased to since: in words, and what shows it.
 pub(super) fn elsewhere(case: &Case<'_>, netns: Netns) -> Option<(String, Evidence)> {
     let (time, seen) = read(case, FRESH_NS).filter(|(_, seen)| seen.netns == netns)?;
-    let port = case.attempt.flow.dst.port();
+    let (port, v4) = (case.attempt.flow.dst.port(), case.attempt.flow.dst.is_ipv4());
+    // Of both families it would have taken the connection.
+    let only = |addr: &SocketAddr| if v4 && addr.ip() == Ipv6Addr::UNSPECIFIED { "for IPv6 only" } else { "only" };
     let stands = |it: &&ListenerAt| !case.node.listeners.heard_since(netns, it.addr.port(), time);
     let listeners: Vec<&ListenerAt> = seen.elsewhere.iter().filter(stands).collect();
     let here: Vec<String> = listeners
         .iter()
         .filter(|it| it.addr.port() == port)
-        .map(|it| format!("{} listens on {} only", name(&it.server), it.addr))
+        .map(|it| format!("{} listens on {} {}", name(&it.server), it.addr, only(&it.addr)))
         .collect();
     let others =
         || listeners.iter().map(|it| format!("{} on port {}", name(&it.server), it.addr.port())).collect::<Vec<_>>();
