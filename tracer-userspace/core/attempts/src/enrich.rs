@@ -57,7 +57,6 @@ impl<'a> Matched<'a> {
         Self { attempt, node, on_target, probes, handlers }
     }
 
-    /// The probes of its address and port.
     fn probes_on(&self) -> &[Match<'a>] {
         self.on_target.get_or_init(|| self.find_probes_on_target())
     }

@@ -50,7 +50,6 @@ pub(super) fn out_of_memory(case: &Case<'_>, at: u64) -> Option<String> {
     })
 }
 
-/// What is to be done about it.
 pub(super) const MORE_MEMORY: &str = "Raise the memory limit of the container, or find what fills its memory (Last State OOMKilled in the pod's status). A probe or a startupProbe does not help";
 
 /// The run before ended as the kubelet ends a run that has spent its budget: a clause that follows a sentence.

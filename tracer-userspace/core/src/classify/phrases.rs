@@ -48,7 +48,6 @@ pub(super) fn by_subject<T: From<String>>(
     }
 }
 
-/// Who dialled, in sentences.
 pub(super) const fn dialler(attempt: &Attempt) -> &'static str {
     if attempt.prober { "the prober" } else { "the client" }
 }
@@ -63,7 +62,6 @@ pub(super) fn run_in(case: &Case<'_>, netns: Option<Netns>, command: impl std::f
     })
 }
 
-/// Milliseconds with one decimal.
 pub(super) fn ms(ns: u64) -> String {
     format!("{:.1} ms", ns as f64 / 1e6)
 }

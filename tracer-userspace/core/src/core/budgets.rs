@@ -19,7 +19,6 @@ use tracer_model::record::{FindingBody, Status};
 const KEPT: usize = 64;
 /// They are looked at after every so many.
 const EVERY: usize = 32;
-/// Probes that are remembered.
 const MAX_KEPT: usize = 4096;
 /// The share of the timeout above which 95 % of the answers are reported, and below which that is over.
 const TIGHT: (f64, f64) = (0.5, 0.35);

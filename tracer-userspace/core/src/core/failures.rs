@@ -15,7 +15,6 @@ use tracer_model::event::{AnswerKind, ConnId, Netns};
 use tracer_model::recent::Recent;
 use tracer_model::record::{Cause, Outcome};
 
-/// Failure counters kept (one for each address, port and kind of probe).
 pub(super) const MAX_COUNTERS: usize = 4096;
 /// A redirect is followed within this, where the probe's timeout is not known.
 const LONGEST_REDIRECT_NS: u64 = 1_000_000_000;
@@ -67,7 +66,6 @@ impl Failures {
         streak.in_run(matched.run_began(attempt.started).or_else(made))
     }
 
-    /// An attempt was refused.
     fn refused(&mut self, attempt: &Attempt, node: &Node, is_retry: bool) {
         let matched = Matched::new(attempt, node);
         let other = matched.other_reason().is_some();

@@ -9,7 +9,6 @@ use tracer_model::decision::Decision;
 use tracer_model::event::{KubeletProbe, PodRef, ProbeType, SandboxCause, SandboxFailure};
 use tracer_model::recent::Recent;
 
-/// Words remembered at most.
 const MAX_MESSAGES: usize = 1024;
 /// An Event comes at most this much later than the line of the log, and is no news after it.
 const KEPT_NS: u64 = 120_000_000_000;
@@ -17,7 +16,6 @@ const KEPT_NS: u64 = 120_000_000_000;
 const MARGIN_NS: u64 = 50_000_000;
 /// A pod without network is reported again after this.
 const SANDBOX_AGAIN_NS: u64 = 300_000_000_000;
-/// Pods without network remembered.
 const MAX_SANDBOXES: usize = 1024;
 
 /// A word of the kubelet that was heard.

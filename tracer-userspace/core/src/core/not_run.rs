@@ -70,7 +70,6 @@ impl NotRun {
         self.pods.values().filter_map(|pod| pod.due).min()
     }
 
-    /// The verdicts that are due.
     pub(super) fn fire(&mut self, now: u64, node: &Node, out: &mut Vec<Decision>) {
         let Some(to_wall_ns) = self.to_wall_ns.filter(|_| self.due().is_some_and(|due| due <= now)) else { return };
         for (pod, pending) in &mut self.pods {

@@ -19,7 +19,6 @@ use tracer_model::event::{ProbeSpec, ProbeType};
 use tracer_model::recent::Recent;
 use tracer_model::record::{Cause, FindingBody, Outcome, Status};
 
-/// How many starts of containers are remembered.
 const MAX_KEPT: usize = 4096;
 /// The share of the least time to a restart above which a start is reported.
 const NARROW: f64 = 0.7;
@@ -42,7 +41,6 @@ pub(super) struct Starts {
     runs: Recent<ContainerKey, Option<Run>, MAX_KEPT>,
 }
 
-/// Pod and container.
 type ContainerKey = (Option<String>, Option<String>);
 
 /// What was seen of the run that goes on.

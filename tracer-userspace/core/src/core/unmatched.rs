@@ -16,7 +16,6 @@ use tracer_model::event::{KubeletProbe, Observation, ObservationKind, is_kubelet
 const WAIT_NS: u64 = 500_000_000;
 /// The attempt of a line that is read later than this may be forgotten, and have its verdict.
 const FRESH_NS: u64 = 1_000_000_000;
-/// Lines that wait at once.
 const MAX_WAITING: usize = 256;
 
 /// The lines that wait, and when each is matched once more.

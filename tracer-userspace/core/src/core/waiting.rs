@@ -19,9 +19,7 @@ const HOLD_NS: u64 = 1_000_000_000;
 /// How long an attempt is kept if its verdict was reported without the answer. A refusal ends it at once, and an
 /// emulated processor reads the rules of kube-proxy for seconds.
 const LATE_NS: u64 = 5_000_000_000;
-/// Verdicts that are held at once.
 const MAX_HELD: usize = 1024;
-/// Timeouts that are watched at once.
 const MAX_TIMEOUTS: usize = 8192;
 /// Refused attempts kept for one port: a start of two minutes with a probe every two seconds.
 const MAX_REFUSED: usize = 64;
@@ -114,7 +112,6 @@ impl Waiting {
         self.refused.remove(&(netns, port)).unwrap_or_default()
     }
 
-    /// Those that were refused there.
     pub(super) fn refused(&self, netns: Netns, port: u16) -> Vec<ConnId> {
         self.refused.get(&(netns, port)).cloned().unwrap_or_default()
     }

@@ -10,7 +10,6 @@ use tracer_model::record::{Body, NodeBody};
 
 /// A hook that dropped nothing for this long begins again.
 const QUIET_NS: u64 = 300_000_000_000;
-/// Hooks remembered.
 const MAX_HOOKS: usize = 1024;
 
 /// A hook of netfilter in a namespace; either is absent where the kernel does not tell.

@@ -21,7 +21,6 @@ pub(crate) fn kind(seen: &RulesFlushed) -> String {
     flushed::sentence(&RulesFlushed { count: 0, incomplete: false, ..seen.clone() })
 }
 
-/// The record of it.
 pub(crate) fn record(time: u64, seen: &RulesFlushed, node: &Node) -> Decision {
     let body = NodeBody {
         event: "rules_flushed".to_owned(),

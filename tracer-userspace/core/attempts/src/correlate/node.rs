@@ -24,7 +24,6 @@ use tracer_model::recent::Recent;
 
 /// Namespaces kept that ended: what a list says of them is older.
 const MAX_ENDED: usize = 1024;
-/// Ports that are kept with their holders.
 const MAX_PORTS: usize = 256;
 
 /// What is known of the node.
@@ -34,7 +33,6 @@ pub struct Node {
     pub start: Option<Start>,
     /// When that was.
     since: u64,
-    /// The prober's namespace.
     netns: Option<Netns>,
     /// The cookie of a namespace, the prober's.
     cookie: Option<(Netns, u64)>,

@@ -15,7 +15,6 @@ use tracer_model::plural::counted;
 use tracer_model::record::Confidence;
 use tracer_model::shell::word;
 
-/// The rule.
 pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
     let (time, seen) = pod_sockets::read(case, pod_sockets::FRESH_NS)?;
     let first = seen.unanswered.first()?;

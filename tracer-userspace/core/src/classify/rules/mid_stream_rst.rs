@@ -167,15 +167,11 @@ fn manner(reset: &ResetSent) -> String {
 enum Fix {
     /// It is not on this node, or behind an address translation.
     Outside,
-    /// Its listener ended.
     Ended,
-    /// Data was left unread.
     Unread,
-    /// SO_LINGER 0.
     Linger,
     /// A process, in a way that the kernel does not tell.
     Process,
-    /// Its listener had no room for it.
     Room,
     /// The target's stack, in nobody's context.
     Stack,

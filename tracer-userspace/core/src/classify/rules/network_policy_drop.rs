@@ -13,7 +13,6 @@ use tracer_model::shell;
 
 const ALLOW: &str = "allow the node's address (probes come from it), or the client, on that port";
 
-/// Shows the policies.
 fn policies() -> Command {
     Command::in_cluster("kubectl get networkpolicy -A")
 }

@@ -12,7 +12,6 @@ use tracer_model::record::Confidence;
 /// How long what was read of a port helps with attempts that come later: more than the usual period of a probe.
 const RECENT_NS: u64 = 60_000_000_000;
 
-/// The rule.
 pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
     let Refused { mut seen, netns, sure } = refused(case)?;
     let (netns, at) = (netns?, seen.iter().map(|it| it.time_boot_ns).max()?);

@@ -6,7 +6,6 @@ use super::tls_eof_noise::touched;
 use super::{Case, Cause, Finding};
 use tracer_model::record::{Confidence, Outcome};
 
-/// The rule.
 pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
     let ended = touched(case)?;
     let detour = detour(case, REDIRECT_NS)?;
