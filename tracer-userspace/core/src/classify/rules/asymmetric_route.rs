@@ -1,9 +1,6 @@
 //! A rule of the node's routing sends the SYN out by another device than the pod's.
 
-use serde_json::json;
-
-use super::super::evidence::evidence;
-use super::{Case, Cause, Finding, accept_queue_overflow, in_handshake, inspected, syn_backlog_overflow};
+use super::*;
 use tracer_model::event::{Inspection, RoutingRule, StrayRoute};
 
 pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {

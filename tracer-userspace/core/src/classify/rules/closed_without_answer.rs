@@ -1,17 +1,11 @@
 //! The server took the request and closed without a byte of an answer.
 
-use super::super::evidence::{evidence, of_outcome, of_reset_received, of_reset_sent, of_state};
-use super::super::kubectl::with_log;
 use super::super::sidecar;
 use super::app_status_failure::GRPC_IN_PLAIN;
 use super::mid_stream_rst::is_close;
 use super::probe_misconfigured::is_unanswered_grpc;
-use super::{Case, Cause, Command, Finding, Remediation, ms};
-use serde_json::json;
-use tracer_attempts::correlate::attempt::End;
-use tracer_common::names::Hook;
+use super::*;
 use tracer_model::event::{KubeletProbe, ProbeOutput, State};
-use tracer_model::record::{Confidence, Evidence};
 
 /// How far from the close the end of the listener may lie to be the same event.
 const TOGETHER_NS: u64 = 1_000_000_000;

@@ -2,19 +2,10 @@
 
 use std::net::IpAddr;
 
-use serde_json::json;
-
-use super::super::evidence::{evidence, is_at_socket, of_drop, of_reset_received, of_reset_sent};
 use super::super::history::{self, MORE_MEMORY};
-use super::super::kubectl::with_log;
 use super::super::shared_address::FIX;
-use super::{
-    ANSWER_NS, Case, Cause, Command, Finding, REFUSAL_HOOKS, Remediation, by_subject, in_namespace, inspected, run_in,
-};
-use tracer_common::names::Hook;
+use super::*;
 use tracer_model::event::{Listen, Netns, PacketDrop, Pod, TcpState};
-use tracer_model::record::{Confidence, Evidence};
-use tracer_model::shell;
 
 pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
     let refused = refused_by_any(case)?;

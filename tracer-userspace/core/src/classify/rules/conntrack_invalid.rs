@@ -1,9 +1,8 @@
 //! A rule took the packet because connection tracking found it invalid.
 
 use super::super::netfilter::stopped;
-use super::{Case, Cause, Finding, Remediation, run_in};
+use super::*;
 use tracer_model::event::Tracked;
-use tracer_model::record::Confidence;
 
 pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
     let stopped = stopped(case)?;

@@ -1,16 +1,11 @@
 //! Connection tracking had no room for the SYN.
 
-use serde_json::json;
-
 use super::super::blame::may_lack_entry;
-use super::super::evidence::{evidence, plain};
 use super::super::netfilter::dropped;
-use super::super::stopped::Blame;
-use super::{Case, Cause, Command, Finding, Remediation, run_in};
+use super::*;
 use tracer_attempts::correlate::firewalls::Reading;
 use tracer_model::event::{Conntrack, PacketDrop};
 use tracer_model::plural::were;
-use tracer_model::record::{Confidence, Evidence};
 
 /// What was turned away since a reading that is older than this may have been at another time.
 const RECENT_NS: u64 = 5_000_000_000;

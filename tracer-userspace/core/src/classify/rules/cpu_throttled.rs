@@ -1,11 +1,6 @@
 //! The target's container was held back for want of CPU quota while it owed an answer. Goes to `also`.
 
-use serde_json::json;
-
-use super::super::evidence::evidence;
-use super::super::giving_up::{sent_request_late, taken_and_silent};
-use super::{Case, Cause, Finding};
-use tracer_model::plural::counted;
+use super::*;
 
 pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
     let ended = taken_and_silent(case)?;

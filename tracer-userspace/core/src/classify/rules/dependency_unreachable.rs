@@ -1,18 +1,9 @@
 //! The pod's own connects get no answer: perhaps it fails its probe for want of what it depends on. Goes to `also`.
 
-use serde_json::json;
-
-use super::super::evidence::evidence;
 use super::super::pod_sockets;
 use super::service_no_endpoints::service_named;
-use super::{Case, Cause, Command, Finding, Remediation};
-use super::{
-    app_status_failure, closed_without_answer, connection_refused, not_listening_yet, slow_response,
-    startup_budget_exceeded,
-};
+use super::*;
 use tracer_model::event::UnansweredConnect;
-use tracer_model::plural::counted;
-use tracer_model::record::Confidence;
 use tracer_model::shell::word;
 
 pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {

@@ -1,9 +1,7 @@
 //! A netfilter rule dropped a packet that this attempt needs.
 
-use super::super::evidence::netfilter_hook;
 use super::super::netfilter::dropped;
-use super::super::stopped::Stopped;
-use super::{Case, Cause, Finding, Remediation, run_in};
+use super::*;
 
 pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
     let stopped = dropped(case)?;

@@ -1,7 +1,7 @@
 //! A netfilter rule answered for this flow with a RST or an ICMP error.
 
 use super::super::netfilter::rejected;
-use super::{Case, Cause, Finding, Remediation};
+use super::*;
 
 pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
     let stopped = rejected(case)?;

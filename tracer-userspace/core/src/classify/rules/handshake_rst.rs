@@ -1,9 +1,6 @@
 //! Any other RST before the connection was established.
 
-use super::super::evidence::{is_at_socket, is_netfilter, of_reset_received, of_reset_sent};
-use super::super::kubectl;
-use super::{Case, Cause, Finding, REFUSAL_HOOKS, Remediation};
-use tracer_common::names::Hook;
+use super::*;
 use tracer_model::event::{PacketDrop, TcpState};
 
 /// If these hooks report nothing, no socket of this node sent a RST, and no packet was dropped.

@@ -1,13 +1,8 @@
 //! The answer was in the prober's socket in time, and the kubelet says that it timed out; or it asked when most of its time was over.
 
-use serde_json::json;
-
-use super::super::evidence::{evidence, of_outcome, of_state};
-use super::super::giving_up::{LATE_NS, sent_request_late, taken_and_silent};
-use super::{Case, Cause, Finding, ms};
-use tracer_common::names::Hook;
+use super::super::giving_up::LATE_NS;
+use super::*;
 use tracer_model::event::{Answer, AnswerKind, ProbeOutput};
-use tracer_model::record::Confidence;
 
 pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
     request_left_too_little_time(case).or_else(|| unread(case))

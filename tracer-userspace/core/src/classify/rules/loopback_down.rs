@@ -1,12 +1,8 @@
 //! `lo` of the attempt's namespace is down and its route goes over it.
 
-use super::super::evidence::{evidence, of_drop};
-use super::{Case, Cause, Finding, Remediation, in_namespace, is_unanswered, run_in};
+use super::*;
 use crate::classify::{culprit, culprit_of};
-use serde_json::json;
 use tracer_model::event::Netns;
-use tracer_model::record::{Confidence, Culprit, Evidence};
-use tracer_model::shell;
 
 pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
     let netns = case.attempt.netns?;

@@ -1,15 +1,12 @@
 //! A RST after the connection was established and before any answer.
 
-use super::super::evidence::{of_outcome, of_reset_received, of_reset_sent};
-use super::super::kubectl::with_log;
 use super::accept_queue_overflow::{full, make_room, seen as of_listener};
 use super::app_status_failure::shows_certificate;
 use super::probe_misconfigured::is_unanswered_grpc;
-use super::{Case, Cause, Finding, REFUSAL_HOOKS, Remediation, ms};
-use tracer_attempts::correlate::attempt::End;
+use super::*;
 use tracer_attempts::enrich;
 use tracer_model::event::{Listen, ProbeOutput, ResetSent, TcpState};
-use tracer_model::record::{Confidence, Culprit, NetnsRef};
+use tracer_model::record::NetnsRef;
 
 pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
     let attempt = case.attempt;

@@ -1,14 +1,10 @@
 //! A setting of the node that pods' traffic needs is not as it must be: it does not forward, or a base chain drops
 //! what no rule accepted. The latter has a nearer name, `firewall_drop`, and stands in `also`.
 
-use serde_json::json;
-
-use super::super::evidence::{evidence, netfilter_hook, of_drop, plain};
 use super::super::netfilter::dropped;
-use super::{Case, Cause, Command, Finding, ICMP_HOOKS, Remediation, in_namespace, run_in};
+use super::*;
 use tracer_model::event::PacketDrop;
-use tracer_model::record::{Confidence, Status};
-use tracer_model::shell;
+use tracer_model::record::Status;
 
 pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
     if case.attempt.established.is_some() {

@@ -1,11 +1,7 @@
 //! Full-size segments do not get through.
 
-use super::super::evidence::{evidence, of_drop, of_icmp, of_state};
-use super::{Case, Cause, Command, Finding, Remediation, leads_out};
-use serde_json::json;
-use tracer_common::names::Hook;
+use super::*;
 use tracer_model::event::{Flow, Icmp, PacketDrop, Retransmit};
-use tracer_model::record::{Confidence, Evidence};
 
 /// A segment of which this much is payload fills a small link: TCP's own lower limit is 536 (RFC 9293 3.7.1).
 const LARGE: u32 = 1000;

@@ -2,15 +2,8 @@
 
 use std::net::IpAddr;
 
-use serde_json::json;
-
-use super::super::evidence::{evidence, of_drop};
-use super::{
-    Case, Cause, Command, Finding, Remediation, in_handshake, in_namespace, inspected, is_of_handshake, run_in, silent,
-};
-use tracer_common::names::Hook;
+use super::*;
 use tracer_model::event::{Inspection, LinkState, NeighbourState, Netns, PacketDrop};
-use tracer_model::record::Confidence;
 
 /// Why there is no entry.
 #[derive(Clone, Copy, PartialEq, Eq)]

@@ -1,15 +1,8 @@
 //! What enforces network policies stopped the packets: a chain of the CNI, or a tc, XDP or cgroup program.
 
-use serde_json::json;
-
-use super::super::evidence::{evidence, of_drop, plain};
 use super::super::netfilter::{is_missed, stopped};
-use super::super::stopped::Stopped;
-use super::{Case, Cause, Command, Finding, Remediation, in_namespace, is_of_handshake, run_in};
-use tracer_common::names::Hook;
+use super::*;
 use tracer_model::event::PacketDrop;
-use tracer_model::record::Confidence;
-use tracer_model::shell;
 
 const ALLOW: &str = "allow the node's address (probes come from it), or the client, on that port";
 

@@ -5,17 +5,10 @@
 
 use std::collections::BTreeSet;
 
-use serde_json::json;
-
-use super::super::evidence::{evidence, is_netfilter, netfilter_hook, of_drop, of_ipvs, of_reset_sent};
 use super::super::netfilter::stopped;
-use super::super::stopped::Blame;
-use super::{Case, Cause, Finding, Remediation, dialler, in_handshake, run_in, silent};
-use tracer_common::names::Hook;
+use super::*;
 use tracer_model::event::port_ranges::{NODE_PORTS, merged};
 use tracer_model::event::{NodePort, PacketDrop, TcpState, Via};
-use tracer_model::plural::counted;
-use tracer_model::record::{Confidence, Evidence};
 
 pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
     let attempt = case.attempt;

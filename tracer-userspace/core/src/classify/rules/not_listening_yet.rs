@@ -1,11 +1,9 @@
 //! Refused, and the process began to listen on that port later, or has not yet in its start.
 
 use super::super::history;
-use super::super::kubectl::with_log;
 use super::connection_refused::{Refused, of_listener, refused, serves};
-use super::{Case, Cause, Finding, Remediation, by_subject, in_namespace, ms, of_namespace, runs, shares_node};
+use super::*;
 use tracer_model::event::{Listen, Netns, ProbeType};
-use tracer_model::record::{Confidence, Evidence};
 
 /// How long a start may take before "not yet" is no longer an explanation.
 const START_NS: u64 = 120_000_000_000;

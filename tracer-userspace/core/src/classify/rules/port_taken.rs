@@ -1,13 +1,8 @@
 //! Refused, and a connection of a process has that port as its own end: no server can bind it.
 
-use serde_json::json;
-
-use super::super::evidence::evidence;
-use super::super::kubectl::with_log;
 use super::connection_refused::{Refused, refused};
-use super::{Case, Cause, Finding, Remediation, in_namespace, run_in};
+use super::*;
 use tracer_model::event::{Netns, PortHolder, PortHolders};
-use tracer_model::record::Confidence;
 
 /// How long what was read of a port helps with attempts that come later: more than the usual period of a probe.
 const RECENT_NS: u64 = 60_000_000_000;

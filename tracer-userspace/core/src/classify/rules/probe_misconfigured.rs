@@ -1,17 +1,12 @@
 //! The probe asks in a way that the application does not serve: a field of the probe is to be changed, not the application.
 
-use serde_json::json;
-
-use super::super::evidence::{evidence, of_outcome, of_state};
 use super::super::wrong_field::wrong_field;
 use super::app_status_failure::{GRPC_IN_PLAIN, answered_no};
 use super::connection_refused::{Refused, refused};
 use super::tls_eof_noise::listener_speaks_tls;
-use super::{Case, Cause, Finding, ms};
-use tracer_attempts::correlate::attempt::{End, Redirected};
-use tracer_common::names::Hook;
+use super::*;
+use tracer_attempts::correlate::attempt::Redirected;
 use tracer_model::event::ProbeOutput;
-use tracer_model::record::{Confidence, Evidence};
 
 pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
     redirect_loop(case)

@@ -2,14 +2,9 @@
 
 use std::net::IpAddr;
 
-use serde_json::json;
-
 use super::super::answer::RejectAnswer;
-use super::super::evidence::{errno_text, evidence, is_netfilter, of_icmp, of_state};
-use super::{Case, Cause, Command, Finding, Remediation, in_handshake, in_namespace, inspected, run_in, silent};
-use tracer_common::names::Hook;
+use super::*;
 use tracer_model::event::{ConnectFailed, Icmp, PacketDrop};
-use tracer_model::record::Confidence;
 
 pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
     if !in_handshake(case) {

@@ -2,11 +2,8 @@
 
 use std::net::IpAddr;
 
-use super::super::evidence::of_drop;
-use super::{Case, Cause, Finding, Remediation, in_namespace, inspected, is_of_handshake, run_in};
+use super::*;
 use tracer_model::event::PacketDrop;
-use tracer_model::record::Confidence;
-use tracer_model::shell;
 
 pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
     let mut drops = case.attempt.drops().filter(|(time, drop)| is_of_handshake(case, *time, drop));

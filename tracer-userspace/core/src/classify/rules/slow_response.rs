@@ -1,15 +1,9 @@
 //! The target took the request and gave no byte of an answer before the prober closed.
 
-use super::super::evidence::{of_outcome, of_state};
-use super::super::giving_up::{
-    closed_late, gave_up_early, is_timeout, sent_request_late, taken_and_silent, timeout_ns,
-};
-use super::super::kubectl::with_log;
+use super::super::giving_up::{closed_late, is_timeout, timeout_ns};
 use super::super::serving;
-use super::{Case, Cause, Finding, Remediation, by_subject, ms, target_starved};
-use tracer_attempts::correlate::attempt::End;
+use super::*;
 use tracer_model::event::ProbeOutput;
-use tracer_model::record::Confidence;
 
 pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
     silent(case).or_else(|| unfinished(case)).or_else(|| closed_at_timeout(case))

@@ -1,16 +1,9 @@
 //! All processes that serve the target are frozen by their cgroup, or stopped.
 
-use serde_json::json;
-
-use super::super::evidence::{evidence, of_state};
-use super::super::giving_up::taken_and_silent;
 use super::super::serving::{connection, name, readings};
 use super::accept_queue_overflow::{full, seen as of_listener};
-use super::{Case, Cause, Finding, in_handshake};
+use super::*;
 use tracer_model::event::{ListenQueue, ServerProcess, Serving};
-use tracer_model::plural::counted;
-use tracer_model::record::{Command, Evidence, Remediation};
-use tracer_model::shell;
 
 pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
     let Silence { end, fewest, until } = silence(case)?;

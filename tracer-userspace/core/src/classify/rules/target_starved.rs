@@ -1,14 +1,8 @@
 //! Nothing of the target's container could run for most of the attempt's time: no processor, disk or memory.
 
-use serde_json::json;
-
-use super::super::evidence::{evidence, of_state};
-use super::super::giving_up::{sent_request_late, taken_and_silent};
 use super::super::serving::{connection, name, readings};
-use super::{Case, Cause, Finding};
+use super::*;
 use tracer_model::event::{Pressure, ServerTasks, Serving};
-use tracer_model::plural::counted;
-use tracer_model::record::{Command, Evidence, Remediation};
 
 /// Between the first and the last reading there is this much at least.
 const SHORTEST_NS: u64 = 200_000_000;

@@ -1,11 +1,6 @@
 //! A tcpSocket attempt that succeeded at a TLS listener: the EOF in the server's log is this probe.
 
-use serde_json::json;
-
-use super::super::evidence::{evidence, of_state};
-use super::{Case, Cause, Finding, Remediation, by_subject};
-use tracer_common::names::Hook;
-use tracer_model::record::{Confidence, Evidence, Outcome};
+use super::*;
 
 pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
     let attempt = case.attempt;

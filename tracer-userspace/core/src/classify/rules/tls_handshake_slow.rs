@@ -1,12 +1,9 @@
 //! Established, and TLS was not finished before the timeout.
 
-use super::super::evidence::of_state;
-use super::super::giving_up::taken_and_silent;
 use super::super::serving;
 use super::app_status_failure::shows_certificate;
 use super::slow_response::{Wait, budget, prober_late, wait};
-use super::{Case, Cause, Finding, Remediation, by_subject, ms, target_starved};
-use tracer_model::record::Confidence;
+use super::*;
 
 pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
     let attempt = case.attempt;

@@ -1,22 +1,10 @@
 //! The attempt failed and nothing decides why.
 
-use serde_json::json;
-
 use super::super::SETTLE_NS;
-use super::super::evidence::{
-    errno_text, evidence, of_drop, of_icmp, of_inspection, of_outcome, of_reset_received, of_reset_sent, of_state,
-    plain,
-};
-use super::super::giving_up::gave_up_early;
-use super::super::kubectl;
+use super::super::evidence::of_inspection;
 use super::network_policy_drop::ovs_reason;
-use super::{Case, Cause, Command, Finding, Remediation, dialler, in_namespace, ms, run_in};
-use tracer_attempts::correlate::attempt::{Attempt, End};
-use tracer_common::names::Hook;
+use super::*;
 use tracer_model::event::{Observation, ObservationKind, PacketDrop};
-use tracer_model::plural::counted;
-use tracer_model::record::{Confidence, Evidence};
-use tracer_model::shell;
 
 pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
     let attempt = case.attempt;

@@ -1,10 +1,8 @@
 //! A frame of the handshake reached the host it was for, under a link-layer address that is not that host's: what the sender's
 //! neighbour table has is old.
 
-use super::super::evidence::of_drop;
-use super::{Case, Cause, Finding, Remediation, in_handshake, in_namespace, run_in, silent};
+use super::*;
 use tracer_model::event::PacketDrop;
-use tracer_model::shell;
 
 /// The kernel takes such a frame for another host's (`ip_rcv_core`, net/ipv4/ip_input.c, OTHERHOST). A bridge's copies for other
 /// hosts end so, too, but not in the namespace that has the packet's address.
