@@ -60,18 +60,25 @@ enum When {
 pub struct Core {
     correlator: Correlator,
     node: Node,
+    /// Which attempts wait to be judged, and what for.
     waiting: Waiting,
+    /// What is asked of the node.
     queries: Queries,
     verdicts: Verdicts,
     /// When verdicts on forgotten attempts are looked for again.
     next_sweep: u64,
+    /// Failures and refusals in a row.
     failures: Failures,
+    /// Attempts of gRPC probes that may dial again.
     grpc_retries: GrpcRetries,
     budgets: Budgets,
     node_news: NodeNews,
+    /// The wall clock, and the probes that wait for it.
     not_run: NotRun,
+    /// Noise that was emitted, and goes on.
     known_noise: KnownNoise,
     words: KubeletMessages,
+    /// Failures that it logged and that fit no attempt yet.
     unmatched: Unmatched,
 }
 

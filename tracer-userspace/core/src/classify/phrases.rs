@@ -62,6 +62,7 @@ pub(super) fn run_in(case: &Case<'_>, netns: Option<Netns>, command: impl std::f
     })
 }
 
+/// Milliseconds with one decimal.
 pub(super) fn ms(ns: u64) -> String {
     format!("{:.1} ms", ns as f64 / 1e6)
 }

@@ -163,6 +163,7 @@ impl Verdicts {
         emitted.any(|(time, answer)| (from..=until).contains(time) && answer.is_failure_of(pod))
     }
 
+    /// It is over.
     pub(super) fn is_finished(&self, conn: ConnId) -> bool {
         self.finished.contains(&conn)
     }

@@ -112,6 +112,7 @@ impl Waiting {
         self.refused.remove(&(netns, port)).unwrap_or_default()
     }
 
+    /// Those that were refused there.
     pub(super) fn refused(&self, netns: Netns, port: u16) -> Vec<ConnId> {
         self.refused.get(&(netns, port)).cloned().unwrap_or_default()
     }
@@ -175,8 +176,7 @@ mod tests {
     fn refused_and_read_after(ms: u64) -> Vec<&'static str> {
         let comment = Some("shop/cart:http has no endpoints".to_owned());
         let rules = vec![FirewallRule { comment, ..rule("KUBE-SERVICES", RuleVerdict::Reject) }];
-        let mut stream = Stream::to("10.96.0.9:80");
-        stream.connect().icmp_in(NODE, 3, 3).drop(SYN, "NETFILTER_DROP", NODE);
+        let mut stream = Stream::to("10.96.0.9:80").connect().icmp_in(NODE, 3, 3).filtered(SYN, NODE).clone();
         stream.state(TcpState::SynSent, TcpState::Close, libc::ECONNREFUSED, (0, 0, 0));
         // Other events come meanwhile: an attempt is forgotten when one does.
         (0..ms / 500).for_each(|_| _ = stream.wait_ms(500).tick());

@@ -63,14 +63,13 @@ mod tests {
 
     #[test]
     fn a_hook_that_begins_to_drop_is_reported_once_for_a_while() {
-        let mut stream = Stream::new();
-        stream.connect().drop(SYN, "NETFILTER_DROP", POD).wait_ms(1000).drop(SYN, "NETFILTER_DROP", POD);
+        let mut stream = Stream::new().connect().filtered(SYN, POD).wait_ms(1000).filtered(SYN, POD).clone();
         let first = stream.node_events();
         assert_eq!(first.len(), 1, "{first:?}");
         assert_eq!(first[0].event, "firewall_drop_began");
         assert_starts(&first[0].summary, "the firewall began to drop or reject packets");
         assert!(first[0].summary.contains("SYN ") && first[0].netns.is_some(), "{first:?}");
-        stream.wait_ms(400_000).drop(SYN, "NETFILTER_DROP", POD);
+        stream.wait_ms(400_000).filtered(SYN, POD);
         assert_eq!(stream.node_events().len(), 2);
     }
 

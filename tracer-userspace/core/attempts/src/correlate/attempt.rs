@@ -179,6 +179,7 @@ impl Attempt {
         }
     }
 
+    /// One of each direction and namespace.
     fn keep_copy(&mut self, time: u64, drop: &PacketDrop) {
         let is_known = |it: &(u64, PacketDrop)| (it.1.netns, it.1.flow) == (drop.netns, drop.flow);
         if self.for_other_hosts.len() < MAX_COPIES && !self.for_other_hosts.iter().any(is_known) {

@@ -33,6 +33,7 @@ pub struct Node {
     pub start: Option<Start>,
     /// When that was.
     since: u64,
+    /// The prober's namespace.
     netns: Option<Netns>,
     /// The cookie of a namespace, the prober's.
     cookie: Option<(Netns, u64)>,

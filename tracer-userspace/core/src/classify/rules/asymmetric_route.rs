@@ -112,7 +112,7 @@ mod tests {
     #[test]
     fn a_syn_that_arrived_was_not_lost_on_that_way() {
         let mut refused = inspected(|_| ());
-        refused.wait_ms(800).retransmit(TcpState::SynSent).refused();
+        refused.wait_ms(800).syn_again().refused();
         assert_eq!(refused.causes(), ["connection_refused"]);
         let mut full = inspected(|seen| {
             seen.listeners = Some(vec![listener(2, 1)]);

@@ -130,7 +130,7 @@ mod tests {
             stream.state(TcpState::Established, TcpState::CloseWait, 0, (100, 101, 81));
             stream.own(|it| _ = it.state(TcpState::CloseWait, TcpState::LastAck, 0, (100, 101, 81))).wait_ms(1);
             says.into_iter().for_each(|says| _ = stream.kubelet(says));
-            stream.wait_ms(5).tick().causes()
+            stream.settles().causes()
         };
         assert_eq!(decided(Some(ProbeOutput::Network)), ["closed_without_answer"]);
         assert!(decided(None).is_empty(), "a body may end with the connection");
@@ -151,8 +151,7 @@ mod tests {
     /// The FIN is no byte of an answer.
     #[test]
     fn the_evidence_has_no_byte_either() {
-        let mut stream = Stream::new();
-        stream.connect().established().server_closes((100, 101, 1));
+        let stream = Stream::new().connect().established().server_closes((100, 101, 1)).clone();
         assert_eq!(stream.verdict().evidence[0].fields["bytes_received"], 0);
     }
 

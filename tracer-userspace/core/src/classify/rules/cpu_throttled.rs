@@ -34,8 +34,7 @@ mod tests {
         let at = |times| vec![Throttled { cgroup: "/kubepods/pod1".into(), times, micros: times * 1000 }];
         let mut stream = Stream::new();
         stream.connect().established().wait_ms(200).inspection(|seen| seen.throttled = at(5));
-        stream.wait_ms(400).inspection(|seen| seen.throttled = at(5 + times));
-        stream.wait_ms(400).closes((100, 101, 0));
+        stream.wait_ms(400).inspection(|seen| seen.throttled = at(5 + times)).wait_ms(400).closes((100, 101, 0));
         assert_eq!(stream.causes(), ["slow_response"]);
         stream.verdict()
     }

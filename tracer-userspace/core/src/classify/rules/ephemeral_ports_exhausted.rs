@@ -94,8 +94,7 @@ mod tests {
 
     #[test]
     fn a_connect_without_a_free_port_names_who_connects_most() {
-        let mut stream = Stream::new();
-        stream.connect().no_port(libc::EADDRNOTAVAIL).push(pressure());
+        let stream = Stream::new().connect().no_port(libc::EADDRNOTAVAIL).push(pressure()).clone();
         assert_eq!(stream.causes(), ["ephemeral_ports_exhausted"]);
     }
 

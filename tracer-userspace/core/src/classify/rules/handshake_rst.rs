@@ -80,8 +80,7 @@ mod tests {
 
     #[test]
     fn a_lost_event_leaves_no_conclusion_from_silence() {
-        let mut stream = Stream::new();
-        stream.connect().lost(3).reset_received(TcpState::SynSent, 0);
+        let stream = Stream::new().connect().lost(3).reset_received(TcpState::SynSent, 0).clone();
         let verdicts = stream.verdicts();
         assert_eq!(stream.causes(), ["unexplained"]);
         assert_eq!(verdicts[0].verdict.lost_events, 3);

@@ -76,15 +76,13 @@ mod tests {
     fn causes(answer_after_ms: u64, says: ProbeOutput) -> Vec<&'static str> {
         let mut stream = Stream::new();
         stream.http_readiness().connect().established().wait_ms(answer_after_ms).answer(AnswerKind::Http, Some(200));
-        stream.wait_ms(3000).closes((100, 101, 200)).kubelet(says);
-        stream.causes()
+        stream.wait_ms(3000).closes((100, 101, 200)).kubelet(says).causes()
     }
 
     /// The pod is gone when the FIN comes.
     #[test]
     fn what_is_sent_again_after_the_end_is_no_request() {
-        let mut stream = Stream::new();
-        stream.http_readiness().connect().established().wait_ms(1001);
+        let mut stream = Stream::new().http_readiness().connect().established().wait_ms(1001).clone();
         stream.state_quiet((TcpState::Established, TcpState::FinWait1), (100, 101, 0), 100_000_000);
         stream.wait_ms(200).sent_again(0, false).wait_ms(10).tick();
         assert_eq!(stream.causes(), ["kubelet_delayed"]);
@@ -108,8 +106,7 @@ mod tests {
     #[test]
     fn what_passed_last_may_be_no_request() {
         let noted = |again: bool, seconds: u64| {
-            let mut stream = Stream::new();
-            stream.http_readiness().connect().established().wait_ms(800);
+            let mut stream = Stream::new().http_readiness().connect().established().wait_ms(800).clone();
             if again {
                 stream.sent_again(100, false);
             }
@@ -138,8 +135,7 @@ mod tests {
                 .wait_ms(10)
                 .answer(kind, status)
                 .wait_ms(1990);
-            stream.closes((100, 101, 200)).kubelet(ProbeOutput::Timeout);
-            stream.causes()
+            stream.closes((100, 101, 200)).kubelet(ProbeOutput::Timeout).causes()
         };
         assert_eq!(noted(true, AnswerKind::Tls, None), ["slow_response"], "a ServerHello");
         assert_eq!(noted(false, AnswerKind::Http, Some(302)), ["unexplained"], "a redirect, which was followed");
@@ -149,8 +145,7 @@ mod tests {
     #[test]
     fn an_answer_of_unknown_time_and_a_close_that_was_late() {
         let closed_after = |ms: u64| {
-            let mut stream = Stream::new();
-            stream.http_readiness().connect().established().wait_ms(ms);
+            let mut stream = Stream::new().http_readiness().connect().established().wait_ms(ms).clone();
             stream.state(TcpState::CloseWait, TcpState::Close, 0, (100, 101, 201)).kubelet(ProbeOutput::Timeout);
             stream.causes()
         };

@@ -37,8 +37,7 @@ mod tests {
     }
 
     fn second(redirect: Option<Redirect>, fail: fn(&mut Stream) -> &mut Stream) -> Vec<&'static str> {
-        let mut stream = Stream::new();
-        stream.http_readiness();
+        let mut stream = Stream::new().http_readiness().clone();
         fail(&mut stream).wait_ms(5).pod_sockets(|seen| seen.redirect = redirect).wait_ms(10_000).again(8);
         fail(&mut stream);
         stream.causes()

@@ -77,14 +77,12 @@ mod tests {
     }
 
     fn closes(stream: &mut Stream, bytes: (u64, u64, u64)) -> Vec<&'static str> {
-        stream.wait_ms(1000).closes(bytes);
-        stream.causes()
+        stream.wait_ms(1000).closes(bytes).causes()
     }
 
     #[test]
     fn a_packet_that_was_too_big_is_proof_once_the_attempt_failed() {
-        let mut stream = Stream::new();
-        stream.connect().established().drop(TcpFlags(0x10), "PKT_TOO_BIG", NODE);
+        let mut stream = Stream::new().connect().established().drop(TcpFlags(0x10), "PKT_TOO_BIG", NODE).clone();
         assert_eq!(closes(&mut stream, (1800, 1, 0)), ["mtu_blackhole"]);
         let mut answer = Stream::new();
         answer.connect().established().drop_with(TcpFlags(0x10), NODE, |drop| {
@@ -110,11 +108,9 @@ mod tests {
 
     #[test]
     fn large_segments_sent_again_are_and_small_ones_are_not() {
-        let mut large = Stream::new();
-        large.connect().established().sent_again(1448, true).sent_again(1448, true);
+        let mut large = Stream::new().connect().established().sent_again(1448, true).sent_again(1448, true).clone();
         assert_eq!(gives_up(&mut large), ["mtu_blackhole"]);
-        let mut small = Stream::new();
-        small.connect().established().sent_again(100, true).sent_again(100, true);
+        let mut small = Stream::new().connect().established().sent_again(100, true).sent_again(100, true).clone();
         assert_eq!(gives_up(&mut small), ["unexplained"]);
     }
 }

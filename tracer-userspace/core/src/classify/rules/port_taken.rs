@@ -79,8 +79,7 @@ mod tests {
 
     #[test]
     fn the_first_refusal_is_revised_when_the_holder_was_read() {
-        let mut stream = Stream::new();
-        stream.connect().reset_sent(SYN, true, None).wait_ms(3);
+        let mut stream = Stream::new().connect().reset_sent(SYN, true, None).wait_ms(3).clone();
         hold(&mut stream, OWN, SERVER);
         assert_eq!(stream.causes(), ["connection_refused", "port_taken"]);
     }
@@ -94,8 +93,7 @@ mod tests {
     /// A server with few clients of low ports has gone away, and one of its connections has not.
     #[test]
     fn nor_does_one_of_the_process_that_listened_there() {
-        let mut stream = Stream::new();
-        stream.listens(POD, 8080, true).listens(POD, 8080, false);
+        let mut stream = Stream::new().listens(POD, 8080, true).listens(POD, 8080, false).clone();
         let pid = stream.observations.iter().find_map(|it| match &it.kind {
             ObservationKind::Listen(listen) => Some(listen.actor.pid),
             _ => None,

@@ -152,8 +152,7 @@ mod tests {
 
     /// So long after the last look it ends.
     fn silent_for(ms: u64, looks: &[&[ServerProcess]]) -> Stream {
-        let mut stream = Stream::new();
-        stream.connect().established();
+        let mut stream = Stream::new().connect().established().clone();
         for processes in looks {
             let peer = "10.88.0.1:40000".parse().expect("an address");
             let connection = Some(ServedConnection { peer, unread: 100, accepted: false, pid: None });
@@ -233,8 +232,7 @@ mod tests {
 
     #[test]
     fn what_was_not_looked_through_may_hold_the_socket_too() {
-        let mut stream = Stream::new();
-        stream.connect().established();
+        let mut stream = Stream::new().connect().established().clone();
         for _ in 0..2 {
             let serving = Serving { processes: vec![stopped(7)], incomplete: true, ..Serving::default() };
             stream.wait_ms(300).inspection(|seen| seen.serving = Some(Box::new(serving)));

@@ -306,8 +306,7 @@ mod tests {
 
     /// So long after the last reading the prober closes.
     fn verdict_after(more_ms: u64, (unread, accepted): (u32, bool), look: Look) -> Verdict {
-        let mut stream = Stream::new();
-        stream.connect().established().wait_ms(200);
+        let mut stream = Stream::new().connect().established().wait_ms(200).clone();
         for ms in [0, 300, 600] {
             let peer = "10.88.0.1:40000".parse().expect("an address");
             let connection = Some(ServedConnection { peer, unread, accepted, pid: None });

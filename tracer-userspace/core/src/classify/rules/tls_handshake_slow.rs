@@ -59,8 +59,7 @@ mod tests {
     use crate::testing::*;
 
     fn silent(stream: &mut Stream, conn: u64) -> Verdict {
-        stream.again(conn).connect().established().wait_ms(1001);
-        stream.closes((280, 281, 0));
+        stream.again(conn).connect().established().wait_ms(1001).closes((280, 281, 0));
         stream.last_verdict()
     }
 
@@ -75,8 +74,7 @@ mod tests {
 
     #[test]
     fn a_port_that_has_answered_an_https_probe_speaks_tls() {
-        let mut stream = Stream::new();
-        stream.https_readiness().connect().established().answer(AnswerKind::Tls, None);
+        let mut stream = Stream::new().https_readiness().connect().established().answer(AnswerKind::Tls, None).clone();
         stream.closes((280, 281, 900));
         let verdict = silent(&mut stream, 8);
         assert_eq!((verdict.cause.name(), verdict.confidence), ("tls_handshake_slow", Confidence::Proven));
@@ -86,11 +84,9 @@ mod tests {
     /// It is less sure, and all the same the drop was not what the attempt failed of.
     #[test]
     fn a_drop_that_was_outlived_gives_way() {
-        let mut stream = Stream::new();
-        stream.https_readiness().connect().drop(SYN, "NETFILTER_DROP", POD);
+        let mut stream = Stream::new().https_readiness().connect().filtered(SYN, POD).clone();
         stream.push(firewall(POD, vec![rule("INPUT", RuleVerdict::Drop)])).wait_ms(5);
-        stream.retransmit(TcpState::SynSent).established().wait_ms(990);
-        stream.closes((280, 281, 0));
+        stream.syn_again().established().wait_ms(990).closes((280, 281, 0));
         assert_eq!(stream.causes(), ["tls_handshake_slow"]);
     }
 }

@@ -55,17 +55,14 @@ mod tests {
 
     #[test]
     fn an_answer_for_another_link_address_is_a_wrong_entry() {
-        let mut stream = Stream::new();
-        stream.connect().drop(SYN_ACK, "OTHERHOST", NODE).retransmit(TcpState::SynSent).gives_up();
-        let verdict = stream.verdict();
+        let verdict = Stream::new().connect().drop(SYN_ACK, "OTHERHOST", NODE).syn_again().gives_up().verdict();
         assert_eq!(verdict.cause, Cause::NeighbourFailure);
         assert_has(&verdict.summary, &["another link-layer address"]);
     }
 
     #[test]
     fn a_bridges_copy_in_another_pod_says_nothing() {
-        let mut stream = Stream::new();
-        stream.connect().drop(SYN_ACK, "OTHERHOST", POD).retransmit(TcpState::SynSent).gives_up();
+        let stream = Stream::new().connect().drop(SYN_ACK, "OTHERHOST", POD).syn_again().gives_up().clone();
         assert_eq!(stream.causes(), ["unexplained"]);
     }
 
