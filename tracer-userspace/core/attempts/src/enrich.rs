@@ -57,7 +57,6 @@ impl<'a> Matched<'a> {
         Self { attempt, node, on_target, probes, handlers }
     }
 
-    /// The probes of its address and port.
     fn probes_on(&self) -> &[Match<'a>] {
         self.on_target.get_or_init(|| self.find_probes_on_target())
     }
@@ -271,11 +270,9 @@ mod tests {
                 verdict.probe.and_then(|it| it.consecutive_failures),
             )
         };
-        let mut alone = Stream::new();
-        alone.http_readiness();
+        let alone = Stream::new().http_readiness().clone();
         assert_eq!(pod(alone), ("app_status_failure", Some("web".to_owned()), Some(1)));
-        let mut several = Stream::new();
-        several.http_readiness().probed_from_elsewhere();
+        let several = Stream::new().http_readiness().probed_from_elsewhere().clone();
         assert_eq!(pod(several), ("app_status_failure", None, None));
     }
 }

@@ -339,8 +339,7 @@ mod tests {
     const SETNS: &str = "rpc error: code = Unknown desc = failed to exec in container: failed to start exec \"9\": OCI runtime exec failed: exec failed: unable to start container process: error executing setns process: exit status 1: unknown";
 
     fn errored(says: ProbeOutput, words: &str, deleting: bool) -> VerdictBody {
-        let mut stream = Stream::new();
-        stream.exec_readiness();
+        let mut stream = Stream::new().exec_readiness().clone();
         if deleting {
             stream.deleting();
         }
@@ -404,10 +403,8 @@ mod tests {
     #[test]
     fn an_answer_with_an_endless_body_is_not_reported_to_be_ignored() {
         let errored = |says| {
-            let mut stream = Stream::new();
-            stream.http_readiness().connect().established().wait_ms(1_000);
-            stream.closes((100, 101, 200));
-            stream.kubelet_error(ProbeType::Readiness, says, "x").wait_ms(2_000);
+            let mut stream = Stream::new().http_readiness().connect().established().wait_ms(1_000).clone();
+            stream.closes((100, 101, 200)).kubelet_error(ProbeType::Readiness, says, "x").wait_ms(2_000);
             let last = stream.last_verdict();
             (last.cause.name(), last.summary.contains("the kubelet ignores this result"))
         };

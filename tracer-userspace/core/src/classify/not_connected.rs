@@ -98,8 +98,7 @@ mod tests {
             ("dial tcp [fd00::5]:80: socket: permission denied", ": socket: permission denied", "ausearch"),
             (PROXY, ": proxyconnect tcp: dial tcp 10.0.0.9:3128: connect: connection refused", "NO_PROXY"),
         ] {
-            let mut stream = Stream::new();
-            stream.http_readiness().kubelet_messages(ProbeType::Readiness, words);
+            let stream = Stream::new().http_readiness().kubelet_messages(ProbeType::Readiness, words).clone();
             assert_eq!(reported(&stream), [("kubelet_client_error", Some(words.to_owned()))]);
             let verdict = stream.verdict();
             assert_eq!(verdict.confidence, Confidence::Likely);
@@ -114,8 +113,7 @@ mod tests {
     /// One for each, and the attempts around it that went well are left alone.
     #[test]
     fn it_is_of_no_attempt() {
-        let mut stream = Stream::new();
-        stream.http_readiness().connect().established().answers(200).wait_ms(10);
+        let mut stream = Stream::new().http_readiness().connect().established().answers(200).wait_ms(10).clone();
         stream.kubelet_messages(ProbeType::Readiness, NO_FILES).wait_ms(900);
         stream.kubelet_messages(ProbeType::Readiness, NO_FILES).wait_ms(10).again(9).connect().established();
         assert_eq!(reported(&stream).len(), 2, "{:?}", reported(&stream));
@@ -127,15 +125,13 @@ mod tests {
         unknown.kubelet_messages(ProbeType::Readiness, "dial tcp 10.0.0.5:5432: socket: too many open files");
         assert_eq!(reported(&unknown).len(), 1);
         assert!(!unknown.verdict().remediation.to_string().contains("file descriptor"), "it may be a command's");
-        let mut command = Stream::new();
-        command.exec_readiness().kubelet_messages(ProbeType::Readiness, NO_NAME);
+        let command = Stream::new().exec_readiness().kubelet_messages(ProbeType::Readiness, NO_NAME).clone();
         assert_eq!(reported(&command), [("exec_failed", None)]);
         for target_service in [
             "dial tcp 10.88.0.2:8080: connect: connection refused",
             "dial tcp: lookup: dial tcp 10.96.0.10:53: connect: connection refused",
         ] {
-            let mut stream = Stream::new();
-            stream.http_readiness().kubelet_messages(ProbeType::Readiness, target_service);
+            let stream = Stream::new().http_readiness().kubelet_messages(ProbeType::Readiness, target_service).clone();
             let verdict = stream.verdict();
             assert_eq!(verdict.cause.name(), "unexplained", "{target_service}");
             let fix = verdict.remediation;

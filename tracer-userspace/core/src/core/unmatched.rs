@@ -16,7 +16,6 @@ use tracer_model::event::{KubeletProbe, Observation, ObservationKind, is_kubelet
 const WAIT_NS: u64 = 500_000_000;
 /// The attempt of a line that is read later than this may be forgotten, and have its verdict.
 const FRESH_NS: u64 = 1_000_000_000;
-/// Lines that wait at once.
 const MAX_WAITING: usize = 256;
 
 /// The lines that wait, and when each is matched once more.
@@ -162,8 +161,7 @@ mod tests {
     /// Which of them failed is not known: one verdict, without a connection.
     #[test]
     fn one_of_several_that_went_well_is_reported_without_a_connection() {
-        let mut stream = Stream::new();
-        stream.http_readiness().http_liveness_too();
+        let mut stream = Stream::new().http_readiness().http_liveness_too().clone();
         answered(&mut stream, 100);
         answered(&mut stream, 101);
         stream.kubelet(ProbeOutput::Timeout).wait_ms(600).tick();
@@ -175,8 +173,7 @@ mod tests {
     /// The kubelet dials for all of its timeout, and says so at the end of it.
     #[test]
     fn dials_that_were_refused_are_the_failure_to_connect() {
-        let mut stream = Stream::new();
-        stream.grpc_readiness(1).connect().refused().wait_ms(1_002);
+        let mut stream = Stream::new().grpc_readiness(1).connect().refused().wait_ms(1_002).clone();
         let words = "timeout: failed to connect service \"10.88.0.2:8080\" within 1s: context deadline exceeded";
         stream.kubelet_messages(ProbeType::Readiness, words).wait_ms(600).tick();
         assert_eq!(stream.causes(), ["connection_refused"]);
@@ -186,14 +183,12 @@ mod tests {
     #[test]
     fn a_dial_that_never_reached_the_pod_was_none() {
         let asked_with = |pid, fill: fn(&mut Stream)| {
-            let mut stream = Stream::new();
-            stream.grpc_readiness(1);
+            let mut stream = Stream::new().grpc_readiness(1).clone();
             fill(&mut stream);
             let words = "timeout: failed to connect service \"10.88.0.2:8080\" within 1s: context deadline exceeded";
             stream.wait_ms(1_000).kubelet_messages(ProbeType::Readiness, words);
             stream.last_kubelet_probe().pid = pid;
-            stream.wait_ms(600).tick();
-            stream.all_decided().pop()
+            stream.wait_ms(600).tick().all_decided().pop()
         };
         let asked = |fill| asked_with(Some(100), fill);
         let elsewhere = |stream: &mut Stream| {
@@ -221,8 +216,7 @@ mod tests {
 
     #[test]
     fn what_may_be_reported_already_is_not_reported_again() {
-        let mut late = Stream::new();
-        late.http_readiness().wait_ms(5_000);
+        let mut late = Stream::new().http_readiness().wait_ms(5_000).clone();
         let written = late.now();
         late.wait_ms(2_000).kubelet_at(ProbeOutput::Timeout, written).wait_ms(600).tick();
         assert!(late.quoted().is_empty(), "its attempt may be forgotten");

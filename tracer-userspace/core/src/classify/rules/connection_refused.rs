@@ -2,20 +2,11 @@
 
 use std::net::IpAddr;
 
-use serde_json::json;
-
-use super::super::evidence::{evidence, is_at_socket, of_drop, of_reset_received, of_reset_sent};
 use super::super::history::{self, MORE_MEMORY};
-use super::super::kubectl::with_log;
 use super::super::pod_sockets;
 use super::super::shared_address::FIX;
-use super::{
-    ANSWER_NS, Case, Cause, Command, Finding, REFUSAL_HOOKS, Remediation, by_subject, in_namespace, inspected, run_in,
-};
-use tracer_common::names::Hook;
+use super::*;
 use tracer_model::event::{Listen, Netns, PacketDrop, Pod, TcpState};
-use tracer_model::record::{Confidence, Evidence};
-use tracer_model::shell;
 
 pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
     let refused = refused_by_any(case)?;
@@ -251,8 +242,7 @@ mod tests {
 
     #[test]
     fn the_probers_own_rst_for_a_late_syn_ack_is_not_a_refusal() {
-        let mut stream = Stream::new();
-        stream.connect().gives_up().reset_sent(SYN_ACK, true, None);
+        let mut stream = Stream::new().connect().gives_up().reset_sent(SYN_ACK, true, None).clone();
         let reset = stream.last_reset_sent();
         reset.flow = reset.flow.reversed();
         assert_eq!(stream.causes(), ["unexplained"]);
@@ -341,13 +331,11 @@ mod tests {
     #[test]
     fn a_connection_is_reported_nothing_of_probes() {
         let fix = |stream: &Stream| stream.verdict().remediation.clone();
-        let mut connection = Stream::new();
-        connection.connect().others().reset_sent(SYN, true, None);
+        let connection = Stream::new().connect().others().reset_sent(SYN, true, None).clone();
         let words = fix(&connection);
         assert_has(&words, &["correct the port that kubelet connects to"]);
         assert_lacks(&words, &["robe"]);
-        let mut probe = Stream::new();
-        probe.http_readiness().connect().reset_sent(SYN, true, None);
+        let probe = Stream::new().http_readiness().connect().reset_sent(SYN, true, None).clone();
         assert_has(&fix(&probe), &["correct the probe's port, or add a startupProbe"]);
         let log = ": kubectl logs -n default web -c app --since=5m";
         assert!(
@@ -355,8 +343,7 @@ mod tests {
             "{} {words}",
             fix(&probe)
         );
-        let mut fresh = Stream::new();
-        fresh.http_readiness().runs(Runs::default()).connect().reset_sent(SYN, true, None);
+        let fresh = Stream::new().http_readiness().runs(Runs::default()).connect().reset_sent(SYN, true, None).clone();
         assert!(fix(&fresh).to_string().ends_with(log), "no run of it has ended: {}", fix(&fresh));
     }
 

@@ -2,15 +2,8 @@
 
 use std::net::IpAddr;
 
-use serde_json::json;
-
-use super::super::evidence::{evidence, of_drop};
-use super::{
-    Case, Cause, Command, Finding, Remediation, in_handshake, in_namespace, inspected, is_of_handshake, run_in, silent,
-};
-use tracer_common::names::Hook;
+use super::*;
 use tracer_model::event::{Inspection, LinkState, NeighbourState, Netns, PacketDrop};
-use tracer_model::record::Confidence;
 
 /// Why there is no entry.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -211,8 +204,7 @@ mod tests {
 
     #[test]
     fn no_answer_and_a_full_table_are_distinguished() {
-        let mut stream = Stream::new();
-        stream.connect().drop(SYN, "NEIGH_FAILED", NODE);
+        let stream = Stream::new().connect().drop(SYN, "NEIGH_FAILED", NODE).clone();
         assert_eq!(stream.causes(), ["neighbour_failure"]);
         assert_has(&stream.verdict().summary, &["nobody answered"]);
         let fix = &Stream::new().connect().drop(SYN_ACK, "NEIGH_CREATEFAIL", POD).verdict().remediation;
@@ -242,8 +234,7 @@ mod tests {
             let links = vec![link(2, "docker0", docker, 24), link(3, "cni0", "10.88.3.1", 16)];
             let mut stream = Stream::new();
             stream.push(ObservationKind::Links(Links { netns: NODE, cookie: None, links })).connect().wait_ms(200);
-            stream.inspection(|seen| seen.neighbour = Some(crate::testing::neighbour("incomplete")));
-            stream.verdict()
+            stream.inspection(|seen| seen.neighbour = Some(crate::testing::neighbour("incomplete"))).verdict()
         };
         let words =
             "the node cannot resolve the link-layer address of 10.88.0.2 on docker0: it asks and nobody answers";

@@ -1,19 +1,11 @@
 //! What enforces network policies stopped the packets: a chain of the CNI, or a tc, XDP or cgroup program.
 
-use serde_json::json;
-
-use super::super::evidence::{evidence, of_drop, plain};
 use super::super::netfilter::{is_missed, stopped};
-use super::super::stopped::Stopped;
-use super::{Case, Cause, Command, Finding, Remediation, in_namespace, is_of_handshake, run_in};
-use tracer_common::names::Hook;
+use super::*;
 use tracer_model::event::PacketDrop;
-use tracer_model::record::Confidence;
-use tracer_model::shell;
 
 const ALLOW: &str = "allow the node's address (probes come from it), or the client, on that port";
 
-/// Shows the policies.
 fn policies() -> Command {
     Command::in_cluster("kubectl get networkpolicy -A")
 }
@@ -215,8 +207,8 @@ mod tests {
     fn a_chain_of_the_cni_is_a_policy_and_a_chain_named_like_one_is_not() {
         let causes = |chain| {
             let mut stream = Stream::new();
-            stream.connect().drop(SYN, "NETFILTER_DROP", POD).push(firewall(POD, vec![rule(chain, RuleVerdict::Drop)]));
-            stream.wait_ms(5).tick().causes()
+            stream.connect().filtered(SYN, POD).push(firewall(POD, vec![rule(chain, RuleVerdict::Drop)]));
+            stream.settles().causes()
         };
         assert_eq!(causes("cali-fw-cali1234"), ["network_policy_drop"]);
         assert_eq!(causes("podpolicy"), ["firewall_drop"]);
@@ -281,7 +273,7 @@ mod tests {
     fn candidates_of_others_make_it_a_firewalls() {
         let mut stream = Stream::new();
         let rules = vec![rule("cali-fw-cali1234", RuleVerdict::Drop), rule("mine", RuleVerdict::Drop)];
-        stream.connect().drop(SYN, "NETFILTER_DROP", POD).push(firewall(POD, rules)).wait_ms(5).tick();
+        stream.connect().filtered(SYN, POD).push(firewall(POD, rules)).settles();
         let verdict = stream.verdict();
         assert_eq!(verdict.cause.name(), "firewall_drop");
         assert_has(&verdict.summary, &["cali-fw-cali1234", "mine"]);
@@ -311,8 +303,7 @@ mod tests {
     /// A host-network pod's probe: a node short of memory, and SELinux, drop with this reason, too.
     #[test]
     fn what_a_sockets_filters_drop_need_not_be_a_programs() {
-        let mut stream = Stream::to("10.88.0.1:10257");
-        stream.links(true, &["10.88.0.1"]).connect();
+        let mut stream = Stream::to("10.88.0.1:10257").links(true, &["10.88.0.1"]).connect().clone();
         let verdict = stream.drop(SYN, "SOCKET_FILTER", NODE).verdict();
         assert_eq!((verdict.cause.name(), verdict.confidence), ("network_policy_drop", Confidence::Likely));
         assert_has(&verdict.summary, &["a security module or want of memory on the node"]);
@@ -326,14 +317,12 @@ mod tests {
         assert_eq!((verdict.cause.name(), verdict.confidence), ("network_policy_drop", Confidence::Likely));
         assert_has(&verdict.summary, &["by an error, or by a policy of another kind"]);
         assert_starts(&verdict.remediation, "Find the dataplane's own reason");
-        let mut other = Stream::new();
-        other.http_readiness().connect().others().drop(SYN, "TC_EGRESS", NODE);
+        let other = Stream::new().http_readiness().connect().others().drop(SYN, "TC_EGRESS", NODE).clone();
         assert_eq!(other.verdict().confidence, Confidence::Proven, "no prober");
         // A prober that runs in another pod: a NetworkPolicy does apply.
-        let mut pod = Stream::new();
-        pod.http_readiness().connect();
+        let mut pod = Stream::new().http_readiness().connect().clone();
         pod.last_connect().netns = POD;
-        pod.drop(SYN, "TC_EGRESS", NODE).wait_ms(5).tick();
+        pod.drop(SYN, "TC_EGRESS", NODE).settles();
         assert_eq!(pod.verdict().confidence, Confidence::Proven);
     }
 
@@ -356,9 +345,7 @@ mod tests {
     /// The policy goes, the next SYN gets through, and nobody listens: that is what the attempt failed of.
     #[test]
     fn a_refusal_of_a_later_syn_is_not_the_programs() {
-        let mut stream = Stream::new();
-        stream.connect().drop(SYN, "TC_INGRESS", POD).wait_ms(1000).retransmit(TcpState::SynSent);
-        stream.refused();
+        let stream = Stream::new().connect().drop(SYN, "TC_INGRESS", POD).wait_ms(1000).syn_again().refused().clone();
         assert_eq!(stream.causes(), ["connection_refused"]);
     }
 
@@ -366,7 +353,7 @@ mod tests {
     fn a_program_that_drops_and_answers_did_it() {
         let mut stream = Stream::new();
         stream.connect().drop(SYN, "TC_INGRESS", POD).reset_received(TcpState::SynSent, 0);
-        stream.state(TcpState::SynSent, TcpState::Close, 111, (0, 0, 0)).wait_ms(5).tick();
+        stream.state(TcpState::SynSent, TcpState::Close, 111, (0, 0, 0)).settles();
         assert_eq!(stream.causes(), ["network_policy_drop"]);
     }
 

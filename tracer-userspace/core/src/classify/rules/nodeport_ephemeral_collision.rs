@@ -5,17 +5,10 @@
 
 use std::collections::BTreeSet;
 
-use serde_json::json;
-
-use super::super::evidence::{evidence, is_netfilter, netfilter_hook, of_drop, of_ipvs, of_reset_sent};
 use super::super::netfilter::stopped;
-use super::super::stopped::Blame;
-use super::{Case, Cause, Finding, Remediation, dialler, in_handshake, run_in, silent};
-use tracer_common::names::Hook;
+use super::*;
 use tracer_model::event::port_ranges::{NODE_PORTS, merged};
 use tracer_model::event::{NodePort, PacketDrop, TcpState, Via};
-use tracer_model::plural::counted;
-use tracer_model::record::{Confidence, Evidence};
 
 pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
     let attempt = case.attempt;
@@ -248,23 +241,20 @@ mod tests {
 
     #[test]
     fn a_client_of_the_node_port_sends_a_syn() {
-        let mut stream = Stream::new();
-        stream.connect().ipvs(SYN, IpvsOp::Translate).established();
+        let mut stream = Stream::new().connect().ipvs(SYN, IpvsOp::Translate).established().clone();
         stream.closes((10, 11, 20));
         assert!(stream.causes().is_empty());
     }
 
     #[test]
     fn the_same_port_under_iptables_is_harmless() {
-        let mut stream = Stream::new();
-        stream.node_port(ProxyMode::Iptables, 40000, &[]).connect().gives_up();
+        let stream = Stream::new().node_port(ProxyMode::Iptables, 40000, &[]).connect().gives_up().clone();
         assert_eq!(stream.causes(), ["unexplained"]);
     }
 
     #[test]
     fn without_the_ipvs_hooks_the_table_is_a_possibility() {
-        let mut stream = Stream::new();
-        stream.missing(Hook::IpvsNatXmit).missing(Hook::IpvsLeave);
+        let mut stream = Stream::new().missing(Hook::IpvsNatXmit).missing(Hook::IpvsLeave).clone();
         stream.node_port(ProxyMode::Ipvs, 40000, &["10.88.0.9:80"]).connect().gives_up();
         assert_eq!(stream.decided(), ("nodeport_ephemeral_collision", Confidence::Possible));
     }
@@ -274,7 +264,7 @@ mod tests {
         let reported = |rules| {
             let mut stream = Stream::new();
             stream.missing(Hook::IpvsLeave).node_port(ProxyMode::Ipvs, 40000, &[]).connect();
-            stream.drop(SYN_ACK, "NETFILTER_DROP", NODE).push(firewall(NODE, rules)).wait_ms(5).tick();
+            stream.filtered(SYN_ACK, NODE).push(firewall(NODE, rules)).settles();
             stream.gives_up().last_verdict().cause.name()
         };
         assert_eq!(reported(vec![rule("INPUT", RuleVerdict::Drop)]), "firewall_drop");
@@ -290,7 +280,7 @@ mod tests {
             stream.drop_with(SYN_ACK, NODE, |drop| {
                 (drop.reason, drop.stack) = (Some("NETFILTER_DROP".into()), vec![place.into()]);
             });
-            stream.push(firewall(NODE, rules)).wait_ms(5).tick();
+            stream.push(firewall(NODE, rules)).settles();
             stream.gives_up().last_verdict()
         };
         let gone = reported(vec![], "ip_local_deliver", 40000);
@@ -320,8 +310,7 @@ mod tests {
     /// The table alone says what could be; the queue of the listener was seen.
     #[test]
     fn a_possibility_does_not_go_before_what_was_seen() {
-        let mut stream = Stream::new();
-        stream.missing(Hook::IpvsNatXmit).missing(Hook::IpvsLeave);
+        let mut stream = Stream::new().missing(Hook::IpvsNatXmit).missing(Hook::IpvsLeave).clone();
         stream.node_port(ProxyMode::Ipvs, 40000, &["10.88.0.9:80"]).connect().wait_ms(200);
         stream.inspection(|seen| {
             seen.listeners = Some(vec![listener(2, 1)]);

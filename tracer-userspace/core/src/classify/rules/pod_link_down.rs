@@ -1,14 +1,8 @@
 //! The pod's link, or the one that leads to it, is down, or its namespace is gone.
 
-use serde_json::json;
-
 use super::super::culprit;
-use super::super::evidence::{evidence, is_netfilter, of_drop};
-use super::{Case, Cause, Finding, in_handshake, in_namespace, is_unanswered, outbound};
-use tracer_common::names::Hook;
+use super::*;
 use tracer_model::event::{Inspection, LinkState, ListenQueue, Netns, PacketDrop, Pod};
-use tracer_model::record::{Confidence, Evidence};
-use tracer_model::shell;
 
 pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
     if !in_handshake(case) {

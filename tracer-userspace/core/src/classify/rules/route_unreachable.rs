@@ -2,14 +2,9 @@
 
 use std::net::IpAddr;
 
-use serde_json::json;
-
 use super::super::answer::RejectAnswer;
-use super::super::evidence::{errno_text, evidence, is_netfilter, of_icmp, of_state};
-use super::{Case, Cause, Command, Finding, Remediation, in_handshake, in_namespace, inspected, run_in, silent};
-use tracer_common::names::Hook;
+use super::*;
 use tracer_model::event::{ConnectFailed, Icmp, PacketDrop};
-use tracer_model::record::Confidence;
 
 pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
     if !in_handshake(case) {
@@ -215,8 +210,7 @@ mod tests {
             assert_eq!(Stream::new().connect_failed(errno).causes(), ["route_unreachable"], "errno {errno}");
         }
         assert_eq!(Stream::new().connect_failed(libc::ENOMEM).causes(), ["unexplained"]);
-        let mut blocking = Stream::new();
-        blocking.connect().wait_ms(3000).no_port(libc::EHOSTUNREACH);
+        let blocking = Stream::new().connect().wait_ms(3000).no_port(libc::EHOSTUNREACH).clone();
         assert_ne!(blocking.causes(), ["route_unreachable"], "a SYN was sent");
     }
 
@@ -232,8 +226,7 @@ mod tests {
     fn host_unreachable_from_elsewhere_may_be_a_firewall() {
         let reported = |errno: i32| {
             let mut stream = Stream::new();
-            stream.connect().wait_ms(3).state(TcpState::SynSent, TcpState::Close, errno, (0, 0, 0));
-            stream.decided()
+            stream.connect().wait_ms(3).state(TcpState::SynSent, TcpState::Close, errno, (0, 0, 0)).decided()
         };
         assert_eq!(reported(libc::EHOSTUNREACH), ("route_unreachable", Confidence::Possible));
         assert_eq!(reported(libc::ENETUNREACH), ("route_unreachable", Confidence::Likely));
@@ -251,11 +244,9 @@ mod tests {
     fn a_pod_without_a_route_back_cannot_answer() {
         let to = "10.88.0.1".parse().expect("an address");
         let no_way = Some(NoWayBack { to, errno: libc::ENETUNREACH });
-        let mut stream = Stream::new();
-        stream.connect().wait_ms(200).inspection(|seen| seen.no_way_back = no_way);
+        let mut stream = Stream::new().connect().wait_ms(200).inspection(|seen| seen.no_way_back = no_way).clone();
         assert_eq!(stream.gives_up().causes(), ["route_unreachable"]);
-        let mut refused = Stream::new();
-        refused.connect().wait_ms(200).inspection(|seen| seen.no_way_back = no_way);
+        let mut refused = Stream::new().connect().wait_ms(200).inspection(|seen| seen.no_way_back = no_way).clone();
         refused.reset_sent(SYN, true, None).reset_received(TcpState::SynSent, 0);
         assert_eq!(refused.causes().last(), Some(&"connection_refused"), "it did answer");
     }

@@ -2,19 +2,10 @@
 
 use std::net::{IpAddr, SocketAddr};
 
-use serde_json::json;
-
-use super::super::evidence::{evidence, of_drop, of_ipvs};
-use super::super::kubectl;
 use super::super::netfilter::{IPVS_LINK, is_port_unreachable, stopped};
 use super::super::owner::is_cluster_ips_check;
-use super::super::stopped::Blame;
-use super::{
-    Case, Cause, Command, Finding, ICMP_HOOKS, Remediation, in_handshake, in_namespace, network_policy_drop, silent,
-};
-use tracer_common::names::Hook;
+use super::*;
 use tracer_model::event::{FirewallRule, IpvsOp, NodePort, NodePorts, PacketDrop, ProxyMode, Service};
-use tracer_model::record::Confidence;
 
 pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
     if !in_handshake(case) {

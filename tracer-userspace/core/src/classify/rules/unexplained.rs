@@ -1,23 +1,11 @@
 //! The attempt failed and nothing decides why.
 
-use serde_json::json;
-
 use super::super::SETTLE_NS;
-use super::super::evidence::{
-    errno_text, evidence, of_drop, of_icmp, of_inspection, of_outcome, of_reset_received, of_reset_sent, of_state,
-    plain,
-};
-use super::super::giving_up::gave_up_early;
-use super::super::kubectl;
+use super::super::evidence::of_inspection;
 use super::network_policy_drop::ovs_reason;
 use super::pod_link_down::is_others;
-use super::{Case, Cause, Command, Finding, Remediation, dialler, in_namespace, ms, outbound, run_in};
-use tracer_attempts::correlate::attempt::{Attempt, End};
-use tracer_common::names::Hook;
+use super::*;
 use tracer_model::event::{Observation, ObservationKind, PacketDrop};
-use tracer_model::plural::counted;
-use tracer_model::record::{Confidence, Evidence};
-use tracer_model::shell;
 
 pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
     let attempt = case.attempt;
@@ -300,12 +288,10 @@ mod tests {
     /// Seen on sid: the program's run at CLOSE was skipped, and the next connection on the same memory was refused.
     #[test]
     fn another_connection_on_the_sockets_memory_is_not_this_attempt() {
-        let mut stream = Stream::new();
-        stream.connect().state(TcpState::SynSent, TcpState::Close, 111, (0, 0, 0));
+        let mut stream = Stream::new().connect().state(TcpState::SynSent, TcpState::Close, 111, (0, 0, 0)).clone();
         stream.last_state().flow.src.set_port(50_000);
         assert!(stream.causes().is_empty());
-        let mut reset = Stream::new();
-        reset.connect().established().reset_received(TcpState::Established, 0);
+        let mut reset = Stream::new().connect().established().reset_received(TcpState::Established, 0).clone();
         reset.last_reset_received().flow.src.set_port(50_000);
         assert!(reset.causes().is_empty());
     }
@@ -315,9 +301,8 @@ mod tests {
     fn a_connection_that_came_too_late_for_its_probe_failed() {
         let touched = |after_ms: u64| {
             let mut stream = Stream::new();
-            stream.http_readiness().connect().wait_ms(after_ms).retransmit(TcpState::SynSent).wait_ms(25).established();
-            stream.closes((0, 1, 0)).wait_ms(50).tick();
-            stream.verdicts()
+            stream.http_readiness().connect().wait_ms(after_ms).syn_again().wait_ms(25).established();
+            stream.closes((0, 1, 0)).wait_ms(50).tick().verdicts()
         };
         assert!(touched(900).is_empty(), "in time");
         let late = touched(1_000);
@@ -330,7 +315,7 @@ mod tests {
 
     #[test]
     fn silence_is_reported_to_be_silence() {
-        let verdict = Stream::new().connect().wait_ms(1000).retransmit(TcpState::SynSent).gives_up().verdict();
+        let verdict = Stream::new().connect().wait_ms(1000).syn_again().gives_up().verdict();
         assert_eq!(verdict.cause.name(), "unexplained");
         assert_has(&verdict.summary, &["sent again 1 time"]);
     }
@@ -359,8 +344,7 @@ mod tests {
     #[test]
     fn a_host_network_pods_address_that_the_node_does_not_have_is_reported() {
         let noted = |addrs: &[&str], host: bool| {
-            let mut stream = Stream::new();
-            stream.links(true, addrs).http_readiness();
+            let mut stream = Stream::new().links(true, addrs).http_readiness().clone();
             if host {
                 stream.on_host_network();
             }
