@@ -30,7 +30,8 @@ use tracer_terminal::typed::{duration, size};
 
 pub use doctor::{DoctorArgs, FailOn};
 pub use flags::{
-    DetailFlags, FileFlag, FilterFlags, LiveFlags, OutputFlags, QuietFlag, RecordFlags, RotationFlags, SourceFlags,
+    DetailFlags, FileFlag, FilterFlags, KernelFlags, LiveFlags, OutputFlags, ProberFlag, QuietFlag, RecordFlags,
+    RotationFlags, SourceFlags,
 };
 pub use hooks::HooksArgs;
 pub use otlp::{Compression, OtlpFlags};

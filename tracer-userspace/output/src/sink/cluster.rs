@@ -40,9 +40,7 @@ const PATIENCE: Duration = Duration::from_secs(3);
 /// What is to be written, and where.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ClusterOutput {
-    /// How the API is reached.
     pub access: Access,
-    /// This node.
     pub node_name: String,
     /// Events on pods.
     pub explain: bool,

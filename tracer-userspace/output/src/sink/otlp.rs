@@ -30,14 +30,11 @@ const BACKLOG: u32 = 8 << 20;
 /// How long the end of a run waits for the endpoint.
 const PATIENCE: Duration = Duration::from_secs(3);
 
-/// Where records are pushed to.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct OtlpConfig {
     /// The URL of the endpoint, its path included.
     pub endpoint: Uri,
-    /// Headers of each request.
     pub headers: Vec<(HeaderName, HeaderValue)>,
-    /// Requests are compressed.
     pub gzip: bool,
 }
 
@@ -83,7 +80,6 @@ impl Counts {
 }
 
 impl OtlpSink {
-    /// Begins.
     pub fn start(config: OtlpConfig, background: &Background) -> Result<Self, Error> {
         let endpoint = config.endpoint.clone();
         let failed = |error: &dyn std::fmt::Display| Error::Source(format!("--otlp-endpoint {endpoint}: {error}"));

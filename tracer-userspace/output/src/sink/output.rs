@@ -225,7 +225,6 @@ impl Output {
         Ok(())
     }
 
-    /// One write.
     fn write_some(&mut self) {
         if let Some(rotation) = self.rotation.filter(|r| self.is_full(*r))
             && let Err(error) = self.rotate(rotation)
@@ -258,7 +257,6 @@ impl Output {
         self.ends.len() - self.whole()
     }
 
-    /// Forgets what is written.
     fn compact(&mut self) {
         if self.written == self.pending.len() {
             if self.pending.capacity() > KEPT {
