@@ -4,6 +4,7 @@ use serde_json::json;
 
 use super::super::culprit;
 use super::super::evidence::{evidence, is_netfilter, of_drop};
+use super::super::serving::held_answer;
 use super::{Case, Cause, Finding, in_handshake, in_namespace, is_unanswered, outbound};
 use tracer_common::names::Hook;
 use tracer_model::event::{Inspection, LinkState, ListenQueue, Netns, PacketDrop, Pod};
@@ -12,7 +13,7 @@ use tracer_model::shell;
 
 pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
     if !in_handshake(case) {
-        return None;
+        return held_answer(case).and_then(|_| by_inspection(case));
     }
     dropped(case).or_else(|| by_inspection(case)).or_else(|| no_route(case)).or_else(|| no_port(case))
 }

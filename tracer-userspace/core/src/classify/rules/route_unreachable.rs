@@ -6,6 +6,7 @@ use serde_json::json;
 
 use super::super::answer::RejectAnswer;
 use super::super::evidence::{errno_text, evidence, is_netfilter, of_icmp, of_state};
+use super::super::serving::held_answer;
 use super::{Case, Cause, Command, Finding, Remediation, in_handshake, in_namespace, inspected, run_in, silent};
 use tracer_common::names::Hook;
 use tracer_model::event::{ConnectFailed, Icmp, PacketDrop};
@@ -13,7 +14,7 @@ use tracer_model::record::Confidence;
 
 pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
     if !in_handshake(case) {
-        return None;
+        return held_answer(case).and_then(|_| no_way_back(case));
     }
     by_connect(case).or_else(|| by_icmp(case)).or_else(|| by_error(case)).or_else(|| no_way_back(case))
 }
@@ -30,8 +31,9 @@ fn no_way_back(case: &Case<'_>) -> Option<Finding> {
     let place = in_namespace(case, Some(netns));
     let says = format!("a look-up of the route from {} to {}{place}: {error}", case.attempt.flow.dst.ip(), back.to);
     let evidence = evidence("inspection", time, says, json!({ "errno": back.errno, "netns": netns, "to": back.to }));
+    let what = if in_handshake(case) { "the SYN" } else { "the answer" };
     let summary = format!(
-        "there is no route back{place} to {} ({error}): the kernel of {} drops the SYN without a trace",
+        "there is no route back{place} to {} ({error}): the kernel of {} drops {what} without a trace",
         back.to, case.attempt.flow.dst
     );
     let remediation = Remediation::from(
