@@ -176,6 +176,21 @@ mod tests {
         assert_eq!(stream.causes(), ["connection_refused"]);
     }
 
+    /// The kubelet names the address, whoever has it.
+    #[test]
+    fn a_dial_that_reached_an_unlisted_pod_was_one() {
+        let mut stream = Stream::new();
+        stream.push(ObservationKind::Pods(Pods {
+            pods: vec![Pod { addrs: vec![[10, 88, 0, 2].into()], ..Pod::default() }],
+        }));
+        stream.connect().established().wait_ms(990).closes((100, 101, 0)).wait_ms(1);
+        let words = "timeout: failed to connect service \"10.88.0.2:8080\" within 1s: context deadline exceeded";
+        stream.kubelet_messages(ProbeType::Readiness, words);
+        stream.last_kubelet_probe().dst = "10.88.0.2:8080".parse().ok();
+        stream.wait_ms(600).tick();
+        assert_eq!(stream.causes(), ["slow_response"; 2], "the second one names the pod");
+    }
+
     /// grpc-go takes a proxy from its environment.
     #[test]
     fn a_dial_that_never_reached_the_pod_was_none() {

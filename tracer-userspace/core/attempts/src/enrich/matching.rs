@@ -46,7 +46,7 @@ impl<'a> Matched<'a> {
             return false;
         }
         // Without specs the address names the pod. Without a pod there that has a name, the kubelet must have named the target.
-        self.named_pod().map_or(probe.dst.is_some(), |pod| is_pod(pod, &probe.pod))
+        self.named_pod().map_or(probe.dst == Some(self.attempt.flow.dst), |pod| is_pod(pod, &probe.pod))
     }
 
     /// The pod at the address, if it is known by name: of one that is not listed yet only its network namespace may be.
