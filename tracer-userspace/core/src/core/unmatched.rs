@@ -78,11 +78,21 @@ impl Core {
         is_seen && !self.correlator.all().any(is_to_pod) && self.node.lost_between(began, probe.written_boot_ns) == 0
     }
 
+    /// It dialled the address that it names, and that failed: of a pod that is not listed yet no verdict has the name.
+    fn failed_to_dial(&self, probe: &KubeletProbe, began: u64) -> bool {
+        let dialled = |a: &&Attempt| {
+            a.prober && probe.dst == Some(a.flow.dst) && (began..=probe.written_boot_ns).contains(&a.started)
+        };
+        self.correlator.all().filter(dialled).any(|a| self.has_failed(a))
+    }
+
     /// An attempt of this probe has failed at that time, and the kubelet reported nothing else of it: that is this failure.
     fn has_verdict(&self, probe: &KubeletProbe) -> bool {
         let began =
             probe.connecting_for_ns().map(|ns| probe.written_boot_ns.saturating_sub(ns.saturating_add(FRESH_NS)));
-        if began.is_some_and(|began| self.verdicts.has_failure(&probe.pod, (began, probe.written_boot_ns))) {
+        if began.is_some_and(|began| {
+            self.verdicts.has_failure(&probe.pod, (began, probe.written_boot_ns)) || self.failed_to_dial(probe, began)
+        }) {
             return true;
         }
         let is_it = |a: &&Attempt| a.prober && a.kubelet().is_none() && is_in_time(a, probe);
@@ -179,16 +189,18 @@ mod tests {
     /// The kubelet names the address, whoever has it.
     #[test]
     fn a_dial_that_reached_an_unlisted_pod_was_one() {
-        let mut stream = Stream::new();
-        stream.push(ObservationKind::Pods(Pods {
-            pods: vec![Pod { addrs: vec![[10, 88, 0, 2].into()], ..Pod::default() }],
-        }));
-        stream.connect().established().wait_ms(990).closes((100, 101, 0)).wait_ms(1);
-        let words = "timeout: failed to connect service \"10.88.0.2:8080\" within 1s: context deadline exceeded";
-        stream.kubelet_messages(ProbeType::Readiness, words);
-        stream.last_kubelet_probe().dst = "10.88.0.2:8080".parse().ok();
-        stream.wait_ms(600).tick();
-        assert_eq!(stream.causes(), ["slow_response"; 2], "the second one names the pod");
+        let causes = |dial: fn(&mut Stream)| {
+            let mut stream = Stream::new();
+            let pod = Pod { addrs: vec![[10, 88, 0, 2].into()], ..Pod::default() };
+            dial(stream.push(ObservationKind::Pods(Pods { pods: vec![pod] })).connect());
+            let words = "timeout: failed to connect service \"10.88.0.2:8080\" within 1s: context deadline exceeded";
+            stream.kubelet_messages(ProbeType::Readiness, words);
+            stream.last_kubelet_probe().dst = "10.88.0.2:8080".parse().ok();
+            stream.wait_ms(600).tick().causes()
+        };
+        let hangs = causes(|stream| _ = stream.established().wait_ms(990).closes((100, 101, 0)).wait_ms(1));
+        assert_eq!(hangs, ["slow_response"; 2], "the second one names the pod");
+        assert_eq!(causes(|stream| _ = stream.refused().wait_ms(1_002)), ["connection_refused"]);
     }
 
     /// grpc-go takes a proxy from its environment.
