@@ -126,9 +126,8 @@ mod tests {
     fn a_pod_that_is_not_listed_yet_is_named_by_the_kubelet() {
         let reported = |says: ProbeOutput, fill: fn(&mut Stream)| {
             let mut stream = Stream::new();
-            stream.push(ObservationKind::Pods(Pods {
-                pods: vec![Pod { addrs: vec![[10, 88, 0, 2].into()], ..Pod::default() }],
-            }));
+            let unnamed = |last: u8| Pod { addrs: vec![[10, 88, 0, last].into()], ..Pod::default() };
+            stream.push(ObservationKind::Pods(Pods { pods: vec![unnamed(2), unnamed(3)] }));
             fill(&mut stream);
             if says == ProbeOutput::Network {
                 stream.kubelet_at_target(says)
@@ -146,17 +145,12 @@ mod tests {
         let no: fn(&mut Stream) = |stream| _ = stream.connect().established().answers(503);
         assert_eq!(reported(ProbeOutput::Status(503), no), ("app_status_failure", web.clone()));
         assert_eq!(reported(ProbeOutput::Status(404), no), ("unexplained", web.clone()), "of another");
+        // The other one speaks TLS, so that its status is not seen.
         let two: fn(&mut Stream) = |stream| {
-            stream
-                .connect()
-                .established()
-                .answers(503)
-                .again_to(8, "10.88.0.3:8080")
-                .connect()
-                .established()
-                .answers(503);
+            stream.connect().established().answers(503);
+            stream.again_to(8, "10.88.0.3:8080").connect().established().closes((300, 301, 1500));
         };
-        assert_eq!(reported(ProbeOutput::Status(503), two).1, None, "which of the two is not known");
+        assert_eq!(reported(ProbeOutput::Status(503), two), ("unexplained", web), "which of the two is not known");
     }
 
     /// Which of them failed is not known: one verdict, without a connection.
@@ -180,6 +174,21 @@ mod tests {
         let words = "timeout: failed to connect service \"10.88.0.2:8080\" within 1s: context deadline exceeded";
         stream.kubelet_messages(ProbeType::Readiness, words).wait_ms(600).tick();
         assert_eq!(stream.causes(), ["connection_refused"]);
+    }
+
+    /// The kubelet names the address, whoever has it.
+    #[test]
+    fn a_dial_that_reached_an_unlisted_pod_was_one() {
+        let mut stream = Stream::new();
+        stream.push(ObservationKind::Pods(Pods {
+            pods: vec![Pod { addrs: vec![[10, 88, 0, 2].into()], ..Pod::default() }],
+        }));
+        stream.connect().established().wait_ms(990).closes((100, 101, 0)).wait_ms(1);
+        let words = "timeout: failed to connect service \"10.88.0.2:8080\" within 1s: context deadline exceeded";
+        stream.kubelet_messages(ProbeType::Readiness, words);
+        stream.last_kubelet_probe().dst = "10.88.0.2:8080".parse().ok();
+        stream.wait_ms(600).tick();
+        assert_eq!(stream.causes(), ["slow_response"; 2], "the second one names the pod");
     }
 
     /// grpc-go takes a proxy from its environment.

@@ -174,7 +174,7 @@ fn shortened(mut text: String) -> String {
     text
 }
 
-/// The addresses that the words name: `read tcp A->B:`, `dial tcp B:`, `Get "http://B/…`.
+/// The addresses that the words name: `read tcp A->B:`, `dial tcp B:`, `failed to connect service "B"`, `Get "http://B/…`.
 fn ends(output: &str) -> (Option<SocketAddr>, Option<SocketAddr>) {
     let after = |mark: &str| output.split_once(mark).map(|(_, rest)| rest);
     for mark in ["read tcp ", "write tcp "] {
@@ -184,6 +184,7 @@ fn ends(output: &str) -> (Option<SocketAddr>, Option<SocketAddr>) {
         }
     }
     let dialled = after("dial tcp ").and_then(|rest| rest.split_once(": "));
+    let dialled = dialled.or_else(|| after("failed to connect service \"").and_then(|rest| rest.split_once('"')));
     let host = |rest: &str, port: u16| address(rest.split(['/', '"', '?']).next().unwrap_or_default(), port);
     let url = || after("\"http://").and_then(|rest| host(rest, 80)).or_else(|| host(after("\"https://")?, 443));
     (None, dialled.and_then(|(dst, _)| dst.parse().ok()).or_else(url))
@@ -236,6 +237,8 @@ mod tests {
         assert_eq!(says(no_files), (ProbeOutput::Network, Some(no_files.into())));
         assert_eq!(says("service unhealthy (responded with \"NOT_SERVING\")").0, ProbeOutput::NotServing);
         assert_eq!(says("timeout: health rpc did not complete within 1s").0, ProbeOutput::Timeout);
+        let grpc = "timeout: failed to connect service \"10.88.0.5:50051\" within 1s: context deadline exceeded";
+        assert_eq!(understand(grpc).dst, "10.88.0.5:50051".parse().ok());
         assert_eq!(understand("Get \"https://[fd00::5]/live\": EOF").dst, "[fd00::5]:443".parse().ok());
     }
 
