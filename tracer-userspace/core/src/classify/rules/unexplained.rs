@@ -132,6 +132,9 @@ fn dropped(case: &Case<'_>, drop: &PacketDrop) -> String {
         _ if is_astray(case, drop) => {
             ": that bridge has other addresses, so that a route or a mark led the SYN to a wrong device"
         }
+        _ if is_on_its_way(case, drop) => {
+            ": another namespace has that address, and this one does not forward (net.ipv4.ip_forward is 0, or a stale neighbour entry led it here)"
+        }
         _ => meaning(drop),
     };
     format!("the kernel dropped its {flags} {flow}{on}{place}{why}{meaning}")
@@ -147,9 +150,14 @@ fn is_early_demux(case: &Case<'_>, drop: &PacketDrop) -> bool {
 
 /// A bridge of other addresses knew nobody to give the SYN to a pod of this node to.
 fn is_astray(case: &Case<'_>, drop: &PacketDrop) -> bool {
-    let bridge = drop.netns.zip(drop.device.as_ref()).filter(|_| drop.reason.as_deref() == Some("NO_TX_TARGET"));
-    let is_here = case.node.has_pod(case.attempt.flow.dst.ip()) && outbound(case, drop);
-    is_here && bridge.is_some_and(|(netns, device)| is_others(case, netns, device.ifindex))
+    let is_here = case.node.has_pod(drop.flow.dst.ip()) && outbound(case, drop);
+    is_here && drop.reason.as_deref() == Some("NO_TX_TARGET") && is_others(case, drop)
+}
+
+/// It came to a namespace that has not its address, while another is known to have it.
+fn is_on_its_way(case: &Case<'_>, drop: &PacketDrop) -> bool {
+    let holder = super::inspected(case).and_then(|(_, seen)| seen.netns).filter(|_| outbound(case, drop));
+    drop.reason.as_deref() == Some("IP_INADDRERRORS") && holder.is_some() && drop.netns != holder
 }
 
 const EARLY_DEMUX: &str = ": it was on its way out again though it is for a socket of this namespace, most likely because an `ip rule` for that device sends it into a table of its own, and net.ipv4.tcp_early_demux had found the socket before";
@@ -423,6 +431,13 @@ mod tests {
             &["came back to who sent it", "ip route get 10.88.0.2"],
         );
         assert_has(&noted("NOT_SPECIFIED", "br_dev_xmit"), &["blocked by spanning tree"]);
+        let on_its_way = |holder| {
+            let mut stream = Stream::new();
+            stream.connect().drop(SYN, "IP_INADDRERRORS", Netns(7)).wait_ms(200);
+            stream.inspection(|seen| seen.netns = holder).gives_up().verdict().summary
+        };
+        assert_has(&on_its_way(Some(POD)), &["another namespace has that address, and this one does not forward"]);
+        assert_has(&on_its_way(None), &["the kernel there does not have the address"]);
     }
 
     #[test]
