@@ -32,7 +32,9 @@ const DIAG_WQUEUE: usize = 60;
 const DIAG_INODE: usize = 68;
 pub(super) const LISTEN: u32 = 1 << 10;
 const ESTABLISHED: u8 = 1;
+const FIN_WAIT1: u8 = 4;
 const CLOSE_WAIT: u8 = 8;
+const LAST_ACK: u8 = 9;
 /// Request sockets are `SYN_RECV` to older kernels and `NEW_SYN_RECV` inside newer ones.
 const HALF_OPEN: u32 = 1 << 3 | 1 << 12;
 
@@ -297,12 +299,17 @@ fn connection(target: SocketAddr, peer: SocketAddr) -> Option<(ServedConnection,
 }
 
 fn parse_connection(message: &[u8], peer: SocketAddr) -> Option<(ServedConnection, u64)> {
-    if ![ESTABLISHED, CLOSE_WAIT].contains(message.get(1)?) {
+    let state = *message.get(1)?;
+    // A server that has closed it has no inode any more.
+    let is_closed = [FIN_WAIT1, LAST_ACK].contains(&state);
+    if !is_closed && ![ESTABLISHED, CLOSE_WAIT].contains(&state) {
         return None;
     }
     let unread = u32::from_ne_bytes(field(message, DIAG_RQUEUE)?);
+    let unacknowledged = Some(u32::from_ne_bytes(field(message, DIAG_WQUEUE)?));
     let inode = inode(message)?;
-    Some((ServedConnection { peer, unread, accepted: inode != 0, pid: None }, inode))
+    let accepted = is_closed || inode != 0;
+    Some((ServedConnection { peer, unread, unacknowledged, accepted, pid: None }, inode))
 }
 
 fn parse_listener(message: &[u8], half_open: Option<u32>) -> Option<Listener> {

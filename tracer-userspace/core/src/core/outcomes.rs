@@ -10,7 +10,7 @@ use crate::classify::kubelet::Unattached;
 use crate::classify::{SETTLE_NS, kubelet, not_connected};
 use tracer_attempts::correlate::KEEP_AFTER_END_NS;
 use tracer_attempts::correlate::attempt::Attempt;
-use tracer_attempts::enrich::Matched;
+use tracer_attempts::enrich::{Matched, is_pod};
 use tracer_model::decision::Decision;
 use tracer_model::event::{AnswerKind, ConnId, KubeletProbe, Observation, ProbeOutput};
 
@@ -18,6 +18,8 @@ use tracer_model::event::{AnswerKind, ConnId, KubeletProbe, Observation, ProbeOu
 const BEFORE_NS: u64 = 1_000_000_000;
 /// It counts an attempt as over at its timeout, a moment before the socket is closed.
 const AFTER_NS: u64 = 50_000_000;
+/// By then the events of an attempt are known whose line was read already.
+const EVENTS_NS: u64 = 250_000_000;
 
 impl Core {
     /// A probe failed, as the kubelet saw it.
@@ -70,10 +72,8 @@ impl Core {
         if let Some(exact) = fitting.iter().find(|a| probe.src == Some(a.flow.src)) {
             return Some(exact.conn);
         }
-        // Of two pods that are not listed yet a status alone tells not which.
-        let unnamed = |a: &&Attempt| Matched::new(a, &self.node).named_pod().is_none();
-        if fitting.len() > 1 && probe.dst.is_none() && fitting.iter().all(unnamed) {
-            return None;
+        if fitting.is_empty() {
+            return self.attempt_of_unlisted(probe, now);
         }
         let failed = fitting.iter().filter(|a| a.ended.is_some() && self.has_failed(a));
         if let Some(last) = failed.max_by_key(|a| a.ended.map(|(end, _)| end)) {
@@ -81,6 +81,25 @@ impl Core {
         }
         let [only] = fitting.as_slice() else { return None };
         Some(only.conn)
+    }
+
+    /// The one attempt to a pod without a name that ended as this was written, if it had the status that the kubelet read of a pod
+    /// that is not listed yet. Not before the events of others have come, too.
+    fn attempt_of_unlisted(&self, probe: &KubeletProbe, now: u64) -> Option<ConnId> {
+        let ProbeOutput::Status(status) = probe.says else { return None };
+        let written = probe.written_boot_ns;
+        if now < written.saturating_add(EVENTS_NS) || self.node.pods.iter().any(|pod| is_pod(pod, &probe.pod)) {
+            return None;
+        }
+        let about = |(end, _)| written.abs_diff(end) <= AFTER_NS;
+        let of_that_time = |a: &&Attempt| a.started <= written && a.ended.is_none_or(about);
+        let unnamed = |a: &&Attempt| {
+            a.prober && self.node.has_pod(a.flow.dst.ip()) && Matched::new(a, &self.node).named_pod().is_none()
+        };
+        let mut all = self.correlator.all().filter(of_that_time).filter(unnamed);
+        let only = all.next().filter(|_| all.next().is_none())?;
+        let read = only.answer().is_some_and(|(_, answer)| answer.status == Some(status));
+        (read && only.ended.is_some() && only.kubelet().is_none()).then_some(only.conn)
     }
 
     /// The attempts that it can be about.
@@ -97,13 +116,13 @@ impl Core {
         preferred(&fitting, |a| !seems_unanswered(a, probe))
     }
 
-    /// It was answered with a no, on one of several connections that went well for the kernel: the words alone decide. Not
-    /// where one of them failed, or, of an Event, may have and be forgotten: that is reported already.
+    /// It was answered with a no, on one of several connections that went well for the kernel: the words alone decide. Not of an
+    /// Event where one of them failed, or may have and be forgotten: that is reported already.
     fn answer_of_several(&self, probe: &KubeletProbe, now: u64) -> Option<(Finding, Unattached)> {
         let fitting = self.fitting(probe);
         let reported = fitting.iter().any(|a| self.has_failed(a));
         let late = now > probe.written_boot_ns.saturating_add(KEEP_AFTER_END_NS);
-        let is_new = fitting.len() > 1 && !reported && !(probe.is_event() && late);
+        let is_new = fitting.len() > 1 && !(probe.is_event() && (reported || late));
         is_new.then(|| kubelet::answer(probe, fitting.len(), &self.node)).flatten()
     }
 

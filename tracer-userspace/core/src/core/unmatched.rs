@@ -77,11 +77,21 @@ impl Core {
         is_seen && !self.correlator.all().any(is_to_pod) && self.node.lost_between(began, probe.written_boot_ns) == 0
     }
 
+    /// It dialled the address that it names, and that failed: of a pod that is not listed yet no verdict has the name.
+    fn failed_to_dial(&self, probe: &KubeletProbe, began: u64) -> bool {
+        let dialled = |a: &&Attempt| {
+            a.prober && probe.dst == Some(a.flow.dst) && (began..=probe.written_boot_ns).contains(&a.started)
+        };
+        self.correlator.all().filter(dialled).any(|a| self.has_failed(a))
+    }
+
     /// An attempt of this probe has failed at that time, and the kubelet reported nothing else of it: that is this failure.
     fn has_verdict(&self, probe: &KubeletProbe) -> bool {
         let began =
             probe.connecting_for_ns().map(|ns| probe.written_boot_ns.saturating_sub(ns.saturating_add(FRESH_NS)));
-        if began.is_some_and(|began| self.verdicts.has_failure(&probe.pod, (began, probe.written_boot_ns))) {
+        if began.is_some_and(|began| {
+            self.verdicts.has_failure(&probe.pod, (began, probe.written_boot_ns)) || self.failed_to_dial(probe, began)
+        }) {
             return true;
         }
         let is_it = |a: &&Attempt| a.prober && a.kubelet().is_none() && is_in_time(a, probe);
@@ -125,9 +135,8 @@ mod tests {
     fn a_pod_that_is_not_listed_yet_is_named_by_the_kubelet() {
         let reported = |says: ProbeOutput, fill: fn(&mut Stream)| {
             let mut stream = Stream::new();
-            stream.push(ObservationKind::Pods(Pods {
-                pods: vec![Pod { addrs: vec![[10, 88, 0, 2].into()], ..Pod::default() }],
-            }));
+            let unnamed = |last: u8| Pod { addrs: vec![[10, 88, 0, last].into()], ..Pod::default() };
+            stream.push(ObservationKind::Pods(Pods { pods: vec![unnamed(2), unnamed(3)] }));
             fill(&mut stream);
             if says == ProbeOutput::Network {
                 stream.kubelet_at_target(says)
@@ -145,17 +154,12 @@ mod tests {
         let no: fn(&mut Stream) = |stream| _ = stream.connect().established().answers(503);
         assert_eq!(reported(ProbeOutput::Status(503), no), ("app_status_failure", web.clone()));
         assert_eq!(reported(ProbeOutput::Status(404), no), ("unexplained", web.clone()), "of another");
+        // The other one speaks TLS, so that its status is not seen.
         let two: fn(&mut Stream) = |stream| {
-            stream
-                .connect()
-                .established()
-                .answers(503)
-                .again_to(8, "10.88.0.3:8080")
-                .connect()
-                .established()
-                .answers(503);
+            stream.connect().established().answers(503);
+            stream.again_to(8, "10.88.0.3:8080").connect().established().closes((300, 301, 1500));
         };
-        assert_eq!(reported(ProbeOutput::Status(503), two).1, None, "which of the two is not known");
+        assert_eq!(reported(ProbeOutput::Status(503), two), ("unexplained", web), "which of the two is not known");
     }
 
     /// Which of them failed is not known: one verdict, without a connection.
@@ -177,6 +181,23 @@ mod tests {
         let words = "timeout: failed to connect service \"10.88.0.2:8080\" within 1s: context deadline exceeded";
         stream.kubelet_messages(ProbeType::Readiness, words).wait_ms(600).tick();
         assert_eq!(stream.causes(), ["connection_refused"]);
+    }
+
+    /// The kubelet names the address, whoever has it.
+    #[test]
+    fn a_dial_that_reached_an_unlisted_pod_was_one() {
+        let causes = |dial: fn(&mut Stream)| {
+            let mut stream = Stream::new();
+            let pod = Pod { addrs: vec![[10, 88, 0, 2].into()], ..Pod::default() };
+            dial(stream.push(ObservationKind::Pods(Pods { pods: vec![pod] })).connect());
+            let words = "timeout: failed to connect service \"10.88.0.2:8080\" within 1s: context deadline exceeded";
+            stream.kubelet_messages(ProbeType::Readiness, words);
+            stream.last_kubelet_probe().dst = "10.88.0.2:8080".parse().ok();
+            stream.wait_ms(600).tick().causes()
+        };
+        let hangs = causes(|stream| _ = stream.established().wait_ms(990).closes((100, 101, 0)).wait_ms(1));
+        assert_eq!(hangs, ["slow_response"; 2], "the second one names the pod");
+        assert_eq!(causes(|stream| _ = stream.refused().wait_ms(1_002)), ["connection_refused"]);
     }
 
     /// grpc-go takes a proxy from its environment.

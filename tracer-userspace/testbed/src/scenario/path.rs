@@ -117,7 +117,7 @@ fn link_down(fixture: &mut Fixture<'_>, which: &str) -> Result<()> {
         "eth0" => fixture.inside(pod)?.ip(|ip| ip.down("eth0"))?,
         _ => {
             fixture.node.node.ip(|ip| ip.down(&format!("v{index}")))?;
-            fixture.mentions(&[&format!("v{index} "), "namespace is down"]);
+            fixture.mentions(&[&format!("v{index} "), "on the node is down"]);
         }
     }
     fixture.gets_no_answer(Kind::Http, pod)

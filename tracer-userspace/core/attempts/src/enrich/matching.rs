@@ -3,7 +3,7 @@
 use super::Matched;
 use super::targets::{Match, PodContainer, behaving};
 use crate::correlate::attempt::Attempt;
-use tracer_model::event::{Container, Handler, KubeletProbe, Pod, PodRef, ProbeOutput, ProbeSpec};
+use tracer_model::event::{Container, Handler, KubeletProbe, Pod, PodRef, ProbeSpec};
 
 impl<'a> Matched<'a> {
     /// Several probes fit, for all that the kernel shows: of several kinds, or of several containers.
@@ -46,20 +46,13 @@ impl<'a> Matched<'a> {
             return false;
         }
         // Without specs the address names the pod. Without a pod there that has a name, the kubelet must have named the target.
-        self.named_pod().map_or_else(|| probe.dst.is_some() || self.has_status_of(probe), |pod| is_pod(pod, &probe.pod))
+        self.named_pod().map_or(probe.dst == Some(self.attempt.flow.dst), |pod| is_pod(pod, &probe.pod))
     }
 
     /// The pod at the address, if it is known by name: of one that is not listed yet only its network namespace may be.
     pub fn named_pod(&self) -> Option<&'a Pod> {
         let pod = self.node.pods.only_at(self.attempt.flow.dst.ip());
         pod.filter(|pod| pod.uid.is_some() || pod.name.is_some())
-    }
-
-    /// It had the status that the kubelet read of a pod that is not listed yet.
-    fn has_status_of(&self, probe: &KubeletProbe) -> bool {
-        let ProbeOutput::Status(status) = probe.says else { return false };
-        let read = self.attempt.answer().is_some_and(|(_, answer)| answer.status == Some(status));
-        read && !self.node.pods.iter().any(|pod| is_pod(pod, &probe.pod))
     }
 
     /// Whoever dialled this loopback address may have dialled `localhost`, which has another one: no probe that fits names the address.

@@ -130,7 +130,7 @@ mod tests {
         let (words, fix) = (&down.verdict.summary, &down.verdict.remediation);
         assert_eq!((down.subject, down.verdict.confidence), (Subject::Connection, Confidence::Proven));
         assert_ends(&words, "this was one, or kubelet as a client of the control plane");
-        assert_has(&fix, &["correct the port that kubelet dials"]);
+        assert_has(&fix, &["correct the port that kubelet connects to"]);
         assert_lacks(&fix, &["robe"]);
         assert_eq!(refused_at(8443).verdicts()[0].subject, Subject::Probe, "anybody may listen there");
         let probe = refused_at(10256).verdicts().remove(0);

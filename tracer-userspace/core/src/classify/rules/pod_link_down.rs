@@ -1,12 +1,13 @@
 //! The pod's link, or the one that leads to it, is down, or its namespace is gone.
 
 use super::super::culprit;
+use super::super::serving::held_answer;
 use super::*;
 use tracer_model::event::{Inspection, LinkState, ListenQueue, Netns, PacketDrop, Pod};
 
 pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
     if !in_handshake(case) {
-        return None;
+        return held_answer(case).and_then(|_| by_inspection(case));
     }
     dropped(case).or_else(|| by_inspection(case)).or_else(|| no_route(case)).or_else(|| no_port(case))
 }
@@ -164,7 +165,7 @@ fn no_port(case: &Case<'_>) -> Option<Finding> {
         return None;
     }
     let (netns, device) = (drop.netns?, drop.device.as_ref()?);
-    if is_others(case, netns, device.ifindex) {
+    if is_others(case, drop) {
         return None;
     }
     let found = finding(case, vec![of_drop(time, drop)], netns, &device.name, "has no port that is up");
@@ -177,11 +178,12 @@ fn no_port(case: &Case<'_>) -> Option<Finding> {
     Some(Finding { remediation, ..found.with_confidence(Confidence::Likely) })
 }
 
-/// A bridge with other addresses than the target's: a route or a mark led the SYN there, and the pod's link is elsewhere.
-pub(super) fn is_others(case: &Case<'_>, netns: Netns, ifindex: u32) -> bool {
-    let target = case.attempt.flow.dst.ip();
-    let link = case.node.links.get(&netns).and_then(|links| links.iter().find(|link| link.ifindex == ifindex));
-    link.is_some_and(|link| !link.prefixes.is_empty() && !link.covers(target))
+/// A bridge with other addresses than that which the SYN was for: a route or a mark led it there, and the pod's link is elsewhere.
+pub(super) fn is_others(case: &Case<'_>, drop: &PacketDrop) -> bool {
+    let links = drop.netns.and_then(|netns| case.node.links.get(&netns));
+    let ifindex = drop.device.as_ref().map(|device| device.ifindex);
+    let link = links.and_then(|links| links.iter().find(|link| Some(link.ifindex) == ifindex));
+    link.is_some_and(|link| !link.prefixes.is_empty() && !link.covers(drop.flow.dst.ip()))
 }
 
 fn finding(case: &Case<'_>, mut seen: Vec<Evidence>, netns: Netns, device: &str, state: &str) -> Finding {

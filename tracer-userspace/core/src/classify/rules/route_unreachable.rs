@@ -3,12 +3,13 @@
 use std::net::IpAddr;
 
 use super::super::answer::RejectAnswer;
+use super::super::serving::held_answer;
 use super::*;
 use tracer_model::event::{ConnectFailed, Icmp, PacketDrop};
 
 pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
     if !in_handshake(case) {
-        return None;
+        return held_answer(case).and_then(|_| no_way_back(case));
     }
     by_connect(case).or_else(|| by_icmp(case)).or_else(|| by_error(case)).or_else(|| no_way_back(case))
 }
@@ -25,8 +26,9 @@ fn no_way_back(case: &Case<'_>) -> Option<Finding> {
     let place = in_namespace(case, Some(netns));
     let says = format!("a look-up of the route from {} to {}{place}: {error}", case.attempt.flow.dst.ip(), back.to);
     let evidence = evidence("inspection", time, says, json!({ "errno": back.errno, "netns": netns, "to": back.to }));
+    let what = if in_handshake(case) { "the SYN" } else { "the answer" };
     let summary = format!(
-        "there is no route back{place} to {} ({error}): the kernel of {} drops the SYN without a trace",
+        "there is no route back{place} to {} ({error}): the kernel of {} drops {what} without a trace",
         back.to, case.attempt.flow.dst
     );
     let remediation = Remediation::from(

@@ -157,6 +157,53 @@ pub(super) fn budget(case: &Case<'_>) -> String {
 mod tests {
     use crate::testing::*;
 
+    /// The link, the route or the address of the pod went away while its process worked: what it answered got nowhere.
+    #[test]
+    fn an_answer_that_cannot_leave_is_not_slow() {
+        let noted = |read: fn(&mut Inspection)| {
+            let mut stream = Stream::new();
+            stream.links(true, &["10.88.0.1"]).http_readiness().connect().established().wait_ms(200);
+            let serving = |bytes| {
+                let peer = "10.88.0.1:40000".parse().expect("an address");
+                let unacknowledged = Some(bytes);
+                let connection = ServedConnection { peer, unread: 0, unacknowledged, accepted: true, pid: None };
+                Some(Box::new(Serving { connection: Some(connection), ..Serving::default() }))
+            };
+            stream.inspection(|seen| (seen.netns, seen.serving) = (Some(POD), serving(0))).wait_ms(500);
+            stream.inspection(|seen| {
+                (seen.netns, seen.serving) = (Some(POD), serving(42));
+                read(seen);
+            });
+            stream.wait_ms(300).closes((100, 101, 0)).wait_ms(5).tick();
+            stream.verdict()
+        };
+        let stuck = noted(|_| ());
+        assert_eq!(stuck.cause.name(), "unexplained");
+        assert_has(
+            &stuck.summary,
+            &["(established and the request acknowledged; the target sent 42 bytes, and none arrived)"],
+        );
+        let no_route = noted(|seen| {
+            let to = "10.88.0.1".parse().expect("an address");
+            seen.no_way_back = Some(NoWayBack { to, errno: libc::ENETUNREACH });
+        });
+        assert_eq!((no_route.cause.name(), no_route.confidence), ("route_unreachable", Confidence::Likely));
+        assert_has(&no_route.summary, &["drops the answer without a trace"]);
+        let no_link = noted(|seen| {
+            let addrs = vec!["10.88.0.2".parse().expect("an address")];
+            seen.links = vec![LinkState { ifindex: 2, name: "eth0".into(), addrs, ..LinkState::default() }];
+        });
+        assert_eq!((no_link.cause.name(), no_link.confidence), ("pod_link_down", Confidence::Likely));
+        let gone = noted(|seen| (seen.netns, seen.serving) = (None, None));
+        assert_eq!(gone.cause.name(), "unexplained");
+        assert_has(&gone.summary, &["no network namespace of this node had the target's address"]);
+        assert_eq!(
+            noted(|seen| seen.serving = None).cause.name(),
+            "slow_response",
+            "it had sent nothing when it was last read"
+        );
+    }
+
     #[test]
     fn a_request_taken_and_not_answered() {
         let stream = Stream::new().connect().established().wait_ms(1000).closes((100, 101, 0)).clone();

@@ -155,7 +155,8 @@ mod tests {
         let mut stream = Stream::new().connect().established().clone();
         for processes in looks {
             let peer = "10.88.0.1:40000".parse().expect("an address");
-            let connection = Some(ServedConnection { peer, unread: 100, accepted: false, pid: None });
+            let connection =
+                Some(ServedConnection { peer, unread: 100, unacknowledged: None, accepted: false, pid: None });
             let processes = processes.to_vec();
             let serving = Serving { processes, connection, ..Serving::default() };
             stream.wait_ms(300).inspection(|seen| seen.serving = Some(Box::new(serving)));

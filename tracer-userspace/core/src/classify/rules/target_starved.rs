@@ -309,7 +309,7 @@ mod tests {
         let mut stream = Stream::new().connect().established().wait_ms(200).clone();
         for ms in [0, 300, 600] {
             let peer = "10.88.0.1:40000".parse().expect("an address");
-            let connection = Some(ServedConnection { peer, unread, accepted, pid: None });
+            let connection = Some(ServedConnection { peer, unread, unacknowledged: None, accepted, pid: None });
             let serving = Serving { connection, ..look(ms) };
             stream.inspection(|seen| seen.serving = Some(Box::new(serving)));
             stream.wait_ms(if ms == 600 { more_ms } else { 300 });

@@ -2,6 +2,7 @@
 
 use super::super::SETTLE_NS;
 use super::super::evidence::of_inspection;
+use super::super::serving::held_answer;
 use super::network_policy_drop::ovs_reason;
 use super::pod_link_down::is_others;
 use super::*;
@@ -28,7 +29,8 @@ pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
         if too_late {
             after_its_timeout(attempt)
         } else if failed {
-            how(attempt, end)
+            let held = held_answer(case).map(|words| format!("established and the request acknowledged; {words}"));
+            held.unwrap_or_else(|| how(attempt, end))
         } else {
             DISAGREES.to_owned()
         },
@@ -118,6 +120,9 @@ fn dropped(case: &Case<'_>, drop: &PacketDrop) -> String {
         _ if is_astray(case, drop) => {
             ": that bridge has other addresses, so that a route or a mark led the SYN to a wrong device"
         }
+        _ if is_on_its_way(case, drop) => {
+            ": another namespace has that address, and this one does not forward (net.ipv4.ip_forward is 0, or a stale neighbour entry led it here)"
+        }
         _ => meaning(drop),
     };
     format!("the kernel dropped its {flags} {flow}{on}{place}{why}{meaning}")
@@ -131,10 +136,16 @@ fn is_early_demux(case: &Case<'_>, drop: &PacketDrop) -> bool {
     forwarded && own && drop.netns.is_some() && drop.reason.as_deref() == Some("NOT_SPECIFIED")
 }
 
-/// A bridge of other addresses knew nobody to give the SYN to.
+/// A bridge of other addresses knew nobody to give the SYN to a pod of this node to.
 fn is_astray(case: &Case<'_>, drop: &PacketDrop) -> bool {
-    let bridge = drop.netns.zip(drop.device.as_ref()).filter(|_| drop.reason.as_deref() == Some("NO_TX_TARGET"));
-    bridge.is_some_and(|(netns, device)| outbound(case, drop) && is_others(case, netns, device.ifindex))
+    let is_here = case.node.has_pod(drop.flow.dst.ip()) && outbound(case, drop);
+    is_here && drop.reason.as_deref() == Some("NO_TX_TARGET") && is_others(case, drop)
+}
+
+/// It came to a namespace that has not its address, while another is known to have it.
+fn is_on_its_way(case: &Case<'_>, drop: &PacketDrop) -> bool {
+    let holder = super::inspected(case).and_then(|(_, seen)| seen.netns).filter(|_| outbound(case, drop));
+    drop.reason.as_deref() == Some("IP_INADDRERRORS") && holder.is_some() && drop.netns != holder
 }
 
 const EARLY_DEMUX: &str = ": it was on its way out again though it is for a socket of this namespace, most likely because an `ip rule` for that device sends it into a table of its own, and net.ipv4.tcp_early_demux had found the socket before";
@@ -163,6 +174,9 @@ fn meaning(drop: &PacketDrop) -> &'static str {
         }
         Some("IP_LOCAL_SOURCE") => {
             ": it came back to who sent it, so that the next hop's route to the target leads here again"
+        }
+        Some("IP_INNOROUTES") if drop.flow.dst.is_ipv6() => {
+            ": that namespace has no route for it. If it is the pod's, its address is gone (IPv6 addresses go with a link that is set down)"
         }
         Some("IP_INNOROUTES" | "IP_OUTNOROUTES") => ": that namespace has no route for it",
         Some("QDISC_DROP" | "QDISC_OVERLIMIT") => ": the device's queue is full, limited, or made to lose packets",
@@ -193,7 +207,7 @@ fn look_at(case: &Case<'_>, drop: &PacketDrop) -> Option<Remediation> {
             format!("ip route get {} from {}", drop.flow.dst.ip(), drop.flow.src.ip()),
         ),
         "IPV6DISABLED" => (
-            "Set disable_ipv6 of that device and of `all` to 0 there, and delete the pod, so that it gets its address again. Or take IPv6 from the pod's addresses",
+            "Set disable_ipv6 of that device and of `all` to 0 there. A pod gets its address back when it is deleted and made again",
             format!("sysctl net.ipv6.conf.all.disable_ipv6 net.ipv6.conf.{name}.disable_ipv6"),
         ),
         "IP_LOCAL_SOURCE" => {
@@ -401,6 +415,13 @@ mod tests {
             &["came back to who sent it", "ip route get 10.88.0.2"],
         );
         assert_has(&noted("NOT_SPECIFIED", "br_dev_xmit"), &["blocked by spanning tree"]);
+        let on_its_way = |holder| {
+            let mut stream = Stream::new();
+            stream.connect().drop(SYN, "IP_INADDRERRORS", Netns(7)).wait_ms(200);
+            stream.inspection(|seen| seen.netns = holder).gives_up().verdict().summary
+        };
+        assert_has(&on_its_way(Some(POD)), &["another namespace has that address, and this one does not forward"]);
+        assert_has(&on_its_way(None), &["the kernel there does not have the address"]);
     }
 
     #[test]

@@ -44,7 +44,7 @@ fn a_bridge_of_other_addresses_is_not_the_pods() {
         let link =
             LinkState { ifindex: 3, name: "br0".into(), up: true, addrs, prefixes: vec![24], ..LinkState::default() };
         let mut stream = Stream::new();
-        stream.push(ObservationKind::Links(Links { netns: NODE, cookie: None, links: vec![link] }));
+        stream.push(ObservationKind::Links(Links { netns: NODE, cookie: None, links: vec![link] })).http_readiness();
         stream.connect().drop_on(SYN, "NO_TX_TARGET", NODE, Some(bridge)).gives_up().verdict()
     };
     let (own, other) = (noted("10.88.0.1"), noted("10.89.0.1"));
