@@ -76,8 +76,7 @@ mod tests {
 
     /// A pod with a readiness probe each 10 s, and a handler on the same port.
     fn shared(handler: LifecycleEvent) -> Stream {
-        let stream = Stream::new().http_readiness().lifecycle(handler, 8080).clone();
-        stream
+        Stream::new().http_readiness().lifecycle(handler, 8080).clone()
     }
 
     /// What is reported: the kind of the probe, its failures in a row, and whether the handler is spoken of.
