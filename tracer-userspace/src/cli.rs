@@ -30,7 +30,8 @@ use tracer_terminal::typed::{duration, size};
 
 pub use doctor::{DoctorArgs, FailOn};
 pub use flags::{
-    DetailFlags, FileFlag, FilterFlags, LiveFlags, OutputFlags, QuietFlag, RecordFlags, RotationFlags, SourceFlags,
+    DetailFlags, FileFlag, FilterFlags, KernelFlags, LiveFlags, OutputFlags, ProberFlag, QuietFlag, RecordFlags,
+    RotationFlags, SourceFlags,
 };
 pub use hooks::HooksArgs;
 pub use otlp::{Compression, OtlpFlags};
@@ -205,7 +206,6 @@ impl Command {
     }
 
     /// As it is typed.
-    #[must_use]
     pub const fn name(&self) -> &'static str {
         match self {
             Self::Attach(_) => "attach",
@@ -240,7 +240,6 @@ pub enum Parsed {
 }
 
 /// Reads the command line and the environment.
-#[must_use]
 pub fn parse(args: impl IntoIterator<Item = OsString>) -> Parsed {
     let args: Vec<OsString> = args.into_iter().collect();
     let parsed = definition::from_environment().try_get_matches_from(&args).and_then(|matches| {

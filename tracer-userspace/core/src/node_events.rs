@@ -148,8 +148,7 @@ mod tests {
     }
 
     fn summaries(facts: Vec<ObservationKind>) -> Vec<String> {
-        let mut stream = Stream::new();
-        stream.links(true, &["10.88.0.1"]);
+        let mut stream = Stream::new().links(true, &["10.88.0.1"]).clone();
         facts.into_iter().for_each(|kind| _ = stream.push(kind));
         stream.node_events().into_iter().map(|it| it.summary).collect()
     }

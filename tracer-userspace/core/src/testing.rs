@@ -24,6 +24,8 @@ pub const SYN: TcpFlags = TcpFlags(0x02);
 pub const SYN_ACK: TcpFlags = TcpFlags(0x12);
 
 /// One attempt from 10.88.0.1:40000 to 10.88.0.2:8080, and what is seen of it, a microsecond apart.
+/// Each step gives the stream back: `clone` ends a chain of them.
+#[derive(Clone)]
 pub struct Stream {
     pub observations: Vec<Observation>,
     now: u64,
@@ -101,6 +103,11 @@ impl Stream {
     pub fn wait_ms(&mut self, ms: u64) -> &mut Self {
         self.now += ms * 1_000_000;
         self
+    }
+
+    /// The companions of what came last have had their time.
+    pub fn settles(&mut self) -> &mut Self {
+        self.wait_ms(5).tick()
     }
 
     pub fn missing(&mut self, hook: Hook) -> &mut Self {
@@ -209,6 +216,11 @@ impl Stream {
         self.drop_on(flags, reason, netns, None)
     }
 
+    /// Netfilter drops a packet.
+    pub fn filtered(&mut self, flags: TcpFlags, netns: Netns) -> &mut Self {
+        self.drop(flags, "NETFILTER_DROP", netns)
+    }
+
     pub fn drop_on(&mut self, flags: TcpFlags, reason: &str, netns: Netns, device: Option<Device>) -> &mut Self {
         self.drop_with(flags, netns, |drop| {
             drop.reason = Some(reason.to_owned());
@@ -304,18 +316,18 @@ impl Stream {
         self.push(ObservationKind::Ipvs(Ipvs { conn: self.conn, flow, flags, op, via: Via::Flow, netns: Some(NODE) }))
     }
 
-    pub fn retransmit(&mut self, state: TcpState) -> &mut Self {
-        self.push(ObservationKind::Retransmit(Retransmit {
-            conn: self.conn,
-            state,
-            payload: Some(0),
-            by_target: false,
-        }))
+    /// The SYN is sent again.
+    pub fn syn_again(&mut self) -> &mut Self {
+        self.retransmitted(TcpState::SynSent, 0, false)
     }
 
     /// A segment of the established connection is sent again.
     pub fn sent_again(&mut self, payload: u32, by_target: bool) -> &mut Self {
-        let (conn, state) = (self.conn, TcpState::Established);
+        self.retransmitted(TcpState::Established, payload, by_target)
+    }
+
+    fn retransmitted(&mut self, state: TcpState, payload: u32, by_target: bool) -> &mut Self {
+        let conn = self.conn;
         self.push(ObservationKind::Retransmit(Retransmit { conn, state, payload: Some(payload), by_target }))
     }
 

@@ -129,7 +129,6 @@ fn probers(options: &Options) -> Vec<Prober> {
 }
 
 /// This node is looked at, and no prober runs here: its namespace is taken to be our own.
-#[must_use]
 pub fn lacks_prober(options: &Options) -> bool {
     options.root.is_none() && probers(options).is_empty()
 }
@@ -152,7 +151,6 @@ impl Check {
 }
 
 /// The exit code: 1 with a finding as bad as `fail_on`, else 3 if a privilege was missing, else 0.
-#[must_use]
 pub fn exit_code(findings: &[Finding], fail_on: Status) -> u8 {
     let bad = |finding: &Finding| finding.status >= fail_on && finding.status != Status::Unknown;
     if findings.iter().any(bad) {

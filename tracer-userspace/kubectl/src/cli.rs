@@ -192,7 +192,6 @@ pub(super) enum Form {
 }
 
 /// The arguments after `kubectl tracer`, if this is the plugin: its name says so, or the hidden command `tracer kubectl`.
-#[must_use]
 pub fn plugin_args(args: &[OsString]) -> Option<Vec<OsString>> {
     let name = args.first().map(std::path::Path::new).and_then(std::path::Path::file_name);
     if name.is_some_and(|name| name == "kubectl-tracer") {
@@ -212,7 +211,6 @@ fn definition() -> clap::Command {
 }
 
 /// The variables that flags of the plugin have.
-#[must_use]
 pub fn variables() -> Vec<OsString> {
     let command = definition();
     let flags = command.get_subcommands().flat_map(clap::Command::get_arguments).filter_map(Arg::get_env);

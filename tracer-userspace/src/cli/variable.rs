@@ -65,7 +65,6 @@ fn is_short(arg: &str, name: &str) -> bool {
 }
 
 /// The same error with the name of the variable in place of its flag, where the flag was not typed.
-#[must_use]
 pub fn named_by(error: Error, typed: &[String]) -> Error {
     let text = error.to_string();
     let Some(name) = leading_flag(&text).filter(|_| error.exit_code() == 2) else { return error };

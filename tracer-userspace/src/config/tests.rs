@@ -15,7 +15,7 @@ pub(super) fn planned(args: &[&str]) -> Result<Plan, Error> {
 #[test]
 fn without_names_every_kubelet_is_a_prober() {
     let Plan::Live(live) = planned(&["attach"]).unwrap() else { unreachable!() };
-    assert_eq!(live.probers, KNOWN_PROBERS);
+    assert_eq!(live.load.probers, KNOWN_PROBERS);
     assert!(!live.daemon && live.record.is_none());
 }
 

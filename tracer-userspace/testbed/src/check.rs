@@ -75,7 +75,7 @@ pub struct Attempt {
     pub claim: Claim,
     /// Attempts between the same two ports in that time, this one included: each has a verdict.
     pub alike: usize,
-    /// Words of the summary.
+    /// Words of the summary or of the evidence.
     pub mentions: Vec<String>,
 }
 
@@ -193,8 +193,10 @@ fn compare(expected: &Expected, attempt: &Attempt, got: &VerdictBody) -> Option<
     ];
     let fault = faults.into_iter().find_map(|(wrong, words)| wrong.then_some(words));
     // A sentence begins with a capital letter.
-    let summary = verdict.summary.to_lowercase();
-    let missing = attempt.mentions.iter().find(|words| !summary.contains(&words.to_lowercase()));
+    let evidence = verdict.evidence.iter().map(|it| it.text.to_lowercase());
+    let texts: Vec<String> = evidence.chain([verdict.summary.to_lowercase()]).collect();
+    let is_missing = |words: &&String| !texts.iter().any(|it| it.contains(&words.to_lowercase()));
+    let missing = attempt.mentions.iter().find(is_missing);
     let fault = fault.or_else(|| missing.map(|words| format!("{words:?} is not mentioned: {}", noted(got))));
     fault.or_else(|| expected.culprit.as_ref().and_then(|s| blame(s, got)))
 }

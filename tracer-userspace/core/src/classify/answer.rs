@@ -9,13 +9,9 @@ use tracer_model::event::Icmp;
 pub(super) enum RejectAnswer {
     /// A RST: a stack could have sent it, too.
     Rst,
-    /// An ICMP error.
     Icmp {
-        /// ICMPv6.
         v6: bool,
-        /// Type.
         icmp_type: u8,
-        /// Code.
         code: u8,
     },
     /// An ICMP error, known from the error of the socket only: no hook reported it.
@@ -26,7 +22,6 @@ pub(super) enum RejectAnswer {
     NotShown,
     /// None came: ICMP errors are held back above a rate.
     HeldBack {
-        /// ICMPv6.
         v6: bool,
     },
 }

@@ -74,7 +74,6 @@ pub fn of_ipvs(time: u64, ipvs: &Ipvs) -> Evidence {
     evidence(hook, time, says, json!({ "op": ipvs.op, "netns": ipvs.netns, "via": ipvs.via }))
 }
 
-/// Links named in a line.
 const MOST_NAMED: usize = 8;
 
 /// The state of the target as it was read while the attempt waited.

@@ -124,8 +124,7 @@ mod tests {
     }
 
     fn without_route(flushed: FlushedRules, errno: i32) -> VerdictBody {
-        let mut stream = Stream::new();
-        stream.flushed(flushed).wait_ms(12_000).connect_failed(errno);
+        let stream = Stream::new().flushed(flushed).wait_ms(12_000).connect_failed(errno).clone();
         verdict(&stream)
     }
 
@@ -146,8 +145,7 @@ mod tests {
         assert!(of_others.culprit.is_none() && !of_others.verdict.summary.contains("removed"));
         let refusing = without_route(rules("10.88.0.0"), libc::EHOSTUNREACH);
         assert!(refusing.culprit.is_none(), "a route that refuses is there");
-        let mut later = Stream::new();
-        later.connect_failed(libc::ENETUNREACH).wait_ms(10).flushed(rules("10.88.0.0"));
+        let later = Stream::new().connect_failed(libc::ENETUNREACH).wait_ms(10).flushed(rules("10.88.0.0")).clone();
         assert!(verdict(&later).culprit.is_none());
     }
 

@@ -252,8 +252,14 @@ fn never_run(cause: Cause, probe: &KubeletProbe, k8s: &K8s) -> Remediation {
             Command::on_node("journalctl -u containerd -u crio"),
         ]);
     }
-    let image = || Remediation::from("Put its program into the image, or correct the command");
-    let fix = not_started_for(probe).map_or_else(image, NotStarted::remediation);
+    let other = || match has_no_program(probe) {
+        true => Remediation::from("Put its program into the image, or correct the command"),
+        false => Remediation::from(
+            "See in the log of the runtime what failed: the evidence has its words, as the kubelet has them",
+        )
+        .run([Command::on_node("journalctl -u containerd -u crio")]),
+    };
+    let fix = not_started_for(probe).map_or_else(other, NotStarted::remediation);
     fix.reword(|what| format!("{what}. While the command cannot be run, this probe decides nothing. {BY_HAND}"))
         .run(kubectl::exec(k8s, probe.probe_type))
 }
@@ -333,8 +339,7 @@ mod tests {
     const SETNS: &str = "rpc error: code = Unknown desc = failed to exec in container: failed to start exec \"9\": OCI runtime exec failed: exec failed: unable to start container process: error executing setns process: exit status 1: unknown";
 
     fn errored(says: ProbeOutput, words: &str, deleting: bool) -> VerdictBody {
-        let mut stream = Stream::new();
-        stream.exec_readiness();
+        let mut stream = Stream::new().exec_readiness().clone();
         if deleting {
             stream.deleting();
         }
@@ -370,6 +375,9 @@ mod tests {
             assert_has(&verdict.evidence[0].text, &["errored, a result that it ignores"]);
         }
         assert_has(&errored(not_run, MISSING, false).verdict.remediation, &["Put its program into the image"]);
+        let other = errored(not_run, SETNS, false).verdict.remediation;
+        assert_has(&other, &["in the log of the runtime"]);
+        assert_lacks(&other, &["image"]);
     }
 
     #[test]
@@ -395,10 +403,8 @@ mod tests {
     #[test]
     fn an_answer_with_an_endless_body_is_not_reported_to_be_ignored() {
         let errored = |says| {
-            let mut stream = Stream::new();
-            stream.http_readiness().connect().established().wait_ms(1_000);
-            stream.closes((100, 101, 200));
-            stream.kubelet_error(ProbeType::Readiness, says, "x").wait_ms(2_000);
+            let mut stream = Stream::new().http_readiness().connect().established().wait_ms(1_000).clone();
+            stream.closes((100, 101, 200)).kubelet_error(ProbeType::Readiness, says, "x").wait_ms(2_000);
             let last = stream.last_verdict();
             (last.cause.name(), last.summary.contains("the kubelet ignores this result"))
         };

@@ -76,9 +76,7 @@ mod tests {
 
     /// A pod with a readiness probe each 10 s, and a handler on the same port.
     fn shared(handler: LifecycleEvent) -> Stream {
-        let mut stream = Stream::new();
-        stream.http_readiness().lifecycle(handler, 8080);
-        stream
+        Stream::new().http_readiness().lifecycle(handler, 8080).clone()
     }
 
     /// What is reported: the kind of the probe, its failures in a row, and whether the handler is spoken of.
@@ -118,8 +116,7 @@ mod tests {
         let mut connecting = shared(LifecycleEvent::PreStop);
         connecting.connect().gives_up();
         let mut waiting = shared(LifecycleEvent::PreStop);
-        waiting.connect().established().wait_ms(1_000);
-        waiting.closes((100, 101, 0));
+        waiting.connect().established().wait_ms(1_000).closes((100, 101, 0));
         for stream in [connecting, waiting] {
             assert_eq!(reported(&stream.verdicts()), [(READINESS, Some(1), false)]);
         }
@@ -163,8 +160,7 @@ mod tests {
         answered(&mut noted, 100, 503).kubelet(ProbeOutput::Status(503));
         assert_eq!(reported(&noted.verdicts()), [(READINESS, None, false)], "the kubelet took it for a failure");
         let mut tls = shared(LifecycleEvent::PreStop);
-        tls.connect().established().answer(AnswerKind::Tls, None);
-        tls.closes((100, 101, 200));
+        tls.connect().established().answer(AnswerKind::Tls, None).closes((100, 101, 200));
         assert_eq!(tls.causes(), ["app_status_failure"], "neither can read TLS");
     }
 
@@ -221,8 +217,7 @@ mod tests {
 
     #[test]
     fn a_tcp_socket_probe_sends_no_request() {
-        let mut stream = Stream::new();
-        stream.tcp_readiness().lifecycle(LifecycleEvent::PreStop, 8080);
+        let mut stream = Stream::new().tcp_readiness().lifecycle(LifecycleEvent::PreStop, 8080).clone();
         stream.connect().established().closes((0, 1, 0)).wait_ms(10_000);
         stream.again(100).connect().established().server_closes((100, 101, 1));
         let noted = stream.verdicts().remove(0);
@@ -235,8 +230,7 @@ mod tests {
     /// The pod has no probe at all: what the kubelet dials there is not one.
     #[test]
     fn a_pod_with_hooks_only() {
-        let mut stream = Stream::new();
-        stream.exec_readiness().at_target().lifecycle(LifecycleEvent::PostStart, 8080);
+        let mut stream = Stream::new().exec_readiness().at_target().lifecycle(LifecycleEvent::PostStart, 8080).clone();
         refused(&mut stream, 100);
         let noted = stream.verdicts().remove(0);
         assert_eq!((noted.subject, noted.probe), (Subject::Connection, None));

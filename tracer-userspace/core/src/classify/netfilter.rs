@@ -21,7 +21,6 @@ const UNTRACKED: &str =
 /// As [`ANSWER_NS`], for a request: a segment is sent again after 200 ms at the earliest (`TCP_RTO_MIN`).
 const REQUEST_ANSWER_NS: u64 = 100_000_000;
 
-/// Netfilter stopped the attempt.
 pub(super) fn stopped<'c, 'a>(case: &'c Case<'a>) -> Option<&'c Stopped<'a>> {
     rejected(case).or_else(|| dropped(case))
 }

@@ -54,7 +54,6 @@ pub(super) fn by_subject<T: From<String>>(
     }
 }
 
-/// Who dialled, in sentences.
 pub(super) const fn dialler(attempt: &Attempt) -> &'static str {
     if attempt.prober { "the prober" } else { "the client" }
 }

@@ -185,8 +185,7 @@ mod tests {
     #[test]
     fn a_proxy_may_close_for_want_of_the_application() {
         let closed = |container: &str| {
-            let mut stream = Stream::new();
-            stream.http_readiness().container_too(container).connect().established();
+            let mut stream = Stream::new().http_readiness().container_too(container).connect().established().clone();
             stream.state(TcpState::Established, TcpState::CloseWait, 0, (100, 101, 1));
             let verdict = stream.state(TcpState::CloseWait, TcpState::LastAck, 0, (100, 101, 1)).verdicts().remove(0);
             (verdict.verdict.cause.name(), verdict.verdict)
@@ -201,8 +200,7 @@ mod tests {
     /// HTTPS: the kubelet's word, which is likely at most already.
     #[test]
     fn it_is_reported_of_what_only_the_kubelet_can_read() {
-        let mut stream = Stream::new();
-        stream.https_readiness().container_too("istio-proxy").connect().established();
+        let mut stream = Stream::new().https_readiness().container_too("istio-proxy").connect().established().clone();
         stream.closes((100, 101, 200)).kubelet(ProbeOutput::Status(503));
         let verdict = stream.verdict();
         assert_ends(

@@ -69,8 +69,7 @@ mod tests {
     /// A masquerade with `--random-fully`, on a kernel that does not tell the source port at connect.
     #[test]
     fn a_port_that_was_translated_is_not_the_attempts() {
-        let mut stream = Stream::new();
-        stream.connect();
+        let mut stream = Stream::new().connect().clone();
         stream.last_connect().flow.src.set_port(0);
         stream.drop_with(SYN, POD, |drop| {
             (drop.reason, drop.via) = (Some("QDISC_DROP".into()), Via::Socket);

@@ -9,7 +9,6 @@ use tracer_model::decision::Decision;
 use tracer_model::event::{KubeletProbe, PodRef, ProbeType, SandboxCause, SandboxFailure};
 use tracer_model::recent::Recent;
 
-/// Words remembered at most.
 const MAX_MESSAGES: usize = 1024;
 /// An Event comes at most this much later than the line of the log, and is no news after it.
 const KEPT_NS: u64 = 120_000_000_000;
@@ -17,7 +16,6 @@ const KEPT_NS: u64 = 120_000_000_000;
 const MARGIN_NS: u64 = 50_000_000;
 /// A pod without network is reported again after this.
 const SANDBOX_AGAIN_NS: u64 = 300_000_000_000;
-/// Pods without network remembered.
 const MAX_SANDBOXES: usize = 1024;
 
 /// A word of the kubelet that was heard.
@@ -117,9 +115,7 @@ mod tests {
         stream.http_readiness().connect().gives_up().wait_ms(300).kubelet_event(ProbeOutput::Timeout, 800);
         assert_eq!(stream.quoted(), [("unexplained", false)]);
         assert_eq!(stream.joined(), [(7, ProbeOutput::Timeout)]);
-        let mut encrypted = Stream::new();
-        encrypted.http_readiness().connect().established();
-        encrypted.closes((100, 101, 200));
+        let mut encrypted = Stream::new().http_readiness().connect().established().closes((100, 101, 200)).clone();
         encrypted.wait_ms(300).kubelet_event(ProbeOutput::Status(503), 900);
         assert_eq!(encrypted.quoted(), [("app_status_failure", true)]);
         let reported = encrypted.verdicts()[0].kubelet.clone().and_then(|it| it.event_count);
@@ -129,20 +125,15 @@ mod tests {
     /// Each second one, of which the kernel cannot see that it failed.
     #[test]
     fn an_event_is_joined_to_the_attempt_of_its_second() {
-        let mut stream = Stream::new();
-        stream.https_readiness().connect().established();
-        stream.closes((100, 101, 200)).wait_ms(900);
-        stream.again(9).connect().established();
-        stream.closes((100, 101, 200));
+        let mut stream = Stream::new().https_readiness().connect().established().clone();
+        stream.closes((100, 101, 200)).wait_ms(900).again(9).connect().established().closes((100, 101, 200));
         stream.wait_ms(300).kubelet_event(ProbeOutput::Status(503), 700);
         assert_eq!(stream.quoted(), [("app_status_failure", true)]);
     }
 
     #[test]
     fn an_event_of_another_second_joins_nothing() {
-        let mut stream = Stream::new();
-        stream.http_readiness().connect().established();
-        stream.closes((100, 101, 200));
+        let mut stream = Stream::new().http_readiness().connect().established().closes((100, 101, 200)).clone();
         stream.wait_ms(1900).kubelet_event(ProbeOutput::Status(503), 700);
         assert!(stream.quoted().is_empty());
     }
@@ -150,11 +141,8 @@ mod tests {
     /// The attempt that failed may be forgotten by then: the one beside it is not blamed.
     #[test]
     fn an_event_that_comes_late_joins_nothing_that_was_found_well() {
-        let mut stream = Stream::new();
-        stream.https_readiness().connect().established();
-        stream.closes((100, 101, 200)).wait_ms(900);
-        stream.again(9).connect().established();
-        stream.closes((100, 101, 200));
+        let mut stream = Stream::new().https_readiness().connect().established().clone();
+        stream.closes((100, 101, 200)).wait_ms(900).again(9).connect().established().closes((100, 101, 200));
         stream.wait_ms(1600).kubelet_event(ProbeOutput::Status(503), 2500);
         assert!(stream.quoted().is_empty(), "{:?}", stream.quoted());
     }
@@ -188,8 +176,7 @@ mod tests {
     /// An Event may stand for several failures of a command.
     #[test]
     fn a_command_is_less_sure_by_an_event() {
-        let mut stream = Stream::new();
-        stream.exec_readiness().wait_ms(2000).kubelet_event(ProbeOutput::Other, 500);
+        let stream = Stream::new().exec_readiness().wait_ms(2000).kubelet_event(ProbeOutput::Other, 500).clone();
         assert_eq!(stream.verdict().confidence, Confidence::Likely);
     }
 

@@ -70,7 +70,6 @@ impl NotRun {
         self.pods.values().filter_map(|pod| pod.due).min()
     }
 
-    /// The verdicts that are due.
     pub(super) fn fire(&mut self, now: u64, node: &Node, out: &mut Vec<Decision>) {
         let Some(to_wall_ns) = self.to_wall_ns.filter(|_| self.due().is_some_and(|due| due <= now)) else { return };
         for (pod, pending) in &mut self.pods {
@@ -151,8 +150,7 @@ mod tests {
 
     /// A pod that started an hour before the wall clock is set back by this much.
     fn set_back(by_s: i64) -> Stream {
-        let mut stream = Stream::new();
-        stream.http_readiness().pod_in(POD);
+        let mut stream = Stream::new().http_readiness().pod_in(POD).clone();
         let started_wall_ns = Some(10_000 * SECOND);
         stream.runs(Runs { started_wall_ns, ..Runs::default() });
         clock(&mut stream, 13_600);
@@ -190,8 +188,7 @@ mod tests {
         assert!(reported(&mut set_back(-7_200)).is_empty(), "set forward");
         assert!(reported(&mut set_back(3_610)).is_empty(), "the clock reaches its start within two periods");
         let mut probed = set_back(7_200);
-        probed.wait_ms(5_000).connect().established();
-        probed.closes((100, 101, 200));
+        probed.wait_ms(5_000).connect().established().closes((100, 101, 200));
         assert!(reported(&mut probed).is_empty());
         let mut ends = set_back(7_200);
         ends.deleting();

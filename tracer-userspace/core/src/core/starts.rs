@@ -19,7 +19,6 @@ use tracer_model::event::{ProbeSpec, ProbeType};
 use tracer_model::recent::Recent;
 use tracer_model::record::{Cause, FindingBody, Outcome, Status};
 
-/// How many starts of containers are remembered.
 const MAX_KEPT: usize = 4096;
 /// The share of the least time to a restart above which a start is reported.
 const NARROW: f64 = 0.7;
@@ -167,8 +166,7 @@ mod tests {
 
     /// Liveness each 10 s, three times: the kubelet ends it after 20 to 30 s. Started in the middle of a second.
     fn started() -> Stream {
-        let mut stream = Stream::new();
-        stream.liveness(10, 3).wait_ms(5_000);
+        let mut stream = Stream::new().liveness(10, 3).wait_ms(5_000).clone();
         start(&mut stream, 0);
         stream
     }
@@ -291,7 +289,7 @@ mod tests {
         let mut stream = started();
         stream.wait_ms(7_000);
         for conn in 100..102 {
-            stream.again(conn).connect().drop(SYN, "NETFILTER_DROP", crate::testing::POD).gives_up().wait_ms(9_000);
+            stream.again(conn).connect().filtered(SYN, crate::testing::POD).gives_up().wait_ms(9_000);
         }
         (200..204).for_each(|conn| answer(&mut stream, conn, 200));
         assert!(stream.findings().is_empty());

@@ -11,7 +11,6 @@ use tracer_model::record::{Body, Cause, Confidence, Culprit, K8s, Outcome, Subje
 
 /// Attempts remembered, so that none is decided twice.
 const MAX: usize = 8192;
-/// Verdicts that wait at once.
 const MAX_PENDING: usize = 1024;
 
 /// The verdicts on the latest attempts.

@@ -10,7 +10,6 @@ use tracer_model::record::{Body, NodeBody};
 
 /// A hook that dropped nothing for this long begins again.
 const QUIET_NS: u64 = 300_000_000_000;
-/// Hooks remembered.
 const MAX_HOOKS: usize = 1024;
 
 /// A hook of netfilter in a namespace; either is absent where the kernel does not tell.
@@ -64,14 +63,13 @@ mod tests {
 
     #[test]
     fn a_hook_that_begins_to_drop_is_reported_once_for_a_while() {
-        let mut stream = Stream::new();
-        stream.connect().drop(SYN, "NETFILTER_DROP", POD).wait_ms(1000).drop(SYN, "NETFILTER_DROP", POD);
+        let mut stream = Stream::new().connect().filtered(SYN, POD).wait_ms(1000).filtered(SYN, POD).clone();
         let first = stream.node_events();
         assert_eq!(first.len(), 1, "{first:?}");
         assert_eq!(first[0].event, "firewall_drop_began");
         assert_starts(&first[0].summary, "the firewall began to drop or reject packets");
         assert!(first[0].summary.contains("SYN ") && first[0].netns.is_some(), "{first:?}");
-        stream.wait_ms(400_000).drop(SYN, "NETFILTER_DROP", POD);
+        stream.wait_ms(400_000).filtered(SYN, POD);
         assert_eq!(stream.node_events().len(), 2);
     }
 

@@ -21,7 +21,6 @@ pub(crate) fn kind(seen: &RulesFlushed) -> String {
     flushed::sentence(&RulesFlushed { count: 0, incomplete: false, ..seen.clone() })
 }
 
-/// The record of it.
 pub(crate) fn record(time: u64, seen: &RulesFlushed, node: &Node) -> Decision {
     let body = NodeBody {
         event: "rules_flushed".to_owned(),
@@ -63,9 +62,7 @@ mod tests {
     #[test]
     fn what_goes_with_pods_that_ended_is_none() {
         let gone = addresses(&["10.88.0.5", "10.88.0.6", "10.88.0.7"]);
-        let mut drained = Stream::new();
-        drained.flushed(FlushedRules::Routes(gone));
-        assert!(drained.node_events().is_empty());
+        assert!(Stream::new().flushed(FlushedRules::Routes(gone)).node_events().is_empty());
         let mut living = Stream::new();
         living.http_readiness().flushed(FlushedRules::Routes(addresses(&["10.88.0.2"; 3])));
         assert_eq!(living.node_events().len(), 1);

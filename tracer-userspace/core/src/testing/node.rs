@@ -14,7 +14,8 @@ impl Stream {
     /// The sockets of the target's pod are read.
     pub fn pod_sockets(&mut self, fill: impl FnOnce(&mut PodSockets)) -> &mut Self {
         let (target, from, netns) = (self.flow.dst, NODE, POD);
-        let mut seen = PodSockets { target, from, netns, unanswered: Vec::new(), redirect: None };
+        let mut seen =
+            PodSockets { target, from, netns, unanswered: Vec::new(), redirect: None, elsewhere: Vec::new() };
         fill(&mut seen);
         self.push(ObservationKind::PodSockets(Box::new(seen)))
     }

@@ -46,7 +46,6 @@ impl Place {
     }
 
     /// What stands before its commands.
-    #[must_use]
     pub const fn instruction(self) -> &'static str {
         match self {
             Self::Node => "run on the node:",

@@ -12,7 +12,6 @@ const WIDTH: usize = 120;
 const ORDER: [Status; 4] = [Status::Fail, Status::Warn, Status::Unknown, Status::Ok];
 
 /// All findings of a node, or those that are not ok; below them how many there are of each status.
-#[must_use]
 pub fn table(findings: &[FindingBody], node_name: &str, only_problems: bool, screen: Screen) -> String {
     let screen = Screen { columns: screen.columns.or(Some(WIDTH)), ..screen };
     let mut out = String::new();
@@ -22,7 +21,7 @@ pub fn table(findings: &[FindingBody], node_name: &str, only_problems: bool, scr
         }
     }
     let count = |status| findings.iter().filter(|finding| finding.status == status).count();
-    let counts: Vec<_> = ORDER.iter().map(|status| format!("{} {}", count(*status), word(*status))).collect();
+    let counts: Vec<_> = ORDER.iter().map(|status| format!("{} {}", count(*status), status.name())).collect();
     screen.lines(
         &mut out,
         "",
@@ -33,7 +32,6 @@ pub fn table(findings: &[FindingBody], node_name: &str, only_problems: bool, scr
 }
 
 /// The check, with the address family where it looks at each by itself.
-#[must_use]
 pub fn name(finding: &FindingBody) -> String {
     let family = match finding.fields.get("family").and_then(|family| family.as_str()) {
         Some("ipv4" | "ip") => " IPv4",
@@ -45,7 +43,7 @@ pub fn name(finding: &FindingBody) -> String {
 
 /// One finding, in the rows of a verdict.
 pub(super) fn block(out: &mut String, finding: &FindingBody, screen: Screen) {
-    let status = format!("{:<7}", word(finding.status));
+    let status = format!("{:<7}", finding.status.name());
     let (status, name) = (screen.paint(style(finding.status), &status), screen.paint(Style::Strong, &name(finding)));
     let _ = writeln!(out, "{status} {name}");
     screen.row(out, "found", &finding.observed);
@@ -58,15 +56,6 @@ pub(super) fn block(out: &mut String, finding: &FindingBody, screen: Screen) {
         if let Some(fix) = fix {
             fix_rows(out, word, &fix.clone().reword(unbroken_commands), screen);
         }
-    }
-}
-
-const fn word(status: Status) -> &'static str {
-    match status {
-        Status::Fail => "fail",
-        Status::Warn => "warn",
-        Status::Unknown => "unknown",
-        Status::Ok => "ok",
     }
 }
 

@@ -3,7 +3,6 @@
 use tracer_model::event::{Backend, Conntrack, Firewall, FirewallRule, Netns};
 use tracer_model::recent::Recent;
 
-/// Namespaces kept.
 const MAX_NAMESPACES: usize = 32;
 /// Each reading of a namespace uses up this many times what it took: all of them cost at most a twentieth of a CPU.
 const AGAIN_TIMES: u64 = 20;

@@ -5,7 +5,6 @@ use std::collections::VecDeque;
 use tracer_model::event::{Netns, RulesFlushed};
 use tracer_model::recent::remember;
 
-/// Flushes kept.
 const MAX: usize = 32;
 
 /// The last flushes.

@@ -43,7 +43,6 @@ impl KnownLinks {
         self.tables.get(netns).map(Vec::as_slice)
     }
 
-    /// An address of the namespace.
     pub(super) fn have(&self, netns: Netns, addr: IpAddr) -> bool {
         self.get(&netns).is_some_and(|links| links.iter().any(|link| link.addrs.contains(&addr)))
     }

@@ -24,7 +24,6 @@ use tracer_model::recent::Recent;
 
 /// Namespaces kept that ended: what a list says of them is older.
 const MAX_ENDED: usize = 1024;
-/// Ports that are kept with their holders.
 const MAX_PORTS: usize = 256;
 
 /// What is known of the node.

@@ -5,9 +5,7 @@ use std::net::SocketAddr;
 
 use tracer_model::recent::{Recent, remember};
 
-/// Targets kept.
 const MAX_TARGETS: usize = 1024;
-/// Times kept of each.
 const MAX_TIMES: usize = 32;
 /// The kubelet's ticker keeps the time to some milliseconds: one part of so many of a period, either way. Of dials that come at any
 /// time one in fifty is taken for that of a probe.

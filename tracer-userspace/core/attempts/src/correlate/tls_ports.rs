@@ -13,7 +13,6 @@ const MAX: usize = 4096;
 pub struct TlsPorts {
     /// A ClientHello: by port, the listener's namespace if known, and address.
     hellos: Recent<(u16, Option<Netns>, IpAddr), u64, MAX>,
-    /// An answer to a probe that speaks HTTPS.
     answers: Recent<SocketAddr, u64, MAX>,
     /// A ClientHello was answered in something else since: what arrives there says nothing of what is spoken.
     plain: Recent<SocketAddr, (), MAX>,

@@ -1,13 +1,8 @@
 //! The listener's accept queue is full: the kernel drops the SYN without a trace.
 
-use serde_json::json;
-
-use super::super::evidence::evidence;
 use super::connection_refused::takes;
-use super::{Case, Cause, Command, Finding, Remediation, in_handshake, is_unanswered, run_in, silent};
-use tracer_common::names::Hook;
+use super::*;
 use tracer_model::event::{ListenQueue, ListenerState, MOST_LISTENERS, Netns};
-use tracer_model::record::{Confidence, Evidence};
 
 pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
     if !in_handshake(case) {

@@ -1,17 +1,12 @@
 //! The application answered with a failure.
 
-use super::super::evidence::{evidence, of_outcome, of_state};
-use super::super::kubectl::with_log;
+use std::net::SocketAddr;
+
 use super::super::sidecar;
 use super::super::wrong_field::wrong_field;
-use super::{Case, Cause, Command, Finding, Remediation, ms};
-use serde_json::json;
-use std::net::SocketAddr;
-use tracer_attempts::correlate::attempt::Attempt;
+use super::*;
 use tracer_attempts::enrich::{self, Protocol};
-use tracer_common::names::Hook;
 use tracer_model::event::{Answer, AnswerKind, ProbeOutput};
-use tracer_model::record::Confidence;
 
 pub(in super::super) const HANDLER: &str = "The network from the kubelet to the pod works. Find what the health handler checks: it may depend on what the pod itself cannot reach. Read the application's log of that moment";
 const PROTOCOL: &str = "The probe asks in HTTP and the port speaks something else: correct the probe's port or scheme, or use tcpSocket or grpc";

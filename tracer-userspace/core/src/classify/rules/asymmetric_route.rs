@@ -1,11 +1,6 @@
 //! A rule of the node's routing sends the SYN out by another device than the pod's.
 
-use serde_json::json;
-
-use super::super::evidence::evidence;
-use super::{
-    Case, Cause, Finding, Remediation, accept_queue_overflow, in_handshake, inspected, run_in, syn_backlog_overflow,
-};
+use super::*;
 use tracer_model::event::{Inspection, RoutingRule, StrayRoute};
 
 pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
@@ -123,7 +118,7 @@ mod tests {
     #[test]
     fn a_syn_that_arrived_was_not_lost_on_that_way() {
         let mut refused = inspected(|_| ());
-        refused.wait_ms(800).retransmit(TcpState::SynSent).refused();
+        refused.wait_ms(800).syn_again().refused();
         assert_eq!(refused.causes(), ["connection_refused"]);
         let mut full = inspected(|seen| {
             seen.listeners = Some(vec![listener(2, 1)]);

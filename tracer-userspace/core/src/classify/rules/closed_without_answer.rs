@@ -1,17 +1,11 @@
 //! The server took the request and closed without a byte of an answer.
 
-use super::super::evidence::{evidence, of_outcome, of_reset_received, of_reset_sent, of_state};
-use super::super::kubectl::with_log;
 use super::super::sidecar;
 use super::app_status_failure::GRPC_IN_PLAIN;
 use super::mid_stream_rst::is_close;
 use super::probe_misconfigured::is_unanswered_grpc;
-use super::{Case, Cause, Command, Finding, Remediation, ms};
-use serde_json::json;
-use tracer_attempts::correlate::attempt::End;
-use tracer_common::names::Hook;
+use super::*;
 use tracer_model::event::{KubeletProbe, ProbeOutput, State};
-use tracer_model::record::{Confidence, Evidence};
 
 /// How far from the close the end of the listener may lie to be the same event.
 const TOGETHER_NS: u64 = 1_000_000_000;
@@ -134,7 +128,7 @@ mod tests {
             stream.state(TcpState::Established, TcpState::CloseWait, 0, (100, 101, 81));
             stream.own(|it| _ = it.state(TcpState::CloseWait, TcpState::LastAck, 0, (100, 101, 81))).wait_ms(1);
             says.into_iter().for_each(|says| _ = stream.kubelet(says));
-            stream.wait_ms(5).tick().causes()
+            stream.settles().causes()
         };
         assert_eq!(decided(Some(ProbeOutput::Network)), ["closed_without_answer"]);
         assert!(decided(None).is_empty(), "a body may end with the connection");
@@ -155,8 +149,7 @@ mod tests {
     /// The FIN is no byte of an answer.
     #[test]
     fn the_evidence_has_no_byte_either() {
-        let mut stream = Stream::new();
-        stream.connect().established().server_closes((100, 101, 1));
+        let stream = Stream::new().connect().established().server_closes((100, 101, 1)).clone();
         assert_eq!(stream.verdict().evidence[0].fields["bytes_received"], 0);
     }
 

@@ -2,30 +2,28 @@
 
 use std::net::IpAddr;
 
-use serde_json::json;
-
-use super::super::evidence::{evidence, is_at_socket, of_drop, of_reset_received, of_reset_sent};
 use super::super::history::{self, MORE_MEMORY};
-use super::super::kubectl::with_log;
+use super::super::pod_sockets;
 use super::super::shared_address::FIX;
-use super::{
-    ANSWER_NS, Case, Cause, Command, Finding, REFUSAL_HOOKS, Remediation, by_subject, in_namespace, inspected, run_in,
-};
-use tracer_common::names::Hook;
+use super::*;
 use tracer_model::event::{Listen, Netns, PacketDrop, Pod, TcpState};
-use tracer_model::record::{Confidence, Evidence};
-use tracer_model::shell;
 
 pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
     let refused = refused_by_any(case)?;
     if let Some(found) = in_its_place(case, &refused) {
         return Some(found);
     }
-    let Refused { seen, netns, sure } = refused;
+    let Refused { mut seen, netns, sure } = refused;
     let dst = case.attempt.flow.dst;
     let killed = seen.iter().map(|e| e.time_boot_ns).max().and_then(|at| history::out_of_memory(case, at));
     let is_killed = killed.is_some();
+    let listens = || {
+        let (words, read) = pod_sockets::elsewhere(case, netns?)?;
+        seen.push(read);
+        Some(format!("; {words}"))
+    };
     let why = killed.or_else(|| netns.and_then(|netns| elsewhere(case, netns).or_else(|| pod_is(case, netns))));
+    let why = why.or_else(listens);
     let summary = format!(
         "nobody listens on {dst}{}: its kernel answered the SYN with a RST{}",
         in_namespace(case, netns),
@@ -57,7 +55,10 @@ fn by_the_node(case: &Case<'_>, refused: &Refused, netns: Netns) -> Option<Findi
     let addr = case.attempt.flow.dst.ip();
     let pod = listed(case)?.full_name()?;
     let elsewhere = |pod: &Pod| !pod.host_network && pod.netns != Some(netns);
-    let own = case.attempt.netns == Some(netns) && case.node.is_a_node(netns) && case.node.owns(netns, addr);
+    // What is sent to an own address has it as source, too.
+    let to_itself = case.attempt.prober && case.attempt.flow.src.ip() == addr;
+    let owns = case.node.is_a_node(netns) && case.node.owns(netns, addr);
+    let own = case.attempt.netns == Some(netns) && (owns || to_itself);
     if !own || !case.node.pods.at(addr).all(elsewhere) {
         return None;
     }
@@ -241,8 +242,7 @@ mod tests {
 
     #[test]
     fn the_probers_own_rst_for_a_late_syn_ack_is_not_a_refusal() {
-        let mut stream = Stream::new();
-        stream.connect().gives_up().reset_sent(SYN_ACK, true, None);
+        let mut stream = Stream::new().connect().gives_up().reset_sent(SYN_ACK, true, None).clone();
         let reset = stream.last_reset_sent();
         reset.flow = reset.flow.reversed();
         assert_eq!(stream.causes(), ["unexplained"]);
@@ -303,16 +303,39 @@ mod tests {
         assert_eq!((read("0.0.0.0:8080"), read("127.0.0.1:8080")), ("unexplained", "connection_refused"));
     }
 
+    /// They are older than the tracer, and were read when an attempt before was refused.
+    #[test]
+    fn who_listens_elsewhere_in_the_pod_is_named() {
+        let noted = |addrs: &[&str], ended: bool| {
+            let mut stream = Stream::new();
+            stream.http_readiness().pod_in(POD).connect().reset_sent(SYN, true, None).pod_sockets(|seen| {
+                let server = Listener { pid: 7, comm: "app".into() };
+                let at = |addr: &&str| ListenerAt { addr: addr.parse().expect("an address"), server: server.clone() };
+                seen.elsewhere = addrs.iter().map(at).collect();
+            });
+            if ended {
+                stream.listens(POD, 8081, false);
+            }
+            stream.wait_ms(1_000).again(8).connect().reset_sent(SYN, true, None);
+            let verdict = stream.last_verdict();
+            assert_eq!((verdict.cause.name(), verdict.confidence), ("connection_refused", Confidence::Proven));
+            verdict.summary
+        };
+        assert_has(&noted(&["[::1]:8080", "0.0.0.0:8081"], false), &["; app (pid 7) listens on [::1]:8080 only"]);
+        assert_has(&noted(&["[::]:8080"], false), &["; app (pid 7) listens on [::]:8080 for IPv6 only"]);
+        assert_has(&noted(&["0.0.0.0:8081"], false), &["; others listen there: app (pid 7) on port 8081"]);
+        assert_lacks(&noted(&["0.0.0.0:8081"], true), &["8081"]);
+        assert_lacks(&noted(&[], false), &["listen there"]);
+    }
+
     #[test]
     fn a_connection_is_reported_nothing_of_probes() {
         let fix = |stream: &Stream| stream.verdict().remediation.clone();
-        let mut connection = Stream::new();
-        connection.connect().others().reset_sent(SYN, true, None);
+        let connection = Stream::new().connect().others().reset_sent(SYN, true, None).clone();
         let words = fix(&connection);
         assert_has(&words, &["correct the port that kubelet connects to"]);
         assert_lacks(&words, &["robe"]);
-        let mut probe = Stream::new();
-        probe.http_readiness().connect().reset_sent(SYN, true, None);
+        let probe = Stream::new().http_readiness().connect().reset_sent(SYN, true, None).clone();
         assert_has(&fix(&probe), &["correct the probe's port, or add a startupProbe"]);
         let log = ": kubectl logs -n default web -c app --since=5m";
         assert!(
@@ -320,8 +343,7 @@ mod tests {
             "{} {words}",
             fix(&probe)
         );
-        let mut fresh = Stream::new();
-        fresh.http_readiness().runs(Runs::default()).connect().reset_sent(SYN, true, None);
+        let fresh = Stream::new().http_readiness().runs(Runs::default()).connect().reset_sent(SYN, true, None).clone();
         assert!(fix(&fresh).to_string().ends_with(log), "no run of it has ended: {}", fix(&fresh));
     }
 
@@ -337,6 +359,13 @@ mod tests {
             assert_eq!(reported.cause.name(), "connection_refused");
             reported
         };
+        // A local route: no link has the address, and it is the source, too.
+        let mut local = Stream::new();
+        local.http_readiness().pod_in(POD).connect();
+        let own = local.last_connect().flow.dst.ip();
+        local.last_connect().flow.src.set_ip(own);
+        local.reset_sent(SYN, true, None).last_reset_sent().netns = Some(NODE);
+        assert_has(&local.verdict().summary, &["is an address of the node itself, too: the SYN never left"]);
         let own = reported(&["10.88.0.1", "10.88.0.2"], |_| {});
         assert_eq!(own.confidence, Confidence::Likely);
         let words = "10.88.0.2, the address of pod default/web, is an address of the node itself, too (on lo): the SYN never left";

@@ -1,16 +1,11 @@
 //! Connection tracking had no room for the SYN.
 
-use serde_json::json;
-
 use super::super::blame::may_lack_entry;
-use super::super::evidence::{evidence, plain};
 use super::super::netfilter::dropped;
-use super::super::stopped::Blame;
-use super::{Case, Cause, Command, Finding, Remediation, run_in};
+use super::*;
 use tracer_attempts::correlate::firewalls::Reading;
 use tracer_model::event::{Conntrack, PacketDrop};
 use tracer_model::plural::were;
-use tracer_model::record::{Confidence, Evidence};
 
 /// What was turned away since a reading that is older than this may have been at another time.
 const RECENT_NS: u64 = 5_000_000_000;
@@ -87,15 +82,14 @@ mod tests {
     }
 
     fn stream_of(tracked: Option<Tracked>, facts: &[ObservationKind]) -> Stream {
-        let mut stream = Stream::new();
-        stream.connect();
+        let mut stream = Stream::new().connect().clone();
         let (last, first) = facts.split_last().expect("a fact");
         first.iter().for_each(|kind| _ = stream.push(kind.clone()));
-        stream.drop(SYN, "NETFILTER_DROP", NODE);
+        stream.filtered(SYN, NODE);
         let drop = stream.last_drop();
         (drop.location, drop.tracked) = (Some("nf_hook_slow".into()), tracked);
         drop.stack = vec!["__ip_local_out".into()];
-        stream.push(last.clone()).wait_ms(5).tick();
+        stream.push(last.clone()).settles();
         stream
     }
 
@@ -122,7 +116,7 @@ mod tests {
             (drop.reason, drop.location) = (Some("NETFILTER_DROP".into()), Some("nf_hook_slow".into()));
             (drop.tracked, drop.stack) = (Some(Tracked::No), vec!["ip_rcv".into()]);
         });
-        stream.push(ObservationKind::Firewall(full)).wait_ms(5).tick();
+        stream.push(ObservationKind::Firewall(full)).settles();
         let fix = stream.verdict().remediation;
         assert_has(&fix, &[": sysctl -w net.netfilter.nf_conntrack_max=200; ", " -n conntrack -L | sed "]);
     }

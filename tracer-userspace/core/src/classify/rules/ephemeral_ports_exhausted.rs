@@ -1,14 +1,7 @@
 //! Every source port for this destination is in use.
 
-use serde_json::json;
-
-use super::super::evidence::{evidence, of_state};
-use super::{Case, Cause, Finding, Remediation, in_namespace, run_in};
-use tracer_attempts::correlate::attempt::Attempt;
-use tracer_common::names::Hook;
+use super::*;
 use tracer_model::event::{PortPressure, PortUser};
-use tracer_model::plural::counted;
-use tracer_model::record::Evidence;
 
 /// The rule. Who uses the ports up was asked when the connect failed, and is known a moment later.
 pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
@@ -101,8 +94,7 @@ mod tests {
 
     #[test]
     fn a_connect_without_a_free_port_names_who_connects_most() {
-        let mut stream = Stream::new();
-        stream.connect().no_port(libc::EADDRNOTAVAIL).push(pressure());
+        let stream = Stream::new().connect().no_port(libc::EADDRNOTAVAIL).push(pressure()).clone();
         assert_eq!(stream.causes(), ["ephemeral_ports_exhausted"]);
     }
 

@@ -1,9 +1,6 @@
 //! Any other RST before the connection was established.
 
-use super::super::evidence::{is_at_socket, is_netfilter, of_reset_received, of_reset_sent};
-use super::super::kubectl;
-use super::{Case, Cause, Finding, REFUSAL_HOOKS, Remediation};
-use tracer_common::names::Hook;
+use super::*;
 use tracer_model::event::{PacketDrop, TcpState};
 
 /// If these hooks report nothing, no socket of this node sent a RST, and no packet was dropped.
@@ -80,8 +77,7 @@ mod tests {
 
     #[test]
     fn a_lost_event_leaves_no_conclusion_from_silence() {
-        let mut stream = Stream::new();
-        stream.connect().lost(3).reset_received(TcpState::SynSent, 0);
+        let stream = Stream::new().connect().lost(3).reset_received(TcpState::SynSent, 0).clone();
         let verdicts = stream.verdicts();
         assert_eq!(stream.causes(), ["unexplained"]);
         assert_eq!(verdicts[0].verdict.lost_events, 3);

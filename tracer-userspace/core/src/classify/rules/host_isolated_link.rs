@@ -1,13 +1,8 @@
 //! The pod's link is a macvlan or ipvlan of the device by which the node asks for it: a host never reaches those.
 
-use serde_json::json;
-
-use super::super::evidence::{evidence, of_drop};
 use super::neighbour_failure::is_unresolved;
-use super::{Case, Cause, Finding, Remediation, in_handshake, inspected, is_of_handshake, run_in, silent};
+use super::*;
 use tracer_model::event::{Inspection, LinkState, ParentLink};
-use tracer_model::record::Evidence;
-use tracer_model::shell;
 
 pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
     let (time, seen) = inspected(case).filter(|_| in_handshake(case))?;

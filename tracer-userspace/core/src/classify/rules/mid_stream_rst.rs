@@ -1,15 +1,12 @@
 //! A RST after the connection was established and before any answer.
 
-use super::super::evidence::{of_outcome, of_reset_received, of_reset_sent};
-use super::super::kubectl::with_log;
 use super::accept_queue_overflow::{full, make_room, seen as of_listener};
 use super::app_status_failure::shows_certificate;
 use super::probe_misconfigured::is_unanswered_grpc;
-use super::{Case, Cause, Finding, REFUSAL_HOOKS, Remediation, ms};
-use tracer_attempts::correlate::attempt::End;
+use super::*;
 use tracer_attempts::enrich;
 use tracer_model::event::{Listen, ProbeOutput, ResetSent, TcpState};
-use tracer_model::record::{Confidence, Culprit, NetnsRef};
+use tracer_model::record::NetnsRef;
 
 pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
     let attempt = case.attempt;
@@ -250,8 +247,7 @@ mod tests {
     #[test]
     fn the_fix_is_of_what_was_seen() {
         let noted = |reason: Option<&str>, actor: Option<&str>| {
-            let mut stream = Stream::new();
-            stream.connect().established().reset_received(TcpState::Established, 0);
+            let mut stream = Stream::new().connect().established().reset_received(TcpState::Established, 0).clone();
             stream.reset_sent(TcpFlags(0), false, actor);
             stream.last_reset_sent().reason = reason.map(str::to_owned);
             let verdict = stream.verdict();
@@ -289,8 +285,7 @@ mod tests {
     #[test]
     fn a_listener_that_resets_the_end_of_a_handshake_has_no_room() {
         let noted = |reason: Option<&str>, answered: TcpFlags, full: bool| {
-            let mut stream = Stream::new();
-            stream.connect().established().reset_received(TcpState::Established, 0);
+            let mut stream = Stream::new().connect().established().reset_received(TcpState::Established, 0).clone();
             if full {
                 stream.inspection(|seen| seen.listeners = Some(vec![listener(2, 1)]));
             }
@@ -317,7 +312,7 @@ mod tests {
     #[test]
     fn a_sender_that_no_hook_tells_of_is_not_somebody_on_the_way() {
         let noted = |missing: Hook| {
-            Stream::new().missing(missing).connect().established().resets((100, 101, 0)).wait_ms(5).tick().verdict()
+            Stream::new().missing(missing).connect().established().resets((100, 101, 0)).settles().verdict()
         };
         let deaf = noted(Hook::TcpV4SendReset);
         assert_eq!((deaf.confidence, deaf.missing_hooks.len()), (Confidence::Likely, 1));
@@ -330,8 +325,7 @@ mod tests {
 
     #[test]
     fn a_rst_after_an_answer_is_nothing() {
-        let mut stream = Stream::new();
-        stream.connect().established().reset_received(TcpState::Established, 200);
+        let mut stream = Stream::new().connect().established().reset_received(TcpState::Established, 200).clone();
         stream.state(TcpState::Established, TcpState::Close, 104, (100, 101, 200));
         assert!(stream.causes().is_empty());
     }
@@ -340,12 +334,11 @@ mod tests {
     #[test]
     fn a_rst_for_which_the_prober_still_waited_is_in_the_middle() {
         let decided = |after_ms: u64, len: Option<u16>, status: u16| {
-            let mut stream = Stream::new();
-            stream.http_readiness().connect().established();
+            let mut stream = Stream::new().http_readiness().connect().established().clone();
             stream.answer_with(AnswerKind::Http, Some(status), |it| it.len = len).wait_ms(after_ms);
             stream.reset_received(TcpState::Established, 80);
             stream.state(TcpState::Established, TcpState::Close, 104, (100, 101, 80));
-            stream.reset_sent(TcpFlags(0), false, Some("app")).wait_ms(5).tick();
+            stream.reset_sent(TcpFlags(0), false, Some("app")).settles();
             let first = stream.verdicts().into_iter().next().map(|it| it.verdict);
             first.map(|it| (it.cause.name(), it.confidence, it.summary.contains("in the middle of its answer")))
         };
@@ -372,8 +365,7 @@ mod tests {
 
     #[test]
     fn a_rst_after_the_dial_is_no_success_either() {
-        let mut stream = Stream::new();
-        stream.tcp_readiness();
+        let mut stream = Stream::new().tcp_readiness().clone();
         for conn in [8, 9, 10] {
             stream.again(conn).connect();
             if conn == 9 {
@@ -390,8 +382,7 @@ mod tests {
     #[test]
     fn the_kubelets_word_is_of_the_dial_that_was_reset() {
         let mut stream = Stream::new();
-        stream.tcp_readiness().connect().established().reset_sent(TcpFlags(0), false, Some("app"));
-        stream.resets((0, 1, 0));
+        stream.tcp_readiness().connect().established().reset_sent(TcpFlags(0), false, Some("app")).resets((0, 1, 0));
         stream.again(9).connect().established().closes((0, 1, 0));
         assert_eq!(stream.wait_ms(1).kubelet(ProbeOutput::Network).causes(), ["mid_stream_rst"]);
     }
@@ -412,8 +403,7 @@ mod tests {
     #[test]
     fn a_listener_that_closes_resets_what_it_had_not_accepted() {
         let words = |ended: bool| {
-            let mut stream = Stream::new();
-            stream.listens(POD, 8080, true).connect().established();
+            let mut stream = Stream::new().listens(POD, 8080, true).connect().established().clone();
             if ended {
                 stream.listens(POD, 8080, false);
             }

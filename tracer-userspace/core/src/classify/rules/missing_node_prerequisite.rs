@@ -1,14 +1,10 @@
 //! A setting of the node that pods' traffic needs is not as it must be: it does not forward, or a base chain drops
 //! what no rule accepted. The latter has a nearer name, `firewall_drop`, and stands in `also`.
 
-use serde_json::json;
-
-use super::super::evidence::{evidence, netfilter_hook, of_drop, plain};
 use super::super::netfilter::dropped;
-use super::{Case, Cause, Command, Finding, ICMP_HOOKS, Remediation, in_namespace, run_in};
+use super::*;
 use tracer_model::event::PacketDrop;
-use tracer_model::record::{Confidence, Status};
-use tracer_model::shell;
+use tracer_model::record::Status;
 
 pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
     if case.attempt.established.is_some() {
@@ -199,8 +195,7 @@ mod tests {
 
     #[test]
     fn a_packet_without_a_route_is_the_routes() {
-        let mut stream = Stream::new();
-        stream.connect().drop(SYN, "IP_INNOROUTES", NODE).icmp(3, 1).gives_up();
+        let stream = Stream::new().connect().drop(SYN, "IP_INNOROUTES", NODE).icmp(3, 1).gives_up().clone();
         assert_eq!(stream.causes(), ["route_unreachable"]);
     }
 
@@ -211,7 +206,7 @@ mod tests {
         if icmp {
             stream.icmp(3, 1);
         }
-        stream.wait_ms(5).tick();
+        stream.settles();
         (stream.causes(), stream.verdict().confidence)
     }
 
@@ -277,11 +272,10 @@ mod tests {
     }
 
     fn reported(hook: &str, policy: bool) -> Verdict {
-        let mut stream = Stream::new();
-        stream.links(true, &["10.88.0.1"]).push(base_policy(hook)).connect();
+        let mut stream = Stream::new().links(true, &["10.88.0.1"]).push(base_policy(hook)).connect().clone();
         dropped_at_input(&mut stream, NODE);
         let dropping = tracer_model::event::FirewallRule { policy, ..rule("INPUT", RuleVerdict::Drop) };
-        stream.push(firewall(NODE, vec![dropping])).wait_ms(5).tick();
+        stream.push(firewall(NODE, vec![dropping])).settles();
         assert_eq!(stream.causes(), ["firewall_drop"]);
         stream.verdict()
     }
@@ -298,11 +292,10 @@ mod tests {
 
     #[test]
     fn a_drop_in_a_pod_is_not_the_nodes() {
-        let mut stream = Stream::new();
-        stream.links(true, &["10.88.0.1"]).push(base_policy("INPUT")).connect();
+        let mut stream = Stream::new().links(true, &["10.88.0.1"]).push(base_policy("INPUT")).connect().clone();
         dropped_at_input(&mut stream, POD);
         let dropping = tracer_model::event::FirewallRule { policy: true, ..rule("INPUT", RuleVerdict::Drop) };
-        stream.push(firewall(POD, vec![dropping])).wait_ms(5).tick();
+        stream.push(firewall(POD, vec![dropping])).settles();
         assert!(stream.verdict().also.is_empty());
     }
 }

@@ -1,18 +1,12 @@
 //! Refused, and a connection of a process has that port as its own end: no server can bind it.
 
-use serde_json::json;
-
-use super::super::evidence::evidence;
-use super::super::kubectl::with_log;
 use super::connection_refused::{Refused, refused};
-use super::{Case, Cause, Finding, Remediation, in_namespace, run_in};
+use super::*;
 use tracer_model::event::{Netns, PortHolder, PortHolders};
-use tracer_model::record::Confidence;
 
 /// How long what was read of a port helps with attempts that come later: more than the usual period of a probe.
 const RECENT_NS: u64 = 60_000_000_000;
 
-/// The rule.
 pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
     let Refused { mut seen, netns, sure } = refused(case)?;
     let (netns, at) = (netns?, seen.iter().map(|it| it.time_boot_ns).max()?);
@@ -85,8 +79,7 @@ mod tests {
 
     #[test]
     fn the_first_refusal_is_revised_when_the_holder_was_read() {
-        let mut stream = Stream::new();
-        stream.connect().reset_sent(SYN, true, None).wait_ms(3);
+        let mut stream = Stream::new().connect().reset_sent(SYN, true, None).wait_ms(3).clone();
         hold(&mut stream, OWN, SERVER);
         assert_eq!(stream.causes(), ["connection_refused", "port_taken"]);
     }
@@ -100,8 +93,7 @@ mod tests {
     /// A server with few clients of low ports has gone away, and one of its connections has not.
     #[test]
     fn nor_does_one_of_the_process_that_listened_there() {
-        let mut stream = Stream::new();
-        stream.listens(POD, 8080, true).listens(POD, 8080, false);
+        let mut stream = Stream::new().listens(POD, 8080, true).listens(POD, 8080, false).clone();
         let pid = stream.observations.iter().find_map(|it| match &it.kind {
             ObservationKind::Listen(listen) => Some(listen.actor.pid),
             _ => None,

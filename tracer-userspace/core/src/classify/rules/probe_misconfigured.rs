@@ -1,17 +1,12 @@
 //! The probe asks in a way that the application does not serve: a field of the probe is to be changed, not the application.
 
-use serde_json::json;
-
-use super::super::evidence::{evidence, of_outcome, of_state};
 use super::super::wrong_field::wrong_field;
 use super::app_status_failure::{GRPC_IN_PLAIN, answered_no};
 use super::connection_refused::{Refused, refused};
 use super::tls_eof_noise::listener_speaks_tls;
-use super::{Case, Cause, Finding, ms};
-use tracer_attempts::correlate::attempt::{End, Redirected};
-use tracer_common::names::Hook;
+use super::*;
+use tracer_attempts::correlate::attempt::Redirected;
 use tracer_model::event::ProbeOutput;
-use tracer_model::record::{Confidence, Evidence};
 
 pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
     redirect_loop(case)
@@ -148,8 +143,7 @@ mod tests {
     use crate::testing::*;
 
     fn answered(stream: &mut Stream, status: u16) -> &mut Stream {
-        stream.connect().established().answer(AnswerKind::Http, Some(status));
-        stream.closes((100, 101, 76))
+        stream.connect().established().answer(AnswerKind::Http, Some(status)).closes((100, 101, 76))
     }
 
     const SURE: (&str, Confidence) = ("probe_misconfigured", Confidence::Proven);
@@ -271,8 +265,7 @@ mod tests {
         let mut stream = Stream::new();
         assert_eq!(answered(stream.http_readiness(), 421).all_decided(), [SURE]);
         assert_has(&stream.last_verdict().remediation, &["httpGet.httpHeaders"]);
-        let mut tls = Stream::new();
-        tls.https_readiness().connect().established();
+        let mut tls = Stream::new().https_readiness().connect().established().clone();
         tls.closes((100, 101, 200)).kubelet(ProbeOutput::Status(421));
         assert_eq!(tls.all_decided(), [LIKELY]);
         assert_eq!(answered(Stream::new().http_readiness(), 404).causes(), ["app_status_failure"]);
@@ -281,8 +274,7 @@ mod tests {
     #[test]
     fn a_400_that_says_so_is_a_port_of_tls() {
         let decided = |says_tls: bool, len: Option<u16>, received: u64| {
-            let mut stream = Stream::new();
-            stream.http_readiness().connect().established();
+            let mut stream = Stream::new().http_readiness().connect().established().clone();
             stream.answer_with(AnswerKind::Http, Some(400), |it| (it.says_tls, it.len) = (says_tls, len));
             stream.closes((100, 101, received)).all_decided()
         };
@@ -301,14 +293,13 @@ mod tests {
             stream.state(TcpState::Established, TcpState::CloseWait, 0, (33, 34, 1));
             stream.own(|it| _ = it.state(TcpState::CloseWait, TcpState::LastAck, 0, (33, 34, 1)));
         }
-        stream.wait_ms(5).tick()
+        stream.settles()
     }
 
     #[test]
     fn grpc_without_tls_at_a_port_that_speaks_tls() {
         for reset in [false, true] {
-            let mut stream = Stream::new();
-            stream.grpc_readiness(1).links(true, &["10.88.0.1"]);
+            let mut stream = Stream::new().grpc_readiness(1).links(true, &["10.88.0.1"]).clone();
             let addr = "10.88.0.2:8080".parse().expect("an address");
             stream.push(ObservationKind::TlsHello(TlsHello { netns: Some(POD), addr }));
             assert_eq!(closed(&mut stream, reset).all_decided().last(), Some(&LIKELY), "reset: {reset}");

@@ -2,11 +2,8 @@
 
 use std::net::IpAddr;
 
-use super::super::evidence::of_drop;
-use super::{Case, Cause, Finding, Remediation, in_namespace, inspected, is_of_handshake, run_in};
+use super::*;
 use tracer_model::event::PacketDrop;
-use tracer_model::record::Confidence;
-use tracer_model::shell;
 
 pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
     let mut drops = case.attempt.drops().filter(|(time, drop)| is_of_handshake(case, *time, drop));
@@ -133,16 +130,13 @@ mod tests {
 
     #[test]
     fn a_refusal_of_a_later_syn_is_not_the_filters() {
-        let mut stream = Stream::new();
-        stream.connect().drop(SYN, "IP_RPFILTER", POD).wait_ms(1000).retransmit(TcpState::SynSent);
-        stream.refused();
+        let stream = Stream::new().connect().drop(SYN, "IP_RPFILTER", POD).wait_ms(1000).syn_again().refused().clone();
         assert_eq!(stream.causes(), ["connection_refused"]);
     }
 
     #[test]
     fn a_drop_of_a_connection_that_got_through_is_nothing() {
-        let mut stream = Stream::new();
-        stream.connect().established().drop(SYN_ACK, "IP_RPFILTER", NODE);
+        let mut stream = Stream::new().connect().established().drop(SYN_ACK, "IP_RPFILTER", NODE).clone();
         stream.closes((100, 101, 200));
         assert!(stream.causes().is_empty());
     }

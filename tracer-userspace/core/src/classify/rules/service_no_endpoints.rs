@@ -2,19 +2,11 @@
 
 use std::net::{IpAddr, SocketAddr};
 
-use serde_json::json;
-
-use super::super::evidence::{evidence, of_drop, of_ipvs};
-use super::super::kubectl;
-use super::super::netfilter::{IPVS_LINK, is_port_unreachable, stopped};
+use super::super::netfilter::{self, IPVS_LINK, is_port_unreachable};
 use super::super::owner::is_cluster_ips_check;
-use super::super::stopped::Blame;
-use super::{
-    Case, Cause, Command, Finding, ICMP_HOOKS, Remediation, in_handshake, in_namespace, network_policy_drop, silent,
-};
-use tracer_common::names::Hook;
+use super::super::stopped::{Blame, Stopped};
+use super::*;
 use tracer_model::event::{FirewallRule, IpvsOp, NodePort, NodePorts, PacketDrop, ProxyMode, Service};
-use tracer_model::record::Confidence;
 
 pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
     if !in_handshake(case) {
@@ -42,6 +34,12 @@ fn by_ipvs(case: &Case<'_>) -> Option<Finding> {
     let reported = format!("{reported}, by that policy or because kube-proxy is behind");
     let found = finding(case, None, Lacking::Here(policy_at(case, dst)), &reported, make);
     Some(found.with_confidence(Confidence::Likely))
+}
+
+/// Netfilter stopped what went to the Service. An answer of the target's that met a rule of kube-proxy went to a NodePort
+/// (`nodeport_ephemeral_collision`).
+fn stopped<'c, 'a>(case: &'c Case<'a>) -> Option<&'c Stopped<'a>> {
+    netfilter::stopped(case).filter(|stopped| stopped.answer_dropped(case).is_none())
 }
 
 /// kube-proxy's rule for a Service without endpoints is the only one that can have stopped it.
@@ -257,7 +255,8 @@ fn is_no_local_endpoints(rule: &FirewallRule) -> bool {
     rule.comment.as_deref().is_some_and(|comment| comment.ends_with(NO_LOCAL_ENDPOINTS))
 }
 
-fn service_of(rule: &FirewallRule) -> Option<&str> {
+/// The Service without endpoints of which a rule of kube-proxy is.
+pub(super) fn service_of(rule: &FirewallRule) -> Option<&str> {
     let comment = rule.comment.as_deref()?;
     comment.strip_suffix(NO_ENDPOINTS).or_else(|| comment.strip_suffix(NO_LOCAL_ENDPOINTS))
 }

@@ -2,9 +2,8 @@
 
 use super::super::{Streak, history, startup_probe};
 use super::connection_refused::{Refused, refused};
-use super::{Case, Cause, Finding, in_namespace, of_namespace, runs, shares_node};
+use super::*;
 use tracer_model::event::{LifecycleEvent, Netns, ProbeSpec, ProbeType, Runs, Waiting};
-use tracer_model::record::{Confidence, Evidence};
 
 /// Attempts lie on a grid of whole periods; the kubelet jitters its start.
 const SLACK_NS: u64 = 500_000_000;

@@ -1,13 +1,8 @@
 //! The listener's queue of half-open connections is full, and SYN cookies are off.
 
-use serde_json::json;
-
-use super::super::evidence::evidence;
 use super::accept_queue_overflow::{listeners, seen};
-use super::{Case, Cause, Finding, Remediation, in_handshake, is_unanswered, run_in, silent};
-use tracer_common::names::Hook;
+use super::*;
 use tracer_model::event::{ListenQueue, Netns};
-use tracer_model::record::{Confidence, Evidence};
 
 pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
     if !in_handshake(case) {

@@ -1,11 +1,6 @@
 //! A tcpSocket attempt that succeeded at a TLS listener: the EOF in the server's log is this probe.
 
-use serde_json::json;
-
-use super::super::evidence::{evidence, of_state};
-use super::{Case, Cause, Finding, Remediation, by_subject};
-use tracer_common::names::Hook;
-use tracer_model::record::{Confidence, Evidence, Outcome};
+use super::*;
 
 pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
     let attempt = case.attempt;
@@ -69,8 +64,7 @@ mod tests {
 
     /// Causes of a touch of this address, after these facts.
     fn touch(dst: &str, facts: Vec<ObservationKind>) -> Vec<String> {
-        let mut stream = Stream::to(dst);
-        stream.links(true, &["10.88.0.1"]);
+        let mut stream = Stream::to(dst).links(true, &["10.88.0.1"]).clone();
         for kind in facts {
             stream.push(kind);
         }
@@ -133,8 +127,7 @@ mod tests {
             if let Some(says) = says {
                 stream.kubelet(says);
             }
-            stream.wait_ms(300).tcp_readiness().again(9).connect().established();
-            stream.closes((0, 1, 0));
+            stream.wait_ms(300).tcp_readiness().again(9).connect().established().closes((0, 1, 0));
             stream.causes().contains(&"tls_eof_noise")
         };
         assert!(touched(Some(AnswerKind::Tls), None) && touched(None, None));

@@ -1,12 +1,9 @@
 //! Established, and TLS was not finished before the timeout.
 
-use super::super::evidence::of_state;
-use super::super::giving_up::taken_and_silent;
 use super::super::serving;
 use super::app_status_failure::shows_certificate;
 use super::slow_response::{Wait, budget, prober_late, wait};
-use super::{Case, Cause, Finding, Remediation, by_subject, ms, target_starved};
-use tracer_model::record::Confidence;
+use super::*;
 
 pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
     let attempt = case.attempt;
@@ -62,8 +59,7 @@ mod tests {
     use crate::testing::*;
 
     fn silent(stream: &mut Stream, conn: u64) -> Verdict {
-        stream.again(conn).connect().established().wait_ms(1001);
-        stream.closes((280, 281, 0));
+        stream.again(conn).connect().established().wait_ms(1001).closes((280, 281, 0));
         stream.last_verdict()
     }
 
@@ -78,8 +74,7 @@ mod tests {
 
     #[test]
     fn a_port_that_has_answered_an_https_probe_speaks_tls() {
-        let mut stream = Stream::new();
-        stream.https_readiness().connect().established().answer(AnswerKind::Tls, None);
+        let mut stream = Stream::new().https_readiness().connect().established().answer(AnswerKind::Tls, None).clone();
         stream.closes((280, 281, 900));
         let verdict = silent(&mut stream, 8);
         assert_eq!((verdict.cause.name(), verdict.confidence), ("tls_handshake_slow", Confidence::Proven));
@@ -89,11 +84,9 @@ mod tests {
     /// It is less sure, and all the same the drop was not what the attempt failed of.
     #[test]
     fn a_drop_that_was_outlived_gives_way() {
-        let mut stream = Stream::new();
-        stream.https_readiness().connect().drop(SYN, "NETFILTER_DROP", POD);
+        let mut stream = Stream::new().https_readiness().connect().filtered(SYN, POD).clone();
         stream.push(firewall(POD, vec![rule("INPUT", RuleVerdict::Drop)])).wait_ms(5);
-        stream.retransmit(TcpState::SynSent).established().wait_ms(990);
-        stream.closes((280, 281, 0));
+        stream.syn_again().established().wait_ms(990).closes((280, 281, 0));
         assert_eq!(stream.causes(), ["tls_handshake_slow"]);
     }
 }
