@@ -213,7 +213,10 @@ fn known_cause(name: &str, place: &str) -> Result<Cause, Error> {
     Cause::from_name(&name.to_lowercase().replace('-', "_")).ok_or_else(|| {
         let all = || Cause::ALL.iter().map(|cause| cause.name()).collect::<Vec<_>>().join(", ");
         let near = explain::nearest(name).map(|near| format!("did you mean `{near}`? (`tracer explain` lists all)"));
-        Error::Usage(format!("{place} `{name}`: no such cause; {}", near.unwrap_or_else(|| format!("known: {}", all()))))
+        Error::Usage(format!(
+            "{place} `{name}`: no such cause; {}",
+            near.unwrap_or_else(|| format!("known: {}", all()))
+        ))
     })
 }
 

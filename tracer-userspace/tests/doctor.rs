@@ -143,6 +143,9 @@ fn a_list_that_names_no_pod_judges_nothing() {
     let pods = tree.0.path("pods.json");
     let output = tree.doctor(&["--check", "probe_budgets", "--pods", &pods]);
     let row = &rows(&output)[0];
-    assert!(row["status"] == "unknown" && row["remediation"]["commands"][0]["run"].as_str().is_some_and(|fix| fix.contains("${NODE:?}")));
+    assert!(
+        row["status"] == "unknown"
+            && row["remediation"]["commands"][0]["run"].as_str().is_some_and(|fix| fix.contains("${NODE:?}"))
+    );
     assert!(String::from_utf8_lossy(&output.stderr).contains("names no pod"), "{output:?}");
 }

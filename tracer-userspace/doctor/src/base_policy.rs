@@ -1,7 +1,7 @@
 //! Base chains of netfilter that drop what no rule accepted, and the software that owns them.
 
 use super::Check;
-use super::finding::{KEEP, Draft, Finding, Fix, Remediation, Unread};
+use super::finding::{Draft, Finding, Fix, KEEP, Remediation, Unread};
 use super::view::View;
 use tracer_core::classify::owner;
 use tracer_model::event::Backend;
@@ -31,9 +31,13 @@ fn judge(survey: &Survey) -> Vec<Finding> {
     if found.is_empty() && survey.truncated {
         let reason =
             "the rules are too many to read, and no base chain that was read drops by its policy or its last rule";
-        found.push(
-            draft().unknown(Unread::new(reason, Remediation::on_node("Read the policies by hand", "nft list ruleset | grep policy; iptables-legacy -S | grep ^-P"))),
-        );
+        found.push(draft().unknown(Unread::new(
+            reason,
+            Remediation::on_node(
+                "Read the policies by hand",
+                "nft list ruleset | grep policy; iptables-legacy -S | grep ^-P",
+            ),
+        )));
     } else if found.is_empty() {
         let bases = survey.tables.iter().flat_map(|table| &table.chains).filter(|chain| chain.hook.is_some()).count();
         found.push(
@@ -156,7 +160,8 @@ fn allowed_in(table: &SurveyTable, chain: &SurveyChain) -> Fix {
             format!("nft -a list chain {} {} {}", table.family, shell::table(&table.name), shell::chain(&chain.name))
         }
     };
-    let text = "See what it lets pass. Allow the kubelet's port (tcp 10250) and the pods' network where these rules are kept";
+    let text =
+        "See what it lets pass. Allow the kubelet's port (tcp 10250) and the pods' network where these rules are kept";
     Fix::lasting(Remediation::on_node(text, list))
 }
 

@@ -2,7 +2,7 @@
 
 use super::Check;
 use super::cni;
-use super::finding::{KEEP, Draft, Finding, Fix, Remediation, Unread};
+use super::finding::{Draft, Finding, Fix, KEEP, Remediation, Unread};
 use super::view::View;
 
 pub(super) const CHECK: Check = Check {

@@ -85,8 +85,16 @@ fn judge(found: &CniState) -> Finding {
     }
     if let Some(path) = config.subnet_file.as_ref().filter(|_| !found.subnet) {
         return draft.fail(
-            format!("{} uses flannel, and {path} does not exist: sandboxes fail until flanneld has written it", config.path),
-            Fix::lasting(Remediation::from("See why flanneld does not run: it needs the API server, br_netfilter and a pod CIDR for this node").run([Command::in_cluster("kubectl -n kube-flannel logs -l app=flannel")])),
+            format!(
+                "{} uses flannel, and {path} does not exist: sandboxes fail until flanneld has written it",
+                config.path
+            ),
+            Fix::lasting(
+                Remediation::from(
+                    "See why flanneld does not run: it needs the API server, br_netfilter and a pod CIDR for this node",
+                )
+                .run([Command::in_cluster("kubectl -n kube-flannel logs -l app=flannel")]),
+            ),
         );
     }
     if !config.others.is_empty() {
@@ -113,7 +121,13 @@ fn without(found: &CniState) -> Finding {
         return draft().unknown(elsewhere(&observed, link, "its configuration", "conf_dir", "network_dir"));
     }
     if found.prober {
-        return draft().fail(observed, Fix::lasting(Remediation::from("Install a CNI, or see why its DaemonSet has not written its configuration").run([Command::in_cluster("kubectl get pods -A -o wide --field-selector spec.nodeName=NODE")])));
+        return draft().fail(
+            observed,
+            Fix::lasting(
+                Remediation::from("Install a CNI, or see why its DaemonSet has not written its configuration")
+                    .run([Command::in_cluster("kubectl get pods -A -o wide --field-selector spec.nodeName=NODE")]),
+            ),
+        );
     }
     draft().unknown(Unread::new(
         format!("{observed}, and no kubelet runs here"),

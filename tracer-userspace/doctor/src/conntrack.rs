@@ -39,7 +39,10 @@ fn judge(table: Option<(u64, u64)>) -> Finding {
     let fix = || {
         let doubled = (max.saturating_mul(2)).max(131_072).to_string();
         Fix::new(
-            Remediation::on_node("Make the table larger", format!("sysctl -w net.netfilter.nf_conntrack_max={doubled}")),
+            Remediation::on_node(
+                "Make the table larger",
+                format!("sysctl -w net.netfilter.nf_conntrack_max={doubled}"),
+            ),
             Remediation::on_node(
                 "kube-proxy sets it at each start: raise its conntrack.maxPerCore (or conntrack.min). Then find what fills the table",
                 r"conntrack -L | sed 's/^[^=]*=\([^ ]*\) dst=\([^ ]*\).*/\1 \2/' | sort | uniq -c | sort -rn | head",

@@ -116,12 +116,10 @@ const KERNELS: (u16, u16) = (32768, 60999);
 /// The kernel's own range; who has as many ports already has to reuse connections.
 fn widen(range: &PortRange) -> Fix {
     if range.last.saturating_sub(range.first) >= KERNELS.1 - KERNELS.0 {
-        return Fix::lasting(
-            Remediation::on_node(
-                "Find who connects so often (the summary of `tracer attach` names it), and have it keep its connections",
-                "ss -tan state time-wait",
-            ),
-        );
+        return Fix::lasting(Remediation::on_node(
+            "Find who connects so often (the summary of `tracer attach` names it), and have it keep its connections",
+            "ss -tan state time-wait",
+        ));
     }
     Fix::sysctl(&[("net.ipv4.ip_local_port_range", &format!("{} {}", KERNELS.0, KERNELS.1))])
 }

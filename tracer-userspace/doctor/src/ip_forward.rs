@@ -85,7 +85,10 @@ fn judge_v4(found: &V4) -> Finding {
 /// Pods' links come and go: one that went stops no other.
 fn forward_links(links: &[String]) -> Fix {
     Fix::new(
-        Remediation::on_node("Let these links forward", format!("for link in {}; do echo 1 > \"/proc/sys/net/ipv4/conf/$link/forwarding\"; done", links.join(" "))),
+        Remediation::on_node(
+            "Let these links forward",
+            format!("for link in {}; do echo 1 > \"/proc/sys/net/ipv4/conf/$link/forwarding\"; done", links.join(" ")),
+        ),
         "find what sets it to 0: `grep -rs forwarding /etc/sysctl.d /etc/sysctl.conf`, IPv4Forwarding= of systemd-networkd",
     )
 }
@@ -173,10 +176,7 @@ mod tests {
         assert!(openshift.status == Status::Ok && openshift.observed.contains("comes in on eth1"), "{openshift:?}");
         let uplink = of("1", ["0", "1"]);
         assert_eq!(uplink.status, Status::Warn);
-        assert_eq!(
-            fix(&uplink),
-            "for link in eth0; do echo 1 > \"/proc/sys/net/ipv4/conf/$link/forwarding\"; done"
-        );
+        assert_eq!(fix(&uplink), "for link in eth0; do echo 1 > \"/proc/sys/net/ipv4/conf/$link/forwarding\"; done");
         assert_eq!(of("1", ["1", "0"]).status, Status::Ok, "no uplink, and what it is is not known");
     }
 

@@ -104,7 +104,13 @@ pub fn run(options: &Options) -> Vec<Finding> {
     }
     let probers = probers(options);
     let Some(node) = procfs::node_netns(&probers) else {
-        return refuse(&checks, &Unread::new("cannot read /proc/self/ns/net", Remediation::on_node("Mount /proc", "mount -t proc proc /proc")));
+        return refuse(
+            &checks,
+            &Unread::new(
+                "cannot read /proc/self/ns/net",
+                Remediation::on_node("Mount /proc", "mount -t proc proc /proc"),
+            ),
+        );
     };
     if !probers.is_empty() && probers.iter().all(|prober| prober.netns.is_none()) {
         let reason = "the prober's network namespace, which is the node's, cannot be read";

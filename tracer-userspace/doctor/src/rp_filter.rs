@@ -1,6 +1,6 @@
 //! Reverse-path filtering against the CNI in use and the routes.
 
-use super::finding::{KEEP, Draft, Finding, Fix, Remediation, Unread, listed};
+use super::finding::{Draft, Finding, Fix, KEEP, Remediation, Unread, listed};
 use super::view::View;
 use super::{Check, default_routes};
 
@@ -106,9 +106,12 @@ fn off(found: &Filtering) -> Fix {
     let links = [("net.ipv4.conf.lxc*.rp_filter", "0"), ("net.ipv4.conf.cilium_*.rp_filter", "0")];
     let folder = "/proc/sys/net/ipv4/conf";
     Fix::new(
-        Remediation::on_node("Turn the filter off on Cilium's links", format!(
-            "{first}for f in {folder}/lxc*/rp_filter {folder}/cilium_*/rp_filter; do [ ! -e \"$f\" ] || echo 0 > \"$f\"; done"
-        )),
+        Remediation::on_node(
+            "Turn the filter off on Cilium's links",
+            format!(
+                "{first}for f in {folder}/lxc*/rp_filter {folder}/cilium_*/rp_filter; do [ ! -e \"$f\" ] || echo 0 > \"$f\"; done"
+            ),
+        ),
         Remediation::on_node(KEEP, Fix::persist(&[all, &links].concat())),
     )
 }

@@ -102,7 +102,8 @@ fn played(cause: Option<Cause>, row: &Row) -> FindingBody {
         RowOutcome::Pass => FindingBody { status: Status::Ok, observed: proven(cause, row), ..finding },
         _ => {
             let observed = row.reason.clone().unwrap_or_default();
-            let remediation = Some(Remediation::on_node("See which hooks are missing", "tracer doctor --check tracer_hooks"));
+            let remediation =
+                Some(Remediation::on_node("See which hooks are missing", "tracer doctor --check tracer_hooks"));
             FindingBody { status: Status::Fail, observed, remediation, ..finding }
         }
     }

@@ -82,7 +82,8 @@ mod tests {
             observed: "net.ipv4.ip_forward = 0".into(),
             expected: "net.ipv4.ip_forward = 1".into(),
             why: "without it the kernel drops whatever is not for the node itself".into(),
-            remediation: (status != Status::Ok).then(|| Remediation::on_node("Let the node forward", "sysctl -w net.ipv4.ip_forward=1")),
+            remediation: (status != Status::Ok)
+                .then(|| Remediation::on_node("Let the node forward", "sysctl -w net.ipv4.ip_forward=1")),
             ..FindingBody::new(check, status)
         }
     }
