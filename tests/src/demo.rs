@@ -100,9 +100,11 @@ impl Demo {
             client.args(["--https", &case.dst.to_string()]).spawn()?.wait()?;
         }
         let (since_boot_ns, netns) = (boot_ns(), self.node.node.inum());
-        self.node.source_port(case.source_port)?;
+        if let Some(port) = case.source_port {
+            self.node.set_source_port(port)?;
+        }
         let outcome = self.prober.probe(ProbeRequest::new(case.kind, case.dst, self.options.probe_timeout))?;
-        self.node.source_port(None)?;
+        self.node.reset_source_ports()?;
         let claim = match case.cause {
             None => Claim::Nothing,
             Some(Cause::TlsEofNoise) if !self.touched.contains(&case.dst) => Claim::Perhaps(Cause::TlsEofNoise),
@@ -117,7 +119,7 @@ impl Demo {
             netns,
             prober: self.options.prober.clone(),
             claim,
-            alike: 1,
+            same_ports: 1,
             mentions: Vec::new(),
         })
     }

@@ -47,7 +47,6 @@ pub const fn age(now: u64, conn: u64, cpu_mask: u32) -> u64 {
 pub const EADDRNOTAVAIL: i32 = 99;
 
 /// Whether a `connect(2)` fails so only by what its packets met.
-#[must_use]
 #[inline(always)]
 pub const fn is_answer(errno: i32) -> bool {
     const ECONNRESET: i32 = 104;

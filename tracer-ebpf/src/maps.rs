@@ -72,7 +72,7 @@ pub static PROBER_BUCKETS: Array<u8> = Array::with_max_entries(COMM_BUCKETS, 0);
 #[map]
 pub static PRETENDING: HashMap<u64, u8> = HashMap::with_max_entries(256, 0);
 
-/// A tracked connection whose socket is open.
+/// A tracked connection with an open socket.
 #[derive(Clone, Copy)]
 #[repr(C)]
 pub struct Conn {
@@ -101,7 +101,7 @@ pub static LIVE: Array<u64> = Array::with_max_entries(LIVE_BUCKETS, 0);
 #[map]
 pub static FLOWS: LruHashMap<Tuple, Flow> = LruHashMap::with_max_entries(16384, 0);
 
-/// A connect whose source port is not known yet.
+/// A connect that has no known source port yet.
 #[derive(Clone, Copy)]
 #[repr(C)]
 pub struct Pending {
@@ -158,7 +158,7 @@ pub static OPENED: LruHashMap<u32, u8> = LruHashMap::with_max_entries(1024, 0);
 #[map]
 pub static EXEC: LruHashMap<u32, [u8; EXE_LEN]> = LruHashMap::with_max_entries(4096, 0);
 
-/// Whose events of one kind are limited together.
+/// The owner of events of one kind that are limited together.
 #[derive(Clone, Copy)]
 #[repr(C)]
 pub struct LimitKey {

@@ -28,7 +28,7 @@ pub fn of_packet(packet: &Packet) -> Option<Match> {
     by_packet(&packet.tuple).or_else(|| if packet.is_syn() { by_translated(packet) } else { None })
 }
 
-/// The connection of a packet whose source address was translated.
+/// The connection of a packet with a translated source address.
 ///
 /// Source NAT keeps the port if it can (`nf_nat_setup_info`, net/netfilter/nf_nat_core.c). So the packet belongs to the
 /// connect that waits for this destination, if their ports are equal.
@@ -61,7 +61,7 @@ pub fn by_packet(tuple: &Tuple) -> Option<Match> {
 /// Begins to track a socket that usually has no source port yet.
 #[inline(always)]
 pub fn begin(sk: Sock, conn: &Conn) {
-    // First the socket: a waiting connect whose socket is not in `CONNS` counts as closed.
+    // First the socket: a waiting connect counts as closed if its socket is not in `CONNS`.
     if conn.tuple.sport == 0 {
         remember(sk, conn);
         waiting::add(sk, conn);

@@ -74,7 +74,7 @@ pub fn of_packet(tuple: &Tuple, reversed: &Tuple) -> Option<(u64, bool)> {
     is_waiting(&found, dport).then_some((found.conn, is_reply))
 }
 
-/// Finds the slot whose socket has the source port of this tuple (client's side). The caller checks that it still
+/// Finds the slot with a socket that has the source port of this tuple (client's side). The caller checks that it still
 /// waits.
 ///
 /// The loop has few branches and carries no state from one slot to the next. The verifier's work grows exponentially
@@ -115,7 +115,7 @@ fn places_or_new(key: &Tuple) -> Option<*mut [Pending; PLACES]> {
     })
 }
 
-/// Moves a connect whose slot is about to be overwritten to the flows.
+/// Moves a connect to the flows when its slot is about to be overwritten.
 #[inline(always)]
 fn move_to_flows(pending: &Pending, key: &Tuple) {
     if !is_waiting(pending, key.dport) {

@@ -21,17 +21,17 @@ mod write;
 use std::ffi::OsString;
 use std::path::PathBuf;
 
-use clap::builder::BoolishValueParser;
 use clap::error::ErrorKind;
 use clap::parser::ValueSource;
-use clap::{ArgAction, ArgMatches, ColorChoice, FromArgMatches as _, Parser, Subcommand};
+use clap::{ArgMatches, ColorChoice, FromArgMatches as _, Parser, Subcommand};
 
 use tracer_terminal::telemetry::Diagnostics;
 use tracer_terminal::typed::{duration, size};
 
 pub use doctor::{DoctorArgs, FailOn};
 pub use flags::{
-    DetailFlags, FileFlag, FilterFlags, LiveFlags, OutputFlags, QuietFlag, RecordFlags, RotationFlags, SourceFlags,
+    DetailFlags, FileFlag, FilterFlags, KernelFlags, LiveFlags, OutputFlags, ProberFlag, QuietFlag, RecordFlags,
+    RotationFlags, SourceFlags,
 };
 pub use hooks::HooksArgs;
 pub use otlp::{Compression, OtlpFlags};
@@ -47,7 +47,6 @@ pub use write::WriteFlags;
 #[command(name = "tracer", version, subcommand_required = true, arg_required_else_help = false)]
 #[command(after_help = help::TRACER)]
 pub struct Cli {
-    /// What to do.
     #[command(subcommand)]
     pub command: Command,
     /// Ids of the flags that stood on the command line (not in the environment).
@@ -67,16 +66,12 @@ pub enum Command {
     /// Run as the daemon of this node (DaemonSet, systemd)
     #[command(after_help = help::RUN)]
     Run {
-        /// What it watches.
         #[command(flatten)]
         live: Box<LiveFlags>,
-        /// What it answers.
         #[command(flatten)]
         serve: ServeFlags,
-        /// What it writes to the cluster API.
         #[command(flatten)]
         write: WriteFlags,
-        /// Where it pushes records to.
         #[command(flatten)]
         otlp: OtlpFlags,
     },
@@ -84,10 +79,10 @@ pub enum Command {
     #[command(after_help = help::HEALTH)]
     Health {
         /// Ask whether it is ready (hooks attached, start record printed), not only alive
-        #[arg(long, env = "TRACER_READY", hide_env_values = true, action = ArgAction::SetTrue, value_parser = BoolishValueParser::new())]
+        #[arg(long)]
         ready: bool,
         /// Ask on this unix socket: the daemon's --health-socket
-        #[arg(long = "health-socket", visible_alias = "socket", value_name = "PATH", env = "TRACER_HEALTH_SOCKET", hide_env_values = true, default_value = tracer_output::serve::HEALTH_SOCKET)]
+        #[arg(long = "health-socket", visible_alias = "socket", value_name = "PATH", default_value = tracer_output::serve::HEALTH_SOCKET)]
         socket: PathBuf,
     },
     /// Attach, and also save all observations to FILE, for replay
@@ -95,7 +90,6 @@ pub enum Command {
     Record {
         /// The recording to create
         file: PathBuf,
-        /// What it watches.
         #[command(flatten)]
         live: Box<LiveFlags>,
     },
@@ -105,9 +99,8 @@ pub enum Command {
         /// The recording; `-` reads stdin
         file: PathBuf,
         /// Compare the verdicts with the records (NDJSON) of an earlier run. If they differ: exit code 1, and the first difference on stderr
-        #[arg(long, value_name = "FILE", env = "TRACER_COMPARE", hide_env_values = true)]
+        #[arg(long, value_name = "FILE")]
         compare: Option<PathBuf>,
-        /// The records.
         #[command(flatten)]
         records: RecordFlags,
     },
@@ -117,13 +110,10 @@ pub enum Command {
         /// Records as NDJSON; `-` reads stdin
         #[arg(value_name = "FILE", default_value = "-")]
         files: Vec<PathBuf>,
-        /// Form and place.
         #[command(flatten)]
         output: OutputFlags,
-        /// Which details.
         #[command(flatten)]
         details: DetailFlags,
-        /// Which of them.
         #[command(flatten)]
         filters: FilterFlags,
     },
@@ -133,13 +123,10 @@ pub enum Command {
         /// Records as NDJSON; `-` reads stdin
         #[arg(value_name = "FILE", required = true)]
         files: Vec<PathBuf>,
-        /// The page.
         #[command(flatten)]
         page: FileFlag,
-        /// Warnings.
         #[command(flatten)]
         quiet: QuietFlag,
-        /// Which records.
         #[command(flatten)]
         filters: FilterFlags,
     },
@@ -219,7 +206,6 @@ impl Command {
     }
 
     /// As it is typed.
-    #[must_use]
     pub const fn name(&self) -> &'static str {
         match self {
             Self::Attach(_) => "attach",
@@ -254,7 +240,6 @@ pub enum Parsed {
 }
 
 /// Reads the command line and the environment.
-#[must_use]
 pub fn parse(args: impl IntoIterator<Item = OsString>) -> Parsed {
     let args: Vec<OsString> = args.into_iter().collect();
     let parsed = definition::from_environment().try_get_matches_from(&args).and_then(|matches| {

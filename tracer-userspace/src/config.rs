@@ -5,7 +5,6 @@ mod doctor;
 mod hooks;
 mod inputs;
 mod live;
-mod report;
 #[cfg(feature = "selftest")]
 mod selftest;
 #[cfg(test)]
@@ -19,11 +18,13 @@ use std::path::{Path, PathBuf};
 use anstream::{AutoStream, ColorChoice};
 
 use crate::cli::{
-    Cli, Command, Compression, DetailFlags, FilterFlags, OtlpFlags, OutputFlags, RecordFlags, RotationFlags, pages,
+    Cli, Command, Compression, DetailFlags, FilterFlags, KernelFlags, OtlpFlags, OutputFlags, ProberFlag, RecordFlags,
+    RotationFlags, pages,
 };
 use crate::hooks::HooksConfig;
 use crate::pipeline::LiveConfig;
 use crate::replay::ReplayConfig;
+use tracer_bpf::ebpf::LoadOptions;
 use tracer_doctor::command::DoctorConfig;
 use tracer_model::record::Cause;
 use tracer_output::explain;
@@ -51,47 +52,32 @@ const KEPT_FILES: u32 = 5;
 pub enum Plan {
     /// `attach`, `run`, `record`.
     Live(Box<LiveConfig>),
-    /// `replay`.
     Replay(Box<ReplayConfig>),
-    /// `report`.
     Report(Box<ReportConfig>),
-    /// `show`.
     Show(Box<ShowConfig>),
-    /// `doctor`.
     Doctor(Box<DoctorConfig>),
-    /// `hooks`.
     Hooks(Box<HooksConfig>),
     #[cfg(feature = "selftest")]
-    /// `selftest`.
     Selftest(Box<SelftestConfig>),
     #[cfg(feature = "selftest")]
     /// A process of it.
     Helper {
-        /// What it is for.
         role: Role,
         /// What its process is called.
         comm: String,
-        /// Its own arguments.
         args: Vec<String>,
     },
-    /// `schema`.
     Schema,
     /// Text that is printed as it is.
     Text(String),
-    /// `health`.
     Health {
-        /// Not only alive.
         ready: bool,
-        /// The socket to ask on.
         socket: PathBuf,
     },
-    /// `explain`.
     Explain {
         /// These causes; none: the list of all.
         causes: Vec<Cause>,
-        /// As Markdown.
         markdown: bool,
-        /// Where it is shown.
         screen: Screen,
     },
 }
@@ -113,7 +99,8 @@ pub fn plan(cli: Cli) -> Result<Plan, Error> {
             Ok(Plan::Show(Box::new(ShowConfig { files, output })))
         }
         Command::Report { files, page, filters, quiet: _ } => {
-            report::plan(files, page, &filters).map(|report| Plan::Report(Box::new(report)))
+            let output_file = page.output_file.filter(|path| !path.as_os_str().is_empty());
+            Ok(Plan::Report(Box::new(ReportConfig { files, output_file, filter: filter(&filters)? })))
         }
         #[cfg(feature = "selftest")]
         Command::Selftest(args) => Ok(Plan::Selftest(Box::new(selftest::plan(args)?))),
@@ -194,7 +181,6 @@ fn columns_variable() -> Option<usize> {
     std::env::var_os("COLUMNS").and_then(|text| text.to_str()?.parse().ok()).filter(|&columns| columns > 0)
 }
 
-/// Which verdicts and attempts are asked for.
 fn filter(flags: &FilterFlags) -> Result<Filter, Error> {
     let pod = filled(flags.pod.clone())
         .map(|pod| pod.parse().map_err(|problem| Error::Usage(format!("--pod `{pod}`: {problem}"))));
@@ -225,9 +211,12 @@ fn rotation(flags: &RotationFlags, to_file: bool) -> Result<Option<Rotation>, Er
 /// The cause of this name, in either case and with `-` or `_`.
 fn known_cause(name: &str, place: &str) -> Result<Cause, Error> {
     Cause::from_name(&name.to_lowercase().replace('-', "_")).ok_or_else(|| {
-        let known: Vec<_> = Cause::ALL.iter().map(|cause| cause.name()).collect();
-        let nearest = explain::nearest(name).map(|near| format!("did you mean `{near}`? ")).unwrap_or_default();
-        Error::Usage(format!("{place} `{name}`: no such cause; {nearest}known: {}", known.join(", ")))
+        let all = || Cause::ALL.iter().map(|cause| cause.name()).collect::<Vec<_>>().join(", ");
+        let near = explain::nearest(name).map(|near| format!("did you mean `{near}`? (`tracer explain` lists all)"));
+        Error::Usage(format!(
+            "{place} `{name}`: no such cause; {}",
+            near.unwrap_or_else(|| format!("known: {}", all()))
+        ))
     })
 }
 
@@ -252,6 +241,17 @@ fn probers(names: Vec<String>) -> Result<Vec<String>, Error> {
         return Ok(KNOWN_PROBERS.iter().map(|&name| name.to_owned()).collect());
     }
     Ok(names)
+}
+
+fn load_options(named: ProberFlag, kernel: KernelFlags) -> Result<LoadOptions, Error> {
+    Ok(LoadOptions {
+        probers: probers(named.probers)?,
+        all_connections: kernel.all_connections,
+        no_syscall_hooks: kernel.no_syscall_hooks,
+        prober_hooks: kernel.prober_hooks,
+        btf: readable("--btf", kernel.btf.btf)?,
+        ring_bytes: kernel.ring_kib.map(|kib| kib << 10),
+    })
 }
 
 /// A file that can be read, checked now: later nobody looks at stderr.
@@ -280,7 +280,6 @@ fn filled(text: Option<String>) -> Option<String> {
     text.filter(|text| !text.is_empty())
 }
 
-/// The host's name.
 fn host_name() -> String {
     let name = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
     filled(Some(name.trim().to_owned())).unwrap_or_else(|| "localhost".to_owned())

@@ -35,7 +35,6 @@ pub struct Engine {
 
 impl Engine {
     /// A fresh core before this sink.
-    #[must_use]
     pub fn new(sink: Sink, at_start: AtStart, clock: Option<fn() -> u64>) -> Self {
         Self { core: Core::default(), sink, at_start, events: 0, lost_events: 0, decisions: Vec::new(), clock }
     }
@@ -67,7 +66,6 @@ impl Engine {
     }
 
     /// When the core or the sink wants a tick.
-    #[must_use]
     pub fn next_deadline(&self) -> Option<u64> {
         self.core.next_deadline().into_iter().chain(self.sink.next_deadline()).min()
     }
@@ -87,7 +85,6 @@ impl Engine {
         self.sink.is_satisfied() || self.sink.output().is_closed()
     }
 
-    #[must_use]
     pub fn counts(&self) -> Counts {
         Counts { lost: self.lost_events, ..self.sink.counts() }
     }
@@ -107,7 +104,6 @@ impl Engine {
         self.sink.stop(time_boot_ns, reason, self.events, self.lost_events);
     }
 
-    #[must_use]
     pub fn into_sink(self) -> Sink {
         self.sink
     }

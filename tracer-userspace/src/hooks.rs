@@ -81,8 +81,7 @@ fn look(config: &HooksConfig) -> Result<u8, Error> {
 
 /// Attaches, and watches until the time is over or a signal comes; the hooks, and how long they were watched.
 async fn watch(config: &HooksConfig) -> Result<(Vec<Watched>, Duration), Error> {
-    let signals =
-        Signals::new().map_err(|error| Error::Kernel(format!("no signal handlers: {}", os_message(&error))))?;
+    let signals = Signals::new()?;
     let mut loaded = ebpf::load(&config.load).map_err(|error| Error::Kernel(chain(&error)))?;
     let counting = ebpf::count_runs();
     let probers = procfs::find_probers(&config.load.probers);

@@ -60,7 +60,7 @@ pub fn attach(config: &LiveConfig, api: &Background, supervisor: &Supervisor) ->
     let (tx, changes) = mpsc::channel(CHANGES);
     // Before the hooks: what they see while the API is waited for would have to be kept.
     let sources = begin_sources(config, api)?;
-    let mut loaded = load(config)?;
+    let mut loaded = ebpf::load(&config.load).map_err(|error| Error::Kernel(chain(&error)))?;
     let snapshot = tracer_sources::snapshot(&sources).map_err(|error| Error::Source(chain(&error)))?;
     loaded.watch_answers(&pids(&snapshot.probers));
     loaded.watch_sockets(&pids(&snapshot.probers));
@@ -69,8 +69,8 @@ pub fn attach(config: &LiveConfig, api: &Background, supervisor: &Supervisor) ->
     let log = follow_log(config, &sources, &tx, supervisor);
     let kernel = Kernel {
         loaded,
-        probers: config.probers.clone(),
-        other_processes: OtherProcesses::beside(&snapshot.probers, config.all_connections),
+        probers: config.load.probers.clone(),
+        other_processes: OtherProcesses::beside(&snapshot.probers, config.load.all_connections),
         refresh: refresh.clone(),
         inquirer,
         ports_since: clock::boot_ns(),
@@ -79,7 +79,7 @@ pub fn attach(config: &LiveConfig, api: &Background, supervisor: &Supervisor) ->
     };
     let attached = attached(kernel, &snapshot, log, changes);
     if config.daemon {
-        let checkup = tracer_doctor::daemon::checkup(config.probers.clone(), tx.clone());
+        let checkup = tracer_doctor::daemon::checkup(config.load.probers.clone(), tx.clone());
         tokio::task::spawn_local(supervisor.task("doctor", checkup));
     }
     let watch = tracer_sources::watch(sources, snapshot, refresh, tx, supervisor.clone());
@@ -92,23 +92,11 @@ fn begin_sources(config: &LiveConfig, api: &Background) -> Result<SourceConfig, 
     let cluster = config.cluster.clone().map(|cluster| Cluster::start(cluster, api)).transpose();
     let cluster = cluster.map_err(|error| Error::Source(chain(&error)))?;
     Ok(SourceConfig {
-        probers: config.probers.clone(),
+        probers: config.load.probers.clone(),
         pods: config.pods.clone(),
         services: config.services.clone(),
         cluster,
     })
-}
-
-fn load(config: &LiveConfig) -> Result<Loaded, Error> {
-    let options = ebpf::LoadOptions {
-        probers: config.probers.clone(),
-        all_connections: config.all_connections,
-        no_syscall_hooks: config.no_syscall_hooks,
-        prober_hooks: config.prober_hooks,
-        btf: config.btf.clone(),
-        ring_bytes: config.ring_bytes,
-    };
-    ebpf::load(&options).map_err(|error| Error::Kernel(chain(&error)))
 }
 
 /// The kubelet's log, as it is reported.

@@ -65,27 +65,20 @@ pub trait EventSource {
 /// A source of events with what is known when it begins.
 #[derive(Debug)]
 pub struct Attached<S> {
-    /// The events.
     pub events: S,
     /// When every hook was attached, CLOCK_BOOTTIME: the time of the `start` record.
     pub since_boot_ns: u64,
-    /// Hooks attached.
     pub hooks: Vec<HookStatus>,
-    /// Hooks that are missing.
     pub missing_hooks: Vec<MissingHook>,
-    /// The node's own network namespace.
     pub node_netns: Option<Netns>,
-    /// Network namespaces that are there.
     pub namespaces: Vec<Netns>,
     /// Some may be missing there.
     pub namespaces_incomplete: bool,
-    /// Probers that run.
     pub prober_pids: Vec<u32>,
     /// What the sources found at the start.
     pub facts: Vec<ObservationKind>,
     /// What they find later.
     pub changes: mpsc::Receiver<ObservationKind>,
-    /// Sources in use.
     pub sources: Vec<String>,
     /// What the sources could not do; printed as warnings.
     pub problems: Vec<String>,
@@ -140,8 +133,7 @@ where
     S: EventSource,
     A: FnOnce(&LiveConfig, &Background, &Supervisor) -> Result<Attached<S>, Error>,
 {
-    let signals =
-        Signals::new().map_err(|error| Error::Kernel(format!("no signal handlers: {}", os_message(&error))))?;
+    let signals = Signals::new()?;
     // A program that gives the credentials of the API may hold its thread up: whoever asks for the health does not wait.
     let (supervisor, panics) = Supervisor::new();
     let background = |name| Background::new(name, &supervisor);
@@ -185,8 +177,8 @@ fn start<S>(config: &LiveConfig, attached: &Attached<S>) -> Start {
         node_netns: attached.node_netns,
         namespaces: attached.namespaces.clone(),
         namespaces_incomplete: attached.namespaces_incomplete,
-        probers: config.probers.clone(),
-        all_connections: config.all_connections,
+        probers: config.load.probers.clone(),
+        all_connections: config.load.all_connections,
         hooks: attached.hooks.clone(),
         missing_hooks: attached.missing_hooks.clone(),
         sources: attached.sources.clone(),
@@ -207,8 +199,8 @@ fn warn<S>(config: &LiveConfig, attached: &Attached<S>) {
     for problem in config.unavailable_source.iter().chain(&attached.problems) {
         error::warn(problem);
     }
-    if attached.prober_pids.is_empty() && !config.all_connections {
-        let names = config.probers.join(", ");
+    if attached.prober_pids.is_empty() && !config.load.all_connections {
+        let names = config.load.probers.join(", ");
         error::warn(&format!(
             "no process named {names} is running: waiting for one (--prober NAME chooses another, --all-connections watches every process)"
         ));

@@ -1,9 +1,8 @@
 //! The signals that a run answers: end (SIGINT, SIGTERM) and reopen (SIGHUP); and the one that no command is ended by.
 
-use std::io;
-
 use nix::sys::signal::{SigSet, Signal as Name};
 use tokio::signal::unix::{Signal, SignalKind, signal};
+use tracer_terminal::error::{Error, os_message};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Request {
@@ -27,7 +26,9 @@ pub struct Signals {
 
 impl Signals {
     /// Takes over the three signals. To be called inside the runtime, before the first record.
-    pub fn new() -> io::Result<Self> {
+    pub fn new() -> Result<Self, Error> {
+        let signal =
+            |kind| signal(kind).map_err(|error| Error::Kernel(format!("no signal handlers: {}", os_message(&error))));
         // Asked first: a handler takes its place.
         let hangup_was_ignored = ignored(SignalKind::hangup());
         Ok(Self {

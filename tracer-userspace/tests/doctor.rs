@@ -60,7 +60,7 @@ fn rows_of_a_node_that_is_well_and_of_one_that_is_not() {
     let rows = rows(&output);
     let bad: Vec<_> = rows.iter().filter(|row| row["status"] == "fail").collect();
     assert_eq!((bad.len(), bad[0]["check"].as_str()), (1, Some("ip_forward")));
-    assert_eq!(bad[0]["remediation"], "sysctl -w net.ipv4.ip_forward=1");
+    assert_eq!(bad[0]["remediation"]["commands"][0]["run"], "sysctl -w net.ipv4.ip_forward=1");
     let numbers: Vec<_> = rows.iter().filter_map(|row| row["seq"].as_u64()).collect();
     assert_eq!(numbers, (0..rows.len() as u64).collect::<Vec<_>>());
 }
@@ -143,6 +143,9 @@ fn a_list_that_names_no_pod_judges_nothing() {
     let pods = tree.0.path("pods.json");
     let output = tree.doctor(&["--check", "probe_budgets", "--pods", &pods]);
     let row = &rows(&output)[0];
-    assert!(row["status"] == "unknown" && row["remediation"].as_str().is_some_and(|fix| fix.contains("${NODE:?}")));
+    assert!(
+        row["status"] == "unknown"
+            && row["remediation"]["commands"][0]["run"].as_str().is_some_and(|fix| fix.contains("${NODE:?}"))
+    );
     assert!(String::from_utf8_lossy(&output.stderr).contains("names no pod"), "{output:?}");
 }

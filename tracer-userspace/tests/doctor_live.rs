@@ -55,7 +55,7 @@ fn a_policy_that_drops_is_found_in_both_backends_and_its_owner_named() {
     let (findings, code) = node.doctor(&["--check", "base_policy"]);
     assert_eq!((findings[0]["status"].as_str(), code), (Some("warn"), Some(0)), "{findings:?}");
     assert_eq!(findings[0]["fields"]["owner"], "ufw");
-    let fix = findings[0]["remediation"].as_str().unwrap_or_default();
+    let fix = findings[0]["remediation"]["commands"][0]["run"].as_str().unwrap_or_default();
     assert!(fix.starts_with("ufw allow 10250/tcp &&"), "it may be right as it is: {fix}");
     let (_, code) = node.doctor(&["--check", "base_policy", "--fail-on", "warn"]);
     assert_eq!(code, Some(1));
@@ -143,7 +143,7 @@ fn node_ports_and_a_kubelet_in_one_range() {
     let checks = ["port_overlap", "listener_overlap"];
     let fixes = checks.map(|check| node.doctor(&["--check", check]).0.remove(0));
     let wrong = fixes.each_ref().map(|it| it["status"].as_str().expect("status").to_owned());
-    fixes.iter().for_each(|it| node.run(it["remediation"].as_str().expect("a fix")));
+    fixes.iter().for_each(|it| node.run(it["remediation"]["commands"][0]["run"].as_str().expect("a fix")));
     let fixed = checks.map(|check| node.statuses(check).remove(0));
     let _ = kubelet.kill();
     let _ = kubelet.wait();
@@ -216,7 +216,7 @@ fn a_connection_table_that_is_full() {
     let full = node.statuses("conntrack");
     let (findings, _) = node.doctor(&["--check", "conntrack"]);
     // The machine's to set, as on a node: in another namespace than the first it can only be read.
-    let fix = findings[0]["remediation"].as_str().expect("a fix");
+    let fix = findings[0]["remediation"]["commands"][0]["run"].as_str().expect("a fix");
     let fixed = Command::new("sh").args(["-ec", fix]).status().expect("sh").success();
     let after = node.statuses("conntrack");
     drop(limit);
@@ -276,7 +276,7 @@ fn a_daemon_tells_what_is_wrong_with_its_node() {
     let found = findings.filter(|it| it["type"] == "finding").find(|it| it["check"] == "loopback_up");
     let found = found.expect("lo is down in a namespace that was just made");
     assert_eq!(found["status"], "fail");
-    assert!(found["remediation"].as_str().expect("a fix").contains("ip link set lo up"), "{found}");
+    assert_eq!(found["remediation"]["commands"][0]["run"], "ip link set lo up", "{found}");
     nix::sys::signal::kill(nix::unistd::Pid::from_raw(daemon.id().cast_signed()), nix::sys::signal::SIGTERM)
         .expect("SIGTERM");
     assert!(daemon.wait().expect("its end").success());

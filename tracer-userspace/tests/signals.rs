@@ -11,6 +11,7 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use tokio::sync::mpsc;
 use tracer::pipeline::{Attached, EventSource, LiveConfig, run};
+use tracer_bpf::ebpf::LoadOptions;
 use tracer_model::event::Observation;
 use tracer_output::sink::{Form, SinkConfig};
 
@@ -39,8 +40,7 @@ fn config(file: PathBuf) -> LiveConfig {
     LiveConfig {
         output: SinkConfig::new(Form::Ndjson, Some(file)),
         duration: Some(Duration::from_secs(30)),
-        probers: vec!["kubelet".into()],
-        all_connections: true,
+        load: LoadOptions { probers: vec!["kubelet".into()], all_connections: true, ..LoadOptions::default() },
         node_name: "n1".into(),
         ..LiveConfig::default()
     }

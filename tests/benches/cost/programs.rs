@@ -37,7 +37,6 @@ impl Drop for Statistics {
     }
 }
 
-/// How often a program ran, and for how long.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 struct Runs {
     count: u64,

@@ -35,7 +35,7 @@ pub fn kprobe_tcp_conn_request(ctx: ProbeContext) -> u32 {
     0
 }
 
-/// A listener whose queues are not full costs three reads. That is nearly every listener.
+/// A listener with room in its queues costs three reads. That is nearly every listener.
 #[inline(always)]
 fn try_conn_request(sk: Sock, skb: Skb) {
     let Some((waiting, backlog)) = sk.accept_queue() else { return };

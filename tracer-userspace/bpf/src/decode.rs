@@ -26,7 +26,6 @@ macro_rules! kernel_events {
                 match kind { $(Kind::$kind => whole(bytes).map(Self::$kind),)* }
             }
 
-            #[must_use]
             pub const fn header(&self) -> &Header {
                 match self { $(Self::$kind(event) => &event.header,)* }
             }

@@ -151,7 +151,6 @@ fn start_prober_sockets(ebpf: &mut Ebpf, walk: &mut Walk, options: &LoadOptions)
 impl Loaded {
     /// Events that did not fit into the ring, connections that did not fit into a map, and events of which a cgroup made too
     /// many, since the start, by place.
-    #[must_use]
     pub fn lost(&self) -> Vec<(&'static str, u64)> {
         let counters = [
             (Loss::RING, Counter::RingFull),
@@ -172,14 +171,11 @@ impl Loaded {
         self.missed.count(ebpf, silenced).to_vec()
     }
 
-    /// Whether a program sits on this hook now.
-    #[must_use]
     pub fn is_attached(&self, hook: Hook) -> bool {
         self.ebpf.is_some() && self.walk.is_attached(hook)
     }
 
     /// Runs of each hook's programs and the seconds they took; empty where the kernel does not count them.
-    #[must_use]
     pub fn program_runs(&self) -> BTreeMap<Hook, (u64, f64)> {
         runs::by_hook(self)
     }
@@ -190,7 +186,6 @@ impl Loaded {
     }
 
     /// Reads of kernel memory that failed, since the start: what they would have reported is absent.
-    #[must_use]
     pub fn read_failures(&self) -> u64 {
         self.counter(Counter::ReadFailed)
     }

@@ -18,9 +18,6 @@ use tracer_model::event::{
     ResetReceived, ResetSent, Retransmit, State, TcpFlags, TcpState, TlsHello, Tracked, Via,
 };
 
-const IFF_UP: u32 = 1;
-const IFF_LOOPBACK: u32 = 8;
-
 /// Turns an event into an observation. `probers` are the names as they were given to the programs.
 /// `None` for numbers that no version of the programs writes, and for a prober that was found: what it does is observed.
 pub fn observe(event: &KernelEvent, names: &mut KernelNames, probers: &[String]) -> Option<Observation> {
@@ -161,8 +158,8 @@ fn packet_drop(e: &drop::PacketDrop, names: &mut KernelNames) -> Option<PacketDr
         device: present32(e.if_flags).map(|flags| Device {
             ifindex: e.ifindex,
             name: text(&e.ifname),
-            up: flags & IFF_UP != 0,
-            loopback: flags & IFF_LOOPBACK != 0,
+            up: flags & link::IFF_UP != 0,
+            loopback: flags & link::IFF_LOOPBACK != 0,
         }),
         tracked: present64(e.nfct).map(tracked),
         via: Via::from_number(e.via)?,
@@ -228,7 +225,7 @@ fn link_change(e: &link::Link) -> Option<LinkChange> {
         ifindex: e.ifindex,
         name: text(&e.ifname),
         // `qdisc_reset` cannot tell the new flags: it is written only for a device that goes down.
-        up: present32(e.new_flags).is_some_and(|flags| flags & IFF_UP != 0),
+        up: present32(e.new_flags).is_some_and(|flags| flags & link::IFF_UP != 0),
         actor: task(&e.actor),
         ancestors: ancestors(&e.ancestors),
         exe: Some(text(&e.exe)).filter(|path| !path.is_empty()),

@@ -46,7 +46,7 @@ pub(crate) const SETTLE_NS: u64 = 2_000_000;
 
 /// The cause of an attempt, as far as it is decided, and the other causes that hold on evidence of their own.
 pub fn classify(case: &Case<'_>) -> Option<(Finding, Vec<Cause>)> {
-    let mut findings: Vec<Finding> = Cause::ALL.iter().filter_map(|cause| rules::rule(*cause)?(case)).collect();
+    let mut findings: Vec<Finding> = Cause::ALL.iter().filter_map(|cause| rules::rule_of(*cause)?(case)).collect();
     // What nothing ties to the attempt does not go before what something does.
     let tied = findings.iter().position(|f| f.confidence > Confidence::Possible).unwrap_or_default();
     let mut first = (tied < findings.len()).then(|| findings.remove(tied))?.weakened(case);

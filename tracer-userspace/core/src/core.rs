@@ -50,7 +50,6 @@ use tracer_model::record::{Cause, Outcome};
 /// When an attempt is looked at.
 #[derive(Clone, Copy, Debug)]
 enum When {
-    /// It has a new observation.
     Seen(u64),
     /// The companions of the last one had the time to arrive.
     Settled(u64),
@@ -59,15 +58,12 @@ enum When {
 /// Observations in, decisions out.
 #[derive(Debug, Default)]
 pub struct Core {
-    /// The attempts.
     correlator: Correlator,
-    /// What is known of the node.
     node: Node,
     /// Which attempts wait to be judged, and what for.
     waiting: Waiting,
     /// What is asked of the node.
     queries: Queries,
-    /// The verdicts that stand.
     verdicts: Verdicts,
     /// When verdicts on forgotten attempts are looked for again.
     next_sweep: u64,
@@ -75,15 +71,12 @@ pub struct Core {
     failures: Failures,
     /// Attempts of gRPC probes that may dial again.
     grpc_retries: GrpcRetries,
-    /// How much room probes and starts have.
     budgets: Budgets,
-    /// What was reported about the node.
     node_news: NodeNews,
     /// The wall clock, and the probes that wait for it.
     not_run: NotRun,
     /// Noise that was emitted, and goes on.
     known_noise: KnownNoise,
-    /// What the kubelet reported lately.
     words: KubeletMessages,
     /// Failures that it logged and that fit no attempt yet.
     unmatched: Unmatched,
@@ -195,7 +188,6 @@ impl Core {
         self.issue_due(now);
     }
 
-    /// An attempt has a new observation.
     fn attempt_observed(&mut self, conn: ConnId, observation: &Observation, out: &mut Vec<Decision>) {
         let Some(attempt) = self.correlator.get(conn) else { return };
         match &observation.kind {

@@ -13,20 +13,18 @@ use crate::classify::{culprit_of, is_elsewhere};
 use tracer_attempts::correlate::node::Node;
 use tracer_attempts::enrich::netns_ref;
 use tracer_model::decision::Decision;
-use tracer_model::event::{LinkChange, Links, NetnsOp, NetnsOpKind, Observation, ObservationKind};
+use tracer_model::event::{LinkChange, LinkState, Links, NetnsOp, NetnsOpKind, Observation, ObservationKind};
 use tracer_model::record::{Body, Culprit, LinkRef, NodeBody};
 
 /// What this observation says about the node; `node` is what was known before it.
 #[must_use]
 pub fn decide(observation: &Observation, node: &Node) -> Vec<Decision> {
     let bodies = match &observation.kind {
-        ObservationKind::LinkChange(change) => {
-            link_changed(observation.time_boot_ns, change, node).into_iter().collect()
-        }
+        ObservationKind::LinkChange(change) => Vec::from_iter(link_changed(observation.time_boot_ns, change, node)),
         ObservationKind::Links(links) => links_read(links, node),
-        ObservationKind::NetnsOp(op) => entered(observation.time_boot_ns, op, node).into_iter().collect(),
-        ObservationKind::NodePorts(ports) => node_ports::changed(ports, node).into_iter().collect(),
-        ObservationKind::PortPressure(pressure) => port_pressure::record_of(pressure, node).into_iter().collect(),
+        ObservationKind::NetnsOp(op) => Vec::from_iter(entered(observation.time_boot_ns, op, node)),
+        ObservationKind::NodePorts(ports) => Vec::from_iter(node_ports::changed(ports, node)),
+        ObservationKind::PortPressure(pressure) => Vec::from_iter(port_pressure::record_of(pressure, node)),
         _ => Vec::new(),
     };
     let decision = |body| Decision::new(observation.time_boot_ns, None, Body::Node(Box::new(body)));
@@ -35,6 +33,10 @@ pub fn decide(observation: &Observation, node: &Node) -> Vec<Decision> {
 
 fn event_name(up: bool) -> &'static str {
     if up { "link_up" } else { "link_down" }
+}
+
+fn verb(up: bool) -> &'static str {
+    if up { "up" } else { "down" }
 }
 
 /// A link of the node's namespace, with the process that did it. Pods' links come and go with the pods.
@@ -46,15 +48,19 @@ fn link_changed(time: u64, change: &LinkChange, node: &Node) -> Option<NodeBody>
     let by_path = culprit.netns_path.as_ref().map(|path| format!(", which came in through {path}"));
     let elsewhere = is_elsewhere(change).then(|| ", which was in another network namespace".to_owned());
     let path = by_path.or(elsewhere).unwrap_or_default();
-    let verb = if change.up { "up" } else { "down" };
     Some(NodeBody {
         event: event_name(change.up).to_owned(),
-        summary: format!("{} of the node set {verb} by {} (pid {}){path}", change.name, culprit.comm, culprit.pid),
+        summary: format!(
+            "{} of the node set {} by {} (pid {}){path}",
+            change.name,
+            verb(change.up),
+            culprit.comm,
+            culprit.pid
+        ),
         culprit: Some(culprit),
         netns: Some(netns_ref(change.netns, node)),
         link: Some(LinkRef { ifindex: change.ifindex, name: change.name.clone(), up: change.up }),
-        ports: None,
-        node_ports: None,
+        ..NodeBody::default()
     })
 }
 
@@ -67,15 +73,8 @@ fn has_business_there(comm: &str) -> bool {
 
 /// Somebody set the wall clock.
 pub(crate) fn clock_step(step: &ClockStep) -> NodeBody {
-    NodeBody {
-        event: "clock_step".to_owned(),
-        summary: format!("the wall clock of the node was {}", step.words()),
-        culprit: None,
-        netns: None,
-        link: None,
-        ports: None,
-        node_ports: None,
-    }
+    let summary = format!("the wall clock of the node was {}", step.words());
+    NodeBody { event: "clock_step".to_owned(), summary, ..NodeBody::default() }
 }
 
 /// Links that changed without a hook having seen who did it.
@@ -83,21 +82,15 @@ fn links_read(links: &Links, node: &Node) -> Vec<NodeBody> {
     let Some(before) = node.links.get(&links.netns).filter(|_| node.netns() == Some(links.netns)) else {
         return Vec::new();
     };
-    let changed = |now: &&tracer_model::event::LinkState| {
+    let changed = |now: &&LinkState| {
         before.iter().any(|old| old.ifindex == now.ifindex && old.name == now.name && old.up != now.up)
     };
-    let body = |link: &tracer_model::event::LinkState| NodeBody {
+    let body = |link: &LinkState| NodeBody {
         event: event_name(link.up).to_owned(),
-        summary: format!(
-            "{} of the node is {}; who did it was not seen",
-            link.name,
-            if link.up { "up" } else { "down" }
-        ),
-        culprit: None,
+        summary: format!("{} of the node is {}; who did it was not seen", link.name, verb(link.up)),
         netns: Some(netns_ref(links.netns, node)),
         link: Some(LinkRef { ifindex: link.ifindex, name: link.name.clone(), up: link.up }),
-        ports: None,
-        node_ports: None,
+        ..NodeBody::default()
     };
     links.links.iter().filter(changed).map(body).collect()
 }
@@ -112,10 +105,7 @@ fn entered(time: u64, op: &NetnsOp, node: &Node) -> Option<NodeBody> {
     let path = node.namespaces.path_of_entry(op, time).filter(|_| enters)?;
     Some(NodeBody {
         event: "netns_enter".to_owned(),
-        summary: format!(
-            "{} (pid {}) entered the node's network namespace after opening {path}",
-            op.actor.comm, op.actor.pid
-        ),
+        summary: format!("{} entered the node's network namespace after opening {path}", op.actor),
         culprit: Some(Culprit {
             pid: op.actor.pid,
             comm: op.actor.comm.clone(),
@@ -127,9 +117,7 @@ fn entered(time: u64, op: &NetnsOp, node: &Node) -> Option<NodeBody> {
             time_boot_ns: Some(time),
         }),
         netns: Some(netns_ref(op.netns, node)),
-        link: None,
-        ports: None,
-        node_ports: None,
+        ..NodeBody::default()
     })
 }
 
@@ -141,8 +129,7 @@ mod tests {
     const AWAY: Netns = Netns(99);
 
     fn actor(comm: &str, netns: Netns) -> Actor {
-        let (netns, cgroup, cgroup_memory) = (Some(netns), None, None);
-        Actor { pid: 4242, tid: 4242, comm: comm.to_owned(), netns, cgroup, cgroup_memory }
+        Actor { pid: 4242, tid: 4242, comm: comm.to_owned(), netns: Some(netns), ..prober() }
     }
 
     fn opens(comm: &str, path: &str) -> ObservationKind {
@@ -155,25 +142,15 @@ mod tests {
     }
 
     fn sets_down(comm: &str, from: Netns, name: &str) -> ObservationKind {
-        ObservationKind::LinkChange(LinkChange {
-            netns: NODE,
-            ifindex: 7,
-            name: name.to_owned(),
-            up: false,
-            actor: actor(comm, from),
-            ancestors: Vec::new(),
-            exe: None,
-            cni_netns: Some("/run/netns/cni-1".to_owned()),
-            hook: Hook::QdiscReset,
-        })
+        let cni_netns = Some("/run/netns/cni-1".to_owned());
+        let actor = actor(comm, from);
+        ObservationKind::LinkChange(LinkChange { actor, cni_netns, ..link_change(NODE, 7, name, false) })
     }
 
     fn summaries(facts: Vec<ObservationKind>) -> Vec<String> {
-        let mut stream = Stream::new();
-        stream.links(true, &["10.88.0.1"]);
+        let mut stream = Stream::new().links(true, &["10.88.0.1"]).clone();
         facts.into_iter().for_each(|kind| _ = stream.push(kind));
-        let record_of = stream.decisions().into_iter();
-        record_of.filter_map(|it| if let Body::Node(node) = it.body { Some(node.summary) } else { None }).collect()
+        stream.node_events().into_iter().map(|it| it.summary).collect()
     }
 
     /// What is reported when a process of this name opens another's namespace file and then is in the node's.

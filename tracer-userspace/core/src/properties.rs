@@ -37,13 +37,13 @@ fn takes_back(decisions: &[Decision]) -> Option<ConnId> {
 
 /// What seems to fail and may go on: with its end, or, after its SYN was sent again, well.
 const TROUBLE: &[fn(&mut Stream)] = &[
-    |s| _ = s.connect().drop(SYN, "NETFILTER_DROP", POD),
+    |s| _ = s.connect().filtered(SYN, POD),
     |s| _ = s.connect().drop_on(SYN, "QDISC_DROP", NODE, lo(false)),
     |s| _ = s.connect().drop(SYN, "NEIGH_FAILED", NODE),
     |s| _ = s.connect().queue_full(ListenQueue::Accept),
-    |s| _ = s.connect().drop(SYN_ACK, "NETFILTER_DROP", POD),
-    |s| _ = s.connect().retransmit(TcpState::SynSent),
-    |s| _ = s.connect().drop(SYN, "NETFILTER_DROP", POD).icmp(3, 1),
+    |s| _ = s.connect().filtered(SYN_ACK, POD),
+    |s| _ = s.connect().syn_again(),
+    |s| _ = s.connect().filtered(SYN, POD).icmp(3, 1),
 ];
 
 /// Trouble of an attempt, with whether it then gets through, after how long, and whether its probe is known.
@@ -62,20 +62,17 @@ const CASES: &[PropertyCase] = &[
         Some("connection_refused"),
     ),
     (|s| _ = s.connect().reset_received(TcpState::SynSent, 0).gives_up(), Some("handshake_rst")),
-    (|s| _ = s.connect().drop(SYN, "NETFILTER_DROP", POD).gives_up(), Some("firewall_drop")),
+    (|s| _ = s.connect().filtered(SYN, POD).gives_up(), Some("firewall_drop")),
+    (|s| _ = s.connect().filtered(SYN, POD).reset_received(TcpState::SynSent, 0).gives_up(), Some("firewall_reject")),
+    (|s| _ = s.connect().icmp(3, 3).filtered(SYN, POD).gives_up(), Some("firewall_reject")),
     (
-        |s| _ = s.connect().drop(SYN, "NETFILTER_DROP", POD).reset_received(TcpState::SynSent, 0).gives_up(),
-        Some("firewall_reject"),
-    ),
-    (|s| _ = s.connect().icmp(3, 3).drop(SYN, "NETFILTER_DROP", POD).gives_up(), Some("firewall_reject")),
-    (
-        |s| _ = s.connect().ipvs(SYN_ACK, IpvsOp::NoBackend).drop(SYN_ACK, "NETFILTER_DROP", NODE).gives_up(),
+        |s| _ = s.connect().ipvs(SYN_ACK, IpvsOp::NoBackend).filtered(SYN_ACK, NODE).gives_up(),
         Some("nodeport_ephemeral_collision"),
     ),
     (|s| _ = s.connect().drop_on(SYN, "QDISC_DROP", NODE, lo(false)).gives_up(), Some("loopback_down")),
     (reset_by_application, Some("mid_stream_rst")),
     (slow, Some("slow_response")),
-    (|s| _ = s.connect().retransmit(TcpState::SynSent).gives_up(), Some("unexplained")),
+    (|s| _ = s.connect().syn_again().gives_up(), Some("unexplained")),
 ];
 
 fn healthy(s: &mut Stream) {
@@ -154,7 +151,7 @@ proptest! {
                 stream.http_readiness();
             }
             TROUBLE[trouble](&mut stream);
-            stream.wait_ms(after_ms).retransmit(TcpState::SynSent);
+            stream.wait_ms(after_ms).syn_again();
             if gets_through {
                 stream.established().closes((100, 101, 200));
             } else {

@@ -12,7 +12,7 @@ use std::fmt::Display;
 use std::net::SocketAddr;
 
 use crate::core::Core;
-pub use facts::{firewall, http_probe, lo, neighbour, prober, redirect, rule, start};
+pub use facts::{firewall, http_probe, link_change, listener, lo, neighbour, prober, redirect, rule, start};
 pub use tracer_common::names::Hook;
 use tracer_model::decision::Decision;
 pub use tracer_model::event::*;
@@ -24,6 +24,8 @@ pub const SYN: TcpFlags = TcpFlags(0x02);
 pub const SYN_ACK: TcpFlags = TcpFlags(0x12);
 
 /// One attempt from 10.88.0.1:40000 to 10.88.0.2:8080, and what is seen of it, a microsecond apart.
+/// Each step gives the stream back: `clone` ends a chain of them.
+#[derive(Clone)]
 pub struct Stream {
     pub observations: Vec<Observation>,
     now: u64,
@@ -101,6 +103,11 @@ impl Stream {
     pub fn wait_ms(&mut self, ms: u64) -> &mut Self {
         self.now += ms * 1_000_000;
         self
+    }
+
+    /// The companions of what came last have had their time.
+    pub fn settles(&mut self) -> &mut Self {
+        self.wait_ms(5).tick()
     }
 
     pub fn missing(&mut self, hook: Hook) -> &mut Self {
@@ -209,6 +216,11 @@ impl Stream {
         self.drop_on(flags, reason, netns, None)
     }
 
+    /// Netfilter drops a packet.
+    pub fn filtered(&mut self, flags: TcpFlags, netns: Netns) -> &mut Self {
+        self.drop(flags, "NETFILTER_DROP", netns)
+    }
+
     pub fn drop_on(&mut self, flags: TcpFlags, reason: &str, netns: Netns, device: Option<Device>) -> &mut Self {
         self.drop_with(flags, netns, |drop| {
             drop.reason = Some(reason.to_owned());
@@ -304,18 +316,18 @@ impl Stream {
         self.push(ObservationKind::Ipvs(Ipvs { conn: self.conn, flow, flags, op, via: Via::Flow, netns: Some(NODE) }))
     }
 
-    pub fn retransmit(&mut self, state: TcpState) -> &mut Self {
-        self.push(ObservationKind::Retransmit(Retransmit {
-            conn: self.conn,
-            state,
-            payload: Some(0),
-            by_target: false,
-        }))
+    /// The SYN is sent again.
+    pub fn syn_again(&mut self) -> &mut Self {
+        self.retransmitted(TcpState::SynSent, 0, false)
     }
 
     /// A segment of the established connection is sent again.
     pub fn sent_again(&mut self, payload: u32, by_target: bool) -> &mut Self {
-        let (conn, state) = (self.conn, TcpState::Established);
+        self.retransmitted(TcpState::Established, payload, by_target)
+    }
+
+    fn retransmitted(&mut self, state: TcpState, payload: u32, by_target: bool) -> &mut Self {
+        let conn = self.conn;
         self.push(ObservationKind::Retransmit(Retransmit { conn, state, payload: Some(payload), by_target }))
     }
 
@@ -411,12 +423,17 @@ impl Stream {
         core.joined()
     }
 
+    /// The bodies of one kind, in order.
+    fn bodies<T>(&self, of_kind: impl FnMut(Body) -> Option<T>) -> Vec<T> {
+        self.decisions().into_iter().map(|decision| decision.body).filter_map(of_kind).collect()
+    }
+
     pub fn verdicts(&self) -> Vec<VerdictBody> {
-        let verdict = |d: Decision| match d.body {
-            Body::Verdict(v) => Some(*v),
-            _ => None,
-        };
-        self.decisions().into_iter().filter_map(verdict).collect()
+        self.bodies(|body| if let Body::Verdict(verdict) = body { Some(*verdict) } else { None })
+    }
+
+    pub fn node_events(&self) -> Vec<NodeBody> {
+        self.bodies(|body| if let Body::Node(event) = body { Some(*event) } else { None })
     }
 
     /// The first of the verdicts.
@@ -428,16 +445,28 @@ impl Stream {
         self.verdicts().pop().expect("a verdict").verdict
     }
 
-    /// Cause and confidence of the first verdict.
-    pub fn decided(&self) -> (&'static str, Confidence) {
-        let first = self.verdict();
-        (first.cause.name(), first.confidence)
+    /// Cause and confidence of each verdict, in order.
+    pub fn all_decided(&self) -> Vec<(&'static str, Confidence)> {
+        self.verdicts().iter().map(|it| (it.verdict.cause.name(), it.verdict.confidence)).collect()
     }
 
-    /// Cause and confidence of the last one.
+    /// Those of the first verdict.
+    pub fn decided(&self) -> (&'static str, Confidence) {
+        self.all_decided().remove(0)
+    }
+
     pub fn last_decided(&self) -> (&'static str, Confidence) {
-        let last = self.last_verdict();
-        (last.cause.name(), last.confidence)
+        self.all_decided().pop().expect("a verdict")
+    }
+
+    /// The cause of each verdict, and whether it has what the kubelet reported.
+    pub fn quoted(&self) -> Vec<(&'static str, bool)> {
+        self.verdicts().iter().map(|it| (it.verdict.cause.name(), it.kubelet.is_some())).collect()
+    }
+
+    /// Failures in a row of the probe, by each verdict.
+    pub fn in_a_row(&self) -> Vec<Option<u32>> {
+        self.verdicts().iter().map(|it| it.probe.as_ref()?.consecutive_failures).collect()
     }
 
     /// How the attempts ended by their verdicts, in order.
@@ -446,11 +475,7 @@ impl Stream {
     }
 
     pub fn findings(&self) -> Vec<FindingBody> {
-        let finding = |d: Decision| match d.body {
-            Body::Finding(finding) => Some(*finding),
-            _ => None,
-        };
-        self.decisions().into_iter().filter_map(finding).collect()
+        self.bodies(|body| if let Body::Finding(finding) = body { Some(*finding) } else { None })
     }
 
     /// Causes of all verdicts, in order.

@@ -1,7 +1,7 @@
 //! Base chains of netfilter that drop what no rule accepted, and the software that owns them.
 
 use super::Check;
-use super::finding::{Draft, Finding, Fix, Unread};
+use super::finding::{Draft, Finding, Fix, KEEP, Remediation, Unread};
 use super::view::View;
 use tracer_core::classify::owner;
 use tracer_model::event::Backend;
@@ -31,9 +31,13 @@ fn judge(survey: &Survey) -> Vec<Finding> {
     if found.is_empty() && survey.truncated {
         let reason =
             "the rules are too many to read, and no base chain that was read drops by its policy or its last rule";
-        found.push(
-            draft().unknown(Unread::new(reason, "nft list ruleset | grep policy; iptables-legacy -S | grep ^-P")),
-        );
+        found.push(draft().unknown(Unread::new(
+            reason,
+            Remediation::on_node(
+                "Read the policies by hand",
+                "nft list ruleset | grep policy; iptables-legacy -S | grep ^-P",
+            ),
+        )));
     } else if found.is_empty() {
         let bases = survey.tables.iter().flat_map(|table| &table.chains).filter(|chain| chain.hook.is_some()).count();
         found.push(
@@ -103,10 +107,18 @@ fn fix(table: &SurveyTable, chain: &SurveyChain, owner: Option<&str>) -> Fix {
     let can_be_right = chain.ways_out > 0;
     match owner {
         Some("ufw") if can_be_right => allow(ufw(chain), "systemctl disable --now ufw"),
-        Some("ufw") => Fix::new("ufw disable", "systemctl disable --now ufw"),
-        Some("firewalld") if table.name == owner::PANIC => Fix::lasting("firewall-cmd --panic-off"),
+        Some("ufw") => Fix::new(
+            Remediation::on_node("Turn ufw off", "ufw disable"),
+            Remediation::on_node(KEEP, "systemctl disable --now ufw"),
+        ),
+        Some("firewalld") if table.name == owner::PANIC => {
+            Fix::lasting(Remediation::on_node("End firewalld's panic mode", "firewall-cmd --panic-off"))
+        }
         Some("firewalld") if can_be_right => allow(firewalld(chain), "systemctl disable --now firewalld"),
-        Some("firewalld") => Fix::new("systemctl stop firewalld", "systemctl disable firewalld"),
+        Some("firewalld") => Fix::new(
+            Remediation::on_node("Stop firewalld", "systemctl stop firewalld"),
+            Remediation::on_node(KEEP, "systemctl disable firewalld"),
+        ),
         _ if can_be_right => allowed_in(table, chain),
         _ => set_accept(table, chain),
     }
@@ -134,9 +146,10 @@ fn firewalld(chain: &SurveyChain) -> &'static str {
 
 /// What is to pass; or, if the rules are not wanted at all, none of them.
 fn allow(what: &str, off: &str) -> Fix {
-    Fix::lasting(format!(
-        "{what}; only if the node needs no firewall of its own (it then takes whatever these rules keep out): {off}"
-    ))
+    let text = format!(
+        "Let the traffic of the cluster pass. Only if the node needs no firewall of its own: `{off}`. The node then takes whatever these rules keep out"
+    );
+    Fix::lasting(Remediation::on_node(text, what))
 }
 
 /// Rules that nobody known made: theirs is the place where to allow.
@@ -147,16 +160,16 @@ fn allowed_in(table: &SurveyTable, chain: &SurveyChain) -> Fix {
             format!("nft -a list chain {} {} {}", table.family, shell::table(&table.name), shell::chain(&chain.name))
         }
     };
-    Fix::lasting(format!(
-        "see what it lets pass (`{list}`), and allow the kubelet's port (tcp 10250) and the pods' network where these rules are kept"
-    ))
+    let text =
+        "See what it lets pass. Allow the kubelet's port (tcp 10250) and the pods' network where these rules are kept";
+    Fix::lasting(Remediation::on_node(text, list))
 }
 
 fn set_accept(table: &SurveyTable, chain: &SurveyChain) -> Fix {
     let persist =
         "set it where the rules are kept (/etc/nftables.conf, /etc/iptables/rules.v4, or the software that owns them)";
     if let Some(handle) = chain.last_drops.filter(|_| !chain.drops) {
-        return Fix::new(delete(table, chain, handle), persist);
+        return Fix::new(Remediation::on_node("Delete the last rule", delete(table, chain, handle)), persist);
     }
     let accept = match iptables(table) {
         Some(iptables) => {
@@ -169,7 +182,7 @@ fn set_accept(table: &SurveyTable, chain: &SurveyChain) -> Fix {
             shell::chain(&chain.name)
         ),
     };
-    Fix::new(accept, persist)
+    Fix::new(Remediation::on_node("Let the chain accept what no rule decides", accept), persist)
 }
 
 /// The command that has these rules, if it is not nft.
@@ -200,6 +213,7 @@ fn delete(table: &SurveyTable, chain: &SurveyChain, handle: u64) -> String {
 
 #[cfg(test)]
 mod tests {
+    use super::super::testing::fix as fix_of;
     use super::*;
     use crate::Status;
 
@@ -221,20 +235,20 @@ mod tests {
             findings[0].observed.contains("764 packets") && findings[0].observed.contains("owner: ufw"),
             "{findings:?}"
         );
-        assert!(findings[0].remediation.as_deref().is_some_and(|fix| fix.starts_with("ufw allow 10250/tcp &&")));
+        assert!(fix_of(&findings[0]).starts_with("ufw allow 10250/tcp &&"), "{findings:?}");
     }
 
     #[test]
     fn ufw_without_any_rule_is_in_the_way() {
         let chains = vec![chain("INPUT", Some("INPUT"), true, 0), chain("ufw-user-input", None, false, 0)];
-        assert_eq!(judge(&survey("filter", chains))[0].remediation.as_deref(), Some("ufw disable"));
+        assert_eq!(fix_of(&judge(&survey("filter", chains))[0]), "ufw disable");
     }
 
     #[test]
     fn a_policy_without_a_way_out_drops_everything() {
         let findings = judge(&survey("filter", vec![chain("FORWARD", Some("FORWARD"), true, 0)]));
         assert_eq!(findings[0].status, Status::Fail);
-        assert_eq!(findings[0].remediation.as_deref(), Some("iptables-nft -t filter -P FORWARD ACCEPT"));
+        assert_eq!(fix_of(&findings[0]), "iptables-nft -t filter -P FORWARD ACCEPT");
     }
 
     #[test]
@@ -244,12 +258,12 @@ mod tests {
             SurveyTable { backend: Backend::Nftables, family: "inet", name: "firewalld".into(), chains: vec![last] };
         let mut survey = Survey { tables: vec![table], ..Survey::default() };
         let findings = judge(&survey);
-        let fix = |survey: &Survey| judge(survey).remove(0).remediation.unwrap_or_default();
+        let fix = |survey: &Survey| fix_of(&judge(survey)[0]).to_owned();
         assert_eq!(findings[0].status, Status::Warn);
         assert!(fix(&survey).starts_with("firewall-cmd --permanent --zone=trusted"), "{findings:?}");
         assert!(findings[0].observed.starts_with("last rule drops or rejects all on INPUT"), "{findings:?}");
         survey.tables[0].name = "mine".into();
-        assert!(fix(&survey).contains("`nft -a list chain inet mine filter_INPUT`"), "{}", fix(&survey));
+        assert_eq!(fix(&survey), "nft -a list chain inet mine filter_INPUT");
         survey.tables[0].chains[0].ways_out = 0;
         assert_eq!(fix(&survey), "nft delete rule inet mine filter_INPUT handle 9");
     }
@@ -259,10 +273,10 @@ mod tests {
     fn each_hook_has_a_fix_of_its_own() {
         let begins = |hook, name, chains: &str| {
             let chains = vec![chain(hook, Some(hook), true, 6), chain(chains, None, false, 0)];
-            judge(&survey(name, chains)).remove(0).remediation.unwrap_or_default()
+            fix_of(&judge(&survey(name, chains))[0]).to_owned()
         };
-        assert!(begins("FORWARD", "filter", "ufw-user-input").starts_with("ufw default allow routed; "));
-        assert!(begins("OUTPUT", "filter", "ufw-user-input").starts_with("ufw allow out to POD_CIDR; "));
+        assert_eq!(begins("FORWARD", "filter", "ufw-user-input"), "ufw default allow routed");
+        assert_eq!(begins("OUTPUT", "filter", "ufw-user-input"), "ufw allow out to POD_CIDR");
         assert!(begins("INPUT", "filter", "INPUT_ZONES").starts_with("firewall-cmd --permanent --zone=trusted"));
         let forward = begins("FORWARD", "filter", "FORWARD_ZONES");
         assert!(forward.contains("--policy=to-pods --add-egress-zone=trusted"), "{forward}");
@@ -273,7 +287,7 @@ mod tests {
         let chains = vec![chain("raw_prerouting", Some("PREROUTING"), true, 0)];
         let findings = judge(&survey("firewalld_policy_drop", chains));
         assert_eq!(findings[0].status, Status::Fail);
-        assert_eq!(findings[0].remediation.as_deref(), Some("firewall-cmd --panic-off"));
+        assert_eq!(fix_of(&findings[0]), "firewall-cmd --panic-off");
     }
 
     #[test]

@@ -2,7 +2,7 @@
 
 use super::Check;
 use super::cni;
-use super::finding::{Draft, Finding, Fix, Unread};
+use super::finding::{Draft, Finding, Fix, KEEP, Remediation, Unread};
 use super::view::View;
 
 pub(super) const CHECK: Check = Check {
@@ -91,17 +91,20 @@ fn judge(found: &BridgeSettings) -> Finding {
 fn fix(found: &BridgeSettings) -> Fix {
     let load = if found.v4.is_some() { "" } else { "modprobe br_netfilter && " };
     Fix::new(
-        format!("{load}sysctl -w {V4}=1 {V6}=1"),
-        format!(
-            "echo br_netfilter > /etc/modules-load.d/br_netfilter.conf && {}",
-            Fix::persist(&[(V4, "1"), (V6, "1")])
+        Remediation::on_node("Let iptables see what bridges forward", format!("{load}sysctl -w {V4}=1 {V6}=1")),
+        Remediation::on_node(
+            KEEP,
+            format!(
+                "echo br_netfilter > /etc/modules-load.d/br_netfilter.conf && {}",
+                Fix::persist(&[(V4, "1"), (V6, "1")])
+            ),
         ),
     )
 }
 
 #[cfg(test)]
 mod tests {
-    use super::super::testing::Tree;
+    use super::super::testing::{Tree, fix as fix_of};
     use super::*;
     use crate::Status;
 
@@ -118,7 +121,7 @@ mod tests {
             "{}",
             finding.observed
         );
-        assert!(finding.remediation.is_some_and(|fix| fix.starts_with("modprobe br_netfilter")));
+        assert!(fix_of(&finding).starts_with("modprobe br_netfilter"));
     }
 
     #[test]
@@ -137,7 +140,7 @@ mod tests {
         };
         assert_eq!((of("0\n", "1\n").status, of("0\n", "0\n").status), (Status::Fail, Status::Fail));
         assert_eq!(of("1\n", "0\n").status, Status::Warn, "of IPv6 alone, which pods may not have");
-        assert!(of("0\n", "0\n").remediation.is_some_and(|fix| fix.starts_with("sysctl -w")), "it is loaded");
+        assert!(fix_of(&of("0\n", "0\n")).starts_with("sysctl -w"), "it is loaded");
     }
 
     #[test]

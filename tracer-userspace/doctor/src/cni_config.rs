@@ -2,8 +2,9 @@
 
 use super::Check;
 use super::cni::{Config, PLACES, active};
-use super::finding::{Draft, Finding, Fix, Unread};
+use super::finding::{Draft, Finding, Fix, Remediation, Unread};
 use super::view::View;
+use tracer_model::record::Command;
 
 pub(super) const CHECK: Check = Check {
     name: "cni_config",
@@ -84,8 +85,16 @@ fn judge(found: &CniState) -> Finding {
     }
     if let Some(path) = config.subnet_file.as_ref().filter(|_| !found.subnet) {
         return draft.fail(
-            format!("{} uses flannel, and {path} does not exist: sandboxes fail until flanneld has written it", config.path),
-            Fix::lasting("see why flanneld does not run: `kubectl -n kube-flannel logs -l app=flannel` (it needs the API server, br_netfilter and a pod CIDR for this node)"),
+            format!(
+                "{} uses flannel, and {path} does not exist: sandboxes fail until flanneld has written it",
+                config.path
+            ),
+            Fix::lasting(
+                Remediation::from(
+                    "See why flanneld does not run: it needs the API server, br_netfilter and a pod CIDR for this node",
+                )
+                .run([Command::in_cluster("kubectl -n kube-flannel logs -l app=flannel")]),
+            ),
         );
     }
     if !config.others.is_empty() {
@@ -112,7 +121,13 @@ fn without(found: &CniState) -> Finding {
         return draft().unknown(elsewhere(&observed, link, "its configuration", "conf_dir", "network_dir"));
     }
     if found.prober {
-        return draft().fail(observed, Fix::lasting("install a CNI, or see why its DaemonSet has not written its configuration: `kubectl -n kube-system get pods -o wide`"));
+        return draft().fail(
+            observed,
+            Fix::lasting(
+                Remediation::from("Install a CNI, or see why its DaemonSet has not written its configuration")
+                    .run([Command::in_cluster("kubectl get pods -A -o wide --field-selector spec.nodeName=NODE")]),
+            ),
+        );
     }
     draft().unknown(Unread::new(
         format!("{observed}, and no kubelet runs here"),
@@ -131,7 +146,7 @@ fn elsewhere(observed: &str, link: &str, what: &str, containerd: &str, crio: &st
 #[cfg(test)]
 mod tests {
     use super::super::cni::SUBNET_FILE;
-    use super::super::testing::Tree;
+    use super::super::testing::{Tree, fix};
     use super::*;
     use crate::Status;
 
@@ -257,6 +272,6 @@ mod tests {
         assert_eq!(judge(&none).status, Status::Fail);
         let finding = judge(&CniState { pod_link: Some("veth0".into()), ..none });
         assert!(finding.status == Status::Unknown && finding.observed.contains("needs ptp"), "{finding:?}");
-        assert!(finding.remediation.is_some_and(|it| it.contains("bin_dir")));
+        assert!(fix(&finding).contains("bin_dir"));
     }
 }

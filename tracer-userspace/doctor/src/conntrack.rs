@@ -1,7 +1,7 @@
 //! Room in the connection table.
 
 use super::Check;
-use super::finding::{Draft, Finding, Fix, Unread};
+use super::finding::{Draft, Finding, Fix, Remediation, Unread};
 use super::view::View;
 
 pub(super) const CHECK: Check = Check {
@@ -39,8 +39,14 @@ fn judge(table: Option<(u64, u64)>) -> Finding {
     let fix = || {
         let doubled = (max.saturating_mul(2)).max(131_072).to_string();
         Fix::new(
-            format!("sysctl -w net.netfilter.nf_conntrack_max={doubled}"),
-            "kube-proxy sets it at each start: raise its conntrack.maxPerCore (or conntrack.min), and look for who fills it: `conntrack -L | awk '{print $5}' | sort | uniq -c | sort -rn | head`",
+            Remediation::on_node(
+                "Make the table larger",
+                format!("sysctl -w net.netfilter.nf_conntrack_max={doubled}"),
+            ),
+            Remediation::on_node(
+                "kube-proxy sets it at each start: raise its conntrack.maxPerCore (or conntrack.min). Then find what fills the table",
+                r"conntrack -L | sed 's/^[^=]*=\([^ ]*\) dst=\([^ ]*\).*/\1 \2/' | sort | uniq -c | sort -rn | head",
+            ),
         )
     };
     match share {

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::net::Ipv4Addr;
 
 use super::Check;
-use super::finding::{Draft, Finding, Fix, Unread};
+use super::finding::{Draft, Finding, Fix, Remediation, Unread};
 use super::view::View;
 use tracer_model::shell;
 
@@ -108,7 +108,7 @@ fn judge(routes: &[Route]) -> Finding {
         [] => draft.warn(
             "no IPv4 default route: kube-proxy's ClusterIPs are unreachable unless another route covers them",
             Fix::new(
-                "ip route add default via GATEWAY dev UPLINK",
+                Remediation::on_node("Add a default route", "ip route add default via GATEWAY dev UPLINK"),
                 "set it in the node's network configuration (systemd-networkd, netplan, NetworkManager)",
             ),
         ),
@@ -119,14 +119,14 @@ fn judge(routes: &[Route]) -> Finding {
             let other = rest.iter().find(|route| route.dev != best.dev).unwrap_or(&rest[0]);
             let fix =
                 format!("ip route del default{} dev {} metric {}", other.via(), shell::link(&other.dev), other.metric);
-            draft.warn(format!("{} default routes {how}: {}", routes.len(), list.join("; ")), Fix::new(fix, "name the node's address and uplink: kubelet `--node-ip`, flannel `--iface`, Calico IP_AUTODETECTION_METHOD; or take the second route out of the network configuration"))
+            draft.warn(format!("{} default routes {how}: {}", routes.len(), list.join("; ")), Fix::new(Remediation::on_node("Delete one of them", fix), "name the node's address and uplink: kubelet `--node-ip`, flannel `--iface`, Calico IP_AUTODETECTION_METHOD; or take the second route out of the network configuration"))
         }
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use super::super::testing::Tree;
+    use super::super::testing::{Tree, fix};
     use super::*;
     use crate::Status;
 
@@ -158,8 +158,8 @@ mod tests {
     #[test]
     fn a_route_without_a_gateway_is_deleted_without() {
         let tunnel = "wg0\t00000000\t00000000\t0001\t0\t0\t600\t00000000\t0\t0\t0\n";
-        let fix = judge(&parse(&format!("{HEAD}{ETH}{tunnel}"))).remediation;
-        assert_eq!(fix.as_deref(), Some("ip route del default dev wg0 metric 600"));
+        let finding = judge(&parse(&format!("{HEAD}{ETH}{tunnel}")));
+        assert_eq!(fix(&finding), "ip route del default dev wg0 metric 600");
     }
 
     #[test]
@@ -176,6 +176,6 @@ mod tests {
         assert_eq!((one.status, one.observed.as_str()), (Status::Ok, "one: eth0 via 10.0.0.1 metric 100"));
         let two = of(&[ETH, WLAN, OTHER]);
         assert_eq!(two.status, Status::Warn);
-        assert_eq!(two.remediation.as_deref(), Some("ip route del default via 10.1.0.1 dev wlan0 metric 600"));
+        assert_eq!(fix(&two), "ip route del default via 10.1.0.1 dev wlan0 metric 600");
     }
 }

@@ -3,7 +3,7 @@
 use std::collections::{HashMap, HashSet};
 
 use super::Check;
-use super::finding::{Draft, Finding, Fix, Unread};
+use super::finding::{Draft, Finding, Fix, Remediation, Unread};
 use super::port_range::PortRange;
 use super::view::View;
 
@@ -116,15 +116,17 @@ const KERNELS: (u16, u16) = (32768, 60999);
 /// The kernel's own range; who has as many ports already has to reuse connections.
 fn widen(range: &PortRange) -> Fix {
     if range.last.saturating_sub(range.first) >= KERNELS.1 - KERNELS.0 {
-        return Fix::lasting(
-            "find who connects so often (`tracer attach` ends with it; `ss -tan state time-wait`), and have it keep its connections",
-        );
+        return Fix::lasting(Remediation::on_node(
+            "Find who connects so often (the summary of `tracer attach` names it), and have it keep its connections",
+            "ss -tan state time-wait",
+        ));
     }
     Fix::sysctl(&[("net.ipv4.ip_local_port_range", &format!("{} {}", KERNELS.0, KERNELS.1))])
 }
 
 #[cfg(test)]
 mod tests {
+    use super::super::testing::fix;
     use super::*;
     use crate::Status;
 
@@ -153,14 +155,13 @@ mod tests {
         let range = PortRange { first: 40000, last: 40999, reserved: Vec::new() };
         let finding = judge(&range, &Sockets::default());
         assert_eq!(finding.status, Status::Warn);
-        assert!(finding.remediation.is_some_and(|fix| fix.contains("32768 60999")));
+        assert!(fix(&finding).contains("32768 60999"));
     }
 
     #[test]
     fn a_range_that_is_wide_is_not_made_narrower() {
         let range = PortRange { first: 1024, last: 60000, reserved: Vec::new() };
-        let fix = judge(&range, &sockets(30_000, &range)).remediation;
-        assert!(fix.as_ref().is_some_and(|fix| fix.starts_with("Find who connects")), "{fix:?}");
+        assert_eq!(fix(&judge(&range, &sockets(30_000, &range))), "ss -tan state time-wait");
     }
 
     #[test]

@@ -5,7 +5,7 @@ use std::io;
 
 use serde_json::Value;
 
-pub use tracer_model::record::{FindingBody as Finding, Status};
+pub use tracer_model::record::{FindingBody as Finding, Remediation, Status};
 use tracer_terminal::error::os_message;
 
 /// Why something could not be read, and what would help.
@@ -15,12 +15,12 @@ pub struct Unread {
     pub reason: String,
     /// The capability that is missing.
     pub needs: Option<&'static str>,
-    pub fix: String,
+    pub fix: Remediation,
 }
 
 impl Unread {
     /// Something else than a privilege is missing.
-    pub fn new(reason: impl Into<String>, fix: impl Into<String>) -> Self {
+    pub fn new(reason: impl Into<String>, fix: impl Into<Remediation>) -> Self {
         Self { reason: reason.into(), needs: None, fix: fix.into() }
     }
 
@@ -28,7 +28,8 @@ impl Unread {
     /// next to nothing.
     pub fn without_pods(reason: impl Into<String>, check: &str) -> Self {
         let list = "NODE=$(hostname); kubectl get pods -A -o json --field-selector spec.nodeName=${NODE:?} > pods.json";
-        Self::new(reason, format!("{list} && tracer doctor --check {check} --pods pods.json"))
+        let again = format!("{list} && tracer doctor --check {check} --pods pods.json");
+        Self::new(reason, Remediation::on_node("Give the check the pods of this node", again))
     }
 
     /// A privilege is missing.
@@ -36,7 +37,7 @@ impl Unread {
         Self {
             reason: reason.into(),
             needs: Some(capability),
-            fix: format!("run `tracer doctor` as root, or with {capability}"),
+            fix: format!("run `tracer doctor` as root, or with {capability}").into(),
         }
     }
 
@@ -44,34 +45,40 @@ impl Unread {
         let reason = format!("cannot read {path}: {}", os_message(error));
         match error.kind() {
             io::ErrorKind::PermissionDenied => Self::lacks(reason, "CAP_DAC_READ_SEARCH"),
-            _ => Self::new(reason, format!("see why with `ls -l {path}`")),
+            _ => Self::new(reason, Remediation::on_node("See why", format!("ls -l {path}"))),
         }
     }
 }
 
 /// Where settings last. Files are read in the order of their names: after `99-sysctl.conf`, which is /etc/sysctl.conf.
 const SETTINGS: &str = "/etc/sysctl.d/99-zz-kubernetes.conf";
+/// Before the command that makes a fix last.
+pub const KEEP: &str = "Keep it after a reboot";
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Fix {
-    now: String,
-    persist: Option<String>,
+    now: Remediation,
+    persist: Option<Remediation>,
 }
 
 impl Fix {
-    /// A command, and what makes it last.
-    pub fn new(now: impl Into<String>, persist: impl Into<String>) -> Self {
+    /// What helps now, and what makes it last.
+    pub fn new(now: impl Into<Remediation>, persist: impl Into<Remediation>) -> Self {
         Self { now: now.into(), persist: Some(persist.into()) }
     }
 
-    /// A command that lasts by itself.
-    pub fn lasting(now: impl Into<String>) -> Self {
+    /// What lasts by itself.
+    pub fn lasting(now: impl Into<Remediation>) -> Self {
         Self { now: now.into(), persist: None }
     }
 
     pub fn sysctl(settings: &[(&str, &str)]) -> Self {
         let now: Vec<_> = settings.iter().map(|(name, value)| format!("sysctl -w {name}={}", quoted(value))).collect();
-        Self::new(now.join(" && "), Self::persist(settings))
+        let names: Vec<_> = settings.iter().map(|(name, _)| *name).collect();
+        Self::new(
+            Remediation::on_node(format!("Set {}", listed(&names)), now.join(" && ")),
+            Remediation::on_node(KEEP, Self::persist(settings)),
+        )
     }
 
     pub fn persist(settings: &[(&str, &str)]) -> String {
@@ -154,10 +161,11 @@ mod tests {
     #[test]
     fn a_setting_is_fixed_now_and_for_good() {
         let fix = Fix::sysctl(&[("net.ipv4.ip_local_port_range", "32768 60999")]);
-        assert_eq!(fix.now, "sysctl -w net.ipv4.ip_local_port_range='32768 60999'");
+        let now = "Set net.ipv4.ip_local_port_range: sysctl -w net.ipv4.ip_local_port_range='32768 60999'";
+        assert_eq!(fix.now.to_string(), now);
         let persist =
             "printf '%s\\n' 'net.ipv4.ip_local_port_range = 32768 60999' >> /etc/sysctl.d/99-zz-kubernetes.conf";
-        assert_eq!(fix.persist.as_deref(), Some(persist));
+        assert_eq!(fix.persist, Some(Remediation::on_node(KEEP, persist)));
     }
 
     #[test]

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::net::IpAddr;
 
-use super::finding::{Draft, Finding, Fix, Unread, listed};
+use super::finding::{Draft, Finding, Fix, Remediation, Unread, listed};
 use super::view::View;
 use super::{Check, default_routes};
 use tracer_model::event::Pod;
@@ -85,7 +85,10 @@ fn judge_v4(found: &V4) -> Finding {
 /// Pods' links come and go: one that went stops no other.
 fn forward_links(links: &[String]) -> Fix {
     Fix::new(
-        format!("for link in {}; do echo 1 > \"/proc/sys/net/ipv4/conf/$link/forwarding\"; done", links.join(" ")),
+        Remediation::on_node(
+            "Let these links forward",
+            format!("for link in {}; do echo 1 > \"/proc/sys/net/ipv4/conf/$link/forwarding\"; done", links.join(" ")),
+        ),
         "find what sets it to 0: `grep -rs forwarding /etc/sysctl.d /etc/sysctl.conf`, IPv4Forwarding= of systemd-networkd",
     )
 }
@@ -146,7 +149,7 @@ fn forward_v6(learned: &[String]) -> Fix {
 
 #[cfg(test)]
 mod tests {
-    use super::super::testing::Tree;
+    use super::super::testing::{Tree, fix};
     use super::*;
     use crate::Status;
 
@@ -154,7 +157,7 @@ mod tests {
     fn off_and_on() {
         let of = |value: &str| v4(&Tree::new(&[("proc/sys/net/ipv4/ip_forward", value)]).view());
         assert_eq!((of("0\n").status, of("1\n").status), (Status::Fail, Status::Ok));
-        assert_eq!(of("0\n").remediation.as_deref(), Some("sysctl -w net.ipv4.ip_forward=1"));
+        assert_eq!(fix(&of("0\n")), "sysctl -w net.ipv4.ip_forward=1");
     }
 
     const ROUTE: &str = "Iface\tDestination\tGateway \tFlags\tRefCnt\tUse\tMetric\tMask\t\tMTU\tWindow\tIRTT\neth0\t00000000\t0100000A\t0003\t0\t0\t100\t00000000\t0\t0\t0\n";
@@ -173,10 +176,7 @@ mod tests {
         assert!(openshift.status == Status::Ok && openshift.observed.contains("comes in on eth1"), "{openshift:?}");
         let uplink = of("1", ["0", "1"]);
         assert_eq!(uplink.status, Status::Warn);
-        assert_eq!(
-            uplink.remediation.as_deref(),
-            Some("for link in eth0; do echo 1 > \"/proc/sys/net/ipv4/conf/$link/forwarding\"; done")
-        );
+        assert_eq!(fix(&uplink), "for link in eth0; do echo 1 > \"/proc/sys/net/ipv4/conf/$link/forwarding\"; done");
         assert_eq!(of("1", ["1", "0"]).status, Status::Ok, "no uplink, and what it is is not known");
     }
 
@@ -199,7 +199,8 @@ mod tests {
         assert_eq!((of(0, &[], None), of(0, &link, None)), (Status::Ok, Status::Unknown));
         assert_eq!((of(0, &link, Some(false)), of(0, &link, Some(true))), (Status::Ok, Status::Fail));
         assert_eq!(of(1, &link, Some(true)), Status::Ok);
-        let fix = judge_v6(0, &link, None, &[]).remediation.expect("how to tell");
+        let finding = judge_v6(0, &link, None, &[]);
+        let fix = fix(&finding);
         assert!(fix.starts_with("NODE=$(hostname); kubectl") && fix.contains("${NODE:?}"), "{fix}");
     }
 
@@ -207,7 +208,7 @@ mod tests {
     fn a_route_that_was_learned_outlives_the_fix() {
         let of = |learned: &[&str]| {
             let learned: Vec<String> = learned.iter().map(ToString::to_string).collect();
-            judge_v6(0, &[], Some(true), &learned).remediation.expect("a fix")
+            fix(&judge_v6(0, &[], Some(true), &learned)).to_owned()
         };
         assert_eq!(of(&[]), "sysctl -w net.ipv6.conf.all.forwarding=1");
         let both = "sysctl -w net.ipv6.conf.eth0/7.accept_ra=2 && sysctl -w net.ipv6.conf.all.forwarding=1";

@@ -47,7 +47,7 @@ fn unread(error: &KubeletLoggingError) -> Unread {
 
 #[cfg(test)]
 mod tests {
-    use super::super::testing::Tree;
+    use super::super::testing::{Tree, fix};
     use super::*;
     use crate::Status;
     use tracer_sources::testing::reported as kubelet_reported;
@@ -57,12 +57,12 @@ mod tests {
         let finding = judge(kubelet_reported("kubelet --v=0", &[]), Some("is a pipe"));
         assert_eq!(finding.status, Status::Warn);
         assert!(finding.observed.contains("pid 7") && finding.observed.contains("verbosity 0"), "{finding:?}");
-        assert!(finding.remediation.is_some_and(|it| it.contains("-v=1") && it.contains("--api-events")));
+        assert!(fix(&finding).contains("-v=1") && fix(&finding).contains("--api-events"));
         assert_eq!((finding.fields["verbosity"].as_u64(), finding.fields["format"].as_str()), (Some(0), Some("text")));
         let loud = || kubelet_reported("kubelet --v=2 --logging-format=json", &[]);
         let finding = judge(loud(), Some("is a pipe"));
         assert!(finding.status == Status::Unknown && finding.observed.ends_with("its stderr is a pipe"), "{finding:?}");
-        assert!(finding.remediation.is_some_and(|it| it.contains("--kubelet-log") && it.contains("--api-events")));
+        assert!(fix(&finding).contains("--kubelet-log") && fix(&finding).contains("--api-events"));
         let finding = judge(loud(), None);
         assert_eq!(finding.status, Status::Ok);
         assert_eq!(finding.observed, "The kubelet (pid 7) logs with verbosity 2, as json");

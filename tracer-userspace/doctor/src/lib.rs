@@ -38,7 +38,7 @@ use std::time::Duration;
 use tracer_model::event::Pod;
 use tracer_sources::{Prober, SourceConfig};
 
-use finding::Draft;
+use finding::{Draft, Remediation};
 pub use finding::{Finding, Status, Unread};
 pub use tracer_hooks::fix as hook_fix;
 pub use view::View;
@@ -104,7 +104,13 @@ pub fn run(options: &Options) -> Vec<Finding> {
     }
     let probers = probers(options);
     let Some(node) = procfs::node_netns(&probers) else {
-        return refuse(&checks, &Unread::new("cannot read /proc/self/ns/net", "mount -t proc proc /proc"));
+        return refuse(
+            &checks,
+            &Unread::new(
+                "cannot read /proc/self/ns/net",
+                Remediation::on_node("Mount /proc", "mount -t proc proc /proc"),
+            ),
+        );
     };
     if !probers.is_empty() && probers.iter().all(|prober| prober.netns.is_none()) {
         let reason = "the prober's network namespace, which is the node's, cannot be read";
@@ -129,7 +135,6 @@ fn probers(options: &Options) -> Vec<Prober> {
 }
 
 /// This node is looked at, and no prober runs here: its namespace is taken to be our own.
-#[must_use]
 pub fn lacks_prober(options: &Options) -> bool {
     options.root.is_none() && probers(options).is_empty()
 }
@@ -152,7 +157,6 @@ impl Check {
 }
 
 /// The exit code: 1 with a finding as bad as `fail_on`, else 3 if a privilege was missing, else 0.
-#[must_use]
 pub fn exit_code(findings: &[Finding], fail_on: Status) -> u8 {
     let bad = |finding: &Finding| finding.status >= fail_on && finding.status != Status::Unknown;
     if findings.iter().any(bad) {

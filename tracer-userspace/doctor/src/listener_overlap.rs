@@ -100,6 +100,7 @@ fn judge(range: &PortRange, listeners: &BTreeSet<u16>, node_ports: Vec<(u16, u16
 
 #[cfg(test)]
 mod tests {
+    use super::super::testing::fix;
     use super::*;
     use crate::Status;
 
@@ -114,7 +115,7 @@ mod tests {
             (finding.status, finding.observed.as_str()),
             (Status::Warn, "2 listeners in 1024-65000, among them 10250 (kubelet)")
         );
-        assert_eq!(finding.remediation.as_deref(), Some("sysctl -w net.ipv4.ip_local_reserved_ports=8080,10250"));
+        assert_eq!(fix(&finding), "sysctl -w net.ipv4.ip_local_reserved_ports=8080,10250");
         range.first = 32768;
         assert_eq!(judge(&range, &ports, Vec::new()).status, Status::Ok);
     }

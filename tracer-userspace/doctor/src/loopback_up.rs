@@ -3,7 +3,7 @@
 use std::net::{IpAddr, Ipv4Addr};
 
 use super::Check;
-use super::finding::{Draft, Finding, Fix, Unread};
+use super::finding::{Draft, Finding, Fix, Remediation, Unread};
 use super::view::View;
 
 pub(super) const CHECK: Check = Check {
@@ -48,7 +48,7 @@ fn from_files(view: &View) -> Result<Option<Loopback>, Unread> {
 fn judge(lo: Option<Loopback>) -> Finding {
     let up = || {
         Fix::new(
-            "ip link set lo up",
+            Remediation::on_node("Set lo up", "ip link set lo up"),
             "find who set it down: `tracer attach` names the process and the path by which it came",
         )
     };
@@ -56,7 +56,8 @@ fn judge(lo: Option<Loopback>) -> Finding {
         None => draft().fail("this network namespace has no loopback link", up()),
         Some(Loopback { up: false, .. }) => draft().fail("lo is down", up()),
         Some(Loopback { addressed: Some(false), .. }) => {
-            draft().fail("lo is up and has no 127.0.0.1", Fix::lasting("ip addr add 127.0.0.1/8 dev lo"))
+            let address = Remediation::on_node("Give lo its address", "ip addr add 127.0.0.1/8 dev lo");
+            draft().fail("lo is up and has no 127.0.0.1", Fix::lasting(address))
         }
         Some(Loopback { addressed: Some(true), .. }) => draft().ok("lo is up and has 127.0.0.1"),
         Some(Loopback { addressed: None, .. }) => draft().ok("lo is up"),

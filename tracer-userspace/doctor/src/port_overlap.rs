@@ -174,7 +174,7 @@ fn duration(seconds: f64) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::super::testing::Tree;
+    use super::super::testing::{Tree, fix};
     use super::*;
     use crate::Status;
     use tracer_model::event::Netns;
@@ -202,8 +202,7 @@ mod tests {
             finding.observed,
             "1 live NodePorts of IPVS (36704) among the 31989 ports that connect() takes of 1024-65000: one connect in 31989; at 32.0 connects a second now, one every 17 min"
         );
-        let fix = finding.remediation.expect("fix");
-        assert_eq!(fix, "sysctl -w net.ipv4.ip_local_reserved_ports=30000-32767,36704-36705");
+        assert_eq!(fix(&finding), "sysctl -w net.ipv4.ip_local_reserved_ports=30000-32767,36704-36705");
     }
 
     #[test]
@@ -260,9 +259,9 @@ mod tests {
             ("proc/net/tcp", "head\n 0: 00000000:280A 00000000:0000 0A 0:0\n"),
         ]);
         let view = tree.view();
-        let fixes = [check(&view), (listener_overlap::CHECK.run)(&view).remove(0)].map(|it| it.remediation);
+        let findings = [check(&view), (listener_overlap::CHECK.run)(&view).remove(0)];
         let all = "sysctl -w net.ipv4.ip_local_reserved_ports=8080,10250,30000-32767";
-        assert_eq!(fixes.each_ref().map(Option::as_deref), [Some(all); 2]);
+        assert_eq!(findings.each_ref().map(fix), [all; 2]);
     }
 
     #[test]

@@ -1,6 +1,6 @@
 //! Reverse-path filtering against the CNI in use and the routes.
 
-use super::finding::{Draft, Finding, Fix, Unread, listed};
+use super::finding::{Draft, Finding, Fix, KEEP, Remediation, Unread, listed};
 use super::view::View;
 use super::{Check, default_routes};
 
@@ -106,10 +106,13 @@ fn off(found: &Filtering) -> Fix {
     let links = [("net.ipv4.conf.lxc*.rp_filter", "0"), ("net.ipv4.conf.cilium_*.rp_filter", "0")];
     let folder = "/proc/sys/net/ipv4/conf";
     Fix::new(
-        format!(
-            "{first}for f in {folder}/lxc*/rp_filter {folder}/cilium_*/rp_filter; do [ ! -e \"$f\" ] || echo 0 > \"$f\"; done"
+        Remediation::on_node(
+            "Turn the filter off on Cilium's links",
+            format!(
+                "{first}for f in {folder}/lxc*/rp_filter {folder}/cilium_*/rp_filter; do [ ! -e \"$f\" ] || echo 0 > \"$f\"; done"
+            ),
         ),
-        Fix::persist(&[all, &links].concat()),
+        Remediation::on_node(KEEP, Fix::persist(&[all, &links].concat())),
     )
 }
 
@@ -123,6 +126,7 @@ fn loose(links: &[&str]) -> Fix {
 
 #[cfg(test)]
 mod tests {
+    use super::super::testing::fix;
     use super::*;
     use crate::Status;
 
@@ -145,12 +149,12 @@ mod tests {
         let cilium = judge(&found(1, &links(0), &["eth0"]));
         assert_eq!(cilium.status, Status::Fail);
         assert_eq!(
-            cilium.remediation.expect("fix"),
+            fix(&cilium),
             "sysctl -w net.ipv4.conf.all.rp_filter=0; for f in /proc/sys/net/ipv4/conf/lxc*/rp_filter /proc/sys/net/ipv4/conf/cilium_*/rp_filter; do [ ! -e \"$f\" ] || echo 0 > \"$f\"; done"
         );
-        assert!(cilium.persist.is_some_and(|it| it.contains("'net.ipv4.conf.lxc*.rp_filter = 0'")));
+        assert!(cilium.persist.is_some_and(|it| it.to_string().contains("'net.ipv4.conf.lxc*.rp_filter = 0'")));
         let one = judge(&found(0, &links(1), &["eth0"]));
-        assert!(one.status == Status::Fail && one.persist.is_some_and(|it| !it.contains("conf.all.")));
+        assert!(one.status == Status::Fail && one.persist.is_some_and(|it| !it.to_string().contains("conf.all.")));
         assert_eq!(judge(&found(0, &links(0), &["eth0"])).status, Status::Ok);
         assert_eq!(
             judge(&found(0, &links(2), &["eth0"])).status,
@@ -158,7 +162,7 @@ mod tests {
             "systemd's, on a link without an address"
         );
         let loose = judge(&found(2, &links(0), &["eth0"]));
-        assert!(loose.remediation.is_some_and(|it| it.starts_with("sysctl -w net.ipv4.conf.all.rp_filter=0; ")));
+        assert!(fix(&loose).starts_with("sysctl -w net.ipv4.conf.all.rp_filter=0; "));
         assert_eq!(judge(&found(1, &[("lxcbr0", 0)], &["eth0"])).status, Status::Ok, "of the package lxc");
         assert_eq!(judge(&found(0, &[("eni1", 0), ("eth0", 1)], &["eth0"])).status, Status::Fail);
         assert_eq!(judge(&found(2, &[("cali1", 0)], &["eth0"])).status, Status::Ok);

@@ -3,6 +3,7 @@
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::PathBuf;
 
+use super::Finding;
 use super::view::View;
 use tracer_testing::Scratch;
 
@@ -29,4 +30,10 @@ impl Tree {
     pub(super) fn view(&self) -> View {
         View::of_files(self.path(), None)
     }
+}
+
+/// What fixes it: the command, or the text where there is none.
+pub(super) fn fix(finding: &Finding) -> &str {
+    let fix = finding.remediation.as_ref().expect("a fix");
+    fix.commands.first().map_or(fix.text.as_str(), |command| command.run.as_str())
 }

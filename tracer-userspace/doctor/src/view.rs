@@ -45,7 +45,6 @@ pub struct View {
 }
 
 impl View {
-    #[must_use]
     pub fn of_files(root: PathBuf, pods: Option<Vec<Pod>>) -> Self {
         Self {
             files: Ok(root.clone()),
@@ -59,7 +58,6 @@ impl View {
         }
     }
 
-    #[must_use]
     pub fn of_node(node: NodeNetns, prober: bool, pods: Option<Vec<Pod>>, window: Duration) -> Self {
         let files = if prober { seen_by(node.pid) } else { Ok(PathBuf::from("/")) };
         Self { root: None, node: Some(node), files, other_network: None, prober, pods, btf: None, window }
@@ -172,7 +170,6 @@ impl View {
     }
 
     /// `--root` was given: nothing but files can be read.
-    #[must_use]
     pub const fn is_files(&self) -> bool {
         self.root.is_some()
     }

@@ -17,7 +17,7 @@ use super::cli::Access;
 use super::objects::{Pod, PodList, Workload};
 use super::problem::{Problem, Right, shortened};
 use super::target::Kind;
-use tracer_sources::cluster::reason;
+use tracer_sources::cluster::{percent_encoded, reason};
 
 /// Pods of one page of a list: a pod is some 8 KiB.
 const PAGE: usize = 500;
@@ -75,7 +75,7 @@ impl Api {
     /// Fails if the cluster has no such node. Who may not read nodes learns nothing here.
     pub(super) async fn expect_node(&self, name: &str) -> Result<(), Problem> {
         let right = Right { verb: "get", resource: "nodes", namespace: "" };
-        let request = Request::get(format!("/api/v1/nodes/{}", encoded(name)));
+        let request = Request::get(format!("/api/v1/nodes/{}", percent_encoded(name)));
         match self.answer(request, Vec::new(), &right, &format!("node {name}")).await {
             Ok(_) | Err(Problem::Forbidden(_)) => Ok(()),
             Err(problem) => Err(problem),
@@ -96,8 +96,10 @@ impl Api {
     /// The pods that a selector chooses, on one node or on all.
     pub(super) async fn pods(&self, namespace: &str, labels: &str, node: Option<&str>) -> Result<Vec<Pod>, Problem> {
         let right = Right { verb: "list", resource: "pods", namespace };
-        let node = node.map(|node| format!("&fieldSelector=spec.nodeName%3D{}", encoded(node))).unwrap_or_default();
-        let first = format!("/api/v1/namespaces/{namespace}/pods?limit={PAGE}&labelSelector={}{node}", encoded(labels));
+        let node =
+            node.map(|node| format!("&fieldSelector=spec.nodeName%3D{}", percent_encoded(node))).unwrap_or_default();
+        let first =
+            format!("/api/v1/namespaces/{namespace}/pods?limit={PAGE}&labelSelector={}{node}", percent_encoded(labels));
         let (mut pods, mut page) = (Vec::new(), String::new());
         loop {
             let list: PodList = self.object(&format!("{first}{page}"), &right, "the list of pods").await?;
@@ -105,7 +107,7 @@ impl Api {
             if list.metadata.r#continue.is_empty() {
                 return Ok(pods);
             }
-            page = format!("&continue={}", encoded(&list.metadata.r#continue));
+            page = format!("&continue={}", percent_encoded(&list.metadata.r#continue));
         }
     }
 
@@ -259,10 +261,4 @@ fn of_client(error: &kube::Error) -> Problem {
         return Problem::Access(shortened(text));
     }
     Problem::Unreachable(shortened(text))
-}
-
-/// As a part of a query.
-fn encoded(text: &str) -> String {
-    let plain = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'.' | b'_' | b'~');
-    text.bytes().map(|byte| if plain(byte) { char::from(byte).to_string() } else { format!("%{byte:02X}") }).collect()
 }

@@ -89,10 +89,10 @@ pub(super) struct Access {
     pub(super) timeout: Duration,
     /// Find tracer's DaemonSet in this namespace
     #[arg(long, value_name = "NAMESPACE", default_value = "tracer")]
-    pub(super) tracer_namespace: String,
+    pub(super) daemonset_namespace: String,
     /// Find the pods of the DaemonSet by these labels
     #[arg(long, value_name = "SELECTOR", default_value = "app.kubernetes.io/name=tracer")]
-    pub(super) tracer_selector: String,
+    pub(super) daemonset_selector: String,
 }
 
 /// What of the logs is read.
@@ -192,7 +192,6 @@ pub(super) enum Form {
 }
 
 /// The arguments after `kubectl tracer`, if this is the plugin: its name says so, or the hidden command `tracer kubectl`.
-#[must_use]
 pub fn plugin_args(args: &[OsString]) -> Option<Vec<OsString>> {
     let name = args.first().map(std::path::Path::new).and_then(std::path::Path::file_name);
     if name.is_some_and(|name| name == "kubectl-tracer") {
@@ -212,7 +211,6 @@ fn definition() -> clap::Command {
 }
 
 /// The variables that flags of the plugin have.
-#[must_use]
 pub fn variables() -> Vec<OsString> {
     let command = definition();
     let flags = command.get_subcommands().flat_map(clap::Command::get_arguments).filter_map(Arg::get_env);
@@ -288,7 +286,7 @@ mod tests {
         assert!(flags.len() > 20 && flags.iter().all(|arg| arg.get_long().is_some() == arg.get_env().is_some()));
         let known = variables();
         assert!(
-            ["TRACER_SINCE", "TRACER_TRACER_NAMESPACE"].iter().all(|name| known.contains(&name.into())),
+            ["TRACER_SINCE", "TRACER_DAEMONSET_NAMESPACE"].iter().all(|name| known.contains(&name.into())),
             "{known:?}"
         );
     }

@@ -41,11 +41,11 @@ impl Daemon {
 }
 
 pub(super) async fn of_node(api: &Api, access: &Access, node: &str) -> Result<Daemon, Problem> {
-    let pods = api.pods(&access.tracer_namespace, &access.tracer_selector, Some(node)).await?;
+    let pods = api.pods(&access.daemonset_namespace, &access.daemonset_selector, Some(node)).await?;
     by_node(pods).remove(node).ok_or_else(|| {
         Problem::Found(format!(
             "no tracer runs on {node}: no pod of `{}` in namespace `{}` is there; `kubectl tracer attach {node}` does without the DaemonSet",
-            access.tracer_selector, access.tracer_namespace
+            access.daemonset_selector, access.daemonset_namespace
         ))
     })
 }
@@ -56,12 +56,12 @@ pub(super) async fn of_nodes(
     access: &Access,
     nodes: &[String],
 ) -> Result<(Vec<Daemon>, Vec<String>), Problem> {
-    let pods = api.pods(&access.tracer_namespace, &access.tracer_selector, None).await?;
+    let pods = api.pods(&access.daemonset_namespace, &access.daemonset_selector, None).await?;
     let mut daemons = by_node(pods);
     if daemons.is_empty() {
         return Err(Problem::Found(format!(
-            "no tracer runs in this cluster: no pod of `{}` in namespace `{}` (--tracer-namespace, --tracer-selector)",
-            access.tracer_selector, access.tracer_namespace
+            "no tracer runs in this cluster: no pod of `{}` in namespace `{}` (--daemonset-namespace, --daemonset-selector)",
+            access.daemonset_selector, access.daemonset_namespace
         )));
     }
     let mut without: Vec<String> = nodes.iter().filter(|node| !daemons.contains_key(*node)).cloned().collect();

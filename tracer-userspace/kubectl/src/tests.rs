@@ -105,7 +105,7 @@ fn now() -> String {
 
 fn finding(seq: u64, node: &str, status: &str) -> String {
     let more = json!({"check": "ip_forward", "status": status, "observed": "net.ipv4.ip_forward = 0", "expected": "1",
-        "why": "pods need it", "remediation": "sysctl -w net.ipv4.ip_forward=1"});
+        "why": "pods need it", "remediation": {"text": "Set it", "commands": [{"run": "sysctl -w net.ipv4.ip_forward=1", "where": "node"}]}});
     record("finding", seq, node, &now(), more)
 }
 

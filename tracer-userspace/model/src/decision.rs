@@ -17,7 +17,6 @@ pub struct Decision {
 
 impl Decision {
     /// A decision that replaces none.
-    #[must_use]
     pub const fn new(time_boot_ns: u64, attempt: Option<ConnId>, body: Body) -> Self {
         Self { time_boot_ns, attempt, replaces: None, body }
     }

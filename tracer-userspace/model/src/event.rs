@@ -47,7 +47,7 @@ pub use node::{
     ProxyMode,
 };
 pub use packet::{Device, Icmp, Ipvs, PacketDrop, Tracked};
-pub use pod_sockets::{Listener, MOST_UNANSWERED, PodSockets, Redirect, UnansweredConnect};
+pub use pod_sockets::{Listener, ListenerAt, MOST_ELSEWHERE, MOST_UNANSWERED, PodSockets, Redirect, UnansweredConnect};
 pub use port_holders::{PortHolder, PortHolders};
 pub use ports::{PortPressure, PortUser};
 pub use runs::{Ended, Runs, Waiting};
@@ -84,27 +84,20 @@ pub enum ObservationKind {
     Connect(Connect),
     State(State),
     ConnectFailed(ConnectFailed),
-    /// A segment of a tracked socket was sent again.
     Retransmit(Retransmit),
     /// A RST was sent for a tracked flow.
     ResetSent(ResetSent),
     ResetReceived(ResetReceived),
-    /// A packet of a tracked flow was dropped.
     Drop(PacketDrop),
     /// An ICMP error was sent for a packet of a tracked flow.
     Icmp(Icmp),
-    /// IPVS took a packet of a tracked flow.
     Ipvs(Ipvs),
-    /// The first payload arrived at a tracked socket.
     Answer(Answer),
     /// The SYN of a tracked socket met a listener without room.
     QueueFull(QueueFull),
     Listen(Listen),
-    /// A TLS ClientHello arrived at a watched port.
     TlsHello(TlsHello),
-    /// A task entered or made a network namespace, or one ended.
     NetnsOp(NetnsOp),
-    /// A task opened a file that names a network namespace.
     NetnsOpen(NetnsOpen),
     /// Somebody set a link up or down (from the hook in the kernel: with the culprit).
     LinkChange(LinkChange),
@@ -112,7 +105,6 @@ pub enum ObservationKind {
     Links(Links),
     /// The NodePorts of the node, as its own tables have them.
     NodePorts(NodePorts),
-    /// Pods and their probes; replaces what was known.
     Pods(Pods),
     /// Services; replaces what was known.
     Services(Services),

@@ -57,7 +57,6 @@ impl<K: Ord + Clone, V, const MOST: usize> Recent<K, V, MOST> {
         value
     }
 
-    /// The value of a key, to be written.
     pub fn get_mut(&mut self, key: &K) -> Option<&mut V> {
         let number = self.number();
         let (last, value) = self.entries.get_mut(key)?;

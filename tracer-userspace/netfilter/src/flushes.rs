@@ -77,7 +77,6 @@ impl TablesWatch {
     }
 
     /// When something is to be [taken](Self::take).
-    #[must_use]
     pub fn due(&self) -> Option<Instant> {
         self.removals.tables.values().map(|removal| removal.burst.due()).min()
     }

@@ -12,7 +12,6 @@ use nix::sched::{CloneFlags, setns};
 
 use tracer_terminal::error::os_message;
 
-/// Why a namespace could not be read or entered.
 #[derive(Debug, thiserror::Error)]
 pub enum NetnsError {
     #[error("cannot open the network namespace {}: {} (needs CAP_SYS_PTRACE and the host's pid namespace)", path.display(), os_message(source))]

@@ -7,28 +7,22 @@ use std::collections::BTreeMap;
 use std::os::fd::BorrowedFd;
 use std::time::{Duration, Instant};
 
+use libc::{
+    RTA_DST, RTA_PRIORITY, RTA_TABLE, RTM_DELROUTE, RTM_DELRULE, RTM_NEWROUTE, RTM_NEWRULE, RTNLGRP_IPV4_ROUTE,
+    RTNLGRP_IPV4_RULE, RTNLGRP_IPV6_ROUTE, RTNLGRP_IPV6_RULE,
+};
 use netlink_sys::protocols::NETLINK_ROUTE;
 
 use super::clock::boot_ns;
 use super::links::LinkError;
 use super::netlink::{Message, Netlink, address, attribute, attributes, field, messages, number};
 use super::policy::{
-    FRA_DST, FRA_PRIORITY, FRA_SRC, FRA_SUPPRESS_PREFIXLEN, FRA_TABLE, INVERT, RTA_DST, RTA_TABLE, RTMSG, RULE,
-    UNDERSTOOD,
+    FRA_DST, FRA_PRIORITY, FRA_SRC, FRA_SUPPRESS_PREFIXLEN, FRA_TABLE, INVERT, RTMSG, RULE, UNDERSTOOD,
 };
 use super::procfs::NodeNetns;
 use super::removers::of_port;
 use tracer_model::event::{BULK, FlushedRules, Prefix, RemovedRoute, Remover, RulesFlushed};
 
-const RTNLGRP_IPV4_ROUTE: u32 = 7;
-const RTNLGRP_IPV4_RULE: u32 = 8;
-const RTNLGRP_IPV6_ROUTE: u32 = 11;
-const RTNLGRP_IPV6_RULE: u32 = 19;
-const RTM_NEWROUTE: u16 = 24;
-const RTM_DELROUTE: u16 = 25;
-const RTM_NEWRULE: u16 = 32;
-const RTM_DELRULE: u16 = 33;
-const RTA_PRIORITY: u16 = 6;
 /// `RTN_UNICAST`: a route that leads somewhere.
 const UNICAST: u8 = 1;
 /// Removals that are remembered at once, and that are kept of each flush.
@@ -59,7 +53,6 @@ impl Burst {
         self.last = now;
     }
 
-    #[must_use]
     pub fn due(&self) -> Instant {
         (self.last + QUIET).min(self.began + LONGEST)
     }
@@ -87,7 +80,6 @@ impl RoutingWatch {
     }
 
     /// When something is to be [taken](Self::take).
-    #[must_use]
     pub fn due(&self) -> Option<Instant> {
         self.removals.bursts.values().map(|removal| removal.burst.due()).min()
     }
@@ -109,7 +101,6 @@ impl RoutingWatch {
     }
 
     /// For `poll(2)`.
-    #[must_use]
     pub fn as_fd(&self) -> BorrowedFd<'_> {
         self.socket.as_fd()
     }

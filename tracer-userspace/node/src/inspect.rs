@@ -6,6 +6,7 @@ use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
 use std::path::Path;
 
+use libc::{NDA_DST, RTA_DST, RTA_GATEWAY, RTA_OIF, RTM_GETNEIGH, RTM_GETROUTE};
 use netlink_sys::protocols::{NETLINK_ROUTE, NETLINK_SOCK_DIAG};
 
 use super::enter::in_netns;
@@ -25,31 +26,27 @@ const SOCK_DIAG_BY_FAMILY: u16 = 20;
 /// `struct inet_diag_req_v2`
 const DIAG_REQUEST: usize = 56;
 /// Offset of the socket's id in `struct inet_diag_msg`: ports, then addresses.
-pub(super) const DIAG_ID: usize = 4;
+const DIAG_ID: usize = 4;
 const DIAG_RQUEUE: usize = 56;
 const DIAG_WQUEUE: usize = 60;
-pub(super) const DIAG_INODE: usize = 68;
+const DIAG_INODE: usize = 68;
 pub(super) const LISTEN: u32 = 1 << 10;
 const ESTABLISHED: u8 = 1;
+const FIN_WAIT1: u8 = 4;
 const CLOSE_WAIT: u8 = 8;
+const LAST_ACK: u8 = 9;
 /// Request sockets are `SYN_RECV` to older kernels and `NEW_SYN_RECV` inside newer ones.
 const HALF_OPEN: u32 = 1 << 3 | 1 << 12;
 
 /// A port for a route look-up: nothing is sent there.
 const DISCARD: u16 = 9;
 
-const RTM_GETROUTE: u16 = 26;
 /// `struct rtmsg`: family, lengths of the prefixes, tos, table, protocol, scope, type, flags.
 const RTMSG: usize = 12;
-const RTA_DST: u16 = 1;
-const RTA_OIF: u16 = 4;
-const RTA_GATEWAY: u16 = 5;
 const RTA_VIA: u16 = 18;
 
-const RTM_GETNEIGH: u16 = 30;
 /// `struct ndmsg`: family, padding, index, state, flags, type.
 const NDMSG: usize = 12;
-const NDA_DST: u16 = 1;
 
 /// Settings of the target's namespace that say what its listener does when a queue is full.
 const SETTINGS: &[(&str, &str)] = &[
@@ -110,7 +107,8 @@ fn inspect_namespace(
 ) -> Sockets {
     let target = seen.target;
     seen.netns = Some(netns);
-    let source = from.enter(|| source_to(target)).ok().flatten();
+    let source = peer.map(|peer| peer.ip()).filter(|own| !own.is_unspecified());
+    let source = source.or_else(|| from.enter(|| source_to(target)).ok().flatten());
     let own = File::open(&from.path).ok();
     let looked = in_netns(path, || {
         let listeners = inspect_target_namespace(seen, own.as_ref());
@@ -301,31 +299,50 @@ fn connection(target: SocketAddr, peer: SocketAddr) -> Option<(ServedConnection,
 }
 
 fn parse_connection(message: &[u8], peer: SocketAddr) -> Option<(ServedConnection, u64)> {
-    if ![ESTABLISHED, CLOSE_WAIT].contains(message.get(1)?) {
+    let state = *message.get(1)?;
+    // A server that has closed it has no inode any more.
+    let is_closed = [FIN_WAIT1, LAST_ACK].contains(&state);
+    if !is_closed && ![ESTABLISHED, CLOSE_WAIT].contains(&state) {
         return None;
     }
     let unread = u32::from_ne_bytes(field(message, DIAG_RQUEUE)?);
-    let inode = u32::from_ne_bytes(field(message, DIAG_INODE)?);
-    Some((ServedConnection { peer, unread, accepted: inode != 0, pid: None }, u64::from(inode)))
+    let unacknowledged = Some(u32::from_ne_bytes(field(message, DIAG_WQUEUE)?));
+    let inode = inode(message)?;
+    let accepted = is_closed || inode != 0;
+    Some((ServedConnection { peer, unread, unacknowledged, accepted, pid: None }, inode))
 }
 
 fn parse_listener(message: &[u8], half_open: Option<u32>) -> Option<Listener> {
-    let port = u16::from_be_bytes(field(message, DIAG_ID)?);
-    let addr = socket_address(i32::from(*message.first()?), field(message, DIAG_ID + 4)?)?;
     let listener = ListenerState {
-        addr: SocketAddr::new(addr, port),
+        addr: own_end(message)?,
         waiting: u32::from_ne_bytes(field(message, DIAG_RQUEUE)?),
         backlog: u32::from_ne_bytes(field(message, DIAG_WQUEUE)?),
         half_open,
     };
-    Some((listener, u64::from(u32::from_ne_bytes(field(message, DIAG_INODE)?))))
+    Some((listener, inode(message)?))
 }
 
-pub(super) fn socket_address(family: i32, bytes: [u8; 16]) -> Option<IpAddr> {
-    if family == libc::AF_INET {
-        return Some(Ipv4Addr::from(field::<4>(&bytes, 0)?).into());
+/// The socket's own address and port.
+pub(super) fn own_end(message: &[u8]) -> Option<SocketAddr> {
+    end(message, DIAG_ID, DIAG_ID + 4)
+}
+
+/// Those of the other end.
+pub(super) fn other_end(message: &[u8]) -> Option<SocketAddr> {
+    end(message, DIAG_ID + 2, DIAG_ID + 20)
+}
+
+/// 0 of a socket that no process holds (any more).
+pub(super) fn inode(message: &[u8]) -> Option<u64> {
+    field(message, DIAG_INODE).map(u32::from_ne_bytes).map(u64::from)
+}
+
+fn end(message: &[u8], port: usize, addr: usize) -> Option<SocketAddr> {
+    let port = u16::from_be_bytes(field(message, port)?);
+    if i32::from(*message.first()?) == libc::AF_INET {
+        return Some((field::<4>(message, addr)?, port).into());
     }
-    Some(Ipv6Addr::from(bytes).to_canonical())
+    Some((Ipv6Addr::from(field::<16>(message, addr)?).to_canonical(), port).into())
 }
 
 /// The entry of an address in the calling thread's namespace, and how many entries there are of its family. Each device has

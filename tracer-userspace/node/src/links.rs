@@ -6,6 +6,11 @@ use std::io;
 use std::net::IpAddr;
 use std::os::fd::AsRawFd;
 
+use libc::{
+    IFA_ADDRESS, IFA_LOCAL, IFLA_EXT_MASK, IFLA_IFNAME, IFLA_INFO_KIND, IFLA_LINK, IFLA_LINK_NETNSID, IFLA_LINKINFO,
+    IFLA_MASTER, RTM_GETADDR, RTM_GETLINK, RTM_GETNSID, RTM_NEWLINK, RTNLGRP_IPV4_IFADDR, RTNLGRP_IPV6_IFADDR,
+    RTNLGRP_LINK, SO_NETNS_COOKIE,
+};
 use netlink_sys::protocols::NETLINK_ROUTE;
 use nix::sys::socket::{AddressFamily, SockFlag, SockType, getsockopt, socket};
 use nix::{getsockopt_impl, sockopt_impl};
@@ -13,41 +18,24 @@ use nix::{getsockopt_impl, sockopt_impl};
 use super::enter::NetnsError;
 use super::netlink::{Message, Netlink, address, attribute, attributes, consistent, field, number, push, text};
 use super::procfs::NodeNetns;
+use tracer_common::link::{IFF_LOOPBACK, IFF_UP};
 use tracer_model::event::{LinkState, Links, MOST_LINKS, ParentLink};
 use tracer_terminal::error::os_message;
 
 /// What kube-proxy names the device that has the addresses of Services in IPVS mode (pkg/proxy/ipvs, `defaultDummyDevice`).
 pub(super) const OF_IPVS: &str = "kube-ipvs0";
 
-const RTM_NEWLINK: u16 = 16;
-const RTM_GETLINK: u16 = 18;
-const RTM_GETADDR: u16 = 22;
-const RTM_GETNSID: u16 = 90;
 const NETNSA_NSID: u16 = 1;
 const NETNSA_FD: u16 = 3;
 /// `struct ifinfomsg`: family, type, index, flags, change.
 const IFINFOMSG: usize = 16;
 /// `struct ifaddrmsg`: family, prefix length, flags, scope, index.
 const IFADDRMSG: usize = 8;
-const IFLA_IFNAME: u16 = 3;
-const IFLA_LINK: u16 = 5;
-const IFLA_MASTER: u16 = 10;
-const IFLA_EXT_MASK: u16 = 29;
-const IFLA_LINK_NETNSID: u16 = 37;
-const IFLA_LINKINFO: u16 = 18;
-const IFLA_INFO_KIND: u16 = 1;
-const IFA_ADDRESS: u16 = 1;
-const IFA_LOCAL: u16 = 2;
-const IFF_UP: u32 = 1;
-const IFF_LOOPBACK: u32 = 8;
 const IFF_RUNNING: u32 = 0x40;
 /// Addresses kept of a target's namespace beside the target's own.
 const MOST_ADDRESSES: usize = 1024;
 /// `RTEXT_FILTER_SKIP_STATS`
 const SKIP_STATS: u32 = 8;
-const RTNLGRP_LINK: u32 = 1;
-const RTNLGRP_IPV4_IFADDR: u32 = 5;
-const RTNLGRP_IPV6_IFADDR: u32 = 9;
 
 #[derive(Debug, thiserror::Error)]
 pub enum LinkError {
@@ -101,14 +89,13 @@ pub fn to_observation(node: &NodeNetns, links: &[Link]) -> Links {
 }
 
 sockopt_impl!(
-    /// The cookie of the namespace that a socket is in (`SO_NETNS_COOKIE` of asm-generic/socket.h, 5.14).
+    /// The cookie of the namespace that a socket is in (5.14).
     NetnsCookie,
     GetOnly,
     libc::SOL_SOCKET,
     SO_NETNS_COOKIE,
     u64
 );
-const SO_NETNS_COOKIE: i32 = 71;
 
 /// Of the calling thread's namespace.
 fn net_cookie() -> Option<u64> {

@@ -184,7 +184,6 @@ fn is_linked(path: &Path, from: &Place) -> bool {
     knows(&from.path, path) || knows(path, &from.path)
 }
 
-/// Every network namespace that can be entered now.
 #[derive(Debug)]
 pub struct There {
     pub namespaces: Vec<Netns>,

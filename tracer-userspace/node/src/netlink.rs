@@ -125,7 +125,6 @@ impl Netlink {
     }
 
     /// For `poll(2)`.
-    #[must_use]
     pub fn as_fd(&self) -> BorrowedFd<'_> {
         self.socket.as_fd()
     }

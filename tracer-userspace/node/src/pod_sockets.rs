@@ -2,16 +2,18 @@
 //! sent the attempt.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::net::{IpAddr, SocketAddr};
 
 use netlink_sys::protocols::NETLINK_NETFILTER;
 
 use super::enter::in_netns;
-use super::inspect::{DIAG_ID, DIAG_INODE, LISTEN, diag};
+use super::inspect::{LISTEN, diag, inode, other_end, own_end};
 use super::namespaces::{Namespaces, Owner, Place, kept_for};
 use super::netlink::{Netlink, attribute, family, field, octets, push};
-use super::servers::{comm, holders};
-use tracer_model::event::{Listener, MOST_UNANSWERED, PodSockets, Redirect, UnansweredConnect};
+use super::servers::{comm, holder_of, holders};
+use tracer_model::event::{
+    Listener, ListenerAt, MOST_ELSEWHERE, MOST_UNANSWERED, PodSockets, Redirect, UnansweredConnect,
+};
 use tracer_model::query::{Awaited, TargetQuery};
 
 /// The sockets that each process holds, by pid.
@@ -20,6 +22,11 @@ type Held = BTreeMap<u32, BTreeSet<u64>>;
 const SYN_SENT: u32 = 1 << 2;
 /// Offset of `idiag_retrans` in `struct inet_diag_msg`.
 const DIAG_RETRANS: usize = 3;
+
+/// `struct inet_diag_msg`; attributes follow it.
+const DIAG_MESSAGE: usize = 72;
+/// A socket of IPv6 takes no IPv4 (`IPV6_V6ONLY`).
+const INET_DIAG_SKV6ONLY: u16 = 11;
 
 const NFNL_SUBSYS_CTNETLINK: u16 = 1;
 const IPCTNL_MSG_CT_GET: u16 = 1;
@@ -40,11 +47,19 @@ const CTA_PROTO_DST_PORT: u16 = 3;
 pub fn read(look: &TargetQuery, from: &Place, namespaces: &mut Namespaces) -> Option<PodSockets> {
     let Owner::One(netns, path) = namespaces.owner(look, from) else { return None };
     let target = look.target;
-    let (unanswered, redirect) = in_netns(&path, || {
+    let (unanswered, redirect, elsewhere) = in_netns(&path, || {
         let to = look.peer.and_then(|peer| redirected(target, peer));
-        (unanswered(), to.map(|to| (to, listening(to), listening(target))))
+        let passed_over = listening(target);
+        let elsewhere = if to.is_none() && passed_over.is_empty() { other_listeners(target) } else { Vec::new() };
+        (unanswered(), to.map(|to| (to, listening(to), passed_over)), elsewhere)
     })
     .ok()?;
+    let pids = if elsewhere.is_empty() { &[] } else { namespaces.pids(netns, kept_for(look.awaited)) };
+    let elsewhere = elsewhere.into_iter().filter_map(|(addr, inode)| {
+        let pid = holder_of(inode, pids)?;
+        Some(ListenerAt { addr, server: Listener { pid, comm: comm(pid)? } })
+    });
+    let elsewhere = elsewhere.take(MOST_ELSEWHERE).collect();
     let redirect = redirect.map(|(to, server, passed_over)| {
         let sockets: BTreeSet<u64> = server.iter().chain(&passed_over).copied().collect();
         let mut find = |ago| holders(&sockets, namespaces.pids(netns, ago), netns).held;
@@ -58,17 +73,41 @@ pub fn read(look: &TargetQuery, from: &Place, namespaces: &mut Namespaces) -> Op
         };
         Redirect { to, server: of(&server), passed_over: of(&passed_over) }
     });
-    Some(PodSockets { target, from: from.netns, netns, unanswered, redirect })
+    Some(PodSockets { target, from: from.netns, netns, unanswered, redirect, elsewhere })
+}
+
+/// A listener on all addresses takes those of this family.
+fn takes_any(ip: IpAddr, at: SocketAddr, message: &[u8]) -> bool {
+    let both = || {
+        let only = message.get(DIAG_MESSAGE..).and_then(|it| attribute(it, INET_DIAG_SKV6ONLY));
+        only.is_none_or(|only| only.first() == Some(&0))
+    };
+    ip.is_unspecified() && (ip.is_ipv4() == at.is_ipv4() || ip.is_ipv6() && both())
+}
+
+/// Looked for among the processes, at most.
+const MOST_LOOKED_FOR: usize = 16;
+
+/// The addresses and inodes of the listeners of the calling thread's namespace, those of the target's port first.
+fn other_listeners(target: SocketAddr) -> Vec<(SocketAddr, u64)> {
+    let mut found = Vec::new();
+    let mut add = |message: &[u8]| found.extend(own_end(message).zip(inode(message)));
+    for family in [libc::AF_INET, libc::AF_INET6] {
+        // What cannot be read is nobody that could be found.
+        let _ = diag(family, LISTEN, 0, &mut add);
+    }
+    found.sort_by_key(|(addr, _)| (addr.port() != target.port(), *addr));
+    found.truncate(MOST_LOOKED_FOR);
+    found
 }
 
 /// The inodes of the sockets that take a connection to this address in the calling thread's namespace.
 fn listening(at: SocketAddr) -> Vec<u64> {
     let mut inodes = Vec::new();
     let mut add = |message: &[u8]| {
-        let takes =
-            local(message).is_some_and(|ip| ip == at.ip() || ip.is_unspecified() && (ip.is_ipv6() || at.is_ipv4()));
-        let inode = field(message, DIAG_INODE).map(u32::from_ne_bytes);
-        inodes.extend(inode.filter(|_| takes).map(u64::from));
+        let takes = |ip: IpAddr| ip == at.ip() || takes_any(ip, at, message);
+        let own = own_end(message).filter(|own| takes(own.ip()));
+        inodes.extend(own.and_then(|_| inode(message)));
     };
     for family in [libc::AF_INET, libc::AF_INET6] {
         // What cannot be read is nobody that could be found.
@@ -81,7 +120,7 @@ fn listening(at: SocketAddr) -> Vec<u64> {
 fn unanswered() -> Vec<UnansweredConnect> {
     let mut by_dst = BTreeMap::<SocketAddr, (u32, u8)>::new();
     let mut add = |message: &[u8]| {
-        if let Some((dst, retransmits)) = parse_connect(message).filter(|(_, retransmits)| *retransmits > 0) {
+        if let Some((dst, retransmits)) = connect_of(message).filter(|(_, retransmits)| *retransmits > 0) {
             let (sockets, most) = by_dst.entry(dst).or_default();
             *sockets = sockets.saturating_add(1);
             *most = retransmits.max(*most);
@@ -98,22 +137,9 @@ fn unanswered() -> Vec<UnansweredConnect> {
     all
 }
 
-fn parse_connect(message: &[u8]) -> Option<(SocketAddr, u8)> {
-    let port = u16::from_be_bytes(field(message, DIAG_ID + 2)?);
-    Some((SocketAddr::new(address(message, DIAG_ID + 20)?, port), *message.get(DIAG_RETRANS)?))
-}
-
-fn local(message: &[u8]) -> Option<IpAddr> {
-    address(message, DIAG_ID + 4)
-}
-
-fn address(message: &[u8], at: usize) -> Option<IpAddr> {
-    if i32::from(*message.first()?) == libc::AF_INET {
-        return Some(Ipv4Addr::from(field::<4>(message, at)?).into());
-    }
-    let addr = Ipv6Addr::from(field::<16>(message, at)?);
-    // `[::]` stays what it is: it takes both families.
-    Some(if addr.is_unspecified() { addr.into() } else { addr.to_canonical() })
+/// Its destination, and how often its SYN was sent again.
+fn connect_of(message: &[u8]) -> Option<(SocketAddr, u8)> {
+    Some((other_end(message)?, *message.get(DIAG_RETRANS)?))
 }
 
 /// Where connection tracking of the calling thread's namespace sent what `peer` dialled as `target`; `None`: nowhere else.
@@ -154,7 +180,10 @@ fn parse_reply(message: &[u8]) -> Option<SocketAddr> {
 
 #[cfg(test)]
 mod tests {
+    use std::net::Ipv4Addr;
+
     use super::*;
+    use nix::sys::socket::{AddressFamily, Backlog, SockFlag, SockType, listen, setsockopt, socket, sockopt};
 
     fn addr(text: &str) -> SocketAddr {
         text.parse().expect("an address")
@@ -183,11 +212,19 @@ mod tests {
         (message[0], message[DIAG_RETRANS]) = (libc::AF_INET as u8, 3);
         message[6..8].copy_from_slice(&443_u16.to_be_bytes());
         message[24..28].copy_from_slice(&[10, 96, 0, 1]);
-        assert_eq!(parse_connect(&message), Some((addr("10.96.0.1:443"), 3)));
+        assert_eq!(connect_of(&message), Some((addr("10.96.0.1:443"), 3)));
         message[0] = libc::AF_INET6 as u8;
         message[24..40].copy_from_slice(&Ipv4Addr::new(10, 96, 0, 1).to_ipv6_mapped().octets());
-        assert_eq!(parse_connect(&message), Some((addr("10.96.0.1:443"), 3)), "a socket of both families");
-        assert_eq!(parse_connect(&message[..20]), None);
+        assert_eq!(connect_of(&message), Some((addr("10.96.0.1:443"), 3)), "a socket of both families");
+        assert_eq!(connect_of(&message[..20]), None);
+    }
+
+    #[test]
+    fn our_own_listener_is_found_from_another_of_its_ports() {
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("a listener");
+        let own = listener.local_addr().expect("its address");
+        let first = other_listeners(SocketAddr::new([10, 88, 0, 2].into(), own.port())).first().copied();
+        assert_eq!(first.map(|(addr, _)| addr), Some(own));
     }
 
     #[test]
@@ -200,5 +237,17 @@ mod tests {
         let port = v4.local_addr().expect("its address").port();
         let at = |ip: &str| listening(SocketAddr::new(ip.parse().expect("an address"), port)).len();
         assert_eq!((at("127.0.0.1"), at("10.88.0.2"), at("::1")), (1, 0, 0));
+    }
+
+    /// nginx listens so.
+    #[test]
+    fn a_listener_for_ipv6_only_takes_no_ipv4() {
+        let fd = socket(AddressFamily::Inet6, SockType::Stream, SockFlag::SOCK_CLOEXEC, None).expect("a socket");
+        setsockopt(&fd, sockopt::Ipv6V6Only, &true).expect("IPv6 only");
+        listen(&fd, Backlog::new(1).expect("a backlog")).expect("a listener");
+        let listener = std::net::TcpListener::from(fd);
+        let port = listener.local_addr().expect("its address").port();
+        let at = |ip: &str| listening(SocketAddr::new(ip.parse().expect("an address"), port)).len();
+        assert_eq!((at("10.88.0.2"), at("fd00::2")), (0, 1));
     }
 }

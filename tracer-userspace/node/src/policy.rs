@@ -3,22 +3,17 @@
 use std::io;
 use std::net::{IpAddr, SocketAddr};
 
+use libc::{RTA_DST, RTA_OIF, RTA_SRC, RTA_TABLE, RTM_GETROUTE, RTM_GETRULE};
 use netlink_sys::protocols::NETLINK_ROUTE;
 
 use super::links;
 use super::netlink::{Netlink, address, attribute, attributes, consistent, family, field, number, octets, push, text};
 use tracer_model::event::{LinkState, RoutingRule, StrayRoute};
 
-const RTM_GETROUTE: u16 = 26;
-const RTM_GETRULE: u16 = 34;
 /// `struct rtmsg`: family, lengths of the prefixes, tos, table, protocol, scope, type, flags.
 pub(super) const RTMSG: usize = 12;
 /// `RTM_F_LOOKUP_TABLE`: the answer has the table in which the route was found.
 const LOOKUP_TABLE: u32 = 0x1000;
-pub(super) const RTA_DST: u16 = 1;
-const RTA_SRC: u16 = 2;
-const RTA_OIF: u16 = 4;
-pub(super) const RTA_TABLE: u16 = 15;
 const RTA_IP_PROTO: u16 = 27;
 const RTA_SPORT: u16 = 28;
 const RTA_DPORT: u16 = 29;

@@ -4,11 +4,9 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use super::enter::in_netns;
-use super::inspect::{DIAG_ID, DIAG_INODE, diag, socket_address};
+use super::inspect::{diag, inode, other_end, own_end};
 use super::namespaces::Namespaces;
-use super::netlink::field;
-use super::removers::comm;
-use super::servers::holder_of;
+use super::servers::{comm, holder_of};
 use super::settings::local_port_range;
 use tracer_model::event::{Netns, PortHolder, PortHolders};
 
@@ -23,14 +21,13 @@ const KEPT: Duration = Duration::from_secs(2);
 ///
 /// The kernel goes through every connection of the machine for it (`inet_diag_dump_icsk`): only where the port can be a
 /// client's, which is cheap to know.
-#[must_use]
 pub fn read(netns: Netns, port: u16, namespaces: &mut Namespaces) -> Option<PortHolders> {
     let path = namespaces.path_unless_since(netns, KEPT)?;
     let look = || {
         let range = local_port_range().filter(|(first, last)| (*first..=*last).contains(&port))?;
         let mut found = Vec::new();
         for family in [libc::AF_INET, libc::AF_INET6] {
-            diag(family, STATES, port, |message| found.extend(parse(message).filter(|_| found.len() < MOST))).ok()?;
+            diag(family, STATES, port, |message| found.extend(ends(message).filter(|_| found.len() < MOST))).ok()?;
         }
         Some((range, found))
     };
@@ -43,15 +40,9 @@ pub fn read(netns: Netns, port: u16, namespaces: &mut Namespaces) -> Option<Port
     Some(PortHolders { netns, port, range, holders: found.into_iter().filter_map(holder).collect() })
 }
 
-/// Own end, other end, inode: of a socket that no process holds any more that is 0.
-fn parse(message: &[u8]) -> Option<(SocketAddr, SocketAddr, u64)> {
-    let family = i32::from(*message.first()?);
-    let end = |port: usize, addr: usize| {
-        let number = u16::from_be_bytes(field(message, DIAG_ID + port)?);
-        Some(SocketAddr::new(socket_address(family, field(message, DIAG_ID + addr)?)?, number))
-    };
-    let inode = u32::from_ne_bytes(field(message, DIAG_INODE)?);
-    (inode != 0).then_some((end(0, 4)?, end(2, 20)?, u64::from(inode)))
+/// Own end, other end, inode: none of a socket that no process holds any more.
+fn ends(message: &[u8]) -> Option<(SocketAddr, SocketAddr, u64)> {
+    Some((own_end(message)?, other_end(message)?, inode(message).filter(|inode| *inode != 0)?))
 }
 
 #[cfg(test)]

@@ -4,7 +4,7 @@ use std::fs;
 use std::iter::{once, successors};
 
 use super::procfs::{NodeNetns, every_pid};
-use super::servers::holder_of;
+use super::servers::{comm, holder_of};
 use tracer_model::event::{Ancestor, Remover};
 
 /// Ancestors that are named.
@@ -30,7 +30,6 @@ fn inode_of(table: &str, port: u32) -> Option<u64> {
 }
 
 /// A process with a known name, and what `/proc` has of it.
-#[must_use]
 pub fn of_pid(pid: u32, comm: String) -> Remover {
     let exe = fs::read_link(format!("/proc/{pid}/exe")).ok();
     Remover { pid, comm, exe: exe.map(|path| path.display().to_string()), ancestors: ancestors(pid) }
@@ -39,10 +38,6 @@ pub fn of_pid(pid: u32, comm: String) -> Remover {
 fn ancestors(pid: u32) -> Vec<Ancestor> {
     let above = successors(parent(pid), |pid| parent(*pid)).take(MOST_ANCESTORS);
     above.map_while(|pid| Some(Ancestor { pid, comm: comm(pid)? })).collect()
-}
-
-pub(super) fn comm(pid: u32) -> Option<String> {
-    Some(fs::read_to_string(format!("/proc/{pid}/comm")).ok()?.trim_end_matches('\n').to_owned())
 }
 
 /// `7 (a name) S 1 …`: the name may have brackets and spaces. Process 1 has none.

@@ -7,7 +7,6 @@ use tracer_terminal::screen::{Screen, unbroken_commands};
 use tracer_terminal::typed::nearest;
 
 /// What the command prints: the pages of these causes; without causes the list of all.
-#[must_use]
 pub fn text(causes: &[Cause], markdown: bool, screen: Screen) -> String {
     match (causes, markdown) {
         ([], false) => index(screen),
@@ -20,7 +19,6 @@ pub fn text(causes: &[Cause], markdown: bool, screen: Screen) -> String {
 }
 
 /// All causes, each with what it says; below it where there is no room beside it.
-#[must_use]
 pub fn index(screen: Screen) -> String {
     let width = Cause::ALL.iter().map(|cause| cause.name().len()).max().unwrap_or(0);
     let beside = " ".repeat(width + 2);
@@ -40,8 +38,6 @@ pub fn index(screen: Screen) -> String {
     text
 }
 
-/// The page of a cause, for a terminal.
-#[must_use]
 pub fn page(cause: Cause, screen: Screen) -> String {
     let mut text = format!("{}\n", cause.name());
     screen.lines(&mut text, "", "", cause.title());
@@ -72,7 +68,6 @@ fn print(text: &mut String, screen: Screen, block: &Block) {
 }
 
 /// The table of all causes as Markdown, with links to their pages.
-#[must_use]
 pub fn index_markdown() -> String {
     let mut text = String::from(
         "# Causes\n\nIn the order of decision: of several that hold, the first one is the verdict's cause.\n\
@@ -87,7 +82,6 @@ pub fn index_markdown() -> String {
 }
 
 /// The known cause nearest to a name that is none.
-#[must_use]
 pub fn nearest(name: &str) -> Option<&'static str> {
     nearest::nearest(name, Cause::ALL.iter().map(|cause| cause.name()))
 }

@@ -8,7 +8,6 @@ use serde_json::{Map, Value};
 use tracer_model::record::Record;
 
 /// The schema as a document of several lines, without a final newline.
-#[must_use]
 pub fn text() -> String {
     let settings = SchemaSettings::draft2020_12().with_transform(RecursiveTransform(without_null));
     let schema = settings.into_generator().into_root_schema_for::<Record>();

@@ -53,7 +53,7 @@ pub struct Server {
 #[must_use]
 pub fn start(serve: &Serve, background: &Background) -> (Server, Option<Metrics>) {
     let (metrics, registry) = serve.metrics.map(|_| Metrics::new(serve.pod_labels)).unzip();
-    let health = Arc::new(Health::new());
+    let health = Arc::<Health>::default();
     let (end, ended) = oneshot::channel();
     let (config, state) = (serve.clone(), Arc::clone(&health));
     let running = background.run(move || answer(config, state, registry, ended));

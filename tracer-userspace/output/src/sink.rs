@@ -119,7 +119,6 @@ impl Sink {
     }
 
     /// Something could not be written, or delivered, where it was meant to go.
-    #[must_use]
     pub const fn has_failed(&self) -> bool {
         self.output.has_failed() || !self.is_delivered
     }
@@ -147,7 +146,6 @@ impl Sink {
     }
 
     /// When verdicts that are held back are due, CLOCK_BOOTTIME nanoseconds.
-    #[must_use]
     pub const fn next_deadline(&self) -> Option<u64> {
         self.repeats.due()
     }
@@ -212,7 +210,6 @@ impl Sink {
     }
 
     /// `--until-failure` is met.
-    #[must_use]
     pub const fn is_satisfied(&self) -> bool {
         self.until_failure && self.failure_printed
     }
@@ -246,13 +243,11 @@ impl Sink {
     }
 
     /// What was seen and reported so far; what was lost is counted elsewhere.
-    #[must_use]
     pub fn counts(&self) -> Counts {
         let verdicts = self.printed.counts().map(|(_, n)| n).sum();
         Counts { attempts: self.totals.attempts, failed: self.failed, verdicts, lost: 0 }
     }
 
-    #[must_use]
     pub fn into_kept(self) -> Vec<Record> {
         self.kept.unwrap_or_default()
     }

@@ -62,7 +62,6 @@ impl Collector {
         Ok(Self { target, tally: Tally::new(Filter::default()), faults: Faults::default(), names: Vec::new() })
     }
 
-    /// Counts a record.
     pub fn push(&mut self, line: &[u8]) -> Result<(), String> {
         self.tally.push(line::read(line)?, line);
         Ok(())

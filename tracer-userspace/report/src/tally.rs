@@ -28,7 +28,6 @@ pub(crate) struct Run {
     pub(crate) node: String,
     /// When it began, µs.
     pub(crate) us: i64,
-    /// What it worked with.
     pub(crate) start: StartBody,
     /// Its totals, if it ended.
     pub(crate) stop: Option<StopBody>,
@@ -55,7 +54,6 @@ pub(crate) struct Tally {
     pub(crate) attempts_by_record: u64,
     /// Attempts that `stop` records count.
     pub(crate) attempts_by_stop: u64,
-    /// Runs that ended.
     pub(crate) stops: u64,
     /// Verdicts that were replaced by later ones.
     pub(crate) revised: u64,
@@ -121,7 +119,6 @@ impl Tally {
         self.shown().filter(|_| self.pods.failures() == 0)
     }
 
-    /// Names of the nodes, sorted.
     pub(crate) fn nodes(&self) -> Vec<&str> {
         let mut names: Vec<_> = self.nodes.keys().map(String::as_str).filter(|name| !name.is_empty()).collect();
         names.sort_unstable();

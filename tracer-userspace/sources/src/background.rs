@@ -18,7 +18,6 @@ pub struct Supervisor(UnboundedSender<&'static str>);
 
 impl Supervisor {
     /// The receiver gets the name of each part that panics.
-    #[must_use]
     pub fn new() -> (Self, UnboundedReceiver<&'static str>) {
         let (panics, panicked) = unbounded_channel();
         (Self(panics), panicked)
@@ -72,7 +71,6 @@ pub struct Background {
 
 impl Background {
     /// A thread of this name, which does not run yet.
-    #[must_use]
     pub fn new(name: &'static str, supervisor: &Supervisor) -> Self {
         Self { name, supervisor: supervisor.clone(), tasks: OnceCell::new() }
     }

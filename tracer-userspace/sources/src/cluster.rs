@@ -33,6 +33,7 @@ pub use connect::{Access, ConnectError, in_cluster};
 pub(super) use events::Heard;
 pub use events::Namespace;
 pub use failure::{ApiRequest, Failure};
+pub use objects::percent_encoded;
 pub use pace::{Pace, part};
 pub use reason::reason;
 pub use request::send;

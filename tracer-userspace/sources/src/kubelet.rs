@@ -26,6 +26,7 @@ use tokio::sync::mpsc::Sender;
 
 pub(super) use self::event::KubeletEvent;
 use self::follow::LogFollower;
+pub use self::journal::within as journal_in;
 pub use self::verbosity::{KubeletLogging, KubeletLoggingError};
 use super::background::Supervisor;
 use tracer_model::event::{ObservationKind, is_kubelet_name};
@@ -52,11 +53,6 @@ impl FromStr for NamedLog {
             None => Self::File(text.into()),
         })
     }
-}
-
-/// The journal's current file in a directory, or in a machine's directory below it.
-pub fn journal_in(directory: &Path) -> Option<PathBuf> {
-    journal::within(directory)
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -71,12 +71,6 @@ impl SourceConfig {
     }
 }
 
-#[derive(Debug, thiserror::Error)]
-pub enum SourceError {
-    #[error(transparent)]
-    File(#[from] FileError),
-}
-
 #[derive(Debug)]
 pub struct Snapshot {
     pub probers: Vec<Prober>,
@@ -163,7 +157,7 @@ struct NodeView {
 }
 
 /// Reads everything once. Only a file that was named and cannot be used is an error.
-pub fn snapshot(config: &SourceConfig) -> Result<Snapshot, SourceError> {
+pub fn snapshot(config: &SourceConfig) -> Result<Snapshot, FileError> {
     let mut listed = Listed::read(config)?;
     let view = read_node(config, &mut listed.kubelet);
     let tables_of = view.tables_of();

@@ -1,8 +1,9 @@
 //! The command line as clap takes it: what the types of [`super`] say, laid out for the reader.
 
-use clap::{Arg, Command, CommandFactory as _};
+use clap::builder::BoolishValueParser;
+use clap::{Arg, ArgAction, Command, CommandFactory as _};
 
-use super::{Cli, overview};
+use super::{Cli, overview, variable};
 use tracer_terminal::screen::columns;
 
 /// Columns of help where no terminal says how many it has.
@@ -23,13 +24,23 @@ pub(super) fn of_everything() -> Command {
     let template = head + "Options:\n{options}{after-help}";
     command.help_template(template).term_width(columns).mut_subcommands(|sub| {
         let name = sub.get_name().to_owned();
-        sub.mut_args(|arg| worded(&name, arg))
+        sub.mut_args(|arg| worded(&name, with_variable(arg)))
     })
 }
 
 /// Names of the commands that are shown.
 pub(super) fn names() -> Vec<String> {
     Cli::command().get_subcommands().filter(|sub| !sub.is_hide_set()).map(|sub| sub.get_name().to_owned()).collect()
+}
+
+/// Each flag has its variable, which says yes or no for a flag without a value. Nobody types `--markdown`.
+fn with_variable(arg: Arg) -> Arg {
+    let Some(variable) = arg.get_long().filter(|long| *long != "markdown").map(variable::of) else { return arg };
+    let arg = arg.env(variable).hide_env_values(true);
+    match arg.get_action() {
+        ArgAction::SetTrue => arg.value_parser(BoolishValueParser::new()),
+        _ => arg,
+    }
 }
 
 /// With its own help in a command that uses the flag in another way.

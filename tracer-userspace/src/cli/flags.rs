@@ -1,10 +1,10 @@
-//! Flags that mean the same on several commands, each with its variable: groups that a command takes or not.
+//! Flags that mean the same on several commands: groups that a command takes or not.
 
 use std::path::PathBuf;
 use std::time::Duration;
 
-use clap::builder::{BoolishValueParser, StringValueParser, TypedValueParser};
-use clap::{ArgAction, Args, ColorChoice};
+use clap::builder::{StringValueParser, TypedValueParser};
+use clap::{Args, ColorChoice};
 
 use tracer_output::sink::Form;
 use tracer_sources::NamedLog;
@@ -13,25 +13,18 @@ use tracer_sources::cluster::Namespace;
 /// The flags of the commands that watch a node.
 #[derive(Debug, Args)]
 pub struct LiveFlags {
-    /// The records.
     #[command(flatten)]
     pub records: RecordFlags,
-    /// When it ends.
     #[command(flatten)]
     pub end: DurationFlag,
-    /// Who probes.
     #[command(flatten)]
     pub probers: ProberFlag,
-    /// How the kernel is watched.
     #[command(flatten)]
     pub kernel: KernelFlags,
-    /// The pods.
     #[command(flatten)]
     pub pods: PodsFlag,
-    /// Where else observations come from.
     #[command(flatten)]
     pub sources: SourceFlags,
-    /// This node.
     #[command(flatten)]
     pub node: NodeFlag,
 }
@@ -40,23 +33,19 @@ pub struct LiveFlags {
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Output")]
 pub struct RecordFlags {
-    /// Where they go.
     #[command(flatten)]
     pub output: OutputFlags,
-    /// Rotation of the file.
     #[command(flatten)]
     pub rotation: RotationFlags,
-    /// Which details.
     #[command(flatten)]
     pub details: DetailFlags,
     /// After the first minute, print identical verdicts only once in this time, with their number; 0 prints all
-    #[arg(long, value_name = "TIME", env = "TRACER_REPEAT_INTERVAL", hide_env_values = true, default_value = "1m", value_parser = interval)]
+    #[arg(long, value_name = "TIME", default_value = "1m", value_parser = interval)]
     pub repeat_interval: Duration,
-    /// Which of them.
     #[command(flatten)]
     pub filters: FilterFlags,
     /// Stop after the first failure, with exit code 1
-    #[arg(long, env = "TRACER_UNTIL_FAILURE", hide_env_values = true, action = ArgAction::SetTrue, value_parser = BoolishValueParser::new(), help_heading = "Stop conditions")]
+    #[arg(long, help_heading = "Stop conditions")]
     pub until_failure: bool,
 }
 
@@ -65,10 +54,10 @@ pub struct RecordFlags {
 #[command(next_help_heading = "Output")]
 pub struct DetailFlags {
     /// Also print attempts that succeeded
-    #[arg(long, env = "TRACER_ATTEMPTS", hide_env_values = true, action = ArgAction::SetTrue, value_parser = BoolishValueParser::new())]
+    #[arg(long)]
     pub attempts: bool,
     /// Also print who uses the ports of a healthy node; on stderr more about tracer itself
-    #[arg(short, long, env = "TRACER_VERBOSE", hide_env_values = true, action = ArgAction::SetTrue, value_parser = BoolishValueParser::new())]
+    #[arg(short, long)]
     pub verbose: bool,
 }
 
@@ -77,31 +66,13 @@ pub struct DetailFlags {
 #[command(next_help_heading = "Output")]
 pub struct OutputFlags {
     /// Print records in this form [default: pretty on a terminal, else json]
-    #[arg(
-        short,
-        long,
-        value_enum,
-        value_name = "pretty|json|otlp",
-        hide_possible_values = true,
-        env = "TRACER_OUTPUT",
-        hide_env_values = true
-    )]
+    #[arg(short, long, value_enum, value_name = "pretty|json|otlp", hide_possible_values = true)]
     pub output: Option<Form>,
-    /// The file.
     #[command(flatten)]
     pub file: FileFlag,
     /// Use colour; auto: on a terminal
-    #[arg(
-        long,
-        value_enum,
-        value_name = "auto|always|never",
-        default_value = "auto",
-        hide_possible_values = true,
-        env = "TRACER_COLOR",
-        hide_env_values = true
-    )]
+    #[arg(long, value_enum, value_name = "auto|always|never", default_value = "auto", hide_possible_values = true)]
     pub color: ColorChoice,
-    /// Warnings.
     #[command(flatten)]
     pub quiet: QuietFlag,
 }
@@ -111,7 +82,7 @@ pub struct OutputFlags {
 #[command(next_help_heading = "Output")]
 pub struct QuietFlag {
     /// Print errors on stderr, but no warnings and no status line
-    #[arg(short, long, env = "TRACER_QUIET", hide_env_values = true, action = ArgAction::SetTrue, value_parser = BoolishValueParser::new())]
+    #[arg(short, long)]
     pub quiet: bool,
 }
 
@@ -120,7 +91,7 @@ pub struct QuietFlag {
 #[command(next_help_heading = "Output")]
 pub struct FileFlag {
     /// Append the records to this file (mode 0600) instead of stdout; SIGHUP reopens it
-    #[arg(long, value_name = "PATH", env = "TRACER_OUTPUT_FILE", hide_env_values = true)]
+    #[arg(long, value_name = "PATH")]
     pub output_file: Option<PathBuf>,
 }
 
@@ -129,10 +100,10 @@ pub struct FileFlag {
 #[command(next_help_heading = "Output")]
 pub struct RotationFlags {
     /// Rotate --output-file before it grows beyond this size, such as 64MiB: PATH becomes PATH.1, PATH.1 becomes PATH.2
-    #[arg(long, value_name = "SIZE", env = "TRACER_OUTPUT_MAX_SIZE", hide_env_values = true, value_parser = super::size::size)]
+    #[arg(long, value_name = "SIZE", value_parser = super::size::size)]
     pub output_max_size: Option<u64>,
     /// Keep this many rotated files [default: 5]
-    #[arg(long, value_name = "N", env = "TRACER_OUTPUT_MAX_FILES", hide_env_values = true, value_parser = clap::value_parser!(u32).range(1..=1000))]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1000))]
     pub output_max_files: Option<u32>,
 }
 
@@ -141,18 +112,17 @@ pub struct RotationFlags {
 #[command(next_help_heading = "Filters")]
 pub struct FilterFlags {
     /// Show only this namespace
-    #[arg(short, long, value_name = "NAMESPACE", env = "TRACER_NAMESPACE", hide_env_values = true)]
+    #[arg(short, long, value_name = "NAMESPACE")]
     pub namespace: Option<String>,
     /// Show all namespaces: the default, unless -n or TRACER_NAMESPACE names one
-    #[arg(short = 'A', long, env = "TRACER_ALL_NAMESPACES", hide_env_values = true, action = ArgAction::SetTrue, value_parser = BoolishValueParser::new())]
+    #[arg(short = 'A', long)]
     pub all_namespaces: bool,
     /// Show only this pod; PREFIX* selects every pod with this prefix; KIND/NAME is the pods of a workload, such as deploy/cart (also ds, sts, rs, job)
-    #[arg(short, long, value_name = "POD|PREFIX*|KIND/NAME", env = "TRACER_POD", hide_env_values = true)]
+    #[arg(short, long, value_name = "POD|PREFIX*|KIND/NAME")]
     pub pod: Option<String>,
     /// Show only this container
-    #[arg(short, long, value_name = "CONTAINER", env = "TRACER_CONTAINER", hide_env_values = true)]
+    #[arg(short, long, value_name = "CONTAINER")]
     pub container: Option<String>,
-    /// Which causes.
     #[command(flatten)]
     pub causes: CauseFlag,
 }
@@ -162,7 +132,7 @@ pub struct FilterFlags {
 #[command(next_help_heading = "Filters")]
 pub struct CauseFlag {
     /// Show only this cause; repeatable (`tracer explain` lists all)
-    #[arg(long = "cause", value_name = "CAUSE", env = "TRACER_CAUSE", hide_env_values = true, value_delimiter = ',', value_parser = name_of_list())]
+    #[arg(long = "cause", value_name = "CAUSE", value_delimiter = ',', value_parser = name_of_list())]
     pub causes: Vec<String>,
 }
 
@@ -171,7 +141,7 @@ pub struct CauseFlag {
 #[command(next_help_heading = "Stop conditions")]
 pub struct DurationFlag {
     /// Stop after this time, such as 30s, 5m or 1h30m
-    #[arg(long, value_name = "TIME", env = "TRACER_DURATION", hide_env_values = true, value_parser = super::duration::duration)]
+    #[arg(long, value_name = "TIME", value_parser = super::duration::duration)]
     pub duration: Option<Duration>,
 }
 
@@ -180,7 +150,7 @@ pub struct DurationFlag {
 #[command(next_help_heading = "What is watched")]
 pub struct ProberFlag {
     /// Treat connections of processes with this name as probe attempts; repeatable [default: every known kubelet]
-    #[arg(long = "prober", value_name = "NAME", env = "TRACER_PROBER", hide_env_values = true, value_delimiter = ',', value_parser = name_of_list())]
+    #[arg(long = "prober", value_name = "NAME", value_delimiter = ',', value_parser = name_of_list())]
     pub probers: Vec<String>,
 }
 
@@ -189,19 +159,18 @@ pub struct ProberFlag {
 #[command(next_help_heading = "What is watched")]
 pub struct KernelFlags {
     /// Also report failed connections of processes other than the prober
-    #[arg(long, env = "TRACER_ALL_CONNECTIONS", hide_env_values = true, action = ArgAction::SetTrue, value_parser = BoolishValueParser::new())]
+    #[arg(long)]
     pub all_connections: bool,
     /// Attach no syscalls:* tracepoints: on kernels without function probes they slow every system call of the node
-    #[arg(long, env = "TRACER_NO_SYSCALL_HOOKS", hide_env_values = true, action = ArgAction::SetTrue, value_parser = BoolishValueParser::new())]
+    #[arg(long)]
     pub no_syscall_hooks: bool,
     /// Watch probers at their own cgroups: other processes pay less, and who uses up source ports is not seen
-    #[arg(long, env = "TRACER_PROBER_HOOKS", hide_env_values = true, action = ArgAction::SetTrue, value_parser = BoolishValueParser::new())]
+    #[arg(long)]
     pub prober_hooks: bool,
-    /// BTF.
     #[command(flatten)]
     pub btf: BtfFlag,
     /// Size of the ring of events, a power of two from 4 on: for tests of what happens when it overflows
-    #[arg(long, value_name = "KIB", env = "TRACER_RING_KIB", hide = true, value_parser = ring_size)]
+    #[arg(long, value_name = "KIB", hide = true, value_parser = ring_size)]
     pub ring_kib: Option<u32>,
 }
 
@@ -210,7 +179,7 @@ pub struct KernelFlags {
 #[command(next_help_heading = "What is watched")]
 pub struct BtfFlag {
     /// Read the BTF of this kernel from this file: for kernels without /sys/kernel/btf/vmlinux
-    #[arg(long, value_name = "FILE", env = "TRACER_BTF", hide_env_values = true)]
+    #[arg(long, value_name = "FILE")]
     pub btf: Option<PathBuf>,
 }
 
@@ -219,7 +188,7 @@ pub struct BtfFlag {
 #[command(next_help_heading = "Sources")]
 pub struct PodsFlag {
     /// Read the pods of this node from this file, as `kubectl get pods -A -o json` (or yaml) prints them; reloaded when it changes
-    #[arg(long, value_name = "FILE", env = "TRACER_PODS", hide_env_values = true)]
+    #[arg(long, value_name = "FILE")]
     pub pods: Option<PathBuf>,
 }
 
@@ -228,22 +197,22 @@ pub struct PodsFlag {
 #[command(next_help_heading = "Sources")]
 pub struct SourceFlags {
     /// Read Services from this file, as `kubectl get services,endpointslices -A -o json` (or yaml) prints them; reloaded when it changes
-    #[arg(long, value_name = "FILE", env = "TRACER_SERVICES", hide_env_values = true)]
+    #[arg(long, value_name = "FILE")]
     pub services: Option<PathBuf>,
     /// Read how each probe ended from this log of the kubelet: a file, `journal` or `journal:/DIR` [default: where the kubelet's stderr goes]
-    #[arg(long, value_name = "FILE|journal", env = "TRACER_KUBELET_LOG", hide_env_values = true)]
+    #[arg(long, value_name = "FILE|journal")]
     pub kubelet_log: Option<NamedLog>,
     /// Read the pods of this node from the cluster API, with this kubeconfig [default of `run` in a pod: its service account]
-    #[arg(long, value_name = "PATH", env = "TRACER_KUBECONFIG", hide_env_values = true)]
+    #[arg(long, value_name = "PATH")]
     pub kubeconfig: Option<PathBuf>,
     /// Never ask the cluster API
-    #[arg(long, env = "TRACER_NO_API", hide_env_values = true, action = ArgAction::SetTrue, value_parser = BoolishValueParser::new())]
+    #[arg(long)]
     pub no_api: bool,
     /// Also read all Services and EndpointSlices of the cluster from its API; the tables of this node have most of this already
-    #[arg(long, env = "TRACER_API_SERVICES", hide_env_values = true, action = ArgAction::SetTrue, value_parser = BoolishValueParser::new())]
+    #[arg(long)]
     pub api_services: bool,
     /// Read the kubelet's Events of this namespace (`*`: all) from the API, where its log cannot be read; repeatable. Each node then makes the API server scan all Events there
-    #[arg(long, value_name = "NAMESPACE", env = "TRACER_API_EVENTS", hide_env_values = true, value_delimiter = ',', value_parser = super::namespace::namespace)]
+    #[arg(long, value_name = "NAMESPACE", value_delimiter = ',', value_parser = super::namespace::namespace)]
     pub api_events: Vec<Namespace>,
 }
 
@@ -252,7 +221,7 @@ pub struct SourceFlags {
 #[command(next_help_heading = "Sources")]
 pub struct NodeFlag {
     /// Give this node this name [default: its host name]
-    #[arg(long, value_name = "NAME", env = "NODE_NAME", hide_env_values = true)]
+    #[arg(long, value_name = "NAME")]
     pub node_name: Option<String>,
 }
 

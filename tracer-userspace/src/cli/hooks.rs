@@ -9,29 +9,16 @@ use super::flags::{DurationFlag, KernelFlags, NodeFlag, OutputFlags, ProberFlag}
 #[derive(Debug, Args)]
 pub struct HooksArgs {
     /// Exit with code 1 at a finding of this status or a worse one; a missing hook is a warning
-    #[arg(
-        long,
-        value_enum,
-        value_name = "warn|fail",
-        default_value = "fail",
-        hide_possible_values = true,
-        env = "TRACER_FAIL_ON",
-        hide_env_values = true
-    )]
+    #[arg(long, value_enum, value_name = "warn|fail", default_value = "fail", hide_possible_values = true)]
     pub fail_on: FailOn,
-    /// Where the rows go.
     #[command(flatten)]
     pub output: OutputFlags,
-    /// How long the hooks are watched.
     #[command(flatten)]
     pub end: DurationFlag,
-    /// Who probes.
     #[command(flatten)]
     pub probers: ProberFlag,
-    /// How the kernel is watched.
     #[command(flatten)]
     pub kernel: KernelFlags,
-    /// This node.
     #[command(flatten)]
     pub node: NodeFlag,
 }

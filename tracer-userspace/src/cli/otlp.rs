@@ -9,29 +9,13 @@ use http::{HeaderName, HeaderValue, Uri};
 #[command(next_help_heading = "OpenTelemetry")]
 pub struct OtlpFlags {
     /// Also push records to this URL (OTLP/HTTP, protobuf), such as http://collector:4318; without a path, /v1/logs is added
-    #[arg(long, value_name = "URL", env = "TRACER_OTLP_ENDPOINT", hide_env_values = true, value_parser = endpoint)]
+    #[arg(long, value_name = "URL", value_parser = endpoint)]
     pub otlp_endpoint: Option<Uri>,
     /// Send this header with each request; repeatable. Put a secret into TRACER_OTLP_HEADER: others can read a command line
-    #[arg(
-        long = "otlp-header",
-        value_name = "NAME=VALUE",
-        env = "TRACER_OTLP_HEADER",
-        hide_env_values = true,
-        value_delimiter = ',',
-        value_parser = header,
-        requires = "otlp_endpoint"
-    )]
+    #[arg(long = "otlp-header", value_name = "NAME=VALUE", value_delimiter = ',', value_parser = header, requires = "otlp_endpoint")]
     pub otlp_headers: Vec<(HeaderName, HeaderValue)>,
     /// Compress requests in this way
-    #[arg(
-        long,
-        value_enum,
-        value_name = "gzip|none",
-        default_value = "gzip",
-        hide_possible_values = true,
-        env = "TRACER_OTLP_COMPRESSION",
-        hide_env_values = true
-    )]
+    #[arg(long, value_enum, value_name = "gzip|none", default_value = "gzip", hide_possible_values = true)]
     pub otlp_compression: Compression,
 }
 

@@ -15,7 +15,6 @@ fn commands() -> Command {
     command
 }
 
-#[must_use]
 pub fn completions(shell: Shell) -> String {
     let mut script = Vec::new();
     clap_complete::generate(shell, &mut shown(&commands()), "tracer", &mut script);

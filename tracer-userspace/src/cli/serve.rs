@@ -3,21 +3,20 @@
 use std::net::SocketAddr;
 use std::path::PathBuf;
 
-use clap::builder::BoolishValueParser;
-use clap::{ArgAction, Args};
+use clap::Args;
 
 /// What `tracer run` answers.
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Endpoints")]
 pub struct ServeFlags {
     /// Serve /metrics (Prometheus), /healthz and /readyz on this address, such as localhost:9464; :9464 is every address [default: no port is open]
-    #[arg(long, value_name = "ADDR:PORT", env = "TRACER_METRICS_LISTEN", hide_env_values = true, value_parser = address)]
+    #[arg(long, value_name = "ADDR:PORT", value_parser = address)]
     pub metrics_listen: Option<SocketAddr>,
     /// Add the pod's name and namespace to the metrics: many more series
-    #[arg(long, env = "TRACER_METRICS_POD_LABELS", hide_env_values = true, action = ArgAction::SetTrue, value_parser = BoolishValueParser::new())]
+    #[arg(long)]
     pub metrics_pod_labels: bool,
     /// Listen on this unix socket (mode 0600) for `tracer health`
-    #[arg(long, value_name = "PATH", env = "TRACER_HEALTH_SOCKET", hide_env_values = true, default_value = tracer_output::serve::HEALTH_SOCKET)]
+    #[arg(long, value_name = "PATH", default_value = tracer_output::serve::HEALTH_SOCKET)]
     pub health_socket: PathBuf,
 }
 

@@ -19,7 +19,6 @@ const OTHERS: &[&str] = &[
 ];
 
 /// A warning for each of these variables that begins as ours do and is none.
-#[must_use]
 pub fn unknown_variables(variables: impl IntoIterator<Item = (OsString, OsString)>) -> Vec<String> {
     let known = known();
     let text = |text: OsString| text.to_string_lossy().into_owned();

@@ -10,7 +10,7 @@ use super::definition;
 use tracer_terminal::error::Error;
 
 /// The variable of a flag, its dashes left out.
-fn of(flag: &str) -> String {
+pub(super) fn of(flag: &str) -> String {
     match flag {
         "node-name" => "NODE_NAME".to_owned(),
         _ => format!("TRACER_{}", flag.to_uppercase().replace('-', "_")),
@@ -65,7 +65,6 @@ fn is_short(arg: &str, name: &str) -> bool {
 }
 
 /// The same error with the name of the variable in place of its flag, where the flag was not typed.
-#[must_use]
 pub fn named_by(error: Error, typed: &[String]) -> Error {
     let text = error.to_string();
     let Some(name) = leading_flag(&text).filter(|_| error.exit_code() == 2) else { return error };

@@ -1,16 +1,15 @@
 //! The flags of the daemon alone: what it writes to the cluster API. Nothing, unless one of them is given.
 
-use clap::builder::BoolishValueParser;
-use clap::{ArgAction, Args};
+use clap::Args;
 
 /// What `tracer run` writes to the cluster API.
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Writes to the cluster API")]
 pub struct WriteFlags {
     /// Write an Event `ProbeFailureExplained` on the pod for each container and cause, with a count; only for proven and likely verdicts
-    #[arg(long, env = "TRACER_API_EXPLAIN", hide_env_values = true, action = ArgAction::SetTrue, value_parser = BoolishValueParser::new())]
+    #[arg(long)]
     pub api_explain: bool,
     /// Set the condition `TracerNodeFault` of the node: true while a fault of the node itself is known
-    #[arg(long, env = "TRACER_API_CONDITION", hide_env_values = true, action = ArgAction::SetTrue, value_parser = BoolishValueParser::new())]
+    #[arg(long)]
     pub api_condition: bool,
 }

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use super::cluster_flags::{namespaces, written};
-use super::{filled, host_name, probers, readable, records};
+use super::{filled, host_name, load_options, readable, records};
 use crate::cli::{LiveFlags, ServeFlags, SourceFlags, WriteFlags};
 use crate::pipeline::LiveConfig;
 use tracer_output::serve::Serve;
@@ -24,7 +24,7 @@ pub(super) fn plan(
     let sources = &flags.sources;
     let access = access(sources, &files, serve.is_some());
     let cluster_output = write.map(|write| written(write, access.clone(), &node_name)).transpose()?.flatten();
-    let probers = probers(flags.probers.probers)?;
+    let load = load_options(flags.probers, flags.kernel)?;
     Ok(LiveConfig {
         unavailable_source: serve.as_ref().filter(|_| access.is_none()).and_then(|_| unavailable_source(sources)),
         cluster: access.and_then(|access| cluster_sources(access, sources, &files, &node_name)),
@@ -33,12 +33,7 @@ pub(super) fn plan(
         serve: serve.map(served),
         record,
         duration: flags.end.duration,
-        probers,
-        all_connections: flags.kernel.all_connections,
-        no_syscall_hooks: flags.kernel.no_syscall_hooks,
-        prober_hooks: flags.kernel.prober_hooks,
-        btf: readable("--btf", flags.kernel.btf.btf)?,
-        ring_bytes: flags.kernel.ring_kib.map(|kib| kib << 10),
+        load,
         pods: files.pods,
         services: files.services,
         kubelet_log: files.kubelet_log,

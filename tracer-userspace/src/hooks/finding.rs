@@ -9,6 +9,7 @@ use super::{Runs, Watched};
 use tracer_bpf::ebpf::HookState;
 use tracer_doctor::{Finding, Status, hook_fix};
 use tracer_model::plural::counted;
+use tracer_model::record::Remediation;
 
 pub(super) fn of(watched: &Watched, window: Duration) -> Finding {
     let row = watched.status.row;
@@ -79,9 +80,9 @@ fn reasons(watched: &Watched) -> String {
     reported.collect::<Vec<_>>().join("; ")
 }
 
-fn fix(watched: &Watched, needs: Option<&str>) -> String {
+fn fix(watched: &Watched, needs: Option<&str>) -> Remediation {
     match needs {
-        Some(capability) => format!("run `tracer hooks` as root, or with {capability}"),
+        Some(capability) => format!("run `tracer hooks` as root, or with {capability}").into(),
         None => hook_fix(&watched.status),
     }
 }
@@ -154,7 +155,7 @@ mod tests {
         assert_eq!(finding.status, Status::Warn);
         assert_eq!(finding.observed, "Not attached; fentry: the kernel says no; kprobe: the kernel says no");
         assert_eq!(finding.fields["tried"][1], json!({"form": "kprobe", "reason": "the kernel says no"}));
-        assert!(finding.remediation.expect("a fix").contains("CONFIG_KPROBES"));
+        assert!(finding.remediation.expect("a fix").text.contains("CONFIG_KPROBES"));
     }
 
     #[test]
@@ -162,7 +163,7 @@ mod tests {
         let silenced = Tried { fix: Some("sysctl -w kernel.ftrace_enabled=1"), ..refused(Form::Fentry, None) };
         let finding = of(&watched("__put_net", HookState::Missing, vec![silenced]), WINDOW);
         let fix = finding.remediation.expect("a fix");
-        assert_eq!(fix, "sysctl -w kernel.ftrace_enabled=1, and start tracer again");
+        assert_eq!(fix.commands[0].run, "sysctl -w kernel.ftrace_enabled=1");
     }
 
     #[test]

@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
+use tracer_bpf::ebpf::LoadOptions;
 use tracer_output::serve::Serve;
 use tracer_output::sink::SinkConfig;
 use tracer_output::sink::cluster::ClusterOutput;
@@ -22,16 +23,7 @@ pub struct LiveConfig {
     pub record: Option<PathBuf>,
     /// End after this time.
     pub duration: Option<Duration>,
-    pub probers: Vec<String>,
-    pub all_connections: bool,
-    /// No `syscalls:*` tracepoints.
-    pub no_syscall_hooks: bool,
-    /// Probers are watched at their own cgroups.
-    pub prober_hooks: bool,
-    /// `--btf`.
-    pub btf: Option<PathBuf>,
-    /// Size of the ring of events, where the usual one is not wanted.
-    pub ring_bytes: Option<u32>,
+    pub load: LoadOptions,
     /// `--pods`.
     pub pods: Option<PathBuf>,
     /// `--services`.

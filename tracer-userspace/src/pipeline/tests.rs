@@ -2,6 +2,7 @@ use std::collections::VecDeque;
 use std::time::Duration;
 
 use super::*;
+use tracer_bpf::ebpf::LoadOptions;
 use tracer_model::event::{ConnId, ListFile, ListTrouble, Loss, Pods, Retransmit, TcpState};
 use tracer_output::sink::{Form, SinkConfig};
 use tracer_testing::{Scratch, soon};
@@ -75,7 +76,7 @@ fn config(scratch: &Scratch) -> LiveConfig {
         output: SinkConfig::new(Form::Ndjson, Some(scratch.path("out"))),
         record: Some(scratch.path("recording")),
         duration: Some(Duration::from_secs(1)),
-        probers: vec!["kubelet".into()],
+        load: LoadOptions { probers: vec!["kubelet".into()], ..LoadOptions::default() },
         node_name: "n1".into(),
         ..LiveConfig::default()
     }

@@ -12,13 +12,11 @@ use thiserror::Error;
 use crate::screen::{Screen, columns, is_quiet};
 use crate::status_line;
 
-/// Why a command could not be carried out.
 #[derive(Debug, Error)]
 pub enum Error {
     /// The command line or the environment is wrong.
     #[error("{0}")]
     Usage(String),
-    /// A file could not be opened or read.
     #[error("{what}{}: {}{advice}", path_text(.path), os_message(.source))]
     File {
         /// The flag or argument that named it.
@@ -59,8 +57,6 @@ pub enum Error {
 }
 
 impl Error {
-    /// The exit code it ends the process with.
-    #[must_use]
     pub const fn exit_code(&self) -> u8 {
         match self {
             Self::Kernel(_) => 3,
@@ -69,7 +65,6 @@ impl Error {
         }
     }
 
-    /// A file that could not be opened or read.
     pub fn file(what: &'static str, path: impl Into<PathBuf>, source: io::Error) -> Self {
         let advice = match source.raw_os_error() {
             Some(libc::ELOOP) => " (a symbolic link is not followed: name the file itself)",
@@ -85,7 +80,6 @@ impl Error {
 }
 
 /// An error and what caused it, in one line.
-#[must_use]
 pub fn chain(error: &dyn std::error::Error) -> String {
     let mut text = error.to_string();
     let mut cause = error.source();
@@ -100,7 +94,6 @@ pub fn chain(error: &dyn std::error::Error) -> String {
 }
 
 /// The system's words without Rust's ` (os error N)`, and which limit of this process was met.
-#[must_use]
 pub fn os_message(error: &io::Error) -> String {
     let limit = match error.raw_os_error() {
         Some(libc::EFBIG) => " (more than `ulimit -f` allows?)",

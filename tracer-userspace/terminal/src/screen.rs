@@ -172,13 +172,6 @@ pub fn unbroken_commands(text: &str) -> String {
     out
 }
 
-/// Whether a text is a command, by its first word: a sentence would have a capital letter there.
-pub fn is_command(text: &str) -> bool {
-    const OTHERS: [&str; 9] =
-        ["NODE=$(hostname);", "echo", "firewall-cmd", "for", "modprobe", "mount", "printf", "systemctl", "ufw"];
-    text.split(' ').next().is_some_and(|first| TOOLS.contains(&first) || OTHERS.contains(&first))
-}
-
 /// What of a command is still open.
 #[derive(Clone, Copy, Default)]
 struct Open {

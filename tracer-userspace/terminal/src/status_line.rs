@@ -45,7 +45,6 @@ pub struct StatusLine {
 impl StatusLine {
     /// Where it may be drawn: stderr is a terminal that can erase, no NDJSON goes to one (`ndjson`), and it is not to be
     /// quiet.
-    #[must_use]
     pub fn open(ndjson: bool) -> Option<Self> {
         let term = std::env::var_os("TERM").is_some_and(|term| !term.is_empty() && term != "dumb");
         (io::stderr().is_terminal() && term && !ndjson && !is_quiet()).then(|| Self { text: String::new() })
@@ -79,7 +78,6 @@ impl Drop for StatusLine {
 }
 
 /// It stands on the terminal now.
-#[must_use]
 pub fn is_drawn() -> bool {
     DRAWN.load(Ordering::Relaxed)
 }

@@ -67,7 +67,7 @@ pub struct Attempt {
     pub claim: Claim,
     /// How many attempts, this one included, had the same addresses and ports. Each has a verdict.
     pub same_ports: usize,
-    /// What the summary must contain.
+    /// What the summary or the evidence must contain.
     pub mentions: Vec<String>,
 }
 
@@ -187,8 +187,10 @@ fn compare(expected: &Expected, attempt: &Attempt, got: &VerdictBody) -> Option<
     ];
     let fault = faults.into_iter().find_map(|(wrong, words)| wrong.then_some(words));
     // The first word of a sentence is capitalized.
-    let summary = verdict.summary.to_lowercase();
-    let missing = attempt.mentions.iter().find(|words| !summary.contains(&words.to_lowercase()));
+    let evidence = verdict.evidence.iter().map(|it| it.text.to_lowercase());
+    let texts: Vec<String> = evidence.chain([verdict.summary.to_lowercase()]).collect();
+    let is_missing = |words: &&String| !texts.iter().any(|it| it.contains(&words.to_lowercase()));
+    let missing = attempt.mentions.iter().find(is_missing);
     let fault = fault.or_else(|| missing.map(|words| format!("{words:?} is not mentioned: {}", noted(got))));
     fault.or_else(|| expected.culprit.as_ref().and_then(|s| blame(s, got)))
 }

@@ -343,7 +343,16 @@ impl TestNode {
 
     /// Sets the only source port that `connect` may choose.
     pub fn set_source_port(&self, port: u16) -> Result<()> {
-        self.node.sysctl(&[("ipv4/ip_local_port_range", &format!("{port} {port}"))])
+        self.set_source_ports(port, port)
+    }
+
+    /// Sets the usual range of source ports again.
+    pub fn reset_source_ports(&self) -> Result<()> {
+        self.set_source_ports(32768, 60999)
+    }
+
+    fn set_source_ports(&self, first: u16, last: u16) -> Result<()> {
+        self.node.sysctl(&[("ipv4/ip_local_port_range", &format!("{first} {last}"))])
     }
 
     /// Removes pods, servers and nftables rules of the node, for the next scenario.

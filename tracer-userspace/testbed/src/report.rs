@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use super::options::kernel;
 use super::row::{Row, RowOutcome};
 use super::shown::Item;
-use tracer_model::record::{Body, Cause, FindingBody, Record, SCHEMA, Status};
+use tracer_model::record::{Body, Cause, FindingBody, Record, Remediation, SCHEMA, Status};
 use tracer_node::clock;
 use tracer_output::sink::output::Output;
 use tracer_output::sink::{Form, SinkConfig, selftest, wall_time};
@@ -102,7 +102,8 @@ fn row_finding(cause: Option<Cause>, row: &Row) -> FindingBody {
         RowOutcome::Pass => FindingBody { status: Status::Ok, observed: describe_proof(cause, row), ..finding },
         _ => {
             let observed = row.reason.clone().unwrap_or_default();
-            let remediation = Some("tracer doctor --check tracer_hooks".to_owned());
+            let remediation =
+                Some(Remediation::on_node("See which hooks are missing", "tracer doctor --check tracer_hooks"));
             FindingBody { status: Status::Fail, observed, remediation, ..finding }
         }
     }

@@ -85,7 +85,7 @@ impl Netns {
     /// Does what the first finding of the check says.
     pub(crate) fn fix(&self, check: &str) {
         let (findings, _) = self.doctor(&["--check", check]);
-        self.run(findings[0]["remediation"].as_str().expect("a fix"));
+        self.run(findings[0]["remediation"]["commands"][0]["run"].as_str().expect("a fix"));
     }
 }
 

@@ -17,7 +17,6 @@ use super::{
 };
 use tracer_model::event::{HookStatus, MissingHook};
 
-/// The hooks attached and those that are not.
 #[derive(Clone, Debug, Default)]
 pub struct HookReport {
     pub hooks: Vec<HookStatus>,
@@ -164,7 +163,6 @@ impl Walk {
         self.is_attached(hook) || !self.refusals(hook).is_empty()
     }
 
-    /// The form in which a hook is attached.
     pub(super) fn form(&self, hook: Hook) -> Option<Form> {
         self.in_force.iter().find(|(h, _)| *h == hook).map(|(_, form)| *form)
     }

@@ -27,7 +27,6 @@ const MAGIC_AND_VERSION: u32 = 0x0001_eb9f;
 /// Size of a header in this version.
 const HEADER: u32 = 24;
 
-/// BTF that is not what it should be.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
 pub enum BtfError {
     /// Magic number, version or section bounds do not fit.
@@ -100,7 +99,6 @@ impl<'a> Btf<'a> {
 
     /// BTF of these functions alone, each under the id that it has here; every other type is a stand-in of the smallest size.
     /// All that a trampoline needs to know of the kernel, in a tenth of the time that its reader takes for the whole.
-    #[must_use]
     pub fn functions(&self, wanted: &[&str]) -> Vec<u8> {
         let found = self.function_ids(wanted);
         let last = found.values().max().map_or(0, |id| *id);
@@ -136,13 +134,11 @@ impl<'a> Btf<'a> {
     }
 
     /// Bytes of a struct; `None` if it was not asked for, or this kernel has none of that name.
-    #[must_use]
     pub fn size(&self, struct_name: &str) -> Option<u32> {
         Some(self.head(*self.named.get(struct_name)?)?.value)
     }
 
     /// Byte offset of a member, by its path from a struct; anonymous members on the way need no name.
-    #[must_use]
     pub fn offset(&self, struct_name: &str, path: &str) -> Option<u32> {
         let mut id = *self.named.get(struct_name)?;
         let mut bits = 0u32;

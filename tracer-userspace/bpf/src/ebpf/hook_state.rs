@@ -42,7 +42,6 @@ pub struct HookStatus {
 
 impl Loaded {
     /// Every hook, in the order of the table.
-    #[must_use]
     pub fn standings(&self) -> Vec<HookStatus> {
         HOOKS.iter().map(|row| of(&self.walk, row)).collect()
     }

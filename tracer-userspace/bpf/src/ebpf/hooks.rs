@@ -20,7 +20,6 @@ pub enum Form {
 
 impl Form {
     /// The name in records and metrics.
-    #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
             Self::Fentry => "fentry",

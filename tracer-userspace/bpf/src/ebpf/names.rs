@@ -38,7 +38,6 @@ impl KernelNames {
 
     /// Name of a drop reason without its prefix; the number if this kernel's BTF does not name it.
     /// `OPENVSWITCH:3` is the third of a subsystem: its names are in a module's BTF.
-    #[must_use]
     pub fn drop_reason(&self, number: u32) -> String {
         let (subsystem, own) = (number >> 16, number & 0xffff);
         match self.subsystems.get(&subsystem).filter(|_| subsystem > 0) {
@@ -48,7 +47,6 @@ impl KernelNames {
     }
 
     /// Name of a reset reason without its prefix.
-    #[must_use]
     pub fn reset_reason(&self, number: u32) -> String {
         name_or_number(&self.reset_reasons, number)
     }

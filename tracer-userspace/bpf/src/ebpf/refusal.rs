@@ -141,7 +141,6 @@ impl Refusal {
         self.form
     }
 
-    /// The capability that is missing; none where something else is.
     pub(super) fn needs(&self, any_attached: bool) -> Option<&'static str> {
         if self.lacks_tracefs() {
             return Some("CAP_SYS_ADMIN");

@@ -38,7 +38,6 @@ pub const SWITCHES: &[Switch] = &[
 
 impl Switch {
     /// By its text; one that cannot be read is taken for on.
-    #[must_use]
     pub fn is_off(text: Option<&str>) -> bool {
         text.is_some_and(|text| text.trim() == "0")
     }
@@ -54,7 +53,6 @@ impl Switch {
 }
 
 /// Whether this kernel would call no program of that form.
-#[must_use]
 pub fn silences(form: Form) -> bool {
     off().any(|switch| switch.silences.contains(&form))
 }

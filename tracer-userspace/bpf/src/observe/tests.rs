@@ -195,7 +195,7 @@ fn a_drops_device_and_entry_may_be_unknown() {
     let drop = dropped(5, 2, 0, &[]);
     assert_eq!((drop.device, drop.tracked, drop.netns), (None, None, None));
     let mut event: drop::PacketDrop = blank(Hook::KfreeSkb);
-    (event.via, event.ifindex, event.if_flags, event.reason) = (1, 3, IFF_UP, 5);
+    (event.via, event.ifindex, event.if_flags, event.reason) = (1, 3, link::IFF_UP, 5);
     event.ifname = bytes("eth0");
     let Some(ObservationKind::Drop(drop)) = kind(KernelEvent::Drop(event)) else { panic!("no drop") };
     let device = Device { ifindex: 3, name: "eth0".into(), up: true, loopback: false };
@@ -210,7 +210,10 @@ fn a_link_with_unknown_new_flags_went_down() {
         let Some(ObservationKind::LinkChange(change)) = kind(KernelEvent::Link(event)) else { panic!("no change") };
         change
     };
-    assert_eq!([ABSENT32, 0, IFF_UP, IFF_LOOPBACK].map(|flags| change(flags, "").up), [false, false, true, false]);
+    assert_eq!(
+        [ABSENT32, 0, link::IFF_UP, link::IFF_LOOPBACK].map(|flags| change(flags, "").up),
+        [false, false, true, false]
+    );
     assert_eq!((change(0, "").exe, change(0, "/bin/ip").exe), (None, Some("/bin/ip".to_owned())));
     assert_eq!(change(0, "").ancestors, [], "the list ends at the first without a pid");
 }

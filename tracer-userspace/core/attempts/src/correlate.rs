@@ -2,7 +2,7 @@
 
 pub mod attempt;
 pub mod firewalls;
-mod flushes;
+pub mod flushes;
 pub mod links;
 pub mod listeners;
 pub mod losses;
@@ -23,7 +23,6 @@ use attempt::Attempt;
 use redirects::Redirects;
 use tracer_model::event::{ConnId, Connect, Flow, Loss, Netns, Observation, ObservationKind};
 
-/// Attempts kept at once.
 const MAX_ATTEMPTS: usize = 8192;
 /// Ended ones that go at once where there is no room.
 const MAX_ENDED_GONE: usize = MAX_ATTEMPTS / 8;
@@ -43,7 +42,6 @@ pub struct Correlator {
     forgotten: Option<u64>,
     /// Attempts to come before ended ones are looked for again.
     attempts_until_sweep: usize,
-    /// Redirects that nothing has followed yet.
     redirects: Redirects,
 }
 

@@ -18,7 +18,7 @@ use matching::{only_pod, outcome_was_logged, single_container};
 pub use other_connects::has_api_server;
 pub use protocols::{BEFORE_TIMEOUT_NS, Protocol, is_beginning};
 use targets::{Match, PodContainer};
-use tracer_model::event::{Container, Handler, Netns, Pod, ProbeSpec, ProbeType};
+use tracer_model::event::{Container, Handler, Netns, Pod, PodRef, ProbeSpec, ProbeType};
 use tracer_model::record::{Endpoint, K8s, NetnsRef, Probe, Process, Subject};
 
 /// An attempt, and the probes and lifecycle handlers that it can be: looked for once, when they are first asked for.
@@ -57,7 +57,6 @@ impl<'a> Matched<'a> {
         Self { attempt, node, on_target, probes, handlers }
     }
 
-    /// The probes of its address and port.
     fn probes_on(&self) -> &[Match<'a>] {
         self.on_target.get_or_init(|| self.find_probes_on_target())
     }
@@ -93,12 +92,22 @@ impl<'a> Matched<'a> {
         Named {
             subject: self.subject(probe.as_ref(), pod),
             probe,
-            k8s: pod.and_then(|pod| k8s(pod, container)),
+            k8s: pod
+                .and_then(|pod| k8s(pod, container))
+                .or_else(|| self.reported_pod().filter(|_| containers_of.is_empty())),
             netns: self.attempt.netns.map(|inum| netns_ref(inum, self.node)),
             src: (!src.addr.is_unspecified()).then_some(src),
             dst: self.attempt.flow.dst.into(),
             process: Process { pid: self.attempt.actor.pid, comm: self.attempt.actor.comm.clone() },
         }
+    }
+
+    /// The pod of the probe, by the kubelet's word: its list has it later.
+    fn reported_pod(&self) -> Option<K8s> {
+        let (_, reported) = self.attempt.kubelet()?;
+        let PodRef { namespace, name, uid } = reported.pod.clone();
+        let container_name = reported.container.clone();
+        Some(K8s { namespace, pod_name: name, pod_uid: uid, container_name, ..K8s::default() })
     }
 
     /// What all that it can be agree on; `None` if no probe spec fits.
@@ -261,11 +270,9 @@ mod tests {
                 verdict.probe.and_then(|it| it.consecutive_failures),
             )
         };
-        let mut alone = Stream::new();
-        alone.http_readiness();
+        let alone = Stream::new().http_readiness().clone();
         assert_eq!(pod(alone), ("app_status_failure", Some("web".to_owned()), Some(1)));
-        let mut several = Stream::new();
-        several.http_readiness().probed_from_elsewhere();
+        let several = Stream::new().http_readiness().probed_from_elsewhere().clone();
         assert_eq!(pod(several), ("app_status_failure", None, None));
     }
 }

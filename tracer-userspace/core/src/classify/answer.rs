@@ -9,13 +9,9 @@ use tracer_model::event::Icmp;
 pub(super) enum RejectAnswer {
     /// A RST: a stack could have sent it, too.
     Rst,
-    /// An ICMP error.
     Icmp {
-        /// ICMPv6.
         v6: bool,
-        /// Type.
         icmp_type: u8,
-        /// Code.
         code: u8,
     },
     /// An ICMP error, known from the error of the socket only: no hook reported it.
@@ -26,7 +22,6 @@ pub(super) enum RejectAnswer {
     NotShown,
     /// None came: ICMP errors are held back above a rate.
     HeldBack {
-        /// ICMPv6.
         v6: bool,
     },
 }
@@ -49,7 +44,7 @@ impl fmt::Display for RejectAnswer {
             Self::NotShown => f.write_str("an answer that no hook here shows"),
             Self::HeldBack { v6 } => {
                 let setting = if *v6 { "net.ipv6.icmp.ratelimit" } else { "net.ipv4.icmp_ratelimit" };
-                write!(f, "an answer that never came (ICMP errors are limited in rate: {setting})")
+                write!(f, "an answer that never came (limited by {setting})")
             }
         }
     }

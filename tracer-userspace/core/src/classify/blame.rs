@@ -13,7 +13,6 @@ use tracer_model::event::{Backend, FirewallRule, PacketDrop, RuleVerdict, Tracke
 use tracer_model::record::Evidence;
 use tracer_model::shell;
 
-/// Candidates named.
 const NAMED: usize = 3;
 /// A reading older than the drop by more than this says nothing: rules change, and numbers of namespaces are used again.
 const STALE_NS: u64 = 1_000_000_000;
@@ -197,7 +196,6 @@ impl Blame<'_> {
         self.rules.first().and_then(|rule| self.owner_of(rule))
     }
 
-    /// Who made a rule.
     pub(super) fn owner_of(&self, rule: &FirewallRule) -> Option<Owner> {
         owner_of(rule, &self.reading.firewall.rules)
     }
@@ -211,12 +209,11 @@ impl Blame<'_> {
             (0, _) => String::new(),
             (_, Some(rule)) => format!(": {}", self.described(rule)),
             (1, None) => format!(": {named}, probably"),
-            (count, None) if count <= NAMED => format!(": one of {named}{more}"),
+            (count, None) if count <= NAMED => format!(": one of these: {named}{more}"),
             (count, None) => format!(": one of {count} rules, the first of them {named}{more}"),
         }
     }
 
-    /// The first candidates.
     pub(super) fn named(&self) -> String {
         let named: Vec<String> = self.rules.iter().take(NAMED).map(|rule| self.described(rule)).collect();
         named.join("; ")

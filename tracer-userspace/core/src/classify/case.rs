@@ -1,7 +1,5 @@
 //! What a rule looks at, and what several rules ask of it.
 
-use std::net::SocketAddr;
-
 use super::evidence::netfilter_hook;
 use super::stopped::Stops;
 use tracer_attempts::correlate::attempt::{Attempt, End};
@@ -35,6 +33,22 @@ impl<'a> Case<'a> {
     /// See the fields.
     pub fn new(attempt: &'a Attempt, node: &'a Node, settled: bool, streak: Option<Streak>) -> Self {
         Self { attempt, node, matched: Matched::new(attempt, node), settled, streak, stops: Stops::default() }
+    }
+
+    /// Those of these hooks that are missing, without those that tell of the other address family only.
+    pub(super) fn missing(&self, hooks: &[Hook]) -> Vec<Hook> {
+        let is_ipv4 = self.attempt.flow.dst.is_ipv4();
+        let tells = |hook: &Hook| match hook {
+            Hook::TcpV4SendReset | Hook::IcmpSend | Hook::IpvsNatXmit => is_ipv4,
+            Hook::TcpV6SendReset | Hook::Icmp6Send | Hook::IpvsNatXmitV6 => !is_ipv4,
+            _ => true,
+        };
+        self.node.missing_of(hooks).into_iter().filter(tells).collect()
+    }
+
+    /// One of them is missing.
+    pub(super) fn lacks(&self, hooks: &[Hook]) -> bool {
+        !self.missing(hooks).is_empty()
     }
 }
 
@@ -82,15 +96,11 @@ pub(super) fn silent(case: &Case<'_>) -> bool {
     attempt.drops().next().is_none() && attempt.icmp().next().is_none() && attempt.reset_received().is_none()
 }
 
-/// The hook that tells of a RST of a stack that has no socket for the packet, where `tcp_send_reset` does not (before 6.12).
-pub(super) const fn refusal_hook(dst: SocketAddr) -> &'static [Hook] {
-    if dst.is_ipv4() { &[Hook::TcpV4SendReset] } else { &[Hook::TcpV6SendReset] }
-}
+/// The hooks that tell of a RST of a stack that has no socket for the packet, where `tcp_send_reset` does not (before 6.12).
+pub(super) const REFUSAL_HOOKS: &[Hook] = &[Hook::TcpV4SendReset, Hook::TcpV6SendReset];
 
-/// The hook that tells of ICMP errors.
-pub(super) const fn icmp_hook(dst: SocketAddr) -> &'static [Hook] {
-    if dst.is_ipv4() { &[Hook::IcmpSend] } else { &[Hook::Icmp6Send] }
-}
+/// The hooks that tell of ICMP errors.
+pub(super) const ICMP_HOOKS: &[Hook] = &[Hook::IcmpSend, Hook::Icmp6Send];
 
 /// The state of the target as it was read while this attempt waited.
 pub(super) fn inspected<'a>(case: &Case<'a>) -> Option<(u64, &'a Inspection)> {

@@ -1,9 +1,11 @@
 //! Who changed a link, and by which path it came into the namespace it hit.
 
+use serde_json::json;
+
 use tracer_attempts::correlate::node::Node;
 use tracer_attempts::enrich::netns_ref;
 use tracer_model::event::LinkChange;
-use tracer_model::record::Culprit;
+use tracer_model::record::{Culprit, Evidence};
 
 /// The process that changed a link. The path is the last one by which it, or a process above it, came into the link's
 /// namespace; where opens are not seen, the one that the runtime gave it. The end of a veth pair goes down with the other one,
@@ -23,6 +25,13 @@ pub fn culprit_of(node: &Node, time: u64, change: &LinkChange) -> Culprit {
         netns: Some(netns_ref(change.netns, node)),
         time_boot_ns: Some(time),
     }
+}
+
+/// A link was set down, as evidence.
+pub(super) fn evidence(time: u64, change: &LinkChange) -> Evidence {
+    let LinkChange { name, actor, hook, .. } = change;
+    let fields = json!({ "pid": actor.pid, "netns": change.netns });
+    super::evidence::evidence(hook.name(), time, format!("{name} set down by {actor}"), fields)
 }
 
 /// Who did it is in another namespace than the link.
@@ -87,15 +96,11 @@ mod tests {
 
     fn change(comm: &str, exe: &str, cni_netns: Option<&str>) -> LinkChange {
         LinkChange {
-            netns: Netns(1),
-            ifindex: 1,
-            name: "lo".into(),
-            up: false,
-            actor: Actor { pid: 5, tid: 5, comm: comm.into(), netns: None, cgroup: None, cgroup_memory: None },
+            actor: Actor { pid: 5, comm: comm.into(), netns: None, ..prober() },
             ancestors: vec![Ancestor { pid: 4, comm: "bash".into() }],
             exe: Some(exe.into()),
             cni_netns: cni_netns.map(str::to_owned),
-            hook: Hook::QdiscReset,
+            ..link_change(Netns(1), 1, "lo", false)
         }
     }
 

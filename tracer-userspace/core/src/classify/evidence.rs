@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use serde_json::{Value, json};
 
+use super::answer::RejectAnswer;
 use tracer_common::names::Hook;
 use tracer_model::event::{
     Icmp, Inspection, Ipvs, IpvsOp, KubeletProbe, PacketDrop, ResetReceived, ResetSent, State, TcpState,
@@ -22,12 +23,9 @@ pub fn evidence(hook: &str, time_boot_ns: u64, says: String, fields: Value) -> E
 /// A dropped packet.
 pub fn of_drop(time: u64, drop: &PacketDrop) -> Evidence {
     let why = drop.reason.as_deref().or(drop.location.as_deref()).unwrap_or("no reason given by this kernel");
-    let on = drop
-        .device
-        .as_ref()
-        .map(|d| format!(" on {}{}", d.name, if d.up { "" } else { " (down)" }))
-        .unwrap_or_default();
-    let says = format!("{} {} -> {} dropped{on}: {why}", drop.flags.name(), drop.flow.src, drop.flow.dst);
+    let down = |up: bool| if up { "" } else { " (down)" };
+    let on = drop.device.as_ref().map(|d| format!(" on {}{}", d.name, down(d.up))).unwrap_or_default();
+    let says = format!("{} {} dropped{on}: {why}", drop.flags.name(), drop.flow);
     let fields = json!({
         "reason": drop.reason, "location": drop.location, "netns": drop.netns,
         "device": drop.device.as_ref().map(|d| d.name.clone()), "netfilter_hook": netfilter_hook(drop), "via": drop.via,
@@ -38,13 +36,13 @@ pub fn of_drop(time: u64, drop: &PacketDrop) -> Evidence {
 /// A RST that a stack of this node sent.
 pub fn of_reset_sent(time: u64, reset: &ResetSent) -> Evidence {
     let from = match (&reset.actor, reset.no_socket, reset.state) {
-        (Some(actor), ..) => format!("{} (pid {})", actor.comm, actor.pid),
+        (Some(actor), ..) => actor.to_string(),
         (None, true, _) => "the stack, which found no socket".to_owned(),
         (None, false, Some(state)) => format!("a socket in {}", state_name(state)),
         (None, false, None) => "a socket".to_owned(),
     };
     let why = reset.reason.as_deref().map(|r| format!(", reason {r}")).unwrap_or_default();
-    let says = format!("RST {} -> {} sent by {from}{why}", reset.flow.src, reset.flow.dst);
+    let says = format!("RST {} sent by {from}{why}", reset.flow);
     let fields = json!({
         "reason": reset.reason, "netns": reset.netns, "no_socket": reset.no_socket,
         "answered": (reset.answered.0 != 0).then(|| reset.answered.name()), "via": reset.via,
@@ -55,31 +53,15 @@ pub fn of_reset_sent(time: u64, reset: &ResetSent) -> Evidence {
 /// A RST that the prober's socket received.
 pub fn of_reset_received(time: u64, reset: &ResetReceived) -> Evidence {
     let says = format!("RST from {} received in {}", reset.flow.dst, state_name(reset.state));
-    evidence(
-        Hook::TcpReceiveReset.name(),
-        time,
-        says,
-        json!({ "state": reset.state, "bytes_received": reset.bytes_received }),
-    )
+    let fields = json!({ "state": reset.state, "bytes_received": reset.bytes_received });
+    evidence(Hook::TcpReceiveReset.name(), time, says, fields)
 }
 
 /// An ICMP error.
 pub fn of_icmp(time: u64, icmp: &Icmp) -> Evidence {
-    let version = if icmp.v6 { "ICMPv6" } else { "ICMP" };
-    let says = format!(
-        "{version} type {} code {} sent about the {} {} -> {}",
-        icmp.icmp_type,
-        icmp.code,
-        icmp.flags.name(),
-        icmp.flow.src,
-        icmp.flow.dst
-    );
-    evidence(
-        Hook::IcmpSend.name(),
-        time,
-        says,
-        json!({ "type": icmp.icmp_type, "code": icmp.code, "netns": icmp.netns }),
-    )
+    let says = format!("{} sent about the {} {}", RejectAnswer::of(icmp), icmp.flags.name(), icmp.flow);
+    let fields = json!({ "type": icmp.icmp_type, "code": icmp.code, "netns": icmp.netns });
+    evidence(Hook::IcmpSend.name(), time, says, fields)
 }
 
 /// What IPVS did.
@@ -88,11 +70,10 @@ pub fn of_ipvs(time: u64, ipvs: &Ipvs) -> Evidence {
         IpvsOp::Translate => ("ip_vs_nat_xmit", "taken by IPVS and sent to a backend of the Service"),
         IpvsOp::NoBackend => ("ip_vs_leave", "taken by IPVS for a Service that has no backend"),
     };
-    let says = format!("{} {} -> {} {did}", ipvs.flags.name(), ipvs.flow.src, ipvs.flow.dst);
+    let says = format!("{} {} {did}", ipvs.flags.name(), ipvs.flow);
     evidence(hook, time, says, json!({ "op": ipvs.op, "netns": ipvs.netns, "via": ipvs.via }))
 }
 
-/// Links named in a line.
 const MOST_NAMED: usize = 8;
 
 /// The state of the target as it was read while the attempt waited.

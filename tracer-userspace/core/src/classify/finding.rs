@@ -43,18 +43,13 @@ pub struct Finding {
 
 impl Finding {
     /// A failure with this cause, proven, by this evidence.
-    pub fn failure(
-        cause: Cause,
-        evidence: Vec<Evidence>,
-        summary: String,
-        remediation: impl Into<Remediation>,
-    ) -> Self {
+    pub fn failure(cause: Cause, evidence: Vec<Evidence>, summary: String, fix: impl Into<Remediation>) -> Self {
         Self {
             cause,
             outcome: Outcome::Failure,
             confidence: Confidence::Proven,
             summary,
-            remediation: remediation.into(),
+            remediation: fix.into(),
             decided_at: evidence.iter().map(|e| e.time_boot_ns).max().unwrap_or_default(),
             evidence,
             culprit: None,
@@ -69,8 +64,8 @@ impl Finding {
     }
 
     /// The same, likely.
-    pub fn likely(cause: Cause, evidence: Vec<Evidence>, summary: String, remediation: impl Into<Remediation>) -> Self {
-        Self { confidence: Confidence::Likely, ..Self::failure(cause, evidence, summary, remediation) }
+    pub fn likely(cause: Cause, evidence: Vec<Evidence>, summary: String, fix: impl Into<Remediation>) -> Self {
+        Self { confidence: Confidence::Likely, ..Self::failure(cause, evidence, summary, fix) }
     }
 
     /// The same with another confidence.
@@ -117,13 +112,13 @@ impl Finding {
         let lost = |places: &[&str]| {
             Loss::total(case.node.losses.between(from, to).filter(|loss| places.contains(&loss.where_.as_str())))
         };
-        let (ring, some, all) =
-            (lost(&["ring"]), lost(&["program", Loss::LISTEN]), lost(&["ring", "program", Loss::LISTEN]));
+        let (ring, some) = (lost(&["ring"]), lost(&["program", Loss::LISTEN]));
         if ring > 0 {
             self.confidence = self.confidence.lowered();
         } else if some > 0 {
             self.confidence = self.confidence.min(Confidence::Likely);
         }
+        let all = ring.saturating_add(some);
         if all > 0 {
             self.summary += &format!("; {} lost since: one may have reported a listener", were(all, "event"));
         }
@@ -135,7 +130,7 @@ impl Finding {
     #[must_use]
     pub fn weakened(mut self, case: &Case<'_>) -> Self {
         let end = case.attempt.ended.map_or(self.decided_at, |(time, _)| time.max(self.decided_at));
-        self.missing_hooks = case.node.missing_of(self.rests_on);
+        self.missing_hooks = case.missing(self.rests_on);
         // Silence is silence until the moment that it was taken for one.
         let end = if self.by_absence { end.saturating_add(SETTLE_NS) } else { end };
         self.lost_events = case.node.lost_between(case.attempt.started, end);

@@ -25,9 +25,7 @@ pub(super) fn add(case: &Case<'_>, found: &mut Finding) {
     note(case, found, seen, "rtnetlink", "one for this address among them");
     found.culprit = culprit(seen, case.node);
     if let Some(who) = seen.by.as_ref().map(|by| by.exe.as_deref().unwrap_or(&by.comm)) {
-        let remediation = std::mem::take(&mut found.remediation);
-        found.remediation =
-            remediation.reword(|text| format!("{text}. Then keep {who} from removing what others set up"));
+        found.remediation.text += &format!(". Then keep {who} from removing what others set up");
     }
 }
 
@@ -52,7 +50,8 @@ fn translated_no_more<'a>(case: &Case<'a>, cause: Cause) -> Option<&'a RulesFlus
         |family: &str, table: &str| [own, "inet"].contains(&family) && ["nat", "kube-proxy"].contains(&table);
     let mut lately = case
         .node
-        .flushes_before(attempt.netns?, attempt.started)
+        .flushes
+        .before(attempt.netns?, attempt.started)
         .take_while(|seen| attempt.started.saturating_sub(seen.since_boot_ns) < LATELY_NS);
     lately
         .find(|seen| matches!(&seen.rules, FlushedRules::Nftables { family, table, .. } if is_of_proxy(family, table)))
@@ -62,7 +61,7 @@ fn translated_no_more<'a>(case: &Case<'a>, cause: Cause) -> Option<&'a RulesFlus
 fn missed<'a>(case: &Case<'a>, cause: Cause) -> Option<&'a RulesFlushed> {
     let (attempt, flow) = (case.attempt, case.attempt.flow);
     let applied = |it: &&RemovedRoute| it.applied_to(flow.src.ip(), flow.dst.ip());
-    let mut before = case.node.flushes_before(attempt.netns?, attempt.started);
+    let mut before = case.node.flushes.before(attempt.netns?, attempt.started);
     match cause {
         // Of a route that refuses, of a router's ICMP error and of the way back, nobody knows which routes they lack.
         Cause::RouteUnreachable if attempt.connect_failed_at().is_some_and(|(_, it)| it.errno == libc::ENETUNREACH) => {
@@ -125,8 +124,7 @@ mod tests {
     }
 
     fn without_route(flushed: FlushedRules, errno: i32) -> VerdictBody {
-        let mut stream = Stream::new();
-        stream.flushed(flushed).wait_ms(12_000).connect_failed(errno);
+        let stream = Stream::new().flushed(flushed).wait_ms(12_000).connect_failed(errno).clone();
         verdict(&stream)
     }
 
@@ -147,8 +145,7 @@ mod tests {
         assert!(of_others.culprit.is_none() && !of_others.verdict.summary.contains("removed"));
         let refusing = without_route(rules("10.88.0.0"), libc::EHOSTUNREACH);
         assert!(refusing.culprit.is_none(), "a route that refuses is there");
-        let mut later = Stream::new();
-        later.connect_failed(libc::ENETUNREACH).wait_ms(10).flushed(rules("10.88.0.0"));
+        let later = Stream::new().connect_failed(libc::ENETUNREACH).wait_ms(10).flushed(rules("10.88.0.0")).clone();
         assert!(verdict(&later).culprit.is_none());
     }
 

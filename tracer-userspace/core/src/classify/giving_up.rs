@@ -1,6 +1,7 @@
 //! When the prober gave up on a target, and whether it was late or early itself.
 
 use super::Case;
+use super::serving::held_answer;
 use tracer_attempts::correlate::attempt::End;
 use tracer_model::event::{KNOWN_PROBERS, ProbeOutput, TcpState};
 
@@ -13,7 +14,8 @@ pub(super) fn taken_and_silent(case: &Case<'_>) -> Option<u64> {
     let attempt = case.attempt;
     let (ended, End::ClosedByProber) = attempt.ended? else { return None };
     let taken = attempt.request_acknowledged() && attempt.received() == Some(0) && attempt.errno().is_none();
-    (taken && attempt.failed_by_itself() && !attempt.answer_lost() && !gave_up_early(case)).then_some(ended)
+    let is_lost = attempt.answer_lost() || held_answer(case).is_some();
+    (taken && attempt.failed_by_itself() && !is_lost && !gave_up_early(case)).then_some(ended)
 }
 
 /// When the request was acknowledged, where that was nearer to the end than to the handshake: nothing passed after it.

@@ -22,10 +22,6 @@ const GRACE_S: u64 = 30;
 const SLACK_NS: u64 = 2 * SECOND_NS;
 /// Who is killed within this time may have had nobody listen yet.
 const START_NS: u64 = 30 * SECOND_NS;
-/// When the run began that an attempt met, see [`Matched::run_began`](tracer_attempts::enrich::Matched::run_began).
-pub(super) fn began(case: &Case<'_>, at: u64) -> Option<u64> {
-    case.matched.run_began(at)
-}
 
 /// The start of the run, as evidence.
 pub(super) fn of_start(case: &Case<'_>, began: u64) -> Evidence {
@@ -54,7 +50,6 @@ pub(super) fn out_of_memory(case: &Case<'_>, at: u64) -> Option<String> {
     })
 }
 
-/// What is to be done about it.
 pub(super) const MORE_MEMORY: &str = "Raise the memory limit of the container, or find what fills its memory (Last State OOMKilled in the pod's status). A probe or a startupProbe does not help";
 
 /// The run before ended as the kubelet ends a run that has spent its budget: a clause that follows a sentence.
@@ -244,11 +239,9 @@ mod tests {
 
     /// The verdict on a refusal after that run, of a liveness probe that allows 20 to 30 s.
     fn refused_after(ran_s: u64, exit_code: i32, reason: &str) -> Verdict {
-        let mut stream = Stream::new();
-        stream.wait_ms(600_000).liveness(10, 3);
+        let mut stream = Stream::new().wait_ms(600_000).liveness(10, 3).clone();
         let runs = ended(&mut stream, ran_s, exit_code, reason);
-        stream.runs(runs).connect().reset_sent(SYN, true, None);
-        stream.verdict()
+        stream.runs(runs).connect().reset_sent(SYN, true, None).verdict()
     }
 
     fn row(verdict: &Verdict) -> String {
@@ -276,8 +269,7 @@ mod tests {
     #[test]
     fn a_network_that_is_taken_down_with_its_pod_is_no_fault() {
         let noted = |deleting: bool, fail: fn(&mut Stream)| {
-            let mut stream = Stream::new();
-            stream.http_readiness();
+            let mut stream = Stream::new().http_readiness().clone();
             if deleting {
                 stream.deleting();
             }
@@ -299,9 +291,8 @@ mod tests {
         assert_eq!(noted(true, program), ("network_policy_drop", Confidence::Likely));
         let silence: fn(&mut Stream) = |stream| _ = stream.connect().gives_up();
         assert_eq!(noted(true, silence), ("unexplained", Confidence::Possible));
-        let mut chain = Stream::new();
-        chain.http_readiness().deleting().connect().drop(SYN, "NETFILTER_DROP", POD);
-        chain.push(firewall(POD, vec![rule("cali-fw-cali1234", RuleVerdict::Drop)])).wait_ms(5).tick();
+        let mut chain = Stream::new().http_readiness().deleting().connect().filtered(SYN, POD).clone();
+        chain.push(firewall(POD, vec![rule("cali-fw-cali1234", RuleVerdict::Drop)])).settles();
         assert!(!chain.verdict().summary.contains("deleted"), "a rule is there");
     }
 
@@ -351,8 +342,7 @@ mod tests {
 
     #[test]
     fn what_ended_long_ago_is_not_reported() {
-        let mut stream = Stream::new();
-        stream.wait_ms(600_000).liveness(10, 3);
+        let mut stream = Stream::new().wait_ms(600_000).liveness(10, 3).clone();
         let runs = ended(&mut stream, 31, 137, "Error");
         stream.runs(runs).wait_ms(7_200_000).connect().reset_sent(SYN, true, None);
         assert_eq!(row(&stream.verdict()), "");
@@ -391,15 +381,13 @@ mod tests {
 
     #[test]
     fn causes_outside_of_the_container_say_nothing_of_it() {
-        let mut stream = Stream::new();
-        stream.wait_ms(600_000).liveness(10, 3);
+        let mut stream = Stream::new().wait_ms(600_000).liveness(10, 3).clone();
         let runs = ended(&mut stream, 31, 137, "Error");
-        stream.runs(runs.clone()).connect().drop(SYN, "NETFILTER_DROP", POD).gives_up();
+        stream.runs(runs.clone()).connect().filtered(SYN, POD).gives_up();
         let verdict = stream.verdict();
         assert_eq!((verdict.cause.name(), row(&verdict).as_str()), ("firewall_drop", ""));
         let mut slow = Stream::new();
-        slow.wait_ms(600_000).http_readiness().runs(runs).connect().established().wait_ms(1000);
-        slow.closes((100, 101, 0));
+        slow.wait_ms(600_000).http_readiness().runs(runs).connect().established().wait_ms(1000).closes((100, 101, 0));
         let verdict = slow.verdict();
         assert_eq!(verdict.cause.name(), "slow_response");
         assert_starts(&row(&verdict), "container app was restarted 7 times");

@@ -8,7 +8,7 @@ use super::not_started::{self, NotStarted};
 use super::rules::app_status_failure::{HANDLER, answer_text};
 use tracer_attempts::correlate::node::Node;
 use tracer_attempts::enrich;
-use tracer_model::event::{Container, ExecSpec, Handler, KubeletProbe, Pod, PodRef, ProbeOutput, ProbeType};
+use tracer_model::event::{Container, ExecSpec, Handler, KubeletProbe, Pod, PodRef, ProbeOutput, ProbeSpec, ProbeType};
 use tracer_model::record::{Cause, Command, Confidence, Evidence, K8s, Outcome, Probe, Process, Remediation};
 
 /// What a verdict is about that has no connection.
@@ -22,6 +22,19 @@ pub struct Unattached {
     pub process: Option<Process>,
 }
 
+impl Unattached {
+    /// That probe, as far as it is known.
+    pub(super) fn of(probe: &KubeletProbe, node: &Node) -> Self {
+        let agreed = spec(probe, node).and_then(|spec| Probe::agreed(&[spec]));
+        let unknown = || Probe { probe_type: Some(probe.probe_type), ..Probe::default() };
+        Self {
+            probe: Some(agreed.unwrap_or_else(unknown)),
+            k8s: k8s(&probe.pod, probe.container.as_ref(), node),
+            process: kubelet(probe.pid),
+        }
+    }
+}
+
 /// An outcome as one of a command: words that are not the kubelet's or the runtime's own are the command's, which an error
 /// does not carry (pkg/probe/exec).
 pub fn of_command(probe: &KubeletProbe) -> KubeletProbe {
@@ -33,16 +46,11 @@ pub fn of_command(probe: &KubeletProbe) -> KubeletProbe {
 pub fn command(probe: &KubeletProbe, node: &Node) -> Option<(Finding, Unattached)> {
     let container = container(probe, node);
     let spec = container.and_then(|it| it.exec.iter().find(|spec| spec.probe_type == probe.probe_type));
-    let known_otherwise = container.is_some_and(|it| it.probes.iter().any(|spec| spec.probe_type == probe.probe_type));
     // What a command printed may also be a probe's words that are not known: without a spec the runtime's words must say it.
-    if known_otherwise || (spec.is_none() && !probe.says.is_of_command()) {
+    if self::spec(probe, node).is_some() || (spec.is_none() && !probe.says.is_of_command()) {
         return None;
     }
-    let named = Unattached {
-        probe: Some(probe_of(probe.probe_type, spec)),
-        k8s: k8s(&probe.pod, probe.container.as_ref(), node),
-        process: kubelet(probe.pid),
-    };
+    let named = Unattached { probe: Some(probe_of(probe.probe_type, spec)), ..Unattached::of(probe, node) };
     let found = if probe.is_counted() {
         exec(probe, spec, &named.k8s)
     } else {
@@ -53,25 +61,19 @@ pub fn command(probe: &KubeletProbe, node: &Node) -> Option<(Finding, Unattached
 
 /// The verdict on a failure that is of no attempt that was seen, or of one of so many connections that went well.
 pub fn unmatched(probe: &KubeletProbe, connections: usize, node: &Node) -> (Finding, Unattached) {
-    let container = container(probe, node);
-    let spec = container.and_then(|it| it.probes.iter().find(|spec| spec.probe_type == probe.probe_type));
-    let k8s = k8s(&probe.pod, probe.container.as_ref(), node);
-    let without_specs = container.is_none_or(|it| it.probes.is_empty() && it.exec.is_empty());
+    let named = Unattached::of(probe, node);
+    let without_specs = container(probe, node).is_none_or(|it| it.probes.is_empty() && it.exec.is_empty());
     // The kubelet's own words of a probe that dials are known, and it writes nothing of its own about a command.
     let printed = matches!(probe.says, ProbeOutput::Other | ProbeOutput::Nothing) && probe.dst.is_none();
-    let process = kubelet(probe.pid);
     if connections == 0 && printed && without_specs {
-        let found = exec(&of_command(probe), None, &k8s);
-        return (found, Unattached { probe: Some(probe_of(probe.probe_type, None)), k8s, process });
+        let found = exec(&of_command(probe), None, &named.k8s);
+        return (found, Unattached { probe: Some(probe_of(probe.probe_type, None)), ..named });
     }
-    let unknown = || Probe { probe_type: Some(probe.probe_type), ..Probe::default() };
-    let (named, words) =
-        (spec.and_then(|spec| Probe::agreed(&[spec])).unwrap_or_else(unknown), probe.output.as_deref());
     let summary = format!(
         "the {} probe{} failed, as the kubelet says{}; {}",
         kind(probe),
-        container_of(&k8s),
-        words.map(|it| format!(": {it}")).unwrap_or_default(),
+        container_of(&named.k8s),
+        probe.output.as_ref().map(|it| format!(": {it}")).unwrap_or_default(),
         match connections {
             0 => "no connection of it was seen".to_owned(),
             1 => "its connection went well, as far as was seen".to_owned(),
@@ -80,19 +82,14 @@ pub fn unmatched(probe: &KubeletProbe, connections: usize, node: &Node) -> (Find
     );
     let fix = Cause::Unexplained.fix();
     let found = Finding::failure(Cause::Unexplained, vec![of_outcome(probe)], summary, fix);
-    (found.with_confidence(Confidence::Possible), Unattached { probe: Some(named), k8s, process })
+    (found.with_confidence(Confidence::Possible), named)
 }
 
 /// The verdict on a probe that was answered with a no on one of so many connections; `None` if that is not what was reported.
 pub fn answer(probe: &KubeletProbe, connections: usize, node: &Node) -> Option<(Finding, Unattached)> {
-    let spec = container(probe, node).and_then(|it| it.probes.iter().find(|spec| spec.probe_type == probe.probe_type));
-    let (says, fix) = answer_text(probe.says, spec.and_then(|spec| spec.scheme.as_deref()))?;
-    let unknown = || Probe { probe_type: Some(probe.probe_type), ..Probe::default() };
-    let named = Unattached {
-        probe: Some(spec.and_then(|spec| Probe::agreed(&[spec])).unwrap_or_else(unknown)),
-        k8s: k8s(&probe.pod, probe.container.as_ref(), node),
-        process: kubelet(probe.pid),
-    };
+    let scheme = spec(probe, node).and_then(|spec| spec.scheme.as_deref());
+    let (says, fix) = answer_text(probe.says, scheme)?;
+    let named = Unattached::of(probe, node);
     let summary = format!(
         "the {} probe{} was answered: {says}, as the kubelet read it; which of {connections} connections that was is not seen",
         kind(probe),
@@ -106,9 +103,14 @@ pub fn answer(probe: &KubeletProbe, connections: usize, node: &Node) -> Option<(
 }
 
 /// The container that is named, if it is known.
-pub(super) fn container<'a>(probe: &KubeletProbe, node: &'a Node) -> Option<&'a Container> {
+fn container<'a>(probe: &KubeletProbe, node: &'a Node) -> Option<&'a Container> {
     let pod = pod(&probe.pod, node)?;
     pod.containers.iter().find(|it| it.name == probe.container)
+}
+
+/// The spec of a probe that dials, if it is known.
+pub(super) fn spec<'a>(probe: &KubeletProbe, node: &'a Node) -> Option<&'a ProbeSpec> {
+    container(probe, node)?.probes.iter().find(|spec| spec.probe_type == probe.probe_type)
 }
 
 /// The pod that is named, if it is known.
@@ -117,7 +119,7 @@ pub(super) fn pod<'a>(named: &PodRef, node: &'a Node) -> Option<&'a Pod> {
 }
 
 /// A probe that runs a command.
-pub(super) fn probe_of(probe_type: ProbeType, spec: Option<&ExecSpec>) -> Probe {
+fn probe_of(probe_type: ProbeType, spec: Option<&ExecSpec>) -> Probe {
     Probe {
         probe_type: Some(probe_type),
         handler: Some(Handler::Exec),
@@ -165,7 +167,7 @@ fn errored(probe: &KubeletProbe, k8s: &K8s, deleting: bool) -> Finding {
     };
     let ends = if deleting { "; the pod is being deleted" } else { "" };
     let summary = format!(
-        "the command of the {} probe{} {what}{}{ends}; the kubelet ignores this result (it counts neither way), {}",
+        "the command of the {} probe{} {what}{}{ends}; the kubelet ignores this result: {}",
         kind(probe),
         container_of(k8s),
         why_not_started(probe),
@@ -192,7 +194,7 @@ const fn unchanged(probe_type: ProbeType) -> &'static str {
 /// Says of an attempt that the kubelet ignored what came of it: it neither changes the cause nor how sure that is.
 pub(super) fn add_ignored(case: &Case<'_>, finding: &mut Finding) {
     if case.attempt.kubelet().is_some_and(|(_, reported)| !reported.is_counted()) {
-        finding.summary += "; the kubelet ignores this result (it counts neither way)";
+        finding.summary += "; the kubelet ignores this result";
     }
 }
 
@@ -250,8 +252,14 @@ fn never_run(cause: Cause, probe: &KubeletProbe, k8s: &K8s) -> Remediation {
             Command::on_node("journalctl -u containerd -u crio"),
         ]);
     }
-    let image = || Remediation::from("Put its program into the image, or correct the command");
-    let fix = not_started_for(probe).map_or_else(image, NotStarted::remediation);
+    let other = || match has_no_program(probe) {
+        true => Remediation::from("Put its program into the image, or correct the command"),
+        false => Remediation::from(
+            "See in the log of the runtime what failed: the evidence has its words, as the kubelet has them",
+        )
+        .run([Command::on_node("journalctl -u containerd -u crio")]),
+    };
+    let fix = not_started_for(probe).map_or_else(other, NotStarted::remediation);
     fix.reword(|what| format!("{what}. While the command cannot be run, this probe decides nothing. {BY_HAND}"))
         .run(kubectl::exec(k8s, probe.probe_type))
 }
@@ -331,8 +339,7 @@ mod tests {
     const SETNS: &str = "rpc error: code = Unknown desc = failed to exec in container: failed to start exec \"9\": OCI runtime exec failed: exec failed: unable to start container process: error executing setns process: exit status 1: unknown";
 
     fn errored(says: ProbeOutput, words: &str, deleting: bool) -> VerdictBody {
-        let mut stream = Stream::new();
-        stream.exec_readiness();
+        let mut stream = Stream::new().exec_readiness().clone();
         if deleting {
             stream.deleting();
         }
@@ -362,12 +369,15 @@ mod tests {
             assert_eq!((verdict.outcome, verdict.confidence), (outcome, Confidence::Likely), "{words}");
             assert_ne!(verdict.cause.name(), "exec_not_run", "{words}");
             assert_lacks(&summary, &["ended with an error"]);
-            assert_ends(&summary, "(it counts neither way), the container's readiness stays as it was");
+            assert_ends(&summary, "ignores this result: the container's readiness stays as it was");
             assert_eq!(summary.contains("the pod is being deleted"), deleting, "{summary}");
             assert_eq!(noted.kubelet.and_then(|it| it.output).as_deref(), Some(words));
             assert_has(&verdict.evidence[0].text, &["errored, a result that it ignores"]);
         }
         assert_has(&errored(not_run, MISSING, false).verdict.remediation, &["Put its program into the image"]);
+        let other = errored(not_run, SETNS, false).verdict.remediation;
+        assert_has(&other, &["in the log of the runtime"]);
+        assert_lacks(&other, &["image"]);
     }
 
     #[test]
@@ -393,10 +403,8 @@ mod tests {
     #[test]
     fn an_answer_with_an_endless_body_is_not_reported_to_be_ignored() {
         let errored = |says| {
-            let mut stream = Stream::new();
-            stream.http_readiness().connect().established().wait_ms(1_000);
-            stream.closes((100, 101, 200));
-            stream.kubelet_error(ProbeType::Readiness, says, "x").wait_ms(2_000);
+            let mut stream = Stream::new().http_readiness().connect().established().wait_ms(1_000).clone();
+            stream.closes((100, 101, 200)).kubelet_error(ProbeType::Readiness, says, "x").wait_ms(2_000);
             let last = stream.last_verdict();
             (last.cause.name(), last.summary.contains("the kubelet ignores this result"))
         };

@@ -15,16 +15,16 @@ pub(super) fn add(case: &Case<'_>, finding: &mut Finding) {
     if handlers.is_empty() || finding.outcome != Outcome::Failure {
         return;
     }
-    let (container_of, dials) = (named(handlers), if handlers.len() == 1 { "dials" } else { "dial" });
+    let (container_of, connects) = (named(handlers), if handlers.len() == 1 { "connects" } else { "connect" });
     if case.matched.probes_met().is_empty() {
         finding.summary += &format!(
-            "; {container_of} {dials} this port, and no probe sends a request there: {}",
+            "; {container_of} {connects} to this port, and no probe sends a request there: {}",
             consequence(handlers)
         );
-        let fix = std::mem::take(&mut finding.remediation);
-        finding.remediation = fix.reword(|text| format!("For the lifecycle handler: {text}"));
+        finding.remediation.text.insert_str(0, "For the lifecycle handler: ");
     } else {
-        finding.summary += &format!("; {container_of} {dials} this port, too: whether this was the probe is not known");
+        finding.summary +=
+            &format!("; {container_of} {connects} to this port, too: whether this was the probe is not known");
     }
     finding.evidence.extend(handlers.iter().map(|handler| of_handler(case, handler)));
 }
@@ -64,7 +64,7 @@ mod tests {
     use crate::testing::*;
 
     const PRE_STOP: &str =
-        "; container app's preStop handler dials this port, too: whether this was the probe is not known";
+        "; container app's preStop handler connects to this port, too: whether this was the probe is not known";
 
     fn refused(stream: &mut Stream, conn: u64) -> &mut Stream {
         stream.again(conn).connect().refused()
@@ -76,9 +76,7 @@ mod tests {
 
     /// A pod with a readiness probe each 10 s, and a handler on the same port.
     fn shared(handler: LifecycleEvent) -> Stream {
-        let mut stream = Stream::new();
-        stream.http_readiness().lifecycle(handler, 8080);
-        stream
+        Stream::new().http_readiness().lifecycle(handler, 8080).clone()
     }
 
     /// What is reported: the kind of the probe, its failures in a row, and whether the handler is spoken of.
@@ -118,8 +116,7 @@ mod tests {
         let mut connecting = shared(LifecycleEvent::PreStop);
         connecting.connect().gives_up();
         let mut waiting = shared(LifecycleEvent::PreStop);
-        waiting.connect().established().wait_ms(1_000);
-        waiting.closes((100, 101, 0));
+        waiting.connect().established().wait_ms(1_000).closes((100, 101, 0));
         for stream in [connecting, waiting] {
             assert_eq!(reported(&stream.verdicts()), [(READINESS, Some(1), false)]);
         }
@@ -163,8 +160,7 @@ mod tests {
         answered(&mut noted, 100, 503).kubelet(ProbeOutput::Status(503));
         assert_eq!(reported(&noted.verdicts()), [(READINESS, None, false)], "the kubelet took it for a failure");
         let mut tls = shared(LifecycleEvent::PreStop);
-        tls.connect().established().answer(AnswerKind::Tls, None);
-        tls.closes((100, 101, 200));
+        tls.connect().established().answer(AnswerKind::Tls, None).closes((100, 101, 200));
         assert_eq!(tls.causes(), ["app_status_failure"], "neither can read TLS");
     }
 
@@ -183,7 +179,7 @@ mod tests {
         refused(&mut stream, 100);
         let verdict = stream.verdicts().remove(0);
         assert_eq!(verdict.probe.and_then(|probe| probe.probe_type), None, "it is being started");
-        assert_has(&verdict.verdict.summary, &["; container app's postStart handler dials this port, too"]);
+        assert_has(&verdict.verdict.summary, &["; container app's postStart handler connects to this port, too"]);
     }
 
     /// One of the refusals may have been the handler's, which spends no budget.
@@ -210,7 +206,7 @@ mod tests {
             (Subject::Connection, None, "connection_refused")
         );
         assert_eq!(noted.k8s.and_then(|k8s| k8s.container_name).as_deref(), Some("app"));
-        let words = "; container app's preStop handler dials this port, and no probe sends a request there: if a preStop handler fails, its container is ended all the same (Event FailedPreStopHook)";
+        let words = "; container app's preStop handler connects to this port, and no probe sends a request there: if a preStop handler fails, its container is ended all the same (Event FailedPreStopHook)";
         assert_ends(&noted.verdict.summary, words);
         assert!(
             noted.verdict.evidence.iter().any(|it| it.text == "container app's preStop handler asks http :9000/stop")
@@ -221,8 +217,7 @@ mod tests {
 
     #[test]
     fn a_tcp_socket_probe_sends_no_request() {
-        let mut stream = Stream::new();
-        stream.tcp_readiness().lifecycle(LifecycleEvent::PreStop, 8080);
+        let mut stream = Stream::new().tcp_readiness().lifecycle(LifecycleEvent::PreStop, 8080).clone();
         stream.connect().established().closes((0, 1, 0)).wait_ms(10_000);
         stream.again(100).connect().established().server_closes((100, 101, 1));
         let noted = stream.verdicts().remove(0);
@@ -235,8 +230,7 @@ mod tests {
     /// The pod has no probe at all: what the kubelet dials there is not one.
     #[test]
     fn a_pod_with_hooks_only() {
-        let mut stream = Stream::new();
-        stream.exec_readiness().at_target().lifecycle(LifecycleEvent::PostStart, 8080);
+        let mut stream = Stream::new().exec_readiness().at_target().lifecycle(LifecycleEvent::PostStart, 8080).clone();
         refused(&mut stream, 100);
         let noted = stream.verdicts().remove(0);
         assert_eq!((noted.subject, noted.probe), (Subject::Connection, None));

@@ -6,7 +6,7 @@ use std::net::IpAddr;
 use super::allow::allow;
 use super::answer::RejectAnswer;
 use super::blame::blame;
-use super::case::{ANSWER_NS, Case, in_handshake, outbound, refusal_hook};
+use super::case::{ANSWER_NS, Case, REFUSAL_HOOKS, in_handshake, outbound};
 use super::evidence::{is_netfilter, netfilter_hook, of_drop, of_icmp, of_reset_received, of_state};
 use super::finding::Finding;
 use super::phrases::{in_namespace, run_in};
@@ -21,7 +21,6 @@ const UNTRACKED: &str =
 /// As [`ANSWER_NS`], for a request: a segment is sent again after 200 ms at the earliest (`TCP_RTO_MIN`).
 const REQUEST_ANSWER_NS: u64 = 100_000_000;
 
-/// Netfilter stopped the attempt.
 pub(super) fn stopped<'c, 'a>(case: &'c Case<'a>) -> Option<&'c Stopped<'a>> {
     rejected(case).or_else(|| dropped(case))
 }
@@ -154,7 +153,7 @@ fn without_answer<'a>(case: &Case<'a>) -> Option<Stopped<'a>> {
     let has_rules = |blame: &Blame<'_>| !blame.rules.is_empty();
     let dropping = blame(case, time, drop, RuleVerdict::Drop);
     // Only a rule that answers fits: no hook here shows the answer, or it was held back.
-    let is_shown = outbound(case, drop) && case.node.missing_of(answer_hooks(case)).is_empty();
+    let is_shown = outbound(case, drop) && !case.lacks(ANSWER_HOOKS);
     let can_be = |it: &Blame<'_>| if !is_shown { it.complete } else { it.certainly_takes() };
     let rejecting = || blame(case, time, drop, RuleVerdict::Reject).filter(has_rules).filter(can_be);
     let rejecting = if dropping.as_ref().is_some_and(has_rules) { None } else { rejecting() };
@@ -169,10 +168,10 @@ fn without_answer<'a>(case: &Case<'a>) -> Option<Stopped<'a>> {
 fn unseen_answer(case: &Case<'_>, drop: &PacketDrop) -> RejectAnswer {
     if !outbound(case, drop) {
         RejectAnswer::ToTarget
-    } else if case.node.missing_of(answer_hooks(case)).is_empty() {
-        RejectAnswer::HeldBack { v6: case.attempt.flow.dst.is_ipv6() }
-    } else {
+    } else if case.lacks(ANSWER_HOOKS) {
         RejectAnswer::NotShown
+    } else {
+        RejectAnswer::HeldBack { v6: case.attempt.flow.dst.is_ipv6() }
     }
 }
 
@@ -197,22 +196,10 @@ pub(super) fn is_missed(case: &Case<'_>, drop: &PacketDrop) -> bool {
 }
 
 /// Hooks that would have shown the answer of a rule that rejects.
-fn answer_hooks(case: &Case<'_>) -> &'static [Hook] {
-    if case.attempt.flow.dst.is_ipv6() {
-        &[Hook::TcpReceiveReset, Hook::Icmp6Send]
-    } else {
-        &[Hook::TcpReceiveReset, Hook::IcmpSend]
-    }
-}
+const ANSWER_HOOKS: &[Hook] = &[Hook::TcpReceiveReset, Hook::IcmpSend, Hook::Icmp6Send];
 
 /// The same, and what shows that IPVS dropped it.
-fn answer_and_ipvs_hooks(case: &Case<'_>) -> &'static [Hook] {
-    if case.attempt.flow.dst.is_ipv6() {
-        &[Hook::TcpReceiveReset, Hook::Icmp6Send, Hook::IpvsLeave]
-    } else {
-        &[Hook::TcpReceiveReset, Hook::IcmpSend, Hook::IpvsLeave]
-    }
-}
+const ANSWER_AND_IPVS_HOOKS: &[Hook] = &[Hook::TcpReceiveReset, Hook::IcmpSend, Hook::Icmp6Send, Hook::IpvsLeave];
 
 /// The link to which kube-proxy gives the addresses of all Services (pkg/proxy/ipvs, `defaultDummyDevice`).
 pub(super) const IPVS_LINK: &str = "kube-ipvs0";
@@ -233,18 +220,16 @@ pub(super) const fn is_port_unreachable(icmp: &Icmp) -> bool {
 }
 
 impl Stopped<'_> {
-    /// " at INPUT in the network namespace of pod a/b rejected the SYN to 1.2.3.4:80 with a RST".
+    /// " at INPUT in pod a/b rejected the SYN to 1.2.3.4:80 with a RST".
     pub(super) fn did(&self, case: &Case<'_>) -> String {
         let hook = self.drop.and_then(|(_, drop)| netfilter_hook(drop)).map(|h| format!(" at {h}")).unwrap_or_default();
         let place = in_namespace(case, self.netns);
         match (self.answer, self.drop) {
-            (None, Some((_, drop))) => {
-                format!("{hook}{place} drops the {} {} -> {}", drop.flags.name(), drop.flow.src, drop.flow.dst)
-            }
+            (None, Some((_, drop))) => format!("{hook}{place} drops the {} {}", drop.flags.name(), drop.flow),
             (answer, _) => {
                 let answer = answer.map(|it| format!(" with {it}")).unwrap_or_default();
                 let what = match self.answer_dropped(case) {
-                    Some(drop) => format!("{} {} -> {}", drop.flags.name(), drop.flow.src, drop.flow.dst),
+                    Some(drop) => format!("{} {}", drop.flags.name(), drop.flow),
                     None if case.attempt.established.is_some() => format!("request to {}", case.attempt.flow.dst),
                     None => format!("SYN to {}", case.attempt.flow.dst),
                 };
@@ -267,7 +252,7 @@ impl Stopped<'_> {
     /// No rules were read, and the node's IPVS, which drops in netfilter's name, may have done it: no hook tells.
     fn may_be_ipvs(&self, case: &Case<'_>) -> bool {
         let on_node = self.netns.is_none() || self.netns == case.node.netns();
-        on_node && self.blame.is_none() && runs_ipvs(case) && !case.node.missing_of(&[Hook::IpvsLeave]).is_empty()
+        on_node && self.blame.is_none() && runs_ipvs(case) && case.lacks(&[Hook::IpvsLeave])
     }
 
     /// "10.88.0.1 -> port 8080", or, where it was the answer that was dropped, that.
@@ -360,7 +345,7 @@ impl Stopped<'_> {
         let rests_on = match found.rests_on {
             hooks if !runs_ipvs(case) => hooks,
             [] => &[Hook::IpvsLeave],
-            _ => answer_and_ipvs_hooks(case),
+            _ => ANSWER_AND_IPVS_HOOKS,
         };
         Finding { rests_on, confidence: found.confidence.min(Confidence::Likely), ..found }
     }
@@ -378,7 +363,7 @@ impl Stopped<'_> {
         let time = self.drop.map_or(finding.decided_at, |(time, _)| time);
         finding.waits_for = self.netns.map(|netns| (netns, time));
         match self.answer {
-            None => finding.resting_on(answer_hooks(case)),
+            None => finding.resting_on(ANSWER_HOOKS),
             Some(RejectAnswer::NotShown | RejectAnswer::HeldBack { .. }) => {
                 finding.with_confidence(Confidence::Likely).until_answered()
             }
@@ -387,7 +372,7 @@ impl Stopped<'_> {
             Some(_) if self.answer_dropped(case).is_some() => finding.until_answered(),
             // That no stack of this node sent it.
             Some(RejectAnswer::Rst) if case.attempt.established.is_some() => {
-                Finding { rests_on: refusal_hook(case.attempt.flow.dst), ..finding }
+                Finding { rests_on: REFUSAL_HOOKS, ..finding }
             }
             Some(RejectAnswer::Rst | RejectAnswer::Icmp { .. } | RejectAnswer::IcmpError) => finding,
         }

@@ -2,15 +2,19 @@
 
 use super::evidence::of_outcome;
 use super::finding::Finding;
-use super::kubelet::{Unattached, container, container_of, k8s, kubelet};
+use super::kubectl;
+use super::kubelet::{Unattached, container_of, spec};
 use tracer_attempts::correlate::node::Node;
 use tracer_model::event::{KubeletProbe, ProbeOutput};
-use tracer_model::record::{Cause, Command, Confidence, Probe, Remediation};
+use tracer_model::record::{Cause, Command, Remediation};
 use tracer_model::shell::word;
 
 /// What kept it from dialling the pod, in the kubelet's own words: a proxy, the look-up of the name (`dial tcp: lookup: …`), or
 /// the socket (`dial tcp ADDRESS: socket: …`). A resolver that is dialled by TCP itself has an attempt of its own.
 pub fn not_connected(probe: &KubeletProbe) -> Option<&str> {
+    if probe.says == ProbeOutput::NoSuchPort {
+        return probe.output.as_deref();
+    }
     let words = probe.output.as_deref().filter(|_| probe.is_counted())?;
     // So Go's client begins what comes of a proxy in its environment (net/http, `dialConn`).
     if let (true, Some(at)) = (words.starts_with("Get \""), words.find("\": proxyconnect tcp: ")) {
@@ -26,30 +30,34 @@ pub fn not_connected(probe: &KubeletProbe) -> Option<&str> {
 /// The verdict on it. `None` without a spec: a command may print the same words.
 pub fn verdict(probe: &KubeletProbe, node: &Node) -> Option<(Finding, Unattached)> {
     let why = not_connected(probe)?;
-    let spec = container(probe, node)?.probes.iter().find(|spec| spec.probe_type == probe.probe_type)?;
-    let named = Unattached {
-        probe: Probe::agreed(&[spec]),
-        k8s: k8s(&probe.pod, probe.container.as_ref(), node),
-        process: kubelet(probe.pid),
-    };
+    if probe.says == ProbeOutput::NoSuchPort {
+        return Some(no_such_port(probe, node));
+    }
+    let (spec, named) = (spec(probe, node)?, Unattached::of(probe, node));
+    let (kind, container_of) = (probe.probe_type.name(), container_of(&named.k8s));
+    let summary =
+        format!("the {kind} probe{container_of} failed before it made a connection, as the kubelet says: {why}");
+    let fix = fix(why, spec.host.as_deref(), probe.pid);
+    Some((Finding::likely(Cause::KubeletClientError, vec![of_outcome(probe)], summary, fix), named))
+}
+
+/// An error is no command's, so that no spec is needed; tracer has none of a probe without a port.
+fn no_such_port(probe: &KubeletProbe, node: &Node) -> (Finding, Unattached) {
+    let named = Unattached::of(probe, node);
     let (kind, container_of) = (probe.probe_type.name(), container_of(&named.k8s));
     let summary = format!(
-        "the {kind} probe{container_of} failed before it made a connection, as the kubelet says: {why}; no connection to the pod was tried"
+        "the {kind} probe{container_of} never runs: its port is a name that no port of the container has, as the kubelet says"
     );
-    let fix = fix(why, spec.host.as_deref(), probe.pid);
-    let found = Finding::failure(Cause::KubeletClientError, vec![of_outcome(probe)], summary, fix);
-    Some((found.with_confidence(Confidence::Likely), named))
+    let fix = Remediation::from(
+        "Give that name to a port of the same container (ports[].name), or set the port of the probe to a number",
+    )
+    .run([Command::in_cluster(format!("kubectl get pod {} -o yaml", kubectl::pod(&named.k8s)))]);
+    (Finding::likely(Cause::ProbeMisconfigured, vec![of_outcome(probe)], summary, fix), named)
 }
 
 /// The verdict on a probe if its connection was never tried, though the kubelet dialled.
 pub fn untried(probe: &KubeletProbe, node: &Node) -> (Finding, Unattached) {
-    let spec = container(probe, node).and_then(|it| it.probes.iter().find(|spec| spec.probe_type == probe.probe_type));
-    let unknown = || Probe { probe_type: Some(probe.probe_type), ..Probe::default() };
-    let named = Unattached {
-        probe: Some(spec.and_then(|spec| Probe::agreed(&[spec])).unwrap_or_else(unknown)),
-        k8s: k8s(&probe.pod, probe.container.as_ref(), node),
-        process: kubelet(probe.pid),
-    };
+    let named = Unattached::of(probe, node);
     let (kind, container_of) = (probe.probe_type.name(), container_of(&named.k8s));
     let words = probe.output.as_deref().unwrap_or_default();
     let summary = format!(
@@ -111,28 +119,35 @@ mod tests {
             ("dial tcp [fd00::5]:80: socket: permission denied", ": socket: permission denied", "ausearch"),
             (PROXY, ": proxyconnect tcp: dial tcp 10.0.0.9:3128: connect: connection refused", "NO_PROXY"),
         ] {
-            let mut stream = Stream::new();
-            stream.http_readiness().kubelet_messages(ProbeType::Readiness, words);
+            let stream = Stream::new().http_readiness().kubelet_messages(ProbeType::Readiness, words).clone();
             assert_eq!(reported(&stream), [("kubelet_client_error", Some(words.to_owned()))]);
             let verdict = stream.verdict();
             assert_eq!(verdict.confidence, Confidence::Likely);
             let container_of =
                 "the readiness probe of container app of pod default/web failed before it made a connection";
-            let tail = format!("{summary}; no connection to the pod was tried");
-            assert!(
-                verdict.summary.starts_with(container_of) && verdict.summary.ends_with(&tail),
-                "{}",
-                verdict.summary
-            );
+            assert_starts(&verdict.summary, container_of);
+            assert_ends(&verdict.summary, summary);
             assert_has(&verdict.remediation, &[fix]);
         }
+    }
+
+    /// The named port is another container's, or nobody's.
+    #[test]
+    fn a_port_that_no_container_has_is_a_field_of_the_probe() {
+        let mut stream = Stream::new();
+        stream.http_readiness().connect().established().answers(200).wait_ms(10);
+        stream.kubelet_error(ProbeType::Readiness, ProbeOutput::NoSuchPort, "strconv.Atoi: invalid syntax");
+        assert_eq!(reported(&stream).len(), 1);
+        let verdict = stream.verdict();
+        assert_eq!((verdict.cause.name(), verdict.confidence), ("probe_misconfigured", Confidence::Likely));
+        assert_has(&verdict.summary, &["the readiness probe of container app of pod default/web never runs"]);
+        assert_has(&verdict.remediation, &["ports[].name", "kubectl get pod -n default web -o yaml"]);
     }
 
     /// One for each, and the attempts around it that went well are left alone.
     #[test]
     fn it_is_of_no_attempt() {
-        let mut stream = Stream::new();
-        stream.http_readiness().connect().established().answers(200).wait_ms(10);
+        let mut stream = Stream::new().http_readiness().connect().established().answers(200).wait_ms(10).clone();
         stream.kubelet_messages(ProbeType::Readiness, NO_FILES).wait_ms(900);
         stream.kubelet_messages(ProbeType::Readiness, NO_FILES).wait_ms(10).again(9).connect().established();
         assert_eq!(reported(&stream).len(), 2, "{:?}", reported(&stream));
@@ -144,15 +159,13 @@ mod tests {
         unknown.kubelet_messages(ProbeType::Readiness, "dial tcp 10.0.0.5:5432: socket: too many open files");
         assert_eq!(reported(&unknown).len(), 1);
         assert!(!unknown.verdict().remediation.to_string().contains("file descriptor"), "it may be a command's");
-        let mut command = Stream::new();
-        command.exec_readiness().kubelet_messages(ProbeType::Readiness, NO_NAME);
+        let command = Stream::new().exec_readiness().kubelet_messages(ProbeType::Readiness, NO_NAME).clone();
         assert_eq!(reported(&command), [("exec_failed", None)]);
         for target_service in [
             "dial tcp 10.88.0.2:8080: connect: connection refused",
             "dial tcp: lookup: dial tcp 10.96.0.10:53: connect: connection refused",
         ] {
-            let mut stream = Stream::new();
-            stream.http_readiness().kubelet_messages(ProbeType::Readiness, target_service);
+            let stream = Stream::new().http_readiness().kubelet_messages(ProbeType::Readiness, target_service).clone();
             let verdict = stream.verdict();
             assert_eq!(verdict.cause.name(), "unexplained", "{target_service}");
             let fix = verdict.remediation;

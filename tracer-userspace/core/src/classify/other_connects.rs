@@ -21,14 +21,19 @@ pub(super) fn add(case: &Case<'_>, finding: &mut Finding) {
         );
     }
     let is_named = finding.cause == Cause::ProbeMisconfigured;
-    if let Some(status) = case.matched.redirected_within_port().filter(|_| !is_named) {
-        finding.summary += &format!("; the probe was redirected (status {status}), and this is where that led");
-        finding.remediation.text +=
-            "; or set httpGet.path to a page that answers without a redirect (curl -sSI shows where it leads)";
-    }
-    if let Some(port) = case.matched.redirected_from().filter(|_| !is_named) {
-        finding.summary += &format!("; the probe asks port {port} and was redirected here");
-        finding.remediation.text +=
-            &format!("; or have the application answer the probe on port {port} without a redirect");
-    }
+    let (led, fix) = match (case.matched.redirected_within_port(), case.matched.redirected_from()) {
+        _ if is_named => return,
+        (Some(status), _) => (
+            format!("the probe was redirected (status {status}), and this is where that led"),
+            "set httpGet.path to a page that answers without a redirect (curl -sSI shows where it leads)".to_owned(),
+        ),
+        (None, Some(port)) => (
+            format!("the probe asks port {port} and was redirected here"),
+            format!("have the application answer the probe on port {port} without a redirect"),
+        ),
+        (None, None) => return,
+    };
+    finding.summary += &format!("; {led}");
+    let text = finding.remediation.text.trim_end_matches('.');
+    finding.remediation.text = format!("{text}; or {fix}");
 }

@@ -9,19 +9,20 @@ use tracer_attempts::enrich;
 use tracer_model::event::Netns;
 use tracer_model::record::{Command, Evidence, Subject};
 
-/// "in the node's namespace", "in the namespace of pod default/web", "in namespace 4026532000".
+/// " on the node", " in pod default/web", " in network namespace 4026532000": where an event was.
 pub(super) fn in_namespace(case: &Case<'_>, netns: Option<Netns>) -> String {
-    netns.map(|inum| format!(" in {}", namespace(case, inum))).unwrap_or_default()
+    let Some(inum) = netns else { return String::new() };
+    match owner(case, inum).as_deref() {
+        Some("host") => " on the node".to_owned(),
+        Some(pod) => format!(" in pod {pod}"),
+        None => format!(" in network namespace {}", inum.0),
+    }
 }
 
-/// "the node's network namespace", "the network namespace of pod default/web", "network namespace 4026532000".
-fn namespace(case: &Case<'_>, inum: Netns) -> String {
+/// "host", or the name of a pod.
+fn owner(case: &Case<'_>, inum: Netns) -> Option<String> {
     let name = enrich::netns_ref(inum, case.node).name;
-    match name.or_else(|| target(case, inum).filter(|_| holds_target(case, inum))).as_deref() {
-        Some("host") => "the node's network namespace".to_owned(),
-        Some(pod) => format!("the network namespace of pod {pod}"),
-        None => format!("network namespace {}", inum.0),
-    }
+    name.or_else(|| target(case, inum).filter(|_| holds_target(case, inum)))
 }
 
 /// The name of the pod that has the target's address, unless it is known to be in another namespace.
@@ -33,7 +34,12 @@ fn target(case: &Case<'_>, inum: Netns) -> Option<String> {
 
 /// A namespace was made, as evidence.
 pub(super) fn of_namespace(case: &Case<'_>, netns: Netns, made: u64) -> Evidence {
-    evidence("netns", made, format!("{} was made", namespace(case, netns)), json!({ "netns": netns }))
+    let of = match owner(case, netns).as_deref() {
+        Some("host") => "the node's network namespace".to_owned(),
+        Some(pod) => format!("the network namespace of pod {pod}"),
+        None => format!("network namespace {}", netns.0),
+    };
+    evidence("netns", made, format!("{of} was made"), json!({ "netns": netns }))
 }
 
 /// The fix for a probe (its spec can be changed), or for the connection of a process, by its name.
@@ -48,7 +54,6 @@ pub(super) fn by_subject<T: From<String>>(
     }
 }
 
-/// Who dialled, in sentences.
 pub(super) const fn dialler(attempt: &Attempt) -> &'static str {
     if attempt.prober { "the prober" } else { "the client" }
 }

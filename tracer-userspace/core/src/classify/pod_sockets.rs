@@ -1,12 +1,12 @@
 //! What was read of the target's pod when an attempt to it was over: this one or one before.
 
-use std::net::SocketAddr;
+use std::net::{Ipv6Addr, SocketAddr};
 
 use serde_json::json;
 
 use super::case::Case;
 use super::evidence::evidence;
-use tracer_model::event::{Listener, PodSockets};
+use tracer_model::event::{Listener, ListenerAt, Netns, PodSockets};
 use tracer_model::record::{Command, Evidence};
 
 /// What was read longer ago says nothing of why an attempt failed.
@@ -21,6 +21,31 @@ pub(super) fn read<'a>(case: &Case<'a>, oldest_ns: u64) -> Option<(u64, &'a PodS
     let attempt = case.attempt;
     let (time, seen) = case.node.pod_sockets(attempt.netns?, attempt.flow.dst)?;
     (time.saturating_add(oldest_ns) >= attempt.started).then_some((time, seen))
+}
+
+/// Who listened in the namespace where nobody takes the target, and has not ceased to since: in words, and what shows it.
+pub(super) fn elsewhere(case: &Case<'_>, netns: Netns) -> Option<(String, Evidence)> {
+    let (time, seen) = read(case, FRESH_NS).filter(|(_, seen)| seen.netns == netns)?;
+    let (port, v4) = (case.attempt.flow.dst.port(), case.attempt.flow.dst.is_ipv4());
+    // Of both families it would have taken the connection.
+    let only = |addr: &SocketAddr| if v4 && addr.ip() == Ipv6Addr::UNSPECIFIED { "for IPv6 only" } else { "only" };
+    let stands = |it: &&ListenerAt| !case.node.listeners.heard_since(netns, it.addr.port(), time);
+    let listeners: Vec<&ListenerAt> = seen.elsewhere.iter().filter(stands).collect();
+    let here: Vec<String> = listeners
+        .iter()
+        .filter(|it| it.addr.port() == port)
+        .map(|it| format!("{} listens on {} {}", name(&it.server), it.addr, only(&it.addr)))
+        .collect();
+    let others =
+        || listeners.iter().map(|it| format!("{} on port {}", name(&it.server), it.addr.port())).collect::<Vec<_>>();
+    let words = match here.as_slice() {
+        [] if listeners.is_empty() => return None,
+        [] => format!("others listen there: {}", others().join(", ")),
+        _ => here.join(", "),
+    };
+    let says = format!("listeners of that network namespace: {words}");
+    let addrs: Vec<SocketAddr> = listeners.iter().map(|it| it.addr).collect();
+    Some((words, evidence("sock_diag", time, says, json!({ "listeners": addrs, "netns": netns }))))
 }
 
 /// The pod's own address translation sends what is dialled there to another process than the one that listens there.

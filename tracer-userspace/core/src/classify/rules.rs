@@ -41,18 +41,32 @@ mod tls_handshake_slow;
 mod unexplained;
 mod wrong_link_address;
 
+// What the rules use: each begins with `use super::*`.
+use serde_json::json;
+
 use super::case::{
-    ANSWER_NS, Case, icmp_hook, in_handshake, inspected, is_of_handshake, is_unanswered, leads_out, outbound,
-    refusal_hook, runs, shares_node, silent,
+    ANSWER_NS, Case, ICMP_HOOKS, REFUSAL_HOOKS, in_handshake, inspected, is_of_handshake, is_unanswered, leads_out,
+    outbound, runs, shares_node, silent,
+};
+use super::evidence::{
+    errno_text, evidence, is_at_socket, is_netfilter, netfilter_hook, of_drop, of_icmp, of_ipvs, of_outcome,
+    of_reset_received, of_reset_sent, of_state, plain,
 };
 use super::finding::Finding;
+use super::giving_up::{gave_up_early, sent_request_late, taken_and_silent};
+use super::kubectl::{self, with_log};
 use super::phrases::{by_subject, dialler, in_namespace, ms, of_namespace, run_in};
-use tracer_model::record::{Cause, Command, Remediation};
+use super::stopped::{Blame, Stopped};
+use tracer_attempts::correlate::attempt::{Attempt, End};
+use tracer_common::names::Hook;
+use tracer_model::plural::counted;
+use tracer_model::record::{Cause, Command, Confidence, Culprit, Evidence, Outcome, Remediation};
+use tracer_model::shell;
 
 type Rule = fn(&Case<'_>) -> Option<Finding>;
 
 /// The rule of a cause; none: it comes without an attempt (`kubelet.rs`, `sandbox.rs`, `not_run.rs`).
-pub(super) const fn rule(cause: Cause) -> Option<Rule> {
+pub(super) const fn rule_of(cause: Cause) -> Option<Rule> {
     Some(match cause {
         Cause::NodeportEphemeralCollision => nodeport_ephemeral_collision::find,
         Cause::LoopbackDown => loopback_down::find,

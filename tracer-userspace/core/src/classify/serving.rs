@@ -1,6 +1,6 @@
 //! What was read of a target's server while an attempt waited for it.
 
-use super::case::Case;
+use super::case::{Case, inspected};
 use super::finding::Finding;
 use super::rules::target_frozen::halt_of;
 use tracer_model::event::{ServedConnection, ServerProcess, Serving};
@@ -17,6 +17,22 @@ pub(super) fn readings<'a>(case: &Case<'a>) -> Vec<(u64, &'a Serving)> {
 pub(super) fn connection<'a>(case: &Case<'a>) -> Option<&'a ServedConnection> {
     let own = |(_, seen): &(u64, &'a Serving)| seen.connection.as_ref().filter(|it| it.peer == case.attempt.flow.src);
     readings(case).iter().rev().find_map(own)
+}
+
+/// The attempt failed, and the target was not silent as far as is known: words to follow a sentence.
+pub(super) fn held_answer(case: &Case<'_>) -> Option<String> {
+    if !case.attempt.failed_by_itself() {
+        return None;
+    }
+    let unacknowledged = connection(case).and_then(|it| it.unacknowledged).filter(|bytes| *bytes > 0);
+    let is_gone = || {
+        let last = inspected(case).filter(|(_, seen)| seen.netns.is_none() && !seen.ambiguous);
+        last.is_some() && !readings(case).is_empty()
+    };
+    match unacknowledged {
+        Some(bytes) => Some(format!("the target sent {}, and none arrived", counted(u64::from(bytes), "byte"))),
+        None => is_gone().then(|| "then no network namespace of this node had the target's address".to_owned()),
+    }
 }
 
 /// "nginx (pid 7)", "nginx (pid 7) and 2 others"

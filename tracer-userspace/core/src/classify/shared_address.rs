@@ -44,15 +44,13 @@ mod tests {
     use crate::testing::*;
 
     fn reported(other: impl FnOnce(&mut Pod), ends: bool) -> tracer_model::record::Verdict {
-        let mut stream = Stream::new();
-        stream.http_readiness().pod_without_specs("10.88.0.2");
+        let mut stream = Stream::new().http_readiness().pod_without_specs("10.88.0.2").clone();
         let pods = stream.last_pods();
         other(&mut pods.pods[1]);
         if ends {
             stream.netns_ends(POD);
         }
-        stream.connect().reset_sent(SYN, true, None);
-        stream.verdict()
+        stream.connect().reset_sent(SYN, true, None).verdict()
     }
 
     /// kubernetes#43910: after a restart addresses were given a second time.

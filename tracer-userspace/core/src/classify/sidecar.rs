@@ -75,7 +75,7 @@ fn by_detour(case: &Case<'_>) -> Option<Answerer> {
     let (server, app) = (detour.server(), detour.passed_over());
     Some(Answerer {
         says: format!(
-            "the answer is that of {server}, to which the pod's own address translation sends that port, and need not have reached {app}, which listens there"
+            "{server} answered, to which the pod's own address translation sends that port; {app}, which listens there, may not have got it"
         ),
         check: format!("Check whether {server} reached the application, or refused the probe itself"),
         looks: detour.commands().into(),
@@ -168,7 +168,7 @@ mod tests {
         };
         let verdict = reported(Some(redirect(7, 8)));
         assert_eq!(verdict.confidence, Confidence::Likely);
-        assert_has(&verdict.summary, &["; the answer is that of envoy (pid 7) on 10.88.0.2:15006"]);
+        assert_has(&verdict.summary, &["; envoy (pid 7) on 10.88.0.2:15006 answered, to which"]);
         assert_starts(&verdict.remediation.commands[0].run, "nsenter -t 7 -n ");
         assert_eq!(reported(Some(redirect(7, 7))).confidence, Confidence::Proven, "it is the application itself");
     }
@@ -185,8 +185,7 @@ mod tests {
     #[test]
     fn a_proxy_may_close_for_want_of_the_application() {
         let closed = |container: &str| {
-            let mut stream = Stream::new();
-            stream.http_readiness().container_too(container).connect().established();
+            let mut stream = Stream::new().http_readiness().container_too(container).connect().established().clone();
             stream.state(TcpState::Established, TcpState::CloseWait, 0, (100, 101, 1));
             let verdict = stream.state(TcpState::CloseWait, TcpState::LastAck, 0, (100, 101, 1)).verdicts().remove(0);
             (verdict.verdict.cause.name(), verdict.verdict)
@@ -201,8 +200,7 @@ mod tests {
     /// HTTPS: the kubelet's word, which is likely at most already.
     #[test]
     fn it_is_reported_of_what_only_the_kubelet_can_read() {
-        let mut stream = Stream::new();
-        stream.https_readiness().container_too("istio-proxy").connect().established();
+        let mut stream = Stream::new().https_readiness().container_too("istio-proxy").connect().established().clone();
         stream.closes((100, 101, 200)).kubelet(ProbeOutput::Status(503));
         let verdict = stream.verdict();
         assert_ends(

@@ -12,8 +12,7 @@ pub(super) fn add(case: &Case<'_>, finding: &mut Finding) {
         case.attempt.observations.iter().filter(decides).filter_map(|it| case.attempt.translated_in(&it.kind));
     let Some(addr) = behind.next().map(|client| client.ip()) else { return };
     finding.confidence = finding.confidence.min(Confidence::Likely);
-    finding.summary +=
-        &format!("; its source address was {addr} by then: it was translated on its way (a masquerade, Istio ambient)");
+    finding.summary += &format!("; its source address had been translated to {addr} (a masquerade, Istio ambient)");
     if finding.cause == Cause::NetworkPolicyDrop {
         finding.remediation.text += &format!("; behind the translation it is {addr} that has to be allowed");
     }
@@ -35,7 +34,7 @@ mod tests {
         stream.connect().reset_sent_on(behind().reversed(), SYN, true, None).reset_received(TcpState::SynSent, 0);
         let verdict = stream.verdict();
         assert_eq!((verdict.cause, verdict.confidence), (Cause::ConnectionRefused, Confidence::Likely));
-        assert_has(&verdict.summary, &["source address was 169.254.7.127 by then"]);
+        assert_has(&verdict.summary, &["source address had been translated to 169.254.7.127"]);
     }
 
     #[test]
@@ -70,8 +69,7 @@ mod tests {
     /// A masquerade with `--random-fully`, on a kernel that does not tell the source port at connect.
     #[test]
     fn a_port_that_was_translated_is_not_the_attempts() {
-        let mut stream = Stream::new();
-        stream.connect();
+        let mut stream = Stream::new().connect().clone();
         stream.last_connect().flow.src.set_port(0);
         stream.drop_with(SYN, POD, |drop| {
             (drop.reason, drop.via) = (Some("QDISC_DROP".into()), Via::Socket);

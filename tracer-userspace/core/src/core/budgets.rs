@@ -19,7 +19,6 @@ use tracer_model::record::{FindingBody, Status};
 const KEPT: usize = 64;
 /// They are looked at after every so many.
 const EVERY: usize = 32;
-/// Probes that are remembered.
 const MAX_KEPT: usize = 4096;
 /// The share of the timeout above which 95 % of the answers are reported, and below which that is over.
 const TIGHT: (f64, f64) = (0.5, 0.35);
@@ -109,9 +108,10 @@ fn latency_finding(dst: SocketAddr, named: &Named, timeout_s: u32, seen: Quantil
     if tight {
         body.status = Status::Warn;
         let enough = (slowest * 3.0 / 1e3).ceil().max(f64::from(timeout_s) + 1.0);
-        body.remediation = Some(format!(
+        let fix = format!(
             "set timeoutSeconds: {enough:.0} for this probe, or find what its handler waits for (a CPU limit, a database)"
-        ));
+        );
+        body.remediation = Some(fix.into());
     }
     let numbers =
         [("timeout_s", json!(timeout_s)), ("p50_ms", json!(half)), ("p95_ms", json!(most)), ("max_ms", json!(slowest))];
@@ -130,14 +130,12 @@ mod tests {
     use crate::testing::*;
 
     fn answer(stream: &mut Stream, conn: u64, ms: u64) {
-        stream.again(conn).connect().established().wait_ms(ms);
-        stream.closes((100, 101, 200)).wait_ms(10_000);
+        stream.again(conn).connect().established().wait_ms(ms).closes((100, 101, 200)).wait_ms(10_000);
     }
 
     /// Answers of a probe with a timeout of one second.
     fn answers(times_ms: &[u64]) -> Vec<Status> {
-        let mut stream = Stream::new();
-        stream.http_readiness();
+        let mut stream = Stream::new().http_readiness().clone();
         for (conn, ms) in (100..).zip(times_ms) {
             answer(&mut stream, conn, *ms);
         }
@@ -161,8 +159,7 @@ mod tests {
     /// The next pod with that address begins again.
     #[test]
     fn another_pods_answers_are_its_own() {
-        let mut stream = Stream::new();
-        stream.http_readiness();
+        let mut stream = Stream::new().http_readiness().clone();
         (100..131).for_each(|conn| answer(&mut stream, conn, 800));
         stream.http_readiness_of("other");
         (131..162).for_each(|conn| answer(&mut stream, conn, 800));

@@ -15,7 +15,6 @@ use tracer_model::event::{AnswerKind, ConnId, Netns};
 use tracer_model::recent::Recent;
 use tracer_model::record::{Cause, Outcome};
 
-/// Failure counters kept (one for each address, port and kind of probe).
 pub(super) const MAX_COUNTERS: usize = 4096;
 /// A redirect is followed within this, where the probe's timeout is not known.
 const LONGEST_REDIRECT_NS: u64 = 1_000_000_000;
@@ -67,7 +66,6 @@ impl Failures {
         streak.in_run(matched.run_began(attempt.started).or_else(made))
     }
 
-    /// An attempt was refused.
     fn refused(&mut self, attempt: &Attempt, node: &Node, is_retry: bool) {
         let matched = Matched::new(attempt, node);
         let other = matched.other_reason().is_some();
@@ -165,7 +163,7 @@ impl Core {
         out.extend(findings.map(|it| finding_record(time, it)));
         self.failures.succeeded(attempt, &named);
         if speaks_tls(attempt, &named) {
-            self.node.answered_https(attempt.flow.dst, time);
+            self.node.tls.observe_answer(time, attempt.flow.dst);
         }
     }
 }
@@ -214,8 +212,7 @@ mod tests {
     #[test]
     fn the_lowest_address_is_not_forgotten_first() {
         let lowest = "10.88.0.2:8080";
-        let mut stream = Stream::to(lowest);
-        stream.http_readiness();
+        let mut stream = Stream::to(lowest).http_readiness().clone();
         refuse(&mut stream);
         for number in 1..=MAX_COUNTERS as u64 + 1 {
             stream.again_to(1_000 + number, &format!("10.89.{}.{}:80", number / 256, number % 256));
@@ -233,20 +230,14 @@ mod tests {
         assert_eq!(counts, [Some(1), Some(2), Some(3)]);
     }
 
-    fn counted(stream: &Stream) -> Vec<Option<u32>> {
-        stream.verdicts().iter().map(|it| it.probe.as_ref().and_then(|probe| probe.consecutive_failures)).collect()
-    }
-
     /// A prober that connects just before its timeout closes what it has without a request.
     #[test]
     fn a_connection_that_was_not_used_is_no_success() {
-        let mut stream = Stream::new();
-        stream.http_readiness();
+        let mut stream = Stream::new().http_readiness().clone();
         refuse(&mut stream);
-        stream.again(8).connect().wait_ms(990).established();
-        stream.closes((0, 1, 0)).wait_ms(9_000);
+        stream.again(8).connect().wait_ms(990).established().closes((0, 1, 0)).wait_ms(9_000);
         refuse(stream.again(9));
-        assert_eq!(counted(&stream), [Some(1), Some(2)]);
+        assert_eq!(stream.in_a_row(), [Some(1), Some(2)]);
     }
 
     fn answered(stream: &mut Stream, conn: u64, status: u16) {
@@ -255,8 +246,7 @@ mod tests {
 
     #[test]
     fn a_redirect_to_a_failure_is_no_success_in_between() {
-        let mut stream = Stream::new();
-        stream.http_readiness();
+        let mut stream = Stream::new().http_readiness().clone();
         for attempt in 0..3 {
             answered(&mut stream, 100 + 2 * attempt, 302);
             answered(&mut stream, 101 + 2 * attempt, 500);
@@ -266,18 +256,17 @@ mod tests {
         refuse(stream.again(200));
         answered(stream.wait_ms(9_990), 201, 302);
         answered(stream.wait_ms(9_999), 202, 500);
-        assert_eq!(counted(&stream), [1, 2, 3, 4, 1].map(Some));
+        assert_eq!(stream.in_a_row(), [1, 2, 3, 4, 1].map(Some));
     }
 
     #[test]
     fn another_pod_with_that_address_begins_again() {
-        let mut stream = Stream::new();
-        stream.http_readiness();
+        let mut stream = Stream::new().http_readiness().clone();
         answered(&mut stream, 100, 500);
         answered(&mut stream, 101, 500);
         stream.http_readiness_of("other");
         answered(&mut stream, 102, 500);
-        assert_eq!(counted(&stream), [1, 2, 1].map(Some));
+        assert_eq!(stream.in_a_row(), [1, 2, 1].map(Some));
     }
 
     /// Failures in a row of each probe, at the end.
@@ -289,8 +278,7 @@ mod tests {
 
     /// Liveness and readiness ask the same port. Refused: 0.5 s apart, each 10 s.
     fn both_refused(named: bool) -> Vec<u32> {
-        let mut stream = Stream::new();
-        stream.http_readiness().http_liveness_too();
+        let mut stream = Stream::new().http_readiness().http_liveness_too().clone();
         for period in 0..3 {
             for (n, kind) in [(0, ProbeType::Readiness), (1, ProbeType::Liveness)] {
                 refuse(stream.again(100 + 2 * period + n));
@@ -313,8 +301,7 @@ mod tests {
     /// probe. A success of the readiness probe does.
     #[test]
     fn the_success_of_one_probe_leaves_the_failures_of_the_other() {
-        let mut stream = Stream::new();
-        stream.http_readiness().http_liveness_too();
+        let mut stream = Stream::new().http_readiness().http_liveness_too().clone();
         for (period, status) in [503, 503, 503, 200, 503, 503].into_iter().enumerate() {
             answered(&mut stream, 100 + 2 * period as u64, status);
             if status == 503 {

@@ -160,14 +160,12 @@ mod tests {
     }
 
     fn answered(stream: &mut Stream, conn: u64) {
-        stream.again(conn).connect().established();
-        stream.closes((200, 201, 150)).wait_ms(10);
+        stream.again(conn).connect().established().closes((200, 201, 150)).wait_ms(10);
     }
 
     /// Refused dials, so long before the next, the last of which is answered.
     fn answered_after(timeout_s: u32, refused_ms: &[u64]) -> Stream {
-        let mut stream = Stream::new();
-        stream.grpc_readiness(timeout_s);
+        let mut stream = Stream::new().grpc_readiness(timeout_s).clone();
         for (conn, until_next) in (100..).zip(refused_ms) {
             refused(&mut stream, conn, *until_next);
         }
@@ -182,8 +180,7 @@ mod tests {
         assert_eq!(third(5), [Noise, Noise], "none is a failure before its probe is over");
         assert_eq!(third(2), [Failure, Failure], "the attempt was over by then");
         assert_eq!(third(1), [Failure, Failure], "each was an attempt of its own");
-        let mut http = Stream::new();
-        http.http_readiness();
+        let mut http = Stream::new().http_readiness().clone();
         refused(&mut http, 100, 1_000);
         answered(&mut http, 101);
         assert_eq!(http.outcomes(), [Failure], "nobody dials again for HTTP");
@@ -207,27 +204,25 @@ mod tests {
     /// periodSeconds 2 and timeoutSeconds 2: the kubelet's ticker is never exact.
     #[test]
     fn an_attempt_a_period_later_is_no_dial_of_the_last() {
-        assert_eq!(counts(&answered_after(2, &[1_999, 2_001, 1_998])), [1, 2, 3].map(Some));
+        assert_eq!(answered_after(2, &[1_999, 2_001, 1_998]).in_a_row(), [1, 2, 3].map(Some));
     }
 
     /// A server of HTTP/1 answers each dial.
     #[test]
     fn dials_that_are_answered_in_another_protocol_are_one_attempt() {
-        let mut stream = Stream::new();
-        stream.grpc_readiness(5);
+        let mut stream = Stream::new().grpc_readiness(5).clone();
         for (conn, until_next) in [(100, 1_000), (101, 1_600), (102, 7_400), (103, 1_000)] {
             stream.again(conn).connect().established().answer(AnswerKind::Http, Some(400));
             stream.closes((90, 91, 103)).wait_ms(until_next);
         }
-        assert_eq!(counts(&stream), [1, 1, 1, 2].map(Some));
+        assert_eq!(stream.in_a_row(), [1, 1, 1, 2].map(Some));
     }
 
     /// Its timeout of 3 s is over while the second dial, after the handshake, waits for its answer.
     #[test]
     fn a_dial_that_was_closed_at_the_timeout_pardons_none() {
         let after = |ms: u64| {
-            let mut stream = Stream::new();
-            stream.grpc_readiness(3);
+            let mut stream = Stream::new().grpc_readiness(3).clone();
             refused(&mut stream, 100, 1_000);
             stream.again(101).connect().established().answer(AnswerKind::Other, None).wait_ms(ms);
             stream.closes((200, 201, 60)).wait_ms(10).outcomes()
@@ -239,8 +234,7 @@ mod tests {
     /// Who begins to listen is seen before the dial that succeeds.
     #[test]
     fn a_refusal_that_was_reported_to_be_too_early_is_taken_back() {
-        let mut stream = Stream::new();
-        stream.grpc_readiness(5);
+        let mut stream = Stream::new().grpc_readiness(5).clone();
         refused(&mut stream, 100, 400);
         stream.listens(POD, 8080, true).wait_ms(600);
         answered(&mut stream, 101);
@@ -248,49 +242,39 @@ mod tests {
         assert_eq!(stream.outcomes().last(), Some(&Outcome::Noise));
     }
 
-    fn counts(stream: &Stream) -> Vec<Option<u32>> {
-        let count =
-            |it: &tracer_model::record::VerdictBody| it.probe.as_ref().and_then(|probe| probe.consecutive_failures);
-        stream.verdicts().iter().map(count).collect()
-    }
-
     #[test]
     fn each_attempt_of_the_probe_counts_once() {
-        let mut stream = Stream::new();
-        stream.grpc_readiness(5);
+        let mut stream = Stream::new().grpc_readiness(5).clone();
         for attempt in 0..2 {
             for (dial, until_next) in [(0, 1_000), (1, 1_600), (2, 7_400)] {
                 refused(&mut stream, 100 + 10 * attempt + dial, until_next);
             }
         }
-        assert_eq!(counts(&stream), [1, 1, 1, 2, 2, 2].map(Some));
+        assert_eq!(stream.in_a_row(), [1, 1, 1, 2, 2, 2].map(Some));
         // The next attempt begins before the timeout of the last, which was answered.
-        let mut quick = Stream::new();
-        quick.grpc_readiness(5);
+        let mut quick = Stream::new().grpc_readiness(5).clone();
         refused(&mut quick, 100, 1_000);
         answered(&mut quick, 101);
         quick.wait_ms(1_500);
         refused(&mut quick, 102, 1_000);
-        assert_eq!(counts(&quick).last(), Some(&Some(1)));
+        assert_eq!(quick.in_a_row().last(), Some(&Some(1)));
     }
 
     /// It is not dialled for again: what comes next is the next attempt of the probe.
     #[test]
     fn what_was_answered_with_a_no_is_over() {
-        let mut stream = Stream::new();
-        stream.grpc_readiness(5);
+        let mut stream = Stream::new().grpc_readiness(5).clone();
         answered(&mut stream, 100);
         stream.kubelet(ProbeOutput::NotServing).wait_ms(3_000);
         refused(&mut stream, 101, 10_000);
         refused(&mut stream, 102, 10_000);
-        assert_eq!(counts(&stream), [None, Some(1), Some(2)]);
+        assert_eq!(stream.in_a_row(), [None, Some(1), Some(2)]);
     }
 
     /// Liveness and readiness dial in the same moment, and each again.
     #[test]
     fn two_probes_of_one_port_are_two_series() {
-        let mut stream = Stream::new();
-        stream.grpc_readiness(5).grpc_liveness_too(5);
+        let mut stream = Stream::new().grpc_readiness(5).grpc_liveness_too(5).clone();
         for (conn, until_next) in [(100, 300), (101, 700), (102, 300), (103, 8_700)] {
             refused(&mut stream, conn, until_next);
         }
@@ -298,14 +282,13 @@ mod tests {
         stream.observations.iter().for_each(|it| core.push(it, &mut Vec::new()));
         let grpc_retries = (100..104).map(|conn| core.verdicts.of(ConnId(conn)).map(|it| it.is_retry));
         assert_eq!(grpc_retries.collect::<Vec<_>>(), [false, false, true, true].map(Some));
-        assert_eq!(counts(&stream), [None; 4], "the kubelet did not name the probe of each failure");
+        assert_eq!(stream.in_a_row(), [None; 4], "the kubelet did not name the probe of each failure");
     }
 
     /// Dials at 0 and 0.3 s are refused, those at 1.0 and 1.3 s answered.
     #[test]
     fn the_answer_to_one_probe_leaves_the_dials_of_the_other() {
-        let mut stream = Stream::new();
-        stream.grpc_readiness(5).grpc_liveness_too(5);
+        let mut stream = Stream::new().grpc_readiness(5).grpc_liveness_too(5).clone();
         refused(&mut stream, 100, 300);
         refused(&mut stream, 101, 700);
         answered(&mut stream, 102);

@@ -8,7 +8,6 @@ use tracer_model::event::{ConnId, Netns};
 use tracer_model::recent::Recent;
 use tracer_model::record::Cause;
 
-/// Targets of which it is remembered.
 const MAX_TARGETS: usize = 4096;
 
 /// What was emitted last, by target and by the namespace that dials it.

@@ -9,7 +9,6 @@ use tracer_model::decision::Decision;
 use tracer_model::event::{KubeletProbe, PodRef, ProbeType, SandboxCause, SandboxFailure};
 use tracer_model::recent::Recent;
 
-/// Words remembered at most.
 const MAX_MESSAGES: usize = 1024;
 /// An Event comes at most this much later than the line of the log, and is no news after it.
 const KEPT_NS: u64 = 120_000_000_000;
@@ -17,7 +16,6 @@ const KEPT_NS: u64 = 120_000_000_000;
 const MARGIN_NS: u64 = 50_000_000;
 /// A pod without network is reported again after this.
 const SANDBOX_AGAIN_NS: u64 = 300_000_000_000;
-/// Pods without network remembered.
 const MAX_SANDBOXES: usize = 1024;
 
 /// A word of the kubelet that was heard.
@@ -104,11 +102,6 @@ impl KubeletMessage {
 mod tests {
     use crate::testing::*;
 
-    fn noted(stream: &Stream) -> Vec<(String, bool)> {
-        let noted = |v: &VerdictBody| (v.verdict.cause.name().to_owned(), v.kubelet.is_some());
-        stream.verdicts().iter().map(noted).collect()
-    }
-
     /// Within one second.
     fn two_failures(stream: &mut Stream) {
         stream.http_readiness().connect().established().answers(503).wait_ms(400);
@@ -120,13 +113,11 @@ mod tests {
     fn an_event_is_joined_where_its_second_holds_one_attempt() {
         let mut stream = Stream::new();
         stream.http_readiness().connect().gives_up().wait_ms(300).kubelet_event(ProbeOutput::Timeout, 800);
-        assert_eq!(noted(&stream), [("unexplained".to_owned(), false)]);
+        assert_eq!(stream.quoted(), [("unexplained", false)]);
         assert_eq!(stream.joined(), [(7, ProbeOutput::Timeout)]);
-        let mut encrypted = Stream::new();
-        encrypted.http_readiness().connect().established();
-        encrypted.closes((100, 101, 200));
+        let mut encrypted = Stream::new().http_readiness().connect().established().closes((100, 101, 200)).clone();
         encrypted.wait_ms(300).kubelet_event(ProbeOutput::Status(503), 900);
-        assert_eq!(noted(&encrypted), [("app_status_failure".to_owned(), true)]);
+        assert_eq!(encrypted.quoted(), [("app_status_failure", true)]);
         let reported = encrypted.verdicts()[0].kubelet.clone().and_then(|it| it.event_count);
         assert_eq!(reported, Some(3));
     }
@@ -134,34 +125,26 @@ mod tests {
     /// Each second one, of which the kernel cannot see that it failed.
     #[test]
     fn an_event_is_joined_to_the_attempt_of_its_second() {
-        let mut stream = Stream::new();
-        stream.https_readiness().connect().established();
-        stream.closes((100, 101, 200)).wait_ms(900);
-        stream.again(9).connect().established();
-        stream.closes((100, 101, 200));
+        let mut stream = Stream::new().https_readiness().connect().established().clone();
+        stream.closes((100, 101, 200)).wait_ms(900).again(9).connect().established().closes((100, 101, 200));
         stream.wait_ms(300).kubelet_event(ProbeOutput::Status(503), 700);
-        assert_eq!(noted(&stream), [("app_status_failure".to_owned(), true)]);
+        assert_eq!(stream.quoted(), [("app_status_failure", true)]);
     }
 
     #[test]
     fn an_event_of_another_second_joins_nothing() {
-        let mut stream = Stream::new();
-        stream.http_readiness().connect().established();
-        stream.closes((100, 101, 200));
+        let mut stream = Stream::new().http_readiness().connect().established().closes((100, 101, 200)).clone();
         stream.wait_ms(1900).kubelet_event(ProbeOutput::Status(503), 700);
-        assert!(noted(&stream).is_empty());
+        assert!(stream.quoted().is_empty());
     }
 
     /// The attempt that failed may be forgotten by then: the one beside it is not blamed.
     #[test]
     fn an_event_that_comes_late_joins_nothing_that_was_found_well() {
-        let mut stream = Stream::new();
-        stream.https_readiness().connect().established();
-        stream.closes((100, 101, 200)).wait_ms(900);
-        stream.again(9).connect().established();
-        stream.closes((100, 101, 200));
+        let mut stream = Stream::new().https_readiness().connect().established().clone();
+        stream.closes((100, 101, 200)).wait_ms(900).again(9).connect().established().closes((100, 101, 200));
         stream.wait_ms(1600).kubelet_event(ProbeOutput::Status(503), 2500);
-        assert!(noted(&stream).is_empty(), "{:?}", noted(&stream));
+        assert!(stream.quoted().is_empty(), "{:?}", stream.quoted());
     }
 
     /// Whichever of the two comes first: it is reported once.
@@ -170,14 +153,14 @@ mod tests {
         let mut log_first = Stream::new();
         log_first.http_readiness().connect().gives_up().wait_ms(10).kubelet(ProbeOutput::Timeout);
         log_first.wait_ms(200).kubelet_event(ProbeOutput::Timeout, 700);
-        assert_eq!(noted(&log_first).len(), 1, "{:?}", noted(&log_first));
+        assert_eq!(log_first.quoted().len(), 1, "{:?}", log_first.quoted());
         let mut event_first = Stream::new();
         event_first.exec_readiness().wait_ms(2000).kubelet_event(ProbeOutput::CommandTimeout, 300);
         event_first.kubelet(ProbeOutput::CommandTimeout);
-        assert_eq!(noted(&event_first), [("exec_timeout".to_owned(), true)]);
+        assert_eq!(event_first.quoted(), [("exec_timeout", true)]);
         // The next failure is another word.
         event_first.wait_ms(3000).kubelet(ProbeOutput::CommandTimeout);
-        assert_eq!(noted(&event_first).len(), 2);
+        assert_eq!(event_first.quoted().len(), 2);
     }
 
     /// An Event that could not be joined must not silence the line that can be.
@@ -193,8 +176,7 @@ mod tests {
     /// An Event may stand for several failures of a command.
     #[test]
     fn a_command_is_less_sure_by_an_event() {
-        let mut stream = Stream::new();
-        stream.exec_readiness().wait_ms(2000).kubelet_event(ProbeOutput::Other, 500);
+        let stream = Stream::new().exec_readiness().wait_ms(2000).kubelet_event(ProbeOutput::Other, 500).clone();
         assert_eq!(stream.verdict().confidence, Confidence::Likely);
     }
 
@@ -210,7 +192,7 @@ mod tests {
                 pid: None,
             })));
         }
-        assert_eq!(noted(&stream), [("cni_not_ready".to_owned(), false)]);
+        assert_eq!(stream.quoted(), [("cni_not_ready", false)]);
         let verdict = stream.verdict();
         assert_eq!(verdict.confidence, Confidence::Likely);
         assert_starts(&verdict.summary, "the sandbox of pod shop/cart has no network");
@@ -227,6 +209,6 @@ mod tests {
             written_boot_ns: 1,
             pid: None,
         })));
-        assert!(noted(&stream).is_empty());
+        assert!(stream.quoted().is_empty());
     }
 }

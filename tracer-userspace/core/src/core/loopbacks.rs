@@ -56,17 +56,14 @@ mod tests {
     use crate::testing::*;
 
     fn refused_then_answered(first: &str, second: &str) -> Vec<Outcome> {
-        let mut stream = Stream::to(first);
-        stream.connect().refused().again_to(9, second);
-        stream.connect().established().closes((100, 101, 200));
-        stream.outcomes()
+        let mut stream = Stream::to(first).connect().refused().again_to(9, second).clone();
+        stream.connect().established().closes((100, 101, 200)).outcomes()
     }
 
     /// The attempt that is answered with a no is a failure: the refused one is none.
     #[test]
     fn the_other_address_of_localhost_says_no() {
-        let mut stream = Stream::to("[::1]:8080");
-        stream.connect().refused().again_to(9, "127.0.0.1:8080");
+        let mut stream = Stream::to("[::1]:8080").connect().refused().again_to(9, "127.0.0.1:8080").clone();
         stream.connect().established().answers(503);
         let reported = stream.verdicts();
         let reported: Vec<_> = reported.iter().map(|it| (it.verdict.cause.name(), it.verdict.outcome)).collect();

@@ -70,7 +70,6 @@ impl NotRun {
         self.pods.values().filter_map(|pod| pod.due).min()
     }
 
-    /// The verdicts that are due.
     pub(super) fn fire(&mut self, now: u64, node: &Node, out: &mut Vec<Decision>) {
         let Some(to_wall_ns) = self.to_wall_ns.filter(|_| self.due().is_some_and(|due| due <= now)) else { return };
         for (pod, pending) in &mut self.pods {
@@ -151,8 +150,7 @@ mod tests {
 
     /// A pod that started an hour before the wall clock is set back by this much.
     fn set_back(by_s: i64) -> Stream {
-        let mut stream = Stream::new();
-        stream.http_readiness().pod_in(POD);
+        let mut stream = Stream::new().http_readiness().pod_in(POD).clone();
         let started_wall_ns = Some(10_000 * SECOND);
         stream.runs(Runs { started_wall_ns, ..Runs::default() });
         clock(&mut stream, 13_600);
@@ -161,8 +159,7 @@ mod tests {
     }
 
     fn reported(stream: &mut Stream) -> Vec<(&'static str, Confidence)> {
-        let verdicts = stream.wait_ms(21_500).tick().verdicts();
-        verdicts.iter().map(|it| (it.verdict.cause.name(), it.verdict.confidence)).collect()
+        stream.wait_ms(21_500).tick().all_decided()
     }
 
     #[test]
@@ -171,12 +168,9 @@ mod tests {
         assert_eq!(reported(&mut stream), [("probe_not_run", Confidence::Likely)]);
         let words = "the kubelet runs no probe of app of pod default/web: by the wall clock the start lies 59 min in the future, and it waits until then; no attempt was seen for 21 s; the clock was set back by 2 h 0 min";
         assert_eq!(stream.verdict().summary, words);
-        let events = stream.decisions().into_iter().filter_map(|it| match it.body {
-            Body::Node(node) => Some((node.event, node.summary)),
-            _ => None,
-        });
-        let expected = ("clock_step".to_owned(), "the wall clock of the node was set back by 2 h 0 min".to_owned());
-        assert_eq!(events.collect::<Vec<_>>(), [expected]);
+        let events = stream.node_events();
+        let expected = ("clock_step", "the wall clock of the node was set back by 2 h 0 min");
+        assert_eq!((events[0].event.as_str(), events[0].summary.as_str(), events.len()), (expected.0, expected.1, 1));
         stream.pod_in(POD);
         assert_eq!(reported(&mut stream).len(), 1, "once for each start");
     }
@@ -194,8 +188,7 @@ mod tests {
         assert!(reported(&mut set_back(-7_200)).is_empty(), "set forward");
         assert!(reported(&mut set_back(3_610)).is_empty(), "the clock reaches its start within two periods");
         let mut probed = set_back(7_200);
-        probed.wait_ms(5_000).connect().established();
-        probed.closes((100, 101, 200));
+        probed.wait_ms(5_000).connect().established().closes((100, 101, 200));
         assert!(reported(&mut probed).is_empty());
         let mut ends = set_back(7_200);
         ends.deleting();

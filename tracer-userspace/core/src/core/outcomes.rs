@@ -10,7 +10,7 @@ use crate::classify::kubelet::Unattached;
 use crate::classify::{SETTLE_NS, kubelet, not_connected};
 use tracer_attempts::correlate::KEEP_AFTER_END_NS;
 use tracer_attempts::correlate::attempt::Attempt;
-use tracer_attempts::enrich::Matched;
+use tracer_attempts::enrich::{Matched, is_pod};
 use tracer_model::decision::Decision;
 use tracer_model::event::{AnswerKind, ConnId, KubeletProbe, Observation, ProbeOutput};
 
@@ -18,6 +18,8 @@ use tracer_model::event::{AnswerKind, ConnId, KubeletProbe, Observation, ProbeOu
 const BEFORE_NS: u64 = 1_000_000_000;
 /// It counts an attempt as over at its timeout, a moment before the socket is closed.
 const AFTER_NS: u64 = 50_000_000;
+/// By then the events of an attempt are known whose line was read already.
+const EVENTS_NS: u64 = 250_000_000;
 
 impl Core {
     /// A probe failed, as the kubelet saw it.
@@ -70,12 +72,34 @@ impl Core {
         if let Some(exact) = fitting.iter().find(|a| probe.src == Some(a.flow.src)) {
             return Some(exact.conn);
         }
+        if fitting.is_empty() {
+            return self.attempt_of_unlisted(probe, now);
+        }
         let failed = fitting.iter().filter(|a| a.ended.is_some() && self.has_failed(a));
         if let Some(last) = failed.max_by_key(|a| a.ended.map(|(end, _)| end)) {
             return Some(last.conn);
         }
         let [only] = fitting.as_slice() else { return None };
         Some(only.conn)
+    }
+
+    /// The one attempt to a pod without a name that ended as this was written, if it had the status that the kubelet read of a pod
+    /// that is not listed yet. Not before the events of others have come, too.
+    fn attempt_of_unlisted(&self, probe: &KubeletProbe, now: u64) -> Option<ConnId> {
+        let ProbeOutput::Status(status) = probe.says else { return None };
+        let written = probe.written_boot_ns;
+        if now < written.saturating_add(EVENTS_NS) || self.node.pods.iter().any(|pod| is_pod(pod, &probe.pod)) {
+            return None;
+        }
+        let about = |(end, _)| written.abs_diff(end) <= AFTER_NS;
+        let of_that_time = |a: &&Attempt| a.started <= written && a.ended.is_none_or(about);
+        let unnamed = |a: &&Attempt| {
+            a.prober && self.node.has_pod(a.flow.dst.ip()) && Matched::new(a, &self.node).named_pod().is_none()
+        };
+        let mut all = self.correlator.all().filter(of_that_time).filter(unnamed);
+        let only = all.next().filter(|_| all.next().is_none())?;
+        let read = only.answer().is_some_and(|(_, answer)| answer.status == Some(status));
+        (read && only.ended.is_some() && only.kubelet().is_none()).then_some(only.conn)
     }
 
     /// The attempts that it can be about.
@@ -193,33 +217,26 @@ fn seems_unanswered(attempt: &Attempt, probe: &KubeletProbe) -> bool {
 mod tests {
     use crate::testing::*;
 
-    fn reported(stream: &Stream) -> Vec<(String, bool)> {
-        let reported = |v: &VerdictBody| (v.verdict.cause.name().to_owned(), v.kubelet.is_some());
-        stream.verdicts().iter().map(reported).collect()
-    }
-
     #[test]
     fn the_kubelets_words_alone_revise_nothing() {
         let mut stream = Stream::new();
         stream.http_readiness().connect().gives_up().wait_ms(10).kubelet(ProbeOutput::Timeout);
-        assert_eq!(reported(&stream), [("unexplained".to_owned(), false)]);
+        assert_eq!(stream.quoted(), [("unexplained", false)]);
     }
 
     #[test]
     fn what_only_the_kubelet_can_read_is_its_word() {
-        let mut stream = Stream::new();
-        stream.http_readiness().connect().established();
+        let mut stream = Stream::new().http_readiness().connect().established().clone();
         stream.closes((100, 101, 200)).kubelet(ProbeOutput::Status(503));
-        assert_eq!(reported(&stream), [("app_status_failure".to_owned(), true)]);
+        assert_eq!(stream.quoted(), [("app_status_failure", true)]);
     }
 
     #[test]
     fn a_disagreement_is_reported() {
-        let mut stream = Stream::new();
-        stream.http_readiness().connect().established();
+        let mut stream = Stream::new().http_readiness().connect().established().clone();
         stream.closes((100, 101, 200)).kubelet(ProbeOutput::Network);
         let verdicts = stream.verdicts();
-        assert_eq!(reported(&stream), [("unexplained".to_owned(), true)]);
+        assert_eq!(stream.quoted(), [("unexplained", true)]);
         assert_has(&verdicts[0].verdict.summary, &["so the kubelet says"]);
     }
 
@@ -228,8 +245,7 @@ mod tests {
     fn a_status_is_not_of_the_attempt_that_had_none() {
         let mut stream = Stream::new();
         stream.http_readiness().http_liveness_too().connect().established().wait_ms(960);
-        stream.again(9).connect().established().answers(503).wait_ms(40);
-        stream.back_to(7).closes((100, 101, 0)).wait_ms(5);
+        stream.again(9).connect().established().answers(503).wait_ms(40).back_to(7).closes((100, 101, 0)).wait_ms(5);
         stream.kubelet_of(ProbeType::Readiness, ProbeOutput::Status(503));
         stream.kubelet_of(ProbeType::Liveness, ProbeOutput::Timeout);
         assert_eq!(stream.joined(), [(7, ProbeOutput::Timeout), (9, ProbeOutput::Status(503))]);
@@ -241,15 +257,13 @@ mod tests {
         let healthy = |stream: &mut Stream| {
             stream.again(9).connect().established().answers(200);
         };
-        let mut refusing = Stream::new();
-        refusing.http_readiness().connect().established().answers(503);
+        let mut refusing = Stream::new().http_readiness().connect().established().answers(503).clone();
         healthy(&mut refusing);
         refusing.kubelet(ProbeOutput::Status(503));
-        assert_eq!(reported(&refusing), [("app_status_failure".to_owned(), false)]);
+        assert_eq!(refusing.quoted(), [("app_status_failure", false)]);
         assert_eq!(refusing.joined(), [(7, ProbeOutput::Status(503))]);
         // The kubelet writes its line before the socket of the one that timed out is closed.
-        let mut waiting = Stream::new();
-        waiting.http_readiness().connect().established().wait_ms(990);
+        let mut waiting = Stream::new().http_readiness().connect().established().wait_ms(990).clone();
         healthy(&mut waiting);
         waiting.wait_ms(10).kubelet(ProbeOutput::Timeout);
         assert!(waiting.joined().is_empty(), "which of the two it was is not known");
@@ -259,39 +273,35 @@ mod tests {
     #[test]
     fn a_no_that_one_of_several_gave_is_reported_without_a_connection() {
         let asked = |tell: fn(&mut Stream) -> &mut Stream| {
-            let mut stream = Stream::new();
-            stream.https_readiness().https_liveness_too();
+            let mut stream = Stream::new().https_readiness().https_liveness_too().clone();
             for conn in 100..102 {
-                stream.again(conn).connect().established();
-                stream.closes((100, 101, 200));
+                stream.again(conn).connect().established().closes((100, 101, 200));
             }
             tell(stream.wait_ms(300));
             stream
         };
         let both =
             asked(|stream| stream.kubelet(ProbeOutput::Status(500)).kubelet_event(ProbeOutput::Status(500), 300));
-        assert_eq!(reported(&both), [("app_status_failure".to_owned(), true)], "the Event says the same");
+        assert_eq!(both.quoted(), [("app_status_failure", true)], "the Event says the same");
         let verdict = both.verdicts().remove(0);
         assert_eq!((verdict.verdict.confidence, verdict.dst), (Confidence::Likely, None));
         let words = "the readiness probe of container app of pod default/web was answered: HTTP status 500, as the kubelet read it; which of 2 connections that was is not seen";
         assert_eq!(verdict.verdict.summary, words);
         let event = asked(|stream| stream.kubelet_event(ProbeOutput::Status(500), 300));
-        assert_eq!(reported(&event), [("app_status_failure".to_owned(), true)]);
+        assert_eq!(event.quoted(), [("app_status_failure", true)]);
         let late = asked(|stream| stream.wait_ms(2_000).kubelet_event(ProbeOutput::Status(500), 2_300));
-        assert!(reported(&late).is_empty(), "one that failed may be forgotten, and reported");
+        assert!(late.quoted().is_empty(), "one that failed may be forgotten, and reported");
         let timeout = asked(|stream| stream.kubelet(ProbeOutput::Timeout));
-        assert_eq!(reported(&timeout), [("unexplained".to_owned(), true)], "that says nothing of the cause");
+        assert_eq!(timeout.quoted(), [("unexplained", true)], "that says nothing of the cause");
     }
 
     /// The kubelet's connection to the API server that it probes is open for as long as it likes.
     #[test]
     fn what_is_open_for_longer_than_the_timeout_is_no_probe() {
-        let mut stream = Stream::new();
-        stream.https_readiness().connect().established().wait_ms(30_000);
-        stream.again(9).connect().established();
-        stream.closes((100, 101, 200)).kubelet(ProbeOutput::Status(500));
+        let mut stream = Stream::new().https_readiness().connect().established().wait_ms(30_000).clone();
+        stream.again(9).connect().established().closes((100, 101, 200)).kubelet(ProbeOutput::Status(500));
         let verdicts = stream.verdicts();
-        assert_eq!(reported(&stream), [("app_status_failure".to_owned(), true)]);
+        assert_eq!(stream.quoted(), [("app_status_failure", true)]);
         assert!(verdicts[0].dst.is_some());
     }
 
@@ -299,36 +309,28 @@ mod tests {
     fn an_outcome_that_comes_before_the_end_waits_for_it() {
         let mut stream = Stream::new();
         stream.http_readiness().connect().established().wait_ms(1000).kubelet(ProbeOutput::Timeout);
-        assert!(reported(&stream).is_empty());
+        assert!(stream.quoted().is_empty());
         stream.closes((100, 101, 0));
-        assert_eq!(reported(&stream), [("slow_response".to_owned(), true)]);
+        assert_eq!(stream.quoted(), [("slow_response", true)]);
     }
 
     #[test]
     fn an_outcome_of_another_time_or_probe_joins_nothing() {
-        let mut stream = Stream::new();
-        stream.http_readiness().connect().established();
-        stream.closes((100, 101, 200));
+        let mut stream = Stream::new().http_readiness().connect().established().closes((100, 101, 200)).clone();
         stream.wait_ms(1500).kubelet(ProbeOutput::Status(503));
         assert!(stream.joined().is_empty(), "too late");
-        assert_eq!(reported(&stream), [("unexplained".to_owned(), true)]);
+        assert_eq!(stream.quoted(), [("unexplained", true)]);
     }
 
     #[test]
     fn a_command_is_reported_by_the_kubelets_words_alone() {
         let mut stream = Stream::new();
         stream.exec_readiness().kubelet(ProbeOutput::Other).kubelet(ProbeOutput::CommandTimeout);
-        assert_eq!(reported(&stream), [("exec_failed".to_owned(), true), ("exec_timeout".to_owned(), true)]);
-        let mut silent = Stream::new();
-        silent.exec_readiness().kubelet(ProbeOutput::Nothing);
-        assert_eq!(reported(&silent), [("unexplained".to_owned(), true)], "a timeout, or not");
-        let mut unknown = Stream::new();
-        unknown.kubelet(ProbeOutput::Other);
-        assert_eq!(
-            reported(&unknown),
-            [("exec_failed".to_owned(), true)],
-            "no connection, and no words of a probe that dials"
-        );
+        assert_eq!(stream.quoted(), [("exec_failed", true), ("exec_timeout", true)]);
+        let silent = Stream::new().exec_readiness().kubelet(ProbeOutput::Nothing).clone();
+        assert_eq!(silent.quoted(), [("unexplained", true)], "a timeout, or not");
+        let unknown = Stream::new().kubelet(ProbeOutput::Other).clone();
+        assert_eq!(unknown.quoted(), [("exec_failed", true)], "no connection, and no words of a probe that dials");
     }
 
     #[test]
@@ -349,11 +351,9 @@ mod tests {
     #[test]
     fn a_probe_that_could_not_be_made_joins_no_attempt() {
         for says in [ProbeOutput::ContainerEnds, ProbeOutput::Other] {
-            let mut stream = Stream::new();
-            stream.http_readiness().connect().established();
-            stream.closes((100, 101, 200));
+            let mut stream = Stream::new().http_readiness().connect().established().closes((100, 101, 200)).clone();
             stream.kubelet_error(ProbeType::Readiness, says, "x").wait_ms(2_000);
-            assert!(reported(&stream).is_empty(), "{:?}", reported(&stream));
+            assert!(stream.quoted().is_empty(), "{:?}", stream.quoted());
         }
     }
 }

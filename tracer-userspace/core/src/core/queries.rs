@@ -30,7 +30,6 @@ const MOVED_NS: u64 = 10_000_000_000;
 const REINSPECT_NS: u64 = 100_000_000;
 /// While a target refuses, it is asked so often who holds its port.
 const REFUSED_NS: u64 = 5_000_000_000;
-/// Questions remembered.
 const MAX_QUERIES: usize = 1024;
 
 /// What is to be asked, what was, and when.

@@ -74,32 +74,29 @@ pub(super) fn verdict_record(
     count: Option<u32>,
     kubelet: Option<KubeletOutcome>,
 ) -> Decision {
-    let (decided_at, culprit) = (finding.decided_at, finding.culprit.clone());
-    let verdict = verdict(finding, also);
+    let decided_at = finding.decided_at;
     let body = VerdictBody {
-        subject: named.subject,
         attempt_id: Some(conn.to_string()),
-        severity: verdict.severity(),
-        scope: verdict.cause.scope(),
-        verdict,
         probe: named.probe.map(|probe| Probe { consecutive_failures: count, ..probe }),
         k8s: named.k8s,
         src: named.src,
         dst: Some(named.dst),
         process: Some(named.process),
         netns: named.netns,
-        culprit,
-        kubelet,
-        timing: None,
-        revises: None,
-        repeated: None,
+        ..verdict_body(named.subject, finding, also, kubelet)
     };
     Decision::new(decided_at, Some(conn), Body::Verdict(Box::new(body)))
 }
 
-fn verdict(mut finding: Finding, also: Vec<Cause>) -> Verdict {
+/// A verdict without the names of what it is about.
+fn verdict_body(
+    subject: Subject,
+    mut finding: Finding,
+    also: Vec<Cause>,
+    kubelet: Option<KubeletOutcome>,
+) -> VerdictBody {
     finding.evidence.sort_by_key(|seen| seen.time_boot_ns);
-    Verdict {
+    let verdict = Verdict {
         cause: finding.cause,
         outcome: finding.outcome,
         confidence: finding.confidence,
@@ -109,6 +106,24 @@ fn verdict(mut finding: Finding, also: Vec<Cause>) -> Verdict {
         also,
         lost_events: finding.lost_events,
         missing_hooks: finding.missing_hooks.iter().map(|hook| hook.name().to_owned()).collect(),
+    };
+    VerdictBody {
+        subject,
+        attempt_id: None,
+        severity: verdict.severity(),
+        scope: verdict.cause.scope(),
+        verdict,
+        probe: None,
+        k8s: None,
+        src: None,
+        dst: None,
+        process: None,
+        netns: None,
+        culprit: finding.culprit,
+        kubelet,
+        timing: None,
+        revises: None,
+        repeated: None,
     }
 }
 
@@ -120,24 +135,11 @@ pub(super) fn kubelet_outcome(probe: &KubeletProbe) -> KubeletOutcome {
 /// A verdict that is about no connection.
 pub(super) fn unattached(finding: Finding, named: Unattached, kubelet: Option<KubeletOutcome>) -> Decision {
     let time_boot_ns = finding.decided_at;
-    let verdict = verdict(finding, Vec::new());
     let body = VerdictBody {
-        subject: Subject::Probe,
-        attempt_id: None,
-        severity: verdict.severity(),
-        scope: verdict.cause.scope(),
-        verdict,
         probe: named.probe,
         k8s: Some(named.k8s),
-        src: None,
-        dst: None,
         process: named.process,
-        netns: None,
-        culprit: None,
-        kubelet,
-        timing: None,
-        revises: None,
-        repeated: None,
+        ..verdict_body(Subject::Probe, finding, Vec::new(), kubelet)
     };
     Decision::new(time_boot_ns, None, Body::Verdict(Box::new(body)))
 }

@@ -74,7 +74,7 @@ mod tests {
     fn connected_late(stream: &mut Stream, lose: impl FnOnce(&mut Stream)) {
         stream.connect();
         lose(stream);
-        stream.wait_ms(1_000).retransmit(TcpState::SynSent).established();
+        stream.wait_ms(1_000).syn_again().established();
     }
 
     fn queue(stream: &mut Stream) {
@@ -95,23 +95,19 @@ mod tests {
     /// The kernel skipped the program at the change to ESTABLISHED.
     #[test]
     fn a_connection_that_was_only_seen_to_end_was_established() {
-        let mut stream = Stream::new();
-        stream.http_readiness().connect();
+        let mut stream = Stream::new().http_readiness().connect().clone();
         loopback(&mut stream);
-        stream.wait_ms(1_000).retransmit(TcpState::SynSent);
-        stream.state(TcpState::Established, TcpState::FinWait1, 0, LIVES);
+        stream.wait_ms(1_000).syn_again().state(TcpState::Established, TcpState::FinWait1, 0, LIVES);
         assert_eq!(outcomes(&stream).pop().map(|it| it.1), Some(Outcome::Noise));
     }
 
     /// Then nobody knows how long the target had for its answer.
     #[test]
     fn a_connection_that_was_only_seen_to_end_was_not_reached_late() {
-        let mut stream = Stream::new();
-        stream.http_readiness().connect().wait_ms(1_000);
+        let mut stream = Stream::new().http_readiness().connect().wait_ms(1_000).clone();
         stream.state(TcpState::Established, TcpState::FinWait1, 0, (100, 101, 0));
         assert_eq!(stream.causes(), ["unexplained"]);
-        let mut seen = Stream::new();
-        seen.http_readiness().connect().established().wait_ms(1_000);
+        let mut seen = Stream::new().http_readiness().connect().established().wait_ms(1_000).clone();
         seen.state(TcpState::Established, TcpState::FinWait1, 0, (100, 101, 0));
         assert_eq!(seen.causes(), ["slow_response"]);
     }
@@ -120,8 +116,7 @@ mod tests {
     fn what_was_answered_with_a_no_did_not_succeed_after_all() {
         for (lose, cause) in [(queue as fn(&mut Stream), "accept_queue_overflow"), (loopback, "loopback_down")] {
             let answered = |status: u16| {
-                let mut stream = Stream::new();
-                stream.http_readiness();
+                let mut stream = Stream::new().http_readiness().clone();
                 connected_late(&mut stream, lose);
                 stream.answer(AnswerKind::Http, Some(status)).state(
                     TcpState::Established,
@@ -141,11 +136,9 @@ mod tests {
     #[test]
     fn silence_in_a_queue_that_was_full_is_that_queue() {
         let reported = |lose: fn(&mut Stream)| {
-            let mut stream = Stream::new();
-            stream.https_readiness();
+            let mut stream = Stream::new().https_readiness().clone();
             connected_late(&mut stream, lose);
-            stream.wait_ms(4_000).own(|it| _ = it.closes((100, 101, 0)));
-            stream.causes()
+            stream.wait_ms(4_000).own(|it| _ = it.closes((100, 101, 0))).causes()
         };
         assert_eq!(reported(queue), ["accept_queue_overflow"]);
         assert_eq!(reported(loopback), ["tls_handshake_slow"]);
@@ -154,19 +147,16 @@ mod tests {
     #[test]
     fn what_was_refused_on_the_next_try_was_reached() {
         for lose in [queue as fn(&mut Stream), loopback] {
-            let mut stream = Stream::new();
-            stream.http_readiness().connect();
+            let mut stream = Stream::new().http_readiness().connect().clone();
             lose(&mut stream);
-            stream.wait_ms(1_000).retransmit(TcpState::SynSent);
-            stream.refused();
+            stream.wait_ms(1_000).syn_again().refused();
             assert_eq!(stream.causes().last(), Some(&"connection_refused"), "{:?}", stream.causes());
         }
     }
 
     #[test]
     fn an_answer_that_cannot_be_read_is_no_proven_yes() {
-        let mut stream = Stream::new();
-        stream.grpc_readiness(3);
+        let mut stream = Stream::new().grpc_readiness(3).clone();
         connected_late(&mut stream, queue);
         stream.closes(LIVES);
         let last = ("accept_queue_overflow", Outcome::Noise, Confidence::Likely);
@@ -175,8 +165,7 @@ mod tests {
 
     #[test]
     fn a_probe_that_asked_nothing_did_not_succeed() {
-        let mut stream = Stream::new();
-        stream.http_readiness();
+        let mut stream = Stream::new().http_readiness().clone();
         connected_late(&mut stream, queue);
         stream.closes((0, 1, 0));
         assert!(

@@ -19,7 +19,6 @@ use tracer_model::event::{ProbeSpec, ProbeType};
 use tracer_model::recent::Recent;
 use tracer_model::record::{Cause, FindingBody, Outcome, Status};
 
-/// How many starts of containers are remembered.
 const MAX_KEPT: usize = 4096;
 /// The share of the least time to a restart above which a start is reported.
 const NARROW: f64 = 0.7;
@@ -137,7 +136,7 @@ impl ReportedStart {
         );
         body.expected = format!("the last failed attempt of a start within {:.0} % of {earliest} s", NARROW * 100.0);
         body.why = "a start that takes a little longer, on a busy node or after an upgrade, is ended by the kubelet, again and again".into();
-        body.remediation = Some(fix(spec, took_s));
+        body.remediation = Some(fix(spec, took_s).into());
         let numbers = [
             ("probe", json!(kind)),
             ("took_s", json!(took_s)),
@@ -167,8 +166,7 @@ mod tests {
 
     /// Liveness each 10 s, three times: the kubelet ends it after 20 to 30 s. Started in the middle of a second.
     fn started() -> Stream {
-        let mut stream = Stream::new();
-        stream.liveness(10, 3).wait_ms(5_000);
+        let mut stream = Stream::new().liveness(10, 3).wait_ms(5_000).clone();
         start(&mut stream, 0);
         stream
     }
@@ -202,7 +200,7 @@ mod tests {
         assert_eq!((reported[0].check.as_str(), reported[0].status), ("probe_start", Status::Warn));
         let expected = "default/web app (10.88.0.2:8080) failed its liveness probe until 18 s after its container was started, and answered it after 28 s; the kubelet ends it after 20 to 30 s";
         assert_starts(&reported[0].observed, expected);
-        let fix = reported[0].remediation.as_deref().unwrap_or_default();
+        let fix = reported[0].remediation.clone().unwrap_or_default().text;
         assert_eq!(
             fix,
             "give it a startup probe: startupProbe: {httpGet: {path: /, port: 8080}, periodSeconds: 10, failureThreshold: 9} (allows 90 s)"
@@ -291,7 +289,7 @@ mod tests {
         let mut stream = started();
         stream.wait_ms(7_000);
         for conn in 100..102 {
-            stream.again(conn).connect().drop(SYN, "NETFILTER_DROP", crate::testing::POD).gives_up().wait_ms(9_000);
+            stream.again(conn).connect().filtered(SYN, crate::testing::POD).gives_up().wait_ms(9_000);
         }
         (200..204).for_each(|conn| answer(&mut stream, conn, 200));
         assert!(stream.findings().is_empty());

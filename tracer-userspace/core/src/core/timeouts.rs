@@ -48,13 +48,11 @@ mod tests {
 
     #[test]
     fn a_probe_is_over_when_it_timed_out_though_its_socket_dials_on() {
-        let mut stream = Stream::new();
-        stream.http_readiness().connect().wait_ms(1_050).tick();
+        let mut stream = Stream::new().http_readiness().connect().wait_ms(1_050).tick().clone();
         assert!(stream.causes().is_empty(), "a prober that closes has the time to");
         stream.wait_ms(100).tick();
         assert_eq!(stream.causes(), ["unexplained"]);
-        stream.retransmit(TcpState::SynSent).established();
-        stream.closes((0, 1, 0)).wait_ms(50).tick();
+        stream.syn_again().established().closes((0, 1, 0)).wait_ms(50).tick();
         assert_eq!(stream.causes(), ["unexplained"], "reported once");
     }
 
@@ -74,15 +72,13 @@ mod tests {
 
     #[test]
     fn what_may_have_been_answered_is_judged_by_its_end() {
-        let mut stream = Stream::new();
-        stream.http_readiness().connect().wait_ms(500).lost(1).wait_ms(1_000).tick();
+        let stream = Stream::new().http_readiness().connect().wait_ms(500).lost(1).wait_ms(1_000).tick().clone();
         assert!(stream.causes().is_empty());
     }
 
     #[test]
     fn what_is_established_ends_by_itself() {
-        let mut stream = Stream::new();
-        stream.http_readiness().connect().wait_ms(900).established().wait_ms(300).tick();
+        let stream = Stream::new().http_readiness().connect().wait_ms(900).established().wait_ms(300).tick().clone();
         assert!(stream.causes().is_empty());
     }
 }

@@ -16,7 +16,6 @@ use tracer_model::event::{KubeletProbe, Observation, ObservationKind, is_kubelet
 const WAIT_NS: u64 = 500_000_000;
 /// The attempt of a line that is read later than this may be forgotten, and have its verdict.
 const FRESH_NS: u64 = 1_000_000_000;
-/// Lines that wait at once.
 const MAX_WAITING: usize = 256;
 
 /// The lines that wait, and when each is matched once more.
@@ -78,11 +77,21 @@ impl Core {
         is_seen && !self.correlator.all().any(is_to_pod) && self.node.lost_between(began, probe.written_boot_ns) == 0
     }
 
+    /// It dialled the address that it names, and that failed: of a pod that is not listed yet no verdict has the name.
+    fn failed_to_dial(&self, probe: &KubeletProbe, began: u64) -> bool {
+        let dialled = |a: &&Attempt| {
+            a.prober && probe.dst == Some(a.flow.dst) && (began..=probe.written_boot_ns).contains(&a.started)
+        };
+        self.correlator.all().filter(dialled).any(|a| self.has_failed(a))
+    }
+
     /// An attempt of this probe has failed at that time, and the kubelet reported nothing else of it: that is this failure.
     fn has_verdict(&self, probe: &KubeletProbe) -> bool {
         let began =
             probe.connecting_for_ns().map(|ns| probe.written_boot_ns.saturating_sub(ns.saturating_add(FRESH_NS)));
-        if began.is_some_and(|began| self.verdicts.has_failure(&probe.pod, (began, probe.written_boot_ns))) {
+        if began.is_some_and(|began| {
+            self.verdicts.has_failure(&probe.pod, (began, probe.written_boot_ns)) || self.failed_to_dial(probe, began)
+        }) {
             return true;
         }
         let is_it = |a: &&Attempt| a.prober && a.kubelet().is_none() && is_in_time(a, probe);
@@ -96,10 +105,6 @@ impl Core {
 mod tests {
     use crate::testing::*;
 
-    fn reported(stream: &Stream) -> Vec<(&'static str, bool)> {
-        stream.verdicts().iter().map(|v: &VerdictBody| (v.verdict.cause.name(), v.kubelet.is_some())).collect()
-    }
-
     fn answered(stream: &mut Stream, conn: u64) {
         stream.again(conn).connect().established().answers(200);
     }
@@ -109,7 +114,7 @@ mod tests {
         let mut stream = Stream::new();
         stream.http_readiness().kubelet_messages(ProbeType::Readiness, "Get \"http://10.88.0.2:8080\": EOF");
         let verdict = stream.verdicts().remove(0);
-        assert_eq!(reported(&stream), [("unexplained", true)]);
+        assert_eq!(stream.quoted(), [("unexplained", true)]);
         assert_eq!((verdict.verdict.confidence, verdict.dst), (Confidence::Possible, None));
         let words = "the readiness probe of container app of pod default/web failed, as the kubelet says: Get \"http://10.88.0.2:8080\": EOF; no connection of it was seen";
         assert_eq!(verdict.verdict.summary, words);
@@ -122,44 +127,89 @@ mod tests {
         let mut stream = Stream::new();
         stream.http_readiness().wait_ms(500).kubelet(ProbeOutput::Timeout).connect().established().wait_ms(1);
         stream.closes((100, 101, 0)).wait_ms(600).tick();
-        assert_eq!(stream.verdicts().iter().filter(|it| it.dst.is_none()).count(), 0, "{:?}", reported(&stream));
+        assert_eq!(stream.verdicts().iter().filter(|it| it.dst.is_none()).count(), 0, "{:?}", stream.quoted());
+    }
+
+    /// Its network namespace is found before its name is: the list of pods comes later.
+    #[test]
+    fn a_pod_that_is_not_listed_yet_is_named_by_the_kubelet() {
+        let reported = |says: ProbeOutput, fill: fn(&mut Stream)| {
+            let mut stream = Stream::new();
+            let unnamed = |last: u8| Pod { addrs: vec![[10, 88, 0, last].into()], ..Pod::default() };
+            stream.push(ObservationKind::Pods(Pods { pods: vec![unnamed(2), unnamed(3)] }));
+            fill(&mut stream);
+            if says == ProbeOutput::Network {
+                stream.kubelet_at_target(says)
+            } else {
+                stream.kubelet(says)
+            };
+            stream.wait_ms(600).tick();
+            let named =
+                |it: &VerdictBody| (it.verdict.cause.name(), it.k8s.as_ref().and_then(|k8s| k8s.pod_name.clone()));
+            stream.verdicts().last().map(named).expect("a verdict")
+        };
+        let web = Some("web".to_owned());
+        let refused: fn(&mut Stream) = |stream| _ = stream.connect().refused();
+        assert_eq!(reported(ProbeOutput::Network, refused), ("connection_refused", web.clone()));
+        let no: fn(&mut Stream) = |stream| _ = stream.connect().established().answers(503);
+        assert_eq!(reported(ProbeOutput::Status(503), no), ("app_status_failure", web.clone()));
+        assert_eq!(reported(ProbeOutput::Status(404), no), ("unexplained", web.clone()), "of another");
+        // The other one speaks TLS, so that its status is not seen.
+        let two: fn(&mut Stream) = |stream| {
+            stream.connect().established().answers(503);
+            stream.again_to(8, "10.88.0.3:8080").connect().established().closes((300, 301, 1500));
+        };
+        assert_eq!(reported(ProbeOutput::Status(503), two), ("unexplained", web), "which of the two is not known");
     }
 
     /// Which of them failed is not known: one verdict, without a connection.
     #[test]
     fn one_of_several_that_went_well_is_reported_without_a_connection() {
-        let mut stream = Stream::new();
-        stream.http_readiness().http_liveness_too();
+        let mut stream = Stream::new().http_readiness().http_liveness_too().clone();
         answered(&mut stream, 100);
         answered(&mut stream, 101);
         stream.kubelet(ProbeOutput::Timeout).wait_ms(600).tick();
         let verdicts = stream.verdicts();
-        assert_eq!(reported(&stream), [("unexplained", true)]);
+        assert_eq!(stream.quoted(), [("unexplained", true)]);
         assert_ends(&verdicts[0].verdict.summary, "which of 2 connections that was is not seen");
     }
 
     /// The kubelet dials for all of its timeout, and says so at the end of it.
     #[test]
     fn dials_that_were_refused_are_the_failure_to_connect() {
-        let mut stream = Stream::new();
-        stream.grpc_readiness(1).connect().refused().wait_ms(1_002);
+        let mut stream = Stream::new().grpc_readiness(1).connect().refused().wait_ms(1_002).clone();
         let words = "timeout: failed to connect service \"10.88.0.2:8080\" within 1s: context deadline exceeded";
         stream.kubelet_messages(ProbeType::Readiness, words).wait_ms(600).tick();
         assert_eq!(stream.causes(), ["connection_refused"]);
+    }
+
+    /// The kubelet names the address, whoever has it.
+    #[test]
+    fn a_dial_that_reached_an_unlisted_pod_was_one() {
+        let causes = |dial: fn(&mut Stream)| {
+            let mut stream = Stream::new();
+            let pod = Pod { addrs: vec![[10, 88, 0, 2].into()], ..Pod::default() };
+            dial(stream.push(ObservationKind::Pods(Pods { pods: vec![pod] })).connect());
+            let words = "timeout: failed to connect service \"10.88.0.2:8080\" within 1s: context deadline exceeded";
+            stream.kubelet_messages(ProbeType::Readiness, words);
+            stream.last_kubelet_probe().dst = "10.88.0.2:8080".parse().ok();
+            stream.wait_ms(600).tick().causes()
+        };
+        let hangs = causes(|stream| _ = stream.established().wait_ms(990).closes((100, 101, 0)).wait_ms(1));
+        assert_eq!(hangs, ["slow_response"; 2], "the second one names the pod");
+        assert_eq!(causes(|stream| _ = stream.refused().wait_ms(1_002)), ["connection_refused"]);
     }
 
     /// grpc-go takes a proxy from its environment.
     #[test]
     fn a_dial_that_never_reached_the_pod_was_none() {
         let asked_with = |pid, fill: fn(&mut Stream)| {
-            let mut stream = Stream::new();
-            stream.grpc_readiness(1);
+            let mut stream = Stream::new().grpc_readiness(1).clone();
             fill(&mut stream);
             let words = "timeout: failed to connect service \"10.88.0.2:8080\" within 1s: context deadline exceeded";
             stream.wait_ms(1_000).kubelet_messages(ProbeType::Readiness, words);
             stream.last_kubelet_probe().pid = pid;
-            stream.wait_ms(600).tick();
-            stream.verdicts().pop().map(|it| (it.verdict.cause.name(), it.verdict.confidence))
+            stream.wait_ms(600).tick().all_decided().pop()
         };
         let asked = |fill| asked_with(Some(100), fill);
         let elsewhere = |stream: &mut Stream| {
@@ -187,17 +237,16 @@ mod tests {
 
     #[test]
     fn what_may_be_reported_already_is_not_reported_again() {
-        let mut late = Stream::new();
-        late.http_readiness().wait_ms(5_000);
+        let mut late = Stream::new().http_readiness().wait_ms(5_000).clone();
         let written = late.now();
         late.wait_ms(2_000).kubelet_at(ProbeOutput::Timeout, written).wait_ms(600).tick();
-        assert!(reported(&late).is_empty(), "its attempt may be forgotten");
+        assert!(late.quoted().is_empty(), "its attempt may be forgotten");
         let mut event = Stream::new();
         event.http_readiness().wait_ms(2_000).kubelet_event(ProbeOutput::Timeout, 700).wait_ms(600).tick();
-        assert!(reported(&event).is_empty(), "an Event may be about any attempt");
+        assert!(event.quoted().is_empty(), "an Event may be about any attempt");
         let mut before = Stream::new();
         let written = before.now() - 500_000_000;
         before.http_readiness().kubelet_at(ProbeOutput::Timeout, written).wait_ms(600).tick();
-        assert!(reported(&before).is_empty(), "the tracer did not watch yet");
+        assert!(before.quoted().is_empty(), "the tracer did not watch yet");
     }
 }

@@ -11,7 +11,6 @@ use tracer_model::record::{Body, Cause, Confidence, Culprit, K8s, Outcome, Subje
 
 /// Attempts remembered, so that none is decided twice.
 const MAX: usize = 8192;
-/// Verdicts that wait at once.
 const MAX_PENDING: usize = 1024;
 
 /// The verdicts on the latest attempts.
@@ -190,7 +189,7 @@ impl Core {
             self.note_connect(conn);
         }
         if let Some(dst) = without_tls {
-            self.node.answered_without_tls(dst);
+            self.node.tls.observe_plain(dst);
         }
         let Finding { cause, outcome, confidence, until_answered, .. } = *finding;
         let decided = Decided { cause, outcome, confidence, in_handshake, until_answered, revised, is_retry };

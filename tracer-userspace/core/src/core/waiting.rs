@@ -19,9 +19,7 @@ const HOLD_NS: u64 = 1_000_000_000;
 /// How long an attempt is kept if its verdict was reported without the answer. A refusal ends it at once, and an
 /// emulated processor reads the rules of kube-proxy for seconds.
 const LATE_NS: u64 = 5_000_000_000;
-/// Verdicts that are held at once.
 const MAX_HELD: usize = 1024;
-/// Timeouts that are watched at once.
 const MAX_TIMEOUTS: usize = 8192;
 /// Refused attempts kept for one port: a start of two minutes with a probe every two seconds.
 const MAX_REFUSED: usize = 64;
@@ -178,8 +176,7 @@ mod tests {
     fn refused_and_read_after(ms: u64) -> Vec<&'static str> {
         let comment = Some("shop/cart:http has no endpoints".to_owned());
         let rules = vec![FirewallRule { comment, ..rule("KUBE-SERVICES", RuleVerdict::Reject) }];
-        let mut stream = Stream::to("10.96.0.9:80");
-        stream.connect().icmp_in(NODE, 3, 3).drop(SYN, "NETFILTER_DROP", NODE);
+        let mut stream = Stream::to("10.96.0.9:80").connect().icmp_in(NODE, 3, 3).filtered(SYN, NODE).clone();
         stream.state(TcpState::SynSent, TcpState::Close, libc::ECONNREFUSED, (0, 0, 0));
         // Other events come meanwhile: an attempt is forgotten when one does.
         (0..ms / 500).for_each(|_| _ = stream.wait_ms(500).tick());

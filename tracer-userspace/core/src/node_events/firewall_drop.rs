@@ -1,17 +1,15 @@
 //! A hook of netfilter began to drop packets of watched connections.
 
-use std::collections::BTreeMap;
-
 use crate::classify::evidence::{is_netfilter, netfilter_hook};
 use tracer_attempts::correlate::node::Node;
 use tracer_attempts::enrich::netns_ref;
 use tracer_model::decision::Decision;
 use tracer_model::event::{Netns, Observation, ObservationKind, PacketDrop};
+use tracer_model::recent::Recent;
 use tracer_model::record::{Body, NodeBody};
 
 /// A hook that dropped nothing for this long begins again.
 const QUIET_NS: u64 = 300_000_000_000;
-/// Hooks remembered.
 const MAX_HOOKS: usize = 1024;
 
 /// A hook of netfilter in a namespace; either is absent where the kernel does not tell.
@@ -19,7 +17,7 @@ type Place = (Option<Netns>, Option<&'static str>);
 
 /// When each hook last dropped a packet.
 #[derive(Debug, Default)]
-pub(crate) struct Dropping(BTreeMap<Place, u64>);
+pub(crate) struct Dropping(Recent<Place, u64, MAX_HOOKS>);
 
 impl Dropping {
     /// The first packet that a hook dropped, or the first in a while.
@@ -33,33 +31,21 @@ impl Dropping {
 
     /// Whether it had been quiet there.
     fn is_new(&mut self, time: u64, place: Place) -> bool {
-        if self.0.len() >= MAX_HOOKS && !self.0.contains_key(&place) {
-            self.forget_quietest();
-        }
-        let before = self.0.insert(place, time);
-        before.is_none_or(|last| time.saturating_sub(last) > QUIET_NS)
-    }
-
-    fn forget_quietest(&mut self) {
-        let quietest = self.0.iter().min_by_key(|(_, last)| **last).map(|(place, _)| *place);
-        if let Some(place) = quietest {
-            self.0.remove(&place);
-        }
+        let is_new = self.0.get(&place).is_none_or(|last| time.saturating_sub(*last) > QUIET_NS);
+        self.0.insert(place, time);
+        is_new
     }
 }
 
 fn began(drop: &PacketDrop, node: &Node) -> NodeBody {
     let hook = netfilter_hook(drop).map(|hook| format!(" at {hook}")).unwrap_or_default();
     let place = drop.netns.map(|netns| format!(" in {}", place(netns, node))).unwrap_or_default();
-    let first = format!("{} {} -> {}", drop.flags.name(), drop.flow.src, drop.flow.dst);
+    let first = format!("{} {}", drop.flags.name(), drop.flow);
     NodeBody {
         event: "firewall_drop_began".to_owned(),
         summary: format!("the firewall began to drop or reject packets{hook}{place}, the first of them {first}"),
-        culprit: None,
         netns: drop.netns.map(|netns| netns_ref(netns, node)),
-        link: None,
-        ports: None,
-        node_ports: None,
+        ..NodeBody::default()
     }
 }
 
@@ -75,29 +61,20 @@ fn place(netns: Netns, node: &Node) -> String {
 mod tests {
     use crate::testing::*;
 
-    fn record_of(stream: &Stream) -> Vec<NodeBody> {
-        let node = |body| match body {
-            Body::Node(node) => Some(*node),
-            _ => None,
-        };
-        stream.decisions().into_iter().filter_map(|decision| node(decision.body)).collect()
-    }
-
     #[test]
     fn a_hook_that_begins_to_drop_is_reported_once_for_a_while() {
-        let mut stream = Stream::new();
-        stream.connect().drop(SYN, "NETFILTER_DROP", POD).wait_ms(1000).drop(SYN, "NETFILTER_DROP", POD);
-        let first = record_of(&stream);
+        let mut stream = Stream::new().connect().filtered(SYN, POD).wait_ms(1000).filtered(SYN, POD).clone();
+        let first = stream.node_events();
         assert_eq!(first.len(), 1, "{first:?}");
         assert_eq!(first[0].event, "firewall_drop_began");
         assert_starts(&first[0].summary, "the firewall began to drop or reject packets");
         assert!(first[0].summary.contains("SYN ") && first[0].netns.is_some(), "{first:?}");
-        stream.wait_ms(400_000).drop(SYN, "NETFILTER_DROP", POD);
-        assert_eq!(record_of(&stream).len(), 2);
+        stream.wait_ms(400_000).filtered(SYN, POD);
+        assert_eq!(stream.node_events().len(), 2);
     }
 
     #[test]
     fn what_no_firewall_dropped_is_none_of_its_news() {
-        assert!(record_of(Stream::new().connect().drop(SYN, "IP_RPFILTER", POD)).is_empty());
+        assert!(Stream::new().connect().drop(SYN, "IP_RPFILTER", POD).node_events().is_empty());
     }
 }

@@ -24,10 +24,7 @@ pub(super) fn changed(now: &NodePorts, node: &Node) -> Option<NodeBody> {
     Some(NodeBody {
         event: "node_ports_changed".to_owned(),
         summary: format!("NodePorts: {} added, {} removed, {} in all", counted(&added), counted(&removed), new.len()),
-        culprit: None,
         netns: Some(netns_ref(now.netns, node)),
-        link: None,
-        ports: None,
         node_ports: Some(NodePortsBody {
             proxy_mode: now.mode,
             added_count: added.len(),
@@ -36,6 +33,7 @@ pub(super) fn changed(now: &NodePorts, node: &Node) -> Option<NodeBody> {
             removed: first(removed),
             count: new.len(),
         }),
+        ..NodeBody::default()
     })
 }
 
@@ -72,8 +70,7 @@ fn name(port: &NodePortRef) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::testing::assert_has;
-    use tracer_model::event::{Netns, NodePort, Observation, ObservationKind, ProxyMode};
+    use crate::testing::*;
 
     fn table(netns: u32, ports: &[(u16, Option<&str>)]) -> NodePorts {
         let port = |(port, service): &(u16, Option<&str>)| NodePort {

@@ -27,11 +27,9 @@ pub(super) fn record_of(pressure: &PortPressure, node: &Node) -> Option<NodeBody
     Some(NodeBody {
         event: "port_pressure".to_owned(),
         summary: summary(&ports),
-        culprit: None,
         netns: node.netns().map(|netns| netns_ref(netns, node)),
-        link: None,
         ports: Some(ports),
-        node_ports: None,
+        ..NodeBody::default()
     })
 }
 

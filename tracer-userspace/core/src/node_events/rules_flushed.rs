@@ -21,16 +21,13 @@ pub(crate) fn kind(seen: &RulesFlushed) -> String {
     flushed::sentence(&RulesFlushed { count: 0, incomplete: false, ..seen.clone() })
 }
 
-/// The record of it.
 pub(crate) fn record(time: u64, seen: &RulesFlushed, node: &Node) -> Decision {
     let body = NodeBody {
         event: "rules_flushed".to_owned(),
         summary: flushed::sentence(seen),
         culprit: flushed::culprit(seen, node),
         netns: Some(netns_ref(seen.netns, node)),
-        link: None,
-        ports: None,
-        node_ports: None,
+        ..NodeBody::default()
     };
     Decision::new(time, None, Body::Node(Box::new(body)))
 }
@@ -38,11 +35,6 @@ pub(crate) fn record(time: u64, seen: &RulesFlushed, node: &Node) -> Decision {
 #[cfg(test)]
 mod tests {
     use crate::testing::*;
-
-    fn events(stream: &Stream) -> Vec<NodeBody> {
-        let of_node = |body| if let Body::Node(node) = body { Some(*node) } else { None };
-        stream.decisions().into_iter().filter_map(|it| of_node(it.body)).collect()
-    }
 
     fn addresses(of: &[&str]) -> Vec<RemovedRoute> {
         of.iter().map(|addr| Stream::removed_to(addr, 32)).collect()
@@ -54,7 +46,7 @@ mod tests {
         stream.flushed(FlushedRules::Rules((0..14).map(|_| Stream::removed_to("10.88.0.0", 16)).collect()));
         let table = |replaced| FlushedRules::Nftables { family: "ip".into(), table: "nat".into(), replaced };
         stream.flushed(table(true)).flushed(table(false));
-        let events = events(&stream);
+        let events = stream.node_events();
         let expected = [
             "systemd-network (pid 412) removed 14 ip rules",
             "systemd-network (pid 412) removed 40 rules and the whole nftables table ip nat",
@@ -70,12 +62,10 @@ mod tests {
     #[test]
     fn what_goes_with_pods_that_ended_is_none() {
         let gone = addresses(&["10.88.0.5", "10.88.0.6", "10.88.0.7"]);
-        let mut drained = Stream::new();
-        drained.flushed(FlushedRules::Routes(gone));
-        assert!(events(&drained).is_empty());
+        assert!(Stream::new().flushed(FlushedRules::Routes(gone)).node_events().is_empty());
         let mut living = Stream::new();
         living.http_readiness().flushed(FlushedRules::Routes(addresses(&["10.88.0.2"; 3])));
-        assert_eq!(events(&living).len(), 1);
+        assert_eq!(living.node_events().len(), 1);
     }
 
     /// The first at once, the others of its minute as one.
@@ -87,7 +77,7 @@ mod tests {
             stream.wait_ms(1_300);
         }
         stream.flushed(FlushedRules::Rules((0..3).map(|_| Stream::removed_to("10.88.0.0", 16)).collect()));
-        let summaries: Vec<String> = events(&stream).into_iter().map(|it| it.summary).collect();
+        let summaries: Vec<String> = stream.node_events().into_iter().map(|it| it.summary).collect();
         let routes = |count: u32| format!("systemd-network (pid 412) removed {count} routes");
         let rules = "systemd-network (pid 412) removed 3 ip rules".to_owned();
         assert_eq!(summaries, [routes(20), routes(920), routes(920), rules, routes(140)]);

@@ -1,10 +1,6 @@
 //! Parts of facts that need no stream.
 
-use super::{NODE, addr};
-use tracer_model::event::{
-    Actor, Backend, Device, Firewall, FirewallRule, Handler, KubeletProbe, KubeletResult, Listener, NeighbourState,
-    Netns, ObservationKind, PodRef, ProbeOutput, ProbeSpec, ProbeType, Redirect, RuleVerdict, Start, When,
-};
+use super::*;
 
 /// A firewall of these rules.
 pub fn firewall(netns: Netns, rules: Vec<FirewallRule>) -> ObservationKind {
@@ -40,6 +36,26 @@ pub fn redirect(proxy: u32, app: u32) -> Redirect {
 
 pub fn neighbour(state: &str) -> NeighbourState {
     NeighbourState { addr: addr("10.88.0.2:8080").ip(), state: state.to_owned(), ifindex: 2 }
+}
+
+/// A listener on the target's port with so many connections waiting, of so many allowed.
+pub fn listener(waiting: u32, backlog: u32) -> ListenerState {
+    ListenerState { addr: addr("0.0.0.0:8080"), waiting, backlog, half_open: None }
+}
+
+/// Somebody sets a link up or down.
+pub fn link_change(netns: Netns, ifindex: u32, name: &str, up: bool) -> LinkChange {
+    LinkChange {
+        netns,
+        ifindex,
+        name: name.into(),
+        up,
+        actor: prober(),
+        ancestors: Vec::new(),
+        exe: None,
+        cni_netns: None,
+        hook: Hook::QdiscReset,
+    }
 }
 
 /// The kubelet says that the readiness probe of the pod failed.

@@ -1,8 +1,7 @@
 //! What the kubelet says of the readiness probe of the pod, and of others.
 
-use super::Stream;
 use super::facts::readiness_failed;
-use tracer_model::event::{KubeletProbe, KubeletResult, ObservationKind, ProbeOutput, ProbeType};
+use super::*;
 
 impl Stream {
     /// The kubelet's line about the readiness probe of the pod, now, with what this changes of it.

@@ -1,13 +1,6 @@
 //! What is seen of the node: targets, namespaces, links, listeners, NodePorts.
 
-use std::net::SocketAddr;
-use tracer_common::names::Hook;
-
-use super::{NODE, POD, Stream, addr, prober};
-use tracer_model::event::{
-    Actor, FlushedRules, Inspection, LinkChange, LinkState, Links, Listen, Netns, NetnsOp, NetnsOpKind, NodePort,
-    NodePorts, ObservationKind, PodSockets, Prefix, ProxyMode, RemovedRoute, Remover, RulesFlushed,
-};
+use super::*;
 
 impl Stream {
     /// The target is looked at.
@@ -21,7 +14,8 @@ impl Stream {
     /// The sockets of the target's pod are read.
     pub fn pod_sockets(&mut self, fill: impl FnOnce(&mut PodSockets)) -> &mut Self {
         let (target, from, netns) = (self.flow.dst, NODE, POD);
-        let mut seen = PodSockets { target, from, netns, unanswered: Vec::new(), redirect: None };
+        let mut seen =
+            PodSockets { target, from, netns, unanswered: Vec::new(), redirect: None, elsewhere: Vec::new() };
         fill(&mut seen);
         self.push(ObservationKind::PodSockets(Box::new(seen)))
     }
@@ -40,17 +34,7 @@ impl Stream {
 
     /// Somebody sets a link up or down.
     pub fn link_set(&mut self, netns: Netns, ifindex: u32, name: &str, up: bool) -> &mut Self {
-        self.push(ObservationKind::LinkChange(LinkChange {
-            netns,
-            ifindex,
-            name: name.into(),
-            up,
-            actor: prober(),
-            ancestors: Vec::new(),
-            exe: None,
-            cni_netns: None,
-            hook: Hook::QdiscReset,
-        }))
+        self.push(ObservationKind::LinkChange(link_change(netns, ifindex, name, up)))
     }
 
     pub fn listens(&mut self, netns: Netns, port: u16, begins: bool) -> &mut Self {

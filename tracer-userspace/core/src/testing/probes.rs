@@ -1,11 +1,6 @@
 //! Pods with probes, and how their containers ran.
 
-use super::Stream;
-use super::facts::http_probe;
-use tracer_model::event::{
-    Container, ExecSpec, Handler, LifecycleEvent, LifecycleHandler, Netns, ObservationKind, Pod, Pods, ProbeProtocol,
-    ProbeSpec, ProbeType, Runs,
-};
+use super::*;
 
 impl Stream {
     fn probed(&mut self, probe: ProbeSpec) -> &mut Self {

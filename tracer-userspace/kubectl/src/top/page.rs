@@ -4,12 +4,12 @@ use std::cmp::Reverse;
 use std::time::Duration;
 
 use jiff::Timestamp;
-use serde::Serialize;
+use serde_json::{Value, json};
 
 use super::super::skew;
 use super::tally::{CauseTally, Causes, Owner};
 use tracer_model::plural::counted;
-use tracer_model::record::{Cause, Workload};
+use tracer_model::record::Cause;
 use tracer_terminal::screen::{Screen, Style};
 
 /// Culprits, workloads and nodes of a cause that are named.
@@ -35,69 +35,6 @@ pub(crate) struct Page {
     causes: Vec<(Cause, CauseTally)>,
     answers: Answers,
     since: Duration,
-}
-
-#[derive(Serialize)]
-struct Json<'a> {
-    schema: &'static str,
-    since_s: u64,
-    nodes: JsonNodes<'a>,
-    causes: Vec<JsonCause<'a>>,
-}
-
-#[derive(Serialize)]
-struct JsonNodes<'a> {
-    answered: u64,
-    without_answer: Vec<JsonNode<'a>>,
-    log_cut: &'a [String],
-    clock_differs: Vec<JsonClock<'a>>,
-}
-
-#[derive(Serialize)]
-struct JsonNode<'a> {
-    node_name: &'a str,
-    problem: &'a str,
-}
-
-#[derive(Serialize)]
-struct JsonClock<'a> {
-    node_name: &'a str,
-    ahead_at_least_s: i64,
-}
-
-#[derive(Serialize)]
-struct JsonCause<'a> {
-    cause: Cause,
-    pods: u64,
-    nodes: usize,
-    verdicts: u64,
-    first_time: String,
-    last_time: String,
-    first_nodes: Vec<JsonFirst<'a>>,
-    culprits: Vec<JsonCulprit<'a>>,
-    workloads: Vec<JsonWorkload<'a>>,
-}
-
-#[derive(Serialize)]
-struct JsonFirst<'a> {
-    node_name: &'a str,
-    time: String,
-}
-
-#[derive(Serialize)]
-struct JsonCulprit<'a> {
-    culprit: &'a str,
-    nodes: u64,
-    first_time: String,
-    first_node: &'a str,
-}
-
-#[derive(Serialize)]
-struct JsonWorkload<'a> {
-    namespace: &'a str,
-    #[serde(flatten)]
-    workload: &'a Workload,
-    pods: u64,
 }
 
 impl Page {
@@ -166,44 +103,42 @@ impl Page {
     /// For scripts: one object, one line.
     pub(crate) fn json(&self) -> String {
         let Answers { answered, without, cut, skewed, .. } = &self.answers;
-        let nodes = JsonNodes {
-            answered: *answered,
-            without_answer: without.iter().map(|(node_name, problem)| JsonNode { node_name, problem }).collect(),
-            log_cut: cut,
-            clock_differs: skewed.iter().map(|(node_name, s)| JsonClock { node_name, ahead_at_least_s: *s }).collect(),
-        };
-        let causes = self.causes.iter().map(|(cause, tally)| json_cause(*cause, tally)).collect();
-        let json = Json { schema: "tracer-top/1", since_s: self.since.as_secs(), nodes, causes };
-        // Names are strings and numbers are whole: nothing in these types can fail.
-        serde_json::to_string(&json).unwrap_or_default() + "\n"
+        let without = without.iter().map(|(node, problem)| json!({"node_name": node, "problem": problem}));
+        let skewed = skewed.iter().map(|(node, s)| json!({"node_name": node, "ahead_at_least_s": s}));
+        let json = json!({
+            "schema": "tracer-top/1",
+            "since_s": self.since.as_secs(),
+            "nodes": {
+                "answered": answered,
+                "without_answer": without.collect::<Vec<_>>(),
+                "log_cut": cut,
+                "clock_differs": skewed.collect::<Vec<_>>(),
+            },
+            "causes": self.causes.iter().map(|(cause, tally)| json_of(*cause, tally)).collect::<Vec<_>>(),
+        });
+        format!("{json}\n")
     }
 }
 
-fn json_cause(cause: Cause, tally: &CauseTally) -> JsonCause<'_> {
-    let first = |(node_name, us)| JsonFirst { node_name, time: time(us) };
-    JsonCause {
-        cause,
-        pods: tally.pods,
-        nodes: tally.nodes.len(),
-        verdicts: tally.verdicts,
-        first_time: time(tally.first_us()),
-        last_time: time(tally.last_us),
-        first_nodes: tally.first_nodes(NAMED_NODES).into_iter().map(first).collect(),
-        culprits: tally
-            .culprits
-            .iter()
-            .map(|(culprit, it)| JsonCulprit {
-                culprit,
-                nodes: it.count,
-                first_time: time(it.first_us),
-                first_node: &it.first,
-            })
-            .collect(),
-        workloads: owners(tally)
-            .into_iter()
-            .map(|((namespace, workload), pods)| JsonWorkload { namespace, workload, pods })
-            .collect(),
-    }
+fn json_of(cause: Cause, tally: &CauseTally) -> Value {
+    let first_nodes = tally.first_nodes(NAMED_NODES).into_iter();
+    let culprits = tally.culprits.iter().map(|(culprit, it)| {
+        json!({"culprit": culprit, "nodes": it.count, "first_time": time(it.first_us), "first_node": it.first})
+    });
+    let workloads = owners(tally)
+        .into_iter()
+        .map(|((namespace, it), pods)| json!({"namespace": namespace, "kind": it.kind, "name": it.name, "pods": pods}));
+    json!({
+        "cause": cause,
+        "pods": tally.pods,
+        "nodes": tally.nodes.len(),
+        "verdicts": tally.verdicts,
+        "first_time": time(tally.first_us()),
+        "last_time": time(tally.last_us),
+        "first_nodes": first_nodes.map(|(node, us)| json!({"node_name": node, "time": time(us)})).collect::<Vec<_>>(),
+        "culprits": culprits.collect::<Vec<_>>(),
+        "workloads": workloads.collect::<Vec<_>>(),
+    })
 }
 
 fn block(out: &mut String, cause: Cause, tally: &CauseTally, screen: Screen) {

@@ -61,7 +61,6 @@ pub struct Workload {
 
 impl Workload {
     /// The kind of a workload by what `kubectl` takes for it: `deploy`, `daemonsets`, `statefulset.apps`.
-    #[must_use]
     pub fn kind_as_typed(word: &str) -> Option<&'static str> {
         const KINDS: &[(&str, &str)] = &[
             ("Deployment", "deploy"),

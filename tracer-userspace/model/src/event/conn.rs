@@ -33,6 +33,13 @@ pub struct Actor {
     pub cgroup_memory: Option<u64>,
 }
 
+/// "nginx (pid 7)"
+impl std::fmt::Display for Actor {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{} (pid {})", self.comm, self.pid)
+    }
+}
+
 /// Source and destination of a packet or a connection. Port 0: not chosen yet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct Flow {
@@ -44,6 +51,13 @@ impl Flow {
     #[must_use]
     pub fn reversed(self) -> Self {
         Self { src: self.dst, dst: self.src }
+    }
+}
+
+/// "10.88.0.1:40000 -> 10.88.0.2:8080"
+impl std::fmt::Display for Flow {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{} -> {}", self.src, self.dst)
     }
 }
 

@@ -6,6 +6,8 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
+use crate::record::Remediation;
+
 /// How a check came out; the worse is the greater.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
@@ -47,12 +49,12 @@ pub struct FindingBody {
     pub expected: String,
     /// Why it matters.
     pub why: String,
-    /// The command that fixes it now, or that makes it readable; absent if nothing is to be done.
+    /// What fixes it now, or makes it readable; absent if nothing is to be done.
     #[serde(skip_serializing_if = "Option::is_none", default)]
-    pub remediation: Option<String>,
+    pub remediation: Option<Remediation>,
     /// What keeps it fixed after a reboot.
     #[serde(skip_serializing_if = "Option::is_none", default)]
-    pub persist: Option<String>,
+    pub persist: Option<Remediation>,
     /// The capability without which it could not be read.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub needs: Option<String>,

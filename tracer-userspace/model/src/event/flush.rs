@@ -44,7 +44,6 @@ pub enum FlushedRules {
 
 impl FlushedRules {
     /// What they applied to, if they were of routing.
-    #[must_use]
     pub fn of_routing(&self) -> &[RemovedRoute] {
         match self {
             Self::Rules(gone) | Self::Routes(gone) => gone,
@@ -75,14 +74,12 @@ pub struct RemovedRoute {
 
 impl RemovedRoute {
     /// It surely applied to what goes from one address to the other.
-    #[must_use]
     pub fn applied_to(&self, src: IpAddr, dst: IpAddr) -> bool {
         let holds = |prefix: Option<Prefix>, addr| prefix.is_none_or(|it| it.holds(addr));
         self.v6 == dst.is_ipv6() && !self.narrower && holds(self.from, src) && holds(self.to, dst)
     }
 
     /// The only address that it was about: that of a pod, as a rule.
-    #[must_use]
     pub fn only_address(&self) -> Option<IpAddr> {
         let is_whole = |prefix: &Prefix| prefix.len == if prefix.addr.is_ipv4() { 32 } else { 128 };
         [self.to, self.from].into_iter().flatten().find(is_whole).map(|prefix| prefix.addr)

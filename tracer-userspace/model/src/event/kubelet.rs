@@ -200,6 +200,8 @@ pub enum ProbeOutput {
     TlsRefused,
     /// Each answer was a redirect, until the kubelet followed no more.
     TooManyRedirects,
+    /// The probe's port is a name, and no port of its container has it: the kubelet dials nobody.
+    NoSuchPort,
     /// Another error of the network.
     Network,
     CommandTimeout,

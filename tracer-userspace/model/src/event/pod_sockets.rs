@@ -9,6 +9,9 @@ use super::Netns;
 /// Destinations that are kept: a pod can dial any number. Those that have been silent longest are among them.
 pub const MOST_UNANSWERED: usize = 16;
 
+/// Listeners that are kept where none takes the target.
+pub const MOST_ELSEWHERE: usize = 4;
+
 /// The sockets of a pod's namespace at one moment.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PodSockets {
@@ -24,6 +27,19 @@ pub struct PodSockets {
     /// Where the namespace's own address translation sent the attempt; absent: nowhere else, or that could not be read.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub redirect: Option<Redirect>,
+    /// Where nobody listens that takes the target: who listens on other addresses or ports, [`MOST_ELSEWHERE`] at most, those of the
+    /// target's port first.
+    #[serde(skip_serializing_if = "Vec::is_empty", default)]
+    pub elsewhere: Vec<ListenerAt>,
+}
+
+/// A listener, and its process.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ListenerAt {
+    /// Where it listens.
+    pub addr: SocketAddr,
+    /// Who does.
+    pub server: Listener,
 }
 
 /// Connects to one destination, each of which has sent its SYN twice at least.

@@ -29,7 +29,6 @@ pub struct PortHolder {
 impl PortHolders {
     /// Its process surely dialled: connect() took the port, and the other end's port is none that connect() takes here. What a
     /// server accepted has it the other way round.
-    #[must_use]
     pub const fn is_dialled(&self, holder: &PortHolder) -> bool {
         let other = holder.remote.port();
         other < self.range.0 || other > self.range.1

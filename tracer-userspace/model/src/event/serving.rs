@@ -68,6 +68,9 @@ pub struct ServedConnection {
     pub peer: SocketAddr,
     /// Bytes that arrived and that nobody has read.
     pub unread: u32,
+    /// Bytes that were written and that the other end has not acknowledged.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub unacknowledged: Option<u32>,
     /// A process has accepted it.
     pub accepted: bool,
     /// One that holds it.

@@ -7,7 +7,7 @@ use super::{Culprit, NetnsRef};
 use crate::event::ProxyMode;
 
 /// The body of a `node` record.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct NodeBody {
     /// `link_down`, `link_up`, `netns_enter`, `firewall_drop_began` (seen at watched connections; again after five minutes
     /// without), `node_ports_changed`, `port_pressure`, `rules_flushed`.
@@ -90,7 +90,6 @@ pub struct PortsBody {
 impl PortsBody {
     /// No connect can take a NodePort, and what waits in TIME_WAIT holds less than half of the ports even if all of it
     /// went to one destination: ports are by destination (`__inet_hash_connect`).
-    #[must_use]
     pub fn is_healthy(&self) -> bool {
         let waiting = self.time_wait.unwrap_or_default();
         let has_room = self.usable.is_some_and(|usable| waiting * 2 < u64::from(usable));

@@ -46,7 +46,6 @@ impl Place {
     }
 
     /// What stands before its commands.
-    #[must_use]
     pub const fn instruction(self) -> &'static str {
         match self {
             Self::Node => "run on the node:",
@@ -96,6 +95,11 @@ impl Remediation {
             }
         }
         self
+    }
+
+    /// A text, and a command for the node.
+    pub fn on_node(text: impl Into<String>, run: impl Into<String>) -> Self {
+        Self { text: text.into(), commands: vec![Command::on_node(run)] }
     }
 
     /// With another text.

@@ -44,7 +44,8 @@ impl FindingBody {
     #[must_use]
     pub fn with_sentences(mut self) -> Self {
         let always = [&mut self.observed, &mut self.expected, &mut self.why];
-        always.into_iter().chain(&mut self.remediation).chain(&mut self.persist).for_each(finish);
+        let fixes = self.remediation.iter_mut().chain(&mut self.persist).map(|fix| &mut fix.text);
+        always.into_iter().chain(fixes).for_each(finish);
         self
     }
 }

@@ -120,7 +120,6 @@ pub struct VerdictBody {
 
 impl VerdictBody {
     /// How many verdicts the record stands for. A revision takes back one of them.
-    #[must_use]
     pub fn count(&self) -> u64 {
         Repeated::count_of(self.repeated.as_ref())
     }
@@ -139,7 +138,6 @@ pub struct Repeated {
 
 impl Repeated {
     /// How many verdicts a record with this field stands for. A number that no run reaches is cut: sums cannot overflow.
-    #[must_use]
     pub fn count_of(repeated: Option<&Self>) -> u64 {
         repeated.map_or(1, |it| it.count.clamp(1, u32::MAX.into()))
     }

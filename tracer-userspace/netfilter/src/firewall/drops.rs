@@ -116,7 +116,6 @@ impl Table {
         into.truncated |= steps.ran_out.get();
     }
 
-    /// Chains by their names.
     pub(super) fn index(&self) -> HashMap<&str, usize> {
         self.chains.iter().enumerate().map(|(at, chain)| (chain.name.as_str(), at)).collect()
     }

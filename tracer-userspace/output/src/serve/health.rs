@@ -59,13 +59,6 @@ pub struct Report {
 
 impl Default for Health {
     fn default() -> Self {
-        Self::new()
-    }
-}
-
-impl Health {
-    #[must_use]
-    pub fn new() -> Self {
         Self {
             since: Instant::now(),
             moved_ms: AtomicU64::new(0),
@@ -76,7 +69,9 @@ impl Health {
             degraded: watch::Sender::default(),
         }
     }
+}
 
+impl Health {
     /// The pipeline moved.
     pub fn moved(&self) {
         self.moved_ms.store(self.now_ms(), Ordering::Relaxed);
@@ -119,7 +114,6 @@ impl Health {
         self.socket.load(Ordering::Acquire)
     }
 
-    #[must_use]
     pub fn report(&self) -> Report {
         let still = self.now_ms().saturating_sub(self.moved_ms.load(Ordering::Relaxed));
         let live = u128::from(still) < STALL.as_millis();
@@ -153,7 +147,7 @@ mod tests {
 
     #[test]
     fn a_run_is_ready_from_its_start_record_to_its_end() {
-        let health = Health::new();
+        let health = Health::default();
         let before = health.report();
         assert!(before.live && !before.ready && before.reason.is_some_and(|why| why.starts_with("starting")));
         health.ready(14, 2);
@@ -169,7 +163,7 @@ mod tests {
     #[test]
     fn a_pipeline_that_stands_still_is_dead() {
         let since = Instant::now().checked_sub(Duration::from_secs(31)).expect("a machine that runs for a minute");
-        let health = Health { since, ..Health::new() };
+        let health = Health { since, ..Health::default() };
         let stalled = health.report();
         assert!(!stalled.live && !stalled.ready);
         assert!(stalled.reason.is_some_and(|why| why.contains("has not moved for 31 s")));
@@ -179,7 +173,7 @@ mod tests {
 
     #[test]
     fn what_does_not_work_is_listed_until_it_does() {
-        let health = Health::new();
+        let health = Health::default();
         health.degraded("metrics", Some("127.0.0.1:1: in use".into()));
         assert_eq!(health.report().degraded, ["metrics: 127.0.0.1:1: in use"]);
         health.degraded("metrics", None);

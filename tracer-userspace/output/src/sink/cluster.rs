@@ -40,9 +40,7 @@ const PATIENCE: Duration = Duration::from_secs(3);
 /// What is to be written, and where.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ClusterOutput {
-    /// How the API is reached.
     pub access: Access,
-    /// This node.
     pub node_name: String,
     /// Events on pods.
     pub explain: bool,
@@ -92,23 +90,17 @@ impl ClusterSink {
 
     /// Hands a decision over. `is_printed`: the filters let it pass.
     pub fn take(&self, decision: &Decision, is_printed: bool) {
-        let note = self.notes.as_ref().filter(|_| is_printed).and_then(|tx| Some((tx, note::of(decision)?)));
-        if let Some((tx, note)) = note
-            && tx.try_send(note).is_err()
-        {
-            self.dropped.fetch_add(1, Ordering::Relaxed);
-        }
-        let node_observation =
-            self.node_observations.as_ref().and_then(|tx| Some((tx, condition::node_observation(decision)?)));
-        if let Some((tx, node_observation)) = node_observation
-            && tx.try_send(node_observation).is_err()
-        {
+        self.send(self.notes.as_ref().filter(|_| is_printed), || note::of(decision));
+        self.send(self.node_observations.as_ref(), || condition::node_observation(decision));
+    }
+
+    fn send<T>(&self, to: Option<&mpsc::Sender<T>>, item: impl FnOnce() -> Option<T>) {
+        if to.is_some_and(|to| item().is_some_and(|item| to.try_send(item).is_err())) {
             self.dropped.fetch_add(1, Ordering::Relaxed);
         }
     }
 
     /// Explanations that never reached the API, since the start.
-    #[must_use]
     pub fn dropped(&self) -> u64 {
         self.dropped.load(Ordering::Relaxed)
     }

@@ -34,13 +34,11 @@ pub struct SinkConfig {
 
 impl SinkConfig {
     /// All verdicts as they happen, without colour.
-    #[must_use]
     pub fn new(form: Form, file: Option<PathBuf>) -> Self {
         Self { form, file, ..Self::default() }
     }
 
     /// JSON goes to a terminal, where nothing else may stand.
-    #[must_use]
     pub fn is_json_on_terminal(&self) -> bool {
         self.form != Form::Pretty && self.file.is_none() && io::stdout().is_terminal()
     }
@@ -60,7 +58,6 @@ pub enum Form {
 }
 
 impl Form {
-    #[must_use]
     pub fn line(self, record: &Record) -> Vec<u8> {
         match self {
             Self::Pretty | Self::Ndjson => ndjson::line(record),

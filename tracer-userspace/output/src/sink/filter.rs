@@ -18,7 +18,6 @@ pub struct Filter {
 
 impl Filter {
     /// Whether this is to be printed. Records about no attempt always are.
-    #[must_use]
     pub fn passes(&self, body: &Body) -> bool {
         match body {
             Body::Verdict(v) => self.fits(v.k8s.as_ref(), Some(v.verdict.cause)),
@@ -28,19 +27,16 @@ impl Filter {
     }
 
     /// Something is left out.
-    #[must_use]
     pub fn is_set(&self) -> bool {
         self.needs_pods() || !self.causes.is_empty()
     }
 
     /// Asks for names that only a list of pods can give.
-    #[must_use]
     pub const fn needs_pods(&self) -> bool {
         self.namespace.is_some() || self.pod.is_some() || self.container.is_some()
     }
 
     /// Whether an attempt of this pod with this cause passes.
-    #[must_use]
     pub fn fits(&self, k8s: Option<&K8s>, cause: Option<Cause>) -> bool {
         self.fits_pod(k8s) && self.fits_cause(cause)
     }
@@ -61,7 +57,6 @@ impl Filter {
     }
 
     /// Whether a pod of the node, or a container of it, is asked for.
-    #[must_use]
     pub fn fits_known(&self, pod: &Pod) -> bool {
         let k8s = |container_name| K8s {
             namespace: pod.namespace.clone(),
@@ -77,7 +72,6 @@ impl Filter {
     }
 
     /// Says that no known pod matches, with what was probably meant; absent if one does, or no pod is known by name.
-    #[must_use]
     pub fn unmatched(&self, pods: &[&Pod]) -> Option<String> {
         let named = pods.iter().filter(|pod| pod.name.is_some()).count();
         if !self.needs_pods() || named == 0 || pods.iter().any(|pod| self.fits_known(pod)) {
@@ -149,7 +143,6 @@ impl Met {
     }
 
     /// `0 of 62 failures shown: no pod matches` with the flags; absent without a filter, or where it changes nothing.
-    #[must_use]
     pub fn shown(self, filter: &Filter, shown: u64, failures: u64) -> Option<String> {
         if !filter.is_set() {
             return None;

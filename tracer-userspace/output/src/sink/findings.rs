@@ -2,18 +2,16 @@
 
 use std::fmt::Write as _;
 
-use tracer_model::record::{FindingBody, Place, Status};
-use tracer_terminal::screen::{Screen, Style, is_command, safe, unbroken_commands};
+use super::pretty::fix_rows;
+use tracer_model::record::{FindingBody, Status};
+use tracer_terminal::screen::{Screen, Style, safe, unbroken_commands};
 
 /// Columns where no terminal says otherwise.
 const WIDTH: usize = 120;
-/// What may follow a command, and how its own line begins.
-const NOTES: [(&str, &str); 2] = [("; only if ", "Only if "), (", and ", "Then ")];
 /// From the worst to the best.
 const ORDER: [Status; 4] = [Status::Fail, Status::Warn, Status::Unknown, Status::Ok];
 
 /// All findings of a node, or those that are not ok; below them how many there are of each status.
-#[must_use]
 pub fn table(findings: &[FindingBody], node_name: &str, only_problems: bool, screen: Screen) -> String {
     let screen = Screen { columns: screen.columns.or(Some(WIDTH)), ..screen };
     let mut out = String::new();
@@ -23,7 +21,7 @@ pub fn table(findings: &[FindingBody], node_name: &str, only_problems: bool, scr
         }
     }
     let count = |status| findings.iter().filter(|finding| finding.status == status).count();
-    let counts: Vec<_> = ORDER.iter().map(|status| format!("{} {}", count(*status), word(*status))).collect();
+    let counts: Vec<_> = ORDER.iter().map(|status| format!("{} {}", count(*status), status.name())).collect();
     screen.lines(
         &mut out,
         "",
@@ -34,7 +32,6 @@ pub fn table(findings: &[FindingBody], node_name: &str, only_problems: bool, scr
 }
 
 /// The check, with the address family where it looks at each by itself.
-#[must_use]
 pub fn name(finding: &FindingBody) -> String {
     let family = match finding.fields.get("family").and_then(|family| family.as_str()) {
         Some("ipv4" | "ip") => " IPv4",
@@ -46,7 +43,7 @@ pub fn name(finding: &FindingBody) -> String {
 
 /// One finding, in the rows of a verdict.
 pub(super) fn block(out: &mut String, finding: &FindingBody, screen: Screen) {
-    let status = format!("{:<7}", word(finding.status));
+    let status = format!("{:<7}", finding.status.name());
     let (status, name) = (screen.paint(style(finding.status), &status), screen.paint(Style::Strong, &name(finding)));
     let _ = writeln!(out, "{status} {name}");
     screen.row(out, "found", &finding.observed);
@@ -56,28 +53,9 @@ pub(super) fn block(out: &mut String, finding: &FindingBody, screen: Screen) {
     screen.row(out, "wanted", &finding.expected);
     screen.row(out, "why", &finding.why);
     for (word, fix) in [("fix", &finding.remediation), ("persist", &finding.persist)] {
-        match fix {
-            Some(fix) if is_command(fix) => {
-                let note = NOTES.iter().find_map(|(mark, begins)| Some((fix.split_once(mark)?, begins)));
-                let command = note.map_or(fix.as_str(), |((command, _), _)| command);
-                screen.row(out, word, Place::Node.instruction());
-                screen.command(out, command);
-                if let Some(((_, note), begins)) = note {
-                    screen.row(out, "", &unbroken_commands(&format!("{begins}{note}")));
-                }
-            }
-            Some(fix) => screen.row(out, word, &unbroken_commands(fix)),
-            None => {}
+        if let Some(fix) = fix {
+            fix_rows(out, word, &fix.clone().reword(unbroken_commands), screen);
         }
-    }
-}
-
-const fn word(status: Status) -> &'static str {
-    match status {
-        Status::Fail => "fail",
-        Status::Warn => "warn",
-        Status::Unknown => "unknown",
-        Status::Ok => "ok",
     }
 }
 
@@ -93,6 +71,7 @@ const fn style(status: Status) -> Style {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use tracer_model::record::Remediation;
 
     fn screen(columns: usize, colour: bool) -> Screen {
         Screen { colour, columns: Some(columns) }
@@ -103,7 +82,8 @@ mod tests {
             observed: "net.ipv4.ip_forward = 0".into(),
             expected: "net.ipv4.ip_forward = 1".into(),
             why: "without it the kernel drops whatever is not for the node itself".into(),
-            remediation: (status != Status::Ok).then(|| "sysctl -w net.ipv4.ip_forward=1".into()),
+            remediation: (status != Status::Ok)
+                .then(|| Remediation::on_node("Let the node forward", "sysctl -w net.ipv4.ip_forward=1")),
             ..FindingBody::new(check, status)
         }
     }
@@ -117,7 +97,8 @@ fail    c
   found    net.ipv4.ip_forward = 0
   wanted   net.ipv4.ip_forward = 1
   why      without it the kernel drops whatever is not for the node itself
-  fix      run on the node:
+  fix      Let the node forward
+           run on the node:
              sysctl -w net.ipv4.ip_forward=1
 warn    b
 ";
@@ -125,24 +106,6 @@ warn    b
         let (ok, sum) = ("ok      a\n  found    net.ipv4.ip_forward = 0\n", "n1: 1 fail, 1 warn, 0 unknown, 1 ok\n");
         assert!(text.ends_with(&format!("{ok}{sum}")), "{text}");
         assert_eq!(table(&findings, "n1", true, screen(100, false)), text.replace(ok, ""));
-    }
-
-    #[test]
-    fn a_command_stands_alone_and_a_sentence_in_its_row() {
-        let rows = |fix: &str| {
-            let mut out = String::new();
-            block(
-                &mut out,
-                &FindingBody { remediation: Some(fix.into()), ..finding("c", Status::Fail) },
-                screen(100, false),
-            );
-            out.split_once("  fix      ").expect("a fix").1.to_owned()
-        };
-        let allow = "run on the node:\n             ufw allow 1/tcp\n           Only if it needs none: ufw disable\n";
-        assert_eq!(rows("ufw allow 1/tcp; only if it needs none: ufw disable"), allow);
-        let again = "run on the node:\n             sysctl -w a=1\n           Then start tracer again\n";
-        assert_eq!(rows("sysctl -w a=1, and start tracer again"), again);
-        assert_eq!(rows("Boot a newer kernel"), "Boot a newer kernel\n");
     }
 
     #[test]

@@ -68,7 +68,6 @@ pub struct Metrics {
 
 impl Metrics {
     /// All at zero, and the registry that prints them. `pod_labels`: `namespace` and `pod` on verdicts and attempts.
-    #[must_use]
     pub fn new(pod_labels: bool) -> (Self, Arc<Registry>) {
         let metrics = Self {
             verdicts: Family::default(),

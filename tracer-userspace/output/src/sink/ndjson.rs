@@ -33,7 +33,6 @@ enum Fields<'a> {
 }
 
 /// One line, its newline included.
-#[must_use]
 pub fn line(record: &Record) -> Vec<u8> {
     // Maps have string keys and numbers are finite: nothing in these types can fail.
     let mut bytes = serde_json::to_vec(&ordered(record)).unwrap_or_default();
@@ -42,7 +41,6 @@ pub fn line(record: &Record) -> Vec<u8> {
 }
 
 /// The same, as fields.
-#[must_use]
 pub(super) fn value(record: &Record) -> serde_json::Value {
     serde_json::to_value(ordered(record)).unwrap_or_default()
 }

@@ -30,19 +30,15 @@ const BACKLOG: u32 = 8 << 20;
 /// How long the end of a run waits for the endpoint.
 const PATIENCE: Duration = Duration::from_secs(3);
 
-/// Where records are pushed to.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct OtlpConfig {
     /// The URL of the endpoint, its path included.
     pub endpoint: Uri,
-    /// Headers of each request.
     pub headers: Vec<(HeaderName, HeaderValue)>,
-    /// Requests are compressed.
     pub gzip: bool,
 }
 
 /// One line: the record as a request of its own, in OTLP's JSON.
-#[must_use]
 pub fn line(record: &Record) -> Vec<u8> {
     let request = convert::request(&record.node_name, None, vec![convert::log_record(record)]);
     // Maps have string keys and numbers are finite: nothing in these types can fail.
@@ -84,7 +80,6 @@ impl Counts {
 }
 
 impl OtlpSink {
-    /// Begins.
     pub fn start(config: OtlpConfig, background: &Background) -> Result<Self, Error> {
         let endpoint = config.endpoint.clone();
         let failed = |error: &dyn std::fmt::Display| Error::Source(format!("--otlp-endpoint {endpoint}: {error}"));
@@ -111,7 +106,6 @@ impl OtlpSink {
     }
 
     /// Records that were lost on the way, since the start.
-    #[must_use]
     pub fn dropped(&self) -> u64 {
         self.counts.lost.load(Ordering::Relaxed)
     }

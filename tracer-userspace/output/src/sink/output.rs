@@ -96,19 +96,16 @@ impl Output {
     }
 
     /// The reader has gone, or nothing can be written any more: time to end.
-    #[must_use]
     pub const fn is_closed(&self) -> bool {
         self.closed
     }
 
     /// Something could not be written where it was meant to go.
-    #[must_use]
     pub const fn has_failed(&self) -> bool {
         self.failed
     }
 
     /// SIGHUP has a meaning: there is a file to open again.
-    #[must_use]
     pub const fn can_reopen(&self) -> bool {
         self.path.is_some()
     }
@@ -128,25 +125,21 @@ impl Output {
         if self.pending.len() - self.written < BACKLOG / 2 { std::mem::take(&mut self.dropped) } else { 0 }
     }
 
-    #[must_use]
     pub const fn dropped_so_far(&self) -> u64 {
         self.dropped_so_far
     }
 
     /// Columns of the terminal that it writes to, if it is one.
-    #[must_use]
     pub fn columns(&self) -> Option<usize> {
         columns(&self.file)
     }
 
     /// Its name in metrics.
-    #[must_use]
     pub const fn name(&self) -> &'static str {
         if self.path.is_some() { "output_file" } else { "stdout" }
     }
 
     /// Why records wait for the file, if they do.
-    #[must_use]
     pub const fn trouble(&self) -> Option<&String> {
         self.trouble.as_ref()
     }
@@ -232,7 +225,6 @@ impl Output {
         Ok(())
     }
 
-    /// One write.
     fn write_some(&mut self) {
         if let Some(rotation) = self.rotation.filter(|r| self.is_full(*r))
             && let Err(error) = self.rotate(rotation)
@@ -265,7 +257,6 @@ impl Output {
         self.ends.len() - self.whole()
     }
 
-    /// Forgets what is written.
     fn compact(&mut self) {
         if self.written == self.pending.len() {
             if self.pending.capacity() > KEPT {

@@ -8,6 +8,8 @@ mod tally;
 mod tests;
 mod verdict;
 
+pub(super) use verdict::fix_rows;
+
 use std::time::Duration;
 
 pub use self::about::{About, who};
@@ -37,7 +39,6 @@ pub struct Pretty {
 
 impl Pretty {
     /// Of a run of which nothing was printed yet.
-    #[must_use]
     pub fn new(filter: Filter, verbose: bool) -> Self {
         Self { filter, verbose, ..Self::default() }
     }
@@ -53,7 +54,6 @@ impl Pretty {
     }
 
     /// How many of these failures the filter let through, and why none; absent without a filter.
-    #[must_use]
     pub fn shown(&self, shown: u64, failures: u64) -> Option<String> {
         self.met.shown(&self.filter, shown, failures)
     }
@@ -85,7 +85,6 @@ impl Pretty {
     }
 
     /// The verdicts so far by cause, for records that end without a `stop`. `failed`: attempts so far.
-    #[must_use]
     pub fn summary(&self, failed: u64, screen: Screen) -> String {
         let mut out = String::new();
         self.summary.blocks(&mut out, screen);

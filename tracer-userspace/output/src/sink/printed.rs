@@ -1,8 +1,9 @@
 //! Which verdicts were printed: for `revises`, and for the totals.
 
-use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::collections::BTreeMap;
 
 use tracer_model::event::ConnId;
+use tracer_model::recent::Recent;
 use tracer_model::record::Cause;
 
 /// Attempts remembered. A verdict is revised within its attempt's last seconds.
@@ -11,8 +12,7 @@ const REMEMBERED: usize = 8192;
 /// The last printed verdict of each attempt, and how many verdicts stand by cause.
 #[derive(Debug, Default)]
 pub(super) struct Printed {
-    last: HashMap<ConnId, (u64, Cause)>,
-    order: VecDeque<ConnId>,
+    last: Recent<ConnId, (u64, Cause), REMEMBERED>,
     counts: BTreeMap<Cause, u64>,
 }
 
@@ -26,18 +26,11 @@ impl Printed {
     pub(super) fn put(&mut self, attempt: Option<ConnId>, seq: u64, cause: Cause, count: u64) -> Option<u64> {
         *self.counts.entry(cause).or_default() += count;
         let attempt = attempt?;
-        let before = self.last.insert(attempt, (seq, cause));
-        if let Some((_, cause)) = before {
-            self.counts.entry(cause).and_modify(|n| *n -= 1);
-        } else {
-            self.order.push_back(attempt);
-            if self.order.len() > REMEMBERED
-                && let Some(oldest) = self.order.pop_front()
-            {
-                self.last.remove(&oldest);
-            }
-        }
-        before.map(|(seq, _)| seq)
+        let before = self.get(Some(attempt));
+        self.last.insert(attempt, (seq, cause));
+        let (seq, cause) = before?;
+        self.counts.entry(cause).and_modify(|n| *n -= 1);
+        Some(seq)
     }
 
     /// Verdicts that stand (a revised one does not), by cause.
@@ -67,7 +60,6 @@ mod tests {
         for i in 0..=REMEMBERED as u64 {
             printed.put(Some(ConnId(i)), i, Cause::Unexplained, 1);
         }
-        assert_eq!(printed.last.len(), REMEMBERED);
-        assert_eq!(printed.get(Some(ConnId(0))), None);
+        assert_eq!((printed.get(Some(ConnId(0))), printed.get(Some(ConnId(1)))), (None, Some((1, Cause::Unexplained))));
     }
 }

@@ -12,7 +12,6 @@ const RESULT: usize = 7;
 const CAUSE: usize = 29;
 
 /// Result, cause, and what proved it or why it cannot be shown; under the cause where there is little room.
-#[must_use]
 pub fn row(finding: &FindingBody, screen: Screen) -> String {
     let (word, style) = result(finding.status);
     let cause = safe(finding.check.strip_prefix(PREFIX).unwrap_or(&finding.check));

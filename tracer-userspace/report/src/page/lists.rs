@@ -127,8 +127,8 @@ fn finding(view: &View, node: &str, found: &FindingBody) -> Markup {
             p { (safe(&found.observed)) span.quiet { " · wanted: " (safe(&found.expected)) } }
             p { (safe(&found.why)) }
             dl {
-                @for (word, text) in [("Fix", &found.remediation), ("Persist", &found.persist)] {
-                    @if let Some(text) = text { dt { (word) } dd { pre.fix { (safe(text)) } } }
+                @for (word, fix) in [("Fix", &found.remediation), ("Persist", &found.persist)] {
+                    @if let Some(fix) = fix { dt { (word) } dd { (verdict::fix(fix)) } }
                 }
             }
         }

@@ -19,7 +19,6 @@ pub enum Access {
     InCluster,
 }
 
-/// Why there is no way to the API.
 #[derive(Debug, thiserror::Error)]
 pub enum ConnectError {
     #[error("--kubeconfig {}: {problem}", path.display())]
@@ -32,7 +31,6 @@ pub enum ConnectError {
     System(#[from] std::io::Error),
 }
 
-/// Whether this is a pod with a service account.
 pub fn in_cluster() -> bool {
     std::env::var("KUBERNETES_SERVICE_HOST").is_ok_and(|host| !host.is_empty()) && Path::new(TOKEN).exists()
 }

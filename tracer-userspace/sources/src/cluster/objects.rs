@@ -121,7 +121,7 @@ impl<'de, W: DeserializeOwned> Deserialize<'de> for Item<W> {
 }
 
 /// All but letters, digits, `-`, `.`, `_` and `~` as `%XX`.
-fn percent_encoded(text: &str) -> String {
+pub fn percent_encoded(text: &str) -> String {
     let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-._~".contains(&byte);
     let encoded = |byte: u8| if plain(byte) { char::from(byte).to_string() } else { format!("%{byte:02X}") };
     text.bytes().map(encoded).collect()

@@ -37,7 +37,6 @@ enum PodOrOther {
     Other,
 }
 
-/// Reads the pods of a file.
 pub fn read_pods(path: &Path) -> Result<Vec<Pod>, FileError> {
     let pods = pods_of(&Source::read(FLAG, path)?)?;
     if pods.is_empty() {

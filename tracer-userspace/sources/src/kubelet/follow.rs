@@ -6,7 +6,6 @@ use std::os::unix::fs::MetadataExt;
 use std::path::PathBuf;
 use std::time::{Duration, Instant, SystemTime};
 
-use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::inotify::{AddWatchFlags, InitFlags, Inotify};
 use tokio::sync::mpsc::Sender;
@@ -137,10 +136,8 @@ impl Open {
         let path = place.path();
         let file = open_file(path)?;
         let about = file.metadata()?;
-        let changes = Inotify::init(InitFlags::IN_NONBLOCK | InitFlags::IN_CLOEXEC).map_err(from_errno)?;
-        changes
-            .add_watch(path, AddWatchFlags::IN_MODIFY | AddWatchFlags::IN_ATTRIB | AddWatchFlags::IN_MOVE_SELF)
-            .map_err(from_errno)?;
+        let changes = Inotify::init(InitFlags::IN_NONBLOCK | InitFlags::IN_CLOEXEC)?;
+        changes.add_watch(path, AddWatchFlags::IN_MODIFY | AddWatchFlags::IN_ATTRIB | AddWatchFlags::IN_MOVE_SELF)?;
         let reader = match place {
             Place::Text(_) => Reader::Text(TextFile::new(file, since)?),
             Place::Journal(_) => Reader::Journal(Journal::new(file, log.names().to_vec(), since)?),
@@ -177,10 +174,6 @@ impl Reader {
             Self::Journal(journal) => journal.resume(at),
         }
     }
-}
-
-fn from_errno(errno: Errno) -> io::Error {
-    io::Error::from_raw_os_error(errno as i32)
 }
 
 #[cfg(test)]

@@ -32,7 +32,7 @@ pub(super) fn below(root: &Path) -> Option<PathBuf> {
 }
 
 /// The current file in a directory of journals, or in one of its machines' directories.
-pub(super) fn within(directory: &Path) -> Option<PathBuf> {
+pub fn within(directory: &Path) -> Option<PathBuf> {
     let entries = std::fs::read_dir(directory).into_iter().flatten().flatten();
     let machines = entries.filter(|entry| entry.file_name().to_str().is_some_and(is_machine_id));
     let directories = machines.take(MAX_MACHINES).map(|entry| entry.path());

@@ -18,6 +18,9 @@ const NO_HEALTH_SERVICE: &str =
 /// `Get "/loop": stopped after 10 redirects` (`RedirectChecker`, pkg/probe/http); the URL is the pod's choice.
 const TOO_MANY_REDIRECTS: &str = "\": stopped after 10 redirects";
 
+/// A port that is a name is looked for among the container's, and then taken for a number (`ResolveContainerPort`, pkg/probe).
+const NO_SUCH_PORT: &str = "strconv.Atoi: parsing \"";
+
 /// An output that was understood.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Words {
@@ -54,6 +57,9 @@ fn meaning(output: &str, result: KubeletResult) -> ProbeOutput {
     }
     if is_command_timeout(output) {
         return ProbeOutput::CommandTimeout;
+    }
+    if result == KubeletResult::Error && output.starts_with(NO_SUCH_PORT) && output.ends_with("\": invalid syntax") {
+        return ProbeOutput::NoSuchPort;
     }
     if result == KubeletResult::Error && is_of_the_end(by_runtime(output)) {
         return ProbeOutput::ContainerEnds;
@@ -146,6 +152,7 @@ fn publishable(output: &str, says: ProbeOutput, result: KubeletResult) -> Option
         }
         ProbeOutput::Other | ProbeOutput::Nothing => None,
         ProbeOutput::Status(status) => Some(format!("HTTP probe failed with statuscode: {status}")),
+        ProbeOutput::NoSuchPort => Some("strconv.Atoi: invalid syntax".to_owned()),
         ProbeOutput::NotServing => Some(not_serving(output).to_owned()),
         ProbeOutput::NoHealthService => Some(NO_HEALTH_SERVICE.to_owned()),
         ProbeOutput::TooManyRedirects => Some(TOO_MANY_REDIRECTS.trim_start_matches("\": ").to_owned()),
@@ -167,7 +174,7 @@ fn shortened(mut text: String) -> String {
     text
 }
 
-/// The addresses that the words name: `read tcp A->B:`, `dial tcp B:`, `Get "http://B/…`.
+/// The addresses that the words name: `read tcp A->B:`, `dial tcp B:`, `failed to connect service "B"`, `Get "http://B/…`.
 fn ends(output: &str) -> (Option<SocketAddr>, Option<SocketAddr>) {
     let after = |mark: &str| output.split_once(mark).map(|(_, rest)| rest);
     for mark in ["read tcp ", "write tcp "] {
@@ -177,6 +184,7 @@ fn ends(output: &str) -> (Option<SocketAddr>, Option<SocketAddr>) {
         }
     }
     let dialled = after("dial tcp ").and_then(|rest| rest.split_once(": "));
+    let dialled = dialled.or_else(|| after("failed to connect service \"").and_then(|rest| rest.split_once('"')));
     let host = |rest: &str, port: u16| address(rest.split(['/', '"', '?']).next().unwrap_or_default(), port);
     let url = || after("\"http://").and_then(|rest| host(rest, 80)).or_else(|| host(after("\"https://")?, 443));
     (None, dialled.and_then(|(dst, _)| dst.parse().ok()).or_else(url))
@@ -229,6 +237,8 @@ mod tests {
         assert_eq!(says(no_files), (ProbeOutput::Network, Some(no_files.into())));
         assert_eq!(says("service unhealthy (responded with \"NOT_SERVING\")").0, ProbeOutput::NotServing);
         assert_eq!(says("timeout: health rpc did not complete within 1s").0, ProbeOutput::Timeout);
+        let grpc = "timeout: failed to connect service \"10.88.0.5:50051\" within 1s: context deadline exceeded";
+        assert_eq!(understand(grpc).dst, "10.88.0.5:50051".parse().ok());
         assert_eq!(understand("Get \"https://[fd00::5]/live\": EOF").dst, "[fd00::5]:443".parse().ok());
     }
 
@@ -376,6 +386,9 @@ mod tests {
         let reset = error("read tcp 10.88.0.1:59486->10.88.0.5:8081: read: connection reset by peer");
         assert_eq!((reset.says, reset.dst), (ProbeOutput::Network, "10.88.0.5:8081".parse().ok()));
         assert_eq!(error("couldn't find port: secret").says, ProbeOutput::Other);
+        let port = error("strconv.Atoi: parsing \"web\": invalid syntax");
+        assert_eq!((port.says, port.text.as_deref()), (ProbeOutput::NoSuchPort, Some("strconv.Atoi: invalid syntax")));
+        assert_eq!(understand("strconv.Atoi: parsing \"x\": invalid syntax").says, ProbeOutput::Other, "a command's");
     }
 
     /// It would be taken for a timeout, of another connection.

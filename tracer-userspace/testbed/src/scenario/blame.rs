@@ -90,7 +90,7 @@ fn counters(fixture: &mut Fixture<'_>) -> Result<()> {
         "table inet fw { chain in { type filter hook input priority 0; meta mark 5 counter packets 3 bytes 180 drop; \
          meta mark 6 counter drop; meta length 1-1000 counter drop; }; }\n",
     )?;
-    fixture.mentions(&["one of the rule with handle 2 in chain inet fw in; the rule with handle 4"]);
+    fixture.mentions(&["one of these: the rule with handle 2 in chain inet fw in; the rule with handle 4"]);
     fixture.fails(Kind::Http, pod, Ending::Timeout)?;
     fixture.mentions(&[": the rule with handle 4 in chain inet fw in"]);
     fixture.fails(Kind::Http, pod, Ending::Timeout)

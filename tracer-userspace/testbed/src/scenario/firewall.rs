@@ -68,6 +68,11 @@ pub(super) const ALL: &[Scenario] = &[
         node_nft(s, "output", "daddr {ip} tcp dport 8080 reject with icmp port-unreachable", Ending::Refused)
     })
     .needs(&[Need::Nft]),
+    // As fail2ban has it on the node, which has banned the pod's address: the pod is answered, and the prober is not.
+    Scenario::new("firewall_reject_answer", REJECT, |s| {
+        node_nft(s, "input", "saddr {ip} tcp sport 8080 reject with tcp reset", Ending::Timeout)
+    })
+    .needs(&[Need::Nft]),
     Scenario::new("firewall_reject_node_reset", REJECT, |s| {
         node_nft(s, "output", "daddr {ip} tcp dport 8080 reject with tcp reset", Ending::Refused)
     })

@@ -28,6 +28,10 @@ pub(super) const ALL: &[Scenario] = &[
     collision("nodeport_collision_no_backend", |s| to_pod(s, Backend::None)),
     collision("nodeport_collision_host_network", over_lo),
     collision("nodeport_collision_new_service", new_service),
+    Scenario::new("nodeport_collision_rule_for_all", COLLISION, rule_for_all)
+        .proxy(Proxy::Iptables)
+        .needs(&[Need::Iptables])
+        .own(),
     harmless("nodeport_other_source_port", Proxy::Ipvs, other_port).needs(&[Need::Ipvs]),
     harmless("nodeport_other_source_port_v6", Proxy::Ipvs, other_port).needs(&[Need::Ipvs]).v6(),
     harmless("nodeport_dnat_same_port", Proxy::Nftables, dnat).needs(&[Need::NftNat]),
@@ -114,6 +118,25 @@ fn iptables(fixture: &mut Fixture<'_>) -> Result<()> {
     fixture.node.set_source_port(NODE_PORT)?;
     (fixture.watch)()?;
     fixture.succeeds(Kind::Http, pod)
+}
+
+/// A NodePort without endpoints, and kube-proxy's rule for it meets answers, too: it is not for new connections only.
+fn rule_for_all(fixture: &mut Fixture<'_>) -> Result<()> {
+    let pod = fixture.serving("http", HTTP)?;
+    let port = NODE_PORT.to_string();
+    let comment = ["-p", "tcp", "-m", "comment", "--comment", "kube-system/dashboard:https has no endpoints"];
+    let rules: [&[&str]; 3] = [
+        &["-N", "KUBE-EXTERNAL-SERVICES"],
+        &["-A", "INPUT", "-j", "KUBE-EXTERNAL-SERVICES"],
+        &[&["-A", "KUBE-EXTERNAL-SERVICES"], &comment[..], &["--dport", &port, "-j", "REJECT"]].concat(),
+    ];
+    for rule in rules {
+        fixture.node.node.run("iptables-nft", rule, "")?;
+    }
+    fixture.node.set_source_port(NODE_PORT)?;
+    (fixture.watch)()?;
+    fixture.mentions(&["NodePort of Service kube-system/dashboard:https", "the SYN-ACK"]);
+    fixture.fails(Kind::Http, pod, Ending::Timeout)
 }
 
 fn service(fixture: &mut Fixture<'_>, backend: Backend) -> Result<()> {

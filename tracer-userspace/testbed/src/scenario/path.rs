@@ -79,7 +79,7 @@ fn by_rule(fixture: &mut Fixture<'_>) -> Result<()> {
 fn isolated(fixture: &mut Fixture<'_>, part: Part) -> Result<()> {
     let (pod, uplink, _outside) = on_uplink(fixture, part)?;
     fixture.node.node.ip(|ip| ip.add(&Route::to_host(pod.ip()).over(&uplink)))?;
-    fixture.mentions(&["does not reach its own", &uplink]);
+    fixture.mentions(&["a host does not reach a", &uplink]);
     fixture.gets_no_answer(Kind::Http, pod)
 }
 
@@ -118,7 +118,7 @@ fn link_down(fixture: &mut Fixture<'_>, which: &str) -> Result<()> {
         "eth0" => fixture.inside(pod)?.ip(|ip| ip.down("eth0"))?,
         _ => {
             fixture.node.node.ip(|ip| ip.down(&format!("v{index}")))?;
-            fixture.mentions(&[&format!("v{index} "), "namespace is down"]);
+            fixture.mentions(&[&format!("v{index} "), "on the node is down"]);
         }
     }
     fixture.gets_no_answer(Kind::Http, pod)

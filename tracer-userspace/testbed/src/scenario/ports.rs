@@ -91,7 +91,7 @@ fn taken(fixture: &mut Fixture<'_>) -> Result<()> {
     if bind_server(inside, pod)? != Err(Errno::EADDRINUSE) {
         bail!("a server can bind beside the client");
     }
-    fixture.mentions(&[&format!("pod (pid {}) to {node}", client.pid()), "EADDRINUSE"]);
+    fixture.mentions(&[&format!("pod (pid {}) to {node}", client.pid()), "bind() fails"]);
     fixture.helpers.push(client);
     // The first is `connection_refused` until the port was looked at.
     fixture.fails(Kind::Http, pod, Ending::Refused)?;

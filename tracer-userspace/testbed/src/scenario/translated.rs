@@ -51,7 +51,7 @@ fn refused(fixture: &mut Fixture<'_>) -> Result<()> {
     let pod = fixture.node.pod()?.addr(family, HTTP);
     translate(fixture, pod)?;
     (fixture.watch)()?;
-    fixture.mentions(&["its source address was", behind(family)]);
+    fixture.mentions(&["its source address had been translated", behind(family)]);
     fixture.fails(Kind::Http, pod, Ending::Refused)
 }
 
@@ -64,7 +64,7 @@ fn rule(fixture: &mut Fixture<'_>, verdict: &str) -> Result<SocketAddr> {
         "table ip guard {{ chain in {{ type filter hook input priority 0; ip saddr {source} tcp dport {HTTP} {verdict}; }}; }}\n"
     ))?;
     (fixture.watch)()?;
-    fixture.mentions(&["in chain ip guard in", "its source address was"]);
+    fixture.mentions(&["in chain ip guard in", "its source address had been translated"]);
     Ok(pod)
 }
 

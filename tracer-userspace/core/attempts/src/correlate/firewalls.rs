@@ -1,10 +1,8 @@
 //! What can drop packets, by namespace: asked for when netfilter dropped one, kept for the next.
 
-use std::collections::BTreeMap;
-
 use tracer_model::event::{Backend, Conntrack, Firewall, FirewallRule, Netns};
+use tracer_model::recent::Recent;
 
-/// Namespaces kept.
 const MAX_NAMESPACES: usize = 32;
 /// Each reading of a namespace uses up this many times what it took: all of them cost at most a twentieth of a CPU.
 const AGAIN_TIMES: u64 = 20;
@@ -17,9 +15,9 @@ const GIVE_UP_NS: u64 = 5_000_000_000;
 
 /// What can drop packets, by namespace.
 #[derive(Debug, Default)]
-pub struct Firewalls(BTreeMap<Netns, Entry>);
+pub struct Firewalls(Recent<Netns, Entry, MAX_NAMESPACES>);
 
-#[derive(Debug)]
+#[derive(Debug, Default)]
 struct Entry {
     queried_at: u64,
     /// When the next one is asked for, if it is not on its way.
@@ -132,34 +130,16 @@ impl Firewalls {
         if let Some(entry) = self.0.get_mut(&netns).filter(|entry| now < entry.again) {
             return entry.query_later(now);
         }
-        if self.0.len() >= MAX_NAMESPACES && !self.0.contains_key(&netns) {
-            self.forget_oldest();
-        }
         let (spent, reading) = self.0.remove(&netns).map_or((0, None), |entry| (entry.spent, entry.reading));
         let again = now.saturating_add(GIVE_UP_NS);
         self.0.insert(netns, Entry { queried_at: now, due: now, answered: false, again, spent, reading });
         Next::Now
     }
 
-    fn forget_oldest(&mut self) {
-        if let Some(oldest) = self.0.iter().min_by_key(|(_, entry)| entry.queried_at).map(|(netns, _)| *netns) {
-            self.0.remove(&oldest);
-        }
-    }
-
     /// Takes in an answer.
     pub fn observe(&mut self, now: u64, firewall: &Firewall) {
         // What nobody asked for is a stream that begins in the middle.
-        let queried_at = self.0.get(&firewall.netns).map_or(now, |entry| entry.queried_at);
-        self.0.entry(firewall.netns).or_insert(Entry {
-            queried_at,
-            due: queried_at,
-            answered: true,
-            again: 0,
-            spent: 0,
-            reading: None,
-        });
-        let Some(entry) = self.0.get_mut(&firewall.netns) else { return };
+        let entry = self.0.or_default(firewall.netns);
         let began = firewall.began_boot_ns.unwrap_or(now);
         let before = entry.reading.take().map(|last| before(last, firewall));
         let used = firewall.took_ns.saturating_mul(AGAIN_TIMES);
@@ -316,7 +296,7 @@ mod tests {
             assert_eq!(firewalls.query(Netns(netns), netns.into()), Next::Now);
             firewalls.observe(netns.into(), &firewall(netns));
         }
-        assert_eq!(firewalls.0.len(), MAX_NAMESPACES);
+        assert_eq!(firewalls.0.values().count(), MAX_NAMESPACES);
         assert!(firewalls.reading(Netns(999)).is_some());
     }
 }

@@ -5,20 +5,19 @@ use std::collections::VecDeque;
 use tracer_model::event::{Netns, RulesFlushed};
 use tracer_model::recent::remember;
 
-/// Flushes kept.
 const MAX: usize = 32;
 
 /// The last flushes.
 #[derive(Debug, Default)]
-pub(super) struct Flushes(VecDeque<RulesFlushed>);
+pub struct Flushes(VecDeque<RulesFlushed>);
 
 impl Flushes {
     pub(super) fn observe(&mut self, flushed: &RulesFlushed) {
         remember(MAX, &mut self.0, flushed.clone());
     }
 
-    /// Those that began before a moment, the last one first.
-    pub(super) fn before(&self, netns: Netns, time: u64) -> impl Iterator<Item = &RulesFlushed> {
+    /// Those of a namespace that began before a moment, the last one first.
+    pub fn before(&self, netns: Netns, time: u64) -> impl Iterator<Item = &RulesFlushed> {
         self.0.iter().rev().filter(move |it| it.netns == netns && it.since_boot_ns <= time)
     }
 }

@@ -43,7 +43,6 @@ impl KnownLinks {
         self.tables.get(netns).map(Vec::as_slice)
     }
 
-    /// An address of the namespace.
     pub(super) fn have(&self, netns: Netns, addr: IpAddr) -> bool {
         self.get(&netns).is_some_and(|links| links.iter().any(|link| link.addrs.contains(&addr)))
     }
@@ -65,17 +64,7 @@ mod tests {
     use tracer_core::testing::*;
 
     fn change(netns: Netns, up: bool) -> LinkChange {
-        LinkChange {
-            netns,
-            ifindex: 1,
-            name: "lo".into(),
-            up,
-            actor: Actor { pid: 5, tid: 5, comm: "x".into(), netns: None, cgroup: None, cgroup_memory: None },
-            ancestors: Vec::new(),
-            exe: None,
-            cni_netns: None,
-            hook: Hook::QdiscReset,
-        }
+        link_change(netns, 1, "lo", up)
     }
 
     fn table(netns: Netns) -> Links {

@@ -3,7 +3,6 @@
 use tracer_model::event::{Listen, Netns};
 use tracer_model::recent::Recent;
 
-/// Ports kept.
 const MAX: usize = 4096;
 
 /// What is known of one port of a namespace.

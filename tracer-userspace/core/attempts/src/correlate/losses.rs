@@ -5,7 +5,6 @@ use std::collections::VecDeque;
 use tracer_model::event::Loss;
 use tracer_model::recent::remember;
 
-/// Losses kept.
 const MAX: usize = 512;
 /// Losses of a place that follow each other for no longer than this are one: a full ring loses something between any two
 /// batches, which must not push out what was lost before.

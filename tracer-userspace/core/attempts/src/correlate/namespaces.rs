@@ -7,7 +7,6 @@ use tracer_model::recent::{Recent, remember};
 
 /// Namespaces kept of which it is known when they were made.
 const MAX_MADE: usize = 4096;
-/// Opens of namespace paths kept.
 const MAX_OPENS: usize = 512;
 /// How far back an open of a namespace path may lie from the operation it explains.
 const OPEN_WINDOW_NS: u64 = 10_000_000_000;

@@ -18,13 +18,12 @@ use super::tls_ports::TlsPorts;
 use tracer_common::names::Hook;
 use tracer_model::event::{
     FindingBody, Findings, Listen, Loss, Netns, NetnsOp, NetnsOpKind, NodePort, NodeSettings, Observation,
-    ObservationKind, PodSockets, PortHolders, PortPressure, RulesFlushed, Service, Start, WITH_API_SERVER,
+    ObservationKind, PodSockets, PortHolders, PortPressure, Service, Start, WITH_API_SERVER,
 };
 use tracer_model::recent::Recent;
 
 /// Namespaces kept that ended: what a list says of them is older.
 const MAX_ENDED: usize = 1024;
-/// Ports that are kept with their holders.
 const MAX_PORTS: usize = 256;
 
 /// What is known of the node.
@@ -52,7 +51,8 @@ pub struct Node {
     pub targets: Targets,
     /// Events that were lost.
     pub losses: Losses,
-    flushes: Flushes,
+    /// Bulk removals of rules and routes.
+    pub flushes: Flushes,
     /// NodePorts of every table.
     pub node_ports: NodePortTables,
     /// Pods.
@@ -221,16 +221,6 @@ impl Node {
         self.services.iter().find(has_it).map(|it| format!("{}/{}", it.namespace, it.name))
     }
 
-    /// A probe that speaks HTTPS got an answer from there.
-    pub fn answered_https(&mut self, dst: SocketAddr, time: u64) {
-        self.tls.observe_answer(time, dst);
-    }
-
-    /// A probe that speaks HTTPS was answered from there in something else.
-    pub fn answered_without_tls(&mut self, dst: SocketAddr) {
-        self.tls.observe_plain(dst);
-    }
-
     /// The namespace that owns an address: a pod's, one with links that were read, or the one that a query found.
     pub fn netns_of_addr(&self, from: Netns, addr: IpAddr) -> Option<Netns> {
         if self.owns(from, addr) {
@@ -255,11 +245,6 @@ impl Node {
     #[must_use]
     pub fn port_holders(&self, netns: Netns, port: u16) -> Option<(u64, &PortHolders)> {
         self.port_holders.get(&(netns, port)).map(|(time, seen)| (*time, seen))
-    }
-
-    /// Bulk removals of rules and routes of a namespace that began before a moment, the last one first.
-    pub fn flushes_before(&self, netns: Netns, time: u64) -> impl Iterator<Item = &RulesFlushed> {
-        self.flushes.before(netns, time)
     }
 
     /// Those of these hooks that are missing.

@@ -20,13 +20,11 @@ pub struct KnownPods {
     by_netns: BTreeMap<Netns, usize>,
     /// Those of which a probe or a lifecycle handler may dial an address that no list has.
     elsewhere: Vec<usize>,
-    /// The ports that lifecycle handlers dial.
     handler_ports: BTreeSet<u16>,
     have_specs: bool,
 }
 
 impl KnownPods {
-    /// This list replaces what was known.
     pub(super) fn replace(&mut self, pods: &[Pod]) {
         if self.take(pods) {
             self.index();

@@ -1,11 +1,11 @@
 //! When probers dialled a target: a probe dials it once a period, a lifecycle handler once in a container's life.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::VecDeque;
 use std::net::SocketAddr;
 
-/// Targets kept.
+use tracer_model::recent::{Recent, remember};
+
 const MAX_TARGETS: usize = 1024;
-/// Times kept of each.
 const MAX_TIMES: usize = 32;
 /// The kubelet's ticker keeps the time to some milliseconds: one part of so many of a period, either way. Of dials that come at any
 /// time one in fifty is taken for that of a probe.
@@ -15,25 +15,11 @@ const LATE_NS: u64 = 50_000_000;
 
 /// The last dials of each target, in order.
 #[derive(Clone, Debug, Default)]
-pub struct RecentConnects(BTreeMap<SocketAddr, VecDeque<u64>>);
+pub struct RecentConnects(Recent<SocketAddr, VecDeque<u64>, MAX_TARGETS>);
 
 impl RecentConnects {
     pub(super) fn note(&mut self, dst: SocketAddr, time: u64) {
-        if self.0.len() >= MAX_TARGETS && !self.0.contains_key(&dst) {
-            self.forget_oldest();
-        }
-        let times = self.0.entry(dst).or_default();
-        if times.len() == MAX_TIMES {
-            times.pop_front();
-        }
-        times.push_back(time);
-    }
-
-    fn forget_oldest(&mut self) {
-        let oldest = self.0.iter().min_by_key(|(_, times)| times.back()).map(|(dst, _)| *dst);
-        if let Some(dst) = oldest {
-            self.0.remove(&dst);
-        }
+        remember(MAX_TIMES, self.0.or_default(dst), time);
     }
 
     /// How often it was dialled within one period up to `time`, that dial included.
@@ -86,9 +72,9 @@ mod tests {
         for port in 0..2_000 {
             recent_connects.note(target(port), u64::from(port) * SECOND_NS);
         }
-        assert!(recent_connects.0.len() == MAX_TARGETS && !recent_connects.0.contains_key(&target(0)));
+        assert!(recent_connects.0.values().count() == MAX_TARGETS && !recent_connects.0.contains_key(&target(0)));
         (3_000..4_000).for_each(|s| recent_connects.note(target(1_999), s * SECOND_NS));
-        assert_eq!(recent_connects.0[&target(1_999)].len(), MAX_TIMES);
+        assert_eq!(recent_connects.0.get(&target(1_999)).map(VecDeque::len), Some(MAX_TIMES));
         assert!(recent_connects.any_a_period_before(target(1_999), 4_000 * SECOND_NS, SECOND_NS));
     }
 }

@@ -10,7 +10,6 @@ use tracer_model::recent::Recent;
 
 /// How long after the first bytes of a redirect its client dials on: less than a millisecond, on a busy node more.
 const FOLLOWS_NS: u64 = 100_000_000;
-/// Redirects remembered.
 const MAX: usize = 1024;
 
 /// An answer that was a redirect, and which nothing has followed yet.
@@ -26,7 +25,6 @@ struct Open {
 pub(super) struct Redirects(Recent<(u32, IpAddr), Open, MAX>);
 
 impl Redirects {
-    /// An attempt was answered.
     pub(super) fn answered(&mut self, attempt: &Attempt, time: u64) {
         let Some(status) = attempt.redirect_status().filter(|_| attempt.prober) else { return };
         let before = attempt.redirected;

@@ -7,9 +7,7 @@ use std::net::{IpAddr, SocketAddr};
 use tracer_model::event::{Inspection, Netns, PodSockets, Serving, Throttled};
 use tracer_model::recent::{Recent, remember};
 
-/// Targets of which the state is kept.
 const MAX_TARGETS: usize = 1024;
-/// Readings of one target's counters kept.
 const MAX_READINGS: usize = 8;
 
 /// A target as the namespace that dials it names it.

@@ -13,7 +13,6 @@ const MAX: usize = 4096;
 pub struct TlsPorts {
     /// A ClientHello: by port, the listener's namespace if known, and address.
     hellos: Recent<(u16, Option<Netns>, IpAddr), u64, MAX>,
-    /// An answer to a probe that speaks HTTPS.
     answers: Recent<SocketAddr, u64, MAX>,
     /// A ClientHello was answered in something else since: what arrives there says nothing of what is spoken.
     plain: Recent<SocketAddr, (), MAX>,
@@ -24,12 +23,14 @@ impl TlsPorts {
         self.hellos.insert((hello.addr.port(), hello.netns, hello.addr.ip()), time);
     }
 
-    pub(super) fn observe_answer(&mut self, time: u64, dst: SocketAddr) {
+    /// A probe that speaks HTTPS got an answer from there.
+    pub fn observe_answer(&mut self, time: u64, dst: SocketAddr) {
         self.answers.insert(dst, time);
         self.plain.remove(&dst);
     }
 
-    pub(super) fn observe_plain(&mut self, dst: SocketAddr) {
+    /// A probe that speaks HTTPS was answered from there in something else.
+    pub fn observe_plain(&mut self, dst: SocketAddr) {
         self.plain.insert(dst, ());
         self.answers.remove(&dst);
     }

@@ -45,8 +45,14 @@ impl<'a> Matched<'a> {
         if !self.handlers_met().is_empty() {
             return false;
         }
-        // Without specs the address names the pod. Without a pod there, the kubelet must have named the target.
-        self.node.pods.only_at(self.attempt.flow.dst.ip()).map_or(probe.dst.is_some(), |pod| is_pod(pod, &probe.pod))
+        // Without specs the address names the pod. Without a pod there that has a name, the kubelet must have named the target.
+        self.named_pod().map_or(probe.dst == Some(self.attempt.flow.dst), |pod| is_pod(pod, &probe.pod))
+    }
+
+    /// The pod at the address, if it is known by name: of one that is not listed yet only its network namespace may be.
+    pub fn named_pod(&self) -> Option<&'a Pod> {
+        let pod = self.node.pods.only_at(self.attempt.flow.dst.ip());
+        pod.filter(|pod| pod.uid.is_some() || pod.name.is_some())
     }
 
     /// Whoever dialled this loopback address may have dialled `localhost`, which has another one: no probe that fits names the address.

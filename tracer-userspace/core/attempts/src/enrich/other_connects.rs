@@ -101,8 +101,7 @@ mod tests {
     #[test]
     fn the_kubelets_own_client_fails_no_probe_of_its_api_server() {
         let connects_to = |container: &str| {
-            let mut stream = Stream::to("10.0.0.1:6443");
-            stream.host_network_liveness(container, 10);
+            let mut stream = Stream::to("10.0.0.1:6443").host_network_liveness(container, 10).clone();
             for conn in 100..115 {
                 stream.again(conn).connect().refused().wait_ms(1_000);
             }
@@ -113,15 +112,13 @@ mod tests {
         let words = &own.verdicts()[14].verdict.summary;
         assert_ends(&words, "; it may have been no probe: the kubelet dials it as a client, too");
         assert_eq!(reported(&connects_to("proxy"))[2], (Confidence::Proven, Some(3)));
-        let mut hosted = Stream::new();
-        hosted.liveness(10, 3).named_container("kube-apiserver");
+        let mut hosted = Stream::new().liveness(10, 3).named_container("kube-apiserver").clone();
         hosted.connect().reset_sent(SYN, true, None).reset_received(TcpState::SynSent, 0);
         assert_eq!(reported(&hosted), [(Confidence::Proven, Some(1))], "another cluster's, in a pod");
     }
 
     fn refused_at(port: u16) -> Stream {
-        let mut stream = Stream::to(&format!("10.88.0.1:{port}"));
-        stream.links(true, &["10.88.0.1"]).connect();
+        let mut stream = Stream::to(&format!("10.88.0.1:{port}")).links(true, &["10.88.0.1"]).connect().clone();
         stream.refused();
         stream
     }
@@ -133,7 +130,7 @@ mod tests {
         let (words, fix) = (&down.verdict.summary, &down.verdict.remediation);
         assert_eq!((down.subject, down.verdict.confidence), (Subject::Connection, Confidence::Proven));
         assert_ends(&words, "this was one, or kubelet as a client of the control plane");
-        assert_has(&fix, &["correct the port that kubelet dials"]);
+        assert_has(&fix, &["correct the port that kubelet connects to"]);
         assert_lacks(&fix, &["robe"]);
         assert_eq!(refused_at(8443).verdicts()[0].subject, Subject::Probe, "anybody may listen there");
         let probe = refused_at(10256).verdicts().remove(0);
@@ -147,8 +144,7 @@ mod tests {
     /// The first dial is answered with a 301 to a port that nobody listens on.
     #[test]
     fn a_redirect_that_fails_is_the_probes() {
-        let mut stream = Stream::new();
-        stream.http_readiness().connect().established().answers(301);
+        let mut stream = Stream::new().http_readiness().connect().established().answers(301).clone();
         stream.again_to(8, "10.88.0.2:8443").connect().refused().kubelet_at_target(ProbeOutput::Network);
         let verdicts = stream.verdicts();
         assert_eq!([verdicts[0].subject, verdicts[1].subject], [Subject::Probe, Subject::Probe]);

@@ -22,7 +22,6 @@ impl<'a> Matched<'a> {
         self.target_containers().flat_map(|(pod, c)| c.probes.iter().map(move |spec| (pod, c, spec)))
     }
 
-    /// The probe specs of this address and port.
     pub(super) fn find_probes_on_target(&self) -> Vec<Match<'a>> {
         self.target_specs()
             .filter(|(.., spec)| spec.port == self.attempt.flow.dst.port())

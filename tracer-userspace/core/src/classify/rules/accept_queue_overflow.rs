@@ -1,13 +1,8 @@
 //! The listener's accept queue is full: the kernel drops the SYN without a trace.
 
-use serde_json::json;
-
-use super::super::evidence::evidence;
 use super::connection_refused::takes;
-use super::{Case, Cause, Command, Finding, Remediation, in_handshake, is_unanswered, run_in, silent};
-use tracer_common::names::Hook;
+use super::*;
 use tracer_model::event::{ListenQueue, ListenerState, MOST_LISTENERS, Netns};
-use tracer_model::record::{Confidence, Evidence};
 
 pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
     if !in_handshake(case) {
@@ -21,12 +16,8 @@ fn by_hook(case: &Case<'_>) -> Option<Finding> {
     let (time, met) = case.attempt.queue_full(ListenQueue::Accept).filter(|(time, _)| is_unanswered(case, *time))?;
     let says = format!("the SYN met a listener with {} connections waiting, of {} allowed", met.waiting, met.backlog);
     let fields = json!({ "waiting": met.waiting, "backlog": met.backlog, "netns": met.netns });
-    Some(finding(
-        case,
-        evidence(Hook::TcpConnRequest.name(), time, says, fields),
-        (met.waiting, met.backlog),
-        met.netns,
-    ))
+    let seen = evidence(Hook::TcpConnRequest.name(), time, says, fields);
+    Some(finding(case, seen, (met.waiting, met.backlog), met.netns))
 }
 
 /// The queue, read while the attempt waited, was full.
@@ -81,11 +72,12 @@ fn finding(case: &Case<'_>, seen: Evidence, (waiting, backlog): (u32, u32), netn
 }
 
 pub(super) fn make_room(case: &Case<'_>, netns: Option<Netns>) -> Remediation {
-    let place = if netns.is_some() && netns == case.node.netns() { "on the node" } else { "in the pod" };
+    let own = "in the pod's securityContext.sysctls (the kubelet must allow it)";
+    let place = if netns.is_some() && netns == case.node.netns() { "on the node" } else { own };
     let port = case.attempt.flow.dst.port();
     let listeners = format!("ss -ltn 'sport = :{port}'");
     let text = format!(
-        "Let the process on port {port} accept faster, or raise its listen backlog and net.core.somaxconn {place}. Its queue is full where Recv-Q is above Send-Q"
+        "Let the process on port {port} accept faster. Or raise its listen backlog and net.core.somaxconn {place}, and start it again. Its queue is full where Recv-Q is above Send-Q"
     );
     let show = if netns.is_some() { run_in(case, netns, listeners) } else { Command::in_pod(listeners) };
     Remediation::from(text).run([show])
@@ -107,10 +99,8 @@ mod tests {
     fn looked_at(queues: &[(u32, u32)]) -> Stream {
         let mut stream = Stream::new();
         stream.connect().wait_ms(200).inspection(|seen| {
-            let addr = "0.0.0.0:8080".parse().expect("an address");
-            let listener = |&(waiting, backlog): &_| ListenerState { addr, waiting, backlog, half_open: None };
             seen.netns = Some(POD);
-            seen.listeners = Some(queues.iter().map(listener).collect());
+            seen.listeners = Some(queues.iter().map(|(waiting, backlog)| listener(*waiting, *backlog)).collect());
         });
         stream.gives_up();
         stream
@@ -140,9 +130,8 @@ mod tests {
         let fix = |netns| {
             let mut stream = Stream::new();
             stream.links(true, &["10.88.0.1"]).connect().wait_ms(200).inspection(|seen| {
-                let addr = "0.0.0.0:8080".parse().expect("an address");
                 seen.netns = Some(netns);
-                seen.listeners = Some(vec![ListenerState { addr, waiting: 2, backlog: 1, half_open: None }]);
+                seen.listeners = Some(vec![listener(2, 1)]);
             });
             stream.gives_up().verdict().remediation.clone()
         };

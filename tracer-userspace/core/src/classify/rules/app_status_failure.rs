@@ -1,17 +1,12 @@
 //! The application answered with a failure.
 
-use super::super::evidence::{evidence, of_outcome, of_state};
-use super::super::kubectl::with_log;
+use std::net::SocketAddr;
+
 use super::super::sidecar;
 use super::super::wrong_field::wrong_field;
-use super::{Case, Cause, Command, Finding, Remediation, ms};
-use serde_json::json;
-use std::net::SocketAddr;
-use tracer_attempts::correlate::attempt::Attempt;
+use super::*;
 use tracer_attempts::enrich::{self, Protocol};
-use tracer_common::names::Hook;
 use tracer_model::event::{Answer, AnswerKind, ProbeOutput};
-use tracer_model::record::Confidence;
 
 pub(in super::super) const HANDLER: &str = "The network from the kubelet to the pod works. Find what the health handler checks: it may depend on what the pod itself cannot reach. Read the application's log of that moment";
 const PROTOCOL: &str = "The probe asks in HTTP and the port speaks something else: correct the probe's port or scheme, or use tcpSocket or grpc";
@@ -24,11 +19,11 @@ const NEITHER: &str =
     "The probe asks in HTTPS and the port speaks something else: correct the probe's port, or use tcpSocket or grpc";
 
 /// What a gRPC probe can do about a port that speaks TLS.
-pub(super) const GRPC_IN_PLAIN: &str = "the kubelet's gRPC probes speak no TLS unless the probe has grpc.mode: TLS (Kubernetes 1.37): serve the health service on a port without it, or use tcpSocket, or exec with a client that speaks TLS (grpc_health_probe -tls)";
+pub(super) const GRPC_IN_PLAIN: &str = "a gRPC probe speaks no TLS (grpc.mode: TLS is alpha in Kubernetes 1.37). Serve the health service on a port without TLS, or use tcpSocket, or exec with a client that speaks TLS (grpc_health_probe -tls)";
 
 /// In the words of whoever reads an alert. What a kubelet offers is what its Go offers (crypto/tls), without a certificate.
 const REFUSAL: &str = "a fatal alert, by which it refuses the TLS handshake";
-const TLS_REFUSED: &str = "The server's log says why. The kubelet offers TLS 1.2 and 1.3 with the ciphers that Go takes for secure, no server name where it dials an address, and no client certificate: let the server take that on the probe's port, or probe a port that needs no client certificate, or use tcpSocket or exec";
+const TLS_REFUSED: &str = "The server's log says why. Let it take what the kubelet offers: TLS 1.2 and 1.3, Go's secure ciphers, no server name for an address, no client certificate. Or probe a port that does, or use tcpSocket or exec";
 
 const NO_HEALTH_SERVICE: &str =
     "Register the gRPC health service (grpc.health.v1.Health) in the server, or use tcpSocket";

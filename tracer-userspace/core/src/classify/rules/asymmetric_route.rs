@@ -1,9 +1,6 @@
 //! A rule of the node's routing sends the SYN out by another device than the pod's.
 
-use serde_json::json;
-
-use super::super::evidence::evidence;
-use super::{Case, Cause, Finding, accept_queue_overflow, in_handshake, inspected, syn_backlog_overflow};
+use super::*;
 use tracer_model::event::{Inspection, RoutingRule, StrayRoute};
 
 pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
@@ -19,21 +16,27 @@ pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
     });
     let read = evidence("rtnetlink", time, format!("{rule} wins, and leads {leads}"), fields);
     let (dst, src, table) = (flow.dst.ip(), flow.src.ip(), stray.table);
-    let fix = format!(
-        "let the pods' addresses go by the main table before {}. Or correct who made the rule (a second uplink's set-up, the CNI, a VPN): ip rule; ip route show table {table}; ip route get {dst} from {src}",
-        before(stray)
+    let (before, priority) = before(stray);
+    let fix = Remediation::from(format!(
+        "Correct who made the rule: a second uplink's set-up, the CNI or a VPN. Or let the pods' addresses go by the main table before {before} (the last command)"
+    ))
+    .run(
+        [
+            "ip rule".to_owned(),
+            format!("ip route show table {table}"),
+            format!("ip route get {dst} from {src}"),
+            format!("ip rule add to PODS-SUBNET lookup main priority {priority}"),
+        ]
+        .map(|command| run_in(case, case.attempt.netns, command)),
     );
     Some(Finding::likely(Cause::AsymmetricRoute, vec![read], summary, fix).until_answered())
 }
 
 /// Where the new rule goes. Priority 0 is the local table's rule, which must stay the first.
-fn before(stray: &StrayRoute) -> String {
+fn before(stray: &StrayRoute) -> (String, String) {
     match stray.rule.as_ref().map(|it| it.priority.saturating_sub(1)).filter(|it| *it > 0) {
-        Some(priority) => format!("that rule: ip rule add to PODS-SUBNET lookup main priority {priority}"),
-        None => format!(
-            "the rule that has table {}: ip rule add to PODS-SUBNET lookup main priority LOWER-PRIORITY",
-            stray.table
-        ),
+        Some(priority) => ("that rule".to_owned(), priority.to_string()),
+        None => (format!("the rule that has table {}", stray.table), "LOWER-PRIORITY".to_owned()),
     }
 }
 
@@ -89,7 +92,7 @@ mod tests {
         for fix in [fix(None), fix(Some(first))] {
             assert!(fix.contains("before the rule that has table 101") && !fix.contains("priority 0"), "{fix}");
         }
-        assert_has(&fix(stray().rule), &["lookup main priority 32761. "]);
+        assert_ends(&fix(stray().rule), "lookup main priority 32761");
     }
 
     /// The answer may come another way, too.
@@ -115,11 +118,10 @@ mod tests {
     #[test]
     fn a_syn_that_arrived_was_not_lost_on_that_way() {
         let mut refused = inspected(|_| ());
-        refused.wait_ms(800).retransmit(TcpState::SynSent).refused();
+        refused.wait_ms(800).syn_again().refused();
         assert_eq!(refused.causes(), ["connection_refused"]);
         let mut full = inspected(|seen| {
-            let addr = "0.0.0.0:8080".parse().expect("an address");
-            seen.listeners = Some(vec![ListenerState { addr, waiting: 2, backlog: 1, half_open: None }]);
+            seen.listeners = Some(vec![listener(2, 1)]);
         });
         assert_eq!(full.gives_up().causes(), ["accept_queue_overflow"]);
         let mut answered = inspected(|_| ());
@@ -129,8 +131,7 @@ mod tests {
     #[test]
     fn a_syn_that_was_dropped_on_that_way_did_not_arrive() {
         let mut stream = inspected(|seen| {
-            let addr = "0.0.0.0:8080".parse().expect("an address");
-            seen.listeners = Some(vec![ListenerState { addr, waiting: 2, backlog: 1, half_open: None }]);
+            seen.listeners = Some(vec![listener(2, 1)]);
         });
         stream.wait_ms(700).drop(SYN, "NEIGH_FAILED", NODE).gives_up();
         assert_eq!(stream.causes().last(), Some(&"asymmetric_route"), "{:?}", stream.causes());

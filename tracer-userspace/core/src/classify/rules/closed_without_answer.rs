@@ -1,17 +1,11 @@
 //! The server took the request and closed without a byte of an answer.
 
-use super::super::evidence::{evidence, of_outcome, of_reset_received, of_reset_sent, of_state};
-use super::super::kubectl::with_log;
 use super::super::sidecar;
 use super::app_status_failure::GRPC_IN_PLAIN;
 use super::mid_stream_rst::is_close;
 use super::probe_misconfigured::is_unanswered_grpc;
-use super::{Case, Cause, Command, Finding, Remediation, ms};
-use serde_json::json;
-use tracer_attempts::correlate::attempt::End;
-use tracer_common::names::Hook;
+use super::*;
 use tracer_model::event::{KubeletProbe, ProbeOutput, State};
-use tracer_model::record::{Confidence, Evidence};
 
 /// How far from the close the end of the listener may lie to be the same event.
 const TOGETHER_NS: u64 = 1_000_000_000;
@@ -44,9 +38,7 @@ pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
     let after = ms(ended.saturating_sub(established));
     let what = match unavailable_source {
         true => format!("closed the connection {after} after it was established, before a request was sent"),
-        false => format!(
-            "took the request and closed the connection {after} after it was established without a byte of an answer"
-        ),
+        false => format!("took the request and closed the connection after {after} without a byte of an answer"),
     };
     let hint = grpc && gone.is_none();
     let or = match (unavailable_source, hint) {
@@ -77,7 +69,7 @@ pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
 }
 
 /// A server of HTTP/2 sends its first frame as soon as a client is connected (RFC 9113 3.4).
-const NOT_GRPC: &str = "; a gRPC server sends its first frame at once: the port does not speak gRPC without TLS, and most likely speaks TLS";
+const NOT_GRPC: &str = "; a gRPC server sends a frame at once: most likely the port speaks TLS";
 
 /// Bytes came, and the kubelet says that the network failed: the answer was not whole.
 fn cut_by_outcome<'a>(case: &Case<'a>) -> Option<&'a KubeletProbe> {
@@ -108,7 +100,7 @@ fn listener_ended(case: &Case<'_>, ended: u64) -> Option<Evidence> {
     let (at, end) = case.node.listener_end(case.attempt.netns?, case.attempt.flow.dst)?;
     let at = *at;
     (at.abs_diff(ended) < TOGETHER_NS).then(|| {
-        let says = format!("{} (pid {}) ceased to listen on port {}", end.actor.comm, end.actor.pid, end.addr.port());
+        let says = format!("{} ceased to listen on port {}", end.actor, end.addr.port());
         evidence(Hook::InetSockSetState.name(), at, says, json!({ "pid": end.actor.pid, "netns": end.netns }))
     })
 }
@@ -136,7 +128,7 @@ mod tests {
             stream.state(TcpState::Established, TcpState::CloseWait, 0, (100, 101, 81));
             stream.own(|it| _ = it.state(TcpState::CloseWait, TcpState::LastAck, 0, (100, 101, 81))).wait_ms(1);
             says.into_iter().for_each(|says| _ = stream.kubelet(says));
-            stream.wait_ms(5).tick().causes()
+            stream.settles().causes()
         };
         assert_eq!(decided(Some(ProbeOutput::Network)), ["closed_without_answer"]);
         assert!(decided(None).is_empty(), "a body may end with the connection");
@@ -157,8 +149,7 @@ mod tests {
     /// The FIN is no byte of an answer.
     #[test]
     fn the_evidence_has_no_byte_either() {
-        let mut stream = Stream::new();
-        stream.connect().established().server_closes((100, 101, 1));
+        let stream = Stream::new().connect().established().server_closes((100, 101, 1)).clone();
         assert_eq!(stream.verdict().evidence[0].fields["bytes_received"], 0);
     }
 

@@ -2,30 +2,28 @@
 
 use std::net::IpAddr;
 
-use serde_json::json;
-
-use super::super::evidence::{evidence, is_at_socket, of_drop, of_reset_received, of_reset_sent};
 use super::super::history::{self, MORE_MEMORY};
-use super::super::kubectl::with_log;
+use super::super::pod_sockets;
 use super::super::shared_address::FIX;
-use super::{
-    ANSWER_NS, Case, Cause, Command, Finding, Remediation, by_subject, in_namespace, inspected, refusal_hook, run_in,
-};
-use tracer_common::names::Hook;
+use super::*;
 use tracer_model::event::{Listen, Netns, PacketDrop, Pod, TcpState};
-use tracer_model::record::{Confidence, Evidence};
-use tracer_model::shell;
 
 pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
     let refused = refused_by_any(case)?;
     if let Some(found) = in_its_place(case, &refused) {
         return Some(found);
     }
-    let Refused { seen, netns, sure } = refused;
+    let Refused { mut seen, netns, sure } = refused;
     let dst = case.attempt.flow.dst;
     let killed = seen.iter().map(|e| e.time_boot_ns).max().and_then(|at| history::out_of_memory(case, at));
     let is_killed = killed.is_some();
+    let listens = || {
+        let (words, read) = pod_sockets::elsewhere(case, netns?)?;
+        seen.push(read);
+        Some(format!("; {words}"))
+    };
     let why = killed.or_else(|| netns.and_then(|netns| elsewhere(case, netns).or_else(|| pod_is(case, netns))));
+    let why = why.or_else(listens);
     let summary = format!(
         "nobody listens on {dst}{}: its kernel answered the SYN with a RST{}",
         in_namespace(case, netns),
@@ -36,7 +34,7 @@ pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
         return Some(found.with_confidence(sure));
     }
     let otherwise: String = by_subject(case, OF_A_PROBE, |who| {
-        format!("correct the port that {who} dials, or have it try again if the process there only starts slowly")
+        format!("correct the port that {who} connects to, or have it try again if the process there only starts slowly")
     });
     let remediation =
         format!("Let the process listen on {}{}, {otherwise}", dst.port(), where_to_listen(case, dst.ip()));
@@ -57,7 +55,10 @@ fn by_the_node(case: &Case<'_>, refused: &Refused, netns: Netns) -> Option<Findi
     let addr = case.attempt.flow.dst.ip();
     let pod = listed(case)?.full_name()?;
     let elsewhere = |pod: &Pod| !pod.host_network && pod.netns != Some(netns);
-    let own = case.attempt.netns == Some(netns) && case.node.is_a_node(netns) && case.node.owns(netns, addr);
+    // What is sent to an own address has it as source, too.
+    let to_itself = case.attempt.prober && case.attempt.flow.src.ip() == addr;
+    let owns = case.node.is_a_node(netns) && case.node.owns(netns, addr);
+    let own = case.attempt.netns == Some(netns) && (owns || to_itself);
     if !own || !case.node.pods.at(addr).all(elsewhere) {
         return None;
     }
@@ -87,10 +88,9 @@ fn by_another(case: &Case<'_>, refused: &Refused, netns: Netns) -> Option<Findin
     let last = case.node.listeners.last(own, port);
     let (began, listen) = last.filter(|(began, last)| *began < at && last.begins && serves(last, addr))?;
     let summary = format!(
-        "nobody listens on port {port}{}, which has {addr}, the address of pod {pod}, too: its kernel answered the SYN with a RST; {} (pid {}), which listens there in the pod's own (network namespace {}), was not asked",
+        "nobody listens on port {port}{}, which has {addr}, the address of pod {pod}, too: its kernel answered the SYN with a RST; {}, which listens there in the pod's own (network namespace {}), was not asked",
         in_namespace(case, Some(netns)),
-        listen.actor.comm,
-        listen.actor.pid,
+        listen.actor,
         own.0
     );
     let way = [format!("ip route get {addr}"), format!("ip neigh show {addr}")];
@@ -121,7 +121,7 @@ fn pod_elsewhere(case: &Case<'_>, netns: Netns) -> Option<(String, Netns)> {
 /// Somebody began to listen, as evidence.
 pub(super) fn of_listener(began: u64, listen: &Listen) -> Evidence {
     let Listen { actor, addr, netns, .. } = listen;
-    let says = format!("{} (pid {}) began to listen on port {}", actor.comm, actor.pid, addr.port());
+    let says = format!("{actor} began to listen on port {}", addr.port());
     evidence(Hook::InetSockSetState.name(), began, says, json!({ "pid": actor.pid, "netns": netns }))
 }
 
@@ -138,8 +138,7 @@ fn where_to_listen(case: &Case<'_>, dst: IpAddr) -> &'static str {
 fn elsewhere(case: &Case<'_>, netns: Netns) -> Option<String> {
     let dst = case.attempt.flow.dst;
     let (_, listen) = case.node.listeners.last(netns, dst.port()).filter(|(_, last)| last.begins)?;
-    let who = &listen.actor;
-    (!serves(listen, dst.ip())).then(|| format!("; {} (pid {}) listens on {} only", who.comm, who.pid, listen.addr))
+    (!serves(listen, dst.ip())).then(|| format!("; {} listens on {} only", listen.actor, listen.addr))
 }
 
 /// The pod that has the address is in another namespace: whether somebody listens there nothing tells.
@@ -211,7 +210,7 @@ fn by_place(case: &Case<'_>) -> Option<Refused> {
     let by_socket = attempt.resets_sent().any(|(_, sent)| !sent.no_socket && sent.answered.is_syn());
     let last = drop.netns.and_then(|netns| case.node.listeners.last(netns, dst.port()));
     let listened = last.is_some_and(|(began, last)| *began <= time && last.begins && serves(last, dst.ip()));
-    if case.node.missing_of(refusal_hook(dst)).is_empty() || by_socket || listened || was_read(case, time) {
+    if !case.lacks(REFUSAL_HOOKS) || by_socket || listened || was_read(case, time) {
         return None;
     }
     let seen = vec![of_drop(time, drop), of_reset_received(at, reset)];
@@ -243,8 +242,7 @@ mod tests {
 
     #[test]
     fn the_probers_own_rst_for_a_late_syn_ack_is_not_a_refusal() {
-        let mut stream = Stream::new();
-        stream.connect().gives_up().reset_sent(SYN_ACK, true, None);
+        let mut stream = Stream::new().connect().gives_up().reset_sent(SYN_ACK, true, None).clone();
         let reset = stream.last_reset_sent();
         reset.flow = reset.flow.reversed();
         assert_eq!(stream.causes(), ["unexplained"]);
@@ -297,7 +295,7 @@ mod tests {
             let addr = addr.parse().expect("an address");
             let mut stream = Stream::new();
             stream.missing(Hook::TcpV4SendReset).connect().inspection(|seen| {
-                seen.listeners = Some(vec![ListenerState { addr, waiting: 0, backlog: 128, half_open: None }]);
+                seen.listeners = Some(vec![ListenerState { addr, ..listener(0, 128) }]);
             });
             stream.wait_ms(1).drop_with(SYN, POD, |drop| drop.location = Some("tcp_v4_rcv".into()));
             stream.reset_received(TcpState::SynSent, 0).gives_up().causes().remove(0)
@@ -305,16 +303,39 @@ mod tests {
         assert_eq!((read("0.0.0.0:8080"), read("127.0.0.1:8080")), ("unexplained", "connection_refused"));
     }
 
+    /// They are older than the tracer, and were read when an attempt before was refused.
+    #[test]
+    fn who_listens_elsewhere_in_the_pod_is_named() {
+        let noted = |addrs: &[&str], ended: bool| {
+            let mut stream = Stream::new();
+            stream.http_readiness().pod_in(POD).connect().reset_sent(SYN, true, None).pod_sockets(|seen| {
+                let server = Listener { pid: 7, comm: "app".into() };
+                let at = |addr: &&str| ListenerAt { addr: addr.parse().expect("an address"), server: server.clone() };
+                seen.elsewhere = addrs.iter().map(at).collect();
+            });
+            if ended {
+                stream.listens(POD, 8081, false);
+            }
+            stream.wait_ms(1_000).again(8).connect().reset_sent(SYN, true, None);
+            let verdict = stream.last_verdict();
+            assert_eq!((verdict.cause.name(), verdict.confidence), ("connection_refused", Confidence::Proven));
+            verdict.summary
+        };
+        assert_has(&noted(&["[::1]:8080", "0.0.0.0:8081"], false), &["; app (pid 7) listens on [::1]:8080 only"]);
+        assert_has(&noted(&["[::]:8080"], false), &["; app (pid 7) listens on [::]:8080 for IPv6 only"]);
+        assert_has(&noted(&["0.0.0.0:8081"], false), &["; others listen there: app (pid 7) on port 8081"]);
+        assert_lacks(&noted(&["0.0.0.0:8081"], true), &["8081"]);
+        assert_lacks(&noted(&[], false), &["listen there"]);
+    }
+
     #[test]
     fn a_connection_is_reported_nothing_of_probes() {
         let fix = |stream: &Stream| stream.verdict().remediation.clone();
-        let mut connection = Stream::new();
-        connection.connect().others().reset_sent(SYN, true, None);
+        let connection = Stream::new().connect().others().reset_sent(SYN, true, None).clone();
         let words = fix(&connection);
-        assert_has(&words, &["correct the port that kubelet dials"]);
+        assert_has(&words, &["correct the port that kubelet connects to"]);
         assert_lacks(&words, &["robe"]);
-        let mut probe = Stream::new();
-        probe.http_readiness().connect().reset_sent(SYN, true, None);
+        let probe = Stream::new().http_readiness().connect().reset_sent(SYN, true, None).clone();
         assert_has(&fix(&probe), &["correct the probe's port, or add a startupProbe"]);
         let log = ": kubectl logs -n default web -c app --since=5m";
         assert!(
@@ -322,8 +343,7 @@ mod tests {
             "{} {words}",
             fix(&probe)
         );
-        let mut fresh = Stream::new();
-        fresh.http_readiness().runs(Runs::default()).connect().reset_sent(SYN, true, None);
+        let fresh = Stream::new().http_readiness().runs(Runs::default()).connect().reset_sent(SYN, true, None).clone();
         assert!(fix(&fresh).to_string().ends_with(log), "no run of it has ended: {}", fix(&fresh));
     }
 
@@ -339,6 +359,13 @@ mod tests {
             assert_eq!(reported.cause.name(), "connection_refused");
             reported
         };
+        // A local route: no link has the address, and it is the source, too.
+        let mut local = Stream::new();
+        local.http_readiness().pod_in(POD).connect();
+        let own = local.last_connect().flow.dst.ip();
+        local.last_connect().flow.src.set_ip(own);
+        local.reset_sent(SYN, true, None).last_reset_sent().netns = Some(NODE);
+        assert_has(&local.verdict().summary, &["is an address of the node itself, too: the SYN never left"]);
         let own = reported(&["10.88.0.1", "10.88.0.2"], |_| {});
         assert_eq!(own.confidence, Confidence::Likely);
         let words = "10.88.0.2, the address of pod default/web, is an address of the node itself, too (on lo): the SYN never left";
@@ -425,7 +452,7 @@ mod tests {
         let own = |stream: &mut Stream| _ = stream.http_readiness().pod_in(LEFT_OVER).listens(POD, 8080, true);
         for reported in [refused_elsewhere(unknown, 1), refused_elsewhere(ended, 1), refused_elsewhere(own, 1)] {
             assert_eq!(reported[0].confidence, Confidence::Proven);
-            assert_has(&reported[0].summary, &[" in the network namespace of pod default/web: "]);
+            assert_has(&reported[0].summary, &[" in pod default/web: "]);
         }
     }
 

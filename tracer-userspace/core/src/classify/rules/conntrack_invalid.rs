@@ -1,9 +1,8 @@
 //! A rule took the packet because connection tracking found it invalid.
 
 use super::super::netfilter::stopped;
-use super::{Case, Cause, Finding, Remediation, run_in};
+use super::*;
 use tracer_model::event::Tracked;
-use tracer_model::record::Confidence;
 
 pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
     let stopped = stopped(case)?;
@@ -30,12 +29,11 @@ mod tests {
     }
 
     fn stream(place: &str, tracked: Tracked, firewall: ObservationKind) -> Stream {
-        let mut stream = Stream::new();
-        stream.connect().drop(SYN_ACK, "NETFILTER_DROP", NODE);
+        let mut stream = Stream::new().connect().filtered(SYN_ACK, NODE).clone();
         let drop = stream.last_drop();
         (drop.location, drop.tracked) = (Some(place.into()), Some(tracked));
         drop.stack = vec!["__ip_local_out".into()];
-        stream.push(firewall).wait_ms(5).tick();
+        stream.push(firewall).settles();
         stream
     }
 

@@ -1,16 +1,11 @@
 //! Connection tracking had no room for the SYN.
 
-use serde_json::json;
-
 use super::super::blame::may_lack_entry;
-use super::super::evidence::{evidence, plain};
 use super::super::netfilter::dropped;
-use super::super::stopped::Blame;
-use super::{Case, Cause, Command, Finding, Remediation, run_in};
+use super::*;
 use tracer_attempts::correlate::firewalls::Reading;
 use tracer_model::event::{Conntrack, PacketDrop};
 use tracer_model::plural::were;
-use tracer_model::record::{Confidence, Evidence};
 
 /// What was turned away since a reading that is older than this may have been at another time.
 const RECENT_NS: u64 = 5_000_000_000;
@@ -29,14 +24,14 @@ pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
     (!by_rule && (rose || (no_rule && table.drop > 0))).then_some(())?;
     let less_likely = rules.as_ref().map(|named| format!("; less likely it was {named}")).unwrap_or_default();
     let summary = format!(
-        "the connection table is full ({} of {} entries): netfilter{}; {} turned away so far{less_likely}",
+        "the connection table is full ({} of {} entries): netfilter{}; {} dropped so far{less_likely}",
         table.count,
         table.max,
         stopped.did(case),
         were(table.drop, "packet")
     );
     let raise = format!("sysctl -w net.netfilter.nf_conntrack_max={}", table.max.saturating_mul(2));
-    let remediation = Remediation::from("Make the connection table larger (a pod cannot), and find what fills it")
+    let remediation = Remediation::from("Make the connection table larger (a pod cannot), and find what fills it. kube-proxy sets its size at each start: raise conntrack.maxPerCore there")
         .run([Command::on_node(raise), run_in(case, drop.netns, WHAT_FILLS_IT)]);
     let confidence = if rose && rules.is_none() { Confidence::Proven } else { Confidence::Likely };
     let mut found = stopped.finding(case, Cause::ConntrackTableFull, summary, remediation).with_confidence(confidence);
@@ -44,7 +39,9 @@ pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
     Some(found)
 }
 
-const WHAT_FILLS_IT: &str = "conntrack -L | awk '{print $5, $6}' | sort | uniq -c | sort -rn | head";
+/// By source and destination. Their columns differ from protocol to protocol.
+const WHAT_FILLS_IT: &str =
+    r"conntrack -L | sed 's/^[^=]*=\([^ ]*\) dst=\([^ ]*\).*/\1 \2/' | sort | uniq -c | sort -rn | head";
 
 /// All rules were read, and none fits, or only such as come to what has an entry by then: the SYN has none.
 fn is_by_conntrack(blame: &Blame<'_>, drop: &PacketDrop) -> bool {
@@ -85,15 +82,14 @@ mod tests {
     }
 
     fn stream_of(tracked: Option<Tracked>, facts: &[ObservationKind]) -> Stream {
-        let mut stream = Stream::new();
-        stream.connect();
+        let mut stream = Stream::new().connect().clone();
         let (last, first) = facts.split_last().expect("a fact");
         first.iter().for_each(|kind| _ = stream.push(kind.clone()));
-        stream.drop(SYN, "NETFILTER_DROP", NODE);
+        stream.filtered(SYN, NODE);
         let drop = stream.last_drop();
         (drop.location, drop.tracked) = (Some("nf_hook_slow".into()), tracked);
         drop.stack = vec!["__ip_local_out".into()];
-        stream.push(last.clone()).wait_ms(5).tick();
+        stream.push(last.clone()).settles();
         stream
     }
 
@@ -120,9 +116,9 @@ mod tests {
             (drop.reason, drop.location) = (Some("NETFILTER_DROP".into()), Some("nf_hook_slow".into()));
             (drop.tracked, drop.stack) = (Some(Tracked::No), vec!["ip_rcv".into()]);
         });
-        stream.push(ObservationKind::Firewall(full)).wait_ms(5).tick();
+        stream.push(ObservationKind::Firewall(full)).settles();
         let fix = stream.verdict().remediation;
-        assert_has(&fix, &[": sysctl -w net.netfilter.nf_conntrack_max=200; ", " -n conntrack -L | awk "]);
+        assert_has(&fix, &[": sysctl -w net.netfilter.nf_conntrack_max=200; ", " -n conntrack -L | sed "]);
     }
 
     /// The kubelet's rule for marked packets in KUBE-FIREWALL, to which INPUT and OUTPUT lead.

@@ -1,11 +1,6 @@
 //! The target's container was held back for want of CPU quota while it owed an answer. Goes to `also`.
 
-use serde_json::json;
-
-use super::super::evidence::evidence;
-use super::super::giving_up::{sent_request_late, taken_and_silent};
-use super::{Case, Cause, Finding};
-use tracer_model::plural::counted;
+use super::*;
 
 pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
     let ended = taken_and_silent(case)?;
@@ -39,8 +34,7 @@ mod tests {
         let at = |times| vec![Throttled { cgroup: "/kubepods/pod1".into(), times, micros: times * 1000 }];
         let mut stream = Stream::new();
         stream.connect().established().wait_ms(200).inspection(|seen| seen.throttled = at(5));
-        stream.wait_ms(400).inspection(|seen| seen.throttled = at(5 + times));
-        stream.wait_ms(400).closes((100, 101, 0));
+        stream.wait_ms(400).inspection(|seen| seen.throttled = at(5 + times)).wait_ms(400).closes((100, 101, 0));
         assert_eq!(stream.causes(), ["slow_response"]);
         stream.verdict()
     }

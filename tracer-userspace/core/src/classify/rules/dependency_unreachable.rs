@@ -1,21 +1,11 @@
 //! The pod's own connects get no answer: perhaps it fails its probe for want of what it depends on. Goes to `also`.
 
-use serde_json::json;
-
-use super::super::evidence::evidence;
 use super::super::pod_sockets;
 use super::service_no_endpoints::service_named;
-use super::{Case, Cause, Command, Finding, Remediation};
-use super::{
-    app_status_failure, closed_without_answer, connection_refused, not_listening_yet, slow_response,
-    startup_budget_exceeded,
-};
+use super::*;
 use tracer_model::event::UnansweredConnect;
-use tracer_model::plural::counted;
-use tracer_model::record::Confidence;
 use tracer_model::shell::word;
 
-/// The rule.
 pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
     let (time, seen) = pod_sockets::read(case, pod_sockets::FRESH_NS)?;
     let first = seen.unanswered.first()?;
@@ -37,13 +27,8 @@ pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
     };
     let summary = format!("perhaps because the pod itself gets no answer from {dst}{service}{others}{before}");
     let fields = json!({ "dst": dst, "sockets": first.sockets, "retransmits": first.retransmits });
-    let found = Finding::failure(
-        Cause::DependencyUnreachable,
-        vec![evidence("sock_diag", time, says, fields)],
-        summary,
-        fix(case, first),
-    );
-    Some(found.with_confidence(Confidence::Likely))
+    let seen = vec![evidence("sock_diag", time, says, fields)];
+    Some(Finding::likely(Cause::DependencyUnreachable, seen, summary, fix(case, first)))
 }
 
 /// What an application does that waits for another one: it does not listen yet, hangs, or says no.
@@ -85,22 +70,17 @@ mod tests {
 
     /// The last verdict of two failures, the pod's sockets read between them.
     fn second(unanswered: Vec<UnansweredConnect>, wait_ms: u64, fail: fn(&mut Stream) -> &mut Stream) -> Verdict {
-        let mut stream = Stream::new();
-        stream.http_readiness();
+        let mut stream = Stream::new().http_readiness().clone();
         fail(&mut stream).pod_sockets(|seen| seen.unanswered = unanswered).wait_ms(wait_ms).again(8);
         fail(&mut stream);
         stream.verdicts().pop().expect("a verdict").verdict
-    }
-
-    fn refused(stream: &mut Stream) -> &mut Stream {
-        stream.connect().refused()
     }
 
     #[test]
     fn it_stands_beside_what_an_application_does_that_waits() {
         for (fail, cause) in [
             (unavailable as fn(&mut Stream) -> &mut Stream, Cause::AppStatusFailure),
-            (refused, Cause::ConnectionRefused),
+            (|stream| stream.connect().refused(), Cause::ConnectionRefused),
         ] {
             let verdict = second(silent(2, 3), 10_000, fail);
             assert_eq!((verdict.cause, verdict.also.as_slice()), (cause, [Cause::DependencyUnreachable].as_slice()));
@@ -121,9 +101,8 @@ mod tests {
     /// A packet to the pod is dropped on its way: what the pod waits for is not why.
     #[test]
     fn it_does_not_explain_what_never_reached_the_pod() {
-        let verdict = second(silent(1, 3), 10_000, |stream| {
-            stream.connect().drop(SYN, "NETFILTER_DROP", crate::testing::POD).gives_up()
-        });
+        let verdict =
+            second(silent(1, 3), 10_000, |stream| stream.connect().filtered(SYN, crate::testing::POD).gives_up());
         assert_eq!((verdict.cause, verdict.also.as_slice()), (Cause::FirewallDrop, [].as_slice()));
     }
 

@@ -1,14 +1,7 @@
 //! Every source port for this destination is in use.
 
-use serde_json::json;
-
-use super::super::evidence::{evidence, of_state};
-use super::{Case, Cause, Finding, Remediation, in_namespace, run_in};
-use tracer_attempts::correlate::attempt::Attempt;
-use tracer_common::names::Hook;
+use super::*;
 use tracer_model::event::{PortPressure, PortUser};
-use tracer_model::plural::counted;
-use tracer_model::record::Evidence;
 
 /// The rule. Who uses the ports up was asked when the connect failed, and is known a moment later.
 pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
@@ -19,7 +12,7 @@ pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
     let dst = case.attempt.flow.dst;
     let range = case.node.settings.local_port_range.map(|(a, b)| format!(" of {a} to {b}")).unwrap_or_default();
     let summary = format!(
-        "no source port{range} is free for connections to {dst}{}{}",
+        "no source port{range} is free{} for connections to {dst}{}",
         in_namespace(case, case.attempt.netns),
         who(case)
     );
@@ -40,7 +33,7 @@ fn by_connect(attempt: &Attempt) -> Option<Evidence> {
 
 /// Without that hook: the socket gave up without ever having had a port.
 fn by_state(case: &Case<'_>) -> Option<Evidence> {
-    let blind = !case.node.missing_of(&[Hook::SysConnect]).is_empty();
+    let blind = case.lacks(&[Hook::SysConnect]);
     let (ended, _) = case.attempt.ended?;
     let state = case.attempt.last.as_ref()?;
     (blind && case.attempt.without_port()).then(|| of_state(ended, state))
@@ -51,15 +44,15 @@ fn who(case: &Case<'_>) -> String {
     let Some(pressure) = &case.node.ports else { return String::new() };
     let here = |user: &&PortUser| user.netns.is_none() || user.netns == case.attempt.netns;
     let users: Vec<String> = pressure.users.iter().filter(here).take(2).map(|user| describe(user, pressure)).collect();
-    if users.is_empty() { String::new() } else { format!("; who connected most: {}", users.join(", ")) }
+    if users.is_empty() { String::new() } else { format!("; most connects: {}", users.join(", ")) }
 }
 
 fn describe(user: &PortUser, pressure: &PortPressure) -> String {
     format!(
-        "{} (pid {}): {} in {} to {}, {} left in TIME_WAIT",
+        "{} (pid {}) {} in {} to {}, {} in TIME_WAIT",
         user.comm,
         user.pid,
-        counted(user.connects, "connect"),
+        user.connects,
         window(pressure.window_ns),
         counted(user.destinations, "destination"),
         user.time_wait_left
@@ -101,8 +94,7 @@ mod tests {
 
     #[test]
     fn a_connect_without_a_free_port_names_who_connects_most() {
-        let mut stream = Stream::new();
-        stream.connect().no_port(libc::EADDRNOTAVAIL).push(pressure());
+        let stream = Stream::new().connect().no_port(libc::EADDRNOTAVAIL).push(pressure()).clone();
         assert_eq!(stream.causes(), ["ephemeral_ports_exhausted"]);
     }
 

@@ -1,9 +1,7 @@
 //! A netfilter rule dropped a packet that this attempt needs.
 
-use super::super::evidence::netfilter_hook;
 use super::super::netfilter::dropped;
-use super::super::stopped::Stopped;
-use super::{Case, Cause, Finding, Remediation, run_in};
+use super::*;
 
 pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
     let stopped = dropped(case)?;
@@ -56,7 +54,7 @@ mod tests {
 
     #[test]
     fn a_dropped_syn_decides_without_waiting_for_the_timeout() {
-        let causes = Stream::new().connect().drop(SYN, "NETFILTER_DROP", POD).wait_ms(5).tick().causes();
+        let causes = Stream::new().connect().filtered(SYN, POD).settles().causes();
         assert_eq!(causes, ["firewall_drop"]);
     }
 
@@ -67,44 +65,37 @@ mod tests {
 
     #[test]
     fn a_dropped_fin_of_an_answered_attempt_is_nothing() {
-        let mut stream = Stream::new();
-        stream.connect().established().closes((100, 101, 200));
-        assert!(stream.drop(TcpFlags(0x11), "NETFILTER_DROP", POD).causes().is_empty());
+        let mut stream = Stream::new().connect().established().closes((100, 101, 200)).clone();
+        assert!(stream.filtered(TcpFlags(0x11), POD).causes().is_empty());
     }
 
     #[test]
     fn an_answer_that_may_have_been_lost_is_no_silence() {
-        let mut stream = Stream::new();
-        stream.connect().drop(SYN, "NETFILTER_DROP", POD).wait_ms(2).lost(2).wait_ms(5).tick();
-        assert_eq!(stream.causes(), ["unexplained"]);
+        assert_eq!(Stream::new().connect().filtered(SYN, POD).wait_ms(2).lost(2).settles().causes(), ["unexplained"]);
     }
 
     #[test]
     fn a_late_rst_turns_the_drop_into_a_reject() {
         let mut stream = Stream::new();
         let rules = vec![rule("INPUT", RuleVerdict::Drop)];
-        stream.connect().drop(SYN, "NETFILTER_DROP", POD).push(firewall(POD, rules)).wait_ms(5).tick();
+        stream.connect().filtered(SYN, POD).push(firewall(POD, rules)).settles();
         stream.wait_ms(300).tick().reset_received(TcpState::SynSent, 0);
         assert_eq!(stream.causes(), ["firewall_reject"]);
     }
 
     #[test]
     fn an_attempt_that_gets_through_on_a_later_syn_is_no_failure() {
-        let mut stream = Stream::new();
-        stream.connect().drop(SYN, "NETFILTER_DROP", POD).wait_ms(5).tick();
-        stream.wait_ms(1100).retransmit(TcpState::SynSent).established();
-        stream.closes((100, 101, 200));
+        let mut stream = Stream::new().connect().filtered(SYN, POD).settles().clone();
+        stream.wait_ms(1100).syn_again().established().closes((100, 101, 200));
         assert_eq!(stream.outcomes(), [Outcome::Noise]);
     }
 
     /// The rules were read so late that the verdict was decided without them, and revised.
     #[test]
     fn a_revised_verdict_is_no_failure_either() {
-        let mut stream = Stream::new();
-        stream.connect().drop(SYN, "NETFILTER_DROP", POD).wait_ms(5).tick().wait_ms(1010).tick();
+        let mut stream = Stream::new().connect().filtered(SYN, POD).settles().wait_ms(1010).tick().clone();
         stream.push(firewall(POD, vec![rule("cali-fw-cali1234", RuleVerdict::Drop)]));
-        stream.retransmit(TcpState::SynSent).established();
-        stream.closes((100, 101, 200)).tick();
+        stream.syn_again().established().closes((100, 101, 200)).tick();
         assert_eq!(stream.causes(), ["network_policy_drop"]);
         assert_eq!(stream.outcomes(), [Outcome::Noise]);
     }
@@ -112,10 +103,9 @@ mod tests {
     #[test]
     fn a_revised_verdict_is_not_taken_back_against_the_kubelets_word() {
         let mut stream = Stream::new();
-        stream.grpc_readiness(5).connect().drop(SYN, "NETFILTER_DROP", POD).wait_ms(5).tick().wait_ms(1010).tick();
+        stream.grpc_readiness(5).connect().filtered(SYN, POD).settles().wait_ms(1010).tick();
         stream.push(firewall(POD, vec![rule("cali-fw-cali1234", RuleVerdict::Drop)]));
-        stream.kubelet(ProbeOutput::Timeout).retransmit(TcpState::SynSent).established();
-        stream.closes((100, 101, 200)).tick();
+        stream.kubelet(ProbeOutput::Timeout).syn_again().established().closes((100, 101, 200)).tick();
         assert!(stream.outcomes().iter().all(|it| *it == Outcome::Failure), "{:?}", stream.outcomes());
         assert_eq!(stream.causes().last(), Some(&"network_policy_drop"));
     }
@@ -124,9 +114,8 @@ mod tests {
     fn what_was_taken_back_fails_by_the_kubelets_word() {
         let mut stream = Stream::new();
         let rules = firewall(POD, vec![rule("INPUT", RuleVerdict::Drop)]);
-        stream.http_readiness().connect().drop(SYN, "NETFILTER_DROP", POD).push(rules).wait_ms(5).tick();
-        stream.wait_ms(300).retransmit(TcpState::SynSent).established();
-        stream.closes((100, 101, 200)).wait_ms(5).tick();
+        stream.http_readiness().connect().filtered(SYN, POD).push(rules).settles();
+        stream.wait_ms(300).syn_again().established().closes((100, 101, 200)).settles();
         assert_eq!(stream.outcomes(), [Outcome::Noise]);
         stream.wait_ms(50).kubelet(ProbeOutput::Timeout).wait_ms(50).tick();
         assert_eq!(stream.outcomes().last(), Some(&Outcome::Failure), "{:?}", stream.outcomes());
@@ -136,8 +125,8 @@ mod tests {
     fn a_reset_of_a_dial_that_got_through_late_is_no_success() {
         let mut stream = Stream::new();
         let rules = firewall(POD, vec![rule("INPUT", RuleVerdict::Drop)]);
-        stream.tcp_readiness().connect().drop(SYN, "NETFILTER_DROP", POD).push(rules).wait_ms(5).tick();
-        stream.wait_ms(300).retransmit(TcpState::SynSent).established().resets((0, 1, 0)).wait_ms(5).tick();
+        stream.tcp_readiness().connect().filtered(SYN, POD).push(rules).settles();
+        stream.wait_ms(300).syn_again().established().resets((0, 1, 0)).settles();
         assert_eq!(stream.outcomes(), [Outcome::Failure]);
     }
 
@@ -150,10 +139,8 @@ mod tests {
                 stream.http_readiness();
             }
             let rules = vec![rule("INPUT", RuleVerdict::Drop)];
-            stream.connect().drop(SYN, "NETFILTER_DROP", POD).push(firewall(POD, rules)).wait_ms(5).tick();
-            stream.wait_ms(after_ms).retransmit(TcpState::SynSent).established();
-            stream.closes(bytes).wait_ms(50).tick();
-            stream.outcomes()
+            stream.connect().filtered(SYN, POD).push(firewall(POD, rules)).settles();
+            stream.wait_ms(after_ms).syn_again().established().closes(bytes).wait_ms(50).tick().outcomes()
         };
         let (nothing, answered) = ((0, 1, 0), (100, 101, 200));
         assert_eq!(late(true, 1_025, nothing), [Outcome::Failure]);
@@ -164,9 +151,8 @@ mod tests {
 
     #[test]
     fn what_the_kubelet_calls_failed_is_not_taken_back() {
-        let mut stream = Stream::new();
-        stream.http_readiness().connect().drop(SYN, "NETFILTER_DROP", POD).wait_ms(5).tick();
-        stream.wait_ms(900).kubelet(ProbeOutput::Timeout).retransmit(TcpState::SynSent).established();
+        let mut stream = Stream::new().http_readiness().connect().filtered(SYN, POD).settles().clone();
+        stream.wait_ms(900).kubelet(ProbeOutput::Timeout).syn_again().established();
         stream.closes((0, 1, 0)).wait_ms(50).tick();
         let outcomes = stream.outcomes();
         assert!(!outcomes.is_empty() && outcomes.iter().all(|it| *it == Outcome::Failure), "{outcomes:?}");
@@ -175,17 +161,15 @@ mod tests {
     /// The rule goes, the next SYN gets through, and nobody listens: that is what the attempt failed of.
     #[test]
     fn a_refusal_of_a_later_syn_is_no_reject() {
-        let mut stream = Stream::new();
-        stream.connect().drop(SYN, "NETFILTER_DROP", POD).wait_ms(5).tick();
-        stream.wait_ms(1000).retransmit(TcpState::SynSent).refused();
+        let mut stream = Stream::new().connect().filtered(SYN, POD).settles().clone();
+        stream.wait_ms(1000).syn_again().refused();
         assert_eq!(stream.causes(), ["connection_refused"]);
     }
 
     #[test]
     fn a_reset_after_a_later_syn_got_through_is_the_resets() {
-        let mut stream = Stream::new();
-        stream.connect().drop(SYN, "NETFILTER_DROP", POD).wait_ms(5).tick();
-        stream.wait_ms(1000).retransmit(TcpState::SynSent).established();
+        let mut stream = Stream::new().connect().filtered(SYN, POD).settles().clone();
+        stream.wait_ms(1000).syn_again().established();
         stream.reset_received(TcpState::Established, 0).reset_sent(TcpFlags(0x10), false, Some("app"));
         stream.state(TcpState::Established, TcpState::Close, 104, (100, 101, 0));
         assert_eq!(stream.causes(), ["mid_stream_rst"]);
@@ -193,9 +177,7 @@ mod tests {
 
     #[test]
     fn what_is_to_be_allowed_goes_the_way_of_the_packet() {
-        let fix = |flags| {
-            Stream::new().connect().drop(flags, "NETFILTER_DROP", NODE).gives_up().verdict().remediation.clone()
-        };
+        let fix = |flags| Stream::new().connect().filtered(flags, NODE).gives_up().verdict().remediation.clone();
         assert_starts(&fix(SYN), "Allow 10.88.0.1 -> port 8080 in");
         assert_starts(&fix(SYN_ACK), "Allow the answers of 10.88.0.2:8080 to 10.88.0.1 ");
     }
@@ -209,7 +191,7 @@ mod tests {
                 drop.reason = Some("NETFILTER_DROP".into());
                 drop.stack = vec!["ip_local_deliver".into()];
             });
-            stream.push(firewall(netns, vec![rule(chain, RuleVerdict::Drop)])).wait_ms(5).tick();
+            stream.push(firewall(netns, vec![rule(chain, RuleVerdict::Drop)])).settles();
             stream.verdict().remediation
         };
         let ufw = fix(NODE, "ufw-user-input");
@@ -232,7 +214,7 @@ mod tests {
             (verdict.summary, verdict.remediation)
         };
         let (summary, fix) = noted("ip_local_deliver");
-        assert_has(&summary, &["at INPUT in the network namespace of pod default/web drops"]);
+        assert_has(&summary, &["at INPUT in pod default/web drops"]);
         let command = "nsenter -t $(lsns -no PID 2 | head -n1) -n nft list ruleset; ";
         assert_has(&fix, &[command]);
         let (on_the_way, _) = noted("ip_forward");
@@ -243,11 +225,11 @@ mod tests {
     #[test]
     fn a_segment_that_got_through_at_the_second_try_was_not_missed() {
         let mut stream = Stream::new();
-        stream.connect().established().drop(TcpFlags(0x18), "NETFILTER_DROP", POD).wait_ms(200).sent_again(100, false);
+        stream.connect().established().filtered(TcpFlags(0x18), POD).wait_ms(200).sent_again(100, false);
         stream.wait_ms(1000).closes((200, 101, 0));
         assert_eq!(stream.causes(), ["slow_response"]);
         let mut lost = Stream::new();
-        lost.connect().established().drop(TcpFlags(0x18), "NETFILTER_DROP", POD).wait_ms(200).sent_again(100, false);
+        lost.connect().established().filtered(TcpFlags(0x18), POD).wait_ms(200).sent_again(100, false);
         lost.wait_ms(1000).closes((200, 1, 0));
         assert_eq!(lost.causes(), ["firewall_drop"]);
     }
@@ -255,11 +237,9 @@ mod tests {
     #[test]
     fn a_silence_after_a_later_syn_is_the_applications() {
         let noted = |silent_ms: u64| {
-            let mut stream = Stream::new();
-            stream.connect().drop(SYN, "NETFILTER_DROP", POD).wait_ms(5).tick();
-            stream.wait_ms(1_000).retransmit(TcpState::SynSent).established().wait_ms(silent_ms);
-            stream.closes((100, 101, 0)).wait_ms(50).tick();
-            stream.causes()
+            let mut stream = Stream::new().connect().filtered(SYN, POD).settles().clone();
+            stream.wait_ms(1_000).syn_again().established().wait_ms(silent_ms);
+            stream.closes((100, 101, 0)).wait_ms(50).tick().causes()
         };
         assert_eq!(noted(4_000), ["slow_response"]);
         assert_eq!(noted(500), ["firewall_drop"], "most of the time had gone before");
@@ -283,19 +263,16 @@ mod tests {
     /// What IPVS does where the destination of its entry is gone, or a module or program at a hook.
     #[test]
     fn where_all_rules_were_read_and_none_fits_it_is_not_reported_to_be_a_rule() {
-        let reported = |rules| {
-            let mut stream = Stream::new();
-            stream.connect().drop(SYN, "NETFILTER_DROP", NODE).push(firewall(NODE, rules)).gives_up();
-            stream.last_verdict()
-        };
+        let reported =
+            |rules| Stream::new().connect().filtered(SYN, NODE).push(firewall(NODE, rules)).gives_up().last_verdict();
         let nobody = reported(vec![]);
         assert_eq!((nobody.cause.name(), nobody.confidence), ("firewall_drop", Confidence::Likely));
-        assert_starts(&nobody.summary, "netfilter in the node's");
+        assert_starts(&nobody.summary, "netfilter on the node");
         assert_has(&nobody.summary, &["no rule that was read there fits"]);
         assert_lacks(&nobody.remediation, &["chain that drops it"]);
         let rule = reported(vec![rule("INPUT", RuleVerdict::Drop)]);
         assert_eq!(rule.confidence, Confidence::Proven);
-        assert_starts(&rule.summary, "a netfilter rule in the node's");
+        assert_starts(&rule.summary, "a netfilter rule on the node");
     }
 
     /// A mark, a set, a device: conditions that are not understood.

@@ -1,7 +1,7 @@
 //! A netfilter rule answered for this flow with a RST or an ICMP error.
 
 use super::super::netfilter::rejected;
-use super::{Case, Cause, Finding, Remediation};
+use super::*;
 
 pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
     let stopped = rejected(case)?;
@@ -20,11 +20,9 @@ mod tests {
 
     #[test]
     fn a_rst_for_a_syn_that_netfilter_dropped_is_a_reject_in_either_order() {
-        let mut first = Stream::new();
-        first.connect().drop(SYN, "NETFILTER_DROP", POD).reset_received(TcpState::SynSent, 0);
+        let first = Stream::new().connect().filtered(SYN, POD).reset_received(TcpState::SynSent, 0).clone();
         assert_eq!(first.causes(), ["firewall_reject"]);
-        let mut second = Stream::new();
-        second.connect().reset_received(TcpState::SynSent, 0).drop(SYN, "NETFILTER_DROP", POD);
+        let second = Stream::new().connect().reset_received(TcpState::SynSent, 0).filtered(SYN, POD).clone();
         assert_eq!(second.causes(), ["firewall_reject"]);
     }
 
@@ -36,12 +34,10 @@ mod tests {
 
     #[test]
     fn a_request_is_rejected_like_a_syn() {
-        let mut reset = Stream::new();
-        reset.connect().established().drop(TcpFlags(0x18), "NETFILTER_DROP", POD);
+        let mut reset = Stream::new().connect().established().filtered(TcpFlags(0x18), POD).clone();
         reset.resets((100, 1, 0));
         assert_eq!(reset.causes(), ["firewall_reject"]);
-        let mut by_app = Stream::new();
-        by_app.connect().established().drop(TcpFlags(0x18), "NETFILTER_DROP", POD).wait_ms(200);
+        let mut by_app = Stream::new().connect().established().filtered(TcpFlags(0x18), POD).wait_ms(200).clone();
         by_app.reset_received(TcpState::Established, 0).reset_sent(TcpFlags(0), false, Some("app"));
         by_app.state(TcpState::Established, TcpState::Close, 104, (200, 101, 0));
         assert_eq!(by_app.causes(), ["mid_stream_rst"]);
@@ -51,8 +47,7 @@ mod tests {
     #[test]
     fn an_answer_of_the_target_is_rejected_and_the_target_hears_of_it() {
         let noted = |flags: TcpFlags, icmp: bool| {
-            let mut stream = Stream::new();
-            stream.connect();
+            let mut stream = Stream::new().connect().clone();
             if !flags.is_syn_ack() {
                 stream.established();
             }
@@ -87,10 +82,9 @@ mod tests {
     /// A later SYN may get through, and the answer to it.
     #[test]
     fn a_rejected_answer_is_no_end() {
-        let mut stream = Stream::new();
-        stream.connect().drop_back(SYN_ACK, "NETFILTER_DROP");
-        stream.push(firewall(NODE, vec![rule("f2b", RuleVerdict::Reject)])).wait_ms(5).tick();
-        stream.wait_ms(1000).retransmit(TcpState::SynSent).established().closes((100, 101, 200));
+        let mut stream = Stream::new().connect().drop_back(SYN_ACK, "NETFILTER_DROP").clone();
+        stream.push(firewall(NODE, vec![rule("f2b", RuleVerdict::Reject)])).settles();
+        stream.wait_ms(1000).syn_again().established().closes((100, 101, 200));
         assert_eq!(stream.outcomes(), [Outcome::Noise]);
     }
 
@@ -98,9 +92,8 @@ mod tests {
     fn where_no_hook_tells_of_all_rsts_of_a_stack_it_is_less_sure() {
         let noted = |missing: Hook| {
             let mut stream = Stream::new();
-            stream.missing(missing).connect().established().drop(TcpFlags(0x18), "NETFILTER_DROP", POD);
-            stream.push(firewall(POD, vec![rule("INPUT", RuleVerdict::Reject)]));
-            stream.resets((100, 1, 0)).wait_ms(5).tick();
+            stream.missing(missing).connect().established().filtered(TcpFlags(0x18), POD);
+            stream.push(firewall(POD, vec![rule("INPUT", RuleVerdict::Reject)])).resets((100, 1, 0)).settles();
             stream.last_decided()
         };
         assert_eq!(noted(Hook::TcpV4SendReset), ("firewall_reject", Confidence::Likely));
@@ -110,8 +103,7 @@ mod tests {
     /// The rules have been read by then, so that nothing holds the verdict back.
     #[test]
     fn the_senders_own_event_comes_after_the_receivers() {
-        let mut stream = Stream::new();
-        stream.connect().established().drop(TcpFlags(0x18), "NETFILTER_DROP", POD);
+        let mut stream = Stream::new().connect().established().filtered(TcpFlags(0x18), POD).clone();
         stream.push(firewall(POD, Vec::new())).wait_ms(20);
         stream.reset_received(TcpState::Established, 0).reset_sent(TcpFlags(0), false, Some("app"));
         stream.state(TcpState::Established, TcpState::Close, 104, (200, 101, 0));
@@ -120,11 +112,8 @@ mod tests {
 
     #[test]
     fn where_all_rules_were_read_and_none_fits_it_is_not_reported_to_be_a_rule() {
-        let reported = |rules| {
-            let mut stream = Stream::new();
-            stream.connect().icmp(3, 3).drop(SYN, "NETFILTER_DROP", POD).push(firewall(POD, rules));
-            stream.last_verdict()
-        };
+        let reported =
+            |rules| Stream::new().connect().icmp(3, 3).filtered(SYN, POD).push(firewall(POD, rules)).last_verdict();
         let nobody = reported(vec![rule("INPUT", RuleVerdict::Drop)]);
         assert_eq!((nobody.cause.name(), nobody.confidence), ("firewall_reject", Confidence::Likely));
         assert_starts(&nobody.summary, "netfilter in ");

@@ -1,9 +1,6 @@
 //! Any other RST before the connection was established.
 
-use super::super::evidence::{is_at_socket, is_netfilter, of_reset_received, of_reset_sent};
-use super::super::kubectl;
-use super::{Case, Cause, Finding, Remediation, refusal_hook};
-use tracer_common::names::Hook;
+use super::*;
 use tracer_model::event::{PacketDrop, TcpState};
 
 /// If these hooks report nothing, no socket of this node sent a RST, and no packet was dropped.
@@ -48,15 +45,12 @@ fn from_outside(case: &Case<'_>) -> Option<Finding> {
                 .run(kubectl::endpoints(Some(&service))),
         ),
         None => (
-            "a middlebox, a user-space stack or another host sent it, or a process that the connection was redirected to (an \
-             address translation: a sidecar proxy, a hostPort)"
+            "a middlebox, a user-space stack, another host, or a process behind an address translation (sidecar, hostPort)"
                 .to_owned(),
             Cause::HandshakeRst.fix(),
         ),
     };
-    let summary = format!(
-        "the SYN to {dst} was answered with a RST that no netfilter rule and no TCP stack of this node is seen to have made under that address: {who}"
-    );
+    let summary = format!("the SYN to {dst} was answered with a RST that nothing on this node was seen to send: {who}");
     Some(
         Finding::likely(Cause::HandshakeRst, vec![of_reset_received(at, received)], summary, remediation)
             .resting_on(RST_AND_DROP_HOOKS),
@@ -66,9 +60,8 @@ fn from_outside(case: &Case<'_>) -> Option<Finding> {
 /// A refusal by a stack or a rule of this node would look the same: the SYN was dropped, and nobody knows where; or no hook tells
 /// of a RST without a socket, nor of the SYN that is freed then.
 fn may_be_refused(case: &Case<'_>) -> bool {
-    let lacks = |hooks: &[Hook]| !case.node.missing_of(hooks).is_empty();
     let any = |is: fn(&PacketDrop) -> bool| case.attempt.drops().any(|(_, d)| d.flags.is_syn() && is(d));
-    let untold = lacks(refusal_hook(case.attempt.flow.dst)) && (lacks(&[Hook::KfreeSkb]) || any(is_at_socket));
+    let untold = case.lacks(REFUSAL_HOOKS) && (case.lacks(&[Hook::KfreeSkb]) || any(is_at_socket));
     untold || any(|drop| drop.reason.is_none() && drop.location.is_none())
 }
 
@@ -84,8 +77,7 @@ mod tests {
 
     #[test]
     fn a_lost_event_leaves_no_conclusion_from_silence() {
-        let mut stream = Stream::new();
-        stream.connect().lost(3).reset_received(TcpState::SynSent, 0);
+        let stream = Stream::new().connect().lost(3).reset_received(TcpState::SynSent, 0).clone();
         let verdicts = stream.verdicts();
         assert_eq!(stream.causes(), ["unexplained"]);
         assert_eq!(verdicts[0].verdict.lost_events, 3);

@@ -1,13 +1,8 @@
 //! The pod's link is a macvlan or ipvlan of the device by which the node asks for it: a host never reaches those.
 
-use serde_json::json;
-
-use super::super::evidence::{evidence, of_drop};
 use super::neighbour_failure::is_unresolved;
-use super::{Case, Cause, Finding, in_handshake, inspected, is_of_handshake, silent};
+use super::*;
 use tracer_model::event::{Inspection, LinkState, ParentLink};
-use tracer_model::record::Evidence;
-use tracer_model::shell;
 
 pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
     let (time, seen) = inspected(case).filter(|_| in_handshake(case))?;
@@ -23,22 +18,23 @@ pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
     let says = format!("{} of the pod is a {kind} of {name}", link.name);
     let fields = json!({ "kind": kind, "parent_ifindex": asked, "netns": seen.netns });
     let summary = format!(
-        "{target} is on {}, a {kind} of {name}, and the node asks for it on {name} itself: a host does not reach its own {kind} pods by the device under them",
+        "{target} is on {}, a {kind} of {name}, and the node asks for it on {name} itself: a host does not reach a {kind} over the device under it",
         link.name
     );
-    let fix = format!(
-        "give the node a {kind} of its own beside the pods', and a route over it: ip link add shim0 link {parent} type {kind} mode {}; ip link set shim0 up; ip route add {target} dev shim0. Or give the pod its first network over a bridge or veth, and the {kind} as a second one. Or use an exec probe",
-        if kind.starts_with("ip") { "l2" } else { "bridge" }
+    let mode = if kind.starts_with("ip") { "l2" } else { "bridge" };
+    let fix = Remediation::from(format!(
+        "Give the node a {kind} of its own beside the pods', and a route over it. Or let the pod's first network be a bridge or veth, with the {kind} as a second one. Or use an exec probe"
+    ))
+    .run(
+        [
+            format!("ip link add shim0 link {parent} type {kind} mode {mode}"),
+            "ip link set shim0 up".to_owned(),
+            format!("ip route add {target} dev shim0"),
+        ]
+        .map(|command| run_in(case, case.attempt.netns, command)),
     );
-    Some(
-        Finding::likely(
-            Cause::HostIsolatedLink,
-            vec![evidence("rtnetlink", time, says, fields), unresolved],
-            summary,
-            fix,
-        )
-        .until_answered(),
-    )
+    let seen = vec![evidence("rtnetlink", time, says, fields), unresolved];
+    Some(Finding::likely(Cause::HostIsolatedLink, seen, summary, fix).until_answered())
 }
 
 /// The link that has the target's address, and the device of the prober's namespace that it is a part of.

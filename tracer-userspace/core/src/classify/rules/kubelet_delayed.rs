@@ -1,13 +1,8 @@
 //! The answer was in the prober's socket in time, and the kubelet says that it timed out; or it asked when most of its time was over.
 
-use serde_json::json;
-
-use super::super::evidence::{evidence, of_outcome, of_state};
-use super::super::giving_up::{LATE_NS, sent_request_late, taken_and_silent};
-use super::{Case, Cause, Finding, ms};
-use tracer_common::names::Hook;
+use super::super::giving_up::LATE_NS;
+use super::*;
 use tracer_model::event::{Answer, AnswerKind, ProbeOutput};
-use tracer_model::record::Confidence;
 
 pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
     request_left_too_little_time(case).or_else(|| unread(case))
@@ -26,12 +21,8 @@ fn request_left_too_little_time(case: &Case<'_>) -> Option<Finding> {
         "{dst} was reached in {reached} and acknowledged the first bytes of the request {idle} later, {left} before the kubelet closed at its timeout (timeoutSeconds {timeout_s}): the kubelet sent it late"
     );
     let says = format!("the last segment of the connection, which acknowledged the request, had passed {left} before");
-    let seen = evidence(
-        Hook::InetSockSetState.name(),
-        ended,
-        says,
-        json!({ "quiet_ms": ended.saturating_sub(asked) / 1_000_000 }),
-    );
+    let fields = json!({ "quiet_ms": ended.saturating_sub(asked) / 1_000_000 });
+    let seen = evidence(Hook::InetSockSetState.name(), ended, says, fields);
     let state = of_state(ended, attempt.last.as_ref()?);
     let fix = Cause::KubeletDelayed.fix();
     Some(Finding::likely(Cause::KubeletDelayed, vec![seen, state], summary, fix))
@@ -63,7 +54,7 @@ fn unread(case: &Case<'_>) -> Option<Finding> {
         }
     };
     let summary = format!(
-        "the answer of {} was in the prober's socket {when}; the kubelet, which says that it timed out (timeoutSeconds {timeout_s}), closed after {} without having read it",
+        "the answer of {} was in the prober's socket {when}; the kubelet timed out (timeoutSeconds {timeout_s}) and closed after {} without reading it",
         case.attempt.flow.dst,
         ms(lasted),
     );
@@ -85,15 +76,13 @@ mod tests {
     fn causes(answer_after_ms: u64, says: ProbeOutput) -> Vec<&'static str> {
         let mut stream = Stream::new();
         stream.http_readiness().connect().established().wait_ms(answer_after_ms).answer(AnswerKind::Http, Some(200));
-        stream.wait_ms(3000).closes((100, 101, 200)).kubelet(says);
-        stream.causes()
+        stream.wait_ms(3000).closes((100, 101, 200)).kubelet(says).causes()
     }
 
     /// The pod is gone when the FIN comes.
     #[test]
     fn what_is_sent_again_after_the_end_is_no_request() {
-        let mut stream = Stream::new();
-        stream.http_readiness().connect().established().wait_ms(1001);
+        let mut stream = Stream::new().http_readiness().connect().established().wait_ms(1001).clone();
         stream.state_quiet((TcpState::Established, TcpState::FinWait1), (100, 101, 0), 100_000_000);
         stream.wait_ms(200).sent_again(0, false).wait_ms(10).tick();
         assert_eq!(stream.causes(), ["kubelet_delayed"]);
@@ -117,8 +106,7 @@ mod tests {
     #[test]
     fn what_passed_last_may_be_no_request() {
         let noted = |again: bool, seconds: u64| {
-            let mut stream = Stream::new();
-            stream.http_readiness().connect().established().wait_ms(800);
+            let mut stream = Stream::new().http_readiness().connect().established().wait_ms(800).clone();
             if again {
                 stream.sent_again(100, false);
             }
@@ -147,8 +135,7 @@ mod tests {
                 .wait_ms(10)
                 .answer(kind, status)
                 .wait_ms(1990);
-            stream.closes((100, 101, 200)).kubelet(ProbeOutput::Timeout);
-            stream.causes()
+            stream.closes((100, 101, 200)).kubelet(ProbeOutput::Timeout).causes()
         };
         assert_eq!(noted(true, AnswerKind::Tls, None), ["slow_response"], "a ServerHello");
         assert_eq!(noted(false, AnswerKind::Http, Some(302)), ["unexplained"], "a redirect, which was followed");
@@ -158,8 +145,7 @@ mod tests {
     #[test]
     fn an_answer_of_unknown_time_and_a_close_that_was_late() {
         let closed_after = |ms: u64| {
-            let mut stream = Stream::new();
-            stream.http_readiness().connect().established().wait_ms(ms);
+            let mut stream = Stream::new().http_readiness().connect().established().wait_ms(ms).clone();
             stream.state(TcpState::CloseWait, TcpState::Close, 0, (100, 101, 201)).kubelet(ProbeOutput::Timeout);
             stream.causes()
         };

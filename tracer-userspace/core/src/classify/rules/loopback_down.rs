@@ -1,12 +1,8 @@
 //! `lo` of the attempt's namespace is down and its route goes over it.
 
-use super::super::evidence::{evidence, of_drop};
-use super::{Case, Cause, Finding, Remediation, in_namespace, is_unanswered, run_in};
+use super::*;
 use crate::classify::{culprit, culprit_of};
-use serde_json::json;
 use tracer_model::event::Netns;
-use tracer_model::record::{Confidence, Culprit, Evidence};
-use tracer_model::shell;
 
 pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
     let netns = case.attempt.netns?;
@@ -45,11 +41,7 @@ fn finding(case: &Case<'_>, netns: Netns, first: Evidence, confidence: Confidenc
     let change = case.node.links.down(netns, &lo);
     let culprit = change.map(|(time, change)| culprit_of(case.node, *time, change));
     if let Some((time, change)) = change {
-        let says = format!("{} set down by {} (pid {})", change.name, change.actor.comm, change.actor.pid);
-        seen.insert(
-            0,
-            evidence(change.hook.name(), *time, says, json!({ "pid": change.actor.pid, "netns": change.netns })),
-        );
+        seen.insert(0, culprit::evidence(*time, change));
     }
     let by = culprit.as_ref().map(describe).unwrap_or_default();
     let container_of = if case.node.netns() == Some(netns) { "this node" } else { "this namespace" };
@@ -91,8 +83,7 @@ mod tests {
     #[test]
     fn the_owner_of_the_address_is_reported() {
         let summary = |netns| {
-            let mut stream = Stream::to("127.0.0.1:4");
-            stream.links(true, &["10.88.0.1"]).connect();
+            let mut stream = Stream::to("127.0.0.1:4").links(true, &["10.88.0.1"]).connect().clone();
             for seen in &mut stream.observations {
                 if let ObservationKind::Connect(connect) = &mut seen.kind {
                     connect.netns = netns;
@@ -106,11 +97,9 @@ mod tests {
 
     #[test]
     fn lo_up_or_in_another_namespace_is_not_it() {
-        let mut up = Stream::new();
-        up.connect().drop_on(SYN, "QDISC_DROP", NODE, lo(true)).gives_up();
+        let up = Stream::new().connect().drop_on(SYN, "QDISC_DROP", NODE, lo(true)).gives_up().clone();
         assert_eq!(up.causes(), ["unexplained"]);
-        let mut pod = Stream::new();
-        pod.connect().drop_on(SYN, "QDISC_DROP", POD, lo(false)).gives_up();
+        let pod = Stream::new().connect().drop_on(SYN, "QDISC_DROP", POD, lo(false)).gives_up().clone();
         assert_eq!(pod.causes(), ["unexplained"]);
     }
 

@@ -1,8 +1,7 @@
 //! The pod's own address translation sent the attempt to a proxy, and the proxy closed it: the application was not met.
 
 use super::super::pod_sockets::{FRESH_NS, detour};
-use super::{Case, Cause, Finding, closed_without_answer, mid_stream_rst};
-use tracer_model::record::Confidence;
+use super::*;
 
 /// The rule. An answer in words may be the application's, handed on by the proxy: `sidecar.rs`.
 pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
@@ -38,8 +37,7 @@ mod tests {
     }
 
     fn second(redirect: Option<Redirect>, fail: fn(&mut Stream) -> &mut Stream) -> Vec<&'static str> {
-        let mut stream = Stream::new();
-        stream.http_readiness();
+        let mut stream = Stream::new().http_readiness().clone();
         fail(&mut stream).wait_ms(5).pod_sockets(|seen| seen.redirect = redirect).wait_ms(10_000).again(8);
         fail(&mut stream);
         stream.causes()

@@ -1,15 +1,12 @@
 //! A RST after the connection was established and before any answer.
 
-use super::super::evidence::{of_outcome, of_reset_received, of_reset_sent};
-use super::super::kubectl::with_log;
 use super::accept_queue_overflow::{full, make_room, seen as of_listener};
 use super::app_status_failure::shows_certificate;
 use super::probe_misconfigured::is_unanswered_grpc;
-use super::{Case, Cause, Finding, Remediation, ms, refusal_hook};
-use tracer_attempts::correlate::attempt::End;
+use super::*;
 use tracer_attempts::enrich;
 use tracer_model::event::{Listen, ProbeOutput, ResetSent, TcpState};
-use tracer_model::record::{Confidence, Culprit, NetnsRef};
+use tracer_model::record::NetnsRef;
 
 pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
     let attempt = case.attempt;
@@ -46,7 +43,7 @@ pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
     seen.extend(reported.map(of_outcome));
     let without_room = sent.filter(|(_, reset)| is_without_room(reset)).and_then(|_| full(case));
     seen.extend(without_room.map(|(time, listener)| of_listener(time, listener)));
-    let deaf = sent.is_none() && !case.node.missing_of(refusal_hook(attempt.flow.dst)).is_empty();
+    let deaf = sent.is_none() && case.lacks(REFUSAL_HOOKS);
     let unseen = if deaf { NO_SENDER } else { NOT_OBSERVED };
     let who = sent.map_or_else(|| unseen.to_owned(), |(time, r)| sender(case, time, r));
     let summary = format!(
@@ -69,7 +66,7 @@ pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
     let found = Finding::failure(Cause::MidStreamRst, seen, summary, words);
     let found = if partial && !cut { found.with_confidence(Confidence::Likely) } else { found };
     let found = found.with_culprit(sent.and_then(|(time, reset)| culprit(case, time, reset)));
-    Some(if deaf { Finding { rests_on: refusal_hook(attempt.flow.dst), ..found } } else { found })
+    Some(if deaf { Finding { rests_on: REFUSAL_HOOKS, ..found } } else { found })
 }
 
 /// The target closed the connection: a close with unread data is a RST, and so is what answers data after a close (RFC 9293
@@ -86,9 +83,9 @@ pub(super) fn is_close(case: &Case<'_>) -> bool {
 
 /// OpenSSL reads no more of a request than shows that it is no ClientHello.
 const IF_TLS: &str =
-    ". Or the port speaks TLS, whose servers close so what asks in plain HTTP: then set the probe's scheme to HTTPS";
+    ". Or the port speaks TLS, and its server closes what asks in plain HTTP. Then set the probe's scheme to HTTPS";
 
-const NOT_OBSERVED: &str = "no stack of this node was seen to send it under that address (a proxy behind an address translation, or somebody on the way, did)";
+const NOT_OBSERVED: &str = "a proxy behind an address translation, or somebody on the way, sent it";
 
 const NO_SENDER: &str =
     "the sender is unknown: no hook of this kernel reports a RST of a stack that has no socket for the segment";
@@ -98,7 +95,7 @@ fn sender(case: &Case<'_>, time: u64, reset: &ResetSent) -> String {
         return no_room(case, reset);
     }
     let who = match (&reset.actor, reset.no_socket) {
-        (Some(actor), _) => format!("process {} (pid {})", actor.comm, actor.pid),
+        (Some(actor), _) => format!("process {actor}"),
         (None, true) => "its kernel no longer has a socket for it".to_owned(),
         (None, false) => "its kernel, for a segment that did not fit the socket".to_owned(),
     };
@@ -194,7 +191,7 @@ fn fix_of(case: &Case<'_>, time: u64, reset: &ResetSent) -> Fix {
 
 fn words(case: &Case<'_>, fix: Fix, reset: Option<&ResetSent>) -> Remediation {
     let who = reset.and_then(|reset| reset.actor.as_ref());
-    let who = who.map_or_else(|| "the target".to_owned(), |actor| format!("{} (pid {})", actor.comm, actor.pid));
+    let who = who.map_or_else(|| "the target".to_owned(), ToString::to_string);
     let text = match fix {
         Fix::Outside => "Look at the proxy, load balancer or address translation on the way to the target, and at the process behind it".to_owned(),
         Fix::Ended => format!("Find why {who} ended: its log at that moment, and how the container's run ended"),
@@ -250,8 +247,7 @@ mod tests {
     #[test]
     fn the_fix_is_of_what_was_seen() {
         let noted = |reason: Option<&str>, actor: Option<&str>| {
-            let mut stream = Stream::new();
-            stream.connect().established().reset_received(TcpState::Established, 0);
+            let mut stream = Stream::new().connect().established().reset_received(TcpState::Established, 0).clone();
             stream.reset_sent(TcpFlags(0), false, actor);
             stream.last_reset_sent().reason = reason.map(str::to_owned);
             let verdict = stream.verdict();
@@ -289,12 +285,9 @@ mod tests {
     #[test]
     fn a_listener_that_resets_the_end_of_a_handshake_has_no_room() {
         let noted = |reason: Option<&str>, answered: TcpFlags, full: bool| {
-            let mut stream = Stream::new();
-            stream.connect().established().reset_received(TcpState::Established, 0);
+            let mut stream = Stream::new().connect().established().reset_received(TcpState::Established, 0).clone();
             if full {
-                let addr = "0.0.0.0:8080".parse().expect("an address");
-                let listener = ListenerState { addr, waiting: 2, backlog: 1, half_open: None };
-                stream.inspection(|seen| seen.listeners = Some(vec![listener]));
+                stream.inspection(|seen| seen.listeners = Some(vec![listener(2, 1)]));
             }
             stream.reset_sent(answered, false, None);
             stream.last_reset_sent().reason = reason.map(str::to_owned);
@@ -319,7 +312,7 @@ mod tests {
     #[test]
     fn a_sender_that_no_hook_tells_of_is_not_somebody_on_the_way() {
         let noted = |missing: Hook| {
-            Stream::new().missing(missing).connect().established().resets((100, 101, 0)).wait_ms(5).tick().verdict()
+            Stream::new().missing(missing).connect().established().resets((100, 101, 0)).settles().verdict()
         };
         let deaf = noted(Hook::TcpV4SendReset);
         assert_eq!((deaf.confidence, deaf.missing_hooks.len()), (Confidence::Likely, 1));
@@ -332,8 +325,7 @@ mod tests {
 
     #[test]
     fn a_rst_after_an_answer_is_nothing() {
-        let mut stream = Stream::new();
-        stream.connect().established().reset_received(TcpState::Established, 200);
+        let mut stream = Stream::new().connect().established().reset_received(TcpState::Established, 200).clone();
         stream.state(TcpState::Established, TcpState::Close, 104, (100, 101, 200));
         assert!(stream.causes().is_empty());
     }
@@ -342,12 +334,11 @@ mod tests {
     #[test]
     fn a_rst_for_which_the_prober_still_waited_is_in_the_middle() {
         let decided = |after_ms: u64, len: Option<u16>, status: u16| {
-            let mut stream = Stream::new();
-            stream.http_readiness().connect().established();
+            let mut stream = Stream::new().http_readiness().connect().established().clone();
             stream.answer_with(AnswerKind::Http, Some(status), |it| it.len = len).wait_ms(after_ms);
             stream.reset_received(TcpState::Established, 80);
             stream.state(TcpState::Established, TcpState::Close, 104, (100, 101, 80));
-            stream.reset_sent(TcpFlags(0), false, Some("app")).wait_ms(5).tick();
+            stream.reset_sent(TcpFlags(0), false, Some("app")).settles();
             let first = stream.verdicts().into_iter().next().map(|it| it.verdict);
             first.map(|it| (it.cause.name(), it.confidence, it.summary.contains("in the middle of its answer")))
         };
@@ -374,8 +365,7 @@ mod tests {
 
     #[test]
     fn a_rst_after_the_dial_is_no_success_either() {
-        let mut stream = Stream::new();
-        stream.tcp_readiness();
+        let mut stream = Stream::new().tcp_readiness().clone();
         for conn in [8, 9, 10] {
             stream.again(conn).connect();
             if conn == 9 {
@@ -385,16 +375,14 @@ mod tests {
             }
             stream.wait_ms(10_000).tick();
         }
-        let counts: Vec<_> = stream.verdicts().iter().map(|it| it.probe.as_ref()?.consecutive_failures).collect();
-        assert_eq!(counts, [Some(1), Some(2)]);
+        assert_eq!(stream.in_a_row(), [Some(1), Some(2)]);
     }
 
     /// Another probe of the port has dialled in the same second, and was well.
     #[test]
     fn the_kubelets_word_is_of_the_dial_that_was_reset() {
         let mut stream = Stream::new();
-        stream.tcp_readiness().connect().established().reset_sent(TcpFlags(0), false, Some("app"));
-        stream.resets((0, 1, 0));
+        stream.tcp_readiness().connect().established().reset_sent(TcpFlags(0), false, Some("app")).resets((0, 1, 0));
         stream.again(9).connect().established().closes((0, 1, 0));
         assert_eq!(stream.wait_ms(1).kubelet(ProbeOutput::Network).causes(), ["mid_stream_rst"]);
     }
@@ -415,8 +403,7 @@ mod tests {
     #[test]
     fn a_listener_that_closes_resets_what_it_had_not_accepted() {
         let words = |ended: bool| {
-            let mut stream = Stream::new();
-            stream.listens(POD, 8080, true).connect().established();
+            let mut stream = Stream::new().listens(POD, 8080, true).connect().established().clone();
             if ended {
                 stream.listens(POD, 8080, false);
             }

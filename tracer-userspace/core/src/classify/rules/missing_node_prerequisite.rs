@@ -1,14 +1,10 @@
 //! A setting of the node that pods' traffic needs is not as it must be: it does not forward, or a base chain drops
 //! what no rule accepted. The latter has a nearer name, `firewall_drop`, and stands in `also`.
 
-use serde_json::json;
-
-use super::super::evidence::{evidence, netfilter_hook, of_drop, plain};
 use super::super::netfilter::dropped;
-use super::{Case, Cause, Command, Finding, Remediation, icmp_hook, in_namespace, run_in};
+use super::*;
 use tracer_model::event::PacketDrop;
-use tracer_model::record::{Confidence, Status};
-use tracer_model::shell;
+use tracer_model::record::Status;
 
 pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
     if case.attempt.established.is_some() {
@@ -32,18 +28,17 @@ fn not_forwarded(case: &Case<'_>) -> Option<Finding> {
     }
     let device = drop.device.as_ref().map_or("the device it came in on", |d| d.name.as_str());
     let summary = format!(
-        "the {} {} -> {} that came in on {device}{} was dropped because packets for other hosts are not forwarded there{}",
+        "the {} {} that came in on {device}{} was dropped: packets for other hosts are not forwarded there{}",
         drop.flags.name(),
-        drop.flow.src,
-        drop.flow.dst,
+        drop.flow,
         in_namespace(case, drop.netns),
         quoted(case, drop)
     );
-    let found =
-        Finding::failure(Cause::MissingNodePrerequisite, vec![of_drop(time, drop)], summary, forward(case, drop));
+    let (seen, fix) = (vec![of_drop(time, drop)], forward(case, drop));
+    let found = Finding::failure(Cause::MissingNodePrerequisite, seen, summary, fix);
     Some(match reason {
         Reason::Kernel => found,
-        Reason::Function => found.with_confidence(Confidence::Likely).resting_on(icmp_hook(drop.flow.dst)),
+        Reason::Function => found.with_confidence(Confidence::Likely).resting_on(ICMP_HOOKS),
     })
 }
 
@@ -52,7 +47,7 @@ fn not_forwarded(case: &Case<'_>) -> Option<Finding> {
 fn no_route(case: &Case<'_>, drop: &PacketDrop) -> bool {
     let came =
         case.attempt.errno().is_some_and(|it| matches!(it, libc::EHOSTUNREACH | libc::ENETUNREACH | libc::EACCES));
-    let deaf = drop.flow.dst.is_ipv4() && !case.node.missing_of(icmp_hook(drop.flow.dst)).is_empty();
+    let deaf = drop.flow.dst.is_ipv4() && case.lacks(ICMP_HOOKS);
     case.attempt.icmp().next().is_some() || came || (deaf && value(case, drop) != Some("0"))
 }
 
@@ -130,8 +125,8 @@ fn by_base_policy(case: &Case<'_>) -> Option<Finding> {
     })?;
     let says = format!("doctor, base_policy: {}", found.observed);
     let seen = evidence("doctor", time, says.clone(), json!({ "check": found.check, "status": found.status }));
-    let by_check = |command: &String| {
-        Remediation::from("Do what `tracer doctor --check base_policy` says").run([Command::on_node(command)])
+    let by_check = |fix: &Remediation| {
+        Remediation::from("Do what `tracer doctor --check base_policy` says").run(fix.commands.clone())
     };
     let fix = found.remediation.as_ref().map_or_else(|| Cause::MissingNodePrerequisite.fix(), by_check);
     Some(Finding::likely(Cause::MissingNodePrerequisite, vec![seen], says, fix))
@@ -200,8 +195,7 @@ mod tests {
 
     #[test]
     fn a_packet_without_a_route_is_the_routes() {
-        let mut stream = Stream::new();
-        stream.connect().drop(SYN, "IP_INNOROUTES", NODE).icmp(3, 1).gives_up();
+        let stream = Stream::new().connect().drop(SYN, "IP_INNOROUTES", NODE).icmp(3, 1).gives_up().clone();
         assert_eq!(stream.causes(), ["route_unreachable"]);
     }
 
@@ -212,7 +206,7 @@ mod tests {
         if icmp {
             stream.icmp(3, 1);
         }
-        stream.wait_ms(5).tick();
+        stream.settles();
         (stream.causes(), stream.verdict().confidence)
     }
 
@@ -278,11 +272,10 @@ mod tests {
     }
 
     fn reported(hook: &str, policy: bool) -> Verdict {
-        let mut stream = Stream::new();
-        stream.links(true, &["10.88.0.1"]).push(base_policy(hook)).connect();
+        let mut stream = Stream::new().links(true, &["10.88.0.1"]).push(base_policy(hook)).connect().clone();
         dropped_at_input(&mut stream, NODE);
         let dropping = tracer_model::event::FirewallRule { policy, ..rule("INPUT", RuleVerdict::Drop) };
-        stream.push(firewall(NODE, vec![dropping])).wait_ms(5).tick();
+        stream.push(firewall(NODE, vec![dropping])).settles();
         assert_eq!(stream.causes(), ["firewall_drop"]);
         stream.verdict()
     }
@@ -299,11 +292,10 @@ mod tests {
 
     #[test]
     fn a_drop_in_a_pod_is_not_the_nodes() {
-        let mut stream = Stream::new();
-        stream.links(true, &["10.88.0.1"]).push(base_policy("INPUT")).connect();
+        let mut stream = Stream::new().links(true, &["10.88.0.1"]).push(base_policy("INPUT")).connect().clone();
         dropped_at_input(&mut stream, POD);
         let dropping = tracer_model::event::FirewallRule { policy: true, ..rule("INPUT", RuleVerdict::Drop) };
-        stream.push(firewall(POD, vec![dropping])).wait_ms(5).tick();
+        stream.push(firewall(POD, vec![dropping])).settles();
         assert!(stream.verdict().also.is_empty());
     }
 }

@@ -1,11 +1,7 @@
 //! Full-size segments do not get through.
 
-use super::super::evidence::{evidence, of_drop, of_icmp, of_state};
-use super::{Case, Cause, Command, Finding, Remediation, leads_out};
-use serde_json::json;
-use tracer_common::names::Hook;
+use super::*;
 use tracer_model::event::{Flow, Icmp, PacketDrop, Retransmit};
-use tracer_model::record::{Confidence, Evidence};
 
 /// A segment of which this much is payload fills a small link: TCP's own lower limit is 536 (RFC 9293 3.7.1).
 const LARGE: u32 = 1000;
@@ -81,14 +77,12 @@ mod tests {
     }
 
     fn closes(stream: &mut Stream, bytes: (u64, u64, u64)) -> Vec<&'static str> {
-        stream.wait_ms(1000).closes(bytes);
-        stream.causes()
+        stream.wait_ms(1000).closes(bytes).causes()
     }
 
     #[test]
     fn a_packet_that_was_too_big_is_proof_once_the_attempt_failed() {
-        let mut stream = Stream::new();
-        stream.connect().established().drop(TcpFlags(0x10), "PKT_TOO_BIG", NODE);
+        let mut stream = Stream::new().connect().established().drop(TcpFlags(0x10), "PKT_TOO_BIG", NODE).clone();
         assert_eq!(closes(&mut stream, (1800, 1, 0)), ["mtu_blackhole"]);
         let mut answer = Stream::new();
         answer.connect().established().drop_with(TcpFlags(0x10), NODE, |drop| {
@@ -114,11 +108,9 @@ mod tests {
 
     #[test]
     fn large_segments_sent_again_are_and_small_ones_are_not() {
-        let mut large = Stream::new();
-        large.connect().established().sent_again(1448, true).sent_again(1448, true);
+        let mut large = Stream::new().connect().established().sent_again(1448, true).sent_again(1448, true).clone();
         assert_eq!(gives_up(&mut large), ["mtu_blackhole"]);
-        let mut small = Stream::new();
-        small.connect().established().sent_again(100, true).sent_again(100, true);
+        let mut small = Stream::new().connect().established().sent_again(100, true).sent_again(100, true).clone();
         assert_eq!(gives_up(&mut small), ["unexplained"]);
     }
 }

@@ -2,15 +2,8 @@
 
 use std::net::IpAddr;
 
-use serde_json::json;
-
-use super::super::evidence::{evidence, of_drop};
-use super::{
-    Case, Cause, Command, Finding, Remediation, in_handshake, in_namespace, inspected, is_of_handshake, run_in, silent,
-};
-use tracer_common::names::Hook;
+use super::*;
 use tracer_model::event::{Inspection, LinkState, NeighbourState, Netns, PacketDrop};
-use tracer_model::record::Confidence;
 
 /// Why there is no entry.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -92,15 +85,25 @@ fn unresolved(case: &Case<'_>) -> Option<Finding> {
         reported(entry),
         overlap(case, seen.from, entry.ifindex, entry.addr)
     );
+    let (summary, fix) = match case.node.owns(seen.from, entry.addr) {
+        true => (summary + OWN, own_again(case, seen.from, entry.addr)),
+        false => (summary, fix(case, None, entry.addr, why)),
+    };
     Some(
-        Finding::likely(
-            Cause::NeighbourFailure,
-            vec![evidence("rtnetlink", time, says, fields)],
-            summary,
-            fix(case, None, entry.addr, why),
-        )
-        .resting_on(&[Hook::KfreeSkb]),
+        Finding::likely(Cause::NeighbourFailure, vec![evidence("rtnetlink", time, says, fields)], summary, fix)
+            .resting_on(&[Hook::KfreeSkb]),
     )
+}
+
+const OWN: &str = ". It is the node's own address: what goes there leaves the node, since the rule or the route for it in table local is gone";
+
+fn own_again(case: &Case<'_>, netns: Netns, addr: IpAddr) -> Remediation {
+    let six = if addr.is_ipv4() { "" } else { "-6 " };
+    let show = [format!("ip {six}rule"), format!("ip {six}route show table local {addr}")];
+    Remediation::from(
+        "Give the node its rule of priority 0 back (ip rule add lookup local priority 0). Or take the address away and add it again: that makes its route",
+    )
+    .run(show.map(|command| run_in(case, Some(netns), command)))
 }
 
 fn reported(entry: &NeighbourState) -> &'static str {
@@ -158,6 +161,20 @@ fn fix(case: &Case<'_>, netns: Option<Netns>, target: IpAddr, why: Why) -> Remed
 mod tests {
     use crate::testing::*;
 
+    /// `ip rule del` took the first rule.
+    #[test]
+    fn the_nodes_own_address_has_no_neighbour() {
+        let noted = |addrs: &[&str]| {
+            let mut stream = Stream::new();
+            stream.links(true, addrs).connect().wait_ms(200);
+            stream.inspection(|seen| (seen.netns, seen.neighbour) = (None, Some(neighbour("incomplete"))));
+            let noted = stream.gives_up().verdict();
+            assert_eq!(noted.cause.name(), "neighbour_failure");
+            noted.summary.contains("the node's own address") && noted.remediation.to_string().contains("ip rule")
+        };
+        assert!(noted(&["10.88.0.2"]) && !noted(&["10.88.0.1"]));
+    }
+
     /// Seen: another pod had many probes, so inspections came late. A pod with its link down was called stale, proven.
     #[test]
     fn of_a_pod_that_was_not_looked_at_it_is_likely_at_most() {
@@ -187,8 +204,7 @@ mod tests {
 
     #[test]
     fn no_answer_and_a_full_table_are_distinguished() {
-        let mut stream = Stream::new();
-        stream.connect().drop(SYN, "NEIGH_FAILED", NODE);
+        let stream = Stream::new().connect().drop(SYN, "NEIGH_FAILED", NODE).clone();
         assert_eq!(stream.causes(), ["neighbour_failure"]);
         assert_has(&stream.verdict().summary, &["nobody answered"]);
         let fix = &Stream::new().connect().drop(SYN_ACK, "NEIGH_CREATEFAIL", POD).verdict().remediation;
@@ -218,8 +234,7 @@ mod tests {
             let links = vec![link(2, "docker0", docker, 24), link(3, "cni0", "10.88.3.1", 16)];
             let mut stream = Stream::new();
             stream.push(ObservationKind::Links(Links { netns: NODE, cookie: None, links })).connect().wait_ms(200);
-            stream.inspection(|seen| seen.neighbour = Some(crate::testing::neighbour("incomplete")));
-            stream.verdict()
+            stream.inspection(|seen| seen.neighbour = Some(crate::testing::neighbour("incomplete"))).verdict()
         };
         let words =
             "the node cannot resolve the link-layer address of 10.88.0.2 on docker0: it asks and nobody answers";

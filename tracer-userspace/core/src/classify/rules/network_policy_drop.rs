@@ -1,19 +1,11 @@
 //! What enforces network policies stopped the packets: a chain of the CNI, or a tc, XDP or cgroup program.
 
-use serde_json::json;
-
-use super::super::evidence::{evidence, of_drop, plain};
 use super::super::netfilter::{is_missed, stopped};
-use super::super::stopped::Stopped;
-use super::{Case, Cause, Command, Finding, Remediation, in_namespace, is_of_handshake, run_in};
-use tracer_common::names::Hook;
+use super::*;
 use tracer_model::event::PacketDrop;
-use tracer_model::record::Confidence;
-use tracer_model::shell;
 
 const ALLOW: &str = "allow the node's address (probes come from it), or the client, on that port";
 
-/// Shows the policies.
 fn policies() -> Command {
     Command::in_cluster("kubectl get networkpolicy -A")
 }
@@ -113,7 +105,8 @@ fn is_own_probe(case: &Case<'_>) -> bool {
     by_node && case.node.has_pod(case.attempt.flow.dst.ip())
 }
 
-const OR_ITSELF: &str = ": a policy, or the dataplane itself by an error of its own (a NetworkPolicy does not apply to what a node sends to its own pods)";
+const OR_ITSELF: &str =
+    ": by an error, or by a policy of another kind (a NetworkPolicy lets a node reach its own pods)";
 const MONITOR: &str = "Find the dataplane's own reason for the drop; with Cilium, run the first command in its pod on this node (metric cilium_drop_count_total by reason)";
 
 /// The number that Open vSwitch gives its reasons (`enum ovs_drop_reason`, net/openvswitch/drop.h, 6.7 and later).
@@ -140,7 +133,7 @@ pub(in super::super) fn dropped<'a>(case: &Case<'a>) -> Option<(u64, &'a PacketD
 pub(super) fn did(case: &Case<'_>, drop: &PacketDrop, program: &str) -> String {
     let device = drop.device.as_ref().map(|device| format!(" on {}", device.name)).unwrap_or_default();
     let place = in_namespace(case, drop.netns);
-    format!("{program}{device}{place} drops the {} {} -> {}", drop.flags.name(), drop.flow.src, drop.flow.dst)
+    format!("{program}{device}{place} drops the {} {}", drop.flags.name(), drop.flow)
 }
 
 /// By the kernel's reason; on kernels without reasons by the place, where little else drops there.
@@ -148,11 +141,15 @@ fn program_of(drop: &PacketDrop) -> Option<(&'static str, Confidence)> {
     let program = match drop.reason.as_deref() {
         Some("TC_INGRESS") => "a tc program or filter (ingress)",
         Some("TC_EGRESS") => "a tc program or filter (egress)",
-        Some("XDP") => "an XDP program",
+        Some("XDP") => XDP,
         Some("BPF_CGROUP_EGRESS") => "a cgroup program (egress)",
         Some(SOCKET_FILTER) => return Some((SOCKET_FILTERS, Confidence::Likely)),
         Some(_) if ovs_reason(drop).is_some_and(|number| BY_FLOWS.contains(&number)) => {
             return Some(("Open vSwitch, by its flows,", Confidence::Likely));
+        }
+        // The driver of veth frees what a program refused without a reason.
+        Some("NOT_SPECIFIED") if drop.location.as_deref().map(plain) == Some(VETH_XDP) => {
+            return Some((XDP, Confidence::Likely));
         }
         Some(_) => return None,
         None => return by_place(drop).map(|program| (program, Confidence::Likely)),
@@ -162,12 +159,16 @@ fn program_of(drop: &PacketDrop) -> Option<(&'static str, Confidence)> {
 
 const SOCKET_FILTERS: &str = "a socket filter or cgroup program (ingress), a security module or want of memory";
 
+const XDP: &str = "an XDP program";
+/// drivers/net/veth.c: it frees only what a program refused, and what it finds no memory for.
+const VETH_XDP: &str = "veth_xdp_rcv_skb";
+
 /// 5.10: `sch_handle_ingress` is part of `__netif_receive_skb_core`, which otherwise frees only what no
 /// protocol takes; `do_xdp_generic` frees what a program reported to.
 fn by_place(drop: &PacketDrop) -> Option<&'static str> {
     match plain(drop.location.as_deref()?) {
         "__netif_receive_skb_core" => Some("probably a tc program or filter (ingress)"),
-        "do_xdp_generic" => Some("an XDP program"),
+        "do_xdp_generic" | VETH_XDP => Some(XDP),
         _ => None,
     }
 }
@@ -180,12 +181,8 @@ fn by_connect(case: &Case<'_>) -> Option<Finding> {
         "connect() to {} was refused with EPERM: a program at cgroup/connect does that (a security module or seccomp could, too)",
         failed.dst
     );
-    let seen = evidence(
-        Hook::SysConnect.name(),
-        decided_at,
-        "connect() failed: EPERM".into(),
-        json!({ "errno": failed.errno }),
-    );
+    let fields = json!({ "errno": failed.errno });
+    let seen = evidence(Hook::SysConnect.name(), decided_at, "connect() failed: EPERM".into(), fields);
     let remediation = Remediation::from(format!("In the network policies, {ALLOW}"))
         .run([policies(), Command::on_node("bpftool cgroup tree")]);
     Some(Finding::likely(Cause::NetworkPolicyDrop, vec![seen], summary, remediation))
@@ -196,11 +193,22 @@ mod tests {
     use crate::testing::*;
 
     #[test]
+    fn a_program_at_the_driver_of_veth_refuses_without_a_reason() {
+        let mut stream = Stream::new();
+        stream.connect().drop_with(SYN, POD, |drop| {
+            (drop.reason, drop.location) = (Some("NOT_SPECIFIED".into()), Some("veth_xdp_rcv_skb".into()));
+        });
+        let verdict = stream.gives_up().verdict();
+        assert_eq!((verdict.cause.name(), verdict.confidence), ("network_policy_drop", Confidence::Likely));
+        assert_has(&verdict.summary, &["an XDP program"]);
+    }
+
+    #[test]
     fn a_chain_of_the_cni_is_a_policy_and_a_chain_named_like_one_is_not() {
         let causes = |chain| {
             let mut stream = Stream::new();
-            stream.connect().drop(SYN, "NETFILTER_DROP", POD).push(firewall(POD, vec![rule(chain, RuleVerdict::Drop)]));
-            stream.wait_ms(5).tick().causes()
+            stream.connect().filtered(SYN, POD).push(firewall(POD, vec![rule(chain, RuleVerdict::Drop)]));
+            stream.settles().causes()
         };
         assert_eq!(causes("cali-fw-cali1234"), ["network_policy_drop"]);
         assert_eq!(causes("podpolicy"), ["firewall_drop"]);
@@ -223,7 +231,7 @@ mod tests {
     fn an_answer_to_the_nodes_own_probe_is_no_network_policys() {
         let own = answer(When::default(), Tracked::No, |_| {});
         assert_eq!((own.cause.name(), own.confidence), ("network_policy_drop", Confidence::Likely));
-        assert_starts(&own.summary, "a rule of calico in");
+        assert_starts(&own.summary, "a rule of calico on the node");
         assert_has(&own.summary, &["no NetworkPolicy stops"]);
         assert_starts(&own.remediation.commands[0].run, "nft -a list chain");
         assert_lacks(&own.remediation, &["kubectl get networkpolicy"]);
@@ -238,7 +246,7 @@ mod tests {
     fn a_check_of_the_way_back_is_no_policy() {
         let check = answer(When { rpf: true, ..When::default() }, Tracked::No, |_| {});
         assert_eq!(check.cause.name(), "firewall_drop");
-        assert_starts(&check.summary, "the reverse-path check of calico in");
+        assert_starts(&check.summary, "the reverse-path check of calico on the node");
         let fix = "Fix the route to 10.88.0.2: it has to lead over cali1234.";
         assert_starts(&check.remediation, fix);
         assert_lacks(&check.remediation, &["networkpolicy"]);
@@ -265,7 +273,7 @@ mod tests {
     fn candidates_of_others_make_it_a_firewalls() {
         let mut stream = Stream::new();
         let rules = vec![rule("cali-fw-cali1234", RuleVerdict::Drop), rule("mine", RuleVerdict::Drop)];
-        stream.connect().drop(SYN, "NETFILTER_DROP", POD).push(firewall(POD, rules)).wait_ms(5).tick();
+        stream.connect().filtered(SYN, POD).push(firewall(POD, rules)).settles();
         let verdict = stream.verdict();
         assert_eq!(verdict.cause.name(), "firewall_drop");
         assert_has(&verdict.summary, &["cali-fw-cali1234", "mine"]);
@@ -295,11 +303,10 @@ mod tests {
     /// A host-network pod's probe: a node short of memory, and SELinux, drop with this reason, too.
     #[test]
     fn what_a_sockets_filters_drop_need_not_be_a_programs() {
-        let mut stream = Stream::to("10.88.0.1:10257");
-        stream.links(true, &["10.88.0.1"]).connect();
+        let mut stream = Stream::to("10.88.0.1:10257").links(true, &["10.88.0.1"]).connect().clone();
         let verdict = stream.drop(SYN, "SOCKET_FILTER", NODE).verdict();
         assert_eq!((verdict.cause.name(), verdict.confidence), ("network_policy_drop", Confidence::Likely));
-        assert_has(&verdict.summary, &["a security module or want of memory in the node's"]);
+        assert_has(&verdict.summary, &["a security module or want of memory on the node"]);
         assert_has(&verdict.remediation, &["nstat -az TcpExtPFMemallocDrop"]);
     }
 
@@ -308,16 +315,14 @@ mod tests {
     fn a_nodes_probe_of_its_own_pod_may_be_dropped_by_mistake() {
         let verdict = Stream::new().http_readiness().connect().drop(SYN, "TC_EGRESS", NODE).verdict();
         assert_eq!((verdict.cause.name(), verdict.confidence), ("network_policy_drop", Confidence::Likely));
-        assert_has(&verdict.summary, &["a policy, or the dataplane itself"]);
+        assert_has(&verdict.summary, &["by an error, or by a policy of another kind"]);
         assert_starts(&verdict.remediation, "Find the dataplane's own reason");
-        let mut other = Stream::new();
-        other.http_readiness().connect().others().drop(SYN, "TC_EGRESS", NODE);
+        let other = Stream::new().http_readiness().connect().others().drop(SYN, "TC_EGRESS", NODE).clone();
         assert_eq!(other.verdict().confidence, Confidence::Proven, "no prober");
         // A prober that runs in another pod: a NetworkPolicy does apply.
-        let mut pod = Stream::new();
-        pod.http_readiness().connect();
+        let mut pod = Stream::new().http_readiness().connect().clone();
         pod.last_connect().netns = POD;
-        pod.drop(SYN, "TC_EGRESS", NODE).wait_ms(5).tick();
+        pod.drop(SYN, "TC_EGRESS", NODE).settles();
         assert_eq!(pod.verdict().confidence, Confidence::Proven);
     }
 
@@ -340,9 +345,7 @@ mod tests {
     /// The policy goes, the next SYN gets through, and nobody listens: that is what the attempt failed of.
     #[test]
     fn a_refusal_of_a_later_syn_is_not_the_programs() {
-        let mut stream = Stream::new();
-        stream.connect().drop(SYN, "TC_INGRESS", POD).wait_ms(1000).retransmit(TcpState::SynSent);
-        stream.refused();
+        let stream = Stream::new().connect().drop(SYN, "TC_INGRESS", POD).wait_ms(1000).syn_again().refused().clone();
         assert_eq!(stream.causes(), ["connection_refused"]);
     }
 
@@ -350,7 +353,7 @@ mod tests {
     fn a_program_that_drops_and_answers_did_it() {
         let mut stream = Stream::new();
         stream.connect().drop(SYN, "TC_INGRESS", POD).reset_received(TcpState::SynSent, 0);
-        stream.state(TcpState::SynSent, TcpState::Close, 111, (0, 0, 0)).wait_ms(5).tick();
+        stream.state(TcpState::SynSent, TcpState::Close, 111, (0, 0, 0)).settles();
         assert_eq!(stream.causes(), ["network_policy_drop"]);
     }
 

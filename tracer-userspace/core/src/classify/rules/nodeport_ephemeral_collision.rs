@@ -1,22 +1,16 @@
-//! The attempt's source port is a NodePort of this node and IPVS took the SYN-ACK.
+//! The attempt's source port is a NodePort of this node and IPVS, or a rule of kube-proxy, took the SYN-ACK.
 //!
 //! Mechanism (net/netfilter/ipvs/ip_vs_proto_tcp.c `tcp_conn_schedule`, seen on 5.10 to 7.2): the SYN-ACK has the SYN bit,
 //! so a virtual service that matches its destination schedules it as a new connection. The prober itself never gets a RST.
 
 use std::collections::BTreeSet;
-use std::net::SocketAddr;
 
-use serde_json::json;
-
-use super::super::evidence::{evidence, is_netfilter, netfilter_hook, of_drop, of_ipvs, of_reset_sent};
 use super::super::netfilter::stopped;
 use super::super::stopped::Blame;
-use super::{Case, Cause, Finding, Remediation, dialler, in_handshake, run_in};
-use tracer_common::names::Hook;
+use super::service_no_endpoints::service_of;
+use super::*;
 use tracer_model::event::port_ranges::{NODE_PORTS, merged};
 use tracer_model::event::{NodePort, PacketDrop, TcpState, Via};
-use tracer_model::plural::counted;
-use tracer_model::record::{Confidence, Evidence};
 
 pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
     let attempt = case.attempt;
@@ -25,6 +19,7 @@ pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
     }
     let port = case.node.node_ports.of_ipvs_at(attempt.flow.src);
     taken(case, port)
+        .or_else(|| by_rule(case))
         .or_else(|| backend_reset(case, port?))
         .or_else(|| dropped(case, port?))
         .or_else(|| unanswered(case, port?))
@@ -36,6 +31,32 @@ fn taken(case: &Case<'_>, port: Option<&NodePort>) -> Option<Finding> {
     let (time, ipvs) =
         case.attempt.ipvs().find(|(_, i)| i.flags.is_syn_ack() && i.flow == back && i.via != Via::Destination)?;
     Some(finding(case, port, &sent_to(port), vec![of_ipvs(time, ipvs)]))
+}
+
+/// A rule of kube-proxy for a NodePort without endpoints stopped the SYN-ACK. Those of today are for new connections only, and
+/// let it pass.
+fn by_rule(case: &Case<'_>) -> Option<Finding> {
+    let stopped = stopped(case)?;
+    let syn_ack = stopped.answer_dropped(case).filter(|drop| drop.flags.is_syn_ack())?;
+    let blame = stopped.blame.as_ref().filter(|blame| blame.all(|rule| service_of(rule).is_some()))?;
+    let (src, dst) = (case.attempt.flow.src, case.attempt.flow.dst);
+    if syn_ack.flow.dst != src {
+        return None;
+    }
+    let listed = case.node.service_of_number(src.port());
+    let named = || blame.rules.iter().find_map(|rule| service_of(rule)).filter(|name| name.contains('/'));
+    let service = listed.or_else(|| named().map(str::to_owned));
+    let service = service.map_or_else(|| "a Service".to_owned(), |name| format!("Service {name}"));
+    let summary = format!(
+        "source port {} of this attempt to {dst} is the NodePort of {service}, which has no endpoint; kube-proxy's rule{}; {} keeps retransmitting its SYN{}",
+        src.port(),
+        stopped.did(case),
+        dialler(case.attempt),
+        overlap(case)
+    );
+    let found = stopped.finding(case, Cause::NodeportEphemeralCollision, summary, remediation(case));
+    let confidence = if blame.certain().is_some() { Confidence::Proven } else { Confidence::Likely };
+    Some(Finding { confidence, rests_on: &[], by_absence: false, ..found }.until_answered())
 }
 
 /// A backend of that very NodePort answered the target's SYN-ACK with a RST from its listener: only IPVS can have brought it there.
@@ -62,7 +83,7 @@ fn dropped(case: &Case<'_>, port: &NodePort) -> Option<Finding> {
     if blame.is_some_and(|blame| !blame.rules.is_empty()) {
         return None;
     }
-    let without_hook = port.backends.is_empty() && !case.node.missing_of(&[Hook::IpvsLeave]).is_empty();
+    let without_hook = port.backends.is_empty() && case.lacks(&[Hook::IpvsLeave]);
     let by_no_rule = blame.is_some_and(Blame::fits_no_rule);
     if !without_hook && !by_no_rule {
         return None;
@@ -94,21 +115,15 @@ fn is_at_ipvs(drop: &PacketDrop) -> bool {
 /// Nothing but the table: the handshake had no answer and nothing else was seen of it.
 fn unanswered(case: &Case<'_>, port: &NodePort) -> Option<Finding> {
     let (ended, _) = case.attempt.ended?;
-    let silent = case.attempt.drops().next().is_none()
-        && case.attempt.reset_received().is_none()
-        && case.attempt.icmp().next().is_none();
-    let hooks = ipvs_hooks(case.attempt.flow.dst);
-    if !case.settled || !silent || case.node.missing_of(hooks).is_empty() {
+    if !case.settled || !silent(case) || !case.lacks(IPVS_HOOKS) {
         return None;
     }
     let found = finding(case, Some(port), &sent_to(Some(port)), Vec::new());
-    Some(Finding { decided_at: ended, rests_on: hooks, ..found.with_confidence(Confidence::Possible) })
+    Some(Finding { decided_at: ended, rests_on: IPVS_HOOKS, ..found.with_confidence(Confidence::Possible) })
 }
 
 /// What tells where IPVS sends a packet, and what it drops.
-const fn ipvs_hooks(dst: SocketAddr) -> &'static [Hook] {
-    if dst.is_ipv4() { &[Hook::IpvsNatXmit, Hook::IpvsLeave] } else { &[Hook::IpvsNatXmitV6, Hook::IpvsLeave] }
-}
+const IPVS_HOOKS: &[Hook] = &[Hook::IpvsNatXmit, Hook::IpvsNatXmitV6, Hook::IpvsLeave];
 
 /// `fate`: what IPVS did with the SYN-ACK.
 fn finding(case: &Case<'_>, port: Option<&NodePort>, fate: &str, mut seen: Vec<Evidence>) -> Finding {
@@ -122,7 +137,7 @@ fn finding(case: &Case<'_>, port: Option<&NodePort>, fate: &str, mut seen: Vec<E
         .map(|s| format!(" of Service {s}"))
         .unwrap_or_default();
     let summary = format!(
-        "source port {} of this attempt to {} is the NodePort{service}; IPVS took the target's SYN-ACK for it and {fate}; {} keeps retransmitting its SYN{}",
+        "source port {} of this attempt to {} is a NodePort{service}; IPVS took the SYN-ACK for its traffic and {fate}; {} retransmits its SYN{}",
         src.port(),
         case.attempt.flow.dst,
         dialler(case.attempt),
@@ -150,12 +165,8 @@ fn table_entry(case: &Case<'_>, port: &NodePort, time: u64) -> Evidence {
         port.port,
         port.backends.len()
     );
-    evidence(
-        "ip_vs",
-        time,
-        says,
-        json!({ "node_port": port.port, "backends": port.backends, "service": case.node.service_of(port) }),
-    )
+    let fields = json!({ "node_port": port.port, "backends": port.backends, "service": case.node.service_of(port) });
+    evidence("ip_vs", time, says, fields)
 }
 
 /// How the range of source ports lies over the NodePorts, and what that means for each connect.
@@ -165,9 +176,8 @@ fn overlap(case: &Case<'_>) -> String {
     // connect() takes only ports of the parity of the lower bound (net/ipv4/inet_hashtables.c, __inet_hash_connect).
     let usable = |p: u16| (low..=high).contains(&p) && p % 2 == low % 2 && !reserved(p);
     let live = case.node.node_ports.all().filter(|(_, p)| !p.listened && usable(p.port));
-    let mut ports: Vec<u16> = live.map(|(_, p)| p.port).collect();
-    ports.sort_unstable();
-    ports.dedup();
+    let own = case.attempt.flow.src.port();
+    let ports: BTreeSet<u16> = live.map(|(_, p)| p.port).chain([own].into_iter().filter(|p| usable(*p))).collect();
     let all = (low..=high).filter(|&p| usable(p)).count().max(1);
     format!(
         ". ip_local_port_range {low}-{high} holds {} that connect() can pick: {:.2} % of connects",
@@ -232,6 +242,30 @@ fn reserved<'a>(case: &Case<'a>) -> Option<&'a [(u16, u16)]> {
 mod tests {
     use crate::testing::*;
 
+    /// A rule of kube-proxy without `ctstate NEW`: the answer of another pod meets it by the source port alone.
+    #[test]
+    fn a_rule_for_a_node_port_without_endpoints_takes_the_answer() {
+        let reported = |flags: TcpFlags, chain: &str, verdict: RuleVerdict, says: &str| {
+            let rule = FirewallRule { comment: Some(says.into()), ..rule(chain, verdict) };
+            let mut stream = Stream::new();
+            stream.connect().drop(flags, "NETFILTER_DROP", NODE).push(firewall(NODE, vec![rule])).wait_ms(5).tick();
+            stream.gives_up().last_verdict()
+        };
+        let chain = "KUBE-EXTERNAL-SERVICES";
+        for (verdict, says) in
+            [(RuleVerdict::Reject, "has no endpoints"), (RuleVerdict::Drop, "has no local endpoints")]
+        {
+            let taken = reported(SYN_ACK, chain, verdict, &format!("kube-system/dashboard:https {says}"));
+            assert_eq!((taken.cause.name(), taken.confidence), ("nodeport_ephemeral_collision", Confidence::Proven));
+            let words = "source port 40000 of this attempt to 10.88.0.2:8080 is the NodePort of Service kube-system/dashboard:https";
+            assert_has(&taken.summary, &[words, "the SYN-ACK 10.88.0.2:8080 -> 10.88.0.1:40000"]);
+            assert_has(&taken.remediation, &["Reserve the NodePorts"]);
+            let dialled = reported(SYN, chain, verdict, &format!("kube-system/dashboard:https {says}"));
+            assert_eq!(dialled.cause.name(), "service_no_endpoints");
+        }
+        assert_eq!(reported(SYN_ACK, "INPUT", RuleVerdict::Drop, "no guests").cause.name(), "firewall_drop");
+    }
+
     /// The table was read before the Service was made.
     #[test]
     fn the_list_of_services_names_a_node_port_that_no_table_has() {
@@ -245,7 +279,7 @@ mod tests {
             .connect()
             .ipvs(SYN_ACK, IpvsOp::Translate);
         let summary = &stream.verdict().summary;
-        assert_has(&summary, &["is the NodePort of Service shop/cart;"]);
+        assert_has(&summary, &["is a NodePort of Service shop/cart;"]);
     }
 
     #[test]
@@ -259,23 +293,20 @@ mod tests {
 
     #[test]
     fn a_client_of_the_node_port_sends_a_syn() {
-        let mut stream = Stream::new();
-        stream.connect().ipvs(SYN, IpvsOp::Translate).established();
+        let mut stream = Stream::new().connect().ipvs(SYN, IpvsOp::Translate).established().clone();
         stream.closes((10, 11, 20));
         assert!(stream.causes().is_empty());
     }
 
     #[test]
     fn the_same_port_under_iptables_is_harmless() {
-        let mut stream = Stream::new();
-        stream.node_port(ProxyMode::Iptables, 40000, &[]).connect().gives_up();
+        let stream = Stream::new().node_port(ProxyMode::Iptables, 40000, &[]).connect().gives_up().clone();
         assert_eq!(stream.causes(), ["unexplained"]);
     }
 
     #[test]
     fn without_the_ipvs_hooks_the_table_is_a_possibility() {
-        let mut stream = Stream::new();
-        stream.missing(Hook::IpvsNatXmit).missing(Hook::IpvsLeave);
+        let mut stream = Stream::new().missing(Hook::IpvsNatXmit).missing(Hook::IpvsLeave).clone();
         stream.node_port(ProxyMode::Ipvs, 40000, &["10.88.0.9:80"]).connect().gives_up();
         assert_eq!(stream.decided(), ("nodeport_ephemeral_collision", Confidence::Possible));
     }
@@ -285,7 +316,7 @@ mod tests {
         let reported = |rules| {
             let mut stream = Stream::new();
             stream.missing(Hook::IpvsLeave).node_port(ProxyMode::Ipvs, 40000, &[]).connect();
-            stream.drop(SYN_ACK, "NETFILTER_DROP", NODE).push(firewall(NODE, rules)).wait_ms(5).tick();
+            stream.filtered(SYN_ACK, NODE).push(firewall(NODE, rules)).settles();
             stream.gives_up().last_verdict().cause.name()
         };
         assert_eq!(reported(vec![rule("INPUT", RuleVerdict::Drop)]), "firewall_drop");
@@ -301,12 +332,12 @@ mod tests {
             stream.drop_with(SYN_ACK, NODE, |drop| {
                 (drop.reason, drop.stack) = (Some("NETFILTER_DROP".into()), vec![place.into()]);
             });
-            stream.push(firewall(NODE, rules)).wait_ms(5).tick();
+            stream.push(firewall(NODE, rules)).settles();
             stream.gives_up().last_verdict()
         };
         let gone = reported(vec![], "ip_local_deliver", 40000);
         assert_eq!((gone.cause.name(), gone.confidence), ("nodeport_ephemeral_collision", Confidence::Likely));
-        assert_has(&gone.summary, &["for it and dropped it, as it does"]);
+        assert_has(&gone.summary, &["for its traffic and dropped it, as it does"]);
         assert_eq!(
             reported(vec![rule("INPUT", RuleVerdict::Drop)], "ip_local_deliver", 40000).cause.name(),
             "firewall_drop"
@@ -331,12 +362,10 @@ mod tests {
     /// The table alone says what could be; the queue of the listener was seen.
     #[test]
     fn a_possibility_does_not_go_before_what_was_seen() {
-        let mut stream = Stream::new();
-        stream.missing(Hook::IpvsNatXmit).missing(Hook::IpvsLeave);
+        let mut stream = Stream::new().missing(Hook::IpvsNatXmit).missing(Hook::IpvsLeave).clone();
         stream.node_port(ProxyMode::Ipvs, 40000, &["10.88.0.9:80"]).connect().wait_ms(200);
         stream.inspection(|seen| {
-            let addr = "0.0.0.0:8080".parse().expect("an address");
-            seen.listeners = Some(vec![ListenerState { addr, waiting: 2, backlog: 1, half_open: None }]);
+            seen.listeners = Some(vec![listener(2, 1)]);
         });
         assert_eq!(stream.gives_up().causes(), ["accept_queue_overflow"]);
     }
@@ -354,7 +383,7 @@ mod tests {
         stream.last_reset_sent().via = Via::Destination;
         let verdict = stream.gives_up().verdict();
         assert_eq!((verdict.cause.name(), verdict.confidence), ("nodeport_ephemeral_collision", Confidence::Likely));
-        assert_lacks(&verdict.summary, &["translated on its way"]);
+        assert_lacks(&verdict.summary, &["had been translated"]);
     }
 
     fn fix(reserved: Option<&[(u16, u16)]>) -> String {

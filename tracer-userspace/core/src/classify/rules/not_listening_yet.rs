@@ -1,11 +1,9 @@
 //! Refused, and the process began to listen on that port later, or has not yet in its start.
 
 use super::super::history;
-use super::super::kubectl::with_log;
 use super::connection_refused::{Refused, of_listener, refused, serves};
-use super::{Case, Cause, Finding, Remediation, by_subject, in_namespace, ms, of_namespace, runs, shares_node};
+use super::*;
 use tracer_model::event::{Listen, Netns, ProbeType};
-use tracer_model::record::{Confidence, Evidence};
 
 /// How long a start may take before "not yet" is no longer an explanation.
 const START_NS: u64 = 120_000_000_000;
@@ -33,7 +31,7 @@ pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
 
 /// The container was started a moment ago, and nobody has listened there since: whoever did before was another run.
 fn in_this_run(case: &Case<'_>, seen: &[Evidence], at: u64, netns: Netns) -> Option<Finding> {
-    let began = history::began(case, at).filter(|began| at - began < START_NS)?;
+    let began = case.matched.run_began(at).filter(|began| at - began < START_NS)?;
     let (listeners, dst) = (&case.node.listeners, case.attempt.flow.dst);
     // In a pod of several containers it may be another one that listened there, and is gone.
     let heard = match case.matched.is_alone() {
@@ -66,10 +64,10 @@ fn in_its_start(case: &Case<'_>, at: u64, began: u64, netns: Netns) -> bool {
 
 /// Somebody began to listen there after the refusal, and nobody had before.
 fn later(case: &Case<'_>, mut seen: Vec<Evidence>, at: u64, began: u64, listen: &Listen, netns: Netns) -> Finding {
-    let who = format!("{} (pid {})", listen.actor.comm, listen.actor.pid);
     seen.push(of_listener(began, listen));
     let summary = format!(
-        "{who} began to listen on port {}{} only {} after this attempt was refused",
+        "{} began to listen on port {}{} only {} after this attempt was refused",
+        listen.actor,
         listen.addr.port(),
         in_namespace(case, Some(netns)),
         ms(began.saturating_sub(at))
@@ -86,7 +84,7 @@ fn not_yet(case: &Case<'_>, mut seen: Vec<Evidence>, at: u64, netns: Netns) -> O
     }
     seen.insert(0, of_namespace(case, netns, made));
     let summary = format!(
-        "nobody listens on {}{} yet: its namespace was made {} before, and nobody has listened on that port since",
+        "nobody listens on {}{} yet: its namespace was made {} before, and nobody has listened there since",
         case.attempt.flow.dst,
         in_namespace(case, Some(netns)),
         ms(at.saturating_sub(made))
@@ -110,15 +108,14 @@ mod tests {
 
     #[test]
     fn a_young_namespace_in_which_nobody_listened() {
-        let mut stream = Stream::new();
-        stream.netns_made(POD).connect().reset_sent(SYN, true, None);
+        let stream = Stream::new().netns_made(POD).connect().reset_sent(SYN, true, None).clone();
         assert_eq!(stream.causes(), ["not_listening_yet"]);
     }
 
     #[test]
     fn the_pod_is_named_as_soon_as_its_address_is_known() {
         let verdict = Stream::new().http_readiness().netns_made(POD).connect().reset_sent(SYN, true, None).verdict();
-        assert_has(&verdict.summary, &["in the network namespace of pod default/web yet"]);
+        assert_has(&verdict.summary, &["in pod default/web yet"]);
         assert_eq!(verdict.evidence[0].text, "the network namespace of pod default/web was made");
     }
 
@@ -131,8 +128,7 @@ mod tests {
 
     #[test]
     fn every_refusal_of_a_slow_start_is_revised() {
-        let mut stream = Stream::new();
-        stream.netns_made(POD).listens(POD, 9090, true).wait_ms(1_000);
+        let mut stream = Stream::new().netns_made(POD).listens(POD, 9090, true).wait_ms(1_000).clone();
         for conn in 1..=40 {
             stream.again(conn).connect().refused().wait_ms(2_000);
         }
@@ -184,8 +180,7 @@ mod tests {
 
     #[test]
     fn a_process_that_listened_before_is_another_story() {
-        let mut stream = Stream::new();
-        stream.netns_made(POD).listens(POD, 8080, true).listens(POD, 8080, false);
+        let mut stream = Stream::new().netns_made(POD).listens(POD, 8080, true).listens(POD, 8080, false).clone();
         stream.connect().reset_sent(SYN, true, None).wait_ms(1500).listens(POD, 8080, true);
         assert_eq!(stream.causes(), ["connection_refused"]);
     }
@@ -219,8 +214,7 @@ mod tests {
     #[test]
     fn a_run_that_listened_and_ceased_is_another_story() {
         let mut stream = restarted();
-        stream.listens(POD, 8080, true).wait_ms(500).listens(POD, 8080, false);
-        stream.connect().reset_sent(SYN, true, None);
+        stream.listens(POD, 8080, true).wait_ms(500).listens(POD, 8080, false).connect().reset_sent(SYN, true, None);
         assert_eq!(stream.causes(), ["connection_refused"]);
     }
 
@@ -282,8 +276,7 @@ mod tests {
             if shared {
                 stream.on_host_network();
             }
-            stream.listens(POD, 38_211, true).connect().reset_sent(SYN, true, None);
-            stream.causes()
+            stream.listens(POD, 38_211, true).connect().reset_sent(SYN, true, None).causes()
         };
         assert_eq!((refused(true), refused(false)), (vec!["not_listening_yet"], vec!["connection_refused"]));
     }
@@ -292,8 +285,7 @@ mod tests {
     #[test]
     fn no_surer_than_the_refusal() {
         let reported = |proven: bool| {
-            let mut stream = Stream::new();
-            stream.missing(Hook::TcpV4SendReset).connect();
+            let mut stream = Stream::new().missing(Hook::TcpV4SendReset).connect().clone();
             if proven {
                 stream.reset_sent(SYN, true, None);
             } else {

@@ -1,18 +1,13 @@
 //! The pod's link, or the one that leads to it, is down, or its namespace is gone.
 
-use serde_json::json;
-
-use super::super::culprit_of;
-use super::super::evidence::{evidence, is_netfilter, of_drop};
-use super::{Case, Cause, Finding, in_handshake, in_namespace, is_unanswered, outbound};
-use tracer_common::names::Hook;
+use super::super::culprit;
+use super::super::serving::held_answer;
+use super::*;
 use tracer_model::event::{Inspection, LinkState, ListenQueue, Netns, PacketDrop, Pod};
-use tracer_model::record::{Confidence, Evidence};
-use tracer_model::shell;
 
 pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
     if !in_handshake(case) {
-        return None;
+        return held_answer(case).and_then(|_| by_inspection(case));
     }
     dropped(case).or_else(|| by_inspection(case)).or_else(|| no_route(case)).or_else(|| no_port(case))
 }
@@ -170,20 +165,33 @@ fn no_port(case: &Case<'_>) -> Option<Finding> {
         return None;
     }
     let (netns, device) = (drop.netns?, drop.device.as_ref()?);
+    if is_others(case, drop) {
+        return None;
+    }
     let found = finding(case, vec![of_drop(time, drop)], netns, &device.name, "has no port that is up");
-    Some(found.with_confidence(Confidence::Likely))
+    let bridge = shell::link(&device.name);
+    let attach = super::Remediation::from(format!(
+        "Attach the pod's link to {bridge} again, and set it up (ip link set LINK master {bridge} up). Or delete the pod, so that its sandbox is made again"
+    ))
+    .run([super::run_in(case, Some(netns), format!("ip link show master {bridge}"))]);
+    let remediation = if device.up { attach } else { found.remediation.clone() };
+    Some(Finding { remediation, ..found.with_confidence(Confidence::Likely) })
+}
+
+/// A bridge with other addresses than that which the SYN was for: a route or a mark led it there, and the pod's link is elsewhere.
+pub(super) fn is_others(case: &Case<'_>, drop: &PacketDrop) -> bool {
+    let links = drop.netns.and_then(|netns| case.node.links.get(&netns));
+    let ifindex = drop.device.as_ref().map(|device| device.ifindex);
+    let link = links.and_then(|links| links.iter().find(|link| Some(link.ifindex) == ifindex));
+    link.is_some_and(|link| !link.prefixes.is_empty() && !link.covers(drop.flow.dst.ip()))
 }
 
 fn finding(case: &Case<'_>, mut seen: Vec<Evidence>, netns: Netns, device: &str, state: &str) -> Finding {
     let decided_at = seen.iter().map(|e| e.time_boot_ns).max().unwrap_or_default();
     let change = case.node.links.down(netns, device);
-    let culprit = change.map(|(time, change)| culprit_of(case.node, *time, change));
+    let culprit = change.map(|(time, change)| culprit::culprit_of(case.node, *time, change));
     if let Some((time, change)) = change {
-        let says = format!("{} set down by {} (pid {})", change.name, change.actor.comm, change.actor.pid);
-        seen.insert(
-            0,
-            evidence(change.hook.name(), *time, says, json!({ "pid": change.actor.pid, "netns": change.netns })),
-        );
+        seen.insert(0, culprit::evidence(*time, change));
     }
     let by = culprit.as_ref().map(|c| format!(" (set down by pid {} `{}`)", c.pid, c.comm)).unwrap_or_default();
     let summary = format!(
@@ -192,7 +200,7 @@ fn finding(case: &Case<'_>, mut seen: Vec<Evidence>, netns: Netns, device: &str,
         case.attempt.flow.dst
     );
     let text = format!(
-        "Set {device} up{}, or delete the pod, so that its sandbox is made again",
+        "Set {device} up{}, or delete the pod: then its sandbox is made again. Routes and IPv6 addresses went with the link, and may not come back by themselves",
         in_namespace(case, Some(netns))
     );
     let up = super::run_in(case, Some(netns), format!("ip link set {} up", shell::link(device)));

@@ -1,17 +1,12 @@
 //! The probe asks in a way that the application does not serve: a field of the probe is to be changed, not the application.
 
-use serde_json::json;
-
-use super::super::evidence::{evidence, of_outcome, of_state};
 use super::super::wrong_field::wrong_field;
 use super::app_status_failure::{GRPC_IN_PLAIN, answered_no};
 use super::connection_refused::{Refused, refused};
 use super::tls_eof_noise::listener_speaks_tls;
-use super::{Case, Cause, Finding, ms};
-use tracer_attempts::correlate::attempt::{End, Redirected};
-use tracer_common::names::Hook;
+use super::*;
+use tracer_attempts::correlate::attempt::Redirected;
 use tracer_model::event::ProbeOutput;
-use tracer_model::record::{Confidence, Evidence};
 
 pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
     redirect_loop(case)
@@ -36,7 +31,7 @@ fn redirect_loop(case: &Case<'_>) -> Option<Finding> {
     let outcome = attempt.kubelet().map(|(_, it)| it).filter(|it| it.says == ProbeOutput::TooManyRedirects);
     let answers = redirected.answers + 1;
     let summary = format!(
-        "the probe of {} was answered with {answers} redirects in a row within {} (the last by {}, with status {status}), and the kubelet follows no more: the redirects lead in a circle",
+        "the probe of {} was answered with {answers} redirects in a row within {} (the last by {}, with status {status}): they lead in a circle",
         redirected.first,
         ms(time.saturating_sub(redirected.began)),
         attempt.flow.dst
@@ -148,16 +143,7 @@ mod tests {
     use crate::testing::*;
 
     fn answered(stream: &mut Stream, status: u16) -> &mut Stream {
-        stream.connect().established().answer(AnswerKind::Http, Some(status));
-        stream.closes((100, 101, 76))
-    }
-
-    fn of(stream: &Stream) -> Vec<(&'static str, Confidence)> {
-        stream.verdicts().iter().map(|it| (it.verdict.cause.name(), it.verdict.confidence)).collect()
-    }
-
-    fn last(stream: &Stream) -> Verdict {
-        stream.last_verdict()
+        stream.connect().established().answer(AnswerKind::Http, Some(status)).closes((100, 101, 76))
     }
 
     const SURE: (&str, Confidence) = ("probe_misconfigured", Confidence::Proven);
@@ -175,12 +161,12 @@ mod tests {
     fn ten_redirects_in_a_row_are_a_loop() {
         let mut stream = Stream::new();
         redirects(stream.http_readiness(), 10).wait_ms(5);
-        assert_eq!(of(&stream), [LIKELY]);
-        let verdict = last(&stream);
+        assert_eq!(stream.all_decided(), [LIKELY]);
+        let verdict = stream.last_verdict();
         assert_has(&verdict.summary, &["10 redirects in a row"]);
         assert_has(&verdict.remediation, &["httpGet.path"]);
         stream.kubelet(ProbeOutput::TooManyRedirects);
-        assert_eq!(of(&stream).last(), Some(&SURE));
+        assert_eq!(stream.all_decided().last(), Some(&SURE));
     }
 
     #[test]
@@ -208,15 +194,11 @@ mod tests {
         );
     }
 
-    fn refused(stream: &mut Stream) -> &mut Stream {
-        stream.connect().refused().wait_ms(5)
-    }
-
     #[test]
     fn a_redirect_to_a_dead_port_is_named() {
         let mut stream = Stream::new();
-        refused(answered(stream.http_readiness(), 302).again_to(8, "10.88.0.2:9"));
-        assert_eq!(of(&stream), [LIKELY]);
+        answered(stream.http_readiness(), 302).again_to(8, "10.88.0.2:9").connect().refused().wait_ms(5);
+        assert_eq!(stream.all_decided(), [LIKELY]);
         let verdict = stream.verdicts().remove(0);
         assert_eq!(verdict.subject, Subject::Probe);
         assert_eq!(verdict.probe.as_ref().and_then(|it| it.port), Some(8080));
@@ -225,7 +207,7 @@ mod tests {
         assert_eq!(verdict.summary.matches("redirected").count(), 1, "{}", verdict.summary);
         assert_lacks(&verdict.remediation, &["make the process listen"]);
         stream.kubelet_at_target(ProbeOutput::Network);
-        assert_eq!(of(&stream).last(), Some(&SURE));
+        assert_eq!(stream.all_decided().last(), Some(&SURE));
     }
 
     #[test]
@@ -236,17 +218,17 @@ mod tests {
             stream.causes()
         };
         assert_eq!(
-            causes(|stream| _ = refused(answered(stream.http_readiness(), 302).again(8))),
+            causes(|stream| _ = answered(stream.http_readiness(), 302).again(8).connect().refused()),
             ["connection_refused"]
         );
         let late = |stream: &mut Stream| {
             answered(stream.http_readiness(), 302).wait_ms(500);
-            refused(stream.again_to(8, "10.88.0.2:9"));
+            stream.again_to(8, "10.88.0.2:9").connect().refused();
         };
         assert_eq!(causes(late), ["connection_refused"]);
         let other = |stream: &mut Stream| {
             stream.http_readiness_on(9);
-            refused(answered(stream, 302).again_to(8, "10.88.0.2:9"));
+            answered(stream, 302).again_to(8, "10.88.0.2:9").connect().refused();
         };
         assert_eq!(causes(other), ["connection_refused"]);
     }
@@ -267,36 +249,34 @@ mod tests {
         };
         let in_plain = "http: server gave HTTP response to HTTPS client";
         let bad = decided("https", in_plain, ProbeOutput::NotHttp, Some(400));
-        assert_eq!(of(&bad).last(), Some(&SURE));
-        let verdict = last(&bad);
+        assert_eq!(bad.all_decided().last(), Some(&SURE));
+        let verdict = bad.last_verdict();
         assert_has(&verdict.summary, &["(status 302) redirected it to https:// on the same port"]);
         assert_has(&verdict.remediation, &["X-Forwarded-Proto"]);
         let silent = decided("https", "context deadline exceeded", ProbeOutput::Timeout, None);
-        assert_eq!(of(&silent).last(), Some(&SURE));
+        assert_eq!(silent.all_decided().last(), Some(&SURE));
         let slow = decided("http", "context deadline exceeded", ProbeOutput::Timeout, None);
         assert_eq!(slow.causes(), ["slow_response"]);
-        assert_has(&last(&slow).summary, &["the probe was redirected (status 302)"]);
+        assert_has(&slow.last_verdict().summary, &["the probe was redirected (status 302)"]);
     }
 
     #[test]
     fn a_421_is_the_host_header() {
         let mut stream = Stream::new();
-        assert_eq!(of(answered(stream.http_readiness(), 421)), [SURE]);
-        assert_has(&last(&stream).remediation, &["httpGet.httpHeaders"]);
-        let mut tls = Stream::new();
-        tls.https_readiness().connect().established();
+        assert_eq!(answered(stream.http_readiness(), 421).all_decided(), [SURE]);
+        assert_has(&stream.last_verdict().remediation, &["httpGet.httpHeaders"]);
+        let mut tls = Stream::new().https_readiness().connect().established().clone();
         tls.closes((100, 101, 200)).kubelet(ProbeOutput::Status(421));
-        assert_eq!(of(&tls), [LIKELY]);
+        assert_eq!(tls.all_decided(), [LIKELY]);
         assert_eq!(answered(Stream::new().http_readiness(), 404).causes(), ["app_status_failure"]);
     }
 
     #[test]
     fn a_400_that_says_so_is_a_port_of_tls() {
         let decided = |says_tls: bool, len: Option<u16>, received: u64| {
-            let mut stream = Stream::new();
-            stream.http_readiness().connect().established();
+            let mut stream = Stream::new().http_readiness().connect().established().clone();
             stream.answer_with(AnswerKind::Http, Some(400), |it| (it.says_tls, it.len) = (says_tls, len));
-            of(stream.closes((100, 101, received)))
+            stream.closes((100, 101, received)).all_decided()
         };
         assert_eq!(decided(true, Some(400), 400), [LIKELY]);
         assert_eq!(decided(false, None, 76), [LIKELY], "a recording of before");
@@ -313,22 +293,21 @@ mod tests {
             stream.state(TcpState::Established, TcpState::CloseWait, 0, (33, 34, 1));
             stream.own(|it| _ = it.state(TcpState::CloseWait, TcpState::LastAck, 0, (33, 34, 1)));
         }
-        stream.wait_ms(5).tick()
+        stream.settles()
     }
 
     #[test]
     fn grpc_without_tls_at_a_port_that_speaks_tls() {
         for reset in [false, true] {
-            let mut stream = Stream::new();
-            stream.grpc_readiness(1).links(true, &["10.88.0.1"]);
+            let mut stream = Stream::new().grpc_readiness(1).links(true, &["10.88.0.1"]).clone();
             let addr = "10.88.0.2:8080".parse().expect("an address");
             stream.push(ObservationKind::TlsHello(TlsHello { netns: Some(POD), addr }));
-            assert_eq!(of(closed(&mut stream, reset)).last(), Some(&LIKELY), "reset: {reset}");
+            assert_eq!(closed(&mut stream, reset).all_decided().last(), Some(&LIKELY), "reset: {reset}");
             let mut unheard = Stream::new();
             closed(unheard.grpc_readiness(1), reset);
             assert_eq!(unheard.causes(), ["closed_without_answer"], "reset: {reset}");
-            let verdict = last(&unheard);
-            assert_has(&verdict.summary, &["most likely speaks TLS"]);
+            let verdict = unheard.last_verdict();
+            assert_has(&verdict.summary, &["most likely the port speaks TLS"]);
             assert_has(&verdict.remediation, &["grpc.mode: TLS"]);
             let mut http = Stream::new();
             http.http_readiness().push(ObservationKind::TlsHello(TlsHello { netns: Some(NODE), addr }));

@@ -1,18 +1,15 @@
 //! A tcpSocket attempt that succeeded at a proxy: it does so whether or not the application works.
 
-use super::super::evidence::of_state;
 use super::super::pod_sockets::{REDIRECT_NS, detour};
 use super::tls_eof_noise::touched;
-use super::{Case, Cause, Finding};
-use tracer_model::record::{Confidence, Outcome};
+use super::*;
 
-/// The rule.
 pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
     let ended = touched(case)?;
     let detour = detour(case, REDIRECT_NS)?;
     let dst = case.attempt.flow.dst;
     let summary = format!(
-        "the attempt to {dst} succeeded, and proves nothing: {} accepted it, to which the pod's own address translation sends that port, and not {}, which listens there",
+        "the attempt to {dst} succeeded and proves nothing: the pod's own address translation sends it to {}, past {}, which listens there",
         detour.server(),
         detour.passed_over()
     );

@@ -2,17 +2,14 @@
 
 use std::net::IpAddr;
 
-use serde_json::json;
-
-use super::super::evidence::{errno_text, evidence, is_netfilter, of_icmp, of_state};
-use super::{Case, Cause, Command, Finding, Remediation, in_handshake, in_namespace, inspected, run_in, silent};
-use tracer_common::names::Hook;
+use super::super::answer::RejectAnswer;
+use super::super::serving::held_answer;
+use super::*;
 use tracer_model::event::{ConnectFailed, Icmp, PacketDrop};
-use tracer_model::record::Confidence;
 
 pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
     if !in_handshake(case) {
-        return None;
+        return held_answer(case).and_then(|_| no_way_back(case));
     }
     by_connect(case).or_else(|| by_icmp(case)).or_else(|| by_error(case)).or_else(|| no_way_back(case))
 }
@@ -29,8 +26,9 @@ fn no_way_back(case: &Case<'_>) -> Option<Finding> {
     let place = in_namespace(case, Some(netns));
     let says = format!("a look-up of the route from {} to {}{place}: {error}", case.attempt.flow.dst.ip(), back.to);
     let evidence = evidence("inspection", time, says, json!({ "errno": back.errno, "netns": netns, "to": back.to }));
+    let what = if in_handshake(case) { "the SYN" } else { "the answer" };
     let summary = format!(
-        "there is no route back to {}{place} ({error}): {} cannot answer the SYN, which its kernel drops without a trace",
+        "there is no route back{place} to {} ({error}): the kernel of {} drops {what} without a trace",
         back.to, case.attempt.flow.dst
     );
     let remediation = Remediation::from(
@@ -50,9 +48,8 @@ fn by_connect(case: &Case<'_>) -> Option<Finding> {
     let seen = evidence(Hook::SysConnect.name(), time, says, json!({ "errno": failed.errno }));
     let (route, place) = (meaning.route, in_namespace(case, case.attempt.netns));
     let found = |summary, fix: Remediation| Finding::failure(Cause::RouteUnreachable, vec![seen], summary, fix);
-    let Some(or) = meaning.or else { return Some(found(format!("{route} for {dst}{place}"), fix(case))) };
-    let summary =
-        format!("{route} for {dst}{place}, or {or} refused the connect: it failed with {error} before a SYN was sent");
+    let Some(or) = meaning.or else { return Some(found(format!("{route}{place} for {dst}"), fix(case))) };
+    let summary = format!("{route}{place} for {dst}, or {or} refused the connect: {error}, before a SYN was sent");
     let (check, command) = meaning.check;
     let fix =
         fix(case).reword(|text| format!("{text}. If the route is good, {check}")).run([Command::on_node(command)]);
@@ -103,30 +100,34 @@ fn meaning(failed: &ConnectFailed) -> Option<Meaning> {
     Some(meaning)
 }
 
+/// Time exceeded in transit (RFC 792, RFC 4443).
+const fn is_time_exceeded(icmp: &Icmp) -> bool {
+    icmp.code == 0 && icmp.icmp_type == if icmp.v6 { 3 } else { 11 }
+}
+
 fn is_link_local(addr: IpAddr) -> bool {
     matches!(addr, IpAddr::V6(addr) if addr.is_unicast_link_local())
 }
 
 /// A router of this node (the node itself, or another namespace on the way) refused the SYN.
 fn by_icmp(case: &Case<'_>) -> Option<Finding> {
-    let (time, icmp) = case.attempt.icmp().find(|(_, i)| i.flags.is_syn() && is_unreachable(i))?;
+    let (time, icmp) =
+        case.attempt.icmp().find(|(_, i)| i.flags.is_syn() && (is_unreachable(i) || is_time_exceeded(i)))?;
     if !case.settled || dropped_on_this_node(case) {
         return None;
     }
-    let version = if icmp.v6 { "ICMPv6" } else { "ICMP" };
-    let summary = format!(
-        "no route to {}{}: {version} type {} code {} was sent about the SYN",
-        case.attempt.flow.dst.ip(),
-        in_namespace(case, icmp.netns),
-        icmp.icmp_type,
-        icmp.code
-    );
-    let route = run_in(case, icmp.netns, format!("ip route get {}", case.attempt.flow.dst.ip()));
-    let remediation = Remediation::from("Add or correct the route").run([route]);
-    Some(
-        Finding::failure(Cause::RouteUnreachable, vec![of_icmp(time, icmp)], summary, remediation)
-            .resting_on(&[Hook::KfreeSkb]),
-    )
+    let (dst, place, answer) = (case.attempt.flow.dst.ip(), in_namespace(case, icmp.netns), RejectAnswer::of(icmp));
+    let (what, fix) = if is_time_exceeded(icmp) {
+        let what = format!("the SYN to {dst} passed too many routers, the last{place}");
+        (what, "Look for a circle of routes, or a small net.ipv4.ip_default_ttl")
+    } else {
+        (format!("no route{place} to {dst}"), "Add or correct the route")
+    };
+    let summary = format!("{what}: {answer} was sent about the SYN");
+    let route = run_in(case, icmp.netns, format!("ip route get {dst}"));
+    let remediation = Remediation::from(fix).run([route]);
+    let found = Finding::failure(Cause::RouteUnreachable, vec![of_icmp(time, icmp)], summary, remediation);
+    Some(found.resting_on(&[Hook::KfreeSkb]))
 }
 
 /// The socket ended with the error of an ICMP message that nobody on this node sent.
@@ -147,12 +148,7 @@ fn by_error(case: &Case<'_>) -> Option<Finding> {
     };
     let summary = format!("{who} refused the SYN to {}: {}", case.attempt.flow.dst, errno_text(error));
     let found = Finding::failure(Cause::RouteUnreachable, vec![of_state(ended, state)], summary, fix(case));
-    let silent: &[Hook] = if case.attempt.flow.dst.is_ipv4() {
-        &[Hook::KfreeSkb, Hook::IcmpSend]
-    } else {
-        &[Hook::KfreeSkb, Hook::Icmp6Send]
-    };
-    Some(found.with_confidence(confidence).resting_on(silent))
+    Some(found.with_confidence(confidence).resting_on(&[Hook::KfreeSkb, Hook::IcmpSend, Hook::Icmp6Send]))
 }
 
 /// Something nearer than the route: netfilter, or an address that could not be resolved.
@@ -164,7 +160,8 @@ fn dropped_on_this_node(case: &Case<'_>) -> bool {
 fn is_routing(drop: &PacketDrop) -> bool {
     match (drop.reason.as_deref(), drop.location.as_deref()) {
         (Some(reason), _) => {
-            matches!(reason, "IP_INNOROUTES" | "IP_OUTNOROUTES" | "IP_INADDRERRORS" | "NOT_SPECIFIED")
+            // IP_INHDR: the time to live was over (`ip_forward`).
+            matches!(reason, "IP_INNOROUTES" | "IP_OUTNOROUTES" | "IP_INADDRERRORS" | "IP_INHDR" | "NOT_SPECIFIED")
                 && !is_netfilter(drop)
         }
         (None, place) => matches!(place, Some("ip_error" | "ip6_pkt_drop")),
@@ -177,12 +174,14 @@ fn is_unreachable(icmp: &Icmp) -> bool {
 }
 
 fn fix(case: &Case<'_>) -> Remediation {
-    let dst = case.attempt.flow.dst.ip();
-    Remediation::from("Add or correct the route, or restart the CNI agent that should have made it").run([run_in(
-        case,
-        case.attempt.netns,
-        format!("ip route get {dst}"),
-    )])
+    let (dst, netns) = (case.attempt.flow.dst.ip(), case.attempt.netns);
+    let route = run_in(case, netns, format!("ip route get {dst}"));
+    if dst.is_loopback() {
+        let add = if dst.is_ipv4() { "ip addr add 127.0.0.1/8 dev lo" } else { "ip addr add ::1/128 dev lo" };
+        let add = run_in(case, netns, add);
+        return Remediation::from("lo has lost its address: give it back (the last command)").run([route, add]);
+    }
+    Remediation::from("Add or correct the route, or restart the CNI agent that should have made it").run([route])
 }
 
 #[cfg(test)]
@@ -190,13 +189,30 @@ mod tests {
     use crate::testing::*;
 
     #[test]
+    fn a_circle_of_routes_is_one() {
+        let mut stream = Stream::new();
+        let verdict = stream.connect().drop(SYN, "IP_INHDR", POD).icmp(11, 0).gives_up().verdict();
+        assert_eq!((verdict.cause.name(), verdict.confidence), ("route_unreachable", Confidence::Proven));
+        assert_has(
+            &verdict.summary,
+            &["the SYN to 10.88.0.2 passed too many routers, the last in ", "ICMP type 11 code 0"],
+        );
+        assert_has(&verdict.remediation, &["a circle of routes"]);
+    }
+
+    #[test]
+    fn loopback_without_its_address_gets_it_back() {
+        let fix = Stream::to("127.0.0.1:8080").connect_failed(libc::ENETUNREACH).verdict().remediation;
+        assert_has(&fix, &["lo has lost its address", "ip addr add 127.0.0.1/8 dev lo"]);
+    }
+
+    #[test]
     fn an_error_of_connect_itself_decides() {
         for errno in [libc::ENETUNREACH, libc::EHOSTUNREACH, libc::EACCES, libc::EINVAL, libc::EADDRNOTAVAIL] {
             assert_eq!(Stream::new().connect_failed(errno).causes(), ["route_unreachable"], "errno {errno}");
         }
         assert_eq!(Stream::new().connect_failed(libc::ENOMEM).causes(), ["unexplained"]);
-        let mut blocking = Stream::new();
-        blocking.connect().wait_ms(3000).no_port(libc::EHOSTUNREACH);
+        let blocking = Stream::new().connect().wait_ms(3000).no_port(libc::EHOSTUNREACH).clone();
         assert_ne!(blocking.causes(), ["route_unreachable"], "a SYN was sent");
     }
 
@@ -212,8 +228,7 @@ mod tests {
     fn host_unreachable_from_elsewhere_may_be_a_firewall() {
         let reported = |errno: i32| {
             let mut stream = Stream::new();
-            stream.connect().wait_ms(3).state(TcpState::SynSent, TcpState::Close, errno, (0, 0, 0));
-            stream.decided()
+            stream.connect().wait_ms(3).state(TcpState::SynSent, TcpState::Close, errno, (0, 0, 0)).decided()
         };
         assert_eq!(reported(libc::EHOSTUNREACH), ("route_unreachable", Confidence::Possible));
         assert_eq!(reported(libc::ENETUNREACH), ("route_unreachable", Confidence::Likely));
@@ -231,11 +246,9 @@ mod tests {
     fn a_pod_without_a_route_back_cannot_answer() {
         let to = "10.88.0.1".parse().expect("an address");
         let no_way = Some(NoWayBack { to, errno: libc::ENETUNREACH });
-        let mut stream = Stream::new();
-        stream.connect().wait_ms(200).inspection(|seen| seen.no_way_back = no_way);
+        let mut stream = Stream::new().connect().wait_ms(200).inspection(|seen| seen.no_way_back = no_way).clone();
         assert_eq!(stream.gives_up().causes(), ["route_unreachable"]);
-        let mut refused = Stream::new();
-        refused.connect().wait_ms(200).inspection(|seen| seen.no_way_back = no_way);
+        let mut refused = Stream::new().connect().wait_ms(200).inspection(|seen| seen.no_way_back = no_way).clone();
         refused.reset_sent(SYN, true, None).reset_received(TcpState::SynSent, 0);
         assert_eq!(refused.causes().last(), Some(&"connection_refused"), "it did answer");
     }

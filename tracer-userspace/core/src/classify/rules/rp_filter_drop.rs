@@ -2,25 +2,18 @@
 
 use std::net::IpAddr;
 
-use super::super::evidence::of_drop;
-use super::{Case, Cause, Finding, Remediation, in_namespace, inspected, is_of_handshake, run_in};
+use super::*;
 use tracer_model::event::PacketDrop;
-use tracer_model::record::Confidence;
-use tracer_model::shell;
 
 pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
     let mut drops = case.attempt.drops().filter(|(time, drop)| is_of_handshake(case, *time, drop));
     let (time, drop, confidence) = drops.find_map(|(time, d)| Some((time, d, is_rp_filter(case, d)?)))?;
     let device = drop.device.as_ref().map_or("the device it came in on", |d| d.name.as_str());
+    let (src, flow, place) = (drop.flow.src.ip(), drop.flow, in_namespace(case, drop.netns));
     let summary = format!(
-        "the reverse-path filter{} dropped the {} {} -> {} that came in on {device}: the route back to {} does not lead there",
-        in_namespace(case, drop.netns),
-        drop.flags.name(),
-        drop.flow.src,
-        drop.flow.dst,
-        drop.flow.src.ip()
+        "the reverse-path filter{place} dropped the {} {flow} that came in on {device}: the route back to {src} does not lead there",
+        drop.flags.name()
     );
-    let src = drop.flow.src.ip();
     let (set, why) = setting(case, drop);
     let remediation = Remediation::from(format!("Fix the route to {src}, or loosen the filter of {device}: {why}"))
         .run([format!("ip route get {src}"), set].map(|command| run_in(case, drop.netns, command)));
@@ -137,16 +130,13 @@ mod tests {
 
     #[test]
     fn a_refusal_of_a_later_syn_is_not_the_filters() {
-        let mut stream = Stream::new();
-        stream.connect().drop(SYN, "IP_RPFILTER", POD).wait_ms(1000).retransmit(TcpState::SynSent);
-        stream.refused();
+        let stream = Stream::new().connect().drop(SYN, "IP_RPFILTER", POD).wait_ms(1000).syn_again().refused().clone();
         assert_eq!(stream.causes(), ["connection_refused"]);
     }
 
     #[test]
     fn a_drop_of_a_connection_that_got_through_is_nothing() {
-        let mut stream = Stream::new();
-        stream.connect().established().drop(SYN_ACK, "IP_RPFILTER", NODE);
+        let mut stream = Stream::new().connect().established().drop(SYN_ACK, "IP_RPFILTER", NODE).clone();
         stream.closes((100, 101, 200));
         assert!(stream.causes().is_empty());
     }

@@ -2,19 +2,11 @@
 
 use std::net::{IpAddr, SocketAddr};
 
-use serde_json::json;
-
-use super::super::evidence::{evidence, of_drop, of_ipvs};
-use super::super::kubectl;
-use super::super::netfilter::{IPVS_LINK, is_port_unreachable, stopped};
+use super::super::netfilter::{self, IPVS_LINK, is_port_unreachable};
 use super::super::owner::is_cluster_ips_check;
-use super::super::stopped::Blame;
-use super::{
-    Case, Cause, Command, Finding, Remediation, icmp_hook, in_handshake, in_namespace, network_policy_drop, silent,
-};
-use tracer_common::names::Hook;
+use super::super::stopped::{Blame, Stopped};
+use super::*;
 use tracer_model::event::{FirewallRule, IpvsOp, NodePort, NodePorts, PacketDrop, ProxyMode, Service};
-use tracer_model::record::Confidence;
 
 pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
     if !in_handshake(case) {
@@ -44,6 +36,12 @@ fn by_ipvs(case: &Case<'_>) -> Option<Finding> {
     Some(found.with_confidence(Confidence::Likely))
 }
 
+/// Netfilter stopped what went to the Service. An answer of the target's that met a rule of kube-proxy went to a NodePort
+/// (`nodeport_ephemeral_collision`).
+fn stopped<'c, 'a>(case: &'c Case<'a>) -> Option<&'c Stopped<'a>> {
+    netfilter::stopped(case).filter(|stopped| stopped.answer_dropped(case).is_none())
+}
+
 /// kube-proxy's rule for a Service without endpoints is the only one that can have stopped it.
 fn by_rule(case: &Case<'_>) -> Option<Finding> {
     let stopped = stopped(case)?;
@@ -56,7 +54,7 @@ fn by_rule(case: &Case<'_>) -> Option<Finding> {
         None => Lacking::Everywhere,
     };
     let confidence = if blame.certain().is_some() { Confidence::Proven } else { Confidence::Likely };
-    let reported = format!("kube-proxy's rule{}{}", stopped.did(case), stopped.words());
+    let reported = format!("kube-proxy's rule{}", stopped.did(case));
     let make = |summary, remediation| stopped.finding(case, Cause::ServiceNoEndpoints, summary, remediation);
     Some(finding(case, named, lacking, &reported, make).with_confidence(confidence))
 }
@@ -87,7 +85,7 @@ fn by_proxy(case: &Case<'_>) -> Option<Finding> {
     let of_service = |blame: &Blame<'_>| blame.all(of_proxy) || blame.all_read(of_proxy) && is_known(blame);
     let blame = stopped.blame.as_ref().filter(|blame| of_service(blame))?;
     let named = blame.rules.iter().find_map(|rule| service_of(rule));
-    let reported = format!("kube-proxy's rule{}{}", stopped.did(case), stopped.words());
+    let reported = format!("kube-proxy's rule{}", stopped.did(case));
     let make = |summary, remediation| stopped.finding(case, Cause::ServiceNoEndpoints, summary, remediation);
     Some(finding(case, named, Lacking::Everywhere, &reported, make).with_confidence(Confidence::Likely))
 }
@@ -97,13 +95,12 @@ fn by_proxy(case: &Case<'_>) -> Option<Finding> {
 fn by_table(case: &Case<'_>) -> Option<Finding> {
     const HOOK: &[Hook] = &[Hook::IpvsLeave];
     let dst = case.attempt.flow.dst;
-    let lacks = |hooks: &[Hook]| !case.node.missing_of(hooks).is_empty();
     let answer = case.attempt.icmp().find(|(_, icmp)| icmp.flags.is_syn() && is_port_unreachable(icmp));
     let dropped =
-        || stopped(case).and_then(|it| it.drop).filter(|(_, drop)| drop.flags.is_syn() && lacks(icmp_hook(dst)));
+        || stopped(case).and_then(|it| it.drop).filter(|(_, drop)| drop.flags.is_syn() && case.lacks(ICMP_HOOKS));
     let (time, netns) =
         answer.map(|(time, icmp)| (time, icmp.netns)).or_else(|| dropped().map(|(time, drop)| (time, drop.netns)))?;
-    if !lacks(HOOK) {
+    if !case.lacks(HOOK) {
         return None;
     }
     let here = |table: &&NodePorts| netns.is_none_or(|it| it == table.netns);
@@ -258,7 +255,8 @@ fn is_no_local_endpoints(rule: &FirewallRule) -> bool {
     rule.comment.as_deref().is_some_and(|comment| comment.ends_with(NO_LOCAL_ENDPOINTS))
 }
 
-fn service_of(rule: &FirewallRule) -> Option<&str> {
+/// The Service without endpoints of which a rule of kube-proxy is.
+pub(super) fn service_of(rule: &FirewallRule) -> Option<&str> {
     let comment = rule.comment.as_deref()?;
     comment.strip_suffix(NO_ENDPOINTS).or_else(|| comment.strip_suffix(NO_LOCAL_ENDPOINTS))
 }

@@ -1,15 +1,9 @@
 //! The target took the request and gave no byte of an answer before the prober closed.
 
-use super::super::evidence::{of_outcome, of_state};
-use super::super::giving_up::{
-    closed_late, gave_up_early, is_timeout, sent_request_late, taken_and_silent, timeout_ns,
-};
-use super::super::kubectl::with_log;
+use super::super::giving_up::{closed_late, is_timeout, timeout_ns};
 use super::super::serving;
-use super::{Case, Cause, Finding, Remediation, by_subject, ms, target_starved};
-use tracer_attempts::correlate::attempt::End;
+use super::*;
 use tracer_model::event::ProbeOutput;
-use tracer_model::record::Confidence;
 
 pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
     silent(case).or_else(|| unfinished(case)).or_else(|| closed_at_timeout(case))
@@ -88,7 +82,7 @@ fn silent(case: &Case<'_>) -> Option<Finding> {
     let in_silence = late.is_empty();
     let late = format!("{late}{}", prober_late(case));
     let summary = format!(
-        "{} was reached in {} and acknowledged the request; not a byte of an answer in {}{}{late}",
+        "{} was reached in {} and acknowledged the request; no byte of an answer in {}{}{late}",
         attempt.flow.dst,
         ms(reached),
         ms(waited),
@@ -149,10 +143,10 @@ pub(super) fn prober_late(case: &Case<'_>) -> &'static str {
     }
 }
 
-const PROBER_LATE: &str = "; the prober itself closed long after its timeout, and may have sent its request late, too";
+const PROBER_LATE: &str = "; the prober closed long after its timeout, and may have sent its request late";
 
-const BEGAN_BEFORE: &str = "; the probe's time had begun before this connection: the prober dialled late, or again";
-const CLOSED_SOON: &str = "; the prober closed it before the timeout was over: it had dialled late, or was stopped";
+const BEGAN_BEFORE: &str = "; the probe's time had begun before this connection: the prober connected late, or again";
+const CLOSED_SOON: &str = "; the prober closed it before the timeout was over: it had connected late, or was stopped";
 
 /// The timeout of the probe in words, if it is known.
 pub(super) fn budget(case: &Case<'_>) -> String {
@@ -163,10 +157,56 @@ pub(super) fn budget(case: &Case<'_>) -> String {
 mod tests {
     use crate::testing::*;
 
+    /// The link, the route or the address of the pod went away while its process worked: what it answered got nowhere.
+    #[test]
+    fn an_answer_that_cannot_leave_is_not_slow() {
+        let noted = |read: fn(&mut Inspection)| {
+            let mut stream = Stream::new();
+            stream.links(true, &["10.88.0.1"]).http_readiness().connect().established().wait_ms(200);
+            let serving = |bytes| {
+                let peer = "10.88.0.1:40000".parse().expect("an address");
+                let unacknowledged = Some(bytes);
+                let connection = ServedConnection { peer, unread: 0, unacknowledged, accepted: true, pid: None };
+                Some(Box::new(Serving { connection: Some(connection), ..Serving::default() }))
+            };
+            stream.inspection(|seen| (seen.netns, seen.serving) = (Some(POD), serving(0))).wait_ms(500);
+            stream.inspection(|seen| {
+                (seen.netns, seen.serving) = (Some(POD), serving(42));
+                read(seen);
+            });
+            stream.wait_ms(300).closes((100, 101, 0)).wait_ms(5).tick();
+            stream.verdict()
+        };
+        let stuck = noted(|_| ());
+        assert_eq!(stuck.cause.name(), "unexplained");
+        assert_has(
+            &stuck.summary,
+            &["(established and the request acknowledged; the target sent 42 bytes, and none arrived)"],
+        );
+        let no_route = noted(|seen| {
+            let to = "10.88.0.1".parse().expect("an address");
+            seen.no_way_back = Some(NoWayBack { to, errno: libc::ENETUNREACH });
+        });
+        assert_eq!((no_route.cause.name(), no_route.confidence), ("route_unreachable", Confidence::Likely));
+        assert_has(&no_route.summary, &["drops the answer without a trace"]);
+        let no_link = noted(|seen| {
+            let addrs = vec!["10.88.0.2".parse().expect("an address")];
+            seen.links = vec![LinkState { ifindex: 2, name: "eth0".into(), addrs, ..LinkState::default() }];
+        });
+        assert_eq!((no_link.cause.name(), no_link.confidence), ("pod_link_down", Confidence::Likely));
+        let gone = noted(|seen| (seen.netns, seen.serving) = (None, None));
+        assert_eq!(gone.cause.name(), "unexplained");
+        assert_has(&gone.summary, &["no network namespace of this node had the target's address"]);
+        assert_eq!(
+            noted(|seen| seen.serving = None).cause.name(),
+            "slow_response",
+            "it had sent nothing when it was last read"
+        );
+    }
+
     #[test]
     fn a_request_taken_and_not_answered() {
-        let mut stream = Stream::new();
-        stream.connect().established().wait_ms(1000).closes((100, 101, 0));
+        let stream = Stream::new().connect().established().wait_ms(1000).closes((100, 101, 0)).clone();
         assert_eq!(stream.causes(), ["slow_response"]);
     }
 
@@ -194,8 +234,7 @@ mod tests {
 
     #[test]
     fn an_unacknowledged_request_is_lost_on_the_way() {
-        let mut stream = Stream::new();
-        stream.connect().established().retransmit(TcpState::Established).wait_ms(1000);
+        let mut stream = Stream::new().connect().established().sent_again(0, false).wait_ms(1000).clone();
         stream.closes((200, 1, 0));
         assert_eq!(stream.causes(), ["unexplained"]);
     }
@@ -207,16 +246,14 @@ mod tests {
 
     #[test]
     fn a_request_that_was_taken_at_the_second_try_was_taken() {
-        let mut stream = Stream::new();
-        stream.connect().established().sent_again(100, false).wait_ms(1000);
+        let mut stream = Stream::new().connect().established().sent_again(100, false).wait_ms(1000).clone();
         stream.closes((200, 101, 0));
         assert_eq!(stream.causes(), ["slow_response"]);
     }
 
     #[test]
     fn an_answer_that_does_not_arrive_is_not_slow() {
-        let mut stream = Stream::new();
-        stream.connect().established().wait_ms(500).sent_again(80, true).wait_ms(500);
+        let mut stream = Stream::new().connect().established().wait_ms(500).sent_again(80, true).wait_ms(500).clone();
         stream.closes((100, 101, 0));
         assert_eq!(stream.causes(), ["unexplained"]);
         let words = &stream.verdict().summary;
@@ -226,17 +263,14 @@ mod tests {
     /// The kubelet is stopped: its sockets are closed long before any timeout, which is a second at least.
     #[test]
     fn a_prober_that_stops_has_not_waited() {
-        let mut stream = Stream::new();
-        stream.connect().established().wait_ms(100);
+        let mut stream = Stream::new().connect().established().wait_ms(100).clone();
         stream.own(|stream| _ = stream.closes((100, 101, 0)));
         assert!(stream.wait_ms(10).tick().causes().is_empty());
-        let mut dropped = Stream::new();
-        dropped.connect().established().wait_ms(100);
+        let mut dropped = Stream::new().connect().established().wait_ms(100).clone();
         dropped.own(|stream| _ = stream.closes((100, 101, 0)));
         dropped.drop(TcpFlags(0x18), "TCP_RFC7323_TW_PAWS", NODE);
         assert!(dropped.wait_ms(10).tick().causes().is_empty(), "what comes later finds nobody");
-        let mut connecting = Stream::new();
-        connecting.connect().wait_ms(100);
+        let mut connecting = Stream::new().connect().wait_ms(100).clone();
         connecting.own(|stream| _ = stream.state(TcpState::SynSent, TcpState::Close, 0, (0, 0, 0)));
         assert!(connecting.wait_ms(10).tick().causes().is_empty());
     }
@@ -244,8 +278,7 @@ mod tests {
     /// Whoever probes by another name has a timeout of its own, that nobody knows.
     #[test]
     fn a_prober_that_is_no_kubelet_may_wait_for_less() {
-        let mut stream = Stream::new();
-        stream.connect().prober_named("blackbox").established().wait_ms(300);
+        let mut stream = Stream::new().connect().prober_named("blackbox").established().wait_ms(300).clone();
         stream.own(|stream| _ = stream.closes((100, 101, 0)));
         assert_eq!(stream.wait_ms(10).tick().causes(), ["slow_response"]);
     }
@@ -253,12 +286,9 @@ mod tests {
     /// syslog, metrics: what was sent was taken, and nobody asked for an answer.
     #[test]
     fn who_is_no_prober_may_need_no_answer() {
-        let mut stream = Stream::new();
-        stream.connect().others().established().wait_ms(1000);
-        stream.closes((100, 101, 0));
+        let mut stream = Stream::new().connect().others().established().wait_ms(1000).closes((100, 101, 0)).clone();
         assert!(stream.wait_ms(10).tick().causes().is_empty());
-        let mut lost = Stream::new();
-        lost.connect().others().established().sent_again(100, false).wait_ms(1000);
+        let mut lost = Stream::new().connect().others().established().sent_again(100, false).wait_ms(1000).clone();
         lost.closes((200, 1, 0));
         assert_eq!(lost.causes(), ["unexplained"]);
     }
@@ -267,11 +297,10 @@ mod tests {
     #[test]
     fn a_prober_that_was_late_itself_is_reported() {
         let noted = |https: bool, ms: u64| {
-            let mut stream = Stream::new();
-            stream.http_readiness_over_tls(https).connect().established().wait_ms(ms);
+            let mut stream = Stream::new().http_readiness_over_tls(https).connect().established().wait_ms(ms).clone();
             stream.closes((100, 101, 0));
             let verdict = stream.verdict();
-            (verdict.cause.name(), verdict.confidence, verdict.summary.contains("the prober itself closed long after"))
+            (verdict.cause.name(), verdict.confidence, verdict.summary.contains("the prober closed long after"))
         };
         assert_eq!(noted(false, 1_001), ("slow_response", Confidence::Proven, false));
         assert_eq!(noted(false, 1_900), ("slow_response", Confidence::Likely, true));
@@ -309,8 +338,7 @@ mod tests {
     fn what_the_kubelet_says_of_it_goes_before_its_time() {
         let reported = |says| {
             let mut stream = closed_after(Stream::https_readiness, 1_000);
-            let noted = stream.wait_ms(3).kubelet(says).wait_ms(10).tick().verdicts();
-            noted.iter().map(|it| (it.verdict.cause.name(), it.kubelet.is_some())).collect::<Vec<_>>()
+            stream.wait_ms(3).kubelet(says).wait_ms(10).tick().quoted()
         };
         assert_eq!(reported(ProbeOutput::Timeout), [("slow_response", false)]);
         assert_eq!(reported(ProbeOutput::Status(503)), [("slow_response", false), ("app_status_failure", true)]);
@@ -320,20 +348,16 @@ mod tests {
     #[test]
     fn a_timeout_after_the_handshake_is_no_success_in_between() {
         for (ms, expected) in [(1_000, vec![1, 2, 3, 4]), (1_500, vec![1, 2, 3]), (500, vec![1, 2, 1])] {
-            let mut stream = Stream::new();
-            stream.https_readiness();
+            let mut stream = Stream::new().https_readiness().clone();
             for conn in 100..104 {
                 stream.again(conn).connect();
                 if conn == 102 {
-                    stream.established().wait_ms(ms);
-                    stream.closes((600, 601, 2200)).wait_ms(9_000);
+                    stream.established().wait_ms(ms).closes((600, 601, 2200)).wait_ms(9_000);
                     continue;
                 }
                 stream.refused().wait_ms(10_000);
             }
-            let count = |it: &VerdictBody| it.probe.as_ref().and_then(|probe| probe.consecutive_failures);
-            let counts: Vec<_> = stream.verdicts().iter().filter_map(count).collect();
-            assert_eq!(counts, expected, "{ms}");
+            assert_eq!(stream.in_a_row().into_iter().flatten().collect::<Vec<_>>(), expected, "{ms}");
         }
     }
 
@@ -356,8 +380,7 @@ mod tests {
     #[test]
     fn a_prober_that_dialled_late_has_waited() {
         let noted = |https: bool, ms: u64, says: Option<ProbeOutput>| {
-            let mut stream = Stream::new();
-            stream.http_readiness_over_tls(https).connect().established().wait_ms(ms);
+            let mut stream = Stream::new().http_readiness_over_tls(https).connect().established().wait_ms(ms).clone();
             stream.own(|stream| _ = stream.closes((100, 101, 0)));
             stream.wait_ms(5);
             if let Some(says) = says {
@@ -386,8 +409,7 @@ mod tests {
     #[test]
     fn a_handshake_that_took_most_of_the_time_is_reported() {
         let mut stream = Stream::new();
-        stream.connect().wait_ms(1000).retransmit(TcpState::SynSent).established().wait_ms(300);
-        stream.closes((100, 101, 0));
+        stream.connect().wait_ms(1000).syn_again().established().wait_ms(300).closes((100, 101, 0));
         assert_eq!(stream.decided(), ("slow_response", Confidence::Likely));
     }
 
@@ -396,8 +418,7 @@ mod tests {
     fn what_is_sent_again_after_the_end_has_not_been_taken() {
         let mut stream = Stream::new();
         stream.connect().established().sent_again(53, false).sent_again(53, false).wait_ms(1000);
-        stream.closes((159, 1, 0)).wait_ms(5).tick();
-        stream.sent_again(53, false).sent_again(53, false).wait_ms(5).tick();
+        stream.closes((159, 1, 0)).settles().sent_again(53, false).sent_again(53, false).settles();
         assert_eq!(stream.causes(), ["unexplained"]);
     }
 
@@ -409,9 +430,7 @@ mod tests {
             drop.reason = Some("NETFILTER_DROP".into());
             drop.flow = drop.flow.reversed();
         });
-        stream.wait_ms(200).sent_again(100, false).wait_ms(1000);
-        stream.closes((200, 101, 0)).wait_ms(10).tick();
-        let noted: Vec<_> = stream.verdicts().iter().map(|v| (v.verdict.cause.name(), v.verdict.confidence)).collect();
-        assert_eq!(noted, [("slow_response", Confidence::Proven)]);
+        stream.wait_ms(200).sent_again(100, false).wait_ms(1000).closes((200, 101, 0)).wait_ms(10).tick();
+        assert_eq!(stream.all_decided(), [("slow_response", Confidence::Proven)]);
     }
 }

@@ -2,9 +2,8 @@
 
 use super::super::{Streak, history, startup_probe};
 use super::connection_refused::{Refused, refused};
-use super::{Case, Cause, Finding, in_namespace, of_namespace, runs, shares_node};
+use super::*;
 use tracer_model::event::{LifecycleEvent, Netns, ProbeSpec, ProbeType, Runs, Waiting};
-use tracer_model::record::{Confidence, Evidence};
 
 /// Attempts lie on a grid of whole periods; the kubelet jitters its start.
 const SLACK_NS: u64 = 500_000_000;
@@ -90,7 +89,7 @@ impl ContainerStart {
     /// `None` if the container ended by itself since the refusals began, or had outlived its budget by then: what it spent is
     /// no budget.
     fn of(case: &Case<'_>, spec: &ProbeSpec, netns: Netns, streak: Streak, at: u64) -> Option<Self> {
-        let (run, runs) = (history::began(case, at), runs(case));
+        let (run, runs) = (case.matched.run_began(at), runs(case));
         if runs.is_some_and(|runs| has_outlived(runs, spec, streak.since)) {
             return None;
         }

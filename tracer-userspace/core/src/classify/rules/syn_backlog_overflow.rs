@@ -1,13 +1,8 @@
 //! The listener's queue of half-open connections is full, and SYN cookies are off.
 
-use serde_json::json;
-
-use super::super::evidence::evidence;
 use super::accept_queue_overflow::{listeners, seen};
-use super::{Case, Cause, Finding, Remediation, in_handshake, is_unanswered, run_in, silent};
-use tracer_common::names::Hook;
+use super::*;
 use tracer_model::event::{ListenQueue, Netns};
-use tracer_model::record::{Confidence, Evidence};
 
 pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
     if !in_handshake(case) {
@@ -56,7 +51,7 @@ fn finding(case: &Case<'_>, seen: Evidence, half_open: u32, netns: Option<Netns>
     );
     let clients = format!("ss -tn state syn-recv 'sport = :{}'", dst.port());
     let remediation = Remediation::from(
-        "Turn SYN cookies on, or raise net.ipv4.tcp_max_syn_backlog there. The second command shows who leaves handshakes half done",
+        "Turn SYN cookies on, or raise net.ipv4.tcp_max_syn_backlog there. To keep it for a pod, set its securityContext.sysctls. The second command shows who leaves handshakes half done",
     )
     .run(["sysctl -w net.ipv4.tcp_syncookies=1", &clients].map(|command| run_in(case, netns, command)));
     Finding::failure(Cause::SynBacklogOverflow, vec![seen], summary, remediation).until_answered()
@@ -73,12 +68,10 @@ mod tests {
     fn of_listeners(half_open: &[u32], syncookies: u64) -> Vec<&'static str> {
         let mut stream = Stream::new();
         stream.connect().wait_ms(200).inspection(|seen| {
-            let addr = "[::]:8080".parse().expect("an address");
             seen.netns = Some(POD);
             seen.values = [("tcp_syncookies".to_owned(), syncookies), ("tcp_max_syn_backlog".to_owned(), 8)].into();
-            let listener =
-                |half_open: &u32| ListenerState { addr, waiting: 0, backlog: 128, half_open: Some(*half_open) };
-            seen.listeners = Some(half_open.iter().map(listener).collect());
+            let with = |half_open: &u32| ListenerState { half_open: Some(*half_open), ..listener(0, 128) };
+            seen.listeners = Some(half_open.iter().map(with).collect());
         });
         stream.gives_up().causes()
     }

@@ -1,16 +1,9 @@
 //! All processes that serve the target are frozen by their cgroup, or stopped.
 
-use serde_json::json;
-
-use super::super::evidence::{evidence, of_state};
-use super::super::giving_up::taken_and_silent;
 use super::super::serving::{connection, name, readings};
 use super::accept_queue_overflow::{full, seen as of_listener};
-use super::{Case, Cause, Finding, in_handshake};
+use super::*;
 use tracer_model::event::{ListenQueue, ServerProcess, Serving};
-use tracer_model::plural::counted;
-use tracer_model::record::{Command, Evidence, Remediation};
-use tracer_model::shell;
 
 pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
     let Silence { end, fewest, until } = silence(case)?;
@@ -159,11 +152,11 @@ mod tests {
 
     /// So long after the last look it ends.
     fn silent_for(ms: u64, looks: &[&[ServerProcess]]) -> Stream {
-        let mut stream = Stream::new();
-        stream.connect().established();
+        let mut stream = Stream::new().connect().established().clone();
         for processes in looks {
             let peer = "10.88.0.1:40000".parse().expect("an address");
-            let connection = Some(ServedConnection { peer, unread: 100, accepted: false, pid: None });
+            let connection =
+                Some(ServedConnection { peer, unread: 100, unacknowledged: None, accepted: false, pid: None });
             let processes = processes.to_vec();
             let serving = Serving { processes, connection, ..Serving::default() };
             stream.wait_ms(300).inspection(|seen| seen.serving = Some(Box::new(serving)));
@@ -240,8 +233,7 @@ mod tests {
 
     #[test]
     fn what_was_not_looked_through_may_hold_the_socket_too() {
-        let mut stream = Stream::new();
-        stream.connect().established();
+        let mut stream = Stream::new().connect().established().clone();
         for _ in 0..2 {
             let serving = Serving { processes: vec![stopped(7)], incomplete: true, ..Serving::default() };
             stream.wait_ms(300).inspection(|seen| seen.serving = Some(Box::new(serving)));
@@ -255,8 +247,7 @@ mod tests {
         let causes = |server: ServerProcess| {
             let mut stream = Stream::new();
             stream.connect().wait_ms(200).inspection(|seen| {
-                let addr = "10.88.0.2:8080".parse().expect("an address");
-                seen.listeners = Some(vec![ListenerState { addr, waiting: 2, backlog: 1, half_open: None }]);
+                seen.listeners = Some(vec![listener(2, 1)]);
                 seen.serving = Some(Box::new(Serving { processes: vec![server], ..Serving::default() }));
             });
             stream.gives_up().causes()

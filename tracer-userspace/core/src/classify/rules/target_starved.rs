@@ -1,14 +1,8 @@
 //! Nothing of the target's container could run for most of the attempt's time: no processor, disk or memory.
 
-use serde_json::json;
-
-use super::super::evidence::{evidence, of_state};
-use super::super::giving_up::{sent_request_late, taken_and_silent};
 use super::super::serving::{connection, name, readings};
-use super::{Case, Cause, Finding};
+use super::*;
 use tracer_model::event::{Pressure, ServerTasks, Serving};
-use tracer_model::plural::counted;
-use tracer_model::record::{Command, Evidence, Remediation};
 
 /// Between the first and the last reading there is this much at least.
 const SHORTEST_NS: u64 = 200_000_000;
@@ -312,11 +306,10 @@ mod tests {
 
     /// So long after the last reading the prober closes.
     fn verdict_after(more_ms: u64, (unread, accepted): (u32, bool), look: Look) -> Verdict {
-        let mut stream = Stream::new();
-        stream.connect().established().wait_ms(200);
+        let mut stream = Stream::new().connect().established().wait_ms(200).clone();
         for ms in [0, 300, 600] {
             let peer = "10.88.0.1:40000".parse().expect("an address");
-            let connection = Some(ServedConnection { peer, unread, accepted, pid: None });
+            let connection = Some(ServedConnection { peer, unread, unacknowledged: None, accepted, pid: None });
             let serving = Serving { connection, ..look(ms) };
             stream.inspection(|seen| seen.serving = Some(Box::new(serving)));
             stream.wait_ms(if ms == 600 { more_ms } else { 300 });

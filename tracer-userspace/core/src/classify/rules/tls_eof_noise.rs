@@ -1,11 +1,6 @@
 //! A tcpSocket attempt that succeeded at a TLS listener: the EOF in the server's log is this probe.
 
-use serde_json::json;
-
-use super::super::evidence::{evidence, of_state};
-use super::{Case, Cause, Finding, Remediation, by_subject};
-use tracer_common::names::Hook;
-use tracer_model::record::{Confidence, Evidence, Outcome};
+use super::*;
 
 pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
     let attempt = case.attempt;
@@ -45,17 +40,13 @@ pub(super) fn listener_speaks_tls(case: &Case<'_>) -> Option<(Evidence, Confiden
     let netns = case.node.netns_of_addr(case.attempt.netns?, dst.ip());
     if let Some(time) = case.node.tls.hello(netns, dst) {
         let says = format!("a TLS ClientHello of another connection arrived at port {}", dst.port());
-        return Some((
-            evidence(Hook::CgroupSkb.name(), time, says, json!({ "port": dst.port(), "netns": netns })),
-            Confidence::Likely,
-        ));
+        let fields = json!({ "port": dst.port(), "netns": netns });
+        return Some((evidence(Hook::CgroupSkb.name(), time, says, fields), Confidence::Likely));
     }
     if let Some(time) = case.node.tls.answer(dst) {
         let says = format!("an HTTPS probe was answered by port {} before", dst.port());
-        return Some((
-            evidence(Hook::InetSockSetState.name(), time, says, json!({ "port": dst.port() })),
-            Confidence::Likely,
-        ));
+        let seen = evidence(Hook::InetSockSetState.name(), time, says, json!({ "port": dst.port() }));
+        return Some((seen, Confidence::Likely));
     }
     let says = format!("another probe of this pod speaks HTTPS to port {}", dst.port());
     case.matched
@@ -73,8 +64,7 @@ mod tests {
 
     /// Causes of a touch of this address, after these facts.
     fn touch(dst: &str, facts: Vec<ObservationKind>) -> Vec<String> {
-        let mut stream = Stream::to(dst);
-        stream.links(true, &["10.88.0.1"]);
+        let mut stream = Stream::to(dst).links(true, &["10.88.0.1"]).clone();
         for kind in facts {
             stream.push(kind);
         }
@@ -137,8 +127,7 @@ mod tests {
             if let Some(says) = says {
                 stream.kubelet(says);
             }
-            stream.wait_ms(300).tcp_readiness().again(9).connect().established();
-            stream.closes((0, 1, 0));
+            stream.wait_ms(300).tcp_readiness().again(9).connect().established().closes((0, 1, 0));
             stream.causes().contains(&"tls_eof_noise")
         };
         assert!(touched(Some(AnswerKind::Tls), None) && touched(None, None));

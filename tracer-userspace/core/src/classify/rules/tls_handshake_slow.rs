@@ -1,12 +1,9 @@
 //! Established, and TLS was not finished before the timeout.
 
-use super::super::evidence::of_state;
-use super::super::giving_up::taken_and_silent;
 use super::super::serving;
 use super::app_status_failure::shows_certificate;
 use super::slow_response::{Wait, budget, prober_late, wait};
-use super::{Case, Cause, Finding, Remediation, by_subject, ms, target_starved};
-use tracer_model::record::Confidence;
+use super::*;
 
 pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
     let attempt = case.attempt;
@@ -21,7 +18,7 @@ pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
     let late = format!("{late}{}", prober_late(case));
     let unheard = if case.node.tls.answer(attempt.flow.dst).is_some() { "" } else { UNHEARD };
     let summary = format!(
-        "{} was reached in {} and took the ClientHello; not a byte of the TLS handshake came back in {}{}{late}{unheard}",
+        "{} was reached in {} and took the ClientHello; no byte came back in {}{}{late}{unheard}",
         attempt.flow.dst,
         ms(reached),
         ms(waited),
@@ -46,7 +43,7 @@ pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
 }
 
 /// Nobody has been answered in TLS at that port: a server that reads lines waits for the end of one.
-const UNHEARD: &str = "; no HTTPS probe was seen to be answered there: or the port does not speak TLS";
+const UNHEARD: &str = "; perhaps the port does not speak TLS: no HTTPS probe was answered there";
 
 /// All specs that this attempt can be speak HTTPS; or a ClientHello went to that listener meanwhile.
 fn speaks_tls(case: &Case<'_>) -> bool {
@@ -62,8 +59,7 @@ mod tests {
     use crate::testing::*;
 
     fn silent(stream: &mut Stream, conn: u64) -> Verdict {
-        stream.again(conn).connect().established().wait_ms(1001);
-        stream.closes((280, 281, 0));
+        stream.again(conn).connect().established().wait_ms(1001).closes((280, 281, 0));
         stream.last_verdict()
     }
 
@@ -72,14 +68,13 @@ mod tests {
         let mut stream = Stream::new();
         let verdict = silent(stream.https_readiness(), 8);
         assert_eq!((verdict.cause.name(), verdict.confidence), ("tls_handshake_slow", Confidence::Likely));
-        assert_ends(&verdict.summary, "or the port does not speak TLS");
+        assert_ends(&verdict.summary, "no HTTPS probe was answered there");
         assert_has(&verdict.remediation, &["s_client -connect 10.88.0.2:8080"]);
     }
 
     #[test]
     fn a_port_that_has_answered_an_https_probe_speaks_tls() {
-        let mut stream = Stream::new();
-        stream.https_readiness().connect().established().answer(AnswerKind::Tls, None);
+        let mut stream = Stream::new().https_readiness().connect().established().answer(AnswerKind::Tls, None).clone();
         stream.closes((280, 281, 900));
         let verdict = silent(&mut stream, 8);
         assert_eq!((verdict.cause.name(), verdict.confidence), ("tls_handshake_slow", Confidence::Proven));
@@ -89,11 +84,9 @@ mod tests {
     /// It is less sure, and all the same the drop was not what the attempt failed of.
     #[test]
     fn a_drop_that_was_outlived_gives_way() {
-        let mut stream = Stream::new();
-        stream.https_readiness().connect().drop(SYN, "NETFILTER_DROP", POD);
+        let mut stream = Stream::new().https_readiness().connect().filtered(SYN, POD).clone();
         stream.push(firewall(POD, vec![rule("INPUT", RuleVerdict::Drop)])).wait_ms(5);
-        stream.retransmit(TcpState::SynSent).established().wait_ms(990);
-        stream.closes((280, 281, 0));
+        stream.syn_again().established().wait_ms(990).closes((280, 281, 0));
         assert_eq!(stream.causes(), ["tls_handshake_slow"]);
     }
 }

@@ -1,24 +1,12 @@
 //! The attempt failed and nothing decides why.
 
-use std::net::SocketAddr;
-
-use serde_json::json;
-
 use super::super::SETTLE_NS;
-use super::super::evidence::{
-    errno_text, evidence, of_drop, of_icmp, of_inspection, of_outcome, of_reset_received, of_reset_sent, of_state,
-    plain,
-};
-use super::super::giving_up::gave_up_early;
-use super::super::kubectl;
+use super::super::evidence::of_inspection;
+use super::super::serving::held_answer;
 use super::network_policy_drop::ovs_reason;
-use super::{Case, Cause, Command, Finding, Remediation, dialler, in_namespace, ms, run_in};
-use tracer_attempts::correlate::attempt::{Attempt, End};
-use tracer_common::names::Hook;
+use super::pod_link_down::is_others;
+use super::*;
 use tracer_model::event::{Observation, ObservationKind, PacketDrop};
-use tracer_model::plural::counted;
-use tracer_model::record::{Confidence, Evidence};
-use tracer_model::shell;
 
 pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
     let attempt = case.attempt;
@@ -41,7 +29,8 @@ pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
         if too_late {
             after_its_timeout(attempt)
         } else if failed {
-            how(attempt, end)
+            let held = held_answer(case).map(|words| format!("established and the request acknowledged; {words}"));
+            held.unwrap_or_else(|| how(attempt, end))
         } else {
             DISAGREES.to_owned()
         },
@@ -53,7 +42,7 @@ pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
     let remediation = remediation.or_else(|| missing.map(|(_, fix)| fix));
     let remediation = remediation.unwrap_or_else(|| Cause::Unexplained.fix());
     let found = Finding::failure(Cause::Unexplained, seen, summary, remediation);
-    let (confidence, rests_on) = (Confidence::Possible, hooks_that_tell(attempt.flow.dst));
+    let (confidence, rests_on) = (Confidence::Possible, HOOKS_THAT_TELL);
     Some(Finding { decided_at: ended, confidence, rests_on, ..found })
 }
 
@@ -125,14 +114,18 @@ fn dropped(case: &Case<'_>, drop: &PacketDrop) -> String {
         (None, None) => String::new(),
     };
     let on = drop.device.as_ref().map(|device| format!(" on {}", device.name)).unwrap_or_default();
-    let (flags, flow) = (drop.flags.name(), drop.flow);
-    format!(
-        "the kernel dropped its {flags} {} -> {}{on}{}{why}{}",
-        flow.src,
-        flow.dst,
-        in_namespace(case, drop.netns),
-        if is_early_demux(case, drop) { EARLY_DEMUX } else { meaning(drop) }
-    )
+    let (flags, flow, place) = (drop.flags.name(), drop.flow, in_namespace(case, drop.netns));
+    let meaning = match drop {
+        _ if is_early_demux(case, drop) => EARLY_DEMUX,
+        _ if is_astray(case, drop) => {
+            ": that bridge has other addresses, so that a route or a mark led the SYN to a wrong device"
+        }
+        _ if is_on_its_way(case, drop) => {
+            ": another namespace has that address, and this one does not forward (net.ipv4.ip_forward is 0, or a stale neighbour entry led it here)"
+        }
+        _ => meaning(drop),
+    };
+    format!("the kernel dropped its {flags} {flow}{on}{place}{why}{meaning}")
 }
 
 /// `ip_forward` drops what has a socket already, without a reason: early demux gave it one by its addresses, and a rule's table
@@ -141,6 +134,18 @@ fn is_early_demux(case: &Case<'_>, drop: &PacketDrop) -> bool {
     let forwarded = drop.location.as_deref().map(plain) == Some("ip_forward");
     let own = drop.flags.is_syn_ack() && drop.flow.dst == case.attempt.flow.src && drop.netns == case.attempt.netns;
     forwarded && own && drop.netns.is_some() && drop.reason.as_deref() == Some("NOT_SPECIFIED")
+}
+
+/// A bridge of other addresses knew nobody to give the SYN to a pod of this node to.
+fn is_astray(case: &Case<'_>, drop: &PacketDrop) -> bool {
+    let is_here = case.node.has_pod(drop.flow.dst.ip()) && outbound(case, drop);
+    is_here && drop.reason.as_deref() == Some("NO_TX_TARGET") && is_others(case, drop)
+}
+
+/// It came to a namespace that has not its address, while another is known to have it.
+fn is_on_its_way(case: &Case<'_>, drop: &PacketDrop) -> bool {
+    let holder = super::inspected(case).and_then(|(_, seen)| seen.netns).filter(|_| outbound(case, drop));
+    drop.reason.as_deref() == Some("IP_INADDRERRORS") && holder.is_some() && drop.netns != holder
 }
 
 const EARLY_DEMUX: &str = ": it was on its way out again though it is for a socket of this namespace, most likely because an `ip rule` for that device sends it into a table of its own, and net.ipv4.tcp_early_demux had found the socket before";
@@ -153,11 +158,25 @@ fn meaning(drop: &PacketDrop) -> &'static str {
         Some("NOT_SPECIFIED") | None if drop.flags.is_syn() && at_socket => {
             ": most likely the target had taken an earlier one, and it is its SYN-ACK that does not arrive (the way back, or the pod's neighbour entry for the node)"
         }
+        // `br_forward`, net/bridge/br_forward.c
+        Some("NOT_SPECIFIED") if drop.location.as_deref().map(plain) == Some("br_dev_xmit") => {
+            ": the bridge may not send it by the port that it belongs to (disabled, blocked by spanning tree, or of another VLAN)"
+        }
         Some("NO_TX_TARGET") => {
             ": the bridge has nobody to send it to, so that it was addressed to a link-layer address that nobody has (ip neigh, where it was sent)"
         }
         Some("IP_INADDRERRORS") => {
             ": the kernel there does not have the address it was sent to (it was taken away, or a network stack of its own in the pod holds it)"
+        }
+        Some("IPV6DISABLED") => ": IPv6 is switched off there (net.ipv6.conf.*.disable_ipv6), and the address with it",
+        Some("TCP_MD5NOTFOUND" | "TCP_AONOTFOUND" | "TCP_AOREQUIRED") => {
+            ": who listens there takes only signed segments from that address (TCP-MD5 or TCP-AO, as BGP has it), and a probe signs none"
+        }
+        Some("IP_LOCAL_SOURCE") => {
+            ": it came back to who sent it, so that the next hop's route to the target leads here again"
+        }
+        Some("IP_INNOROUTES") if drop.flow.dst.is_ipv6() => {
+            ": that namespace has no route for it. If it is the pod's, its address is gone (IPv6 addresses go with a link that is set down)"
         }
         Some("IP_INNOROUTES" | "IP_OUTNOROUTES") => ": that namespace has no route for it",
         Some("QDISC_DROP" | "QDISC_OVERLIMIT") => ": the device's queue is full, limited, or made to lose packets",
@@ -181,13 +200,26 @@ fn look_at(case: &Case<'_>, drop: &PacketDrop) -> Option<Remediation> {
             .run(show.map(|command| run_in(case, drop.netns, command))),
         );
     }
-    reason.starts_with("QDISC").then(|| {
-        let show = format!("tc -s qdisc show dev {}", shell::link(&device.name));
-        Remediation::from(
+    let name = shell::link(&device.name);
+    let (text, show) = match reason {
+        "NO_TX_TARGET" if is_astray(case, drop) => (
+            "Find the route or the mark that leads there, and correct it",
+            format!("ip route get {} from {}", drop.flow.dst.ip(), drop.flow.src.ip()),
+        ),
+        "IPV6DISABLED" => (
+            "Set disable_ipv6 of that device and of `all` to 0 there. A pod gets its address back when it is deleted and made again",
+            format!("sysctl net.ipv6.conf.all.disable_ipv6 net.ipv6.conf.{name}.disable_ipv6"),
+        ),
+        "IP_LOCAL_SOURCE" => {
+            ("Correct the next hop's route to the target", format!("ip route get {}", drop.flow.dst.ip()))
+        }
+        _ if reason.starts_with("QDISC") => (
             "Find the queue that counts drops: a rate limit (the CNI's bandwidth plugin), a full queue or netem",
-        )
-        .run([run_in(case, drop.netns, show)])
-    })
+            format!("tc -s qdisc show dev {name}"),
+        ),
+        _ => return None,
+    };
+    Some(Remediation::from(text).run([run_in(case, drop.netns, show)]))
 }
 
 /// What the kernel saw of an attempt that only the kubelet calls failed.
@@ -208,27 +240,15 @@ fn after_its_timeout(attempt: &Attempt) -> String {
 }
 
 /// Every hook that, if absent, can be the reason that nothing was seen.
-const fn hooks_that_tell(dst: SocketAddr) -> &'static [Hook] {
-    if dst.is_ipv4() { &OF_IPV4 } else { &OF_IPV6 }
-}
-
-const OF_IPV4: [Hook; 8] = [
+const HOOKS_THAT_TELL: &[Hook] = &[
     Hook::TcpSendReset,
     Hook::TcpV4SendReset,
-    Hook::TcpReceiveReset,
-    Hook::KfreeSkb,
-    Hook::IcmpSend,
-    Hook::IpvsNatXmit,
-    Hook::IpvsLeave,
-    Hook::TcpRetransmit,
-];
-
-const OF_IPV6: [Hook; 8] = [
-    Hook::TcpSendReset,
     Hook::TcpV6SendReset,
     Hook::TcpReceiveReset,
     Hook::KfreeSkb,
+    Hook::IcmpSend,
     Hook::Icmp6Send,
+    Hook::IpvsNatXmit,
     Hook::IpvsNatXmitV6,
     Hook::IpvsLeave,
     Hook::TcpRetransmit,
@@ -268,13 +288,8 @@ fn says(observation: &Observation) -> Option<Evidence> {
         ObservationKind::ResetSent(reset) => Some(of_reset_sent(time, reset)),
         ObservationKind::ResetReceived(reset) => Some(of_reset_received(time, reset)),
         ObservationKind::ConnectFailed(failed) => {
-            let error = errno_text(failed.errno);
-            Some(evidence(
-                Hook::SysConnect.name(),
-                time,
-                format!("connect() failed: {error}"),
-                json!({ "errno": failed.errno }),
-            ))
+            let says = format!("connect() failed: {}", errno_text(failed.errno));
+            Some(evidence(Hook::SysConnect.name(), time, says, json!({ "errno": failed.errno })))
         }
         _ => None,
     }
@@ -287,12 +302,10 @@ mod tests {
     /// Seen on sid: the program's run at CLOSE was skipped, and the next connection on the same memory was refused.
     #[test]
     fn another_connection_on_the_sockets_memory_is_not_this_attempt() {
-        let mut stream = Stream::new();
-        stream.connect().state(TcpState::SynSent, TcpState::Close, 111, (0, 0, 0));
+        let mut stream = Stream::new().connect().state(TcpState::SynSent, TcpState::Close, 111, (0, 0, 0)).clone();
         stream.last_state().flow.src.set_port(50_000);
         assert!(stream.causes().is_empty());
-        let mut reset = Stream::new();
-        reset.connect().established().reset_received(TcpState::Established, 0);
+        let mut reset = Stream::new().connect().established().reset_received(TcpState::Established, 0).clone();
         reset.last_reset_received().flow.src.set_port(50_000);
         assert!(reset.causes().is_empty());
     }
@@ -302,9 +315,8 @@ mod tests {
     fn a_connection_that_came_too_late_for_its_probe_failed() {
         let touched = |after_ms: u64| {
             let mut stream = Stream::new();
-            stream.http_readiness().connect().wait_ms(after_ms).retransmit(TcpState::SynSent).wait_ms(25).established();
-            stream.closes((0, 1, 0)).wait_ms(50).tick();
-            stream.verdicts()
+            stream.http_readiness().connect().wait_ms(after_ms).syn_again().wait_ms(25).established();
+            stream.closes((0, 1, 0)).wait_ms(50).tick().verdicts()
         };
         assert!(touched(900).is_empty(), "in time");
         let late = touched(1_000);
@@ -317,7 +329,7 @@ mod tests {
 
     #[test]
     fn silence_is_reported_to_be_silence() {
-        let verdict = Stream::new().connect().wait_ms(1000).retransmit(TcpState::SynSent).gives_up().verdict();
+        let verdict = Stream::new().connect().wait_ms(1000).syn_again().gives_up().verdict();
         assert_eq!(verdict.cause.name(), "unexplained");
         assert_has(&verdict.summary, &["sent again 1 time"]);
     }
@@ -346,8 +358,7 @@ mod tests {
     #[test]
     fn a_host_network_pods_address_that_the_node_does_not_have_is_reported() {
         let noted = |addrs: &[&str], host: bool| {
-            let mut stream = Stream::new();
-            stream.links(true, addrs).http_readiness();
+            let mut stream = Stream::new().links(true, addrs).http_readiness().clone();
             if host {
                 stream.on_host_network();
             }
@@ -383,12 +394,43 @@ mod tests {
     }
 
     #[test]
+    fn what_a_reason_means_is_reported() {
+        let noted = |reason: &str, place: &str| {
+            let device = Device { ifindex: 7, name: "eth0".into(), up: true, loopback: false };
+            let mut stream = Stream::new();
+            stream.connect().drop_with(SYN, POD, |drop| {
+                (drop.reason, drop.location, drop.device) = (Some(reason.into()), Some(place.into()), Some(device));
+            });
+            let noted = stream.gives_up().verdict();
+            assert_eq!(noted.cause.name(), "unexplained");
+            format!("{} {}", noted.summary, noted.remediation)
+        };
+        assert_has(
+            &noted("IPV6DISABLED", "ip6_rcv_core"),
+            &["IPv6 is switched off there", "net.ipv6.conf.eth0.disable_ipv6"],
+        );
+        assert_has(&noted("TCP_MD5NOTFOUND", "tcp_v4_rcv"), &["takes only signed segments"]);
+        assert_has(
+            &noted("IP_LOCAL_SOURCE", "ip_rcv_finish_core"),
+            &["came back to who sent it", "ip route get 10.88.0.2"],
+        );
+        assert_has(&noted("NOT_SPECIFIED", "br_dev_xmit"), &["blocked by spanning tree"]);
+        let on_its_way = |holder| {
+            let mut stream = Stream::new();
+            stream.connect().drop(SYN, "IP_INADDRERRORS", Netns(7)).wait_ms(200);
+            stream.inspection(|seen| seen.netns = holder).gives_up().verdict().summary
+        };
+        assert_has(&on_its_way(Some(POD)), &["another namespace has that address, and this one does not forward"]);
+        assert_has(&on_its_way(None), &["the kernel there does not have the address"]);
+    }
+
+    #[test]
     fn a_drop_that_no_cause_stands_for_is_named() {
         let device = Device { ifindex: 7, name: "v7".into(), up: true, loopback: false };
         let mut stream = Stream::new();
         stream.links(true, &["10.88.0.1"]).connect().drop_on(SYN, "QDISC_DROP", NODE, Some(device)).gives_up();
         let verdict = stream.verdict();
-        let named = "the kernel dropped its SYN 10.88.0.1:40000 -> 10.88.0.2:8080 on v7 in the node's network namespace (QDISC_DROP)";
+        let named = "the kernel dropped its SYN 10.88.0.1:40000 -> 10.88.0.2:8080 on v7 on the node (QDISC_DROP)";
         assert!(verdict.cause.name() == "unexplained" && verdict.summary.contains(named), "{}", verdict.summary);
         assert_ends(&verdict.remediation, ": tc -s qdisc show dev v7");
     }

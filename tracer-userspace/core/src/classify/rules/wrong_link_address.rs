@@ -1,10 +1,8 @@
 //! A frame of the handshake reached the host it was for, under a link-layer address that is not that host's: what the sender's
 //! neighbour table has is old.
 
-use super::super::evidence::of_drop;
-use super::{Case, Cause, Finding, Remediation, in_handshake, in_namespace, run_in, silent};
+use super::*;
 use tracer_model::event::PacketDrop;
-use tracer_model::shell;
 
 /// The kernel takes such a frame for another host's (`ip_rcv_core`, net/ipv4/ip_input.c, OTHERHOST). A bridge's copies for other
 /// hosts end so, too, but not in the namespace that has the packet's address.
@@ -17,15 +15,12 @@ pub(super) fn find(case: &Case<'_>) -> Option<Finding> {
     let (time, drop) = attempt.for_other_hosts.iter().find(|(_, drop)| is_for_it(case, drop))?;
     let (to, place, device) = (drop.flow.dst.ip(), in_namespace(case, drop.netns), device(drop));
     let summary = format!(
-        "the {} {} -> {} arrived{place} in a frame for another link-layer address than that of {device}: the sender's neighbour entry of {to} is wrong",
+        "the {} {} arrived{place} in a frame for another link-layer address than that of {device}: the sender's neighbour entry of {to} is wrong",
         drop.flags.name(),
-        drop.flow.src,
-        drop.flow.dst
+        drop.flow
     );
-    Some(
-        Finding::likely(Cause::NeighbourFailure, vec![of_drop(*time, drop)], summary, fix(case, drop, &device))
-            .until_answered(),
-    )
+    let (seen, fix) = (vec![of_drop(*time, drop)], fix(case, drop, &device));
+    Some(Finding::likely(Cause::NeighbourFailure, seen, summary, fix).until_answered())
 }
 
 /// The namespace has the address that the packet was sent to.
@@ -60,17 +55,14 @@ mod tests {
 
     #[test]
     fn an_answer_for_another_link_address_is_a_wrong_entry() {
-        let mut stream = Stream::new();
-        stream.connect().drop(SYN_ACK, "OTHERHOST", NODE).retransmit(TcpState::SynSent).gives_up();
-        let verdict = stream.verdict();
+        let verdict = Stream::new().connect().drop(SYN_ACK, "OTHERHOST", NODE).syn_again().gives_up().verdict();
         assert_eq!(verdict.cause, Cause::NeighbourFailure);
         assert_has(&verdict.summary, &["another link-layer address"]);
     }
 
     #[test]
     fn a_bridges_copy_in_another_pod_says_nothing() {
-        let mut stream = Stream::new();
-        stream.connect().drop(SYN_ACK, "OTHERHOST", POD).retransmit(TcpState::SynSent).gives_up();
+        let stream = Stream::new().connect().drop(SYN_ACK, "OTHERHOST", POD).syn_again().gives_up().clone();
         assert_eq!(stream.causes(), ["unexplained"]);
     }
 

@@ -118,8 +118,7 @@ impl Explainer {
             // An earlier request made it, but the answer did not arrive.
             Answer::Exists if is_new => self.tally.made(key, name),
             // The pod's namespace is gone.
-            Answer::Missing => self.give_up(key),
-            Answer::Exists => self.give_up(key),
+            Answer::Missing | Answer::Exists => self.give_up(key),
             Answer::Never(failure) => {
                 if !std::mem::replace(&mut self.noted, true) {
                     tracing::warn!("an explanation of pod {}/{}: cluster API {failure}", key.0.namespace, key.0.pod);

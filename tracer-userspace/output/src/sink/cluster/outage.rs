@@ -15,13 +15,8 @@ pub(super) struct Outage {
     refused: Duration,
     failures: u32,
     until: Option<Instant>,
-    reported: Option<ReportedTrouble>,
-}
-
-#[derive(Debug, PartialEq, Eq)]
-enum ReportedTrouble {
-    Outage,
-    Refused,
+    /// What was reported: an outage, or (`true`) that a permission is missing.
+    reported: Option<bool>,
 }
 
 impl Outage {
@@ -39,13 +34,10 @@ impl Outage {
         let is_refused = matches!(failure, Failure::Unauthenticated | Failure::Forbidden { .. });
         let wait = self.pace.after(self.failures, failure.after());
         self.until = Some(now + if is_refused { wait.max(self.refused) } else { wait });
-        let reported = if is_refused { ReportedTrouble::Refused } else { ReportedTrouble::Outage };
-        if self.reported.is_none()
-            || reported == ReportedTrouble::Refused && self.reported != Some(ReportedTrouble::Refused)
-        {
+        if self.reported.is_none() || is_refused && self.reported == Some(false) {
             let then = if is_refused { "none is written until it does" } else { "they wait" };
             tracing::warn!("{}: cluster API {failure}; {then}", self.what);
-            self.reported = Some(reported);
+            self.reported = Some(is_refused);
         }
     }
 

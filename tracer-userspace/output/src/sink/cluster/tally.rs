@@ -51,8 +51,9 @@ impl EventTally {
         let key = says.as_ref().map(|(cause, _)| (about, *cause));
         self.withdraw(attempt, key.as_ref());
         let (Some(key), Some((_, message))) = (key, says) else { return 0 };
-        let dropped = if self.entries.contains_key(&key) { Some(0) } else { self.make_room() };
-        let Some(dropped) = dropped else { return 1 };
+        if !self.entries.contains_key(&key) && !self.make_room() {
+            return 1;
+        }
         let due = now + self.rates.settle;
         let entry = self.entries.entry(key).or_insert_with(|| Entry::new(wall, now, due));
         entry.message = message;
@@ -60,7 +61,7 @@ impl EventTally {
             entry.count_one(now, wall, due);
         }
         entry.attempt = attempt;
-        dropped
+        0
     }
 
     /// What was reported of this attempt under another cause, and has not been written, is not reported.
@@ -75,15 +76,14 @@ impl EventTally {
         self.entries.retain(|_, entry| entry.count > 0);
     }
 
-    /// Forgets one of which all is written, the oldest first. `None`: there is none.
-    fn make_room(&mut self) -> Option<u64> {
+    /// Forgets one of which all is written, the oldest first, if there is no room. `false`: there is none.
+    fn make_room(&mut self) -> bool {
         if self.entries.len() < MAX {
-            return Some(0);
+            return true;
         }
         let written = self.entries.iter().filter(|(_, entry)| entry.unsent == 0);
-        let oldest = written.min_by_key(|(_, entry)| entry.seen).map(|(key, _)| key.clone())?;
-        self.entries.remove(&oldest);
-        Some(0)
+        let oldest = written.min_by_key(|(_, entry)| entry.seen).map(|(key, _)| key.clone());
+        oldest.is_some_and(|oldest| self.entries.remove(&oldest).is_some())
     }
 
     /// The one that waits longest, and since when it may be written.

@@ -19,7 +19,6 @@ enum Pattern {
 }
 
 impl PodFilter {
-    #[must_use]
     pub fn fits(&self, name: Option<&str>, workload: Option<&Workload>) -> bool {
         match &self.pattern {
             Pattern::Name(wanted) => name == Some(wanted),
@@ -29,7 +28,6 @@ impl PodFilter {
     }
 
     /// The pattern for all pods with this name as a prefix, if this is a name.
-    #[must_use]
     pub fn as_prefix(&self) -> Option<Self> {
         match &self.pattern {
             Pattern::Name(name) => format!("{name}*").parse().ok(),

@@ -3,7 +3,6 @@
 use prometheus_client::encoding;
 use prometheus_client::registry::Registry;
 
-#[must_use]
 pub fn text(registry: &Registry) -> String {
     let mut open_metrics = String::new();
     // Writing to a string does not fail.

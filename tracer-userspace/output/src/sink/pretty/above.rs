@@ -3,6 +3,7 @@
 
 use std::collections::VecDeque;
 
+use tracer_model::recent::remember;
 use tracer_model::record::{Verdict, VerdictBody};
 
 /// Verdicts remembered: further above nobody looks.
@@ -54,10 +55,7 @@ impl Above {
             }
             None => seq,
         };
-        if self.0.len() >= REMEMBERED {
-            self.0.pop_front();
-        }
-        self.0.push_back(Shown { seq, whole, body: body.clone() });
+        remember(REMEMBERED, &mut self.0, Shown { seq, whole, body: body.clone() });
     }
 }
 

@@ -37,7 +37,7 @@ pub(super) fn block(
     REST.into_iter().for_each(|part| line(out, part));
     let fix = &body.verdict.remediation;
     if !fix.is_empty() && above.is_none_or(|above| above.body().verdict.remediation != *fix) {
-        fix_rows(out, fix, screen);
+        fix_rows(out, "fix", fix, screen);
     }
     line(out, ALSO);
     doubts(out, &body.verdict, screen);
@@ -60,8 +60,8 @@ fn culprit(body: &VerdictBody) -> Option<String> {
 }
 
 /// The text, then each command alone on its line, below where it runs.
-pub(super) fn fix_rows(out: &mut String, fix: &Remediation, screen: Screen) {
-    screen.row(out, "fix", &fix.text);
+pub(in crate::sink) fn fix_rows(out: &mut String, word: &str, fix: &Remediation, screen: Screen) {
+    screen.row(out, word, &fix.text);
     for commands in fix.commands.chunk_by(|a, b| a.place == b.place) {
         commands.iter().take(1).for_each(|first| screen.row(out, "", first.place.instruction()));
         commands.iter().for_each(|command| screen.command(out, &command.run));

@@ -31,7 +31,6 @@ impl ReadAt for std::fs::File {
     }
 }
 
-/// Why a file, or a part of it, cannot be read.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum Fault {
     #[error(transparent)]

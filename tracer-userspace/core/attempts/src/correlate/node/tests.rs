@@ -14,8 +14,7 @@ fn op(netns: Netns, op: NetnsOpKind) -> ObservationKind {
 
 #[test]
 fn a_namespace_that_ends_takes_its_listeners_along() {
-    let mut stream = Stream::new();
-    stream.netns_made(POD).listens(POD, 8080, true).listens(NODE, 8080, true);
+    let mut stream = Stream::new().netns_made(POD).listens(POD, 8080, true).listens(NODE, 8080, true).clone();
     assert!(seen(&stream).listeners.knows(POD, 8080) && seen(&stream).namespaces.made(POD).is_some());
     let node = seen(stream.push(op(POD, NetnsOpKind::End)));
     assert!(!node.listeners.knows(POD, 8080) && node.namespaces.made(POD).is_none());
@@ -24,8 +23,7 @@ fn a_namespace_that_ends_takes_its_listeners_along() {
 
 #[test]
 fn nothing_that_was_read_under_its_number_is_a_new_namespaces() {
-    let mut stream = Stream::new();
-    stream.links(true, &["10.88.0.1"]).listens(NODE, 8080, true);
+    let mut stream = Stream::new().links(true, &["10.88.0.1"]).listens(NODE, 8080, true).clone();
     let addr = "10.88.0.1".parse().expect("an address");
     assert!(seen(&stream).owns(NODE, addr));
     let node = seen(stream.push(op(NODE, NetnsOpKind::Unshare)));
@@ -34,8 +32,7 @@ fn nothing_that_was_read_under_its_number_is_a_new_namespaces() {
 
 #[test]
 fn an_address_belongs_to_who_dials_before_it_belongs_to_where_it_was_found() {
-    let mut stream = Stream::new();
-    stream.links(true, &["10.88.0.1"]).inspection(|it| it.netns = Some(POD));
+    let stream = Stream::new().links(true, &["10.88.0.1"]).inspection(|it| it.netns = Some(POD)).clone();
     let at = |addr: &str| seen(&stream).netns_of_addr(NODE, addr.parse().expect("an address"));
     assert_eq!(["10.88.0.1", "127.0.0.1", "10.88.0.2", "10.88.0.3"].map(at), [Some(NODE), Some(NODE), Some(POD), None]);
 }

@@ -29,10 +29,8 @@ fn a_body_that_overtakes_its_status_line_is_no_other_protocol() {
 #[test]
 fn a_server_that_speaks_first_speaks_no_http() {
     let decided = |asked: bool| {
-        let mut stream = Stream::new();
-        stream.http_readiness().connect().established();
-        stream.answer_with(AnswerKind::Other, None, |it| it.asked = Some(asked));
-        stream.closes((100, 101, 24));
+        let mut stream = Stream::new().http_readiness().connect().established().clone();
+        stream.answer_with(AnswerKind::Other, None, |it| it.asked = Some(asked)).closes((100, 101, 24));
         assert_eq!(stream.causes(), ["app_status_failure"]);
         stream.verdict()
     };
@@ -47,8 +45,7 @@ fn who_sent_nothing_was_answered_nothing() {
     let decided = |specs: fn(&mut Stream) -> &mut Stream, sent: u64, asked: Option<bool>| {
         let mut stream = Stream::new();
         specs(&mut stream).connect().established();
-        stream.answer_with(AnswerKind::Http, Some(503), |it| it.asked = asked);
-        stream.closes((sent, sent + 1, 60)).causes()
+        stream.answer_with(AnswerKind::Http, Some(503), |it| it.asked = asked).closes((sent, sent + 1, 60)).causes()
     };
     let unknown: fn(&mut Stream) -> &mut Stream = |stream| stream;
     for specs in [unknown, Stream::tcp_readiness, |stream| stream.tcp_readiness().readiness_too()] {
@@ -76,7 +73,7 @@ fn what_is_shorter_than_a_status_line_is_no_answer() {
         } else {
             stream.server_closes((100, 101, received + 1));
         }
-        stream.wait_ms(5).tick().causes()
+        stream.settles().causes()
     };
     let unknown: fn(&mut Stream) -> &mut Stream = |stream| stream;
     for by_rst in [false, true] {
@@ -156,8 +153,7 @@ fn what_no_probe_asks_is_no_failed_probe() {
 #[test]
 fn what_a_kubelet_asks_a_pod_is_a_probe() {
     let asked = |comm: &str, target: &str| {
-        let mut stream = Stream::new();
-        stream.http_readiness().pod_without_specs("10.88.0.9");
+        let mut stream = Stream::new().http_readiness().pod_without_specs("10.88.0.9").clone();
         stream.again_to(8, target).connect().prober_named(comm).established().answers(404).causes()
     };
     for target in ["10.88.0.9:8080", "10.88.0.2:9090"] {
@@ -168,8 +164,7 @@ fn what_a_kubelet_asks_a_pod_is_a_probe() {
 }
 
 fn asked_and_answered(stream: &mut Stream, kind: AnswerKind, status: Option<u16>) -> &mut Stream {
-    stream.connect().established().answer(kind, status);
-    stream.closes((300, 301, 103))
+    stream.connect().established().answer(kind, status).closes((300, 301, 103))
 }
 
 /// Whatever the status: it is no answer to that question.
@@ -194,7 +189,7 @@ fn an_answer_in_another_protocol_is_a_failure() {
     assert_has(&fix(true, AnswerKind::Other, None), &["correct the probe's port"]);
     assert_starts(&fix(false, AnswerKind::Http, Some(505)), "use httpGet");
     for kind in [AnswerKind::Tls, AnswerKind::Alert] {
-        assert_has(&fix(false, kind, None), &["gRPC probes speak no TLS unless the probe has grpc.mode: TLS"]);
+        assert_has(&fix(false, kind, None), &["a gRPC probe speaks no TLS (grpc.mode: TLS is alpha"]);
     }
     for (https, kind) in [(true, AnswerKind::Tls), (true, AnswerKind::Short), (false, AnswerKind::Other)] {
         assert_eq!(noted(https, kind, None), None, "{https} {kind:?}");
@@ -236,8 +231,7 @@ fn a_server_that_refuses_tls_says_no() {
     assert_eq!((alert.cause.name(), alert.confidence), ("app_status_failure", Confidence::Proven));
     assert_ends(&alert.summary, "a fatal alert, by which it refuses the TLS handshake");
     assert_has(&alert.remediation, &["no client certificate", "kubectl logs"]);
-    let mut noted = Stream::new();
-    noted.https_readiness().connect().established();
+    let mut noted = Stream::new().https_readiness().connect().established().clone();
     noted.closes((300, 301, 2000)).kubelet(ProbeOutput::TlsRefused);
     let reported = noted.verdict();
     assert_eq!((reported.cause.name(), reported.confidence), ("app_status_failure", Confidence::Likely));
@@ -265,8 +259,7 @@ fn an_alert_to_who_may_not_have_spoken_tls_refuses_nobody() {
         assert!(stream.causes().is_empty(), "{:?}", stream.causes());
     }
     let mut overtaken = Stream::new();
-    overtaken.https_readiness().connect().established().answer(AnswerKind::Alert, None);
-    overtaken.answer(AnswerKind::Tls, None);
+    overtaken.https_readiness().connect().established().answer(AnswerKind::Alert, None).answer(AnswerKind::Tls, None);
     assert!(overtaken.closes((300, 301, 900)).causes().is_empty());
 }
 
@@ -319,8 +312,7 @@ fn an_answer_to_who_may_not_have_asked_so_is_none() {
 
 #[test]
 fn what_the_kubelet_could_not_read_over_tls_is_reported_of_tls() {
-    let mut stream = Stream::new();
-    stream.https_readiness().connect().established();
+    let mut stream = Stream::new().https_readiness().connect().established().clone();
     stream.closes((300, 301, 103)).kubelet(ProbeOutput::NotHttp);
     let verdict = stream.verdict();
     assert_eq!((verdict.cause.name(), verdict.confidence), ("app_status_failure", Confidence::Likely));
@@ -329,8 +321,7 @@ fn what_the_kubelet_could_not_read_over_tls_is_reported_of_tls() {
 
 #[test]
 fn a_grpc_server_without_the_health_service_says_no() {
-    let mut stream = Stream::new();
-    stream.grpc_readiness(1).connect().established();
+    let mut stream = Stream::new().grpc_readiness(1).connect().established().clone();
     stream.closes((200, 201, 150)).kubelet(ProbeOutput::NoHealthService);
     let verdict = stream.verdict();
     assert_eq!((verdict.cause.name(), verdict.confidence), ("app_status_failure", Confidence::Likely));

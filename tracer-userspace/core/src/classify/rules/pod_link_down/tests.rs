@@ -28,21 +28,37 @@ fn a_drop_on_a_device_that_is_down_is_proof() {
 
 #[test]
 fn a_bridge_without_a_port_is_reported_when_nothing_nearer_is() {
-    let mut stream = Stream::new();
-    stream.connect().drop(SYN, "NO_TX_TARGET", NODE);
+    let stream = Stream::new().connect().drop(SYN, "NO_TX_TARGET", NODE).clone();
     assert!(stream.causes().is_empty(), "a look at the target may name the link");
     let bridge = Device { ifindex: 3, name: "cni0".into(), up: true, loopback: false };
-    let mut stream = Stream::new();
-    stream.connect().drop_on(SYN, "NO_TX_TARGET", NODE, Some(bridge));
+    let mut stream = Stream::new().connect().drop_on(SYN, "NO_TX_TARGET", NODE, Some(bridge)).clone();
     assert_eq!(stream.gives_up().causes(), ["pod_link_down"]);
+}
+
+/// Set up again it would be no nearer: it is up. A mark in the table mangle chose a route over another bridge.
+#[test]
+fn a_bridge_of_other_addresses_is_not_the_pods() {
+    let noted = |addr: &str| {
+        let bridge = Device { ifindex: 3, name: "br0".into(), up: true, loopback: false };
+        let addrs = vec![addr.parse().expect("an address")];
+        let link =
+            LinkState { ifindex: 3, name: "br0".into(), up: true, addrs, prefixes: vec![24], ..LinkState::default() };
+        let mut stream = Stream::new();
+        stream.push(ObservationKind::Links(Links { netns: NODE, cookie: None, links: vec![link] })).http_readiness();
+        stream.connect().drop_on(SYN, "NO_TX_TARGET", NODE, Some(bridge)).gives_up().verdict()
+    };
+    let (own, other) = (noted("10.88.0.1"), noted("10.89.0.1"));
+    assert_eq!((own.cause.name(), other.cause.name()), ("pod_link_down", "unexplained"));
+    assert_has(&own.remediation, &["Attach the pod's link to br0 again", "ip link show master br0"]);
+    assert_has(&other.summary, &["that bridge has other addresses"]);
+    assert_has(&other.remediation, &["ip route get 10.88.0.2 from 10.88.0.1"]);
 }
 
 /// Seen: the pod's neighbour entry for the node was wrong.
 #[test]
 fn an_answer_to_nobodys_link_layer_address_is_no_link_that_is_down() {
     let port = Device { ifindex: 3, name: "v3".into(), up: true, loopback: false };
-    let mut stream = Stream::new();
-    stream.connect().drop_on(SYN_ACK, "NO_TX_TARGET", NODE, Some(port));
+    let mut stream = Stream::new().connect().drop_on(SYN_ACK, "NO_TX_TARGET", NODE, Some(port)).clone();
     assert_eq!(stream.gives_up().causes(), ["unexplained"]);
 }
 
@@ -109,8 +125,7 @@ fn the_state_of_the_targets_link_decides_and_a_good_link_does_not() {
 fn the_nodes_end_that_is_down_is_reported_to_be_down() {
     let noted = |set_down: bool, up: bool| {
         let veth = LinkState { ifindex: 7, name: "veth7".into(), up, ..LinkState::default() };
-        let mut stream = Stream::new();
-        stream.links(true, &["10.88.0.1"]).connect();
+        let mut stream = Stream::new().links(true, &["10.88.0.1"]).connect().clone();
         if set_down {
             stream.link_set(NODE, 7, "veth7", false);
         }
@@ -122,10 +137,10 @@ fn the_nodes_end_that_is_down_is_reported_to_be_down() {
         stream.gives_up().verdict()
     };
     let set = noted(true, true);
-    assert_starts(&set.summary, "veth7 in the node's network namespace is down (set down by");
+    assert_starts(&set.summary, "veth7 on the node is down (set down by");
     assert!(noted(false, true).summary.starts_with("eth0 in "), "what is up is not named");
     let verdict = noted(false, false);
-    assert_starts(&verdict.summary, "veth7 in the node's network namespace is down: ");
+    assert_starts(&verdict.summary, "veth7 on the node is down: ");
     assert_ends(&verdict.remediation, ": ip link set veth7 up");
     assert_ends(&verdict.evidence[0].text, "no carrier: its other end is down");
 }
@@ -144,8 +159,7 @@ fn an_attempt_that_may_be_over_is_not_judged_by_a_look_at_its_target() {
 
 /// What is seen of the SYN, then an inspection: the target is in this namespace, and its link is down.
 fn met(begin: impl FnOnce(&mut Stream), netns: Netns) -> Vec<&'static str> {
-    let mut stream = Stream::new();
-    stream.links(true, &["10.88.0.1"]).connect();
+    let mut stream = Stream::new().links(true, &["10.88.0.1"]).connect().clone();
     begin(&mut stream);
     stream.wait_ms(200).inspection(|seen| {
         seen.netns = Some(netns);
@@ -240,8 +254,7 @@ fn a_link_that_was_just_set_down_took_the_route_with_it_before_its_flag_is_off()
         let addrs = vec!["10.88.0.1".parse().expect("an address")];
         let bridge =
             LinkState { ifindex: 3, name: "cni0".into(), up: true, addrs, prefixes: vec![24], ..Default::default() };
-        let mut stream = Stream::new();
-        stream.link_set(NODE, 3, "cni0", false);
+        let mut stream = Stream::new().link_set(NODE, 3, "cni0", false).clone();
         stream.push(ObservationKind::Links(Links { netns: NODE, cookie: None, links: vec![bridge] }));
         stream.wait_ms(later_ms).connect_failed(libc::ENETUNREACH).causes()
     };

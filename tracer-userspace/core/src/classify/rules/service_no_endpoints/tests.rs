@@ -35,14 +35,13 @@ fn dropped_in(chain: &str, known: Vec<ObservationKind>) -> VerdictBody {
     let mut stream = Stream::to("10.96.0.9:80");
     known.into_iter().for_each(|kind| _ = stream.push(kind));
     let rule = kube_proxy_in(chain, RuleVerdict::Drop, "shop/cart:http has no local endpoints");
-    stream.connect().drop(SYN, "NETFILTER_DROP", NODE).push(rule).gives_up();
-    stream.verdicts().pop().expect("a verdict")
+    stream.connect().filtered(SYN, NODE).push(rule).gives_up().verdicts().pop().expect("a verdict")
 }
 
 #[test]
 fn kube_proxys_reject_names_the_service() {
     let mut stream = Stream::to("10.96.0.9:80");
-    stream.connect().icmp(3, 3).drop(SYN, "NETFILTER_DROP", NODE).push(kube_proxy("shop/cart:http has no endpoints"));
+    stream.connect().icmp(3, 3).filtered(SYN, NODE).push(kube_proxy("shop/cart:http has no endpoints"));
     let verdict = stream.verdict();
     assert_eq!((verdict.cause.name(), verdict.confidence), ("service_no_endpoints", Confidence::Proven));
     assert_has(&verdict.summary, &["shop/cart:http"]);
@@ -66,7 +65,7 @@ fn a_connect_that_is_refused_at_once_is_reported_by_the_list() {
 #[test]
 fn another_rule_is_a_firewalls() {
     let mut stream = Stream::to("10.96.0.9:80");
-    stream.connect().icmp(3, 3).drop(SYN, "NETFILTER_DROP", NODE).push(kube_proxy("deny all"));
+    stream.connect().icmp(3, 3).filtered(SYN, NODE).push(kube_proxy("deny all"));
     assert_eq!(stream.causes(), ["firewall_reject"]);
 }
 
@@ -77,11 +76,9 @@ fn ipvs_without_a_backend_decides_at_once() {
 
 #[test]
 fn the_list_of_services_says_it_where_the_rules_do_not_and_finds_the_circle() {
-    let mut stream = Stream::to("10.96.0.9:80");
-    stream.push(services(&[], &["10.88.0.1"])).connect().gives_up();
+    let stream = Stream::to("10.96.0.9:80").push(services(&[], &["10.88.0.1"])).connect().gives_up().clone();
     assert_eq!(stream.decided(), ("service_no_endpoints", Confidence::Possible));
-    let mut stream = Stream::to("10.96.0.9:80");
-    stream.push(services(&["10.88.0.7"], &[])).connect().gives_up();
+    let stream = Stream::to("10.96.0.9:80").push(services(&["10.88.0.7"], &[])).connect().gives_up().clone();
     assert_eq!(stream.causes(), ["unexplained"]);
 }
 
@@ -124,7 +121,7 @@ fn rules_that_do_not_agree_say_only_that_none_is_ready() {
         ..rule("KUBE-SERVICES", RuleVerdict::Drop)
     };
     let both = firewall(NODE, vec![named("local endpoints"), named("endpoints")]);
-    stream.connect().drop(SYN, "NETFILTER_DROP", NODE).push(both).gives_up();
+    stream.connect().filtered(SYN, NODE).push(both).gives_up();
     let verdict = stream.verdict();
     assert_has(&verdict.summary, &["no ready endpoint:"]);
 }
@@ -133,8 +130,7 @@ fn rules_that_do_not_agree_say_only_that_none_is_ready() {
 fn ipvs_without_a_backend_though_endpoints_are_ready_hints_at_the_policy() {
     let empty = |ready: &[&str], pod: &str| {
         let mut stream = Stream::to("10.96.0.9:80");
-        stream.push(services(ready, &[])).push(pod_at(pod)).connect().ipvs(SYN, IpvsOp::NoBackend);
-        stream.verdict()
+        stream.push(services(ready, &[])).push(pod_at(pod)).connect().ipvs(SYN, IpvsOp::NoBackend).verdict()
     };
     let elsewhere = empty(&["10.88.1.7"], "10.88.0.7");
     assert_eq!((elsewhere.cause.name(), elsewhere.confidence), ("service_no_endpoints", Confidence::Likely));
@@ -154,7 +150,7 @@ fn a_node_port_that_has_no_backend_in_the_table_of_ipvs_is_no_rules() {
     let reported = |hook: Hook, backends: &[&str], rules: Vec<FirewallRule>| {
         let mut stream = Stream::to("10.88.0.1:30080");
         stream.missing(hook).links(true, &["10.88.0.1"]).node_port(ProxyMode::Ipvs, 30_080, backends).connect();
-        stream.icmp_in(NODE, 3, 3).drop(SYN, "NETFILTER_DROP", NODE).push(firewall(NODE, rules));
+        stream.icmp_in(NODE, 3, 3).filtered(SYN, NODE).push(firewall(NODE, rules));
         stream.last_decided()
     };
     assert_eq!(reported(Hook::IpvsLeave, &[], vec![]), ("service_no_endpoints", Confidence::Likely));
@@ -198,7 +194,7 @@ fn nor_is_a_service_without_a_backend() {
         let table = NodePorts { netns: NODE, mode: ProxyMode::Ipvs, ports: Vec::new(), without_backend };
         let mut stream = Stream::to("10.96.0.9:80");
         stream.missing(hook).push(ObservationKind::NodePorts(table)).links(true, &["10.88.0.1"]).connect();
-        stream.icmp_in(netns, 3, 3).drop(SYN, "NETFILTER_DROP", netns);
+        stream.icmp_in(netns, 3, 3).filtered(SYN, netns);
         rules.into_iter().for_each(|rules| _ = stream.push(firewall(NODE, rules)));
         stream.gives_up().last_decided()
     };
@@ -221,8 +217,7 @@ fn nor_is_a_service_without_a_backend() {
 fn a_program_that_drops_the_syn_to_a_service_that_is_empty_says_why() {
     let reported = |flags, ready: &[&str]| {
         let mut stream = Stream::to("10.96.0.9:80");
-        stream.push(services(ready, &[])).connect().drop(flags, "TC_INGRESS", NODE).gives_up();
-        stream.decided()
+        stream.push(services(ready, &[])).connect().drop(flags, "TC_INGRESS", NODE).gives_up().decided()
     };
     assert_eq!(reported(SYN, &[]), ("service_no_endpoints", Confidence::Likely));
     assert_eq!(reported(SYN, &["10.88.0.7"]), ("network_policy_drop", Confidence::Proven));
@@ -252,7 +247,7 @@ fn what_kube_proxy_looks_up_first_is_not_what_it_rejects_last() {
     let first = of_kube_proxy_1_36("service-endpoints-check", "shop/cart:http has no endpoints", when);
     let reported = |rules: Vec<FirewallRule>| {
         let mut stream = Stream::to("10.96.0.9:80");
-        stream.connect().icmp_in(NODE, 3, 3).drop(SYN, "NETFILTER_DROP", NODE).push(firewall(NODE, rules)).gives_up();
+        stream.connect().icmp_in(NODE, 3, 3).filtered(SYN, NODE).push(firewall(NODE, rules)).gives_up();
         stream.last_verdict()
     };
     let empty = reported(vec![first, last.clone()]);
@@ -270,7 +265,7 @@ fn what_kube_proxy_rejects_is_never_a_firewalls() {
     let reported = |rules: Vec<FirewallRule>, truncated| {
         let mut stream = Stream::to("10.96.0.9:80");
         let rules = ObservationKind::Firewall(Box::new(Firewall { rules, truncated, ..Firewall::empty(NODE) }));
-        stream.connect().icmp_in(NODE, 3, 3).drop(SYN, "NETFILTER_DROP", NODE).push(rules).gives_up();
+        stream.connect().icmp_in(NODE, 3, 3).filtered(SYN, NODE).push(rules).gives_up();
         let verdict = stream.last_verdict();
         (verdict.cause.name(), verdict.confidence, verdict.summary)
     };
@@ -302,8 +297,7 @@ fn kube_proxys_rule_for_all_cluster_ips_says_nothing_of_another_address() {
         let rules = Firewall { rules: vec![filter], truncated, ..Firewall::empty(NODE) };
         let mut stream = Stream::to("10.96.0.9:80");
         stream.push(ObservationKind::Links(Links { netns: NODE, cookie: None, links: vec![of_ipvs] })).connect();
-        stream.icmp_in(NODE, 3, 3).drop(SYN, "NETFILTER_DROP", NODE);
-        stream.push(ObservationKind::Firewall(Box::new(rules))).gives_up();
+        stream.icmp_in(NODE, 3, 3).filtered(SYN, NODE).push(ObservationKind::Firewall(Box::new(rules))).gives_up();
         stream.last_decided()
     };
     assert_eq!(reported(&["10.96.0.1"], true), ("firewall_reject", Confidence::Proven));
@@ -326,7 +320,7 @@ fn the_one_element_that_the_walk_ends_at_decides() {
         let mut stream = Stream::to("10.96.0.9:80");
         let firewall =
             ObservationKind::Firewall(Box::new(Firewall { rules: rules.clone(), path, ..Firewall::empty(NODE) }));
-        stream.connect().icmp_in(NODE, 3, 3).drop(SYN, "NETFILTER_DROP", NODE).push(firewall).gives_up();
+        stream.connect().icmp_in(NODE, 3, 3).filtered(SYN, NODE).push(firewall).gives_up();
         let verdict = stream.last_verdict();
         (verdict.cause.name(), verdict.confidence, verdict.summary)
     };

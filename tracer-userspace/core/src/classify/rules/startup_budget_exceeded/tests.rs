@@ -2,8 +2,7 @@ use crate::testing::*;
 
 /// Refused attempts, one each second, of a pod that has only a liveness probe, with threshold 3.
 fn refusals(count: u64) -> Stream {
-    let mut stream = Stream::new();
-    stream.liveness(1, 3).netns_made(POD);
+    let mut stream = Stream::new().liveness(1, 3).netns_made(POD).clone();
     for number in 0..count {
         stream.again(100 + number).connect().reset_sent(SYN, true, None).wait_ms(1000);
     }
@@ -21,8 +20,7 @@ fn the_refusal_that_fills_the_threshold_is_the_one() {
 /// The first dial of a pod may be that of the API server in the same process, and the last is as sure as that.
 #[test]
 fn with_an_api_server_in_the_process_the_budget_is_reported_too() {
-    let mut stream = Stream::new();
-    stream.liveness(10, 3).runs(Runs::default()).netns_made(POD);
+    let mut stream = Stream::new().liveness(10, 3).runs(Runs::default()).netns_made(POD).clone();
     for conn in 100..103 {
         stream.again(conn).connect().prober_named("k3s-server").reset_sent(SYN, true, None).wait_ms(10_000);
     }
@@ -33,13 +31,11 @@ fn with_an_api_server_in_the_process_the_budget_is_reported_too() {
 /// Whether this is the container's first run is not known: it may have crashed and been started again in between.
 #[test]
 fn a_start_of_which_only_the_namespace_tells_is_likely() {
-    let mut first = Stream::new();
-    first.liveness(1, 3).runs(Runs::default()).netns_made(POD);
+    let mut first = Stream::new().liveness(1, 3).runs(Runs::default()).netns_made(POD).clone();
     refuse(&mut first, 100, 3);
     let sure = |stream: &Stream| stream.verdicts()[2].verdict.confidence;
     assert_eq!((sure(&first), sure(&refusals(3))), (Confidence::Proven, Confidence::Likely));
-    let mut named = Stream::new();
-    named.liveness(1, 3).container_id("one").netns_made(POD);
+    let mut named = Stream::new().liveness(1, 3).container_id("one").netns_made(POD).clone();
     refuse(&mut named, 100, 3);
     assert_eq!(sure(&named), Confidence::Proven, "the same container throughout");
     named.container_id("two");
@@ -97,8 +93,7 @@ fn a_liveness_attempt_that_is_reported_spends_no_more_than_itself() {
     for (conn, until_next) in [(100, 9_800), (101, 200), (102, 9_800)] {
         stream.again(conn).connect().reset_sent(SYN, true, None).wait_ms(until_next);
     }
-    stream.again(200).connect().refused();
-    stream.wait_ms(1).kubelet_of(ProbeType::Liveness, ProbeOutput::Network);
+    stream.again(200).connect().refused().wait_ms(1).kubelet_of(ProbeType::Liveness, ProbeOutput::Network);
     let sure = |v: &tracer_model::record::VerdictBody| {
         v.verdict.cause.name() == "startup_budget_exceeded" && v.verdict.confidence == Confidence::Proven
     };
@@ -107,8 +102,7 @@ fn a_liveness_attempt_that_is_reported_spends_no_more_than_itself() {
 
 #[test]
 fn a_liveness_probe_that_began_after_the_start_is_no_start() {
-    let mut stream = Stream::new();
-    stream.liveness(1, 3).exec_startup_too().netns_made(POD);
+    let mut stream = Stream::new().liveness(1, 3).exec_startup_too().netns_made(POD).clone();
     refuse(&mut stream, 100, 3);
     assert!(!stream.causes().contains(&"startup_budget_exceeded"), "{:?}", stream.causes());
 }
@@ -140,8 +134,7 @@ fn another_containers_port_is_no_start() {
 #[test]
 fn what_was_lost_may_have_been_the_listener() {
     let spent = |place: &str, runs: Option<Runs>| {
-        let mut stream = Stream::new();
-        stream.liveness(1, 3).netns_made(POD);
+        let mut stream = Stream::new().liveness(1, 3).netns_made(POD).clone();
         runs.map(|runs| stream.runs(runs));
         refuse(&mut stream, 100, 1);
         stream.lost_in(place, 1).wait_ms(1000);
@@ -159,15 +152,13 @@ fn what_was_lost_may_have_been_the_listener() {
 #[test]
 fn a_listener_on_the_port_ends_the_start() {
     let mut stream = refusals(2);
-    stream.listens(POD, 8080, true).listens(POD, 8080, false);
-    stream.again(200).connect().reset_sent(SYN, true, None);
+    stream.listens(POD, 8080, true).listens(POD, 8080, false).again(200).connect().reset_sent(SYN, true, None);
     assert_eq!(stream.causes().last(), Some(&"connection_refused"));
 }
 
 /// A container that is restarted again and again, its sandbox older than the tracer, its status known.
 fn restarted(restarts: u32, last: Option<Ended>) -> Stream {
-    let mut stream = Stream::new();
-    stream.liveness(1, 3).wait_ms(5_000);
+    let mut stream = Stream::new().liveness(1, 3).wait_ms(5_000).clone();
     run(&mut stream, restarts, last);
     stream
 }
