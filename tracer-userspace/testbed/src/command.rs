@@ -59,7 +59,7 @@ fn play(config: &SelftestConfig) -> Result<u8, Error> {
     Ok(report.finish(&items))
 }
 
-/// Options for a busy node, with a prober whose name no other tracer of this node follows.
+/// Options for a busy node, with a prober name that no other tracer of this node follows.
 fn options() -> Options {
     Options {
         prober: format!("prober-{}", std::process::id()),

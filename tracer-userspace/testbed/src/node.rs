@@ -207,7 +207,7 @@ impl TestNode {
         self.wait_until_reachable(index)
     }
 
-    /// Adds a pod whose kernel has no address: an appliance with its own network stack.
+    /// Adds a pod with its own network stack, as an appliance has one: its kernel has no address.
     pub fn bare_pod(&mut self) -> Result<&mut Pod> {
         let index = self.add_namespace()?;
         self.pod_at(index)?.ns.ip(|ip| ip.up("lo").and_then(|()| ip.up("eth0")))?;
@@ -317,7 +317,7 @@ impl TestNode {
         Ok((uplink, outside))
     }
 
-    /// Adds an uplink, and a pod whose `eth0` is a macvlan or ipvlan link of it. Returns the pod's number, the name of
+    /// Adds an uplink, and a pod with a macvlan or ipvlan link of it as `eth0`. Returns the pod's number, the name of
     /// the uplink and the namespace at its other end.
     pub fn part_pod(&mut self, part: Part) -> Result<(u16, String, Netns)> {
         let index = self.next_index();

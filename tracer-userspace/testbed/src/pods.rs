@@ -13,12 +13,12 @@ pub const HTTP: u16 = 8080;
 pub const TLS: u16 = 8443;
 /// Port of TLS servers that are only probed by tcpSocket.
 pub const UNLISTED_TLS: u16 = 9443;
-/// Port of a container whose liveness probe has a short budget.
+/// Port of a container with a liveness probe of a short budget.
 pub const SLOW_START: u16 = 7070;
 pub const SLOW_START_PERIOD_S: u64 = 1;
 /// The number of failures that restart the container.
 pub const SLOW_START_THRESHOLD: u32 = 3;
-/// Port of a container whose probe has a long timeout, so that packets are retransmitted several times.
+/// Port of a container with a long probe timeout, so that packets are retransmitted several times.
 pub const PATIENT: u16 = 6060;
 /// SYNs are retransmitted after 1, 3, 7 and 15 seconds. Since 6.5 the first retransmissions are one second apart
 /// (`tcp_syn_linear_timeouts`).
@@ -63,7 +63,7 @@ pub fn plan(timeout: Duration) -> Value {
     list(&pods)
 }
 
-/// A pod whose readiness probe dials its own Service.
+/// A pod with a readiness probe that dials its own Service.
 fn circular_pod(seconds: u64) -> PodSpec {
     let mut probe = http_probe(CIRCULAR.1, "HTTP", seconds);
     probe["httpGet"]["host"] = json!(IpAddr::from(CIRCULAR.0));

@@ -18,7 +18,7 @@ use tracer_model::event::{AnswerKind, ConnId, KubeletProbe, Observation, ProbeOu
 const BEFORE_NS: u64 = 1_000_000_000;
 /// It counts an attempt as over at its timeout, a moment before the socket is closed.
 const AFTER_NS: u64 = 50_000_000;
-/// By then the events of an attempt are known whose line was read already.
+/// By then the events of an attempt have come, if the kubelet's line about it was read.
 const EVENTS_NS: u64 = 250_000_000;
 
 impl Core {

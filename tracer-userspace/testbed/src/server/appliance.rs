@@ -1,4 +1,4 @@
-//! A host whose kernel has no address. A process answers frames, as a middlebox or a userspace network stack does.
+//! A host without an address in its kernel. A process answers frames, as a middlebox or a userspace network stack does.
 //!
 //! It answers every SYN with a RST or with nothing. No kernel's TCP sends that RST.
 
