@@ -121,7 +121,7 @@ pub enum Command {
     #[command(after_help = help::REPORT)]
     Report {
         /// Records as NDJSON; `-` reads stdin
-        #[arg(value_name = "FILE", required = true)]
+        #[arg(value_name = "FILE", default_value = "-")]
         files: Vec<PathBuf>,
         #[command(flatten)]
         page: FileFlag,

@@ -86,7 +86,7 @@ fn what_cannot_be_read_is_refused() {
     reports_one_line(&ran(&[&records, &records]), 2, &["the same file twice"]);
     reports_one_line(&ran(&[&dir.file("empty", ""), "--output-file", &page]), 2, &["empty: no record of tracer"]);
     assert!(!fs::exists(&page).unwrap());
-    reports_one_line(&ran(&[]), 2, &["<FILE>"]);
+    reports_one_line(&ran(&[]), 2, &["stdin: no record of tracer"]);
     reports_one_line(&ran(&[&records, "--until-failure"]), 2, &["--until-failure has no meaning for `tracer report`"]);
     reports_one_line(&ran(&[&records, "--pods", "x"]), 2, &["--pods has no meaning"]);
     reports_one_line(&ran(&[&records, "--cause", "nonsense"]), 2, &["--cause `nonsense`"]);
