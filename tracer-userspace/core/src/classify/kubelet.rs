@@ -1,4 +1,4 @@
-//! Verdicts that rest on the kubelet's own words alone: commands, and probes without an attempt.
+//! Verdicts that rest on the kubelet's messages alone: exec probes, and probes without an attempt.
 
 use super::Case;
 use super::evidence::of_outcome;
@@ -11,7 +11,7 @@ use tracer_attempts::enrich;
 use tracer_model::event::{Container, ExecSpec, Handler, KubeletProbe, Pod, PodRef, ProbeOutput, ProbeSpec, ProbeType};
 use tracer_model::record::{Cause, Command, Confidence, Evidence, K8s, Outcome, Probe, Process, Remediation};
 
-/// What a verdict is about that has no connection.
+/// The subject of a verdict that has no connection.
 #[derive(Clone, Debug)]
 pub struct Unattached {
     /// The probe.
@@ -23,7 +23,7 @@ pub struct Unattached {
 }
 
 impl Unattached {
-    /// That probe, as far as it is known.
+    /// The probe of this message, as far as it is known.
     pub(super) fn of(probe: &KubeletProbe, node: &Node) -> Self {
         let agreed = spec(probe, node).and_then(|spec| Probe::agreed(&[spec]));
         let unknown = || Probe { probe_type: Some(probe.probe_type), ..Probe::default() };
@@ -35,18 +35,19 @@ impl Unattached {
     }
 }
 
-/// An outcome as one of a command: words that are not the kubelet's or the runtime's own are the command's, which an error
-/// does not carry (pkg/probe/exec).
+/// The kubelet outcome of a command. Its output is the kubelet's or the runtime's own words, or an error; what the
+/// command itself printed is removed.
 pub fn of_command(probe: &KubeletProbe) -> KubeletProbe {
     let own = probe.says.is_of_command() || !probe.is_counted();
     KubeletProbe { output: probe.output.clone().filter(|_| own), ..probe.clone() }
 }
 
-/// The verdict on a failed exec probe; `None` if it is no such probe, or nothing tells.
+/// The verdict on a failed exec probe; `None` if it is no exec probe, or may be none.
 pub fn command(probe: &KubeletProbe, node: &Node) -> Option<(Finding, Unattached)> {
     let container = container(probe, node);
     let spec = container.and_then(|it| it.exec.iter().find(|spec| spec.probe_type == probe.probe_type));
-    // What a command printed may also be a probe's words that are not known: without a spec the runtime's words must say it.
+    // Output of a command can look like an unknown message of the kubelet. Without a spec, only the runtime's words
+    // show a command.
     if self::spec(probe, node).is_some() || (spec.is_none() && !probe.says.is_of_command()) {
         return None;
     }
@@ -59,11 +60,12 @@ pub fn command(probe: &KubeletProbe, node: &Node) -> Option<(Finding, Unattached
     Some((found, named))
 }
 
-/// The verdict on a failure that is of no attempt that was seen, or of one of so many connections that went well.
+/// The verdict on a failure that no attempt explains. It may be about one of `connections`, which all seemed to
+/// succeed.
 pub fn unmatched(probe: &KubeletProbe, connections: usize, node: &Node) -> (Finding, Unattached) {
     let named = Unattached::of(probe, node);
     let without_specs = container(probe, node).is_none_or(|it| it.probes.is_empty() && it.exec.is_empty());
-    // The kubelet's own words of a probe that dials are known, and it writes nothing of its own about a command.
+    // tracer knows the kubelet's messages about probes that dial. About a command it adds no words of its own.
     let printed = matches!(probe.says, ProbeOutput::Other | ProbeOutput::Nothing) && probe.dst.is_none();
     if connections == 0 && printed && without_specs {
         let found = exec(&of_command(probe), None, &named.k8s);
@@ -85,7 +87,7 @@ pub fn unmatched(probe: &KubeletProbe, connections: usize, node: &Node) -> (Find
     (found.with_confidence(Confidence::Possible), named)
 }
 
-/// The verdict on a probe that was answered with a no on one of so many connections; `None` if that is not what was reported.
+/// The verdict on a probe that was refused by an answer, on one of `connections`; `None` for another outcome.
 pub fn answer(probe: &KubeletProbe, connections: usize, node: &Node) -> Option<(Finding, Unattached)> {
     let scheme = spec(probe, node).and_then(|spec| spec.scheme.as_deref());
     let (says, fix) = answer_text(probe.says, scheme)?;
@@ -102,7 +104,7 @@ pub fn answer(probe: &KubeletProbe, connections: usize, node: &Node) -> Option<(
     Some((noted(Cause::AppStatusFailure, of_outcome(probe), summary, fix), named))
 }
 
-/// The container that is named, if it is known.
+/// The container that the message names, if it is known.
 fn container<'a>(probe: &KubeletProbe, node: &'a Node) -> Option<&'a Container> {
     let pod = pod(&probe.pod, node)?;
     pod.containers.iter().find(|it| it.name == probe.container)
@@ -113,7 +115,7 @@ pub(super) fn spec<'a>(probe: &KubeletProbe, node: &'a Node) -> Option<&'a Probe
     container(probe, node)?.probes.iter().find(|spec| spec.probe_type == probe.probe_type)
 }
 
-/// The pod that is named, if it is known.
+/// The pod of this name, if it is known.
 pub(super) fn pod<'a>(named: &PodRef, node: &'a Node) -> Option<&'a Pod> {
     node.pods.iter().find(|pod| enrich::is_pod(pod, named))
 }
@@ -132,7 +134,7 @@ fn probe_of(probe_type: ProbeType, spec: Option<&ExecSpec>) -> Probe {
 
 fn exec(probe: &KubeletProbe, spec: Option<&ExecSpec>, k8s: &K8s) -> Finding {
     if probe.says == ProbeOutput::Nothing {
-        return undecided(probe, spec, k8s);
+        return without_output(probe, spec, k8s);
     }
     let (cause, what) = match probe.says {
         ProbeOutput::CommandTimeout => (Cause::ExecTimeout, "did not end in time"),
@@ -145,13 +147,13 @@ fn exec(probe: &KubeletProbe, spec: Option<&ExecSpec>, k8s: &K8s) -> Finding {
     let summary = format!("the command of the {} probe{} {what}{why}{budget}", kind(probe), container_of(k8s));
     let fix = match cause {
         Cause::ExecTimeout => cause.fix(),
-        _ => failed(probe, k8s),
+        _ => fix_failed(probe, k8s),
     };
     noted(cause, of_outcome(probe), summary, fix)
 }
 
-/// The kubelet throws the result away: no failure of the probe, and no success. What never runs is reported as a failure all the
-/// same, since nobody else does.
+/// The kubelet ignores this result: it counts neither as a failure nor as a success. A command that never runs is a
+/// failure here all the same, because nothing else reports it.
 fn errored(probe: &KubeletProbe, k8s: &K8s, deleting: bool) -> Finding {
     let (cause, what) = match probe.says {
         ProbeOutput::CommandTimeout => (Cause::ExecTimeout, "did not end in time"),
@@ -173,16 +175,16 @@ fn errored(probe: &KubeletProbe, k8s: &K8s, deleting: bool) -> Finding {
         why_not_started(probe),
         unchanged(probe.probe_type)
     );
-    let of_the_end = probe.says == ProbeOutput::ContainerEnds
+    let is_at_end = probe.says == ProbeOutput::ContainerEnds
         || deleting && probe.says == ProbeOutput::CommandNotRun && !has_no_program(probe);
-    let (outcome, fix) = match of_the_end {
-        true => (Outcome::Noise, of_an_end(probe, k8s)),
-        false => (Outcome::Failure, never_run(cause, probe, k8s)),
+    let (outcome, fix) = match is_at_end {
+        true => (Outcome::Noise, fix_at_end(probe, k8s)),
+        false => (Outcome::Failure, fix_not_run(cause, probe, k8s)),
     };
     Finding { outcome, ..noted(cause, of_outcome(probe), summary, fix) }
 }
 
-/// What stays as it was, since nothing was counted.
+/// What the ignored result leaves unchanged.
 const fn unchanged(probe_type: ProbeType) -> &'static str {
     match probe_type {
         ProbeType::Readiness => "the container's readiness stays as it was",
@@ -191,25 +193,25 @@ const fn unchanged(probe_type: ProbeType) -> &'static str {
     }
 }
 
-/// Says of an attempt that the kubelet ignored what came of it: it neither changes the cause nor how sure that is.
+/// Notes that the kubelet ignored the result of the attempt. It changes neither cause nor confidence.
 pub(super) fn add_ignored(case: &Case<'_>, finding: &mut Finding) {
     if case.attempt.kubelet().is_some_and(|(_, reported)| !reported.is_counted()) {
         finding.summary += "; the kubelet ignores this result";
     }
 }
 
-/// By its own context, as 1.35, and 1.36 from 1.36.3 on, do while a pod ends.
+/// The kubelet cancelled its own context: 1.35, and 1.36 from 1.36.3 on, do so while a pod ends.
 fn is_called_off(probe: &KubeletProbe) -> bool {
     probe.output.as_deref().is_some_and(|it| it.ends_with("context canceled"))
 }
 
-/// By the words of the kubelet's own gRPC client, where a runtime restarts or has ended.
+/// The message of the kubelet's gRPC client when the runtime restarts or has ended.
 fn is_without_runtime(probe: &KubeletProbe) -> bool {
     let words = probe.output.as_deref().filter(|_| probe.says == ProbeOutput::Other);
     words.is_some_and(|it| it.starts_with("rpc error: code = Unavailable desc = connection error"))
 }
 
-/// What kept the runtime from starting the command, if that is neither the command nor the image.
+/// The obstacle that kept the runtime from starting the command, if it is neither the command nor the image.
 fn not_started_for(probe: &KubeletProbe) -> Option<&'static NotStarted> {
     let words = probe.output.as_deref().filter(|_| probe.says == ProbeOutput::CommandNotRun)?;
     not_started::cause(words)
@@ -223,13 +225,14 @@ fn why_not_started(probe: &KubeletProbe) -> String {
     not_started_for(probe).map(|it| format!(": {}", it.why)).unwrap_or_default()
 }
 
-/// As runc (`exec: "curl": executable file not found in $PATH`, `exec /x: exec format error`) and crun say it.
+/// The message says that the program is missing or not executable, in the words of runc (`exec: "curl": executable file
+/// not found in $PATH`, `exec /x: exec format error`) or crun.
 fn has_no_program(probe: &KubeletProbe) -> bool {
     let has = |words: &str| probe.output.as_deref().is_some_and(|it| it.contains(words));
     has("exec: \"") || has("executable file") || has("exec format error")
 }
 
-fn of_an_end(probe: &KubeletProbe, k8s: &K8s) -> Remediation {
+fn fix_at_end(probe: &KubeletProbe, k8s: &K8s) -> Remediation {
     const NOTHING: &str = "Nothing, where the container or its pod ends.";
     if is_called_off(probe) {
         return format!("{NOTHING} Some kubelets (1.35, and 1.36 from 1.36.3 on) run no command of a probe while its pod ends, so that a ready pod stays ready until it is gone: kubernetes/kubernetes#140881, fixed by #140882").into();
@@ -239,7 +242,7 @@ fn of_an_end(probe: &KubeletProbe, k8s: &K8s) -> Remediation {
         .run(["get", "delete"].map(|what| Command::in_cluster(format!("kubectl {what} pod {pod}"))))
 }
 
-fn never_run(cause: Cause, probe: &KubeletProbe, k8s: &K8s) -> Remediation {
+fn fix_not_run(cause: Cause, probe: &KubeletProbe, k8s: &K8s) -> Remediation {
     if cause == Cause::ExecTimeout {
         return cause.fix();
     }
@@ -264,10 +267,10 @@ fn never_run(cause: Cause, probe: &KubeletProbe, k8s: &K8s) -> Remediation {
         .run(kubectl::exec(k8s, probe.probe_type))
 }
 
-/// What the commands of [`kubectl::exec`] are.
+/// How to use the commands of [`kubectl::exec`].
 const BY_HAND: &str = "Run the command by hand: put what `kubectl get pod` prints in place of COMMAND";
 
-fn failed(probe: &KubeletProbe, k8s: &K8s) -> Remediation {
+fn fix_failed(probe: &KubeletProbe, k8s: &K8s) -> Remediation {
     let by_hand = kubectl::exec(k8s, probe.probe_type);
     if let Some(not_started) = not_started_for(probe) {
         return not_started.remediation().reword(|what| format!("{what}. {BY_HAND}")).run(by_hand);
@@ -278,7 +281,7 @@ fn failed(probe: &KubeletProbe, k8s: &K8s) -> Remediation {
         .run([describe])
 }
 
-/// What the kubelet says is its word: no event of the kernel carries it.
+/// A verdict on a message of the kubelet: only likely, since no event of the kernel shows it.
 pub(super) fn noted(cause: Cause, seen: Evidence, summary: String, fix: impl Into<Remediation>) -> Finding {
     Finding::likely(cause, vec![seen], summary, fix)
 }
@@ -290,8 +293,8 @@ pub(super) fn container_of(k8s: &K8s) -> String {
     container.into_iter().chain(pod).collect()
 }
 
-/// It failed without a word.
-fn undecided(probe: &KubeletProbe, spec: Option<&ExecSpec>, k8s: &K8s) -> Finding {
+/// The probe failed, and the kubelet wrote no reason.
+fn without_output(probe: &KubeletProbe, spec: Option<&ExecSpec>, k8s: &K8s) -> Finding {
     let timeout_s = spec.map_or(1, |it| it.timeout_s);
     let summary = format!(
         "the command of the {} probe{} failed without a word: it ended with an error or, which kubelets before 1.24 do not say, did not end within {timeout_s} s",
@@ -310,7 +313,7 @@ const fn kind(probe: &KubeletProbe) -> &'static str {
     probe.probe_type.name()
 }
 
-/// The names of a pod, as far as they were reported or are known.
+/// The names of a pod: those that the message has, and else the known ones.
 pub(super) fn k8s(named: &PodRef, container: Option<&String>, node: &Node) -> K8s {
     let known = pod(named, node);
     let or_known =
@@ -349,9 +352,9 @@ mod tests {
         verdicts[0].clone()
     }
 
-    /// `doProbe` throws it away (pkg/kubelet/prober/worker.go).
+    /// `doProbe` ignores such a result (pkg/kubelet/prober/worker.go).
     #[test]
-    fn a_result_that_the_kubelet_ignores_is_no_end_of_a_command() {
+    fn a_result_that_the_kubelet_ignores_is_reported_as_ignored() {
         let (gone, not_run) = (ProbeOutput::ContainerEnds, ProbeOutput::CommandNotRun);
         for (says, words, deleting, outcome) in [
             (gone, CANCELED, false, Outcome::Noise),
@@ -381,7 +384,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_runtime_could_not_do_is_no_fault_of_the_image() {
+    fn a_failure_of_the_runtime_is_not_put_down_to_the_image() {
         let words = "rpc error: code = Unknown desc = failed to exec in container: failed to start exec \"9\": OCI runtime exec failed: exec failed: unable to start container process: can't open cgroup: unknown";
         let verdict = errored(ProbeOutput::CommandNotRun, words, false).verdict;
         assert_eq!(verdict.cause.name(), "exec_not_run");
@@ -389,7 +392,7 @@ mod tests {
             words.replace("unable to start container process: can't open cgroup", "cannot exec in a paused container");
         assert_eq!(errored(ProbeOutput::CommandNotRun, &paused, false).verdict.cause.name(), "target_frozen");
         assert_has(&verdict.summary, &["could not be run: the runtime could not use the container's cgroup"]);
-        // As a kubelet 1.20 wrote while containerd restarted.
+        // Written by kubelet 1.20 while containerd restarted.
         let words = "rpc error: code = Unavailable desc = connection error: desc = \"transport: Error while dialing dial unix /run/containerd/containerd.sock: connect: no such file or directory\"";
         let away = errored(ProbeOutput::Other, words, false).verdict;
         assert_eq!((away.cause.name(), away.remediation.to_string().contains("image")), ("exec_not_run", false));
@@ -399,9 +402,10 @@ mod tests {
         assert_has(&fix, &["cgroup driver", "kubectl exec"]);
     }
 
-    /// `Readiness probe errored and resulted in failure state`: `DoHTTPProbe` returns the error of a body as one (pkg/probe/http).
+    /// `Readiness probe errored and resulted in failure state`: `DoHTTPProbe` returns the error of a body as one
+    /// (pkg/probe/http).
     #[test]
-    fn an_answer_with_an_endless_body_is_not_reported_to_be_ignored() {
+    fn a_timeout_in_the_body_is_not_reported_as_ignored() {
         let errored = |says| {
             let mut stream = Stream::new().http_readiness().connect().established().wait_ms(1_000).clone();
             stream.closes((100, 101, 200)).kubelet_error(ProbeType::Readiness, says, "x").wait_ms(2_000);

@@ -3,7 +3,7 @@
 
 use std::net::IpAddr;
 
-use super::allow::allow;
+use super::allow::allow_command;
 use super::answer::RejectAnswer;
 use super::blame::blame;
 use super::case::{ANSWER_NS, Case, REFUSAL_HOOKS, in_handshake, outbound};
@@ -92,8 +92,8 @@ fn by_error<'a>(case: &Case<'a>) -> Option<Stopped<'a>> {
     Some(answered(case, seen, RejectAnswer::IcmpError, drop.1.netns, Some(drop)))
 }
 
-/// A rule rejected the request of an established connection: it dropped it, and answered with a RST that no stack of this
-/// node sent, or with an ICMP error.
+/// A rule rejected the request of an established connection: it dropped it, and answered with a RST that no stack of
+/// this node sent, or with an ICMP error.
 fn of_request<'a>(case: &Case<'a>) -> Option<Stopped<'a>> {
     let attempt = case.attempt;
     let request = |d: &PacketDrop| d.flags.has_data() && outbound(case, d) && is_netfilter(d);
@@ -300,9 +300,11 @@ impl Stopped<'_> {
             return None;
         }
         let hook = netfilter_hook(drop)?;
-        let command = blame.rules.iter().find_map(|rule| allow(owner, rule, hook, drop.flow))?;
-        let text =
-            format!("Let {0} allow it: what is added otherwise is gone when {0} loads its rules again", owner.name);
+        let command = blame.rules.iter().find_map(|rule| allow_command(owner, rule, hook, drop.flow))?;
+        let text = format!(
+            "Let {0} allow_command it: what is added otherwise is gone when {0} loads its rules again",
+            owner.name
+        );
         Some(Remediation::from(text).run([Command::on_node(command)]).run(self.look(case)))
     }
 
