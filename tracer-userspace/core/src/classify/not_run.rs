@@ -1,5 +1,5 @@
-//! The verdict on a pod with probes that the kubelet does not run: it waits until the wall clock has reached the start of the
-//! container, and `initialDelaySeconds` after it (`worker.doProbe`, pkg/kubelet/prober/worker.go).
+//! The verdict on a pod with probes that the kubelet does not run. It waits until the wall clock reaches the start of
+//! the container plus `initialDelaySeconds` (`worker.doProbe`, pkg/kubelet/prober/worker.go).
 
 use serde_json::json;
 
@@ -11,12 +11,12 @@ use tracer_attempts::correlate::node::Node;
 use tracer_model::event::PodRef;
 use tracer_model::record::{Cause, Command, Confidence, Evidence};
 
-/// Somebody set the wall clock.
+/// A step of the wall clock.
 #[derive(Clone, Copy, Debug)]
 pub struct ClockStep {
     /// CLOCK_BOOTTIME nanoseconds.
     pub time_boot_ns: u64,
-    /// By so much it went forward.
+    /// How far the clock went forward; negative: back.
     pub by_ns: i64,
 }
 
@@ -32,7 +32,7 @@ impl ClockStep {
     }
 }
 
-/// Containers of a pod that started in the future, and no attempt of their probes for some time.
+/// Containers of a pod that start in the future by the wall clock, while no attempt of their probes is seen.
 #[derive(Clone, Debug)]
 pub struct NotRun<'a> {
     /// The pod.
@@ -41,9 +41,9 @@ pub struct NotRun<'a> {
     pub containers: Vec<&'a str>,
     /// From now to the last of their starts.
     pub ahead_ns: u64,
-    /// For so long no attempt was seen.
+    /// How long no attempt was seen.
     pub silent_ns: u64,
-    /// The last step that was seen.
+    /// The last step of the clock that was seen.
     pub step: Option<ClockStep>,
     /// Events that were lost meanwhile.
     pub lost: u64,

@@ -1,11 +1,10 @@
-//! A failure that need not be a probe's: something else in the prober's process may have dialled. And one of a probe where its spec
-//! does not say that it dials.
+//! Notes about attempts that may not be a probe's, or that a redirect of a probe caused.
 
 use super::Case;
 use super::finding::Finding;
 use tracer_model::record::{Cause, Confidence, Outcome};
 
-/// What was seen of the connection stays as it is; whether it was a probe is not sure.
+/// Adds these notes. What was seen of the connection stays; only whether it was a probe is less sure.
 pub(super) fn add(case: &Case<'_>, finding: &mut Finding) {
     if finding.outcome != Outcome::Failure {
         return;

@@ -1,4 +1,4 @@
-//! The verdict on a pod that has no network in its sandbox, by the kubelet's words.
+//! The verdict on a pod without a network in its sandbox, by the message of the kubelet.
 
 use serde_json::json;
 
@@ -9,8 +9,8 @@ use tracer_attempts::correlate::node::Node;
 use tracer_model::event::{Pod, SandboxCause, SandboxFailure};
 use tracer_model::record::{Cause, Remediation};
 
-/// The pod itself waits. That the runtime has no network is reported of every pod that the kubelet looks at, also of those
-/// that run and have theirs.
+/// Whether the failure concerns this pod. The kubelet reports a runtime without network for every pod that it syncs,
+/// also for running pods that have their network.
 pub fn concerns(failure: &SandboxFailure, node: &Node) -> bool {
     let has_network = |pod: &Pod| !pod.addrs.is_empty() || pod.netns.is_some();
     let of_all = failure.words.starts_with("network is not ready");

@@ -16,7 +16,7 @@ pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
         case.attempt.flow.dst
     );
     let tolerant = run_in(case, stopped.netns, "sysctl -w net.netfilter.nf_conntrack_tcp_be_liberal=1");
-    let remediation = Remediation::from(text).run(stopped.look(case)).run([tolerant]);
+    let remediation = Remediation::from(text).run(stopped.show_rules(case)).run([tolerant]);
     Some(stopped.finding(case, Cause::ConntrackInvalid, summary, remediation).with_confidence(confidence))
 }
 

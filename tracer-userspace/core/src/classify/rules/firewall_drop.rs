@@ -13,7 +13,7 @@ pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
     let how = untracked.as_ref().map(|(words, _)| *words).unwrap_or_default();
     let summary = format!("{}{}{}{how}", stopped.who(case), stopped.did(case), stopped.words());
     let by_rule = || {
-        let (what, look) = (stopped.to_allow(case), stopped.look(case));
+        let (what, look) = (stopped.to_allow(case), stopped.show_rules(case));
         match untracked.clone() {
             Some((_, find)) => Remediation::from(format!(
                 "Change the rule that takes it out of connection tracking (the first commands), or the one in the {hook} chain that drops it (the last)"
@@ -44,7 +44,7 @@ fn by_reverse_path(case: &Case<'_>, stopped: &Stopped<'_>) -> Option<Finding> {
     let remediation =
         Remediation::from(format!("Fix the route to {src}: it has to lead over {device}. Or change the check"))
             .run([route])
-            .run(stopped.look(case));
+            .run(stopped.show_rules(case));
     Some(stopped.by_firewall(case, Cause::FirewallDrop, summary, remediation))
 }
 

@@ -27,7 +27,7 @@ fn by_chain(case: &Case<'_>) -> Option<Finding> {
     let confidence = if blame.certain().is_some() { Confidence::Proven } else { Confidence::Likely };
     let summary = format!("the network policy of {}{}{}", owner.name, stopped.did(case), stopped.words());
     let remediation =
-        Remediation::from(format!("In the network policies, {ALLOW}")).run([policies()]).run(stopped.look(case));
+        Remediation::from(format!("In the network policies, {ALLOW}")).run([policies()]).run(stopped.show_rules(case));
     Some(stopped.finding(case, Cause::NetworkPolicyDrop, summary, remediation).with_confidence(confidence))
 }
 
@@ -44,7 +44,7 @@ fn of_own_answer(case: &Case<'_>, stopped: &Stopped<'_>, owner: &str) -> Finding
         "Find why the rule takes the answer: {WHY_ANSWER}. The log of {owner}'s agent on this node may say it"
     ))
     .run(find.into_iter().flatten())
-    .run(stopped.look(case));
+    .run(stopped.show_rules(case));
     let found = stopped.finding(case, Cause::NetworkPolicyDrop, summary, remediation);
     found.with_confidence(Confidence::Likely)
 }
