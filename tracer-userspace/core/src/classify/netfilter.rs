@@ -187,8 +187,7 @@ fn is_needed(case: &Case<'_>, drop: &PacketDrop) -> bool {
 }
 
 /// The attempt failed, and the packet that was dropped after the handshake never got through. An acknowledged request
-/// did get through, and so did a bare acknowledgement after which the target sent again. A later drop may be of the
-/// answer.
+/// did get through. So did a bare acknowledgement if the prober then sent again. A later drop may be of the answer.
 pub(super) fn is_missed(case: &Case<'_>, drop: &PacketDrop) -> bool {
     let time = || case.attempt.drops().find(|(_, d)| std::ptr::eq(*d, drop)).map(|(at, _)| at);
     let was_repeated = || drop.flags.may_be_bare() && time().is_some_and(|at| case.attempt.sent_again > Some(at));

@@ -42,7 +42,7 @@ pub(super) fn of_namespace(case: &Case<'_>, netns: Netns, made: u64) -> Evidence
     evidence("netns", made, format!("{of} was made"), json!({ "netns": netns }))
 }
 
-/// The fix for a probe, which a change of its spec can be; or for the connection of a process, which gets its name.
+/// Chooses the fix. For a probe it can be a change of the spec; for another connection it names the process.
 pub(super) fn by_subject<T: From<String>>(
     case: &Case<'_>,
     probe: impl Into<T>,
