@@ -24,7 +24,7 @@ const EVENTS_NS: u64 = 250_000_000;
 impl Core {
     /// A probe failed, as the kubelet saw it.
     pub(super) fn outcome(&mut self, probe: &KubeletProbe, observation: &Observation, out: &mut Vec<Decision>) {
-        if self.words.know(probe) {
+        if self.kubelet_messages.know(probe) {
             return;
         }
         let command = kubelet::of_command(probe);
@@ -43,7 +43,7 @@ impl Core {
             false
         };
         if of_use || !probe.is_event() {
-            self.words.note(probe);
+            self.kubelet_messages.note(probe);
         }
     }
 
