@@ -56,7 +56,7 @@ pub(super) fn last_run_spent_budget(case: &Case<'_>) -> Option<String> {
     let spec = case.matched.start_probe()?;
     let last = runs(case)?.last.as_ref().filter(|last| is_ended_by_budget(last, spec))?;
     let ran = last.ran_ns()? / SECOND_NS;
-    Some(format!("; so it went with the run before, which ended after {ran} s with exit code {}", last.exit_code))
+    Some(format!("; the run before ended in the same way, after {ran} s with exit code {}", last.exit_code))
 }
 
 /// Killed, not for its memory, at a time that fits the budget. It begins with the first attempt that can fill the
@@ -213,7 +213,7 @@ fn budget_clause(case: &Case<'_>, last: &Ended) -> String {
     let words = spec.map(|spec| {
         let kind = spec.probe_type.name();
         let (earliest, budget) = (spec.earliest_restart_s(), spec.budget_s());
-        format!(", as the kubelet ends one that has used up its {kind} budget ({earliest} to {budget} s, and the grace period)")
+        format!(", as the kubelet ends a container that has used up its {kind} budget ({earliest} to {budget} s, and the grace period)")
     });
     words.unwrap_or_default()
 }
@@ -302,7 +302,7 @@ mod tests {
     #[test]
     fn a_run_that_spent_its_budget_is_reported() {
         let verdict = refused_after(31, 137, "Error");
-        let expected = "container app was restarted 7 times; its last run ended 12 s before with exit code 137 (SIGKILL) after 31 s, as the kubelet ends one that has used up its liveness budget (20 to 30 s, and the grace period)";
+        let expected = "container app was restarted 7 times; its last run ended 12 s before with exit code 137 (SIGKILL) after 31 s, as the kubelet ends a container that has used up its liveness budget (20 to 30 s, and the grace period)";
         assert_eq!((verdict.cause.name(), row(&verdict).as_str()), ("connection_refused", expected));
         assert_eq!(verdict.evidence[0].fields["restarts"], 7, "it came before the refusal");
         assert_eq!(verdict.confidence, Confidence::Proven, "it weakens nothing");

@@ -78,8 +78,8 @@ pub fn unmatched(probe: &KubeletProbe, connections: usize, node: &Node) -> (Find
         probe.output.as_ref().map(|it| format!(": {it}")).unwrap_or_default(),
         match connections {
             0 => "no connection of it was seen".to_owned(),
-            1 => "its connection went well, as far as was seen".to_owned(),
-            _ => format!("which of {connections} connections that was is not seen"),
+            1 => "its connection seemed to succeed".to_owned(),
+            _ => format!("tracer cannot see which of {connections} connections it was"),
         }
     );
     let fix = Cause::Unexplained.fix();
@@ -93,7 +93,7 @@ pub fn answer(probe: &KubeletProbe, connections: usize, node: &Node) -> Option<(
     let (says, fix) = answer_text(probe.says, scheme)?;
     let named = Unattached::of(probe, node);
     let summary = format!(
-        "the {} probe{} was answered: {says}, as the kubelet read it; which of {connections} connections that was is not seen",
+        "the {} probe{} was answered: {says}, as the kubelet read it; tracer cannot see which of {connections} connections it was",
         kind(probe),
         container_of(&named.k8s)
     );
@@ -157,7 +157,7 @@ fn exec(probe: &KubeletProbe, spec: Option<&ExecSpec>, k8s: &K8s) -> Finding {
 fn errored(probe: &KubeletProbe, k8s: &K8s, deleting: bool) -> Finding {
     let (cause, what) = match probe.says {
         ProbeOutput::CommandTimeout => (Cause::ExecTimeout, "did not end in time"),
-        ProbeOutput::ContainerEnds if is_called_off(probe) => (Cause::ExecFailed, "was called off by the kubelet"),
+        ProbeOutput::ContainerEnds if is_cancelled(probe) => (Cause::ExecFailed, "was cancelled by the kubelet"),
         ProbeOutput::ContainerEnds => {
             (Cause::ExecFailed, "was not run: its container does not run, or is being stopped")
         }
@@ -201,7 +201,7 @@ pub(super) fn add_ignored(case: &Case<'_>, finding: &mut Finding) {
 }
 
 /// The kubelet cancelled its own context: 1.35, and 1.36 from 1.36.3 on, do so while a pod ends.
-fn is_called_off(probe: &KubeletProbe) -> bool {
+fn is_cancelled(probe: &KubeletProbe) -> bool {
     probe.output.as_deref().is_some_and(|it| it.ends_with("context canceled"))
 }
 
@@ -233,9 +233,9 @@ fn has_no_program(probe: &KubeletProbe) -> bool {
 }
 
 fn fix_at_end(probe: &KubeletProbe, k8s: &K8s) -> Remediation {
-    const NOTHING: &str = "Nothing, where the container or its pod ends.";
-    if is_called_off(probe) {
-        return format!("{NOTHING} Some kubelets (1.35, and 1.36 from 1.36.3 on) run no command of a probe while its pod ends, so that a ready pod stays ready until it is gone: kubernetes/kubernetes#140881, fixed by #140882").into();
+    const NOTHING: &str = "Nothing, if the container or its pod is ending.";
+    if is_cancelled(probe) {
+        return format!("{NOTHING} Some kubelets (1.35, and 1.36 from 1.36.3 on) run no exec probe while its pod ends. A ready pod then stays ready until it is gone: kubernetes/kubernetes#140881, fixed by #140882").into();
     }
     let pod = kubectl::pod(k8s);
     Remediation::from(format!("{NOTHING} If it goes on while the API shows the pod as running, the runtime has lost its container: delete the pod"))
@@ -248,7 +248,7 @@ fn fix_not_run(cause: Cause, probe: &KubeletProbe, k8s: &K8s) -> Remediation {
     }
     if is_without_runtime(probe) {
         return Remediation::from(
-            "Nothing to fix where the runtime restarts: the kubelet asks again by itself. Else see why it ended",
+            "Nothing, if the runtime is restarting: the kubelet tries again by itself. Otherwise find out why it ended",
         )
         .run([
             Command::on_node("systemctl status containerd crio"),
@@ -258,7 +258,7 @@ fn fix_not_run(cause: Cause, probe: &KubeletProbe, k8s: &K8s) -> Remediation {
     let other = || match has_no_program(probe) {
         true => Remediation::from("Put its program into the image, or correct the command"),
         false => Remediation::from(
-            "See in the log of the runtime what failed: the evidence has its words, as the kubelet has them",
+            "See in the log of the runtime what failed; the evidence has the message that the kubelet got",
         )
         .run([Command::on_node("journalctl -u containerd -u crio")]),
     };
@@ -297,7 +297,7 @@ pub(super) fn container_of(k8s: &K8s) -> String {
 fn without_output(probe: &KubeletProbe, spec: Option<&ExecSpec>, k8s: &K8s) -> Finding {
     let timeout_s = spec.map_or(1, |it| it.timeout_s);
     let summary = format!(
-        "the command of the {} probe{} failed without a word: it ended with an error or, which kubelets before 1.24 do not say, did not end within {timeout_s} s",
+        "the command of the {} probe{} failed without output: it ended with an error, or did not end within {timeout_s} s (kubelets before 1.24 do not report which)",
         kind(probe),
         container_of(k8s)
     );

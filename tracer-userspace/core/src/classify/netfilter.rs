@@ -304,7 +304,7 @@ impl Stopped<'_> {
         let hook = netfilter_hook(drop)?;
         let command = blame.rules.iter().find_map(|rule| allow_command(owner, rule, hook, drop.flow))?;
         let text = format!(
-            "Let {0} allow_command it: what is added otherwise is gone when {0} loads its rules again",
+            "Let {0} allow it: a rule that another program adds is gone when {0} loads its rules again",
             owner.name
         );
         Some(Remediation::from(text).run([Command::on_node(command)]).run(self.show_rules(case)))

@@ -74,11 +74,13 @@ fn fix(why: &str, host: Option<&str>, pid: Option<u32>) -> Remediation {
     let pid = pid.map_or_else(|| "$(pidof kubelet)".to_owned(), |pid| pid.to_string());
     if why.starts_with("proxyconnect") {
         let proxy = format!("tr '\\0' '\\n' </proc/{pid}/environ | grep -i proxy");
-        Remediation::from("If the kubelet has a proxy in its environment, put the pods' and the node's addresses into NO_PROXY of its unit, or take the proxy out, and restart it")
+        Remediation::from("If the kubelet has a proxy in its environment, put the addresses of the pods and the node into NO_PROXY of its unit, or remove the proxy. Then restart it")
             .run([Command::on_node(proxy)])
     } else if why.contains("too many open files in system") {
-        Remediation::from("The node has no file left to open: raise fs.file-max, and find who holds them")
-            .run([Command::on_node("cat /proc/sys/fs/file-nr")])
+        Remediation::from(
+            "The node cannot open any more files: raise fs.file-max, and find the processes that hold them",
+        )
+        .run([Command::on_node("cat /proc/sys/fs/file-nr")])
     } else if why.contains("too many open files") {
         let held = [
             format!("ls /proc/{pid}/fd | wc -l"),
@@ -91,7 +93,7 @@ fn fix(why: &str, host: Option<&str>, pid: Option<u32>) -> Remediation {
         .run(held.map(Command::on_node))
     } else if why.starts_with("lookup") {
         let name = format!("getent hosts {}", word(host).unwrap_or("NAME"));
-        Remediation::from("Leave host out of the probe: then the kubelet uses the pod's address. It is a name, which the node's resolver does not know; it is not the cluster's DNS")
+        Remediation::from("Remove host from the probe: then the kubelet uses the pod's address. The host is a name that the node's resolver does not know; it does not ask the cluster's DNS")
             .run([Command::on_node(name), Command::on_node("cat /etc/resolv.conf")])
     } else {
         let checks = [format!("cat /proc/{pid}/limits"), "dmesg".to_owned(), "ausearch -m avc".to_owned()];

@@ -59,7 +59,7 @@ pub fn verdict(seen: &NotRun<'_>, node: &Node, now: u64) -> (Finding, Unattached
     let (names, ahead) = (seen.containers.join(", "), span(seen.ahead_ns));
     let step = seen.step.map(|step| format!("; the clock was {}", step.words())).unwrap_or_default();
     let summary = format!(
-        "the kubelet runs no probe of {names} of pod {}: by the wall clock the start lies {ahead} in the future, and it waits until then; no attempt was seen for {}{step}",
+        "the kubelet runs no probe of {names} of pod {}: by the wall clock the start is {ahead} in the future, and the kubelet waits until then; no attempt was seen for {}{step}",
         k8s.full_name().unwrap_or_default(),
         span(seen.silent_ns),
     );

@@ -41,7 +41,7 @@ pub(super) fn elsewhere(case: &Case<'_>, netns: Netns) -> Option<(String, Eviden
         || listeners.iter().map(|it| format!("{} on port {}", name(&it.server), it.addr.port())).collect::<Vec<_>>();
     let words = match here.as_slice() {
         [] if listeners.is_empty() => return None,
-        [] => format!("others listen there: {}", others().join(", ")),
+        [] => format!("other processes listen there: {}", others().join(", ")),
         _ => here.join(", "),
     };
     let says = format!("listeners of that network namespace: {words}");

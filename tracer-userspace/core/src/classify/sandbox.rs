@@ -26,10 +26,10 @@ pub fn verdict(failure: &SandboxFailure, node: &Node) -> (Finding, Unattached) {
         ),
         SandboxCause::NoConfig => (
             "the runtime has no CNI configuration yet",
-            "Check that the CNI's agent runs on this node: it writes /etc/cni/net.d. Then the order: nothing that the agent itself needs may wait for a pod's network".into(),
+            "Check that the CNI's agent runs on this node: it writes /etc/cni/net.d. Then check the order: nothing that the agent itself needs may wait for a pod's network".into(),
         ),
         SandboxCause::NoPlugin => (
-            "the plugin's program is not there",
+            "the program of the CNI plugin is missing",
             "Install the CNI plugins into /opt/cni/bin (or where the runtime's bin_dir points)".into(),
         ),
         SandboxCause::Plugin => ("the CNI plugin failed", Cause::CniNotReady.fix()),

@@ -36,8 +36,7 @@ pub(super) fn add(case: &Case<'_>, status: Option<u16>, finding: Finding) -> Fin
 /// the end of the server closed.
 pub(super) fn add_close(case: &Case<'_>, finding: Finding) -> Finding {
     let Some(proxy) = proxy_of(case) else { return finding };
-    let summary =
-        format!("{}; {proxy} may have closed it, which need not have reached the application", finding.summary);
+    let summary = format!("{}; {proxy} may have closed it without reaching the application", finding.summary);
     let check = format!("Check whether {proxy} reached the application");
     Finding { summary, remediation: if_reached(check, vec![logs(case, proxy)], finding.remediation), ..finding }
 }
@@ -77,7 +76,7 @@ fn by_detour(case: &Case<'_>) -> Option<Answerer> {
     let (server, app) = (detour.server(), detour.passed_over());
     Some(Answerer {
         says: format!(
-            "{server} answered, to which the pod's own address translation sends that port; {app}, which listens there, may not have got it"
+            "{server} answered: the pod's own address translation sends that port to it; {app}, which listens there, may not have got the request"
         ),
         check: format!("Check whether {server} reached the application, or refused the probe itself"),
         commands: detour.commands().into(),
@@ -88,7 +87,7 @@ fn by_proxy(case: &Case<'_>, status: u16) -> Option<Answerer> {
     // 403: a policy of the mesh (linkerd's default-inbound-policy, Istio's AuthorizationPolicy) denies it.
     let proxy = matches!(status, 403 | 502..=504).then(|| proxy_of(case))??;
     Some(Answerer {
-        says: format!("the answer may be that of {proxy}, which need not have reached the application"),
+        says: format!("the answer may be that of {proxy}, which may not have reached the application"),
         check: format!("Check whether {proxy} reached the application"),
         commands: vec![logs(case, proxy)],
     })
@@ -152,7 +151,7 @@ mod tests {
         for proxy in super::PROXIES {
             for status in [403, 502, 503, 504] {
                 let verdict = verdict_on(proxy, status);
-                let says = format!("; the answer may be that of {proxy}, which need not have reached the application");
+                let says = format!("; the answer may be that of {proxy}, which may not have reached the application");
                 assert_eq!(verdict.confidence, Confidence::Likely);
                 assert!(verdict.summary.ends_with(&says), "{}", verdict.summary);
                 assert_has(&verdict.remediation, &[&format!("-n default web -c {proxy}")]);
@@ -171,7 +170,7 @@ mod tests {
         };
         let verdict = verdict_on(Some(redirect(7, 8)));
         assert_eq!(verdict.confidence, Confidence::Likely);
-        assert_has(&verdict.summary, &["; envoy (pid 7) on 10.88.0.2:15006 answered, to which"]);
+        assert_has(&verdict.summary, &["; envoy (pid 7) on 10.88.0.2:15006 answered: the pod's own"]);
         assert_starts(&verdict.remediation.commands[0].run, "nsenter -t 7 -n ");
         assert_eq!(verdict_on(Some(redirect(7, 7))).confidence, Confidence::Proven, "it is the application itself");
     }
@@ -208,7 +207,7 @@ mod tests {
         let verdict = stream.verdict();
         assert_ends(
             &verdict.summary,
-            "; the answer may be that of istio-proxy, which need not have reached the application",
+            "; the answer may be that of istio-proxy, which may not have reached the application",
         );
     }
 }

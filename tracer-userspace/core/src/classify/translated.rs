@@ -15,7 +15,7 @@ pub(super) fn add(case: &Case<'_>, finding: &mut Finding) {
     finding.confidence = finding.confidence.min(Confidence::Likely);
     finding.summary += &format!("; its source address had been translated to {addr} (a masquerade, Istio ambient)");
     if finding.cause == Cause::NetworkPolicyDrop {
-        finding.remediation.text += &format!("; behind the translation it is {addr} that has to be allowed");
+        finding.remediation.text += &format!("; behind the translation, {addr} is the address to allow");
     }
 }
 

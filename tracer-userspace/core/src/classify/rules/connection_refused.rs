@@ -323,7 +323,7 @@ mod tests {
         };
         assert_has(&noted(&["[::1]:8080", "0.0.0.0:8081"], false), &["; app (pid 7) listens on [::1]:8080 only"]);
         assert_has(&noted(&["[::]:8080"], false), &["; app (pid 7) listens on [::]:8080 for IPv6 only"]);
-        assert_has(&noted(&["0.0.0.0:8081"], false), &["; others listen there: app (pid 7) on port 8081"]);
+        assert_has(&noted(&["0.0.0.0:8081"], false), &["; other processes listen there: app (pid 7) on port 8081"]);
         assert_lacks(&noted(&["0.0.0.0:8081"], true), &["8081"]);
         assert_lacks(&noted(&[], false), &["listen there"]);
     }
