@@ -148,9 +148,9 @@ mod tests {
         ObservationKind::LinkChange(LinkChange { actor, cni_netns, ..link_change(NODE, 7, name, false) })
     }
 
-    fn summaries(facts: Vec<ObservationKind>) -> Vec<String> {
+    fn summaries(observed: Vec<ObservationKind>) -> Vec<String> {
         let mut stream = Stream::new().links(true, &["10.88.0.1"]).clone();
-        facts.into_iter().for_each(|kind| _ = stream.push(kind));
+        observed.into_iter().for_each(|kind| _ = stream.push(kind));
         stream.node_events().into_iter().map(|it| it.summary).collect()
     }
 

@@ -240,7 +240,7 @@ impl Blame<'_> {
 
     fn evidence_of(&self, rule: &FirewallRule) -> Evidence {
         let certain = if self.certain().is_some() { "dropped it" } else { "can have dropped it" };
-        let says = format!("{} {certain}", self.described(rule));
+        let text = format!("{} {certain}", self.described(rule));
         let legacy = rule.backend == Backend::IptablesLegacy;
         let fields = json!({
             "table": rule.table, "family": rule.family, "chain": rule.chain, "hook": rule.hooks.join(","),
@@ -250,7 +250,7 @@ impl Blame<'_> {
             "packets": rule.packets, "owner": self.owner_of(rule).map(|owner| owner.name),
             "candidates": (self.rules.len() > 1).then_some(self.rules.len()),
         });
-        evidence("netfilter", self.reading.at, says, fields)
+        evidence("netfilter", self.reading.at, text, fields)
     }
 }
 

@@ -28,8 +28,8 @@ pub(super) fn of_start(case: &Case<'_>, began: u64) -> Evidence {
     let container = case.matched.probed_container().map(|(_, it)| it);
     let restarts = runs(case).map(|it| it.restarts);
     let again = restarts.filter(|n| *n > 0).map(|n| format!(", restart {n}")).unwrap_or_default();
-    let says = format!("{} was started in this second{again}", container.map_or("the container".into(), called));
-    evidence("container_status", began, says, json!({ "restarts": restarts }))
+    let text = format!("{} was started in this second{again}", container.map_or("the container".into(), called));
+    evidence("container_status", began, text, json!({ "restarts": restarts }))
 }
 
 /// A clause for a container that was OOM-killed while it started. It must not run now, or not longer than that run did.
@@ -105,8 +105,8 @@ pub(super) fn add_deletion(case: &Case<'_>, finding: &mut Finding) {
     if !finding.cause.has(Trait::EndsWithProcess) {
         finding.confidence = finding.confidence.min(Confidence::Likely);
     }
-    let says = "the pod is being deleted (deletionTimestamp)".to_owned();
-    finding.evidence.push(evidence("pod_status", case.attempt.started, says, json!({ "deleting": true })));
+    let text = "the pod is being deleted (deletionTimestamp)".to_owned();
+    finding.evidence.push(evidence("pod_status", case.attempt.started, text, json!({ "deleting": true })));
     finding.summary += &format!("; the pod is being deleted, so that {so}");
     let fix = std::mem::take(&mut finding.remediation);
     finding.remediation = fix.reword(|otherwise| {

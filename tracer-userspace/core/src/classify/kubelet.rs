@@ -1,4 +1,5 @@
-//! Verdicts that rest on the kubelet's messages alone: exec probes, and probes without an attempt.
+//! Verdicts that rest on the kubelet's messages alone: exec probes, and probes without an attempt. No event of the
+//! kernel shows these, so the verdicts are likely at most.
 
 use super::Case;
 use super::evidence::of_outcome;
@@ -9,7 +10,7 @@ use super::rules::app_status_failure::{HANDLER, answer_text};
 use tracer_attempts::correlate::node::Node;
 use tracer_attempts::enrich;
 use tracer_model::event::{Container, ExecSpec, Handler, KubeletProbe, Pod, PodRef, ProbeOutput, ProbeSpec, ProbeType};
-use tracer_model::record::{Cause, Command, Confidence, Evidence, K8s, Outcome, Probe, Process, Remediation};
+use tracer_model::record::{Cause, Command, Confidence, K8s, Outcome, Probe, Process, Remediation};
 
 /// The subject of a verdict that has no connection.
 #[derive(Clone, Debug)]
@@ -90,10 +91,10 @@ pub fn unmatched(probe: &KubeletProbe, connections: usize, node: &Node) -> (Find
 /// The verdict on a probe that was refused by an answer, on one of `connections`; `None` for another outcome.
 pub fn answer(probe: &KubeletProbe, connections: usize, node: &Node) -> Option<(Finding, Unattached)> {
     let scheme = spec(probe, node).and_then(|spec| spec.scheme.as_deref());
-    let (says, fix) = answer_text(probe.says, scheme)?;
+    let (text, fix) = answer_text(probe.says, scheme)?;
     let named = Unattached::of(probe, node);
     let summary = format!(
-        "the {} probe{} was answered: {says}, as the kubelet read it; tracer cannot see which of {connections} connections it was",
+        "the {} probe{} was answered: {text}, as the kubelet read it; tracer cannot see which of {connections} connections it was",
         kind(probe),
         container_of(&named.k8s)
     );
@@ -101,7 +102,7 @@ pub fn answer(probe: &KubeletProbe, connections: usize, node: &Node) -> Option<(
         HANDLER => kubectl::and_log(&named.k8s, false, fix.into()),
         _ => fix.into(),
     };
-    Some((noted(Cause::AppStatusFailure, of_outcome(probe), summary, fix), named))
+    Some((Finding::likely(Cause::AppStatusFailure, vec![of_outcome(probe)], summary, fix), named))
 }
 
 /// The container that the message names, if it is known.
@@ -149,7 +150,7 @@ fn exec(probe: &KubeletProbe, spec: Option<&ExecSpec>, k8s: &K8s) -> Finding {
         Cause::ExecTimeout => cause.fix(),
         _ => fix_failed(probe, k8s),
     };
-    noted(cause, of_outcome(probe), summary, fix)
+    Finding::likely(cause, vec![of_outcome(probe)], summary, fix)
 }
 
 /// The kubelet ignores this result: it counts neither as a failure nor as a success. A command that never runs is a
@@ -181,7 +182,7 @@ fn errored(probe: &KubeletProbe, k8s: &K8s, deleting: bool) -> Finding {
         true => (Outcome::Noise, fix_at_end(probe, k8s)),
         false => (Outcome::Failure, fix_not_run(cause, probe, k8s)),
     };
-    Finding { outcome, ..noted(cause, of_outcome(probe), summary, fix) }
+    Finding { outcome, ..Finding::likely(cause, vec![of_outcome(probe)], summary, fix) }
 }
 
 /// What the ignored result leaves unchanged.
@@ -279,11 +280,6 @@ fn fix_failed(probe: &KubeletProbe, k8s: &K8s) -> Remediation {
     Remediation::from(format!("{BY_HAND}. Its output is in the event Unhealthy of the pod. If it cannot be run, the container is gone or has no such program"))
         .run(by_hand)
         .run([describe])
-}
-
-/// A verdict on a message of the kubelet: only likely, since no event of the kernel shows it.
-pub(super) fn noted(cause: Cause, seen: Evidence, summary: String, fix: impl Into<Remediation>) -> Finding {
-    Finding::likely(cause, vec![seen], summary, fix)
 }
 
 /// " of container app of pod default/web", as far as that is known.

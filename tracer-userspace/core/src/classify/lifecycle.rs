@@ -50,7 +50,7 @@ fn consequence(handlers: &[HandlerMatch<'_>]) -> &'static str {
 
 fn of_handler(case: &Case<'_>, (pod, container, handler): &HandlerMatch<'_>) -> Evidence {
     let (name, ends) = (handler.event.name(), if pod.deleting { "; the pod is being deleted" } else { "" });
-    let says = format!(
+    let text = format!(
         "{} asks {} :{}{}{ends}",
         named(&[(pod, container, handler)]),
         handler.scheme,
@@ -58,7 +58,7 @@ fn of_handler(case: &Case<'_>, (pod, container, handler): &HandlerMatch<'_>) -> 
         handler.path
     );
     let fields = json!({ "lifecycle": name, "container": container.name, "port": handler.port });
-    evidence("pods", case.attempt.started, says, fields)
+    evidence("pods", case.attempt.started, text, fields)
 }
 
 #[cfg(test)]

@@ -221,7 +221,7 @@ pub(super) const fn is_port_unreachable(icmp: &Icmp) -> bool {
 
 impl Stopped<'_> {
     /// " at INPUT in pod a/b rejected the SYN to 1.2.3.4:80 with a RST".
-    pub(super) fn did(&self, case: &Case<'_>) -> String {
+    pub(super) fn action(&self, case: &Case<'_>) -> String {
         let hook = self.drop.and_then(|(_, drop)| netfilter_hook(drop)).map(|h| format!(" at {h}")).unwrap_or_default();
         let place = in_namespace(case, self.netns);
         match (self.answer, self.drop) {
@@ -244,7 +244,7 @@ impl Stopped<'_> {
     }
 
     /// The subject of the sentence: a rule, unless rules were read and none of them can have done it.
-    pub(super) fn who(&self, case: &Case<'_>) -> &'static str {
+    pub(super) fn subject(&self, case: &Case<'_>) -> &'static str {
         let none_fits = self.blame.as_ref().is_some_and(|blame| blame.rules.is_empty());
         if none_fits || self.may_be_ipvs(case) { "netfilter" } else { "a netfilter rule" }
     }

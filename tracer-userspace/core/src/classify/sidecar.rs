@@ -17,7 +17,7 @@ const QUEUE_PROXY: &str = "queue-proxy";
 
 /// The process that may have answered, and where to check it.
 struct Answerer {
-    says: String,
+    text: String,
     check: String,
     commands: Vec<Command>,
 }
@@ -45,7 +45,7 @@ impl Answerer {
     fn note_in(self, finding: Finding) -> Finding {
         Finding {
             confidence: finding.confidence.min(Confidence::Likely),
-            summary: format!("{}; {}", finding.summary, self.says),
+            summary: format!("{}; {}", finding.summary, self.text),
             remediation: if_reached(self.check, self.commands, finding.remediation),
             ..finding
         }
@@ -60,7 +60,7 @@ fn by_pilot_agent(case: &Case<'_>) -> Option<Answerer> {
     containers.dedup();
     let container_of = (!containers.is_empty()).then(|| containers.join(" or "))?;
     Some(Answerer {
-        says: format!(
+        text: format!(
             "pilot-agent (container istio-proxy) answered for container {container_of}, and may not have reached it"
         ),
         check: "Check whether pilot-agent reached the application (\"Request to probe app failed\": it did not)"
@@ -75,7 +75,7 @@ fn by_detour(case: &Case<'_>) -> Option<Answerer> {
     let detour = detour(case, FRESH_NS)?;
     let (server, app) = (detour.server(), detour.passed_over());
     Some(Answerer {
-        says: format!(
+        text: format!(
             "{server} answered: the pod's own address translation sends that port to it; {app}, which listens there, may not have got the request"
         ),
         check: format!("Check whether {server} reached the application, or refused the probe itself"),
@@ -87,7 +87,7 @@ fn by_proxy(case: &Case<'_>, status: u16) -> Option<Answerer> {
     // 403: a policy of the mesh (linkerd's default-inbound-policy, Istio's AuthorizationPolicy) denies it.
     let proxy = matches!(status, 403 | 502..=504).then(|| proxy_of(case))??;
     Some(Answerer {
-        says: format!("the answer may be that of {proxy}, which may not have reached the application"),
+        text: format!("the answer may be that of {proxy}, which may not have reached the application"),
         check: format!("Check whether {proxy} reached the application"),
         commands: vec![logs(case, proxy)],
     })

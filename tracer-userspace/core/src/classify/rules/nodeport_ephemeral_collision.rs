@@ -50,7 +50,7 @@ fn by_rule(case: &Case<'_>) -> Option<Finding> {
     let summary = format!(
         "source port {} of this attempt to {dst} is the NodePort of {service}, which has no endpoint; kube-proxy's rule{}; {} keeps retransmitting its SYN{}",
         src.port(),
-        stopped.did(case),
+        stopped.action(case),
         dialler(case.attempt),
         overlap(case)
     );
