@@ -70,7 +70,7 @@ pub struct Core {
     next_sweep: u64,
     /// Failures and refusals in a row.
     failures: Failures,
-    /// Attempts of gRPC probes that may dial again.
+    /// Attempts of gRPC probes that may connect again.
     grpc_retries: GrpcRetries,
     budgets: Budgets,
     node_news: NodeNews,

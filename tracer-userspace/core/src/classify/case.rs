@@ -1,4 +1,4 @@
-//! The input of a rule, and questions that several rules ask about it.
+//! What rules ask about an attempt.
 
 use super::evidence::netfilter_hook;
 use super::stopped::Stops;
@@ -12,7 +12,7 @@ use tracer_model::event::{Flow, Inspection, Netns, PacketDrop, ResetSent, Runs, 
 /// which it drops. The next SYN, with an answer of its own, comes a second later at the earliest (`TCP_TIMEOUT_INIT`).
 pub(super) const ANSWER_NS: u64 = 500_000_000;
 
-/// What a rule looks at.
+/// The input of a rule.
 #[derive(Debug)]
 pub struct Case<'a> {
     /// The attempt.

@@ -23,7 +23,7 @@ pub struct Finding {
     pub evidence: Vec<Evidence>,
     /// When the event that decided it happened, CLOCK_BOOTTIME.
     pub decided_at: u64,
-    /// Who caused it.
+    /// The process that caused it.
     pub culprit: Option<Culprit>,
     /// Hooks without which this conclusion is weaker; the verdict names those that are missing.
     pub rests_on: &'static [Hook],

@@ -28,8 +28,8 @@ pub(super) fn sent_request_late(case: &Case<'_>) -> Option<u64> {
     (sent_once && quiet < lasted / 2 && lasted < FIRST_KEEPALIVE_NS).then(|| ended.saturating_sub(quiet))
 }
 
-/// Go's dialler sends its first keepalive segment after 15 s (net.defaultTCPKeepAliveIdle): the last segment may be
-/// that one.
+/// Go sends the first keepalive segment of a connection after 15 s (net.defaultTCPKeepAliveIdle): the last segment may
+/// be that one.
 const FIRST_KEEPALIVE_NS: u64 = 15_000_000_000;
 
 /// A kubelet's timer starts before its connect. A busy kubelet connects this much later.

@@ -28,7 +28,7 @@ pub(super) fn of_start(case: &Case<'_>, began: u64) -> Evidence {
     let container = case.matched.probed_container().map(|(_, it)| it);
     let restarts = runs(case).map(|it| it.restarts);
     let again = restarts.filter(|n| *n > 0).map(|n| format!(", restart {n}")).unwrap_or_default();
-    let text = format!("{} was started in this second{again}", container.map_or("the container".into(), called));
+    let text = format!("{} was started in this second{again}", container.map_or("the container".into(), name_of));
     evidence("container_status", began, text, json!({ "restarts": restarts }))
 }
 
@@ -42,7 +42,7 @@ pub(super) fn out_of_memory(case: &Case<'_>, at: u64) -> Option<String> {
     is_down.then(|| {
         format!(
             "; {} was OOMKilled{} and {}: its process used up its memory and is not there to listen",
-            called(container),
+            name_of(container),
             ago.unwrap_or_default(),
             restarted(runs.restarts)
         )
@@ -131,7 +131,7 @@ fn is_of_the_network(case: &Case<'_>, cause: Cause) -> bool {
 
 /// What to do about the run that ended.
 fn fix(case: &Case<'_>, container: &Container, runs: &Runs) -> Option<Remediation> {
-    let name = called(container);
+    let name = name_of(container);
     if runs.last.as_ref().is_some_and(Ended::is_out_of_memory) {
         return Some(format!("{name} was OOMKilled: raise its memory limit, or find what fills it").into());
     }
@@ -172,7 +172,7 @@ fn of_runs(case: &Case<'_>, container: &Container, runs: &Runs, at: u64) -> Evid
         "reason": last.and_then(|it| it.reason.clone()), "ran_s": last.and_then(Ended::ran_ns).map(|ns| ns / SECOND_NS),
         "ended_s_before": ago_s, "waiting": runs.waiting.as_ref().map(|it| it.reason.clone()),
     });
-    evidence("container_status", finished.unwrap_or(at), format!("{} {}", called(container), parts.join("; ")), fields)
+    evidence("container_status", finished.unwrap_or(at), format!("{} {}", name_of(container), parts.join("; ")), fields)
 }
 
 fn restarted(times: u32) -> String {
@@ -218,7 +218,7 @@ fn budget_clause(case: &Case<'_>, last: &Ended) -> String {
     words.unwrap_or_default()
 }
 
-fn called(container: &Container) -> String {
+fn name_of(container: &Container) -> String {
     container.name.as_ref().map_or_else(|| "the container".into(), |name| format!("container {name}"))
 }
 
@@ -368,7 +368,7 @@ mod tests {
     }
 
     #[test]
-    fn a_container_in_back_off_is_reported_whoever_dials_it() {
+    fn a_container_in_back_off_is_reported_for_any_port() {
         let mut stream = Stream::new();
         let message = Some("back-off 5m0s restarting failed container=app".to_owned());
         let waiting = Some(Waiting { reason: Waiting::BACK_OFF.into(), message });

@@ -54,9 +54,9 @@ pub fn command(probe: &KubeletProbe, node: &Node) -> Option<(Finding, Unattached
     }
     let named = Unattached { probe: Some(probe_of(probe.probe_type, spec)), ..Unattached::of(probe, node) };
     let found = if probe.is_counted() {
-        exec(probe, spec, &named.k8s)
+        failed_command(probe, spec, &named.k8s)
     } else {
-        errored(probe, &named.k8s, pod(&probe.pod, node).is_some_and(|it| it.deleting))
+        ignored_result(probe, &named.k8s, pod(&probe.pod, node).is_some_and(|it| it.deleting))
     };
     Some((found, named))
 }
@@ -66,10 +66,11 @@ pub fn command(probe: &KubeletProbe, node: &Node) -> Option<(Finding, Unattached
 pub fn unmatched(probe: &KubeletProbe, connections: usize, node: &Node) -> (Finding, Unattached) {
     let named = Unattached::of(probe, node);
     let without_specs = container(probe, node).is_none_or(|it| it.probes.is_empty() && it.exec.is_empty());
-    // tracer knows the kubelet's messages about probes that dial. About a command it adds no words of its own.
+    // tracer knows the kubelet's messages about probes that connect. About a command the kubelet adds no words of its
+    // own.
     let printed = matches!(probe.says, ProbeOutput::Other | ProbeOutput::Nothing) && probe.dst.is_none();
     if connections == 0 && printed && without_specs {
-        let found = exec(&of_command(probe), None, &named.k8s);
+        let found = failed_command(&of_command(probe), None, &named.k8s);
         return (found, Unattached { probe: Some(probe_of(probe.probe_type, None)), ..named });
     }
     let summary = format!(
@@ -111,7 +112,7 @@ fn container<'a>(probe: &KubeletProbe, node: &'a Node) -> Option<&'a Container> 
     pod.containers.iter().find(|it| it.name == probe.container)
 }
 
-/// The spec of a probe that dials, if it is known.
+/// The spec of a probe that connects, if it is known.
 pub(super) fn spec<'a>(probe: &KubeletProbe, node: &'a Node) -> Option<&'a ProbeSpec> {
     container(probe, node)?.probes.iter().find(|spec| spec.probe_type == probe.probe_type)
 }
@@ -133,7 +134,7 @@ fn probe_of(probe_type: ProbeType, spec: Option<&ExecSpec>) -> Probe {
     }
 }
 
-fn exec(probe: &KubeletProbe, spec: Option<&ExecSpec>, k8s: &K8s) -> Finding {
+fn failed_command(probe: &KubeletProbe, spec: Option<&ExecSpec>, k8s: &K8s) -> Finding {
     if probe.says == ProbeOutput::Nothing {
         return without_output(probe, spec, k8s);
     }
@@ -155,7 +156,7 @@ fn exec(probe: &KubeletProbe, spec: Option<&ExecSpec>, k8s: &K8s) -> Finding {
 
 /// The kubelet ignores this result: it counts neither as a failure nor as a success. A command that never runs is a
 /// failure here all the same, because nothing else reports it.
-fn errored(probe: &KubeletProbe, k8s: &K8s, deleting: bool) -> Finding {
+fn ignored_result(probe: &KubeletProbe, k8s: &K8s, deleting: bool) -> Finding {
     let (cause, what) = match probe.says {
         ProbeOutput::CommandTimeout => (Cause::ExecTimeout, "did not end in time"),
         ProbeOutput::ContainerEnds if is_cancelled(probe) => (Cause::ExecFailed, "was cancelled by the kubelet"),

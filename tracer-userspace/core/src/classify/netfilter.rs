@@ -41,12 +41,12 @@ fn silent<'c, 'a>(case: &'c Case<'a>) -> Option<&'c Stopped<'a>> {
 }
 
 fn by_answer<'a>(case: &Case<'a>) -> Option<Stopped<'a>> {
-    let of_sent = if in_handshake(case) {
+    let of_outbound = if in_handshake(case) {
         by_icmp(case).or_else(|| by_reset(case)).or_else(|| by_error(case))
     } else {
-        of_request(case)
+        rejected_request(case)
     };
-    of_sent.or_else(|| of_answer(case))
+    of_outbound.or_else(|| rejected_answer(case))
 }
 
 type Seen<'a> = (u64, &'a PacketDrop);
@@ -94,7 +94,7 @@ fn by_error<'a>(case: &Case<'a>) -> Option<Stopped<'a>> {
 
 /// A rule rejected the request of an established connection. It dropped the request and answered with an ICMP error, or
 /// with a RST that no stack of this node sent.
-fn of_request<'a>(case: &Case<'a>) -> Option<Stopped<'a>> {
+fn rejected_request<'a>(case: &Case<'a>) -> Option<Stopped<'a>> {
     let attempt = case.attempt;
     let request = |d: &PacketDrop| d.flags.has_data() && outbound(case, d) && is_netfilter(d);
     let mut drops = attempt.drops().filter(|(_, d)| request(d));
@@ -116,7 +116,7 @@ fn of_request<'a>(case: &Case<'a>) -> Option<Stopped<'a>> {
 }
 
 /// A rule rejected the target's answer: the target gets the ICMP error, and the prober gets nothing.
-fn of_answer<'a>(case: &Case<'a>) -> Option<Stopped<'a>> {
+fn rejected_answer<'a>(case: &Case<'a>) -> Option<Stopped<'a>> {
     let mut drops = case.attempt.drops().filter(|(_, d)| is_netfilter(d) && !outbound(case, d) && is_needed(case, d));
     drops.find_map(|drop| {
         let of_it = |(at, i): &(u64, &Icmp)| {

@@ -53,14 +53,14 @@ pub(super) fn listeners_elsewhere(case: &Case<'_>, netns: Netns) -> Option<(Stri
 pub(super) struct Detour<'a> {
     /// The process that gets the connection.
     server: &'a Listener,
-    /// The process that listens on the dialled port.
+    /// The process that listens on the target's port.
     passed_over: &'a Listener,
     /// The address on which `server` listens.
     to: SocketAddr,
     read: u64,
 }
 
-/// The detour of this attempt's target. None if nothing listens on the dialled port: then the application may have
+/// The detour of this attempt's target. None if nothing listens on the target's port: then the application may have
 /// asked for the translation, to serve a port that only root can use.
 pub(super) fn detour<'a>(case: &Case<'a>, oldest_ns: u64) -> Option<Detour<'a>> {
     let (read, seen) = last_reading(case, oldest_ns)?;

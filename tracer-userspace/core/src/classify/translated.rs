@@ -52,7 +52,7 @@ mod tests {
 
     /// Another pod uses the same source port by chance, while the probe waits for its own answer.
     #[test]
-    fn a_pod_that_dials_the_same_target_is_no_translation() {
+    fn a_pod_that_connects_to_the_same_target_is_no_translation() {
         let refused = |pod: &str| {
             let mut stream = Stream::new();
             stream.http_readiness().pod_without_specs(pod).connect().reset_sent_on(

@@ -15,8 +15,7 @@ use crate::testing::*;
 /// Less than the time that companions of an ambiguous event have.
 const JITTER_NS: u64 = 1_900_000;
 
-/// The broader cause that remains when the event is lost which decides between causes of a kind. It is true, but says
-/// less.
+/// The broader causes that remain when the event is lost that decides for a cause. They are true, but say less.
 const BROADER: &[(&str, &[&str])] = &[
     ("startup_budget_exceeded", &["not_listening_yet", "connection_refused"]),
     ("not_listening_yet", &["connection_refused"]),
