@@ -1,5 +1,4 @@
-//! The kubelet also connects for the lifecycle handlers of a container. A verdict on an attempt that is or may be a
-//! handler's says so.
+//! The kubelet also connects for lifecycle handlers: a verdict on an attempt that may be a handler's says so.
 
 use serde_json::json;
 

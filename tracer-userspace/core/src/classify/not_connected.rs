@@ -1,5 +1,4 @@
-//! The kubelet reports that a probe failed before it made a connection. No hook can see that, so its message alone
-//! decides.
+//! The kubelet reports that a probe failed before it connected. No hook sees that, so the message alone decides.
 
 use super::evidence::of_outcome;
 use super::finding::Finding;
@@ -10,9 +9,8 @@ use tracer_model::event::{KubeletProbe, ProbeOutput};
 use tracer_model::record::{Cause, Command, Remediation};
 use tracer_model::shell::word;
 
-/// Why the kubelet could not connect to the pod, in its own words. The reason is a proxy, the look-up of the name
-/// (`dial tcp: lookup: …`) or the socket (`dial tcp ADDRESS: socket: …`). A TCP connection to a resolver has an attempt
-/// of its own.
+/// Why the kubelet could not connect to the pod, in its own words: for a proxy, the look-up of a name (`dial tcp:
+/// lookup: …`) or the socket (`dial tcp ADDRESS: socket: …`). A TCP connection to a resolver has an attempt of its own.
 pub fn not_connected(probe: &KubeletProbe) -> Option<&str> {
     if probe.says == ProbeOutput::NoSuchPort {
         return probe.output.as_deref();
@@ -178,8 +176,7 @@ mod tests {
         }
     }
 
-    /// A name has two addresses: the kubelet reports the error of the first, and the attempt of the second has its
-    /// verdict.
+    /// The kubelet reports the error of the first of two addresses; the attempt to the second has its verdict.
     #[test]
     fn an_attempt_to_another_address_has_the_only_verdict() {
         let mut stream = Stream::new();

@@ -24,8 +24,7 @@ const BROADER: &[(&str, &[&str])] = &[
     ("service_no_endpoints", &["firewall_reject", "firewall_drop", "connection_refused"]),
     ("conntrack_invalid", &["firewall_drop", "firewall_reject"]),
 ];
-/// Causes of attempts that look like a success to the network. Without the first bytes of the answer, nothing is wrong
-/// with them.
+/// Causes of attempts that the network shows as a success, unless the first bytes of the answer are known.
 const ANSWERED: &[&str] = &["app_status_failure", "probe_misconfigured", "tls_eof_noise"];
 
 fn recording() -> impl Strategy<Value = &'static Recorded> {
