@@ -47,12 +47,12 @@ use tracer_model::event::{ConnId, Observation, ObservationKind, TcpState};
 use tracer_model::query::Query;
 use tracer_model::record::{Cause, Outcome};
 
-/// When the core classifies an attempt.
+/// The moment at which the rules look at an attempt.
 #[derive(Clone, Copy, Debug)]
 enum When {
-    /// At its last observation.
+    /// An observation came.
     Seen(u64),
-    /// Later: other observations of the same packet have had time to arrive.
+    /// Later: other events of the same packet have had time to arrive.
     Settled(u64),
 }
 
@@ -61,27 +61,31 @@ enum When {
 pub struct Core {
     correlator: Correlator,
     node: Node,
+    /// The attempts that wait to be judged, and what for.
     waiting: Waiting,
+    /// Queries to the node.
     queries: Queries,
     verdicts: Verdicts,
-    /// When to search next for pending verdicts on attempts that the correlator has dropped.
+    /// When the core looks for verdicts on forgotten attempts again.
     next_sweep: u64,
     /// Failures and refusals in a row.
     failures: Failures,
+    /// Attempts of gRPC probes that may connect again.
     grpc_retries: GrpcRetries,
     budgets: Budgets,
     node_news: NodeNews,
     not_run: NotRun,
     known_noise: KnownNoise,
     kubelet_messages: KubeletMessages,
+    /// Failures that the kubelet reported and that fit no attempt yet.
     unmatched: Unmatched,
 }
 
 impl Core {
     /// Takes one observation and appends the decisions that follow from it. Earlier deadlines fire first.
     pub fn push(&mut self, observation: &Observation, out: &mut Vec<Decision>) {
-        // These two fire no deadlines. A loss carries a later time than the events that were read with it, and must be
-        // known before those are classified. For the answer about used-up ports a deadline waits.
+        // A loss has a later time than the events that were read with it, but must come before any of them is judged.
+        // The same holds for the answer about port users, for which a deadline waits.
         if !matches!(observation.kind, ObservationKind::Loss(_) | ObservationKind::PortPressure(_)) {
             self.fire_deadlines(observation.time_boot_ns, out);
         }
@@ -113,14 +117,14 @@ impl Core {
         self.reevaluate_waiting(observation, out);
     }
 
-    /// The packet matches the attempt by destination and source port only. If its source is another pod's address, that
-    /// pod dials the same target from the same port: source NAT would show an address of the node.
+    /// Whether the observation belongs to a pod that connects to the same target from the same port. Its source is the
+    /// address of a pod, which no source NAT explains.
     fn is_from_other_pod(&self, observation: &Observation) -> bool {
         let translated = self.correlator.attempt_of(observation).and_then(|it| it.translated_in(&observation.kind));
         translated.is_some_and(|client| self.node.has_pod(client.ip()))
     }
 
-    /// Classifies again the attempts that waited for this observation.
+    /// Judges the attempts again that wait for an observation which belongs to none of them.
     fn reevaluate_waiting(&mut self, observation: &Observation, out: &mut Vec<Decision>) {
         let attempts: Vec<ConnId> = match &observation.kind {
             ObservationKind::Inspection(seen) => {
@@ -139,7 +143,7 @@ impl Core {
     }
 
     /// Whether the attempt has ended, or its events are complete. If events were lost, an attempt without a handshake
-    /// may have had one: it is classified at its end.
+    /// may have had one: it is judged at its end.
     fn can_classify(&self, conn: ConnId, now: u64) -> bool {
         let lost = |attempt: &Attempt| self.node.lost_between(attempt.started, now) > 0;
         self.correlator.get(conn).is_some_and(|attempt| attempt.ended.is_some() || !lost(attempt))
@@ -153,7 +157,7 @@ impl Core {
         due.flatten().min()
     }
 
-    /// The stream ends: decides what was waiting, and emits a record of each attempt that is still open.
+    /// Ends the stream: decides attempts that only wait, and reports those that are still open.
     pub fn finish(&mut self, time_boot_ns: u64, out: &mut Vec<Decision>) {
         self.waiting.forget_timeouts();
         self.fire_deadlines(u64::MAX, out);
@@ -165,7 +169,7 @@ impl Core {
         );
     }
 
-    /// The queries to the node. The caller answers them and pushes the answers as observations.
+    /// The queries of the core. The caller answers them, and pushes the answers as observations.
     pub fn take_queries(&mut self) -> Vec<Query> {
         self.queries.take()
     }
@@ -214,7 +218,7 @@ impl Core {
         }
     }
 
-    /// Asks the rules about an attempt, and emits a verdict if it is new or differs from the last one.
+    /// Asks the rules about an attempt, and emits a verdict that is new or changed.
     fn decide(&mut self, conn: ConnId, when: When, out: &mut Vec<Decision>) {
         let (before, pending) = (self.verdicts.of(conn), self.verdicts.is_pending(conn));
         if before.is_some_and(|b| b.revised) && !self.may_revise_again(conn) {
@@ -231,7 +235,7 @@ impl Core {
         self.emit_verdict(conn, finding, also, before.is_some(), out);
     }
 
-    /// What the rules find for an attempt; a success after a failed verdict is a recovery.
+    /// The finding of the rules on an attempt.
     fn classified(&self, conn: ConnId, when: When) -> Option<(Finding, Vec<Cause>)> {
         let attempt = self.correlator.get(conn)?;
         let before = self.verdicts.of(conn);
@@ -244,12 +248,13 @@ impl Core {
         recovered.map(|before| recovery(attempt, before)).or(found)
     }
 
-    /// Emits a verdict; `again`: the attempt has had one before.
+    /// Emits a verdict. `again`: it is not the first one of the attempt.
     fn emit_verdict(&mut self, conn: ConnId, finding: Finding, also: Vec<Cause>, again: bool, out: &mut Vec<Decision>) {
         let Some(attempt) = self.correlator.get(conn) else { return };
         let (named, kubelet_outcome) =
             (Matched::new(attempt, &self.node).name(), attempt.kubelet().map(|(_, probe)| kubelet_outcome(probe)));
-        // If only the kubelet saw the failure, this attempt may have been counted as a success before.
+        // If only the kubelet saw the failure, the failure before may have been counted as a success: then the count is
+        // unknown.
         let counts = again || kubelet_outcome.is_none() || attempt.failed_by_itself();
         let count = if counts { self.count_failure(conn, &named, &finding) } else { None };
         if !again && let Some(attempt) = self.correlator.get(conn) {
@@ -259,7 +264,7 @@ impl Core {
         self.emit(conn, verdict_record(conn, finding, also, named, count, kubelet_outcome), out);
     }
 
-    /// Emits the record of an attempt that is over, once.
+    /// Ends an attempt: emits its record, once for each attempt and for any outcome.
     fn end(&mut self, conn: ConnId, time: u64, out: &mut Vec<Decision>) {
         let Some(attempt) = self.correlator.get(conn) else { return };
         if attempt.ended.is_none() || !self.verdicts.finish(conn) {
@@ -282,7 +287,7 @@ impl Core {
     }
 }
 
-/// Other observations decide what this one means: a RST, a drop of a handshake packet, a failed end.
+/// Other events decide what this event means: a RST, a dropped packet of the handshake, a failed end.
 fn is_ambiguous(observation: &Observation, attempt: &Attempt, failed: bool) -> bool {
     match &observation.kind {
         ObservationKind::ResetReceived(_) | ObservationKind::Icmp(_) | ObservationKind::ConnectFailed(_) => true,

@@ -26,7 +26,7 @@ impl NodeNews {
         out.extend(self.dropping.new_records(observation, node));
         match &observation.kind {
             ObservationKind::Loss(loss) => out.extend(self.lost(time, loss)),
-            ObservationKind::RulesFlushed(seen) if rules_flushed::is_one(seen, node) => {
+            ObservationKind::RulesFlushed(seen) if rules_flushed::is_event(seen, node) => {
                 let sum = self.flushes.push(&rules_flushed::kind(seen), time, seen);
                 out.extend(sum.map(|sum| rules_flushed::record(time, &sum, node)));
             }

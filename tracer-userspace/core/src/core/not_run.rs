@@ -166,7 +166,7 @@ mod tests {
     fn a_clock_set_back_to_before_the_start_of_a_container_stops_its_probes() {
         let mut stream = set_back(7_200);
         assert_eq!(reported(&mut stream), [("probe_not_run", Confidence::Likely)]);
-        let words = "the kubelet runs no probe of app of pod default/web: by the wall clock the start lies 59 min in the future, and it waits until then; no attempt was seen for 21 s; the clock was set back by 2 h 0 min";
+        let words = "the kubelet runs no probe of app of pod default/web: by the wall clock the start is 59 min in the future, and the kubelet waits until then; no attempt was seen for 21 s; the clock was set back by 2 h 0 min";
         assert_eq!(stream.verdict().summary, words);
         let events = stream.node_events();
         let expected = ("clock_step", "the wall clock of the node was set back by 2 h 0 min");

@@ -285,7 +285,7 @@ mod tests {
         assert_eq!(both.quoted(), [("app_status_failure", true)], "the Event says the same");
         let verdict = both.verdicts().remove(0);
         assert_eq!((verdict.verdict.confidence, verdict.dst), (Confidence::Likely, None));
-        let words = "the readiness probe of container app of pod default/web was answered: HTTP status 500, as the kubelet read it; which of 2 connections that was is not seen";
+        let words = "the readiness probe of container app of pod default/web was answered: HTTP status 500, as the kubelet read it; tracer cannot see which of 2 connections it was";
         assert_eq!(verdict.verdict.summary, words);
         let event = after(|stream| stream.kubelet_event(ProbeOutput::Status(500), 300));
         assert_eq!(event.quoted(), [("app_status_failure", true)]);

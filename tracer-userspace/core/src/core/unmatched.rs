@@ -172,7 +172,7 @@ mod tests {
         stream.kubelet(ProbeOutput::Timeout).wait_ms(600).tick();
         let verdicts = stream.verdicts();
         assert_eq!(stream.quoted(), [("unexplained", true)]);
-        assert_ends(&verdicts[0].verdict.summary, "which of 2 connections that was is not seen");
+        assert_ends(&verdicts[0].verdict.summary, "tracer cannot see which of 2 connections it was");
     }
 
     /// The kubelet dials until its timeout, and reports at its end.
