@@ -1,4 +1,5 @@
-//! Verdicts that rest on the kubelet's messages alone: exec probes, and probes without an attempt.
+//! Verdicts that rest on the kubelet's messages alone: exec probes, and probes without an attempt. No event of the
+//! kernel shows these, so the verdicts are likely at most.
 
 use super::Case;
 use super::evidence::of_outcome;
@@ -9,7 +10,7 @@ use super::rules::app_status_failure::{HANDLER, answer_text};
 use tracer_attempts::correlate::node::Node;
 use tracer_attempts::enrich;
 use tracer_model::event::{Container, ExecSpec, Handler, KubeletProbe, Pod, PodRef, ProbeOutput, ProbeSpec, ProbeType};
-use tracer_model::record::{Cause, Command, Confidence, Evidence, K8s, Outcome, Probe, Process, Remediation};
+use tracer_model::record::{Cause, Command, Confidence, K8s, Outcome, Probe, Process, Remediation};
 
 /// The subject of a verdict that has no connection.
 #[derive(Clone, Debug)]
@@ -35,8 +36,7 @@ impl Unattached {
     }
 }
 
-/// The kubelet outcome of a command. Its output is the kubelet's or the runtime's own words, or an error; what the
-/// command itself printed is removed.
+/// The kubelet outcome of a command, without what the command printed. Words of the kubelet or the runtime stay.
 pub fn of_command(probe: &KubeletProbe) -> KubeletProbe {
     let own = probe.says.is_of_command() || !probe.is_counted();
     KubeletProbe { output: probe.output.clone().filter(|_| own), ..probe.clone() }
@@ -46,29 +46,27 @@ pub fn of_command(probe: &KubeletProbe) -> KubeletProbe {
 pub fn command(probe: &KubeletProbe, node: &Node) -> Option<(Finding, Unattached)> {
     let container = container(probe, node);
     let spec = container.and_then(|it| it.exec.iter().find(|spec| spec.probe_type == probe.probe_type));
-    // Output of a command can look like an unknown message of the kubelet. Without a spec, only the runtime's words
-    // show a command.
+    // A command may print what looks like an unknown message. Without a spec, only the words of the runtime show one.
     if self::spec(probe, node).is_some() || (spec.is_none() && !probe.says.is_of_command()) {
         return None;
     }
     let named = Unattached { probe: Some(probe_of(probe.probe_type, spec)), ..Unattached::of(probe, node) };
     let found = if probe.is_counted() {
-        exec(probe, spec, &named.k8s)
+        failed_command(probe, spec, &named.k8s)
     } else {
-        errored(probe, &named.k8s, pod(&probe.pod, node).is_some_and(|it| it.deleting))
+        ignored_result(probe, &named.k8s, pod(&probe.pod, node).is_some_and(|it| it.deleting))
     };
     Some((found, named))
 }
 
-/// The verdict on a failure that no attempt explains. It may be about one of `connections`, which all seemed to
-/// succeed.
+/// The verdict on a failure that no attempt explains, or one of `connections` that all seemed to succeed.
 pub fn unmatched(probe: &KubeletProbe, connections: usize, node: &Node) -> (Finding, Unattached) {
     let named = Unattached::of(probe, node);
     let without_specs = container(probe, node).is_none_or(|it| it.probes.is_empty() && it.exec.is_empty());
-    // tracer knows the kubelet's messages about probes that dial. About a command it adds no words of its own.
+    // tracer knows the kubelet's messages about probes that connect. Of a command, the kubelet prints only the output.
     let printed = matches!(probe.says, ProbeOutput::Other | ProbeOutput::Nothing) && probe.dst.is_none();
     if connections == 0 && printed && without_specs {
-        let found = exec(&of_command(probe), None, &named.k8s);
+        let found = failed_command(&of_command(probe), None, &named.k8s);
         return (found, Unattached { probe: Some(probe_of(probe.probe_type, None)), ..named });
     }
     let summary = format!(
@@ -78,8 +76,8 @@ pub fn unmatched(probe: &KubeletProbe, connections: usize, node: &Node) -> (Find
         probe.output.as_ref().map(|it| format!(": {it}")).unwrap_or_default(),
         match connections {
             0 => "no connection of it was seen".to_owned(),
-            1 => "its connection went well, as far as was seen".to_owned(),
-            _ => format!("which of {connections} connections that was is not seen"),
+            1 => "its connection seemed to succeed".to_owned(),
+            _ => format!("tracer cannot see which of {connections} connections it was"),
         }
     );
     let fix = Cause::Unexplained.fix();
@@ -90,10 +88,10 @@ pub fn unmatched(probe: &KubeletProbe, connections: usize, node: &Node) -> (Find
 /// The verdict on a probe that was refused by an answer, on one of `connections`; `None` for another outcome.
 pub fn answer(probe: &KubeletProbe, connections: usize, node: &Node) -> Option<(Finding, Unattached)> {
     let scheme = spec(probe, node).and_then(|spec| spec.scheme.as_deref());
-    let (says, fix) = answer_text(probe.says, scheme)?;
+    let (text, fix) = answer_text(probe.says, scheme)?;
     let named = Unattached::of(probe, node);
     let summary = format!(
-        "the {} probe{} was answered: {says}, as the kubelet read it; which of {connections} connections that was is not seen",
+        "the {} probe{} was answered: {text}, as the kubelet read it; tracer cannot see which of {connections} connections it was",
         kind(probe),
         container_of(&named.k8s)
     );
@@ -101,7 +99,7 @@ pub fn answer(probe: &KubeletProbe, connections: usize, node: &Node) -> Option<(
         HANDLER => kubectl::and_log(&named.k8s, false, fix.into()),
         _ => fix.into(),
     };
-    Some((noted(Cause::AppStatusFailure, of_outcome(probe), summary, fix), named))
+    Some((Finding::likely(Cause::AppStatusFailure, vec![of_outcome(probe)], summary, fix), named))
 }
 
 /// The container that the message names, if it is known.
@@ -110,7 +108,7 @@ fn container<'a>(probe: &KubeletProbe, node: &'a Node) -> Option<&'a Container> 
     pod.containers.iter().find(|it| it.name == probe.container)
 }
 
-/// The spec of a probe that dials, if it is known.
+/// The spec of a probe that connects, if it is known.
 pub(super) fn spec<'a>(probe: &KubeletProbe, node: &'a Node) -> Option<&'a ProbeSpec> {
     container(probe, node)?.probes.iter().find(|spec| spec.probe_type == probe.probe_type)
 }
@@ -132,7 +130,7 @@ fn probe_of(probe_type: ProbeType, spec: Option<&ExecSpec>) -> Probe {
     }
 }
 
-fn exec(probe: &KubeletProbe, spec: Option<&ExecSpec>, k8s: &K8s) -> Finding {
+fn failed_command(probe: &KubeletProbe, spec: Option<&ExecSpec>, k8s: &K8s) -> Finding {
     if probe.says == ProbeOutput::Nothing {
         return without_output(probe, spec, k8s);
     }
@@ -149,15 +147,15 @@ fn exec(probe: &KubeletProbe, spec: Option<&ExecSpec>, k8s: &K8s) -> Finding {
         Cause::ExecTimeout => cause.fix(),
         _ => fix_failed(probe, k8s),
     };
-    noted(cause, of_outcome(probe), summary, fix)
+    Finding::likely(cause, vec![of_outcome(probe)], summary, fix)
 }
 
 /// The kubelet ignores this result: it counts neither as a failure nor as a success. A command that never runs is a
 /// failure here all the same, because nothing else reports it.
-fn errored(probe: &KubeletProbe, k8s: &K8s, deleting: bool) -> Finding {
+fn ignored_result(probe: &KubeletProbe, k8s: &K8s, deleting: bool) -> Finding {
     let (cause, what) = match probe.says {
         ProbeOutput::CommandTimeout => (Cause::ExecTimeout, "did not end in time"),
-        ProbeOutput::ContainerEnds if is_called_off(probe) => (Cause::ExecFailed, "was called off by the kubelet"),
+        ProbeOutput::ContainerEnds if is_cancelled(probe) => (Cause::ExecFailed, "was cancelled by the kubelet"),
         ProbeOutput::ContainerEnds => {
             (Cause::ExecFailed, "was not run: its container does not run, or is being stopped")
         }
@@ -181,7 +179,7 @@ fn errored(probe: &KubeletProbe, k8s: &K8s, deleting: bool) -> Finding {
         true => (Outcome::Noise, fix_at_end(probe, k8s)),
         false => (Outcome::Failure, fix_not_run(cause, probe, k8s)),
     };
-    Finding { outcome, ..noted(cause, of_outcome(probe), summary, fix) }
+    Finding { outcome, ..Finding::likely(cause, vec![of_outcome(probe)], summary, fix) }
 }
 
 /// What the ignored result leaves unchanged.
@@ -201,7 +199,7 @@ pub(super) fn add_ignored(case: &Case<'_>, finding: &mut Finding) {
 }
 
 /// The kubelet cancelled its own context: 1.35, and 1.36 from 1.36.3 on, do so while a pod ends.
-fn is_called_off(probe: &KubeletProbe) -> bool {
+fn is_cancelled(probe: &KubeletProbe) -> bool {
     probe.output.as_deref().is_some_and(|it| it.ends_with("context canceled"))
 }
 
@@ -233,9 +231,9 @@ fn has_no_program(probe: &KubeletProbe) -> bool {
 }
 
 fn fix_at_end(probe: &KubeletProbe, k8s: &K8s) -> Remediation {
-    const NOTHING: &str = "Nothing, where the container or its pod ends.";
-    if is_called_off(probe) {
-        return format!("{NOTHING} Some kubelets (1.35, and 1.36 from 1.36.3 on) run no command of a probe while its pod ends, so that a ready pod stays ready until it is gone: kubernetes/kubernetes#140881, fixed by #140882").into();
+    const NOTHING: &str = "Nothing, if the container or its pod is ending.";
+    if is_cancelled(probe) {
+        return format!("{NOTHING} Some kubelets (1.35, and 1.36 from 1.36.3 on) run no exec probe while its pod ends. A ready pod then stays ready until it is gone: kubernetes/kubernetes#140881, fixed by #140882").into();
     }
     let pod = kubectl::pod(k8s);
     Remediation::from(format!("{NOTHING} If it goes on while the API shows the pod as running, the runtime has lost its container: delete the pod"))
@@ -248,7 +246,7 @@ fn fix_not_run(cause: Cause, probe: &KubeletProbe, k8s: &K8s) -> Remediation {
     }
     if is_without_runtime(probe) {
         return Remediation::from(
-            "Nothing to fix where the runtime restarts: the kubelet asks again by itself. Else see why it ended",
+            "Nothing, if the runtime is restarting: the kubelet tries again by itself. Otherwise find out why it ended",
         )
         .run([
             Command::on_node("systemctl status containerd crio"),
@@ -258,7 +256,7 @@ fn fix_not_run(cause: Cause, probe: &KubeletProbe, k8s: &K8s) -> Remediation {
     let other = || match has_no_program(probe) {
         true => Remediation::from("Put its program into the image, or correct the command"),
         false => Remediation::from(
-            "See in the log of the runtime what failed: the evidence has its words, as the kubelet has them",
+            "See in the log of the runtime what failed; the evidence has the message that the kubelet got",
         )
         .run([Command::on_node("journalctl -u containerd -u crio")]),
     };
@@ -281,11 +279,6 @@ fn fix_failed(probe: &KubeletProbe, k8s: &K8s) -> Remediation {
         .run([describe])
 }
 
-/// A verdict on a message of the kubelet: only likely, since no event of the kernel shows it.
-pub(super) fn noted(cause: Cause, seen: Evidence, summary: String, fix: impl Into<Remediation>) -> Finding {
-    Finding::likely(cause, vec![seen], summary, fix)
-}
-
 /// " of container app of pod default/web", as far as that is known.
 pub(super) fn container_of(k8s: &K8s) -> String {
     let container = k8s.container_name.as_ref().map(|name| format!(" of container {name}"));
@@ -297,7 +290,7 @@ pub(super) fn container_of(k8s: &K8s) -> String {
 fn without_output(probe: &KubeletProbe, spec: Option<&ExecSpec>, k8s: &K8s) -> Finding {
     let timeout_s = spec.map_or(1, |it| it.timeout_s);
     let summary = format!(
-        "the command of the {} probe{} failed without a word: it ended with an error or, which kubelets before 1.24 do not say, did not end within {timeout_s} s",
+        "the command of the {} probe{} failed without output: it ended with an error, or did not end within {timeout_s} s (kubelets before 1.24 do not report which)",
         kind(probe),
         container_of(k8s)
     );
@@ -402,8 +395,7 @@ mod tests {
         assert_has(&fix, &["cgroup driver", "kubectl exec"]);
     }
 
-    /// `Readiness probe errored and resulted in failure state`: `DoHTTPProbe` returns the error of a body as one
-    /// (pkg/probe/http).
+    /// `Readiness probe errored and resulted in failure state`: `DoHTTPProbe` returns the error (pkg/probe/http).
     #[test]
     fn a_timeout_in_the_body_is_not_reported_as_ignored() {
         let errored = |says| {

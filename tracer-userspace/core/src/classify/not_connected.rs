@@ -1,5 +1,4 @@
-//! The kubelet reports that a probe failed before it made a connection. No hook can see that, so its message alone
-//! decides.
+//! The kubelet reports that a probe failed before it connected. No hook sees that, so the message alone decides.
 
 use super::evidence::of_outcome;
 use super::finding::Finding;
@@ -10,9 +9,8 @@ use tracer_model::event::{KubeletProbe, ProbeOutput};
 use tracer_model::record::{Cause, Command, Remediation};
 use tracer_model::shell::word;
 
-/// The reason why the kubelet could not dial the pod, in its own words. It is a proxy, the look-up of the name (`dial
-/// tcp: lookup: …`), or the socket (`dial tcp ADDRESS: socket: …`). A resolver that is dialled by TCP has an attempt of
-/// its own.
+/// Why the kubelet could not connect to the pod, in its own words: for a proxy, the look-up of a name (`dial tcp:
+/// lookup: …`) or the socket (`dial tcp ADDRESS: socket: …`). A TCP connection to a resolver has an attempt of its own.
 pub fn not_connected(probe: &KubeletProbe) -> Option<&str> {
     if probe.says == ProbeOutput::NoSuchPort {
         return probe.output.as_deref();
@@ -58,7 +56,7 @@ fn no_such_port(probe: &KubeletProbe, node: &Node) -> (Finding, Unattached) {
     (Finding::likely(Cause::ProbeMisconfigured, vec![of_outcome(probe)], summary, fix), named)
 }
 
-/// The verdict on a probe for which the kubelet dialled, but never tried to connect to the pod.
+/// The verdict on a probe for which the kubelet connected, but not to the pod: to a proxy, for example.
 pub fn untried(probe: &KubeletProbe, node: &Node) -> (Finding, Unattached) {
     let named = Unattached::of(probe, node);
     let (kind, container_of) = (probe.probe_type.name(), container_of(&named.k8s));
@@ -74,11 +72,13 @@ fn fix(why: &str, host: Option<&str>, pid: Option<u32>) -> Remediation {
     let pid = pid.map_or_else(|| "$(pidof kubelet)".to_owned(), |pid| pid.to_string());
     if why.starts_with("proxyconnect") {
         let proxy = format!("tr '\\0' '\\n' </proc/{pid}/environ | grep -i proxy");
-        Remediation::from("If the kubelet has a proxy in its environment, put the pods' and the node's addresses into NO_PROXY of its unit, or take the proxy out, and restart it")
+        Remediation::from("If the kubelet has a proxy in its environment, put the addresses of the pods and the node into NO_PROXY of its unit, or remove the proxy. Then restart it")
             .run([Command::on_node(proxy)])
     } else if why.contains("too many open files in system") {
-        Remediation::from("The node has no file left to open: raise fs.file-max, and find who holds them")
-            .run([Command::on_node("cat /proc/sys/fs/file-nr")])
+        Remediation::from(
+            "The node cannot open any more files: raise fs.file-max, and find the processes that hold them",
+        )
+        .run([Command::on_node("cat /proc/sys/fs/file-nr")])
     } else if why.contains("too many open files") {
         let held = [
             format!("ls /proc/{pid}/fd | wc -l"),
@@ -91,7 +91,7 @@ fn fix(why: &str, host: Option<&str>, pid: Option<u32>) -> Remediation {
         .run(held.map(Command::on_node))
     } else if why.starts_with("lookup") {
         let name = format!("getent hosts {}", word(host).unwrap_or("NAME"));
-        Remediation::from("Leave host out of the probe: then the kubelet uses the pod's address. It is a name, which the node's resolver does not know; it is not the cluster's DNS")
+        Remediation::from("Remove host from the probe: then the kubelet uses the pod's address. The host is a name that the node's resolver does not know; it does not ask the cluster's DNS")
             .run([Command::on_node(name), Command::on_node("cat /etc/resolv.conf")])
     } else {
         let checks = [format!("cat /proc/{pid}/limits"), "dmesg".to_owned(), "ausearch -m avc".to_owned()];
@@ -115,7 +115,7 @@ mod tests {
     }
 
     #[test]
-    fn a_probe_that_never_dialled_is_reported_by_the_kubelets_message() {
+    fn a_probe_that_never_connected_is_reported_by_the_kubelets_message() {
         for (words, summary, fix) in [
             (NO_FILES, "as the kubelet says: socket: too many open files", "restart it: ls /proc/100/fd"),
             (NO_NAME, "as the kubelet says: lookup: no such host", "getent hosts NAME"),
@@ -157,7 +157,7 @@ mod tests {
     }
 
     #[test]
-    fn words_that_a_command_may_have_printed_and_errors_of_a_dial_prove_nothing() {
+    fn words_of_a_command_and_errors_of_a_connect_are_no_client_error() {
         let mut unknown = Stream::new();
         unknown.kubelet_messages(ProbeType::Readiness, "dial tcp 10.0.0.5:5432: socket: too many open files");
         assert_eq!(reported(&unknown).len(), 1);
@@ -176,8 +176,7 @@ mod tests {
         }
     }
 
-    /// A name has two addresses: the kubelet reports the error of the first, and the attempt of the second has its
-    /// verdict.
+    /// The kubelet reports the error of the first of two addresses; the attempt to the second has its verdict.
     #[test]
     fn an_attempt_to_another_address_has_the_only_verdict() {
         let mut stream = Stream::new();

@@ -1,5 +1,4 @@
-//! Why a runtime did not start the command of a probe, by its own words, if neither the command nor its image is
-//! the reason.
+//! Why a runtime did not start the command of a probe, if neither the command nor its image is the reason.
 
 use std::borrow::Cow;
 
@@ -48,7 +47,7 @@ const CAUSES: &[NotStarted] = &[
         cause: Cause::ExecNotRun,
         why: "the runtime could not use the container's cgroup",
         fix: (
-            "The container's cgroup is gone or was moved: let kubelet and runtime have the same cgroup driver (systemd or cgroupfs), and delete the pod, so that it is made again",
+            "The container's cgroup is gone or was moved. Set the same cgroup driver (systemd or cgroupfs) for kubelet and runtime. Then delete the pod, so that it gets a new container",
             &[],
         ),
     },
@@ -66,7 +65,7 @@ const CAUSES: &[NotStarted] = &[
         cause: Cause::ExecNotRun,
         why: "a file system of the runtime is full",
         fix: (
-            "Find which is full (/run, /tmp, the runtime's folder in /var/lib), and free it: kubelet and runtime write there for each command",
+            "Find the full one (/run, /tmp, the runtime's folder in /var/lib), and free it: kubelet and runtime write there for each command",
             &["df -h", "df -i"],
         ),
     },
@@ -75,7 +74,7 @@ const CAUSES: &[NotStarted] = &[
         cause: Cause::ExecNotRun,
         why: "the runtime has no file descriptor left",
         fix: (
-            "Find who holds the file descriptors (containerd, crio, the container's shim), and raise LimitNOFILE of that service, fs.file-max or fs.inotify.max_user_instances",
+            "Find the process that holds the file descriptors (containerd, crio, the container's shim), and raise LimitNOFILE of that service, fs.file-max or fs.inotify.max_user_instances",
             &["ls /proc/$(pidof containerd)/fd | wc -l"],
         ),
     },
@@ -93,14 +92,13 @@ const CAUSES: &[NotStarted] = &[
         cause: Cause::ExecNotRun,
         why: "the kernel did not permit the runtime a step of the start (EPERM)",
         fix: (
-            "Find who denies it: the container's seccomp profile and capabilities, SELinux, AppArmor, or a runtime that is too old for this kernel",
+            "Find what denies it: the container's seccomp profile and capabilities, SELinux, AppArmor, or a runtime that is too old for this kernel",
             &["ausearch -m avc -ts recent", "journalctl -k -g DENIED"],
         ),
     },
 ];
 
-/// The obstacle that the runtime's message names. Quoted parts come from the pod (its command, for example), so they
-/// name none.
+/// The obstacle that the message of the runtime names. Quoted parts name none: they are the pod's, its command for one.
 pub(super) fn cause(words: &str) -> Option<&'static NotStarted> {
     let message = message_of(words);
     let names_program = ["exec: \"", "executable file `"].iter().any(|it| message.contains(it));

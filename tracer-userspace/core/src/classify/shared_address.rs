@@ -1,4 +1,4 @@
-//! Two pods of this node have the address that was dialled: nothing shows which of them was reached.
+//! Two pods of this node have the target's address: nothing shows which of them was reached.
 
 use super::Case;
 use super::finding::Finding;
@@ -8,7 +8,7 @@ use tracer_model::shell;
 
 /// What to do after one of the two pods is deleted.
 pub(super) const FIX: &str =
-    "and look at the CNI's address management, which gave it twice (host-local: /var/lib/cni/networks)";
+    "and check the CNI's address management, which assigned the address twice (host-local: /var/lib/cni/networks)";
 
 /// Notes it in a failure, which is likely at most then: nothing is proven of either pod.
 pub(super) fn add(case: &Case<'_>, finding: &mut Finding) {
@@ -18,7 +18,7 @@ pub(super) fn add(case: &Case<'_>, finding: &mut Finding) {
     let [one, other] = [first, second].map(|pod| pod.full_name().unwrap_or_default());
     finding.summary += &format!("; pods {one} and {other} both have {addr}: either may be the one that was reached");
     let fix = std::mem::take(&mut finding.remediation);
-    let text = format!("Delete one of the two pods, {FIX}. Else: {}", fix.text);
+    let text = format!("Delete one of the two pods, {FIX}. Otherwise: {}", fix.text);
     finding.remediation = Remediation::from(text).run([delete(second)]).run(fix.commands);
 }
 
@@ -61,7 +61,7 @@ mod tests {
         let words = "; pods default/web and new both have 10.88.0.2: either may be the one that was reached";
         assert_has(&both.summary, &[words]);
         assert_starts(&both.remediation.commands[0].run, "kubectl delete pod -n ");
-        assert_has(&both.remediation, &[". Else: Let the process listen on 8080"]);
+        assert_has(&both.remediation, &[". Otherwise: Let the process listen on 8080"]);
     }
 
     #[test]

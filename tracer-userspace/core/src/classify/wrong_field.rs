@@ -12,7 +12,7 @@ pub(super) struct Field {
 }
 
 const HOST: Field = Field {
-    says: "the server serves no host of the name that the probe asks for: the pod's address and port, unless the probe has httpHeaders",
+    says: "the server does not serve the host that the probe asks for: this is the pod's address and port, unless the probe has httpHeaders",
     fix: "Set httpGet.httpHeaders of the probe to a Host that the server serves, {name: Host, value: NAME}, or have the server answer the health path for any host",
     sure: Confidence::Proven,
 };
