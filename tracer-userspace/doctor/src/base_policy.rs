@@ -29,8 +29,7 @@ fn judge(survey: &Survey) -> Vec<Finding> {
         found.extend(table.chains.iter().filter(|chain| drops(chain)).map(|chain| policy(table, chain)));
     }
     if found.is_empty() && survey.truncated {
-        let reason =
-            "there are too many rules to read all; of the base chains that were read, none drops by its policy or its last rule";
+        let reason = "there are too many rules to read all; of the base chains that were read, none drops by its policy or its last rule";
         found.push(draft().unknown(Unread::new(
             reason,
             Remediation::on_node(
@@ -162,8 +161,7 @@ fn list_rules(table: &SurveyTable, chain: &SurveyChain) -> Fix {
             format!("nft -a list chain {} {} {}", table.family, shell::table(&table.name), shell::chain(&chain.name))
         }
     };
-    let text =
-        "See which packets the chain accepts. Allow the kubelet's port (tcp 10250) and the pods' network where these rules are kept";
+    let text = "See which packets the chain accepts. Allow the kubelet's port (tcp 10250) and the pods' network where these rules are kept";
     Fix::lasting(Remediation::on_node(text, list))
 }
 

@@ -50,7 +50,14 @@ fn read(view: &View) -> Result<CniState, Unread> {
     }
     let has_loopback = has_binary(view, &config, LOOPBACK)?;
     let has_subnet_file = config.subnet_file.as_deref().map_or(Ok(true), |path| view.exists(path))?;
-    Ok(CniState { config: Some(config), missing, has_loopback, has_subnet_file, prober: view.prober, pod_link: pod_link(view) })
+    Ok(CniState {
+        config: Some(config),
+        missing,
+        has_loopback,
+        has_subnet_file,
+        prober: view.prober,
+        pod_link: pod_link(view),
+    })
 }
 
 fn has_binary(view: &View, config: &Config, plugin: &str) -> Result<bool, Unread> {

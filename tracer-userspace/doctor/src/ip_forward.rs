@@ -42,7 +42,8 @@ fn v4(view: &View) -> Finding {
 
 fn read_v4(view: &View) -> Result<V4, Unread> {
     let value = view.number("net/ipv4/ip_forward")?;
-    let (on, off): (Vec<_>, Vec<_>) = view.number_of_each_link("forwarding")?.into_iter().partition(|(_, value)| *value != 0);
+    let (on, off): (Vec<_>, Vec<_>) =
+        view.number_of_each_link("forwarding")?.into_iter().partition(|(_, value)| *value != 0);
     let name = |(name, _): (String, u64)| name;
     let (on, mut off): (Vec<_>, Vec<_>) = (on.into_iter().map(name).collect(), off.into_iter().map(name).collect());
     if value != 0 && !off.is_empty() {
@@ -130,7 +131,8 @@ fn judge_v6(value: u64, global: &[String], pods: Option<bool>, learned: &[String
         (0, None, []) => draft("ipv6").ok(format!("{observed}; no link has a global IPv6 address")),
         (0, None, links) => {
             let links = links.join(", ");
-            let reason = format!("{observed}; global IPv6 addresses on {links}, and it is not known whether pods have any");
+            let reason =
+                format!("{observed}; global IPv6 addresses on {links}, and it is not known whether pods have any");
             draft("ipv6").unknown(Unread::without_pods(reason, CHECK.name))
         }
     }

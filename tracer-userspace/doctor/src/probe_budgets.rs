@@ -89,7 +89,8 @@ impl ProbeOwner<'_> {
     }
 
     fn draft(&self, probe: &ProbeSpec) -> Draft {
-        let mut draft = draft().with("probe", probe.probe_type.name()).with("port", probe.port).with("timeout_s", probe.timeout_s);
+        let mut draft =
+            draft().with("probe", probe.probe_type.name()).with("port", probe.port).with("timeout_s", probe.timeout_s);
         for (name, value) in
             [("namespace", &self.pod.namespace), ("pod_name", &self.pod.name), ("container_name", &self.container.name)]
         {

@@ -146,7 +146,9 @@ mod tests {
         let absent = EbpfError::NoBtf("file".into(), std::io::Error::from_raw_os_error(libc::ENOENT));
         assert_eq!(cannot_attach(&absent).status, Status::Fail);
         let other = EbpfError::OtherBtf { file: "file".into(), there: 2432, here: 2304 };
-        assert!(cannot_attach(&other).observed.contains("file: BTF of another kernel: a tcp_sock has 2432 bytes there"));
+        assert!(
+            cannot_attach(&other).observed.contains("file: BTF of another kernel: a tcp_sock has 2432 bytes there")
+        );
         let denied = cannot_attach(&EbpfError::ProgramPermission("CAP_BPF is missing".into()));
         assert_eq!((denied.status, denied.needs.as_deref()), (Status::Unknown, Some("CAP_BPF")));
         assert_eq!(check(&Tree::new(&[("etc/hostname", "")]).view()).status, Status::Unknown);
