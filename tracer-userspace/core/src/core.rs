@@ -52,7 +52,7 @@ use tracer_model::record::{Cause, Outcome};
 enum When {
     /// An observation came.
     Seen(u64),
-    /// The companions of the last event had the time to arrive.
+    /// Later: other events of the same packet have had time to arrive.
     Settled(u64),
 }
 
@@ -70,13 +70,11 @@ pub struct Core {
     next_sweep: u64,
     /// Failures and refusals in a row.
     failures: Failures,
-    /// Attempts of gRPC probes that may dial again.
+    /// Attempts of gRPC probes that may connect again.
     grpc_retries: GrpcRetries,
     budgets: Budgets,
     node_news: NodeNews,
-    /// The wall clock, and the probes that wait for it.
     not_run: NotRun,
-    /// Noise that was emitted, and goes on.
     known_noise: KnownNoise,
     kubelet_messages: KubeletMessages,
     /// Failures that the kubelet reported and that fit no attempt yet.
@@ -84,7 +82,7 @@ pub struct Core {
 }
 
 impl Core {
-    /// Takes one observation; appends what it decides. Deadlines that lie before it fire first.
+    /// Takes one observation and appends the decisions that follow from it. Earlier deadlines fire first.
     pub fn push(&mut self, observation: &Observation, out: &mut Vec<Decision>) {
         // A loss has a later time than the events that were read with it, but must come before any of them is judged.
         // The same holds for the answer about port users, for which a deadline waits.
@@ -128,10 +126,10 @@ impl Core {
 
     /// Judges the attempts again that wait for an observation which belongs to none of them.
     fn reevaluate_waiting(&mut self, observation: &Observation, out: &mut Vec<Decision>) {
-        let concerned: Vec<ConnId> = match &observation.kind {
+        let attempts: Vec<ConnId> = match &observation.kind {
             ObservationKind::Inspection(seen) => {
                 let waiting = self.correlator.waiting_for(seen.from, seen.target, observation.time_boot_ns);
-                waiting.filter(|conn| self.surely_waits(*conn, observation.time_boot_ns)).collect()
+                waiting.filter(|conn| self.can_classify(*conn, observation.time_boot_ns)).collect()
             }
             ObservationKind::Listen(listen) if listen.begins => {
                 self.waiting.take_refused(listen.netns, listen.addr.port())
@@ -139,19 +137,19 @@ impl Core {
             ObservationKind::PortHolders(seen) => self.waiting.refused(seen.netns, seen.port),
             _ => return,
         };
-        for conn in concerned {
+        for conn in attempts {
             self.decide(conn, When::Settled(observation.time_boot_ns), out);
         }
     }
 
-    /// Whether the attempt surely still waits for its handshake. If events may have been lost, the handshake may be
-    /// over: then the attempt is judged at its end.
-    fn surely_waits(&self, conn: ConnId, now: u64) -> bool {
+    /// Whether the attempt has ended, or its events are complete. If events were lost, an attempt without a handshake
+    /// may have had one: it is judged at its end.
+    fn can_classify(&self, conn: ConnId, now: u64) -> bool {
         let lost = |attempt: &Attempt| self.node.lost_between(attempt.started, now) > 0;
         self.correlator.get(conn).is_some_and(|attempt| attempt.ended.is_some() || !lost(attempt))
     }
 
-    /// When the core wants to be woken by a [`ObservationKind::Tick`] if nothing else comes, CLOCK_BOOTTIME nanoseconds.
+    /// When the core needs a [`ObservationKind::Tick`] if no other observation comes, in CLOCK_BOOTTIME nanoseconds.
     #[must_use]
     pub fn next_deadline(&self) -> Option<u64> {
         let own = [self.waiting.due(), self.queries.due(), self.unmatched.due()];
@@ -195,12 +193,12 @@ impl Core {
         match &observation.kind {
             ObservationKind::Connect(_) => {
                 self.schedule_inspection(conn, Some(attempt.started.saturating_add(PATIENCE_NS)));
-                self.expect_end(conn);
+                self.schedule_timeout(conn);
             }
             ObservationKind::State(_) => {
                 let due = waits_for_answer(attempt, &self.node).map(|since| since.saturating_add(PATIENCE_NS));
                 if attempt.established.is_some() || attempt.ended.is_some() {
-                    self.expect_no_end(conn);
+                    self.cancel_timeout(conn);
                 }
                 self.schedule_inspection(conn, due);
             }
@@ -223,13 +221,14 @@ impl Core {
     /// Asks the rules about an attempt, and emits a verdict that is new or changed.
     fn decide(&mut self, conn: ConnId, when: When, out: &mut Vec<Decision>) {
         let (before, pending) = (self.verdicts.of(conn), self.verdicts.is_pending(conn));
-        if before.is_some_and(|b| b.revised) && !self.is_open_again(conn) {
+        if before.is_some_and(|b| b.revised) && !self.may_revise_again(conn) {
             return;
         }
         let Some((finding, also)) = self.classified(conn, when) else { return };
         let refreshed = |b: &Decided| pending && !self.verdicts.is_finished(conn) && refreshes(b, &finding);
         let repeats = |b: Decided| !changes(b, &finding, &also) && !refreshed(&b);
-        if before.is_some_and(repeats) || self.holds(conn, &finding, when) || self.is_known_noise(conn, &finding) {
+        if before.is_some_and(repeats) || self.hold_verdict(conn, &finding, when) || self.is_known_noise(conn, &finding)
+        {
             return;
         }
         self.remember(conn, &finding, before.is_some() && !pending);
@@ -254,8 +253,7 @@ impl Core {
         let Some(attempt) = self.correlator.get(conn) else { return };
         let (named, kubelet_outcome) =
             (Matched::new(attempt, &self.node).name(), attempt.kubelet().map(|(_, probe)| kubelet_outcome(probe)));
-        // If only the kubelet saw the failure, the failure before may have been counted as a success: then the count is
-        // unknown.
+        // If only the kubelet saw it fail, the failure before may have been counted as a success: the count is unknown.
         let counts = again || kubelet_outcome.is_none() || attempt.failed_by_itself();
         let count = if counts { self.count_failure(conn, &named, &finding) } else { None };
         if !again && let Some(attempt) = self.correlator.get(conn) {

@@ -4,16 +4,16 @@
 //! This module also exports the events and records of the model, so that a test needs one import.
 #![expect(clippy::new_without_default, reason = "for tests, which name what they make")]
 
-mod facts;
 mod kubelet;
 mod node;
+mod parts;
 mod probes;
 
 use std::fmt::Display;
 use std::net::SocketAddr;
 
 use crate::core::Core;
-pub use facts::{firewall, http_probe, link_change, listener, lo, neighbour, prober, redirect, rule, start};
+pub use parts::{firewall, http_probe, link_change, listener, lo, neighbour, prober, redirect, rule, start};
 pub use tracer_common::names::Hook;
 use tracer_model::decision::Decision;
 pub use tracer_model::event::*;
@@ -191,7 +191,7 @@ impl Stream {
     }
 
     /// The connect was made by a process that is no prober.
-    pub fn others(&mut self) -> &mut Self {
+    pub fn by_other_process(&mut self) -> &mut Self {
         self.last_connect().prober = false;
         self
     }

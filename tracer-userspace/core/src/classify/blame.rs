@@ -14,8 +14,7 @@ use tracer_model::record::Evidence;
 use tracer_model::shell;
 
 const NAMED: usize = 3;
-/// A reading of the rules that is older than the drop by more than this proves nothing: rules change, and the kernel
-/// uses namespace numbers again.
+/// Rules that were read this long before the drop prove nothing: rules change, and namespace numbers are used again.
 const STALE_NS: u64 = 1_000_000_000;
 
 /// Follows a sentence, if all rules were read and none can have dropped the packet.
@@ -240,7 +239,7 @@ impl Blame<'_> {
 
     fn evidence_of(&self, rule: &FirewallRule) -> Evidence {
         let certain = if self.certain().is_some() { "dropped it" } else { "can have dropped it" };
-        let says = format!("{} {certain}", self.described(rule));
+        let text = format!("{} {certain}", self.described(rule));
         let legacy = rule.backend == Backend::IptablesLegacy;
         let fields = json!({
             "table": rule.table, "family": rule.family, "chain": rule.chain, "hook": rule.hooks.join(","),
@@ -250,7 +249,7 @@ impl Blame<'_> {
             "packets": rule.packets, "owner": self.owner_of(rule).map(|owner| owner.name),
             "candidates": (self.rules.len() > 1).then_some(self.rules.len()),
         });
-        evidence("netfilter", self.reading.at, says, fields)
+        evidence("netfilter", self.reading.at, text, fields)
     }
 }
 

@@ -1,4 +1,4 @@
-//! The input of a rule, and questions that several rules ask about it.
+//! What rules ask about an attempt.
 
 use super::evidence::netfilter_hook;
 use super::stopped::Stops;
@@ -12,7 +12,7 @@ use tracer_model::event::{Flow, Inspection, Netns, PacketDrop, ResetSent, Runs, 
 /// which it drops. The next SYN, with an answer of its own, comes a second later at the earliest (`TCP_TIMEOUT_INIT`).
 pub(super) const ANSWER_NS: u64 = 500_000_000;
 
-/// What a rule looks at.
+/// The input of a rule.
 #[derive(Debug)]
 pub struct Case<'a> {
     /// The attempt.
@@ -109,8 +109,7 @@ pub(super) fn inspected<'a>(case: &Case<'a>) -> Option<(u64, &'a Inspection)> {
     case.attempt.was_there(time).then_some((time, seen))
 }
 
-/// No RST answered a later SYN than the one that was dropped at this time. A RST right after the drop comes from
-/// whatever dropped that SYN.
+/// No RST answered a later SYN than the one at this time. A RST right after the drop is of whatever dropped that SYN.
 pub(super) fn is_unanswered(case: &Case<'_>, time: u64) -> bool {
     let reset = case.attempt.reset_received().filter(|(_, reset)| reset.state == TcpState::SynSent);
     reset.is_none_or(|(at, _)| at < time.saturating_add(ANSWER_NS))

@@ -40,8 +40,7 @@ pub fn is_elsewhere(change: &LinkChange) -> bool {
 }
 
 /// Network plugins by the name of their process: those of github.com/containernetworking/plugins and of networks in
-/// wide use. Other programs are called `bridge` and `firewall`, too: these plugins show by their path or their
-/// environment.
+/// wide use. `bridge` and `firewall` are names of other programs, too: these plugins show by path or environment.
 const PLUGINS: &[&str] = &[
     "loopback",
     "ptp",
@@ -62,8 +61,7 @@ const PLUGINS: &[&str] = &[
     "azure-vnet",
 ];
 
-/// A network plugin: by its environment, by the folder of its program (/opt/cni/bin, /usr/libexec/cni, k3s's `cni`), or
-/// by its name.
+/// A network plugin: by environment, by folder (/opt/cni/bin, /usr/libexec/cni, k3s's `cni`), or by name.
 fn is_plugin(change: &LinkChange) -> bool {
     let in_cni = change.exe.as_deref().is_some_and(|exe| exe.split('/').any(|part| part == "cni"));
     change.cni_netns.is_some() || in_cni || PLUGINS.contains(&change.actor.comm.as_str())

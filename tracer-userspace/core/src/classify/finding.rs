@@ -23,14 +23,13 @@ pub struct Finding {
     pub evidence: Vec<Evidence>,
     /// When the event that decided it happened, CLOCK_BOOTTIME.
     pub decided_at: u64,
-    /// Who caused it.
+    /// The process that caused it.
     pub culprit: Option<Culprit>,
     /// Hooks without which this conclusion is weaker; the verdict names those that are missing.
     pub rests_on: &'static [Hook],
     /// It rests on something that was not seen.
     pub by_absence: bool,
-    /// It rests on a lost packet: it holds until a retransmission gets through and is refused, or stays without an
-    /// answer.
+    /// It rests on a lost packet. It holds until a retransmission gets through and is refused, or meets silence.
     pub until_answered: bool,
     /// The target was reached, and sent nothing from then on for most of the attempt.
     pub in_silence: bool,

@@ -15,8 +15,7 @@ const SECOND_NS: u64 = 1_000_000_000;
 /// kube-proxy checks every 30 s whether its chains exist (`--iptables-sync-period`).
 const RECENT_NS: u64 = 60 * SECOND_NS;
 
-/// If the attempt found no route, or a wrong one, and a rule or route for it was removed in bulk: names the process
-/// that did it.
+/// If the attempt found no route or a wrong one: names the process that removed a rule or route for it in bulk.
 pub(super) fn add(case: &Case<'_>, found: &mut Finding) {
     if let Some(seen) = removed_service_rules(case, found.cause) {
         let rules_gone = "what led to the Service may be gone with them";

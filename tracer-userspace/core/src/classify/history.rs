@@ -28,8 +28,8 @@ pub(super) fn of_start(case: &Case<'_>, began: u64) -> Evidence {
     let container = case.matched.probed_container().map(|(_, it)| it);
     let restarts = runs(case).map(|it| it.restarts);
     let again = restarts.filter(|n| *n > 0).map(|n| format!(", restart {n}")).unwrap_or_default();
-    let says = format!("{} was started in this second{again}", container.map_or("the container".into(), called));
-    evidence("container_status", began, says, json!({ "restarts": restarts }))
+    let text = format!("{} was started in this second{again}", container.map_or("the container".into(), name_of));
+    evidence("container_status", began, text, json!({ "restarts": restarts }))
 }
 
 /// A clause for a container that was OOM-killed while it started. It must not run now, or not longer than that run did.
@@ -42,7 +42,7 @@ pub(super) fn out_of_memory(case: &Case<'_>, at: u64) -> Option<String> {
     is_down.then(|| {
         format!(
             "; {} was OOMKilled{} and {}: its process used up its memory and is not there to listen",
-            called(container),
+            name_of(container),
             ago.unwrap_or_default(),
             restarted(runs.restarts)
         )
@@ -70,8 +70,7 @@ fn is_ended_by_budget(ended: &Ended, spec: &ProbeSpec) -> bool {
     killed && earliest > 0 && ended.ran_ns().is_some_and(fits)
 }
 
-/// Adds to a finding how the last run of the container ended, if that was recent. It changes neither cause nor
-/// confidence.
+/// Adds how the last run of the container ended, if that was recent. It changes neither cause nor confidence.
 pub(super) fn add(case: &Case<'_>, finding: &mut Finding) {
     if finding.outcome != Outcome::Failure || !finding.cause.has(Trait::EndsWithProcess) {
         return;
@@ -105,8 +104,8 @@ pub(super) fn add_deletion(case: &Case<'_>, finding: &mut Finding) {
     if !finding.cause.has(Trait::EndsWithProcess) {
         finding.confidence = finding.confidence.min(Confidence::Likely);
     }
-    let says = "the pod is being deleted (deletionTimestamp)".to_owned();
-    finding.evidence.push(evidence("pod_status", case.attempt.started, says, json!({ "deleting": true })));
+    let text = "the pod is being deleted (deletionTimestamp)".to_owned();
+    finding.evidence.push(evidence("pod_status", case.attempt.started, text, json!({ "deleting": true })));
     finding.summary += &format!("; the pod is being deleted, so that {so}");
     let fix = std::mem::take(&mut finding.remediation);
     finding.remediation = fix.reword(|otherwise| {
@@ -131,7 +130,7 @@ fn is_of_the_network(case: &Case<'_>, cause: Cause) -> bool {
 
 /// What to do about the run that ended.
 fn fix(case: &Case<'_>, container: &Container, runs: &Runs) -> Option<Remediation> {
-    let name = called(container);
+    let name = name_of(container);
     if runs.last.as_ref().is_some_and(Ended::is_out_of_memory) {
         return Some(format!("{name} was OOMKilled: raise its memory limit, or find what fills it").into());
     }
@@ -142,8 +141,7 @@ fn fix(case: &Case<'_>, container: &Container, runs: &Runs) -> Option<Remediatio
     runs.started_boot_ns.is_none().then(|| fix.run([Command::in_cluster(log)]))
 }
 
-/// The container that ended last, among those that the attempt can have met. Absent if that was long ago and no
-/// container is in back-off.
+/// The container that ended last, of those that the attempt can have met, if it ended recently or is in back-off.
 fn recently_ended<'a>(case: &Case<'a>, at: u64) -> Option<(&'a Container, &'a Runs)> {
     let ended = |runs: &Runs| runs.last.as_ref().and_then(|last| last.finished_boot_ns);
     let is_recent = |runs: &Runs| ended(runs).is_some_and(|it| it <= at && at - it <= RECENT_NS);
@@ -172,7 +170,7 @@ fn of_runs(case: &Case<'_>, container: &Container, runs: &Runs, at: u64) -> Evid
         "reason": last.and_then(|it| it.reason.clone()), "ran_s": last.and_then(Ended::ran_ns).map(|ns| ns / SECOND_NS),
         "ended_s_before": ago_s, "waiting": runs.waiting.as_ref().map(|it| it.reason.clone()),
     });
-    evidence("container_status", finished.unwrap_or(at), format!("{} {}", called(container), parts.join("; ")), fields)
+    evidence("container_status", finished.unwrap_or(at), format!("{} {}", name_of(container), parts.join("; ")), fields)
 }
 
 fn restarted(times: u32) -> String {
@@ -218,7 +216,7 @@ fn budget_clause(case: &Case<'_>, last: &Ended) -> String {
     words.unwrap_or_default()
 }
 
-fn called(container: &Container) -> String {
+fn name_of(container: &Container) -> String {
     container.name.as_ref().map_or_else(|| "the container".into(), |name| format!("container {name}"))
 }
 
@@ -267,8 +265,7 @@ mod tests {
         assert!(!dropped.verdict().summary.contains("deleted"), "rp_filter is no doing of its process");
     }
 
-    /// Calico leaves a blackhole route for the address block. Cilium drops packets for an endpoint that it no longer
-    /// knows.
+    /// Calico leaves a blackhole route for the address block; Cilium drops packets for an endpoint that is gone.
     #[test]
     fn a_network_failure_of_a_pod_that_is_being_deleted_says_so() {
         let noted = |deleting: bool, fail: fn(&mut Stream)| {
@@ -368,7 +365,7 @@ mod tests {
     }
 
     #[test]
-    fn a_container_in_back_off_is_reported_whoever_dials_it() {
+    fn a_container_in_back_off_is_reported_for_any_port() {
         let mut stream = Stream::new();
         let message = Some("back-off 5m0s restarting failed container=app".to_owned());
         let waiting = Some(Waiting { reason: Waiting::BACK_OFF.into(), message });

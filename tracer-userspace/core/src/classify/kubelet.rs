@@ -1,4 +1,5 @@
-//! Verdicts that rest on the kubelet's messages alone: exec probes, and probes without an attempt.
+//! Verdicts that rest on the kubelet's messages alone: exec probes, and probes without an attempt. No event of the
+//! kernel shows these, so the verdicts are likely at most.
 
 use super::Case;
 use super::evidence::of_outcome;
@@ -9,7 +10,7 @@ use super::rules::app_status_failure::{HANDLER, answer_text};
 use tracer_attempts::correlate::node::Node;
 use tracer_attempts::enrich;
 use tracer_model::event::{Container, ExecSpec, Handler, KubeletProbe, Pod, PodRef, ProbeOutput, ProbeSpec, ProbeType};
-use tracer_model::record::{Cause, Command, Confidence, Evidence, K8s, Outcome, Probe, Process, Remediation};
+use tracer_model::record::{Cause, Command, Confidence, K8s, Outcome, Probe, Process, Remediation};
 
 /// The subject of a verdict that has no connection.
 #[derive(Clone, Debug)]
@@ -35,8 +36,7 @@ impl Unattached {
     }
 }
 
-/// The kubelet outcome of a command. Its output is the kubelet's or the runtime's own words, or an error; what the
-/// command itself printed is removed.
+/// The kubelet outcome of a command, without what the command printed. Words of the kubelet or the runtime stay.
 pub fn of_command(probe: &KubeletProbe) -> KubeletProbe {
     let own = probe.says.is_of_command() || !probe.is_counted();
     KubeletProbe { output: probe.output.clone().filter(|_| own), ..probe.clone() }
@@ -46,29 +46,27 @@ pub fn of_command(probe: &KubeletProbe) -> KubeletProbe {
 pub fn command(probe: &KubeletProbe, node: &Node) -> Option<(Finding, Unattached)> {
     let container = container(probe, node);
     let spec = container.and_then(|it| it.exec.iter().find(|spec| spec.probe_type == probe.probe_type));
-    // Output of a command can look like an unknown message of the kubelet. Without a spec, only the runtime's words
-    // show a command.
+    // A command may print what looks like an unknown message. Without a spec, only the words of the runtime show one.
     if self::spec(probe, node).is_some() || (spec.is_none() && !probe.says.is_of_command()) {
         return None;
     }
     let named = Unattached { probe: Some(probe_of(probe.probe_type, spec)), ..Unattached::of(probe, node) };
     let found = if probe.is_counted() {
-        exec(probe, spec, &named.k8s)
+        failed_command(probe, spec, &named.k8s)
     } else {
-        errored(probe, &named.k8s, pod(&probe.pod, node).is_some_and(|it| it.deleting))
+        ignored_result(probe, &named.k8s, pod(&probe.pod, node).is_some_and(|it| it.deleting))
     };
     Some((found, named))
 }
 
-/// The verdict on a failure that no attempt explains. It may be about one of `connections`, which all seemed to
-/// succeed.
+/// The verdict on a failure that no attempt explains, or one of `connections` that all seemed to succeed.
 pub fn unmatched(probe: &KubeletProbe, connections: usize, node: &Node) -> (Finding, Unattached) {
     let named = Unattached::of(probe, node);
     let without_specs = container(probe, node).is_none_or(|it| it.probes.is_empty() && it.exec.is_empty());
-    // tracer knows the kubelet's messages about probes that dial. About a command it adds no words of its own.
+    // tracer knows the kubelet's messages about probes that connect. Of a command, the kubelet prints only the output.
     let printed = matches!(probe.says, ProbeOutput::Other | ProbeOutput::Nothing) && probe.dst.is_none();
     if connections == 0 && printed && without_specs {
-        let found = exec(&of_command(probe), None, &named.k8s);
+        let found = failed_command(&of_command(probe), None, &named.k8s);
         return (found, Unattached { probe: Some(probe_of(probe.probe_type, None)), ..named });
     }
     let summary = format!(
@@ -90,10 +88,10 @@ pub fn unmatched(probe: &KubeletProbe, connections: usize, node: &Node) -> (Find
 /// The verdict on a probe that was refused by an answer, on one of `connections`; `None` for another outcome.
 pub fn answer(probe: &KubeletProbe, connections: usize, node: &Node) -> Option<(Finding, Unattached)> {
     let scheme = spec(probe, node).and_then(|spec| spec.scheme.as_deref());
-    let (says, fix) = answer_text(probe.says, scheme)?;
+    let (text, fix) = answer_text(probe.says, scheme)?;
     let named = Unattached::of(probe, node);
     let summary = format!(
-        "the {} probe{} was answered: {says}, as the kubelet read it; tracer cannot see which of {connections} connections it was",
+        "the {} probe{} was answered: {text}, as the kubelet read it; tracer cannot see which of {connections} connections it was",
         kind(probe),
         container_of(&named.k8s)
     );
@@ -101,7 +99,7 @@ pub fn answer(probe: &KubeletProbe, connections: usize, node: &Node) -> Option<(
         HANDLER => kubectl::and_log(&named.k8s, false, fix.into()),
         _ => fix.into(),
     };
-    Some((noted(Cause::AppStatusFailure, of_outcome(probe), summary, fix), named))
+    Some((Finding::likely(Cause::AppStatusFailure, vec![of_outcome(probe)], summary, fix), named))
 }
 
 /// The container that the message names, if it is known.
@@ -110,7 +108,7 @@ fn container<'a>(probe: &KubeletProbe, node: &'a Node) -> Option<&'a Container> 
     pod.containers.iter().find(|it| it.name == probe.container)
 }
 
-/// The spec of a probe that dials, if it is known.
+/// The spec of a probe that connects, if it is known.
 pub(super) fn spec<'a>(probe: &KubeletProbe, node: &'a Node) -> Option<&'a ProbeSpec> {
     container(probe, node)?.probes.iter().find(|spec| spec.probe_type == probe.probe_type)
 }
@@ -132,7 +130,7 @@ fn probe_of(probe_type: ProbeType, spec: Option<&ExecSpec>) -> Probe {
     }
 }
 
-fn exec(probe: &KubeletProbe, spec: Option<&ExecSpec>, k8s: &K8s) -> Finding {
+fn failed_command(probe: &KubeletProbe, spec: Option<&ExecSpec>, k8s: &K8s) -> Finding {
     if probe.says == ProbeOutput::Nothing {
         return without_output(probe, spec, k8s);
     }
@@ -149,12 +147,12 @@ fn exec(probe: &KubeletProbe, spec: Option<&ExecSpec>, k8s: &K8s) -> Finding {
         Cause::ExecTimeout => cause.fix(),
         _ => fix_failed(probe, k8s),
     };
-    noted(cause, of_outcome(probe), summary, fix)
+    Finding::likely(cause, vec![of_outcome(probe)], summary, fix)
 }
 
 /// The kubelet ignores this result: it counts neither as a failure nor as a success. A command that never runs is a
 /// failure here all the same, because nothing else reports it.
-fn errored(probe: &KubeletProbe, k8s: &K8s, deleting: bool) -> Finding {
+fn ignored_result(probe: &KubeletProbe, k8s: &K8s, deleting: bool) -> Finding {
     let (cause, what) = match probe.says {
         ProbeOutput::CommandTimeout => (Cause::ExecTimeout, "did not end in time"),
         ProbeOutput::ContainerEnds if is_cancelled(probe) => (Cause::ExecFailed, "was cancelled by the kubelet"),
@@ -181,7 +179,7 @@ fn errored(probe: &KubeletProbe, k8s: &K8s, deleting: bool) -> Finding {
         true => (Outcome::Noise, fix_at_end(probe, k8s)),
         false => (Outcome::Failure, fix_not_run(cause, probe, k8s)),
     };
-    Finding { outcome, ..noted(cause, of_outcome(probe), summary, fix) }
+    Finding { outcome, ..Finding::likely(cause, vec![of_outcome(probe)], summary, fix) }
 }
 
 /// What the ignored result leaves unchanged.
@@ -279,11 +277,6 @@ fn fix_failed(probe: &KubeletProbe, k8s: &K8s) -> Remediation {
     Remediation::from(format!("{BY_HAND}. Its output is in the event Unhealthy of the pod. If it cannot be run, the container is gone or has no such program"))
         .run(by_hand)
         .run([describe])
-}
-
-/// A verdict on a message of the kubelet: only likely, since no event of the kernel shows it.
-pub(super) fn noted(cause: Cause, seen: Evidence, summary: String, fix: impl Into<Remediation>) -> Finding {
-    Finding::likely(cause, vec![seen], summary, fix)
 }
 
 /// " of container app of pod default/web", as far as that is known.
@@ -402,8 +395,7 @@ mod tests {
         assert_has(&fix, &["cgroup driver", "kubectl exec"]);
     }
 
-    /// `Readiness probe errored and resulted in failure state`: `DoHTTPProbe` returns the error of a body as one
-    /// (pkg/probe/http).
+    /// `Readiness probe errored and resulted in failure state`: `DoHTTPProbe` returns the error (pkg/probe/http).
     #[test]
     fn a_timeout_in_the_body_is_not_reported_as_ignored() {
         let errored = |says| {

@@ -1,5 +1,4 @@
-//! The kubelet also dials for the lifecycle handlers of a container. A verdict on an attempt that is or may be of a
-//! handler says so.
+//! The kubelet also connects for lifecycle handlers: a verdict on an attempt that may be a handler's says so.
 
 use serde_json::json;
 
@@ -50,7 +49,7 @@ fn consequence(handlers: &[HandlerMatch<'_>]) -> &'static str {
 
 fn of_handler(case: &Case<'_>, (pod, container, handler): &HandlerMatch<'_>) -> Evidence {
     let (name, ends) = (handler.event.name(), if pod.deleting { "; the pod is being deleted" } else { "" });
-    let says = format!(
+    let text = format!(
         "{} asks {} :{}{}{ends}",
         named(&[(pod, container, handler)]),
         handler.scheme,
@@ -58,7 +57,7 @@ fn of_handler(case: &Case<'_>, (pod, container, handler): &HandlerMatch<'_>) -> 
         handler.path
     );
     let fields = json!({ "lifecycle": name, "container": container.name, "port": handler.port });
-    evidence("pods", case.attempt.started, says, fields)
+    evidence("pods", case.attempt.started, text, fields)
 }
 
 #[cfg(test)]
@@ -167,7 +166,7 @@ mod tests {
     }
 
     #[test]
-    fn a_post_start_handler_dials_only_at_the_start() {
+    fn a_post_start_handler_connects_only_at_the_start() {
         let after = |seconds: u64| {
             let mut stream = shared(LifecycleEvent::PostStart);
             let began = stream.now();
@@ -198,7 +197,7 @@ mod tests {
     }
 
     #[test]
-    fn a_refusal_of_a_port_that_only_a_handler_dials_is_a_connection() {
+    fn a_port_that_only_a_handler_connects_to_has_no_probe() {
         let mut stream = Stream::to("10.88.0.2:9000");
         stream.http_readiness_on(8080).second_container().lifecycle(LifecycleEvent::PreStop, 9000);
         refused(&mut stream, 100);
@@ -229,9 +228,9 @@ mod tests {
         assert_eq!(stream.verdicts()[1].probe.as_ref().and_then(|it| it.handler), None, "probe or handler");
     }
 
-    /// The pod has no probe that dials, so the kubelet dials there only for the handler.
+    /// The pod has no probe that connects, so the kubelet connects there only for the handler.
     #[test]
-    fn a_pod_without_dialling_probes_has_only_the_handler() {
+    fn an_attempt_to_a_pod_with_exec_probes_only_is_of_the_handler() {
         let mut stream = Stream::new().exec_readiness().at_target().lifecycle(LifecycleEvent::PostStart, 8080).clone();
         refused(&mut stream, 100);
         let noted = stream.verdicts().remove(0);

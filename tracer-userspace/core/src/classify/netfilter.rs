@@ -1,5 +1,4 @@
-//! Netfilter stopped an attempt: it dropped a packet, or answered it. Several rules share this, and tell the causes
-//! apart.
+//! How netfilter stopped an attempt: it dropped a packet, or answered it. Several rules tell the causes of that apart.
 
 use std::net::IpAddr;
 
@@ -41,12 +40,12 @@ fn silent<'c, 'a>(case: &'c Case<'a>) -> Option<&'c Stopped<'a>> {
 }
 
 fn by_answer<'a>(case: &Case<'a>) -> Option<Stopped<'a>> {
-    let of_sent = if in_handshake(case) {
+    let of_outbound = if in_handshake(case) {
         by_icmp(case).or_else(|| by_reset(case)).or_else(|| by_error(case))
     } else {
-        of_request(case)
+        rejected_request(case)
     };
-    of_sent.or_else(|| of_answer(case))
+    of_outbound.or_else(|| rejected_answer(case))
 }
 
 type Seen<'a> = (u64, &'a PacketDrop);
@@ -59,8 +58,8 @@ fn dropped_syn<'a>(case: &Case<'a>, answered: u64) -> Option<Seen<'a>> {
     })
 }
 
-/// An ICMP error about the SYN. The TCP stack itself never sends port unreachable. Other errors are a rule's only if
-/// netfilter dropped the packet.
+/// An ICMP error about the SYN. The stack never sends port unreachable for TCP; the other errors need a drop by
+/// netfilter.
 fn by_icmp<'a>(case: &Case<'a>) -> Option<Stopped<'a>> {
     let (time, icmp, drop) =
         case.attempt.icmp().filter(|(_, i)| i.flags.is_syn() && is_unreachable(i)).find_map(|(time, icmp)| {
@@ -94,7 +93,7 @@ fn by_error<'a>(case: &Case<'a>) -> Option<Stopped<'a>> {
 
 /// A rule rejected the request of an established connection. It dropped the request and answered with an ICMP error, or
 /// with a RST that no stack of this node sent.
-fn of_request<'a>(case: &Case<'a>) -> Option<Stopped<'a>> {
+fn rejected_request<'a>(case: &Case<'a>) -> Option<Stopped<'a>> {
     let attempt = case.attempt;
     let request = |d: &PacketDrop| d.flags.has_data() && outbound(case, d) && is_netfilter(d);
     let mut drops = attempt.drops().filter(|(_, d)| request(d));
@@ -116,7 +115,7 @@ fn of_request<'a>(case: &Case<'a>) -> Option<Stopped<'a>> {
 }
 
 /// A rule rejected the target's answer: the target gets the ICMP error, and the prober gets nothing.
-fn of_answer<'a>(case: &Case<'a>) -> Option<Stopped<'a>> {
+fn rejected_answer<'a>(case: &Case<'a>) -> Option<Stopped<'a>> {
     let mut drops = case.attempt.drops().filter(|(_, d)| is_netfilter(d) && !outbound(case, d) && is_needed(case, d));
     drops.find_map(|drop| {
         let of_it = |(at, i): &(u64, &Icmp)| {
@@ -140,8 +139,7 @@ fn answered<'a>(
     Stopped { seen, drop, netns, answer: Some(answer), blame }
 }
 
-/// A packet was dropped, and no answer was seen. A rule that rejects also drops the packet, so its answer must have had
-/// time to arrive.
+/// A packet was dropped, and no answer was seen. A rule that rejects also drops: its answer must have had time to come.
 fn without_answer<'a>(case: &Case<'a>) -> Option<Stopped<'a>> {
     let (time, drop) = case.attempt.drops().find(|(_, d)| is_netfilter(d) && is_needed(case, d))?;
     let ended = case.attempt.ended.map_or(u64::MAX, |(end, _)| end);
@@ -221,7 +219,7 @@ pub(super) const fn is_port_unreachable(icmp: &Icmp) -> bool {
 
 impl Stopped<'_> {
     /// " at INPUT in pod a/b rejected the SYN to 1.2.3.4:80 with a RST".
-    pub(super) fn did(&self, case: &Case<'_>) -> String {
+    pub(super) fn action(&self, case: &Case<'_>) -> String {
         let hook = self.drop.and_then(|(_, drop)| netfilter_hook(drop)).map(|h| format!(" at {h}")).unwrap_or_default();
         let place = in_namespace(case, self.netns);
         match (self.answer, self.drop) {
@@ -244,13 +242,13 @@ impl Stopped<'_> {
     }
 
     /// The subject of the sentence: a rule, unless rules were read and none of them can have done it.
-    pub(super) fn who(&self, case: &Case<'_>) -> &'static str {
+    pub(super) fn subject(&self, case: &Case<'_>) -> &'static str {
         let none_fits = self.blame.as_ref().is_some_and(|blame| blame.rules.is_empty());
         if none_fits || self.may_be_ipvs(case) { "netfilter" } else { "a netfilter rule" }
     }
 
-    /// No rules were read, and IPVS of the node may have done it: it drops as netfilter does, and the hook that shows
-    /// it is missing.
+    /// No rules were read, and IPVS, which drops as netfilter does, may have done it: the hook that shows it is
+    /// missing.
     fn may_be_ipvs(&self, case: &Case<'_>) -> bool {
         let on_node = self.netns.is_none() || self.netns == case.node.netns();
         on_node && self.blame.is_none() && runs_ipvs(case) && case.lacks(&[Hook::IpvsLeave])
@@ -292,8 +290,7 @@ impl Stopped<'_> {
         commands.iter().map(|command| run_in(case, self.netns, command)).collect()
     }
 
-    /// The command of the software that made the rule. Only on a node: in the namespace of a pod the software manages
-    /// no rules.
+    /// The command of the software that made the rule. Only on a node: the software manages no rules of a pod.
     fn by_owner(&self, case: &Case<'_>) -> Option<Remediation> {
         let (_, drop) = self.drop.filter(|(_, drop)| outbound(case, drop))?;
         let (blame, _) = self.blame.as_ref().zip(self.netns.filter(|netns| case.node.is_a_node(*netns)))?;
@@ -330,8 +327,8 @@ impl Stopped<'_> {
         self.blame.as_ref().is_some_and(|blame| !blame.rules.is_empty() && !blame.by_rule)
     }
 
-    /// A failure by a rule of the firewall. It is less sure if no rule that was read surely did it, and if IPVS is in
-    /// use while its hook is missing.
+    /// A failure by a rule of the firewall; less sure if no rule surely did it, or if IPVS is in use and its hook
+    /// missing.
     pub(super) fn by_firewall(
         &self,
         case: &Case<'_>,

@@ -1,5 +1,4 @@
-//! The kubelet reports that a probe failed before it made a connection. No hook can see that, so its message alone
-//! decides.
+//! The kubelet reports that a probe failed before it connected. No hook sees that, so the message alone decides.
 
 use super::evidence::of_outcome;
 use super::finding::Finding;
@@ -10,9 +9,8 @@ use tracer_model::event::{KubeletProbe, ProbeOutput};
 use tracer_model::record::{Cause, Command, Remediation};
 use tracer_model::shell::word;
 
-/// The reason why the kubelet could not dial the pod, in its own words. It is a proxy, the look-up of the name (`dial
-/// tcp: lookup: …`), or the socket (`dial tcp ADDRESS: socket: …`). A resolver that is dialled by TCP has an attempt of
-/// its own.
+/// Why the kubelet could not connect to the pod, in its own words: for a proxy, the look-up of a name (`dial tcp:
+/// lookup: …`) or the socket (`dial tcp ADDRESS: socket: …`). A TCP connection to a resolver has an attempt of its own.
 pub fn not_connected(probe: &KubeletProbe) -> Option<&str> {
     if probe.says == ProbeOutput::NoSuchPort {
         return probe.output.as_deref();
@@ -58,7 +56,7 @@ fn no_such_port(probe: &KubeletProbe, node: &Node) -> (Finding, Unattached) {
     (Finding::likely(Cause::ProbeMisconfigured, vec![of_outcome(probe)], summary, fix), named)
 }
 
-/// The verdict on a probe for which the kubelet dialled, but never tried to connect to the pod.
+/// The verdict on a probe for which the kubelet connected, but not to the pod: to a proxy, for example.
 pub fn untried(probe: &KubeletProbe, node: &Node) -> (Finding, Unattached) {
     let named = Unattached::of(probe, node);
     let (kind, container_of) = (probe.probe_type.name(), container_of(&named.k8s));
@@ -117,7 +115,7 @@ mod tests {
     }
 
     #[test]
-    fn a_probe_that_never_dialled_is_reported_by_the_kubelets_message() {
+    fn a_probe_that_never_connected_is_reported_by_the_kubelets_message() {
         for (words, summary, fix) in [
             (NO_FILES, "as the kubelet says: socket: too many open files", "restart it: ls /proc/100/fd"),
             (NO_NAME, "as the kubelet says: lookup: no such host", "getent hosts NAME"),
@@ -159,7 +157,7 @@ mod tests {
     }
 
     #[test]
-    fn words_that_a_command_may_have_printed_and_errors_of_a_dial_prove_nothing() {
+    fn words_of_a_command_and_errors_of_a_connect_are_no_client_error() {
         let mut unknown = Stream::new();
         unknown.kubelet_messages(ProbeType::Readiness, "dial tcp 10.0.0.5:5432: socket: too many open files");
         assert_eq!(reported(&unknown).len(), 1);
@@ -178,8 +176,7 @@ mod tests {
         }
     }
 
-    /// A name has two addresses: the kubelet reports the error of the first, and the attempt of the second has its
-    /// verdict.
+    /// The kubelet reports the error of the first of two addresses; the attempt to the second has its verdict.
     #[test]
     fn an_attempt_to_another_address_has_the_only_verdict() {
         let mut stream = Stream::new();

@@ -6,7 +6,7 @@ use serde_json::json;
 use super::evidence::evidence;
 use super::finding::Finding;
 use super::kubectl;
-use super::kubelet::{Unattached, k8s, noted};
+use super::kubelet::{Unattached, k8s};
 use tracer_attempts::correlate::node::Node;
 use tracer_model::event::PodRef;
 use tracer_model::record::{Cause, Command, Confidence, Evidence};
@@ -27,8 +27,8 @@ impl ClockStep {
     }
 
     fn evidence(&self) -> Evidence {
-        let says = format!("the wall clock was {}", self.words());
-        evidence("clock", self.time_boot_ns, says, json!({ "step_s": self.by_ns / 1_000_000_000 }))
+        let text = format!("the wall clock was {}", self.words());
+        evidence("clock", self.time_boot_ns, text, json!({ "step_s": self.by_ns / 1_000_000_000 }))
     }
 }
 
@@ -67,7 +67,7 @@ pub fn verdict(seen: &NotRun<'_>, node: &Node, now: u64) -> (Finding, Unattached
     let started = evidence("container_status", now, format!("{names} started {ahead} from now"), fields);
     let pod = kubectl::pod(&k8s);
     let fix = Cause::ProbeNotRun.fix().run([Command::in_cluster(format!("kubectl delete pod {pod}"))]);
-    let mut found = noted(Cause::ProbeNotRun, started, summary, fix);
+    let mut found = Finding::likely(Cause::ProbeNotRun, vec![started], summary, fix);
     found.evidence.extend(seen.step.as_ref().map(ClockStep::evidence));
     if seen.lost > 0 {
         found = Finding { lost_events: seen.lost, ..found.at_most(Confidence::Possible) };

@@ -54,7 +54,8 @@ pub(super) fn by_subject<T: From<String>>(
     }
 }
 
-pub(super) const fn dialler(attempt: &Attempt) -> &'static str {
+/// The client of the attempt, as the subject of a sentence.
+pub(super) const fn client_name(attempt: &Attempt) -> &'static str {
     if attempt.prober { "the prober" } else { "the client" }
 }
 

@@ -17,16 +17,15 @@ pub(super) const FRESH_NS: u64 = 60_000_000_000;
 pub(crate) const REDIRECT_NS: u64 = 600_000_000_000;
 
 /// The last reading and its time, if it is not older than this.
-pub(super) fn read<'a>(case: &Case<'a>, oldest_ns: u64) -> Option<(u64, &'a PodSockets)> {
+pub(super) fn last_reading<'a>(case: &Case<'a>, oldest_ns: u64) -> Option<(u64, &'a PodSockets)> {
     let attempt = case.attempt;
     let (time, seen) = case.node.pod_sockets(attempt.netns?, attempt.flow.dst)?;
     (time.saturating_add(oldest_ns) >= attempt.started).then_some((time, seen))
 }
 
-/// The listeners in the namespace where nothing accepts the target, as a clause and as evidence. Only those that have
-/// not stopped since.
-pub(super) fn elsewhere(case: &Case<'_>, netns: Netns) -> Option<(String, Evidence)> {
-    let (time, seen) = read(case, FRESH_NS).filter(|(_, seen)| seen.netns == netns)?;
+/// Listeners that still listen in the namespace where nothing accepts the target, as a clause and as evidence.
+pub(super) fn listeners_elsewhere(case: &Case<'_>, netns: Netns) -> Option<(String, Evidence)> {
+    let (time, seen) = last_reading(case, FRESH_NS).filter(|(_, seen)| seen.netns == netns)?;
     let (port, v4) = (case.attempt.flow.dst.port(), case.attempt.flow.dst.is_ipv4());
     // A listener for both families would have accepted the connection.
     let only = |addr: &SocketAddr| if v4 && addr.ip() == Ipv6Addr::UNSPECIFIED { "for IPv6 only" } else { "only" };
@@ -44,26 +43,26 @@ pub(super) fn elsewhere(case: &Case<'_>, netns: Netns) -> Option<(String, Eviden
         [] => format!("other processes listen there: {}", others().join(", ")),
         _ => here.join(", "),
     };
-    let says = format!("listeners of that network namespace: {words}");
+    let text = format!("listeners of that network namespace: {words}");
     let addrs: Vec<SocketAddr> = listeners.iter().map(|it| it.addr).collect();
-    Some((words, evidence("sock_diag", time, says, json!({ "listeners": addrs, "netns": netns }))))
+    Some((words, evidence("sock_diag", time, text, json!({ "listeners": addrs, "netns": netns }))))
 }
 
 /// The address translation of the pod redirects a port to another process than the one that listens there.
 pub(super) struct Detour<'a> {
     /// The process that gets the connection.
     server: &'a Listener,
-    /// The process that listens on the dialled port.
+    /// The process that listens on the target's port.
     passed_over: &'a Listener,
     /// The address on which `server` listens.
     to: SocketAddr,
     read: u64,
 }
 
-/// The detour of this attempt's target. None if nothing listens on the dialled port: then the application may have
+/// The detour of this attempt's target. None if nothing listens on the target's port: then the application may have
 /// asked for the translation, to serve a port that only root can use.
 pub(super) fn detour<'a>(case: &Case<'a>, oldest_ns: u64) -> Option<Detour<'a>> {
-    let (read, seen) = read(case, oldest_ns)?;
+    let (read, seen) = last_reading(case, oldest_ns)?;
     let redirect = seen.redirect.as_ref()?;
     let (server, passed_over) = (redirect.server.as_ref()?, redirect.passed_over.as_ref()?);
     (server.pid != passed_over.pid).then_some(Detour { server, passed_over, to: redirect.to, read })
@@ -81,7 +80,7 @@ impl Detour<'_> {
     }
 
     pub(super) fn evidence(&self, case: &Case<'_>) -> Evidence {
-        let says = format!(
+        let text = format!(
             "the pod's address translation sent a connection to {} on to {}; {} listens on port {}",
             case.attempt.flow.dst,
             self.server(),
@@ -89,7 +88,7 @@ impl Detour<'_> {
             case.attempt.flow.dst.port()
         );
         let fields = json!({ "to": self.to, "pid": self.server.pid, "passed_over": self.passed_over.pid });
-        evidence("conntrack", self.read, says, fields)
+        evidence("conntrack", self.read, text, fields)
     }
 
     /// Commands that show the rule, which is in one of the two lists.

@@ -4,7 +4,7 @@ use serde_json::json;
 
 use super::evidence::evidence;
 use super::finding::Finding;
-use super::kubelet::{Unattached, container_of, k8s, kubelet, noted, pod};
+use super::kubelet::{Unattached, container_of, k8s, kubelet, pod};
 use tracer_attempts::correlate::node::Node;
 use tracer_model::event::{Pod, SandboxCause, SandboxFailure};
 use tracer_model::record::{Cause, Remediation};
@@ -36,8 +36,8 @@ pub fn verdict(failure: &SandboxFailure, node: &Node) -> (Finding, Unattached) {
     };
     let k8s = k8s(&failure.pod, None, node);
     let summary = format!("the sandbox{} has no network: {why}", container_of(&k8s));
-    let says = format!("the kubelet could not make the sandbox: {}", failure.words);
-    let seen = evidence("kubelet", failure.written_boot_ns, says, json!({ "cause": failure.cause }));
+    let text = format!("the kubelet could not make the sandbox: {}", failure.words);
+    let seen = evidence("kubelet", failure.written_boot_ns, text, json!({ "cause": failure.cause }));
     let named = Unattached { probe: None, k8s, process: kubelet(failure.pid) };
-    (noted(Cause::CniNotReady, seen, summary, fix), named)
+    (Finding::likely(Cause::CniNotReady, vec![seen], summary, fix), named)
 }

@@ -19,8 +19,7 @@ pub(super) fn connection<'a>(case: &Case<'a>) -> Option<&'a ServedConnection> {
     readings(case).iter().rev().find_map(own)
 }
 
-/// A clause if the attempt failed though the target may have answered: its answer was not acknowledged, or its address
-/// has gone.
+/// A clause if the failed attempt may have been answered: no acknowledgement came, or the target's address has gone.
 pub(super) fn held_answer(case: &Case<'_>) -> Option<String> {
     if !case.attempt.failed_by_itself() {
         return None;

@@ -1,4 +1,4 @@
-//! Two pods of this node have the address that was dialled: nothing shows which of them was reached.
+//! Two pods of this node have the target's address: nothing shows which of them was reached.
 
 use super::Case;
 use super::finding::Finding;

@@ -17,12 +17,12 @@ const QUEUE_PROXY: &str = "queue-proxy";
 
 /// The process that may have answered, and where to check it.
 struct Answerer {
-    says: String,
+    text: String,
     check: String,
     commands: Vec<Command>,
 }
 
-/// Notes in a finding about an answer that a proxy may have sent it. The finding is likely at most then.
+/// Notes that a proxy may have sent the answer. The finding is likely at most then.
 pub(super) fn add(case: &Case<'_>, status: Option<u16>, finding: Finding) -> Finding {
     let named = || by_proxy(case, status?);
     let agent = status.and_then(|_| by_pilot_agent(case));
@@ -32,8 +32,7 @@ pub(super) fn add(case: &Case<'_>, status: Option<u16>, finding: Finding) -> Fin
     }
 }
 
-/// Notes in a finding about a close without an answer that a proxy may have closed. The confidence stays: in both cases
-/// the end of the server closed.
+/// Notes that a proxy may have closed. The confidence stays: either way, the end of the server closed.
 pub(super) fn add_close(case: &Case<'_>, finding: Finding) -> Finding {
     let Some(proxy) = proxy_of(case) else { return finding };
     let summary = format!("{}; {proxy} may have closed it without reaching the application", finding.summary);
@@ -45,7 +44,7 @@ impl Answerer {
     fn note_in(self, finding: Finding) -> Finding {
         Finding {
             confidence: finding.confidence.min(Confidence::Likely),
-            summary: format!("{}; {}", finding.summary, self.says),
+            summary: format!("{}; {}", finding.summary, self.text),
             remediation: if_reached(self.check, self.commands, finding.remediation),
             ..finding
         }
@@ -60,7 +59,7 @@ fn by_pilot_agent(case: &Case<'_>) -> Option<Answerer> {
     containers.dedup();
     let container_of = (!containers.is_empty()).then(|| containers.join(" or "))?;
     Some(Answerer {
-        says: format!(
+        text: format!(
             "pilot-agent (container istio-proxy) answered for container {container_of}, and may not have reached it"
         ),
         check: "Check whether pilot-agent reached the application (\"Request to probe app failed\": it did not)"
@@ -69,13 +68,12 @@ fn by_pilot_agent(case: &Case<'_>) -> Option<Answerer> {
     })
 }
 
-/// The address translation of the pod sent the probe to another process. That process answered, whether or not it asked
-/// the application.
+/// The address translation of the pod sent the probe to another process, which answered for itself or the application.
 fn by_detour(case: &Case<'_>) -> Option<Answerer> {
     let detour = detour(case, FRESH_NS)?;
     let (server, app) = (detour.server(), detour.passed_over());
     Some(Answerer {
-        says: format!(
+        text: format!(
             "{server} answered: the pod's own address translation sends that port to it; {app}, which listens there, may not have got the request"
         ),
         check: format!("Check whether {server} reached the application, or refused the probe itself"),
@@ -87,7 +85,7 @@ fn by_proxy(case: &Case<'_>, status: u16) -> Option<Answerer> {
     // 403: a policy of the mesh (linkerd's default-inbound-policy, Istio's AuthorizationPolicy) denies it.
     let proxy = matches!(status, 403 | 502..=504).then(|| proxy_of(case))??;
     Some(Answerer {
-        says: format!("the answer may be that of {proxy}, which may not have reached the application"),
+        text: format!("the answer may be that of {proxy}, which may not have reached the application"),
         check: format!("Check whether {proxy} reached the application"),
         commands: vec![logs(case, proxy)],
     })

@@ -5,8 +5,7 @@ use super::finding::Finding;
 use tracer_model::event::Observation;
 use tracer_model::record::{Cause, Confidence};
 
-/// Notes the translation. Only the destination and the ports tie such a packet to this attempt, so the finding is
-/// likely at most.
+/// Notes the translation. Only destination and ports tie such a packet to this attempt: the finding is likely at most.
 pub(super) fn add(case: &Case<'_>, finding: &mut Finding) {
     let decides = |seen: &&Observation| finding.evidence.iter().any(|it| it.time_boot_ns == seen.time_boot_ns);
     let mut behind =
@@ -52,7 +51,7 @@ mod tests {
 
     /// Another pod uses the same source port by chance, while the probe waits for its own answer.
     #[test]
-    fn a_pod_that_dials_the_same_target_is_no_translation() {
+    fn a_pod_that_connects_to_the_same_target_is_no_translation() {
         let refused = |pod: &str| {
             let mut stream = Stream::new();
             stream.http_readiness().pod_without_specs(pod).connect().reset_sent_on(

@@ -15,8 +15,7 @@ use crate::testing::*;
 /// Less than the time that companions of an ambiguous event have.
 const JITTER_NS: u64 = 1_900_000;
 
-/// The broader cause that remains when the event is lost which decides between causes of a kind. It is true, but says
-/// less.
+/// The broader causes that remain when the event is lost that decides for a cause. They are true, but say less.
 const BROADER: &[(&str, &[&str])] = &[
     ("startup_budget_exceeded", &["not_listening_yet", "connection_refused"]),
     ("not_listening_yet", &["connection_refused"]),
@@ -25,8 +24,7 @@ const BROADER: &[(&str, &[&str])] = &[
     ("service_no_endpoints", &["firewall_reject", "firewall_drop", "connection_refused"]),
     ("conntrack_invalid", &["firewall_drop", "firewall_reject"]),
 ];
-/// Causes of attempts that look like a success to the network. Without the first bytes of the answer, nothing is wrong
-/// with them.
+/// Causes of attempts that the network shows as a success, unless the first bytes of the answer are known.
 const ANSWERED: &[&str] = &["app_status_failure", "probe_misconfigured", "tls_eof_noise"];
 
 fn recording() -> impl Strategy<Value = &'static Recorded> {

@@ -118,13 +118,12 @@ impl Traffic {
 
 /// Whether each attempt of the recording has a connection number, by which the test finds it again.
 fn has_conns(recording: &Recorded) -> bool {
-    let dialled =
+    let failed_without_conn =
         |kind: &ObservationKind| matches!(kind, ObservationKind::ConnectFailed(failed) if failed.conn.is_none());
-    !recording.observations.iter().any(|o| dialled(&o.kind))
+    !recording.observations.iter().any(|o| failed_without_conn(&o.kind))
 }
 
-/// The size of the core as text: in all, and without the decided attempts that it remembers. Those reach their bound
-/// only after half of the time.
+/// The size of the core as text: in all, and without decided attempts, which reach their bound after half of the time.
 fn size(core: &Core) -> (usize, usize) {
     let all = format!("{core:?}").len();
     (all, all - core.decided_in_text())

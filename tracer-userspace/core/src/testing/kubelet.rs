@@ -1,6 +1,6 @@
 //! Messages of the kubelet about the readiness probe of the pod, and about others.
 
-use super::facts::readiness_failed;
+use super::parts::readiness_failed;
 use super::*;
 
 impl Stream {

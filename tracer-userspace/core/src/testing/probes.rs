@@ -200,7 +200,7 @@ impl Stream {
         self.change_pods(|pods| pods.push(pod))
     }
 
-    /// Another pod's probe dials the target's address by its `host`.
+    /// The probe of another pod connects to the target's address by its `host`.
     pub fn probed_from_elsewhere(&mut self) -> &mut Self {
         let spec = ProbeSpec { host: Some(self.flow.dst.ip().to_string()), ..self.http_probe() };
         self.change_pods(|pods| {

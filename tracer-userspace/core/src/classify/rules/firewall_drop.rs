@@ -11,7 +11,7 @@ pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
     let hook = stopped.drop.and_then(|(_, drop)| netfilter_hook(drop)).unwrap_or("filter");
     let untracked = stopped.untracked(case);
     let how = untracked.as_ref().map(|(words, _)| *words).unwrap_or_default();
-    let summary = format!("{}{}{}{how}", stopped.who(case), stopped.did(case), stopped.words());
+    let summary = format!("{}{}{}{how}", stopped.subject(case), stopped.action(case), stopped.words());
     let by_rule = || {
         let (what, look) = (stopped.to_allow(case), stopped.show_rules(case));
         match untracked.clone() {
@@ -37,7 +37,7 @@ fn by_reverse_path(case: &Case<'_>, stopped: &Stopped<'_>) -> Option<Finding> {
     let src = drop.flow.src.ip();
     let summary = format!(
         "the reverse-path check{container_of}{}{}; such a rule drops what came in on a link over which the route back does not lead: that to {src} does not lead over {device}",
-        stopped.did(case),
+        stopped.action(case),
         stopped.words()
     );
     let route = run_in(case, stopped.netns, format!("ip route get {src}"));

@@ -25,7 +25,7 @@ fn by_chain(case: &Case<'_>) -> Option<Finding> {
         return Some(of_own_answer(case, stopped, owner.name));
     }
     let confidence = if blame.certain().is_some() { Confidence::Proven } else { Confidence::Likely };
-    let summary = format!("the network policy of {}{}{}", owner.name, stopped.did(case), stopped.words());
+    let summary = format!("the network policy of {}{}{}", owner.name, stopped.action(case), stopped.words());
     let remediation =
         Remediation::from(format!("In the network policies, {ALLOW}")).run([policies()]).run(stopped.show_rules(case));
     Some(stopped.finding(case, Cause::NetworkPolicyDrop, summary, remediation).with_confidence(confidence))
@@ -36,7 +36,7 @@ fn of_own_answer(case: &Case<'_>, stopped: &Stopped<'_>, owner: &str) -> Finding
     let (untracked, find) = stopped.untracked(case).unzip();
     let summary = format!(
         "a rule of {owner}{}{}{}{OF_ANSWER}",
-        stopped.did(case),
+        stopped.action(case),
         stopped.words(),
         untracked.unwrap_or_default()
     );
@@ -317,7 +317,7 @@ mod tests {
         assert_eq!((verdict.cause.name(), verdict.confidence), ("network_policy_drop", Confidence::Likely));
         assert_has(&verdict.summary, &["by an error, or by a policy of another kind"]);
         assert_starts(&verdict.remediation, "Find the dataplane's own reason");
-        let other = Stream::new().http_readiness().connect().others().drop(SYN, "TC_EGRESS", NODE).clone();
+        let other = Stream::new().http_readiness().connect().by_other_process().drop(SYN, "TC_EGRESS", NODE).clone();
         assert_eq!(other.verdict().confidence, Confidence::Proven, "no prober");
         // A prober that runs in another pod: a NetworkPolicy does apply.
         let mut pod = Stream::new().http_readiness().connect().clone();
