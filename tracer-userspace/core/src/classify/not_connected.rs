@@ -36,7 +36,7 @@ pub fn verdict(probe: &KubeletProbe, node: &Node) -> Option<(Finding, Unattached
     let (spec, named) = (spec(probe, node)?, Unattached::of(probe, node));
     let (kind, container_of) = (probe.probe_type.name(), container_of(&named.k8s));
     let summary =
-        format!("the {kind} probe{container_of} failed before it made a connection, as the kubelet says: {why}");
+        format!("the {kind} probe{container_of} failed before it made a connection, as the kubelet reports: {why}");
     let fix = fix(why, spec.host.as_deref(), probe.pid);
     Some((Finding::likely(Cause::KubeletClientError, vec![of_outcome(probe)], summary, fix), named))
 }
@@ -47,7 +47,7 @@ fn no_such_port(probe: &KubeletProbe, node: &Node) -> (Finding, Unattached) {
     let named = Unattached::of(probe, node);
     let (kind, container_of) = (probe.probe_type.name(), container_of(&named.k8s));
     let summary = format!(
-        "the {kind} probe{container_of} never runs: its port is a name that no port of the container has, as the kubelet says"
+        "the {kind} probe{container_of} never runs: its port is a name that no port of the container has, as the kubelet reports"
     );
     let fix = Remediation::from(
         "Give that name to a port of the same container (ports[].name), or set the port of the probe to a number",
@@ -62,7 +62,7 @@ pub fn untried(probe: &KubeletProbe, node: &Node) -> (Finding, Unattached) {
     let (kind, container_of) = (probe.probe_type.name(), container_of(&named.k8s));
     let words = probe.output.as_deref().unwrap_or_default();
     let summary = format!(
-        "the {kind} probe{container_of} failed, as the kubelet says: {words}; no connection to the pod was tried"
+        "the {kind} probe{container_of} failed, as the kubelet reports: {words}; no connection to the pod was tried"
     );
     let fix = fix("proxyconnect", None, probe.pid);
     (Finding::likely(Cause::KubeletClientError, vec![of_outcome(probe)], summary, fix), named)
@@ -117,8 +117,8 @@ mod tests {
     #[test]
     fn a_probe_that_never_connected_is_reported_by_the_kubelets_message() {
         for (words, summary, fix) in [
-            (NO_FILES, "as the kubelet says: socket: too many open files", "restart it: ls /proc/100/fd"),
-            (NO_NAME, "as the kubelet says: lookup: no such host", "getent hosts NAME"),
+            (NO_FILES, "as the kubelet reports: socket: too many open files", "restart it: ls /proc/100/fd"),
+            (NO_NAME, "as the kubelet reports: lookup: no such host", "getent hosts NAME"),
             ("dial tcp [fd00::5]:80: socket: permission denied", ": socket: permission denied", "ausearch"),
             (PROXY, ": proxyconnect tcp: dial tcp 10.0.0.9:3128: connect: connection refused", "NO_PROXY"),
         ] {
