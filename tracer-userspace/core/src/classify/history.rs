@@ -216,7 +216,8 @@ fn budget_clause(case: &Case<'_>, last: &Ended) -> String {
     words.unwrap_or_default()
 }
 
-fn name_of(container: &Container) -> String {
+/// "container app"
+pub(super) fn name_of(container: &Container) -> String {
     container.name.as_ref().map_or_else(|| "the container".into(), |name| format!("container {name}"))
 }
 

@@ -5,6 +5,7 @@ use serde_json::json;
 use super::Case;
 use super::evidence::evidence;
 use super::finding::Finding;
+use super::history;
 use tracer_attempts::enrich::HandlerMatch;
 use tracer_model::event::LifecycleEvent;
 use tracer_model::record::{Evidence, Outcome};
@@ -32,9 +33,7 @@ pub(super) fn add(case: &Case<'_>, finding: &mut Finding) {
 /// "container app's preStop handler"
 fn named(handlers: &[HandlerMatch<'_>]) -> String {
     let name = |(_, container, handler): &HandlerMatch<'_>| {
-        let container_of =
-            container.name.as_ref().map_or_else(|| "the container".into(), |name| format!("container {name}"));
-        format!("{container_of}'s {} handler", handler.event.name())
+        format!("{}'s {} handler", history::name_of(container), handler.event.name())
     };
     handlers.iter().map(name).collect::<Vec<_>>().join(" and ")
 }
