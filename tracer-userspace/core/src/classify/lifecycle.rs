@@ -16,16 +16,16 @@ pub(super) fn add(case: &Case<'_>, finding: &mut Finding) {
     if handlers.is_empty() || finding.outcome != Outcome::Failure {
         return;
     }
-    let (container_of, connects) = (named(handlers), if handlers.len() == 1 { "connects" } else { "connect" });
+    let (handler, connects) = (named(handlers), if handlers.len() == 1 { "connects" } else { "connect" });
     if case.matched.probes_met().is_empty() {
         finding.summary += &format!(
-            "; {container_of} {connects} to this port, and no probe sends a request there: {}",
+            "; {handler} {connects} to this port, and no probe sends a request there: {}",
             consequence(handlers)
         );
         finding.remediation.text.insert_str(0, "For the lifecycle handler: ");
     } else {
         finding.summary +=
-            &format!("; {container_of} {connects} to this port, too: whether this was the probe is not known");
+            &format!("; {handler} {connects} to this port, too: whether this was the probe is not known");
     }
     finding.evidence.extend(handlers.iter().map(|handler| of_handler(case, handler)));
 }

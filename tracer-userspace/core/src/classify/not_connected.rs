@@ -126,9 +126,8 @@ mod tests {
             assert_eq!(reported(&stream), [("kubelet_client_error", Some(words.to_owned()))]);
             let verdict = stream.verdict();
             assert_eq!(verdict.confidence, Confidence::Likely);
-            let container_of =
-                "the readiness probe of container app of pod default/web failed before it made a connection";
-            assert_starts(&verdict.summary, container_of);
+            let begin = "the readiness probe of container app of pod default/web failed before it made a connection";
+            assert_starts(&verdict.summary, begin);
             assert_ends(&verdict.summary, summary);
             assert_has(&verdict.remediation, &[fix]);
         }
@@ -164,15 +163,15 @@ mod tests {
         assert!(!unknown.verdict().remediation.to_string().contains("file descriptor"), "it may be a command's");
         let command = Stream::new().exec_readiness().kubelet_messages(ProbeType::Readiness, NO_NAME).clone();
         assert_eq!(reported(&command), [("exec_failed", None)]);
-        for target_service in [
+        for words in [
             "dial tcp 10.88.0.2:8080: connect: connection refused",
             "dial tcp: lookup: dial tcp 10.96.0.10:53: connect: connection refused",
         ] {
-            let stream = Stream::new().http_readiness().kubelet_messages(ProbeType::Readiness, target_service).clone();
+            let stream = Stream::new().http_readiness().kubelet_messages(ProbeType::Readiness, words).clone();
             let verdict = stream.verdict();
-            assert_eq!(verdict.cause.name(), "unexplained", "{target_service}");
+            assert_eq!(verdict.cause.name(), "unexplained", "{words}");
             let fix = verdict.remediation;
-            assert!(!fix.to_string().contains("/proc/"), "{target_service}: {fix}");
+            assert!(!fix.to_string().contains("/proc/"), "{words}: {fix}");
         }
     }
 
