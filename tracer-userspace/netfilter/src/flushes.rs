@@ -150,7 +150,11 @@ impl Removals {
             NFT_MSG_DELRULE => {
                 let (table, chain) = ((family, name(NFTA_RULE_TABLE)?), name(NFTA_RULE_CHAIN)?);
                 if self.tables.len() < MOST_TABLES || self.tables.contains_key(&table) {
-                    self.tables.entry(table).or_insert_with(|| Removal::begin(now)).add_removed(chain, message.port, now);
+                    self.tables.entry(table).or_insert_with(|| Removal::begin(now)).add_removed(
+                        chain,
+                        message.port,
+                        now,
+                    );
                 }
             }
             NFT_MSG_NEWRULE => {
@@ -301,7 +305,8 @@ mod tests {
     #[test]
     fn the_process_that_removed_most_rules_is_named() {
         let (removed, added) = ((NFT_MSG_DELRULE, "A"), (NFT_MSG_NEWRULE, "A"));
-        let removals = removals(&[(&[removed, added], OTHER), (&[removed, removed, removed], FLUSHER), (&[removed], OTHER)]);
+        let removals =
+            removals(&[(&[removed, added], OTHER), (&[removed, removed, removed], FLUSHER), (&[removed], OTHER)]);
         let removal = &removals.tables[&(libc::AF_INET as u8, "nat".to_owned())];
         assert_eq!((removal.lost(), removal.chains["A"]), (4, 5));
         assert_eq!(removals.remover(removal), Some(by(FLUSHER.0, FLUSHER.1.to_owned())));

@@ -103,7 +103,10 @@ fn mark_listened((mut ports, without_backend): Ports, node: &NodeNetns) -> Ports
 
 /// kube-proxy uses one backend of iptables, and a former kube-proxy may have left rules in the other. The ports of a readable
 /// backend count, even if the other one cannot be read.
-fn merge_backends(nft: Result<Named, NetfilterError>, legacy: Result<Named, NetfilterError>) -> (Named, Vec<NetfilterError>) {
+fn merge_backends(
+    nft: Result<Named, NetfilterError>,
+    legacy: Result<Named, NetfilterError>,
+) -> (Named, Vec<NetfilterError>) {
     let (mut ports, mut refused) = (Named::new(), Vec::new());
     for read in [legacy, nft] {
         match read {

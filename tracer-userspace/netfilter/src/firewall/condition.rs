@@ -236,7 +236,9 @@ mod tests {
         let sports = Elements(vec![element(&40_000_u16.to_be_bytes())]);
         assert!(matches!(sports.has(&[Key::SourcePort], flow()), Has::Some(some) if some[0].0.unknown));
         let states = Elements(vec![element(&2_u32.to_ne_bytes()), element(&4_u32.to_ne_bytes())]);
-        let Has::Some(some) = states.has(&[Key::ConntrackState], flow()) else { panic!("the state of the packet is not known") };
+        let Has::Some(some) = states.has(&[Key::ConntrackState], flow()) else {
+            panic!("the state of the packet is not known")
+        };
         assert_eq!(some.iter().map(|(asks, _)| asks.states).collect::<Vec<_>>(), [2, 4]);
     }
 

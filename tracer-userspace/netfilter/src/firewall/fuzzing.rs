@@ -2,7 +2,7 @@
 
 use super::super::{flushes, legacy as xtables, node_ports};
 use super::ruleset::Table;
-use super::{conntrack, legacy, nft, add_tables};
+use super::{add_tables, conntrack, legacy, nft};
 use tracer_model::event::{Conntrack, Firewall, Flow, Netns, ObservationKind};
 use tracer_model::fuzzing::check_recorded;
 use tracer_node::netlink::{Seen, read_answers};

@@ -4,8 +4,8 @@ use std::collections::BTreeSet;
 
 use proptest::prelude::*;
 
-use super::super::ruleset::{Base, Chain, Element, Test};
 use super::super::add_tables;
+use super::super::ruleset::{Base, Chain, Element, Test};
 use super::*;
 use tracer_model::event::path::{FlagTest, Packet, state};
 use tracer_model::event::{Firewall, Netns, Prefix, RuleVerdict, TcpFlags, Tracked, When};

@@ -1,5 +1,5 @@
-use super::super::ruleset::{Base, Key};
 use super::super::add_tables;
+use super::super::ruleset::{Base, Key};
 use super::*;
 use tracer_model::event::Netns;
 
