@@ -36,7 +36,8 @@ impl Unattached {
     }
 }
 
-/// The kubelet outcome of a command, without what the command printed. Words of the kubelet or the runtime stay.
+/// The kubelet outcome of a command, without what the command printed. An error carries no output of a command, so its
+/// words stay (pkg/probe/exec).
 pub fn of_command(probe: &KubeletProbe) -> KubeletProbe {
     let own = probe.says.is_of_command() || !probe.is_counted();
     KubeletProbe { output: probe.output.clone().filter(|_| own), ..probe.clone() }
@@ -70,7 +71,7 @@ pub fn unmatched(probe: &KubeletProbe, connections: usize, node: &Node) -> (Find
         return (found, Unattached { probe: Some(probe_of(probe.probe_type, None)), ..named });
     }
     let summary = format!(
-        "the {} probe{} failed, as the kubelet says{}; {}",
+        "the {} probe{} failed, as the kubelet reports{}; {}",
         kind(probe),
         container_of(&named.k8s),
         probe.output.as_ref().map(|it| format!(": {it}")).unwrap_or_default(),
@@ -205,14 +206,14 @@ fn is_cancelled(probe: &KubeletProbe) -> bool {
 
 /// The message of the kubelet's gRPC client when the runtime restarts or has ended.
 fn is_without_runtime(probe: &KubeletProbe) -> bool {
-    let words = probe.output.as_deref().filter(|_| probe.says == ProbeOutput::Other);
-    words.is_some_and(|it| it.starts_with("rpc error: code = Unavailable desc = connection error"))
+    let output = probe.output.as_deref().filter(|_| probe.says == ProbeOutput::Other);
+    output.is_some_and(|it| it.starts_with("rpc error: code = Unavailable desc = connection error"))
 }
 
 /// The obstacle that kept the runtime from starting the command, if it is neither the command nor the image.
 fn not_started_for(probe: &KubeletProbe) -> Option<&'static NotStarted> {
-    let words = probe.output.as_deref().filter(|_| probe.says == ProbeOutput::CommandNotRun)?;
-    not_started::cause(words)
+    let output = probe.output.as_deref().filter(|_| probe.says == ProbeOutput::CommandNotRun)?;
+    not_started::cause(output)
 }
 
 fn cause_not_run(probe: &KubeletProbe) -> Cause {

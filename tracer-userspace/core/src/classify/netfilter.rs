@@ -40,12 +40,12 @@ fn silent<'c, 'a>(case: &'c Case<'a>) -> Option<&'c Stopped<'a>> {
 }
 
 fn by_answer<'a>(case: &Case<'a>) -> Option<Stopped<'a>> {
-    let of_outbound = if in_handshake(case) {
+    let outbound_rejected = if in_handshake(case) {
         by_icmp(case).or_else(|| by_reset(case)).or_else(|| by_error(case))
     } else {
         rejected_request(case)
     };
-    of_outbound.or_else(|| rejected_answer(case))
+    outbound_rejected.or_else(|| rejected_answer(case))
 }
 
 type Seen<'a> = (u64, &'a PacketDrop);
@@ -116,7 +116,8 @@ fn rejected_request<'a>(case: &Case<'a>) -> Option<Stopped<'a>> {
 
 /// A rule rejected the target's answer: the target gets the ICMP error, and the prober gets nothing.
 fn rejected_answer<'a>(case: &Case<'a>) -> Option<Stopped<'a>> {
-    let mut drops = case.attempt.drops().filter(|(_, d)| is_netfilter(d) && !outbound(case, d) && is_needed(case, d));
+    let mut drops =
+        case.attempt.drops().filter(|(at, d)| is_netfilter(d) && !outbound(case, d) && is_needed(case, *at, d));
     drops.find_map(|drop| {
         let of_it = |(at, i): &(u64, &Icmp)| {
             i.flow == drop.1.flow && is_unreachable(i) && at.abs_diff(drop.0) < REQUEST_ANSWER_NS
@@ -141,7 +142,7 @@ fn answered<'a>(
 
 /// A packet was dropped, and no answer was seen. A rule that rejects also drops: its answer must have had time to come.
 fn without_answer<'a>(case: &Case<'a>) -> Option<Stopped<'a>> {
-    let (time, drop) = case.attempt.drops().find(|(_, d)| is_netfilter(d) && is_needed(case, d))?;
+    let (time, drop) = case.attempt.drops().find(|(at, d)| is_netfilter(d) && is_needed(case, *at, d))?;
     let ended = case.attempt.ended.map_or(u64::MAX, |(end, _)| end);
     // A RST after the end of the attempt does not answer the dropped packet.
     let is_reset = case.attempt.reset_received().is_some_and(|(at, _)| at <= ended);
@@ -175,20 +176,16 @@ fn unseen_answer(case: &Case<'_>, drop: &PacketDrop) -> RejectAnswer {
 
 /// The attempt needed the packet: it belongs to the handshake, or to the data of an attempt that failed for want of an
 /// answer. A drop after the answer does no harm.
-fn is_needed(case: &Case<'_>, drop: &PacketDrop) -> bool {
+fn is_needed(case: &Case<'_>, time: u64, drop: &PacketDrop) -> bool {
     let handshake = (drop.flags.is_syn() || drop.flags.is_syn_ack()) && case.attempt.established.is_none();
-    let before_end = case
-        .attempt
-        .ended
-        .is_none_or(|(end, _)| case.attempt.drops().any(|(at, d)| std::ptr::eq(d, drop) && at <= end));
-    handshake || (before_end && case.attempt.established.is_some() && is_missed(case, drop))
+    let before_end = case.attempt.ended.is_none_or(|(end, _)| time <= end);
+    handshake || (before_end && case.attempt.established.is_some() && is_missed(case, time, drop))
 }
 
 /// The attempt failed, and the packet that was dropped after the handshake never got through. An acknowledged request
 /// did get through. So did a bare acknowledgement if the prober then sent again. A later drop may be of the answer.
-pub(super) fn is_missed(case: &Case<'_>, drop: &PacketDrop) -> bool {
-    let time = || case.attempt.drops().find(|(_, d)| std::ptr::eq(*d, drop)).map(|(at, _)| at);
-    let was_repeated = || drop.flags.may_be_bare() && time().is_some_and(|at| case.attempt.sent_again > Some(at));
+pub(super) fn is_missed(case: &Case<'_>, time: u64, drop: &PacketDrop) -> bool {
+    let was_repeated = || drop.flags.may_be_bare() && case.attempt.sent_again > Some(time);
     let got_through = case.attempt.request_acknowledged() && (outbound(case, drop) || was_repeated());
     case.attempt.failed_by_itself() && !drop.flags.is_rst() && !got_through
 }

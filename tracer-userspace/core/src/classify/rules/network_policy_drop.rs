@@ -121,8 +121,8 @@ const FLOWS: &str = "Find the flow that drops it, on this node (Antrea: in its a
 
 /// The packet that a program dropped, which the attempt needs, and the program.
 pub(in super::super) fn dropped<'a>(case: &Case<'a>) -> Option<(u64, &'a PacketDrop, &'static str, Confidence)> {
-    let missed = |drop: &PacketDrop| case.attempt.established.is_some() && is_missed(case, drop);
-    let needed = |time: u64, drop: &PacketDrop| is_of_handshake(case, time, drop) || missed(drop);
+    let missed = |time, drop: &PacketDrop| case.attempt.established.is_some() && is_missed(case, time, drop);
+    let needed = |time: u64, drop: &PacketDrop| is_of_handshake(case, time, drop) || missed(time, drop);
     case.attempt.drops().find_map(|(time, drop)| {
         let (program, confidence) = program_of(drop)?;
         needed(time, drop).then_some((time, drop, program, confidence))
