@@ -18,7 +18,7 @@ pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
     let killed = seen.iter().map(|e| e.time_boot_ns).max().and_then(|at| history::out_of_memory(case, at));
     let is_killed = killed.is_some();
     let listens = || {
-        let (words, read) = pod_sockets::elsewhere(case, netns?)?;
+        let (words, read) = pod_sockets::listeners_elsewhere(case, netns?)?;
         seen.push(read);
         Some(format!("; {words}"))
     };
@@ -323,7 +323,7 @@ mod tests {
         };
         assert_has(&noted(&["[::1]:8080", "0.0.0.0:8081"], false), &["; app (pid 7) listens on [::1]:8080 only"]);
         assert_has(&noted(&["[::]:8080"], false), &["; app (pid 7) listens on [::]:8080 for IPv6 only"]);
-        assert_has(&noted(&["0.0.0.0:8081"], false), &["; others listen there: app (pid 7) on port 8081"]);
+        assert_has(&noted(&["0.0.0.0:8081"], false), &["; other processes listen there: app (pid 7) on port 8081"]);
         assert_lacks(&noted(&["0.0.0.0:8081"], true), &["8081"]);
         assert_lacks(&noted(&[], false), &["listen there"]);
     }
@@ -331,7 +331,7 @@ mod tests {
     #[test]
     fn a_connection_is_reported_nothing_of_probes() {
         let fix = |stream: &Stream| stream.verdict().remediation.clone();
-        let connection = Stream::new().connect().others().reset_sent(SYN, true, None).clone();
+        let connection = Stream::new().connect().by_other_process().reset_sent(SYN, true, None).clone();
         let words = fix(&connection);
         assert_has(&words, &["correct the port that kubelet connects to"]);
         assert_lacks(&words, &["robe"]);

@@ -10,13 +10,13 @@ pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
     let blame = stopped.blame.as_ref().filter(|blame| blame.all(|rule| rule.when.invalid))?;
     let confidence = if blame.certain().is_some() { Confidence::Proven } else { Confidence::Likely };
     let summary =
-        format!("connection tracking found the packet invalid, and a rule{}{}", stopped.did(case), stopped.words());
+        format!("connection tracking found the packet invalid, and a rule{}{}", stopped.action(case), stopped.words());
     let text = format!(
         "Let both directions of {} pass the same connection tracking (asymmetric route? notrack?). The first command shows the rule; the last one makes tracking tolerant, for packets out of window",
         case.attempt.flow.dst
     );
     let tolerant = run_in(case, stopped.netns, "sysctl -w net.netfilter.nf_conntrack_tcp_be_liberal=1");
-    let remediation = Remediation::from(text).run(stopped.look(case)).run([tolerant]);
+    let remediation = Remediation::from(text).run(stopped.show_rules(case)).run([tolerant]);
     Some(stopped.finding(case, Cause::ConntrackInvalid, summary, remediation).with_confidence(confidence))
 }
 

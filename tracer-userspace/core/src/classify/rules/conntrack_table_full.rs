@@ -27,7 +27,7 @@ pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
         "the connection table is full ({} of {} entries): netfilter{}; {} dropped so far{less_likely}",
         table.count,
         table.max,
-        stopped.did(case),
+        stopped.action(case),
         were(table.drop, "packet")
     );
     let raise = format!("sysctl -w net.netfilter.nf_conntrack_max={}", table.max.saturating_mul(2));

@@ -7,7 +7,7 @@ use tracer_model::event::UnansweredConnect;
 use tracer_model::shell::word;
 
 pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
-    let (time, seen) = pod_sockets::read(case, pod_sockets::FRESH_NS)?;
+    let (time, seen) = pod_sockets::last_reading(case, pod_sockets::FRESH_NS)?;
     let first = seen.unanswered.first()?;
     if !stands_beside(case) {
         return None;

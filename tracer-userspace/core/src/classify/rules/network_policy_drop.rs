@@ -25,9 +25,9 @@ fn by_chain(case: &Case<'_>) -> Option<Finding> {
         return Some(of_own_answer(case, stopped, owner.name));
     }
     let confidence = if blame.certain().is_some() { Confidence::Proven } else { Confidence::Likely };
-    let summary = format!("the network policy of {}{}{}", owner.name, stopped.did(case), stopped.words());
+    let summary = format!("the network policy of {}{}{}", owner.name, stopped.action(case), stopped.words());
     let remediation =
-        Remediation::from(format!("In the network policies, {ALLOW}")).run([list_policies()]).run(stopped.look(case));
+        Remediation::from(format!("In the network policies, {ALLOW}")).run([list_policies()]).run(stopped.show_rules(case));
     Some(stopped.finding(case, Cause::NetworkPolicyDrop, summary, remediation).with_confidence(confidence))
 }
 
@@ -37,7 +37,7 @@ fn of_own_answer(case: &Case<'_>, stopped: &Stopped<'_>, owner: &str) -> Finding
     let (untracked, find) = stopped.untracked(case).unzip();
     let summary = format!(
         "a rule of {owner}{}{}{}{OF_ANSWER}",
-        stopped.did(case),
+        stopped.action(case),
         stopped.words(),
         untracked.unwrap_or_default()
     );
@@ -45,7 +45,7 @@ fn of_own_answer(case: &Case<'_>, stopped: &Stopped<'_>, owner: &str) -> Finding
         "Find why the rule stops the answer. Possible reasons: {WHY_ANSWER}. The log of {owner}'s agent on this node may say it"
     ))
     .run(find.into_iter().flatten())
-    .run(stopped.look(case));
+    .run(stopped.show_rules(case));
     let found = stopped.finding(case, Cause::NetworkPolicyDrop, summary, remediation);
     found.with_confidence(Confidence::Likely)
 }
@@ -122,8 +122,8 @@ const FLOWS: &str = "Find the flow that drops it, on this node (Antrea: in its a
 
 /// The first needed packet that a program dropped: when, the drop, the program, and how sure that is.
 pub(in super::super) fn dropped<'a>(case: &Case<'a>) -> Option<(u64, &'a PacketDrop, &'static str, Confidence)> {
-    let missed = |drop: &PacketDrop| case.attempt.established.is_some() && is_missed(case, drop);
-    let needed = |time: u64, drop: &PacketDrop| is_of_handshake(case, time, drop) || missed(drop);
+    let missed = |time, drop: &PacketDrop| case.attempt.established.is_some() && is_missed(case, time, drop);
+    let needed = |time: u64, drop: &PacketDrop| is_of_handshake(case, time, drop) || missed(time, drop);
     case.attempt.drops().find_map(|(time, drop)| {
         let (program, confidence) = program_of(drop)?;
         needed(time, drop).then_some((time, drop, program, confidence))
@@ -320,7 +320,7 @@ mod tests {
         assert_eq!((verdict.cause.name(), verdict.confidence), ("network_policy_drop", Confidence::Likely));
         assert_has(&verdict.summary, &["by an error, or by a policy of another kind"]);
         assert_starts(&verdict.remediation, "Find the dataplane's own reason");
-        let other = Stream::new().http_readiness().connect().others().drop(SYN, "TC_EGRESS", NODE).clone();
+        let other = Stream::new().http_readiness().connect().by_other_process().drop(SYN, "TC_EGRESS", NODE).clone();
         assert_eq!(other.verdict().confidence, Confidence::Proven, "no prober");
         // A prober that runs in another pod: a NetworkPolicy does apply.
         let mut pod = Stream::new().http_readiness().connect().clone();

@@ -50,8 +50,8 @@ fn by_rule(case: &Case<'_>) -> Option<Finding> {
     let summary = format!(
         "source port {} of this attempt to {dst} is the NodePort of {service}, which has no endpoint; kube-proxy's rule{}; {} keeps retransmitting its SYN{}",
         src.port(),
-        stopped.did(case),
-        dialler(case.attempt),
+        stopped.action(case),
+        client_name(case.attempt),
         describe_overlap(case)
     );
     let found = stopped.finding(case, Cause::NodeportEphemeralCollision, summary, remediation(case));
@@ -140,7 +140,7 @@ fn finding(case: &Case<'_>, port: Option<&NodePort>, fate: &str, mut seen: Vec<E
         "source port {} of this attempt to {} is a NodePort{service}; IPVS took the SYN-ACK for its traffic and {fate}; {} retransmits its SYN{}",
         src.port(),
         case.attempt.flow.dst,
-        dialler(case.attempt),
+        client_name(case.attempt),
         describe_overlap(case)
     );
     let found = Finding::failure(Cause::NodeportEphemeralCollision, seen, summary, remediation(case));

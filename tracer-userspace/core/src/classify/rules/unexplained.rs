@@ -235,7 +235,7 @@ fn after_its_timeout(attempt: &Attempt) -> String {
     format!(
         "connected after {}{again}: the probe had timed out by then, and {} closed it unused",
         ms(took),
-        dialler(attempt)
+        client_name(attempt)
     )
 }
 
@@ -273,7 +273,7 @@ fn how(attempt: &Attempt, end: End) -> String {
             };
             format!("established and the request acknowledged; the target's answer did not arrive{again}")
         }
-        End::ClosedByProber => format!("established, and {} closed it without an answer", dialler(attempt)),
+        End::ClosedByProber => format!("established, and {} closed it without an answer", client_name(attempt)),
         End::ClosedByServer => "established, and the target closed it without an answer".to_owned(),
     };
     format!("{where_}{errno}")
