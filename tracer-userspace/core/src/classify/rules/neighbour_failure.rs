@@ -26,11 +26,17 @@ fn dropped(case: &Case<'_>) -> Option<Finding> {
     let (next, place) = (drop.flow.dst.ip(), in_namespace(case, drop.netns));
     let summary = match why {
         Why::NoAnswer => {
-            format!("nobody answered for the link-layer address of {next} (or of the gateway to it){}{place}", on_device(drop))
+            format!(
+                "nobody answered for the link-layer address of {next} (or of the gateway to it){}{place}",
+                on_device(drop)
+            )
         }
-        Why::TableFull => format!("the neighbour table is full: no entry could be made for {next}{}{place}", on_device(drop)),
+        Why::TableFull => {
+            format!("the neighbour table is full: no entry could be made for {next}{}{place}", on_device(drop))
+        }
     };
-    let over = drop.device.as_ref().zip(drop.netns).map(|(device, netns)| describe_overlap(case, netns, device.ifindex, next));
+    let over =
+        drop.device.as_ref().zip(drop.netns).map(|(device, netns)| describe_overlap(case, netns, device.ifindex, next));
     let summary = summary + &over.unwrap_or_default();
     let remediation = fix(case, drop.netns, next, why);
     let found = Finding::failure(Cause::NeighbourFailure, vec![of_drop(time, drop)], summary, remediation);
@@ -96,7 +102,8 @@ fn unresolved(case: &Case<'_>) -> Option<Finding> {
     )
 }
 
-const NODE_OWNS_ADDRESS: &str = ". It is the node's own address, but packets to it leave the node: its rule or route in table local is gone";
+const NODE_OWNS_ADDRESS: &str =
+    ". It is the node's own address, but packets to it leave the node: its rule or route in table local is gone";
 
 fn restore_own_address(case: &Case<'_>, netns: Netns, addr: IpAddr) -> Remediation {
     let six = if addr.is_ipv4() { "" } else { "-6 " };

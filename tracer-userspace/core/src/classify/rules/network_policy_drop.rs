@@ -26,8 +26,9 @@ fn by_chain(case: &Case<'_>) -> Option<Finding> {
     }
     let confidence = if blame.certain().is_some() { Confidence::Proven } else { Confidence::Likely };
     let summary = format!("the network policy of {}{}{}", owner.name, stopped.action(case), stopped.words());
-    let remediation =
-        Remediation::from(format!("In the network policies, {ALLOW}")).run([list_policies()]).run(stopped.show_rules(case));
+    let remediation = Remediation::from(format!("In the network policies, {ALLOW}"))
+        .run([list_policies()])
+        .run(stopped.show_rules(case));
     Some(stopped.finding(case, Cause::NetworkPolicyDrop, summary, remediation).with_confidence(confidence))
 }
 
@@ -58,7 +59,7 @@ fn by_program(case: &Case<'_>) -> Option<Finding> {
     let (time, drop, program, confidence) = dropped(case)?;
     let own = is_own_probe(case);
     let summary = format!("{}{}", describe_drop(case, drop, program), if own { NO_NETWORK_POLICY } else { "" });
-    
+
     let first = match ovs_reason(drop) {
         Some(_) => Some((FLOWS, "ovs-appctl dpctl/dump-flows | grep drop")),
         None => own.then_some((MONITOR, "cilium-dbg monitor --type drop")),

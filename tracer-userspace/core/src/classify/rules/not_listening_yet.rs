@@ -64,7 +64,14 @@ fn is_in_start(case: &Case<'_>, at: u64, began: u64, netns: Netns) -> bool {
 }
 
 /// A process began to listen on the port after the refusal, and none had before.
-fn listens_later(case: &Case<'_>, mut seen: Vec<Evidence>, at: u64, began: u64, listen: &Listen, netns: Netns) -> Finding {
+fn listens_later(
+    case: &Case<'_>,
+    mut seen: Vec<Evidence>,
+    at: u64,
+    began: u64,
+    listen: &Listen,
+    netns: Netns,
+) -> Finding {
     seen.push(of_listener(began, listen));
     let summary = format!(
         "{} began to listen on port {}{} only {} after this attempt was refused",
