@@ -76,17 +76,17 @@ fn went_astray(node: &Node, change: &LinkChange, culprit: &Culprit) -> bool {
 
 /// What to do about the process that set the link down; follows the command that sets it up.
 pub(super) fn fix(node: &Node, change: &LinkChange, culprit: &Culprit) -> String {
-    let who = culprit.exe.as_deref().unwrap_or(&culprit.comm);
+    let process = culprit.exe.as_deref().unwrap_or(&culprit.comm);
     if went_astray(node, change, culprit) {
-        return format!("; then fix what {who} does: it worked in another network namespace than the one it meant");
+        return format!("; then fix what {process} does: it worked in another network namespace than the one it meant");
     }
     if is_plugin(change) && node.is_a_node(change.netns) {
         return format!(
-            "; then find out in the log of the container runtime which namespace (CNI_NETNS) the network plugin {who} got: tracer did not see how it entered this one"
+            "; then find out in the log of the container runtime which namespace (CNI_NETNS) the network plugin {process} got: tracer did not see how it entered this one"
         );
     }
     let parent = culprit.ancestors.first().map(|it| format!(", started by {} (pid {})", it.comm, it.pid));
-    format!("; then ask why {who} (pid {}{}) set it down", culprit.pid, parent.unwrap_or_default())
+    format!("; then ask why {process} (pid {}{}) set it down", culprit.pid, parent.unwrap_or_default())
 }
 
 #[cfg(test)]

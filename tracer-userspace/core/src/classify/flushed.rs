@@ -24,8 +24,8 @@ pub(super) fn add(case: &Case<'_>, found: &mut Finding) {
     let Some(seen) = removed_route(case, found.cause) else { return };
     note(case, found, seen, "rtnetlink", "one for this address among them");
     found.culprit = culprit(seen, case.node);
-    if let Some(who) = seen.by.as_ref().map(|by| by.exe.as_deref().unwrap_or(&by.comm)) {
-        found.remediation.text += &format!(". Then keep {who} from removing what others set up");
+    if let Some(process) = seen.by.as_ref().map(|by| by.exe.as_deref().unwrap_or(&by.comm)) {
+        found.remediation.text += &format!(". Then keep {process} from removing what others set up");
     }
 }
 
@@ -79,7 +79,7 @@ fn removed_route<'a>(case: &Case<'a>, cause: Cause) -> Option<&'a RulesFlushed> 
 
 /// `systemd-networkd (pid 412) removed 14 ip rules`
 pub(crate) fn sentence(seen: &RulesFlushed) -> String {
-    let who = match &seen.by {
+    let process = match &seen.by {
         Some(by) => format!("{} (pid {})", by.comm, by.pid),
         None => "a process that was not seen".to_owned(),
     };
@@ -93,7 +93,7 @@ pub(crate) fn sentence(seen: &RulesFlushed) -> String {
         FlushedRules::Nftables { family, table, .. } => ("rule", format!(" of the nftables table {family} {table}")),
     };
     let least = if seen.incomplete { "at least " } else { "" };
-    format!("{who} removed {least}{}{of}", counted(seen.count as u64, &format!("{version}{what}")))
+    format!("{process} removed {least}{}{of}", counted(seen.count as u64, &format!("{version}{what}")))
 }
 
 /// The process that removed them.

@@ -206,14 +206,14 @@ fn is_cancelled(probe: &KubeletProbe) -> bool {
 
 /// The message of the kubelet's gRPC client when the runtime restarts or has ended.
 fn is_without_runtime(probe: &KubeletProbe) -> bool {
-    let words = probe.output.as_deref().filter(|_| probe.says == ProbeOutput::Other);
-    words.is_some_and(|it| it.starts_with("rpc error: code = Unavailable desc = connection error"))
+    let output = probe.output.as_deref().filter(|_| probe.says == ProbeOutput::Other);
+    output.is_some_and(|it| it.starts_with("rpc error: code = Unavailable desc = connection error"))
 }
 
 /// The obstacle that kept the runtime from starting the command, if it is neither the command nor the image.
 fn not_started_for(probe: &KubeletProbe) -> Option<&'static NotStarted> {
-    let words = probe.output.as_deref().filter(|_| probe.says == ProbeOutput::CommandNotRun)?;
-    not_started::cause(words)
+    let output = probe.output.as_deref().filter(|_| probe.says == ProbeOutput::CommandNotRun)?;
+    not_started::cause(output)
 }
 
 fn cause_not_run(probe: &KubeletProbe) -> Cause {

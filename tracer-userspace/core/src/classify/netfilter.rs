@@ -40,12 +40,12 @@ fn silent<'c, 'a>(case: &'c Case<'a>) -> Option<&'c Stopped<'a>> {
 }
 
 fn by_answer<'a>(case: &Case<'a>) -> Option<Stopped<'a>> {
-    let of_outbound = if in_handshake(case) {
+    let outbound_rejected = if in_handshake(case) {
         by_icmp(case).or_else(|| by_reset(case)).or_else(|| by_error(case))
     } else {
         rejected_request(case)
     };
-    of_outbound.or_else(|| rejected_answer(case))
+    outbound_rejected.or_else(|| rejected_answer(case))
 }
 
 type Seen<'a> = (u64, &'a PacketDrop);

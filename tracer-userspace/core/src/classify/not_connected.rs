@@ -72,7 +72,7 @@ fn fix(why: &str, host: Option<&str>, pid: Option<u32>) -> Remediation {
     let pid = pid.map_or_else(|| "$(pidof kubelet)".to_owned(), |pid| pid.to_string());
     if why.starts_with("proxyconnect") {
         let proxy = format!("tr '\\0' '\\n' </proc/{pid}/environ | grep -i proxy");
-        Remediation::from("If the kubelet has a proxy in its environment, put the addresses of the pods and the node into NO_PROXY of its unit, or remove the proxy. Then restart it")
+        Remediation::from("If the kubelet has a proxy in its environment, add the addresses of pods and node to NO_PROXY of its unit, or remove the proxy. Then restart it")
             .run([Command::on_node(proxy)])
     } else if why.contains("too many open files in system") {
         Remediation::from(
@@ -126,9 +126,8 @@ mod tests {
             assert_eq!(reported(&stream), [("kubelet_client_error", Some(words.to_owned()))]);
             let verdict = stream.verdict();
             assert_eq!(verdict.confidence, Confidence::Likely);
-            let container_of =
-                "the readiness probe of container app of pod default/web failed before it made a connection";
-            assert_starts(&verdict.summary, container_of);
+            let begin = "the readiness probe of container app of pod default/web failed before it made a connection";
+            assert_starts(&verdict.summary, begin);
             assert_ends(&verdict.summary, summary);
             assert_has(&verdict.remediation, &[fix]);
         }
@@ -164,15 +163,15 @@ mod tests {
         assert!(!unknown.verdict().remediation.to_string().contains("file descriptor"), "it may be a command's");
         let command = Stream::new().exec_readiness().kubelet_messages(ProbeType::Readiness, NO_NAME).clone();
         assert_eq!(reported(&command), [("exec_failed", None)]);
-        for target_service in [
+        for words in [
             "dial tcp 10.88.0.2:8080: connect: connection refused",
             "dial tcp: lookup: dial tcp 10.96.0.10:53: connect: connection refused",
         ] {
-            let stream = Stream::new().http_readiness().kubelet_messages(ProbeType::Readiness, target_service).clone();
+            let stream = Stream::new().http_readiness().kubelet_messages(ProbeType::Readiness, words).clone();
             let verdict = stream.verdict();
-            assert_eq!(verdict.cause.name(), "unexplained", "{target_service}");
+            assert_eq!(verdict.cause.name(), "unexplained", "{words}");
             let fix = verdict.remediation;
-            assert!(!fix.to_string().contains("/proc/"), "{target_service}: {fix}");
+            assert!(!fix.to_string().contains("/proc/"), "{words}: {fix}");
         }
     }
 

@@ -57,10 +57,10 @@ fn by_pilot_agent(case: &Case<'_>) -> Option<Answerer> {
     let mut containers: Vec<&str> = paths.filter_map(|rest| rest.split('/').next()).collect();
     containers.sort_unstable();
     containers.dedup();
-    let container_of = (!containers.is_empty()).then(|| containers.join(" or "))?;
+    let container = (!containers.is_empty()).then(|| containers.join(" or "))?;
     Some(Answerer {
         text: format!(
-            "pilot-agent (container istio-proxy) answered for container {container_of}, and may not have reached it"
+            "pilot-agent (container istio-proxy) answered for container {container}, and may not have reached it"
         ),
         check: "Check whether pilot-agent reached the application (\"Request to probe app failed\": it did not)"
             .to_owned(),

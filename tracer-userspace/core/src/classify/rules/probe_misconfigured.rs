@@ -107,9 +107,9 @@ fn by_status(case: &Case<'_>) -> Option<Finding> {
     let found = failed_answer(case)?;
     Some(Finding {
         cause: Cause::ProbeMisconfigured,
-        summary: format!("{}: {}", found.summary, field.says),
+        summary: format!("{}: {}", found.summary, field.text),
         remediation: field.fix.into(),
-        confidence: found.confidence.min(field.sure),
+        confidence: found.confidence.min(field.confidence),
         ..found
     })
 }
