@@ -253,8 +253,7 @@ impl Core {
         let Some(attempt) = self.correlator.get(conn) else { return };
         let (named, kubelet_outcome) =
             (Matched::new(attempt, &self.node).name(), attempt.kubelet().map(|(_, probe)| kubelet_outcome(probe)));
-        // If only the kubelet saw the failure, the failure before may have been counted as a success: then the count is
-        // unknown.
+        // If only the kubelet saw it fail, the failure before may have been counted as a success: the count is unknown.
         let counts = again || kubelet_outcome.is_none() || attempt.failed_by_itself();
         let count = if counts { self.count_failure(conn, &named, &finding) } else { None };
         if !again && let Some(attempt) = self.correlator.get(conn) {

@@ -1,6 +1,5 @@
-//! What happens to the node itself: a link went down or up, a process entered the node's namespace by a path that names
-//! another process, a firewall hook began to drop, the set of NodePorts changed, ports are used up, rules or routes
-//! were removed in bulk.
+//! Changes of the node itself: links, processes that enter its namespace, firewall hooks that begin to drop, NodePorts,
+//! ephemeral ports, and rules or routes that were removed in bulk.
 
 pub(crate) mod findings;
 pub(crate) mod firewall_drop;
@@ -64,9 +63,8 @@ fn link_changed(time: u64, change: &LinkChange, node: &Node) -> Option<NodeBody>
     })
 }
 
-/// Whether a process of this name enters the namespace of the node for its normal work. Another tracer reads the node's
-/// tables. runc and crun enter it for each exec probe of a pod with hostNetwork. A link that one of them sets down is
-/// reported all the same.
+/// Whether a process of this name works in the namespace of the node: another tracer, or runc and crun for an exec
+/// probe of a pod with hostNetwork. If one sets down a link, tracer reports it all the same.
 fn is_expected_there(comm: &str) -> bool {
     // The stages of runc have names like `runc:[1:CHILD]` (libcontainer/nsenter/nsexec.c).
     matches!(comm, "tracer" | "crun") || comm.starts_with("runc:[")
@@ -154,8 +152,7 @@ mod tests {
         stream.node_events().into_iter().map(|it| it.summary).collect()
     }
 
-    /// The events when a process of this name opens the namespace file of another process and then is in the namespace
-    /// of the node.
+    /// The events when such a process opens the namespace file of another one and then is in the node's namespace.
     fn events_of(comm: &str) -> Vec<String> {
         summaries(vec![opens(comm, "/proc/77/ns/net"), enters(comm, NODE, NODE)])
     }

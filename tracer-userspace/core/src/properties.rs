@@ -46,8 +46,7 @@ const TROUBLE: &[fn(&mut Stream)] = &[
     |s| _ = s.connect().filtered(SYN, POD).icmp(3, 1),
 ];
 
-/// Several attempts with trouble: which trouble, whether the attempt then succeeds, after how long, and whether its
-/// probe is known.
+/// Attempts with trouble: which, whether the attempt then succeeds, after how long, and whether its probe is known.
 fn troubled() -> impl Strategy<Value = Vec<(usize, bool, u64, bool)>> {
     prop::collection::vec((0..TROUBLE.len(), any::<bool>(), 0_u64..2_000, any::<bool>()), 1..8)
 }

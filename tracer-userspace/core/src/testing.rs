@@ -263,14 +263,7 @@ impl Stream {
     }
 
     pub fn reset_sent_on(&mut self, flow: Flow, answered: TcpFlags, no_socket: bool, actor: Option<&str>) -> &mut Self {
-        let actor = actor.map(|comm| Actor {
-            pid: 99,
-            tid: 99,
-            comm: comm.to_owned(),
-            netns: Some(POD),
-            cgroup: None,
-            cgroup_memory: None,
-        });
+        let actor = actor.map(|comm| Actor { pid: 99, tid: 99, comm: comm.to_owned(), netns: Some(POD), ..prober() });
         let state = (!no_socket).then_some(TcpState::Listen);
         let hook = Hook::TcpSendReset;
         self.push(ObservationKind::ResetSent(ResetSent {
@@ -334,14 +327,7 @@ impl Stream {
 
     /// `connect` itself fails, before any SYN.
     pub fn connect_failed(&mut self, errno: i32) -> &mut Self {
-        let actor = prober();
-        self.push(ObservationKind::ConnectFailed(ConnectFailed {
-            conn: None,
-            dst: self.flow.dst,
-            actor,
-            errno,
-            prober: true,
-        }))
+        self.push_connect_failed(None, errno)
     }
 
     /// `connect` reaches SYN_SENT and finds no source port.
@@ -350,14 +336,12 @@ impl Stream {
         self.flow.src.set_port(0);
         self.state(TcpState::SynSent, TcpState::Close, 0, (0, 0, 0));
         self.flow.src.set_port(port);
-        let actor = prober();
-        self.push(ObservationKind::ConnectFailed(ConnectFailed {
-            conn,
-            dst: self.flow.dst,
-            actor,
-            errno,
-            prober: true,
-        }))
+        self.push_connect_failed(conn, errno)
+    }
+
+    fn push_connect_failed(&mut self, conn: Option<ConnId>, errno: i32) -> &mut Self {
+        let (dst, actor) = (self.flow.dst, prober());
+        self.push(ObservationKind::ConnectFailed(ConnectFailed { conn, dst, actor, errno, prober: true }))
     }
 
     pub fn queue_full(&mut self, queue: ListenQueue) -> &mut Self {

@@ -1,5 +1,4 @@
-//! Commands of ufw and firewalld that let a flow pass. Both reload their own rules and drop what other commands add to
-//! their chains.
+//! Commands of ufw and firewalld that let a flow pass: both drop the rules of other commands when they reload.
 
 use super::owner::Owner;
 use tracer_model::event::{FirewallRule, Flow};
@@ -31,8 +30,7 @@ fn ufw(rule: &FirewallRule, hook: &str, flow: Flow) -> Option<String> {
     comes_after.then_some(command)
 }
 
-/// The rules of a zone are for packets to the node; forwarded packets need a policy. The last chain of a zone has the
-/// name of the zone and no suffix.
+/// The rules of a zone are for packets to the node; forwarded packets need a policy. The last chain has no suffix.
 fn firewalld(rule: &FirewallRule, hook: &str, flow: Flow) -> Option<String> {
     let begins = if hook == "FORWARD" { ["filter_FWD_", "FWD_"] } else { ["filter_IN_", "IN_"] };
     let zone = begins.iter().find_map(|begin| rule.chain.strip_prefix(begin))?;

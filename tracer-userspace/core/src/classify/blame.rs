@@ -14,8 +14,7 @@ use tracer_model::record::Evidence;
 use tracer_model::shell;
 
 const NAMED: usize = 3;
-/// A reading of the rules that is older than the drop by more than this proves nothing: rules change, and the kernel
-/// uses namespace numbers again.
+/// Rules that were read this long before the drop prove nothing: rules change, and namespace numbers are used again.
 const STALE_NS: u64 = 1_000_000_000;
 
 /// Follows a sentence, if all rules were read and none can have dropped the packet.

@@ -109,8 +109,7 @@ pub(super) fn inspected<'a>(case: &Case<'a>) -> Option<(u64, &'a Inspection)> {
     case.attempt.was_there(time).then_some((time, seen))
 }
 
-/// No RST answered a later SYN than the one that was dropped at this time. A RST right after the drop comes from
-/// whatever dropped that SYN.
+/// No RST answered a later SYN than the one at this time. A RST right after the drop is of whatever dropped that SYN.
 pub(super) fn is_unanswered(case: &Case<'_>, time: u64) -> bool {
     let reset = case.attempt.reset_received().filter(|(_, reset)| reset.state == TcpState::SynSent);
     reset.is_none_or(|(at, _)| at < time.saturating_add(ANSWER_NS))

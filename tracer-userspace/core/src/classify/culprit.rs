@@ -40,8 +40,7 @@ pub fn is_elsewhere(change: &LinkChange) -> bool {
 }
 
 /// Network plugins by the name of their process: those of github.com/containernetworking/plugins and of networks in
-/// wide use. Other programs are called `bridge` and `firewall`, too: these plugins show by their path or their
-/// environment.
+/// wide use. `bridge` and `firewall` are names of other programs, too: these plugins show by path or environment.
 const PLUGINS: &[&str] = &[
     "loopback",
     "ptp",
@@ -62,8 +61,7 @@ const PLUGINS: &[&str] = &[
     "azure-vnet",
 ];
 
-/// A network plugin: by its environment, by the folder of its program (/opt/cni/bin, /usr/libexec/cni, k3s's `cni`), or
-/// by its name.
+/// A network plugin: by environment, by folder (/opt/cni/bin, /usr/libexec/cni, k3s's `cni`), or by name.
 fn is_plugin(change: &LinkChange) -> bool {
     let in_cni = change.exe.as_deref().is_some_and(|exe| exe.split('/').any(|part| part == "cni"));
     change.cni_netns.is_some() || in_cni || PLUGINS.contains(&change.actor.comm.as_str())
@@ -78,17 +76,17 @@ fn went_astray(node: &Node, change: &LinkChange, culprit: &Culprit) -> bool {
 
 /// What to do about the process that set the link down; follows the command that sets it up.
 pub(super) fn fix(node: &Node, change: &LinkChange, culprit: &Culprit) -> String {
-    let who = culprit.exe.as_deref().unwrap_or(&culprit.comm);
+    let process = culprit.exe.as_deref().unwrap_or(&culprit.comm);
     if went_astray(node, change, culprit) {
-        return format!("; then fix what {who} does: it worked in another network namespace than the one it meant");
+        return format!("; then fix what {process} does: it worked in another network namespace than the one it meant");
     }
     if is_plugin(change) && node.is_a_node(change.netns) {
         return format!(
-            "; then find out in the log of the container runtime which namespace (CNI_NETNS) the network plugin {who} got: tracer did not see how it entered this one"
+            "; then find out in the log of the container runtime which namespace (CNI_NETNS) the network plugin {process} got: tracer did not see how it entered this one"
         );
     }
     let parent = culprit.ancestors.first().map(|it| format!(", started by {} (pid {})", it.comm, it.pid));
-    format!("; then ask why {who} (pid {}{}) set it down", culprit.pid, parent.unwrap_or_default())
+    format!("; then ask why {process} (pid {}{}) set it down", culprit.pid, parent.unwrap_or_default())
 }
 
 #[cfg(test)]

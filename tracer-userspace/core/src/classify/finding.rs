@@ -29,8 +29,7 @@ pub struct Finding {
     pub rests_on: &'static [Hook],
     /// It rests on something that was not seen.
     pub by_absence: bool,
-    /// It rests on a lost packet: it holds until a retransmission gets through and is refused, or stays without an
-    /// answer.
+    /// It rests on a lost packet. It holds until a retransmission gets through and is refused, or meets silence.
     pub until_answered: bool,
     /// The target was reached, and sent nothing from then on for most of the attempt.
     pub in_silence: bool,

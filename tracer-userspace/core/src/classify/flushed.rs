@@ -15,8 +15,7 @@ const SECOND_NS: u64 = 1_000_000_000;
 /// kube-proxy checks every 30 s whether its chains exist (`--iptables-sync-period`).
 const RECENT_NS: u64 = 60 * SECOND_NS;
 
-/// If the attempt found no route, or a wrong one, and a rule or route for it was removed in bulk: names the process
-/// that did it.
+/// If the attempt found no route or a wrong one: names the process that removed a rule or route for it in bulk.
 pub(super) fn add(case: &Case<'_>, found: &mut Finding) {
     if let Some(seen) = removed_service_rules(case, found.cause) {
         let rules_gone = "what led to the Service may be gone with them";
@@ -25,8 +24,8 @@ pub(super) fn add(case: &Case<'_>, found: &mut Finding) {
     let Some(seen) = removed_route(case, found.cause) else { return };
     note(case, found, seen, "rtnetlink", "one for this address among them");
     found.culprit = culprit(seen, case.node);
-    if let Some(who) = seen.by.as_ref().map(|by| by.exe.as_deref().unwrap_or(&by.comm)) {
-        found.remediation.text += &format!(". Then keep {who} from removing what others set up");
+    if let Some(process) = seen.by.as_ref().map(|by| by.exe.as_deref().unwrap_or(&by.comm)) {
+        found.remediation.text += &format!(". Then keep {process} from removing what others set up");
     }
 }
 
@@ -80,7 +79,7 @@ fn removed_route<'a>(case: &Case<'a>, cause: Cause) -> Option<&'a RulesFlushed> 
 
 /// `systemd-networkd (pid 412) removed 14 ip rules`
 pub(crate) fn sentence(seen: &RulesFlushed) -> String {
-    let who = match &seen.by {
+    let process = match &seen.by {
         Some(by) => format!("{} (pid {})", by.comm, by.pid),
         None => "a process that was not seen".to_owned(),
     };
@@ -94,7 +93,7 @@ pub(crate) fn sentence(seen: &RulesFlushed) -> String {
         FlushedRules::Nftables { family, table, .. } => ("rule", format!(" of the nftables table {family} {table}")),
     };
     let least = if seen.incomplete { "at least " } else { "" };
-    format!("{who} removed {least}{}{of}", counted(seen.count as u64, &format!("{version}{what}")))
+    format!("{process} removed {least}{}{of}", counted(seen.count as u64, &format!("{version}{what}")))
 }
 
 /// The process that removed them.

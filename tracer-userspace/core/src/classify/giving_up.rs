@@ -28,24 +28,21 @@ pub(super) fn sent_request_late(case: &Case<'_>) -> Option<u64> {
     (sent_once && quiet < lasted / 2 && lasted < FIRST_KEEPALIVE_NS).then(|| ended.saturating_sub(quiet))
 }
 
-/// Go sends the first keepalive segment of a connection after 15 s (net.defaultTCPKeepAliveIdle): the last segment may
-/// be that one.
+/// Go sends a first keepalive segment after 15 s (net.defaultTCPKeepAliveIdle): the last segment may be that one.
 const FIRST_KEEPALIVE_NS: u64 = 15_000_000_000;
 
 /// A kubelet's timer starts before its connect. A busy kubelet connects this much later.
 const CONNECTS_LATE_NS: u64 = 250_000_000;
 
-/// The prober closed well before the timeout of the probe. So it did not close for want of an answer: the pod was
-/// deleted, or the prober stopped. If the kubelet does report a timeout, the prober closed before half of it: the
-/// target had too little time.
+/// The prober closed well before the timeout, so not for want of an answer: the pod was deleted, or the prober stopped.
+/// If the kubelet does report a timeout, the target had less than half of the time.
 pub(super) fn gave_up_early(case: &Case<'_>) -> bool {
     let timeout = timeout_ns(case);
     let before = if is_timeout(case) { timeout / 2 } else { CONNECTS_LATE_NS.max(timeout / 10) };
     case.attempt.lasted().is_some_and(|lasted| lasted < timeout.saturating_sub(before))
 }
 
-/// The probe's timeout. If it is not known: one second for a kubelet, which has no shorter one, and 0 for another
-/// prober.
+/// The probe's timeout. If it is not known: 1 s for a kubelet, which has no shorter one, and 0 for another prober.
 pub(super) fn timeout_ns(case: &Case<'_>) -> u64 {
     let is_kubelet = case.attempt.prober && KNOWN_PROBERS.contains(&case.attempt.actor.comm.as_str());
     let least = u64::from(is_kubelet);
@@ -58,8 +55,7 @@ pub(super) fn is_timeout(case: &Case<'_>) -> bool {
         .is_some_and(|(_, reported)| matches!(reported.says, ProbeOutput::Timeout | ProbeOutput::TimeoutInBody))
 }
 
-/// The prober closed long after the longest timeout that the probe can have. It was late itself, perhaps with its
-/// request, too.
+/// The prober closed long after the longest timeout of the probe: it was late, perhaps with its request, too.
 pub(super) fn closed_late(case: &Case<'_>) -> bool {
     let timeout = case.matched.longest_timeout_ns();
     case.attempt.lasted().zip(timeout).is_some_and(|(lasted, timeout)| lasted > timeout.saturating_add(LATE_NS))

@@ -70,8 +70,7 @@ fn is_ended_by_budget(ended: &Ended, spec: &ProbeSpec) -> bool {
     killed && earliest > 0 && ended.ran_ns().is_some_and(fits)
 }
 
-/// Adds to a finding how the last run of the container ended, if that was recent. It changes neither cause nor
-/// confidence.
+/// Adds how the last run of the container ended, if that was recent. It changes neither cause nor confidence.
 pub(super) fn add(case: &Case<'_>, finding: &mut Finding) {
     if finding.outcome != Outcome::Failure || !finding.cause.has(Trait::EndsWithProcess) {
         return;
@@ -142,8 +141,7 @@ fn fix(case: &Case<'_>, container: &Container, runs: &Runs) -> Option<Remediatio
     runs.started_boot_ns.is_none().then(|| fix.run([Command::in_cluster(log)]))
 }
 
-/// The container that ended last, among those that the attempt can have met. Absent if that was long ago and no
-/// container is in back-off.
+/// The container that ended last, of those that the attempt can have met, if it ended recently or is in back-off.
 fn recently_ended<'a>(case: &Case<'a>, at: u64) -> Option<(&'a Container, &'a Runs)> {
     let ended = |runs: &Runs| runs.last.as_ref().and_then(|last| last.finished_boot_ns);
     let is_recent = |runs: &Runs| ended(runs).is_some_and(|it| it <= at && at - it <= RECENT_NS);
@@ -210,15 +208,16 @@ const fn signal(exit_code: i32) -> Option<&'static str> {
 
 fn budget_clause(case: &Case<'_>, last: &Ended) -> String {
     let spec = case.matched.start_probe().filter(|it| is_ended_by_budget(last, it));
-    let words = spec.map(|spec| {
+    let clause = spec.map(|spec| {
         let kind = spec.probe_type.name();
         let (earliest, budget) = (spec.earliest_restart_s(), spec.budget_s());
         format!(", as the kubelet ends a container that has used up its {kind} budget ({earliest} to {budget} s, and the grace period)")
     });
-    words.unwrap_or_default()
+    clause.unwrap_or_default()
 }
 
-fn name_of(container: &Container) -> String {
+/// "container app"
+pub(super) fn name_of(container: &Container) -> String {
     container.name.as_ref().map_or_else(|| "the container".into(), |name| format!("container {name}"))
 }
 
@@ -267,8 +266,7 @@ mod tests {
         assert!(!dropped.verdict().summary.contains("deleted"), "rp_filter is no doing of its process");
     }
 
-    /// Calico leaves a blackhole route for the address block. Cilium drops packets for an endpoint that it no longer
-    /// knows.
+    /// Calico leaves a blackhole route for the address block; Cilium drops packets for an endpoint that is gone.
     #[test]
     fn a_network_failure_of_a_pod_that_is_being_deleted_says_so() {
         let noted = |deleting: bool, fail: fn(&mut Stream)| {

@@ -16,8 +16,7 @@ pub(super) fn container(k8s: &K8s) -> String {
     word(k8s.container_name.as_deref()).map(|name| format!(" -c {name}")).unwrap_or_default()
 }
 
-/// A fix with the log of the probed container, if its pod is known. `history` has the log of a container that does not
-/// run now.
+/// A fix with the log of the probed container, if its pod is known. `history` adds the log of one that does not run.
 pub(super) fn with_log(case: &Case<'_>, fix: impl Into<Remediation>) -> Remediation {
     let fix = fix.into();
     let runs = runs(case);

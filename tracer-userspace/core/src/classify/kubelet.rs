@@ -36,8 +36,8 @@ impl Unattached {
     }
 }
 
-/// The kubelet outcome of a command. Its output is the kubelet's or the runtime's own words, or an error; what the
-/// command itself printed is removed.
+/// The kubelet outcome of a command, without what the command printed. An error carries no output of a command, so its
+/// words stay (pkg/probe/exec).
 pub fn of_command(probe: &KubeletProbe) -> KubeletProbe {
     let own = probe.says.is_of_command() || !probe.is_counted();
     KubeletProbe { output: probe.output.clone().filter(|_| own), ..probe.clone() }
@@ -47,8 +47,7 @@ pub fn of_command(probe: &KubeletProbe) -> KubeletProbe {
 pub fn command(probe: &KubeletProbe, node: &Node) -> Option<(Finding, Unattached)> {
     let container = container(probe, node);
     let spec = container.and_then(|it| it.exec.iter().find(|spec| spec.probe_type == probe.probe_type));
-    // Output of a command can look like an unknown message of the kubelet. Without a spec, only the runtime's words
-    // show a command.
+    // A command may print what looks like an unknown message. Without a spec, only the words of the runtime show one.
     if self::spec(probe, node).is_some() || (spec.is_none() && !probe.says.is_of_command()) {
         return None;
     }
@@ -61,20 +60,18 @@ pub fn command(probe: &KubeletProbe, node: &Node) -> Option<(Finding, Unattached
     Some((found, named))
 }
 
-/// The verdict on a failure that no attempt explains. It may be about one of `connections`, which all seemed to
-/// succeed.
+/// The verdict on a failure that no attempt explains, or one of `connections` that all seemed to succeed.
 pub fn unmatched(probe: &KubeletProbe, connections: usize, node: &Node) -> (Finding, Unattached) {
     let named = Unattached::of(probe, node);
     let without_specs = container(probe, node).is_none_or(|it| it.probes.is_empty() && it.exec.is_empty());
-    // tracer knows the kubelet's messages about probes that connect. About a command the kubelet adds no words of its
-    // own.
+    // tracer knows the kubelet's messages about probes that connect. Of a command, the kubelet prints only the output.
     let printed = matches!(probe.says, ProbeOutput::Other | ProbeOutput::Nothing) && probe.dst.is_none();
     if connections == 0 && printed && without_specs {
         let found = failed_command(&of_command(probe), None, &named.k8s);
         return (found, Unattached { probe: Some(probe_of(probe.probe_type, None)), ..named });
     }
     let summary = format!(
-        "the {} probe{} failed, as the kubelet says{}; {}",
+        "the {} probe{} failed, as the kubelet reports{}; {}",
         kind(probe),
         container_of(&named.k8s),
         probe.output.as_ref().map(|it| format!(": {it}")).unwrap_or_default(),
@@ -209,14 +206,14 @@ fn is_cancelled(probe: &KubeletProbe) -> bool {
 
 /// The message of the kubelet's gRPC client when the runtime restarts or has ended.
 fn is_without_runtime(probe: &KubeletProbe) -> bool {
-    let words = probe.output.as_deref().filter(|_| probe.says == ProbeOutput::Other);
-    words.is_some_and(|it| it.starts_with("rpc error: code = Unavailable desc = connection error"))
+    let output = probe.output.as_deref().filter(|_| probe.says == ProbeOutput::Other);
+    output.is_some_and(|it| it.starts_with("rpc error: code = Unavailable desc = connection error"))
 }
 
 /// The obstacle that kept the runtime from starting the command, if it is neither the command nor the image.
 fn not_started_for(probe: &KubeletProbe) -> Option<&'static NotStarted> {
-    let words = probe.output.as_deref().filter(|_| probe.says == ProbeOutput::CommandNotRun)?;
-    not_started::cause(words)
+    let output = probe.output.as_deref().filter(|_| probe.says == ProbeOutput::CommandNotRun)?;
+    not_started::cause(output)
 }
 
 fn cause_not_run(probe: &KubeletProbe) -> Cause {
@@ -399,8 +396,7 @@ mod tests {
         assert_has(&fix, &["cgroup driver", "kubectl exec"]);
     }
 
-    /// `Readiness probe errored and resulted in failure state`: `DoHTTPProbe` returns the error of a body as one
-    /// (pkg/probe/http).
+    /// `Readiness probe errored and resulted in failure state`: `DoHTTPProbe` returns the error (pkg/probe/http).
     #[test]
     fn a_timeout_in_the_body_is_not_reported_as_ignored() {
         let errored = |says| {

@@ -1,11 +1,11 @@
-//! The kubelet also connects for the lifecycle handlers of a container. A verdict on an attempt that is or may be a
-//! handler's says so.
+//! The kubelet also connects for lifecycle handlers: a verdict on an attempt that may be a handler's says so.
 
 use serde_json::json;
 
 use super::Case;
 use super::evidence::evidence;
 use super::finding::Finding;
+use super::history;
 use tracer_attempts::enrich::HandlerMatch;
 use tracer_model::event::LifecycleEvent;
 use tracer_model::record::{Evidence, Outcome};
@@ -16,16 +16,16 @@ pub(super) fn add(case: &Case<'_>, finding: &mut Finding) {
     if handlers.is_empty() || finding.outcome != Outcome::Failure {
         return;
     }
-    let (container_of, connects) = (named(handlers), if handlers.len() == 1 { "connects" } else { "connect" });
+    let (handler, connects) = (named(handlers), if handlers.len() == 1 { "connects" } else { "connect" });
     if case.matched.probes_met().is_empty() {
         finding.summary += &format!(
-            "; {container_of} {connects} to this port, and no probe sends a request there: {}",
+            "; {handler} {connects} to this port, and no probe sends a request there: {}",
             consequence(handlers)
         );
         finding.remediation.text.insert_str(0, "For the lifecycle handler: ");
     } else {
         finding.summary +=
-            &format!("; {container_of} {connects} to this port, too: whether this was the probe is not known");
+            &format!("; {handler} {connects} to this port, too: whether this was the probe is not known");
     }
     finding.evidence.extend(handlers.iter().map(|handler| of_handler(case, handler)));
 }
@@ -33,9 +33,7 @@ pub(super) fn add(case: &Case<'_>, finding: &mut Finding) {
 /// "container app's preStop handler"
 fn named(handlers: &[HandlerMatch<'_>]) -> String {
     let name = |(_, container, handler): &HandlerMatch<'_>| {
-        let container_of =
-            container.name.as_ref().map_or_else(|| "the container".into(), |name| format!("container {name}"));
-        format!("{container_of}'s {} handler", handler.event.name())
+        format!("{}'s {} handler", history::name_of(container), handler.event.name())
     };
     handlers.iter().map(name).collect::<Vec<_>>().join(" and ")
 }

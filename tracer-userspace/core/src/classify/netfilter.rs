@@ -1,5 +1,4 @@
-//! Netfilter stopped an attempt: it dropped a packet, or answered it. Several rules share this, and tell the causes
-//! apart.
+//! How netfilter stopped an attempt: it dropped a packet, or answered it. Several rules tell the causes of that apart.
 
 use std::net::IpAddr;
 
@@ -41,12 +40,12 @@ fn silent<'c, 'a>(case: &'c Case<'a>) -> Option<&'c Stopped<'a>> {
 }
 
 fn by_answer<'a>(case: &Case<'a>) -> Option<Stopped<'a>> {
-    let of_outbound = if in_handshake(case) {
+    let outbound_rejected = if in_handshake(case) {
         by_icmp(case).or_else(|| by_reset(case)).or_else(|| by_error(case))
     } else {
         rejected_request(case)
     };
-    of_outbound.or_else(|| rejected_answer(case))
+    outbound_rejected.or_else(|| rejected_answer(case))
 }
 
 type Seen<'a> = (u64, &'a PacketDrop);
@@ -59,8 +58,8 @@ fn dropped_syn<'a>(case: &Case<'a>, answered: u64) -> Option<Seen<'a>> {
     })
 }
 
-/// An ICMP error about the SYN. The TCP stack itself never sends port unreachable. Other errors are a rule's only if
-/// netfilter dropped the packet.
+/// An ICMP error about the SYN. The stack never sends port unreachable for TCP; the other errors need a drop by
+/// netfilter.
 fn by_icmp<'a>(case: &Case<'a>) -> Option<Stopped<'a>> {
     let (time, icmp, drop) =
         case.attempt.icmp().filter(|(_, i)| i.flags.is_syn() && is_unreachable(i)).find_map(|(time, icmp)| {
@@ -117,7 +116,8 @@ fn rejected_request<'a>(case: &Case<'a>) -> Option<Stopped<'a>> {
 
 /// A rule rejected the target's answer: the target gets the ICMP error, and the prober gets nothing.
 fn rejected_answer<'a>(case: &Case<'a>) -> Option<Stopped<'a>> {
-    let mut drops = case.attempt.drops().filter(|(_, d)| is_netfilter(d) && !outbound(case, d) && is_needed(case, d));
+    let mut drops =
+        case.attempt.drops().filter(|(at, d)| is_netfilter(d) && !outbound(case, d) && is_needed(case, *at, d));
     drops.find_map(|drop| {
         let of_it = |(at, i): &(u64, &Icmp)| {
             i.flow == drop.1.flow && is_unreachable(i) && at.abs_diff(drop.0) < REQUEST_ANSWER_NS
@@ -140,10 +140,9 @@ fn answered<'a>(
     Stopped { seen, drop, netns, answer: Some(answer), blame }
 }
 
-/// A packet was dropped, and no answer was seen. A rule that rejects also drops the packet, so its answer must have had
-/// time to arrive.
+/// A packet was dropped, and no answer was seen. A rule that rejects also drops: its answer must have had time to come.
 fn without_answer<'a>(case: &Case<'a>) -> Option<Stopped<'a>> {
-    let (time, drop) = case.attempt.drops().find(|(_, d)| is_netfilter(d) && is_needed(case, d))?;
+    let (time, drop) = case.attempt.drops().find(|(at, d)| is_netfilter(d) && is_needed(case, *at, d))?;
     let ended = case.attempt.ended.map_or(u64::MAX, |(end, _)| end);
     // A RST after the end of the attempt does not answer the dropped packet.
     let is_reset = case.attempt.reset_received().is_some_and(|(at, _)| at <= ended);
@@ -177,20 +176,16 @@ fn unseen_answer(case: &Case<'_>, drop: &PacketDrop) -> RejectAnswer {
 
 /// The attempt needed the packet: it belongs to the handshake, or to the data of an attempt that failed for want of an
 /// answer. A drop after the answer does no harm.
-fn is_needed(case: &Case<'_>, drop: &PacketDrop) -> bool {
+fn is_needed(case: &Case<'_>, time: u64, drop: &PacketDrop) -> bool {
     let handshake = (drop.flags.is_syn() || drop.flags.is_syn_ack()) && case.attempt.established.is_none();
-    let before_end = case
-        .attempt
-        .ended
-        .is_none_or(|(end, _)| case.attempt.drops().any(|(at, d)| std::ptr::eq(d, drop) && at <= end));
-    handshake || (before_end && case.attempt.established.is_some() && is_missed(case, drop))
+    let before_end = case.attempt.ended.is_none_or(|(end, _)| time <= end);
+    handshake || (before_end && case.attempt.established.is_some() && is_missed(case, time, drop))
 }
 
 /// The attempt failed, and the packet that was dropped after the handshake never got through. An acknowledged request
 /// did get through. So did a bare acknowledgement if the prober then sent again. A later drop may be of the answer.
-pub(super) fn is_missed(case: &Case<'_>, drop: &PacketDrop) -> bool {
-    let time = || case.attempt.drops().find(|(_, d)| std::ptr::eq(*d, drop)).map(|(at, _)| at);
-    let was_repeated = || drop.flags.may_be_bare() && time().is_some_and(|at| case.attempt.sent_again > Some(at));
+pub(super) fn is_missed(case: &Case<'_>, time: u64, drop: &PacketDrop) -> bool {
+    let was_repeated = || drop.flags.may_be_bare() && case.attempt.sent_again > Some(time);
     let got_through = case.attempt.request_acknowledged() && (outbound(case, drop) || was_repeated());
     case.attempt.failed_by_itself() && !drop.flags.is_rst() && !got_through
 }
@@ -249,8 +244,8 @@ impl Stopped<'_> {
         if none_fits || self.may_be_ipvs(case) { "netfilter" } else { "a netfilter rule" }
     }
 
-    /// No rules were read, and IPVS of the node may have done it: it drops as netfilter does, and the hook that shows
-    /// it is missing.
+    /// No rules were read, and IPVS, which drops as netfilter does, may have done it: the hook that shows it is
+    /// missing.
     fn may_be_ipvs(&self, case: &Case<'_>) -> bool {
         let on_node = self.netns.is_none() || self.netns == case.node.netns();
         on_node && self.blame.is_none() && runs_ipvs(case) && case.lacks(&[Hook::IpvsLeave])
@@ -292,8 +287,7 @@ impl Stopped<'_> {
         commands.iter().map(|command| run_in(case, self.netns, command)).collect()
     }
 
-    /// The command of the software that made the rule. Only on a node: in the namespace of a pod the software manages
-    /// no rules.
+    /// The command of the software that made the rule. Only on a node: the software manages no rules of a pod.
     fn by_owner(&self, case: &Case<'_>) -> Option<Remediation> {
         let (_, drop) = self.drop.filter(|(_, drop)| outbound(case, drop))?;
         let (blame, _) = self.blame.as_ref().zip(self.netns.filter(|netns| case.node.is_a_node(*netns)))?;
@@ -330,8 +324,8 @@ impl Stopped<'_> {
         self.blame.as_ref().is_some_and(|blame| !blame.rules.is_empty() && !blame.by_rule)
     }
 
-    /// A failure by a rule of the firewall. It is less sure if no rule that was read surely did it, and if IPVS is in
-    /// use while its hook is missing.
+    /// A failure by a rule of the firewall; less sure if no rule surely did it, or if IPVS is in use and its hook
+    /// missing.
     pub(super) fn by_firewall(
         &self,
         case: &Case<'_>,

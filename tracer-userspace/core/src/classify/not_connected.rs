@@ -1,5 +1,4 @@
-//! The kubelet reports that a probe failed before it made a connection. No hook can see that, so its message alone
-//! decides.
+//! The kubelet reports that a probe failed before it connected. No hook sees that, so the message alone decides.
 
 use super::evidence::of_outcome;
 use super::finding::Finding;
@@ -10,9 +9,8 @@ use tracer_model::event::{KubeletProbe, ProbeOutput};
 use tracer_model::record::{Cause, Command, Remediation};
 use tracer_model::shell::word;
 
-/// Why the kubelet could not connect to the pod, in its own words. The reason is a proxy, the look-up of the name
-/// (`dial tcp: lookup: …`) or the socket (`dial tcp ADDRESS: socket: …`). A TCP connection to a resolver has an attempt
-/// of its own.
+/// Why the kubelet could not connect to the pod, in its own words: for a proxy, the look-up of a name (`dial tcp:
+/// lookup: …`) or the socket (`dial tcp ADDRESS: socket: …`). A TCP connection to a resolver has an attempt of its own.
 pub fn not_connected(probe: &KubeletProbe) -> Option<&str> {
     if probe.says == ProbeOutput::NoSuchPort {
         return probe.output.as_deref();
@@ -38,7 +36,7 @@ pub fn verdict(probe: &KubeletProbe, node: &Node) -> Option<(Finding, Unattached
     let (spec, named) = (spec(probe, node)?, Unattached::of(probe, node));
     let (kind, container_of) = (probe.probe_type.name(), container_of(&named.k8s));
     let summary =
-        format!("the {kind} probe{container_of} failed before it made a connection, as the kubelet says: {why}");
+        format!("the {kind} probe{container_of} failed before it made a connection, as the kubelet reports: {why}");
     let fix = fix(why, spec.host.as_deref(), probe.pid);
     Some((Finding::likely(Cause::KubeletClientError, vec![of_outcome(probe)], summary, fix), named))
 }
@@ -49,7 +47,7 @@ fn no_such_port(probe: &KubeletProbe, node: &Node) -> (Finding, Unattached) {
     let named = Unattached::of(probe, node);
     let (kind, container_of) = (probe.probe_type.name(), container_of(&named.k8s));
     let summary = format!(
-        "the {kind} probe{container_of} never runs: its port is a name that no port of the container has, as the kubelet says"
+        "the {kind} probe{container_of} never runs: its port is a name that no port of the container has, as the kubelet reports"
     );
     let fix = Remediation::from(
         "Give that name to a port of the same container (ports[].name), or set the port of the probe to a number",
@@ -64,7 +62,7 @@ pub fn untried(probe: &KubeletProbe, node: &Node) -> (Finding, Unattached) {
     let (kind, container_of) = (probe.probe_type.name(), container_of(&named.k8s));
     let words = probe.output.as_deref().unwrap_or_default();
     let summary = format!(
-        "the {kind} probe{container_of} failed, as the kubelet says: {words}; no connection to the pod was tried"
+        "the {kind} probe{container_of} failed, as the kubelet reports: {words}; no connection to the pod was tried"
     );
     let fix = fix("proxyconnect", None, probe.pid);
     (Finding::likely(Cause::KubeletClientError, vec![of_outcome(probe)], summary, fix), named)
@@ -74,7 +72,7 @@ fn fix(why: &str, host: Option<&str>, pid: Option<u32>) -> Remediation {
     let pid = pid.map_or_else(|| "$(pidof kubelet)".to_owned(), |pid| pid.to_string());
     if why.starts_with("proxyconnect") {
         let proxy = format!("tr '\\0' '\\n' </proc/{pid}/environ | grep -i proxy");
-        Remediation::from("If the kubelet has a proxy in its environment, put the addresses of the pods and the node into NO_PROXY of its unit, or remove the proxy. Then restart it")
+        Remediation::from("If the kubelet has a proxy in its environment, add the addresses of pods and node to NO_PROXY of its unit, or remove the proxy. Then restart it")
             .run([Command::on_node(proxy)])
     } else if why.contains("too many open files in system") {
         Remediation::from(
@@ -119,8 +117,8 @@ mod tests {
     #[test]
     fn a_probe_that_never_connected_is_reported_by_the_kubelets_message() {
         for (words, summary, fix) in [
-            (NO_FILES, "as the kubelet says: socket: too many open files", "restart it: ls /proc/100/fd"),
-            (NO_NAME, "as the kubelet says: lookup: no such host", "getent hosts NAME"),
+            (NO_FILES, "as the kubelet reports: socket: too many open files", "restart it: ls /proc/100/fd"),
+            (NO_NAME, "as the kubelet reports: lookup: no such host", "getent hosts NAME"),
             ("dial tcp [fd00::5]:80: socket: permission denied", ": socket: permission denied", "ausearch"),
             (PROXY, ": proxyconnect tcp: dial tcp 10.0.0.9:3128: connect: connection refused", "NO_PROXY"),
         ] {
@@ -128,9 +126,8 @@ mod tests {
             assert_eq!(reported(&stream), [("kubelet_client_error", Some(words.to_owned()))]);
             let verdict = stream.verdict();
             assert_eq!(verdict.confidence, Confidence::Likely);
-            let container_of =
-                "the readiness probe of container app of pod default/web failed before it made a connection";
-            assert_starts(&verdict.summary, container_of);
+            let begin = "the readiness probe of container app of pod default/web failed before it made a connection";
+            assert_starts(&verdict.summary, begin);
             assert_ends(&verdict.summary, summary);
             assert_has(&verdict.remediation, &[fix]);
         }
@@ -166,20 +163,19 @@ mod tests {
         assert!(!unknown.verdict().remediation.to_string().contains("file descriptor"), "it may be a command's");
         let command = Stream::new().exec_readiness().kubelet_messages(ProbeType::Readiness, NO_NAME).clone();
         assert_eq!(reported(&command), [("exec_failed", None)]);
-        for target_service in [
+        for words in [
             "dial tcp 10.88.0.2:8080: connect: connection refused",
             "dial tcp: lookup: dial tcp 10.96.0.10:53: connect: connection refused",
         ] {
-            let stream = Stream::new().http_readiness().kubelet_messages(ProbeType::Readiness, target_service).clone();
+            let stream = Stream::new().http_readiness().kubelet_messages(ProbeType::Readiness, words).clone();
             let verdict = stream.verdict();
-            assert_eq!(verdict.cause.name(), "unexplained", "{target_service}");
+            assert_eq!(verdict.cause.name(), "unexplained", "{words}");
             let fix = verdict.remediation;
-            assert!(!fix.to_string().contains("/proc/"), "{target_service}: {fix}");
+            assert!(!fix.to_string().contains("/proc/"), "{words}: {fix}");
         }
     }
 
-    /// A name has two addresses: the kubelet reports the error of the first, and the attempt of the second has its
-    /// verdict.
+    /// The kubelet reports the error of the first of two addresses; the attempt to the second has its verdict.
     #[test]
     fn an_attempt_to_another_address_has_the_only_verdict() {
         let mut stream = Stream::new();

@@ -1,5 +1,4 @@
-//! Why a runtime did not start the command of a probe, by its own words, if neither the command nor its image is
-//! the reason.
+//! Why a runtime did not start the command of a probe, if neither the command nor its image is the reason.
 
 use std::borrow::Cow;
 
@@ -99,8 +98,7 @@ const CAUSES: &[NotStarted] = &[
     },
 ];
 
-/// The obstacle that the runtime's message names. Quoted parts come from the pod (its command, for example), so they
-/// name none.
+/// The obstacle that the message of the runtime names. Quoted parts name none: they are the pod's, its command for one.
 pub(super) fn cause(words: &str) -> Option<&'static NotStarted> {
     let message = message_of(words);
     let names_program = ["exec: \"", "executable file `"].iter().any(|it| message.contains(it));

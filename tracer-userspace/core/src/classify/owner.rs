@@ -66,8 +66,7 @@ const TABLES: &[(&str, Owner)] = &[
     ("crowdsec6", owner("crowdsec")),
 ];
 
-/// The software that made the rule, if the names show it. A policy of a base chain belongs to ufw if ufw has chains in
-/// the same table.
+/// The software that made the rule, if its names show it. A policy is of ufw if ufw has chains in the same table.
 pub(super) fn owner_of(rule: &FirewallRule, all: &[FirewallRule]) -> Option<Owner> {
     by_chain(&rule.chain).or_else(|| by_table(&rule.table)).or_else(|| {
         let neighbours = all.iter().filter(|it| it.backend == rule.backend && it.table == rule.table);

@@ -23,8 +23,7 @@ pub(super) fn last_reading<'a>(case: &Case<'a>, oldest_ns: u64) -> Option<(u64, 
     (time.saturating_add(oldest_ns) >= attempt.started).then_some((time, seen))
 }
 
-/// The listeners in the namespace where nothing accepts the target, as a clause and as evidence. Only those that have
-/// not stopped since.
+/// Listeners that still listen in the namespace where nothing accepts the target, as a clause and as evidence.
 pub(super) fn listeners_elsewhere(case: &Case<'_>, netns: Netns) -> Option<(String, Evidence)> {
     let (time, seen) = last_reading(case, FRESH_NS).filter(|(_, seen)| seen.netns == netns)?;
     let (port, v4) = (case.attempt.flow.dst.port(), case.attempt.flow.dst.is_ipv4());

@@ -19,8 +19,7 @@ pub(super) fn connection<'a>(case: &Case<'a>) -> Option<&'a ServedConnection> {
     readings(case).iter().rev().find_map(own)
 }
 
-/// A clause if the attempt failed though the target may have answered: its answer was not acknowledged, or its address
-/// has gone.
+/// A clause if the failed attempt may have been answered: no acknowledgement came, or the target's address has gone.
 pub(super) fn held_answer(case: &Case<'_>) -> Option<String> {
     if !case.attempt.failed_by_itself() {
         return None;
@@ -64,10 +63,10 @@ fn blocked(holder: &ServerProcess) -> Option<String> {
 pub(super) fn add(case: &Case<'_>, finding: &mut Finding) {
     let (Some((_, seen)), Some(connection)) = (readings(case).last().copied(), connection(case)) else { return };
     let holder = seen.processes.iter().find(|it| connection.pid == Some(it.pid));
-    let who = holder.map_or_else(|| name(&seen.processes), |it| name(std::slice::from_ref(it)));
+    let server = holder.map_or_else(|| name(&seen.processes), |it| name(std::slice::from_ref(it)));
     finding.summary += &match (connection.accepted, connection.unread) {
-        (false, _) => format!("; nobody had accepted it: it waited in the queue of {who}{}", halted(seen)),
-        (true, 0) => format!("; {who} had read it: {}", holder.and_then(blocked).unwrap_or(SLOW.to_owned())),
-        (true, bytes) => format!("; {} of it lay unread in {who}", counted(u64::from(bytes), "byte")),
+        (false, _) => format!("; nobody had accepted it: it waited in the queue of {server}{}", halted(seen)),
+        (true, 0) => format!("; {server} had read it: {}", holder.and_then(blocked).unwrap_or(SLOW.to_owned())),
+        (true, bytes) => format!("; {} of it lay unread in {server}", counted(u64::from(bytes), "byte")),
     };
 }

@@ -22,7 +22,7 @@ struct Answerer {
     commands: Vec<Command>,
 }
 
-/// Notes in a finding about an answer that a proxy may have sent it. The finding is likely at most then.
+/// Notes that a proxy may have sent the answer. The finding is likely at most then.
 pub(super) fn add(case: &Case<'_>, status: Option<u16>, finding: Finding) -> Finding {
     let named = || by_proxy(case, status?);
     let agent = status.and_then(|_| by_pilot_agent(case));
@@ -32,8 +32,7 @@ pub(super) fn add(case: &Case<'_>, status: Option<u16>, finding: Finding) -> Fin
     }
 }
 
-/// Notes in a finding about a close without an answer that a proxy may have closed. The confidence stays: in both cases
-/// the end of the server closed.
+/// Notes that a proxy may have closed. The confidence stays: either way, the end of the server closed.
 pub(super) fn add_close(case: &Case<'_>, finding: Finding) -> Finding {
     let Some(proxy) = proxy_of(case) else { return finding };
     let summary = format!("{}; {proxy} may have closed it without reaching the application", finding.summary);
@@ -58,10 +57,10 @@ fn by_pilot_agent(case: &Case<'_>) -> Option<Answerer> {
     let mut containers: Vec<&str> = paths.filter_map(|rest| rest.split('/').next()).collect();
     containers.sort_unstable();
     containers.dedup();
-    let container_of = (!containers.is_empty()).then(|| containers.join(" or "))?;
+    let container = (!containers.is_empty()).then(|| containers.join(" or "))?;
     Some(Answerer {
         text: format!(
-            "pilot-agent (container istio-proxy) answered for container {container_of}, and may not have reached it"
+            "pilot-agent (container istio-proxy) answered for container {container}, and may not have reached it"
         ),
         check: "Check whether pilot-agent reached the application (\"Request to probe app failed\": it did not)"
             .to_owned(),
@@ -69,8 +68,7 @@ fn by_pilot_agent(case: &Case<'_>) -> Option<Answerer> {
     })
 }
 
-/// The address translation of the pod sent the probe to another process. That process answered, whether or not it asked
-/// the application.
+/// The address translation of the pod sent the probe to another process, which answered for itself or the application.
 fn by_detour(case: &Case<'_>) -> Option<Answerer> {
     let detour = detour(case, FRESH_NS)?;
     let (server, app) = (detour.server(), detour.passed_over());

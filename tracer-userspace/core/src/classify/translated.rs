@@ -5,8 +5,7 @@ use super::finding::Finding;
 use tracer_model::event::Observation;
 use tracer_model::record::{Cause, Confidence};
 
-/// Notes the translation. Only the destination and the ports tie such a packet to this attempt, so the finding is
-/// likely at most.
+/// Notes the translation. Only destination and ports tie such a packet to this attempt: the finding is likely at most.
 pub(super) fn add(case: &Case<'_>, finding: &mut Finding) {
     let decides = |seen: &&Observation| finding.evidence.iter().any(|it| it.time_boot_ns == seen.time_boot_ns);
     let mut behind =

@@ -6,22 +6,22 @@ use tracer_model::record::Confidence;
 
 /// A field of the probe, by the status of the answer.
 pub(super) struct Field {
-    pub says: &'static str,
+    pub text: &'static str,
     pub fix: &'static str,
-    pub sure: Confidence,
+    pub confidence: Confidence,
 }
 
 const HOST: Field = Field {
-    says: "the server does not serve the host that the probe asks for: this is the pod's address and port, unless the probe has httpHeaders",
+    text: "the server does not serve the host that the probe asks for: this is the pod's address and port, unless the probe has httpHeaders",
     fix: "Set httpGet.httpHeaders of the probe to a Host that the server serves, {name: Host, value: NAME}, or have the server answer the health path for any host",
-    sure: Confidence::Proven,
+    confidence: Confidence::Proven,
 };
 
 /// Only a few words of the answer decide: an application on a plain port may write them, too.
 const SCHEME: Field = Field {
-    says: "the server says that the port speaks TLS, and the probe asks in plain HTTP",
+    text: "the server says that the port speaks TLS, and the probe asks in plain HTTP",
     fix: "Set httpGet.scheme of the probe to HTTPS, or its port to one that speaks plain HTTP",
-    sure: Confidence::Likely,
+    confidence: Confidence::Likely,
 };
 
 /// The length of the answer of Go's server to plain HTTP on a TLS port: "HTTP/1.0 400 Bad Request", an empty line,

@@ -118,7 +118,7 @@ mod tests {
         let verdict = stream.verdicts().remove(0);
         assert_eq!(stream.quoted(), [("unexplained", true)]);
         assert_eq!((verdict.verdict.confidence, verdict.dst), (Confidence::Possible, None));
-        let words = "the readiness probe of container app of pod default/web failed, as the kubelet says: Get \"http://10.88.0.2:8080\": EOF; no connection of it was seen";
+        let words = "the readiness probe of container app of pod default/web failed, as the kubelet reports: Get \"http://10.88.0.2:8080\": EOF; no connection of it was seen";
         assert_eq!(verdict.verdict.summary, words);
         assert_eq!(verdict.k8s.and_then(|it| it.pod_name).as_deref(), Some("web"));
     }

@@ -33,8 +33,7 @@ pub(super) fn record_of(pressure: &PortPressure, node: &Node) -> Option<NodeBody
     })
 }
 
-/// Few connects a second, and few ports in use by them and by TIME_WAIT. If the number of ports is unknown, only the
-/// connects count.
+/// Few connects a second, and few ports in use. If the number of ports is unknown, only the connects count.
 fn is_little(ports: &PortsBody) -> bool {
     let connects = ports.users.iter().map(|user| user.connects).sum::<u64>() as f64;
     let per_s = connects / ports.window_s.max(0.001);

@@ -10,8 +10,7 @@ use crate::classify::flushed;
 
 /// Whether the removal is an event of its own, and not just the end of pods.
 pub(crate) fn is_event(seen: &RulesFlushed, node: &Node) -> bool {
-    // A single address belongs to a pod. Its rules and routes are removed with the pod, many at once when a node is
-    // drained.
+    // A single address is of a pod. Its routes go with the pod, those of many pods at once when a node is drained.
     let stays = |it: &&RemovedRoute| it.only_address().is_none_or(|addr| node.has_pod(addr));
     let is_routing = !matches!(seen.rules, FlushedRules::Nftables { .. });
     !is_routing || seen.rules.of_routing().iter().filter(stays).count() >= BULK

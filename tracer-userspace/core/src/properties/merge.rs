@@ -1,5 +1,4 @@
-//! Several recordings as one stream of one node. It is in the order of time, and joins what the streams say of the
-//! whole node.
+//! Several recordings as one stream of one node: in the order of time, with what each says of the whole node joined.
 
 use tracer_model::event::{Links, NodePorts, Observation, ObservationKind, Pods, Services};
 

@@ -24,8 +24,7 @@ const BROADER: &[(&str, &[&str])] = &[
     ("service_no_endpoints", &["firewall_reject", "firewall_drop", "connection_refused"]),
     ("conntrack_invalid", &["firewall_drop", "firewall_reject"]),
 ];
-/// Causes of attempts that look like a success to the network. Without the first bytes of the answer, nothing is wrong
-/// with them.
+/// Causes of attempts that the network shows as a success, unless the first bytes of the answer are known.
 const ANSWERED: &[&str] = &["app_status_failure", "probe_misconfigured", "tls_eof_noise"];
 
 fn recording() -> impl Strategy<Value = &'static Recorded> {
@@ -47,20 +46,8 @@ fn in_order(reported: &AttemptVerdicts) -> Vec<Verdict> {
     reported.values().flatten().cloned().collect()
 }
 
-/// Whether cause and effect fix its place among the events of its attempt.
-fn is_causal(kind: &ObservationKind) -> bool {
-    matches!(
-        kind,
-        ObservationKind::Connect(_)
-            | ObservationKind::State(_)
-            | ObservationKind::ResetReceived(_)
-            | ObservationKind::ConnectFailed(_)
-            | ObservationKind::Retransmit(_)
-    ) || !kind.is_kernel_event()
-        || !has_conn(kind)
-}
-
-const fn has_conn(kind: &ObservationKind) -> bool {
+/// Whether the event is about a packet: cause and effect do not fix its place among the events of its attempt.
+const fn is_of_packet(kind: &ObservationKind) -> bool {
     matches!(
         kind,
         ObservationKind::ResetSent(_) | ObservationKind::Drop(_) | ObservationKind::Icmp(_) | ObservationKind::Ipvs(_)
@@ -71,7 +58,7 @@ const fn has_conn(kind: &ObservationKind) -> bool {
 fn late(observations: &[Observation], delays: &[u64]) -> Vec<Observation> {
     let mut arrivals: Vec<(u64, &Observation)> = Vec::new();
     for (n, observation) in observations.iter().enumerate() {
-        let delay = if is_causal(&observation.kind) { 0 } else { delays[n % delays.len()] };
+        let delay = if is_of_packet(&observation.kind) { delays[n % delays.len()] } else { 0 };
         arrivals.push((observation.time_boot_ns + delay, observation));
     }
     arrivals.sort_by_key(|(arrival, _)| *arrival);

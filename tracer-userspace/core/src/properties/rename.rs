@@ -1,7 +1,6 @@
 //! The same scenario with other names: addresses, ports, namespaces, processes, connections, times.
 //!
-//! This changes the JSON of the observations by the names of the fields, so it also covers kinds of observation that
-//! are added later.
+//! This changes the JSON by the names of the fields, and so covers kinds of observation that are added later.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
@@ -25,8 +24,7 @@ pub(crate) const SLOTS: u64 = 90;
 pub(crate) struct Renaming {
     /// Which instance: each has namespaces, connections and pids of its own. Its addresses repeat after 90 others.
     pub(crate) instance: u64,
-    /// Changes ephemeral ports by exclusive or. An even number keeps the parity, which shows how the kernel chose the
-    /// port.
+    /// Changes ephemeral ports by exclusive or. An even number keeps the parity, which the kernel chose.
     pub(crate) ports: u16,
     /// Added to every time.
     pub(crate) shift_ns: i64,

@@ -123,8 +123,7 @@ fn has_conns(recording: &Recorded) -> bool {
     !recording.observations.iter().any(|o| failed_without_conn(&o.kind))
 }
 
-/// The size of the core as text: in all, and without the decided attempts that it remembers. Those reach their bound
-/// only after half of the time.
+/// The size of the core as text: in all, and without decided attempts, which reach their bound after half of the time.
 fn size(core: &Core) -> (usize, usize) {
     let all = format!("{core:?}").len();
     (all, all - core.decided_in_text())

@@ -1,7 +1,7 @@
 //! The probe asks in a way that the application does not serve: a field of the probe is to be changed, not the application.
 
 use super::super::wrong_field::wrong_field;
-use super::app_status_failure::{GRPC_IN_PLAIN, answered_no};
+use super::app_status_failure::{GRPC_IN_PLAIN, failed_answer};
 use super::connection_refused::{Refused, refused};
 use super::tls_eof_noise::listener_speaks_tls;
 use super::*;
@@ -104,12 +104,12 @@ fn of_redirect(it: Redirected) -> Evidence {
 /// The server itself says what is wrong with the request.
 fn by_status(case: &Case<'_>) -> Option<Finding> {
     let field = wrong_field(case)?;
-    let found = answered_no(case)?;
+    let found = failed_answer(case)?;
     Some(Finding {
         cause: Cause::ProbeMisconfigured,
-        summary: format!("{}: {}", found.summary, field.says),
+        summary: format!("{}: {}", found.summary, field.text),
         remediation: field.fix.into(),
-        confidence: found.confidence.min(field.sure),
+        confidence: found.confidence.min(field.confidence),
         ..found
     })
 }
