@@ -1,7 +1,7 @@
 //! The probe asks in a way that the application does not serve. The fix is a field of the probe.
 
 use super::super::wrong_field::wrong_field;
-use super::app_status_failure::{GRPC_IN_PLAIN, answered_no};
+use super::app_status_failure::{GRPC_IN_PLAIN, failed_answer};
 use super::connection_refused::{Refused, refused};
 use super::tls_eof_noise::listener_speaks_tls;
 use super::*;
@@ -105,7 +105,7 @@ fn of_redirect(it: Redirected) -> Evidence {
 /// The server's answer names what is wrong with the request.
 fn by_status(case: &Case<'_>) -> Option<Finding> {
     let field = wrong_field(case)?;
-    let found = answered_no(case)?;
+    let found = failed_answer(case)?;
     Some(Finding {
         cause: Cause::ProbeMisconfigured,
         summary: format!("{}: {}", found.summary, field.text),
