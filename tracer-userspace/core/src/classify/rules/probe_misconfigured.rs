@@ -20,8 +20,7 @@ pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
 const PATH: &str = "Set httpGet.path to a page that answers 200 itself (curl -sSI shows where each leads)";
 
 /// The fix of an application that redirects plain HTTP unless a proxy reports https.
-const FORWARDED: &str =
-    "an application that redirects all plain HTTP to https:// may accept httpHeaders X-Forwarded-Proto: https from the probe";
+const FORWARDED: &str = "an application that redirects all plain HTTP to https:// may accept httpHeaders X-Forwarded-Proto: https from the probe";
 
 /// Every answer was a redirect, until the kubelet stopped following. Without the kubelet's log line the last one may
 /// have led to another host.

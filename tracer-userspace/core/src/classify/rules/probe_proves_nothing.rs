@@ -55,6 +55,9 @@ mod tests {
         for other in [None, Some(redirect(7, 7)), Some(Redirect { passed_over: None, ..redirect(7, 8) })] {
             assert!(touched(Stream::tcp_readiness, other).causes().is_empty());
         }
-        assert!(touched(Stream::http_readiness, Some(redirect(7, 8))).causes().is_empty(), "an HTTP probe has to send a request");
+        assert!(
+            touched(Stream::http_readiness, Some(redirect(7, 8))).causes().is_empty(),
+            "an HTTP probe has to send a request"
+        );
     }
 }
