@@ -79,8 +79,8 @@ pub fn attach(config: &LiveConfig, api: &Background, supervisor: &Supervisor) ->
     };
     let attached = attached(kernel, &snapshot, log, changes);
     if config.daemon {
-        let checkup = tracer_doctor::daemon::checkup(config.load.probers.clone(), tx.clone());
-        tokio::task::spawn_local(supervisor.task("doctor", checkup));
+        let checks = tracer_doctor::daemon::repeat_checks(config.load.probers.clone(), tx.clone());
+        tokio::task::spawn_local(supervisor.task("doctor", checks));
     }
     let watch = tracer_sources::watch(sources, snapshot, refresh, tx, supervisor.clone());
     tokio::task::spawn_local(supervisor.task("sources", watch));

@@ -11,9 +11,9 @@ pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
     let hook = stopped.drop.and_then(|(_, drop)| netfilter_hook(drop)).unwrap_or("filter");
     let untracked = stopped.untracked(case);
     let how = untracked.as_ref().map(|(words, _)| *words).unwrap_or_default();
-    let summary = format!("{}{}{}{how}", stopped.who(case), stopped.did(case), stopped.words());
+    let summary = format!("{}{}{}{how}", stopped.subject(case), stopped.action(case), stopped.words());
     let by_rule = || {
-        let (what, look) = (stopped.to_allow(case), stopped.look(case));
+        let (what, look) = (stopped.to_allow(case), stopped.show_rules(case));
         match untracked.clone() {
             Some((_, find)) => Remediation::from(format!(
                 "Change the rule that takes it out of connection tracking (the first commands), or the one in the {hook} chain that drops it (the last)"
@@ -37,14 +37,14 @@ fn by_reverse_path(case: &Case<'_>, stopped: &Stopped<'_>) -> Option<Finding> {
     let src = drop.flow.src.ip();
     let summary = format!(
         "the reverse-path check{container_of}{}{}; such a rule drops what came in on a link over which the route back does not lead: that to {src} does not lead over {device}",
-        stopped.did(case),
+        stopped.action(case),
         stopped.words()
     );
     let route = run_in(case, stopped.netns, format!("ip route get {src}"));
     let remediation =
         Remediation::from(format!("Fix the route to {src}: it has to lead over {device}. Or change the check"))
             .run([route])
-            .run(stopped.look(case));
+            .run(stopped.show_rules(case));
     Some(stopped.by_firewall(case, Cause::FirewallDrop, summary, remediation))
 }
 

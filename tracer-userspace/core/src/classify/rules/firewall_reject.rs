@@ -5,10 +5,10 @@ use super::*;
 
 pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
     let stopped = rejected(case)?;
-    let summary = format!("{}{}{}", stopped.who(case), stopped.did(case), stopped.words());
+    let summary = format!("{}{}{}", stopped.subject(case), stopped.action(case), stopped.words());
     let by_rule = || {
         Remediation::from(format!("Allow {} before the rule that rejects it", stopped.to_allow(case)))
-            .run(stopped.look(case))
+            .run(stopped.show_rules(case))
     };
     let remediation = stopped.fix(case, by_rule);
     Some(stopped.by_firewall(case, Cause::FirewallReject, summary, remediation))

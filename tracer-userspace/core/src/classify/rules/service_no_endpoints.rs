@@ -54,7 +54,7 @@ fn by_rule(case: &Case<'_>) -> Option<Finding> {
         None => Lacking::Everywhere,
     };
     let confidence = if blame.certain().is_some() { Confidence::Proven } else { Confidence::Likely };
-    let reported = format!("kube-proxy's rule{}", stopped.did(case));
+    let reported = format!("kube-proxy's rule{}", stopped.action(case));
     let make = |summary, remediation| stopped.finding(case, Cause::ServiceNoEndpoints, summary, remediation);
     Some(finding(case, named, lacking, &reported, make).with_confidence(confidence))
 }
@@ -68,7 +68,7 @@ fn by_cluster_ip(case: &Case<'_>) -> Option<Finding> {
         "no Service has port {} at the ClusterIP {}: kube-proxy's rule{}{}",
         case.attempt.flow.dst.port(),
         case.attempt.flow.dst.ip(),
-        stopped.did(case),
+        stopped.action(case),
         stopped.words()
     );
     let fix = Remediation::from(NO_PORT).run([Command::in_cluster("kubectl get services --all-namespaces -o wide")]);
@@ -85,7 +85,7 @@ fn by_proxy(case: &Case<'_>) -> Option<Finding> {
     let of_service = |blame: &Blame<'_>| blame.all(of_proxy) || blame.all_read(of_proxy) && is_known(blame);
     let blame = stopped.blame.as_ref().filter(|blame| of_service(blame))?;
     let named = blame.rules.iter().find_map(|rule| service_of(rule));
-    let reported = format!("kube-proxy's rule{}", stopped.did(case));
+    let reported = format!("kube-proxy's rule{}", stopped.action(case));
     let make = |summary, remediation| stopped.finding(case, Cause::ServiceNoEndpoints, summary, remediation);
     Some(finding(case, named, Lacking::Everywhere, &reported, make).with_confidence(Confidence::Likely))
 }
@@ -112,7 +112,7 @@ fn by_table(case: &Case<'_>) -> Option<Finding> {
     }
     let stopped = stopped(case).filter(|it| it.blame.as_ref().is_none_or(|blame| blame.rules.is_empty()))?;
     let lacking = ready_elsewhere(case).map_or(Lacking::Everywhere, |_| Lacking::Here(policy_at(case, dst)));
-    let reported = format!("IPVS has no backend for it in its table, and netfilter{}", stopped.did(case));
+    let reported = format!("IPVS has no backend for it in its table, and netfilter{}", stopped.action(case));
     let entry =
         evidence("ip_vs", time, format!("/proc/net/ip_vs: {dst} has no backend"), json!({ "virtual_service": dst }));
     let make = |summary, remediation| stopped.finding(case, Cause::ServiceNoEndpoints, summary, remediation);
@@ -126,7 +126,7 @@ fn by_table(case: &Case<'_>) -> Option<Finding> {
 fn by_list(case: &Case<'_>) -> Option<Finding> {
     empty_service(case)?;
     let stopped = stopped(case)?;
-    let reported = format!("netfilter{}", stopped.did(case));
+    let reported = format!("netfilter{}", stopped.action(case));
     let make = |summary, remediation| stopped.finding(case, Cause::ServiceNoEndpoints, summary, remediation);
     Some(finding(case, None, Lacking::Everywhere, &reported, make).with_confidence(Confidence::Likely))
 }
@@ -137,7 +137,7 @@ fn by_program(case: &Case<'_>) -> Option<Finding> {
     empty_service(case)?;
     let to_it = |drop: &PacketDrop| drop.flags.is_syn() && drop.flow.dst == case.attempt.flow.dst;
     let (time, drop, program, _) = network_policy_drop::dropped(case).filter(|(_, drop, ..)| to_it(drop))?;
-    let reported = format!("{}, by that or by a policy", network_policy_drop::did(case, drop, program));
+    let reported = format!("{}, by that or by a policy", network_policy_drop::describe_drop(case, drop, program));
     let seen = vec![of_drop(time, drop)];
     let make = |summary, remediation| Finding::failure(Cause::ServiceNoEndpoints, seen, summary, remediation);
     let found = finding(case, None, Lacking::Everywhere, &reported, make);

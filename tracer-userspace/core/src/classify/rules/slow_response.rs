@@ -286,9 +286,11 @@ mod tests {
     /// syslog, metrics: what was sent was taken, and nobody asked for an answer.
     #[test]
     fn who_is_no_prober_may_need_no_answer() {
-        let mut stream = Stream::new().connect().others().established().wait_ms(1000).closes((100, 101, 0)).clone();
+        let mut stream =
+            Stream::new().connect().by_other_process().established().wait_ms(1000).closes((100, 101, 0)).clone();
         assert!(stream.wait_ms(10).tick().causes().is_empty());
-        let mut lost = Stream::new().connect().others().established().sent_again(100, false).wait_ms(1000).clone();
+        let mut lost =
+            Stream::new().connect().by_other_process().established().sent_again(100, false).wait_ms(1000).clone();
         lost.closes((200, 1, 0));
         assert_eq!(lost.causes(), ["unexplained"]);
     }

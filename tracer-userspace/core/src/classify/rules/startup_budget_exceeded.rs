@@ -162,7 +162,7 @@ fn finding(
         spec.initial_delay_s,
         spec.period_s,
         spec.failure_threshold,
-        history::and_before(case).unwrap_or_default()
+        history::last_run_spent_budget(case).unwrap_or_default()
     );
     Finding::failure(Cause::StartupBudgetExceeded, seen, summary, fix(spec, waited))
 }

@@ -188,7 +188,7 @@ fn a_start_that_the_status_shows_is_proven_and_begins_there() {
     let last = &verdicts[2].verdict;
     assert_eq!((last.cause.name(), last.confidence), ("startup_budget_exceeded", Confidence::Proven));
     assert_has(&last.summary, &["is not listening after 2 s in"]);
-    assert_has(&last.summary, &["so it went with the run before, which ended after 3 s"]);
+    assert_has(&last.summary, &["the run before ended in the same way, after 3 s"]);
     assert_eq!(last.evidence[0].hook, "container_status");
     assert_ends(&last.remediation, "failureThreshold: 6} (allows 6 s)");
 }
