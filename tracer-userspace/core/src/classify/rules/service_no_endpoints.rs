@@ -137,7 +137,7 @@ fn by_program(case: &Case<'_>) -> Option<Finding> {
     empty_service(case)?;
     let to_it = |drop: &PacketDrop| drop.flags.is_syn() && drop.flow.dst == case.attempt.flow.dst;
     let (time, drop, program, _) = network_policy_drop::dropped(case).filter(|(_, drop, ..)| to_it(drop))?;
-    let reported = format!("{}, by that or by a policy", network_policy_drop::did(case, drop, program));
+    let reported = format!("{}, by that or by a policy", network_policy_drop::describe_drop(case, drop, program));
     let seen = vec![of_drop(time, drop)];
     let make = |summary, remediation| Finding::failure(Cause::ServiceNoEndpoints, seen, summary, remediation);
     let found = finding(case, None, Lacking::Everywhere, &reported, make);
