@@ -1,5 +1,6 @@
-//! What the tracer costs, and how fast it says what it saw: `cargo xtask bench`, or `cargo bench -p tracer-tests -- --quick`
-//! beside a release build of the tracer. Not a test: it measures, says which targets are missed, and ends with 0.
+//! What the tracer costs, and how fast it says what it saw: `cargo xtask bench`, or `cargo bench -p tracer-tests --
+//! --quick` beside a release build of the tracer. Not a test: it measures, says which targets are missed, and ends with
+//! 0.
 //!
 //! ```text
 //! stage       network namespaces to play in, the load, the prober

@@ -1,6 +1,6 @@
-//! A full node: 250 pods with three probes each in ten seconds, known by the cluster API, beside
-//! foreign connections at full speed, and beside foreign connects that are refused, of which two cores make more in a second than
-//! a node ever sees. What the daemon itself takes; what its hooks take from others is in `throughput`.
+//! A full node: 250 pods with three probes each in ten seconds, known by the cluster API, beside foreign connections at
+//! full speed, and beside foreign connects that are refused, of which two cores make more in a second than a node ever
+//! sees. What the daemon itself takes; what its hooks take from others is in `throughput`.
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::time::{Duration, Instant};

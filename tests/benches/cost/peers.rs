@@ -1,5 +1,5 @@
-//! What the same connections lose to other tools that see connections: those of Debian's `bpftrace` and `libbpf-tools` that
-//! this kernel lets run, each in turn with nothing.
+//! What the same connections lose to other tools that see connections: those of Debian's `bpftrace` and `libbpf-tools`
+//! that this kernel lets run, each in turn with nothing.
 
 use std::fs::{self, File};
 use std::process::{Child, Command, Stdio};

@@ -1,5 +1,5 @@
-//! Where it plays: three network namespaces of the testbed. One has only a loopback, for short connections; the other two are a
-//! node and a pod joined by a veth pair, for attempts that fail.
+//! Where it plays: three network namespaces of the testbed. One has only a loopback, for short connections; the other
+//! two are a node and a pod joined by a veth pair, for attempts that fail.
 
 use std::fs;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};

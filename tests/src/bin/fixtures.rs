@@ -1,7 +1,8 @@
-//! Cuts a fixture out of the recordings for each cell of cause, Service proxy and address family: `cargo xtask fixtures`.
+//! Cuts a fixture out of the recordings for each cell of cause, Service proxy and address family: `cargo xtask
+//! fixtures`.
 //!
-//! A fixture is `tests/fixtures/CAUSE/PROXY-FAMILY/` with the observations of one scenario, made by the real tracer on a real
-//! kernel. What a replay decides is a snapshot of `--test recordings`.
+//! A fixture is `tests/fixtures/CAUSE/PROXY-FAMILY/` with the observations of one scenario, made by the real tracer on
+//! a real kernel. What a replay decides is a snapshot of `--test recordings`.
 
 use std::fs;
 use std::path::{Path, PathBuf};
