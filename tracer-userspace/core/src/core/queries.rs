@@ -195,7 +195,8 @@ pub(super) fn wanted(attempt: &Attempt, node: &Node, observation: &Observation) 
     });
     let answers = (unread || is_prober_connect(observation)).then_some(Query::Answers(attempt.actor.pid));
     let ports = attempt.without_port().then_some(Query::Ports);
-    let holders = refused_in(attempt, observation).filter(|_| attempt.prober).map(|netns| Query::PortHolders(netns, dst.port()));
+    let holders =
+        refused_in(attempt, observation).filter(|_| attempt.prober).map(|netns| Query::PortHolders(netns, dst.port()));
     tls.into_iter().chain(firewall).chain(answers).chain(target).chain(over).chain(ports).chain(holders).collect()
 }
 
