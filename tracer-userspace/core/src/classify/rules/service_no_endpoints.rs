@@ -139,7 +139,8 @@ fn by_program(case: &Case<'_>) -> Option<Finding> {
     empty_service(case)?;
     let to_it = |drop: &PacketDrop| drop.flags.is_syn() && drop.flow.dst == case.attempt.flow.dst;
     let (time, drop, program, _) = network_policy_drop::dropped(case).filter(|(_, drop, ..)| to_it(drop))?;
-    let observed = format!("{}, because of that or of a policy", network_policy_drop::describe_drop(case, drop, program));
+    let observed =
+        format!("{}, because of that or of a policy", network_policy_drop::describe_drop(case, drop, program));
     let seen = vec![of_drop(time, drop)];
     let make = |summary, remediation| Finding::failure(Cause::ServiceNoEndpoints, seen, summary, remediation);
     let found = finding(case, None, Lacking::Everywhere, &observed, make);
@@ -238,10 +239,8 @@ fn fix(lacking: Lacking, circular: bool, name: Option<&str>) -> Remediation {
         Lacking::NotYet(_) => "Check whether kube-proxy on this node is behind or stands still (its logs, and \
             kubeproxy_sync_proxy_rules_last_timestamp_seconds), or whether the endpoints have become ready only now"
             .into(),
-        Lacking::Everywhere => {
-            Remediation::from("Make an endpoint of it ready: find out why its pods are not ready")
-                .run(kubectl::endpoints(name))
-        }
+        Lacking::Everywhere => Remediation::from("Make an endpoint of it ready: find out why its pods are not ready")
+            .run(kubectl::endpoints(name)),
     }
 }
 

@@ -127,7 +127,8 @@ pub(super) fn measure_wait(case: &Case<'_>, established: u64, ended: u64) -> Wai
 const SENT_AGAIN: &str =
     " since the request was sent for the last time; most of the time had passed before: it was lost on the way";
 /// The handshake took more of the time than the target had for its answer.
-const HANDSHAKE_LATE: &str = "; most of the time had gone into the handshake: a SYN was lost on the way, or the path is slow";
+const HANDSHAKE_LATE: &str =
+    "; most of the time had gone into the handshake: a SYN was lost on the way, or the path is slow";
 
 /// The prober sent its request when most of the time was over.
 const REQUEST_SENT_LATE: &str = " since the request; most of the time had passed before: the prober sent it late";
@@ -146,7 +147,8 @@ pub(super) fn prober_late(case: &Case<'_>) -> &'static str {
 const PROBER_LATE: &str = "; the prober closed long after its timeout, and may have sent its request late";
 
 const BEGAN_BEFORE: &str = "; the probe's time had begun before this connection: the prober connected late, or again";
-const CLOSED_SOON: &str = "; the prober closed the connection before the timeout was over: it had connected late, or was stopped";
+const CLOSED_SOON: &str =
+    "; the prober closed the connection before the timeout was over: it had connected late, or was stopped";
 
 /// The timeout of the probe in words, if it is known.
 pub(super) fn budget(case: &Case<'_>) -> String {
@@ -327,7 +329,11 @@ mod tests {
         assert_eq!(noted(Stream::https_readiness, 1_000), slow);
         assert_eq!(noted(Stream::https_readiness, 998), slow, "its time began before its connect");
         assert_eq!(noted(Stream::https_readiness, 980), None, "it may have got its answer just in time");
-        assert_eq!(noted(Stream::https_readiness, 1_500), None, "the prober was late itself, and may have had its answer");
+        assert_eq!(
+            noted(Stream::https_readiness, 1_500),
+            None,
+            "the prober was late itself, and may have had its answer"
+        );
         assert_eq!(noted(|it| it.https_readiness().lifecycle(LifecycleEvent::PreStop, 8080), 1_000), None);
         assert_eq!(noted(|it| it.https_readiness().readiness_too(), 1_000), None, "of that the status would be known");
         let mut grpc = Stream::new();
