@@ -1,5 +1,5 @@
-//! Changes of the node itself: a link went down or up, a process entered the node's namespace by the path of another, a
-//! firewall hook began to drop, NodePorts changed, ports are used up, rules or routes were removed in bulk.
+//! Changes of the node itself: links, processes that enter its namespace, firewall hooks that begin to drop, NodePorts,
+//! ephemeral ports, and rules or routes that were removed in bulk.
 
 pub(crate) mod findings;
 pub(crate) mod firewall_drop;

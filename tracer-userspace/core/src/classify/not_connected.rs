@@ -72,7 +72,7 @@ fn fix(why: &str, host: Option<&str>, pid: Option<u32>) -> Remediation {
     let pid = pid.map_or_else(|| "$(pidof kubelet)".to_owned(), |pid| pid.to_string());
     if why.starts_with("proxyconnect") {
         let proxy = format!("tr '\\0' '\\n' </proc/{pid}/environ | grep -i proxy");
-        Remediation::from("If the kubelet has a proxy in its environment, put the addresses of the pods and the node into NO_PROXY of its unit, or remove the proxy. Then restart it")
+        Remediation::from("If the kubelet has a proxy in its environment, add the addresses of pods and node to NO_PROXY of its unit, or remove the proxy. Then restart it")
             .run([Command::on_node(proxy)])
     } else if why.contains("too many open files in system") {
         Remediation::from(

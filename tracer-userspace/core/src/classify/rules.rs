@@ -1,4 +1,4 @@
-//! One file for each cause; which cause has which is the last function.
+//! The rules: one file for each cause that an attempt can have. `rule_of` maps a cause to its rule.
 
 mod accept_queue_overflow;
 pub(super) mod app_status_failure;
@@ -41,7 +41,7 @@ mod tls_handshake_slow;
 mod unexplained;
 mod wrong_link_address;
 
-// What the rules use: each begins with `use super::*`.
+// Shared by all rules: each file begins with `use super::*`.
 use serde_json::json;
 
 use super::case::{
@@ -65,7 +65,7 @@ use tracer_model::shell;
 
 type Rule = fn(&Case<'_>) -> Option<Finding>;
 
-/// The rule of a cause; none: it comes without an attempt (`kubelet.rs`, `sandbox.rs`, `not_run.rs`).
+/// The rule of a cause. Absent for a cause that is found without an attempt (`kubelet.rs`, `sandbox.rs`, `not_run.rs`).
 pub(super) const fn rule_of(cause: Cause) -> Option<Rule> {
     Some(match cause {
         Cause::NodeportEphemeralCollision => nodeport_ephemeral_collision::find,
