@@ -118,7 +118,11 @@ fn show_status_line(config: &HooksConfig) -> Option<StatusLine> {
 }
 
 /// Counts events by the number of their hook, until the time is over or a signal arrives.
-async fn count_events(loaded: &mut Loaded, mut signals: Signals, duration: Duration) -> Result<BTreeMap<u16, u64>, Error> {
+async fn count_events(
+    loaded: &mut Loaded,
+    mut signals: Signals,
+    duration: Duration,
+) -> Result<BTreeMap<u16, u64>, Error> {
     let mut events = BTreeMap::new();
     let over = tokio::time::Instant::now() + duration;
     let read = async {

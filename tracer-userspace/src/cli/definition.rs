@@ -78,7 +78,11 @@ mod tests {
         };
         for name in names() {
             let live = ["attach", "run", "record"].contains(&name.as_str());
-            assert_eq!((mentions(&name, "SIGHUP reopens it"), mentions(&name, "when it changes")), (live, live), "{name}");
+            assert_eq!(
+                (mentions(&name, "SIGHUP reopens it"), mentions(&name, "when it changes")),
+                (live, live),
+                "{name}"
+            );
         }
     }
 }

@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use super::{non_empty, host_name, refuse_empty, output, probers, readable, rotation};
+use super::{host_name, non_empty, output, probers, readable, refuse_empty, rotation};
 use crate::cli::DoctorArgs;
 use tracer_doctor::command::DoctorConfig;
 use tracer_doctor::{CHECKS, Options};

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::{non_empty, host_name, load_options, output};
+use super::{host_name, load_options, non_empty, output};
 use crate::cli::HooksArgs;
 use crate::hooks::HooksConfig;
 use tracer_terminal::error::Error;

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use super::cluster_flags::{cluster_output, namespaces};
-use super::{non_empty, host_name, load_options, readable, records};
+use super::{host_name, load_options, non_empty, readable, records};
 use crate::cli::{LiveFlags, ServeFlags, SourceFlags, WriteFlags};
 use crate::pipeline::LiveConfig;
 use tracer_output::serve::Serve;
@@ -102,7 +102,11 @@ fn cluster_sources(access: Access, flags: &SourceFlags, files: &Files, node_name
 
 /// Refuses flags of the cluster API without a kubeconfig. Their variables are accepted: `attach` may run in the environment of a
 /// daemon.
-pub(super) fn refuse_api_flags_without_kubeconfig(command: &str, flags: &SourceFlags, typed: &[String]) -> Result<(), Error> {
+pub(super) fn refuse_api_flags_without_kubeconfig(
+    command: &str,
+    flags: &SourceFlags,
+    typed: &[String],
+) -> Result<(), Error> {
     let named = flags.kubeconfig.as_ref().is_some_and(|path| !path.as_os_str().is_empty());
     let is_typed = |flag: &&str| typed.iter().any(|id| id.replace('_', "-") == *flag);
     match ["api-services", "api-events"].into_iter().find(is_typed).filter(|_| !named) {

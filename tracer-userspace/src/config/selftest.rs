@@ -1,6 +1,6 @@
 //! The plan of `tracer selftest`.
 
-use super::{causes, non_empty, host_name, output};
+use super::{causes, host_name, non_empty, output};
 use crate::cli::SelftestArgs;
 use tracer_output::sink::SinkConfig;
 use tracer_output::sink::filter::Filter;
