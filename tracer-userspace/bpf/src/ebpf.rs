@@ -194,10 +194,10 @@ impl Loaded {
         self.stats.get(&(counter as u32), 0).map(|cpus| cpus.iter().sum()).unwrap_or(0)
     }
 
-    /// No process of this cgroup is a prober, whatever its name: nothing that it dials is reported from now on.
-    pub fn leave_out(&mut self, cgroup: u64) {
+    /// Makes the programs skip this cgroup: its processes are no probers, although they have the name of one.
+    pub fn skip_cgroup(&mut self, cgroup: u64) {
         if self.pretending.insert(cgroup, 1, 0).is_err() {
-            // Full of pods that are mostly gone: whoever goes on is found again.
+            // The map is full, mostly of cgroups that are gone. Those that still connect are found again.
             let all: Vec<u64> = self.pretending.keys().flatten().collect();
             all.iter().for_each(|cgroup| _ = self.pretending.remove(cgroup));
             let _ = self.pretending.insert(cgroup, 1, 0);

@@ -41,8 +41,8 @@ pub struct HookStatus {
 }
 
 impl Loaded {
-    /// Every hook, in the order of the table.
-    pub fn standings(&self) -> Vec<HookStatus> {
+    /// The status of every hook, in the order of the table.
+    pub fn hook_statuses(&self) -> Vec<HookStatus> {
         HOOKS.iter().map(|row| of(&self.walk, row)).collect()
     }
 
