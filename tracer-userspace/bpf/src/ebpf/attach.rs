@@ -168,7 +168,11 @@ impl Walk {
 
     /// The refused tries for a hook, whether it is attached or not.
     pub(super) fn tried(&self, hook: Hook) -> impl Iterator<Item = &Refusal> {
-        self.refused.iter().chain(&self.refused_first).filter(move |(h, _)| *h == hook).flat_map(|(_, refusals)| refusals)
+        self.refused
+            .iter()
+            .chain(&self.refused_first)
+            .filter(move |(h, _)| *h == hook)
+            .flat_map(|(_, refusals)| refusals)
     }
 
     /// Whether an attached program makes this hook needless.
@@ -299,7 +303,10 @@ impl Walk {
     }
 
     fn load(&mut self, ebpf: &mut Ebpf, variant: &Variant) -> Result<(), Refusal> {
-        variant.programs.iter().try_for_each(|(name, target)| self.load_program(ebpf, variant.form, name, target).map(drop))
+        variant
+            .programs
+            .iter()
+            .try_for_each(|(name, target)| self.load_program(ebpf, variant.form, name, target).map(drop))
     }
 
     fn load_program<'a>(
