@@ -4,7 +4,7 @@ use super::super::SETTLE_NS;
 use super::super::evidence::of_inspection;
 use super::super::serving::held_answer;
 use super::network_policy_drop::ovs_reason;
-use super::pod_link_down::is_others;
+use super::pod_link_down::is_wrong_bridge;
 use super::*;
 use tracer_model::event::{Observation, ObservationKind, PacketDrop};
 
@@ -139,7 +139,7 @@ fn is_early_demux(case: &Case<'_>, drop: &PacketDrop) -> bool {
 /// A bridge of other addresses knew nobody to give the SYN to a pod of this node to.
 fn is_astray(case: &Case<'_>, drop: &PacketDrop) -> bool {
     let is_here = case.node.has_pod(drop.flow.dst.ip()) && outbound(case, drop);
-    is_here && drop.reason.as_deref() == Some("NO_TX_TARGET") && is_others(case, drop)
+    is_here && drop.reason.as_deref() == Some("NO_TX_TARGET") && is_wrong_bridge(case, drop)
 }
 
 /// It came to a namespace that has not its address, while another is known to have it.
