@@ -109,8 +109,8 @@ impl TestNode {
         found["verdict"].clone()
     }
 
-    /// Checks that a verdict names the cause, and the owner and chain of the rule. The chain is empty if tracer has several
-    /// candidates. Then runs the command of the verdict, which must work.
+    /// Checks that a verdict names the cause, and the owner and chain of the rule. The chain is empty if tracer has
+    /// several candidates. Then runs the command of the verdict, which must work.
     fn check_and_fix(&self, root: &Root, from: &Netns, to: &str, expected: [&str; 3]) {
         let verdict = self.verdict(from, to);
         let row = verdict["evidence"].as_array().into_iter().flatten().find(|it| it["hook"] == "netfilter");

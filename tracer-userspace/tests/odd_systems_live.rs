@@ -1,7 +1,7 @@
 //! Systems that lack a part of a node. There tracer works, or ends with one line and exit code 3. Needs root.
 //!
-//! Run with `cargo test -p tracer-userspace --test odd_systems_live -- --ignored`. `TRACER` names another binary, such as
-//! the static one.
+//! Run with `cargo test -p tracer-userspace --test odd_systems_live -- --ignored`. `TRACER` names another binary, such
+//! as the static one.
 #![allow(clippy::unwrap_used, reason = "a test ends at the line that failed")]
 
 mod common;

@@ -195,7 +195,8 @@ pub(super) fn wanted(attempt: &Attempt, node: &Node, observation: &Observation) 
     });
     let answers = (unread || is_prober_connect(observation)).then_some(Query::Answers(attempt.actor.pid));
     let ports = attempt.without_port().then_some(Query::Ports);
-    let holders = refused_in(observation).filter(|_| attempt.prober).map(|netns| Query::PortHolders(netns, dst.port()));
+    let holders =
+        refused_in(attempt, observation).filter(|_| attempt.prober).map(|netns| Query::PortHolders(netns, dst.port()));
     tls.into_iter().chain(firewall).chain(answers).chain(target).chain(over).chain(ports).chain(holders).collect()
 }
 
@@ -220,9 +221,13 @@ fn target(from: Netns, target: SocketAddr, node: &Node, awaited: Awaited) -> Tar
     TargetQuery { from, target, reported: node.pods.netns_at(target.ip()), awaited, peer: None }
 }
 
-/// The namespace in which no socket was found for a SYN.
-fn refused_in(observation: &Observation) -> Option<Netns> {
+/// The namespace in which no socket was found for a SYN. Before 5.17 a dropped SYN has no reason: the RST that follows
+/// shows that it was refused.
+fn refused_in(attempt: &Attempt, observation: &Observation) -> Option<Netns> {
     match &observation.kind {
+        ObservationKind::ResetReceived(reset) if reset.state == TcpState::SynSent => {
+            attempt.drops().find(|(_, drop)| drop.flags.is_syn() && drop.reason.is_none())?.1.netns
+        }
         ObservationKind::ResetSent(reset) if reset.no_socket && reset.answered.is_syn() => reset.netns,
         ObservationKind::Drop(drop) if drop.flags.is_syn() && drop.reason.as_deref() == Some("NO_SOCKET") => drop.netns,
         _ => None,
@@ -240,6 +245,21 @@ fn observation_establishes(observation: &Observation) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::testing::*;
+
+    /// On 5.10 without kprobes, where a dropped SYN has no reason and no hook shows the RST of a stack without a socket.
+    #[test]
+    fn a_refusal_without_a_drop_reason_asks_who_holds_the_port() {
+        let asks = |fill: fn(&mut Stream)| {
+            let mut stream = Stream::new();
+            fill(stream.connect().drop_with(SYN, POD, |drop| drop.reason = None));
+            let mut core = Core::default();
+            stream.observations.iter().for_each(|it| core.push(it, &mut Vec::new()));
+            core.take_queries().contains(&Query::PortHolders(POD, 8080))
+        };
+        assert!(asks(|stream| _ = stream.reset_received(TcpState::SynSent, 0)));
+        assert!(!asks(|stream| _ = stream.wait_ms(5)), "a firewall dropped it");
+    }
 
     #[test]
     fn the_last_inspection_is_near_the_end_of_a_long_attempt() {

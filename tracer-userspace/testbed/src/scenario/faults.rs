@@ -108,8 +108,8 @@ fn churn(over: &AtomicBool, made: &AtomicU32) -> Result<()> {
     Ok(())
 }
 
-/// A process without privileges opens files and listens all the time. The verdicts stay the same, and the programs count
-/// the events that they did not report.
+/// A process without privileges opens files and listens all the time. The verdicts stay the same, and the programs
+/// count the events that they did not report.
 fn flood(fixture: &mut Fixture<'_>) -> Result<()> {
     let (good, bad) = (fixture.serving("http", HTTP)?, fixture.serving("rst", HTTP)?);
     (fixture.watch)()?;

@@ -89,8 +89,8 @@ fn pod_nft(fixture: &mut Fixture<'_>, rule: &str, how: Ending) -> Result<()> {
     fixture.fails(Kind::Http, pod, how)
 }
 
-/// The rule rejects, and the rate limit suppresses its ICMP error. A token bucket starts with 60 s (`inet_getpeer`), and
-/// an error costs 600 s here.
+/// The rule rejects, and the rate limit suppresses its ICMP error. A token bucket starts with 60 s (`inet_getpeer`),
+/// and an error costs 600 s here.
 fn held_back(fixture: &mut Fixture<'_>) -> Result<()> {
     let pod = fixture.serving("http", HTTP)?;
     let inside = fixture.inside(pod)?;

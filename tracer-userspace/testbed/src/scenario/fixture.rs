@@ -152,8 +152,8 @@ impl Fixture<'_> {
 
     /// Makes an attempt that gets no answer and the scenario's cause.
     ///
-    /// It times out. An emulated machine has a longer timeout. There the kernel may stop resolving the link-layer address
-    /// first, after three seconds.
+    /// It times out. An emulated machine has a longer timeout. There the kernel may stop resolving the link-layer
+    /// address first, after three seconds.
     pub fn gets_no_answer(&mut self, kind: Kind, dst: SocketAddr) -> Result<()> {
         let claim = self.verdict(self.failing()?);
         self.attempt_any(kind, dst, &[Ending::Timeout, Ending::Error], claim)

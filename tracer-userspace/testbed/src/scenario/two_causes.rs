@@ -27,8 +27,8 @@ pub(super) const ALL: &[Scenario] = &[
     Scenario::new("healthy_prober_stops", None, prober_stops),
 ];
 
-/// Drops SYNs in the pod, and removes the rule after the first drop. The probe of this port has a long timeout, so even on a
-/// busy machine, a later SYN arrives without the rule before it.
+/// Drops SYNs in the pod, and removes the rule after the first drop. The probe of this port has a long timeout, so even
+/// on a busy machine, a later SYN arrives without the rule before it.
 fn dropped_at_first(fixture: &mut Fixture<'_>, pod: SocketAddr, how: Ending) -> Result<()> {
     fixture.input_rule(pod, &format!("tcp dport {PATIENT} counter drop;"))?;
     fixture.fails_while(pod, Duration::from_secs(PATIENT_TIMEOUT_S), how, |fixture| {

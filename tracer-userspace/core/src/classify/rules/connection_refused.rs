@@ -106,8 +106,8 @@ fn by_other_namespace(case: &Case<'_>, refused: &Refused, netns: Netns) -> Optio
     Some(Finding::likely(Cause::ConnectionRefused, seen, summary, remediation))
 }
 
-/// The pod with this address in the list of pods. An address that was read in a namespace does not count: a pod that may
-/// configure its network can take any address.
+/// The pod with this address in the list of pods. An address that was read in a namespace does not count: a pod that
+/// may configure its network can take any address.
 fn listed<'a>(case: &Case<'a>) -> Option<&'a Pod> {
     case.node.pods.at(case.attempt.flow.dst.ip()).find(|pod| pod.has_specs())
 }
@@ -155,8 +155,8 @@ pub(super) fn serves(listen: &Listen, dst: IpAddr) -> bool {
     takes(listen.addr.ip(), dst)
 }
 
-/// A socket bound to `bound` takes connections to `dst`. `0.0.0.0` takes none to an IPv6 address. `::` takes both, unless
-/// the socket is for IPv6 only, which the kernel's event does not show.
+/// A socket bound to `bound` takes connections to `dst`. `0.0.0.0` takes none to an IPv6 address. `::` takes both,
+/// unless the socket is for IPv6 only, which the kernel's event does not show.
 pub(super) fn takes(bound: IpAddr, dst: IpAddr) -> bool {
     let (bound, dst) = (bound.to_canonical(), dst.to_canonical());
     bound == dst || (bound.is_unspecified() && (bound.is_ipv6() || dst.is_ipv4()))
@@ -181,7 +181,7 @@ fn refused_by_any(case: &Case<'_>) -> Option<Refused> {
     if case.attempt.established.is_some() {
         return None;
     }
-    let refused = by_reset(case).or_else(|| by_drop(case)).or_else(|| by_place(case))?;
+    let refused = by_reset(case).or_else(|| by_drop(case)).or_else(|| by_freeing_function(case))?;
     // A refusal in another namespace than the pod's proves nothing about the pod.
     let elsewhere = refused.netns.is_some_and(|netns| pod_elsewhere(case, netns).is_some());
     Some(if elsewhere { Refused { sure: refused.sure.min(Confidence::Likely), ..refused } } else { refused })
@@ -203,12 +203,12 @@ fn by_drop(case: &Case<'_>) -> Option<Refused> {
     Some(Refused { seen: vec![of_drop(time, drop)], netns: drop.netns, sure: Confidence::Proven })
 }
 
-/// For kernels without drop reasons (before 5.17), if no hook shows the RST of a stack without a socket. The kernel freed
-/// the SYN in the function that frees it if there is no socket, and a RST came back at that moment.
+/// For kernels without drop reasons (before 5.17), if no hook shows the RST of a stack without a socket. The kernel
+/// freed the SYN in the function that looks for a socket, and a RST came back at that moment.
 ///
 /// That function frees other SYNs, too. They get no answer, an ACK, or a RST by a socket: one in TIME_WAIT, or one of a
 /// handshake in progress. Then a process listens.
-fn by_place(case: &Case<'_>) -> Option<Refused> {
+fn by_freeing_function(case: &Case<'_>) -> Option<Refused> {
     let (attempt, dst) = (case.attempt, case.attempt.flow.dst);
     let (at, reset) = attempt.reset_received().filter(|(_, reset)| reset.state == TcpState::SynSent)?;
     let here = |(time, d): &(u64, &PacketDrop)| d.reason.is_none() && is_at_socket(d) && time.abs_diff(at) < ANSWER_NS;
@@ -223,7 +223,7 @@ fn by_place(case: &Case<'_>) -> Option<Refused> {
     Some(Refused { seen, netns: drop.netns, sure: Confidence::Likely })
 }
 
-/// An inspection before that moment found a listener. The kernel's events lack a listener that is older than the tracer.
+/// An inspection before that moment found a listener. Events do not show a listener that is older than the tracer.
 fn had_listener(case: &Case<'_>, before: u64) -> bool {
     let dst = case.attempt.flow.dst;
     let read = inspected(case).filter(|(at, _)| *at <= before).and_then(|(_, seen)| seen.listeners.as_ref());
@@ -400,7 +400,7 @@ mod tests {
         stream.verdicts().into_iter().map(|it| it.verdict).collect()
     }
 
-    /// cilium#29571, calico#13858: the sandbox of a pod deleted by force was left over, and the next pod got its address.
+    /// cilium#29571, calico#13858: the sandbox of a pod deleted by force remained, and the next pod got its address.
     #[test]
     fn a_refusal_by_a_leftover_namespace_is_not_the_pods() {
         let reported = refused_elsewhere(|stream| _ = stream.http_readiness().pod_in(POD).listens(POD, 8080, true), 1);

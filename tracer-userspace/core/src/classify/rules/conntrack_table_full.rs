@@ -50,8 +50,8 @@ fn is_by_conntrack(blame: &Blame<'_>, drop: &PacketDrop) -> bool {
     blame.complete && (blame.rules.is_empty() || (has_no_entry && blame.come_after_tracking()))
 }
 
-/// A SYN that may lack an entry was dropped at a hook where connection tracking makes entries. The function that runs the
-/// hooks freed it, and not an nftables rule.
+/// A SYN that may lack an entry was dropped at a hook where connection tracking makes entries. The function that runs
+/// the hooks freed it, and not an nftables rule.
 fn may_be_dropped_by_tracking(drop: &PacketDrop) -> bool {
     drop.flags.is_syn() && drop.location.as_deref().map(plain) == Some("nf_hook_slow") && may_lack_entry(drop)
 }
@@ -173,7 +173,7 @@ mod tests {
         assert_eq!(reported(Some(Tracked::No), &observations(filter)), ("conntrack_table_full", Confidence::Likely));
     }
 
-    /// The table is nearly full and has dropped packets at some time. A rule that was not read may have dropped this one.
+    /// The table is nearly full and has dropped packets before. A rule that was not read may have dropped this SYN.
     #[test]
     fn with_unread_rules_the_table_is_the_cause_only_if_its_counter_rose() {
         let mut unread = table(96, 3, Vec::new());

@@ -1,4 +1,4 @@
-//! The pod's own connects get no answer: perhaps it fails its probe because a dependency is unreachable. Goes to `also`.
+//! The pod's own connects get no answer: perhaps its probe fails because a dependency is unreachable. Goes to `also`.
 
 use super::super::pod_sockets;
 use super::service_no_endpoints::service_named;
