@@ -69,7 +69,8 @@ impl Output {
             None => stdout().map_err(|e| Error::Usage(format!("stdout: {}", os_message(&e))))?,
         };
         let size = match rotation {
-            Some(_) => prepare_for_rotation(&file).map_err(|e| Error::file("--output-max-size", path.unwrap_or(Path::new("")), e))?,
+            Some(_) => prepare_for_rotation(&file)
+                .map_err(|e| Error::file("--output-max-size", path.unwrap_or(Path::new("")), e))?,
             None => 0,
         };
         Ok(Self {

@@ -213,7 +213,10 @@ fn noted(view: &View, place: usize) -> CauseDetails {
         let records: Vec<_> = cell.examples().filter_map(verdict::record).map(|(_, body)| body).collect();
         let reported = records.iter().map(|body| body.verdict.remediation.clone()).filter(|fix| !fix.is_empty());
         once_each(&mut fixes, reported.collect());
-        once_each(&mut culprits, records.iter().filter_map(|body| body.culprit.as_ref()).map(describe_culprit).collect());
+        once_each(
+            &mut culprits,
+            records.iter().filter_map(|body| body.culprit.as_ref()).map(describe_culprit).collect(),
+        );
         why = why.or_else(|| records.first().map(|body| body.verdict.summary.clone()));
     }
     CauseDetails { why: why.unwrap_or_default(), fixes: by_count(fixes), culprits: by_count(culprits) }
