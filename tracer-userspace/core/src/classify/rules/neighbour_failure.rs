@@ -157,6 +157,15 @@ fn describe_overlap(case: &Case<'_>, netns: Netns, ifindex: u32, target: IpAddr)
 const LOST_ARP: &str = "ARP does not get through. Check that the link is attached to the bridge, that ARP is on, and that no nftables rule drops ARP (families arp, bridge and netdev)";
 const LOST_DISCOVERY: &str = "neighbour discovery does not get through. Check that the link is attached to the bridge, and that no firewall of the node or the pod drops ICMPv6 (types 135 and 136)";
 
+/// The pod asks for its gateway: to delete a pod at the prober's address leads nowhere.
+const GATEWAY: &str = "Give its address to the node's end of the link, or let that end answer for it (Calico's 169.254.1.1: proxy_arp is 1 there, and the node has a route to the gateway). Or delete the pod, so that its routes are made again";
+
+/// The packet that needs the link-layer address goes back to the prober.
+fn is_back(case: &Case<'_>, target: IpAddr) -> bool {
+    let flow = case.attempt.flow;
+    target == flow.src.ip() && target != flow.dst.ip()
+}
+
 /// The link of a pod that has this address, if it was up while the attempt waited.
 fn link_of_pod<'a>(case: &Case<'a>, target: IpAddr) -> Option<(Netns, &'a LinkState)> {
     let (_, seen) = inspected(case)?;
@@ -180,6 +189,7 @@ fn fix(case: &Case<'_>, netns: Option<Netns>, target: IpAddr, why: Why) -> Remed
                     let lost = if target.is_ipv4() { LOST_ARP } else { LOST_DISCOVERY };
                     format!("the pod has the address and its link {} is up: {lost}", link.name)
                 }
+                None if is_back(case, target) => format!("the gateway does not answer. {GATEWAY}"),
                 None => "the pod with this address or its link is gone: delete the stale pod or entry".to_owned(),
             };
             Remediation::from(format!(
@@ -280,6 +290,8 @@ mod tests {
         let verdict = Stream::new().connect().drop(SYN_ACK, "NEIGH_FAILED", POD).verdict();
         assert_has(&verdict.summary, &["10.88.0.1 ", "network namespace"]);
         assert_ends(&verdict.remediation, "| head -n1) -n ip neigh show 10.88.0.1");
+        assert_has(&verdict.remediation, &["the gateway does not answer"]);
+        assert_lacks(&verdict.remediation, &["stale pod"]);
     }
 
     /// kontena/pharos-cluster#439: docker0's /24 lies in the pods' /16.

@@ -120,6 +120,9 @@ fn dropped(case: &Case<'_>, drop: &PacketDrop) -> String {
         _ if is_astray(case, drop) => {
             ": that bridge has other addresses, so that a route or a mark led the SYN to a wrong device"
         }
+        _ if is_taken_by_another(case, drop) => {
+            ": that namespace has the prober's address, too, and took the answer for its own"
+        }
         _ if is_on_its_way(case, drop) => {
             ": another namespace has that address, and this one does not forward (net.ipv4.ip_forward is 0, or a stale neighbour entry led it here)"
         }
@@ -148,7 +151,14 @@ fn is_on_its_way(case: &Case<'_>, drop: &PacketDrop) -> bool {
     drop.reason.as_deref() == Some("IP_INADDRERRORS") && holder.is_some() && drop.netns != holder
 }
 
-const EARLY_DEMUX: &str = ": it was on its way out again though it is for a socket of this namespace, most likely because an `ip rule` for that device sends it into a table of its own, and net.ipv4.tcp_early_demux had found the socket before";
+/// The SYN-ACK came to another namespace than the prober's, whose kernel looked for a socket of its own.
+fn is_taken_by_another(case: &Case<'_>, drop: &PacketDrop) -> bool {
+    let elsewhere = drop.netns.is_some() && case.attempt.netns.is_some() && drop.netns != case.attempt.netns;
+    let answer = drop.flags.is_syn_ack() && drop.flow.dst == case.attempt.flow.src;
+    elsewhere && answer && drop.reason.as_deref() == Some("NO_SOCKET")
+}
+
+const EARLY_DEMUX: &str = ": it was on its way out again though it is for a socket of this namespace, most likely because an `ip rule` for that device sends it into a table of its own (or its address is no longer in table local), and net.ipv4.tcp_early_demux had found the socket before";
 
 /// What reasons mean that say little by their names (include/net/dropreason-core.h).
 fn meaning(drop: &PacketDrop) -> &'static str {
@@ -161,6 +171,17 @@ fn meaning(drop: &PacketDrop) -> &'static str {
         // `br_forward`, net/bridge/br_forward.c
         Some("NOT_SPECIFIED") if drop.location.as_deref().map(plain) == Some("br_dev_xmit") => {
             ": the bridge may not send it by the port that it belongs to (disabled, blocked by spanning tree, or of another VLAN)"
+        }
+        // `ip_error`, net/ipv4/route.c
+        Some("NOT_SPECIFIED") if drop.location.as_deref().map(plain) == Some("ip_error") => {
+            ": a rule or route of that namespace refuses what comes in by that device (ip rule, ip route)"
+        }
+        Some(reason) if reason.starts_with("XFRM_") => {
+            ": an IPsec policy of that namespace blocks it, or takes it only encrypted (ip xfrm policy)"
+        }
+        // `make_blackhole` and bundles without a state, net/xfrm/xfrm_policy.c
+        Some("NOT_SPECIFIED") if drop.location.as_deref().map(plain) == Some("dst_discard_out") => {
+            ": its route was going away, or an IPsec policy waits for keys (ip xfrm policy, ip xfrm state)"
         }
         Some("NO_TX_TARGET") => {
             ": the bridge has nobody to send it to, so that it was addressed to a link-layer address that nobody has (ip neigh, where it was sent)"
@@ -206,6 +227,15 @@ fn look_at(case: &Case<'_>, drop: &PacketDrop) -> Option<Remediation> {
             "Find the route or the mark that leads there, and correct it",
             format!("ip route get {} from {}", drop.flow.dst.ip(), drop.flow.src.ip()),
         ),
+        "NO_SOCKET" if is_taken_by_another(case, drop) => (
+            "Take the prober's address away from that namespace: two hosts of one network must not share an address",
+            format!("ip addr show to {}", drop.flow.dst.ip()),
+        ),
+        "NOT_SPECIFIED" if drop.location.as_deref().map(plain) == Some("ip_error") => (
+            "Find the rule or route that refuses it, and correct it",
+            format!("ip route get {} from {} iif {name}", drop.flow.dst.ip(), drop.flow.src.ip()),
+        ),
+        _ if reason.starts_with("XFRM_") => ("Correct the IPsec policy, or what makes it", "ip xfrm policy".to_owned()),
         "IPV6DISABLED" => (
             "Set disable_ipv6 of that device and of `all` to 0 there. A pod gets its address back when it is deleted and made again",
             format!("sysctl net.ipv6.conf.all.disable_ipv6 net.ipv6.conf.{name}.disable_ipv6"),
@@ -415,6 +445,9 @@ mod tests {
             &["came back to who sent it", "ip route get 10.88.0.2"],
         );
         assert_has(&noted("NOT_SPECIFIED", "br_dev_xmit"), &["blocked by spanning tree"]);
+        assert_has(&noted("NOT_SPECIFIED", "ip_error"), &["refuses what comes in by that device", "iif eth0"]);
+        assert_has(&noted("XFRM_POLICY", "xfrm4_policy_check"), &["an IPsec policy of that namespace blocks it"]);
+        assert_has(&noted("NOT_SPECIFIED", "dst_discard_out"), &["an IPsec policy waits for keys"]);
         let on_its_way = |holder| {
             let mut stream = Stream::new();
             stream.connect().drop(SYN, "IP_INADDRERRORS", Netns(7)).wait_ms(200);
@@ -422,6 +455,19 @@ mod tests {
         };
         assert_has(&on_its_way(Some(POD)), &["another namespace has that address, and this one does not forward"]);
         assert_has(&on_its_way(None), &["the kernel there does not have the address"]);
+    }
+
+    /// A pod has the node's address, too, and another pod's neighbour entry leads there.
+    #[test]
+    fn an_answer_that_another_namespace_took_is_reported() {
+        let noted = |netns| {
+            let device = Device { ifindex: 7, name: "eth0".into(), up: true, loopback: false };
+            let stream = Stream::new().connect().drop_on(SYN_ACK, "NO_SOCKET", netns, Some(device)).gives_up().clone();
+            let verdict = stream.verdict();
+            format!("{} {}", verdict.summary, verdict.remediation)
+        };
+        assert_has(&noted(Netns(7)), &["has the prober's address, too", "ip addr show to 10.88.0.1"]);
+        assert!(!noted(NODE).contains("has the prober's address"));
     }
 
     #[test]
