@@ -7,7 +7,7 @@ use super::cli::Access;
 use super::objects::Pod;
 use super::problem::Problem;
 
-/// The pod of tracer whose log is read for a node.
+/// The pod of tracer with the log of a node.
 #[derive(Clone, Debug)]
 pub(super) struct Daemon {
     pub(super) pod: Pod,

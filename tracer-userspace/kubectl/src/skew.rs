@@ -1,4 +1,4 @@
-//! Finds nodes whose clock differs from the API server's. Records have the time of their node.
+//! Finds nodes with a clock that differs from the API server's. Records have the time of their node.
 
 use jiff::Timestamp;
 

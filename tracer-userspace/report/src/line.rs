@@ -122,7 +122,7 @@ pub(super) fn schema(bytes: &[u8]) -> Option<String> {
     serde_json::from_slice::<Head>(bytes).ok().map(|head| cut(&head.schema))
 }
 
-/// The note about a record of our schema whose type only a newer tracer knows. It is no fault of the file.
+/// The note about a record of our schema with a type that only a newer tracer knows. It is no fault of the file.
 pub(super) fn newer(bytes: &[u8]) -> Option<String> {
     #[derive(Deserialize)]
     struct Typed {

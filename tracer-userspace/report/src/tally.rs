@@ -57,7 +57,7 @@ pub(crate) struct Tally {
     pub(crate) stops: u64,
     /// Verdicts that were replaced by later ones.
     pub(crate) revised: u64,
-    /// Revisions whose earlier verdict was too long ago to be found: both are counted.
+    /// Revisions of verdicts that were too long ago to be found: both are counted.
     pub(crate) unmatched: u64,
     /// Failures that did not pass the filter.
     filtered: u64,

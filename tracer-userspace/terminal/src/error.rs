@@ -187,7 +187,7 @@ fn one_line(text: &str) -> String {
 mod tests {
     use super::*;
 
-    /// An error whose message ends with the system's message.
+    /// An error with a message that ends with the system's message.
     #[derive(Debug, Error)]
     #[error("--pods /x: cannot be read: {}", os_message(source))]
     struct Unreadable {

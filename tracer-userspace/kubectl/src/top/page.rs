@@ -21,11 +21,11 @@ const NAMED_NODES: usize = 10;
 #[derive(Debug, Default)]
 pub(crate) struct Answers {
     pub(crate) answered: u64,
-    /// Nodes whose log is missing or incomplete, and why.
+    /// Nodes with a missing or incomplete log, and why.
     pub(crate) without: Vec<(String, String)>,
     /// Nodes with a longer log than the limit.
     pub(crate) cut: Vec<String>,
-    /// Nodes whose clock differs, and by how many seconds.
+    /// Nodes with a clock that differs, and by how many seconds.
     pub(crate) skewed: Vec<(String, i64)>,
     /// Lines that are no records.
     pub(crate) unreadable: u64,

@@ -130,7 +130,7 @@ impl Pods {
         }
     }
 
-    /// Failures whose verdict is not revised.
+    /// Failures with a verdict that is not revised.
     pub(super) fn failures(&self) -> u64 {
         let lanes = self.pods.iter().flat_map(|(_, pod)| &pod.lanes);
         lanes.filter(|(group, _)| !group.noise).map(|(_, lane)| lane.count).sum()
