@@ -33,7 +33,7 @@ fn by_inspection(case: &Case<'_>) -> Option<Finding> {
     Some(found.with_confidence(Confidence::Likely).resting_on(&[Hook::KfreeSkb]))
 }
 
-/// The fullest of the listeners whose queue was full at the inspection.
+/// The listener with the most waiting connections among those that were full at the inspection.
 /// Full means more than the maximum (`sk_acceptq_is_full`, include/net/sock.h).
 pub(super) fn fullest_queue<'a>(case: &Case<'a>) -> Option<(u64, &'a ListenerState)> {
     let (time, listeners) = listeners(case)?;

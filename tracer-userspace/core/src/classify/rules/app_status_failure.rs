@@ -32,7 +32,7 @@ const NOT_FOUND: &str = "Set the probe's grpc.service to a name that the server'
 
 const DENIED: &str = "Let the server answer grpc.health.v1.Health/Check without credentials: the kubelet's gRPC probes carry none. Or use tcpSocket, or exec with a client that has credentials";
 
-const NOT_ACCEPTED: &str = "Correct the header of the answer that the kubelet's message names: Go's HTTP client, which the kubelet uses, rejects it, though other clients may accept it";
+const NOT_ACCEPTED: &str = "Correct the header of the answer that the kubelet's message names. Go's HTTP client, which the kubelet uses, rejects it; other clients may accept it";
 
 pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
     match failed_answer(case) {
@@ -75,7 +75,7 @@ fn by_outcome(case: &Case<'_>) -> Option<Finding> {
     Some(sidecar::add(case, status, found.with_confidence(Confidence::Likely)))
 }
 
-/// Adds the application's log where it can tell more. It does not show that the port speaks another protocol.
+/// Adds the application's log, unless the port speaks another protocol: the log does not show that.
 fn with_fix(case: &Case<'_>, fix: &str) -> Remediation {
     match fix {
         HANDLER => with_log(case, fix),
@@ -131,7 +131,7 @@ fn failure_of(case: &Case<'_>, answer: &Answer) -> Option<(String, &'static str)
     if case.matched.refused_tls() {
         return Some((REFUSAL.to_owned(), TLS_REFUSED));
     }
-    if let Some(protocol) = case.matched.misspoken() {
+    if let Some(protocol) = case.matched.mismatched_protocol() {
         return Some(mismatch(protocol, answer));
     }
     // Without a spec only a status line shows that the probe asked in HTTP: gRPC answers in its own binary format.
@@ -149,7 +149,7 @@ fn failure_of(case: &Case<'_>, answer: &Answer) -> Option<(String, &'static str)
     match (answer.kind, answer.status) {
         (AnswerKind::Http, Some(status)) if !(200..400).contains(&status) && !answer.is_interim() => {
             // A lifecycle handler accepts any status (`runHTTPHandler`, pkg/kubelet/lifecycle/handlers.go).
-            let handlers = case.matched.handlers_met();
+            let handlers = case.matched.possible_handlers();
             handlers.is_empty().then(|| (format!("HTTP status {status}"), HANDLER))
         }
         (AnswerKind::Tls | AnswerKind::Alert, _) => Some((
@@ -162,8 +162,8 @@ fn failure_of(case: &Case<'_>, answer: &Answer) -> Option<(String, &'static str)
     }
 }
 
-/// The prober had sent a request before this answer. Older recordings do not have `asked`. Then the specs decide while
-/// the connection is open, and its count of sent bytes afterwards.
+/// The prober has sent a request, before this answer or after it. Older recordings do not have `asked`: then the specs
+/// decide while the connection is open.
 fn had_request(attempt: &Attempt, answer: &Answer, by_specs: Option<bool>) -> bool {
     let before = answer.asked.unwrap_or(attempt.ended.is_none() && by_specs == Some(true));
     before || attempt.sent().is_none_or(|n| n > 0)
@@ -179,7 +179,7 @@ fn awaits_length(attempt: &Attempt, answer: &Answer) -> bool {
 /// the kubelet follows, may have made the request plain HTTP.
 fn weaken_if_redirected(case: &Case<'_>, mut found: Finding) -> Finding {
     let dst = case.attempt.flow.dst;
-    let in_plain = case.matched.misspoken() == Some(Protocol::Tls);
+    let in_plain = case.matched.mismatched_protocol() == Some(Protocol::Tls);
     if in_plain && case.node.tls.answer(dst).is_some() {
         found.confidence = Confidence::Likely;
         found.summary += "; that port has answered in TLS, too: the probe may have been redirected to http:// on it";
@@ -200,11 +200,11 @@ fn mismatch(probe: Protocol, answer: &Answer) -> (String, &'static str) {
         }
         (Protocol::Grpc, AnswerKind::Http) => (
             format!("HTTP/1{status} in answer to gRPC (HTTP/2)"),
-            "use httpGet, or set the probe's port to one that speaks gRPC",
+            "Use httpGet, or set the probe's port to one that speaks gRPC",
         ),
         (Protocol::Http2, AnswerKind::Http) => (
             format!("HTTP/1{status} in answer to HTTP/2"),
-            "take protocol: HTTP2 out of the probe's httpGet, or set its port to one that speaks HTTP/2 without TLS",
+            "Remove protocol: HTTP2 from the probe's httpGet, or set its port to one that speaks HTTP/2 without TLS",
         ),
         (Protocol::Http2, _) => (
             "a TLS record in answer to HTTP/2 without TLS".to_owned(),

@@ -9,7 +9,7 @@ use super::*;
 use tracer_model::event::{Listen, Netns, PacketDrop, Pod, TcpState};
 
 pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
-    let refused = refused_by_any(case)?;
+    let refused = refused_by_any_stack(case)?;
     if let Some(found) = by_other_stack(case, &refused) {
         return Some(found);
     }
@@ -67,7 +67,7 @@ fn by_the_node(case: &Case<'_>, refused: &Refused, netns: Netns) -> Option<Findi
     let mut links = case.node.links.get(&netns).into_iter().flatten();
     let device = links.find(|link| link.addrs.contains(&addr)).map(|link| link.name.as_str());
     let summary = format!(
-        "{addr}, the address of pod {pod}, is an address of the node itself, too{}: the SYN never left it, and the node's own kernel answered it with a RST, since nobody listens on port {} there",
+        "{addr}, the address of pod {pod}, is an address of the node itself, too{}: the SYN never left it; the node's own kernel answered it with a RST, since nobody listens on port {} there",
         device.map(|name| format!(" (on {name})")).unwrap_or_default(),
         case.attempt.flow.dst.port()
     );
@@ -174,10 +174,10 @@ pub(super) struct Refused {
 
 /// The refusal, if the target itself refused and not another stack with its address.
 pub(super) fn refused(case: &Case<'_>) -> Option<Refused> {
-    refused_by_any(case).filter(|it| by_other_stack(case, it).is_none())
+    refused_by_any_stack(case).filter(|it| by_other_stack(case, it).is_none())
 }
 
-fn refused_by_any(case: &Case<'_>) -> Option<Refused> {
+fn refused_by_any_stack(case: &Case<'_>) -> Option<Refused> {
     if case.attempt.established.is_some() {
         return None;
     }

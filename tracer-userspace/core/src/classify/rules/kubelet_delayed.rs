@@ -19,7 +19,7 @@ fn request_left_too_little_time(case: &Case<'_>) -> Option<Finding> {
         .map(|(from, to)| ms(to.saturating_sub(from)));
     let dst = attempt.flow.dst;
     let summary = format!(
-        "{dst} was reached in {reached} and acknowledged the first bytes of the request {idle} later, {left} before the kubelet closed at its timeout (timeoutSeconds {timeout_s}): the kubelet sent it late"
+        "the kubelet sent its request late: {dst} was reached in {reached}, and acknowledged the first bytes {idle} later; that was {left} before the kubelet closed at its timeout (timeoutSeconds {timeout_s})"
     );
     let says = format!("the last segment of the connection, which acknowledged the request, came {left} before");
     let fields = json!({ "quiet_ms": ended.saturating_sub(asked) / 1_000_000 });

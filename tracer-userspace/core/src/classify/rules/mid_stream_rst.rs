@@ -58,7 +58,7 @@ pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
     let unseen = if lacks_hook { Fix::Stack } else { Fix::Outside };
     let fix = sent.map_or(unseen, |(time, reset)| fix_of(case, time, reset));
     let mut remediation = remediation_of(case, fix, sent.map(|(_, reset)| reset));
-    if fix == Fix::Unread && !partial && case.matched.may_ask_in_plain() {
+    if fix == Fix::Unread && !partial && case.matched.may_speak_plain_http() {
         remediation.text += OR_SPEAKS_TLS;
         remediation.commands.push(shows_certificate(attempt.flow.dst));
     }
@@ -201,7 +201,7 @@ fn remediation_of(case: &Case<'_>, fix: Fix, reset: Option<&ResetSent>) -> Remed
         Fix::Linger => format!("Find why {who} closes this connection with SO_LINGER 0: TCP then resets the connection and loses data that was not sent. Let it close normally, after its answer"),
         Fix::Process => format!("Find why {who} closed the connection at that moment: with unread data, with SO_LINGER 0, or because it ended; this kernel does not show which"),
         Fix::Room => return make_room(case, reset.and_then(|reset| reset.netns)),
-        Fix::Stack => "Find what happened to the target's end of the connection: its process ended or closed it before, or an address translation mixed in packets of another connection".to_owned(),
+        Fix::Stack => "Find what happened to the target's end of the connection: its process ended or closed it before. Or an address translation mixed in packets of another connection".to_owned(),
     };
     text.into()
 }

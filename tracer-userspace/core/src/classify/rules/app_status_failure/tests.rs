@@ -191,7 +191,7 @@ fn an_answer_in_another_protocol_fails_the_probe() {
     };
     assert_starts(&fix(true, AnswerKind::Http, Some(400)), "Set the probe's scheme to HTTP");
     assert_has(&fix(true, AnswerKind::Other, None), &["correct the probe's port"]);
-    assert_starts(&fix(false, AnswerKind::Http, Some(505)), "use httpGet");
+    assert_starts(&fix(false, AnswerKind::Http, Some(505)), "Use httpGet");
     for kind in [AnswerKind::Tls, AnswerKind::Alert] {
         assert_has(&fix(false, kind, None), &["a gRPC probe speaks no TLS (grpc.mode: TLS is alpha"]);
     }
