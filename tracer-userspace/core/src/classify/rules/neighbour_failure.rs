@@ -82,7 +82,7 @@ fn unresolved(case: &Case<'_>) -> Option<Finding> {
     if !case.settled || !silent(case) {
         return None;
     }
-    let says = format!("the neighbour entry of {} is {}", entry.addr, entry.state);
+    let text = format!("the neighbour entry of {} is {}", entry.addr, entry.state);
     let fields = json!({ "state": entry.state, "ifindex": entry.ifindex });
     let why = if is_full(seen) { Why::TableFull } else { Why::NoAnswer };
     let on = link(case, seen.from, entry.ifindex).map(|link| format!(" on {}", link.name)).unwrap_or_default();
@@ -97,7 +97,7 @@ fn unresolved(case: &Case<'_>) -> Option<Finding> {
         false => (summary, fix(case, None, entry.addr, why)),
     };
     Some(
-        Finding::likely(Cause::NeighbourFailure, vec![evidence("rtnetlink", time, says, fields)], summary, fix)
+        Finding::likely(Cause::NeighbourFailure, vec![evidence("rtnetlink", time, text, fields)], summary, fix)
             .resting_on(&[Hook::KfreeSkb]),
     )
 }
@@ -220,7 +220,7 @@ mod tests {
         assert_starts(&fix, "Raise net.ipv4.neigh.default.gc_thresh1, gc_thresh2 and gc_thresh3");
     }
 
-    /// The pod has no entry for the node: its table is the one to look at.
+    /// The pod has no entry for the node, so the command shows the pod's table.
     #[test]
     fn a_dropped_answer_is_reported_in_the_namespace_that_dropped_it() {
         let verdict = Stream::new().connect().drop(SYN_ACK, "NEIGH_FAILED", POD).verdict();

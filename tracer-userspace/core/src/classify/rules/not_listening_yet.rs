@@ -278,7 +278,7 @@ mod tests {
 
     /// For example, the container runtime listens for a log stream.
     #[test]
-    fn another_listener_on_the_node_says_nothing_of_a_host_network_pod() {
+    fn another_listener_on_the_node_does_not_count_for_a_host_network_pod() {
         let refused = |shared: bool| {
             let mut stream = restarted();
             if shared {

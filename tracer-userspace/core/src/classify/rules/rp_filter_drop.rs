@@ -26,14 +26,14 @@ fn setting(case: &Case<'_>, drop: &PacketDrop) -> (String, &'static str) {
     let named = drop.device.as_ref().map_or_else(|| "DEVICE".to_owned(), |d| shell::link_setting(&d.name));
     let set = format!("sysctl -w net.ipv4.conf.{named}.rp_filter");
     match has_address(case, drop) {
-        Some(true) => (format!("{set}=2"), "2 is loose; the higher of it and net.ipv4.conf.all counts"),
+        Some(true) => (format!("{set}=2"), "2 is loose; the higher of this value and that of net.ipv4.conf.all counts"),
         Some(false) => (
             format!("{set}=0 net.ipv4.conf.all.rp_filter=0"),
             "loose, 2, drops there too, because that device has no IPv4 address; the higher of the two settings counts",
         ),
         None => (
             format!("{set}=2"),
-            "2 is loose; the higher of it and net.ipv4.conf.all counts. On a device without an IPv4 address of its own only 0 for both helps",
+            "2 is loose; the higher of this value and that of net.ipv4.conf.all counts. On a device without an IPv4 address of its own only 0 for both helps",
         ),
     }
 }
