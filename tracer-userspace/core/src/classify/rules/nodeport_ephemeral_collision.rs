@@ -74,7 +74,7 @@ fn backend_reset(case: &Case<'_>, port: &NodePort) -> Option<Finding> {
 /// IPVS dropped the SYN-ACK, which looks like a drop by netfilter. Either the NodePort has no backend and the hook for
 /// that case is missing, or all rules were read and none of them fits.
 fn dropped(case: &Case<'_>, port: &NodePort) -> Option<Finding> {
-    // Until then a rule may still turn out to be the cause.
+    // Before the case is settled, a rule may still turn out to be the cause.
     if !case.settled {
         return None;
     }
@@ -112,7 +112,7 @@ fn may_be_at_ipvs(drop: &PacketDrop) -> bool {
     matches!(netfilter_hook(drop), None | Some("INPUT" | "OUTPUT"))
 }
 
-/// Only the table of IPVS shows it: the handshake had no answer, and hooks of IPVS are missing.
+/// Only the table of IPVS shows the collision: the handshake had no answer, and hooks of IPVS are missing.
 fn unanswered(case: &Case<'_>, port: &NodePort) -> Option<Finding> {
     let (ended, _) = case.attempt.ended?;
     if !case.settled || !silent(case) || !case.lacks(IPVS_HOOKS) {

@@ -38,8 +38,8 @@ fn no_way_back(case: &Case<'_>) -> Option<Finding> {
     Some(Finding::likely(Cause::RouteUnreachable, vec![evidence], summary, remediation).resting_on(&[Hook::KfreeSkb]))
 }
 
-/// `connect(2)` failed before any SYN. It waits until the case is settled: the observation that a link went down, and
-/// the route with it, may come a moment later.
+/// `connect(2)` failed before any SYN. The rule waits until the case is settled: the observation that a link went down,
+/// and the route with it, may come a moment later.
 fn by_connect(case: &Case<'_>) -> Option<Finding> {
     let (time, failed) = case.attempt.connect_failed_at().filter(|_| case.settled)?;
     let meaning = meaning(failed)?;

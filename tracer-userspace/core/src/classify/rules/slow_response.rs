@@ -106,7 +106,7 @@ fn fix(case: &Case<'_>) -> Remediation {
 /// How long the target had for its answer.
 pub(super) struct Wait {
     pub waited: u64,
-    /// What to add to the summary where that was the smaller part of the time; else empty.
+    /// What to add to the summary if the target had the smaller part of the time; else empty.
     pub late: &'static str,
 }
 

@@ -46,7 +46,7 @@ fn silence(case: &Case<'_>) -> Option<Silence> {
     Some(Silence { end: of_state(ended, case.attempt.last.as_ref()?), min_readings: 2, until: Some(ended) })
 }
 
-/// How long before the end the last reading may be. A process that was halted only before that ran again, and did not
+/// How long before the end the last reading may be. A process that was halted only earlier ran again, and did not
 /// answer.
 fn max_gap_ns(case: &Case<'_>) -> u64 {
     1_000_000_000.max(case.attempt.lasted().unwrap_or_default() / 4)
