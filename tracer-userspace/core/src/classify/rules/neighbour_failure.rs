@@ -128,7 +128,7 @@ fn link<'a>(case: &Case<'a>, netns: Netns, ifindex: u32) -> Option<&'a LinkState
     case.node.links.get(&netns)?.iter().find(|link| link.ifindex == ifindex)
 }
 
-/// A pod of this node has the address, but the node asks for it on another link whose subnet holds it, too. Example:
+/// A pod of this node has the address, but the node asks for it on another link, because the subnets overlap. Example:
 /// docker0's /24 lies within the pods' /16, and the more specific route wins.
 fn describe_overlap(case: &Case<'_>, netns: Netns, ifindex: u32, target: IpAddr) -> String {
     let is_here = || {

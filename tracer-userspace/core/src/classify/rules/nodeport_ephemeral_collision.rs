@@ -105,7 +105,7 @@ fn dropped(case: &Case<'_>, port: &NodePort) -> Option<Finding> {
 
 /// `ip_vs_in_hook` drops packets of a connection that it knows in two cases. Its backend is gone, or the packet has a
 /// conntrack entry of its own (`ip_vs_conn_uses_old_conntrack`).
-const GONE: &str = "dropped it, as it does for an earlier connection whose backend is gone";
+const GONE: &str = "dropped it, as it does for an earlier connection to a backend that is gone";
 
 /// The drop was at a hook at which IPVS takes requests (`ip_vs_ops4`), or the stack does not show the hook.
 fn may_be_at_ipvs(drop: &PacketDrop) -> bool {

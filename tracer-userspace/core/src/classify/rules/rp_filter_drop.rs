@@ -50,7 +50,7 @@ fn has_address(case: &Case<'_>, drop: &PacketDrop) -> Option<bool> {
 }
 
 /// Judges by the kernel's reason. Before 5.17 only the function is known, which drops for a few rarer reasons, too
-/// (martian addresses). So it counts only where the filter drops packets whose way back is another.
+/// (martian addresses). So it counts only where the filter drops packets of an asymmetric route.
 fn is_rp_filter(case: &Case<'_>, drop: &PacketDrop) -> Option<Confidence> {
     match (&drop.reason, &drop.location) {
         (Some(reason), _) => (reason == "IP_RPFILTER").then_some(Confidence::Proven),

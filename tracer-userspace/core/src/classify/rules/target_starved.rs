@@ -60,7 +60,7 @@ struct Stall<'a> {
     of_ns: u64,
     /// When the second reading was.
     at: u64,
-    /// The cgroup whose pressure shows the stall. Absent if threads show it.
+    /// The cgroup that shows the stall by its pressure. Absent if threads show it.
     cgroup: Option<&'a str>,
     /// The share of that time in which some task of the node waited for the same resource, per cent.
     node: Option<u64>,

@@ -151,7 +151,7 @@ fn is_in_wrong_namespace(case: &Case<'_>, drop: &PacketDrop) -> bool {
 
 const EARLY_DEMUX: &str = ": it is for a socket of this namespace, but was forwarded. Most likely an `ip rule` for that device sends it into another table, and net.ipv4.tcp_early_demux had found the socket before";
 
-/// What drop reasons mean whose names say little (include/net/dropreason-core.h).
+/// What a drop reason means, if its name says little (include/net/dropreason-core.h).
 fn meaning(drop: &PacketDrop) -> &'static str {
     // A SYN that is sent again while the handshake is half done (`tcp_check_req`, net/ipv4/tcp_minisocks.c).
     let at_socket = matches!(drop.location.as_deref().map(plain), Some("tcp_v4_rcv" | "tcp_v6_rcv"));
@@ -240,7 +240,7 @@ fn describe_late_connection(attempt: &Attempt) -> String {
     )
 }
 
-/// Hooks whose absence can be the reason that nothing was observed.
+/// Without these hooks an observation that decides can be missing.
 const OBSERVING_HOOKS: &[Hook] = &[
     Hook::TcpSendReset,
     Hook::TcpV4SendReset,
