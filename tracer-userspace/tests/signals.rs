@@ -30,7 +30,7 @@ impl EventSource for Quiet {
     fn lost(&self) -> Vec<(&'static str, u64)> {
         Vec::new()
     }
-    fn ask(&mut self, _ask: tracer_model::query::Query) -> Option<tracer_model::event::ObservationKind> {
+    fn query(&mut self, _: tracer_model::query::Query) -> Option<tracer_model::event::ObservationKind> {
         None
     }
     fn detach(&mut self) {}
@@ -64,7 +64,7 @@ fn sighup_reopens_the_file_and_sigterm_ends_the_run() {
                 namespaces_incomplete: false,
                 node_netns: None,
                 prober_pids: vec![],
-                facts: vec![],
+                observations: vec![],
                 changes,
                 sources: vec![],
                 problems: vec![],

@@ -37,7 +37,7 @@ fn attach(view: &View) -> Result<Vec<HookStatus>, EbpfError> {
     let _inside = runtime.enter();
     let mut loaded = ebpf::load(&LoadOptions { btf: view.btf.clone(), ..LoadOptions::default() })?;
     loaded.attach_on_demand(&[]);
-    Ok(loaded.standings())
+    Ok(loaded.hook_statuses())
 }
 
 /// The finding where no hook can be attached.

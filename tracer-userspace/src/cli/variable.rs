@@ -1,4 +1,4 @@
-//! The variable of a flag, for messages about a value that came from there.
+//! The variable of a flag, for error messages about a value from that variable.
 
 use std::any::TypeId;
 use std::ffi::{OsStr, OsString};
@@ -9,7 +9,7 @@ use clap::Arg;
 use super::definition;
 use tracer_terminal::error::Error;
 
-/// The variable of a flag, its dashes left out.
+/// The variable of a flag, which is given without its leading dashes.
 pub(super) fn of(flag: &str) -> String {
     match flag {
         "node-name" => "NODE_NAME".to_owned(),
@@ -17,7 +17,7 @@ pub(super) fn of(flag: &str) -> String {
     }
 }
 
-/// A flag by the id of its argument, its dashes left out.
+/// The flag with this argument id, without its leading dashes.
 fn flag_of(id: &str) -> String {
     match id {
         "causes" => "cause".into(),
@@ -26,7 +26,7 @@ fn flag_of(id: &str) -> String {
     }
 }
 
-/// It is set to something.
+/// Whether the variable has a value that is not empty.
 fn is_set(variable: &str) -> bool {
     std::env::var_os(variable).is_some_and(|value| !value.is_empty())
 }
@@ -38,7 +38,7 @@ fn leading_flag(text: &str) -> Option<&str> {
     Some(&rest[..end]).filter(|name| !name.is_empty())
 }
 
-/// The variable that gave a flag (`--duration <TIME>`) its value, if that was not typed.
+/// The variable that gave a flag (`--duration <TIME>`) its value, if the flag is not on the command line.
 pub(super) fn that_gave(flag: &str, args: &[OsString]) -> Option<String> {
     let name = leading_flag(flag)?;
     let typed = |arg: &str| leading_flag(arg) == Some(name) || is_short(arg, name);
@@ -64,7 +64,7 @@ fn is_short(arg: &str, name: &str) -> bool {
     )
 }
 
-/// The same error with the name of the variable in place of its flag, where the flag was not typed.
+/// Replaces the flag in the error by the name of its variable, if the flag is not on the command line.
 pub fn named_by(error: Error, typed: &[String]) -> Error {
     let text = error.to_string();
     let Some(name) = leading_flag(&text).filter(|_| error.exit_code() == 2) else { return error };

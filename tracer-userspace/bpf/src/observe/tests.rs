@@ -1,4 +1,4 @@
-//! Events as the programs write them. That a kernel writes such ones is proven by the scenarios.
+//! Events as the programs write them. The scenarios prove that real kernels write such events.
 
 use super::*;
 use tracer_common::names::Hook;

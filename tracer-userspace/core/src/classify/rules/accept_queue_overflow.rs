@@ -22,10 +22,10 @@ fn by_hook(case: &Case<'_>) -> Option<Finding> {
 
 /// An inspection found the queue full while the attempt waited.
 fn by_inspection(case: &Case<'_>) -> Option<Finding> {
-    let (time, listener) = full(case).filter(|_| case.settled && silent(case))?;
+    let (time, listener) = fullest_queue(case).filter(|_| case.settled && silent(case))?;
     let (_, listeners) = listeners(case)?;
     let netns = super::inspected(case).and_then(|(_, seen)| seen.netns);
-    let mut found = finding(case, seen(time, listener), (listener.waiting, listener.backlog), netns);
+    let mut found = finding(case, of_queue(time, listener), (listener.waiting, listener.backlog), netns);
     if listeners.len() > 1 {
         let at_least = if listeners.len() < MOST_LISTENERS { "" } else { "at least " };
         found.summary += &format!("; it is one of {at_least}{} listeners on that port (SO_REUSEPORT)", listeners.len());
@@ -33,9 +33,9 @@ fn by_inspection(case: &Case<'_>) -> Option<Finding> {
     Some(found.with_confidence(Confidence::Likely).resting_on(&[Hook::KfreeSkb]))
 }
 
-/// The fullest of the listeners whose queue was full at the inspection.
+/// The listener with the most waiting connections among those that were full at the inspection.
 /// Full means more than the maximum (`sk_acceptq_is_full`, include/net/sock.h).
-pub(super) fn full<'a>(case: &Case<'a>) -> Option<(u64, &'a ListenerState)> {
+pub(super) fn fullest_queue<'a>(case: &Case<'a>) -> Option<(u64, &'a ListenerState)> {
     let (time, listeners) = listeners(case)?;
     let full = listeners.into_iter().filter(|listener| listener.waiting > listener.backlog);
     Some((time, full.max_by_key(|listener| listener.waiting)?))
@@ -49,7 +49,8 @@ pub(super) fn listeners<'a>(case: &Case<'a>) -> Option<(u64, Vec<&'a ListenerSta
     Some((time, seen.listeners.as_ref()?.iter().filter(fits).collect()))
 }
 
-pub(super) fn seen(time: u64, listener: &ListenerState) -> Evidence {
+/// Evidence of the queue of a listener, by an inspection.
+pub(super) fn of_queue(time: u64, listener: &ListenerState) -> Evidence {
     let says = format!(
         "the listener {} has {} connections waiting to be accepted, of {} allowed{}",
         listener.addr,

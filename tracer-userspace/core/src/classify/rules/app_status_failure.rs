@@ -32,7 +32,7 @@ const NOT_FOUND: &str = "Set the probe's grpc.service to a name that the server'
 
 const DENIED: &str = "Let the server answer grpc.health.v1.Health/Check without credentials: the kubelet's gRPC probes carry none. Or use tcpSocket, or exec with a client that has credentials";
 
-const NOT_ACCEPTED: &str = "Correct the header of the answer that the kubelet's message names: Go's HTTP client, which the kubelet uses, rejects it, though other clients may accept it";
+const NOT_ACCEPTED: &str = "Correct the header of the answer that the kubelet's message names. Go's HTTP client, which the kubelet uses, rejects it; other clients may accept it";
 
 pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
     match failed_answer(case) {
@@ -75,7 +75,7 @@ fn by_outcome(case: &Case<'_>) -> Option<Finding> {
     Some(sidecar::add(case, status, found.with_confidence(Confidence::Likely)))
 }
 
-/// Adds the application's log where it can tell more. It does not show that the port speaks another protocol.
+/// Adds the application's log, unless the port speaks another protocol: the log does not show that.
 fn with_fix(case: &Case<'_>, fix: &str) -> Remediation {
     match fix {
         HANDLER => with_log(case, fix),
@@ -162,8 +162,8 @@ fn failure_of(case: &Case<'_>, answer: &Answer) -> Option<(String, &'static str)
     }
 }
 
-/// The prober had sent a request before this answer. Older recordings do not have `asked`. Then the specs decide while
-/// the connection is open, and its count of sent bytes afterwards.
+/// The prober has sent a request, before this answer or after it. Older recordings do not have `asked`: then the specs
+/// decide while the connection is open.
 fn had_request(attempt: &Attempt, answer: &Answer, by_specs: Option<bool>) -> bool {
     let before = answer.asked.unwrap_or(attempt.ended.is_none() && by_specs == Some(true));
     before || attempt.sent().is_none_or(|n| n > 0)
@@ -200,11 +200,11 @@ fn mismatch(probe: Protocol, answer: &Answer) -> (String, &'static str) {
         }
         (Protocol::Grpc, AnswerKind::Http) => (
             format!("HTTP/1{status} in answer to gRPC (HTTP/2)"),
-            "use httpGet, or set the probe's port to one that speaks gRPC",
+            "Use httpGet, or set the probe's port to one that speaks gRPC",
         ),
         (Protocol::Http2, AnswerKind::Http) => (
             format!("HTTP/1{status} in answer to HTTP/2"),
-            "take protocol: HTTP2 out of the probe's httpGet, or set its port to one that speaks HTTP/2 without TLS",
+            "Remove protocol: HTTP2 from the probe's httpGet, or set its port to one that speaks HTTP/2 without TLS",
         ),
         (Protocol::Http2, _) => (
             "a TLS record in answer to HTTP/2 without TLS".to_owned(),

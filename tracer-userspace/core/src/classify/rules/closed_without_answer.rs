@@ -12,34 +12,33 @@ const TOGETHER_NS: u64 = 1_000_000_000;
 
 pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
     let attempt = case.attempt;
-    let (ended, End::ClosedByServer | End::Reset) = attempt.ended? else { return None };
+    let (ended, end @ (End::ClosedByServer | End::Reset)) = attempt.ended? else { return None };
     let (established, state) = (attempt.established_at()?, attempt.last.as_ref()?);
     let before_request = case.matched.sent_no_request();
-    let by_server = matches!(attempt.ended, Some((_, End::ClosedByServer)));
+    if !case.settled {
+        return None;
+    }
+    let by_server = end == End::ClosedByServer;
+    // A RST may follow, which answers what the prober sent after the close (a TLS alert).
+    if let Some(outcome) = cut_by_outcome(case).filter(|_| by_server) {
+        return Some(cut_answer(case, (ended, state), outcome));
+    }
     let closed = by_server && attempt.errno().is_none();
     // A gRPC server that closes sends a RST if it has unread data, else a FIN. Both count: the difference is chance.
     let grpc = is_unanswered_grpc(case) && (closed || is_close(case));
-    // A RST may follow, which answers what the prober sent after the close (a TLS alert).
-    let outcome = cut_by_outcome(case).filter(|_| by_server);
-    let without = attempt.received() == Some(0) && (attempt.failed_by_itself() || before_request) && (closed || grpc);
-    if !case.settled || !(without || outcome.is_some()) {
+    let failed = attempt.failed_by_itself() || before_request;
+    if attempt.received() != Some(0) || !failed || !(closed || grpc) {
         return None;
     }
-    if let Some(outcome) = outcome {
-        return Some(cut_answer(case, (ended, state), outcome));
-    }
-    let gone = listener_ended(case, ended);
-    let how = if gone.is_some() {
-        ", and its listener ended at the same time: it exited, crashed or was stopped"
-    } else {
-        ""
-    };
+    let listener_end = listener_ended(case, ended);
+    let process_ended = listener_end.is_some();
+    let how = if process_ended { PROCESS_ENDED } else { "" };
     let after = ms(ended.saturating_sub(established));
     let what = match before_request {
         true => format!("closed the connection {after} after it was established, before a request was sent"),
         false => format!("took the request and closed the connection after {after} without a byte of an answer"),
     };
-    let may_be_tls = grpc && gone.is_none();
+    let may_be_tls = grpc && !process_ended;
     let or = match (before_request, may_be_tls) {
         (true, _) => REDIRECTED,
         (_, true) => NOT_GRPC,
@@ -47,8 +46,7 @@ pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
     };
     let summary = format!("{} {what}{how}{or}", attempt.flow.dst);
     let mut seen = vec![of_state(ended, state)];
-    let process_ended = gone.is_some();
-    seen.extend(gone);
+    seen.extend(listener_end);
     seen.extend(attempt.reset_received().filter(|_| grpc).map(|(at, reset)| of_reset_received(at, reset)));
     seen.extend(attempt.resets_sent().filter(|_| grpc).map(|(at, reset)| of_reset_sent(at, reset)));
     let fix = with_log(case, Cause::ClosedWithoutAnswer.fix());
@@ -66,6 +64,8 @@ pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
     let found = if process_ended { found } else { sidecar::add_close(case, found) };
     Some(Finding { decided_at: ended, ..found })
 }
+
+const PROCESS_ENDED: &str = ", and its listener ended at the same time: it exited, crashed or was stopped";
 
 /// An HTTP/2 server sends its first frame as soon as a client is connected (RFC 9113 3.4).
 const NOT_GRPC: &str = "; a gRPC server sends a frame at once: most likely the port speaks TLS";

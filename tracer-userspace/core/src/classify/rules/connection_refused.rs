@@ -9,7 +9,7 @@ use super::*;
 use tracer_model::event::{Listen, Netns, PacketDrop, Pod, TcpState};
 
 pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
-    let refused = refused_by_any(case)?;
+    let refused = refused_by_any_stack(case)?;
     if let Some(found) = by_other_stack(case, &refused) {
         return Some(found);
     }
@@ -67,7 +67,7 @@ fn by_the_node(case: &Case<'_>, refused: &Refused, netns: Netns) -> Option<Findi
     let mut links = case.node.links.get(&netns).into_iter().flatten();
     let device = links.find(|link| link.addrs.contains(&addr)).map(|link| link.name.as_str());
     let summary = format!(
-        "{addr}, the address of pod {pod}, is an address of the node itself, too{}: the SYN never left it, and the node's own kernel answered it with a RST, since nobody listens on port {} there",
+        "{addr}, the address of pod {pod}, is an address of the node itself, too{}: the SYN never left it; the node's own kernel answered it with a RST, since nobody listens on port {} there",
         device.map(|name| format!(" (on {name})")).unwrap_or_default(),
         case.attempt.flow.dst.port()
     );
@@ -174,14 +174,14 @@ pub(super) struct Refused {
 
 /// The refusal, if the target itself refused and not another stack with its address.
 pub(super) fn refused(case: &Case<'_>) -> Option<Refused> {
-    refused_by_any(case).filter(|it| by_other_stack(case, it).is_none())
+    refused_by_any_stack(case).filter(|it| by_other_stack(case, it).is_none())
 }
 
-fn refused_by_any(case: &Case<'_>) -> Option<Refused> {
+fn refused_by_any_stack(case: &Case<'_>) -> Option<Refused> {
     if case.attempt.established.is_some() {
         return None;
     }
-    let refused = by_reset(case).or_else(|| by_drop(case)).or_else(|| by_place(case))?;
+    let refused = by_reset(case).or_else(|| by_drop(case)).or_else(|| by_freeing_function(case))?;
     // A refusal in another namespace than the pod's proves nothing about the pod.
     let elsewhere = refused.netns.is_some_and(|netns| pod_elsewhere(case, netns).is_some());
     Some(if elsewhere { Refused { sure: refused.sure.min(Confidence::Likely), ..refused } } else { refused })
@@ -204,11 +204,11 @@ fn by_drop(case: &Case<'_>) -> Option<Refused> {
 }
 
 /// For kernels without drop reasons (before 5.17), if no hook shows the RST of a stack without a socket. The kernel
-/// freed the SYN in the function that frees it if there is no socket, and a RST came back at that moment.
+/// freed the SYN in the function that looks for a socket, and a RST came back at that moment.
 ///
 /// That function frees other SYNs, too. They get no answer, an ACK, or a RST by a socket: one in TIME_WAIT, or one of a
 /// handshake in progress. Then a process listens.
-fn by_place(case: &Case<'_>) -> Option<Refused> {
+fn by_freeing_function(case: &Case<'_>) -> Option<Refused> {
     let (attempt, dst) = (case.attempt, case.attempt.flow.dst);
     let (at, reset) = attempt.reset_received().filter(|(_, reset)| reset.state == TcpState::SynSent)?;
     let here = |(time, d): &(u64, &PacketDrop)| d.reason.is_none() && is_at_socket(d) && time.abs_diff(at) < ANSWER_NS;

@@ -39,7 +39,7 @@ pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
     Some(found)
 }
 
-/// Counts the entries by source and destination, whose columns differ between protocols.
+/// Counts the entries by source and destination. Their columns differ between protocols.
 const WHAT_FILLS_IT: &str =
     r"conntrack -L | sed 's/^[^=]*=\([^ ]*\) dst=\([^ ]*\).*/\1 \2/' | sort | uniq -c | sort -rn | head";
 

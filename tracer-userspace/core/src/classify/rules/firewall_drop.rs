@@ -204,7 +204,7 @@ mod tests {
     /// A list of pods does not name the namespaces. A stack that takes the SYN as its own shows the pod's namespace.
     #[test]
     fn the_namespace_is_named_by_its_pod_and_entered_by_a_command() {
-        let noted = |place: &str| {
+        let decided = |place: &str| {
             let mut stream = Stream::new();
             stream.http_readiness().connect().drop_with(SYN, POD, |drop| {
                 drop.reason = Some("NETFILTER_DROP".into());
@@ -213,11 +213,11 @@ mod tests {
             let verdict = stream.gives_up().verdict();
             (verdict.summary, verdict.remediation)
         };
-        let (summary, fix) = noted("ip_local_deliver");
+        let (summary, fix) = decided("ip_local_deliver");
         assert_has(&summary, &["at INPUT in pod default/web drops"]);
         let command = "nsenter -t $(lsns -no PID 2 | head -n1) -n nft list ruleset; ";
         assert_has(&fix, &[command]);
-        let (on_the_way, _) = noted("ip_forward");
+        let (on_the_way, _) = decided("ip_forward");
         assert_has(&on_the_way, &["at FORWARD in network namespace 2 drops"]);
     }
 
@@ -234,17 +234,16 @@ mod tests {
         assert_eq!(lost.causes(), ["firewall_drop"]);
     }
 
-    /// The rule is removed, the next SYN gets through, and the target acknowledges the request. The application is
-    /// silent.
+    /// The rule is removed, and the next SYN gets through. The target acknowledges the request and sends no answer.
     #[test]
     fn a_silence_after_a_later_syn_is_a_slow_response() {
-        let noted = |silent_ms: u64| {
+        let decided = |silent_ms: u64| {
             let mut stream = Stream::new().connect().filtered(SYN, POD).settles().clone();
             stream.wait_ms(1_000).syn_again().established().wait_ms(silent_ms);
             stream.closes((100, 101, 0)).wait_ms(50).tick().causes()
         };
-        assert_eq!(noted(4_000), ["slow_response"]);
-        assert_eq!(noted(500), ["firewall_drop"], "most of the time was over before");
+        assert_eq!(decided(4_000), ["slow_response"]);
+        assert_eq!(decided(500), ["firewall_drop"], "most of the time was over before");
     }
 
     /// The first acknowledgement was dropped. The request was sent again, and then acknowledged.

@@ -46,7 +46,7 @@ mod tests {
     /// fail2ban on the node has banned the pod's address: its rules reject all packets from there.
     #[test]
     fn a_rejected_answer_of_the_target_names_what_the_target_gets() {
-        let noted = |flags: TcpFlags, icmp: bool| {
+        let decided = |flags: TcpFlags, icmp: bool| {
             let mut stream = Stream::new().connect().clone();
             if !flags.is_syn_ack() {
                 stream.established();
@@ -67,14 +67,14 @@ mod tests {
         let sent = ["the SYN-ACK 10.88.0.2:8080 -> 10.88.0.1:40000", "the segment 10.88.0.2:8080 -> 10.88.0.1:40000"];
         for (flags, sent) in [(SYN_ACK, sent[0]), (TcpFlags(0x18), sent[1])] {
             for (icmp, answer) in [(true, "ICMP type 3 code 3"), (false, "an answer to the target")] {
-                let noted = noted(flags, icmp);
+                let verdict = decided(flags, icmp);
                 assert_eq!(
-                    (noted.cause.name(), noted.confidence),
+                    (verdict.cause.name(), verdict.confidence),
                     ("firewall_reject", Confidence::Proven),
                     "{sent} {icmp}"
                 );
-                assert_has(&noted.summary, &[&format!("rejected {sent} with {answer}: ")]);
-                assert_has(&noted.remediation, &["Allow the answers of 10.88.0.2:8080 to 10.88.0.1"]);
+                assert_has(&verdict.summary, &[&format!("rejected {sent} with {answer}: ")]);
+                assert_has(&verdict.remediation, &["Allow the answers of 10.88.0.2:8080 to 10.88.0.1"]);
             }
         }
     }
@@ -90,14 +90,14 @@ mod tests {
 
     #[test]
     fn without_the_hook_for_rsts_of_a_stack_it_is_only_likely() {
-        let noted = |missing: Hook| {
+        let decided = |missing: Hook| {
             let mut stream = Stream::new();
             stream.missing(missing).connect().established().filtered(TcpFlags(0x18), POD);
             stream.push(firewall(POD, vec![rule("INPUT", RuleVerdict::Reject)])).resets((100, 1, 0)).settles();
             stream.last_decided()
         };
-        assert_eq!(noted(Hook::TcpV4SendReset), ("firewall_reject", Confidence::Likely));
-        assert_eq!(noted(Hook::TcpV6SendReset), ("firewall_reject", Confidence::Proven));
+        assert_eq!(decided(Hook::TcpV4SendReset), ("firewall_reject", Confidence::Likely));
+        assert_eq!(decided(Hook::TcpV6SendReset), ("firewall_reject", Confidence::Proven));
     }
 
     /// The rules have been read by then, so the verdict does not wait for them.

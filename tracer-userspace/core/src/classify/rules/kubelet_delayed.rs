@@ -1,4 +1,4 @@
-//! The kubelet itself was late. It timed out although the answer was in its socket in time, or it sent its request when
+//! The kubelet itself was late. It did not read an answer that was in its socket in time, or it sent its request when
 //! most of its time was over.
 
 use super::super::giving_up::LATE_NS;
@@ -19,7 +19,7 @@ fn request_left_too_little_time(case: &Case<'_>) -> Option<Finding> {
         .map(|(from, to)| ms(to.saturating_sub(from)));
     let dst = attempt.flow.dst;
     let summary = format!(
-        "{dst} was reached in {reached} and acknowledged the first bytes of the request {idle} later, {left} before the kubelet closed at its timeout (timeoutSeconds {timeout_s}): the kubelet sent it late"
+        "the kubelet sent its request late: {dst} was reached in {reached}, and acknowledged the first bytes {idle} later; that was {left} before the kubelet closed at its timeout (timeoutSeconds {timeout_s})"
     );
     let says = format!("the last segment of the connection, which acknowledged the request, came {left} before");
     let fields = json!({ "quiet_ms": ended.saturating_sub(asked) / 1_000_000 });
@@ -92,21 +92,21 @@ mod tests {
     /// kubernetes#89898: the kubelet connected at once, and sent its request 100 ms before its timeout of 1 s.
     #[test]
     fn a_request_that_was_sent_late_is_not_a_slow_answer() {
-        let noted = |https: bool, quiet_ms: u64| {
+        let decided = |https: bool, quiet_ms: u64| {
             let mut stream = Stream::new();
             stream.http_readiness_over_tls(https).connect().established().wait_ms(1001);
             let end = (TcpState::Established, TcpState::FinWait1);
             stream.state_quiet(end, (100, 101, 0), quiet_ms * 1_000_000).decided()
         };
-        assert_eq!(noted(false, 100), ("kubelet_delayed", Confidence::Likely));
-        assert_eq!(noted(true, 100), ("kubelet_delayed", Confidence::Likely));
-        assert_eq!(noted(false, 960), ("slow_response", Confidence::Proven), "a delayed acknowledgement");
-        assert_eq!(noted(false, 600), ("slow_response", Confidence::Proven), "the target had most of the time");
+        assert_eq!(decided(false, 100), ("kubelet_delayed", Confidence::Likely));
+        assert_eq!(decided(true, 100), ("kubelet_delayed", Confidence::Likely));
+        assert_eq!(decided(false, 960), ("slow_response", Confidence::Proven), "a delayed acknowledgement");
+        assert_eq!(decided(false, 600), ("slow_response", Confidence::Proven), "the target had most of the time");
     }
 
     #[test]
     fn a_retransmission_or_keepalive_is_not_the_request() {
-        let noted = |again: bool, seconds: u64| {
+        let decided = |again: bool, seconds: u64| {
             let mut stream = Stream::new().http_readiness().connect().established().wait_ms(800).clone();
             if again {
                 stream.sent_again(100, false);
@@ -115,9 +115,9 @@ mod tests {
             let end = (TcpState::Established, TcpState::FinWait1);
             stream.state_quiet(end, (100, 101, 0), 200_000_000).causes()
         };
-        assert_eq!(noted(true, 1), ["slow_response"], "the request was sent at once, and again");
-        assert_eq!(noted(false, 1), ["kubelet_delayed"]);
-        assert_eq!(noted(false, 16), ["slow_response"], "a keepalive");
+        assert_eq!(decided(true, 1), ["slow_response"], "the request was sent at once, and again");
+        assert_eq!(decided(false, 1), ["kubelet_delayed"]);
+        assert_eq!(decided(false, 16), ["slow_response"], "a keepalive");
     }
 
     #[test]
@@ -127,7 +127,7 @@ mod tests {
 
     #[test]
     fn first_bytes_before_the_final_answer_do_not_count() {
-        let noted = |https: bool, kind, status| {
+        let decided = |https: bool, kind, status| {
             let mut stream = Stream::new();
             stream
                 .http_readiness_over_tls(https)
@@ -138,9 +138,9 @@ mod tests {
                 .wait_ms(1990);
             stream.closes((100, 101, 200)).kubelet(ProbeOutput::Timeout).causes()
         };
-        assert_eq!(noted(true, AnswerKind::Tls, None), ["slow_response"], "a ServerHello");
-        assert_eq!(noted(false, AnswerKind::Http, Some(302)), ["unexplained"], "a redirect, which was followed");
-        assert_eq!(noted(false, AnswerKind::Http, Some(200)), ["kubelet_delayed"]);
+        assert_eq!(decided(true, AnswerKind::Tls, None), ["slow_response"], "a ServerHello");
+        assert_eq!(decided(false, AnswerKind::Http, Some(302)), ["unexplained"], "a redirect, which was followed");
+        assert_eq!(decided(false, AnswerKind::Http, Some(200)), ["kubelet_delayed"]);
     }
 
     #[test]

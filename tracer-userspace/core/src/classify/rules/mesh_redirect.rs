@@ -1,4 +1,4 @@
-//! The pod's own address translation sent the attempt to a proxy, and the proxy closed it. The application got nothing.
+//! The pod's own address translation sent the attempt to a proxy, and the proxy closed it, not the application.
 
 use super::super::pod_sockets::{FRESH_NS, detour};
 use super::*;

@@ -1,6 +1,6 @@
 //! A RST after the connection was established and before any answer.
 
-use super::accept_queue_overflow::{full, make_room, seen as of_listener};
+use super::accept_queue_overflow::{fullest_queue, make_room, of_queue};
 use super::app_status_failure::shows_certificate;
 use super::probe_misconfigured::is_unanswered_grpc;
 use super::*;
@@ -16,8 +16,7 @@ pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
     // The peer's FIN counts one byte (see `State::received`).
     let payload = received.bytes_received.map(|n| n.saturating_sub(u64::from(received.state == TcpState::CloseWait)));
     let closed_before = matches!(attempt.ended, Some((end, End::ClosedByProber)) if end < at);
-    // After some bytes of an answer the RST counts if the kubelet outcome is a network error: the answer was
-    // incomplete.
+    // After some bytes of an answer the RST counts if the kubelet outcome is a network error.
     let partial = payload.is_some_and(|n| n > 0);
     let reported = attempt
         .kubelet()
@@ -42,10 +41,10 @@ pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
     let mut seen = vec![of_reset_received(at, received)];
     seen.extend(sent.map(|(time, reset)| of_reset_sent(time, reset)));
     seen.extend(reported.map(of_outcome));
-    let without_room = sent.filter(|(_, reset)| is_without_room(reset)).and_then(|_| full(case));
-    seen.extend(without_room.map(|(time, listener)| of_listener(time, listener)));
+    let without_room = sent.filter(|(_, reset)| is_without_room(reset)).and_then(|_| fullest_queue(case));
+    seen.extend(without_room.map(|(time, listener)| of_queue(time, listener)));
     let lacks_hook = sent.is_none() && case.lacks(REFUSAL_HOOKS);
-    let unseen = if lacks_hook { NO_SENDER } else { NOT_OBSERVED };
+    let unseen = if lacks_hook { SENDER_UNKNOWN } else { SENDER_ELSEWHERE };
     let who = sent.map_or_else(|| unseen.to_owned(), |(time, r)| sender(case, time, r));
     let summary = format!(
         "{} reset the connection{} after it was established, {}: {who}",
@@ -60,7 +59,7 @@ pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
     let fix = sent.map_or(unseen, |(time, reset)| fix_of(case, time, reset));
     let mut remediation = remediation_of(case, fix, sent.map(|(_, reset)| reset));
     if fix == Fix::Unread && !partial && case.matched.may_ask_in_plain() {
-        remediation.text += IF_TLS;
+        remediation.text += OR_SPEAKS_TLS;
         remediation.commands.push(shows_certificate(attempt.flow.dst));
     }
     let remediation = if fix == Fix::Outside { remediation } else { with_log(case, remediation) };
@@ -83,17 +82,17 @@ pub(super) fn is_close(case: &Case<'_>) -> bool {
 }
 
 /// OpenSSL stops reading a request as soon as its first bytes show that it is no ClientHello.
-const IF_TLS: &str =
+const OR_SPEAKS_TLS: &str =
     ". Or the port speaks TLS, and its server closes connections with plain HTTP. Then set the probe's scheme to HTTPS";
 
-const NOT_OBSERVED: &str = "a proxy behind an address translation, or a device on the way, sent it";
+const SENDER_ELSEWHERE: &str = "a proxy behind an address translation, or a device on the way, sent it";
 
-const NO_SENDER: &str =
+const SENDER_UNKNOWN: &str =
     "the sender is unknown: no hook of this kernel reports a RST of a stack that has no socket for the segment";
 
 fn sender(case: &Case<'_>, time: u64, reset: &ResetSent) -> String {
     if is_without_room(reset) {
-        return no_room(case, reset);
+        return text_without_room(case, reset);
     }
     let who = match (&reset.actor, reset.no_socket) {
         (Some(actor), _) => format!("process {actor}"),
@@ -101,9 +100,9 @@ fn sender(case: &Case<'_>, time: u64, reset: &ResetSent) -> String {
         (None, false) => "its kernel, for a segment that did not fit the socket".to_owned(),
     };
     let how = match (ended_with_listener(case, time, reset), &reset.reason) {
-        (true, Some(_)) => UNACCEPTED.to_owned(),
-        (true, None) => ENDED.to_owned(),
-        (false, _) => manner(reset),
+        (true, Some(_)) => ENDED_BEFORE_ACCEPT.to_owned(),
+        (true, None) => ENDED_WITH_RST.to_owned(),
+        (false, _) => close_text(reset),
     };
     format!("{who}{how}")
 }
@@ -117,8 +116,8 @@ fn is_without_room(reset: &ResetSent) -> bool {
 }
 
 /// Why the listener had no room. The kernel also refuses the last segment if it has no memory for the new socket.
-fn no_room(case: &Case<'_>, reset: &ResetSent) -> String {
-    let why = match (full(case), &reset.reason) {
+fn text_without_room(case: &Case<'_>, reset: &ResetSent) -> String {
+    let why = match (fullest_queue(case), &reset.reason) {
         (Some((_, queue)), reason) => format!(
             "its accept queue is full ({} waiting, {} allowed) and {}net.ipv4.tcp_abort_on_overflow is 1",
             queue.waiting,
@@ -133,10 +132,10 @@ fn no_room(case: &Case<'_>, reset: &ResetSent) -> String {
     format!("its listener refused the last segment of the handshake: {why}")
 }
 
-const UNACCEPTED: &str =
+const ENDED_BEFORE_ACCEPT: &str =
     " closed its listener before it had accepted this connection: it exited, crashed or was stopped";
 /// Without a kernel reason (before 6.12) the process may also have accepted the connection and left data unread.
-const ENDED: &str = " closed its listener at the same time: it exited, crashed or was stopped";
+const ENDED_WITH_RST: &str = " closed its listener at the same time: it exited, crashed or was stopped";
 /// The listener ended together with the RST if less time than this is between them. One call does both
 /// (`inet_csk_listen_stop`).
 const TOGETHER_NS: u64 = 100_000_000;
@@ -146,14 +145,14 @@ fn ended_with_listener(case: &Case<'_>, time: u64, reset: &ResetSent) -> bool {
     let (Some(netns), Some(actor)) = (reset.netns, &reset.actor) else { return false };
     let last = case.node.listeners.last(netns, reset.flow.src.port());
     let fits_reason = !matches!(reset.reason.as_deref(), Some("TCP_ABORT_ON_CLOSE" | "TCP_ABORT_ON_LINGER"));
-    let is_end = |(at, listen): &&(u64, Listen)| {
+    let is_same_end = |(at, listen): &&(u64, Listen)| {
         !listen.begins && listen.actor.pid == actor.pid && at.abs_diff(time) < TOGETHER_NS
     };
-    fits_reason && last.is_some_and(|last| is_end(&last))
+    fits_reason && last.is_some_and(|last| is_same_end(&last))
 }
 
 /// How the socket was closed, by the kernel's reason (include/net/rstreason.h, 6.12 and later; both seen on 6.18).
-fn manner(reset: &ResetSent) -> String {
+fn close_text(reset: &ResetSent) -> String {
     match reset.reason.as_deref() {
         Some("TCP_ABORT_ON_CLOSE") => " closed it with unread data".to_owned(),
         Some("TCP_STATE" | "TCP_ABORT_ON_LINGER") => " closed it with SO_LINGER 0".to_owned(),
@@ -202,7 +201,7 @@ fn remediation_of(case: &Case<'_>, fix: Fix, reset: Option<&ResetSent>) -> Remed
         Fix::Linger => format!("Find why {who} closes this connection with SO_LINGER 0: TCP then resets the connection and loses data that was not sent. Let it close normally, after its answer"),
         Fix::Process => format!("Find why {who} closed the connection at that moment: with unread data, with SO_LINGER 0, or because it ended; this kernel does not show which"),
         Fix::Room => return make_room(case, reset.and_then(|reset| reset.netns)),
-        Fix::Stack => "Find what happened to the target's end of the connection: its process ended or closed it before, or an address translation mixed in packets of another connection".to_owned(),
+        Fix::Stack => "Find what happened to the target's end of the connection: its process ended or closed it before. Or an address translation mixed in packets of another connection".to_owned(),
     };
     text.into()
 }
@@ -249,22 +248,22 @@ mod tests {
 
     #[test]
     fn the_fix_fits_the_kernels_reason() {
-        let noted = |reason: Option<&str>, actor: Option<&str>| {
+        let decided = |reason: Option<&str>, actor: Option<&str>| {
             let mut stream = Stream::new().connect().established().reset_received(TcpState::Established, 0).clone();
             stream.reset_sent(TcpFlags(0), false, actor);
             stream.last_reset_sent().reason = reason.map(str::to_owned);
             let verdict = stream.verdict();
             (verdict.summary, verdict.remediation)
         };
-        let (summary, fix) = noted(Some("TCP_ABORT_ON_LINGER"), Some("app"));
+        let (summary, fix) = decided(Some("TCP_ABORT_ON_LINGER"), Some("app"));
         assert_has(&summary, &["closed it with SO_LINGER 0"]);
         assert_has(&fix, &["SO_LINGER 0"]);
         assert_lacks(&fix, &["read", "killed"]);
-        let (_, unread) = noted(Some("TCP_ABORT_ON_CLOSE"), Some("app"));
+        let (_, unread) = decided(Some("TCP_ABORT_ON_CLOSE"), Some("app"));
         assert_has(&unread, &["without having read"]);
         assert_lacks(&unread, &["LINGER"]);
-        assert_has(&noted(None, Some("app")).1, &["does not show which"]);
-        assert_has(&noted(None, None).1, &["the target's end of the connection"]);
+        assert_has(&decided(None, Some("app")).1, &["does not show which"]);
+        assert_has(&decided(None, None).1, &["the target's end of the connection"]);
     }
 
     /// OpenSSL closes after a few bytes of a plain HTTP request.
@@ -287,7 +286,7 @@ mod tests {
     /// `net.ipv4.tcp_abort_on_overflow`: the queue filled up between the SYN and the last segment of the handshake.
     #[test]
     fn a_listener_that_resets_the_end_of_a_handshake_has_no_room() {
-        let noted = |reason: Option<&str>, answered: TcpFlags, full: bool| {
+        let decided = |reason: Option<&str>, answered: TcpFlags, full: bool| {
             let mut stream = Stream::new().connect().established().reset_received(TcpState::Established, 0).clone();
             if full {
                 stream.inspection(|seen| seen.listeners = Some(vec![listener(2, 1)]));
@@ -298,15 +297,15 @@ mod tests {
             stream.verdict()
         };
         let (setting, room) = ("net.ipv4.tcp_abort_on_overflow is 1", "raise its listen backlog");
-        let old = noted(None, ACK, false);
+        let old = decided(None, ACK, false);
         assert_has(&old.summary, &["most likely its accept queue", "SYN cookie"]);
-        let new = noted(Some("INVALID_SYN"), ACK, false);
+        let new = decided(Some("INVALID_SYN"), ACK, false);
         assert!(new.summary.contains(setting) && new.summary.ends_with("most likely full"), "{new:?}");
         assert!(old.remediation.to_string().contains(room) && new.remediation.to_string().contains(room), "{new:?}");
         assert_eq!(new.confidence, Confidence::Proven, "the RST is proven");
-        let seen = noted(None, ACK, true);
+        let seen = decided(None, ACK, true);
         assert!(seen.summary.contains("is full (2 waiting, 1 allowed)") && seen.evidence.len() == 3, "{seen:?}");
-        for other in [noted(Some("TCP_FLAGS"), ACK, true), noted(Some("INVALID_SYN"), SYN, true)] {
+        for other in [decided(Some("TCP_FLAGS"), ACK, true), decided(Some("INVALID_SYN"), SYN, true)] {
             assert!(!other.summary.contains(setting) && !other.remediation.to_string().contains(room), "{other:?}");
         }
     }
@@ -315,14 +314,14 @@ mod tests {
     /// arrived.
     #[test]
     fn without_the_hook_for_a_rst_no_device_on_the_way_is_blamed() {
-        let noted = |missing: Hook| {
+        let decided = |missing: Hook| {
             Stream::new().missing(missing).connect().established().resets((100, 101, 0)).settles().verdict()
         };
-        let unknown = noted(Hook::TcpV4SendReset);
+        let unknown = decided(Hook::TcpV4SendReset);
         assert_eq!((unknown.confidence, unknown.missing_hooks.len()), (Confidence::Likely, 1));
         assert_has(&unknown.summary, &["sender is unknown"]);
         assert_has(&unknown.remediation, &["target's end"]);
-        let outside = noted(Hook::TcpV6SendReset);
+        let outside = decided(Hook::TcpV6SendReset);
         assert_has(&outside.summary, &["a device on the way"]);
         assert_has(&outside.remediation, &["proxy"]);
     }

@@ -53,8 +53,8 @@ fn no_route(case: &Case<'_>, drop: &PacketDrop) -> bool {
 
 /// The setting is on. Then `ip6_forward` drops a packet that an xfrm policy forbids, or for which early demux found a
 /// socket. `ip_error` may drop for the device's own setting. It drops in the same way for a blackhole route, which CNIs
-/// add for their blocks of addresses. So it does for an unreachable route, if the source has already got the most ICMP
-/// errors that the kernel sends to it (`ip_rt_error_burst`).
+/// add for their blocks of addresses. So it does for an unreachable route, if the limit of ICMP errors for that source
+/// is used up (`ip_rt_error_burst`).
 fn forwards(case: &Case<'_>, drop: &PacketDrop) -> bool {
     value(case, drop).is_some_and(|value| value != "0")
 }
@@ -94,8 +94,8 @@ const fn setting(drop: &PacketDrop) -> &'static str {
     if drop.flow.dst.is_ipv4() { "net.ipv4.ip_forward" } else { "net.ipv6.conf.all.forwarding" }
 }
 
-/// The kernel drops the default routes that it took from router advertisements when forwarding goes on
-/// (`rt6_purge_dflt_routers`), and takes no more of them unless `accept_ra` is 2.
+/// When forwarding is switched on, the kernel drops the default routes that came from router advertisements
+/// (`rt6_purge_dflt_routers`). It accepts no new ones unless `accept_ra` is 2.
 const KEEP_THE_ROUTE: &str = " Forwarding removes an IPv6 default route that came from router advertisements. If the first command shows one and accept_ra of its link is 1, set net.ipv6.conf.LINK.accept_ra to 2 first.";
 
 fn forwarding_fix(case: &Case<'_>, drop: &PacketDrop) -> Remediation {
@@ -151,15 +151,15 @@ mod tests {
 
     #[test]
     fn a_devices_own_setting_is_reported_from_the_nodes() {
-        let noted = |forwards: &str| {
+        let decided = |forwards: &str| {
             let mut stream = Stream::new();
             let mut settings = NodeSettings::default();
             settings.sysctls.insert("net.ipv4.ip_forward".into(), forwards.into());
             stream.push(ObservationKind::NodeSettings(settings)).connect().drop(SYN, "IP_INADDRERRORS", NODE);
             stream.verdict().summary
         };
-        assert_ends(&noted("0"), "(net.ipv4.ip_forward = 0)");
-        assert_ends(&noted("1"), "(net.ipv4.ip_forward = 1: it is the device's own setting)");
+        assert_ends(&decided("0"), "(net.ipv4.ip_forward = 0)");
+        assert_ends(&decided("1"), "(net.ipv4.ip_forward = 1: it is the device's own setting)");
     }
 
     /// Observed: the route disappeared, and the kernel ignored the next advertisement.
@@ -222,38 +222,38 @@ mod tests {
     /// On a 5.10 kernel where no program can attach to a function, no hook shows the ICMP error for a missing route.
     #[test]
     fn without_the_hook_for_icmp_errors_the_setting_decides() {
-        let noted = |forwards: &str| {
+        let decided = |forwards: &str| {
             let mut stream = Stream::new();
             let mut settings = NodeSettings::default();
             settings.sysctls.insert("net.ipv4.ip_forward".into(), forwards.into());
             stream.missing(Hook::IcmpSend).push(ObservationKind::NodeSettings(settings)).connect();
             stream.drop_with(SYN, NODE, |drop| drop.location = Some("ip_error".into()));
-            let noted = stream.gives_up().verdict();
-            (noted.cause, noted.confidence)
+            let verdict = stream.gives_up().verdict();
+            (verdict.cause, verdict.confidence)
         };
-        assert_eq!(noted("0"), (Cause::MissingNodePrerequisite, Confidence::Possible));
+        assert_eq!(decided("0"), (Cause::MissingNodePrerequisite, Confidence::Possible));
         let mut v6 = Stream::to("[fd00::2]:8080");
         v6.missing(Hook::Icmp6Send).connect().drop_with(SYN, NODE, |drop| drop.location = Some("ip6_forward".into()));
         assert_eq!(v6.gives_up().causes(), ["missing_node_prerequisite"]);
-        assert_eq!(noted("1").0, Cause::Unexplained);
+        assert_eq!(decided("1").0, Cause::Unexplained);
     }
 
     /// Early demux found a socket (amazon-vpc-cni-k8s#1269), or a blackhole route dropped the packet.
     #[test]
     fn a_drop_on_a_node_that_forwards_has_another_cause() {
-        let noted = |dst: &str, place: &str, setting: &str, value: Option<&str>| {
+        let decided = |dst: &str, place: &str, setting: &str, value: Option<&str>| {
             let mut stream = Stream::to(dst);
             let mut settings = NodeSettings::default();
             settings.sysctls.extend(value.map(|value| (setting.to_owned(), value.to_owned())));
             stream.push(ObservationKind::NodeSettings(settings)).connect();
             stream.drop_with(SYN, NODE, |drop| drop.location = Some(place.to_owned()));
-            let noted = stream.gives_up().verdict();
-            (noted.cause, noted.confidence)
+            let verdict = stream.gives_up().verdict();
+            (verdict.cause, verdict.confidence)
         };
         let v6 = ("[fd00::2]:8080", "ip6_forward", "net.ipv6.conf.all.forwarding");
         let v4 = ("10.88.0.2:8080", "ip_error", "net.ipv4.ip_forward");
         for (dst, place, setting) in [v6, v4] {
-            let of = |value| noted(dst, place, setting, value);
+            let of = |value| decided(dst, place, setting, value);
             assert_eq!(of(Some("1")).0, Cause::Unexplained);
             assert_eq!(of(Some("0")), (Cause::MissingNodePrerequisite, Confidence::Likely));
             assert_eq!(of(None), (Cause::MissingNodePrerequisite, Confidence::Likely), "not read");

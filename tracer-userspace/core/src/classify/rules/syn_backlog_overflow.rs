@@ -1,6 +1,6 @@
 //! The listener's queue of half-open connections is full, and SYN cookies are off.
 
-use super::accept_queue_overflow::{listeners, seen};
+use super::accept_queue_overflow::{listeners, of_queue};
 use super::*;
 use tracer_model::event::{ListenQueue, Netns};
 
@@ -30,7 +30,7 @@ fn by_inspection(case: &Case<'_>) -> Option<Finding> {
     if !full || !case.settled || !silent(case) {
         return None;
     }
-    let found = finding(case, seen(time, listener), half_open, inspection.netns);
+    let found = finding(case, of_queue(time, listener), half_open, inspection.netns);
     Some(found.with_confidence(Confidence::Likely).resting_on(&[Hook::KfreeSkb]))
 }
 

@@ -174,7 +174,7 @@ fn asked_and_answered(stream: &mut Stream, kind: AnswerKind, status: Option<u16>
 /// The status does not matter, unless it is a success: then another client asked in HTTP.
 #[test]
 fn an_answer_in_another_protocol_fails_the_probe() {
-    let noted = |https: bool, kind, status| {
+    let decided = |https: bool, kind, status| {
         let mut stream = Stream::new();
         if https {
             stream.https_readiness()
@@ -185,21 +185,21 @@ fn an_answer_in_another_protocol_fails_the_probe() {
         verdicts.first().map(|it| (it.verdict.cause.name(), it.verdict.confidence, it.verdict.remediation.clone()))
     };
     let fix = |https, kind, status| {
-        let (cause, confidence, fix) = noted(https, kind, status).expect("a verdict");
+        let (cause, confidence, fix) = decided(https, kind, status).expect("a verdict");
         assert_eq!((cause, confidence), ("app_status_failure", Confidence::Proven));
         fix
     };
     assert_starts(&fix(true, AnswerKind::Http, Some(400)), "Set the probe's scheme to HTTP");
     assert_has(&fix(true, AnswerKind::Other, None), &["correct the probe's port"]);
-    assert_starts(&fix(false, AnswerKind::Http, Some(505)), "use httpGet");
+    assert_starts(&fix(false, AnswerKind::Http, Some(505)), "Use httpGet");
     for kind in [AnswerKind::Tls, AnswerKind::Alert] {
         assert_has(&fix(false, kind, None), &["a gRPC probe speaks no TLS (grpc.mode: TLS is alpha"]);
     }
     for (https, kind) in [(true, AnswerKind::Tls), (true, AnswerKind::Short), (false, AnswerKind::Other)] {
-        assert_eq!(noted(https, kind, None), None, "{https} {kind:?}");
+        assert_eq!(decided(https, kind, None), None, "{https} {kind:?}");
     }
     for (https, status) in [(true, 200), (true, 301), (false, 200)] {
-        assert_eq!(noted(https, AnswerKind::Http, Some(status)), None, "another client asked in HTTP");
+        assert_eq!(decided(https, AnswerKind::Http, Some(status)), None, "another client asked in HTTP");
     }
 }
 
@@ -235,9 +235,9 @@ fn a_tls_alert_to_an_https_probe_is_a_failure() {
     assert_eq!((alert.cause.name(), alert.confidence), ("app_status_failure", Confidence::Proven));
     assert_ends(&alert.summary, "a fatal alert that refuses the TLS handshake");
     assert_has(&alert.remediation, &["no client certificate", "kubectl logs"]);
-    let mut noted = Stream::new().https_readiness().connect().established().clone();
-    noted.closes((300, 301, 2000)).kubelet(ProbeOutput::TlsRefused);
-    let reported = noted.verdict();
+    let mut decided = Stream::new().https_readiness().connect().established().clone();
+    decided.closes((300, 301, 2000)).kubelet(ProbeOutput::TlsRefused);
+    let reported = decided.verdict();
     assert_eq!((reported.cause.name(), reported.confidence), ("app_status_failure", Confidence::Likely));
     assert_eq!(reported.remediation, alert.remediation);
 }
@@ -248,9 +248,10 @@ fn a_kubelet_status_is_not_given_to_the_connection_with_a_tls_alert() {
     let mut stream = Stream::new();
     asked_and_answered(stream.https_readiness().https_liveness_too(), AnswerKind::Alert, None).again(8);
     asked_and_answered(&mut stream, AnswerKind::Tls, None).wait_ms(5).kubelet(ProbeOutput::Status(503));
-    let noted = stream.verdicts();
-    let quoted: Vec<_> = noted.iter().filter(|it| it.kubelet.is_some()).map(|it| it.verdict.summary.as_str()).collect();
-    assert!(noted.len() == 2 && quoted.len() == 1 && quoted[0].contains("HTTP status 503"), "{quoted:?}");
+    let decided = stream.verdicts();
+    let quoted: Vec<_> =
+        decided.iter().filter(|it| it.kubelet.is_some()).map(|it| it.verdict.summary.as_str()).collect();
+    assert!(decided.len() == 2 && quoted.len() == 1 && quoted[0].contains("HTTP status 503"), "{quoted:?}");
 }
 
 /// A tcpSocket probe has succeeded by then. Without a spec, the server may refuse the certificate of an unknown client.
@@ -302,13 +303,13 @@ fn a_segment_that_arrives_before_the_tls_record_is_not_another_protocol() {
 /// A lifecycle handler or a user may have sent plain HTTP. Or the server of a tcpSocket probe speaks first.
 #[test]
 fn plain_http_is_no_failure_if_the_attempt_may_not_be_the_https_probe() {
-    let noted = |probed: fn(&mut Stream) -> &mut Stream, comm: &str| {
+    let decided = |probed: fn(&mut Stream) -> &mut Stream, comm: &str| {
         let mut stream = Stream::new();
         probed(&mut stream).connect().prober_named(comm).established().answers(400).causes()
     };
-    assert!(noted(|it| it.https_readiness().lifecycle(LifecycleEvent::PreStop, 8080), "kubelet").is_empty());
-    assert!(noted(Stream::https_readiness, "k3s-server").is_empty());
-    assert_eq!(noted(Stream::https_readiness, "kubelet"), ["app_status_failure"]);
+    assert!(decided(|it| it.https_readiness().lifecycle(LifecycleEvent::PreStop, 8080), "kubelet").is_empty());
+    assert!(decided(Stream::https_readiness, "k3s-server").is_empty());
+    assert_eq!(decided(Stream::https_readiness, "kubelet"), ["app_status_failure"]);
     let mut banner = Stream::new();
     banner.tcp_readiness().https_liveness_too().connect().established().answer(AnswerKind::Other, None);
     assert!(banner.closes((0, 1, 41)).causes().is_empty());
