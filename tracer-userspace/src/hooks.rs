@@ -63,7 +63,7 @@ fn inspect(config: &HooksConfig) -> Result<u8, Error> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let runtime = runtime.map_err(|error| Error::Kernel(format!("no event loop: {}", os_message(&error))))?;
     let (watched, window) = runtime.block_on(watch(config))?;
-    let findings: Vec<Finding> = watched.iter().map(|hook| finding::of(hook, window)).collect();
+    let findings: Vec<Finding> = watched.iter().map(|hook| finding::of_hook(hook, window)).collect();
     let code = tracer_doctor::exit_code(&findings, config.fail_on);
     match config.output.form {
         Form::Pretty => {

@@ -233,7 +233,7 @@ impl Loaded {
         if self.ebpf.is_none() {
             return;
         }
-        let cgroups = pids.iter().map(|pid| (*pid, cgroup::of(*pid)));
+        let cgroups = pids.iter().map(|pid| (*pid, cgroup::of_process(*pid)));
         // A process that has exited gets no answers.
         let (found, lost): (Vec<_>, Vec<_>) =
             cgroups.filter(|(pid, of)| of.is_ok() || is_alive(*pid)).map(|(_, of)| of).partition(Result::is_ok);

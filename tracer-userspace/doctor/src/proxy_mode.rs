@@ -133,7 +133,7 @@ mod tests {
     }
 
     #[test]
-    fn services_of_ipvs_are_a_proxys_where_it_has_its_link() {
+    fn ipvs_services_belong_to_a_proxy_only_with_its_link() {
         let link = |name: &str| Link { state: LinkState { name: name.into(), ..LinkState::default() }, kind: None };
         assert!(is_proxy_link(&link("kube-ipvs0")) && is_proxy_link(&link("kube-dummy-if")));
         assert!(!is_proxy_link(&link("eth0")));
@@ -143,7 +143,7 @@ mod tests {
     }
 
     #[test]
-    fn services_of_ipvs() {
+    fn virtual_services_are_found_after_the_heading() {
         let head = "IP Virtual Server version 1.2.1 (size=4096)\nProt LocalAddress:Port Scheduler Flags\n  -> RemoteAddress:Port\n";
         assert!(!has_services(head) && has_services(&format!("{head}TCP  0A600001:01BB rr\n")));
     }

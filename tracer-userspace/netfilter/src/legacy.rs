@@ -126,8 +126,8 @@ pub(super) fn split_entry<'a>(table: &'a [u8], layout: &Layout) -> Option<(&'a [
     (next >= layout.size).then(|| table.split_at_checked(next)).flatten()
 }
 
-/// A chain begins with an entry that has the target `ERROR` and the chain's name as the target's data. `struct xt_entry_target` has size,
-/// name of 29 bytes, revision, data.
+/// A chain begins with an entry that has the target `ERROR` and the chain's name as the target's data.
+/// `struct xt_entry_target` has size, name of 29 bytes, revision, data.
 pub(super) fn chain_name(entry: &[u8], layout: &Layout) -> Option<String> {
     let at = usize::from(u16::from_ne_bytes(field(entry, layout.target_offset)?));
     let target = entry.get(at..)?;

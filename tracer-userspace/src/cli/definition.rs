@@ -35,7 +35,7 @@ pub(super) fn names() -> Vec<String> {
 
 /// Adds the variable of each flag. For a flag without a value it is yes or no. The hidden `--markdown` has none.
 fn with_variable(arg: Arg) -> Arg {
-    let Some(variable) = arg.get_long().filter(|long| *long != "markdown").map(variable::of) else { return arg };
+    let Some(variable) = arg.get_long().filter(|long| *long != "markdown").map(variable::for_flag) else { return arg };
     let arg = arg.env(variable).hide_env_values(true);
     match arg.get_action() {
         ArgAction::SetTrue => arg.value_parser(BoolishValueParser::new()),

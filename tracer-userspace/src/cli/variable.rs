@@ -10,7 +10,7 @@ use super::definition;
 use tracer_terminal::error::Error;
 
 /// The variable of a flag, which is given without its leading dashes.
-pub(super) fn of(flag: &str) -> String {
+pub(super) fn for_flag(flag: &str) -> String {
     match flag {
         "node-name" => "NODE_NAME".to_owned(),
         _ => format!("TRACER_{}", flag.to_uppercase().replace('-', "_")),
@@ -43,7 +43,7 @@ pub(super) fn that_gave(flag: &str, args: &[OsString]) -> Option<String> {
     let name = leading_flag(flag)?;
     let typed = |arg: &str| leading_flag(arg) == Some(name) || is_short(arg, name);
     let is_typed = args.iter().skip(1).filter_map(|arg| arg.to_str()).any(typed);
-    Some(of(name)).filter(|variable| !is_typed && is_set(variable))
+    Some(for_flag(name)).filter(|variable| !is_typed && is_set(variable))
 }
 
 /// The variable of this command with a value that is not UTF-8. Only paths need not be UTF-8.
@@ -68,7 +68,7 @@ fn is_short(arg: &str, name: &str) -> bool {
 pub fn named_by(error: Error, typed: &[String]) -> Error {
     let text = error.to_string();
     let Some(name) = leading_flag(&text).filter(|_| error.exit_code() == 2) else { return error };
-    let variable = of(name);
+    let variable = for_flag(name);
     if typed.iter().any(|id| flag_of(id) == name) || !is_set(&variable) {
         return error;
     }
@@ -80,15 +80,15 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_flag_is_known_by_its_beginning() {
+    fn the_leading_flag_of_a_text_is_found() {
         assert_eq!(leading_flag("--output-file /x: no"), Some("output-file"));
         assert_eq!(leading_flag("--duration=5m"), Some("duration"));
         assert_eq!((leading_flag("-o"), leading_flag("record FILE"), leading_flag("--")), (None, None, None));
-        assert_eq!((of("node-name"), of("kubelet-log")), ("NODE_NAME".into(), "TRACER_KUBELET_LOG".into()));
+        assert_eq!((for_flag("node-name"), for_flag("kubelet-log")), ("NODE_NAME".into(), "TRACER_KUBELET_LOG".into()));
     }
 
     #[test]
-    fn an_error_that_names_no_flag_stays_as_it_is() {
+    fn an_error_without_a_flag_is_unchanged() {
         let error = named_by(Error::Usage("explain `x`: no such cause".into()), &[]);
         assert_eq!(error.to_string(), "explain `x`: no such cause");
     }

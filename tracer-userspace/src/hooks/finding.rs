@@ -11,7 +11,7 @@ use tracer_doctor::{Finding, Status, hook_fix};
 use tracer_model::plural::counted;
 use tracer_model::record::Remediation;
 
-pub(super) fn of(watched: &Watched, window: Duration) -> Finding {
+pub(super) fn of_hook(watched: &Watched, window: Duration) -> Finding {
     let row = watched.status.row;
     let status = status(watched);
     let needs = watched.status.tried.iter().find_map(|tried| tried.needs).filter(|_| status == Status::Unknown);
@@ -135,7 +135,7 @@ mod tests {
     fn an_attached_hook_shows_its_cost() {
         let mut hook = watched("kfree_skb", HookState::Attached(Form::RawTracepoint), vec![]);
         hook.runs = Some(Runs { count: 1000, seconds: 0.0005 });
-        let finding = of(&hook, WINDOW);
+        let finding = of_hook(&hook, WINDOW);
         assert_eq!((finding.check.as_str(), finding.status), ("hooks/kfree_skb", Status::Ok));
         assert_eq!(finding.observed, "raw_tracepoint: 1000 runs, 500 ns each, 0.0100 % of one CPU");
         assert_eq!((&finding.fields["runs"], &finding.fields["ns_per_run"]), (&json!(1000), &json!(500)));
@@ -144,14 +144,14 @@ mod tests {
 
     #[test]
     fn runs_that_were_not_counted_are_absent() {
-        let finding = of(&watched("kfree_skb", HookState::Attached(Form::RawTracepoint), vec![]), WINDOW);
+        let finding = of_hook(&watched("kfree_skb", HookState::Attached(Form::RawTracepoint), vec![]), WINDOW);
         assert!(!finding.fields.contains_key("runs") && finding.observed.contains("does not count"), "{finding:?}");
     }
 
     #[test]
     fn a_missing_hook_is_a_warning_with_each_reason() {
         let tried = vec![refused(Form::Fentry, None), refused(Form::Kprobe, None)];
-        let finding = of(&watched("__put_net", HookState::Missing, tried), WINDOW);
+        let finding = of_hook(&watched("__put_net", HookState::Missing, tried), WINDOW);
         assert_eq!(finding.status, Status::Warn);
         assert_eq!(finding.observed, "Not attached; fentry: the kernel says no; kprobe: the kernel says no");
         assert_eq!(finding.fields["tried"][1], json!({"form": "kprobe", "reason": "the kernel says no"}));
@@ -161,7 +161,7 @@ mod tests {
     #[test]
     fn a_setting_of_the_kernel_is_the_fix() {
         let silenced = Tried { fix: Some("sysctl -w kernel.ftrace_enabled=1"), ..refused(Form::Fentry, None) };
-        let finding = of(&watched("__put_net", HookState::Missing, vec![silenced]), WINDOW);
+        let finding = of_hook(&watched("__put_net", HookState::Missing, vec![silenced]), WINDOW);
         let fix = finding.remediation.expect("a fix");
         assert_eq!(fix.commands[0].run, "sysctl -w kernel.ftrace_enabled=1");
     }
@@ -169,7 +169,7 @@ mod tests {
     #[test]
     fn a_missing_privilege_is_named_and_its_exit_code_is_3() {
         let tried = vec![refused(Form::Fentry, None), refused(Form::Kprobe, Some("CAP_SYS_ADMIN"))];
-        let finding = of(&watched("__put_net", HookState::Missing, tried), WINDOW);
+        let finding = of_hook(&watched("__put_net", HookState::Missing, tried), WINDOW);
         assert_eq!((finding.status, finding.needs.as_deref()), (Status::Unknown, Some("CAP_SYS_ADMIN")));
         assert_eq!(tracer_doctor::exit_code(&[finding], Status::Fail), 3);
     }
@@ -178,6 +178,6 @@ mod tests {
     fn a_covered_hook_and_one_that_awaits_its_module_are_ok() {
         let covered = watched("tcp_connect", HookState::Covered(&[]), vec![refused(Form::Kprobe, None)]);
         let waits = watched("ip_vs_leave", HookState::AwaitsModule, vec![refused(Form::Kprobe, None)]);
-        assert_eq!((of(&covered, WINDOW).status, of(&waits, WINDOW).status), (Status::Ok, Status::Ok));
+        assert_eq!((of_hook(&covered, WINDOW).status, of_hook(&waits, WINDOW).status), (Status::Ok, Status::Ok));
     }
 }

@@ -21,7 +21,7 @@ pub(super) fn root() -> io::Result<File> {
 }
 
 /// The cgroup of a process; `None` if it is the root. It is an error if the cgroup cannot be found.
-pub(super) fn of(pid: u32) -> io::Result<Option<PathBuf>> {
+pub(super) fn of_process(pid: u32) -> io::Result<Option<PathBuf>> {
     let text = fs::read_to_string(format!("/proc/{pid}/cgroup"))?;
     let folder = Mounts::read()?.folder(&text, Hierarchy::Unified)?;
     Ok(Some(folder).filter(|folder| !is_root(folder)))
@@ -85,7 +85,7 @@ mod tests {
 
     #[test]
     fn the_cgroup_of_an_exited_process_is_an_error() {
-        assert!(of(0).is_err());
+        assert!(of_process(0).is_err());
     }
 
     #[test]

@@ -43,7 +43,7 @@ pub struct HookStatus {
 impl Loaded {
     /// The status of every hook, in the order of the table.
     pub fn hook_statuses(&self) -> Vec<HookStatus> {
-        HOOKS.iter().map(|row| of(&self.walk, row)).collect()
+        HOOKS.iter().map(|row| status_of(&self.walk, row)).collect()
     }
 
     /// Attaches now the hooks that a run attaches when they are first needed. They are attached to the cgroups of the probers, else
@@ -60,7 +60,7 @@ impl Loaded {
     }
 }
 
-fn of(walk: &Walk, row: &'static Row) -> HookStatus {
+fn status_of(walk: &Walk, row: &'static Row) -> HookStatus {
     let refusals: Vec<&Refusal> = walk.tried(row.hook).collect();
     let absent = row.when == When::ModuleLoaded && refusals.iter().all(|refusal| refusal.is_missing_function());
     let hook_state = match (walk.form(row.hook), walk.substitute(row)) {

@@ -52,7 +52,7 @@ impl Missed {
         let is_attached = ebpf.program(FIRST).is_some_and(|first| first.fd().is_ok());
         if self.again == Again::NotNeeded
             && is_attached
-            && (of(ebpf, FIRST) > 0 || is_preempted(rustix::system::uname().release()))
+            && (skipped_runs_of(ebpf, FIRST) > 0 || is_preempted(rustix::system::uname().release()))
         {
             self.again = attach_second(ebpf);
         }
@@ -62,9 +62,9 @@ impl Missed {
         let (mut attempts, mut namespaces) = (0, 0);
         for (name, program) in ebpf.programs() {
             match hook_of(name) {
-                Some(hook) if OF_NAMESPACES.contains(&hook) => namespaces += of_program(program),
+                Some(hook) if OF_NAMESPACES.contains(&hook) => namespaces += skipped_runs(program),
                 _ if name == FIRST && matches!(self.again, Again::Attached(_)) => {}
-                _ => attempts += of_program(program),
+                _ => attempts += skipped_runs(program),
             }
         }
         let before = if let Again::Attached(before) = self.again { before } else { 0 };
@@ -93,7 +93,7 @@ fn attach_second(ebpf: &mut Ebpf) -> Again {
     match again.load().and_then(|()| again.attach(FIRST)) {
         Ok(_) => {
             tracing::debug!("a second program takes what the kernel keeps from {FIRST}");
-            Again::Attached(of(ebpf, FIRST))
+            Again::Attached(skipped_runs_of(ebpf, FIRST))
         }
         Err(error) => {
             tracing::warn!(%error, "the kernel skips runs of {FIRST} and refuses a second program");
@@ -102,11 +102,11 @@ fn attach_second(ebpf: &mut Ebpf) -> Again {
     }
 }
 
-fn of(ebpf: &Ebpf, name: &str) -> u64 {
-    ebpf.program(name).map_or(0, of_program)
+fn skipped_runs_of(ebpf: &Ebpf, name: &str) -> u64 {
+    ebpf.program(name).map_or(0, skipped_runs)
 }
 
-fn of_program(program: &Program) -> u64 {
+fn skipped_runs(program: &Program) -> u64 {
     read(program).unwrap_or_default()
 }
 

@@ -61,7 +61,7 @@ impl ProberSockets {
 
     /// Attaches to the cgroup of a process, unless the program is already there. Skips a process that has exited.
     fn watch(&mut self, ebpf: &mut Ebpf, walk: &mut Walk, pid: u32) -> io::Result<()> {
-        let attached = cgroup::of(pid).and_then(|folder| {
+        let attached = cgroup::of_process(pid).and_then(|folder| {
             let folder = folder.ok_or_else(|| io::Error::other("it is in the root of the cgroups, as everybody"))?;
             let Some(file) = self.cgroups.open(Some(&folder))? else { return Ok(()) };
             self.cgroups.take_gone().into_iter().for_each(|link| detach_from(ebpf, link));

@@ -49,7 +49,6 @@ pub(super) struct CgroupLink {
     pub(super) link: CgroupLinkId,
 }
 
-/// By what it sees.
 #[derive(Debug)]
 pub(super) enum CgroupLinkId {
     Packets(CgroupSkbLinkId),

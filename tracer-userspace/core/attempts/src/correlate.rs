@@ -170,7 +170,7 @@ impl Correlator {
     /// Attempts to this target without a handshake, for which an inspection of that time is evidence.
     pub fn waiting_for(&self, from: Netns, target: SocketAddr, time: u64) -> impl Iterator<Item = ConnId> {
         let to_it = move |a: &Attempt| a.flow.dst == target && a.netns == Some(from);
-        let waits = move |a: &&Attempt| to_it(a) && a.established.is_none() && a.was_there(time);
+        let waits = move |a: &&Attempt| to_it(a) && a.established.is_none() && a.overlaps(time);
         self.attempts.values().filter(waits).map(|a| a.conn)
     }
 

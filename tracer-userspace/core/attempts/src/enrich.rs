@@ -57,7 +57,7 @@ impl<'a> Matched<'a> {
         Self { attempt, node, on_target, probes, handlers }
     }
 
-    fn probes_on(&self) -> &[Match<'a>] {
+    fn probes_on_target(&self) -> &[Match<'a>] {
         self.on_target.get_or_init(|| self.find_probes_on_target())
     }
 
@@ -67,7 +67,7 @@ impl<'a> Matched<'a> {
     }
 
     /// The lifecycle handlers that it can be, see [`find_handlers`](Self::find_handlers).
-    pub fn handlers_met(&self) -> &[HandlerMatch<'a>] {
+    pub fn possible_handlers(&self) -> &[HandlerMatch<'a>] {
         self.handlers.get_or_init(|| self.find_handlers())
     }
 
@@ -113,8 +113,8 @@ impl<'a> Matched<'a> {
 
     /// What all fitting probes and lifecycle handlers have in common; `None` if no probe spec fits.
     fn agreed(&self) -> Option<Probe> {
-        let probe = Probe::agreed(&self.probes_met())?;
-        Some(self.handlers_met().iter().fold(probe, |probe, (.., handler)| probe.or_of(handler)))
+        let probe = Probe::agreed(&self.possible_probes())?;
+        Some(self.possible_handlers().iter().fold(probe, |probe, (.., handler)| probe.or_of(handler)))
     }
 
     /// The timeout of the probe, if the specs that fit agree on one.
@@ -124,15 +124,15 @@ impl<'a> Matched<'a> {
 
     /// The longest timeout of the probes that it can be; `None` if it can be a lifecycle handler, which has no timeout.
     pub fn longest_timeout_ns(&self) -> Option<u64> {
-        let longest = self.probes_met().iter().map(|spec| u64::from(spec.timeout_s)).max();
-        longest.filter(|_| self.handlers_met().is_empty()).map(|timeout_s| timeout_s * 1_000_000_000)
+        let longest = self.possible_probes().iter().map(|spec| u64::from(spec.timeout_s)).max();
+        longest.filter(|_| self.possible_handlers().is_empty()).map(|timeout_s| timeout_s * 1_000_000_000)
     }
 
     /// The shortest and the longest timeout of the probes that it can be, if all of them speak gRPC.
     pub fn grpc_timeouts_ns(&self) -> Option<(u64, u64)> {
-        let probes = self.probes_met();
+        let probes = self.possible_probes();
         let timeouts = || probes.iter().map(|spec| u64::from(spec.timeout_s) * 1_000_000_000);
-        let all = probes.iter().all(|spec| spec.handler == Handler::Grpc) && self.handlers_met().is_empty();
+        let all = probes.iter().all(|spec| spec.handler == Handler::Grpc) && self.possible_handlers().is_empty();
         timeouts().min().zip(timeouts().max()).filter(|_| all)
     }
 
@@ -150,18 +150,20 @@ impl<'a> Matched<'a> {
     pub fn expects_http(&self) -> Option<bool> {
         let plain =
             |s: &ProbeSpec| s.handler == Handler::Http && s.scheme.as_deref() != Some("https") && s.speaks.is_none();
-        let probes = self.probes_met().into_iter().map(plain);
-        let handlers = self.handlers_met().iter().map(|(.., handler)| handler.scheme != "https");
+        let probes = self.possible_probes().into_iter().map(plain);
+        let handlers = self.possible_handlers().iter().map(|(.., handler)| handler.scheme != "https");
         probes.chain(handlers).reduce(|all, one| all && one)
     }
 
     /// A probe that it can be speaks plain HTTP.
-    pub fn may_ask_in_plain(&self) -> bool {
-        self.probes_met().iter().any(|spec| spec.handler == Handler::Http && spec.scheme.as_deref() != Some("https"))
+    pub fn may_speak_plain_http(&self) -> bool {
+        self.possible_probes()
+            .iter()
+            .any(|spec| spec.handler == Handler::Http && spec.scheme.as_deref() != Some("https"))
     }
 
     /// The probes that this attempt can be one of.
-    pub fn probes_met(&self) -> Vec<&'a ProbeSpec> {
+    pub fn possible_probes(&self) -> Vec<&'a ProbeSpec> {
         self.matching_probes().iter().map(|(.., spec)| *spec).collect()
     }
 
@@ -169,8 +171,8 @@ impl<'a> Matched<'a> {
     /// handler.
     pub fn start_probe(&self) -> Option<&'a ProbeSpec> {
         let spec = self.probed_container()?.1.start_probe()?;
-        let can_be = self.probes_met().iter().any(|it| std::ptr::eq(*it, spec));
-        (can_be && self.handlers_met().is_empty()).then_some(spec)
+        let can_be = self.possible_probes().iter().any(|it| std::ptr::eq(*it, spec));
+        (can_be && self.possible_handlers().is_empty()).then_some(spec)
     }
 
     /// The probed container, if it can be no other.
@@ -188,12 +190,12 @@ impl<'a> Matched<'a> {
     }
 
     /// The probed container is the only one of its pod, so events of the pod's namespace are its own.
-    pub fn is_alone(&self) -> bool {
+    pub fn is_only_container(&self) -> bool {
         self.probed_container().is_some_and(|(pod, _)| pod.containers.len() == 1)
     }
 
     /// The containers that this attempt can have reached: the probed one, or all of the pod at the address.
-    pub fn containers_met(&self) -> impl Iterator<Item = &'a Container> {
+    pub fn possible_containers(&self) -> impl Iterator<Item = &'a Container> {
         let probed = self.probed_container().map(|(_, container)| container);
         let others = if probed.is_none() { self.node.pods.only_at(self.attempt.flow.dst.ip()) } else { None };
         probed.into_iter().chain(others.into_iter().flat_map(|pod| &pod.containers))

@@ -106,7 +106,7 @@ pub(super) const ICMP_HOOKS: &[Hook] = &[Hook::IcmpSend, Hook::Icmp6Send];
 /// The state of the target as it was read while this attempt waited.
 pub(super) fn inspected<'a>(case: &Case<'a>) -> Option<(u64, &'a Inspection)> {
     let (time, seen) = case.node.targets.inspection(case.attempt.netns?, case.attempt.flow.dst)?;
-    case.attempt.was_there(time).then_some((time, seen))
+    case.attempt.overlaps(time).then_some((time, seen))
 }
 
 /// No RST answered a later SYN than the one at this time. A RST right after the drop is of whatever dropped that SYN.

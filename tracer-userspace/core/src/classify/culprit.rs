@@ -14,7 +14,7 @@ pub fn culprit_of(node: &Node, time: u64, change: &LinkChange) -> Culprit {
     let mut pids = vec![change.actor.pid];
     pids.extend(change.ancestors.iter().map(|a| a.pid).filter(|&p| p > 1));
     let path = || node.namespaces.path(&pids, change.netns, time).map(str::to_owned);
-    let given = || change.cni_netns.clone().filter(|_| !node.namespaces.named_one(&pids, time));
+    let given = || change.cni_netns.clone().filter(|_| !node.namespaces.has_opened_path(&pids, time));
     Culprit {
         pid: change.actor.pid,
         comm: change.actor.comm.clone(),

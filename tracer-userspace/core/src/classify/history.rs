@@ -146,7 +146,7 @@ fn recently_ended<'a>(case: &Case<'a>, at: u64) -> Option<(&'a Container, &'a Ru
     let ended = |runs: &Runs| runs.last.as_ref().and_then(|last| last.finished_boot_ns);
     let is_recent = |runs: &Runs| ended(runs).is_some_and(|it| it <= at && at - it <= RECENT_NS);
     case.matched
-        .containers_met()
+        .possible_containers()
         .filter_map(|container| Some((container, container.runs.as_ref()?)))
         .filter(|(_, runs)| is_recent(runs) || runs.waiting.as_ref().is_some_and(Waiting::is_back_off))
         .max_by_key(|(_, runs)| ended(runs))

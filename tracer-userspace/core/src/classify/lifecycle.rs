@@ -12,12 +12,12 @@ use tracer_model::record::{Evidence, Outcome};
 
 /// Notes the handler in a finding. It changes neither cause nor confidence.
 pub(super) fn add(case: &Case<'_>, finding: &mut Finding) {
-    let handlers = case.matched.handlers_met();
+    let handlers = case.matched.possible_handlers();
     if handlers.is_empty() || finding.outcome != Outcome::Failure {
         return;
     }
     let (handler, connects) = (named(handlers), if handlers.len() == 1 { "connects" } else { "connect" });
-    if case.matched.probes_met().is_empty() {
+    if case.matched.possible_probes().is_empty() {
         finding.summary += &format!(
             "; {handler} {connects} to this port, and no probe sends a request there: {}",
             consequence(handlers)

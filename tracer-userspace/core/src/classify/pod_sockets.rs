@@ -29,7 +29,7 @@ pub(super) fn listeners_elsewhere(case: &Case<'_>, netns: Netns) -> Option<(Stri
     let (port, v4) = (case.attempt.flow.dst.port(), case.attempt.flow.dst.is_ipv4());
     // A listener for both families would have accepted the connection.
     let only = |addr: &SocketAddr| if v4 && addr.ip() == Ipv6Addr::UNSPECIFIED { "for IPv6 only" } else { "only" };
-    let still_listens = |it: &&ListenerAt| !case.node.listeners.heard_since(netns, it.addr.port(), time);
+    let still_listens = |it: &&ListenerAt| !case.node.listeners.changed_since(netns, it.addr.port(), time);
     let listeners: Vec<&ListenerAt> = seen.elsewhere.iter().filter(still_listens).collect();
     let here: Vec<String> = listeners
         .iter()

@@ -10,7 +10,7 @@ use tracer_model::plural::counted;
 pub(super) fn readings<'a>(case: &Case<'a>) -> Vec<(u64, &'a Serving)> {
     let Some(from) = case.attempt.netns else { return Vec::new() };
     let all = case.node.targets.servings(from, case.attempt.flow.dst);
-    all.filter(|(time, _)| case.attempt.was_there(*time)).collect()
+    all.filter(|(time, _)| case.attempt.overlaps(*time)).collect()
 }
 
 /// The target's end of this connection, by the last reading.

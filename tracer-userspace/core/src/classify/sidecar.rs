@@ -52,7 +52,7 @@ impl Answerer {
 }
 
 fn by_pilot_agent(case: &Case<'_>) -> Option<Answerer> {
-    let probes = case.matched.probes_met();
+    let probes = case.matched.possible_probes();
     let paths = probes.iter().filter_map(|spec| spec.path.as_deref()?.strip_prefix(PILOT_AGENT));
     let mut containers: Vec<&str> = paths.filter_map(|rest| rest.split('/').next()).collect();
     containers.sort_unstable();

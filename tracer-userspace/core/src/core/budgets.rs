@@ -102,8 +102,7 @@ fn latency_finding(dst: SocketAddr, named: &Named, timeout_s: u32, seen: Quantil
         place(dst, named)
     );
     body.expected = format!("95 % of the answers within half of timeoutSeconds ({} ms)", timeout_s * 500);
-    body.why =
-        "an answer after the timeout is a failure, even of a healthy process; a little more load can be enough".into();
+    body.why = "a late answer is a failure, even of a healthy process; a little more load can be enough".into();
     if tight {
         body.status = Status::Warn;
         let enough = (max * 3.0 / 1e3).ceil().max(f64::from(timeout_s) + 1.0);

@@ -173,7 +173,7 @@ pub(super) fn waits_for_answer(attempt: &Attempt, node: &Node) -> Option<u64> {
 pub(super) fn wanted(attempt: &Attempt, node: &Node, observation: &Observation) -> Vec<Query> {
     let matched = Matched::new(attempt, node);
     let unanswered = || matched.failed() && matched.expects_grpc() && attempt.established.is_some();
-    let tls = (attempt.touched_only() || unanswered()).then(|| Query::Tls(attempt.flow.dst.port()));
+    let tls = (attempt.carried_no_data() || unanswered()).then(|| Query::Tls(attempt.flow.dst.port()));
     let firewall = match &observation.kind {
         ObservationKind::Drop(drop) if is_netfilter(drop) => drop.netns.map(|netns| Query::Firewall(netns, drop.flow)),
         ObservationKind::Icmp(icmp) if icmp.flags.is_syn() => icmp.netns.map(|netns| Query::Firewall(netns, icmp.flow)),
@@ -213,7 +213,7 @@ fn is_worth_reading(attempt: &Attempt, node: &Node, observation: &Observation, f
         }
         None => true,
     };
-    let touched = || attempt.touched_only() && unknown();
+    let touched = || attempt.carried_no_data() && unknown();
     attempt.prober && node.has_pod(attempt.flow.dst.ip()) && (refused || touched())
 }
 

@@ -59,7 +59,7 @@ pub struct Ended {
 }
 
 impl Ended {
-    /// The kernel ended it because its memory limit was reached: no probe was the reason.
+    /// The kernel ended it for lack of memory: no probe was the reason.
     pub fn is_out_of_memory(&self) -> bool {
         self.reason.as_deref() == Some("OOMKilled")
     }

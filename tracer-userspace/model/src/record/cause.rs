@@ -26,7 +26,7 @@ pub enum Scope {
 pub enum Severity {
     /// An attempt failed.
     Error,
-    /// An attempt failed, but within the budget of a start.
+    /// Nothing that counts as failed yet, such as an attempt within the budget of a start.
     Warning,
     /// Nothing failed.
     Info,

@@ -9,7 +9,7 @@ use tracer_model::event::{Flow, When};
 
 impl Key {
     /// The bytes of this field in the packets of a flow; absent: they do not follow from the flow.
-    fn of(self, flow: Flow) -> Option<Vec<u8>> {
+    fn bytes_in(self, flow: Flow) -> Option<Vec<u8>> {
         let port = |at: SocketAddr| (at.port() != 0).then(|| at.port().to_be_bytes().to_vec());
         match self {
             Self::Family => Some(vec![if flow.dst.is_ipv6() { 10 } else { 2 }]),
@@ -45,7 +45,7 @@ impl Rule {
             match test {
                 Test::State(states) => asks.states &= states,
                 Test::Flags(test) => asks.flags.push(*test),
-                Test::Range { key, from, to, inverted } => match key.of(flow) {
+                Test::Range { key, from, to, inverted } => match key.bytes_in(flow) {
                     Some(value) => (in_range(&value, from, to) != *inverted).then_some(())?,
                     None => asks.unknown = true,
                 },
@@ -136,7 +136,7 @@ impl Elements {
     /// that begins a range comes first.
     fn of_ranges(&self, keys: &[Key], flow: Flow) -> Has {
         let value = match keys {
-            [key] => key.of(flow),
+            [key] => key.bytes_in(flow),
             _ => None,
         };
         let Some(value) = value else {
@@ -163,7 +163,7 @@ impl Element {
             let (from, to) = (part(&self.key), self.last.as_deref().map_or_else(|| part(&self.key), part));
             match (key, from, to) {
                 (Key::ConntrackState, Some(from), Some(to)) if from == to => asks.states &= single_state(&from)?,
-                (key, Some(from), Some(to)) => match key.of(flow) {
+                (key, Some(from), Some(to)) => match key.bytes_in(flow) {
                     Some(value) => in_range(&value, &from, &to).then_some(())?,
                     None => asks.unknown = true,
                 },

@@ -329,7 +329,8 @@ proptest! {
 }
 
 impl Ruleset {
-    /// Whether tracer can evaluate all of it: no unknown properties, at most one condition on a field, a known order of base chains.
+    /// Whether tracer can evaluate all of it: no unknown properties, at most one condition on a field, and a known order of base
+    /// chains.
     fn is_plain(&self) -> bool {
         let count = |conds: &[Cond], like: fn(&Cond) -> bool| conds.iter().filter(|cond| like(cond)).count();
         let plain = |(conds, _): &(Vec<Cond>, Act)| {

@@ -303,7 +303,7 @@ impl Attempt {
     }
 
     /// The connection was closed without data in either direction and without an error, as a tcpSocket probe does.
-    pub fn touched_only(&self) -> bool {
+    pub fn carried_no_data(&self) -> bool {
         self.sent_nothing() && self.received() == Some(0)
     }
 
@@ -320,7 +320,7 @@ impl Attempt {
 
     /// The state of the target at that time can explain this attempt: not from before its start, nor from long after
     /// its end.
-    pub fn was_there(&self, time: u64) -> bool {
+    pub fn overlaps(&self, time: u64) -> bool {
         time >= self.started && self.ended.is_none_or(|(end, _)| time <= end.saturating_add(LATE_NS))
     }
 

@@ -48,7 +48,7 @@ impl Listeners {
     }
 
     /// A process began or stopped to listen on the port at or after `from`.
-    pub fn heard_since(&self, netns: Netns, port: u16, from: u64) -> bool {
+    pub fn changed_since(&self, netns: Netns, port: u16, from: u64) -> bool {
         self.last(netns, port).is_some_and(|(time, _)| *time >= from)
     }
 

@@ -90,7 +90,7 @@ impl Namespaces {
     }
 
     /// One of these processes opened the path of another namespace.
-    pub fn named_one(&self, pids: &[u32], time: u64) -> bool {
+    pub fn has_opened_path(&self, pids: &[u32], time: u64) -> bool {
         self.opens.iter().any(|it| it.is_of(pids, time))
     }
 
@@ -216,7 +216,7 @@ mod tests {
         namespaces.observe(11, &enter(AWAY, HOME, THREAD), false);
         assert_eq!(namespaces.path(&[PLUGIN], AWAY, 12), Some("/run/netns/cni-1"));
         assert_eq!(namespaces.path(&[PLUGIN], HOME, 12), None);
-        assert!(namespaces.named_one(&[PLUGIN], 12) && !namespaces.named_one(&[9], 12));
+        assert!(namespaces.has_opened_path(&[PLUGIN], 12) && !namespaces.has_opened_path(&[9], 12));
     }
 
     #[test]

@@ -35,9 +35,9 @@ impl<'a> Matched<'a> {
     /// a preStop handler does not help: the kubelet may dial for it before tracer learns from the API that the pod
     /// ends.
     fn is_surely_a_probe(&self) -> bool {
-        let probes = self.probes_on();
+        let probes = self.probes_on_target();
         // A handler sends its request at once.
-        if !probes.is_empty() && (self.attempt.kubelet().is_some() || self.attempt.touched_only()) {
+        if !probes.is_empty() && (self.attempt.kubelet().is_some() || self.attempt.carried_no_data()) {
             return true;
         }
         let behaving = behaving(probes, self.attempt);

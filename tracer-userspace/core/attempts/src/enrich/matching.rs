@@ -8,7 +8,7 @@ use tracer_model::event::{Container, Handler, KubeletProbe, Pod, PodRef, ProbeSp
 impl<'a> Matched<'a> {
     /// Several probes fit the target and the behaviour of the attempt.
     pub fn is_one_of_several(&self) -> bool {
-        let all = self.probes_on();
+        let all = self.probes_on_target();
         let behaving = behaving(all, self.attempt);
         if behaving.is_empty() { all.len() > 1 } else { behaving.len() > 1 }
     }
@@ -18,20 +18,20 @@ impl<'a> Matched<'a> {
         if !self.attempt.prober {
             return Vec::new();
         }
-        let all = self.probes_on();
+        let all = self.probes_on_target();
         let named =
             self.attempt.kubelet().and_then(|(_, reported)| all.iter().copied().find(|it| is_named_by(it, reported)));
         if let Some(named) = named {
             return vec![named];
         }
         let behaving = behaving(all, self.attempt);
-        if behaving.is_empty() && self.handlers_met().is_empty() { all.to_vec() } else { behaving }
+        if behaving.is_empty() && self.possible_handlers().is_empty() { all.to_vec() } else { behaving }
     }
 
     /// The containers with a probe or lifecycle handler that it can be.
     pub(super) fn containers_of(&self) -> Vec<PodContainer<'a>> {
         let probes = self.matching_probes().iter().map(|(pod, container, _)| (*pod, *container));
-        probes.chain(self.handlers_met().iter().map(|(pod, container, _)| (*pod, *container))).collect()
+        probes.chain(self.possible_handlers().iter().map(|(pod, container, _)| (*pod, *container))).collect()
     }
 
     /// The attempt can be of this probe: by its spec, or by the pod's address if no spec is known.
@@ -40,7 +40,7 @@ impl<'a> Matched<'a> {
         if !matches.is_empty() {
             return matches.iter().any(|it| is_named_by(it, probe));
         }
-        if !self.handlers_met().is_empty() {
+        if !self.possible_handlers().is_empty() {
             return false;
         }
         // Without specs, the address gives the pod. If no named pod has it, the kubelet must have named the target.
@@ -79,7 +79,7 @@ impl<'a> Matched<'a> {
     /// The probes that may have got the redirect before this connection, if no probe or lifecycle handler has its port.
     pub(super) fn followed(&self) -> Vec<Match<'a>> {
         let Some(first) = self.attempt.redirected.map(|it| it.first) else { return Vec::new() };
-        if !self.probes_on().is_empty() || !self.handlers_met().is_empty() {
+        if !self.probes_on_target().is_empty() || !self.possible_handlers().is_empty() {
             return Vec::new();
         }
         let is_first = |spec: &ProbeSpec| spec.handler == Handler::Http && spec.port == first.port();
@@ -96,7 +96,7 @@ impl<'a> Matched<'a> {
     /// the port: of two, each may have been redirected.
     pub fn redirected_within_port(&self) -> Option<u16> {
         let redirected = self.attempt.redirected.filter(|it| it.first == self.attempt.flow.dst)?;
-        let only = self.probes_on().len() == 1 && self.handlers_met().is_empty();
+        let only = self.probes_on_target().len() == 1 && self.possible_handlers().is_empty();
         only.then_some(redirected.status)
     }
 

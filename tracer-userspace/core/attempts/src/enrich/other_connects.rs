@@ -21,7 +21,7 @@ impl<'a> Matched<'a> {
     pub fn other_reason(&self) -> Option<&'static str> {
         let probes = self.matching_probes();
         // Both send a request on each connection. A kubelet outcome shows that the attempt was a probe.
-        if probes.is_empty() || self.attempt.touched_only() || self.attempt.kubelet().is_some() {
+        if probes.is_empty() || self.attempt.carried_no_data() || self.attempt.kubelet().is_some() {
             return None;
         }
         let reason = if has_api_server(self.attempt) {
@@ -31,7 +31,7 @@ impl<'a> Matched<'a> {
         } else {
             return None;
         };
-        let all = self.probes_on();
+        let all = self.probes_on_target();
         let due = behaving(all, self.attempt).iter().any(|it| self.is_due(it, all));
         (!due).then_some(reason)
     }

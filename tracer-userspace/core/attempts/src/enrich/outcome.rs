@@ -11,7 +11,7 @@ impl<'a> Matched<'a> {
     /// A kubelet built with Go 1.23 or newer (Kubernetes 1.32) still dials after an httpGet probe has timed out, and
     /// then closes the connection: `Transport.getConn` of net/http detaches the dial from its request.
     pub fn is_too_late(&self) -> bool {
-        let Some(connected) = self.attempt.established_at().filter(|_| self.attempt.touched_only()) else {
+        let Some(connected) = self.attempt.established_at().filter(|_| self.attempt.carried_no_data()) else {
             return false;
         };
         self.longest_timeout_ns().is_some_and(|timeout| connected.saturating_sub(self.attempt.started) >= timeout)
@@ -19,18 +19,18 @@ impl<'a> Matched<'a> {
 
     /// All probes that it can be send a request, but the attempt carried no data.
     pub fn sent_no_request(&self) -> bool {
-        let probes = self.probes_met();
-        self.attempt.touched_only() && !probes.is_empty() && probes.iter().all(|spec| spec.handler != Handler::Tcp)
+        let probes = self.possible_probes();
+        self.attempt.carried_no_data() && !probes.is_empty() && probes.iter().all(|spec| spec.handler != Handler::Tcp)
     }
 
     /// All probes that it can be are tcpSocket probes, and nothing was sent. A reset after the handshake is no failure
     /// of such a probe: the kubelet's `net.Dialer` has returned by then. If the RST comes before `net.Dialer` reads the
     /// socket's error, the kubelet reports a failure itself (`DoTCPProbe`, pkg/probe/tcp/tcp.go).
     pub fn only_connects(&self) -> bool {
-        let probes = self.probes_met();
+        let probes = self.possible_probes();
         let silent = self.attempt.sent().is_none_or(|n| n == 0) && self.attempt.kubelet().is_none();
         let all_dial = !probes.is_empty() && probes.iter().all(|spec| spec.handler == Handler::Tcp);
-        silent && all_dial && self.handlers_met().is_empty()
+        silent && all_dial && self.possible_handlers().is_empty()
     }
 
     /// A tcpSocket probe was reset after its handshake: neither a failure nor a success.
@@ -71,7 +71,7 @@ impl<'a> Matched<'a> {
             return false;
         }
         let least = match self.expects_http() {
-            Some(true) if self.handlers_met().is_empty() => STATUS_LINE,
+            Some(true) if self.possible_handlers().is_empty() => STATUS_LINE,
             None if !self.node.pods.have_specs() && end != End::ClosedByProber && !self.may_be_client() => FRAME,
             _ => return false,
         };

@@ -18,40 +18,40 @@ pub enum Protocol {
 impl<'a> Matched<'a> {
     /// The protocol of all probes that this attempt can be. `None` if it can be a lifecycle handler: after a plain
     /// answer to HTTPS, the kubelet retries in plain HTTP (`runHTTPHandler`, pkg/kubelet/lifecycle/handlers.go).
-    fn spoken(&self) -> Option<Protocol> {
-        let probes = self.probes_met();
+    fn probe_protocol(&self) -> Option<Protocol> {
+        let probes = self.possible_probes();
         let first = of(probes.first()?)?;
         let agreed = probes.iter().all(|spec| of(spec) == Some(first));
-        (agreed && self.handlers_met().is_empty() && self.other_reason().is_none()).then_some(first)
+        (agreed && self.possible_handlers().is_empty() && self.other_reason().is_none()).then_some(first)
     }
 
     /// All probes that this attempt can be speak gRPC without TLS.
     pub fn expects_grpc(&self) -> bool {
-        self.spoken() == Some(Protocol::Grpc)
+        self.probe_protocol() == Some(Protocol::Grpc)
     }
 
     /// The protocol of the probe, if the first bytes of the answer are of another one: the probe has failed. Not if the
     /// answer is a success or a redirect, or if the kubelet read a status. Then the request was in the protocol of the
     /// answer: the port takes both, or a redirect led to `http://`.
-    pub fn misspoken(&self) -> Option<Protocol> {
+    pub fn mismatched_protocol(&self) -> Option<Protocol> {
         let (_, answer) = self.attempt.answer().filter(|(_, it)| is_beginning(self.attempt, it))?;
         let status_read =
             self.attempt.kubelet().is_some_and(|(_, reported)| matches!(reported.says, ProbeOutput::Status(_)));
         if status_read || answer.status.is_some_and(|status| (200..400).contains(&status)) {
             return None;
         }
-        let spoken = self.spoken()?;
-        let differs = match spoken {
+        let probe_protocol = self.probe_protocol()?;
+        let differs = match probe_protocol {
             Protocol::Tls => matches!(answer.kind, AnswerKind::Http | AnswerKind::Other),
             Protocol::Grpc | Protocol::Http2 => answer.kind == AnswerKind::Http || answer.kind.is_tls(),
         };
-        differs.then_some(spoken)
+        differs.then_some(probe_protocol)
     }
 
     /// The server refused the TLS handshake of a probe: its first bytes are a fatal alert.
     pub fn refused_tls(&self) -> bool {
         let alert = |answer: &Answer| answer.kind == AnswerKind::Alert && is_beginning(self.attempt, answer);
-        self.attempt.answer().is_some_and(|(_, answer)| alert(answer)) && self.spoken() == Some(Protocol::Tls)
+        self.attempt.answer().is_some_and(|(_, answer)| alert(answer)) && self.probe_protocol() == Some(Protocol::Tls)
     }
 
     /// The duration of a connection that the prober closed after the longest timeout. An answer had begun, but tracer
@@ -62,7 +62,7 @@ impl<'a> Matched<'a> {
         let lasted = self.attempt.lasted()?;
         let over =
             self.attempt.received().is_some_and(|n| n > 0) && lasted.saturating_add(BEFORE_TIMEOUT_NS) >= timeout;
-        let waited = || self.spoken().is_some() || self.still_waited();
+        let waited = || self.probe_protocol().is_some() || self.still_waited();
         (over && waited()).then_some(lasted)
     }
 
@@ -75,7 +75,7 @@ impl<'a> Matched<'a> {
     /// The attempt is surely a plain HTTP probe, and the answer has no failure status as far as it was read.
     pub(super) fn is_no_refusal(&self) -> bool {
         let status = self.attempt.answer().and_then(|(_, answer)| answer.status);
-        let is_probe = self.expects_http() == Some(true) && self.handlers_met().is_empty();
+        let is_probe = self.expects_http() == Some(true) && self.possible_handlers().is_empty();
         is_probe && status.is_none_or(|status| status < 400) && self.other_reason().is_none()
     }
 
@@ -84,8 +84,11 @@ impl<'a> Matched<'a> {
     pub fn is_without_tls(&self) -> bool {
         let reported = || self.attempt.kubelet().is_some_and(|(_, reported)| reported.says == ProbeOutput::NotHttp);
         match self.attempt.answer() {
-            Some(_) => self.misspoken() == Some(Protocol::Tls) && self.node.tls.answer(self.attempt.flow.dst).is_none(),
-            None => reported() && self.spoken() == Some(Protocol::Tls),
+            Some(_) => {
+                self.mismatched_protocol() == Some(Protocol::Tls)
+                    && self.node.tls.answer(self.attempt.flow.dst).is_none()
+            }
+            None => reported() && self.probe_protocol() == Some(Protocol::Tls),
         }
     }
 }

@@ -131,7 +131,7 @@ fn failure_of(case: &Case<'_>, answer: &Answer) -> Option<(String, &'static str)
     if case.matched.refused_tls() {
         return Some((REFUSAL.to_owned(), TLS_REFUSED));
     }
-    if let Some(protocol) = case.matched.misspoken() {
+    if let Some(protocol) = case.matched.mismatched_protocol() {
         return Some(mismatch(protocol, answer));
     }
     // Without a spec only a status line shows that the probe asked in HTTP: gRPC answers in its own binary format.
@@ -149,7 +149,7 @@ fn failure_of(case: &Case<'_>, answer: &Answer) -> Option<(String, &'static str)
     match (answer.kind, answer.status) {
         (AnswerKind::Http, Some(status)) if !(200..400).contains(&status) && !answer.is_interim() => {
             // A lifecycle handler accepts any status (`runHTTPHandler`, pkg/kubelet/lifecycle/handlers.go).
-            let handlers = case.matched.handlers_met();
+            let handlers = case.matched.possible_handlers();
             handlers.is_empty().then(|| (format!("HTTP status {status}"), HANDLER))
         }
         (AnswerKind::Tls | AnswerKind::Alert, _) => Some((
@@ -179,7 +179,7 @@ fn awaits_length(attempt: &Attempt, answer: &Answer) -> bool {
 /// the kubelet follows, may have made the request plain HTTP.
 fn weaken_if_redirected(case: &Case<'_>, mut found: Finding) -> Finding {
     let dst = case.attempt.flow.dst;
-    let in_plain = case.matched.misspoken() == Some(Protocol::Tls);
+    let in_plain = case.matched.mismatched_protocol() == Some(Protocol::Tls);
     if in_plain && case.node.tls.answer(dst).is_some() {
         found.confidence = Confidence::Likely;
         found.summary += "; that port has answered in TLS, too: the probe may have been redirected to http:// on it";

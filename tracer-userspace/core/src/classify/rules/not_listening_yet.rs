@@ -35,8 +35,8 @@ fn not_yet_in_run(case: &Case<'_>, seen: &[Evidence], at: u64, netns: Netns) -> 
     let began = case.matched.run_began(at).filter(|began| at - began < START_NS)?;
     let (listeners, dst) = (&case.node.listeners, case.attempt.flow.dst);
     // In a pod of several containers, another container may have listened there and stopped.
-    let heard = match case.matched.is_alone() {
-        true => listeners.heard_since(netns, dst.port(), began),
+    let heard = match case.matched.is_only_container() {
+        true => listeners.changed_since(netns, dst.port(), began),
         false => listeners.knows(netns, dst.port()),
     };
     if heard || (!shares_node(case) && listeners.any_since(netns, began)) {

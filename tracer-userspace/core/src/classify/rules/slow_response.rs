@@ -17,7 +17,7 @@ fn closed_at_timeout(case: &Case<'_>) -> Option<Finding> {
     case.matched.timeout_s()?;
     let lost = attempt.retransmits != (0, 0) || attempt.answer_lost() || !super::silent(case);
     let read_failure = attempt.kubelet().is_some_and(|(_, reported)| reported.says.is_of_answer());
-    let has_other_cause = read_failure || case.matched.misspoken().is_some();
+    let has_other_cause = read_failure || case.matched.mismatched_protocol().is_some();
     if lost || has_other_cause || closed_late(case) {
         return None;
     }
@@ -64,7 +64,8 @@ fn unfinished(case: &Case<'_>) -> Option<Finding> {
         }
         _ => return None,
     };
-    if attempt.received().is_none_or(|n| n == 0) || gave_up_early(case) || case.matched.misspoken().is_some() {
+    if attempt.received().is_none_or(|n| n == 0) || gave_up_early(case) || case.matched.mismatched_protocol().is_some()
+    {
         return None;
     }
     let summary = format!("{} {what}{}", attempt.flow.dst, budget(case));

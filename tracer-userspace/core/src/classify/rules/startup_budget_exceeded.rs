@@ -115,10 +115,10 @@ impl ContainerStart {
     /// too: then the port is wrong, and the start is not slow.
     fn is_over(self, case: &Case<'_>, netns: Netns) -> bool {
         let (listeners, port) = (&case.node.listeners, case.attempt.flow.dst.port());
-        let alone = case.matched.is_alone();
+        let alone = case.matched.is_only_container();
         let elsewhere = |any: bool| any && alone && !shares_node(case);
         match self.run.filter(|_| alone) {
-            Some(began) => listeners.heard_since(netns, port, began) || elsewhere(listeners.any_since(netns, began)),
+            Some(began) => listeners.changed_since(netns, port, began) || elsewhere(listeners.any_since(netns, began)),
             // Another container may have listened there, and the refusals may come from its end.
             None => listeners.knows(netns, port) || elsewhere(listeners.any_in(netns)),
         }
