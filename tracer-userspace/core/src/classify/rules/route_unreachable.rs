@@ -259,7 +259,8 @@ mod tests {
     #[test]
     fn an_ambiguous_error_names_its_other_source_and_is_less_sure() {
         let reported = |errno| Stream::new().connect_failed(errno).verdict();
-        for (errno, other) in [(libc::EHOSTUNREACH, "a program at cgroup/connect"), (libc::EACCES, "a security module")] {
+        for (errno, other) in [(libc::EHOSTUNREACH, "a program at cgroup/connect"), (libc::EACCES, "a security module")]
+        {
             let verdict = reported(errno);
             assert_eq!(verdict.confidence, Confidence::Likely, "errno {errno}");
             assert_has(&verdict.summary, &[other, "the route is"]);

@@ -239,8 +239,10 @@ fn fix(lacking: Lacking, circular: bool, name: Option<&str>) -> Remediation {
         Lacking::NotYet(_) => "Check whether kube-proxy on this node is behind or stands still (its logs, and \
             kubeproxy_sync_proxy_rules_last_timestamp_seconds), or whether the endpoints have become ready only now"
             .into(),
-        Lacking::Everywhere => Remediation::from("Make an endpoint of the Service ready: find out why its pods are not ready")
-            .run(kubectl::endpoints(name)),
+        Lacking::Everywhere => {
+            Remediation::from("Make an endpoint of the Service ready: find out why its pods are not ready")
+                .run(kubectl::endpoints(name))
+        }
     }
 }
 

@@ -336,7 +336,11 @@ mod tests {
             "the prober was late itself, and may have had its answer"
         );
         assert_eq!(noted(|it| it.https_readiness().lifecycle(LifecycleEvent::PreStop, 8080), 1_000), None);
-        assert_eq!(noted(|it| it.https_readiness().readiness_too(), 1_000), None, "it may be the HTTP probe, and no status was seen");
+        assert_eq!(
+            noted(|it| it.https_readiness().readiness_too(), 1_000),
+            None,
+            "it may be the HTTP probe, and no status was seen"
+        );
         let mut grpc = Stream::new();
         grpc.grpc_readiness(1).connect().established().answer(AnswerKind::Other, None).wait_ms(1_000);
         grpc.closes((200, 201, 60));

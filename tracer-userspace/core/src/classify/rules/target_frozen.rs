@@ -17,11 +17,19 @@ pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
     let dst = case.attempt.flow.dst;
     let unread = connection(case).filter(|it| it.unread > 0);
     let unread = unread.map(|it| format!(": {} of the request lie unread", counted(u64::from(it.unread), "byte")));
-    let summary =
-        format!("{dst} is served by {}, which {}{}", name(&seen.processes), halt.description(), unread.unwrap_or_default());
+    let summary = format!(
+        "{dst} is served by {}, which {}{}",
+        name(&seen.processes),
+        halt.description(),
+        unread.unwrap_or_default()
+    );
     let (hook, place) = halt.evidence();
-    let text =
-        format!("{} {}{place}, at {}", name(&seen.processes), halt.description(), counted(halted.len() as u64, "reading"));
+    let text = format!(
+        "{} {}{place}, at {}",
+        name(&seen.processes),
+        halt.description(),
+        counted(halted.len() as u64, "reading")
+    );
     let pids: Vec<u32> = seen.processes.iter().map(|it| it.pid).collect();
     let read = evidence(hook, time, text, json!({ "pids": pids, "readings": halted.len() }));
     Some(Finding::likely(Cause::TargetFrozen, vec![read, end], summary, halt.fix(&seen.processes)).until_answered())
@@ -229,7 +237,11 @@ mod tests {
         }
         let mut frozen = frozen(7);
         frozen.tasks.incomplete = true;
-        assert_eq!(silent(&[std::slice::from_ref(&frozen); 2]).causes(), ["target_frozen"], "a cgroup freezes all threads");
+        assert_eq!(
+            silent(&[std::slice::from_ref(&frozen); 2]).causes(),
+            ["target_frozen"],
+            "a cgroup freezes all threads"
+        );
     }
 
     #[test]

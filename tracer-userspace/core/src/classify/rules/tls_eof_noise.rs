@@ -94,7 +94,10 @@ mod tests {
         ] {
             assert!(touch(own, vec![other.clone()]).is_empty(), "{other:?}");
         }
-        assert!(touch("127.0.0.1:6443", vec![hello(None, "127.0.0.1:6443")]).is_empty(), "every namespace has that address");
+        assert!(
+            touch("127.0.0.1:6443", vec![hello(None, "127.0.0.1:6443")]).is_empty(),
+            "every namespace has that address"
+        );
     }
 
     #[test]

@@ -38,7 +38,8 @@ pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
         missing.as_ref().map(|(words, _)| words.as_str()).unwrap_or_default()
     );
     let service = super::service_no_endpoints::target_service(case).filter(|_| lost.is_none());
-    let remediation = lost.and_then(|(_, drop)| fix_of_drop(case, drop)).or_else(|| service.map(|name| by_endpoint(&name)));
+    let remediation =
+        lost.and_then(|(_, drop)| fix_of_drop(case, drop)).or_else(|| service.map(|name| by_endpoint(&name)));
     let remediation = remediation.or_else(|| missing.map(|(_, fix)| fix));
     let remediation = remediation.unwrap_or_else(|| Cause::Unexplained.fix());
     let found = Finding::failure(Cause::Unexplained, seen, summary, remediation);
@@ -71,8 +72,11 @@ fn is_undisturbed(attempt: &Attempt, ended: u64) -> bool {
 /// Says that nothing decides. Behind a Service, tracer does not recognize a translated packet as one of this attempt.
 fn describe_no_evidence(case: &Case<'_>) -> String {
     let service = super::service_no_endpoints::target_service(case);
-    let service = service
-        .map(|name| format!("; the target is Service {name}: tracer does not see what becomes of a packet on its way to an endpoint"));
+    let service = service.map(|name| {
+        format!(
+            "; the target is Service {name}: tracer does not see what becomes of a packet on its way to an endpoint"
+        )
+    });
     format!("nothing that was seen decides why{}", service.unwrap_or_default())
 }
 
@@ -173,9 +177,7 @@ fn meaning(drop: &PacketDrop) -> &'static str {
         Some("TCP_MD5NOTFOUND" | "TCP_AONOTFOUND" | "TCP_AOREQUIRED") => {
             ": the listener there takes only signed segments from that address (TCP-MD5 or TCP-AO, as BGP uses it), and a probe signs none"
         }
-        Some("IP_LOCAL_SOURCE") => {
-            ": it came back to its sender: the next hop's route to the target leads here again"
-        }
+        Some("IP_LOCAL_SOURCE") => ": it came back to its sender: the next hop's route to the target leads here again",
         Some("IP_INNOROUTES") if drop.flow.dst.is_ipv6() => {
             ": that namespace has no route for it. If it is the pod's, its address is gone (IPv6 addresses go with a link that is set down)"
         }
