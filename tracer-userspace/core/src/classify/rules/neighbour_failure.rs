@@ -89,7 +89,7 @@ fn unresolved(case: &Case<'_>) -> Option<Finding> {
     if !case.settled || !silent(case) {
         return None;
     }
-    let says = format!("the neighbour entry of {} is {}", entry.addr, entry.state);
+    let text = format!("the neighbour entry of {} is {}", entry.addr, entry.state);
     let fields = json!({ "state": entry.state, "ifindex": entry.ifindex });
     let why = if is_full(seen) { Why::TableFull } else { Why::NoAnswer };
     let on = link(case, seen.from, entry.ifindex).map(|link| format!(" on {}", link.name)).unwrap_or_default();
@@ -104,7 +104,7 @@ fn unresolved(case: &Case<'_>) -> Option<Finding> {
         false => (summary, fix(case, None, entry.addr, why)),
     };
     Some(
-        Finding::likely(Cause::NeighbourFailure, vec![evidence("rtnetlink", time, says, fields)], summary, fix)
+        Finding::likely(Cause::NeighbourFailure, vec![evidence("rtnetlink", time, text, fields)], summary, fix)
             .resting_on(&[Hook::KfreeSkb]),
     )
 }
@@ -135,7 +135,7 @@ fn link<'a>(case: &Case<'a>, netns: Netns, ifindex: u32) -> Option<&'a LinkState
     case.node.links.get(&netns)?.iter().find(|link| link.ifindex == ifindex)
 }
 
-/// A pod of this node has the address, but the node asks for it on another link whose subnet holds it, too. Example:
+/// A pod of this node has the address, but the node asks for it on another link, because the subnets overlap. Example:
 /// docker0's /24 lies within the pods' /16, and the more specific route wins.
 fn describe_overlap(case: &Case<'_>, netns: Netns, ifindex: u32, target: IpAddr) -> String {
     let is_here = || {
@@ -263,7 +263,7 @@ mod tests {
         assert_starts(&fix, "Raise net.ipv4.neigh.default.gc_thresh1, gc_thresh2 and gc_thresh3");
     }
 
-    /// A Service or a hostPort whose backend is gone.
+    /// The backend of a Service or a hostPort is gone.
     #[test]
     fn a_translated_target_is_named() {
         let mut stream = Stream::new();
@@ -274,7 +274,7 @@ mod tests {
         assert_ends(&stream.verdict().summary, "; a NAT rule translated 10.88.0.2:8080 to 10.88.0.77:8081");
     }
 
-    /// The pod has no entry for the node: its table is the one to look at.
+    /// The pod has no entry for the node, so the command shows the pod's table.
     #[test]
     fn a_dropped_answer_is_reported_in_the_namespace_that_dropped_it() {
         let verdict = Stream::new().connect().drop(SYN_ACK, "NEIGH_FAILED", POD).verdict();
