@@ -19,7 +19,7 @@ pub mod testing;
 mod watch;
 pub use tracer_node::{
     addresses, cgroup, cgroups, clock, enter, inspect, links, namespaces, netlink, pods, ports, procfs, settings,
-    throttle, turns,
+    throttle,
 };
 
 use std::collections::HashMap;

@@ -72,7 +72,7 @@ async fn keep_fresh(
     };
     let to_thread = tx.clone();
     let run = move || {
-        enter::by_this_thread();
+        enter::enter_on_this_thread();
         watcher(to_thread).run(&woken);
     };
     let thread = supervisor.thread("sources", run);

@@ -14,7 +14,7 @@ pub fn nftables(bytes: &[u8]) {
     flatten(&tables, truncated);
     let _ = (node_ports::in_chain(&tables), node_ports::in_maps(&tables));
     flushes::hear(bytes);
-    tracer_node::flushes::hear(bytes);
+    tracer_node::flushes::fuzz_reports(bytes);
 }
 
 /// A table of x_tables: which family, `struct ipt_getinfo`, entries.
