@@ -1,9 +1,9 @@
-//! The cells of cause, Service proxy and address family, each with the scenario that shows it.
+//! The cells of cause, Service proxy and address family, and the scenario of each.
 
 use tracer_model::record::Cause;
 use tracer_testbed::scenario::Scenario;
 
-/// Cells besides, for scenarios of their own: the incident of the documentation.
+/// Additional cells and their scenarios: the documentation has an incident of this one.
 const CASES: &[(&str, &str)] = &[("service_no_endpoints/circular-v4", "service_no_endpoints_circular")];
 
 /// The first scenario of each cell.

@@ -1,4 +1,4 @@
-//! What the demonstration shows: a node with pods that fail in different ways, and their causes.
+//! The node of the demo: pods that fail in different ways, and their causes.
 
 use std::net::SocketAddr;
 
@@ -25,11 +25,11 @@ const NODE_PORT: u16 = 36704;
 #[derive(Clone, Debug)]
 pub struct Case {
     pub pod: &'static str,
-    /// What is wrong with it, in words.
+    /// The fault as text.
     pub made: &'static str,
     pub kind: Kind,
     pub dst: SocketAddr,
-    /// What the tracer should call it.
+    /// The expected cause.
     pub cause: Option<Cause>,
     /// The source port that the kernel is made to choose.
     source_port: Option<u16>,
@@ -67,14 +67,14 @@ pub struct Demo {
     prober: Prober,
     options: Options,
     helpers: Vec<Proc>,
-    /// TLS ports that were touched by a tcpSocket probe: from then on clients of theirs are looked at.
+    /// Ports after their first probe. From then on tracer looks for clients of a TLS port.
     touched: Vec<SocketAddr>,
 }
 
 impl Demo {
     pub fn new(options: Options) -> Result<Self> {
         let mut node = TestNode::new("demo")?;
-        let mut cases = PODS.iter().map(|r| plain(&mut node, &options, r)).collect::<Result<Vec<_>>>()?;
+        let mut cases = PODS.iter().map(|r| simple_case(&mut node, &options, r)).collect::<Result<Vec<_>>>()?;
         cases.push(tls(&mut node, &options)?);
         if Need::Ipvs.lacking().is_none() {
             cases.push(collision(&mut node, &options)?);
@@ -124,7 +124,7 @@ impl Demo {
         })
     }
 
-    /// The runtime cleans up a sandbox of which only a reused pid is left; who did it comes back.
+    /// The runtime removes a sandbox whose pid belongs to another process now. Returns the culprit, too.
     pub fn loopback_incident(&mut self) -> Result<(Case, Suspect)> {
         let reused = reused_pid(&self.node.node, &self.options)?;
         let netns_path = format!("/proc/{}/ns/net", reused.pid());
@@ -140,7 +140,7 @@ fn expected(cause: Cause, culprit: Option<Suspect>) -> Expected {
     Expected { cause, outcome, probe: true, culprit, place: None, also: None }
 }
 
-fn plain(node: &mut TestNode, options: &Options, recipe: &Recipe) -> Result<Case> {
+fn simple_case(node: &mut TestNode, options: &Options, recipe: &Recipe) -> Result<Case> {
     let &(pod, made, mode, rule, cause) = recipe;
     let place = node.pod()?;
     if let Some(mode) = mode {

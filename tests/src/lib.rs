@@ -1,12 +1,12 @@
-//! The node of `tracer_testbed`, played in full: the programs of the tests.
+//! Programs of the tests on a node of `tracer_testbed`.
 //!
 //! ```text
 //! cells      cause by Service proxy and address family, each with its scenario
-//! demo       a node with pods that fail in different ways, to look at
-//! recording  recordings, made small
+//! demo       the node of `cargo xtask demo`
+//! recording  makes recordings small
 //! stats      order statistics, for the benchmark
 //! fixtures   cuts the fixtures out of the recordings (a program)
-//! scenarios  every failure and near miss, one line each (a program)
+//! scenarios  plays every failure and near miss (a program)
 //! kubelet, pod, crio, loopback, load   the processes of that node (programs)
 //! ```
 

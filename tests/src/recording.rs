@@ -1,4 +1,4 @@
-//! Recordings of scenarios, made small and free of what shows the machine.
+//! Recordings of scenarios: makes them small, and removes names of the machine.
 
 pub mod shrink;
 mod tidy;
@@ -15,7 +15,7 @@ use flate2::write::GzEncoder;
 use serde_json::Value;
 use tracer_testbed::options::Scratch;
 
-/// Replays recordings by the tracer beside this program.
+/// Replays recordings with the tracer beside this program.
 #[derive(Debug)]
 pub struct Replayer {
     tracer: PathBuf,
@@ -27,8 +27,8 @@ impl Replayer {
         Ok(Self { tracer, scratch: Scratch::new()? })
     }
 
-    /// What it decides, without the numbers of the records, which count what the node did meanwhile, too.
-    fn decided(&self, recording: &str) -> Result<Vec<Value>> {
+    /// The verdicts of a replay, without `seq` and `revises`. Those also count records about other processes.
+    fn verdicts_of(&self, recording: &str) -> Result<Vec<Value>> {
         let input = self.scratch.path().join("observations.ndjson");
         std::fs::write(&input, recording).with_context(|| format!("write {}", input.display()))?;
         let mut replay = Command::new(&self.tracer);
@@ -56,7 +56,7 @@ pub fn unpacked(recording: &Path) -> Result<String> {
     Ok(text)
 }
 
-/// Compresses a recording; the file appears only when it is whole.
+/// Compresses a recording. The file appears only when it is complete.
 pub fn pack(text: &str, to: &Path) -> Result<()> {
     let part = to.with_extension("part");
     let file = File::create(&part).with_context(|| format!("create {}", part.display()))?;

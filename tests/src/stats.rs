@@ -1,6 +1,6 @@
 //! Order statistics of small samples.
 
-/// A sample in ascending order; NaN never gets in.
+/// A sample in ascending order, without NaN.
 #[derive(Clone, Debug, Default)]
 pub struct Sample(Vec<f64>);
 
@@ -16,13 +16,13 @@ impl Sample {
         self.0.len()
     }
 
-    /// The value below which this share lies (nearest rank); NaN without values.
+    /// The value below which this share of the values is (nearest rank). NaN without values.
     pub fn quantile(&self, share: f64) -> f64 {
         let rank = (share * self.0.len() as f64).ceil() as usize;
         self.0.get(rank.clamp(1, self.0.len().max(1)) - 1).copied().unwrap_or(f64::NAN)
     }
 
-    /// The middle; the mean of the two middle ones of an even number.
+    /// The middle value, or the mean of the two middle values.
     pub fn median(&self) -> f64 {
         let half = self.0.len() / 2;
         if self.0.len() % 2 == 1 || half == 0 {

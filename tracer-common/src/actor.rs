@@ -1,5 +1,5 @@
-//! The task behind an event: only in events in the actor's own context (connect, listen,
-//! setns, unshare, an active reset, a link change), never in softirq context.
+//! The task that caused an event. Only events in the context of that task have it (connect, listen, setns, unshare, an active
+//! reset, a link change), never events in softirq context.
 
 use crate::{header::Header, header::Kind, wire_event};
 
@@ -25,7 +25,7 @@ pub struct Actor {
 }
 const _: () = assert!(core::mem::size_of::<Actor>() == 48);
 
-/// A process got a prober's name, or came into another cgroup.
+/// A process got a prober's name, or a prober moved to another cgroup.
 #[derive(Clone, Copy, Debug)]
 #[repr(C)]
 pub struct Prober {
@@ -52,8 +52,8 @@ pub const ANCESTORS: usize = 6;
 /// Buckets of process names.
 pub const COMM_BUCKETS: u32 = 256;
 
-/// The bucket of a name, by its first eight bytes in memory order. What follows a NUL does not count:
-/// it may be left over from a longer name.
+/// The bucket of a name, by its first eight bytes in memory order. Bytes after a NUL do not count: they may remain from a longer
+/// name.
 #[inline(always)]
 pub const fn comm_bucket(head: u64) -> u32 {
     let head = u64::from_le(head);

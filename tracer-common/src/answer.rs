@@ -1,8 +1,8 @@
-//! What the first bytes of a payload are: HTTP with which status, or TLS.
+//! Classifies the first bytes of a payload: HTTP with its status, or TLS.
 
 use crate::{conn::AnswerKind, packet::Bytes};
 
-/// Level of an alert (RFC 8446 6); a warning may come before a handshake that goes well.
+/// Level of an alert (RFC 8446 6). A warning can precede a successful handshake.
 const FATAL: u8 = 2;
 
 /// A status line (`HTTP/1.1 503`, RFC 9112 4), a TLS record (RFC 8446 5.1), or neither.
@@ -32,15 +32,15 @@ fn digit(byte: u8) -> u16 {
     u16::from(byte.wrapping_sub(b'0')) % 10
 }
 
-/// What the kubelet takes for success (pkg/probe/http/http.go, `DoHTTPProbe`).
+/// Whether the status is a success for the kubelet (pkg/probe/http/http.go, `DoHTTPProbe`).
 #[inline(always)]
 pub fn is_success(status: u16) -> bool {
     (200..400).contains(&status)
 }
 
-/// With this status servers of TLS answer a request in plain HTTP.
+/// TLS servers answer a plain HTTP request with this status.
 pub const BAD_REQUEST: u16 = 400;
-/// Parts of the words in which they do: "Client sent an HTTP request to an HTTPS server." (Go), "The plain HTTP request was sent to
+/// Parts of the texts of such answers: "Client sent an HTTP request to an HTTPS server." (Go), "The plain HTTP request was sent to
 /// HTTPS port" (nginx), "You're speaking plain HTTP to an SSL-enabled server port." (Apache), "This combination of host and port
 /// requires TLS." (Tomcat).
 const TLS_PHRASES: [u64; 4] = [
@@ -49,10 +49,10 @@ const TLS_PHRASES: [u64; 4] = [
     u64::from_be_bytes(*b"SSL-enab"),
     u64::from_be_bytes(*b"ires TLS"),
 ];
-/// So many bytes of an answer are looked through for them.
+/// How many bytes of an answer are searched for these texts.
 const SEARCHED_BYTES: u64 = 512;
 
-/// The answer has words in which a server says that it speaks TLS.
+/// Whether the answer has a text with which a server reports that it expects TLS.
 #[inline(always)]
 pub fn mentions_tls(bytes: &impl Bytes, at: u64) -> bool {
     let (mut last, mut i) = (0u64, 0);
@@ -78,7 +78,7 @@ mod tests {
     use super::*;
     use crate::packet::{payload, tests::carrying};
 
-    /// Of a payload behind its headers, as the programs see it.
+    /// Classifies a payload after its headers, as the programs do.
     fn answer(bytes: &[u8]) -> (AnswerKind, u16) {
         let packet = carrying(bytes);
         classify(&packet, payload(&packet, &mut [0; 16]))
@@ -90,7 +90,7 @@ mod tests {
     }
 
     #[test]
-    fn a_server_of_tls_is_known_by_its_words() {
+    fn a_tls_server_is_recognized_by_its_text() {
         let says = |words: &[u8]| {
             let packet = carrying(words);
             mentions_tls(&packet, payload(&packet, &mut [0; 16]))
@@ -137,7 +137,7 @@ mod tests {
         assert_eq!(answer(&[21, 3, 3, 0, 2, 1, 0]).0, AnswerKind::Tls, "a warning");
         assert_eq!(answer(&alert[..5]).0, AnswerKind::Tls, "the level comes with the next segment");
         assert_eq!(answer(&alert[..4]).0, AnswerKind::Short);
-        // A handshake message of type 2 (ServerHello) stands where an alert has its level.
+        // A ServerHello is a handshake message of type 2, at the place of an alert's level.
         assert_eq!(answer(&[22, 3, 3, 0, 90, 2, 0, 0, 86, 3, 3, 0]).0, AnswerKind::Tls);
         for content in [20, 23] {
             assert_eq!(answer(&[content, 3, 1, 0, 1, 1]).0, AnswerKind::Tls);

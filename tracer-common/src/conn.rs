@@ -1,27 +1,26 @@
-//! A tracked connection: a prober made the connect (or any process, with
-//! `--all-connections`).
+//! Events of a tracked connection. A prober made it, or any process with `--all-connections`.
 
 use crate::{actor::Actor, header::Header, header::Kind, tuple::Tuple, wire_event};
 
 numbered! {
-    /// How a later event was tied to its connection.
+    /// How a later event was matched to its connection.
     pub enum Via {
         Socket = 1,
         /// By the exact tuple, one direction or the other.
         Flow = 2,
-        /// By addresses and destination port, the source port read from the waiting socket and equal.
+        /// By addresses and destination port; the source port, read from the waiting socket, is equal, too.
         Pending = 3,
-        /// Only by the destination that a connect of the prober is waiting for.
+        /// Only by the destination of a waiting connect of the prober.
         Destination = 4,
-        /// By destination and source port, both the waiting socket's own, from another source address: it was translated on its way.
+        /// By destination and source port of the waiting socket. The source address differs, because it was translated.
         Translated = 5,
     }
 }
 
-/// The low bits of an identity that are the number of the processor it was made on, for so many processors.
+/// The low bits of a connection's identity that have the number of the processor on which it began.
 ///
-/// They replace bits of the time, so that there are no more of them than a machine needs: eight, as for all that have up to
-/// 256 processors, leave 256 ns. Linux has 8192 processors at most (`NR_CPUS`, arch/x86/Kconfig).
+/// They replace bits of the time, so there are only as many as the machine needs. Up to 256 processors need eight bits, which leave
+/// a resolution of 256 ns. Linux supports at most 8192 processors (`NR_CPUS`, arch/x86/Kconfig).
 pub const fn cpu_mask(processors: usize) -> u32 {
     let processors = if processors < 256 { 256 } else { processors };
     let processors = if processors > 8192 { 8192 } else { processors };
@@ -30,23 +29,23 @@ pub const fn cpu_mask(processors: usize) -> u32 {
 
 /// The identity of a connection that begins `now` (CLOCK_BOOTTIME) on this processor: see [`Connect::conn`].
 ///
-/// Two of one processor are further apart than the bits that give way: the program that makes one, and the system call around
-/// it, take more than a microsecond.
+/// Two connections of one processor begin further apart than the replaced bits of the time: the program and the system call take
+/// more than a microsecond.
 #[inline(always)]
 pub const fn id(now: u64, cpu: u32, cpu_mask: u32) -> u64 {
     (now & !(cpu_mask as u64)) | (cpu & cpu_mask) as u64
 }
 
-/// Nanoseconds since a connection began, wrong by two lengths of the low bits at most, and never below zero.
+/// Nanoseconds since a connection began. The error is at most two values of the low bits, and the result is never negative.
 #[inline(always)]
 pub const fn age(now: u64, conn: u64, cpu_mask: u32) -> u64 {
     (now | cpu_mask as u64).wrapping_sub(conn)
 }
 
-/// No source port is free, or no source address is there.
+/// No source port is free, or there is no source address.
 pub const EADDRNOTAVAIL: i32 = 99;
 
-/// Whether a `connect(2)` fails so only by what its packets met.
+/// Whether `connect(2)` fails with this errno only after an answer, or a missing one, to its packets.
 #[inline(always)]
 pub const fn is_answer(errno: i32) -> bool {
     const ECONNRESET: i32 = 104;
@@ -55,7 +54,7 @@ pub const fn is_answer(errno: i32) -> bool {
     matches!(errno, ECONNRESET | ETIMEDOUT | ECONNREFUSED)
 }
 
-/// Whether `connect(2)` failed for good: a positive errno that is no answer of a connect that goes on, or is over.
+/// Whether `connect(2)` failed. Some errnos only mean that the connect continues or is already complete.
 #[inline(always)]
 pub const fn has_failed(errno: i32) -> bool {
     const EINTR: i32 = 4;
@@ -117,7 +116,7 @@ pub struct ConnectResult {
     pub header: Header,
     /// The connection if SYN_SENT was reached, else 0.
     pub conn: u64,
-    /// What was asked for; the source is zero.
+    /// The destination of the call; the source is zero.
     pub tuple: Tuple,
     pub actor: Actor,
     /// Positive errno.
@@ -126,7 +125,7 @@ pub struct ConnectResult {
 }
 wire_event!(ConnectResult, Kind::ConnectResult, 128);
 
-/// A segment of the tracked socket was sent again.
+/// A socket of the connection retransmitted a segment.
 #[derive(Clone, Copy, Debug)]
 #[repr(C)]
 pub struct Retransmit {
@@ -138,7 +137,7 @@ pub struct Retransmit {
     pub payload: u32,
     /// Kernel `TCP_*` state of the socket.
     pub state: u8,
-    /// 1: the target's socket sends again, not the prober's.
+    /// 1: the target's socket retransmits, not the prober's.
     pub by_target: u8,
     pub reserved: [u8; 2],
 }
@@ -153,7 +152,7 @@ numbered! {
         Tls = 2,
         /// Anything else of five bytes or more.
         Other = 3,
-        /// Too short to tell.
+        /// Too short to classify.
         Short = 4,
         /// A TLS record that is a fatal alert (RFC 8446 6).
         Alert = 5,
@@ -176,18 +175,18 @@ pub struct Answer {
     pub kind: u16,
     /// HTTP status, 0 if there is none.
     pub status: u16,
-    /// Payload of the segment, bytes; the greatest number where it is more. 0 if it is not known.
+    /// Payload of the segment in bytes, at most 65535; 0 if it is not known.
     pub len: u16,
-    /// What is known besides: see [`ANSWER_AFTER_REQUEST`] and what follows it.
+    /// [`ANSWER_AFTER_REQUEST`] and the flags after it.
     pub flags: u16,
 }
 wire_event!(Answer, Kind::Answer, 40);
 
 /// The prober had sent payload before.
 pub const ANSWER_AFTER_REQUEST: u16 = 1;
-/// It had sent none.
+/// The prober had sent no payload before.
 pub const ANSWER_WITHOUT_REQUEST: u16 = 2;
-/// The answer says that the port speaks TLS, and not what it was asked in.
+/// The answer reports that the port expects TLS.
 pub const ANSWER_MENTIONS_TLS: u16 = 4;
 
 #[cfg(test)]
@@ -198,14 +197,14 @@ mod tests {
 
     use super::*;
 
-    /// The length of the low bits.
+    /// How many values the low bits have.
     fn slot(mask: u32) -> u64 {
         u64::from(mask) + 1
     }
 
-    /// With more than 256 processors, and an identity of eight bits for each, processor 256 took that of processor 0.
+    /// With always eight bits, processor 256 would get the same identity as processor 0.
     #[test]
-    fn processors_that_begin_at_once_make_different_connections() {
+    fn connections_that_begin_at_once_on_each_processor_have_different_identities() {
         let now = 3600 * 1_000_000_000 + 77;
         for processors in [1, 2, 255, 256, 257, 512, 768, 1024, 4096, 8192] {
             let mask = cpu_mask(processors);
@@ -217,7 +216,7 @@ mod tests {
     }
 
     #[test]
-    fn an_identity_is_its_moment_but_for_the_low_bits() {
+    fn an_identity_is_the_time_except_for_the_low_bits() {
         for (processors, bits) in [(1, 8), (256, 8), (257, 9), (512, 9), (513, 10), (8192, 13), (1 << 20, 13)] {
             let mask = cpu_mask(processors);
             assert_eq!(slot(mask), 1 << bits, "{processors}");
@@ -226,13 +225,13 @@ mod tests {
             }
         }
         assert_eq!(id(0x1234_5678, 3, cpu_mask(4)), 0x1234_5603);
-        // A machine that grows by more than it reported at the start gives up no bit of the time.
+        // A processor that was added after the start must not change the bits of the time.
         assert_eq!(id(0x1234_5678, 0x103, cpu_mask(4)), 0x1234_5603);
     }
 
-    /// The number of the processor may be greater than the bits of the time that it replaces.
+    /// The number of the processor may be greater than the replaced bits of the time.
     #[test]
-    fn no_connection_begins_in_the_future() {
+    fn the_age_of_a_connection_is_never_negative() {
         for processors in [2, 256, 1024] {
             let mask = cpu_mask(processors);
             for (now, cpu) in [(slot(mask), processors as u32 - 1), (slot(mask) * 9 - 1, 0), (slot(mask) * 9, 1)] {
@@ -246,7 +245,7 @@ mod tests {
     }
 
     #[test]
-    fn a_connect_that_goes_on_has_not_failed() {
+    fn a_connect_that_continues_has_not_failed() {
         assert!([0, -111, 4, 106, 114, 115, i32::MIN].into_iter().all(|errno| !has_failed(errno)));
         // EACCES, EADDRNOTAVAIL, ENETUNREACH, ETIMEDOUT, ECONNREFUSED, EHOSTUNREACH
         assert!([13, 99, 101, 110, 111, 113].into_iter().all(has_failed));

@@ -5,7 +5,7 @@
 pub const WIRE_VERSION: u16 = 1;
 
 numbered! {
-    /// What an event is. Numbers are never reused.
+    /// The kind of an event. Numbers are never reused.
     pub enum Kind {
         Connect = 1,
         State = 2,
@@ -27,7 +27,7 @@ numbered! {
     }
 }
 
-/// Stands at the head of every event.
+/// The head of every event.
 #[derive(Clone, Copy, Debug)]
 #[repr(C)]
 pub struct Header {

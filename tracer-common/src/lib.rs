@@ -1,13 +1,13 @@
-//! What crosses the boundary between the eBPF programs and userspace, and what the programs decide without the kernel's
-//! help: plain functions, tested on the host.
+//! The types that the eBPF programs and userspace share. Also decisions of the programs that need no kernel: plain functions that
+//! are tested on the host.
 //!
 //! Every type is `repr(C)`, has its size and offsets asserted at compile time on the host and for
 //! the BPF target, and carries numbers that are written out and never reused. A value that the
 //! running kernel cannot give is [`ABSENT32`] or [`ABSENT64`], never zero.
 #![no_std]
 
-/// Declares an enum by the numbers that it has on the wire, and the way back from a number. With the feature `serde` it is
-/// also what recordings hold, by its names.
+/// Declares an enum with its numbers on the wire, and the conversion from a number. With the feature `serde`, recordings have the
+/// names of its variants.
 macro_rules! numbered {
     (
         $(#[$about:meta])*
@@ -53,7 +53,7 @@ pub mod waiting;
 pub const ABSENT32: u32 = u32::MAX;
 /// A 64-bit field that the running kernel does not have.
 pub const ABSENT64: u64 = u64::MAX;
-/// An errno that is not known (0 means "no error", which is a fact of its own).
+/// An errno that is not known. (0 is a known value: no error.)
 pub const ABSENT_ERRNO: i32 = i32::MIN;
 
 /// Implemented by every event: its kind on the wire.

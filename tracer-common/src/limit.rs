@@ -1,12 +1,13 @@
-//! How many events of a kind processes may make: what any of them can do as often as it likes must not fill the ring.
+//! Limits how many events of a kind processes can make: no process may fill the ring with things that it can do at any rate.
 //!
-//! A cgroup, which is a container's, has little of its own, since a pod can have any number of containers. Beyond that all
-//! share what one that does much at once needs (the runtime, a server that starts), so that a flood by many uses up the share
-//! and never what another has of its own.
+//! Each cgroup (a container) has a small budget of its own, because a pod can have many containers. All cgroups share a larger
+//! budget for those that do much at once (the runtime, a starting server). So a flood by many uses up the shared budget, but never
+//! the own budget of another cgroup.
 //!
-//! Each is a token bucket in one number, the time until which tokens are used up (the generic cell rate algorithm, ITU-T I.371).
+//! Each budget is a token bucket in one number: the time until which the tokens are used up (the generic cell rate algorithm,
+//! ITU-T I.371).
 
-/// What is bounded. Numbers are part of a map's key.
+/// The limited kinds of events. The numbers are part of a map's key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u32)]
 pub enum Limited {
@@ -14,20 +15,20 @@ pub enum Limited {
     Open = 1,
     /// Network namespaces entered or made.
     Namespace = 2,
-    /// Sockets that begin or cease to listen.
+    /// Sockets that start or stop listening.
     Listen = 3,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limit {
     pub burst: u64,
-    /// Nanoseconds between two of them, in the long run.
+    /// Nanoseconds between two events, in the long run.
     pub every_ns: u64,
 }
 
 impl Limited {
-    /// Of one cgroup, whatever the others do. The start and end of a pod take a runtime and its plugins 30 opens and 19 entries
-    /// (containerd with `loopback`, `bridge` and `host-local`, three pods recorded): 8 pods a second.
+    /// The own budget of a cgroup. To start and end a pod, a runtime and its plugins need 30 opens and 19 entries (containerd with
+    /// `loopback`, `bridge` and `host-local`, three pods recorded). The budget allows 8 pods a second.
     #[inline(always)]
     pub const fn own(self) -> Limit {
         match self {
@@ -36,9 +37,9 @@ impl Limited {
         }
     }
 
-    /// Of all cgroups together, beyond their own: 40 pods that start and end at once. A server with a socket for each of its
-    /// threads (SO_REUSEPORT) listens a thousand times. With what 20 containers have of their own it is 0.75 MiB, less than the
-    /// ring has.
+    /// The shared budget of all cgroups. It is enough for 40 pods that start and end at once, or for a server that listens a
+    /// thousand times: with a socket for each thread (SO_REUSEPORT). Together with the own budgets of 20 containers it is
+    /// 0.75 MiB, less than the ring.
     #[inline(always)]
     pub const fn shared(self) -> Limit {
         let own = self.own();
@@ -51,7 +52,8 @@ impl Limited {
 }
 
 impl Limit {
-    /// Until when tokens are used up after one more event; none if there is none left. `used`: until when they were, 0 at first.
+    /// The time until which tokens are used up after another event; `None` if no token is left. `used`: that time before the event,
+    /// 0 at first.
     #[inline(always)]
     pub const fn next(self, used: u64, now: u64) -> Option<u64> {
         let earliest = now.saturating_sub(self.burst * self.every_ns);
@@ -68,7 +70,7 @@ mod tests {
     const ALL: [Limited; 3] = [Limited::Open, Limited::Namespace, Limited::Listen];
     const SECOND: u64 = 1_000_000_000;
 
-    /// How many of so many are let through in that time.
+    /// How many of `count` events within `time` pass the limit.
     fn passed(limit: Limit, count: u64, from: u64, time: u64, used: &mut u64) -> u64 {
         let mut passed = 0;
         for n in 0..count {
@@ -80,18 +82,18 @@ mod tests {
         passed
     }
 
-    /// What the programs keep: when the tokens of each cgroup are used up, and those that are shared.
+    /// The state of the programs: until when the tokens of each cgroup, and the shared ones, are used up.
     #[derive(Default)]
     struct Node {
         own: [u64; CONTAINERS + 1],
         shared: u64,
     }
 
-    /// A pod with so many must not fill the ring.
+    /// A pod with this many containers must not fill the ring.
     const CONTAINERS: usize = 20;
 
     impl Node {
-        /// How many of so many are reported that one cgroup makes in that time.
+        /// How many of `count` events of one cgroup within `time` are reported.
         fn reported(&mut self, what: Limited, cgroup: usize, count: u64, from: u64, time: u64) -> u64 {
             let take = |used: &mut u64, limit: Limit, now| limit.next(*used, now).map(|next| *used = next).is_some();
             let mut is_reported =
@@ -113,9 +115,9 @@ mod tests {
         }
     }
 
-    /// Forty pods start and end at once, and then six hundred in a minute.
+    /// Forty pods start and end at once, then six hundred in a minute.
     #[test]
-    fn a_node_that_makes_many_namespaces_is_not_held_back() {
+    fn many_starting_pods_stay_within_the_limit() {
         let boot = 3600 * SECOND;
         for (what, of_a_pod) in [(Limited::Open, 30), (Limited::Namespace, 19)] {
             let mut node = Node::default();
@@ -125,7 +127,7 @@ mod tests {
     }
 
     #[test]
-    fn what_many_containers_do_at_once_fits_into_the_ring() {
+    fn floods_of_many_containers_fit_into_the_ring() {
         fn bytes<T: Event>(what: Limited) -> u64 {
             let (mut node, boot) = (Node::default(), 3600 * SECOND);
             let reported: u64 =
@@ -138,7 +140,7 @@ mod tests {
     }
 
     #[test]
-    fn a_flood_leaves_the_others_what_is_their_own() {
+    fn a_flood_does_not_use_the_own_budget_of_others() {
         for what in ALL {
             let (mut node, boot, own) = (Node::default(), 3600 * SECOND, what.own());
             (0..CONTAINERS).for_each(|cgroup| _ = node.reported(what, cgroup, 10_000, boot, SECOND / 1000));
@@ -146,9 +148,9 @@ mod tests {
         }
     }
 
-    /// A machine that has just started has less behind it than a burst takes: that much it gets.
+    /// Soon after the boot, less time has passed than a burst needs. Then only the tokens of that time are there.
     #[test]
-    fn the_first_seconds_after_the_boot_have_tokens() {
+    fn tokens_exist_from_the_boot_on() {
         let limit = Limited::Open.own();
         assert_eq!(limit.next(0, limit.every_ns), Some(limit.every_ns));
         assert_eq!(limit.next(0, limit.every_ns - 1), None);

@@ -26,12 +26,12 @@ pub struct Link {
     pub ifindex: u32,
     /// Name, NUL padded.
     pub ifname: [u8; IFNAME_LEN],
-    /// Flags before, [`crate::ABSENT32`] if the hook cannot tell.
+    /// Flags before, [`crate::ABSENT32`] if the hook does not have them.
     pub old_flags: u32,
-    /// Flags after, [`crate::ABSENT32`] if the hook cannot tell.
+    /// Flags after, [`crate::ABSENT32`] if the hook does not have them.
     pub new_flags: u32,
-    /// `CNI_NETNS` of its environment, by which a container runtime tells a network plugin the
-    /// namespace to work in; NUL padded, empty if it has none.
+    /// `CNI_NETNS` of its environment, in which a container runtime passes the namespace to a network plugin. NUL padded, empty if
+    /// it has none.
     pub cni_netns: [u8; PATH_LEN],
 }
 wire_event!(Link, Kind::Link, 448);
@@ -40,10 +40,10 @@ wire_event!(Link, Kind::Link, 448);
 pub const IFF_UP: u32 = 1;
 pub const IFF_LOOPBACK: u32 = 8;
 
-/// Whether a device is going down, of which a queue is reset. `state`: `net_device.state`, where it could be read.
+/// Whether a device whose queue is reset is going down. `state`: `net_device.state`, if it could be read.
 ///
-/// `__dev_close_many` clears `__LINK_STATE_START` (bit 0) before it stops the queues and IFF_UP after:
-/// between the two the device is going down. A lost carrier or a replaced qdisc looks different.
+/// `__dev_close_many` clears `__LINK_STATE_START` (bit 0) before it stops the queues, and IFF_UP after that. In between the device
+/// is going down. A lost carrier or a replaced qdisc does not clear bit 0.
 #[inline(always)]
 pub const fn is_going_down(flags: u32, state: Option<u64>) -> bool {
     let stopped = match state {
@@ -59,7 +59,7 @@ mod tests {
     use crate::ABSENT32;
 
     #[test]
-    fn a_device_goes_down_between_its_two_marks() {
+    fn a_device_is_going_down_between_the_two_flags() {
         const NOCARRIER: u64 = 1 << 2;
         assert!(is_going_down(IFF_UP, Some(0)) && is_going_down(IFF_UP, Some(NOCARRIER)));
         assert!(!is_going_down(IFF_UP, Some(1 | NOCARRIER)), "the carrier is lost, the device is up");
@@ -67,9 +67,9 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_read_is_no_link_down() {
+    fn unreadable_values_are_no_link_down() {
         assert!(!is_going_down(ABSENT32, Some(0)) && !is_going_down(ABSENT32, None));
-        // A queue of the loopback device is reset for nothing else.
+        // The queue of the loopback device is only reset when it goes down.
         assert!(is_going_down(IFF_UP | IFF_LOOPBACK, None) && !is_going_down(IFF_UP, None));
     }
 }

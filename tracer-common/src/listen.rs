@@ -11,7 +11,7 @@ pub struct Listen {
     pub actor: Actor,
     pub netns: u32,
     pub port: u16,
-    /// 1 begins, 0 ends.
+    /// 1: the socket starts to listen; 0: it stops.
     pub begins: u8,
     pub reserved: u8,
 }
@@ -22,12 +22,12 @@ numbered! {
     pub enum Queue {
         /// Connections that wait to be accepted.
         Accept = 1,
-        /// Handshakes that are half done; SYN cookies are off.
+        /// Half-open handshakes, while SYN cookies are off.
         HalfOpen = 2,
     }
 }
 
-/// Limits of a network namespace that `tcp_conn_request` asks for.
+/// The limits of a network namespace that `tcp_conn_request` checks.
 #[derive(Clone, Copy, Debug)]
 pub struct SynLimits {
     /// `net.ipv4.tcp_max_syn_backlog`
@@ -36,15 +36,16 @@ pub struct SynLimits {
     pub cookies: u8,
 }
 
-/// A listener. Its limits are only read where they matter. A trait, since the compiler may put a closure into a function of
-/// its own.
+/// A listener, whose limits are only read if needed. It is a trait, because the compiler may compile a closure as a separate
+/// function.
 pub trait Listener {
-    /// Those of its namespace.
+    /// The limits of its network namespace.
     fn limits(&self) -> SynLimits;
 }
 
-/// What `tcp_conn_request` itself asks, the same from 5.10 to 7.2: `sk_acceptq_is_full` (more than the maximum),
-/// and without cookies `inet_csk_reqsk_queue_is_full` or more than three quarters of `tcp_max_syn_backlog`.
+/// The queue without room, by the checks of `tcp_conn_request`, which are the same from 5.10 to 7.2. It checks
+/// `sk_acceptq_is_full` (more than the maximum). Without cookies it also checks `inet_csk_reqsk_queue_is_full` and three
+/// quarters of `tcp_max_syn_backlog`.
 #[inline(always)]
 pub fn full(waiting: u32, backlog: u32, half_open: u32, listener: &impl Listener) -> Option<Queue> {
     if waiting > backlog {
@@ -78,7 +79,7 @@ pub struct QueueFull {
 }
 wire_event!(QueueFull, Kind::QueueFull, 56);
 
-/// A TLS ClientHello arrived at a port that is watched for it.
+/// A TLS ClientHello arrived at a watched port.
 #[derive(Clone, Copy, Debug)]
 #[repr(C)]
 pub struct TlsHello {
@@ -107,11 +108,11 @@ mod tests {
     }
 
     #[test]
-    fn a_backlog_takes_one_more_than_its_number() {
+    fn a_queue_takes_one_more_than_its_backlog() {
         let limits = without_cookies(0);
         assert_eq!(full(5, 5, 0, &limits), None);
         assert_eq!(full(6, 5, 0, &limits), Some(Queue::Accept));
-        // `listen(fd, 0)` lets one wait.
+        // `listen(fd, 0)` lets one connection wait.
         assert_eq!((full(0, 0, 0, &limits), full(1, 0, 0, &limits)), (None, Some(Queue::Accept)));
     }
 
@@ -125,10 +126,10 @@ mod tests {
     }
 
     #[test]
-    fn the_last_quarter_of_the_namespace_is_for_peers_that_are_known() {
+    fn the_last_quarter_of_the_backlog_is_for_known_peers() {
         assert_eq!(full(0, 4096, 768, &without_cookies(1024)), None);
         assert_eq!(full(0, 4096, 769, &without_cookies(1024)), Some(Queue::HalfOpen));
-        // More than the maximum, which was lowered meanwhile, and one that cannot be read.
+        // More handshakes than a maximum that was lowered meanwhile; then a maximum that cannot be read.
         assert_eq!(full(0, 4096, 2000, &without_cookies(1024)), Some(Queue::HalfOpen));
         assert_eq!(full(0, 4096, 2000, &without_cookies(u32::MAX)), None);
     }

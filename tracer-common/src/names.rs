@@ -4,7 +4,7 @@
 macro_rules! hooks {
     ($($(#[$doc:meta])* $variant:ident = $number:literal, $name:literal;)*) => {
         numbered! {
-            /// A place in the kernel that an event came from.
+            /// The place in the kernel that an event comes from.
             #[derive(Hash, PartialOrd, Ord)]
             pub enum Hook { $($(#[$doc])* #[cfg_attr(feature = "serde", serde(rename = $name))] $variant = $number,)* }
         }
@@ -21,13 +21,13 @@ macro_rules! hooks {
 }
 
 hooks! {
-    /// State changes of TCP sockets; connects and listens are read off it, too.
+    /// The state of a TCP socket changes. Connects and listens are such changes, too.
     InetSockSetState = 1, "inet_sock_set_state";
     /// `tcp_connect`: a connect with its source port.
     TcpConnect = 2, "tcp_connect";
-    /// What `connect(2)` returned.
+    /// `connect(2)` returned.
     SysConnect = 3, "sys_exit_connect";
-    /// A SYN or segment is sent again.
+    /// A SYN or segment is retransmitted.
     TcpRetransmit = 4, "tcp_retransmit_skb";
     /// A RST is sent.
     TcpSendReset = 5, "tcp_send_reset";
@@ -53,7 +53,7 @@ hooks! {
     SysOpenat = 15, "sys_enter_openat";
     /// A device's flags changed.
     DevNotifyFlags = 16, "__dev_notify_flags";
-    /// A device's queue is reset, which a link down does.
+    /// A device's queue is reset, as when a link goes down.
     QdiscReset = 17, "qdisc_reset";
     /// An ICMP error is sent.
     IcmpSend = 18, "icmp_send";
@@ -75,10 +75,10 @@ hooks! {
     CgroupAnswer = 26, "cgroup_answer";
     /// The sockets of a prober's cgroup: connects with their source port, and changes of state.
     SockOps = 27, "sock_ops";
-    /// A task gets a name: a prober is there.
+    /// A task gets a name, which may be that of a prober.
     TaskRename = 28, "task_rename";
-    /// A task comes into a cgroup: a prober is somewhere else.
+    /// A task moves into a cgroup; it may be a prober.
     CgroupAttachTask = 29, "cgroup_attach_task";
-    /// A socket begins or ceases to listen.
+    /// A socket starts or stops listening.
     InetCskListen = 30, "inet_csk_listen_start";
 }

@@ -8,14 +8,14 @@ use crate::{header::Header, header::Kind, tuple::Tuple, wire_event};
 pub struct Icmp {
     pub header: Header,
     pub conn: u64,
-    /// Direction of the packet that is complained about.
+    /// Direction of the packet that the ICMP error is about.
     pub tuple: Tuple,
     /// Namespace, or [`crate::ABSENT32`].
     pub netns: u32,
     /// ICMP type (ICMPv6 types keep their own numbers).
     pub icmp_type: u8,
     pub code: u8,
-    /// TCP flags of the packet complained about.
+    /// TCP flags of that packet.
     pub tcp_flags: u8,
     /// 1 for ICMPv6.
     pub v6: u8,

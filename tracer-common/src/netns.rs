@@ -15,7 +15,7 @@ numbered! {
         Clone = 3,
         /// The last reference to a namespace is gone.
         End = 4,
-        /// The task's namespace changed; the hook cannot tell setns from unshare.
+        /// The task's namespace changed; the hook cannot distinguish setns and unshare.
         Switch = 5,
     }
 }
@@ -58,8 +58,7 @@ pub const fn may_name(head: u64) -> bool {
     head >> 16 == PROC || head >> 24 == RUN || head == VAR_RUN
 }
 
-/// Whether a path ends in `/ns/net` or has `/netns/` in it: its last eight bytes slide through a
-/// register.
+/// Whether a path ends in `/ns/net` or contains `/netns/`. The loop keeps the last eight bytes in a register.
 #[inline(always)]
 pub fn names(path: &[u8; PATH_LEN]) -> bool {
     const FILE: u64 = u64::from_be_bytes(*b"/ns/net\0");
@@ -82,7 +81,7 @@ mod tests {
 
     use super::*;
 
-    /// As `bpf_probe_read_user_str` leaves it: cut, with a NUL at its end.
+    /// A path as `bpf_probe_read_user_str` writes it: cut, with a NUL at its end.
     fn path(text: &str) -> [u8; PATH_LEN] {
         let mut path = [0; PATH_LEN];
         for (to, from) in path.iter_mut().zip(text.bytes().take(PATH_LEN - 1)) {
@@ -97,7 +96,7 @@ mod tests {
     }
 
     #[test]
-    fn namespaces_are_found_by_every_path_that_runtimes_use() {
+    fn paths_of_namespaces_that_runtimes_use_are_found() {
         for text in [
             "/proc/1/ns/net",
             "/proc/4194304/task/4194304/ns/net",
@@ -128,11 +127,11 @@ mod tests {
     }
 
     #[test]
-    fn a_path_that_is_cut_is_found_as_far_as_it_was_read() {
+    fn a_cut_path_is_found_if_the_name_was_read() {
         let long = |name: &str, length: usize| format!("/run/{}{name}", "x".repeat(length - 5 - name.len()));
         let fits: String = long("/ns/net", PATH_LEN - 1);
-        assert!(is_reported(&fits), "it ends with the last byte before the NUL");
-        assert!(!is_reported(&long("/ns/net", PATH_LEN)), "its last byte is cut off");
+        assert!(is_reported(&fits), "the path ends at the last byte before the NUL");
+        assert!(!is_reported(&long("/ns/net", PATH_LEN)), "the last byte of the path is cut off");
         assert!(is_reported(&long("/netns/", PATH_LEN - 1)));
     }
 }

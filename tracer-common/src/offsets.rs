@@ -1,7 +1,7 @@
-//! Offsets and enum values of the running kernel, resolved by userspace from its BTF and handed to
-//! the programs as one read-only global. [`ABSENT32`](crate::ABSENT32) where the kernel has no such field.
+//! Offsets and enum values of the running kernel. Userspace resolves them from BTF and passes them to the programs as read-only
+//! globals. [`ABSENT32`](crate::ABSENT32) stands for a field that the kernel does not have.
 
-/// Declares the table once: the struct, its all-absent value and the list userspace walks.
+/// Declares the table once: the struct, its value without any offset, and the list of fields for userspace.
 macro_rules! offsets {
     ($($field:ident: $type_name:literal . $path:literal;)*) => {
         /// Byte offsets of kernel struct fields.
@@ -10,7 +10,7 @@ macro_rules! offsets {
         pub struct Offsets { $(#[doc = concat!("`", $type_name, ".", $path, "`")] pub $field: u32,)* }
 
         impl Offsets {
-            /// Nothing resolved.
+            /// The value without any offset.
             pub const ABSENT: Self = Self { $($field: $crate::ABSENT32,)* };
             /// `(struct, member path)` in field order.
             pub const FIELDS: &'static [(&'static str, &'static str)] = &[$(($type_name, $path),)*];
@@ -89,7 +89,7 @@ offsets! {
     skb_nfct: "sk_buff" . "_nfct";
 }
 
-/// Values of kernel enums, resolved by name; [`ABSENT32`](crate::ABSENT32) where the kernel has none.
+/// Values of kernel enums, resolved by name; [`ABSENT32`](crate::ABSENT32) if the kernel does not have one.
 #[derive(Clone, Copy, Debug)]
 #[repr(C)]
 pub struct EnumValues {
@@ -113,8 +113,8 @@ pub struct Settings {
     pub port_first: u32,
     /// The highest.
     pub port_last: u32,
-    /// The low bits of a connection's identity that are its processor's number: [`cpu_mask`](crate::conn::cpu_mask).
+    /// The low bits of a connection's identity, which have the processor's number: [`cpu_mask`](crate::conn::cpu_mask).
     pub cpu_mask: u32,
-    /// 1: a prober's connections may begin where nothing sees them, before its cgroup is found.
+    /// 1: only the probers' cgroups are watched. A prober's first connections may be missed, before its cgroup is found.
     pub prober_hooks: u32,
 }

@@ -1,4 +1,4 @@
-//! TCP over IPv4 or IPv6 as it lies in a packet.
+//! Parses TCP over IPv4 or IPv6.
 
 use crate::tuple::{Tuple, map_v4};
 
@@ -8,12 +8,12 @@ const IPPROTO_TCP: u8 = 6;
 pub const FLAG_SYN: u8 = 0x02;
 pub const FLAG_ACK: u8 = 0x10;
 
-/// A packet from its IP header on, wherever it lies.
+/// The bytes of a packet from its IP header on.
 pub trait Bytes {
     /// Copies `N` bytes, or nothing if the packet is shorter or cannot be read.
     fn load<const N: usize>(&self, at: u64) -> Option<[u8; N]>;
 
-    /// The same into a place that is there already.
+    /// Copies `N` bytes to `dst`; false if they cannot be read.
     #[inline(always)]
     fn copy<const N: usize>(&self, at: u64, dst: &mut [u8; N]) -> bool {
         match self.load(at) {
@@ -26,7 +26,7 @@ pub trait Bytes {
     }
 }
 
-/// What is kept of a packet.
+/// The parsed fields of a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Packet {
     /// Addresses and ports in the packet's own direction.
@@ -36,7 +36,7 @@ pub struct Packet {
 }
 
 impl Packet {
-    /// Before a packet is parsed.
+    /// The value before a packet is parsed.
     pub const EMPTY: Self =
         Self { tuple: Tuple { saddr: [0; 16], daddr: [0; 16], sport: 0, dport: 0, reserved: 0 }, flags: 0 };
 
@@ -63,7 +63,7 @@ pub fn parse(bytes: &impl Bytes, packet: &mut Packet) -> bool {
     tcp != 0 && parse_tcp(bytes, tcp, packet)
 }
 
-/// Where the TCP header begins, or 0.
+/// Returns where the TCP header begins, or 0.
 #[inline(always)]
 fn parse_v4(bytes: &impl Bytes, first: u8, packet: &mut Packet) -> u64 {
     let mut header = [0u8; 20];
@@ -80,7 +80,7 @@ fn parse_v4(bytes: &impl Bytes, first: u8, packet: &mut Packet) -> u64 {
     length
 }
 
-/// The same for IPv6 without extension headers.
+/// Parses IPv6 without extension headers in the same way.
 #[inline(always)]
 fn parse_v6(bytes: &impl Bytes, packet: &mut Packet) -> u64 {
     let next = bytes.load(6).map_or(0, |[next]: [u8; 1]| next);
@@ -102,9 +102,9 @@ fn parse_tcp(bytes: &impl Bytes, tcp: u64, packet: &mut Packet) -> bool {
     true
 }
 
-/// Where the payload of a TCP packet begins that arrives at a socket, or 0; and to which address it goes.
+/// Returns where the payload of an arriving TCP packet begins, or 0, and writes its destination address.
 ///
-/// IP has checked its header already, and has put fragments together.
+/// The kernel has already checked the IP header and reassembled fragments.
 #[inline(always)]
 pub fn payload(bytes: &impl Bytes, addr: &mut [u8; 16]) -> u64 {
     let tcp = match bytes.load(0).map_or(0, |[first]: [u8; 1]| first >> 4) {
@@ -118,7 +118,7 @@ pub fn payload(bytes: &impl Bytes, addr: &mut [u8; 16]) -> u64 {
     bytes.load(tcp + 12).map_or(0, |[words]: [u8; 1]| tcp + u64::from(words >> 4) * 4)
 }
 
-/// Where the TCP header begins, or 0.
+/// Returns where the TCP header begins, or 0.
 #[inline(always)]
 fn arrived_v4(bytes: &impl Bytes, addr: &mut [u8; 16]) -> u64 {
     let Some(header) = bytes.load::<20>(0) else { return 0 };
@@ -129,7 +129,7 @@ fn arrived_v4(bytes: &impl Bytes, addr: &mut [u8; 16]) -> u64 {
     u64::from(header[0] & 0xf) * 4
 }
 
-/// The same for IPv6 without extension headers.
+/// Parses IPv6 without extension headers in the same way.
 #[inline(always)]
 fn arrived_v6(bytes: &impl Bytes, addr: &mut [u8; 16]) -> u64 {
     let Some(header) = bytes.load::<40>(0) else { return 0 };
@@ -166,7 +166,7 @@ pub(crate) mod tests {
 
     const SYN_ACK: u8 = FLAG_SYN | FLAG_ACK;
 
-    /// A segment from port 8080 to port 40000, with so many bytes of TCP options.
+    /// A segment from port 8080 to port 40000, with this many bytes of TCP options.
     fn segment(flags: u8, options: usize, payload: &[u8]) -> Vec<u8> {
         let mut bytes = vec![0x1f, 0x90, 0x9c, 0x40, 0, 0, 0, 1, 0, 0, 0, 2];
         bytes.extend([((20 + options) / 4 * 16) as u8, flags, 0xff, 0xff, 0, 0, 0, 0]);
@@ -175,7 +175,7 @@ pub(crate) mod tests {
         bytes
     }
 
-    /// That segment from 10.0.0.1 to 192.168.0.2, with so many bytes of IP options.
+    /// A packet with this segment from 10.0.0.1 to 192.168.0.2, with this many bytes of IP options.
     pub(crate) fn v4(options: usize, segment: &[u8]) -> Vec<u8> {
         let mut bytes = vec![0x40 | ((20 + options) / 4) as u8, 0, 0, 0, 0x12, 0x34, 0x40, 0, 64, 6, 0, 0];
         bytes.extend([10, 0, 0, 1, 192, 168, 0, 2]);
@@ -184,7 +184,7 @@ pub(crate) mod tests {
         bytes
     }
 
-    /// That segment from fd00::1 to fd00::2.
+    /// A packet with this segment from fd00::1 to fd00::2.
     fn v6(next: u8, segment: &[u8]) -> Vec<u8> {
         let mut bytes = vec![0x60, 0, 0, 0, 0, 20, next, 64];
         for last in [1, 2] {
@@ -214,7 +214,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn an_ipv4_packet_gives_mapped_addresses_behind_any_options() {
+    fn an_ipv4_packet_with_any_options_gives_mapped_addresses() {
         for options in [0, 4, 40] {
             let packet = parsed(&v4(options, &segment(SYN_ACK, 20, b""))).expect("TCP");
             assert_eq!((packet.tuple.saddr, packet.tuple.daddr), (mapped([10, 0, 0, 1]), mapped([192, 168, 0, 2])));
@@ -231,7 +231,7 @@ pub(crate) mod tests {
         assert!(packet.is_syn() && !packet.is_syn_ack());
     }
 
-    /// ECN sets more bits (RFC 3168 6.1.1): of a SYN-ACK only these two count.
+    /// ECN sets more bits (RFC 3168 6.1.1). For a SYN-ACK only the two flags count.
     #[test]
     fn other_flags_do_not_hide_a_syn_ack() {
         let flags = |flags| Packet { flags, ..Packet::EMPTY };
@@ -240,7 +240,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn what_is_no_whole_tcp_header_is_no_packet() {
+    fn an_incomplete_tcp_header_is_no_packet() {
         let whole = segment(FLAG_SYN, 0, b"");
         let change = |at: usize, value: u8| {
             let mut bytes = v4(0, &whole);
@@ -256,7 +256,7 @@ pub(crate) mod tests {
         // Hop-by-hop options, routing, fragment, destination options: not followed.
         assert!([0, 43, 44, 60].into_iter().all(|next| parsed(&v6(next, &whole)).is_none()));
         for bytes in [v4(0, &whole), v4(8, &whole), v6(6, &whole)] {
-            // The flags are at 13; what follows is not needed.
+            // The flags are at byte 13; later bytes are not needed.
             let needed = bytes.len() - 20 + 14;
             for length in 0..bytes.len() {
                 assert_eq!(parsed(&bytes[..length]).is_some(), length >= needed, "{length} of {}", bytes.len());
@@ -266,7 +266,7 @@ pub(crate) mod tests {
 
     /// Both directions of one connection, as packets show them.
     #[test]
-    fn the_packet_back_has_the_reversed_tuple() {
+    fn an_answer_packet_has_the_reversed_tuple() {
         let there = parsed(&v4(0, &segment(FLAG_SYN, 0, b""))).expect("TCP").tuple;
         let mut back = v4(0, &segment(SYN_ACK, 0, b""));
         back[12..20].rotate_left(4);
@@ -275,7 +275,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn the_payload_begins_behind_the_options_of_both_headers() {
+    fn the_payload_begins_after_the_options_of_both_headers() {
         for (ip, tcp) in [(0, 0), (0, 12), (40, 40)] {
             let bytes = v4(ip, &segment(FLAG_ACK, tcp, b"payload"));
             let (at, addr) = payload_of(&bytes);
@@ -287,7 +287,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn what_is_no_tcp_has_no_payload() {
+    fn a_packet_without_tcp_has_no_payload() {
         let whole = segment(FLAG_ACK, 0, b"payload");
         let mut udp = v4(0, &whole);
         udp[9] = 17;

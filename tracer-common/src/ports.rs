@@ -1,4 +1,4 @@
-//! Who uses up ephemeral ports: counted in the kernel, taken by userspace once a minute.
+//! The use of ephemeral ports by process: the programs count it, and userspace reads it once a minute.
 
 use crate::actor::COMM_LEN;
 
@@ -6,18 +6,18 @@ use crate::actor::COMM_LEN;
 pub const DESTINATION_WORDS: usize = 4;
 pub const DESTINATION_BITS: u32 = DESTINATION_WORDS as u32 * 64;
 
-/// What one process did since it was last taken.
+/// What one process did since the last reading.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(C)]
 pub struct PortUse {
-    /// Connects that got as far as SYN_SENT.
+    /// Connects that reached SYN_SENT.
     pub connects: u64,
     /// Connections that it closed first, from an ephemeral port: each leaves the port in TIME_WAIT.
     pub closes: u64,
-    /// Connects to the address that they came from.
+    /// Connects whose destination address is their source address.
     pub to_itself: u64,
-    /// One bit for each destination, by a hash of its address and port: how many are set tells how
-    /// many destinations there were.
+    /// One bit for each destination, by a hash of its address and port. The number of set bits gives an estimate of the number of
+    /// destinations.
     pub destinations: [u64; DESTINATION_WORDS],
     pub cgroup: u64,
     pub cgroup_memory: u64,
@@ -30,7 +30,7 @@ pub struct PortUse {
 
 const _: () = assert!(size_of::<PortUse>() == 96);
 
-/// A destination as a number; the high bits are the good ones. `to`: the address, of IPv4 in the first word alone.
+/// The hash of a destination, whose high bits are the best ones. `to`: the address; IPv4 has only the first word.
 #[inline(always)]
 pub const fn hash(to: [u64; 2], port: u16) -> u64 {
     const ODD: u64 = 0x9e37_79b9_7f4a_7c15;
@@ -48,7 +48,7 @@ pub const fn bit(hash: u64) -> (usize, u64) {
 mod tests {
     use super::*;
 
-    /// How many bits so many destinations set.
+    /// How many bits these destinations set.
     fn bits(destinations: impl Iterator<Item = ([u64; 2], u16)>) -> u32 {
         let mut words = [0_u64; DESTINATION_WORDS];
         for (to, port) in destinations {
@@ -64,10 +64,10 @@ mod tests {
         assert!([0, 1, u64::MAX, 1 << 63].into_iter().all(|hash| bit(hash).0 < DESTINATION_WORDS));
     }
 
-    /// Neighbours in one subnet, the ports of one host, and addresses of IPv6 that differ in their last bytes alone: by chance
-    /// 171 destinations set 125 of the 256 bits. Neighbours of IPv4 set 103.
+    /// Similar destinations: neighbours in one subnet, ports of one host, IPv6 addresses that differ only in their last bytes. 171
+    /// random destinations set 125 of the 256 bits. IPv4 neighbours set 103.
     #[test]
-    fn destinations_that_are_alike_spread_over_the_bits() {
+    fn similar_destinations_spread_over_the_bits() {
         let subnet = bits((0..171_u32).map(|n| ([u64::from((0x0a00_0000 + n).to_be()), 0], 443)));
         let ports = bits((0..171).map(|n| ([0x0100_000a, 0], 8000 + n)));
         let v6 = bits((0..171_u64).map(|n| ([0xfd, n.to_be()], 443)));

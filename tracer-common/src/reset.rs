@@ -16,7 +16,7 @@ pub struct ResetSent {
     pub reason: u32,
     /// Namespace of the emitting side, or [`crate::ABSENT32`].
     pub netns: u32,
-    /// TCP flags (byte 13 of the header) of the segment that is answered; 0 if none is.
+    /// TCP flags (byte 13 of the header) of the segment that the RST answers; 0 if it answers none.
     pub answered_flags: u8,
     /// Kernel `TCP_*` state of the emitting socket, 0 without a socket.
     pub state: u8,
@@ -40,7 +40,7 @@ pub struct ResetReceived {
     /// `tcp_sock.bytes_received`, [`crate::ABSENT64`] if unknown.
     pub bytes_received: u64,
     pub netns: u32,
-    /// Kernel `TCP_*` state when it came.
+    /// Kernel `TCP_*` state when the RST arrived.
     pub state: u8,
     pub reserved: [u8; 3],
 }

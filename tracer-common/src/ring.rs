@@ -1,10 +1,10 @@
-//! When the reader of the ring is woken for events that can wait.
+//! Decides when to wake the reader of the ring for events that can wait.
 
-/// What may lie unread in the ring before its reader is woken for events that can wait: a quarter; and how far beyond
-/// it, for several processors may pass that mark at once.
+/// The reader is woken when a quarter of the ring is unread, and within so many bytes above that: several processors may pass the
+/// quarter at the same time.
 const MARK: (u64, u64) = (4, 64 << 10);
 
-/// Whether the ring fills faster than its reader looks by itself: so much is unread, of so much.
+/// Whether the ring fills faster than the reader's timer: `unread` bytes of `size` are not read yet.
 #[inline(always)]
 pub const fn fills_fast(unread: u64, size: u64) -> bool {
     unread.wrapping_sub(size / MARK.0) < MARK.1
@@ -17,13 +17,13 @@ mod tests {
     const MIB: u64 = 1 << 20;
 
     #[test]
-    fn the_reader_is_woken_at_a_quarter_and_not_for_each_event_beyond_it() {
+    fn the_reader_is_woken_at_a_quarter_but_not_for_each_later_event() {
         assert!(!fills_fast(0, MIB) && !fills_fast(MIB / 4 - 1, MIB));
         assert!(fills_fast(MIB / 4, MIB) && fills_fast(MIB / 4 + (64 << 10) - 1, MIB));
         assert!(!fills_fast(MIB / 4 + (64 << 10), MIB) && !fills_fast(MIB, MIB));
     }
 
-    /// Events are at most 4 KiB with what other processors write meanwhile: none steps over the window.
+    /// An event and what other processors write meanwhile are at most 4 KiB, so that no event skips the window.
     #[test]
     fn a_ring_that_fills_passes_through_the_window() {
         for size in [MIB, 16 * MIB] {
@@ -31,9 +31,9 @@ mod tests {
         }
     }
 
-    /// The kernel's two positions are read one after the other: the difference may be less than nothing.
+    /// The kernel reads its two positions one after the other, so the difference may be negative.
     #[test]
-    fn a_count_below_zero_wakes_nobody() {
+    fn a_negative_count_wakes_no_reader() {
         assert!(!fills_fast(u64::MAX, MIB) && !fills_fast(0_u64.wrapping_sub(4096), MIB));
     }
 }

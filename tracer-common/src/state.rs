@@ -1,4 +1,4 @@
-//! Changes of a TCP socket's state: which close is the task's own, and which can wait in the ring.
+//! Changes of a TCP socket's state: which close the task itself made, and which change can wait in the ring.
 
 /// `include/net/tcp_states.h`, unchanged since Linux 2.6.
 pub const ESTABLISHED: u8 = 1;
@@ -9,15 +9,16 @@ pub const CLOSE_WAIT: u8 = 8;
 pub const LAST_ACK: u8 = 9;
 pub const LISTEN: u8 = 10;
 
-/// One change of one socket, as a number: `struct sock` is larger than 256 bytes.
+/// A number for one change of one socket. It is unique because `struct sock` is larger than 256 bytes.
 #[inline(always)]
 pub const fn key(sk: u64, old: u8, new: u8) -> u64 {
     sk ^ (((old as u64) << 4) | new as u64)
 }
 
-/// Established; or over, after a good answer or without a question (a TCP probe asks none). All else may be a failure.
+/// Whether the change shows success: the connection is established, or it ends after a good answer or without a request (a TCP
+/// probe sends none). Any other change may be a failure.
 ///
-/// `errno`: the socket's own, if it could be read. `is_content`: whether the answer was good or nothing was asked.
+/// `errno`: that of the socket, if it could be read. `is_content`: whether the answer was good, or no request was sent.
 #[inline(always)]
 pub fn goes_well(old: u8, new: u8, errno: Option<i32>, is_content: impl FnOnce() -> bool) -> bool {
     let well = match (old, new) {
@@ -28,12 +29,11 @@ pub fn goes_well(old: u8, new: u8, errno: Option<i32>, is_content: impl FnOnce()
     well && errno == Some(0)
 }
 
-/// Whether this change is made by `close`, `shutdown` or `disconnect`, not by a segment.
+/// Whether `close`, `shutdown` or `disconnect` made this change, not a segment.
 ///
-/// The thread group alone does not tell: a segment of the peer is often processed in the prober's
-/// own context (loopback, or the backlog at the end of its system call). A segment that closes
-/// leaves an error in `sk_err` first; a close of the task's own does not (`tcp_disconnect` sets
-/// ECONNRESET only after the state).
+/// The thread group alone does not show it: the kernel often processes the peer's segment in the prober's context (loopback, or the
+/// backlog at the end of a system call). A segment that closes sets `sk_err` before the state. The task's own close does not
+/// (`tcp_disconnect` sets ECONNRESET only after the state).
 #[inline(always)]
 pub fn is_close(old: u8, new: u8, errno: Option<i32>) -> bool {
     match new {
@@ -53,11 +53,11 @@ mod tests {
 
     #[test]
     fn a_failed_handshake_never_waits() {
-        let unavailable_source = || -> bool { panic!("nothing was asked yet") };
-        assert!(goes_well(SYN_SENT, ESTABLISHED, Some(0), unavailable_source));
-        assert!(!goes_well(SYN_SENT, CLOSE, Some(ECONNRESET), unavailable_source));
+        let not_called = || -> bool { panic!("no request was sent yet") };
+        assert!(goes_well(SYN_SENT, ESTABLISHED, Some(0), not_called));
+        assert!(!goes_well(SYN_SENT, CLOSE, Some(ECONNRESET), not_called));
         // The prober's own timeout closes the socket without an error.
-        assert!(!goes_well(SYN_SENT, CLOSE, Some(0), unavailable_source));
+        assert!(!goes_well(SYN_SENT, CLOSE, Some(0), not_called));
     }
 
     #[test]
@@ -71,20 +71,20 @@ mod tests {
     }
 
     #[test]
-    fn a_close_of_the_task_leaves_no_error_before_the_state() {
+    fn a_close_of_the_task_has_no_error_before_the_state() {
         assert!(is_close(ESTABLISHED, FIN_WAIT1, Some(0)) && is_close(CLOSE_WAIT, LAST_ACK, Some(ECONNRESET)));
         for old in [SYN_SENT, ESTABLISHED, CLOSE_WAIT] {
             assert!(is_close(old, CLOSE, Some(0)));
             assert!(!is_close(old, CLOSE, Some(ECONNRESET)), "a RST of the peer");
             assert!(!is_close(old, CLOSE, None));
         }
-        // The last segment of a close that began before.
+        // The last segment of an earlier close.
         assert!(!is_close(LAST_ACK, CLOSE, Some(0)) && !is_close(FIN_WAIT2, CLOSE, Some(0)));
         assert!(!is_close(ESTABLISHED, CLOSE_WAIT, Some(0)) && !is_close(FIN_WAIT1, TIME_WAIT, Some(0)));
     }
 
     #[test]
-    fn two_changes_of_neighbours_are_distinguished() {
+    fn changes_of_neighbouring_sockets_have_different_keys() {
         let (sk, next) = (0xffff_8881_0000_0800, 0xffff_8881_0000_1000);
         let changes = [(CLOSE, SYN_SENT), (SYN_SENT, ESTABLISHED), (SYN_SENT, CLOSE), (ESTABLISHED, FIN_WAIT1)];
         for (n, (old, new)) in changes.into_iter().enumerate() {

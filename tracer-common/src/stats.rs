@@ -10,9 +10,9 @@ pub enum Counter {
     /// Connections that did not fit into a map, or lost their place to another.
     MapFull = 2,
     // 3 was the number of events that were written.
-    /// Begins and ends of listening that were not reported: a cgroup made too many.
+    /// Starts and stops of listening that were not reported, because a cgroup made too many.
     ListenHeld = 4,
-    /// Opens of namespaces' files and entries into namespaces that were not reported: a cgroup made too many.
+    /// Opens of namespace files and entries into namespaces that were not reported, because a cgroup made too many.
     NamespaceHeld = 5,
 }
 

@@ -1,9 +1,9 @@
-//! Which connection a socket or a packet belongs to: the decisions behind the maps of the programs.
+//! Decides to which connection a socket or a packet belongs, for the maps of the programs.
 
 /// Buckets of socket addresses.
 pub const LIVE_BUCKETS: u32 = 1 << 13;
 
-/// The bucket of a socket: `struct sock` is some 2 KiB, from a slab that is aligned to a cache line.
+/// The bucket of a socket. `struct sock` has about 2 KiB and is aligned to a cache line.
 #[inline(always)]
 pub const fn live_bucket(sk: u64) -> u32 {
     ((sk >> 6).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32) as u32 & (LIVE_BUCKETS - 1)
@@ -11,7 +11,7 @@ pub const fn live_bucket(sk: u64) -> u32 {
 
 /// Whether a socket that connects to `port` is still the one that was tracked with `tracked`.
 ///
-/// Its memory may be another connection's by now. A disconnected socket has no port any more.
+/// The kernel may have reused its memory for another connection. A disconnected socket has no port.
 #[inline(always)]
 pub const fn is_same_socket(port: u16, tracked: u16) -> bool {
     port == tracked || port == 0
@@ -21,12 +21,12 @@ pub const fn is_same_socket(port: u16, tracked: u16) -> bool {
 #[repr(C)]
 pub struct Flow {
     pub conn: u64,
-    /// When its socket was closed, 0 while it lives.
+    /// When its socket was closed; 0 while it is open.
     pub ended_ns: u64,
 }
 
 impl Flow {
-    /// Its socket lives, or ended so short a time ago that the port is not another process's yet.
+    /// Whether its socket is open, or was closed so recently that no other process has its port.
     #[inline(always)]
     pub const fn is_usable(&self, now: u64) -> bool {
         const LINGER_NS: u64 = 10_000_000_000;
@@ -49,22 +49,22 @@ mod tests {
     }
 
     #[test]
-    fn a_flow_lingers_ten_seconds() {
+    fn a_flow_is_usable_for_ten_seconds_after_its_end() {
         let ended = 3600 * SECOND;
         assert!(flow(0).is_usable(u64::MAX), "one that lives has no end");
         assert!(flow(ended).is_usable(ended) && flow(ended).is_usable(ended + 10 * SECOND - 1));
         assert!(!flow(ended).is_usable(ended + 10 * SECOND));
-        // Another processor's end may be later than this one's clock was read.
+        // Another processor may have closed it just after this one read its clock.
         assert!(flow(ended).is_usable(ended - 1));
     }
 
     #[test]
-    fn a_socket_is_another_once_its_port_is() {
+    fn a_socket_with_another_port_is_another_connection() {
         assert!(is_same_socket(8080, 8080) && is_same_socket(0, 8080));
         assert!(!is_same_socket(8081, 8080));
     }
 
-    /// Slabs hand out neighbours, on x86-64 and on arm64: they must not share buckets more than chance has it.
+    /// Slabs allocate neighbouring addresses, on x86-64 and arm64. These must not share buckets more often than random addresses.
     #[test]
     fn sockets_of_one_slab_spread_over_the_buckets() {
         for (base, size) in
@@ -74,7 +74,7 @@ mod tests {
             for n in 0..u64::from(LIVE_BUCKETS) {
                 used[live_bucket(base + n * size) as usize] += 1;
             }
-            // As many as buckets: by chance 63 % of these are used, and the fullest has seven or eight.
+            // As many sockets as buckets: random addresses use 63 % of the buckets, with at most seven or eight in one.
             let filled = used.iter().filter(|count| **count > 0).count();
             assert!(filled > 4500 && used.iter().all(|count| *count < 12), "{size}: {filled}, {:?}", used.iter().max());
         }

@@ -18,7 +18,7 @@ pub fn map_v4(dst: &mut [u8; 16], addr: [u8; 4]) {
     dst[15] = addr[3];
 }
 
-/// One direction of a TCP flow. Ports are in host byte order; 0 is a port that is not chosen yet.
+/// One direction of a TCP flow. Ports are in host byte order; 0 stands for a port that is not chosen yet.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(C)]
 pub struct Tuple {
@@ -38,7 +38,7 @@ impl Tuple {
     pub const fn reversed(&self) -> Self {
         Self { saddr: self.daddr, daddr: self.saddr, sport: self.dport, dport: self.sport, reserved: 0 }
     }
-    /// Before the source port is chosen.
+    /// The tuple before the source port is chosen.
     #[inline(always)]
     pub const fn without_port(&self) -> Self {
         let mut tuple = *self;
@@ -63,25 +63,25 @@ mod tests {
     fn an_ipv4_address_equals_that_of_a_dual_stack_socket() {
         let server: Ipv6Addr = "::ffff:10.0.0.1".parse().expect("an address");
         assert_eq!(mapped([10, 0, 0, 1]), server.octets());
-        // A listener on any address of IPv4 is none on `::`.
+        // A listener on 0.0.0.0 has another address than one on `::`.
         assert_ne!(mapped([0; 4]), Ipv6Addr::UNSPECIFIED.octets());
         assert_eq!(Ipv6Addr::from(mapped([127, 0, 0, 1])).to_ipv4_mapped(), Some(Ipv4Addr::LOCALHOST));
     }
 
     #[test]
-    fn a_tuple_is_the_same_after_two_turns_and_another_after_one() {
+    fn a_tuple_that_is_reversed_twice_is_the_same() {
         let tuple =
             Tuple { saddr: mapped([10, 0, 0, 1]), daddr: mapped([10, 0, 0, 2]), sport: 40000, dport: 80, reserved: 0 };
         let back = tuple.reversed();
         assert_eq!((back.saddr, back.daddr, back.sport, back.dport), (tuple.daddr, tuple.saddr, 80, 40000));
         assert_eq!(back.reversed(), tuple);
-        // A socket may connect to itself: then both directions are one.
+        // A socket may connect to itself: then both directions are the same.
         let itself = Tuple { daddr: tuple.saddr, dport: tuple.sport, ..tuple };
         assert_eq!(itself.reversed(), itself);
     }
 
     #[test]
-    fn all_connects_to_a_target_wait_under_one_key() {
+    fn all_connects_to_a_target_have_one_key() {
         let first =
             Tuple { saddr: mapped([10, 0, 0, 1]), daddr: mapped([10, 0, 0, 2]), sport: 40000, dport: 80, reserved: 0 };
         let key = first.without_port();

@@ -1,15 +1,15 @@
-//! Where a connect without a source port waits, beside others to the same destination.
+//! Chooses the place of a connect without a source port, among others to the same destination.
 
 /// How many connects may wait for one destination before any of them has its port. A power of two.
 pub const PLACES: usize = 4;
 
-/// The places of one destination. A trait, since the compiler may put a closure into a function of its own.
+/// The places of one destination. It is a trait, because the compiler may compile a closure as a separate function.
 pub trait Places {
-    /// Nobody waits there any more.
+    /// Whether no connect waits at this place.
     fn is_free(&self, place: usize) -> bool;
 }
 
-/// The place of a connect: the first that is free from the thread's own on, or that one if none is.
+/// Chooses the first free place, beginning with the place of the thread. If none is free, it is the place of the thread.
 #[inline(always)]
 pub fn choose(thread: u32, places: &impl Places) -> usize {
     let first = thread as usize;
@@ -26,7 +26,7 @@ pub fn choose(thread: u32, places: &impl Places) -> usize {
 mod tests {
     use super::*;
 
-    /// Those that are taken.
+    /// The places that are taken.
     struct Taken([bool; PLACES]);
 
     impl Places for Taken {
@@ -36,14 +36,14 @@ mod tests {
     }
 
     #[test]
-    fn threads_begin_with_places_of_their_own() {
+    fn each_thread_begins_with_its_own_place() {
         for thread in [4, 5, 6, 7, u32::MAX] {
             assert_eq!(choose(thread, &Taken([false; PLACES])), thread as usize % PLACES);
         }
     }
 
     #[test]
-    fn as_many_as_there_are_places_wait_together_whoever_they_are() {
+    fn each_of_the_first_connects_gets_a_place() {
         for threads in [[1, 2, 3, 4], [8, 8, 8, 8], [9, 13, 9, u32::MAX]] {
             let mut taken = Taken([false; PLACES]);
             for thread in threads {
@@ -51,7 +51,7 @@ mod tests {
                 assert!(taken.is_free(place), "{threads:?}: two in place {place}");
                 taken.0[place] = true;
             }
-            // One more takes the place that it begins with: of one connect the evidence is lost, not of all.
+            // Another connect takes the place of its thread: only one connect loses its evidence.
             assert_eq!(choose(6, &taken), 6 % PLACES);
         }
     }

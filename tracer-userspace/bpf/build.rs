@@ -1,10 +1,9 @@
 //! Builds the eBPF object, so that a plain `cargo build` is enough.
 //!
-//! rustc's BPF target emits LLVM bitcode and with fat LTO there is one module; `llc` of the same
-//! LLVM turns it into the object that aya loads: no bpf-linker, no clang. What can do that is
-//! looked for in two places: a rustup toolchain that has `rust-src` and an `llc` (its own
-//! `llvm-tools` or `llc-NN`), and a system rustc with its target library for BPF (Debian:
-//! rustc-web, libstd-rust-web-dev-bpf, llvm-22). `TRACER_EBPF_OBJECT` names a ready object instead.
+//! rustc's BPF target emits LLVM bitcode, with fat LTO as one module. `llc` of the same LLVM makes the object that aya loads, so
+//! neither bpf-linker nor clang is needed. Two kinds of toolchains work: a rustup toolchain with `rust-src` and an `llc` (its own
+//! `llvm-tools` or `llc-NN`), or a system rustc with its target library for BPF (Debian: rustc-web, libstd-rust-web-dev-bpf,
+//! llvm-22). `TRACER_EBPF_OBJECT` names a ready object instead.
 //!
 //! How to lint the eBPF crate: see `tracer-ebpf/Cargo.toml`.
 
@@ -15,16 +14,16 @@ use std::{
 };
 
 const TARGET: &str = "bpfel-unknown-none";
-/// Toolchains that are tried before any other.
+/// Toolchains that are tried first.
 const PREFERRED: &[&str] = &["stable"];
 
-/// A compiler for the BPF target and the `llc` that goes with it.
+/// A compiler for the BPF target, with the `llc` of the same LLVM.
 struct Toolchain {
     name: String,
     cargo: PathBuf,
     rustc: PathBuf,
     llc: PathBuf,
-    /// Core is built from rust-src.
+    /// Whether the core library is built from rust-src.
     build_std: bool,
 }
 
@@ -67,7 +66,7 @@ fn var(name: &str) -> Result<String, String> {
     env::var(name).map_err(|e| format!("{name}: {e}"))
 }
 
-/// The first candidate that can build for BPF, else why each cannot and what to do.
+/// The first candidate that can build for BPF; the error has the reason for each candidate, and the fix.
 fn find_toolchain() -> Result<Toolchain, String> {
     let mut rejected = Vec::new();
     for name in rustup_toolchains() {
@@ -107,7 +106,7 @@ fn rustup_candidate(name: &str) -> Result<Toolchain, String> {
     Ok(Toolchain { name: name.to_owned(), cargo: sysroot.join("bin/cargo"), rustc, llc, build_std: true })
 }
 
-/// Debian installs rustc for BPF without cargo: the running cargo drives it.
+/// Debian installs rustc for BPF without cargo, so the running cargo is used.
 fn system_candidate() -> Result<Toolchain, String> {
     let rustc = PathBuf::from("/usr/bin/rustc");
     if !rustc.is_file() {
@@ -124,7 +123,7 @@ fn system_candidate() -> Result<Toolchain, String> {
     Ok(Toolchain { name: "system rustc".into(), cargo, rustc, llc, build_std: false })
 }
 
-/// What `rustc -vV` says.
+/// The output of `rustc -vV`.
 struct Version {
     host: String,
     llvm_major: String,
@@ -145,7 +144,7 @@ impl Version {
     }
 }
 
-/// `llc` of the same LLVM major: bitcode is not read by an older one.
+/// The `llc` of the same LLVM major version: an older one cannot read the bitcode.
 fn system_llc(version: &Version) -> Result<PathBuf, String> {
     let name = format!("llc-{}", version.llvm_major);
     match output(Command::new(&name).arg("--version")) {
@@ -201,7 +200,7 @@ fn inner_cargo(toolchain: &Toolchain, target_dir: &Path) -> Result<Command, Stri
     Ok(command)
 }
 
-/// As cargo takes them. Debug info would end up as BTF that the kernel refuses; a linker is not wanted.
+/// The flags in cargo's encoding. Without debug info, because the kernel would refuse the BTF made of it, and without a linker.
 fn rust_flags() -> Result<String, String> {
     let arch = format!("--cfg=bpf_target_arch=\"{}\"", var("CARGO_CFG_TARGET_ARCH")?);
     Ok([&arch, "-Cdebuginfo=0", "-Clto=fat", "-Cembed-bitcode=yes", "-Clinker=true"].join("\x1f"))
@@ -219,7 +218,7 @@ fn objects(deps: &Path) -> Vec<PathBuf> {
         .unwrap_or_default()
 }
 
-/// What the outer cargo, clippy or rustup set for the host must not reach the inner build.
+/// Removes variables that the outer cargo, clippy or rustup set for the host.
 fn clean_env(command: &mut Command) {
     for name in [
         "RUSTC",

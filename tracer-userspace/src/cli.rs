@@ -1,5 +1,4 @@
-//! What was typed: the command line and the environment, as clap reads them. What it means is in
-//! [`crate::config`].
+//! The command line and the environment, as clap reads them. [`crate::config`] gives them their meaning.
 
 mod definition;
 mod doctor;
@@ -49,7 +48,7 @@ pub use write::WriteFlags;
 pub struct Cli {
     #[command(subcommand)]
     pub command: Command,
-    /// Ids of the flags that stood on the command line (not in the environment).
+    /// Ids of the flags on the command line (not those of the environment).
     #[clap(skip)]
     pub typed: Vec<String>,
     /// How much tracer reports about itself.
@@ -57,7 +56,6 @@ pub struct Cli {
     pub diagnostics: Diagnostics,
 }
 
-/// What to do.
 #[derive(Debug, Subcommand)]
 pub enum Command {
     /// Watch this node and print a verdict for each failed probe
@@ -183,7 +181,7 @@ pub enum Command {
 }
 
 impl Cli {
-    /// A namespace that is typed wins over `TRACER_ALL_NAMESPACES`.
+    /// A namespace on the command line overrides `TRACER_ALL_NAMESPACES`.
     fn prefer_typed_namespace(&mut self) {
         let is_typed = |id: &str| self.typed.iter().any(|typed| typed == id);
         if is_typed("namespace")
@@ -205,7 +203,6 @@ impl Command {
         }
     }
 
-    /// As it is typed.
     pub const fn name(&self) -> &'static str {
         match self {
             Self::Attach(_) => "attach",
@@ -233,9 +230,9 @@ impl Command {
 #[derive(Debug)]
 pub enum Parsed {
     Command(Box<Cli>),
-    /// Text that was asked for (`--help`, `--version`).
+    /// The text of `--help` or `--version`.
     Text(String),
-    /// Wrong usage, in one line.
+    /// The message about wrong usage, in one line.
     Wrong(String),
 }
 
@@ -261,7 +258,7 @@ pub fn parse(args: impl IntoIterator<Item = OsString>) -> Parsed {
     }
 }
 
-/// By the flags of the command that has them.
+/// The settings of tracer's own messages, from the flags of the command.
 fn diagnostics(matches: &ArgMatches) -> Diagnostics {
     let Some((_, sub)) = matches.subcommand() else { return Diagnostics::default() };
     let is_set = |id| sub.try_get_one::<bool>(id).ok().flatten().copied().unwrap_or_default();
@@ -273,7 +270,7 @@ fn diagnostics(matches: &ArgMatches) -> Diagnostics {
     Diagnostics { quiet: is_set("quiet"), verbose: is_set("verbose"), colour }
 }
 
-/// Ids of the command's arguments (and of their groups) that stood on the command line.
+/// Ids of the command's arguments (and of their groups) on the command line.
 fn typed(matches: &ArgMatches) -> Vec<String> {
     let Some((_, sub)) = matches.subcommand() else { return Vec::new() };
     let is_typed =
@@ -314,7 +311,7 @@ mod tests {
     }
 
     #[test]
-    fn help_names_what_has_a_meaning_there() {
+    fn help_lists_only_flags_of_the_command() {
         let help = |args: &[&str]| match parse(args.iter().map(OsString::from)) {
             Parsed::Text(text) => text,
             other => panic!("{other:?}"),
@@ -329,7 +326,7 @@ mod tests {
         }
     }
 
-    /// The second half of a broken line stands at the left edge, as a command does.
+    /// clap would continue a longer line at the left edge, where it looks like a command.
     #[test]
     fn examples_fit_a_line() {
         let definition = definition::of_everything();
@@ -342,7 +339,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wrong_says_where_help_is() {
+    fn the_error_names_the_command_for_help() {
         let wrong = |args: &[&str]| match parse(args.iter().map(OsString::from)) {
             Parsed::Wrong(text) => text,
             other => panic!("{other:?}"),
@@ -352,7 +349,7 @@ mod tests {
     }
 
     #[test]
-    fn flags_are_seen_where_they_were_typed() {
+    fn typed_flags_are_known() {
         let args = ["tracer", "attach", "-n", "a", "--pods", "p"].map(OsString::from);
         let Parsed::Command(cli) = parse(args) else { unreachable!() };
         assert!(["namespace", "pods"].iter().all(|id| cli.typed.iter().any(|typed| typed == id)), "{:?}", cli.typed);
@@ -360,7 +357,7 @@ mod tests {
     }
 
     #[test]
-    fn a_flag_in_the_wrong_place_says_which_is_right() {
+    fn the_error_of_a_misplaced_flag_names_the_right_place() {
         let wrong = |args: &[&str]| match parse(args.iter().map(OsString::from)) {
             Parsed::Wrong(text) => text,
             other => panic!("{other:?}"),

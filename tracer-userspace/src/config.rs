@@ -1,4 +1,4 @@
-//! What was asked for: the flags of [`crate::cli`] checked, with defaults applied.
+//! Checks the flags of [`crate::cli`] and applies the defaults.
 
 mod cluster_flags;
 mod doctor;
@@ -41,10 +41,10 @@ use tracer_testbed::command::SelftestConfig;
 #[cfg(feature = "selftest")]
 use tracer_testbed::helper::Role;
 
-/// The longest process name that the kernel keeps (`TASK_COMM_LEN` less its end).
+/// The longest process name that the kernel keeps (`TASK_COMM_LEN` without the final NUL).
 const COMM_MAX: usize = 15;
 
-/// Rotated files that are kept without --output-max-files.
+/// How many rotated files are kept without --output-max-files.
 const KEPT_FILES: u32 = 5;
 
 /// A command with everything it needs.
@@ -60,32 +60,32 @@ pub enum Plan {
     #[cfg(feature = "selftest")]
     Selftest(Box<SelftestConfig>),
     #[cfg(feature = "selftest")]
-    /// A process of it.
+    /// A process that `selftest` starts.
     Helper {
         role: Role,
-        /// What its process is called.
+        /// The name of the process.
         comm: String,
         args: Vec<String>,
     },
     Schema,
-    /// Text that is printed as it is.
+    /// Text that is printed unchanged.
     Text(String),
     Health {
         ready: bool,
         socket: PathBuf,
     },
     Explain {
-        /// These causes; none: the list of all.
+        /// The causes to explain; if empty, all are listed.
         causes: Vec<Cause>,
         markdown: bool,
         screen: Screen,
     },
 }
 
-/// What the command line means.
+/// Makes a plan of the command line.
 ///
 /// # Errors
-/// A value that means nothing, a file that cannot be read, a flag that this command does not take.
+/// An invalid value, a file that cannot be read, or a flag that has no meaning for this command.
 pub fn plan(cli: Cli) -> Result<Plan, Error> {
     inputs::refuse_as_output(&cli.command)?;
     let planned = |live| Plan::Live(Box::new(live));
@@ -93,9 +93,9 @@ pub fn plan(cli: Cli) -> Result<Plan, Error> {
         Command::Doctor(args) => doctor::plan(args).map(|doctor| Plan::Doctor(Box::new(doctor))),
         Command::Hooks(args) => hooks::plan(args).map(|hooks| Plan::Hooks(Box::new(hooks))),
         Command::Show { files, output: flags, details, filters } => {
-            // `show` is for people, also where its output goes into a pipe.
+            // `show` is for people, so the default is pretty also in a pipe.
             let form = flags.output.unwrap_or(Form::Pretty);
-            let output = SinkConfig { form, filter: filter(&filters)?, ..detailed(output(&flags), &details) };
+            let output = SinkConfig { form, filter: filter(&filters)?, ..with_details(output(&flags), &details) };
             Ok(Plan::Show(Box::new(ShowConfig { files, output })))
         }
         Command::Report { files, page, filters, quiet: _ } => {
@@ -120,15 +120,15 @@ pub fn plan(cli: Cli) -> Result<Plan, Error> {
             Ok(Plan::Replay(Box::new(ReplayConfig { output: records(&flags)?, file, compare })))
         }
         Command::Attach(flags) => {
-            live::refuse_unasked("attach", &flags.sources, &cli.typed)?;
+            live::refuse_api_flags_without_kubeconfig("attach", &flags.sources, &cli.typed)?;
             live::plan(*flags, None, None).map(planned)
         }
         Command::Run { live, serve, write, otlp } => {
             let live = live::plan(*live, Some((serve, write)), None)?;
-            Ok(planned(LiveConfig { otlp: pushed(otlp), ..live }))
+            Ok(planned(LiveConfig { otlp: otlp_config(otlp), ..live }))
         }
         Command::Record { file, live: flags } => {
-            live::refuse_unasked("record", &flags.sources, &cli.typed)?;
+            live::refuse_api_flags_without_kubeconfig("record", &flags.sources, &cli.typed)?;
             if file == Path::new("-") {
                 live::plan(*flags, None, None)?;
                 return Err(Error::Usage("record FILE: stdout belongs to the records: name a file".into()));
@@ -139,7 +139,7 @@ pub fn plan(cli: Cli) -> Result<Plan, Error> {
 }
 
 /// Where the daemon pushes records to.
-fn pushed(flags: OtlpFlags) -> Option<OtlpConfig> {
+fn otlp_config(flags: OtlpFlags) -> Option<OtlpConfig> {
     let OtlpFlags { otlp_endpoint, otlp_headers: headers, otlp_compression } = flags;
     let gzip = otlp_compression == Compression::Gzip;
     otlp_endpoint.map(|endpoint| OtlpConfig { endpoint, headers, gzip })
@@ -147,7 +147,7 @@ fn pushed(flags: OtlpFlags) -> Option<OtlpConfig> {
 
 /// Which records are emitted, and where they go.
 fn records(flags: &RecordFlags) -> Result<SinkConfig, Error> {
-    let output = detailed(output(&flags.output), &flags.details);
+    let output = with_details(output(&flags.output), &flags.details);
     Ok(SinkConfig {
         rotation: rotation(&flags.rotation, output.file.is_some())?,
         filter: filter(&flags.filters)?,
@@ -157,44 +157,44 @@ fn records(flags: &RecordFlags) -> Result<SinkConfig, Error> {
     })
 }
 
-/// Where records go: all of them.
+/// Where all records go, without a filter.
 fn output(flags: &OutputFlags) -> SinkConfig {
     let file = flags.file.output_file.clone().filter(|path| !path.as_os_str().is_empty());
     let terminal = file.is_none() && std::io::stdout().is_terminal();
     let form = if terminal { Form::Pretty } else { Form::Ndjson };
     SinkConfig {
         columns: columns_variable(),
-        // --color, else NO_COLOR, CLICOLOR, CLICOLOR_FORCE, TERM: as for other programs.
+        // --color decides, else NO_COLOR, CLICOLOR, CLICOLOR_FORCE and TERM as in other programs.
         colour: (file.is_none() || flags.color == clap::ColorChoice::Always)
             && AutoStream::choice(&std::io::stdout()) != ColorChoice::Never,
         ..SinkConfig::new(flags.output.unwrap_or(form), file)
     }
 }
 
-/// With what is asked for beside failures.
-fn detailed(output: SinkConfig, flags: &DetailFlags) -> SinkConfig {
+/// Adds the flags for records of more than failures.
+fn with_details(output: SinkConfig, flags: &DetailFlags) -> SinkConfig {
     SinkConfig { attempts: flags.attempts, verbose: flags.verbose, ..output }
 }
 
-/// `COLUMNS`, for what people read where no terminal says how wide it is.
+/// The width from `COLUMNS`, for output to people without a terminal.
 fn columns_variable() -> Option<usize> {
     std::env::var_os("COLUMNS").and_then(|text| text.to_str()?.parse().ok()).filter(|&columns| columns > 0)
 }
 
 fn filter(flags: &FilterFlags) -> Result<Filter, Error> {
-    let pod = filled(flags.pod.clone())
+    let pod = non_empty(flags.pod.clone())
         .map(|pod| pod.parse().map_err(|problem| Error::Usage(format!("--pod `{pod}`: {problem}"))));
     Ok(Filter {
-        namespace: filled(flags.namespace.clone()).filter(|_| !flags.all_namespaces),
+        namespace: non_empty(flags.namespace.clone()).filter(|_| !flags.all_namespaces),
         pod: pod.transpose()?,
-        container: filled(flags.container.clone()),
+        container: non_empty(flags.container.clone()),
         causes: causes(&flags.causes.causes)?,
     })
 }
 
 /// `--cause`.
 fn causes(names: &[String]) -> Result<Vec<Cause>, Error> {
-    none_empty("--cause", names)?;
+    refuse_empty("--cause", names)?;
     names.iter().map(|name| known_cause(name, "--cause")).collect()
 }
 
@@ -208,7 +208,7 @@ fn rotation(flags: &RotationFlags, to_file: bool) -> Result<Option<Rotation>, Er
     }
 }
 
-/// The cause of this name, in either case and with `-` or `_`.
+/// The cause with this name, in upper or lower case, with `-` or `_`.
 fn known_cause(name: &str, place: &str) -> Result<Cause, Error> {
     Cause::from_name(&name.to_lowercase().replace('-', "_")).ok_or_else(|| {
         let all = || Cause::ALL.iter().map(|cause| cause.name()).collect::<Vec<_>>().join(", ");
@@ -220,17 +220,17 @@ fn known_cause(name: &str, place: &str) -> Result<Cause, Error> {
     })
 }
 
-/// An empty name could mean nothing or everything.
-fn none_empty(flag: &str, names: &[String]) -> Result<(), Error> {
+/// Refuses empty names: they could mean none or all.
+fn refuse_empty(flag: &str, names: &[String]) -> Result<(), Error> {
     if names.iter().any(String::is_empty) {
         return Err(Error::Usage(format!("{flag}: an empty name: write one, or leave the flag out")));
     }
     Ok(())
 }
 
-/// The prober's names, as the kernel can compare them.
+/// The names of the probers, each no longer than the kernel's process names.
 fn probers(names: Vec<String>) -> Result<Vec<String>, Error> {
-    none_empty("--prober", &names)?;
+    refuse_empty("--prober", &names)?;
     if let Some(name) = names.iter().find(|name| name.len() > COMM_MAX) {
         let cut = &name[..name.floor_char_boundary(COMM_MAX)];
         return Err(Error::Usage(format!(
@@ -254,7 +254,7 @@ fn load_options(named: ProberFlag, kernel: KernelFlags) -> Result<LoadOptions, E
     })
 }
 
-/// A file that can be read, checked now: later nobody looks at stderr.
+/// Checks at the start that the file can be read: later errors on stderr are easily missed.
 fn readable(flag: &'static str, path: Option<PathBuf>) -> Result<Option<PathBuf>, Error> {
     let Some(path) = path.filter(|path| !path.as_os_str().is_empty()) else { return Ok(None) };
     if is_named_pipe(&path) {
@@ -269,18 +269,18 @@ fn readable(flag: &'static str, path: Option<PathBuf>) -> Result<Option<PathBuf>
     }
 }
 
-/// To open it waits for who writes to it, here and each time it is read. One without a name, of the shell's `<(…)`, leads
-/// nowhere in the file system and is open already.
+/// Opening a named pipe waits for a writer, here and at each read. The pipe of the shell's `<(…)` has no name in the file system
+/// and is open already.
 fn is_named_pipe(path: &Path) -> bool {
     std::fs::metadata(path).is_ok_and(|it| it.file_type().is_fifo()) && path.canonicalize().is_ok()
 }
 
-/// Absent if empty: a manifest that sets a variable to nothing has not set it.
-fn filled(text: Option<String>) -> Option<String> {
+/// Treats an empty value as absent: a manifest may set a variable to an empty value.
+fn non_empty(text: Option<String>) -> Option<String> {
     text.filter(|text| !text.is_empty())
 }
 
 fn host_name() -> String {
     let name = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
-    filled(Some(name.trim().to_owned())).unwrap_or_else(|| "localhost".to_owned())
+    non_empty(Some(name.trim().to_owned())).unwrap_or_else(|| "localhost".to_owned())
 }

@@ -1,5 +1,4 @@
-//! Core and sink as one: observations in, records out. Live runs and replays differ only in where
-//! observations come from.
+//! Joins core and sink: observations in, records out. Live runs and replays differ only in where observations come from.
 
 use tracer_core::core::Core;
 use tracer_model::decision::Decision;
@@ -9,13 +8,13 @@ use tracer_model::record::{Body, StartBody};
 use tracer_output::sink::Sink;
 use tracer_terminal::status_line::Counts;
 
-/// What a start record says that is not in the stream of observations.
+/// Fields of the start record that are not in the stream of observations.
 #[derive(Clone, Debug, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub struct AtStart {
     /// Probers that were running.
     #[serde(default)]
     pub prober_pids: Vec<u32>,
-    /// Pods known.
+    /// How many pods were known.
     #[serde(default)]
     pub pods: usize,
 }
@@ -34,12 +33,12 @@ pub struct Engine {
 }
 
 impl Engine {
-    /// A fresh core before this sink.
+    /// Connects a new core to this sink.
     pub fn new(sink: Sink, at_start: AtStart, clock: Option<fn() -> u64>) -> Self {
         Self { core: Core::default(), sink, at_start, events: 0, lost_events: 0, decisions: Vec::new(), clock }
     }
 
-    /// Takes one observation, prints what it decides. Call [`Engine::flush`] after a batch.
+    /// Processes one observation and prints its decisions. Call [`Engine::flush`] after a batch.
     pub fn push(&mut self, observation: &Observation) {
         self.sink.advance(observation.time_boot_ns);
         match &observation.kind {
@@ -65,7 +64,7 @@ impl Engine {
         self.print();
     }
 
-    /// When the core or the sink wants a tick.
+    /// When the core or the sink needs the next tick.
     pub fn next_deadline(&self) -> Option<u64> {
         self.core.next_deadline().into_iter().chain(self.sink.next_deadline()).min()
     }
@@ -74,12 +73,12 @@ impl Engine {
         self.core.take_queries()
     }
 
-    /// Hands the printed records over to the output.
+    /// Writes the printed records to the output.
     pub fn flush(&mut self) {
         self.sink.output().flush();
     }
 
-    /// Nothing more to do: the reader has gone, or `--until-failure` is met.
+    /// Whether the run can end: the reader is gone, or `--until-failure` met a failure.
     #[must_use]
     pub fn is_done(&mut self) -> bool {
         self.sink.is_satisfied() || self.sink.output().is_closed()
@@ -93,13 +92,13 @@ impl Engine {
         &mut self.sink
     }
 
-    /// The stream ends: the last decisions.
+    /// The stream ends: prints the last decisions.
     pub fn finish(&mut self, time_boot_ns: u64) {
         self.core.finish(time_boot_ns, &mut self.decisions);
         self.print();
     }
 
-    /// The `stop` record.
+    /// Emits the `stop` record.
     pub fn stop(&mut self, time_boot_ns: u64, reason: &str) {
         self.sink.stop(time_boot_ns, reason, self.events, self.lost_events);
     }
@@ -108,7 +107,7 @@ impl Engine {
         self.sink
     }
 
-    /// Prints what was decided.
+    /// Prints the decisions.
     fn print(&mut self) {
         if self.decisions.is_empty() {
             return;

@@ -1,6 +1,6 @@
-//! Fuzz targets: each takes any bytes and hands them to a parser of what others write.
+//! Fuzz targets: each passes arbitrary bytes to a parser of external input.
 //!
-//! A target asserts what must be true of any input: no panic, bounded sizes, and that a recording keeps what was read.
+//! A target asserts what must hold for any input: no panic, bounded sizes, and a recording that keeps what was read.
 //! `cargo test --test fuzz` runs all of them briefly on the seeds and the fixtures. A long run needs a nightly toolchain and
 //! cargo-fuzz, in `tracer-userspace/`:
 //!
@@ -9,7 +9,7 @@
 //! TARGET=klog cargo +nightly fuzz run target fuzz/corpus/klog fuzz/seeds/klog -- -max_total_time=600
 //! ```
 //!
-//! What it finds becomes a file in `fuzz/seeds/TARGET/`, named by what it is.
+//! An input that fails becomes a file in `fuzz/seeds/TARGET/`, named after the problem.
 
 mod ring;
 
@@ -17,16 +17,15 @@ pub use crate::replay::fuzzing::recording;
 pub use tracer_kubectl::fuzzing::podlog;
 pub use tracer_sources::fuzzing::{apiserver, files, journal, klog, nftables, podlist, proc, xtables};
 
-/// A parser, and any bytes for it.
+/// A named parser.
 #[derive(Clone, Copy, Debug)]
 pub struct Target {
-    /// Its name, and that of the folder with its seeds.
+    /// The name of the target and of the folder with its seeds.
     pub name: &'static str,
     /// Panics if the parser does something wrong.
     pub run: fn(&[u8]),
 }
 
-/// All targets.
 pub const TARGETS: &[Target] = &[
     Target { name: "apiserver", run: apiserver },
     Target { name: "files", run: files },

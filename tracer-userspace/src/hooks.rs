@@ -1,6 +1,6 @@
-//! `tracer hooks`: how each hook of the tracer stands on this kernel, and what it costs.
+//! `tracer hooks`: whether each hook is attached on this kernel, and what it costs.
 //!
-//! It attaches as `attach` does, has the kernel count runs for a while, and throws the events away.
+//! It attaches as `tracer attach` does, lets the kernel count the runs for some seconds, and discards the events.
 
 mod finding;
 mod table;
@@ -23,18 +23,18 @@ use tracer_terminal::error::{self, Error, chain, os_message};
 use tracer_terminal::screen::Screen;
 use tracer_terminal::status_line::StatusLine;
 
-/// Events taken in one go.
+/// The most events that one read takes.
 const DRAIN_MAX: usize = 1 << 16;
-/// How long the ring is left alone after it was read: wake-ups are what costs, as in a real run.
+/// The pause after each read of the ring, as in a real run: it saves wake-ups, which cost most.
 const REST: Duration = Duration::from_millis(1);
 
 #[derive(Clone, Debug)]
 pub struct HooksConfig {
     pub output: SinkConfig,
     pub load: LoadOptions,
-    /// How long it is watched.
+    /// For how long the runs are counted.
     pub duration: Duration,
-    /// Exit code 1 from here on.
+    /// The least bad status that makes the exit code 1.
     pub fail_on: Status,
     pub node_name: String,
 }
@@ -43,28 +43,27 @@ pub struct HooksConfig {
 struct Watched {
     status: HookStatus,
     events: u64,
-    /// Absent where the kernel does not count, or nothing is attached.
+    /// Absent if the kernel does not count runs, or nothing is attached.
     runs: Option<Runs>,
 }
 
-/// What the programs of a hook did.
+/// How often the programs of a hook ran, and for how long.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 struct Runs {
     count: u64,
     seconds: f64,
 }
 
-/// Carries it out.
 pub fn hooks(config: &HooksConfig) -> Result<u8, Error> {
-    leftover::leaving_none([config.output.file.as_deref(), None], || look(config))
+    leftover::leaving_none([config.output.file.as_deref(), None], || inspect(config))
 }
 
-fn look(config: &HooksConfig) -> Result<u8, Error> {
+fn inspect(config: &HooksConfig) -> Result<u8, Error> {
     let mut output = Output::open(config.output.file.as_deref(), None, false)?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let runtime = runtime.map_err(|error| Error::Kernel(format!("no event loop: {}", os_message(&error))))?;
     let (watched, window) = runtime.block_on(watch(config))?;
-    let findings: Vec<Finding> = watched.iter().map(|hook| finding::of(hook, window)).collect();
+    let findings: Vec<Finding> = watched.iter().map(|hook| finding::of_hook(hook, window)).collect();
     let code = tracer_doctor::exit_code(&findings, config.fail_on);
     match config.output.form {
         Form::Pretty => {
@@ -79,16 +78,16 @@ fn look(config: &HooksConfig) -> Result<u8, Error> {
     Ok(if output.has_failed() { 2 } else { code })
 }
 
-/// Attaches, and watches until the time is over or a signal comes; the hooks, and how long they were watched.
+/// Attaches, and counts until the time is over or a signal arrives. Returns the hooks and the time for which they were watched.
 async fn watch(config: &HooksConfig) -> Result<(Vec<Watched>, Duration), Error> {
     let signals = Signals::new()?;
     let mut loaded = ebpf::load(&config.load).map_err(|error| Error::Kernel(chain(&error)))?;
     let counting = ebpf::count_runs();
     let probers = procfs::find_probers(&config.load.probers);
     loaded.attach_on_demand(&probers.iter().map(|prober| prober.pid).collect::<Vec<_>>());
-    let line = say(config);
+    let line = show_status_line(config);
     let (begun, before) = (clock::boot_ns(), loaded.program_runs());
-    let events = events(&mut loaded, signals, config.duration).await?;
+    let events = count_events(&mut loaded, signals, config.duration).await?;
     let (after, window) = (loaded.program_runs(), Duration::from_nanos(clock::boot_ns().saturating_sub(begun)));
     drop(line);
     let counted = counting.is_ok() || !after.is_empty();
@@ -98,7 +97,7 @@ async fn watch(config: &HooksConfig) -> Result<(Vec<Watched>, Duration), Error> 
             "runs are not counted: {reason} (CAP_SYS_ADMIN, or sysctl -w kernel.bpf_stats_enabled=1)"
         ));
     }
-    let watched = loaded.standings().into_iter().map(|status| {
+    let watched = loaded.hook_statuses().into_iter().map(|status| {
         let hook = status.row.hook;
         let runs = Runs::between(before.get(&hook), after.get(&hook));
         Watched {
@@ -110,16 +109,20 @@ async fn watch(config: &HooksConfig) -> Result<(Vec<Watched>, Duration), Error> 
     Ok((watched.collect(), window))
 }
 
-/// On a terminal: that it works, and for how long.
-fn say(config: &HooksConfig) -> Option<StatusLine> {
+/// Shows on a terminal how long the command takes.
+fn show_status_line(config: &HooksConfig) -> Option<StatusLine> {
     let mut line = StatusLine::open(config.output.is_json_on_terminal())?;
-    let says = format!("watching for {:.0?} (Ctrl-C ends it early)", config.duration);
-    line.show(|room| says.chars().take(room).collect());
+    let text = format!("watching for {:.0?} (Ctrl-C ends it early)", config.duration);
+    line.show(|room| text.chars().take(room).collect());
     Some(line)
 }
 
-/// Events by the number of the hook that wrote them, until the time is over or a signal comes.
-async fn events(loaded: &mut Loaded, mut signals: Signals, duration: Duration) -> Result<BTreeMap<u16, u64>, Error> {
+/// Counts events by the number of their hook, until the time is over or a signal arrives.
+async fn count_events(
+    loaded: &mut Loaded,
+    mut signals: Signals,
+    duration: Duration,
+) -> Result<BTreeMap<u16, u64>, Error> {
     let mut events = BTreeMap::new();
     let over = tokio::time::Instant::now() + duration;
     let read = async {
@@ -155,13 +158,13 @@ impl Runs {
         Self { count: later.0.saturating_sub(earlier.0), seconds: (later.1 - earlier.1).max(0.0) }
     }
 
-    /// Nanoseconds for one run; none without a run.
+    /// Nanoseconds for each run; absent without a run.
     #[expect(clippy::cast_precision_loss, reason = "runs of seconds")]
     fn ns_each(self) -> Option<f64> {
         (self.count > 0).then(|| (self.seconds * 1e9 / self.count as f64).round())
     }
 
-    /// Of one CPU, from 0 to 1.
+    /// The share of one CPU, from 0 to 1.
     fn share(self, window: Duration) -> f64 {
         if window.is_zero() { 0.0 } else { self.seconds / window.as_secs_f64() }
     }

@@ -1,12 +1,12 @@
-//! `tracer`: names the cause of a failed Kubernetes probe from the kernel's own events, as it happens.
+//! `tracer` names the cause of each failed Kubernetes probe from the kernel's own events, at once.
 //!
 //! ```text
 //! ebpf (load, attach, ring) -> decode -> event::Observation -> correlate -> classify -> record -> sink
 //! sources (pods, links, NodePorts, settings) ----^
 //! ```
 //!
-//! Left of `Observation` is input and output; from there to `Record` everything is a plain function
-//! of its input. `replay` reads observations from a file and gives the same records.
+//! The stages left of `Observation` do input and output. From `Observation` to `Record`, each stage is a plain function of its
+//! input. `replay` reads observations from a file and emits the same records.
 
 pub mod cli;
 pub mod config;

@@ -1,4 +1,4 @@
-//! The kernel as a source of events, joined with the sources of facts: the one place that knows
+//! The kernel as the source of events, together with the sources of other observations. Only this module uses all of
 //! `ebpf`, `decode`, `observe` and `sources`.
 
 mod other_processes;
@@ -22,10 +22,10 @@ use tracer_sources::cluster::Cluster;
 use tracer_sources::{Background, Inquirer, KubeletLog, Prober, Snapshot, SourceConfig, Supervisor};
 use tracer_terminal::error::{Error, chain};
 
-/// Facts that wait for the pipeline at most; sources then wait.
+/// The length of the queue of observations: if it is full, the sources wait for the pipeline.
 const CHANGES: usize = 16;
 
-/// Numbers that a hook can have.
+/// One more than the highest number of a hook.
 const HOOK_NUMBERS: usize = {
     let (mut highest, mut n) = (0, 0);
     while n < Hook::ALL.len() {
@@ -41,10 +41,10 @@ pub struct Kernel {
     loaded: Loaded,
     probers: Vec<String>,
     other_processes: OtherProcesses,
-    /// Asks the sources to read the node again.
+    /// Makes the sources read the node again.
     refresh: Arc<Notify>,
     inquirer: Inquirer,
-    /// Since when the kernel counts who uses up ephemeral ports.
+    /// Since when the kernel counts the ephemeral ports of each process.
     ports_since: u64,
     /// A process of the node's namespace.
     prober_pid: Option<u32>,
@@ -52,13 +52,13 @@ pub struct Kernel {
     events: [u64; HOOK_NUMBERS],
 }
 
-/// Attaches to the kernel, then reads the node: a change in between is seen by both.
+/// Attaches to the kernel, then reads the node. In this order no change of the node is missed.
 ///
 /// # Errors
-/// The kernel or the privileges do not allow it (exit code 3), or a file of facts is wrong (2).
+/// The kernel or the privileges do not allow it (exit code 3), or an input file is invalid (2).
 pub fn attach(config: &LiveConfig, api: &Background, supervisor: &Supervisor) -> Result<Attached<Kernel>, Error> {
     let (tx, changes) = mpsc::channel(CHANGES);
-    // Before the hooks: what they see while the API is waited for would have to be kept.
+    // Before the hooks: otherwise their events would fill the ring while tracer waits for the API.
     let sources = begin_sources(config, api)?;
     let mut loaded = ebpf::load(&config.load).map_err(|error| Error::Kernel(chain(&error)))?;
     let snapshot = tracer_sources::snapshot(&sources).map_err(|error| Error::Source(chain(&error)))?;
@@ -79,15 +79,15 @@ pub fn attach(config: &LiveConfig, api: &Background, supervisor: &Supervisor) ->
     };
     let attached = attached(kernel, &snapshot, log, changes);
     if config.daemon {
-        let checkup = tracer_doctor::daemon::checkup(config.load.probers.clone(), tx.clone());
-        tokio::task::spawn_local(supervisor.task("doctor", checkup));
+        let checks = tracer_doctor::daemon::repeat_checks(config.load.probers.clone(), tx.clone());
+        tokio::task::spawn_local(supervisor.task("doctor", checks));
     }
     let watch = tracer_sources::watch(sources, snapshot, refresh, tx, supervisor.clone());
     tokio::task::spawn_local(supervisor.task("sources", watch));
     Ok(attached)
 }
 
-/// What is to be read, and by whom; the cluster API is asked from now on.
+/// The configuration of the sources. Starts the reader of the cluster API, if one is configured.
 fn begin_sources(config: &LiveConfig, api: &Background) -> Result<SourceConfig, Error> {
     let cluster = config.cluster.clone().map(|cluster| Cluster::start(cluster, api)).transpose();
     let cluster = cluster.map_err(|error| Error::Source(chain(&error)))?;
@@ -99,15 +99,15 @@ fn begin_sources(config: &LiveConfig, api: &Background) -> Result<SourceConfig, 
     })
 }
 
-/// The kubelet's log, as it is reported.
+/// What tracer reports about the kubelet's log.
 struct FollowedLog {
-    /// Absent if it cannot be followed, and no kubelet is known.
+    /// The text for the start record; absent if tracer follows no log and knows no kubelet.
     source: Option<String>,
-    /// It has no outcomes or cannot be followed, and nothing else that was asked for has them.
+    /// A warning that no source has probe outcomes.
     problem: Option<String>,
 }
 
-/// Follows the kubelet's log, where there is one.
+/// Follows the kubelet's log, if there is one.
 fn follow_log(
     config: &LiveConfig,
     sources: &SourceConfig,
@@ -127,7 +127,7 @@ fn follow_log(
     FollowedLog { source: Some(source), problem: lack.filter(|_| !by_events).map(no_outcomes) }
 }
 
-/// What is known when the events begin.
+/// Collects what is known when the events begin.
 fn attached(
     events: Kernel,
     snapshot: &Snapshot,
@@ -135,19 +135,19 @@ fn attached(
     changes: mpsc::Receiver<ObservationKind>,
 ) -> Attached<Kernel> {
     let loaded = &events.loaded;
-    let there = tracer_sources::namespaces::all();
-    let left_out = there.problem.filter(|problem| !snapshot.problems.contains(problem));
+    let present = tracer_sources::namespaces::all();
+    let unread = present.problem.filter(|problem| !snapshot.problems.contains(problem));
     Attached {
         since_boot_ns: loaded.attached_boot_ns,
         hooks: loaded.status.hooks.clone(),
         missing_hooks: loaded.status.missing.clone(),
-        namespaces: there.namespaces,
-        namespaces_incomplete: there.incomplete,
+        namespaces: present.namespaces,
+        namespaces_incomplete: present.incomplete,
         node_netns: snapshot.node.as_ref().map(|node| node.netns),
         prober_pids: pids(&snapshot.probers),
-        facts: snapshot.facts.clone(),
+        observations: snapshot.facts.clone(),
         sources: snapshot.sources.iter().cloned().chain(log.source).collect(),
-        problems: snapshot.problems.iter().cloned().chain(log.problem).chain(left_out).collect(),
+        problems: snapshot.problems.iter().cloned().chain(log.problem).chain(unread).collect(),
         changes,
         events,
     }
@@ -173,16 +173,16 @@ impl EventSource for Kernel {
                     found.push(prober.pid);
                 }
                 let seen = observe(&event, names, probers).filter(|seen| !begins_before(since, seen));
-                into.extend(seen.and_then(|seen| other_processes.judge(seen)));
+                into.extend(seen.and_then(|seen| other_processes.filter_attempt(seen)));
             }
-            // Both sides are built together: this is a bug, and visible, but no reason to stop.
+            // The programs and this binary are built together, so this is a bug. The run continues and shows it.
             Err(error) => tracing::error!("an event cannot be decoded: {error}"),
         });
         if !found.is_empty() {
             self.loaded.watch_sockets(&found);
         }
         for cgroup in self.other_processes.take_found() {
-            self.loaded.leave_out(cgroup);
+            self.loaded.skip_cgroup(cgroup);
         }
         if into[before..].iter().any(changes_the_node) {
             self.refresh.notify_one();
@@ -202,12 +202,12 @@ impl EventSource for Kernel {
         Some(self.ports(true))
     }
 
-    fn ask(&mut self, ask: Query) -> Option<ObservationKind> {
-        match ask {
+    fn query(&mut self, query: Query) -> Option<ObservationKind> {
+        match query {
             Query::Tls(port) => self.watch_tls(port),
-            Query::Answers(prober) => self.meet(prober),
+            Query::Answers(prober) => self.watch_prober(prober),
             Query::Ports => return Some(ObservationKind::PortPressure(Box::new(self.ports(false)))),
-            Query::Firewall(..) | Query::Target(..) | Query::PortHolders(..) => self.inquirer.ask(ask),
+            Query::Firewall(..) | Query::Target(..) | Query::PortHolders(..) => self.inquirer.ask(query),
         }
         None
     }
@@ -226,7 +226,7 @@ impl EventSource for Kernel {
     fn retry_hooks(&mut self) -> Vec<HookStatus> {
         let before = self.loaded.status.hooks.clone();
         let mut is_new = self.loaded.retry_module_hooks();
-        self.telling_what_is_lost(|loaded| is_new |= loaded.retry_prober_sockets());
+        self.warn_of_lost_hooks(|loaded| is_new |= loaded.retry_prober_sockets());
         if !is_new {
             return Vec::new();
         }
@@ -239,17 +239,17 @@ impl EventSource for Kernel {
 }
 
 impl Kernel {
-    /// A prober dials. One that comes where there was none, or in the place of one that is gone, may be in another cgroup and
-    /// namespace: the node is read again soon.
-    fn meet(&mut self, prober: u32) {
-        self.telling_what_is_lost(|loaded| loaded.watch_answers(&[prober]));
+    /// A prober connects. If it is the first prober, or replaces one that is gone, it may be in another cgroup and namespace. Then
+    /// the sources read the node again.
+    fn watch_prober(&mut self, prober: u32) {
+        self.warn_of_lost_hooks(|loaded| loaded.watch_answers(&[prober]));
         if self.prober_pid.is_none_or(|pid| pid != prober && !tracer_sources::procfs::is_alive(pid)) {
             self.prober_pid = Some(prober);
             self.refresh.notify_one();
         }
     }
 
-    /// With `take` the counters begin again.
+    /// Reads the use of ephemeral ports; `take` also resets the counters.
     fn ports(&mut self, take: bool) -> PortPressure {
         let now = clock::boot_ns();
         let counted = self.loaded.port_use(take);
@@ -260,13 +260,13 @@ impl Kernel {
         PortPressure { partial: !take, ..tracer_node::ports::pressure(&counted, window_ns, self.prober_pid) }
     }
 
-    /// Has the kernel report TLS ClientHellos that arrive at this port.
+    /// Makes the kernel report TLS ClientHellos that arrive at this port.
     fn watch_tls(&mut self, port: u16) {
-        self.telling_what_is_lost(|loaded| loaded.watch_tls(port));
+        self.warn_of_lost_hooks(|loaded| loaded.watch_tls(port));
     }
 
-    /// Warns of hooks that are missing since.
-    fn telling_what_is_lost(&mut self, change: impl FnOnce(&mut Loaded)) {
+    /// Makes a change, and warns of hooks that are missing after it.
+    fn warn_of_lost_hooks(&mut self, change: impl FnOnce(&mut Loaded)) {
         let before = self.loaded.status.missing.clone();
         change(&mut self.loaded);
         for hook in self.loaded.status.missing.iter().filter(|hook| !before.iter().any(|it| it.hook == hook.hook)) {
@@ -275,9 +275,8 @@ impl Kernel {
     }
 }
 
-/// For people who do not read the start record.
 fn no_outcomes(lack: String) -> String {
-    format!("the kubelet's log does not say how probes ended: {lack}")
+    format!("the kubelet's log does not show how probes ended: {lack}")
 }
 
 fn not_followed(why: String) -> String {
@@ -288,14 +287,14 @@ fn pids(probers: &[Prober]) -> Vec<u32> {
     probers.iter().map(|prober| prober.pid).collect()
 }
 
-/// An attempt that began while hooks were being attached: what its cause left may not have been seen. Without its
-/// begin, no other event of it makes an attempt.
+/// Whether an attempt began before all hooks were attached: tracer may have missed its cause. Without this first event, the other
+/// events of the connection make no attempt.
 const fn begins_before(since_boot_ns: u64, observation: &Observation) -> bool {
     observation.time_boot_ns < since_boot_ns
         && matches!(observation.kind, ObservationKind::Connect(_) | ObservationKind::ConnectFailed(_))
 }
 
-/// A namespace or a listener came or went: pods and NodePorts may have changed with it.
+/// Whether a namespace, a listener or a link changed: pods and NodePorts may have changed, too.
 const fn changes_the_node(observation: &Observation) -> bool {
     matches!(
         observation.kind,

@@ -1,3 +1,3 @@
-//! Locks of the node.
+//! Locks that hold for the whole node.
 
 pub mod instance;

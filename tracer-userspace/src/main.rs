@@ -1,4 +1,4 @@
-//! The binary: reads the command line, runs the command, turns its end into an exit code.
+//! The binary: reads the command line, runs the command, and returns its exit code.
 
 use std::io::{self, Write as _};
 use std::path::Path;
@@ -33,19 +33,19 @@ fn main() -> ExitCode {
     )
 }
 
-/// Runs a command; gives its exit code. An error about a flag names the variable, if that gave the value.
+/// Runs a command and returns its exit code. If a variable gave a flag its value, an error about the flag names the variable.
 fn run(cli: Cli) -> Result<u8, Error> {
     telemetry::start(cli.diagnostics);
     warn_of_unknown_variables();
     let typed = cli.typed.clone();
-    carried_out(cli).map_err(|error| cli::named_by_variable(error, &typed))
+    carry_out(cli).map_err(|error| cli::named_by_variable(error, &typed))
 }
 
 fn warn_of_unknown_variables() {
     cli::unknown_variables(std::env::vars_os()).iter().for_each(|warning| error::warn(warning));
 }
 
-fn carried_out(cli: Cli) -> Result<u8, Error> {
+fn carry_out(cli: Cli) -> Result<u8, Error> {
     match config::plan(cli)? {
         Plan::Live(config) => pipeline::run(&config, live::attach),
         Plan::Replay(config) => replay::replay(&config),
@@ -64,19 +64,19 @@ fn carried_out(cli: Cli) -> Result<u8, Error> {
     }
 }
 
-/// Asks the daemon; a finding (1) if it is not as it should be.
+/// Asks the daemon for its health. Exit code 1 if it is not alive, or not ready.
 fn health(ready: bool, socket: &Path) -> Result<u8, Error> {
     let (report, line) = serve::ask::ask(socket)?;
-    let well = if ready { report.ready } else { report.live };
+    let is_healthy = if ready { report.ready } else { report.live };
     print(&format!("{line}\n"))?;
-    if !well {
+    if !is_healthy {
         let asked = if ready { "ready" } else { "alive" };
         error::report(&format!("not {asked}: {}", report.reason.unwrap_or_default()));
     }
-    Ok(u8::from(!well))
+    Ok(u8::from(!is_healthy))
 }
 
-/// Prints what was asked for; a reader that has seen enough is no error.
+/// Prints the text. It is no error if the reader has closed the pipe.
 fn print(text: &str) -> Result<u8, Error> {
     let mut stdout = io::stdout();
     match stdout.write_all(text.as_bytes()).and_then(|()| stdout.flush()) {

@@ -1,4 +1,4 @@
-//! The live run: wakes for events, facts, deadlines and signals; everything goes through the engine
+//! The live run: it wakes for events, observations of sources, deadlines and signals. All observations pass through the engine
 //! in the order of time, and through the recorder if there is one.
 
 mod alarm;
@@ -36,55 +36,55 @@ use tracer_terminal::status_line::StatusLine;
 pub trait EventSource {
     /// Waits until there may be something to drain. Safe to drop while it waits.
     fn readable(&mut self) -> impl Future<Output = io::Result<()>>;
-    /// Appends at most `max` events as observations; how many events were taken.
+    /// Appends at most `max` events as observations. Returns how many events it took.
     fn drain(&mut self, max: usize, into: &mut Vec<Observation>) -> usize;
-    /// What the kernel's side itself counts as lost since the start, by place ([`Loss`](tracer_model::event::Loss)).
+    /// What the kernel programs themselves count as lost since the start, by place ([`Loss`](tracer_model::event::Loss)).
     fn lost(&self) -> Vec<(&'static str, u64)>;
-    /// What was lost since the start as the kernel skipped its programs, by place. Costs more: asked once a second.
+    /// What was lost since the start because the kernel skipped programs, by place. The query is costly: made once a second.
     fn missed(&mut self) -> Vec<(&'static str, u64)> {
         Vec::new()
     }
-    /// Who used up ephemeral ports since this was last asked.
+    /// Which processes used up ephemeral ports since the last call.
     fn port_pressure(&mut self) -> Option<PortPressure> {
         None
     }
-    /// Finds something out; the answer is given at once if it is at hand, else it comes as an event or a fact.
-    fn ask(&mut self, ask: Query) -> Option<ObservationKind>;
-    /// What the kernel's side has counted so far, for the metrics. Asked once a second, where metrics are wanted.
+    /// Runs a query. Returns the answer if it is known at once; else the answer arrives as an event or an observation.
+    fn query(&mut self, query: Query) -> Option<ObservationKind>;
+    /// The kernel's counters for the metrics. Called once a second if metrics are wanted.
     fn counts(&self) -> KernelCounts {
         KernelCounts::default()
     }
-    /// Tries again the hooks of kernel modules that were not loaded; those that are attached now.
+    /// Retries the hooks of kernel modules that were not loaded. Returns those that are now attached.
     fn retry_hooks(&mut self) -> Vec<HookStatus> {
         Vec::new()
     }
-    /// Takes the hooks off; what is in the ring can still be drained.
+    /// Detaches the hooks. The events in the ring can still be drained.
     fn detach(&mut self);
 }
 
-/// A source of events with what is known when it begins.
+/// A source of events, and what is known at its start.
 #[derive(Debug)]
 pub struct Attached<S> {
     pub events: S,
-    /// When every hook was attached, CLOCK_BOOTTIME: the time of the `start` record.
+    /// When the last hook was attached (CLOCK_BOOTTIME). It is the time of the `start` record.
     pub since_boot_ns: u64,
     pub hooks: Vec<HookStatus>,
     pub missing_hooks: Vec<MissingHook>,
     pub node_netns: Option<Netns>,
     pub namespaces: Vec<Netns>,
-    /// Some may be missing there.
+    /// Whether some may be missing in `namespaces`.
     pub namespaces_incomplete: bool,
     pub prober_pids: Vec<u32>,
-    /// What the sources found at the start.
-    pub facts: Vec<ObservationKind>,
-    /// What they find later.
+    /// Observations of the sources at the start.
+    pub observations: Vec<ObservationKind>,
+    /// Later observations of the sources.
     pub changes: mpsc::Receiver<ObservationKind>,
     pub sources: Vec<String>,
-    /// What the sources could not do; printed as warnings.
+    /// Problems of the sources; printed as warnings.
     pub problems: Vec<String>,
 }
 
-/// Runs until a signal, the duration, the first failure or the end of the reader. Gives the exit code.
+/// Runs until a signal, the duration, the first failure or the end of the reader. Returns the exit code.
 pub fn run<S, A>(config: &LiveConfig, attach: A) -> Result<u8, Error>
 where
     S: EventSource,
@@ -102,8 +102,8 @@ where
 
 /// Makes glibc return each large block to the kernel as soon as it is freed.
 ///
-/// By default glibc raises its threshold with each such block, up to 32 MiB, and so keeps 6 MB that only the start needs
-/// (the kernel's types). A threshold that was set stays. Other C libraries have none.
+/// By default glibc raises its threshold at each such block, up to 32 MiB. It would keep the 6 MB that only the start needs (the
+/// kernel's types). Setting the threshold fixes it. Other C libraries have no such threshold.
 fn return_large_blocks() {
     /// glibc's initial `M_MMAP_THRESHOLD` (mallopt(3)), in bytes.
     #[cfg(target_env = "gnu")]
@@ -127,14 +127,14 @@ where
     session.end(reason)
 }
 
-/// Until the first record is written; must be called inside the runtime.
+/// Starts all parts and emits the first records. Must be called inside the runtime.
 fn begin<S, A>(config: &LiveConfig, attach: A) -> Result<(Session<S>, Signals, Panics), Error>
 where
     S: EventSource,
     A: FnOnce(&LiveConfig, &Background, &Supervisor) -> Result<Attached<S>, Error>,
 {
     let signals = Signals::new()?;
-    // A program that gives the credentials of the API may hold its thread up: whoever asks for the health does not wait.
+    // Health has another thread than the cluster API: a program that provides API credentials may block its thread.
     let (supervisor, panics) = Supervisor::new();
     let background = |name| Background::new(name, &supervisor);
     let (services, api) = (background("services"), background("cluster-api"));
@@ -156,18 +156,18 @@ where
         config.record.as_deref().map(|path| record_file::create(path).map(|file| (file, path))).transpose()?;
     let attached = attach(config, &api, &supervisor)?;
     warn(config, &attached);
-    let at_start = AtStart { prober_pids: attached.prober_pids.clone(), pods: pods(&attached.facts) };
+    let at_start = AtStart { prober_pids: attached.prober_pids.clone(), pods: count_pods(&attached.observations) };
     let recorder = recording.map(|(file, path)| Recorder::new(file, path.display().to_string(), at_start.clone()));
     let start = start(config, &attached);
     let engine = Engine::new(sink, at_start, Some(clock::boot_ns));
     let status_line = if config.daemon { None } else { StatusLine::open(config.output.is_json_on_terminal()) };
     let mut session =
         Session::new(attached.events, attached.changes, engine, recorder, config.daemon, server, status_line);
-    session.begin(attached.since_boot_ns, start, attached.facts);
+    session.begin(attached.since_boot_ns, start, attached.observations);
     Ok((session, signals, panics))
 }
 
-/// The first observation.
+/// Makes the first observation.
 fn start<S>(config: &LiveConfig, attached: &Attached<S>) -> Start {
     Start {
         version: env!("CARGO_PKG_VERSION").to_owned(),
@@ -185,16 +185,16 @@ fn start<S>(config: &LiveConfig, attached: &Attached<S>) -> Start {
     }
 }
 
-/// Pods in the first facts.
-fn pods(facts: &[ObservationKind]) -> usize {
-    let mut lists = facts.iter().filter_map(|kind| match kind {
+/// How many pods the last list among these observations has.
+fn count_pods(observations: &[ObservationKind]) -> usize {
+    let mut lists = observations.iter().filter_map(|kind| match kind {
         ObservationKind::Pods(list) => Some(list.pods.len()),
         _ => None,
     });
     lists.next_back().unwrap_or(0)
 }
 
-/// What the operator should know before waiting for verdicts that cannot come.
+/// Warns of anything that prevents the verdicts the user waits for.
 fn warn<S>(config: &LiveConfig, attached: &Attached<S>) {
     for problem in config.unavailable_source.iter().chain(&attached.problems) {
         error::warn(problem);
@@ -202,17 +202,17 @@ fn warn<S>(config: &LiveConfig, attached: &Attached<S>) {
     if attached.prober_pids.is_empty() && !config.load.all_connections {
         let names = config.load.probers.join(", ");
         error::warn(&format!(
-            "no process named {names} is running: waiting for one (--prober NAME chooses another, --all-connections watches every process)"
+            "no process named {names} is running: tracer waits for one (--prober NAME chooses another, --all-connections watches every process)"
         ));
     }
-    let lists = attached.facts.iter().filter_map(|kind| match kind {
+    let lists = attached.observations.iter().filter_map(|kind| match kind {
         ObservationKind::Pods(list) => Some(&list.pods),
         _ => None,
     });
     let pods: Vec<&Pod> = lists.flatten().collect();
     if config.output.filter.needs_pods() && !pods.iter().any(|pod| pod.name.is_some()) {
         error::warn(
-            &"-n, -p and -c need the pods' names and none is known: nothing will match (--pods FILE or the cluster API, --kubeconfig PATH, gives them)",
+            &"-n, -p and -c need the names of pods, but none is known: nothing will match (get them with --pods FILE, or from the cluster API with --kubeconfig PATH)",
         );
     }
     if let Some(unmatched) = config.output.filter.unmatched(&pods) {

@@ -7,7 +7,7 @@
 //! {"end":true,"observations":4711,"time_boot_ns":99}
 //! ```
 //!
-//! Without the end marker the recording was cut: by a full disk, a crash, a copy that broke off.
+//! A recording without the end marker is incomplete, after a full disk, a crash, or an interrupted copy.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, BufWriter, Write};
@@ -24,7 +24,7 @@ pub const FORMAT: &str = "tracer-record";
 /// The version of the format: a reader accepts only its own.
 pub const VERSION: u32 = 1;
 
-/// First line.
+/// The first line.
 #[derive(Debug, Serialize, Deserialize)]
 pub struct Header {
     /// Always `tracer-record`.
@@ -34,23 +34,23 @@ pub struct Header {
     /// Version of the tracer that wrote it.
     #[serde(default)]
     pub tracer: String,
-    /// What the start record says.
+    /// Fields of the start record.
     #[serde(flatten)]
     pub at_start: AtStart,
 }
 
-/// Last line.
+/// The last line.
 #[derive(Debug, Serialize, Deserialize)]
 pub struct End {
     /// Always true.
     pub end: bool,
-    /// Observations before it.
+    /// How many observations the recording has.
     pub observations: u64,
-    /// When the stream ended: open attempts are judged as of then.
+    /// When the stream ended. A replay decides the open attempts at this time.
     pub time_boot_ns: u64,
 }
 
-/// Writes a recording. A recording that cannot be written any more ends; the run goes on without it.
+/// Writes a recording. After a failed write the recording ends, and the run continues without it.
 #[derive(Debug)]
 pub struct Recorder<W: Write> {
     writer: Option<BufWriter<W>>,
@@ -59,23 +59,23 @@ pub struct Recorder<W: Write> {
     failed: bool,
 }
 
-/// Makes the file of a recording: private, and never over an earlier one.
+/// Creates the file of a recording with mode 0600. Never overwrites a file.
 pub fn create(path: &Path) -> Result<File, Error> {
     OpenOptions::new()
         .write(true)
         .create_new(true)
         .mode(0o600)
         .open(path)
-        .map_err(|error| Error::file("record FILE", path, named(path, error)))
+        .map_err(|error| Error::file("record FILE", path, explain_folder(path, error)))
 }
 
-/// A folder is no earlier recording.
-fn named(path: &Path, error: io::Error) -> io::Error {
+/// For a folder, reports EISDIR instead of "file exists".
+fn explain_folder(path: &Path, error: io::Error) -> io::Error {
     if path.is_dir() { io::Error::from_raw_os_error(libc::EISDIR) } else { error }
 }
 
 impl<W: Write> Recorder<W> {
-    /// Writes to anything.
+    /// Starts a recording with its header.
     pub fn new(writer: W, name: String, at_start: AtStart) -> Self {
         let writer = Some(BufWriter::with_capacity(1 << 16, writer));
         let mut recorder = Self { writer, name, observations: 0, failed: false };
@@ -94,14 +94,14 @@ impl<W: Write> Recorder<W> {
         self.observations += u64::from(self.writer.is_some());
     }
 
-    /// Hands what is kept over to the system.
+    /// Writes the buffer to the file.
     pub fn flush(&mut self) {
         if let Some(Err(error)) = self.writer.as_mut().map(Write::flush) {
             self.fail(&error);
         }
     }
 
-    /// Writes the end marker. `false`: the recording is not whole.
+    /// Writes the end marker. Returns `false` if the recording is incomplete.
     #[must_use]
     pub fn finish(mut self, time_boot_ns: u64) -> bool {
         let observations = self.observations;
@@ -119,15 +119,15 @@ impl<W: Write> Recorder<W> {
         }
     }
 
-    /// Says so once; the run goes on.
+    /// Reports the error and ends the recording. The run continues.
     fn fail(&mut self, error: &io::Error) {
         self.failed = true;
-        // Without dropping the buffer, it would be written once more.
+        // `into_parts` discards the buffer. Dropping the writer would try to write it again.
         if let Some(writer) = self.writer.take() {
             drop(writer.into_parts());
         }
         error::report(&format!(
-            "record {}: {}: the recording ends here, the verdicts go on; `tracer replay` can read what is there",
+            "record {}: {}: the recording ends here, but the run continues; `tracer replay` can read the recorded part",
             self.name,
             os_message(error)
         ));

@@ -1,4 +1,4 @@
-//! `tracer replay`: a recording through the same core and sink, without privileges, eBPF or clock.
+//! `tracer replay`: passes a recording through the same core and sink, without privileges, eBPF or a clock.
 
 mod compare;
 pub(crate) mod fuzzing;
@@ -23,10 +23,10 @@ pub struct ReplayConfig {
     pub compare: Option<PathBuf>,
 }
 
-/// Replays a recording. The exit code: 1 if it differs from what was expected or `--until-failure` met one.
+/// Replays a recording. Returns exit code 1 if it differs from the expected records, or if `--until-failure` met a failure.
 ///
 /// # Errors
-/// The recording or the expectation cannot be read; what was decided before is printed first.
+/// The recording or the expected records cannot be read. Verdicts that were decided before the error are printed first.
 pub fn replay(config: &ReplayConfig) -> Result<u8, Error> {
     leftover::leaving_none([config.output.file.as_deref(), None], || analyse(config))
 }
@@ -40,7 +40,7 @@ fn analyse(config: &ReplayConfig) -> Result<u8, Error> {
     }
     let mut engine = Engine::new(sink, header.at_start, None);
     let ending = feed(&mut reader, &mut engine);
-    // Without `start` no time is known, and nothing began that could stop.
+    // Without `start` the time is not known, and no run began.
     if reader.observations() > 0 && !matches!(ending, Ending::Headless(_)) {
         finish(&mut engine, &ending, &reader);
     }
@@ -71,19 +71,19 @@ fn analyse(config: &ReplayConfig) -> Result<u8, Error> {
 }
 
 enum Ending {
-    /// By its end marker, at this time.
+    /// At its end marker, with the time there.
     End(u64),
-    /// `--until-failure` is met, or nobody reads.
+    /// `--until-failure` met a failure, or the reader of the output is gone.
     Enough,
-    /// In the middle.
+    /// The recording has no end marker.
     Cut(Error),
-    /// At something that is no observation.
+    /// At a line that is no observation.
     Unreadable(Error),
     /// Its first observation is not `start`.
     Headless(Error),
 }
 
-/// All observations through the engine.
+/// Passes all observations to the engine.
 fn feed(reader: &mut Reader, engine: &mut Engine) -> Ending {
     loop {
         let observation = match reader.next() {
@@ -92,7 +92,7 @@ fn feed(reader: &mut Reader, engine: &mut Engine) -> Ending {
             Ok(Item::Cut(error)) => return Ending::Cut(error),
             Err(error) => return Ending::Unreadable(error),
         };
-        // `start` is the first observation and the first only.
+        // Only the first observation must be `start`.
         match (reader.observations() == 1, matches!(observation.kind, ObservationKind::Start(_))) {
             (true, true) | (false, false) => {}
             (true, false) => {
@@ -110,7 +110,7 @@ fn feed(reader: &mut Reader, engine: &mut Engine) -> Ending {
     }
 }
 
-/// The last decisions and the `stop` record.
+/// Prints the last decisions and the `stop` record.
 fn finish(engine: &mut Engine, ending: &Ending, reader: &Reader) {
     let (last, line) = (reader.last_time_boot_ns(), reader.line());
     let (time, reason) = match ending {

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use tracer_model::record::{Cause, Scope, Severity};
 
-/// Alerts, and the scopes that raise them; `None`: what nothing explains.
+/// Alerts, and the scopes that raise them. `None`: verdicts that are `unexplained`.
 const ALERTS: [(&str, &[Option<Scope>]); 4] = [
     ("TracerNodeNetworkBroken", &[Some(Scope::Node)]),
     ("TracerNodeFault", &[Some(Scope::Network), Some(Scope::Kubelet)]),
@@ -22,7 +22,7 @@ fn read(path: &str) -> String {
     std::fs::read_to_string(root().join(path)).unwrap()
 }
 
-fn of_scopes(scopes: &[Option<Scope>]) -> BTreeSet<Cause> {
+fn causes_of(scopes: &[Option<Scope>]) -> BTreeSet<Cause> {
     let fails = |cause: &&Cause| cause.severity() != Severity::Info;
     Cause::ALL.iter().filter(fails).filter(|cause| scopes.contains(&cause.scope())).copied().collect()
 }
@@ -40,7 +40,7 @@ fn each_alert_selects_the_causes_of_its_scopes() {
         rules["groups"].as_sequence().unwrap().iter().flat_map(|it| it["rules"].as_sequence()).flatten().collect();
     for (name, scopes) in ALERTS {
         let rule = rules.iter().find(|rule| rule["alert"].as_str() == Some(name)).unwrap();
-        assert_eq!(selected(rule["expr"].as_str().unwrap()), of_scopes(scopes), "{name}");
+        assert_eq!(selected(rule["expr"].as_str().unwrap()), causes_of(scopes), "{name}");
     }
 }
 
@@ -51,7 +51,7 @@ fn the_runbook_has_the_causes_of_each_alert() {
         let section = runbook.split("\n## ").find(|it| it.starts_with(name)).unwrap();
         let rows = section.lines().filter_map(|line| line.strip_prefix("| `")?.split(" |").next());
         let named = rows.flat_map(|cell| cell.split('`')).filter_map(Cause::from_name).collect::<BTreeSet<_>>();
-        assert_eq!(named, of_scopes(scopes), "{name}");
+        assert_eq!(named, causes_of(scopes), "{name}");
     }
 }
 

@@ -1,4 +1,4 @@
-//! The table in the README of the chart has every value of it, and no other.
+//! The table in the chart's README lists each value of the chart, and no others.
 #![expect(clippy::unwrap_used, reason = "a test ends at the line that failed")]
 
 use std::collections::BTreeSet;
@@ -7,7 +7,7 @@ use std::path::Path;
 
 use serde_yaml_ng::Value;
 
-/// Values that are handed to Kubernetes whole.
+/// Values that the templates pass to Kubernetes unchanged, so their fields are not listed.
 const WHOLE: [&str; 7] = [
     "resources",
     "nodeSelector",
@@ -33,7 +33,7 @@ fn names(prefix: &str, value: &Value) -> Vec<String> {
 }
 
 #[test]
-fn every_value_is_in_the_table() {
+fn the_table_lists_each_value_and_no_others() {
     let values: BTreeSet<String> =
         names("", &serde_yaml_ng::from_str(&read("values.yaml")).unwrap()).into_iter().collect();
     let readme = read("README.md");

@@ -1,4 +1,4 @@
-//! The binary from outside: for every bad input one line on stderr and the right exit code.
+//! Runs the binary: each bad input gives one line on stderr and the right exit code.
 #![allow(clippy::unwrap_used, reason = "a test ends at the line that failed")]
 
 mod common;
@@ -34,7 +34,6 @@ fn wrong_usage_is_one_line() {
     reports_one_line(&ran(&["selftest", "--pods", "x"]), 2, &["--pods", "selftest"]);
 }
 
-/// Who types nothing but the name wants to know what there is.
 #[test]
 fn without_a_command_there_is_an_overview() {
     let output = ran(&[]);
@@ -46,7 +45,7 @@ fn without_a_command_there_is_an_overview() {
 }
 
 #[test]
-fn an_unknown_variable_is_a_warning() {
+fn an_unknown_environment_variable_is_a_warning() {
     let dir = Dir::new();
     let good = dir.file("good", recording());
     let slip = |args: &[&str]| tracer().args(args).env("TRACER_DURATON", "5m").output().unwrap();
@@ -56,7 +55,7 @@ fn an_unknown_variable_is_a_warning() {
 }
 
 #[test]
-fn a_filter_that_matches_nothing_says_so() {
+fn a_filter_without_matches_is_reported() {
     let dir = Dir::new();
     let good = dir.file("good", recording());
     let shown = |args: &[&str]| ran(&[&["replay", &good], args].concat());
@@ -71,9 +70,9 @@ fn a_filter_that_matches_nothing_says_so() {
     assert_eq!((all.status.code(), &all.stdout), (Some(0), &shown(&[]).stdout));
 }
 
-/// kubectl starts a plugin by its name.
+/// kubectl runs the plugin `tracer` as `kubectl-tracer`.
 #[test]
-fn it_is_a_plugin_of_kubectl_by_its_name() {
+fn the_name_kubectl_tracer_makes_it_a_plugin() {
     let dir = Dir::new();
     let plugin = dir.path("kubectl-tracer");
     std::os::unix::fs::symlink(env!("CARGO_BIN_EXE_tracer"), &plugin).unwrap();
@@ -86,7 +85,7 @@ fn it_is_a_plugin_of_kubectl_by_its_name() {
 }
 
 #[test]
-fn wrong_variables_are_wrong_usage() {
+fn a_wrong_value_of_a_variable_is_wrong_usage() {
     let output = tracer().arg("attach").env("TRACER_DURATION", "soon").output().unwrap();
     reports_one_line(&output, 2, &["'TRACER_DURATION'", "soon"]);
     let output = tracer().args(["attach", "--duration", "later"]).env("TRACER_DURATION", "5m").output().unwrap();
@@ -114,7 +113,7 @@ fn wrong_variables_are_wrong_usage() {
 }
 
 #[test]
-fn what_is_not_utf8_is_named() {
+fn an_argument_that_is_not_utf8_is_named() {
     let bad = OsStr::from_bytes(b"\xff");
     let with = |args: &[&str]| tracer().args(args).arg(bad).output().unwrap();
     reports_one_line(&with(&["attach", "-n"]), 2, &["`-n \u{fffd}`: not valid UTF-8", "tracer attach --help"]);
@@ -131,14 +130,14 @@ fn what_is_not_utf8_is_named() {
     for variable in
         ["NODE_NAME", "TRACER_NAMESPACE", "TRACER_POD", "TRACER_CAUSE", "TRACER_DURATION", "TRACER_ATTEMPTS"]
     {
-        // A path may be anything.
+        // A path need not be UTF-8, so TRACER_PODS is not the error.
         let output = tracer().arg("attach").env("TRACER_PODS", bad).env(variable, bad).output().unwrap();
         reports_one_line(&output, 2, &[&format!("{variable}: not valid UTF-8")]);
     }
 }
 
 #[test]
-fn lists_may_have_blanks_around_their_commas() {
+fn a_list_may_have_spaces_around_commas() {
     let dir = Dir::new();
     let good = dir.file("good", recording());
     let output =
@@ -147,9 +146,9 @@ fn lists_may_have_blanks_around_their_commas() {
     reports_one_line(&ran(&["attach", "--prober", "a, "]), 2, &["--prober", "an empty name"]);
 }
 
-/// To open it waits for who writes to it, forever perhaps.
+/// To open a named pipe would wait for a writer, perhaps without end.
 #[test]
-fn a_named_pipe_is_no_list() {
+fn a_named_pipe_is_refused_as_a_list() {
     let dir = Dir::new();
     let pipe = dir.0.join("pipe");
     nix::unistd::mkfifo(&pipe, nix::sys::stat::Mode::S_IRUSR).unwrap();
@@ -162,9 +161,9 @@ fn a_named_pipe_is_no_list() {
     }
 }
 
-/// A daemon's environment is that of every command that is run beside it.
+/// In the daemon's container, every command gets the environment of the daemon.
 #[test]
-fn a_variable_counts_where_its_flag_has_a_meaning() {
+fn a_command_ignores_variables_of_flags_that_it_lacks() {
     for args in [&["explain"][..], &["schema"], &["man"], &["completions", "bash"]] {
         let output = tracer().args(args).env("TRACER_OUTPUT", "xml").env("TRACER_DURATION", "soon").output().unwrap();
         assert_eq!((output.status.code(), text(&output.stderr)), (Some(0), ""), "{args:?}");
@@ -179,7 +178,7 @@ fn a_variable_counts_where_its_flag_has_a_meaning() {
 }
 
 #[test]
-fn the_file_for_records_can_be_a_variables_in_every_command_that_has_the_flag() {
+fn a_variable_can_name_the_output_file() {
     let dir = Dir::new();
     let (good, path) = (dir.file("good", recording()), dir.0.join("records"));
     let output = tracer().args(["replay", &good]).env("TRACER_OUTPUT_FILE", &path).output().unwrap();
@@ -211,13 +210,13 @@ fn a_second_daemon_is_refused() {
     use std::os::linux::net::SocketAddrExt as _;
     use std::os::unix::net::{SocketAddr, UnixListener};
     let address = SocketAddr::from_abstract_name("tracer-run").unwrap();
-    // Who holds it is known by its name. Held by a daemon on this machine otherwise: as good.
+    // tracer identifies the holder of the name by its comm. If a real daemon holds the name, bind fails: as good.
     std::fs::write("/proc/self/comm", "tracer").unwrap();
     let _first = UnixListener::bind_addr(&address);
     reports_one_line(&ran(&["run"]), 2, &["another `tracer run`", "tracer attach"]);
 }
 
-/// Root without capabilities: who it is does not count, and the build directory is open to it.
+/// Runs as root without capabilities, because another user may not read the build directory.
 #[test]
 fn without_privileges_the_missing_capabilities_are_named() {
     let mut command = tracer();
@@ -242,7 +241,7 @@ fn a_log_filter_does_not_touch_stdout() {
 }
 
 #[test]
-fn what_is_asked_for_is_printed() {
+fn help_version_and_schema_are_printed() {
     assert!(text(&ran(&["--version"]).stdout).starts_with("tracer "));
     assert!(text(&ran(&["attach", "--help"]).stdout).contains("--until-failure"));
     assert!(text(&ran(&["--help"]).stdout).contains("\n  man "));

@@ -1,4 +1,4 @@
-//! `tracer doctor` from outside, over files: rows, exit codes, and what is refused. Needs no privileges.
+//! Runs `tracer doctor` over a folder of files: rows, exit codes and errors. Needs no privileges.
 
 mod common;
 
@@ -8,7 +8,7 @@ use serde_json::Value;
 
 use common::{Dir, tracer};
 
-/// A node's files.
+/// The files of a node.
 struct Tree(Dir);
 
 impl Tree {
@@ -37,23 +37,23 @@ fn rows(output: &Output) -> Vec<Value> {
     text.lines().map(|line| serde_json::from_str(line).expect("JSON")).collect()
 }
 
-const WELL: &[(&str, &str)] = &[
+const HEALTHY: &[(&str, &str)] = &[
     ("proc/sys/net/core/somaxconn", "4096\n"),
     ("proc/sys/net/ipv4/ip_forward", "1\n"),
     ("sys/class/net/lo/flags", "0x9\n"),
 ];
 
 #[test]
-fn rows_of_a_node_that_is_well_and_of_one_that_is_not() {
+fn a_wrong_setting_is_a_failed_row_and_exit_code_1() {
     let checks = ["--check", "somaxconn,ip_forward,loopback_up", "--node-name", "n1"];
-    let output = Tree::new(WELL).doctor(&checks);
+    let output = Tree::new(HEALTHY).doctor(&checks);
     assert_eq!(output.status.code(), Some(0));
     assert!(
         rows(&output)
             .iter()
             .all(|row| row["status"] == "ok" && row["schema"] == "tracer/1" && row["node_name"] == "n1")
     );
-    let mut files = WELL.to_vec();
+    let mut files = HEALTHY.to_vec();
     files[1].1 = "0\n";
     let output = Tree::new(&files).doctor(&checks);
     assert_eq!(output.status.code(), Some(1));
@@ -66,8 +66,8 @@ fn rows_of_a_node_that_is_well_and_of_one_that_is_not() {
 }
 
 #[test]
-fn a_warning_fails_only_where_it_is_asked_to() {
-    let mut files = WELL.to_vec();
+fn a_warning_fails_only_with_fail_on_warn() {
+    let mut files = HEALTHY.to_vec();
     files[0].1 = "128\n";
     let tree = Tree::new(&files);
     assert_eq!(tree.doctor(&["--check", "somaxconn"]).status.code(), Some(0));
@@ -75,8 +75,8 @@ fn a_warning_fails_only_where_it_is_asked_to() {
 }
 
 #[test]
-fn people_get_a_table_and_its_commands() {
-    let mut files = WELL.to_vec();
+fn pretty_is_a_table_with_the_commands() {
+    let mut files = HEALTHY.to_vec();
     files[1].1 = "0\n";
     let output = Tree::new(&files).doctor(&["-o", "pretty", "--node-name", "n1"]);
     let text = String::from_utf8(output.stdout).expect("UTF-8");
@@ -92,8 +92,8 @@ fn people_get_a_table_and_its_commands() {
 }
 
 #[test]
-fn only_problems_are_shown_if_that_is_asked_for() {
-    let mut files = WELL.to_vec();
+fn problems_hides_rows_that_are_ok() {
+    let mut files = HEALTHY.to_vec();
     files[1].1 = "0\n";
     let checks = ["--check", "somaxconn,ip_forward,loopback_up", "--node-name", "n1", "--problems"];
     let output = Tree::new(&files).doctor(&checks);
@@ -105,7 +105,7 @@ fn only_problems_are_shown_if_that_is_asked_for() {
 }
 
 #[test]
-fn probes_of_a_list_of_pods() {
+fn probe_budgets_come_from_the_list_of_pods() {
     let pods = r#"{"kind":"PodList","apiVersion":"v1","items":[{"kind":"Pod","metadata":{"name":"cart","namespace":"shop","uid":"u"},
         "spec":{"containers":[{"name":"main","livenessProbe":{"tcpSocket":{"port":9502},"periodSeconds":5,"initialDelaySeconds":2}}]}}]}"#;
     let tree = Tree::new(&[("pods.json", pods)]);
@@ -120,7 +120,7 @@ fn probes_of_a_list_of_pods() {
 }
 
 #[test]
-fn what_cannot_be_meant_is_refused_in_one_line() {
+fn wrong_usage_is_one_line_and_exit_code_2() {
     for (args, words) in [
         (&["--check", "contrack"][..], "did you mean `conntrack`?"),
         (&["--root", "/no/such/folder"], "--root /no/such/folder: No such file or directory"),
@@ -135,9 +135,9 @@ fn what_cannot_be_meant_is_refused_in_one_line() {
     }
 }
 
-/// What kubectl prints for an empty node name.
+/// kubectl prints such a list if the node name is empty.
 #[test]
-fn a_list_that_names_no_pod_judges_nothing() {
+fn an_empty_list_of_pods_is_unknown() {
     let empty = r#"{"apiVersion":"v1","kind":"List","items":[]}"#;
     let tree = Tree::new(&[("pods.json", empty)]);
     let pods = tree.0.path("pods.json");

@@ -1,5 +1,5 @@
-//! `tracer doctor` in a throw-away network namespace in which each thing is made wrong, and fixed by the command that the
-//! finding gives. Needs root, `ip`, `nft` and iptables.
+//! `tracer doctor` in a network namespace. Each test breaks a setting, and repairs it with the command of the finding.
+//! Needs root, `ip`, `nft` and iptables.
 //!
 //! Run with `cargo test -p tracer-userspace --test doctor_live -- --ignored`.
 
@@ -12,7 +12,7 @@ mod common;
 
 use common::netns::Netns;
 
-/// A pair of links with addresses and a default route each.
+/// Adds two links, each with an address and a default route.
 fn two_uplinks(node: &Netns) {
     node.run(
         "ip link add up0 type veth peer name up1
@@ -27,9 +27,9 @@ fn two_uplinks(node: &Netns) {
 
 #[test]
 #[ignore = "needs root"]
-fn what_is_off_is_fixed_by_the_command_that_is_given() {
+fn a_wrong_setting_is_fixed_by_its_command() {
     let node = Netns::new();
-    // A new namespace takes this over from the first one.
+    // A new namespace inherits this setting from the first one.
     node.run("sysctl -qw net.ipv4.ip_forward=0");
     for check in ["loopback_up", "ip_forward"] {
         assert_eq!(node.statuses(check)[0], "fail", "{check}");
@@ -37,18 +37,18 @@ fn what_is_off_is_fixed_by_the_command_that_is_given() {
         assert_eq!(node.statuses(check)[0], "ok", "{check}");
     }
     node.run("sysctl -qw net.core.somaxconn=64");
-    node.is_fixed("somaxconn", "fail");
+    node.fails_until_fixed("somaxconn", "fail");
 }
 
 #[test]
 #[ignore = "needs root"]
-fn a_policy_that_drops_is_found_in_both_backends_and_its_owner_named() {
+fn a_drop_policy_is_found_in_both_backends_with_its_owner() {
     let node = Netns::new();
     assert_eq!(node.statuses("base_policy"), ["ok"]);
     node.run(
         "nft add table inet guard; nft 'add chain inet guard in { type filter hook input priority 0; policy drop; }'",
     );
-    node.is_fixed("base_policy", "fail");
+    node.fails_until_fixed("base_policy", "fail");
     node.run(
         "iptables-nft -N ufw-user-input; iptables-nft -A INPUT -p tcp --dport 22 -j ACCEPT; iptables-nft -P INPUT DROP",
     );
@@ -56,14 +56,14 @@ fn a_policy_that_drops_is_found_in_both_backends_and_its_owner_named() {
     assert_eq!((findings[0]["status"].as_str(), code), (Some("warn"), Some(0)), "{findings:?}");
     assert_eq!(findings[0]["fields"]["owner"], "ufw");
     let fix = findings[0]["remediation"]["commands"][0]["run"].as_str().unwrap_or_default();
-    assert!(fix.starts_with("ufw allow 10250/tcp &&"), "it may be right as it is: {fix}");
+    assert!(fix.starts_with("ufw allow 10250/tcp &&"), "ufw may have a reason to drop, so the fix adds a rule: {fix}");
     let (_, code) = node.doctor(&["--check", "base_policy", "--fail-on", "warn"]);
     assert_eq!(code, Some(1));
 }
 
 #[test]
 #[ignore = "needs root"]
-fn a_last_rule_that_rejects_the_rest_is_found_and_deleted() {
+fn a_last_rule_that_rejects_all_packets_is_found_and_deleted() {
     for rules in [
         "nft add table inet mine; nft 'add chain inet mine in { type filter hook input priority 0; policy accept; }'
          nft add rule inet mine in reject",
@@ -72,15 +72,15 @@ fn a_last_rule_that_rejects_the_rest_is_found_and_deleted() {
     ] {
         let node = Netns::new();
         node.run(rules);
-        node.is_fixed("base_policy", "fail");
+        node.fails_until_fixed("base_policy", "fail");
     }
 }
 
 #[test]
 #[ignore = "needs root"]
-fn the_node_is_where_the_prober_runs() {
+fn doctor_inspects_the_namespace_of_the_prober() {
     let node = Netns::new();
-    // A process of that name in the namespace; doctor runs outside.
+    // A process with the prober's name runs in the namespace. doctor runs outside.
     let name = format!("kl{}", std::process::id());
     let exe = std::env::temp_dir().join(&name);
     std::fs::copy("/bin/sleep", &exe).expect("copy of sleep");
@@ -99,41 +99,41 @@ fn the_node_is_where_the_prober_runs() {
     let _ = prober.wait();
     let _ = std::fs::remove_file(&exe);
     assert_eq!((inside[0]["status"].as_str(), own[0]["status"].as_str()), (Some("fail"), Some("ok")));
-    assert!(inside[1]["status"] != "unknown", "a prober without a CNI is no unknown: {inside:?}");
+    assert!(inside[1]["status"] != "unknown", "a prober without a CNI is not unknown: {inside:?}");
 }
 
 #[test]
 #[ignore = "needs root"]
-fn several_uplinks_and_a_strict_filter() {
+fn two_default_routes_and_a_strict_filter_are_warnings() {
     let node = Netns::new();
     assert_eq!(node.statuses("default_routes"), ["warn"], "none");
     two_uplinks(&node);
     let (findings, _) = node.doctor(&["--check", "default_routes"]);
     assert_eq!((findings[0]["status"].as_str(), findings[0]["fields"]["routes"].as_u64()), (Some("warn"), Some(2)));
     node.run("sysctl -qw net.ipv4.conf.all.rp_filter=1");
-    node.is_fixed("rp_filter", "warn");
+    node.fails_until_fixed("rp_filter", "warn");
     node.fix("default_routes");
     assert_eq!(node.statuses("default_routes"), ["ok"]);
 }
 
 #[test]
 #[ignore = "needs root"]
-fn port_ranges_against_node_ports() {
+fn a_port_range_with_node_ports_or_too_few_ports_is_a_warning() {
     let node = Netns::new();
     assert_eq!(
         (node.statuses("port_overlap"), node.statuses("ephemeral_headroom")),
         (vec!["ok".into()], vec!["ok".into()])
     );
     node.run("sysctl -qw net.ipv4.ip_local_port_range='1024 65000'");
-    node.is_fixed("port_overlap", "warn");
+    node.fails_until_fixed("port_overlap", "warn");
     node.run("sysctl -qw net.ipv4.ip_local_port_range='40000 41000'");
-    node.is_fixed("ephemeral_headroom", "warn");
+    node.fails_until_fixed("ephemeral_headroom", "warn");
 }
 
-/// Two checks write the setting: their commands, pasted one after the other, leave both well.
+/// Both checks change the same setting. After both commands, both checks are ok.
 #[test]
 #[ignore = "needs root"]
-fn node_ports_and_a_kubelet_in_one_range() {
+fn fixes_of_node_ports_and_of_the_kubelets_port_work_together() {
     let node = Netns::new();
     node.run("ip link set lo up; sysctl -qw net.ipv4.ip_local_port_range='1024 65000'");
     let script =
@@ -153,10 +153,10 @@ fn node_ports_and_a_kubelet_in_one_range() {
     );
 }
 
-/// The kernel asks the link that a packet comes in on.
+/// The kernel decides by the `forwarding` setting of the link that received the packet.
 #[test]
 #[ignore = "needs root"]
-fn a_link_that_does_not_forward_and_one_that_does() {
+fn forwarding_is_read_for_each_link() {
     let node = Netns::new();
     two_uplinks(&node);
     node.run("sysctl -qw net.ipv4.ip_forward=1; sysctl -qw net.ipv4.conf.up0.forwarding=0");
@@ -171,19 +171,19 @@ fn a_link_that_does_not_forward_and_one_that_does() {
 
 #[test]
 #[ignore = "needs root"]
-fn a_bridge_with_packets_that_go_past_iptables() {
+fn a_bridge_that_bypasses_iptables_fails() {
     let node = Netns::new();
-    // The module, where it is loaded already, is on in a new namespace.
+    // If the module is loaded already, its setting is 1 in a new namespace.
     node.run("ip link add cni0 type bridge; sysctl -qw net.bridge.bridge-nf-call-iptables=0 || true");
     assert_eq!(node.statuses("br_netfilter"), ["fail"]);
     node.fix("br_netfilter");
-    // Without a CNI's configuration a bridge that is known is all that says it is needed.
+    // Without a CNI configuration, only a bridge with a known name shows that the setting is needed.
     assert_eq!(node.statuses("br_netfilter"), ["ok"]);
     node.run("sysctl -qw net.bridge.bridge-nf-call-ip6tables=0");
-    node.is_fixed("br_netfilter", "warn");
+    node.fails_until_fixed("br_netfilter", "warn");
 }
 
-/// How many connections may be tracked; it is as it was when the test is over. One number of the machine for all namespaces.
+/// Changes `nf_conntrack_max` until it is dropped. The limit is one for all namespaces of the machine.
 struct Limit(String);
 
 impl Limit {
@@ -204,7 +204,7 @@ impl Drop for Limit {
 
 #[test]
 #[ignore = "needs root"]
-fn a_connection_table_that_is_full() {
+fn a_full_connection_table_fails() {
     let node = Netns::new();
     node.run("ip link set lo up; nft add table ip t; nft 'add chain ip t c { type filter hook output priority 0; ct state new counter; }'");
     node.within(|| {
@@ -215,7 +215,7 @@ fn a_connection_table_that_is_full() {
     let limit = Limit::set(300);
     let full = node.statuses("conntrack");
     let (findings, _) = node.doctor(&["--check", "conntrack"]);
-    // The machine's to set, as on a node: in another namespace than the first it can only be read.
+    // The fix runs outside: only the first namespace can write the limit.
     let fix = findings[0]["remediation"]["commands"][0]["run"].as_str().expect("a fix");
     let fixed = Command::new("sh").args(["-ec", fix]).status().expect("sh").success();
     let after = node.statuses("conntrack");
@@ -223,19 +223,19 @@ fn a_connection_table_that_is_full() {
     assert_eq!((full, fixed, after), (vec!["fail".into()], true, vec!["ok".to_owned()]), "{findings:?}");
 }
 
-/// Links of pods come and go: the command names none.
+/// The links of pods change, so the command names none of them.
 #[test]
 #[ignore = "needs root"]
-fn ciliums_links_are_fixed_by_one_command() {
+fn one_command_fixes_all_links_of_cilium() {
     let node = Netns::new();
     node.run("ip link add cilium_host type veth peer name cilium_net; ip link add lxc1 type veth peer name lxc2");
     node.run("sysctl -qw net.ipv4.conf.all.rp_filter=1; sysctl -qw net.ipv4.conf.lxc2.rp_filter=1");
-    node.is_fixed("rp_filter", "fail");
+    node.fails_until_fixed("rp_filter", "fail");
 }
 
 #[test]
 #[ignore = "needs root"]
-fn the_proxy_is_reported_from_its_tables() {
+fn the_proxy_mode_is_read_from_its_tables() {
     let node = Netns::new();
     assert_eq!(node.statuses("proxy_mode"), ["unknown"]);
     node.run("nft add table ip kube-proxy; nft add chain ip kube-proxy services");
@@ -247,9 +247,9 @@ fn the_proxy_is_reported_from_its_tables() {
 
 #[test]
 #[ignore = "needs root"]
-fn without_privileges_nothing_unread_is_ok_and_the_exit_code_says_so() {
+fn without_privileges_a_check_is_unknown_and_the_exit_code_3() {
     let node = Netns::new();
-    // Nobody may not run a binary below a folder of root's: it is handed over open.
+    // The user `nobody` may not read the build directory, so it gets the binary as an open file.
     let binary = std::fs::File::open(env!("CARGO_BIN_EXE_tracer")).expect("binary");
     let script = "exec setpriv --reuid=65534 --regid=65534 --clear-groups --bounding-set=-all /proc/self/fd/0 \"$@\"";
     let mut command = node.command("sh");
@@ -262,10 +262,10 @@ fn without_privileges_nothing_unread_is_ok_and_the_exit_code_says_so() {
     assert_eq!(code, Some(3));
 }
 
-/// A daemon makes the same checks beside its work, and tells what is to be fixed.
+/// A daemon runs the same checks, and emits their findings.
 #[test]
 #[ignore = "needs root"]
-fn a_daemon_tells_what_is_wrong_with_its_node() {
+fn a_daemon_emits_findings_about_its_node() {
     let netns = Netns::new();
     let socket = std::env::temp_dir().join(format!("{}.sock", netns.0));
     let args = ["run", "--prober", "no-such-prober", "-o", "json", "--duration", "20s", "--health-socket"];
@@ -284,7 +284,7 @@ fn a_daemon_tells_what_is_wrong_with_its_node() {
 
 #[test]
 #[ignore = "needs root"]
-fn the_missing_hooks_are_those_of_tracer_hooks() {
+fn doctor_and_hooks_report_the_same_missing_hooks() {
     let rows = |output: Output| -> Vec<Value> {
         let text = String::from_utf8(output.stdout).expect("UTF-8");
         text.lines().map(|line| serde_json::from_str(line).expect("JSON")).collect()

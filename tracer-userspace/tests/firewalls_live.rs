@@ -1,5 +1,5 @@
-//! The firewalls that come with distributions, by their own packages: what they close on a node, which owner `tracer`
-//! names, and whether its fix works. Needs root, `ip`, `nft`, iptables and the packages (`cargo xtask setup`).
+//! ufw and firewalld from their packages: what they close on a node, which owner `tracer` names, and whether its fix
+//! works. Needs root, `ip`, `nft`, iptables and the packages (`cargo xtask setup`).
 //!
 //! Run with `cargo test -p tracer-userspace --test firewalls_live -- --ignored --test-threads=1`.
 
@@ -23,10 +23,10 @@ const API_SERVER: &str = "10.201.0.2:6443";
 /// The pods' network.
 const PODS: &str = "10.202.0.0/16";
 
-/// A node with two pods that it routes to, and the node beside it, with the API server.
+/// A node with routes to two pods, and another node with the API server.
 struct TestNode {
     node: Netns,
-    beside: Netns,
+    other_node: Netns,
     pod: Netns,
     other_pod: Netns,
     _listeners: [TcpListener; 3],
@@ -34,8 +34,8 @@ struct TestNode {
 
 impl TestNode {
     fn new() -> Self {
-        let [node, beside, pod, other_pod] = std::array::from_fn(|_| Netns::new());
-        let links = [("up0", &beside, "10.201.0"), ("pod1", &pod, "10.202.1"), ("pod2", &other_pod, "10.202.2")];
+        let [node, other_node, pod, other_pod] = std::array::from_fn(|_| Netns::new());
+        let links = [("up0", &other_node, "10.201.0"), ("pod1", &pod, "10.202.1"), ("pod2", &other_pod, "10.202.2")];
         for (link, peer, net) in links {
             node.run(&format!(
                 "ip link add {link} type veth peer name eth0 netns {}
@@ -48,27 +48,27 @@ impl TestNode {
             ));
         }
         node.run("ip link set lo up; ip route add default via 10.201.0.2; sysctl -qw net.ipv4.ip_forward=1");
-        let listeners = [node.listen(KUBELET), pod.listen(POD), beside.listen(API_SERVER)];
-        Self { node, beside, pod, other_pod, _listeners: listeners }
+        let listeners = [node.listen(KUBELET), pod.listen(POD), other_node.listen(API_SERVER)];
+        Self { node, other_node, pod, other_pod, _listeners: listeners }
     }
 
-    /// The ways of a cluster's traffic that are closed.
+    /// The paths of a cluster's traffic that the firewall closes.
     fn closed(&self) -> Vec<&'static str> {
-        let ways = [
-            ("API server to kubelet", &self.beside, KUBELET),
+        let paths = [
+            ("API server to kubelet", &self.other_node, KUBELET),
             ("pod to node", &self.pod, KUBELET),
             ("pod to pod", &self.other_pod, POD),
-            ("other node to pod", &self.beside, POD),
+            ("other node to pod", &self.other_node, POD),
             ("pod to API server", &self.pod, API_SERVER),
             ("kubelet to pod", &self.node, POD),
         ];
         thread::scope(|scope| {
-            let dials = ways.map(|(name, from, to)| scope.spawn(move || (!from.reaches(to)).then_some(name)));
+            let dials = paths.map(|(name, from, to)| scope.spawn(move || (!from.reaches(to)).then_some(name)));
             dials.into_iter().filter_map(|dial| dial.join().expect("a dial")).collect()
         })
     }
 
-    /// What doctor has against base chains of IPv4, the hook first.
+    /// Hook and fix of each finding of doctor about a base chain of IPv4.
     fn found(&self, owner: &str) -> Vec<(String, String)> {
         let (findings, _) = self.node.doctor(&["--check", "base_policy"]);
         let bad = findings.iter().filter(|it| it["status"] != "ok" && it["fields"]["family"] != "ip6");
@@ -84,7 +84,7 @@ impl TestNode {
         self.found(owner).into_iter().map(|(hook, _)| hook).collect()
     }
 
-    /// Does what doctor says of each, as it says it.
+    /// Runs the fix of each finding.
     fn fix(&self, root: &Root, owner: &str) {
         for (_, fix) in self.found(owner) {
             root.run(&fix.replace("POD_CIDR", PODS));
@@ -109,9 +109,9 @@ impl TestNode {
         found["verdict"].clone()
     }
 
-    /// A verdict names the cause, and the rule's owner and chain (if that is certain). It also has the command that fixes
-    /// it, and this command works.
-    fn fixed_by_its_verdict(&self, root: &Root, from: &Netns, to: &str, expected: [&str; 3]) {
+    /// Checks that a verdict names the cause, and the owner and chain of the rule. The chain is empty if tracer has
+    /// several candidates. Then runs the command of the verdict, which must work.
+    fn check_and_fix(&self, root: &Root, from: &Netns, to: &str, expected: [&str; 3]) {
         let verdict = self.verdict(from, to);
         let row = verdict["evidence"].as_array().into_iter().flatten().find(|it| it["hook"] == "netfilter");
         let fields = &row.expect("a rule")["fields"];
@@ -127,7 +127,7 @@ impl TestNode {
 const ALL: [&str; 6] =
     ["API server to kubelet", "pod to node", "pod to pod", "other node to pod", "pod to API server", "kubelet to pod"];
 
-/// The iptables that ufw and firewalld find.
+/// Selects the iptables backend that ufw and firewalld use.
 fn use_iptables(root: &Root, kind: &str) {
     root.run(&format!(
         "for s in '' 6; do for c in '' -save -restore; do
@@ -144,21 +144,22 @@ fn ufw(kind: &str) {
     root.run("ufw --force enable");
     assert_eq!(node.closed(), ALL[..5], "as it is installed");
     assert_eq!(node.hooks("ufw"), ["INPUT", "FORWARD"]);
-    // It takes its rules out and puts them in again: what its own command added is there again, and nothing else.
-    // A legacy counter at zero says nothing yet: beside the policy there are rules of ufw's on INPUT that are not understood.
+    // On INPUT, ufw also has rules that tracer cannot evaluate. With legacy iptables, a zero counter does not exclude
+    // them, so the verdict names no chain.
     let input = if kind == "legacy" { "" } else { "INPUT" };
-    let ways = [(&node.beside, KUBELET, input), (&node.beside, POD, "FORWARD")];
-    for (from, to, chain) in ways {
-        node.fixed_by_its_verdict(&root, from, to, ["firewall_drop", "ufw", chain]);
+    let paths = [(&node.other_node, KUBELET, input), (&node.other_node, POD, "FORWARD")];
+    for (from, to, chain) in paths {
+        node.check_and_fix(&root, from, to, ["firewall_drop", "ufw", chain]);
     }
+    // `ufw reload` keeps only rules that its own command added.
     root.run("ufw reload");
-    assert!(ways.iter().all(|(from, to, _)| from.reaches(to)));
+    assert!(paths.iter().all(|(from, to, _)| from.reaches(to)));
     node.fix(&root, "ufw");
     root.run("ufw reload");
     assert_eq!((node.closed(), node.hooks("ufw")), (vec![], vec!["INPUT".to_owned()]));
     root.run("ufw default deny outgoing");
     assert_eq!((node.closed(), node.hooks("ufw").len()), (vec!["kubelet to pod"], 2), "probes go out");
-    node.fixed_by_its_verdict(&root, &node.node, POD, ["firewall_drop", "ufw", "OUTPUT"]);
+    node.check_and_fix(&root, &node.node, POD, ["firewall_drop", "ufw", "OUTPUT"]);
     root.run("ufw delete 1");
     node.fix(&root, "ufw");
     assert!(node.closed().is_empty());
@@ -185,12 +186,12 @@ fn ufw_that_rejects() {
     let Some(root) = Root::with_packages(&node.node) else { return };
     root.run("ufw default reject incoming; ufw default reject routed; ufw --force enable");
     assert_eq!((node.closed(), node.hooks("ufw")), (ALL[..5].to_vec(), vec!["INPUT".into(), "FORWARD".into()]));
-    node.fixed_by_its_verdict(&root, &node.beside, POD, ["firewall_reject", "ufw", "ufw-reject-forward"]);
+    node.check_and_fix(&root, &node.other_node, POD, ["firewall_reject", "ufw", "ufw-reject-forward"]);
     node.fix(&root, "ufw");
     assert!(node.closed().is_empty());
 }
 
-/// Started as its unit starts it, with a bus of its own.
+/// Starts firewalld as its unit does, with its own D-Bus.
 fn start_firewalld(root: &Root, backend: &str) {
     root.run(&format!(
         "sed -i s/^FirewallBackend=.*/FirewallBackend={backend}/ /etc/firewalld/firewalld.conf
@@ -208,8 +209,8 @@ fn firewalld(backend: &str, chains: [&str; 2]) {
     assert_eq!(node.closed(), ALL[..5], "as it is installed");
     assert_eq!(node.hooks("firewalld"), ["INPUT", "FORWARD"]);
     let [input, forward] = chains;
-    node.fixed_by_its_verdict(&root, &node.beside, KUBELET, ["firewall_reject", "firewalld", input]);
-    let verdict = node.verdict(&node.beside, POD);
+    node.check_and_fix(&root, &node.other_node, KUBELET, ["firewall_reject", "firewalld", input]);
+    let verdict = node.verdict(&node.other_node, POD);
     let reported =
         [&verdict["summary"], &verdict["remediation"]["commands"][0]["run"]].map(|it| it.as_str().expect("text"));
     assert!(reported[0].contains(forward) && reported[0].contains("made by firewalld"), "{verdict}");
@@ -218,11 +219,11 @@ fn firewalld(backend: &str, chains: [&str; 2]) {
     assert!(node.closed().is_empty(), "{:?}", node.closed());
     root.run("firewall-cmd --reload");
     assert!(node.closed().is_empty());
-    // A zone that drops is not the pods': theirs is a zone of its own now.
+    // The fix gave the pods a zone of their own, so the new default zone does not close them.
     root.run("firewall-cmd --set-default-zone=drop");
     assert_eq!(node.closed(), ALL[..1]);
     let end = input.replace("public", "drop");
-    node.fixed_by_its_verdict(&root, &node.beside, KUBELET, ["firewall_drop", "firewalld", &end]);
+    node.check_and_fix(&root, &node.other_node, KUBELET, ["firewall_drop", "firewalld", &end]);
 }
 
 #[test]
@@ -239,13 +240,14 @@ fn firewalld_over_iptables() {
 
 #[test]
 #[ignore = "needs root"]
-fn firewalld_in_panic() {
+fn firewalld_in_panic_mode() {
     let node = TestNode::new();
     let Some(root) = Root::with_packages(&node.node) else { return };
     start_firewalld(&root, "nftables");
     root.run("firewall-cmd --panic-on");
     assert_eq!(node.closed(), ALL);
-    let (_, fix) = node.found("firewalld").into_iter().find(|(hook, _)| hook == "OUTPUT").expect("the way of probes");
+    let (_, fix) =
+        node.found("firewalld").into_iter().find(|(hook, _)| hook == "OUTPUT").expect("a finding about OUTPUT");
     let verdict = node.verdict(&node.node, POD);
     assert!(verdict["summary"].as_str().is_some_and(|it| it.contains("made by firewalld")), "{verdict}");
     root.run(&fix);

@@ -1,4 +1,4 @@
-//! Each fuzz target on its seeds, on the fixtures, and on mutations of them: the same ones in each run.
+//! Runs each fuzz target on its seeds, on the fixtures, and on mutations of them. Each run has the same mutations.
 #![allow(clippy::unwrap_used, reason = "a test ends at the line that failed")]
 
 mod fuzz {
@@ -17,12 +17,13 @@ use fuzz::mutate::Mutator;
 
 /// An input that takes more processor time than this hangs the event loop.
 const MAX_CPU_MS: u128 = 5_000;
-/// What a target may allocate, whatever the input.
+/// The bytes that a target may allocate for any input.
 const MAX_BYTES: usize = 24 << 20;
-/// And for each byte of it.
-const MAX_BYTES_FOR_EACH: usize = 256;
+/// The bytes that it may also allocate for each byte of the input.
+const MAX_BYTES_PER_INPUT_BYTE: usize = 256;
 
-/// A test for each target: how many mutations are tried (`FUZZ_COUNT` overrules), and where its seeds are besides `fuzz/seeds`.
+/// Defines a test for each target: the number of mutations (`FUZZ_COUNT` overrides it), and folders of seeds other than
+/// `fuzz/seeds`.
 macro_rules! targets {
     ($($name:ident $count:literal [$($place:literal)*],)*) => {
         $(#[test] fn $name() { fuzz(stringify!($name), $count, &[$($place),*]); })*
@@ -76,12 +77,16 @@ fn find(place: &Path, files: &mut Vec<PathBuf>) {
     }
 }
 
-/// What fails stays as a file, to become a seed.
+/// Keeps an input that fails as a file, so that it can become a seed.
 fn check(name: &str, run: fn(&[u8]), input: &[u8], what: &str) {
     let bounded = || {
         let (cpu, bytes) = cost_of(|| run(input));
         assert!(cpu.as_millis() < MAX_CPU_MS, "{cpu:?} for {} bytes", input.len());
-        assert!(bytes < MAX_BYTES + MAX_BYTES_FOR_EACH * input.len(), "{bytes} allocated for {} bytes", input.len());
+        assert!(
+            bytes < MAX_BYTES + MAX_BYTES_PER_INPUT_BYTE * input.len(),
+            "{bytes} allocated for {} bytes",
+            input.len()
+        );
     };
     if let Err(panic) = catch_unwind(AssertUnwindSafe(bounded)) {
         let path = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("fuzz-{name}"));

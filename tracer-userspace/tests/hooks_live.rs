@@ -21,13 +21,13 @@ fn findings(stdout: &[u8]) -> BTreeMap<String, Value> {
 
 #[test]
 #[ignore = "needs root"]
-fn each_hook_says_its_form_and_what_it_costs() {
+fn each_hook_has_its_program_type_and_cost() {
     let mut child = tracer()
         .args(["hooks", "--all-connections", "--duration", "3s", "-o", "json"])
         .stdout(Stdio::piped())
         .spawn()
         .unwrap();
-    // Work for the hooks, for as long as they are watched.
+    // Connections, so that the hooks run.
     let mut refused = 0_u32;
     while child.try_wait().unwrap().is_none() {
         refused += u32::from(TcpStream::connect("127.0.0.1:9").is_err());
@@ -45,23 +45,23 @@ fn each_hook_says_its_form_and_what_it_costs() {
     let share = fields["share_of_one_cpu"].as_f64().unwrap();
     assert!(share > 0.0 && share < 1.0, "{share}");
     let window = fields["window_s"].as_f64().unwrap();
-    // It ends when a busy machine lets it.
+    // On a busy machine the window is longer.
     assert!((2.9..30.0).contains(&window), "{window}");
-    // What is refused on this kernel has the kernel's reason, in a line; what is missing is no failure.
+    // A program that the kernel refuses has the kernel's reason in one line. A missing hook is a warning.
     for (check, finding) in &findings {
         let tried = finding["fields"]["tried"].as_array().unwrap();
         assert!(tried.iter().all(|it| !it["reason"].as_str().unwrap().is_empty()), "{check}: {tried:?}");
         let ended_well = finding["status"] == "ok" || finding["status"] == "warn" && !tried.is_empty();
         assert!(ended_well && !finding["observed"].as_str().unwrap().contains('\n'), "{check}: {finding}");
     }
-    // Where there is fentry at all, its first program passes the verifier.
+    // If this kernel has fentry, the verifier accepts the first program.
     let tried = &findings["hooks/tcp_connect"]["fields"]["tried"];
     assert!(!tried.to_string().contains("verifier"), "{tried}");
 }
 
 #[test]
 #[ignore = "needs root"]
-fn a_missing_hook_can_be_a_failure() {
+fn a_missing_hook_fails_only_with_fail_on_warn() {
     let run = |fail_on| {
         let output = tracer().args(["hooks", "--duration", "1ms", "--fail-on", fail_on]).output().unwrap();
         let missing = findings(&output.stdout).values().filter(|finding| finding["status"] == "warn").count();
@@ -74,8 +74,8 @@ fn a_missing_hook_can_be_a_failure() {
 
 #[test]
 #[ignore = "needs root"]
-fn without_privileges_it_says_which() {
-    // Nobody may not run a binary below a folder of root's: it is handed over open.
+fn without_privileges_the_missing_capability_is_named() {
+    // The user `nobody` may not read the build directory, so it gets the binary as an open file.
     let binary = File::open(env!("CARGO_BIN_EXE_tracer")).unwrap();
     let script = "exec setpriv --reuid=65534 --regid=65534 --clear-groups --bounding-set=-all /proc/self/fd/0 hooks";
     let output = Command::new("sh").args(["-c", script]).stdin(binary).output().unwrap();
@@ -86,7 +86,7 @@ fn without_privileges_it_says_which() {
 
 #[test]
 #[ignore = "needs root"]
-fn a_hook_that_lacks_a_capability_is_unknown_and_what_is_not_counted_is_absent() {
+fn without_capabilities_a_hook_is_unknown_and_its_runs_are_absent() {
     let capabilities = "-all,+bpf,+perfmon";
     let mut command = Command::new("setpriv");
     command.args(["--bounding-set", capabilities, "--inh-caps", capabilities, env!("CARGO_BIN_EXE_tracer"), "hooks"]);

@@ -1,5 +1,5 @@
-//! A real journald, beside this machine's own and out of its sight, and `tracer attach` with the capabilities of the
-//! DaemonSet, in a mount namespace in which there is no journal: the kubelet's lines are read as the kubelet sees them.
+//! `tracer attach` reads the kubelet's lines from a real journald, which is hidden from the one of this machine.
+//! It has the capabilities of the DaemonSet. Its own mount namespace has no journal, so it must use the kubelet's.
 //!
 //! Needs root, systemd-journald, `systemd-cat` and `setpriv`. Run with
 //! `cargo test -p tracer-userspace --test journal_live -- --ignored`.
@@ -25,11 +25,11 @@ use common::{PATIENCE, soon};
 
 const JOURNALD: &str = "/lib/systemd/systemd-journald";
 const MACHINE: &str = "0123456789abcdef0123456789abcdef";
-/// Those of deploy/kustomize/base/daemonset.yaml.
+/// The capabilities in deploy/kustomize/base/daemonset.yaml.
 const CAPABILITIES: &str =
     "-all,+bpf,+perfmon,+sys_admin,+sys_ptrace,+sys_resource,+net_admin,+dac_read_search,+syslog";
 
-/// The kubelet's name: no other test's.
+/// The name of the kubelet's process. No other test uses it.
 fn prober() -> String {
     format!("kubelet-{}", std::process::id())
 }
@@ -54,14 +54,14 @@ impl Drop for Process {
     }
 }
 
-fn await_that(what: &str, mut is_so: impl FnMut() -> bool) {
+fn wait_until(what: &str, mut is_so: impl FnMut() -> bool) {
     soon(what, || is_so().then_some(()));
 }
 
-/// The file over which the machine id is mounted, where there was none: it goes with the test.
-struct Place(Option<&'static str>);
+/// The mount point for the machine id, if the test created it. It is removed when the test ends.
+struct MountPoint(Option<&'static str>);
 
-impl Drop for Place {
+impl Drop for MountPoint {
     fn drop(&mut self) {
         if let Some(file) = self.0 {
             let _ = (umount2(file, MntFlags::MNT_DETACH), fs::remove_file(file));
@@ -69,8 +69,8 @@ impl Drop for Place {
     }
 }
 
-/// This thread and its children get a `/run`, a `/var/log` and a machine id of their own.
-fn hide_this_machine() -> Place {
+/// Gives this thread and its children their own `/run`, `/var/log` and machine id.
+fn hide_this_machine() -> MountPoint {
     const ID: &str = "/etc/machine-id";
     let none: Option<&str> = None;
     unshare(CloneFlags::CLONE_NEWNS | CloneFlags::CLONE_NEWNET).expect("root");
@@ -79,7 +79,7 @@ fn hide_this_machine() -> Place {
         mount(Some("tmpfs"), place, Some("tmpfs"), MsFlags::empty(), none).unwrap();
     }
     fs::write("/run/machine-id", MACHINE).unwrap();
-    let place = Place((!Path::new(ID).exists()).then_some(ID));
+    let place = MountPoint((!Path::new(ID).exists()).then_some(ID));
     if place.0.is_some() {
         fs::write(ID, "").unwrap();
     }
@@ -91,14 +91,14 @@ fn journald() -> Process {
     for directory in ["/run/systemd/journal", "/run/systemd/journald.conf.d", "/var/log/journal"] {
         fs::create_dir_all(directory).unwrap();
     }
-    // On disk at once: nobody flushes it there.
+    // This file makes journald write to disk at once: nothing sends it a flush request.
     fs::write("/run/systemd/journal/flushed", "").unwrap();
     let settings = "[Journal]\nStorage=persistent\nReadKMsg=no\nAudit=no\nForwardToSyslog=no\nRateLimitBurst=0\n";
     fs::write("/run/systemd/journald.conf.d/test.conf", settings).unwrap();
     let mut command = Command::new(JOURNALD);
     command.env("SYSTEMD_LOG_TARGET", "console").stdin(Stdio::null()).stderr(Stdio::null());
     let process = Process(command.spawn().expect("systemd-journald (package systemd)"));
-    await_that("journald listens and writes", || {
+    wait_until("journald listens and writes", || {
         Path::new("/run/systemd/journal/stdout").exists() && current().exists()
     });
     process
@@ -113,19 +113,19 @@ fn archived() -> usize {
     names.filter(|it| it.file_name().to_string_lossy().starts_with("system@")).count()
 }
 
-/// Says to journald what it is reported, by a socket as systemd gives one to a service.
+/// Starts a process that writes its input to journald, by a socket as systemd gives one to a service.
 fn service(comm: &str) -> Process {
     let script = format!("printf {comm} > /proc/$$/comm; while read -r line; do printf '%s\\n' \"$line\"; done");
     let mut command = Command::new("systemd-cat");
-    // The identifier is what a sender says of itself: nothing follows from it.
+    // Any sender can choose its identifier, so tracer must not trust it.
     command.args(["-t", "kubelet", "sh", "-c", &script]);
     let process = Process(command.stdin(Stdio::piped()).spawn().expect("systemd-cat"));
     let of = format!("/proc/{}/comm", process.0.id());
-    await_that(comm, || fs::read_to_string(&of).unwrap_or_default().trim() == comm);
+    wait_until(comm, || fs::read_to_string(&of).unwrap_or_default().trim() == comm);
     process
 }
 
-/// `tracer attach` where nothing of this node's files is to be seen, and what it prints.
+/// Starts `tracer attach` without the files of this node, and returns it with its records.
 fn tracer(pods: &Path, more: &str) -> (Process, Receiver<Value>) {
     let (tracer, prober, pods) = (env!("CARGO_BIN_EXE_tracer"), prober(), pods.display());
     let attach = format!("{tracer} attach -o json --prober {prober} --pods {pods} {more}");
@@ -161,7 +161,7 @@ fn verdict(records: &Receiver<Value>) -> (String, String) {
     (text("/verdict/cause"), text("/k8s/pod_name"))
 }
 
-/// klog's header, now.
+/// The header of a klog line of this moment.
 fn header() -> String {
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap();
     let (s, micros) = (now.as_secs(), now.subsec_micros());
@@ -192,7 +192,7 @@ fn pods(name: &str) -> PathBuf {
     path
 }
 
-/// What the kubelet wrote before the tracer was started.
+/// A line that the kubelet wrote before the tracer started.
 const EARLY: &str = "before anybody looked";
 
 fn holds(file: &Path, words: &str) -> bool {
@@ -206,7 +206,7 @@ fn the_kubelets_lines_in_the_journal_become_verdicts() {
     let journald = journald();
     let (mut kubelet, mut other) = (service(&prober()), service("other"));
     kubelet.say(&failed("web", EARLY));
-    await_that("journald writes the first line", || holds(&current(), EARLY));
+    wait_until("journald writes the first line", || holds(&current(), EARLY));
     let pods = pods("own");
     let (tracer, records) = tracer(&pods, "");
     let sources = next(&records, "start")["sources"].to_string();
@@ -217,19 +217,19 @@ fn the_kubelets_lines_in_the_journal_become_verdicts() {
     kubelet.say(&failed("web", "cat: no such file"));
     assert_eq!(verdict(&records), ("exec_failed".into(), "web".into()));
 
-    // One just before journald begins a new file, one after.
+    // One line just before journald starts a new file, and one after that.
     kubelet.say(&failed("web", "cat: again"));
     journald.signal(Signal::SIGUSR2);
-    await_that("journald rotates", || archived() == 1);
+    wait_until("journald rotates", || archived() == 1);
     kubelet.say(&failed("web", "command \"sleep\" timed out"));
     assert_eq!(verdict(&records), ("exec_failed".into(), "web".into()));
     assert_eq!(verdict(&records), ("exec_timeout".into(), "web".into()));
 
-    // So long that journald packs it.
+    // journald compresses a line of this length.
     kubelet.say(&no_sandbox("late"));
     assert_eq!(verdict(&records), ("cni_not_ready".into(), "late".into()));
 
-    // It starts again: the way to the journal leads through another process, and nothing is lost or reported twice.
+    // The kubelet restarts, so tracer reads the journal through another process. No line is lost or reported twice.
     drop(kubelet);
     let mut kubelet = service(&prober());
     kubelet.say(&failed("web", "cat: after a restart"));
@@ -238,7 +238,7 @@ fn the_kubelets_lines_in_the_journal_become_verdicts() {
     tracer.signal(Signal::SIGTERM);
     let stop = next(&records, "stop");
     let expected = json!({"exec_failed": 3, "exec_timeout": 1, "cni_not_ready": 1});
-    assert_eq!(stop["verdicts"], expected, "no line twice, none of another's");
+    assert_eq!(stop["verdicts"], expected, "no line is reported twice, or from another process");
     fs::remove_file(pods).unwrap();
 }
 
@@ -247,7 +247,7 @@ fn the_kubelets_lines_in_the_journal_become_verdicts() {
 fn a_journal_can_be_named_by_its_directory() {
     let _place = hide_this_machine();
     let _journald = journald();
-    // As on a node with its journal elsewhere: nothing leads there from the prober.
+    // As on a node with its journal in another directory, which tracer cannot find through the prober.
     let place = PathBuf::from(format!("/tmp/tracer-journal-{}", std::process::id()));
     fs::create_dir(&place).unwrap();
     fs::set_permissions(&place, fs::Permissions::from_mode(0o700)).unwrap();

@@ -1,5 +1,5 @@
-//! The alert rules and the dashboard speak of metrics and labels that docs/metrics.md lists, and of causes that have a page.
-//! promtool looks at the rules in `cargo xtask check alerts`.
+//! The alert rules and the dashboard use only metrics and labels of docs/metrics.md, and causes that have a page.
+//! `cargo xtask check alerts` checks the rules with promtool.
 #![expect(clippy::unwrap_used, reason = "a test ends at the line that failed")]
 
 use std::fs;
@@ -25,7 +25,7 @@ fn regex(text: &str) -> Regex {
 }
 
 #[test]
-fn rules_and_dashboard_know_what_exists() {
+fn rules_and_dashboard_use_only_known_names() {
     let metrics = metrics(&text("docs/metrics.md"));
     let dashboard: Value = serde_json::from_str(&text("deploy/dashboards/tracer.json")).unwrap();
     let rules = text("deploy/alerts/tracer.rules.yaml");
@@ -40,10 +40,10 @@ fn rules_and_dashboard_know_what_exists() {
     assert_eq!(dashboard_faults(&dashboard), Vec::<String>::new());
 }
 
-/// The metrics of the table: name, type, labels, meaning. What stands in brackets behind a label are its values.
+/// The metrics of the table: name, type, labels, meaning. Values of a label are in brackets.
 fn metrics(page: &str) -> Vec<Metric> {
     let (brackets, code) = (regex(r"\([^)]*\)"), regex("`([^`]+)`"));
-    // Made by the rules, or by Prometheus for every target.
+    // The rules make the first one, and Prometheus makes `up` for every target.
     let mut found: Vec<Metric> =
         vec![("tracer:verdicts:increase5m".into(), vec!["cause".into()]), ("up".into(), vec![])];
     for row in regex(r"(?m)^\| *`(\w+)` *\| *(\w+) *\|([^|]*)\|").captures_iter(page) {
@@ -82,7 +82,7 @@ fn unknown(metrics: &[Metric], expression: &str) -> Vec<String> {
         };
         for matcher in matchers.captures_iter(selector.get(2).map_or("", |inside| inside.as_str())) {
             let (label, value) = (&matcher[1], &matcher[2]);
-            // Prometheus gives the first two to every series.
+            // Prometheus adds these two labels to every series.
             if !["instance", "job"].contains(&label) && !labels.iter().any(|known| known == label) {
                 found.push(format!("{name} has no label {label}: {expression}"));
             }
@@ -95,7 +95,7 @@ fn unknown(metrics: &[Metric], expression: &str) -> Vec<String> {
     found
 }
 
-/// Panels that cannot be shown.
+/// Reasons why Grafana could not show a panel.
 fn dashboard_faults(dashboard: &Value) -> Vec<String> {
     let panels = dashboard["panels"].as_array().map_or(&[][..], Vec::as_slice);
     let mut ids: Vec<_> = panels.iter().map(|panel| panel["id"].as_u64()).collect();
@@ -110,7 +110,7 @@ fn dashboard_faults(dashboard: &Value) -> Vec<String> {
 }
 
 #[test]
-fn what_does_not_exist_is_found() {
+fn an_unknown_metric_label_or_cause_is_found() {
     let metrics = metrics("| name | type | labels |\n| `tracer_a` | counter | `cause`, `x` (`1`, `2`), `y` | a |");
     let unknown = |expression| unknown(&metrics, expression).len();
     assert_eq!(unknown("sum by (z) (rate(tracer_a{x=~\"1|2\", y!=\"3\"}[5m])) > on() up{job=\"t\"}"), 0);

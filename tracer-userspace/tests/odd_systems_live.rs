@@ -1,7 +1,7 @@
-//! Systems that lack what a node has: each gets one clear line and exit code 3, or works. Needs root.
+//! Systems that lack a part of a node. There tracer works, or ends with one line and exit code 3. Needs root.
 //!
-//! Run with `cargo test -p tracer-userspace --test odd_systems_live -- --ignored`. `TRACER` names another binary, such as
-//! the static one.
+//! Run with `cargo test -p tracer-userspace --test odd_systems_live -- --ignored`. `TRACER` names another binary, such
+//! as the static one.
 #![allow(clippy::unwrap_used, reason = "a test ends at the line that failed")]
 
 mod common;
@@ -10,8 +10,8 @@ use std::process::{Command, Output, Stdio};
 
 use common::{Dir, text};
 
-/// Fills `$1` with the binary, and with its libraries if it has any, and enters it.
-const NOTHING: &str = r#"
+/// Copies the binary and its libraries to `$1`, and runs it there with chroot.
+const IN_EMPTY_ROOT: &str = r#"
 cp "$2" "$1/tracer"
 ldd "$2" | grep -o '/[^ )]*' | xargs --no-run-if-empty cp --parents --target-directory="$1"
 root=$1
@@ -19,7 +19,7 @@ shift 2
 exec chroot "$root" /tracer "$@"
 "#;
 
-/// Runs a script in namespaces of its own; its arguments are an empty folder, the binary, and the command line.
+/// Runs a script in new namespaces. Its arguments are an empty folder, the binary, and the command line.
 fn ran(script: &str, command: &str) -> Output {
     let dir = Dir::new();
     let binary = std::env::var("TRACER").unwrap_or_else(|_| env!("CARGO_BIN_EXE_tracer").to_owned());
@@ -29,7 +29,7 @@ fn ran(script: &str, command: &str) -> Output {
     odd.output().unwrap()
 }
 
-/// Exit code 3, and one line.
+/// The command must end with exit code 3 and one line that contains `word`.
 #[track_caller]
 fn refuses(script: &str, command: &str, word: &str) {
     let output = ran(script, command);
@@ -39,7 +39,7 @@ fn refuses(script: &str, command: &str, word: &str) {
     assert!(matches!(lines[..], [line] if line.contains(word)), "{word:?} is not the one line of {stderr}");
 }
 
-/// Exit code 0, no error, and this at the end of the output.
+/// The command must end with exit code 0, without an error, and with `word` in its last line.
 #[track_caller]
 fn works(script: &str, command: &str, word: &str) {
     let output = ran(script, command);
@@ -51,19 +51,19 @@ fn works(script: &str, command: &str, word: &str) {
 
 #[test]
 #[ignore = "needs root"]
-fn a_root_with_nothing_in_it() {
-    works(NOTHING, "--version", "tracer ");
-    works(NOTHING, "schema", "}");
+fn an_empty_root_has_no_kernel_files() {
+    works(IN_EMPTY_ROOT, "--version", "tracer ");
+    works(IN_EMPTY_ROOT, "schema", "}");
     for command in ["attach --duration 1s", "run --duration 1s", "record /file --duration 1s", "hooks --duration 1s"] {
-        refuses(NOTHING, command, "/sys/kernel/btf/vmlinux");
+        refuses(IN_EMPTY_ROOT, command, "/sys/kernel/btf/vmlinux");
     }
-    refuses(NOTHING, "doctor", "/proc");
-    refuses(NOTHING, "selftest", "/proc");
+    refuses(IN_EMPTY_ROOT, "doctor", "/proc");
+    refuses(IN_EMPTY_ROOT, "selftest", "/proc");
 }
 
 #[test]
 #[ignore = "needs root"]
-fn a_kernel_without_btf_has_it_from_a_file() {
+fn btf_can_come_from_a_file() {
     let hidden = r#"cp /sys/kernel/btf/vmlinux "$1"; mount -t tmpfs tmpfs /sys/kernel/btf; cd "$1"; shift; exec "$@""#;
     works(hidden, "attach --duration 1s --btf vmlinux", r#""type":"stop""#);
     refuses(hidden, "attach --duration 1s", "--btf FILE is needed");
@@ -72,14 +72,14 @@ fn a_kernel_without_btf_has_it_from_a_file() {
 
 #[test]
 #[ignore = "needs root"]
-fn a_root_that_cannot_be_written() {
+fn a_read_only_root_works() {
     let read_only = "mount --rbind / \"$1\"; mount -o remount,ro,bind \"$1\"; exec chroot \"$@\"";
     works(read_only, "attach --duration 1s", r#""type":"stop""#);
 }
 
 #[test]
 #[ignore = "needs root"]
-fn without_control_groups_and_without_settings() {
+fn it_works_without_cgroups_or_sysctls() {
     for hidden in ["/sys/fs/cgroup", "/proc/sys"] {
         let script = format!("mount -t tmpfs tmpfs {hidden}; shift; exec \"$@\"");
         works(&script, "attach --duration 1s", r#""type":"stop""#);
@@ -88,7 +88,7 @@ fn without_control_groups_and_without_settings() {
 
 #[test]
 #[ignore = "needs root"]
-fn a_container_without_capabilities_or_without_root() {
+fn without_capabilities_or_root_it_is_refused() {
     let none = "shift; exec setpriv --bounding-set=-all --inh-caps=-all \"$@\"";
     refuses(none, "attach --duration 1s", "CAP_BPF and CAP_PERFMON");
     let rootless = "shift; exec unshare --user --map-root-user \"$@\"";

@@ -1,4 +1,4 @@
-//! What people see: real recordings on terminals of several widths, and the live line.
+//! The output for people: recordings on terminals of several widths, and the live line.
 //!
 //! The live line needs root: `cargo test -p tracer-userspace --test pretty -- --ignored`.
 #![allow(clippy::unwrap_used, reason = "a test ends at the line that failed")]
@@ -18,27 +18,27 @@ use nix::pty::{Winsize, openpty};
 use common::recorded::{self, with_each};
 use common::{soon, tracer};
 
-/// What a command draws on a terminal of this many columns; meanwhile something is done, several times a second.
+/// Returns the output of a command on a terminal of this width. Calls `meanwhile` several times a second.
 fn on_terminal(command: &mut Command, columns: u16, meanwhile: impl Fn()) -> String {
     let size = Winsize { ws_row: 24, ws_col: columns, ws_xpixel: 0, ws_ypixel: 0 };
     let pty = openpty(&size, None).unwrap();
     let slave = File::from(pty.slave);
     let mut child = command.stdout(slave.try_clone().unwrap()).stderr(slave.try_clone().unwrap()).spawn().unwrap();
-    // The command holds copies of it, too: the last one closed ends the reading below.
+    // The command holds copies of the slave, too. The thread below reads until the last one is closed.
     command.stdout(Stdio::null()).stderr(Stdio::null());
     drop(slave);
-    let (tell, reported) = channel();
+    let (sender, output) = channel();
     std::thread::spawn(move || {
         let (mut bytes, mut chunk) = (Vec::new(), [0; 4096]);
         let mut master = File::from(pty.master);
-        // With the last slave closed the answer is EIO.
+        // After the last slave is closed, read() fails with EIO.
         while let Ok(n @ 1..) = master.read(&mut chunk) {
             bytes.extend_from_slice(&chunk[..n]);
         }
-        tell.send(String::from_utf8(bytes).unwrap())
+        sender.send(String::from_utf8(bytes).unwrap())
     });
     let page = loop {
-        match reported.recv_timeout(Duration::from_millis(350)) {
+        match output.recv_timeout(Duration::from_millis(350)) {
             Err(RecvTimeoutError::Timeout) => meanwhile(),
             page => break page.unwrap(),
         }
@@ -51,14 +51,14 @@ fn fixtures() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/fixtures")
 }
 
-/// What the command prints where the environment says how wide.
+/// The output of a replay with COLUMNS set to this width.
 fn replayed(recording: &Path, columns: u16) -> String {
     let mut command = tracer();
     command.args(["replay", "-o", "pretty"]).arg(recording).env("COLUMNS", columns.to_string());
     String::from_utf8(command.output().unwrap().stdout).unwrap()
 }
 
-/// A dash alone marks a row without a word of its own where there is little room.
+/// The words of a page, without dashes: a narrow page has them in rows without a name.
 fn words(text: &str) -> Vec<&str> {
     text.split_whitespace().filter(|word| *word != "-").collect()
 }
@@ -71,14 +71,14 @@ fn every_recording_fits_every_terminal_without_a_broken_word() {
             let page = recording.page(Some(columns));
             assert_eq!(words(&page), words(&whole), "{} at {columns}", recording.name);
             let fits = |line: &&str| line.chars().count() <= columns;
-            // A name or a command that is longer than the line stays in one piece, on a line of its own or behind a short word.
+            // A long name or command is not broken: it has its own line, or is after a short word.
             let too_long: Vec<_> = page.lines().filter(|line| !fits(line) && !stays_whole(line, columns)).collect();
             assert!(too_long.is_empty(), "{} at {columns}: {too_long:#?}", recording.name);
         }
     });
 }
 
-/// It is a name, or a command, that has no room elsewhere: a line begins with it, but for the column of words.
+/// Whether the line starts with a long name or a command, perhaps after one short word.
 fn stays_whole(line: &str, columns: usize) -> bool {
     let tools = [
         "nsenter",
@@ -119,7 +119,7 @@ fn a_terminal_gets_its_own_width_and_colours() {
 }
 
 #[test]
-fn colour_without_a_terminal_is_only_on_demand() {
+fn without_a_terminal_only_clicolor_force_gives_colour() {
     let recording = fixtures().join("loopback_down/any-v4/observations.ndjson");
     let coloured = |name: &str, value: &str| {
         let output = tracer().args(["replay", "-o", "pretty"]).arg(&recording).env(name, value).output().unwrap();
@@ -129,8 +129,8 @@ fn colour_without_a_terminal_is_only_on_demand() {
     assert!(!coloured("CLICOLOR", "1") && !coloured("TERM", "xterm"));
 }
 
-/// The last thing of a terminal's line: what stands there once all of it was drawn.
-fn settled(line: &str) -> &str {
+/// The text of a terminal's line after all updates.
+fn final_text(line: &str) -> &str {
     line.rsplit("\r\u{1b}[K").next().unwrap_or(line)
 }
 
@@ -143,9 +143,9 @@ fn the_live_line_is_drawn_and_erased() {
         TcpStream::connect("127.0.0.1:9").unwrap_err();
     });
     assert!(page.matches("\r\u{1b}[K0:00:").count() >= 2 && page.contains("  attempts "), "{page}");
-    // At most four a second.
+    // At most four updates a second.
     assert!(page.matches("\u{1b}[K0:00:").count() <= 14, "{page}");
-    let lines: Vec<&str> = page.split("\r\n").map(settled).collect();
+    let lines: Vec<&str> = page.split("\r\n").map(final_text).collect();
     assert!(lines.iter().any(|line| line.contains("connection_refused")), "{page}");
     let left: Vec<_> = lines.iter().filter(|line| line.contains("  attempts ")).collect();
     assert!(left.is_empty(), "{left:?}");
@@ -155,7 +155,7 @@ fn the_live_line_is_drawn_and_erased() {
 
 #[test]
 #[ignore = "needs root"]
-fn there_is_no_live_line_where_it_would_be_in_the_way() {
+fn json_dumb_terminals_and_pipes_have_no_live_line() {
     let attach = || {
         let mut attach = tracer();
         attach.args(["attach", "--duration", "700ms", "--prober", "nobody"]).env("TERM", "xterm");
@@ -169,10 +169,10 @@ fn there_is_no_live_line_where_it_would_be_in_the_way() {
     assert!(!output.stderr.contains(&0x1b) && !output.stdout.contains(&0x1b));
 }
 
-/// Ctrl-S: somebody reads what stands there.
+/// Ctrl-S stops the output of a terminal, so writes to it block.
 #[test]
 #[ignore = "needs root"]
-fn a_terminal_that_is_held_holds_up_nobody() {
+fn a_stopped_terminal_does_not_delay_the_end() {
     let pty = openpty(None, None).unwrap();
     let slave = File::from(pty.slave);
     let mut attach = tracer();
@@ -187,6 +187,6 @@ fn a_terminal_that_is_held_holds_up_nobody() {
         drawn.extend_from_slice(&chunk[..n]);
     }
     master.write_all(b"\x13").unwrap();
-    let ended = soon("its end past a held terminal", || child.try_wait().unwrap());
+    let ended = soon("its end with a stopped terminal", || child.try_wait().unwrap());
     assert!(ended.success());
 }

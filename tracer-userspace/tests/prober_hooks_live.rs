@@ -1,4 +1,4 @@
-//! `--prober-hooks` on this kernel: only the cgroups of probers are watched, wherever they are. Needs root, and cgroup v2.
+//! `--prober-hooks` on this kernel: tracer watches only the cgroups of probers. Needs root, and cgroup v2.
 //!
 //! Run with `cargo test -p tracer-userspace --test prober_hooks_live -- --ignored`.
 #![allow(clippy::unwrap_used, reason = "a test ends at the line that failed")]
@@ -41,7 +41,7 @@ impl Drop for Cgroup {
     }
 }
 
-/// A process that connects to the ports that it is given.
+/// A process that connects to each port that the test sends it.
 struct Prober(Child);
 
 impl Prober {
@@ -96,8 +96,8 @@ impl Tracer {
         Self { child, records, stderr }
     }
 
-    /// Has the prober connect to a port where nobody listens until a verdict comes of it.
-    fn names_a_refusal(&self, prober: &mut Prober, port: u16) {
+    /// Lets the prober connect to a closed port until a verdict comes, and checks the verdict.
+    fn expect_refusal(&self, prober: &mut Prober, port: u16) {
         let verdict = soon("a verdict", || {
             prober.connect(port);
             self.records.try_iter().find(|record| record["dst"]["port"] == port)
@@ -107,7 +107,7 @@ impl Tracer {
         assert_eq!(verdict["process"]["pid"], prober.0.id());
     }
 
-    /// As `bpftool link detach` does it.
+    /// Detaches the link as `bpftool link detach` does.
     fn detach_sock_ops(&self) {
         let pid = self.child.id();
         let mut files = fs::read_dir(format!("/proc/{pid}/fdinfo")).unwrap().flatten();
@@ -115,7 +115,7 @@ impl Tracer {
         let link = files.find(|file| fs::read_to_string(file.path()).is_ok_and(is_sock_ops)).unwrap();
         let number: i64 = link.file_name().to_str().unwrap().parse().unwrap();
         const BPF_LINK_DETACH: i32 = 34;
-        // SAFETY: the calls take numbers, but for one pointer to four bytes that live on.
+        // SAFETY: the only pointer is to `link`, which lives until the call returns.
         let done = unsafe {
             let process = libc::syscall(libc::SYS_pidfd_open, pid, 0);
             let link = libc::syscall(libc::SYS_pidfd_getfd, process, number, 0) as u32;
@@ -144,41 +144,41 @@ fn a_prober_is_followed_from_cgroup_to_cgroup_and_to_the_root() {
     let tracer = Tracer::start(&directory);
     let start = tracer.records.recv().unwrap();
     assert!(hooks(&start).contains(&"sock_ops") && !hooks(&start).contains(&"inet_sock_set_state"), "{start}");
-    tracer.names_a_refusal(&mut prober, 9);
+    tracer.expect_refusal(&mut prober, 9);
     prober.move_to(&second.0);
-    tracer.names_a_refusal(&mut prober, 11);
+    tracer.expect_refusal(&mut prober, 11);
     drop(prober);
     let mut restarted = Prober::start(&first);
-    tracer.names_a_refusal(&mut restarted, 13);
+    tracer.expect_refusal(&mut restarted, 13);
     assert_eq!(fs::read_to_string(&tracer.stderr).unwrap(), "");
     restarted.move_to(&root());
-    tracer.names_a_refusal(&mut restarted, 15);
+    tracer.expect_refusal(&mut restarted, 15);
     let warned = fs::read_to_string(&tracer.stderr).unwrap();
     assert!(warned.contains("sock_ops") && warned.contains("in the root of the cgroups"), "{warned}");
 }
 
 #[test]
 #[ignore = "needs root"]
-fn one_that_is_detached_is_replaced_and_one_beside_it_stays() {
+fn a_detached_program_is_attached_again_and_other_tracers_keep_theirs() {
     let (directory, other_directory, cgroup) = (Dir::new(), Dir::new(), Cgroup::new("detached"));
     let mut prober = Prober::start(&cgroup);
     let (tracer, other) = (Tracer::start(&directory), Tracer::start(&other_directory));
     for tracer in [&tracer, &other] {
         let start = tracer.records.recv().unwrap();
         assert!(hooks(&start).contains(&"sock_ops"), "{start}");
-        tracer.names_a_refusal(&mut prober, 9);
+        tracer.expect_refusal(&mut prober, 9);
     }
     tracer.detach_sock_ops();
-    tracer.names_a_refusal(&mut prober, 11);
+    tracer.expect_refusal(&mut prober, 11);
     let warned = fs::read_to_string(&tracer.stderr).unwrap();
     assert!(warned.contains("sock_ops") && warned.contains("somebody detached it"), "{warned}");
-    other.names_a_refusal(&mut prober, 13);
+    other.expect_refusal(&mut prober, 13);
     assert_eq!(fs::read_to_string(&other.stderr).unwrap(), "");
 }
 
 #[test]
 #[ignore = "needs root"]
-fn without_a_prober_the_node_is_watched() {
+fn without_a_prober_the_whole_node_is_watched() {
     let (directory, cgroup) = (Dir::new(), Cgroup::new("late"));
     let tracer = Tracer::start(&directory);
     let start = tracer.records.recv().unwrap();
@@ -187,5 +187,5 @@ fn without_a_prober_the_node_is_watched() {
     let reason = missing.iter().find(|it| it["hook"] == "sock_ops").unwrap()["reason"].as_str().unwrap();
     assert!(reason.contains("no prober runs yet"), "{reason}");
     let mut prober = Prober::start(&cgroup);
-    tracer.names_a_refusal(&mut prober, 9);
+    tracer.expect_refusal(&mut prober, 9);
 }

@@ -1,5 +1,5 @@
-//! The documentation is short: at most 25 words in a sentence, 120 columns in a line, and none of the words that
-//! nobody uses. Blocks of code have columns only, and the transcripts of docs/incidents.md are as wide as they are.
+//! Limits of the documentation: 25 words in a sentence, 120 columns in a line, and no old words. In blocks of code only
+//! the columns count. The transcripts of docs/incidents.md may be wider.
 
 #![expect(clippy::unwrap_used, reason = "a test ends at the line that failed")]
 
@@ -21,11 +21,11 @@ const PAGES: [&str; 6] = [
     ":!docs/evidence.md",
 ];
 const TRANSCRIPTS: &str = "docs/incidents.md";
-/// Each has a plain word instead.
+/// Old words. CONTRIBUTING.md has a plain word instead of each.
 const DIALECT: [&str; 10] =
     ["mend", "mends", "mended", "told", "said", "whose", "anew", "twofold", "seldom", "hitherto"];
 
-/// Code included; the recordings have texts of former versions.
+/// Files without old words. The recordings have texts of former versions.
 const FILES: [&str; 7] =
     ["*.rs", "*.md", "*.toml", "*.yaml", "*.yml", ":!tests/fixtures", ":!tracer-userspace/tests/prose.rs"];
 
@@ -44,7 +44,7 @@ fn files(paths: &[&str]) -> Vec<String> {
 }
 
 #[test]
-fn no_page_has_a_place_to_rewrite() {
+fn each_page_keeps_the_limits() {
     let pages = files(&PAGES);
     assert!(pages.len() > 60, "only {} pages were found", pages.len());
     let found: Vec<_> = pages.iter().flat_map(|file| faults(file, &text(file))).collect();
@@ -57,7 +57,7 @@ fn old_words_do_not_come_back() {
     assert!(old.is_empty(), "words of {DIALECT:?} in {old:?}");
 }
 
-/// Also those inside of names, such as `is_told`.
+/// How many old words a text has, also inside of names such as `is_told`.
 fn dialect_words(text: &str) -> usize {
     text.split(|c: char| !c.is_alphabetic())
         .filter(|word| DIALECT.iter().any(|old| word.eq_ignore_ascii_case(old)))
@@ -97,7 +97,7 @@ fn regex(text: &str) -> Regex {
     Regex::new(text).unwrap()
 }
 
-/// Without the targets of links; each piece of code is one word.
+/// The line without the targets of links, and with one word for each piece of code.
 fn plain(line: &str) -> String {
     let line = regex("`[^`]*`").replace_all(line, "code").into_owned();
     regex(r"\]\([^)]*\)").replace_all(&line, "").into_owned()
@@ -119,7 +119,7 @@ fn old_words_count_inside_of_names_too() {
 }
 
 #[test]
-fn transcripts_are_as_wide_as_they_are() {
+fn only_transcripts_may_be_wide() {
     let text = format!("```text\n{}\n```\n", "x".repeat(200));
     assert_eq!((faults(TRANSCRIPTS, &text).len(), faults("README.md", &text).len()), (0, 1));
 }

@@ -1,5 +1,5 @@
-//! The recipes for log pipelines (`deploy/recipes`): rsyslog's is run as it is over real records, with a rotation in between.
-//! Those that cannot be run here are parsed, and their READMEs say so. Needs root and the packages (`cargo xtask setup`).
+//! The recipes for log pipelines (`deploy/recipes`). rsyslog runs with its recipe over real records and a rotation.
+//! The other recipes are only parsed, as their READMEs say. Needs root and the packages (`cargo xtask setup`).
 //!
 //! Run with `cargo test -p tracer-userspace --test recipes_live -- --include-ignored`.
 #![allow(clippy::unwrap_used, reason = "a test ends at the line that failed")]
@@ -16,7 +16,7 @@ use common::recorded::{fixtures, parsed};
 use common::root::Root;
 use common::soon;
 
-/// A line that is no record.
+/// A line that is not a record.
 const CUT: &str = "{\"cut\":";
 
 /// A stored field and where it is in the record.
@@ -41,7 +41,7 @@ fn recipe(file: &str) -> String {
 }
 
 #[test]
-fn the_other_recipes_are_yaml() {
+fn the_other_recipes_are_valid_yaml() {
     for file in ["fluent-bit/fluent-bit.yaml", "vector/vector.yaml"] {
         serde_yaml_ng::from_str::<Value>(&recipe(file)).expect(file);
     }
@@ -55,7 +55,7 @@ fn rsyslog_stores_each_verdict_over_a_rotation() {
     let [input, rotated, verdicts, unparsed] =
         ["tracer/records.ndjson", "tracer/records.ndjson.1", "tracer-verdicts.log", "tracer-unparsed.log"]
             .map(|file| root.path("var/log").join(file));
-    // Nothing of this machine's.
+    // Hides the logs of this machine.
     root.run("mount -t tmpfs tmpfs /var/log; mkdir /var/log/tracer");
     fs::write(root.path("tmp/tracer.conf"), recipe("rsyslog/tracer.conf")).unwrap();
     let configuration = "global(workDirectory=\"/tmp\")\ninclude(file=\"/tmp/tracer.conf\")\n";
@@ -86,7 +86,7 @@ fn rsyslog_stores_each_verdict_over_a_rotation() {
     assert_eq!(rest.trim(), CUT);
 }
 
-/// The verdicts of a file, once it has so many.
+/// The verdicts of a file, if it has at least `count`.
 fn stored(file: &PathBuf, count: usize) -> Option<Vec<Value>> {
     let text = fs::read_to_string(file).ok().filter(|text| text.ends_with('\n'))?;
     (text.lines().count() >= count).then(|| text.lines().map(parsed).collect())

@@ -1,4 +1,4 @@
-//! `tracer replay` from outside: recordings that are whole, cut, damaged and compared, and where their records go.
+//! Runs `tracer replay` over complete, cut and damaged recordings, with `--compare`, and with several outputs.
 #![allow(clippy::unwrap_used, reason = "a test ends at the line that failed")]
 
 mod common;
@@ -42,7 +42,7 @@ fn stdin_is_replayed_the_same() {
 }
 
 #[test]
-fn what_is_no_recording_is_refused() {
+fn another_file_than_a_recording_is_refused() {
     let dir = Dir::new();
     let refuse = |content: &str, words: &[&str]| {
         let path = dir.file("bad", content);
@@ -62,7 +62,7 @@ fn what_is_no_recording_is_refused() {
     refuse(&headless, &[":2: the first observation is not `start`"]);
 }
 
-/// Another version may know more kinds of observations, or fewer.
+/// Another version may have other kinds of observations.
 #[test]
 fn an_observation_of_an_unknown_kind_is_skipped_and_counted() {
     let dir = Dir::new();
@@ -100,7 +100,7 @@ fn a_cut_recording_is_replayed_as_far_as_it_goes() {
     }
     let output = ran(&["replay", &dir.file("head", format!("{HEADER}\n"))]);
     reports_one_line(&output, 2, &[":2: cut in the middle after 0"]);
-    assert_eq!(text(&output.stdout), "", "nothing began that could stop");
+    assert_eq!(text(&output.stdout), "", "no start record, so no stop record");
     let output = ran(&["replay", &dir.file("nearly", &whole[..whole.len() - 1])]);
     assert_eq!((output.status.code(), text(&output.stderr)), (Some(0), ""));
 }
@@ -120,7 +120,7 @@ fn wherever_a_recording_is_cut_it_is_reported() {
 }
 
 #[test]
-fn what_was_decided_before_a_damaged_line_is_printed() {
+fn records_before_a_damaged_line_are_printed() {
     let dir = Dir::new();
     let output = ran(&["replay", &dir.file("bad", recording().replace("\"fact\":\"tick\"", "?"))]);
     reports_one_line(&output, 2, &[":3:"]);
@@ -142,7 +142,7 @@ fn a_full_disk_loses_no_record() {
 }
 
 #[test]
-fn a_reader_that_leaves_ends_it_quietly() {
+fn a_closed_pipe_ends_it_without_an_error() {
     let dir = Dir::new();
     let good = dir.file("good", recording());
     for args in [&["replay", good.as_str()][..], &["explain"], &["schema"], &["--help"]] {
@@ -154,7 +154,7 @@ fn a_reader_that_leaves_ends_it_quietly() {
 }
 
 #[test]
-fn a_difference_is_a_finding() {
+fn compare_reports_a_difference_with_exit_code_1() {
     let dir = Dir::new();
     let good = dir.file("good", recording());
     let same = dir.file("same", ran(&["replay", &good]).stdout);
@@ -176,7 +176,7 @@ fn a_difference_is_a_finding() {
 }
 
 #[test]
-fn pretty_is_for_people() {
+fn pretty_starts_with_the_node_and_has_no_colour_in_a_pipe() {
     let dir = Dir::new();
     let output = ran(&["replay", &dir.file("good", recording()), "-o", "pretty"]);
     let out = text(&output.stdout);
@@ -198,8 +198,8 @@ fn an_output_file_is_appended_to() {
 }
 
 #[test]
-fn a_torn_record_is_written_again_elsewhere() {
-    // A file that may grow by a few bytes only, as a disk does that is nearly full.
+fn a_partly_written_record_is_removed_and_goes_to_stdout() {
+    // The file may grow by only 124 bytes, as on a disk that is nearly full.
     let dir = Dir::new();
     let good = dir.file("good", recording());
     let path = dir.0.join("out");
@@ -221,7 +221,7 @@ fn a_torn_record_is_written_again_elsewhere() {
     assert_eq!(std::fs::metadata(&path).unwrap().len(), 900, "half a record was left");
 }
 
-/// Pods of a cluster with a kubelet 1.36.2, each of which fails in a way of its own. Tracepoints only.
+/// Pods of a cluster with kubelet 1.36.2. Each pod fails for another reason. Only tracepoints were attached.
 const KUBELET_1_36: &str = include_str!("../testdata/kubelet-1.36-probes.ndjson");
 
 #[test]
@@ -251,8 +251,8 @@ fn probes_of_a_real_kubelet_have_the_right_causes() {
     }
 }
 
-/// The fixture of a refused probe. Its first attempt happens again every ten seconds, `times` in all.
-fn refused_again_and_again(times: u64) -> String {
+/// The fixture of a refused probe, with its first attempt repeated every ten seconds, `times` in all.
+fn repeated_refusals(times: u64) -> String {
     let fixture = common::recorded::fixtures().into_iter().find(|it| it.name == "connection_refused/any-v4").unwrap();
     let whole = fixture.observations();
     let lines: Vec<&str> = whole.lines().collect();
@@ -281,9 +281,9 @@ fn refused_again_and_again(times: u64) -> String {
 }
 
 #[test]
-fn a_probe_that_keeps_failing_is_a_record_for_each_interval_and_counted_whole() {
+fn a_repeated_failure_has_a_record_for_each_interval_and_all_are_counted() {
     let dir = Dir::new();
-    let recording = dir.file("recording", refused_again_and_again(20));
+    let recording = dir.file("recording", repeated_refusals(20));
     let counts = |args: &[&str]| {
         let output = ran(&[&["replay", recording.as_str(), "-o", "json"], args].concat());
         assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));

@@ -1,4 +1,4 @@
-//! `tracer report` from outside: what it writes where, and for every bad input one clear line and the right exit code.
+//! Runs `tracer report`: where it writes the page. Each bad input gives one line and the right exit code.
 #![allow(clippy::unwrap_used, reason = "a test ends at the line that failed")]
 
 mod common;
@@ -24,7 +24,7 @@ fn ran(args: &[&str]) -> Output {
     tracer(args).output().unwrap()
 }
 
-/// A verdict of the first second after this minute.
+/// A verdict at the start of this minute.
 fn verdict(minute: u32, seq: u64, cause: &str, revises: Option<u64>) -> String {
     let revises = revises.map(|seq| format!(r#","revises":{seq}"#)).unwrap_or_default();
     format!(
@@ -47,13 +47,13 @@ fn a_page_goes_to_stdout_or_into_a_file() {
     }
     assert_eq!(fs::read(&page).unwrap(), output.stdout);
     assert_eq!(fs::metadata(&page).unwrap().permissions().mode() & 0o777, 0o600);
-    assert_eq!(fs::read_dir(&dir.0).unwrap().count(), 2, "something was left beside the page");
+    assert_eq!(fs::read_dir(&dir.0).unwrap().count(), 2, "a temporary file is left beside the page");
     let stdin = tracer(&["-"]).stdin(File::open(&records).unwrap()).output().unwrap();
     assert_eq!(text(&stdin.stdout), text(&output.stdout).replace(&records, "stdin"));
 }
 
 #[test]
-fn nothing_but_a_page_is_overwritten() {
+fn only_a_page_is_overwritten() {
     let dir = Dir::new();
     let records = dir.file("records", verdict(1, 1, "loopback_down", None));
     let other = dir.file("other.ndjson", "precious\n");
@@ -77,7 +77,7 @@ fn nothing_but_a_page_is_overwritten() {
 }
 
 #[test]
-fn what_cannot_be_read_is_refused() {
+fn an_unreadable_input_is_refused() {
     let dir = Dir::new();
     let records = dir.file("records", verdict(1, 1, "loopback_down", None));
     let page = dir.path("page.html");
@@ -93,7 +93,7 @@ fn what_cannot_be_read_is_refused() {
 }
 
 #[test]
-fn a_damaged_line_is_named_and_the_page_is_made_of_the_others() {
+fn a_damaged_line_is_named_and_skipped() {
     let dir = Dir::new();
     let good = verdict(1, 1, "loopback_down", None);
     let records = dir.file("records", format!("{good}garbage\n{good}"));
@@ -113,7 +113,7 @@ fn a_damaged_line_is_named_and_the_page_is_made_of_the_others() {
 }
 
 #[test]
-fn other_files_say_how_to_read_them() {
+fn an_error_about_another_format_says_how_to_read_it() {
     let dir = Dir::new();
     let good = dir.file("records", verdict(1, 1, "loopback_down", None));
     let recording = dir.file("recording", "{\"format\":\"tracer-record\",\"version\":1}\n{}\n");
@@ -129,7 +129,7 @@ fn other_files_say_how_to_read_them() {
 }
 
 #[test]
-fn rotated_files_are_read_from_the_oldest() {
+fn rotated_files_are_read_oldest_first() {
     let dir = Dir::new();
     let newer = dir.file("t.ndjson", verdict(2, 2, "connection_refused", Some(1)));
     let older = dir.file("t.ndjson.1", verdict(1, 1, "unexplained", None));
@@ -147,7 +147,7 @@ fn a_file_may_vanish_or_shrink_while_others_are_read() {
         dir.file("short", verdict(1, 1, "loopback_down", None)),
     );
     let child = tracer(&[&gone, &short, &fifo]).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
-    // Opened last, and read first: when this returns, the others are open.
+    // tracer opens the pipe last. When this returns, the other files are open.
     let mut writer = OpenOptions::new().write(true).open(&fifo).unwrap();
     fs::remove_file(&gone).unwrap();
     OpenOptions::new().write(true).open(&short).unwrap().set_len(0).unwrap();
@@ -159,7 +159,7 @@ fn a_file_may_vanish_or_shrink_while_others_are_read() {
 }
 
 #[test]
-fn a_reader_that_leaves_ends_it_quietly() {
+fn a_closed_pipe_ends_it_without_an_error() {
     let dir = Dir::new();
     let records = dir.file("records", verdict(1, 1, "loopback_down", None));
     let (reader, writer) = std::io::pipe().unwrap();
@@ -168,23 +168,23 @@ fn a_reader_that_leaves_ends_it_quietly() {
     assert_eq!((output.status.code(), text(&output.stderr)), (Some(0), ""));
 }
 
-/// A terminal of 40 columns: its far end, and ours.
+/// A terminal of 40 columns: its master and its slave.
 fn terminal() -> (OwnedFd, OwnedFd) {
     let size = Winsize { ws_row: 24, ws_col: 40, ws_xpixel: 0, ws_ypixel: 0 };
     let pty = openpty(Some(&size), None).unwrap();
     (pty.master, pty.slave)
 }
 
-/// Everything that was written to a terminal; `master` is its far end.
+/// Reads all that was written to a terminal.
 fn screen(master: OwnedFd) -> String {
     let mut bytes = Vec::new();
-    // It ends with an error once nobody has the terminal open.
+    // read() fails after the last slave is closed.
     let _ = File::from(master).read_to_end(&mut bytes);
     String::from_utf8(bytes).unwrap()
 }
 
 #[test]
-fn a_page_is_not_thrown_at_a_terminal() {
+fn a_page_is_not_written_to_a_terminal() {
     let dir = Dir::new();
     let records = dir.file("records", verdict(1, 1, "loopback_down", None));
     let (master, slave) = terminal();
@@ -194,7 +194,7 @@ fn a_page_is_not_thrown_at_a_terminal() {
 }
 
 #[test]
-fn a_narrow_terminal_shows_how_far_it_is() {
+fn a_narrow_terminal_shows_the_progress() {
     let dir = Dir::new();
     let records = dir.file("records", verdict(1, 1, "loopback_down", None).repeat(20_000));
     let (master, slave) = terminal();

@@ -1,5 +1,5 @@
-//! The page of `tracer report` in a real browser: light and dark, wide and narrow. `report/look.html` says what has to be true
-//! of it: nothing fetched, nothing cut off, the cause on the first screen, and the evidence a click away.
+//! The page of `tracer report` in a real browser, light and dark, wide and narrow. `report/look.html` has the checks:
+//! nothing is fetched or cut off, the first screen shows the cause, and one click shows the evidence.
 //!
 //! Run with `cargo test -p tracer-userspace --test report_page -- --ignored`.
 #![allow(clippy::unwrap_used, reason = "a test ends at the line that failed")]
@@ -17,9 +17,9 @@ use serde_json::{Value, json};
 /// Chromium's numbers for a dark and a light scheme.
 const SCHEMES: [u32; 2] = [0, 1];
 const PROGRAMS: [&str; 3] = ["chromium-headless-shell", "chromium", "google-chrome"];
-/// Two pages, each in two sizes.
+/// Two pages in two sizes each.
 const PAGES_SHOWN: u32 = 4;
-/// What the browser writes on stderr before a message of a page, such as a refusal by its policy.
+/// The browser's log has this before a message of a page, such as a violation of its content security policy.
 const MESSAGE: &str = ":CONSOLE";
 
 #[test]
@@ -35,20 +35,20 @@ fn a_browser_shows_the_page() {
     let zoo = page(&dir, "zoo", &records(&of_kernels(), "kubelet-1.36/zoo"));
     let crowd = page(&dir, "crowd", &crowd());
     let [dark, light] = SCHEMES.map(|scheme| look(browser, &dir, scheme, &format!("{zoo}&{crowd}")));
-    assert_ne!(dark, light, "light and dark have the same paper");
+    assert_ne!(dark, light, "light and dark have the same background");
 }
 
-/// Looks at pages; the colour of their paper.
+/// Checks pages in the browser, and returns their background colour.
 fn look(browser: &str, dir: &Dir, scheme: u32, pages: &str) -> Value {
     let mut command = Command::new(browser);
     command.args(["--headless", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--enable-logging=stderr"]);
-    // The page with the demands may read what is in its frames, which are files, too.
+    // `look.html` may read its frames, because they are files, too.
     command.args(["--allow-file-access-from-files", "--window-size=1280,900", "--dump-dom"]);
-    // The page's own clock: it stands still while something is loaded or computed, so a busy machine changes nothing.
+    // The virtual clock stops while the browser loads or computes, so a busy machine makes no difference.
     command.args(["--virtual-time-budget=60000".into(), format!("--blink-settings=preferredColorScheme={scheme}")]);
     command.arg(format!("--user-data-dir={}", dir.path("profile")));
-    let demands = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/report/look.html");
-    let output = command.arg(format!("file://{}?{pages}", demands.display())).output().unwrap();
+    let checks = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/report/look.html");
+    let output = command.arg(format!("file://{}?{pages}", checks.display())).output().unwrap();
     let (page, log) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
     let result = page.split_once("<pre id=\"result\">").and_then(|(_, rest)| rest.split_once("</pre>"));
     let Some((result, _)) = result else { unreachable!("{browser} shows nothing: {log}") };
@@ -73,10 +73,10 @@ fn records(recordings: &[Recording], name: &str) -> Vec<Value> {
     recording.records().iter().map(|record| parsed(record)).collect()
 }
 
-/// A name that a page must not take for markup; `look.html` knows it, too.
+/// A name that a page must not treat as markup. `look.html` has the same text.
 const HOSTILE: &str = "<img src=x onerror=alert(1)><script>window.xss=1</script>&amp;\"'";
 
-/// 250 pods on a node with a firewall that drops, and one pod with a hostile name: one verdict, at many times.
+/// Copies of one verdict, at other times and for other pods: 250 pods, and one pod with a hostile name.
 fn crowd() -> Vec<Value> {
     let mut records = records(&fixtures(), "firewall_drop/any-v4");
     records.retain(|record| record["type"] == "start" || record["type"] == "verdict");

@@ -1,5 +1,5 @@
-//! `tracer run` on this kernel: metrics over real HTTP, health by `tracer health`, rotation under real
-//! records. Each test runs in a network namespace of its own, where this process itself is the prober.
+//! `tracer run` on this kernel: metrics over HTTP, `tracer health`, and rotation. Each test runs in its own network
+//! namespace, where this process is the prober.
 //!
 //! Run with `cargo test -p tracer-userspace --test run_live -- --ignored --test-threads=1`.
 #![allow(clippy::unwrap_used, reason = "a test ends at the line that failed")]
@@ -23,16 +23,16 @@ use serde_json::Value;
 use common::{Dir, soon};
 
 const METRICS: &str = "127.0.0.1:9464";
-/// Nobody listens here.
+/// A port without a listener.
 const CLOSED: &str = "127.0.0.1:9";
 
-/// A node: a network namespace with loopback up and a `/run` of its own (there is one daemon a node), which this
-/// thread and its children are in, and a directory.
-struct Stage {
+/// A node for this thread and its children: a network namespace with `lo` up, an own `/run`, because a node has only
+/// one daemon, and a directory.
+struct Node {
     directory: Dir,
 }
 
-impl Stage {
+impl Node {
     fn new() -> Self {
         unshare(CloneFlags::CLONE_NEWNET | CloneFlags::CLONE_NEWNS).expect("root");
         let none: Option<&str> = None;
@@ -55,20 +55,20 @@ impl Stage {
     }
 }
 
-/// A daemon, ended with its test.
+/// A daemon that ends with its test.
 struct Daemon(Child);
 
 impl Daemon {
-    fn start(stage: &Stage, args: &[&str]) -> Self {
+    fn start(node: &Node, args: &[&str]) -> Self {
         let comm = fs::read_to_string("/proc/self/comm").unwrap();
         let mut command = tracer();
         command.args(["run", "--prober", comm.trim()]).args(args);
-        command.arg("--health-socket").arg(stage.path("health/sock"));
-        let stderr = File::create(stage.path("stderr")).unwrap();
+        command.arg("--health-socket").arg(node.path("health/sock"));
+        let stderr = File::create(node.path("stderr")).unwrap();
         Self(command.stdout(Stdio::null()).stderr(stderr).spawn().unwrap())
     }
 
-    /// SIGTERM; the exit code.
+    /// Sends SIGTERM, and returns the exit code.
     fn end(mut self) -> Option<i32> {
         kill(Pid::from_raw(self.0.id().cast_signed()), Signal::SIGTERM).unwrap();
         self.0.wait().unwrap().code()
@@ -92,7 +92,7 @@ fn tracer() -> Command {
     command
 }
 
-/// Status line, head and body of a page.
+/// Head and body of an HTTP response.
 fn get(path: &str) -> Option<(String, String)> {
     let mut stream = TcpStream::connect(METRICS).ok()?;
     stream.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
@@ -103,7 +103,7 @@ fn get(path: &str) -> Option<(String, String)> {
     Some((head.to_owned(), body.to_owned()))
 }
 
-/// The sum of all series that begin so.
+/// The sum of all series that start with this text.
 fn sum(metrics: &str, series: &str) -> f64 {
     let values = metrics.lines().filter(|line| line.starts_with(series)).filter_map(|line| line.rsplit_once(' '));
     values.map(|(_, value)| value.parse::<f64>().unwrap()).sum()
@@ -118,7 +118,7 @@ fn refuse(times: usize) {
 
 fn records(path: &Path) -> Vec<Value> {
     let text = fs::read_to_string(path).unwrap_or_default();
-    // The last line may just be on its way.
+    // The last line may be incomplete.
     let whole = text.split_inclusive('\n').filter(|line| line.ends_with('\n'));
     whole.map(|line| serde_json::from_str(line).expect(line)).collect()
 }
@@ -126,30 +126,33 @@ fn records(path: &Path) -> Vec<Value> {
 #[test]
 #[ignore = "needs root"]
 fn metrics_and_health_of_a_daemon() {
-    let stage = Stage::new();
-    let (code, _, says) = stage.health(&[]);
-    assert!(code == Some(2) && says.contains("no `tracer run` listens there") && says.lines().count() == 1, "{says}");
-    // The port is taken: the daemon works without, says so, and takes it once it is free.
+    let node = Node::new();
+    let (code, _, reported) = node.health(&[]);
+    assert!(
+        code == Some(2) && reported.contains("no `tracer run` listens there") && reported.lines().count() == 1,
+        "{reported}"
+    );
+    // The port is in use: the daemon works without metrics, reports that, and retries until the port is free.
     let taken = TcpListener::bind(METRICS).unwrap();
-    let before_counted = fs::read_to_string("/proc/sys/kernel/bpf_stats_enabled").unwrap().trim() == "1";
-    let daemon = Daemon::start(&stage, &["--metrics-listen", METRICS]);
-    soon("readiness", || (stage.health(&["--ready"]).0 == Some(0)).then_some(()));
+    let kernel_counts_runs = fs::read_to_string("/proc/sys/kernel/bpf_stats_enabled").unwrap().trim() == "1";
+    let daemon = Daemon::start(&node, &["--metrics-listen", METRICS]);
+    soon("readiness", || (node.health(&["--ready"]).0 == Some(0)).then_some(()));
     let report = soon("the report", || {
-        let report: Value = serde_json::from_str(&stage.health(&[]).1).unwrap();
+        let report: Value = serde_json::from_str(&node.health(&[]).1).unwrap();
         report["degraded"][0].is_string().then_some(report)
     });
     assert!(report["degraded"][0].as_str().unwrap().contains("Address already in use"), "{report}");
     assert!(report["hooks_attached"].as_u64().unwrap() > 5, "{report}");
     refuse(3);
-    let warnings = fs::read_to_string(stage.path("stderr")).unwrap();
+    let warnings = fs::read_to_string(node.path("stderr")).unwrap();
     assert_eq!(warnings.lines().filter(|line| line.contains(METRICS)).count(), 1, "{warnings}");
     drop(taken);
-    // What happened before anybody could ask is counted.
+    // The failures before the first request are counted.
     let metrics = soon("three verdicts", || {
         let (head, body) = get("/metrics")?;
         assert!(head.starts_with("HTTP/1.1 200") && head.contains("text/plain; version=0.0.4"), "{head}");
         let verdicts = sum(&body, "tracer_verdicts_total{cause=\"connection_refused\"");
-        // Brought up to date once a second.
+        // The daemon updates these once a second.
         let events = sum(&body, "tracer_events_total{hook=\"inet_sock_set_state\"}");
         (verdicts >= 3.0 && events >= 6.0).then_some(body)
     });
@@ -158,8 +161,8 @@ fn metrics_and_health_of_a_daemon() {
     assert_eq!(sum(&metrics, "tracer_hook_attached{hook=\"inet_sock_set_state\"}"), 1.0);
     assert_eq!(sum(&metrics, "tracer_events_lost_total"), 0.0);
     assert!(metrics.contains("tracer_build_info{version=") && !metrics.contains("pod="), "{metrics}");
-    assert_eq!(metrics.contains("tracer_program_run"), before_counted, "{metrics}");
-    // The kernel counts runs while this is held.
+    assert_eq!(metrics.contains("tracer_program_run"), kernel_counts_runs, "{metrics}");
+    // The kernel counts runs of programs while this is open.
     let counting = aya::sys::enable_stats(aya::sys::Stats::RunTime).unwrap();
     soon("runs of programs", || {
         refuse(1);
@@ -170,40 +173,40 @@ fn metrics_and_health_of_a_daemon() {
     drop(counting);
     assert!(get("/healthz").unwrap().0.starts_with("HTTP/1.1 200"));
     assert!(get("/readyz").unwrap().0.starts_with("HTTP/1.1 200"));
-    assert_eq!(fs::metadata(stage.path("health/sock")).unwrap().permissions().mode() & 0o777, 0o600);
-    // A pipeline that stands still answers nobody: the whole process is stopped here.
+    assert_eq!(fs::metadata(node.path("health/sock")).unwrap().permissions().mode() & 0o777, 0o600);
+    // A pipeline that hangs does not answer. Here a signal stops the whole process.
     let pid = Pid::from_raw(daemon.0.id().cast_signed());
     kill(pid, Signal::SIGSTOP).unwrap();
-    let (code, _, says) = stage.health(&[]);
+    let (code, _, reported) = node.health(&[]);
     kill(pid, Signal::SIGCONT).unwrap();
-    assert!(code == Some(2) && says.contains("does not answer"), "{says}");
+    assert!(code == Some(2) && reported.contains("does not answer"), "{reported}");
     assert_eq!(daemon.end(), Some(0));
-    assert!(!stage.path("health/sock").exists());
-    assert_eq!(stage.health(&["--ready"]).0, Some(2));
+    assert!(!node.path("health/sock").exists());
+    assert_eq!(node.health(&["--ready"]).0, Some(2));
 }
 
 #[test]
 #[ignore = "needs root"]
-fn an_address_that_cannot_be_read_is_wrong_usage() {
+fn an_invalid_metrics_address_is_wrong_usage() {
     let output = tracer().args(["run", "--metrics-listen", "localhost:http"]).output().unwrap();
-    let says = String::from_utf8(output.stderr).unwrap();
-    assert!(output.status.code() == Some(2) && says.lines().count() == 1, "{says}");
-    assert!(says.contains("--metrics-listen") && says.contains("localhost:9464"), "{says}");
+    let reported = String::from_utf8(output.stderr).unwrap();
+    assert!(output.status.code() == Some(2) && reported.lines().count() == 1, "{reported}");
+    assert!(reported.contains("--metrics-listen") && reported.contains("localhost:9464"), "{reported}");
 }
 
 #[test]
 #[ignore = "needs root"]
 fn rotation_loses_no_line() {
-    let stage = Stage::new();
-    let out = stage.path("out.ndjson");
+    let node = Node::new();
+    let out = node.path("out.ndjson");
     let args = ["--output-file", out.to_str().unwrap(), "--attempts", "--output-max-size", "64KiB"];
-    let daemon = Daemon::start(&stage, &[&args[..], &["--output-max-files", "100"]].concat());
+    let daemon = Daemon::start(&node, &[&args[..], &["--output-max-files", "100"]].concat());
     soon("the start record", || (!records(&out).is_empty()).then_some(()));
     refuse(400);
     daemon.hang_up();
     refuse(400);
     assert_eq!(daemon.end(), Some(0));
-    let rotated = (1..).map(|n| stage.path(&format!("out.ndjson.{n}"))).take_while(|path| path.exists());
+    let rotated = (1..).map(|n| node.path(&format!("out.ndjson.{n}"))).take_while(|path| path.exists());
     let mut files: Vec<PathBuf> = rotated.collect();
     assert!(files.len() > 5, "{files:?}");
     files.reverse();
@@ -225,15 +228,15 @@ fn rotation_loses_no_line() {
 
 #[test]
 #[ignore = "needs root"]
-fn no_more_files_are_kept_than_asked_for() {
-    let stage = Stage::new();
-    let out = stage.path("out.ndjson");
+fn rotation_keeps_at_most_output_max_files() {
+    let node = Node::new();
+    let out = node.path("out.ndjson");
     let args = ["--output-file", out.to_str().unwrap(), "--output-max-size", "16KiB", "--output-max-files", "2"];
-    let daemon = Daemon::start(&stage, &args);
+    let daemon = Daemon::start(&node, &args);
     soon("the start record", || (!records(&out).is_empty()).then_some(()));
     refuse(200);
     assert_eq!(daemon.end(), Some(0));
-    let mut names: Vec<_> = fs::read_dir(&stage.directory.0).unwrap().map(|e| e.unwrap().file_name()).collect();
+    let mut names: Vec<_> = fs::read_dir(&node.directory.0).unwrap().map(|e| e.unwrap().file_name()).collect();
     names.retain(|name| name.to_string_lossy().starts_with("out"));
     names.sort();
     assert_eq!(names, ["out.ndjson", "out.ndjson.1", "out.ndjson.2"]);
@@ -258,33 +261,33 @@ impl Drop for Disk {
 
 #[test]
 #[ignore = "needs root"]
-fn a_full_disk_is_survived() {
-    let stage = Stage::new();
-    let disk = Disk::mount(stage.path("disk"));
+fn after_a_full_disk_all_records_are_written() {
+    let node = Node::new();
+    let disk = Disk::mount(node.path("disk"));
     let out = disk.0.join("out.ndjson");
     let args = ["--output-file", out.to_str().unwrap(), "--output-max-size", "400KiB", "--output-max-files", "1"];
-    let daemon = Daemon::start(&stage, &[&args[..], &["--metrics-listen", METRICS]].concat());
+    let daemon = Daemon::start(&node, &[&args[..], &["--metrics-listen", METRICS]].concat());
     soon("the start record", || (!records(&out).is_empty()).then_some(()));
     let filler = disk.0.join("filler");
     let _ = File::create(&filler).unwrap().write_all(&vec![0; 1 << 20]);
     refuse(60);
-    // The kernel side goes on: verdicts are counted while none can be written.
+    // The daemon goes on to count verdicts while it can write none.
     let degraded = soon("the trouble", || {
-        let report: Value = serde_json::from_str(&stage.health(&["--ready"]).1).unwrap();
+        let report: Value = serde_json::from_str(&node.health(&["--ready"]).1).unwrap();
         report["degraded"][0].as_str().map(str::to_owned)
     });
     assert!(degraded.starts_with("output: --output-file") && degraded.contains("No space left"), "{degraded}");
     soon("verdicts that are counted meanwhile", || {
         (sum(&get("/metrics")?.1, "tracer_verdicts_total") >= 60.0).then_some(())
     });
-    let reported = fs::read_to_string(stage.path("stderr")).unwrap();
+    let reported = fs::read_to_string(node.path("stderr")).unwrap();
     assert_eq!(reported.lines().filter(|line| line.contains("No space left")).count(), 1, "{reported}");
-    // Whatever is in the file while the disk is full is whole.
+    // While the disk is full, the file has only complete records.
     let all = || [records(&disk.0.join("out.ndjson.1")), records(&out)].concat();
     let before = all().len();
     fs::remove_file(&filler).unwrap();
-    soon("what waited", || {
-        let report: Value = serde_json::from_str(&stage.health(&[]).1).unwrap();
+    soon("the records that waited", || {
+        let report: Value = serde_json::from_str(&node.health(&[]).1).unwrap();
         (all().len() > before + 50 && report["degraded"].as_array().unwrap().is_empty()).then_some(())
     });
     assert_eq!(daemon.end(), Some(0));
@@ -295,19 +298,19 @@ fn a_full_disk_is_survived() {
 
 #[test]
 #[ignore = "needs root"]
-fn what_began_before_every_hook_was_attached_is_not_judged() {
-    let stage = Stage::new();
-    let out = stage.path("out.ndjson");
+fn attempts_from_before_the_last_hook_was_attached_get_no_verdict() {
+    let node = Node::new();
+    let out = node.path("out.ndjson");
     let (stop, stopped) = std::sync::mpsc::channel::<()>();
-    // A dial that the hooks attached so far see in part is reported wrongly: this kernel takes its time to attach them all.
+    // Attempts run while the hooks are attached one by one. A verdict on an attempt with missing events would be wrong.
     let dials = std::thread::spawn(move || {
         while stopped.try_recv() == Err(std::sync::mpsc::TryRecvError::Empty) {
             refuse(1);
-            // Nobody reads the ring until all of them are attached: what does not fit is lost, and a verdict on the rest weaker.
+            // Nothing reads the ring until all hooks are attached. The pause keeps the ring from overflowing.
             std::thread::sleep(Duration::from_millis(1));
         }
     });
-    let daemon = Daemon::start(&stage, &["--output-file", out.to_str().unwrap()]);
+    let daemon = Daemon::start(&node, &["--output-file", out.to_str().unwrap()]);
     soon("a verdict", || records(&out).iter().any(|record| record["type"] == "verdict").then_some(()));
     stop.send(()).unwrap();
     dials.join().unwrap();
@@ -323,9 +326,9 @@ fn what_began_before_every_hook_was_attached_is_not_judged() {
 
 #[test]
 #[ignore = "needs root"]
-fn a_hangup_that_was_to_be_ignored_ends_nothing() {
-    let stage = Stage::new();
-    // Whoever runs these tests may ignore it, too, and what is ignored is inherited.
+fn an_ignored_hangup_does_not_end_attach() {
+    let node = Node::new();
+    // An ignored signal is inherited, and the parent of these tests may ignore SIGHUP. So `env` sets it each time.
     let run = |hangup: &str| {
         let mut command = Command::new("env");
         command.args([hangup, env!("CARGO_BIN_EXE_tracer"), "attach", "--prober", "nobody", "--duration", "2s"]);
@@ -341,5 +344,5 @@ fn a_hangup_that_was_to_be_ignored_ends_nothing() {
     };
     assert_eq!(run("--default-signal=HUP"), "signal");
     assert_eq!(run("--ignore-signal=HUP"), "duration");
-    drop(stage);
+    drop(node);
 }

@@ -1,4 +1,4 @@
-//! `tracer selftest` on this kernel: its rows, its exit codes, and that nothing of it stays, however it ends. Needs root.
+//! `tracer selftest` on this kernel: its rows, its exit codes, and that it leaves nothing behind. Needs root.
 //!
 //! Run with `cargo test -p tracer-userspace --test selftest_live -- --ignored`.
 
@@ -13,7 +13,7 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use serde_json::Value;
 
-/// For a tracer that got SIGKILL to detach, on a machine that is busy.
+/// How long a killed tracer may need to detach on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 fn selftest(args: &[&str]) -> Command {
@@ -23,16 +23,16 @@ fn selftest(args: &[&str]) -> Command {
     command
 }
 
-/// One that has shown a row, and is in the midst of the next.
-struct Midway {
+/// A selftest that has printed one row, and is working on the next one.
+struct RunningSelftest {
     child: Child,
-    /// In the environment of all its processes.
+    /// A variable in the environment of all its processes.
     mark: String,
-    /// Those processes, when it had shown a row.
+    /// Its processes after the first row.
     pids: Vec<u32>,
 }
 
-impl Midway {
+impl RunningSelftest {
     fn new() -> Self {
         static NEXT: AtomicU32 = AtomicU32::new(0);
         let mark = format!("SELFTEST_LIVE={}-{}", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed));
@@ -51,7 +51,7 @@ impl Midway {
         kill(Pid::from_raw(self.child.id().cast_signed()), signal).expect("the signal");
     }
 
-    /// Waits for its end, and for those that it had started, which are nobody's children then.
+    /// Waits for its end, and for the end of the processes that it started.
     fn ended(&mut self) -> ExitStatus {
         let mut reported = String::new();
         self.child.stderr.take().expect("stderr").read_to_string(&mut reported).expect("stderr");
@@ -62,7 +62,7 @@ impl Midway {
         self.child.wait().expect("its end")
     }
 
-    /// Processes, mounts and names of it that are still there.
+    /// Its processes, mounts and files that still exist.
     fn left(&self) -> Vec<String> {
         let processes = marked(&self.mark).into_iter().map(|pid| format!("process {pid}"));
         let places = ["/run", "/run/netns", "/tmp"].into_iter().flat_map(entries).filter(|name| self.is_mine(name));
@@ -71,7 +71,7 @@ impl Midway {
         processes.chain(places).chain(mounts.into_iter().filter(|line| self.is_mine(line))).collect()
     }
 
-    /// Its cgroups.
+    /// Its cgroups that still exist.
     fn groups(&self) -> Vec<String> {
         let mounts = fs::read_to_string("/proc/self/mountinfo").expect("mounts");
         let roots = mounts.lines().filter(|line| line.contains(" - cgroup")).filter_map(|line| line.split(' ').nth(4));
@@ -83,7 +83,7 @@ impl Midway {
     }
 }
 
-/// The processes with this in their environment.
+/// The processes with this variable in their environment.
 fn marked(mark: &str) -> Vec<u32> {
     let has = |pid: &u32| {
         fs::read(format!("/proc/{pid}/environ")).is_ok_and(|it| it.split(|b| *b == 0).any(|v| v == mark.as_bytes()))
@@ -108,7 +108,7 @@ fn row<'a>(rows: &'a [Value], cause: &str) -> &'a Value {
 
 #[test]
 #[ignore = "needs root"]
-fn what_is_made_is_proven_by_its_hook() {
+fn a_cause_with_its_hook_is_proven() {
     let output = selftest(&["--cause", "connection_refused", "--cause", "handshake_rst"]).output().expect("tracer");
     let rows = rows(&output);
     assert_eq!(output.status.code(), Some(0), "{}", String::from_utf8_lossy(&output.stderr));
@@ -128,7 +128,7 @@ fn what_is_made_is_proven_by_its_hook() {
 
 #[test]
 #[ignore = "needs root"]
-fn what_cannot_be_shown_says_why_and_is_no_failure() {
+fn a_cause_that_cannot_be_shown_is_unknown_with_a_reason() {
     let output = selftest(&["--cause", "exec_failed"]).output().expect("tracer");
     let rows = rows(&output);
     assert_eq!((output.status.code(), rows.len()), (Some(0), 1), "{rows:?}");
@@ -139,38 +139,38 @@ fn what_cannot_be_shown_says_why_and_is_no_failure() {
 
 #[test]
 #[ignore = "needs root"]
-fn nothing_stays_at_the_end() {
-    let mut run = Midway::new();
+fn nothing_is_left_at_the_end() {
+    let mut run = RunningSelftest::new();
     assert!(run.ended().success());
     assert_eq!((run.left(), run.groups()), (vec![], vec![]));
 }
 
 #[test]
 #[ignore = "needs root"]
-fn a_signal_ends_it_and_nothing_stays() {
-    let mut run = Midway::new();
+fn after_sigterm_nothing_is_left() {
+    let mut run = RunningSelftest::new();
     run.signal(Signal::SIGTERM);
-    assert_eq!(run.ended().signal(), Some(Signal::SIGTERM as i32), "who waits must not take it for a success");
+    assert_eq!(run.ended().signal(), Some(Signal::SIGTERM as i32), "the exit status shows the signal");
     assert_eq!((run.left(), run.groups()), (vec![], vec![]));
 }
 
 #[test]
 #[ignore = "needs root"]
-fn what_sigkill_leaves_is_removed_at_the_next_start() {
-    let mut run = Midway::new();
+fn the_next_start_removes_cgroups_that_sigkill_left() {
+    let mut run = RunningSelftest::new();
     run.signal(Signal::SIGKILL);
     run.ended();
-    // All but cgroups, which no process holds, goes by itself.
+    // The kernel removes everything except cgroups.
     assert_eq!(run.left(), [""; 0]);
     let next = selftest(&["--cause", "exec_failed"]).output().expect("tracer");
     assert_eq!((next.status.code(), run.groups()), (Some(0), vec![]));
 }
 
-/// Two at a time on one node: each sees its own failures only, and leaves the other's node alone.
+/// Each of two selftests sees only its own failures, and does not remove the other's node.
 #[test]
 #[ignore = "needs root"]
-fn two_at_a_time_do_not_disturb_each_other() {
-    let first = Midway::new();
+fn two_selftests_at_once_both_succeed() {
+    let first = RunningSelftest::new();
     let second = selftest(&["--cause", "mid_stream_rst,app_status_failure"]).output().expect("tracer");
     let first = first.child.wait_with_output().expect("the first");
     for output in [&first, &second] {
@@ -180,8 +180,8 @@ fn two_at_a_time_do_not_disturb_each_other() {
 
 #[test]
 #[ignore = "needs root"]
-fn without_privileges_it_says_which_are_missing() {
-    // Nobody may not run a binary below a folder of root's: it is handed over open.
+fn without_privileges_the_missing_capabilities_are_named() {
+    // The user `nobody` may not read the build directory, so it gets the binary as an open file.
     let binary = fs::File::open(env!("CARGO_BIN_EXE_tracer")).expect("binary");
     let mut command = Command::new("setpriv");
     command.args(["--reuid=65534", "--regid=65534", "--clear-groups", "--bounding-set=-all"]);

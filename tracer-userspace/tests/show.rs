@@ -1,4 +1,4 @@
-//! `tracer show`: records from files, logs and stdin, as `attach` prints them.
+//! `tracer show` prints records of files, logs and stdin as `attach` does.
 
 use std::io::Write as _;
 use std::process::{Command, Output, Stdio};
@@ -31,7 +31,7 @@ fn tracer(command: &str, args: &[&str], stdin: &str) -> (Option<i32>, String, St
 }
 
 #[test]
-fn a_pods_log_is_shown_with_its_summary_and_other_lines_are_counted_once() {
+fn a_pods_log_is_shown_and_other_lines_get_one_warning() {
     let log = [
         "starting\n",
         &format!("2026-01-02T03:04:05.1Z stdout F {}", verdict(1, "n1", "cart", "loopback_down")),
@@ -56,7 +56,7 @@ fn a_pods_log_is_shown_with_its_summary_and_other_lines_are_counted_once() {
 }
 
 #[test]
-fn filters_and_forms_are_those_of_attach() {
+fn it_has_the_filters_and_formats_of_attach() {
     let scratch = Scratch::new();
     let path = scratch.path("records");
     let (cart, web) = (verdict(1, "n1", "cart", "loopback_down"), verdict(2, "n1", "web", "slow_response"));
@@ -70,14 +70,14 @@ fn filters_and_forms_are_those_of_attach() {
 }
 
 #[test]
-fn nodes_are_distinguished() {
+fn records_have_a_heading_for_each_node() {
     let records = verdict(1, "n1", "cart", "loopback_down") + &verdict(1, "n2", "web", "slow_response");
     let (_, out, _) = show(&[], &records);
     assert!(out.contains("== n2 ==\n") && out.matches("== n1 ==").count() == 1, "{out}");
 }
 
 #[test]
-fn what_is_no_record_of_this_schema_is_one_line_and_exit_code_2() {
+fn input_without_records_of_this_schema_is_one_line_and_exit_code_2() {
     let other = verdict(1, "n1", "cart", "loopback_down").replace("tracer/1", "tracer/9");
     let (code, out, err) = show(&[], &other);
     assert_eq!((code, out.as_str(), err.lines().count()), (Some(2), "", 1), "{err}");
@@ -91,7 +91,7 @@ fn what_is_no_record_of_this_schema_is_one_line_and_exit_code_2() {
 }
 
 #[test]
-fn a_type_of_a_newer_tracer_is_a_warning_here_and_for_the_page() {
+fn an_unknown_type_of_record_is_a_warning_of_show_and_report() {
     let newer = r#"{"schema":"tracer/1","type":"forecast","time":"2026-01-02T03:04:05Z","seq":2,"node_name":"n1"}"#;
     let records = verdict(1, "n1", "cart", "loopback_down") + newer + "\n";
     let note = "stdin:2: a record of type `forecast`, which this tracer does not know: skipped";

@@ -1,4 +1,4 @@
-//! Signals of a live run. One test, as signals reach the whole process.
+//! Signals of a live run. There is one test only, because a signal reaches the whole process.
 #![allow(clippy::unwrap_used, reason = "a test ends at the line that failed")]
 
 mod common;
@@ -17,7 +17,7 @@ use tracer_output::sink::{Form, SinkConfig};
 
 use common::{Dir, soon};
 
-/// A quiet node.
+/// A source without events.
 struct Quiet;
 
 impl EventSource for Quiet {
@@ -30,7 +30,7 @@ impl EventSource for Quiet {
     fn lost(&self) -> Vec<(&'static str, u64)> {
         Vec::new()
     }
-    fn ask(&mut self, _ask: tracer_model::query::Query) -> Option<tracer_model::event::ObservationKind> {
+    fn query(&mut self, _: tracer_model::query::Query) -> Option<tracer_model::event::ObservationKind> {
         None
     }
     fn detach(&mut self) {}
@@ -47,7 +47,7 @@ fn config(file: PathBuf) -> LiveConfig {
 }
 
 #[test]
-fn hangup_opens_the_file_again_and_term_ends_it() {
+fn sighup_reopens_the_file_and_sigterm_ends_the_run() {
     let dir = Dir::new();
     let path = dir.0.join("out");
     let rotated = path.with_extension("1");
@@ -64,7 +64,7 @@ fn hangup_opens_the_file_again_and_term_ends_it() {
                 namespaces_incomplete: false,
                 node_netns: None,
                 prober_pids: vec![],
-                facts: vec![],
+                observations: vec![],
                 changes,
                 sources: vec![],
                 problems: vec![],

@@ -1,5 +1,5 @@
-//! The sources against this kernel: throw-away network namespaces with a stand-in for the kubelet, a pod's
-//! namespace, and tables in the shape kube-proxy writes them. Needs root, `ip`, `nft` and iptables.
+//! The sources on this kernel: network namespaces of a process that plays the kubelet and of a pod, and tables as
+//! kube-proxy writes them. Needs root, `ip`, `nft` and iptables.
 //!
 //! Run with `cargo test -p tracer-userspace --test sources_live -- --ignored`.
 
@@ -19,13 +19,13 @@ use tracer_sources::{Snapshot, SourceConfig, snapshot, watch};
 
 use common::{Dir, PATIENCE, soon};
 
-/// A process in a network namespace of its own, with a name of its own.
-struct Resident {
+/// A process with its own name in its own network namespace.
+struct NamedProcess {
     child: Child,
     exe: PathBuf,
 }
 
-impl Resident {
+impl NamedProcess {
     fn start(name: &str) -> Self {
         let exe = std::env::temp_dir().join(name);
         std::fs::copy("/bin/sleep", &exe).expect("copy of sleep");
@@ -46,7 +46,7 @@ impl Resident {
     }
 }
 
-impl Drop for Resident {
+impl Drop for NamedProcess {
     fn drop(&mut self) {
         let _ = self.child.kill();
         let _ = self.child.wait();
@@ -71,7 +71,7 @@ fn lo_is_up(links: &Links) -> bool {
 }
 
 fn find<T>(snapshot: &Snapshot, wanted: impl Fn(&ObservationKind) -> Option<T>) -> T {
-    snapshot.facts.iter().find_map(wanted).expect("the fact")
+    snapshot.facts.iter().find_map(wanted).expect("the observation")
 }
 
 fn links(kind: &ObservationKind) -> Option<Links> {
@@ -122,7 +122,7 @@ RULES
 #[test]
 #[ignore = "needs root"]
 fn node_ports_of_kube_proxy_in_nftables_mode() {
-    let node = Resident::start("live-nft");
+    let node = NamedProcess::start("live-nft");
     node.run(KUBE_PROXY_NFT);
     let snapshot = snapshot(&config("live-nft")).expect("snapshot");
     let expected = [(30001, Some("ns2/svc2:p80")), (30003, Some("ns2/empty:https")), (30006, Some("ns6/svc6:p"))];
@@ -141,7 +141,7 @@ fn node_ports_of_kube_proxy_in_iptables_mode() {
         ("live-old6", "ip6tables-legacy"),
     ];
     for (name, iptables) in cases {
-        let node = Resident::start(name);
+        let node = NamedProcess::start(name);
         let rules = if iptables.starts_with("ip6") {
             KUBE_PROXY_IPTABLES.replace("127.0.0.0/8", "::1/128")
         } else {
@@ -156,7 +156,7 @@ fn node_ports_of_kube_proxy_in_iptables_mode() {
 #[test]
 #[ignore = "needs root"]
 fn only_the_chain_of_kube_proxy_is_read_from_a_large_table() {
-    let node = Resident::start("live-large");
+    let node = NamedProcess::start("live-large");
     let mut rules = String::from("iptables-nft-restore <<'RULES'\n*nat\n:KUBE-NODEPORTS - [0:0]\n:BULK - [0:0]\n");
     for n in 0..50_000_u32 {
         let _ = writeln!(rules, "-A BULK -p tcp -d 10.{}.{}.1 --dport 80 -j RETURN", n >> 8, n & 255);
@@ -171,9 +171,9 @@ fn only_the_chain_of_kube_proxy_is_read_from_a_large_table() {
 
 #[test]
 #[ignore = "needs root"]
-fn a_snapshot_reads_the_probers_namespace_and_the_pods_around_it() {
-    let node = Resident::start("live-node");
-    let pod = Resident::start("live-pod");
+fn a_snapshot_has_the_probers_namespace_and_the_pods() {
+    let node = NamedProcess::start("live-node");
+    let pod = NamedProcess::start("live-pod");
     node.run("echo 1024 65000 > /proc/sys/net/ipv4/ip_local_port_range; ip addr add 192.0.2.1/32 dev lo");
     pod.run("ip link set lo up; ip addr add 10.88.7.4/32 dev lo; ip -6 addr add fd00:88::7/128 dev lo");
     let started = Instant::now();
@@ -195,7 +195,7 @@ fn a_snapshot_reads_the_probers_namespace_and_the_pods_around_it() {
     assert!(found.name.is_none() && found.netns.is_some() && found.addrs.len() == 2, "{found:?}");
 }
 
-/// The next fact that `wanted` accepts.
+/// The next observation that `wanted` accepts.
 async fn next<T>(facts: &mut mpsc::Receiver<ObservationKind>, wanted: impl Fn(&ObservationKind) -> Option<T>) -> T {
     let search = async {
         loop {
@@ -205,13 +205,13 @@ async fn next<T>(facts: &mut mpsc::Receiver<ObservationKind>, wanted: impl Fn(&O
             }
         }
     };
-    tokio::time::timeout(PATIENCE, search).await.expect("a fact in time")
+    tokio::time::timeout(PATIENCE, search).await.expect("an observation in time")
 }
 
 #[tokio::test]
 #[ignore = "needs root"]
-async fn a_watch_sends_what_changes_and_ends_with_its_future() {
-    let node = Resident::start("live-watch");
+async fn a_watch_sends_changes_and_ends_with_its_future() {
+    let node = NamedProcess::start("live-watch");
     node.run("ip link set lo up");
     let place = Dir::new();
     let file = place.0.join("pods.yaml");
@@ -222,7 +222,7 @@ async fn a_watch_sends_what_changes_and_ends_with_its_future() {
     let refresh = Arc::new(Notify::new());
     let watcher = tokio::spawn(watch(config, snapshot, refresh.clone(), tx, tracer_sources::Supervisor::new().0));
     let lo = |kind: &ObservationKind| links(kind).map(|links| lo_is_up(&links));
-    // What changed before anybody listened for it: links are reported once more.
+    // The watch sends the links again at its start, because they may have changed since the snapshot.
     assert!(next(&mut rx, lo).await);
 
     let started = Instant::now();
@@ -242,7 +242,7 @@ async fn a_watch_sends_what_changes_and_ends_with_its_future() {
     let count = |kind: &ObservationKind| {
         if let ObservationKind::NodePorts(ports) = kind { Some(ports.ports.len()) } else { None }
     };
-    // That there was none is reported before the first, which is a change then.
+    // The watch first sends an empty list, and then the change.
     assert_eq!(next(&mut rx, count).await, 0);
     assert_eq!(next(&mut rx, count).await, 3);
     node.run("nft delete table ip kube-proxy; nft delete table ip6 kube-proxy");
@@ -250,7 +250,7 @@ async fn a_watch_sends_what_changes_and_ends_with_its_future() {
     assert_eq!(next(&mut rx, count).await, 0);
 
     drop(node);
-    let node = Resident::start("live-watch");
+    let node = NamedProcess::start("live-watch");
     node.run("ip link set lo up");
     refresh.notify_one();
     let own = std::fs::read_link(format!("/proc/{}/ns/net", node.child.id())).expect("namespace");
@@ -269,7 +269,7 @@ fn resident_kib() -> usize {
     line.split_whitespace().nth(1).and_then(|text| text.parse().ok()).expect("a number")
 }
 
-/// A List as kubectl prints it, written pod by pod to leave the heap as it was.
+/// Writes a List as kubectl prints it, pod by pod, so that the test itself needs no large heap.
 fn write_pods(path: &std::path::Path, count: usize) {
     let sample = include_str!("../testdata/kubelet-pods.json");
     let list: serde_json::Value = serde_json::from_str(sample).expect("sample");
@@ -286,12 +286,12 @@ fn write_pods(path: &std::path::Path, count: usize) {
     file.write_all(b"]}").expect("tail");
 }
 
-/// A thread that enters namespaces itself is back after each, even if what it did there panicked: a pod's namespace, and the
-/// other end of its link with it, stay for as long as anybody is in it.
+/// A thread that enters namespaces itself is back after each visit, even after a panic. A thread that stays in a pod's
+/// namespace would keep the namespace and its link alive.
 #[test]
 #[ignore = "needs root"]
-fn who_goes_into_a_namespace_comes_back() {
-    let pod = Resident::start("trsrc-visited");
+fn a_thread_leaves_each_namespace_that_it_entered() {
+    let pod = NamedProcess::start("trsrc-visited");
     let path = PathBuf::from(format!("/proc/{}/ns/net", pod.child.id()));
     let at = |path: &str| std::fs::read_link(path).expect("a namespace");
     let visits = move || {
@@ -311,10 +311,10 @@ fn who_goes_into_a_namespace_comes_back() {
     std::thread::spawn(visits).join().expect("every visit");
 }
 
-/// What 250 pods and 500 processes cost: run with `--release --nocapture`.
+/// Prints the cost of 250 pods and 500 processes: run with `--release --nocapture`.
 #[test]
 #[ignore = "needs root"]
-fn a_full_node_is_read_in_time() {
+fn a_snapshot_of_a_full_node_has_all_pods() {
     let place = Dir::new();
     let file = place.0.join("pods.json");
     write_pods(&file, 250);
@@ -334,7 +334,7 @@ fn a_full_node_is_read_in_time() {
     }
 }
 
-/// A cgroup as the kubelet's cgroupfs driver makes it, of either version; removed when the test ends.
+/// A cgroup of version 1 or 2 as the kubelet's cgroupfs driver makes it. It is removed when the test ends.
 struct PodGroup(PathBuf);
 
 impl PodGroup {
@@ -346,7 +346,7 @@ impl PodGroup {
         group
     }
 
-    fn add(&self, resident: &Resident) {
+    fn add(&self, resident: &NamedProcess) {
         std::fs::write(self.0.join("cgroup.procs"), resident.child.id().to_string()).expect("cgroup.procs");
     }
 }
@@ -361,11 +361,11 @@ impl Drop for PodGroup {
 
 #[test]
 #[ignore = "needs root"]
-fn a_pod_is_found_by_its_cgroup_and_joined_with_the_file() {
+fn a_pod_is_found_by_its_cgroup_and_named_by_the_file() {
     let (uid, container) = ("761c395d27727576796af2646f1186d4", "f".repeat(64));
-    let node = Resident::start("live-kubelet");
+    let node = NamedProcess::start("live-kubelet");
     let group = PodGroup::make(uid, &container);
-    let pod = Resident::start("live-app");
+    let pod = NamedProcess::start("live-app");
     pod.run("ip link set lo up; ip addr add 10.88.0.5/32 dev lo");
     group.add(&pod);
     let first = snapshot(&config("live-kubelet")).expect("snapshot");

@@ -1,7 +1,7 @@
-//! How it reads: pages of recordings, help, explanations, the schema, the metrics, the report.
+//! Snapshots of all texts: pages of recordings, help, explanations, the schema, the metrics, the report.
 //!
-//! What is decided is in the snapshots of `--test recordings`. `INSTA_UPDATE=always cargo test -p tracer-userspace --test texts`
-//! takes over what has changed.
+//! The snapshots of `--test recordings` have the decisions.
+//! `INSTA_UPDATE=always cargo test -p tracer-userspace --test texts` updates these snapshots.
 #![allow(clippy::unwrap_used, reason = "a test ends at the line that failed")]
 
 mod common;
@@ -18,7 +18,7 @@ use tracer_output::sink::{Form, Sink, SinkConfig};
 use common::recorded::{Recording, fixtures, parsed, with_each};
 use common::{Dir, ran, snapshots, text, tracer};
 
-/// Fixtures with pages that are kept at widths from a phone's to a wall's, too.
+/// Fixtures with page snapshots at several widths.
 const AT_WIDTHS: &[&str] =
     &["connection_refused/any-v4", "healthy/any-v4", "loopback_down/any-v4", "unexplained/any-v4"];
 
@@ -31,7 +31,7 @@ fn recordings_read_as_before() {
     snapshots::compare("replay", &texts);
 }
 
-/// The page, and below it the sentences of records that the page has no room for.
+/// The page, and below it the sentences that only the records have.
 fn page_and_rest(fixture: &Recording) -> String {
     let page = fixture.page(None);
     assert!(page.ends_with('\n'), "{}", fixture.name);
@@ -41,7 +41,7 @@ fn page_and_rest(fixture: &Recording) -> String {
     format!("{page}\nOnly in the records:\n{}", rest.join("\n"))
 }
 
-/// Every text of a record that has several words.
+/// Collects each text of a record that has several words.
 fn collect(value: &Value, sentences: &mut BTreeSet<String>) {
     match value {
         Value::String(text) if text.contains(' ') => drop(sentences.insert(text.clone())),
@@ -75,7 +75,7 @@ fn help_reads_as_before() {
     snapshots::compare("help", &texts);
 }
 
-/// The names in the groups of commands.
+/// The names of the commands in the overview.
 fn commands(help: &str) -> impl Iterator<Item = &str> {
     let groups = help.split("\nOptions:\n").next().unwrap();
     groups.lines().filter(|line| line.starts_with("  ")).filter_map(|line| line.split_whitespace().next())
@@ -97,7 +97,7 @@ fn formats_are_described_as_before() {
     snapshots::compare("formats", &texts.map(|(name, text)| (name.to_owned(), text)).into());
 }
 
-/// The metrics of a daemon that saw what a fixture has.
+/// The metrics of a daemon after the observations of a fixture.
 fn metrics_page() -> String {
     let (metrics, registry) = Metrics::new(true);
     metrics.set_dropped("output", 0);
@@ -113,11 +113,11 @@ fn metrics_page() -> String {
             engine.push(&observation);
         }
     }
-    in_order(&metrics::text(&registry))
+    sort_series(&metrics::text(&registry))
 }
 
-/// The series of a family have no order of their own.
-fn in_order(page: &str) -> String {
+/// Sorts the series of each family, because their order is random.
+fn sort_series(page: &str) -> String {
     let lines: Vec<&str> = page.lines().collect();
     let of_one_kind = |a: &&str, b: &&str| a.starts_with('#') == b.starts_with('#');
     let sorted = lines.chunk_by(of_one_kind).flat_map(|lines| {
@@ -130,7 +130,7 @@ fn in_order(page: &str) -> String {
     sorted.collect::<Vec<_>>().join("\n")
 }
 
-/// A page of the records of a few fixtures. Records of other nodes and runs may stand in one file.
+/// A report of the records of a few fixtures. A file may have records of several nodes and runs.
 fn report() -> String {
     let dir = Dir::new();
     let chosen = fixtures().into_iter().filter(|fixture| AT_WIDTHS.contains(&fixture.name.as_str()));

@@ -1,10 +1,10 @@
-//! `cargo xtask bench`: the release binaries, and the benchmark in `tests/benches/cost` beside them.
+//! `cargo xtask bench`: runs the benchmark in `tests/benches/cost` with the release binaries.
 
 use anyhow::Result;
 
 use crate::{build, sh};
 
-/// What the benchmark takes.
+/// Arguments of the benchmark.
 #[derive(clap::Args)]
 pub(crate) struct BenchArgs {
     /// For the benchmark: `--quick`, `--only rate,events,programs,latency,footprint,node,peers`, `--json PATH`

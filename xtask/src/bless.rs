@@ -1,8 +1,8 @@
-//! `cargo xtask bless`: makes the generated files again; `--check` says which are out of date.
+//! `cargo xtask bless`: generates files again. `--check` names the files that are out of date.
 //!
-//! They are the lists of the causes, what proves each of them, the schema of the records, the transcripts of the incidents,
-//! the picture of README and a page of `tracer report`, which come out of the tracer itself, and the plain manifest
-//! (`deploy/daemonset.yaml`). The snapshots of tests are not among them: `cargo insta` has those.
+//! tracer itself prints the lists of causes, the evidence of each cause, the schema, the transcripts of incidents, the
+//! picture of the README and a page of `tracer report`. The plain manifest (`deploy/daemonset.yaml`) is generated, too.
+//! Snapshots of tests are not: `cargo insta` updates them.
 
 mod evidence;
 
@@ -38,7 +38,7 @@ pub(crate) fn run(args: &BlessArgs) -> Result<()> {
     Ok(())
 }
 
-/// Fails if a generated file is not what the tracer makes now.
+/// Fails if a generated file is out of date.
 pub(crate) fn check() -> Result<()> {
     let names: Vec<_> = stale()?.keys().map(|path| shown(path)).collect();
     if names.is_empty() {
@@ -51,7 +51,7 @@ fn shown(path: &Path) -> String {
     path.strip_prefix(sh::root()).unwrap_or(path).display().to_string()
 }
 
-/// Those files that are not as they should be.
+/// The files that are out of date, with their new contents.
 fn stale() -> Result<Files> {
     tracer::build()?;
     let docs = sh::root().join("docs");
@@ -84,13 +84,13 @@ fn with_causes(summary: &str, list: &str) -> String {
     out.join("\n") + "\n"
 }
 
-/// What begins a transcript, and what ends it.
+/// The start of a transcript, and its end.
 const COMMAND: &str = "$ tracer replay ";
 const FENCE: &str = "```";
-/// Rows of a block begin so: below the first line they name the missing hooks.
+/// Rows of a block start with this. Below the first line of a replay, they name the missing hooks.
 const ROW: &str = "  ";
 
-/// The page with what the commands in it print. The text around is written by hand.
+/// The page with the current output of its commands. The rest is written by hand.
 fn with_transcripts(page: &str) -> Result<String> {
     let (mut out, mut lines) = (Vec::new(), page.lines());
     while let Some(line) = lines.next() {
@@ -107,7 +107,7 @@ fn with_transcripts(page: &str) -> Result<String> {
     Ok(out.join("\n") + "\n")
 }
 
-/// The page of pods that fail in fifteen ways beside a real kubelet.
+/// A report about pods of a real kubelet that fail in fifteen ways.
 fn example() -> Result<String> {
     let place = sh::target().join("report-example");
     fs::create_dir_all(&place).with_context(|| place.display().to_string())?;
@@ -117,13 +117,13 @@ fn example() -> Result<String> {
         place.join("zoo.ndjson"),
         sh::capture(tracer::command().arg("replay").arg(recording).args(["-o", "json"]))?,
     )?;
-    // The page names its sources as they were given: here without a path.
+    // The page shows the file name as given, so here without a path.
     sh::capture(tracer::command().current_dir(place).args(["report", "zoo.ndjson"]))
 }
 
-/// The recording of the picture.
+/// The recording for the picture.
 const PICTURED: &str = "tests/fixtures/loopback_down/any-v4/observations.ndjson";
-/// Records of it with a time: an event of the node, and the verdict that follows from it.
+/// How many of its records the picture shows: an event of the node, and the verdict that follows.
 const BLOCKS: usize = 2;
 
 /// A verdict as a terminal shows it.
@@ -135,12 +135,12 @@ fn picture() -> Result<String> {
     let terminal = format!("\u{1b}[2m#\u{1b}[0m \u{1b}[1mtracer attach\u{1b}[0m\n\n{}", lines.join("\n"));
     let (text, paper) = ((0xe6, 0xed, 0xf3), (0x16, 0x1b, 0x22));
     let svg = Term::new().palette(WIN10_CONSOLE).fg_color(text.into()).bg_color(paper.into()).render_svg(&terminal);
-    // What is dimmed must still be read on a small screen.
+    // Dimmed text must be readable on a small screen.
     Ok(svg.replace("opacity: 0.4", "opacity: 0.7"))
 }
 
 fn first_blocks(page: &str) -> Option<Vec<&str>> {
-    // A time, such as `01:49:05.670`. The line about missing hooks begins with a number.
+    // A block starts with a time, such as `01:49:05.670`. The line about missing hooks starts with a number.
     let begins = |line: &&str| line.find(':') == Some(2) && line.starts_with(|c: char| c.is_ascii_digit());
     let lines: Vec<&str> = page.lines().skip_while(|line| !begins(line)).take_while(|line| !line.is_empty()).collect();
     let starts = (0..lines.len()).filter(|at| begins(&lines[*at]));

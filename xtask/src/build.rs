@@ -6,12 +6,12 @@ use crate::sh;
 
 const BINARIES: [&str; 6] = ["build", "-p", "tracer-userspace", "-p", "tracer-tests", "--bins"];
 
-/// tracer and the programs of the tests, in the one profile that the demo and the tests share.
+/// Builds tracer and the programs of the tests in the profile that the demo and the tests share.
 pub(crate) fn programs() -> Result<()> {
     sh::step("building tracer and the programs of the tests", || sh::run(&mut sh::cargo(&BINARIES)))
 }
 
-/// The same as they are shipped.
+/// Builds the same programs in the release profile.
 pub(crate) fn release() -> Result<()> {
     sh::step("building the release binaries", || sh::run(sh::cargo(&BINARIES).arg("--release")))
 }

@@ -1,4 +1,4 @@
-//! `cargo xtask check`: what CI refuses. All checks run, and the failed ones are named at the end.
+//! `cargo xtask check`: the checks of CI. All of them run, and the end names those that failed.
 
 mod commands;
 mod links;
@@ -55,7 +55,7 @@ pub(crate) fn run(args: &CheckArgs) -> Result<()> {
     Ok(())
 }
 
-/// The pages that people write.
+/// The pages that are written by hand.
 fn pages() -> Result<Vec<String>> {
     let list = [
         "ls-files",

@@ -1,4 +1,4 @@
-//! `cargo xtask demo`: the failures made in throw-away namespaces on this machine, each with its verdict.
+//! `cargo xtask demo`: makes failures in temporary namespaces on this machine, and shows their verdicts.
 
 use anyhow::Result;
 

@@ -1,4 +1,4 @@
-//! What `deploy/` renders to by kubectl and Helm: the kustomize overlays, the chart, the plain manifest.
+//! Renders `deploy/` with kubectl and Helm: the kustomize overlays, the chart, the plain manifest.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -11,15 +11,15 @@ use serde_json::Value;
 
 use crate::{packages, sh};
 
-/// One way to deploy: what kustomize and the chart must render alike.
+/// A way to deploy. kustomize and the chart must render the same for it.
 pub(crate) struct Variant {
     /// The folder in deploy/kustomize.
     pub(crate) overlay: &'static str,
-    /// The values of the chart that mean the same.
+    /// The values of the chart with the same meaning.
     pub(crate) values: &'static str,
 }
 
-/// All of them; the others are compared with the first.
+/// All variants. The check of privileges compares the others with the first.
 pub(crate) const VARIANTS: &[Variant] = &[
     Variant { overlay: "base", values: "" },
     Variant { overlay: "overlays/metrics", values: "metrics.enabled=true" },
@@ -44,7 +44,7 @@ pub(crate) struct Renderer {
 }
 
 impl Renderer {
-    /// `None`: they cannot be fetched.
+    /// `None` if they cannot be fetched.
     pub(crate) fn find() -> Result<Option<Self>> {
         Ok(packages::programs()?.map(|programs| Self { programs }))
     }
@@ -70,7 +70,7 @@ impl Renderer {
         Ok([self.build("kustomize/selftest")?, sh::capture(self.helm("template", "").arg(test))?])
     }
 
-    /// What an installation of the chart would print: the objects, and the notes for the operator.
+    /// The output of an installation of the chart: the objects, and the notes for the operator.
     pub(crate) fn installation(&self, values: &str) -> Result<String> {
         sh::capture(self.helm("install", values).arg("--dry-run=client"))
     }
@@ -92,7 +92,7 @@ pub(crate) fn text(path: &Path) -> Result<String> {
     fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()))
 }
 
-/// The documents of a YAML text; empty ones are left out.
+/// The documents of a YAML text that are not empty.
 pub(crate) fn documents(text: &str) -> Result<Vec<Value>> {
     let documents = serde_yaml_ng::Deserializer::from_str(text);
     let values: Result<Vec<Value>, _> = documents.map(Value::deserialize).collect();
@@ -100,12 +100,12 @@ pub(crate) fn documents(text: &str) -> Result<Vec<Value>> {
 }
 
 /// Kind and name of an object.
-pub(crate) fn called(object: &Value) -> String {
+pub(crate) fn kind_and_name(object: &Value) -> String {
     let word = |pointer| object.pointer(pointer).and_then(Value::as_str).unwrap_or("?");
     format!("{}/{}", word("/kind"), word("/metadata/name"))
 }
 
-/// Fails with the lines in which `found` differs from `expected`. Both stay in `target/deploy`, to be looked at.
+/// Fails with the lines in which `found` differs from `expected`. Keeps both in `target/deploy` for inspection.
 pub(crate) fn compare(expected: (&str, &str), found: (&str, &str)) -> Result<()> {
     let place = sh::target().join("deploy");
     fs::create_dir_all(&place)?;
@@ -119,8 +119,8 @@ pub(crate) fn compare(expected: (&str, &str), found: (&str, &str)) -> Result<()>
     Ok(())
 }
 
-/// deploy/daemonset.yaml: the files of the base in one, with their comments; and the chart's copies of the rules and of the
-/// dashboard, which is on one line there.
+/// The generated files of `deploy/`: `daemonset.yaml` joins the files of the base, with their comments. The chart has
+/// copies of the rules and of the dashboard, which is on one line there.
 pub(crate) fn generated() -> Result<BTreeMap<PathBuf, String>> {
     let base = place().join("kustomize/base");
     let kustomization: Value = serde_yaml_ng::from_str(&text(&base.join("kustomization.yaml"))?)?;

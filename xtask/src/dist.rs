@@ -1,7 +1,7 @@
-//! `cargo xtask dist`: the static binary, as the image has it, for one processor.
+//! `cargo xtask dist`: builds the static binary of the image for one processor.
 //!
-//! Debian has the sources of the standard library, and its compiler builds it for any target (`-Zbuild-std`): no target
-//! must be fetched with rustup. C of dependencies (ring's) is compiled by Debian's cross compiler.
+//! Debian's compiler builds the standard library for any target from its sources (`-Zbuild-std`), so rustup need not
+//! fetch a target. Debian's cross compiler compiles the C code of dependencies, such as ring.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -21,7 +21,7 @@ pub(crate) struct DistArgs {
     quick: bool,
 }
 
-/// A target, as the command names it.
+/// A target.
 #[derive(Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
 pub(crate) enum Target {
     /// x86-64 with musl
@@ -40,7 +40,7 @@ impl Target {
         }
     }
 
-    /// As images name it.
+    /// The name of the architecture in images.
     pub(crate) const fn architecture(self) -> &'static str {
         match self {
             Self::X86 => "amd64",
@@ -73,7 +73,7 @@ impl Target {
         }
     }
 
-    /// What starts its programs here.
+    /// The emulator that runs its programs here.
     const fn emulator(self) -> Option<&'static str> {
         match self {
             Self::X86 => None,
@@ -82,7 +82,7 @@ impl Target {
     }
 }
 
-/// LLVM's unwinder, of Debian's `libunwind-14-dev`.
+/// LLVM's unwinder from Debian's `libunwind-14-dev`.
 const UNWINDER: &str = "/usr/lib/llvm-14/lib/libunwind.a";
 
 /// The command.
@@ -91,7 +91,7 @@ pub(crate) fn run(args: &DistArgs) -> Result<()> {
     Ok(())
 }
 
-/// Builds the program, starts it, and returns where it is.
+/// Builds the program, runs it once, and returns its path.
 pub(crate) fn build(target: Target, quick: bool) -> Result<PathBuf> {
     setup::ensure(setup::Purpose::Build)?;
     setup::packages(target.packages())?;
@@ -112,13 +112,13 @@ fn cargo(target: Target, quick: bool) -> Result<Command> {
     }
     let gcc = target.gcc();
     let mut flags = vec![format!("-Clinker={gcc}"), "-Ctarget-feature=+crt-static".to_owned()];
-    // The same binary wherever it is built, and nothing of that machine in it.
+    // So the binary has no paths of the machine, and each machine builds the same one.
     flags.push(format!("--remap-path-prefix={}=/tracer", sh::root().display()));
     let usual = || std::env::home_dir().unwrap_or_default().join(".cargo");
     let home = std::env::var_os("CARGO_HOME").map_or_else(usual, PathBuf::from);
     flags.push(format!("--remap-path-prefix={}=/cargo", home.display()));
     if target == Target::X86 {
-        // musl-gcc knows no static executable that is position-independent.
+        // musl-gcc cannot link a static position-independent executable.
         flags.extend(["-Clink-self-contained=no", "-Crelocation-model=static"].map(str::to_owned));
         flags.push(format!("-L{}", unwinder()?.display()));
     }
@@ -127,7 +127,7 @@ fn cargo(target: Target, quick: bool) -> Result<Command> {
     Ok(cargo)
 }
 
-/// What LLVM's unwinder calls of glibc's, for musl.
+/// LLVM's unwinder calls this function of glibc. musl lacks it.
 const FORTIFIED: &str = r"#include <stdarg.h>
 #include <stdio.h>
 int __fprintf_chk(FILE *file, int flag, const char *format, ...) {
@@ -140,7 +140,8 @@ int __fprintf_chk(FILE *file, int flag, const char *format, ...) {
 }
 ";
 
-/// A folder with the unwinder that the standard library wants on musl: LLVM's, because gcc's needs `_dl_find_object` of glibc.
+/// A folder with the unwinder for the standard library on musl. It is LLVM's, because gcc's needs `_dl_find_object` of
+/// glibc.
 fn unwinder() -> Result<PathBuf> {
     let folder = sh::target().join("unwinder");
     std::fs::create_dir_all(&folder)?;
@@ -152,21 +153,21 @@ fn unwinder() -> Result<PathBuf> {
     Ok(folder)
 }
 
-/// Starts what needs no kernel of the target, and looks at the binary.
+/// Checks that the binary is static, and runs commands of it that need no kernel of the target.
 fn start(target: Target, program: &Path) -> Result<()> {
     let headers = sh::capture(sh::command("readelf").arg("--program-headers").arg(program))?;
     ensure!(!headers.contains("INTERP"), "{} is not static", program.display());
     let fixture = "tests/fixtures/loopback_down/any-v4/observations.ndjson";
-    let version = started(target, program, &["--version"])?;
+    let version = output(target, program, &["--version"])?;
     ensure!(version.contains(env!("CARGO_PKG_VERSION")), "tracer --version: {version}");
     for words in [&["explain", "loopback_down"][..], &["replay", fixture]] {
-        let text = started(target, program, words)?;
+        let text = output(target, program, words)?;
         ensure!(text.contains("loopback_down"), "tracer {}: {text}", words.join(" "));
     }
     Ok(())
 }
 
-fn started(target: Target, program: &Path, words: &[&str]) -> Result<String> {
+fn output(target: Target, program: &Path, words: &[&str]) -> Result<String> {
     let mut command = target.emulator().map_or_else(|| sh::command(program), sh::command);
     if target.emulator().is_some() {
         command.arg(program);

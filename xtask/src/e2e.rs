@@ -1,6 +1,6 @@
-//! `cargo xtask e2e`: tracer beside a real kubelet. Makes pods with failing probes, in the cluster of KUBECONFIG, on
-//! the node that this runs on, and holds each verdict against what was made. tracer is a process of this node, or, with
-//! `--containerd`, a pod of each DaemonSet that `deploy/` renders to.
+//! `cargo xtask e2e`: tests tracer with a real kubelet. It creates pods with failing probes in the cluster of
+//! KUBECONFIG, on this node, and compares each verdict with the expected cause. tracer is a process of this node, or a
+//! pod: with `--containerd`, it tests each DaemonSet of `deploy/`.
 
 mod cases;
 mod cluster;
@@ -84,7 +84,7 @@ pub(crate) fn run(args: &E2eArgs) -> Result<()> {
     report(&cases, &reported)
 }
 
-/// What the tracer reported, by pod.
+/// Runs tracer while the probes fail. Returns the reported causes by pod.
 fn play(
     args: &E2eArgs,
     tracer: &std::path::Path,
@@ -99,7 +99,7 @@ fn play(
     let addresses = cluster.addresses(&namespace.name, Duration::from_secs(args.patience))?;
     let _made = node::break_paths(cases, &addresses)?;
     let done = |reported: &BTreeMap<String, Vec<String>>| {
-        cases.iter().all(|case| reported.get(case.name).is_some_and(|causes| case.is_named_by(causes)))
+        cases.iter().all(|case| reported.get(case.name).is_some_and(|causes| case.matches(causes)))
     };
     tracer.wait(Duration::from_secs(args.patience), done);
     tracer.stop()
@@ -109,7 +109,7 @@ fn report(cases: &[&Case], reported: &BTreeMap<String, Vec<String>>) -> Result<(
     let mut failed = 0;
     for case in cases {
         let causes = reported.get(case.name).cloned().unwrap_or_default();
-        let passed = case.is_named_by(&causes);
+        let passed = case.matches(&causes);
         failed += u32::from(!passed);
         println!(
             "{:5} {:18} {:26} reported: {}",
@@ -121,7 +121,7 @@ fn report(cases: &[&Case], reported: &BTreeMap<String, Vec<String>>) -> Result<(
     }
     println!("{} passed, {failed} failed", cases.len() as u32 - failed);
     if failed > 0 {
-        bail!("{failed} case(s) were not reported as they were made");
+        bail!("{failed} case(s) did not get the expected cause");
     }
     Ok(())
 }

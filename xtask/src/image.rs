@@ -1,7 +1,7 @@
-//! `cargo xtask image`: the image of `deploy/`, made of the static binaries, without a container engine.
+//! `cargo xtask image`: builds the image of `deploy/` from the static binaries, without a container engine.
 //!
-//! buildah runs the last stage of `deploy/Dockerfile` only: a folder with the binary stands for the stage `build`. So
-//! the image has one description, and the same binary gives the same digest.
+//! buildah runs only the last stage of `deploy/Dockerfile`. A folder with the binary replaces the stage `build`. So
+//! only the Dockerfile describes the image, and the same binary gives the same digest.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -26,7 +26,7 @@ pub(crate) struct ImageArgs {
     load: Option<PathBuf>,
 }
 
-/// Of all that is shipped.
+/// The version of all files of a release.
 pub(crate) const VERSION: &str = env!("CARGO_PKG_VERSION");
 
 /// The command.
@@ -55,7 +55,7 @@ pub(crate) fn build(targets: &[Target], quick: bool) -> Result<PathBuf> {
         for label in labels()? {
             build.arg(format!("--label=org.opencontainers.image.{label}"));
         }
-        // The time of the commit, so that the time of the build is nowhere in it.
+        // The time of the commit, because the time of the build would change the digest.
         sh::capture(build.arg(format!("--timestamp={}", commit_time()?)).arg("."))?;
     }
     let layout = place.join("layout");
@@ -68,14 +68,14 @@ pub(crate) fn build(targets: &[Target], quick: bool) -> Result<PathBuf> {
     Ok(archive)
 }
 
-/// Makes it known to containerd's Kubernetes side, under the name that the manifests have.
+/// Imports the image into containerd's namespace for Kubernetes, with the name of the manifests.
 pub(crate) fn load(ctr: &Path, socket: &Path, archive: &Path) -> Result<()> {
     let mut import = sh::command(ctr);
     import.arg("--address").arg(socket).args(["--namespace=k8s.io", "images", "import"]);
     sh::run(import.arg("--base-name=docker.io/library/tracer").arg(archive))
 }
 
-/// buildah with a store of its own. The driver `vfs` needs no kernel feature.
+/// buildah with its own store. The driver `vfs` needs no kernel feature.
 fn buildah(place: &Path, command: &str) -> Command {
     let mut buildah = sh::command("buildah");
     buildah.arg("--root").arg(place.join("store")).arg("--runroot").arg(place.join("run"));
@@ -83,14 +83,14 @@ fn buildah(place: &Path, command: &str) -> Command {
     buildah
 }
 
-/// Where the image comes from; a checkout without a remote has no source.
+/// The labels for the origin of the image. A checkout without a remote has no `source`.
 fn labels() -> Result<Vec<String>> {
     let revision = git(&["describe", "--always", "--dirty", "--abbrev=40", "--exclude=*"])?;
     let source = git(&["remote", "get-url", "origin"]).ok().map(|url| format!("source={url}"));
     Ok([format!("version={VERSION}"), format!("revision={revision}")].into_iter().chain(source).collect())
 }
 
-/// In seconds since 1970.
+/// The time of the commit in seconds since 1970.
 pub(crate) fn commit_time() -> Result<String> {
     git(&["log", "-1", "--format=%ct"])
 }

@@ -1,4 +1,4 @@
-//! The project's own commands, a module each: `cargo xtask --help`.
+//! The commands of the project. Each one is a module: see `cargo xtask --help`.
 
 mod bench;
 mod bless;

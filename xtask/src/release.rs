@@ -1,5 +1,5 @@
-//! `cargo xtask release`: all that a release has, in `target/release-files`, made by the tools of packagers (`release.sh`).
-//! Nothing is uploaded: `.github/workflows/release.yml` signs the files and publishes them.
+//! `cargo xtask release`: makes all files of a release in `target/release-files`, mostly in `release.sh`. It uploads
+//! nothing: `.github/workflows/release.yml` signs the files and publishes them.
 
 use std::fs;
 use std::path::Path;
@@ -53,7 +53,7 @@ pub(crate) fn run(args: &ReleaseArgs) -> Result<()> {
     list(&files)
 }
 
-/// Installs the package as a new user would, and takes it away again.
+/// Installs the package as a new user would, and removes it again.
 fn install(suite: &str, files: &Path) -> Result<()> {
     sh::need_root("a root of its own")?;
     let mut script = sh::command("unshare");
@@ -61,7 +61,7 @@ fn install(suite: &str, files: &Path) -> Result<()> {
     sh::run(script.args([suite, &kernels::mirror()?]).arg(files.join(format!("tracer_{VERSION}-1_amd64.deb"))))
 }
 
-/// Each file with its size and digest.
+/// Prints each file with its size and digest.
 fn list(files: &Path) -> Result<()> {
     for line in fs::read_to_string(files.join("SHA256SUMS"))?.lines() {
         let (digest, name) = line.split_once("  ").context("a line of SHA256SUMS")?;

@@ -1,4 +1,4 @@
-//! `cargo xtask setup`: installs what is missing, or says what to install where it cannot.
+//! `cargo xtask setup`: installs missing programs, or names them if it cannot.
 //!
 //! The eBPF programs need a rustc with a `core` for the BPF target and an `llc` of the same LLVM. Either rustup has
 //! them (`rust-src` and `llvm-tools`), or Debian does (`rustc-web`, `libstd-rust-web-dev-bpf`, `llvm-NN`).
@@ -10,7 +10,7 @@ use clap::ValueEnum;
 
 use crate::{packages, sh};
 
-/// What to make ready for.
+/// What the machine must be able to do.
 #[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Purpose {
     /// Building `tracer`
@@ -35,42 +35,43 @@ pub(crate) struct SetupArgs {
     pub(crate) purpose: Purpose,
 }
 
-/// What some purposes need.
+/// Packages and programs that some purposes need.
 struct Need {
     purposes: &'static [Purpose],
     packages: &'static [&'static str],
-    /// What is looked for where there are no packages.
+    /// Programs to find on a machine without Debian's packages.
     programs: &'static [&'static str],
 }
 
 const NEEDS: [Need; 6] = [
-    // A C compiler for the crates that have C in them.
+    // A C compiler for crates with C code.
     Need {
         purposes: &[Purpose::Build, Purpose::Check, Purpose::Demo, Purpose::Release, Purpose::Here, Purpose::Test],
         packages: &["gcc", "libc6-dev"],
         programs: &["gcc"],
     },
-    // Python: its packages bring helm, kubectl and others (`packages.rs`); what actionlint gives scripts to.
+    // Python for the programs from PyPI (`packages.rs`). actionlint checks scripts with shellcheck.
     Need { purposes: &[Purpose::Check], packages: &["python3", "python3-venv", "shellcheck"], programs: &[] },
-    // What lists the instructions of the kernel programs, makes a clean Debian, and reads a .rpm; Python for helm.
+    // llvm lists the instructions of the kernel programs, debootstrap makes a clean Debian, rpm reads the .rpm file.
+    // Python is for helm.
     Need {
         purposes: &[Purpose::Release],
         packages: &["llvm", "debootstrap", "rpm", "python3", "python3-venv"],
         programs: &[],
     },
-    // What makes a node out of namespaces.
+    // The programs that make a node of namespaces.
     Need {
         purposes: &[Purpose::Demo, Purpose::Here, Purpose::Test],
         packages: &["iproute2", "nftables", "iptables", "ipvsadm", "conntrack", "procps", "openssl", "util-linux"],
         programs: &["ip", "nft", "iptables", "ipvsadm", "conntrack", "sysctl", "openssl", "setpriv"],
     },
-    // What writes a journal; a browser without a window that looks at the page of `tracer report`, and letters for it.
+    // journald; a browser without a window for the page of `tracer report`, and its font.
     Need {
         purposes: &[Purpose::Here, Purpose::Test],
         packages: &["systemd", "chromium-headless-shell", "fonts-dejavu-core"],
         programs: &[],
     },
-    // What boots other kernels.
+    // The programs that boot other kernels.
     Need {
         purposes: &[Purpose::Test],
         packages: &["qemu-system-x86", "python3", "python3-venv", "kmod", "busybox-static", "xz-utils", "zstd"],
@@ -78,9 +79,9 @@ const NEEDS: [Need; 6] = [
     },
 ];
 
-/// Debian's rustc with the BPF target. The `llc` that fits is looked up once it is installed.
+/// Debian's rustc with the BPF target. After its installation, its version tells the right `llc`.
 const BPF_RUSTC: &[&str] = &["rustc-web", "libstd-rust-web-dev-bpf"];
-/// The clippy that goes with it.
+/// The clippy of the same version.
 const BPF_CLIPPY: &str = "rust-web-clippy";
 
 /// The version of cargo-nextest that `.config/nextest.toml` was written for.
@@ -89,14 +90,14 @@ const NEXTEST: &str = "0.9.143";
 /// The rustup components that replace Debian's packages.
 const RUSTUP: &str = "rustup toolchain install stable --profile minimal -c rust-src -c llvm-tools";
 
-/// Makes the machine ready; does nothing, and asks no network, where it is.
+/// Installs what the purpose needs. Does nothing, and uses no network, if nothing is missing.
 pub(crate) fn ensure(purpose: Purpose) -> Result<()> {
     let needs = || NEEDS.iter().filter(|need| need.purposes.contains(&purpose));
     if !sh::succeeds("dpkg-query", &["--version"]) {
-        return look(needs().flat_map(|need| need.programs));
+        return find_programs(needs().flat_map(|need| need.programs));
     }
     let mut wanted: Vec<&str> = needs().flat_map(|need| need.packages).copied().collect();
-    let debian = rustup_route().is_none();
+    let debian = rustup_toolchain().is_none();
     if debian {
         wanted.extend(BPF_RUSTC);
         wanted.extend((purpose == Purpose::Check).then_some(BPF_CLIPPY));
@@ -113,7 +114,7 @@ pub(crate) fn ensure(purpose: Purpose) -> Result<()> {
     Ok(())
 }
 
-/// The runner of the workspace's tests.
+/// Installs cargo-nextest, which runs the tests of the workspace.
 fn nextest() -> Result<()> {
     if sh::succeeds("cargo-nextest", &["nextest", "--version"]) {
         return Ok(());
@@ -123,23 +124,23 @@ fn nextest() -> Result<()> {
         .map_err(|error| sh::missing(format!("{error:#}; install cargo-nextest {NEXTEST} or newer")))
 }
 
-/// Those packages that are not installed.
+/// The packages that are not installed.
 fn absent(packages: &[&str]) -> Result<Vec<String>> {
     let mut query = sh::command("dpkg-query");
     query.args(["--show", "--showformat", "${db:Status-Status} ${Package}\n"]).args(packages);
-    // It ends with 1 when one of the packages is unknown, and prints the others all the same.
+    // dpkg-query exits with 1 if a package is unknown, but still prints the others.
     let output = query.output().context("cannot start dpkg-query")?;
     let known = String::from_utf8_lossy(&output.stdout).into_owned();
     let installed: Vec<_> = known.lines().filter_map(|line| line.strip_prefix("installed ")).collect();
     Ok(packages.iter().filter(|name| !installed.contains(name)).map(|name| (*name).to_owned()).collect())
 }
 
-/// Installs those of the packages that are missing.
+/// Installs the packages that are missing.
 pub(crate) fn packages(names: &[&str]) -> Result<()> {
     install(&absent(names)?)
 }
 
-/// Installs packages, or says how when it may not.
+/// Installs packages. Without root it fails, and prints the command.
 fn install(packages: &[String]) -> Result<()> {
     if packages.is_empty() {
         return Ok(());
@@ -164,10 +165,10 @@ fn apt() -> std::process::Command {
     apt
 }
 
-/// Not Debian: looks for the programs, and names what is not there.
-fn look<'a>(programs: impl Iterator<Item = &'a &'a str>) -> Result<()> {
+/// On another system than Debian: fails with the names of missing programs.
+fn find_programs<'a>(programs: impl Iterator<Item = &'a &'a str>) -> Result<()> {
     let lacking: Vec<&str> = programs.filter(|name| sh::find(name).is_none()).copied().collect();
-    let toolchain = rustup_route().is_some();
+    let toolchain = rustup_toolchain().is_some();
     if lacking.is_empty() && toolchain {
         eprintln!("xtask: setup: everything is installed");
         return Ok(());
@@ -178,7 +179,7 @@ fn look<'a>(programs: impl Iterator<Item = &'a &'a str>) -> Result<()> {
     Err(sh::missing(format!("this is not Debian, so nothing is installed by this command{programs}{rust}")))
 }
 
-/// The two ways to a compiler for the BPF target.
+/// How to install a compiler for the BPF target, in two ways.
 pub(crate) fn hint() -> String {
     format!(
         "\n  the compiler for the eBPF programs, one of:\n    Debian: apt-get install {} and the llvm-NN of the LLVM \
@@ -187,8 +188,8 @@ pub(crate) fn hint() -> String {
     )
 }
 
-/// The toolchain of rustup that has the sources of `core` and an `llc`, if there is one.
-pub(crate) fn rustup_route() -> Option<String> {
+/// A rustup toolchain with the sources of `core` and an `llc`, if there is one.
+pub(crate) fn rustup_toolchain() -> Option<String> {
     let list = sh::capture(sh::command("rustup").args(["toolchain", "list"])).ok()?;
     let mut names = list.lines().filter_map(|line| line.split_whitespace().next());
     let name = names.find(|name| {

@@ -1,4 +1,4 @@
-//! Processes and progress lines: what every command needs to start programs and say what it is doing.
+//! Starts programs, and prints the progress of long steps.
 
 use std::ffi::OsStr;
 use std::fmt;
@@ -9,7 +9,7 @@ use std::time::Instant;
 
 use anyhow::{Context as _, Result, anyhow, bail};
 
-/// An error with an exit code of its own.
+/// An error with its own exit code.
 #[derive(Debug)]
 pub(crate) struct Exit {
     pub(crate) code: u8,
@@ -22,17 +22,17 @@ impl fmt::Display for Exit {
     }
 }
 
-/// The machine lacks something that this command cannot bring along: exit code 3.
+/// An error with exit code 3: the machine lacks something that this command cannot install.
 pub(crate) fn missing(message: String) -> anyhow::Error {
     anyhow!(Exit { code: 3, message })
 }
 
-/// Fails without root, and says what needs it.
+/// Fails without root, and names the reason.
 pub(crate) fn need_root(what: &str) -> Result<()> {
     if nix::unistd::geteuid().is_root() { Ok(()) } else { Err(missing(format!("{what}: run it as root"))) }
 }
 
-/// The exit code an error asks for, else 1.
+/// The exit code of an error, or 1.
 pub(crate) fn exit_code(error: &anyhow::Error) -> u8 {
     error.downcast_ref::<Exit>().map_or(1, |exit| exit.code)
 }
@@ -43,7 +43,7 @@ pub(crate) fn root() -> &'static Path {
     here.parent().unwrap_or(here)
 }
 
-/// Where cargo puts what it builds.
+/// The target directory of cargo.
 pub(crate) fn target() -> PathBuf {
     std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| root().join("target"), |dir| root().join(dir))
 }
@@ -53,12 +53,12 @@ pub(crate) fn release_bin(name: &str) -> PathBuf {
     target().join("release").join(name)
 }
 
-/// A binary of the demo and the tests.
+/// A debug binary of the workspace.
 pub(crate) fn debug_bin(name: &str) -> PathBuf {
     target().join("debug").join(name)
 }
 
-/// Does one long step, with a line before it and one with the seconds after it.
+/// Runs a long step. Prints a line before it, and one with the duration after it.
 pub(crate) fn step<T>(what: &str, work: impl FnOnce() -> Result<T>) -> Result<T> {
     eprintln!("xtask: {what} ...");
     let begun = Instant::now();
@@ -68,7 +68,7 @@ pub(crate) fn step<T>(what: &str, work: impl FnOnce() -> Result<T>) -> Result<T>
     result
 }
 
-/// A program to be started in the root of the tree, without stdin.
+/// A command that runs in the root of the tree, without stdin.
 pub(crate) fn command(program: impl AsRef<OsStr>) -> Command {
     let mut command = Command::new(program);
     command.current_dir(root()).stdin(Stdio::null());
@@ -78,7 +78,8 @@ pub(crate) fn command(program: impl AsRef<OsStr>) -> Command {
 /// The cargo that started this program.
 pub(crate) fn cargo(args: &[&str]) -> Command {
     let mut command = command(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
-    // `cargo run` tells us about this package. A build script that looks at it (ring's does) would run again for it.
+    // `cargo run` sets variables about this package. A build script that depends on them, as ring's does, would run
+    // again.
     for (name, _) in std::env::vars_os() {
         let shown = name.to_string_lossy();
         if ["CARGO_PKG_", "CARGO_MANIFEST_", "CARGO_BIN_", "CARGO_CRATE_"].iter().any(|about| shown.starts_with(about))
@@ -90,7 +91,7 @@ pub(crate) fn cargo(args: &[&str]) -> Command {
     command
 }
 
-/// Runs a program to its end; its output goes where ours goes.
+/// Runs a program to its end. It writes to the same output as xtask.
 pub(crate) fn run(command: &mut Command) -> Result<()> {
     let status = command.status().with_context(|| format!("cannot start {}", shown(command)))?;
     if !status.success() {
@@ -99,7 +100,7 @@ pub(crate) fn run(command: &mut Command) -> Result<()> {
     Ok(())
 }
 
-/// Runs a program and returns its standard output; its standard error is in the error, if it fails.
+/// Runs a program and returns its standard output. If it fails, the error has its standard error.
 pub(crate) fn capture(command: &mut Command) -> Result<String> {
     let output = command.output().with_context(|| format!("cannot start {}", shown(command)))?;
     if !output.status.success() {
@@ -121,14 +122,14 @@ pub(crate) fn feed(command: &mut Command, input: &str) -> Result<()> {
     written.with_context(|| shown(command))
 }
 
-/// Whether a program can be found and says 0 to these arguments.
+/// Whether a program exists and exits with 0 for these arguments.
 pub(crate) fn succeeds(program: &str, args: &[&str]) -> bool {
     let mut command = command(program);
     command.args(args).stdout(Stdio::null()).stderr(Stdio::null());
     command.status().is_ok_and(|status| status.success())
 }
 
-/// Whether a program is in `PATH` or in the directories of system programs.
+/// Finds a program in `PATH` or in the directories of system programs.
 pub(crate) fn find(program: &str) -> Option<PathBuf> {
     let path = std::env::var_os("PATH").unwrap_or_default();
     let system = ["/usr/sbin", "/sbin", "/usr/local/sbin"].map(PathBuf::from);
@@ -136,7 +137,7 @@ pub(crate) fn find(program: &str) -> Option<PathBuf> {
     candidates.find(|candidate| candidate.is_file())
 }
 
-/// A command line as one would type it.
+/// The command line as text.
 fn shown(command: &Command) -> String {
     let words = std::iter::once(command.get_program()).chain(command.get_args());
     words.map(|word| word.to_string_lossy()).collect::<Vec<_>>().join(" ")
@@ -147,7 +148,7 @@ pub(crate) fn quoted(word: &str) -> String {
     format!("'{}'", word.replace('\'', r"'\''"))
 }
 
-/// A regular expression of this program's own.
+/// Compiles a regular expression of this program.
 #[expect(clippy::panic, reason = "a fault of this program")]
 pub(crate) fn regex(text: &str) -> regex_lite::Regex {
     regex_lite::Regex::new(text).unwrap_or_else(|error| panic!("{text}: {error}"))
@@ -164,7 +165,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_missing_has_its_own_exit_code() {
+    fn a_missing_program_is_exit_code_3() {
         assert_eq!(exit_code(&missing("x".into())), 3);
         assert_eq!(exit_code(&anyhow!("x")), 1);
         assert_eq!(exit_code(&missing("x".into()).context("while y")), 3);

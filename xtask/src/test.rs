@@ -1,13 +1,13 @@
-//! `cargo xtask test`: everything that can be tested, on this kernel and on others, and one matrix of the results.
+//! `cargo xtask test`: runs all tests on this kernel and on others, and prints a matrix of the results.
 //!
 //! ```text
-//! nextest    the workspace's own tests
-//! scenarios  the failures, made on this kernel and in virtual machines
-//! hooks      `tracer hooks` there: the program types
+//! nextest    the tests of the workspace
+//! scenarios  the scenarios on this kernel and in virtual machines
+//! hooks      `tracer hooks` on each kernel: the program types
 //! selftest   `tracer selftest` as a user runs it
-//! rows       what a scenario on a kernel came to, retries, and which causes were taken for others
+//! rows       the results of scenarios, retries, and wrong causes
 //! matrix     cause by kernel, Service proxy and address family
-//! report     the counts and the flaky tests of all of it
+//! report     the counts and the flaky tests of all parts
 //! ```
 
 mod hooks;
@@ -31,9 +31,9 @@ use report::Report;
 use rows::{Outcome, Run};
 use scenarios::Scenarios;
 
-/// The kernel of the one virtual machine of a short run. It is the oldest that is supported, and so the farthest from this
-/// machine's: it lacks the tracepoints for RST and the reasons for drops, so that the programs in their place are used, on
-/// fentry, kprobes, raw tracepoints and cgroups.
+/// The kernel of the one virtual machine of a short run: the oldest supported one, because it differs most from this
+/// machine's. It lacks tracepoints for RSTs and the reasons for drops, so tracer uses other programs there: fentry,
+/// kprobes, raw tracepoints and cgroups.
 const SMOKE: &str = "5.10";
 
 /// What to test.
@@ -69,7 +69,7 @@ pub(crate) struct TestArgs {
 }
 
 impl TestArgs {
-    /// Not some scenarios alone: the self-test chooses its own.
+    /// Whether all tests run, not only some scenarios. The self-test chooses its own scenarios.
     const fn is_whole(&self) -> bool {
         !self.mechanism_only && self.only.is_empty()
     }
@@ -121,7 +121,7 @@ fn fetch(releases: &[&Release]) -> Result<()> {
     if releases.is_empty() { Ok(()) } else { virtme::ensure().map(drop) }
 }
 
-/// The failures on this kernel and on those, and the tables of what came of them.
+/// Runs the scenarios on this kernel and on the releases, and prints the tables of results.
 fn on_kernels(args: &TestArgs, releases: &[&'static Release], report: &mut Report) -> Result<()> {
     let mut runs = Vec::new();
     let here = Scenarios { place: Place::Here, suite: "all", args };
@@ -137,7 +137,7 @@ fn on_kernels(args: &TestArgs, releases: &[&'static Release], report: &mut Repor
     }
     let places = releases.iter().map(|release| Scenarios { place: Place::Machine(release), suite: args.suite(), args });
     let places: Vec<Scenarios<'_>> = places.collect();
-    // One at a time, when all others are over: a retry is for what a busy machine spoilt.
+    // Retries run one at a time after all others, because a busy machine may have caused the failure.
     for (place, run) in places.iter().zip(in_machines(&places, args.jobs)?) {
         runs.push(place.complete(run)?);
         if args.every_scenario && args.is_whole() {
@@ -145,15 +145,15 @@ fn on_kernels(args: &TestArgs, releases: &[&'static Release], report: &mut Repor
         }
     }
     runs.iter().for_each(|run| run.report(report));
-    // With the oldest kernel and the newest there is one for each.
+    // The oldest and the newest kernel together can play each cause.
     if args.is_whole() && releases.len() > 1 {
-        report.failed += proven_nowhere(&runs, args.every_scenario);
+        report.failed += played_nowhere(&runs, args.every_scenario);
     }
     print!("\n{}\n{}", matrix::text(&runs), rows::confusions(&runs));
     Ok(())
 }
 
-/// Plays in machines, some at a time.
+/// Runs scenarios in virtual machines, `jobs` at a time.
 fn in_machines(places: &[Scenarios<'_>], jobs: usize) -> Result<Vec<Run>> {
     let queue: Mutex<VecDeque<_>> = Mutex::new(places.iter().enumerate().collect());
     let results = Mutex::new(Vec::new());
@@ -170,8 +170,8 @@ fn in_machines(places: &[Scenarios<'_>], jobs: usize) -> Result<Vec<Run>> {
     results.into_iter().map(|(_, run)| run).collect()
 }
 
-/// How many causes, or scenarios, no kernel could play: what they need must be somewhere.
-fn proven_nowhere(runs: &[Run], each_scenario: bool) -> usize {
+/// How many causes, or scenarios, no kernel could play. Each of them must be played on some kernel.
+fn played_nowhere(runs: &[Run], each_scenario: bool) -> usize {
     let with = |is_wanted: fn(Outcome) -> bool| -> BTreeSet<&str> {
         let rows = runs.iter().flat_map(|run| &run.rows).filter(|row| is_wanted(row.result));
         rows.filter_map(|row| if each_scenario { Some(row.scenario.as_str()) } else { row.cause.as_deref() }).collect()
@@ -187,15 +187,15 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_no_kernel_can_play_is_counted() {
+    fn causes_that_no_kernel_can_play_are_counted() {
         let row = |name: &str, result| Row { result, ..Row::failed(name, Some(name.to_uppercase()), "") };
         let run = |rows| Run::new("one".to_owned(), Ok(rows));
         let here = run(vec![row("a", Outcome::Cannot), row("b", Outcome::Cannot), row("c", Outcome::Pass)]);
         let there = run(vec![row("a", Outcome::Pass), row("b", Outcome::Cannot), row("c", Outcome::Cannot)]);
         let runs = [here, there];
-        assert_eq!((proven_nowhere(&runs, true), proven_nowhere(&runs, false)), (1, 1));
+        assert_eq!((played_nowhere(&runs, true), played_nowhere(&runs, false)), (1, 1));
         let other = Row { cause: Some("B".to_owned()), ..row("d", Outcome::Pass) };
         let runs = [runs.to_vec(), vec![run(vec![other])]].concat();
-        assert_eq!((proven_nowhere(&runs, true), proven_nowhere(&runs, false)), (1, 0));
+        assert_eq!((played_nowhere(&runs, true), played_nowhere(&runs, false)), (1, 0));
     }
 }

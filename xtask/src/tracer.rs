@@ -1,4 +1,4 @@
-//! The tracer of the tests, for what it prints.
+//! Runs the debug build of tracer for its output.
 
 use std::path::Path;
 use std::process::Command;
@@ -7,25 +7,24 @@ use anyhow::Result;
 
 use crate::sh;
 
-/// Builds it.
 pub(crate) fn build() -> Result<()> {
     let build = ["build", "--quiet", "-p", "tracer-userspace", "--bin", "tracer"];
     sh::step("building tracer", || sh::run(&mut sh::cargo(&build)))
 }
 
-/// The program, in an environment that does not change what it prints.
+/// tracer with an empty environment, so that no variable changes its output.
 pub(crate) fn command() -> Command {
     let mut tracer = sh::command(sh::debug_bin("tracer"));
     tracer.env_clear();
     tracer
 }
 
-/// What it prints.
+/// The output of tracer.
 pub(crate) fn output(args: &[&str]) -> Result<String> {
     sh::capture(command().args(args))
 }
 
-/// What a compressed recording has.
+/// The content of a compressed recording.
 pub(crate) fn unpacked(recording: &Path) -> Result<String> {
     sh::capture(sh::command("gzip").args(["--decompress", "--stdout"]).arg(recording))
 }

@@ -1,8 +1,8 @@
-//! `cargo xtask vm RELEASE -- COMMAND`: a command as root under another kernel.
+//! `cargo xtask vm RELEASE -- COMMAND`: runs a command as root under another kernel.
 //!
-//! QEMU emulates the processor (Debian's kernels hang under nested KVM on some machines, and CI has none), the guest sees
-//! this machine's file system copy-on-write, and only `target/vm/RELEASE` is shared for writing: there the guest leaves
-//! the output and the exit code, because the console mixes both with what the kernel says.
+//! QEMU emulates the processor, because Debian's kernels hang under nested KVM on some machines, and CI has no KVM. The
+//! guest sees this machine's file system copy-on-write, and can write only to `target/vm/RELEASE`. There it leaves the
+//! output and the exit code, because the console also has messages of the kernel.
 
 mod guest;
 pub(crate) mod kernels;
@@ -49,7 +49,7 @@ pub(crate) fn run(args: &VmArgs) -> Result<()> {
         return list();
     }
     setup::ensure(setup::Purpose::Test)?;
-    // One that is only set otherwise is no other kernel.
+    // A release with other settings uses the kernel of another release.
     let kernels = || RELEASES.iter().filter(|release| release.settings.is_empty()).collect();
     let wanted: Vec<&Release> = args.release.map_or_else(kernels, |release| vec![release]);
     for release in &wanted {
@@ -82,7 +82,7 @@ fn list() -> Result<()> {
     Ok(())
 }
 
-/// Where a release's script, output and console are.
+/// The folder of a release's script, output and console.
 pub(crate) fn directory(release: &Release) -> PathBuf {
     sh::target().join("vm").join(release.name)
 }

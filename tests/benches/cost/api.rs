@@ -1,4 +1,4 @@
-//! A cluster API with the pods of one node: enough of it for a list and a watch that stays silent.
+//! A minimal cluster API with the pods of one node. It answers a list, and a watch without events.
 
 use std::fs;
 use std::io::{BufRead as _, BufReader, Write as _};
@@ -10,13 +10,13 @@ use std::thread;
 use anyhow::{Context as _, Result};
 use serde_json::{Value, json};
 
-/// It serves until the program ends; requests are threads of their own.
+/// Serves until the program ends. Each request has its own thread.
 pub(super) struct Api {
     pub(super) kubeconfig: PathBuf,
 }
 
 impl Api {
-    /// Serves this list; `kubeconfig` is a file to be written.
+    /// Serves this list, and writes the file `kubeconfig`.
     pub(super) fn serve(pods: &Value, kubeconfig: PathBuf) -> Result<Self> {
         let listener = TcpListener::bind("127.0.0.1:0").context("listen for the API")?;
         let server = format!("http://{}", listener.local_addr()?);
@@ -39,7 +39,7 @@ fn config(server: &str) -> Value {
            "contexts": [{"name": "bench", "context": {"cluster": "bench", "user": "bench"}}]})
 }
 
-/// As a server before 1.32: no streaming lists.
+/// Answers as a server before 1.32, without streaming lists.
 fn answer(mut stream: TcpStream, list: &str) -> Option<()> {
     let mut lines = BufReader::new(stream.try_clone().ok()?).lines().map_while(Result::ok);
     let request = lines.next()?;
@@ -56,7 +56,7 @@ fn answer(mut stream: TcpStream, list: &str) -> Option<()> {
     stream.write_all(head.as_bytes()).and_then(|()| stream.write_all(body.as_bytes())).ok()
 }
 
-/// A watch of what does not change, until the client leaves.
+/// Holds a watch without events until the client closes it.
 fn hold(mut stream: TcpStream, lines: impl Iterator<Item = String>) -> Option<()> {
     stream
         .write_all(b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ntransfer-encoding: chunked\r\n\r\n")

@@ -1,4 +1,4 @@
-//! Start to attached, and resident memory, idle and under load.
+//! The time from start to attached, and resident memory, idle and under load.
 
 use std::thread;
 use std::time::Duration;
@@ -11,7 +11,7 @@ use tracer_tests::stats::Sample;
 use super::report::{Row, Target, spread};
 use super::stage::{Prober, REFUSED, Stage};
 use super::subject::Subject;
-use super::{FOREIGN, PROBER, Plan, THREADS};
+use super::{PROBER, Plan, THREADS, UNTRACKED};
 
 /// The target of resident memory, MiB.
 const MEMORY: f64 = 15.0;
@@ -47,29 +47,29 @@ fn starts(stage: &Stage, plan: Plan) -> Result<Row> {
     Ok(row.detail(detail).data(spread(&took)))
 }
 
-/// The daemon's memory: idle, while others connect, while the prober does nothing but connect.
+/// The daemon's memory: idle, with untracked connections, with failing probes, and with a prober at full speed.
 fn memory(stage: &Stage, plan: Plan) -> Result<Vec<Row>> {
     let tracer = Subject::start(stage, "run", &[])?;
     thread::sleep(Duration::from_secs(3));
     let idle = Memory::of(&tracer)?;
-    let foreign = under_load(stage, plan, &tracer, FOREIGN)?;
+    let untracked = under_load(stage, plan, &tracer, UNTRACKED)?;
     let probes = probing(stage, plan, &tracer)?;
     let flood = under_load(stage, plan, &tracer, PROBER)?;
     tracer.stop()?;
     let target = Target::Below(MEMORY);
     Ok(vec![
         idle.row("resident memory, idle").target(target),
-        foreign.row("resident memory, foreign connections at full speed").target(target),
+        untracked.row("resident memory, untracked connections at full speed").target(target),
         probes.row("resident memory, those and 200 failing attempts/s").target(target),
-        // Some hundred times what a full node probes: a bound, not a target.
+        // A full node has a few hundredths of these attempts, so there is no target.
         flood.row("resident memory, prober connects at full speed"),
     ])
 }
 
-/// A full node probes 75 times a second, and hardly ever fails.
+/// The memory during 200 failing attempts a second. A full node has 75 a second, and almost none fail.
 fn probing(stage: &Stage, plan: Plan, tracer: &Subject) -> Result<Memory> {
     let mut prober = Prober::start(stage)?;
-    let load = stage.load(FOREIGN, THREADS, 60.0)?;
+    let load = stage.load(UNTRACKED, THREADS, 60.0)?;
     prober.attempts(REFUSED, plan.attempts, Duration::from_millis(5))?;
     let memory = Memory::of(tracer);
     drop(load);
@@ -85,7 +85,7 @@ fn under_load(stage: &Stage, plan: Plan, tracer: &Subject, comm: &str) -> Result
         worst = worst.filter(|w| w.resident >= now.resident).or(Some(now));
     }
     load.finish()?;
-    let Some(worst) = worst else { bail!("the load was too short to look at") };
+    let Some(worst) = worst else { bail!("the load was too short to measure memory") };
     Ok(worst)
 }
 

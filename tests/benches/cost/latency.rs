@@ -1,6 +1,6 @@
-//! From the deciding kernel event to the line that can be read, by two clocks: the tracer's own
-//! (`timing.detected_after_ms`), and the moment at which the line has come through the pipe, less the
-//! time of the last evidence. Idle, and while every core is busy with foreign connections.
+//! The time from the deciding kernel event to the verdict, measured twice: by tracer itself
+//! (`timing.detected_after_ms`), and from the last evidence until the line has come through the pipe. It is measured
+//! idle, and while untracked connections keep every core busy.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -12,9 +12,9 @@ use tracer_tests::stats::Sample;
 use super::report::{Row, Target, spread};
 use super::stage::{DROPPED, Prober, REFUSED, Stage};
 use super::subject::{Line, Subject};
-use super::{FOREIGN, Plan, THREADS};
+use super::{Plan, THREADS, UNTRACKED};
 
-/// One attempt in this time: a full node (250 pods with three probes each in ten seconds); all probes fail.
+/// The time between attempts on a full node: 250 pods with three probes each in ten seconds. Here all of them fail.
 const PACE: Duration = Duration::from_micros(13_333);
 /// The target, milliseconds.
 const LIMIT: f64 = 5.0;
@@ -30,7 +30,7 @@ const FAILURES: [Failure; 2] = [
     Failure { cause: "firewall_drop", dst: DROPPED, note: "; by design waits 2 ms for an event that contradicts" },
 ];
 
-/// Each failure, idle and under load.
+/// Measures each failure, idle and under load.
 pub(super) fn rows(stage: &Stage, plan: Plan) -> Result<Vec<Row>> {
     let mut rows = Vec::new();
     for busy in [false, true] {
@@ -45,7 +45,7 @@ fn case(stage: &Stage, plan: Plan, failure: &Failure, busy: bool) -> Result<[Row
     let tracer = Subject::start(stage, "attach", &[])?;
     let mut prober = Prober::start(stage)?;
     let seconds = plan.attempts as f64 * PACE.as_secs_f64() * 3.0 + 5.0;
-    let load = busy.then(|| stage.load(FOREIGN, THREADS, seconds)).transpose()?;
+    let load = busy.then(|| stage.load(UNTRACKED, THREADS, seconds)).transpose()?;
     std::thread::sleep(Duration::from_millis(500));
     prober.attempts(failure.dst, plan.attempts, PACE)?;
     std::thread::sleep(Duration::from_millis(100));
@@ -88,7 +88,7 @@ fn case_rows(failure: &Failure, busy: bool, attempts: usize, right: &[&Line], ot
     [row("tracer's clock", &own, failure.note), row("event to line read", &piped, failure.note)]
 }
 
-/// From the last evidence to the line, milliseconds.
+/// The time from the last evidence to the line, in milliseconds.
 fn after_evidence(line: &Line) -> Option<f64> {
     let evidence = line.record["verdict"]["evidence"].as_array()?;
     let last = evidence.iter().filter_map(|e| e["time_boot_ns"].as_u64()).max()?;

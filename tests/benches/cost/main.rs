@@ -1,16 +1,18 @@
-//! What the tracer costs, and how fast it says what it saw: `cargo xtask bench`, or `cargo bench -p tracer-tests -- --quick`
-//! beside a release build of the tracer. Not a test: it measures, says which targets are missed, and ends with 0.
+//! What tracer costs, and how fast its verdicts are.
+//!
+//! `cargo xtask bench` runs it. So does `cargo bench -p tracer-tests -- --quick` if there is a release build of tracer.
+//! This is no test: it names missed targets, but the exit code is 0.
 //!
 //! ```text
-//! stage       network namespaces to play in, the load, the prober
-//! subject     the tracer, its lines stamped as they arrive
+//! stage       the network namespaces, the load, the prober
+//! subject     the tracer, and the time of each line
 //! throughput  connections per second with and without it; events per second through the ring
 //! programs    nanoseconds per run, by the kernel's own statistics
 //! latency     from the deciding event to the printed line
 //! footprint   start to attached; resident memory
 //! node        the daemon's processor time and memory on a full node
-//! api         a cluster API for that
-//! peers       other tools that see connections, beside the same load: with `--only peers` alone
+//! api         a cluster API for `node`
+//! peers       other tools that see connections, with the same load: only with `--only peers`
 //! report      the table, the JSON
 //! ```
 
@@ -82,7 +84,8 @@ const PARTS: [(Part, &str, Measure); 7] = [
     (Part::Peers, "other tools", peers::rows),
 ];
 
-/// How long and how often. Many short rounds: what else the machine does comes and goes in seconds.
+/// How long and how often to measure. Rounds are short and many, because other load on the machine changes within
+/// seconds.
 #[derive(Clone, Copy)]
 struct Plan {
     rounds: usize,
@@ -95,11 +98,11 @@ const FULL: Plan = Plan { rounds: 31, seconds: 0.7, attempts: 500, starts: 10 };
 const QUICK: Plan = Plan { rounds: 5, seconds: 0.7, attempts: 100, starts: 3 };
 
 const THREADS: u32 = 4;
-/// A process that is no prober.
-const FOREIGN: &str = "load";
-/// With these, only probers pay for what is attached, as far as the kernel lets them.
+/// Name of a process that is no prober.
+const UNTRACKED: &str = "load";
+/// With these flags only probers pay for the hooks, as far as the kernel allows.
 const PROBER_HOOKS: &[&str] = &["--prober-hooks", "--no-syscall-hooks"];
-/// One that is; under a name that no test running beside this one uses.
+/// Name of the prober. No test that runs at the same time uses it.
 const PROBER: &str = "trbprober";
 
 fn main() -> Result<()> {
@@ -118,7 +121,7 @@ fn main() -> Result<()> {
 
 fn measure(args: &Args, plan: Plan) -> Result<Vec<Row>> {
     let stage = Stage::new()?;
-    // The kernel's statistics cost some 10 ns a run: off but for the row that needs them.
+    // The kernel's statistics cost about 10 ns a run, so they are on only for the part that needs them.
     let _statistics = programs::Statistics::set(false)?;
     let mut rows = Vec::new();
     let is_wanted = |part: &Part| match args.only.as_slice() {
@@ -133,12 +136,12 @@ fn measure(args: &Args, plan: Plan) -> Result<Vec<Row>> {
     Ok(rows)
 }
 
-/// Another tracer's programs run for our connections, too.
+/// Warns about other tracers, because their programs run for these connections, too.
 fn warn_of_others() {
     let names = std::fs::read_dir("/proc").into_iter().flatten().flatten();
     let comm = |entry: std::fs::DirEntry| std::fs::read_to_string(entry.path().join("comm")).ok();
     let others = names.filter_map(comm).filter(|comm| comm.trim() == "tracer").count();
     if others > 0 {
-        eprintln!("{others} other tracer(s) run on this machine: the numbers will be worse than they are");
+        eprintln!("{others} other tracer(s) run on this machine: the numbers will be too high");
     }
 }

@@ -1,6 +1,6 @@
-//! A full node: 250 pods with three probes each in ten seconds, known by the cluster API, beside
-//! foreign connections at full speed, and beside foreign connects that are refused, of which two cores make more in a second than
-//! a node ever sees. What the daemon itself takes; what its hooks take from others is in `throughput`.
+//! A full node: 250 pods with three probes each in ten seconds. tracer gets the pods from the cluster API. Meanwhile
+//! there are untracked connections at full speed, or untracked connects that are refused. Two cores make more of those
+//! in a second than a node ever has. This measures the daemon itself. `throughput` measures the cost of its hooks.
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::time::{Duration, Instant};
@@ -14,7 +14,7 @@ use super::api::Api;
 use super::report::{Row, Target};
 use super::stage::{Load, Prober, Stage};
 use super::subject::Subject;
-use super::{FOREIGN, Plan, THREADS};
+use super::{Plan, THREADS, UNTRACKED};
 
 const PODS: u8 = 250;
 const NODE_NAME: &str = "node-1";
@@ -26,7 +26,7 @@ const CPU: f64 = 1.0;
 /// The target, MiB.
 const MEMORY: f64 = 40.0;
 
-/// What others do on the node.
+/// Load of other processes on the node.
 struct Beside {
     what: &'static str,
     load: fn(&Stage, &str, u32, f64) -> Result<Load>,
@@ -35,7 +35,7 @@ struct Beside {
 const BESIDE: [Beside; 2] =
     [Beside { what: "connections", load: Stage::load }, Beside { what: "refused connects", load: Stage::refused }];
 
-/// Two rows for each.
+/// Two rows for each kind of load.
 pub(super) fn rows(stage: &Stage, plan: Plan) -> Result<Vec<Row>> {
     let addresses: Vec<Ipv4Addr> = (1..=PODS).map(|n| Ipv4Addr::new(10, 87, 1, n)).collect();
     let _server = stage.crowd(&addresses, PORT)?;
@@ -49,23 +49,23 @@ fn case(stage: &Stage, plan: Plan, addresses: &[Ipv4Addr], beside: &Beside) -> R
     let tracer = Subject::in_cluster(stage, &api.kubeconfig, NODE_NAME)?;
     let seconds = plan.seconds * 15.0;
     let mut prober = Prober::start(stage)?;
-    let load = (beside.load)(stage, FOREIGN, THREADS, seconds + addresses.len() as f64 / RATE + 1.0)?;
+    let load = (beside.load)(stage, UNTRACKED, THREADS, seconds + addresses.len() as f64 / RATE + 1.0)?;
     let targets = addresses.iter().map(|address| SocketAddr::from((*address, PORT))).cycle();
     let (count, every) = ((seconds * RATE) as usize, Duration::from_secs_f64(1.0 / RATE));
-    // A target that is new is looked at once: that is not what a node costs from then on.
+    // tracer inspects each new target once. That is no part of the permanent cost.
     prober.dials(Kind::Http, targets.clone().take(addresses.len()), every)?;
     let (worked, begun) = (tracer.cpu_seconds_of_all()?, Instant::now());
     prober.dials(Kind::Http, targets.take(count), every)?;
     let (took, worked) = (begun.elapsed().as_secs_f64(), tracer.cpu_seconds_of_all()? - worked);
     let resident = tracer.memory("VmRSS")? / 1024.0;
-    let foreign = load.finish()?.per_second;
+    let untracked = load.finish()?.per_second;
     let ended = tracer.stop()?;
     let seen = ended.last().map_or(Value::Null, |line| line.record["attempts"].clone());
     let detail = format!(
-        "{count} attempts in {took:.1} s ({:.0}/s), {seen} seen with the first look at each target, {PODS} pods by the cluster API, {foreign:.0} foreign {what}/s; the daemon's own threads",
+        "{count} attempts in {took:.1} s ({:.0}/s), {seen} seen with the first attempt to each target, {PODS} pods by the cluster API, {untracked:.0} untracked {what}/s; the daemon's own threads",
         count as f64 / took
     );
-    let data = json!({"attempts_per_s": count as f64 / took, "foreign_per_s": foreign, "seen": seen});
+    let data = json!({"attempts_per_s": count as f64 / took, "foreign_per_s": untracked, "seen": seen});
     let cpu =
         Row::new(format!("a full node, {what}: processor time of the daemon"), 100.0 * worked / took, "% of a core");
     let memory =

@@ -1,5 +1,5 @@
-//! What the same connections lose to other tools that see connections: those of Debian's `bpftrace` and `libbpf-tools` that
-//! this kernel lets run, each in turn with nothing.
+//! The cost of other tools that see connections: those of Debian's `bpftrace` and `libbpf-tools` that run on this
+//! kernel. Rounds with and without the tool alternate.
 
 use std::fs::{self, File};
 use std::process::{Child, Command, Stdio};
@@ -17,12 +17,12 @@ use tracer_tests::stats::Sample;
 use super::report::{Row, spread};
 use super::stage::{Made, Stage};
 use super::subject::{cpu_seconds_of, memory_of};
-use super::throughput::{SETTLE, in_turn, ratios, rounds};
-use super::{FOREIGN, PROBER, PROBER_HOOKS, Plan, THREADS};
+use super::throughput::{SETTLE, alternate, ratios, rounds};
+use super::{PROBER, PROBER_HOOKS, Plan, THREADS, UNTRACKED};
 
 const PATIENCE: Duration = Duration::from_secs(20);
 
-/// What each is called, and its command; without one: tracer.
+/// The name of each tool and its command. Only flags, or nothing: tracer.
 const PEERS: [(&str, &[&str]); 8] = [
     ("tracer", &[]),
     ("tracer --prober-hooks --no-syscall-hooks", PROBER_HOOKS),
@@ -41,7 +41,7 @@ const PEERS: [(&str, &[&str]); 8] = [
     ("libbpf-tools' tcpstates", &["tcpstates"]),
 ];
 
-/// One round beside a tool.
+/// One round with a tool.
 struct Round {
     made: Made,
     /// Processor time of the tool itself for each connection.
@@ -51,7 +51,7 @@ struct Round {
     lost: f64,
 }
 
-/// A row for each that runs here.
+/// A row for each tool that runs here.
 pub(super) fn rows(stage: &Stage, plan: Plan) -> Result<Vec<Row>> {
     let _prober = stage.prober_in_cgroup()?;
     let mut rows = Vec::new();
@@ -65,9 +65,9 @@ pub(super) fn rows(stage: &Stage, plan: Plan) -> Result<Vec<Row>> {
 }
 
 fn row(stage: &Stage, plan: Plan, name: &str, command: &[&str]) -> Result<Row> {
-    // Before the rounds without it: it may not run here.
+    // Fails early if the tool does not run here.
     round(stage, plan, command)?;
-    let (without, with) = in_turn(stage, plan, || round(stage, plan, command))?;
+    let (without, with) = alternate(stage, plan, || round(stage, plan, command))?;
     let rates = ratios(with.iter().map(|round| &round.made), &without, |made| made.per_second);
     let sample = |of: fn(&Round) -> f64| Sample::new(with.iter().map(of));
     let cpu = [sample(|round| round.made.cpu_us), Sample::new(without.iter().map(|made| made.cpu_us))];
@@ -97,7 +97,7 @@ fn round(stage: &Stage, plan: Plan, command: &[&str]) -> Result<Round> {
         .and_then(|mut tool| tool.attached().map(|()| tool))
         .with_context(|| last_line(&fs::read_to_string(&output).unwrap_or_default()))?;
     let before = cpu_seconds_of(tool.pid())?;
-    let made = stage.load(FOREIGN, THREADS, plan.seconds)?.finish()?;
+    let made = stage.load(UNTRACKED, THREADS, plan.seconds)?.finish()?;
     let own_us = (cpu_seconds_of(tool.pid())? - before) * 1e6 / made.connections;
     let mib = |field: &str| memory_of(tool.pid(), field).map(|kib| kib / 1024.0);
     let (anonymous_mib, file_mib) = (mib("RssAnon")?, mib("RssFile")?);
@@ -107,7 +107,7 @@ fn round(stage: &Stage, plan: Plan, command: &[&str]) -> Result<Round> {
     Ok(Round { made, own_us, anonymous_mib, file_mib, lost })
 }
 
-/// A running tool; killed on drop.
+/// A running tool. It is killed on drop.
 struct Tool(Child);
 
 impl Tool {
@@ -133,7 +133,7 @@ impl Tool {
         Pid::from_raw(self.0.id().cast_signed())
     }
 
-    /// Waits until it holds a program and, a moment later, still runs.
+    /// Waits until it has loaded a program, and fails if it ends soon after that.
     fn attached(&mut self) -> Result<()> {
         let begun = Instant::now();
         while !self.holds_a_program() {
@@ -163,7 +163,7 @@ fn last_line(text: &str) -> String {
     text.lines().last().unwrap_or("no output").to_owned()
 }
 
-/// By the `stop` record, or lines such as `Lost 12 events`.
+/// The number of lost events, from the `stop` record or from lines such as `Lost 12 events`.
 fn lost(output: &str) -> f64 {
     let stop: Option<Value> = serde_json::from_str(&last_line(output)).ok();
     let counted = stop.and_then(|stop| stop["lost_events"].as_f64());

@@ -1,7 +1,6 @@
-//! Nanoseconds per program run, by the kernel's own statistics (`kernel.bpf_stats_enabled`), while
-//! foreign connections are made: `/proc/PID/fdinfo` of the tracer, the names from bpftool if it is there.
-//! The statistics' own clock is in it: 6.18 in a virtual machine charges 88 ns for a program of five
-//! instructions.
+//! Nanoseconds per program run, by the kernel's own statistics (`kernel.bpf_stats_enabled`) during untracked
+//! connections. The numbers are from `/proc/PID/fdinfo` of tracer, the names from bpftool if it is installed. They
+//! include the cost of reading the clock: 6.18 in a virtual machine charges 88 ns for a program of five instructions.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -16,11 +15,11 @@ use serde_json::{Value, json};
 use super::report::Row;
 use super::stage::Stage;
 use super::subject::Subject;
-use super::{FOREIGN, PROBER, PROBER_HOOKS, Plan, THREADS};
+use super::{PROBER, PROBER_HOOKS, Plan, THREADS, UNTRACKED};
 
 const SWITCH: &str = "/proc/sys/kernel/bpf_stats_enabled";
 
-/// The kernel's statistics, set; as they were on drop.
+/// Switches the kernel's statistics on or off, and restores the setting on drop.
 pub(super) struct Statistics(String);
 
 impl Statistics {
@@ -43,14 +42,14 @@ struct Runs {
     ns: u64,
 }
 
-/// The sum for each connection, and each program that ran.
+/// A row with the sum for each connection, and a row for each program that ran.
 pub(super) fn rows(stage: &Stage, plan: Plan) -> Result<Vec<Row>> {
     let _statistics = Statistics::set(true)?;
-    let mut rows = case(stage, plan, FOREIGN, "foreign", &[])?;
-    // Of a prober's own connections only the sum: what costs is what everybody pays.
+    let mut rows = case(stage, plan, UNTRACKED, "untracked", &[])?;
+    // Only the sum for a prober's own connections, because other connections are far more frequent.
     rows.push(case(stage, plan, PROBER, "prober's", &[])?.swap_remove(0));
     let _prober = stage.prober_in_cgroup()?;
-    rows.extend(case(stage, plan, FOREIGN, "foreign --prober-hooks", PROBER_HOOKS)?);
+    rows.extend(case(stage, plan, UNTRACKED, "untracked --prober-hooks", PROBER_HOOKS)?);
     Ok(rows)
 }
 
@@ -95,16 +94,16 @@ fn case_rows(name: &str, connections: f64, mut ran: Vec<(String, Runs)>) -> Vec<
     std::iter::once(sum.detail(detail)).chain(each).collect()
 }
 
-/// The programs that a process holds.
+/// The BPF programs that a process has open.
 fn programs(pid: Pid) -> Result<BTreeMap<u64, Runs>> {
     let directory = format!("/proc/{pid}/fdinfo");
     let entries = fs::read_dir(&directory).with_context(|| format!("read {directory}"))?;
-    // A descriptor may be closed meanwhile.
+    // The process may close a descriptor meanwhile.
     let texts = entries.flatten().filter_map(|entry| fs::read_to_string(entry.path()).ok());
     Ok(texts.filter_map(|text| program(&text)).collect())
 }
 
-/// Id and runs, if the descriptor is a program's.
+/// Id and runs, if the descriptor is a program.
 fn program(fdinfo: &str) -> Option<(u64, Runs)> {
     let field = |name: &str| {
         let line = fdinfo.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'));
@@ -113,7 +112,7 @@ fn program(fdinfo: &str) -> Option<(u64, Runs)> {
     Some((field("prog_id")?, Runs { count: field("run_cnt")?, ns: field("run_time_ns")? }))
 }
 
-/// Names by id; empty without bpftool.
+/// Names of programs by id. Empty without bpftool.
 fn names() -> BTreeMap<u64, String> {
     let reported = Command::new("bpftool").args(["prog", "show", "-j"]).output();
     let list: Vec<Value> =

@@ -1,4 +1,4 @@
-//! The rows of the measurement, as a table and as JSON with the machine they were made on.
+//! The rows of the measurement as a table and as JSON, with a description of the machine.
 
 use std::fs;
 use std::path::Path;
@@ -38,14 +38,14 @@ impl Target {
 pub(super) struct Row {
     name: String,
     value: f64,
-    /// Its unit; empty: a ratio.
+    /// Its unit. Empty for a ratio.
     unit: &'static str,
     target: String,
-    /// Whether it is met; absent without target.
+    /// Whether the target is met. Absent without a target.
     met: Option<bool>,
-    /// Spread and circumstances, for people.
+    /// Spread and circumstances as text for people.
     detail: String,
-    /// The same for programs.
+    /// Spread and circumstances as JSON for programs.
     data: Value,
 }
 
@@ -112,7 +112,7 @@ pub(super) fn machine() -> Value {
     })
 }
 
-/// As Markdown, which the README can take over.
+/// The table as Markdown, so that it can be copied to a page.
 pub(super) fn table(machine: &Value, rows: &[Row]) -> String {
     let heading = ["row", "measured", "target", "met", "detail"].map(str::to_owned);
     let cells: Vec<_> = std::iter::once(heading).chain(rows.iter().map(Row::cells)).collect();

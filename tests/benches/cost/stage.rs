@@ -1,5 +1,5 @@
-//! Where it plays: three network namespaces of the testbed. One has only a loopback, for short connections; the other two are a
-//! node and a pod joined by a veth pair, for attempts that fail.
+//! Three network namespaces of the testbed. One has only a loopback device, for short connections. The other two are a
+//! node and a pod with a veth pair between them, for attempts that fail.
 
 use std::fs;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
@@ -25,14 +25,14 @@ use super::PROBER;
 
 const NODE: Ipv4Addr = Ipv4Addr::new(10, 87, 0, 1);
 const POD: Ipv4Addr = Ipv4Addr::new(10, 87, 0, 2);
-/// Nobody listens there.
+/// A port of the pod without a listener.
 pub(super) const REFUSED: SocketAddr = SocketAddr::new(IpAddr::V4(POD), 8080);
-/// The pod's firewall drops what comes for it.
+/// The pod's firewall drops packets to this port.
 pub(super) const DROPPED: SocketAddr = SocketAddr::new(IpAddr::V4(POD), 8443);
 const FIREWALL: &str =
     "table inet podfw { chain ingress { type filter hook input priority 0; tcp dport 8443 drop; }; }\n";
 
-/// The namespaces; gone on drop.
+/// The namespaces. They are removed on drop.
 pub(super) struct Stage {
     load: Netns,
     node: Netns,
@@ -48,7 +48,7 @@ impl Stage {
         sweep();
         let named = |name: &str| Netns::create(&format!("{PREFIX}{}-bench-{name}", std::process::id()));
         let (load, node, pod) = (named("load")?, named("node")?, named("pod")?);
-        // TIME_WAIT must neither fill the ports nor its own table: both would turn into what is measured.
+        // Sockets in TIME_WAIT must fill neither the port range nor their table, because that would limit the rate.
         load.ip(|ip| ip.up("lo"))?;
         load.sysctl(&[("ipv4/ip_local_port_range", "1024 65535"), ("ipv4/tcp_max_tw_buckets", "1000000")])?;
         node.ip(|ip| ip.veth("trb0", "eth0", pod.as_fd()))?;
@@ -67,7 +67,7 @@ impl Stage {
         Ok(stage)
     }
 
-    /// The tracer that is measured, ready to be given arguments.
+    /// The tracer that is measured, without arguments.
     pub(super) fn tracer(&self) -> Command {
         Command::new(self.options.programs.tracer())
     }
@@ -77,29 +77,29 @@ impl Stage {
         tracer_testbed::prober::Prober::start(&self.node, &self.options)
     }
 
-    /// A file that goes away with the stage.
+    /// The path of a file that is removed with the stage.
     pub(super) fn file(&self, name: &str) -> PathBuf {
         self.scratch.path().join(name)
     }
 
     /// Short connections over the loopback for some seconds.
     pub(super) fn load(&self, comm: &str, threads: u32, seconds: f64) -> Result<Load> {
-        self.dialling(comm, threads, seconds, &[])
+        self.spawn_load(comm, threads, seconds, &[])
     }
 
-    /// The same to a port where nobody listens: more of them than two cores can make that are answered.
+    /// Connects to a port without a listener. Two cores make more of these than of answered connections.
     pub(super) fn refused(&self, comm: &str, threads: u32, seconds: f64) -> Result<Load> {
-        self.dialling(comm, threads, seconds, &["--refused"])
+        self.spawn_load(comm, threads, seconds, &["--refused"])
     }
 
-    fn dialling(&self, comm: &str, threads: u32, seconds: f64, how: &[&str]) -> Result<Load> {
+    fn spawn_load(&self, comm: &str, threads: u32, seconds: f64, how: &[&str]) -> Result<Load> {
         let mut command = self.options.helper(&self.load, Role::Load)?;
         command.args(how);
         command.args(["--comm", comm, "--threads", &threads.to_string(), "--seconds", &seconds.to_string()]);
         Ok(Load { proc: Proc::spawn(command)?, patience: Duration::from_secs_f64(seconds) + self.options.patience })
     }
 
-    /// Pods by the hundred: their addresses in one namespace, where one server answers for all.
+    /// Adds hundreds of pod addresses to one namespace, where one server answers for all.
     pub(super) fn crowd(&self, addresses: &[Ipv4Addr], port: u16) -> Result<Proc> {
         self.pod.ip(|ip| addresses.iter().try_for_each(|address| ip.address(*address, 32, "eth0")))?;
         self.node.ip(|ip| addresses.iter().try_for_each(|address| ip.add(&Route::to_host(*address).via(POD))))?;
@@ -141,11 +141,11 @@ pub(super) struct Made {
     pub(super) connections: f64,
     pub(super) seconds: f64,
     pub(super) per_second: f64,
-    /// Processor time of one connection, both ends, microseconds: others on the machine hardly change it.
+    /// Processor time of both ends for one connection, in microseconds. Other load on the machine hardly changes it.
     pub(super) cpu_us: f64,
 }
 
-/// The `kubelet` program, which does not wait for one attempt's end before the next.
+/// The `kubelet` program. It starts an attempt without waiting for the end of the previous one.
 pub(super) struct Prober {
     proc: Proc,
     patience: Duration,
@@ -163,7 +163,7 @@ impl Prober {
         self.dials(Kind::Tcp, std::iter::repeat_n(dst, count), pace)
     }
 
-    /// The same, each to another target.
+    /// Makes an attempt to each target, one every `pace`, and waits for the end of the last.
     pub(super) fn dials(
         &mut self,
         kind: Kind,

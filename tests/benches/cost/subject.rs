@@ -1,4 +1,4 @@
-//! The tracer that is measured: started as an operator would, its lines stamped as they arrive.
+//! The tracer that is measured. It runs as an operator would start it, and each line gets the time of its arrival.
 
 use std::fs;
 use std::io::{BufRead as _, BufReader};
@@ -34,24 +34,24 @@ impl Line {
     }
 }
 
-/// A running tracer; killed on drop.
+/// A running tracer. It is killed on drop.
 pub(super) struct Subject {
     child: Child,
     lines: Receiver<(String, u64)>,
-    /// From the start of its process to its `start` record.
+    /// Time from the start of its process to its `start` record.
     pub(super) attached_after: Duration,
     pub(super) start: Value,
 }
 
 impl Subject {
-    /// `tracer COMMAND` with these flags, until it says that it is attached.
+    /// Starts `tracer COMMAND` with these flags, and waits until it is attached.
     pub(super) fn start(stage: &Stage, command: &str, flags: &[&str]) -> Result<Self> {
         let mut tracer = stage.tracer();
         tracer.args([command, "-o", "json", "--prober", PROBER, "--pods"]).arg(&stage.pods).args(flags);
         Self::spawn(tracer)
     }
 
-    /// The daemon, which gets the pods from the cluster API.
+    /// Starts the daemon. It gets the pods from the cluster API.
     pub(super) fn in_cluster(stage: &Stage, kubeconfig: &Path, node: &str) -> Result<Self> {
         let mut tracer = stage.tracer();
         tracer.args(["run", "-o", "json", "--prober", PROBER, "--node-name", node, "--kubeconfig"]).arg(kubeconfig);
@@ -79,7 +79,7 @@ impl Subject {
         Ok(Line { record, at })
     }
 
-    /// SIGTERM; every record after the first, the last of which is `stop`.
+    /// Sends SIGTERM, and returns all records after the first. The last one is `stop`.
     pub(super) fn stop(mut self) -> Result<Vec<Line>> {
         kill(self.pid(), Signal::SIGTERM).context("end tracer")?;
         let mut lines = Vec::new();
@@ -87,7 +87,7 @@ impl Subject {
             lines.push(self.next()?);
         }
         let status = self.child.wait()?;
-        // 1: it found something.
+        // Exit code 1 means that it found a failure.
         ensure!(matches!(status.code(), Some(0 | 1)), "tracer ended with {status}");
         Ok(lines)
     }
@@ -108,7 +108,7 @@ impl Subject {
         Ok(run / 1e9)
     }
 
-    /// The same of all its threads, those that have ended included.
+    /// Processor time of all its threads so far, including those that have ended.
     pub(super) fn cpu_seconds_of_all(&self) -> Result<f64> {
         cpu_seconds_of(self.pid())
     }
@@ -134,8 +134,8 @@ impl Drop for Subject {
     }
 }
 
-/// Stamps lines. In the real-time class if possible: under load it is the tracer's delay that counts,
-/// not how long this program waits for a processor.
+/// Reads lines with the time of their arrival. Uses the real-time class if possible: under load, this program must not
+/// wait for a processor, because that would count as a delay of tracer.
 fn stamp(stdout: ChildStdout, sender: &Sender<(String, u64)>) {
     let me = gettid().to_string();
     let _ = Command::new("chrt").args(["-f", "-p", "10", &me]).stdout(Stdio::null()).stderr(Stdio::null()).status();

@@ -1,5 +1,5 @@
-//! What short connections lose to the tracer, round by round with and without it; and how many
-//! events the ring carries.
+//! How much slower short connections are with tracer, in alternating rounds with and without it, and how many events
+//! the ring can carry.
 
 use std::thread;
 use std::time::Duration;
@@ -11,14 +11,14 @@ use tracer_tests::stats::Sample;
 use super::report::{Row, Target, spread};
 use super::stage::{Made, Stage};
 use super::subject::Subject;
-use super::{FOREIGN, PROBER, PROBER_HOOKS, Plan, THREADS};
+use super::{PROBER, PROBER_HOOKS, Plan, THREADS, UNTRACKED};
 
-/// Before each round: what the last one left (namespaces, programs freed by RCU) is over.
+/// Pause before each round, so that the kernel can free namespaces and programs of the last one (RCU).
 pub(super) const SETTLE: Duration = Duration::from_millis(300);
 
-/// Rates by default, with the hooks that probers alone pay for, and with `--all-connections`.
+/// Rates by default, with hooks for probers only, and with `--all-connections`.
 pub(super) fn rates(stage: &Stage, plan: Plan) -> Result<Vec<Row>> {
-    bare(stage, Plan { seconds: 1.0, ..plan })?;
+    without_tracer(stage, Plan { seconds: 1.0, ..plan })?;
     let default = compare(stage, plan, &[])?;
     let prober = stage.prober_in_cgroup()?;
     let alone = compare(stage, plan, PROBER_HOOKS)?;
@@ -35,33 +35,33 @@ pub(super) fn rates(stage: &Stage, plan: Plan) -> Result<Vec<Row>> {
     ])
 }
 
-/// Interleaved rounds: one more without than with.
+/// Alternating rounds: one more without tracer than with it.
 struct Comparison {
     without: Vec<Made>,
     with: Vec<Round>,
 }
 
-/// A B A B … A: each round with the tracer is held against the mean of its neighbours without.
+/// Compares each round with tracer to the mean of the rounds before and after it, which are without tracer.
 fn compare(stage: &Stage, plan: Plan, flags: &[&str]) -> Result<Comparison> {
-    let (without, with) = in_turn(stage, plan, || traced(stage, plan, FOREIGN, flags))?;
+    let (without, with) = alternate(stage, plan, || with_tracer(stage, plan, UNTRACKED, flags))?;
     Ok(Comparison { without, with })
 }
 
-pub(super) fn in_turn<R>(
+pub(super) fn alternate<R>(
     stage: &Stage,
     plan: Plan,
     mut round: impl FnMut() -> Result<R>,
 ) -> Result<(Vec<Made>, Vec<R>)> {
-    let mut without = vec![bare(stage, plan)?];
+    let mut without = vec![without_tracer(stage, plan)?];
     let mut with = Vec::new();
     for _ in 0..plan.rounds {
         with.push(round()?);
-        without.push(bare(stage, plan)?);
+        without.push(without_tracer(stage, plan)?);
     }
     Ok((without, with))
 }
 
-/// Each round against its neighbours, by some measure of it.
+/// The ratio of each round to the mean of its neighbours, by some measure.
 pub(super) fn ratios<'a>(
     with: impl Iterator<Item = &'a Made>,
     without: &[Made],
@@ -94,7 +94,7 @@ impl Comparison {
         Row::new(name, ratios.median(), "").detail(detail).data(data)
     }
 
-    /// The rate, had the machine nothing else to do.
+    /// The ratio by processor time, which other load on the machine hardly changes.
     fn cpu_row(&self, name: &str) -> Row {
         let ratios = self.ratios(|made| 1.0 / made.cpu_us);
         let with = Sample::new(self.with.iter().map(|round| round.made.cpu_us));
@@ -106,7 +106,7 @@ impl Comparison {
 
     fn records_row(&self) -> Row {
         let each = self.with.iter().map(|round| round.events / round.made.connections);
-        let row = Row::new("ring records per foreign connection", Sample::new(each).median(), "");
+        let row = Row::new("ring records per untracked connection", Sample::new(each).median(), "");
         row.target(Target::Below(0.001)).detail("median round: what else happens on the machine is in it")
     }
 }
@@ -117,12 +117,12 @@ pub(super) fn rounds(ratios: &Sample) -> String {
     format!("median of {} rounds, half of them {low:.3} to {high:.3}, all {min:.3} to {max:.3}", ratios.len())
 }
 
-fn bare(stage: &Stage, plan: Plan) -> Result<Made> {
+fn without_tracer(stage: &Stage, plan: Plan) -> Result<Made> {
     thread::sleep(SETTLE);
-    stage.load(FOREIGN, THREADS, plan.seconds)?.finish()
+    stage.load(UNTRACKED, THREADS, plan.seconds)?.finish()
 }
 
-/// One round with the tracer.
+/// One round with tracer.
 struct Round {
     made: Made,
     events: f64,
@@ -130,7 +130,7 @@ struct Round {
     cpu_share: f64,
 }
 
-fn traced(stage: &Stage, plan: Plan, comm: &str, flags: &[&str]) -> Result<Round> {
+fn with_tracer(stage: &Stage, plan: Plan, comm: &str, flags: &[&str]) -> Result<Round> {
     let tracer = Subject::start(stage, "attach", flags)?;
     thread::sleep(SETTLE);
     let before = tracer.cpu_seconds()?;
@@ -142,14 +142,14 @@ fn traced(stage: &Stage, plan: Plan, comm: &str, flags: &[&str]) -> Result<Round
     Ok(Round { made, events: number("events")?, lost: number("lost_events")?, cpu_share: cpu / made.seconds })
 }
 
-/// Events of a prober that connects as fast as it can, and of all connections.
+/// Measures events of a prober that connects as fast as it can, and of all connections.
 pub(super) fn events(stage: &Stage, plan: Plan) -> Result<Vec<Row>> {
     let plan = Plan { seconds: 3.0 * plan.seconds, ..plan };
     let cases: [(&str, &str, &[&str]); 2] =
-        [("a prober's connections", PROBER, &[]), ("--all-connections", FOREIGN, &["--all-connections"])];
+        [("a prober's connections", PROBER, &[]), ("--all-connections", UNTRACKED, &["--all-connections"])];
     let mut rows = Vec::new();
     for (name, comm, flags) in cases {
-        let rounds: Vec<Round> = (0..3).map(|_| traced(stage, plan, comm, flags)).collect::<Result<_>>()?;
+        let rounds: Vec<Round> = (0..3).map(|_| with_tracer(stage, plan, comm, flags)).collect::<Result<_>>()?;
         rows.extend(event_rows(name, &rounds));
     }
     Ok(rows)

@@ -1,4 +1,4 @@
-//! Stands for the container runtime: see [`tracer_testbed::plugin::runtime`].
+//! Plays the container runtime: see [`tracer_testbed::plugin::runtime`].
 
 use anyhow::Result;
 use tracer_testbed::helper::Role;

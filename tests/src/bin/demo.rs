@@ -1,5 +1,5 @@
-//! A node with pods that fail in different ways, and tracer beside it: the faults, and what it reported.
-//! Exit code 1 if a cause was not named.
+//! Shows a node with pods that fail in different ways, and the verdicts of tracer. The exit code is 1 if a
+//! verdict has another cause than expected.
 
 use std::fs::{self, File};
 use std::io::{IsTerminal, Read, Write};
@@ -59,7 +59,7 @@ fn main() -> Result<ExitCode> {
     let printer = print(&tracer, &recording, options.patience)?;
     let shown = play(&mut demo, args.rounds)?;
     end(printer)?;
-    // What was printed for eyes is checked in the form for programs.
+    // The screen had text for people. The check uses the JSON records of a replay.
     Ok(compare(&shown, &replay(&tracer.program, &recording)?))
 }
 
@@ -86,35 +86,35 @@ fn play(demo: &mut Demo, rounds: u32) -> Result<Vec<(Case, Attempt)>> {
     Ok(shown)
 }
 
-/// The tracer as an operator sees it; returns once it has reported that it watches.
+/// Starts tracer with output for people, and prints that. Returns after the first output.
 fn print(tracer: &Tracer, recording: &Path, patience: Duration) -> Result<(Child, JoinHandle<()>)> {
     let mut command = Command::new(&tracer.program);
     command.arg("record").arg(recording).args(["-o", "pretty", "--prober", "kubelet", "--pods"]).arg(&tracer.pods);
     die_with_parent(&mut command);
     let on_terminal = std::io::stdout().is_terminal();
     let (mut ours, theirs) = if on_terminal { terminal()? } else { pipe()? };
-    // What it draws on stderr, and erases before a record, must come here in the same order.
+    // tracer draws a status line on stderr, and erases it before each record. So both must come in order.
     if on_terminal && std::io::stderr().is_terminal() {
         command.stderr(theirs.try_clone()?);
     }
     command.stdout(theirs);
     let child = command.spawn().with_context(|| format!("start {}", tracer.program.display()))?;
-    // It holds the other end of the pipe, too.
+    // `command` holds the other end of the pipe, too.
     drop(command);
-    let (tell, spoke) = channel();
+    let (sender, printed) = channel();
     let echo = thread::spawn(move || {
         let mut buffer = [0; 4096];
         while let Ok(n @ 1..) = ours.read(&mut buffer) {
             let mut out = std::io::stdout().lock();
             let _ = out.write_all(&buffer[..n]).and_then(|()| out.flush());
-            let _ = tell.send(());
+            let _ = sender.send(());
         }
     });
-    spoke.recv_timeout(patience).context("tracer printed nothing")?;
+    printed.recv_timeout(patience).context("tracer printed nothing")?;
     Ok((child, echo))
 }
 
-/// A terminal of its own, of the same size: the tracer prints as it does on ours.
+/// A new terminal of the same size, so that tracer prints as on this one.
 fn terminal() -> Result<(File, OwnedFd)> {
     let size = rustix::termios::tcgetwinsize(std::io::stdout()).context("the size of the terminal")?;
     let size = Winsize { ws_row: size.ws_row, ws_col: size.ws_col, ws_xpixel: 0, ws_ypixel: 0 };
@@ -127,7 +127,7 @@ fn pipe() -> Result<(File, OwnedFd)> {
     Ok((File::from(OwnedFd::from(reader)), writer.into()))
 }
 
-/// As an operator ends it, and all that it has reported.
+/// Ends tracer as an operator does, and waits for all its output.
 fn end((mut printer, echo): (Child, JoinHandle<()>)) -> Result<()> {
     kill(Pid::from_raw(printer.id().cast_signed()), Signal::SIGINT)?;
     printer.wait()?;
@@ -135,7 +135,7 @@ fn end((mut printer, echo): (Child, JoinHandle<()>)) -> Result<()> {
     Ok(())
 }
 
-/// What was made next to what was reported.
+/// Prints each fault with its expected cause, and whether tracer named it.
 fn compare(shown: &[(Case, Attempt)], records: &[Record]) -> ExitCode {
     println!("\n{:26} {:62} {:30} as named", "pod", "what was made", "cause");
     let mut unnamed = 0;

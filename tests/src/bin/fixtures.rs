@@ -1,7 +1,8 @@
-//! Cuts a fixture out of the recordings for each cell of cause, Service proxy and address family: `cargo xtask fixtures`.
+//! `cargo xtask fixtures`: makes a fixture for each cell of cause, Service proxy and address family.
 //!
-//! A fixture is `tests/fixtures/CAUSE/PROXY-FAMILY/` with the observations of one scenario, made by the real tracer on a real
-//! kernel. What a replay decides is a snapshot of `--test recordings`.
+//! A fixture is `tests/fixtures/CAUSE/PROXY-FAMILY/` with the observations of one scenario. tracer recorded it on a
+//! real kernel, and this program removes what the verdicts do not need. `--test recordings` has the decisions as
+//! snapshots.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -59,7 +60,7 @@ fn is_wanted(args: &Args, cell: &str) -> bool {
     named && (args.all || !args.to.join(cell).join("observations.ndjson").is_file())
 }
 
-/// One fixture; says how large it is, or why there is none.
+/// Makes one fixture, and returns a text about its size.
 fn cut(args: &Args, replayer: &Replayer, cell: &str, scenario: &str) -> Result<String> {
     let recordings = Path::new(env!("CARGO_MANIFEST_DIR")).join("recordings");
     let mut sources = args.kernels.iter().map(|kernel| file(&recordings.join(kernel), scenario));
@@ -74,7 +75,7 @@ fn cut(args: &Args, replayer: &Replayer, cell: &str, scenario: &str) -> Result<S
     Ok(format!("{scenario} ({before} KiB recorded, {after} KiB kept)"))
 }
 
-/// Removes fixtures that no cell is called after.
+/// Removes fixtures without a cell.
 fn remove_others(place: &Path, folder: &Path, is_known: &dyn Fn(&str) -> bool) -> Result<()> {
     for path in fs::read_dir(folder)?.flatten().map(|entry| entry.path()).filter(|path| path.is_dir()) {
         remove_others(place, &path, is_known)?;
@@ -82,14 +83,14 @@ fn remove_others(place: &Path, folder: &Path, is_known: &dyn Fn(&str) -> bool) -
         if path.join("observations.ndjson").is_file() && !is_known(&name) {
             println!("{name:44} removed: no scenario has it");
             fs::remove_file(path.join("observations.ndjson"))?;
-            // A folder that has others in it stays.
+            // Fails for a folder with other files, which stays.
             let _ = fs::remove_dir(&path);
         }
     }
     Ok(())
 }
 
-/// Keeps the recordings of the scenarios that passed and have none.
+/// Keeps recordings of scenarios that passed and have no recording yet.
 fn keep(replayer: &Replayer, records: &Path, rows: &Path, to: &Path) -> Result<()> {
     let text = fs::read_to_string(rows).with_context(|| format!("read {}", rows.display()))?;
     fs::create_dir_all(to)?;

@@ -1,5 +1,5 @@
-//! Makes each failure happen on this kernel and checks what the tracer says of it.
-//! One line per scenario; exit code 1 if one failed.
+//! Plays each scenario on this kernel, and checks the verdicts of tracer. Prints one line for each scenario. The exit
+//! code is 1 if one failed.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -67,10 +67,10 @@ fn main() -> Result<ExitCode> {
     let plan = plan(&args)?;
     let mut so_far: Vec<Row> = Vec::new();
     let rows = run(&plan, &chosen, &mut |row| {
-        tell(row);
+        print_row(row);
         so_far.retain(|r| r.scenario != row.scenario);
         so_far.push(row.clone());
-        // Written each time: a run that is ended from outside leaves what it has.
+        // Written after each row, so that a killed run leaves its results.
         let _ = write(args.json.as_deref(), &so_far);
     });
     let uncovered = if args.only.is_empty() && args.suite == Suite::All { gaps::rows(&chosen) } else { Vec::new() };
@@ -105,7 +105,7 @@ fn plan(args: &Args) -> Result<Plan> {
     Ok(Plan { options, tracer, record: args.record.clone() })
 }
 
-fn tell(row: &Row) {
+fn print_row(row: &Row) {
     let reason = row.reason.as_deref().unwrap_or_default();
     let result = match row.result {
         RowOutcome::Pass => "pass",
@@ -140,11 +140,11 @@ mod tests {
 
     use super::*;
 
-    /// What only a real kubelet brings about, and tables that are read, whatever the kernel.
+    /// Observations that need a real kubelet, and tables that tracer reads in the same way on each kernel.
     const NOT_IN_SCENARIOS: &[&str] = &["kubelet_probe", "sandbox_failure", "links", "node_ports"];
 
     #[test]
-    fn every_kind_of_event_is_shown_on_every_kernel() {
+    fn each_kind_of_event_has_a_scenario_on_every_kernel() {
         let all = all();
         for (folder, recordings) in recordings() {
             let mut missing: BTreeMap<String, Vec<String>> = BTreeMap::new();
@@ -167,7 +167,7 @@ mod tests {
 
     /// A short run fails if a cause cannot be played on this kernel, nor in one of its virtual machines.
     #[test]
-    fn what_only_a_virtual_machine_can_play_is_in_its_selection() {
+    fn scenarios_for_an_own_machine_are_played_on_every_kernel() {
         let own = |s: &&Scenario| s.needs.contains(&Need::OwnMachine);
         let missing: Vec<_> = all().iter().filter(own).filter(|s| s.suite < Suite::Kernels).map(|s| s.name).collect();
         assert!(missing.is_empty(), "add `.on_every_kernel()`: {missing:?}");
@@ -179,7 +179,7 @@ mod tests {
         assert!((1..=10).contains(&count(Suite::Smoke)) && count(Suite::Kernels) <= 58);
     }
 
-    /// Observations by what differs between programs: kind, address family, hook, operation; rules by their backend.
+    /// The kinds of events in a recording: kind, address family, hook and operation. For rules, the backend.
     fn kinds(recording: &str) -> BTreeSet<String> {
         let mut kinds = BTreeSet::new();
         for line in recording.lines().map(|line| serde_json::from_str::<Value>(line).expect("an observation")) {
@@ -197,7 +197,7 @@ mod tests {
         kinds
     }
 
-    /// The fixtures, by the scenarios that they are of, and the recordings of each kernel.
+    /// For the fixtures and each kernel: the folder, and the recordings by scenario.
     fn recordings() -> Vec<(PathBuf, Vec<(String, String)>)> {
         let here = Path::new(env!("CARGO_MANIFEST_DIR"));
         let fixture =

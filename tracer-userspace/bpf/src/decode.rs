@@ -1,4 +1,4 @@
-//! Bytes of the ring to typed events: length, version and kind are checked, nothing is trusted.
+//! Decodes bytes of the ring into typed events, after checks of length, version and kind.
 
 use tracer_common::{
     Event,
@@ -13,7 +13,7 @@ use tracer_common::{
     reset::{ResetReceived, ResetSent},
 };
 
-/// Declares the events: the name of a [`Kind`], and what it carries.
+/// Declares the events: the name of a [`Kind`], and its struct.
 macro_rules! kernel_events {
     ($($kind:ident($event:ty),)*) => {
         /// An event as the kernel wrote it.
@@ -64,7 +64,7 @@ pub enum DecodeError {
     /// Shorter than a header, or of another length than its kind has.
     #[error("{0} bytes do not fit the event")]
     Length(usize),
-    /// Written by programs of another build.
+    /// The programs are of another build.
     #[error("wire version {0} instead of {WIRE_VERSION}")]
     Version(u16),
     /// A number that no event has.
@@ -119,7 +119,7 @@ mod tests {
         stamped(vec![0; len], version, kind)
     }
 
-    /// An event of the length that its kind has, and anything in it.
+    /// An event with the length of its kind and random content.
     fn any_event() -> impl Strategy<Value = Vec<u8>> {
         let filled =
             |(kind, len)| vec(any::<u8>(), len).prop_map(move |bytes| stamped(bytes, WIRE_VERSION, kind as u16));

@@ -1,4 +1,4 @@
-//! The kernel side: load, resolve offsets, attach, hand back the ring and the kernel's names.
+//! Loads the programs, resolves offsets, attaches the hooks, and provides the ring and the kernel's names.
 
 mod ahead;
 mod attach;
@@ -59,20 +59,20 @@ pub struct LoadOptions {
     /// Names of processes that make probe attempts (a thread group leader's `comm`).
     pub probers: Vec<String>,
     pub all_connections: bool,
-    /// No `syscalls:*` tracepoints, which slow every system call of the node.
+    /// Attach no `syscalls:*` tracepoints, which slow every system call of the node.
     pub no_syscall_hooks: bool,
-    /// Probers are watched at their own cgroups, where each has one: other processes pay less.
+    /// Watch probers at their own cgroups, if each has one: this costs other processes less.
     pub prober_hooks: bool,
-    /// BTF of this kernel, where it has none of its own.
+    /// A file with the BTF of this kernel, for kernels without their own.
     pub btf: Option<PathBuf>,
-    /// Size of the ring, where the usual one is not wanted.
+    /// Size of the ring; absent for the default.
     pub ring_bytes: Option<u32>,
 }
 
 /// Attached programs. Dropping it detaches them.
 pub struct Loaded {
     pub ring: Ring,
-    /// When the last of the hooks was attached, CLOCK_BOOTTIME: what began before was not wholly seen.
+    /// When the last hook was attached (CLOCK_BOOTTIME). Attempts that began before may lack events.
     pub attached_boot_ns: u64,
     /// Hooks attached and missing, as of the last change.
     pub status: HookReport,
@@ -83,22 +83,21 @@ pub struct Loaded {
     missed: missed::Missed,
     stats: PerCpuArray<MapData, u64>,
     tls_watch: HashMap<MapData, u16, u64>,
-    pretending: HashMap<MapData, u64, u8>,
+    skipped_cgroups: HashMap<MapData, u64, u8>,
     ports: ports::Ports,
     tls_ports: BTreeSet<u16>,
     /// Cgroups where answers are read.
     answer_cgroups: cgroup::Attached<program::CgroupLink>,
-    /// In place of the hooks of the node.
+    /// Present if the probers' cgroups are watched instead of all sockets of the node.
     prober_sockets: Option<ProberSockets>,
 }
 
-/// Loads and attaches everything this kernel and these privileges allow.
+/// Loads and attaches all programs that this kernel and these privileges allow.
 ///
 /// Must be called inside a tokio runtime (the ring is registered with it).
 ///
 /// # Errors
-/// If nothing can be seen: see [`EbpfError`]. Hooks that are merely useful are reported in
-/// [`Loaded::status`] instead.
+/// A required part is missing: see [`EbpfError`]. Other missing hooks are reported in [`Loaded::status`].
 pub fn load(options: &LoadOptions) -> Result<Loaded, EbpfError> {
     prepare::raise_memlock();
     let loader = prepare::loader();
@@ -107,21 +106,22 @@ pub fn load(options: &LoadOptions) -> Result<Loaded, EbpfError> {
     #[cfg(feature = "kernel-log")]
     log::follow(&mut ebpf);
     prepare::fill_probers(&mut ebpf, &options.probers)?;
-    // A kernel without BTF has no trampolines; by another kernel's they would sit on other functions.
+    // No fentry with a BTF file: a kernel without BTF has no trampolines, and with another kernel's BTF they would be attached to
+    // wrong functions.
     let refused = [(options.no_syscall_hooks, Form::Tracepoint), (options.btf.is_some(), Form::Fentry)];
     let refused = refused.into_iter().filter_map(|(is_refused, form)| is_refused.then_some(form));
     let mut walk = Walk::without(refused, std::mem::take(&mut layout.functions));
     let prober_sockets = start_prober_sockets(&mut ebpf, &mut walk, options);
     tracefs::with(|| walk.start(&mut ebpf));
     let attached_boot_ns = clock::boot_ns();
-    require(&walk)?;
+    check_required(&walk)?;
     prepare::trim();
     layout.names.read_symbols();
     Ok(Loaded {
         ring: Ring::new(take(&mut ebpf, "EVENTS", RingBuf::try_from)?).map_err(EbpfError::Ring)?,
         stats: take(&mut ebpf, "STATS", PerCpuArray::try_from)?,
         tls_watch: take(&mut ebpf, "TLS_WATCH", HashMap::try_from)?,
-        pretending: take(&mut ebpf, "PRETENDING", HashMap::try_from)?,
+        skipped_cgroups: take(&mut ebpf, "PRETENDING", HashMap::try_from)?,
         ports: take(&mut ebpf, "PORTS", HashMap::try_from)?,
         tls_ports: BTreeSet::new(),
         answer_cgroups: cgroup::Attached::default(),
@@ -135,7 +135,7 @@ pub fn load(options: &LoadOptions) -> Result<Loaded, EbpfError> {
     })
 }
 
-/// `None` where nobody wants it, or it cannot be: then the hooks of the node see the probers' connections.
+/// Returns `None` if it is not wanted or fails. Then the hooks of the node see the probers' connections.
 fn start_prober_sockets(ebpf: &mut Ebpf, walk: &mut Walk, options: &LoadOptions) -> Option<ProberSockets> {
     if !options.prober_hooks || options.all_connections {
         return None;
@@ -143,14 +143,14 @@ fn start_prober_sockets(ebpf: &mut Ebpf, walk: &mut Walk, options: &LoadOptions)
     let started = ProberSockets::start(ebpf, walk, &options.probers);
     let refuse = |error| {
         ProberSockets::end(ebpf, walk);
-        walk.no_cgroup(Hook::SockOps, error);
+        walk.note_no_cgroup(Hook::SockOps, error);
     };
     started.map_err(refuse).ok()
 }
 
 impl Loaded {
-    /// Events that did not fit into the ring, connections that did not fit into a map, and events of which a cgroup made too
-    /// many, since the start, by place.
+    /// Losses since the start, by place: events that did not fit into the ring, connections that did not fit into a map, and
+    /// events above the limit of a cgroup.
     pub fn lost(&self) -> Vec<(&'static str, u64)> {
         let counters = [
             (Loss::RING, Counter::RingFull),
@@ -161,10 +161,10 @@ impl Loaded {
         counters.into_iter().map(|(place, counter)| (place, self.counter(counter))).collect()
     }
 
-    /// Runs of programs that the kernel skipped, since the start: of those that tell of attempts and links, and of those that
-    /// tell of namespaces, by place. Reads a file for each program: not for every batch.
+    /// Program runs that the kernel skipped since the start, by place: those of programs for attempts and links, and those of
+    /// programs for namespaces. Reads a file for each program, so it must not be called for each batch.
     ///
-    /// Programs that are attached and not called count as one run: how many it would have been, nobody knows.
+    /// Programs that are attached but never called count as one skipped run, because the real number is unknown.
     pub fn missed(&mut self) -> Vec<(&'static str, u64)> {
         let Some(ebpf) = &mut self.ebpf else { return Vec::new() };
         let silenced = switches::off().find(|switch| self.walk.has_form(switch.silences));
@@ -175,17 +175,17 @@ impl Loaded {
         self.ebpf.is_some() && self.walk.is_attached(hook)
     }
 
-    /// Runs of each hook's programs and the seconds they took; empty where the kernel does not count them.
+    /// Runs of each hook's programs and the seconds they took; empty if the kernel does not count them.
     pub fn program_runs(&self) -> BTreeMap<Hook, (u64, f64)> {
         runs::by_hook(self)
     }
 
-    /// Use of ephemeral ports by process; with `take` it is counted again from now on.
+    /// Use of ephemeral ports by process; `take` also resets the counters.
     pub fn port_use(&mut self, take: bool) -> Vec<(u32, PortUse)> {
         ports::read(&mut self.ports, take)
     }
 
-    /// Reads of kernel memory that failed, since the start: what they would have reported is absent.
+    /// How many reads of kernel memory failed since the start. Their fields are absent in events.
     pub fn read_failures(&self) -> u64 {
         self.counter(Counter::ReadFailed)
     }
@@ -194,25 +194,24 @@ impl Loaded {
         self.stats.get(&(counter as u32), 0).map(|cpus| cpus.iter().sum()).unwrap_or(0)
     }
 
-    /// No process of this cgroup is a prober, whatever its name: nothing that it dials is reported from now on.
-    pub fn leave_out(&mut self, cgroup: u64) {
-        if self.pretending.insert(cgroup, 1, 0).is_err() {
-            // Full of pods that are mostly gone: whoever goes on is found again.
-            let all: Vec<u64> = self.pretending.keys().flatten().collect();
-            all.iter().for_each(|cgroup| _ = self.pretending.remove(cgroup));
-            let _ = self.pretending.insert(cgroup, 1, 0);
+    /// Makes the programs skip this cgroup: its processes are no probers, although they have the name of one.
+    pub fn skip_cgroup(&mut self, cgroup: u64) {
+        if self.skipped_cgroups.insert(cgroup, 1, 0).is_err() {
+            // The map is full, mostly of cgroups that are gone. Those that still connect are found again.
+            let all: Vec<u64> = self.skipped_cgroups.keys().flatten().collect();
+            all.iter().for_each(|cgroup| _ = self.skipped_cgroups.remove(cgroup));
+            let _ = self.skipped_cgroups.insert(cgroup, 1, 0);
         }
     }
 
-    /// Takes every program off; what is in the ring can still be drained.
+    /// Detaches all programs. The events in the ring can still be drained.
     pub fn detach(&mut self) {
         self.ebpf = None;
     }
 
-    /// Reports TLS ClientHellos that arrive at this port from now on. Whether this kernel can is in
-    /// [`Loaded::status`] from then on.
+    /// From now on reports TLS ClientHellos that arrive at this port. [`Loaded::status`] shows whether this kernel can do this.
     ///
-    /// The first call attaches the program that looks for them.
+    /// The first call attaches the program for it.
     pub fn watch_tls(&mut self, port: u16) {
         if self.tls_ports.contains(&port) {
             return;
@@ -227,33 +226,33 @@ impl Loaded {
         }
     }
 
-    /// Reads the first bytes of the answers that these processes get, from now on: attaches to their
-    /// cgroups. For a process in the root cgroup, that is every process. A process without a known cgroup is skipped;
-    /// [`Loaded::status`] shows it then.
+    /// From now on reads the first bytes of the answers to these processes: attaches to their cgroups. For a process in the root
+    /// cgroup, these are the answers to all processes. A process with an unknown cgroup is skipped, and [`Loaded::status`] shows
+    /// that.
     pub fn watch_answers(&mut self, pids: &[u32]) {
         if self.ebpf.is_none() {
             return;
         }
-        let cgroups = pids.iter().map(|pid| (*pid, cgroup::of(*pid)));
-        // A process that has ended since gets no answers.
+        let cgroups = pids.iter().map(|pid| (*pid, cgroup::of_process(*pid)));
+        // A process that has exited gets no answers.
         let (found, lost): (Vec<_>, Vec<_>) =
             cgroups.filter(|(pid, of)| of.is_ok() || is_alive(*pid)).map(|(_, of)| of).partition(Result::is_ok);
         let folders: BTreeSet<Option<PathBuf>> = found.into_iter().flatten().collect();
         let refused = folders.into_iter().filter_map(|folder| self.watch_cgroup(folder).err()).collect::<Vec<_>>();
         for error in refused.into_iter().chain(lost.into_iter().filter_map(Result::err)) {
-            self.walk.no_cgroup(Hook::CgroupAnswer, error);
+            self.walk.note_no_cgroup(Hook::CgroupAnswer, error);
         }
         self.status = self.walk.report();
     }
 
-    /// Watches the sockets of these processes, where only those of probers are watched.
+    /// Watches the sockets of these processes, if only the cgroups of probers are watched.
     pub fn watch_sockets(&mut self, pids: &[u32]) {
         if let (Some(ebpf), Some(sockets)) = (&mut self.ebpf, &mut self.prober_sockets) {
-            sockets.meet(ebpf, &mut self.walk, pids);
+            sockets.watch_all(ebpf, &mut self.walk, pids);
         }
     }
 
-    /// Attaches the hooks of the node if the sockets of a prober cannot be watched otherwise; true if it did.
+    /// Attaches the hooks of the node if the cgroup of a prober cannot be watched. Returns true if it did.
     pub fn retry_prober_sockets(&mut self) -> bool {
         let (Some(ebpf), Some(sockets)) = (&mut self.ebpf, &mut self.prober_sockets) else { return false };
         let walk = &mut self.walk;
@@ -263,7 +262,7 @@ impl Loaded {
         for hook in [Hook::InetSockSetState, Hook::TcpConnect] {
             walk.retry(ebpf, hook);
         }
-        walk.no_cgroup(Hook::SockOps, error);
+        walk.note_no_cgroup(Hook::SockOps, error);
         self.status = walk.report();
         true
     }
@@ -273,22 +272,21 @@ impl Loaded {
         let file = match self.answer_cgroups.open(folder.as_deref()) {
             Ok(Some(file)) => file,
             Ok(None) => return Ok(()),
-            // It has ended since.
+            // The cgroup is gone.
             Err(_) if folder.is_some() => return Ok(()),
             Err(error) => return Err(error),
         };
         for link in self.answer_cgroups.take_gone() {
             program::detach_from(ebpf, link);
         }
-        self.answer_cgroups.room()?;
-        if let Some(link) = self.walk.cgroup(ebpf, Hook::CgroupAnswer, &file) {
+        self.answer_cgroups.check_room()?;
+        if let Some(link) = self.walk.attach_cgroup(ebpf, Hook::CgroupAnswer, &file) {
             self.answer_cgroups.insert(&file, folder, link);
         }
         Ok(())
     }
 
-    /// Tries again to attach hooks on functions of a module; true if one is new. Cheap: call
-    /// it every few seconds.
+    /// Retries hooks on functions of a module. Returns true if one is newly attached. It is cheap enough for every few seconds.
     pub fn retry_module_hooks(&mut self) -> bool {
         let Some(ebpf) = &mut self.ebpf else { return false };
         let mut new = false;
@@ -303,7 +301,7 @@ impl Loaded {
         new
     }
 
-    /// File descriptors of the programs by name, for run statistics.
+    /// The kernel's information about each program, by name.
     pub fn program_infos(&self) -> impl Iterator<Item = (&str, aya::programs::ProgramInfo)> {
         self.ebpf.iter().flat_map(Ebpf::programs).filter_map(|(name, program)| Some((name, program.info().ok()?)))
     }
@@ -318,9 +316,9 @@ fn take<M, E>(
     convert(map).map_err(|_| EbpfError::Map(name))
 }
 
-fn require(walk: &Walk) -> Result<(), EbpfError> {
-    let lacks = |row: &&Row| row.required && !walk.is_attached(row.hook) && !walk.spares(row);
-    let Some(row) = HOOKS.iter().find(lacks) else { return Ok(()) };
+fn check_required(walk: &Walk) -> Result<(), EbpfError> {
+    let is_lacking = |row: &&Row| row.required && !walk.is_attached(row.hook) && !walk.makes_needless(row);
+    let Some(row) = HOOKS.iter().find(is_lacking) else { return Ok(()) };
     let refusals = walk.refusals(row.hook);
     if refusals.iter().all(refusal::Refusal::is_permission) {
         return Err(EbpfError::ProgramPermission(capabilities::missing_for_tracing()));

@@ -1,5 +1,5 @@
-//! The kernel side as userspace has it: loading and attaching the programs of `tracer-ebpf` and reading their ring
-//! ([`ebpf`]), bytes into events ([`decode`]), events into observations ([`observe`]). `build.rs` builds the programs.
+//! The user-space side of the kernel programs. [`ebpf`] loads and attaches the programs of `tracer-ebpf` and reads their ring,
+//! [`decode`] makes events of bytes, [`observe`] makes observations of events. `build.rs` builds the programs.
 
 pub mod decode;
 pub mod ebpf;

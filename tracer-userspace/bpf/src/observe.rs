@@ -1,4 +1,4 @@
-//! Kernel events to observations: numbers become names, v4-mapped addresses IPv4, absent values `None`.
+//! Makes observations of kernel events: numbers become names, v4-mapped addresses become IPv4, absent values become `None`.
 
 #[cfg(test)]
 mod tests;
@@ -18,8 +18,8 @@ use tracer_model::event::{
     ResetReceived, ResetSent, Retransmit, State, TcpFlags, TcpState, TlsHello, Tracked, Via,
 };
 
-/// Turns an event into an observation. `probers` are the names as they were given to the programs.
-/// `None` for numbers that no version of the programs writes, and for a prober that was found: what it does is observed.
+/// Makes an observation of an event. `probers` are the names that the programs have. Returns `None` for unknown numbers, and for
+/// the event that reports a new prober: other events show what it does.
 pub fn observe(event: &KernelEvent, names: &mut KernelNames, probers: &[String]) -> Option<Observation> {
     let kind = match event {
         KernelEvent::Connect(e) => ObservationKind::Connect(connect(e, probers)?),
@@ -142,8 +142,8 @@ fn reset_received(e: &reset::ResetReceived) -> ResetReceived {
 
 fn packet_drop(e: &drop::PacketDrop, names: &mut KernelNames) -> Option<PacketDrop> {
     let reason = present32(e.reason).map(|r| names.drop_reason(r));
-    // The reasons that do not say it all by themselves: there the function and its callers decide.
-    // A RST is dropped by whoever received it: nothing to learn.
+    // These reasons do not show the cause alone: the function and its callers decide. The drop of a RST needs no symbols: its
+    // receiver frees it.
     let needs_symbols =
         matches!(reason.as_deref(), None | Some("NETFILTER_DROP" | "NOT_SPECIFIED")) && !TcpFlags(e.tcp_flags).is_rst();
     let (location, stack) = if needs_symbols { symbolize(e, names) } else { (None, Vec::new()) };
@@ -166,7 +166,7 @@ fn packet_drop(e: &drop::PacketDrop, names: &mut KernelNames) -> Option<PacketDr
     })
 }
 
-/// `NFCT_PTRMASK` and `enum ip_conntrack_info`: `notrack` sets `IP_CT_UNTRACKED` without an entry.
+/// See `NFCT_PTRMASK` and `enum ip_conntrack_info`: `notrack` sets `IP_CT_UNTRACKED` without an entry.
 const fn tracked(nfct: u64) -> Tracked {
     match nfct {
         0 => Tracked::No,
@@ -175,11 +175,11 @@ const fn tracked(nfct: u64) -> Tracked {
     }
 }
 
-/// The function that frees a packet for others. 5.10 on arm64 gives it as the location: it is its caller that dropped.
-const FREES: &str = "kfree_skb";
+/// 5.10 on arm64 reports this function as the location, but its caller dropped the packet.
+const KFREE_SKB: &str = "kfree_skb";
 
-/// Name of the function that dropped the packet, and of its callers. The stack begins inside the
-/// tracepoint; what lies before the location is machinery.
+/// Names of the function that dropped the packet, and of its callers. The stack begins inside of the tracepoint: the frames
+/// before the location do not matter.
 fn symbolize(e: &drop::PacketDrop, names: &mut KernelNames) -> (Option<String>, Vec<String>) {
     let mut location = names.location(e.location).map(str::to_owned);
     let mut stack: Vec<String> = e
@@ -190,7 +190,7 @@ fn symbolize(e: &drop::PacketDrop, names: &mut KernelNames) -> (Option<String>, 
         .collect();
     let by_name = || stack.iter().position(|name| Some(name) == location.as_ref());
     let mut found = e.stack.iter().position(|a| *a == e.location).or_else(by_name);
-    if location.as_deref() == Some(FREES) {
+    if location.as_deref() == Some(KFREE_SKB) {
         found = found.map(|at| at + 1);
         let caller = found.and_then(|at| e.stack.get(at)).filter(|address| **address != 0);
         location = caller.and_then(|address| names.location(*address)).map(str::to_owned);
@@ -224,7 +224,7 @@ fn link_change(e: &link::Link) -> Option<LinkChange> {
         netns: Netns(e.netns),
         ifindex: e.ifindex,
         name: text(&e.ifname),
-        // `qdisc_reset` cannot tell the new flags: it is written only for a device that goes down.
+        // `qdisc_reset` does not have the new flags. It is written only for a device that goes down.
         up: present32(e.new_flags).is_some_and(|flags| flags & link::IFF_UP != 0),
         actor: task(&e.actor),
         ancestors: ancestors(&e.ancestors),
@@ -263,7 +263,7 @@ fn task(e: &actor::Actor) -> Actor {
         tid: e.tid,
         comm: text(&e.comm),
         netns: present32(e.netns).map(Netns),
-        // 1 is the root: what the helper answers for everybody on a hybrid hierarchy.
+        // 1 is the root. On a hybrid hierarchy the helper returns it for every process.
         cgroup: present64(e.cgroup).filter(|id| *id > 1),
         cgroup_memory: present64(e.cgroup_memory),
     }

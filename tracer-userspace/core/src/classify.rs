@@ -1,7 +1,7 @@
-//! From an attempt and what is known of the node to a cause: ordered rules, nearest cause first.
+//! Gives an attempt its cause: ordered rules look at it and at what is known of the node, the nearest cause first.
 //!
-//! A rule is a function from a [`Case`] to a [`Finding`], in its own file, with its tests below it.
-//! ARCHITECTURE.md says how to add one.
+//! A rule is a function from a [`Case`] to a [`Finding`], in its own file, with its tests below it. ARCHITECTURE.md
+//! says how to add one.
 
 mod allow;
 mod answer;
@@ -40,20 +40,20 @@ use finding::Finding;
 pub(crate) use pod_sockets::REDIRECT_NS;
 use tracer_model::record::{Cause, Confidence};
 
-/// How long the companions of an ambiguous event may take. They are made in the same softirq run,
-/// microseconds apart; what separates them at worst is a preempted CPU.
+/// How long to wait for the companions of an ambiguous event. The kernel makes them in the same softirq run,
+/// microseconds apart; at worst a preempted CPU separates them.
 pub(crate) const SETTLE_NS: u64 = 2_000_000;
 
 /// The cause of an attempt, as far as it is decided, and the other causes that hold on evidence of their own.
 pub fn classify(case: &Case<'_>) -> Option<(Finding, Vec<Cause>)> {
     let mut findings: Vec<Finding> = Cause::ALL.iter().filter_map(|cause| rules::rule_of(*cause)?(case)).collect();
-    // What nothing ties to the attempt does not go before what something does.
+    // A finding that is only possible comes after one that something ties to this attempt.
     let tied = findings.iter().position(|f| f.confidence > Confidence::Possible).unwrap_or_default();
     let mut first = (tied < findings.len()).then(|| findings.remove(tied))?.weakened(case);
     findings.retain(|f| f.cause != Cause::Unexplained && f.adds_to(&first));
     let also = findings.iter().map(|f| f.cause).collect();
     history::add(case, &mut first);
-    history::add_end(case, &mut first);
+    history::add_deletion(case, &mut first);
     flushed::add(case, &mut first);
     shared_address::add(case, &mut first);
     lifecycle::add(case, &mut first);

@@ -47,11 +47,12 @@ use tracer_model::event::{ConnId, Observation, ObservationKind, TcpState};
 use tracer_model::query::Query;
 use tracer_model::record::{Cause, Outcome};
 
-/// When an attempt is looked at.
+/// The moment at which the rules look at an attempt.
 #[derive(Clone, Copy, Debug)]
 enum When {
+    /// An observation came.
     Seen(u64),
-    /// The companions of the last one had the time to arrive.
+    /// Later: other events of the same packet have had time to arrive.
     Settled(u64),
 }
 
@@ -60,33 +61,31 @@ enum When {
 pub struct Core {
     correlator: Correlator,
     node: Node,
-    /// Which attempts wait to be judged, and what for.
+    /// The attempts that wait to be judged, and what for.
     waiting: Waiting,
-    /// What is asked of the node.
+    /// Queries to the node.
     queries: Queries,
     verdicts: Verdicts,
-    /// When verdicts on forgotten attempts are looked for again.
+    /// When the core looks for verdicts on forgotten attempts again.
     next_sweep: u64,
     /// Failures and refusals in a row.
     failures: Failures,
-    /// Attempts of gRPC probes that may dial again.
+    /// Attempts of gRPC probes that may connect again.
     grpc_retries: GrpcRetries,
     budgets: Budgets,
     node_news: NodeNews,
-    /// The wall clock, and the probes that wait for it.
     not_run: NotRun,
-    /// Noise that was emitted, and goes on.
     known_noise: KnownNoise,
-    words: KubeletMessages,
-    /// Failures that it logged and that fit no attempt yet.
+    kubelet_messages: KubeletMessages,
+    /// Failures that the kubelet reported and that fit no attempt yet.
     unmatched: Unmatched,
 }
 
 impl Core {
-    /// Takes one observation; appends what it decides. Deadlines that lie before it fire first.
+    /// Takes one observation and appends the decisions that follow from it. Earlier deadlines fire first.
     pub fn push(&mut self, observation: &Observation, out: &mut Vec<Decision>) {
-        // A loss is noticed before the events that were read with it are judged, and carries a later time.
-        // So is the answer to who uses up ports, which a deadline waits for.
+        // A loss has a later time than the events that were read with it, but must come before any of them is judged.
+        // The same holds for the answer about port users, for which a deadline waits.
         if !matches!(observation.kind, ObservationKind::Loss(_) | ObservationKind::PortPressure(_)) {
             self.fire_deadlines(observation.time_boot_ns, out);
         }
@@ -103,7 +102,7 @@ impl Core {
                 self.outcome(&probe, &observation, out);
             }
             ObservationKind::SandboxFailure(failure) => {
-                out.extend(self.words.sandbox(failure, &self.node, observation.time_boot_ns))
+                out.extend(self.kubelet_messages.sandbox(failure, &self.node, observation.time_boot_ns))
             }
             _ => {}
         }
@@ -118,18 +117,19 @@ impl Core {
         self.reevaluate_waiting(observation, out);
     }
 
-    /// Tied by destination and source port alone, and from a pod's own address: no source NAT, but a pod that dials the same.
+    /// Whether the observation belongs to a pod that connects to the same target from the same port. Its source is the
+    /// address of a pod, which no source NAT explains.
     fn is_from_other_pod(&self, observation: &Observation) -> bool {
         let translated = self.correlator.attempt_of(observation).and_then(|it| it.translated_in(&observation.kind));
         translated.is_some_and(|client| self.node.has_pod(client.ip()))
     }
 
-    /// What an observation that belongs to no attempt says about those that wait for it.
+    /// Judges the attempts again that wait for an observation which belongs to none of them.
     fn reevaluate_waiting(&mut self, observation: &Observation, out: &mut Vec<Decision>) {
-        let concerned: Vec<ConnId> = match &observation.kind {
+        let attempts: Vec<ConnId> = match &observation.kind {
             ObservationKind::Inspection(seen) => {
                 let waiting = self.correlator.waiting_for(seen.from, seen.target, observation.time_boot_ns);
-                waiting.filter(|conn| self.surely_waits(*conn, observation.time_boot_ns)).collect()
+                waiting.filter(|conn| self.can_classify(*conn, observation.time_boot_ns)).collect()
             }
             ObservationKind::Listen(listen) if listen.begins => {
                 self.waiting.take_refused(listen.netns, listen.addr.port())
@@ -137,19 +137,19 @@ impl Core {
             ObservationKind::PortHolders(seen) => self.waiting.refused(seen.netns, seen.port),
             _ => return,
         };
-        for conn in concerned {
+        for conn in attempts {
             self.decide(conn, When::Settled(observation.time_boot_ns), out);
         }
     }
 
-    /// An attempt that seems to wait for its handshake may have had it long ago, if events of it may have been
-    /// lost: it is judged when its end is seen.
-    fn surely_waits(&self, conn: ConnId, now: u64) -> bool {
+    /// Whether the attempt has ended, or its events are complete. If events were lost, an attempt without a handshake
+    /// may have had one: it is judged at its end.
+    fn can_classify(&self, conn: ConnId, now: u64) -> bool {
         let lost = |attempt: &Attempt| self.node.lost_between(attempt.started, now) > 0;
         self.correlator.get(conn).is_some_and(|attempt| attempt.ended.is_some() || !lost(attempt))
     }
 
-    /// When the core wants to be woken by a [`ObservationKind::Tick`] if nothing else comes, CLOCK_BOOTTIME nanoseconds.
+    /// When the core needs a [`ObservationKind::Tick`] if no other observation comes, in CLOCK_BOOTTIME nanoseconds.
     #[must_use]
     pub fn next_deadline(&self) -> Option<u64> {
         let own = [self.waiting.due(), self.queries.due(), self.unmatched.due()];
@@ -157,7 +157,7 @@ impl Core {
         due.flatten().min()
     }
 
-    /// The stream ends: decides what was only waiting, and reports attempts that are still open.
+    /// Ends the stream: decides attempts that only wait, and reports those that are still open.
     pub fn finish(&mut self, time_boot_ns: u64, out: &mut Vec<Decision>) {
         self.waiting.forget_timeouts();
         self.fire_deadlines(u64::MAX, out);
@@ -169,7 +169,7 @@ impl Core {
         );
     }
 
-    /// What the core wants to know: the caller finds out and pushes the answers as facts.
+    /// The queries of the core. The caller answers them, and pushes the answers as observations.
     pub fn take_queries(&mut self) -> Vec<Query> {
         self.queries.take()
     }
@@ -193,12 +193,12 @@ impl Core {
         match &observation.kind {
             ObservationKind::Connect(_) => {
                 self.schedule_inspection(conn, Some(attempt.started.saturating_add(PATIENCE_NS)));
-                self.expect_end(conn);
+                self.schedule_timeout(conn);
             }
             ObservationKind::State(_) => {
                 let due = waits_for_answer(attempt, &self.node).map(|since| since.saturating_add(PATIENCE_NS));
                 if attempt.established.is_some() || attempt.ended.is_some() {
-                    self.expect_no_end(conn);
+                    self.cancel_timeout(conn);
                 }
                 self.schedule_inspection(conn, due);
             }
@@ -218,23 +218,24 @@ impl Core {
         }
     }
 
-    /// Asks the rules about an attempt, and says what is new.
+    /// Asks the rules about an attempt, and emits a verdict that is new or changed.
     fn decide(&mut self, conn: ConnId, when: When, out: &mut Vec<Decision>) {
         let (before, pending) = (self.verdicts.of(conn), self.verdicts.is_pending(conn));
-        if before.is_some_and(|b| b.revised) && !self.is_open_again(conn) {
+        if before.is_some_and(|b| b.revised) && !self.may_revise_again(conn) {
             return;
         }
         let Some((finding, also)) = self.classified(conn, when) else { return };
         let refreshed = |b: &Decided| pending && !self.verdicts.is_finished(conn) && refreshes(b, &finding);
         let repeats = |b: Decided| !changes(b, &finding, &also) && !refreshed(&b);
-        if before.is_some_and(repeats) || self.holds(conn, &finding, when) || self.is_known_noise(conn, &finding) {
+        if before.is_some_and(repeats) || self.hold_verdict(conn, &finding, when) || self.is_known_noise(conn, &finding)
+        {
             return;
         }
         self.remember(conn, &finding, before.is_some() && !pending);
         self.emit_verdict(conn, finding, also, before.is_some(), out);
     }
 
-    /// What the rules say of an attempt.
+    /// The finding of the rules on an attempt.
     fn classified(&self, conn: ConnId, when: When) -> Option<(Finding, Vec<Cause>)> {
         let attempt = self.correlator.get(conn)?;
         let before = self.verdicts.of(conn);
@@ -247,12 +248,12 @@ impl Core {
         recovered.map(|before| recovery(attempt, before)).or(found)
     }
 
-    /// Says a verdict; `again`: not the attempt's first.
+    /// Emits a verdict. `again`: it is not the first one of the attempt.
     fn emit_verdict(&mut self, conn: ConnId, finding: Finding, also: Vec<Cause>, again: bool, out: &mut Vec<Decision>) {
         let Some(attempt) = self.correlator.get(conn) else { return };
         let (named, kubelet_outcome) =
             (Matched::new(attempt, &self.node).name(), attempt.kubelet().map(|(_, probe)| kubelet_outcome(probe)));
-        // Where only the kubelet saw it fail, the attempt before may have been counted as a success.
+        // If only the kubelet saw it fail, the failure before may have been counted as a success: the count is unknown.
         let counts = again || kubelet_outcome.is_none() || attempt.failed_by_itself();
         let count = if counts { self.count_failure(conn, &named, &finding) } else { None };
         if !again && let Some(attempt) = self.correlator.get(conn) {
@@ -262,7 +263,7 @@ impl Core {
         self.emit(conn, verdict_record(conn, finding, also, named, count, kubelet_outcome), out);
     }
 
-    /// The attempt is over: once for each, whatever its outcome.
+    /// Ends an attempt: emits its record, once for each attempt and for any outcome.
     fn end(&mut self, conn: ConnId, time: u64, out: &mut Vec<Decision>) {
         let Some(attempt) = self.correlator.get(conn) else { return };
         if attempt.ended.is_none() || !self.verdicts.finish(conn) {
@@ -285,7 +286,7 @@ impl Core {
     }
 }
 
-/// Other events decide what this event means: a RST, a drop of a handshake packet, a failed end.
+/// Other events decide what this event means: a RST, a dropped packet of the handshake, a failed end.
 fn is_ambiguous(observation: &Observation, attempt: &Attempt, failed: bool) -> bool {
     match &observation.kind {
         ObservationKind::ResetReceived(_) | ObservationKind::Icmp(_) | ObservationKind::ConnectFailed(_) => true,

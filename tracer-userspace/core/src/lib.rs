@@ -1,7 +1,8 @@
-//! The pure core: from an observation to a decision. `tracer-attempts` joins observations into attempts; here ordered rules
-//! give each its cause ([`classify`]), [`node_events`] are those of the node by itself, and [`core`] says which verdicts
-//! stand and when they are emitted. No clock, no I/O, no lock, no environment: `clippy.toml` of this folder bans them.
-//! Time, loss and missing hooks are observations too, so that a recording replays to the same verdicts.
+//! The pure core: from an observation to a decision. `tracer-attempts` joins observations into attempts. Here ordered
+//! rules give each failed attempt its cause ([`classify`]). [`node_events`] reports changes of the node itself.
+//! [`core`] decides which verdicts stand and when to emit them. No clock, no I/O, no lock, no environment:
+//! `clippy.toml` bans them. Time, loss and missing hooks are observations, so that a recording replays to the same
+//! verdicts.
 
 pub mod classify;
 pub mod core;

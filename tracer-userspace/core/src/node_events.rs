@@ -1,6 +1,5 @@
-//! Events of the node by themselves: a link of the node went down or up, a process entered the node's
-//! namespace by a path that names another process, a firewall hook began to drop, the set of NodePorts changed, ports
-//! are used up, rules or routes were removed in bulk.
+//! Changes of the node itself: links, processes that enter its namespace, firewall hooks that begin to drop, NodePorts,
+//! ephemeral ports, and rules or routes that were removed in bulk.
 
 pub(crate) mod findings;
 pub(crate) mod firewall_drop;
@@ -16,7 +15,7 @@ use tracer_model::decision::Decision;
 use tracer_model::event::{LinkChange, LinkState, Links, NetnsOp, NetnsOpKind, Observation, ObservationKind};
 use tracer_model::record::{Body, Culprit, LinkRef, NodeBody};
 
-/// What this observation says about the node; `node` is what was known before it.
+/// The node events that this observation shows; `node` is what was known before it.
 #[must_use]
 pub fn decide(observation: &Observation, node: &Node) -> Vec<Decision> {
     let bodies = match &observation.kind {
@@ -39,7 +38,7 @@ fn verb(up: bool) -> &'static str {
     if up { "up" } else { "down" }
 }
 
-/// A link of the node's namespace, with the process that did it. Pods' links come and go with the pods.
+/// A link of the node's namespace changed, with the process that did it. Links of pods come and go with the pods.
 fn link_changed(time: u64, change: &LinkChange, node: &Node) -> Option<NodeBody> {
     if node.netns() != Some(change.netns) {
         return None;
@@ -64,20 +63,20 @@ fn link_changed(time: u64, change: &LinkChange, node: &Node) -> Option<NodeBody>
     })
 }
 
-/// Another tracer reads the node's tables; runc and crun go where the container is that they execute in, as for each exec
-/// probe of a pod with hostNetwork. What any of them did to a link is reported all the same.
-fn has_business_there(comm: &str) -> bool {
-    // runc's stages call themselves `runc:[1:CHILD]` (libcontainer/nsenter/nsexec.c).
+/// Whether a process of this name works in the namespace of the node: another tracer, or runc and crun for an exec
+/// probe of a pod with hostNetwork. If one sets down a link, tracer reports it all the same.
+fn is_expected_there(comm: &str) -> bool {
+    // The stages of runc have names like `runc:[1:CHILD]` (libcontainer/nsenter/nsexec.c).
     matches!(comm, "tracer" | "crun") || comm.starts_with("runc:[")
 }
 
-/// Somebody set the wall clock.
+/// The record of a step of the wall clock.
 pub(crate) fn clock_step(step: &ClockStep) -> NodeBody {
     let summary = format!("the wall clock of the node was {}", step.words());
     NodeBody { event: "clock_step".to_owned(), summary, ..NodeBody::default() }
 }
 
-/// Links that changed without a hook having seen who did it.
+/// Links that changed while no hook saw the process that did it.
 fn links_read(links: &Links, node: &Node) -> Vec<NodeBody> {
     let Some(before) = node.links.get(&links.netns).filter(|_| node.netns() == Some(links.netns)) else {
         return Vec::new();
@@ -95,10 +94,10 @@ fn links_read(links: &Links, node: &Node) -> Vec<NodeBody> {
     links.links.iter().filter(changed).map(body).collect()
 }
 
-/// A process entered the node's namespace by a path that names somebody else's: how a stale
-/// `/proc/PID/ns/net` shows itself. Plugins that return home by their own path are not reported.
+/// A process entered the node's namespace by a path that names another process: a stale `/proc/PID/ns/net` shows like
+/// this. Plugins that return to the node by their own path are not reported.
 fn entered(time: u64, op: &NetnsOp, node: &Node) -> Option<NodeBody> {
-    if has_business_there(&op.actor.comm) {
+    if is_expected_there(&op.actor.comm) {
         return None;
     }
     let enters = matches!(op.op, NetnsOpKind::Setns | NetnsOpKind::Switch) && node.netns() == Some(op.netns);
@@ -147,39 +146,39 @@ mod tests {
         ObservationKind::LinkChange(LinkChange { actor, cni_netns, ..link_change(NODE, 7, name, false) })
     }
 
-    fn summaries(facts: Vec<ObservationKind>) -> Vec<String> {
+    fn summaries(observed: Vec<ObservationKind>) -> Vec<String> {
         let mut stream = Stream::new().links(true, &["10.88.0.1"]).clone();
-        facts.into_iter().for_each(|kind| _ = stream.push(kind));
+        observed.into_iter().for_each(|kind| _ = stream.push(kind));
         stream.node_events().into_iter().map(|it| it.summary).collect()
     }
 
-    /// What is reported when a process of this name opens another's namespace file and then is in the node's.
-    fn record_of(comm: &str) -> Vec<String> {
+    /// The events when such a process opens the namespace file of another one and then is in the node's namespace.
+    fn events_of(comm: &str) -> Vec<String> {
         summaries(vec![opens(comm, "/proc/77/ns/net"), enters(comm, NODE, NODE)])
     }
 
     #[test]
-    fn who_enters_the_node_by_anothers_path_is_reported() {
+    fn a_process_that_enters_the_node_by_the_path_of_another_is_reported() {
         let expected = "loopback (pid 4242) entered the node's network namespace after opening /proc/77/ns/net";
-        assert_eq!(record_of("loopback"), [expected]);
+        assert_eq!(events_of("loopback"), [expected]);
     }
 
     #[test]
-    fn who_executes_in_a_container_of_the_nodes_network_is_not() {
+    fn a_runtime_or_a_tracer_that_enters_the_node_is_not_reported() {
         for comm in ["runc:[1:CHILD]", "crun", "tracer"] {
-            assert!(record_of(comm).is_empty(), "{comm}");
+            assert!(events_of(comm).is_empty(), "{comm}");
         }
     }
 
     #[test]
-    fn a_plugin_that_comes_home_from_a_pod_is_not_reported() {
+    fn a_plugin_that_returns_from_a_pod_is_not_reported() {
         let home =
             vec![opens("bridge", "/run/netns/cni-1"), enters("bridge", NODE, AWAY), enters("bridge", AWAY, NODE)];
         assert!(summaries(home).is_empty());
     }
 
     #[test]
-    fn the_end_of_a_veth_pair_goes_down_from_elsewhere() {
+    fn a_veth_pair_that_is_set_down_from_a_pod_says_so() {
         let path = || opens("bridge", "/run/netns/cni-1");
         let pair = vec![path(), enters("bridge", NODE, AWAY), sets_down("bridge", AWAY, "veth7")];
         let expected = "veth7 of the node set down by bridge (pid 4242), which was in another network namespace";
@@ -194,18 +193,18 @@ mod tests {
     }
 
     #[test]
-    fn a_plugin_that_was_led_to_the_node_came_by_its_path() {
+    fn a_plugin_that_was_led_to_the_node_is_reported_with_its_path() {
         let astray = vec![
             opens("loopback", "/proc/77/ns/net"),
             enters("loopback", NODE, NODE),
             sets_down("loopback", NODE, "lo"),
         ];
-        let record_of = summaries(astray);
+        let events_of = summaries(astray);
         assert_eq!(
-            record_of[1],
+            events_of[1],
             "lo of the node set down by loopback (pid 4242), which came in through /proc/77/ns/net"
         );
-        assert_eq!(record_of.len(), 2, "{record_of:?}");
+        assert_eq!(events_of.len(), 2, "{events_of:?}");
         let unseen = summaries(vec![sets_down("loopback", NODE, "lo")]);
         assert_eq!(unseen, ["lo of the node set down by loopback (pid 4242), which came in through /run/netns/cni-1"]);
     }

@@ -22,8 +22,8 @@ use crate::core::Core;
 use crate::testing::*;
 use tracer_model::decision::Decision;
 
-/// Whether a failure was emitted and then taken back, of any attempt.
-fn takes_back(decisions: &[Decision]) -> Option<ConnId> {
+/// The attempt of a failure that was emitted and then taken back, if there is one.
+fn taken_back(decisions: &[Decision]) -> Option<ConnId> {
     let mut failed = std::collections::BTreeSet::new();
     decisions.iter().find_map(|decision| match (decision.attempt, &decision.body) {
         (Some(conn), Body::Verdict(v)) if v.verdict.outcome == Outcome::Failure => {
@@ -35,7 +35,7 @@ fn takes_back(decisions: &[Decision]) -> Option<ConnId> {
     })
 }
 
-/// What seems to fail and may go on: with its end, or, after its SYN was sent again, well.
+/// Events after which an attempt may fail, or succeed once its SYN was sent again.
 const TROUBLE: &[fn(&mut Stream)] = &[
     |s| _ = s.connect().filtered(SYN, POD),
     |s| _ = s.connect().drop_on(SYN, "QDISC_DROP", NODE, lo(false)),
@@ -46,12 +46,12 @@ const TROUBLE: &[fn(&mut Stream)] = &[
     |s| _ = s.connect().filtered(SYN, POD).icmp(3, 1),
 ];
 
-/// Trouble of an attempt, with whether it then gets through, after how long, and whether its probe is known.
+/// Attempts with trouble: which, whether the attempt then succeeds, after how long, and whether its probe is known.
 fn troubled() -> impl Strategy<Value = Vec<(usize, bool, u64, bool)>> {
     prop::collection::vec((0..TROUBLE.len(), any::<bool>(), 0_u64..2_000, any::<bool>()), 1..8)
 }
 
-/// A scenario: what is seen, and the cause it must get.
+/// A scenario: its observations, and the cause that it must get.
 type PropertyCase = (fn(&mut Stream), Option<&'static str>);
 
 const CASES: &[PropertyCase] = &[
@@ -139,7 +139,7 @@ proptest! {
     fn each_scenario_of_a_mix_gets_its_cause_once(scenarios in mixes()) {
         let (observations, expected) = mix(&scenarios);
         check(&observations, &expected)?;
-        prop_assert_eq!(takes_back(&decide(&observations)), None);
+        prop_assert_eq!(taken_back(&decide(&observations)), None);
     }
 
     #[test]
@@ -160,7 +160,7 @@ proptest! {
             all.extend(stream.observations.into_iter().skip(1));
         }
         all.sort_by_key(|o| o.time_boot_ns);
-        prop_assert_eq!(takes_back(&decide(&all)), None);
+        prop_assert_eq!(taken_back(&decide(&all)), None);
     }
 
     #[test]

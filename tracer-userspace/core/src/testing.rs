@@ -1,18 +1,19 @@
-//! Streams of observations by hand, for the unit tests of the rules. They test properties of the
-//! rules; that a kernel shows such a stream is proven by the scenarios, on real kernels.
-//! With the events and records of the model, so that a test needs one import.
+//! Streams of observations made by hand, for the unit tests of the rules. They test properties of the rules; the
+//! scenarios prove on real kernels that a kernel shows such a stream.
+//!
+//! This module also exports the events and records of the model, so that a test needs one import.
 #![expect(clippy::new_without_default, reason = "for tests, which name what they make")]
 
-mod facts;
 mod kubelet;
 mod node;
+mod parts;
 mod probes;
 
 use std::fmt::Display;
 use std::net::SocketAddr;
 
 use crate::core::Core;
-pub use facts::{firewall, http_probe, link_change, listener, lo, neighbour, prober, redirect, rule, start};
+pub use parts::{firewall, http_probe, link_change, listener, lo, neighbour, prober, redirect, rule, start};
 pub use tracer_common::names::Hook;
 use tracer_model::decision::Decision;
 pub use tracer_model::event::*;
@@ -23,8 +24,8 @@ pub const POD: Netns = Netns(2);
 pub const SYN: TcpFlags = TcpFlags(0x02);
 pub const SYN_ACK: TcpFlags = TcpFlags(0x12);
 
-/// One attempt from 10.88.0.1:40000 to 10.88.0.2:8080, and what is seen of it, a microsecond apart.
-/// Each step gives the stream back: `clone` ends a chain of them.
+/// One attempt from 10.88.0.1:40000 to 10.88.0.2:8080, with observations a microsecond apart. Each step returns the
+/// stream; `clone` ends a chain of steps.
 #[derive(Clone)]
 pub struct Stream {
     pub observations: Vec<Observation>,
@@ -33,7 +34,7 @@ pub struct Stream {
     conn: ConnId,
 }
 
-/// What was pushed last, to be changed.
+/// Access to the last observation, to change it.
 macro_rules! last {
     ($($name:ident: $kind:ident($of:ty),)*) => {
         impl Stream {
@@ -105,7 +106,7 @@ impl Stream {
         self
     }
 
-    /// The companions of what came last have had their time.
+    /// The companions of the last observation have had their time.
     pub fn settles(&mut self) -> &mut Self {
         self.wait_ms(5).tick()
     }
@@ -143,7 +144,7 @@ impl Stream {
         }))
     }
 
-    /// A change so long after the last segment.
+    /// A change of state, this long after the last segment.
     pub fn state_quiet(&mut self, (old, new): (TcpState, TcpState), bytes: (u64, u64, u64), ns: u64) -> &mut Self {
         self.state(old, new, 0, bytes);
         self.last_state().quiet_ns = Some(ns);
@@ -154,18 +155,18 @@ impl Stream {
         self.state(TcpState::SynSent, TcpState::Established, 0, (0, 1, 0))
     }
 
-    /// The prober closes the established connection; so many bytes were sent, acknowledged and received.
+    /// The prober closes the established connection. `bytes`: how many were sent, acknowledged and received.
     pub fn closes(&mut self, bytes: (u64, u64, u64)) -> &mut Self {
         self.state(TcpState::Established, TcpState::FinWait1, 0, bytes)
     }
 
-    /// The server closes the established connection, after the same counts, its FIN included.
+    /// The server closes the established connection, with the same counts; its FIN counts as received.
     pub fn server_closes(&mut self, bytes: (u64, u64, u64)) -> &mut Self {
         self.state(TcpState::Established, TcpState::CloseWait, 0, bytes);
         self.state(TcpState::CloseWait, TcpState::LastAck, 0, bytes)
     }
 
-    /// The established connection is reset before a byte of an answer, after the same counts.
+    /// The established connection is reset before the first byte of an answer, with the same counts.
     pub fn resets(&mut self, bytes: (u64, u64, u64)) -> &mut Self {
         self.reset_received(TcpState::Established, 0);
         self.state(TcpState::Established, TcpState::Close, libc::ECONNRESET, bytes)
@@ -182,7 +183,7 @@ impl Stream {
         self.answer(AnswerKind::Http, Some(status)).closes((100, 101, 200))
     }
 
-    /// What this pushes happens in the prober's own context.
+    /// The state change that this pushes happens in the context of the prober.
     pub fn own(&mut self, push: impl FnOnce(&mut Self)) -> &mut Self {
         push(self);
         self.last_state().own_context = true;
@@ -190,7 +191,7 @@ impl Stream {
     }
 
     /// The connect was made by a process that is no prober.
-    pub fn others(&mut self) -> &mut Self {
+    pub fn by_other_process(&mut self) -> &mut Self {
         self.last_connect().prober = false;
         self
     }
@@ -262,14 +263,7 @@ impl Stream {
     }
 
     pub fn reset_sent_on(&mut self, flow: Flow, answered: TcpFlags, no_socket: bool, actor: Option<&str>) -> &mut Self {
-        let actor = actor.map(|comm| Actor {
-            pid: 99,
-            tid: 99,
-            comm: comm.to_owned(),
-            netns: Some(POD),
-            cgroup: None,
-            cgroup_memory: None,
-        });
+        let actor = actor.map(|comm| Actor { pid: 99, tid: 99, comm: comm.to_owned(), netns: Some(POD), ..prober() });
         let state = (!no_socket).then_some(TcpState::Listen);
         let hook = Hook::TcpSendReset;
         self.push(ObservationKind::ResetSent(ResetSent {
@@ -333,14 +327,7 @@ impl Stream {
 
     /// `connect` itself fails, before any SYN.
     pub fn connect_failed(&mut self, errno: i32) -> &mut Self {
-        let actor = prober();
-        self.push(ObservationKind::ConnectFailed(ConnectFailed {
-            conn: None,
-            dst: self.flow.dst,
-            actor,
-            errno,
-            prober: true,
-        }))
+        self.push_connect_failed(None, errno)
     }
 
     /// `connect` reaches SYN_SENT and finds no source port.
@@ -349,14 +336,12 @@ impl Stream {
         self.flow.src.set_port(0);
         self.state(TcpState::SynSent, TcpState::Close, 0, (0, 0, 0));
         self.flow.src.set_port(port);
-        let actor = prober();
-        self.push(ObservationKind::ConnectFailed(ConnectFailed {
-            conn,
-            dst: self.flow.dst,
-            actor,
-            errno,
-            prober: true,
-        }))
+        self.push_connect_failed(conn, errno)
+    }
+
+    fn push_connect_failed(&mut self, conn: Option<ConnId>, errno: i32) -> &mut Self {
+        let (dst, actor) = (self.flow.dst, prober());
+        self.push(ObservationKind::ConnectFailed(ConnectFailed { conn, dst, actor, errno, prober: true }))
     }
 
     pub fn queue_full(&mut self, queue: ListenQueue) -> &mut Self {
@@ -376,7 +361,7 @@ impl Stream {
         self.push(ObservationKind::Answer(Answer { conn, kind, status, asked: None, len: None, says_tls: false }))
     }
 
-    /// An answer of which this is known besides.
+    /// An answer with more fields.
     pub fn answer_with(&mut self, kind: AnswerKind, status: Option<u16>, fill: impl FnOnce(&mut Answer)) -> &mut Self {
         self.answer(kind, status);
         fill(self.last_answer());
@@ -416,7 +401,7 @@ impl Stream {
         decide(&self.observations)
     }
 
-    /// What the kubelet reported of which attempt, as far as it was joined to one.
+    /// The kubelet outcomes that were joined to attempts.
     pub fn joined(&self) -> Vec<(u64, ProbeOutput)> {
         let mut core = Core::default();
         self.observations.iter().for_each(|it| core.push(it, &mut Vec::new()));
@@ -450,7 +435,7 @@ impl Stream {
         self.verdicts().iter().map(|it| (it.verdict.cause.name(), it.verdict.confidence)).collect()
     }
 
-    /// Those of the first verdict.
+    /// Cause and confidence of the first verdict.
     pub fn decided(&self) -> (&'static str, Confidence) {
         self.all_decided().remove(0)
     }
@@ -459,17 +444,17 @@ impl Stream {
         self.all_decided().pop().expect("a verdict")
     }
 
-    /// The cause of each verdict, and whether it has what the kubelet reported.
+    /// The cause of each verdict, and whether it has a kubelet outcome.
     pub fn quoted(&self) -> Vec<(&'static str, bool)> {
         self.verdicts().iter().map(|it| (it.verdict.cause.name(), it.kubelet.is_some())).collect()
     }
 
-    /// Failures in a row of the probe, by each verdict.
+    /// Failures in a row of the probe, in each verdict.
     pub fn in_a_row(&self) -> Vec<Option<u32>> {
         self.verdicts().iter().map(|it| it.probe.as_ref()?.consecutive_failures).collect()
     }
 
-    /// How the attempts ended by their verdicts, in order.
+    /// The outcome of each verdict, in order.
     pub fn outcomes(&self) -> Vec<Outcome> {
         self.verdicts().iter().map(|it| it.verdict.outcome).collect()
     }
@@ -512,7 +497,7 @@ pub fn assert_lacks(text: &impl Display, parts: &[&str]) {
     parts.iter().for_each(|part| assert!(!text.contains(part), "{part:?} is in: {text}"));
 }
 
-/// All that a stream of observations decides.
+/// All decisions of a stream of observations.
 pub fn decide(observations: &[Observation]) -> Vec<Decision> {
     let mut core = Core::default();
     let mut out = Vec::new();

@@ -11,12 +11,12 @@ use tracer_netfilter::{Survey, SurveyChain, SurveyTable};
 
 pub(super) const CHECK: Check = Check {
     name: "base_policy",
-    why: "a base chain that drops by default blocks what no rule accepts: on INPUT, the API server to the kubelet and pods to the node; on FORWARD, pods to each other and other nodes to pods; on OUTPUT, the kubelet's probes",
+    why: "a base chain that drops by default blocks traffic that no rule accepts. INPUT: the API server to the kubelet, pods to the node. FORWARD: pods to each other, other nodes to pods. OUTPUT: the kubelet's probes",
     run: check,
 };
 
 fn draft() -> Draft {
-    CHECK.expects("no base chain that drops, by its policy or its last rule, what no rule accepted")
+    CHECK.expects("no base chain that drops, by its policy or its last rule, the packets that no rule accepted")
 }
 
 fn check(view: &View) -> Vec<Finding> {
@@ -29,8 +29,7 @@ fn judge(survey: &Survey) -> Vec<Finding> {
         found.extend(table.chains.iter().filter(|chain| drops(chain)).map(|chain| policy(table, chain)));
     }
     if found.is_empty() && survey.truncated {
-        let reason =
-            "the rules are too many to read, and no base chain that was read drops by its policy or its last rule";
+        let reason = "there are too many rules to read all; of the base chains that were read, none drops by its policy or its last rule";
         found.push(draft().unknown(Unread::new(
             reason,
             Remediation::on_node(
@@ -85,12 +84,13 @@ fn policy(table: &SurveyTable, chain: &SurveyChain) -> Finding {
     draft.warn(observed, fix(table, chain, owner))
 }
 
-/// By the table's name, or by chains beside it that only one software makes. Docker sets FORWARD to drop, ufw and firewalld more.
+/// Finds the owner by the table's name, else by a chain of the table that only one software creates. ufw and firewalld come
+/// before Docker: Docker sets only FORWARD to drop, ufw and firewalld also other chains.
 fn owner_of(table: &SurveyTable) -> Option<&'static str> {
     owner::by_table(&table.name).map(|owner| owner.name).or_else(|| {
-        let beside =
+        let has_chain_of =
             |name: &str| table.chains.iter().filter_map(|it| owner::by_chain(&it.name)).any(|it| it.name == name);
-        ["ufw", "firewalld", "docker"].into_iter().find(|name| beside(name))
+        ["ufw", "firewalld", "docker"].into_iter().find(|name| has_chain_of(name))
     })
 }
 
@@ -102,11 +102,12 @@ const fn backend(backend: Backend) -> &'static str {
     }
 }
 
-/// Of rules that let something pass it is not known that they are in the way: what they are to let pass comes first.
+/// A chain that accepts some packets may be right as it is. Its fix allows the traffic of the cluster, and does not turn the
+/// firewall off.
 fn fix(table: &SurveyTable, chain: &SurveyChain, owner: Option<&str>) -> Fix {
-    let can_be_right = chain.ways_out > 0;
+    let may_be_right = chain.ways_out > 0;
     match owner {
-        Some("ufw") if can_be_right => allow(ufw(chain), "systemctl disable --now ufw"),
+        Some("ufw") if may_be_right => allow(ufw_command(chain), "systemctl disable --now ufw"),
         Some("ufw") => Fix::new(
             Remediation::on_node("Turn ufw off", "ufw disable"),
             Remediation::on_node(KEEP, "systemctl disable --now ufw"),
@@ -114,17 +115,17 @@ fn fix(table: &SurveyTable, chain: &SurveyChain, owner: Option<&str>) -> Fix {
         Some("firewalld") if table.name == owner::PANIC => {
             Fix::lasting(Remediation::on_node("End firewalld's panic mode", "firewall-cmd --panic-off"))
         }
-        Some("firewalld") if can_be_right => allow(firewalld(chain), "systemctl disable --now firewalld"),
+        Some("firewalld") if may_be_right => allow(firewalld_command(chain), "systemctl disable --now firewalld"),
         Some("firewalld") => Fix::new(
             Remediation::on_node("Stop firewalld", "systemctl stop firewalld"),
             Remediation::on_node(KEEP, "systemctl disable firewalld"),
         ),
-        _ if can_be_right => allowed_in(table, chain),
+        _ if may_be_right => list_rules(table, chain),
         _ => set_accept(table, chain),
     }
 }
 
-fn ufw(chain: &SurveyChain) -> &'static str {
+fn ufw_command(chain: &SurveyChain) -> &'static str {
     match chain.hook {
         Some("FORWARD") => "ufw default allow routed",
         Some("OUTPUT") => "ufw allow out to POD_CIDR",
@@ -132,8 +133,8 @@ fn ufw(chain: &SurveyChain) -> &'static str {
     }
 }
 
-/// A zone of sources lets pass what comes from them. What other nodes send to them needs a policy.
-fn firewalld(chain: &SurveyChain) -> &'static str {
+/// A zone of sources accepts packets from these sources. Packets from other nodes to them need a policy.
+fn firewalld_command(chain: &SurveyChain) -> &'static str {
     match chain.hook {
         Some("FORWARD") => {
             "firewall-cmd --permanent --zone=trusted --add-source=POD_CIDR && firewall-cmd --permanent --new-policy=to-pods && firewall-cmd --permanent --policy=to-pods --add-ingress-zone=ANY && firewall-cmd --permanent --policy=to-pods --add-egress-zone=trusted && firewall-cmd --permanent --policy=to-pods --set-target=ACCEPT && firewall-cmd --reload"
@@ -144,24 +145,23 @@ fn firewalld(chain: &SurveyChain) -> &'static str {
     }
 }
 
-/// What is to pass; or, if the rules are not wanted at all, none of them.
-fn allow(what: &str, off: &str) -> Fix {
+/// Allows the traffic of the cluster; `off` is the command for a node that needs no firewall.
+fn allow(command: &str, off: &str) -> Fix {
     let text = format!(
-        "Let the traffic of the cluster pass. Only if the node needs no firewall of its own: `{off}`. The node then takes whatever these rules keep out"
+        "Let the traffic of the cluster pass. Only if the node needs no firewall of its own: `{off}`. The node then accepts all that these rules block now"
     );
-    Fix::lasting(Remediation::on_node(text, what))
+    Fix::lasting(Remediation::on_node(text, command))
 }
 
-/// Rules that nobody known made: theirs is the place where to allow.
-fn allowed_in(table: &SurveyTable, chain: &SurveyChain) -> Fix {
+/// The owner of these rules is not known: a person has to allow the traffic where the rules are kept.
+fn list_rules(table: &SurveyTable, chain: &SurveyChain) -> Fix {
     let list = match iptables(table) {
         Some(iptables) => format!("{iptables} -t {} -vS {}", shell::table(&table.name), shell::chain(&chain.name)),
         None => {
             format!("nft -a list chain {} {} {}", table.family, shell::table(&table.name), shell::chain(&chain.name))
         }
     };
-    let text =
-        "See what it lets pass. Allow the kubelet's port (tcp 10250) and the pods' network where these rules are kept";
+    let text = "See which packets the chain accepts. Allow the kubelet's port (tcp 10250) and the pods' network where these rules are kept";
     Fix::lasting(Remediation::on_node(text, list))
 }
 
@@ -169,7 +169,7 @@ fn set_accept(table: &SurveyTable, chain: &SurveyChain) -> Fix {
     let persist =
         "set it where the rules are kept (/etc/nftables.conf, /etc/iptables/rules.v4, or the software that owns them)";
     if let Some(handle) = chain.last_drops.filter(|_| !chain.drops) {
-        return Fix::new(Remediation::on_node("Delete the last rule", delete(table, chain, handle)), persist);
+        return Fix::new(Remediation::on_node("Delete the last rule", delete_rule(table, chain, handle)), persist);
     }
     let accept = match iptables(table) {
         Some(iptables) => {
@@ -185,7 +185,7 @@ fn set_accept(table: &SurveyTable, chain: &SurveyChain) -> Fix {
     Fix::new(Remediation::on_node("Let the chain accept what no rule decides", accept), persist)
 }
 
-/// The command that has these rules, if it is not nft.
+/// The iptables command that shows these rules; absent: only nft shows them.
 const fn iptables(table: &SurveyTable) -> Option<&'static str> {
     match (table.backend, table.family.as_bytes()) {
         (Backend::Nftables, _) => None,
@@ -196,8 +196,8 @@ const fn iptables(table: &SurveyTable) -> Option<&'static str> {
     }
 }
 
-/// Of iptables over nftables nft knows the handle, and iptables no number.
-fn delete(table: &SurveyTable, chain: &SurveyChain, handle: u64) -> String {
+/// `handle` is nft's handle of the rule, also under iptables-nft. Only in a table of iptables-legacy it is the rule's number.
+fn delete_rule(table: &SurveyTable, chain: &SurveyChain, handle: u64) -> String {
     match iptables(table).filter(|_| table.backend == Backend::IptablesLegacy) {
         Some(iptables) => {
             format!("{iptables} -t {} -D {} {handle}", shell::table(&table.name), shell::chain(&chain.name))
@@ -227,7 +227,7 @@ mod tests {
     }
 
     #[test]
-    fn ufw_is_named_and_its_packets() {
+    fn ufw_is_named_as_owner_with_the_packets_that_it_dropped() {
         let chains = vec![chain("INPUT", Some("INPUT"), true, 6), chain("ufw-user-input", None, false, 0)];
         let findings = judge(&survey("filter", chains));
         assert_eq!((findings.len(), findings[0].status), (1, Status::Warn));
@@ -239,7 +239,7 @@ mod tests {
     }
 
     #[test]
-    fn ufw_without_any_rule_is_in_the_way() {
+    fn ufw_without_any_accepting_rule_is_turned_off() {
         let chains = vec![chain("INPUT", Some("INPUT"), true, 0), chain("ufw-user-input", None, false, 0)];
         assert_eq!(fix_of(&judge(&survey("filter", chains))[0]), "ufw disable");
     }
@@ -252,7 +252,7 @@ mod tests {
     }
 
     #[test]
-    fn a_last_rule_that_takes_all_is_the_same_as_a_policy() {
+    fn a_last_rule_that_drops_all_is_reported_as_a_policy_is() {
         let last = SurveyChain { last_drops: Some(9), ..chain("filter_INPUT", Some("INPUT"), false, 4) };
         let table =
             SurveyTable { backend: Backend::Nftables, family: "inet", name: "firewalld".into(), chains: vec![last] };
@@ -268,22 +268,22 @@ mod tests {
         assert_eq!(fix(&survey), "nft delete rule inet mine filter_INPUT handle 9");
     }
 
-    /// What real ufw and real firewalld needed to be reported: tests/firewalls_live.rs.
+    /// tests/firewalls_live.rs checks these commands with the real ufw and firewalld.
     #[test]
-    fn each_hook_has_a_fix_of_its_own() {
-        let begins = |hook, name, chains: &str| {
+    fn each_netfilter_hook_has_its_own_fix() {
+        let fix_for = |hook, name, chains: &str| {
             let chains = vec![chain(hook, Some(hook), true, 6), chain(chains, None, false, 0)];
             fix_of(&judge(&survey(name, chains))[0]).to_owned()
         };
-        assert_eq!(begins("FORWARD", "filter", "ufw-user-input"), "ufw default allow routed");
-        assert_eq!(begins("OUTPUT", "filter", "ufw-user-input"), "ufw allow out to POD_CIDR");
-        assert!(begins("INPUT", "filter", "INPUT_ZONES").starts_with("firewall-cmd --permanent --zone=trusted"));
-        let forward = begins("FORWARD", "filter", "FORWARD_ZONES");
+        assert_eq!(fix_for("FORWARD", "filter", "ufw-user-input"), "ufw default allow routed");
+        assert_eq!(fix_for("OUTPUT", "filter", "ufw-user-input"), "ufw allow out to POD_CIDR");
+        assert!(fix_for("INPUT", "filter", "INPUT_ZONES").starts_with("firewall-cmd --permanent --zone=trusted"));
+        let forward = fix_for("FORWARD", "filter", "FORWARD_ZONES");
         assert!(forward.contains("--policy=to-pods --add-egress-zone=trusted"), "{forward}");
     }
 
     #[test]
-    fn firewalld_in_panic() {
+    fn the_panic_mode_of_firewalld_is_a_failure() {
         let chains = vec![chain("raw_prerouting", Some("PREROUTING"), true, 0)];
         let findings = judge(&survey("firewalld_policy_drop", chains));
         assert_eq!(findings[0].status, Status::Fail);
@@ -291,7 +291,7 @@ mod tests {
     }
 
     #[test]
-    fn policies_that_accept_are_well() {
+    fn policies_that_accept_are_ok() {
         let chains = vec![chain("OUTPUT", Some("OUTPUT"), false, 0), chain("INPUT", Some("INPUT"), false, 0)];
         let findings = judge(&survey("filter", chains));
         assert_eq!((findings.len(), findings[0].status), (1, Status::Ok));

@@ -1,4 +1,4 @@
-//! Whether packets between ports of a bridge pass iptables.
+//! Whether packets between ports of a bridge pass through iptables.
 
 use super::Check;
 use super::cni;
@@ -7,7 +7,7 @@ use super::view::View;
 
 pub(super) const CHECK: Check = Check {
     name: "br_netfilter",
-    why: "where pods are on a Linux bridge, answers of a Service's backend on the same node bypass NAT without it, and the client resets the connection; flannel and kubeadm refuse to start",
+    why: "without it, answers from a Service's backend on the same Linux bridge as the client bypass NAT, and the client resets the connection. flannel and kubeadm refuse to start",
     run: |view| vec![check(view)],
 };
 
@@ -19,9 +19,9 @@ struct BridgeSettings {
     /// The two settings; absent: the module is not loaded.
     v4: Option<u64>,
     v6: Option<u64>,
-    /// Why pods hang on a bridge; absent: nothing says that they do.
+    /// What shows that pods are on a bridge; absent: nothing shows it.
     bridge: Option<String>,
-    /// Whether they do could be found out.
+    /// Whether an absent `bridge` proves that pods are not on a bridge.
     known: bool,
 }
 
@@ -42,7 +42,7 @@ fn check(view: &View) -> Finding {
     read().map_or_else(|unread| draft().unknown(unread), |found| judge(&found))
 }
 
-/// Why pods hang on a bridge, and whether that could be known.
+/// What shows that pods are on a bridge, and whether its absence proves that they are not.
 fn bridge(view: &View) -> (Option<String>, bool) {
     let configured = cni::active(view);
     if let Ok(Some(config)) = &configured
@@ -50,17 +50,17 @@ fn bridge(view: &View) -> (Option<String>, bool) {
     {
         return (Some(format!("the CNI configuration {} uses `{plugin}`", config.path)), true);
     }
-    let (links, seen) = view.links().map_or_else(|_| (Vec::new(), false), |links| (links, true));
-    let known = |name: &str| NAMES.contains(&name);
+    let (links, is_read) = view.links().map_or_else(|_| (Vec::new(), false), |links| (links, true));
+    let known = |name: &str| POD_BRIDGES.contains(&name);
     let link = links.iter().find(|link| link.kind.as_deref() == Some("bridge") && known(&link.state.name));
     let why = link.map(|link| format!("{} is a bridge", link.state.name));
-    (why, matches!(configured, Ok(Some(config)) if seen || !config.elsewhere))
+    (why, matches!(configured, Ok(Some(config)) if is_read || !config.has_unknown_delegates))
 }
 
-/// CNI plugins that hang pods on a bridge.
+/// CNI plugins that connect pods to a bridge.
 const BRIDGED: &[&str] = &["bridge", "flannel", "weave-net"];
-/// Bridges that hold pods.
-const NAMES: &[&str] = &["cni0", "cbr0", "kube-bridge", "weave"];
+/// Names of bridges to which CNI plugins connect pods.
+const POD_BRIDGES: &[&str] = &["cni0", "cbr0", "kube-bridge", "weave"];
 
 fn judge(found: &BridgeSettings) -> Finding {
     let observed = match (found.v4, found.v6) {
@@ -75,19 +75,20 @@ fn judge(found: &BridgeSettings) -> Finding {
     }
     match (&found.bridge, found.known) {
         (Some(bridge), _) if found.v4 == Some(1) => draft().warn(
-            format!("{observed}; {bridge}: harm where pods have IPv6 addresses"),
+            format!("{observed}; {bridge}: it does harm if pods have IPv6 addresses"),
             fix(found),
         ),
         (Some(bridge), _) => draft().fail(format!("{observed}; {bridge}"), fix(found)),
-        (None, true) => draft().ok(format!("{observed}; the CNI configuration names no bridge, so it is not needed")),
+        (None, true) => draft().ok(format!("{observed}; the CNI configuration names no bridge, so br_netfilter is not needed")),
         (None, false) => draft().unknown(Unread::new(
-            format!("{observed}; no CNI configuration that says how pods are connected and no pod bridge was found, so whether it is needed is not known"),
+            format!("{observed}; neither a CNI configuration that shows how pods are connected nor a pod bridge was found, so it may be needed"),
             "run `tracer doctor` on the node, where its kubelet runs",
         )),
     }
 }
 
-/// `modprobe` fails where the module is part of the kernel and no list of its modules is on the node.
+/// `modprobe` fails if the module is built into the kernel and the node has no list of the kernel's modules, so the fix loads
+/// it only where the settings are absent.
 fn fix(found: &BridgeSettings) -> Fix {
     let load = if found.v4.is_some() { "" } else { "modprobe br_netfilter && " };
     Fix::new(
@@ -113,7 +114,7 @@ mod tests {
     const SETTINGS: (&str, &str) = ("proc/sys/net/core/somaxconn", "4096\n");
 
     #[test]
-    fn flannel_without_the_module() {
+    fn flannel_without_the_module_fails() {
         let finding = check(&Tree::new(&[FLANNEL, SETTINGS]).view());
         assert_eq!(finding.status, Status::Fail);
         assert!(
@@ -125,7 +126,7 @@ mod tests {
     }
 
     #[test]
-    fn flannel_with_it() {
+    fn flannel_needs_the_settings_on() {
         let on = [
             FLANNEL,
             SETTINGS,
@@ -139,12 +140,12 @@ mod tests {
             check(&Tree::new(&off).view())
         };
         assert_eq!((of("0\n", "1\n").status, of("0\n", "0\n").status), (Status::Fail, Status::Fail));
-        assert_eq!(of("1\n", "0\n").status, Status::Warn, "of IPv6 alone, which pods may not have");
-        assert!(fix_of(&of("0\n", "0\n")).starts_with("sysctl -w"), "it is loaded");
+        assert_eq!(of("1\n", "0\n").status, Status::Warn, "pods may have no IPv6 addresses");
+        assert!(fix_of(&of("0\n", "0\n")).starts_with("sysctl -w"), "the module is loaded");
     }
 
     #[test]
-    fn a_cni_without_a_bridge_does_not_need_it_and_without_a_cni_nothing_is_known() {
+    fn a_cni_without_a_bridge_is_ok_and_an_unknown_cni_is_unknown() {
         let calico = ("etc/cni/net.d/10-calico.conflist", r#"{"plugins":[{"type":"calico"}]}"#);
         assert_eq!(check(&Tree::new(&[calico, SETTINGS]).view()).status, Status::Ok);
         assert_eq!(check(&Tree::new(&[SETTINGS]).view()).status, Status::Unknown);
@@ -152,7 +153,7 @@ mod tests {
         assert_eq!(
             check(&Tree::new(&[shim, SETTINGS]).view()).status,
             Status::Unknown,
-            "what is behind it is not seen"
+            "the delegates of Multus are not known"
         );
         assert_eq!(check(&Tree::new(&[shim, FLANNEL, SETTINGS]).view()).status, Status::Fail);
         assert_eq!(check(&Tree::new(&[calico]).view()).status, Status::Unknown);

@@ -1,19 +1,19 @@
-//! The CNI's active configuration: where distributions keep it, and what it names.
+//! Finds and reads the CNI's active configuration in the folders that distributions use.
 
 use serde_json::Value;
 
 use super::finding::Unread;
 use super::view::View;
 
-/// Where a distribution keeps configurations and binaries.
+/// The folders in which a distribution keeps configurations and binaries.
 pub(super) struct Place {
     pub(super) configs: &'static str,
     binaries: &'static [&'static str],
 }
 
-/// A distribution's own folders first: podman leaves its file in /etc/cni/net.d, which their kubelets do not read.
+/// The folders of single distributions come first: podman leaves a file in /etc/cni/net.d, which these do not read.
 pub(super) const PLACES: &[Place] = &[
-    // OpenShift's CRI-O. Its package leaves examples in /etc/cni/net.d, which nobody reads.
+    // OpenShift's CRI-O. Its package leaves examples in /etc/cni/net.d, which CRI-O does not read there.
     Place { configs: "/etc/kubernetes/cni/net.d", binaries: &["/var/lib/cni/bin", "/usr/libexec/cni", "/opt/cni/bin"] },
     Place {
         configs: "/var/lib/rancher/k3s/agent/etc/cni/net.d",
@@ -25,29 +25,29 @@ pub(super) const PLACES: &[Place] = &[
     },
     Place {
         configs: "/etc/cni/net.d",
-        // The last is GKE's.
+        // The last folder is GKE's.
         binaries: &["/opt/cni/bin", "/usr/lib/cni", "/usr/libexec/cni", "/home/kubernetes/bin"],
     },
 ];
 
-/// Plugins that hand over to those of another configuration.
+/// Plugins that call the plugins of another configuration.
 const META: &[&str] = &["multus", "multus-shim"];
-/// Where flanneld writes it by its default.
+/// flanneld's default path of its subnet file.
 pub(super) const SUBNET_FILE: &str = "/run/flannel/subnet.env";
 
-/// The active configuration: the first by name, as container runtimes take it.
+/// The active configuration: the first file by name, as container runtimes choose it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Config {
     pub(super) path: String,
-    /// Types of its plugins, IPAM included.
+    /// Types of its plugins, including IPAM plugins.
     pub(super) plugins: Vec<String>,
-    /// Other configurations beside it.
+    /// Other configurations in the same folder.
     pub(super) others: Vec<String>,
     pub(super) binaries: &'static [&'static str],
-    /// flannel's, if it is used.
+    /// Path of flannel's subnet file, if flannel is used.
     pub(super) subnet_file: Option<String>,
-    /// Multus hands over to plugins that no file here names.
-    pub(super) elsewhere: bool,
+    /// Whether Multus calls plugins that this file does not name.
+    pub(super) has_unknown_delegates: bool,
 }
 
 pub(super) fn active(view: &View) -> Result<Option<Config>, Unread> {
@@ -62,7 +62,7 @@ pub(super) fn active(view: &View) -> Result<Option<Config>, Unread> {
         let config = read_config(view, &path)?;
         let multus = config.plugins.iter().any(|name| META.contains(&name.as_str()));
         let config = match () {
-            () if config.elsewhere => behind(view, place, config, &others)?,
+            () if config.has_unknown_delegates => with_next_config(view, place, config, &others)?,
             () if multus => config,
             () => Config { others, ..config },
         };
@@ -82,8 +82,8 @@ fn read_config(view: &View, path: &str) -> Result<Config, Unread> {
     Ok(parse(&config))
 }
 
-/// Multus without delegates in its own file hands over to the next one beside it.
-fn behind(view: &View, place: &Place, multus: Config, others: &[String]) -> Result<Config, Unread> {
+/// Adds the plugins of the next file by name: Multus calls them if its own file names no delegates.
+fn with_next_config(view: &View, place: &Place, multus: Config, others: &[String]) -> Result<Config, Unread> {
     let Some(next) = others.first() else { return Ok(multus) };
     let next = read_config(view, &format!("{}/{next}", place.configs))?;
     let mut plugins = [multus.plugins, next.plugins].concat();
@@ -92,33 +92,33 @@ fn behind(view: &View, place: &Place, multus: Config, others: &[String]) -> Resu
     Ok(Config { plugins, ..next })
 }
 
-/// A list of plugins, or one; of Multus those that it hands over to, too.
+/// Parses a list of plugins or a single plugin, and the delegates of Multus.
 fn parse(config: &Value) -> Config {
     let plugins = plugins(config);
     let delegates = plugins.iter().filter_map(|plugin| plugin.get("delegates")?.as_array()).flatten();
     let delegates: Vec<&Value> = delegates.flat_map(|it| self::plugins(it)).collect();
     let is_meta = |plugin: &&Value| kind(plugin).is_some_and(|name| META.contains(&name));
-    let elsewhere = delegates.is_empty() && plugins.iter().any(is_meta);
+    let has_unknown_delegates = delegates.is_empty() && plugins.iter().any(is_meta);
     let plugins = [plugins, delegates].concat();
     let mut names: Vec<String> = Vec::new();
     for plugin in &plugins {
         let types = [kind(plugin), plugin.get("ipam").and_then(kind)].into_iter().flatten();
-        // Names of binaries: a path among them would be looked up elsewhere.
+        // These are names of binaries. A path would lead out of the folder of binaries.
         names.extend(types.filter(|name| !name.is_empty() && !name.contains('/')).map(str::to_owned));
     }
     let flannel = plugins.iter().find(|plugin| kind(plugin) == Some("flannel"));
     let subnet_file =
         flannel.map(|plugin| plugin.get("subnetFile").and_then(Value::as_str).unwrap_or(SUBNET_FILE).to_owned());
     if flannel.is_some() {
-        // flannel hands over to these two.
+        // flannel calls these two plugins.
         names.extend(["bridge".to_owned(), "host-local".to_owned()]);
     }
     names.sort_unstable();
     names.dedup();
-    Config { plugins: names, subnet_file, elsewhere, ..Config::default() }
+    Config { plugins: names, subnet_file, has_unknown_delegates, ..Config::default() }
 }
 
-/// Of a list, or of a configuration of one plugin.
+/// The plugins of a list; a configuration without a list is one plugin itself.
 fn plugins(config: &Value) -> Vec<&Value> {
     config.get("plugins").and_then(Value::as_array).map_or_else(|| vec![config], |plugins| plugins.iter().collect())
 }
@@ -134,7 +134,7 @@ mod tests {
 
     /// Debian's podman leaves such a file.
     #[test]
-    fn a_distributions_own_folder_counts_before_the_usual_one() {
+    fn the_folder_of_a_distribution_comes_before_the_common_one() {
         let podman = ("etc/cni/net.d/87-podman-bridge.conflist", r#"{"plugins":[{"type":"bridge"}]}"#);
         let calico =
             ("var/snap/microk8s/current/args/cni-network/10-calico.conflist", r#"{"plugins":[{"type":"calico"}]}"#);
@@ -143,7 +143,7 @@ mod tests {
     }
 
     #[test]
-    fn a_link_leads_nowhere_else() {
+    fn a_symbolic_link_stays_below_the_root() {
         let tree = Tree::new(&[("etc/hostname", "")]);
         let folder = tree.path().join("etc/cni");
         std::fs::create_dir_all(&folder).expect("folder");

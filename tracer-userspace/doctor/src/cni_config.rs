@@ -1,4 +1,4 @@
-//! Whether the CNI's configuration has its binaries and what they read.
+//! Whether the binaries and the subnet file that the CNI's configuration needs exist.
 
 use super::Check;
 use super::cni::{Config, PLACES, active};
@@ -8,11 +8,11 @@ use tracer_model::record::Command;
 
 pub(super) const CHECK: Check = Check {
     name: "cni_config",
-    why: "without a configuration, its binaries or flannel's subnet file no pod gets a network: FailedCreatePodSandBox",
+    why: "without a configuration, its binaries or flannel's subnet file, no pod gets a network: FailedCreatePodSandBox",
     run: |view| vec![check(view)],
 };
 
-/// Container runtimes run it for each pod, though no configuration names it.
+/// Container runtimes run this plugin for each pod, although no configuration names it.
 const LOOPBACK: &str = "loopback";
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -20,11 +20,11 @@ struct CniState {
     config: Option<Config>,
     /// Plugins without a binary.
     missing: Vec<String>,
-    loopback: bool,
-    /// flannel's subnet file is there.
-    subnet: bool,
+    has_loopback: bool,
+    /// Whether flannel's subnet file exists, if one is needed.
+    has_subnet_file: bool,
     prober: bool,
-    /// A link of a pod on this node: some CNI works.
+    /// A link of a pod on this node; it shows that some CNI works.
     pod_link: Option<String>,
 }
 
@@ -48,9 +48,16 @@ fn read(view: &View) -> Result<CniState, Unread> {
             missing.push(plugin.clone());
         }
     }
-    let loopback = has_binary(view, &config, LOOPBACK)?;
-    let subnet = config.subnet_file.as_deref().map_or(Ok(true), |path| view.exists(path))?;
-    Ok(CniState { config: Some(config), missing, loopback, subnet, prober: view.prober, pod_link: pod_link(view) })
+    let has_loopback = has_binary(view, &config, LOOPBACK)?;
+    let has_subnet_file = config.subnet_file.as_deref().map_or(Ok(true), |path| view.exists(path))?;
+    Ok(CniState {
+        config: Some(config),
+        missing,
+        has_loopback,
+        has_subnet_file,
+        prober: view.prober,
+        pod_link: pod_link(view),
+    })
 }
 
 fn has_binary(view: &View, config: &Config, plugin: &str) -> Result<bool, Unread> {
@@ -68,7 +75,7 @@ fn pod_link(view: &View) -> Option<String> {
 }
 
 fn judge(found: &CniState) -> Finding {
-    let Some(config) = &found.config else { return without(found) };
+    let Some(config) = &found.config else { return no_config(found) };
     let draft = draft().with("config", config.path.clone()).with("plugins", config.plugins.clone());
     if !found.missing.is_empty() {
         let missing = found.missing.join(", ");
@@ -76,14 +83,14 @@ fn judge(found: &CniState) -> Finding {
         let observed = format!("{} needs {missing}: no program of that name in {places}", config.path);
         let draft = draft.with("missing", found.missing.clone());
         if let Some(link) = &found.pod_link {
-            return draft.unknown(elsewhere(&observed, link, "its binaries", "bin_dir", "plugin_dirs"));
+            return draft.unknown(may_be_elsewhere(&observed, link, "its binaries", "bin_dir", "plugin_dirs"));
         }
         return draft.fail(
             observed,
             Fix::lasting(format!("install the CNI plugins ({missing}) into {}: package kubernetes-cni or containernetworking-plugins, or restart the CNI's DaemonSet pod", config.binaries[0])),
         );
     }
-    if let Some(path) = config.subnet_file.as_ref().filter(|_| !found.subnet) {
+    if let Some(path) = config.subnet_file.as_ref().filter(|_| !found.has_subnet_file) {
         return draft.fail(
             format!(
                 "{} uses flannel, and {path} does not exist: sandboxes fail until flanneld has written it",
@@ -99,26 +106,25 @@ fn judge(found: &CniState) -> Finding {
     }
     if !config.others.is_empty() {
         return draft.with("others", config.others.clone()).warn(
-            format!("{} is used; {} beside it is not", config.path, config.others.join(", ")),
+            format!("the container runtime uses {} and ignores {}", config.path, config.others.join(", ")),
             Fix::lasting("remove what a former CNI left behind in that folder"),
         );
     }
     let observed = format!("{} with {}, all binaries present", config.path, config.plugins.join(", "));
-    if !found.loopback && found.pod_link.is_none() {
+    if !found.has_loopback && found.pod_link.is_none() {
         return draft.with("missing", vec![LOOPBACK]).warn(
-            format!("{observed} but `{LOOPBACK}`, which container runtimes run for each pod (containerd from 2.0 on can do without: use_internal_loopback)"),
+            format!("{observed} except `{LOOPBACK}`, which container runtimes run for each pod (containerd since 2.0 does not need it with use_internal_loopback)"),
             Fix::lasting(format!("install the CNI plugins ({LOOPBACK}) into {}: package kubernetes-cni or containernetworking-plugins", config.binaries[0])),
         );
     }
     draft.ok(observed)
 }
 
-/// Without a configuration.
-fn without(found: &CniState) -> Finding {
+fn no_config(found: &CniState) -> Finding {
     let places: Vec<_> = PLACES.iter().map(|place| place.configs).collect();
     let observed = format!("no CNI configuration in {}", places.join(", "));
     if let Some(link) = &found.pod_link {
-        return draft().unknown(elsewhere(&observed, link, "its configuration", "conf_dir", "network_dir"));
+        return draft().unknown(may_be_elsewhere(&observed, link, "its configuration", "conf_dir", "network_dir"));
     }
     if found.prober {
         return draft().fail(
@@ -135,8 +141,8 @@ fn without(found: &CniState) -> Finding {
     ))
 }
 
-/// A pod has a network: what was not found may be where only the container runtime's configuration says.
-fn elsewhere(observed: &str, link: &str, what: &str, containerd: &str, crio: &str) -> Unread {
+/// A pod has a network, so the files may be in a folder that only the container runtime's configuration names.
+fn may_be_elsewhere(observed: &str, link: &str, what: &str, containerd: &str, crio: &str) -> Unread {
     Unread::new(
         format!("{observed}; but {link} looks like a pod's link: the container runtime may have {what} elsewhere"),
         format!("see {containerd} in containerd's configuration, or {crio} in CRI-O's"),
@@ -165,7 +171,7 @@ mod tests {
     }
 
     #[test]
-    fn flannels_whole_set() {
+    fn flannel_needs_its_binaries_and_its_subnet_file() {
         let subnet = ("run/flannel/subnet.env", "FLANNEL_MTU=1450\n");
         let all = [&[FLANNEL, subnet], &BINARIES[..]].concat();
         assert_eq!(of(&all).status, Status::Ok, "{}", of(&all).observed);
@@ -180,15 +186,15 @@ mod tests {
     }
 
     #[test]
-    fn a_second_configuration_is_reported() {
+    fn a_second_configuration_is_a_warning() {
         let conf = ("etc/cni/net.d/87-podman.conflist", "{}");
         let subnet = ("run/flannel/subnet.env", "");
         assert_eq!(of(&[&[FLANNEL, conf, subnet], &BINARIES[..]].concat()).status, Status::Warn);
     }
 
-    /// containerd and CRI-O run `loopback` for each pod; a copy that was interrupted leaves an empty file.
+    /// containerd and CRI-O run `loopback` for each pod. An interrupted copy leaves an empty file.
     #[test]
-    fn loopback_is_missed_and_an_empty_file_is_no_program() {
+    fn a_missing_loopback_is_a_warning_and_an_empty_binary_fails() {
         let ptp = ("etc/cni/net.d/10-x.conf", r#"{"type":"ptp"}"#);
         let (program, loopback) = (("opt/cni/bin/ptp", "ELF"), BINARIES[4]);
         assert_eq!(of(&[ptp, program, loopback]).status, Status::Ok);
@@ -201,9 +207,9 @@ mod tests {
         assert_eq!(check(&tree.view()).status, Status::Fail);
     }
 
-    /// Its daemon reads the file beside its own, and does not start without.
+    /// The daemon of Multus reads the file next to its own, and does not start without it.
     #[test]
-    fn multus_hands_over_to_the_next_file_or_to_its_delegates() {
+    fn multus_needs_the_binaries_of_the_next_file_or_of_its_delegates() {
         let shim = ("etc/cni/net.d/00-multus.conf", r#"{"type":"multus-shim"}"#);
         let delegates = (
             "etc/cni/net.d/00-multus.conf",
@@ -222,7 +228,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_or_junk() {
+    fn a_missing_or_invalid_configuration_is_not_ok() {
         assert_eq!(of(&[("etc/hostname", "")]).status, Status::Unknown);
         assert_eq!(of(&[("etc/cni/net.d/10-x.conf", "{")]).status, Status::Unknown);
         let none = CniState { prober: true, ..CniState::default() };
@@ -242,7 +248,7 @@ mod tests {
         ("home/kubernetes/bin/loopback", "ELF"),
         ("home/kubernetes/bin/host-local", "ELF"),
     ];
-    /// Those of an OpenShift node, with what cri-o's package leaves.
+    /// The files of an OpenShift node, with the examples that the package of CRI-O leaves.
     const OPENSHIFT: [(&str, &str); 5] = [
         ("etc/kubernetes/cni/net.d/00-multus.conf", r#"{"name":"multus-cni-network","type":"multus-shim"}"#),
         ("var/lib/cni/bin/multus-shim", "ELF"),
@@ -255,7 +261,7 @@ mod tests {
     ];
 
     #[test]
-    fn nodes_that_keep_them_elsewhere() {
+    fn folders_of_gke_and_openshift_are_searched() {
         let finding = of(&GKE);
         assert_eq!(finding.status, Status::Ok, "{}", finding.observed);
         assert_eq!(of(&GKE[..4]).fields["missing"], serde_json::json!(["host-local"]));
@@ -265,7 +271,7 @@ mod tests {
     }
 
     #[test]
-    fn binaries_that_pods_do_without_are_elsewhere() {
+    fn missing_binaries_are_unknown_while_pods_have_a_network() {
         let config =
             Config { path: "/etc/cni/net.d/10-x.conf".into(), binaries: &["/opt/cni/bin"], ..Config::default() };
         let none = CniState { config: Some(config), missing: vec!["ptp".into()], prober: true, ..CniState::default() };

@@ -1,4 +1,4 @@
-//! The command: runs the checks, prints their findings, gives the exit code.
+//! Carries out `tracer doctor`: runs the checks, prints their findings and returns the exit code.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -15,14 +15,13 @@ use tracer_terminal::screen::Screen;
 pub struct DoctorConfig {
     pub output: SinkConfig,
     pub options: Options,
-    /// Only findings that are not ok are shown.
+    /// Shows only findings that are not ok.
     pub only_problems: bool,
-    /// Exit code 1 from here on.
+    /// The least bad status that makes the exit code 1.
     pub fail_on: Status,
     pub node_name: String,
 }
 
-/// Carries `tracer doctor` out.
 pub fn doctor(config: &DoctorConfig) -> Result<u8, Error> {
     if !Path::new("/proc/self").exists() {
         return Err(Error::Kernel("doctor reads the node from /proc, which is not mounted here".to_owned()));
@@ -33,7 +32,7 @@ pub fn doctor(config: &DoctorConfig) -> Result<u8, Error> {
     }
     let findings = run(&config.options);
     let code = exit_code(&findings, config.fail_on);
-    let lack = (code == 3).then(|| lack(&findings));
+    let missing = (code == 3).then(|| missing_privileges(&findings));
     match config.output.form {
         Form::Pretty => {
             let screen = Screen { colour: config.output.colour, columns: output.columns().or(config.output.columns) };
@@ -46,21 +45,21 @@ pub fn doctor(config: &DoctorConfig) -> Result<u8, Error> {
         }
     }
     output.finish();
-    if let Some(lack) = lack {
-        error::report(&lack);
+    if let Some(missing) = missing {
+        error::report(&missing);
     }
     Ok(if output.has_failed() { 2 } else { code })
 }
 
-/// What exit code 3 is about.
-fn lack(findings: &[Finding]) -> String {
+/// The message that explains exit code 3.
+fn missing_privileges(findings: &[Finding]) -> String {
     let needs: Vec<&str> = findings.iter().filter_map(|finding| finding.needs.as_deref()).collect();
     let names: BTreeSet<&str> = needs.iter().copied().collect();
     let names = names.into_iter().collect::<Vec<_>>().join(", ");
     format!("{} of {} findings are unknown: {names} is missing", needs.len(), findings.len())
 }
 
-/// Findings as records, numbered.
+/// Makes numbered records of findings.
 pub fn records(findings: Vec<Finding>, node_name: &str) -> Vec<Record> {
     let time_boot_ns = clock::boot_ns();
     let time = wall_time(time_boot_ns, clock::boot_to_wall_ns());
@@ -81,7 +80,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_lacking_is_reported_once() {
+    fn each_missing_capability_is_named_once() {
         let unknown = |name| Draft::new("c", "w", "e").unknown(Unread::lacks("r", name));
         let findings = [
             unknown("CAP_B"),
@@ -89,6 +88,6 @@ mod tests {
             unknown("CAP_B"),
             Draft::new("c", "w", "e").unknown(Unread::new("r", "m")),
         ];
-        assert_eq!(lack(&findings), "3 of 4 findings are unknown: CAP_A, CAP_B is missing");
+        assert_eq!(missing_privileges(&findings), "3 of 4 findings are unknown: CAP_A, CAP_B is missing");
     }
 }

@@ -1,4 +1,4 @@
-//! Room in the connection table.
+//! How full the connection tracking table is.
 
 use super::Check;
 use super::finding::{Draft, Finding, Fix, Remediation, Unread};
@@ -6,11 +6,11 @@ use super::view::View;
 
 pub(super) const CHECK: Check = Check {
     name: "conntrack",
-    why: "when the connection table is full, the first packet of every new connection is dropped",
+    why: "when the connection tracking table is full, the kernel drops the first packet of each new connection",
     run: |view| vec![check(view)],
 };
 
-/// Shares of the table, per cent.
+/// Shares of the table, in percent.
 const WARN: u64 = 75;
 const FAIL: u64 = 95;
 
@@ -26,7 +26,7 @@ fn check(view: &View) -> Finding {
     read().map_or_else(|unread| draft().unknown(unread), judge)
 }
 
-/// Entries and how many there may be; none: connections are not tracked.
+/// `table`: the entries and their limit; absent if connection tracking is not loaded.
 fn judge(table: Option<(u64, u64)>) -> Finding {
     let Some((count, max)) = table else { return draft().ok("connection tracking is not loaded: no table to fill") };
     if max == 0 {
@@ -44,7 +44,7 @@ fn judge(table: Option<(u64, u64)>) -> Finding {
                 format!("sysctl -w net.netfilter.nf_conntrack_max={doubled}"),
             ),
             Remediation::on_node(
-                "kube-proxy sets it at each start: raise its conntrack.maxPerCore (or conntrack.min). Then find what fills the table",
+                "kube-proxy sets the limit at each start: raise its conntrack.maxPerCore (or conntrack.min). Then find what fills the table",
                 r"conntrack -L | sed 's/^[^=]*=\([^ ]*\) dst=\([^ ]*\).*/\1 \2/' | sort | uniq -c | sort -rn | head",
             ),
         )
@@ -63,14 +63,14 @@ mod tests {
     use crate::Status;
 
     #[test]
-    fn empty_filling_and_full() {
+    fn the_share_of_used_entries_decides() {
         let of = |count| judge(Some((count, 1000))).status;
         assert_eq!((of(0), of(749), of(750), of(950)), (Status::Ok, Status::Ok, Status::Warn, Status::Fail));
         assert_eq!(judge(Some((12, 0))).status, Status::Ok, "0 is no limit");
     }
 
     #[test]
-    fn a_node_that_tracks_nothing() {
+    fn a_node_without_connection_tracking_is_ok() {
         assert_eq!(check(&Tree::new(&[("proc/sys/net/core/somaxconn", "4096\n")]).view()).status, Status::Ok);
         assert_eq!(check(&Tree::new(&[]).view()).status, Status::Unknown);
         let half = Tree::new(&[("proc/sys/net/netfilter/nf_conntrack_max", "9\n")]);

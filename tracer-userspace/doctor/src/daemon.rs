@@ -1,4 +1,4 @@
-//! The checks of `tracer doctor`, again and again while a daemon runs.
+//! Repeats the checks of `tracer doctor` while the daemon runs.
 
 use std::time::Duration;
 
@@ -8,19 +8,19 @@ use tokio::time::{MissedTickBehavior, interval};
 use super::{CHECKS, Options};
 use tracer_model::event::{Findings, ObservationKind};
 
-/// Between two looks at the node: with 50,000 rules the checks take a second of one CPU.
-const EVERY: Duration = Duration::from_secs(300);
+/// Time between two runs of the checks: with 50,000 rules they take a second of one CPU.
+const INTERVAL: Duration = Duration::from_secs(300);
 
-/// Checks that read tables of megabytes (every socket), attach programs, or need what a daemon knows otherwise: `port_pressure`
-/// and the missing hooks of the `start` record have it.
-const LEFT_OUT: &[&str] = &["ephemeral_headroom", "listener_overlap", "tracer_hooks", "probe_budgets"];
+/// Checks that read the table of every socket (megabytes), that attach programs, or that other records of the daemon cover:
+/// `port_pressure` and the missing hooks of the `start` record.
+const SKIPPED: &[&str] = &["ephemeral_headroom", "listener_overlap", "tracer_hooks", "probe_budgets"];
 
-/// Checks the node, until nobody takes the facts. On a thread of the pool for what blocks.
-pub async fn checkup(probers: Vec<String>, tx: Sender<ObservationKind>) {
+/// Runs the checks until the receiver is dropped. They block, so each run is on a thread of tokio's blocking pool.
+pub async fn repeat_checks(probers: Vec<String>, tx: Sender<ObservationKind>) {
     let checks = CHECKS.iter().map(|check| check.name.to_owned());
-    let checks = checks.filter(|name| !LEFT_OUT.contains(&name.as_str())).collect();
+    let checks = checks.filter(|name| !SKIPPED.contains(&name.as_str())).collect();
     let options = Options { checks, probers, ..Options::default() };
-    let mut tick = interval(EVERY);
+    let mut tick = interval(INTERVAL);
     tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
     loop {
         tokio::select! {

@@ -1,4 +1,4 @@
-//! Default routes of the main table.
+//! The default routes of the main routing table.
 
 use std::collections::BTreeSet;
 use std::net::Ipv4Addr;
@@ -10,11 +10,10 @@ use tracer_model::shell;
 
 pub(super) const CHECK: Check = Check {
     name: "default_routes",
-    why: "kubelet and CNI agents take the node's address and uplink from the default route: with several, these can change at each start; without one, a ClusterIP cannot be reached",
+    why: "kubelet and CNI agents take the node's address and uplink from the default route. With several routes, these can change at each start; without one, ClusterIPs are unreachable",
     run: |view| vec![check(view)],
 };
 
-/// A default route.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Route {
     pub(super) dev: String,
@@ -23,7 +22,7 @@ pub(super) struct Route {
 }
 
 impl Route {
-    /// ` via GATEWAY`; nothing for one without.
+    /// The words ` via GATEWAY`; empty if the route has no gateway.
     fn via(&self) -> String {
         if self.gateway.is_unspecified() { String::new() } else { format!(" via {}", self.gateway) }
     }
@@ -36,7 +35,7 @@ fn draft() -> Draft {
 fn check(view: &View) -> Finding {
     let read = || -> Result<Finding, Unread> {
         let text = view.net("route")?;
-        // With other IPv4 routes it may have lost its default.
+        // A node with other IPv4 routes may have lost its default route.
         let without_v4 = text.lines().count() == 1;
         let only_v6 = without_v4 && only_v6(view)?;
         Ok(if only_v6 { draft().ok("no IPv4 route at all, and an IPv6 default route") } else { judge(&parse(&text)) })
@@ -44,11 +43,11 @@ fn check(view: &View) -> Finding {
     read().unwrap_or_else(|unread| draft().unknown(unread))
 }
 
-/// `include/uapi/linux/route.h`; the latter of one that refuses or swallows what it takes.
+/// `include/uapi/linux/route.h`. RTF_REJECT marks unreachable, prohibit and blackhole routes.
 const RTF_UP: u32 = 1;
 const RTF_REJECT: u32 = 0x200;
 
-/// There is an IPv6 default route, and none of IPv4.
+/// Whether the node has an IPv6 default route and no IPv4 one.
 pub(super) fn only_v6(view: &View) -> Result<bool, Unread> {
     Ok(read_v4(view)?.is_empty() && view.exists("/proc/net/ipv6_route")? && has_v6(&view.net("ipv6_route")?))
 }
@@ -58,22 +57,22 @@ pub(super) fn read_v4(view: &View) -> Result<Vec<Route>, Unread> {
     Ok(parse(&view.net("route")?))
 }
 
-/// `Iface Destination Gateway Flags RefCnt Use Metric Mask MTU Window IRTT`, addresses as the machine keeps them.
+/// `Iface Destination Gateway Flags RefCnt Use Metric Mask MTU Window IRTT`, addresses in the byte order of the machine.
 fn parse(text: &str) -> Vec<Route> {
     let route = |line: &str| {
         let words: Vec<&str> = line.split_whitespace().collect();
         let hex = |at: usize| u32::from_str_radix(words.get(at)?, 16).ok();
-        let leads_on = hex(3)? & (RTF_UP | RTF_REJECT) == RTF_UP;
+        let is_usable = hex(3)? & (RTF_UP | RTF_REJECT) == RTF_UP;
         let default = hex(1)? == 0 && hex(7)? == 0;
         let gateway = Ipv4Addr::from(hex(2)?.to_ne_bytes());
         let metric = words.get(6)?.parse().ok()?;
-        (leads_on && default).then(|| Route { dev: words[0].to_owned(), gateway, metric })
+        (is_usable && default).then(|| Route { dev: words[0].to_owned(), gateway, metric })
     };
     text.lines().skip(1).filter_map(route).collect()
 }
 
-/// `RTF_ADDRCONF`, include/uapi/linux/ipv6_route.h: the kernel learned it from a router advertisement.
-const LEARNED: u32 = 0x0004_0000;
+/// include/uapi/linux/ipv6_route.h: the kernel learned the route from a router advertisement.
+const RTF_ADDRCONF: u32 = 0x0004_0000;
 
 /// Links with an IPv6 default route that the kernel learned.
 pub(super) fn learned_v6(view: &View) -> Result<Vec<String>, Unread> {
@@ -81,7 +80,7 @@ pub(super) fn learned_v6(view: &View) -> Result<Vec<String>, Unread> {
         return Ok(Vec::new());
     }
     let text = view.net("ipv6_route")?;
-    let links = v6_defaults(&text).filter(|(flags, _)| flags & LEARNED != 0).map(|(_, link)| link.to_owned());
+    let links = v6_defaults(&text).filter(|(flags, _)| flags & RTF_ADDRCONF != 0).map(|(_, link)| link.to_owned());
     Ok(links.collect::<BTreeSet<_>>().into_iter().collect())
 }
 
@@ -89,8 +88,8 @@ fn has_v6(text: &str) -> bool {
     v6_defaults(text).next().is_some()
 }
 
-/// Flags and device of each IPv6 default route: destination, its prefix length, source, its length, next hop, metric,
-/// references, use, flags, device. The route that refuses what no other takes is on `lo`.
+/// Flags and device of each IPv6 default route. A line has destination, prefix length, source, prefix length, next hop,
+/// metric, references, use, flags, device. The kernel's own last route, which rejects all packets, is on `lo`.
 fn v6_defaults(text: &str) -> impl Iterator<Item = (u32, &str)> {
     text.lines().filter_map(|line| {
         let words: Vec<&str> = line.split_whitespace().collect();
@@ -106,7 +105,7 @@ fn judge(routes: &[Route]) -> Finding {
     let list: Vec<_> = routes.iter().map(text).collect();
     match routes {
         [] => draft.warn(
-            "no IPv4 default route: kube-proxy's ClusterIPs are unreachable unless another route covers them",
+            "no IPv4 default route: ClusterIPs of kube-proxy are unreachable unless another route covers them",
             Fix::new(
                 Remediation::on_node("Add a default route", "ip route add default via GATEWAY dev UPLINK"),
                 "set it in the node's network configuration (systemd-networkd, netplan, NetworkManager)",
@@ -136,7 +135,7 @@ mod tests {
     const OTHER: &str = "eth0\t0000000A\t00000000\t0001\t0\t0\t100\t00FFFFFF\t0\t0\t0\n";
 
     #[test]
-    fn a_node_with_ipv6_alone() {
+    fn a_node_with_only_ipv6_routes_is_ok() {
         let none = "00000000000000000000000000000000 00 00000000000000000000000000000000 00 00000000000000000000000000000000 ffffffff 1 0 00200200 lo\n";
         let one = none.replace("lo\n", "eth0\n");
         let of = |v6: &str| check(&Tree::new(&[("proc/net/route", HEAD), ("proc/net/ipv6_route", v6)]).view()).status;
@@ -144,7 +143,7 @@ mod tests {
     }
 
     #[test]
-    fn routes_that_the_kernel_learned() {
+    fn only_links_with_learned_ipv6_routes_are_listed() {
         let row = |flags: &str, link: &str| {
             let zeros = "0".repeat(32);
             format!("{zeros} 00 {zeros} 00 fe80{} 00000400 1 0 {flags} {link}\n", "0".repeat(28))
@@ -156,20 +155,20 @@ mod tests {
     }
 
     #[test]
-    fn a_route_without_a_gateway_is_deleted_without() {
+    fn the_fix_for_a_route_without_a_gateway_names_no_gateway() {
         let tunnel = "wg0\t00000000\t00000000\t0001\t0\t0\t600\t00000000\t0\t0\t0\n";
         let finding = judge(&parse(&format!("{HEAD}{ETH}{tunnel}")));
         assert_eq!(fix(&finding), "ip route del default dev wg0 metric 600");
     }
 
     #[test]
-    fn a_route_that_swallows_is_no_second_one() {
+    fn a_blackhole_route_is_no_second_default_route() {
         let blackhole = "*\t00000000\t00000000\t0201\t0\t0\t4278198272\t00000000\t0\t0\t0\n";
         assert_eq!(judge(&parse(&format!("{HEAD}{ETH}{blackhole}"))).status, Status::Ok);
     }
 
     #[test]
-    fn none_one_and_two() {
+    fn only_one_default_route_is_ok() {
         let of = |rows: &[&str]| judge(&parse(&format!("{HEAD}{}", rows.concat())));
         assert_eq!(of(&[OTHER]).status, Status::Warn);
         let one = of(&[ETH, OTHER]);

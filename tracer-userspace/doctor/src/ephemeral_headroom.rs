@@ -1,4 +1,4 @@
-//! Ephemeral ports that are left for the busiest destination.
+//! How many ephemeral ports are left for the busiest destination.
 
 use std::collections::{HashMap, HashSet};
 
@@ -9,23 +9,23 @@ use super::view::View;
 
 pub(super) const CHECK: Check = Check {
     name: "ephemeral_headroom",
-    why: "each connection takes a port of the range for its destination, until one minute after its end (TIME_WAIT); when none is left, connect() fails with EADDRNOTAVAIL",
+    why: "each connection holds a port for its destination until one minute after its end (TIME_WAIT). When no port is left, connect() fails with EADDRNOTAVAIL",
     run: |view| vec![check(view)],
 };
 
 /// Fewer ports than this for each destination are a warning by themselves.
 const NARROW: usize = 4096;
-/// Shares of the range that one destination holds, per cent.
+/// Shares of the range that one destination uses, in percent.
 const WARN: usize = 50;
 const FAIL: usize = 90;
 /// `TCP_LISTEN`, `TCP_TIME_WAIT`, include/net/tcp_states.h
 const LISTEN: u8 = 10;
 const TIME_WAIT: u8 = 6;
 
-/// Sockets of the node's namespace with a port of the range.
+/// Sockets of the node's network namespace with a local port in the range.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 struct Sockets {
-    /// In use, by destination.
+    /// Local ports in use, by destination.
     by_destination: HashMap<String, HashSet<u16>>,
     total: usize,
     time_wait: usize,
@@ -49,7 +49,7 @@ fn check(view: &View) -> Finding {
 }
 
 impl Sockets {
-    /// `sl local_address rem_address st …`, numbers in hexadecimal.
+    /// Adds the sockets of `/proc/net/tcp`: a line is `sl local_address rem_address st …`, with numbers in hexadecimal.
     fn add(&mut self, text: &str, range: &PortRange) {
         for line in text.lines().skip(1) {
             let mut words = line.split_whitespace().skip(1);
@@ -61,7 +61,7 @@ impl Sockets {
             }
             self.total += 1;
             self.time_wait += usize::from(state == TIME_WAIT);
-            self.by_destination.entry(folded(remote)).or_default().insert(port);
+            self.by_destination.entry(unmapped(remote)).or_default().insert(port);
         }
     }
 
@@ -72,12 +72,12 @@ impl Sockets {
     }
 }
 
-/// IPv4 in IPv6 is IPv4.
-fn folded(remote: &str) -> String {
+/// An IPv4-mapped IPv6 address is the same destination as its IPv4 address.
+fn unmapped(remote: &str) -> String {
     remote.strip_prefix("0000000000000000FFFF0000").unwrap_or(remote).to_owned()
 }
 
-/// `10.0.0.1:80` of `0100000A:0050`; of IPv6 what the kernel prints.
+/// Makes `10.0.0.1:80` of `0100000A:0050`; keeps IPv6 as the kernel prints it.
 fn readable(remote: &str) -> String {
     let parse = || {
         let (addr, port) = remote.split_once(':').filter(|(addr, _)| addr.len() == 8)?;
@@ -110,18 +110,18 @@ fn judge(range: &PortRange, sockets: &Sockets) -> Finding {
     }
 }
 
-/// The kernel's own range (`inet_init_net`, net/ipv4/af_inet.c), which holds no default NodePort.
-const KERNELS: (u16, u16) = (32768, 60999);
+/// The kernel's default range (`inet_init_net`, net/ipv4/af_inet.c). It holds no default NodePort.
+const DEFAULT: (u16, u16) = (32768, 60999);
 
-/// The kernel's own range; who has as many ports already has to reuse connections.
+/// The fix sets the kernel's default range. If the range is as large already, clients have to reuse connections.
 fn widen(range: &PortRange) -> Fix {
-    if range.last.saturating_sub(range.first) >= KERNELS.1 - KERNELS.0 {
+    if range.last.saturating_sub(range.first) >= DEFAULT.1 - DEFAULT.0 {
         return Fix::lasting(Remediation::on_node(
-            "Find who connects so often (the summary of `tracer attach` names it), and have it keep its connections",
+            "Find the process that connects so often (the summary of `tracer attach` names it), and make it reuse connections",
             "ss -tan state time-wait",
         ));
     }
-    Fix::sysctl(&[("net.ipv4.ip_local_port_range", &format!("{} {}", KERNELS.0, KERNELS.1))])
+    Fix::sysctl(&[("net.ipv4.ip_local_port_range", &format!("{} {}", DEFAULT.0, DEFAULT.1))])
 }
 
 #[cfg(test)]
@@ -139,7 +139,7 @@ mod tests {
     }
 
     #[test]
-    fn one_destination_can_use_the_range_up() {
+    fn the_share_of_the_busiest_destination_decides() {
         let range = PortRange { first: 40000, last: 44999, reserved: Vec::new() };
         let of = |count| judge(&range, &sockets(count, &range));
         assert_eq!((of(10).status, of(2500).status, of(4500).status), (Status::Ok, Status::Warn, Status::Fail));
@@ -151,7 +151,7 @@ mod tests {
     }
 
     #[test]
-    fn a_narrow_range_is_a_warning_by_itself() {
+    fn a_narrow_range_is_a_warning_without_any_socket() {
         let range = PortRange { first: 40000, last: 40999, reserved: Vec::new() };
         let finding = judge(&range, &Sockets::default());
         assert_eq!(finding.status, Status::Warn);
@@ -159,13 +159,13 @@ mod tests {
     }
 
     #[test]
-    fn a_range_that_is_wide_is_not_made_narrower() {
+    fn a_wide_range_is_not_made_narrower() {
         let range = PortRange { first: 1024, last: 60000, reserved: Vec::new() };
         assert_eq!(fix(&judge(&range, &sockets(30_000, &range))), "ss -tan state time-wait");
     }
 
     #[test]
-    fn ipv4_in_ipv6_is_the_same_destination() {
-        assert_eq!(folded("0000000000000000FFFF00000100000A:0050"), "0100000A:0050");
+    fn an_ipv4_mapped_address_is_the_same_destination() {
+        assert_eq!(unmapped("0000000000000000FFFF00000100000A:0050"), "0100000A:0050");
     }
 }

@@ -1,4 +1,4 @@
-//! How a check says what it found.
+//! Builds the findings of the checks.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -11,7 +11,7 @@ use tracer_terminal::error::os_message;
 /// Why something could not be read, and what would help.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Unread {
-    /// What was tried, on what, and the answer.
+    /// What the check tried to read, and the error.
     pub reason: String,
     /// The capability that is missing.
     pub needs: Option<&'static str>,
@@ -19,17 +19,17 @@ pub struct Unread {
 }
 
 impl Unread {
-    /// Something else than a privilege is missing.
+    /// Something other than a privilege is missing.
     pub fn new(reason: impl Into<String>, fix: impl Into<Remediation>) -> Self {
         Self { reason: reason.into(), needs: None, fix: fix.into() }
     }
 
-    /// The pods are needed, and nobody gave them. A shell without NODE stops there: kubectl takes an empty name, and lists
-    /// next to nothing.
+    /// The check needs the pods, but `--pods` was not given. `${NODE:?}` stops the shell if NODE is empty: kubectl would accept
+    /// the empty name and list only pods without a node.
     pub fn without_pods(reason: impl Into<String>, check: &str) -> Self {
         let list = "NODE=$(hostname); kubectl get pods -A -o json --field-selector spec.nodeName=${NODE:?} > pods.json";
-        let again = format!("{list} && tracer doctor --check {check} --pods pods.json");
-        Self::new(reason, Remediation::on_node("Give the check the pods of this node", again))
+        let command = format!("{list} && tracer doctor --check {check} --pods pods.json");
+        Self::new(reason, Remediation::on_node("Give the check the pods of this node", command))
     }
 
     /// A privilege is missing.
@@ -50,9 +50,10 @@ impl Unread {
     }
 }
 
-/// Where settings last. Files are read in the order of their names: after `99-sysctl.conf`, which is /etc/sysctl.conf.
-const SETTINGS: &str = "/etc/sysctl.d/99-zz-kubernetes.conf";
-/// Before the command that makes a fix last.
+/// The file for settings that persist. Files are read in the order of their names, this one after `99-sysctl.conf`, which is a
+/// link to /etc/sysctl.conf.
+const SYSCTL_FILE: &str = "/etc/sysctl.d/99-zz-kubernetes.conf";
+/// The text before a command that makes a fix persist.
 pub const KEEP: &str = "Keep it after a reboot";
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -62,12 +63,12 @@ pub struct Fix {
 }
 
 impl Fix {
-    /// What helps now, and what makes it last.
+    /// `now` is the fix, and `persist` keeps it after a reboot.
     pub fn new(now: impl Into<Remediation>, persist: impl Into<Remediation>) -> Self {
         Self { now: now.into(), persist: Some(persist.into()) }
     }
 
-    /// What lasts by itself.
+    /// A fix that lasts by itself.
     pub fn lasting(now: impl Into<Remediation>) -> Self {
         Self { now: now.into(), persist: None }
     }
@@ -83,16 +84,16 @@ impl Fix {
 
     pub fn persist(settings: &[(&str, &str)]) -> String {
         let lines: Vec<_> = settings.iter().map(|(name, value)| format!("'{name} = {value}'")).collect();
-        format!("printf '%s\\n' {} >> {SETTINGS}", lines.join(" "))
+        format!("printf '%s\\n' {} >> {SYSCTL_FILE}", lines.join(" "))
     }
 }
 
-/// As a shell takes it.
+/// Quotes a value for a shell if it contains spaces.
 fn quoted(value: &str) -> String {
     if value.contains(char::is_whitespace) { format!("'{value}'") } else { value.to_owned() }
 }
 
-/// The first few of these.
+/// Lists the first four names, and counts the others.
 pub fn listed(names: &[&str]) -> String {
     let more = if names.len() > 4 { format!(" and {} more", names.len() - 4) } else { String::new() };
     format!("{}{more}", names.iter().take(4).copied().collect::<Vec<_>>().join(", "))
@@ -112,7 +113,7 @@ impl Draft {
         Self { check, why, expected: expected.into(), fields: BTreeMap::new() }
     }
 
-    /// A number of this case.
+    /// Adds a field, such as a number that was read.
     #[must_use]
     pub fn with(mut self, name: &str, value: impl Into<Value>) -> Self {
         self.fields.insert(name.to_owned(), value.into());
@@ -123,7 +124,7 @@ impl Draft {
         self.finish(Status::Ok, observed.into(), None)
     }
 
-    /// Harm in a case that is named.
+    /// It does harm in a case that `observed` names.
     pub fn warn(self, observed: impl Into<String>, fix: Fix) -> Finding {
         self.finish(Status::Warn, observed.into(), Some(fix))
     }
@@ -159,7 +160,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_setting_is_fixed_now_and_for_good() {
+    fn the_fix_of_a_setting_has_a_command_for_now_and_one_to_persist() {
         let fix = Fix::sysctl(&[("net.ipv4.ip_local_port_range", "32768 60999")]);
         let now = "Set net.ipv4.ip_local_port_range: sysctl -w net.ipv4.ip_local_port_range='32768 60999'";
         assert_eq!(fix.now.to_string(), now);
@@ -169,7 +170,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_read_is_unknown_and_says_what_it_needs() {
+    fn an_unreadable_file_is_unknown_and_a_denied_one_names_the_capability() {
         let error = io::Error::from_raw_os_error(libc::EACCES);
         let finding = Draft::new("c", "w", "e").unknown(Unread::file("/x", &error));
         assert_eq!((finding.status, finding.needs.as_deref()), (Status::Unknown, Some("CAP_DAC_READ_SEARCH")));

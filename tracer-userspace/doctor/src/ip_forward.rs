@@ -1,4 +1,4 @@
-//! Whether the node forwards packets between pods and the rest.
+//! Whether the node forwards packets between pods and the network.
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
@@ -24,15 +24,15 @@ fn draft(family: &str) -> Draft {
         .with("family", family)
 }
 
-/// The kernel asks the link that a packet comes in on; `ip_forward` is written to all of them when it changes.
+/// The kernel checks the setting of the link on which a packet arrives. A write to `ip_forward` sets it for all links.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 struct V4 {
     value: u64,
     /// Links that forward.
     on: Vec<String>,
-    /// Uplinks, bridges and ends of pods' links that do not.
+    /// Uplinks, bridges and pods' links that do not forward.
     off: Vec<String>,
-    /// The default route is IPv6's alone.
+    /// Whether only IPv6 has a default route.
     only_v6: bool,
 }
 
@@ -42,23 +42,24 @@ fn v4(view: &View) -> Finding {
 
 fn read_v4(view: &View) -> Result<V4, Unread> {
     let value = view.number("net/ipv4/ip_forward")?;
-    let (on, off): (Vec<_>, Vec<_>) = view.of_links("forwarding")?.into_iter().partition(|(_, value)| *value != 0);
+    let (on, off): (Vec<_>, Vec<_>) =
+        view.number_of_each_link("forwarding")?.into_iter().partition(|(_, value)| *value != 0);
     let name = |(name, _): (String, u64)| name;
     let (on, mut off): (Vec<_>, Vec<_>) = (on.into_iter().map(name).collect(), off.into_iter().map(name).collect());
     if value != 0 && !off.is_empty() {
-        let passed = passed(view);
-        off.retain(|name| passed.contains(name));
+        let used_by_pods = links_of_pod_traffic(view);
+        off.retain(|name| used_by_pods.contains(name));
     }
     let only_v6 = value == 0 && default_routes::only_v6(view).unwrap_or(false);
     Ok(V4 { value, on, off, only_v6 })
 }
 
-/// Links that pods' packets come in on: uplinks, bridges, ends of pods' links. With `--root` the uplinks alone are known.
-fn passed(view: &View) -> BTreeSet<String> {
+/// The links on which packets from and to pods arrive: uplinks, bridges, pods' links. With `--root` only the uplinks are known.
+fn links_of_pod_traffic(view: &View) -> BTreeSet<String> {
     let links = view.links().unwrap_or_default();
-    let hold = links.into_iter().filter(|link| matches!(link.kind.as_deref(), Some("veth" | "bridge")));
+    let pod_links = links.into_iter().filter(|link| matches!(link.kind.as_deref(), Some("veth" | "bridge")));
     let uplinks = default_routes::read_v4(view).unwrap_or_default().into_iter().map(|route| route.dev);
-    hold.map(|link| link.state.name).chain(uplinks).collect()
+    pod_links.map(|link| link.state.name).chain(uplinks).collect()
 }
 
 fn judge_v4(found: &V4) -> Finding {
@@ -66,15 +67,15 @@ fn judge_v4(found: &V4) -> Finding {
     let names = |links: &[String]| listed(&links.iter().map(String::as_str).collect::<Vec<_>>());
     match found.value {
         0 if !found.on.is_empty() => draft("ipv4").with("forwarding", found.on.clone()).ok(format!(
-            "{observed}; forwarding is on, by their own settings, for what comes in on {}, and on no other link",
+            "{observed}; packets that arrive on {} are forwarded by the links' own settings, those of other links are not",
             names(&found.on)
         )),
-        0 if found.only_v6 => draft("ipv4").ok(format!("{observed}; the default route is IPv6's alone")),
+        0 if found.only_v6 => draft("ipv4").ok(format!("{observed}; only IPv6 has a default route")),
         0 => draft("ipv4").fail(observed, Fix::sysctl(&[("net.ipv4.ip_forward", "1")])),
         _ if found.off.is_empty() => draft("ipv4").ok(observed),
         _ => draft("ipv4").with("not_forwarding", found.off.clone()).warn(
             format!(
-                "{observed}, and what comes in on {} is not forwarded: net.ipv4.conf.<link>.forwarding = 0",
+                "{observed}, but packets that arrive on {} are not forwarded: net.ipv4.conf.<link>.forwarding = 0",
                 names(&found.off)
             ),
             forward_links(&found.off),
@@ -82,7 +83,7 @@ fn judge_v4(found: &V4) -> Finding {
     }
 }
 
-/// Pods' links come and go: one that went stops no other.
+/// Pods' links come and go, so the loop continues after a link that is gone.
 fn forward_links(links: &[String]) -> Fix {
     Fix::new(
         Remediation::on_node(
@@ -107,7 +108,7 @@ fn v6(view: &View) -> Finding {
     read().unwrap_or_else(|unread| draft("ipv6").unknown(unread))
 }
 
-/// Links with an address of global scope: address, index, prefix length, scope, flags, name.
+/// Links with an address of global scope. A line has address, index, prefix length, scope, flags, name.
 fn globals(text: &str) -> Vec<String> {
     let rows = text.lines().map(|line| line.split_whitespace().collect::<Vec<_>>());
     let mut names: Vec<String> = rows
@@ -118,7 +119,7 @@ fn globals(text: &str) -> Vec<String> {
     names
 }
 
-/// `pods`: pods have IPv6 addresses, if that is known. `learned`: links with a default route that the kernel learned.
+/// `pods`: whether pods have IPv6 addresses, if known. `learned`: links with a default route from a router advertisement.
 fn judge_v6(value: u64, global: &[String], pods: Option<bool>, learned: &[String]) -> Finding {
     let observed = format!("net.ipv6.conf.all.forwarding = {value}");
     match (value, pods, global) {
@@ -130,16 +131,17 @@ fn judge_v6(value: u64, global: &[String], pods: Option<bool>, learned: &[String
         (0, None, []) => draft("ipv6").ok(format!("{observed}; no link has a global IPv6 address")),
         (0, None, links) => {
             let links = links.join(", ");
-            let reason = format!("{observed}; global IPv6 addresses on {links}: whether pods have any is not known");
+            let reason =
+                format!("{observed}; global IPv6 addresses on {links}, and it is not known whether pods have any");
             draft("ipv6").unknown(Unread::without_pods(reason, CHECK.name))
         }
     }
 }
 
-/// A kernel that forwards drops the routes that it learned from router advertisements and takes no more, unless
-/// `accept_ra` of the link is 2 (`rt6_purge_dflt_routers`): that comes first.
+/// When forwarding is turned on, the kernel drops the routes of router advertisements and accepts no more, unless `accept_ra`
+/// of the link is 2 (`rt6_purge_dflt_routers`). So the fix sets `accept_ra` first.
 fn forward_v6(learned: &[String]) -> Fix {
-    // A dot in a link's name is written as a slash in a setting's.
+    // sysctl(8) separates by dots: a dot in a link's name is written as a slash.
     let accept = |link: &String| format!("net.ipv6.conf.{}.accept_ra", link.replace('.', "/"));
     let accept: Vec<String> = learned.iter().map(accept).collect();
     let mut all: Vec<(&str, &str)> = accept.iter().map(|name| (name.as_str(), "2")).collect();
@@ -154,7 +156,7 @@ mod tests {
     use crate::Status;
 
     #[test]
-    fn off_and_on() {
+    fn forwarding_off_fails_and_on_is_ok() {
         let of = |value: &str| v4(&Tree::new(&[("proc/sys/net/ipv4/ip_forward", value)]).view());
         assert_eq!((of("0\n").status, of("1\n").status), (Status::Fail, Status::Ok));
         assert_eq!(fix(&of("0\n")), "sysctl -w net.ipv4.ip_forward=1");
@@ -163,7 +165,7 @@ mod tests {
     const ROUTE: &str = "Iface\tDestination\tGateway \tFlags\tRefCnt\tUse\tMetric\tMask\t\tMTU\tWindow\tIRTT\neth0\t00000000\t0100000A\t0003\t0\t0\t100\t00000000\t0\t0\t0\n";
 
     #[test]
-    fn the_links_own_setting_counts() {
+    fn the_setting_of_each_link_decides() {
         let of = |all: &str, [eth0, eth1]: [&str; 2]| {
             let lo = ("proc/sys/net/ipv4/conf/lo/forwarding", "1\n");
             let links =
@@ -171,13 +173,13 @@ mod tests {
             let rest = [("proc/sys/net/ipv4/ip_forward", all), ("proc/net/route", ROUTE), lo];
             v4(&Tree::new(&[&rest[..], &links].concat()).view())
         };
-        assert_eq!(of("0", ["0", "0"]).status, Status::Fail, "lo is no way");
+        assert_eq!(of("0", ["0", "0"]).status, Status::Fail, "lo does not count");
         let openshift = of("0", ["0", "1"]);
-        assert!(openshift.status == Status::Ok && openshift.observed.contains("comes in on eth1"), "{openshift:?}");
+        assert!(openshift.status == Status::Ok && openshift.observed.contains("arrive on eth1"), "{openshift:?}");
         let uplink = of("1", ["0", "1"]);
         assert_eq!(uplink.status, Status::Warn);
         assert_eq!(fix(&uplink), "for link in eth0; do echo 1 > \"/proc/sys/net/ipv4/conf/$link/forwarding\"; done");
-        assert_eq!(of("1", ["1", "0"]).status, Status::Ok, "no uplink, and what it is is not known");
+        assert_eq!(of("1", ["1", "0"]).status, Status::Ok, "eth1 is no uplink, and its kind is not known");
     }
 
     #[test]
@@ -193,7 +195,7 @@ mod tests {
     }
 
     #[test]
-    fn ipv6_matters_where_it_is_used() {
+    fn ipv6_forwarding_matters_only_if_pods_use_ipv6() {
         let link = ["eth0".to_owned()];
         let of = |value, global: &[String], pods| judge_v6(value, global, pods, &[]).status;
         assert_eq!((of(0, &[], None), of(0, &link, None)), (Status::Ok, Status::Unknown));
@@ -205,7 +207,7 @@ mod tests {
     }
 
     #[test]
-    fn a_route_that_was_learned_outlives_the_fix() {
+    fn the_fix_keeps_routes_of_router_advertisements() {
         let of = |learned: &[&str]| {
             let learned: Vec<String> = learned.iter().map(ToString::to_string).collect();
             fix(&judge_v6(0, &[], Some(true), &learned)).to_owned()
@@ -216,16 +218,16 @@ mod tests {
     }
 
     #[test]
-    fn global_addresses_of_a_node() {
+    fn links_with_global_addresses_are_found() {
         let text = "fe800000000000000000000000000001 02 40 20 80     eth0\nfd000000000000000000000000000001 02 40 00 80     eth0\n00000000000000000000000000000001 01 80 10 80       lo\n";
         assert_eq!(globals(text), ["eth0"]);
     }
 
     #[test]
-    fn a_node_without_ipv6() {
+    fn a_kernel_without_ipv6_is_ok() {
         let tree = Tree::new(&[("proc/sys/net/core/somaxconn", "4096\n"), ("proc/sys/net/ipv4/ip_forward", "1\n")]);
         assert!((CHECK.run)(&tree.view()).iter().all(|finding| finding.status == Status::Ok));
         let tree = Tree::new(&[("proc/sys/net/ipv4/ip_forward", "1\n")]);
-        assert_eq!(v6(&tree.view()).status, Status::Unknown, "a tree without settings says nothing");
+        assert_eq!(v6(&tree.view()).status, Status::Unknown, "a folder without settings shows nothing");
     }
 }

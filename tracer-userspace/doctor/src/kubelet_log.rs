@@ -1,4 +1,4 @@
-//! Whether the kubelet writes to its log how probes ended.
+//! Whether the kubelet logs the results of probes where tracer can read them.
 
 use super::Check;
 use super::finding::{Draft, Finding, Fix, Unread};
@@ -7,12 +7,12 @@ use tracer_sources::{KubeletLogging, KubeletLoggingError, TO_NAME_THE_LOG, kubel
 
 pub(super) const CHECK: Check = Check {
     name: "kubelet_log",
-    why: "only the kubelet knows why a probe's command failed and what an answer over TLS was; at verbosity 0, the default, its log does not say it",
+    why: "only the kubelet knows why a probe's command failed and which answer came over TLS. At verbosity 0, the default, it does not log this",
     run: |view| vec![check(view)],
 };
 
 fn draft() -> Draft {
-    CHECK.expects("a kubelet with verbosity 1 or more (-v, logging.verbosity), and its log as text or json, in the systemd journal or a file")
+    CHECK.expects("a kubelet with verbosity 1 or more (-v, logging.verbosity) that logs text or json to the systemd journal or a file")
 }
 
 fn check(view: &View) -> Finding {
@@ -22,7 +22,7 @@ fn check(view: &View) -> Finding {
     )
 }
 
-/// `lost`: why its log cannot be followed by its stderr. It may be followed by its name.
+/// `lost`: why tracer cannot find the log by the kubelet's stderr. `--kubelet-log` can still name it.
 fn judge(read: Result<KubeletLogging, KubeletLoggingError>, lost: Option<&str>) -> Finding {
     let logging = match read {
         Ok(logging) => logging,
@@ -41,7 +41,7 @@ fn judge(read: Result<KubeletLogging, KubeletLoggingError>, lost: Option<&str>) 
 fn unread(error: &KubeletLoggingError) -> Unread {
     match error.needs() {
         Some(capability) => Unread::lacks(error.to_string(), capability),
-        None => Unread::new(error.to_string(), "see whether its log has lines of `Probe failed`"),
+        None => Unread::new(error.to_string(), "see whether its log has lines with `Probe failed`"),
     }
 }
 
@@ -53,7 +53,7 @@ mod tests {
     use tracer_sources::testing::reported as kubelet_reported;
 
     #[test]
-    fn a_kubelet_that_does_not_tell_is_named_with_the_fix() {
+    fn a_kubelet_that_does_not_log_probes_is_named_with_the_fix() {
         let finding = judge(kubelet_reported("kubelet --v=0", &[]), Some("is a pipe"));
         assert_eq!(finding.status, Status::Warn);
         assert!(finding.observed.contains("pid 7") && finding.observed.contains("verbosity 0"), "{finding:?}");
@@ -69,7 +69,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_known_is_unknown() {
+    fn unreadable_log_settings_are_unknown() {
         let finding = judge(kubelet_reported("kubelet --config=/c", &[]), None);
         assert!(finding.status == Status::Unknown && finding.observed.contains("/c of the kubelet"), "{finding:?}");
         let finding = judge(Err(KubeletLoggingError::Embedded { pid: 7 }), None);

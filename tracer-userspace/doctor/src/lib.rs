@@ -1,7 +1,8 @@
 //! `tracer doctor`: what is wrong with this node's network prerequisites now, and what fixes it.
 //!
-//! Each check is a file: a reading of the [`View`], and a `judge` that is a plain function of what was read. To add one:
-//! its file and a line in [`CHECKS`]. What cannot be read is `unknown`, with the reason; never `ok`.
+//! Each check is a file. It reads the [`View`], and its `judge` is a plain function of what was read. To add a check, add
+//! its file and a line in [`CHECKS`]. If the check cannot read something, its finding is `unknown` with the reason, never
+//! `ok`.
 
 mod base_policy;
 mod br_netfilter;
@@ -47,7 +48,7 @@ pub use view::View;
 pub struct Check {
     pub name: &'static str,
     pub why: &'static str,
-    /// What it comes to, one finding at least.
+    /// Returns at least one finding.
     pub run: fn(&View) -> Vec<Finding>,
 }
 
@@ -74,9 +75,9 @@ pub const CHECKS: &[Check] = &[
 
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// Look at the files below this folder, not at this node.
+    /// Read the files below this folder instead of this node.
     pub root: Option<PathBuf>,
-    /// Names of the checks; empty: all.
+    /// Names of the checks to run; empty: all.
     pub checks: Vec<String>,
     /// The pods of this node with their probes, if they are known.
     pub pods: Option<Vec<Pod>>,
@@ -84,7 +85,7 @@ pub struct Options {
     pub probers: Vec<String>,
     /// BTF of this kernel, where it has none of its own.
     pub btf: Option<PathBuf>,
-    /// How long connects are counted, where their rate matters.
+    /// For how long a check counts connects to compute their rate.
     pub window: Duration,
 }
 
@@ -100,11 +101,11 @@ pub fn run(options: &Options) -> Vec<Finding> {
     let wanted = |check: &&Check| options.checks.is_empty() || options.checks.iter().any(|name| name == check.name);
     let checks: Vec<&Check> = CHECKS.iter().filter(wanted).collect();
     if let Some(root) = &options.root {
-        return carry_out(&checks, &View::of_files(root.clone(), options.pods.clone()));
+        return run_checks(&checks, &View::of_files(root.clone(), options.pods.clone()));
     }
     let probers = probers(options);
     let Some(node) = procfs::node_netns(&probers) else {
-        return refuse(
+        return all_unknown(
             &checks,
             &Unread::new(
                 "cannot read /proc/self/ns/net",
@@ -114,18 +115,18 @@ pub fn run(options: &Options) -> Vec<Finding> {
     };
     if !probers.is_empty() && probers.iter().all(|prober| prober.netns.is_none()) {
         let reason = "the prober's network namespace, which is the node's, cannot be read";
-        return refuse(&checks, &Unread::lacks(reason, "CAP_SYS_PTRACE"));
+        return all_unknown(&checks, &Unread::lacks(reason, "CAP_SYS_PTRACE"));
     }
     let prober = probers.iter().any(|prober| prober.pid == node.pid);
     let mut view = View::of_node(node.clone(), prober, options.pods.clone(), options.window);
     view.btf.clone_from(&options.btf);
-    node.enter(|| carry_out(&checks, &view)).unwrap_or_else(|error| {
+    node.enter(|| run_checks(&checks, &view)).unwrap_or_else(|error| {
         let reason = error.to_string();
         let unread = match error.needs() {
             Some(capability) => Unread::lacks(reason, capability),
             None => Unread::new(reason, "run `tracer doctor` on the node itself"),
         };
-        refuse(&checks, &unread)
+        all_unknown(&checks, &unread)
     })
 }
 
@@ -134,29 +135,29 @@ fn probers(options: &Options) -> Vec<Prober> {
     procfs::find_probers(&names)
 }
 
-/// This node is looked at, and no prober runs here: its namespace is taken to be our own.
+/// Whether no prober runs on this node. The checks then read tracer's own network namespace.
 pub fn lacks_prober(options: &Options) -> bool {
     options.root.is_none() && probers(options).is_empty()
 }
 
-fn carry_out(checks: &[&Check], view: &View) -> Vec<Finding> {
+fn run_checks(checks: &[&Check], view: &View) -> Vec<Finding> {
     checks.iter().flat_map(|check| (check.run)(view)).collect()
 }
 
-/// Nothing can be read.
-fn refuse(checks: &[&Check], unread: &Unread) -> Vec<Finding> {
+/// The findings where the node cannot be read at all.
+fn all_unknown(checks: &[&Check], unread: &Unread) -> Vec<Finding> {
     let unknown = |check: &&Check| check.expects("a node that can be read").unknown(unread.clone());
     checks.iter().map(unknown).collect()
 }
 
 impl Check {
-    /// A finding of this check, before its status is known.
+    /// Starts a finding of this check, before its status is known.
     fn expects(&self, expected: impl Into<String>) -> Draft {
         Draft::new(self.name, self.why, expected)
     }
 }
 
-/// The exit code: 1 with a finding as bad as `fail_on`, else 3 if a privilege was missing, else 0.
+/// Returns 1 if a finding is at least as bad as `fail_on`, else 3 if a privilege was missing, else 0.
 pub fn exit_code(findings: &[Finding], fail_on: Status) -> u8 {
     let bad = |finding: &Finding| finding.status >= fail_on && finding.status != Status::Unknown;
     if findings.iter().any(bad) {
@@ -179,17 +180,17 @@ mod tests {
     }
 
     #[test]
-    fn of_an_empty_folder_nothing_is_ok() {
+    fn no_check_is_ok_in_an_empty_folder() {
         let tree = Tree::new(&[("etc/hostname", "n1\n")]);
         let findings = run(&options(&tree, &[]));
         let ok: Vec<_> = findings.iter().filter(|it| it.status == Status::Ok).map(|it| &it.check).collect();
         assert!(ok.is_empty(), "{ok:?}");
         let seen: std::collections::BTreeSet<_> = findings.iter().map(|it| it.check.as_str()).collect();
-        assert_eq!(seen.len(), CHECKS.len(), "each check says something");
+        assert_eq!(seen.len(), CHECKS.len(), "each check has a finding");
     }
 
     #[test]
-    fn what_is_wrong_has_a_fix_and_what_is_unknown_a_reason() {
+    fn each_finding_that_is_not_ok_has_all_texts_and_a_fix() {
         let tree = Tree::new(&[("etc/hostname", "n1\n")]);
         for finding in run(&options(&tree, &[])) {
             assert!(!finding.observed.is_empty() && !finding.why.is_empty() && !finding.expected.is_empty());
@@ -198,14 +199,14 @@ mod tests {
     }
 
     #[test]
-    fn only_the_checks_that_were_asked_for_run() {
+    fn only_the_named_checks_run() {
         let tree = Tree::new(&[("proc/sys/net/core/somaxconn", "4096\n")]);
         let findings = run(&options(&tree, &["somaxconn"]));
         assert_eq!(findings.iter().map(|it| it.check.as_str()).collect::<Vec<_>>(), ["somaxconn"]);
     }
 
     #[test]
-    fn the_exit_code_says_the_worst() {
+    fn the_exit_code_follows_the_worst_finding() {
         let of = |status, needs: Option<&str>| {
             let draft = Draft::new("c", "w", "e").ok("o");
             Finding { status, needs: needs.map(str::to_owned), ..draft }
@@ -228,9 +229,9 @@ mod tests {
         assert!(missing.is_empty(), "{missing:?}");
     }
 
-    /// Those that are not are a node's files, which are made up as well as any.
+    /// The checks without a live test read only files of the node, which a unit test can write as well.
     #[test]
-    fn checks_are_made_to_fail_for_real() {
+    fn each_check_of_kernel_state_has_a_live_test() {
         const LIVE: [&str; 2] =
             [include_str!("../../tests/doctor_live.rs"), include_str!("../../tests/firewalls_live.rs")];
         let live = |check: &&Check| LIVE.iter().any(|text| text.contains(&format!("\"{}\"", check.name)));
@@ -239,7 +240,7 @@ mod tests {
     }
 
     #[test]
-    fn names_are_unique() {
+    fn names_of_checks_are_unique() {
         let names: std::collections::BTreeSet<_> = CHECKS.iter().map(|check| check.name).collect();
         assert_eq!(names.len(), CHECKS.len());
     }

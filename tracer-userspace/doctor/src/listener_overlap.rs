@@ -1,4 +1,4 @@
-//! Ports of the node's own daemons that connect() may take.
+//! Ports of the node's own daemons in the range of ephemeral ports.
 
 use std::collections::BTreeSet;
 
@@ -11,11 +11,11 @@ use tracer_model::plural::counted;
 
 pub(super) const CHECK: Check = Check {
     name: "listener_overlap",
-    why: "while such a daemon restarts, a connect can take its port; the daemon then cannot listen (address already in use) until that connection ends",
+    why: "while such a daemon restarts, a connect can take its port. The daemon then cannot listen (address already in use) until that connection ends",
     run: |view| vec![check(view)],
 };
 
-/// Ports that Kubernetes and its usual agents listen on, by their own defaults.
+/// Default ports of Kubernetes and of common agents on nodes.
 const KNOWN: &[(u16, &str)] = &[
     (2379, "etcd"),
     (2380, "etcd"),
@@ -46,7 +46,7 @@ fn check(view: &View) -> Finding {
     let read = || -> Result<Finding, Unread> {
         let range = PortRange::read(view)?;
         let ports = read(view)?;
-        // That check gives a command for the same setting.
+        // `port_overlap` gives a command for the same setting.
         let node_ports = if known(&range, &ports).is_empty() { Vec::new() } else { wanted_by_node_ports(view, &range) };
         Ok(judge(&range, &ports, node_ports))
     };
@@ -61,18 +61,18 @@ fn read(view: &View) -> Result<BTreeSet<u16>, Unread> {
     Ok(ports)
 }
 
-/// What this check wants reserved.
+/// The ports that this check wants reserved.
 pub(super) fn to_reserve(view: &View, range: &PortRange) -> Vec<(u16, u16)> {
     let ports = read(view).unwrap_or_default();
     known(range, &ports).iter().map(|(port, _)| (*port, *port)).collect()
 }
 
-/// Known ports of node daemons that connect() takes.
+/// Known ports with a listener that connect() may take.
 fn known(range: &PortRange, listeners: &BTreeSet<u16>) -> Vec<(u16, &'static str)> {
     KNOWN.iter().copied().filter(|(port, _)| listeners.contains(port) && range.holds(*port)).collect()
 }
 
-/// `sl local_address rem_address st …`, numbers in hexadecimal.
+/// A line is `sl local_address rem_address st …`, with numbers in hexadecimal.
 fn listeners(text: &str) -> BTreeSet<u16> {
     let port = |line: &str| {
         let words: Vec<&str> = line.split_whitespace().take(4).collect();
@@ -82,7 +82,8 @@ fn listeners(text: &str) -> BTreeSet<u16> {
     text.lines().skip(1).filter_map(port).collect()
 }
 
-/// Listeners of unknown ports are counted only: most took a free port by themselves. `node_ports`: reserved with them.
+/// Listeners on other ports are only counted: most of them listen on a port that the kernel chose. `node_ports`: ports that
+/// the same command reserves.
 fn judge(range: &PortRange, listeners: &BTreeSet<u16>, node_ports: Vec<(u16, u16)>) -> Finding {
     let inside: Vec<u16> = listeners.iter().copied().filter(|port| range.holds(*port)).collect();
     let known = known(range, listeners);
@@ -105,7 +106,7 @@ mod tests {
     use crate::Status;
 
     #[test]
-    fn a_kubelet_inside_a_wide_range_and_outside_the_usual_one() {
+    fn a_kubelet_port_in_the_range_is_a_warning() {
         let text = "head\n 0: 00000000:280A 00000000:0000 0A 0:0\n 1: 0100007F:9C40 00000000:0000 0A 0:0\n 2: 0100007F:1A0B 0100007F:9C40 01 0:0\n";
         let ports = listeners(text);
         assert_eq!(ports.iter().copied().collect::<Vec<_>>(), [10250, 40000], "listeners only");

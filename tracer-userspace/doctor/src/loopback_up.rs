@@ -1,4 +1,4 @@
-//! The node's loopback.
+//! Whether the node's loopback link is up and has its address.
 
 use std::net::{IpAddr, Ipv4Addr};
 
@@ -15,7 +15,7 @@ pub(super) const CHECK: Check = Check {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Loopback {
     up: bool,
-    /// 127.0.0.1 is on it; absent: not known.
+    /// Whether 127.0.0.1 is on `lo`; absent: not known.
     addressed: Option<bool>,
 }
 
@@ -46,15 +46,15 @@ fn from_files(view: &View) -> Result<Option<Loopback>, Unread> {
 }
 
 fn judge(lo: Option<Loopback>) -> Finding {
-    let up = || {
+    let set_up = || {
         Fix::new(
             Remediation::on_node("Set lo up", "ip link set lo up"),
             "find who set it down: `tracer attach` names the process and the path by which it came",
         )
     };
     match lo {
-        None => draft().fail("this network namespace has no loopback link", up()),
-        Some(Loopback { up: false, .. }) => draft().fail("lo is down", up()),
+        None => draft().fail("this network namespace has no loopback link", set_up()),
+        Some(Loopback { up: false, .. }) => draft().fail("lo is down", set_up()),
         Some(Loopback { addressed: Some(false), .. }) => {
             let address = Remediation::on_node("Give lo its address", "ip addr add 127.0.0.1/8 dev lo");
             draft().fail("lo is up and has no 127.0.0.1", Fix::lasting(address))
@@ -71,14 +71,14 @@ mod tests {
     use crate::Status;
 
     #[test]
-    fn down_without_an_address_and_well() {
+    fn lo_that_is_down_or_without_an_address_fails() {
         let of = |up, addressed| judge(Some(Loopback { up, addressed: Some(addressed) })).status;
         assert_eq!((of(false, true), of(true, false), of(true, true)), (Status::Fail, Status::Fail, Status::Ok));
         assert_eq!(judge(None).status, Status::Fail);
     }
 
     #[test]
-    fn flags_of_a_file() {
+    fn flags_of_a_file_are_parsed() {
         let of = |flags| check(&Tree::new(&[("sys/class/net/lo/flags", flags)]).view()).status;
         assert_eq!((of("0x9\n"), of("0x8\n"), of("x\n")), (Status::Ok, Status::Fail, Status::Unknown));
     }

@@ -13,7 +13,7 @@ pub(super) const CHECK: Check = Check {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Table {
     entries: u64,
-    /// How often a new entry found no room since boot; absent on kernels that do not count it.
+    /// How many new entries found no room since boot; absent on kernels that do not count them.
     fulls: Option<u64>,
     thresh2: u64,
     thresh3: u64,
@@ -39,7 +39,7 @@ fn check(view: &View, family: &str, file: &str) -> Finding {
         Ok(Some(table)) => judge(family, table),
         Ok(None) => draft(family).ok("the kernel has no IPv6"),
         Err(unread) => {
-            let reason = format!("{}; the first network namespace alone shows it", unread.reason);
+            let reason = format!("{}; only the first network namespace shows it", unread.reason);
             draft(family).unknown(Unread {
                 reason,
                 fix: "run `tracer doctor` in the host's network and pid namespaces".into(),
@@ -49,7 +49,7 @@ fn check(view: &View, family: &str, file: &str) -> Finding {
     }
 }
 
-/// A line of names, then a line of hexadecimal numbers for each CPU: `entries` is the same in all.
+/// Parses a line of names and a line of hexadecimal numbers for each CPU. `entries` is the same on all lines.
 fn parse(text: &str) -> Option<(u64, Option<u64>)> {
     let mut lines = text.lines();
     let names: Vec<&str> = lines.next()?.split_whitespace().collect();
@@ -65,9 +65,9 @@ fn parse(text: &str) -> Option<(u64, Option<u64>)> {
 /// The kernel's own `gc_thresh3`.
 const DEFAULT: u64 = 1024;
 
-/// Where the kernel counts how often the table was full, that decides: `entries` are also those that the limit leaves out
-/// (permanent, learned from outside; 5.0), of which flannel has one for each node. That it was full once and is no more is
-/// over, if somebody has made it larger.
+/// If the kernel counts how often the table was full, this count decides. `entries` alone cannot: since 5.0 it includes
+/// entries that do not count against the limit (permanent ones, externally learned ones). flannel makes one for each node.
+/// A table that was full is ok again once somebody has made it larger than the kernel's default.
 fn judge(family: &str, table: Table) -> Finding {
     let Table { entries, fulls, thresh2, thresh3 } = table;
     let mut draft = draft(family).with("entries", entries).with("gc_thresh2", thresh2).with("gc_thresh3", thresh3);
@@ -105,7 +105,7 @@ mod tests {
     }
 
     #[test]
-    fn room_little_and_none() {
+    fn few_entries_are_ok_many_warn_and_a_full_table_fails() {
         let of = |entries, fulls| table(entries, Some(fulls), 1024);
         assert_eq!(
             (of(20, 0), of(512, 0), of(20, 3), of(922, 3)),
@@ -114,19 +114,19 @@ mod tests {
         assert_eq!(table(922, None, 1024), Status::Fail, "a kernel that does not count");
     }
 
-    /// Of a flannel cluster with 1100 nodes.
+    /// The numbers are those of a flannel cluster with 1100 nodes.
     #[test]
-    fn permanent_entries_fill_no_table() {
+    fn permanent_entries_do_not_fill_the_table() {
         assert_eq!(table(1104, Some(0), 1024), Status::Warn);
     }
 
     #[test]
-    fn what_was_fixed_is_well_before_the_next_boot() {
+    fn a_table_that_was_made_larger_is_ok_before_the_next_boot() {
         assert_eq!((table(20, Some(3), 4096), table(2048, Some(3), 4096)), (Status::Ok, Status::Warn));
     }
 
     #[test]
-    fn the_kernels_own_count() {
+    fn entries_and_fulls_are_parsed() {
         let text = "entries  allocs table_fulls\n0000000a  00000001 00000002\n0000000a  00000001 00000001\n";
         assert_eq!(parse(text), Some((10, Some(3))));
         assert_eq!(parse("entries allocs\n0000000a 1\n"), Some((10, None)));

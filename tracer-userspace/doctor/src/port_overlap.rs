@@ -1,4 +1,4 @@
-//! Ephemeral ports that are NodePorts, too.
+//! NodePorts in the range of ephemeral ports.
 
 use std::collections::BTreeSet;
 
@@ -11,7 +11,7 @@ use tracer_model::event::{NodePort, NodePorts, ProxyMode};
 
 pub(super) const CHECK: Check = Check {
     name: "port_overlap",
-    why: "under IPVS a connect with a NodePort as its source port never gets its SYN-ACK: IPVS sends it to that Service's backend",
+    why: "under IPVS a connect from a port that is also a NodePort never gets its SYN-ACK: IPVS sends it to that Service's backend",
     run: |view| vec![check(view)],
 };
 
@@ -23,10 +23,10 @@ fn check(view: &View) -> Finding {
     let live = view.node_ports();
     let hit = live.as_ref().is_ok_and(|live| !of_ipvs(live, |port| is_taken(&range, port)).is_empty());
     let rate = if hit { view.growth(active_opens).ok() } else { None };
-    let lacking = for_node_ports(&range, live.as_ref().map(Vec::as_slice).map_err(drop));
-    // That check gives a command for the same setting.
-    let listeners = if lacking.is_empty() { Vec::new() } else { listener_overlap::to_reserve(view, &range) };
-    let fix = reserve(&range, &[lacking, listeners].concat());
+    let unreserved = for_node_ports(&range, live.as_ref().map(Vec::as_slice).map_err(drop));
+    // `listener_overlap` gives a command for the same setting.
+    let listeners = if unreserved.is_empty() { Vec::new() } else { listener_overlap::to_reserve(view, &range) };
+    let fix = reserve(&range, &[unreserved, listeners].concat());
     judge(&range, live, rate, fix)
 }
 
@@ -34,26 +34,26 @@ fn draft() -> Draft {
     CHECK.expects("no NodePort in net.ipv4.ip_local_port_range less ip_local_reserved_ports")
 }
 
-/// Connects of the namespace since it was made.
+/// How many connects the network namespace has made since its creation.
 fn active_opens(view: &View) -> Result<u64, Unread> {
     let text = view.net("snmp")?;
-    named(&text, "Tcp:", "ActiveOpens").ok_or_else(|| Unread::new("/proc/net/snmp has no TcpActiveOpens", ""))
+    value_of(&text, "Tcp:", "ActiveOpens").ok_or_else(|| Unread::new("/proc/net/snmp has no TcpActiveOpens", ""))
 }
 
-/// A value of a line of names that is followed by a line of numbers.
-fn named(text: &str, prefix: &str, name: &str) -> Option<u64> {
+/// Finds a value by its name. The first line with the prefix has the names, the second one the numbers.
+fn value_of(text: &str, prefix: &str, name: &str) -> Option<u64> {
     let mut lines = text.lines().filter(|line| line.starts_with(prefix));
     let at = lines.next()?.split_whitespace().position(|word| word == name)?;
     lines.next()?.split_whitespace().nth(at)?.parse().ok()
 }
 
-/// `rate`: connects, and in how many seconds.
+/// `rate`: how many connects were made in how many seconds.
 fn judge(range: &PortRange, live: Result<Vec<NodePorts>, Unread>, rate: Option<(u64, f64)>, fix: Fix) -> Finding {
     let overlap = range.overlap(NODE_PORTS);
     let draft = draft().with("range", vec![range.first, range.last]).with("default_node_ports_in_range", overlap);
     let live = match live {
         Ok(live) => live,
-        Err(unread) => return unseen(draft, range, unread, fix),
+        Err(unread) => return by_range_alone(draft, range, unread, fix),
     };
     let all: BTreeSet<u16> = live.iter().flat_map(|table| &table.ports).map(|port| port.port).collect();
     let draft = draft.with("live_node_ports", all.len());
@@ -79,40 +79,40 @@ fn judge(range: &PortRange, live: Result<Vec<NodePorts>, Unread>, rate: Option<(
     }
 }
 
-/// connect() may take it while other ports are free.
+/// Whether connect() takes this port while other ports are free, too.
 fn is_taken(range: &PortRange, port: &NodePort) -> bool {
     range.prefers(port.port) && !port.listened
 }
 
-/// On every NodePort of IPVS in the range a process listens: kube-proxy before 1.24.
+/// A process listens on every NodePort of IPVS in the range, as kube-proxy did before 1.24.
 fn only_listened(draft: Draft, range: &PortRange, ports: &BTreeSet<u16>, fix: Fix) -> Finding {
     let observed = format!(
-        "{} live NodePorts of IPVS in {range}, each held by a listening socket, so that connect() passes over it: \
-         kube-proxy does that before 1.24 only (kubernetes#108496)",
+        "{} live NodePorts of IPVS in {range}, each held by a listening socket, so connect() skips them: \
+         kube-proxy keeps such sockets only before 1.24 (kubernetes#108496)",
         ports.len()
     );
     draft.warn(observed, fix)
 }
 
-/// The tables could not be read: what the range alone says.
-fn unseen(draft: Draft, range: &PortRange, unread: Unread, fix: Fix) -> Finding {
+/// The finding where the NodePorts cannot be read.
+fn by_range_alone(draft: Draft, range: &PortRange, unread: Unread, fix: Fix) -> Finding {
     let overlap = range.overlap(NODE_PORTS);
     if overlap == 0 {
         return draft.unknown(unread);
     }
     let (first, last) = NODE_PORTS;
     let observed = format!(
-        "{range} holds {overlap} of the {} ports of the default NodePort range {first}-{last}; which are in use is not known: {}",
+        "{range} holds {overlap} of the {} ports of the default NodePort range {first}-{last}; tracer does not know which are in use: {}",
         last - first + 1,
         unread.reason
     );
     Finding { needs: unread.needs.map(str::to_owned), ..draft.warn(observed, fix) }
 }
 
-/// NodePorts of IPVS that connect() takes last.
+/// NodePorts of IPVS that connect() takes only after all ports of the other parity.
 fn other_parity(draft: Draft, range: &PortRange, ports: &BTreeSet<u16>, fix: Fix) -> Finding {
     let observed = format!(
-        "{} live NodePorts of IPVS in {range}, all with the other parity than {}: taken only once a destination has used up the {} ports of that parity",
+        "{} live NodePorts of IPVS in {range}, all with the other parity than {}: connect() takes them only after it has used all {} ports of its parity for a destination",
         ports.len(),
         range.first,
         range.preferred()
@@ -122,33 +122,33 @@ fn other_parity(draft: Draft, range: &PortRange, ports: &BTreeSet<u16>, fix: Fix
 
 fn harmless(draft: Draft, range: &PortRange, all: &BTreeSet<u16>) -> Finding {
     let inside = all.iter().filter(|port| range.holds(**port)).count();
-    let reported = match inside {
+    let in_range = match inside {
         0 => String::new(),
-        inside => format!(", {inside} of them in the range: harmless with this proxy, not with IPVS"),
+        inside => format!(", {inside} of them in the range: harmless with this proxy, but not with IPVS"),
     };
     let overlap = range.overlap(NODE_PORTS);
     draft.ok(format!(
-        "{} live NodePorts{reported}; ephemeral range {range}, {overlap} ports of the default NodePort range in it",
+        "{} live NodePorts{in_range}; ephemeral range {range}, {overlap} ports of the default NodePort range in it",
         all.len()
     ))
 }
 
-/// Live NodePorts that connect() takes.
+/// connect() takes live NodePorts.
 fn colliding(draft: Draft, range: &PortRange, hit: &BTreeSet<u16>, rate: Option<(u64, f64)>, fix: Fix) -> Finding {
-    let of = range.preferred();
-    let share = hit.len() as f64 / of.max(1) as f64;
+    let usable = range.preferred();
+    let share = hit.len() as f64 / usable.max(1) as f64;
     let ports: Vec<u16> = hit.iter().copied().collect();
     let shown: Vec<String> = ports.iter().take(5).map(u16::to_string).collect();
     let more = if ports.len() > 5 { ", …" } else { "" };
     let mut observed = format!(
-        "{} live NodePorts of IPVS ({}{more}) among the {of} ports that connect() takes of {range}: one connect in {:.0}",
+        "{} live NodePorts of IPVS ({}{more}) among the {usable} ports that connect() takes of {range}: one connect in {:.0}",
         ports.len(),
         shown.join(", "),
         1.0 / share
     );
     let mut draft = draft
         .with("colliding_node_ports", ports.clone())
-        .with("usable_ports", of)
+        .with("usable_ports", usable)
         .with("share", (share * 1e6).round() / 1e6);
     if let Some((connects, seconds)) = rate {
         let per_s = connects as f64 / seconds.max(0.001);
@@ -179,10 +179,10 @@ mod tests {
     use crate::Status;
     use tracer_model::event::Netns;
 
-    /// With the fix that the check gives where no known daemon listens.
+    /// Judges with the fix of a node where no known daemon listens.
     fn judge(range: &PortRange, live: Result<Vec<NodePorts>, Unread>, rate: Option<(u64, f64)>) -> Finding {
-        let lacking = for_node_ports(range, live.as_deref().map_err(drop));
-        super::judge(range, live, rate, reserve(range, &lacking))
+        let unreserved = for_node_ports(range, live.as_deref().map_err(drop));
+        super::judge(range, live, rate, reserve(range, &unreserved))
     }
 
     fn range(reserved: &[(u16, u16)]) -> PortRange {
@@ -195,7 +195,7 @@ mod tests {
     }
 
     #[test]
-    fn a_live_node_port_of_ipvs_collides_and_the_numbers_say_when() {
+    fn a_live_node_port_of_ipvs_is_a_failure_with_the_time_to_the_next_collision() {
         let finding = judge(&range(&[]), Ok(table(ProxyMode::Ipvs, &[36704, 36705])), Some((32, 1.0)));
         assert_eq!(finding.status, Status::Fail);
         assert_eq!(
@@ -206,7 +206,7 @@ mod tests {
     }
 
     #[test]
-    fn the_same_port_is_harmless_with_other_proxies_or_reserved() {
+    fn a_node_port_of_another_proxy_or_a_reserved_one_is_harmless() {
         let finding = judge(&range(&[]), Ok(table(ProxyMode::Iptables, &[36704])), None);
         assert_eq!(finding.status, Status::Ok);
         assert!(finding.observed.contains("harmless with this proxy"), "{}", finding.observed);
@@ -215,14 +215,14 @@ mod tests {
     }
 
     #[test]
-    fn the_other_parity_is_a_warning() {
+    fn a_node_port_of_the_other_parity_is_a_warning() {
         let finding = judge(&range(&[(30000, 32767)]), Ok(table(ProxyMode::Ipvs, &[36705])), None);
         assert_eq!(finding.status, Status::Warn);
     }
 
     /// kube-proxy 1.20 keeps a socket open on each NodePort: 246 attempts among thirty of them had no collision.
     #[test]
-    fn a_port_that_somebody_listens_on_is_no_collision() {
+    fn a_node_port_with_a_listener_does_not_collide() {
         let mut live = table(ProxyMode::Ipvs, &[36704, 36706]);
         live[0].ports[0].listened = true;
         let one = judge(&range(&[]), Ok(live.clone()), None);
@@ -234,14 +234,14 @@ mod tests {
     }
 
     #[test]
-    fn a_range_over_the_default_node_ports_is_a_warning_before_there_are_any() {
+    fn a_range_that_holds_the_default_node_ports_is_a_warning_even_without_live_ones() {
         assert_eq!(judge(&range(&[]), Ok(Vec::new()), None).status, Status::Warn);
         let usual = PortRange { first: 32768, last: 60999, reserved: Vec::new() };
         assert_eq!(judge(&usual, Ok(Vec::new()), None).status, Status::Ok);
     }
 
     #[test]
-    fn tables_that_cannot_be_read_are_never_ok() {
+    fn unreadable_tables_are_never_ok() {
         let usual = PortRange { first: 32768, last: 60999, reserved: Vec::new() };
         let denied = || Err(Unread::lacks("denied", "CAP_NET_ADMIN"));
         assert_eq!(judge(&usual, denied(), None).status, Status::Unknown);
@@ -249,7 +249,7 @@ mod tests {
         assert_eq!((finding.status, finding.needs.as_deref()), (Status::Warn, Some("CAP_NET_ADMIN")));
     }
 
-    /// The commands of both checks write one setting: pasted in any order, none takes back the other's.
+    /// The commands of both checks write one setting, so neither may undo the other.
     #[test]
     fn either_command_reserves_what_both_checks_want() {
         let tree = Tree::new(&[
@@ -267,7 +267,7 @@ mod tests {
     #[test]
     fn counters_are_found_by_their_name() {
         let text = "Ip: Forwarding DefaultTTL\nIp: 1 64\nTcp: RtoAlgorithm ActiveOpens\nTcp: 1 4711\n";
-        assert_eq!(named(text, "Tcp:", "ActiveOpens"), Some(4711));
-        assert_eq!(named("", "Tcp:", "ActiveOpens"), None);
+        assert_eq!(value_of(text, "Tcp:", "ActiveOpens"), Some(4711));
+        assert_eq!(value_of("", "Tcp:", "ActiveOpens"), None);
     }
 }

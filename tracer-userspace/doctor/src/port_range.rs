@@ -1,4 +1,4 @@
-//! The ports that connect() takes by itself.
+//! The ephemeral ports: connect() takes its source port from them.
 
 use std::fmt;
 
@@ -31,34 +31,34 @@ impl PortRange {
         Ok(Self { first, last, reserved: parse_ranges(&reserved) })
     }
 
-    /// connect() may take it.
+    /// Whether connect() may take this port.
     pub(super) fn holds(&self, port: u16) -> bool {
         (self.first..=self.last).contains(&port)
             && !self.reserved.iter().any(|(from, to)| (*from..=*to).contains(&port))
     }
 
-    /// connect() takes it before others: it has the parity of the lower bound. The other half is taken only when
-    /// this one is used up for a destination (`__inet_hash_connect`).
+    /// Whether the port has the parity of the lower bound. connect() takes the ports of the other parity only when a
+    /// destination has used up these (`__inet_hash_connect`).
     pub(super) fn prefers(&self, port: u16) -> bool {
         self.holds(port) && port % 2 == self.first % 2
     }
 
-    /// Ports for each destination.
+    /// How many ports connect() can use for each destination.
     pub(super) fn len(&self) -> usize {
         (self.first..=self.last).filter(|port| self.holds(*port)).count()
     }
 
-    /// Those that are taken first.
+    /// How many ports have the parity that connect() takes first.
     pub(super) fn preferred(&self) -> usize {
         port_ranges::preferred((self.first, self.last), &self.reserved) as usize
     }
 
-    /// How many of these it holds.
+    /// How many ports from `from` to `to` connect() may take.
     pub(super) fn overlap(&self, (from, to): (u16, u16)) -> usize {
         (from..=to).filter(|port| self.holds(*port)).count()
     }
 
-    /// What to write to `ip_local_reserved_ports` so that neither these nor those of now are taken.
+    /// The value of `ip_local_reserved_ports` that keeps the present ports and adds these.
     pub(super) fn with_reserved(&self, more: &[(u16, u16)]) -> String {
         port_ranges::merged(self.reserved.iter().chain(more).copied())
     }
@@ -69,7 +69,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn connect_takes_the_parity_of_the_lower_bound() {
+    fn ports_with_the_parity_of_the_lower_bound_are_preferred() {
         let range = PortRange { first: 1024, last: 1033, reserved: vec![(1026, 1027)] };
         assert_eq!((range.len(), range.preferred()), (8, 4));
         assert!(range.prefers(1024) && !range.prefers(1025) && range.holds(1025) && !range.holds(1026));
@@ -77,7 +77,7 @@ mod tests {
     }
 
     #[test]
-    fn ports_that_are_reserved_stay_so() {
+    fn reserved_ports_stay_reserved() {
         let range = PortRange { first: 1024, last: 65000, reserved: vec![(8080, 8080), (30000, 31000)] };
         assert_eq!(range.with_reserved(&[(30000, 32767), (36704, 36704)]), "8080,30000-32767,36704");
     }

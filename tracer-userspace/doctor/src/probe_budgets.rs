@@ -1,4 +1,4 @@
-//! Probes that cannot hold, by their specs alone.
+//! Probes that, by their specs alone, will fail on a healthy container.
 
 use super::Check;
 use super::finding::{Draft, Finding, Fix, Unread};
@@ -6,21 +6,21 @@ use tracer_model::event::{Container, Handler, Pod, ProbeSpec, ProbeType};
 
 pub(super) const CHECK: Check = Check {
     name: "probe_budgets",
-    why: "a liveness probe that gives up before the network is ready restarts a healthy container again and again; a tcpSocket probe of a TLS port proves nothing about the server and fills its log",
+    why: "a liveness probe that gives up before the network is ready restarts a healthy container repeatedly. A tcpSocket probe of a TLS port does not test the server and fills its log",
     run: |view| match &view.pods {
         Some(pods) => judge(pods),
         None => vec![unknown()],
     },
 };
 
-/// Seconds: after an upgrade a CNI takes up to 45 s; a budget below this has been seen to fail (docs/doctor.md).
+/// Seconds. After an upgrade a CNI can take 45 s; probes with a smaller budget than this failed (docs/doctor.md).
 const BUDGET_S: u32 = 30;
-/// Findings that are listed one by one.
+/// The check lists at most this many findings.
 const MAX_LISTED: usize = 200;
 
 fn draft() -> Draft {
     CHECK.expects(format!(
-        "a startupProbe, or {BUDGET_S} s at least until a liveness probe restarts; more than 1 s for TLS; no tcpSocket probe of a TLS port"
+        "a startupProbe, or at least {BUDGET_S} s until a liveness probe restarts; a timeout over 1 s for TLS; no tcpSocket probe of a TLS port"
     ))
 }
 
@@ -37,17 +37,17 @@ fn judge(pods: &[Pod]) -> Vec<Finding> {
     let more = found.len().saturating_sub(MAX_LISTED);
     if more > 0 {
         found.truncate(MAX_LISTED);
-        found.push(draft().warn(format!("{more} more like these"), Fix::lasting("fix those that are listed first")));
+        found.push(draft().warn(format!("{more} more like these"), Fix::lasting("fix the listed ones first")));
     }
     found
 }
 
 fn of_pod(pod: &Pod) -> Vec<Finding> {
-    let tls: Vec<u16> = all(pod).filter(|probe| is_https(probe)).map(|probe| probe.port).collect();
+    let tls: Vec<u16> = probes(pod).filter(|probe| is_https(probe)).map(|probe| probe.port).collect();
     pod.containers.iter().flat_map(|container| of_container(pod, container, &tls)).collect()
 }
 
-fn all(pod: &Pod) -> impl Iterator<Item = &ProbeSpec> {
+fn probes(pod: &Pod) -> impl Iterator<Item = &ProbeSpec> {
     pod.containers.iter().flat_map(|container| &container.probes)
 }
 
@@ -56,21 +56,21 @@ fn is_https(probe: &ProbeSpec) -> bool {
 }
 
 fn of_container(pod: &Pod, container: &Container, tls: &[u16]) -> Vec<Finding> {
-    let about = ProbeOwner { pod, container };
+    let owner = ProbeOwner { pod, container };
     let started = container.probes.iter().any(|probe| probe.probe_type == ProbeType::Startup);
     let mut found = Vec::new();
     for probe in &container.probes {
         if probe.probe_type == ProbeType::Liveness && !started && probe.budget_s() < BUDGET_S {
-            found.push(about.short(probe));
+            found.push(owner.short_budget(probe));
         }
         if probe.probe_type == ProbeType::Liveness && probe.failure_threshold == 1 && probe.timeout_s <= 1 {
-            found.push(about.strict(probe));
+            found.push(owner.single_failure(probe));
         }
         if is_https(probe) && probe.timeout_s <= 1 {
-            found.push(about.hasty(probe));
+            found.push(owner.short_tls_timeout(probe));
         }
         if probe.handler == Handler::Tcp && tls.contains(&probe.port) {
-            found.push(about.deaf(probe));
+            found.push(owner.tcp_probe_of_tls(probe));
         }
     }
     found
@@ -89,7 +89,8 @@ impl ProbeOwner<'_> {
     }
 
     fn draft(&self, probe: &ProbeSpec) -> Draft {
-        let mut draft = draft().with("probe", word(probe)).with("port", probe.port).with("timeout_s", probe.timeout_s);
+        let mut draft =
+            draft().with("probe", probe.probe_type.name()).with("port", probe.port).with("timeout_s", probe.timeout_s);
         for (name, value) in
             [("namespace", &self.pod.namespace), ("pod_name", &self.pod.name), ("container_name", &self.container.name)]
         {
@@ -100,10 +101,10 @@ impl ProbeOwner<'_> {
         draft
     }
 
-    fn short(&self, probe: &ProbeSpec) -> Finding {
+    fn short_budget(&self, probe: &ProbeSpec) -> Finding {
         let (earliest, budget) = (probe.earliest_restart_s(), probe.budget_s());
         let observed = format!(
-            "{}: liveness probe of port {} gives up after {earliest} to {budget} s ({} + {} × {}) and there is no startupProbe",
+            "{}: liveness probe of port {} gives up after {earliest} to {budget} s ({} + {} × {}), and the container has no startupProbe",
             self.name(),
             probe.port,
             probe.initial_delay_s,
@@ -114,7 +115,7 @@ impl ProbeOwner<'_> {
         self.draft(probe).with("budget_s", budget).warn(observed, Fix::lasting(fix))
     }
 
-    fn strict(&self, probe: &ProbeSpec) -> Finding {
+    fn single_failure(&self, probe: &ProbeSpec) -> Finding {
         let observed = format!(
             "{}: liveness probe of port {} restarts the container after one answer that takes {} s",
             self.name(),
@@ -124,11 +125,11 @@ impl ProbeOwner<'_> {
         self.draft(probe).warn(observed, Fix::lasting("set failureThreshold: 3 and timeoutSeconds: 5"))
     }
 
-    fn hasty(&self, probe: &ProbeSpec) -> Finding {
+    fn short_tls_timeout(&self, probe: &ProbeSpec) -> Finding {
         let observed = format!(
-            "{}: {} probe of port {} allows {} s for TLS handshake and answer",
+            "{}: {} probe of port {} allows {} s for the TLS handshake and the answer",
             self.name(),
-            word(probe),
+            probe.probe_type.name(),
             probe.port,
             probe.timeout_s
         );
@@ -138,19 +139,15 @@ impl ProbeOwner<'_> {
         )
     }
 
-    fn deaf(&self, probe: &ProbeSpec) -> Finding {
+    fn tcp_probe_of_tls(&self, probe: &ProbeSpec) -> Finding {
         let observed = format!(
             "{}: {} probe only opens a TCP connection to port {}, which speaks TLS, as another probe of this pod shows",
             self.name(),
-            word(probe),
+            probe.probe_type.name(),
             probe.port
         );
         self.draft(probe).warn(observed, Fix::lasting("make it httpGet with scheme: HTTPS, or grpc"))
     }
-}
-
-const fn word(probe: &ProbeSpec) -> &'static str {
-    probe.probe_type.name()
 }
 
 #[cfg(test)]
@@ -185,7 +182,7 @@ mod tests {
     }
 
     #[test]
-    fn seventeen_seconds_are_too_few_without_a_startup_probe() {
+    fn a_liveness_budget_of_17_s_warns_unless_there_is_a_startup_probe() {
         let mut liveness = probe(ProbeType::Liveness, Handler::Tcp, None);
         (liveness.initial_delay_s, liveness.period_s) = (2, 5);
         let findings = judge(&pod(vec![liveness.clone()]));
@@ -201,7 +198,7 @@ mod tests {
     }
 
     #[test]
-    fn one_slow_answer_must_not_restart() {
+    fn a_restart_after_one_slow_answer_is_a_warning() {
         let mut liveness = probe(ProbeType::Liveness, Handler::Http, Some("http"));
         (liveness.period_s, liveness.failure_threshold, liveness.timeout_s) = (60, 1, 1);
         let findings = judge(&pod(vec![liveness]));
@@ -212,7 +209,7 @@ mod tests {
     }
 
     #[test]
-    fn a_second_is_too_little_for_tls() {
+    fn a_timeout_of_1_s_for_tls_is_a_warning() {
         let mut readiness = probe(ProbeType::Readiness, Handler::Http, Some("https"));
         assert_eq!(judge(&pod(vec![readiness.clone()]))[0].status, Status::Ok);
         readiness.timeout_s = 1;
@@ -220,7 +217,7 @@ mod tests {
     }
 
     #[test]
-    fn a_tcp_probe_of_a_tls_port() {
+    fn a_tcp_probe_of_a_tls_port_is_a_warning() {
         let tcp = probe(ProbeType::Startup, Handler::Tcp, None);
         let https = probe(ProbeType::Readiness, Handler::Http, Some("https"));
         let findings = judge(&pod(vec![tcp.clone(), https]));

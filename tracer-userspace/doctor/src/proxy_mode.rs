@@ -1,4 +1,4 @@
-//! Which kube-proxy tables the kernel holds.
+//! Whether the kernel has the tables of one kube-proxy mode only.
 
 use std::collections::BTreeSet;
 
@@ -23,34 +23,34 @@ fn check(view: &View) -> Finding {
     let read = || -> Result<Finding, Unread> {
         let services = view.exists("/proc/thread-self/net/ip_vs")? && has_services(&view.net("ip_vs")?);
         let links = view.links()?;
-        let ipvs = services && links.iter().any(holds_services);
+        let ipvs = services && links.iter().any(is_proxy_link);
         let cilium = links.iter().any(|link| link.state.name == "cilium_host");
-        let finding = judge(&tables(ipvs, &view.firewall()?), cilium);
-        Ok(if services && !ipvs { beside(finding) } else { finding })
+        let finding = judge(&proxies(ipvs, &view.firewall()?), cilium);
+        Ok(if services && !ipvs { with_other_ipvs(finding) } else { finding })
     };
     read().unwrap_or_else(|unread| draft().unknown(unread))
 }
 
-/// A proxy's link: kube-proxy's, kube-router's. kube-vip and keepalived have services of IPVS, too, and no such link.
-fn holds_services(link: &Link) -> bool {
+/// Whether this is the link of kube-proxy or kube-router. kube-vip and keepalived make IPVS services without such a link.
+fn is_proxy_link(link: &Link) -> bool {
     link.holds_service_addresses() || link.state.name == "kube-dummy-if"
 }
 
-fn beside(finding: Finding) -> Finding {
+fn with_other_ipvs(finding: Finding) -> Finding {
     let observed = format!("{}; services of IPVS without kube-proxy's link (kube-vip, keepalived)", finding.observed);
     Finding { observed, ..finding }
 }
 
-/// Three lines of headings, then a line for each virtual service.
+/// `/proc/net/ip_vs` has three heading lines, then a line for each virtual service.
 fn has_services(text: &str) -> bool {
     text.lines().any(|line| ["TCP ", "UDP ", "SCTP", "FWM "].iter().any(|kind| line.starts_with(kind)))
 }
 
-/// One proxy's tables: its mode, and the backend of iptables.
+/// The mode of each proxy with tables, and the backend of iptables (else empty).
 type Tables = BTreeSet<(&'static str, &'static str)>;
 
-/// In IPVS mode kube-proxy has chains of iptables, too; only the chain of a Service shows the iptables mode.
-fn tables(ipvs: bool, survey: &Survey) -> Tables {
+/// kube-proxy makes iptables chains in IPVS mode, too. Only the chain of a Service shows the iptables mode.
+fn proxies(ipvs: bool, survey: &Survey) -> Tables {
     let mut found = Tables::new();
     if ipvs {
         found.insert((mode(ProxyMode::Ipvs), ""));
@@ -82,7 +82,7 @@ fn judge(found: &Tables, cilium: bool) -> Finding {
     let modes: Vec<&str> = found.iter().map(|(mode, _)| *mode).collect();
     let draft = draft().with("modes", modes);
     match names.as_slice() {
-        [] if cilium => draft.ok("no kube-proxy tables; links of Cilium, which can replace it"),
+        [] if cilium => draft.ok("no kube-proxy tables, but links of Cilium, which can replace kube-proxy"),
         [] => draft.unknown(Unread::new(
             "no Service in the tables of IPVS, iptables or nftables: kube-proxy does not run here, has not written them yet, or another program replaces it",
             "on a node of a cluster: `kubectl -n kube-system get pods -o wide | grep kube-proxy`",
@@ -108,42 +108,42 @@ mod tests {
     }
 
     #[test]
-    fn one_proxy_is_well_and_two_are_not() {
+    fn one_proxy_is_ok_and_two_are_a_warning() {
         let iptables = survey(Backend::IptablesNft, "nat", "KUBE-SVC-ABC");
-        assert_eq!(judge(&tables(false, &iptables), false).observed, "iptables (nft)");
-        let both = judge(&tables(true, &iptables), false);
+        assert_eq!(judge(&proxies(false, &iptables), false).observed, "iptables (nft)");
+        let both = judge(&proxies(true, &iptables), false);
         assert_eq!(
             (both.status, both.observed.as_str()),
             (Status::Warn, "Tables of several proxies: iptables (nft), ipvs")
         );
         let nftables = survey(Backend::Nftables, "kube-proxy", "services");
-        assert_eq!(judge(&tables(false, &nftables), false).observed, "nftables");
+        assert_eq!(judge(&proxies(false, &nftables), false).observed, "nftables");
     }
 
     #[test]
-    fn ipvs_has_chains_of_iptables_too() {
+    fn iptables_chains_of_the_ipvs_mode_are_no_second_proxy() {
         let chains = survey(Backend::IptablesNft, "nat", "KUBE-SERVICES");
-        assert_eq!(judge(&tables(true, &chains), false).observed, "ipvs");
+        assert_eq!(judge(&proxies(true, &chains), false).observed, "ipvs");
     }
 
     #[test]
-    fn no_table_is_not_well() {
+    fn no_table_is_unknown_unless_cilium_is_there() {
         assert_eq!(judge(&Tables::new(), false).status, Status::Unknown);
         assert_eq!(judge(&Tables::new(), true).status, Status::Ok);
     }
 
     #[test]
-    fn services_of_ipvs_are_a_proxys_where_it_has_its_link() {
+    fn ipvs_services_belong_to_a_proxy_only_with_its_link() {
         let link = |name: &str| Link { state: LinkState { name: name.into(), ..LinkState::default() }, kind: None };
-        assert!(holds_services(&link("kube-ipvs0")) && holds_services(&link("kube-dummy-if")));
-        assert!(!holds_services(&link("eth0")));
+        assert!(is_proxy_link(&link("kube-ipvs0")) && is_proxy_link(&link("kube-dummy-if")));
+        assert!(!is_proxy_link(&link("eth0")));
         let iptables = survey(Backend::IptablesNft, "nat", "KUBE-SVC-ABC");
-        let finding = beside(judge(&tables(false, &iptables), false));
+        let finding = with_other_ipvs(judge(&proxies(false, &iptables), false));
         assert!(finding.status == Status::Ok && finding.observed.contains("keepalived"), "{finding:?}");
     }
 
     #[test]
-    fn services_of_ipvs() {
+    fn virtual_services_are_found_after_the_heading() {
         let head = "IP Virtual Server version 1.2.1 (size=4096)\nProt LocalAddress:Port Scheduler Flags\n  -> RemoteAddress:Port\n";
         assert!(!has_services(head) && has_services(&format!("{head}TCP  0A600001:01BB rr\n")));
     }

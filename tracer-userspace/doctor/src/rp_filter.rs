@@ -1,4 +1,4 @@
-//! Reverse-path filtering against the CNI in use and the routes.
+//! Whether reverse-path filtering suits the CNI in use and the routes.
 
 use super::finding::{Draft, Finding, Fix, KEEP, Remediation, Unread, listed};
 use super::view::View;
@@ -6,15 +6,15 @@ use super::{Check, default_routes};
 
 pub(super) const CHECK: Check = Check {
     name: "rp_filter",
-    why: "strict filtering drops a packet if its answer would leave by another link; some CNIs route like that",
+    why: "strict filtering drops a packet if its answer would leave by another link, and some CNIs route like that",
     run: |view| vec![check(view)],
 };
 
 const STRICT: u64 = 1;
-/// Cilium's links: of pods, and its own.
+/// Name prefixes of Cilium's links: those of pods, and its own.
 const CILIUM: &[&str] = &["lxc", "cilium_"];
 
-/// Settings: of all links and of each (the greater counts), and where default routes go.
+/// The settings `all` and of each link, of which the kernel uses the greater, and the links of default routes.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 struct Filtering {
     all: u64,
@@ -27,8 +27,8 @@ impl Filtering {
         self.all.max(value)
     }
 
-    /// Links with one of these prefixes and with filtering like this.
-    fn with(&self, prefixes: &[&str], like: impl Fn(u64) -> bool) -> Vec<&str> {
+    /// Links with one of these prefixes for whose effective setting `like` is true.
+    fn links_with(&self, prefixes: &[&str], like: impl Fn(u64) -> bool) -> Vec<&str> {
         let named = |name: &str| prefixes.iter().any(|prefix| name.starts_with(prefix));
         let links = self.links.iter().filter(|(name, value)| named(name) && like(self.effective(*value)));
         links.map(|(name, _)| name.as_str()).collect()
@@ -51,7 +51,7 @@ fn check(view: &View) -> Finding {
 
 fn read(view: &View) -> Result<Filtering, Unread> {
     let all = view.number("net/ipv4/conf/all/rp_filter")?;
-    let links = view.of_links("rp_filter")?;
+    let links = view.number_of_each_link("rp_filter")?;
     let uplinks = default_routes::read_v4(view)?;
     let mut uplinks: Vec<String> = uplinks.into_iter().map(|route| route.dev).collect();
     uplinks.sort_unstable();
@@ -63,11 +63,11 @@ fn judge(found: &Filtering) -> Finding {
     let draft = draft().with("all", found.all);
     let uplinks: Vec<&str> = found.uplinks.iter().map(String::as_str).collect();
     let strict_uplinks: Vec<&str> =
-        found.with(&uplinks, |value| value == STRICT).into_iter().filter(|name| uplinks.contains(name)).collect();
-    let cilium = found.with(CILIUM, |value| value > 0);
-    // lxcbr0 is of the package lxc.
+        found.links_with(&uplinks, |value| value == STRICT).into_iter().filter(|name| uplinks.contains(name)).collect();
+    let cilium = found.links_with(CILIUM, |value| value > 0);
+    // `lxc` alone does not show Cilium: lxcbr0 is a bridge of the package lxc.
     if found.has("cilium_host") && !cilium.is_empty() {
-        return draft.fail(format!("on for {}: Cilium's links need 0, also in net.ipv4.conf.all (loose, 2, drops on a link without an IPv4 address as strict does)", listed(&cilium)), off(found));
+        return draft.fail(format!("on for {}: Cilium's links need 0, also in net.ipv4.conf.all (on a link without an IPv4 address, loose (2) drops as strict does)", listed(&cilium)), turn_off(found));
     }
     if found.has("eni") && !strict_uplinks.is_empty() {
         return draft.fail(
@@ -75,17 +75,17 @@ fn judge(found: &Filtering) -> Finding {
                 "strict on {} with links of the AWS VPC CNI: answers leave by another link",
                 listed(&strict_uplinks)
             ),
-            loose(&strict_uplinks),
+            set_loose(&strict_uplinks),
         );
     }
     if uplinks.len() > 1 && !strict_uplinks.is_empty() {
         return draft.warn(
             format!(
-                "strict on {}, and default routes over {}: what arrives on the one that is not chosen is dropped",
+                "strict on {}, and default routes over {}: the kernel drops packets that arrive on an uplink that it does not choose for the answer",
                 listed(&strict_uplinks),
                 listed(&uplinks)
             ),
-            loose(&strict_uplinks),
+            set_loose(&strict_uplinks),
         );
     }
     let strict = found.links.iter().filter(|(_, value)| found.effective(*value) == STRICT).count();
@@ -97,9 +97,9 @@ fn judge(found: &Filtering) -> Finding {
     ))
 }
 
-/// Off on Cilium's links, and with it on all: the greater of the two counts. Pods' links come and go: those of now, and a
-/// name that fits those of later (sysctl.d(5)).
-fn off(found: &Filtering) -> Fix {
+/// Turns the filter off on Cilium's links and in `all`, because the kernel uses the greater of both. Pods' links come and go:
+/// the command loops over the present ones, and a glob pattern covers later ones (sysctl.d(5)).
+fn turn_off(found: &Filtering) -> Fix {
     let all = [("net.ipv4.conf.all.rp_filter", "0")];
     let all = if found.all > 0 { &all[..] } else { &[] };
     let first = if all.is_empty() { "" } else { "sysctl -w net.ipv4.conf.all.rp_filter=0; " };
@@ -116,8 +116,8 @@ fn off(found: &Filtering) -> Fix {
     )
 }
 
-fn loose(links: &[&str]) -> Fix {
-    // A dot in a link's name is written as a slash in a setting's.
+fn set_loose(links: &[&str]) -> Fix {
+    // sysctl(8) separates by dots: a dot in a link's name is written as a slash.
     let names: Vec<String> =
         links.iter().map(|link| format!("net.ipv4.conf.{}.rp_filter", link.replace('.', "/"))).collect();
     let all: Vec<(&str, &str)> = names.iter().map(|name| (name.as_str(), "2")).collect();
@@ -136,7 +136,7 @@ mod tests {
     }
 
     #[test]
-    fn strict_with_two_uplinks() {
+    fn strict_filtering_with_two_uplinks_is_a_warning() {
         let two = found(1, &[("eth0", 0), ("wlan0", 0)], &["eth0", "wlan0"]);
         assert_eq!(judge(&two).status, Status::Warn);
         assert_eq!(judge(&Filtering { all: 2, ..two.clone() }).status, Status::Ok);
@@ -144,7 +144,7 @@ mod tests {
     }
 
     #[test]
-    fn each_cni_has_its_own_needs() {
+    fn filtering_is_judged_by_the_needs_of_the_cni() {
         let links = |value| [("cilium_host", 0), ("lxc12", value), ("eth0", 0)];
         let cilium = judge(&found(1, &links(0), &["eth0"]));
         assert_eq!(cilium.status, Status::Fail);
@@ -159,11 +159,11 @@ mod tests {
         assert_eq!(
             judge(&found(0, &links(2), &["eth0"])).status,
             Status::Fail,
-            "systemd's, on a link without an address"
+            "systemd sets 2, which drops on a link without an address"
         );
         let loose = judge(&found(2, &links(0), &["eth0"]));
         assert!(fix(&loose).starts_with("sysctl -w net.ipv4.conf.all.rp_filter=0; "));
-        assert_eq!(judge(&found(1, &[("lxcbr0", 0)], &["eth0"])).status, Status::Ok, "of the package lxc");
+        assert_eq!(judge(&found(1, &[("lxcbr0", 0)], &["eth0"])).status, Status::Ok, "the bridge of the package lxc");
         assert_eq!(judge(&found(0, &[("eni1", 0), ("eth0", 1)], &["eth0"])).status, Status::Fail);
         assert_eq!(judge(&found(2, &[("cali1", 0)], &["eth0"])).status, Status::Ok);
         assert_eq!(judge(&found(1, &[("cali1", 1)], &["eth0"])).status, Status::Ok);

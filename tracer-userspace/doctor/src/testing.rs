@@ -1,4 +1,4 @@
-//! Nodes made of files, for tests.
+//! Nodes made of files, for the unit tests of the checks.
 
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::PathBuf;
@@ -7,11 +7,11 @@ use super::Finding;
 use super::view::View;
 use tracer_testing::Scratch;
 
-/// A node's files in a folder that goes away with its test.
+/// A node's files in a folder that is deleted at the end of the test.
 pub(super) struct Tree(Scratch);
 
 impl Tree {
-    /// Paths and contents.
+    /// Writes files; each is a path and its content.
     pub(super) fn new(files: &[(&str, &str)]) -> Self {
         let root = Scratch::new();
         for (path, content) in files {
@@ -32,7 +32,7 @@ impl Tree {
     }
 }
 
-/// What fixes it: the command, or the text where there is none.
+/// The first command of the fix, or its text if it has no command.
 pub(super) fn fix(finding: &Finding) -> &str {
     let fix = finding.remediation.as_ref().expect("a fix");
     fix.commands.first().map_or(fix.text.as_str(), |command| command.run.as_str())

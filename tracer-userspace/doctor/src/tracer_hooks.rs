@@ -1,5 +1,5 @@
-//! What this kernel allows `tracer` to see: attached for a moment, as `attach` does. `tracer hooks` shows each hook and its
-//! cost.
+//! Which hooks this kernel lets tracer attach. The check attaches them for a moment, as `tracer attach` does.
+//! `tracer hooks` shows each hook and its cost.
 
 use std::collections::BTreeSet;
 
@@ -24,24 +24,24 @@ fn draft() -> Draft {
 
 fn check(view: &View) -> Finding {
     if view.is_files() {
-        let reason = "what can be attached is the kernel's answer; --root shows files only";
+        let reason = "only the kernel itself shows which hooks can be attached; --root shows files only";
         return draft().unknown(Unread::new(reason, "run `tracer doctor` on the node, without --root"));
     }
-    attached(view).map_or_else(|error| refused(&error), |hooks| judge(&hooks))
+    attach(view).map_or_else(|error| cannot_attach(&error), |hooks| judge(&hooks))
 }
 
-/// No prober is named: the programs report nothing while they are attached.
-fn attached(view: &View) -> Result<Vec<HookStatus>, EbpfError> {
+/// Attaches the programs without a prober, so that they emit no events.
+fn attach(view: &View) -> Result<Vec<HookStatus>, EbpfError> {
     let runtime = runtime::Builder::new_current_thread().enable_all().build().map_err(EbpfError::Ring)?;
     // The ring is registered with an event loop.
     let _inside = runtime.enter();
     let mut loaded = ebpf::load(&LoadOptions { btf: view.btf.clone(), ..LoadOptions::default() })?;
     loaded.attach_on_demand(&[]);
-    Ok(loaded.standings())
+    Ok(loaded.hook_statuses())
 }
 
-/// Nothing can be attached.
-fn refused(error: &EbpfError) -> Finding {
+/// The finding where no hook can be attached.
+fn cannot_attach(error: &EbpfError) -> Finding {
     let observed = chain(error);
     match error {
         EbpfError::NoBtf(..) => draft().fail(
@@ -60,7 +60,7 @@ fn refused(error: &EbpfError) -> Finding {
         EbpfError::MapPermission { .. } | EbpfError::ProgramPermission(_) => {
             draft().unknown(Unread::lacks(observed, "CAP_BPF"))
         }
-        _ => draft().unknown(Unread::new(observed, "see what `tracer hooks` says")),
+        _ => draft().unknown(Unread::new(observed, "see the output of `tracer hooks`")),
     }
 }
 
@@ -88,12 +88,12 @@ fn judge(hooks: &[HookStatus]) -> Finding {
     }
 }
 
-/// What gives a hook that is missing, where no privilege is.
+/// How to get a missing hook, if no privilege is missing.
 pub fn fix(hook: &HookStatus) -> Remediation {
-    let of_functions = |form: Form| matches!(form, Form::Fentry | Form::Kprobe);
+    let needs_kprobes = |form: Form| matches!(form, Form::Fentry | Form::Kprobe);
     match hook.tried.iter().find_map(|tried| tried.fix) {
         Some(command) => Remediation::on_node("Change the setting, then start tracer again", command),
-        None if hook.row.variants.iter().any(|variant| of_functions(variant.form)) => {
+        None if hook.row.variants.iter().any(|variant| needs_kprobes(variant.form)) => {
             "boot a kernel with CONFIG_KPROBES=y, CONFIG_FUNCTION_TRACER=y and CONFIG_DYNAMIC_FTRACE_WITH_DIRECT_CALLS=y"
                 .into()
         }
@@ -109,7 +109,7 @@ mod tests {
     use tracer_bpf::ebpf::Tried;
     use tracer_bpf::ebpf::hooks::HOOKS;
 
-    /// Every hook attached, but one that is missing after this was tried.
+    /// Every hook is attached but `name`, which is missing after `tried`.
     fn without(name: &str, tried: Tried) -> Vec<HookStatus> {
         let of = |row: &'static ebpf::hooks::Row| match row.hook.name() == name {
             true => HookStatus { row, hook_state: HookState::Missing, tried: vec![tried.clone()] },
@@ -118,15 +118,15 @@ mod tests {
         HOOKS.iter().map(of).collect()
     }
 
-    fn refused_for(needs: Option<&'static str>, fix: Option<&'static str>) -> Tried {
+    fn refused(needs: Option<&'static str>, fix: Option<&'static str>) -> Tried {
         Tried { form: Form::Fentry, reason: "refused by this kernel's policy".into(), needs, fix }
     }
 
     #[test]
-    fn a_kernel_that_has_all_and_one_that_lacks_a_hook() {
-        let all = judge(&without("none", refused_for(None, None)));
+    fn all_hooks_are_ok_and_a_missing_one_is_a_warning() {
+        let all = judge(&without("none", refused(None, None)));
         assert_eq!((all.status, &all.fields["missing_hooks"]), (Status::Ok, &serde_json::json!([])));
-        let finding = judge(&without("__put_net", refused_for(None, None)));
+        let finding = judge(&without("__put_net", refused(None, None)));
         assert_eq!(finding.status, Status::Warn);
         assert!(finding.observed.contains("(fentry: refused by this kernel's policy)"), "{}", finding.observed);
         assert!(finding.observed.contains("; unknown without them: __put_net: "), "{}", finding.observed);
@@ -134,20 +134,22 @@ mod tests {
     }
 
     #[test]
-    fn a_setting_is_the_fix_and_a_privilege_is_unknown() {
-        let silenced = judge(&without("__put_net", refused_for(None, Some("sysctl -w kernel.ftrace_enabled=1"))));
+    fn a_setting_is_the_fix_and_a_missing_privilege_is_unknown() {
+        let silenced = judge(&without("__put_net", refused(None, Some("sysctl -w kernel.ftrace_enabled=1"))));
         assert_eq!(fix_of(&silenced), "sysctl -w kernel.ftrace_enabled=1");
-        let denied = judge(&without("__put_net", refused_for(Some("CAP_PERFMON"), None)));
+        let denied = judge(&without("__put_net", refused(Some("CAP_PERFMON"), None)));
         assert_eq!((denied.status, denied.needs.as_deref()), (Status::Unknown, Some("CAP_PERFMON")));
     }
 
     #[test]
-    fn without_btf_nothing_works_and_files_say_nothing() {
+    fn without_btf_the_check_fails_and_with_root_it_is_unknown() {
         let absent = EbpfError::NoBtf("file".into(), std::io::Error::from_raw_os_error(libc::ENOENT));
-        assert_eq!(refused(&absent).status, Status::Fail);
+        assert_eq!(cannot_attach(&absent).status, Status::Fail);
         let other = EbpfError::OtherBtf { file: "file".into(), there: 2432, here: 2304 };
-        assert!(refused(&other).observed.contains("file: BTF of another kernel: a tcp_sock has 2432 bytes there"));
-        let denied = refused(&EbpfError::ProgramPermission("CAP_BPF is missing".into()));
+        assert!(
+            cannot_attach(&other).observed.contains("file: BTF of another kernel: a tcp_sock has 2432 bytes there")
+        );
+        let denied = cannot_attach(&EbpfError::ProgramPermission("CAP_BPF is missing".into()));
         assert_eq!((denied.status, denied.needs.as_deref()), (Status::Unknown, Some("CAP_BPF")));
         assert_eq!(check(&Tree::new(&[("etc/hostname", "")]).view()).status, Status::Unknown);
     }

@@ -1,4 +1,4 @@
-//! What the checks look at: this node, or the files of a node below `--root`.
+//! What the checks read: this node, or the files of a node below `--root`.
 //!
 //! Checks run on a thread in the node's network namespace, so that `/proc/sys/net` and `/proc/thread-self/net` are the
 //! node's. Its files (`/etc/cni`, `/opt/cni`, `/run`) are those that the prober sees.
@@ -20,7 +20,7 @@ use tracer_node::enter::in_netns;
 use tracer_node::links::{self, Link};
 use tracer_node::procfs::NodeNetns;
 
-/// More is not read of one file.
+/// The view reads at most this much of one file.
 const MAX_BYTES: u64 = 64 << 20;
 
 /// A node, or its files.
@@ -30,17 +30,17 @@ pub struct View {
     root: Option<PathBuf>,
     /// The node's network namespace; absent with `--root`.
     node: Option<NodeNetns>,
-    /// Where the node's own files are: below `--root`, or what the prober sees.
+    /// The root of the node's own files: `--root`, or the root of the prober.
     files: Result<PathBuf, Unread>,
     /// Why `/proc` below `--root` does not show the node's network.
     other_network: Option<Unread>,
-    /// A prober runs here.
+    /// Whether a prober runs here.
     pub prober: bool,
     /// The pods of the node with their probes, if a list was given.
     pub pods: Option<Vec<Pod>>,
     /// BTF of this kernel, where it has none of its own.
     pub btf: Option<PathBuf>,
-    /// How long connects are counted.
+    /// For how long a check counts connects.
     window: Duration,
 }
 
@@ -59,22 +59,22 @@ impl View {
     }
 
     pub fn of_node(node: NodeNetns, prober: bool, pods: Option<Vec<Pod>>, window: Duration) -> Self {
-        let files = if prober { seen_by(node.pid) } else { Ok(PathBuf::from("/")) };
+        let files = if prober { root_of(node.pid) } else { Ok(PathBuf::from("/")) };
         Self { root: None, node: Some(node), files, other_network: None, prober, pods, btf: None, window }
     }
 
-    /// A setting: `net/ipv4/ip_forward`.
+    /// Reads a setting, such as `net/ipv4/ip_forward`.
     pub fn sysctl(&self, path: &str) -> Result<String, Unread> {
         self.kernel(&format!("/proc/sys/{path}")).map(|text| text.trim().to_owned())
     }
 
-    /// A setting that is a number.
+    /// Reads a setting that is a number.
     pub fn number(&self, path: &str) -> Result<u64, Unread> {
         let text = self.sysctl(path)?;
         text.parse().map_err(|_| Unread::new(format!("/proc/sys/{path} holds `{text}`, no number"), ""))
     }
 
-    /// A setting that is a number and need not be there. That it is not is believed only where other settings are.
+    /// Reads a number that some kernels lack. It counts as absent only if another setting can be read.
     pub fn number_if_any(&self, path: &str) -> Result<Option<u64>, Unread> {
         if self.exists(&format!("/proc/sys/{path}"))? {
             return self.number(path).map(Some);
@@ -82,24 +82,24 @@ impl View {
         self.sysctl("net/core/somaxconn").map(|_| None)
     }
 
-    /// A setting of IPv4 of each link but `lo`.
-    pub fn of_links(&self, setting: &str) -> Result<Vec<(String, u64)>, Unread> {
+    /// Reads an IPv4 setting of each link except `lo`.
+    pub fn number_of_each_link(&self, setting: &str) -> Result<Vec<(String, u64)>, Unread> {
         let names = self.names("/proc/sys/net/ipv4/conf")?;
         let links = names.into_iter().filter(|name| !matches!(name.as_str(), "all" | "default" | "lo"));
-        // A link that is gone by now has no setting.
+        // A link that disappeared after the listing has no setting.
         let value = |name: String| Some((self.number(&format!("net/ipv4/conf/{name}/{setting}")).ok()?, name));
         Ok(links.filter_map(value).map(|(value, name)| (name, value)).collect())
     }
 
-    /// A file of `/proc/net`, in the node's namespace.
+    /// Reads a file of `/proc/net` in the node's namespace.
     pub fn net(&self, file: &str) -> Result<String, Unread> {
         let folder = if self.root.is_some() { "/proc/net" } else { "/proc/thread-self/net" };
         self.kernel(&format!("{folder}/{file}"))
     }
 
-    /// A file of `/proc` or `/sys`.
+    /// Reads a file of `/proc` or `/sys`.
     pub fn kernel(&self, path: &str) -> Result<String, Unread> {
-        self.is_ours(path)?;
+        self.refuse_other_network(path)?;
         let file = match &self.root {
             None => File::open(path),
             Some(root) => open_below(root, path, OFlag::O_RDONLY),
@@ -107,15 +107,15 @@ impl View {
         read(file).map_err(|error| Unread::file(path, &error))
     }
 
-    /// A file of the node's own file system.
+    /// Reads a file of the node's own file system.
     pub fn text(&self, path: &str) -> Result<String, Unread> {
         let file = open_below(self.files()?, path, OFlag::O_RDONLY);
         read(file).map_err(|error| Unread::file(path, &error))
     }
 
-    /// Whether there is such a file. Only "no such file" is a no.
+    /// Whether this file exists. Each error but "no such file" leaves it unknown.
     pub fn exists(&self, path: &str) -> Result<bool, Unread> {
-        self.is_ours(path)?;
+        self.refuse_other_network(path)?;
         let kernel = path.starts_with("/proc/") || path.starts_with("/sys/");
         let found = match (&self.root, kernel) {
             (None, true) => std::fs::symlink_metadata(path).map(drop),
@@ -128,7 +128,7 @@ impl View {
         }
     }
 
-    /// Whether there is such a file that can be run. An interrupted copy leaves one that is empty, or no program yet.
+    /// Whether this is an executable file. An interrupted copy leaves an empty file, or one that is not executable yet.
     pub fn is_program(&self, path: &str) -> Result<bool, Unread> {
         match open_below(self.files()?, path, OFlag::O_PATH).and_then(|file| file.metadata()) {
             Ok(found) => Ok(found.is_file() && found.len() > 0 && found.permissions().mode() & 0o111 != 0),
@@ -137,9 +137,9 @@ impl View {
         }
     }
 
-    /// Names in a folder, sorted; none if there is no such folder.
+    /// Lists the names in a folder, sorted; none if the folder does not exist.
     pub fn names(&self, folder: &str) -> Result<Vec<String>, Unread> {
-        self.is_ours(folder)?;
+        self.refuse_other_network(folder)?;
         let listed = match (&self.root, folder.starts_with("/proc/")) {
             (None, true) => std::fs::read_dir(folder),
             _ => list_below(self.files()?, folder),
@@ -154,8 +154,8 @@ impl View {
         Ok(names)
     }
 
-    /// Whether what this file says is about the node: that of another network namespace is not.
-    fn is_ours(&self, path: &str) -> Result<(), Unread> {
+    /// Refuses files that show another network namespace than the node's.
+    fn refuse_other_network(&self, path: &str) -> Result<(), Unread> {
         let of_network = path.starts_with("/proc/sys/net/") || path.starts_with("/proc/net/");
         self.other_network.clone().filter(|_| of_network).map_or(Ok(()), Err)
     }
@@ -169,7 +169,7 @@ impl View {
         links::read(node).map_err(|error| Unread::new(error.to_string(), "run `tracer doctor` as root on the node"))
     }
 
-    /// `--root` was given: nothing but files can be read.
+    /// Whether `--root` was given, so that only files can be read.
     pub const fn is_files(&self) -> bool {
         self.root.is_some()
     }
@@ -199,7 +199,7 @@ impl View {
         self.node.as_ref().ok_or_else(|| Unread::new(reason(), "run `tracer doctor` on the node, without --root"))
     }
 
-    /// Something that the kernel shows in its first namespace only, for all of them: read here, or there.
+    /// Reads what the kernel shows only in the first network namespace: tries this one, then that of process 1.
     pub fn first_netns<T: Send>(&self, get: impl Fn(&Self) -> Result<T, Unread> + Sync) -> Result<T, Unread> {
         get(self).or_else(|unread| {
             if self.is_files() {
@@ -212,8 +212,8 @@ impl View {
         })
     }
 
-    /// Reads a counter twice, and gives how much it grew and over which time, seconds. Below `--root`, where nothing
-    /// moves: its whole value over the uptime.
+    /// Reads a counter twice; returns by how much it grew, and in how many seconds. With `--root` the counter stands still:
+    /// returns its value and the uptime.
     pub fn growth(&self, counter: impl Fn(&Self) -> Result<u64, Unread>) -> Result<(u64, f64), Unread> {
         let first = counter(self)?;
         if self.is_files() {
@@ -231,7 +231,7 @@ impl View {
     }
 }
 
-/// A kernel's own `/proc` shows each reader the network of that reader's namespace, wherever it is mounted.
+/// A mounted `/proc` shows each reader the network of the reader's own namespace, wherever it is mounted.
 fn other_network(root: &Path) -> Option<Unread> {
     let namespace = |process: &str| std::fs::read_link(root.join("proc").join(process).join("ns/net"));
     let own = namespace("self").ok()?;
@@ -239,12 +239,12 @@ fn other_network(root: &Path) -> Option<Unread> {
         return None;
     }
     let reason =
-        "/proc below --root is a kernel's own, and shows our network namespace, which is not known to be the node's";
+        "/proc below --root is a mounted /proc: it shows our own network namespace, and that may not be the node's";
     Some(Unread::new(reason, "run `tracer doctor` without --root: it enters the namespace of the kubelet"))
 }
 
-/// The file system of a process.
-fn seen_by(pid: u32) -> Result<PathBuf, Unread> {
+/// The root folder that a process sees.
+fn root_of(pid: u32) -> Result<PathBuf, Unread> {
     let root = format!("/proc/{pid}/root");
     match std::fs::read_dir(&root) {
         Ok(_) => Ok(PathBuf::from(root)),
@@ -260,10 +260,10 @@ fn list_below(root: &Path, folder: &str) -> io::Result<std::fs::ReadDir> {
     std::fs::read_dir(format!("/proc/self/fd/{}", folder.as_raw_fd()))
 }
 
-/// Opens a path as a process with this root would: links lead nowhere else.
+/// Opens a path as a process with this root would: symbolic links cannot lead out of it.
 fn open_below(root: &Path, path: &str, flags: OFlag) -> io::Result<File> {
     let folder = File::open(root)?;
-    // A pipe must not block; with O_PATH nothing is opened, and no other flag is allowed.
+    // O_NONBLOCK: open() of a FIFO must not block. O_PATH does not open the file and allows no such flag.
     let flags = if flags.contains(OFlag::O_PATH) { flags } else { flags | OFlag::O_NONBLOCK };
     let how = OpenHow::new().flags(flags | OFlag::O_CLOEXEC).resolve(ResolveFlag::RESOLVE_IN_ROOT);
     Ok(File::from(openat2(folder.as_fd(), path, how)?))
@@ -301,14 +301,14 @@ mod tests {
     }
 
     #[test]
-    fn of_files_a_counter_is_taken_over_the_uptime() {
+    fn with_root_a_counter_grew_over_the_uptime() {
         let tree = Tree::new(&[("proc/uptime", "200.50 390.00\n")]);
         assert_eq!(tree.view().growth(|_| Ok(401)), Ok((401, 200.5)));
         assert!(Tree::new(&[("etc/hostname", "")]).view().growth(|_| Ok(401)).is_err());
     }
 
     #[test]
-    fn a_live_proc_below_the_root_tells_of_our_own_network() {
+    fn network_settings_of_a_mounted_proc_count_only_if_process_1_shares_our_network() {
         let tree = Tree::new(&[("proc/sys/net/core/somaxconn", "4096\n"), ("proc/uptime", "1 1\n")]);
         let link = |process: &str, netns: &str| {
             let folder = tree.path().join("proc").join(process).join("ns");
@@ -316,18 +316,18 @@ mod tests {
             std::os::unix::fs::symlink(netns, folder.join("net")).expect("link");
         };
         link("self", "net:[2]");
-        assert!(tree.view().number("net/core/somaxconn").is_err(), "that of process 1 is not known");
+        assert!(tree.view().number("net/core/somaxconn").is_err(), "the namespace of process 1 is not known");
         assert!(tree.view().kernel("/proc/uptime").is_ok());
         link("1", "net:[2]");
         assert_eq!(tree.view().number("net/core/somaxconn"), Ok(4096));
     }
 
     #[test]
-    fn only_a_missing_file_is_a_no() {
+    fn only_a_missing_file_does_not_exist() {
         let tree = Tree::new(&[("etc/a", "x"), ("proc/sys/net/core/somaxconn", "4096\n")]);
         let view = tree.view();
         assert_eq!((view.exists("/etc/a"), view.exists("/etc/b")), (Ok(true), Ok(false)));
-        assert!(view.exists("/etc/a/b").is_err(), "a file is no folder");
+        assert!(view.exists("/etc/a/b").is_err(), "/etc/a is no folder");
         assert_eq!(view.number_if_any("net/none"), Ok(None));
         assert!(view.number("net/none").is_err());
         assert_eq!(view.text("/../../etc/a"), Ok("x".to_owned()), "the root has no parent");

@@ -1,17 +1,17 @@
-//! What the pure side hands to whoever numbers and prints records.
+//! What the core hands to the sink, which numbers and prints records.
 
 use crate::event::ConnId;
 use crate::record::{Body, Cause};
 
-/// What the core decided; the sink side adds `seq`, `time` and `node_name` and makes it a record.
+/// A decision of the core. The sink adds `seq`, `time` and `node_name` to make a record of it.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Decision {
     /// CLOCK_BOOTTIME of the observation that decided it, nanoseconds.
     pub time_boot_ns: u64,
     pub attempt: Option<ConnId>,
-    /// The cause of the verdict on the same attempt that this one replaces: it is a revision.
+    /// For a revision: the cause of the verdict that it replaces.
     pub replaces: Option<Cause>,
-    /// The body of the record. `timing`, `revises` and `repeated` are left to whoever prints it.
+    /// The body of the record, without `timing`, `revises` and `repeated`: the sink fills these.
     pub body: Body,
 }
 

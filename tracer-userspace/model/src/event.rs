@@ -1,8 +1,7 @@
-//! Observations: everything the pure core is ever reported, in the form that is recorded and replayed.
+//! Observations: the only input of the pure core, in the form that is recorded and replayed.
 //!
-//! Kernel events, facts read from the node, the passing of time and the loss of events all arrive
-//! as an [`Observation`]. Nothing else reaches correlation and classification, so a recorded stream
-//! of observations reproduces every verdict.
+//! Kernel events, readings of the node, the passing of time and the loss of events all arrive as an [`Observation`]. So
+//! a recorded stream of observations reproduces every verdict.
 
 mod cluster;
 mod conn;
@@ -62,8 +61,8 @@ pub use tracer_common::netns::Op as NetnsOpKind;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-/// Inode number of a network namespace. Reused by the kernel at once after a namespace ends, so it
-/// is an identity only together with a time.
+/// Inode number of a network namespace. The kernel reuses it right after the namespace ends, so it identifies a
+/// namespace only together with a time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize, JsonSchema)]
 #[serde(transparent)]
 pub struct Netns(pub u32);
@@ -79,7 +78,7 @@ pub struct Observation {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "fact", rename_all = "snake_case")]
 pub enum ObservationKind {
-    /// First in every stream: what the rest was seen with.
+    /// First in every stream: the conditions under which the rest was observed.
     Start(Box<Start>),
     Connect(Connect),
     State(State),
@@ -93,44 +92,44 @@ pub enum ObservationKind {
     Icmp(Icmp),
     Ipvs(Ipvs),
     Answer(Answer),
-    /// The SYN of a tracked socket met a listener without room.
+    /// The SYN of a tracked socket reached a listener whose queue was full.
     QueueFull(QueueFull),
     Listen(Listen),
     TlsHello(TlsHello),
     NetnsOp(NetnsOp),
     NetnsOpen(NetnsOpen),
-    /// Somebody set a link up or down (from the hook in the kernel: with the culprit).
+    /// A process set a link up or down (from the hook in the kernel: with the culprit).
     LinkChange(LinkChange),
     /// State of all links of a namespace (from netlink: complete, without a culprit).
     Links(Links),
-    /// The NodePorts of the node, as its own tables have them.
+    /// The NodePorts in the node's own tables.
     NodePorts(NodePorts),
     Pods(Pods),
     /// Services; replaces what was known.
     Services(Services),
     /// Settings of the node that verdicts quote; replaces what was known.
     NodeSettings(NodeSettings),
-    /// What can drop or reject a packet in a namespace (asked for when one was dropped).
+    /// The rules that can drop or reject a packet in a namespace (queried when a packet was dropped).
     Firewall(Box<Firewall>),
-    /// The state of the namespace that owns a target (asked for when it does not answer).
+    /// The state of the namespace that owns a target (queried when it does not answer).
     Inspection(Box<Inspection>),
-    /// The sockets of a pod (asked for when an attempt to it is over).
+    /// The sockets of a pod (queried when an attempt to it is over).
     PodSockets(Box<PodSockets>),
-    /// Who holds a port on which nobody listens (asked for when a connection to it was refused).
+    /// The connections that hold a port without a listener (queried when a connection to it was refused).
     PortHolders(Box<PortHolders>),
     /// Rules or routes of the node were removed in bulk.
     RulesFlushed(Box<RulesFlushed>),
-    /// Who used up ephemeral ports.
+    /// The processes that use up ephemeral ports.
     PortPressure(Box<PortPressure>),
     KubeletProbe(Box<KubeletProbe>),
-    /// The kubelet says that a pod has no network yet.
+    /// The kubelet reports that a pod has no network yet.
     SandboxFailure(Box<SandboxFailure>),
-    /// What the checks of the node came to; replaces what was known.
+    /// The findings of the checks of the node; replaces the ones before.
     Findings(Box<Findings>),
     /// A list that `--pods` or `--services` names cannot be read any more, or can be again.
     ListTrouble(ListTrouble),
     Loss(Loss),
-    /// Time passed and something was due. Written when a deadline fires live, so that a replay decides at the same point.
+    /// A deadline has passed. Recorded when it fires in a live run, so that a replay decides at the same point.
     Tick,
     /// An observation of a kind that this version does not know, in a recording of another one. A replay skips it.
     #[serde(other)]
@@ -155,7 +154,7 @@ impl ObservationKind {
         }
     }
 
-    /// It came out of the kernel's ring.
+    /// The observation came from the kernel's ring.
     pub const fn is_kernel_event(&self) -> bool {
         match self {
             Self::Connect(_)
@@ -197,7 +196,7 @@ impl ObservationKind {
     }
 }
 
-/// What the stream was seen with.
+/// The conditions under which the stream was observed.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Start {
     /// Version of the tracer.
@@ -214,7 +213,7 @@ pub struct Start {
     /// Network namespaces that were there at the start.
     #[serde(skip_serializing_if = "Vec::is_empty", default)]
     pub namespaces: Vec<Netns>,
-    /// There were more, or there may have been: a process kept its own from us, or there was no room.
+    /// There may have been more: tracer could not read the namespace of a process, or the list was full.
     #[serde(skip_serializing_if = "std::ops::Not::not", default)]
     pub namespaces_incomplete: bool,
     /// Connections of processes with these names are probe attempts.
@@ -225,7 +224,7 @@ pub struct Start {
     pub hooks: Vec<HookStatus>,
     /// Hooks that this kernel or these privileges refused.
     pub missing_hooks: Vec<MissingHook>,
-    /// Where facts from outside the kernel stream come from.
+    /// Sources of observations outside the kernel.
     pub sources: Vec<String>,
 }
 
@@ -244,13 +243,13 @@ pub struct HookStatus {
 pub struct MissingHook {
     /// Name of the hook.
     pub hook: String,
-    /// Why: what was tried and the kernel's answer.
+    /// Why it is missing: what tracer tried, and the kernel's answer.
     pub reason: String,
     /// What cannot be known without it.
     pub lost: String,
 }
 
-/// How a list in a file is. What was read before stays known.
+/// The state of a list in a file. If it cannot be read, the pods or Services read before stay known.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ListTrouble {
     pub list: ListFile,
@@ -270,7 +269,7 @@ pub enum ListFile {
 }
 
 impl ListFile {
-    /// As the health report names it.
+    /// The name in the health report.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Pods => "pods",
@@ -279,10 +278,10 @@ impl ListFile {
     }
 }
 
-/// What the checks of the node came to (`tracer doctor`).
+/// The findings of the checks of the node (`tracer doctor`).
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Findings {
-    /// One for each check at least.
+    /// At least one for each check.
     pub findings: Vec<FindingBody>,
 }
 
@@ -298,31 +297,32 @@ pub struct Loss {
 impl Loss {
     /// Events that did not fit into the ring.
     pub const RING: &str = "ring";
-    /// Connections that found no place in a map of the kernel's side, or lost it to another.
+    /// Connections that had no room in a map of the kernel programs, or were pushed out of it.
     pub const MAP: &str = "map";
     /// Events that were lost because the kernel skipped their program.
     pub const PROGRAM: &str = "program";
-    /// Begins and ends of listening, of which one cgroup makes too many.
+    /// Begins and ends of listening, if one cgroup makes too many.
     pub const LISTEN: &str = "listen";
-    /// Opens of namespaces' files and entries into namespaces. One cgroup makes too many, or the kernel skipped the program.
+    /// Opens of namespaces' files and entries into namespaces. One cgroup makes too many, or the kernel skipped the
+    /// program.
     pub const NAMESPACE: &str = "namespace";
-    /// Attempts of which too many were open at once.
+    /// Attempts that were dropped because too many were open at once.
     pub const ATTEMPTS: &str = "attempts";
 
     pub const PLACES: [&str; 6] = [Self::RING, Self::MAP, Self::PROGRAM, Self::LISTEN, Self::NAMESPACE, Self::ATTEMPTS];
 
-    /// It may have been an attempt's own event. What one cgroup does too often is never: a pod must not make the verdicts of
-    /// its node less sure.
+    /// The lost events may have belonged to an attempt. Events that one cgroup makes too often do not count, as a pod
+    /// must not lower the confidence of verdicts on its node.
     pub fn concerns_attempts(&self) -> bool {
         ![Self::LISTEN, Self::NAMESPACE].contains(&self.where_.as_str())
     }
 
-    /// Events of these losses, as far as a number can tell.
+    /// The number of events in these losses.
     pub fn total<'a>(losses: impl Iterator<Item = &'a Self>) -> u64 {
         losses.fold(0, |sum, loss| sum.saturating_add(loss.count))
     }
 
-    /// This and a later one of the same place.
+    /// The sum of this and a later loss of the same place.
     #[must_use]
     pub fn and(self, later: &Self) -> Self {
         Self {

@@ -1,8 +1,8 @@
-//! What each fuzz target of a parser asserts of the facts that it reads.
+//! What each fuzz target of a parser asserts about the observations that it reads.
 
 use crate::event::{Observation, ObservationKind};
 
-/// Asserts that a recording keeps this fact as it is.
+/// Asserts that a recording keeps this observation as it is.
 pub fn check_recorded(kind: ObservationKind) {
     let observation = Observation { time_boot_ns: 1, kind };
     let line = serde_json::to_string(&observation).unwrap_or_default();

@@ -1,7 +1,6 @@
-//! What the parts of the tracer hand to each other, as plain data: an observation ([`event`]), a question to the node
-//! ([`query`]), a decision of the core ([`decision`]), and a record, with the table of causes ([`record`]). Nothing here
-//! reads a clock, a file or a socket. The recorded form of an observation and the printed form of a record are these
-//! types, so that a change here is a change of a public format.
+//! The plain data that the parts of tracer exchange: observations ([`event`]), queries to the node ([`query`]),
+//! decisions of the core ([`decision`]), and records with the table of causes ([`record`]). Nothing here reads a clock,
+//! a file or a socket. These types are the formats of recordings and records, so a change here changes a public format.
 
 pub mod decision;
 pub mod event;

@@ -10,7 +10,7 @@ pub fn were(n: u64, noun: &str) -> String {
     format!("{} {}", counted(n, noun), if n == 1 { "was" } else { "were" })
 }
 
-/// What makes the name of one thing that of several.
+/// The plural ending of a noun.
 pub const fn ending(n: u64) -> &'static str {
     if n == 1 { "" } else { "s" }
 }

@@ -1,24 +1,28 @@
-//! What the core wants to know and only the node can tell.
+//! The queries of the core to the node.
 
 use std::net::SocketAddr;
 
 use crate::event::{Flow, Netns};
 
-/// A question. Its answer arrives as a fact, or never: nothing waits for it forever.
+/// A query to the node. Its answer arrives as an observation, or never: nothing waits for it without a limit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Query {
-    /// Whether this port speaks TLS: [`ObservationKind::TlsHello`](crate::event::Fact::TlsHello).
+    /// Whether this port speaks TLS: [`ObservationKind::TlsHello`](crate::event::ObservationKind::TlsHello).
     Tls(u16),
-    /// What the answers to this process say: [`ObservationKind::Answer`](crate::event::Fact::Answer) from now on.
+    /// The answers to this process, from now on: [`ObservationKind::Answer`](crate::event::ObservationKind::Answer).
     Answers(u32),
-    /// Who uses up ephemeral ports: [`ObservationKind::PortPressure`](crate::event::Fact::PortPressure).
+    /// The processes that use up ephemeral ports:
+    /// [`ObservationKind::PortPressure`](crate::event::ObservationKind::PortPressure).
     Ports,
-    /// Who holds this port of a namespace, if no listener does: [`ObservationKind::PortHolders`](crate::event::Fact::PortHolders).
+    /// The connections that hold this port without a listener:
+    /// [`ObservationKind::PortHolders`](crate::event::ObservationKind::PortHolders).
     PortHolders(Netns, u16),
-    /// What can drop a packet of this flow there: [`ObservationKind::Firewall`](crate::event::Fact::Firewall).
+    /// The rules that can drop a packet of this flow:
+    /// [`ObservationKind::Firewall`](crate::event::ObservationKind::Firewall).
     Firewall(Netns, Flow),
-    /// The state of a target: [`ObservationKind::Inspection`](crate::event::Fact::Inspection). Where nothing is awaited of it,
-    /// the sockets of its pod: [`ObservationKind::PodSockets`](crate::event::ObservationKind::PodSockets).
+    /// The state of a target: [`ObservationKind::Inspection`](crate::event::ObservationKind::Inspection). With
+    /// [`Awaited::Nothing`], the sockets of its pod:
+    /// [`ObservationKind::PodSockets`](crate::event::ObservationKind::PodSockets).
     Target(TargetQuery),
 }
 
@@ -27,20 +31,20 @@ pub enum Query {
 pub struct TargetQuery {
     pub from: Netns,
     pub target: SocketAddr,
-    /// Where the pods of the node have its address, if that is one namespace.
+    /// The namespace of the pods with its address, if they share one.
     pub reported: Option<Netns>,
     pub awaited: Awaited,
-    /// The prober's end of an attempt that is in trouble; absent: none is.
+    /// The prober's end of the attempt that waits or has failed; absent: there is none.
     pub peer: Option<SocketAddr>,
 }
 
-/// What an attempt waits for when its target is queried. The more urgent comes first.
+/// What an attempt waits for when its target is queried, the most urgent first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Awaited {
-    /// Its handshake: the look may name what no event tells, and is asked for once.
+    /// The handshake: queried once, as the inspection may show a cause that no event shows.
     Handshake,
-    /// An answer: it is looked at over and over, and what the look says comes beside the cause.
+    /// An answer: queried repeatedly. The result is listed beside the cause.
     Answer,
-    /// Nothing: it is over. What is read serves the next attempt.
+    /// Nothing, as it is over: the result helps with the next attempt.
     Nothing,
 }

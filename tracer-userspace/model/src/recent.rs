@@ -1,17 +1,17 @@
-//! Bounded collections that forget what is oldest.
+//! Bounded collections that drop their oldest entries.
 //!
-//! Addresses, ports and namespaces have no order in time: which of them a full map gives up cannot be known by their order.
+//! Keys such as addresses, ports and namespaces have no order in time. So a full map needs the order of writes.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::ops::RangeBounds;
 
-/// A map of at most `MOST` entries, in the order of its keys: one more takes the place of the entry that was written longest
-/// ago. Writes are numbered: no clock is asked, and the same input leaves the same entries.
+/// A map of at most `MOST` entries, in the order of its keys. A full map drops the entry that was written longest ago.
+/// Writes have numbers instead of times, so the same input leaves the same entries.
 #[derive(Clone, Debug)]
 pub struct Recent<K, V, const MOST: usize> {
-    /// With the number of each entry's last write.
+    /// The entries, each with the number of its last write.
     entries: BTreeMap<K, (u64, V)>,
-    /// The keys by those numbers.
+    /// The keys, by the number of the last write.
     order: BTreeMap<u64, K>,
     writes: u64,
 }
@@ -24,12 +24,12 @@ impl<K, V, const MOST: usize> Default for Recent<K, V, MOST> {
 }
 
 impl<K: Ord + Clone, V, const MOST: usize> Recent<K, V, MOST> {
-    /// Takes in an entry, in place of one with this key, else of the oldest if there is no room.
+    /// Inserts an entry or replaces the one with its key. A full map drops the oldest entry for a new key.
     pub fn insert(&mut self, key: K, value: V) {
         self.insert_sparing(key, value, |_| false);
     }
 
-    /// The same, but an entry with a spared key goes only if there are no others.
+    /// Inserts an entry; a full map drops an entry with a spared key only if there are no others.
     pub fn insert_sparing(&mut self, key: K, value: V, spares: impl Fn(&K) -> bool) {
         if let Some(before) = self.get_mut(&key) {
             *before = value;
@@ -41,7 +41,7 @@ impl<K: Ord + Clone, V, const MOST: usize> Recent<K, V, MOST> {
         self.entries.insert(key, (number, value));
     }
 
-    /// The value of a key, to be written; made if there is none.
+    /// The value of a key, to be changed; a default value if there is none.
     pub fn or_default(&mut self, key: K) -> &mut V
     where
         V: Default,
@@ -113,7 +113,7 @@ impl<K: Ord + Clone, V, const MOST: usize> Recent<K, V, MOST> {
     }
 }
 
-/// The last `most` things of a sequence.
+/// Appends an item to a queue of the last `most` items.
 pub fn remember<T>(most: usize, queue: &mut VecDeque<T>, item: T) {
     if queue.len() >= most {
         queue.pop_front();

@@ -1,7 +1,7 @@
-//! Records: what leaves the process, one JSON object a line, schema `tracer/1`.
+//! Records: the output of the process, one JSON object a line, schema `tracer/1`.
 //!
-//! The JSON Schema (`tracer schema`) is generated from these types. What is unknown is absent,
-//! never a zero or an empty string; durations carry their unit in the name.
+//! The JSON Schema (`tracer schema`) is generated from these types. An unknown value is absent, never a zero or an
+//! empty string. Durations have their unit in the name.
 
 mod cause;
 mod names;
@@ -36,12 +36,12 @@ pub const SCHEMA: &str = "tracer/1";
 pub struct Record {
     /// Always `tracer/1`.
     pub schema: String,
-    /// What kind of record, and what it carries.
+    /// The kind of record and its content.
     #[serde(flatten)]
     pub body: Body,
     /// RFC 3339, UTC, nine decimals: when it happened.
     pub time: String,
-    /// The same on CLOCK_BOOTTIME, nanoseconds.
+    /// When it happened on CLOCK_BOOTTIME, nanoseconds.
     pub time_boot_ns: u64,
     /// Number of the record in this run, from 0, without gaps.
     pub seq: u64,
@@ -49,19 +49,19 @@ pub struct Record {
     pub node_name: String,
 }
 
-/// What a record carries, by `type`.
+/// The content of a record, by `type`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(tag = "type", rename_all = "snake_case")]
 pub enum Body {
-    /// Once, when every hook is attached and the first event can be seen.
+    /// Once, when the hooks are attached and the first event can come.
     Start(StartBody),
     /// Once, at the end.
     Stop(StopBody),
-    /// The answer for one failed (or misleading) attempt or connection.
+    /// The verdict on one failed (or misleading) attempt or connection.
     Verdict(Box<VerdictBody>),
-    /// With `--attempts`: one attempt, whatever its outcome.
+    /// With `--attempts`: one attempt, with any outcome.
     Attempt(Box<AttemptBody>),
-    /// An event of the node by itself.
+    /// An event of the node itself.
     Node(Box<NodeBody>),
     /// Events were lost.
     Loss(LossBody),
@@ -73,7 +73,7 @@ impl Body {
     pub const TYPES: [&str; 7] = ["start", "stop", "verdict", "attempt", "node", "loss", "finding"];
 }
 
-/// What this run works with.
+/// The conditions of this run.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct StartBody {
     /// Version of the tracer.
@@ -84,7 +84,7 @@ pub struct StartBody {
     pub hooks: Vec<HookStatus>,
     /// Hooks that are missing, why, and what cannot be known without them.
     pub missing_hooks: Vec<MissingHook>,
-    /// Sources of facts in use.
+    /// Sources of observations in use.
     pub sources: Vec<String>,
     /// Names of processes: their connections are probe attempts.
     pub probers: Vec<String>,
@@ -97,9 +97,9 @@ pub struct StartBody {
 /// Totals of a run.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct StopBody {
-    /// Attempts that ended: all of them, whatever `--namespace`, `--pod`, `--container` and `--cause` let through.
+    /// All attempts that ended. `--namespace`, `--pod`, `--container` and `--cause` do not filter them.
     pub attempts: u64,
-    /// Verdicts by cause, of those that these flags let through.
+    /// Verdicts by cause, after the filter of these flags.
     pub verdicts: BTreeMap<String, u64>,
     /// Kernel events read.
     pub events: u64,
@@ -108,25 +108,26 @@ pub struct StopBody {
     /// Attempts that were open at the end.
     pub open_attempts: u64,
     /// Why the run ended: `signal`, `duration`, `until_failure`, `output_closed` (nobody reads), `end_of_stream`,
-    /// `panic` (a defect of tracer); of a recording that could not be read to its end `cut_at_line_N` or `unreadable_at_line_N`.
+    /// `panic` (a defect of tracer); of a recording that could not be read to its end `cut_at_line_N` or
+    /// `unreadable_at_line_N`.
     pub reason: String,
 }
 
 /// The body of a `loss` record.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct LossBody {
-    /// `ring` (it was full), `map` (a map of the kernel had no room for a connection), `program` (the kernel skipped a run),
-    /// `listen` (one cgroup opened and closed listeners too often to report each), `namespace` (the same for entering
-    /// network namespaces, or the kernel skipped a run), `attempts` (too many were open at once: the oldest got no verdict),
-    /// `output` (nobody read the records, or their file could not be written), `events` (the cluster API did not take
-    /// explanations) or `otlp` (the endpoint did not take records).
+    /// `ring` (it was full), `map` (a map of the kernel had no room for a connection), `program` (the kernel skipped a
+    /// run), `listen` (one cgroup opened and closed listeners too often to report each), `namespace` (the same for
+    /// entering network namespaces, or the kernel skipped a run), `attempts` (too many were open at once: the oldest
+    /// got no verdict), `output` (nobody read the records, or their file could not be written), `events` (the cluster
+    /// API did not take explanations) or `otlp` (the endpoint did not take records).
     #[serde(rename = "where")]
     pub where_: String,
     /// How many events.
     pub count: u64,
-    /// First moment at which one may have been lost.
+    /// Earliest time at which an event may have been lost.
     pub from_boot_ns: u64,
-    /// Last moment.
+    /// Latest time.
     pub to_boot_ns: u64,
 }
 

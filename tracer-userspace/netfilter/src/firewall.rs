@@ -1,7 +1,7 @@
-//! What can drop or reject a packet in a namespace: nftables (iptables-nft among it) over nfnetlink, the
-//! legacy ip_tables over getsockopt, and how full the connection table is.
+//! Finds what can drop or reject a packet in a network namespace: nftables (with iptables-nft) over nfnetlink, the legacy
+//! ip_tables over getsockopt, and a full connection tracking table.
 //!
-//! Each backend is read into a [`ruleset`]. Their chains are then followed from their hooks.
+//! Each backend is read into a [`ruleset`]. Then tracer follows the chains from their hooks.
 
 mod condition;
 mod conntrack;
@@ -38,12 +38,12 @@ pub fn read(path: &Path, netns: Netns, flow: Flow) -> Firewall {
     }
 }
 
-/// What can be reported of a namespace that no path leads to.
+/// The answer for a namespace that no path leads to.
 pub fn unreachable(netns: Netns) -> Firewall {
     Firewall { problems: vec!["no name and no process leads to that namespace".to_owned()], ..Firewall::empty(netns) }
 }
 
-/// The same of the namespace of the calling thread.
+/// Reads the network namespace of the calling thread.
 fn of_thread(netns: Netns, flow: Flow) -> Firewall {
     let mut firewall = Firewall { conntrack: conntrack::read(), ..Firewall::empty(netns) };
     let mut all = Vec::new();
@@ -56,18 +56,18 @@ fn of_thread(netns: Netns, flow: Flow) -> Firewall {
             Err(error) => firewall.problems.push(error.to_string()),
         }
     }
-    take_in(&all, flow, &mut firewall);
+    add_tables(&all, flow, &mut firewall);
     firewall
 }
 
-/// What these tables can do to a packet of this flow.
-fn take_in(tables: &[Table], flow: Flow, firewall: &mut Firewall) {
+/// Adds what these tables can do to a packet of this flow.
+fn add_tables(tables: &[Table], flow: Flow, firewall: &mut Firewall) {
     let (steps, mut rules) = (Steps::new(), Rules::new(flow));
     tables.iter().for_each(|table| table.flatten(&steps, &mut rules));
-    rules.hand_over(tables, firewall);
+    rules.write_to(tables, firewall);
 }
 
-/// Tables, and whether there is more than was read.
+/// The tables, and whether some rules were not read.
 type Tables = Result<(Vec<Table>, bool), NetfilterError>;
 
 #[cfg(test)]

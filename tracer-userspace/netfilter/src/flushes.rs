@@ -1,11 +1,11 @@
-//! Tables of nf_tables from which a process removes rules in bulk: those of nft and of iptables-nft.
+//! Detects a process that removes rules in bulk from a table of nf_tables, which nft and iptables-nft use.
 //!
-//! The kernel reports each rule that goes or comes, then the process that did it (`nf_tables_gen_notify`,
-//! net/netfilter/nf_tables_api.c). Of legacy ip_tables it reports nothing.
+//! The kernel reports each removed and each added rule, then the process that did it (`nf_tables_gen_notify`,
+//! net/netfilter/nf_tables_api.c). It reports nothing about the legacy ip_tables.
 //!
-//! Rules of single Services and pods come and go all the time, in chains that other rules jump to. Only what leads into these,
-//! the rules of base chains, stays. So a table counts as flushed that is gone, that came back with less than half of its rules,
-//! or of which base chains lost all their rules.
+//! kube-proxy and CNIs add and remove rules of single Services and pods all the time, in chains that other rules jump to. The
+//! rules of base chains, which jump into these, stay. So a table counts as flushed in three cases: it no longer exists, it was
+//! created again with less than half of its rules, or its base chains lost all their rules.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::io;
@@ -37,16 +37,16 @@ const NFTA_RULE_TABLE: u16 = 1;
 const NFTA_RULE_CHAIN: u16 = 2;
 const NFTA_GEN_PROC_PID: u16 = 2;
 const NFTA_GEN_PROC_NAME: u16 = 3;
-/// Tables, and chains of each, that are remembered at once.
+/// How many tables, and how many chains of each, the watch remembers.
 const MOST_TABLES: usize = 64;
 const MOST_CHAINS: usize = 256;
-/// Processes that changed rules a moment ago.
+/// How many processes that changed rules the watch remembers.
 const MOST_PROCESSES: usize = 16;
 
-/// Listens to what becomes of the rules of a namespace.
+/// Listens to changes of the rules of a network namespace.
 ///
-/// Of thousands of rules that go at once most reports get lost: a larger buffer would hold up who removes them (`yield` in
-/// `netlink_broadcast`, net/netlink/af_netlink.c). So the processes come by a socket of their own.
+/// If thousands of rules are removed at once, most reports get lost. A larger buffer would slow down the removing process
+/// (`yield` in `netlink_broadcast`, net/netlink/af_netlink.c). So the reports about processes have their own socket.
 pub struct TablesWatch {
     rules: Netlink,
     processes: Netlink,
@@ -55,7 +55,7 @@ pub struct TablesWatch {
 }
 
 impl TablesWatch {
-    /// Subscribes inside the node's namespace; `None` if this kernel has no nfnetlink.
+    /// Subscribes in the node's network namespace; `None` if this kernel has no nfnetlink.
     pub fn open(node: &NodeNetns) -> Result<Option<Self>, NetfilterError> {
         let subscribe = || Netlink::subscribe(NETLINK_NETFILTER, &[NFNLGRP_NFTABLES]);
         let both =
@@ -69,19 +69,19 @@ impl TablesWatch {
         }
     }
 
-    /// Takes in what was reported. Never blocks.
+    /// Reads the reports that have arrived. Never blocks.
     pub fn hear(&mut self) {
         let now = Instant::now();
         self.rules.drain(|message| self.removals.see(message, now));
-        self.processes.drain(|message| _ = message.and_then(|message| self.removals.changed_by(message, of_pid)));
+        self.processes.drain(|message| _ = message.and_then(|message| self.removals.note_process(message, of_pid)));
     }
 
-    /// When something is to be [taken](Self::take).
+    /// When to call [`take`](Self::take).
     pub fn due(&self) -> Option<Instant> {
         self.removals.tables.values().map(|removal| removal.burst.due()).min()
     }
 
-    /// The tables that were flushed, and stay so.
+    /// The tables that were flushed and whose rules did not come back.
     pub fn take(&mut self) -> Vec<RulesFlushed> {
         let over = self.removals.take(Instant::now()).into_iter();
         over.filter(|(_, removal)| removal.lost() >= BULK)
@@ -89,7 +89,7 @@ impl TablesWatch {
             .collect()
     }
 
-    /// What could not be read is none.
+    /// Absent also if the table cannot be read.
     fn flushed(&self, table: Name, removal: Removal) -> Option<RulesFlushed> {
         let read = self.node.enter(|| removal.flushed(&table, &mut Netlink::open(NETLINK_NETFILTER)?));
         let (count, replaced) = read.ok()?.ok()??;
@@ -116,10 +116,10 @@ type Name = (u8, String);
 #[derive(Default)]
 struct Removals {
     tables: BTreeMap<Name, Removal>,
-    /// Those that changed rules, by the ports of their sockets.
+    /// The processes that changed rules, with the netlink port of their sockets.
     processes: VecDeque<(u32, Remover)>,
-    /// Reports got lost.
-    lossy: bool,
+    /// Whether reports got lost.
+    has_losses: bool,
 }
 
 struct Removal {
@@ -127,17 +127,17 @@ struct Removal {
     removed: usize,
     added: usize,
     was_deleted: bool,
-    /// More may have been removed, or may have come back.
+    /// Reports got lost, so more rules may have been removed or added.
     incomplete: bool,
-    /// Rules that each chain lost.
+    /// How many rules were removed from each chain.
     chains: BTreeMap<String, usize>,
-    /// What was removed by each socket, less what it added.
+    /// How many rules each socket removed, minus those that it added.
     ports: BTreeMap<u32, i64>,
 }
 
 impl Removals {
     fn see(&mut self, message: Option<Message<'_>>, now: Instant) {
-        self.lossy |= message.is_none();
+        self.has_losses |= message.is_none();
         if let Some(message) = message.filter(|it| it.kind >> 8 == NFNL_SUBSYS_NFTABLES) {
             self.changed(message, now);
         }
@@ -150,7 +150,11 @@ impl Removals {
             NFT_MSG_DELRULE => {
                 let (table, chain) = ((family, name(NFTA_RULE_TABLE)?), name(NFTA_RULE_CHAIN)?);
                 if self.tables.len() < MOST_TABLES || self.tables.contains_key(&table) {
-                    self.tables.entry(table).or_insert_with(|| Removal::begin(now)).lose(chain, message.port, now);
+                    self.tables.entry(table).or_insert_with(|| Removal::begin(now)).add_removed(
+                        chain,
+                        message.port,
+                        now,
+                    );
                 }
             }
             NFT_MSG_NEWRULE => {
@@ -164,8 +168,8 @@ impl Removals {
         Some(())
     }
 
-    /// The end of a transaction: who made it.
-    fn changed_by(&mut self, message: Message<'_>, by: impl FnOnce(u32, String) -> Remover) -> Option<()> {
+    /// A transaction ended: remembers the process that made it.
+    fn note_process(&mut self, message: Message<'_>, by: impl FnOnce(u32, String) -> Remover) -> Option<()> {
         let attrs = message.payload.get(NFGENMSG..)?;
         let pid = attribute(attrs, NFTA_GEN_PROC_PID).and_then(|value| field(value, 0)).map(u32::from_be_bytes)?;
         let comm = attribute(attrs, NFTA_GEN_PROC_NAME).map(text)?;
@@ -173,7 +177,7 @@ impl Removals {
         Some(())
     }
 
-    /// Who removed most.
+    /// The process that removed most rules.
     fn remover(&self, removal: &Removal) -> Option<Remover> {
         let (port, _) = removal.ports.iter().max_by_key(|(_, lost)| **lost)?;
         self.processes.iter().rev().find(|(of, _)| of == port).map(|(_, by)| by.clone())
@@ -183,19 +187,19 @@ impl Removals {
         let over = self.tables.iter().filter(|(_, removal)| removal.burst.due() <= now);
         let over: Vec<Name> = over.map(|(table, _)| table.clone()).collect();
         let over = over.into_iter().filter_map(|table| self.tables.remove_entry(&table));
-        let over = over.map(|(table, removal)| (table, Removal { incomplete: self.lossy, ..removal })).collect();
-        self.lossy &= !self.tables.is_empty();
+        let over = over.map(|(table, removal)| (table, Removal { incomplete: self.has_losses, ..removal })).collect();
+        self.has_losses &= !self.tables.is_empty();
         over
     }
 }
 
-/// Any reports, for a fuzz target.
+/// Reads arbitrary reports, for a fuzz target.
 pub(crate) fn hear(bytes: &[u8]) {
     let mut removals = Removals::default();
     let by = |pid, comm| Remover { pid, comm, exe: None, ancestors: Vec::new() };
     messages(Some(bytes), &mut |message| {
         removals.see(message, Instant::now());
-        message.map(|message| removals.changed_by(message, by));
+        message.map(|message| removals.note_process(message, by));
     });
     assert!(removals.tables.len() <= MOST_TABLES && removals.processes.len() <= MOST_PROCESSES);
 }
@@ -206,7 +210,7 @@ impl Removal {
         Self { burst: Burst::begin(now), removed: 0, added: 0, was_deleted: false, incomplete: false, chains, ports }
     }
 
-    fn lose(&mut self, chain: String, port: u32, now: Instant) {
+    fn add_removed(&mut self, chain: String, port: u32, now: Instant) {
         self.burst.extend(now);
         self.removed += 1;
         if self.chains.len() < MOST_CHAINS || self.chains.contains_key(&chain) {
@@ -217,14 +221,15 @@ impl Removal {
         }
     }
 
-    /// Rules that went and did not come back.
+    /// How many rules were removed and not added again.
     const fn lost(&self) -> usize {
         self.removed.saturating_sub(self.added)
     }
 
-    /// How many rules were flushed, and whether with their table, of the calling thread's namespace; `None`: it is none.
+    /// How many rules were flushed, and whether their table was deleted; `None`: it was no flush. Reads the network namespace of
+    /// the calling thread.
     fn flushed(&self, table: &Name, netlink: &mut Netlink) -> io::Result<Option<(usize, bool)>> {
-        if ask(netlink, NFT_MSG_GETTABLE, table.0, &[(NFTA_TABLE_NAME, &table.1)])?.is_none() {
+        if get(netlink, NFT_MSG_GETTABLE, table.0, &[(NFTA_TABLE_NAME, &table.1)])?.is_none() {
             return Ok(Some((self.lost(), true)));
         }
         if self.was_deleted && !self.incomplete {
@@ -233,22 +238,22 @@ impl Removal {
         let mut emptied = 0;
         for (chain, removed) in &self.chains {
             let names = [(NFTA_CHAIN_TABLE, table.1.as_str()), (NFTA_CHAIN_NAME, chain)];
-            let chain = ask(netlink, NFT_MSG_GETCHAIN, table.0, &names)?;
+            let chain = get(netlink, NFT_MSG_GETCHAIN, table.0, &names)?;
             emptied += if chain.is_some_and(|answer| is_empty_base(&answer)) { *removed } else { 0 };
         }
         Ok((emptied >= BULK).then(|| (self.lost(), false)))
     }
 }
 
-/// Nothing can jump to a base chain: what uses it are its rules.
+/// Whether this is a base chain without rules. Nothing can jump to a base chain, so only its rules count as uses.
 fn is_empty_base(chain: &[u8]) -> bool {
     let attrs = chain.get(NFGENMSG..).unwrap_or_default();
     let used = attribute(attrs, NFTA_CHAIN_USE).and_then(|value| field(value, 0)).map(u32::from_be_bytes);
     attribute(attrs, NFTA_CHAIN_HOOK).is_some() && used == Some(0)
 }
 
-/// What the kernel has by these names, if there is such a thing.
-fn ask(netlink: &mut Netlink, message: u16, family: u8, names: &[(u16, &str)]) -> io::Result<Option<Vec<u8>>> {
+/// Gets the object with these names; `None` if it does not exist.
+fn get(netlink: &mut Netlink, message: u16, family: u8, names: &[(u16, &str)]) -> io::Result<Option<Vec<u8>>> {
     let mut payload = vec![family, 0, 0, 0];
     names.iter().for_each(|(number, name)| push_text(&mut payload, *number, name));
     let mut found = None;
@@ -262,7 +267,7 @@ fn ask(netlink: &mut Netlink, message: u16, family: u8, names: &[(u16, &str)]) -
 mod tests {
     use super::*;
 
-    const DOES: (u32, &str) = (412, "nft");
+    const FLUSHER: (u32, &str) = (412, "nft");
     const OTHER: (u32, &str) = (7, "iptables-restor");
 
     fn by(pid: u32, comm: String) -> Remover {
@@ -273,7 +278,7 @@ mod tests {
         Message { kind: NFNL_SUBSYS_NFTABLES << 8 | kind, port, payload }
     }
 
-    /// Rules that go or come, each with its chain, and who did it.
+    /// Removed and added rules, each with its chain, and the process that did it.
     type Transaction<'a> = (&'a [(u16, &'a str)], (u32, &'a str));
 
     fn removals(transactions: &[Transaction<'_>]) -> Removals {
@@ -288,7 +293,7 @@ mod tests {
             let mut payload = vec![0, 0, 0, 0, 8, 0, NFTA_GEN_PROC_PID as u8, 0];
             payload.extend_from_slice(&pid.to_be_bytes());
             push_text(&mut payload, NFTA_GEN_PROC_NAME, comm);
-            removals.changed_by(message(NFT_MSG_NEWGEN, *pid, &payload), by).expect("a process");
+            removals.note_process(message(NFT_MSG_NEWGEN, *pid, &payload), by).expect("a process");
         }
         removals
     }
@@ -298,19 +303,20 @@ mod tests {
     }
 
     #[test]
-    fn who_removed_most_is_named() {
-        let (gone, came) = ((NFT_MSG_DELRULE, "A"), (NFT_MSG_NEWRULE, "A"));
-        let removals = removals(&[(&[gone, came], OTHER), (&[gone, gone, gone], DOES), (&[gone], OTHER)]);
+    fn the_process_that_removed_most_rules_is_named() {
+        let (removed, added) = ((NFT_MSG_DELRULE, "A"), (NFT_MSG_NEWRULE, "A"));
+        let removals =
+            removals(&[(&[removed, added], OTHER), (&[removed, removed, removed], FLUSHER), (&[removed], OTHER)]);
         let removal = &removals.tables[&(libc::AF_INET as u8, "nat".to_owned())];
         assert_eq!((removal.lost(), removal.chains["A"]), (4, 5));
-        assert_eq!(removals.remover(removal), Some(by(DOES.0, DOES.1.to_owned())));
+        assert_eq!(removals.remover(removal), Some(by(FLUSHER.0, FLUSHER.1.to_owned())));
     }
 
     #[test]
-    fn what_comes_back_is_not_lost_and_what_only_comes_is_nothing() {
-        let (gone, came) = ((NFT_MSG_DELRULE, "A"), (NFT_MSG_NEWRULE, "A"));
-        assert_eq!(of_nat(removals(&[(&[gone, gone], DOES), (&[came, came, came], OTHER)])).lost(), 0);
-        assert!(removals(&[(&[came, came], DOES)]).tables.is_empty());
+    fn rules_that_are_added_again_are_not_lost_and_rules_only_added_make_no_removal() {
+        let (removed, added) = ((NFT_MSG_DELRULE, "A"), (NFT_MSG_NEWRULE, "A"));
+        assert_eq!(of_nat(removals(&[(&[removed, removed], FLUSHER), (&[added, added, added], OTHER)])).lost(), 0);
+        assert!(removals(&[(&[added, added], FLUSHER)]).tables.is_empty());
     }
 
     #[test]
@@ -332,7 +338,7 @@ mod tests {
     }
 
     #[test]
-    fn only_a_base_chain_that_nothing_uses_is_an_empty_one() {
+    fn only_a_base_chain_without_uses_is_empty() {
         let chain = |attrs: &[(u16, u32)]| {
             let attr = |(number, value): &(u16, u32)| {
                 [&8_u16.to_ne_bytes()[..], &number.to_ne_bytes(), &value.to_be_bytes()].concat()

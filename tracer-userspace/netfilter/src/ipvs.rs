@@ -1,8 +1,8 @@
 //! NodePorts from `/proc/net/ip_vs` (`ip_vs_info_seq_show`, net/netfilter/ipvs/ip_vs_ctl.c).
 //!
-//! kube-proxy makes one virtual service for each NodePort and node address, and one for each cluster,
-//! external and load balancer address, all of which it binds to the dummy link kube-ipvs0. So a TCP
-//! service on an address of a link that is not a dummy is a NodePort.
+//! kube-proxy makes one virtual service for each NodePort and node address. It makes others for each cluster, external and load
+//! balancer address, and binds these addresses to the dummy link kube-ipvs0. So a TCP service is a NodePort if its address is on
+//! a link that is no dummy.
 
 use std::collections::{BTreeMap, HashMap};
 use std::fs;
@@ -14,10 +14,10 @@ use tracer_model::event::NodePort;
 use tracer_node::links::Link;
 use tracer_node::procfs::NodeNetns;
 
-/// Enough to tell the Service by; a Service with a thousand backends on six addresses is not kept whole.
+/// The limit of backends that are kept of a Service: these are enough to find the Service's name.
 const MAX_BACKENDS: usize = 64;
 
-/// So many virtual services without a backend are kept.
+/// How many virtual services without a backend are kept.
 const MAX_WITHOUT: usize = 1024;
 
 pub(super) fn read(node: &NodeNetns, links: &[Link]) -> Result<Ports, NetfilterError> {
@@ -30,11 +30,11 @@ pub(super) fn read(node: &NodeNetns, links: &[Link]) -> Result<Ports, NetfilterE
     }
 }
 
-/// What a link's address says of a virtual service on it.
+/// The kind of link that holds the address of a virtual service.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Holder {
     Node,
-    /// May be the node's own or a service's: counts only if the port is a NodePort on another address.
+    /// The address may be the node's own or a Service's. It counts only if the port is a NodePort on another address.
     Dummy,
 }
 
@@ -66,11 +66,11 @@ pub(super) fn parse(table: impl BufRead, links: &[Link]) -> io::Result<Ports> {
     Ok((ports, without.found))
 }
 
-/// Virtual services that no backend follows.
+/// Collects the virtual services without a backend line after them.
 #[derive(Default)]
 struct WithoutBackend {
     found: Vec<SocketAddr>,
-    /// None has followed yet.
+    /// The latest service, while no backend line has followed.
     last: Option<SocketAddr>,
 }
 
@@ -81,7 +81,7 @@ impl WithoutBackend {
     }
 }
 
-/// `TCP  0A0A0A0A:1F90 rr `.
+/// Parses a line such as `TCP  0A0A0A0A:1F90 rr `.
 fn virtual_service(line: &str) -> Option<SocketAddr> {
     endpoint(line.strip_prefix("TCP")?.split_whitespace().next()?)
 }
@@ -96,7 +96,7 @@ fn holders(links: &[Link]) -> HashMap<IpAddr, Holder> {
     usable.flat_map(|link| link.state.addrs.iter().map(move |addr| (*addr, holder(link)))).collect()
 }
 
-/// Gives the port if the address is one of the node's.
+/// Returns the port if the address is on a link of the node.
 fn add_service(ports: &mut BTreeMap<u16, Virtual>, holders: &HashMap<IpAddr, Holder>, at: SocketAddr) -> Option<u16> {
     let holder = *holders.get(&at.ip())?;
     let service = ports.entry(at.port()).or_default();
@@ -112,7 +112,7 @@ fn add_backend(service: Option<&mut Virtual>, line: &str) {
     }
 }
 
-/// `0A580004:1F90` or `[fd00:0000:…:0001]:1F90`, all in hexadecimal.
+/// Parses `0A580004:1F90` or `[fd00:0000:…:0001]:1F90`; all numbers are hexadecimal.
 fn endpoint(text: &str) -> Option<SocketAddr> {
     let (addr, port) = text.rsplit_once(':')?;
     let port = u16::from_str_radix(port, 16).ok()?;
@@ -155,7 +155,7 @@ mod tests {
     }
 
     #[test]
-    fn node_ports_are_reported_from_cluster_addresses() {
+    fn node_ports_are_distinguished_from_cluster_addresses() {
         let (ports, without) = parse(TABLE.as_bytes(), &node()).expect("table");
         assert!(without.contains(&"10.23.77.129:30080".parse().expect("address")), "{without:?}");
         assert!(!without.iter().any(|at| at.port() == 36704), "{without:?}");
@@ -170,7 +170,7 @@ mod tests {
     }
 
     #[test]
-    fn garbage_is_passed_over() {
+    fn invalid_lines_are_skipped() {
         let text = "TCP\nTCP  zz:1F90 rr\n  -> \n  -> 0A580004:1F90 Masq 1 0 0\nFWM  00000001 rr\n";
         assert_eq!(parse(text.as_bytes(), &node()).expect("table"), Ports::default());
     }

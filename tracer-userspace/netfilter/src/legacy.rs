@@ -1,7 +1,7 @@
-//! Tables of the legacy ip_tables (x_tables), as the kernel hands them out.
+//! Reads tables of the legacy ip_tables (x_tables) from the kernel.
 //!
-//! It hands out a table only as a whole (`IPT_SO_GET_ENTRIES`), so a table above [`MAX_TABLE`] is not read and that is reported. Asking
-//! would load the module: asked is only for tables that are in use.
+//! The kernel returns a table only as a whole (`IPT_SO_GET_ENTRIES`). tracer does not read a table above [`MAX_TABLE`], and
+//! reports that. A request loads the module of the table, so tracer requests only tables that are in use.
 
 use std::fs;
 use std::io;
@@ -21,28 +21,28 @@ pub(super) const GETINFO: usize = 84;
 /// `struct ipt_get_entries`: name, size, padding to eight bytes.
 const GET_ENTRIES: usize = 40;
 
-/// Where the fields of an entry are, which differs between `ipt_entry` and `ip6t_entry`.
+/// Offsets of the fields of an entry: those of `ipt_entry` and `ip6t_entry` differ.
 pub(super) struct Layout {
     names: &'static str,
-    /// As nftables names it.
+    /// The family, as nftables names it.
     pub(super) table_family: &'static str,
     /// Size of an address.
     pub(super) addr: usize,
     family: AddressFamily,
     level: libc::c_int,
-    /// Of the protocol in the match part.
+    /// Offset of the protocol in the match part.
     pub(super) protocol: usize,
-    /// Of the flags, which those of inversion follow.
+    /// Offset of the flags; the inversion flags follow.
     pub(super) flags: usize,
-    /// The flag of a goto.
+    /// The flag that makes a jump a goto.
     pub(super) goto: u8,
-    /// The flag of a condition that is not understood: only fragments (IPv4), only a traffic class (IPv6).
-    pub(super) asks: u8,
-    /// Of `target_offset`, which `next_offset` follows.
+    /// The flag of a condition that tracer does not model: only fragments (IPv4), only a traffic class (IPv6).
+    pub(super) unmodelled: u8,
+    /// Offset of `target_offset`; `next_offset` follows.
     pub(super) target_offset: usize,
-    /// Of the packets counted.
+    /// Offset of the packet counter.
     pub(super) counters: usize,
-    /// Of the entry itself: where its matches begin.
+    /// Size of the entry without its matches, which follow.
     pub(super) size: usize,
 }
 
@@ -56,7 +56,7 @@ pub(super) const LAYOUTS: [Layout; 2] = [
         protocol: 80,
         flags: 82,
         goto: 0x02,
-        asks: 0x01,
+        unmodelled: 0x01,
         target_offset: 88,
         counters: 96,
         size: 112,
@@ -70,22 +70,22 @@ pub(super) const LAYOUTS: [Layout; 2] = [
         protocol: 128,
         flags: 131,
         goto: 0x04,
-        asks: 0x02,
+        unmodelled: 0x02,
         target_offset: 140,
         counters: 152,
         size: 168,
     },
 ];
 
-/// Tables that exist in the namespace of the calling thread.
+/// The tables that exist in the network namespace of the calling thread.
 pub(super) fn tables_in_use(layout: &Layout) -> Vec<String> {
     fs::read_to_string(layout.names).unwrap_or_default().lines().map(str::to_owned).collect()
 }
 
-/// The description of a table, and its entries.
+/// Reads the description of a table and its entries.
 pub(super) fn entries(layout: &Layout, name: &str) -> Result<(Vec<u8>, Vec<u8>), NetfilterError> {
     let failed = |source| NetfilterError::Legacy { table: name.to_owned(), source };
-    let socket = socket_of(layout).map_err(failed)?;
+    let socket = open_socket(layout).map_err(failed)?;
     let mut info = named(name, GETINFO);
     get(&socket, layout.level, SO_GET_INFO, &mut info).map_err(failed)?;
     let size = field(&info, GETINFO - 4).map_or(0, u32::from_ne_bytes) as usize;
@@ -99,7 +99,7 @@ pub(super) fn entries(layout: &Layout, name: &str) -> Result<(Vec<u8>, Vec<u8>),
     Ok((info, table))
 }
 
-/// A buffer that begins with a table's name, of at most 31 bytes.
+/// A buffer that begins with the table's name, cut to 31 bytes.
 fn named(name: &str, size: usize) -> Vec<u8> {
     let mut buffer = vec![0; size];
     let length = name.len().min(31);
@@ -107,9 +107,9 @@ fn named(name: &str, size: usize) -> Vec<u8> {
     buffer
 }
 
-/// Any socket of the family takes the question to `nf_getsockopt`, which asks for CAP_NET_ADMIN (`do_ipt_get_ctl`); one of
-/// SOCK_RAW would need CAP_NET_RAW, too.
-fn socket_of(layout: &Layout) -> io::Result<OwnedFd> {
+/// Any socket of the family reaches `nf_getsockopt`, which needs CAP_NET_ADMIN (`do_ipt_get_ctl`). A raw socket would need
+/// CAP_NET_RAW, too.
+fn open_socket(layout: &Layout) -> io::Result<OwnedFd> {
     Ok(socket(layout.family, SockType::Datagram, SockFlag::SOCK_CLOEXEC, None)?)
 }
 
@@ -126,8 +126,8 @@ pub(super) fn split_entry<'a>(table: &'a [u8], layout: &Layout) -> Option<(&'a [
     (next >= layout.size).then(|| table.split_at_checked(next)).flatten()
 }
 
-/// A chain begins with an entry that has the target `ERROR` and carries the chain's name. `struct xt_entry_target`: size,
-/// name of 29 bytes, revision, data.
+/// A chain begins with an entry that has the target `ERROR` and the chain's name as the target's data.
+/// `struct xt_entry_target` has size, name of 29 bytes, revision, data.
 pub(super) fn chain_name(entry: &[u8], layout: &Layout) -> Option<String> {
     let at = usize::from(u16::from_ne_bytes(field(entry, layout.target_offset)?));
     let target = entry.get(at..)?;

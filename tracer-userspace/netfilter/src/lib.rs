@@ -1,9 +1,9 @@
-//! The NodePorts of the node, as the tables of kube-proxy in the kernel have them: IPVS, iptables, nftables;
-//! and, when a packet was dropped, what can have dropped it ([`firewall`]).
+//! Reads the NodePorts of the node from kube-proxy's tables in the kernel: IPVS, iptables, nftables.
+//! For a dropped packet, [`firewall`] finds the rules that can have dropped it.
 //!
-//! A table that does not exist costs one refused request and gives nothing. Only the chain and the maps
-//! of kube-proxy are read for NodePorts, never a whole ruleset. Reading needs `CAP_NET_ADMIN`; a kernel that has
-//! nf_tables as a module loads it when it is asked, as `iptables -L` would make it.
+//! A table that does not exist costs one refused request. For NodePorts, tracer reads only the chain and the maps of
+//! kube-proxy, never a whole ruleset. Reading needs `CAP_NET_ADMIN`. A kernel that has nf_tables as a module loads it at the
+//! first request, as with `iptables -L`.
 
 pub mod firewall;
 pub mod flushes;
@@ -37,18 +37,18 @@ pub enum NetfilterError {
     Ipvs { path: String, source: io::Error },
     #[error("cannot read {what} of the node over nfnetlink: {} (needs CAP_NET_ADMIN)", os_message(source))]
     Nft { what: &'static str, source: io::Error },
-    #[error("cannot subscribe to changes of the node's nftables rules: {} (needs CAP_NET_ADMIN); who removes them is not seen", os_message(.0))]
+    #[error("cannot subscribe to changes of the node's nftables rules: {} (needs CAP_NET_ADMIN); tracer will not see who removes them", os_message(.0))]
     Flushes(#[source] io::Error),
     #[error("cannot read {what} over nfnetlink: {} (needs CAP_NET_ADMIN)", os_message(source))]
     Firewall { what: &'static str, source: io::Error },
     #[error("cannot read the legacy iptables table {table}: {} (needs CAP_NET_ADMIN)", os_message(source))]
     Legacy { table: String, source: io::Error },
-    #[error("the legacy iptables table {table} has {size} bytes, more than is read: what it holds is not known")]
+    #[error("the legacy iptables table {table} has {size} bytes, more than tracer reads: its rules are not known")]
     LegacyTooLarge { table: String, size: usize },
 }
 
 impl NetfilterError {
-    /// The capability that is missing, if that is why.
+    /// The missing capability, if that is the reason of the error.
     pub fn needs(&self) -> Option<&'static str> {
         let source = match self {
             Self::Netns(error) => return error.needs(),
@@ -63,13 +63,13 @@ impl NetfilterError {
     }
 }
 
-/// Port to the Service's name, where the table carries it.
+/// NodePorts, each with the Service's name if the table has it.
 type Named = BTreeMap<u16, Option<String>>;
 
-/// Those of one table, and the virtual services of IPVS without a backend.
+/// The NodePorts of one table, and the virtual services of IPVS without a backend.
 type Ports = (Vec<NodePort>, Vec<SocketAddr>);
 
-/// The NodePorts of every table that has some, and what could not be read.
+/// Reads the NodePorts of each table that has some, and lists what could not be read.
 pub fn read(node: &NodeNetns, links: &[Link]) -> (Vec<NodePorts>, Vec<NetfilterError>) {
     let mut problems = Vec::new();
     let mut found = Vec::new();
@@ -78,11 +78,11 @@ pub fn read(node: &NodeNetns, links: &[Link]) -> (Vec<NodePorts>, Vec<NetfilterE
         Ok((ports, without_backend)) => found.push(NodePorts { netns: node.netns, mode, ports, without_backend }),
         Err(error) => problems.push(error),
     };
-    add(ProxyMode::Ipvs, ipvs::read(node, links).map(|found| note_listened(found, node)));
+    add(ProxyMode::Ipvs, ipvs::read(node, links).map(|found| mark_listened(found, node)));
     match node.enter(|| (of_nftables(), of_iptables_nft(), of_iptables_legacy())) {
         Ok((nft, iptables, legacy)) => {
             add(ProxyMode::Nftables, nft.map(to_ports));
-            let (ports, refused) = both(iptables, legacy);
+            let (ports, refused) = merge_backends(iptables, legacy);
             add(ProxyMode::Iptables, Ok(to_ports(ports)));
             refused.into_iter().for_each(|error| add(ProxyMode::Iptables, Err(error)));
         }
@@ -91,9 +91,9 @@ pub fn read(node: &NodeNetns, links: &[Link]) -> (Vec<NodePorts>, Vec<NetfilterE
     (found, problems)
 }
 
-/// connect() takes no port on which a process listens, on whichever address (`__inet_hash_connect`). Where that cannot be read,
-/// each port counts as free.
-fn note_listened((mut ports, without_backend): Ports, node: &NodeNetns) -> Ports {
+/// Marks the ports on which a process listens, on any address: connect() does not take them (`__inet_hash_connect`). If the
+/// listeners cannot be read, no port is marked.
+fn mark_listened((mut ports, without_backend): Ports, node: &NodeNetns) -> Ports {
     if !ports.is_empty() {
         let listened = node.enter(listening_ports).ok().and_then(Result::ok).unwrap_or_default();
         ports.iter_mut().for_each(|port| port.listened = listened.contains(&port.port));
@@ -101,9 +101,12 @@ fn note_listened((mut ports, without_backend): Ports, node: &NodeNetns) -> Ports
     (ports, without_backend)
 }
 
-/// kube-proxy uses one backend of iptables; a node where it changed may have the rests of the other. What one of them has
-/// stands, whether the other can be read or not.
-fn both(nft: Result<Named, NetfilterError>, legacy: Result<Named, NetfilterError>) -> (Named, Vec<NetfilterError>) {
+/// kube-proxy uses one backend of iptables, and a former kube-proxy may have left rules in the other. The ports of a readable
+/// backend count, even if the other one cannot be read.
+fn merge_backends(
+    nft: Result<Named, NetfilterError>,
+    legacy: Result<Named, NetfilterError>,
+) -> (Named, Vec<NetfilterError>) {
     let (mut ports, mut refused) = (Named::new(), Vec::new());
     for read in [legacy, nft] {
         match read {
@@ -124,12 +127,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_one_iptables_has_stands_where_the_other_cannot_be_read() {
+    fn ports_of_one_iptables_backend_count_if_the_other_cannot_be_read() {
         let refused = || NetfilterError::LegacyTooLarge { table: "nat".into(), size: 1 };
         let has = |port| Ok(Named::from([(port, None)]));
-        assert_eq!(both(has(30080), has(30081)).0.len(), 2);
-        let (ports, errors) = both(has(30080), Err(refused()));
+        assert_eq!(merge_backends(has(30080), has(30081)).0.len(), 2);
+        let (ports, errors) = merge_backends(has(30080), Err(refused()));
         assert_eq!((ports.into_keys().collect::<Vec<_>>(), errors.len()), (vec![30080], 1));
-        assert_eq!(both(Err(refused()), Err(refused())).1.len(), 2);
+        assert_eq!(merge_backends(Err(refused()), Err(refused())).1.len(), 2);
     }
 }

@@ -1,4 +1,4 @@
-//! Requests to nf_tables, and what all of its answers have in common.
+//! Requests to nf_tables, and the parts that all of its answers have.
 
 use std::io;
 
@@ -27,7 +27,7 @@ pub(super) const NFTA_VERDICT_CHAIN: u16 = 2;
 /// `struct nfgenmsg`
 pub(super) const NFGENMSG: usize = 4;
 
-/// A socket to netfilter; none if this kernel has no nfnetlink.
+/// Opens a netlink socket to netfilter; `None` if this kernel has no nfnetlink.
 pub(super) fn open() -> io::Result<Option<Netlink>> {
     match Netlink::open(NETLINK_NETFILTER) {
         Ok(netlink) => Ok(Some(netlink)),
@@ -36,7 +36,7 @@ pub(super) fn open() -> io::Result<Option<Netlink>> {
     }
 }
 
-/// Dumps what these names select. What does not exist is empty.
+/// Dumps the objects that these names select; nothing if they do not exist.
 pub(super) fn dump(
     netlink: &mut Netlink,
     message: u16,
@@ -54,7 +54,7 @@ pub(super) fn dump(
     }
 }
 
-/// `NFPROTO_*` of linux/netfilter.h, those that carry TCP.
+/// The `NFPROTO_*` of linux/netfilter.h that carry TCP.
 const NAMED_FAMILIES: [(u8, &str); 5] = [(1, "inet"), (2, "ip"), (5, "netdev"), (7, "bridge"), (10, "ip6")];
 
 pub(super) fn family_name(family: u8) -> Option<&'static str> {
@@ -65,12 +65,12 @@ pub(super) fn family_number(name: &str) -> u8 {
     NAMED_FAMILIES.iter().find(|(_, known)| *known == name).map_or(0, |(number, _)| *number)
 }
 
-/// No such table, or no nf_tables in this kernel.
+/// Whether the object does not exist, or this kernel has no nf_tables.
 pub(super) fn is_absent(error: &io::Error) -> bool {
     matches!(error.raw_os_error(), Some(libc::ENOENT | libc::EINVAL | libc::EOPNOTSUPP | libc::EAFNOSUPPORT))
 }
 
-/// nft's own type, length, value: type 0 is the comment.
+/// Userdata has nft's own type, length and value; type 0 is the comment.
 pub(super) fn comment(userdata: &[u8]) -> Option<String> {
     let [kind, length, rest @ ..] = userdata else { return None };
     let (value, rest) = rest.split_at_checked(usize::from(*length))?;
@@ -82,7 +82,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn comments_are_cut_out_of_the_userdata() {
+    fn the_comment_is_found_in_the_userdata() {
         assert_eq!(comment(b"\x00\x0dns2/svc2:p80\x00").as_deref(), Some("ns2/svc2:p80"));
         assert_eq!(comment(b"\x00\xffshort"), None);
         assert_eq!(comment(b""), None);

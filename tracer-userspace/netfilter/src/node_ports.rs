@@ -1,28 +1,28 @@
-//! NodePorts out of the rules of kube-proxy: the chain `KUBE-NODEPORTS` of `nat` in its iptables mode, two maps of the table
-//! `kube-proxy` in its nftables mode.
+//! Finds NodePorts in the rules of kube-proxy. In its iptables mode they are in the chain `KUBE-NODEPORTS` of `nat`, in its
+//! nftables mode in two maps of the table `kube-proxy`.
 
 use super::firewall::ruleset::{Rule, Table, Then};
 use super::firewall::{legacy, nft};
 use super::{Named, NetfilterError, TCP};
 
-/// The chain. Its rules have the Service's name in their comments.
+/// The rules of this chain have the Service's name in their comments.
 const CHAIN: &str = "KUBE-NODEPORTS";
 
-/// A Service without endpoints is in the first, its name in the element's comment. The second leads to
+/// The first map has Services without endpoints, with the name in the element's comment. The second map leads to chains named
 /// `external-<hash>-<namespace>/<name>/tcp/<port>`.
 const MAPS: [&str; 2] = ["no-endpoint-nodeports", "service-nodeports"];
 
-/// Those of the nftables mode, in the namespace of the calling thread.
+/// The NodePorts of the nftables mode in the calling thread's network namespace.
 pub(super) fn of_nftables() -> Result<Named, NetfilterError> {
     nft::read_proxy_maps(MAPS).map(|tables| in_maps(&tables))
 }
 
-/// Those of iptables that runs on nf_tables.
+/// The NodePorts of the iptables mode with iptables-nft.
 pub(super) fn of_iptables_nft() -> Result<Named, NetfilterError> {
     nft::read_nat_chain(CHAIN).map(|tables| in_chain(&tables))
 }
 
-/// Those of the old ip_tables.
+/// The NodePorts of the iptables mode with the legacy ip_tables.
 pub(super) fn of_iptables_legacy() -> Result<Named, NetfilterError> {
     legacy::read_nat_chain(CHAIN).map(|tables| in_chain(&tables))
 }
@@ -73,7 +73,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn chains_name_their_service() {
+    fn the_service_is_found_in_the_name_of_the_chain() {
         let check = |chain, service: Option<&str>| assert_eq!(service_of_chain(chain).as_deref(), service, "{chain}");
         check("external-42NFTM6N-ns2/svc2/tcp/p80", Some("ns2/svc2:p80"));
         check("service-ULMVA6XW-kube-system/kubernetes-dashboard/tcp/", Some("kube-system/kubernetes-dashboard"));
@@ -89,7 +89,7 @@ mod tests {
     }
 
     #[test]
-    fn only_a_tcp_port_is_a_node_port() {
+    fn only_tcp_rules_with_a_port_are_node_ports() {
         let jump = || Then::Jump("KUBE-EXT-CDGGSHYLG3RE2FKL".into());
         let rules =
             [rule(Some(TCP), Some(30080), jump()), rule(Some(17), Some(30053), jump()), rule(Some(TCP), None, jump())];
@@ -103,7 +103,7 @@ mod tests {
     }
 
     #[test]
-    fn a_chain_or_the_comment_names_the_service() {
+    fn the_service_is_named_by_the_chain_else_by_the_comment() {
         let mut table = Table::for_tests(vec![]);
         let external = "external-SUSTUHLJ-shop/cart/tcp/p80";
         table.maps.insert(MAPS[0].into(), vec![rule(Some(TCP), Some(30080), Then::Goto("reject-chain".into()))]);

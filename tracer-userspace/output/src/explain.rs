@@ -1,4 +1,4 @@
-//! `tracer explain`: what a cause means, as the pages in `docs/causes` say it.
+//! `tracer explain`: prints what a cause means, from the pages in `docs/causes`.
 
 use std::fmt::Write as _;
 
@@ -6,7 +6,7 @@ use tracer_model::record::{Block, Cause, Scope, Section};
 use tracer_terminal::screen::{Screen, unbroken_commands};
 use tracer_terminal::typed::nearest;
 
-/// What the command prints: the pages of these causes; without causes the list of all.
+/// The pages of these causes; without causes, the list of all.
 pub fn text(causes: &[Cause], markdown: bool, screen: Screen) -> String {
     match (causes, markdown) {
         ([], false) => index(screen),
@@ -18,7 +18,7 @@ pub fn text(causes: &[Cause], markdown: bool, screen: Screen) -> String {
     }
 }
 
-/// All causes, each with what it says; below it where there is no room beside it.
+/// All causes, each with its title. On a narrow screen, the title is below the name.
 pub fn index(screen: Screen) -> String {
     let width = Cause::ALL.iter().map(|cause| cause.name().len()).max().unwrap_or(0);
     let beside = " ".repeat(width + 2);
@@ -48,7 +48,7 @@ pub fn page(cause: Cause, screen: Screen) -> String {
     text
 }
 
-/// Markdown's emphasis is for the page: a terminal would show the asterisks.
+/// Removes Markdown's emphasis: a terminal would show the asterisks.
 fn plain(body: &str) -> String {
     body.replace("**", "")
 }
@@ -81,7 +81,7 @@ pub fn index_markdown() -> String {
     text
 }
 
-/// The known cause nearest to a name that is none.
+/// The cause that is nearest to an unknown name.
 pub fn nearest(name: &str) -> Option<&'static str> {
     nearest::nearest(name, Cause::ALL.iter().map(|cause| cause.name()))
 }
@@ -117,7 +117,7 @@ mod tests {
     }
 
     #[test]
-    fn a_slip_finds_its_cause() {
+    fn a_misspelled_name_finds_the_nearest_cause() {
         assert_eq!(nearest("conection_refused"), Some("connection_refused"));
         assert_eq!(nearest("Loopback-Down"), Some("loopback_down"));
         assert_eq!(nearest("nodeport"), Some("nodeport_ephemeral_collision"));

@@ -1,6 +1,6 @@
-//! The way out: decisions become numbered records ([`sink`]), printed for people or for machines, counted as metrics,
-//! written to the cluster. [`serve`] is the pages of a daemon, [`schema`] the JSON Schema of records, and [`explain`] the
-//! page of a cause.
+//! The output of tracer. [`sink`] makes numbered records of decisions, prints them, counts them as metrics, and writes them
+//! to the cluster. [`serve`] is the daemon's HTTP server, [`schema`] the JSON Schema of records, [`explain`] the pages of
+//! the causes.
 
 pub mod explain;
 pub mod schema;

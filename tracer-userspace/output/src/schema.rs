@@ -14,7 +14,7 @@ pub fn text() -> String {
     serde_json::to_string_pretty(&schema).unwrap_or_default()
 }
 
-/// What is unknown is absent: no field is ever null, whatever the types allow to be read.
+/// Removes `null` from the schema: the types can read it, but an unknown field is always absent.
 fn without_null(schema: &mut Schema) {
     if let Some(fields) = schema.as_object_mut() {
         one_type(fields);

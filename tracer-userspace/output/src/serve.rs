@@ -1,6 +1,6 @@
-//! What a daemon answers: `/metrics`, `/healthz` and `/readyz` over HTTP, on a TCP address if one was given
-//! and on a unix socket. It runs on a [`Background`]: a slow client, or a thousand, cost the pipeline nothing, and a
-//! pipeline that stands still can be known of.
+//! The daemon's HTTP server: `/metrics`, `/healthz` and `/readyz`, on a unix socket and, if asked for, on a TCP
+//! address. It runs on a [`Background`]: slow clients do not slow down the pipeline, and it can report a pipeline that
+//! hangs.
 
 pub mod ask;
 mod health;
@@ -25,7 +25,7 @@ use crate::sink::metrics::Metrics;
 use tracer_sources::Background;
 use tracer_terminal::error::{self, os_message};
 
-/// The health socket of a daemon where no other is asked for.
+/// The default of `--health-socket`.
 pub const HEALTH_SOCKET: &str = "/run/tracer/health.sock";
 
 /// Where a daemon answers.
@@ -42,14 +42,14 @@ pub struct Serve {
 /// A server that answers until it is dropped.
 #[derive(Debug)]
 pub struct Server {
-    /// What the pipeline says of itself.
+    /// What the pipeline reports about itself.
     pub health: Arc<Health>,
     end: Option<oneshot::Sender<()>>,
-    /// Disconnected when nothing is answered any more.
+    /// Disconnected when the server has ended.
     running: Option<Receiver<()>>,
 }
 
-/// Begins to answer, and gives the metrics to be filled. What cannot be listened on is tried again.
+/// Starts the server, and gives the metrics to fill. If it cannot listen on an address, it retries.
 #[must_use]
 pub fn start(serve: &Serve, background: &Background) -> (Server, Option<Metrics>) {
     let (metrics, registry) = serve.metrics.map(|_| Metrics::new(serve.pod_labels)).unzip();
@@ -62,14 +62,14 @@ pub fn start(serve: &Serve, background: &Background) -> (Server, Option<Metrics>
     (Server { health, end: Some(end), running: running.ok() }, metrics)
 }
 
-/// Until the server is dropped.
+/// Answers until the server is dropped.
 async fn answer(serve: Serve, health: Arc<Health>, registry: Option<Arc<Registry>>, ended: oneshot::Receiver<()>) {
     let pages = Pages::new(Arc::clone(&health), registry);
     let mut places = JoinSet::new();
     for place in [Some(Place::Unix(serve.health.clone())), serve.metrics.map(Place::Tcp)].into_iter().flatten() {
         places.spawn_local(listen::serve(place, pages.clone()));
     }
-    // A place is served forever: what ends is one that panicked.
+    // Each task serves forever, so a task that ends has panicked.
     tokio::select! {
         _ = ended => {}
         Some(Err(error)) = places.join_next() => std::panic::resume_unwind(error.into_panic()),

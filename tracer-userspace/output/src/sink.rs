@@ -1,4 +1,4 @@
-//! The way out: decisions become records (numbered, timed, filtered), records become lines.
+//! Makes records of decisions (filtered, numbered, with their time), and prints them as lines.
 
 pub mod cluster;
 mod config;
@@ -54,22 +54,22 @@ pub struct Sink {
     totals: StopBody,
     /// Attempts that failed, printed or not.
     failed: u64,
-    /// Those of them that a revision may still make noise.
+    /// Failed attempts that a revision may still change to noise.
     failures: Recent<ConnId, (), 4096>,
     pretty: Pretty,
     failure_printed: bool,
-    /// Verdicts, if somebody wants to compare them.
+    /// The printed verdicts, if the caller wants to compare them.
     kept: Option<Vec<Record>>,
     last_time_boot_ns: u64,
     metrics: Option<Metrics>,
     cluster: Option<ClusterSink>,
     otlp: Option<OtlpSink>,
-    /// Every record reached the OTLP endpoint, where there is one.
+    /// Whether every record reached the OTLP endpoint, if there is one.
     is_delivered: bool,
 }
 
 impl Sink {
-    /// Opens the output. `live`: never block on it.
+    /// Opens the output. `live`: writes never block.
     pub fn open(config: &SinkConfig, live: bool) -> Result<Self, Error> {
         Ok(Self {
             output: Output::open(config.file.as_deref(), config.rotation, live)?,
@@ -103,7 +103,7 @@ impl Sink {
         self.kept = Some(Vec::new());
     }
 
-    /// Counts what is decided, printed or not.
+    /// Counts decisions in these metrics, printed or not.
     pub fn count_into(&mut self, metrics: Metrics) {
         self.metrics = Some(metrics);
     }
@@ -118,12 +118,12 @@ impl Sink {
         self.otlp = Some(otlp);
     }
 
-    /// Something could not be written, or delivered, where it was meant to go.
+    /// Whether a record could not be written or delivered to its target.
     pub const fn has_failed(&self) -> bool {
         self.output.has_failed() || !self.is_delivered
     }
 
-    /// Once a second in a live run: notices a reader that has gone, says what was lost, counts what is counted elsewhere.
+    /// A live run calls this once a second. It notices a reader that is gone, reports lost records and updates the metrics.
     pub fn every_second(&mut self, now_boot_ns: u64, kernel: impl FnOnce() -> KernelCounts) {
         self.output.check_reader();
         self.report_dropped(now_boot_ns);
@@ -139,18 +139,18 @@ impl Sink {
         }
     }
 
-    /// Which node and which clock the records are of.
+    /// Sets the node and the clock of the records.
     pub fn set_origin(&mut self, start: &Start) {
         self.node_name.clone_from(&start.node_name);
         self.boot_to_wall_ns = start.boot_to_wall_ns;
     }
 
-    /// When verdicts that are held back are due, CLOCK_BOOTTIME nanoseconds.
+    /// When held verdicts are due, CLOCK_BOOTTIME nanoseconds.
     pub const fn next_deadline(&self) -> Option<u64> {
         self.repeats.due()
     }
 
-    /// An observation has this time: prints what was held back until then.
+    /// An observation has this time: prints the held verdicts that are due.
     pub fn advance(&mut self, time_boot_ns: u64) {
         if self.repeats.due().is_some_and(|due| due <= time_boot_ns) {
             let due = self.repeats.release(time_boot_ns);
@@ -158,7 +158,8 @@ impl Sink {
         }
     }
 
-    /// Prints a decision, or holds it back, if it passes the filters and `--until-failure` is not met yet. `now`: for the latency; absent in a replay.
+    /// Prints or holds a decision, if it passes the filters and `--until-failure` is not met yet. `now_boot_ns` is for the
+    /// latency, and absent in a replay.
     pub fn emit(&mut self, mut decision: Decision, now_boot_ns: Option<u64>) {
         decision.body.finish_sentences();
         self.count(&decision);
@@ -181,7 +182,7 @@ impl Sink {
         }
     }
 
-    /// A revision is printed as it happens: the reader would keep the wrong verdict.
+    /// Prints a revision of a printed verdict at once: without it, the reader would keep the wrong verdict.
     fn print_or_hold(&mut self, decision: Decision, now_boot_ns: Option<u64>) {
         if self.printed.get(decision.attempt).is_some() {
             return self.print(decision, now_boot_ns);
@@ -204,17 +205,17 @@ impl Sink {
         self.print(decision, now_boot_ns);
     }
 
-    /// Pods that are known now, for the message if the filters match none.
+    /// Takes the known pods, for the message that no pod matches the filters.
     pub fn meet_pods(&mut self, pods: &[Pod]) {
         self.pretty.meet_pods(pods);
     }
 
-    /// `--until-failure` is met.
+    /// Whether `--until-failure` is met.
     pub const fn is_satisfied(&self) -> bool {
         self.until_failure && self.failure_printed
     }
 
-    /// The bytes on their way.
+    /// The output that the records are written to.
     pub const fn output(&mut self) -> &mut Output {
         &mut self.output
     }
@@ -230,19 +231,19 @@ impl Sink {
         let totals = StopBody { verdicts, events, lost_events, reason: reason.to_owned(), ..self.totals.clone() };
         self.print(Decision::new(time_boot_ns, None, Body::Stop(totals)), None);
         self.output.finish();
-        // People read it in the summary.
+        // The pretty form has this line in its summary.
         let hidden = self.pretty.shown(0, self.failed).filter(|_| self.form != Form::Pretty);
         if let Some(hidden) = hidden.filter(|_| self.printed.counts().next().is_none()) {
             error::warn(&hidden);
         }
         self.is_delivered = self.otlp.as_mut().is_none_or(OtlpSink::finish);
-        // After the records: who ends the process may not wait as long.
+        // This comes after the records, because a supervisor may kill the process while it waits for the API.
         if let Some(cluster) = &mut self.cluster {
             cluster.finish();
         }
     }
 
-    /// What was seen and reported so far; what was lost is counted elsewhere.
+    /// Attempts and verdicts so far. Lost events are counted elsewhere.
     pub fn counts(&self) -> Counts {
         let verdicts = self.printed.counts().map(|(_, n)| n).sum();
         Counts { attempts: self.totals.attempts, failed: self.failed, verdicts, lost: 0 }
@@ -264,7 +265,7 @@ impl Sink {
                 decision.attempt.into_iter().for_each(|conn| self.failures.insert(conn, ()));
             }
         }
-        // Found to be noise after its end.
+        // A revision can change a failed attempt to noise after its end.
         if let Body::Verdict(body) = &decision.body
             && body.verdict.outcome != Outcome::Failure
         {
@@ -276,13 +277,13 @@ impl Sink {
     fn wants(&self, decision: &Decision) -> bool {
         match &decision.body {
             Body::Attempt(attempt) => (self.attempts || is_open_probe(attempt)) && self.filter.passes(&decision.body),
-            // What revises a printed verdict is printed: the reader would keep the wrong one.
+            // A revision of a printed verdict always passes: without it, the reader would keep the wrong verdict.
             Body::Verdict(_) => self.filter.passes(&decision.body) || self.printed.get(decision.attempt).is_some(),
             _ => true,
         }
     }
 
-    /// Says how many records a slow reader has cost, as soon as it reads again; and Events that the API did not take.
+    /// Emits `loss` records for what was dropped: records by a slow reader, Events by the API, records by OTLP.
     fn report_dropped(&mut self, now: u64) {
         let records = self.output.take_dropped();
         self.emit_loss("output", records, now);
@@ -300,7 +301,7 @@ impl Sink {
     }
 
     fn print(&mut self, mut decision: Decision, now_boot_ns: Option<u64>) {
-        // A full backlog loses records, and says so; the last record is short and always finds room.
+        // A full backlog drops and counts records. The `stop` record is short and always fits.
         if !matches!(decision.body, Body::Stop(_)) && !self.output.accepts() {
             return;
         }
@@ -348,7 +349,7 @@ pub fn wall_time(time_boot_ns: u64, boot_to_wall_ns: i64) -> String {
     format!("{timestamp:.9}")
 }
 
-/// A probe attempt that is still open at the end is printed, asked for or not.
+/// A probe attempt that is still open at the end is always printed.
 fn is_open_probe(attempt: &AttemptBody) -> bool {
     attempt.outcome == Outcome::Open && attempt.subject == Subject::Probe
 }

@@ -1,4 +1,4 @@
-//! The command line as clap takes it: what the types of [`super`] say, laid out for the reader.
+//! The definition of the command line for clap: the types of [`super`], with layout and variables.
 
 use clap::builder::BoolishValueParser;
 use clap::{Arg, ArgAction, Command, CommandFactory as _};
@@ -6,17 +6,17 @@ use clap::{Arg, ArgAction, Command, CommandFactory as _};
 use super::{Cli, overview, variable};
 use tracer_terminal::screen::columns;
 
-/// Columns of help where no terminal says how many it has.
+/// Columns of help without a terminal.
 const COLUMNS: usize = 80;
 /// Longer lines are hard to read.
 const MOST_COLUMNS: usize = 100;
 
-/// The command line, without the variables that are set to nothing, as manifests do.
+/// The command line, without variables that have an empty value, as in some manifests.
 pub(super) fn from_environment() -> Command {
     of_everything().mut_subcommands(|sub| sub.mut_args(without_empty))
 }
 
-/// The command line, in the words of each command.
+/// The command line with the layout, variables and help texts of each command.
 pub(super) fn of_everything() -> Command {
     let columns = columns(std::io::stdout()).map_or(COLUMNS, |columns| columns.min(MOST_COLUMNS));
     let command = Cli::command();
@@ -24,7 +24,7 @@ pub(super) fn of_everything() -> Command {
     let template = head + "Options:\n{options}{after-help}";
     command.help_template(template).term_width(columns).mut_subcommands(|sub| {
         let name = sub.get_name().to_owned();
-        sub.mut_args(|arg| worded(&name, with_variable(arg)))
+        sub.mut_args(|arg| with_own_help(&name, with_variable(arg)))
     })
 }
 
@@ -33,9 +33,9 @@ pub(super) fn names() -> Vec<String> {
     Cli::command().get_subcommands().filter(|sub| !sub.is_hide_set()).map(|sub| sub.get_name().to_owned()).collect()
 }
 
-/// Each flag has its variable, which says yes or no for a flag without a value. Nobody types `--markdown`.
+/// Adds the variable of each flag. For a flag without a value it is yes or no. The hidden `--markdown` has none.
 fn with_variable(arg: Arg) -> Arg {
-    let Some(variable) = arg.get_long().filter(|long| *long != "markdown").map(variable::of) else { return arg };
+    let Some(variable) = arg.get_long().filter(|long| *long != "markdown").map(variable::for_flag) else { return arg };
     let arg = arg.env(variable).hide_env_values(true);
     match arg.get_action() {
         ArgAction::SetTrue => arg.value_parser(BoolishValueParser::new()),
@@ -43,11 +43,11 @@ fn with_variable(arg: Arg) -> Arg {
     }
 }
 
-/// With its own help in a command that uses the flag in another way.
-fn worded(command: &str, arg: Arg) -> Arg {
+/// Changes the help of a flag in commands that use it in another way.
+fn with_own_help(command: &str, arg: Arg) -> Arg {
     match (command, arg.get_id().as_str()) {
         ("report", "output_file") => arg.help("Write the page to this file (mode 0600) instead of stdout"),
-        // These commands end by themselves and do not reopen a file at SIGHUP.
+        // These commands do not reopen a file at SIGHUP, because they end by themselves.
         ("replay" | "show" | "doctor" | "hooks" | "selftest", "output_file") => {
             arg.help("Append the records to this file (mode 0600) instead of stdout")
         }
@@ -71,14 +71,18 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_who_opens_a_file_again_or_reads_it_again_says_so() {
-        let says = |command: &str, phrase: &str| {
+    fn only_live_commands_mention_reopening_and_reloading_files() {
+        let mentions = |command: &str, phrase: &str| {
             let command = of_everything().find_subcommand(command).cloned();
             command.is_some_and(|it| it.term_width(1000).render_help().to_string().contains(phrase))
         };
         for name in names() {
             let live = ["attach", "run", "record"].contains(&name.as_str());
-            assert_eq!((says(&name, "SIGHUP reopens it"), says(&name, "when it changes")), (live, live), "{name}");
+            assert_eq!(
+                (mentions(&name, "SIGHUP reopens it"), mentions(&name, "when it changes")),
+                (live, live),
+                "{name}"
+            );
         }
     }
 }

@@ -7,7 +7,6 @@ use clap::{Args, ValueEnum};
 use super::flags::{BtfFlag, NodeFlag, OutputFlags, PodsFlag, ProberFlag, RotationFlags};
 use tracer_model::record::Status;
 
-/// What to check, where, and when that is a failure.
 #[derive(Debug, Args)]
 pub struct DoctorArgs {
     /// Run only this check; repeatable [default: all]

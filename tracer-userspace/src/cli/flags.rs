@@ -1,4 +1,4 @@
-//! Flags that mean the same on several commands: groups that a command takes or not.
+//! Groups of flags that several commands share.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -145,7 +145,7 @@ pub struct DurationFlag {
     pub duration: Option<Duration>,
 }
 
-/// Who probes.
+/// Which processes probe.
 #[derive(Debug, Args)]
 #[command(next_help_heading = "What is watched")]
 pub struct ProberFlag {
@@ -154,7 +154,7 @@ pub struct ProberFlag {
     pub probers: Vec<String>,
 }
 
-/// How the kernel is watched.
+/// Which hooks are attached, and how.
 #[derive(Debug, Args)]
 #[command(next_help_heading = "What is watched")]
 pub struct KernelFlags {
@@ -225,17 +225,17 @@ pub struct NodeFlag {
     pub node_name: Option<String>,
 }
 
-/// One of a list, which may have blanks around its commas.
+/// A name of a list that may have spaces around its commas.
 pub(super) fn name_of_list() -> impl TypedValueParser<Value = String> {
     StringValueParser::new().map(|name| name.trim().to_owned())
 }
 
-/// A time, or none.
+/// A time, or 0 for none.
 fn interval(text: &str) -> Result<Duration, String> {
     if text.trim() == "0" { Ok(Duration::ZERO) } else { super::duration::duration(text) }
 }
 
-/// The kernel takes whole pages, and a power of two of them.
+/// The kernel accepts only a power of two of whole pages.
 fn ring_size(text: &str) -> Result<u32, String> {
     let kib: u32 = text.parse().map_err(|_| "not a number".to_owned())?;
     if kib.is_power_of_two() && (4..=1 << 20).contains(&kib) {

@@ -1,4 +1,4 @@
-//! What stands below the flags in each command's help: what to know before the first use, and examples.
+//! The text below the flags in each command's help: notes for the first use, and examples.
 
 pub(super) const TRACER: &str = "Exit codes:
   0  done

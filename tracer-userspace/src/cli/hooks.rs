@@ -5,7 +5,6 @@ use clap::Args;
 use super::FailOn;
 use super::flags::{DurationFlag, KernelFlags, NodeFlag, OutputFlags, ProberFlag};
 
-/// When it is a failure.
 #[derive(Debug, Args)]
 pub struct HooksArgs {
     /// Exit with code 1 at a finding of this status or a worse one; a missing hook is a warning

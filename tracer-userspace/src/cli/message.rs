@@ -1,4 +1,4 @@
-//! What is wrong with a command line, in one line.
+//! The error message for a wrong command line, in one line.
 
 use std::ffi::OsString;
 
@@ -7,19 +7,19 @@ use clap::error::{ContextKind, ContextValue, ErrorKind};
 
 use super::{definition, variable};
 
-/// The command that was typed.
+/// The command among the arguments.
 fn command_of(args: &[OsString]) -> Option<String> {
     let known = definition::names();
     let typed = args.iter().skip(1).filter_map(|arg| arg.to_str());
     typed.into_iter().find(|arg| known.iter().any(|name| name == arg)).map(str::to_owned)
 }
 
-/// How help on what was typed is asked for.
+/// The command line that prints the help.
 fn help_of(args: &[OsString]) -> String {
     command_of(args).map_or_else(|| "tracer --help".to_owned(), |name| format!("tracer {name} --help"))
 }
 
-/// What is wrong, and where help is.
+/// The message with the command that prints the help.
 pub(super) fn one_line(error: &clap::Error, args: &[OsString]) -> String {
     let place = if error.kind() == ErrorKind::InvalidUtf8 { not_utf8(args) } else { None };
     let words = place.map(|place| format!("{place}: not valid UTF-8")).or_else(|| misplaced(error, args));
@@ -27,7 +27,7 @@ pub(super) fn one_line(error: &clap::Error, args: &[OsString]) -> String {
     format!("{words} (see `{}`)", help_of(args))
 }
 
-/// A flag of another command, or one that stands before its command.
+/// The message for a flag of another command, or for one before its command.
 fn misplaced(error: &clap::Error, args: &[OsString]) -> Option<String> {
     let Some(ContextValue::String(flag)) = error.get(ContextKind::InvalidArg) else { return None };
     let definition = definition::of_everything();
@@ -44,7 +44,7 @@ fn misplaced(error: &clap::Error, args: &[OsString]) -> Option<String> {
     }
 }
 
-/// clap's message with its tips, without its usage block. A value is named by its source: the flag, or its variable.
+/// clap's message with its tips, without its usage block. It names the source of a wrong value: the flag, or its variable.
 fn clap_message(error: &clap::Error, args: &[OsString]) -> String {
     let rendered = error.render().to_string();
     let message = rendered.split("\nUsage:").next().unwrap_or(&rendered);
@@ -56,7 +56,7 @@ fn clap_message(error: &clap::Error, args: &[OsString]) -> String {
     }
 }
 
-/// What is not UTF-8 and has to be: what was typed (clap no longer complains once it is fixed), or a variable.
+/// Finds the argument or variable that must be UTF-8 but is not. It is the argument after whose repair clap accepts the encoding.
 fn not_utf8(args: &[OsString]) -> Option<String> {
     let lossy = |arg: &OsString| arg.to_string_lossy().into_owned();
     let is_fixed = |at: usize| {
@@ -68,7 +68,7 @@ fn not_utf8(args: &[OsString]) -> Option<String> {
     typed.map(|at| shown(&lossy(&args[at - 1]), &lossy(&args[at]), at)).or_else(|| variable::not_utf8(args))
 }
 
-/// With the flag or command before it.
+/// Shows an argument with the flag or command before it.
 fn shown(before: &str, arg: &str, at: usize) -> String {
     if at == 1 || arg.starts_with('-') { format!("`{arg}`") } else { format!("`{before} {arg}`") }
 }

@@ -1,8 +1,8 @@
-//! Namespaces as they are typed: a name, or `*`.
+//! Parses a namespace: a name, or `*`.
 
 use tracer_sources::cluster::Namespace;
 
-/// As the API allows them (RFC 1123 labels): the name becomes a part of a path of the API.
+/// Accepts only names that the API allows (RFC 1123 labels), because the name becomes a part of an API path.
 pub(super) fn namespace(text: &str) -> Result<Namespace, String> {
     let text = text.trim();
     let plain = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit();
@@ -22,7 +22,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_what_can_be_a_namespace_is_one() {
+    fn only_valid_names_of_namespaces_are_accepted() {
         assert_eq!(namespace("shop-1"), Ok(Namespace::Named("shop-1".into())));
         assert_eq!(namespace(" shop-1 "), Ok(Namespace::Named("shop-1".into())), "one of a list");
         assert_eq!(namespace("*"), Ok(Namespace::All));

@@ -1,4 +1,4 @@
-//! The flags of the daemon alone: where it pushes records to, in OpenTelemetry's protocol.
+//! Flags of the daemon only: where it pushes records to with OpenTelemetry's protocol.
 
 use clap::{Args, ValueEnum};
 use http::uri::PathAndQuery;
@@ -22,13 +22,13 @@ pub struct OtlpFlags {
 /// How requests are compressed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Compression {
-    /// By gzip.
+    /// Compress with gzip.
     Gzip,
-    /// Not at all.
+    /// Do not compress.
     None,
 }
 
-/// With its path: OTLP's own, where none is given.
+/// Parses the URL, and adds OTLP's path if it has none.
 fn endpoint(text: &str) -> Result<Uri, String> {
     let wrong = || "write a URL, e.g. http://collector:4318 or https://logs.example/v1/logs".to_owned();
     let mut parts = text.trim().parse::<Uri>().map_err(|_| wrong())?.into_parts();
@@ -41,7 +41,7 @@ fn endpoint(text: &str) -> Result<Uri, String> {
     Uri::from_parts(parts).map_err(|_| wrong())
 }
 
-/// A header. No message of tracer shows its value.
+/// Parses a header. It is marked as sensitive, so no message of tracer shows its value.
 fn header(text: &str) -> Result<(HeaderName, HeaderValue), String> {
     let (name, value) = text.split_once('=').ok_or("write NAME=VALUE")?;
     let name = name.trim().parse().map_err(|_| "not the name of a header".to_owned())?;
@@ -55,7 +55,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_url_without_a_path_gets_that_of_logs() {
+    fn a_url_without_a_path_gets_the_path_of_logs() {
         let taken = |text: &str| endpoint(text).map(|uri| uri.to_string());
         assert_eq!(taken("http://c:4318").as_deref(), Ok("http://c:4318/v1/logs"));
         assert_eq!(taken("https://c/").as_deref(), Ok("https://c/v1/logs"));

@@ -1,10 +1,10 @@
-//! All commands on one screen, by what they are for: `tracer` alone, and the head of `tracer --help`.
+//! All commands on one screen, grouped by purpose: for `tracer` without a command, and at the top of `tracer --help`.
 
 use std::fmt::Write as _;
 
 use clap::Command;
 
-/// What commands are for, and their names.
+/// The purposes, each with its commands.
 const GROUPS: &[(&str, &[&str])] = &[
     ("Watch a node", &["attach", "record", "run", "health"]),
     ("Read what was recorded", &["replay", "show", "report"]),
@@ -20,7 +20,7 @@ const EXAMPLES: &str = "Examples:
 `tracer COMMAND --help` lists the flags and examples of a command.
 ";
 
-/// The commands, each with what it does.
+/// The groups of commands, each command with its description.
 pub(super) fn groups(command: &Command) -> String {
     let mut text = String::new();
     for (heading, names) in GROUPS {
@@ -34,7 +34,7 @@ pub(super) fn groups(command: &Command) -> String {
     text
 }
 
-/// What `tracer` alone prints.
+/// The text that `tracer` prints without a command.
 pub(super) fn text(command: &Command) -> String {
     let about = command.get_about().map(ToString::to_string).unwrap_or_default();
     format!("{about}\n\nUsage: tracer COMMAND [OPTIONS]\n\n{}{EXAMPLES}", groups(command))

@@ -8,7 +8,7 @@ use super::definition;
 use tracer_model::record::Cause;
 use tracer_terminal::error::Error;
 
-/// The commands, complete.
+/// All commands, with the arguments that clap adds.
 fn commands() -> Command {
     let mut command = definition::of_everything();
     command.build();
@@ -21,10 +21,10 @@ pub fn completions(shell: Shell) -> String {
     String::from_utf8_lossy(&script).into_owned()
 }
 
-/// A command as it is completed: without what is hidden, and with the causes where one is wanted.
+/// A command for completion: without hidden parts, and with the names of causes as values.
 fn shown(command: &Command) -> Command {
     let causes = || PossibleValuesParser::new(Cause::ALL.iter().map(|cause| cause.name()));
-    // clap makes these again.
+    // clap adds these two itself.
     let own = |name: &str| name != "help" && name != "version";
     let args = command.get_arguments().filter(|arg| !arg.is_hide_set() && own(arg.get_id().as_str())).cloned();
     let args = args.map(|arg| match arg.get_id().as_str() {
@@ -49,7 +49,7 @@ pub fn man(name: Option<&str>) -> Result<String, Error> {
             let found = all.find_subcommand(name).cloned();
             let found =
                 found.ok_or_else(|| Error::Usage(format!("man {name}: no such command (see `tracer --help`)")))?;
-            // `tracer-run(1)` as its page is called.
+            // The page of `run` is called `tracer-run(1)`.
             found.display_name(format!("tracer-{name}"))
         }
     };
@@ -81,7 +81,7 @@ mod tests {
     }
 
     #[test]
-    fn every_command_has_a_page_and_a_line_in_the_first() {
+    fn every_command_has_a_page_and_a_line_in_the_main_page() {
         let first = man(None).unwrap();
         assert!(first.contains(".TH tracer 1"), "{first}");
         for name in definition::names() {

@@ -1,11 +1,11 @@
-//! The flags of the daemon alone: what it answers, and where.
+//! Flags of the daemon only: its endpoints and their addresses.
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
 
 use clap::Args;
 
-/// What `tracer run` answers.
+/// The endpoints of `tracer run`.
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Endpoints")]
 pub struct ServeFlags {
@@ -20,8 +20,9 @@ pub struct ServeFlags {
     pub health_socket: PathBuf,
 }
 
-/// An address and a port; a name would have to be resolved, which may fail later. `localhost` has its address (RFC 6761).
-/// Without an address: each of the node. `$(NODE_IP):9464` in a manifest has no brackets around an IPv6 address.
+/// Parses an address and a port. Names are refused, because resolving one may fail later; only `localhost` has a fixed address
+/// (RFC 6761). Without an address, all addresses of the node are used. `$(NODE_IP):9464` in a manifest has no brackets around an
+/// IPv6 address.
 fn address(text: &str) -> Result<SocketAddr, String> {
     let text = &match text.rsplit_once(':') {
         Some(("", port)) => format!("{}:{port}", every_address()),
@@ -35,7 +36,7 @@ fn address(text: &str) -> Result<SocketAddr, String> {
     })
 }
 
-/// Where IPv6 is on, a socket of `[::]` takes IPv4 clients, too, unless `net.ipv6.bindv6only` is set.
+/// If IPv6 is on, a socket on `[::]` accepts IPv4 clients, too, unless `net.ipv6.bindv6only` is set.
 fn every_address() -> &'static str {
     let bind_v6_only = std::fs::read_to_string("/proc/sys/net/ipv6/bindv6only");
     let has_v6 = std::net::UdpSocket::bind("[::]:0").is_ok();

@@ -1,4 +1,4 @@
-//! `TRACER_*` variables that no flag has: a slip, which would otherwise do nothing.
+//! Warns of `TRACER_*` variables that belong to no flag: a typing error would otherwise have no effect.
 
 use std::collections::BTreeSet;
 use std::ffi::OsString;
@@ -8,7 +8,7 @@ use tracer_terminal::typed::nearest;
 
 const PREFIX: &str = "TRACER_";
 
-/// Variables that are no flag's: of the log, and of this project's build and tests.
+/// Variables that belong to no flag: those of the log, and of this project's build and tests.
 const OTHERS: &[&str] = &[
     "TRACER_LOG",
     "TRACER_BLESS",
@@ -18,7 +18,7 @@ const OTHERS: &[&str] = &[
     "TRACER_VM_CACHE",
 ];
 
-/// A warning for each of these variables that begins as ours do and is none.
+/// Makes a warning for each variable that begins with the prefix and belongs to nothing.
 pub fn unknown_variables(variables: impl IntoIterator<Item = (OsString, OsString)>) -> Vec<String> {
     let known = known();
     let text = |text: OsString| text.to_string_lossy().into_owned();
@@ -66,7 +66,7 @@ mod tests {
     }
 
     #[test]
-    fn a_slip_is_named_with_the_nearest_variable() {
+    fn the_warning_of_a_typing_error_names_the_nearest_variable() {
         let slips = [("TRACER_DURATON", "5m"), ("TRACER_NODE_NAME", "n1"), ("TRACER_XYZ", ""), ("PATH", "/bin")];
         assert_eq!(
             warnings(&slips),

@@ -1,4 +1,4 @@
-//! The variable of a flag, for messages about a value that came from there.
+//! The variable of a flag, for error messages about a value from that variable.
 
 use std::any::TypeId;
 use std::ffi::{OsStr, OsString};
@@ -9,15 +9,15 @@ use clap::Arg;
 use super::definition;
 use tracer_terminal::error::Error;
 
-/// The variable of a flag, its dashes left out.
-pub(super) fn of(flag: &str) -> String {
+/// The variable of a flag, which is given without its leading dashes.
+pub(super) fn for_flag(flag: &str) -> String {
     match flag {
         "node-name" => "NODE_NAME".to_owned(),
         _ => format!("TRACER_{}", flag.to_uppercase().replace('-', "_")),
     }
 }
 
-/// A flag by the id of its argument, its dashes left out.
+/// The flag with this argument id, without its leading dashes.
 fn flag_of(id: &str) -> String {
     match id {
         "causes" => "cause".into(),
@@ -26,7 +26,7 @@ fn flag_of(id: &str) -> String {
     }
 }
 
-/// It is set to something.
+/// Whether the variable has a value that is not empty.
 fn is_set(variable: &str) -> bool {
     std::env::var_os(variable).is_some_and(|value| !value.is_empty())
 }
@@ -38,12 +38,12 @@ fn leading_flag(text: &str) -> Option<&str> {
     Some(&rest[..end]).filter(|name| !name.is_empty())
 }
 
-/// The variable that gave a flag (`--duration <TIME>`) its value, if that was not typed.
+/// The variable that gave a flag (`--duration <TIME>`) its value, if the flag is not on the command line.
 pub(super) fn that_gave(flag: &str, args: &[OsString]) -> Option<String> {
     let name = leading_flag(flag)?;
     let typed = |arg: &str| leading_flag(arg) == Some(name) || is_short(arg, name);
     let is_typed = args.iter().skip(1).filter_map(|arg| arg.to_str()).any(typed);
-    Some(of(name)).filter(|variable| !is_typed && is_set(variable))
+    Some(for_flag(name)).filter(|variable| !is_typed && is_set(variable))
 }
 
 /// The variable of this command with a value that is not UTF-8. Only paths need not be UTF-8.
@@ -64,11 +64,11 @@ fn is_short(arg: &str, name: &str) -> bool {
     )
 }
 
-/// The same error with the name of the variable in place of its flag, where the flag was not typed.
+/// Replaces the flag in the error by the name of its variable, if the flag is not on the command line.
 pub fn named_by(error: Error, typed: &[String]) -> Error {
     let text = error.to_string();
     let Some(name) = leading_flag(&text).filter(|_| error.exit_code() == 2) else { return error };
-    let variable = of(name);
+    let variable = for_flag(name);
     if typed.iter().any(|id| flag_of(id) == name) || !is_set(&variable) {
         return error;
     }
@@ -80,15 +80,15 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_flag_is_known_by_its_beginning() {
+    fn the_leading_flag_of_a_text_is_found() {
         assert_eq!(leading_flag("--output-file /x: no"), Some("output-file"));
         assert_eq!(leading_flag("--duration=5m"), Some("duration"));
         assert_eq!((leading_flag("-o"), leading_flag("record FILE"), leading_flag("--")), (None, None, None));
-        assert_eq!((of("node-name"), of("kubelet-log")), ("NODE_NAME".into(), "TRACER_KUBELET_LOG".into()));
+        assert_eq!((for_flag("node-name"), for_flag("kubelet-log")), ("NODE_NAME".into(), "TRACER_KUBELET_LOG".into()));
     }
 
     #[test]
-    fn an_error_that_names_no_flag_stays_as_it_is() {
+    fn an_error_without_a_flag_is_unchanged() {
         let error = named_by(Error::Usage("explain `x`: no such cause".into()), &[]);
         assert_eq!(error.to_string(), "explain `x`: no such cause");
     }

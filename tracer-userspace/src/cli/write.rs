@@ -1,4 +1,4 @@
-//! The flags of the daemon alone: what it writes to the cluster API. Nothing, unless one of them is given.
+//! Flags of the daemon only: what it writes to the cluster API. Without these flags it writes nothing.
 
 use clap::Args;
 

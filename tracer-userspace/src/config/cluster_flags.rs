@@ -1,11 +1,11 @@
-//! Flags of the cluster API that are more than yes or no.
+//! Flags of the cluster API that need more than a yes or no.
 
 use crate::cli::WriteFlags;
 use tracer_output::sink::cluster::ClusterOutput;
 use tracer_sources::cluster::{Access, Namespace};
 use tracer_terminal::error::Error;
 
-/// Each once; all of them, if that was asked for.
+/// Removes duplicates; `*` stands for all namespaces.
 pub(super) fn namespaces(asked: Vec<Namespace>) -> Vec<Namespace> {
     if asked.contains(&Namespace::All) {
         return vec![Namespace::All];
@@ -19,7 +19,7 @@ pub(super) fn namespaces(asked: Vec<Namespace>) -> Vec<Namespace> {
 }
 
 /// What the daemon writes to the cluster API.
-pub(super) fn written(
+pub(super) fn cluster_output(
     flags: WriteFlags,
     access: Option<Access>,
     node_name: &str,
@@ -44,7 +44,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn events_are_asked_for_by_namespace_or_all_of_them() {
+    fn events_are_read_of_named_namespaces_or_of_all() {
         let file = std::env::current_exe().unwrap().display().to_string();
         let events = |namespaces: &str| match planned(&[
             "attach",
@@ -66,7 +66,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_written_to_the_api_needs_it() {
+    fn writing_to_the_api_needs_access_to_it() {
         let file = std::env::current_exe().unwrap().display().to_string();
         let written = |args: &[&str]| match planned(&[&["run", "--node-name", "n1"], args].concat()) {
             Ok(Plan::Live(live)) => Ok(live.cluster_output),

@@ -1,8 +1,8 @@
-//! What `tracer doctor` was asked for.
+//! The plan of `tracer doctor`.
 
 use std::path::PathBuf;
 
-use super::{filled, host_name, none_empty, output, probers, readable, rotation};
+use super::{host_name, non_empty, output, probers, readable, refuse_empty, rotation};
 use crate::cli::DoctorArgs;
 use tracer_doctor::command::DoctorConfig;
 use tracer_doctor::{CHECKS, Options};
@@ -11,24 +11,24 @@ use tracer_sources::files;
 use tracer_terminal::error::Error;
 use tracer_terminal::typed::nearest;
 
-/// What the command line means.
+/// Makes the configuration of the flags.
 pub(super) fn plan(args: DoctorArgs) -> Result<DoctorConfig, Error> {
     let output = output(&args.output);
     let output = SinkConfig { rotation: rotation(&args.rotation, output.file.is_some())?, ..output };
     let pods = readable("--pods", args.pods.pods)?.map(|path| files::read_pods(&path)).transpose();
     let pods = pods.map_err(|error| Error::Source(error.to_string()))?;
-    // An empty list says nothing about the pods of this node.
+    // An empty list does not show that the node has no pods.
     let pods = pods.filter(|pods| !pods.is_empty());
-    none_empty("--check", &args.checks)?;
+    refuse_empty("--check", &args.checks)?;
     let checks = args.checks.iter().map(|name| known(name).map(str::to_owned)).collect::<Result<_, _>>()?;
     let probers = probers(args.probers.probers)?;
     let btf = readable("--btf", args.btf.btf)?;
     let options = Options { root: root(args.root)?, checks, pods, probers, btf, ..Options::default() };
-    let node_name = filled(args.node.node_name).unwrap_or_else(host_name);
+    let node_name = non_empty(args.node.node_name).unwrap_or_else(host_name);
     Ok(DoctorConfig { output, options, only_problems: args.problems, fail_on: args.fail_on.into(), node_name })
 }
 
-/// A folder that can be listed.
+/// Checks that the folder can be listed.
 fn root(path: Option<PathBuf>) -> Result<Option<PathBuf>, Error> {
     let Some(path) = path.filter(|path| !path.as_os_str().is_empty()) else { return Ok(None) };
     match std::fs::read_dir(&path) {
@@ -37,7 +37,7 @@ fn root(path: Option<PathBuf>) -> Result<Option<PathBuf>, Error> {
     }
 }
 
-/// The check of this name, in either case and with `-` or `_`.
+/// The check with this name, in upper or lower case, with `-` or `_`.
 fn known(name: &str) -> Result<&'static str, Error> {
     let names: Vec<&str> = CHECKS.iter().map(|check| check.name).collect();
     if let Some(known) = names.iter().find(|known| **known == name.to_lowercase().replace('-', "_")) {
@@ -53,7 +53,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_unknown_check_names_the_known() {
+    fn the_error_of_an_unknown_check_lists_the_known_ones() {
         let error = |name| known(name).expect_err("unknown").to_string();
         assert!(error("contrack").contains("did you mean `conntrack`?"));
         assert_eq!(known("Port-Overlap").expect("a check"), "port_overlap");

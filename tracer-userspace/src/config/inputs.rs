@@ -1,4 +1,4 @@
-//! Files that are read are not written to: records appended to a recording or a list of pods would end its use.
+//! Refuses to write to a file that the command reads: appended records would damage a recording or a list of pods.
 
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
@@ -8,7 +8,7 @@ use crate::cli::{Command, LiveFlags};
 use tracer_sources::NamedLog;
 use tracer_terminal::error::Error;
 
-/// Refuses an `--output-file` that the same command reads, or records to. (`report` looks at its own.)
+/// Refuses an `--output-file` that the same command reads, or records to. `report` checks its files itself.
 pub(super) fn refuse_as_output(command: &Command) -> Result<(), Error> {
     let (output, inputs) = match command {
         Command::Attach(live) | Command::Run { live, .. } => (&live.records.output, of_live(live)),
@@ -38,7 +38,7 @@ fn of_live(flags: &LiveFlags) -> Vec<&Path> {
     files.into_iter().flatten().map(PathBuf::as_path).collect()
 }
 
-/// The same regular file, or the same name of one that is not there yet.
+/// Whether both are the same regular file, or the same name of a file that does not exist yet.
 fn is_same(one: &Path, other: &Path) -> bool {
     match (fs::metadata(one), fs::metadata(other)) {
         (Ok(one), Ok(other)) => one.is_file() && (one.dev(), one.ino()) == (other.dev(), other.ino()),
@@ -53,7 +53,7 @@ mod tests {
     use tracer_testing::Scratch;
 
     #[test]
-    fn an_input_is_no_output() {
+    fn an_input_as_output_is_refused() {
         let scratch = Scratch::new();
         let (input, link) = (scratch.path("in"), scratch.path("link"));
         std::fs::write(&input, "{}").unwrap();

@@ -1,9 +1,9 @@
-//! `attach`, `run` and `record`.
+//! The plan of `attach`, `run` and `record`.
 
 use std::path::PathBuf;
 
-use super::cluster_flags::{namespaces, written};
-use super::{filled, host_name, load_options, readable, records};
+use super::cluster_flags::{cluster_output, namespaces};
+use super::{host_name, load_options, non_empty, readable, records};
 use crate::cli::{LiveFlags, ServeFlags, SourceFlags, WriteFlags};
 use crate::pipeline::LiveConfig;
 use tracer_output::serve::Serve;
@@ -11,7 +11,7 @@ use tracer_sources::cluster::{self, Access, ClusterConfig};
 use tracer_sources::{NamedLog, journal_in};
 use tracer_terminal::error::Error;
 
-/// The configuration from the flags of these commands; a daemon has more flags.
+/// Makes the configuration of the flags of these commands. Only a daemon has the flags in `daemon`.
 pub(super) fn plan(
     flags: LiveFlags,
     daemon: Option<(ServeFlags, WriteFlags)>,
@@ -20,17 +20,17 @@ pub(super) fn plan(
     let (serve, write) = daemon.unzip();
     let output = records(&flags.records)?;
     let files = Files::of(&flags)?;
-    let node_name = filled(flags.node.node_name).unwrap_or_else(host_name);
+    let node_name = non_empty(flags.node.node_name).unwrap_or_else(host_name);
     let sources = &flags.sources;
     let access = access(sources, &files, serve.is_some());
-    let cluster_output = write.map(|write| written(write, access.clone(), &node_name)).transpose()?.flatten();
+    let cluster_output = write.map(|write| cluster_output(write, access.clone(), &node_name)).transpose()?.flatten();
     let load = load_options(flags.probers, flags.kernel)?;
     Ok(LiveConfig {
         unavailable_source: serve.as_ref().filter(|_| access.is_none()).and_then(|_| unavailable_source(sources)),
         cluster: access.and_then(|access| cluster_sources(access, sources, &files, &node_name)),
         output,
         daemon: serve.is_some(),
-        serve: serve.map(served),
+        serve: serve.map(serve_config),
         record,
         duration: flags.end.duration,
         load,
@@ -43,7 +43,7 @@ pub(super) fn plan(
     })
 }
 
-/// Files that were named, each of which can be read.
+/// The files that flags name; each can be read.
 struct Files {
     pods: Option<PathBuf>,
     services: Option<PathBuf>,
@@ -63,10 +63,10 @@ impl Files {
     }
 }
 
-/// A file must be there, and a directory have a journal in it; the node's own may still come.
+/// Checks that the file exists, or that the directory has a journal. The node's own journal may be created later.
 fn kubelet_log(named: Option<NamedLog>) -> Result<Option<NamedLog>, Error> {
     match named {
-        // To open a pipe waits for who writes to it.
+        // Opening a pipe would wait for a writer.
         Some(NamedLog::File(path)) if std::fs::metadata(&path).is_ok_and(|it| !it.is_file() && !it.is_dir()) => {
             Err(Error::file("--kubelet-log", path, std::io::Error::other("not a plain file")))
         }
@@ -79,7 +79,7 @@ fn kubelet_log(named: Option<NamedLog>) -> Result<Option<NamedLog>, Error> {
     }
 }
 
-/// How the cluster API is reached, if it is to be used: as the kubeconfig says, else as the daemon's service account.
+/// How tracer reaches the cluster API, if it uses it: with the kubeconfig, else with the daemon's service account.
 fn access(flags: &SourceFlags, files: &Files, daemon: bool) -> Option<Access> {
     if flags.no_api {
         return None;
@@ -88,7 +88,7 @@ fn access(flags: &SourceFlags, files: &Files, daemon: bool) -> Option<Access> {
     files.kubeconfig.clone().map(Access::Kubeconfig).or_else(in_cluster)
 }
 
-/// Where files give everything, the API is not asked.
+/// What to read from the cluster API; absent if files have all of it.
 fn cluster_sources(access: Access, flags: &SourceFlags, files: &Files, node_name: &str) -> Option<ClusterConfig> {
     let config = ClusterConfig {
         access,
@@ -100,9 +100,13 @@ fn cluster_sources(access: Access, flags: &SourceFlags, files: &Files, node_name
     Some(config).filter(ClusterConfig::asks_something)
 }
 
-/// Refuses flags of the cluster API in a command that uses the API only with a kubeconfig. Their variables may be set in the
-/// environment of a daemon, where `attach` runs beside it.
-pub(super) fn refuse_unasked(command: &str, flags: &SourceFlags, typed: &[String]) -> Result<(), Error> {
+/// Refuses flags of the cluster API without a kubeconfig. Their variables are accepted: `attach` may run in the environment of a
+/// daemon.
+pub(super) fn refuse_api_flags_without_kubeconfig(
+    command: &str,
+    flags: &SourceFlags,
+    typed: &[String],
+) -> Result<(), Error> {
     let named = flags.kubeconfig.as_ref().is_some_and(|path| !path.as_os_str().is_empty());
     let is_typed = |flag: &&str| typed.iter().any(|id| id.replace('_', "-") == *flag);
     match ["api-services", "api-events"].into_iter().find(is_typed).filter(|_| !named) {
@@ -113,8 +117,8 @@ pub(super) fn refuse_unasked(command: &str, flags: &SourceFlags, typed: &[String
     }
 }
 
-/// The flags of the cluster API that a daemon without access to it cannot follow: it does the rest. (Other commands refuse
-/// them.)
+/// The warning about flags of the cluster API in a daemon without access to it. The daemon runs without them; other commands
+/// refuse them.
 fn unavailable_source(flags: &SourceFlags) -> Option<String> {
     let flag = match (flags.api_services, flags.api_events.is_empty()) {
         (true, true) => "--api-services does",
@@ -126,7 +130,7 @@ fn unavailable_source(flags: &SourceFlags) -> Option<String> {
     Some(format!("{flag} nothing {why}"))
 }
 
-/// What the daemon answers.
-fn served(flags: ServeFlags) -> Serve {
+/// The endpoints of the daemon.
+fn serve_config(flags: ServeFlags) -> Serve {
     Serve { metrics: flags.metrics_listen, health: flags.health_socket, pod_labels: flags.metrics_pod_labels }
 }

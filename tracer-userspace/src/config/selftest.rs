@@ -1,15 +1,15 @@
-//! What `tracer selftest` was asked for.
+//! The plan of `tracer selftest`.
 
-use super::{causes, filled, host_name, output};
+use super::{causes, host_name, non_empty, output};
 use crate::cli::SelftestArgs;
 use tracer_output::sink::SinkConfig;
 use tracer_output::sink::filter::Filter;
 use tracer_terminal::error::Error;
 use tracer_testbed::command::SelftestConfig;
 
-/// What the command line means.
+/// Makes the configuration of the flags.
 pub(super) fn plan(args: SelftestArgs) -> Result<SelftestConfig, Error> {
     let filter = Filter { causes: causes(&args.causes.causes)?, ..Filter::default() };
     let output = SinkConfig { filter, ..output(&args.output) };
-    Ok(SelftestConfig { output, node_name: filled(args.node.node_name).unwrap_or_else(host_name) })
+    Ok(SelftestConfig { output, node_name: non_empty(args.node.node_name).unwrap_or_else(host_name) })
 }

@@ -48,7 +48,7 @@ fn an_empty_name_in_a_list_is_refused() {
 }
 
 #[test]
-fn the_kubelets_log_is_a_file_or_the_journal() {
+fn the_kubelet_log_is_a_file_or_the_journal() {
     let log = |value: &str| match planned(&["attach", "--kubelet-log", value]) {
         Ok(Plan::Live(live)) => Ok(live.kubelet_log),
         other => Err(other.unwrap_err().to_string()),
@@ -64,7 +64,7 @@ fn the_kubelets_log_is_a_file_or_the_journal() {
 }
 
 #[test]
-fn the_api_is_used_where_a_kubeconfig_is_named_and_files_leave_something_to_ask() {
+fn the_api_is_used_with_a_kubeconfig_for_what_files_do_not_have() {
     let live = |args: &[&str]| match planned(args).unwrap() {
         Plan::Live(live) => live.cluster,
         other => unreachable!("{other:?}"),
@@ -88,7 +88,7 @@ fn the_api_is_used_where_a_kubeconfig_is_named_and_files_leave_something_to_ask(
 }
 
 #[test]
-fn a_daemon_that_cannot_ask_the_api_says_so_and_runs() {
+fn a_daemon_without_the_api_warns_and_runs() {
     let unavailable_source = |args: &[&str]| match planned(args).unwrap() {
         Plan::Live(live) => live.unavailable_source,
         other => unreachable!("{other:?}"),
@@ -124,7 +124,7 @@ fn rotation_needs_a_file_and_a_size() {
 }
 
 #[test]
-fn only_the_daemon_answers() {
+fn only_the_daemon_has_endpoints() {
     let Plan::Live(run) = planned(&["run", "--metrics-listen", "[::1]:9464"]).unwrap() else { unreachable!() };
     let serve = run.serve.unwrap();
     assert_eq!(serve.metrics, Some("[::1]:9464".parse().unwrap()));
@@ -136,7 +136,7 @@ fn only_the_daemon_answers() {
 }
 
 #[test]
-fn json_has_its_old_name_too() {
+fn json_can_be_named_ndjson_too() {
     for name in ["json", "ndjson"] {
         let Plan::Live(live) = planned(&["attach", "-o", name]).unwrap() else { unreachable!() };
         assert_eq!(live.output.form, Form::Ndjson);
@@ -144,7 +144,7 @@ fn json_has_its_old_name_too() {
 }
 
 #[test]
-fn causes_are_understood_as_people_type_them() {
+fn causes_are_found_in_either_case_and_with_hyphens() {
     let Ok(Plan::Explain { causes, .. }) = planned(&["explain", "LOOPBACK_DOWN", "firewall-drop"]) else {
         panic!("explain takes several causes")
     };
@@ -152,7 +152,7 @@ fn causes_are_understood_as_people_type_them() {
 }
 
 #[test]
-fn an_unknown_cause_names_the_known() {
+fn the_error_of_an_unknown_cause_lists_the_known_ones() {
     let error = planned(&["attach", "--cause", "loopback"]).unwrap_err().to_string();
     assert!(error.contains("did you mean `loopback_down`?") && !error.contains("unexplained"), "{error}");
 }

@@ -1,11 +1,11 @@
-//! Records of the ring.
+//! Fuzz target for records of the ring.
 
 use tracer_bpf::decode::decode;
 use tracer_bpf::ebpf::KernelNames;
 use tracer_bpf::observe::observe;
 use tracer_model::fuzzing::check_recorded;
 
-/// Records one after another, each behind its length (four bytes, little-endian).
+/// Parses records one after another, each after its length (four bytes, little-endian).
 pub(super) fn ring(mut bytes: &[u8]) {
     let (mut names, probers) = (KernelNames::default(), ["kubelet".to_owned()]);
     while let Some((length, rest)) = bytes.split_first_chunk() {

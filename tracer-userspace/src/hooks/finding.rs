@@ -1,4 +1,4 @@
-//! A hook as a finding: the form that scripts know from `tracer doctor`.
+//! Makes a finding of a hook, in the form of the findings of `tracer doctor`.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -11,7 +11,7 @@ use tracer_doctor::{Finding, Status, hook_fix};
 use tracer_model::plural::counted;
 use tracer_model::record::Remediation;
 
-pub(super) fn of(watched: &Watched, window: Duration) -> Finding {
+pub(super) fn of_hook(watched: &Watched, window: Duration) -> Finding {
     let row = watched.status.row;
     let status = status(watched);
     let needs = watched.status.tried.iter().find_map(|tried| tried.needs).filter(|_| status == Status::Unknown);
@@ -19,8 +19,8 @@ pub(super) fn of(watched: &Watched, window: Duration) -> Finding {
         check: format!("hooks/{}", watched.hook().name()),
         status,
         observed: observed(watched, window),
-        expected: format!("attached: {}", forms(watched).join(", else ")),
-        why: format!("without it this is unknown: {}", row.lost),
+        expected: format!("attached: {}", program_types(watched).join(", else ")),
+        why: format!("without it, tracer does not know this: {}", row.lost),
         remediation: (status != Status::Ok).then(|| fix(watched, needs)),
         persist: None,
         needs: needs.map(str::to_owned),
@@ -29,7 +29,7 @@ pub(super) fn of(watched: &Watched, window: Duration) -> Finding {
     finding.with_sentences()
 }
 
-/// Whether a privilege is what is missing is not known to be the kernel's fault.
+/// A hook that is missing for lack of a privilege is `unknown`: the kernel may allow it.
 fn status(watched: &Watched) -> Status {
     match watched.status.hook_state {
         HookState::Missing if watched.status.tried.iter().any(|tried| tried.needs.is_some()) => Status::Unknown,
@@ -41,8 +41,8 @@ fn status(watched: &Watched) -> Status {
     }
 }
 
-/// Forms in the order in which they are tried.
-fn forms(watched: &Watched) -> Vec<&'static str> {
+/// Program types in the order in which they are tried.
+fn program_types(watched: &Watched) -> Vec<&'static str> {
     let mut forms: Vec<_> = watched.status.row.variants.iter().map(|variant| variant.form.name()).collect();
     forms.dedup();
     forms
@@ -57,7 +57,7 @@ fn observed(watched: &Watched, window: Duration) -> String {
             format!("refused, and covered by {} instead; {}", names.join(" and "), reasons(watched))
         }
         HookState::AwaitsModule => {
-            "not attached: its kernel module is not loaded; a run tries it again every 5 seconds".to_owned()
+            "not attached: its kernel module is not loaded; a run retries it every 5 seconds".to_owned()
         }
         HookState::Missing => format!("not attached; {}", reasons(watched)),
     }
@@ -76,8 +76,8 @@ pub(super) fn cost(runs: Option<Runs>, window: Duration) -> String {
 }
 
 fn reasons(watched: &Watched) -> String {
-    let reported = watched.status.tried.iter().map(|tried| format!("{}: {}", tried.form.name(), tried.reason));
-    reported.collect::<Vec<_>>().join("; ")
+    let tried = watched.status.tried.iter().map(|tried| format!("{}: {}", tried.form.name(), tried.reason));
+    tried.collect::<Vec<_>>().join("; ")
 }
 
 fn fix(watched: &Watched, needs: Option<&str>) -> Remediation {
@@ -94,7 +94,7 @@ fn fields(watched: &Watched, window: Duration) -> BTreeMap<String, Value> {
         ("tried".to_owned(), Value::from(tried.collect::<Vec<_>>())),
         ("lost".to_owned(), row.lost.into()),
         ("required".to_owned(), row.required.into()),
-        ("window_s".to_owned(), billionths(window.as_secs_f64()).into()),
+        ("window_s".to_owned(), rounded(window.as_secs_f64()).into()),
     ]);
     if let HookState::Attached(form) = watched.status.hook_state {
         fields.insert("form".to_owned(), form.name().into());
@@ -103,14 +103,14 @@ fn fields(watched: &Watched, window: Duration) -> BTreeMap<String, Value> {
     if let Some(runs) = watched.runs {
         fields.insert("runs".to_owned(), runs.count.into());
         fields.insert("run_time_ns".to_owned(), ((runs.seconds * 1e9).round() as u64).into());
-        fields.insert("share_of_one_cpu".to_owned(), billionths(runs.share(window)).into());
+        fields.insert("share_of_one_cpu".to_owned(), rounded(runs.share(window)).into());
         fields.extend(runs.ns_each().map(|ns| ("ns_per_run".to_owned(), (ns as u64).into())));
     }
     fields
 }
 
-/// Nine decimals.
-fn billionths(x: f64) -> f64 {
+/// Rounds to nine decimals.
+fn rounded(x: f64) -> f64 {
     (x * 1e9).round() / 1e9
 }
 
@@ -132,10 +132,10 @@ mod tests {
     }
 
     #[test]
-    fn a_hook_in_force_says_what_it_costs() {
+    fn an_attached_hook_shows_its_cost() {
         let mut hook = watched("kfree_skb", HookState::Attached(Form::RawTracepoint), vec![]);
         hook.runs = Some(Runs { count: 1000, seconds: 0.0005 });
-        let finding = of(&hook, WINDOW);
+        let finding = of_hook(&hook, WINDOW);
         assert_eq!((finding.check.as_str(), finding.status), ("hooks/kfree_skb", Status::Ok));
         assert_eq!(finding.observed, "raw_tracepoint: 1000 runs, 500 ns each, 0.0100 % of one CPU");
         assert_eq!((&finding.fields["runs"], &finding.fields["ns_per_run"]), (&json!(1000), &json!(500)));
@@ -143,15 +143,15 @@ mod tests {
     }
 
     #[test]
-    fn what_was_not_counted_is_no_zero() {
-        let finding = of(&watched("kfree_skb", HookState::Attached(Form::RawTracepoint), vec![]), WINDOW);
+    fn runs_that_were_not_counted_are_absent() {
+        let finding = of_hook(&watched("kfree_skb", HookState::Attached(Form::RawTracepoint), vec![]), WINDOW);
         assert!(!finding.fields.contains_key("runs") && finding.observed.contains("does not count"), "{finding:?}");
     }
 
     #[test]
     fn a_missing_hook_is_a_warning_with_each_reason() {
         let tried = vec![refused(Form::Fentry, None), refused(Form::Kprobe, None)];
-        let finding = of(&watched("__put_net", HookState::Missing, tried), WINDOW);
+        let finding = of_hook(&watched("__put_net", HookState::Missing, tried), WINDOW);
         assert_eq!(finding.status, Status::Warn);
         assert_eq!(finding.observed, "Not attached; fentry: the kernel says no; kprobe: the kernel says no");
         assert_eq!(finding.fields["tried"][1], json!({"form": "kprobe", "reason": "the kernel says no"}));
@@ -159,9 +159,9 @@ mod tests {
     }
 
     #[test]
-    fn a_setting_of_the_kernel_is_what_fixes() {
+    fn a_setting_of_the_kernel_is_the_fix() {
         let silenced = Tried { fix: Some("sysctl -w kernel.ftrace_enabled=1"), ..refused(Form::Fentry, None) };
-        let finding = of(&watched("__put_net", HookState::Missing, vec![silenced]), WINDOW);
+        let finding = of_hook(&watched("__put_net", HookState::Missing, vec![silenced]), WINDOW);
         let fix = finding.remediation.expect("a fix");
         assert_eq!(fix.commands[0].run, "sysctl -w kernel.ftrace_enabled=1");
     }
@@ -169,15 +169,15 @@ mod tests {
     #[test]
     fn a_missing_privilege_is_named_and_its_exit_code_is_3() {
         let tried = vec![refused(Form::Fentry, None), refused(Form::Kprobe, Some("CAP_SYS_ADMIN"))];
-        let finding = of(&watched("__put_net", HookState::Missing, tried), WINDOW);
+        let finding = of_hook(&watched("__put_net", HookState::Missing, tried), WINDOW);
         assert_eq!((finding.status, finding.needs.as_deref()), (Status::Unknown, Some("CAP_SYS_ADMIN")));
         assert_eq!(tracer_doctor::exit_code(&[finding], Status::Fail), 3);
     }
 
     #[test]
-    fn what_others_tell_is_not_missing() {
+    fn a_covered_hook_and_one_that_awaits_its_module_are_ok() {
         let covered = watched("tcp_connect", HookState::Covered(&[]), vec![refused(Form::Kprobe, None)]);
         let waits = watched("ip_vs_leave", HookState::AwaitsModule, vec![refused(Form::Kprobe, None)]);
-        assert_eq!((of(&covered, WINDOW).status, of(&waits, WINDOW).status), (Status::Ok, Status::Ok));
+        assert_eq!((of_hook(&covered, WINDOW).status, of_hook(&waits, WINDOW).status), (Status::Ok, Status::Ok));
     }
 }

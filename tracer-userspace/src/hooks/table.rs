@@ -1,4 +1,4 @@
-//! The hooks for people: the most expensive first, then what is not attached, and why not.
+//! The table of hooks: the most expensive first, then the hooks that are not attached, and why.
 
 use std::fmt::Write as _;
 use std::time::Duration;
@@ -31,7 +31,7 @@ fn rows(out: &mut String, hooks: &[Watched], window: Duration, screen: Screen) {
     }
 }
 
-/// Name and program type in columns of these widths, and the numbers: below them where there is little room.
+/// Writes name and program type in columns of these widths, then the numbers; on a narrow screen these have their own line.
 fn line(
     out: &mut String,
     [name, form]: [usize; 2],
@@ -51,7 +51,7 @@ fn line(
     };
 }
 
-/// What is attached stands before what is not.
+/// Attached hooks come first, missing ones last.
 const fn rank(hook: &Watched) -> u8 {
     match hook.status.hook_state {
         HookState::Attached(_) => 0,
@@ -75,7 +75,7 @@ const fn form(hook: &Watched) -> (&'static str, Style) {
     }
 }
 
-/// Runs, nanoseconds of one, share of one CPU, events; what is not counted is left out.
+/// Runs, nanoseconds per run, share of one CPU, events. Numbers that were not counted are empty.
 fn numbers(hook: &Watched, window: Duration) -> [String; 4] {
     let runs = hook.runs;
     let attached = matches!(hook.status.hook_state, HookState::Attached(_));
@@ -88,7 +88,7 @@ fn numbers(hook: &Watched, window: Duration) -> [String; 4] {
     .map(Option::unwrap_or_default)
 }
 
-/// Each answer of the kernel once, with the hooks that met it.
+/// Lists each reason of the kernel once, with the hooks that it concerns.
 fn refusals(out: &mut String, hooks: &[Watched], screen: Screen) {
     let refused = hooks.iter().filter(|hook| !matches!(hook.status.hook_state, HookState::AwaitsModule));
     let tried = refused.flat_map(|hook| hook.status.tried.iter().map(move |tried| (tried, hook.hook().name())));
@@ -101,7 +101,7 @@ fn refusals(out: &mut String, hooks: &[Watched], screen: Screen) {
     }
 }
 
-/// What cannot be known.
+/// Lists what tracer cannot know without the missing hooks.
 fn lost(out: &mut String, hooks: &[Watched], screen: Screen) {
     let missing = hooks.iter().filter(|hook| hook.status.hook_state == HookState::Missing);
     let lost = grouped(missing.map(|hook| (hook.status.row.lost, hook.hook().name())));
@@ -113,7 +113,7 @@ fn lost(out: &mut String, hooks: &[Watched], screen: Screen) {
     }
 }
 
-/// The names that belong to the same, in the order in which they come.
+/// Groups names by their key, in the order of the first name of each key.
 fn grouped<'a, T: PartialEq>(pairs: impl Iterator<Item = (T, &'a str)>) -> Vec<(T, Vec<&'a str>)> {
     let mut groups: Vec<(T, Vec<&str>)> = Vec::new();
     for (key, name) in pairs {
@@ -170,7 +170,7 @@ mod tests {
     }
 
     #[test]
-    fn the_dearest_comes_first_and_each_answer_once() {
+    fn the_most_expensive_hook_comes_first_and_each_reason_once() {
         let page = page(120);
         let lines: Vec<_> = page.lines().collect();
         assert!(lines[1].starts_with("tcp_connect") && lines[1].ends_with("10      100    0.0001         7"), "{page}");
@@ -182,7 +182,7 @@ mod tests {
     }
 
     #[test]
-    fn it_fits_a_narrow_terminal() {
+    fn the_table_fits_a_narrow_terminal() {
         let page = page(40);
         assert!(page.lines().all(|line| line.chars().count() <= 40), "{page}");
         assert!(!page.lines().any(|line| line.ends_with(' ')), "{page}");

@@ -1,6 +1,8 @@
-//! Processes that only bear the name of a kubelet: what runs in a pod, where a kubelet runs that does not. A pod's process may
-//! call itself `kubelet`, and its connections would be reported as probes of the pod that it dials. A name that a
-//! user gives is not judged: an agent that probes may run in a pod.
+//! Recognizes processes that only have the name of a kubelet.
+//!
+//! A process of a pod may call itself `kubelet`. tracer would report its connections as probes of the pod to which it connects.
+//! So a `kubelet` in a pod is no prober if another kubelet runs outside of pods. Other names that a user gives are not checked: an
+//! agent that probes may run in a pod.
 
 use std::collections::BTreeSet;
 
@@ -8,29 +10,29 @@ use tracer_model::event::{Actor, Netns, Observation, ObservationKind, is_kubelet
 use tracer_model::recent::Recent;
 use tracer_sources::{Prober, procfs};
 
-/// Processes that were looked at.
+/// How many processes are remembered.
 const MAX_KNOWN: usize = 256;
-/// Namespaces that kubelets dial from: a machine has one for each node on it.
+/// How many namespaces and cgroups of kubelets are remembered: a machine may run several nodes.
 const MAX_NODES: usize = 64;
 
-/// Tells probers from those.
+/// Distinguishes these processes from probers.
 #[derive(Debug)]
 pub(super) struct OtherProcesses {
-    /// Where the kubelets are that run in no pod. Those that do (nodes inside a pod) have none such beside them.
+    /// Network namespaces of the kubelets outside of pods. If there is none, nodes run inside of pods.
     nodes: BTreeSet<Netns>,
     /// Whether a process, in its cgroup, runs in a pod.
     known: Recent<(u32, Option<u64>), bool, MAX_KNOWN>,
-    /// Cgroups of theirs that were found since then: the kernel need not report these.
+    /// Cgroups of such processes, found since the last [`take_found`](Self::take_found). The kernel programs can skip these.
     found: BTreeSet<u64>,
-    /// Cgroups of kubelets that run in no pod: of none of these anything is kept back.
+    /// Cgroups of the kubelets outside of pods. These are never skipped.
     of_kubelets: BTreeSet<u64>,
-    /// Their connections are seen, as those of every other process.
+    /// Whether connections of all processes are reported, too.
     all_connections: bool,
     runs_in_pod: fn(u32) -> Option<bool>,
 }
 
 impl OtherProcesses {
-    /// With those that probe already.
+    /// Starts with the probers that already run.
     pub(super) fn beside(probers: &[Prober], all_connections: bool) -> Self {
         let kubelets = probers.iter().filter(|prober| is_kubelet_name(&prober.comm));
         let outside = kubelets.filter(|prober| procfs::runs_in_pod(prober.pid) == Some(false));
@@ -38,23 +40,23 @@ impl OtherProcesses {
         Self { nodes, all_connections, runs_in_pod: procfs::runs_in_pod, ..Self::default() }
     }
 
-    /// The cgroups of those that were found since the last call.
+    /// Takes the cgroups that were found since the last call.
     pub(super) fn take_found(&mut self) -> BTreeSet<u64> {
         std::mem::take(&mut self.found)
     }
 
-    /// The observation as it is to be reported: an attempt of theirs is a connection, or nothing.
-    pub(super) fn judge(&mut self, mut seen: Observation) -> Option<Observation> {
+    /// Corrects `prober` of an attempt of such a process; drops the attempt unless all connections are reported.
+    pub(super) fn filter_attempt(&mut self, mut seen: Observation) -> Option<Observation> {
         let (actor, prober) = match &mut seen.kind {
             ObservationKind::Connect(connect) => (&connect.actor, &mut connect.prober),
             ObservationKind::ConnectFailed(failed) => (&failed.actor, &mut failed.prober),
             _ => return Some(seen),
         };
-        *prober = *prober && !self.is_one(actor);
+        *prober = *prober && !self.is_other(actor);
         (*prober || self.all_connections).then_some(seen)
     }
 
-    fn is_one(&mut self, actor: &Actor) -> bool {
+    fn is_other(&mut self, actor: &Actor) -> bool {
         if !is_kubelet_name(&actor.comm) {
             return false;
         }
@@ -62,13 +64,13 @@ impl OtherProcesses {
         if in_pod == Some(false) {
             self.note_kubelet(actor);
         }
-        // One that is gone already cannot be asked: a pod mostly has a namespace of its own.
+        // The cgroup of an exited process is unknown. Then its network namespace decides: most pods have their own.
         let elsewhere = || actor.netns.is_some_and(|netns| !self.nodes.contains(&netns));
-        let is_one = !self.nodes.is_empty() && in_pod.unwrap_or_else(elsewhere);
-        if is_one && in_pod.is_some() {
+        let is_other = !self.nodes.is_empty() && in_pod.unwrap_or_else(elsewhere);
+        if is_other && in_pod.is_some() {
             self.found.extend(cgroup(actor).filter(|cgroup| !self.of_kubelets.contains(cgroup)));
         }
-        is_one
+        is_other
     }
 
     fn note_kubelet(&mut self, actor: &Actor) {
@@ -91,7 +93,7 @@ impl OtherProcesses {
     }
 }
 
-/// The one by which the kernel's side knows it (`actor::cgroup` of tracer-ebpf); the root's is everybody's.
+/// The cgroup that the kernel programs compare (`actor::cgroup` of tracer-ebpf). The root cgroup does not count.
 fn cgroup(actor: &Actor) -> Option<u64> {
     actor.cgroup_memory.or(actor.cgroup).filter(|id| *id > 1)
 }
@@ -123,89 +125,89 @@ mod tests {
         let mut stream = Stream::new();
         stream.connect();
         let is_connect = |it: &Observation| matches!(it.kind, ObservationKind::Connect(_));
-        let dialled = stream.observations.into_iter().find(is_connect).expect("an attempt");
+        let attempt = stream.observations.into_iter().find(is_connect).expect("an attempt");
         other_processes
-            .judge(dialled)
+            .filter_attempt(attempt)
             .map(|seen| matches!(seen.kind, ObservationKind::Connect(connect) if connect.prober))
     }
 
     #[test]
-    fn what_runs_in_a_pod_is_no_prober_beside_one() {
+    fn a_kubelet_in_a_pod_is_no_prober_if_another_runs_outside_of_pods() {
         assert_eq!(judged(&mut beside(&[NODE], false, |_| Some(true))), None);
         assert_eq!(judged(&mut beside(&[NODE], true, |_| Some(true))), Some(false), "a connection like others");
     }
 
     /// If the cgroup of a kubelet were skipped by mistake, tracer would not see its probes any more.
     #[test]
-    fn only_a_pods_own_cgroup_is_left_out() {
+    fn only_the_cgroup_of_a_pod_is_skipped() {
         const NONE: [u64; 0] = [];
         let found =
             |nodes: &[Netns], cgroups: (Option<u64>, Option<u64>), in_pod: fn(u32) -> Option<bool>| -> Vec<u64> {
                 let mut other_processes = beside(nodes, false, in_pod);
                 let (cgroup, cgroup_memory) = cgroups;
-                other_processes.is_one(&Actor { pid: 11, cgroup, cgroup_memory, ..tracer_core::testing::prober() });
+                other_processes.is_other(&Actor { pid: 11, cgroup, cgroup_memory, ..tracer_core::testing::prober() });
                 other_processes.take_found().into_iter().collect()
             };
         assert_eq!(found(&[NODE], (Some(50), Some(40)), |_| Some(true)), [40]);
         assert_eq!(found(&[NODE], (Some(50), None), |_| Some(true)), [50]);
-        assert_eq!(found(&[NODE], (None, Some(1)), |_| Some(true)), NONE, "the root is everybody's");
+        assert_eq!(found(&[NODE], (None, Some(1)), |_| Some(true)), NONE, "all processes are in the root cgroup");
         assert_eq!(found(&[], (Some(50), Some(40)), |_| Some(true)), NONE, "a node inside a pod");
-        assert_eq!(found(&[POD], (Some(50), Some(40)), |_| None), NONE, "it is gone: nobody knows where it ran");
+        assert_eq!(found(&[POD], (Some(50), Some(40)), |_| None), NONE, "it has exited: its cgroup is unknown");
         let mut other_processes = beside(&[NODE], false, |pid| Some(pid == 12));
         for pid in [11, 12] {
-            other_processes.is_one(&Actor { pid, cgroup_memory: Some(40), ..tracer_core::testing::prober() });
+            other_processes.is_other(&Actor { pid, cgroup_memory: Some(40), ..tracer_core::testing::prober() });
         }
-        assert_eq!(other_processes.take_found(), BTreeSet::new(), "a kubelet's, too");
-        // A kubelet that gets the number of a pod's process.
+        assert_eq!(other_processes.take_found(), BTreeSet::new(), "a kubelet is in this cgroup, too");
+        // A kubelet gets the process number of an exited process of a pod.
         let mut other_processes = beside(&[NODE], false, |_| Some(true));
         let at = |cgroup| Actor { pid: 11, cgroup_memory: Some(cgroup), ..tracer_core::testing::prober() };
-        assert!(other_processes.is_one(&at(40)));
+        assert!(other_processes.is_other(&at(40)));
         other_processes.runs_in_pod = |_| Some(false);
-        assert!(!other_processes.is_one(&at(50)) && other_processes.take_found() == BTreeSet::from([40]));
+        assert!(!other_processes.is_other(&at(50)) && other_processes.take_found() == BTreeSet::from([40]));
     }
 
     #[test]
-    fn a_node_inside_a_pod_has_its_prober() {
+    fn a_kubelet_in_a_pod_is_a_prober_if_none_runs_outside_of_pods() {
         assert_eq!(judged(&mut beside(&[], false, |_| Some(true))), Some(true));
         assert_eq!(judged(&mut beside(&[NODE], false, |_| Some(false))), Some(true));
         assert_eq!(judged(&mut beside(&[POD], false, |_| Some(false))), Some(true), "one of several nodes");
     }
 
     #[test]
-    fn who_is_gone_is_known_by_its_namespace() {
+    fn an_exited_process_is_judged_by_its_namespace() {
         assert_eq!(judged(&mut beside(&[NODE], false, |_| None)), Some(true));
         assert_eq!(judged(&mut beside(&[], false, |_| None)), Some(true));
         assert_eq!(judged(&mut beside(&[POD], false, |_| None)), None);
     }
 
     #[test]
-    fn the_first_prober_outside_of_pods_ends_that() {
+    fn the_first_kubelet_outside_of_pods_makes_those_in_pods_no_probers() {
         let mut other_processes = beside(&[], false, |_| Some(true));
         assert_eq!(judged(&mut other_processes), Some(true));
         let kubelet = Actor { pid: 11, ..tracer_core::testing::prober() };
         other_processes.runs_in_pod = |_| Some(false);
-        assert!(!other_processes.is_one(&kubelet));
+        assert!(!other_processes.is_other(&kubelet));
         assert_eq!(judged(&mut other_processes), None);
     }
 
     /// `--prober kubelet --prober curl`
     #[test]
-    fn a_name_that_only_the_user_gave_is_meant_wherever_it_runs() {
+    fn another_name_from_the_user_is_a_prober_also_in_a_pod() {
         let mut other_processes = beside(&[NODE], false, |_| Some(true));
         let curl = |netns| Actor { pid: 12, comm: "curl".into(), netns: Some(netns), ..tracer_core::testing::prober() };
-        assert!(!other_processes.is_one(&curl(POD)));
+        assert!(!other_processes.is_other(&curl(POD)));
         assert_eq!(judged(&mut other_processes), None, "a kubelet by its name only");
         let mut nested = beside(&[], false, |_| Some(false));
-        assert!(!nested.is_one(&curl(NODE)));
+        assert!(!nested.is_other(&curl(NODE)));
         nested.runs_in_pod = |_| Some(true);
-        assert_eq!(judged(&mut nested), Some(true), "no kubelet runs outside of pods, whoever else does");
+        assert_eq!(judged(&mut nested), Some(true), "no kubelet runs outside of pods, only another prober");
     }
 
     #[test]
-    fn a_process_is_asked_once() {
+    fn a_process_is_inspected_once() {
         let mut other_processes = beside(&[NODE], false, |_| Some(true));
         assert_eq!(judged(&mut other_processes), None);
-        other_processes.runs_in_pod = |pid| unreachable!("{pid} was asked before");
+        other_processes.runs_in_pod = |pid| unreachable!("{pid} was inspected before");
         assert_eq!(judged(&mut other_processes), None);
     }
 }

@@ -1,8 +1,7 @@
-//! One daemon a node: two would print every verdict twice and attach every hook twice.
+//! Allows only one daemon on a node: two would print each verdict twice and attach each hook twice.
 //!
-//! Two locks, because neither sees everything: a file under `/run` is shared by processes of one
-//! mount namespace, an abstract socket by processes of one network namespace (two containers with
-//! hostNetwork). Both vanish with the process, however it ends.
+//! There are two locks, because each covers only some processes. A file in `/run` is shared in one mount namespace. An abstract
+//! socket is shared in one network namespace (two containers with hostNetwork). The kernel releases both when the process ends.
 
 use std::fs::{File, OpenOptions};
 use std::io::{Read as _, Seek as _, Write as _};
@@ -31,7 +30,7 @@ pub struct InstanceLock {
 }
 
 impl InstanceLock {
-    /// Takes the node, or says who has it.
+    /// Takes both locks; the error names the process that holds one.
     pub fn take() -> Result<Self, Error> {
         Self::take_at(Path::new(PATH), NAME)
     }
@@ -40,13 +39,13 @@ impl InstanceLock {
         let file = lock_file(path)?;
         let socket = lock_socket(name)?;
         if file.is_none() && socket.is_none() {
-            tracing::warn!(path = %path.display(), "no lock could be taken: a second daemon would not be noticed");
+            tracing::warn!(path = %path.display(), "no lock could be taken: tracer would not notice a second daemon");
         }
         Ok(Self { _file: file, _socket: socket })
     }
 }
 
-/// Locks the file. `None`: there is no place for it here.
+/// Locks the file. `None` if it cannot be created here.
 fn lock_file(path: &Path) -> Result<Option<Flock<File>>, Error> {
     let opened = OpenOptions::new()
         .read(true)
@@ -79,22 +78,22 @@ fn pid_in(file: &mut File) -> Option<i32> {
     text.trim().parse().ok()
 }
 
-/// Binds the socket. `None`: this system has no abstract sockets for us.
+/// Binds the socket. `None` if this system does not allow it.
 fn lock_socket(name: &str) -> Result<Option<UnixListener>, Error> {
     let Ok(address) = SocketAddr::from_abstract_name(name) else { return Ok(None) };
     match UnixListener::bind_addr(&address) {
         Ok(socket) => Ok(Some(socket)),
-        Err(error) if error.kind() == std::io::ErrorKind::AddrInUse => holder(name),
+        Err(error) if error.kind() == std::io::ErrorKind::AddrInUse => check_holder(name),
         Err(_) => Ok(None),
     }
 }
 
-/// Who holds the socket. Anybody may bind an abstract name: a holder who is not root (or us), or no tracer by its name, is no
-/// daemon of ours.
-fn holder(name: &str) -> Result<Option<UnixListener>, Error> {
+/// The error that names the holder of the socket, if it is a tracer. Any user may bind an abstract name, so other holders are
+/// ignored.
+fn check_holder(name: &str) -> Result<Option<UnixListener>, Error> {
     match credentials(name) {
-        Some(c) if !is_daemon(&c) => {
-            tracing::warn!(pid = c.pid(), uid = c.uid(), "a foreign process holds the socket @{name}: ignored");
+        Some(c) if !may_be_daemon(&c) => {
+            tracing::warn!(pid = c.pid(), uid = c.uid(), "another program holds the socket @{name}: ignored");
             Ok(None)
         }
         other => Err(Error::SecondInstance {
@@ -104,18 +103,18 @@ fn holder(name: &str) -> Result<Option<UnixListener>, Error> {
     }
 }
 
-fn is_daemon(holder: &UnixCredentials) -> bool {
-    let may_run = holder.uid() == 0 || holder.uid() == nix::unistd::getuid().as_raw();
-    may_run && is_tracer(holder.pid())
+fn may_be_daemon(holder: &UnixCredentials) -> bool {
+    let is_allowed_user = holder.uid() == 0 || holder.uid() == nix::unistd::getuid().as_raw();
+    is_allowed_user && may_be_tracer(holder.pid())
 }
 
-/// By its name, or the one that we run by. Of a process that is not seen from here it is not known: one is enough to wait.
-fn is_tracer(pid: i32) -> bool {
+/// Whether the process is named `tracer` or as this one. A process of another PID namespace has no name here: it may be one.
+fn may_be_tracer(pid: i32) -> bool {
     let name = |pid: &str| std::fs::read(format!("/proc/{pid}/comm")).ok();
     name(&pid.to_string()).is_none_or(|comm| comm == b"tracer\n" || Some(comm) == name("self"))
 }
 
-/// Of who listens there, if that can be known. A full queue, which nobody takes anything from, is EAGAIN and not waited for.
+/// The credentials of the listener, if they can be read. If its queue is full, connect() fails with EAGAIN at once.
 fn credentials(name: &str) -> Option<UnixCredentials> {
     let flags = SockFlag::SOCK_CLOEXEC | SockFlag::SOCK_NONBLOCK;
     let peer: OwnedFd = socket(AddressFamily::Unix, SockType::Stream, flags, None).ok()?;
@@ -133,7 +132,7 @@ mod tests {
     }
 
     #[test]
-    fn the_second_is_reported_who_is_first() {
+    fn the_error_names_the_process_that_holds_the_lock() {
         let (path, name) = place("file");
         let first = InstanceLock::take_at(&path, &name).unwrap();
         let error = InstanceLock::take_at(&path, &name).unwrap_err();
@@ -144,7 +143,7 @@ mod tests {
     }
 
     #[test]
-    fn the_socket_alone_is_enough() {
+    fn the_socket_alone_refuses_a_second_daemon() {
         let (_, name) = place("socket");
         let nowhere = Path::new("/nonexistent/tracer.lock");
         let _first = InstanceLock::take_at(nowhere, &name).unwrap();
@@ -154,18 +153,18 @@ mod tests {
     }
 
     #[test]
-    fn a_process_of_another_name_is_no_daemon() {
+    fn a_process_with_another_name_is_no_daemon() {
         let mut other = std::process::Command::new("sleep").arg("60").spawn().unwrap();
-        let of = |pid: u32| is_daemon(&UnixCredentials::from(libc::ucred { pid: pid as i32, uid: 0, gid: 0 }));
-        let (foreign, own) = (of(other.id()), of(std::process::id()));
+        let of = |pid: u32| may_be_daemon(&UnixCredentials::from(libc::ucred { pid: pid as i32, uid: 0, gid: 0 }));
+        let (sleep, own) = (of(other.id()), of(std::process::id()));
         other.kill().and_then(|()| other.wait()).unwrap();
-        assert!(own && !foreign);
-        assert!(is_tracer(0), "it is in another PID namespace");
+        assert!(own && !sleep);
+        assert!(may_be_tracer(0), "it is in another PID namespace");
     }
 
-    /// Nobody accepts the connections of those who were refused.
+    /// The daemon does not accept the connections of refused daemons, so its queue can be full.
     #[test]
-    fn a_full_queue_is_a_holder_and_not_waited_for() {
+    fn a_holder_with_a_full_queue_is_reported_at_once() {
         use std::os::unix::net::UnixStream;
         let (_, name) = place("full");
         let address = SocketAddr::from_abstract_name(&name).unwrap();

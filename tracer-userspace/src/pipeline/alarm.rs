@@ -1,5 +1,5 @@
-//! A timer of the boot clock. The runtime's own counts whole milliseconds and rounds up, which is half
-//! as much again on the two that a verdict waits.
+//! A timer of the boot clock. The runtime's own timer rounds up to whole milliseconds. That would add up to half of the two
+//! milliseconds that a verdict waits.
 
 use std::future::pending;
 use std::io;
@@ -11,7 +11,7 @@ use nix::sys::timer::TimerSetTimeFlags;
 use nix::sys::timerfd::{ClockId, Expiration, TimerFd, TimerFlags};
 use tokio::io::{Interest, unix::AsyncFd};
 
-/// The descriptor in the form that the runtime asks for.
+/// The descriptor with the trait that the runtime needs.
 struct Timer(TimerFd);
 
 impl AsRawFd for Timer {
@@ -20,7 +20,7 @@ impl AsRawFd for Timer {
     }
 }
 
-/// Rings once at the time it was set to.
+/// Fires once, at the time to which it was set.
 pub(super) struct Alarm {
     timer: AsyncFd<Timer>,
     set: Option<u64>,
@@ -36,7 +36,7 @@ impl Alarm {
         Ok(Self { timer, set: None })
     }
 
-    /// Until a time of the boot clock, at once if it is past; forever without one. Safe to drop while it waits.
+    /// Waits until a time of the boot clock; returns at once if it is past, and never without one. Safe to drop while it waits.
     pub(super) async fn until(&mut self, deadline_boot_ns: Option<u64>) -> io::Result<()> {
         let Some(deadline) = deadline_boot_ns else { return pending().await };
         if self.set != Some(deadline) {
@@ -47,9 +47,9 @@ impl Alarm {
         Ok(())
     }
 
-    /// Setting it cancels an alarm that nobody has waited for.
+    /// Sets the timer, and cancels an earlier alarm.
     fn set(&mut self, deadline: u64) -> io::Result<()> {
-        // Zero would disarm it.
+        // Zero would disarm the timer.
         let at = Duration::from_nanos(deadline.max(1));
         let flags = TimerSetTimeFlags::TFD_TIMER_ABSTIME;
         self.timer.get_ref().0.set(Expiration::OneShot(TimeSpec::from_duration(at)), flags)?;
@@ -64,7 +64,7 @@ mod tests {
     use tracer_node::clock;
 
     #[test]
-    fn it_rings_at_its_time_and_again_when_set_again() {
+    fn the_alarm_fires_at_each_time_that_is_set() {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
         runtime.block_on(async {
             let mut alarm = Alarm::new().expect("a timer");
@@ -77,14 +77,14 @@ mod tests {
     }
 
     #[test]
-    fn a_ring_nobody_waited_for_is_forgotten() {
+    fn a_new_time_replaces_an_alarm_that_was_not_awaited() {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
         runtime.block_on(async {
             let mut alarm = Alarm::new().expect("a timer");
             let far = clock::boot_ns() + 3_600_000_000_000;
             tokio::select! {
                 biased;
-                rung = alarm.until(Some(far)) => rung.expect("not now"),
+                fired = alarm.until(Some(far)) => fired.expect("not now"),
                 () = std::future::ready(()) => {}
             }
             alarm.until(Some(clock::boot_ns() + 1_000)).await.expect("ring");

@@ -1,4 +1,4 @@
-//! What a live run was asked for.
+//! The configuration of a live run.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -11,11 +11,11 @@ use tracer_output::sink::otlp::OtlpConfig;
 use tracer_sources::NamedLog;
 use tracer_sources::cluster::ClusterConfig;
 
-/// What `tracer attach`, `run` or `record` was asked for.
+/// The configuration of `tracer attach`, `run` or `record`.
 #[derive(Clone, Debug, Default)]
 pub struct LiveConfig {
     pub output: SinkConfig,
-    /// The daemon: one on a node.
+    /// Whether this is the daemon, of which a node has one.
     pub daemon: bool,
     /// The endpoints of the daemon; other commands have none.
     pub serve: Option<Serve>,
@@ -30,11 +30,11 @@ pub struct LiveConfig {
     pub services: Option<PathBuf>,
     /// `--kubelet-log`.
     pub kubelet_log: Option<NamedLog>,
-    /// The cluster API, where it is used.
+    /// Absent if the cluster API is not used.
     pub cluster: Option<ClusterConfig>,
-    /// The flag that asks for the cluster API where there is no access to it, and why not: reported at the start.
+    /// A warning about a flag that needs the cluster API without access to it; reported at the start.
     pub unavailable_source: Option<String>,
-    /// What is written to it.
+    /// What is written to the cluster API.
     pub cluster_output: Option<ClusterOutput>,
     /// `--otlp-endpoint`.
     pub otlp: Option<OtlpConfig>,

@@ -1,25 +1,25 @@
-//! What was lost between two looks at counters that only grow.
+//! Computes losses from counters that only grow: the difference between two readings.
 
 use tracer_model::event::Loss;
 
-/// The counters of the last look, by place.
+/// The counters at the last reading, by place.
 pub(super) struct Losses {
     counts: Vec<(&'static str, u64)>,
     checked_ns: u64,
 }
 
 impl Losses {
-    /// All at zero at this moment.
+    /// All counters are zero at this time.
     pub(super) const fn since(now: u64) -> Self {
         Self { counts: Vec::new(), checked_ns: now }
     }
 
-    /// When they were last looked at.
+    /// When the counters were last read.
     pub(super) const fn checked_ns(&self) -> u64 {
         self.checked_ns
     }
 
-    /// What was lost since the last look, where these are the counters now.
+    /// What was lost since the last reading; `counts` are the counters now.
     pub(super) fn grown(&mut self, counts: Vec<(&'static str, u64)>, now: u64) -> Vec<Loss> {
         let (before, from_boot_ns) = (&self.counts, self.checked_ns);
         let loss = |(place, count): &(&'static str, u64)| {
@@ -38,7 +38,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_place_is_reported_what_it_lost_since_the_last_look() {
+    fn each_place_has_the_loss_since_the_last_reading() {
         let mut losses = Losses::since(10);
         let loss = |place: &str, count, from_boot_ns, to_boot_ns| Loss {
             where_: place.into(),

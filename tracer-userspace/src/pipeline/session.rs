@@ -19,38 +19,38 @@ use tracer_output::serve::Server;
 use tracer_terminal::error::{Error, os_message};
 use tracer_terminal::status_line::StatusLine;
 
-/// Events taken in one go, so that signals are answered however busy the node is.
+/// The most events that one read takes, so that the loop handles signals even on a busy node.
 const DRAIN_MAX: usize = 1 << 13;
-/// How often in a row, where all must be read that the ring had: more than a ring holds.
+/// The limit of reads in a row to empty the ring: together they take more than a ring holds.
 const DRAINS_MAX: usize = 16;
-/// From this many events in one go on, the ring is left alone for a moment: while the reader has not
-/// caught up, the kernel sends no wake-ups, and wake-ups are what costs.
+/// After a read of this many events, the loop pauses. While unread events are in the ring, the kernel sends no wake-ups, and
+/// wake-ups cost most.
 const BUSY: usize = 32;
-/// That moment. Bounds what batching adds to a verdict's latency.
+/// The length of that pause. It limits what batching adds to the latency of a verdict.
 const REST: Duration = Duration::from_millis(1);
-/// How long skipped runs may go unseen.
+/// How old the last check for skipped runs may become while the node is busy.
 const MISSED_NS: u64 = 1_000_000_000;
-/// After this many observations of one batch the loop notes that it still runs.
+/// After this many observations of one batch, the loop reports progress for `tracer health`.
 const ALIVE: usize = 256;
 
-/// The names of the parts beside the pipeline that panic.
+/// Receives the names of parts outside of the pipeline that panicked.
 pub(super) type Panics = mpsc::UnboundedReceiver<&'static str>;
 
 pub(super) struct Session<S> {
     events: S,
     changes: mpsc::Receiver<ObservationKind>,
     changes_open: bool,
-    /// The part beside the pipeline that panicked.
+    /// The part outside of the pipeline that panicked.
     panicked: Option<&'static str>,
     engine: Engine,
     recorder: Option<Recorder<File>>,
     batch: Vec<Observation>,
     lost: Losses,
     missed: Losses,
-    /// What happens later is not taken.
+    /// Events after this time are dropped.
     until_boot_ns: u64,
     daemon: bool,
-    /// Answers for a daemon while it runs.
+    /// The endpoints of a daemon.
     server: Option<Server>,
     status_line: Option<StatusLine>,
     begun: Instant,
@@ -85,22 +85,22 @@ impl<S: EventSource> Session<S> {
         }
     }
 
-    /// The start record and what is known at the start.
-    pub(super) fn begin(&mut self, since_boot_ns: u64, start: Start, facts: Vec<ObservationKind>) {
+    /// Emits the start record and processes the first observations of the sources.
+    pub(super) fn begin(&mut self, since_boot_ns: u64, start: Start, observations: Vec<ObservationKind>) {
         let (hooks, missing) = (start.hooks.len(), start.missing_hooks.len());
         self.push(&Observation { time_boot_ns: since_boot_ns, kind: ObservationKind::Start(Box::new(start)) });
-        for kind in facts {
+        for kind in observations {
             self.note_trouble(&kind);
             self.push(&Observation { time_boot_ns: clock::boot_ns(), kind });
         }
         self.flush();
-        self.tell();
+        self.update_metrics_and_health();
         if let Some(server) = &self.server {
             server.health.ready(hooks, missing);
         }
     }
 
-    /// Until something ends it; gives the reason.
+    /// Runs the loop until something ends it; returns the reason.
     pub(super) async fn watch(
         &mut self,
         mut signals: Signals,
@@ -111,13 +111,13 @@ impl<S: EventSource> Session<S> {
         loop {
             let wake = self.wake(&mut timers, &mut signals, &mut panics).await?;
             let taken = self.take_events();
-            if let Some(reason) = self.answer(wake) {
+            if let Some(reason) = self.handle(wake) {
                 return Ok(reason);
             }
-            // What can be answered at once is known before what waits for it is decided.
-            self.ask();
+            // Before the deadline: an attempt may wait for an answer that is known at once.
+            self.run_queries();
             self.fire_deadline();
-            self.ask();
+            self.run_queries();
             self.flush();
             if self.engine.is_done() {
                 let satisfied = self.engine.sink().is_satisfied();
@@ -135,13 +135,13 @@ impl<S: EventSource> Session<S> {
         tokio::select! {
             ready = self.events.readable() => ready.map(|()| Wake::Events).map_err(no_ring),
             kind = self.changes.recv(), if self.changes_open => Ok(Wake::ObservationKind(kind.map(Box::new))),
-            rung = timers.next(deadline) => rung.map_err(no_timer),
+            fired = timers.next(deadline) => fired.map_err(no_timer),
             request = signals.next() => Ok(Wake::Request(request)),
             Some(part) = panics.recv() => Ok(Wake::Panicked(part)),
         }
     }
 
-    /// Detach, drain, decide what was open, `stop`. The exit code.
+    /// Detaches, drains the ring, decides the open attempts, emits the `stop` record. Returns the exit code.
     pub(super) fn end(mut self, reason: &str) -> Result<u8, Error> {
         if let Some(server) = &self.server {
             server.health.stopping();
@@ -149,9 +149,9 @@ impl<S: EventSource> Session<S> {
         self.status_line = None;
         self.check_missed();
         self.emit_port_use();
-        // Detaching takes a while: decided verdicts do not wait for it.
+        // Detaching takes time: verdicts that are decided are printed before.
         self.flush();
-        // They come off one after another: of what happens from now on, some of them only would report their part.
+        // The hooks are detached one after another. An attempt from now on would have events of only some hooks.
         self.until_boot_ns = clock::boot_ns();
         self.events.detach();
         while self.take_events() == DRAIN_MAX {}
@@ -169,8 +169,8 @@ impl<S: EventSource> Session<S> {
         }
     }
 
-    /// What a wake asks for besides draining; a reason to end.
-    fn answer(&mut self, wake: Wake) -> Option<&'static str> {
+    /// Does what a wake needs besides draining the ring. Returns a reason to end, if there is one.
+    fn handle(&mut self, wake: Wake) -> Option<&'static str> {
         match wake {
             Wake::Events | Wake::Deadline => {}
             Wake::ObservationKind(None) => self.changes_open = false,
@@ -182,7 +182,7 @@ impl<S: EventSource> Session<S> {
             Wake::Request(Request::Reopen { .. }) if self.engine.sink().output().can_reopen() => {
                 self.engine.sink().output().reopen();
             }
-            Wake::Request(Request::Reopen { or_go_on }) if or_go_on || self.daemon => {}
+            Wake::Request(Request::Reopen { or_continue }) if or_continue || self.daemon => {}
             Wake::Request(Request::End | Request::Reopen { .. }) => return Some("signal"),
             Wake::Over => return Some("duration"),
             Wake::Panicked(part) => {
@@ -196,12 +196,12 @@ impl<S: EventSource> Session<S> {
         None
     }
 
-    /// Takes what is in the ring, in the order of time.
+    /// Processes the events of the ring in the order of time.
     fn take_events(&mut self) -> usize {
         let mut batch = std::mem::take(&mut self.batch);
         let taken = self.events.drain(DRAIN_MAX, &mut batch);
         if taken >= BUSY {
-            // Before the batch: a verdict that it decides must know what was lost.
+            // Before the batch: its verdicts must know what was lost.
             self.check_loss();
             self.check_missed_in_time();
         }
@@ -209,16 +209,16 @@ impl<S: EventSource> Session<S> {
         batch.sort_by_key(|observation| observation.time_boot_ns);
         for (n, observation) in batch.drain(..).enumerate() {
             self.push(&observation);
-            // A large batch takes its time: that is work, not a standstill.
+            // A large batch takes time: `tracer health` must not report that the loop hangs.
             if n % ALIVE == ALIVE - 1 {
-                self.moved();
+                self.note_progress();
             }
         }
         self.batch = batch;
         taken
     }
 
-    /// A fact and all that wait behind it.
+    /// Processes an observation of a source, and all that are queued after it.
     fn take_observations(&mut self, first: ObservationKind) {
         self.push_observation(first);
         while let Ok(kind) = self.changes.try_recv() {
@@ -229,24 +229,23 @@ impl<S: EventSource> Session<S> {
     fn every_second(&mut self) {
         self.check_loss();
         self.check_missed();
-        self.tell();
+        self.update_metrics_and_health();
         if let Some(recorder) = &mut self.recorder {
             recorder.flush();
         }
     }
 
-    /// For metrics and health.
-    fn tell(&mut self) {
+    fn update_metrics_and_health(&mut self) {
         let events = &self.events;
         self.engine.sink().every_second(clock::boot_ns(), || events.counts());
-        self.moved();
+        self.note_progress();
         if let Some(server) = &self.server {
             server.health.degraded("output", self.engine.sink().output().trouble().cloned());
         }
     }
 
-    /// For `tracer health`, which asks whether this loop still runs.
-    fn moved(&self) {
+    /// Shows `tracer health` that this loop still runs.
+    fn note_progress(&self) {
         if let Some(server) = &self.server {
             server.health.moved();
         }
@@ -274,7 +273,7 @@ impl<S: EventSource> Session<S> {
         self.report_losses(lost);
     }
 
-    /// Each second, also while there is always something to read.
+    /// Checks once a second, also while the ring is never empty.
     fn check_missed_in_time(&mut self) {
         if clock::boot_ns().saturating_sub(self.missed.checked_ns()) >= MISSED_NS {
             self.check_missed();
@@ -299,9 +298,9 @@ impl<S: EventSource> Session<S> {
         }
     }
 
-    fn ask(&mut self) {
-        for ask in self.engine.take_queries() {
-            if let Some(kind) = self.events.ask(ask) {
+    fn run_queries(&mut self) {
+        for query in self.engine.take_queries() {
+            if let Some(kind) = self.events.query(query) {
                 self.push_now(kind);
             }
         }
@@ -318,7 +317,7 @@ impl<S: EventSource> Session<S> {
         }
     }
 
-    /// What happened before this moment is reported first: a verdict that is due by then must know all of it.
+    /// Processes the events before this moment first: a verdict that is due now must know them.
     fn push_now(&mut self, kind: ObservationKind) {
         let time_boot_ns = clock::boot_ns();
         for _ in 0..DRAINS_MAX {
@@ -340,7 +339,7 @@ impl<S: EventSource> Session<S> {
         self.engine.flush();
     }
 
-    /// After what waits to be written, which would erase it.
+    /// Draws the status line after a flush: records that are printed later would erase it.
     fn draw(&mut self) {
         self.flush();
         if let Some(line) = &mut self.status_line {

@@ -29,12 +29,12 @@ impl EventSource for Memory {
         vec![(Loss::RING, self.lost)]
     }
 
-    fn ask(&mut self, _ask: tracer_model::query::Query) -> Option<ObservationKind> {
+    fn query(&mut self, _: tracer_model::query::Query) -> Option<ObservationKind> {
         self.watched += 1;
         None
     }
 
-    /// Some programs are still on, and report what others do not see any more.
+    /// Some programs are still attached, and report events that detached ones no longer see.
     fn detach(&mut self) {
         self.batches.push_back(vec![retransmit(clock::boot_ns() + 1)]);
     }
@@ -63,7 +63,7 @@ fn attached(batches: Vec<Vec<Observation>>, lost: u64) -> (Attached<Memory>, mps
         namespaces_incomplete: false,
         node_netns: Some(Netns(1)),
         prober_pids: vec![812],
-        facts: vec![ObservationKind::Pods(Pods { pods: vec![] })],
+        observations: vec![ObservationKind::Pods(Pods { pods: vec![] })],
         changes,
         sources: vec!["procfs".into()],
         problems: vec![],
@@ -82,7 +82,7 @@ fn config(scratch: &Scratch) -> LiveConfig {
     }
 }
 
-/// Runs it; exit code, lines printed, lines recorded.
+/// Runs it; returns the exit code, the printed lines, and the recorded lines.
 fn ran(batches: Vec<Vec<Observation>>, lost: u64) -> (u8, Vec<serde_json::Value>, Vec<String>) {
     let scratch = Scratch::new();
     let config = config(&scratch);
@@ -156,7 +156,7 @@ fn a_list_that_cannot_be_read_is_in_the_health_report() {
     assert_eq!(asking.join().unwrap(), ["pods: --pods x: gone"]);
 }
 
-/// A daemon without one of its parts would look healthy and be wrong: it ends, and is started again.
+/// A daemon without one of its parts would look healthy but work incorrectly. So it ends, and Kubernetes restarts it.
 #[test]
 fn a_part_that_panics_ends_the_run() {
     type Start = fn(&Background, &Supervisor);

@@ -1,4 +1,4 @@
-//! What wakes the loop of a live run, and when it wakes by itself.
+//! The events and timers that wake the loop of a live run.
 
 use std::future::pending;
 use std::io;
@@ -11,13 +11,14 @@ use crate::shutdown::Request;
 use tracer_model::event::ObservationKind;
 use tracer_terminal::status_line;
 
-/// How often the ring is read without having asked: what goes well waits there (`tracer-ebpf/src/emit.rs`).
+/// How often the ring is read without a wake-up: the programs do not wake the reader for events of successful attempts
+/// (`tracer-ebpf/src/emit.rs`).
 const READ_EVERY: Duration = Duration::from_millis(50);
-/// How often lost events are looked for.
+/// How often tracer checks for lost events.
 const TICK: Duration = Duration::from_secs(1);
-/// How often hooks of absent kernel modules are tried again.
+/// How often tracer retries hooks of kernel modules that were not loaded.
 const RETRY: Duration = Duration::from_secs(5);
-/// How often a daemon reports who uses up ephemeral ports; other runs report it at their end.
+/// How often a daemon reports which processes use up ephemeral ports. Other runs report it at their end.
 const PORTS: Duration = Duration::from_secs(60);
 
 pub(super) enum Wake {
@@ -29,20 +30,20 @@ pub(super) enum Wake {
     Ports,
     Draw,
     Request(Request),
-    /// A part beside the pipeline.
+    /// This part outside of the pipeline panicked.
     Panicked(&'static str),
     Over,
 }
 
-/// What the loop does by the clock.
+/// The timers of the loop.
 pub(super) struct Timers {
     alarm: Alarm,
-    look: Interval,
+    read: Interval,
     tick: Interval,
     retry: Interval,
-    /// In a daemon.
+    /// Only in a daemon.
     ports: Option<Interval>,
-    /// Where there is a line that counts along.
+    /// Only with a status line.
     draw: Option<Interval>,
     /// The end, if one was asked for.
     over: Option<Instant>,
@@ -54,7 +55,7 @@ impl Timers {
         let now = Instant::now();
         Ok(Self {
             alarm: Alarm::new()?,
-            look: every(READ_EVERY),
+            read: every(READ_EVERY),
             tick: every(TICK),
             retry: every(RETRY),
             ports: daemon.then(|| interval_at(now + PORTS, PORTS)),
@@ -63,11 +64,11 @@ impl Timers {
         })
     }
 
-    /// What is due next; the deadline is one of the boot clock. Safe to drop while it waits.
+    /// Waits for the next timer; the deadline is a time of the boot clock. Safe to drop while it waits.
     pub(super) async fn next(&mut self, deadline_boot_ns: Option<u64>) -> io::Result<Wake> {
         tokio::select! {
-            rung = self.alarm.until(deadline_boot_ns) => rung.map(|()| Wake::Deadline),
-            _ = self.look.tick() => Ok(Wake::Events),
+            fired = self.alarm.until(deadline_boot_ns) => fired.map(|()| Wake::Deadline),
+            _ = self.read.tick() => Ok(Wake::Events),
             _ = self.tick.tick() => Ok(Wake::Tick),
             _ = self.retry.tick() => Ok(Wake::Retry),
             () = tick(&mut self.ports) => Ok(Wake::Ports),
@@ -77,14 +78,14 @@ impl Timers {
     }
 }
 
-/// The first tick comes at once; one that is missed is not made up for.
+/// The first tick comes at once. A missed tick is not repeated.
 fn every(period: Duration) -> Interval {
     let mut interval = interval(period);
     interval.set_missed_tick_behavior(MissedTickBehavior::Delay);
     interval
 }
 
-/// The next tick; never without an interval.
+/// Waits for the next tick; forever without an interval.
 async fn tick(interval: &mut Option<Interval>) {
     match interval {
         Some(interval) => {
@@ -94,7 +95,7 @@ async fn tick(interval: &mut Option<Interval>) {
     }
 }
 
-/// Until an instant; forever without one.
+/// Waits until an instant; forever without one.
 async fn at(instant: Option<Instant>) {
     match instant {
         Some(instant) => sleep_until(instant).await,

@@ -1,7 +1,7 @@
-//! `replay --compare FILE`: do the verdicts come out as they did before?
+//! `replay --compare FILE` compares the verdicts with those of an earlier run.
 //!
-//! What belongs to a run and not to a verdict is not compared: its number, when it was printed, and
-//! which number it revises (that it revises one is).
+//! It skips what belongs to the run: the number of a record and when it was printed. Of a revision it compares only that it is
+//! one, not the number of the record that it revises.
 
 use std::path::{Path, PathBuf};
 
@@ -12,14 +12,14 @@ use tracer_output::sink::ndjson;
 use tracer_terminal::error::Error;
 use tracer_terminal::error::json_problem;
 
-/// Fields of a run.
+/// Fields that differ between runs.
 const RUN_SPECIFIC: &[&str] = &["seq", "time", "timing"];
 
 /// The verdicts of an earlier run.
 #[derive(Debug)]
 pub(super) struct Expected {
     path: PathBuf,
-    /// Line and verdict.
+    /// Verdicts with the numbers of their lines.
     verdicts: Vec<(usize, Value)>,
 }
 
@@ -44,7 +44,7 @@ impl Expected {
         Ok(Self { path: path.to_owned(), verdicts })
     }
 
-    /// Where this run differs first, in words.
+    /// Describes the first difference of this run.
     pub(super) fn first_difference(&self, records: &[Record]) -> Option<String> {
         let file = self.path.display();
         let ours = records.iter().map(|record| serde_json::from_slice(&ndjson::line(record)).unwrap_or_default());
@@ -62,7 +62,7 @@ impl Expected {
     }
 }
 
-/// Without what belongs to the run.
+/// Removes the fields that differ between runs.
 fn comparable(mut value: Value) -> Value {
     if let Value::Object(fields) = &mut value {
         fields.retain(|name, _| !RUN_SPECIFIC.contains(&name.as_str()));
@@ -73,7 +73,7 @@ fn comparable(mut value: Value) -> Value {
     value
 }
 
-/// Place and both values of the first difference.
+/// The place of the first difference, and both values there.
 fn difference(place: String, theirs: &Value, ours: &Value) -> Option<(String, String, String)> {
     match (theirs, ours) {
         _ if theirs == ours => None,
@@ -93,14 +93,14 @@ fn difference(place: String, theirs: &Value, ours: &Value) -> Option<(String, St
     }
 }
 
-/// A value in a message.
+/// A value as text for a message.
 fn short(value: &Value) -> String {
     const MAX: usize = 120;
     let text = if value.is_null() { "nothing".to_owned() } else { value.to_string() };
     if text.chars().count() <= MAX { text } else { text.chars().take(MAX).chain("…".chars()).collect() }
 }
 
-/// What a verdict is, in a message.
+/// A verdict as text for a message.
 fn name(verdict: &Value) -> String {
     format!(
         "{} ({})",
@@ -124,7 +124,7 @@ mod tests {
     }
 
     #[test]
-    fn what_belongs_to_the_run_is_left_out() {
+    fn fields_of_the_run_are_not_compared() {
         let a = json!({"seq": 1, "time": "a", "timing": {}, "revises": 3, "type": "verdict"});
         let b = json!({"seq": 2, "time": "b", "revises": 7, "type": "verdict"});
         assert_eq!(comparable(a), comparable(b));

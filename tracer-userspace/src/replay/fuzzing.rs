@@ -1,4 +1,4 @@
-//! Fuzz target of recordings.
+//! Fuzz target for recordings.
 
 use std::io::Cursor;
 use std::path::PathBuf;
@@ -10,7 +10,7 @@ use crate::engine::Engine;
 use tracer_model::record::Record;
 use tracer_output::sink::{Form, Sink, SinkConfig, ndjson};
 
-/// A recording. Its verdicts do not depend on how they are printed, nor on the run.
+/// Replays a recording twice. The verdicts must not depend on the form of the output, nor on the run.
 pub fn recording(bytes: &[u8]) {
     let lines = |form| verdicts(bytes, form).iter().map(ndjson::line).collect::<Vec<_>>();
     assert_eq!(lines(Form::Pretty), lines(Form::Ndjson), "the same verdicts in each run");

@@ -1,4 +1,4 @@
-//! Reads a recording line by line and says exactly where it is not one.
+//! Reads a recording line by line; an error names the line.
 
 use std::fs::File;
 use std::io::{self, BufRead, BufReader, Read as _};
@@ -11,14 +11,14 @@ use tracer_model::event::{Observation, ObservationKind};
 use tracer_model::record::SCHEMA;
 use tracer_terminal::error::{Error, json_problem};
 
-/// The longest line that is read: a list of pods is the longest observation there is.
+/// The longest line that is read. The longest observation is a list of pods.
 const LINE_MAX: u64 = 256 << 20;
 
-/// What a line holds.
+/// The content of a line.
 pub(super) enum Item {
     Observation(Box<Observation>),
     End(End),
-    /// Nothing: the recording was cut.
+    /// The recording ends without an end marker.
     Cut(Error),
 }
 
@@ -45,7 +45,7 @@ impl Reader {
         Self::over(input, name)
     }
 
-    /// Reads a recording from anything and checks its header.
+    /// Reads a recording from this input and checks its header.
     pub(super) fn over(input: Box<dyn BufRead>, name: String) -> Result<(Self, Header), Error> {
         let mut reader =
             Self { input, name, line: 0, bytes: Vec::new(), observations: 0, skipped: 0, last_time_boot_ns: 0 };
@@ -57,12 +57,12 @@ impl Reader {
         self.observations
     }
 
-    /// How many of them have a kind that this version does not know.
+    /// How many observations have a kind that this version does not know.
     pub(super) const fn skipped(&self) -> u64 {
         self.skipped
     }
 
-    /// The line that was read last, from 1.
+    /// The number of the last line, from 1.
     pub(super) const fn line(&self) -> usize {
         self.line
     }
@@ -76,7 +76,7 @@ impl Reader {
         Error::Input { file: self.name.clone(), line: self.line, problem: problem.into() }
     }
 
-    /// The content of the next line that this version knows.
+    /// The next item. Skips observations of kinds that this version does not know.
     pub(super) fn next(&mut self) -> Result<Item, Error> {
         loop {
             match self.next_line()? {
@@ -87,7 +87,7 @@ impl Reader {
     }
 
     fn next_line(&mut self) -> Result<Item, Error> {
-        let whole = self.read_line()?;
+        let is_complete = self.read_line()?;
         if self.bytes.is_empty() {
             return Ok(Item::Cut(self.cut()));
         }
@@ -102,7 +102,7 @@ impl Reader {
                 self.last_time_boot_ns = self.last_time_boot_ns.max(observation.time_boot_ns);
                 Ok(Item::Observation(Box::new(observation)))
             }
-            Err(_) if !whole => Ok(Item::Cut(self.cut())),
+            Err(_) if !is_complete => Ok(Item::Cut(self.cut())),
             Err(error) => Err(self.error(format!("not an observation: {}", json_problem(&error)))),
         }
     }
@@ -111,7 +111,7 @@ impl Reader {
     fn end(&mut self, end: End) -> Result<End, Error> {
         if end.observations != self.observations {
             return Err(self.error(format!(
-                "the end marker counts {} observations, {} are there: lines are missing or were added",
+                "the end marker counts {} observations, but there are {}: lines are missing or were added",
                 end.observations, self.observations
             )));
         }
@@ -123,7 +123,7 @@ impl Reader {
         self.error(format!("cut in the middle after {} observations", self.observations))
     }
 
-    /// Reads one line, empty at the end. `false`: its newline is missing.
+    /// Reads one line, which is empty at the end of the input. Returns `false` if its newline is missing.
     fn read_line(&mut self) -> Result<bool, Error> {
         self.bytes.clear();
         self.line += 1;
@@ -135,7 +135,7 @@ impl Reader {
         }
     }
 
-    /// The first line.
+    /// Reads the first line.
     fn header(&mut self) -> Result<Header, Error> {
         self.read_line()?;
         if self.bytes.is_empty() {

@@ -1,4 +1,4 @@
-//! What the unit tests of several crates need: files that go away with their test, and a bounded wait.
+//! For unit tests of several crates: temporary files, and a wait with a time limit.
 #![expect(clippy::new_without_default, reason = "for tests")]
 
 mod scratch;

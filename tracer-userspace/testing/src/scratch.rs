@@ -1,9 +1,9 @@
-//! Files of a test.
+//! Temporary files of a test.
 
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering};
 
-/// A directory that goes away with its test, also with one that fails.
+/// A directory that is removed when the test ends, even if it fails.
 pub struct Scratch(PathBuf);
 
 impl Scratch {
@@ -20,7 +20,7 @@ impl Scratch {
         &self.0
     }
 
-    /// A place in it, where nothing is yet.
+    /// The path of a new file in it.
     pub fn path(&self, name: impl AsRef<Path>) -> PathBuf {
         self.0.join(name)
     }

@@ -1,11 +1,11 @@
-//! What another thread does, and nothing tells of.
+//! Waits for something that another thread or process does without a notification.
 
 use std::time::{Duration, Instant};
 
-/// For what happens in milliseconds, on a machine that is busy.
+/// A time limit for something that takes milliseconds, even on a busy machine.
 pub const PATIENCE: Duration = Duration::from_secs(30);
 
-/// Tries until it works.
+/// Repeats `try_it` until it returns a value. Panics after [`PATIENCE`].
 #[track_caller]
 pub fn soon<T>(what: &str, mut try_it: impl FnMut() -> Option<T>) -> T {
     let begin = Instant::now();

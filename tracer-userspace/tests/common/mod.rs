@@ -1,4 +1,4 @@
-//! The binary from outside, for the tests of its commands.
+//! Runs the binary for the tests of its commands.
 #![allow(dead_code, unused_imports, reason = "each test takes what it needs")]
 #![allow(clippy::unwrap_used, reason = "a test ends at the line that failed")]
 
@@ -14,7 +14,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use tracer_model::event::{Observation, ObservationKind, Start};
 pub(crate) use tracer_testing::{PATIENCE, soon};
 
-/// A directory that goes away with its test.
+/// A directory that is removed when the test ends.
 pub(crate) struct Dir(pub(crate) PathBuf);
 
 impl Dir {
@@ -57,7 +57,7 @@ pub(crate) fn text(bytes: &[u8]) -> &str {
     std::str::from_utf8(bytes).unwrap()
 }
 
-/// Exit code, and exactly one line on stderr that holds these words.
+/// The command ended with this exit code, and exactly one line on stderr that contains these words.
 #[track_caller]
 pub(crate) fn reports_one_line(output: &process::Output, code: i32, words: &[&str]) {
     let stderr = text(&output.stderr);

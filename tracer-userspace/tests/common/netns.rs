@@ -1,4 +1,4 @@
-//! A network namespace, and what `tracer doctor` says in it.
+//! A network namespace, and `tracer doctor` in it.
 
 use std::fs::File;
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -10,7 +10,7 @@ use std::time::Duration;
 use nix::sched::{CloneFlags, setns};
 use serde_json::Value;
 
-/// A network namespace that goes away with its test.
+/// A network namespace that is removed when the test ends.
 pub(crate) struct Netns(pub(crate) String);
 
 impl Netns {
@@ -34,7 +34,7 @@ impl Netns {
         assert!(ended.success(), "{script}");
     }
 
-    /// Does something on a thread that is inside.
+    /// Runs `work` on a thread inside.
     pub(crate) fn within<T: Send>(&self, work: impl FnOnce() -> T + Send) -> T {
         let netns = File::open(format!("/run/netns/{}", self.0)).expect("the namespace");
         let inside = || {
@@ -44,18 +44,18 @@ impl Netns {
         thread::scope(|scope| scope.spawn(inside).join().expect("the thread"))
     }
 
-    /// Takes connections as long as it is held.
+    /// Listens until the listener is dropped.
     pub(crate) fn listen(&self, address: &str) -> TcpListener {
         self.within(|| TcpListener::bind(address).expect("a listener"))
     }
 
-    /// Whether a connection comes about.
+    /// Whether a connection from inside succeeds.
     pub(crate) fn reaches(&self, address: &str) -> bool {
         let address: SocketAddr = address.parse().expect("an address");
         self.within(|| TcpStream::connect_timeout(&address, Duration::from_secs(1)).is_ok())
     }
 
-    /// Findings of a check, and the exit code. No process has the prober's name: the namespace is our own.
+    /// The findings of doctor inside, and the exit code. Without a prober, doctor inspects its own namespace.
     pub(crate) fn doctor(&self, args: &[&str]) -> (Vec<Value>, Option<i32>) {
         let fixed = ["doctor", "--prober", "no-such-prober", "-o", "json"];
         self.findings(self.command(env!("CARGO_BIN_EXE_tracer")).args(fixed).args(args))
@@ -74,15 +74,15 @@ impl Netns {
         findings.iter().map(|it| it["status"].as_str().expect("status").to_owned()).collect()
     }
 
-    /// The only finding of the check has this status, and what it says makes the check well.
+    /// The only finding of the check has this status. After its fix the check is ok.
     #[track_caller]
-    pub(crate) fn is_fixed(&self, check: &str, status: &str) {
+    pub(crate) fn fails_until_fixed(&self, check: &str, status: &str) {
         assert_eq!(self.statuses(check), [status], "{check}");
         self.fix(check);
         assert_eq!(self.statuses(check), ["ok"], "{check}");
     }
 
-    /// Does what the first finding of the check says.
+    /// Runs the fix of the first finding of the check.
     pub(crate) fn fix(&self, check: &str) {
         let (findings, _) = self.doctor(&["--check", check]);
         self.run(findings[0]["remediation"]["commands"][0]["run"].as_str().expect("a fix"));

@@ -12,7 +12,7 @@ use tracer_output::sink::{Form, SinkConfig};
 
 use super::Dir;
 
-/// A recording on disk, plain or compressed.
+/// A recording on disk, uncompressed or compressed.
 pub(crate) struct Recording {
     /// `CAUSE/CELL` of a fixture, `KERNEL/SCENARIO` of a scenario.
     pub(crate) name: String,
@@ -25,35 +25,35 @@ impl Recording {
         self.replayed(Form::Ndjson, None).lines().map(str::to_owned).collect()
     }
 
-    /// What people read, at a width or with lines as long as they are.
+    /// The page for people, at this width or without line breaks.
     pub(crate) fn page(&self, columns: Option<usize>) -> String {
         self.replayed(Form::Pretty, columns)
     }
 
-    /// The recording itself.
+    /// The observations of the recording.
     pub(crate) fn observations(&self) -> String {
-        fs::read_to_string(self.plain(&Dir::new())).unwrap()
+        fs::read_to_string(self.uncompressed(&Dir::new())).unwrap()
     }
 
     fn replayed(&self, form: Form, columns: Option<usize>) -> String {
         let dir = Dir::new();
         let out = dir.0.join("records");
         let output = SinkConfig { columns, attempts: form == Form::Ndjson, ..SinkConfig::new(form, Some(out.clone())) };
-        let config = ReplayConfig { output, file: self.plain(&dir), compare: None };
+        let config = ReplayConfig { output, file: self.uncompressed(&dir), compare: None };
         let code = replay::replay(&config).expect(&self.name);
         assert_eq!(code, 0, "{}", self.name);
         fs::read_to_string(out).unwrap()
     }
 
-    /// The recording itself, or what it is when it is not compressed.
-    fn plain(&self, dir: &Dir) -> PathBuf {
+    /// The file of the recording, or an uncompressed copy in `dir`.
+    fn uncompressed(&self, dir: &Dir) -> PathBuf {
         if self.path.extension().is_none_or(|end| end != "gz") {
             return self.path.clone();
         }
-        let plain = dir.0.join("observations");
+        let uncompressed = dir.0.join("observations");
         let mut unpacked = GzDecoder::new(File::open(&self.path).unwrap());
-        io::copy(&mut unpacked, &mut File::create(&plain).unwrap()).expect(&self.name);
-        plain
+        io::copy(&mut unpacked, &mut File::create(&uncompressed).unwrap()).expect(&self.name);
+        uncompressed
     }
 }
 
@@ -62,17 +62,17 @@ fn place() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests")
 }
 
-/// Each fixture.
+/// All fixtures.
 pub(crate) fn fixtures() -> Vec<Recording> {
     below(&place().join("fixtures"), "/observations.ndjson")
 }
 
-/// Each recording of a scenario on a kernel.
+/// All recordings of scenarios on kernels.
 pub(crate) fn of_kernels() -> Vec<Recording> {
     below(&place().join("recordings"), ".ndjson.gz")
 }
 
-/// Two folders deep; the name is the path without its end.
+/// The recordings below a folder. The name of each is its path without `end`.
 fn below(place: &Path, end: &str) -> Vec<Recording> {
     let mut found = Vec::new();
     let mut folders = vec![place.to_owned()];
@@ -90,7 +90,7 @@ fn below(place: &Path, end: &str) -> Vec<Recording> {
     found
 }
 
-/// Does the same with each, on all processors; the results are in their order.
+/// Calls `work` for each recording, on all processors. The results have the order of the recordings.
 pub(crate) fn with_each<T: Send>(recordings: &[Recording], work: impl Fn(&Recording) -> T + Sync) -> Vec<T> {
     let processors = thread::available_parallelism().map_or(1, usize::from);
     let share = recordings.len().div_ceil(processors).max(1);

@@ -1,11 +1,12 @@
-//! Texts that are kept as files: a test fails where one of them changes, and `INSTA_UPDATE=always` writes them instead.
+//! Texts in snapshot files. A test fails if a text changes. `INSTA_UPDATE=always` updates the files instead.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::panic::catch_unwind;
 use std::path::Path;
 
-/// Compares each text with `tests/snapshots/FOLDER/NAME.snap`; a `/` in a name is `__` there. No other file may be there.
+/// Compares each text with `tests/snapshots/FOLDER/NAME.snap`, where `__` replaces a `/` in the name. The folder must
+/// have no other snapshots.
 #[track_caller]
 pub(crate) fn compare(folder: &str, texts: &BTreeMap<String, String>) {
     let place = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/snapshots").join(folder);

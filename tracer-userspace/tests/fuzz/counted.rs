@@ -1,4 +1,4 @@
-//! What a call costs: processor time, and the most that it has allocated at a time.
+//! The cost of a call: its processor time, and the most memory that it held at any time.
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
@@ -12,19 +12,19 @@ struct Counted;
 static ALLOCATOR: Counted = Counted;
 
 thread_local! {
-    /// Bytes of this thread now, and at most.
+    /// Bytes that this thread holds now, and the maximum.
     static BYTES: Cell<(isize, isize)> = const { Cell::new((0, 0)) };
 }
 
 fn count(more: isize) {
-    // A thread that ends has no counter any more.
+    // A thread that is ending has no counter any more.
     let _ = BYTES.try_with(|bytes| {
         let (now, most) = bytes.get();
         bytes.set((now + more, most.max(now + more)));
     });
 }
 
-// SAFETY: all is left to the system's allocator; to count allocates nothing.
+// SAFETY: the system's allocator does the work, and `count` allocates nothing.
 unsafe impl GlobalAlloc for Counted {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         count(layout.size().cast_signed());
@@ -39,7 +39,7 @@ unsafe impl GlobalAlloc for Counted {
     }
 }
 
-/// Of this thread.
+/// The cost of a call on this thread.
 pub(crate) fn cost_of(call: impl FnOnce()) -> (Duration, usize) {
     let now = || Duration::from(clock_gettime(ClockId::CLOCK_THREAD_CPUTIME_ID).expect("a clock of every kernel"));
     let before = BYTES.get().0;

@@ -1,8 +1,8 @@
-//! Inputs made of seeds, the same ones in each run.
+//! Makes inputs from seeds. Each run has the same inputs.
 
 use std::ops::Range;
 
-/// Numbers at which something overflows, as text.
+/// Numbers that may overflow, as text.
 const NUMBERS: [&str; 12] = [
     "0",
     "1",
@@ -17,12 +17,12 @@ const NUMBERS: [&str; 12] = [
     "1e308",
     "null",
 ];
-/// The same as bytes.
+/// Numbers that may overflow, as bytes.
 const BINARY: [u64; 10] =
     [0, 1, 7, 0x7f, 0x80, 0x7fff, 0xffff, 0x7fff_ffff, 0x7fff_ffff_ffff_ffff, 0xffff_ffff_ffff_ffff];
-/// What has a meaning in some of the forms.
+/// Bytes with a meaning in some of the formats.
 const TOKENS: [&[u8]; 10] = [b"\"", b"\\", b"\n", b"{", b"]", b"\0", b"\x80", b": ", b"\xef\xbf\xbd", b"%"];
-/// Longest input.
+/// Maximum length of an input.
 const MAX: usize = 96 << 10;
 
 /// Makes one input after another.
@@ -39,7 +39,7 @@ impl<'a> Mutator<'a> {
     /// A seed after some changes.
     pub(crate) fn next(&mut self) -> Vec<u8> {
         let mut input = self.seed().to_vec();
-        // What breaks no form reaches further.
+        // An input that keeps its format gets further in the parser.
         let change = if self.below(2) == 0 { Self::change } else { Self::change_gently };
         for _ in 0..=self.below(6) {
             change(self, &mut input);
@@ -93,7 +93,7 @@ impl<'a> Mutator<'a> {
         }
     }
 
-    /// A number, or a line that stands elsewhere, twice or not at all.
+    /// Changes a number, or removes, repeats or copies a line.
     fn change_gently(&mut self, input: &mut Vec<u8>) {
         let at = self.below(input.len());
         if self.below(4) > 0 {
@@ -113,7 +113,7 @@ impl<'a> Mutator<'a> {
         }
     }
 
-    /// The next number that is written in digits becomes another.
+    /// Replaces the next decimal number.
     fn change_number(&mut self, input: &mut Vec<u8>, at: usize) {
         let Some(begin) = input[at..].iter().position(u8::is_ascii_digit).map(|offset| at + offset) else { return };
         let length = input[begin..].iter().position(|byte| !byte.is_ascii_digit()).unwrap_or(input.len() - begin);

@@ -1,5 +1,5 @@
-//! What the contract says of every record: what is unknown is absent, the first keys and their order, times, numbers
-//! without gaps, evidence in the order of time, revisions of what was printed.
+//! The contract of every record: unknown values are absent, the first keys have a fixed order, and `seq` has no gaps.
+//! Evidence is in the order of time, and a revision names a printed verdict.
 
 use std::collections::BTreeSet;
 
@@ -8,7 +8,7 @@ use tracer_model::record::Record;
 
 const FIRST: [&str; 6] = ["schema", "type", "time", "time_boot_ns", "seq", "node_name"];
 
-/// One run's records.
+/// Checks the records of one run.
 #[track_caller]
 pub(crate) fn check(lines: &[String], run: &str) {
     let mut printed = BTreeSet::new();
@@ -17,7 +17,7 @@ pub(crate) fn check(lines: &[String], run: &str) {
         check_head(line, seq as u64, &place);
         let value: Value = serde_json::from_str(line).unwrap();
         check_absent("", &value, &place);
-        // The schema is generated from this type: nothing more is in the line, and nothing is lost of it.
+        // The schema is generated from this type, so the type must have each field of the line.
         let record: Record = serde_json::from_str(line).expect(&place);
         assert_eq!(serde_json::to_value(&record).unwrap(), value, "{place}");
         if value["type"] == "verdict" {
@@ -31,7 +31,7 @@ pub(crate) fn check(lines: &[String], run: &str) {
     assert!(lines.last().unwrap().contains(r#""type":"stop""#), "{run}");
 }
 
-/// The keys that all records begin with, in their order; a time in nine decimals, UTC.
+/// Checks the first keys of a record and their order. The time is UTC with nine decimals.
 fn check_head(line: &str, seq: u64, place: &str) {
     let mut rest = line;
     for key in FIRST {
@@ -54,7 +54,7 @@ fn is_time(text: &str) -> bool {
     shape.collect::<String>() == "0000-00-00T00:00:00.000000000Z"
 }
 
-/// No null, no empty string; names in snake case; 64-bit cookies as strings.
+/// Checks that there is no null and no empty string, names are snake case, and 64-bit cookies are strings.
 fn check_absent(name: &str, value: &Value, place: &str) {
     match value {
         Value::Null => assert!(!value.is_null(), "{name} is null: {place}"),
@@ -89,7 +89,7 @@ fn check_verdict(record: &Value, printed: &BTreeSet<u64>, place: &str) {
     assert!(by_kernel || verdict["confidence"] != "proven", "no event of the kernel: {place}");
 }
 
-/// Where evidence comes from that no event of the kernel carries: what was read, asked or reported.
+/// Sources of evidence that is no event of the kernel: tracer read it or asked for it, or another program reported it.
 const NOT_OF_THE_KERNEL: &[&str] = &[
     "container_status",
     "cpu.stat",

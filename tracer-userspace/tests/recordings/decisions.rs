@@ -1,21 +1,21 @@
-//! What a record decides, as a line of text: everything but how it reads and what belongs to the run that printed it.
+//! The decision of a record as a line of text: all fields except sentences and fields of the run.
 
 use std::collections::BTreeMap;
 
 use serde_json::{Map, Value};
 
-/// Sentences: the snapshots of texts hold them.
+/// Fields with sentences. The snapshots of texts have them.
 const PROSE: &[&str] = &["expected", "lost", "observed", "persist", "reason", "remediation", "summary", "text", "why"];
-/// What belongs to a run or to the shape of a record.
+/// Fields of the run, or of the format of a record.
 const OF_THE_RUN: &[&str] =
     &["schema", "time", "time_boot_ns", "seq", "node_name", "version", "kernel", "timing", "type"];
-/// What stands first, and says what it is without a name.
+/// Fields that are shown first and without a name.
 const FIRST: &[&str] = &["event", "check", "status", "cause", "outcome", "confidence", "subject", "src", "dst"];
-/// What is the same on each kernel, or another number in each recording: the fixtures keep it.
+/// Fields that are the same on each kernel, or differ in each recording. Only the snapshots of fixtures have them.
 const OF_ONE_RECORDING: &[&str] =
     &["ancestors", "exe", "fields", "netns", "netns_path", "pid", "pod_uid", "process", "timeout_s", "period_s"];
 
-/// Each record that is not an attempt, in a line; of attempts how many ended in which way. For recordings by the hundred.
+/// A line for each record except attempts, and the number of attempts for each outcome.
 pub(crate) fn brief(records: &[Value]) -> Vec<String> {
     let other = records.iter().filter(|record| record["type"] != "start" && record["type"] != "attempt");
     let mut lines: Vec<String> = other.map(|record| line(record, records, OF_ONE_RECORDING)).collect();
@@ -28,7 +28,7 @@ pub(crate) fn brief(records: &[Value]) -> Vec<String> {
     lines
 }
 
-/// Each record in a line, with all that is in it.
+/// A line for each record, with all fields.
 pub(crate) fn whole(records: &[Value]) -> Vec<String> {
     records.iter().map(|record| line(record, records, &[])).collect()
 }
@@ -44,7 +44,7 @@ fn line(record: &Value, records: &[Value], without: &[&str]) -> String {
     fields.retain(|name, _| !OF_THE_RUN.contains(&name.as_str()));
     let reason = fields.get("reason").filter(|_| record["type"] == "stop").cloned();
     without_prose(&mut fields);
-    // On a slow machine a record may be about something that happened before the last hook was attached.
+    // On a slow machine, a record may be about an event before the last hook was attached.
     let sign = if time < start { "-" } else { "+" };
     let mut line = format!("{} {sign}{}s", record["type"].as_str().unwrap(), seconds(time.abs_diff(start)));
     let show = Show { time, without };
@@ -59,14 +59,14 @@ fn line(record: &Value, records: &[Value], without: &[&str]) -> String {
         let before = show.field("time_boot_ns", &replaced["time_boot_ns"]);
         line += &format!(" replaces={}{before}", replaced["verdict"]["cause"].as_str().unwrap());
     }
-    // The only reason that is no sentence.
+    // The reason of a stop record is no sentence.
     if let Some(reason) = reason {
         line += &format!(" {}", show.value(&reason));
     }
     format!("{line}{}", show.fields(&fields))
 }
 
-/// Leaves sentences out, but not what evidence and findings say in numbers.
+/// Removes sentences, but keeps the `fields` of evidence and findings.
 fn without_prose(fields: &mut Map<String, Value>) {
     fields.retain(|name, _| !PROSE.contains(&name.as_str()));
     for (_, value) in fields.iter_mut().filter(|(name, _)| *name != "fields") {
@@ -78,7 +78,7 @@ fn without_prose(fields: &mut Map<String, Value>) {
     }
 }
 
-/// Nine decimals, without the zeros that end them.
+/// Seconds with up to nine decimals, without trailing zeros.
 fn seconds(ns: u64) -> String {
     let text = format!("{}.{:09}", ns / 1_000_000_000, ns % 1_000_000_000);
     text.trim_end_matches('0').trim_end_matches('.').to_owned()
@@ -92,7 +92,7 @@ struct Show<'a> {
 }
 
 impl Show<'_> {
-    /// ` name=value` of each, by name; what is empty is not shown.
+    /// ` name=value` for each field that is not empty, sorted by name.
     fn fields(&self, fields: &Map<String, Value>) -> String {
         let sorted: BTreeMap<&String, &Value> = fields.iter().collect();
         let kept = |name: &str| !self.without.contains(&name);
@@ -119,7 +119,7 @@ impl Show<'_> {
         }
     }
 
-    /// An end of a connection as it is written elsewhere; what a hook saw begins with the hook.
+    /// An endpoint as `ADDRESS:PORT`. Evidence starts with the name of its hook.
     fn object(&self, fields: &Map<String, Value>) -> String {
         match (fields.get("addr"), fields.get("hook")) {
             (Some(Value::String(addr)), _) => {

@@ -1,7 +1,7 @@
-//! Every recording, replayed: it is decided as before, each record keeps the contract, and each scenario gets its cause.
+//! Replays every recording. Decisions are as before, each record keeps the contract, and each scenario gets its cause.
 //!
-//! The fixtures (`tests/fixtures`) are compared record by record, the scenarios of each kernel (`tests/recordings`) in a line
-//! for each verdict. `INSTA_UPDATE=always cargo test -p tracer-userspace --test recordings` takes over what has changed.
+//! Snapshots of fixtures (`tests/fixtures`) have all records. Snapshots of scenarios (`tests/recordings`) have a short
+//! line for each verdict. `INSTA_UPDATE=always cargo test -p tracer-userspace --test recordings` updates them.
 #![allow(clippy::unwrap_used, reason = "a test ends at the line that failed")]
 
 #[path = "../common/mod.rs"]
@@ -20,16 +20,16 @@ use tracer_testbed::scenario::{Scenario, all};
 use common::recorded::{Recording, fixtures, of_kernels, parsed, with_each};
 use common::snapshots;
 
-/// The fixture and the scenarios in which nothing is wrong.
+/// The fixtures in which nothing is wrong.
 const HEALTHY: &str = "healthy";
 
-/// Recordings beside a real kubelet: what its pods do is no scenario's.
-const BESIDE_A_KUBELET: &str = "kubelet-1.36";
+/// Recordings of a node with a real kubelet. They belong to no scenario.
+const WITH_A_KUBELET: &str = "kubelet-1.36";
 
-/// Nothing is wrong in the end, but its first attempt fails.
+/// A scenario without a cause, but its first attempt fails.
 const FAILS_FIRST: &str = "fault_address_reused_healthy";
 
-/// A recording and what the tracer makes of it.
+/// A recording, and the records of its replay.
 struct Replay {
     name: String,
     lines: Vec<String>,
@@ -43,12 +43,12 @@ impl Replay {
         Self { name: recording.name.clone(), lines, records }
     }
 
-    /// `CAUSE` of a fixture, `KERNEL` of a scenario; and the rest of the name.
+    /// `CAUSE` of a fixture or `KERNEL` of a scenario, and the rest of the name.
     fn names(&self) -> (&str, &str) {
         self.name.split_once('/').unwrap()
     }
 
-    /// The verdicts that nothing replaced.
+    /// The verdicts without a later revision.
     fn last_verdicts(&self) -> impl Iterator<Item = &Value> {
         let replaced: BTreeSet<u64> = self.records.iter().filter_map(|record| record["revises"].as_u64()).collect();
         let verdicts = self.records.iter().filter(|record| record["type"] == "verdict");
@@ -69,13 +69,13 @@ const CHECKS: [Check; 7] = [
     ("fixtures_are_decided_as_before", fixtures_are_decided_as_before),
     ("every_cause_has_a_fixture_that_gets_it", every_cause_has_a_fixture_that_gets_it),
     ("every_record_keeps_the_contract", every_record_keeps_the_contract),
-    ("records_are_what_the_schema_says", records_are_what_the_schema_says),
-    ("what_the_contract_excludes_is_no_record", what_the_contract_excludes_is_no_record),
+    ("records_match_the_schema", records_match_the_schema),
+    ("the_schema_excludes_wrong_records", the_schema_excludes_wrong_records),
     ("each_kernel_decides_as_before", each_kernel_decides_as_before),
     ("each_scenario_gets_its_cause_on_each_kernel", each_scenario_gets_its_cause_on_each_kernel),
 ];
 
-/// One test, since nextest runs each test in a process of its own: every recording is replayed once for all checks.
+/// One test for all checks, so that each recording is replayed once. nextest runs each test in its own process.
 #[test]
 fn all_checks_hold() {
     let replays =
@@ -107,7 +107,7 @@ fn every_cause_has_a_fixture_that_gets_it(replays: &Replays) {
         seen.insert(cause);
     }
     seen.remove(HEALTHY);
-    // They only ever stand in `also`.
+    // These causes are only in `also`.
     let own = Cause::ALL.iter().filter(|it| ![Cause::CpuThrottled, Cause::DependencyUnreachable].contains(it));
     let causes: BTreeSet<&str> = own.map(|cause| cause.name()).collect();
     assert_eq!(seen, causes, "a fixture for each cause (`cargo xtask fixtures` records what is missing)");
@@ -120,7 +120,7 @@ fn every_record_keeps_the_contract(replays: &Replays) {
     }
 }
 
-fn records_are_what_the_schema_says(replays: &Replays) {
+fn records_match_the_schema(replays: &Replays) {
     let schema = schema::schema();
     let mut seen = 0;
     for replay in &replays.fixtures {
@@ -132,7 +132,7 @@ fn records_are_what_the_schema_says(replays: &Replays) {
     assert!(seen > 100);
 }
 
-fn what_the_contract_excludes_is_no_record(replays: &Replays) {
+fn the_schema_excludes_wrong_records(replays: &Replays) {
     let schema = schema::schema();
     let mut records = replays.fixtures.iter().flat_map(|replay| &replay.records);
     let mut first = |kind: &str| records.find(|record| record["type"] == kind).unwrap();
@@ -153,14 +153,14 @@ fn each_kernel_decides_as_before(replays: &Replays) {
 
 fn each_scenario_gets_its_cause_on_each_kernel(replays: &Replays) {
     let scenarios: BTreeMap<&str, Scenario> = all().into_iter().map(|scenario| (scenario.name, scenario)).collect();
-    let played = || replays.kernels.iter().filter(|replay| replay.names().0 != BESIDE_A_KUBELET);
+    let played = || replays.kernels.iter().filter(|replay| replay.names().0 != WITH_A_KUBELET);
     assert!(played().count() > 100, "{}", played().count());
     let wrong: Vec<&str> =
         played().filter(|replay| !is_right(replay, &scenarios)).map(|replay| replay.name.as_str()).collect();
     assert!(wrong.is_empty(), "not the cause of their scenario: {wrong:?}");
 }
 
-/// Its cause is in the last verdicts; a failure where nothing is wrong is not.
+/// Whether the last verdicts have the cause of the scenario, or no failure if it has none.
 fn is_right(replay: &Replay, scenarios: &BTreeMap<&str, Scenario>) -> bool {
     let Some(scenario) = scenarios.get(replay.names().1) else { return false };
     let mut verdicts = replay.last_verdicts().map(|record| &record["verdict"]);

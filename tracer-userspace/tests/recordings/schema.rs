@@ -1,4 +1,4 @@
-//! The schema against records: each of them is valid, and what the contract excludes is not.
+//! Checks records against the schema. Records that the contract excludes are not valid.
 
 use serde_json::{Value, json};
 use tracer_output::schema;
@@ -8,7 +8,7 @@ pub(crate) fn schema() -> Value {
     serde_json::from_str(&schema::text()).unwrap()
 }
 
-/// Why a value is not what a part of the schema says: the words of JSON Schema that schemars writes.
+/// Why a value is not valid for a part of the schema. Knows the keywords of JSON Schema that schemars writes.
 pub(crate) fn fault(root: &Value, part: &Value, value: &Value) -> Option<String> {
     let wrong = |what: &str| Some(format!("{value} is not {what}"));
     if let Some(name) = part["$ref"].as_str() {

@@ -1,4 +1,4 @@
-//! `docs/evidence.md`: what proves each cause on each kernel of which there are recordings, out of their snapshots.
+//! `docs/evidence.md`: the evidence of each cause on each kernel with recordings, from the snapshots.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -15,26 +15,26 @@ kprobes. 6.18 is a kernel with tracepoints only. On the others only scenarios wi
 
 ";
 
-/// The evidence of a confidence, and how many verdicts have it.
+/// For each confidence: its evidence, and the number of verdicts with it.
 type Seen = BTreeMap<String, BTreeMap<String, usize>>;
 
-/// The page; `index` lists the causes in their order.
+/// The page. `index` lists the causes in their order.
 pub(super) fn page(index: &str) -> Result<String> {
     let folder = sh::root().join("tracer-userspace/tests/snapshots/kernels");
     let mut kernels = BTreeMap::new();
     for entry in fs::read_dir(&folder).with_context(|| folder.display().to_string())? {
         let path = entry?.path();
         let name = path.file_stem().unwrap_or_default().to_string_lossy().into_owned();
-        // What ran beside a real kubelet is no scenario.
+        // Recordings of a real kubelet are no scenarios.
         if !name.starts_with("kubelet") {
-            kernels.insert(numbers(&name), (name, by_cause(&fs::read_to_string(&path)?)));
+            kernels.insert(version_key(&name), (name, by_cause(&fs::read_to_string(&path)?)));
         }
     }
     Ok(TEXT.to_owned() + &table(index, &kernels.into_values().collect::<Vec<_>>()))
 }
 
-/// 5.10 comes before 6.1.
-fn numbers(kernel: &str) -> Vec<u32> {
+/// The sort key of a kernel: 5.10 comes before 6.1.
+fn version_key(kernel: &str) -> Vec<u32> {
     kernel.split('.').map(|it| it.parse().unwrap_or(u32::MAX)).collect()
 }
 
@@ -63,7 +63,7 @@ fn table(index: &str, kernels: &[(String, BTreeMap<String, Seen>)]) -> String {
     out
 }
 
-/// Of the highest confidence.
+/// The highest confidence and its evidence.
 fn cell(seen: &Seen) -> String {
     let best = ["proven", "likely", "possible"].into_iter().find_map(|word| Some((word, seen.get(word)?)));
     let Some((word, hooks)) = best else { return "—".to_owned() };

@@ -12,33 +12,33 @@ use crate::{packages, setup, sh};
 const EBPF: &str = "tracer-ebpf/Cargo.toml";
 const TARGET: &str = "bpfel-unknown-none";
 
-/// Formatted as rustfmt does.
+/// Checks the format with rustfmt.
 pub(crate) fn format() -> Result<()> {
     sh::run(&mut sh::cargo(&["fmt", "--all", "--check"]))?;
     sh::run(&mut sh::cargo(&["fmt", "--manifest-path", EBPF, "--check"]))
 }
 
-/// Every crate may be linked in, by deny.toml. Advisories are left out: they need a database that is downloaded.
+/// Checks each crate by the rules of deny.toml. Advisories are skipped, because they need a download.
 pub(crate) fn licences() -> Result<()> {
     let Some(programs) = packages::programs()? else { return Ok(()) };
     for manifest in ["Cargo.toml", EBPF] {
         let mut deny = sh::command(programs.join("cargo-deny"));
         deny.args(["--log-level", "error", "--locked", "--manifest-path", manifest, "--config", "deny.toml"]);
-        // An allowed licence that only one of the two has is no fault of the other.
+        // deny.toml is for both manifests, and one of them need not have each allowed licence.
         deny.args(["check", "--hide-inclusion-graph", "--allow", "license-not-encountered"]);
         sh::run(deny.args(["licenses", "bans", "sources"]))?;
     }
     Ok(())
 }
 
-/// The workflows: what their host would refuse, and what would let others in.
+/// Checks the workflows: actionlint finds errors, zizmor finds security problems.
 pub(crate) fn workflows() -> Result<()> {
     let Some(programs) = packages::programs()? else { return Ok(()) };
     sh::run(&mut sh::command(programs.join("actionlint")))?;
     sh::run(sh::command(programs.join("zizmor")).args(["--offline", "--no-progress", "--quiet", ".github"]))
 }
 
-/// promtool finds no fault in the alert rules, and their tests pass.
+/// Checks the alert rules with promtool, and runs their tests.
 pub(crate) fn alerts() -> Result<()> {
     let Some(promtool) = packages::find("usr/bin/promtool", "prometheus")? else { return Ok(()) };
     for (action, file) in [("check", "tracer.rules.yaml"), ("test", "tracer.test.yaml")] {
@@ -48,22 +48,22 @@ pub(crate) fn alerts() -> Result<()> {
     Ok(())
 }
 
-/// clippy finds nothing.
+/// Runs clippy on the workspace.
 pub(crate) fn workspace() -> Result<()> {
     let args = ["clippy", "--quiet", "--workspace", "--all-targets", "--locked", "--", "-D", "warnings"];
     sh::run(&mut sh::cargo(&args))
 }
 
-/// clippy finds nothing in the eBPF programs, compiled for their own target.
+/// Runs clippy on the eBPF programs for their own target.
 pub(crate) fn ebpf() -> Result<()> {
-    match setup::rustup_route() {
+    match setup::rustup_toolchain() {
         Some(toolchain) => sh::run(&mut by_rustup(&toolchain)),
         None if Path::new("/usr/bin/clippy-driver").is_file() => sh::run(&mut by_debian()),
         None => Err(sh::missing(format!("no clippy for the BPF target: install rust-web-clippy{}", setup::hint()))),
     }
 }
 
-/// A toolchain with the sources of `core`, which it compiles for BPF.
+/// clippy of a rustup toolchain. It compiles `core` for BPF from its sources.
 fn by_rustup(toolchain: &str) -> Command {
     let mut cargo = sh::command("rustup");
     cargo.args(["run", toolchain, "cargo", "clippy", "-Zbuild-std=core"]);
@@ -73,7 +73,7 @@ fn by_rustup(toolchain: &str) -> Command {
     cargo
 }
 
-/// Debian's compiler with its ready `core` for BPF. It has no cargo: ours drives it.
+/// Debian's clippy with its compiled `core` for BPF. Debian's compiler has no cargo, so the current cargo calls it.
 fn by_debian() -> Command {
     let mut cargo = sh::cargo(&["check", "--quiet", "--manifest-path", EBPF, "--release", "--target", TARGET]);
     cargo.args(["--bin", "tracer"]);

@@ -1,5 +1,5 @@
-//! `deploy/` renders, is valid by Kubernetes' own definitions, and means the same by kustomize and by the chart; the
-//! chart refuses values that would do nothing; every argument in a container is one that the tracer takes.
+//! Checks `deploy/`. It is valid by Kubernetes' own definitions, and kustomize and the chart render the same objects.
+//! The chart refuses values without an effect, and tracer knows each argument in a container.
 
 use std::fs;
 use std::path::PathBuf;
@@ -7,13 +7,13 @@ use std::path::PathBuf;
 use anyhow::{Context as _, Result, bail, ensure};
 use serde_json::Value;
 
-use crate::deploy::{Renderer, VARIANTS, called, compare, documents, place, text};
+use crate::deploy::{Renderer, VARIANTS, compare, documents, kind_and_name, place, text};
 use crate::sh::{self, regex};
 use crate::tracer;
 
 /// The newest Kubernetes that the manifests are validated for.
 const KUBERNETES: &str = "1.36";
-/// Kinds of the Prometheus operator. Kubernetes does not define them: the chart's and ours are compared instead.
+/// Kinds of the Prometheus operator. Kubernetes does not define them, so the chart's objects are compared with ours.
 const OF_OPERATOR: &[&str] = &["PodMonitor", "PrometheusRule"];
 
 /// Values that the chart refuses, and a part of the reason.
@@ -35,8 +35,8 @@ const REFUSED: &[(&str, &str)] = &[
     ("metrics.enabled=true,metrics.address=127.0.0.1:9464", "in brackets: [::]"),
 ];
 
-/// Values, and what an installation with them prints: objects and notes.
-const TAKEN: &[(&str, &str)] = &[
+/// Values, and a part of the objects or notes that an installation with them prints.
+const ACCEPTED: &[(&str, &str)] = &[
     ("", "kubectl -n tracer logs"),
     ("output.file.enabled=true", "/var/log/tracer/records.ndjson"),
     ("", "privileged -z tracer -n tracer"),
@@ -49,7 +49,7 @@ const TAKEN: &[(&str, &str)] = &[
     ("extraArgs={--attempts}", "- \"--attempts\""),
 ];
 
-/// All variants.
+/// Checks all variants.
 pub(crate) fn check() -> Result<()> {
     let Some(renderer) = Renderer::find()? else { return Ok(()) };
     let mut files = Vec::new();
@@ -75,11 +75,11 @@ pub(crate) fn check() -> Result<()> {
     arguments(&renderer)
 }
 
-/// Fails on an object that Kubernetes would not take.
+/// Fails on an object that Kubernetes would refuse.
 fn validate(renderer: &Renderer, files: &[PathBuf]) -> Result<()> {
     let mut program = sh::command(renderer.programs.join("kubernetes-validate"));
     let output = program.args(["--strict", "--quiet", "--kubernetes-version", KUBERNETES]).args(files).output()?;
-    // A kind that it does not know is only a warning.
+    // The program reports an unknown kind only as a warning.
     let text = String::from_utf8_lossy(&[output.stdout, output.stderr].concat()).into_owned();
     let of_operator = |line: &str| {
         OF_OPERATOR.iter().any(|kind| line.contains(&format!("kind {kind} with api version monitoring.coreos.com/v1 ")))
@@ -89,19 +89,19 @@ fn validate(renderer: &Renderer, files: &[PathBuf]) -> Result<()> {
     Ok(())
 }
 
-/// Without what only one of the two has: the namespace, and the chart's further labels.
+/// The objects as text, without the namespace and the chart's extra labels, which only one side has.
 fn comparable(mut objects: Vec<Value>) -> String {
     objects.retain(|object| object["kind"] != "Namespace");
-    objects.sort_by_key(called);
+    objects.sort_by_key(kind_and_name);
     for object in &mut objects {
         if let Some(labels) = object.pointer_mut("/metadata/labels").and_then(Value::as_object_mut) {
             labels.retain(|name, _| name == "app.kubernetes.io/name");
         }
     }
-    objects.iter().map(|object| format!("{}\n{object:#}\n", called(object))).collect()
+    objects.iter().map(|object| format!("{}\n{object:#}\n", kind_and_name(object))).collect()
 }
 
-/// The annotations by which helm knows a test.
+/// Removes the annotations that mark a test for helm.
 fn without_hooks(mut objects: Vec<Value>) -> Vec<Value> {
     objects.iter_mut().filter_map(|object| object["metadata"].as_object_mut()).for_each(|metadata| {
         metadata.remove("annotations");
@@ -109,7 +109,7 @@ fn without_hooks(mut objects: Vec<Value>) -> Vec<Value> {
     objects
 }
 
-/// The chart's objects for the Prometheus operator and for Grafana are those of the plain files.
+/// Compares the chart's objects for the Prometheus operator and Grafana with those of the plain files.
 fn monitoring(renderer: &Renderer) -> Result<()> {
     let values = "metrics.enabled=true,metrics.podMonitor.enabled=true,metrics.rules.enabled=true,metrics.dashboard.enabled=true";
     let mut theirs = documents(&renderer.chart(values)?)?;
@@ -126,7 +126,7 @@ fn monitoring(renderer: &Renderer) -> Result<()> {
     compare(("plain-monitoring", &comparable(ours)), ("monitoring-by-chart", &comparable(theirs)))
 }
 
-/// What the chart makes of values that are wrong, and of some that are right.
+/// Checks that the chart refuses wrong values, and renders right ones.
 fn values(renderer: &Renderer) -> Result<()> {
     for (values, why) in REFUSED {
         match renderer.chart(values) {
@@ -135,22 +135,22 @@ fn values(renderer: &Renderer) -> Result<()> {
             Ok(_) => bail!("{values} is not refused: {why}"),
         }
     }
-    for (values, part) in TAKEN {
+    for (values, part) in ACCEPTED {
         ensure!(renderer.installation(values)?.contains(part), "with {values:?} nothing prints {part:?}");
     }
     let without = renderer.chart("appArmorProfile=null")?;
-    ensure!(!without.contains("appArmorProfile"), "appArmorProfile=null does not take the field out");
+    ensure!(!without.contains("appArmorProfile"), "appArmorProfile=null does not remove the field");
     Ok(())
 }
 
-/// Fails on arguments in the manifests that the tracer does not take.
+/// Fails on arguments in the manifests that tracer does not know.
 fn arguments(renderer: &Renderer) -> Result<()> {
     tracer::build()?;
     let pod_labels = "metrics.enabled=true,metrics.podLabels=true";
     let mut tried = 0;
     for values in VARIANTS.iter().map(|variant| variant.values).chain([pod_labels]) {
         for command in documents(&renderer.chart(values)?)?.iter().flat_map(commands) {
-            // What stands before `--help` is read first.
+            // tracer parses the arguments before `--help` first.
             tracer::output(&command.iter().map(String::as_str).chain(["--help"]).collect::<Vec<_>>())?;
             tried += 1;
         }
@@ -159,12 +159,12 @@ fn arguments(renderer: &Renderer) -> Result<()> {
     Ok(())
 }
 
-/// What the container of an object is started and probed with, without the program.
+/// The arguments of an object's container, and of its exec probes, without the program.
 fn commands(object: &Value) -> Vec<Vec<String>> {
     let container = &object["spec"]["template"]["spec"]["containers"][0];
     let words = |list: &Value, skip| -> Vec<String> {
         let list = list.as_array().into_iter().flatten().skip(skip).filter_map(Value::as_str);
-        // The kubelet puts the value of a variable there.
+        // The kubelet replaces a variable by its value.
         list.map(|word| regex(r"\$\(\w+\)").replace_all(word, "127.0.0.1").into_owned()).collect()
     };
     let probes =

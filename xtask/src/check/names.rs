@@ -1,6 +1,6 @@
-//! Nothing of the machine that a change was made on may be in the tree: paths, and hosts that its package managers use.
+//! Checks that the tree names no path of the developer's machine, and no host of its package managers.
 //!
-//! The hosts are read from the configuration of the machine, so that none is named here.
+//! The configuration of the machine names the hosts, so that this file need not.
 
 use std::fs;
 use std::path::Path;
@@ -9,7 +9,7 @@ use anyhow::{Context as _, Result, bail};
 
 use crate::sh::{self, regex};
 
-/// Hosts that everybody knows.
+/// Public hosts, which the tree may name.
 const PUBLIC: &[&str] = &[
     "deb.debian.org",
     "security.debian.org",
@@ -37,7 +37,7 @@ pub(crate) fn check() -> Result<()> {
         Some(1) => Ok(()),
         Some(0) => {
             let lines = String::from_utf8_lossy(&output.stdout).into_owned();
-            // Where it is; the name itself is not repeated.
+            // Report only the place: the name must not appear in logs.
             let places = lines.lines().map(|line| line.splitn(3, ':').take(2).collect::<Vec<_>>().join(":"));
             bail!("names of this machine are in the tree:\n  {}", places.collect::<Vec<_>>().join("\n  "))
         }

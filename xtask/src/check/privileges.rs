@@ -1,14 +1,14 @@
-//! Least privilege: `deploy/privileges.txt` lists what the objects of `deploy/` may do, and any difference is refused.
-//! `bless` leaves that file alone, so that a change of a privilege is a change by hand.
+//! Least privilege: the objects of `deploy/` must have exactly the privileges that `deploy/privileges.txt` lists.
+//! `bless` does not write that file, so each new privilege is a change by hand.
 //!
-//! Only what kustomize renders is looked at: the chart must render the same (`manifests.rs`).
+//! This checks only the objects of kustomize. `manifests.rs` checks that the chart renders the same.
 
 use std::collections::BTreeSet;
 
 use anyhow::{Context as _, Result};
 use serde_json::Value;
 
-use crate::deploy::{Renderer, VARIANTS, called, compare, documents, place, text};
+use crate::deploy::{Renderer, VARIANTS, compare, documents, kind_and_name, place, text};
 
 /// Fields of a pod and of a container that give no privilege. Every other field is listed.
 const HARMLESS_OF_POD: &[&str] = &[
@@ -32,10 +32,10 @@ const HARMLESS_OF_CONTAINER: &[&str] = &[
     "resources",
 ];
 
-/// One privilege in each.
+/// A set of lines with one privilege each.
 type Lines = BTreeSet<String>;
 
-/// All variants against the list.
+/// Compares all variants with the list.
 pub(crate) fn check() -> Result<()> {
     let Some(renderer) = Renderer::find()? else { return Ok(()) };
     let mut base = Lines::new();
@@ -56,7 +56,7 @@ pub(crate) fn check() -> Result<()> {
         found += &format!("\n[{name}]\n{}", lines.iter().map(|line| format!("+ {line}\n")).collect::<String>());
     }
     let list = text(&place().join("privileges.txt"))?;
-    // What stands above the first blank line explains the list.
+    // The text above the first blank line explains the list.
     let allowed = list.find("\n\n").map_or("", |end| &list[end + 1..]);
     compare(("privileges-allowed", allowed), ("privileges-found", &found)).context("deploy/privileges.txt")
 }
@@ -70,9 +70,9 @@ fn of_object(object: &Value) -> Lines {
         _ => None,
     };
     if let Some(pod) = pod {
-        add(&mut lines, &called(object), pod, HARMLESS_OF_POD);
+        add(&mut lines, &kind_and_name(object), pod, HARMLESS_OF_POD);
         for container in pod["containers"].as_array().into_iter().flatten() {
-            let name = format!("{} container", called(object));
+            let name = format!("{} container", kind_and_name(object));
             add(&mut lines, &name, container, HARMLESS_OF_CONTAINER);
             let image = container["image"].as_str().unwrap_or_default();
             let version = image.contains(':') && !image.ends_with(":latest");
@@ -83,7 +83,7 @@ fn of_object(object: &Value) -> Lines {
             ));
         }
     } else {
-        add(&mut lines, &called(object), object, &["apiVersion", "kind", "metadata"]);
+        add(&mut lines, &kind_and_name(object), object, &["apiVersion", "kind", "metadata"]);
     }
     lines
 }
@@ -104,7 +104,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_privilege_more_is_another_line() {
+    fn each_new_privilege_changes_the_lines() {
         let plain = documents(&text(&place().join("daemonset.yaml")).expect("a file")).expect("YAML");
         let pod = "/spec/template/spec";
         let context = "/spec/template/spec/containers/0/securityContext";

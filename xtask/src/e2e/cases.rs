@@ -1,25 +1,25 @@
-//! What is made to fail: one row each, a pod with one probe.
+//! The failures: each row is a pod with one probe.
 
 use serde_json::{Value, json};
 
 /// One pod with a failing probe.
 pub(super) struct Case {
-    /// Name of the pod; its handler is the first word.
+    /// Name of the pod. Its first word is the handler of the probe.
     pub(super) name: &'static str,
-    /// What its container runs, by `sh -c`.
+    /// What its container runs: a server of `script`, or a shell command.
     pub(super) runs: &'static str,
-    /// What the node does to the way there.
+    /// How the node breaks the path to the pod.
     pub(super) path: Path,
-    /// The causes of which one must be reported.
+    /// tracer must report one of these causes.
     pub(super) causes: &'static [&'static str],
-    /// Those that may be printed of other attempts to it.
+    /// Causes that tracer may also report, for other attempts.
     pub(super) beside: &'static [&'static str],
 }
 
-/// What the node does to the way to a pod.
+/// How the node breaks the path to a pod.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Path {
-    /// Nothing.
+    /// It does not.
     Free,
     /// A rule in the output chain that ends with this.
     Rule(&'static str),
@@ -28,7 +28,7 @@ pub(super) enum Path {
 }
 
 const HTTPD: &str = "mkdir -p /tmp/w/cgi-bin && printf '#!/bin/sh\\nexec sleep 1000\\n' >/tmp/w/cgi-bin/hang && chmod +x /tmp/w/cgi-bin/hang && exec httpd -f -p 8080 -h /tmp/w";
-/// Takes the whole request, so that the close is no RST.
+/// Reads the whole request, because a close with unread data sends a RST.
 const TAKE: &str = "printf '#!/bin/sh\\nwhile read -r l; do l=${l%%?}; [ -z \"$l\" ] && break; done\\n%s\\n' ";
 
 impl Case {
@@ -46,8 +46,8 @@ impl Case {
         self
     }
 
-    /// Reported as it was made, and as nothing else.
-    pub(super) fn is_named_by(&self, causes: &[String]) -> bool {
+    /// Whether the reported causes have an expected one, and no wrong ones.
+    pub(super) fn matches(&self, causes: &[String]) -> bool {
         let right = |cause: &String| self.causes.contains(&cause.as_str());
         causes.iter().any(right) && causes.iter().all(|cause| right(cause) || self.beside.contains(&cause.as_str()))
     }
@@ -59,7 +59,7 @@ impl Case {
             Some("tcp") => json!({ "tcpSocket": { "port": 8080 } }),
             _ => json!({ "exec": { "command": self.command() } }),
         };
-        // The container has had the time to listen.
+        // Gives the container time to listen.
         probe["initialDelaySeconds"] = 3.into();
         probe["periodSeconds"] = 3.into();
         probe["timeoutSeconds"] = 1.into();
@@ -101,17 +101,17 @@ impl Case {
     }
 }
 
-/// While the runtime restarts (`--disturb`) no command runs.
+/// While the runtime restarts (`--disturb`), no exec probe can run.
 const NO_RUNTIME: &[&str] = &["exec_not_run"];
 const EXEC: &[&str] = &["exec_failed"];
 const REFUSED: &[&str] = &["connection_refused", "not_listening_yet"];
 
-/// Five ways for each handler. gRPC probes need an image with a server of that protocol.
+/// Five failures for each handler. There is none for gRPC: that needs an image with such a server.
 pub(super) const CASES: &[Case] = &[
     Case::new("http-refused", "idle", REFUSED),
     Case::new("http-status", "httpd", &["app_status_failure"]),
     Case::new("http-hang", "httpd", &["slow_response"]),
-    // Their server listens again for each attempt.
+    // Their server listens again for each attempt, so some attempts are refused.
     Case::new("http-close", "close", &["closed_without_answer"]).beside(REFUSED),
     Case::new("http-garbage", "garbage", &["app_status_failure"]).beside(REFUSED),
     Case::new("tcp-refused", "idle", REFUSED),
@@ -119,7 +119,7 @@ pub(super) const CASES: &[Case] = &[
     Case::new("tcp-reject", "httpd", &["firewall_reject"]).path(Path::Rule("reject")),
     Case::new("tcp-reset", "httpd", &["firewall_reject"]).path(Path::Rule("reject with tcp reset")),
     Case::new("tcp-no-route", "httpd", &["route_unreachable"]).path(Path::Route("unreachable")),
-    // It prints nothing: kubelets before 1.24 say the same of one that does not end in time.
+    // It prints nothing. Kubelets before 1.24 log the same for a command that times out.
     Case::new("exec-silent", "idle", &["unexplained"]).beside(NO_RUNTIME),
     Case::new("exec-status", "idle", EXEC).beside(NO_RUNTIME),
     Case::new("exec-words", "idle", EXEC).beside(NO_RUNTIME),
@@ -145,11 +145,11 @@ mod tests {
     #[test]
     fn another_cause_beside_the_right_one_is_wrong() {
         let reported = |causes: &[&str]| causes.iter().map(ToString::to_string).collect::<Vec<_>>();
-        assert!(CASES[1].is_named_by(&reported(&["app_status_failure"])));
-        assert!(!CASES[1].is_named_by(&reported(&["app_status_failure", "firewall_drop"])));
-        assert!(!CASES[1].is_named_by(&[]));
+        assert!(CASES[1].matches(&reported(&["app_status_failure"])));
+        assert!(!CASES[1].matches(&reported(&["app_status_failure", "firewall_drop"])));
+        assert!(!CASES[1].matches(&[]));
         let close = CASES.iter().find(|case| case.name == "http-close").expect("a case");
-        assert!(!close.is_named_by(&reported(&["connection_refused"])), "beside the right one only");
-        assert!(close.is_named_by(&reported(&["connection_refused", "closed_without_answer"])));
+        assert!(!close.matches(&reported(&["connection_refused"])), "only together with an expected cause");
+        assert!(close.matches(&reported(&["connection_refused", "closed_without_answer"])));
     }
 }

@@ -1,4 +1,4 @@
-//! The cluster, by kubectl: a namespace of our own, a pod for each case.
+//! Uses the cluster with kubectl: a namespace for the test, and a pod for each case.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 use super::cases::Case;
 use crate::sh;
 
-/// A cluster and the node of it that this machine is.
+/// A cluster, and the name of this machine's node in it.
 #[derive(Clone)]
 pub(super) struct Cluster {
     kubectl: PathBuf,
@@ -21,7 +21,7 @@ pub(super) struct Cluster {
     image: String,
 }
 
-/// A namespace that goes with its value, pods included.
+/// A namespace that is deleted with its pods when it is dropped.
 pub(super) struct Namespace<'a> {
     cluster: &'a Cluster,
     pub(super) name: String,
@@ -51,7 +51,7 @@ impl Cluster {
     }
 
     pub(super) fn namespace(&self) -> Result<Namespace<'_>> {
-        // Unique within a run, too: a namespace takes its time to go.
+        // Unique also within a run, because the deletion of a namespace takes time.
         static MADE: AtomicU32 = AtomicU32::new(0);
         let name = format!("tracer-e2e-{}-{}", std::process::id(), MADE.fetch_add(1, Ordering::Relaxed));
         sh::capture(&mut self.kubectl(&["create", "namespace", &name]))?;

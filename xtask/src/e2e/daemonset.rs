@@ -1,4 +1,4 @@
-//! tracer as it is shipped: an image of this checkout, the DaemonSets of `deploy/`, and the records of their pod.
+//! tracer as a DaemonSet: an image of this checkout, the manifests of `deploy/`, and the records of the pod.
 
 use std::io::{BufRead as _, BufReader};
 use std::path::Path;
@@ -23,8 +23,8 @@ struct Manifest {
     objects: String,
 }
 
-/// All cases with the plain manifest, in which parts of the node and the DaemonSet itself are restarted, too; the first
-/// case with each of the others.
+/// Plays all cases with the plain manifest, and restarts parts of the node and the DaemonSet meanwhile. Plays only the
+/// first case with each other manifest.
 pub(super) fn play(args: &E2eArgs, socket: &Path, cluster: &Cluster, cases: &[&Case]) -> Result<()> {
     let archive = args.archive.clone().map_or_else(|| image::build(&[Target::X86], false), Ok)?;
     sh::step("loading the image", || image::load(&args.ctr, socket, &archive))?;
@@ -32,7 +32,7 @@ pub(super) fn play(args: &E2eArgs, socket: &Path, cluster: &Cluster, cases: &[&C
     for mut manifest in manifests()?.into_iter().filter(wanted) {
         if manifest.objects.contains(SYS_RESOURCE) && !has_sys_resource()? {
             println!("note  {}: without {SYS_RESOURCE}, which this node cannot give", manifest.name);
-            // On a line of its own, or the last of a list.
+            // The capability is on its own line, or the last in a list.
             let own = manifest.objects.replace(&format!("- {SYS_RESOURCE}"), "");
             manifest.objects = own.replace(&format!(", {SYS_RESOURCE}"), "");
         }
@@ -49,7 +49,7 @@ const PLAIN: &str = "daemonset.yaml";
 /// Kernels before 5.11 need it for their maps.
 const SYS_RESOURCE: &str = "SYS_RESOURCE";
 
-/// The plain manifest as it is, each overlay, the chart with the values that mean the same.
+/// The plain manifest, each overlay, and the chart with the same variants.
 fn manifests() -> Result<Vec<Manifest>> {
     let renderer = Renderer::find()?.context("kubectl and helm, which render deploy/, cannot be fetched")?;
     let plain = Manifest { name: PLAIN.to_owned(), objects: deploy::text(&deploy::place().join(PLAIN))? };
@@ -59,21 +59,21 @@ fn manifests() -> Result<Vec<Manifest>> {
     });
     let charts = VARIANTS.iter().map(|variant| {
         let name = format!("chart {}", variant.values);
-        // The chart leaves its namespace to helm.
+        // helm creates the namespace, not the chart.
         let namespace = "apiVersion: v1\nkind: Namespace\nmetadata: {name: tracer}\n---\n";
         renderer.chart(variant.values).map(|objects| Manifest { name, objects: format!("{namespace}{objects}") })
     });
     std::iter::once(Ok(plain)).chain(overlays).chain(charts).collect()
 }
 
-/// A runtime gives no capability that it has not.
+/// Whether the node can give this capability: a runtime cannot give one that it lacks.
 fn has_sys_resource() -> Result<bool> {
     let status = std::fs::read_to_string("/proc/1/status").context("/proc/1/status")?;
     let set = status.lines().find_map(|line| line.strip_prefix("CapBnd:")).context("no CapBnd of process 1")?;
     Ok(u64::from_str_radix(set.trim(), 16)? >> 24 & 1 == 1)
 }
 
-/// Pods that fail, beside a DaemonSet.
+/// Failing pods on a node with the DaemonSet.
 struct Scene<'a> {
     cluster: &'a Cluster,
     cases: &'a [&'a Case],
@@ -81,7 +81,8 @@ struct Scene<'a> {
 }
 
 impl Scene<'_> {
-    /// What was reported of each pod. `disturb`: what to do to the node meanwhile, and then to the DaemonSet.
+    /// Returns the reported causes by pod. With `disturb`, it runs these commands, and then replaces the pod of the
+    /// DaemonSet.
     fn play(&self, manifest: &Manifest, disturb: Option<&[String]>) -> Result<CausesByPod> {
         let namespace = self.cluster.namespace()?;
         let daemonset = DaemonSet::apply(self.cluster, manifest, self.patience)?;
@@ -102,7 +103,7 @@ impl Scene<'_> {
                 change(&daemonset, &log)?;
                 log.finish(&namespace.name, &mut reported, self.patience)?;
                 log = daemonset.log()?;
-                // Each is explained by the new pod, too.
+                // The new pod must explain each case again.
                 let mut by_new = CausesByPod::new();
                 self.explained(&log, &namespace.name, &mut by_new)?;
                 for (pod, causes) in by_new {
@@ -116,18 +117,17 @@ impl Scene<'_> {
         Ok(reported)
     }
 
-    /// Until each pod has its verdict, or the time is over: the report says of which it has none.
+    /// Waits until each pod has its verdict, or until the time limit. The report names the pods without one.
     fn explained(&self, log: &Log, namespace: &str, reported: &mut CausesByPod) -> Result<()> {
-        let is_reported = |reported: &CausesByPod, case: &&Case| {
-            reported.get(case.name).is_some_and(|causes| case.is_named_by(causes))
-        };
+        let is_reported =
+            |reported: &CausesByPod, case: &&Case| reported.get(case.name).is_some_and(|causes| case.matches(causes));
         log.wait(namespace, reported, self.patience, |reported, _| {
             self.cases.iter().all(|case| is_reported(reported, case))
         })
         .map(drop)
     }
 
-    /// Until a failure from now on has its verdict.
+    /// Waits until a new failure has its verdict.
     fn explained_again(&self, log: &Log, namespace: &str, reported: &mut CausesByPod) -> Result<()> {
         let now = sh::capture(sh::command("date").args(["--utc", "+%Y-%m-%dT%H:%M:%S"]))?;
         let is_new = |record: &Value| {
@@ -141,7 +141,7 @@ impl Scene<'_> {
     }
 }
 
-/// A DaemonSet that runs; its objects go with the value.
+/// A running DaemonSet. Its objects are deleted when it is dropped.
 struct DaemonSet<'a> {
     cluster: &'a Cluster,
     manifest: &'a Manifest,
@@ -161,7 +161,7 @@ impl<'a> DaemonSet<'a> {
     /// Applies the objects and waits until the pod is ready.
     fn apply(cluster: &'a Cluster, manifest: &'a Manifest, patience: Duration) -> Result<Self> {
         let daemonset = Self { cluster, manifest, patience };
-        // The server of an older cluster drops the fields that it does not know.
+        // kubectl would refuse fields that an older cluster does not know. Without validation, the server drops them.
         let mut apply = cluster.kubectl(&["apply", "--validate=false", "-f", "-"]);
         sh::feed(apply.stdout(Stdio::null()), &manifest.objects)?;
         daemonset.ready()?;
@@ -172,13 +172,13 @@ impl<'a> DaemonSet<'a> {
         sh::capture(self.cluster.kubectl(&["--namespace=tracer"]).args(args))
     }
 
-    /// Until every pod of the newest template is ready.
+    /// Waits until every pod of the newest template is ready.
     fn ready(&self) -> Result<()> {
         let limit = format!("--timeout={}s", self.patience.as_secs());
         self.kubectl(&["rollout", "status", "daemonset/tracer", &limit]).map(drop)
     }
 
-    /// The records of its pod on this node, from the first on.
+    /// The records of its pod on this node, from the first one.
     fn log(&self) -> Result<Log> {
         let file = self.manifest.objects.split("--output-file=").nth(1).and_then(|rest| rest.split(['"', '\n']).next());
         if let Some(path) = file {
@@ -199,13 +199,13 @@ impl<'a> DaemonSet<'a> {
         self.ready()
     }
 
-    /// A rolling update: another template, so another pod.
+    /// Changes the template, so that a rolling update replaces the pod.
     fn update(&self, _: &Log) -> Result<()> {
         self.kubectl(&["set", "env", "daemonset/tracer", "TRACER_LOG=info"])?;
         self.ready()
     }
 
-    /// Once it was ready it stayed so. Until then its startup probe may fail as often as the node is slow.
+    /// Fails if a readiness or liveness probe of tracer's pod failed. On a slow node its startup probe may fail.
     fn ensure_stayed_ready(&self) -> Result<()> {
         let messages = "--output=jsonpath={range .items[*]}{.message}{\"\\n\"}{end}";
         let events = self.kubectl(&["get", "events", "--field-selector=reason=Unhealthy", messages])?;
@@ -217,18 +217,18 @@ impl<'a> DaemonSet<'a> {
     }
 }
 
-/// The records of a pod, followed over restarts of what carries them: each once, and none left out.
+/// The records of a pod, each once and without gaps, even if the API server or the runtime restarts meanwhile.
 struct Log {
     name: String,
     records: Receiver<Result<Value>>,
 }
 
-/// What carries records.
+/// Where the records come from.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Carrier {
-    /// The log of a pod, which ends with it.
+    /// The log of a pod. It ends with the pod.
     Api,
-    /// A file, in which there are records of earlier runs.
+    /// A file. It may have records of earlier runs.
     File,
 }
 
@@ -245,7 +245,8 @@ impl Log {
         Ok(Self { name, records })
     }
 
-    /// Takes records until it is enough, or the time is over, or no more can come. Whether it was enough.
+    /// Collects records until `enough` is true, the time is over, or the records end. Returns whether `enough` was
+    /// true.
     fn wait(
         &self,
         namespace: &str,
@@ -264,7 +265,7 @@ impl Log {
         Ok(false)
     }
 
-    /// The rest, which must end with `stop`: nothing that was decided is lost.
+    /// Collects the remaining records. The last one must be `stop`: then no verdict is lost.
     fn finish(&self, namespace: &str, reported: &mut CausesByPod, patience: Duration) -> Result<()> {
         let stopped = self.wait(namespace, reported, patience, |_, record| record["type"] == "stop")?;
         ensure!(stopped, "the records of {} end without `stop`", self.name);
@@ -272,7 +273,8 @@ impl Log {
     }
 }
 
-/// Until `stop`, or until the pod is gone. The API server, the kubelet or the runtime may be away for a while.
+/// Sends records until `stop`, or until the pod is gone. Starts the command again if the API server, the kubelet or the
+/// runtime is away for a while.
 fn follow(
     carrier: Carrier,
     mut command: Command,
@@ -298,7 +300,7 @@ fn follow(
             next += 1;
             if record["type"] == "start" {
                 since = record["time_boot_ns"].as_u64().context("a start without time")?;
-                // A pod without the API passes most cases, with fewer names.
+                // Without the API most cases would pass, too, so check that it can be reached.
                 ensure!(!record["sources"].to_string().contains("unreachable"), "{pod}: {}", record["sources"]);
             }
             if began_before(&record, since) {
@@ -311,12 +313,12 @@ fn follow(
         }
         let seen = cluster.kubectl(&["--namespace=tracer", "get", pod]).output()?;
         ensure!(!String::from_utf8_lossy(&seen.stderr).contains("NotFound"), "{pod} is gone and left no `stop` record");
-        // What carries the log is away: there is no event to wait for.
+        // The source of the log is away, and no event tells when it is back.
         thread::sleep(Duration::from_millis(300));
     }
 }
 
-/// A failure that the kubelet reported, of an attempt that had begun when this tracer started: nothing can explain it.
+/// Whether the verdict is about an attempt that began before this tracer started. Then nothing can explain it.
 fn began_before(record: &Value, since: u64) -> bool {
     let timeout_s = record["probe"]["timeout_s"].as_u64().unwrap_or(1);
     let ended = record["time_boot_ns"].as_u64().unwrap_or(u64::MAX);
@@ -324,7 +326,7 @@ fn began_before(record: &Value, since: u64) -> bool {
     is_unmatched && record["probe"]["handler"] != "exec" && ended.saturating_sub(timeout_s * 1_000_000_000) < since
 }
 
-/// A process that does not outlive its value.
+/// A process that is killed when this is dropped.
 struct Killed(Child);
 
 impl Drop for Killed {

@@ -1,4 +1,5 @@
-//! What this node does to the way to a pod: rules in a table of our own, routes; all gone with the value.
+//! Breaks the paths from this node to pods, by rules in its own table and by routes. The drop of the value removes
+//! them.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -10,12 +11,12 @@ use crate::sh;
 
 const TABLE: &str = "inet tracer_e2e";
 
-/// What was made, undone when it goes.
-pub(super) struct Made {
+/// The broken paths. They are repaired when this is dropped.
+pub(super) struct BrokenPaths {
     routes: Vec<Vec<String>>,
 }
 
-impl Drop for Made {
+impl Drop for BrokenPaths {
     fn drop(&mut self) {
         let _ = sh::capture(sh::command("nft").args(["delete", "table"]).args(TABLE.split(' ')));
         for route in &self.routes {
@@ -24,9 +25,9 @@ impl Drop for Made {
     }
 }
 
-/// Breaks the ways of the cases that say so.
-pub(super) fn break_paths(cases: &[&Case], addresses: &BTreeMap<String, String>) -> Result<Made> {
-    let mut made = Made { routes: Vec::new() };
+/// Breaks the path of each case that wants it.
+pub(super) fn break_paths(cases: &[&Case], addresses: &BTreeMap<String, String>) -> Result<BrokenPaths> {
+    let mut made = BrokenPaths { routes: Vec::new() };
     let mut rules = String::new();
     for case in cases {
         let address = addresses.get(case.name).with_context(|| format!("address of pod {}", case.name))?;
@@ -41,7 +42,7 @@ pub(super) fn break_paths(cases: &[&Case], addresses: &BTreeMap<String, String>)
     Ok(made)
 }
 
-impl Made {
+impl BrokenPaths {
     fn route(&mut self, kind: &str, address: &str) -> Result<()> {
         let route = vec![kind.to_owned(), format!("{address}/32")];
         sh::capture(sh::command("ip").args(["route", "add"]).args(&route))?;

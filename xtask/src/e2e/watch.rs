@@ -1,4 +1,4 @@
-//! `tracer run` beside the kubelet: what it says of each pod.
+//! `tracer run` on the node of the kubelet, and the causes that it reports for each pod.
 
 use std::collections::BTreeMap;
 use std::io::{BufRead as _, BufReader};
@@ -15,13 +15,13 @@ use serde_json::Value;
 
 use crate::sh;
 
-/// How long it may take to attach, and to end.
+/// How long tracer may take to attach, and to end.
 const PATIENCE: Duration = Duration::from_secs(20);
 
-/// What was reported, by pod.
+/// The reported causes by pod.
 pub(super) type CausesByPod = BTreeMap<String, Vec<String>>;
 
-/// The tracer under test; killed on drop.
+/// The tracer under test. It is killed on drop.
 pub(super) struct Tracer {
     child: Child,
     records: Receiver<Value>,
@@ -37,7 +37,7 @@ impl Tracer {
         let mut child = command.stdout(Stdio::piped()).spawn().context("start tracer")?;
         let stdout = BufReader::new(child.stdout.take().context("stdout of tracer")?);
         let (sender, records) = channel();
-        // What is no record ends it, and the tracer seems to have ended.
+        // A line that is no record ends this thread, as if tracer had ended.
         thread::spawn(move || {
             stdout
                 .lines()
@@ -52,7 +52,7 @@ impl Tracer {
         Ok(tracer)
     }
 
-    /// Until what it reported is enough, or the time is over, or it ended.
+    /// Collects records until `enough` is true, the time is over, or tracer has ended.
     pub(super) fn wait(&mut self, patience: Duration, enough: impl Fn(&CausesByPod) -> bool) {
         let deadline = Instant::now() + patience;
         while !enough(&self.reported) {
@@ -62,7 +62,7 @@ impl Tracer {
         }
     }
 
-    /// Ends it; all that it reported. The last record must be `stop`.
+    /// Ends tracer, and returns all reported causes. The last record must be `stop`.
     pub(super) fn stop(mut self) -> Result<CausesByPod> {
         kill(Pid::from_raw(self.child.id().cast_signed()), Signal::SIGTERM).context("end tracer")?;
         let mut last = Value::Null;
@@ -71,7 +71,7 @@ impl Tracer {
             take(&last, &self.namespace, &mut self.reported);
         }
         let status = self.child.wait()?;
-        // 1: it found something.
+        // Exit code 1 means that it found a failure.
         ensure!(matches!(status.code(), Some(0 | 1)), "tracer ended with {status}");
         Ok(std::mem::take(&mut self.reported))
     }
@@ -84,7 +84,7 @@ impl Drop for Tracer {
     }
 }
 
-/// Of our pods: what stands last of each attempt would be enough; a cause that was revised counts, too.
+/// Adds the cause of a record, if it is about a pod of the test. Causes that are revised later count, too.
 pub(super) fn take(record: &Value, namespace: &str, reported: &mut CausesByPod) {
     println!("{record}");
     let pod = record["k8s"]["pod_name"].as_str().filter(|_| record["k8s"]["namespace"] == namespace);

@@ -1,4 +1,4 @@
-# In a mount namespace of its own: installs a .deb in a clean Debian, and runs what its unit runs.
+# Installs a .deb in a clean Debian, and runs the command of its unit. Runs in its own mount namespace.
 #   $1 the suite   $2 a mirror   $3 the .deb
 root=$(mktemp --directory)
 mount -t tmpfs tmpfs "$root"

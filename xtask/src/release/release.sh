@@ -1,10 +1,10 @@
-# What a release has beside the image, into the folder $OUT. release.rs says what the variables are.
+# Makes all files of a release except the image, in the folder $OUT. release.rs sets the variables.
 parts=$PARTS
 sorted_tar() {
     tar --sort=name --mtime="@$SOURCE_DATE_EPOCH" --owner=0 --group=0 --numeric-owner --mode=a=rX,u+w --create "$@"
 }
 
-# Both tools write beside the sources that they read.
+# Both tools write next to the sources that they read, so they get a copy.
 rm -rf "$parts" && mkdir -p "$parts/source"
 git ls-files -z | tar --create --null --files-from=- | tar --extract --directory="$parts/source"
 cargo about generate --fail --locked --manifest-path "$parts/source/tracer-userspace/Cargo.toml" \
@@ -13,7 +13,7 @@ cargo cyclonedx --quiet --format json --spec-version 1.5 --no-build-deps --targe
     --manifest-path "$parts/source/tracer-userspace/Cargo.toml"
 sed "s,$PWD/$parts/source,,g" "$parts/source/tracer-userspace/tracer-userspace.cdx.json" > "$OUT/tracer-$VERSION.cdx.json"
 
-# What the metadata in tracer-userspace/Cargo.toml names.
+# The metadata in tracer-userspace/Cargo.toml names this folder.
 stage=target/package
 for architecture in amd64 arm64; do
     case $architecture in
@@ -53,7 +53,7 @@ for architecture in amd64 arm64; do
         gzip -9n > "$OUT/tracer-$VERSION-ebpf-$architecture.txt.gz"
 done
 
-# helm writes the time of the package into it.
+# `helm package` writes the current time into the archive, so it is packed again.
 helm package deploy/chart --destination "$parts" > "$parts/helm.log"
 mkdir "$parts/chart" && tar --extract --file="$parts/tracer-$VERSION.tgz" --directory="$parts/chart"
 sorted_tar --directory="$parts/chart" tracer | gzip -9n > "$OUT/tracer-chart-$VERSION.tgz"

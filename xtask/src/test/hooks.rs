@@ -1,5 +1,5 @@
-//! `tracer hooks` on a kernel of the tests: the program types there. None of our programs may be refused by the verifier:
-//! another type takes its place, and nobody notices what that costs.
+//! `tracer hooks` on a kernel of the tests: the program types. The verifier may refuse no program: tracer would use
+//! another program type instead, and nobody would notice its higher cost.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -10,10 +10,10 @@ use serde_json::Value;
 use super::rows::{Outcome, Row, Run};
 use crate::sh;
 
-/// The line of the table.
+/// The line in the table.
 const LINE: &str = "(hooks: none refused by the verifier)";
 
-/// The command that leaves its records there.
+/// The command that writes its records to this file.
 pub(super) fn command(records: &Path) -> Vec<String> {
     let words = ["hooks", "--duration", "100ms", "-o", "json", "--output-file"].map(str::to_owned);
     let [tracer, records] = [&sh::debug_bin("tracer"), records].map(|path| path.display().to_string());
@@ -22,7 +22,7 @@ pub(super) fn command(records: &Path) -> Vec<String> {
 
 /// Adds the records to a run: the program types, and a row.
 pub(super) fn add(records: &Path, run: &mut Run) {
-    let read = std::fs::read_to_string(records).context("it left no records").and_then(|text| types(&text));
+    let read = std::fs::read_to_string(records).context("`tracer hooks` left no records").and_then(|text| types(&text));
     let row = Row::failed("hooks", Some(LINE.to_owned()), "");
     run.rows.push(match &read {
         Ok(_) => Row { result: Outcome::Pass, reason: None, ..row },
@@ -31,13 +31,13 @@ pub(super) fn add(records: &Path, run: &mut Run) {
     run.programs = read.unwrap_or_default();
 }
 
-/// How many hooks have which program type.
+/// The number of hooks of each program type.
 fn types(text: &str) -> Result<String> {
     let mut types: BTreeMap<String, usize> = BTreeMap::new();
     for line in text.lines() {
         let finding: Value = serde_json::from_str(line).with_context(|| format!("not a record: {line}"))?;
         let fields = &finding["fields"];
-        for tried in fields["tried"].as_array().context("a finding without what was tried")? {
+        for tried in fields["tried"].as_array().context("a finding without `tried`")? {
             if tried["reason"].as_str().context("a refusal without a reason")?.contains("verifier") {
                 bail!("{} as {}: {}", finding["check"], tried["form"], tried["reason"]);
             }
@@ -46,7 +46,7 @@ fn types(text: &str) -> Result<String> {
             *types.entry(form.to_owned()).or_default() += 1;
         }
     }
-    ensure!(!types.is_empty(), "it named no hook");
+    ensure!(!types.is_empty(), "`tracer hooks` named no hook");
     Ok(types.iter().map(|(form, hooks)| format!("{form} {hooks}")).collect::<Vec<_>>().join(", "))
 }
 
@@ -55,7 +55,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_verifier_refuses_nothing_and_the_types_are_counted() {
+    fn types_are_counted_and_a_refusal_by_the_verifier_is_an_error() {
         let line = |form: &str, reason: &str| {
             serde_json::json!({"fields": {"form": form, "tried": [{"form": "fentry", "reason": reason}]}}).to_string()
         };

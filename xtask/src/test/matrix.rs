@@ -1,12 +1,12 @@
-//! The results as a table: a line per cause, Service proxy and address family, a column per kernel, footnotes for
-//! what did not pass.
+//! The results as a table: a line for each cause, Service proxy and address family, a column for each kernel, and
+//! footnotes for results that are not a pass.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
 
 use super::rows::{Outcome, Row, Run};
 
-/// The rows about nothing wrong.
+/// The line of scenarios without a cause.
 const HEALTHY: &str = "(healthy: no verdict)";
 const LEGEND: &str = "proxy any: no Service proxy takes part, it is the same under each\n";
 
@@ -33,7 +33,7 @@ pub(super) fn text(runs: &[Run]) -> String {
     text + &notes.text()
 }
 
-/// Columns as wide as their widest cell.
+/// The table with aligned columns.
 fn aligned(table: &[Vec<String>]) -> String {
     let width = |column: usize| table.iter().filter_map(|row| row.get(column)).map(String::len).max().unwrap_or(0);
     let mut text = String::new();
@@ -44,13 +44,13 @@ fn aligned(table: &[Vec<String>]) -> String {
     text
 }
 
-/// Cause, proxy and family: what a line is about.
+/// The first cells of a row's line: cause, proxy and family.
 fn line(row: &Row) -> [String; 3] {
     let cause = row.cause.as_deref().unwrap_or(HEALTHY);
     [cause, &row.proxy, &row.family].map(str::to_owned)
 }
 
-/// What one kernel says of one line: `pass`, or how many of which kind.
+/// The results of one line on one kernel, with the number of each.
 fn cell(run: &Run, about: &[String; 3], notes: &mut Notes) -> String {
     let rows: Vec<&Row> = run.rows.iter().filter(|row| line(row) == *about).collect();
     let parts = [(Outcome::Fail, "FAIL"), (Outcome::Cannot, "cannot"), (Outcome::Pass, "pass"), (Outcome::Absent, "-")];
@@ -65,7 +65,7 @@ fn cell(run: &Run, about: &[String; 3], notes: &mut Notes) -> String {
     if cell.is_empty() { "-".to_owned() } else { cell }
 }
 
-/// Footnotes: the same reason has one number, whichever scenarios and kernels it holds for.
+/// Footnotes. Each reason has one number for all its scenarios and kernels.
 #[derive(Default)]
 struct Notes(BTreeMap<String, Note>);
 
@@ -114,7 +114,7 @@ mod tests {
     }
 
     #[test]
-    fn the_table_says_what_passed_and_why_not() {
+    fn the_table_has_results_and_their_reasons() {
         let refused = || row("refused", Some("connection_refused"), Outcome::Pass, None);
         let lacking =
             Row { proxy: "ipvs".into(), ..row("collision", Some("nodeport"), Outcome::Cannot, Some("no IPVS")) };

@@ -1,4 +1,4 @@
-//! The workspace's own tests, run by cargo-nextest: units, properties and replays, and with root those that need it.
+//! Runs the tests of the workspace with cargo-nextest. The tests that need root run only as root.
 
 use std::fs;
 
@@ -8,19 +8,19 @@ use super::report::Report;
 use crate::packages;
 use crate::sh::{self, regex};
 
-/// The profile of `.config/nextest.toml` that goes on after a failure, retries, and writes [`JUNIT`].
+/// The profile of `.config/nextest.toml` that continues after a failure, retries, and writes [`JUNIT`].
 const PROFILE: &str = "ci";
-/// Below the target directory.
+/// The path of the results below the target directory.
 const JUNIT: &str = "nextest/ci/junit.xml";
 
-/// Runs them, and counts.
+/// Runs the tests, and counts the results.
 pub(super) fn run(report: &mut Report) -> Result<()> {
     let root = nix::unistd::geteuid().is_root();
     let junit = sh::target().join(JUNIT);
     let _ = fs::remove_file(&junit);
     let which = if root { "all" } else { "default" };
     let mut tests = nextest(&["run", "--profile", PROFILE, "--no-tests", "fail", "--run-ignored", which]);
-    tests.envs(packages::of_tests().ok().map(|place| ("TRACER_TEST_PACKAGES", place)));
+    tests.envs(packages::test_packages().ok().map(|place| ("TRACER_TEST_PACKAGES", place)));
     let ended = tests.status().context("cannot start cargo nextest")?;
     let failed = report.failed;
     count(&fs::read_to_string(&junit).with_context(|| format!("{}: {ended}", junit.display()))?, report);
@@ -42,7 +42,7 @@ fn nextest(words: &[&str]) -> std::process::Command {
     command
 }
 
-/// Counts what a JUnit file of nextest has.
+/// Counts the results in a JUnit file of nextest.
 fn count(junit: &str, report: &mut Report) {
     let failed = regex("<(?:failure|error)[ >]").find_iter(junit).count();
     report.failed += failed;

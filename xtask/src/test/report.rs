@@ -1,4 +1,4 @@
-//! What is counted over all parts of a run of the tests, and the lines that it ends with.
+//! The counts of all parts of a test run, and the last lines of its output.
 
 use std::fs;
 
@@ -24,7 +24,7 @@ fn quarantine() -> Result<Vec<Quarantined>> {
     serde_yaml_ng::from_str(&text).with_context(|| place.display().to_string())
 }
 
-/// Counts, and what passed only when it was retried.
+/// Counts, and tests that passed only in a retry.
 #[derive(Debug, Default)]
 pub(crate) struct Report {
     pub(crate) passed: usize,
@@ -34,12 +34,12 @@ pub(crate) struct Report {
 }
 
 impl Report {
-    /// One that passed when it was retried, and how it failed first.
+    /// Adds a test that passed in a retry, and the reason of its first failure.
     pub(crate) fn add_flaky(&mut self, test: String, first: &str) {
         self.flaky.push((test, first.lines().next().unwrap_or_default().to_owned()));
     }
 
-    /// Prints the end of a run; an error if a test failed.
+    /// Prints the end of a run. Returns an error if a test failed.
     pub(crate) fn end(&self) -> Result<()> {
         print!("\n{}", self.text(&quarantine()?));
         if self.failed > 0 { bail!("{} tests failed", self.failed) } else { Ok(()) }

@@ -1,4 +1,4 @@
-//! What a scenario on a kernel came to, and what a whole run of them did.
+//! The result of a scenario on a kernel, and of a run of all scenarios.
 
 use std::fmt::{self, Write as _};
 
@@ -7,7 +7,7 @@ use serde::Deserialize;
 
 use super::report::Report;
 
-/// How a scenario went.
+/// The result of a scenario.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub(crate) enum Outcome {
@@ -21,19 +21,19 @@ pub(crate) enum Outcome {
     Absent,
 }
 
-/// Attempts that were made to fail (or not) in one way, and got the same verdict.
+/// Attempts with the same expected cause and the same verdict.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 pub(crate) struct AttemptVerdicts {
-    /// The cause that they must get, or `none`.
+    /// The expected cause, or `none`.
     pub(crate) made: String,
-    /// The cause they got, or `none`.
+    /// The reported cause, or `none`.
     pub(crate) reported: String,
     /// How many.
     pub(crate) attempts: u32,
 }
 
 impl AttemptVerdicts {
-    /// Another cause than the right one. `unexplained` and silence name none.
+    /// Whether the reported cause is wrong. `unexplained` and no verdict are not wrong.
     fn is_wrong(&self) -> bool {
         self.made != self.reported && !["none", "unexplained"].contains(&self.reported.as_str())
     }
@@ -44,17 +44,16 @@ impl AttemptVerdicts {
 pub(crate) struct Row {
     /// Its name.
     pub(crate) scenario: String,
-    /// The cause it is about; none: nothing is wrong.
+    /// The cause of the scenario. `None` if nothing is wrong.
     pub(crate) cause: Option<String>,
-    /// The Service proxy that it needs; `any`: none.
+    /// The Service proxy that it needs, or `any`.
     pub(crate) proxy: String,
     /// `v4` or `v6`.
     pub(crate) family: String,
-    /// How it went.
     pub(crate) result: Outcome,
     /// Why, unless it passed.
     pub(crate) reason: Option<String>,
-    /// What was reported of its attempts.
+    /// The verdicts of its attempts.
     #[serde(default)]
     pub(crate) reported: Vec<AttemptVerdicts>,
     /// It failed first, and passed in a retry.
@@ -63,7 +62,7 @@ pub(crate) struct Row {
 }
 
 impl Row {
-    /// A failure of that name and cause, about no proxy and no address family.
+    /// A failed row without proxy and address family.
     pub(crate) fn failed(scenario: &str, cause: Option<String>, why: impl fmt::Display) -> Self {
         let [proxy, family] = [String::new(), String::new()];
         let (scenario, reason) = (scenario.to_owned(), Some(why.to_string()));
@@ -78,14 +77,13 @@ pub(crate) struct Run {
     pub(crate) kernel: String,
     /// The program types of the hooks there, with the number of hooks of each.
     pub(crate) programs: String,
-    /// What was done.
     pub(crate) rows: Vec<Row>,
     /// Why there are no rows.
     pub(crate) broken: Option<String>,
 }
 
 impl Run {
-    /// Of these rows, or of the reason why there are none.
+    /// A run with these rows, or with the reason why there are none.
     pub(crate) fn new(kernel: String, result: Result<Vec<Row>>) -> Self {
         let (rows, broken) = match result {
             Ok(rows) => (rows, None),
@@ -99,7 +97,7 @@ impl Run {
         self.rows.iter().filter(|row| row.result == result).count()
     }
 
-    /// Counts it; a run that broke is a failure.
+    /// Adds its results to the report. A broken run is a failure.
     pub(crate) fn report(&self, report: &mut Report) {
         report.passed += self.count(Outcome::Pass);
         report.failed += self.count(Outcome::Fail) + usize::from(self.broken.is_some());
@@ -110,7 +108,7 @@ impl Run {
     }
 }
 
-/// What was made and what was reported where the two differ, and how many attempts were judged.
+/// The attempts with another cause than expected, and the number of all attempts.
 pub(crate) fn confusions(runs: &[Run]) -> String {
     let (mut text, mut judged, mut differ) = (String::new(), 0, 0);
     for (run, row) in runs.iter().flat_map(|run| run.rows.iter().map(move |row| (run, row))) {
@@ -129,11 +127,11 @@ pub(crate) fn confusions(runs: &[Run]) -> String {
     text + &format!("confusion: {judged} attempts judged, {differ} of them called something else\n")
 }
 
-/// Failures that are retried at most: more are no accident of a busy machine.
+/// Maximum number of failures that are retried. More failures do not come from a busy machine.
 const RETRIED: usize = 8;
 
-/// Plays once more what failed, since on a busy machine, and under emulation, a wait can be too short; and those of `all` that
-/// were not played, because the run was ended in its midst. A wrong cause is no accident: it stands.
+/// Retries failed scenarios, because a wait can be too short on a busy or emulated machine. Also plays the scenarios of
+/// `all` that an interrupted run did not reach. A wrong cause is not retried.
 pub(crate) fn complete(
     mut rows: Vec<Row>,
     all: &[String],
@@ -202,7 +200,7 @@ mod tests {
     }
 
     #[test]
-    fn a_retry_that_fails_says_why_twice() {
+    fn a_failed_retry_has_both_reasons() {
         let again = |why: &'static str| move |_: &[String]| Ok(vec![Row::failed("one", None, why)]);
         let rows = complete(vec![Row::failed("one", None, "first")], &[], again("second"));
         assert_eq!(rows[0].reason.as_deref(), Some("first; in a retry: second"));
@@ -212,7 +210,7 @@ mod tests {
     }
 
     #[test]
-    fn a_run_that_was_ended_goes_on_with_what_it_has_not_played() {
+    fn scenarios_that_an_interrupted_run_did_not_reach_are_played() {
         let names = ["a", "b", "c"].map(str::to_owned);
         let passed = |name: &str| Row { result: Outcome::Pass, ..Row::failed(name, None, "") };
         let results = |rows: Vec<Row>| rows.iter().map(|row| row.result).collect::<Vec<_>>();

@@ -1,4 +1,4 @@
-//! Runs `tracer hooks` and the `scenarios` program on one kernel, and reads the rows they leave.
+//! Runs `tracer hooks` and the `scenarios` program on one kernel, and reads their results.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -11,14 +11,14 @@ use super::{TestArgs, hooks};
 use crate::sh;
 use crate::vm::{HUNG, Place};
 
-/// What `timeout` of coreutils ends with when it has ended the command.
+/// The exit code of coreutils' `timeout` if it has killed the command.
 const TIMED_OUT: i32 = 124;
 
 /// The scenarios that one kernel plays.
 pub(super) struct Scenarios<'a> {
     /// The kernel.
     pub(super) place: Place,
-    /// As `scenarios --suite` takes it.
+    /// A value of `scenarios --suite`.
     pub(super) suite: &'static str,
     pub(super) args: &'a TestArgs,
 }
@@ -32,7 +32,7 @@ impl Scenarios<'_> {
         let hooks = self.file("hooks.ndjson")?;
         let played = self.play(Some(&hooks), &[]).and_then(|(code, rows)| match code {
             TIMED_OUT => read_any(&rows, code),
-            // It may have hung before the first was over, or while a row was written.
+            // The machine may have hung before the first row, or while it wrote a row.
             HUNG => Ok(read_any(&rows, code).unwrap_or_default()),
             code => read(&rows, code),
         });
@@ -44,7 +44,7 @@ impl Scenarios<'_> {
         Ok(run)
     }
 
-    /// What failed, and what was not reached, once more; nothing where no run came about.
+    /// Retries failed scenarios, and plays those that were not reached. Does nothing for a broken run.
     pub(super) fn complete(&self, run: Run) -> Result<Run> {
         let all = if run.broken.is_some() { Vec::new() } else { self.names()? };
         Ok(Run { rows: complete(run.rows, &all, |names| self.again(names)), ..run })
@@ -55,14 +55,14 @@ impl Scenarios<'_> {
         read(&rows, code)
     }
 
-    /// A file for what a program leaves, without that of an earlier one.
+    /// The path for a file of a program. Removes the file of an earlier run.
     fn file(&self, name: &str) -> Result<PathBuf> {
         let file = self.place.directory()?.join(name);
         let _ = fs::remove_file(&file);
         Ok(file)
     }
 
-    /// Plays these, or the suite if there are none: the exit code, and where the rows are.
+    /// Plays these scenarios, or the suite if there are none. Returns the exit code, and the file with the rows.
     fn play(&self, hooks: Option<&Path>, names: &[String]) -> Result<(i32, PathBuf)> {
         let rows = self.file("scenarios.ndjson")?;
         let mut commands: Vec<Vec<String>> = hooks.map(hooks::command).into_iter().collect();
@@ -81,7 +81,7 @@ impl Scenarios<'_> {
         Ok((code, rows))
     }
 
-    /// Where the scenarios leave what they observed.
+    /// The folder for the recordings of the scenarios.
     fn records(&self) -> Result<Option<PathBuf>> {
         self.args.record.then(|| Ok(self.place.directory()?.join("recordings"))).transpose()
     }
@@ -109,7 +109,7 @@ impl Scenarios<'_> {
     }
 }
 
-/// The rows that a run left, however it ended.
+/// The rows of a run with any exit code.
 fn read_any(path: &Path, code: i32) -> Result<Vec<Row>> {
     let text = fs::read_to_string(path).with_context(|| format!("the scenarios ended with {code} and left no rows"))?;
     let rows: Vec<Row> =
@@ -118,11 +118,11 @@ fn read_any(path: &Path, code: i32) -> Result<Vec<Row>> {
     Ok(rows)
 }
 
-/// The rows of a run that ended with that code.
+/// The rows of a run. Fails if the exit code does not fit the rows.
 fn read(path: &Path, code: i32) -> Result<Vec<Row>> {
     let rows = read_any(path, code)?;
     let failed = rows.iter().any(|row| row.result == Outcome::Fail);
-    // Another code than these two: it was ended from outside, and what is missing was not played.
+    // Any other exit code means that the run was killed, so rows are missing.
     anyhow::ensure!(code == i32::from(failed), "the scenarios ended with {code}, their rows say otherwise");
     Ok(rows)
 }

@@ -1,4 +1,4 @@
-//! `tracer selftest` as a user runs it: it prints its own table.
+//! Runs `tracer selftest` as a user does. It prints its own table.
 
 use std::time::Duration;
 
@@ -9,7 +9,7 @@ use super::report::Report;
 use crate::sh;
 use crate::vm::Place;
 
-/// On one kernel; once more if it fails, since a wait can be too short on a busy machine.
+/// Runs it on one kernel. Retries once, because a wait can be too short on a busy machine.
 pub(super) fn run(args: &TestArgs, place: Place, report: &mut Report) -> Result<()> {
     let test = format!("tracer selftest on {}", place.heading()?);
     let play = || {

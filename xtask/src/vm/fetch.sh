@@ -1,5 +1,5 @@
 # Fetches a kernel of Debian into the folder $1: `boot/vmlinuz-VERSION`, `lib/modules/VERSION` and a file with the version.
-# $2 is the line of a source list. apt is kept inside of a folder, so that nothing of the system changes.
+# $2 is the line of a source list. apt uses a separate folder, so that the system does not change.
 work=$1.fetch
 rm -rf "$work"
 mkdir -p "$work/lists/partial" "$work/cache/archives/partial" "$work/tree/boot" "$work/tree/lib"
@@ -21,7 +21,7 @@ Acquire::Languages "none";
 Acquire::IndexTargets::deb::DEP-11::DefaultEnabled "false";
 END
 apt-get -q update
-# The first package only names the kernel; sid's is split in two more.
+# The first package only depends on the kernel. The one of sid is split in two more.
 needs() { apt-cache depends --important "$1" | sed -nE "s/^ *Depends: (linux-($2)-[0-9].*)/\1/p"; }
 image=$(needs linux-image-amd64 image | head -n 1)
 apt-get -q download "$image" $(needs "$image" 'binary|modules')
@@ -29,7 +29,7 @@ for package in *.deb; do dpkg -x "$package" unpacked; done
 mv unpacked/lib/modules tree/lib || mv unpacked/usr/lib/modules tree/lib
 version=$(ls tree/lib/modules)
 mv "unpacked/boot/vmlinuz-$version" tree/boot || mv "tree/lib/modules/$version/vmlinuz" "tree/boot/vmlinuz-$version"
-# Newer packages lack `modules.order` and `modules.builtin`: depmod says so, and it does not matter.
+# Newer packages lack `modules.order` and `modules.builtin`. depmod warns about that, but needs neither.
 PATH=$PATH:/usr/sbin:/sbin depmod -b "$work/tree" "$version"
 echo "$version" > tree/VERSION
 rm -rf "$1"

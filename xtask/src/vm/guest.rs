@@ -1,4 +1,4 @@
-//! One command in one guest: the script that runs it there, its output and its exit code.
+//! Runs a command in a guest: the script for it, its output and its exit code.
 
 use std::collections::BTreeSet;
 use std::fs::{self, File};
@@ -13,28 +13,29 @@ use super::virtme::End;
 use super::{Release, directory, kernels, virtme};
 use crate::sh::{self, regex};
 
-/// What a node has loaded, and the queueing disciplines the scenarios use. Others come when they are asked for.
+/// Modules that a node has loaded, and the queueing disciplines of the scenarios. The kernel loads others on demand.
 const MODULES: &str = "ip_vs ip_vs_rr ip_vs_wrr nf_conntrack nf_tables br_netfilter bridge veth dummy vxlan sch_netem";
 
-/// What [`Job::run`] gives for a machine that hung.
+/// [`Job::run`] returns this for a machine that hung.
 pub(crate) const HUNG: i32 = -1;
 
 /// A command to be run under a kernel.
 pub(crate) struct Job {
     /// The kernel.
     pub(crate) release: &'static Release,
-    /// Programs and their arguments; the exit code is that of the last.
+    /// Programs and their arguments. The exit code is that of the last one.
     pub(crate) commands: Vec<Vec<String>>,
-    /// Where they begin.
+    /// Their working directory.
     pub(crate) directory: PathBuf,
-    /// When each of them, and a little later the machine, is ended.
+    /// Time limit of each command. The machine is killed a little later.
     pub(crate) limit: Duration,
-    /// Whether output is passed on as it comes.
+    /// Whether to print their output at once.
     pub(crate) echo: bool,
 }
 
 impl Job {
-    /// Boots, runs, and returns the exit code, or [`HUNG`]. Its output is also in `log` of the release's directory.
+    /// Boots, runs the commands, and returns the exit code, or [`HUNG`]. The output is also in `log` of the release's
+    /// folder.
     pub(crate) fn run(&self) -> Result<i32> {
         let kernel = kernels::ensure(self.release, false)?;
         let shared = directory(self.release);
@@ -53,15 +54,15 @@ impl Job {
         exit_code(&shared, ended, self)
     }
 
-    /// Boots, and waits for the end. As for [`Pulse`], a rewritten instruction can also make the guest's kernel panic: seen twice,
-    /// while it booted.
+    /// Boots, and waits for the end. The emulation bug that [`Watchdog`] describes can also make the guest's kernel
+    /// panic during boot. That was seen twice.
     fn boot(&self, kernel: &Kernel, shared: &Path) -> Result<End> {
         let script = self.prepare(shared)?;
         let console = File::create(shared.join("console.txt"))?;
         let mut machine = virtme::boot(kernel, &script, shared, console)?;
         let mut tail = if self.echo { Some(machine.follow(&shared.join("log"))?) } else { None };
-        let mut pulse = Pulse::new(shared.join("console.txt"));
-        let ended = machine.wait(self.limit + Duration::from_secs(60), || pulse.beats())?;
+        let mut watchdog = Watchdog::new(shared.join("console.txt"));
+        let ended = machine.wait(self.limit + Duration::from_secs(60), || watchdog.is_alive())?;
         if let Some(tail) = &mut tail {
             tail.wait()?;
         }
@@ -105,10 +106,10 @@ mv {shared}/exit.new {shared}/exit
     }
 }
 
-/// Lines that put our programs among these words into the guest's memory: the scenarios start them hundreds of times, and
-/// from the host's file system that takes an emulated processor a second each.
+/// Script lines that copy the programs of the tests into the guest's memory. The scenarios start them hundreds of
+/// times. From the host's file system, an emulated processor needs a second for each start.
 fn programs(words: &[String]) -> String {
-    // A file that the command writes to must stay the host's.
+    // Only executables: the guest must write output files to the host.
     let is_program = |path: &Path| path.metadata().is_ok_and(|it| it.is_file() && it.permissions().mode() & 0o111 != 0);
     let is_ours = |word: &&String| Path::new(word).starts_with(sh::target()) && is_program(Path::new(word));
     let ours: BTreeSet<&String> = words.iter().filter(is_ours).collect();
@@ -119,7 +120,7 @@ fn programs(words: &[String]) -> String {
     lines.collect()
 }
 
-/// What the guest left as the exit code, or why it left none.
+/// The exit code from the guest, or the reason why there is none.
 fn exit_code(shared: &Path, ended: End, job: &Job) -> Result<i32> {
     let name = job.release.name;
     let minutes = job.limit.as_secs().div_ceil(60);
@@ -148,34 +149,34 @@ fn last_lines(shared: &Path) -> String {
     lines[lines.len().saturating_sub(15)..].join("\n")
 }
 
-/// Whether the guest still lives.
+/// Detects a guest that hangs.
 ///
-/// A processor that QEMU emulates may go on with an instruction that another one has rewritten: the kernel's static keys are such
-/// (`int3` while one is switched, `text_poke_bp`). Then it traps forever: seen once, on both processors of 6.1 at the key of tc's
-/// ingress (QEMU 7.2).
-struct Pulse {
+/// An emulated processor of QEMU may execute a stale instruction that another processor has rewritten. The kernel
+/// rewrites instructions for its static keys (`text_poke_bp` writes `int3` meanwhile). Then the processor traps
+/// forever. That was seen once with QEMU 7.2, on both processors of 6.1 at the key of tc's ingress.
+struct Watchdog {
     console: PathBuf,
-    looked: Instant,
+    last_check: Instant,
 }
 
-impl Pulse {
+impl Watchdog {
     const EVERY: Duration = Duration::from_secs(5);
 
     fn new(console: PathBuf) -> Self {
-        Self { console, looked: Instant::now() }
+        Self { console, last_check: Instant::now() }
     }
 
-    fn beats(&mut self) -> bool {
-        if self.looked.elapsed() < Self::EVERY {
+    fn is_alive(&mut self) -> bool {
+        if self.last_check.elapsed() < Self::EVERY {
             return true;
         }
-        self.looked = Instant::now();
-        !fs::read(&self.console).is_ok_and(|text| hangs(&String::from_utf8_lossy(&text)))
+        self.last_check = Instant::now();
+        !fs::read(&self.console).is_ok_and(|text| has_hung(&String::from_utf8_lossy(&text)))
     }
 }
 
-/// A processor has been stuck for so long that it is no busy machine's any more.
-fn hangs(console: &str) -> bool {
+/// Whether a processor has been stuck for longer than a busy machine explains.
+fn has_hung(console: &str) -> bool {
     const SECONDS: u64 = 100;
     let stuck = regex(r"soft lockup - CPU#\d+ stuck for (\d+)s");
     stuck.captures_iter(console).filter_map(|it| it[1].parse::<u64>().ok()).any(|seconds| seconds >= SECONDS)
@@ -186,11 +187,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_machine_hangs_that_is_stuck_for_long() {
+    fn a_machine_with_a_long_soft_lockup_has_hung() {
         let reported =
             |seconds| format!("[  440.4] watchdog: BUG: soft lockup - CPU#0 stuck for {seconds}s! [kubelet:2240]\r\n");
-        assert!(!hangs(""));
-        assert!(!hangs(&[reported(23), reported(49)].concat()), "a busy machine");
-        assert!(hangs(&[reported(49), reported(75), reported(101)].concat()));
+        assert!(!has_hung(""));
+        assert!(!has_hung(&[reported(23), reported(49)].concat()), "a busy machine");
+        assert!(has_hung(&[reported(49), reported(75), reported(101)].concat()));
     }
 }

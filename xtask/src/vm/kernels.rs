@@ -1,6 +1,6 @@
-//! Debian's kernels, fetched from the mirror that this machine itself uses and kept for all working trees.
+//! Fetches Debian's kernels from the mirror of this machine, and keeps them for all working trees.
 //!
-//! The flavour is the full one: the `cloud` kernels lack 9p.
+//! It uses the full flavour, because the `cloud` kernels lack 9p.
 
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
@@ -12,13 +12,13 @@ use crate::sh;
 /// A kernel that tests run under.
 #[derive(Debug)]
 pub(crate) struct Release {
-    /// What it is called here.
+    /// Its name in this project.
     pub(crate) name: &'static str,
     /// The suite of Debian that has it.
     pub(crate) suite: &'static str,
-    /// Under which name it is kept: one kernel, however it is set.
+    /// Its name in the cache. Releases that differ only in settings share a kernel.
     kept: &'static str,
-    /// Settings that it runs with, as `sysctl` takes them.
+    /// Settings for `sysctl`.
     pub(crate) settings: &'static [&'static str],
 }
 
@@ -28,10 +28,10 @@ impl Release {
     }
 }
 
-/// All of them, oldest first.
+/// All releases, oldest first.
 ///
-/// The last is the oldest where no program can sit on a function: no fentry, no kprobes, and no tracepoint that tells what they
-/// tell on newer kernels.
+/// The last one is the oldest kernel with `ftrace_enabled=0`, so without fentry and kprobes. It also lacks the
+/// tracepoints that replace them on newer kernels.
 pub(crate) const RELEASES: &[Release] = &[
     Release::new("5.10", "bullseye"),
     Release::new("6.1", "bookworm"),
@@ -44,7 +44,7 @@ pub(crate) const RELEASES: &[Release] = &[
 pub(crate) struct Kernel {
     /// `uname -r`.
     pub(crate) version: String,
-    /// The image; its modules are in `lib/modules` beside the `boot` it is in.
+    /// The image in `boot`. Its modules are in `lib/modules` beside `boot`.
     pub(crate) image: PathBuf,
 }
 
@@ -57,7 +57,7 @@ pub(crate) fn find(name: &str) -> Result<&'static Release> {
     RELEASES.iter().find(|release| release.name == name).with_context(|| format!("the kernels are {}", names()))
 }
 
-/// Where kernels, and other things that are fetched, are kept: outside the working tree, so that the next clone finds them.
+/// The folder for kernels and other downloads. It is outside the working tree, so that other clones use it, too.
 pub(crate) fn cache(what: &str) -> Result<PathBuf> {
     let home = || std::env::var_os("HOME").map(|home| PathBuf::from(home).join(".cache"));
     let user = || std::env::var_os("XDG_CACHE_HOME").map(PathBuf::from).or_else(home);
@@ -82,7 +82,7 @@ pub(crate) fn cached(release: &Release) -> Result<Option<Kernel>> {
     Ok(image.is_file().then_some(Kernel { version, image }))
 }
 
-/// The kernel of a release, fetched if it must be.
+/// The kernel of a release. Fetches it if necessary.
 pub(crate) fn ensure(release: &Release, refresh: bool) -> Result<Kernel> {
     let cache = cache("kernels")?;
     fs::create_dir_all(&cache).with_context(|| format!("cannot make {}", cache.display()))?;
@@ -93,7 +93,7 @@ pub(crate) fn ensure(release: &Release, refresh: bool) -> Result<Kernel> {
     }
     let what = format!("fetching kernel {} from Debian {}", release.kept, release.suite);
     sh::step(&what, || fetch(release, &cache)).with_context(|| what.clone())?;
-    cached(release)?.context("the kernel was fetched and is not there")
+    cached(release)?.context("the kernel was fetched, but is not in the cache")
 }
 
 fn fetch(release: &Release, cache: &Path) -> Result<()> {

@@ -1,4 +1,4 @@
-//! Where a program runs: under this kernel, or under another one in a virtual machine.
+//! Runs programs under this kernel, or under another one in a virtual machine.
 
 use std::fs;
 use std::path::PathBuf;
@@ -12,14 +12,14 @@ use crate::sh;
 /// A kernel that programs run under.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Place {
-    /// That of this machine.
+    /// The kernel of this machine.
     Here,
-    /// That of a virtual machine.
+    /// The kernel of a virtual machine.
     Machine(&'static Release),
 }
 
 impl Place {
-    /// The kernel in a word; for this machine's its two first numbers.
+    /// The name of the kernel. For this machine: the first two numbers of its version.
     pub(crate) fn kernel(self) -> Result<String> {
         let Self::Machine(release) = self else {
             let version = fs::read_to_string("/proc/sys/kernel/osrelease").context("the version of this kernel")?;
@@ -28,7 +28,7 @@ impl Place {
         Ok(release.name.to_owned())
     }
 
-    /// Where programs leave files: a virtual machine can write nowhere else.
+    /// The folder for files of the programs. A virtual machine can write only there.
     pub(crate) fn directory(self) -> Result<PathBuf> {
         let place = match self {
             Self::Here => sh::target().join("here"),
@@ -43,7 +43,8 @@ impl Place {
         Ok(self.kernel()? + if matches!(self, Self::Here) { " (here)" } else { "" })
     }
 
-    /// Runs programs one after the other and returns the exit code of the last; a virtual machine is ended after `limit`.
+    /// Runs programs one after the other and returns the exit code of the last one. `limit` is for a virtual machine
+    /// only.
     pub(crate) fn run(self, commands: Vec<Vec<String>>, limit: Duration, echo: bool) -> Result<i32> {
         let Self::Machine(release) = self else {
             let mut code = -1;

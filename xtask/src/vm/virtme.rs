@@ -1,4 +1,4 @@
-//! virtme-ng, which starts QEMU with this machine's file system as the guest's.
+//! Boots virtual machines with virtme-ng. It starts QEMU, and the guest uses this machine's file system.
 
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
@@ -12,10 +12,10 @@ use nix::unistd::Pid;
 use super::kernels::Kernel;
 use crate::sh;
 
-/// The version that these arguments were tried with.
+/// The version for these arguments.
 const VERSION: &str = "1.42";
 
-/// The directory of its programs, installed if need be.
+/// The directory of its programs. Installs them if necessary.
 pub(crate) fn ensure() -> Result<PathBuf> {
     let place = sh::target().join("vm");
     fs::create_dir_all(&place)?;
@@ -36,7 +36,7 @@ fn install(venv: &Path) -> Result<()> {
     sh::capture(sh::command(venv.join("bin/python")).args(pip).arg(format!("virtme-ng=={VERSION}"))).map(drop)
 }
 
-/// Boots a kernel that runs a script; `shared` is the one directory the guest can write to.
+/// Boots a kernel that runs a script. The guest can write only to `shared`.
 pub(crate) fn boot(kernel: &Kernel, script: &Path, shared: &Path, console: File) -> Result<Machine> {
     let bin = ensure()?;
     let path = std::env::var_os("PATH").unwrap_or_default();
@@ -44,7 +44,7 @@ pub(crate) fn boot(kernel: &Kernel, script: &Path, shared: &Path, console: File)
     let mut vng = Command::new(bin.join("vng"));
     vng.current_dir(sh::root()).env("PATH", path).stdin(Stdio::null());
     vng.stderr(console.try_clone()?).stdout(console);
-    // Verbose, because without udev the guest finds no other channel than the console to start the script from.
+    // Without udev the guest needs the console to start the script, and only `--verbose` gives it one.
     vng.args(["--verbose", "--disable-kvm", "--force-9p", "--user", "root", "--cpus", "2", "--memory", "2G"]);
     vng.arg("--run").arg(&kernel.image).arg(format!("--rwdir={}", shared.display()));
     vng.arg("--").arg(format!("bash {}", sh::quoted(&script.display().to_string())));
@@ -56,19 +56,19 @@ pub(crate) fn boot(kernel: &Kernel, script: &Path, shared: &Path, console: File)
 pub(crate) enum End {
     /// By itself.
     ByItself,
-    /// Its time was up.
+    /// It was killed at its time limit.
     Late,
-    /// It was not waited for any longer.
+    /// It was killed because it hung.
     GivenUp,
 }
 
-/// A running machine; it ends with this value.
+/// A running machine. It is killed when this is dropped.
 pub(crate) struct Machine {
     vng: Child,
 }
 
 impl Machine {
-    /// Passes on what is appended to a file, as long as the machine runs.
+    /// Prints the lines of a file as the machine writes them.
     pub(crate) fn follow(&self, file: &Path) -> Result<Child> {
         let mut tail = sh::command("tail");
         tail.args(["--lines=+1", "--sleep-interval=0.2", "--follow=name", "--retry"]);
@@ -76,16 +76,16 @@ impl Machine {
         tail.spawn().context("cannot start tail")
     }
 
-    /// Waits for the end, calling `meanwhile` now and then, which says whether to go on.
-    pub(crate) fn wait(&mut self, limit: Duration, mut meanwhile: impl FnMut() -> bool) -> Result<End> {
+    /// Waits for the end. Calls `is_alive` often, and kills the machine if that returns false.
+    pub(crate) fn wait(&mut self, limit: Duration, mut is_alive: impl FnMut() -> bool) -> Result<End> {
         let begun = Instant::now();
         while begun.elapsed() < limit {
-            if !meanwhile() {
+            if !is_alive() {
                 self.end();
                 return Ok(End::GivenUp);
             }
             if self.vng.try_wait()?.is_some() {
-                meanwhile();
+                is_alive();
                 return Ok(End::ByItself);
             }
             std::thread::sleep(Duration::from_millis(100));
@@ -94,7 +94,7 @@ impl Machine {
         Ok(End::Late)
     }
 
-    /// Ends vng and all it started, QEMU among them.
+    /// Kills vng and all its descendants, such as QEMU.
     fn end(&mut self) {
         for pid in family(self.vng.id()) {
             let _ = kill(Pid::from_raw(pid.cast_signed()), Signal::SIGKILL);
@@ -114,7 +114,7 @@ impl Drop for Machine {
 /// A process and its descendants, parents first.
 fn family(ancestor: u32) -> Vec<u32> {
     let threads = fs::read_dir(format!("/proc/{ancestor}/task")).into_iter().flatten().flatten();
-    // Each list ends with a blank.
+    // The kernel ends each list with a space, so they can be joined.
     let children: String = threads.flat_map(|thread| fs::read_to_string(thread.path().join("children"))).collect();
     let children = children.split_whitespace().filter_map(|pid| pid.parse().ok());
     std::iter::once(ancestor).chain(children.flat_map(family)).collect()
@@ -125,7 +125,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_family_has_the_child() {
+    fn a_child_is_in_the_family() {
         let mut child = sh::command("sleep").arg("5").spawn().expect("sleep");
         assert!(family(std::process::id()).contains(&child.id()));
         let _ = child.kill();

@@ -1,5 +1,5 @@
-//! Loads what the walk will most likely attach on several CPUs, because the verifier takes half of the start: it runs programs
-//! of the privileged side by side (`bpf_check` takes `bpf_verifier_lock` for others only, 5.2 and later).
+//! Loads the programs that will most likely be attached on several CPUs, because the verifier takes half of the start. The kernel
+//! verifies programs of privileged users in parallel (since 5.2 `bpf_check` takes `bpf_verifier_lock` only for others).
 
 use std::num::NonZero;
 use std::sync::Mutex;
@@ -15,10 +15,10 @@ use super::program::load;
 /// More threads cost more memory than they save time.
 const THREADS: usize = 4;
 
-/// A program and what it is to be attached to.
+/// A program, and what it will be attached to.
 pub(super) type Planned = (&'static str, &'static str);
 
-/// Loads these programs; gives those that are loaded now. What was refused is refused again when it is asked for, which says why.
+/// Loads these programs and returns those that are loaded. A refused program is tried again when it is attached, to get the reason.
 pub(super) fn load_all(ebpf: &mut Ebpf, planned: &[Planned], btf: Option<&Btf>) -> Vec<&'static str> {
     let find = |name: &str| planned.iter().find(|(planned, _)| *planned == name);
     let programs: Vec<(Planned, &mut Program)> =
@@ -26,7 +26,7 @@ pub(super) fn load_all(ebpf: &mut Ebpf, planned: &[Planned], btf: Option<&Btf>) 
     let helpers = thread::available_parallelism().map_or(1, NonZero::get).min(THREADS) - 1;
     let queue = Mutex::new(in_order(programs, planned).into_iter());
     thread::scope(|scope| {
-        // Where no thread can be had this one does it all.
+        // If no thread can be started, this one loads all programs.
         let helper = |_| thread::Builder::new().spawn_scoped(scope, || load_each(&queue, btf)).ok();
         let others: Vec<_> = (0..helpers).filter_map(helper).collect();
         let own = load_each(&queue, btf);
@@ -34,7 +34,7 @@ pub(super) fn load_all(ebpf: &mut Ebpf, planned: &[Planned], btf: Option<&Btf>) 
     })
 }
 
-/// The first of the table is the largest: it must not come last.
+/// Keeps the order of the table: its first program is the largest and must not be loaded last.
 fn in_order<'a>(mut programs: Vec<(Planned, &'a mut Program)>, planned: &[Planned]) -> Vec<(Planned, &'a mut Program)> {
     programs.sort_by_key(|(program, _)| planned.iter().position(|it| it == program));
     programs

@@ -1,5 +1,5 @@
-//! Walks the table of hooks: tries each form in order, keeps the first that loads and attaches, and
-//! says in plain words why the others did not.
+//! Attaches the hooks of the table: tries each program type in order and keeps the first that loads and attaches. Keeps the
+//! reasons why the others failed.
 
 use std::{collections::BTreeSet, fs::File, io};
 
@@ -20,7 +20,7 @@ use tracer_model::event::{HookStatus, MissingHook};
 #[derive(Clone, Debug, Default)]
 pub struct HookReport {
     pub hooks: Vec<HookStatus>,
-    /// Refused, with the reason and what is lost.
+    /// Hooks that no program type could be attached to, with the reason and what is lost.
     pub missing: Vec<MissingHook>,
 }
 
@@ -30,17 +30,17 @@ pub(super) struct Walk {
     attached: BTreeSet<&'static str>,
     /// Programs that are loaded; loading twice is an error.
     loaded: BTreeSet<&'static str>,
-    in_force: Vec<(Hook, Form)>,
+    hook_forms: Vec<(Hook, Form)>,
     refused: Vec<(Hook, Vec<Refusal>)>,
-    /// Forms that were refused before the attached one was found.
-    passed_over: Vec<(Hook, Vec<Refusal>)>,
-    /// The kernel refuses these forms altogether, for this reason: it is not asked again.
+    /// Program types that were refused before another one was attached.
+    refused_first: Vec<(Hook, Vec<Refusal>)>,
+    /// Program types that the kernel refuses on each hook, with the reason. They are not tried again.
     given_up: Vec<Refusal>,
-    /// For fentry; dropped at the end of the walk.
+    /// Needed for fentry; dropped at the end of the start.
     btf: KernelBtf,
 }
 
-/// The kernel's functions as aya reads them, once they are needed.
+/// BTF of the kernel's functions; aya parses it when it is first needed.
 #[derive(Debug, Default)]
 pub(super) struct KernelBtf {
     bytes: Vec<u8>,
@@ -57,27 +57,27 @@ impl KernelBtf {
 }
 
 impl Walk {
-    /// A walk that does not try some forms. `functions`: BTF of those that trampolines sit on.
+    /// A walk without some program types. `functions`: BTF of the functions for trampolines.
     pub(super) fn without(forms: impl Iterator<Item = Form>, functions: Vec<u8>) -> Self {
         let switched_off = forms.map(Refusal::switched_off);
         let given_up = switched_off.chain(Refusal::silenced()).chain(Refusal::without_kprobes()).collect();
         Self { given_up, btf: KernelBtf { bytes: functions, read: None }, ..Self::default() }
     }
 
-    /// Attaches all hooks that are due at the start.
+    /// Attaches all hooks that the table attaches at the start.
     pub(super) fn start(&mut self, ebpf: &mut Ebpf) {
         self.load_ahead(ebpf);
         for row in HOOKS {
             match row.when {
-                When::Start | When::ModuleLoaded => self.row(ebpf, row),
-                When::Prober => self.loads(ebpf, row),
+                When::Start | When::ModuleLoaded => self.attach_row(ebpf, row),
+                When::Prober => self.load_row(ebpf, row),
                 When::ProberAlone | When::OnDemand => {}
             }
         }
         self.btf = KernelBtf::default();
     }
 
-    /// Loads the first form of each hook that this kernel is not known to refuse.
+    /// Loads the programs of the first program type of each hook that this kernel does not refuse.
     fn load_ahead(&mut self, ebpf: &mut Ebpf) {
         self.try_fentry(ebpf);
         let planned = self.planned();
@@ -85,13 +85,12 @@ impl Walk {
         self.loaded.extend(ahead::load_all(ebpf, &planned, btf));
     }
 
-    /// Whether trampolines can be had decides the form of half of the hooks: one is attached first. Some kernels load them all
-    /// and attach none.
+    /// Attaches one trampoline first, because half of the hooks prefer them. Some kernels load all trampolines but attach none.
     fn try_fentry(&mut self, ebpf: &mut Ebpf) {
-        let mut variants = HOOKS.iter().filter(|row| !self.spares(row)).flat_map(|row| row.variants);
+        let mut variants = HOOKS.iter().filter(|row| !self.makes_needless(row)).flat_map(|row| row.variants);
         let Some(variant) = variants.find(|variant| variant.form == Form::Fentry) else { return };
-        if let Err(refusal) = self.variant(ebpf, variant) {
-            self.learn(&refusal);
+        if let Err(refusal) = self.attach_variant(ebpf, variant) {
+            self.give_up_if_general(&refusal);
         }
     }
 
@@ -99,7 +98,7 @@ impl Walk {
         let mut planned: Vec<Planned> = Vec::new();
         for row in HOOKS.iter().filter(|row| matches!(row.when, When::Start | When::Prober)) {
             let by_planned = row.unless.is_some_and(|program| planned.iter().any(|(it, _)| body_of(it) == program));
-            let spared = by_planned || self.spares(row);
+            let spared = by_planned || self.makes_needless(row);
             let first = row.variants.iter().find(|variant| !self.is_given_up(variant.form));
             planned.extend(first.filter(|_| !spared).into_iter().flat_map(|variant| variant.programs));
         }
@@ -111,38 +110,38 @@ impl Walk {
         self.given_up.iter().any(|refusal| refusal.form() == form)
     }
 
-    /// Attaches one hook that is not attached yet; true if it is now.
+    /// Tries to attach a hook that is not attached. Returns whether it is attached now.
     pub(super) fn retry(&mut self, ebpf: &mut Ebpf, hook: Hook) -> bool {
         if !self.is_attached(hook)
             && let Some(row) = HOOKS.iter().find(|r| r.hook == hook)
         {
             self.refused.retain(|(h, _)| *h != hook);
-            self.row(ebpf, row);
+            self.attach_row(ebpf, row);
         }
         self.is_attached(hook)
     }
 
-    /// Attaches the program of a cgroup hook to one more cgroup.
-    pub(super) fn cgroup(&mut self, ebpf: &mut Ebpf, hook: Hook, folder: &File) -> Option<CgroupLink> {
+    /// Attaches the program of a cgroup hook to another cgroup.
+    pub(super) fn attach_cgroup(&mut self, ebpf: &mut Ebpf, hook: Hook, folder: &File) -> Option<CgroupLink> {
         let row = HOOKS.iter().find(|row| row.hook == hook)?;
         let variant = row.variants.first()?;
         let (name, target) = variant.programs.first()?;
         self.refused.retain(|(h, _)| *h != hook);
-        let attached = self.loaded(ebpf, variant.form, name, target).and_then(|program| {
+        let attached = self.load_program(ebpf, variant.form, name, target).and_then(|program| {
             attach_to(program, folder).map_err(|error| Refusal::new(variant.form, Stage::Attach, target, &error))
         });
         let refuse = |refusal| self.refused.push((row.hook, vec![refusal]));
         let link = attached.map_err(refuse).ok()?;
         if !self.is_attached(hook) {
-            self.in_force.push((row.hook, variant.form));
+            self.hook_forms.push((row.hook, variant.form));
             self.attached.insert(name);
         }
         Some(CgroupLink { program: name, link })
     }
 
-    /// Takes the programs of a hook off.
-    pub(super) fn release(&mut self, ebpf: &mut Ebpf, hook: Hook) {
-        self.in_force.retain(|(h, _)| *h != hook);
+    /// Detaches and unloads the programs of a hook.
+    pub(super) fn detach(&mut self, ebpf: &mut Ebpf, hook: Hook) {
+        self.hook_forms.retain(|(h, _)| *h != hook);
         let rows = HOOKS.iter().filter(|row| row.hook == hook);
         for (name, _) in rows.flat_map(|row| row.variants).flat_map(|variant| variant.programs) {
             self.attached.remove(name);
@@ -155,44 +154,48 @@ impl Walk {
     }
 
     pub(super) fn is_attached(&self, hook: Hook) -> bool {
-        self.in_force.iter().any(|(h, _)| *h == hook)
+        self.hook_forms.iter().any(|(h, _)| *h == hook)
     }
 
-    /// Attached or refused; false for one that is attached on demand and was not asked for.
+    /// Whether the hook was attached or refused. False for a hook on demand that was not needed yet.
     pub(super) fn was_tried(&self, hook: Hook) -> bool {
         self.is_attached(hook) || !self.refusals(hook).is_empty()
     }
 
     pub(super) fn form(&self, hook: Hook) -> Option<Form> {
-        self.in_force.iter().find(|(h, _)| *h == hook).map(|(_, form)| *form)
+        self.hook_forms.iter().find(|(h, _)| *h == hook).map(|(_, form)| *form)
     }
 
-    /// What was tried in vain for a hook, attached or not.
+    /// The refused tries for a hook, whether it is attached or not.
     pub(super) fn tried(&self, hook: Hook) -> impl Iterator<Item = &Refusal> {
-        self.refused.iter().chain(&self.passed_over).filter(move |(h, _)| *h == hook).flat_map(|(_, refusals)| refusals)
+        self.refused
+            .iter()
+            .chain(&self.refused_first)
+            .filter(move |(h, _)| *h == hook)
+            .flat_map(|(_, refusals)| refusals)
     }
 
-    /// A program of an earlier row makes this hook needless.
-    pub(super) fn spares(&self, row: &Row) -> bool {
+    /// Whether an attached program makes this hook needless.
+    pub(super) fn makes_needless(&self, row: &Row) -> bool {
         self.substitute(row).is_some_and(|program| self.attached.iter().any(|it| body_of(it) == program))
     }
 
-    /// The program that makes a hook needless; of all sockets' states, those of the probers' sockets.
+    /// The program that makes a hook needless. `sock_ops` on the probers' cgroups replaces the state changes of all sockets.
     pub(super) fn substitute(&self, row: &Row) -> Option<&'static str> {
         if row.hook == Hook::InetSockSetState { Some("sock_ops") } else { row.unless }
     }
 
-    /// Other hooks that are attached tell the same.
-    pub(super) fn covers(&self, row: &Row) -> bool {
+    /// Whether other attached hooks together report the same.
+    pub(super) fn is_covered(&self, row: &Row) -> bool {
         !row.covered_by.is_empty() && row.covered_by.iter().all(|hook| self.is_attached(*hook))
     }
 
-    /// Hooks are attached in one of these forms.
+    /// Whether a hook is attached with one of these program types.
     pub(super) fn has_form(&self, forms: &[Form]) -> bool {
-        self.in_force.iter().any(|(_, form)| forms.contains(form))
+        self.hook_forms.iter().any(|(_, form)| forms.contains(form))
     }
 
-    /// Something is attached, so that privileges in general are not what is missing.
+    /// Whether something is attached, so that no privilege is missing in general.
     pub(super) fn has_attached(&self) -> bool {
         !self.attached.is_empty()
     }
@@ -201,10 +204,10 @@ impl Walk {
         self.refused.iter().find(|(h, _)| *h == hook).map_or(&[], |(_, r)| r)
     }
 
-    /// The state of all hooks; those that others stand in for are not missing.
+    /// The attached and the missing hooks. Hooks that others cover are not missing.
     pub(super) fn report(&self) -> HookReport {
         let hooks = self
-            .in_force
+            .hook_forms
             .iter()
             .map(|(hook, form)| HookStatus { hook: hook.name().into(), form: form.name().into() })
             .collect();
@@ -213,7 +216,7 @@ impl Walk {
             .iter()
             .filter_map(|(hook, refusals)| {
                 let row = HOOKS.iter().find(|r| r.hook == *hook)?;
-                (!self.covers(row)).then(|| MissingHook {
+                (!self.is_covered(row)).then(|| MissingHook {
                     hook: hook.name().into(),
                     reason: self.explain(refusals),
                     lost: row.lost.into(),
@@ -223,27 +226,27 @@ impl Walk {
         HookReport { hooks, missing }
     }
 
-    /// The reasons, one for each form that was tried.
+    /// The reasons in one text, one for each program type that was tried.
     pub(super) fn explain(&self, refusals: &[Refusal]) -> String {
         let mut reasons: Vec<String> = refusals.iter().map(|r| r.explain(self.has_attached())).collect();
         reasons.dedup();
         reasons.join("; ")
     }
 
-    fn row(&mut self, ebpf: &mut Ebpf, row: &Row) {
-        if self.spares(row) {
+    fn attach_row(&mut self, ebpf: &mut Ebpf, row: &Row) {
+        if self.makes_needless(row) {
             return;
         }
         let mut refusals = Vec::new();
         for variant in row.variants {
-            match self.variant(ebpf, variant) {
+            match self.attach_variant(ebpf, variant) {
                 Ok(()) => {
-                    self.in_force.push((row.hook, variant.form));
-                    self.passed_over.push((row.hook, refusals));
+                    self.hook_forms.push((row.hook, variant.form));
+                    self.refused_first.push((row.hook, refusals));
                     return;
                 }
                 Err(refusal) => {
-                    self.learn(&refusal);
+                    self.give_up_if_general(&refusal);
                     refusals.push(refusal);
                 }
             }
@@ -251,8 +254,8 @@ impl Walk {
         self.refused.push((row.hook, refusals));
     }
 
-    /// Only whether it could be attached.
-    fn loads(&mut self, ebpf: &mut Ebpf, row: &Row) {
+    /// Loads the programs of a row without attaching them, to find out whether the kernel accepts them.
+    fn load_row(&mut self, ebpf: &mut Ebpf, row: &Row) {
         let mut refused: Vec<Refusal> =
             row.variants.iter().filter_map(|variant| self.load(ebpf, variant).err()).collect();
         refused.extend(refused.is_empty().then(Refusal::without_net_admin).flatten());
@@ -261,16 +264,16 @@ impl Walk {
         }
     }
 
-    /// There is a prober without a cgroup that the program could be attached to; it may be attached for others.
-    pub(super) fn no_cgroup(&mut self, hook: Hook, error: io::Error) {
+    /// Notes that the program could not be attached for one prober. It may be attached for others.
+    pub(super) fn note_no_cgroup(&mut self, hook: Hook, error: io::Error) {
         if self.refusals(hook).is_empty() {
             let refusal = Refusal::new(Form::Cgroup, Stage::Attach, "cgroup2", &ProgramError::IOError(error));
             self.refused.push((hook, vec![refusal]));
         }
     }
 
-    /// An answer that no other program of the same form will change.
-    fn learn(&mut self, refusal: &Refusal) {
+    /// Gives up a program type if the refusal holds for all its programs.
+    fn give_up_if_general(&mut self, refusal: &Refusal) {
         if self.is_given_up(refusal.form()) {
             return;
         }
@@ -285,12 +288,12 @@ impl Walk {
         }
     }
 
-    fn variant(&mut self, ebpf: &mut Ebpf, variant: &Variant) -> Result<(), Refusal> {
+    fn attach_variant(&mut self, ebpf: &mut Ebpf, variant: &Variant) -> Result<(), Refusal> {
         if let Some(refusal) = self.given_up.iter().find(|r| r.form() == variant.form) {
             return Err(refusal.clone());
         }
         for (name, target) in variant.programs {
-            let program = self.loaded(ebpf, variant.form, name, target)?;
+            let program = self.load_program(ebpf, variant.form, name, target)?;
             if !self.attached.contains(name) {
                 attach(program, target).map_err(|e| Refusal::new(variant.form, Stage::Attach, target, &e))?;
                 self.attached.insert(name);
@@ -300,10 +303,13 @@ impl Walk {
     }
 
     fn load(&mut self, ebpf: &mut Ebpf, variant: &Variant) -> Result<(), Refusal> {
-        variant.programs.iter().try_for_each(|(name, target)| self.loaded(ebpf, variant.form, name, target).map(drop))
+        variant
+            .programs
+            .iter()
+            .try_for_each(|(name, target)| self.load_program(ebpf, variant.form, name, target).map(drop))
     }
 
-    fn loaded<'a>(
+    fn load_program<'a>(
         &mut self,
         ebpf: &'a mut Ebpf,
         form: Form,
@@ -320,7 +326,7 @@ impl Walk {
     }
 }
 
-/// `tcp_connect` of `fentry_tcp_connect`.
+/// Returns `tcp_connect` for `fentry_tcp_connect`.
 fn body_of(program: &str) -> &str {
     program.strip_prefix("fentry_").or_else(|| program.strip_prefix("kprobe_")).unwrap_or(program)
 }
@@ -330,12 +336,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_prober_without_a_cgroup_is_reported_beside_those_that_have_one() {
-        let mut walk = Walk { in_force: vec![(Hook::CgroupAnswer, Form::Cgroup)], ..Walk::default() };
+    fn a_prober_without_a_cgroup_is_reported_once_although_others_have_one() {
+        let mut walk = Walk { hook_forms: vec![(Hook::CgroupAnswer, Form::Cgroup)], ..Walk::default() };
         assert!(walk.report().missing.is_empty());
         let first = "its cgroup /../x (as seen from here) is in no hierarchy that is mounted here";
         for reason in [first, "256 cgroups have the program already"] {
-            walk.no_cgroup(Hook::CgroupAnswer, io::Error::other(reason));
+            walk.note_no_cgroup(Hook::CgroupAnswer, io::Error::other(reason));
         }
         let HookReport { hooks, missing } = walk.report();
         assert_eq!((hooks.len(), missing.len()), (1, 1), "reported once");

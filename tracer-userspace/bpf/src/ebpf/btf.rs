@@ -1,9 +1,9 @@
-//! Reads struct offsets and enum values from BTF (`Documentation/bpf/btf.rst`): a pure function over
-//! bytes, of exactly what the programs need. aya's reader keeps members to itself and costs 20 MB.
+//! Reads struct offsets and enum values from BTF (`Documentation/bpf/btf.rst`), only those that the programs need. It is a pure
+//! function of bytes. aya's reader does not expose members and needs 20 MB.
 
 use std::collections::HashMap;
 
-/// Deepest nesting of anonymous members and typedefs that is followed; the kernel has five.
+/// The limit of nested anonymous members and typedefs; the kernel has five levels.
 const MAX_DEPTH: u32 = 32;
 
 const KIND_ARRAY: u32 = 3;
@@ -44,7 +44,7 @@ pub struct Btf<'a> {
     strings: &'a [u8],
     /// Start of each type in `types`; type ids begin with 1.
     index: Vec<u32>,
-    /// Structs and enums that were asked for, by name.
+    /// The wanted structs and enums, by name.
     named: HashMap<&'a str, usize>,
 }
 
@@ -97,8 +97,8 @@ impl<'a> Btf<'a> {
         Ok(())
     }
 
-    /// BTF of these functions alone, each under the id that it has here; every other type is a stand-in of the smallest size.
-    /// All that a trampoline needs to know of the kernel, in a tenth of the time that its reader takes for the whole.
+    /// Makes BTF of only these functions, with their ids; each other type is replaced by the smallest possible type. It is enough for
+    /// trampolines, and aya parses it in a tenth of the time.
     pub fn functions(&self, wanted: &[&str]) -> Vec<u8> {
         let found = self.function_ids(wanted);
         let last = found.values().max().map_or(0, |id| *id);
@@ -116,7 +116,7 @@ impl<'a> Btf<'a> {
         words.flat_map(u32::to_ne_bytes).chain(strings).collect()
     }
 
-    /// The ids of these functions; of several with one name the first.
+    /// The ids of these functions; the first id if several have the same name.
     fn function_ids<'n>(&self, wanted: &[&'n str]) -> HashMap<&'n str, usize> {
         let mut found = HashMap::new();
         for (at, id) in self.index.iter().zip(1..) {
@@ -133,7 +133,7 @@ impl<'a> Btf<'a> {
         rest.is_some_and(|rest| rest.first() == Some(&0))
     }
 
-    /// Bytes of a struct; `None` if it was not asked for, or this kernel has none of that name.
+    /// Size of a struct in bytes; `None` if it was not wanted, or this kernel has no such struct.
     pub fn size(&self, struct_name: &str) -> Option<u32> {
         Some(self.head(*self.named.get(struct_name)?)?.value)
     }
@@ -150,7 +150,7 @@ impl<'a> Btf<'a> {
         bits.is_multiple_of(8).then_some(bits / 8)
     }
 
-    /// Names and values of an enum; empty if this kernel has none of that name.
+    /// Names and values of an enum; empty if this kernel has no such enum.
     pub fn enum_values(&self, enum_name: &str) -> Vec<(&'a str, u32)> {
         let Some(head) = self.named.get(enum_name).and_then(|id| self.head(*id)) else { return Vec::new() };
         let width = match head.kind {
@@ -191,7 +191,7 @@ impl<'a> Btf<'a> {
         None
     }
 
-    /// Through typedefs and qualifiers.
+    /// The type behind typedefs and qualifiers.
     fn strip(&self, mut id: usize) -> Option<usize> {
         for _ in 0..MAX_DEPTH {
             let head = self.head(id)?;

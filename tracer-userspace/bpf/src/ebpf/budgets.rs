@@ -1,10 +1,11 @@
-//! What the programs may cost: instructions in the object, and instructions that a kernel's verifier works through.
+//! Budgets of the programs: instructions in the object, and instructions that a kernel's verifier processes.
 //!
-//! `budgets.txt` has a row for each program. Its columns are the object and kernels, by the beginning of their release; `-` is a
-//! program that such a kernel does not load. A larger number is a slower start, and above a million a program that is refused.
+//! `budgets.txt` has a row for each program. Its columns are the object, and kernels by the beginning of their release. `-` is a
+//! program that this kernel does not load. A larger number makes the start slower. Above a million the verifier refuses the
+//! program.
 //!
-//! On a kernel without a column (7.2 is sid) the test says so and skips. After a change that is meant, `TRACER_BLESS=1` writes what was
-//! measured. In a virtual machine the table is only printed:
+//! On a kernel without a column (7.2 is sid) the test prints that and skips. After an intended change, `TRACER_BLESS=1` writes the
+//! measured numbers. In a virtual machine the table is only printed:
 //! `cargo xtask vm 5.10 -- target/debug/deps/tracer_bpf-HASH ebpf::budgets --ignored --nocapture`, the file that `cargo test` names.
 
 use std::{
@@ -28,7 +29,7 @@ use super::{
 const FILE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/src/ebpf/budgets.txt");
 const COMMAND: &str =
     "TRACER_BLESS=1 cargo test -p tracer-bpf --lib ebpf::budgets -- --include-ignored --test-threads=1";
-/// The second program of a hook, which `missed` attaches.
+/// The second program of a hook, which `missed.rs` attaches.
 const AGAIN: (&str, &str) = ("inet_sock_set_state_again", "inet_sock_set_state");
 
 type Column = BTreeMap<String, u32>;
@@ -58,7 +59,7 @@ impl Table {
         self.0.iter().find(|(it, _)| it == head).map(|(_, column)| column)
     }
 
-    /// With what was measured.
+    /// The text of the table with the measured numbers in this column.
     fn with(mut self, head: &str, measured: &Column) -> String {
         match self.0.iter_mut().find(|(it, _)| it == head) {
             Some((_, column)) => column.clone_from(measured),
@@ -80,13 +81,13 @@ impl Table {
     }
 }
 
-/// All programs and what each is loaded for.
+/// All programs, and what each is attached to.
 fn programs() -> impl Iterator<Item = (&'static str, &'static str)> {
     let of_hooks = HOOKS.iter().flat_map(|row| row.variants).flat_map(|variant| variant.programs).copied();
     of_hooks.chain([AGAIN])
 }
 
-/// What differs from the budget by more than another compiler or another build of the kernel makes.
+/// Differences from the budget that are larger than those between compilers or builds of a kernel.
 fn differences(budgets: &Column, measured: &Column) -> Vec<String> {
     let names: BTreeSet<&String> = budgets.keys().chain(measured.keys()).collect();
     let difference = |name: &&String| match (budgets.get(*name), measured.get(*name)) {
@@ -110,14 +111,14 @@ fn compare(head: &str, measured: &Column) {
     }
     println!("{text}");
     let Some(differences) = differences else {
-        // A contributor's kernel is not one of ours. Past what the test harness keeps to itself:
+        // Contributors have other kernels. Writes to stderr itself, because the test harness hides output of passed tests.
         let _ = writeln!(std::io::stderr(), "SKIPPED: kernel {head} has no column in {FILE}; to add one: {COMMAND}");
         return;
     };
     assert!(differences.is_empty(), "{head}:\n{}\nIf that is meant: {COMMAND}", differences.join("\n"));
 }
 
-/// Instructions of each program in the object, with the functions that it calls.
+/// Instructions of each program in the object, including the functions that it calls.
 fn in_the_object() -> Column {
     let mut object = Object::parse(OBJECT).unwrap();
     let sections: HashSet<usize> = object.functions.keys().map(|(section, _)| *section).collect();
@@ -127,7 +128,7 @@ fn in_the_object() -> Column {
 }
 
 #[test]
-fn no_program_outgrows_its_budget() {
+fn no_program_is_larger_than_its_budget() {
     compare("object", &in_the_object());
 }
 
@@ -140,7 +141,7 @@ fn the_object_has_exactly_the_programs_of_the_hooks() {
 }
 
 #[test]
-fn a_number_that_is_off_is_found_in_every_direction() {
+fn larger_smaller_missing_and_new_numbers_are_found() {
     let column =
         |numbers: &[(&str, u32)]| numbers.iter().map(|(name, it)| ((*name).to_owned(), *it)).collect::<Column>();
     let budgets = column(&[("one", 1000), ("two", 10)]);
@@ -157,7 +158,7 @@ fn this_kernel() -> String {
     name.release().to_str().unwrap().split('.').take(2).collect::<Vec<_>>().join(".")
 }
 
-/// Loads every program as the loader does, whatever it would choose on this kernel.
+/// Loads every program as the loader does, also those that the loader would not choose on this kernel.
 #[test]
 #[ignore = "needs root"]
 fn no_program_is_harder_to_verify_than_its_budget() {
@@ -175,7 +176,7 @@ fn no_program_is_harder_to_verify_than_its_budget() {
     compare(&this_kernel(), &measured.collect());
 }
 
-/// Instructions that the verifier worked through; none if the kernel has not what the program is for.
+/// Instructions that the verifier processed; `None` if this kernel lacks the target of the program.
 fn verified(ebpf: &mut Ebpf, name: &str, target: &str, functions: &aya::Btf) -> Option<u32> {
     let program = ebpf.program_mut(name).unwrap();
     if let Err(error) = load(program, target, || Ok(functions)) {
@@ -186,8 +187,8 @@ fn verified(ebpf: &mut Ebpf, name: &str, target: &str, functions: &aya::Btf) -> 
     counted.or_else(|| Some(counted_in_log(program, target, functions)))
 }
 
-/// Before 5.16 only the verifier's log has the number, and aya shows the log of a refusal alone: without room for one more
-/// descriptor the kernel refuses the program when all is verified.
+/// Before 5.16 only the verifier's log has the number, and aya shows the log only of a refused program. So the test allows no more
+/// file descriptors: the kernel then refuses the program after the verification.
 fn counted_in_log(program: &mut Program, target: &str, functions: &aya::Btf) -> u32 {
     unload(program).unwrap();
     let (soft, hard) = getrlimit(Resource::RLIMIT_NOFILE).unwrap();

@@ -1,4 +1,4 @@
-//! The capabilities of this process, for saying which one is missing.
+//! The capabilities of this process, to report a missing one.
 
 /// A capability by its number (linux/capability.h).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -28,17 +28,17 @@ pub(super) fn has(capability: Capability) -> bool {
     capability.is_in(effective())
 }
 
-/// Which of those that tracing programs need are missing, in words.
+/// The text about missing capabilities for tracing programs.
 pub(super) fn missing_for_tracing() -> String {
     lacking(effective(), &[Capability::Bpf, Capability::Perfmon])
 }
 
-/// CAP_SYS_ADMIN stands in for all of them (`bpf_capable`, `perfmon_capable`, include/linux/capability.h, 5.8).
+/// CAP_SYS_ADMIN includes all of them (`bpf_capable`, `perfmon_capable`, include/linux/capability.h, 5.8).
 fn lacking(mask: u64, wanted: &[Capability]) -> String {
-    let stands_in = Capability::SysAdmin.is_in(mask);
-    let missing: Vec<&str> = wanted.iter().filter(|it| !it.is_in(mask) && !stands_in).map(|it| it.name()).collect();
+    let has_all = Capability::SysAdmin.is_in(mask);
+    let missing: Vec<&str> = wanted.iter().filter(|it| !it.is_in(mask) && !has_all).map(|it| it.name()).collect();
     match missing.as_slice() {
-        [] => "it is not for want of a capability: a user namespace (rootless container), kernel lockdown, a security \
+        [] => "no capability is missing, so the reason may be a user namespace (rootless container), kernel lockdown, a security \
                module or a seccomp filter"
             .to_owned(),
         [only] => format!("{only} (or CAP_SYS_ADMIN) is missing: run it as root, or with that capability"),
@@ -60,12 +60,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_what_is_not_there_is_missing() {
+    fn only_missing_capabilities_are_named() {
         let wanted = [Capability::Bpf, Capability::Perfmon];
         let words = |mask| lacking(mask, &wanted);
         assert!(words(0).starts_with("CAP_BPF and CAP_PERFMON (or CAP_SYS_ADMIN) are missing"));
         assert!(words(1 << 39).starts_with("CAP_PERFMON (or CAP_SYS_ADMIN) is missing"));
         assert!(words(1 << 38).starts_with("CAP_BPF (or"));
-        assert!(words(1 << 21).starts_with("it is not for want"));
+        assert!(words(1 << 21).starts_with("no capability is missing"));
     }
 }

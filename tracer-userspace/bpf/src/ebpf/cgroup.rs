@@ -1,5 +1,5 @@
-//! The root of the cgroup2 hierarchy (every socket of the node is in it, also where controllers are still in hierarchies of
-//! version 1), and the cgroups of probers.
+//! The root of the cgroup2 hierarchy, and the cgroups of probers. Every socket of the node is in this hierarchy, even if
+//! controllers are still in hierarchies of version 1.
 
 use std::collections::BTreeMap;
 use std::{
@@ -11,7 +11,7 @@ use std::{
 
 use tracer_node::cgroups::{Hierarchy, Mounts};
 
-/// Cgroups that a program is attached to at a time: a node has a few probers.
+/// The limit of cgroups that a program is attached to at the same time. A node has only a few probers.
 const MAX: usize = 256;
 
 pub(super) fn root() -> io::Result<File> {
@@ -20,21 +20,21 @@ pub(super) fn root() -> io::Result<File> {
     File::open(mounts.places(Hierarchy::Unified).find(|path| is_root(path)).ok_or_else(none)?)
 }
 
-/// The cgroup of a process, unless it is the root. One that cannot be found is an error.
-pub(super) fn of(pid: u32) -> io::Result<Option<PathBuf>> {
+/// The cgroup of a process; `None` if it is the root. It is an error if the cgroup cannot be found.
+pub(super) fn of_process(pid: u32) -> io::Result<Option<PathBuf>> {
     let text = fs::read_to_string(format!("/proc/{pid}/cgroup"))?;
     let folder = Mounts::read()?.folder(&text, Hierarchy::Unified)?;
     Ok(Some(folder).filter(|folder| !is_root(folder)))
 }
 
-/// Which cgroup a folder is: one that is made again at the same path is another.
+/// Device and inode of a cgroup's folder: a new cgroup at the same path has another inode.
 type Identity = (u64, u64);
 
 fn identity(folder: &fs::Metadata) -> Identity {
     (folder.dev(), folder.ino())
 }
 
-/// The cgroups that a program is attached to; the root has no folder here, and is never gone.
+/// The cgroups that a program is attached to. The root has no folder here, because it is never removed.
 #[derive(Debug)]
 pub(super) struct Attached<L>(BTreeMap<Identity, (Option<PathBuf>, L)>);
 
@@ -45,14 +45,14 @@ impl<L> Default for Attached<L> {
 }
 
 impl<L> Attached<L> {
-    /// Opens a cgroup, unless the program is there already.
+    /// Opens a cgroup, unless the program is already attached to it.
     pub(super) fn open(&self, folder: Option<&Path>) -> io::Result<Option<File>> {
         let file = folder.map_or_else(root, File::open)?;
         let known = self.0.contains_key(&identity(&file.metadata()?));
         Ok((!known).then_some(file))
     }
 
-    /// Forgets the cgroups that are gone: their links get nothing any more. Each start of a prober makes a new cgroup.
+    /// Removes and returns the links of cgroups that no longer exist. Each start of a prober makes a new cgroup.
     pub(super) fn take_gone(&mut self) -> Vec<L> {
         let is_gone = |of: Identity, folder: &Option<PathBuf>| {
             folder.as_ref().is_some_and(|folder| fs::metadata(folder).map_or(true, |now| identity(&now) != of))
@@ -60,7 +60,7 @@ impl<L> Attached<L> {
         self.0.extract_if(.., |of, (folder, _)| is_gone(*of, folder)).map(|(_, (_, link))| link).collect()
     }
 
-    pub(super) fn room(&self) -> io::Result<()> {
+    pub(super) fn check_room(&self) -> io::Result<()> {
         let full = || io::Error::other(format!("{MAX} cgroups have the program already"));
         (self.0.len() < MAX).then_some(()).ok_or_else(full)
     }
@@ -72,8 +72,8 @@ impl<L> Attached<L> {
     }
 }
 
-/// Only a cgroup below the root has a type. What mountinfo gives as root is of no use: it is relative to
-/// the cgroup namespace, so that a container's own cgroup is `/` and the true root `/../..`.
+/// Only a cgroup below the root has a type. The root in mountinfo is relative to the cgroup namespace: in a container, its own
+/// cgroup is `/`, and the true root is `/../..`.
 fn is_root(path: &Path) -> bool {
     path.join("cgroup.procs").exists() && !path.join("cgroup.type").exists()
 }
@@ -84,32 +84,32 @@ mod tests {
     use tracer_testing::Scratch;
 
     #[test]
-    fn a_process_that_is_gone_is_in_no_cgroup() {
-        assert!(of(0).is_err());
+    fn the_cgroup_of_an_exited_process_is_an_error() {
+        assert!(of_process(0).is_err());
     }
 
     #[test]
-    fn cgroups_that_are_gone_leave_room_for_new_ones() {
+    fn removed_cgroups_make_room_for_new_ones() {
         let scratch = Scratch::new();
         let folder = |number: usize| scratch.path(number.to_string());
         let mut attached = Attached::default();
         for number in 0..MAX {
             fs::create_dir_all(folder(number)).expect("a folder");
-            attached.room().expect("room");
+            attached.check_room().expect("room");
             let file = attached.open(Some(&folder(number))).expect("opened").expect("a new one");
             attached.insert(&file, Some(folder(number)), number);
         }
         assert!(attached.open(Some(&folder(7))).expect("opened").is_none(), "it is known");
         assert!(attached.take_gone().is_empty());
-        let full = attached.room().expect_err("full").to_string();
+        let full = attached.check_room().expect_err("full").to_string();
         assert!(full.starts_with("256 cgroups"), "{full}");
         fs::remove_dir(folder(3)).expect("removed");
-        // Made again in another order, so that the two are not what they were.
+        // Folder 8 gets the inode of 9: neither path has its old cgroup.
         fs::rename(folder(8), scratch.path("moved")).expect("moved");
         fs::rename(folder(9), folder(8)).expect("another at its path");
         let mut gone = attached.take_gone();
         gone.sort_unstable();
         assert_eq!(gone, [3, 8, 9]);
-        attached.room().expect("room again");
+        attached.check_room().expect("room again");
     }
 }

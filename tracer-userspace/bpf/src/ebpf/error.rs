@@ -1,4 +1,4 @@
-//! Why nothing can be seen.
+//! The errors because of which tracer cannot start.
 
 use std::io;
 use std::path::PathBuf;
@@ -13,16 +13,16 @@ pub enum EbpfError {
     NoBtf(PathBuf, io::Error),
     #[error("the BTF of this kernel, {}, cannot be read", .0.display())]
     Btf(PathBuf, #[source] BtfError),
-    /// Its structs are not those of this kernel.
+    /// The file has the structs of another kernel.
     #[error(
         "{}: BTF of another kernel: a tcp_sock has {there} bytes there, and {here} in this kernel ({SIZE_OF_TCP_SOCK})",
         file.display()
     )]
     OtherBtf {
         file: PathBuf,
-        /// Bytes, by the file.
+        /// Size in bytes in the file.
         there: u32,
-        /// Bytes, by the kernel.
+        /// Size in bytes in this kernel.
         here: u32,
     },
     /// A map cannot be created for lack of privileges.
@@ -38,7 +38,7 @@ pub enum EbpfError {
     Lockdown,
     #[error("required hook {hook} is not attached: {reason}")]
     RequiredHook { hook: &'static str, reason: String },
-    /// The object or a map of it is refused for another reason.
+    /// The kernel refuses the object or one of its maps for another reason.
     #[error("the BPF object cannot be loaded")]
     Object(#[source] Box<aya::EbpfError>),
     /// A map of the object is not what this program expects: they were not built together.
@@ -48,10 +48,10 @@ pub enum EbpfError {
     Ring(#[source] io::Error),
 }
 
-/// The kernel's own count of the bytes of a `struct tcp_sock`, also without BTF.
+/// The size of `struct tcp_sock` in this kernel, which it shows also without BTF.
 pub(super) const SIZE_OF_TCP_SOCK: &str = "/sys/kernel/slab/TCP/object_size";
 
-/// What to do where it was not this process that had too little.
+/// The fix to add, unless the process itself lacked descriptors or memory.
 fn needed(error: &io::Error) -> &'static str {
     match error.raw_os_error() {
         Some(libc::EMFILE | libc::ENFILE | libc::ENOMEM) => "",
@@ -64,7 +64,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_process_without_descriptors_says_nothing_of_the_kernels_configuration() {
+    fn an_error_for_lack_of_descriptors_does_not_blame_the_kernel() {
         let text = |errno| EbpfError::NoBtf(PathBuf::new(), io::Error::from_raw_os_error(errno)).to_string();
         assert!(
             text(libc::ENOENT).ends_with("No such file or directory: CONFIG_DEBUG_INFO_BTF or --btf FILE is needed")

@@ -1,4 +1,4 @@
-//! The structs that go over to the programs as they are in memory.
+//! The structs that are copied to the programs byte by byte.
 
 use aya::Pod;
 use tracer_common::{

@@ -1,4 +1,4 @@
-//! How each hook stands: its form, what was tried before it, and why it is missing where it is.
+//! The status of each hook: its program type, what was tried before, and why it is missing.
 
 use tracer_common::names::Hook;
 
@@ -13,9 +13,9 @@ use super::{
 pub struct Tried {
     pub form: Form,
     pub reason: String,
-    /// The capability that is missing; none where something else is.
+    /// The missing capability; absent if something else is missing.
     pub needs: Option<&'static str>,
-    /// The command that fixes it, where it is a setting of the kernel.
+    /// The command that fixes it, if a setting of the kernel is the reason.
     pub fix: Option<&'static str>,
 }
 
@@ -23,11 +23,11 @@ pub struct Tried {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum HookState {
     Attached(Form),
-    /// This program tells the same, and more.
+    /// This program reports the same, and more.
     Superseded(&'static str),
-    /// Refused, but these hooks together tell the same.
+    /// Refused, but these hooks together report the same.
     Covered(&'static [Hook]),
-    /// Its functions live in a module that is not loaded.
+    /// Its functions are in a module that is not loaded.
     AwaitsModule,
     Missing,
 }
@@ -36,17 +36,18 @@ pub enum HookState {
 pub struct HookStatus {
     pub row: &'static Row,
     pub hook_state: HookState,
-    /// Tried in vain, in order.
+    /// The refused tries, in order.
     pub tried: Vec<Tried>,
 }
 
 impl Loaded {
-    /// Every hook, in the order of the table.
-    pub fn standings(&self) -> Vec<HookStatus> {
-        HOOKS.iter().map(|row| of(&self.walk, row)).collect()
+    /// The status of every hook, in the order of the table.
+    pub fn hook_statuses(&self) -> Vec<HookStatus> {
+        HOOKS.iter().map(|row| status_of(&self.walk, row)).collect()
     }
 
-    /// Attaches what is otherwise attached when it is first asked for: to the root of the cgroups, where nothing narrower is known.
+    /// Attaches now the hooks that a run attaches when they are first needed. They are attached to the cgroups of the probers, else
+    /// to the root cgroup.
     pub fn attach_on_demand(&mut self, probers: &[u32]) {
         self.watch_answers(probers);
         let Some(ebpf) = &mut self.ebpf else { return };
@@ -59,13 +60,13 @@ impl Loaded {
     }
 }
 
-fn of(walk: &Walk, row: &'static Row) -> HookStatus {
+fn status_of(walk: &Walk, row: &'static Row) -> HookStatus {
     let refusals: Vec<&Refusal> = walk.tried(row.hook).collect();
     let absent = row.when == When::ModuleLoaded && refusals.iter().all(|refusal| refusal.is_missing_function());
     let hook_state = match (walk.form(row.hook), walk.substitute(row)) {
         (Some(form), _) => HookState::Attached(form),
-        (None, Some(program)) if walk.spares(row) => HookState::Superseded(program),
-        _ if walk.covers(row) => HookState::Covered(row.covered_by),
+        (None, Some(program)) if walk.makes_needless(row) => HookState::Superseded(program),
+        _ if walk.is_covered(row) => HookState::Covered(row.covered_by),
         _ if absent => HookState::AwaitsModule,
         _ => HookState::Missing,
     };

@@ -1,6 +1,6 @@
-//! The hooks: which program sits where, in which forms, and what cannot be known without it.
+//! The table of hooks: their programs, the program types in order, and what is unknown without each hook.
 //!
-//! The loader walks this table. To add a hook: its function in `tracer-ebpf/src/hooks` and a row here.
+//! The loader attaches the hooks of this table. To add a hook, add its function in `tracer-ebpf/src/hooks` and a row here.
 
 use tracer_common::names::Hook;
 
@@ -12,9 +12,9 @@ pub enum Form {
     /// Breakpoint or ftrace at the entry or return of a function.
     Kprobe,
     RawTracepoint,
-    /// Classic tracepoint, for `syscalls:*` only: one of them slows every system call of the node.
+    /// Classic tracepoint, only for `syscalls:*`: a single one slows every system call of the node.
     Tracepoint,
-    /// Sockets of a cgroup of the cgroup2 hierarchy: what arrives at them, or what they do. Changes neither.
+    /// A program for the sockets of a cgroup2 cgroup. It sees packets or socket operations, and changes neither.
     Cgroup,
 }
 
@@ -31,22 +31,22 @@ impl Form {
     }
 }
 
-/// One way to sit on a hook.
+/// One way to attach a hook.
 #[derive(Clone, Copy, Debug)]
 pub struct Variant {
     pub form: Form,
-    /// Programs and what each is attached to; all of them or none.
+    /// Programs, and what each is attached to. Either all are attached or none.
     pub programs: &'static [(&'static str, &'static str)],
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum When {
     Start,
-    /// At the start, and again later: the function lives in a module.
+    /// At the start, and later again if it failed: the function is in a module.
     ModuleLoaded,
-    /// Loaded at the start, attached to the cgroups of the probers as they are found.
+    /// Loaded at the start, and attached to the cgroups of probers when these are found.
     Prober,
-    /// The same, and only where it was asked for.
+    /// As `Prober`, but only with `--prober-hooks`.
     ProberAlone,
     OnDemand,
 }
@@ -56,14 +56,14 @@ pub struct Row {
     pub hook: Hook,
     /// In order of preference.
     pub variants: &'static [Variant],
-    /// Nothing works without it.
+    /// Whether tracer cannot start without it.
     pub required: bool,
     pub when: When,
-    /// Not needed, and not missing, if this program is attached.
+    /// The hook is not needed, and not missing, if this program is attached.
     pub unless: Option<&'static str>,
-    /// If it cannot be had, these hooks together tell the same.
+    /// If the hook cannot be attached, these hooks together report the same.
     pub covered_by: &'static [Hook],
-    /// What cannot be known without it.
+    /// What is unknown without it.
     pub lost: &'static str,
 }
 
@@ -87,8 +87,8 @@ const fn row(hook: Hook, lost: &'static str, variants: &'static [Variant]) -> Ro
     Row { hook, variants, required: false, when: When::Start, unless: None, covered_by: &[], lost }
 }
 
-/// All hooks, in the order in which they are attached: what another row's `unless` names comes first. (`sock_ops` is attached
-/// before all, where it is.)
+/// All hooks, in the order in which they are attached: a program that another row's `unless` names comes first. `sock_ops` is
+/// attached before all others, if it is wanted.
 pub const HOOKS: &[Row] = &[
     Row {
         required: true,

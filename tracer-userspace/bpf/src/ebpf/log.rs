@@ -1,4 +1,4 @@
-//! Lines from inside the programs to our own diagnostics (feature `kernel-log`, for debugging them).
+//! Copies log lines of the programs to tracer's own log (feature `kernel-log`, for debugging them).
 
 use aya::Ebpf;
 use aya_log::EbpfLogger;
@@ -18,7 +18,7 @@ impl log::Log for ToTracing {
     fn flush(&self) {}
 }
 
-/// Reads the programs' lines on a task of their own. Must be called inside a tokio runtime.
+/// Reads the programs' lines in a task. Must be called inside a tokio runtime.
 pub(super) fn follow(ebpf: &mut Ebpf) {
     let logger = match EbpfLogger::init_with_logger(ebpf, ToTracing) {
         Ok(logger) => logger,

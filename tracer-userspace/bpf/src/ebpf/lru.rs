@@ -1,8 +1,8 @@
 //! How many entries the programs' LRU maps get: more on machines with many CPUs.
 //!
-//! Each CPU takes 128 free nodes of a map for itself as soon as it inserts (`LOCAL_FREE_TARGET`, kernel/bpf/bpf_lru_list.c) and
-//! keeps them. Before d4adf1c9ee77 ("bpf: Adjust free target to avoid global starvation of LRU map", 2025) nothing bounds
-//! that: once all nodes are taken, a further CPU has a single one, and throws away at each insert what it inserted before.
+//! At its first insert each CPU reserves 128 free nodes of a map (`LOCAL_FREE_TARGET`, kernel/bpf/bpf_lru_list.c). Before
+//! d4adf1c9ee77 ("bpf: Adjust free target to avoid global starvation of LRU map", 2025) this had no limit. Once all nodes are
+//! reserved, another CPU has a single node, and each insert replaces its previous entry.
 
 use aya::{EbpfLoader, util::nr_cpus};
 
@@ -21,13 +21,13 @@ const MAPS: [(&str, u32); 12] = [
     ("LINK_DOWN", 256),
     ("PORTS", 4096),
 ];
-/// Those that hold an entry for a connection.
+/// The maps with an entry for each connection.
 const OF_CONNECTIONS: [&str; 4] = ["CONNS", "FLOWS", "PENDING", "DESTS"];
-/// Entries of theirs when every process's are tracked.
+/// Their entries if the connections of all processes are tracked.
 const FLOWS_ALL: u32 = 1 << 17;
-/// What one CPU keeps.
+/// How many nodes one CPU reserves.
 const KEPT_BY_CPU: u32 = 128;
-/// More are not counted: with so many the maps take some 100 MB by calculation.
+/// The limit of CPUs that count: with this many, the maps take about 100 MB by calculation.
 const MAX_CPUS: usize = 512;
 
 /// Sizes the maps for this machine.
@@ -39,7 +39,7 @@ pub(super) fn size(loader: &mut EbpfLoader<'_>, all_connections: bool) {
     }
 }
 
-/// Half of the entries are there for all, whatever each possible CPU keeps.
+/// Entries of a map, so that half of them remain even if each possible CPU reserves its nodes.
 fn entries(usual: u32, cpus: usize) -> u32 {
     let kept = cpus.min(MAX_CPUS) as u32 * KEPT_BY_CPU;
     usual.max(kept + usual / 2)
@@ -65,7 +65,7 @@ mod tests {
     }
 
     #[test]
-    fn many_cpus_leave_half_of_the_entries_to_all() {
+    fn half_of_the_entries_remain_with_many_cpus() {
         assert_eq!([1, 2, 4, 32].map(|cpus| entries(8192, cpus)), [8192; 4]);
         assert_eq!([64, 128, 256].map(|cpus| entries(8192, cpus)), [12288, 20480, 36864]);
         assert_eq!([4, 8, 256].map(|cpus| entries(1024, cpus)), [1024, 1536, 33280]);

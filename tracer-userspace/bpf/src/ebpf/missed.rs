@@ -1,8 +1,8 @@
-//! Runs of programs that the kernel skipped: a program does not run on a CPU on which it runs already
-//! (`bpf_prog_info.recursion_misses`, 5.12). An event was there and was not seen: a loss like any other.
+//! Counts program runs that the kernel skipped: a program does not run on a CPU on which it is already running
+//! (`bpf_prog_info.recursion_misses`, 5.12). The event is lost.
 //!
-//! Where that befalls the program that all else rests on, a second one of the same body takes what the first was kept from:
-//! no verdict can rest on what was not seen while something is lost in every second.
+//! If the kernel skips the most important program, a second program with the same body gets the skipped events. Otherwise a loss in
+//! each second would make verdicts impossible that depend on the absence of an event.
 
 use std::ffi::CStr;
 use std::os::fd::{AsFd as _, AsRawFd as _};
@@ -15,11 +15,11 @@ use super::switches::Switch;
 use tracer_model::event::Loss;
 
 const FIRST: &str = "inet_sock_set_state";
-/// Ends as [`hook_of`] expects.
+/// [`hook_of`] expects this suffix.
 const AGAIN: &str = "inet_sock_set_state_again";
 
-/// Hooks that tell who entered or made a namespace, and how: never an attempt's own event. (The end of a namespace is no such
-/// hook: its number may be another's at once.)
+/// Hooks that show who entered or made a namespace, and how. They have no events of an attempt. The end of a namespace is not
+/// listed: the kernel may give its number to another namespace at once.
 const OF_NAMESPACES: [Hook; 6] = [
     Hook::SysOpenat,
     Hook::SwitchTaskNamespaces,
@@ -35,43 +35,43 @@ pub(super) struct Missed {
     silent: u64,
 }
 
-/// The second program.
+/// The state of the second program.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 enum Again {
     #[default]
     NotNeeded,
-    /// The first one's skipped runs before it was there: later ones are its own.
+    /// Skipped runs of the first program before this one was attached. Later ones do not count: this program gets their events.
     Attached(u64),
     Refused,
 }
 
 impl Missed {
-    /// Skipped runs since the programs were loaded, of those that tell of attempts and links and of those that tell of
-    /// namespaces; 0 where the kernel does not count them. `silenced`: by what it calls no program on functions at this moment.
+    /// Skipped runs since the programs were loaded: those of programs for attempts and links, and those of programs for namespaces;
+    /// 0 if the kernel does not count them. `silenced`: the setting because of which the kernel now calls no program on functions.
     pub(super) fn count(&mut self, ebpf: &mut Ebpf, silenced: Option<&Switch>) -> [(&'static str, u64); 2] {
         let is_attached = ebpf.program(FIRST).is_some_and(|first| first.fd().is_ok());
         if self.again == Again::NotNeeded
             && is_attached
-            && (of(ebpf, FIRST) > 0 || is_preempted(rustix::system::uname().release()))
+            && (skipped_runs_of(ebpf, FIRST) > 0 || is_preempted(rustix::system::uname().release()))
         {
-            self.again = stand_in(ebpf);
+            self.again = attach_second(ebpf);
         }
         if let Some(switch) = silenced {
-            self.one_more_silent(switch);
+            self.count_silenced(switch);
         }
         let (mut attempts, mut namespaces) = (0, 0);
         for (name, program) in ebpf.programs() {
             match hook_of(name) {
-                Some(hook) if OF_NAMESPACES.contains(&hook) => namespaces += of_program(program),
+                Some(hook) if OF_NAMESPACES.contains(&hook) => namespaces += skipped_runs(program),
                 _ if name == FIRST && matches!(self.again, Again::Attached(_)) => {}
-                _ => attempts += of_program(program),
+                _ => attempts += skipped_runs(program),
             }
         }
         let before = if let Again::Attached(before) = self.again { before } else { 0 };
         [(Loss::PROGRAM, before + attempts + self.silent), (Loss::NAMESPACE, namespaces + self.silent)]
     }
 
-    fn one_more_silent(&mut self, switch: &Switch) {
+    fn count_silenced(&mut self, switch: &Switch) {
         if self.silent == 0 {
             let (name, fix) = (switch.name, switch.fix);
             tracing::warn!("{name} was set to 0: the kernel calls no program that is attached to a function ({fix})");
@@ -80,20 +80,20 @@ impl Missed {
     }
 }
 
-/// Another task may come in between there: under a flood of listeners up to 41 runs of the first program were skipped in four
-/// seconds on 7.2 (emulated), and none on 6.18.
+/// Whether another task may preempt a program on this kernel. Under a flood of listeners, 7.2 (emulated) skipped up to 41 runs of
+/// the first program in four seconds, and 6.18 none.
 fn is_preempted(release: &CStr) -> bool {
     let major = release.to_str().ok().and_then(|release| release.split('.').next()?.parse::<u32>().ok());
     major.is_some_and(|major| major >= 7)
 }
 
-fn stand_in(ebpf: &mut Ebpf) -> Again {
+fn attach_second(ebpf: &mut Ebpf) -> Again {
     let Some(program) = ebpf.program_mut(AGAIN) else { return Again::Refused };
     let Program::RawTracePoint(again) = program else { return Again::Refused };
     match again.load().and_then(|()| again.attach(FIRST)) {
         Ok(_) => {
             tracing::debug!("a second program takes what the kernel keeps from {FIRST}");
-            Again::Attached(of(ebpf, FIRST))
+            Again::Attached(skipped_runs_of(ebpf, FIRST))
         }
         Err(error) => {
             tracing::warn!(%error, "the kernel skips runs of {FIRST} and refuses a second program");
@@ -102,11 +102,11 @@ fn stand_in(ebpf: &mut Ebpf) -> Again {
     }
 }
 
-fn of(ebpf: &Ebpf, name: &str) -> u64 {
-    ebpf.program(name).map_or(0, of_program)
+fn skipped_runs_of(ebpf: &Ebpf, name: &str) -> u64 {
+    ebpf.program(name).map_or(0, skipped_runs)
 }
 
-fn of_program(program: &Program) -> u64 {
+fn skipped_runs(program: &Program) -> u64 {
     read(program).unwrap_or_default()
 }
 
@@ -125,7 +125,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_kernels_own_form_is_read() {
+    fn recursion_misses_are_parsed() {
         let info =
             "pos:\t0\nflags:\t02000002\nprog_type:\t17\nrun_cnt:\t0\nrecursion_misses:\t42\nverified_insns:\t9\n";
         assert_eq!(parse(info), Some(42));
@@ -133,7 +133,7 @@ mod tests {
     }
 
     #[test]
-    fn the_newest_kernels_preempt() {
+    fn kernels_from_7_on_are_preempted() {
         let cases = [(c"7.2.13+deb14-amd64", true), (c"6.18.44-fc-v595", false), (c"10.0-rc1", true), (c"?", false)];
         assert!(cases.into_iter().all(|(release, expected)| is_preempted(release) == expected));
     }

@@ -1,4 +1,4 @@
-//! The running kernel's own words: drop reasons, reset reasons, function names.
+//! Names of the running kernel: drop reasons, reset reasons, functions.
 
 use std::{
     collections::HashMap,
@@ -10,15 +10,15 @@ use std::{
 
 use super::btf::Btf;
 
-/// Names by number, of this kernel: the numbers move between versions.
+/// Names of this kernel by number: the numbers change between versions.
 #[derive(Debug, Default)]
 pub struct KernelNames {
     drop_reasons: HashMap<u32, Box<str>>,
-    /// Who has reasons of its own, by the upper half of their numbers; those numbers move, too.
+    /// Subsystems with their own reasons, by the upper half of the number. These numbers change between versions, too.
     subsystems: HashMap<u32, Box<str>>,
     reset_reasons: HashMap<u32, Box<str>>,
     symbols: Option<Symbols>,
-    /// Functions that dropped a packet and are not in `symbols`, by address.
+    /// Functions outside of the network code that dropped a packet, by address.
     others: HashMap<u64, Option<Box<str>>>,
     /// Reads kallsyms.
     reader: Option<JoinHandle<Symbols>>,
@@ -51,21 +51,19 @@ impl KernelNames {
         name_or_number(&self.reset_reasons, number)
     }
 
-    /// Begins to read kallsyms on a thread of its own: it takes 0.05 s, 0.2 s on a busy node, and
-    /// the event loop must not stand still for that at the first drop.
+    /// Starts to read kallsyms on a thread. It takes 0.05 s, or 0.2 s on a busy node, and must not block the event loop at the
+    /// first drop.
     pub(super) fn read_symbols(&mut self) {
         self.reader = thread::Builder::new().name("kallsyms".into()).spawn(Symbols::read).ok();
     }
 
-    /// Function that an address lies in, if it is one of the network's. Waits for the first reading
-    /// of kallsyms, should it still be on its way. Has it read again, at most once a minute, when an
-    /// address lies in no known function: a module came.
+    /// The function at an address, if it belongs to the network code. Waits for the first reading of kallsyms. If the address is in
+    /// no known function, a module may be new: then kallsyms is read again, at most once a minute.
     pub fn symbol(&mut self, address: u64) -> Option<&str> {
         self.find(address).filter(|name| !name.is_empty())
     }
 
-    /// Function that dropped a packet, whichever it is. One that is not the network's has kallsyms
-    /// read for it, once: there are few, and they are rare.
+    /// The function that dropped a packet. For each function outside of the network code, kallsyms is read once: there are few.
     pub fn location(&mut self, address: u64) -> Option<&str> {
         if self.find(address) == Some("") && !self.others.contains_key(&address) {
             self.others.insert(address, kallsyms().and_then(|text| name_at(text, address)));
@@ -76,7 +74,7 @@ impl KernelNames {
         }
     }
 
-    /// Empty for a function that is not the network's.
+    /// Empty for a function outside of the network code.
     fn find(&mut self, address: u64) -> Option<&str> {
         if let Some(reader) = self.reader.take_if(|r| r.is_finished() || self.symbols.is_none()) {
             self.symbols = reader.join().ok();
@@ -92,7 +90,7 @@ impl KernelNames {
 
 #[cfg(test)]
 impl KernelNames {
-    /// Of a kernel with these drop reasons and functions.
+    /// The names of a kernel with these drop reasons and functions.
     pub(crate) fn of(drop_reasons: &[(u32, &str)], kallsyms: &str) -> Self {
         let drop_reasons = drop_reasons.iter().map(|(number, name)| (*number, Box::from(*name))).collect();
         Self { drop_reasons, symbols: Some(Symbols::parse(kallsyms.as_bytes())), ..Self::default() }
@@ -110,8 +108,8 @@ fn names(btf: &Btf<'_>, enum_name: &str, prefix: &str) -> HashMap<u32, Box<str>>
         .collect()
 }
 
-/// How the functions begin, underscores apart, that packets pass through: all that a drop's stack is
-/// asked for. Of 64,000 functions that leaves 9,000 and 0.4 MB.
+/// Prefixes of the functions that packets pass through, without leading underscores. Only these matter in the stack of a drop.
+/// They are 9,000 of 64,000 functions, and need 0.4 MB.
 #[rustfmt::skip]
 const NETWORK: [&str; 47] = [
     "arp", "bpf_prog_run", "br_", "cgroup_bpf", "cls_", "consume", "ct_", "dev_", "do_ip", "dst", "ebt", "fib", "geneve", "gre", "icmp", "igmp", "inet", "ip",
@@ -120,8 +118,8 @@ const NETWORK: [&str; 47] = [
     "xt_",
 ];
 
-/// Text symbols, sorted by address; names in one string. Neighbours that are not the network's are
-/// one entry without a name.
+/// Text symbols, sorted by address, with the names in one string. Neighbours outside of the network code share an entry without a
+/// name.
 #[derive(Debug)]
 struct Symbols {
     /// The lowest address. All code of a kernel and its modules lies within 4 GiB, for its calls to reach.
@@ -132,7 +130,7 @@ struct Symbols {
     read_at: Instant,
 }
 
-/// No kernel function is longer; what lies further from a symbol is in a module that came later.
+/// No kernel function is longer. An address further from a symbol is in a module that was loaded later.
 const MAX_FUNCTION: u32 = 1 << 16;
 
 fn kallsyms() -> Option<impl BufRead> {
@@ -149,8 +147,8 @@ fn functions(mut input: impl BufRead, mut each: impl FnMut(u64, &str)) {
         if let (Some(address), Some("t" | "T" | "w" | "W"), Some(name)) =
             (words.next().and_then(|a| u64::from_str_radix(a, 16).ok()), words.next(), words.next())
             && address != 0
-            // The padding before each function, half of all symbols since 6.2: no code of ours runs there. And arm64's marks
-            // of what is code (`$x`) and what is data between it, in modules: no functions, and in the midst of them.
+            // Skips the padding before each function, which is half of all symbols since 6.2. Skips also arm64's marks of code
+            // (`$x`) and data in modules: they are no functions, but lie within functions.
             && !(name.starts_with("__pfx_") || name.starts_with('$'))
         {
             each(address, name);
@@ -159,7 +157,7 @@ fn functions(mut input: impl BufRead, mut each: impl FnMut(u64, &str)) {
     }
 }
 
-/// Name of the function that an address lies in.
+/// The name of the function at an address.
 fn name_at(input: impl BufRead, address: u64) -> Option<Box<str>> {
     let mut best: Option<(u64, Box<str>)> = None;
     functions(input, |start, name| {
@@ -175,8 +173,8 @@ fn is_network(name: &str) -> bool {
     NETWORK.iter().any(|prefix| name.starts_with(prefix))
 }
 
-/// The lowest address of the kernel's code and its modules', to which most functions belong: what arm64 makes of BPF
-/// programs, our own among them, lies terabytes below.
+/// The lowest address of the code of the kernel and its modules, to which most functions belong. On arm64 compiled BPF programs
+/// lie terabytes below.
 fn lowest(found: &[(u64, u32, u32)]) -> u64 {
     let Some((amid, ..)) = found.get(found.len() / 2) else { return 0 };
     let near = amid.saturating_sub(1 << 31);
@@ -220,8 +218,8 @@ impl Symbols {
         packed
     }
 
-    /// An entry without a name takes in those that follow; not all of a long row, so that a
-    /// [`MAX_FUNCTION`] from its entry still reaches the last of them.
+    /// Adds a symbol. An entry without a name also covers the following symbols without a name, up to a distance of
+    /// [`MAX_FUNCTION`].
     fn add(&mut self, address: u32, name: &str) {
         let unnamed = self.last_is_unnamed();
         // An alias without a name hides none.
@@ -242,7 +240,7 @@ impl Symbols {
         }
     }
 
-    /// Empty for a function that is not the network's, none where no function is known.
+    /// Empty for a function outside of the network code; `None` if no function is known.
     fn find(&self, address: u64) -> Option<&str> {
         let address = u32::try_from(address.checked_sub(self.base)?).ok()?;
         let after = self.entries.partition_point(|(start, _)| *start <= address);
@@ -257,7 +255,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_address_belongs_to_the_function_before_it() {
+    fn an_address_belongs_to_the_nearest_function_below() {
         let text = "ffffffff81000200 T tcp_b\nffffffff81000100 t ip_longer_name\nffffffff81000300 D data\nffffffffc0000000 t __nft_m [mod]\n";
         let symbols = Symbols::parse(text.as_bytes());
         assert_eq!(symbols.find(0xffff_ffff_8100_0100), Some("ip_longer_name"));
@@ -283,7 +281,7 @@ mod tests {
     }
 
     #[test]
-    fn of_other_functions_only_the_place_is_kept() {
+    fn functions_outside_of_the_network_code_have_no_name() {
         let text = "ffffffff81000100 T ip_rcv\nffffffff81000200 T x\nffffffff81000300 T y\nffffffff81009000 T z\nffffffff81009100 T tcp_a\n";
         let symbols = Symbols::parse(text.as_bytes());
         let found = [0x100, 0x200, 0x3ff, 0x9050, 0x9100].map(|at| symbols.find(0xffff_ffff_8100_0000 + at));
@@ -311,7 +309,7 @@ mod tests {
     }
 
     #[test]
-    fn hidden_addresses_name_nothing() {
+    fn addresses_of_zero_give_no_names() {
         let symbols = Symbols::parse(&b"0000000000000000 T _text\n0000000000000000 T other\n"[..]);
         assert_eq!(symbols.find(0xffff_ffff_8100_0100), None);
     }

@@ -1,4 +1,4 @@
-//! The map in which the programs count who uses up ephemeral ports.
+//! The map in which the programs count the ephemeral ports of each process.
 
 use std::fs;
 
@@ -7,14 +7,13 @@ use tracer_common::ports::PortUse;
 
 use super::global::Global;
 
-/// What the kernel takes where nothing is set.
+/// The kernel's default range.
 const DEFAULT_RANGE: (u32, u32) = (32768, 60999);
 
 /// Counters by thread group.
 pub(super) type Ports = HashMap<MapData, u32, Global<PortUse>>;
 
-/// Everything counted; with `take` the counters begin again. What is counted in between is not seen:
-/// microseconds, once a minute.
+/// Reads the counters; `take` also resets them. Counts between the read and the reset get lost: microseconds once a minute.
 pub(super) fn read(ports: &mut Ports, take: bool) -> Vec<(u32, PortUse)> {
     let counted: Vec<_> = ports.iter().flatten().map(|(tgid, usage)| (tgid, usage.0)).collect();
     if take {
@@ -25,7 +24,7 @@ pub(super) fn read(ports: &mut Ports, take: bool) -> Vec<(u32, PortUse)> {
     counted
 }
 
-/// `net.ipv4.ip_local_port_range` here.
+/// `net.ipv4.ip_local_port_range` of the own network namespace.
 pub(super) fn range() -> (u32, u32) {
     let text = fs::read_to_string("/proc/sys/net/ipv4/ip_local_port_range").unwrap_or_default();
     let mut words = text.split_whitespace().map(str::parse);

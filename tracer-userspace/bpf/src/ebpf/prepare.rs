@@ -1,4 +1,4 @@
-//! Before anything is attached: the kernel's layout, the object, its globals and maps.
+//! Prepares what is needed before attaching: the kernel's layout, the object, its globals and maps.
 
 use std::path::Path;
 use std::thread::{self, JoinHandle};
@@ -31,33 +31,33 @@ macro_rules! object {
     };
 }
 
-/// Its section lets anybody compare a binary with the source: `objcopy -O binary --only-section=.tracer.ebpf` takes it out.
+/// The object has its own section, so that it can be compared with the source:
+/// `objcopy -O binary --only-section=.tracer.ebpf` extracts it.
 // SAFETY: plain bytes, in a section that neither a linker nor a loader knows.
 #[unsafe(link_section = ".tracer.ebpf")]
 static OBJECT_IN_SECTION: Aligned<[u8; object!().len()]> = Aligned(*object!());
 pub(super) static OBJECT: &[u8] = &OBJECT_IN_SECTION.0;
 
-/// As an ELF file is read.
+/// The alignment that the ELF parser needs.
 #[repr(C, align(32))]
 struct Aligned<T>(T);
 const BTF_PATH: &str = "/sys/kernel/btf/vmlinux";
 const TCP_SOCK: &str = "tcp_sock";
-/// Ring sizes. All of it counts as resident, twice, since the kernel maps its pages two times in a
-/// row (6.18: 8 MiB for 4 MiB). Filtered in the kernel, a node's own probes are a few hundred events
-/// a second, so that 1 MiB holds a quarter of a minute of them.
+/// Ring sizes. The whole ring counts twice as resident memory, because the kernel maps its pages twice in a row (6.18: 8 MiB for
+/// 4 MiB). The programs filter events, so the probes of a node make a few hundred events a second: 1 MiB holds those of 15 seconds.
 const RING_BYTES: u32 = 1 << 20;
 const RING_BYTES_ALL: u32 = 16 << 20;
 
-/// What the running kernel's BTF says.
+/// What is read from the running kernel's BTF.
 pub(super) struct Layout {
     pub(super) offsets: Global<Offsets>,
     pub(super) enums: Global<EnumValues>,
     pub(super) names: KernelNames,
-    /// BTF of the functions that trampolines sit on.
+    /// BTF of the functions for trampolines.
     pub(super) functions: Vec<u8>,
 }
 
-/// Of a file in place of the kernel's own.
+/// Reads the kernel's BTF, or that of a file instead.
 pub(super) fn read_layout(file: Option<&Path>) -> Result<Layout, EbpfError> {
     let path = file.unwrap_or(Path::new(BTF_PATH));
     let bytes = std::fs::read(path).map_err(|error| EbpfError::NoBtf(path.into(), error))?;
@@ -87,7 +87,7 @@ pub(super) fn read_layout(file: Option<&Path>) -> Result<Layout, EbpfError> {
     })
 }
 
-/// Offsets of another kernel would read other fields. Without its own count, the kernel cannot be compared.
+/// Refuses BTF of another kernel, whose offsets would read wrong fields. It compares the size of a struct, if the kernel shows it.
 fn refuse_other_kernel(path: &Path, btf: &Btf<'_>) -> Result<(), EbpfError> {
     let text = std::fs::read_to_string(SIZE_OF_TCP_SOCK).ok();
     let Some(here) = text.and_then(|text| text.trim().parse().ok()) else { return Ok(()) };
@@ -100,7 +100,7 @@ fn fentry_targets() -> Vec<&'static str> {
     variants.flat_map(|variant| variant.programs).map(|(_, target)| *target).collect()
 }
 
-/// aya's loader reads all of the kernel's types when it is made, whether it needs them or not: beside the rest.
+/// Creates aya's loader on a thread, in parallel: it always reads all types of the kernel.
 pub(super) fn loader() -> JoinHandle<EbpfLoader<'static>> {
     thread::spawn(EbpfLoader::new)
 }
@@ -152,7 +152,7 @@ fn head(comm: &[u8; COMM_LEN]) -> u64 {
     comm.first_chunk().map_or(0, |head| u64::from_ne_bytes(*head))
 }
 
-/// The kernel cuts names to 15 bytes.
+/// A process name as the kernel keeps it, cut to 15 bytes.
 fn comm(name: &str) -> [u8; COMM_LEN] {
     let mut comm = [0u8; COMM_LEN];
     for (to, from) in comm.iter_mut().zip(name.bytes().take(COMM_LEN - 1)) {
@@ -161,15 +161,15 @@ fn comm(name: &str) -> [u8; COMM_LEN] {
     comm
 }
 
-/// Before 5.11 maps count against RLIMIT_MEMLOCK. Without CAP_SYS_RESOURCE this fails, and map
-/// creation then says so.
+/// Before 5.11 maps count against RLIMIT_MEMLOCK. Without CAP_SYS_RESOURCE this fails, and the creation of maps then reports an
+/// error.
 pub(super) fn raise_memlock() {
     let limit = libc::rlimit { rlim_cur: libc::RLIM_INFINITY, rlim_max: libc::RLIM_INFINITY };
     // SAFETY: the pointer is to a live struct that is only read.
     unsafe { libc::setrlimit(libc::RLIMIT_MEMLOCK, &raw const limit) };
 }
 
-/// Gives the memory of BTF parsing (20 MB) back to the kernel.
+/// Returns the memory of BTF parsing (20 MB) to the kernel.
 pub(super) fn trim() {
     #[cfg(target_env = "gnu")]
     // SAFETY: takes no pointers, may be called at any time.
@@ -182,10 +182,10 @@ pub(super) fn trim() {
 mod tests {
     use super::*;
 
-    /// Where these fields are has not changed since 5.6 (`struct sock_common`, `struct nsproxy`): a table that mixes names, or a
-    /// reader that misses by one, puts another number here.
+    /// These offsets have not changed since 5.6 (`struct sock_common`, `struct nsproxy`). A table with mixed-up names, or a reader
+    /// that is off by one, gives other numbers.
     #[test]
-    fn offsets_are_of_the_fields_that_they_are_named_after() {
+    fn offsets_of_known_fields_are_right() {
         if !std::fs::exists(BTF_PATH).unwrap() {
             return;
         }
@@ -214,9 +214,9 @@ mod tests {
         }
     }
 
-    /// Two fields of one struct that are at one place are a name that is written twice.
+    /// A field that is twice in the table is a mistake.
     #[test]
-    fn no_two_offsets_are_of_one_field() {
+    fn no_field_is_twice_in_the_table() {
         let fields = Offsets::FIELDS;
         assert!(fields.iter().enumerate().all(|(n, field)| !fields[..n].contains(field)));
         let values: Vec<Option<u32>> = (0..fields.len() as u32).map(Some).collect();
@@ -225,7 +225,7 @@ mod tests {
     }
 
     #[test]
-    fn a_bucket_ends_at_the_nul() {
+    fn bytes_after_the_nul_do_not_change_the_bucket() {
         let left_over = u64::from_ne_bytes(*b"k0s\0let\0");
         assert_eq!(comm_bucket(left_over), comm_bucket(head(&comm("k0s"))));
         assert_ne!(comm_bucket(head(&comm("kubelet"))), comm_bucket(head(&comm("load"))));

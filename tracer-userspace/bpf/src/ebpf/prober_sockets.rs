@@ -1,7 +1,7 @@
-//! The probers' connections by a program on their own cgroups, in place of hooks that every connection of the node passes.
+//! Watches the probers' connections with a program on their own cgroups, instead of hooks that run for every connection of the
+//! node.
 //!
-//! It stands for as long as each prober is in a cgroup that is not everybody's. When one is not, the hooks of the node are
-//! attached instead.
+//! This works as long as each prober is in a cgroup below the root. If one is not, tracer attaches the hooks of the node instead.
 
 use std::collections::BTreeSet;
 use std::{fs, io};
@@ -16,38 +16,38 @@ use super::{
     program::{CgroupLink, detach_from},
 };
 
-/// Needless beside the hooks of the node.
-const BESIDE_IT: [Hook; 3] = [Hook::InetCskListen, Hook::TaskRename, Hook::CgroupAttachTask];
+/// Hooks that only this program needs.
+const COMPANIONS: [Hook; 3] = [Hook::InetCskListen, Hook::TaskRename, Hook::CgroupAttachTask];
 
 /// The cgroups that have the program.
 #[derive(Debug, Default)]
 pub(super) struct ProberSockets {
     cgroups: Attached<CgroupLink>,
-    /// Found where they cannot be watched: whoever starts a process moves it into its cgroup a moment later.
-    strays: BTreeSet<u32>,
+    /// Probers that could not be watched yet: a process may be moved into its cgroup just after its start.
+    unwatched: BTreeSet<u32>,
 }
 
 impl ProberSockets {
-    /// Attaches to the cgroups of the probers of these names that run.
+    /// Attaches to the cgroups of the running probers with these names.
     pub(super) fn start(ebpf: &mut Ebpf, walk: &mut Walk, names: &[String]) -> io::Result<Self> {
         let mut sockets = Self::default();
         find_probers(names).iter().try_for_each(|prober| sockets.watch(ebpf, walk, prober.pid))?;
-        // One that was found may have ended: its cgroup has no program then.
+        // A prober may have exited meanwhile, and its cgroup has no program.
         walk.is_attached(Hook::SockOps).then_some(sockets).ok_or_else(|| io::Error::other("no prober runs yet"))
     }
 
-    /// Attaches to the cgroups of processes that were found.
-    pub(super) fn meet(&mut self, ebpf: &mut Ebpf, walk: &mut Walk, pids: &[u32]) {
+    /// Attaches to the cgroups of these processes.
+    pub(super) fn watch_all(&mut self, ebpf: &mut Ebpf, walk: &mut Walk, pids: &[u32]) {
         for pid in pids {
             if self.watch(ebpf, walk, *pid).is_err() {
-                self.strays.insert(*pid);
+                self.unwatched.insert(*pid);
             }
         }
     }
 
-    /// Looks again for those that could not be watched; an error if one still cannot, or if somebody detached the program.
+    /// Retries the probers that could not be watched. It is an error if one still cannot, or if another program detached ours.
     pub(super) fn retry(&mut self, ebpf: &mut Ebpf, walk: &mut Walk) -> io::Result<()> {
-        std::mem::take(&mut self.strays).into_iter().try_for_each(|pid| self.watch(ebpf, walk, pid))?;
+        std::mem::take(&mut self.unwatched).into_iter().try_for_each(|pid| self.watch(ebpf, walk, pid))?;
         if !has_detached_link() {
             return Ok(());
         }
@@ -59,29 +59,29 @@ impl ProberSockets {
         Ok(())
     }
 
-    /// Attaches to the cgroup of a process, unless that has the program. One that has ended has none.
+    /// Attaches to the cgroup of a process, unless the program is already there. Skips a process that has exited.
     fn watch(&mut self, ebpf: &mut Ebpf, walk: &mut Walk, pid: u32) -> io::Result<()> {
-        let attached = cgroup::of(pid).and_then(|folder| {
+        let attached = cgroup::of_process(pid).and_then(|folder| {
             let folder = folder.ok_or_else(|| io::Error::other("it is in the root of the cgroups, as everybody"))?;
             let Some(file) = self.cgroups.open(Some(&folder))? else { return Ok(()) };
             self.cgroups.take_gone().into_iter().for_each(|link| detach_from(ebpf, link));
-            self.cgroups.room()?;
-            let link = walk.cgroup(ebpf, Hook::SockOps, &file).ok_or_else(|| refused(walk))?;
+            self.cgroups.check_room()?;
+            let link = walk.attach_cgroup(ebpf, Hook::SockOps, &file).ok_or_else(|| refused(walk))?;
             self.cgroups.insert(&file, Some(folder), link);
             Ok(())
         });
         attached.or_else(|error| if is_alive(pid) { Err(error) } else { Ok(()) })
     }
 
-    /// Takes the program off, and what goes with it.
+    /// Detaches the program and its companions.
     pub(super) fn end(ebpf: &mut Ebpf, walk: &mut Walk) {
-        for hook in BESIDE_IT.into_iter().chain([Hook::SockOps]) {
-            walk.release(ebpf, hook);
+        for hook in COMPANIONS.into_iter().chain([Hook::SockOps]) {
+            walk.detach(ebpf, hook);
         }
     }
 }
 
-/// A link of the program is on no cgroup any more: it was detached, or the cgroup is gone. aya does not tell.
+/// Whether a link of the program has no cgroup: it was detached, or the cgroup is gone. aya does not report this.
 fn has_detached_link() -> bool {
     let files = fs::read_dir("/proc/self/fdinfo").into_iter().flatten().flatten();
     // `bpf_cgroup_link_show_fdinfo` (kernel/bpf/cgroup.c); 3 is BPF_CGROUP_SOCK_OPS.

@@ -1,4 +1,4 @@
-//! One program: how each kind is loaded, attached and, of a cgroup, taken off.
+//! Loads, attaches and detaches one program of any program type.
 
 use std::fs::File;
 
@@ -12,7 +12,7 @@ use aya::{
 
 use super::cgroup;
 
-/// Loads a program for what it is to be attached to.
+/// Loads a program for the target to which it will be attached.
 pub(super) fn load<'a>(
     program: &mut Program,
     target: &str,
@@ -30,8 +30,8 @@ pub(super) fn load<'a>(
     }
 }
 
-/// A link, beside which others may attach what they like; without links (before 5.7) the mode would forbid that, but there
-/// the ring buffer is missing, too.
+/// Attaches with a link, so that other programs can be attached, too. Kernels before 5.7 have no links and would need a mode, but
+/// these also lack the ring buffer.
 pub(super) fn attach_to(program: &mut Program, folder: &File) -> Result<CgroupLinkId, ProgramError> {
     const MODE: CgroupAttachMode = CgroupAttachMode::Single;
     match program {
@@ -49,14 +49,13 @@ pub(super) struct CgroupLink {
     pub(super) link: CgroupLinkId,
 }
 
-/// By what it sees.
 #[derive(Debug)]
 pub(super) enum CgroupLinkId {
     Packets(CgroupSkbLinkId),
     Sockets(SockOpsLinkId),
 }
 
-/// Of a cgroup that is gone: the kernel has taken the program off.
+/// Drops the link of a cgroup that is gone. The kernel has detached the program already.
 pub(super) fn detach_from(ebpf: &mut Ebpf, CgroupLink { program, link }: CgroupLink) {
     let _ = match (ebpf.program_mut(program), link) {
         (Some(Program::CgroupSkb(program)), CgroupLinkId::Packets(link)) => program.detach(link),
@@ -65,7 +64,7 @@ pub(super) fn detach_from(ebpf: &mut Ebpf, CgroupLink { program, link }: CgroupL
     };
 }
 
-/// Takes a program off wherever it is attached, and out of the kernel.
+/// Detaches a program everywhere and unloads it.
 pub(super) fn unload(program: &mut Program) -> Result<(), ProgramError> {
     match program {
         Program::FEntry(it) => it.unload(),
@@ -110,10 +109,10 @@ mod tests {
         is_jump.then(|| at.strict_add_signed(isize::from(instruction.off)) + 1)
     }
 
-    /// To a cgroup 1 means that the packet passes, or that there is no reply: what the kernel does without a program. Each exit
-    /// has it from the instruction before, which none jumps over: whatever a helper answers, and in whichever state.
+    /// For a cgroup program, 1 lets the packet pass or gives no reply, as without a program. The instruction before each exit must set
+    /// 1, and no jump may skip it.
     #[test]
-    fn a_program_of_a_cgroup_changes_nothing() {
+    fn a_cgroup_program_always_returns_1() {
         let object = Object::parse(OBJECT).unwrap();
         let variants = HOOKS.iter().flat_map(|row| row.variants).filter(|variant| variant.form == Form::Cgroup);
         let names: Vec<&str> = variants.flat_map(|variant| variant.programs).map(|(name, _)| *name).collect();

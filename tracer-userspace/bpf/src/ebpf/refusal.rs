@@ -1,4 +1,4 @@
-//! Why a form of a hook was refused: the kernel's answer in plain words.
+//! Explains why the kernel refused a program type of a hook.
 
 use std::{error::Error as _, fs, io};
 
@@ -10,16 +10,16 @@ use super::switches::{self, Switch};
 use super::tracefs;
 use tracer_terminal::error::os_message;
 
-/// The perf device of kprobes, by which they are attached (`kernel/events/core.c`, `perf_kprobe`).
+/// The perf device that attaches kprobes (`kernel/events/core.c`, `perf_kprobe`).
 const KPROBES: &str = "/sys/bus/event_source/devices/kprobe/type";
 
-/// The kernel's own, which no libc knows (`include/linux/errno.h`).
+/// An errno of the kernel that libc does not have (`include/linux/errno.h`).
 const ENOTSUPP: i32 = 524;
 
-/// What a kernel says that is locked down so far that programs may not read its memory.
+/// The explanation for a locked-down kernel that does not let programs read its memory.
 pub(super) const LOCKDOWN: &str = "this kernel forbids programs to read its memory, as kernel lockdown `confidentiality` does (see /sys/kernel/security/lockdown): boot it with lockdown=integrity";
 
-/// At which step a form failed.
+/// The step that failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Stage {
     Load,
@@ -37,24 +37,24 @@ pub(super) struct Refusal {
     text: String,
 }
 
-/// What kind of failure it was, as far as the error type tells.
+/// The kind of failure, as far as the error type shows it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Kind {
     Kernel,
-    /// The verifier wrote a log: it looked at the program and did not like it.
+    /// The verifier refused the program and wrote a log.
     Verifier,
-    /// Programs may not read the kernel's memory, as all of ours do.
+    /// Programs may not read the kernel's memory, which all programs of tracer do.
     Lockdown,
     /// The function is not in the kernel's BTF.
     NoBtfType,
-    /// The kernel would take it and never call it.
+    /// The kernel would attach the program but never call it.
     Silenced(&'static Switch),
 }
 
 impl Refusal {
     pub(super) fn new(form: Form, stage: Stage, target: &'static str, error: &ProgramError) -> Self {
         let kind = match error {
-            // The verifier took it, and wrote its log of that.
+            // The log is of a success: only the file descriptor was missing.
             ProgramError::LoadError { io_error, .. } if is_out_of_files(io_error) => Kind::Kernel,
             ProgramError::LoadError { verifier_log, .. } => kind_of(&verifier_log.to_string()),
             ProgramError::Btf(_) => Kind::NoBtfType,
@@ -66,24 +66,23 @@ impl Refusal {
         Self { form, stage, target, errno: errno(error), kind, text: chain(error) }
     }
 
-    /// EPERM without a verifier log.
+    /// Whether loading failed with EPERM without a verifier log.
     pub(super) fn is_policy(&self) -> bool {
         self.stage == Stage::Load && self.kind == Kind::Kernel && self.errno == Some(libc::EPERM)
     }
 
-    /// This kernel attaches no trampoline to any function: on arm64 before 6.4 (`register_fentry`).
+    /// Whether this kernel cannot attach trampolines at all: arm64 before 6.4 (`register_fentry`).
     pub(super) fn is_without_trampolines(&self) -> bool {
         (self.form, self.stage, self.errno) == (Form::Fentry, Stage::Attach, Some(ENOTSUPP))
     }
 
-    /// The function does not exist (yet): another one may. perf answers ENOENT, or EINVAL for a
-    /// function that may not be probed; without kprobes the ENOENT is a file's.
+    /// Whether only this function is missing. perf returns ENOENT, or EINVAL for a function that may not be probed. Without kprobes
+    /// in the kernel, the ENOENT is about the perf device.
     pub(super) fn is_missing_function(&self) -> bool {
         matches!(self.errno, Some(libc::ENOENT | libc::EINVAL | libc::EADDRNOTAVAIL))
             && !self.text.contains("event_source/devices/kprobe")
     }
 
-    /// Programs may not read the kernel's memory.
     pub(super) fn is_lockdown(&self) -> bool {
         self.kind == Kind::Lockdown
     }
@@ -93,13 +92,13 @@ impl Refusal {
         matches!(self.errno, Some(libc::EPERM | libc::EACCES)) && !matches!(self.kind, Kind::Verifier | Kind::Lockdown)
     }
 
-    /// It was not tried at all.
+    /// The refusal of a program type that the options exclude.
     pub(super) fn switched_off(form: Form) -> Self {
         let text = if form == Form::Fentry { "not used with --btf" } else { "switched off" }.into();
         Self { form, stage: Stage::Load, target: "", errno: None, kind: Kind::Kernel, text }
     }
 
-    /// Of forms that the kernel would attach and never call.
+    /// Refusals of program types that the kernel would attach but never call.
     pub(super) fn silenced() -> impl Iterator<Item = Self> {
         switches::off().flat_map(|switch| switch.silences.iter().map(move |form| Self::silenced_by(*form, switch)))
     }
@@ -109,7 +108,7 @@ impl Refusal {
         Self { form, stage, target: "", errno: None, kind, text: String::new() }
     }
 
-    /// What attaching a kprobe would answer in a kernel without them: no program has to be loaded to be reported.
+    /// The refusal of kprobes in a kernel without them, known without loading a program.
     pub(super) fn without_kprobes() -> Option<Self> {
         let error = fs::metadata(KPROBES).err().filter(|error| error.kind() == io::ErrorKind::NotFound)?;
         let text = format!("{KPROBES}: {error}");
@@ -117,7 +116,7 @@ impl Refusal {
         Some(Self { form, stage, target: "", errno: error.raw_os_error(), kind, text })
     }
 
-    /// What attaching to a cgroup would answer without the capability: there may be no cgroup to attach to yet.
+    /// The refusal to attach to a cgroup without the capability, known before a cgroup exists.
     pub(super) fn without_net_admin() -> Option<Self> {
         let may = capabilities::has(Capability::NetAdmin) || capabilities::has(Capability::SysAdmin);
         let (form, stage, kind) = (Form::Cgroup, Stage::Attach, Kind::Kernel);
@@ -125,7 +124,7 @@ impl Refusal {
         (!may).then_some(refusal)
     }
 
-    /// The command that fixes it, where it is a setting of the kernel.
+    /// The command that fixes it, if a setting of the kernel is the reason.
     pub(super) const fn fix(&self) -> Option<&'static str> {
         match self.kind {
             Kind::Silenced(switch) => Some(switch.fix),
@@ -156,7 +155,7 @@ impl Refusal {
         }
     }
 
-    /// Classic tracepoints are found there.
+    /// Whether tracefs is missing, which classic tracepoints need.
     fn lacks_tracefs(&self) -> bool {
         (self.form, self.stage) == (Form::Tracepoint, Stage::Attach)
             && matches!(self.errno, None | Some(libc::ENOENT))
@@ -172,7 +171,7 @@ impl Refusal {
                 format!("{form} {target}: the kernel's verifier refuses the program ({})", self.text)
             }
             (_, _, Kind::Lockdown, _) => LOCKDOWN.to_owned(),
-            (_, _, Kind::Silenced(switch), _) => format!("{form}: {}", switch.says()),
+            (_, _, Kind::Silenced(switch), _) => format!("{form}: {}", switch.explain()),
             (_, _, Kind::NoBtfType, _) => format!("{form} {target}: not a function in this kernel's BTF"),
             (Form::Fentry, Stage::Load, _, Some(libc::EPERM)) if any_attached => {
                 format!("{form}: refused by this kernel's policy")
@@ -212,9 +211,9 @@ fn is_out_of_files(error: &io::Error) -> bool {
     matches!(error.raw_os_error(), Some(libc::EMFILE | libc::ENFILE))
 }
 
-/// By the verifier's log. Locked down, the kernel withholds the helper (`bpf_tracing_func_proto`): the verifier says "unknown
-/// func", in newer kernels "program of this type cannot use helper". Since 5.5 every kernel has it otherwise. aya finds it
-/// missing and writes its older name into the programs.
+/// The kind of failure by the verifier's log. A locked-down kernel withholds the helper (`bpf_tracing_func_proto`): the log then has
+/// "unknown func", in newer kernels "program of this type cannot use helper". All other kernels have the helper since 5.5. aya
+/// detects that it is missing and uses its older name.
 fn kind_of(log: &str) -> Kind {
     let withheld = |line: &str| {
         ["bpf_probe_read_kernel", "bpf_probe_read#4"].iter().any(|helper| line.contains(helper))
@@ -239,7 +238,7 @@ pub(super) fn errno(error: &(dyn std::error::Error + 'static)) -> Option<i32> {
     None
 }
 
-/// An error and its causes in one line, the verifier's log left out.
+/// An error and its causes in one line, without the verifier's log.
 fn chain(error: &ProgramError) -> String {
     let mut text = match error {
         ProgramError::LoadError { .. } => "BPF_PROG_LOAD".to_owned(),
@@ -270,7 +269,7 @@ mod tests {
     }
 
     #[test]
-    fn a_kernel_that_keeps_its_memory_to_itself_is_named() {
+    fn a_locked_down_kernel_is_named() {
         for answer in [
             "unknown func bpf_probe_read_kernel#113",
             "program of this type cannot use helper bpf_probe_read_kernel#113",
@@ -294,7 +293,7 @@ mod tests {
     }
 
     #[test]
-    fn a_form_that_is_never_called_names_the_setting_and_its_fix() {
+    fn a_program_type_that_is_never_called_names_the_setting_and_its_fix() {
         let off = &switches::SWITCHES[0];
         let refusal = Refusal::silenced_by(Form::Kprobe, off);
         assert!(refusal.explain(true).starts_with("kprobe: kernel.ftrace_enabled is 0: "), "{}", refusal.explain(true));
@@ -303,7 +302,7 @@ mod tests {
     }
 
     #[test]
-    fn other_words_of_the_verifier_are_not() {
+    fn other_refusals_of_the_verifier_are_no_lockdown() {
         for log in ["9: (85) call bpf_probe_read_kernel#113\nR2 min value is negative", "unknown func bpf_loop#181"] {
             assert!(refused(log).explain(false).contains("verifier refuses"), "{log}");
         }

@@ -1,5 +1,5 @@
-//! How often the programs ran and how long that took, by hook: counted by the kernel while
-//! `kernel.bpf_stats_enabled` is 1 or somebody asks for it (BPF_ENABLE_STATS), for two clock readings a run; else not at all.
+//! How often the programs of each hook ran, and for how long. The kernel counts only while `kernel.bpf_stats_enabled` is 1 or a
+//! process holds a descriptor of BPF_ENABLE_STATS. Counting costs two clock readings a run.
 
 use std::{collections::BTreeMap, io, os::fd::OwnedFd};
 
@@ -8,19 +8,19 @@ use tracer_common::names::Hook;
 
 use super::{Loaded, hooks::HOOKS};
 
-/// While it lives the kernel counts: the descriptor ends with its process, whatever ends that.
+/// The kernel counts as long as this descriptor is open. The kernel closes it when the process ends.
 #[derive(Debug)]
 pub struct Counting(#[expect(dead_code, reason = "held")] OwnedFd);
 
-/// Has the kernel count, of all programs on this node (5.8).
+/// Makes the kernel count the runs of all programs on this node (5.8).
 ///
 /// # Errors
-/// It does not: CAP_SYS_ADMIN is missing, as a rule.
+/// The kernel refuses, mostly because CAP_SYS_ADMIN is missing.
 pub fn count_runs() -> io::Result<Counting> {
     enable_stats(Stats::RunTime).map(Counting).map_err(|error| error.io_error)
 }
 
-/// Runs, and seconds in them, of each hook's programs. Empty where the kernel does not, and did not, count.
+/// Runs of each hook's programs, and the seconds that they took; empty if the kernel has never counted.
 pub(super) fn by_hook(loaded: &Loaded) -> BTreeMap<Hook, (u64, f64)> {
     let mut all = BTreeMap::new();
     for (program, info) in loaded.program_infos() {
@@ -32,7 +32,7 @@ pub(super) fn by_hook(loaded: &Loaded) -> BTreeMap<Hook, (u64, f64)> {
     if all.values().all(|(runs, _)| *runs == 0) { BTreeMap::new() } else { all }
 }
 
-/// The hook with this program in its table row, or with the one that it stands in for.
+/// The hook of this program. A second program (`_again`) belongs to the hook of the first one.
 pub(super) fn hook_of(program: &str) -> Option<Hook> {
     let program = program.strip_suffix("_again").unwrap_or(program);
     let has = |row: &&super::hooks::Row| {

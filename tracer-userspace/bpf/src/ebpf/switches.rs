@@ -1,23 +1,23 @@
-//! Settings under which a kernel attaches programs to its functions, says that all is well, and never calls one.
+//! Settings with which the kernel attaches programs to its functions without an error, but never calls them.
 
 use std::fs;
 
 use super::hooks::Form;
 
-/// One of them, of the whole machine.
+/// Such a setting; it holds for the whole machine.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Switch {
     pub name: &'static str,
-    /// Where it is read: `0` is off.
+    /// The file of the setting; `0` is off.
     pub path: &'static str,
-    /// Forms that the kernel does not call while it is off.
+    /// Program types that the kernel does not call while the setting is off.
     pub silences: &'static [Form],
-    /// The command that sets it on.
+    /// The command that turns it on.
     pub fix: &'static str,
 }
 
-/// What `ftrace_startup_enable` (kernel/trace/ftrace.c) writes no call for: seen on 5.10 and 6.12. A kprobe at the beginning of a
-/// function is one of ftrace's, too, but on arm64, where it is a breakpoint (no `HAVE_KPROBES_ON_FTRACE`).
+/// Program types for which `ftrace_startup_enable` (kernel/trace/ftrace.c) then writes no call; verified on 5.10 and 6.12. A kprobe
+/// at the beginning of a function also uses ftrace, except on arm64: there it is a breakpoint (no `HAVE_KPROBES_ON_FTRACE`).
 const BY_FTRACE: &[Form] = if cfg!(target_arch = "aarch64") { &[Form::Fentry] } else { &[Form::Fentry, Form::Kprobe] };
 
 pub const SWITCHES: &[Switch] = &[
@@ -37,7 +37,7 @@ pub const SWITCHES: &[Switch] = &[
 ];
 
 impl Switch {
-    /// By its text; one that cannot be read is taken for on.
+    /// Whether the text of the setting is off. An unreadable setting counts as on.
     pub fn is_off(text: Option<&str>) -> bool {
         text.is_some_and(|text| text.trim() == "0")
     }
@@ -46,13 +46,12 @@ impl Switch {
         Self::is_off(fs::read_to_string(self.path).ok().as_deref())
     }
 
-    /// What would become of a program.
-    pub(super) fn says(&self) -> String {
+    pub(super) fn explain(&self) -> String {
         format!("{} is 0: this kernel attaches it and never calls it ({})", self.name, self.fix)
     }
 }
 
-/// Whether this kernel would call no program of that form.
+/// Whether this kernel would not call programs of this program type.
 pub fn silences(form: Form) -> bool {
     off().any(|switch| switch.silences.contains(&form))
 }

@@ -1,11 +1,11 @@
-//! Classic tracepoints are found by reading tracefs, which not every machine has mounted.
+//! Classic tracepoints need tracefs, which not every machine has mounted.
 
 use std::path::Path;
 
-/// Runs `f` where tracefs is readable: here, if it is mounted; else on a thread with a mount
-/// namespace of its own, in which it is mounted, so that the machine is left as it was.
+/// Runs `f` with a readable tracefs. If it is not mounted, `f` runs on a thread with its own mount namespace, and tracefs is mounted
+/// only there.
 ///
-/// What `f` attaches is not tied to the thread.
+/// Programs that `f` attaches stay attached after the thread ends.
 pub(super) fn with<T: Send>(f: impl FnOnce() -> T + Send) -> T {
     if is_mounted() {
         return f();
@@ -24,7 +24,7 @@ pub(super) fn with<T: Send>(f: impl FnOnce() -> T + Send) -> T {
     })
 }
 
-/// It is readable without more.
+/// Whether tracefs is already mounted and readable.
 pub(super) fn is_mounted() -> bool {
     ["/sys/kernel/tracing/events", "/sys/kernel/debug/tracing/events"].iter().any(|p| Path::new(p).is_dir())
 }

@@ -1,13 +1,13 @@
-//! Events as the programs write them. That a kernel writes such ones is proven by the scenarios.
+//! Events as the programs write them. The scenarios prove that real kernels write such events.
 
 use super::*;
 use tracer_common::names::Hook;
 
 const CONN: u64 = 7;
-/// `v4()` as an observation has it.
+/// The flow of `v4()` in an observation.
 const FLOW: [&str; 2] = ["10.0.0.1:40000", "10.0.0.2:8080"];
 
-/// All bits zero, as the programs begin; of this hook.
+/// An event of this hook with all other bits zero, as the programs initialize it.
 fn blank<T: tracer_common::Event>(hook: Hook) -> T {
     let mut bytes = vec![0_u8; size_of::<T>()];
     bytes[12..14].copy_from_slice(&(hook as u16).to_ne_bytes());
@@ -61,7 +61,7 @@ fn each_number_of_a_state_has_its_field() {
 }
 
 #[test]
-fn what_the_kernel_cannot_give_is_absent() {
+fn values_that_the_kernel_lacks_are_absent() {
     let state = seen_state(|e| {
         (e.bytes_received, e.bytes_sent, e.bytes_acked) = (ABSENT64, ABSENT64, ABSENT64);
         (e.errno, e.quiet_us) = (ABSENT_ERRNO, ABSENT32);
@@ -79,7 +79,7 @@ fn what_the_kernel_cannot_give_is_absent() {
 }
 
 #[test]
-fn a_probers_name_is_as_long_as_the_kernels() {
+fn a_prober_name_is_compared_as_the_kernel_cuts_it() {
     let probers = ["kubelet", "a-name-of-15-by", "k3s-server-of-twenty"].map(str::to_owned);
     let is = |comm: &str| {
         let mut event: conn::Connect = blank(Hook::TcpConnect);
@@ -110,7 +110,7 @@ fn reset(change: impl FnOnce(&mut reset::ResetSent)) -> ResetSent {
 }
 
 #[test]
-fn of_a_reset_without_a_socket_no_state_is_reported() {
+fn a_reset_without_a_socket_has_no_state() {
     let plain = reset(|_| ());
     assert_eq!((plain.state, plain.no_socket, plain.via), (Some(TcpState::Listen), false, Via::Flow));
     assert_eq!((plain.actor, plain.hook), (None, Hook::TcpSendReset));
@@ -120,7 +120,7 @@ fn of_a_reset_without_a_socket_no_state_is_reported() {
 }
 
 #[test]
-fn a_reset_that_is_received_is_not_one_that_was_sent() {
+fn a_received_reset_is_no_sent_one() {
     let mut event: reset::ResetReceived = blank(Hook::TcpReceiveReset);
     (event.conn, event.tuple, event.state, event.bytes_received) = (CONN, v4(), 1, ABSENT64);
     let expected =
@@ -129,7 +129,7 @@ fn a_reset_that_is_received_is_not_one_that_was_sent() {
 }
 
 #[test]
-fn a_packets_entry_is_a_pointer_a_mark_or_nothing() {
+fn a_conntrack_entry_is_a_pointer_a_mark_or_absent() {
     let of = [0, 1, 7, 8, 0xffff_8881_0000_0002].map(tracked);
     assert_eq!(of, [Tracked::No, Tracked::Untracked, Tracked::Untracked, Tracked::Yes, Tracked::Yes]);
 }
@@ -142,7 +142,7 @@ fn at(low: u64) -> u64 {
     0xffff_ffff_8100_0000 + low
 }
 
-/// What dropped a packet, and its callers, of a drop for this reason.
+/// The location and the callers in the observation of a drop with this reason.
 fn dropped(reason: u32, flags: u8, location: u64, stack: &[u64]) -> PacketDrop {
     let mut event: drop::PacketDrop = blank(Hook::KfreeSkb);
     (event.reason, event.tcp_flags, event.via, event.location) = (reason, flags, 2, at(location));
@@ -155,7 +155,7 @@ fn dropped(reason: u32, flags: u8, location: u64, stack: &[u64]) -> PacketDrop {
 }
 
 #[test]
-fn a_drops_stack_begins_where_its_location_ends() {
+fn the_stack_of_a_drop_begins_after_its_location() {
     let callers = |location, stack: &[u64]| dropped(2, 2, location, stack).stack;
     assert_eq!(callers(0x4010, &[0x1008, 0x4010, 0x2004, 0x3004]), ["nf_hook_slow", "ip_local_deliver"]);
     assert_eq!(callers(0x4010, &[0x1008, 0x4020, 0x2004]), ["nf_hook_slow"], "the same function, further on");
@@ -166,7 +166,7 @@ fn a_drops_stack_begins_where_its_location_ends() {
 }
 
 #[test]
-fn what_frees_packets_for_others_dropped_none() {
+fn kfree_skb_as_location_is_replaced_by_its_caller() {
     let reported = |stack: &[u64]| {
         let drop = dropped(ABSENT32, 2, 0x6010, stack);
         (drop.location, drop.stack)
@@ -178,7 +178,7 @@ fn what_frees_packets_for_others_dropped_none() {
 }
 
 #[test]
-fn only_reasons_that_do_not_say_it_all_are_given_functions() {
+fn only_unspecific_drop_reasons_get_functions() {
     let reported = |reason, flags| {
         let drop = dropped(reason, flags, 0x4010, &[0x4010, 0x2004]);
         (drop.reason, drop.location.is_some(), drop.stack.len())
@@ -191,7 +191,7 @@ fn only_reasons_that_do_not_say_it_all_are_given_functions() {
 }
 
 #[test]
-fn a_drops_device_and_entry_may_be_unknown() {
+fn a_drop_may_have_no_device_and_no_entry() {
     let drop = dropped(5, 2, 0, &[]);
     assert_eq!((drop.device, drop.tracked, drop.netns), (None, None, None));
     let mut event: drop::PacketDrop = blank(Hook::KfreeSkb);
@@ -219,7 +219,7 @@ fn a_link_with_unknown_new_flags_went_down() {
 }
 
 #[test]
-fn numbers_that_no_program_writes_are_no_observation() {
+fn unknown_numbers_give_no_observation() {
     let mut packet: drop::PacketDrop = blank(Hook::KfreeSkb);
     let mut vias = (0_u16..7).filter(|number| {
         packet.via = *number;

@@ -1,4 +1,4 @@
-//! Joins observations into attempts: by the connection's identity, never by port, pid or inode alone.
+//! Joins observations into attempts by the number of the connection, never by port, pid or inode alone.
 
 pub mod attempt;
 pub mod firewalls;
@@ -24,29 +24,29 @@ use redirects::Redirects;
 use tracer_model::event::{ConnId, Connect, Flow, Loss, Netns, Observation, ObservationKind};
 
 const MAX_ATTEMPTS: usize = 8192;
-/// Ended ones that go at once where there is no room.
+/// How many ended attempts are dropped together when the table is full.
 const MAX_ENDED_GONE: usize = MAX_ATTEMPTS / 8;
-/// They are looked for once in so many attempts at most.
+/// How many attempts must begin between two searches for ended attempts.
 const SWEEP_EVERY: usize = 256;
 /// How long an attempt is kept after its end for evidence that comes late.
 pub const KEEP_AFTER_END_NS: u64 = 2_000_000_000;
-/// How long an attempt is kept if its end was never seen.
+/// How long an attempt without an end is kept.
 const KEEP_OPEN_NS: u64 = 900_000_000_000;
 
-/// The attempts that are open or ended a moment ago.
+/// The attempts that are open or ended a short time ago.
 #[derive(Debug, Default)]
 pub struct Correlator {
     attempts: BTreeMap<ConnId, Attempt>,
     last_sweep: u64,
-    /// When the open attempt began for which there was no room.
+    /// When the open attempt began that was dropped for lack of room.
     forgotten: Option<u64>,
-    /// Attempts to come before ended ones are looked for again.
+    /// How many attempts must still begin before the next search for ended ones.
     attempts_until_sweep: usize,
     redirects: Redirects,
 }
 
 impl Correlator {
-    /// Joins an observation to its attempt; says which.
+    /// Joins an observation to its attempt, and returns that attempt's number.
     pub fn push(&mut self, observation: &Observation) -> Option<ConnId> {
         self.sweep(observation.time_boot_ns);
         let conn = conn_of(observation)?;
@@ -69,7 +69,7 @@ impl Correlator {
         self.attempts.get(&conn_of(observation)?)
     }
 
-    /// The attempt that this observation begins, if it does.
+    /// The new attempt, if this observation begins one.
     fn begin(&self, conn: ConnId, observation: &Observation) -> Option<Attempt> {
         if self.attempts.contains_key(&conn) {
             return None;
@@ -95,7 +95,8 @@ impl Correlator {
         self.attempts.insert(attempt.conn, attempt);
     }
 
-    /// Those go that ended the longest ago: they were judged. Where next to all are open the oldest goes unjudged.
+    /// Drops the attempts that ended longest ago: they have been classified. If nearly all are open, drops the oldest
+    /// one, without a verdict.
     fn make_room(&mut self) {
         if self.attempts_until_sweep == 0 {
             let gone = self.forget_ended();
@@ -121,13 +122,13 @@ impl Correlator {
         ended.len()
     }
 
-    /// An open attempt was forgotten for the last observation: no verdict on it can come.
+    /// The loss of an open attempt that was dropped for lack of room: it gets no verdict.
     pub fn take_forgotten(&mut self, now: u64) -> Option<Loss> {
         let since = self.forgotten.take()?;
         Some(Loss { where_: Loss::ATTEMPTS.to_owned(), count: 1, from_boot_ns: since, to_boot_ns: now })
     }
 
-    /// Forgets attempts that are too old; at most once a second.
+    /// Drops attempts that are too old; at most once a second.
     fn sweep(&mut self, now: u64) {
         if now < self.last_sweep.saturating_add(1_000_000_000) {
             return;
@@ -139,48 +140,48 @@ impl Correlator {
         });
     }
 
-    /// An attempt.
+    /// The attempt with this number.
     pub fn get(&self, conn: ConnId) -> Option<&Attempt> {
         self.attempts.get(&conn)
     }
 
-    /// Keeps an attempt beyond its end for evidence that may come later still.
+    /// Keeps an attempt at least until this time, for late evidence.
     pub fn keep(&mut self, conn: ConnId, until: u64) {
         if let Some(attempt) = self.attempts.get_mut(&conn) {
             attempt.kept_until = attempt.kept_until.max(until);
         }
     }
 
-    /// Notes when its probe is over at the latest; gives what was noted before.
+    /// Sets when the probe has timed out; returns the time that was set before.
     pub fn over_at(&mut self, conn: ConnId, time: Option<u64>) -> Option<u64> {
         self.attempts.get_mut(&conn).and_then(|attempt| std::mem::replace(&mut attempt.over_at, time))
     }
 
-    /// Nobody waits for it any more: it ends now if it still dials. Says whether it does.
+    /// The prober has given up: ends the attempt if it still dials. Returns whether it does.
     pub fn give_up(&mut self, conn: ConnId, time: u64) -> bool {
         self.attempts.get_mut(&conn).is_some_and(|attempt| attempt.give_up(time))
     }
 
-    /// Notes when its target is to be looked at; gives what was noted before.
+    /// Sets when to inspect the target; returns the time that was set before.
     pub fn inspect_at(&mut self, conn: ConnId, time: u64) -> Option<u64> {
         self.attempts.get_mut(&conn).map(|attempt| std::mem::replace(&mut attempt.inspect_at, time))
     }
 
-    /// Attempts to this target that were not established at that time, and of which it says something.
+    /// Attempts to this target without a handshake, for which an inspection of that time is evidence.
     pub fn waiting_for(&self, from: Netns, target: SocketAddr, time: u64) -> impl Iterator<Item = ConnId> {
         let to_it = move |a: &Attempt| a.flow.dst == target && a.netns == Some(from);
-        let waits = move |a: &&Attempt| to_it(a) && a.established.is_none() && a.was_there(time);
+        let waits = move |a: &&Attempt| to_it(a) && a.established.is_none() && a.overlaps(time);
         self.attempts.values().filter(waits).map(|a| a.conn)
     }
 
-    /// What the kubelet says of an attempt.
+    /// Adds a kubelet outcome to an attempt.
     pub fn join(&mut self, conn: ConnId, observation: &Observation) {
         if let Some(attempt) = self.attempts.get_mut(&conn) {
             attempt.observe(observation);
         }
     }
 
-    /// All that are kept.
+    /// All attempts that are kept.
     pub fn all(&self) -> impl Iterator<Item = &Attempt> {
         self.attempts.values()
     }
@@ -191,8 +192,8 @@ impl Correlator {
     }
 }
 
-/// The connection an observation is about. A dial that failed before there was a socket in SYN_SENT is an attempt of its own;
-/// its time is its identity.
+/// The connection that an observation is about. A connect() that failed before SYN_SENT is an attempt of its own, and
+/// its time is its number.
 fn conn_of(observation: &Observation) -> Option<ConnId> {
     let failed = matches!(observation.kind, ObservationKind::ConnectFailed(_));
     observation.kind.conn().or_else(|| failed.then_some(ConnId(observation.time_boot_ns)))
@@ -211,7 +212,7 @@ mod tests {
     use super::*;
     use tracer_core::testing::*;
 
-    /// So many attempts, the first `ended` of which end.
+    /// A correlator after `attempts` attempts, of which the first `ended` end.
     fn after(attempts: usize, ended: usize) -> Correlator {
         let mut stream = Stream::new();
         for n in 0..attempts {
@@ -226,15 +227,15 @@ mod tests {
     }
 
     #[test]
-    fn what_ended_makes_room_before_what_is_open() {
+    fn a_full_table_drops_ended_attempts_before_open_ones() {
         let mut correlator = after(MAX_ATTEMPTS + 9, 9);
         assert_eq!(correlator.open().count(), MAX_ATTEMPTS);
         assert_eq!((correlator.all().count(), correlator.take_forgotten(u64::MAX)), (MAX_ATTEMPTS, None));
     }
 
-    /// Each look makes the rules go through these: hundreds are kept for seconds after their end.
+    /// Each inspection makes the rules classify these attempts. Hundreds of ended ones are kept for seconds.
     #[test]
-    fn a_look_is_reported_to_who_waits_or_ended_a_moment_before() {
+    fn an_inspection_concerns_open_attempts_and_those_that_ended_just_before() {
         let correlator = after(3, 2);
         let [ended, _, open] = correlator.all().collect::<Vec<_>>()[..] else { panic!("three attempts") };
         let (end, _) = ended.ended.expect("an end");
@@ -249,7 +250,7 @@ mod tests {
     }
 
     #[test]
-    fn an_open_one_that_is_forgotten_is_reported() {
+    fn an_open_attempt_that_is_dropped_is_reported_as_a_loss() {
         let mut correlator = after(MAX_ATTEMPTS + 9, 0);
         assert_eq!(correlator.all().count(), MAX_ATTEMPTS);
         let reported = correlator.take_forgotten(u64::MAX).expect("a loss");

@@ -1,5 +1,5 @@
-//! Names for what an attempt touched: its pod, its probe, its namespace; and what came of it, by what its probe wants
-//! (`outcome.rs`). Nothing but look-ups in what the node is known to hold.
+//! Finds the pod, probe and namespace of an attempt, and whether it failed as that probe (`outcome.rs`). It only looks
+//! up the state of the node.
 
 mod lifecycle;
 mod matching;
@@ -21,7 +21,7 @@ use targets::{Match, PodContainer};
 use tracer_model::event::{Container, Handler, Netns, Pod, PodRef, ProbeSpec, ProbeType};
 use tracer_model::record::{Endpoint, K8s, NetnsRef, Probe, Process, Subject};
 
-/// An attempt, and the probes and lifecycle handlers that it can be: looked for once, when they are first asked for.
+/// An attempt, and the probes and lifecycle handlers that it can be. They are computed at first use.
 #[derive(Debug)]
 pub struct Matched<'a> {
     attempt: &'a Attempt,
@@ -36,45 +36,46 @@ pub struct Matched<'a> {
 pub struct Named {
     /// Probe or connection.
     pub subject: Subject,
-    /// What the probe specs that fit agree on, and the lifecycle handlers that fit, too.
+    /// What all fitting probes and lifecycle handlers have in common.
     pub probe: Option<Probe>,
     /// The pod.
     pub k8s: Option<K8s>,
-    /// The namespace it was made in.
+    /// The namespace of the prober's socket.
     pub netns: Option<NetnsRef>,
     /// The client's end.
     pub src: Option<Endpoint>,
     /// The server's end.
     pub dst: Endpoint,
-    /// Who dialled.
+    /// The process that dialled.
     pub process: Process,
 }
 
 impl<'a> Matched<'a> {
-    /// The attempt among what is known of the node.
+    /// An attempt and the state of the node.
     pub fn new(attempt: &'a Attempt, node: &'a Node) -> Self {
         let (on_target, probes, handlers) = Default::default();
         Self { attempt, node, on_target, probes, handlers }
     }
 
-    fn probes_on(&self) -> &[Match<'a>] {
+    fn probes_on_target(&self) -> &[Match<'a>] {
         self.on_target.get_or_init(|| self.find_probes_on_target())
     }
 
-    /// Those that it can be, see [`find_probes`](Self::find_probes).
+    /// The probes that it can be, see [`find_probes`](Self::find_probes).
     fn matching_probes(&self) -> &[Match<'a>] {
         self.probes.get_or_init(|| self.find_probes())
     }
 
     /// The lifecycle handlers that it can be, see [`find_handlers`](Self::find_handlers).
-    pub fn handlers_met(&self) -> &[HandlerMatch<'a>] {
+    pub fn possible_handlers(&self) -> &[HandlerMatch<'a>] {
         self.handlers.get_or_init(|| self.find_handlers())
     }
 
     /// Names an attempt.
     pub fn name(&self) -> Named {
         let containers_of = self.containers_of();
-        // If it can be a probe of several pods, the pod at the address is not named: `host` of a spec can be any address.
+        // If it can be a probe of several pods, the pod at the address is not named: `host` of a spec can be any
+        // address.
         let pod = if containers_of.is_empty() {
             self.node.pods.only_at(self.attempt.flow.dst.ip())
         } else {
@@ -102,7 +103,7 @@ impl<'a> Matched<'a> {
         }
     }
 
-    /// The pod of the probe, by the kubelet's word: its list has it later.
+    /// The pod that the kubelet outcome names: the list of pods may not have it yet.
     fn reported_pod(&self) -> Option<K8s> {
         let (_, reported) = self.attempt.kubelet()?;
         let PodRef { namespace, name, uid } = reported.pod.clone();
@@ -110,10 +111,10 @@ impl<'a> Matched<'a> {
         Some(K8s { namespace, pod_name: name, pod_uid: uid, container_name, ..K8s::default() })
     }
 
-    /// What all that it can be agree on; `None` if no probe spec fits.
+    /// What all fitting probes and lifecycle handlers have in common; `None` if no probe spec fits.
     fn agreed(&self) -> Option<Probe> {
-        let probe = Probe::agreed(&self.probes_met())?;
-        Some(self.handlers_met().iter().fold(probe, |probe, (.., handler)| probe.or_of(handler)))
+        let probe = Probe::agreed(&self.possible_probes())?;
+        Some(self.possible_handlers().iter().fold(probe, |probe, (.., handler)| probe.or_of(handler)))
     }
 
     /// The timeout of the probe, if the specs that fit agree on one.
@@ -121,21 +122,21 @@ impl<'a> Matched<'a> {
         self.agreed().and_then(|p| p.timeout_s)
     }
 
-    /// After what time every probe that it can be has given up; `None` if it can be a lifecycle handler's, which has no timeout.
+    /// The longest timeout of the probes that it can be; `None` if it can be a lifecycle handler, which has no timeout.
     pub fn longest_timeout_ns(&self) -> Option<u64> {
-        let longest = self.probes_met().iter().map(|spec| u64::from(spec.timeout_s)).max();
-        longest.filter(|_| self.handlers_met().is_empty()).map(|timeout_s| timeout_s * 1_000_000_000)
+        let longest = self.possible_probes().iter().map(|spec| u64::from(spec.timeout_s)).max();
+        longest.filter(|_| self.possible_handlers().is_empty()).map(|timeout_s| timeout_s * 1_000_000_000)
     }
 
     /// The shortest and the longest timeout of the probes that it can be, if all of them speak gRPC.
     pub fn grpc_timeouts_ns(&self) -> Option<(u64, u64)> {
-        let probes = self.probes_met();
+        let probes = self.possible_probes();
         let timeouts = || probes.iter().map(|spec| u64::from(spec.timeout_s) * 1_000_000_000);
-        let all = probes.iter().all(|spec| spec.handler == Handler::Grpc) && self.handlers_met().is_empty();
+        let all = probes.iter().all(|spec| spec.handler == Handler::Grpc) && self.possible_handlers().is_empty();
         timeouts().min().zip(timeouts().max()).filter(|_| all)
     }
 
-    /// What the probe decides, if the specs that fit agree on one.
+    /// The kind of the probe, if the specs that fit agree on one.
     pub fn probe_type(&self) -> Option<ProbeType> {
         self.agreed().and_then(|p| p.probe_type)
     }
@@ -145,31 +146,33 @@ impl<'a> Matched<'a> {
         self.agreed().and_then(|p| p.scheme)
     }
 
-    /// Every probe and lifecycle handler that this attempt can be asks in plain HTTP; `None` if none fits.
+    /// Every probe and lifecycle handler that this attempt can be speaks plain HTTP; `None` if none fits.
     pub fn expects_http(&self) -> Option<bool> {
         let plain =
             |s: &ProbeSpec| s.handler == Handler::Http && s.scheme.as_deref() != Some("https") && s.speaks.is_none();
-        let probes = self.probes_met().into_iter().map(plain);
-        let handlers = self.handlers_met().iter().map(|(.., handler)| handler.scheme != "https");
+        let probes = self.possible_probes().into_iter().map(plain);
+        let handlers = self.possible_handlers().iter().map(|(.., handler)| handler.scheme != "https");
         probes.chain(handlers).reduce(|all, one| all && one)
     }
 
-    /// A probe that it can be asks in plain HTTP.
-    pub fn may_ask_in_plain(&self) -> bool {
-        self.probes_met().iter().any(|spec| spec.handler == Handler::Http && spec.scheme.as_deref() != Some("https"))
+    /// A probe that it can be speaks plain HTTP.
+    pub fn may_speak_plain_http(&self) -> bool {
+        self.possible_probes()
+            .iter()
+            .any(|spec| spec.handler == Handler::Http && spec.scheme.as_deref() != Some("https"))
     }
 
     /// The probes that this attempt can be one of.
-    pub fn probes_met(&self) -> Vec<&'a ProbeSpec> {
+    pub fn possible_probes(&self) -> Vec<&'a ProbeSpec> {
         self.matching_probes().iter().map(|(.., spec)| *spec).collect()
     }
 
-    /// The probe that can end the start of the container that this attempt met, if the attempt can be one of it, and is no
-    /// lifecycle handler's.
+    /// The probe that can restart the container during its start, if the attempt can be that probe and no lifecycle
+    /// handler.
     pub fn start_probe(&self) -> Option<&'a ProbeSpec> {
         let spec = self.probed_container()?.1.start_probe()?;
-        let can_be = self.probes_met().iter().any(|it| std::ptr::eq(*it, spec));
-        (can_be && self.handlers_met().is_empty()).then_some(spec)
+        let can_be = self.possible_probes().iter().any(|it| std::ptr::eq(*it, spec));
+        (can_be && self.possible_handlers().is_empty()).then_some(spec)
     }
 
     /// The probed container, if it can be no other.
@@ -179,20 +182,20 @@ impl<'a> Matched<'a> {
         self.containers_of().iter().all(same).then_some((pod, container))
     }
 
-    /// When the run of the container began that this attempt met at `at`, if the tracer watched by then: CLOCK_BOOTTIME
-    /// nanoseconds, up to a second too early.
+    /// When the container that ran at `at` was started, if tracer watched then. CLOCK_BOOTTIME nanoseconds, up to a
+    /// second too early.
     pub fn run_began(&self, at: u64) -> Option<u64> {
         let started = self.probed_container()?.1.runs.as_ref()?.started_boot_ns?;
         (started >= self.node.since() && started <= at).then_some(started)
     }
 
-    /// The pod has one container, and it is the probed one: what is heard in the pod's namespace is this container's.
-    pub fn is_alone(&self) -> bool {
+    /// The probed container is the only one of its pod, so events of the pod's namespace are its own.
+    pub fn is_only_container(&self) -> bool {
         self.probed_container().is_some_and(|(pod, _)| pod.containers.len() == 1)
     }
 
-    /// The containers that can have met this attempt: the probed one, or all of the pod at the address.
-    pub fn containers_met(&self) -> impl Iterator<Item = &'a Container> {
+    /// The containers that this attempt can have reached: the probed one, or all of the pod at the address.
+    pub fn possible_containers(&self) -> impl Iterator<Item = &'a Container> {
         let probed = self.probed_container().map(|(_, container)| container);
         let others = if probed.is_none() { self.node.pods.only_at(self.attempt.flow.dst.ip()) } else { None };
         probed.into_iter().chain(others.into_iter().flat_map(|pod| &pod.containers))
@@ -213,8 +216,8 @@ impl<'a> Matched<'a> {
             .any(|c| c.probes.iter().any(|p| p.port == dst.port() && p.scheme.as_deref() == Some("https")))
     }
 
-    /// Matched to a spec; reported by the kubelet to be one; or, where the target's specs are not known, made by the prober to an address
-    /// of a pod of this node or of the node itself (which its host-network pods share).
+    /// A probe fits a spec, or the kubelet reported it. If the target's specs are not known, each attempt of a prober
+    /// to a pod of this node is a probe. So is one to the node's own addresses, which its host-network pods share.
     fn subject(&self, probe: Option<&Probe>, pod: Option<&Pod>) -> Subject {
         if probe.is_some() || outcome_was_logged(self.attempt) {
             return Subject::Probe;
@@ -258,9 +261,9 @@ fn k8s(pod: &Pod, container: Option<&Container>) -> Option<K8s> {
 mod tests {
     use tracer_core::testing::*;
 
-    /// Who may write a pod's spec makes failures at any pod's address: they are not reported as that pod's.
+    /// A spec can name any address as its `host`, and so make failures at another pod's address.
     #[test]
-    fn a_probe_that_can_be_another_pods_is_nobodys() {
+    fn a_probe_that_can_be_of_two_pods_names_no_pod() {
         let pod = |mut stream: Stream| {
             stream.connect().established().answers(404);
             let verdict = stream.verdicts().remove(0);

@@ -1,5 +1,5 @@
-//! The first half of the pure core: observations joined into attempts, with what is known of the node ([`correlate`]), and
-//! the names of their pods, probes and namespaces, with what came of them by what the probe wants ([`enrich`]). It lies
+//! The first half of the pure core. [`correlate`] joins observations into attempts and keeps the state of the node.
+//! [`enrich`] finds the pod, probe and namespace of an attempt, and whether it failed as that probe. The crate lies
 //! below `core/`, so that the bans of that crate's `clippy.toml` hold here, too.
 
 pub mod correlate;

@@ -1,12 +1,11 @@
-//! What lets a flow pass, by the commands of the software that made the rule: it drops what other commands add to its
-//! chains when it loads its rules again.
+//! Commands of ufw and firewalld that let a flow pass: both drop the rules of other commands when they reload.
 
 use super::owner::Owner;
 use tracer_model::event::{FirewallRule, Flow};
 use tracer_model::shell;
 
-/// Its command, where it has one for what this rule stopped at this hook.
-pub(super) fn allow(owner: Owner, rule: &FirewallRule, hook: &str, flow: Flow) -> Option<String> {
+/// The command of `owner` that allows this flow at this hook; `None` if it has none that comes before this rule.
+pub(super) fn allow_command(owner: Owner, rule: &FirewallRule, hook: &str, flow: Flow) -> Option<String> {
     match owner.name {
         "ufw" => ufw(rule, hook, flow),
         "firewalld" => firewalld(rule, hook, flow),
@@ -14,10 +13,10 @@ pub(super) fn allow(owner: Owner, rule: &FirewallRule, hook: &str, flow: Flow) -
     }
 }
 
-/// ufw's chains that come after the first of the rules which it has commands for, or are made of them.
+/// Chains of ufw that a packet reaches after the first user rule: `ufw prepend` adds a rule before those.
 const AFTER_USER_RULES: [&str; 3] = ["user-", "reject-", "skip-to-policy-"];
 
-/// To any address: a pod has another one when it starts again.
+/// The command allows any destination address: a restarted pod has another one.
 fn ufw(rule: &FirewallRule, hook: &str, flow: Flow) -> Option<String> {
     let chain = rule.chain.strip_prefix("ufw-").or_else(|| rule.chain.strip_prefix("ufw6-"));
     let comes_after = rule.policy || chain.is_some_and(|chain| AFTER_USER_RULES.iter().any(|it| chain.starts_with(it)));
@@ -31,12 +30,11 @@ fn ufw(rule: &FirewallRule, hook: &str, flow: Flow) -> Option<String> {
     comes_after.then_some(command)
 }
 
-/// A zone's own rules are about what comes to the node, and what it forwards takes a policy. The last chain of a zone is named
-/// after it alone.
+/// The rules of a zone are for packets to the node; forwarded packets need a policy. The last chain has no suffix.
 fn firewalld(rule: &FirewallRule, hook: &str, flow: Flow) -> Option<String> {
     let begins = if hook == "FORWARD" { ["filter_FWD_", "FWD_"] } else { ["filter_IN_", "IN_"] };
     let zone = begins.iter().find_map(|begin| rule.chain.strip_prefix(begin))?;
-    if PARTS.iter().any(|part| zone.ends_with(part)) || zone.starts_with(POLICY) {
+    if SUFFIXES.iter().any(|suffix| zone.ends_with(suffix)) || zone.starts_with(POLICY) {
         return None;
     }
     if hook == "FORWARD" {
@@ -48,10 +46,10 @@ fn firewalld(rule: &FirewallRule, hook: &str, flow: Flow) -> Option<String> {
     Some(format!("firewall-cmd --permanent --zone={zone} --add-rich-rule='{what}' && firewall-cmd --reload"))
 }
 
-/// What a zone's chains before its last are called after it.
-const PARTS: [&str; 5] = ["_pre", "_log", "_deny", "_allow", "_post"];
+/// Suffixes of the chains that come before the last one of a zone.
+const SUFFIXES: [&str; 5] = ["_pre", "_log", "_deny", "_allow", "_post"];
 
-/// What stands before the name of a policy in its chains (`POLICY_CHAIN_PREFIX`, firewall/core/nftables.py): no zone has it.
+/// Prefix of a policy's name in its chains (`POLICY_CHAIN_PREFIX`, firewall/core/nftables.py); no zone's name has it.
 const POLICY: &str = "policy_";
 
 #[cfg(test)]
@@ -65,15 +63,15 @@ mod tests {
         Flow { src, dst }
     }
 
-    fn reported(owner: &str, chain: &str, policy: bool, hook: &str) -> Option<String> {
+    fn command_for(owner: &str, chain: &str, policy: bool, hook: &str) -> Option<String> {
         let rule = FirewallRule { policy, ..rule(chain, RuleVerdict::Drop) };
-        allow(by_chain(owner).expect("an owner"), &rule, hook, flow())
+        allow_command(by_chain(owner).expect("an owner"), &rule, hook, flow())
     }
 
-    /// Each was run beside the real one: tests/firewalls_live.rs.
+    /// tests/firewalls_live.rs runs each command with the real ufw.
     #[test]
     fn each_hook_of_ufw_has_a_command() {
-        let policy = |hook| reported("ufw-", hook, true, hook);
+        let policy = |hook| command_for("ufw-", hook, true, hook);
         assert_eq!(policy("INPUT").as_deref(), Some("ufw prepend allow proto tcp from 10.201.0.2 to any port 10250"));
         assert_eq!(
             policy("OUTPUT").as_deref(),
@@ -85,20 +83,23 @@ mod tests {
     }
 
     #[test]
-    fn what_comes_before_the_rules_of_a_user_is_not_changed_by_one() {
-        let of = |chain| reported("ufw-", chain, false, "INPUT").is_some();
+    fn ufw_has_no_command_for_a_chain_before_the_user_rules() {
+        let of = |chain| command_for("ufw-", chain, false, "INPUT").is_some();
         assert_eq!((of("ufw-user-input"), of("ufw6-reject-input"), of("ufw-skip-to-policy-input")), (true, true, true));
         assert_eq!((of("ufw-not-local"), of("ufw-before-input"), of("cali-INPUT")), (false, false, false));
     }
 
     #[test]
-    fn firewalld_takes_it_into_the_zone_that_stopped_it() {
-        let of = |chain, hook| reported("IN_public", chain, false, hook).unwrap_or_default();
+    fn firewalld_gets_a_rich_rule_in_the_zone_that_stopped_the_flow() {
+        let of = |chain, hook| command_for("IN_public", chain, false, hook).unwrap_or_default();
         assert_starts(&of("filter_IN_public", "INPUT"), "firewall-cmd --permanent --zone=public --add-rich-rule='");
         assert_starts(&of("IN_drop", "INPUT"), "firewall-cmd --permanent --zone=drop ");
-        assert!(of("filter_IN_x$(id)", "INPUT").contains("--zone=ZONE "), "whoever writes rules names chains");
+        assert!(
+            of("filter_IN_x$(id)", "INPUT").contains("--zone=ZONE "),
+            "whoever writes rules chooses the names of chains"
+        );
         assert_has(&of("filter_FWD_public", "FORWARD"), &["tracer doctor --check base_policy"]);
-        assert_eq!(of("filter_IN_public_deny", "INPUT"), "", "a rule of the zone's own comes before");
+        assert_eq!(of("filter_IN_public_deny", "INPUT"), "", "the deny rules of the zone come first");
         assert_eq!(of("filter_IN_policy_no-kubelet", "INPUT"), "", "a policy is no zone");
         assert_eq!(of("filter_FWD_policy_no-pods", "FORWARD"), "");
     }

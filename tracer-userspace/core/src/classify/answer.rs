@@ -1,26 +1,26 @@
-//! What a rule that rejects answers with.
+//! The answer of a netfilter rule that rejects a packet.
 
 use std::fmt;
 
 use tracer_model::event::Icmp;
 
-/// As it was seen, or why it was not.
+/// The answer, or why tracer did not see it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum RejectAnswer {
-    /// A RST: a stack could have sent it, too.
+    /// A RST; the stack of a host may also have sent it.
     Rst,
     Icmp {
         v6: bool,
         icmp_type: u8,
         code: u8,
     },
-    /// An ICMP error, known from the error of the socket only: no hook reported it.
+    /// An ICMP error, known only from the error of the socket: no hook reported it.
     IcmpError,
-    /// It was the target's packet that was rejected, and the target that was answered.
+    /// The rule rejected the target's packet, so that the target got the answer.
     ToTarget,
-    /// One that no hook of this kernel shows.
+    /// No hook that is attached here shows the answer.
     NotShown,
-    /// None came: ICMP errors are held back above a rate.
+    /// No answer came: the kernel limits the rate of ICMP errors.
     HeldBack {
         v6: bool,
     },
@@ -32,7 +32,7 @@ impl RejectAnswer {
     }
 }
 
-/// To follow "rejected the SYN with".
+/// Follows "rejected the SYN with".
 impl fmt::Display for RejectAnswer {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {

@@ -1,5 +1,5 @@
-//! Which rule dropped a packet: those of the namespace that fit the hook, the backend, the flow and
-//! the verdict. One: that was it. Several: they are candidates.
+//! Finds the rule that dropped a packet, among the rules of the namespace that fit the hook, the backend, the flow and
+//! the verdict. A single one that fits did it. Several are candidates.
 
 use serde_json::json;
 
@@ -14,13 +14,13 @@ use tracer_model::record::Evidence;
 use tracer_model::shell;
 
 const NAMED: usize = 3;
-/// A reading older than the drop by more than this says nothing: rules change, and numbers of namespaces are used again.
+/// Rules that were read this long before the drop prove nothing: rules change, and namespace numbers are used again.
 const STALE_NS: u64 = 1_000_000_000;
 
-/// To follow a sentence, where all was read and no rule can have done it.
+/// Follows a sentence, if all rules were read and none can have dropped the packet.
 const NO_RULE_FITS: &str = ": no rule that was read there fits; connection tracking, IPVS, a program or module at a netfilter hook, or a rule that is gone did it";
 
-/// The rules that can have dropped this packet; none if nothing was read.
+/// The rules that can have dropped this packet; `None` if the rules of its namespace were not read at that time.
 pub(super) fn blame<'a>(case: &Case<'a>, time: u64, drop: &PacketDrop, verdict: RuleVerdict) -> Option<Blame<'a>> {
     let reading = case.node.firewalls.reading(drop.netns?)?;
     (reading.at.saturating_add(STALE_NS) >= time).then_some(())?;
@@ -35,18 +35,19 @@ pub(super) fn blame<'a>(case: &Case<'a>, time: u64, drop: &PacketDrop, verdict: 
         }
         None => {
             let fitting = all.filter(|(at, rule)| fits(case, rule, drop, verdict) && !reading.took_none(*at, time));
-            reached(fitting.collect())
+            reachable(fitting.collect())
         }
     };
     let take_all = takers.is_some_and(|takers| takers.take_all);
     let complete = reading.firewall.is_complete_for(drop.flow) && reading.covers(time);
-    let took = |(at, rule): &Candidate<'_>| took_it(reading, *at, rule, take_all, (time, drop));
-    let by_rule = !reached.is_empty() && (is_freed_in_chain(drop) || reached.iter().any(took));
+    let dropped = |(at, rule): &Candidate<'_>| has_dropped(reading, *at, rule, take_all, (time, drop));
+    let by_rule = !reached.is_empty() && (is_freed_in_chain(drop) || reached.iter().any(dropped));
     let rules = reached.into_iter().map(|(_, rule)| rule).collect();
     Some(Blame { rules, complete, by_rule, take_all, reading })
 }
 
-/// The rules that the packet can have come to and met, where what its flow comes to was read and no translation changed its header.
+/// The rules that the packet can have reached and matched. Known only if the path of this flow through the rules was
+/// read, and no translation changed the packet.
 fn takers(case: &Case<'_>, reading: &Reading, (time, drop): (u64, &PacketDrop)) -> Option<Takers> {
     let own = case.attempt.flow;
     let path = reading.firewall.path.as_ref().filter(|path| path.is_of(drop.flow))?;
@@ -61,9 +62,10 @@ type Candidate<'a> = (usize, &'a FirewallRule);
 /// `NF_IP_PRI_CONNTRACK`, linux/netfilter_ipv4.h; the same for IPv6.
 const CONNTRACK_PRIORITY: i32 = -200;
 
-/// `nf_hook_slow` also frees what connection tracking and IPVS drop. It was this rule if that counted the packet, or if it takes
-/// every packet that comes to it; and if connection tracking, where that comes before it, cannot have lacked room.
-fn took_it(
+/// Whether this rule dropped the packet: `nf_hook_slow` also frees what connection tracking and IPVS drop. The rule
+/// must have counted the packet, or take every packet that reaches it. If connection tracking comes before the rule,
+/// its table must not have been full: then it drops packets itself.
+fn has_dropped(
     reading: &Reading,
     at: usize,
     rule: &FirewallRule,
@@ -72,12 +74,12 @@ fn took_it(
 ) -> bool {
     let takes_all = (rule.exact || rule.policy || take_all) && rule.packets != Some(0);
     let is_before_tracking = || rule.priority.is_some_and(|priority| priority < CONNTRACK_PRIORITY);
-    let can_come_to_it = || is_before_tracking() || !may_lack_entry(drop) || !reading.lacked_room(time);
-    (takes_all || reading.took_some(at, time)) && can_come_to_it()
+    let can_reach_it = || is_before_tracking() || !may_lack_entry(drop) || !reading.lacked_room(time);
+    (takes_all || reading.took_some(at, time)) && can_reach_it()
 }
 
-/// Connection tracking gives an entry to what comes to these hooks, or drops it (`nf_conntrack_in`); only what it finds invalid
-/// goes on without one.
+/// Whether the packet may have lacked a connection tracking entry. At these hooks connection tracking gives a packet an
+/// entry or drops it (`nf_conntrack_in`); only an invalid packet goes on without one.
 pub(super) fn may_lack_entry(drop: &PacketDrop) -> bool {
     drop.tracked.is_none_or(|it| it == Tracked::No)
         && matches!(netfilter_hook(drop), None | Some("PREROUTING" | "OUTPUT"))
@@ -94,8 +96,8 @@ fn fits(case: &Case<'_>, rule: &FirewallRule, drop: &PacketDrop, verdict: RuleVe
         && (!rule.when.new || (drop.flags.is_syn() && drop.tracked.is_none_or(|it| it == Tracked::Yes)))
 }
 
-/// From 6.7 on (`nft_do_chain`: `NF_DROP_REASON`) a rule of nftables frees the packet inside its chain; what
-/// `nf_hook_slow` frees there is another's, or a policy's. Before, all is freed in `nf_hook_slow`.
+/// From 6.7 on (`nft_do_chain`: `NF_DROP_REASON`) an nftables rule frees the packet inside its chain. `nf_hook_slow`
+/// then frees only what a policy or another backend drops. Before 6.7, `nf_hook_slow` frees all of them.
 fn backend_fits(case: &Case<'_>, rule: &FirewallRule, drop: &PacketDrop) -> bool {
     let legacy = rule.backend == Backend::IptablesLegacy;
     match drop.location.as_deref().map(plain) {
@@ -115,21 +117,21 @@ fn frees_in_chain(case: &Case<'_>) -> bool {
     (numbers.next(), numbers.next()) >= (Some(6), Some(7))
 }
 
-/// Without those that come after a rule that every such packet ends at.
-fn reached(mut reached: Vec<Candidate<'_>>) -> Vec<Candidate<'_>> {
-    if reached.iter().any(|(_, rule)| owner::is_endpoints_check(rule)) {
-        reached.retain(|(_, rule)| !owner::is_cluster_ips_check(rule));
+/// Leaves out the rules that come after a rule which takes every such packet.
+fn reachable(mut candidates: Vec<Candidate<'_>>) -> Vec<Candidate<'_>> {
+    if candidates.iter().any(|(_, rule)| owner::is_endpoints_check(rule)) {
+        candidates.retain(|(_, rule)| !owner::is_cluster_ips_check(rule));
     }
-    let ends: Vec<&FirewallRule> = reached.iter().map(|(_, rule)| *rule).filter(|rule| rule.exact).collect();
+    let ends: Vec<&FirewallRule> = candidates.iter().map(|(_, rule)| *rule).filter(|rule| rule.exact).collect();
     for end in ends {
         let mut after = false;
-        reached.retain(|(_, rule)| {
+        candidates.retain(|(_, rule)| {
             let never_met = comes_later(end, rule) || (after && same_base(end, rule));
             after |= std::ptr::eq(*rule, end);
             !never_met
         });
     }
-    reached
+    candidates
 }
 
 fn same_base(left: &FirewallRule, right: &FirewallRule) -> bool {
@@ -137,8 +139,8 @@ fn same_base(left: &FirewallRule, right: &FirewallRule) -> bool {
     left.base.is_some() && place(left) == place(right) && left.table == right.table && left.family == right.family
 }
 
-/// The base chain of `end` comes first in the same hook, and nothing there let the packet go on to that of `rule`. Chains of
-/// `INGRESS` and `EGRESS` may be other devices', and `BRIDGE` is several hooks.
+/// The base chain of `end` runs before that of `rule` at the same hook, and nothing before `end` accepts the packet.
+/// Chains of `INGRESS` and `EGRESS` may belong to other devices, and `BRIDGE` stands for several hooks.
 fn comes_later(end: &FirewallRule, rule: &FirewallRule) -> bool {
     let is_one = |hook: &str| !matches!(hook, "INGRESS" | "EGRESS" | "BRIDGE");
     let together = end.hooks.iter().any(|hook| is_one(hook) && rule.hooks.contains(hook));
@@ -146,12 +148,12 @@ fn comes_later(end: &FirewallRule, rule: &FirewallRule) -> bool {
 }
 
 impl Blame<'_> {
-    /// The packet was answered, as only a rule that rejects does.
+    /// The packet was answered, which only a rule that rejects does.
     pub(super) fn answered(self) -> Self {
         Self { by_rule: !self.rules.is_empty(), ..self }
     }
 
-    /// It can only have been this one.
+    /// The only rule that can have dropped the packet.
     pub(super) fn certain(&self) -> Option<&FirewallRule> {
         match self.rules.as_slice() {
             [only] if self.complete && self.by_rule => Some(only),
@@ -159,39 +161,39 @@ impl Blame<'_> {
         }
     }
 
-    /// The same, and it takes every such packet.
+    /// Whether there is such a rule and it takes every such packet.
     pub(super) fn certainly_takes(&self) -> bool {
         self.certain().is_some_and(|rule| rule.exact || self.take_all)
     }
 
-    /// All candidates are like that; some that were not read may be missing.
+    /// Whether all candidates are like that. Candidates that were not read may be missing.
     pub(super) fn all_read(&self, like: impl Fn(&FirewallRule) -> bool) -> bool {
         !self.rules.is_empty() && self.rules.iter().all(|rule| like(rule))
     }
 
-    /// A packet that has no entry when it comes to one of them is one that connection tracking found invalid: each comes after it.
+    /// Whether connection tracking comes before all candidates: a packet that reaches one without an entry was invalid.
     pub(super) fn come_after_tracking(&self) -> bool {
         let iptables = |rule: &FirewallRule| rule.backend != Backend::Nftables && rule.table != "raw";
         let after = |rule: &FirewallRule| rule.priority.map_or(iptables(rule), |at| at > CONNTRACK_PRIORITY);
         self.rules.iter().all(|rule| after(rule))
     }
 
-    /// All was read, and nothing of it can have done it.
+    /// All rules were read, and none of them can have dropped the packet.
     pub(super) fn fits_no_rule(&self) -> bool {
         self.complete && self.rules.is_empty()
     }
 
-    /// All candidates are like that, and none is missing.
+    /// Whether all candidates are like that, and none is missing.
     pub(super) fn all(&self, like: impl Fn(&FirewallRule) -> bool) -> bool {
         self.complete && self.all_read(like)
     }
 
-    /// All of them check the way back, as rp_filter does.
+    /// All candidates check the route back, as rp_filter does.
     pub(super) fn is_reverse_path(&self) -> bool {
         self.all(|rule| rule.when.rpf)
     }
 
-    /// Who made the first of them.
+    /// The software that made the first candidate.
     pub(super) fn owner(&self) -> Option<Owner> {
         self.rules.first().and_then(|rule| self.owner_of(rule))
     }
@@ -200,7 +202,7 @@ impl Blame<'_> {
         owner_of(rule, &self.reading.firewall.rules)
     }
 
-    /// The rule or the candidates in words, to follow a sentence.
+    /// The rule or the candidates, as a clause that follows a sentence.
     pub(super) fn words(&self) -> String {
         let named = self.named();
         let more = if self.complete { "" } else { " or one that was not read" };
@@ -230,14 +232,14 @@ impl Blame<'_> {
         self.rules.first().map(|rule| command(rule))
     }
 
-    /// What was found, as evidence.
+    /// The first candidates, as evidence.
     pub(super) fn evidence(&self) -> Vec<Evidence> {
         self.rules.iter().take(NAMED).map(|rule| self.evidence_of(rule)).collect()
     }
 
     fn evidence_of(&self, rule: &FirewallRule) -> Evidence {
         let certain = if self.certain().is_some() { "dropped it" } else { "can have dropped it" };
-        let says = format!("{} {certain}", self.described(rule));
+        let text = format!("{} {certain}", self.described(rule));
         let legacy = rule.backend == Backend::IptablesLegacy;
         let fields = json!({
             "table": rule.table, "family": rule.family, "chain": rule.chain, "hook": rule.hooks.join(","),
@@ -247,7 +249,7 @@ impl Blame<'_> {
             "packets": rule.packets, "owner": self.owner_of(rule).map(|owner| owner.name),
             "candidates": (self.rules.len() > 1).then_some(self.rules.len()),
         });
-        evidence("netfilter", self.reading.at, says, fields)
+        evidence("netfilter", self.reading.at, text, fields)
     }
 }
 
@@ -283,18 +285,18 @@ mod tests {
     use super::*;
     use crate::testing::rule;
 
-    /// Who may write rules in a pod's namespace names its chains.
+    /// Whoever may write rules in a pod's namespace chooses the names of its chains.
     #[test]
-    fn a_chains_name_is_no_command() {
+    fn a_chain_name_cannot_inject_a_command() {
         let rule = rule("in$(reboot)", RuleVerdict::Drop);
         let shown =
             command(&FirewallRule { backend: Backend::Nftables, family: "inet".into(), table: "f;l".into(), ..rule });
         assert_eq!(shown, "nft -a list chain inet TABLE CHAIN");
     }
 
-    /// On many nodes `iptables` is the legacy one, which does not see these.
+    /// On many nodes `iptables` is iptables-legacy, which does not list rules of iptables-nft.
     #[test]
-    fn a_chain_is_listed_by_the_program_that_has_it() {
+    fn a_chain_is_listed_with_the_program_of_its_backend() {
         let shown = |backend, family: &str| {
             let rule = rule("cali-tw-x", RuleVerdict::Drop);
             command(&FirewallRule { backend, family: family.into(), table: "filter".into(), ..rule })
@@ -304,7 +306,7 @@ mod tests {
         assert_eq!(shown(Backend::IptablesLegacy, "ip6"), "ip6tables-legacy -t filter -vS cali-tw-x");
     }
 
-    /// The stack of the drop does not always tell the hook.
+    /// The stack of a drop does not always show the hook.
     #[test]
     fn base_chains_of_different_hooks_do_not_follow_each_other() {
         let at = |hook: &str, priority| {
@@ -312,11 +314,11 @@ mod tests {
             let rule = FirewallRule { first: true, priority: Some(priority), ..rule(&base, RuleVerdict::Drop) };
             FirewallRule { hooks: vec![hook.to_owned()], ..rule }
         };
-        let reached = |first: FirewallRule, second: FirewallRule| {
-            reached(vec![(0, &first), (1, &second)]).into_iter().map(|(place, _)| place).collect::<Vec<_>>()
+        let places = |first: FirewallRule, second: FirewallRule| {
+            reachable(vec![(0, &first), (1, &second)]).into_iter().map(|(place, _)| place).collect::<Vec<_>>()
         };
-        assert_eq!(reached(at("INPUT", -150), at("INPUT", 0)), [0]);
-        assert_eq!(reached(at("INPUT", -150), at("PREROUTING", 0)), [0, 1]);
-        assert_eq!(reached(at("INGRESS", -150), at("INGRESS", 0)), [0, 1], "of another device");
+        assert_eq!(places(at("INPUT", -150), at("INPUT", 0)), [0]);
+        assert_eq!(places(at("INPUT", -150), at("PREROUTING", 0)), [0, 1]);
+        assert_eq!(places(at("INGRESS", -150), at("INGRESS", 0)), [0, 1], "of another device");
     }
 }

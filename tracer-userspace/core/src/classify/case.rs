@@ -1,4 +1,4 @@
-//! What a rule looks at, and what several rules ask of it.
+//! What rules ask about an attempt.
 
 use super::evidence::netfilter_hook;
 use super::stopped::Stops;
@@ -8,18 +8,18 @@ use tracer_attempts::enrich::Matched;
 use tracer_common::names::Hook;
 use tracer_model::event::{Flow, Inspection, Netns, PacketDrop, ResetSent, Runs, TcpState};
 
-/// A rule that rejects answers in the same run in which it drops. The next SYN is sent a second later at the earliest
-/// (`TCP_TIMEOUT_INIT`): what comes then answers that one.
+/// How long after a drop a RST or ICMP error still answers the dropped SYN. A rule that rejects answers in the run in
+/// which it drops. The next SYN, with an answer of its own, comes a second later at the earliest (`TCP_TIMEOUT_INIT`).
 pub(super) const ANSWER_NS: u64 = 500_000_000;
 
-/// What a rule looks at.
+/// The input of a rule.
 #[derive(Debug)]
 pub struct Case<'a> {
     /// The attempt.
     pub attempt: &'a Attempt,
     /// The node.
     pub node: &'a Node,
-    /// The probes that it can be.
+    /// The probes that the attempt can be.
     pub matched: Matched<'a>,
     /// Enough time has passed since the last ambiguous event for its companions to have arrived:
     /// conclusions from what was *not* seen are allowed.
@@ -35,18 +35,18 @@ impl<'a> Case<'a> {
         Self { attempt, node, matched: Matched::new(attempt, node), settled, streak, stops: Stops::default() }
     }
 
-    /// Those of these hooks that are missing, without those that tell of the other address family only.
+    /// Which of these hooks are missing. A hook that shows only the other address family does not count.
     pub(super) fn missing(&self, hooks: &[Hook]) -> Vec<Hook> {
         let is_ipv4 = self.attempt.flow.dst.is_ipv4();
-        let tells = |hook: &Hook| match hook {
+        let shows = |hook: &Hook| match hook {
             Hook::TcpV4SendReset | Hook::IcmpSend | Hook::IpvsNatXmit => is_ipv4,
             Hook::TcpV6SendReset | Hook::Icmp6Send | Hook::IpvsNatXmitV6 => !is_ipv4,
             _ => true,
         };
-        self.node.missing_of(hooks).into_iter().filter(tells).collect()
+        self.node.missing_of(hooks).into_iter().filter(shows).collect()
     }
 
-    /// One of them is missing.
+    /// Whether one of these hooks is missing.
     pub(super) fn lacks(&self, hooks: &[Hook]) -> bool {
         !self.missing(hooks).is_empty()
     }
@@ -61,9 +61,9 @@ pub struct Streak {
     pub last: u64,
     /// How many, this one included.
     pub count: u32,
-    /// Its container had one id throughout: it was not started again in between.
+    /// The container had one id throughout: it was not restarted in between.
     pub one_run: bool,
-    /// Nothing but a probe can have dialled any of them.
+    /// All of them can only be attempts of a probe.
     pub of_probes: bool,
 }
 
@@ -73,7 +73,8 @@ impl Streak {
         Self { since: began, last: began, count: 1, one_run: true, of_probes: true }
     }
 
-    /// What of it belongs to the run of the container that began then; of several before its beginning was known the last.
+    /// The part that belongs to the run of the container that began then. If the first failure came before that, only
+    /// the last one is known to belong to the run.
     pub fn in_run(self, began: Option<u64>) -> Option<Self> {
         match began {
             Some(began) if self.since < began => {
@@ -84,37 +85,37 @@ impl Streak {
     }
 }
 
-/// The attempt never came past its handshake.
+/// The attempt never got past its handshake.
 pub(super) fn in_handshake(case: &Case<'_>) -> bool {
     let ended = case.attempt.ended.is_none_or(|(_, end)| end == End::NotEstablished);
     case.attempt.established.is_none() && ended
 }
 
-/// No packet of it was dropped or complained about, and no RST came: the network says nothing.
+/// The network shows nothing: no dropped packet, no ICMP error and no RST.
 pub(super) fn silent(case: &Case<'_>) -> bool {
     let attempt = case.attempt;
     attempt.drops().next().is_none() && attempt.icmp().next().is_none() && attempt.reset_received().is_none()
 }
 
-/// The hooks that tell of a RST of a stack that has no socket for the packet, where `tcp_send_reset` does not (before 6.12).
+/// Hooks that show a RST of a stack that has no socket for the packet, where `tcp_send_reset` does not (before 6.12).
 pub(super) const REFUSAL_HOOKS: &[Hook] = &[Hook::TcpV4SendReset, Hook::TcpV6SendReset];
 
-/// The hooks that tell of ICMP errors.
+/// Hooks that show ICMP errors.
 pub(super) const ICMP_HOOKS: &[Hook] = &[Hook::IcmpSend, Hook::Icmp6Send];
 
 /// The state of the target as it was read while this attempt waited.
 pub(super) fn inspected<'a>(case: &Case<'a>) -> Option<(u64, &'a Inspection)> {
     let (time, seen) = case.node.targets.inspection(case.attempt.netns?, case.attempt.flow.dst)?;
-    case.attempt.was_there(time).then_some((time, seen))
+    case.attempt.overlaps(time).then_some((time, seen))
 }
 
-/// No RST came for a later SYN than the one of this time. What comes with it is the answer of whoever dropped it.
+/// No RST answered a later SYN than the one at this time. A RST right after the drop is of whatever dropped that SYN.
 pub(super) fn is_unanswered(case: &Case<'_>, time: u64) -> bool {
     let reset = case.attempt.reset_received().filter(|(_, reset)| reset.state == TcpState::SynSent);
     reset.is_none_or(|(at, _)| at < time.saturating_add(ANSWER_NS))
 }
 
-/// The packet is one of a handshake that never came to its end or to another answer.
+/// The packet belongs to a handshake that was neither completed nor answered otherwise.
 pub(super) fn is_of_handshake(case: &Case<'_>, time: u64, drop: &PacketDrop) -> bool {
     case.attempt.established.is_none() && is_unanswered(case, time) && (drop.flags.is_syn() || drop.flags.is_syn_ack())
 }
@@ -127,11 +128,11 @@ pub(super) fn outbound(case: &Case<'_>, drop: &PacketDrop) -> bool {
 /// A packet of this flow goes from the prober to the target.
 pub(super) fn leads_out(case: &Case<'_>, packet: Flow) -> bool {
     let flow = case.attempt.flow;
-    // What was dialled may have been translated by then; where it comes from has not.
+    // The destination may have been translated by then; the source has not.
     packet.dst == flow.dst || (packet.src == flow.src && packet.src != flow.dst)
 }
 
-/// The pod that was probed has no network of its own: who listens in its namespace on another port is anybody on the node.
+/// The probed pod is on the host's network: a listener on another port of its namespace may be any process of the node.
 pub(super) fn shares_node(case: &Case<'_>) -> bool {
     case.matched.probed_pod().is_some_and(|pod| pod.host_network)
 }
@@ -141,13 +142,13 @@ pub(super) fn runs<'a>(case: &Case<'a>) -> Option<&'a Runs> {
     case.matched.probed_container()?.1.runs.as_ref()
 }
 
-/// The target's address is one of this namespace's own: so it was read, or its stack took packets to it for itself. A list of
-/// pods has no namespaces, and they are found on the node a moment later.
+/// This namespace has the target's address: its addresses were read, or its stack took packets to that address for
+/// itself. A list of pods names no namespaces; tracer finds them on the node a moment later.
 pub(super) fn holds_target(case: &Case<'_>, netns: Netns) -> bool {
     let dst = case.attempt.flow.dst;
     let read = || case.attempt.netns.and_then(|from| case.node.netns_of_addr(from, dst.ip())) == Some(netns);
     let local = |d: &PacketDrop| netfilter_hook(d) == Some("INPUT") || d.reason.as_deref() == Some("NO_SOCKET");
-    let took = |d: &PacketDrop| d.netns == Some(netns) && d.flow.dst == dst && local(d);
+    let delivered = |d: &PacketDrop| d.netns == Some(netns) && d.flow.dst == dst && local(d);
     let refused = |r: &ResetSent| r.netns == Some(netns) && r.no_socket && r.flow.src == dst;
-    read() || case.attempt.drops().any(|(_, d)| took(d)) || case.attempt.resets_sent().any(|(_, r)| refused(r))
+    read() || case.attempt.drops().any(|(_, d)| delivered(d)) || case.attempt.resets_sent().any(|(_, r)| refused(r))
 }

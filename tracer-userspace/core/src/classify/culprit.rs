@@ -1,4 +1,4 @@
-//! Who changed a link, and by which path it came into the namespace it hit.
+//! The process that changed a link, and the path by which it entered the link's namespace.
 
 use serde_json::json;
 
@@ -7,14 +7,14 @@ use tracer_attempts::enrich::netns_ref;
 use tracer_model::event::LinkChange;
 use tracer_model::record::{Culprit, Evidence};
 
-/// The process that changed a link. The path is the last one by which it, or a process above it, came into the link's
-/// namespace; where opens are not seen, the one that the runtime gave it. The end of a veth pair goes down with the other one,
-/// whoever does it from where that one is.
+/// The process that changed a link. The path is the last one by which it, or a process above it, entered the link's
+/// namespace. If no open was seen, it is the path that the runtime gave to the plugin. The second end of a veth pair
+/// goes down with the first: then the process is in the namespace of the first end, and the path is absent.
 pub fn culprit_of(node: &Node, time: u64, change: &LinkChange) -> Culprit {
     let mut pids = vec![change.actor.pid];
     pids.extend(change.ancestors.iter().map(|a| a.pid).filter(|&p| p > 1));
     let path = || node.namespaces.path(&pids, change.netns, time).map(str::to_owned);
-    let given = || change.cni_netns.clone().filter(|_| !node.namespaces.named_one(&pids, time));
+    let given = || change.cni_netns.clone().filter(|_| !node.namespaces.has_opened_path(&pids, time));
     Culprit {
         pid: change.actor.pid,
         comm: change.actor.comm.clone(),
@@ -34,13 +34,13 @@ pub(super) fn evidence(time: u64, change: &LinkChange) -> Evidence {
     super::evidence::evidence(hook.name(), time, format!("{name} set down by {actor}"), fields)
 }
 
-/// Who did it is in another namespace than the link.
+/// The process is in another namespace than the link.
 pub fn is_elsewhere(change: &LinkChange) -> bool {
     change.actor.netns.is_some_and(|netns| netns != change.netns)
 }
 
-/// Network plugins by the name of their process: those of github.com/containernetworking/plugins and of networks in wide
-/// use. `bridge` and `firewall` are other programs' names, too: those are identified by their path or their environment.
+/// Network plugins by the name of their process: those of github.com/containernetworking/plugins and of networks in
+/// wide use. `bridge` and `firewall` are names of other programs, too: these plugins show by path or environment.
 const PLUGINS: &[&str] = &[
     "loopback",
     "ptp",
@@ -61,32 +61,32 @@ const PLUGINS: &[&str] = &[
     "azure-vnet",
 ];
 
-/// A network plugin: by its environment, by where its program lies (/opt/cni/bin, /usr/libexec/cni, k3s's `cni`), or by name.
+/// A network plugin: by environment, by folder (/opt/cni/bin, /usr/libexec/cni, k3s's `cni`), or by name.
 fn is_plugin(change: &LinkChange) -> bool {
     let in_cni = change.exe.as_deref().is_some_and(|exe| exe.split('/').any(|part| part == "cni"));
     change.cni_netns.is_some() || in_cni || PLUGINS.contains(&change.actor.comm.as_str())
 }
 
-/// It is a plugin, which sets links of pods down, that came into a node's namespace by a path: the path led elsewhere than
-/// it meant. By that of process 1 it may have meant the node.
+/// A plugin sets links of pods down. One that entered a node's namespace by a path was led to another namespace than it
+/// meant. Only with the path of process 1 it may have meant the node.
 fn went_astray(node: &Node, change: &LinkChange, culprit: &Culprit) -> bool {
     let by_path = culprit.netns_path.as_deref().is_some_and(|path| !path.starts_with("/proc/1/"));
     is_plugin(change) && by_path && node.is_a_node(change.netns)
 }
 
-/// What is to be done about whoever set the link down, to follow the command that sets it up.
+/// What to do about the process that set the link down; follows the command that sets it up.
 pub(super) fn fix(node: &Node, change: &LinkChange, culprit: &Culprit) -> String {
-    let who = culprit.exe.as_deref().unwrap_or(&culprit.comm);
+    let process = culprit.exe.as_deref().unwrap_or(&culprit.comm);
     if went_astray(node, change, culprit) {
-        return format!("; then fix what {who} does: it worked in a network namespace that was not the one it meant");
+        return format!("; then fix what {process} does: it worked in another network namespace than the one it meant");
     }
     if is_plugin(change) && node.is_a_node(change.netns) {
         return format!(
-            "; then find out which namespace the network plugin {who} was given (CNI_NETNS; the log of the container runtime): how it came into this one was not seen"
+            "; then find out in the log of the container runtime which namespace (CNI_NETNS) the network plugin {process} got: tracer did not see how it entered this one"
         );
     }
     let parent = culprit.ancestors.first().map(|it| format!(", started by {} (pid {})", it.comm, it.pid));
-    format!("; then ask why {who} (pid {}{}) set it down", culprit.pid, parent.unwrap_or_default())
+    format!("; then ask why {process} (pid {}{}) set it down", culprit.pid, parent.unwrap_or_default())
 }
 
 #[cfg(test)]
@@ -104,7 +104,7 @@ mod tests {
         }
     }
 
-    fn reported(change: &LinkChange, path: Option<&str>) -> String {
+    fn fix_for(change: &LinkChange, path: Option<&str>) -> String {
         let links = ObservationKind::Links(Links { netns: Netns(1), cookie: None, links: Vec::new() });
         let mut node = Node::default();
         node.observe(&Observation { time_boot_ns: 1, kind: links });
@@ -113,26 +113,26 @@ mod tests {
     }
 
     #[test]
-    fn a_plugin_that_came_by_a_path_went_astray() {
+    fn a_plugin_that_entered_the_node_by_a_path_went_astray() {
         let plugin = change("loopback", "/opt/cni/bin/loopback", None);
-        assert_has(&reported(&plugin, Some("/proc/5029/ns/net")), &["not the one it meant"]);
+        assert_has(&fix_for(&plugin, Some("/proc/5029/ns/net")), &["another network namespace than the one it meant"]);
         let k3s = change("bridge", "/var/lib/rancher/k3s/data/x/bin/cni", Some("/run/netns/cni-1"));
-        assert_has(&reported(&k3s, Some("/run/netns/cni-1")), &["not the one it meant"]);
-        assert_has(&reported(&plugin, None), &["how it came into this one was not seen"]);
+        assert_has(&fix_for(&k3s, Some("/run/netns/cni-1")), &["another network namespace than the one it meant"]);
+        assert_has(&fix_for(&plugin, None), &["did not see how it entered this one"]);
         let elsewhere = LinkChange { netns: Netns(2), ..plugin };
         assert!(
-            reported(&elsewhere, Some("/run/netns/cni-1")).contains("ask why"),
+            fix_for(&elsewhere, Some("/run/netns/cni-1")).contains("ask why"),
             "a pod's link is a plugin's to set down"
         );
     }
 
     #[test]
-    fn of_an_administrator_nothing_is_reported_but_what_was_seen() {
+    fn a_process_that_is_no_plugin_is_only_named() {
         let by_hand = change("ip", "/usr/sbin/ip", None);
         let expected = "; then ask why /usr/sbin/ip (pid 5, started by bash (pid 4)) set it down";
-        assert_eq!(reported(&by_hand, Some("/run/netns/node")), expected);
+        assert_eq!(fix_for(&by_hand, Some("/run/netns/node")), expected);
         assert_eq!(
-            reported(&change("bridge", "/usr/sbin/bridge", None), None).split_once(" (").map(|it| it.0),
+            fix_for(&change("bridge", "/usr/sbin/bridge", None), None).split_once(" (").map(|it| it.0),
             Some("; then ask why /usr/sbin/bridge")
         );
     }

@@ -12,12 +12,12 @@ use tracer_model::event::{
 use tracer_model::record::Evidence;
 
 /// Builds one piece of evidence.
-pub fn evidence(hook: &str, time_boot_ns: u64, says: String, fields: Value) -> Evidence {
+pub fn evidence(hook: &str, time_boot_ns: u64, text: String, fields: Value) -> Evidence {
     let fields = match fields {
         Value::Object(map) => map.into_iter().filter(|(_, v)| !v.is_null()).collect(),
         _ => BTreeMap::new(),
     };
-    Evidence { hook: hook.to_owned(), time_boot_ns, text: says, fields }
+    Evidence { hook: hook.to_owned(), time_boot_ns, text, fields }
 }
 
 /// A dropped packet.
@@ -25,12 +25,12 @@ pub fn of_drop(time: u64, drop: &PacketDrop) -> Evidence {
     let why = drop.reason.as_deref().or(drop.location.as_deref()).unwrap_or("no reason given by this kernel");
     let down = |up: bool| if up { "" } else { " (down)" };
     let on = drop.device.as_ref().map(|d| format!(" on {}{}", d.name, down(d.up))).unwrap_or_default();
-    let says = format!("{} {} dropped{on}: {why}", drop.flags.name(), drop.flow);
+    let text = format!("{} {} dropped{on}: {why}", drop.flags.name(), drop.flow);
     let fields = json!({
         "reason": drop.reason, "location": drop.location, "netns": drop.netns,
         "device": drop.device.as_ref().map(|d| d.name.clone()), "netfilter_hook": netfilter_hook(drop), "via": drop.via,
     });
-    evidence(Hook::KfreeSkb.name(), time, says, fields)
+    evidence(Hook::KfreeSkb.name(), time, text, fields)
 }
 
 /// A RST that a stack of this node sent.
@@ -42,26 +42,26 @@ pub fn of_reset_sent(time: u64, reset: &ResetSent) -> Evidence {
         (None, false, None) => "a socket".to_owned(),
     };
     let why = reset.reason.as_deref().map(|r| format!(", reason {r}")).unwrap_or_default();
-    let says = format!("RST {} sent by {from}{why}", reset.flow);
+    let text = format!("RST {} sent by {from}{why}", reset.flow);
     let fields = json!({
         "reason": reset.reason, "netns": reset.netns, "no_socket": reset.no_socket,
         "answered": (reset.answered.0 != 0).then(|| reset.answered.name()), "via": reset.via,
     });
-    evidence(reset.hook.name(), time, says, fields)
+    evidence(reset.hook.name(), time, text, fields)
 }
 
 /// A RST that the prober's socket received.
 pub fn of_reset_received(time: u64, reset: &ResetReceived) -> Evidence {
-    let says = format!("RST from {} received in {}", reset.flow.dst, state_name(reset.state));
+    let text = format!("RST from {} received in {}", reset.flow.dst, state_name(reset.state));
     let fields = json!({ "state": reset.state, "bytes_received": reset.bytes_received });
-    evidence(Hook::TcpReceiveReset.name(), time, says, fields)
+    evidence(Hook::TcpReceiveReset.name(), time, text, fields)
 }
 
 /// An ICMP error.
 pub fn of_icmp(time: u64, icmp: &Icmp) -> Evidence {
-    let says = format!("{} sent about the {} {}", RejectAnswer::of(icmp), icmp.flags.name(), icmp.flow);
+    let text = format!("{} sent about the {} {}", RejectAnswer::of(icmp), icmp.flags.name(), icmp.flow);
     let fields = json!({ "type": icmp.icmp_type, "code": icmp.code, "netns": icmp.netns });
-    evidence(Hook::IcmpSend.name(), time, says, fields)
+    evidence(Hook::IcmpSend.name(), time, text, fields)
 }
 
 /// What IPVS did.
@@ -70,8 +70,8 @@ pub fn of_ipvs(time: u64, ipvs: &Ipvs) -> Evidence {
         IpvsOp::Translate => ("ip_vs_nat_xmit", "taken by IPVS and sent to a backend of the Service"),
         IpvsOp::NoBackend => ("ip_vs_leave", "taken by IPVS for a Service that has no backend"),
     };
-    let says = format!("{} {} {did}", ipvs.flags.name(), ipvs.flow);
-    evidence(hook, time, says, json!({ "op": ipvs.op, "netns": ipvs.netns, "via": ipvs.via }))
+    let text = format!("{} {} {did}", ipvs.flags.name(), ipvs.flow);
+    evidence(hook, time, text, json!({ "op": ipvs.op, "netns": ipvs.netns, "via": ipvs.via }))
 }
 
 const MOST_NAMED: usize = 8;
@@ -97,20 +97,20 @@ pub fn of_inspection(time: u64, seen: &Inspection) -> Evidence {
     };
     let neighbour =
         seen.neighbour.as_ref().map(|n| format!(", its neighbour entry is {}", n.state)).unwrap_or_default();
-    let says = format!("{} as it was read: {place}{links}{listens}{neighbour}", seen.target);
-    evidence("inspection", time, says, json!({ "netns": seen.netns, "down": down }))
+    let text = format!("{} as it was read: {place}{links}{listens}{neighbour}", seen.target);
+    evidence("inspection", time, text, json!({ "netns": seen.netns, "down": down }))
 }
 
 /// The state change that ended the attempt.
 pub fn of_state(time: u64, state: &State) -> Evidence {
-    let says = format!("the attempt's own socket went from {} to {}", state_name(state.old), state_name(state.new));
+    let text = format!("the attempt's own socket went from {} to {}", state_name(state.old), state_name(state.new));
     let fields = json!({
         "errno": state.errno, "bytes_sent": state.bytes_sent, "bytes_acked": state.bytes_acked, "bytes_received": state.received(),
     });
-    evidence(Hook::InetSockSetState.name(), time, says, fields)
+    evidence(Hook::InetSockSetState.name(), time, text, fields)
 }
 
-/// An errno in words, the same on every libc: a replay must say what the recording reported.
+/// An errno in words, the same on every libc: a replay must print what the live run printed.
 pub fn errno_text(errno: i32) -> String {
     format!("{} (os error {errno})", nix::errno::Errno::from_raw(errno).desc())
 }
@@ -147,8 +147,8 @@ pub fn is_netfilter(drop: &PacketDrop) -> bool {
     }
 }
 
-/// Freed where a packet is freed for which there is no socket, and others are, too; and the kernel does not say which
-/// (`tcp_v4_rcv`, net/ipv4/tcp_ipv4.c, v5.10).
+/// The packet was freed in the receive function of TCP, and the kernel gives no reason. That function frees packets
+/// without a socket, and others (`tcp_v4_rcv`, net/ipv4/tcp_ipv4.c, v5.10).
 pub fn is_at_socket(drop: &PacketDrop) -> bool {
     matches!(drop.reason.as_deref(), None | Some("NOT_SPECIFIED"))
         && matches!(drop.location.as_deref().map(plain), Some("tcp_v4_rcv" | "tcp_v6_rcv"))
@@ -180,12 +180,12 @@ pub fn netfilter_hook(drop: &PacketDrop) -> Option<&'static str> {
 
 /// What the kubelet reported of a probe, as evidence.
 pub fn of_outcome(probe: &KubeletProbe) -> Evidence {
-    let words = probe.output.as_ref().map_or_else(String::new, |it| format!(": {it}"));
+    let output = probe.output.as_ref().map_or_else(String::new, |it| format!(": {it}"));
     let place = probe.event_count.map_or_else(String::new, |n| format!(", in an Event that counts {n},"));
     let how = if probe.is_counted() { "failed" } else { "errored, a result that it ignores" };
-    let says = format!("the kubelet says{place} that the {} probe {how}{words}", probe.probe_type.name());
+    let text = format!("the kubelet reports{place} that the {} probe {how}{output}", probe.probe_type.name());
     let fields = json!({ "result": probe.result, "container": probe.container, "event_count": probe.event_count });
-    evidence("kubelet", probe.written_boot_ns, says, fields)
+    evidence("kubelet", probe.written_boot_ns, text, fields)
 }
 
 #[cfg(test)]
@@ -193,22 +193,22 @@ mod tests {
     use super::*;
     use crate::testing::*;
 
-    fn says(fill: impl FnOnce(&mut Inspection)) -> String {
+    fn text_of(fill: impl FnOnce(&mut Inspection)) -> String {
         let mut seen = Inspection::nothing(NODE, "10.88.0.2:80".parse().expect("an address"));
         fill(&mut seen);
         of_inspection(1, &seen).text
     }
 
     #[test]
-    fn two_namespaces_with_an_address_are_not_none() {
-        assert_ends(&says(|_| ()), "no network namespace of this node has its address");
-        assert_has(&says(|seen| seen.ambiguous = true), &["not known which"]);
+    fn an_address_of_two_namespaces_is_not_reported_as_absent() {
+        assert_ends(&text_of(|_| ()), "no network namespace of this node has its address");
+        assert_has(&text_of(|seen| seen.ambiguous = true), &["not known which"]);
     }
 
     #[test]
-    fn of_many_links_that_are_down_the_first_are_named() {
+    fn the_first_of_many_links_that_are_down_are_named() {
         let link = |number| LinkState { name: format!("d{number}"), ..LinkState::default() };
-        let down = |count| says(|seen| seen.links = (0..count).map(link).collect());
+        let down = |count| text_of(|seen| seen.links = (0..count).map(link).collect());
         assert!(down(2).ends_with(", d0, d1 down") && down(8).ends_with("d6, d7 down"));
         assert_ends(&down(100), "d6, d7 and 92 more links down");
     }

@@ -1,4 +1,4 @@
-//! What a rule found, and what weakens it.
+//! The result of a rule, and what weakens it.
 
 use crate::classify::{Case, SETTLE_NS};
 use tracer_common::names::Hook;
@@ -23,21 +23,21 @@ pub struct Finding {
     pub evidence: Vec<Evidence>,
     /// When the event that decided it happened, CLOCK_BOOTTIME.
     pub decided_at: u64,
-    /// Who caused it.
+    /// The process that caused it.
     pub culprit: Option<Culprit>,
-    /// Hooks without which this conclusion is weaker; those that are missing are named.
+    /// Hooks without which this conclusion is weaker; the verdict names those that are missing.
     pub rests_on: &'static [Hook],
-    /// It was concluded from something that was not seen.
+    /// It rests on something that was not seen.
     pub by_absence: bool,
-    /// A packet got lost: it holds until one that was sent again is answered with a no.
+    /// It rests on a lost packet. It holds until a retransmission gets through and is refused, or meets silence.
     pub until_answered: bool,
-    /// The target was reached, and was silent from then on for most of the attempt's time.
+    /// The target was reached, and sent nothing from then on for most of the attempt.
     pub in_silence: bool,
     /// Those of `rests_on` that are missing.
     pub missing_hooks: Vec<Hook>,
     /// Events lost inside the attempt's window.
     pub lost_events: u64,
-    /// It says more, or is another, once the firewall of this namespace was read as it was then or later.
+    /// The firewall of this namespace, read at this time or later, may complete or change the finding.
     pub waits_for: Option<(Netns, u64)>,
 }
 
@@ -82,7 +82,7 @@ impl Finding {
         self
     }
 
-    /// The same, naming who did it.
+    /// The same with its culprit.
     #[must_use]
     pub fn with_culprit(mut self, culprit: Option<Culprit>) -> Self {
         self.culprit = culprit;
@@ -97,16 +97,16 @@ impl Finding {
         self.until_answered()
     }
 
-    /// The same, until a packet that was sent again is answered with a no.
+    /// The same, see [`Finding::until_answered`].
     #[must_use]
     pub const fn until_answered(mut self) -> Self {
         self.until_answered = true;
         self
     }
 
-    /// The same, less sure if events were lost between these moments: one may have reported the listener that seems absent.
-    /// A full ring loses all events for a while. The kernel skips single runs of programs. If a cgroup makes too many
-    /// listeners, some are not reported. What finds no place in a map is no listener.
+    /// The same, less sure if events were lost between these moments: a lost event may have reported the missing
+    /// listener. A full ring loses all events for a while. The kernel skips single runs of programs. If a cgroup makes
+    /// too many listeners, tracer does not report some. Entries that a full map refused are no listeners.
     #[must_use]
     pub fn unless_a_listener_was_lost(mut self, case: &Case<'_>, from: u64, to: u64) -> Self {
         let lost = |places: &[&str]| {
@@ -125,13 +125,13 @@ impl Finding {
         self
     }
 
-    /// Lowers the confidence by what is missing or was lost. What was concluded from an absence is
-    /// no conclusion at all when events were lost: it becomes `unexplained`.
+    /// Lowers the confidence by the hooks that are missing and the events that were lost. A finding that rests on an
+    /// absence proves nothing when events were lost: it becomes `unexplained`.
     #[must_use]
     pub fn weakened(mut self, case: &Case<'_>) -> Self {
         let end = case.attempt.ended.map_or(self.decided_at, |(time, _)| time.max(self.decided_at));
         self.missing_hooks = case.missing(self.rests_on);
-        // Silence is silence until the moment that it was taken for one.
+        // An event that ends the silence could come until the attempt had settled.
         let end = if self.by_absence { end.saturating_add(SETTLE_NS) } else { end };
         self.lost_events = case.node.lost_between(case.attempt.started, end);
         if !self.missing_hooks.is_empty() || self.lost_events > 0 {
@@ -149,8 +149,8 @@ impl Finding {
         self
     }
 
-    /// With what the other rests on. Where a container was throttled, that is to be fixed before the lateness that comes of it.
-    /// Whether a pod needs whom it waits for is not known: that comes last.
+    /// Adds the evidence of the other finding. A throttled container is fixed first, since throttling makes the rest
+    /// late. A dependency comes last: tracer does not know whether the pod needs it.
     pub fn join(&mut self, other: Self) {
         let rows: Vec<_> = other.evidence.into_iter().filter(|row| !self.evidence.contains(row)).collect();
         self.evidence.extend(rows);
@@ -167,7 +167,7 @@ impl Finding {
         }
     }
 
-    /// It rests on something that the other finding does not have.
+    /// Whether it has evidence that the other finding lacks.
     pub fn adds_to(&self, other: &Self) -> bool {
         self.confidence > Confidence::Possible
             && self.evidence.iter().any(|e| other.evidence.iter().all(|o| o.time_boot_ns != e.time_boot_ns))

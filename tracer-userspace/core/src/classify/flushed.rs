@@ -1,4 +1,4 @@
-//! Rules and routes that a process removed in bulk, and what fails for want of them.
+//! Rules and routes that a process removed in bulk, and the attempts that fail without them.
 
 use serde_json::json;
 
@@ -12,20 +12,20 @@ use tracer_model::plural::counted;
 use tracer_model::record::{Cause, Culprit};
 
 const SECOND_NS: u64 = 1_000_000_000;
-/// kube-proxy looks every 30 s whether its chains are there (`--iptables-sync-period`).
-const LATELY_NS: u64 = 60 * SECOND_NS;
+/// kube-proxy checks every 30 s whether its chains exist (`--iptables-sync-period`).
+const RECENT_NS: u64 = 60 * SECOND_NS;
 
-/// Where the attempt found no way, or a wrong one, and a rule or route for it was removed in bulk: who did it.
+/// If the attempt found no route or a wrong one: names the process that removed a rule or route for it in bulk.
 pub(super) fn add(case: &Case<'_>, found: &mut Finding) {
-    if let Some(seen) = translated_no_more(case, found.cause) {
-        let led = "what led to the Service may be gone with them";
-        return note(case, found, seen, "nf_tables", led);
+    if let Some(seen) = removed_service_rules(case, found.cause) {
+        let rules_gone = "what led to the Service may be gone with them";
+        return note(case, found, seen, "nf_tables", rules_gone);
     }
-    let Some(seen) = missed(case, found.cause) else { return };
+    let Some(seen) = removed_route(case, found.cause) else { return };
     note(case, found, seen, "rtnetlink", "one for this address among them");
     found.culprit = culprit(seen, case.node);
-    if let Some(who) = seen.by.as_ref().map(|by| by.exe.as_deref().unwrap_or(&by.comm)) {
-        found.remediation.text += &format!(". Then keep {who} from removing what others set up");
+    if let Some(process) = seen.by.as_ref().map(|by| by.exe.as_deref().unwrap_or(&by.comm)) {
+        found.remediation.text += &format!(". Then keep {process} from removing what others set up");
     }
 }
 
@@ -37,37 +37,37 @@ fn note(case: &Case<'_>, found: &mut Finding, seen: &RulesFlushed, source: &str,
     found.evidence.insert(0, evidence(source, seen.since_boot_ns, sentence, fields));
 }
 
-/// What goes to the address of a Service finds its way only by the proxy's rules, in a table of its own or in `nat`. The proxy
-/// puts them back when it notices, and nothing shows whether it has.
-fn translated_no_more<'a>(case: &Case<'a>, cause: Cause) -> Option<&'a RulesFlushed> {
+/// The recent removal of the proxy's rules. Only these rules lead to the address of a Service; they are in a table of
+/// the proxy or in `nat`. The proxy restores them when it notices, but no hook shows whether it did.
+fn removed_service_rules<'a>(case: &Case<'a>, cause: Cause) -> Option<&'a RulesFlushed> {
     let (attempt, dst) = (case.attempt, case.attempt.flow.dst.ip());
-    let is_lost = matches!(cause, Cause::RouteUnreachable | Cause::NeighbourFailure | Cause::Unexplained);
-    if !is_lost || !case.node.services.iter().any(|service| service.cluster_ips.contains(&dst)) {
+    let has_no_way = matches!(cause, Cause::RouteUnreachable | Cause::NeighbourFailure | Cause::Unexplained);
+    if !has_no_way || !case.node.services.iter().any(|service| service.cluster_ips.contains(&dst)) {
         return None;
     }
     let own = if dst.is_ipv4() { "ip" } else { "ip6" };
     let is_of_proxy =
         |family: &str, table: &str| [own, "inet"].contains(&family) && ["nat", "kube-proxy"].contains(&table);
-    let mut lately = case
+    let mut recent = case
         .node
         .flushes
         .before(attempt.netns?, attempt.started)
-        .take_while(|seen| attempt.started.saturating_sub(seen.since_boot_ns) < LATELY_NS);
-    lately
+        .take_while(|seen| attempt.started.saturating_sub(seen.since_boot_ns) < RECENT_NS);
+    recent
         .find(|seen| matches!(&seen.rules, FlushedRules::Nftables { family, table, .. } if is_of_proxy(family, table)))
 }
 
-/// The removal of what the attempt lacks.
-fn missed<'a>(case: &Case<'a>, cause: Cause) -> Option<&'a RulesFlushed> {
+/// The bulk removal that took a rule or route for this attempt.
+fn removed_route<'a>(case: &Case<'a>, cause: Cause) -> Option<&'a RulesFlushed> {
     let (attempt, flow) = (case.attempt, case.attempt.flow);
     let applied = |it: &&RemovedRoute| it.applied_to(flow.src.ip(), flow.dst.ip());
     let mut before = case.node.flushes.before(attempt.netns?, attempt.started);
     match cause {
-        // Of a route that refuses, of a router's ICMP error and of the way back, nobody knows which routes they lack.
+        // Other errors show no missing route: a route that refuses, an ICMP error of a router, a missing route back.
         Cause::RouteUnreachable if attempt.connect_failed_at().is_some_and(|(_, it)| it.errno == libc::ENETUNREACH) => {
             before.find(|seen| seen.rules.of_routing().iter().any(|it| applied(&it)))
         }
-        // A rule that went before the one that sends it astray.
+        // Only a rule that came before the one which now leads astray.
         Cause::AsymmetricRoute => {
             let astray = inspected(case)?.1.stray_route.as_ref()?.rule.as_ref()?.priority;
             let was_first = |it: &&RemovedRoute| it.priority.is_some_and(|priority| priority < astray);
@@ -79,7 +79,7 @@ fn missed<'a>(case: &Case<'a>, cause: Cause) -> Option<&'a RulesFlushed> {
 
 /// `systemd-networkd (pid 412) removed 14 ip rules`
 pub(crate) fn sentence(seen: &RulesFlushed) -> String {
-    let who = match &seen.by {
+    let process = match &seen.by {
         Some(by) => format!("{} (pid {})", by.comm, by.pid),
         None => "a process that was not seen".to_owned(),
     };
@@ -93,10 +93,10 @@ pub(crate) fn sentence(seen: &RulesFlushed) -> String {
         FlushedRules::Nftables { family, table, .. } => ("rule", format!(" of the nftables table {family} {table}")),
     };
     let least = if seen.incomplete { "at least " } else { "" };
-    format!("{who} removed {least}{}{of}", counted(seen.count as u64, &format!("{version}{what}")))
+    format!("{process} removed {least}{}{of}", counted(seen.count as u64, &format!("{version}{what}")))
 }
 
-/// Who did it.
+/// The process that removed them.
 pub(crate) fn culprit(seen: &RulesFlushed, node: &Node) -> Option<Culprit> {
     let by = seen.by.clone()?;
     Some(Culprit {
@@ -129,7 +129,7 @@ mod tests {
     }
 
     #[test]
-    fn who_removed_the_way_is_named() {
+    fn the_process_that_removed_the_route_is_named() {
         let found = without_route(rules("10.88.0.0"), libc::ENETUNREACH);
         let words = "; systemd-network (pid 412) removed 3 ip rules 12 s before: one for this address among them";
         let pid = found.culprit.map(|it| it.pid);
@@ -140,7 +140,7 @@ mod tests {
     }
 
     #[test]
-    fn who_removed_something_else_is_not() {
+    fn a_process_that_removed_another_route_is_not_named() {
         let of_others = without_route(rules("10.99.0.0"), libc::ENETUNREACH);
         assert!(of_others.culprit.is_none() && !of_others.verdict.summary.contains("removed"));
         let refusing = without_route(rules("10.88.0.0"), libc::EHOSTUNREACH);
@@ -150,7 +150,7 @@ mod tests {
     }
 
     #[test]
-    fn what_led_to_a_service_is_gone_with_the_table_of_its_proxy() {
+    fn the_removal_of_the_proxys_table_explains_a_lost_service() {
         let summary = |table: &str, dst: &str, wait_ms: u64| {
             let mut stream = Stream::to(dst);
             let service = Service {
@@ -182,9 +182,9 @@ mod tests {
         verdict(&stream)
     }
 
-    /// The rule that went had priority 1000.
+    /// The removed rule had priority 1000.
     #[test]
-    fn only_a_rule_that_was_before_the_one_that_leads_astray_is_missed() {
+    fn only_a_removed_rule_before_the_stray_one_is_named() {
         assert_eq!((astray(1001).culprit.map(|it| it.pid), astray(999).culprit), (Some(412), None));
     }
 }

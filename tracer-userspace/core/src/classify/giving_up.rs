@@ -5,8 +5,8 @@ use super::serving::held_answer;
 use tracer_attempts::correlate::attempt::End;
 use tracer_model::event::{KNOWN_PROBERS, ProbeOutput, TcpState};
 
-/// Closing this much after its own timeout, the kubelet was late itself. It counts from before its connect, and its timer
-/// fires before the socket is closed: an answer that came so short before the timeout may have come after it.
+/// A kubelet that closes this long after its timeout was late itself. Its timer starts before the connect and fires
+/// before the close. So an answer that came this short before the timeout may have come too late for the kubelet.
 pub(super) const LATE_NS: u64 = 200_000_000;
 
 /// When the prober gave up on a target that had taken its request and sent nothing.
@@ -18,7 +18,7 @@ pub(super) fn taken_and_silent(case: &Case<'_>) -> Option<u64> {
     (taken && attempt.failed_by_itself() && !is_lost && !gave_up_early(case)).then_some(ended)
 }
 
-/// When the request was acknowledged, where that was nearer to the end than to the handshake: nothing passed after it.
+/// When the target acknowledged the request, if the connection was silent after that and this was in its second half.
 pub(super) fn sent_request_late(case: &Case<'_>) -> Option<u64> {
     let attempt = case.attempt;
     let ((ended, _), established, last) = (attempt.ended?, attempt.established_at()?, attempt.last.as_ref()?);
@@ -28,22 +28,21 @@ pub(super) fn sent_request_late(case: &Case<'_>) -> Option<u64> {
     (sent_once && quiet < lasted / 2 && lasted < FIRST_KEEPALIVE_NS).then(|| ended.saturating_sub(quiet))
 }
 
-/// Go's dialler sends its first keepalive segment after 15 s (net.defaultTCPKeepAliveIdle): what passed last may be that.
+/// Go sends a first keepalive segment after 15 s (net.defaultTCPKeepAliveIdle): the last segment may be that one.
 const FIRST_KEEPALIVE_NS: u64 = 15_000_000_000;
 
-/// A kubelet counts from before its dial: a busy one dials so much later.
+/// A kubelet's timer starts before its connect. A busy kubelet connects this much later.
 const CONNECTS_LATE_NS: u64 = 250_000_000;
 
-/// The prober closed well before the probe's timeout: not for want of an answer (its pod was deleted, it stopped). Where it
-/// says that it was that, the target had not even half of the time.
+/// The prober closed well before the timeout, so not for want of an answer: the pod was deleted, or the prober stopped.
+/// If the kubelet does report a timeout, the target had less than half of the time.
 pub(super) fn gave_up_early(case: &Case<'_>) -> bool {
     let timeout = timeout_ns(case);
     let before = if is_timeout(case) { timeout / 2 } else { CONNECTS_LATE_NS.max(timeout / 10) };
     case.attempt.lasted().is_some_and(|lasted| lasted < timeout.saturating_sub(before))
 }
 
-/// Where the timeout is not known, a kubelet's is no less than the least that there is: one second. Another prober's may be
-/// anything.
+/// The probe's timeout. If it is not known: 1 s for a kubelet, which has no shorter one, and 0 for another prober.
 pub(super) fn timeout_ns(case: &Case<'_>) -> u64 {
     let is_kubelet = case.attempt.prober && KNOWN_PROBERS.contains(&case.attempt.actor.comm.as_str());
     let least = u64::from(is_kubelet);
@@ -56,7 +55,7 @@ pub(super) fn is_timeout(case: &Case<'_>) -> bool {
         .is_some_and(|(_, reported)| matches!(reported.says, ProbeOutput::Timeout | ProbeOutput::TimeoutInBody))
 }
 
-/// The prober closed long after every probe that it can be had timed out: it was late itself, perhaps with its request, too.
+/// The prober closed long after the longest timeout of the probe: it was late, perhaps with its request, too.
 pub(super) fn closed_late(case: &Case<'_>) -> bool {
     let timeout = case.matched.longest_timeout_ns();
     case.attempt.lasted().zip(timeout).is_some_and(|(lasted, timeout)| lasted > timeout.saturating_add(LATE_NS))

@@ -1,7 +1,7 @@
-//! The run of the container that an attempt met, and how the run before it ended: what the kubelet tells the API.
+//! The run of the container that an attempt met, and how the run before ended, as the kubelet reports to the API.
 //!
-//! It lags behind by what the kubelet and the API take, and its times are whole seconds. So it never makes a verdict by
-//! itself: it tells where a start began, and the reader what came before.
+//! These reports come late, and their times are whole seconds. So they decide no verdict: they show when a start began,
+//! and tell the reader what came before.
 
 use serde_json::json;
 
@@ -14,13 +14,13 @@ use tracer_model::event::{Container, Ended, ProbeSpec, Runs, Waiting};
 use tracer_model::record::{Cause, Command, Confidence, Evidence, K8s, Outcome, Remediation, Trait};
 
 const SECOND_NS: u64 = 1_000_000_000;
-/// What ended longer ago does not help with an attempt that fails now.
+/// A run that ended longer ago does not explain an attempt that fails now.
 const RECENT_NS: u64 = 3_600 * SECOND_NS;
 /// The kubelet's default for `terminationGracePeriodSeconds`: how long after SIGTERM it sends SIGKILL.
 const GRACE_S: u64 = 30;
-/// The times of a status and the kubelet's own steps.
+/// Tolerance for the whole seconds of a status and for the steps of the kubelet.
 const SLACK_NS: u64 = 2 * SECOND_NS;
-/// Who is killed within this time may have had nobody listen yet.
+/// A process that is killed this early may not have listened yet.
 const START_NS: u64 = 30 * SECOND_NS;
 
 /// The start of the run, as evidence.
@@ -28,14 +28,13 @@ pub(super) fn of_start(case: &Case<'_>, began: u64) -> Evidence {
     let container = case.matched.probed_container().map(|(_, it)| it);
     let restarts = runs(case).map(|it| it.restarts);
     let again = restarts.filter(|n| *n > 0).map(|n| format!(", restart {n}")).unwrap_or_default();
-    let says = format!("{} was started in this second{again}", container.map_or("the container".into(), called));
-    evidence("container_status", began, says, json!({ "restarts": restarts }))
+    let text = format!("{} was started in this second{again}", container.map_or("the container".into(), name_of));
+    evidence("container_status", began, text, json!({ "restarts": restarts }))
 }
 
-/// The container was ended for its memory in its start, and does not run, or not for longer than that run did: in words that
-/// follow a sentence.
+/// A clause for a container that was OOM-killed while it started. It must not run now, or not longer than that run did.
 pub(super) fn out_of_memory(case: &Case<'_>, at: u64) -> Option<String> {
-    let (container, runs) = lately(case, at)?;
+    let (container, runs) = recently_ended(case, at)?;
     let last = runs.last.as_ref().filter(|last| last.is_out_of_memory())?;
     let ran = last.ran_ns().filter(|ran| *ran <= START_NS)?.saturating_add(SLACK_NS);
     let is_down = runs.started_boot_ns.is_none_or(|began| at.saturating_sub(began) <= ran);
@@ -43,7 +42,7 @@ pub(super) fn out_of_memory(case: &Case<'_>, at: u64) -> Option<String> {
     is_down.then(|| {
         format!(
             "; {} was OOMKilled{} and {}: its process used up its memory and is not there to listen",
-            called(container),
+            name_of(container),
             ago.unwrap_or_default(),
             restarted(runs.restarts)
         )
@@ -52,17 +51,17 @@ pub(super) fn out_of_memory(case: &Case<'_>, at: u64) -> Option<String> {
 
 pub(super) const MORE_MEMORY: &str = "Raise the memory limit of the container, or find what fills its memory (Last State OOMKilled in the pod's status). A probe or a startupProbe does not help";
 
-/// The run before ended as the kubelet ends a run that has spent its budget: a clause that follows a sentence.
-pub(super) fn and_before(case: &Case<'_>) -> Option<String> {
+/// A clause for a run before that ended as the kubelet ends a run which has spent its budget.
+pub(super) fn last_run_spent_budget(case: &Case<'_>) -> Option<String> {
     let spec = case.matched.start_probe()?;
-    let last = runs(case)?.last.as_ref().filter(|last| is_by_budget(last, spec))?;
+    let last = runs(case)?.last.as_ref().filter(|last| is_ended_by_budget(last, spec))?;
     let ran = last.ran_ns()? / SECOND_NS;
-    Some(format!("; so it went with the run before, which ended after {ran} s with exit code {}", last.exit_code))
+    Some(format!("; the run before ended in the same way, after {ran} s with exit code {}", last.exit_code))
 }
 
-/// Killed, not for its memory, between the first attempt that can have made the threshold full and the end of the grace
-/// period after the last that can.
-fn is_by_budget(ended: &Ended, spec: &ProbeSpec) -> bool {
+/// Killed, not for its memory, at a time that fits the budget. It begins with the first attempt that can fill the
+/// threshold. It ends with the grace period after the last one that can.
+fn is_ended_by_budget(ended: &Ended, spec: &ProbeSpec) -> bool {
     let earliest = spec.earliest_restart_s();
     let killed = matches!(ended.exit_code, 137 | 143) && !ended.is_out_of_memory();
     let seconds = |s: u64| s.saturating_mul(SECOND_NS);
@@ -71,28 +70,28 @@ fn is_by_budget(ended: &Ended, spec: &ProbeSpec) -> bool {
     killed && earliest > 0 && ended.ran_ns().is_some_and(fits)
 }
 
-/// Adds to a finding how the container ran before, if that was lately: it changes neither the cause nor how sure it is.
+/// Adds how the last run of the container ended, if that was recent. It changes neither cause nor confidence.
 pub(super) fn add(case: &Case<'_>, finding: &mut Finding) {
     if finding.outcome != Outcome::Failure || !finding.cause.has(Trait::EndsWithProcess) {
         return;
     }
-    // What is decided long after the attempt is reported of its own time.
+    // A verdict that comes long after the attempt reports the state at the end of the attempt.
     let at = case.attempt.ended.map_or(finding.decided_at, |(end, _)| end.min(finding.decided_at));
-    let Some((container, runs)) = lately(case, at) else { return };
+    let Some((container, runs)) = recently_ended(case, at) else { return };
     finding.evidence.push(of_runs(case, container, runs, at));
-    // A rule that names it has its own advice.
-    let has_advice = finding.remediation.text.starts_with(MORE_MEMORY);
-    if let Some(more) = fix(case, container, runs).filter(|_| !has_advice) {
+    // The rule that found the OOM kill has its own fix.
+    let has_fix = finding.remediation.text.starts_with(MORE_MEMORY);
+    if let Some(more) = fix(case, container, runs).filter(|_| !has_fix) {
         let fix = std::mem::take(&mut finding.remediation);
         finding.remediation =
             fix.reword(|text| format!("{}; {}", text.trim_end_matches('.'), more.text)).run(more.commands);
     }
 }
 
-/// The pod is being deleted: what its process does not answer any more is its end, and so is what its network does not let
-/// through. A kubelet goes on to ask the readiness probe of such a pod, not the others (`worker.doProbe`,
+/// Notes that the pod is being deleted: then its process may have ended and its network may be gone on purpose. The
+/// kubelet still runs the readiness probe of such a pod, but not the others (`worker.doProbe`,
 /// pkg/kubelet/prober/worker.go).
-pub(super) fn add_end(case: &Case<'_>, finding: &mut Finding) {
+pub(super) fn add_deletion(case: &Case<'_>, finding: &mut Finding) {
     let pod = case.matched.probed_container().map(|(pod, _)| pod).filter(|pod| pod.deleting);
     if pod.is_none() || finding.outcome != Outcome::Failure {
         return;
@@ -105,8 +104,8 @@ pub(super) fn add_end(case: &Case<'_>, finding: &mut Finding) {
     if !finding.cause.has(Trait::EndsWithProcess) {
         finding.confidence = finding.confidence.min(Confidence::Likely);
     }
-    let says = "the pod is being deleted (deletionTimestamp)".to_owned();
-    finding.evidence.push(evidence("pod_status", case.attempt.started, says, json!({ "deleting": true })));
+    let text = "the pod is being deleted (deletionTimestamp)".to_owned();
+    finding.evidence.push(evidence("pod_status", case.attempt.started, text, json!({ "deleting": true })));
     finding.summary += &format!("; the pod is being deleted, so that {so}");
     let fix = std::mem::take(&mut finding.remediation);
     finding.remediation = fix.reword(|otherwise| {
@@ -117,20 +116,21 @@ pub(super) fn add_end(case: &Case<'_>, finding: &mut Finding) {
 const ENDPOINTS: &str =
     " If clients were still sent there: a preStop handler that waits until the endpoints have changed.";
 
-/// A link, route or neighbour entry that is gone, or a program that does not know the pod any more; not a chain with rules.
+/// The cause goes away with the network of a pod: a link, route or neighbour entry is gone, or a BPF program does not
+/// know the pod any more. A chain with rules is no such cause.
 fn is_of_the_network(case: &Case<'_>, cause: Cause) -> bool {
     let by_program = || network_policy_drop::dropped(case).is_some();
     match cause {
         Cause::NetworkPolicyDrop => by_program(),
-        // What got through was not kept back by a network that is gone.
+        // An established connection had its network.
         Cause::Unexplained => case.attempt.established.is_none(),
         cause => cause.has(Trait::EndsWithNetwork),
     }
 }
 
-/// What is to be done about the run that ended.
+/// What to do about the run that ended.
 fn fix(case: &Case<'_>, container: &Container, runs: &Runs) -> Option<Remediation> {
-    let name = called(container);
+    let name = name_of(container);
     if runs.last.as_ref().is_some_and(Ended::is_out_of_memory) {
         return Some(format!("{name} was OOMKilled: raise its memory limit, or find what fills it").into());
     }
@@ -141,12 +141,12 @@ fn fix(case: &Case<'_>, container: &Container, runs: &Runs) -> Option<Remediatio
     runs.started_boot_ns.is_none().then(|| fix.run([Command::in_cluster(log)]))
 }
 
-/// Of the containers that the attempt can have met the one that ended last, if that explains anything now.
-fn lately<'a>(case: &Case<'a>, at: u64) -> Option<(&'a Container, &'a Runs)> {
+/// The container that ended last, of those that the attempt can have met, if it ended recently or is in back-off.
+fn recently_ended<'a>(case: &Case<'a>, at: u64) -> Option<(&'a Container, &'a Runs)> {
     let ended = |runs: &Runs| runs.last.as_ref().and_then(|last| last.finished_boot_ns);
     let is_recent = |runs: &Runs| ended(runs).is_some_and(|it| it <= at && at - it <= RECENT_NS);
     case.matched
-        .containers_met()
+        .possible_containers()
         .filter_map(|container| Some((container, container.runs.as_ref()?)))
         .filter(|(_, runs)| is_recent(runs) || runs.waiting.as_ref().is_some_and(Waiting::is_back_off))
         .max_by_key(|(_, runs)| ended(runs))
@@ -159,7 +159,7 @@ fn of_runs(case: &Case<'_>, container: &Container, runs: &Runs, at: u64) -> Evid
     let mut parts = vec![restarted(runs.restarts)];
     parts.extend(last.map(|last| {
         let ago = ago_s.map(|s| format!(" {s} s before")).unwrap_or_default();
-        format!("its last run ended{ago} with {}{}", how(last), at_budget(case, last))
+        format!("its last run ended{ago} with {}{}", describe_end(last), budget_clause(case, last))
     }));
     parts.extend(runs.waiting.as_ref().filter(|it| it.is_back_off()).map(|waiting| {
         let message = waiting.message.as_ref().map(|text| format!(": {text}")).unwrap_or_default();
@@ -170,7 +170,7 @@ fn of_runs(case: &Case<'_>, container: &Container, runs: &Runs, at: u64) -> Evid
         "reason": last.and_then(|it| it.reason.clone()), "ran_s": last.and_then(Ended::ran_ns).map(|ns| ns / SECOND_NS),
         "ended_s_before": ago_s, "waiting": runs.waiting.as_ref().map(|it| it.reason.clone()),
     });
-    evidence("container_status", finished.unwrap_or(at), format!("{} {}", called(container), parts.join("; ")), fields)
+    evidence("container_status", finished.unwrap_or(at), format!("{} {}", name_of(container), parts.join("; ")), fields)
 }
 
 fn restarted(times: u32) -> String {
@@ -182,7 +182,7 @@ fn restarted(times: u32) -> String {
 }
 
 /// "exit code 137 (SIGKILL) after 31 s"
-fn how(last: &Ended) -> String {
+fn describe_end(last: &Ended) -> String {
     let ran = last.ran_ns().map(|ns| format!(" after {} s", ns / SECOND_NS)).unwrap_or_default();
     let reason = last.reason.as_deref().filter(|it| !matches!(*it, "Error" | "Completed" | "OOMKilled"));
     let words: Vec<&str> = if last.is_out_of_memory() {
@@ -206,17 +206,18 @@ const fn signal(exit_code: i32) -> Option<&'static str> {
     }
 }
 
-fn at_budget(case: &Case<'_>, last: &Ended) -> String {
-    let spec = case.matched.start_probe().filter(|it| is_by_budget(last, it));
-    let words = spec.map(|spec| {
+fn budget_clause(case: &Case<'_>, last: &Ended) -> String {
+    let spec = case.matched.start_probe().filter(|it| is_ended_by_budget(last, it));
+    let clause = spec.map(|spec| {
         let kind = spec.probe_type.name();
         let (earliest, budget) = (spec.earliest_restart_s(), spec.budget_s());
-        format!(", as the kubelet ends one that has used up its {kind} budget ({earliest} to {budget} s, and the grace period)")
+        format!(", as the kubelet ends a container that has used up its {kind} budget ({earliest} to {budget} s, and the grace period)")
     });
-    words.unwrap_or_default()
+    clause.unwrap_or_default()
 }
 
-fn called(container: &Container) -> String {
+/// "container app"
+pub(super) fn name_of(container: &Container) -> String {
     container.name.as_ref().map_or_else(|| "the container".into(), |name| format!("container {name}"))
 }
 
@@ -224,7 +225,7 @@ fn called(container: &Container) -> String {
 mod tests {
     use crate::testing::*;
 
-    /// A run of the container of that many seconds that ended 12 s before the next attempt.
+    /// A run of the container that lasted `ran_s` seconds and ended 12 s before the next attempt.
     fn ended(stream: &mut Stream, ran_s: u64, exit_code: i32, reason: &str) -> Runs {
         let finished = stream.seconds_ago(12);
         let last = Ended {
@@ -237,7 +238,7 @@ mod tests {
         Runs { restarts: 7, last: Some(last), ..Runs::default() }
     }
 
-    /// The verdict on a refusal after that run, of a liveness probe that allows 20 to 30 s.
+    /// The verdict on a refusal after that run, with a liveness probe that allows 20 to 30 s.
     fn refused_after(ran_s: u64, exit_code: i32, reason: &str) -> Verdict {
         let mut stream = Stream::new().wait_ms(600_000).liveness(10, 3).clone();
         let runs = ended(&mut stream, ran_s, exit_code, reason);
@@ -251,7 +252,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pod_that_is_being_deleted_may_have_ended_as_reported() {
+    fn a_refusal_of_a_pod_that_is_being_deleted_says_so() {
         let mut stream = Stream::new();
         stream.http_readiness().listens(POD, 8080, true).listens(POD, 8080, false).deleting();
         stream.connect().reset_sent(SYN, true, None);
@@ -262,12 +263,12 @@ mod tests {
         assert!(verdict.evidence.iter().any(|it| it.hook == "pod_status"));
         let mut dropped = Stream::new();
         dropped.http_readiness().deleting().connect().drop(SYN, "IP_RPFILTER", POD).gives_up();
-        assert!(!dropped.verdict().summary.contains("deleted"), "no doing of its process");
+        assert!(!dropped.verdict().summary.contains("deleted"), "rp_filter is no doing of its process");
     }
 
-    /// Calico leaves a blackhole route for the address block, Cilium drops what is for an endpoint that it does not know any more.
+    /// Calico leaves a blackhole route for the address block; Cilium drops packets for an endpoint that is gone.
     #[test]
-    fn a_network_that_is_taken_down_with_its_pod_is_no_fault() {
+    fn a_network_failure_of_a_pod_that_is_being_deleted_says_so() {
         let noted = |deleting: bool, fail: fn(&mut Stream)| {
             let mut stream = Stream::new().http_readiness().clone();
             if deleting {
@@ -297,17 +298,17 @@ mod tests {
     }
 
     #[test]
-    fn a_run_that_the_budget_ended_is_reported_so() {
+    fn a_run_that_spent_its_budget_is_reported() {
         let verdict = refused_after(31, 137, "Error");
-        let expected = "container app was restarted 7 times; its last run ended 12 s before with exit code 137 (SIGKILL) after 31 s, as the kubelet ends one that has used up its liveness budget (20 to 30 s, and the grace period)";
+        let expected = "container app was restarted 7 times; its last run ended 12 s before with exit code 137 (SIGKILL) after 31 s, as the kubelet ends a container that has used up its liveness budget (20 to 30 s, and the grace period)";
         assert_eq!((verdict.cause.name(), row(&verdict).as_str()), ("connection_refused", expected));
         assert_eq!(verdict.evidence[0].fields["restarts"], 7, "it came before the refusal");
         assert_eq!(verdict.confidence, Confidence::Proven, "it weakens nothing");
     }
 
-    /// At the very time at which the budget would have ended it.
+    /// The kill came when the budget would have ended the run, too.
     #[test]
-    fn out_of_memory_is_no_probes_doing() {
+    fn an_oom_kill_is_not_put_down_to_a_probe() {
         let verdict = refused_after(31, 137, "OOMKilled");
         let reported = row(&verdict);
         assert_has(&reported, &["(OOMKilled: its memory was used up, no probe ended it) after 31 s"]);
@@ -316,9 +317,9 @@ mod tests {
         assert_lacks(&verdict.remediation, &["does not run now"]);
     }
 
-    /// 0.6 s after each start: no probe and no startupProbe helps.
+    /// The kill comes 0.6 s after each start: neither a probe nor a startupProbe helps.
     #[test]
-    fn who_is_killed_for_memory_in_each_start_does_not_start_slowly() {
+    fn an_oom_kill_in_each_start_is_no_slow_start() {
         let verdict = refused_after(1, 137, "OOMKilled");
         assert_eq!(verdict.cause.name(), "connection_refused");
         assert_has(&verdict.summary, &["was OOMKilled"]);
@@ -328,7 +329,7 @@ mod tests {
     }
 
     #[test]
-    fn a_crash_by_itself_or_at_another_time_is_not_the_budgets() {
+    fn a_crash_or_a_kill_at_another_time_is_not_put_down_to_the_budget() {
         let cases =
             [(31, 1, "Error"), (31, 0, "Completed"), (5, 137, "Error"), (300, 143, "Error"), (31, 139, "Error")];
         for (ran_s, exit_code, reason) in cases {
@@ -341,16 +342,16 @@ mod tests {
     }
 
     #[test]
-    fn what_ended_long_ago_is_not_reported() {
+    fn a_run_that_ended_long_ago_is_not_reported() {
         let mut stream = Stream::new().wait_ms(600_000).liveness(10, 3).clone();
         let runs = ended(&mut stream, 31, 137, "Error");
         stream.runs(runs).wait_ms(7_200_000).connect().reset_sent(SYN, true, None);
         assert_eq!(row(&stream.verdict()), "");
     }
 
-    /// Judged again when it listens at last: its container ended between the two.
+    /// The attempt is judged again when the process listens; in between, its container ended.
     #[test]
-    fn what_ended_after_the_attempt_is_not_reported() {
+    fn a_run_that_ended_after_the_attempt_is_not_reported() {
         let mut stream = Stream::new();
         stream.wait_ms(600_000).liveness(10, 3).connect().reset_sent(SYN, true, None).gives_up().wait_ms(60_000);
         let runs = ended(&mut stream, 31, 137, "OOMKilled");
@@ -365,7 +366,7 @@ mod tests {
     }
 
     #[test]
-    fn a_container_in_back_off_is_reported_whoever_dials_it() {
+    fn a_container_in_back_off_is_reported_for_any_port() {
         let mut stream = Stream::new();
         let message = Some("back-off 5m0s restarting failed container=app".to_owned());
         let waiting = Some(Waiting { reason: Waiting::BACK_OFF.into(), message });
@@ -380,7 +381,7 @@ mod tests {
     }
 
     #[test]
-    fn causes_outside_of_the_container_say_nothing_of_it() {
+    fn only_causes_of_the_process_report_the_last_run() {
         let mut stream = Stream::new().wait_ms(600_000).liveness(10, 3).clone();
         let runs = ended(&mut stream, 31, 137, "Error");
         stream.runs(runs.clone()).connect().filtered(SYN, POD).gives_up();

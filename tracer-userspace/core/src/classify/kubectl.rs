@@ -1,11 +1,11 @@
-//! Commands of kubectl with the names of a case, to paste.
+//! kubectl commands to paste, with the names of the case.
 
 use super::case::{Case, runs};
 use tracer_model::event::ProbeType;
 use tracer_model::record::{Command, K8s, Remediation};
 use tracer_model::shell::word;
 
-/// "-n default web"; what is not known stays a word in capitals.
+/// "-n default web"; an unknown name stays a word in capitals.
 pub(super) fn pod(k8s: &K8s) -> String {
     let namespace = word(k8s.namespace.as_deref()).unwrap_or("NAMESPACE");
     format!("-n {namespace} {}", word(k8s.pod_name.as_deref()).unwrap_or("POD"))
@@ -16,7 +16,7 @@ pub(super) fn container(k8s: &K8s) -> String {
     word(k8s.container_name.as_deref()).map(|name| format!(" -c {name}")).unwrap_or_default()
 }
 
-/// A fix with the log of the container that was dialled, if its pod is known. How one ended that does not run says `history`.
+/// A fix with the log of the probed container, if its pod is known. `history` adds the log of one that does not run.
 pub(super) fn with_log(case: &Case<'_>, fix: impl Into<Remediation>) -> Remediation {
     let fix = fix.into();
     let runs = runs(case);
@@ -27,7 +27,7 @@ pub(super) fn with_log(case: &Case<'_>, fix: impl Into<Remediation>) -> Remediat
     }
 }
 
-/// The same by its names.
+/// A fix with the log of this container.
 pub(super) fn and_log(k8s: &K8s, restarted: bool, fix: Remediation) -> Remediation {
     if k8s.pod_name.is_none() {
         return fix;
@@ -39,7 +39,7 @@ pub(super) fn and_log(k8s: &K8s, restarted: bool, fix: Remediation) -> Remediati
     fix.run([Command::in_cluster(format!("{log} --since=5m"))].into_iter().chain(previous))
 }
 
-/// What is behind a Service, `shop/cart` or with its port `shop/cart:http`.
+/// Commands that show the endpoints of a Service, which is `shop/cart`, or `shop/cart:http` with its port.
 pub(super) fn endpoints(service: Option<&str>) -> [Command; 2] {
     let (namespace, name) = service.and_then(|it| it.split_once('/')).unzip();
     let namespace = word(namespace).unwrap_or("NAMESPACE");
@@ -50,7 +50,7 @@ pub(super) fn endpoints(service: Option<&str>) -> [Command; 2] {
     ]
 }
 
-/// Prints the command of a probe, and runs it by hand as COMMAND: it stands in the pod's spec, and is not kept here.
+/// Commands that print the command of a probe and run it as COMMAND: tracer does not keep the command itself.
 pub(super) fn exec(k8s: &K8s, probe_type: ProbeType) -> [Command; 2] {
     let chosen = word(k8s.container_name.as_deref()).map(|name| format!("?(@.name==\"{name}\")"));
     let chosen = chosen.unwrap_or_else(|| "*".to_owned());
@@ -78,7 +78,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_known_stands_in_the_command() {
+    fn an_exec_command_has_the_names_that_are_known() {
         let commands = |container, probe_type| exec(&named("shop", "cart-0", container), probe_type).map(|it| it.run);
         assert_eq!(
             commands(Some("app"), ProbeType::Readiness),
@@ -91,7 +91,7 @@ mod tests {
         assert_ends(&without, "jsonpath='{.spec.containers[*].startupProbe.exec.command}'");
     }
 
-    /// The name comes out of the comment of a rule.
+    /// The name of the Service comes from the comment of a rule.
     #[test]
     fn a_service_is_looked_for_in_its_namespace() {
         let commands = |name| endpoints(name).map(|it| it.run).join("; ");
@@ -113,7 +113,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_name_is_not_pasted() {
+    fn a_name_that_could_be_a_command_is_not_pasted() {
         assert_eq!(pod(&named("shop", "$(reboot)", None)), "-n shop POD");
         assert_eq!(pod(&named("shop", "--all", None)), "-n shop POD");
         assert_eq!(pod(&K8s::default()), "-n NAMESPACE POD");

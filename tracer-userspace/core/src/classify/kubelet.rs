@@ -1,4 +1,5 @@
-//! Verdicts that rest on the kubelet's own words alone: commands, and probes without an attempt.
+//! Verdicts that rest on the kubelet's messages alone: exec probes, and probes without an attempt. No event of the
+//! kernel shows these, so the verdicts are likely at most.
 
 use super::Case;
 use super::evidence::of_outcome;
@@ -9,9 +10,9 @@ use super::rules::app_status_failure::{HANDLER, answer_text};
 use tracer_attempts::correlate::node::Node;
 use tracer_attempts::enrich;
 use tracer_model::event::{Container, ExecSpec, Handler, KubeletProbe, Pod, PodRef, ProbeOutput, ProbeSpec, ProbeType};
-use tracer_model::record::{Cause, Command, Confidence, Evidence, K8s, Outcome, Probe, Process, Remediation};
+use tracer_model::record::{Cause, Command, Confidence, K8s, Outcome, Probe, Process, Remediation};
 
-/// What a verdict is about that has no connection.
+/// The subject of a verdict that has no connection.
 #[derive(Clone, Debug)]
 pub struct Unattached {
     /// The probe.
@@ -23,7 +24,7 @@ pub struct Unattached {
 }
 
 impl Unattached {
-    /// That probe, as far as it is known.
+    /// The probe of this message, as far as it is known.
     pub(super) fn of(probe: &KubeletProbe, node: &Node) -> Self {
         let agreed = spec(probe, node).and_then(|spec| Probe::agreed(&[spec]));
         let unknown = || Probe { probe_type: Some(probe.probe_type), ..Probe::default() };
@@ -35,49 +36,49 @@ impl Unattached {
     }
 }
 
-/// An outcome as one of a command: words that are not the kubelet's or the runtime's own are the command's, which an error
-/// does not carry (pkg/probe/exec).
+/// The kubelet outcome of a command, without what the command printed. An error carries no output of a command, so its
+/// words stay (pkg/probe/exec).
 pub fn of_command(probe: &KubeletProbe) -> KubeletProbe {
     let own = probe.says.is_of_command() || !probe.is_counted();
     KubeletProbe { output: probe.output.clone().filter(|_| own), ..probe.clone() }
 }
 
-/// The verdict on a failed exec probe; `None` if it is no such probe, or nothing tells.
+/// The verdict on a failed exec probe; `None` if it is no exec probe, or may be none.
 pub fn command(probe: &KubeletProbe, node: &Node) -> Option<(Finding, Unattached)> {
     let container = container(probe, node);
     let spec = container.and_then(|it| it.exec.iter().find(|spec| spec.probe_type == probe.probe_type));
-    // What a command printed may also be a probe's words that are not known: without a spec the runtime's words must say it.
+    // A command may print what looks like an unknown message. Without a spec, only the words of the runtime show one.
     if self::spec(probe, node).is_some() || (spec.is_none() && !probe.says.is_of_command()) {
         return None;
     }
     let named = Unattached { probe: Some(probe_of(probe.probe_type, spec)), ..Unattached::of(probe, node) };
     let found = if probe.is_counted() {
-        exec(probe, spec, &named.k8s)
+        failed_command(probe, spec, &named.k8s)
     } else {
-        errored(probe, &named.k8s, pod(&probe.pod, node).is_some_and(|it| it.deleting))
+        ignored_result(probe, &named.k8s, pod(&probe.pod, node).is_some_and(|it| it.deleting))
     };
     Some((found, named))
 }
 
-/// The verdict on a failure that is of no attempt that was seen, or of one of so many connections that went well.
+/// The verdict on a failure that no attempt explains, or one of `connections` that all seemed to succeed.
 pub fn unmatched(probe: &KubeletProbe, connections: usize, node: &Node) -> (Finding, Unattached) {
     let named = Unattached::of(probe, node);
     let without_specs = container(probe, node).is_none_or(|it| it.probes.is_empty() && it.exec.is_empty());
-    // The kubelet's own words of a probe that dials are known, and it writes nothing of its own about a command.
+    // tracer knows the kubelet's messages about probes that connect. Of a command, the kubelet prints only the output.
     let printed = matches!(probe.says, ProbeOutput::Other | ProbeOutput::Nothing) && probe.dst.is_none();
     if connections == 0 && printed && without_specs {
-        let found = exec(&of_command(probe), None, &named.k8s);
+        let found = failed_command(&of_command(probe), None, &named.k8s);
         return (found, Unattached { probe: Some(probe_of(probe.probe_type, None)), ..named });
     }
     let summary = format!(
-        "the {} probe{} failed, as the kubelet says{}; {}",
+        "the {} probe{} failed, as the kubelet reports{}; {}",
         kind(probe),
         container_of(&named.k8s),
         probe.output.as_ref().map(|it| format!(": {it}")).unwrap_or_default(),
         match connections {
             0 => "no connection of it was seen".to_owned(),
-            1 => "its connection went well, as far as was seen".to_owned(),
-            _ => format!("which of {connections} connections that was is not seen"),
+            1 => "its connection seemed to succeed".to_owned(),
+            _ => format!("tracer cannot see which of {connections} connections it was"),
         }
     );
     let fix = Cause::Unexplained.fix();
@@ -85,13 +86,13 @@ pub fn unmatched(probe: &KubeletProbe, connections: usize, node: &Node) -> (Find
     (found.with_confidence(Confidence::Possible), named)
 }
 
-/// The verdict on a probe that was answered with a no on one of so many connections; `None` if that is not what was reported.
+/// The verdict on a probe that was refused by an answer, on one of `connections`; `None` for another outcome.
 pub fn answer(probe: &KubeletProbe, connections: usize, node: &Node) -> Option<(Finding, Unattached)> {
     let scheme = spec(probe, node).and_then(|spec| spec.scheme.as_deref());
-    let (says, fix) = answer_text(probe.says, scheme)?;
+    let (text, fix) = answer_text(probe.says, scheme)?;
     let named = Unattached::of(probe, node);
     let summary = format!(
-        "the {} probe{} was answered: {says}, as the kubelet read it; which of {connections} connections that was is not seen",
+        "the {} probe{} was answered: {text}, as the kubelet read it; tracer cannot see which of {connections} connections it was",
         kind(probe),
         container_of(&named.k8s)
     );
@@ -99,21 +100,21 @@ pub fn answer(probe: &KubeletProbe, connections: usize, node: &Node) -> Option<(
         HANDLER => kubectl::and_log(&named.k8s, false, fix.into()),
         _ => fix.into(),
     };
-    Some((noted(Cause::AppStatusFailure, of_outcome(probe), summary, fix), named))
+    Some((Finding::likely(Cause::AppStatusFailure, vec![of_outcome(probe)], summary, fix), named))
 }
 
-/// The container that is named, if it is known.
+/// The container that the message names, if it is known.
 fn container<'a>(probe: &KubeletProbe, node: &'a Node) -> Option<&'a Container> {
     let pod = pod(&probe.pod, node)?;
     pod.containers.iter().find(|it| it.name == probe.container)
 }
 
-/// The spec of a probe that dials, if it is known.
+/// The spec of a probe that connects, if it is known.
 pub(super) fn spec<'a>(probe: &KubeletProbe, node: &'a Node) -> Option<&'a ProbeSpec> {
     container(probe, node)?.probes.iter().find(|spec| spec.probe_type == probe.probe_type)
 }
 
-/// The pod that is named, if it is known.
+/// The pod of this name, if it is known.
 pub(super) fn pod<'a>(named: &PodRef, node: &'a Node) -> Option<&'a Pod> {
     node.pods.iter().find(|pod| enrich::is_pod(pod, named))
 }
@@ -130,9 +131,9 @@ fn probe_of(probe_type: ProbeType, spec: Option<&ExecSpec>) -> Probe {
     }
 }
 
-fn exec(probe: &KubeletProbe, spec: Option<&ExecSpec>, k8s: &K8s) -> Finding {
+fn failed_command(probe: &KubeletProbe, spec: Option<&ExecSpec>, k8s: &K8s) -> Finding {
     if probe.says == ProbeOutput::Nothing {
-        return undecided(probe, spec, k8s);
+        return without_output(probe, spec, k8s);
     }
     let (cause, what) = match probe.says {
         ProbeOutput::CommandTimeout => (Cause::ExecTimeout, "did not end in time"),
@@ -145,17 +146,17 @@ fn exec(probe: &KubeletProbe, spec: Option<&ExecSpec>, k8s: &K8s) -> Finding {
     let summary = format!("the command of the {} probe{} {what}{why}{budget}", kind(probe), container_of(k8s));
     let fix = match cause {
         Cause::ExecTimeout => cause.fix(),
-        _ => failed(probe, k8s),
+        _ => fix_failed(probe, k8s),
     };
-    noted(cause, of_outcome(probe), summary, fix)
+    Finding::likely(cause, vec![of_outcome(probe)], summary, fix)
 }
 
-/// The kubelet throws the result away: no failure of the probe, and no success. What never runs is reported as a failure all the
-/// same, since nobody else does.
-fn errored(probe: &KubeletProbe, k8s: &K8s, deleting: bool) -> Finding {
+/// The kubelet ignores this result: it counts neither as a failure nor as a success. A command that never runs is a
+/// failure here all the same, because nothing else reports it.
+fn ignored_result(probe: &KubeletProbe, k8s: &K8s, deleting: bool) -> Finding {
     let (cause, what) = match probe.says {
         ProbeOutput::CommandTimeout => (Cause::ExecTimeout, "did not end in time"),
-        ProbeOutput::ContainerEnds if is_called_off(probe) => (Cause::ExecFailed, "was called off by the kubelet"),
+        ProbeOutput::ContainerEnds if is_cancelled(probe) => (Cause::ExecFailed, "was cancelled by the kubelet"),
         ProbeOutput::ContainerEnds => {
             (Cause::ExecFailed, "was not run: its container does not run, or is being stopped")
         }
@@ -173,16 +174,16 @@ fn errored(probe: &KubeletProbe, k8s: &K8s, deleting: bool) -> Finding {
         why_not_started(probe),
         unchanged(probe.probe_type)
     );
-    let of_the_end = probe.says == ProbeOutput::ContainerEnds
+    let is_at_end = probe.says == ProbeOutput::ContainerEnds
         || deleting && probe.says == ProbeOutput::CommandNotRun && !has_no_program(probe);
-    let (outcome, fix) = match of_the_end {
-        true => (Outcome::Noise, of_an_end(probe, k8s)),
-        false => (Outcome::Failure, never_run(cause, probe, k8s)),
+    let (outcome, fix) = match is_at_end {
+        true => (Outcome::Noise, fix_at_end(probe, k8s)),
+        false => (Outcome::Failure, fix_not_run(cause, probe, k8s)),
     };
-    Finding { outcome, ..noted(cause, of_outcome(probe), summary, fix) }
+    Finding { outcome, ..Finding::likely(cause, vec![of_outcome(probe)], summary, fix) }
 }
 
-/// What stays as it was, since nothing was counted.
+/// What the ignored result leaves unchanged.
 const fn unchanged(probe_type: ProbeType) -> &'static str {
     match probe_type {
         ProbeType::Readiness => "the container's readiness stays as it was",
@@ -191,28 +192,28 @@ const fn unchanged(probe_type: ProbeType) -> &'static str {
     }
 }
 
-/// Says of an attempt that the kubelet ignored what came of it: it neither changes the cause nor how sure that is.
+/// Notes that the kubelet ignored the result of the attempt. It changes neither cause nor confidence.
 pub(super) fn add_ignored(case: &Case<'_>, finding: &mut Finding) {
     if case.attempt.kubelet().is_some_and(|(_, reported)| !reported.is_counted()) {
         finding.summary += "; the kubelet ignores this result";
     }
 }
 
-/// By its own context, as 1.35, and 1.36 from 1.36.3 on, do while a pod ends.
-fn is_called_off(probe: &KubeletProbe) -> bool {
+/// The kubelet cancelled its own context: 1.35, and 1.36 from 1.36.3 on, do so while a pod ends.
+fn is_cancelled(probe: &KubeletProbe) -> bool {
     probe.output.as_deref().is_some_and(|it| it.ends_with("context canceled"))
 }
 
-/// By the words of the kubelet's own gRPC client, where a runtime restarts or has ended.
+/// The message of the kubelet's gRPC client when the runtime restarts or has ended.
 fn is_without_runtime(probe: &KubeletProbe) -> bool {
-    let words = probe.output.as_deref().filter(|_| probe.says == ProbeOutput::Other);
-    words.is_some_and(|it| it.starts_with("rpc error: code = Unavailable desc = connection error"))
+    let output = probe.output.as_deref().filter(|_| probe.says == ProbeOutput::Other);
+    output.is_some_and(|it| it.starts_with("rpc error: code = Unavailable desc = connection error"))
 }
 
-/// What kept the runtime from starting the command, if that is neither the command nor the image.
+/// The obstacle that kept the runtime from starting the command, if it is neither the command nor the image.
 fn not_started_for(probe: &KubeletProbe) -> Option<&'static NotStarted> {
-    let words = probe.output.as_deref().filter(|_| probe.says == ProbeOutput::CommandNotRun)?;
-    not_started::cause(words)
+    let output = probe.output.as_deref().filter(|_| probe.says == ProbeOutput::CommandNotRun)?;
+    not_started::cause(output)
 }
 
 fn cause_not_run(probe: &KubeletProbe) -> Cause {
@@ -223,29 +224,30 @@ fn why_not_started(probe: &KubeletProbe) -> String {
     not_started_for(probe).map(|it| format!(": {}", it.why)).unwrap_or_default()
 }
 
-/// As runc (`exec: "curl": executable file not found in $PATH`, `exec /x: exec format error`) and crun say it.
+/// The message says that the program is missing or not executable, in the words of runc (`exec: "curl": executable file
+/// not found in $PATH`, `exec /x: exec format error`) or crun.
 fn has_no_program(probe: &KubeletProbe) -> bool {
     let has = |words: &str| probe.output.as_deref().is_some_and(|it| it.contains(words));
     has("exec: \"") || has("executable file") || has("exec format error")
 }
 
-fn of_an_end(probe: &KubeletProbe, k8s: &K8s) -> Remediation {
-    const NOTHING: &str = "Nothing, where the container or its pod ends.";
-    if is_called_off(probe) {
-        return format!("{NOTHING} Some kubelets (1.35, and 1.36 from 1.36.3 on) run no command of a probe while its pod ends, so that a ready pod stays ready until it is gone: kubernetes/kubernetes#140881, fixed by #140882").into();
+fn fix_at_end(probe: &KubeletProbe, k8s: &K8s) -> Remediation {
+    const NOTHING: &str = "Nothing, if the container or its pod is ending.";
+    if is_cancelled(probe) {
+        return format!("{NOTHING} Some kubelets (1.35, and 1.36 from 1.36.3 on) run no exec probe while its pod ends. A ready pod then stays ready until it is gone: kubernetes/kubernetes#140881, fixed by #140882").into();
     }
     let pod = kubectl::pod(k8s);
     Remediation::from(format!("{NOTHING} If it goes on while the API shows the pod as running, the runtime has lost its container: delete the pod"))
         .run(["get", "delete"].map(|what| Command::in_cluster(format!("kubectl {what} pod {pod}"))))
 }
 
-fn never_run(cause: Cause, probe: &KubeletProbe, k8s: &K8s) -> Remediation {
+fn fix_not_run(cause: Cause, probe: &KubeletProbe, k8s: &K8s) -> Remediation {
     if cause == Cause::ExecTimeout {
         return cause.fix();
     }
     if is_without_runtime(probe) {
         return Remediation::from(
-            "Nothing to fix where the runtime restarts: the kubelet asks again by itself. Else see why it ended",
+            "Nothing, if the runtime is restarting: the kubelet tries again by itself. Otherwise find out why it ended",
         )
         .run([
             Command::on_node("systemctl status containerd crio"),
@@ -255,7 +257,7 @@ fn never_run(cause: Cause, probe: &KubeletProbe, k8s: &K8s) -> Remediation {
     let other = || match has_no_program(probe) {
         true => Remediation::from("Put its program into the image, or correct the command"),
         false => Remediation::from(
-            "See in the log of the runtime what failed: the evidence has its words, as the kubelet has them",
+            "See in the log of the runtime what failed; the evidence has the message that the kubelet got",
         )
         .run([Command::on_node("journalctl -u containerd -u crio")]),
     };
@@ -264,10 +266,10 @@ fn never_run(cause: Cause, probe: &KubeletProbe, k8s: &K8s) -> Remediation {
         .run(kubectl::exec(k8s, probe.probe_type))
 }
 
-/// What the commands of [`kubectl::exec`] are.
+/// How to use the commands of [`kubectl::exec`].
 const BY_HAND: &str = "Run the command by hand: put what `kubectl get pod` prints in place of COMMAND";
 
-fn failed(probe: &KubeletProbe, k8s: &K8s) -> Remediation {
+fn fix_failed(probe: &KubeletProbe, k8s: &K8s) -> Remediation {
     let by_hand = kubectl::exec(k8s, probe.probe_type);
     if let Some(not_started) = not_started_for(probe) {
         return not_started.remediation().reword(|what| format!("{what}. {BY_HAND}")).run(by_hand);
@@ -278,11 +280,6 @@ fn failed(probe: &KubeletProbe, k8s: &K8s) -> Remediation {
         .run([describe])
 }
 
-/// What the kubelet says is its word: no event of the kernel carries it.
-pub(super) fn noted(cause: Cause, seen: Evidence, summary: String, fix: impl Into<Remediation>) -> Finding {
-    Finding::likely(cause, vec![seen], summary, fix)
-}
-
 /// " of container app of pod default/web", as far as that is known.
 pub(super) fn container_of(k8s: &K8s) -> String {
     let container = k8s.container_name.as_ref().map(|name| format!(" of container {name}"));
@@ -290,11 +287,11 @@ pub(super) fn container_of(k8s: &K8s) -> String {
     container.into_iter().chain(pod).collect()
 }
 
-/// It failed without a word.
-fn undecided(probe: &KubeletProbe, spec: Option<&ExecSpec>, k8s: &K8s) -> Finding {
+/// The probe failed, and the kubelet wrote no reason.
+fn without_output(probe: &KubeletProbe, spec: Option<&ExecSpec>, k8s: &K8s) -> Finding {
     let timeout_s = spec.map_or(1, |it| it.timeout_s);
     let summary = format!(
-        "the command of the {} probe{} failed without a word: it ended with an error or, which kubelets before 1.24 do not say, did not end within {timeout_s} s",
+        "the command of the {} probe{} failed without output: it ended with an error, or did not end within {timeout_s} s (kubelets before 1.24 do not report which)",
         kind(probe),
         container_of(k8s)
     );
@@ -310,7 +307,7 @@ const fn kind(probe: &KubeletProbe) -> &'static str {
     probe.probe_type.name()
 }
 
-/// The names of a pod, as far as they were reported or are known.
+/// The names of a pod: those that the message has, and else the known ones.
 pub(super) fn k8s(named: &PodRef, container: Option<&String>, node: &Node) -> K8s {
     let known = pod(named, node);
     let or_known =
@@ -349,9 +346,9 @@ mod tests {
         verdicts[0].clone()
     }
 
-    /// `doProbe` throws it away (pkg/kubelet/prober/worker.go).
+    /// `doProbe` ignores such a result (pkg/kubelet/prober/worker.go).
     #[test]
-    fn a_result_that_the_kubelet_ignores_is_no_end_of_a_command() {
+    fn a_result_that_the_kubelet_ignores_is_reported_as_ignored() {
         let (gone, not_run) = (ProbeOutput::ContainerEnds, ProbeOutput::CommandNotRun);
         for (says, words, deleting, outcome) in [
             (gone, CANCELED, false, Outcome::Noise),
@@ -381,7 +378,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_runtime_could_not_do_is_no_fault_of_the_image() {
+    fn a_failure_of_the_runtime_is_not_put_down_to_the_image() {
         let words = "rpc error: code = Unknown desc = failed to exec in container: failed to start exec \"9\": OCI runtime exec failed: exec failed: unable to start container process: can't open cgroup: unknown";
         let verdict = errored(ProbeOutput::CommandNotRun, words, false).verdict;
         assert_eq!(verdict.cause.name(), "exec_not_run");
@@ -389,7 +386,7 @@ mod tests {
             words.replace("unable to start container process: can't open cgroup", "cannot exec in a paused container");
         assert_eq!(errored(ProbeOutput::CommandNotRun, &paused, false).verdict.cause.name(), "target_frozen");
         assert_has(&verdict.summary, &["could not be run: the runtime could not use the container's cgroup"]);
-        // As a kubelet 1.20 wrote while containerd restarted.
+        // Written by kubelet 1.20 while containerd restarted.
         let words = "rpc error: code = Unavailable desc = connection error: desc = \"transport: Error while dialing dial unix /run/containerd/containerd.sock: connect: no such file or directory\"";
         let away = errored(ProbeOutput::Other, words, false).verdict;
         assert_eq!((away.cause.name(), away.remediation.to_string().contains("image")), ("exec_not_run", false));
@@ -399,9 +396,9 @@ mod tests {
         assert_has(&fix, &["cgroup driver", "kubectl exec"]);
     }
 
-    /// `Readiness probe errored and resulted in failure state`: `DoHTTPProbe` returns the error of a body as one (pkg/probe/http).
+    /// `Readiness probe errored and resulted in failure state`: `DoHTTPProbe` returns the error (pkg/probe/http).
     #[test]
-    fn an_answer_with_an_endless_body_is_not_reported_to_be_ignored() {
+    fn a_timeout_in_the_body_is_not_reported_as_ignored() {
         let errored = |says| {
             let mut stream = Stream::new().http_readiness().connect().established().wait_ms(1_000).clone();
             stream.closes((100, 101, 200)).kubelet_error(ProbeType::Readiness, says, "x").wait_ms(2_000);

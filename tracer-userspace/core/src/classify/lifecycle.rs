@@ -1,30 +1,31 @@
-//! The kubelet dials for a container's lifecycle handlers, too: a verdict on what is, or may be, a handler's attempt says so.
+//! The kubelet also connects for lifecycle handlers: a verdict on an attempt that may be a handler's says so.
 
 use serde_json::json;
 
 use super::Case;
 use super::evidence::evidence;
 use super::finding::Finding;
+use super::history;
 use tracer_attempts::enrich::HandlerMatch;
 use tracer_model::event::LifecycleEvent;
 use tracer_model::record::{Evidence, Outcome};
 
-/// Adds it to a finding: it changes neither the cause nor how sure it is.
+/// Notes the handler in a finding. It changes neither cause nor confidence.
 pub(super) fn add(case: &Case<'_>, finding: &mut Finding) {
-    let handlers = case.matched.handlers_met();
+    let handlers = case.matched.possible_handlers();
     if handlers.is_empty() || finding.outcome != Outcome::Failure {
         return;
     }
-    let (container_of, connects) = (named(handlers), if handlers.len() == 1 { "connects" } else { "connect" });
-    if case.matched.probes_met().is_empty() {
+    let (handler, connects) = (named(handlers), if handlers.len() == 1 { "connects" } else { "connect" });
+    if case.matched.possible_probes().is_empty() {
         finding.summary += &format!(
-            "; {container_of} {connects} to this port, and no probe sends a request there: {}",
+            "; {handler} {connects} to this port, and no probe sends a request there: {}",
             consequence(handlers)
         );
         finding.remediation.text.insert_str(0, "For the lifecycle handler: ");
     } else {
         finding.summary +=
-            &format!("; {container_of} {connects} to this port, too: whether this was the probe is not known");
+            &format!("; {handler} {connects} to this port, too: whether this was the probe is not known");
     }
     finding.evidence.extend(handlers.iter().map(|handler| of_handler(case, handler)));
 }
@@ -32,14 +33,13 @@ pub(super) fn add(case: &Case<'_>, finding: &mut Finding) {
 /// "container app's preStop handler"
 fn named(handlers: &[HandlerMatch<'_>]) -> String {
     let name = |(_, container, handler): &HandlerMatch<'_>| {
-        let container_of =
-            container.name.as_ref().map_or_else(|| "the container".into(), |name| format!("container {name}"));
-        format!("{container_of}'s {} handler", handler.event.name())
+        format!("{}'s {} handler", history::name_of(container), handler.event.name())
     };
     handlers.iter().map(name).collect::<Vec<_>>().join(" and ")
 }
 
-/// What comes of a handler that fails: `startContainer` and `killContainer`, pkg/kubelet/kuberuntime/kuberuntime_container.go.
+/// The consequence of a failed handler: `startContainer` and `killContainer`,
+/// pkg/kubelet/kuberuntime/kuberuntime_container.go.
 fn consequence(handlers: &[HandlerMatch<'_>]) -> &'static str {
     const PRE_STOP: &str = "if a preStop handler fails, its container is ended all the same (Event FailedPreStopHook)";
     const POST_START: &str = "if a postStart handler fails, its container is killed (Event FailedPostStartHook)";
@@ -48,7 +48,7 @@ fn consequence(handlers: &[HandlerMatch<'_>]) -> &'static str {
 
 fn of_handler(case: &Case<'_>, (pod, container, handler): &HandlerMatch<'_>) -> Evidence {
     let (name, ends) = (handler.event.name(), if pod.deleting { "; the pod is being deleted" } else { "" });
-    let says = format!(
+    let text = format!(
         "{} asks {} :{}{}{ends}",
         named(&[(pod, container, handler)]),
         handler.scheme,
@@ -56,7 +56,7 @@ fn of_handler(case: &Case<'_>, (pod, container, handler): &HandlerMatch<'_>) -> 
         handler.path
     );
     let fields = json!({ "lifecycle": name, "container": container.name, "port": handler.port });
-    evidence("pods", case.attempt.started, says, fields)
+    evidence("pods", case.attempt.started, text, fields)
 }
 
 #[cfg(test)]
@@ -74,12 +74,12 @@ mod tests {
         stream.again(conn).connect().established().answers(status)
     }
 
-    /// A pod with a readiness probe each 10 s, and a handler on the same port.
+    /// A pod with a readiness probe every 10 s, and a handler on the same port.
     fn shared(handler: LifecycleEvent) -> Stream {
         Stream::new().http_readiness().lifecycle(handler, 8080).clone()
     }
 
-    /// What is reported: the kind of the probe, its failures in a row, and whether the handler is spoken of.
+    /// Of each verdict: the kind of the probe, its failures in a row, and whether the verdict names the handler.
     fn reported(verdicts: &[VerdictBody]) -> Vec<(Option<ProbeType>, Option<u32>, bool)> {
         let of = |it: &VerdictBody| {
             let (probe, text) = (it.probe.as_ref().expect("a probe"), &it.verdict.summary);
@@ -96,7 +96,7 @@ mod tests {
     const READINESS: Option<ProbeType> = Some(ProbeType::Readiness);
 
     #[test]
-    fn what_comes_each_period_is_the_probes_and_the_rest_may_be_the_handlers() {
+    fn attempts_a_period_apart_are_the_probes_and_others_may_be_the_handlers() {
         let mut stream = shared(LifecycleEvent::PreStop);
         refused(&mut stream, 100).wait_ms(10_000);
         refused(&mut stream, 101).wait_ms(3_000);
@@ -112,7 +112,7 @@ mod tests {
     }
 
     #[test]
-    fn a_prober_that_gives_up_is_a_probe() {
+    fn only_a_probe_gives_up() {
         let mut connecting = shared(LifecycleEvent::PreStop);
         connecting.connect().gives_up();
         let mut waiting = shared(LifecycleEvent::PreStop);
@@ -128,7 +128,7 @@ mod tests {
         assert_eq!(reported(&no_port.verdicts()), [(None, None, true)], "connect() failed");
     }
 
-    /// The socket dials on: a kubelet of 1.32 and newer does not close it when its probe times out.
+    /// A kubelet of 1.32 and newer does not close the socket when its probe times out.
     #[test]
     fn a_handler_has_no_timeout() {
         let reported_of_next = |after_ms: u64| {
@@ -142,16 +142,16 @@ mod tests {
     }
 
     #[test]
-    fn the_kubelets_word_names_the_probe() {
+    fn a_kubelet_failure_alone_does_not_revise_the_verdict() {
         let mut stream = shared(LifecycleEvent::PreStop);
         refused(&mut stream, 100).kubelet(ProbeOutput::Network);
         let kinds: Vec<_> =
             reported(&stream.verdicts()).iter().map(|(kind, _, of_handler)| (*kind, *of_handler)).collect();
-        assert_eq!(kinds, [(None, true)], "the kubelet's words alone revise nothing");
+        assert_eq!(kinds, [(None, true)], "the probe is still unknown");
     }
 
     #[test]
-    fn a_handler_takes_any_status() {
+    fn any_status_is_a_success_for_a_handler() {
         let mut stream = shared(LifecycleEvent::PreStop);
         assert!(answered(&mut stream, 100, 404).causes().is_empty());
         answered(stream.wait_ms(10_000), 101, 404);
@@ -165,7 +165,7 @@ mod tests {
     }
 
     #[test]
-    fn a_post_start_handler_is_run_at_the_start() {
+    fn a_post_start_handler_connects_only_at_the_start() {
         let after = |seconds: u64| {
             let mut stream = shared(LifecycleEvent::PostStart);
             let began = stream.now();
@@ -182,7 +182,7 @@ mod tests {
         assert_has(&verdict.verdict.summary, &["; container app's postStart handler connects to this port, too"]);
     }
 
-    /// One of the refusals may have been the handler's, which spends no budget.
+    /// One of the refusals may have been the handler's, which does not count in the budget.
     #[test]
     fn a_post_start_handler_spends_no_liveness_budget() {
         let mut stream = Stream::new();
@@ -196,7 +196,7 @@ mod tests {
     }
 
     #[test]
-    fn a_port_that_only_a_handler_dials() {
+    fn a_port_that_only_a_handler_connects_to_has_no_probe() {
         let mut stream = Stream::to("10.88.0.2:9000");
         stream.http_readiness_on(8080).second_container().lifecycle(LifecycleEvent::PreStop, 9000);
         refused(&mut stream, 100);
@@ -212,11 +212,11 @@ mod tests {
             noted.verdict.evidence.iter().any(|it| it.text == "container app's preStop handler asks http :9000/stop")
         );
         answered(&mut stream, 101, 404);
-        assert_eq!(stream.causes().len(), 1, "any status is well");
+        assert_eq!(stream.causes().len(), 1, "the handler accepts any status");
     }
 
     #[test]
-    fn a_tcp_socket_probe_sends_no_request() {
+    fn a_close_after_a_request_is_not_of_a_tcp_socket_probe() {
         let mut stream = Stream::new().tcp_readiness().lifecycle(LifecycleEvent::PreStop, 8080).clone();
         stream.connect().established().closes((0, 1, 0)).wait_ms(10_000);
         stream.again(100).connect().established().server_closes((100, 101, 1));
@@ -224,12 +224,12 @@ mod tests {
         assert_eq!((noted.verdict.cause.name(), noted.subject), ("closed_without_answer", Subject::Connection));
         assert_has(&noted.verdict.summary, &["no probe sends a request there"]);
         refused(stream.wait_ms(13_000), 101);
-        assert_eq!(stream.verdicts()[1].probe.as_ref().and_then(|it| it.handler), None, "either");
+        assert_eq!(stream.verdicts()[1].probe.as_ref().and_then(|it| it.handler), None, "probe or handler");
     }
 
-    /// The pod has no probe at all: what the kubelet dials there is not one.
+    /// The pod has no probe that connects, so the kubelet connects there only for the handler.
     #[test]
-    fn a_pod_with_hooks_only() {
+    fn an_attempt_to_a_pod_with_exec_probes_only_is_of_the_handler() {
         let mut stream = Stream::new().exec_readiness().at_target().lifecycle(LifecycleEvent::PostStart, 8080).clone();
         refused(&mut stream, 100);
         let noted = stream.verdicts().remove(0);
@@ -237,9 +237,9 @@ mod tests {
         assert_has(&noted.verdict.summary, &["(Event FailedPostStartHook)"]);
     }
 
-    /// The readiness probe of another port fails in the same moment.
+    /// The readiness probe of another port fails at the same time.
     #[test]
-    fn the_kubelets_words_about_a_probe_are_not_a_hooks() {
+    fn a_kubelet_failure_of_a_probe_is_not_joined_to_a_handler() {
         let mut stream = Stream::to("10.88.0.2:9000");
         stream.http_readiness_on(8080).lifecycle(LifecycleEvent::PreStop, 9000);
         refused(&mut stream, 100).kubelet(ProbeOutput::Network);

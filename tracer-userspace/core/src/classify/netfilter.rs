@@ -1,9 +1,8 @@
-//! Netfilter stopped an attempt: with a drop, or with an answer of its own. What the rules that tell the
-//! causes of that apart have in common.
+//! How netfilter stopped an attempt: it dropped a packet, or answered it. Several rules tell the causes of that apart.
 
 use std::net::IpAddr;
 
-use super::allow::allow;
+use super::allow::allow_command;
 use super::answer::RejectAnswer;
 use super::blame::blame;
 use super::case::{ANSWER_NS, Case, REFUSAL_HOOKS, in_handshake, outbound};
@@ -18,7 +17,7 @@ use tracer_model::record::{Cause, Command, Confidence, Evidence, Remediation};
 const UNTRACKED: &str =
     "; a rule had taken it out of connection tracking (notrack), so that no rule for established connections knows it";
 
-/// As [`ANSWER_NS`], for a request: a segment is sent again after 200 ms at the earliest (`TCP_RTO_MIN`).
+/// As [`ANSWER_NS`], for a request: TCP retransmits a segment after 200 ms at the earliest (`TCP_RTO_MIN`).
 const REQUEST_ANSWER_NS: u64 = 100_000_000;
 
 pub(super) fn stopped<'c, 'a>(case: &'c Case<'a>) -> Option<&'c Stopped<'a>> {
@@ -31,7 +30,7 @@ pub(super) fn rejected<'c, 'a>(case: &'c Case<'a>) -> Option<&'c Stopped<'a>> {
     answered.or_else(|| silent(case).filter(|stopped| stopped.answer.is_some()))
 }
 
-/// A packet was dropped and nothing was answered.
+/// A packet was dropped, and no answer came.
 pub(super) fn dropped<'c, 'a>(case: &'c Case<'a>) -> Option<&'c Stopped<'a>> {
     silent(case).filter(|stopped| stopped.answer.is_none())
 }
@@ -41,12 +40,12 @@ fn silent<'c, 'a>(case: &'c Case<'a>) -> Option<&'c Stopped<'a>> {
 }
 
 fn by_answer<'a>(case: &Case<'a>) -> Option<Stopped<'a>> {
-    let of_sent = if in_handshake(case) {
+    let outbound_rejected = if in_handshake(case) {
         by_icmp(case).or_else(|| by_reset(case)).or_else(|| by_error(case))
     } else {
-        of_request(case)
+        rejected_request(case)
     };
-    of_sent.or_else(|| of_answer(case))
+    outbound_rejected.or_else(|| rejected_answer(case))
 }
 
 type Seen<'a> = (u64, &'a PacketDrop);
@@ -59,8 +58,8 @@ fn dropped_syn<'a>(case: &Case<'a>, answered: u64) -> Option<Seen<'a>> {
     })
 }
 
-/// An ICMP error about the SYN. Port unreachable is never sent by the TCP stack itself; the others
-/// are a rule's only if netfilter dropped the packet.
+/// An ICMP error about the SYN. The stack never sends port unreachable for TCP; the other errors need a drop by
+/// netfilter.
 fn by_icmp<'a>(case: &Case<'a>) -> Option<Stopped<'a>> {
     let (time, icmp, drop) =
         case.attempt.icmp().filter(|(_, i)| i.flags.is_syn() && is_unreachable(i)).find_map(|(time, icmp)| {
@@ -73,7 +72,7 @@ fn by_icmp<'a>(case: &Case<'a>) -> Option<Stopped<'a>> {
     Some(answered(case, seen, RejectAnswer::of(icmp), netns, drop))
 }
 
-/// Netfilter dropped the SYN and yet a RST came for it.
+/// Netfilter dropped the SYN, and still a RST answered it.
 fn by_reset<'a>(case: &Case<'a>) -> Option<Stopped<'a>> {
     let (at, reset) = case.attempt.reset_received().filter(|(_, r)| r.state == TcpState::SynSent)?;
     let drop = dropped_syn(case, at)?;
@@ -81,8 +80,8 @@ fn by_reset<'a>(case: &Case<'a>) -> Option<Stopped<'a>> {
     Some(answered(case, seen, RejectAnswer::Rst, drop.1.netns, Some(drop)))
 }
 
-/// Netfilter dropped the SYN and the socket then failed with "connection refused" without a RST: an
-/// ICMP error came, which this kernel has no hook for (ICMPv6 with tracepoints only).
+/// Netfilter dropped the SYN, and the socket failed with "connection refused" without a RST. An ICMP error came for
+/// which this kernel has no hook (ICMPv6 with tracepoints only).
 fn by_error<'a>(case: &Case<'a>) -> Option<Stopped<'a>> {
     let (ended, _) = case.attempt.ended?;
     let drop = dropped_syn(case, ended)?;
@@ -92,15 +91,15 @@ fn by_error<'a>(case: &Case<'a>) -> Option<Stopped<'a>> {
     Some(answered(case, seen, RejectAnswer::IcmpError, drop.1.netns, Some(drop)))
 }
 
-/// A rule rejected the request of an established connection: it dropped it, and answered with a RST that no stack of this
-/// node sent, or with an ICMP error.
-fn of_request<'a>(case: &Case<'a>) -> Option<Stopped<'a>> {
+/// A rule rejected the request of an established connection. It dropped the request and answered with an ICMP error, or
+/// with a RST that no stack of this node sent.
+fn rejected_request<'a>(case: &Case<'a>) -> Option<Stopped<'a>> {
     let attempt = case.attempt;
     let request = |d: &PacketDrop| d.flags.has_data() && outbound(case, d) && is_netfilter(d);
     let mut drops = attempt.drops().filter(|(_, d)| request(d));
     drops.find_map(|drop| {
         let with = |at: u64| at.abs_diff(drop.0) < REQUEST_ANSWER_NS;
-        // The sender's own event comes after the receiver's: only later is it known that there is none.
+        // The event of the sender comes after that of the receiver: only a settled attempt shows that there is none.
         let maybe_by_stack = !case.settled || attempt.resets_sent().any(|(_, r)| r.flow.src == attempt.flow.dst);
         let reset =
             attempt.reset_received().filter(|(at, r)| r.state == TcpState::Established && with(*at) && !maybe_by_stack);
@@ -115,9 +114,10 @@ fn of_request<'a>(case: &Case<'a>) -> Option<Stopped<'a>> {
     })
 }
 
-/// A rule rejected the target's answer: the target gets the ICMP error, and the prober nothing.
-fn of_answer<'a>(case: &Case<'a>) -> Option<Stopped<'a>> {
-    let mut drops = case.attempt.drops().filter(|(_, d)| is_netfilter(d) && !outbound(case, d) && is_needed(case, d));
+/// A rule rejected the target's answer: the target gets the ICMP error, and the prober gets nothing.
+fn rejected_answer<'a>(case: &Case<'a>) -> Option<Stopped<'a>> {
+    let mut drops =
+        case.attempt.drops().filter(|(at, d)| is_netfilter(d) && !outbound(case, d) && is_needed(case, *at, d));
     drops.find_map(|drop| {
         let of_it = |(at, i): &(u64, &Icmp)| {
             i.flow == drop.1.flow && is_unreachable(i) && at.abs_diff(drop.0) < REQUEST_ANSWER_NS
@@ -140,19 +140,18 @@ fn answered<'a>(
     Stopped { seen, drop, netns, answer: Some(answer), blame }
 }
 
-/// A packet was dropped and no answer was seen. That needs time: the answer of a rule that rejects, which
-/// drops the packet, too, must have had it.
+/// A packet was dropped, and no answer was seen. A rule that rejects also drops: its answer must have had time to come.
 fn without_answer<'a>(case: &Case<'a>) -> Option<Stopped<'a>> {
-    let (time, drop) = case.attempt.drops().find(|(_, d)| is_netfilter(d) && is_needed(case, d))?;
+    let (time, drop) = case.attempt.drops().find(|(at, d)| is_netfilter(d) && is_needed(case, *at, d))?;
     let ended = case.attempt.ended.map_or(u64::MAX, |(end, _)| end);
-    // What answers the end of it says nothing of what was dropped before.
+    // A RST after the end of the attempt does not answer the dropped packet.
     let is_reset = case.attempt.reset_received().is_some_and(|(at, _)| at <= ended);
     if !case.settled || is_reset || case.attempt.icmp().next().is_some() {
         return None;
     }
     let has_rules = |blame: &Blame<'_>| !blame.rules.is_empty();
     let dropping = blame(case, time, drop, RuleVerdict::Drop);
-    // Only a rule that answers fits: no hook here shows the answer, or it was held back.
+    // Only a rule that rejects fits: no hook here shows its answer, or the kernel held the answer back.
     let is_shown = outbound(case, drop) && !case.lacks(ANSWER_HOOKS);
     let can_be = |it: &Blame<'_>| if !is_shown { it.complete } else { it.certainly_takes() };
     let rejecting = || blame(case, time, drop, RuleVerdict::Reject).filter(has_rules).filter(can_be);
@@ -163,8 +162,8 @@ fn without_answer<'a>(case: &Case<'a>) -> Option<Stopped<'a>> {
     Some(Stopped { seen, drop: Some((time, drop)), netns: drop.netns, answer, blame })
 }
 
-/// Why the answer of a rule that rejects was not seen. `__icmp_send` and `icmp6_send` hold errors back above a rate
-/// (`icmpv4_xrlim_allow`, `icmpv6_xrlim_allow`); a RST never.
+/// Why the answer of a rule that rejects was not seen. `__icmp_send` and `icmp6_send` limit the rate of errors
+/// (`icmpv4_xrlim_allow`, `icmpv6_xrlim_allow`); a RST has no limit.
 fn unseen_answer(case: &Case<'_>, drop: &PacketDrop) -> RejectAnswer {
     if !outbound(case, drop) {
         RejectAnswer::ToTarget
@@ -175,30 +174,26 @@ fn unseen_answer(case: &Case<'_>, drop: &PacketDrop) -> RejectAnswer {
     }
 }
 
-/// The handshake, or, once the attempt has failed for want of an answer, its data. What is dropped
-/// of a connection that had its answer hurts nobody.
-fn is_needed(case: &Case<'_>, drop: &PacketDrop) -> bool {
+/// The attempt needed the packet: it belongs to the handshake, or to the data of an attempt that failed for want of an
+/// answer. A drop after the answer does no harm.
+fn is_needed(case: &Case<'_>, time: u64, drop: &PacketDrop) -> bool {
     let handshake = (drop.flags.is_syn() || drop.flags.is_syn_ack()) && case.attempt.established.is_none();
-    let before_end = case
-        .attempt
-        .ended
-        .is_none_or(|(end, _)| case.attempt.drops().any(|(at, d)| std::ptr::eq(d, drop) && at <= end));
-    handshake || (before_end && case.attempt.established.is_some() && is_missed(case, drop))
+    let before_end = case.attempt.ended.is_none_or(|(end, _)| time <= end);
+    handshake || (before_end && case.attempt.established.is_some() && is_missed(case, time, drop))
 }
 
-/// The attempt failed, and what was dropped after its handshake never got through: a request that was acknowledged did, and
-/// so did an acknowledgement for want of which it was sent again. What is dropped later may be the answer's.
-pub(super) fn is_missed(case: &Case<'_>, drop: &PacketDrop) -> bool {
-    let time = || case.attempt.drops().find(|(_, d)| std::ptr::eq(*d, drop)).map(|(at, _)| at);
-    let made_good = || drop.flags.may_be_bare() && time().is_some_and(|at| case.attempt.sent_again > Some(at));
-    let got_through = case.attempt.request_acknowledged() && (outbound(case, drop) || made_good());
+/// The attempt failed, and the packet that was dropped after the handshake never got through. An acknowledged request
+/// did get through. So did a bare acknowledgement if the prober then sent again. A later drop may be of the answer.
+pub(super) fn is_missed(case: &Case<'_>, time: u64, drop: &PacketDrop) -> bool {
+    let was_repeated = || drop.flags.may_be_bare() && case.attempt.sent_again > Some(time);
+    let got_through = case.attempt.request_acknowledged() && (outbound(case, drop) || was_repeated());
     case.attempt.failed_by_itself() && !drop.flags.is_rst() && !got_through
 }
 
 /// Hooks that would have shown the answer of a rule that rejects.
 const ANSWER_HOOKS: &[Hook] = &[Hook::TcpReceiveReset, Hook::IcmpSend, Hook::Icmp6Send];
 
-/// The same, and what shows that IPVS dropped it.
+/// These hooks, and the one that shows drops of IPVS.
 const ANSWER_AND_IPVS_HOOKS: &[Hook] = &[Hook::TcpReceiveReset, Hook::IcmpSend, Hook::Icmp6Send, Hook::IpvsLeave];
 
 /// The link to which kube-proxy gives the addresses of all Services (pkg/proxy/ipvs, `defaultDummyDevice`).
@@ -221,7 +216,7 @@ pub(super) const fn is_port_unreachable(icmp: &Icmp) -> bool {
 
 impl Stopped<'_> {
     /// " at INPUT in pod a/b rejected the SYN to 1.2.3.4:80 with a RST".
-    pub(super) fn did(&self, case: &Case<'_>) -> String {
+    pub(super) fn action(&self, case: &Case<'_>) -> String {
         let hook = self.drop.and_then(|(_, drop)| netfilter_hook(drop)).map(|h| format!(" at {h}")).unwrap_or_default();
         let place = in_namespace(case, self.netns);
         match (self.answer, self.drop) {
@@ -238,24 +233,25 @@ impl Stopped<'_> {
         }
     }
 
-    /// The rule or the candidates in words, to follow the sentence.
+    /// The rule or the candidates, as a clause that follows the sentence.
     pub(super) fn words(&self) -> String {
         self.blame.as_ref().map(Blame::words).unwrap_or_default()
     }
 
-    /// Who did it, to begin the sentence: a rule, unless rules were read and none of them can have.
-    pub(super) fn who(&self, case: &Case<'_>) -> &'static str {
+    /// The subject of the sentence: a rule, unless rules were read and none of them can have done it.
+    pub(super) fn subject(&self, case: &Case<'_>) -> &'static str {
         let none_fits = self.blame.as_ref().is_some_and(|blame| blame.rules.is_empty());
         if none_fits || self.may_be_ipvs(case) { "netfilter" } else { "a netfilter rule" }
     }
 
-    /// No rules were read, and the node's IPVS, which drops in netfilter's name, may have done it: no hook tells.
+    /// No rules were read, and IPVS, which drops as netfilter does, may have done it: the hook that shows it is
+    /// missing.
     fn may_be_ipvs(&self, case: &Case<'_>) -> bool {
         let on_node = self.netns.is_none() || self.netns == case.node.netns();
         on_node && self.blame.is_none() && runs_ipvs(case) && case.lacks(&[Hook::IpvsLeave])
     }
 
-    /// "10.88.0.1 -> port 8080", or, where it was the answer that was dropped, that.
+    /// "10.88.0.1 -> port 8080", or the answers of the target if one of them was dropped.
     pub(super) fn to_allow(&self, case: &Case<'_>) -> String {
         let (target, client) = (case.attempt.flow.dst, self.client(case));
         match self.drop {
@@ -266,32 +262,32 @@ impl Stopped<'_> {
         }
     }
 
-    /// Who dialled, as the rule sees it: the address may have been translated before.
+    /// The address that the rule sees as the client: it may have been translated before.
     fn client(&self, case: &Case<'_>) -> IpAddr {
         let translated = self.drop.and_then(|(_, drop)| case.attempt.translated(drop.flow));
         translated.unwrap_or(case.attempt.flow.src).ip()
     }
 
-    /// It is the answer of the target that was dropped.
+    /// The dropped packet, if it was an answer of the target.
     pub(super) fn answer_dropped<'b>(&'b self, case: &Case<'_>) -> Option<&'b PacketDrop> {
         self.drop.map(|(_, drop)| drop).filter(|drop| !outbound(case, drop))
     }
 
-    /// The answer had been taken out of connection tracking: words to follow the sentence, and what finds that rule.
+    /// If the answer was exempt from connection tracking: a clause that says so, and commands that find the rule.
     pub(super) fn untracked(&self, case: &Case<'_>) -> Option<(&'static str, [Command; 2])> {
         self.answer_dropped(case).filter(|drop| drop.tracked == Some(Tracked::Untracked))?;
         let find = ["nft list ruleset | grep -w notrack", "iptables-save -t raw"];
         Some((UNTRACKED, find.map(|command| run_in(case, self.netns, command))))
     }
 
-    /// What shows the chain, or all of them.
-    pub(super) fn look(&self, case: &Case<'_>) -> Vec<Command> {
+    /// Commands that show the chain of the rule, or all rules.
+    pub(super) fn show_rules(&self, case: &Case<'_>) -> Vec<Command> {
         let all = || ["nft list ruleset", "iptables-save -c"].map(str::to_owned).to_vec();
         let commands = self.blame.as_ref().and_then(Blame::command).map_or_else(all, |command| vec![command]);
         commands.iter().map(|command| run_in(case, self.netns, command)).collect()
     }
 
-    /// The command of the software that made whichever rule it was, on a node: in a pod's namespace it has no hold.
+    /// The command of the software that made the rule. Only on a node: the software manages no rules of a pod.
     fn by_owner(&self, case: &Case<'_>) -> Option<Remediation> {
         let (_, drop) = self.drop.filter(|(_, drop)| outbound(case, drop))?;
         let (blame, _) = self.blame.as_ref().zip(self.netns.filter(|netns| case.node.is_a_node(*netns)))?;
@@ -300,13 +296,15 @@ impl Stopped<'_> {
             return None;
         }
         let hook = netfilter_hook(drop)?;
-        let command = blame.rules.iter().find_map(|rule| allow(owner, rule, hook, drop.flow))?;
-        let text =
-            format!("Let {0} allow it: what is added otherwise is gone when {0} loads its rules again", owner.name);
-        Some(Remediation::from(text).run([Command::on_node(command)]).run(self.look(case)))
+        let command = blame.rules.iter().find_map(|rule| allow_command(owner, rule, hook, drop.flow))?;
+        let text = format!(
+            "Let {0} allow it: a rule that another program adds is gone when {0} loads its rules again",
+            owner.name
+        );
+        Some(Remediation::from(text).run([Command::on_node(command)]).run(self.show_rules(case)))
     }
 
-    /// What fixes it, by a rule or by whatever else drops there.
+    /// The fix for a rule, or for anything else that drops there.
     pub(super) fn fix(&self, case: &Case<'_>, by_rule: impl FnOnce() -> Remediation) -> Remediation {
         if !self.is_by_no_rule() {
             return self.by_owner(case).unwrap_or_else(by_rule);
@@ -321,13 +319,13 @@ impl Stopped<'_> {
         self.blame.as_ref().is_some_and(Blame::fits_no_rule)
     }
 
-    /// Rules fit, and it may yet have been something else of netfilter.
+    /// Rules fit, but another part of netfilter may have dropped the packet.
     fn may_be_by_no_rule(&self) -> bool {
         self.blame.as_ref().is_some_and(|blame| !blame.rules.is_empty() && !blame.by_rule)
     }
 
-    /// A failure by a rule of the firewall; less sure where none of those that were read surely did it or can have done it, and
-    /// less so where IPVS is in use and no hook tells what it drops.
+    /// A failure by a rule of the firewall; less sure if no rule surely did it, or if IPVS is in use and its hook
+    /// missing.
     pub(super) fn by_firewall(
         &self,
         case: &Case<'_>,
@@ -350,7 +348,7 @@ impl Stopped<'_> {
         Finding { rests_on, confidence: found.confidence.min(Confidence::Likely), ..found }
     }
 
-    /// A failure by it. That nothing was answered is a conclusion from silence.
+    /// A failure with this cause. That no answer came is a conclusion from silence.
     pub(super) fn finding(
         &self,
         case: &Case<'_>,
@@ -367,10 +365,10 @@ impl Stopped<'_> {
             Some(RejectAnswer::NotShown | RejectAnswer::HeldBack { .. }) => {
                 finding.with_confidence(Confidence::Likely).until_answered()
             }
-            // The prober's SYN is sent again, and may get through.
+            // The prober sends its SYN again, and that one may get through.
             Some(RejectAnswer::ToTarget) => finding.until_answered(),
             Some(_) if self.answer_dropped(case).is_some() => finding.until_answered(),
-            // That no stack of this node sent it.
+            // The finding rests on this: no stack of this node sent the RST.
             Some(RejectAnswer::Rst) if case.attempt.established.is_some() => {
                 Finding { rests_on: REFUSAL_HOOKS, ..finding }
             }

@@ -1,22 +1,22 @@
-//! The verdict on a pod with probes that the kubelet does not run: it waits until the wall clock has reached the start of the
-//! container, and `initialDelaySeconds` after it (`worker.doProbe`, pkg/kubelet/prober/worker.go).
+//! The verdict on a pod with probes that the kubelet does not run. It waits until the wall clock reaches the start of
+//! the container plus `initialDelaySeconds` (`worker.doProbe`, pkg/kubelet/prober/worker.go).
 
 use serde_json::json;
 
 use super::evidence::evidence;
 use super::finding::Finding;
 use super::kubectl;
-use super::kubelet::{Unattached, k8s, noted};
+use super::kubelet::{Unattached, k8s};
 use tracer_attempts::correlate::node::Node;
 use tracer_model::event::PodRef;
 use tracer_model::record::{Cause, Command, Confidence, Evidence};
 
-/// Somebody set the wall clock.
+/// A step of the wall clock.
 #[derive(Clone, Copy, Debug)]
 pub struct ClockStep {
     /// CLOCK_BOOTTIME nanoseconds.
     pub time_boot_ns: u64,
-    /// By so much it went forward.
+    /// How far the clock went forward; negative: back.
     pub by_ns: i64,
 }
 
@@ -27,12 +27,12 @@ impl ClockStep {
     }
 
     fn evidence(&self) -> Evidence {
-        let says = format!("the wall clock was {}", self.words());
-        evidence("clock", self.time_boot_ns, says, json!({ "step_s": self.by_ns / 1_000_000_000 }))
+        let text = format!("the wall clock was {}", self.words());
+        evidence("clock", self.time_boot_ns, text, json!({ "step_s": self.by_ns / 1_000_000_000 }))
     }
 }
 
-/// Containers of a pod that started in the future, and no attempt of their probes for some time.
+/// Containers of a pod that start in the future by the wall clock, while no attempt of their probes is seen.
 #[derive(Clone, Debug)]
 pub struct NotRun<'a> {
     /// The pod.
@@ -41,9 +41,9 @@ pub struct NotRun<'a> {
     pub containers: Vec<&'a str>,
     /// From now to the last of their starts.
     pub ahead_ns: u64,
-    /// For so long no attempt was seen.
+    /// How long no attempt was seen.
     pub silent_ns: u64,
-    /// The last step that was seen.
+    /// The last step of the clock that was seen.
     pub step: Option<ClockStep>,
     /// Events that were lost meanwhile.
     pub lost: u64,
@@ -59,7 +59,7 @@ pub fn verdict(seen: &NotRun<'_>, node: &Node, now: u64) -> (Finding, Unattached
     let (names, ahead) = (seen.containers.join(", "), span(seen.ahead_ns));
     let step = seen.step.map(|step| format!("; the clock was {}", step.words())).unwrap_or_default();
     let summary = format!(
-        "the kubelet runs no probe of {names} of pod {}: by the wall clock the start lies {ahead} in the future, and it waits until then; no attempt was seen for {}{step}",
+        "the kubelet runs no probe of {names} of pod {}: by the wall clock the start is {ahead} in the future, and the kubelet waits until then; no attempt was seen for {}{step}",
         k8s.full_name().unwrap_or_default(),
         span(seen.silent_ns),
     );
@@ -67,7 +67,7 @@ pub fn verdict(seen: &NotRun<'_>, node: &Node, now: u64) -> (Finding, Unattached
     let started = evidence("container_status", now, format!("{names} started {ahead} from now"), fields);
     let pod = kubectl::pod(&k8s);
     let fix = Cause::ProbeNotRun.fix().run([Command::in_cluster(format!("kubectl delete pod {pod}"))]);
-    let mut found = noted(Cause::ProbeNotRun, started, summary, fix);
+    let mut found = Finding::likely(Cause::ProbeNotRun, vec![started], summary, fix);
     found.evidence.extend(seen.step.as_ref().map(ClockStep::evidence));
     if seen.lost > 0 {
         found = Finding { lost_events: seen.lost, ..found.at_most(Confidence::Possible) };

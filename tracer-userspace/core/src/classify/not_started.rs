@@ -1,4 +1,4 @@
-//! Why a runtime did not start the command of a probe, where that is neither the command nor its image: by its own words.
+//! Why a runtime did not start the command of a probe, if neither the command nor its image is the reason.
 
 use std::borrow::Cow;
 
@@ -9,7 +9,7 @@ use tracer_model::record::{Cause, Command, Remediation};
 pub(super) struct NotStarted {
     words: &'static [&'static str],
     pub(super) cause: Cause,
-    /// To follow "could not be run: ".
+    /// Follows "could not be run: ".
     pub(super) why: &'static str,
     /// What to do, and what to run on the node for it.
     fix: (&'static str, &'static [&'static str]),
@@ -22,7 +22,7 @@ impl NotStarted {
     }
 }
 
-/// In this order: a message about a cgroup names the error of the call, too.
+/// The order matters: a message about a cgroup also names the error of the system call.
 const CAUSES: &[NotStarted] = &[
     NotStarted {
         words: &["paused container"],
@@ -47,7 +47,7 @@ const CAUSES: &[NotStarted] = &[
         cause: Cause::ExecNotRun,
         why: "the runtime could not use the container's cgroup",
         fix: (
-            "The container's cgroup is gone or was moved: let kubelet and runtime have the same cgroup driver (systemd or cgroupfs), and delete the pod, so that it is made again",
+            "The container's cgroup is gone or was moved. Set the same cgroup driver (systemd or cgroupfs) for kubelet and runtime. Then delete the pod, so that it gets a new container",
             &[],
         ),
     },
@@ -65,7 +65,7 @@ const CAUSES: &[NotStarted] = &[
         cause: Cause::ExecNotRun,
         why: "a file system of the runtime is full",
         fix: (
-            "Find which is full (/run, /tmp, the runtime's folder in /var/lib), and free it: kubelet and runtime write there for each command",
+            "Find the full one (/run, /tmp, the runtime's folder in /var/lib), and free it: kubelet and runtime write there for each command",
             &["df -h", "df -i"],
         ),
     },
@@ -74,7 +74,7 @@ const CAUSES: &[NotStarted] = &[
         cause: Cause::ExecNotRun,
         why: "the runtime has no file descriptor left",
         fix: (
-            "Find who holds the file descriptors (containerd, crio, the container's shim), and raise LimitNOFILE of that service, fs.file-max or fs.inotify.max_user_instances",
+            "Find the process that holds the file descriptors (containerd, crio, the container's shim), and raise LimitNOFILE of that service, fs.file-max or fs.inotify.max_user_instances",
             &["ls /proc/$(pidof containerd)/fd | wc -l"],
         ),
     },
@@ -92,23 +92,23 @@ const CAUSES: &[NotStarted] = &[
         cause: Cause::ExecNotRun,
         why: "the kernel did not permit the runtime a step of the start (EPERM)",
         fix: (
-            "Find who denies it: the container's seccomp profile and capabilities, SELinux, AppArmor, or a runtime that is too old for this kernel",
+            "Find what denies it: the container's seccomp profile and capabilities, SELinux, AppArmor, or a runtime that is too old for this kernel",
             &["ausearch -m avc -ts recent", "journalctl -k -g DENIED"],
         ),
     },
 ];
 
-/// The limit or the guard that the runtime's words name. What it quotes is the pod's: its command, for one.
+/// The obstacle that the message of the runtime names. Quoted parts name none: they are the pod's, its command for one.
 pub(super) fn cause(words: &str) -> Option<&'static NotStarted> {
     let message = message_of(words);
     let names_program = ["exec: \"", "executable file `"].iter().any(|it| message.contains(it));
     let has_no_program = names_program && NO_PROGRAM.iter().any(|it| message.to_lowercase().contains(it));
-    let own = without_quoted(&message).to_lowercase();
-    let names = |cause: &&NotStarted| cause.words.iter().any(|it| own.contains(it));
+    let unquoted = without_quoted(&message).to_lowercase();
+    let names = |cause: &&NotStarted| cause.words.iter().any(|it| unquoted.contains(it));
     CAUSES.iter().find(names).filter(|_| !has_no_program)
 }
 
-/// CRI-O hands on the line of runc's log, in which the message is quoted as a whole (logrus).
+/// CRI-O passes on a line of runc's log, which quotes the whole message (logrus).
 fn message_of(words: &str) -> Cow<'_, str> {
     let line = words.split_once("command error: time=\"").filter(|(before, _)| !before.contains('"'));
     let Some((_, message)) = line.and_then(|(_, line)| line.split_once(" level=error msg=\"")) else {
@@ -138,7 +138,7 @@ fn without_quoted(message: &str) -> String {
     message.chars().filter(is_own).collect()
 }
 
-/// As runc and crun end what they say of a program that is not there, or is none.
+/// How runc and crun end a message about a program that does not exist or cannot be executed.
 const NO_PROGRAM: &[&str] = &[
     "executable file not found",
     "no such file or directory",
@@ -155,7 +155,7 @@ mod tests {
     const RUNC: &str = "rpc error: code = Unknown desc = failed to exec in container: failed to start exec \"9f\": OCI runtime exec failed: exec failed: unable to start container process: ";
 
     #[test]
-    fn a_guard_or_a_limit_is_named() {
+    fn a_security_module_or_a_limit_is_named() {
         for (words, why) in [
             (
                 "error during container init: unable to apply apparmor profile: apparmor failed to apply profile: write /proc/self/attr/apparmor/exec: no such file or directory",
@@ -176,9 +176,9 @@ mod tests {
         }
     }
 
-    /// As runc 1.1.5 wrote them beside a container of the limit, the cgroup or the profile (kernel 6.18).
+    /// Written by runc 1.1.5 for a container with that limit, cgroup or profile (kernel 6.18).
     #[test]
-    fn what_a_real_runtime_wrote_is_named() {
+    fn messages_of_a_real_runtime_are_understood() {
         for (words, why) in [
             (
                 "exec failed: unable to start container process: read init-p: connection reset by peer (possibly OOM-killed)",
@@ -201,9 +201,9 @@ mod tests {
         }
     }
 
-    /// A command may be called anything.
+    /// The pod chooses the name of its command.
     #[test]
-    fn what_is_quoted_is_the_pods() {
+    fn quoted_words_name_no_obstacle() {
         for words in [
             r#"exec: "curl": executable file not found in $PATH: unknown"#,
             r#"exec: "/opt/apparmor/cgroup": stat /opt/apparmor/cgroup: no such file or directory"#,
@@ -216,9 +216,9 @@ mod tests {
         }
     }
 
-    /// As crun writes it: with backticks, and the error as the C library names it.
+    /// crun quotes with backticks, and writes errors as the C library does.
     #[test]
-    fn what_crun_quotes_is_the_pods_too() {
+    fn words_that_crun_quotes_name_no_obstacle() {
         for words in [
             "executable file `/opt/cgroup/run` not found in $PATH: No such file or directory",
             "exec container process `/opt/cgroup/apparmor`: Permission denied",
@@ -232,7 +232,7 @@ mod tests {
 
     /// As in kubernetes/kubernetes#116766.
     #[test]
-    fn the_line_of_a_log_that_cri_o_hands_on_is_unquoted() {
+    fn a_log_line_that_cri_o_passes_on_is_unquoted() {
         let of = |message: &str| {
             let time = r#"time="2023-02-25T07:09:57Z""#;
             let handed = "rpc error: code = Unknown desc = command error: ";

@@ -1,11 +1,10 @@
-//! A failure that need not be a probe's: something else in the prober's process may have dialled. And one of a probe where its spec
-//! does not say that it dials.
+//! Notes about attempts that may not be a probe's, or that a redirect of a probe caused.
 
 use super::Case;
 use super::finding::Finding;
 use tracer_model::record::{Cause, Confidence, Outcome};
 
-/// What was seen of the connection stays as it is; whether it was a probe is not sure.
+/// Adds these notes. What was seen of the connection stays; only whether it was a probe is less sure.
 pub(super) fn add(case: &Case<'_>, finding: &mut Finding) {
     if finding.outcome != Outcome::Failure {
         return;
@@ -16,15 +15,15 @@ pub(super) fn add(case: &Case<'_>, finding: &mut Finding) {
     }
     if case.matched.may_be_client() {
         finding.summary += &format!(
-            "; no probes are known (--pods FILE names them): this was one, or {} as a client of the control plane",
+            "; no probes are known (--pods FILE names them): this was a probe, or {} as a client of the control plane",
             case.attempt.actor.comm
         );
     }
     let is_named = finding.cause == Cause::ProbeMisconfigured;
-    let (led, fix) = match (case.matched.redirected_within_port(), case.matched.redirected_from()) {
+    let (redirect, fix) = match (case.matched.redirected_within_port(), case.matched.redirected_from()) {
         _ if is_named => return,
         (Some(status), _) => (
-            format!("the probe was redirected (status {status}), and this is where that led"),
+            format!("the probe was redirected (status {status}), which led here"),
             "set httpGet.path to a page that answers without a redirect (curl -sSI shows where it leads)".to_owned(),
         ),
         (None, Some(port)) => (
@@ -33,7 +32,7 @@ pub(super) fn add(case: &Case<'_>, finding: &mut Finding) {
         ),
         (None, None) => return,
     };
-    finding.summary += &format!("; {led}");
+    finding.summary += &format!("; {redirect}");
     let text = finding.remediation.text.trim_end_matches('.');
     finding.remediation.text = format!("{text}; or {fix}");
 }

@@ -1,4 +1,4 @@
-//! Who made a netfilter rule, by the names of its chain and table.
+//! Finds the software that made a netfilter rule, by the names of its chain and table.
 
 use tracer_model::event::{Backend, FirewallRule};
 
@@ -46,7 +46,7 @@ const CHAINS: &[(&str, Owner)] = &[
     ("FORWARD_IN_ZONES", FIREWALLD),
 ];
 
-/// firewalld's table that drops all: in panic mode, and for a moment while it starts or loads its rules again.
+/// The table of firewalld that drops everything: in panic mode, and for a moment while firewalld starts or reloads.
 pub const PANIC: &str = "firewalld_policy_drop";
 
 /// By the whole name of the table.
@@ -66,8 +66,7 @@ const TABLES: &[(&str, Owner)] = &[
     ("crowdsec6", owner("crowdsec")),
 ];
 
-/// Who made the rule, if its names say so. A policy is that of whoever has chains in the same table, if it
-/// is one that sets policies.
+/// The software that made the rule, if its names show it. A policy is of ufw if ufw has chains in the same table.
 pub(super) fn owner_of(rule: &FirewallRule, all: &[FirewallRule]) -> Option<Owner> {
     by_chain(&rule.chain).or_else(|| by_table(&rule.table)).or_else(|| {
         let neighbours = all.iter().filter(|it| it.backend == rule.backend && it.table == rule.table);
@@ -76,41 +75,41 @@ pub(super) fn owner_of(rule: &FirewallRule, all: &[FirewallRule]) -> Option<Owne
     })
 }
 
-/// A Service without endpoints, which kube-proxy looks up by its address, protocol and port before it rejects what is left of its
-/// ClusterIPs (pkg/proxy/nftables, `setupNFTables`).
+/// The rule rejects a Service without endpoints. kube-proxy looks it up by address, protocol and port, before it
+/// rejects the rest of its ClusterIPs (pkg/proxy/nftables, `setupNFTables`).
 pub(super) fn is_endpoints_check(rule: &FirewallRule) -> bool {
     let chains = ["service-endpoints-check", "nodeport-endpoints-check"];
     is_nft_proxy(rule) && chains.contains(&rule.chain.as_str()) && rule.when.dport.is_some()
 }
 
-/// A ClusterIP of a Service without that port, or of none.
+/// The rule rejects a ClusterIP on a port that its Service does not have, or a ClusterIP of no Service.
 pub(super) fn is_cluster_ips_check(rule: &FirewallRule) -> bool {
     is_nft_proxy(rule) && rule.chain == "cluster-ips-check" || rule.chain == IPVS_FILTER
 }
 
-/// What IPVS was not there to take on the way to a ClusterIP (pkg/proxy/ipvs, `kubeIPVSFilterChain`).
+/// The chain for packets to a ClusterIP that IPVS did not take (pkg/proxy/ipvs, `kubeIPVSFilterChain`).
 const IPVS_FILTER: &str = "KUBE-IPVS-FILTER";
 
 fn is_nft_proxy(rule: &FirewallRule) -> bool {
     rule.backend == Backend::Nftables && rule.table == "kube-proxy"
 }
 
-/// Who is known to name chains so.
+/// The software that is known to name chains like this.
 pub fn by_chain(chain: &str) -> Option<Owner> {
     let known = CHAINS.iter().find(|(prefix, _)| chain.starts_with(prefix)).map(|(_, owner)| *owner);
     known.or_else(|| is_zone_chain(chain).then_some(FIREWALLD))
 }
 
-/// Those that firewalld comes with.
+/// The zones that firewalld comes with.
 const ZONES: [&str; 9] = ["block", "dmz", "drop", "external", "home", "internal", "public", "trusted", "work"];
 
-/// What firewalld writes for one of its zones into tables of iptables, where no table has its name.
+/// Chains that firewalld adds to tables of iptables for one of its zones; no table there has its name.
 fn is_zone_chain(chain: &str) -> bool {
     let zone = ["IN_", "FWD_", "FWDI_", "FWDO_"].iter().find_map(|begin| chain.strip_prefix(begin));
     zone.is_some_and(|zone| ZONES.iter().any(|known| zone.starts_with(known)))
 }
 
-/// Who is known to name tables so.
+/// The software that is known to name tables like this.
 pub fn by_table(table: &str) -> Option<Owner> {
     TABLES.iter().find(|(name, _)| *name == table).map(|(_, owner)| *owner)
 }
@@ -120,7 +119,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_enforcers_of_policies_make_a_network_policy() {
+    fn only_rules_of_an_enforcer_are_a_network_policy() {
         let known = |chain| by_chain(chain).map(|it| (it.name, it.policy));
         assert_eq!(known("cali-fw-cali0123"), Some(("calico", true)));
         assert_eq!(known("KUBE-POD-FW-ABCDEF"), Some(("kube-router", true)));

@@ -1,4 +1,4 @@
-//! Words that the summaries, evidence and advice of several rules share.
+//! Phrases that the summaries, evidence and fixes of several rules share.
 
 use serde_json::json;
 
@@ -9,7 +9,7 @@ use tracer_attempts::enrich;
 use tracer_model::event::Netns;
 use tracer_model::record::{Command, Evidence, Subject};
 
-/// " on the node", " in pod default/web", " in network namespace 4026532000": where an event was.
+/// " on the node", " in pod default/web", " in network namespace 4026532000".
 pub(super) fn in_namespace(case: &Case<'_>, netns: Option<Netns>) -> String {
     let Some(inum) = netns else { return String::new() };
     match owner(case, inum).as_deref() {
@@ -42,7 +42,7 @@ pub(super) fn of_namespace(case: &Case<'_>, netns: Netns, made: u64) -> Evidence
     evidence("netns", made, format!("{of} was made"), json!({ "netns": netns }))
 }
 
-/// The fix for a probe (its spec can be changed), or for the connection of a process, by its name.
+/// Chooses the fix. For a probe it can be a change of the spec; for another connection it names the process.
 pub(super) fn by_subject<T: From<String>>(
     case: &Case<'_>,
     probe: impl Into<T>,
@@ -54,12 +54,13 @@ pub(super) fn by_subject<T: From<String>>(
     }
 }
 
-pub(super) const fn dialler(attempt: &Attempt) -> &'static str {
+/// The client of the attempt, as the subject of a sentence.
+pub(super) const fn client_name(attempt: &Attempt) -> &'static str {
     if attempt.prober { "the prober" } else { "the client" }
 }
 
-/// A command for this network namespace, run on the node. It finds a process of the namespace when it runs: one that was
-/// seen there may be gone, and another process may have its number.
+/// A command for this network namespace, run on the node. It looks for a process of the namespace when it runs: a
+/// process that was seen before may be gone, and its number may belong to another one.
 pub(super) fn run_in(case: &Case<'_>, netns: Option<Netns>, command: impl std::fmt::Display) -> Command {
     let elsewhere = netns.filter(|inum| case.node.netns() != Some(*inum));
     Command::on_node(match elsewhere {

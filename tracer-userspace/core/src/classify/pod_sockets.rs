@@ -1,4 +1,4 @@
-//! What was read of the target's pod when an attempt to it was over: this one or one before.
+//! What tracer read of the target's pod after an attempt to it, this one or one before.
 
 use std::net::{Ipv6Addr, SocketAddr};
 
@@ -9,28 +9,28 @@ use super::evidence::evidence;
 use tracer_model::event::{Listener, ListenerAt, Netns, PodSockets};
 use tracer_model::record::{Command, Evidence};
 
-/// What was read longer ago says nothing of why an attempt failed.
+/// An older reading does not show why an attempt failed.
 pub(super) const FRESH_NS: u64 = 60_000_000_000;
 
-/// So long what was read of a pod's address translation says whom a probe meets that goes well. It is read again before that, where it makes a
-/// difference.
+/// How long a reading of a pod's address translation shows which process answers successful probes. tracer reads it
+/// again sooner if that makes a difference.
 pub(crate) const REDIRECT_NS: u64 = 600_000_000_000;
 
-/// What was last read, and when, if it is not older than this.
-pub(super) fn read<'a>(case: &Case<'a>, oldest_ns: u64) -> Option<(u64, &'a PodSockets)> {
+/// The last reading and its time, if it is not older than this.
+pub(super) fn last_reading<'a>(case: &Case<'a>, oldest_ns: u64) -> Option<(u64, &'a PodSockets)> {
     let attempt = case.attempt;
     let (time, seen) = case.node.pod_sockets(attempt.netns?, attempt.flow.dst)?;
     (time.saturating_add(oldest_ns) >= attempt.started).then_some((time, seen))
 }
 
-/// Who listened in the namespace where nobody takes the target, and has not ceased to since: in words, and what shows it.
-pub(super) fn elsewhere(case: &Case<'_>, netns: Netns) -> Option<(String, Evidence)> {
-    let (time, seen) = read(case, FRESH_NS).filter(|(_, seen)| seen.netns == netns)?;
+/// Listeners that still listen in the namespace where nothing accepts the target, as a clause and as evidence.
+pub(super) fn listeners_elsewhere(case: &Case<'_>, netns: Netns) -> Option<(String, Evidence)> {
+    let (time, seen) = last_reading(case, FRESH_NS).filter(|(_, seen)| seen.netns == netns)?;
     let (port, v4) = (case.attempt.flow.dst.port(), case.attempt.flow.dst.is_ipv4());
-    // Of both families it would have taken the connection.
+    // A listener for both families would have accepted the connection.
     let only = |addr: &SocketAddr| if v4 && addr.ip() == Ipv6Addr::UNSPECIFIED { "for IPv6 only" } else { "only" };
-    let stands = |it: &&ListenerAt| !case.node.listeners.heard_since(netns, it.addr.port(), time);
-    let listeners: Vec<&ListenerAt> = seen.elsewhere.iter().filter(stands).collect();
+    let still_listens = |it: &&ListenerAt| !case.node.listeners.changed_since(netns, it.addr.port(), time);
+    let listeners: Vec<&ListenerAt> = seen.elsewhere.iter().filter(still_listens).collect();
     let here: Vec<String> = listeners
         .iter()
         .filter(|it| it.addr.port() == port)
@@ -40,29 +40,29 @@ pub(super) fn elsewhere(case: &Case<'_>, netns: Netns) -> Option<(String, Eviden
         || listeners.iter().map(|it| format!("{} on port {}", name(&it.server), it.addr.port())).collect::<Vec<_>>();
     let words = match here.as_slice() {
         [] if listeners.is_empty() => return None,
-        [] => format!("others listen there: {}", others().join(", ")),
+        [] => format!("other processes listen there: {}", others().join(", ")),
         _ => here.join(", "),
     };
-    let says = format!("listeners of that network namespace: {words}");
+    let text = format!("listeners of that network namespace: {words}");
     let addrs: Vec<SocketAddr> = listeners.iter().map(|it| it.addr).collect();
-    Some((words, evidence("sock_diag", time, says, json!({ "listeners": addrs, "netns": netns }))))
+    Some((words, evidence("sock_diag", time, text, json!({ "listeners": addrs, "netns": netns }))))
 }
 
-/// The pod's own address translation sends what is dialled there to another process than the one that listens there.
+/// The address translation of the pod redirects a port to another process than the one that listens there.
 pub(super) struct Detour<'a> {
-    /// Who gets it.
+    /// The process that gets the connection.
     server: &'a Listener,
-    /// Who listens there.
+    /// The process that listens on the target's port.
     passed_over: &'a Listener,
-    /// Where the first one listens.
+    /// The address on which `server` listens.
     to: SocketAddr,
     read: u64,
 }
 
-/// The detour of this attempt's target. Not where nobody listens on the port that was dialled: the application may have the
-/// translation made itself, to take a port that only root may.
+/// The detour of this attempt's target. None if nothing listens on the target's port: then the application may have
+/// asked for the translation, to serve a port that only root can use.
 pub(super) fn detour<'a>(case: &Case<'a>, oldest_ns: u64) -> Option<Detour<'a>> {
-    let (read, seen) = read(case, oldest_ns)?;
+    let (read, seen) = last_reading(case, oldest_ns)?;
     let redirect = seen.redirect.as_ref()?;
     let (server, passed_over) = (redirect.server.as_ref()?, redirect.passed_over.as_ref()?);
     (server.pid != passed_over.pid).then_some(Detour { server, passed_over, to: redirect.to, read })
@@ -80,7 +80,7 @@ impl Detour<'_> {
     }
 
     pub(super) fn evidence(&self, case: &Case<'_>) -> Evidence {
-        let says = format!(
+        let text = format!(
             "the pod's address translation sent a connection to {} on to {}; {} listens on port {}",
             case.attempt.flow.dst,
             self.server(),
@@ -88,10 +88,10 @@ impl Detour<'_> {
             case.attempt.flow.dst.port()
         );
         let fields = json!({ "to": self.to, "pid": self.server.pid, "passed_over": self.passed_over.pid });
-        evidence("conntrack", self.read, says, fields)
+        evidence("conntrack", self.read, text, fields)
     }
 
-    /// Shows the rule: it is in one of these.
+    /// Commands that show the rule, which is in one of the two lists.
     pub(super) fn commands(&self) -> [Command; 2] {
         let inside = format!("nsenter -t {} -n", self.server.pid);
         [format!("{inside} iptables-save -t nat"), format!("{inside} nft list ruleset")].map(Command::on_node)

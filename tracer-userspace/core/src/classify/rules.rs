@@ -1,4 +1,4 @@
-//! One file for each cause; which cause has which is the last function.
+//! The rules: one file for each cause that an attempt can have. `rule_of` maps a cause to its rule.
 
 mod accept_queue_overflow;
 pub(super) mod app_status_failure;
@@ -41,7 +41,7 @@ mod tls_handshake_slow;
 mod unexplained;
 mod wrong_link_address;
 
-// What the rules use: each begins with `use super::*`.
+// Shared by all rules: each file begins with `use super::*`.
 use serde_json::json;
 
 use super::case::{
@@ -55,7 +55,7 @@ use super::evidence::{
 use super::finding::Finding;
 use super::giving_up::{gave_up_early, sent_request_late, taken_and_silent};
 use super::kubectl::{self, with_log};
-use super::phrases::{by_subject, dialler, in_namespace, ms, of_namespace, run_in};
+use super::phrases::{by_subject, client_name, in_namespace, ms, of_namespace, run_in};
 use super::stopped::{Blame, Stopped};
 use tracer_attempts::correlate::attempt::{Attempt, End};
 use tracer_common::names::Hook;
@@ -65,7 +65,7 @@ use tracer_model::shell;
 
 type Rule = fn(&Case<'_>) -> Option<Finding>;
 
-/// The rule of a cause; none: it comes without an attempt (`kubelet.rs`, `sandbox.rs`, `not_run.rs`).
+/// The rule of a cause. Absent for a cause that is found without an attempt (`kubelet.rs`, `sandbox.rs`, `not_run.rs`).
 pub(super) const fn rule_of(cause: Cause) -> Option<Rule> {
     Some(match cause {
         Cause::NodeportEphemeralCollision => nodeport_ephemeral_collision::find,

@@ -1,16 +1,16 @@
-//! The verdict on a pod that has no network in its sandbox, by the kubelet's words.
+//! The verdict on a pod without a network in its sandbox, by the message of the kubelet.
 
 use serde_json::json;
 
 use super::evidence::evidence;
 use super::finding::Finding;
-use super::kubelet::{Unattached, container_of, k8s, kubelet, noted, pod};
+use super::kubelet::{Unattached, container_of, k8s, kubelet, pod};
 use tracer_attempts::correlate::node::Node;
 use tracer_model::event::{Pod, SandboxCause, SandboxFailure};
 use tracer_model::record::{Cause, Remediation};
 
-/// The pod itself waits. That the runtime has no network is reported of every pod that the kubelet looks at, also of those
-/// that run and have theirs.
+/// Whether the failure concerns this pod. The kubelet reports a runtime without network for every pod that it syncs,
+/// also for running pods that have their network.
 pub fn concerns(failure: &SandboxFailure, node: &Node) -> bool {
     let has_network = |pod: &Pod| !pod.addrs.is_empty() || pod.netns.is_some();
     let of_all = failure.words.starts_with("network is not ready");
@@ -26,18 +26,18 @@ pub fn verdict(failure: &SandboxFailure, node: &Node) -> (Finding, Unattached) {
         ),
         SandboxCause::NoConfig => (
             "the runtime has no CNI configuration yet",
-            "Check that the CNI's agent runs on this node: it writes /etc/cni/net.d. Then the order: nothing that the agent itself needs may wait for a pod's network".into(),
+            "Check that the CNI's agent runs on this node: it writes /etc/cni/net.d. Then check the order: nothing that the agent itself needs may wait for a pod's network".into(),
         ),
         SandboxCause::NoPlugin => (
-            "the plugin's program is not there",
+            "the program of the CNI plugin is missing",
             "Install the CNI plugins into /opt/cni/bin (or where the runtime's bin_dir points)".into(),
         ),
         SandboxCause::Plugin => ("the CNI plugin failed", Cause::CniNotReady.fix()),
     };
     let k8s = k8s(&failure.pod, None, node);
     let summary = format!("the sandbox{} has no network: {why}", container_of(&k8s));
-    let says = format!("the kubelet could not make the sandbox: {}", failure.words);
-    let seen = evidence("kubelet", failure.written_boot_ns, says, json!({ "cause": failure.cause }));
+    let text = format!("the kubelet could not make the sandbox: {}", failure.words);
+    let seen = evidence("kubelet", failure.written_boot_ns, text, json!({ "cause": failure.cause }));
     let named = Unattached { probe: None, k8s, process: kubelet(failure.pid) };
-    (noted(Cause::CniNotReady, seen, summary, fix), named)
+    (Finding::likely(Cause::CniNotReady, vec![seen], summary, fix), named)
 }

@@ -1,4 +1,4 @@
-//! What was read of a target's server while an attempt waited for it.
+//! What tracer read of a target's server while an attempt waited for it.
 
 use super::case::{Case, inspected};
 use super::finding::Finding;
@@ -6,20 +6,20 @@ use super::rules::target_frozen::halt_of;
 use tracer_model::event::{ServedConnection, ServerProcess, Serving};
 use tracer_model::plural::counted;
 
-/// What was read while the attempt waited, oldest first.
+/// The readings while the attempt waited, oldest first.
 pub(super) fn readings<'a>(case: &Case<'a>) -> Vec<(u64, &'a Serving)> {
     let Some(from) = case.attempt.netns else { return Vec::new() };
     let all = case.node.targets.servings(from, case.attempt.flow.dst);
-    all.filter(|(time, _)| case.attempt.was_there(*time)).collect()
+    all.filter(|(time, _)| case.attempt.overlaps(*time)).collect()
 }
 
-/// The target's end of this attempt's connection, as it was last read.
+/// The target's end of this connection, by the last reading.
 pub(super) fn connection<'a>(case: &Case<'a>) -> Option<&'a ServedConnection> {
     let own = |(_, seen): &(u64, &'a Serving)| seen.connection.as_ref().filter(|it| it.peer == case.attempt.flow.src);
     readings(case).iter().rev().find_map(own)
 }
 
-/// The attempt failed, and the target was not silent as far as is known: words to follow a sentence.
+/// A clause if the failed attempt may have been answered: no acknowledgement came, or the target's address has gone.
 pub(super) fn held_answer(case: &Case<'_>) -> Option<String> {
     if !case.attempt.failed_by_itself() {
         return None;
@@ -43,7 +43,7 @@ pub(super) fn name(processes: &[ServerProcess]) -> String {
     format!("{} (pid {}){others}", first.comm, first.pid)
 }
 
-/// One of several that serve the port cannot run: the connection may wait in its queue (SO_REUSEPORT).
+/// A clause about a halted process. If several serve the port (SO_REUSEPORT), the connection may wait in its queue.
 fn halted(seen: &Serving) -> String {
     let halted = seen.processes.iter().find_map(|it| Some((it, halt_of(it)?)));
     halted.map_or_else(String::new, |(it, halt)| format!("; {} {}", name(std::slice::from_ref(it)), halt.says()))
@@ -51,7 +51,7 @@ fn halted(seen: &Serving) -> String {
 
 const SLOW: &str = "its handler is slow";
 
-/// A thread of it cannot go on before what it waits for (a disk, a network file system) answers.
+/// A clause about threads that cannot go on before a disk or a network file system answers.
 fn blocked(holder: &ServerProcess) -> Option<String> {
     let tasks = &holder.tasks;
     let place = tasks.blocked_in.as_deref().map(|place| format!(", in {place} of the kernel")).unwrap_or_default();
@@ -59,14 +59,14 @@ fn blocked(holder: &ServerProcess) -> Option<String> {
     (tasks.blocked > 0).then(|| format!("{threads} of it in state D, which waits for a disk or the like{place}"))
 }
 
-/// Whether the request was read: a handler is slow, or nobody takes the request.
+/// Says whether the server read the request: then its handler is slow; otherwise nothing took the request.
 pub(super) fn add(case: &Case<'_>, finding: &mut Finding) {
     let (Some((_, seen)), Some(connection)) = (readings(case).last().copied(), connection(case)) else { return };
     let holder = seen.processes.iter().find(|it| connection.pid == Some(it.pid));
-    let who = holder.map_or_else(|| name(&seen.processes), |it| name(std::slice::from_ref(it)));
+    let server = holder.map_or_else(|| name(&seen.processes), |it| name(std::slice::from_ref(it)));
     finding.summary += &match (connection.accepted, connection.unread) {
-        (false, _) => format!("; nobody had accepted it: it waited in the queue of {who}{}", halted(seen)),
-        (true, 0) => format!("; {who} had read it: {}", holder.and_then(blocked).unwrap_or(SLOW.to_owned())),
-        (true, bytes) => format!("; {} of it lay unread in {who}", counted(u64::from(bytes), "byte")),
+        (false, _) => format!("; nobody had accepted it: it waited in the queue of {server}{}", halted(seen)),
+        (true, 0) => format!("; {server} had read it: {}", holder.and_then(blocked).unwrap_or(SLOW.to_owned())),
+        (true, bytes) => format!("; {} of it lay unread in {server}", counted(u64::from(bytes), "byte")),
     };
 }

@@ -1,4 +1,4 @@
-//! Two pods of this node have the address that was dialled: which of them was reached nothing tells.
+//! Two pods of this node have the target's address: nothing shows which of them was reached.
 
 use super::Case;
 use super::finding::Finding;
@@ -6,11 +6,11 @@ use tracer_model::event::Pod;
 use tracer_model::record::{Command, Confidence, Outcome, Remediation};
 use tracer_model::shell;
 
-/// What is to be done after one of the two is gone.
+/// What to do after one of the two pods is deleted.
 pub(super) const FIX: &str =
-    "and look at the CNI's address management, which gave it twice (host-local: /var/lib/cni/networks)";
+    "and check the CNI's address management, which assigned the address twice (host-local: /var/lib/cni/networks)";
 
-/// Adds it to a failure, of which nothing is proven then.
+/// Notes it in a failure, which is likely at most then: nothing is proven of either pod.
 pub(super) fn add(case: &Case<'_>, finding: &mut Finding) {
     let addr = case.attempt.flow.dst.ip();
     let (true, [first, second, ..]) = (finding.outcome == Outcome::Failure, &holders(case)[..]) else { return };
@@ -18,12 +18,12 @@ pub(super) fn add(case: &Case<'_>, finding: &mut Finding) {
     let [one, other] = [first, second].map(|pod| pod.full_name().unwrap_or_default());
     finding.summary += &format!("; pods {one} and {other} both have {addr}: either may be the one that was reached");
     let fix = std::mem::take(&mut finding.remediation);
-    let text = format!("Delete one of the two pods, {FIX}. Else: {}", fix.text);
+    let text = format!("Delete one of the two pods, {FIX}. Otherwise: {}", fix.text);
     finding.remediation = Remediation::from(text).run([delete(second)]).run(fix.commands);
 }
 
-/// Pods that live, each with a network of its own. What was found on the node without a name may be one of the list; what is
-/// only listed, where another was found on the node, may be gone (the list is a file, or late).
+/// Living pods at this address, each with a network of its own. A pod on the node without a name may be one of the
+/// list. If a pod was found on the node, one that is only listed may be gone (the list is a file, or late).
 fn holders<'a>(case: &Case<'a>) -> Vec<&'a Pod> {
     let ended = |pod: &Pod| pod.netns.is_some_and(|netns| case.node.has_ended(netns));
     let lives = |pod: &&Pod| pod.name.is_some() && !pod.host_network && !pod.deleting && !ended(pod);
@@ -53,19 +53,19 @@ mod tests {
         stream.connect().reset_sent(SYN, true, None).verdict()
     }
 
-    /// kubernetes#43910: after a restart addresses were given a second time.
+    /// kubernetes#43910: after a restart the same addresses were assigned again.
     #[test]
-    fn an_address_of_two_pods_proves_nothing_of_either() {
+    fn a_failure_at_an_address_of_two_pods_is_likely_at_most() {
         let both = reported(|_| {}, false);
         assert_eq!((both.cause.name(), both.confidence), ("connection_refused", Confidence::Likely));
         let words = "; pods default/web and new both have 10.88.0.2: either may be the one that was reached";
         assert_has(&both.summary, &[words]);
         assert_starts(&both.remediation.commands[0].run, "kubectl delete pod -n ");
-        assert_has(&both.remediation, &[". Else: Let the process listen on 8080"]);
+        assert_has(&both.remediation, &[". Otherwise: Let the process listen on 8080"]);
     }
 
     #[test]
-    fn a_pod_that_ends_or_is_the_nodes_own_or_is_only_listed_shares_no_address() {
+    fn pods_that_end_or_use_the_host_network_or_are_only_listed_share_no_address() {
         let ended = reported(|pod| pod.netns = Some(POD), true);
         let others: [fn(&mut Pod); 4] = [
             |pod| pod.deleting = true,

@@ -1,4 +1,4 @@
-//! A proxy in the pod may have answered in the application's place: the status is proven, but not who sent it.
+//! A proxy in the pod may have answered instead of the application: the status is proven, but not who sent it.
 
 use super::Case;
 use super::finding::Finding;
@@ -7,78 +7,77 @@ use super::pod_sockets::{FRESH_NS, detour};
 use tracer_model::event::{Container, Pod};
 use tracer_model::record::{Command, Confidence, K8s, Remediation};
 
-/// Istio rewrites httpGet, tcpSocket and grpc probes to paths of its agent's own, `/app-health/CONTAINER/readyz`. The agent asks
-/// the application, and answers 500 itself if it cannot (`handleAppProbe`, pilot/cmd/pilot-agent/status).
+/// Istio rewrites httpGet, tcpSocket and grpc probes to paths of its agent, `/app-health/CONTAINER/readyz`. The agent
+/// asks the application, and answers 500 if it cannot (`handleAppProbe`, pilot/cmd/pilot-agent/status).
 const PILOT_AGENT: &str = "/app-health/";
-/// Proxies that what is dialled from outside may go through, by the names of their containers.
+/// Containers of proxies through which connections from outside may go.
 const PROXIES: &[&str] = &["istio-proxy", "linkerd-proxy", QUEUE_PROXY];
-/// Knative's: the readiness probe is its own, and asks the application.
+/// Knative's proxy: the readiness probe is its own, and asks the application.
 const QUEUE_PROXY: &str = "queue-proxy";
 
-/// Whoever may have answered, and where that can be seen.
+/// The process that may have answered, and where to check it.
 struct Answerer {
-    says: String,
+    text: String,
     check: String,
-    looks: Vec<Command>,
+    commands: Vec<Command>,
 }
 
-/// Says of a finding about an answer with this status that a proxy may have given it; it is likely then.
+/// Notes that a proxy may have sent the answer. The finding is likely at most then.
 pub(super) fn add(case: &Case<'_>, status: Option<u16>, finding: Finding) -> Finding {
     let named = || by_proxy(case, status?);
     let agent = status.and_then(|_| by_pilot_agent(case));
     match agent.or_else(|| by_detour(case)).or_else(named) {
-        Some(answerer) => answerer.reported(finding),
+        Some(answerer) => answerer.note_in(finding),
         None => finding,
     }
 }
 
-/// Says of a finding about a close without an answer that a proxy may have closed; whoever did, it is the server's end that did.
+/// Notes that a proxy may have closed. The confidence stays: either way, the end of the server closed.
 pub(super) fn add_close(case: &Case<'_>, finding: Finding) -> Finding {
     let Some(proxy) = proxy_of(case) else { return finding };
-    let summary =
-        format!("{}; {proxy} may have closed it, which need not have reached the application", finding.summary);
+    let summary = format!("{}; {proxy} may have closed it without reaching the application", finding.summary);
     let check = format!("Check whether {proxy} reached the application");
     Finding { summary, remediation: if_reached(check, vec![logs(case, proxy)], finding.remediation), ..finding }
 }
 
 impl Answerer {
-    fn reported(self, finding: Finding) -> Finding {
+    fn note_in(self, finding: Finding) -> Finding {
         Finding {
             confidence: finding.confidence.min(Confidence::Likely),
-            summary: format!("{}; {}", finding.summary, self.says),
-            remediation: if_reached(self.check, self.looks, finding.remediation),
+            summary: format!("{}; {}", finding.summary, self.text),
+            remediation: if_reached(self.check, self.commands, finding.remediation),
             ..finding
         }
     }
 }
 
 fn by_pilot_agent(case: &Case<'_>) -> Option<Answerer> {
-    let probes = case.matched.probes_met();
+    let probes = case.matched.possible_probes();
     let paths = probes.iter().filter_map(|spec| spec.path.as_deref()?.strip_prefix(PILOT_AGENT));
     let mut containers: Vec<&str> = paths.filter_map(|rest| rest.split('/').next()).collect();
     containers.sort_unstable();
     containers.dedup();
-    let container_of = (!containers.is_empty()).then(|| containers.join(" or "))?;
+    let container = (!containers.is_empty()).then(|| containers.join(" or "))?;
     Some(Answerer {
-        says: format!(
-            "pilot-agent (container istio-proxy) answered for container {container_of}, and may not have reached it"
+        text: format!(
+            "pilot-agent (container istio-proxy) answered for container {container}, and may not have reached it"
         ),
         check: "Check whether pilot-agent reached the application (\"Request to probe app failed\": it did not)"
             .to_owned(),
-        looks: vec![logs(case, "istio-proxy")],
+        commands: vec![logs(case, "istio-proxy")],
     })
 }
 
-/// The pod's own address translation sent the probe to another process, and handed on or not: that one answered.
+/// The address translation of the pod sent the probe to another process, which answered for itself or the application.
 fn by_detour(case: &Case<'_>) -> Option<Answerer> {
     let detour = detour(case, FRESH_NS)?;
     let (server, app) = (detour.server(), detour.passed_over());
     Some(Answerer {
-        says: format!(
-            "{server} answered, to which the pod's own address translation sends that port; {app}, which listens there, may not have got it"
+        text: format!(
+            "{server} answered: the pod's own address translation sends that port to it; {app}, which listens there, may not have got the request"
         ),
         check: format!("Check whether {server} reached the application, or refused the probe itself"),
-        looks: detour.commands().into(),
+        commands: detour.commands().into(),
     })
 }
 
@@ -86,13 +85,13 @@ fn by_proxy(case: &Case<'_>, status: u16) -> Option<Answerer> {
     // 403: a policy of the mesh (linkerd's default-inbound-policy, Istio's AuthorizationPolicy) denies it.
     let proxy = matches!(status, 403 | 502..=504).then(|| proxy_of(case))??;
     Some(Answerer {
-        says: format!("the answer may be that of {proxy}, which need not have reached the application"),
+        text: format!("the answer may be that of {proxy}, which may not have reached the application"),
         check: format!("Check whether {proxy} reached the application"),
-        looks: vec![logs(case, proxy)],
+        commands: vec![logs(case, proxy)],
     })
 }
 
-/// The proxy in the pod, unless it is asked for itself.
+/// The proxy in the pod, unless the probe is for the proxy itself.
 fn proxy_of(case: &Case<'_>) -> Option<&'static str> {
     let (attempt, node) = (case.attempt, case.node);
     let probed = case.matched.probed_container().map(|(_, it)| it);
@@ -109,10 +108,10 @@ fn is_named(container: &Container, name: &str) -> bool {
     container.name.as_deref() == Some(name)
 }
 
-/// What is known of the proxy first: only if it reached the application, the rest helps.
-fn if_reached(check: String, looks: Vec<Command>, fix: Remediation) -> Remediation {
+/// The check of the proxy comes first: the other fix helps only if the proxy reached the application.
+fn if_reached(check: String, commands: Vec<Command>, fix: Remediation) -> Remediation {
     let text = format!("{check}. If it did: {}", fix.text);
-    Remediation::from(text).run(looks).run(fix.commands)
+    Remediation::from(text).run(commands).run(fix.commands)
 }
 
 fn logs(case: &Case<'_>, container: &str) -> Command {
@@ -132,7 +131,7 @@ mod tests {
     }
 
     #[test]
-    fn pilot_agent_answers_in_the_applications_place() {
+    fn pilot_agent_may_have_answered_for_the_application() {
         let verdict = answered(Stream::new().http_readiness_at("/app-health/shop/readyz"), 500);
         assert_eq!(verdict.confidence, Confidence::Likely);
         assert_has(&verdict.summary, &["HTTP status 500; pilot-agent"]);
@@ -144,37 +143,38 @@ mod tests {
 
     /// linkerd/linkerd2#6027: 502 by linkerd-proxy.
     #[test]
-    fn a_proxy_may_answer_for_want_of_the_application() {
-        let reported = |proxy: &str, status: u16| answered(Stream::new().http_readiness().container_too(proxy), status);
+    fn a_proxy_may_have_answered_for_the_application() {
+        let verdict_on =
+            |proxy: &str, status: u16| answered(Stream::new().http_readiness().container_too(proxy), status);
         for proxy in super::PROXIES {
             for status in [403, 502, 503, 504] {
-                let verdict = reported(proxy, status);
-                let says = format!("; the answer may be that of {proxy}, which need not have reached the application");
+                let verdict = verdict_on(proxy, status);
+                let says = format!("; the answer may be that of {proxy}, which may not have reached the application");
                 assert_eq!(verdict.confidence, Confidence::Likely);
                 assert!(verdict.summary.ends_with(&says), "{}", verdict.summary);
                 assert_has(&verdict.remediation, &[&format!("-n default web -c {proxy}")]);
             }
-            assert_eq!(reported(proxy, 500).confidence, Confidence::Proven, "a proxy has other words for it");
+            assert_eq!(verdict_on(proxy, 500).confidence, Confidence::Proven, "a proxy has other words for it");
         }
-        assert_eq!(reported("sidecar", 503).confidence, Confidence::Proven);
+        assert_eq!(verdict_on("sidecar", 503).confidence, Confidence::Proven);
     }
 
-    /// Whatever its container is called, and whatever it answers.
+    /// The name of the container and the status do not matter.
     #[test]
-    fn whoever_the_pod_sends_its_probes_to_has_answered() {
-        let reported = |redirect| {
+    fn the_process_that_the_pod_redirects_its_probes_to_has_answered() {
+        let verdict_on = |redirect| {
             let mut stream = Stream::new();
             answered(stream.http_readiness().pod_sockets(|seen| seen.redirect = redirect).wait_ms(5_000), 400)
         };
-        let verdict = reported(Some(redirect(7, 8)));
+        let verdict = verdict_on(Some(redirect(7, 8)));
         assert_eq!(verdict.confidence, Confidence::Likely);
-        assert_has(&verdict.summary, &["; envoy (pid 7) on 10.88.0.2:15006 answered, to which"]);
+        assert_has(&verdict.summary, &["; envoy (pid 7) on 10.88.0.2:15006 answered: the pod's own"]);
         assert_starts(&verdict.remediation.commands[0].run, "nsenter -t 7 -n ");
-        assert_eq!(reported(Some(redirect(7, 7))).confidence, Confidence::Proven, "it is the application itself");
+        assert_eq!(verdict_on(Some(redirect(7, 7))).confidence, Confidence::Proven, "it is the application itself");
     }
 
     #[test]
-    fn a_proxy_that_is_asked_for_itself_is_the_application() {
+    fn a_probe_of_istio_proxy_itself_is_proven_and_one_of_queue_proxy_is_not() {
         for (proxy, confidence) in [("istio-proxy", Confidence::Proven), ("queue-proxy", Confidence::Likely)] {
             let verdict = answered(Stream::new().http_readiness().named_container(proxy), 503);
             assert_eq!(verdict.confidence, confidence, "{proxy}");
@@ -183,7 +183,7 @@ mod tests {
 
     /// linkerd/linkerd2#12806: what the proxy closes is not in the application's log.
     #[test]
-    fn a_proxy_may_close_for_want_of_the_application() {
+    fn a_proxy_may_have_closed_for_the_application() {
         let closed = |container: &str| {
             let mut stream = Stream::new().http_readiness().container_too(container).connect().established().clone();
             stream.state(TcpState::Established, TcpState::CloseWait, 0, (100, 101, 1));
@@ -197,15 +197,15 @@ mod tests {
         assert_lacks(&closed("sidecar").1.summary, &["may have closed it"]);
     }
 
-    /// HTTPS: the kubelet's word, which is likely at most already.
+    /// Only the kubelet can read an answer over HTTPS; such a verdict is likely at most anyway.
     #[test]
-    fn it_is_reported_of_what_only_the_kubelet_can_read() {
+    fn a_proxy_is_also_named_for_an_answer_over_https() {
         let mut stream = Stream::new().https_readiness().container_too("istio-proxy").connect().established().clone();
         stream.closes((100, 101, 200)).kubelet(ProbeOutput::Status(503));
         let verdict = stream.verdict();
         assert_ends(
             &verdict.summary,
-            "; the answer may be that of istio-proxy, which need not have reached the application",
+            "; the answer may be that of istio-proxy, which may not have reached the application",
         );
     }
 }

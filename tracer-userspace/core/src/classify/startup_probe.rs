@@ -1,9 +1,9 @@
-//! The startupProbe that would have held, as YAML to paste.
+//! The startupProbe that would have allowed the start, as YAML to paste.
 
 use tracer_model::event::{Handler, ProbeProtocol, ProbeSpec};
 
-/// `startupProbe: {…} (allows 60 s)`: asks as this probe does, in the same grid, for at least `seconds`. Headers, a query
-/// and the name of a gRPC service are not known.
+/// `startupProbe: {…} (allows 60 s)`: the same request in the same period as this probe, for at least `seconds`. tracer
+/// does not know headers, a query or the name of a gRPC service.
 pub(crate) fn that_allows(seconds: f64, like: &ProbeSpec) -> String {
     let period = like.period_s.max(1);
     let twice = f64::from(like.failure_threshold) * 2.0;
@@ -35,7 +35,7 @@ fn handler(spec: &ProbeSpec) -> String {
     }
 }
 
-/// In quotes if it has anything that YAML could take for its own.
+/// Quotes a text that YAML could misread.
 fn scalar(text: &str) -> String {
     let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"/._-".contains(&byte);
     let begins = text.starts_with('/') || text.starts_with(|c: char| c.is_ascii_alphabetic());
@@ -77,7 +77,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_pasted_is_a_probe_that_asks_the_same() {
+    fn the_startup_probe_sends_the_same_request() {
         let https = pasted(125.0, &like(Handler::Http, Some("/health z{}"), Some("https")));
         let expected = json!({
             "httpGet": {"path": "/health z{}", "port": 8443, "scheme": "HTTPS"},

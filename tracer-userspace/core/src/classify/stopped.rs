@@ -1,4 +1,4 @@
-//! How netfilter stopped an attempt, and which rules can have done it, as data: a case keeps them once they were found.
+//! How netfilter stopped an attempt, and which rules can have done it. A case keeps this after the first time.
 
 use std::cell::OnceCell;
 
@@ -10,19 +10,19 @@ use tracer_model::record::Evidence;
 /// How netfilter stopped the attempt.
 #[derive(Clone, Debug)]
 pub(super) struct Stopped<'a> {
-    /// What shows it.
+    /// What shows that netfilter stopped it.
     pub seen: Vec<Evidence>,
-    /// The packet it took, if that was seen.
+    /// The packet that it dropped, if that was seen.
     pub drop: Option<(u64, &'a PacketDrop)>,
     /// Where.
     pub netns: Option<Netns>,
-    /// What it answered; absent: nothing.
+    /// What it answered; absent if nothing.
     pub answer: Option<RejectAnswer>,
     /// Which rules can have done it, once they were read.
     pub blame: Option<Blame<'a>>,
 }
 
-/// What several rules ask of a case, found once: it goes through all rules of a namespace.
+/// Answers that several rules need. A case computes each once, because that goes through all rules of a namespace.
 #[derive(Debug, Default)]
 pub(super) struct Stops<'a> {
     /// With an answer.
@@ -34,13 +34,13 @@ pub(super) struct Stops<'a> {
 /// The rules that can have dropped a packet.
 #[derive(Clone, Debug)]
 pub(super) struct Blame<'a> {
-    /// In the order in which the hook comes to them.
+    /// In the order in which a packet reaches them.
     pub rules: Vec<&'a FirewallRule>,
-    /// All that could do it were read, after the drop.
+    /// All rules that can have done it were read, after the drop.
     pub complete: bool,
     /// One of the rules did it, and nothing else of netfilter.
     pub by_rule: bool,
-    /// No such packet gets past them.
+    /// No packet of this kind gets past them.
     pub take_all: bool,
     /// Where they were read.
     pub reading: &'a Reading,

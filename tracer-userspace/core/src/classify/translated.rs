@@ -1,11 +1,11 @@
-//! A source NAT on the attempt's way: what is seen behind it has another source address than the one that was dialled from.
+//! A source NAT on the way of the attempt: behind it, packets have another source address.
 
 use super::Case;
 use super::finding::Finding;
 use tracer_model::event::Observation;
 use tracer_model::record::{Cause, Confidence};
 
-/// Such a packet is this attempt's by its destination and its ports only.
+/// Notes the translation. Only destination and ports tie such a packet to this attempt: the finding is likely at most.
 pub(super) fn add(case: &Case<'_>, finding: &mut Finding) {
     let decides = |seen: &&Observation| finding.evidence.iter().any(|it| it.time_boot_ns == seen.time_boot_ns);
     let mut behind =
@@ -14,7 +14,7 @@ pub(super) fn add(case: &Case<'_>, finding: &mut Finding) {
     finding.confidence = finding.confidence.min(Confidence::Likely);
     finding.summary += &format!("; its source address had been translated to {addr} (a masquerade, Istio ambient)");
     if finding.cause == Cause::NetworkPolicyDrop {
-        finding.remediation.text += &format!("; behind the translation it is {addr} that has to be allowed");
+        finding.remediation.text += &format!("; behind the translation, {addr} is the address to allow");
     }
 }
 
@@ -38,7 +38,7 @@ mod tests {
     }
 
     #[test]
-    fn who_dialled_stays_who_dialled_and_a_rule_has_to_allow_what_it_sees() {
+    fn the_record_has_the_own_source_and_the_fix_the_translated_one() {
         let mut stream = Stream::new();
         stream.connect().drop_with(SYN, POD, |drop| {
             (drop.reason, drop.flow, drop.via) = (Some("NETFILTER_DROP".into()), behind(), Via::Translated);
@@ -49,9 +49,9 @@ mod tests {
         assert_has(&record.verdict.remediation, &["Allow 169.254.7.127 -> port 8080"]);
     }
 
-    /// The same port by chance, while the probe waits for its own answer.
+    /// Another pod uses the same source port by chance, while the probe waits for its own answer.
     #[test]
-    fn a_pod_that_dials_the_same_target_is_no_translation() {
+    fn a_pod_that_connects_to_the_same_target_is_no_translation() {
         let refused = |pod: &str| {
             let mut stream = Stream::new();
             stream.http_readiness().pod_without_specs(pod).connect().reset_sent_on(
@@ -66,9 +66,9 @@ mod tests {
         assert_eq!(refused("10.88.0.9"), ["connection_refused"]);
     }
 
-    /// A masquerade with `--random-fully`, on a kernel that does not tell the source port at connect.
+    /// A masquerade with `--random-fully`, on a kernel that does not show the source port at connect.
     #[test]
-    fn a_port_that_was_translated_is_not_the_attempts() {
+    fn a_translated_source_port_is_not_reported() {
         let mut stream = Stream::new().connect().clone();
         stream.last_connect().flow.src.set_port(0);
         stream.drop_with(SYN, POD, |drop| {

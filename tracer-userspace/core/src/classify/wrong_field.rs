@@ -1,4 +1,4 @@
-//! Which field of the probe is wrong, by what the server answered.
+//! The field of the probe that is wrong, by the answer of the server.
 
 use super::Case;
 use tracer_model::event::{AnswerKind, ProbeOutput};
@@ -6,29 +6,29 @@ use tracer_model::record::Confidence;
 
 /// A field of the probe, by the status of the answer.
 pub(super) struct Field {
-    pub says: &'static str,
+    pub text: &'static str,
     pub fix: &'static str,
-    pub sure: Confidence,
+    pub confidence: Confidence,
 }
 
 const HOST: Field = Field {
-    says: "the server serves no host of the name that the probe asks for: the pod's address and port, unless the probe has httpHeaders",
+    text: "the server does not serve the host that the probe asks for: this is the pod's address and port, unless the probe has httpHeaders",
     fix: "Set httpGet.httpHeaders of the probe to a Host that the server serves, {name: Host, value: NAME}, or have the server answer the health path for any host",
-    sure: Confidence::Proven,
+    confidence: Confidence::Proven,
 };
 
-/// A few words of the answer decide: an application on a plain port may write them, too.
+/// Only a few words of the answer decide: an application on a plain port may write them, too.
 const SCHEME: Field = Field {
-    says: "the server says that the port speaks TLS, and the probe asks in plain HTTP",
+    text: "the server says that the port speaks TLS, and the probe asks in plain HTTP",
     fix: "Set httpGet.scheme of the probe to HTTPS, or its port to one that speaks plain HTTP",
-    sure: Confidence::Likely,
+    confidence: Confidence::Likely,
 };
 
-/// The whole answer of Go's server to plain HTTP on a port of TLS, 76 bytes: "HTTP/1.0 400 Bad Request", an empty line, "Client sent
-/// an HTTP request to an HTTPS server." (net/http, `conn.serve`).
+/// The length of the answer of Go's server to plain HTTP on a TLS port: "HTTP/1.0 400 Bad Request", an empty line,
+/// "Client sent an HTTP request to an HTTPS server." (net/http, `conn.serve`).
 const GO_ANSWER: u64 = 76;
 
-/// The server itself says what is wrong with the request.
+/// The field that the answer itself shows to be wrong.
 pub(super) fn wrong_field(case: &Case<'_>) -> Option<Field> {
     let attempt = case.attempt;
     let answer = attempt.answer().map(|(_, answer)| answer).filter(|answer| answer.kind == AnswerKind::Http);
@@ -41,7 +41,7 @@ pub(super) fn wrong_field(case: &Case<'_>) -> Option<Field> {
         421 => Some(HOST),
         400 if in_plain => match answer? {
             answer if answer.says_tls => Some(SCHEME),
-            // A recording of before, in which the words were not looked for.
+            // An older recording, from before tracer looked for these words.
             answer if answer.len.is_none() && attempt.received() == Some(GO_ANSWER) => Some(SCHEME),
             _ => None,
         },

@@ -1,5 +1,4 @@
-//! Probes that still succeed and soon may not: answers that take most of the timeout. Reported once, and once more when it
-//! is over.
+//! Probes that still succeed but use most of their timeout. A finding is emitted when this begins and when it ends.
 
 use std::collections::VecDeque;
 use std::net::SocketAddr;
@@ -15,39 +14,38 @@ use tracer_attempts::enrich::Named;
 use tracer_model::recent::Recent;
 use tracer_model::record::{FindingBody, Status};
 
-/// Answers of a probe that are looked at together.
-const KEPT: usize = 64;
-/// They are looked at after every so many.
-const EVERY: usize = 32;
-const MAX_KEPT: usize = 4096;
-/// The share of the timeout above which 95 % of the answers are reported, and below which that is over.
+/// How many of a probe's latest answers the quantiles are computed from.
+const MAX_LATENCIES: usize = 64;
+/// The quantiles are computed after this many new answers.
+const ANSWERS_PER_CHECK: usize = 32;
+const MAX_PROBES: usize = 4096;
+/// The latency is tight once p95 is above this share of the timeout, until p95 is below the second share.
 const TIGHT: (f64, f64) = (0.5, 0.35);
 
-/// What was observed of each probe, and of starts.
 #[derive(Debug, Default)]
 pub(super) struct Budgets {
-    latencies: Recent<ProbeKey, Latencies, MAX_KEPT>,
+    latencies: Recent<ProbeKey, Latencies, MAX_PROBES>,
     starts: Starts,
 }
 
 /// The latest answers of a probe, in microseconds.
 #[derive(Debug, Default)]
 struct Latencies {
-    kept: VecDeque<u64>,
-    since_sweep: usize,
+    micros: VecDeque<u64>,
+    since_check: usize,
     tight: bool,
 }
 
-/// What they come to, in milliseconds.
+/// Quantiles of the latest answers, in milliseconds.
 #[derive(Clone, Copy, Debug)]
 struct Quantiles {
-    half: f64,
-    most: f64,
-    slowest: f64,
+    p50: f64,
+    p95: f64,
+    max: f64,
 }
 
 impl Budgets {
-    /// A verdict on an attempt was reported for the first time.
+    /// The first verdict on an attempt was emitted.
     pub(super) fn failed(&mut self, attempt: &Attempt, node: &Node, finding: &Finding) {
         self.starts.failed(attempt, node, finding);
     }
@@ -63,64 +61,64 @@ impl Budgets {
         let (ended, _) = attempt.ended?;
         let latencies = self.latencies.or_default(ProbeKey::of(attempt.flow.dst, named)?);
         let quantiles = latencies.add(ended.saturating_sub(attempt.started) / 1000)?;
-        let tight = latencies.turns(quantiles.most / (f64::from(timeout_s) * 1e3))?;
+        let tight = latencies.change_tight(quantiles.p95 / (f64::from(timeout_s) * 1e3))?;
         Some(latency_finding(attempt.flow.dst, named, timeout_s, quantiles, tight))
     }
 }
 
 impl Latencies {
-    /// One more; the quantiles if it is time to look at them.
+    /// Adds an answer; returns the quantiles after every [`ANSWERS_PER_CHECK`] answers.
     fn add(&mut self, micros: u64) -> Option<Quantiles> {
-        if self.kept.len() == KEPT {
-            self.kept.pop_front();
+        if self.micros.len() == MAX_LATENCIES {
+            self.micros.pop_front();
         }
-        self.kept.push_back(micros);
-        self.since_sweep += 1;
-        if self.since_sweep < EVERY {
+        self.micros.push_back(micros);
+        self.since_check += 1;
+        if self.since_check < ANSWERS_PER_CHECK {
             return None;
         }
-        self.since_sweep = 0;
-        let mut sorted: Vec<u64> = self.kept.iter().copied().collect();
+        self.since_check = 0;
+        let mut sorted: Vec<u64> = self.micros.iter().copied().collect();
         sorted.sort_unstable();
         let at = |percent: usize| sorted.get((sorted.len() * percent).div_ceil(100) - 1).map(|us| *us as f64 / 1e3);
-        Some(Quantiles { half: at(50)?, most: at(95)?, slowest: at(100)? })
+        Some(Quantiles { p50: at(50)?, p95: at(95)?, max: at(100)? })
     }
 
-    /// Whether it is tight now, if it was not so before, or the other way round.
-    fn turns(&mut self, share: f64) -> Option<bool> {
+    /// Whether the latency is tight now; `None` if that did not change.
+    fn change_tight(&mut self, share: f64) -> Option<bool> {
         let tight = share > if self.tight { TIGHT.1 } else { TIGHT.0 };
-        let turned = tight != self.tight;
+        let changed = tight != self.tight;
         self.tight = tight;
-        turned.then_some(tight)
+        changed.then_some(tight)
     }
 }
 
 fn latency_finding(dst: SocketAddr, named: &Named, timeout_s: u32, seen: Quantiles, tight: bool) -> FindingBody {
-    let Quantiles { half, most, slowest } = seen;
+    let Quantiles { p50, p95, max } = seen;
     let mut body = about(dst, named, "probe_latency");
     body.observed = format!(
-        "{} of {}: half of the last answers came within {half:.1} ms, 95 % within {most:.1} ms, the slowest took {slowest:.1} ms; timeoutSeconds is {timeout_s}",
-        words(named),
+        "{} of {}: half of the last answers came within {p50:.1} ms, 95 % within {p95:.1} ms, the slowest took {max:.1} ms; timeoutSeconds is {timeout_s}",
+        probe_words(named),
         place(dst, named)
     );
     body.expected = format!("95 % of the answers within half of timeoutSeconds ({} ms)", timeout_s * 500);
-    body.why = "an answer that comes after the timeout is a failure, however well the process is: a little more load is enough".into();
+    body.why = "a late answer is a failure, even of a healthy process; a little more load can be enough".into();
     if tight {
         body.status = Status::Warn;
-        let enough = (slowest * 3.0 / 1e3).ceil().max(f64::from(timeout_s) + 1.0);
+        let enough = (max * 3.0 / 1e3).ceil().max(f64::from(timeout_s) + 1.0);
         let fix = format!(
             "set timeoutSeconds: {enough:.0} for this probe, or find what its handler waits for (a CPU limit, a database)"
         );
         body.remediation = Some(fix.into());
     }
     let numbers =
-        [("timeout_s", json!(timeout_s)), ("p50_ms", json!(half)), ("p95_ms", json!(most)), ("max_ms", json!(slowest))];
+        [("timeout_s", json!(timeout_s)), ("p50_ms", json!(p50)), ("p95_ms", json!(p95)), ("max_ms", json!(max))];
     body.fields.extend(numbers.map(|(name, value)| (name.to_owned(), value)));
     body
 }
 
 /// "readiness probe"
-fn words(named: &Named) -> String {
+fn probe_words(named: &Named) -> String {
     let kind = named.probe.as_ref().and_then(|probe| probe.probe_type);
     kind.map_or_else(|| "probe".to_owned(), |kind| format!("{} probe", kind.name()))
 }
@@ -133,8 +131,8 @@ mod tests {
         stream.again(conn).connect().established().wait_ms(ms).closes((100, 101, 200)).wait_ms(10_000);
     }
 
-    /// Answers of a probe with a timeout of one second.
-    fn answers(times_ms: &[u64]) -> Vec<Status> {
+    /// The findings about a probe with a timeout of one second that is answered after these times.
+    fn findings(times_ms: &[u64]) -> Vec<Status> {
         let mut stream = Stream::new().http_readiness().clone();
         for (conn, ms) in (100..).zip(times_ms) {
             answer(&mut stream, conn, *ms);
@@ -143,22 +141,21 @@ mod tests {
     }
 
     #[test]
-    fn answers_near_the_timeout_are_reported_once_and_their_end_once() {
+    fn slow_answers_are_reported_once_when_they_begin_and_once_when_they_end() {
         let (slow, quick) = (vec![800; 48], vec![5; 96]);
-        assert_eq!(answers(&slow), [Status::Warn]);
-        assert_eq!(answers(&[slow, quick].concat()), [Status::Warn, Status::Ok]);
+        assert_eq!(findings(&slow), [Status::Warn]);
+        assert_eq!(findings(&[slow, quick].concat()), [Status::Warn, Status::Ok]);
     }
 
     #[test]
-    fn a_slow_answer_now_and_then_is_no_news() {
+    fn a_few_slow_answers_are_not_reported() {
         let times: Vec<u64> = (0..200).map(|n| if n % 40 == 0 { 900 } else { 10 }).collect();
-        assert!(answers(&times).is_empty());
-        assert!(answers(&[900; 31]).is_empty(), "too few to judge by");
+        assert!(findings(&times).is_empty());
+        assert!(findings(&[900; 31]).is_empty(), "too few to judge by");
     }
 
-    /// The next pod with that address begins again.
     #[test]
-    fn another_pods_answers_are_its_own() {
+    fn the_answers_of_the_next_pod_with_the_address_are_counted_apart() {
         let mut stream = Stream::new().http_readiness().clone();
         (100..131).for_each(|conn| answer(&mut stream, conn, 800));
         stream.http_readiness_of("other");

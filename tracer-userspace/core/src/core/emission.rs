@@ -1,4 +1,5 @@
-//! When verdicts are emitted. A failure is emitted once the attempt can no longer succeed, so that none is taken back.
+//! When verdicts are emitted. A failure waits until the attempt can no longer succeed, so that no verdict is taken
+//! back.
 
 use super::Core;
 use super::loopbacks::is_first_try;
@@ -11,22 +12,22 @@ use tracer_model::decision::Decision;
 use tracer_model::event::ConnId;
 use tracer_model::record::{Body, Cause, Outcome};
 
-/// Who dials `localhost` dials its other address at once when the first one refuses: a busy prober takes this long.
+/// If one address of `localhost` refuses, the prober dials the other one at once. A busy prober takes up to this long.
 const OTHER_ADDRESS_NS: u64 = 100_000_000;
-/// Attempts that were forgotten are looked for so often.
+/// How often the core searches for pending verdicts on attempts that the correlator has dropped.
 const SWEEP_EVERY_NS: u64 = 1_000_000_000;
 
-/// Until when an attempt that seems to have failed may succeed.
+/// Until when an attempt that seems to have failed may still succeed.
 #[derive(Clone, Copy, Debug)]
 enum Until {
-    /// Its end: a SYN that is sent again may get through.
+    /// Its end: a retransmitted SYN may get through.
     End,
-    /// This time: the prober may dial again for the same attempt of the probe.
+    /// This time: the prober may dial again within the same attempt of the probe.
     Time(u64),
 }
 
-/// A verdict that was not emitted yet is replaced by one of the same cause that is surer. Else the first one stands: it was found
-/// with what was read at that time, such as the counters of rules.
+/// A pending verdict is replaced by one of the same cause with a higher confidence. Otherwise the first one stays: its
+/// evidence was read closest to the failure, such as the counters of rules.
 pub(super) fn refreshes(before: &Decided, finding: &Finding) -> bool {
     let same = (before.cause, before.outcome) == (finding.cause, finding.outcome);
     same && finding.confidence > before.confidence
@@ -59,7 +60,7 @@ impl Core {
         }
     }
 
-    /// Emits what waits for this attempt. What decided it is the end of the attempt.
+    /// Emits the pending verdict of this attempt. Its time is the end of the attempt, if that is later.
     fn emit_pending(&mut self, conn: ConnId, out: &mut Vec<Decision>) {
         let Some(mut record) = self.verdicts.take_pending(conn) else { return };
         if let (Some(attempt), Body::Verdict(body)) = (self.correlator.get(conn), &mut record.body) {
@@ -69,7 +70,7 @@ impl Core {
         self.verdicts.emit(conn, record, out);
     }
 
-    /// Emits the verdicts on attempts that were forgotten: their ends will not be seen.
+    /// Emits the pending verdicts on attempts that the correlator has dropped: nobody will see their ends.
     pub(super) fn release_forgotten(&mut self, now: u64, out: &mut Vec<Decision>) {
         if now < self.next_sweep {
             return;
@@ -80,7 +81,7 @@ impl Core {
         forgotten.into_iter().for_each(|conn| self.emit_pending(conn, out));
     }
 
-    /// The run ends: emits all that waits.
+    /// The run ends: emits all pending verdicts.
     pub(super) fn release_all(&mut self, out: &mut Vec<Decision>) {
         let conns: Vec<ConnId> = self.verdicts.pending().collect();
         conns.into_iter().for_each(|conn| self.emit_pending(conn, out));
@@ -95,8 +96,8 @@ impl Core {
         self.may_retry_until(attempt).or_else(|| self.may_try_other_until(attempt, now)).map(Until::Time)
     }
 
-    /// A SYN that is sent again may still be answered. Not where the target's stack refused it, nor where IPVS took the answer: it takes
-    /// each answer to that port.
+    /// A retransmitted SYN may still be answered. Two exceptions: the target's stack refused the SYN, or IPVS took the
+    /// answer, as it takes each answer to that port.
     fn may_get_through(&self, attempt: &Attempt) -> bool {
         let collides = self.verdicts.of(attempt.conn).is_some_and(|it| it.cause == Cause::NodeportEphemeralCollision);
         let refused = attempt.resets_sent().any(|(_, reset)| reset.answered.is_syn());
@@ -104,7 +105,7 @@ impl Core {
         waits || self.verdicts.is_pending(attempt.conn) && !self.verdicts.is_finished(attempt.conn)
     }
 
-    /// The other address of `localhost` may be dialled, or is.
+    /// Until when the prober may dial the other address of `localhost`; later while that connection is open.
     fn may_try_other_until(&self, attempt: &Attempt, now: u64) -> Option<u64> {
         if !Matched::new(attempt, &self.node).may_be_localhost() {
             return None;

@@ -1,4 +1,4 @@
-//! What is remembered from one attempt to the next: failures and refusals in a row.
+//! What the core keeps from one attempt to the next: failures in a row and refusals in a row.
 
 use std::net::SocketAddr;
 
@@ -16,9 +16,9 @@ use tracer_model::recent::Recent;
 use tracer_model::record::{Cause, Outcome};
 
 pub(super) const MAX_COUNTERS: usize = 4096;
-/// A redirect is followed within this, where the probe's timeout is not known.
+/// The kubelet follows a redirect within this time, if the probe's timeout is not known.
 const LONGEST_REDIRECT_NS: u64 = 1_000_000_000;
-/// How long a refused attempt is kept, to be judged again when somebody begins to listen.
+/// How long a refused attempt is kept. It is classified again when a process begins to listen on its port.
 const KEEP_REFUSED_NS: u64 = 300_000_000_000;
 
 /// Failures in a row of a probe.
@@ -27,17 +27,19 @@ struct InARow {
     count: u32,
     /// When the last one began.
     last: u64,
-    /// When an attempt began that was redirected, and maybe was well.
+    /// When the last redirected attempt began. It may have been a success.
     redirected: Option<u64>,
 }
 
 impl InARow {
-    /// One more. What was redirected to elsewhere before has ended them; what followed at once is the same attempt of the probe.
-    /// So has an attempt in between of which is known only that it did not fail: none of them for so long.
-    fn add(&mut self, began: u64, timeout_ns: u64, unheard_ns: Option<u64>) {
+    /// Counts one more failure. Two things start the row again:
+    /// - A redirect to another host counted as a success. A failure within the timeout after a redirect belongs to the
+    ///   same attempt of the probe.
+    /// - No failure for `success_gap_ns`: an attempt in between has succeeded.
+    fn add(&mut self, began: u64, timeout_ns: u64, success_gap_ns: Option<u64>) {
         let redirected = self.redirected.take().is_some_and(|at| began.saturating_sub(at) >= timeout_ns);
-        let well = unheard_ns.is_some_and(|longest| began.saturating_sub(self.last) >= longest);
-        self.count = if redirected || well { 1 } else { self.count + 1 };
+        let succeeded = success_gap_ns.is_some_and(|gap| began.saturating_sub(self.last) >= gap);
+        self.count = if redirected || succeeded { 1 } else { self.count + 1 };
         self.last = began;
     }
 }
@@ -46,7 +48,7 @@ impl InARow {
 #[derive(Debug, Default)]
 pub(super) struct Failures {
     in_a_row: Recent<ProbeKey, InARow, MAX_COUNTERS>,
-    /// By the namespace of the target, too; with the id of the probed container.
+    /// By address and namespace of the target; with the id of the probed container.
     streaks: Recent<(SocketAddr, Option<Netns>), (Streak, Option<String>), MAX_COUNTERS>,
 }
 
@@ -69,7 +71,7 @@ impl Failures {
     fn refused(&mut self, attempt: &Attempt, node: &Node, is_retry: bool) {
         let matched = Matched::new(attempt, node);
         let other = matched.other_reason().is_some();
-        // The first dial of a pod by a process with an API server in it cannot be distinguished from that one's.
+        // k3s and others run the kubelet and the API server in one process. Its first dial of a pod may be either's.
         if other && !enrich::has_api_server(attempt) {
             return;
         }
@@ -88,8 +90,8 @@ impl Failures {
         }
     }
 
-    /// Those of this attempt's probe are over. Of some attempts it was not known which pod they were. Which probe they were must
-    /// be: the other's failures go on.
+    /// Ends the failures in a row of this attempt's probe, also those counted before the pod was known. If the kind of
+    /// the probe is not known, no row ends: another probe of the port may still fail.
     pub(super) fn end(&mut self, attempt: &Attempt, named: &Named) {
         self.end_streaks(attempt.flow.dst);
         let Some(key) = ProbeKey::of(attempt.flow.dst, named) else { return };
@@ -98,8 +100,9 @@ impl Failures {
         }
     }
 
-    /// An attempt succeeded. If it was redirected, the kubelet follows within the same host, and what comes of that decides;
-    /// elsewhere it does not, and takes it for a success with a warning (`RedirectChecker`, pkg/probe/http). Where to is not seen.
+    /// An attempt succeeded. The kubelet follows a redirect within the same host, and the next answer decides. It does
+    /// not follow a redirect to another host: that is a success with a warning (`RedirectChecker`, pkg/probe/http).
+    /// tracer does not see where a redirect leads.
     fn succeeded(&mut self, attempt: &Attempt, named: &Named) {
         if !attempt.prober || attempt.redirect_status().is_none() {
             return self.end(attempt, named);
@@ -113,7 +116,7 @@ impl Failures {
 }
 
 impl Core {
-    /// A refusal may turn out to have come too early: when somebody begins to listen there.
+    /// Keeps a refused attempt: if a process begins to listen there, the refusal only came too early.
     pub(super) fn remember_refusal(&mut self, conn: ConnId, finding: &Finding, again: bool) {
         let Some(attempt) = self.correlator.get(conn).filter(|_| !again) else { return };
         if !matches!(
@@ -130,32 +133,32 @@ impl Core {
         }
     }
 
-    /// Failures in a row of this probe, this attempt included; not of what need not be a probe, nor where several probes fit and
-    /// nobody reported which it was: theirs would be added up.
+    /// Failures in a row of this probe, with this attempt. `None` if the attempt may be no probe, or if several probes
+    /// fit and the kubelet did not name one: their failures would be added up.
     pub(super) fn count_failure(&mut self, conn: ConnId, named: &Named, finding: &Finding) -> Option<u32> {
         if finding.outcome != Outcome::Failure {
             return None;
         }
         let attempt = self.correlator.get(conn)?;
         let key = ProbeKey::of(attempt.flow.dst, named)?;
-        // What came of the dial before the redirect is counted elsewhere.
+        // The attempt before the redirect is the one that counts.
         let matched = Matched::new(attempt, &self.node);
         if matched.redirected_from().is_some() || matched.other_reason().is_some() {
             return None;
         }
-        let unheard_ns = unheard(attempt, named, &matched)?;
+        let success_gap_ns = success_gap_ns(attempt, named, &matched)?;
         let (began, is_retry) = (attempt.started, self.is_grpc_retry(attempt));
         let timeout_ns = matched.longest_timeout_ns().unwrap_or(LONGEST_REDIRECT_NS);
         // A later verdict may be the first that knows which probe it was.
         let is_new = self.verdicts.count_as(conn, key.probe_type);
         let in_a_row = self.failures.in_a_row.or_default(key);
         if is_new && !is_retry {
-            in_a_row.add(began, timeout_ns, unheard_ns);
+            in_a_row.add(began, timeout_ns, success_gap_ns);
         }
         Some(in_a_row.count.max(1))
     }
 
-    /// An attempt succeeded: its probe's failures in a row are over; what answered an HTTPS probe, in TLS as far as was read, speaks it.
+    /// An attempt succeeded: ends its probe's failures in a row, and notes a port that speaks TLS.
     pub(super) fn succeeded(&mut self, conn: ConnId, time: u64, out: &mut Vec<Decision>) {
         let Some(attempt) = self.correlator.get(conn) else { return };
         let named = Matched::new(attempt, &self.node).name();
@@ -168,16 +171,16 @@ impl Core {
     }
 }
 
-/// What answered an HTTPS probe, as far as was read in TLS.
+/// The target answered an HTTPS probe, and no byte that was read contradicts TLS.
 fn speaks_tls(attempt: &Attempt, named: &Named) -> bool {
     let https = named.probe.as_ref().and_then(|p| p.scheme.as_deref()) == Some("https");
     let in_tls = attempt.answer().is_none_or(|(_, answer)| answer.kind == AnswerKind::Tls);
     https && in_tls && attempt.received().is_some_and(|n| n > 0)
 }
 
-/// After what time without a failure this probe has succeeded in between: of several that fit, the kubelet names the failed ones
-/// only. `None`: it was an Event that named it, of which some are not sent.
-fn unheard(attempt: &Attempt, named: &Named, matched: &Matched<'_>) -> Option<Option<u64>> {
+/// How long without a failure means that this probe has succeeded in between. Needed if several probes fit, as the
+/// kubelet names only those that fail. `None`: only an Event named the probe, and the kubelet does not send all Events.
+fn success_gap_ns(attempt: &Attempt, named: &Named, matched: &Matched<'_>) -> Option<Option<u64>> {
     if !matched.is_one_of_several() {
         return Some(None);
     }
@@ -187,12 +190,12 @@ fn unheard(attempt: &Attempt, named: &Named, matched: &Matched<'_>) -> Option<Op
     Some(Some(longest_s * 1_500_000_000))
 }
 
-/// The namespace that had nobody to listen: an address alone may have been another pod's.
+/// The namespace in which no process listened. The address alone may have belonged to another pod.
 fn refused_in(attempt: &Attempt) -> Option<Netns> {
     attempt.resets_sent().find_map(|(_, r)| r.netns).or_else(|| attempt.drops().find_map(|(_, d)| d.netns))
 }
 
-/// The streak with one more attempt, unless that is counted already.
+/// The streak with one more attempt, unless that attempt is counted already.
 pub(super) const fn next(streak: Streak, counted: bool) -> Streak {
     Streak { count: streak.count + !counted as u32, ..streak }
 }
@@ -208,9 +211,9 @@ mod tests {
         stream.connect().refused().wait_ms(10);
     }
 
-    /// Each target is refused once, and one of a lower address before, amid and after them.
+    /// Fills the table: each target is refused once, and the lowest address before, between and after them.
     #[test]
-    fn the_lowest_address_is_not_forgotten_first() {
+    fn a_full_table_does_not_drop_the_lowest_address_first() {
         let lowest = "10.88.0.2:8080";
         let mut stream = Stream::to(lowest).http_readiness().clone();
         refuse(&mut stream);
@@ -230,9 +233,9 @@ mod tests {
         assert_eq!(counts, [Some(1), Some(2), Some(3)]);
     }
 
-    /// A prober that connects just before its timeout closes what it has without a request.
+    /// A prober that connects just before its timeout closes the connection without a request.
     #[test]
-    fn a_connection_that_was_not_used_is_no_success() {
+    fn a_connection_without_a_request_does_not_end_the_failures_in_a_row() {
         let mut stream = Stream::new().http_readiness().clone();
         refuse(&mut stream);
         stream.again(8).connect().wait_ms(990).established().closes((0, 1, 0)).wait_ms(9_000);
@@ -245,14 +248,14 @@ mod tests {
     }
 
     #[test]
-    fn a_redirect_to_a_failure_is_no_success_in_between() {
+    fn a_redirect_that_leads_to_a_failure_does_not_end_the_failures_in_a_row() {
         let mut stream = Stream::new().http_readiness().clone();
         for attempt in 0..3 {
             answered(&mut stream, 100 + 2 * attempt, 302);
             answered(&mut stream, 101 + 2 * attempt, 500);
             stream.wait_ms(9_998);
         }
-        // Refused before it could be redirected; then redirected to another host, which is well.
+        // Refused before it could be redirected; then redirected to another host, which is a success.
         refuse(stream.again(200));
         answered(stream.wait_ms(9_990), 201, 302);
         answered(stream.wait_ms(9_999), 202, 500);
@@ -260,7 +263,7 @@ mod tests {
     }
 
     #[test]
-    fn another_pod_with_that_address_begins_again() {
+    fn the_next_pod_with_the_address_starts_at_one_failure() {
         let mut stream = Stream::new().http_readiness().clone();
         answered(&mut stream, 100, 500);
         answered(&mut stream, 101, 500);
@@ -276,7 +279,7 @@ mod tests {
         core.failures.in_a_row.values().map(|it| it.count).collect()
     }
 
-    /// Liveness and readiness ask the same port. Refused: 0.5 s apart, each 10 s.
+    /// Liveness and readiness probe the same port, 5 s apart, every 10 s. All attempts are refused.
     fn both_refused(named: bool) -> Vec<u32> {
         let mut stream = Stream::new().http_readiness().http_liveness_too().clone();
         for period in 0..3 {
@@ -297,10 +300,10 @@ mod tests {
         assert_eq!(both_refused(true), [3, 3]);
     }
 
-    /// It is not known which probe a success belongs to. A success of the liveness probe ends no failures of the readiness
-    /// probe. A success of the readiness probe does.
+    /// tracer cannot tell whose success it sees. A success of the liveness probe ends no failures of the readiness
+    /// probe; a success of the readiness probe does.
     #[test]
-    fn the_success_of_one_probe_leaves_the_failures_of_the_other() {
+    fn a_success_of_one_probe_does_not_end_the_failures_of_the_other() {
         let mut stream = Stream::new().http_readiness().http_liveness_too().clone();
         for (period, status) in [503, 503, 503, 200, 503, 503].into_iter().enumerate() {
             answered(&mut stream, 100 + 2 * period as u64, status);

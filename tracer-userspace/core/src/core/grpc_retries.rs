@@ -1,8 +1,8 @@
 //! A gRPC probe dials again until its timeout: one attempt of the probe is several connections.
 //!
-//! The kubelet dials with `grpc.WithBlock()` and without `FailOnNonTempDialError` (pkg/probe/grpc): a dial that is refused or
-//! ends before the server's first frame is repeated 1 s later, then after 1.28 to 1.92 s, 2.05 to 3.07 s and so on
-//! (grpc-go, `backoff.DefaultConfig`). Two gRPC probes of one port each have a series of their own.
+//! The kubelet dials with `grpc.WithBlock()` and without `FailOnNonTempDialError` (pkg/probe/grpc): a dial that is
+//! refused or ends before the server's first frame is repeated 1 s later, then after 1.28 to 1.92 s, 2.05 to 3.07 s and
+//! so on (grpc-go, `backoff.DefaultConfig`). Two gRPC probes of one port each have a series of their own.
 
 use std::net::SocketAddr;
 
@@ -17,58 +17,61 @@ use tracer_model::decision::Decision;
 use tracer_model::event::{AnswerKind, ConnId};
 use tracer_model::recent::Recent;
 
-/// The least time from a dial to the next of its series, less what the clock of a busy node may be wrong by.
+/// The shortest time between two dials of a series, minus a margin for the timers of a busy node.
 const LEAST_NS: u64 = 950_000_000;
-/// An attempt of a probe that begins so much before the end of the last one's timeout is the next one: the clock of a busy node.
+/// A dial that begins this shortly before the timeout of a series belongs to the next attempt of the probe: a margin
+/// for the timers of a busy node.
 const EARLY_NS: u64 = 50_000_000;
-/// Series remembered of one target: each probe of it has one.
+/// Series kept for one target: each of its probes has one.
 const MAX_SERIES: usize = 8;
 
-/// The dials of one attempt of a probe: when the first and the last that failed began.
+/// The failed dials of one attempt of a probe: when the first and the last one began.
 #[derive(Clone, Copy, Debug)]
 struct Series {
     first: u64,
     last: u64,
 }
 
-/// The attempts of gRPC probes that may go on, by process and target.
+/// The attempts of gRPC probes that may dial again, by process and target.
 #[derive(Debug, Default)]
 pub(super) struct GrpcRetries(Recent<(u32, SocketAddr), Vec<Series>, MAX_COUNTERS>);
 
 impl GrpcRetries {
-    fn place(&self, attempt: &Attempt, window_ns: u64) -> Option<usize> {
-        let goes_on = |it: &Series| {
+    /// The position of the series that this dial continues.
+    fn position(&self, attempt: &Attempt, window_ns: u64) -> Option<usize> {
+        let is_continued = |it: &Series| {
             let after = |from: u64| attempt.started.saturating_sub(from);
             after(it.last) >= LEAST_NS && after(it.first) < window_ns.saturating_sub(EARLY_NS)
         };
-        self.0.get(&key(attempt))?.iter().position(goes_on)
+        self.0.get(&key(attempt))?.iter().position(is_continued)
     }
 
-    /// When the first dial began of the series that this one goes on with.
-    fn first(&self, attempt: &Attempt, window_ns: u64) -> Option<u64> {
-        let place = self.place(attempt, window_ns)?;
-        self.0.get(&key(attempt))?.get(place).map(|series| series.first)
+    /// When the first dial began of the series that this dial continues.
+    fn first_before(&self, attempt: &Attempt, window_ns: u64) -> Option<u64> {
+        let position = self.position(attempt, window_ns)?;
+        self.0.get(&key(attempt))?.get(position).map(|series| series.first)
     }
 
-    /// When the first dial of a series began, if this one is its last.
+    /// When the first dial began of the series whose last dial is this one.
     fn first_of(&self, attempt: &Attempt) -> Option<u64> {
         let series = self.0.get(&key(attempt))?.iter().find(|it| it.last == attempt.started);
         series.map(|it| it.first)
     }
 
-    /// The series that this one goes on with is over; another probe's of the same target is not.
+    /// Ends the series that this dial continues. Series of other probes of the target stay.
     fn end(&mut self, attempt: &Attempt, window_ns: u64) {
-        let place = self.place(attempt, window_ns);
-        if let (Some(place), Some(series)) = (place, self.0.get_mut(&key(attempt))) {
-            series.remove(place);
+        let position = self.position(attempt, window_ns);
+        if let (Some(position), Some(series)) = (position, self.0.get_mut(&key(attempt))) {
+            series.remove(position);
         }
     }
 
-    fn note(&mut self, attempt: &Attempt, window_ns: u64) {
-        let (place, began) = (self.place(attempt, window_ns), attempt.started);
+    /// Adds a failed dial to its series, or begins a series with it.
+    fn add(&mut self, attempt: &Attempt, window_ns: u64) {
+        let (position, began) = (self.position(attempt, window_ns), attempt.started);
         let series = self.0.or_default(key(attempt));
-        match place.and_then(|place| series.get_mut(place)) {
-            Some(of) => of.last = began,
+        match position.and_then(|position| series.get_mut(position)) {
+            Some(continued) => continued.last = began,
             None => {
                 series.retain(|it| began.saturating_sub(it.first) < window_ns);
                 series.truncate(MAX_SERIES - 1);
@@ -83,19 +86,19 @@ fn key(attempt: &Attempt) -> (u32, SocketAddr) {
 }
 
 impl Core {
-    /// It is a later dial of an attempt of a probe that has failed before.
+    /// An earlier dial of the same attempt of the probe has failed.
     pub(super) fn is_grpc_retry(&self, attempt: &Attempt) -> bool {
         let decided = self.verdicts.of(attempt.conn).map(|it| it.is_retry);
-        let goes_on = || self.grpc_retries.place(attempt, Matched::new(attempt, &self.node).grpc_timeouts_ns()?.1);
-        decided.unwrap_or_else(|| goes_on().is_some())
+        let series = || self.grpc_retries.position(attempt, Matched::new(attempt, &self.node).grpc_timeouts_ns()?.1);
+        decided.unwrap_or_else(|| series().is_some())
     }
 
-    /// Until when this failed dial of a gRPC probe may be followed by another for the same attempt of the probe.
+    /// Until when a gRPC probe may dial again after this failed dial, within the same attempt of the probe.
     pub(super) fn may_retry_until(&self, attempt: &Attempt) -> Option<u64> {
         let (shortest, _) = Matched::new(attempt, &self.node).grpc_timeouts_ns().filter(|_| is_unheard(attempt))?;
         let over = self.grpc_retries.first_of(attempt)?.saturating_add(shortest);
-        let goes_on = attempt.started.saturating_add(LEAST_NS) < over.saturating_sub(EARLY_NS);
-        goes_on.then_some(over)
+        let has_time = attempt.started.saturating_add(LEAST_NS) < over.saturating_sub(EARLY_NS);
+        has_time.then_some(over)
     }
 
     /// A dial failed: the probe may dial again until its timeout.
@@ -103,39 +106,39 @@ impl Core {
         let Some(attempt) = self.correlator.get(conn).filter(|it| is_unheard(it)) else { return };
         let Some((_, longest)) = Matched::new(attempt, &self.node).grpc_timeouts_ns() else { return };
         let until = attempt.started.saturating_add(longest).saturating_add(LEAST_NS);
-        self.grpc_retries.note(attempt, longest);
+        self.grpc_retries.add(attempt, longest);
         self.correlator.keep(conn, until);
     }
 
-    /// A dial was answered: those of the same attempt of the probe that failed before are not why it fails, if it does.
+    /// A dial was answered: earlier failed dials of the same attempt of the probe cannot be why the probe fails.
     pub(super) fn withdraw_retried(&mut self, conn: ConnId, out: &mut Vec<Decision>) {
         let Some(attempt) = self.correlator.get(conn) else { return };
         let Some((shortest, _)) = Matched::new(attempt, &self.node).grpc_timeouts_ns() else { return };
-        let Some(first) = self.grpc_retries.first(attempt, shortest) else { return };
-        // It began to answer, and was closed when the probe had timed out.
+        let Some(first) = self.grpc_retries.first_before(attempt, shortest) else { return };
+        // The server began to answer, but the connection was closed at the probe's timeout: the probe failed.
         let over = first.saturating_add(shortest).saturating_sub(enrich::BEFORE_TIMEOUT_NS);
         if attempt.ended.is_some_and(|(ended, _)| ended >= over) {
             return;
         }
         let fits = |it: &&Attempt| it.started >= first && is_earlier_connect(it, attempt);
         let before = self.correlator.all().filter(fits).filter_map(|it| Some((it, self.verdicts.failure(it.conn)?)));
-        let pardoned: Vec<(ConnId, Finding)> =
+        let withdrawn: Vec<(ConnId, Finding)> =
             before.map(|(it, decided)| (it.conn, later_connect(it, attempt, decided))).collect();
         self.grpc_retries.end(attempt, shortest);
-        for (other, finding) in pardoned {
+        for (other, finding) in withdrawn {
             self.remember(other, &finding, true);
             self.emit_verdict(other, finding, Vec::new(), true, out);
         }
     }
 }
 
-/// The server sent no HTTP/2, and the kubelet has not reported that the probe failed.
+/// The server sent no HTTP/2, and the kubelet has reported no failure.
 fn is_unheard(attempt: &Attempt) -> bool {
     let in_another = attempt.answer().is_some_and(|(_, it)| it.kind == AnswerKind::Http || it.kind.is_tls());
     (in_another || attempt.received().is_none_or(|n| n == 0)) && attempt.kubelet().is_none()
 }
 
-/// As long before as grpc-go waits.
+/// Same process and target, and at least grpc-go's shortest wait before the second.
 fn is_earlier_connect(first: &Attempt, second: &Attempt) -> bool {
     let same = key(first) == key(second) && first.netns == second.netns && first.prober;
     same && is_unheard(first) && second.started.saturating_sub(first.started) >= LEAST_NS
@@ -143,11 +146,11 @@ fn is_earlier_connect(first: &Attempt, second: &Attempt) -> bool {
 
 fn later_connect(first: &Attempt, second: &Attempt, before: Decided) -> Finding {
     let summary = format!(
-        "the prober's gRPC client dialled {} again {:.1} s later and was answered; whether with a yes is not seen. One attempt of the probe dials until its timeout",
+        "the prober's gRPC client dialled {} again {:.1} s later and was answered. A gRPC probe dials until its timeout. tracer cannot read the status in the answer",
         first.flow.dst,
         second.started.saturating_sub(first.started) as f64 / 1e9
     );
-    let fix = "Nothing for this connection: a later one of the same attempt of the probe was answered in time";
+    let fix = "Nothing for this connection: the probe dialled again and was answered in time";
     withdraw(before, second, summary, fix)
 }
 
@@ -163,7 +166,7 @@ mod tests {
         stream.again(conn).connect().established().closes((200, 201, 150)).wait_ms(10);
     }
 
-    /// Refused dials, so long before the next, the last of which is answered.
+    /// Refused dials with these waits after them, then a dial that is answered.
     fn answered_after(timeout_s: u32, refused_ms: &[u64]) -> Stream {
         let mut stream = Stream::new().grpc_readiness(timeout_s).clone();
         for (conn, until_next) in (100..).zip(refused_ms) {
@@ -174,7 +177,7 @@ mod tests {
     }
 
     #[test]
-    fn a_later_dial_of_the_same_attempt_is_answered() {
+    fn refused_dials_are_noise_if_a_later_dial_of_the_attempt_is_answered() {
         use Outcome::{Failure, Noise};
         let third = |timeout_s| answered_after(timeout_s, &[1_000, 1_600]).outcomes();
         assert_eq!(third(5), [Noise, Noise], "none is a failure before its probe is over");
@@ -188,28 +191,28 @@ mod tests {
 
     /// HTTP/2 frames of a `grpc.health.v1` answer are not read: SERVING and NOT_SERVING look alike.
     #[test]
-    fn an_answer_is_not_reported_to_be_a_yes() {
-        let pardoned = answered_after(5, &[1_000]).verdict();
-        let reported = format!("{} {}", pardoned.summary, pardoned.remediation);
-        assert_has(&reported, &["whether with a yes is not seen", "Nothing for this connection"]);
+    fn an_answer_is_not_reported_as_a_success() {
+        let withdrawn = answered_after(5, &[1_000]).verdict();
+        let reported = format!("{} {}", withdrawn.summary, withdrawn.remediation);
+        assert_has(&reported, &["cannot read the status", "Nothing for this connection"]);
         assert_lacks(&reported, &["succe"]);
     }
 
     /// Dials at 0, 1 and 2.6 s, a timeout of 3 s, and the next attempt of the probe at 5 s.
     #[test]
-    fn the_dials_of_an_attempt_that_is_over_stay_failures() {
+    fn an_answer_in_the_next_attempt_of_the_probe_withdraws_no_failure() {
         assert_eq!(answered_after(3, &[1_000, 1_600, 2_400]).outcomes(), [Outcome::Failure; 3]);
     }
 
     /// periodSeconds 2 and timeoutSeconds 2: the kubelet's ticker is never exact.
     #[test]
-    fn an_attempt_a_period_later_is_no_dial_of_the_last() {
+    fn a_dial_one_period_later_is_a_new_attempt_of_the_probe() {
         assert_eq!(answered_after(2, &[1_999, 2_001, 1_998]).in_a_row(), [1, 2, 3].map(Some));
     }
 
-    /// A server of HTTP/1 answers each dial.
+    /// An HTTP/1 server answers each dial.
     #[test]
-    fn dials_that_are_answered_in_another_protocol_are_one_attempt() {
+    fn dials_that_are_answered_in_another_protocol_count_as_one_failure() {
         let mut stream = Stream::new().grpc_readiness(5).clone();
         for (conn, until_next) in [(100, 1_000), (101, 1_600), (102, 7_400), (103, 1_000)] {
             stream.again(conn).connect().established().answer(AnswerKind::Http, Some(400));
@@ -218,9 +221,9 @@ mod tests {
         assert_eq!(stream.in_a_row(), [1, 1, 1, 2].map(Some));
     }
 
-    /// Its timeout of 3 s is over while the second dial, after the handshake, waits for its answer.
+    /// The timeout of 3 s ends while the second dial waits for an answer after its handshake.
     #[test]
-    fn a_dial_that_was_closed_at_the_timeout_pardons_none() {
+    fn a_dial_that_was_closed_at_the_timeout_withdraws_no_failure() {
         let after = |ms: u64| {
             let mut stream = Stream::new().grpc_readiness(3).clone();
             refused(&mut stream, 100, 1_000);
@@ -231,9 +234,9 @@ mod tests {
         assert_eq!(after(1_900), [Outcome::Noise]);
     }
 
-    /// Who begins to listen is seen before the dial that succeeds.
+    /// tracer sees the process begin to listen before the dial that succeeds.
     #[test]
-    fn a_refusal_that_was_reported_to_be_too_early_is_taken_back() {
+    fn a_refusal_before_the_process_listened_is_noise_if_a_later_dial_is_answered() {
         let mut stream = Stream::new().grpc_readiness(5).clone();
         refused(&mut stream, 100, 400);
         stream.listens(POD, 8080, true).wait_ms(600);
@@ -251,7 +254,7 @@ mod tests {
             }
         }
         assert_eq!(stream.in_a_row(), [1, 1, 1, 2, 2, 2].map(Some));
-        // The next attempt begins before the timeout of the last, which was answered.
+        // The last attempt was answered. The next one begins before the timeout of the last one.
         let mut quick = Stream::new().grpc_readiness(5).clone();
         refused(&mut quick, 100, 1_000);
         answered(&mut quick, 101);
@@ -260,9 +263,9 @@ mod tests {
         assert_eq!(quick.in_a_row().last(), Some(&Some(1)));
     }
 
-    /// It is not dialled for again: what comes next is the next attempt of the probe.
+    /// The probe does not dial again after an answer: the next dial is the next attempt of the probe.
     #[test]
-    fn what_was_answered_with_a_no_is_over() {
+    fn a_dial_after_not_serving_is_a_new_attempt_of_the_probe() {
         let mut stream = Stream::new().grpc_readiness(5).clone();
         answered(&mut stream, 100);
         stream.kubelet(ProbeOutput::NotServing).wait_ms(3_000);
@@ -271,9 +274,9 @@ mod tests {
         assert_eq!(stream.in_a_row(), [None, Some(1), Some(2)]);
     }
 
-    /// Liveness and readiness dial in the same moment, and each again.
+    /// Liveness and readiness dial 0.3 s apart, and each dials again.
     #[test]
-    fn two_probes_of_one_port_are_two_series() {
+    fn two_probes_of_one_port_have_two_series() {
         let mut stream = Stream::new().grpc_readiness(5).grpc_liveness_too(5).clone();
         for (conn, until_next) in [(100, 300), (101, 700), (102, 300), (103, 8_700)] {
             refused(&mut stream, conn, until_next);
@@ -287,7 +290,7 @@ mod tests {
 
     /// Dials at 0 and 0.3 s are refused, those at 1.0 and 1.3 s answered.
     #[test]
-    fn the_answer_to_one_probe_leaves_the_dials_of_the_other() {
+    fn an_answer_to_one_probe_does_not_end_the_series_of_the_other() {
         let mut stream = Stream::new().grpc_readiness(5).grpc_liveness_too(5).clone();
         refused(&mut stream, 100, 300);
         refused(&mut stream, 101, 700);

@@ -1,4 +1,4 @@
-//! What holds for each attempt to a target until its pod is changed is emitted once.
+//! Some noise is the same for each attempt until the pod changes. It is emitted once for each target.
 
 use std::net::SocketAddr;
 
@@ -10,12 +10,12 @@ use tracer_model::record::Cause;
 
 const MAX_TARGETS: usize = 4096;
 
-/// What was emitted last, by target and by the namespace that dials it.
+/// The summary that was emitted last, by target and by the namespace that dials it.
 #[derive(Debug, Default)]
 pub(super) struct KnownNoise(Recent<(Option<Netns>, SocketAddr), String, MAX_TARGETS>);
 
 impl Core {
-    /// An attempt to the same target made it known.
+    /// The same was emitted for an earlier attempt to this target.
     pub(super) fn is_known_noise(&mut self, conn: ConnId, finding: &Finding) -> bool {
         let attempt = self.correlator.get(conn).filter(|_| finding.cause == Cause::ProbeProvesNothing);
         let Some(target) = attempt.map(|it| (it.netns, it.flow.dst)) else { return false };

@@ -1,4 +1,5 @@
-//! What the kubelet reported lately. Its log and its Events say the same: it is reported once, and the log is preferred.
+//! The latest kubelet outcomes. The kubelet writes a failure to its log and as an Event: tracer reports it once, and
+//! prefers the log.
 
 use std::collections::VecDeque;
 
@@ -10,15 +11,15 @@ use tracer_model::event::{KubeletProbe, PodRef, ProbeType, SandboxCause, Sandbox
 use tracer_model::recent::Recent;
 
 const MAX_MESSAGES: usize = 1024;
-/// An Event comes at most this much later than the line of the log, and is no news after it.
+/// An Event comes at most this long after the log line.
 const KEPT_NS: u64 = 120_000_000_000;
-/// The kubelet makes the Event after it wrote the line.
+/// The kubelet makes the Event this long after the log line, at most.
 const MARGIN_NS: u64 = 50_000_000;
 /// A pod without network is reported again after this.
 const SANDBOX_AGAIN_NS: u64 = 300_000_000_000;
 const MAX_SANDBOXES: usize = 1024;
 
-/// A word of the kubelet that was heard.
+/// A kubelet outcome that was read.
 #[derive(Debug)]
 struct KubeletMessage {
     pod: PodRef,
@@ -29,32 +30,32 @@ struct KubeletMessage {
     reported: (u64, u64),
 }
 
-/// The last of them.
+/// The latest kubelet outcomes.
 #[derive(Debug, Default)]
 pub(super) struct KubeletMessages {
-    heard: VecDeque<KubeletMessage>,
-    /// When a pod without network was last reported.
+    messages: VecDeque<KubeletMessage>,
+    /// When each pod without network was last reported.
     sandboxes: Recent<(PodRef, SandboxCause), u64, MAX_SANDBOXES>,
 }
 
 impl KubeletMessages {
     /// The other of the two sources has reported it.
-    pub(super) fn know(&self, probe: &KubeletProbe) -> bool {
-        let word = KubeletMessage::of(probe);
-        self.heard.iter().any(|it| it.is_same(&word))
+    pub(super) fn has(&self, probe: &KubeletProbe) -> bool {
+        let message = KubeletMessage::of(probe);
+        self.messages.iter().any(|it| it.is_same(&message))
     }
 
-    /// Takes note of a word that was of use, or that is the log's: it is always exact.
-    pub(super) fn note(&mut self, probe: &KubeletProbe) {
-        let word = KubeletMessage::of(probe);
-        let old = word.reported.0.saturating_sub(KEPT_NS);
-        while self.heard.len() >= MAX_MESSAGES || self.heard.front().is_some_and(|it| it.reported.1 < old) {
-            self.heard.pop_front();
+    /// Keeps an outcome, so that the other source does not report it again.
+    pub(super) fn add(&mut self, probe: &KubeletProbe) {
+        let message = KubeletMessage::of(probe);
+        let old = message.reported.0.saturating_sub(KEPT_NS);
+        while self.messages.len() >= MAX_MESSAGES || self.messages.front().is_some_and(|it| it.reported.1 < old) {
+            self.messages.pop_front();
         }
-        self.heard.push_back(word);
+        self.messages.push_back(message);
     }
 
-    /// A pod has no network yet: reported once for each cause, and again when it lasts.
+    /// A pod has no network yet: reported once for each cause, and again every five minutes.
     pub(super) fn sandbox(&mut self, failure: &SandboxFailure, node: &Node, time: u64) -> Option<Decision> {
         let is_new = sandbox::concerns(failure, node) && self.is_new(failure, time);
         let (finding, named) = is_new.then(|| sandbox::verdict(failure, node))?;
@@ -62,7 +63,7 @@ impl KubeletMessages {
     }
 
     fn is_new(&mut self, failure: &SandboxFailure, time: u64) -> bool {
-        // A line does not always name the uid, an Event does.
+        // An Event names the uid of the pod, a log line not always.
         let uid = failure.pod.uid.clone().filter(|_| failure.pod.name.is_none());
         let key = (PodRef { uid, ..failure.pod.clone() }, failure.cause);
         if self.sandboxes.get(&key).is_some_and(|last| time < last.saturating_add(SANDBOX_AGAIN_NS)) {
@@ -91,7 +92,7 @@ impl KubeletMessage {
         self.is_event != other.is_event && overlap && self.is_of_same_probe(other)
     }
 
-    /// An Event that the kubelet combined of several does not tell the container.
+    /// An Event into which the kubelet combined several does not name the container.
     fn is_of_same_probe(&self, other: &Self) -> bool {
         let containers = self.container.iter().zip(&other.container).all(|(left, right)| left == right);
         containers && self.probe_type == other.probe_type && self.pod.is_same(&other.pod)
@@ -102,15 +103,15 @@ impl KubeletMessage {
 mod tests {
     use crate::testing::*;
 
-    /// Within one second.
+    /// Two failures within one second.
     fn two_failures(stream: &mut Stream) {
         stream.http_readiness().connect().established().answers(503).wait_ms(400);
         stream.again(9).connect().established().answers(503).wait_ms(100);
     }
 
-    /// The log of this kubelet cannot be read: its Event says it, a moment later and to the second.
+    /// The log of this kubelet cannot be read. Its Event comes a moment later, and its time is in whole seconds.
     #[test]
-    fn an_event_is_joined_where_its_second_holds_one_attempt() {
+    fn an_event_is_joined_to_the_only_attempt_of_its_second() {
         let mut stream = Stream::new();
         stream.http_readiness().connect().gives_up().wait_ms(300).kubelet_event(ProbeOutput::Timeout, 800);
         assert_eq!(stream.quoted(), [("unexplained", false)]);
@@ -122,9 +123,9 @@ mod tests {
         assert_eq!(reported, Some(3));
     }
 
-    /// Each second one, of which the kernel cannot see that it failed.
+    /// One attempt each second, over TLS: the kernel shows no failure.
     #[test]
-    fn an_event_is_joined_to_the_attempt_of_its_second() {
+    fn an_event_is_not_joined_to_the_attempt_of_another_second() {
         let mut stream = Stream::new().https_readiness().connect().established().clone();
         stream.closes((100, 101, 200)).wait_ms(900).again(9).connect().established().closes((100, 101, 200));
         stream.wait_ms(300).kubelet_event(ProbeOutput::Status(503), 700);
@@ -132,24 +133,23 @@ mod tests {
     }
 
     #[test]
-    fn an_event_of_another_second_joins_nothing() {
+    fn an_event_without_an_attempt_in_its_second_joins_nothing() {
         let mut stream = Stream::new().http_readiness().connect().established().closes((100, 101, 200)).clone();
         stream.wait_ms(1900).kubelet_event(ProbeOutput::Status(503), 700);
         assert!(stream.quoted().is_empty());
     }
 
-    /// The attempt that failed may be forgotten by then: the one beside it is not blamed.
+    /// The failed attempt may be dropped by then. The one beside it did not fail.
     #[test]
-    fn an_event_that_comes_late_joins_nothing_that_was_found_well() {
+    fn a_late_event_is_not_joined_to_a_successful_attempt() {
         let mut stream = Stream::new().https_readiness().connect().established().clone();
         stream.closes((100, 101, 200)).wait_ms(900).again(9).connect().established().closes((100, 101, 200));
         stream.wait_ms(1600).kubelet_event(ProbeOutput::Status(503), 2500);
         assert!(stream.quoted().is_empty(), "{:?}", stream.quoted());
     }
 
-    /// Whichever of the two comes first: it is reported once.
     #[test]
-    fn the_log_and_the_event_of_one_failure_are_one_word() {
+    fn a_failure_in_the_log_and_in_an_event_is_reported_once() {
         let mut log_first = Stream::new();
         log_first.http_readiness().connect().gives_up().wait_ms(10).kubelet(ProbeOutput::Timeout);
         log_first.wait_ms(200).kubelet_event(ProbeOutput::Timeout, 700);
@@ -158,14 +158,13 @@ mod tests {
         event_first.exec_readiness().wait_ms(2000).kubelet_event(ProbeOutput::CommandTimeout, 300);
         event_first.kubelet(ProbeOutput::CommandTimeout);
         assert_eq!(event_first.quoted(), [("exec_timeout", true)]);
-        // The next failure is another word.
+        // The next failure is reported, too.
         event_first.wait_ms(3000).kubelet(ProbeOutput::CommandTimeout);
         assert_eq!(event_first.quoted().len(), 2);
     }
 
-    /// An Event that could not be joined must not silence the line that can be.
     #[test]
-    fn the_line_of_the_log_is_heard_after_an_event_of_no_use() {
+    fn a_log_line_is_joined_after_an_event_that_could_not_be_joined() {
         let mut stream = Stream::new();
         two_failures(&mut stream);
         stream.kubelet_event(ProbeOutput::Status(503), 700);
@@ -175,7 +174,7 @@ mod tests {
 
     /// An Event may stand for several failures of a command.
     #[test]
-    fn a_command_is_less_sure_by_an_event() {
+    fn a_command_that_only_an_event_names_is_likely() {
         let stream = Stream::new().exec_readiness().wait_ms(2000).kubelet_event(ProbeOutput::Other, 500).clone();
         assert_eq!(stream.verdict().confidence, Confidence::Likely);
     }
@@ -198,9 +197,9 @@ mod tests {
         assert_starts(&verdict.summary, "the sandbox of pod shop/cart has no network");
     }
 
-    /// The kubelet says it of every pod that it looks at while the runtime has no network.
+    /// While the runtime has no network, the kubelet logs this for each pod that it syncs.
     #[test]
-    fn a_pod_that_has_its_network_is_not_concerned() {
+    fn a_pod_that_has_its_network_is_not_reported() {
         let mut stream = Stream::new();
         stream.http_readiness().push(ObservationKind::SandboxFailure(Box::new(SandboxFailure {
             pod: PodRef { namespace: Some("default".into()), name: Some("web".into()), uid: None },

@@ -1,4 +1,4 @@
-//! `localhost` is two addresses: who dials it tries the second when the first one fails, and all is well.
+//! `localhost` has two addresses. If the first one fails, the prober dials the second one, and the probe can succeed.
 
 use super::Core;
 use super::records::withdraw;
@@ -9,21 +9,21 @@ use tracer_attempts::enrich::Matched;
 use tracer_model::decision::Decision;
 use tracer_model::event::ConnId;
 
-/// How long after the first the second may begin. Go's dialer does not wait when the first fails, and 300 ms when it hangs
-/// (net.Dialer, `FallbackDelay`).
+/// How long after the first dial the second may begin. Go's dialer does not wait if the first fails. If it hangs, Go
+/// waits 300 ms (net.Dialer, `FallbackDelay`).
 const FALLBACK_NS: u64 = 1_000_000_000;
 
 impl Core {
-    /// An attempt is over that was connected: that to the other loopback address, which it followed, is no failure of the probe,
-    /// whatever this one was answered.
+    /// This attempt was connected. The earlier one to the other loopback address is then no failure of the probe,
+    /// whatever the answer to this one was.
     pub(super) fn withdraw_other_loopback(&mut self, conn: ConnId, out: &mut Vec<Decision>) {
         let reached = |it: &&Attempt| it.prober && it.established.is_some() && it.flow.dst.ip().is_loopback();
         let Some(attempt) = self.correlator.get(conn).filter(reached) else { return };
         let before: Vec<&Attempt> = self.correlator.all().filter(|it| is_first_try(it, attempt)).collect();
         let open = |it: &Attempt| self.verdicts.failure(it.conn).filter(|d| d.in_handshake && !d.revised);
-        let pardoned: Vec<(ConnId, Finding)> =
+        let withdrawn: Vec<(ConnId, Finding)> =
             before.into_iter().filter_map(|it| Some((it.conn, other_address(it, attempt, open(it)?)))).collect();
-        for (other, finding) in pardoned {
+        for (other, finding) in withdrawn {
             self.remember(other, &finding, true);
             self.emit_verdict(other, finding, Vec::new(), true, out);
             if let Some(attempt) = self.correlator.get(other) {
@@ -33,7 +33,7 @@ impl Core {
     }
 }
 
-/// The second dials the other address of `localhost`, which is dialled when the first one fails or hangs.
+/// The prober dialled the second address of `localhost` because the first one failed or hung.
 pub(super) fn is_first_try(first: &Attempt, second: &Attempt) -> bool {
     let (one, other) = (first.flow.dst, second.flow.dst);
     let same = first.actor.pid == second.actor.pid && first.netns == second.netns && one.port() == other.port();
@@ -43,11 +43,11 @@ pub(super) fn is_first_try(first: &Attempt, second: &Attempt) -> bool {
 
 fn other_address(first: &Attempt, second: &Attempt, before: Decided) -> Finding {
     let summary = format!(
-        "the prober then dialled {} and was connected: `localhost` is both addresses, and nothing listens on {}",
+        "the prober then dialled {} and was connected: `localhost` has both addresses, and nothing listens on {}",
         second.flow.dst, first.flow.dst
     );
     let fix =
-        format!("Set the probe's host to {}: the first connection of each attempt is in vain", second.flow.dst.ip());
+        format!("Set the probe's host to {}, so that each attempt dials the right address first", second.flow.dst.ip());
     withdraw(before, second, summary, fix)
 }
 
@@ -60,9 +60,8 @@ mod tests {
         stream.connect().established().closes((100, 101, 200)).outcomes()
     }
 
-    /// The attempt that is answered with a no is a failure: the refused one is none.
     #[test]
-    fn the_other_address_of_localhost_says_no() {
+    fn only_the_other_address_of_localhost_fails_if_it_answers_503() {
         let mut stream = Stream::to("[::1]:8080").connect().refused().again_to(9, "127.0.0.1:8080").clone();
         stream.connect().established().answers(503);
         let reported = stream.verdicts();
@@ -73,7 +72,7 @@ mod tests {
     }
 
     #[test]
-    fn the_other_address_of_localhost_answers() {
+    fn a_refusal_is_noise_if_the_other_address_of_localhost_answers() {
         assert_eq!(refused_then_answered("[::1]:8080", "127.0.0.1:8080"), [Outcome::Noise]);
         assert_eq!(refused_then_answered("[::1]:8080", "127.0.0.1:8081"), [Outcome::Failure], "another port");
         assert_eq!(refused_then_answered("[fd00::1]:8080", "127.0.0.1:8080"), [Outcome::Failure], "another host");

@@ -1,4 +1,4 @@
-//! What is reported about the node itself, apart from its attempts.
+//! Records about the node itself: losses, flushed rules, findings and events of the node.
 
 use super::paced::Paced;
 use super::records::{finding_record, loss_record};
@@ -9,7 +9,7 @@ use tracer_attempts::correlate::node::Node;
 use tracer_model::decision::Decision;
 use tracer_model::event::{Loss, Observation, ObservationKind, RulesFlushed};
 
-/// What was reported about it so far.
+/// What was reported about the node so far.
 #[derive(Debug, Default)]
 pub(super) struct NodeNews {
     dropping: Dropping,
@@ -19,14 +19,14 @@ pub(super) struct NodeNews {
 }
 
 impl NodeNews {
-    /// The records that an observation makes; `node` is the node as it was before.
+    /// Adds the records that follow from an observation; `node` is its state before the observation.
     pub(super) fn push(&mut self, observation: &Observation, node: &Node, out: &mut Vec<Decision>) {
         let time = observation.time_boot_ns;
         out.extend(node_events::decide(observation, node));
         out.extend(self.dropping.new_records(observation, node));
         match &observation.kind {
             ObservationKind::Loss(loss) => out.extend(self.lost(time, loss)),
-            ObservationKind::RulesFlushed(seen) if rules_flushed::is_one(seen, node) => {
+            ObservationKind::RulesFlushed(seen) if rules_flushed::is_event(seen, node) => {
                 let sum = self.flushes.push(&rules_flushed::kind(seen), time, seen);
                 out.extend(sum.map(|sum| rules_flushed::record(time, &sum, node)));
             }
@@ -37,17 +37,17 @@ impl NodeNews {
         }
     }
 
-    /// Something was lost; its record, if it is to be written now.
+    /// Takes a loss in; returns a record if one is due now.
     pub(super) fn lost(&mut self, time: u64, loss: &Loss) -> Option<Decision> {
         self.losses.push(&loss.where_, time, loss).map(|sum| loss_record(time, &sum))
     }
 
-    /// When the first of those that wait is due.
+    /// When the first waiting record is due.
     pub(super) fn due(&self) -> Option<u64> {
         self.losses.due().into_iter().chain(self.flushes.due()).min()
     }
 
-    /// Tells of those that are due.
+    /// Adds the records that are due.
     pub(super) fn fire(&mut self, now: u64, node: &Node, out: &mut Vec<Decision>) {
         out.extend(self.losses.fire(now).iter().map(|(time, sum)| loss_record(*time, sum)));
         out.extend(self.flushes.fire(now).iter().map(|(time, sum)| rules_flushed::record(*time, sum, node)));

@@ -1,4 +1,4 @@
-//! Probes that the kubelet does not run, since the wall clock was set back to before the start of their container.
+//! Probes that the kubelet does not run, because the wall clock was set back to before the start of their container.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -11,12 +11,12 @@ use tracer_model::decision::Decision;
 use tracer_model::event::{Container, Observation, ObservationKind, Pod, PodRef, ProbeType};
 use tracer_model::record::Body;
 
-/// A smaller step is no news. The status of a container has whole seconds.
+/// Smaller steps are ignored: the status of a container has whole seconds.
 const STEP_NS: i64 = 1_000_000_000;
-/// So many periods without an attempt.
+/// After this many periods without an attempt, the probe is reported.
 const PERIODS: u64 = 2;
 
-/// The wall clock, and the pods that it runs behind.
+/// The wall clock, and the pods whose start lies in its future.
 #[derive(Debug, Default)]
 pub(super) struct NotRun {
     /// Wall clock minus boot clock.
@@ -29,16 +29,16 @@ pub(super) struct NotRun {
 #[derive(Debug)]
 struct Pending {
     since: u64,
-    /// When their probes have been silent for long enough; absent: that was reported.
+    /// When to report the pod if no attempt comes; absent after that.
     due: Option<u64>,
-    /// The last of their starts, by the wall clock.
+    /// The latest start of its containers, by the wall clock.
     started_wall_ns: i64,
-    /// Those without an attempt since, with what their probes dial.
+    /// The containers without an attempt since then, with the targets of their probes.
     containers: BTreeMap<String, Vec<SocketAddr>>,
 }
 
 impl NotRun {
-    /// Takes an observation in; `node` knows it already. A step of the clock is an event of the node.
+    /// Takes an observation in; `node` has it already. Returns a record if the clock was set.
     pub(super) fn observe(&mut self, observation: &Observation, node: &Node) -> Option<Decision> {
         let time = observation.time_boot_ns;
         match &observation.kind {
@@ -50,11 +50,11 @@ impl NotRun {
                 }
                 let step = ClockStep { time_boot_ns: time, by_ns };
                 self.step = Some(step);
-                self.reread(time, node);
+                self.update_pods(time, node);
                 let body = node_events::clock_step(&step);
                 return Some(Decision::new(time, None, Body::Node(Box::new(body))));
             }
-            ObservationKind::Pods(_) => self.reread(time, node),
+            ObservationKind::Pods(_) => self.update_pods(time, node),
             ObservationKind::Connect(connect) if connect.prober => {
                 for pod in self.pods.values_mut() {
                     pod.containers.retain(|_, dialled| !dialled.contains(&connect.flow.dst));
@@ -65,7 +65,7 @@ impl NotRun {
         None
     }
 
-    /// When the first of them is due.
+    /// When the first pod is to be reported.
     pub(super) fn due(&self) -> Option<u64> {
         self.pods.values().filter_map(|pod| pod.due).min()
     }
@@ -91,8 +91,8 @@ impl NotRun {
         }
     }
 
-    /// The pods or the clock changed.
-    fn reread(&mut self, time: u64, node: &Node) {
+    /// Finds the pods that start in the future, after the pods or the clock changed.
+    fn update_pods(&mut self, time: u64, node: &Node) {
         let Some(to_wall_ns) = self.to_wall_ns else { return };
         let now = time.saturating_add_signed(to_wall_ns).cast_signed();
         let mut before = std::mem::take(&mut self.pods);
@@ -113,7 +113,7 @@ impl NotRun {
 
 impl Pending {
     fn of(pod: &Pod, time: u64, now_wall_ns: i64) -> Option<Self> {
-        // A startup probe ends with its first success: it may have had that.
+        // A startup probe ends with its first success, so its silence shows nothing.
         let probes = |it: &Container| it.probes.iter().filter(|spec| spec.probe_type != ProbeType::Startup).count();
         let start = |it: &Container| it.runs.as_ref()?.started_wall_ns.filter(|start| start - now_wall_ns > STEP_NS);
         let ahead = || pod.containers.iter().filter(|it| probes(it) > 0 && start(it).is_some());
@@ -122,13 +122,13 @@ impl Pending {
             since: time,
             due: Some(time.saturating_add((PERIODS * period_s + 1) * 1_000_000_000)),
             started_wall_ns: ahead().filter_map(start).max()?,
-            containers: ahead().filter_map(|it| Some((it.name.clone()?, dialled(pod, it)))).collect(),
+            containers: ahead().filter_map(|it| Some((it.name.clone()?, targets(pod, it)))).collect(),
         })
     }
 }
 
-/// What the probes of a container dial.
-fn dialled(pod: &Pod, container: &Container) -> Vec<SocketAddr> {
+/// The targets of the probes of a container.
+fn targets(pod: &Pod, container: &Container) -> Vec<SocketAddr> {
     let hosts = |spec: &tracer_model::event::ProbeSpec| match spec.host.as_ref().and_then(|it| it.parse().ok()) {
         Some(host) => vec![host],
         None => pod.addrs.clone(),
@@ -163,10 +163,10 @@ mod tests {
     }
 
     #[test]
-    fn a_clock_that_was_set_back_before_the_start_of_a_container_ends_its_probes() {
+    fn a_clock_set_back_to_before_the_start_of_a_container_stops_its_probes() {
         let mut stream = set_back(7_200);
         assert_eq!(reported(&mut stream), [("probe_not_run", Confidence::Likely)]);
-        let words = "the kubelet runs no probe of app of pod default/web: by the wall clock the start lies 59 min in the future, and it waits until then; no attempt was seen for 21 s; the clock was set back by 2 h 0 min";
+        let words = "the kubelet runs no probe of app of pod default/web: by the wall clock the start is 59 min in the future, and the kubelet waits until then; no attempt was seen for 21 s; the clock was set back by 2 h 0 min";
         assert_eq!(stream.verdict().summary, words);
         let events = stream.node_events();
         let expected = ("clock_step", "the wall clock of the node was set back by 2 h 0 min");
@@ -176,14 +176,14 @@ mod tests {
     }
 
     #[test]
-    fn what_was_lost_makes_it_less_sure() {
+    fn lost_events_make_the_verdict_possible_only() {
         let mut stream = set_back(7_200);
         stream.lost(1);
         assert_eq!(reported(&mut stream), [("probe_not_run", Confidence::Possible)]);
     }
 
     #[test]
-    fn a_start_in_the_past_or_a_probe_that_runs_is_none() {
+    fn a_start_in_the_past_or_a_probe_that_runs_is_not_reported() {
         assert!(reported(&mut set_back(3_500)).is_empty(), "it started 100 s ago");
         assert!(reported(&mut set_back(-7_200)).is_empty(), "set forward");
         assert!(reported(&mut set_back(3_610)).is_empty(), "the clock reaches its start within two periods");
@@ -199,7 +199,7 @@ mod tests {
     }
 
     #[test]
-    fn a_container_that_starts_again_is_probed() {
+    fn a_container_that_starts_again_is_not_reported() {
         let mut stream = set_back(7_200);
         stream.wait_ms(5_000).runs(Runs { started_wall_ns: Some(6_400 * SECOND), ..Runs::default() });
         assert!(reported(&mut stream).is_empty());

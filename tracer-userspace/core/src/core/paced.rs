@@ -1,19 +1,19 @@
-//! Records of what goes on: one of each kind in a time, the others of that time as one. While a ring overflows, something is lost
-//! between any two batches; a routing daemon can withdraw routes for hours.
+//! Limits records of repeated events: one of each kind per interval, the rest of the interval summed up in the next
+//! one. While a ring overflows, each batch has a loss. A routing daemon can withdraw routes for hours.
 
 use std::collections::BTreeMap;
 
 use tracer_model::event::{Loss, RulesFlushed};
 
-/// Kinds; a recording may name any number.
+/// How many kinds are kept; a recording may name any number.
 const MAX: usize = 16;
 
-/// What is added up.
+/// A kind of event that can be summed up.
 pub(super) trait Sum: Clone {
-    /// Between two records of a kind.
+    /// The interval between two records of a kind.
     const EVERY_NS: u64;
 
-    /// This and a later one of the same kind.
+    /// The sum of this and a later event of the same kind.
     #[must_use]
     fn and(self, later: &Self) -> Self;
 }
@@ -35,7 +35,7 @@ impl Sum for RulesFlushed {
     }
 }
 
-/// When each kind was reported, and what was not yet.
+/// When each kind was reported, and the sum that waits.
 #[derive(Debug)]
 pub(super) struct Paced<T>(BTreeMap<String, Reported<T>>);
 
@@ -47,9 +47,9 @@ impl<T> Default for Paced<T> {
 
 #[derive(Debug)]
 struct Reported<T> {
-    /// When the next may be printed.
+    /// When the next record may be emitted.
     next: u64,
-    /// When the last of those came that wait for it, and all of them as one.
+    /// The sum of the waiting events, with the time of the last one.
     waiting: Option<(u64, T)>,
 }
 
@@ -60,7 +60,7 @@ impl<T: Sum> Reported<T> {
 }
 
 impl<T: Sum> Paced<T> {
-    /// Takes one in; what is to be reported now, if anything.
+    /// Takes an event in; returns what to report now, if anything.
     pub(super) fn push(&mut self, kind: &str, time: u64, one: &T) -> Option<T> {
         if let Some(reported) = self.0.get_mut(kind).filter(|reported| time < reported.next) {
             let sum = reported.with_waiting(one);
@@ -75,12 +75,12 @@ impl<T: Sum> Paced<T> {
         Some(sum)
     }
 
-    /// When the first of those that wait is due.
+    /// When the first waiting sum is due.
     pub(super) fn due(&self) -> Option<u64> {
         self.0.values().filter(|reported| reported.waiting.is_some()).map(|reported| reported.next).min()
     }
 
-    /// Those that are due, and when the last of each came.
+    /// Takes the sums that are due, each with the time of its last event.
     pub(super) fn fire(&mut self, now: u64) -> Vec<(u64, T)> {
         let due = self.0.values_mut().filter(|reported| reported.next <= now);
         let take = |reported: &mut Reported<T>| {
@@ -111,18 +111,18 @@ mod tests {
         bodies.filter_map(|it| if let Body::Loss(loss) = it { Some(body(loss)) } else { None }).collect()
     }
 
-    /// As the ring is read: each batch of a flood has its loss.
+    /// Each batch that is read from an overflowing ring has a loss.
     #[test]
-    fn a_place_is_reported_of_once_a_second() {
+    fn losses_of_one_place_are_reported_once_a_second() {
         let flood: Vec<(u64, &str)> = (0..300).map(|n| (100 + 10 * n, "ring")).collect();
         let ring = |count, from, to| ("ring".to_owned(), count, from, to);
         let expected = [ring(1, 90, 100), ring(100, 100, 1100), ring(100, 1100, 2100), ring(99, 2100, 3090)];
         assert_eq!(reported(&flood, 5000), expected);
-        assert_eq!(reported(&flood, 3090), expected, "the end of the stream tells what is left");
+        assert_eq!(reported(&flood, 3090), expected, "the end of the stream reports what is left");
     }
 
     #[test]
-    fn places_do_not_wait_for_each_other() {
+    fn losses_of_different_places_are_reported_at_once() {
         let places: Vec<(String, u64)> =
             reported(&[(100, "ring"), (150, "map"), (200, "ring")], 5000).into_iter().map(|it| (it.0, it.1)).collect();
         assert_eq!(places, [("ring".into(), 1), ("map".into(), 1), ("ring".into(), 1)]);

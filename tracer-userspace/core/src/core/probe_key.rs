@@ -1,4 +1,4 @@
-//! Which probe it is, from one attempt to the next, and how a finding names it.
+//! Identifies a probe from one attempt to the next, and names it in findings.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -9,7 +9,7 @@ use tracer_attempts::enrich::Named;
 use tracer_model::event::ProbeType;
 use tracer_model::record::{FindingBody, Status};
 
-/// Target, kind of probe, and pod, as far as that is known: an address is given to another pod.
+/// Target and kind of a probe, and the pod if it is known: an address can be given to another pod.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct ProbeKey {
     dst: SocketAddr,
@@ -18,20 +18,20 @@ pub(super) struct ProbeKey {
 }
 
 impl ProbeKey {
-    /// `None` where the kind of the probe is open.
+    /// `None` if the kind of the probe is not known.
     pub(super) fn of(dst: SocketAddr, named: &Named) -> Option<Self> {
         let probe_type = named.probe.as_ref()?.probe_type?;
         let pod = named.k8s.as_ref().and_then(|k8s| k8s.pod_uid.clone().or_else(|| k8s.pod_name.clone()));
         Some(Self { dst, probe_type, pod })
     }
 
-    /// As it was while the pod was not known.
+    /// The key of the same probe while its pod was not known.
     pub(super) fn without_pod(&self) -> Self {
         Self { pod: None, ..self.clone() }
     }
 }
 
-/// A finding about this container that has nothing to say yet.
+/// A finding about this container, with status ok and without texts.
 pub(super) fn about(dst: SocketAddr, named: &Named, check: &str) -> FindingBody {
     let k8s = named.k8s.clone().unwrap_or_default();
     let names = [("namespace", k8s.namespace), ("pod_name", k8s.pod_name), ("container_name", k8s.container_name)];

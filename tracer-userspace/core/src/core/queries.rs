@@ -1,4 +1,4 @@
-//! What the core asks of the node, and when.
+//! The queries to the node, and when they are due.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
@@ -15,59 +15,60 @@ use tracer_model::event::{ConnId, Netns, Observation, ObservationKind, TcpState}
 use tracer_model::query::{Awaited, Query, TargetQuery};
 use tracer_model::recent::Recent;
 
-/// A handshake on a node takes less than a millisecond: after this the target is looked at.
+/// A handshake on a node takes less than a millisecond. After this time, tracer inspects the target.
 pub(super) const PATIENCE_NS: u64 = 200_000_000;
-/// While a pod owes an answer it is looked at so often at first, and no longer than for the longest usual timeout: the
-/// kubelet's own connections stay for hours.
+/// The first interval between inspections of a pod that has not answered. They stop after the longest usual timeout, as
+/// the kubelet's own connections stay open for hours.
 const INSPECT_EVERY_NS: u64 = 300_000_000;
 const INSPECT_UNTIL_NS: u64 = 60_000_000_000;
 
-/// The same question is not asked more often.
+/// The same query is not issued again within this time.
 const REQUERY_NS: u64 = 1_000_000_000;
-/// A prober that is known may have been moved to another cgroup.
-const MOVED_NS: u64 = 10_000_000_000;
-/// A target's state is another one soon: less than the patience, so that every attempt that waits has it looked at.
+/// The same for the answers of a prober: it may have been moved to another cgroup.
+const REQUERY_ANSWERS_NS: u64 = 10_000_000_000;
+/// The same for the state of a target, which changes fast. Shorter than [`PATIENCE_NS`], so that each waiting attempt
+/// gets an inspection.
 const REINSPECT_NS: u64 = 100_000_000;
-/// While a target refuses, it is asked so often who holds its port.
-const REFUSED_NS: u64 = 5_000_000_000;
+/// The same for the holders of a port that refuses.
+const REQUERY_HOLDERS_NS: u64 = 5_000_000_000;
 const MAX_QUERIES: usize = 1024;
 
-/// What is to be asked, what was, and when.
+/// The queries that are due, that wait, and that were issued.
 #[derive(Debug, Default)]
 pub(super) struct Queries {
-    /// To be put now.
+    /// To be issued now.
     wanted: BTreeSet<Query>,
-    /// To be put later, each with its time.
+    /// To be issued later, each with its time.
     later: BTreeSet<(u64, Query)>,
-    /// When to ask about targets that have not answered.
+    /// When to inspect targets that have not answered.
     patience: BTreeSet<(u64, ConnId)>,
-    /// To be put once more when the answer has come that is on its way, since when.
+    /// To be issued when the answer to an earlier query has come, with the time since when they wait.
     after_answer: BTreeMap<Netns, (u64, Query)>,
-    /// When each was last put.
+    /// When each query was last issued.
     last_issued: Recent<Query, u64, MAX_QUERIES>,
 }
 
 impl Queries {
-    /// Asks, unless that was asked a moment ago.
+    /// Issues a query, unless the same one was issued a short time ago.
     fn query(&mut self, query: Query, now: u64, firewalls: &mut Firewalls) {
-        let again = match query {
+        let interval = match query {
             Query::Firewall(netns, _) => return self.query_firewall(netns, query, now, firewalls),
             Query::Target(target) if target.awaited != Awaited::Nothing => REINSPECT_NS,
-            Query::Answers(_) => MOVED_NS,
-            Query::PortHolders(..) => REFUSED_NS,
+            Query::Answers(_) => REQUERY_ANSWERS_NS,
+            Query::PortHolders(..) => REQUERY_HOLDERS_NS,
             _ => REQUERY_NS,
         };
-        let same = like(query);
-        if self.last_issued.get(&same).is_some_and(|at| now < at.saturating_add(again)) {
+        let key = query_key(query);
+        if self.last_issued.get(&key).is_some_and(|at| now < at.saturating_add(interval)) {
             return;
         }
-        self.last_issued.insert(same, now);
-        self.put(query);
+        self.last_issued.insert(key, now);
+        self.issue(query);
     }
 
     fn query_firewall(&mut self, netns: Netns, query: Query, now: u64, firewalls: &mut Firewalls) {
         match firewalls.query(netns, now) {
-            Next::Now => self.put(query),
+            Next::Now => self.issue(query),
             Next::At(later) if self.later.len() < MAX_QUERIES => _ = self.later.insert((later, query)),
             Next::AfterAnswer if self.after_answer.len() < MAX_QUERIES => {
                 _ = self.after_answer.insert(netns, (now, query))
@@ -76,31 +77,31 @@ impl Queries {
         }
     }
 
-    /// In a replay nobody takes the questions: they must not pile up.
-    fn put(&mut self, query: Query) {
+    /// In a replay nobody takes the queries, so their number is limited.
+    fn issue(&mut self, query: Query) {
         if self.wanted.len() < MAX_QUERIES {
             self.wanted.insert(query);
         }
     }
 
-    /// Those that are to be put now.
+    /// Takes the queries that are due now.
     pub(super) fn take(&mut self) -> Vec<Query> {
         std::mem::take(&mut self.wanted).into_iter().collect()
     }
 
-    /// When the first of those is due that wait.
+    /// When the first waiting query is due.
     pub(super) fn due(&self) -> Option<u64> {
         first_due(&self.later).into_iter().chain(first_due(&self.patience)).min()
     }
 }
 
 impl Core {
-    /// Asks, unless that was asked a moment ago.
+    /// Issues a query, unless the same one was issued a short time ago.
     pub(super) fn query(&mut self, query: Query, now: u64) {
         self.queries.query(query, now, &mut self.node.firewalls);
     }
 
-    /// A firewall was read: asks again for what came while it was.
+    /// A firewall was read: queries it again for drops that came during the reading.
     pub(super) fn query_after_answer(&mut self, netns: Netns, now: u64) {
         if let Some((last_issued, query)) = self.queries.after_answer.remove(&netns)
             && !self.node.firewalls.covers(netns, last_issued)
@@ -109,7 +110,7 @@ impl Core {
         }
     }
 
-    /// Asks what is due by now.
+    /// Issues the queries that are due.
     pub(super) fn issue_due(&mut self, now: u64) {
         while let Some((_, query)) = take_due(&mut self.queries.later, now) {
             self.query(query, now);
@@ -119,7 +120,7 @@ impl Core {
         }
     }
 
-    /// When the target of an attempt is to be looked at; `None`: no more.
+    /// Sets when to inspect the target of an attempt; `None`: not any more.
     pub(super) fn schedule_inspection(&mut self, conn: ConnId, due: Option<u64>) {
         if let Some(before) = self.correlator.inspect_at(conn, due.unwrap_or_default()) {
             self.queries.patience.remove(&(before, conn));
@@ -127,7 +128,7 @@ impl Core {
         self.queries.patience.extend(due.map(|due| (due, conn)));
     }
 
-    /// An attempt still waits: what is the state of its target? Asked again while it waits for an answer.
+    /// Queries the state of the target if the attempt still waits, and schedules the next inspection.
     fn query_target(&mut self, conn: ConnId, now: u64) {
         let again = self.correlator.get(conn).and_then(|a| waits_for_answer(a, &self.node));
         if let Some(due) = again.and_then(|since| next_inspection(since, now)) {
@@ -145,8 +146,8 @@ impl Core {
     }
 }
 
-/// Which questions are the same: whichever attempt to a pod is over, it is the pod that is read.
-const fn like(query: Query) -> Query {
+/// The key under which a query counts as the same. After the end of an attempt the pod is read, whatever the peer was.
+const fn query_key(query: Query) -> Query {
     match query {
         Query::Target(target) if matches!(target.awaited, Awaited::Nothing) => {
             Query::Target(TargetQuery { peer: None, ..target })
@@ -155,24 +156,24 @@ const fn like(query: Query) -> Query {
     }
 }
 
-/// When a pod that has owed an answer since then is looked at next. The wait grows with the time: few readings cover most of a
-/// long attempt, and the last of them is near its end.
+/// When to inspect a pod next that has not answered since `since`. The interval grows with the time. So a long attempt
+/// needs few inspections, and the last one is near its end.
 fn next_inspection(since: u64, now: u64) -> Option<u64> {
     let waited = now.saturating_sub(since);
     (waited < INSPECT_UNTIL_NS).then(|| now.saturating_add(INSPECT_EVERY_NS.max(waited / 4)))
 }
 
-/// Since when a pod that a prober reached owes it an answer.
+/// Since when a prober waits for an answer from the pod that it reached.
 pub(super) fn waits_for_answer(attempt: &Attempt, node: &Node) -> Option<u64> {
     let waits = attempt.ended.is_none() && attempt.prober && node.has_pod(attempt.flow.dst.ip());
     attempt.established.filter(|_| waits)
 }
 
-/// What this observation of an attempt makes one want to know.
+/// The queries that follow from this observation of an attempt.
 pub(super) fn wanted(attempt: &Attempt, node: &Node, observation: &Observation) -> Vec<Query> {
     let matched = Matched::new(attempt, node);
     let unanswered = || matched.failed() && matched.expects_grpc() && attempt.established.is_some();
-    let tls = (attempt.touched_only() || unanswered()).then(|| Query::Tls(attempt.flow.dst.port()));
+    let tls = (attempt.carried_no_data() || unanswered()).then(|| Query::Tls(attempt.flow.dst.port()));
     let firewall = match &observation.kind {
         ObservationKind::Drop(drop) if is_netfilter(drop) => drop.netns.map(|netns| Query::Firewall(netns, drop.flow)),
         ObservationKind::Icmp(icmp) if icmp.flags.is_syn() => icmp.netns.map(|netns| Query::Firewall(netns, icmp.flow)),
@@ -182,7 +183,7 @@ pub(super) fn wanted(attempt: &Attempt, node: &Node, observation: &Observation) 
         && attempt.ended.is_some()
         && attempt.received().is_some_and(|n| n > 0)
         && attempt.answer().is_none();
-    // Once for each pod, while it is well: where its namespace is, and what it looks like.
+    // Once for each healthy pod: which namespace it has, and the state of its sockets.
     let dst = attempt.flow.dst;
     let well = observation_establishes(observation) && attempt.prober && node.has_pod(dst.ip());
     let target = attempt.netns.filter(|from| well && node.netns_of_addr(*from, dst.ip()).is_none());
@@ -192,14 +193,15 @@ pub(super) fn wanted(attempt: &Attempt, node: &Node, observation: &Observation) 
         let query = self::target(from, dst, node, Awaited::Nothing);
         Query::Target(TargetQuery { peer: Some(attempt.flow.src), ..query })
     });
-    let answers = (unread || is_first(observation)).then_some(Query::Answers(attempt.actor.pid));
+    let answers = (unread || is_prober_connect(observation)).then_some(Query::Answers(attempt.actor.pid));
     let ports = attempt.without_port().then_some(Query::Ports);
-    let holders = refused_in(observation).filter(|_| attempt.prober).map(|netns| Query::PortHolders(netns, dst.port()));
+    let holders =
+        refused_in(attempt, observation).filter(|_| attempt.prober).map(|netns| Query::PortHolders(netns, dst.port()));
     tls.into_iter().chain(firewall).chain(answers).chain(target).chain(over).chain(ports).chain(holders).collect()
 }
 
-/// The sockets of the pod may say why this attempt failed, or whom it met. What they say comes beside the next one's cause: this
-/// one's does not wait.
+/// The sockets of the pod may show why this attempt failed, or which process answered it. The verdict on this attempt
+/// does not wait for the result: the next attempt's verdict uses it.
 fn is_worth_reading(attempt: &Attempt, node: &Node, observation: &Observation, from: Netns) -> bool {
     let refused = match &observation.kind {
         ObservationKind::Answer(answer) => answer.status.is_some_and(|status| status >= 400),
@@ -211,7 +213,7 @@ fn is_worth_reading(attempt: &Attempt, node: &Node, observation: &Observation, f
         }
         None => true,
     };
-    let touched = || attempt.touched_only() && unknown();
+    let touched = || attempt.carried_no_data() && unknown();
     attempt.prober && node.has_pod(attempt.flow.dst.ip()) && (refused || touched())
 }
 
@@ -219,17 +221,20 @@ fn target(from: Netns, target: SocketAddr, node: &Node, awaited: Awaited) -> Tar
     TargetQuery { from, target, reported: node.pods.netns_at(target.ip()), awaited, peer: None }
 }
 
-/// The namespace in which no socket was found for a SYN.
-fn refused_in(observation: &Observation) -> Option<Netns> {
+/// The namespace in which no socket was found for a SYN. Before 5.17 a dropped SYN has no reason: the RST that follows
+/// shows that it was refused.
+fn refused_in(attempt: &Attempt, observation: &Observation) -> Option<Netns> {
     match &observation.kind {
+        ObservationKind::ResetReceived(reset) if reset.state == TcpState::SynSent => {
+            attempt.drops().find(|(_, drop)| drop.flags.is_syn() && drop.reason.is_none())?.1.netns
+        }
         ObservationKind::ResetSent(reset) if reset.no_socket && reset.answered.is_syn() => reset.netns,
         ObservationKind::Drop(drop) if drop.flags.is_syn() && drop.reason.as_deref() == Some("NO_SOCKET") => drop.netns,
         _ => None,
     }
 }
 
-/// A prober dials.
-fn is_first(observation: &Observation) -> bool {
+fn is_prober_connect(observation: &Observation) -> bool {
     matches!(&observation.kind, ObservationKind::Connect(connect) if connect.prober)
 }
 
@@ -240,9 +245,24 @@ fn observation_establishes(observation: &Observation) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::testing::*;
+
+    /// On 5.10 without kprobes, where a dropped SYN has no reason and no hook shows the RST of a stack without a socket.
+    #[test]
+    fn a_refusal_without_a_drop_reason_asks_who_holds_the_port() {
+        let asks = |fill: fn(&mut Stream)| {
+            let mut stream = Stream::new();
+            fill(stream.connect().drop_with(SYN, POD, |drop| drop.reason = None));
+            let mut core = Core::default();
+            stream.observations.iter().for_each(|it| core.push(it, &mut Vec::new()));
+            core.take_queries().contains(&Query::PortHolders(POD, 8080))
+        };
+        assert!(asks(|stream| _ = stream.reset_received(TcpState::SynSent, 0)));
+        assert!(!asks(|stream| _ = stream.wait_ms(5)), "a firewall dropped it");
+    }
 
     #[test]
-    fn the_last_reading_is_near_the_end_of_a_long_attempt() {
+    fn the_last_inspection_is_near_the_end_of_a_long_attempt() {
         let ms = |ns: u64| ns / 1_000_000;
         let since = 7_000_000_000;
         let times = std::iter::successors(Some(since + PATIENCE_NS), |now| next_inspection(since, *now));

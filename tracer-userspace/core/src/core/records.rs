@@ -1,4 +1,4 @@
-//! What was decided, as the bodies of records.
+//! Makes records of decisions.
 
 use super::verdicts::Decided;
 use crate::classify::evidence::of_state;
@@ -14,7 +14,7 @@ use tracer_model::record::{
     Subject, Verdict, VerdictBody,
 };
 
-/// An attempt that is over, or open at the end.
+/// The record of an attempt that is over, or still open at the end of the stream.
 pub(super) fn attempt_record(
     attempt: &Attempt,
     node: &Node,
@@ -40,17 +40,17 @@ pub(super) fn attempt_record(
     Decision::new(time_boot_ns, Some(attempt.conn), Body::Attempt(Box::new(body)))
 }
 
-/// What a verdict becomes if its attempt was then connected and nothing failed. If the answer has no HTTP status, it is
-/// not seen whether that was a yes.
+/// Replaces a failure if its attempt was connected later and did not fail. Without an HTTP status in the answer, tracer
+/// does not know that the probe succeeded.
 pub(super) fn recovery(attempt: &Attempt, before: Decided) -> (Finding, Vec<Cause>) {
     let ended = attempt.ended.map_or(attempt.started, |(time, _)| time);
-    let is_yes = attempt.touched_only() || attempt.answer().is_some_and(|(_, answer)| answer.status.is_some());
-    let (what, confidence) = match is_yes {
+    let is_success = attempt.carried_no_data() || attempt.answer().is_some_and(|(_, answer)| answer.status.is_some());
+    let (what, confidence) = match is_success {
         true => ("succeeded after all", Confidence::Proven),
-        false => ("was answered after all, whether with a yes is not seen", Confidence::Likely),
+        false => ("was answered after all, with a status that tracer cannot read", Confidence::Likely),
     };
     let summary = format!(
-        "the attempt to {} {what}: a SYN that was sent again got through {:.1} ms after the first",
+        "the attempt to {} {what}: a retransmitted SYN got through {:.1} ms after the first",
         attempt.flow.dst,
         attempt.established.unwrap_or(ended).saturating_sub(attempt.started) as f64 / 1e6
     );
@@ -58,7 +58,7 @@ pub(super) fn recovery(attempt: &Attempt, before: Decided) -> (Finding, Vec<Caus
     (Finding { outcome: Outcome::Noise, decided_at: ended, ..found.with_confidence(confidence) }, Vec::new())
 }
 
-/// What a verdict becomes if its failure did not count: the prober dialled once more and was connected.
+/// Replaces a failure that did not count: the prober dialled again and was connected.
 pub(super) fn withdraw(before: Decided, connected: &Attempt, summary: String, fix: impl Into<Remediation>) -> Finding {
     let ended = connected.ended.map_or(connected.started, |(time, _)| time);
     let seen = connected.last.as_ref().map(|state| of_state(ended, state));
@@ -88,7 +88,7 @@ pub(super) fn verdict_record(
     Decision::new(decided_at, Some(conn), Body::Verdict(Box::new(body)))
 }
 
-/// A verdict without the names of what it is about.
+/// A verdict without attempt, probe, pod and addresses.
 fn verdict_body(
     subject: Subject,
     mut finding: Finding,
@@ -127,12 +127,11 @@ fn verdict_body(
     }
 }
 
-/// What the kubelet reported, for a record.
 pub(super) fn kubelet_outcome(probe: &KubeletProbe) -> KubeletOutcome {
     KubeletOutcome { result: probe.result, output: probe.output.clone(), event_count: probe.event_count }
 }
 
-/// A verdict that is about no connection.
+/// The record of a verdict without a connection.
 pub(super) fn unattached(finding: Finding, named: Unattached, kubelet: Option<KubeletOutcome>) -> Decision {
     let time_boot_ns = finding.decided_at;
     let body = VerdictBody {
@@ -144,7 +143,6 @@ pub(super) fn unattached(finding: Finding, named: Unattached, kubelet: Option<Ku
     Decision::new(time_boot_ns, None, Body::Verdict(Box::new(body)))
 }
 
-/// A finding that is about no connection.
 pub(super) fn finding_record(time_boot_ns: u64, finding: FindingBody) -> Decision {
     Decision::new(time_boot_ns, None, Body::Finding(Box::new(finding)))
 }
@@ -168,7 +166,7 @@ fn phases(attempt: &Attempt) -> Phases {
         connect: attempt.established_at().map(|at| ms(attempt.started, at)),
         tls: until(answer_of(true)),
         first_byte: until(answer_of(false)),
-        // A connect() that failed at once is seen when it returned: how long it took is not.
+        // tracer sees a connect() that failed at once only when it returns, so its duration is not known.
         total: attempt.ended.filter(|(end, _)| *end > attempt.started).map(|(end, _)| ms(attempt.started, end)),
     }
 }

@@ -1,4 +1,4 @@
-//! When what was decided of an attempt is decided again: a nearer cause, another outcome, or one that does not hold any more.
+//! When a verdict is revised: for a nearer cause, for another outcome, or because the earlier one is no longer right.
 
 use super::Core;
 use super::verdicts::Decided;
@@ -10,7 +10,8 @@ use tracer_model::event::ConnId;
 use tracer_model::record::{Cause, Confidence, Outcome, Trait};
 
 impl Decided {
-    /// The handshake that had been judged a failure went through on a later SYN, and in time, as far as anybody says.
+    /// The handshake was classified as a failure, but a retransmitted SYN got through, and nothing shows that it was
+    /// late.
     pub(super) fn recovered(&self, attempt: &Attempt, node: &Node) -> bool {
         let matched = Matched::new(attempt, node);
         self.outcome == Outcome::Failure
@@ -24,9 +25,9 @@ impl Decided {
 }
 
 impl Core {
-    /// What was decided twice is decided once more: it succeeded after all, or, where that was reported, the kubelet says that it
-    /// did not.
-    pub(super) fn is_open_again(&self, conn: ConnId) -> bool {
+    /// A revised verdict may be revised again in two cases: the attempt succeeded after all, or tracer reported a
+    /// success and the kubelet then a failure.
+    pub(super) fn may_revise_again(&self, conn: ConnId) -> bool {
         let both = self.correlator.get(conn).zip(self.verdicts.of(conn));
         both.is_some_and(|(attempt, before)| {
             before.recovered(attempt, &self.node) || before.outcome == Outcome::Noise && is_counted(attempt)
@@ -34,29 +35,29 @@ impl Core {
     }
 }
 
-/// The kubelet says of it what it counts as a failure.
+/// The kubelet reported this attempt as a failure that counts.
 fn is_counted(attempt: &Attempt) -> bool {
     attempt.kubelet().is_some_and(|(_, reported)| reported.is_counted())
 }
 
-/// A later finding replaces an earlier one if it names a nearer cause, or another outcome, or if the earlier one does not hold
-/// any more.
+/// A later finding replaces an earlier one if it names a nearer cause or another outcome, or if the earlier cause is no
+/// longer right.
 pub(super) fn changes(before: Decided, finding: &Finding, also: &[Cause]) -> bool {
-    finding.outcome != before.outcome || is_nearer(before, finding) || is_answered(before, finding, also)
+    finding.outcome != before.outcome || is_nearer(before, finding) || is_overtaken(before, finding, also)
 }
 
-/// It comes first in the order of decision. Where it is proven that the target was reached, what lies on the way there is no
-/// cause unless that is proven, too.
+/// The cause comes first in the order of decision. If it is proven that the target was reached, a cause on the way to
+/// it must be proven, too.
 fn is_nearer(before: Decided, finding: &Finding) -> bool {
     let reached = before.cause.has(Trait::Reached);
     let less_sure = before.confidence == Confidence::Proven && finding.confidence < before.confidence;
     finding.cause < before.cause && !(reached && less_sure)
 }
 
-/// A packet was dropped and nothing answered; then one that was sent again got through, and was answered with a no, or taken
-/// and not answered for most of the time. In a queue that was full silence, or a RST by who found it full
-/// (`tcp_abort_on_overflow`), is that queue still: nobody has accepted the connection.
-fn is_answered(before: Decided, finding: &Finding, also: &[Cause]) -> bool {
+/// The cause was a dropped packet, but a retransmission got through later. The target then refused, or was silent for
+/// most of the time, so the drop is not the cause. A full accept queue stays the cause of silence, or of a RST
+/// (`tcp_abort_on_overflow`): no process has accepted the connection.
+fn is_overtaken(before: Decided, finding: &Finding, also: &[Cause]) -> bool {
     let queued = before.cause == Cause::AcceptQueueOverflow;
     let silence = finding.in_silence && finding.lost_events == 0 || finding.cause == Cause::MidStreamRst;
     let got_through = finding.cause.has(Trait::Refusal) || silence && !queued;
@@ -94,16 +95,16 @@ mod tests {
 
     /// The kernel skipped the program at the change to ESTABLISHED.
     #[test]
-    fn a_connection_that_was_only_seen_to_end_was_established() {
+    fn a_connection_with_only_an_end_counts_as_established() {
         let mut stream = Stream::new().http_readiness().connect().clone();
         loopback(&mut stream);
         stream.wait_ms(1_000).syn_again().state(TcpState::Established, TcpState::FinWait1, 0, LIVES);
         assert_eq!(outcomes(&stream).pop().map(|it| it.1), Some(Outcome::Noise));
     }
 
-    /// Then nobody knows how long the target had for its answer.
+    /// Without the time of the handshake, tracer does not know how long the target had for its answer.
     #[test]
-    fn a_connection_that_was_only_seen_to_end_was_not_reached_late() {
+    fn a_connection_with_only_an_end_is_not_a_slow_response() {
         let mut stream = Stream::new().http_readiness().connect().wait_ms(1_000).clone();
         stream.state(TcpState::Established, TcpState::FinWait1, 0, (100, 101, 0));
         assert_eq!(stream.causes(), ["unexplained"]);
@@ -113,7 +114,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_answered_with_a_no_did_not_succeed_after_all() {
+    fn a_late_handshake_with_a_failure_status_is_no_recovery() {
         for (lose, cause) in [(queue as fn(&mut Stream), "accept_queue_overflow"), (loopback, "loopback_down")] {
             let answered = |status: u16| {
                 let mut stream = Stream::new().http_readiness().clone();
@@ -132,9 +133,9 @@ mod tests {
         }
     }
 
-    /// It got the place that was freed, and nobody came to it.
+    /// The connection got a free place in the accept queue, and the process did not accept it in time.
     #[test]
-    fn silence_in_a_queue_that_was_full_is_that_queue() {
+    fn silence_after_a_full_accept_queue_keeps_that_cause() {
         let reported = |lose: fn(&mut Stream)| {
             let mut stream = Stream::new().https_readiness().clone();
             connected_late(&mut stream, lose);
@@ -145,7 +146,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_refused_on_the_next_try_was_reached() {
+    fn a_refusal_of_the_retransmitted_syn_becomes_the_cause() {
         for lose in [queue as fn(&mut Stream), loopback] {
             let mut stream = Stream::new().http_readiness().connect().clone();
             lose(&mut stream);
@@ -155,7 +156,7 @@ mod tests {
     }
 
     #[test]
-    fn an_answer_that_cannot_be_read_is_no_proven_yes() {
+    fn a_recovery_with_an_unreadable_answer_is_likely() {
         let mut stream = Stream::new().grpc_readiness(3).clone();
         connected_late(&mut stream, queue);
         stream.closes(LIVES);
@@ -164,7 +165,7 @@ mod tests {
     }
 
     #[test]
-    fn a_probe_that_asked_nothing_did_not_succeed() {
+    fn a_late_handshake_without_a_request_is_no_recovery() {
         let mut stream = Stream::new().http_readiness().clone();
         connected_late(&mut stream, queue);
         stream.closes((0, 1, 0));

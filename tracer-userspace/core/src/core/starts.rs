@@ -1,9 +1,9 @@
-//! Starts that succeeded and soon may not: a container that was still failing its startup or liveness probe when most
-//! of what that allows was spent. Reported once for each start.
+//! Slow starts: the container became ready shortly before the kubelet would have restarted it. Reported once for each
+//! start.
 //!
-//! What is compared is the last failed attempt, which the container surely was not ready for, with the earliest moment at
-//! which the kubelet could have ended it: neither the second in which the container was started nor the grid of the
-//! attempts can make that false. A long initialDelaySeconds alone makes no slow start.
+//! tracer compares two times after the start: the last failed attempt of the startup or liveness probe, and the
+//! earliest possible restart. Neither the whole seconds of the status nor the period of the probe can make that wrong.
+//! A long initialDelaySeconds alone is no slow start.
 
 use std::net::SocketAddr;
 
@@ -20,9 +20,9 @@ use tracer_model::recent::Recent;
 use tracer_model::record::{Cause, FindingBody, Outcome, Status};
 
 const MAX_KEPT: usize = 4096;
-/// The share of the least time to a restart above which a start is reported.
+/// A start is reported if an attempt fails after this share of the time to the earliest restart.
 const NARROW: f64 = 0.7;
-/// Times of a status are whole seconds.
+/// The status of a container has times in whole seconds.
 const RESOLUTION_NS: u64 = 1_000_000_000;
 /// Failures that show that the container itself was not ready.
 const NOT_READY: &[Cause] = &[
@@ -44,7 +44,7 @@ pub(super) struct Starts {
 /// Pod and container.
 type ContainerKey = (Option<String>, Option<String>);
 
-/// What was seen of the run that goes on.
+/// What was observed of the current run of a container.
 #[derive(Clone, Copy, Debug)]
 struct Run {
     began: u64,
@@ -56,14 +56,14 @@ struct Run {
 }
 
 impl Starts {
-    /// A verdict on an attempt was reported for the first time.
+    /// The first verdict on an attempt was emitted.
     pub(super) fn failed(&mut self, attempt: &Attempt, node: &Node, finding: &Finding) {
         let matched = Matched::new(attempt, node);
         let is_of_start = matched.start_probe().is_some();
         if finding.outcome != Outcome::Failure || !NOT_READY.contains(&finding.cause) || !is_of_start {
             return;
         }
-        // What a readiness probe alone is reported does not count; that nobody listens holds for all.
+        // An answer to a readiness probe alone does not count. If no process listens, each probe fails.
         let kind = matched.probe_type();
         if attempt.established.is_some() && !matches!(kind, Some(ProbeType::Startup | ProbeType::Liveness)) {
             return;
@@ -73,8 +73,8 @@ impl Starts {
         }
     }
 
-    /// An attempt succeeded. A start is reported with the second success of whichever probe: by then a restart that the
-    /// status did not show yet is known.
+    /// An attempt succeeded. A start is reported at the second success of any probe: the status may show a restart
+    /// late, but shows it by then.
     pub(super) fn answered(&mut self, attempt: &Attempt, named: &Named, node: &Node) -> Option<FindingBody> {
         let run = self.run(attempt, node)?;
         let Some((answered, dst)) = run.answered else {
@@ -90,7 +90,7 @@ impl Starts {
         (node.lost_between(began, answered) == 0).then(|| start.finding(named, spec))
     }
 
-    /// The run that goes on, if the tracer saw its beginning.
+    /// The current run of the container, if tracer was there when it began.
     fn run(&mut self, attempt: &Attempt, node: &Node) -> Option<&mut Run> {
         let matched = Matched::new(attempt, node);
         let began = matched.run_began(attempt.started)?;
@@ -104,7 +104,7 @@ impl Starts {
     }
 }
 
-/// So long after its start the container failed, and the kubelet could have ended it not much later.
+/// The container still failed this long after its start, and the kubelet could have restarted it soon after.
 fn is_narrow(spec: &ProbeSpec, failed_after_ns: u64) -> bool {
     let surely = failed_after_ns.saturating_sub(RESOLUTION_NS) as f64 / 1e9;
     let earliest = f64::from(spec.earliest_restart_s());
@@ -164,7 +164,8 @@ fn fix(spec: &ProbeSpec, took_s: f64) -> String {
 mod tests {
     use crate::testing::*;
 
-    /// Liveness each 10 s, three times: the kubelet ends it after 20 to 30 s. Started in the middle of a second.
+    /// A liveness probe with periodSeconds 10 and failureThreshold 3: the kubelet restarts the container after 20 to 30
+    /// s. The container starts in the middle of a second.
     fn started() -> Stream {
         let mut stream = Stream::new().liveness(10, 3).wait_ms(5_000).clone();
         start(&mut stream, 0);
@@ -184,7 +185,7 @@ mod tests {
         stream.again(conn).connect().established().answers(status).wait_ms(10_000);
     }
 
-    /// The findings about a start. The first attempt comes so long after the container, and this many attempts fail.
+    /// The findings about a start whose first attempt comes `first_ms` after the container.
     fn reported(first_ms: u64, failures: u64) -> Vec<FindingBody> {
         let mut stream = started();
         stream.wait_ms(first_ms);
@@ -194,7 +195,7 @@ mod tests {
     }
 
     #[test]
-    fn a_start_that_was_nearly_ended_is_reported_once_with_the_probe_to_paste() {
+    fn a_start_that_nearly_took_too_long_is_reported_once_with_a_startup_probe() {
         let reported = reported(7_000, 2);
         assert_eq!(reported.len(), 1, "{reported:?}");
         assert_eq!((reported[0].check.as_str(), reported[0].status), ("probe_start", Status::Warn));
@@ -208,7 +209,7 @@ mod tests {
         assert_eq!(reported[0].fields["budget_s"], 30);
     }
 
-    /// Its grid is too coarse to say that it was slow: ready after 3 s, it is asked after 9.
+    /// The period is too long to show a slow start: a container that is ready after 3 s may be probed after 9 s.
     #[test]
     fn a_start_that_may_have_been_quick_is_not_reported() {
         assert!(reported(2_000, 1).is_empty(), "failed at 2.5 s, answered at 12.5");
@@ -217,26 +218,26 @@ mod tests {
     }
 
     #[test]
-    fn where_the_beginning_is_not_known_nothing_is_reported() {
-        let tell = |runs: Option<u64>| {
+    fn a_start_before_the_run_of_tracer_is_not_reported() {
+        let reported = |runs: Option<u64>| {
             let mut stream = Stream::new();
             stream.liveness(10, 3).runs(Runs { restarts: 2, started_boot_ns: runs, ..Runs::default() }).wait_ms(7_500);
             (100..102).for_each(|conn| refused(&mut stream, conn));
             (200..204).for_each(|conn| answer(&mut stream, conn, 200));
             stream.findings().len()
         };
-        assert_eq!(tell(None), 0);
-        assert_eq!(tell(Some(900_000_000)), 0, "it began before the tracer");
-        assert_eq!(tell(Some(1_000_001_000)), 1, "the same, seen from its beginning");
+        assert_eq!(reported(None), 0);
+        assert_eq!(reported(Some(900_000_000)), 0, "it began before tracer");
+        assert_eq!(reported(Some(1_000_001_000)), 1, "tracer was there when it began");
     }
 
     #[test]
-    fn each_start_is_reported_and_only_starts() {
+    fn each_slow_start_is_reported_but_no_later_failure() {
         let mut stream = started();
         stream.wait_ms(7_000);
         (100..102).for_each(|conn| refused(&mut stream, conn));
         (200..203).for_each(|conn| answer(&mut stream, conn, 200));
-        // It fails later on: that is no start.
+        // Failures after the start.
         (300..302).for_each(|conn| refused(&mut stream, conn));
         (400..403).for_each(|conn| answer(&mut stream, conn, 200));
         assert_eq!(stream.findings().len(), 1);
@@ -249,7 +250,7 @@ mod tests {
 
     /// The restart reaches the API only after the first success.
     #[test]
-    fn a_restart_in_between_is_not_taken_for_one_long_start() {
+    fn a_restart_that_the_api_shows_late_makes_no_long_start() {
         let mut stream = started();
         stream.wait_ms(7_000);
         (100..102).for_each(|conn| refused(&mut stream, conn));
@@ -260,7 +261,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_lost_may_have_been_the_first_answer() {
+    fn a_start_with_lost_events_is_not_reported() {
         let mut stream = started();
         stream.wait_ms(7_000);
         (100..102).for_each(|conn| refused(&mut stream, conn));
@@ -269,9 +270,9 @@ mod tests {
         assert!(stream.findings().is_empty());
     }
 
-    /// A readiness probe on the same port may say no for as long as it likes.
+    /// A readiness probe on the same port may fail for any time.
     #[test]
-    fn the_no_of_a_probe_that_may_be_the_readiness_probe_is_no_failed_start() {
+    fn a_failure_status_counts_only_if_it_is_surely_of_the_liveness_probe() {
         let mut stream = started();
         stream.readiness_too().wait_ms(7_000);
         (100..102).for_each(|conn| answer(&mut stream, conn, 503));
@@ -285,7 +286,7 @@ mod tests {
     }
 
     #[test]
-    fn the_nodes_own_trouble_is_no_slow_start() {
+    fn dropped_packets_are_no_slow_start() {
         let mut stream = started();
         stream.wait_ms(7_000);
         for conn in 100..102 {
@@ -295,9 +296,9 @@ mod tests {
         assert!(stream.findings().is_empty());
     }
 
-    /// Its liveness probe begins only when the command has succeeded.
+    /// The liveness probe begins only when the command of the startup probe has succeeded.
     #[test]
-    fn the_liveness_probe_after_a_command_is_no_start() {
+    fn a_liveness_failure_after_a_startup_command_is_no_slow_start() {
         let mut stream = started();
         stream.exec_startup_too().wait_ms(60_000);
         (100..102).for_each(|conn| refused(&mut stream, conn));

@@ -1,5 +1,5 @@
-//! Failures that the kubelet logged and that fit no attempt. The attempt's own events may come later, so that each is matched once
-//! more before it gets a verdict of its own.
+//! Kubelet outcomes that fit no attempt yet. The events of the attempt may come later. So tracer matches each outcome
+//! again before it gets a verdict of its own.
 
 use std::collections::VecDeque;
 
@@ -14,16 +14,16 @@ use tracer_model::event::{KubeletProbe, Observation, ObservationKind, is_kubelet
 
 /// The ring is read every 50 ms; a busy node takes longer.
 const WAIT_NS: u64 = 500_000_000;
-/// The attempt of a line that is read later than this may be forgotten, and have its verdict.
+/// If a line is read later than this, its attempt may have a verdict and be dropped.
 const FRESH_NS: u64 = 1_000_000_000;
 const MAX_WAITING: usize = 256;
 
-/// The lines that wait, and when each is matched once more.
+/// The waiting lines, each with the time when it is matched again.
 #[derive(Debug, Default)]
 pub(super) struct Unmatched(VecDeque<(u64, Observation)>);
 
 impl Unmatched {
-    /// When the first of them is due.
+    /// When the first line is due.
     pub(super) fn due(&self) -> Option<u64> {
         self.0.front().map(|(due, _)| *due)
     }
@@ -35,7 +35,8 @@ impl Unmatched {
 }
 
 impl Core {
-    /// No attempt fits this outcome. An Event may speak of any attempt of its second, and of what was before the start nothing was seen.
+    /// No attempt fits this outcome: it waits to be matched again. Events do not wait, as an Event may be about any
+    /// attempt of its second. Nor do outcomes from before tracer's start, whose attempts nobody saw.
     pub(super) fn wait_for_attempt(&mut self, probe: &KubeletProbe, observation: &Observation) {
         let is_fresh = observation.time_boot_ns <= probe.written_boot_ns.saturating_add(FRESH_NS);
         let was_watched = probe.written_boot_ns >= self.node.since();
@@ -53,16 +54,16 @@ impl Core {
                 continue;
             }
             let (finding, named) = match self.fitting(probe).len() {
-                0 if self.is_untried(probe) => not_connected::untried(probe, &self.node),
+                0 if self.is_never_dialled(probe) => not_connected::untried(probe, &self.node),
                 connections => kubelet::unmatched(probe, connections, &self.node),
             };
             out.push(unattached(finding, named, Some(kubelet_outcome(&kubelet::of_command(probe)))));
         }
     }
 
-    /// The kubelet says that it dialled the pod for some time, its other connections are seen, and none to the pod was.
-    /// Connections of another prober do not show that this kubelet is watched.
-    fn is_untried(&self, probe: &KubeletProbe) -> bool {
+    /// The kubelet reports that it dialled the pod for some time, but made no connection to it. Another connection of
+    /// the same kubelet must be seen: connections of another prober do not show that tracer watches this kubelet.
+    fn is_never_dialled(&self, probe: &KubeletProbe) -> bool {
         let Some(began) = probe.connecting_for_ns().map(|ns| probe.written_boot_ns.saturating_sub(ns + FRESH_NS))
         else {
             return false;
@@ -77,7 +78,7 @@ impl Core {
         is_seen && !self.correlator.all().any(is_to_pod) && self.node.lost_between(began, probe.written_boot_ns) == 0
     }
 
-    /// It dialled the address that it names, and that failed: of a pod that is not listed yet no verdict has the name.
+    /// The kubelet dialled the address that it names, and that failed. No verdict names a pod that is not listed yet.
     fn failed_to_dial(&self, probe: &KubeletProbe, began: u64) -> bool {
         let dialled = |a: &&Attempt| {
             a.prober && probe.dst == Some(a.flow.dst) && (began..=probe.written_boot_ns).contains(&a.started)
@@ -85,7 +86,8 @@ impl Core {
         self.correlator.all().filter(dialled).any(|a| self.has_failed(a))
     }
 
-    /// An attempt of this probe has failed at that time, and the kubelet reported nothing else of it: that is this failure.
+    /// An attempt of this probe failed at that time and has no other kubelet outcome: it has the verdict on this
+    /// failure.
     fn has_verdict(&self, probe: &KubeletProbe) -> bool {
         let began =
             probe.connecting_for_ns().map(|ns| probe.written_boot_ns.saturating_sub(ns.saturating_add(FRESH_NS)));
@@ -94,9 +96,9 @@ impl Core {
         }) {
             return true;
         }
-        let is_it = |a: &&Attempt| a.prober && a.kubelet().is_none() && is_in_time(a, probe);
+        let is_same = |a: &&Attempt| a.prober && a.kubelet().is_none() && is_in_time(a, probe);
         let mut of_probe =
-            self.correlator.all().filter(is_it).filter(|a| Matched::new(a, &self.node).is_probe_of(probe));
+            self.correlator.all().filter(is_same).filter(|a| Matched::new(a, &self.node).is_probe_of(probe));
         of_probe.any(|a| self.has_failed(a))
     }
 }
@@ -110,29 +112,29 @@ mod tests {
     }
 
     #[test]
-    fn an_outcome_without_an_attempt_is_a_verdict() {
+    fn an_outcome_without_an_attempt_becomes_a_verdict() {
         let mut stream = Stream::new();
         stream.http_readiness().kubelet_messages(ProbeType::Readiness, "Get \"http://10.88.0.2:8080\": EOF");
         let verdict = stream.verdicts().remove(0);
         assert_eq!(stream.quoted(), [("unexplained", true)]);
         assert_eq!((verdict.verdict.confidence, verdict.dst), (Confidence::Possible, None));
-        let words = "the readiness probe of container app of pod default/web failed, as the kubelet says: Get \"http://10.88.0.2:8080\": EOF; no connection of it was seen";
+        let words = "the readiness probe of container app of pod default/web failed, as the kubelet reports: Get \"http://10.88.0.2:8080\": EOF; no connection of it was seen";
         assert_eq!(verdict.verdict.summary, words);
         assert_eq!(verdict.k8s.and_then(|it| it.pod_name).as_deref(), Some("web"));
     }
 
-    /// The line overtakes the events of its attempt.
+    /// The line is read before the events of its attempt.
     #[test]
-    fn an_attempt_that_is_seen_late_has_the_outcome() {
+    fn an_outcome_is_joined_to_an_attempt_that_is_seen_later() {
         let mut stream = Stream::new();
         stream.http_readiness().wait_ms(500).kubelet(ProbeOutput::Timeout).connect().established().wait_ms(1);
         stream.closes((100, 101, 0)).wait_ms(600).tick();
         assert_eq!(stream.verdicts().iter().filter(|it| it.dst.is_none()).count(), 0, "{:?}", stream.quoted());
     }
 
-    /// Its network namespace is found before its name is: the list of pods comes later.
+    /// tracer finds the network namespace of the pod before the list of pods has its name.
     #[test]
-    fn a_pod_that_is_not_listed_yet_is_named_by_the_kubelet() {
+    fn a_pod_that_is_not_listed_yet_gets_its_name_from_the_outcome() {
         let reported = |says: ProbeOutput, fill: fn(&mut Stream)| {
             let mut stream = Stream::new();
             let unnamed = |last: u8| Pod { addrs: vec![[10, 88, 0, last].into()], ..Pod::default() };
@@ -154,7 +156,7 @@ mod tests {
         let no: fn(&mut Stream) = |stream| _ = stream.connect().established().answers(503);
         assert_eq!(reported(ProbeOutput::Status(503), no), ("app_status_failure", web.clone()));
         assert_eq!(reported(ProbeOutput::Status(404), no), ("unexplained", web.clone()), "of another");
-        // The other one speaks TLS, so that its status is not seen.
+        // The other pod speaks TLS, so its status is not seen.
         let two: fn(&mut Stream) = |stream| {
             stream.connect().established().answers(503);
             stream.again_to(8, "10.88.0.3:8080").connect().established().closes((300, 301, 1500));
@@ -162,30 +164,29 @@ mod tests {
         assert_eq!(reported(ProbeOutput::Status(503), two), ("unexplained", web), "which of the two is not known");
     }
 
-    /// Which of them failed is not known: one verdict, without a connection.
     #[test]
-    fn one_of_several_that_went_well_is_reported_without_a_connection() {
+    fn an_outcome_of_one_of_several_healthy_attempts_is_reported_without_a_connection() {
         let mut stream = Stream::new().http_readiness().http_liveness_too().clone();
         answered(&mut stream, 100);
         answered(&mut stream, 101);
         stream.kubelet(ProbeOutput::Timeout).wait_ms(600).tick();
         let verdicts = stream.verdicts();
         assert_eq!(stream.quoted(), [("unexplained", true)]);
-        assert_ends(&verdicts[0].verdict.summary, "which of 2 connections that was is not seen");
+        assert_ends(&verdicts[0].verdict.summary, "tracer cannot see which of 2 connections it was");
     }
 
-    /// The kubelet dials for all of its timeout, and says so at the end of it.
+    /// The kubelet dials until its timeout, and reports at its end.
     #[test]
-    fn dials_that_were_refused_are_the_failure_to_connect() {
+    fn a_failure_to_connect_is_not_reported_again_after_a_refused_dial() {
         let mut stream = Stream::new().grpc_readiness(1).connect().refused().wait_ms(1_002).clone();
         let words = "timeout: failed to connect service \"10.88.0.2:8080\" within 1s: context deadline exceeded";
         stream.kubelet_messages(ProbeType::Readiness, words).wait_ms(600).tick();
         assert_eq!(stream.causes(), ["connection_refused"]);
     }
 
-    /// The kubelet names the address, whoever has it.
+    /// The outcome names the address, so the pod need not be listed.
     #[test]
-    fn a_dial_that_reached_an_unlisted_pod_was_one() {
+    fn a_failed_dial_of_an_unlisted_pod_is_found_by_its_address() {
         let causes = |dial: fn(&mut Stream)| {
             let mut stream = Stream::new();
             let pod = Pod { addrs: vec![[10, 88, 0, 2].into()], ..Pod::default() };
@@ -200,10 +201,10 @@ mod tests {
         assert_eq!(causes(|stream| _ = stream.refused().wait_ms(1_002)), ["connection_refused"]);
     }
 
-    /// grpc-go takes a proxy from its environment.
+    /// grpc-go uses a proxy that the environment names.
     #[test]
-    fn a_dial_that_never_reached_the_pod_was_none() {
-        let asked_with = |pid, fill: fn(&mut Stream)| {
+    fn a_kubelet_that_dials_only_a_proxy_is_a_client_error() {
+        let verdict_of = |pid, fill: fn(&mut Stream)| {
             let mut stream = Stream::new().grpc_readiness(1).clone();
             fill(&mut stream);
             let words = "timeout: failed to connect service \"10.88.0.2:8080\" within 1s: context deadline exceeded";
@@ -211,42 +212,42 @@ mod tests {
             stream.last_kubelet_probe().pid = pid;
             stream.wait_ms(600).tick().all_decided().pop()
         };
-        let asked = |fill| asked_with(Some(100), fill);
+        let verdict = |fill| verdict_of(Some(100), fill);
         let elsewhere = |stream: &mut Stream| {
             stream.again_to(100, "10.0.0.9:3128").connect().prober_with_pid(100).established();
         };
         let (untried, unexplained) =
             (("kubelet_client_error", Confidence::Likely), ("unexplained", Confidence::Possible));
-        assert_eq!(asked(elsewhere), Some(untried));
-        assert_eq!(asked(|_| ()), Some(unexplained), "is it watched at all?");
+        assert_eq!(verdict(elsewhere), Some(untried));
+        assert_eq!(verdict(|_| ()), Some(unexplained), "tracer may not watch the kubelet");
         let lossy = |stream: &mut Stream| {
             stream.again_to(100, "10.0.0.9:3128").connect().prober_with_pid(100).established().lost(1);
         };
-        assert_eq!(asked(lossy), Some(unexplained));
+        assert_eq!(verdict(lossy), Some(unexplained));
         let of_another = |stream: &mut Stream| {
             stream.again_to(100, "10.0.0.9:3128").connect().prober_with_pid(101).established();
         };
-        assert_eq!(asked(of_another), Some(unexplained), "the kubelet itself is not watched");
+        assert_eq!(verdict(of_another), Some(unexplained), "tracer may watch another kubelet only");
         // A log in JSON names no process.
-        assert_eq!(asked_with(None, of_another), Some(untried));
+        assert_eq!(verdict_of(None, of_another), Some(untried));
         let of_haproxy = |stream: &mut Stream| {
             stream.again_to(100, "10.0.0.9:3128").connect().prober_named("haproxy").established();
         };
-        assert_eq!(asked_with(None, of_haproxy), Some(unexplained));
+        assert_eq!(verdict_of(None, of_haproxy), Some(unexplained));
     }
 
     #[test]
-    fn what_may_be_reported_already_is_not_reported_again() {
+    fn an_outcome_that_may_have_a_verdict_already_gets_none() {
         let mut late = Stream::new().http_readiness().wait_ms(5_000).clone();
         let written = late.now();
         late.wait_ms(2_000).kubelet_at(ProbeOutput::Timeout, written).wait_ms(600).tick();
-        assert!(late.quoted().is_empty(), "its attempt may be forgotten");
+        assert!(late.quoted().is_empty(), "its attempt may be dropped");
         let mut event = Stream::new();
         event.http_readiness().wait_ms(2_000).kubelet_event(ProbeOutput::Timeout, 700).wait_ms(600).tick();
         assert!(event.quoted().is_empty(), "an Event may be about any attempt");
         let mut before = Stream::new();
         let written = before.now() - 500_000_000;
         before.http_readiness().kubelet_at(ProbeOutput::Timeout, written).wait_ms(600).tick();
-        assert!(before.quoted().is_empty(), "the tracer did not watch yet");
+        assert!(before.quoted().is_empty(), "tracer did not watch yet");
     }
 }

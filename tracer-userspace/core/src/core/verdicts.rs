@@ -1,4 +1,4 @@
-//! The verdict that stands for each attempt: what was decided last, whether it waits to be emitted, and what was emitted.
+//! The verdict on each attempt: the last decision, whether it waits to be emitted, and what was emitted.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -9,7 +9,7 @@ use tracer_model::decision::Decision;
 use tracer_model::event::{ConnId, PodRef, ProbeType};
 use tracer_model::record::{Body, Cause, Confidence, Culprit, K8s, Outcome, Subject, VerdictBody};
 
-/// Attempts remembered, so that none is decided twice.
+/// How many attempts are remembered, so that none is decided twice.
 const MAX: usize = 8192;
 const MAX_PENDING: usize = 1024;
 
@@ -25,11 +25,11 @@ pub(super) struct Verdicts {
 #[derive(Debug)]
 struct Standing {
     decided: Decided,
-    /// It is counted as a failure of this kind of probe.
+    /// The kind of probe whose failures in a row include this attempt.
     counted: Option<ProbeType>,
-    /// It was decided, and waits.
+    /// The verdict that waits to be emitted.
     pending: Option<Decision>,
-    /// What was emitted last, and the time of that.
+    /// The time and content of the last emitted verdict.
     emitted: Option<(u64, VerdictKey)>,
 }
 
@@ -41,10 +41,10 @@ pub(super) struct Decided {
     pub(super) confidence: Confidence,
     /// The connection was not established when it was decided.
     pub(super) in_handshake: bool,
-    /// It holds until an answer comes.
+    /// The cause is right only until an answer comes.
     pub(super) until_answered: bool,
     pub(super) revised: bool,
-    /// An attempt of its probe had been dialled for before.
+    /// An earlier dial of the same attempt of the probe had failed.
     pub(super) is_retry: bool,
 }
 
@@ -88,12 +88,12 @@ impl Verdicts {
         self.standing.get(&conn).map(|it| it.decided)
     }
 
-    /// The same, where that was a failure.
+    /// What was decided about an attempt, if that was a failure.
     pub(super) fn failure(&self, conn: ConnId) -> Option<Decided> {
         self.of(conn).filter(|it| it.outcome == Outcome::Failure)
     }
 
-    /// Keeps what was decided; a new attempt takes the place of the oldest one without a waiting verdict.
+    /// Keeps a decision. If the table is full, it drops the oldest attempt without a pending verdict.
     fn decide(&mut self, conn: ConnId, decided: Decided) {
         if let Some(standing) = self.standing.get_mut(&conn) {
             standing.decided = decided;
@@ -106,22 +106,22 @@ impl Verdicts {
         self.standing.insert(conn, Standing { decided, counted: None, pending: None, emitted: None });
     }
 
-    /// It is counted among the failures of this kind of probe. Says whether it was not before.
+    /// Counts the attempt as a failure of this kind of probe; returns whether it was not counted as that before.
     pub(super) fn count_as(&mut self, conn: ConnId, kind: ProbeType) -> bool {
         self.standing.get_mut(&conn).and_then(|it| it.counted.replace(kind)) != Some(kind)
     }
 
-    /// A verdict was decided and not emitted yet.
+    /// A verdict on the attempt waits to be emitted.
     pub(super) fn is_pending(&self, conn: ConnId) -> bool {
         self.standing.get(&conn).is_some_and(|it| it.pending.is_some())
     }
 
-    /// The attempts with a waiting verdict, the oldest first.
+    /// The attempts with a pending verdict, the oldest first.
     pub(super) fn pending(&self) -> impl Iterator<Item = ConnId> {
         self.standing.iter().filter(|(_, it)| it.pending.is_some()).map(|(conn, _)| *conn)
     }
 
-    /// Lets a verdict wait. Gives the oldest of the others back where too many wait.
+    /// Keeps a verdict as pending. If too many are pending, returns the oldest one, to be emitted now.
     pub(super) fn hold(&mut self, conn: ConnId, record: Decision) -> Option<(ConnId, Decision)> {
         let is_full = self.pending().count() >= MAX_PENDING && !self.is_pending(conn);
         let oldest = is_full.then(|| self.pending().next()).flatten();
@@ -132,17 +132,15 @@ impl Verdicts {
         oldest
     }
 
-    /// The verdict that waits for this attempt.
     pub(super) fn take_pending(&mut self, conn: ConnId) -> Option<Decision> {
         self.standing.get_mut(&conn)?.pending.take()
     }
 
-    /// A verdict on the attempt was emitted.
     pub(super) fn is_emitted(&self, conn: ConnId) -> bool {
         self.standing.get(&conn).is_some_and(|it| it.emitted.is_some())
     }
 
-    /// Emits a verdict, with what it replaces, unless it repeats the last one.
+    /// Emits a verdict with the cause that it replaces, unless it repeats the last one.
     pub(super) fn emit(&mut self, conn: ConnId, mut record: Decision, out: &mut Vec<Decision>) {
         if let (Some(standing), Body::Verdict(body)) = (self.standing.get_mut(&conn), &record.body) {
             standing.pending = None;
@@ -157,18 +155,17 @@ impl Verdicts {
         out.push(record);
     }
 
-    /// A failure of this pod was emitted with a time between these.
+    /// A failure of this pod was emitted with a time in this range.
     pub(super) fn has_failure(&self, pod: &PodRef, (from, until): (u64, u64)) -> bool {
         let mut emitted = self.standing.values().filter_map(|it| it.emitted.as_ref());
         emitted.any(|(time, answer)| (from..=until).contains(time) && answer.is_failure_of(pod))
     }
 
-    /// It is over.
     pub(super) fn is_finished(&self, conn: ConnId) -> bool {
         self.finished.contains(&conn)
     }
 
-    /// It is over. Says whether it was not before.
+    /// Marks the attempt as over; returns whether it was not over before.
     pub(super) fn finish(&mut self, conn: ConnId) -> bool {
         let is_new = self.finished.insert(conn);
         if self.finished.len() > MAX {
@@ -179,7 +176,7 @@ impl Verdicts {
 }
 
 impl Core {
-    /// Takes note of a verdict, and of what follows from it for later ones.
+    /// Remembers a verdict, and what later verdicts need of it: a failed dial, a port without TLS.
     pub(super) fn remember(&mut self, conn: ConnId, finding: &Finding, revised: bool) {
         let attempt = self.correlator.get(conn);
         let in_handshake = attempt.is_some_and(|it| it.established.is_none());
@@ -199,7 +196,7 @@ impl Core {
 
 #[cfg(test)]
 impl Core {
-    /// How long the verdicts that stand are in text, without those that wait. No more than [`MAX`] are remembered.
+    /// The length of all verdicts as text, without the pending ones. No more than [`MAX`] are remembered.
     pub(crate) fn decided_in_text(&self) -> usize {
         let standing = &self.verdicts.standing;
         assert!(standing.len() <= MAX, "{} decided attempts", standing.len());
@@ -212,7 +209,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_revision_takes_no_other_attempts_place() {
+    fn a_revision_drops_no_other_attempt_from_a_full_table() {
         let decided = Decided {
             cause: Cause::ConnectionRefused,
             outcome: Outcome::Failure,

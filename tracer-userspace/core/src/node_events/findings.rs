@@ -1,4 +1,4 @@
-//! What the checks of the node came to, when that is not what it was.
+//! Findings of the checks of the node that changed.
 
 use std::collections::BTreeMap;
 
@@ -8,10 +8,10 @@ use tracer_model::record::{FindingBody, Status};
 /// The status of each finding.
 pub(crate) type Known = BTreeMap<FindingKey, Status>;
 
-/// A check, and of its findings the one for this family, this chain: the worst of it, if there are several.
+/// A check, and the place of the finding: a family or a chain, for example. The worst finding of a place counts.
 type FindingKey = (String, String);
 
-/// What tells the findings of one check apart; values that change from one look to the next do not.
+/// Fields that name the place of a finding. Values that change from one run of the check to the next are none of them.
 const PLACE: [&str; 9] =
     ["family", "hook", "table", "chain", "port", "namespace", "pod_name", "container_name", "probe"];
 
@@ -20,8 +20,8 @@ fn key(finding: &FindingBody) -> FindingKey {
     (finding.check.clone(), place.join(" "))
 }
 
-/// The findings to report, the worst last. Of a known place: a changed status. At first, and of a new place: only what is
-/// to be fixed. Of a place that is gone: only that its check is well, if it is.
+/// The findings to report, the worst last. For a known place: a changed status. At first, and for a new place: only a
+/// status that needs a fix. For a place that is gone: only that its check is well again.
 pub(crate) fn new_records(findings: &Findings, known: &mut Known) -> Vec<FindingBody> {
     let mut now = Known::new();
     for finding in &findings.findings {
@@ -33,10 +33,10 @@ pub(crate) fn new_records(findings: &Findings, known: &mut Known) -> Vec<Finding
         Some(before) => now.get(&key(finding)) != Some(before),
         None => finding.status >= Status::Warn || was_bad(&finding.check),
     };
-    let mut record_of: Vec<FindingBody> = findings.findings.iter().filter(is_new).cloned().collect();
-    record_of.sort_by_key(|it| it.status);
+    let mut changed: Vec<FindingBody> = findings.findings.iter().filter(is_new).cloned().collect();
+    changed.sort_by_key(|it| it.status);
     *known = now;
-    record_of
+    changed
 }
 
 #[cfg(test)]
@@ -55,29 +55,29 @@ mod tests {
     }
 
     #[test]
-    fn only_what_changes_is_reported() {
+    fn only_a_changed_status_is_reported() {
         let mut known = Known::new();
-        let mut record_of = |of: &[(&str, &str, Status)]| new_records(&findings(of), &mut known).len();
+        let mut reports = |of: &[(&str, &str, Status)]| new_records(&findings(of), &mut known).len();
         let first =
             [("a", "", Status::Ok), ("b", "v4", Status::Fail), ("b", "v6", Status::Ok), ("c", "", Status::Unknown)];
-        assert_eq!((record_of(&first), record_of(&first)), (1, 0));
+        assert_eq!((reports(&first), reports(&first)), (1, 0));
         assert_eq!(
-            record_of(&[("a", "", Status::Warn), ("b", "v4", Status::Ok), ("c", "", Status::Unknown)]),
+            reports(&[("a", "", Status::Warn), ("b", "v4", Status::Ok), ("c", "", Status::Unknown)]),
             2,
             "worse, and fixed"
         );
     }
 
     #[test]
-    fn a_second_fault_of_a_check_is_reported_and_that_all_are_fixed() {
+    fn a_second_fault_of_a_check_and_the_end_of_all_are_reported() {
         let mut known = Known::new();
-        let mut record_of = |of: &[(&str, &str, Status)]| {
+        let mut reports = |of: &[(&str, &str, Status)]| {
             new_records(&findings(of), &mut known).iter().map(|it| it.status).collect::<Vec<_>>()
         };
-        assert_eq!(record_of(&[("policy", "v4", Status::Warn)]), [Status::Warn]);
-        assert_eq!(record_of(&[("policy", "v4", Status::Warn), ("policy", "v6", Status::Warn)]), [Status::Warn]);
-        assert_eq!(record_of(&[("policy", "v6", Status::Warn)]), [], "the other one is left");
-        assert_eq!(record_of(&[("policy", "", Status::Ok)]), [Status::Ok]);
-        assert_eq!(record_of(&[("policy", "", Status::Ok)]), []);
+        assert_eq!(reports(&[("policy", "v4", Status::Warn)]), [Status::Warn]);
+        assert_eq!(reports(&[("policy", "v4", Status::Warn), ("policy", "v6", Status::Warn)]), [Status::Warn]);
+        assert_eq!(reports(&[("policy", "v6", Status::Warn)]), [], "the other one is left");
+        assert_eq!(reports(&[("policy", "", Status::Ok)]), [Status::Ok]);
+        assert_eq!(reports(&[("policy", "", Status::Ok)]), []);
     }
 }

@@ -8,11 +8,11 @@ use tracer_model::event::{Netns, Observation, ObservationKind, PacketDrop};
 use tracer_model::recent::Recent;
 use tracer_model::record::{Body, NodeBody};
 
-/// A hook that dropped nothing for this long begins again.
+/// If a hook dropped nothing for this long, its next drop is reported again.
 const QUIET_NS: u64 = 300_000_000_000;
 const MAX_HOOKS: usize = 1024;
 
-/// A hook of netfilter in a namespace; either is absent where the kernel does not tell.
+/// A netfilter hook in a namespace; either is absent if the kernel does not show it.
 type Place = (Option<Netns>, Option<&'static str>);
 
 /// When each hook last dropped a packet.
@@ -20,7 +20,7 @@ type Place = (Option<Netns>, Option<&'static str>);
 pub(crate) struct Dropping(Recent<Place, u64, MAX_HOOKS>);
 
 impl Dropping {
-    /// The first packet that a hook dropped, or the first in a while.
+    /// A record of the first packet that a hook dropped, or of the first in a while.
     pub(crate) fn new_records(&mut self, observation: &Observation, node: &Node) -> Option<Decision> {
         let ObservationKind::Drop(drop) = &observation.kind else { return None };
         let time_boot_ns = observation.time_boot_ns;
@@ -29,7 +29,7 @@ impl Dropping {
         begins.then(|| Decision::new(time_boot_ns, None, body()))
     }
 
-    /// Whether it had been quiet there.
+    /// Whether this hook had dropped nothing for a while.
     fn is_new(&mut self, time: u64, place: Place) -> bool {
         let is_new = self.0.get(&place).is_none_or(|last| time.saturating_sub(*last) > QUIET_NS);
         self.0.insert(place, time);
@@ -74,7 +74,7 @@ mod tests {
     }
 
     #[test]
-    fn what_no_firewall_dropped_is_none_of_its_news() {
+    fn a_drop_without_netfilter_is_no_firewall_event() {
         assert!(Stream::new().connect().drop(SYN, "IP_RPFILTER", POD).node_events().is_empty());
     }
 }

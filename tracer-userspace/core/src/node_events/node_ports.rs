@@ -7,17 +7,17 @@ use tracer_attempts::enrich::netns_ref;
 use tracer_model::event::NodePorts;
 use tracer_model::record::{NodeBody, NodePortRef, NodePortsBody};
 
-/// Ports that are named of each kind; the others are counted.
+/// How many ports of each kind are named; the others are counted.
 const NAMED: usize = 5;
 
 /// Port to the Service's name.
 type Named<'a> = BTreeMap<u16, Option<&'a str>>;
 
-/// The record of a change. The first table that is known, or the first of this namespace, is no change.
+/// The record of a change. The first table, or the first of a namespace, is no change.
 pub(super) fn changed(now: &NodePorts, node: &Node) -> Option<NodeBody> {
     let before = node.node_ports.of(now.mode).filter(|before| before.netns == now.netns)?;
     let (old, new) = (named(before), named(now));
-    let (added, removed) = (beyond(&new, &old), beyond(&old, &new));
+    let (added, removed) = (only_in(&new, &old), only_in(&old, &new));
     if added.is_empty() && removed.is_empty() {
         return None;
     }
@@ -41,8 +41,8 @@ fn named(table: &NodePorts) -> Named<'_> {
     table.ports.iter().map(|port| (port.port, port.service.as_deref())).collect()
 }
 
-/// What is in one and not in the other.
-fn beyond(one: &Named<'_>, other: &Named<'_>) -> Vec<NodePortRef> {
+/// The ports of `one` that `other` does not have.
+fn only_in(one: &Named<'_>, other: &Named<'_>) -> Vec<NodePortRef> {
     let reference =
         |(port, service): (&u16, &Option<&str>)| NodePortRef { port: *port, service: service.map(Into::into) };
     one.iter().filter(|(port, _)| !other.contains_key(port)).map(reference).collect()
@@ -103,7 +103,7 @@ mod tests {
     }
 
     #[test]
-    fn from_none_to_one_and_back_is_a_change() {
+    fn the_first_port_and_the_end_of_the_last_are_changes() {
         let one = table(1, &[(30080, None)]);
         let body = change(table(1, &[]), &one).expect("a record");
         assert_eq!(body.summary, "NodePorts: 1 (30080) added, 0 removed, 1 in all");
@@ -112,7 +112,7 @@ mod tests {
     }
 
     #[test]
-    fn many_are_counted() {
+    fn many_ports_are_counted() {
         let many: Vec<_> = (30001..31001).map(|port| (port, None)).collect();
         let body = change(table(1, &[]), &table(1, &many)).expect("a record");
         assert_has(&body.summary, &["1000 (30001, 30002, 30003, 30004, 30005, 995 more) added"]);

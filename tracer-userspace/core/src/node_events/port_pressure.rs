@@ -1,4 +1,4 @@
-//! Who uses up ephemeral ports, and how likely the next connect takes a live NodePort.
+//! The processes that use up ephemeral ports, and how likely the next connect takes a live NodePort.
 
 use std::collections::BTreeSet;
 
@@ -9,13 +9,13 @@ use tracer_model::event::{NodeSettings, PortPressure, PortUser, ProxyMode};
 use tracer_model::plural::counted;
 use tracer_model::record::{NodeBody, PortUserBody, PortsBody};
 
-/// Below this many connects a second, and this share of the ports, a run that ends does not tell of it.
+/// With fewer connects a second than this, and a smaller share of the ports, the end of a run reports nothing.
 const FEW_CONNECTS_PER_S: f64 = 10.0;
 const FEW_PORTS: f64 = 0.01;
 /// How long a port stays in TIME_WAIT (`TCP_TIMEWAIT_LEN`), seconds.
 const TIME_WAIT_S: f64 = 60.0;
 
-/// The record of a whole window in which anybody connected out of the node's namespace.
+/// The record of a whole window, if a process connected out of the namespace of the node in it.
 pub(super) fn record_of(pressure: &PortPressure, node: &Node) -> Option<NodeBody> {
     if pressure.partial {
         return None;
@@ -33,7 +33,7 @@ pub(super) fn record_of(pressure: &PortPressure, node: &Node) -> Option<NodeBody
     })
 }
 
-/// Few connects, and what they and TIME_WAIT can hold is a small part of the ports; where that is not known, only few.
+/// Few connects a second, and few ports in use. If the number of ports is unknown, only the connects count.
 fn is_little(ports: &PortsBody) -> bool {
     let connects = ports.users.iter().map(|user| user.connects).sum::<u64>() as f64;
     let per_s = connects / ports.window_s.max(0.001);
@@ -42,7 +42,7 @@ fn is_little(ports: &PortsBody) -> bool {
     per_s < FEW_CONNECTS_PER_S && !ports.usable.is_some_and(is_part)
 }
 
-/// Ports are by namespace: who connects from another one uses none of these.
+/// Each namespace has its own ports: a process in another namespace uses none of these.
 fn uses_these(user: &PortUser, node: &Node) -> bool {
     user.netns.is_none() || node.netns().is_none() || user.netns == node.netns()
 }
@@ -65,7 +65,7 @@ fn body(pressure: &PortPressure, node: &Node) -> PortsBody {
     }
 }
 
-/// One of those that connect() takes ([`preferred`]).
+/// Whether connect() takes this port ([`preferred`]).
 fn is_usable(port: u16, settings: &NodeSettings) -> bool {
     let taken = |(first, last): (u16, u16)| (first..=last).contains(&port) && (port - first).is_multiple_of(2);
     let is_in = |(from, to): &(u16, u16)| (*from..=*to).contains(&port);
@@ -93,7 +93,7 @@ fn named(user: &PortUser, window_s: f64, node: &Node) -> PortUserBody {
     }
 }
 
-/// By the cgroup, which tells a pod in the host's network too; else by the namespace.
+/// The pod of the cgroup, which also works for a pod on the host's network; else the pod of the namespace.
 fn pod(user: &PortUser, node: &Node) -> Option<String> {
     let by_uid = user.pod_uid.as_ref().and_then(|uid| node.pods.iter().find(|pod| pod.uid.as_ref() == Some(uid)));
     let by_netns = || user.netns.and_then(|netns| node.pods.in_netns(netns));
@@ -189,7 +189,7 @@ mod tests {
     }
 
     #[test]
-    fn who_uses_ports_up_and_the_chance_to_hit_a_node_port() {
+    fn the_user_of_ports_and_the_chance_to_take_a_node_port_are_reported() {
         let body = body_of(&node(Vec::new()));
         let ports = body.ports.expect("ports");
         assert_eq!((ports.usable, ports.node_ports_in_range), (Some(31989), Some(1)), "an odd NodePort is never taken");
@@ -199,9 +199,9 @@ mod tests {
         );
     }
 
-    /// kube-proxy before kubernetes#108496 keeps a socket open on each NodePort.
+    /// kube-proxy before kubernetes#108496 holds a socket open on each NodePort.
     #[test]
-    fn a_node_port_that_somebody_listens_on_is_not_taken() {
+    fn a_node_port_with_a_listener_is_not_taken() {
         let mut node = node(Vec::new());
         let port = NodePort { port: 36704, listened: true, ..NodePort::default() };
         let ports =
@@ -211,7 +211,7 @@ mod tests {
     }
 
     #[test]
-    fn who_connects_from_another_namespace_uses_other_ports() {
+    fn a_process_of_another_namespace_is_not_reported() {
         let mut node = node(Vec::new());
         let links = tracer_model::event::Links { netns: Netns(1), cookie: None, links: Vec::new() };
         node.observe(&Observation { time_boot_ns: 2, kind: ObservationKind::Links(links) });
@@ -225,7 +225,7 @@ mod tests {
     }
 
     #[test]
-    fn at_its_end_a_run_is_silent_about_next_to_no_use() {
+    fn the_end_of_a_run_reports_no_small_use() {
         let node = node(Vec::new());
         let body_of = |connects, time_wait, regular| {
             let users = vec![user("kubelet", connects)];
@@ -235,7 +235,7 @@ mod tests {
                 .is_some()
         };
         assert!(!body_of(120, 50, false), "2/s, and half a percent of the ports");
-        assert!(body_of(120, 50, true), "a daemon tells it each minute");
+        assert!(body_of(120, 50, true), "a daemon reports it each minute");
         assert!(body_of(120, 300, false) && body_of(600, 0, false));
     }
 

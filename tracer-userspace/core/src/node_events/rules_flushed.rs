@@ -8,15 +8,15 @@ use tracer_model::record::{Body, NodeBody};
 
 use crate::classify::flushed;
 
-/// It is none of what goes with pods that end.
-pub(crate) fn is_one(seen: &RulesFlushed, node: &Node) -> bool {
-    // A single address belongs to a pod. What is about one that is there no more goes with it, many at once where a node is drained.
+/// Whether the removal is an event of its own, and not just the end of pods.
+pub(crate) fn is_event(seen: &RulesFlushed, node: &Node) -> bool {
+    // A single address is of a pod. Its routes go with the pod, those of many pods at once when a node is drained.
     let stays = |it: &&RemovedRoute| it.only_address().is_none_or(|addr| node.has_pod(addr));
     let is_routing = !matches!(seen.rules, FlushedRules::Nftables { .. });
     !is_routing || seen.rules.of_routing().iter().filter(stays).count() >= BULK
 }
 
-/// The process and what it removes, in words: a routing daemon goes on withdrawing routes.
+/// The process and the kind of what it removes, in words: a routing daemon withdraws routes all the time.
 pub(crate) fn kind(seen: &RulesFlushed) -> String {
     flushed::sentence(&RulesFlushed { count: 0, incomplete: false, ..seen.clone() })
 }
@@ -41,7 +41,7 @@ mod tests {
     }
 
     #[test]
-    fn who_removed_what_is_reported() {
+    fn the_process_and_what_it_removed_are_reported() {
         let mut stream = Stream::new();
         stream.flushed(FlushedRules::Rules((0..14).map(|_| Stream::removed_to("10.88.0.0", 16)).collect()));
         let table = |replaced| FlushedRules::Nftables { family: "ip".into(), table: "nat".into(), replaced };
@@ -58,9 +58,9 @@ mod tests {
         );
     }
 
-    /// An agent removes the routes of all pods of a node that is drained.
+    /// When a node is drained, an agent removes the routes of all its pods.
     #[test]
-    fn what_goes_with_pods_that_ended_is_none() {
+    fn the_routes_of_ended_pods_are_no_event() {
         let gone = addresses(&["10.88.0.5", "10.88.0.6", "10.88.0.7"]);
         assert!(Stream::new().flushed(FlushedRules::Routes(gone)).node_events().is_empty());
         let mut living = Stream::new();
@@ -68,9 +68,9 @@ mod tests {
         assert_eq!(living.node_events().len(), 1);
     }
 
-    /// The first at once, the others of its minute as one.
+    /// The first removal is reported at once, the others of its minute as one.
     #[test]
-    fn a_daemon_that_goes_on_is_reported_once_a_minute() {
+    fn a_daemon_that_keeps_removing_is_reported_once_a_minute() {
         let mut stream = Stream::new();
         for _ in 0..100 {
             stream.flushed(FlushedRules::Routes((0..20).map(|_| Stream::removed_to("10.77.0.0", 24)).collect()));

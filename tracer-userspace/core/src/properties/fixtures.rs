@@ -1,4 +1,4 @@
-//! The recordings of `tests/fixtures`, whichever there are, as streams to build others from.
+//! The recordings of `tests/fixtures`, as streams from which the properties build others.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -11,21 +11,21 @@ use tracer_model::decision::Decision;
 use tracer_model::event::{ConnId, Observation, ObservationKind};
 use tracer_model::record::{Body, Confidence, Outcome};
 
-/// A recording and what it decides.
+/// A recording and the verdicts of its replay.
 #[derive(Clone, Debug)]
 pub(crate) struct Recorded {
     /// Its folder below `tests/fixtures`.
     pub(crate) name: String,
     /// The observations as JSON, the form in which they are renamed.
     pub(crate) lines: Vec<Value>,
-    /// The same.
+    /// The observations themselves.
     pub(crate) observations: Vec<Observation>,
-    /// What a replay says of each attempt.
+    /// The verdicts of a replay.
     pub(crate) reported: AttemptVerdicts,
 }
 
 impl Recorded {
-    /// The kernel it was recorded on: a node has one, and rules ask for it.
+    /// The kernel of the recording: a node has one, and rules ask for it.
     pub(crate) fn kernel(&self) -> &str {
         let start = self.observations.iter().find_map(|o| match &o.kind {
             ObservationKind::Start(start) => Some(start.kernel.as_str()),
@@ -38,7 +38,7 @@ impl Recorded {
 /// The verdicts of each attempt, in order.
 pub(crate) type AttemptVerdicts = BTreeMap<ConnId, Vec<Verdict>>;
 
-/// What must be the same of a verdict.
+/// The parts of a verdict that must stay the same.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Verdict {
     pub(crate) cause: &'static str,

@@ -1,8 +1,8 @@
-//! Several recordings as one stream on one node: in the order of time, and what each says of the whole node joined.
+//! Several recordings as one stream of one node: in the order of time, with what each says of the whole node joined.
 
 use tracer_model::event::{Links, NodePorts, Observation, ObservationKind, Pods, Services};
 
-/// What an instance reported last that replaces what was known.
+/// The last lists of an instance. The core replaces such a list as a whole.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Snapshot {
     pods: Option<Pods>,
@@ -14,7 +14,7 @@ pub(super) struct Snapshot {
 pub(crate) fn merge(streams: &[Vec<Observation>]) -> Vec<Observation> {
     let mut all: Vec<(usize, &Observation)> =
         streams.iter().enumerate().flat_map(|(n, stream)| stream.iter().map(move |o| (n, o))).collect();
-    // A stream's own order is kept where its times are equal.
+    // Observations of one stream at the same time keep their order.
     all.sort_by_key(|(_, o)| o.time_boot_ns);
     let first = all.iter().find(|(_, o)| is_start(o)).map(|(_, o)| (*o).clone());
     let mut snapshots = vec![Snapshot::default(); streams.len()];
@@ -29,10 +29,10 @@ pub(super) const fn is_start(observation: &Observation) -> bool {
     matches!(observation.kind, ObservationKind::Start(_))
 }
 
-/// A fact that replaces what was known must not replace what another instance reported.
+/// A list of one instance must not replace that of another: all of them are joined.
 pub(super) fn snapshot(all: &mut [Snapshot], n: usize, kind: &ObservationKind) -> ObservationKind {
     match kind {
-        // One stream has one start. That of another instance tells where its prober lives.
+        // One stream has one start. The start of another instance becomes the namespace of its prober.
         ObservationKind::Start(start) => start.node_netns.map_or(ObservationKind::Tick, |netns| {
             ObservationKind::Links(Links { netns, cookie: None, links: Vec::new() })
         }),

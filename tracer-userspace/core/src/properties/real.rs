@@ -1,5 +1,5 @@
-//! Properties over the recordings of real kernels, whichever there are: the same scenario reported in another way gets
-//! the same causes, and a scenario with holes gets weaker ones at most.
+//! Properties over the recordings of real kernels. The same scenario in another form gets the same causes. A scenario
+//! with missing events gets weaker causes at most.
 
 use std::collections::BTreeMap;
 
@@ -8,14 +8,14 @@ use proptest::prelude::*;
 use super::fixtures::{AttemptVerdicts, Recorded, Verdict, begun, recordings, reported};
 use super::merge::merge;
 use super::rename::Renaming;
-use super::takes_back;
+use super::taken_back;
 use crate::core::Core;
 use crate::testing::*;
 
-/// Less than the time that a companion of an ambiguous event has to arrive.
+/// Less than the time that companions of an ambiguous event have.
 const JITTER_NS: u64 = 1_900_000;
 
-/// What is left of a cause when that is lost which tells it apart from others of its kind: true, and less.
+/// The broader causes that remain when the event is lost that decides for a cause. They are true, but say less.
 const BROADER: &[(&str, &[&str])] = &[
     ("startup_budget_exceeded", &["not_listening_yet", "connection_refused"]),
     ("not_listening_yet", &["connection_refused"]),
@@ -24,14 +24,14 @@ const BROADER: &[(&str, &[&str])] = &[
     ("service_no_endpoints", &["firewall_reject", "firewall_drop", "connection_refused"]),
     ("conntrack_invalid", &["firewall_drop", "firewall_reject"]),
 ];
-/// Attempts of which the network knows no failure: without the answer's first bytes nothing is wrong with them.
+/// Causes of attempts that the network shows as a success, unless the first bytes of the answer are known.
 const ANSWERED: &[&str] = &["app_status_failure", "probe_misconfigured", "tls_eof_noise"];
 
 fn recording() -> impl Strategy<Value = &'static Recorded> {
     (0..recordings().len()).prop_map(|n| &recordings()[n])
 }
 
-/// Causes only: where words and numbers may differ.
+/// The causes alone, for streams in which texts and numbers may differ.
 fn causes(reported: &AttemptVerdicts) -> BTreeMap<ConnId, Vec<&'static str>> {
     reported.iter().map(|(conn, verdicts)| (*conn, verdicts.iter().map(|v| v.cause).collect())).collect()
 }
@@ -41,25 +41,13 @@ fn last(reported: &AttemptVerdicts) -> BTreeMap<ConnId, Verdict> {
     reported.iter().filter_map(|(conn, verdicts)| Some((*conn, verdicts.last()?.clone()))).collect()
 }
 
-/// The verdicts in order, whatever their connections are called: a dial that failed without one is called by its time.
+/// The verdicts in order, without connections: a failed connect that has none is named after its time.
 fn in_order(reported: &AttemptVerdicts) -> Vec<Verdict> {
     reported.values().flatten().cloned().collect()
 }
 
-/// Whether its place among the events of its own attempt is given by cause and effect.
-fn is_causal(kind: &ObservationKind) -> bool {
-    matches!(
-        kind,
-        ObservationKind::Connect(_)
-            | ObservationKind::State(_)
-            | ObservationKind::ResetReceived(_)
-            | ObservationKind::ConnectFailed(_)
-            | ObservationKind::Retransmit(_)
-    ) || !kind.is_kernel_event()
-        || !has_conn(kind)
-}
-
-const fn has_conn(kind: &ObservationKind) -> bool {
+/// Whether the event is about a packet: cause and effect do not fix its place among the events of its attempt.
+const fn is_of_packet(kind: &ObservationKind) -> bool {
     matches!(
         kind,
         ObservationKind::ResetSent(_) | ObservationKind::Drop(_) | ObservationKind::Icmp(_) | ObservationKind::Ipvs(_)
@@ -70,14 +58,14 @@ const fn has_conn(kind: &ObservationKind) -> bool {
 fn late(observations: &[Observation], delays: &[u64]) -> Vec<Observation> {
     let mut arrivals: Vec<(u64, &Observation)> = Vec::new();
     for (n, observation) in observations.iter().enumerate() {
-        let delay = if is_causal(&observation.kind) { 0 } else { delays[n % delays.len()] };
+        let delay = if is_of_packet(&observation.kind) { delays[n % delays.len()] } else { 0 };
         arrivals.push((observation.time_boot_ns + delay, observation));
     }
     arrivals.sort_by_key(|(arrival, _)| *arrival);
     arrivals.into_iter().map(|(_, observation)| observation.clone()).collect()
 }
 
-/// The loss of these as the tracer tells of it: before the events that were read with it.
+/// The loss of these events as tracer reports it: before the events that were read with it.
 fn loss(lost: &[&Observation], at: u64, any_time: bool) -> Observation {
     let time = |o: Option<&&Observation>| o.map_or(0, |o| o.time_boot_ns);
     let (from_boot_ns, to_boot_ns) = if any_time { (0, u64::MAX) } else { (time(lost.first()), time(lost.last())) };
@@ -86,8 +74,8 @@ fn loss(lost: &[&Observation], at: u64, any_time: bool) -> Observation {
     Observation { time_boot_ns: at, kind }
 }
 
-/// Takes events of a recording away: what is reported must be the same or less.
-fn holes(recording: &Recorded, is_lost: impl Fn(usize) -> bool, any_time: bool) -> Result<(), TestCaseError> {
+/// Removes events of a recording: the verdicts must be the same or weaker.
+fn check_with_lost(recording: &Recorded, is_lost: impl Fn(usize) -> bool, any_time: bool) -> Result<(), TestCaseError> {
     let is_lost = |n: usize, o: &Observation| o.kind.is_kernel_event() && is_lost(n);
     let (mut lost, mut rest, mut place) = (Vec::new(), Vec::new(), 1);
     for (n, observation) in recording.observations.iter().enumerate() {
@@ -105,7 +93,7 @@ fn holes(recording: &Recorded, is_lost: impl Fn(usize) -> bool, any_time: bool) 
     let found = last(&reported(&decide(&rest)));
     let whole = last(&recording.reported);
     for (conn, got) in &found {
-        weaker(recording, *conn, got, whole.get(conn), any_time)?;
+        check_weaker(recording, *conn, got, whole.get(conn), any_time)?;
     }
     for (conn, verdict) in whole.iter().filter(|(conn, _)| !found.contains_key(conn)) {
         let known_to_fail = !ANSWERED.contains(&verdict.cause) && !is_bound(&lost, *conn);
@@ -169,20 +157,20 @@ proptest! {
         prop_assert_eq!(&whole[..part.len()], &part[..], "{}", recording.name);
     }
 
-    /// Any events are lost, and the tracer knows that some were.
+    /// Any events are lost. tracer knows that some are, but not when.
     #[test]
     fn a_recording_with_holes(recording in recording(), keep in prop::collection::vec(any::<bool>(), 16..64)) {
-        holes(recording, |n| !keep[n % keep.len()], true)?;
+        check_with_lost(recording, |n| !keep[n % keep.len()], true)?;
     }
 
-    /// All events of a while are lost, and the tracer knows when.
+    /// All events of a period are lost. tracer knows which period.
     #[test]
     fn a_recording_with_a_gap(recording in recording(), from in any::<prop::sample::Index>(), count in 1_usize..12) {
         let from = from.index(recording.observations.len());
-        holes(recording, |n| (from..from + count).contains(&n), false)?;
+        check_with_lost(recording, |n| (from..from + count).contains(&n), false)?;
     }
 
-    /// Several recordings on one node at once: each attempt is reported as if it were alone.
+    /// Several recordings run on one node at once: each attempt gets the verdicts that it gets alone.
     #[test]
     fn several_at_once(chosen in prop::collection::vec((recording(), 0_i64..3_000_000_000), 2..6)) {
         let mut streams = Vec::new();
@@ -202,8 +190,8 @@ proptest! {
     }
 }
 
-/// A recording with holes gives the same verdict or a weaker one.
-fn weaker(
+/// A recording with lost events gives the same verdict or a weaker one.
+fn check_weaker(
     recording: &Recorded,
     conn: ConnId,
     got: &Verdict,
@@ -214,14 +202,14 @@ fn weaker(
     let Some(whole) = whole else { return Err(TestCaseError::fail(what)) };
     let same = got.cause == whole.cause && got.confidence <= whole.confidence;
     let less = got.cause == "unexplained" && got.confidence < Confidence::Proven;
-    // What says less of the same cause may be as sure of it.
+    // A broader cause may be as sure as the whole one.
     let broader = BROADER.iter().any(|(cause, broader)| *cause == whole.cause && broader.contains(&got.cause));
     prop_assert!(same || less || broader, "{}", what);
     prop_assert!(!all || got.confidence < Confidence::Proven, "{}", what);
     Ok(())
 }
 
-/// One verdict for each failed attempt, or two: the second revises. None for one that nothing says anything of.
+/// Each failed attempt has one verdict, or two if the second revises the first. An attempt that nothing shows has none.
 #[test]
 fn one_verdict_and_one_revision_at_most() {
     for recording in recordings() {
@@ -232,7 +220,7 @@ fn one_verdict_and_one_revision_at_most() {
             recording.name,
             recording.reported
         );
-        assert_eq!(takes_back(&decide(&recording.observations)), None, "{}", recording.name);
+        assert_eq!(taken_back(&decide(&recording.observations)), None, "{}", recording.name);
         assert!(
             recording.reported.len() <= begun.len().max(1),
             "{}: {} attempts, {:?}",

@@ -1,6 +1,6 @@
 //! The same scenario with other names: addresses, ports, namespaces, processes, connections, times.
 //!
-//! Done on the JSON of the observations, by the names of the fields: a kind of fact that is added later is renamed, too.
+//! This changes the JSON by the names of the fields, and so covers kinds of observation that are added later.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
@@ -9,22 +9,22 @@ use serde_json::Value;
 use super::fixtures::{Recorded, parse};
 use tracer_model::event::{ConnId, Observation};
 
-/// How far namespaces of two instances are apart: more than a recording has.
+/// The distance between the namespaces of two instances: larger than any recording.
 const NETNS_STEP: u64 = 1_000;
 /// The kernel numbers network namespaces from here on (`include/linux/proc_ns.h`).
 const NETNS_FIRST: u64 = 0xefff_ff00;
-/// How far connections of two instances are apart: more than the nanoseconds of half a day.
+/// The distance between the connections of two instances: more than the nanoseconds of half a day.
 const CONN_STEP: u64 = 1 << 46;
 
-/// How many instances have addresses of their own.
+/// How many instances have addresses of their own; then the addresses repeat.
 pub(crate) const SLOTS: u64 = 90;
 
 /// One way to rename.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Renaming {
-    /// Which instance: each has namespaces, connections and pids of its own, and addresses that come again after 90 others.
+    /// Which instance: each has namespaces, connections and pids of its own. Its addresses repeat after 90 others.
     pub(crate) instance: u64,
-    /// Ephemeral ports are changed by this (exclusive or; an even number keeps what the kernel's choice shows).
+    /// Changes ephemeral ports by exclusive or. An even number keeps the parity, which the kernel chose.
     pub(crate) ports: u16,
     /// Added to every time.
     pub(crate) shift_ns: i64,
@@ -38,7 +38,7 @@ impl Renaming {
         parse(&lines)
     }
 
-    /// What a connection is called then.
+    /// The new number of a connection.
     pub(crate) fn conn(&self, conn: ConnId) -> ConnId {
         ConnId(conn.0 + self.instance * CONN_STEP)
     }
@@ -65,7 +65,7 @@ impl Renaming {
             "pid" | "tid" => Some(self.pid(n)),
             "port" => u16::try_from(n).ok().map(|port| self.port(port).into()),
             name if name.ends_with("_boot_ns") => n.checked_add_signed(self.shift_ns),
-            // Whatever the field is called.
+            // A network namespace, in any field.
             _ if (NETNS_FIRST..=u32::MAX.into()).contains(&n) => Some(n + self.instance * NETNS_STEP),
             _ => None,
         }
@@ -80,7 +80,7 @@ impl Renaming {
         if port < 32768 { port } else { port ^ self.ports }
     }
 
-    /// An address, an address and port, a network, the path of a process, or words with addresses in them.
+    /// A text: an address with or without a port, a network, the path of a process, or words with addresses in them.
     fn text(&self, text: &str) -> String {
         if let Some((pid, rest)) = text.strip_prefix("/proc/").and_then(|rest| rest.split_once('/')) {
             return pid.parse().map_or_else(|_| text.to_owned(), |pid| format!("/proc/{}/{rest}", self.pid(pid)));
@@ -97,8 +97,8 @@ impl Renaming {
         bare.parse::<IpAddr>().map_or_else(|_| word.to_owned(), |addr| format!("{}{end}", self.addr(addr)))
     }
 
-    /// Only the first part changes: what is in one network stays in one network. What has a meaning
-    /// of its own (loopback, unspecified, link-local, multicast) stays what it is.
+    /// Changes only the first part of an address: addresses of one network stay in one network. Addresses with a
+    /// meaning of their own (loopback, unspecified, link-local, multicast) stay.
     fn addr(&self, addr: IpAddr) -> IpAddr {
         match addr {
             IpAddr::V4(v4) if v4.octets()[0] == 10 => {

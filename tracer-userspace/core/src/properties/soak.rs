@@ -1,5 +1,5 @@
-//! An hour of a node at speed: 75 attempts a second, one in twenty of them a recording of a failure under names of its
-//! own. No verdict is missing, none is wrong, and the core does not grow.
+//! An hour of a busy node: 75 attempts a second. One in twenty is a recording of a failure under new names. No verdict
+//! is missing, none is wrong, and the core does not grow.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -12,24 +12,24 @@ use crate::testing::*;
 use tracer_model::decision::Decision;
 
 const ATTEMPTS_A_SECOND: u64 = 75;
-/// One attempt in so many is of a recording.
+/// One attempt in this many comes from a recording.
 const FAILURES: u64 = 20;
 /// Longer than the longest recording.
 const TAIL_S: u64 = 60;
 const SECOND: u64 = 1_000_000_000;
-/// Connections of the healthy ones: below all that are recorded.
+/// Healthy attempts. Their connection numbers are below all that are recorded.
 const HEALTHY: &[PropertyCase] = &[(healthy, None), (touched, None)];
 
 /// The traffic of a node, second by second.
 struct Traffic {
     attempts: u64,
     instances: u64,
-    /// What is to come, in the order of time; the number keeps the order of a stream.
+    /// The observations to come, in the order of time. The second number keeps the order of a stream.
     queue: BTreeMap<(u64, u64), (usize, Observation)>,
     pushed: u64,
     snapshots: Vec<Snapshot>,
     expected: BTreeMap<ConnId, Vec<&'static str>>,
-    /// Which recording each instance is of, for a message.
+    /// The recording of each instance, for a message.
     names: BTreeMap<u64, &'static str>,
     chosen: Vec<&'static Recorded>,
 }
@@ -46,12 +46,12 @@ impl Traffic {
             names: BTreeMap::new(),
             chosen: recordings()
                 .iter()
-                .filter(|recording| is_seen_by_all(recording) && recording.kernel() == recordings()[0].kernel())
+                .filter(|recording| has_conns(recording) && recording.kernel() == recordings()[0].kernel())
                 .collect(),
         }
     }
 
-    /// What begins in this second.
+    /// Adds the attempts that begin in this second.
     fn second(&mut self, second: u64) {
         for n in 0..ATTEMPTS_A_SECOND {
             let at = second * SECOND + n * SECOND / ATTEMPTS_A_SECOND;
@@ -62,8 +62,8 @@ impl Traffic {
 
     fn healthy(&mut self, at: u64) {
         let mut stream = Stream::numbered(self.attempts, at);
-        let (tell, _) = HEALTHY[self.attempts as usize % HEALTHY.len()];
-        tell(&mut stream);
+        let (make, _) = HEALTHY[self.attempts as usize % HEALTHY.len()];
+        make(&mut stream);
         for observation in stream.observations.into_iter().skip(1) {
             self.put(0, observation);
         }
@@ -90,7 +90,7 @@ impl Traffic {
         self.queue.insert((observation.time_boot_ns, self.pushed), (slot, observation));
     }
 
-    /// All that lies before a time goes to the core.
+    /// Gives the core all observations before this time.
     fn drain(&mut self, until: u64, core: &mut Core, out: &mut Vec<Decision>) {
         while let Some(entry) = self.queue.first_entry().filter(|entry| entry.key().0 < until) {
             let (slot, observation) = entry.remove();
@@ -100,7 +100,7 @@ impl Traffic {
         }
     }
 
-    /// What is reported each attempt must be what is reported its recording.
+    /// Each attempt must have the verdicts that its recording has.
     fn check(&self, found: &AttemptVerdicts) {
         let found: BTreeMap<ConnId, Vec<&str>> =
             found.iter().map(|(conn, verdicts)| (*conn, verdicts.iter().map(|v| v.cause).collect())).collect();
@@ -116,15 +116,14 @@ impl Traffic {
     }
 }
 
-/// A recording in which each attempt has an identity of its own, by which it is found again.
-fn is_seen_by_all(recording: &Recorded) -> bool {
-    let dialled =
+/// Whether each attempt of the recording has a connection number, by which the test finds it again.
+fn has_conns(recording: &Recorded) -> bool {
+    let failed_without_conn =
         |kind: &ObservationKind| matches!(kind, ObservationKind::ConnectFailed(failed) if failed.conn.is_none());
-    !recording.observations.iter().any(|o| dialled(&o.kind))
+    !recording.observations.iter().any(|o| failed_without_conn(&o.kind))
 }
 
-/// How much the core holds in all, and without the decided attempts that it remembers. They reach their bound only
-/// after half of the time.
+/// The size of the core as text: in all, and without decided attempts, which reach their bound after half of the time.
 fn size(core: &Core) -> (usize, usize) {
     let all = format!("{core:?}").len();
     (all, all - core.decided_in_text())

@@ -1,10 +1,10 @@
-//! What the kubelet says of the readiness probe of the pod, and of others.
+//! Messages of the kubelet about the readiness probe of the pod, and about others.
 
-use super::facts::readiness_failed;
+use super::parts::readiness_failed;
 use super::*;
 
 impl Stream {
-    /// The kubelet's line about the readiness probe of the pod, now, with what this changes of it.
+    /// The kubelet's line about the readiness probe of the pod, now, with these changes.
     pub fn kubelet_with(&mut self, says: ProbeOutput, fill: impl FnOnce(&mut KubeletProbe)) -> &mut Self {
         let mut probe = KubeletProbe { written_boot_ns: self.now, ..readiness_failed(says) };
         fill(&mut probe);
@@ -32,14 +32,14 @@ impl Stream {
         self.kubelet_with(says, |probe| probe.dst = Some(dst))
     }
 
-    /// The kubelet says that the probe of this kind errored, in these words.
+    /// The kubelet reports that the probe of this kind errored, in these words.
     pub fn kubelet_error(&mut self, probe_type: ProbeType, says: ProbeOutput, words: &str) -> &mut Self {
         self.kubelet_with(says, |probe| {
             (probe.probe_type, probe.result, probe.output) = (probe_type, KubeletResult::Error, Some(words.into()));
         })
     }
 
-    /// The kubelet says that the probe of this kind failed on the network, in these words.
+    /// The kubelet reports that the probe of this kind failed on the network, in these words.
     pub fn kubelet_messages(&mut self, probe_type: ProbeType, words: &str) -> &mut Self {
         let dialled = words.split_once("dial tcp ").and_then(|it| it.1.split_once(": "));
         self.kubelet_with(ProbeOutput::Network, |probe| {

@@ -1,9 +1,9 @@
-//! What is seen of the node: targets, namespaces, links, listeners, NodePorts.
+//! Observations of the node: targets, namespaces, links, listeners, NodePorts.
 
 use super::*;
 
 impl Stream {
-    /// The target is looked at.
+    /// The target is inspected.
     pub fn inspection(&mut self, fill: impl FnOnce(&mut Inspection)) -> &mut Self {
         let mut seen = Inspection::nothing(NODE, self.flow.dst);
         seen.netns = Some(POD);

@@ -45,7 +45,7 @@ impl Stream {
         self.probed(ProbeSpec { probe_type, initial_delay_s, period_s, failure_threshold, ..self.http_probe() })
     }
 
-    /// The pod's container is this one by now.
+    /// The container of the pod has this id now.
     pub fn container_id(&mut self, id: &str) -> &mut Self {
         self.change_pod(|pod| pod.containers[0].id = Some(id.into()))
     }
@@ -134,7 +134,7 @@ impl Stream {
         self.probed(http_probe(port))
     }
 
-    /// What the kubelet tells of the runs of the pod's container from now on.
+    /// The runs of the container, as the kubelet reports them from now on.
     pub fn runs(&mut self, runs: Runs) -> &mut Self {
         self.change_pod(|pod| pod.containers[0].runs = Some(runs))
     }
@@ -149,7 +149,7 @@ impl Stream {
         self.change_pod(|pod| pod.deleting = true)
     }
 
-    /// The time so many seconds ago.
+    /// The time this many seconds ago.
     pub const fn seconds_ago(&self, seconds: u64) -> u64 {
         self.now - seconds * 1_000_000_000
     }
@@ -193,14 +193,14 @@ impl Stream {
         self.change_pod(|pod| pod.containers[0].name = Some(name.into()))
     }
 
-    /// Another pod, of which no more than a name is known yet.
+    /// Another pod, of which only the name is known yet.
     pub fn pod_without_specs(&mut self, addr: &str) -> &mut Self {
         let addrs = vec![addr.parse().expect("an address")];
         let pod = Pod { name: Some("new".into()), uid: Some("new".into()), addrs, ..Pod::default() };
         self.change_pods(|pods| pods.push(pod))
     }
 
-    /// Another pod's probe dials the target's address by its `host`.
+    /// The probe of another pod connects to the target's address by its `host`.
     pub fn probed_from_elsewhere(&mut self) -> &mut Self {
         let spec = ProbeSpec { host: Some(self.flow.dst.ip().to_string()), ..self.http_probe() };
         self.change_pods(|pods| {

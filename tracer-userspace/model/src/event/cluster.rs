@@ -1,4 +1,4 @@
-//! Facts of the cluster: pods with their probes, Services.
+//! Observations of the cluster: pods with their probes, Services.
 
 use std::net::IpAddr;
 
@@ -29,21 +29,21 @@ pub struct Pod {
     pub name: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub uid: Option<String>,
-    /// The uid by which the kubelet and the cgroups know it, where the API has another: a static pod's.
+    /// The uid in the kubelet and the cgroups, if it differs from the API's: of a static pod.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub kubelet_uid: Option<String>,
     #[serde(skip_serializing_if = "Vec::is_empty", default)]
     pub addrs: Vec<IpAddr>,
-    /// What made it; absent for a pod of its own or a static pod.
+    /// The object that made it; absent for a pod without an owner or a static pod.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub workload: Option<Workload>,
-    /// Its network namespace, if a process of it was found.
+    /// Its network namespace, if one of its processes was found.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub netns: Option<Netns>,
     /// Shares the node's network.
     #[serde(default)]
     pub host_network: bool,
-    /// Somebody deletes it: its containers are asked to end.
+    /// The pod is being deleted: its containers are told to end.
     #[serde(skip_serializing_if = "std::ops::Not::not", default)]
     pub deleting: bool,
     #[serde(skip_serializing_if = "Vec::is_empty", default)]
@@ -53,14 +53,14 @@ pub struct Pod {
 /// The object with the template of a pod.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema)]
 pub struct Workload {
-    /// As the API has it: `Deployment`, `DaemonSet`, `StatefulSet`, `Job`.
+    /// The kind in the API: `Deployment`, `DaemonSet`, `StatefulSet`, `Job`.
     pub kind: String,
     /// Its name, in the pod's namespace.
     pub name: String,
 }
 
 impl Workload {
-    /// The kind of a workload by what `kubectl` takes for it: `deploy`, `daemonsets`, `statefulset.apps`.
+    /// The kind of a workload by a name that `kubectl` accepts: `deploy`, `daemonsets`, `statefulset.apps`.
     pub fn kind_as_typed(word: &str) -> Option<&'static str> {
         const KINDS: &[(&str, &str)] = &[
             ("Deployment", "deploy"),
@@ -80,12 +80,12 @@ impl Workload {
 }
 
 impl Pod {
-    /// "default/web", or the uid if that is all that is known.
+    /// "default/web", or the uid if the name is not known.
     pub fn full_name(&self) -> Option<String> {
         full_name(self.namespace.as_deref(), self.name.as_deref().or(self.uid.as_deref()))
     }
 
-    /// The API or the kubelet knows it by this uid.
+    /// The pod has this uid in the API or in the kubelet.
     pub fn has_uid(&self, uid: &str) -> bool {
         [&self.uid, &self.kubelet_uid].into_iter().flatten().any(|own| own == uid)
     }
@@ -115,17 +115,17 @@ pub struct Container {
     /// Its probes that run a command.
     #[serde(skip_serializing_if = "Vec::is_empty", default)]
     pub exec: Vec<ExecSpec>,
-    /// Its lifecycle handlers that ask over HTTP.
+    /// Its lifecycle handlers that send an HTTP request.
     #[serde(skip_serializing_if = "Vec::is_empty", default)]
     pub lifecycle: Vec<LifecycleHandler>,
-    /// Its starts and ends; absent where nobody lists them, or what was listed is of another run than the node's.
+    /// Its starts and ends; absent if no source has them, or if they are of another boot of the node.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub runs: Option<Runs>,
 }
 
 impl Container {
-    /// The network probe that ends a start that takes too long: the startup probe, without one the liveness probe. `None`
-    /// if that is a command, or there is none.
+    /// The network probe that restarts the container if its start takes too long: the startup probe, or else the
+    /// liveness probe. `None` if that is a command, or there is none.
     pub fn start_probe(&self) -> Option<&ProbeSpec> {
         let of = |kind| self.probes.iter().find(|spec| spec.probe_type == kind);
         let by_command = self.exec.iter().any(|spec| spec.probe_type == ProbeType::Startup);
@@ -133,7 +133,7 @@ impl Container {
     }
 }
 
-/// One probe of a container that runs a command in it, defaults applied.
+/// One exec probe of a container, defaults applied.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ExecSpec {
     #[serde(rename = "type")]
@@ -141,12 +141,12 @@ pub struct ExecSpec {
     /// Seconds until the kubelet gives up.
     pub timeout_s: u32,
     pub period_s: u32,
-    /// Failures in a row until it counts.
+    /// Failures in a row until the probe counts as failed.
     pub failure_threshold: u32,
 }
 
-/// A lifecycle handler of a container that asks over HTTP, named ports resolved. No other uses the network: a `tcpSocket` fails
-/// without a connection (`handlerRunner.Run`, pkg/kubelet/lifecycle/handlers.go).
+/// A lifecycle handler of a container that sends an HTTP request, named ports resolved. Other handlers do not use the
+/// network: a `tcpSocket` handler fails without a connection (`handlerRunner.Run`, pkg/kubelet/lifecycle/handlers.go).
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LifecycleHandler {
     #[serde(rename = "type")]
@@ -154,7 +154,7 @@ pub struct LifecycleHandler {
     /// `http` or `https`.
     pub scheme: String,
     pub port: u16,
-    /// Address dialled, where it is not the pod's.
+    /// Address dialled, if it is not the pod's.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub host: Option<String>,
     /// Path, without the query.
@@ -164,14 +164,14 @@ pub struct LifecycleHandler {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum LifecycleEvent {
-    /// As soon as the container is started.
+    /// Right after the start of the container.
     PostStart,
-    /// Before the container is ended: its pod is deleted or evicted, its liveness or startup probe failed.
+    /// Before the kubelet ends the container: its pod is deleted or evicted, or its liveness or startup probe failed.
     PreStop,
 }
 
 impl LifecycleEvent {
-    /// The field of the pod's spec.
+    /// The field in the pod's spec.
     pub const fn name(self) -> &'static str {
         match self {
             Self::PostStart => "postStart",
@@ -183,20 +183,20 @@ impl LifecycleEvent {
 /// One network probe of a container, defaults applied and named ports resolved.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
 pub struct ProbeSpec {
-    /// What it decides.
+    /// The kind of the probe.
     #[serde(rename = "type")]
     pub probe_type: ProbeType,
-    /// How it asks.
+    /// How it probes.
     pub handler: Handler,
     /// `http` or `https`, for HTTP probes.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub scheme: Option<String>,
-    /// What it speaks, where handler and scheme do not say it.
+    /// The protocol, if handler and scheme do not determine it.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub speaks: Option<ProbeProtocol>,
     /// Port dialled.
     pub port: u16,
-    /// Address dialled, where it is not the pod's.
+    /// Address dialled, if it is not the pod's.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub host: Option<String>,
     /// Path, for HTTP probes; without the query.
@@ -206,7 +206,7 @@ pub struct ProbeSpec {
     pub timeout_s: u32,
     /// Seconds between attempts.
     pub period_s: u32,
-    /// Failures in a row until it counts.
+    /// Failures in a row until the probe counts as failed.
     pub failure_threshold: u32,
     /// Seconds before the first attempt.
     #[serde(default)]
@@ -214,19 +214,20 @@ pub struct ProbeSpec {
 }
 
 impl ProbeSpec {
-    /// Seconds until the failures in a row are too many.
+    /// Seconds after which the kubelet restarts the container at the latest.
     pub const fn budget_s(&self) -> u32 {
         self.initial_delay_s.saturating_add(self.period_s.saturating_mul(self.failure_threshold))
     }
 
-    /// Seconds after which they can be too many at the earliest: the first attempt comes anywhere in the first period.
+    /// Seconds after which the kubelet restarts the container at the earliest: the first attempt comes anywhere in the
+    /// first period.
     pub const fn earliest_restart_s(&self) -> u32 {
         let periods = self.failure_threshold.saturating_sub(1);
         self.initial_delay_s.saturating_add(self.period_s.saturating_mul(periods))
     }
 }
 
-/// What a probe speaks by a field that its handler did not always have.
+/// The protocol of a probe, from a newer field of its handler.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum ProbeProtocol {
@@ -234,24 +235,24 @@ pub enum ProbeProtocol {
     Http2,
     /// TLS (`grpc.mode: TLS`, Kubernetes 1.37).
     Tls,
-    /// The handler has a field or a value that is not known here: any protocol.
+    /// The handler has a field or value that tracer does not know, so the protocol can be any.
     Unknown,
 }
 
-/// What a probe decides.
+/// The kind of a probe.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum ProbeType {
     /// Restarts the container.
     Liveness,
-    /// Takes the pod out of its Services.
+    /// Removes the pod from its Services.
     Readiness,
-    /// Holds the other two back.
+    /// Delays the other two.
     Startup,
 }
 
 impl ProbeType {
-    /// As records and sentences have it.
+    /// The name in records and sentences.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Liveness => "liveness",
@@ -260,7 +261,7 @@ impl ProbeType {
         }
     }
 
-    /// By the word that the kubelet's log, Events and metrics have for it.
+    /// The kind by its name in the kubelet's log, Events and metrics.
     pub fn from_kubelet(word: &str) -> Option<Self> {
         match word {
             "Liveness" => Some(Self::Liveness),
@@ -271,7 +272,7 @@ impl ProbeType {
     }
 }
 
-/// How a probe asks.
+/// The handler of a probe.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Handler {
@@ -281,12 +282,12 @@ pub enum Handler {
     Tcp,
     /// `grpc`
     Grpc,
-    /// `exec`: a command, no connection.
+    /// `exec`: a command, without a connection.
     Exec,
 }
 
 impl Handler {
-    /// As records have it.
+    /// The name in records.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Http => "http",
@@ -304,7 +305,7 @@ pub struct Service {
     pub name: String,
     pub cluster_ips: Vec<IpAddr>,
     pub ports: Vec<ServicePort>,
-    /// Ready endpoint addresses; absent if no EndpointSlice was given.
+    /// Ready endpoint addresses; absent if there was no EndpointSlice.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub ready_endpoints: Option<Vec<IpAddr>>,
     #[serde(skip_serializing_if = "Vec::is_empty", default)]

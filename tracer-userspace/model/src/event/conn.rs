@@ -1,4 +1,4 @@
-//! One connection, as the hooks tell of it: connect, states, RSTs, listeners.
+//! Events of one connection: connect, states, RSTs, listeners.
 
 use std::net::SocketAddr;
 use tracer_common::names::Hook;
@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use super::{AnswerKind, ListenQueue, Netns, Via};
 
-/// Identity of one connection while this boot lasts. Printed as a string: JSON numbers lose 64 bits.
+/// Number of a connection, unique until the next boot. Printed as a string, as JSON numbers cannot hold 64 bits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct ConnId(pub u64);
 
@@ -85,11 +85,11 @@ pub enum TcpState {
 pub struct Connect {
     #[serde(with = "as_string")]
     pub conn: ConnId,
-    /// From the client's side.
+    /// Source and destination, as the client sees them.
     pub flow: Flow,
     pub actor: Actor,
     pub netns: Netns,
-    /// The connecting process carries one of the prober's names.
+    /// The connecting process has one of the prober's names.
     pub prober: bool,
     pub hook: Hook,
 }
@@ -98,20 +98,20 @@ pub struct Connect {
 pub struct State {
     #[serde(with = "as_string")]
     pub conn: ConnId,
-    /// From the client's side.
+    /// Source and destination, as the client sees them.
     pub flow: Flow,
     pub old: TcpState,
     pub new: TcpState,
-    /// `sk_err`, positive; absent if this kernel's layout is not known.
+    /// `sk_err`, positive; absent if the layout of this kernel is not known.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub errno: Option<i32>,
-    /// Received so far, as the kernel counts it: the peer's FIN is one.
+    /// Bytes received so far, as the kernel counts them: the peer's FIN counts as one.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub bytes_received: Option<u64>,
     /// Payload sent so far, retransmits included.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub bytes_sent: Option<u64>,
-    /// Sequence numbers acknowledged; the SYN counts one.
+    /// Sequence numbers acknowledged; the SYN counts as one.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub bytes_acked: Option<u64>,
     /// The change happened in the connecting process's own context (a close, not a segment).
@@ -135,18 +135,18 @@ impl State {
 /// `connect()` failed at once.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct ConnectFailed {
-    /// Identity, if the socket reached SYN_SENT.
+    /// Number of the connection, if the socket reached SYN_SENT.
     #[serde(with = "as_string_opt", skip_serializing_if = "Option::is_none", default)]
     pub conn: Option<ConnId>,
     pub dst: SocketAddr,
     pub actor: Actor,
     /// Positive errno.
     pub errno: i32,
-    /// The process carries one of the prober's names.
+    /// The process has one of the prober's names.
     pub prober: bool,
 }
 
-/// A segment of a tracked socket was sent again.
+/// A segment of a tracked socket was retransmitted.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Retransmit {
     #[serde(with = "as_string")]
@@ -168,26 +168,26 @@ pub struct Answer {
     pub kind: AnswerKind,
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub status: Option<u16>,
-    /// The prober had sent payload before; absent in recordings of before, or if this kernel's layout is not known.
+    /// The prober had sent payload before; absent in older recordings, or if the layout of this kernel is not known.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub asked: Option<bool>,
-    /// Payload of the segment, bytes; absent in recordings of before.
+    /// Payload of the segment, bytes; absent in older recordings.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub len: Option<u16>,
-    /// It says that the port speaks TLS, in the words of the server.
+    /// The server's text says that the port speaks TLS.
     #[serde(skip_serializing_if = "std::ops::Not::not", default)]
     pub says_tls: bool,
 }
 
 impl Answer {
-    /// An interim answer (`100 Continue`, `103 Early Hints`): the next one counts (RFC 9110 15.2). Go's client reads on after
-    /// each but `101 Switching Protocols`, which is final.
+    /// An interim answer (`100 Continue`, `103 Early Hints`): the next one counts (RFC 9110 15.2). Go's client
+    /// continues to read after each of them, except `101 Switching Protocols`, which is final.
     pub fn is_interim(&self) -> bool {
         self.status.is_some_and(|status| (100..200).contains(&status) && status != 101)
     }
 }
 
-/// The SYN of a tracked socket met a listener without room: the kernel drops it.
+/// The SYN of a tracked socket reached a listener whose queue was full: the kernel drops it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct QueueFull {
     #[serde(with = "as_string")]
@@ -195,7 +195,7 @@ pub struct QueueFull {
     pub queue: ListenQueue,
     /// Connections that wait to be accepted.
     pub waiting: u32,
-    /// How many may.
+    /// How many may wait.
     pub backlog: u32,
     pub half_open: u32,
     #[serde(skip_serializing_if = "Option::is_none", default)]
@@ -216,7 +216,7 @@ pub struct ResetSent {
     pub conn: ConnId,
     /// Direction of the RST.
     pub flow: Flow,
-    /// Who sent it, if it was sent by close or abort.
+    /// The process that sent it, if it was sent by close or abort.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub actor: Option<Actor>,
     /// Kernel's reason by name (6.12 and later), e.g. `NO_SOCKET`.
@@ -240,7 +240,7 @@ pub struct ResetSent {
 pub struct ResetReceived {
     #[serde(with = "as_string")]
     pub conn: ConnId,
-    /// From the client's side.
+    /// Source and destination, as the client sees them.
     pub flow: Flow,
     /// State when it came.
     pub state: TcpState,
@@ -269,11 +269,11 @@ impl TcpFlags {
     pub const fn is_rst(self) -> bool {
         self.0 & 0x04 != 0
     }
-    /// PSH: the last segment of what was written at once has it, a bare acknowledgement never.
+    /// PSH is set: the last segment of a write has it, a bare acknowledgement never.
     pub const fn has_data(self) -> bool {
         self.0 & 0x08 != 0
     }
-    /// None of SYN, FIN, RST and PSH: an acknowledgement, or data that is not the last of what was written.
+    /// None of SYN, FIN, RST and PSH is set: a bare acknowledgement, or a segment that is not the last of a write.
     pub const fn may_be_bare(self) -> bool {
         self.0 & 0x0f == 0
     }
@@ -294,7 +294,7 @@ pub struct Listen {
     pub netns: Netns,
     pub addr: SocketAddr,
     pub actor: Actor,
-    /// Began (true) or ceased.
+    /// Began (true) or stopped.
     pub begins: bool,
 }
 
@@ -313,7 +313,7 @@ pub(super) mod as_string {
     }
 }
 
-/// The same for ids that may be absent.
+/// Optional 64-bit ids as strings.
 mod as_string_opt {
     use super::ConnId;
     use serde::{Deserializer, Serializer};

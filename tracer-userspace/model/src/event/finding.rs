@@ -1,4 +1,4 @@
-//! `finding` records: what a check of the node came to.
+//! `finding` records: the results of checks of the node.
 
 use std::collections::BTreeMap;
 
@@ -8,7 +8,7 @@ use serde_json::Value;
 
 use crate::record::Remediation;
 
-/// How a check came out; the worse is the greater.
+/// The result of a check; a worse one is greater.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Status {
@@ -16,7 +16,7 @@ pub enum Status {
     Ok,
     /// It could not be read: nothing is known.
     Unknown,
-    /// It works now, or may; it will do harm in a case that is named.
+    /// It may work now, but does harm in a case that the finding names.
     Warn,
     /// It does harm.
     Fail,
@@ -25,7 +25,7 @@ pub enum Status {
 impl Status {
     pub const ALL: [Self; 4] = [Self::Ok, Self::Unknown, Self::Warn, Self::Fail];
 
-    /// As records have it.
+    /// The name in records.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Ok => "ok",
@@ -41,9 +41,9 @@ impl Status {
 pub struct FindingBody {
     /// The check.
     pub check: String,
-    /// How it came out.
+    /// The result.
     pub status: Status,
-    /// What was found; of an unknown one, why it could not be read.
+    /// What was found; if the status is unknown, why it could not be read.
     pub observed: String,
     /// What should be found.
     pub expected: String,
@@ -55,16 +55,16 @@ pub struct FindingBody {
     /// What keeps it fixed after a reboot.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub persist: Option<Remediation>,
-    /// The capability without which it could not be read.
+    /// The capability that tracer lacked for reading it.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub needs: Option<String>,
-    /// What was found, in numbers; durations and rates carry their unit in the name.
+    /// What was found, as numbers and names; durations and rates have their unit in the name.
     #[serde(skip_serializing_if = "BTreeMap::is_empty", default)]
     pub fields: BTreeMap<String, Value>,
 }
 
 impl FindingBody {
-    /// A check with its status, of which nothing is reported yet.
+    /// A finding with its status and without texts.
     pub fn new(check: impl Into<String>, status: Status) -> Self {
         Self {
             check: check.into(),
@@ -79,7 +79,7 @@ impl FindingBody {
         }
     }
 
-    /// It is about one probe of one container, and says nothing of the node.
+    /// The finding is about one probe of one container, not about the node.
     pub fn is_of_a_probe(&self) -> bool {
         self.fields.contains_key("target") || self.fields.contains_key("counted")
     }

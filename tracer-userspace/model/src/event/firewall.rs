@@ -1,4 +1,4 @@
-//! What can drop or reject packets in a network namespace, read when netfilter dropped one there.
+//! The rules that can drop or reject packets in a network namespace. tracer reads them when netfilter drops a packet.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -10,26 +10,26 @@ use super::{Flow, Netns};
 use path::Path;
 pub use when::{Except, Prefix, When};
 
-/// Every rule and policy of a namespace that can drop or reject a TCP packet, in the order in which
-/// one hook would come to them.
+/// Every rule and policy of a namespace that can drop or reject a TCP packet, in the order in which one hook evaluates
+/// them.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Firewall {
     pub netns: Netns,
     /// The rules; policies that drop are among them.
     pub rules: Vec<FirewallRule>,
-    /// There are more than were read: what is not listed is not excluded.
+    /// There are more rules than were read: a rule that is not listed may exist.
     #[serde(default)]
     pub truncated: bool,
-    /// There were too many to hand over: only those are listed that can match this flow.
+    /// There were too many rules for one answer: only the rules that can match this flow are listed.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub only_for: Option<Flow>,
-    /// What the packets of the flow that was asked about come to; absent: that is too much, or not known.
+    /// The rules on the way of the queried flow; absent: too many, or not known.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub path: Option<Path>,
-    /// The connection table, where the namespace has one.
+    /// The connection table, if the namespace has one.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub conntrack: Option<Conntrack>,
-    /// When the reading began, CLOCK_BOOTTIME nanoseconds: what happened before is in it.
+    /// When the reading began, CLOCK_BOOTTIME nanoseconds. It contains all packets before.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub began_boot_ns: Option<u64>,
     /// CPU time of the reading, nanoseconds.
@@ -41,7 +41,7 @@ pub struct Firewall {
 }
 
 impl Firewall {
-    /// Of a namespace in which nothing was found.
+    /// The reading of a namespace without rules.
     pub const fn empty(netns: Netns) -> Self {
         Self {
             netns,
@@ -62,7 +62,8 @@ impl Firewall {
     }
 }
 
-/// The flow with any port of the client, which has the higher one: attempts to one target differ in nothing else.
+/// The flow with port 0 (any) for the client: attempts to one target differ only in that port. The client is the end
+/// with the higher port.
 pub fn any_client(mut flow: Flow) -> Flow {
     let client = if flow.src.port() > flow.dst.port() { &mut flow.src } else { &mut flow.dst };
     client.set_port(0);
@@ -74,24 +75,24 @@ pub fn any_client(mut flow: Flow) -> Flow {
 pub struct Conntrack {
     /// Entries (`nf_conntrack_count`).
     pub count: u64,
-    /// How many there may be (`nf_conntrack_max`).
+    /// The limit (`nf_conntrack_max`).
     pub max: u64,
-    /// Packets dropped for want of an entry (`drop` of `/proc/net/stat/nf_conntrack`, all CPUs).
+    /// Packets dropped because there was no entry for them (`drop` of `/proc/net/stat/nf_conntrack`, all CPUs).
     pub drop: u64,
-    /// Entries thrown out early to make room (`early_drop`).
+    /// Entries removed early to make room (`early_drop`).
     pub early_drop: u64,
     /// Packets found invalid (`invalid`).
     pub invalid: u64,
 }
 
 impl Conntrack {
-    /// It had no room a moment ago: a few entries may have gone since.
+    /// The table is full or nearly full: a few entries may have ended since the drop.
     pub const fn is_full(self) -> bool {
         self.max > 0 && self.count.saturating_add(self.max / 20) >= self.max
     }
 }
 
-/// Who holds a rule.
+/// The kind of firewall that has a rule.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Backend {
@@ -121,14 +122,14 @@ pub struct FirewallRule {
     pub family: String,
     pub table: String,
     pub chain: String,
-    /// The base chain from which it is reached, if it is only one.
+    /// The base chain that leads to it, if there is only one.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub base: Option<String>,
-    /// Netfilter hooks from which it is reached: `INPUT`, `OUTPUT`, `FORWARD`, `PREROUTING`, `POSTROUTING`,
+    /// Netfilter hooks that lead to it: `INPUT`, `OUTPUT`, `FORWARD`, `PREROUTING`, `POSTROUTING`,
     /// `INGRESS`, `EGRESS`; `BRIDGE` for all of the bridge family.
     pub hooks: Vec<String>,
     pub verdict: RuleVerdict,
-    /// It is the policy of the chain, not a rule.
+    /// The policy of the chain, not a rule.
     #[serde(skip_serializing_if = "std::ops::Not::not", default)]
     pub policy: bool,
     /// Handle (nftables) or number in the chain (legacy), as the tools print it.
@@ -136,25 +137,26 @@ pub struct FirewallRule {
     pub handle: Option<u64>,
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub comment: Option<String>,
-    /// What it asks for, as far as that is understood.
+    /// Its conditions, as far as tracer understands them.
     #[serde(default)]
     pub when: When,
-    /// Nothing else is asked for, in it and on the way to it: a packet that meets `when` and gets that far ends here.
+    /// The rule and the way to it have no other conditions: a packet that meets `when` and gets this far ends here.
     #[serde(skip_serializing_if = "std::ops::Not::not", default)]
     pub exact: bool,
-    /// Nothing that comes before it in its base chain lets a packet go: what it does not take was never there.
+    /// No earlier rule in its base chain accepts packets: a packet that meets `when` and is not dropped before gets
+    /// here.
     #[serde(skip_serializing_if = "std::ops::Not::not", default)]
     pub first: bool,
-    /// Priority of its base chain, if that is only one.
+    /// Priority of its base chain, if there is only one.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub priority: Option<i32>,
-    /// Packets it counted, where it counts.
+    /// Packets it counted, if it has a counter.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub packets: Option<u64>,
 }
 
 impl FirewallRule {
-    /// A packet of this flow can come to it and match.
+    /// A packet of this flow can match the rule.
     pub fn may_match(&self, flow: Flow) -> bool {
         let family = match self.family.as_str() {
             "ip" => !flow.dst.is_ipv6(),

@@ -6,21 +6,21 @@ use serde::{Deserialize, Serialize};
 
 use super::{Ancestor, Netns, Prefix};
 
-/// So many are a bulk. A pod that ends takes along one route, or two rules.
+/// How many removals are a bulk. The end of a pod removes one route, or two rules.
 pub const BULK: usize = 3;
 
-/// Rules or routes that a process removed within a few seconds, and that nobody put back within one.
+/// Rules or routes that a process removed within a few seconds, and that were not added again within one second.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RulesFlushed {
     pub netns: Netns,
-    /// When the first of them went, CLOCK_BOOTTIME nanoseconds.
+    /// When the first one was removed, CLOCK_BOOTTIME nanoseconds.
     pub since_boot_ns: u64,
     pub count: usize,
     /// There were more.
     #[serde(skip_serializing_if = "std::ops::Not::not", default)]
     pub incomplete: bool,
     pub rules: FlushedRules,
-    /// Who removed them; absent: its socket was closed before anybody looked.
+    /// The process that removed them; absent: it had closed its socket before tracer read it.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub by: Option<Remover>,
 }
@@ -37,13 +37,13 @@ pub enum FlushedRules {
         /// `ip`, `ip6`, `inet`, …
         family: String,
         table: String,
-        /// The table is gone, or was made again; otherwise base chains of it lost all their rules.
+        /// The table was removed or made again. Otherwise, base chains of it lost all their rules.
         replaced: bool,
     },
 }
 
 impl FlushedRules {
-    /// What they applied to, if they were of routing.
+    /// The routing rules or routes.
     pub fn of_routing(&self) -> &[RemovedRoute] {
         match self {
             Self::Rules(gone) | Self::Routes(gone) => gone,
@@ -52,14 +52,14 @@ impl FlushedRules {
     }
 }
 
-/// What a rule or a route that was removed applied to.
+/// A removed rule or route: the packets that it applied to.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct RemovedRoute {
     pub v6: bool,
-    /// Only what comes from there.
+    /// Only packets from there.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub from: Option<Prefix>,
-    /// Only what goes there.
+    /// Only packets to there.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub to: Option<Prefix>,
     /// It had another condition, which is not kept.
@@ -67,31 +67,31 @@ pub struct RemovedRoute {
     pub narrower: bool,
     /// Its routing table.
     pub table: u32,
-    /// Of a rule: the lowest goes first.
+    /// Priority of a rule: the lowest goes first.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub priority: Option<u32>,
 }
 
 impl RemovedRoute {
-    /// It surely applied to what goes from one address to the other.
+    /// It surely applied to packets from `src` to `dst`.
     pub fn applied_to(&self, src: IpAddr, dst: IpAddr) -> bool {
         let holds = |prefix: Option<Prefix>, addr| prefix.is_none_or(|it| it.holds(addr));
         self.v6 == dst.is_ipv6() && !self.narrower && holds(self.from, src) && holds(self.to, dst)
     }
 
-    /// The only address that it was about: that of a pod, as a rule.
+    /// The address, if it applied to only one: usually a pod's.
     pub fn only_address(&self) -> Option<IpAddr> {
         let is_whole = |prefix: &Prefix| prefix.len == if prefix.addr.is_ipv4() { 32 } else { 128 };
         [self.to, self.from].into_iter().flatten().find(is_whole).map(|prefix| prefix.addr)
     }
 }
 
-/// A process that removed something, as `/proc` had it at that moment.
+/// A process that removed rules or routes, as `/proc` showed it then.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Remover {
     pub pid: u32,
     pub comm: String,
-    /// Its executable; absent: it had ended.
+    /// Its executable; absent: the process had ended.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub exe: Option<String>,
     /// Its ancestors, nearest first.

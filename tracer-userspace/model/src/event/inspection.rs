@@ -7,21 +7,21 @@ use serde::{Deserialize, Serialize};
 
 use super::{LinkState, Netns, Serving};
 
-/// Links and listeners that are kept of a namespace: a pod has a handful, and who may unshare can make any number. Those that
-/// carry the target's address, and those with the fullest queues, are always among them.
+/// How many links and listeners of a namespace are kept. A pod has a few, but a process that may unshare can make any
+/// number. Links with the target's address and listeners with the fullest queues are always kept.
 pub const MOST_LINKS: usize = 128;
 pub const MOST_LISTENERS: usize = 128;
 
-/// The state of a namespace at one moment.
+/// The state of a target's namespace at one time.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Inspection {
     pub target: SocketAddr,
     /// The namespace from which it is reached.
     pub from: Netns,
-    /// The namespace that owns its address; absent: none was found on this node.
+    /// The namespace that has its address; absent: none was found on this node.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub netns: Option<Netns>,
-    /// Several have it, or another than the pods' list says: `netns` is absent.
+    /// Several namespaces have it, or another one than the list of pods says: `netns` is absent.
     #[serde(skip_serializing_if = "std::ops::Not::not", default)]
     pub ambiguous: bool,
     /// Its links, [`MOST_LINKS`] at most.
@@ -30,25 +30,27 @@ pub struct Inspection {
     /// Sockets that listen on the port, [`MOST_LISTENERS`] at most; absent: could not be read.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub listeners: Option<Vec<ListenerState>>,
-    /// How often the cgroups of its processes were throttled, ever.
+    /// How often the cgroups of its processes were throttled since they were made.
     #[serde(skip_serializing_if = "Vec::is_empty", default)]
     pub throttled: Vec<Throttled>,
-    /// Who serves it; read where an attempt is in trouble.
+    /// The server; read when an attempt gets no answer.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub serving: Option<Box<Serving>>,
-    /// What the namespace from which it is reached knows of the target's link-layer address, on the device that its route leads over.
+    /// The neighbour entry of the target in the namespace `from`, on the device of its route.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub neighbour: Option<NeighbourState>,
-    /// That namespace has no route to the address from which it is reached; absent: it has one, or that could not be read.
+    /// The target's namespace has no route back to the client's address; absent: it has one, or that could not be read.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub no_way_back: Option<NoWayBack>,
-    /// A rule of that namespace's routing sends what goes to the target elsewhere; absent: none does, or that could not be read.
+    /// A routing rule that sends packets for the target to another device; absent: there is none, or it could not be
+    /// read.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub stray_route: Option<StrayRoute>,
-    /// Counters and settings of the namespace, by the kernel's own names (`ListenOverflows`, `tcp_syncookies`).
+    /// Counters and settings of the target's namespace, by the kernel's own names (`ListenOverflows`,
+    /// `tcp_syncookies`).
     #[serde(skip_serializing_if = "BTreeMap::is_empty", default)]
     pub values: BTreeMap<String, u64>,
-    /// The same of the namespace from which it is reached (`neighbours`, `gc_thresh3`).
+    /// Counters and settings of the namespace `from` (`neighbours`, `gc_thresh3`).
     #[serde(skip_serializing_if = "BTreeMap::is_empty", default)]
     pub node_values: BTreeMap<String, u64>,
 }
@@ -73,36 +75,36 @@ impl Inspection {
     }
 }
 
-/// A listening socket as sock_diag has it.
+/// A listening socket, as sock_diag shows it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ListenerState {
     pub addr: SocketAddr,
     /// Connections that wait to be accepted (`sk_ack_backlog`).
     pub waiting: u32,
-    /// How many may (`sk_max_ack_backlog`).
+    /// How many may wait (`sk_max_ack_backlog`).
     pub backlog: u32,
-    /// Handshakes that are half done. Counted where SYN cookies are off: elsewhere their number decides nothing.
+    /// Half-open connections. Counted only if SYN cookies are off: otherwise their number does not matter.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub half_open: Option<u32>,
 }
 
-/// What a connect to an address came to.
+/// The failed connect to an address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct NoWayBack {
     pub to: IpAddr,
-    /// Its positive errno.
+    /// Positive errno.
     pub errno: i32,
 }
 
-/// A route to a target that does not lead to the device behind which it is.
+/// A route to a target by another device than the one that leads to the target.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct StrayRoute {
     pub device: String,
-    /// The device behind which the target is.
+    /// The device that leads to the target.
     pub pod_device: String,
-    /// The routing table: none of those that every node has.
+    /// The routing table: not one that every node has.
     pub table: u32,
-    /// The rule that chose the table; absent: it was not found.
+    /// The rule that chose the table; absent: not found.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub rule: Option<RoutingRule>,
 }
@@ -110,7 +112,7 @@ pub struct StrayRoute {
 /// A rule that chooses a routing table (`ip rule`).
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RoutingRule {
-    /// Its priority: the lowest goes first.
+    /// The rule with the lowest priority goes first.
     pub priority: u32,
     /// Only packets from there.
     #[serde(skip_serializing_if = "Option::is_none", default)]
@@ -120,13 +122,13 @@ pub struct RoutingRule {
     pub to: Option<String>,
 }
 
-/// How often a cgroup was held back for want of CPU quota (`cpu.stat`).
+/// How often a cgroup was throttled because its CPU quota was used up (`cpu.stat`).
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Throttled {
     pub cgroup: String,
-    /// Periods in which it was.
+    /// Periods in which it was throttled.
     pub times: u64,
-    /// How long in all, microseconds.
+    /// Total time, microseconds.
     pub micros: u64,
 }
 

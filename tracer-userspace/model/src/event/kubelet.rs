@@ -1,4 +1,4 @@
-//! What the kubelet itself says: how a probe ended, and sandboxes that it could not make.
+//! Messages of the kubelet: failed probes, and sandboxes that it could not make.
 
 use std::net::SocketAddr;
 
@@ -7,20 +7,20 @@ use serde::{Deserialize, Serialize};
 
 use super::ProbeType;
 
-/// Names of the processes that contain a kubelet. rke2 and k0s run it as a process of its own name;
-/// k3s, `MicroK8s` and `MicroShift` link it in, and k3s renames itself.
+/// Names of processes that contain a kubelet. rke2 and k0s run it as a process of its own. k3s, `MicroK8s` and
+/// `MicroShift` link it in, and k3s renames itself.
 pub const KNOWN_PROBERS: &[&str] =
     &["kubelet", "kubelite", "k3s", "k3s-server", "k3s-agent", "microshift", "hyperkube"];
 
-/// Whether this is a kubelet's name. What a user calls a prober beyond them is one wherever it runs.
+/// Whether this is the name of a process with a kubelet. `--prober` can add other names.
 pub fn is_kubelet_name(comm: &str) -> bool {
     KNOWN_PROBERS.contains(&comm)
 }
 
-/// Those that contain an API server as well, or may.
+/// Names of processes that may contain an API server, too.
 pub const WITH_API_SERVER: &[&str] = &["kubelite", "k3s", "k3s-server", "rke2", "microshift", "hyperkube"];
 
-/// The pod that a line is about, as far as the line names it.
+/// The pod of a message, as far as the message names it.
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct PodRef {
     #[serde(skip_serializing_if = "Option::is_none", default)]
@@ -31,19 +31,19 @@ pub struct PodRef {
     pub uid: Option<String>,
 }
 
-/// Whether the API has objects of this name: RFC 1123. What the kubelet's words give as one can be anything.
+/// Whether the API can have an object of this name (RFC 1123). A name in a kubelet message can be any text.
 pub fn is_object_name(name: &str) -> bool {
     let fits = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '.');
     name.len() <= 253 && name.starts_with(|c: char| c.is_ascii_alphanumeric()) && name.chars().all(fits)
 }
 
 impl PodRef {
-    /// What it names can be a pod's.
+    /// The names are possible names of a pod.
     pub fn is_nameable(&self) -> bool {
         [&self.namespace, &self.name].into_iter().flatten().all(|it| is_object_name(it))
     }
 
-    /// The same pod. A static pod's uid in the API is another than in the kubelet's lines.
+    /// The same pod. A static pod has different uids in the API and in the kubelet's messages.
     pub fn is_same(&self, other: &Self) -> bool {
         let same = |left: &Option<String>, right: &Option<String>| left.is_some() && left == right;
         same(&self.uid, &other.uid) || (same(&self.name, &other.name) && same(&self.namespace, &other.namespace))
@@ -58,37 +58,38 @@ pub struct KubeletProbe {
     pub container: Option<String>,
     pub probe_type: ProbeType,
     pub result: KubeletResult,
-    /// What its output means.
+    /// The meaning of its output.
     pub says: ProbeOutput,
-    /// The kubelet's own words; absent where they are, or may be, the words of the pod.
+    /// The kubelet's own text; absent if it may be text of the pod.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub output: Option<String>,
-    /// The prober's end of the connection, where the words name it.
+    /// The prober's end of the connection, if the text names it.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub src: Option<SocketAddr>,
-    /// The end that was dialled, where the words name it.
+    /// The target, if the text names it.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub dst: Option<SocketAddr>,
-    /// When the kubelet wrote it, CLOCK_BOOTTIME nanoseconds. Of an Event the beginning of the second in which it did.
+    /// When the kubelet wrote it, CLOCK_BOOTTIME nanoseconds. For an Event: the beginning of that second.
     pub written_boot_ns: u64,
-    /// Process id of the kubelet, where the line names it.
+    /// Process id of the kubelet, if the line names it.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub pid: Option<u32>,
-    /// Where an Event of the cluster API says it, and not the log: how many failures that Event counts.
+    /// For an Event of the cluster API: how many failures it counts; absent for a line of the log.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub event_count: Option<u32>,
 }
 
-/// The health service does not know the service that the probe asks about (`grpc.health.v1`, `Check`). The client never makes this code.
+/// The health service does not know the service of the probe (`grpc.health.v1`, `Check`). The client itself never makes
+/// this code.
 const NOT_FOUND: &str = "error: health rpc probe failed: rpc error: code = NotFound";
 
-/// A server refuses the rpc to a caller without credentials. The kubelet's client has none, and makes neither code itself.
+/// The server refuses the rpc without credentials. The kubelet's client has none, and makes neither code itself.
 const DENIED: [&str; 2] = [
     "error: health rpc probe failed: rpc error: code = Unauthenticated",
     "error: health rpc probe failed: rpc error: code = PermissionDenied",
 ];
 
-/// An answer in HTTP that Go's client does not take (net/http), as `redact.rs` writes it.
+/// Go's client does not accept the HTTP answer (net/http). The texts are as `redact.rs` writes them.
 const NOT_TAKEN: [&str; 7] = [
     "failed to parse Location header",
     "bad Content-Length",
@@ -101,20 +102,20 @@ const NOT_TAKEN: [&str; 7] = [
 
 /// The kubelet's gRPC client had no connection in time.
 const NOT_CONNECTED: &str = "timeout: failed to connect service ";
-/// Where the time is written in minutes.
+/// The time if the kubelet writes it in minutes.
 const LONGEST_CONNECT_S: u64 = 60;
 
 /// The times of an Event are whole seconds, nanoseconds.
 const EVENT_RESOLUTION_NS: u64 = 1_000_000_000;
 
 impl KubeletProbe {
-    /// It is a failure by the kubelet's own words. Every kubelet counts an answer as one if its body cannot be read to
-    /// the end (`DoHTTPProbe`, pkg/probe/http). Older recordings call it an error.
+    /// The kubelet counts it as a failure. Every kubelet counts an answer as a failure if it cannot read the whole body
+    /// (`DoHTTPProbe`, pkg/probe/http). Older recordings call that an error.
     pub const fn is_counted(&self) -> bool {
         matches!(self.result, KubeletResult::Failure) || matches!(self.says, ProbeOutput::TimeoutInBody)
     }
 
-    /// The same, with the meaning that a recording of an older version does not give to the same words.
+    /// The same outcome, with newer meanings of its text: a recording of an older version does not have these.
     #[must_use]
     pub fn understood(mut self) -> Self {
         let words = self.output.as_deref().filter(|_| self.says == ProbeOutput::Network).unwrap_or_default();
@@ -128,7 +129,7 @@ impl KubeletProbe {
         self
     }
 
-    /// The scheme of the URL that the kubelet asked last: after a redirect not the probe's own.
+    /// The scheme of the last URL that the kubelet requested. After a redirect it may not be the probe's own.
     pub fn scheme(&self) -> Option<&'static str> {
         let url = self.output.as_deref()?.strip_prefix("Get ")?.trim_start_matches('"');
         ["https", "http"].into_iter().find(|scheme| url.starts_with(&format!("{scheme}://")))
@@ -139,19 +140,20 @@ impl KubeletProbe {
         self.output.as_deref().is_some_and(|it| it.starts_with("timeout: health rpc did not complete"))
     }
 
-    /// How long the kubelet's gRPC client dialled in vain (`pkg/probe/grpc`): its dials failed in that time, and not at its end.
+    /// How long the kubelet's gRPC client dialled without success (`pkg/probe/grpc`). Its dials failed within that
+    /// time, not at its end.
     pub fn connecting_for_ns(&self) -> Option<u64> {
         let (_, rest) = self.output.as_deref()?.strip_prefix(NOT_CONNECTED)?.split_once(" within ")?;
         let seconds = rest.split_once("s:").and_then(|(seconds, _)| seconds.parse::<u64>().ok());
         Some(seconds.unwrap_or(LONGEST_CONNECT_S).saturating_mul(1_000_000_000))
     }
 
-    /// An Event says it, not the log.
+    /// It comes from an Event, not from the log.
     pub const fn is_event(&self) -> bool {
         self.event_count.is_some()
     }
 
-    /// The latest that it can have been written, CLOCK_BOOTTIME nanoseconds.
+    /// When the kubelet wrote it at the latest, CLOCK_BOOTTIME nanoseconds.
     pub const fn written_until(&self) -> u64 {
         let resolution = if self.is_event() { EVENT_RESOLUTION_NS } else { 0 };
         self.written_boot_ns.saturating_add(resolution)
@@ -164,12 +166,13 @@ impl KubeletProbe {
 pub enum KubeletResult {
     /// It failed.
     Failure,
-    /// It could not be made (`errored and resulted in unknown state`): it counts neither way.
+    /// It could not be made (`errored and resulted in unknown state`): it counts as neither success nor failure.
     Error,
 }
 
 impl KubeletResult {
-    /// Of a probe that errored, by the state in which that resulted; a kubelet that names none throws it away.
+    /// The result of a probe that errored, by the state in the message. A kubelet that names no state ignores the
+    /// error.
     pub fn of_error(state: Option<&str>) -> Self {
         if state == Some("failure") { Self::Failure } else { Self::Error }
     }
@@ -181,43 +184,43 @@ impl KubeletResult {
 pub enum ProbeOutput {
     /// A network probe had no answer in time.
     Timeout,
-    /// The answer came in parts: its body was not over in time.
+    /// An answer began, but its body was not complete in time.
     TimeoutInBody,
-    /// An HTTP status that is none of 200 to 399.
+    /// An HTTP status outside of 200 to 399.
     Status(u16),
     /// gRPC health: something other than SERVING.
     NotServing,
     /// The gRPC server answered and has no health service.
     NoHealthService,
-    /// The gRPC health service does not know the service that was asked about.
+    /// The gRPC health service does not know the service of the probe.
     HealthNotFound,
-    /// The gRPC server answered the health rpc to nobody without credentials.
+    /// The gRPC server refused the health rpc without credentials.
     RpcDenied,
     NotHttp,
-    /// The answer was HTTP, in a form that the kubelet's client does not take.
+    /// The answer was HTTP, in a form that the kubelet's client does not accept.
     InvalidAnswer,
-    /// The server refused TLS by an alert.
+    /// The server refused TLS with an alert.
     TlsRefused,
-    /// Each answer was a redirect, until the kubelet followed no more.
+    /// Each answer was a redirect, until the kubelet gave up.
     TooManyRedirects,
-    /// The probe's port is a name, and no port of its container has it: the kubelet dials nobody.
+    /// The probe's port is a name that no port of its container has: the kubelet does not dial.
     NoSuchPort,
     /// Another error of the network.
     Network,
     CommandTimeout,
     /// The command could not be run at all.
     CommandNotRun,
-    /// The command was not run because its container does not run, or ends; or the kubelet called it off.
+    /// The command was not run because its container does not run, or ends; or the kubelet cancelled it.
     ContainerEnds,
-    /// Nothing that the kubelet itself says: what a command printed.
+    /// Text that is not the kubelet's own: what a command printed.
     Other,
-    /// Nothing at all: a command that printed nothing, or, before 1.24, one that did not end in time
+    /// No text: a command that printed nothing, or, before 1.24, one that did not end in time
     /// (kubernetes/kubernetes#106201).
     Nothing,
 }
 
 impl ProbeOutput {
-    /// It read an answer that is a no.
+    /// The kubelet read an answer, which was a failure.
     pub const fn is_of_answer(self) -> bool {
         matches!(
             self,
@@ -232,7 +235,7 @@ impl ProbeOutput {
         )
     }
 
-    /// It is about a command, and no connection.
+    /// It is about a command, not about a connection.
     pub const fn is_of_command(self) -> bool {
         matches!(self, Self::CommandTimeout | Self::CommandNotRun | Self::ContainerEnds)
     }
@@ -242,13 +245,13 @@ impl ProbeOutput {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SandboxFailure {
     pub pod: PodRef,
-    /// What it waits for, if that is the network.
+    /// Why it has no network.
     pub cause: SandboxCause,
-    /// The kubelet's words.
+    /// The kubelet's text.
     pub words: String,
     /// When the kubelet wrote it, CLOCK_BOOTTIME nanoseconds.
     pub written_boot_ns: u64,
-    /// Process id of the kubelet, where the line names it.
+    /// Process id of the kubelet, if the line names it.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub pid: Option<u32>,
 }
@@ -261,7 +264,7 @@ pub enum SandboxCause {
     NoConfig,
     /// flannel has not written its subnet file.
     SubnetFile,
-    /// The plugin's program is not there.
+    /// The plugin's program is missing.
     NoPlugin,
     Plugin,
 }

@@ -1,4 +1,4 @@
-//! Facts of the node: namespaces, links, NodePorts, settings.
+//! Observations of the node: namespaces, links, NodePorts, settings.
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
@@ -29,7 +29,7 @@ pub struct NetnsOpen {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Links {
     pub netns: Netns,
-    /// Its `net_cookie` (5.14 and later): unlike the number it is never used again.
+    /// Its `net_cookie` (5.14 and later): unlike the inode number, the kernel never reuses it.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub cookie: Option<u64>,
     pub links: Vec<LinkState>,
@@ -38,24 +38,24 @@ pub struct Links {
 /// A task entered or made a namespace, or one ended.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct NetnsOp {
-    /// Who; its `netns` is where it came from.
+    /// The task; its `netns` is the one that it leaves.
     pub actor: Actor,
     /// Its ancestors, nearest first.
     #[serde(skip_serializing_if = "Vec::is_empty", default)]
     pub ancestors: Vec<Ancestor>,
-    /// Where to.
+    /// The namespace that it enters or makes, or that ends.
     pub netns: Netns,
     pub op: NetnsOpKind,
 }
 
 impl NetnsOp {
-    /// What was known of the namespace's number is over: it ended, or was made just now.
+    /// The namespace ended or was just made: earlier observations with its number are of another one.
     pub const fn begins_again(&self) -> bool {
         matches!(self.op, NetnsOpKind::Unshare | NetnsOpKind::Clone | NetnsOpKind::End)
     }
 }
 
-/// Somebody set a link up or down.
+/// A process set a link up or down.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct LinkChange {
     pub netns: Netns,
@@ -68,13 +68,13 @@ pub struct LinkChange {
     pub ancestors: Vec<Ancestor>,
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub exe: Option<String>,
-    /// The namespace's path that a container runtime gave it, if it is a network plugin.
+    /// If the process is a network plugin: the path of the namespace that the container runtime gave it.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub cni_netns: Option<String>,
     pub hook: Hook,
 }
 
-/// A link as netlink has it.
+/// A link, as netlink shows it.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LinkState {
     pub ifindex: u32,
@@ -90,10 +90,10 @@ pub struct LinkState {
     /// IFF_RUNNING: it has a carrier.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub running: Option<bool>,
-    /// Index of its other end (veth), in the namespace where that is.
+    /// Index of its other end (veth), in that end's namespace.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub peer_ifindex: Option<u32>,
-    /// The device that it is a part of: of a target's macvlan or ipvlan only.
+    /// The device under it; only for a macvlan or ipvlan of a target.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub parent: Option<ParentLink>,
 }
@@ -101,16 +101,16 @@ pub struct LinkState {
 /// The device under a macvlan or ipvlan.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ParentLink {
-    /// What is made of it: `macvlan`, `macvtap`, `ipvlan`, `ipvtap`.
+    /// The kind of the upper link: `macvlan`, `macvtap`, `ipvlan`, `ipvtap`.
     pub kind: String,
     /// Its index, in its own namespace.
     pub ifindex: u32,
-    /// That is the namespace from which the target is reached.
+    /// Its namespace is the one from which the target is reached.
     pub is_of_prober: bool,
 }
 
 impl LinkState {
-    /// One of its subnets holds the address.
+    /// One of its subnets contains the address.
     pub fn covers(&self, addr: IpAddr) -> bool {
         self.addrs.iter().zip(&self.prefixes).any(|(own, len)| same_subnet(*own, addr, *len))
     }
@@ -126,7 +126,7 @@ pub fn same_subnet(left: IpAddr, right: IpAddr, len: u8) -> bool {
     left.is_ipv4() == right.is_ipv4() && bits(left) & mask == bits(right) & mask
 }
 
-/// Who keeps the NodePort tables.
+/// The kind of the NodePort tables.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum ProxyMode {
@@ -138,13 +138,13 @@ pub enum ProxyMode {
     Nftables,
 }
 
-/// The NodePorts of the node, as one of its tables has them; replaces what that table reported before.
+/// The NodePorts of one table of the node; replaces the ones before of that table.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct NodePorts {
     pub netns: Netns,
     pub mode: ProxyMode,
     pub ports: Vec<NodePort>,
-    /// Virtual services of IPVS that have no backend, on whichever address.
+    /// Virtual services of IPVS without a backend, on any address.
     #[serde(skip_serializing_if = "Vec::is_empty", default)]
     pub without_backend: Vec<SocketAddr>,
 }
@@ -152,16 +152,16 @@ pub struct NodePorts {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct NodePort {
     pub port: u16,
-    /// Addresses of the node it is served on (IPVS has one virtual service for each); empty: any.
+    /// Addresses of the node with this NodePort (IPVS has one virtual service for each); empty: any.
     #[serde(skip_serializing_if = "Vec::is_empty", default)]
     pub addrs: Vec<IpAddr>,
-    /// `namespace/name[:port]` of the Service, where the table carries it (iptables comments, nftables maps) or a Service list does.
+    /// `namespace/name[:port]` of the Service, from the table (iptables comments, nftables maps) or a list of Services.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub service: Option<String>,
-    /// Backends (IPVS); empty: none, or the table does not carry them.
+    /// Backends (IPVS); empty: none, or the table does not have them.
     #[serde(skip_serializing_if = "Vec::is_empty", default)]
     pub backends: Vec<SocketAddr>,
-    /// A process listens on it, as kube-proxy does before kubernetes#108496: connect() passes over the port.
+    /// A process listens on it, as kube-proxy does before kubernetes#108496: connect() does not choose the port.
     #[serde(skip_serializing_if = "std::ops::Not::not", default)]
     pub listened: bool,
 }
@@ -175,10 +175,10 @@ pub struct NodeSettings {
     /// `net.ipv4.ip_local_reserved_ports`, as inclusive ranges.
     #[serde(skip_serializing_if = "Vec::is_empty", default)]
     pub reserved_ports: Vec<(u16, u16)>,
-    /// Anything else, by sysctl name.
+    /// Other settings, by sysctl name.
     #[serde(skip_serializing_if = "BTreeMap::is_empty", default)]
     pub sysctls: BTreeMap<String, String>,
-    /// Wall clock minus boot clock, nanoseconds; the same number until somebody sets the wall clock.
+    /// Wall clock minus boot clock, nanoseconds. It changes only when the wall clock is set.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub boot_to_wall_ns: Option<i64>,
 }

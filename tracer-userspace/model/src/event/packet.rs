@@ -1,4 +1,4 @@
-//! What became of single packets of a connection: dropped, complained about, taken by IPVS.
+//! Single packets of a connection: dropped, answered with an ICMP error, taken by IPVS.
 
 use serde::{Deserialize, Serialize};
 
@@ -16,37 +16,37 @@ pub struct PacketDrop {
     /// Kernel's reason by name, without the `SKB_DROP_REASON_` prefix; absent before 5.17.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub reason: Option<String>,
-    /// Function that dropped it, where kallsyms could be read and it was needed.
+    /// Function that dropped it, if it was needed and kallsyms could be read.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub location: Option<String>,
-    /// Its callers, nearest first, where they could be read and were needed.
+    /// Its callers, nearest first, if they were needed and could be read.
     #[serde(skip_serializing_if = "Vec::is_empty", default)]
     pub stack: Vec<String>,
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub netns: Option<Netns>,
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub device: Option<Device>,
-    /// What conntrack made of it; absent where the kernel has no conntrack.
+    /// Its state in conntrack; absent if the kernel has no conntrack.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub tracked: Option<Tracked>,
     pub via: Via,
 }
 
-/// What conntrack made of a packet (`skb->_nfct`).
+/// The state of a packet in conntrack (`skb->_nfct`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Tracked {
-    /// It belongs to an entry.
+    /// The packet has an entry.
     Yes,
-    /// It has none: it was found invalid, or conntrack has not seen it.
+    /// The packet has no entry: it is invalid, or conntrack has not seen it.
     No,
-    /// It was taken out of tracking (`notrack`).
+    /// A rule took the packet out of tracking (`notrack`).
     Untracked,
 }
 
 impl PacketDrop {
-    /// A bridge floods what it does not know: a copy that ended in another host's stack. It tells the
-    /// ports of the flow, and nothing else.
+    /// A copy of the packet, dropped by the stack of another host: a bridge floods packets for unknown addresses. It
+    /// shows only the ports of the flow.
     pub fn is_copy(&self) -> bool {
         match (self.reason.as_deref(), self.location.as_deref()) {
             (Some(reason), _) => reason == "OTHERHOST",
@@ -72,7 +72,7 @@ pub struct Device {
 pub struct Icmp {
     #[serde(with = "as_string")]
     pub conn: ConnId,
-    /// Direction of the packet complained about.
+    /// Direction of the packet that caused the error.
     pub flow: Flow,
     pub flags: TcpFlags,
     /// ICMPv6.

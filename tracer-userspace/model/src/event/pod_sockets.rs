@@ -1,4 +1,4 @@
-//! What the namespace of a pod knows of an attempt that is over, and of the pod's own connections.
+//! The sockets of a pod: where an attempt that is over went, and the pod's own connections.
 
 use std::net::SocketAddr;
 
@@ -6,29 +6,29 @@ use serde::{Deserialize, Serialize};
 
 use super::Netns;
 
-/// Destinations that are kept: a pod can dial any number. Those that have been silent longest are among them.
+/// How many silent destinations are kept: a pod can dial any number. The ones that are silent longest are kept.
 pub const MOST_UNANSWERED: usize = 16;
 
-/// Listeners that are kept where none takes the target.
+/// How many other listeners are kept if none has the target.
 pub const MOST_ELSEWHERE: usize = 4;
 
-/// The sockets of a pod's namespace at one moment.
+/// The sockets of a pod's namespace at one time.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PodSockets {
-    /// What the attempt dialled.
+    /// The target of the attempt.
     pub target: SocketAddr,
-    /// The namespace from which it did.
+    /// The namespace that dialled it.
     pub from: Netns,
     /// The namespace that has the address.
     pub netns: Netns,
-    /// Destinations of the pod's own connects that are silent, [`MOST_UNANSWERED`] at most, the longest first.
+    /// Silent destinations of the pod's own connects, [`MOST_UNANSWERED`] at most, the longest first.
     #[serde(skip_serializing_if = "Vec::is_empty", default)]
     pub unanswered: Vec<UnansweredConnect>,
-    /// Where the namespace's own address translation sent the attempt; absent: nowhere else, or that could not be read.
+    /// Where the pod's own address translation sent the attempt; absent: nowhere, or that could not be read.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub redirect: Option<Redirect>,
-    /// Where nobody listens that takes the target: who listens on other addresses or ports, [`MOST_ELSEWHERE`] at most, those of the
-    /// target's port first.
+    /// If no process listens on the target: listeners on other addresses or ports, [`MOST_ELSEWHERE`] at most, those
+    /// with the target's port first.
     #[serde(skip_serializing_if = "Vec::is_empty", default)]
     pub elsewhere: Vec<ListenerAt>,
 }
@@ -36,31 +36,29 @@ pub struct PodSockets {
 /// A listener, and its process.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ListenerAt {
-    /// Where it listens.
     pub addr: SocketAddr,
-    /// Who does.
     pub server: Listener,
 }
 
-/// Connects to one destination, each of which has sent its SYN twice at least.
+/// Connects to one destination. Each has sent its SYN at least twice.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct UnansweredConnect {
     pub dst: SocketAddr,
     /// How many sockets wait for it.
     pub sockets: u32,
-    /// How often the SYN of the one that waits longest was sent again.
+    /// How often the SYN of the socket that waits longest was retransmitted.
     pub retransmits: u8,
 }
 
-/// Another address or port than the attempt dialled, within its pod.
+/// The pod's address translation sent the attempt to another address or port.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Redirect {
     /// Where the attempt went.
     pub to: SocketAddr,
-    /// Who listens there; absent: nobody that could be found.
+    /// The process that listens there; absent: none was found.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub server: Option<Listener>,
-    /// Who listens where the attempt dialled, and was not asked; absent: nobody that could be found.
+    /// The process that listens on the target and got no connection; absent: none was found.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub passed_over: Option<Listener>,
 }

@@ -1,4 +1,4 @@
-//! Who holds a port on which nobody listens.
+//! The connections that hold a port without a listener.
 
 use std::net::SocketAddr;
 
@@ -6,14 +6,14 @@ use serde::{Deserialize, Serialize};
 
 use super::Netns;
 
-/// The connections of a namespace that have a port as their own end, read when a connection to that port was refused.
+/// The connections of a namespace with this local port, read when a connection to the port was refused.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PortHolders {
     pub netns: Netns,
     pub port: u16,
-    /// `net.ipv4.ip_local_port_range` of the namespace, which has the port in it: connect() can take it.
+    /// `net.ipv4.ip_local_port_range` of the namespace. It contains the port, so connect() can take it.
     pub range: (u16, u16),
-    /// Those that a process holds, a few at most.
+    /// Connections that a process holds, a few at most.
     pub holders: Vec<PortHolder>,
 }
 
@@ -27,8 +27,8 @@ pub struct PortHolder {
 }
 
 impl PortHolders {
-    /// Its process surely dialled: connect() took the port, and the other end's port is none that connect() takes here. What a
-    /// server accepted has it the other way round.
+    /// The holder's process surely dialled: the remote port is outside of the range of connect(). For a connection that
+    /// a server accepted, it is the other way round.
     pub const fn is_dialled(&self, holder: &PortHolder) -> bool {
         let other = holder.remote.port();
         other < self.range.0 || other > self.range.1

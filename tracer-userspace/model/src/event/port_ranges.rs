@@ -1,16 +1,16 @@
-//! Ranges of ports, as the kernel writes them.
+//! Port ranges, in the form of the kernel's settings.
 
-/// `--service-node-port-range` of an API server that was not configured otherwise.
+/// The default of the API server's `--service-node-port-range`.
 pub const NODE_PORTS: (u16, u16) = (30000, 32767);
 
-/// All of these in the form of `ip_local_reserved_ports` (`proc_do_large_bitmap`): in order, and joined where they touch.
+/// The ranges in the form of `ip_local_reserved_ports` (`proc_do_large_bitmap`): sorted, and joined where they touch.
 pub fn merged(ranges: impl IntoIterator<Item = (u16, u16)>) -> String {
     let text = |(from, to): &(u16, u16)| if from == to { from.to_string() } else { format!("{from}-{to}") };
     joined(ranges).iter().map(text).collect::<Vec<_>>().join(",")
 }
 
-/// How many ports of `ip_local_port_range` connect() takes: those with the parity of its lower bound (the others are for
-/// bind(0), and taken only once these are used up), less the reserved ones.
+/// How many ports of `ip_local_port_range` connect() takes: those with the parity of its lower bound, minus the
+/// reserved ones. The other ports are for bind(0), and connect() takes them only when these are used up.
 pub fn preferred((first, last): (u16, u16), reserved: &[(u16, u16)]) -> u32 {
     let (first, end) = (u32::from(first), u32::from(last) + 1);
     let below = |port: u32| port.min(end).saturating_sub(first).div_ceil(2);
@@ -36,14 +36,14 @@ mod tests {
     use super::{merged, preferred};
 
     #[test]
-    fn ranges_that_touch_are_one() {
+    fn ranges_that_touch_are_joined() {
         assert_eq!(merged([(32000, 32010), (8080, 8080), (32011, 32011), (32005, 32006)]), "8080,32000-32011");
         assert_eq!(merged([(65535, 65535), (65534, 65534)]), "65534-65535");
         assert_eq!(merged([]), "");
     }
 
     #[test]
-    fn ports_that_connect_takes_are_counted_as_one_by_one() {
+    fn the_number_of_preferred_ports_equals_a_count_one_by_one() {
         let one_by_one = |(first, last): (u16, u16), reserved: &[(u16, u16)]| {
             let is_in = |port: u16| reserved.iter().any(|(from, to)| (*from..=*to).contains(&port));
             (first..=last).filter(|port| (port - first).is_multiple_of(2) && !is_in(*port)).count() as u32

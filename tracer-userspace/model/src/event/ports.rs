@@ -1,18 +1,18 @@
-//! Who uses up ephemeral ports.
+//! The processes that use up ephemeral ports.
 
 use serde::{Deserialize, Serialize};
 
 use super::Netns;
 
-/// What the kernel counted since it was last asked.
+/// The connects that the kernel programs counted since the last reading.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct PortPressure {
-    /// For how long it counted, nanoseconds.
+    /// Length of the window, nanoseconds.
     pub window_ns: u64,
-    /// The counters stay: more of the same window follows.
+    /// The counters were not reset: another reading of the same window follows.
     #[serde(skip_serializing_if = "std::ops::Not::not", default)]
     pub partial: bool,
-    /// Reported at regular intervals, however little there is to tell.
+    /// One of the readings at regular intervals.
     #[serde(skip_serializing_if = "std::ops::Not::not", default)]
     pub regular: bool,
     /// TCP sockets of the node's namespace that are in use.
@@ -20,17 +20,17 @@ pub struct PortPressure {
     pub in_use: Option<u64>,
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub time_wait: Option<u64>,
-    /// Who connected, most connects first; bounded.
+    /// The processes that connected, most connects first; their number is limited.
     pub users: Vec<PortUser>,
 }
 
 /// Processes of one name, in one namespace and one pod.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct PortUser {
-    /// The one of them that connected most.
+    /// The process with most connects.
     pub pid: u32,
     pub comm: String,
-    /// How many there were: a program that is started again for each connect is many.
+    /// How many processes: a program that is started for each connect has many.
     pub processes: u32,
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub netns: Option<Netns>,
@@ -38,9 +38,9 @@ pub struct PortUser {
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub pod_uid: Option<String>,
     pub connects: u64,
-    /// Destinations (address and port), estimated; a thousand and more look the same.
+    /// Number of destinations (address and port), estimated; at most about a thousand.
     pub destinations: u64,
-    /// Connects to the address that they came from.
+    /// Connects to their own address.
     pub to_itself: u64,
     /// Connections that they closed first, each of which leaves a port in TIME_WAIT.
     pub time_wait_left: u64,

@@ -1,17 +1,16 @@
-//! How a container has run: what the kubelet tells the API of its starts and ends.
+//! The starts and ends of a container, as the kubelet reports them to the API.
 
 use serde::{Deserialize, Serialize};
 
-/// The runs of a container, as its pod's status has them. Times are whole seconds there: each is the second that the
-/// event lies in, from its beginning.
+/// The runs of a container, from its pod's status. Times are whole seconds, rounded down.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Runs {
     #[serde(default)]
     pub restarts: u32,
-    /// When the run that is going on began, CLOCK_BOOTTIME nanoseconds; absent while it does not run.
+    /// When the current run began, CLOCK_BOOTTIME nanoseconds; absent while it does not run.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub started_boot_ns: Option<u64>,
-    /// The same by the wall clock, nanoseconds since 1970: the kubelet compares it with what that clock shows now.
+    /// When the current run began, nanoseconds since 1970: the kubelet compares it with the wall clock.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub started_wall_ns: Option<i64>,
     /// Why it does not run now.
@@ -24,35 +23,34 @@ pub struct Runs {
 
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Waiting {
-    /// The kubelet's word: `CrashLoopBackOff`, `ContainerCreating`, …
+    /// The kubelet's reason: `CrashLoopBackOff`, `ContainerCreating`, …
     pub reason: String,
-    /// Its sentence, of `CrashLoopBackOff` only: how long it waits.
+    /// The kubelet's message, for `CrashLoopBackOff` only: how long it waits.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub message: Option<String>,
 }
 
 impl Waiting {
-    /// It was restarted so often that the kubelet waits before it does so again.
+    /// The container was restarted so often that the kubelet waits before the next restart.
     pub fn is_back_off(&self) -> bool {
         self.reason == Self::BACK_OFF
     }
 
-    /// The kubelet's word for it.
     pub const BACK_OFF: &str = "CrashLoopBackOff";
 }
 
-/// A run that is over. What the container itself wrote about its end is not kept.
+/// A run that is over, without the termination message of the container.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Ended {
     /// Id of the container that ran.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub id: Option<String>,
-    /// Exit code; 128 and the number of the signal for a process that was killed.
+    /// Exit code; for a process that was killed: 128 plus the number of the signal.
     pub exit_code: i32,
-    /// The runtime's word: `Error`, `Completed`, `OOMKilled`, …
+    /// The runtime's reason: `Error`, `Completed`, `OOMKilled`, …
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub reason: Option<String>,
-    /// When it began, CLOCK_BOOTTIME nanoseconds; absent if that was before the node was booted, or nobody knows.
+    /// When it began, CLOCK_BOOTTIME nanoseconds; absent if that was before the boot of the node, or is not known.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub started_boot_ns: Option<u64>,
     /// When it ended, CLOCK_BOOTTIME nanoseconds.
@@ -61,12 +59,12 @@ pub struct Ended {
 }
 
 impl Ended {
-    /// Its memory was used up and the kernel ended it. A probe is not to blame.
+    /// The kernel ended it for lack of memory: no probe was the reason.
     pub fn is_out_of_memory(&self) -> bool {
         self.reason.as_deref() == Some("OOMKilled")
     }
 
-    /// How long it ran, nanoseconds; a second more or less.
+    /// How long it ran, nanoseconds; exact to a second.
     pub fn ran_ns(&self) -> Option<u64> {
         Some(self.finished_boot_ns?.saturating_sub(self.started_boot_ns?))
     }

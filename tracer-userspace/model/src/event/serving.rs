@@ -1,16 +1,16 @@
-//! Who serves a target, and what keeps it from doing so: read while an attempt is in trouble.
+//! The server of a target, and what keeps it from answering. tracer reads it while an attempt waits.
 
 use std::net::SocketAddr;
 
 use serde::{Deserialize, Serialize};
 
-/// The server of a target at one moment.
+/// The server of a target at one time.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Serving {
     /// The processes that hold a listener of the target, or the attempt's own connection.
     #[serde(skip_serializing_if = "Vec::is_empty", default)]
     pub processes: Vec<ServerProcess>,
-    /// Others may hold them, too: not all file descriptors of the namespace were looked at.
+    /// Other processes may hold them, too: tracer did not read all file descriptors of the namespace.
     #[serde(skip_serializing_if = "std::ops::Not::not", default)]
     pub incomplete: bool,
     /// The target's end of the attempt's connection; absent: not found there.
@@ -26,7 +26,7 @@ pub struct ServerProcess {
     pub pid: u32,
     pub comm: String,
     pub tasks: ServerTasks,
-    /// The file that says that its cgroup is frozen; absent: it is not.
+    /// The file that shows that its cgroup is frozen; absent: it is not frozen.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub frozen: Option<String>,
 }
@@ -35,10 +35,10 @@ pub struct ServerProcess {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ServerTasks {
     pub count: u32,
-    /// There are more, which were not read.
+    /// There are more threads, which were not read.
     #[serde(skip_serializing_if = "std::ops::Not::not", default)]
     pub incomplete: bool,
-    /// That run, or wait for a processor (state R).
+    /// Threads that run, or wait for a processor (state R).
     #[serde(skip_serializing_if = "is_zero", default)]
     pub runnable: u32,
     /// Stopped by a signal (state T).
@@ -47,39 +47,39 @@ pub struct ServerTasks {
     /// Held by a debugger (state t).
     #[serde(skip_serializing_if = "is_zero", default)]
     pub traced: u32,
-    /// In a wait that no signal ends, as for a disk (state D).
+    /// In a wait that no signal interrupts, such as for a disk (state D).
     #[serde(skip_serializing_if = "is_zero", default)]
     pub blocked: u32,
-    /// The kernel function in which one of these waits.
+    /// The kernel function in which a blocked thread waits.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub blocked_in: Option<String>,
-    /// Time on a processor, of all of them, nanoseconds; absent: not known.
+    /// Time that all threads ran on a processor, nanoseconds; absent: not known.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub ran_ns: Option<u64>,
-    /// Time that they waited for a processor and then got one, nanoseconds; absent: not known.
+    /// Time that all threads waited for a processor until they got one, nanoseconds; absent: not known.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub waited_ns: Option<u64>,
 }
 
-/// A connection as its server's namespace has it.
+/// A connection, as the server's namespace shows it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ServedConnection {
     /// The other end.
     pub peer: SocketAddr,
-    /// Bytes that arrived and that nobody has read.
+    /// Bytes that arrived and that no process has read.
     pub unread: u32,
-    /// Bytes that were written and that the other end has not acknowledged.
+    /// Bytes that the server wrote and that the other end has not acknowledged.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub unacknowledged: Option<u32>,
     /// A process has accepted it.
     pub accepted: bool,
-    /// One that holds it.
+    /// A process that holds it.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub pid: Option<u32>,
 }
 
-/// For how long, ever, tasks waited (`cpu.pressure` and the like), microseconds: `some` of them, or all that did not sleep
-/// (`full`: at least one waited and none ran, however many slept). Of a processor the kernel counts the latter from 5.13 on.
+/// For how long tasks have waited in total (`cpu.pressure` and others), microseconds. `some`: at least one task waited.
+/// `full`: at least one waited and none ran; for a processor the kernel counts that from 5.13 on.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Pressure {
     /// The cgroup's folder, or `node`.

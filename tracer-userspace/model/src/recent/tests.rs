@@ -3,7 +3,7 @@ use proptest::prelude::*;
 use super::*;
 
 impl<K: Ord + Clone, V: Clone, const MOST: usize> Recent<K, V, MOST> {
-    /// The entries, that which was written longest ago first.
+    /// The entries, the one that was written longest ago first.
     fn by_age(&self) -> Vec<(K, V)> {
         self.order.values().filter_map(|key| Some((key.clone(), self.get(key)?.clone()))).collect()
     }
@@ -20,14 +20,14 @@ fn keys(map: &Recent<u8, u8, 3>) -> Vec<u8> {
 }
 
 #[test]
-fn the_oldest_goes_and_not_the_smallest() {
+fn a_full_map_drops_the_oldest_entry_not_the_smallest_key() {
     assert_eq!(keys(&filled(&[9, 1, 5])), [1, 5, 9], "there is room");
     assert_eq!(keys(&filled(&[9, 1, 5, 7])), [1, 5, 7]);
     assert_eq!(keys(&filled(&[9, 1, 5, 9, 7])), [5, 7, 9], "9 was written again");
 }
 
 #[test]
-fn whatever_may_change_a_value_is_a_write() {
+fn each_mutable_access_counts_as_a_write() {
     let writes: [fn(&mut Recent<u8, u8, 3>); 3] = [
         |map| *map.or_default(9) += 1,
         |map| map.get_mut(&9).into_iter().for_each(|it| *it += 1),
@@ -42,7 +42,7 @@ fn whatever_may_change_a_value_is_a_write() {
 }
 
 #[test]
-fn looking_is_no_write() {
+fn a_read_does_not_count_as_a_write() {
     let mut map = filled(&[9, 1, 5]);
     assert!(map.contains_key(&9) && map.get(&9) == Some(&9) && map.values().count() == 3);
     map.insert(7, 7);
@@ -50,7 +50,7 @@ fn looking_is_no_write() {
 }
 
 #[test]
-fn who_is_spared_goes_last() {
+fn a_spared_key_is_dropped_last() {
     let mut map = filled(&[9, 1, 5]);
     map.insert_sparing(7, 7, |key| *key >= 9);
     assert_eq!(keys(&map), [5, 7, 9]);
@@ -59,7 +59,7 @@ fn who_is_spared_goes_last() {
 }
 
 #[test]
-fn what_is_taken_out_leaves_room() {
+fn a_removed_entry_leaves_room() {
     let mut map = filled(&[9, 1, 5]);
     assert_eq!((map.remove(&1), map.remove(&1)), (Some(1), None));
     map.insert(7, 7);
@@ -70,7 +70,7 @@ fn what_is_taken_out_leaves_room() {
 }
 
 #[test]
-fn a_sequence_keeps_its_end() {
+fn a_queue_keeps_its_last_items() {
     let mut queue = VecDeque::new();
     (0..5).for_each(|n| remember(3, &mut queue, n));
     assert_eq!(queue, [2, 3, 4]);
@@ -78,7 +78,7 @@ fn a_sequence_keeps_its_end() {
 
 const MOST: usize = 5;
 
-/// The same by a list, from the oldest to the newest.
+/// A simple implementation with a list, from the oldest to the newest entry.
 #[derive(Default)]
 struct Model(Vec<(u8, u16)>);
 
@@ -136,7 +136,7 @@ fn step(map: &mut Recent<u8, u16, MOST>, model: &mut Model, (what, key, value): 
 
 proptest! {
     #[test]
-    fn it_holds_what_a_list_in_the_order_of_writes_holds(
+    fn a_map_holds_the_same_as_a_list_in_the_order_of_writes(
         steps in prop::collection::vec((0u8..7, 0u8..12, any::<u16>()), 0..200)
     ) {
         let (mut map, mut model) = (Recent::default(), Model::default());

@@ -1,5 +1,5 @@
-//! The causes: one row each. The order of decision, conditions of the node, alerts, `tracer explain` and the runbook
-//! follow this table, or a test compares them with it.
+//! The table of causes. The order of decision, conditions of the node, alerts, `tracer explain` and the runbook follow
+//! this table, or a test compares them with it.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -8,31 +8,31 @@ use serde::{Deserialize, Serialize};
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Scope {
-    /// Who runs the node: any pod of it can be hit.
+    /// The operator of the node: the cause can affect any of its pods.
     Node,
-    /// Who runs the network, its policies and its firewalls.
+    /// The operator of the network, its policies and its firewalls.
     Network,
-    /// Who runs the kubelet.
+    /// The operator of the kubelet.
     Kubelet,
-    /// Who writes the pod's spec: its probes, limits and budgets.
+    /// The author of the pod's spec: its probes, limits and budgets.
     Pod,
-    /// Who writes the application.
+    /// The author of the application.
     Application,
 }
 
-/// How much it matters, the worst first.
+/// How serious it is, the worst first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Severity {
     /// An attempt failed.
     Error,
-    /// What failed still may: a budget is not spent yet.
+    /// Nothing that counts as failed yet, such as an attempt within the budget of a start.
     Warning,
     /// Nothing failed.
     Info,
 }
 
-/// How far an attempt with this cause comes.
+/// How far an attempt with this cause gets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Stage {
     /// The pod has no network yet.
@@ -45,22 +45,22 @@ pub enum Stage {
     Tls,
     /// No answer, or not the one that the probe needs.
     Answer,
-    /// The command of an exec probe runs, or cannot.
+    /// The command of an exec probe runs, or cannot run.
     Command,
-    /// It is not fixed.
+    /// It depends on the attempt.
     Any,
 }
 
-/// What else holds of a cause, whatever the attempt.
+/// Other properties of a cause.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Trait {
-    /// The attempt reached the process that it was for, or its listener.
+    /// The attempt reached the target's process or its listener.
     Reached,
-    /// The attempt was answered with a no.
+    /// The attempt got an answer that refuses.
     Refusal,
-    /// It is also what a process leaves that ends with its pod.
+    /// A process that ends with its pod causes the same failure.
     EndsWithProcess,
-    /// It is also what a network leaves that ends with its pod.
+    /// A network that is removed with its pod causes the same failure.
     EndsWithNetwork,
 }
 
@@ -85,18 +85,18 @@ macro_rules! causes {
                 match name { $($name => Some(Self::$variant),)* _ => None }
             }
 
-            /// Who has to act; of what nothing explains that is not known.
+            /// Who has to act; `None` for `unexplained`.
             pub const fn scope(self) -> Option<Scope> {
                 use Scope::{Application, Kubelet, Network, Node, Pod};
                 match self { $(Self::$variant => $scope,)* }
             }
 
-            /// How far such an attempt comes.
+            /// How far such an attempt gets.
             pub const fn stage(self) -> Stage {
                 match self { $(Self::$variant => Stage::$stage,)* }
             }
 
-            /// How much a failure with this cause matters.
+            /// How serious a failure with this cause is.
             pub const fn severity(self) -> Severity {
                 match self { $(Self::$variant => Severity::$severity,)* }
             }
@@ -120,7 +120,7 @@ causes! {
     LoopbackDown = "loopback_down": Some(Node), Handshake, Error, [];
     /// The pod's link, or the one that leads to it, is down, or its namespace is gone.
     PodLinkDown = "pod_link_down": Some(Network), Handshake, Error, [EndsWithNetwork];
-    /// The Service that was dialled has no endpoint that is ready.
+    /// The Service that was dialled has no ready endpoint.
     ServiceNoEndpoints = "service_no_endpoints": Some(Application), Handshake, Error, [];
     /// The connection table of the namespace is full.
     ConntrackTableFull = "conntrack_table_full": Some(Node), Handshake, Error, [];
@@ -138,7 +138,7 @@ causes! {
     RpFilterDrop = "rp_filter_drop": Some(Network), Handshake, Error, [];
     /// The pod's link is a part of the device by which the node asks for it.
     HostIsolatedLink = "host_isolated_link": Some(Network), Handshake, Error, [];
-    /// A rule of the node's routing sends the SYN out by another device than the pod's.
+    /// A routing rule of the node sends the SYN to another device than the pod's.
     AsymmetricRoute = "asymmetric_route": Some(Network), Handshake, Error, [];
     /// The link-layer address of the target (or of the gateway) could not be resolved.
     NeighbourFailure = "neighbour_failure": Some(Network), Handshake, Error, [EndsWithNetwork];
@@ -152,17 +152,17 @@ causes! {
     AcceptQueueOverflow = "accept_queue_overflow": Some(Application), Handshake, Error, [Reached];
     /// The listener's queue of half-open connections is full.
     SynBacklogOverflow = "syn_backlog_overflow": Some(Application), Handshake, Error, [Reached];
-    /// Refused, and a connection of a process has that port as its own end: no server can bind it.
+    /// Refused, and a connection of a process has that local port: no server can bind it.
     PortTaken = "port_taken": Some(Pod), Handshake, Error, [Refusal];
     /// The liveness or startup budget ended before the container listened.
     StartupBudgetExceeded = "startup_budget_exceeded": Some(Pod), Handshake, Error, [Refusal, EndsWithProcess];
-    /// Refused, and the process began to listen later, or has not yet in its start.
+    /// Refused, and the process began to listen later, or is still starting.
     NotListeningYet = "not_listening_yet": Some(Pod), Handshake, Warning, [Refusal, EndsWithProcess];
-    /// A field of the probe is to be changed, not the application.
+    /// The probe is wrong, not the application.
     ProbeMisconfigured = "probe_misconfigured": Some(Pod), Answer, Error, [Refusal];
-    /// The target's kernel has nobody listening on that address and port.
+    /// No process listens on that address and port.
     ConnectionRefused = "connection_refused": Some(Application), Handshake, Error, [Refusal, EndsWithProcess];
-    /// The pod's own address translation sent the attempt to another process, and that one closed it.
+    /// The pod's own address translation sent the attempt to another process, which closed it.
     MeshRedirect = "mesh_redirect": Some(Pod), Answer, Error, [Refusal, EndsWithProcess];
     /// Any other RST before ESTABLISHED.
     HandshakeRst = "handshake_rst": Some(Network), Handshake, Error, [Refusal];
@@ -174,7 +174,7 @@ causes! {
     KubeletDelayed = "kubelet_delayed": Some(Kubelet), Any, Error, [];
     /// Established, and TLS was not finished before the timeout.
     TlsHandshakeSlow = "tls_handshake_slow": Some(Application), Tls, Error, [Reached, EndsWithProcess];
-    /// Request taken, no byte of an answer before the prober gave up.
+    /// The target took the request, and sent no byte before the prober gave up.
     SlowResponse = "slow_response": Some(Application), Answer, Error, [Reached, EndsWithProcess];
     /// Nothing of the target's container could run.
     TargetStarved = "target_starved": Some(Pod), Answer, Error, [Reached];
@@ -194,7 +194,7 @@ causes! {
     ExecFailed = "exec_failed": Some(Application), Command, Error, [];
     /// The kubelet failed before it tried to connect to the pod.
     KubeletClientError = "kubelet_client_error": Some(Kubelet), Connect, Error, [];
-    /// The wall clock was set back, and the kubelet waits until it has reached the start of the container.
+    /// The wall clock was set back, and the kubelet waits until it reaches the start of the container.
     ProbeNotRun = "probe_not_run": Some(Kubelet), Any, Warning, [];
     /// A pod's sandbox waits for the network.
     CniNotReady = "cni_not_ready": Some(Network), Sandbox, Error, [];
@@ -211,7 +211,7 @@ impl Cause {
         self.traits().contains(&what)
     }
 
-    /// A state of the node, whichever pod showed it.
+    /// The cause is a state of the node, not of one pod.
     pub fn is_of_node(self) -> bool {
         self.scope() == Some(Scope::Node)
     }

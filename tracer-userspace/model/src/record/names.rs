@@ -7,10 +7,11 @@ use serde::{Deserialize, Serialize};
 
 use crate::event::{Ancestor, Handler, LifecycleHandler, Netns, ProbeSpec, ProbeType, Workload, full_name};
 
-/// A probe as it is known.
+/// What is known of a probe.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Probe {
-    /// `liveness`, `readiness`, `startup`; absent where it can be several of them, or a lifecycle handler of the container.
+    /// `liveness`, `readiness`, `startup`; absent if it can be several of them, or a lifecycle handler of the
+    /// container.
     #[serde(rename = "type", skip_serializing_if = "Option::is_none", default)]
     pub probe_type: Option<ProbeType>,
     /// `http`, `tcp`, `grpc`, `exec`.
@@ -31,17 +32,17 @@ pub struct Probe {
     /// Seconds.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub period_s: Option<u32>,
-    /// Failures in a row until it counts.
+    /// Failures in a row until the probe counts as failed.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub failure_threshold: Option<u32>,
-    /// Failures in a row of this probe seen so far, this one included; absent where several probes fit and the kubelet has not
-    /// reported which of them it is.
+    /// Failures in a row of this probe so far, with this one; absent if several probes fit and the kubelet has not
+    /// named one of them.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub consecutive_failures: Option<u32>,
 }
 
 impl Probe {
-    /// What all of these specs agree on. `None` for no spec.
+    /// The fields in which all these specs are the same. `None` for no spec.
     pub fn agreed(specs: &[&ProbeSpec]) -> Option<Self> {
         fn same<T: PartialEq + Clone>(specs: &[&ProbeSpec], get: impl Fn(&ProbeSpec) -> Option<T>) -> Option<T> {
             let first = get(specs.first()?)?;
@@ -61,7 +62,7 @@ impl Probe {
         })
     }
 
-    /// What is left of it where the attempt may as well be this lifecycle handler's, which has neither kind nor timeout nor period.
+    /// The fields that also fit this lifecycle handler, which has no kind, timeout and period.
     #[must_use]
     pub fn or_of(self, handler: &LifecycleHandler) -> Self {
         Self {
@@ -89,13 +90,13 @@ pub struct K8s {
     /// Container name.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub container_name: Option<String>,
-    /// What made the pod; absent for a pod of its own, and where the pod's owners are not known.
+    /// The object that made the pod; absent for a pod without an owner, or if its owners are not known.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub workload: Option<Workload>,
 }
 
 impl K8s {
-    /// "default/web", or the uid if that is all that is known.
+    /// "default/web", or the uid if the name is not known.
     pub fn full_name(&self) -> Option<String> {
         full_name(self.namespace.as_deref(), self.pod_name.as_deref().or(self.pod_uid.as_deref()))
     }
@@ -131,15 +132,15 @@ pub struct Process {
 pub struct NetnsRef {
     /// Inode number, as `readlink /proc/PID/ns/net` shows it.
     pub inum: Netns,
-    /// `net_cookie`, where it is known.
+    /// `net_cookie`, if known.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub cookie: Option<String>,
-    /// `host` for the node's own, else the pod's name where it is known.
+    /// `host` for the node's own namespace, otherwise the pod's name, if known.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub name: Option<String>,
 }
 
-/// Who caused it.
+/// The process that caused a failure or event.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Culprit {
     /// Process id.
@@ -153,13 +154,13 @@ pub struct Culprit {
     pub ancestors: Vec<Ancestor>,
     /// What it did: `link_down`, `reset`.
     pub op: String,
-    /// Path by which it entered the namespace it hit, where that was seen.
+    /// Path by which it entered the affected namespace, if tracer saw that.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub netns_path: Option<String>,
-    /// The namespace it hit.
+    /// The affected namespace.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub netns: Option<NetnsRef>,
-    /// When, on CLOCK_BOOTTIME.
+    /// When it did it, on CLOCK_BOOTTIME.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub time_boot_ns: Option<u64>,
 }

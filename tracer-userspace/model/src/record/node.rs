@@ -1,4 +1,4 @@
-//! What happened to the node itself.
+//! `node` records: events of the node itself.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -9,24 +9,24 @@ use crate::event::ProxyMode;
 /// The body of a `node` record.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct NodeBody {
-    /// `link_down`, `link_up`, `netns_enter`, `firewall_drop_began` (seen at watched connections; again after five minutes
-    /// without), `node_ports_changed`, `port_pressure`, `rules_flushed`.
+    /// `link_down`, `link_up`, `netns_enter`, `firewall_drop_began` (seen at watched connections; again after five
+    /// minutes without), `node_ports_changed`, `port_pressure`, `rules_flushed`.
     pub event: String,
-    /// In words.
+    /// One sentence with the names and numbers of this event.
     pub summary: String,
-    /// Who did it.
+    /// The process that did it.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub culprit: Option<Culprit>,
-    /// Where.
+    /// The namespace in which it happened.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub netns: Option<NetnsRef>,
     /// The link.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub link: Option<LinkRef>,
-    /// Who uses up ephemeral ports, and what that means for the next connect.
+    /// The processes that use up ephemeral ports, and the effect on the next connect.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub ports: Option<PortsBody>,
-    /// What became of the NodePorts.
+    /// How the NodePorts changed.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub node_ports: Option<NodePortsBody>,
 }
@@ -36,15 +36,15 @@ pub struct NodeBody {
 pub struct NodePortsBody {
     /// The table of kube-proxy in the kernel: `ipvs`, `iptables`, `nftables`.
     pub proxy_mode: ProxyMode,
-    /// Those that came; five at most.
+    /// New NodePorts; five at most.
     #[serde(skip_serializing_if = "Vec::is_empty", default)]
     pub added: Vec<NodePortRef>,
-    /// How many came.
+    /// How many are new.
     pub added_count: usize,
-    /// Those that went; five at most.
+    /// Removed NodePorts; five at most.
     #[serde(skip_serializing_if = "Vec::is_empty", default)]
     pub removed: Vec<NodePortRef>,
-    /// How many went.
+    /// How many were removed.
     pub removed_count: usize,
     /// How many there are now.
     pub count: usize,
@@ -55,7 +55,7 @@ pub struct NodePortsBody {
 pub struct NodePortRef {
     /// Its number.
     pub port: u16,
-    /// `namespace/name[:port]` of its Service; absent if nobody reported it.
+    /// `namespace/name[:port]` of its Service; absent if no source has it.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub service: Option<String>,
 }
@@ -68,28 +68,29 @@ pub struct PortsBody {
     /// `net.ipv4.ip_local_port_range`; absent if it is not known.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub range: Option<[u16; 2]>,
-    /// Ports that connect() takes: of the range every second one, less `ip_local_reserved_ports`; for each destination.
+    /// Ports that connect() takes for each destination: every second one of the range, minus `ip_local_reserved_ports`.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub usable: Option<u32>,
     /// TCP sockets of the node's namespace in use.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub in_use: Option<u64>,
-    /// Those in TIME_WAIT.
+    /// Sockets in TIME_WAIT.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub time_wait: Option<u64>,
-    /// NodePorts of IPVS among the usable ports; absent without such a table. With other proxies the coincidence is harmless.
+    /// NodePorts of IPVS among the usable ports; absent without such a table. With other proxies such a collision is
+    /// harmless.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub node_ports_in_range: Option<u32>,
-    /// The chance that the next connect takes one of them.
+    /// The chance that the next connect takes a NodePort of IPVS.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub chance_next_connect_hits: Option<f64>,
-    /// Who connected from the namespace of this record, most connects first; ten at most.
+    /// The processes that connected from the namespace of this record, most connects first; ten at most.
     pub users: Vec<PortUserBody>,
 }
 
 impl PortsBody {
-    /// No connect can take a NodePort, and what waits in TIME_WAIT holds less than half of the ports even if all of it
-    /// went to one destination: ports are by destination (`__inet_hash_connect`).
+    /// No connect can take a NodePort, and the sockets in TIME_WAIT hold less than half of the ports. Ports count for
+    /// each destination (`__inet_hash_connect`), so this assumes the worst case of one destination.
     pub fn is_healthy(&self) -> bool {
         let waiting = self.time_wait.unwrap_or_default();
         let has_room = self.usable.is_some_and(|usable| waiting * 2 < u64::from(usable));
@@ -100,7 +101,7 @@ impl PortsBody {
 /// Processes of one name that use up ephemeral ports.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct PortUserBody {
-    /// The one of them that connected most.
+    /// The process with most connects.
     pub pid: u32,
     /// Their name.
     pub comm: String,
@@ -115,11 +116,11 @@ pub struct PortUserBody {
     pub netns: Option<NetnsRef>,
     /// Connects in the window.
     pub connects: u64,
-    /// The same by second.
+    /// Connects per second.
     pub connects_per_s: f64,
-    /// Destinations (address and port), estimated: a thousand and more look the same.
+    /// Number of destinations (address and port), estimated; at most about a thousand.
     pub distinct_destinations: u64,
-    /// Connects to the address that they came from.
+    /// Connects to their own address.
     pub self_connections: u64,
     /// Connections that they closed first: each leaves its port in TIME_WAIT for a minute.
     pub time_wait_left: u64,

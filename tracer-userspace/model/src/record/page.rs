@@ -1,4 +1,4 @@
-//! The page of a cause: Markdown of a small kind, in `docs/causes`. A title line and four sections; paragraphs, lists and
+//! The page of a cause in `docs/causes`, in simple Markdown: a title line, and four sections with paragraphs, lists and
 //! commands.
 
 use super::{Cause, Command, Place, Remediation};
@@ -8,21 +8,21 @@ use super::{Cause, Command, Place, Remediation};
 pub enum Section {
     /// What happened.
     Meaning,
-    /// What decides it, and what each confidence rests on.
+    /// The evidence that decides the cause, for each confidence.
     Evidence,
-    /// What looks the same from outside and has another cause.
+    /// Failures that look the same and have another cause.
     Lookalikes,
-    /// What to do about it.
+    /// What to do.
     Fix,
 }
 
-/// A part of a section. Lines of the source are joined, but those of commands.
+/// A part of a section. Lines of the source are joined, except those of commands.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Block {
     Text(String),
-    /// An item of a list, or of a list inside of one (1).
+    /// An item of a list (depth 0), or of a nested list (1).
     Item(usize, String),
-    /// Lines to run, and where; no place: it depends on the case.
+    /// Lines to run, and where; without a place, it depends on the case.
     Commands(Option<Place>, Vec<String>),
 }
 
@@ -52,7 +52,7 @@ impl Cause {
         blocks(part.and_then(|part| part.split_once('\n')).map(|(_, body)| body).unwrap_or_default())
     }
 
-    /// What to do about it in general: the first paragraph of its section, and the commands that say where they run.
+    /// The general fix: the first paragraph of its section, and the commands with a place.
     pub fn fix(self) -> Remediation {
         let mut fix = Remediation::default();
         for block in self.section(Section::Fix) {
@@ -120,7 +120,7 @@ mod tests {
     }
 
     #[test]
-    fn lines_of_a_paragraph_and_of_an_item_are_one() {
+    fn the_lines_of_a_paragraph_or_item_are_joined() {
         let source = "\nOne\ntwo.\n\n- a\n  b\n  - c\n\n```sh node\nip link\nip route\n```\nEnd.\n";
         let expected = [
             Block::Text("One two.".into()),

@@ -1,4 +1,4 @@
-//! What to do about a failure: a text, and commands to paste.
+//! The fix of a failure: a text, and commands to paste.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -8,12 +8,12 @@ use serde::{Deserialize, Serialize};
 pub struct Remediation {
     /// One or two sentences.
     pub text: String,
-    /// What to run, in this order; absent: there is no command that helps.
+    /// Commands to run, in this order; absent: no command helps.
     #[serde(skip_serializing_if = "Vec::is_empty", default)]
     pub commands: Vec<Command>,
 }
 
-/// A command to paste. Words in capitals stand for what is not known here.
+/// A command to paste. Words in capitals are placeholders for names that tracer does not know.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema)]
 pub struct Command {
     /// The line.
@@ -31,7 +31,7 @@ pub enum Place {
     Node,
     /// In the pod.
     Pod,
-    /// Wherever kubectl reaches the cluster.
+    /// On a machine with kubectl.
     Cluster,
 }
 
@@ -45,7 +45,7 @@ impl Place {
         }
     }
 
-    /// What stands before its commands.
+    /// The text before its commands.
     pub const fn instruction(self) -> &'static str {
         match self {
             Self::Node => "run on the node:",
@@ -86,7 +86,7 @@ impl From<&str> for Remediation {
 }
 
 impl Remediation {
-    /// With commands after those that it has.
+    /// Adds commands after its own.
     #[must_use]
     pub fn run(mut self, commands: impl IntoIterator<Item = Command>) -> Self {
         for command in commands {

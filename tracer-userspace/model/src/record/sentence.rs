@@ -1,8 +1,8 @@
-//! How a sentence of a record begins and ends.
+//! The begin and end of sentences in records.
 
 use super::{Body, FindingBody};
 
-/// Words with which sentences begin here. A name (of a process, link, setting, command) keeps its letters.
+/// First words of sentences that get a capital letter. A name (of a process, link, setting, command) keeps its letters.
 const FIRST_WORDS: &str = "\
     a above add allow an another answered boot cannot closed connected connection connections container \
     correct each ephemeral established established, fewer find fix give have if in install it its large less \
@@ -10,7 +10,7 @@ const FIRST_WORDS: &str = "\
     process remove reset routing run see segments set so something source start strict tables take that the \
     there this under use what when where while with without write";
 
-/// With a capital letter, and no full stop if it is one sentence.
+/// Gives a text a capital letter, and removes the full stop of a single sentence.
 fn finish(text: &mut String) {
     let mut words = text.split(' ');
     let starts = words.next().is_some_and(|first| FIRST_WORDS.split(' ').any(|word| word == first))
@@ -24,7 +24,7 @@ fn finish(text: &mut String) {
 }
 
 impl Body {
-    /// Gives its sentences a capital letter, and one that stands alone no full stop.
+    /// Gives its texts a capital letter, and removes the full stop of single sentences.
     pub fn finish_sentences(&mut self) {
         match self {
             Self::Verdict(body) => {
@@ -33,14 +33,14 @@ impl Body {
                 body.verdict.evidence.iter_mut().for_each(|seen| finish(&mut seen.text));
             }
             Self::Node(body) => finish(&mut body.summary),
-            // A finding was finished where it was made.
+            // The sentences of a finding are finished where it is made.
             Self::Start(_) | Self::Stop(_) | Self::Attempt(_) | Self::Loss(_) | Self::Finding(_) => {}
         }
     }
 }
 
 impl FindingBody {
-    /// The same with a capital letter before each of its sentences.
+    /// The finding with a capital letter at the begin of its texts.
     #[must_use]
     pub fn with_sentences(mut self) -> Self {
         let always = [&mut self.observed, &mut self.expected, &mut self.why];

@@ -1,4 +1,4 @@
-//! What is reported of an attempt: the verdict with its evidence, and the attempt itself.
+//! Records about an attempt: the verdict with its evidence, and the attempt itself.
 
 use std::collections::BTreeMap;
 
@@ -13,8 +13,8 @@ use crate::event::KubeletResult;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Subject {
-    /// Matched to a probe spec, reported by the kubelet or, lacking specs, made by the prober to an address of this node's pods. On
-    /// the node's own addresses these may have any port but those that a kubelet dials as a client of the control plane.
+    /// A probe spec fits, or the kubelet reported the attempt. Without specs: the prober dialled a pod of this node, or
+    /// an address of the node itself. The latter not on ports that a kubelet dials as a client of the control plane.
     Probe,
     /// Any other connection.
     Connection,
@@ -26,10 +26,10 @@ pub enum Subject {
 pub enum Outcome {
     /// It failed.
     Failure,
-    /// It left a trace that misleads: it succeeded, or could not be made because its container or pod ends, and counts for nothing.
+    /// It looks like a failure and is none: it succeeded, or could not be made because its container or pod ends.
     Noise,
-    /// It succeeded, as far as hooks can see: it was answered where it asked, and not with an HTTP status that says no
-    /// (`http_status`; in TLS it cannot be seen), or it was a connect that asks nothing.
+    /// It succeeded, as far as hooks can see: a connect without a request, or a request whose answer had no HTTP status
+    /// of a failure (`http_status`; in TLS tracer cannot see it).
     Success,
     /// It was not over when the run ended.
     Open,
@@ -39,16 +39,16 @@ pub enum Outcome {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Confidence {
-    /// The node is in a state that explains it and nothing ties it.
+    /// The state of the node explains the failure, but nothing ties it to this attempt.
     Possible,
-    /// Every condition held, but one link is by address and time.
+    /// All conditions are met, but one of them only by address and time.
     Likely,
     /// A kernel event that carries this attempt's own socket or flow shows the cause.
     Proven,
 }
 
 impl Confidence {
-    /// As records have it.
+    /// The name in records.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Proven => "proven",
@@ -72,16 +72,16 @@ impl Confidence {
 pub struct VerdictBody {
     /// Probe or connection.
     pub subject: Subject,
-    /// The attempt, on this node until it boots again; the `attempt` record and revisions have the same. Absent where no
-    /// connection is known to be the attempt's (exec probes, sandboxes, an outcome that fits none).
+    /// The attempt, unique on this node until the next boot; the `attempt` record and revisions have the same. Absent
+    /// if no connection is known to be the attempt's (exec probes, sandboxes, an outcome that fits none).
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub attempt_id: Option<String>,
     /// `error`: an attempt failed. `warning`: a start within its budget. `info`: outcome `noise`.
     pub severity: Severity,
-    /// Who has to act, by the cause; absent where nothing decides it.
+    /// Who has to act, by the cause; absent if the cause does not tell.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub scope: Option<Scope>,
-    /// The answer.
+    /// The cause, with its evidence.
     pub verdict: Verdict,
     /// The probe, if a spec is known; fields in which several specs that fit differ are absent.
     #[serde(skip_serializing_if = "Option::is_none", default)]
@@ -92,28 +92,28 @@ pub struct VerdictBody {
     /// The client's end; absent if the attempt failed before a source was chosen.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub src: Option<Endpoint>,
-    /// The server's end; absent where nothing was dialled (exec probes, sandboxes).
+    /// The server's end; absent if nothing was dialled (exec probes, sandboxes).
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub dst: Option<Endpoint>,
-    /// Who dialled, or ran the probe, where that is known.
+    /// The process that dialled or ran the probe, if known.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub process: Option<Process>,
-    /// Where from.
+    /// The namespace of the client.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub netns: Option<NetnsRef>,
-    /// Who caused it, where that was seen.
+    /// The process that caused it, if tracer saw that.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub culprit: Option<Culprit>,
-    /// What the kubelet made of the attempt, where a source tells.
+    /// The kubelet outcome, if a source has it.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub kubelet: Option<KubeletOutcome>,
-    /// When it was known.
+    /// How long tracer took.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub timing: Option<Timing>,
     /// `seq` of the earlier verdict on the same attempt that this one replaces.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub revises: Option<u64>,
-    /// The record stands for several verdicts, each on an attempt of its own: they differ in nothing that decides.
+    /// The record stands for several equal verdicts, each on an attempt of its own.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub repeated: Option<Repeated>,
 }
@@ -137,43 +137,43 @@ pub struct Repeated {
 }
 
 impl Repeated {
-    /// How many verdicts a record with this field stands for. A number that no run reaches is cut: sums cannot overflow.
+    /// How many verdicts a record with this field stands for. It is limited to 32 bits, so that sums cannot overflow.
     pub fn count_of(repeated: Option<&Self>) -> u64 {
         repeated.map_or(1, |it| it.count.clamp(1, u32::MAX.into()))
     }
 }
 
-/// What the kubelet made of an attempt.
+/// The kubelet's own result of an attempt.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct KubeletOutcome {
-    /// How it counted it.
+    /// How the kubelet counted it.
     pub result: KubeletResult,
-    /// Its own words; absent where they are, or may be, what a command printed.
+    /// The kubelet's own text; absent if it may be the output of a command.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub output: Option<String>,
-    /// How many failures the Event counts that says it; absent where the kubelet's log does.
+    /// How many failures the Event counts; absent if it comes from the kubelet's log.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub event_count: Option<u32>,
 }
 
-/// The answer.
+/// The cause of an attempt's failure, with its evidence.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Verdict {
     /// The cause.
     pub cause: Cause,
     /// `failure` or `noise`.
     pub outcome: Outcome,
-    /// How sure.
+    /// How sure the cause is.
     pub confidence: Confidence,
     /// One sentence with the names and numbers of this case.
     pub summary: String,
-    /// What to do about it.
+    /// The fix.
     pub remediation: Remediation,
-    /// What decided it, in the order of time.
+    /// The observations that decided it, in the order of time.
     pub evidence: Vec<Evidence>,
     /// Other causes that met their conditions.
     pub also: Vec<Cause>,
-    /// Events lost inside the attempt's window.
+    /// Events lost during the attempt.
     pub lost_events: u64,
     /// Missing hooks that would make this verdict stronger.
     pub missing_hooks: Vec<String>,
@@ -185,22 +185,22 @@ impl Verdict {
     }
 }
 
-/// One thing that was seen.
+/// One observation that decided the verdict.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Evidence {
-    /// The hook or source it was seen by. `container_status`: what the pod's status says of how its container ran, with
+    /// The hook or source of the observation. `container_status`: the runs of the container in the pod's status, with
     /// the fields `container`, `restarts`, `exit_code`, `reason`, `ran_s`, `ended_s_before` (the attempt), `waiting`.
     /// `pod_status`: the pod is being deleted.
     pub hook: String,
     /// When, on CLOCK_BOOTTIME.
     pub time_boot_ns: u64,
-    /// In words.
+    /// One sentence.
     pub text: String,
-    /// In numbers.
+    /// The numbers and names of the sentence.
     pub fields: BTreeMap<String, Value>,
 }
 
-/// When it was known.
+/// How long tracer took.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Timing {
     /// From the kernel event that decided it to the record; absent in a replay.
@@ -212,7 +212,7 @@ pub struct Timing {
 pub struct AttemptBody {
     /// Probe or connection.
     pub subject: Subject,
-    /// The attempt, on this node until it boots again.
+    /// The attempt, unique on this node until the next boot.
     pub attempt_id: String,
     /// How it ended.
     pub outcome: Outcome,
@@ -227,9 +227,9 @@ pub struct AttemptBody {
     pub src: Option<Endpoint>,
     /// The server's end.
     pub dst: Endpoint,
-    /// Who dialled.
+    /// The process that dialled.
     pub process: Process,
-    /// The HTTP status of the answer; absent: there was none, or no hook saw it (in TLS none does).
+    /// The HTTP status of the answer; absent: there was none, or no hook saw it (as always in TLS).
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub http_status: Option<u16>,
     /// How long its parts took.
@@ -245,8 +245,8 @@ pub struct Phases {
     /// From connect to established.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub connect: Option<f64>,
-    /// From established to the server's first TLS record: its side of the handshake (RFC 8446; before TLS 1.3 one more round
-    /// trip follows).
+    /// From established to the server's first TLS record: its part of the handshake (RFC 8446; before TLS 1.3 another
+    /// round trip follows).
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub tls: Option<f64>,
     /// From established to the first byte of the answer; in TLS it cannot be distinguished from the handshake.

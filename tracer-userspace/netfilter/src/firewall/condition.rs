@@ -1,4 +1,5 @@
-//! What a rule asks for beyond what [`When`](tracer_model::event::When) can say, and what the packets of one flow have of it.
+//! Evaluates the conditions of a rule for the packets of one flow, also those that
+//! [`When`](tracer_model::event::When) cannot express.
 
 use std::net::{IpAddr, SocketAddr};
 
@@ -7,8 +8,8 @@ use tracer_model::event::path::{Asks, state};
 use tracer_model::event::{Flow, When};
 
 impl Key {
-    /// The bytes of this field in the packets of a flow; absent: the flow does not tell them.
-    fn of(self, flow: Flow) -> Option<Vec<u8>> {
+    /// The bytes of this field in the packets of a flow; absent: they do not follow from the flow.
+    fn bytes_in(self, flow: Flow) -> Option<Vec<u8>> {
         let port = |at: SocketAddr| (at.port() != 0).then(|| at.port().to_be_bytes().to_vec());
         match self {
             Self::Family => Some(vec![if flow.dst.is_ipv6() { 10 } else { 2 }]),
@@ -17,12 +18,12 @@ impl Key {
             Self::DestinationPort => port(flow.dst),
             Self::SourceAddress(size) => octets(flow.src.ip(), size),
             Self::DestinationAddress(size) => octets(flow.dst.ip(), size),
-            Self::ConntrackState | Self::TcpFlags | Self::WayBack | Self::Other => None,
+            Self::ConntrackState | Self::TcpFlags | Self::ReversePath | Self::Other => None,
         }
     }
 }
 
-/// The first bytes of an address of a family that has so many.
+/// The first `size` bytes of the address; absent if an address of its family has another size.
 fn octets(addr: IpAddr, size: usize) -> Option<Vec<u8>> {
     match addr {
         IpAddr::V4(addr) if size <= 4 => addr.octets().get(..size).map(<[u8]>::to_vec),
@@ -32,24 +33,24 @@ fn octets(addr: IpAddr, size: usize) -> Option<Vec<u8>> {
 }
 
 impl Rule {
-    /// `when` is all it asks for.
+    /// Whether `when` has all conditions of the rule.
     pub(super) const fn exact(&self) -> bool {
         self.rest.is_empty()
     }
 
-    /// What it still asks of a packet of this flow; absent: no such packet meets it.
+    /// The conditions that remain for a packet of this flow; absent: no packet of it can match.
     pub(super) fn asks(&self, flow: Flow, table: &Table) -> Option<Asks> {
         let mut asks = of_when(self.when, flow)?;
         for test in &self.rest {
             match test {
                 Test::State(states) => asks.states &= states,
                 Test::Flags(test) => asks.flags.push(*test),
-                Test::Range { key, from, to, inverted } => match key.of(flow) {
+                Test::Range { key, from, to, inverted } => match key.bytes_in(flow) {
                     Some(value) => (in_range(&value, from, to) != *inverted).then_some(())?,
                     None => asks.unknown = true,
                 },
                 Test::Set { keys, set, inverted } => match table.sets.get(set) {
-                    Some(elements) => and(&mut asks, elements.has(keys, flow), *inverted)?,
+                    Some(elements) => add_set_condition(&mut asks, elements.has(keys, flow), *inverted)?,
                     None => asks.unknown = true,
                 },
                 Test::Unknown => asks.unknown = true,
@@ -78,8 +79,8 @@ fn of_when(when: When, flow: Flow) -> Option<Asks> {
     (states != 0).then(|| Asks { states, unknown, ..Asks::default() })
 }
 
-/// Takes in that a set has the packet, or has it not; absent: that cannot be.
-fn and(asks: &mut Asks, has: Has, inverted: bool) -> Option<()> {
+/// Adds the condition that the packet is in a set, or (`inverted`) is not; absent: no packet can match.
+fn add_set_condition(asks: &mut Asks, has: Has, inverted: bool) -> Option<()> {
     let only_states = |it: &Asks| it.flags.is_empty() && !it.unknown;
     match has {
         Has::One(_) => (!inverted).then_some(())?,
@@ -93,17 +94,17 @@ fn and(asks: &mut Asks, has: Has, inverted: bool) -> Option<()> {
     Some(())
 }
 
-/// What a set has of a packet.
+/// The elements of a set that a packet matches.
 #[derive(Debug)]
 pub(super) enum Has {
-    /// This element, by its place.
+    /// This element, by its index.
     One(usize),
-    /// One of these or none, with what the packet must have for each.
+    /// One of these elements or none, each with the conditions that remain.
     Some(Vec<(Asks, usize)>),
 }
 
 impl Elements {
-    /// The elements that a packet of this flow may be in.
+    /// The elements that a packet of this flow may match.
     pub(super) fn has(&self, keys: &[Key], flow: Flow) -> Has {
         if self.0.iter().any(|element| element.ends) {
             return self.of_ranges(keys, flow);
@@ -116,11 +117,11 @@ impl Elements {
                 None => {}
             }
         }
-        self.or_rest(some)
+        self.or_catch_all(some)
     }
 
-    /// Where nothing else may be, the element that catches all is.
-    fn or_rest(&self, mut some: Vec<(Asks, usize)>) -> Has {
+    /// Adds the catch-all element: it matches if no other element does.
+    fn or_catch_all(&self, mut some: Vec<(Asks, usize)>) -> Has {
         match self.0.iter().position(|element| element.catches_all) {
             Some(at) if some.is_empty() => Has::One(at),
             Some(at) => {
@@ -131,10 +132,11 @@ impl Elements {
         }
     }
 
-    /// As `nft_rbtree_lookup`: the greatest key that is not above the packet's; one that begins a range goes before one that ends one.
+    /// Looks up as `nft_rbtree_lookup` does: the greatest key that is not above the packet's value. Of two equal keys, the one
+    /// that begins a range comes first.
     fn of_ranges(&self, keys: &[Key], flow: Flow) -> Has {
         let value = match keys {
-            [key] => key.of(flow),
+            [key] => key.bytes_in(flow),
             _ => None,
         };
         let Some(value) = value else {
@@ -146,13 +148,13 @@ impl Elements {
             self.0.iter().enumerate().filter(|(_, it)| !it.catches_all && it.key.as_slice() <= value.as_slice());
         match below.max_by_key(|(_, it)| (&it.key, !it.ends)) {
             Some((at, element)) if !element.ends => Has::One(at),
-            _ => self.or_rest(Vec::new()),
+            _ => self.or_catch_all(Vec::new()),
         }
     }
 }
 
 impl Element {
-    /// Parts of a key are padded to four bytes.
+    /// The conditions that remain for this element. The kernel pads each part of a key to four bytes.
     fn asks(&self, keys: &[Key], flow: Flow) -> Option<Asks> {
         let (mut asks, mut at) = (Asks::default(), 0);
         for key in keys {
@@ -161,7 +163,7 @@ impl Element {
             let (from, to) = (part(&self.key), self.last.as_deref().map_or_else(|| part(&self.key), part));
             match (key, from, to) {
                 (Key::ConntrackState, Some(from), Some(to)) if from == to => asks.states &= single_state(&from)?,
-                (key, Some(from), Some(to)) => match key.of(flow) {
+                (key, Some(from), Some(to)) => match key.bytes_in(flow) {
                     Some(value) => in_range(&value, &from, &to).then_some(())?,
                     None => asks.unknown = true,
                 },
@@ -173,7 +175,7 @@ impl Element {
     }
 }
 
-/// The state that a value in the order of the host stands for; absent: no packet has it.
+/// The one state of a value in host byte order; absent: no packet has such a value.
 fn single_state(value: &[u8]) -> Option<u8> {
     let number = u32::from_ne_bytes(value.try_into().ok()?);
     u8::try_from(number).ok().filter(|bits| bits.count_ones() == 1)
@@ -207,9 +209,9 @@ mod tests {
         }
     }
 
-    /// `{ 22, 80-90 }` and its neighbours, as the kernel keeps them: a key that ends a range is the first behind it.
+    /// Sets such as `{ 22, 80-90 }`, as the kernel stores them: the key that ends a range is the first value after it.
     #[test]
-    fn a_port_is_in_a_range_up_to_the_key_that_ends_it() {
+    fn a_range_holds_ports_below_the_key_that_ends_it() {
         let has = |ranges: &[(u16, bool)]| is_one(&ports(ranges), &[Key::DestinationPort]).is_some();
         assert!(has(&[(91, true), (80, false), (23, true), (22, false)]));
         assert!(!has(&[(22, false), (23, true), (81, false), (90, true)]));
@@ -219,7 +221,7 @@ mod tests {
     }
 
     #[test]
-    fn a_joint_key_is_compared_part_by_part() {
+    fn the_parts_of_a_concatenated_key_are_compared_one_by_one() {
         let keys = [Key::DestinationAddress(4), Key::Protocol, Key::DestinationPort];
         let key = |addr: [u8; 4], port: u16| [&addr[..], &[6, 0, 0, 0], &port.to_be_bytes(), &[0, 0]].concat();
         let one = |key: Vec<u8>, last| is_one(&Elements(vec![Element { last, ..element(&key) }]), &keys).is_some();
@@ -230,16 +232,18 @@ mod tests {
     }
 
     #[test]
-    fn what_the_flow_does_not_tell_is_left_open() {
+    fn fields_that_the_flow_does_not_have_remain_conditions() {
         let sports = Elements(vec![element(&40_000_u16.to_be_bytes())]);
         assert!(matches!(sports.has(&[Key::SourcePort], flow()), Has::Some(some) if some[0].0.unknown));
         let states = Elements(vec![element(&2_u32.to_ne_bytes()), element(&4_u32.to_ne_bytes())]);
-        let Has::Some(some) = states.has(&[Key::ConntrackState], flow()) else { panic!("which of them is not known") };
+        let Has::Some(some) = states.has(&[Key::ConntrackState], flow()) else {
+            panic!("the state of the packet is not known")
+        };
         assert_eq!(some.iter().map(|(asks, _)| asks.states).collect::<Vec<_>>(), [2, 4]);
     }
 
     #[test]
-    fn what_no_other_element_has_is_the_last_ones() {
+    fn the_catch_all_element_matches_if_no_other_does() {
         let all = Element { catches_all: true, ..Element::default() };
         let with = |port: u16| Elements(vec![all.clone(), element(&port.to_be_bytes())]);
         assert_eq!(is_one(&with(80), &[Key::DestinationPort]), Some(1));
@@ -247,7 +251,7 @@ mod tests {
     }
 
     #[test]
-    fn sets_narrow_or_exclude() {
+    fn sets_add_or_exclude_states() {
         let rule = |inverted, rest: Vec<Test>| {
             let sets = [("ports".to_owned(), ports(&[(80, false), (81, true)]))].into();
             let states = Elements(vec![element(&2_u32.to_ne_bytes()), element(&4_u32.to_ne_bytes())]);

@@ -1,4 +1,5 @@
-//! How full the connection table of a namespace is, and what it had to turn away; and the states of a packet that rules ask for.
+//! Reads how full the connection tracking table of a network namespace is, and how many packets it dropped. Also the bits of
+//! the packet states that rules compare.
 
 use std::fs;
 
@@ -12,7 +13,7 @@ pub(super) const CT_INVALID: u32 = 1;
 /// `NF_CT_STATE_BIT(IP_CT_NEW)`
 pub(super) const CT_NEW: u32 = 8;
 
-/// The values of the namespace of the calling thread; none without conntrack.
+/// Reads the network namespace of the calling thread; `None` without conntrack.
 pub(super) fn read() -> Option<Conntrack> {
     let value = |name: &str| fs::read_to_string(format!("{SYSCTL}/{name}")).ok()?.trim().parse().ok();
     let table =
@@ -20,7 +21,7 @@ pub(super) fn read() -> Option<Conntrack> {
     Some(add_statistics(table, &fs::read_to_string(STATISTICS).unwrap_or_default()))
 }
 
-/// A line of names, then one of hexadecimal numbers for each CPU.
+/// Adds the statistics: a line of names, then a line of hexadecimal numbers for each CPU.
 pub(super) fn add_statistics(mut table: Conntrack, text: &str) -> Conntrack {
     let mut lines = text.lines();
     let names: Vec<&str> = lines.next().unwrap_or_default().split_whitespace().collect();

@@ -1,4 +1,4 @@
-//! The rules that can drop or reject a flow: the walk to them from the hooks.
+//! Finds the rules that can drop or reject a flow: follows the chains from their hooks.
 
 use std::cell::Cell;
 use std::collections::HashMap;
@@ -7,12 +7,12 @@ use super::path::path;
 use super::ruleset::{Chain, Place, Rule, Table, Then};
 use tracer_model::event::{Firewall, FirewallRule, Flow, RuleVerdict, When, any_client};
 
-/// Rules handed over at most; above it only those that can match the flow that was asked about.
+/// The limit of rules in an answer. If there are more, only those that can match the queried flow are kept.
 const MAX_RULES: usize = 1024;
-/// Deeper chains are not followed: nftables allows 16 (`NFT_JUMP_STACK_SIZE`).
+/// The limit of nested jumps: nftables allows 16 (`NFT_JUMP_STACK_SIZE`).
 const MAX_DEPTH: u32 = 64;
-/// Rules and elements looked at in one reading: ten times what a node with 10,000 Services takes. Chains that many ways lead
-/// to, and maps that many rules use, are walked again for each: anyone's pod may have thousands of both.
+/// The limit of rules and elements that one reading visits: ten times what a node with 10,000 Services needs. A chain or map is
+/// visited again for each rule that leads to it, and any pod may have thousands of both.
 const MAX_STEPS: usize = 4_000_000;
 
 /// How a chain is reached.
@@ -30,7 +30,7 @@ fn bit(hook: &str) -> u16 {
     HOOKS.iter().position(|name| *name == hook).map_or(0, |at| 1 << at)
 }
 
-/// How many more rules are looked at in this reading.
+/// How many more rules this reading may visit.
 #[derive(Debug)]
 pub(super) struct Steps {
     left: Cell<usize>,
@@ -56,7 +56,7 @@ pub(super) struct Rules {
     found: Vec<(Place, FirewallRule)>,
     narrowed: bool,
     truncated: bool,
-    /// Tables that were walked.
+    /// How many tables were walked.
     tables: usize,
 }
 
@@ -65,7 +65,7 @@ impl Rules {
         Self { flow: any_client(flow), found: Vec::new(), narrowed: false, truncated: false, tables: 0 }
     }
 
-    /// Adds a rule with these conditions; one that cannot match is not made.
+    /// Adds a rule with these conditions, unless it cannot match.
     fn add(&mut self, place: Place, when: When, rule: impl FnOnce() -> FirewallRule) {
         if !self.narrowed && self.found.len() >= MAX_RULES {
             self.narrowed = true;
@@ -82,8 +82,8 @@ impl Rules {
         }
     }
 
-    /// Hands over what was found in these tables.
-    pub(super) fn hand_over(self, tables: &[Table], firewall: &mut Firewall) {
+    /// Writes the rules that were found in these tables to `firewall`.
+    pub(super) fn write_to(self, tables: &[Table], firewall: &mut Firewall) {
         let places = self.found.iter().enumerate().map(|(at, (place, _))| (*place, at)).collect();
         firewall.path = path(tables, self.flow, &places);
         firewall.rules = self.found.into_iter().map(|(_, rule)| rule).collect();
@@ -100,7 +100,7 @@ impl Table {
         let index = self.index();
         let reach = self.reach(steps, &index);
         if steps.ran_out.get() {
-            // What is known of the ways so far is more than what is true of all.
+            // The conditions come only from the jumps visited so far: other jumps may have fewer conditions.
             into.truncated = true;
             return;
         }
@@ -120,9 +120,9 @@ impl Table {
         self.chains.iter().enumerate().map(|(at, chain)| (chain.name.as_str(), at)).collect()
     }
 
-    /// Hooks and conditions of each chain. Only ever loses precision, so it comes to an end.
+    /// The hooks and conditions of each chain. Each step can only remove conditions, so the loop ends.
     fn reach(&self, steps: &Steps, index: &HashMap<&str, usize>) -> Vec<Option<Reach>> {
-        let ways = self.ways(steps, index);
+        let jumps = self.count_jumps(steps, index);
         let mut reach: Vec<Option<Reach>> =
             self.chains.iter().enumerate().map(|(at, chain)| start(at, chain)).collect();
         let mut waiting: Vec<usize> = (0..reach.len()).filter(|at| reach[*at].is_some()).collect();
@@ -131,7 +131,7 @@ impl Table {
             self.each_edge(at, steps, &mut |when, exact, target| {
                 let Some(&target) = index.get(target) else { return };
                 let (when, whole) = from.when.and(when);
-                let edge = Reach { when, exact: from.exact && exact && whole && ways[target] == 1, ..from };
+                let edge = Reach { when, exact: from.exact && exact && whole && jumps[target] == 1, ..from };
                 let merged = reach[target].map_or(edge, |known| merge(known, edge));
                 if reach[target] != Some(merged) {
                     reach[target] = Some(merged);
@@ -143,16 +143,16 @@ impl Table {
     }
 
     /// How many rules lead to each chain.
-    fn ways(&self, steps: &Steps, index: &HashMap<&str, usize>) -> Vec<u32> {
-        let mut ways = vec![0; self.chains.len()];
+    fn count_jumps(&self, steps: &Steps, index: &HashMap<&str, usize>) -> Vec<u32> {
+        let mut jumps = vec![0; self.chains.len()];
         for at in 0..self.chains.len() {
             self.each_edge(at, steps, &mut |_, _, target| {
                 if let Some(&target) = index.get(target) {
-                    ways[target] += 1;
+                    jumps[target] += 1;
                 }
             });
         }
-        ways
+        jumps
     }
 
     fn each_edge(&self, chain: usize, steps: &Steps, each: &mut impl FnMut(When, bool, &str)) {
@@ -163,8 +163,8 @@ impl Table {
         });
     }
 
-    /// The rules of a chain, verdict maps opened, with whether each is met by whatever meets its conditions; as far as the steps
-    /// last.
+    /// Visits the rules of a chain, and instead of a verdict map its elements, until the steps run out. `exact`: each packet that
+    /// meets the conditions reaches the rule.
     fn each_step(&self, chain: usize, steps: &Steps, each: &mut impl FnMut(Within, &Rule, When, bool)) {
         let mut left = false;
         for (at, rule) in self.chains[chain].rules.iter().enumerate().take_while(|_| steps.take()) {
@@ -208,10 +208,10 @@ struct ChainWalk<'a> {
     reach: Vec<Option<Reach>>,
 }
 
-/// How far a walk is.
+/// The state of a walk.
 struct Walked {
     visited: Vec<bool>,
-    /// A rule of this base chain may have let the packet go.
+    /// Whether an earlier rule of this base chain may have accepted the packet.
     accepted_before: bool,
 }
 

@@ -1,5 +1,4 @@
-//! One rule of nf_tables: its expressions, run through with the eyes on what is compared plainly and
-//! on the verdict (linux/netfilter/nf_tables.h).
+//! Parses one rule of nf_tables from its expressions: the conditions and the verdict (linux/netfilter/nf_tables.h).
 
 use std::net::{Ipv4Addr, Ipv6Addr};
 
@@ -33,9 +32,9 @@ const NFTA_BITWISE_XOR: u16 = 5;
 const NFTA_FIB_RESULT: u16 = 2;
 const NFTA_FIB_FLAGS: u16 = 3;
 const NFT_FIB_RESULT_OIFNAME: u32 = 2;
-/// `NFTA_FIB_F_SADDR`: it is the source that is looked up.
+/// `NFTA_FIB_F_SADDR`: the expression looks up the source address.
 const NFT_FIB_OF_SOURCE: u32 = 1;
-/// `enum nft_cmp_ops`, behind those for equal and not equal.
+/// `enum nft_cmp_ops`, except equal and not equal.
 const NFT_CMP_LT: u32 = 2;
 const NFT_CMP_LTE: u32 = 3;
 const NFT_CMP_GT: u32 = 4;
@@ -47,7 +46,7 @@ const NFT_CMP_NEQ: u32 = 1;
 const IP6: u8 = 10;
 
 impl Key {
-    /// What a key of a map asks for, if each of its parts is understood. Parts are padded to four bytes.
+    /// The conditions of a key of a map, if tracer models each of its parts. The kernel pads parts to four bytes.
     pub(super) fn conditions(parts: &[Self], mut key: &[u8]) -> Option<When> {
         let mut when = When::default();
         for part in parts {
@@ -64,11 +63,11 @@ impl Key {
             Self::SourcePort | Self::DestinationPort => Some(2),
             Self::SourceAddress(size) | Self::DestinationAddress(size) => Some(size),
             Self::ConntrackState => Some(4),
-            Self::WayBack | Self::Other => None,
+            Self::ReversePath | Self::Other => None,
         }
     }
 
-    /// Takes in "equals `value` under `mask`"; false if that says nothing plain.
+    /// Adds the condition "equals `value` under `mask`"; false if `When` cannot express it.
     fn set(self, when: &mut When, value: &[u8], mask: Option<&[u8]>) -> bool {
         match self {
             Self::Family if mask.is_none() => when.v6 = value.first().map(|family| *family == IP6),
@@ -84,7 +83,7 @@ impl Key {
         true
     }
 
-    /// Its bytes lie in the order of their values.
+    /// Whether its bytes compare in the order of the values.
     const fn is_ordered(self) -> bool {
         matches!(
             self,
@@ -96,23 +95,23 @@ impl Key {
         )
     }
 
-    /// A comparison that conditions do not express.
+    /// The test for a comparison that `When` cannot express.
     fn test(self, operator: Option<u32>, value: &[u8], mask: Option<&[u8]>) -> Test {
         match (self, operator, mask) {
             (Self::ConntrackState, ..) => states(operator, value, mask).map_or(Test::Unknown, Test::State),
-            (key, Some(operator), None) if key.is_ordered() => below_or_above(key, operator, value),
+            (key, Some(operator), None) if key.is_ordered() => range_of(key, operator, value),
             _ => Test::Unknown,
         }
     }
 
-    /// Takes in "does not equal `value` under `mask`"; false if that says nothing plain.
+    /// Adds the condition "does not equal `value` under `mask`"; false if `When` cannot express it.
     fn exclude(self, when: &mut When, value: &[u8], mask: Option<&[u8]>) -> bool {
         let mut one = When::default();
         self.set(&mut one, value, mask) && when.take(one, true)
     }
 }
 
-/// The states that a comparison asks for: bits are cut out, of which one must be there or none.
+/// The states that match a comparison: nft masks the state, then compares the bits with zero; or it compares a single state.
 fn states(operator: Option<u32>, value: &[u8], mask: Option<&[u8]>) -> Option<u8> {
     let bits = |bytes: &[u8]| state(bytes).and_then(|bits| u8::try_from(bits).ok());
     match (operator?, bits(value)?, mask.map(bits)) {
@@ -124,7 +123,7 @@ fn states(operator: Option<u32>, value: &[u8], mask: Option<&[u8]>) -> Option<u8
     }
 }
 
-fn below_or_above(key: Key, operator: u32, value: &[u8]) -> Test {
+fn range_of(key: Key, operator: u32, value: &[u8]) -> Test {
     let (lowest, highest) = (vec![0; value.len()], vec![0xff; value.len()]);
     let value = value.to_vec();
     let (from, to, inverted) = match operator {
@@ -142,7 +141,7 @@ fn state(value: &[u8]) -> Option<u32> {
     field(value, 0).map(u32::from_ne_bytes)
 }
 
-/// Addresses that begin like this; nft loads only the bytes that a prefix covers, or masks the rest.
+/// The prefix of a compared address: nft loads only the bytes that a prefix covers, or masks the other bits.
 pub(super) fn prefix(value: &[u8], mask: Option<&[u8]>) -> Option<Prefix> {
     let addr = match value.len() {
         1..=4 => Ipv4Addr::from(padded::<4>(value)).into(),
@@ -189,8 +188,8 @@ pub(super) fn parse_rule(family: u8, attrs: &[u8]) -> Option<Parsed> {
         let data = attribute(expression, 2).unwrap_or_default();
         parser.add(attribute(expression, 1).map(bytes_of)?, data);
     }
-    if let Some(reported) = attribute(attrs, NFTA_RULE_USERDATA).and_then(comment) {
-        parser.rule.comment = Some(reported);
+    if let Some(comment) = attribute(attrs, NFTA_RULE_USERDATA).and_then(comment) {
+        parser.rule.comment = Some(comment);
     }
     Some(Parsed {
         table: text(attribute(attrs, NFTA_RULE_TABLE)?),
@@ -206,7 +205,7 @@ fn bytes_of(name: &[u8]) -> &[u8] {
 
 struct Parser {
     rule: Rule,
-    /// Loaded and not compared yet.
+    /// Fields that were loaded and not compared yet.
     keys: Vec<Key>,
     mask: Option<Vec<u8>>,
 }
@@ -217,7 +216,7 @@ impl Parser {
             b"meta" => self.load(if attribute(data, 1).is_some() { meta(data) } else { return }),
             b"payload" => self.load(self.payload(data)),
             b"ct" if attribute(data, 1).is_some() => self.load(conntrack(data)),
-            b"bitwise" => self.cut_out(data),
+            b"bitwise" => self.apply_mask(data),
             b"cmp" => self.compare(data),
             b"lookup" => self.lookup(data),
             b"range" => self.compare_range(data),
@@ -232,7 +231,7 @@ impl Parser {
             b"rt" | b"socket" | b"hash" | b"numgen" | b"exthdr" | b"osf" | b"xfrm" | b"tunnel" | b"ct" => {
                 self.load(Key::Other);
             }
-            // Conditions that are not understood: limits, quotas, dynamic sets.
+            // Conditions that tracer does not model: limits, quotas, dynamic sets.
             _ => self.rule.rest.push(Test::Unknown),
         }
     }
@@ -242,19 +241,19 @@ impl Parser {
         self.keys.push(key);
     }
 
-    /// The bits that were cut out of the last field are not compared by themselves: they are a part of a key.
+    /// The masked bits of the last field become part of a key. tracer does not model such a part.
     fn end_mask(&mut self) {
         if let (Some(_), Some(last)) = (self.mask.take(), self.keys.last_mut()) {
             *last = Key::Other;
         }
     }
 
-    /// Bits that are cut out. A value that is shifted, or that has bits set or turned, is another.
-    fn cut_out(&mut self, data: &[u8]) {
+    /// A bitwise operation that only masks is kept. A shifted value, or one with flipped bits, is no field of the packet.
+    fn apply_mask(&mut self, data: &[u8]) {
         let value = |attr| attribute(data, attr).and_then(|it| attribute(it, NFTA_DATA_VALUE));
         self.mask = value(NFTA_BITWISE_MASK).map(<[u8]>::to_vec);
-        let turns = value(NFTA_BITWISE_XOR).is_some_and(|bits| bits.iter().any(|byte| *byte != 0));
-        if let (true, Some(last)) = (turns || self.mask.is_none(), self.keys.last_mut()) {
+        let flips = value(NFTA_BITWISE_XOR).is_some_and(|bits| bits.iter().any(|byte| *byte != 0));
+        if let (true, Some(last)) = (flips || self.mask.is_none(), self.keys.last_mut()) {
             *last = Key::Other;
         }
     }
@@ -289,13 +288,13 @@ impl Parser {
             return;
         }
         self.rule.when.rpf |=
-            key == Key::WayBack && operator == Some(NFT_CMP_EQ) && value.iter().all(|byte| *byte == 0);
+            key == Key::ReversePath && operator == Some(NFT_CMP_EQ) && value.iter().all(|byte| *byte == 0);
         let mut one = When::default();
         if key.is_ordered()
             && matches!(operator, Some(NFT_CMP_EQ | NFT_CMP_NEQ))
             && key.set(&mut one, value, mask.as_deref())
         {
-            // Where there is no room for both, what was there before may be lost.
+            // `When` has room for one condition on each field: the earlier one may be lost.
             if !self.rule.when.take(one, operator == Some(NFT_CMP_NEQ)) {
                 self.rule.rest.push(Test::Unknown);
             }
@@ -303,7 +302,7 @@ impl Parser {
         }
         let understood = match operator {
             Some(NFT_CMP_EQ) => key.set(&mut self.rule.when, value, mask.as_deref()),
-            // `ct state invalid`: the bit is cut out and must not be zero.
+            // `ct state invalid`: nft masks the bit and compares it with zero.
             Some(NFT_CMP_NEQ) if key == Key::ConntrackState && value.iter().all(|byte| *byte == 0) => {
                 key.set(&mut self.rule.when, mask.as_deref().unwrap_or_default(), None)
             }
@@ -329,7 +328,7 @@ impl Parser {
         self.rule.rest.push(test);
     }
 
-    /// A look-up that yields a verdict is a map; one in a plain set is a condition; one that yields data is not understood.
+    /// A lookup with a verdict is a map, and one in a set is a condition. tracer does not model a lookup that yields data.
     fn lookup(&mut self, data: &[u8]) {
         self.end_mask();
         let keys = std::mem::take(&mut self.keys);
@@ -365,8 +364,8 @@ impl Parser {
     }
 }
 
-/// What the code of a verdict means; none for one that goes on with the next rule. What is queued goes on with the next base
-/// chain (`nf_reinject`).
+/// The effect of a verdict; `None` if the packet continues at the next rule. A queued packet continues at the next base chain
+/// (`nf_reinject`).
 pub(super) fn verdict(verdict: &[u8]) -> Option<Then> {
     let chain = || attribute(verdict, NFTA_VERDICT_CHAIN).map(text);
     match i32::from_be_bytes(field(attribute(verdict, NFTA_VERDICT_CODE)?, 0)?) {
@@ -387,11 +386,11 @@ fn meta(data: &[u8]) -> Key {
     }
 }
 
-/// `fib saddr . iif oif missing`: the check of the way back.
+/// `fib saddr . iif oif missing` checks the reverse path.
 fn fib(data: &[u8]) -> Key {
     let is_link = number(data, NFTA_FIB_RESULT).is_some_and(|result| (1..=NFT_FIB_RESULT_OIFNAME).contains(&result));
     let of_source = number(data, NFTA_FIB_FLAGS).is_some_and(|flags| flags & NFT_FIB_OF_SOURCE != 0);
-    if is_link && of_source { Key::WayBack } else { Key::Other }
+    if is_link && of_source { Key::ReversePath } else { Key::Other }
 }
 
 fn conntrack(data: &[u8]) -> Key {

@@ -1,13 +1,13 @@
-//! Fuzz targets of rules: nf_tables and x_tables.
+//! Fuzz targets for rules: nf_tables and x_tables.
 
 use super::super::{flushes, legacy as xtables, node_ports};
 use super::ruleset::Table;
-use super::{conntrack, legacy, nft, take_in};
+use super::{add_tables, conntrack, legacy, nft};
 use tracer_model::event::{Conntrack, Firewall, Flow, Netns, ObservationKind};
 use tracer_model::fuzzing::check_recorded;
 use tracer_node::netlink::{Seen, read_answers};
 
-/// Answers and reports of nf_tables as the kernel sends them, and reports of rtnetlink: netlink messages one after another.
+/// Parses netlink messages one after another: answers and reports of nf_tables, and reports of rtnetlink.
 pub fn nftables(bytes: &[u8]) {
     let _ = read_answers(bytes, 1, &mut Seen::default(), &mut |_| ());
     let (tables, truncated) = nft::tables_of(bytes);
@@ -17,7 +17,7 @@ pub fn nftables(bytes: &[u8]) {
     tracer_node::flushes::fuzz_reports(bytes);
 }
 
-/// A table of x_tables: which family, `struct ipt_getinfo`, entries.
+/// Parses a table of x_tables: a byte for the family, `struct ipt_getinfo`, entries.
 pub fn xtables(bytes: &[u8]) {
     let Some((family, rest)) = bytes.split_first() else { return };
     let Some((info, entries)) = rest.split_at_checked(xtables::GETINFO) else { return };
@@ -27,15 +27,15 @@ pub fn xtables(bytes: &[u8]) {
     let _ = node_ports::in_chain(&tables);
 }
 
-/// Statistics of connection tracking.
+/// Parses the statistics of connection tracking.
 pub(crate) fn statistics(text: &str) {
     let _ = conntrack::add_statistics(Conntrack::default(), text);
 }
 
-/// What these tables can do to a packet, as a fact.
+/// Makes an observation of what these tables can do to a packet.
 fn flatten(tables: &[Table], truncated: bool) {
     let (Ok(src), Ok(dst)) = ("10.88.0.1:40000".parse(), "10.88.0.2:8080".parse()) else { return };
     let mut firewall = Firewall { truncated, ..Firewall::empty(Netns(1)) };
-    take_in(tables, Flow { src, dst }, &mut firewall);
+    add_tables(tables, Flow { src, dst }, &mut firewall);
     check_recorded(ObservationKind::Firewall(Box::new(firewall)));
 }

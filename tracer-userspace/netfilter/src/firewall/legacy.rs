@@ -27,7 +27,7 @@ const INV_SRCIP: u8 = 0x08;
 const INV_DSTIP: u8 = 0x10;
 const INV_PROTO: u8 = 0x40;
 
-/// The tables of the namespace of the calling thread.
+/// Reads the tables of the network namespace of the calling thread.
 pub(super) fn read() -> Tables {
     let mut tables = Vec::new();
     let mut truncated = false;
@@ -43,7 +43,7 @@ pub(super) fn read() -> Tables {
     Ok((tables, truncated))
 }
 
-/// One chain of `nat`, and nothing else.
+/// Reads the rules of one chain of `nat` only.
 pub(crate) fn read_nat_chain(name: &str) -> Result<Vec<Table>, NetfilterError> {
     let mut tables = Vec::new();
     for layout in LAYOUTS.iter().filter(|layout| tables_in_use(layout).iter().any(|name| name == "nat")) {
@@ -53,12 +53,12 @@ pub(crate) fn read_nat_chain(name: &str) -> Result<Vec<Table>, NetfilterError> {
     Ok(tables)
 }
 
-/// What is known of the bytes of a table before its rules are read.
+/// Where the chains and policies are in the bytes of a table. The reader needs them before it reads the rules.
 struct Places<'a> {
     layout: &'a Layout,
-    /// Offset of an entry to the name of the chain that begins there.
+    /// Names of the chains, by the offset of their first entry.
     chains: HashMap<usize, String>,
-    /// Offset of the entry that holds a policy, to the number of the hook.
+    /// Numbers of the hooks, by the offset of the entry with the hook's policy.
     policies: HashMap<usize, usize>,
 }
 
@@ -66,7 +66,7 @@ pub(super) fn parse(layout: &Layout, table_name: &str, info: &[u8], bytes: &[u8]
     parse_chains(layout, table_name, info, bytes, |_| true)
 }
 
-/// The rules of the chains that are wanted.
+/// Parses all chains, with the rules only of those for which `wanted` is true.
 fn parse_chains(layout: &Layout, table_name: &str, info: &[u8], bytes: &[u8], wanted: impl Fn(&str) -> bool) -> Table {
     let places = Places::find(layout, info, bytes);
     let mut chains: Vec<Chain> = Vec::new();
@@ -155,13 +155,13 @@ impl<'a> Places<'a> {
         }
     }
 
-    /// Addresses, devices and the protocol stand in the entry itself, each with a bit that inverts it.
+    /// Adds the conditions of the entry itself: addresses, devices and the protocol, each with a bit that inverts it.
     fn add_addresses(&self, rule: &mut Rule, entry: &[u8]) {
         let layout = self.layout;
-        let [asks, mut inverted] = field(entry, layout.flags).unwrap_or_default();
+        let [flags, mut inverted] = field(entry, layout.flags).unwrap_or_default();
         let devices = entry.get(4 * layout.addr..layout.protocol).unwrap_or_default();
         rule.when.v6 = Some(layout.addr == 16);
-        let mut understood = asks & layout.asks == 0 && devices.iter().all(|byte| *byte == 0);
+        let mut understood = flags & layout.unmodelled == 0 && devices.iter().all(|byte| *byte == 0);
         for (bit, condition) in conditions(entry, layout) {
             understood &= condition.is_some_and(|one| rule.when.take(one, inverted & bit != 0));
             inverted &= !bit;
@@ -172,7 +172,7 @@ impl<'a> Places<'a> {
     }
 }
 
-/// What an entry asks for, with the bit that inverts it; none where that is not understood.
+/// The conditions of an entry, each with the bit that inverts it; `None` for one that tracer does not model.
 fn conditions(entry: &[u8], layout: &Layout) -> impl Iterator<Item = (u8, Option<When>)> {
     let addr = |at: usize| entry.get(at * layout.addr..(at + 1) * layout.addr).unwrap_or_default();
     let is_asked = |at: usize| addr(at + 2).iter().any(|byte| *byte != 0);
@@ -290,14 +290,14 @@ mod tests {
         }
     }
 
-    /// 29 bytes of name, and the revision.
+    /// A name of 29 bytes, and the revision.
     fn named(name: &[u8]) -> Vec<u8> {
         let mut bytes = name.to_vec();
         bytes.resize(30, 0);
         bytes
     }
 
-    /// What a table drops that has only the base chain INPUT, with these rules and a policy that accepts.
+    /// The rules that drop in a table that has only the base chain INPUT, with these rules and an accepting policy.
     fn input(layout: &'static Layout, rules: Vec<Entry>) -> Vec<FirewallRule> {
         let mut bytes: Vec<u8> = rules.into_iter().flat_map(Entry::finish).collect();
         let policy = bytes.len() as u32;
@@ -307,7 +307,7 @@ mod tests {
         info[UNDERFLOWS + 4 * INPUT..][..4].copy_from_slice(&policy.to_ne_bytes());
         let mut firewall = tracer_model::event::Firewall::empty(Netns(1));
         let table = parse(layout, "filter", &info, &bytes);
-        super::super::take_in(&[table], flow("10.88.0.1:40000", "10.88.0.2:8080"), &mut firewall);
+        super::super::add_tables(&[table], flow("10.88.0.1:40000", "10.88.0.2:8080"), &mut firewall);
         firewall.rules
     }
 
@@ -337,7 +337,7 @@ mod tests {
 
     /// The addresses of kubelet's rule in KUBE-FIREWALL: `! -s 127.0.0.0/8 -d 127.0.0.0/8`.
     #[test]
-    fn an_inverted_source_leaves_the_destination_as_it_is() {
+    fn an_inverted_source_does_not_change_the_destination() {
         let (addr, mask) = ([127, 0, 0, 0], [255, 0, 0, 0]);
         let rule = only(v4().address(0, &addr, &mask).address(1, &addr, &mask).inverted(INV_SRCIP));
         assert_eq!((rule.when.src, rule.when.not.src), (None, prefix("127.0.0.0", 8)));
@@ -362,12 +362,12 @@ mod tests {
 
     /// What Docker 28 writes into `raw`: `-d 172.17.0.2 ! -i docker0`.
     #[test]
-    fn devices_fragments_and_what_is_inverted_without_being_asked_for_are_not_exact() {
+    fn devices_fragments_and_inversions_without_a_condition_are_not_exact() {
         let container = || v4().address(1, &[172, 17, 0, 2], &[255; 4]);
         for rule in [
             container().set(16, b"docker0\0").set(48, &[0xff; 8]).inverted(0x01),
             container().set(16, b"docker0\0").set(48, &[0xff; 8]),
-            container().set(LAYOUTS[0].flags, &[LAYOUTS[0].asks]),
+            container().set(LAYOUTS[0].flags, &[LAYOUTS[0].unmodelled]),
             container().inverted(INV_SRCIP),
             container().inverted(0x20),
         ] {
@@ -378,7 +378,7 @@ mod tests {
     }
 
     #[test]
-    fn the_entries_of_ip6_tables_have_the_same_bits() {
+    fn entries_of_ip6_tables_are_parsed_alike() {
         let mut own = [0; 16];
         own[0] = 0xfd;
         let mask = [[0xff; 8], [0; 8]].concat();
@@ -393,15 +393,15 @@ mod tests {
 
     /// `-j QUEUE`, before a rule that drops the rest.
     #[test]
-    fn what_was_queued_has_left_the_base_chain() {
+    fn a_queued_packet_leaves_the_base_chain() {
         let first = |before| input(&LAYOUTS[0], vec![entry(&LAYOUTS[0], before), v4().protocol(6)])[0].first;
         assert!(!first(QUEUE) && !first(ACCEPT));
         assert!(input(&LAYOUTS[0], vec![v4().protocol(6)])[0].first);
     }
 
-    /// `! -s 10.88.0.1 -j RETURN`: who drops what is left is not known from the drop's own conditions.
+    /// `! -s 10.88.0.1 -j RETURN`: the conditions of the rule after it alone do not show which packets it drops.
     #[test]
-    fn what_follows_an_inverted_return_is_not_exact() {
+    fn a_rule_after_an_inverted_return_is_not_exact() {
         let leave = entry(&LAYOUTS[0], RETURN).address(0, &[10, 88, 0, 1], &[255; 4]).inverted(INV_SRCIP);
         let rules = input(&LAYOUTS[0], vec![leave, v4().protocol(6).port(8080)]);
         assert_eq!(rules.iter().map(|rule| (rule.handle, rule.exact)).collect::<Vec<_>>(), [(Some(2), false)]);

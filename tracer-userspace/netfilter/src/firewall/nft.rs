@@ -1,4 +1,5 @@
-//! Tables of nf_tables: all chains and rules in two dumps, and the elements of verdict maps that a rule uses.
+//! Reads the tables of nf_tables: all chains and rules in two dumps, then the elements of the verdict maps and sets that rules
+//! use.
 
 use std::collections::{BTreeSet, HashMap};
 use std::io;
@@ -25,16 +26,16 @@ const NFTA_HOOK_NUMBER: u16 = 1;
 const NFTA_HOOK_PRIORITY: u16 = 2;
 const NFTA_CHAIN_TYPE: u16 = 7;
 
-/// Sets read, the bytes of their elements and the time for them.
+/// The limits for sets: their number, the bytes of their elements, the CPU time.
 const MAX_SETS: usize = 1 << 10;
 const MAX_SET_BYTES: usize = 8 << 20;
 const SETS_CPU_NS: u64 = 500_000_000;
-/// Verdict maps read, each by a request of its own: kube-proxy has one for each port of a Service with endpoints.
+/// The limit of verdict maps, each of which needs a request: kube-proxy has one for each port of a Service with endpoints.
 const MAX_MAPS: usize = 1 << 14;
-/// Time for them: the kernel looks for each in the list of all of its table (`nft_set_lookup`).
+/// The CPU time for verdict maps: for each request the kernel searches the list of all sets of the table (`nft_set_lookup`).
 const MAPS_CPU_NS: u64 = 2_000_000_000;
 
-/// The tables of the namespace of the calling thread.
+/// Reads the tables of the network namespace of the calling thread.
 pub(super) fn read() -> Tables {
     consistent(read_once).map_err(|source| NetfilterError::Firewall { what: "the nftables rules", source })
 }
@@ -42,7 +43,7 @@ pub(super) fn read() -> Tables {
 fn read_once() -> io::Result<(Vec<Table>, bool)> {
     let mut reader = Reader::default();
     let Some(mut netlink) = open()? else { return Ok((Vec::new(), false)) };
-    // Family 0: all of them.
+    // Family 0 selects all families.
     dump(&mut netlink, NFT_MSG_GETCHAIN, 0, &[], |message| _ = reader.add_chain(message))?;
     if reader.tables.is_empty() {
         return Ok((Vec::new(), reader.room.full));
@@ -53,7 +54,7 @@ fn read_once() -> io::Result<(Vec<Table>, bool)> {
     Ok((reader.finish(), reader.truncated || reader.room.full))
 }
 
-/// These maps of the table `kube-proxy`, by protocol and port, and nothing else.
+/// Reads only these maps of the table `kube-proxy`. Their keys are protocol and port.
 pub(crate) fn read_proxy_maps(maps: [&str; 2]) -> Result<Vec<Table>, NetfilterError> {
     let read = |reader: &mut Reader, netlink: &mut Netlink, family| {
         let Some(table) = reader.table(family, "kube-proxy".to_owned()) else { return Ok(()) };
@@ -63,7 +64,7 @@ pub(crate) fn read_proxy_maps(maps: [&str; 2]) -> Result<Vec<Table>, NetfilterEr
     read_for_each_family(read).map_err(|source| NetfilterError::Nft { what: "kube-proxy's nftables maps", source })
 }
 
-/// One chain of `nat`, and nothing else.
+/// Reads the rules of one chain of `nat` only.
 pub(crate) fn read_nat_chain(name: &'static str) -> Result<Vec<Table>, NetfilterError> {
     let read = |reader: &mut Reader, netlink: &mut Netlink, family| {
         reader.begin_chain(family, "nat", name);
@@ -84,7 +85,7 @@ fn read_for_each_family(
     })
 }
 
-/// The tables in answers of the kernel, for a fuzz target: each map has the elements of all.
+/// Parses the kernel's answers, for a fuzz target. Each map gets all elements.
 pub(super) fn tables_of(answers: &[u8]) -> (Vec<Table>, bool) {
     let each = |of: u16, take: &mut dyn FnMut(&[u8])| {
         messages(Some(answers), &mut |message| match message {
@@ -108,7 +109,7 @@ pub(super) fn tables_of(answers: &[u8]) -> (Vec<Table>, bool) {
     (reader.finish(), reader.truncated || reader.room.full)
 }
 
-/// What a chain or a table takes up: itself, and its name twice, since it is found by it.
+/// Memory of a chain or a table. Its name counts twice, because it is also the key in an index.
 const fn bytes_of<T>(name: &str) -> usize {
     size_of::<T>() + 2 * (size_of::<String>() + name.len())
 }
@@ -116,12 +117,12 @@ const fn bytes_of<T>(name: &str) -> usize {
 #[derive(Default)]
 struct Reader {
     tables: Vec<Table>,
-    /// Number of a table, and of a chain in it.
+    /// Indices of tables, and of chains in their table.
     table_at: HashMap<(u8, String), usize>,
     chain_at: HashMap<(usize, String), usize>,
-    /// Verdict maps in use: table, name, and what their keys are made of.
+    /// Verdict maps in use: table, name, and the fields of their keys.
     maps: Vec<(usize, String, Vec<Key>)>,
-    asked: BTreeSet<(usize, String)>,
+    noted: BTreeSet<(usize, String)>,
     sets: BTreeSet<(usize, String)>,
     room: Room,
     truncated: bool,
@@ -157,7 +158,7 @@ impl Reader {
         Some(())
     }
 
-    /// The rules of this chain will follow.
+    /// Adds an empty chain, whose rules follow.
     fn begin_chain(&mut self, family: u8, table: &str, chain: &str) {
         let Some(table) = self.table(family, table.to_owned()) else { return };
         self.chain_at.insert((table, chain.to_owned()), self.tables[table].chains.len());
@@ -197,7 +198,7 @@ impl Reader {
     fn note_map(&mut self, table: usize, rule: &Rule) {
         let Then::Map(name, keys) = &rule.then else { return };
         let place = (table, name.clone());
-        if self.asked.contains(&place) {
+        if self.noted.contains(&place) {
             return;
         }
         let bytes = bytes_of::<(usize, String, Vec<Key>)>(name) + size_of_val(keys.as_slice());
@@ -205,11 +206,11 @@ impl Reader {
             self.truncated = true;
             return;
         }
-        self.asked.insert(place);
+        self.noted.insert(place);
         self.maps.push((table, name.clone(), keys.clone()));
     }
 
-    /// Sets that are too large to be read stay out: whether they have a packet is then not known.
+    /// Reads sets until a limit is reached. It is then not known whether the other sets contain a packet.
     fn read_sets(&mut self, netlink: &mut Netlink) -> io::Result<()> {
         let (began, mut room) = (thread_cpu_ns(), Room { bytes: MAX_SET_BYTES, full: false });
         for (table, name) in std::mem::take(&mut self.sets) {
@@ -261,7 +262,7 @@ impl Reader {
     }
 }
 
-/// iptables-nft keeps to the names of the tables and chains of ip_tables.
+/// Whether this is a table of iptables-nft, which uses the names of the tables and chains of ip_tables.
 fn is_iptables(table: &Table) -> bool {
     const TABLES: [&str; 5] = ["filter", "nat", "mangle", "raw", "security"];
     const CHAINS: [&str; 5] = ["INPUT", "OUTPUT", "FORWARD", "PREROUTING", "POSTROUTING"];
@@ -271,8 +272,8 @@ fn is_iptables(table: &Table) -> bool {
         && bases.all(|chain| CHAINS.contains(&chain.name.as_str()))
 }
 
-/// What kube-proxy would comment in its iptables mode. It rejects for a Service without endpoints, and drops where only other
-/// nodes have some and a traffic policy keeps to this one (pkg/proxy/nftables, `syncProxyRules`).
+/// The comment that kube-proxy writes in its iptables mode. It rejects packets of a Service without endpoints. It drops packets
+/// if only other nodes have endpoints and a traffic policy allows only local ones (pkg/proxy/nftables, `syncProxyRules`).
 fn no_endpoints(element: &Rule) -> String {
     let service = element.comment.as_deref().unwrap_or("a Service");
     let what = if element.then == Then::Drop { "local endpoints" } else { "endpoints" };
@@ -280,13 +281,13 @@ fn no_endpoints(element: &Rule) -> String {
 }
 
 impl Table {
-    /// The elements of a map, and what each of them does.
+    /// Keeps the elements of a map and their rules.
     fn keep_map(&mut self, name: &str, (elements, rules): (Elements, Vec<Rule>)) {
         self.sets.insert(name.to_owned(), elements);
         self.maps.insert(name.to_owned(), rules);
     }
 
-    /// Elements of the maps of Services without endpoints are commented as kube-proxy comments its rules.
+    /// Comments the elements of the maps of Services without endpoints, as kube-proxy comments its iptables rules.
     fn name_elements(&mut self) {
         let maps = self.maps.iter_mut().filter(|(name, _)| name.starts_with("no-endpoint-"));
         for element in maps.flat_map(|(_, elements)| elements) {
@@ -294,7 +295,7 @@ impl Table {
         }
     }
 
-    /// An element that leads to a chain which only drops or rejects does that itself, and keeps its own conditions.
+    /// Replaces a jump to a chain that only drops or rejects by that verdict. The element keeps its own conditions.
     fn resolve_elements(&mut self) {
         let ends: HashMap<String, Then> = self.chains.iter().filter_map(end_of).collect();
         for element in self.maps.values_mut().flatten() {
@@ -341,7 +342,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn kube_proxy_drops_for_want_of_local_endpoints_and_rejects_for_want_of_any() {
+    fn a_dropping_element_has_no_local_endpoints_and_a_rejecting_one_has_none() {
         let comments = |name: &str, then: Then, comment: Option<&str>| {
             let element = Rule { then, comment: comment.map(str::to_owned), ..Rule::default() };
             let mut table = Table::for_tests(vec![]);
@@ -349,14 +350,14 @@ mod tests {
             table.name_elements();
             table.maps.remove(name).expect("the map").remove(0).comment
         };
-        let reported = |text: &str| Some(text.to_owned());
+        let comment = |text: &str| Some(text.to_owned());
         let reject = || Then::Goto("reject-chain".into());
         let cart = Some("shop/cart:http");
         for map in ["no-endpoint-services", "no-endpoint-nodeports"] {
-            assert_eq!(comments(map, reject(), cart), reported("shop/cart:http has no endpoints"));
-            assert_eq!(comments(map, Then::Drop, cart), reported("shop/cart:http has no local endpoints"));
+            assert_eq!(comments(map, reject(), cart), comment("shop/cart:http has no endpoints"));
+            assert_eq!(comments(map, Then::Drop, cart), comment("shop/cart:http has no local endpoints"));
         }
-        assert_eq!(comments("no-endpoint-services", reject(), None), reported("a Service has no endpoints"));
-        assert_eq!(comments("firewall-ips", Then::Drop, cart), reported("shop/cart:http"));
+        assert_eq!(comments("no-endpoint-services", reject(), None), comment("a Service has no endpoints"));
+        assert_eq!(comments("firewall-ips", Then::Drop, cart), comment("shop/cart:http"));
     }
 }

@@ -1,4 +1,4 @@
-//! Elements of sets and verdict maps of nf_tables, and the room that is left for what is read.
+//! Parses elements of sets and verdict maps of nf_tables, and limits the memory for what is read.
 
 use super::super::nft::{
     NFGENMSG, NFTA_DATA_VALUE, NFTA_DATA_VERDICT, NFTA_LIST_ELEM, NFTA_SET_ELEM_DATA, NFTA_SET_ELEM_KEY,
@@ -14,14 +14,14 @@ const NFTA_SET_ELEM_KEY_END: u16 = 10;
 const NFT_SET_ELEM_INTERVAL_END: u32 = 1;
 const NFT_SET_ELEM_CATCHALL: u32 = 2;
 
-/// Bytes of chains, of rules that matter and of elements of verdict maps kept while reading; beyond it nothing is. A node with
-/// 10,000 Services needs some 40 MiB by calculation, and anyone's pod may hold more in its own namespace.
+/// The memory limit for the chains, rules and map elements of one reading. A node with 10,000 Services needs about 40 MiB by
+/// calculation, and any pod may hold more in its own namespace.
 const MAX_BYTES: usize = 48 << 20;
 
-/// How much more may be kept.
+/// The memory that is left.
 pub(super) struct Room {
     pub(super) bytes: usize,
-    /// Something found no room: from then on nothing does.
+    /// Whether something did not fit. From then on nothing more is kept.
     pub(super) full: bool,
 }
 
@@ -42,7 +42,7 @@ impl Room {
 }
 
 impl Rule {
-    /// What it takes up, the names in it included.
+    /// Memory of this rule, including its names.
     pub(super) fn bytes(&self) -> usize {
         let name = match &self.then {
             Then::Jump(name) | Then::Goto(name) => name.len(),
@@ -54,7 +54,7 @@ impl Rule {
     }
 }
 
-/// Adds the keys of elements, as long as there is room.
+/// Adds the keys of elements while memory is left.
 pub(super) fn add_keys(message: &[u8], elements: &mut Elements, room: &mut Room) {
     for element in elements_of(message).map(key_of) {
         if !room.take(element.bytes()) {
@@ -85,7 +85,7 @@ pub(super) struct Map<'a> {
     keys: &'a [Key],
     elements: Vec<Rule>,
     entries: Vec<Element>,
-    /// Keys are ends of ranges, not values.
+    /// Whether keys are ends of ranges instead of values.
     intervals: bool,
     room: &'a mut Room,
 }
@@ -104,7 +104,7 @@ impl<'a> Map<'a> {
         }
     }
 
-    /// What ends a range is kept, too: it has no verdict.
+    /// Keeps also the elements that end a range. They have no verdict.
     fn keep(&mut self, element: &[u8]) {
         let (rule, entry) = (self.element(element), key_of(element));
         if self.room.take(rule.bytes() + entry.bytes()) {
@@ -151,7 +151,7 @@ mod tests {
         bytes
     }
 
-    /// What the kernel answers of a map with so many ports, all of which it drops.
+    /// The kernel's answer for a map that drops this many ports.
     fn dropped_ports(count: u16) -> Vec<u8> {
         const NFTA_VERDICT_CODE: u16 = 1;
         let element = |port: u16| {
@@ -163,9 +163,9 @@ mod tests {
         [vec![0; NFGENMSG], attr(NFTA_SET_ELEM_LIST_ELEMENTS, &elements)].concat()
     }
 
-    /// All maps share the room: a pod's hundred maps are no hundred times as much.
+    /// All maps share one limit: a pod with a hundred maps gets no hundred times the memory.
     #[test]
-    fn elements_are_kept_as_long_as_there_is_room() {
+    fn elements_are_kept_until_the_memory_is_used_up() {
         let one = size_of::<Rule>() + size_of::<Element>() + size_of::<u16>();
         let mut room = Room { bytes: 15 * one, full: false };
         let mut kept = || {
@@ -180,7 +180,7 @@ mod tests {
     }
 
     #[test]
-    fn long_names_take_up_room() {
+    fn long_names_count_as_memory() {
         let jump = Rule { then: Then::Jump("c".repeat(200)), comment: Some("s".repeat(100)), ..Rule::default() };
         assert_eq!(jump.bytes(), Rule::default().bytes() + 300);
         let mut room = Room { bytes: 10, full: false };

@@ -1,4 +1,4 @@
-//! The way of one flow's packets through the tables of a namespace, in the order of the kernel: see [`Path`].
+//! The path of one flow's packets through the tables of a network namespace, in the kernel's order: see [`Path`].
 
 use std::collections::HashMap;
 
@@ -7,15 +7,15 @@ use super::ruleset::{Elements, Key, Place, Rule, Table, Then};
 use tracer_model::event::Flow;
 use tracer_model::event::path::{Asks, BaseChain, Onward, Path, Step};
 
-/// Steps kept: of the rules of a large node few ask for what one flow has.
+/// The limit of steps. Even on a large node, few rules can match one flow.
 const MAX_STEPS: usize = 512;
-/// Rules and elements compared: as in `tables`, anyone's pod may have thousands that lead to each other.
+/// The limit of compared rules and elements: any pod may have thousands of chains that jump to each other.
 const MAX_COMPARED: usize = 1 << 20;
-/// Deeper chains are not followed: nftables allows 16 (`NFT_JUMP_STACK_SIZE`).
+/// The limit of nested jumps: nftables allows 16 (`NFT_JUMP_STACK_SIZE`).
 const MAX_DEPTH: usize = 32;
 
-/// What packets of this flow come to; absent: that is too much, or a rule leads to what was not read. `places` has the number of
-/// each rule that takes packets; the flow's client may have any port.
+/// The rules that packets of this flow reach; absent: a limit was reached, or a rule needs a chain or map that was not read.
+/// `places` has the number of each rule that drops or rejects. The flow's client may have any port.
 pub(super) fn path(tables: &[Table], flow: Flow, places: &HashMap<Place, usize>) -> Option<Path> {
     let mut path = Path { flow, chains: Vec::new(), translates: false };
     let mut left = Left { steps: MAX_STEPS, compared: MAX_COMPARED };
@@ -52,12 +52,12 @@ struct Left {
     compared: usize,
 }
 
-/// Where a step leads that is not written yet.
+/// Where a step continues whose target is not known yet.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Exit {
-    /// Behind the chain that it is in.
+    /// After its chain.
     Chain,
-    /// Behind the base chain.
+    /// After the base chain.
     Base,
 }
 
@@ -71,7 +71,7 @@ struct PathWalk<'a> {
     left: &'a mut Left,
 }
 
-/// Steps without a known target yet, by their numbers.
+/// The numbers of the steps whose target is not known yet.
 #[derive(Default)]
 struct Open {
     chain: Vec<usize>,
@@ -83,7 +83,7 @@ impl PathWalk<'_> {
         let base = self.table.chains[at].base.as_ref()?;
         let mut open = Open::default();
         if base.translates {
-            // Only the first packet of a connection comes here.
+            // Only the first packet of a connection reaches a chain that translates.
             self.push(Asks { unknown: true, ..Asks::default() }, Onward::SkipIf(0))?;
             open.base.push(0);
         }
@@ -96,7 +96,7 @@ impl PathWalk<'_> {
         Some(())
     }
 
-    /// The rules of a chain; what returns from it goes on behind them.
+    /// Adds the rules of a chain. Steps that return from it continue after them.
     fn chain(&mut self, at: usize, depth: usize, open: &mut Open) -> Option<()> {
         (depth <= MAX_DEPTH).then_some(())?;
         let before = std::mem::take(&mut open.chain);
@@ -113,7 +113,7 @@ impl PathWalk<'_> {
         Some(())
     }
 
-    /// The elements of a verdict map that the packet may be in, where the rule asks for nothing else or for this.
+    /// Adds the elements of a verdict map that the packet may match. `asks` are the rule's other conditions.
     fn map(
         &mut self,
         (chain, rule): (usize, usize),
@@ -166,7 +166,7 @@ impl PathWalk<'_> {
         Some(())
     }
 
-    /// Whoever does not have this skips what follows, up to where the result is closed.
+    /// Adds a step that a packet without `asks` skips from. [`close`](Self::close) sets where such a packet continues.
     fn skip_unless(&mut self, asks: Asks) -> Option<Vec<usize>> {
         if asks == Asks::default() {
             return Some(Vec::new());
@@ -190,7 +190,7 @@ impl PathWalk<'_> {
         Some(self.steps.len() - 1)
     }
 
-    /// These steps lead behind the last one.
+    /// Sets the target of these steps to the end of the present steps.
     fn close(&mut self, steps: &[usize]) {
         let end = self.steps.len();
         for at in steps {

@@ -1,26 +1,26 @@
-//! What the walk finds, against a packet that is taken through the same rules step by step.
+//! Compares the rules that tracer names with those that a packet meets when each rule is evaluated.
 
 use std::collections::BTreeSet;
 
 use proptest::prelude::*;
 
+use super::super::add_tables;
 use super::super::ruleset::{Base, Chain, Element, Test};
-use super::super::take_in;
 use super::*;
 use tracer_model::event::path::{FlagTest, Packet, state};
 use tracer_model::event::{Firewall, Netns, Prefix, RuleVerdict, TcpFlags, Tracked, When};
 
-/// What a rule of the test asks for.
+/// A condition of a test's rule.
 #[derive(Clone, Debug)]
 enum Cond {
-    /// A port in one of these ranges, or in none.
+    /// The port is in one of these ranges, or in none.
     Ports(Vec<(u16, u16)>, bool),
-    /// An address that begins like this, or does not.
+    /// The address has this prefix, or does not.
     Dst([u8; 4], u8, bool),
     State(u8),
-    /// A SYN, or none.
+    /// The packet is a SYN, or is not.
     Syn(bool),
-    /// One of the facts that the tracer does not know of a packet.
+    /// A property of a packet that tracer does not know.
     Hidden(usize),
 }
 
@@ -32,18 +32,18 @@ enum Act {
     Return,
     Jump(usize),
     Goto(usize),
-    /// By ports that do not overlap.
+    /// A verdict map whose port ranges do not overlap.
     Map(Vec<((u16, u16), Act)>),
 }
 
 #[derive(Clone, Debug)]
 struct Ruleset {
-    /// Priority and policy of the base chains, which come first.
+    /// Priority and policy of the base chains, which are the first chains.
     bases: Vec<(i32, bool)>,
     chains: Vec<Vec<(Vec<Cond>, Act)>>,
 }
 
-/// A packet with all that rules can ask of it.
+/// A packet with all properties that rules can compare.
 #[derive(Clone, Debug)]
 struct Real {
     dst: [u8; 4],
@@ -56,7 +56,7 @@ struct Real {
 const HIDDEN: usize = 3;
 const CHAINS: usize = 6;
 
-/// Numbers out of random bytes.
+/// Makes numbers of random bytes.
 struct Dice<'a>(std::slice::Iter<'a, u8>);
 
 impl Dice<'_> {
@@ -127,7 +127,7 @@ impl Dice<'_> {
 }
 
 impl Cond {
-    /// As anybody would read it.
+    /// Evaluates the condition directly.
     fn holds(&self, packet: &Real) -> bool {
         match self {
             Self::Ports(ranges, inverted) => {
@@ -143,7 +143,7 @@ impl Cond {
         }
     }
 
-    /// As the reader of a backend takes it in.
+    /// Adds the condition to a rule, as the reader of a backend does.
     fn take(&self, rule: &mut Rule, sets: &mut HashMap<String, Elements>) {
         match self {
             Self::Ports(ranges, inverted) => match ranges[..] {
@@ -175,7 +175,7 @@ impl Cond {
     }
 }
 
-/// As the kernel keeps ranges.
+/// The elements of a set, as the kernel stores ranges.
 fn elements(ranges: &[(u16, u16)]) -> Elements {
     let at = |port: u16, ends| Element { key: port.to_be_bytes().to_vec(), ends, ..Element::default() };
     Elements(ranges.iter().rev().flat_map(|(first, last)| [at(last + 1, true), at(*first, false)]).collect())
@@ -228,7 +228,7 @@ impl Ruleset {
         Table { maps, sets, ..Table::for_tests(chains) }
     }
 
-    /// Which rule takes the packet, chain by chain: by its comment, or, if it is a policy, by the name of its chain.
+    /// The comment of the rule that drops the packet; for a policy, the name of its chain.
     fn taker(&self, packet: &Real) -> Option<String> {
         let mut order: Vec<usize> = (0..self.bases.len()).collect();
         order.sort_by_key(|base| self.bases[*base].0);
@@ -271,17 +271,17 @@ impl Ruleset {
 enum End {
     Taken(String),
     Accepted,
-    /// It comes to the end of the chain.
+    /// The packet reaches the end of the chain.
     Behind,
 }
 
-/// The rules that the tracer names for a packet, and whether it says that none gets past them.
+/// The rules that tracer names for a packet, and whether tracer says that no such packet passes them.
 fn named(ruleset: &Ruleset, packet: &Real) -> (BTreeSet<String>, bool) {
     let addr = |ip: [u8; 4], port: u16| (ip, port).into();
-    // The port of the client is the higher one.
+    // The client has the higher port.
     let flow = Flow { src: addr([10, 9, 9, 9], 40_000), dst: addr(packet.dst, packet.dport) };
     let mut firewall = Firewall::empty(Netns(1));
-    take_in(&[ruleset.table()], flow, &mut firewall);
+    add_tables(&[ruleset.table()], flow, &mut firewall);
     let path = firewall.path.expect("a small ruleset");
     assert!(path.is_of(flow));
     let tracked = match packet.state {
@@ -301,8 +301,8 @@ fn named(ruleset: &Ruleset, packet: &Real) -> (BTreeSet<String>, bool) {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(2_000))]
 
-    /// The rule that takes the packet is among those that are named: where one is named, it is that one. Each that is named is one
-    /// that takes such a packet for some value of what is not known. Where none gets past, none does.
+    /// tracer names the rule that drops the packet, and maybe others. Each named rule drops such a packet for some value of the
+    /// unknown properties. If tracer says that no packet passes, none does.
     #[test]
     fn the_rule_that_takes_a_packet_is_found(bytes in prop::collection::vec(any::<u8>(), 40..400)) {
         let mut dice = Dice(bytes.iter());
@@ -329,7 +329,8 @@ proptest! {
 }
 
 impl Ruleset {
-    /// The walk knows all of it: nothing is hidden, no rule asks twice for one field, and the order of the base chains is known.
+    /// Whether tracer can evaluate all of it: no unknown properties, at most one condition on a field, and a known order of base
+    /// chains.
     fn is_plain(&self) -> bool {
         let count = |conds: &[Cond], like: fn(&Cond) -> bool| conds.iter().filter(|cond| like(cond)).count();
         let plain = |(conds, _): &(Vec<Cond>, Act)| {
@@ -342,9 +343,9 @@ impl Ruleset {
     }
 }
 
-/// What a rule asks for twice with no room for both in [`When`] is left open, not forgotten.
+/// If [`When`] has no room for the second condition on a field, the result stays open.
 #[test]
-fn of_two_conditions_none_is_forgotten() {
+fn a_second_condition_on_one_field_is_kept_as_unknown() {
     let but = |port| Cond::Ports(vec![(port, port)], true);
     let ruleset = Ruleset { bases: vec![(0, false)], chains: vec![vec![(vec![but(3), but(4)], Act::Drop)]] };
     let packet = |dport| Real { dst: [10, 0, 0, 1], dport, state: state::NEW, flags: 0x02, hidden: vec![] };
@@ -360,7 +361,7 @@ fn a_map_that_was_not_read_leaves_the_path_unknown() {
     let table = Table::for_tests(vec![Chain { name: "in".into(), base: Some(base), rules: vec![rule] }]);
     let mut firewall = Firewall::empty(Netns(1));
     let flow = Flow { src: ([10, 0, 0, 9], 40_000).into(), dst: ([10, 0, 0, 1], 80).into() };
-    take_in(&[table], flow, &mut firewall);
+    add_tables(&[table], flow, &mut firewall);
     assert_eq!((firewall.path, firewall.rules.len()), (None, 1));
     assert_eq!(firewall.rules[0].verdict, RuleVerdict::Drop);
 }

@@ -1,4 +1,5 @@
-//! The rulesets that kube-proxy 1.36 wrote, loaded into a namespace of this kernel: the walk against a reading of what `nft -j` lists.
+//! Loads rulesets of kube-proxy 1.36 into a network namespace of this kernel. Compares tracer's answer with a simple evaluation
+//! of what `nft -j` lists.
 
 use std::collections::{BTreeSet, HashMap};
 use std::io::Write as _;
@@ -28,7 +29,7 @@ fn run(program: &str, args: &[&str], input: &str) -> String {
     String::from_utf8(output.stdout).expect("text")
 }
 
-/// On a thread in a network namespace of its own.
+/// Runs the task on a thread in a new network namespace.
 fn in_new_netns<T: Send>(task: impl FnOnce() -> T + Send) -> T {
     std::thread::scope(|scope| {
         let inside = || {
@@ -43,7 +44,7 @@ fn flow(dst: Ipv4Addr, port: u16) -> Flow {
     Flow { src: ([10, 89, 0, 1], 50_000).into(), dst: (dst, port).into() }
 }
 
-/// The rules that the tracer names for the SYN of this flow, by their comments; and whether it gets past them.
+/// The comments of the rules that tracer names for the SYN of this flow, and whether the SYN may pass all rules.
 fn named(hook: &str, dst: Ipv4Addr, port: u16) -> (BTreeSet<String>, bool) {
     let firewall = of_thread(Netns(1), flow(dst, port));
     assert!(firewall.problems.is_empty() && firewall.is_complete_for(flow(dst, port)), "{firewall:?}");
@@ -53,7 +54,7 @@ fn named(hook: &str, dst: Ipv4Addr, port: u16) -> (BTreeSet<String>, bool) {
     (takers.rules.iter().map(comment).collect(), !takers.take_all)
 }
 
-/// `nft -j list ruleset`, as anybody would follow it by hand.
+/// The output of `nft -j list ruleset`, evaluated as a person would by hand.
 struct Listed {
     rules: HashMap<String, Vec<Value>>,
     elements: HashMap<String, Vec<Value>>,
@@ -81,7 +82,7 @@ impl Listed {
         listed
     }
 
-    /// The comment of the rule or element that ends the way of a SYN.
+    /// The comment of the rule or element that drops or rejects a SYN.
     fn taker(&self, hook: &str, dst: Ipv4Addr, port: u16) -> Option<String> {
         let here = self.bases.iter().filter(|(of, ..)| of.eq_ignore_ascii_case(hook));
         here.into_iter().find_map(|(.., chain)| self.chain(chain, dst, port))
@@ -122,13 +123,13 @@ impl Listed {
             let shift = 32 - prefix["len"].as_u64().expect("a length");
             return addr.to_bits() >> shift == dst.to_bits() >> shift;
         }
-        // A SYN is new.
+        // The conntrack state of a SYN is `new`.
         assert_eq!((test["left"]["ct"]["key"].as_str(), right.as_str()), (Some("state"), Some("new")));
         true
     }
 }
 
-/// What a packet has in the place of an expression.
+/// The value of an expression for a packet.
 fn value(of: &Value, dst: Ipv4Addr, port: u16) -> Value {
     if let Some(parts) = of.get("concat").and_then(Value::as_array) {
         return parts.iter().map(|part| value(part, dst, port)).collect();
@@ -141,7 +142,7 @@ fn value(of: &Value, dst: Ipv4Addr, port: u16) -> Value {
     }
 }
 
-/// The key of an element without what is listed beside it.
+/// The key of an element, without its counter or comment.
 fn plain(element: &Value) -> Value {
     let key = element.get("elem").map_or(element, |it| &it["val"]);
     key.get("concat").unwrap_or(key).clone()
@@ -174,14 +175,14 @@ fn kube_proxy_1_36_in_nftables_mode() {
 #[ignore = "needs root and iptables-nft"]
 fn kube_proxy_1_36_in_iptables_mode() {
     in_new_netns(|| {
-        // The accounting match has no module everywhere.
+        // Not each kernel has the module of the accounting match.
         let rules = IPTABLES.replace("-m nfacct --nfacct-name  ct_state_invalid_dropped_pkts ", "");
         let rules = rules.replace("-m nfacct --nfacct-name  localhost_nps_accepted_pkts ", "");
         run("iptables-nft-restore", &[], &rules);
         let empty = BTreeSet::from(["default/circ:http has no endpoints".to_owned()]);
         let none = (BTreeSet::new(), true);
         assert_eq!(named("OUTPUT", [10, 96, 77, 77].into(), 80), (empty.clone(), false));
-        // A mark that is not known lets it pass KUBE-FORWARD.
+        // tracer does not know the mark, so the packet may pass KUBE-FORWARD.
         assert_eq!(named("FORWARD", [10, 96, 77, 77].into(), 80), (empty, true));
         for hook in ["FORWARD", "OUTPUT"] {
             assert_eq!(named(hook, [10, 96, 77, 77].into(), 81), none, "{hook}");

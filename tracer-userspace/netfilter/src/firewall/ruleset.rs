@@ -1,7 +1,7 @@
-//! The rules of a namespace as either backend has them: what [`nft`](super::nft) and [`legacy`](super::legacy) read, and
-//! [`drops`](super::drops) and [`path`](super::path) follow.
+//! The rules of a network namespace in one form for both backends. [`nft`](super::nft) and [`legacy`](super::legacy) read them;
+//! [`drops`](super::drops) and [`path`](super::path) follow them.
 //!
-//! Only what matters is kept: rules that drop, reject, jump, or leave their chain.
+//! Only rules that drop, reject, jump, or leave their chain are kept.
 
 use std::collections::HashMap;
 
@@ -27,16 +27,16 @@ pub(crate) struct Chain {
     pub rules: Vec<Rule>,
 }
 
-/// Where a base chain hangs.
+/// Where a base chain is attached, and its policy.
 #[derive(Debug)]
 pub(crate) struct Base {
     pub hook: &'static str,
     pub priority: i32,
-    /// It translates addresses, and only the first packet of a connection comes to it.
+    /// Whether it translates addresses. The kernel calls such a chain only for the first packet of a connection.
     pub translates: bool,
-    /// Its policy drops.
+    /// Whether its policy drops.
     pub drops: bool,
-    /// Packets that the policy dropped, where it counts.
+    /// How many packets the policy dropped; absent if it does not count them.
     pub packets: Option<u64>,
 }
 
@@ -45,38 +45,38 @@ pub(crate) struct Base {
 pub(crate) struct Rule {
     pub handle: Option<u64>,
     pub when: When,
-    /// What it asks for beyond that.
+    /// Conditions that `when` cannot express.
     pub rest: Vec<Test>,
     pub then: Then,
     pub comment: Option<String>,
     pub packets: Option<u64>,
 }
 
-/// What becomes of a packet that matches.
+/// What the rule does with a matching packet.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) enum Then {
-    /// It goes on to the next rule.
+    /// The packet continues at the next rule.
     #[default]
     Nothing,
-    /// It leaves the base chain for good.
+    /// The packet leaves the base chain.
     Accept,
     Drop,
     Reject,
     Jump(String),
     Goto(String),
-    /// It leaves the chain.
+    /// The packet leaves the chain.
     Return,
-    /// What the verdict map of this name says of these fields.
+    /// The verdict map of this name decides, by these fields.
     Map(String, Vec<Key>),
 }
 
-/// A rule, an element of the verdict map that it looks into, or the policy of a base chain.
+/// The place of a rule, of an element of the verdict map that it uses, or of the policy of a base chain.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) struct Place {
-    /// The number of the table.
+    /// Index of the table.
     pub table: usize,
     pub chain: usize,
-    /// Absent: the policy.
+    /// Absent for the policy.
     pub rule: Option<usize>,
     pub element: Option<usize>,
 }
@@ -85,25 +85,25 @@ pub(super) struct Place {
 pub(crate) enum Test {
     State(u8),
     Flags(FlagTest),
-    /// A field that lies in a range, both ends included, or does not.
+    /// A field is in a range, both ends included, or (`inverted`) is not.
     Range {
         key: Key,
         from: Vec<u8>,
         to: Vec<u8>,
         inverted: bool,
     },
-    /// Fields that a set has, or does not have.
+    /// A set contains these fields, or (`inverted`) does not.
     Set {
         keys: Vec<Key>,
         set: String,
         inverted: bool,
     },
-    /// Something that is not understood.
+    /// A condition that tracer does not model.
     Unknown,
 }
 
 impl Test {
-    /// What it takes up beside itself.
+    /// Heap memory of this test.
     pub(super) fn bytes(&self) -> usize {
         match self {
             Self::Range { from, to, .. } => from.len() + to.len(),
@@ -119,37 +119,37 @@ pub(crate) struct Elements(pub(crate) Vec<Element>);
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Element {
-    /// Its key, or the first of its keys.
+    /// Its key, or the first key of its range.
     pub key: Vec<u8>,
-    /// The last of its keys, part by part.
+    /// The last key of its range; each part has its own range.
     pub last: Option<Vec<u8>>,
-    /// It ends the range that the element before it begins, and is not in it.
+    /// Whether it ends the range of the element before it. The key itself is not in that range.
     pub ends: bool,
-    /// It has what no other element has.
+    /// Whether it matches all that no other element matches.
     pub catches_all: bool,
 }
 
 impl Element {
-    /// What it takes up.
+    /// Memory of this element.
     pub(super) fn bytes(&self) -> usize {
         size_of::<Self>() + self.key.len() + self.last.as_ref().map_or(0, Vec::len)
     }
 }
 
-/// A field of a packet that a rule asks for.
+/// A field of a packet that a rule compares.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Key {
     Family,
     Protocol,
     SourcePort,
     DestinationPort,
-    /// Of that many bytes.
+    /// The first bytes of the address, this many.
     SourceAddress(usize),
     DestinationAddress(usize),
     ConntrackState,
     TcpFlags,
-    /// The link over which the way back leads: 0 if none is.
-    WayBack,
+    /// The link of the route back to the source; 0 if there is none.
+    ReversePath,
     Other,
 }
 

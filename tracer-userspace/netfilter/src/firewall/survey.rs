@@ -1,4 +1,4 @@
-//! Tables and chains with their hooks and policies, without the rules: what the node's firewall looks like as a whole.
+//! An overview of the node's firewall: tables and chains with their hooks and policies, without the rules.
 
 use super::ruleset::{Chain, Rule, Table, Then};
 use super::{legacy, nft};
@@ -9,7 +9,7 @@ use tracer_model::event::{Backend, When};
 #[derive(Debug, Default)]
 pub struct Survey {
     pub tables: Vec<SurveyTable>,
-    /// There is more than was read.
+    /// Whether some rules were not read.
     pub truncated: bool,
     /// What could not be read.
     pub problems: Vec<NetfilterError>,
@@ -29,17 +29,17 @@ pub struct SurveyChain {
     pub name: String,
     /// The hook of a base chain: `INPUT`, `FORWARD`, …
     pub hook: Option<&'static str>,
-    /// Its policy drops.
+    /// Whether its policy drops.
     pub drops: bool,
-    /// Packets that the policy dropped, where it counts.
+    /// How many packets the policy dropped; absent if it does not count them.
     pub dropped: Option<u64>,
-    /// The last rule drops or rejects whatever comes to it: its handle, or its number in the chain.
+    /// The handle (legacy ip_tables: the number) of the last rule, if this rule drops or rejects all packets.
     pub last_drops: Option<u64>,
-    /// Rules that accept, or lead to a chain that may.
+    /// How many rules accept, or lead to a chain that may accept.
     pub ways_out: usize,
 }
 
-/// Of the namespace of the calling thread.
+/// Surveys the network namespace of the calling thread.
 pub fn survey() -> Survey {
     let mut survey = Survey::default();
     for read in [nft::read(), legacy::read()] {
@@ -72,7 +72,7 @@ fn chain(chain: &Chain, family: &str) -> SurveyChain {
     }
 }
 
-/// It drops or rejects, and asks for nothing but, perhaps, the family that all of its table have.
+/// Whether the rule drops or rejects each packet. A condition on the family counts only in a table of both families.
 fn takes_all(rule: &Rule, family: &str) -> bool {
     let v6 = rule.when.v6.filter(|_| family != "inet");
     matches!(rule.then, Then::Drop | Then::Reject) && rule.exact() && rule.when == When { v6, ..When::default() }

@@ -11,10 +11,10 @@ use tracer_node::netlink::{field, text};
 const TCP_INV_SRCPT: u8 = 0x01;
 const TCP_INV_DSTPT: u8 = 0x02;
 const TCP_INV_FLAGS: u8 = 0x04;
-/// `XT_CONNTRACK_*`, linux/netfilter/xt_conntrack.h. The second says only that `-m state` was written.
+/// `XT_CONNTRACK_*`, linux/netfilter/xt_conntrack.h. The second bit only marks that the rule was written as `-m state`.
 const CONNTRACK_STATE: u16 = 1;
 const CONNTRACK_STATE_ALIAS: u16 = 1 << 13;
-/// The states that both matches and nftables give the same bits.
+/// The states with the same bits in both matches and in nftables.
 const STATES: u32 = 0x0f;
 /// `XT_CONNTRACK_STATE_UNTRACKED`, `XT_STATE_UNTRACKED`
 const CONNTRACK_UNTRACKED: u32 = 1 << 8;
@@ -42,8 +42,8 @@ pub(super) fn add_match(rule: &mut Rule, name: &[u8], info: &[u8]) {
     }
 }
 
-/// `struct xt_tcp`: source and destination ports from and to, option, flag mask, flags, inversions. None where there is something in
-/// it that is not understood.
+/// `struct xt_tcp`: first and last source port, the same for the destination, option, flag mask, flags, inversions. `None` if it
+/// has a condition that tracer does not model.
 fn tcp(rule: &mut Rule, info: &[u8]) -> Option<()> {
     let [option, mask, value, inverted] = field(info, 8)?;
     let one = When { protocol: Some(TCP), ..When::default() };
@@ -58,7 +58,7 @@ fn tcp(rule: &mut Rule, info: &[u8]) -> Option<()> {
     understood.then_some(())
 }
 
-/// Ports from and to.
+/// Adds a condition on a port or a range of ports.
 fn port(
     rule: &mut Rule,
     info: &[u8],
@@ -91,7 +91,8 @@ fn conntrack(rule: &mut Rule, info: &[u8]) -> Option<()> {
     of_state.filter(|()| (flags | inverted) == CONNTRACK_STATE)
 }
 
-/// Takes in that the packet's state is one of these, or is none of them; `untracked` is the bit of a packet taken out of tracking.
+/// Adds the condition that the packet's state is one of these, or (`inverted`) none of them. `untracked` is the bit for packets
+/// that conntrack does not track.
 fn state(rule: &mut Rule, states: u32, untracked: u32, inverted: bool) -> Option<()> {
     let only = |state| states == state && !inverted;
     if only(CT_INVALID) || only(CT_NEW) {
@@ -99,7 +100,7 @@ fn state(rule: &mut Rule, states: u32, untracked: u32, inverted: bool) -> Option
         return Some(());
     }
     let known = (states & STATES) as u8 | if states & untracked == 0 { 0 } else { UNTRACKED };
-    // The others are those of translated addresses.
+    // The other bits are for translated addresses.
     let understood = states & !(STATES | untracked) == 0;
     if understood || inverted {
         rule.rest.push(Test::State(if inverted { !known } else { known }));
@@ -114,8 +115,8 @@ impl Rule {
     }
 }
 
-/// What a target does that ends the way of a packet through its base chain. One that is queued or translated goes on with the next
-/// base chain (`nf_reinject`, `nf_nat_setup_info`); TPROXY and SYNPROXY take it or drop it.
+/// The effect of a target that ends a packet's path through its base chain. A queued or translated packet continues at the next
+/// base chain (`nf_reinject`, `nf_nat_setup_info`). TPROXY and SYNPROXY accept or drop the packet.
 pub(super) fn target(name: &[u8]) -> Option<Then> {
     match name {
         b"REJECT" => Some(Then::Reject),
@@ -145,7 +146,7 @@ mod tests {
     const ANY: [u16; 2] = [0, u16::MAX];
 
     #[test]
-    fn an_inverted_port_leaves_the_other_as_it_is() {
+    fn an_inverted_port_does_not_change_the_other_port() {
         let ports = |when: When| (when.sport, when.dport, when.not.sport, when.not.dport);
         let (when, exact) = tcp([53; 2], [80; 2], [0, 0, 0, TCP_INV_SRCPT]);
         assert_eq!((ports(when), exact), ((None, Some(80), Some(53), None), true));
@@ -158,13 +159,13 @@ mod tests {
 
     /// Calico's `-m rpfilter --validmark --invert -j DROP`, and firewalld's `-m rpfilter -j ACCEPT`.
     #[test]
-    fn a_check_of_the_way_back_is_known_where_it_takes_what_fails_it() {
+    fn an_inverted_rpfilter_match_is_a_reverse_path_check() {
         let (fails, passes) = (read(b"rpfilter", &[0x0a]), read(b"rpfilter", &[0x02]));
         assert_eq!((fails.0.rpf, fails.1, passes.0.rpf, passes.1), (true, false, false, false));
     }
 
     #[test]
-    fn flags_and_options_leave_the_ports_as_they_are() {
+    fn conditions_on_flags_and_options_do_not_change_the_ports() {
         let (when, exact) = tcp(ANY, [80; 2], [0, 0x17, 0x02, TCP_INV_FLAGS]);
         assert_eq!((when.dport, when.not.syn, exact), (Some(80), true, false), "! --syn");
         let (when, exact) = tcp(ANY, [80; 2], [0, 0x17, 0x02, 0]);

@@ -1,5 +1,5 @@
-//! `tracer health`: asks the daemon of this node over its unix socket. A TCP probe of ours on the host would
-//! fall to the very faults that we look for.
+//! `tracer health`: asks the daemon of this node over its unix socket. A TCP probe on the host would fail by the same
+//! faults that tracer looks for.
 
 use std::io::{self, Read as _, Write as _};
 use std::os::unix::net::UnixStream;
@@ -9,7 +9,7 @@ use std::time::Duration;
 use super::Report;
 use tracer_terminal::error::{Error, os_message};
 
-/// For each read and write: a daemon that takes longer does not answer.
+/// Timeout of each read and write.
 const PATIENCE: Duration = Duration::from_secs(3);
 /// An answer is a few hundred bytes.
 const ANSWER_MAX: u64 = 64 << 10;
@@ -36,7 +36,7 @@ pub fn ask(socket: &Path) -> Result<(Report, String), Error> {
     Ok((report, body.to_owned()))
 }
 
-/// One request in HTTP/1.0: the other side closes the connection at its end.
+/// Sends one request in HTTP/1.0: the server closes the connection after its answer.
 fn fetch(socket: &Path) -> io::Result<String> {
     let mut stream = UnixStream::connect(socket)?;
     stream.set_read_timeout(Some(PATIENCE))?;

@@ -1,4 +1,4 @@
-//! What the pipeline says of itself, and what follows: alive, ready, degraded.
+//! What the pipeline reports about itself, and the health that follows: live, ready, degraded.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use serde::{Deserialize, Serialize};
 use tokio::sync::watch;
 
-/// The pipeline moves once a second. Longer than this without a move: it hangs.
+/// The pipeline reports progress once a second. Without progress for this time, it hangs.
 const STALL: Duration = Duration::from_secs(30);
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -18,7 +18,7 @@ enum Stage {
     Starting = 0,
     /// Hooks are attached and the start record is printed.
     Running = 1,
-    /// It was asked to end.
+    /// The run is ending.
     Stopping = 2,
 }
 
@@ -26,17 +26,17 @@ enum Stage {
 #[derive(Debug)]
 pub struct Health {
     since: Instant,
-    /// When the pipeline last moved, milliseconds after `since`.
+    /// When the pipeline last made progress, milliseconds after `since`.
     moved_ms: AtomicU64,
     stage: AtomicU8,
     hooks: AtomicU64,
     missing: AtomicU64,
     socket: AtomicBool,
-    /// What does not work, by part.
+    /// The problem of each part that does not work.
     degraded: watch::Sender<BTreeMap<&'static str, String>>,
 }
 
-/// What is answered, as JSON.
+/// The answer, as JSON.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Report {
     /// The process answers, and its pipeline moved lately.
@@ -72,7 +72,7 @@ impl Default for Health {
 }
 
 impl Health {
-    /// The pipeline moved.
+    /// The pipeline made progress.
     pub fn moved(&self) {
         self.moved_ms.store(self.now_ms(), Ordering::Relaxed);
     }
@@ -85,7 +85,7 @@ impl Health {
         self.stage.store(Stage::Running as u8, Ordering::Release);
     }
 
-    /// So many hooks that were missing are attached now: their kernel module was loaded.
+    /// This many missing hooks are attached now, because their kernel module was loaded.
     pub fn gained(&self, hooks: usize) {
         let gained = hooks as u64;
         self.hooks.fetch_add(gained, Ordering::Relaxed);
@@ -97,7 +97,7 @@ impl Health {
         self.stage.store(Stage::Stopping as u8, Ordering::Release);
     }
 
-    /// What is wrong with a part; `None`: it works.
+    /// Sets the problem of a part; `None`: the part works.
     pub fn degraded(&self, part: &'static str, problem: Option<String>) {
         self.degraded.send_if_modified(|parts| match problem {
             Some(problem) => parts.insert(part, problem.clone()).as_ref() != Some(&problem),
@@ -105,7 +105,7 @@ impl Health {
         });
     }
 
-    /// The health socket is ours, and goes with us.
+    /// This process created the health socket, so it removes the socket at its end.
     pub(super) fn made_socket(&self) {
         self.socket.store(true, Ordering::Release);
     }
@@ -161,7 +161,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pipeline_that_stands_still_is_dead() {
+    fn a_pipeline_without_progress_is_not_live() {
         let since = Instant::now().checked_sub(Duration::from_secs(31)).expect("a machine that runs for a minute");
         let health = Health { since, ..Health::default() };
         let stalled = health.report();
@@ -172,7 +172,7 @@ mod tests {
     }
 
     #[test]
-    fn what_does_not_work_is_listed_until_it_does() {
+    fn a_degraded_part_is_listed_until_it_works() {
         let health = Health::default();
         health.degraded("metrics", Some("127.0.0.1:1: in use".into()));
         assert_eq!(health.report().degraded, ["metrics: 127.0.0.1:1: in use"]);

@@ -1,4 +1,4 @@
-//! The pages, and how long a client may take for them.
+//! The pages, and the limits for clients.
 
 use std::cell::RefCell;
 use std::convert::Infallible;
@@ -20,15 +20,15 @@ use tokio::time::timeout;
 use super::health::Health;
 use crate::sink::metrics;
 
-/// A request's head must be there by then.
+/// How long a client may take to send the head of its request.
 const HEAD: Duration = Duration::from_secs(2);
-/// A connection is over by then: one request, its answer read.
+/// How long a connection may last: one request, and reading its answer.
 const CONNECTION: Duration = Duration::from_secs(10);
 /// Bytes of a request's head at most.
 const HEAD_MAX: usize = 8 << 10;
 /// Header lines of a request at most.
 const HEADERS_MAX: usize = 64;
-/// Metrics are made into text at most this often: clients that read slowly then hold the same copy.
+/// For how long the text of the metrics is reused, so that slow clients share one copy.
 const FRESH: Duration = Duration::from_millis(500);
 
 const TEXT: &str = "text/plain; version=0.0.4; charset=utf-8";
@@ -81,7 +81,7 @@ impl Pages {
     fn health(&self, is_well: fn(&super::Report) -> bool) -> Response<Full<Bytes>> {
         let report = self.health.report();
         let status = if is_well(&report) { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE };
-        // Strings and numbers: nothing in the type can fail.
+        // The type has only strings and numbers, so this cannot fail.
         let mut body = serde_json::to_string(&report).unwrap_or_default();
         body.push('\n');
         response(status, JSON, body)

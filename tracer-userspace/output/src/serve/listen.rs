@@ -1,5 +1,5 @@
-//! Where clients come in: a TCP address or a unix socket. What cannot be had is reported once and tried
-//! again: the kernel side must go on, even if another process has the port.
+//! Listens on a TCP address or a unix socket. If that fails, tracer warns once and retries: the pipeline must go on,
+//! even if another process has the port.
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -22,13 +22,13 @@ use tokio::time::sleep;
 use super::http::Pages;
 use tracer_terminal::error::{self, os_message};
 
-/// Clients of one place at once. One more takes the place of the oldest, so that a client that sends nothing blocks no other.
+/// Clients of one listener at once. One more replaces the oldest, so that silent clients do not block others.
 const CLIENTS: usize = 32;
-/// The second try comes after this time, each later one after twice the last.
+/// The wait before the first retry. Each later wait is twice as long.
 const FIRST_RETRY: Duration = Duration::from_secs(1);
-/// But not later than this.
+/// The longest wait between two retries.
 const LAST_RETRY: Duration = Duration::from_secs(60);
-/// After an accept that failed (no descriptors left): whatever is short must come back first.
+/// The wait after a failed accept. It fails if no file descriptor is left, and waiting lets others be closed.
 const ACCEPT_REST: Duration = Duration::from_millis(100);
 
 #[derive(Clone, Debug)]
@@ -38,7 +38,7 @@ pub(super) enum Place {
 }
 
 impl Place {
-    /// The part of the tracer that does not work without it.
+    /// The part of tracer that needs this listener.
     const fn part(&self) -> &'static str {
         match self {
             Self::Tcp(_) => "metrics",
@@ -47,7 +47,7 @@ impl Place {
     }
 }
 
-/// As it was asked for.
+/// The flag as the user typed it.
 impl fmt::Display for Place {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -66,7 +66,7 @@ enum Listener {
 trait Stream: AsyncRead + AsyncWrite + Unpin {}
 impl<T: AsyncRead + AsyncWrite + Unpin> Stream for T {}
 
-/// Listens, sooner or later, and answers forever.
+/// Waits until it can listen, then answers forever.
 pub(super) async fn serve(place: Place, pages: Pages) {
     let listener = obtain(&place, &pages).await;
     let mut clients: VecDeque<AbortHandle> = VecDeque::new();
@@ -89,7 +89,7 @@ pub(super) async fn serve(place: Place, pages: Pages) {
     }
 }
 
-/// Tries until it can be listened there; one warning.
+/// Retries until it can listen. Warns once.
 async fn obtain(place: &Place, pages: &Pages) -> Listener {
     let mut wait = FIRST_RETRY;
     loop {
@@ -108,7 +108,7 @@ async fn obtain(place: &Place, pages: &Pages) -> Listener {
         };
         if wait == FIRST_RETRY {
             let part = place.part();
-            error::warn(&format!("{error}: no {part} for now; it is tried again, everything else works"));
+            error::warn(&format!("{error}: no {part} for now; tracer retries, everything else works"));
         }
         pages.health.degraded(place.part(), Some(error));
         sleep(wait).await;
@@ -132,7 +132,7 @@ impl Listener {
     }
 }
 
-/// A socket that only its owner can connect to, in a directory that is made if it is not there.
+/// A socket that only its owner can connect to. Creates the directory if it does not exist.
 fn unix(path: &Path) -> io::Result<UnixListener> {
     if let Some(directory) = path.parent().filter(|directory| !directory.as_os_str().is_empty()) {
         fs::DirBuilder::new().recursive(true).mode(0o700).create(directory)?;
@@ -140,14 +140,14 @@ fn unix(path: &Path) -> io::Result<UnixListener> {
     clear(path)?;
     let flags = SockFlag::SOCK_CLOEXEC | SockFlag::SOCK_NONBLOCK;
     let socket = socket(AddressFamily::Unix, SockType::Stream, flags, None)?;
-    // Linux gives the file the mode of the socket (less the umask): it is never open to others, not for a moment.
+    // Linux gives the file the mode of the socket, less the umask. So no other user can connect at any time.
     fchmod(&socket, Mode::from_bits_truncate(0o600))?;
     bind(socket.as_raw_fd(), &UnixAddr::new(path)?)?;
     listen(&socket, Backlog::new(128)?)?;
     UnixListener::from_std(StdUnixListener::from(socket))
 }
 
-/// Takes away a socket that nobody listens on any more: a run before this one was killed.
+/// Removes the socket of an earlier run that was killed: no process listens on it.
 fn clear(path: &Path) -> io::Result<()> {
     let stale = fs::symlink_metadata(path).is_ok_and(|meta| meta.file_type().is_socket())
         && StdUnixStream::connect(path).is_err_and(|error| error.kind() == io::ErrorKind::ConnectionRefused);

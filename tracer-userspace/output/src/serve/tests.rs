@@ -60,7 +60,7 @@ fn the_pages_are_served() {
 fn the_socket_is_private_and_goes_with_the_run() {
     let scratch = Scratch::new();
     let serve = config(&scratch, None);
-    // What a killed run left behind.
+    // The socket that a killed run left behind.
     std::fs::create_dir_all(serve.health.parent().unwrap()).unwrap();
     drop(UnixListener::bind(&serve.health).unwrap());
     let (server, metrics) = start(&serve, &Background::new("serve", &tracer_sources::Supervisor::new().0));
@@ -77,7 +77,7 @@ fn the_socket_is_private_and_goes_with_the_run() {
 }
 
 #[test]
-fn a_foreign_file_is_left_alone() {
+fn a_file_that_is_no_socket_is_not_removed() {
     let scratch = Scratch::new();
     let serve = config(&scratch, None);
     std::fs::create_dir_all(serve.health.parent().unwrap()).unwrap();
@@ -90,7 +90,7 @@ fn a_foreign_file_is_left_alone() {
 }
 
 #[test]
-fn a_port_that_is_taken_is_waited_for() {
+fn listening_is_retried_until_the_port_is_free() {
     let taken = TcpListener::bind("127.0.0.1:0").unwrap();
     let scratch = Scratch::new();
     let serve = config(&scratch, Some(taken.local_addr().unwrap()));
@@ -104,7 +104,7 @@ fn a_port_that_is_taken_is_waited_for() {
 }
 
 #[test]
-fn clients_that_say_nothing_hold_up_nobody_for_long() {
+fn silent_clients_do_not_block_others() {
     let scratch = Scratch::new();
     let (server, _metrics, serve) = started(&scratch);
     let address = serve.metrics.unwrap();
@@ -113,25 +113,25 @@ fn clients_that_say_nothing_hold_up_nobody_for_long() {
     let mut dribbling = TcpStream::connect(address).unwrap();
     dribbling.write_all(b"GET /metr").unwrap();
     assert_eq!(get(address, "/metrics").unwrap().0, "HTTP/1.1 200 OK");
-    // The oldest had to go.
+    // A newer client replaced the oldest one.
     silent[0].set_read_timeout(Some(Duration::from_millis(1))).unwrap();
     let left = (&silent[0]).read(&mut [0; 16]);
     assert!(!left.is_err_and(|error| error.kind() == std::io::ErrorKind::WouldBlock));
     let long = format!("GET / HTTP/1.1\r\nX: {}\r\n\r\n", "x".repeat(100_000));
     let refused = request(address, &long);
     assert!(refused.is_none_or(|(status, _)| status.contains(" 431 ") || status.contains(" 400 ")));
-    assert!(ask::ask(&serve.health).is_ok(), "the socket has places of its own");
+    assert!(ask::ask(&serve.health).is_ok(), "the limit of clients is per listener");
     drop((silent, dribbling, server));
 }
 
 #[test]
-fn what_is_no_tracer_is_reported() {
+fn another_server_on_the_health_socket_is_an_error() {
     let scratch = Scratch::new();
     let path = scratch.path("socket");
     let other = UnixListener::bind(&path).unwrap();
     let answering = std::thread::spawn(move || {
         let mut stream = other.accept().unwrap().0;
-        // A request that nobody has read would reset the connection.
+        // Closing with an unread request would reset the connection.
         let read = stream.read(&mut [0; 256]).unwrap();
         stream.write_all(b"hello\n").map(|()| read)
     });

@@ -1,5 +1,5 @@
-//! What is written to the cluster API, where that was asked for: an Event on the pod of a failed probe, and a condition
-//! of the node. A [`Background`] does it; the pipeline hands over and never waits.
+//! Writes to the cluster API, where a flag asks for it: an Event on the pod of a failed probe, and a condition of the
+//! node. A [`Background`] does the work, so the pipeline never waits for the API.
 
 mod condition;
 mod explain;
@@ -28,13 +28,13 @@ use tracer_model::decision::Decision;
 use tracer_sources::Background;
 use tracer_sources::cluster::{Access, ConnectError, Pace, client};
 
-/// What waits for the thread at most; of more, the newest is dropped and counted.
+/// Capacity of each queue. A full queue drops the newest item and counts it.
 const QUEUE: usize = 256;
-/// The start waits this long for credentials.
+/// How long the start waits for credentials.
 const FIRST: Duration = Duration::from_secs(2);
-/// At the end of the run what is known is still sent, for this long.
+/// How long the task still sends queued items after the end of the run.
 const AT_END: Duration = Duration::from_secs(2);
-/// The thread is waited for this long. A program that gives the credentials may hold it up for any time.
+/// How long the end of the run waits for the task. A credential plugin may block it for any time.
 const PATIENCE: Duration = Duration::from_secs(3);
 
 /// What is to be written, and where.
@@ -48,7 +48,7 @@ pub struct ClusterOutput {
     pub condition: bool,
 }
 
-/// Writes until it is finished.
+/// The sending side: the pipeline queues items here.
 #[derive(Debug)]
 pub struct ClusterSink {
     notes: Option<mpsc::Sender<Note>>,
@@ -60,7 +60,7 @@ pub struct ClusterSink {
     running: Option<std_mpsc::Receiver<()>>,
 }
 
-/// The receiving side of it.
+/// The receiving side of a [`ClusterSink`].
 struct Inbox {
     notes: Option<mpsc::Receiver<Note>>,
     node_observations: Option<mpsc::Receiver<NodeObservation>>,
@@ -69,26 +69,26 @@ struct Inbox {
 }
 
 impl ClusterSink {
-    /// Begins. An API that does not answer is no error.
+    /// Starts the task. An API that does not answer is no error.
     pub fn start(config: ClusterOutput, background: &Background) -> Result<Self, ConnectError> {
         let (mut sink, inbox) = Self::new(&config);
         let (first, begun) = std_mpsc::sync_channel(1);
         sink.running = Some(background.run(move || async move { run(&config, inbox, &first).await })?);
-        // A timeout means that a program which gives the credentials takes its time.
+        // A timeout means that a credential plugin is slow: that is no error.
         begun.recv_timeout(FIRST).unwrap_or(Ok(()))?;
         Ok(sink)
     }
 
     fn new(config: &ClusterOutput) -> (Self, Inbox) {
         let (notes, notes_in) = config.explain.then(|| mpsc::channel(QUEUE)).unzip();
-        let (node_observations, sightings_in) = config.condition.then(|| mpsc::channel(QUEUE)).unzip();
+        let (node_observations, observations_in) = config.condition.then(|| mpsc::channel(QUEUE)).unzip();
         let (end, ended) = watch::channel(false);
         let dropped = Arc::new(AtomicU64::new(0));
-        let inbox = Inbox { notes: notes_in, node_observations: sightings_in, dropped: dropped.clone(), end: ended };
+        let inbox = Inbox { notes: notes_in, node_observations: observations_in, dropped: dropped.clone(), end: ended };
         (Self { notes, node_observations, dropped, reported: 0, end, running: None }, inbox)
     }
 
-    /// Hands a decision over. `is_printed`: the filters let it pass.
+    /// Queues what a decision reports. `is_printed`: the filters let it pass.
     pub fn take(&self, decision: &Decision, is_printed: bool) {
         self.send(self.notes.as_ref().filter(|_| is_printed), || note::of(decision));
         self.send(self.node_observations.as_ref(), || condition::node_observation(decision));
@@ -105,24 +105,24 @@ impl ClusterSink {
         self.dropped.load(Ordering::Relaxed)
     }
 
-    /// Those since this was last asked.
+    /// Explanations dropped since the last call.
     pub fn take_dropped(&mut self) -> u64 {
         let now = self.dropped();
         now.saturating_sub(std::mem::replace(&mut self.reported, now))
     }
 
-    /// From now on it sends what it knows, for a moment, and ends.
+    /// Tells the task to send the queued items, for at most [`AT_END`], and to end.
     pub fn end(&mut self) {
         (self.notes, self.node_observations) = (None, None);
         let _ = self.end.send(true);
     }
 
-    /// Waits for its end, for a moment. A thread that does not end then ends with the process.
+    /// Ends the task and waits for it, for at most [`PATIENCE`]. A task that still runs then ends with the process.
     pub fn finish(&mut self) {
         self.end();
         let Some(running) = self.running.take() else { return };
         if running.recv_timeout(PATIENCE) == Err(std_mpsc::RecvTimeoutError::Timeout) {
-            tracing::warn!("what was still to be written to the cluster API is not waited for any longer");
+            tracing::warn!("the last writes to the cluster API did not finish in time and may be lost");
         }
         let given_up = self.take_dropped();
         if given_up > 0 {
@@ -137,7 +137,7 @@ impl Drop for ClusterSink {
     }
 }
 
-/// Until the end, if the API can be used.
+/// Connects to the API and writes until the end.
 async fn run(config: &ClusterOutput, inbox: Inbox, first: &std_mpsc::SyncSender<Result<(), ConnectError>>) {
     match client(&config.access).await {
         Ok(client) => {
@@ -145,7 +145,7 @@ async fn run(config: &ClusterOutput, inbox: Inbox, first: &std_mpsc::SyncSender<
             write(client, &config.node_name, inbox, Pace::default(), Rates::default()).await;
         }
         Err(error) => {
-            // Nobody listens any more if it took too long.
+            // `start` stopped waiting for the result, so the error is logged here.
             if let Err(std_mpsc::TrySendError::Disconnected(Err(error))) = first.try_send(Err(error)) {
                 tracing::warn!("nothing is written to the cluster API: {error}");
             }
@@ -153,7 +153,7 @@ async fn run(config: &ClusterOutput, inbox: Inbox, first: &std_mpsc::SyncSender<
     }
 }
 
-/// Both, until the end.
+/// Writes Events and the condition until the end.
 async fn write(client: Client, node: &str, inbox: Inbox, pace: Pace, rates: Rates) {
     let Inbox { notes, node_observations, dropped, end } = inbox;
     let events = async {
@@ -169,8 +169,8 @@ async fn write(client: Client, node: &str, inbox: Inbox, pace: Pace, rates: Rate
     tokio::join!(events, condition);
 }
 
-/// The run has ended, and what was on its way then had a moment to arrive.
-async fn over(end: &mut watch::Receiver<bool>) {
+/// Waits for the end of the run, then for [`AT_END`]: the time that requests in flight still get.
+async fn wait_out_the_end(end: &mut watch::Receiver<bool>) {
     let _ = end.wait_for(|ended| *ended).await;
     sleep(AT_END).await;
 }

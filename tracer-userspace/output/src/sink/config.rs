@@ -1,4 +1,4 @@
-//! Where records go, in which form, and which of them.
+//! Settings of the output: which records, in which form, to which target.
 
 use std::io::{self, IsTerminal as _};
 use std::path::PathBuf;
@@ -11,24 +11,23 @@ use super::output::Rotation;
 use super::{ndjson, otlp};
 use tracer_model::record::Record;
 
-/// Where records go and which.
 #[derive(Clone, Debug, Default)]
 pub struct SinkConfig {
     pub form: Form,
     pub colour: bool,
-    /// Columns of what people read where there is no terminal that says.
+    /// Columns of the pretty form if the output is no terminal.
     pub columns: Option<usize>,
     /// `--output-file`.
     pub file: Option<PathBuf>,
     pub filter: Filter,
-    /// Attempts, too.
+    /// Print attempts, too.
     pub attempts: bool,
-    /// What a healthy node does with its ports, too.
+    /// Print the port usage of a healthy node, too.
     pub verbose: bool,
     pub until_failure: bool,
     /// `--output-max-size`, `--output-max-files`.
     pub rotation: Option<Rotation>,
-    /// How often identical verdicts that go on are printed after the first minute; zero: each of them.
+    /// How often repeated identical verdicts are printed after the first minute; zero: each of them.
     pub repeat_interval: Duration,
 }
 
@@ -38,7 +37,7 @@ impl SinkConfig {
         Self { form, file, ..Self::default() }
     }
 
-    /// JSON goes to a terminal, where nothing else may stand.
+    /// JSON goes to a terminal, so nothing else may be printed there.
     pub fn is_json_on_terminal(&self) -> bool {
         self.form != Form::Pretty && self.file.is_none() && io::stdout().is_terminal()
     }
@@ -53,7 +52,7 @@ pub enum Form {
     #[default]
     #[value(name = "json", alias = "ndjson")]
     Ndjson,
-    /// The same in OpenTelemetry's JSON.
+    /// One OpenTelemetry log request in JSON a line.
     Otlp,
 }
 

@@ -1,4 +1,4 @@
-//! `-n`, `-p`, `-c` and `--cause`: which verdicts and attempts are printed, and what to say if none is.
+//! `-n`, `-p`, `-c` and `--cause`: which verdicts and attempts are printed, and the message if none is.
 
 mod pod;
 
@@ -7,7 +7,7 @@ use tracer_model::event::Pod;
 use tracer_model::plural::counted;
 use tracer_model::record::{Body, Cause, K8s};
 
-/// What is asked for. Absent or empty: everything.
+/// The filter flags. Absent or empty: everything passes.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Filter {
     pub namespace: Option<String>,
@@ -17,7 +17,7 @@ pub struct Filter {
 }
 
 impl Filter {
-    /// Whether this is to be printed. Records about no attempt always are.
+    /// Whether a record is printed. Records that are not about an attempt always are.
     pub fn passes(&self, body: &Body) -> bool {
         match body {
             Body::Verdict(v) => self.fits(v.k8s.as_ref(), Some(v.verdict.cause)),
@@ -26,12 +26,12 @@ impl Filter {
         }
     }
 
-    /// Something is left out.
+    /// Whether a flag was given.
     pub fn is_set(&self) -> bool {
         self.needs_pods() || !self.causes.is_empty()
     }
 
-    /// Asks for names that only a list of pods can give.
+    /// Whether a flag names a pod, so that a list of pods is needed.
     pub const fn needs_pods(&self) -> bool {
         self.namespace.is_some() || self.pod.is_some() || self.container.is_some()
     }
@@ -56,7 +56,7 @@ impl Filter {
             && same(&self.container, |k| &k.container_name)
     }
 
-    /// Whether a pod of the node, or a container of it, is asked for.
+    /// Whether a pod of the node, or one of its containers, matches the flags.
     pub fn fits_known(&self, pod: &Pod) -> bool {
         let k8s = |container_name| K8s {
             namespace: pod.namespace.clone(),
@@ -71,7 +71,7 @@ impl Filter {
         }
     }
 
-    /// Says that no known pod matches, with what was probably meant; absent if one does, or no pod is known by name.
+    /// The message that no known pod matches, with a hint. Absent if one matches, or no pod is known by name.
     pub fn unmatched(&self, pods: &[&Pod]) -> Option<String> {
         let named = pods.iter().filter(|pod| pod.name.is_some()).count();
         if !self.needs_pods() || named == 0 || pods.iter().any(|pod| self.fits_known(pod)) {
@@ -81,13 +81,13 @@ impl Filter {
         Some(format!("none of the {named} known pods matches `{}`{}", self.pod_flags(), self.hint(is_prefix)))
     }
 
-    /// `-p` has the beginning of this name only.
+    /// Whether the value of `-p` is only the beginning of this name.
     fn is_prefix_of(&self, name: Option<&str>) -> bool {
         let prefix = self.pod.as_ref().and_then(PodFilter::as_prefix);
         prefix.is_some_and(|prefix| prefix.fits(name, None))
     }
 
-    /// What was probably meant.
+    /// What the user probably meant.
     fn hint(&self, is_prefix: bool) -> String {
         let prefix = self.pod.as_ref().and_then(PodFilter::as_prefix).filter(|_| is_prefix);
         prefix.map(|prefix| format!("; did you mean `-p '{prefix}'`?")).unwrap_or_default()
@@ -110,30 +110,30 @@ impl Filter {
     }
 }
 
-/// What of a run a filter has met so far.
+/// Which parts of the filter matched a pod or an attempt so far.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Met {
     pod: bool,
-    /// A pod with a longer name that begins as `-p` says.
+    /// The value of `-p` is the beginning of a pod's name.
     prefix: bool,
     cause: bool,
 }
 
 impl Met {
-    /// A pod of the node.
+    /// Takes a pod of the node.
     pub fn pod(&mut self, filter: &Filter, pod: &Pod) {
         self.pod = self.pod || filter.fits_known(pod);
         self.prefix = self.prefix || filter.is_prefix_of(pod.name.as_deref());
     }
 
-    /// A verdict or an attempt, printed or not.
+    /// Takes a verdict or an attempt, printed or not.
     pub fn attempt(&mut self, filter: &Filter, k8s: Option<&K8s>, cause: Option<Cause>) {
         self.pod = self.pod || filter.fits_pod(k8s);
         self.prefix = self.prefix || filter.is_prefix_of(k8s.and_then(|k8s| k8s.pod_name.as_deref()));
         self.cause = self.cause || filter.fits_cause(cause);
     }
 
-    /// The same of any record.
+    /// Takes any record.
     pub fn record(&mut self, filter: &Filter, body: &Body) {
         match body {
             Body::Verdict(body) => self.attempt(filter, body.k8s.as_ref(), Some(body.verdict.cause)),
@@ -142,7 +142,7 @@ impl Met {
         }
     }
 
-    /// `0 of 62 failures shown: no pod matches` with the flags; absent without a filter, or where it changes nothing.
+    /// `0 of 62 failures shown: no pod matches` with the flags. Absent without a filter, or if it hides no failure.
     pub fn shown(self, filter: &Filter, shown: u64, failures: u64) -> Option<String> {
         if !filter.is_set() {
             return None;
@@ -157,7 +157,7 @@ impl Met {
             (0, None) => format!(": none matches `{}`", [pods, causes].join(" ").trim()),
             _ => format!(": those that match `{}`", [pods, causes].join(" ").trim()),
         };
-        // The kubelet reports failures of which no attempt was seen.
+        // The kubelet also reports failures whose attempt tracer did not see.
         let failures = counted(failures.max(shown), "failure");
         Some(format!("{shown} of {failures} shown{reason}"))
     }
@@ -185,14 +185,14 @@ mod tests {
     }
 
     #[test]
-    fn an_unknown_pod_fits_no_name() {
+    fn an_unknown_pod_does_not_match_a_name() {
         let Body::Verdict(mut verdict) = verdict(Cause::Unexplained) else { return };
         verdict.k8s = None;
         assert!(!of_pod("cart").passes(&Body::Verdict(verdict)));
     }
 
     #[test]
-    fn a_filter_that_meets_no_known_pod_says_so() {
+    fn a_filter_that_matches_no_known_pod_is_reported_with_a_hint() {
         let pod = |name: &str| Pod {
             namespace: Some("shop".into()),
             name: Some(name.into()),

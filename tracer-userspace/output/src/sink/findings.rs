@@ -1,4 +1,4 @@
-//! Findings of `tracer doctor` for people: a block for each, the worst first.
+//! Findings of `tracer doctor` as text: a block for each, the worst first.
 
 use std::fmt::Write as _;
 
@@ -6,12 +6,12 @@ use super::pretty::fix_rows;
 use tracer_model::record::{FindingBody, Status};
 use tracer_terminal::screen::{Screen, Style, safe, unbroken_commands};
 
-/// Columns where no terminal says otherwise.
+/// Columns if the output is no terminal.
 const WIDTH: usize = 120;
 /// From the worst to the best.
 const ORDER: [Status; 4] = [Status::Fail, Status::Warn, Status::Unknown, Status::Ok];
 
-/// All findings of a node, or those that are not ok; below them how many there are of each status.
+/// All findings of a node, or those that are not ok, and below them the count of each status.
 pub fn table(findings: &[FindingBody], node_name: &str, only_problems: bool, screen: Screen) -> String {
     let screen = Screen { columns: screen.columns.or(Some(WIDTH)), ..screen };
     let mut out = String::new();
@@ -31,7 +31,7 @@ pub fn table(findings: &[FindingBody], node_name: &str, only_problems: bool, scr
     out
 }
 
-/// The check, with the address family where it looks at each by itself.
+/// The name of the check, with the address family if the check has one finding for each.
 pub fn name(finding: &FindingBody) -> String {
     let family = match finding.fields.get("family").and_then(|family| family.as_str()) {
         Some("ipv4" | "ip") => " IPv4",
@@ -89,7 +89,7 @@ mod tests {
     }
 
     #[test]
-    fn the_worst_comes_first_and_the_sum_last() {
+    fn the_worst_finding_comes_first_and_the_counts_last() {
         let findings = [finding("a", Status::Ok), finding("b", Status::Warn), finding("c", Status::Fail)];
         let text = table(&findings, "n1", false, screen(100, false));
         let expected = "\
@@ -128,7 +128,7 @@ warn    b
     }
 
     #[test]
-    fn colour_only_where_it_is_wanted_and_nothing_steers_the_terminal() {
+    fn colour_is_optional_and_escape_sequences_are_removed() {
         let mut hostile = finding("c", Status::Fail);
         hostile.observed = "a\u{1b}[2Jb".into();
         assert!(!table(std::slice::from_ref(&hostile), "n1", false, screen(80, false)).contains('\u{1b}'));

@@ -1,10 +1,10 @@
-//! Files of a command that comes to nothing.
+//! Removes the empty output files of a command that failed.
 
 use std::path::Path;
 
 use tracer_terminal::error::Error;
 
-/// Does the work. Where it fails, those of the files that it made and wrote nothing to are taken away.
+/// Does the work. If that fails, removes those of the files that are new and empty.
 pub fn leaving_none<T>(files: [Option<&Path>; 2], work: impl FnOnce() -> Result<T, Error>) -> Result<T, Error> {
     let is_new = |path: &&Path| path.symlink_metadata().is_err();
     let new: Vec<&Path> = files.into_iter().flatten().filter(is_new).collect();
@@ -25,7 +25,7 @@ mod tests {
     use tracer_testing::Scratch;
 
     #[test]
-    fn only_what_is_new_and_empty_goes() {
+    fn only_new_and_empty_files_are_removed_and_only_after_a_failure() {
         let scratch = Scratch::new();
         let [old, empty, written] = ["old", "empty", "written"].map(|name| scratch.path(name));
         fs::write(&old, "").expect("a file");
@@ -39,6 +39,6 @@ mod tests {
         fail(&written, "a record");
         assert_eq!([&old, &empty, &written].map(|path| path.exists()), [true, false, true]);
         let _ = leaving_none([Some(&empty), None], || fs::write(&empty, "").map_err(|_| Error::Kernel("?".into())));
-        assert!(empty.exists(), "that of a command that succeeded stays");
+        assert!(empty.exists(), "a command that succeeded keeps its file");
     }
 }

@@ -1,5 +1,5 @@
-//! Prometheus metrics of a daemon: counted from the decisions that become records, and once a second
-//! from what the source counts. An event itself costs one addition where it is decoded.
+//! Prometheus metrics of a daemon. They are counted from decisions, and once a second from the counters of the source. So
+//! an event costs only one addition, where it is decoded.
 //!
 //! The names are in the contract and in `docs/metrics.md`; they are never reused.
 
@@ -27,14 +27,15 @@ use tracer_model::record::{FindingBody, Status};
 type Labels = Vec<(&'static str, Cow<'static, str>)>;
 type Counters = Family<Labels, Counter>;
 
-/// Upper bounds of the latency's buckets, seconds. The target is 5 ms; what waits for a firewall to be read takes up to 1 s.
+/// Upper bounds of the latency's buckets, seconds. The target is 5 ms; a verdict that waits for firewall rules takes up to
+/// 1 s.
 const LATENCY: [f64; 11] = [0.000_5, 0.001, 0.002_5, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 1.0, 5.0];
 
-/// What one hook has done since the start.
+/// Counters of one hook since the start.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct HookCount {
     pub hook: &'static str,
-    /// Whether a program sits there now.
+    /// Whether a program is attached now.
     pub attached: bool,
     pub events: u64,
     /// Runs of its programs and the seconds they took; absent where the kernel does not count them
@@ -42,7 +43,7 @@ pub struct HookCount {
     pub runs: Option<(u64, f64)>,
 }
 
-/// What the kernel's side has counted since the start.
+/// Counters of the kernel programs since the start.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct KernelCounts {
     pub hooks: Vec<HookCount>,
@@ -67,7 +68,7 @@ pub struct Metrics {
 }
 
 impl Metrics {
-    /// All at zero, and the registry that prints them. `pod_labels`: `namespace` and `pod` on verdicts and attempts.
+    /// New metrics, and the registry that prints them. `pod_labels` adds `namespace` and `pod` to verdicts and attempts.
     pub fn new(pod_labels: bool) -> (Self, Arc<Registry>) {
         let metrics = Self {
             verdicts: Family::default(),
@@ -87,7 +88,7 @@ impl Metrics {
         (metrics, Arc::new(registry))
     }
 
-    /// The table of metrics: the name, what it says, where it is kept.
+    /// The table of metrics: the name, the help text, the field that counts.
     fn register(&self) -> Registry {
         let mut registry = Registry::with_prefix("tracer");
         let r = &mut registry;
@@ -119,7 +120,7 @@ impl Metrics {
         registry
     }
 
-    /// What was decided, whether it is printed or not. `now`: when it was, for the latency.
+    /// Counts a decision, printed or not. `now_boot_ns` is for the latency.
     pub(super) fn count(&mut self, decision: &Decision, now_boot_ns: Option<u64>) {
         match &decision.body {
             Body::Verdict(verdict) => self.count_verdict(decision, verdict, now_boot_ns),
@@ -132,7 +133,7 @@ impl Metrics {
         }
     }
 
-    /// The last finding of a check that is reported: its worst.
+    /// Sets the status of a check to that of its last finding.
     fn set_finding(&self, finding: &FindingBody) {
         for status in Status::ALL {
             let labels = vec![("check", finding.check.clone().into()), ("status", status.name().into())];
@@ -140,7 +141,7 @@ impl Metrics {
         }
     }
 
-    /// What the source has counted so far.
+    /// Takes over the counters of the source.
     pub fn set_kernel(&self, counts: &KernelCounts) {
         self.read_failures.inner().store(counts.read_failures, Ordering::Relaxed);
         for count in &counts.hooks {
@@ -149,13 +150,13 @@ impl Metrics {
             self.events.get_or_create(&labels).inner().store(count.events, Ordering::Relaxed);
             if let Some((runs, seconds)) = count.runs {
                 self.runs.get_or_create(&labels).inner().store(runs, Ordering::Relaxed);
-                // The counter keeps the bits of a float.
+                // The counter stores the bits of a float.
                 self.run_seconds.get_or_create(&labels).inner().store(seconds.to_bits(), Ordering::Relaxed);
             }
         }
     }
 
-    /// Records that this sink could not write so far.
+    /// Takes over how many records this sink could not write so far.
     pub fn set_dropped(&self, sink: &'static str, records: u64) {
         self.dropped.get_or_create(&vec![("sink", sink.into())]).inner().store(records, Ordering::Relaxed);
     }
@@ -181,7 +182,7 @@ impl Metrics {
         self.inc(Of::Attempts, labels, attempt.k8s.as_ref());
     }
 
-    /// One more in this series, which is the pod's own if that was asked for.
+    /// Adds one to this series. With pod labels, that is the pod's own series.
     fn inc(&mut self, of: Of, mut labels: Labels, k8s: Option<&K8s>) {
         let gone = self.pods.as_mut().map(|pods| pods.label(of, &mut labels, k8s)).unwrap_or_default();
         for (of, old) in gone {
@@ -198,7 +199,7 @@ impl Metrics {
     }
 }
 
-/// `probe_type` and `handler`, empty where no spec is known or several that differ fit.
+/// `probe_type` and `handler`. They are empty if no spec is known, or if several different ones fit.
 fn probe(probe: Option<&Probe>) -> [(&'static str, Cow<'static, str>); 2] {
     let kind = probe.and_then(|p| p.probe_type).map_or("", ProbeType::name);
     let handler = probe.and_then(|p| p.handler).map_or("", Handler::name);
@@ -212,7 +213,7 @@ const fn subject(subject: Subject) -> &'static str {
     }
 }
 
-/// `None`: it has not ended.
+/// `None`: the attempt has not ended.
 const fn outcome(outcome: Outcome) -> Option<&'static str> {
     match outcome {
         Outcome::Failure => Some("failure"),

@@ -6,7 +6,7 @@ use tracer_model::record::{
     AttemptBody, Body, FindingBody, LossBody, NodeBody, Record, StartBody, StopBody, VerdictBody,
 };
 
-/// A record in the order in which it is printed: what every record has, then what its type has.
+/// A record with its keys in the order of the contract: the common fields, then the fields of its type.
 #[derive(Serialize)]
 struct Line<'a> {
     schema: &'a str,
@@ -19,7 +19,7 @@ struct Line<'a> {
     fields: Fields<'a>,
 }
 
-/// What a record's type adds.
+/// The fields of a record's type.
 #[derive(Serialize)]
 #[serde(untagged)]
 enum Fields<'a> {
@@ -40,7 +40,7 @@ pub fn line(record: &Record) -> Vec<u8> {
     bytes
 }
 
-/// The same, as fields.
+/// The record as a JSON value.
 pub(super) fn value(record: &Record) -> serde_json::Value {
     serde_json::to_value(ordered(record)).unwrap_or_default()
 }
@@ -86,7 +86,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_printed_is_what_the_type_says() {
+    fn a_printed_record_is_read_as_the_same_record() {
         let bodies = [
             verdict(Cause::ConnectionRefused),
             Body::Stop(StopBody { reason: "signal".into(), ..StopBody::default() }),

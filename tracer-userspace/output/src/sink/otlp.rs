@@ -1,8 +1,8 @@
 //! OpenTelemetry: records as OTLP logs, printed (`-o otlp`) or pushed over HTTP (`--otlp-endpoint`).
 //!
-//! A [`Background`] pushes; the pipeline hands over and never waits. What waits is bounded by its bytes. A record is
-//! delivered at least once, or counted as lost. If the answer of a receiver is lost, it gets the same request again:
-//! (`service.instance.id`, `tracer.seq`) identifies the two copies.
+//! A [`Background`] pushes, so the pipeline never waits. The queue is limited by its bytes. A record is delivered at least
+//! once, or counted as lost. If the answer of a receiver is lost, the same request is sent again. The two copies of a
+//! record have the same `service.instance.id` and `tracer.seq`.
 
 mod convert;
 mod message;
@@ -25,7 +25,7 @@ use tracer_model::record::Record;
 use tracer_sources::Background;
 use tracer_terminal::error::{self, Error};
 
-/// Bytes that may wait for the endpoint.
+/// Bytes of the queue.
 const BACKLOG: u32 = 8 << 20;
 /// How long the end of a run waits for the endpoint.
 const PATIENCE: Duration = Duration::from_secs(3);
@@ -38,7 +38,7 @@ pub struct OtlpConfig {
     pub gzip: bool,
 }
 
-/// One line: the record as a request of its own, in OTLP's JSON.
+/// The record as one line: a request of its own, in OTLP's JSON.
 pub fn line(record: &Record) -> Vec<u8> {
     let request = convert::request(&record.node_name, None, vec![convert::log_record(record)]);
     // Maps have string keys and numbers are finite: nothing in these types can fail.
@@ -47,14 +47,14 @@ pub fn line(record: &Record) -> Vec<u8> {
     bytes
 }
 
-/// Pushes until it is finished.
+/// The sending side: the pipeline queues records here.
 #[derive(Debug)]
 pub struct OtlpSink {
     records: Option<mpsc::UnboundedSender<Waiting>>,
-    /// One permit for each byte that may wait. It travels with the record.
+    /// One permit for each byte of the queue. A queued record holds its permits.
     room: Arc<Semaphore>,
     counts: Arc<Counts>,
-    /// Of the lost ones, how many were reported.
+    /// How many of the lost records were reported.
     reported: u64,
     end: watch::Sender<bool>,
     /// Disconnected when the task ends.
@@ -62,17 +62,17 @@ pub struct OtlpSink {
     endpoint: Uri,
 }
 
-/// Records that were taken, by what became of them.
+/// Counters of the records that were taken.
 #[derive(Debug, Default)]
 struct Counts {
     waiting: AtomicU64,
     lost: AtomicU64,
-    /// The endpoint takes none, which was reported.
+    /// The endpoint takes no records, and that was reported.
     is_out: AtomicBool,
 }
 
 impl Counts {
-    /// So many have their end; of these, so many were lost.
+    /// This many records are delivered or lost; `lost` of them are lost.
     fn settle(&self, records: u64, lost: u64) {
         self.waiting.fetch_sub(records, Ordering::Relaxed);
         self.lost.fetch_add(lost, Ordering::Relaxed);
@@ -92,7 +92,7 @@ impl OtlpSink {
         Ok(Self { records: Some(records), room, counts, reported: 0, end, running, endpoint })
     }
 
-    /// Hands a record over; a full buffer loses it, and counts it.
+    /// Queues a record. A full queue drops and counts it.
     pub fn take(&self, record: &Record) {
         let Some(records) = &self.records else { return };
         let log_record = convert::log_record(record);
@@ -105,12 +105,12 @@ impl OtlpSink {
         }
     }
 
-    /// Records that were lost on the way, since the start.
+    /// Records lost since the start.
     pub fn dropped(&self) -> u64 {
         self.counts.lost.load(Ordering::Relaxed)
     }
 
-    /// Those since this was last asked, once the endpoint would take a record that says so.
+    /// Records lost since the last call. 0 while the endpoint cannot take the `loss` record about them.
     pub fn take_dropped(&mut self) -> u64 {
         let is_full = self.room.available_permits() < BACKLOG as usize / 2;
         if is_full || self.counts.is_out.load(Ordering::Relaxed) { 0 } else { self.take_lost() }
@@ -121,7 +121,8 @@ impl OtlpSink {
         now.saturating_sub(std::mem::replace(&mut self.reported, now))
     }
 
-    /// Sends what waits, for a moment. Returns whether the endpoint confirmed every record since losses were last reported.
+    /// Sends the queue, for at most [`PATIENCE`]. Gives whether the endpoint confirmed every record since the last report
+    /// of losses.
     pub fn finish(&mut self) -> bool {
         self.records = None;
         let _ = self.end.send(true);

@@ -1,11 +1,9 @@
-//! Where the bytes go: stdout or `--output-file`.
+//! Writes the bytes to stdout or `--output-file`.
 //!
-//! A reader that stops reading must not stop the tracer, so a live run never blocks here: what
-//! cannot be written waits in a bounded buffer, and beyond its bound records are counted as lost.
-//! A file that cannot be written any more (a full disk) hands over to stdout, so that no record
-//! that was decided is lost; the run then ends with exit code 2. A file that the tracer rotates itself
-//! is waited for instead, to the end, where what still waits goes to stdout, too: what does not fit into the
-//! buffer meanwhile is counted as lost.
+//! A reader that stops reading must not stop tracer, so a live run never blocks here. Records wait in a bounded buffer;
+//! when it is full, records are dropped and counted. If a file cannot be written any more (a full disk), records go to
+//! stdout instead, and the run ends with exit code 2. If tracer rotates the file itself, records wait in the buffer until
+//! the file can be written again. Those that still wait at the end go to stdout.
 
 mod failing;
 mod rotate;
@@ -20,7 +18,7 @@ use std::time::{Duration, Instant};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 
 pub use self::rotate::Rotation;
-use self::target::{chunk_of, open_file, own, ready, stdout};
+use self::target::{chunk_of, open_file, prepare_for_rotation, ready, stdout};
 use tracer_model::plural::were;
 use tracer_terminal::error::{self, Error, os_message};
 use tracer_terminal::screen::columns;
@@ -38,9 +36,9 @@ pub struct Output {
     file: File,
     /// `--output-file`; `None`: stdout was asked for.
     path: Option<PathBuf>,
-    /// Bytes still go to `path`.
+    /// Records still go to `path`, not to stdout.
     on_path: bool,
-    /// Never block.
+    /// Writes never block.
     live: bool,
     chunk: usize,
     pending: Vec<u8>,
@@ -49,14 +47,14 @@ pub struct Output {
     /// Ends of the records in `pending`.
     ends: Vec<usize>,
     dropped: u64,
-    /// The same since the start.
+    /// Records dropped since the start.
     dropped_so_far: u64,
     closed: bool,
     failed: bool,
     rotation: Option<Rotation>,
     /// Bytes in the file, where it is rotated.
     size: u64,
-    /// No more tries until the next second.
+    /// Writing failed, and is retried in the next second.
     stuck: bool,
     /// Why records wait, since the last failure.
     trouble: Option<String>,
@@ -64,14 +62,15 @@ pub struct Output {
 }
 
 impl Output {
-    /// Opens it. `live`: never block.
+    /// Opens the target. `live`: writes never block.
     pub fn open(path: Option<&Path>, rotation: Option<Rotation>, live: bool) -> Result<Self, Error> {
         let file = match path {
             Some(path) => open_file(path).map_err(|error| Error::file("--output-file", path, error))?,
             None => stdout().map_err(|e| Error::Usage(format!("stdout: {}", os_message(&e))))?,
         };
         let size = match rotation {
-            Some(_) => own(&file).map_err(|e| Error::file("--output-max-size", path.unwrap_or(Path::new("")), e))?,
+            Some(_) => prepare_for_rotation(&file)
+                .map_err(|e| Error::file("--output-max-size", path.unwrap_or(Path::new("")), e))?,
             None => 0,
         };
         Ok(Self {
@@ -95,22 +94,22 @@ impl Output {
         })
     }
 
-    /// The reader has gone, or nothing can be written any more: time to end.
+    /// The reader is gone, or nothing can be written any more: the run must end.
     pub const fn is_closed(&self) -> bool {
         self.closed
     }
 
-    /// Something could not be written where it was meant to go.
+    /// Whether a record could not be written to its target.
     pub const fn has_failed(&self) -> bool {
         self.failed
     }
 
-    /// SIGHUP has a meaning: there is a file to open again.
+    /// Whether there is a file that SIGHUP can open again.
     pub const fn can_reopen(&self) -> bool {
         self.path.is_some()
     }
 
-    /// Whether a record would be taken; if not, it is counted as dropped.
+    /// Whether there is room for a record. If not, the record is counted as dropped.
     pub fn accepts(&mut self) -> bool {
         let room = !self.closed && self.pending.len() - self.written < BACKLOG;
         if !room && !self.closed {
@@ -120,7 +119,7 @@ impl Output {
         room
     }
 
-    /// Records dropped since the last call, once there is room to say so.
+    /// Records dropped since the last call. 0 while there is no room for the `loss` record about them.
     pub fn take_dropped(&mut self) -> u64 {
         if self.pending.len() - self.written < BACKLOG / 2 { std::mem::take(&mut self.dropped) } else { 0 }
     }
@@ -129,12 +128,12 @@ impl Output {
         self.dropped_so_far
     }
 
-    /// Columns of the terminal that it writes to, if it is one.
+    /// Columns of the target, if it is a terminal.
     pub fn columns(&self) -> Option<usize> {
         columns(&self.file)
     }
 
-    /// Its name in metrics.
+    /// The target's name in metrics.
     pub const fn name(&self) -> &'static str {
         if self.path.is_some() { "output_file" } else { "stdout" }
     }
@@ -153,7 +152,7 @@ impl Output {
         }
     }
 
-    /// Writes what can be written (live), or everything.
+    /// Writes everything; in a live run, only what can be written without blocking.
     pub fn flush(&mut self) {
         while self.written < self.pending.len() && !self.closed && !self.stuck {
             if self.live && !ready(self.file.as_fd(), PollTimeout::ZERO) {
@@ -162,12 +161,12 @@ impl Output {
             self.write_some();
         }
         if self.written == self.pending.len() && self.trouble.take().is_some() {
-            tracing::info!("the output file is written again");
+            tracing::info!("the output file can be written again");
         }
         self.compact();
     }
 
-    /// Once a second: tries again what could not be written, and notices a reader that has gone.
+    /// Called once a second: retries a failed write, and notices a reader that is gone.
     pub fn check_reader(&mut self) {
         self.stuck = false;
         self.flush();
@@ -179,7 +178,7 @@ impl Output {
         }
     }
 
-    /// The end: waits a little for a slow reader.
+    /// Ends the output. Waits up to [`PATIENCE`] for a slow reader.
     pub fn finish(&mut self) {
         self.stuck = false;
         self.flush();
@@ -200,7 +199,7 @@ impl Output {
         }
     }
 
-    /// Opens `--output-file` again; keeps the old one if that fails.
+    /// Opens `--output-file` again; keeps the open file if that fails.
     pub fn reopen(&mut self) {
         let Some(path) = self.path.clone() else { return };
         self.flush();
@@ -212,14 +211,14 @@ impl Output {
             }
             Err(error) => {
                 let error = Error::file("--output-file", path, error);
-                error::report(&format!("{error}; the records go where they went"));
+                error::report(&format!("{error}; the records go to the same target as before"));
             }
         }
     }
 
     fn open_again(&mut self, path: &Path) -> io::Result<()> {
         let file = open_file(path)?;
-        self.size = if self.rotation.is_some() { own(&file)? } else { 0 };
+        self.size = if self.rotation.is_some() { prepare_for_rotation(&file)? } else { 0 };
         self.chunk = chunk_of(&file);
         self.file = file;
         Ok(())
@@ -252,7 +251,7 @@ impl Output {
         }
     }
 
-    /// Records not (wholly) written.
+    /// Records that are not completely written.
     fn unwritten(&self) -> usize {
         self.ends.len() - self.whole()
     }

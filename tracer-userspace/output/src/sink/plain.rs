@@ -1,4 +1,4 @@
-//! Small words of the pretty form: names, times.
+//! Addresses and times as the pretty form writes them.
 
 use tracer_model::record::Endpoint;
 
@@ -10,7 +10,7 @@ pub(super) fn endpoint(endpoint: Endpoint) -> String {
     }
 }
 
-/// How long before or after, in milliseconds with their sign.
+/// The time after `reference` (negative: before) in milliseconds, with its sign.
 #[expect(clippy::cast_precision_loss, reason = "for people: three decimals")]
 pub fn relative_ms(time: u64, reference: u64) -> String {
     let delta = i128::from(time) - i128::from(reference);

@@ -1,4 +1,4 @@
-//! Records for people: each as it comes, the answer first; at the end what was reported, grouped by cause.
+//! Records as text for people: each as it comes, and at the end a summary by cause.
 
 mod about;
 mod above;
@@ -12,7 +12,7 @@ pub(super) use verdict::fix_rows;
 
 use std::time::Duration;
 
-pub use self::about::{About, who};
+pub use self::about::{About, describe_culprit};
 use self::above::Above;
 use self::summary::{Summary, without_failure};
 use crate::sink::filter::{Filter, Met};
@@ -30,7 +30,7 @@ pub struct Pretty {
     /// Which verdicts are printed.
     filter: Filter,
     met: Met,
-    /// What a healthy node does with its ports, too.
+    /// Print the port usage of a healthy node, too.
     verbose: bool,
     summary: Summary,
     started_boot_ns: Option<u64>,
@@ -38,22 +38,21 @@ pub struct Pretty {
 }
 
 impl Pretty {
-    /// Of a run of which nothing was printed yet.
     pub fn new(filter: Filter, verbose: bool) -> Self {
         Self { filter, verbose, ..Self::default() }
     }
 
-    /// Looks at a record that may be printed or not, so that the summary can say why nothing was.
+    /// Takes a record, printed or not, so that the summary can say why no verdict was printed.
     pub fn meet(&mut self, body: &Body) {
         self.met.record(&self.filter, body);
     }
 
-    /// The same of the pods of the node.
+    /// Takes the pods of the node, for the same reason.
     pub fn meet_pods(&mut self, pods: &[Pod]) {
         pods.iter().for_each(|pod| self.met.pod(&self.filter, pod));
     }
 
-    /// How many of these failures the filter let through, and why none; absent without a filter.
+    /// How many failures passed the filter, and why none did; absent without a filter.
     pub fn shown(&self, shown: u64, failures: u64) -> Option<String> {
         self.met.shown(&self.filter, shown, failures)
     }
@@ -94,7 +93,7 @@ impl Pretty {
         out
     }
 
-    /// A block for each cause, and what the filter left out; or, in a line, that nothing failed.
+    /// A block for each cause, and how many failures the filter hid; or a line that nothing failed.
     fn end(&self, out: &mut String, body: &StopBody, failed: u64, screen: Screen) {
         self.summary.blocks(out, screen);
         let shown = self.shown(self.summary.failures(), failed);
@@ -147,7 +146,7 @@ fn start(out: &mut String, record: &Record, body: &StartBody, screen: Screen) {
     }
 }
 
-/// What a hook shows: causes of a kind, by the hooks that prove them.
+/// Kinds of causes, and the hooks that prove them.
 const PROOFS: &[(&str, &[Hook])] = &[
     ("IPVS", &[Hook::IpvsNatXmit, Hook::IpvsNatXmitV6, Hook::IpvsLeave]),
     ("accept-queue", &[Hook::TcpConnRequest]),
@@ -194,7 +193,7 @@ fn node(out: &mut String, record: &Record, body: &NodeBody, screen: Screen) {
     let event = screen.paint(Style::Mild, &safe(&body.event));
     screen.head(out, &format!("{}  {event}  {}", plain::clock(&record.time), safe(&body.summary)));
     if let Some(culprit) = &body.culprit {
-        screen.row(out, "culprit", &who(culprit));
+        screen.row(out, "culprit", &describe_culprit(culprit));
     }
 }
 

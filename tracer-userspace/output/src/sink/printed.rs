@@ -1,4 +1,4 @@
-//! Which verdicts were printed: for `revises`, and for the totals.
+//! Remembers the printed verdicts, for `revises` and for the totals.
 
 use std::collections::BTreeMap;
 
@@ -6,7 +6,7 @@ use tracer_model::event::ConnId;
 use tracer_model::recent::Recent;
 use tracer_model::record::Cause;
 
-/// Attempts remembered. A verdict is revised within its attempt's last seconds.
+/// Attempts remembered. A revision comes at most seconds after its attempt's end.
 const REMEMBERED: usize = 8192;
 
 /// The last printed verdict of each attempt, and how many verdicts stand by cause.
@@ -17,12 +17,12 @@ pub(super) struct Printed {
 }
 
 impl Printed {
-    /// `seq` and cause of the verdict that stands for this attempt.
+    /// `seq` and cause of the last printed verdict of this attempt.
     pub(super) fn get(&self, attempt: Option<ConnId>) -> Option<(u64, Cause)> {
         self.last.get(&attempt?).copied()
     }
 
-    /// Remembers a record of so many verdicts; says which one it revises.
+    /// Remembers a record that stands for `count` verdicts. Gives the `seq` of the record that it revises.
     pub(super) fn put(&mut self, attempt: Option<ConnId>, seq: u64, cause: Cause, count: u64) -> Option<u64> {
         *self.counts.entry(cause).or_default() += count;
         let attempt = attempt?;
@@ -33,7 +33,7 @@ impl Printed {
         Some(seq)
     }
 
-    /// Verdicts that stand (a revised one does not), by cause.
+    /// Verdicts that are not revised, by cause.
     pub(super) fn counts(&self) -> impl Iterator<Item = (Cause, u64)> {
         self.counts.iter().map(|(&cause, &n)| (cause, n)).filter(|&(_, n)| n > 0)
     }
@@ -55,7 +55,7 @@ mod tests {
     }
 
     #[test]
-    fn it_is_bounded() {
+    fn the_oldest_attempt_is_forgotten_at_the_limit() {
         let mut printed = Printed::default();
         for i in 0..=REMEMBERED as u64 {
             printed.put(Some(ConnId(i)), i, Cause::Unexplained, 1);

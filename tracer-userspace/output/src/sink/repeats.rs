@@ -1,6 +1,6 @@
-//! Identical verdicts that go on. They are printed as they happen for the first minute, then once for each interval.
+//! Repeated identical verdicts. For the first minute each is printed at once; then one record stands for all of an interval.
 //!
-//! Time comes from the observations alone: a replay holds back what the live run held back.
+//! The time comes only from observations, so a replay holds the same verdicts as the live run.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
@@ -9,11 +9,11 @@ use tracer_model::decision::Decision;
 use tracer_model::event::ConnId;
 use tracer_model::record::{Body, Culprit, Probe, VerdictBody};
 
-/// For so long identical verdicts are printed as they happen.
+/// How long identical verdicts are printed at once.
 const FIRST_NS: u64 = 60_000_000_000;
 /// Series remembered: a node has 250 pods by design, each with up to three probes.
 const MAX_SERIES: usize = 1024;
-/// Earlier attempts of a group that a revision can take out. It comes within an attempt's last seconds.
+/// Earlier attempts of a group that a revision can still remove. It comes at most seconds after an attempt's end.
 const REVISABLE: usize = 16;
 
 #[derive(Debug)]
@@ -21,11 +21,11 @@ pub(super) struct Repeats {
     /// Zero: nothing is held back.
     interval_ns: u64,
     series: BTreeMap<Vec<u8>, Series>,
-    /// No group is due before.
+    /// When the first group is due.
     due: Option<u64>,
 }
 
-/// Identical verdicts that go on.
+/// A series of identical verdicts.
 #[derive(Debug)]
 struct Series {
     began: u64,
@@ -39,11 +39,11 @@ struct Series {
 pub(super) struct HeldVerdicts {
     /// The latest of them.
     pub(super) decision: Decision,
-    /// When that was decided, where there is a clock.
+    /// The clock at the latest decision; absent in a replay.
     pub(super) now_boot_ns: Option<u64>,
     pub(super) count: u64,
     pub(super) first_boot_ns: u64,
-    /// The latest attempts before that of `decision`.
+    /// The latest attempts before the attempt of `decision`.
     earlier: VecDeque<ConnId>,
 }
 
@@ -53,13 +53,13 @@ impl Repeats {
         Self { interval_ns, series: BTreeMap::new(), due: None }
     }
 
-    /// When a group is to be released, at the earliest.
+    /// When the first group must be released.
     pub(super) const fn due(&self) -> Option<u64> {
         self.due
     }
 
-    /// A verdict on an attempt that has none yet: given back if it is to be printed, else held back. Appends groups that
-    /// have to make room.
+    /// Takes the first verdict of an attempt. Gives it back if it must be printed now, else holds it. Appends groups that
+    /// are released to make room.
     pub(super) fn take(
         &mut self,
         decision: Decision,
@@ -92,8 +92,8 @@ impl Repeats {
         None
     }
 
-    /// An attempt gets another verdict: the one that was held back for it does not stand. Gives the group that has to be
-    /// printed first, as its record is this attempt's.
+    /// Removes the held verdict of an attempt, because the attempt gets another one. If the group's record is about this
+    /// attempt, gives the group: it must be printed before the revision.
     pub(super) fn revise(&mut self, attempt: ConnId) -> Option<HeldVerdicts> {
         for series in self.series.values_mut() {
             let Some(held) = &mut series.held else { continue };
@@ -125,13 +125,13 @@ impl Repeats {
         in_order(released)
     }
 
-    /// All groups: the run ends.
+    /// Releases all groups at the end of the run.
     pub(super) fn release_all(&mut self) -> Vec<HeldVerdicts> {
         self.due = None;
         in_order(std::mem::take(&mut self.series).into_values().filter_map(|series| series.held).collect())
     }
 
-    /// Forgets the series that has been quiet for the longest time, if there are too many.
+    /// At the limit, removes the series whose last verdict is the oldest.
     fn make_room(&mut self) -> Option<HeldVerdicts> {
         if self.series.len() < MAX_SERIES {
             return None;
@@ -158,14 +158,14 @@ impl Series {
     }
 }
 
-/// By the time of their records.
+/// Sorts groups by the time of their records.
 fn in_order(mut groups: Vec<HeldVerdicts>) -> Vec<HeldVerdicts> {
     groups.sort_by_key(|group| group.decision.time_boot_ns);
     groups
 }
 
-/// What identical verdicts have in common: who fails, by which probe, where, and the whole answer. Not the numbers of one
-/// attempt: its times, its source port, the failures in a row.
+/// The fields that identical verdicts have in common: pod, probe, address and the whole answer. It leaves out what differs
+/// between attempts: times, source port, failures in a row.
 fn identity(body: &VerdictBody) -> Vec<u8> {
     let probe = body.probe.clone().map(|probe| Probe { consecutive_failures: None, ..probe });
     let culprit = body.culprit.clone().map(|culprit| Culprit { time_boot_ns: None, ..culprit });
@@ -184,7 +184,7 @@ mod tests {
 
     const S: u64 = 1_000_000_000;
 
-    /// The verdict on an attempt of the probe that goes on failing.
+    /// The verdict of an attempt of the same probe.
     fn failure(attempt: u64, second: u64) -> Decision {
         let body = verdict(Cause::ConnectionRefused);
         Decision::new(second * S, Some(ConnId(attempt)), body)
@@ -198,7 +198,7 @@ mod tests {
         decision
     }
 
-    /// One that has printed identical verdicts for a minute.
+    /// State after identical verdicts were printed for a minute.
     fn after_a_minute(interval: Duration) -> Repeats {
         let mut repeats = Repeats::new(interval);
         for n in 0..6 {
@@ -220,7 +220,7 @@ mod tests {
     }
 
     #[test]
-    fn after_a_minute_they_are_one_record_for_each_interval() {
+    fn after_a_minute_one_record_stands_for_each_interval() {
         let mut repeats = after_a_minute(Duration::from_mins(1));
         let mut printed = Vec::new();
         for n in 6..30 {
@@ -234,7 +234,7 @@ mod tests {
     }
 
     #[test]
-    fn those_that_are_farther_apart_than_the_interval_are_not_delayed() {
+    fn verdicts_that_are_farther_apart_than_the_interval_are_not_held() {
         let mut repeats = Repeats::new(Duration::from_secs(10));
         for n in 0..10 {
             assert!(!holds(&mut repeats, failure(n, n * 30)));
@@ -242,13 +242,13 @@ mod tests {
     }
 
     #[test]
-    fn zero_prints_all() {
+    fn an_interval_of_zero_prints_every_verdict() {
         let mut repeats = after_a_minute(Duration::ZERO);
         assert!((6..30).all(|n| !holds(&mut repeats, failure(n, n * 10))));
     }
 
     #[test]
-    fn nothing_that_differs_is_held_back() {
+    fn a_verdict_that_differs_is_not_held() {
         let edits: [fn(&mut VerdictBody); 10] = [
             |it| it.verdict.cause = Cause::LoopbackDown,
             |it| it.verdict.outcome = Outcome::Noise,
@@ -276,7 +276,7 @@ mod tests {
     }
 
     #[test]
-    fn what_begins_again_is_printed_as_it_happens() {
+    fn after_a_pause_verdicts_are_printed_at_once_again() {
         let mut repeats = after_a_minute(Duration::from_mins(1));
         assert!(holds(&mut repeats, failure(6, 60)));
         assert_eq!(counts(&repeats.release(110 * S)), [(1, 60, 60)]);
@@ -287,7 +287,7 @@ mod tests {
     }
 
     #[test]
-    fn a_revision_takes_its_attempt_out() {
+    fn a_revision_removes_its_attempt_from_the_group() {
         let held = |attempts: std::ops::Range<u64>| {
             let mut repeats = after_a_minute(Duration::from_mins(1));
             attempts.for_each(|n| assert!(holds(&mut repeats, failure(n, n * 10))));
@@ -308,7 +308,7 @@ mod tests {
     }
 
     #[test]
-    fn it_is_bounded_and_loses_nothing() {
+    fn at_the_limit_the_oldest_series_is_released() {
         let mut repeats = after_a_minute(Duration::from_mins(1));
         assert!(holds(&mut repeats, failure(6, 60)));
         let mut released = Vec::new();

@@ -1,17 +1,17 @@
-//! A row of `tracer selftest` for people.
+//! A row of `tracer selftest` as text.
 
 use std::fmt::Write as _;
 
 use tracer_model::record::{FindingBody, Status};
 use tracer_terminal::screen::{NARROW, Screen, Style, safe};
 
-/// What the name of a cause has before it in `check`.
+/// The prefix of the cause's name in `check`.
 pub const PREFIX: &str = "selftest/";
 /// Columns of the result, and of the longest cause.
 const RESULT: usize = 7;
 const CAUSE: usize = 29;
 
-/// Result, cause, and what proved it or why it cannot be shown; under the cause where there is little room.
+/// Result, cause, and its evidence or why it cannot be shown. On a narrow screen, this text is below the cause.
 pub fn row(finding: &FindingBody, screen: Screen) -> String {
     let (word, style) = result(finding.status);
     let cause = safe(finding.check.strip_prefix(PREFIX).unwrap_or(&finding.check));
@@ -51,14 +51,14 @@ mod tests {
     }
 
     #[test]
-    fn columns_stand_under_each_other_whatever_the_cause() {
+    fn every_cause_fits_its_column() {
         let text = row(&finding(Status::Ok, "proven: kfree_skb"), screen(100, false));
         assert_eq!(text, "pass    firewall_drop                 proven: kfree_skb\n");
         assert!(Cause::ALL.iter().all(|cause| cause.name().len() < CAUSE));
     }
 
     #[test]
-    fn long_texts_go_on_under_their_column_and_in_a_narrow_terminal_below() {
+    fn long_texts_are_indented_to_their_column_or_below_the_cause() {
         let cannot = finding(Status::Unknown, "changes a setting of the whole machine: only in a virtual one");
         for (width, indent) in [(90, 38), (40, 2)] {
             let text = row(&cannot, screen(width, false));
@@ -68,7 +68,7 @@ mod tests {
     }
 
     #[test]
-    fn colour_only_where_it_is_wanted_and_nothing_steers_the_terminal() {
+    fn colour_is_optional_and_escape_sequences_are_removed() {
         let hostile = finding(Status::Fail, "a\u{1b}[2Jb");
         assert!(!row(&hostile, screen(100, false)).contains('\u{1b}'));
         assert!(row(&hostile, screen(100, true)).starts_with("\u{1b}[1;31mFAIL"));

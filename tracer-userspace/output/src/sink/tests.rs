@@ -55,7 +55,7 @@ pub(crate) fn verdict(cause: Cause) -> Body {
     }))
 }
 
-/// Who set a link down.
+/// The process that set a link down.
 pub(crate) fn culprit() -> Culprit {
     Culprit {
         pid: 5029,
@@ -104,7 +104,7 @@ fn to(file: &Path) -> SinkConfig {
     SinkConfig::new(Form::Ndjson, Some(file.to_owned()))
 }
 
-/// Runs decisions through a sink that writes a file; the records it wrote.
+/// The records that a sink writes for these decisions.
 fn printed(edit: impl FnOnce(&mut SinkConfig), decisions: Vec<Decision>) -> Vec<serde_json::Value> {
     let scratch = Scratch::new();
     let path = scratch.path("out");
@@ -136,7 +136,7 @@ fn records_are_numbered_and_timed() {
 }
 
 #[test]
-fn the_records_are_out_before_the_cluster_api_is_waited_for() {
+fn the_stop_record_is_written_before_waiting_for_the_cluster_api() {
     let scratch = Scratch::new();
     let path = scratch.path("out");
     let mut sink = Sink::open(&to(&path), true).unwrap();
@@ -161,7 +161,7 @@ fn filtered_records_take_no_number() {
 }
 
 #[test]
-fn probes_that_are_open_at_the_end_are_reported_without_being_asked_for() {
+fn open_probe_attempts_are_printed_at_the_end() {
     let open = |subject| attempt(subject, Outcome::Open);
     let decisions =
         vec![decided(1, success()), decided(2, open(Subject::Connection)), decided(3, open(Subject::Probe))];
@@ -188,7 +188,7 @@ fn attempts_are_printed_only_when_asked_for() {
 }
 
 #[test]
-fn what_a_full_disk_cost_is_reported_when_there_is_room_again() {
+fn records_dropped_by_a_full_disk_are_reported_when_it_has_room_again() {
     let scratch = Scratch::new();
     let path = scratch.path("out");
     std::fs::create_dir_all(scratch.path("out.1/inside")).unwrap();
@@ -212,7 +212,7 @@ fn what_a_full_disk_cost_is_reported_when_there_is_room_again() {
     let verdicts = metrics::text(&registry);
     assert!(verdicts.lines().any(|line| line.starts_with("tracer_verdicts_total") && line.ends_with(" 60")));
     std::fs::remove_dir_all(scratch.path("out.1")).unwrap();
-    // The first second writes what waited, the next says what did not.
+    // The first second writes the records that waited, the next reports the dropped ones.
     sink.every_second(3_000_000_000, KernelCounts::default);
     sink.every_second(4_000_000_000, KernelCounts::default);
     sink.output().flush();
@@ -223,7 +223,7 @@ fn what_a_full_disk_cost_is_reported_when_there_is_room_again() {
 }
 
 #[test]
-fn an_attempt_that_is_found_to_be_noise_after_its_end_is_no_failure() {
+fn an_attempt_that_a_revision_changes_to_noise_is_no_failure() {
     let scratch = Scratch::new();
     let mut sink = Sink::open(&to(&scratch.path("out")), true).unwrap();
     for n in [1, 2] {
@@ -239,7 +239,7 @@ fn an_attempt_that_is_found_to_be_noise_after_its_end_is_no_failure() {
 }
 
 #[test]
-fn nothing_follows_the_failure_that_was_waited_for() {
+fn until_failure_prints_nothing_after_the_first_failure() {
     let decisions =
         vec![decided(1, success()), decided(2, verdict(Cause::Unexplained)), decided(3, verdict(Cause::LoopbackDown))];
     let records = printed(|c| c.until_failure = true, decisions);
@@ -247,7 +247,7 @@ fn nothing_follows_the_failure_that_was_waited_for() {
     assert_eq!((&records[0]["verdict"]["cause"], &records[1]["type"]), (&"unexplained".into(), &"stop".into()));
 }
 
-/// Verdicts of one probe that fails every ten seconds, as a run prints them that ends at `until`.
+/// The records of a run that ends at `until`, of one probe that fails every ten seconds.
 fn failing(until: u64, replaced: &[(u64, Cause)], edit: impl FnOnce(&mut SinkConfig)) -> Vec<serde_json::Value> {
     let second = |s: u64| s * 1_000_000_000;
     let scratch = Scratch::new();
@@ -275,7 +275,7 @@ fn failing(until: u64, replaced: &[(u64, Cause)], edit: impl FnOnce(&mut SinkCon
     text.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
 }
 
-/// `cause attempt`, and what a record repeats and revises.
+/// Each verdict as `cause at second`, with its repetitions and the record that it revises.
 fn brief(records: &[serde_json::Value]) -> Vec<String> {
     let verdicts = records.iter().filter(|it| it["type"] == "verdict");
     let brief = |it: &serde_json::Value| {
@@ -304,7 +304,7 @@ fn a_probe_that_keeps_failing_is_printed_once_a_minute_after_the_first() {
 }
 
 #[test]
-fn a_revision_revises_what_was_printed_or_nothing() {
+fn a_revision_names_a_printed_record_or_none() {
     let revised = |attempts: &[u64]| {
         let replaced: Vec<_> = attempts.iter().map(|n| (*n, Cause::NotListeningYet)).collect();
         let records = failing(110, &replaced, |_| ());
@@ -313,15 +313,15 @@ fn a_revision_revises_what_was_printed_or_nothing() {
         assert_eq!(sum, 11, "one verdict for each attempt");
         brief(&records).split_off(6)
     };
-    // Nothing is held back for the attempt but its own verdict.
+    // Only the attempt's own verdict is held, so there is nothing to revise.
     assert_eq!(revised(&[6]), ["not_listening_yet at 60", "connection_refused at 100 4 times"]);
-    // Its verdict is the record of those before it.
+    // The record of the group is about this attempt, so the revision names it.
     let named = ["connection_refused at 80 3 times", "not_listening_yet at 80 revises 6"];
     assert_eq!(revised(&[8]), [&named[..], &["connection_refused at 100 2 times"]].concat());
 }
 
 #[test]
-fn the_revision_of_a_verdict_that_is_held_back_does_not_pass_the_filter_by_itself() {
+fn the_revision_of_a_held_verdict_must_pass_the_filter() {
     let replaced = [(6, Cause::NotListeningYet)];
     let records = failing(70, &replaced, |it| it.filter.causes = vec![Cause::ConnectionRefused]);
     assert_eq!(brief(&records).len(), 6);

@@ -8,7 +8,7 @@ use super::verdict;
 use super::view::{GroupView, View, colour, letter, sure};
 use super::words::{clock, count, inline, number, safe};
 use tracer_model::record::{Block, Remediation, Section};
-use tracer_output::sink::pretty::who;
+use tracer_output::sink::pretty::describe_culprit;
 
 /// Different fixes, and culprits, that are shown of a cause.
 const VARIANTS: usize = 5;
@@ -213,7 +213,10 @@ fn noted(view: &View, place: usize) -> CauseDetails {
         let records: Vec<_> = cell.examples().filter_map(verdict::record).map(|(_, body)| body).collect();
         let reported = records.iter().map(|body| body.verdict.remediation.clone()).filter(|fix| !fix.is_empty());
         once_each(&mut fixes, reported.collect());
-        once_each(&mut culprits, records.iter().filter_map(|body| body.culprit.as_ref()).map(who).collect());
+        once_each(
+            &mut culprits,
+            records.iter().filter_map(|body| body.culprit.as_ref()).map(describe_culprit).collect(),
+        );
         why = why.or_else(|| records.first().map(|body| body.verdict.summary.clone()));
     }
     CauseDetails { why: why.unwrap_or_default(), fixes: by_count(fixes), culprits: by_count(culprits) }

@@ -8,7 +8,7 @@ use super::view::{Cell, Row, View, WITH_EVIDENCE, sure};
 use super::words::{at, clock, count, date, number, safe};
 use tracer_model::record::{FindingBody, Status};
 use tracer_output::sink::findings;
-use tracer_output::sink::pretty::who;
+use tracer_output::sink::pretty::describe_culprit;
 
 /// Lines that are shown at once; the rest is folded.
 const OPEN: usize = 20;
@@ -89,7 +89,7 @@ pub(super) fn events(view: &View) -> Markup {
                                 td { code { (safe(&event.body.event)) } @if view.nodes.len() > 1 { br; (safe(&event.node)) } }
                                 td {
                                     (safe(&event.body.summary))
-                                    @if let Some(culprit) = &event.body.culprit { br; span.quiet { (safe(&who(culprit))) } }
+                                    @if let Some(culprit) = &event.body.culprit { br; span.quiet { (safe(&describe_culprit(culprit))) } }
                                 }
                             }
                         }

@@ -7,7 +7,7 @@ use super::super::tally::Example;
 use super::words::{at, inline, safe};
 use tracer_model::record::{Body, Record, Remediation, VerdictBody};
 use tracer_output::sink::plain;
-use tracer_output::sink::pretty::{About, who};
+use tracer_output::sink::pretty::{About, describe_culprit};
 
 pub(super) fn record(example: &Example) -> Option<(Record, Box<VerdictBody>)> {
     let record = line::whole(&example.line).ok()?;
@@ -48,7 +48,7 @@ pub(super) fn shown(example: &Example) -> Markup {
             @if let Some(reported) = body.kubelet.as_ref().and_then(|it| it.output.as_ref()) {
                 dt { "Kubelet" } dd { (safe(reported)) }
             }
-            @if let Some(culprit) = &body.culprit { dt { "Culprit" } dd { (safe(&who(culprit))) } }
+            @if let Some(culprit) = &body.culprit { dt { "Culprit" } dd { (safe(&describe_culprit(culprit))) } }
             @if !verdict.remediation.is_empty() {
                 dt { "Fix" } dd { (fix(&verdict.remediation)) }
             }

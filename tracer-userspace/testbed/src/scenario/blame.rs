@@ -1,4 +1,4 @@
-//! Which rule it was: the verdict names chain, rule and owner, for each backend and hook.
+//! The verdict names the rule that dropped the packet, its chain and its owner, for each backend and hook.
 
 use anyhow::Result;
 use tracer_model::record::Cause;
@@ -33,7 +33,7 @@ pub(super) const ALL: &[Scenario] = &[
     Scenario::new("blame_prerouting", DROP, |s| hook(s, "prerouting", "PREROUTING")).needs(&[Need::Nft]),
     Scenario::new("blame_ingress", DROP, |s| hook(s, "ingress device eth0", "INGRESS")).needs(&[Need::Nft]),
     Scenario::new("blame_forward", DROP, forward).own().needs(&[Need::Nft]),
-    Scenario::new("blame_of_fifty_thousand_rules", DROP, many).needs(&[Need::Nft]),
+    Scenario::new("blame_of_fifty_thousand_rules", DROP, fifty_thousand_rules).needs(&[Need::Nft]),
     Scenario::new("network_policy_calico", POLICY, |s| calico(s, "iptables-nft-restore")).needs(&[Need::Iptables]),
     Scenario::new("network_policy_calico_legacy", POLICY, |s| calico(s, "iptables-legacy-restore"))
         .needs(&[Need::LegacyIptables]),
@@ -42,7 +42,7 @@ pub(super) const ALL: &[Scenario] = &[
     Scenario::new("network_policy_tc_v6", POLICY, tc).needs(&[Need::TcProgram]).v6(),
 ];
 
-/// A pod with these nftables rules.
+/// Adds a pod with a server and these nftables rules.
 fn pod_with(fixture: &mut Fixture<'_>, script: &str) -> Result<std::net::SocketAddr> {
     let pod = fixture.serving("http", HTTP)?;
     fixture.inside(pod)?.nft(script)?;
@@ -56,7 +56,7 @@ fn policy(fixture: &mut Fixture<'_>) -> Result<()> {
     fixture.fails(Kind::Http, pod, Ending::Timeout)
 }
 
-/// Other rules that drop, none of which can have done it; the one that did is two jumps away.
+/// Other rules drop, too, but cannot match this packet. The rule that matches is two jumps away.
 fn jump(fixture: &mut Fixture<'_>) -> Result<()> {
     let pod = pod_with(
         fixture,
@@ -82,8 +82,8 @@ fn verdict_map(fixture: &mut Fixture<'_>) -> Result<()> {
     fixture.fails(Kind::Http, pod, Ending::Timeout)
 }
 
-/// Rules that are not understood: of two that count the one that never did is none; of two that did before, the one
-/// that stood still.
+/// tracer cannot evaluate these rules, so their counters decide. After the first failure, the rules that counted
+/// something remain. After the second one, the rule remains whose counter grew again.
 fn counters(fixture: &mut Fixture<'_>) -> Result<()> {
     let pod = pod_with(
         fixture,
@@ -96,7 +96,7 @@ fn counters(fixture: &mut Fixture<'_>) -> Result<()> {
     fixture.fails(Kind::Http, pod, Ending::Timeout)
 }
 
-/// The chains of ufw that `ufw deny 8080/tcp` goes through.
+/// The chains that ufw writes for `ufw deny 8080/tcp`.
 fn ufw(fixture: &mut Fixture<'_>, program: &str) -> Result<()> {
     let pod = fixture.serving("http", HTTP)?;
     let rules = "*filter\n:INPUT DROP [0:0]\n:FORWARD DROP [0:0]\n:OUTPUT ACCEPT [0:0]\n\
@@ -111,7 +111,8 @@ fn ufw(fixture: &mut Fixture<'_>, program: &str) -> Result<()> {
     fixture.fails(Kind::Http, pod, Ending::Timeout)
 }
 
-/// Rules that leave something out, kubelet's in KUBE-FIREWALL first: each took packets before, and none takes this one.
+/// Rules with a negated match, as the kubelet's in KUBE-FIREWALL. Each drop rule counted packets before, but only
+/// the last one matches this packet.
 fn inverted(fixture: &mut Fixture<'_>, program: &str) -> Result<()> {
     let pod = fixture.serving("http", HTTP)?;
     let rules = format!(
@@ -129,7 +130,7 @@ fn inverted(fixture: &mut Fixture<'_>, program: &str) -> Result<()> {
     fixture.fails(Kind::Http, pod, Ending::Timeout)
 }
 
-/// What firewalld writes for a zone that rejects.
+/// The chains that firewalld writes for a zone that rejects.
 fn firewalld(fixture: &mut Fixture<'_>) -> Result<()> {
     let pod = pod_with(
         fixture,
@@ -150,7 +151,7 @@ fn hook(fixture: &mut Fixture<'_>, hook: &str, shown: &str) -> Result<()> {
     fixture.fails(Kind::Http, pod, Ending::Timeout)
 }
 
-/// A pod that routes, and drops what it routes.
+/// The pod is a router, and its forward policy drops.
 fn forward(fixture: &mut Fixture<'_>) -> Result<()> {
     let router = fixture.serving("http", HTTP)?;
     let inside = fixture.inside(router)?;
@@ -167,9 +168,9 @@ fn forward(fixture: &mut Fixture<'_>) -> Result<()> {
     fixture.fails_without_probe(Kind::Http, ([10, 99, 0, 5], HTTP).into(), Ending::Timeout)
 }
 
-/// A blocklist of 50,000 addresses before the rule that matters: reading it may take longer than a verdict waits,
-/// so that the verdict names no rule; its cause and time are the same.
-fn many(fixture: &mut Fixture<'_>) -> Result<()> {
+/// A blocklist of 50,000 addresses before the rule that drops. To read it may take longer than a verdict waits. Then
+/// the verdict names no rule, but has the same cause at the same time.
+fn fifty_thousand_rules(fixture: &mut Fixture<'_>) -> Result<()> {
     let mut script = String::from("table inet fw { chain in { type filter hook input priority 0;\n");
     for n in 0..50_000_u32 {
         script.push_str(&format!("ip saddr 198.{}.{}.{} drop\n", 18 + (n >> 16), n >> 8 & 255, n & 255));
@@ -180,7 +181,7 @@ fn many(fixture: &mut Fixture<'_>) -> Result<()> {
     fixture.fails(Kind::Http, pod, Ending::Timeout)
 }
 
-/// As many verdict maps as kube-proxy has with some hundred Services, and the rule that matters in the last of them.
+/// As many verdict maps as kube-proxy has with some hundred Services. The last map drops the packet.
 fn beside_maps(fixture: &mut Fixture<'_>) -> Result<()> {
     let mut script = String::from("table inet fw { chain in { type filter hook input priority 0;\n");
     for port in 10_000..10_400_u32 {
@@ -192,7 +193,7 @@ fn beside_maps(fixture: &mut Fixture<'_>) -> Result<()> {
     fixture.fails(Kind::Http, pod, Ending::Timeout)
 }
 
-/// Calico's chains for a workload endpoint with policies that do not let the node in.
+/// Calico's chains for a workload endpoint. Its policies do not allow the node.
 fn calico(fixture: &mut Fixture<'_>, program: &str) -> Result<()> {
     let pod = fixture.serving("http", HTTP)?;
     let rules = format!(
@@ -218,7 +219,7 @@ fn calico(fixture: &mut Fixture<'_>, program: &str) -> Result<()> {
     played
 }
 
-/// kube-router rejects what no policy allows.
+/// kube-router rejects connections that no policy allows.
 fn kube_router(fixture: &mut Fixture<'_>) -> Result<()> {
     let pod = fixture.serving("http", HTTP)?;
     let rules = format!(

@@ -18,7 +18,8 @@ const EVENT: &str = "clock_step";
 pub(super) const ALL: &[Scenario] =
     &[Scenario::new("probe_not_run", NOT_RUN, set_back).own().needs(&[Need::OwnMachine]).on_every_kernel()];
 
-/// Of two pods one container is probed all the same: its verdict would be wrong.
+/// The kubelet runs no probes after the step. One container of the two pods is probed all the same: it must get no
+/// verdict.
 fn set_back(fixture: &mut Fixture<'_>) -> Result<()> {
     const HOUR_NS: i64 = 3_600_000_000_000;
     let (probed, other) = (fixture.serving("http", HTTP)?, fixture.serving("http", HTTP)?);
@@ -35,13 +36,13 @@ fn set_back(fixture: &mut Fixture<'_>) -> Result<()> {
         [(other, "of app, patient, side, slow, tls of pod"), (probed, "of patient, side, slow, tls of pod")]
     {
         let mut summaries = Vec::new();
-        let mut came = |records: &[Record]| {
+        let mut found = |records: &[Record]| {
             summaries = records.iter().filter_map(|record| not_run(record, &names(pod))).collect();
             summaries.iter().any(|it: &String| it.contains(words))
         };
-        // Two periods of the probes, which the scenario is about.
+        // Two periods of the probes must pass.
         let tries = 1 + Duration::from_secs(21).as_secs() / fixture.options.verdict_patience.as_secs();
-        if !(0..=tries).any(|_| (fixture.wait_for)(&mut came)) {
+        if !(0..=tries).any(|_| (fixture.wait_for)(&mut found)) {
             bail!("no verdict {words:?} of {pod}, but {summaries:?}");
         }
     }
@@ -52,11 +53,11 @@ fn set_back(fixture: &mut Fixture<'_>) -> Result<()> {
 
 fn not_run(record: &Record, pod: &str) -> Option<String> {
     let Body::Verdict(it) = &record.body else { return None };
-    let is_it = it.verdict.cause == Cause::ProbeNotRun && it.k8s.as_ref()?.pod_name.as_deref() == Some(pod);
-    is_it.then(|| it.verdict.summary.clone())
+    let matches = it.verdict.cause == Cause::ProbeNotRun && it.k8s.as_ref()?.pod_name.as_deref() == Some(pod);
+    matches.then(|| it.verdict.summary.clone())
 }
 
-/// Wall clock minus boot clock, as it was; set again at the end.
+/// Restores the wall clock when it is dropped. Holds the difference of wall clock and boot clock.
 struct WallClock(i64);
 
 impl WallClock {

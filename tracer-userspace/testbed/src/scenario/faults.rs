@@ -1,5 +1,5 @@
-//! Faults beside the failures: events are lost, namespaces and probers come and go, addresses are used again, the
-//! tracer comes late, tables are large.
+//! Failures under a second fault: lost events, new namespaces and probers, reused addresses, a late start, large
+//! tables.
 
 use std::fs::File;
 use std::net::{SocketAddr, TcpListener};
@@ -28,7 +28,7 @@ pub(super) const ALL: &[Scenario] = &[
     Scenario::new("fault_ring_overflow", RST, ring_overflow).tiny_ring().on_every_kernel(),
     Scenario::new("fault_namespace_churn", RST, namespace_churn).needs(&[Need::Nft]),
     Scenario::new("fault_flood", RST, flood).own(),
-    // Who sent a RST is traced after it went out and was received: within 2 ms on a real processor only.
+    // The sender of a RST is traced after its receiver has it. Only a real processor does that within 2 ms.
     Scenario::new("fault_address_reused", RST, address_reused).needs(&[Need::RealProcessor]),
     Scenario::new("fault_address_reused_healthy", None, healthy_again),
     Scenario::new("fault_prober_restarts", RST, prober_restarts).own(),
@@ -40,8 +40,8 @@ pub(super) const ALL: &[Scenario] = &[
     Scenario::new("fault_ipvs_10000_services", COLLISION, many_services).proxy(Proxy::Ipvs).needs(&[Need::Ipvs]).own(),
 ];
 
-/// Many probes at once and a ring of one page: what fails meanwhile gets its cause, a weaker one or none; what
-/// fails when the ring has room again gets its own.
+/// Many probes at once and a ring of one page. A failure meanwhile gets its cause, `unexplained` or no verdict. A
+/// failure after that gets its cause.
 fn ring_overflow(fixture: &mut Fixture<'_>) -> Result<()> {
     let (good, bad) = (fixture.serving("http", HTTP)?, fixture.serving("rst", HTTP)?);
     (fixture.watch)()?;
@@ -63,12 +63,12 @@ fn ring_overflow(fixture: &mut Fixture<'_>) -> Result<()> {
     })?;
     fixture.done.quiet.push((claim, count));
     fixture.done.loss = true;
-    // A loss is reported within a second, and weakens what its window touches.
+    // tracer reports a loss within a second. The loss weakens verdicts about attempts of the same time.
     thread::sleep(Duration::from_millis(2200));
     fixture.fails(Kind::Http, bad, Ending::Reset)
 }
 
-/// Namespaces are made and removed all the time, many a second.
+/// Another thread creates and removes many namespaces a second.
 fn namespace_churn(fixture: &mut Fixture<'_>) -> Result<()> {
     let (good, bad, slow) =
         (fixture.serving("http", HTTP)?, fixture.serving("rst", HTTP)?, fixture.serving("hang", HTTP)?);
@@ -95,7 +95,7 @@ fn namespace_churn(fixture: &mut Fixture<'_>) -> Result<()> {
     })?;
     let (made, seconds) = (made.load(Ordering::Relaxed), began.elapsed().as_secs_f64());
     fixture.done.measured.push(format!("{:.0} namespaces made and removed a minute", f64::from(made) / seconds * 60.0));
-    // Emulated machines make a few in the time; how many is reported with the result.
+    // An emulated machine makes only a few. The result says how many.
     if made == 0 { bail!("no namespace was made and removed in {seconds:.1} s") } else { Ok(()) }
 }
 
@@ -108,8 +108,8 @@ fn churn(over: &AtomicBool, made: &AtomicU32) -> Result<()> {
     Ok(())
 }
 
-/// A process does over and over what anybody may: the verdicts of the node stay what they are, and what was not
-/// reported is counted.
+/// A process without privileges opens files and listens all the time. The verdicts stay the same, and the programs
+/// count the events that they did not report.
 fn flood(fixture: &mut Fixture<'_>) -> Result<()> {
     let (good, bad) = (fixture.serving("http", HTTP)?, fixture.serving("rst", HTTP)?);
     (fixture.watch)()?;
@@ -133,22 +133,22 @@ fn flood(fixture: &mut Fixture<'_>) -> Result<()> {
     Ok(())
 }
 
-/// Until it is over, and more often than is reported if there is the patience for that; how often, and whether it is
-/// more.
-fn repeat(over: &AtomicBool, what: Limited, patience: Duration, mut again: impl FnMut()) -> (u64, bool) {
-    const MORE: u64 = 100;
+/// Repeats `action` until `over` is set and, within `patience`, the limits must have suppressed an event. Returns the
+/// number of repetitions, and whether they exceed the limits.
+fn repeat(over: &AtomicBool, what: Limited, patience: Duration, mut action: impl FnMut()) -> (u64, bool) {
+    const MARGIN: u64 = 100;
     let (began, limits) = (Instant::now(), [what.own(), what.shared()]);
-    let of = |limit: &Limit| limit.burst + began.elapsed().as_nanos() as u64 / limit.every_ns;
-    let reported = || limits.iter().map(of).sum::<u64>();
+    let allowed = |limit: &Limit| limit.burst + began.elapsed().as_nanos() as u64 / limit.every_ns;
+    let reported = || limits.iter().map(allowed).sum::<u64>();
     let mut count = 0;
-    while !over.load(Ordering::Relaxed) || count < reported() + MORE && began.elapsed() < patience {
-        again();
+    while !over.load(Ordering::Relaxed) || count < reported() + MARGIN && began.elapsed() < patience {
+        action();
         count += 1;
     }
-    (count, count >= reported() + MORE)
+    (count, count >= reported() + MARGIN)
 }
 
-/// A pod is deleted, and another one has its address at once: the verdict is about the new one's namespace.
+/// A pod is deleted, and a new one gets its address at once. The verdict names the namespace of the new pod.
 fn address_reused(fixture: &mut Fixture<'_>) -> Result<()> {
     let addr = fixture.serving("http", HTTP)?;
     fixture.succeeds(Kind::Http, addr)?;
@@ -160,7 +160,7 @@ fn address_reused(fixture: &mut Fixture<'_>) -> Result<()> {
     Ok(())
 }
 
-/// The old pod failed, the new one does not.
+/// A pod whose probe failed is deleted. A healthy pod gets its address.
 fn healthy_again(fixture: &mut Fixture<'_>) -> Result<()> {
     let addr = fixture.serving("rst", HTTP)?;
     let failed = fixture.verdict(Cause::MidStreamRst);
@@ -170,7 +170,7 @@ fn healthy_again(fixture: &mut Fixture<'_>) -> Result<()> {
     fixture.succeeds(Kind::Tcp, addr)
 }
 
-/// Another pod with the same address; its namespace.
+/// Replaces the pod by one with the same address, and returns the inode number of its network namespace.
 fn replace(fixture: &mut Fixture<'_>, addr: SocketAddr, mode: &str) -> Result<u32> {
     let options = fixture.options;
     let index = fixture.pod_of(addr)?.index;
@@ -179,20 +179,20 @@ fn replace(fixture: &mut Fixture<'_>, addr: SocketAddr, mode: &str) -> Result<u3
     Ok(pod.ns.inum())
 }
 
-/// The kubelet is restarted: another process, the same name.
+/// The kubelet restarts: a new process with the same name.
 fn prober_restarts(fixture: &mut Fixture<'_>) -> Result<()> {
     let pod = fixture.serving("rst", HTTP)?;
     (fixture.watch)()?;
     fixture.fails(Kind::Http, pod, Ending::Reset)?;
     for _ in 0..3 {
         *fixture.prober = Prober::start(&fixture.node.node, fixture.options)?;
-        // The first thing that it does.
+        // tracer must know the new process at its first probe.
         fixture.fails(Kind::Http, pod, Ending::Reset)?;
     }
     Ok(())
 }
 
-/// It comes back in another network namespace, with another node's addresses and pods.
+/// The kubelet restarts in another network namespace, with the addresses and pods of another node.
 fn prober_moves(fixture: &mut Fixture<'_>) -> Result<()> {
     let pod = fixture.serving("rst", HTTP)?;
     (fixture.watch)()?;
@@ -205,7 +205,7 @@ fn prober_moves(fixture: &mut Fixture<'_>) -> Result<()> {
     fixture.succeeds(Kind::Http, good)
 }
 
-/// The rule is there, and attempts fail by it, before anybody watches.
+/// The rule drops packets before the tracer starts.
 fn firewall_before_start(fixture: &mut Fixture<'_>) -> Result<()> {
     let pod = fixture.serving("http", HTTP)?;
     fixture.input_rule(pod, "tcp dport 8080 drop;")?;
@@ -214,7 +214,7 @@ fn firewall_before_start(fixture: &mut Fixture<'_>) -> Result<()> {
     fixture.fails(Kind::Http, pod, Ending::Timeout)
 }
 
-/// The answer is whole, and then the server resets: nothing is wrong with the probe.
+/// The server sends a complete answer, and then a RST. The probe succeeds.
 fn rst_after_answer(fixture: &mut Fixture<'_>) -> Result<()> {
     let pod = fixture.serving("rst-after", HTTP)?;
     for _ in 0..5 {
@@ -223,7 +223,7 @@ fn rst_after_answer(fixture: &mut Fixture<'_>) -> Result<()> {
     Ok(())
 }
 
-/// The pod's process is killed while the probe waits for its answer, as a deletion does it.
+/// The pod's process is killed while the probe waits for its answer, as when a pod is deleted.
 fn pod_deleted(fixture: &mut Fixture<'_>) -> Result<()> {
     let (pod, options) = (fixture.serving("hang", HTTP)?, fixture.options);
     fixture.fails_while(pod, options.patience, Ending::Eof, |fixture| {
@@ -233,7 +233,7 @@ fn pod_deleted(fixture: &mut Fixture<'_>) -> Result<()> {
     })
 }
 
-/// A source port that is a NodePort among ten thousand Services: the start, and the verdict, must not take longer.
+/// A source port is one NodePort of 10,000 Services. Neither the start of the tracer nor the verdict may take longer.
 fn many_services(fixture: &mut Fixture<'_>) -> Result<()> {
     const SERVICES: u32 = 10_000;
     let pod = fixture.serving("http", HTTP)?;

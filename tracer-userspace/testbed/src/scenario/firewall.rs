@@ -1,4 +1,4 @@
-//! Netfilter drops or rejects: in the pod or on the node, the SYN, its answer or the request.
+//! Netfilter drops or rejects the SYN, its answer or the request, in the pod or on the node.
 
 use anyhow::Result;
 use tracer_model::record::Cause;
@@ -68,7 +68,7 @@ pub(super) const ALL: &[Scenario] = &[
         node_nft(s, "output", "daddr {ip} tcp dport 8080 reject with icmp port-unreachable", Ending::Refused)
     })
     .needs(&[Need::Nft]),
-    // As fail2ban has it on the node, which has banned the pod's address: the pod is answered, and the prober is not.
+    // As if fail2ban on the node had banned the pod's address. The pod gets the RST, the prober gets nothing.
     Scenario::new("firewall_reject_answer", REJECT, |s| {
         node_nft(s, "input", "saddr {ip} tcp sport 8080 reject with tcp reset", Ending::Timeout)
     })
@@ -82,14 +82,15 @@ pub(super) const ALL: &[Scenario] = &[
 
 const RESET: &[&str] = &["REJECT", "--reject-with", "tcp-reset"];
 
-/// A policy in the pod's own namespace; the server listens all the same.
+/// A rule in the pod's own namespace. The server listens.
 fn pod_nft(fixture: &mut Fixture<'_>, rule: &str, how: Ending) -> Result<()> {
     let pod = fixture.serving("http", HTTP)?;
     fixture.input_rule(pod, &format!("{rule};"))?;
     fixture.fails(Kind::Http, pod, how)
 }
 
-/// The rule rejects, and the limit of rate holds its ICMP error back: a bucket begins with 60 s (`inet_getpeer`).
+/// The rule rejects, and the rate limit suppresses its ICMP error. A token bucket starts with 60 s (`inet_getpeer`),
+/// and an error costs 600 s here.
 fn held_back(fixture: &mut Fixture<'_>) -> Result<()> {
     let pod = fixture.serving("http", HTTP)?;
     let inside = fixture.inside(pod)?;
@@ -99,7 +100,7 @@ fn held_back(fixture: &mut Fixture<'_>) -> Result<()> {
     fixture.fails(Kind::Http, pod, Ending::Timeout)
 }
 
-/// A firewall of the node.
+/// A rule in the namespace of the node.
 fn node_nft(fixture: &mut Fixture<'_>, hook: &str, rule: &str, how: Ending) -> Result<()> {
     let pod = fixture.serving("http", HTTP)?;
     let rule = rule.replace("{ip}", &pod.ip().to_string());
@@ -115,7 +116,7 @@ fn iptables(fixture: &mut Fixture<'_>, program: &str, target: &[&str], how: Endi
     fixture.fails(Kind::Http, pod, how)
 }
 
-/// A rule on `lo`: it looks like `lo` being down, and is not.
+/// A rule drops on `lo`. It looks like a `lo` that is down.
 fn on_lo(fixture: &mut Fixture<'_>) -> Result<()> {
     fixture.node.serve(fixture.options, &["http", &format!("[::]:{HOST}")])?;
     fixture.succeeds(Kind::Http, (NODE, HOST).into())?;

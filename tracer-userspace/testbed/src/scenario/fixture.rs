@@ -152,8 +152,8 @@ impl Fixture<'_> {
 
     /// Makes an attempt that gets no answer and the scenario's cause.
     ///
-    /// It times out. On an emulated machine, where the timeout is longer, the kernel may first give up to resolve the
-    /// address, after three seconds.
+    /// It times out. An emulated machine has a longer timeout. There the kernel may stop resolving the link-layer
+    /// address first, after three seconds.
     pub fn gets_no_answer(&mut self, kind: Kind, dst: SocketAddr) -> Result<()> {
         let claim = self.verdict(self.failing()?);
         self.attempt_any(kind, dst, &[Ending::Timeout, Ending::Error], claim)
@@ -196,7 +196,7 @@ impl Fixture<'_> {
     pub fn volley(&mut self, kind: Kind, dst: SocketAddr, how: Ending, rounds: u32) -> Result<()> {
         const THREADS: u32 = 2;
         let cause = self.failing()?;
-        // Threads that take turns on an emulated CPU are often in the same program. The kernel skips the second run.
+        // On an emulated CPU the threads often run the same program at once. The kernel skips the second run.
         let claim = if is_emulated() { Claim::AtMost(cause) } else { self.verdict_without_probe(cause) };
         let attempt = self.begin(dst, claim)?;
         let probe = ProbeRequest::new(kind, dst, self.options.patience);
@@ -213,7 +213,7 @@ impl Fixture<'_> {
         Ok(())
     }
 
-    /// An attempt that is about to be made. [`Self::end`] adds it to the list.
+    /// Starts an attempt. [`Self::end`] adds it to the list.
     pub fn begin(&self, dst: SocketAddr, claim: Claim) -> Result<Attempt> {
         Ok(Attempt {
             src: None,

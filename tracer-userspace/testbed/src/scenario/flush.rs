@@ -25,7 +25,7 @@ pub(super) const ALL: &[Scenario] = &[
     Scenario::new("rules_flushed", None, tables).own().needs(&[Need::Nft]),
 ];
 
-/// Pods are reached by a table of their own, to which a rule for each leads.
+/// The routes to the pods are in a table of their own. Each pod has a rule that selects it.
 fn rules(fixture: &mut Fixture<'_>) -> Result<()> {
     let (pod, all) = pods(fixture)?;
     let subnet = Route::to([10, 88, 0, 0], 24).over("cni0");
@@ -39,10 +39,10 @@ fn rules(fixture: &mut Fixture<'_>) -> Result<()> {
     (fixture.watch)()?;
     fixture.succeeds(Kind::Http, pod)?;
     all.iter().try_for_each(|addr| ip.remove_rule_to(*addr, TABLE, PRIORITY))?;
-    fails_for_want_of(fixture, "3 ip rules", pod, Ending::Error)
+    fails_after_flush(fixture, "3 ip rules", pod, Ending::Error)
 }
 
-/// Pods are reached by a route to each.
+/// Each pod has a route of its own.
 fn routes(fixture: &mut Fixture<'_>) -> Result<()> {
     let (pod, all) = pods(fixture)?;
     let routes: Vec<Route> = all.iter().map(|addr| Route::to_host(*addr).over("cni0")).collect();
@@ -54,10 +54,10 @@ fn routes(fixture: &mut Fixture<'_>) -> Result<()> {
     (fixture.watch)()?;
     fixture.succeeds(Kind::Http, pod)?;
     fixture.node.node.enter(|| routes.iter().try_for_each(|route| ip.remove(route)))?;
-    fails_for_want_of(fixture, "3 routes", pod, Ending::Error)
+    fails_after_flush(fixture, "3 routes", pod, Ending::Error)
 }
 
-/// Rules let the pods be where another one sends all that comes from the node out of a second uplink.
+/// A rule sends all packets from the node's address to a second uplink. Rules before it make exceptions for the pods.
 fn exceptions(fixture: &mut Fixture<'_>) -> Result<()> {
     const MAIN: u8 = 254;
     let (pod, all) = pods(fixture)?;
@@ -71,16 +71,16 @@ fn exceptions(fixture: &mut Fixture<'_>) -> Result<()> {
     (fixture.watch)()?;
     fixture.succeeds(Kind::Http, pod)?;
     all.iter().try_for_each(|addr| ip.remove_rule_to(*addr, MAIN, PRIORITY))?;
-    fails_for_want_of(fixture, "3 ip rules", pod, Ending::Timeout)
+    fails_after_flush(fixture, "3 ip rules", pod, Ending::Timeout)
 }
 
-/// A Service is reached by the rules of its proxy: without them what goes to its address leaves the node.
+/// The rules of the proxy translate the address of a Service. Without them, packets to it leave the node.
 fn nat(fixture: &mut Fixture<'_>) -> Result<()> {
     let pod = fixture.serving("http", HTTP)?;
     let service = SocketAddr::from(CIRCULAR);
     let (uplink, _outside) = fixture.node.uplink()?;
     fixture.node.node.ip(|ip| {
-        // The router there has no way on, and says so.
+        // The router there has no route, and answers with an ICMP error.
         ip.address(Ipv4Addr::new(10, 90, 0, 1), 24, &uplink)?;
         ip.add(&Route::default_via(OUTSIDE).over(&uplink))
     })?;
@@ -99,15 +99,15 @@ fn nat(fixture: &mut Fixture<'_>) -> Result<()> {
     fixture.fails(Kind::Http, service, Ending::Error)
 }
 
-/// This process removed them by a socket that is still open. Probes fail from then on.
-fn fails_for_want_of(fixture: &mut Fixture<'_>, what: &str, pod: SocketAddr, how: Ending) -> Result<()> {
+/// This process removed the rules by a socket that is still open. Probes fail since then.
+fn fails_after_flush(fixture: &mut Fixture<'_>, what: &str, pod: SocketAddr, how: Ending) -> Result<()> {
     let culprit = format!("(pid {}) removed {what}", std::process::id());
     fixture.event(EVENT, &culprit)?;
     fixture.mentions(&[&culprit, "one for this address among them"]);
     fixture.fails(Kind::Http, pod, how)
 }
 
-/// Three pods, of which one serves, and the addresses of all.
+/// Adds three pods. Returns the address of the server of the first, and the addresses of all.
 fn pods(fixture: &mut Fixture<'_>) -> Result<(SocketAddr, Vec<IpAddr>)> {
     let serving = fixture.serving("http", HTTP)?;
     let family = fixture.family;
@@ -118,7 +118,8 @@ fn pods(fixture: &mut Fixture<'_>) -> Result<(SocketAddr, Vec<IpAddr>)> {
     Ok((serving, all))
 }
 
-/// As kube-proxy and CNI plugins change their rules, and then as a firewall's script clears all: only that is a flush.
+/// First, changes as kube-proxy and CNI plugins make them: no flush. Then `flush ruleset`, as in the script of a
+/// firewall: a flush.
 fn tables(fixture: &mut Fixture<'_>) -> Result<()> {
     let pod = fixture.serving("http", HTTP)?;
     let services = "table ip nat {\n\
@@ -133,7 +134,7 @@ fn tables(fixture: &mut Fixture<'_>) -> Result<()> {
     node.nft(services)?;
     node.nft(firewall)?;
     (fixture.watch)()?;
-    // A full rewrite, in one transaction and in two; the last Services go; a firewall is loaded again.
+    // A full rewrite in one transaction, and in two. Then the last Services go. Then a firewall reloads its table.
     let rules = "add rule ip nat KUBE-SERVICES ip daddr 10.96.0.1 accept\n".repeat(4);
     node.nft(&format!("flush chain ip nat KUBE-SERVICES\n{rules}"))?;
     node.nft("flush chain ip nat KUBE-SERVICES")?;
@@ -147,7 +148,7 @@ fn tables(fixture: &mut Fixture<'_>) -> Result<()> {
         (0..4).try_for_each(|n| ip.add(&subnet(n)))
     })?;
     fixture.succeeds(Kind::Http, pod)?;
-    // A removal that is no flush would be reported before one that came later.
+    // A flush as a marker. Its event would come after an event about the changes above.
     let node = &fixture.node.node;
     node.nft("table ip6 marker { chain c { type filter hook input priority filter; accept; accept; accept; }\n}\n")?;
     node.nft("delete table ip6 marker")?;
@@ -161,5 +162,5 @@ fn tables(fixture: &mut Fixture<'_>) -> Result<()> {
             bail!("not by nft: {one}")
         };
     }
-    bail!("events about what was no flush: {events:?}")
+    bail!("events about changes that are no flush: {events:?}")
 }

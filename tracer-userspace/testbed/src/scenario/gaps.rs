@@ -10,19 +10,14 @@ use crate::row::{Row, RowOutcome};
 type Reason = (Option<Cause>, Option<Proxy>, Option<Family>, &'static str);
 
 const REASONS: &[Reason] = &[
+    (Some(Cause::NodeportEphemeralCollision), Some(Proxy::Iptables), None, HARMLESS_WITH_NAT),
+    (Some(Cause::NodeportEphemeralCollision), Some(Proxy::Nftables), None, HARMLESS_WITH_NAT),
     (
-        Some(Cause::NodeportEphemeralCollision),
-        Some(Proxy::Iptables),
+        Some(Cause::CpuThrottled),
         None,
-        "harmless there: the SYN-ACK belongs to a known conntrack entry, and no cause may come (a healthy scenario shows it)",
-    ),
-    (
-        Some(Cause::NodeportEphemeralCollision),
-        Some(Proxy::Nftables),
         None,
-        "harmless there: the SYN-ACK belongs to a known conntrack entry, and no cause may come (a healthy scenario shows it)",
+        "is only in `also`, beside another cause: slow_response_throttled shows it",
     ),
-    (Some(Cause::CpuThrottled), None, None, "stands beside another cause only: slow_response_throttled shows it"),
     (Some(Cause::ExecTimeout), None, None, NEEDS_KUBELET),
     (Some(Cause::ExecNotRun), None, None, NEEDS_KUBELET),
     (Some(Cause::ExecFailed), None, None, NEEDS_KUBELET),
@@ -30,7 +25,9 @@ const REASONS: &[Reason] = &[
     (Some(Cause::CniNotReady), None, None, NEEDS_KUBELET),
 ];
 
-const NEEDS_KUBELET: &str = "needs a real kubelet, its own words decide it (`cargo xtask e2e` has one)";
+const HARMLESS_WITH_NAT: &str =
+    "harmless here: conntrack knows the connection of the SYN-ACK. A healthy scenario expects no verdict";
+const NEEDS_KUBELET: &str = "needs a real kubelet, because its log decides (`cargo xtask e2e` has one)";
 const NO_SCENARIO: &str = "no scenario";
 const NOT_IN_FAMILY: &str = "no scenario in this address family";
 const NOT_IN_MODE: &str = "no scenario in this proxy mode";

@@ -1,4 +1,4 @@
-//! The target's processes cannot run: frozen, stopped, or without a processor or a disk.
+//! The target's processes cannot run: they are stopped or frozen, or wait for a processor.
 
 use std::net::TcpStream;
 use std::process::Command;
@@ -28,7 +28,7 @@ pub(super) const ALL: &[Scenario] = &[
     Scenario::new("target_starved_v6", STARVED, starved).v6().needs(&[Need::CpuQuota, Need::Pressure, Need::Shell]),
 ];
 
-/// As by a debugger, a script or job control.
+/// The process is stopped by a signal, as a debugger, a script or job control do.
 fn stopped(fixture: &mut Fixture<'_>) -> Result<()> {
     let pod = fixture.serving("http", HTTP)?;
     fixture.succeeds(Kind::Http, pod)?;
@@ -44,7 +44,7 @@ fn tls(fixture: &mut Fixture<'_>) -> Result<()> {
     fixture.fails(Kind::Https, pod, Ending::Timeout)
 }
 
-/// As `docker pause`, `ctr tasks pause` and a checkpoint do.
+/// The cgroup is frozen, as `docker pause`, `ctr tasks pause` and a checkpoint do.
 fn frozen(fixture: &mut Fixture<'_>, by: Freezer) -> Result<()> {
     let pod = fixture.serving("http", HTTP)?;
     let name = format!("{PREFIX}{}-frozen", std::process::id());
@@ -53,7 +53,7 @@ fn frozen(fixture: &mut Fixture<'_>, by: Freezer) -> Result<()> {
     fixture.fails(Kind::Http, pod, Ending::Timeout)
 }
 
-/// It was stopped some time ago: who came since then waits to be accepted.
+/// The process was stopped some time ago. Connections since then fill its accept queue.
 fn full_queue(fixture: &mut Fixture<'_>) -> Result<()> {
     let pod = fixture.serving("backlog:1", HTTP)?;
     fixture.pod_of(pod)?.halt()?;
@@ -62,7 +62,7 @@ fn full_queue(fixture: &mut Fixture<'_>) -> Result<()> {
     fixture.fails(Kind::Http, pod, Ending::Timeout)
 }
 
-/// Another process of the pod is stopped: not the one that serves.
+/// Another process of the pod is stopped, not the server.
 fn another_is_stopped(fixture: &mut Fixture<'_>) -> Result<()> {
     let pod = fixture.serving("hang", HTTP)?;
     let options = fixture.options;
@@ -73,7 +73,7 @@ fn another_is_stopped(fixture: &mut Fixture<'_>) -> Result<()> {
     fixture.fails(Kind::Http, pod, Ending::Timeout)
 }
 
-/// What shares its CPU quota takes all of it.
+/// Other processes with the same CPU quota use all of it.
 fn starved(fixture: &mut Fixture<'_>) -> Result<()> {
     const HOGS: usize = 8;
     let pod = fixture.serving("http", HTTP)?;

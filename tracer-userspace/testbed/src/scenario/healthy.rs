@@ -1,4 +1,4 @@
-//! Nothing is wrong: no verdict may come, whatever goes on beside it.
+//! Nothing is wrong: there must be no verdict, or one that says noise.
 
 use std::thread;
 
@@ -42,8 +42,8 @@ fn https(fixture: &mut Fixture<'_>) -> Result<()> {
     fixture.succeeds(Kind::Https, pod)
 }
 
-/// Thousands of probes; beside them others are refused, reset and dropped on the same pod. On a node of its own:
-/// an unoptimized tracer still reads them when the next scenario begins.
+/// Thousands of probes succeed while connections of other processes to the same pod fail. It has its own node: an
+/// unoptimized tracer still reads these events when the next scenario begins.
 fn crowd(fixture: &mut Fixture<'_>) -> Result<()> {
     (fixture.watch)()?;
     let pod = fixture.serving("http", HTTP)?;
@@ -61,13 +61,13 @@ fn crowd(fixture: &mut Fixture<'_>) -> Result<()> {
     fixture.crowd(Kind::Tcp, pod, count - count / 2, 8)
 }
 
-/// A tcpSocket probe of a port that real TLS clients use. A port is watched for them once it was touched so (or an
-/// HTTPS probe's answer tells), from when the tracer has read that: the first rounds may come too early.
+/// A tcpSocket probe of a port that real TLS clients use. tracer looks for a ClientHello on a port after it has read
+/// such a probe, or the answer to an HTTPS probe. The first rounds may come too early for that.
 fn tls_noise(fixture: &mut Fixture<'_>, port: u16) -> Result<()> {
     let pod = fixture.serving("tls", port)?;
     for _ in 0..3 {
         fixture.attempt(Kind::Tcp, pod, Ending::Ok, Claim::Perhaps(Cause::TlsEofNoise))?;
-        // What goes well is read 50 ms later, and the program that looks for a ClientHello is attached then.
+        // The reader gets events of successful attempts 50 ms later, and then attaches the program for ClientHellos.
         thread::sleep(fixture.options.probe_timeout / 4);
         let mut client = fixture.options.helper(&fixture.node.node, Role::Load)?;
         finish(client.args(["--https", &pod.to_string()]), "")?;

@@ -1,4 +1,4 @@
-//! What goes on inside the pod beside the probe: its own connects, and its own address translation.
+//! The pod's own connections, and its own address translation.
 
 use std::net::{SocketAddr, SocketAddrV4};
 use std::os::fd::{AsRawFd as _, OwnedFd};
@@ -18,10 +18,10 @@ use crate::probe::{Ending, Kind, ProbeRequest};
 
 const DEPENDENCY: Cause = Cause::DependencyUnreachable;
 const REDIRECT: Option<Cause> = Some(Cause::MeshRedirect);
-const NO: Option<Cause> = Some(Cause::AppStatusFailure);
+const BAD_STATUS: Option<Cause> = Some(Cause::AppStatusFailure);
 
 pub(super) const ALL: &[Scenario] = &[
-    Scenario::new("dependency_unreachable", NO, |s| depends(s, "503", Ending::Status))
+    Scenario::new("dependency_unreachable", BAD_STATUS, |s| depends(s, "503", Ending::Status))
         .also(DEPENDENCY)
         .needs(&[Need::Nft])
         .on_every_kernel(),
@@ -31,36 +31,43 @@ pub(super) const ALL: &[Scenario] = &[
     Scenario::new("dependency_unreachable_refused", Some(Cause::ConnectionRefused), depends_and_waits)
         .also(DEPENDENCY)
         .needs(&[Need::Nft]),
-    Scenario::new("app_status_failure_connected", NO, connected),
+    Scenario::new("app_status_failure_connected", BAD_STATUS, connected),
     Scenario::new("mesh_redirect", REDIRECT, |s| redirected(s, "rst", Ending::Reset))
         .needs(&[Need::NftNat])
         .on_every_kernel(),
     Scenario::new("mesh_redirect_v6", REDIRECT, |s| redirected(s, "rst", Ending::Reset)).v6().needs(&[Need::NftNat]),
     Scenario::new("mesh_redirect_closed", REDIRECT, |s| redirected(s, "eof", Ending::Eof)).needs(&[Need::NftNat]),
-    Scenario::new("app_status_failure_redirected", NO, answered_by_proxy).needs(&[Need::NftNat]),
+    Scenario::new("app_status_failure_redirected", BAD_STATUS, answered_by_proxy).needs(&[Need::NftNat]),
     Scenario::new("mid_stream_rst_another_redirect", Some(Cause::MidStreamRst), another_redirect)
         .needs(&[Need::NftNat]),
     Scenario::new("mid_stream_rst_own_redirect", Some(Cause::MidStreamRst), own_redirect).needs(&[Need::NftNat]),
     Scenario::new("probe_proves_nothing", Some(Cause::ProbeProvesNothing), proves_nothing)
         .needs(&[Need::NftNat])
         .on_every_kernel(),
-    Scenario::new("healthy_own_redirect", None, touched_itself).needs(&[Need::NftNat]),
+    Scenario::new("healthy_own_redirect", None, healthy_redirect).needs(&[Need::NftNat]),
 ];
 
-/// What the pod depends on.
+/// The peer that the pod depends on.
 const PEER: SocketAddrV4 = SocketAddrV4::new(std::net::Ipv4Addr::new(10, 96, 0, 1), 443);
 /// Where a mesh's proxy listens.
 const PROXY: u16 = 15006;
 
-/// The tracer reads the sockets of a pod after an attempt, and reports nothing then: there is nothing to wait for. It
-/// takes a few milliseconds, a good part of a second where all processors are busy, and several on an emulated one.
-fn let_it_read(fixture: &Fixture<'_>) {
+/// Waits until the tracer has inspected the sockets of the pod. It emits no record then, so this is a fixed time.
+///
+/// An inspection takes milliseconds, but most of a second on a busy machine, and several seconds on an emulated one.
+fn wait_for_inspection(fixture: &Fixture<'_>) {
     let times = if is_emulated() { 4 } else { 1 };
     thread::sleep(times * fixture.options.probe_timeout);
 }
 
-/// The same, where attempts get this verdict once the sockets were read: until one has it.
-fn once_read(fixture: &mut Fixture<'_>, kind: Kind, pod: SocketAddr, how: Ending, due: &Claim) -> Result<()> {
+/// Repeats an attempt until one gets this verdict, because the tracer has inspected the sockets of the pod.
+fn attempt_until_inspected(
+    fixture: &mut Fixture<'_>,
+    kind: Kind,
+    pod: SocketAddr,
+    how: Ending,
+    due: &Claim,
+) -> Result<()> {
     let (began, mut attempts) = (Instant::now(), Vec::new());
     loop {
         thread::sleep(fixture.options.probe_timeout / 5);
@@ -79,13 +86,13 @@ fn once_read(fixture: &mut Fixture<'_>, kind: Kind, pod: SocketAddr, how: Ending
     }
 }
 
-/// Attempts fail with the scenario's cause once the sockets were read.
-fn fails_once_read(fixture: &mut Fixture<'_>, pod: SocketAddr, how: Ending) -> Result<()> {
+/// Repeats a failing attempt until one gets the scenario's cause.
+fn fails_after_inspection(fixture: &mut Fixture<'_>, pod: SocketAddr, how: Ending) -> Result<()> {
     let due = fixture.verdict(fixture.cause.context("a scenario without cause")?);
-    once_read(fixture, Kind::Http, pod, how, &due)
+    attempt_until_inspected(fixture, Kind::Http, pod, how, &due)
 }
 
-/// The pod dials its peer, and a policy for egress drops that, until the second SYN.
+/// Lets the pod dial its peer while an egress policy drops that. Waits until the second SYN was dropped.
 fn dial(fixture: &mut Fixture<'_>, pod: SocketAddr) -> Result<OwnedFd> {
     let patience = fixture.options.patience;
     let inside = fixture.inside(pod)?;
@@ -95,7 +102,7 @@ fn dial(fixture: &mut Fixture<'_>, pod: SocketAddr) -> Result<OwnedFd> {
         let fd = socket(AddressFamily::Inet, SockType::Stream, SockFlag::SOCK_NONBLOCK, None)?;
         match connect(fd.as_raw_fd(), &SockaddrIn::from(PEER)) {
             Err(Errno::EINPROGRESS) => Ok(fd),
-            other => bail!("a connect that waits: {other:?}"),
+            other => bail!("connect() did not wait: {other:?}"),
         }
     })?;
     let began = Instant::now();
@@ -110,47 +117,47 @@ fn dial(fixture: &mut Fixture<'_>, pod: SocketAddr) -> Result<OwnedFd> {
     Ok(dialling)
 }
 
-/// It fails twice, and the second verdict says what the pod waits for.
-fn fails_for_want_of_it(fixture: &mut Fixture<'_>, pod: SocketAddr, how: Ending) -> Result<()> {
+/// Makes two attempts fail. The second verdict names the peer that the pod waits for.
+fn fails_without_peer(fixture: &mut Fixture<'_>, pod: SocketAddr, how: Ending) -> Result<()> {
     let _dialling = dial(fixture, pod)?;
     fixture.also = None;
     fixture.fails(Kind::Http, pod, how)?;
     fixture.also = Some(DEPENDENCY);
     fixture.mentions(&["perhaps because the pod itself gets no answer from 10.96.0.1:443"]);
-    fails_once_read(fixture, pod, how)
+    fails_after_inspection(fixture, pod, how)
 }
 
 fn depends(fixture: &mut Fixture<'_>, mode: &str, how: Ending) -> Result<()> {
     let pod = fixture.serving(mode, HTTP)?;
-    fails_for_want_of_it(fixture, pod, how)
+    fails_without_peer(fixture, pod, how)
 }
 
-/// It does not listen before it has what it needs. It was there before the tracer's scenario: it is no start.
+/// The process listens only after its peer answers. It listened before, so `not_listening_yet` would be wrong.
 fn depends_and_waits(fixture: &mut Fixture<'_>) -> Result<()> {
     let pod = fixture.serving("http", HTTP)?;
     fixture.succeeds(Kind::Http, pod)?;
     fixture.pod_of(pod)?.stop();
-    fails_for_want_of_it(fixture, pod, Ending::Refused)
+    fails_without_peer(fixture, pod, Ending::Refused)
 }
 
-/// It says no, and what it dials has answered.
+/// The pod answers 503, but its own peer has answered. The verdict must not blame a dependency.
 fn connected(fixture: &mut Fixture<'_>) -> Result<()> {
     let peer = fixture.serving("hang", HTTP)?;
     let pod = fixture.serving("503", HTTP)?;
     let _connected = fixture.inside(pod)?.enter(|| std::net::TcpStream::connect(peer).context("the pod's own peer"))?;
     fixture.fails(Kind::Http, pod, Ending::Status)?;
-    let_it_read(fixture);
+    wait_for_inspection(fixture);
     fixture.fails(Kind::Http, pod, Ending::Status)
 }
 
-/// Sends what is dialled at this port to the proxy.
+/// Redirects connections to this port to the proxy.
 fn redirect(fixture: &mut Fixture<'_>, pod: SocketAddr, port: u16) -> Result<()> {
     let chain = format!("type nat hook prerouting priority -100; tcp dport {port} redirect to :{PROXY};");
     let family = if pod.is_ipv4() { "ip" } else { "ip6" };
     fixture.inside(pod)?.nft(&format!("table {family} mesh {{ chain inbound {{ {chain} }}; }}\n"))
 }
 
-/// A pod with an application that is well and a proxy of this mode, to which its probes go.
+/// Adds a pod with a healthy application, and a proxy of this mode that gets its probes.
 fn meshed(fixture: &mut Fixture<'_>, mode: &str) -> Result<SocketAddr> {
     let pod = fixture.serving("http", HTTP)?;
     let options = fixture.options;
@@ -159,33 +166,33 @@ fn meshed(fixture: &mut Fixture<'_>, mode: &str) -> Result<SocketAddr> {
     Ok(pod)
 }
 
-/// As a proxy does that takes mutual TLS only. The first attempt may be decided before the sockets were read, or after
-/// it.
+/// The proxy closes the connection, as one that accepts mutual TLS only. tracer may decide the first attempt before or
+/// after it has inspected the sockets.
 fn redirected(fixture: &mut Fixture<'_>, mode: &str, how: Ending) -> Result<()> {
     let pod = meshed(fixture, mode)?;
     fixture.mentions(&[":15006 ", ": the pod's own address translation sends "]);
-    fails_once_read(fixture, pod, how)
+    fails_after_inspection(fixture, pod, how)
 }
 
 fn answered_by_proxy(fixture: &mut Fixture<'_>) -> Result<()> {
     let pod = meshed(fixture, "503")?;
     fixture.fails(Kind::Http, pod, Ending::Status)?;
     fixture.mentions(&[":15006 answered", "may not have got it"]);
-    fails_once_read(fixture, pod, Ending::Status)
+    fails_after_inspection(fixture, pod, Ending::Status)
 }
 
-/// There is a proxy for another port.
+/// The redirect to the proxy is for another port.
 fn another_redirect(fixture: &mut Fixture<'_>) -> Result<()> {
     let pod = fixture.serving("rst", HTTP)?;
     let options = fixture.options;
     fixture.pod_of(pod)?.serve(options, &["http", &format!("[::]:{PROXY}")])?;
     redirect(fixture, pod, HTTP + 1)?;
     fixture.fails(Kind::Http, pod, Ending::Reset)?;
-    let_it_read(fixture);
+    wait_for_inspection(fixture);
     fixture.fails(Kind::Http, pod, Ending::Reset)
 }
 
-/// The application listens elsewhere, and has its port translated.
+/// The application listens on another port, and a redirect in the pod leads to it.
 fn translates_itself(fixture: &mut Fixture<'_>, mode: &str) -> Result<SocketAddr> {
     let at = fixture.serving(mode, PROXY)?;
     redirect(fixture, at, HTTP)?;
@@ -195,14 +202,14 @@ fn translates_itself(fixture: &mut Fixture<'_>, mode: &str) -> Result<SocketAddr
 fn own_redirect(fixture: &mut Fixture<'_>) -> Result<()> {
     let pod = translates_itself(fixture, "rst")?;
     fixture.fails(Kind::Http, pod, Ending::Reset)?;
-    let_it_read(fixture);
+    wait_for_inspection(fixture);
     fixture.fails(Kind::Http, pod, Ending::Reset)
 }
 
-fn touched_itself(fixture: &mut Fixture<'_>) -> Result<()> {
+fn healthy_redirect(fixture: &mut Fixture<'_>) -> Result<()> {
     let pod = translates_itself(fixture, "http")?;
     fixture.succeeds(Kind::Tcp, pod)?;
-    let_it_read(fixture);
+    wait_for_inspection(fixture);
     fixture.succeeds(Kind::Tcp, pod)
 }
 
@@ -211,5 +218,5 @@ fn proves_nothing(fixture: &mut Fixture<'_>) -> Result<()> {
     fixture.attempt(Kind::Tcp, pod, Ending::Ok, Claim::Nothing)?;
     fixture.mentions(&["proves nothing", ":15006, past "]);
     let noise = Expected { outcome: Outcome::Noise, ..Expected::failure(Cause::ProbeProvesNothing, true) };
-    once_read(fixture, Kind::Tcp, pod, Ending::Ok, &Claim::Verdict(noise))
+    attempt_until_inspected(fixture, Kind::Tcp, pod, Ending::Ok, &Claim::Verdict(noise))
 }

@@ -1,4 +1,4 @@
-//! A probe's source port is a NodePort: fatal where IPVS proxies, harmless elsewhere.
+//! A probe's source port is a NodePort. It fails with IPVS, and is harmless with other proxies.
 
 use std::net::SocketAddr;
 
@@ -13,7 +13,7 @@ use crate::probe::{Ending, Kind};
 const COLLISION: Option<Cause> = Some(Cause::NodeportEphemeralCollision);
 const NODE_PORT: u16 = 36704;
 
-/// What stands behind the Service.
+/// The endpoint of the Service.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Backend {
     Listening,
@@ -56,7 +56,7 @@ fn to_pod(fixture: &mut Fixture<'_>, backend: Backend) -> Result<()> {
     fixture.fails(Kind::Http, pod, Ending::Timeout)
 }
 
-/// A probe of a hostNetwork pod: the SYN-ACK goes over `lo` and is taken there.
+/// A probe of a hostNetwork pod. IPVS takes the SYN-ACK from `lo`.
 fn over_lo(fixture: &mut Fixture<'_>) -> Result<()> {
     fixture.node.serve(fixture.options, &["http", &format!("[::]:{HOST}")])?;
     service(fixture, Backend::Listening)?;
@@ -65,7 +65,7 @@ fn over_lo(fixture: &mut Fixture<'_>) -> Result<()> {
     fixture.fails(Kind::Http, (NODE, HOST).into(), Ending::Timeout)
 }
 
-/// The Service comes while the tracer watches.
+/// The Service is created while the tracer watches.
 fn new_service(fixture: &mut Fixture<'_>) -> Result<()> {
     let pod = fixture.serving("http", HTTP)?;
     fixture.node.set_source_port(NODE_PORT)?;
@@ -84,7 +84,8 @@ fn other_port(fixture: &mut Fixture<'_>) -> Result<()> {
     fixture.succeeds(Kind::Http, pod)
 }
 
-/// The same coincidence where a NodePort is a DNAT rule: the SYN-ACK belongs to a known connection.
+/// The source port equals a NodePort that is a DNAT rule. conntrack knows the connection of the SYN-ACK, so no rule
+/// applies.
 fn dnat(fixture: &mut Fixture<'_>) -> Result<()> {
     let pod = fixture.serving("http", HTTP)?;
     let backend = fixture.serving("http", HTTP)?;
@@ -99,7 +100,7 @@ fn dnat(fixture: &mut Fixture<'_>) -> Result<()> {
     fixture.succeeds(Kind::Http, pod)
 }
 
-/// The same with the chains of kube-proxy's iptables mode.
+/// As [`dnat`], with the chains of kube-proxy's iptables mode.
 fn iptables(fixture: &mut Fixture<'_>) -> Result<()> {
     let pod = fixture.serving("http", HTTP)?;
     let backend = fixture.serving("http", HTTP)?.to_string();
@@ -120,7 +121,7 @@ fn iptables(fixture: &mut Fixture<'_>) -> Result<()> {
     fixture.succeeds(Kind::Http, pod)
 }
 
-/// A NodePort without endpoints, and kube-proxy's rule for it meets answers, too: it is not for new connections only.
+/// A NodePort without endpoints. The rule for it also matches answers, because it has no `--ctstate NEW`.
 fn rule_for_all(fixture: &mut Fixture<'_>) -> Result<()> {
     let pod = fixture.serving("http", HTTP)?;
     let port = NODE_PORT.to_string();
@@ -140,11 +141,11 @@ fn rule_for_all(fixture: &mut Fixture<'_>) -> Result<()> {
 }
 
 fn service(fixture: &mut Fixture<'_>, backend: Backend) -> Result<()> {
-    let target = behind(fixture, backend)?;
+    let target = backend_address(fixture, backend)?;
     ipvs::node_port(&fixture.node.node, NODE_PORT, target)
 }
 
-fn behind(fixture: &mut Fixture<'_>, backend: Backend) -> Result<Option<SocketAddr>> {
+fn backend_address(fixture: &mut Fixture<'_>, backend: Backend) -> Result<Option<SocketAddr>> {
     let family = fixture.family;
     Ok(match backend {
         Backend::Listening => Some(fixture.serving("http", HTTP)?),

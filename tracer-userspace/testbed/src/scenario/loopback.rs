@@ -1,5 +1,5 @@
-//! `lo` is down: on the node, where probes of its own addresses go over it, and in a pod, where
-//! the kubelet's probes do not.
+//! `lo` is down. On the node, probes of its own addresses go over `lo` and fail. In a pod, the kubelet's probes do not
+//! use `lo`.
 
 use std::net::{Ipv4Addr, SocketAddr};
 
@@ -25,7 +25,7 @@ pub(super) const ALL: &[Scenario] = &[
     Scenario::new("loopback_down_in_pod_by_exec", None, by_exec).own().on_every_kernel(),
 ];
 
-/// The runtime cleans up a sandbox. Its namespace path now names a process of the node.
+/// The runtime removes a sandbox, but the namespace path now belongs to a process of the node (reused pid).
 fn incident(fixture: &mut Fixture<'_>, way: &str) -> Result<()> {
     let targets = host_server(fixture)?;
     (fixture.watch)()?;
@@ -42,7 +42,7 @@ fn incident(fixture: &mut Fixture<'_>, way: &str) -> Result<()> {
     Ok(())
 }
 
-/// It was down, and is up again before anybody probes.
+/// `lo` was down for a moment before the first probe.
 fn down_and_up(fixture: &mut Fixture<'_>) -> Result<()> {
     let targets = host_server(fixture)?;
     (fixture.watch)()?;
@@ -53,7 +53,7 @@ fn down_and_up(fixture: &mut Fixture<'_>) -> Result<()> {
     Ok(())
 }
 
-/// The tracer comes late: the state is read from the node, nobody can be blamed.
+/// `lo` is down before the tracer starts. tracer reads its state from the node, but cannot name the culprit.
 fn before_start(fixture: &mut Fixture<'_>) -> Result<()> {
     let targets = host_server(fixture)?;
     fixture.node.node.ip(|ip| ip.down("lo"))?;
@@ -61,7 +61,7 @@ fn before_start(fixture: &mut Fixture<'_>) -> Result<()> {
     fixture.fails(Kind::Http, targets[0], Ending::Timeout)
 }
 
-/// The plugin does its work where it should: probes of that pod go over its veth.
+/// The plugin sets `lo` down in the right namespace. Probes of that pod go over its veth.
 fn in_pod(fixture: &mut Fixture<'_>, way: &str) -> Result<()> {
     let pod = fixture.serving("http", HTTP)?;
     let path = fixture.inside(pod)?.path();
@@ -71,17 +71,17 @@ fn in_pod(fixture: &mut Fixture<'_>, way: &str) -> Result<()> {
     fixture.succeeds(Kind::Tcp, pod)
 }
 
-/// What executes in a container, as runc does for each exec probe, enters its other namespaces first: until then it is
-/// in the node's network, and has opened the path of another.
+/// A process that runs a command in a container enters the network namespace last, as runc does for each exec probe.
+/// Until then it is in the node's network, and has opened the path of another namespace.
 fn by_exec(fixture: &mut Fixture<'_>) -> Result<()> {
     (fixture.watch)()?;
     fixture.done.forbids_entry = true;
     in_pod(fixture, "exec")
 }
 
-/// A hostNetwork server; its addresses as the kubelet dials them.
+/// Starts a hostNetwork server, and returns the addresses that the kubelet dials.
 ///
-/// Without `lo` there is no route to `::1` at all: `connect` itself fails, which is another failure.
+/// `::1` is not among them: without `lo` there is no route to it, and `connect` fails at once.
 fn host_server(fixture: &mut Fixture<'_>) -> Result<Vec<SocketAddr>> {
     fixture.node.serve(fixture.options, &["http", &format!("[::]:{HOST}")])?;
     Ok(match fixture.family {

@@ -95,7 +95,7 @@ pub fn prepare_machine() {
 }
 
 impl Need {
-    /// Why it is missing; `None` if it is available.
+    /// Why the machine lacks it. `None` if it is available.
     pub fn lacking(self) -> Option<String> {
         static TRIED: [OnceLock<Option<String>>; 19] = [const { OnceLock::new() }; 19];
         TRIED[self as usize].get_or_init(|| self.attempt()).clone()
@@ -104,29 +104,33 @@ impl Need {
     fn attempt(self) -> Option<String> {
         match self {
             Self::OwnMachine => (!is_emulated())
-                .then(|| "changes a setting of the whole machine: only in a virtual one".to_owned()),
+                .then(|| "changes a setting of the whole machine, so it needs a virtual machine".to_owned()),
             Self::RealProcessor => is_emulated().then(|| {
-                "on an emulated processor a look at the pod takes seconds, and the trace of who sent a RST milliseconds: both come too late".to_owned()
+                "an emulated processor is too slow to inspect a pod or to trace the sender of a RST in time".to_owned()
             }),
             Self::CpuQuota => {
                 let made = Cgroup::throttled(&format!("{PREFIX}{}-need-quota", std::process::id()));
                 made.err().map(|error| format!("a cgroup with a CPU quota: {error:#}"))
             }
-            Self::Freezer => (!Freezer::V2.is_available()).then(|| "no cgroup of version 2 can be frozen here".to_owned()),
-            Self::FreezerV1 => (!Freezer::V1.is_available()).then(|| "no freezer of cgroup version 1 is mounted".to_owned()),
-            Self::Pressure => (!has_pressure()).then(|| "the cgroups of version 2 have no cpu.pressure here".to_owned()),
+            Self::Freezer => {
+                (!Freezer::V2.is_available()).then(|| "no cgroup of version 2 can be frozen here".to_owned())
+            }
+            Self::FreezerV1 => {
+                (!Freezer::V1.is_available()).then(|| "no freezer of cgroup version 1 is mounted".to_owned())
+            }
+            Self::Pressure => {
+                (!has_pressure()).then(|| "the cgroups of version 2 have no cpu.pressure here".to_owned())
+            }
             Self::Shell => (!is_installed("sh")).then(|| "no `sh` on this machine".to_owned()),
             Self::PacketSocket => {
                 let opened = socket(AddressFamily::Packet, SockType::Raw, SockFlag::SOCK_CLOEXEC, None);
                 opened.err().map(|error| format!("no packet socket: {} (CAP_NET_RAW)", error.desc()))
             }
             Self::IcmpHook => (switches::silences(Form::Kprobe) && !has_tracepoint("icmp_send")).then(|| {
-                "no hook shows ICMP errors: this kernel calls no program on its functions, and has no such tracepoint"
-                    .to_owned()
+                "no hook shows ICMP errors: kprobes are switched off, and this kernel has no such tracepoint".to_owned()
             }),
-            Self::IpvsHook => switches::silences(Form::Kprobe).then(|| {
-                "no hook shows what IPVS does: this kernel calls no program on its functions".to_owned()
-            }),
+            Self::IpvsHook => switches::silences(Form::Kprobe)
+                .then(|| "no hook shows what IPVS does: kprobes are switched off".to_owned()),
             Self::Ipvs => IPVS.fails(),
             Self::Iptables => IPTABLES.fails(),
             Self::LegacyIptables => LEGACY_IPTABLES.fails(),
@@ -146,7 +150,7 @@ fn has_tracepoint(name: &str) -> bool {
     symbols.lines().any(|line| line.split_whitespace().nth(2) == Some(&symbol))
 }
 
-/// A command that succeeds in a new namespace if the kernel has the feature.
+/// A command that succeeds in a new namespace only if the kernel has the feature.
 struct Trial {
     name: &'static str,
     program: &'static str,

@@ -27,7 +27,7 @@ const MTU: Option<Cause> = Some(Cause::MtuBlackhole);
 
 pub(super) const ALL: &[Scenario] = &[
     Scenario::new("pod_link_down_eth0", LINK, |s| link_down(s, "eth0")).on_every_kernel(),
-    // An IPv6 address goes with its link: tracer must know the pod of the address before.
+    // A link that goes down loses its IPv6 addresses: tracer must find the pod of the address before that.
     Scenario::new("pod_link_down_eth0_v6", LINK, |s| link_down(s, "eth0")).v6().needs(&[Need::RealProcessor]),
     Scenario::new("pod_link_down_veth", LINK, |s| link_down(s, "veth")),
     Scenario::new("pod_link_down_bridge", LINK, bridge_down).own(),
@@ -48,8 +48,8 @@ pub(super) const ALL: &[Scenario] = &[
     Scenario::new("host_isolated_link", ISOLATED, |s| isolated(s, Part::Macvlan)).needs(&[Need::Macvlan]),
     Scenario::new("host_isolated_link_v6", ISOLATED, |s| isolated(s, Part::Macvlan)).v6().needs(&[Need::Macvlan]),
     Scenario::new("host_isolated_link_ipvlan", ISOLATED, |s| isolated(s, Part::Ipvlan)).needs(&[Need::Ipvlan]),
-    Scenario::new("host_isolated_link_beside", None, beside).needs(&[Need::Macvlan]),
-    Scenario::new("asymmetric_route", Some(Cause::AsymmetricRoute), by_rule).own(),
+    Scenario::new("host_isolated_link_beside", None, over_own_part).needs(&[Need::Macvlan]),
+    Scenario::new("asymmetric_route", Some(Cause::AsymmetricRoute), second_uplink).own(),
     Scenario::new("neighbour_failure", NEIGHBOUR, deaf).on_every_kernel(),
     Scenario::new("neighbour_failure_v6", NEIGHBOUR, deaf).v6().needs(&[Need::Nft]).on_every_kernel(),
     Scenario::new("neighbour_failure_wrong_entry", NEIGHBOUR, wrong_entry).own(),
@@ -59,8 +59,8 @@ pub(super) const ALL: &[Scenario] = &[
     Scenario::new("mtu_learnt", None, |s| small_mtu(s, false)),
 ];
 
-/// The set-up of a second uplink sends all that comes from the node's address over it: pods, too.
-fn by_rule(fixture: &mut Fixture<'_>) -> Result<()> {
+/// A rule for a second uplink sends all packets from the node's address over it, even those to pods.
+fn second_uplink(fixture: &mut Fixture<'_>) -> Result<()> {
     const TABLE: u8 = 101;
     const PRIORITY: u32 = 32_700;
     let pod = fixture.serving("http", HTTP)?;
@@ -75,7 +75,7 @@ fn by_rule(fixture: &mut Fixture<'_>) -> Result<()> {
     fixture.fails(Kind::Http, pod, Ending::Timeout)
 }
 
-/// The pod's link is a part of the uplink, by which the node asks for it.
+/// The pod's link is a macvlan or ipvlan part of the uplink, and the node's route to the pod leads over that uplink.
 fn isolated(fixture: &mut Fixture<'_>, part: Part) -> Result<()> {
     let (pod, uplink, _outside) = on_uplink(fixture, part)?;
     fixture.node.node.ip(|ip| ip.add(&Route::to_host(pod.ip()).over(&uplink)))?;
@@ -83,8 +83,8 @@ fn isolated(fixture: &mut Fixture<'_>, part: Part) -> Result<()> {
     fixture.gets_no_answer(Kind::Http, pod)
 }
 
-/// The same, and the node has a part of the uplink of its own, over which its route leads.
-fn beside(fixture: &mut Fixture<'_>) -> Result<()> {
+/// As [`isolated`], but the node's route leads over a macvlan part of the uplink of its own. That works.
+fn over_own_part(fixture: &mut Fixture<'_>) -> Result<()> {
     let (pod, uplink, _outside) = on_uplink(fixture, Part::Macvlan)?;
     let node = fixture.node.node.as_fd().try_clone_to_owned()?;
     let own = uplink.replace("up", "shim");
@@ -96,7 +96,7 @@ fn beside(fixture: &mut Fixture<'_>) -> Result<()> {
     fixture.succeeds(Kind::Http, pod)
 }
 
-/// A pod on a part of an uplink of the node, that uplink, and the namespace at its other end.
+/// Adds a pod on a part of a new uplink. Returns the pod's address, the uplink, and the namespace at its other end.
 fn on_uplink(fixture: &mut Fixture<'_>, part: Part) -> Result<(SocketAddr, String, Netns)> {
     let (index, uplink, outside) = fixture.node.part_pod(part)?;
     let pod = fixture.node.pod_at(index)?;
@@ -104,11 +104,10 @@ fn on_uplink(fixture: &mut Fixture<'_>, part: Part) -> Result<(SocketAddr, Strin
     Ok((pod.addr(fixture.family, HTTP), uplink, outside))
 }
 
-/// One end of the pod's veth pair is set down.
+/// One end of the pod's veth pair is down.
 fn link_down(fixture: &mut Fixture<'_>, which: &str) -> Result<()> {
-    // A pod that is probed is known: each attempt has it looked at until it was found. All namespaces are not looked
-    // through again within 150 ms, and other scenarios look, too: its answers take their time, as no pod's link fails
-    // at once.
+    // tracer must know the pod before its link fails. Each attempt makes it search the namespaces for the pod.
+    // It searches at most every 150 ms, and other scenarios cause searches, too. So the answers are slow.
     let pod = fixture.serving("slow:100", HTTP)?;
     for _ in 0..5 {
         fixture.succeeds(Kind::Http, pod)?;
@@ -132,8 +131,8 @@ fn bridge_down(fixture: &mut Fixture<'_>) -> Result<()> {
     fixture.fails(Kind::Http, pod, Ending::Error)
 }
 
-/// A pod that the list has and the node has not. The node asks for its link-layer address once a second, and then gives
-/// up: a look at all namespaces, which takes an emulated processor seconds, must have come to its end by then.
+/// The PodList has a pod whose namespace is gone. The kernel asks for its link-layer address once a second, and then
+/// gives up. tracer must have searched all namespaces before. That takes an emulated processor seconds.
 fn namespace_gone(fixture: &mut Fixture<'_>) -> Result<()> {
     const MCAST_SOLICIT: &str = "ipv4/neigh/cni0/mcast_solicit";
     let family = fixture.family;
@@ -144,7 +143,7 @@ fn namespace_gone(fixture: &mut Fixture<'_>) -> Result<()> {
     failed
 }
 
-/// A route to the pod that says no.
+/// The route to the pod is one that refuses.
 fn refusing_route(fixture: &mut Fixture<'_>, kind: RouteType) -> Result<()> {
     let pod = fixture.serving("http", HTTP)?;
     let route = Route::to_host(pod.ip()).refusing(kind);
@@ -162,12 +161,12 @@ fn no_route(fixture: &mut Fixture<'_>) -> Result<()> {
     failed
 }
 
-/// The pod cannot answer: its own route to the node says no.
+/// The pod cannot answer: its own route to the node refuses.
 fn no_way_back(fixture: &mut Fixture<'_>, back: &Route) -> Result<()> {
     let pod = fixture.serving("http", HTTP)?;
     fixture.succeeds(Kind::Http, pod)?;
     let back = back.clone().refusing(RouteType::Unreachable);
-    // Where it is on, even loosely, the reverse-path filter drops the SYN first.
+    // A reverse-path filter, even a loose one, would drop the SYN first.
     fixture.inside(pod)?.sysctl(&[("ipv4/conf/all/rp_filter", "0"), ("ipv4/conf/eth0/rp_filter", "0")])?;
     fixture.inside(pod)?.ip(|ip| ip.add(&back))?;
     fixture.mentions(&["no route back"]);
@@ -186,7 +185,7 @@ fn router_refuses(fixture: &mut Fixture<'_>) -> Result<()> {
     fixture.node.node.ip(|ip| ip.remove(&onward))
 }
 
-/// A pod's way to another node leads over its own, which does not forward.
+/// The pod's route to another node leads over its own node, which does not forward.
 fn not_forwarding(fixture: &mut Fixture<'_>) -> Result<()> {
     fixture.node.node.sysctl(&[("ipv4/ip_forward", "0"), ("ipv6/conf/all/forwarding", "0")])?;
     let (v4, v6) = (Route::to([10, 77, 0, 0], 24), Route::to([0xfd00, 0x77, 0, 0, 0, 0, 0, 0], 64));
@@ -206,7 +205,7 @@ fn not_forwarding(fixture: &mut Fixture<'_>) -> Result<()> {
     fixture.end(attempt, &outcome, &[Ending::Timeout])
 }
 
-/// The pod is there, its links are up, and it does not say which link-layer address it has.
+/// The pod's links are up, but it does not answer ARP requests or neighbour solicitations.
 fn deaf(fixture: &mut Fixture<'_>) -> Result<()> {
     let pod = fixture.serving("http", HTTP)?;
     match pod.ip() {
@@ -227,7 +226,7 @@ fn asymmetric(fixture: &mut Fixture<'_>) -> Result<()> {
     fixture.fails(Kind::Http, pod, Ending::Timeout)
 }
 
-/// The same with a loose filter: it works.
+/// As [`asymmetric`], with a loose filter. That works.
 fn loose(fixture: &mut Fixture<'_>) -> Result<()> {
     let pod = two_links(fixture)?;
     fixture.node.node.sysctl(&[("ipv4/conf/all/rp_filter", "2")])?;
@@ -250,7 +249,7 @@ fn two_links(fixture: &mut Fixture<'_>) -> Result<SocketAddr> {
         ip.set_master("w0", "eth0")?;
         ip.up("w0")
     })?;
-    // The filter concerns ARP, too: the pod must not need to ask.
+    // The filter drops ARP packets, too, so the pod gets a permanent neighbour entry.
     fixture.inside(pod)?.ip(|ip| {
         ip.up("eth1")?;
         ip.add(&Route::to_host(BRIDGE).over("eth1").source(pod.ip()))?;
@@ -259,7 +258,7 @@ fn two_links(fixture: &mut Fixture<'_>) -> Result<SocketAddr> {
     Ok(pod)
 }
 
-/// The node has another link-layer address for the pod than the pod has itself: the bridge takes its frames everywhere.
+/// The node's neighbour entry for the pod has a wrong link-layer address.
 fn wrong_entry(fixture: &mut Fixture<'_>) -> Result<()> {
     let pod = fixture.serving("http", HTTP)?;
     (fixture.watch)()?;
@@ -271,7 +270,7 @@ fn wrong_entry(fixture: &mut Fixture<'_>) -> Result<()> {
     fixture.fails(Kind::Http, pod, Ending::Timeout)
 }
 
-/// A router with a narrower next link; the server does or does not hear of it.
+/// A router's next link has a smaller MTU. If `deaf`, the server drops the ICMP errors about it.
 fn small_mtu(fixture: &mut Fixture<'_>, deaf: bool) -> Result<()> {
     let index = fixture.node.routed_pod(1280)?;
     let (family, options) = (fixture.family, fixture.options);

@@ -1,4 +1,4 @@
-//! Source ports that are used up, and what looks like it.
+//! No free source port, and failures that look like it.
 
 use std::io::Read as _;
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
@@ -25,7 +25,7 @@ use crate::server::CONNECTED;
 const EXHAUSTED: Option<Cause> = Some(Cause::EphemeralPortsExhausted);
 const ROUTE: Option<Cause> = Some(Cause::RouteUnreachable);
 
-/// Two ports of each parity.
+/// Two even and two odd ports.
 const RANGE: &str = "40000 40003";
 
 pub(super) const ALL: &[Scenario] = &[
@@ -33,13 +33,13 @@ pub(super) const ALL: &[Scenario] = &[
     Scenario::new("ephemeral_ports_exhausted_v6", EXHAUSTED, churned).own().v6(),
     Scenario::new("ephemeral_ports_held_by_listener", EXHAUSTED, listener).own(),
     Scenario::new("ephemeral_ports_no_source_address", ROUTE, no_address).own().v6(),
-    Scenario::new("port_taken", Some(Cause::PortTaken), taken).own().on_every_kernel(),
-    Scenario::new("port_taken_v6", Some(Cause::PortTaken), taken).own().v6(),
-    Scenario::new("port_taken_time_wait", Some(Cause::ConnectionRefused), waits).own(),
+    Scenario::new("port_taken", Some(Cause::PortTaken), taken_by_client).own().on_every_kernel(),
+    Scenario::new("port_taken_v6", Some(Cause::PortTaken), taken_by_client).own().v6(),
+    Scenario::new("port_taken_time_wait", Some(Cause::ConnectionRefused), client_in_time_wait).own(),
     Scenario::new("ephemeral_ports_other_destination", None, other_destination).own(),
 ];
 
-/// A process of the node has closed so many connections to the pod that each port waits in TIME_WAIT.
+/// A process of the node has closed so many connections to the pod that each port is in TIME_WAIT.
 fn churned(fixture: &mut Fixture<'_>) -> Result<()> {
     let pod = fixture.serving("http", HTTP)?;
     (fixture.watch)()?;
@@ -48,7 +48,7 @@ fn churned(fixture: &mut Fixture<'_>) -> Result<()> {
     fixture.mentions(&["churner"]).fails(Kind::Http, pod, Ending::Error)
 }
 
-/// The only port is a listener's: for connect() it is taken as well.
+/// The only port belongs to a listener. `connect` cannot use it.
 fn listener(fixture: &mut Fixture<'_>) -> Result<()> {
     let pod = fixture.serving("http", HTTP)?;
     (fixture.watch)()?;
@@ -57,7 +57,7 @@ fn listener(fixture: &mut Fixture<'_>) -> Result<()> {
     fixture.fails(Kind::Http, pod, Ending::Error)
 }
 
-/// Ports there are, but no address to send from.
+/// There are free ports, but no source address.
 fn no_address(fixture: &mut Fixture<'_>) -> Result<()> {
     let pod = fixture.serving("http", HTTP)?;
     (fixture.watch)()?;
@@ -68,7 +68,7 @@ fn no_address(fixture: &mut Fixture<'_>) -> Result<()> {
     fixture.fails(Kind::Http, pod, Ending::Error)
 }
 
-/// Used up for one destination, free for another.
+/// Each port is in use for one destination, but free for another.
 fn other_destination(fixture: &mut Fixture<'_>) -> Result<()> {
     let (pod, other) = (fixture.serving("http", HTTP)?, fixture.serving("http", HTTP)?);
     (fixture.watch)()?;
@@ -76,9 +76,9 @@ fn other_destination(fixture: &mut Fixture<'_>) -> Result<()> {
     fixture.succeeds(Kind::Http, other)
 }
 
-/// The pod's own client got the port of the pod's server as its source port, before that began.
-fn taken(fixture: &mut Fixture<'_>) -> Result<()> {
-    let (index, pod, node) = place_of_client(fixture)?;
+/// Before the pod's server started, the pod's own client got its port as a source port.
+fn taken_by_client(fixture: &mut Fixture<'_>) -> Result<()> {
+    let (index, pod, node) = prepare_for_client(fixture)?;
     (fixture.watch)()?;
     let inside = &fixture.node.pod_at(index)?.ns;
     let mut command = fixture.options.helper(inside, Role::Pod)?;
@@ -86,14 +86,14 @@ fn taken(fixture: &mut Fixture<'_>) -> Result<()> {
     let client = Proc::spawn(command)?;
     let line = client.line(fixture.options.patience)?;
     if line != CONNECTED {
-        bail!("a client: {line}");
+        bail!("the client reports {line:?}, not {CONNECTED:?}");
     }
     if bind_server(inside, pod)? != Err(Errno::EADDRINUSE) {
-        bail!("a server can bind beside the client");
+        bail!("bind() does not fail with EADDRINUSE beside the client");
     }
     fixture.mentions(&[&format!("pod (pid {}) to {node}", client.pid()), "bind() fails"]);
     fixture.helpers.push(client);
-    // The first is `connection_refused` until the port was looked at.
+    // The first verdict is `connection_refused`. tracer revises it after it has inspected the port.
     fixture.fails(Kind::Http, pod, Ending::Refused)?;
     let came = (fixture.wait_for)(&mut |records| {
         records.iter().any(|it| matches!(&it.body, Body::Verdict(v) if v.verdict.cause == Cause::PortTaken))
@@ -104,13 +104,13 @@ fn taken(fixture: &mut Fixture<'_>) -> Result<()> {
     fixture.fails(Kind::Http, pod, Ending::Refused)
 }
 
-/// The client has closed its connection, and the port waits in TIME_WAIT. Who lets others have it lets a server.
-fn waits(fixture: &mut Fixture<'_>) -> Result<()> {
-    let (index, pod, node) = place_of_client(fixture)?;
+/// The client has closed its connection, and the port is in TIME_WAIT. With SO_REUSEADDR a server can bind to it.
+fn client_in_time_wait(fixture: &mut Fixture<'_>) -> Result<()> {
+    let (index, pod, node) = prepare_for_client(fixture)?;
     (fixture.watch)()?;
     let inside = &fixture.node.pod_at(index)?.ns;
     inside.enter(|| {
-        let client = sharing_socket(node)?;
+        let client = reuseaddr_socket(node)?;
         connect(client.as_raw_fd(), &SockaddrStorage::from(node))?;
         let mut connection = TcpStream::from(client);
         connection.shutdown(Shutdown::Write)?;
@@ -120,25 +120,25 @@ fn waits(fixture: &mut Fixture<'_>) -> Result<()> {
     for _ in 0..2 {
         fixture.fails(Kind::Http, pod, Ending::Refused)?;
     }
-    bind_server(&fixture.node.pod_at(index)?.ns, pod)?.context("a server after the client")
+    bind_server(&fixture.node.pod_at(index)?.ns, pod)?.context("bind() after the client has closed")
 }
 
-/// What comes of the bind of a server of the pod, as most are: with SO_REUSEADDR.
+/// Binds a socket with SO_REUSEADDR, as most servers do, and returns the result.
 fn bind_server(inside: &Netns, pod: SocketAddr) -> Result<nix::Result<()>> {
-    inside.enter(|| Ok(bind(sharing_socket(pod)?.as_raw_fd(), &SockaddrStorage::from(pod))))
+    inside.enter(|| Ok(bind(reuseaddr_socket(pod)?.as_raw_fd(), &SockaddrStorage::from(pod))))
 }
 
-/// A socket that shares its port with others that would.
-fn sharing_socket(address: SocketAddr) -> Result<OwnedFd> {
+/// Makes a socket with SO_REUSEADDR.
+fn reuseaddr_socket(address: SocketAddr) -> Result<OwnedFd> {
     let family = if address.is_ipv4() { AddressFamily::Inet } else { AddressFamily::Inet6 };
     let made = socket(family, SockType::Stream, SockFlag::SOCK_CLOEXEC, None)?;
     setsockopt(&made, sockopt::ReuseAddr, &true)?;
     Ok(made)
 }
 
-/// A pod where clients can only get the port of its server as source port, and a server on the node.
-/// The server of the pod does not run.
-fn place_of_client(fixture: &mut Fixture<'_>) -> Result<(u16, SocketAddr, SocketAddr)> {
+/// Adds a pod without a server, and a server on the node. A client in the pod can get only the port of the pod's server
+/// as its source port. Returns the pod's index, the address of its server, and that of the node's server.
+fn prepare_for_client(fixture: &mut Fixture<'_>) -> Result<(u16, SocketAddr, SocketAddr)> {
     let family = fixture.family;
     let node = match family {
         Family::V4 => SocketAddr::from((BRIDGE, HOST)),

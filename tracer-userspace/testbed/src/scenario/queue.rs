@@ -1,4 +1,4 @@
-//! A listener without room: the kernel drops the SYN and says nothing, or resets what it finds no room for at the end.
+//! A listener with a full queue: the kernel drops the SYN silently, or sends a RST at the end of the handshake.
 
 use std::fs;
 use std::net::{SocketAddr, TcpStream};
@@ -28,7 +28,7 @@ pub(super) const ALL: &[Scenario] = &[
     Scenario::new("syn_backlog_with_cookies", None, cookies).needs(&[Need::Nft]),
 ];
 
-/// The process never accepts, and others came first.
+/// The process never accepts, and other connections fill its queue.
 fn accept_queue(fixture: &mut Fixture<'_>) -> Result<()> {
     let pod = fixture.serving("backlog:1", HTTP)?;
     let first = || TcpStream::connect(pod).context("a connection that waits to be accepted");
@@ -36,7 +36,7 @@ fn accept_queue(fixture: &mut Fixture<'_>) -> Result<()> {
     fixture.fails(Kind::Http, pod, Ending::Timeout)
 }
 
-/// A server of the node's own, after `lo` was down for a moment, which has no part in it.
+/// The target is a server of the node. `lo` was down for a moment before, but is not the cause.
 fn after_lo_was_down(fixture: &mut Fixture<'_>) -> Result<()> {
     fixture.node.serve(fixture.options, &["backlog:1", &format!("[::]:{HOST}")])?;
     (fixture.watch)()?;
@@ -47,9 +47,8 @@ fn after_lo_was_down(fixture: &mut Fixture<'_>) -> Result<()> {
     fixture.fails(Kind::Http, target, Ending::Timeout)
 }
 
-/// The queue fills up while the answer to the prober's SYN waits for the node's link-layer address, which the pod's
-/// kernel leaves to others to find out. The end of the handshake finds no room then, and the pod's setting makes it a
-/// RST.
+/// The accept queue fills up during the prober's handshake. The SYN-ACK waits for the node's link-layer address
+/// meanwhile, because `app_solicit` leaves that to a daemon. `tcp_abort_on_overflow` then makes the kernel send a RST.
 fn aborts(fixture: &mut Fixture<'_>) -> Result<()> {
     let pod = fixture.serving("backlog:2", HTTP)?;
     let connect = || TcpStream::connect(pod).context("a connection that waits to be accepted");
@@ -60,17 +59,17 @@ fn aborts(fixture: &mut Fixture<'_>) -> Result<()> {
     fixture.mentions(&["its listener refused", "net.ipv4.tcp_abort_on_overflow is 1"]);
     let mut held = Vec::new();
     fixture.fails_while(pod, fixture.options.patience, Ending::Reset, |fixture| {
-        is_half_open(fixture, pod)?;
+        wait_for_half_open(fixture, pod)?;
         held.push(fixture.inside(pod)?.enter(connect)?);
         fixture.inside(pod)?.ip(|ip| ip.neighbour(BRIDGE, BRIDGE_MAC, "eth0"))
     })
 }
 
-/// Waits until a SYN has been taken in that pod.
-fn is_half_open(fixture: &mut Fixture<'_>, pod: SocketAddr) -> Result<()> {
+/// Waits until a socket of the pod is in SYN_RECV.
+fn wait_for_half_open(fixture: &mut Fixture<'_>, pod: SocketAddr) -> Result<()> {
     const SYN_RECV: &str = "03";
     let began = Instant::now();
-    // The listener is IPv6's, and takes IPv4, too.
+    // The listener is a dual-stack IPv6 socket.
     let sockets = || Ok(fs::read_to_string("/proc/thread-self/net/tcp6")?);
     let is = |line: &str| line.split_whitespace().nth(3) == Some(SYN_RECV);
     while !fixture.inside(pod)?.enter(sockets)?.lines().any(is) {
@@ -81,13 +80,13 @@ fn is_half_open(fixture: &mut Fixture<'_>, pod: SocketAddr) -> Result<()> {
     Ok(())
 }
 
-/// A client that gets no answers fills the queue of half-open connections; no cookies.
+/// A client that drops each SYN-ACK fills the queue of half-open connections. SYN cookies are off.
 fn syn_backlog(fixture: &mut Fixture<'_>) -> Result<()> {
     let (pod, _half_open) = half_open(fixture, "0")?;
     fixture.fails(Kind::Http, pod, Ending::Timeout)
 }
 
-/// The same with cookies: it works.
+/// As [`syn_backlog`], with SYN cookies. That works.
 fn cookies(fixture: &mut Fixture<'_>) -> Result<()> {
     let (pod, _half_open) = half_open(fixture, "1")?;
     fixture.succeeds(Kind::Http, pod)
@@ -100,12 +99,12 @@ fn half_open(fixture: &mut Fixture<'_>, cookies: &str) -> Result<(SocketAddr, Ve
     client.ns.nft(
         "table inet lost { chain in { type filter hook input priority 0; tcp flags & (syn|ack) == syn|ack drop; }; }\n",
     )?;
-    let sockets = client.ns.enter(|| (0..16).map(|_| begin(pod)).collect::<Result<Vec<_>>>())?;
+    let sockets = client.ns.enter(|| (0..16).map(|_| send_syn(pod)).collect::<Result<Vec<_>>>())?;
     Ok((pod, sockets))
 }
 
-/// Sends a SYN and does not wait.
-fn begin(dst: SocketAddr) -> Result<OwnedFd> {
+/// Sends a SYN, and does not wait for the answer.
+fn send_syn(dst: SocketAddr) -> Result<OwnedFd> {
     let family = if dst.is_ipv4() { AddressFamily::Inet } else { AddressFamily::Inet6 };
     let fd = socket(family, SockType::Stream, SockFlag::SOCK_NONBLOCK | SockFlag::SOCK_CLOEXEC, None)?;
     match connect(fd.as_raw_fd(), &SockaddrStorage::from(dst)) {

@@ -1,4 +1,4 @@
-//! The target's side fails: nobody listens, somebody resets, nobody answers.
+//! The target fails: nothing listens, it resets, or it does not answer.
 
 use std::net::SocketAddr;
 
@@ -54,9 +54,9 @@ pub(super) const ALL: &[Scenario] = &[
     Scenario::new("slow_response_throttled", Some(Cause::SlowResponse), throttled)
         .also(Cause::CpuThrottled)
         .needs(&[Need::CpuQuota]),
-    Scenario::new("kubelet_delayed", LATE, |s| sends_request_late(s, "hang", Kind::Http, HTTP)),
-    Scenario::new("kubelet_delayed_v6", LATE, |s| sends_request_late(s, "hang", Kind::Http, HTTP)).v6(),
-    Scenario::new("kubelet_delayed_tls", LATE, |s| sends_request_late(s, "tls-hang", Kind::Https, TLS)),
+    Scenario::new("kubelet_delayed", DELAYED, |s| sends_request_late(s, "hang", Kind::Http, HTTP)),
+    Scenario::new("kubelet_delayed_v6", DELAYED, |s| sends_request_late(s, "hang", Kind::Http, HTTP)).v6(),
+    Scenario::new("kubelet_delayed_tls", DELAYED, |s| sends_request_late(s, "tls-hang", Kind::Https, TLS)),
     Scenario::new("tls_handshake_slow", Some(Cause::TlsHandshakeSlow), |s| {
         s.serving_fails("tls-hang", Kind::Https, Ending::Timeout)
     })
@@ -71,15 +71,17 @@ pub(super) const ALL: &[Scenario] = &[
         .on_every_kernel(),
     Scenario::new("closed_without_answer_v6", CLOSED, |s| s.serving_fails("eof", Kind::Http, Ending::Eof)).v6(),
     Scenario::new("closed_without_answer_exit", CLOSED, |s| s.serving_fails("exit", Kind::Http, Ending::Eof)),
-    Scenario::new("app_status_failure", NO, |s| s.serving_fails("503", Kind::Http, Ending::Status)).smoke(),
-    Scenario::new("app_status_failure_v6", NO, |s| s.serving_fails("503", Kind::Http, Ending::Status))
+    Scenario::new("app_status_failure", BAD_STATUS, |s| s.serving_fails("503", Kind::Http, Ending::Status)).smoke(),
+    Scenario::new("app_status_failure_v6", BAD_STATUS, |s| s.serving_fails("503", Kind::Http, Ending::Status))
         .v6()
         .on_every_kernel(),
-    Scenario::new("app_status_failure_not_http", NO, |s| s.serving_fails("banner", Kind::Http, Ending::Eof)),
-    Scenario::new("app_status_failure_tls_on_plain", NO, |s| s.serving_fails("tls", Kind::Http, Ending::Eof)),
-    Scenario::new("app_status_failure_not_tls", NO, |s| s.serving_fails("banner", Kind::Https, Ending::Error)),
-    Scenario::new("app_status_failure_tls_refused", NO, |s| s.serving_fails("tls-refuse", Kind::Https, Ending::Error)),
-    Scenario::new("app_status_failure_short", NO, |s| s.serving_fails("short", Kind::Http, Ending::Eof)),
+    Scenario::new("app_status_failure_not_http", BAD_STATUS, |s| s.serving_fails("banner", Kind::Http, Ending::Eof)),
+    Scenario::new("app_status_failure_tls_on_plain", BAD_STATUS, |s| s.serving_fails("tls", Kind::Http, Ending::Eof)),
+    Scenario::new("app_status_failure_not_tls", BAD_STATUS, |s| s.serving_fails("banner", Kind::Https, Ending::Error)),
+    Scenario::new("app_status_failure_tls_refused", BAD_STATUS, |s| {
+        s.serving_fails("tls-refuse", Kind::Https, Ending::Error)
+    }),
+    Scenario::new("app_status_failure_short", BAD_STATUS, |s| s.serving_fails("short", Kind::Http, Ending::Eof)),
     Scenario::new("probe_misconfigured", MISCONFIGURED, |s| s.serving_fails("go-tls", Kind::Http, Ending::Status)),
     Scenario::new("probe_misconfigured_v6", MISCONFIGURED, |s| s.serving_fails("go-tls", Kind::Http, Ending::Status))
         .v6(),
@@ -94,13 +96,13 @@ pub(super) const ALL: &[Scenario] = &[
 ];
 
 const CLOSED: Option<Cause> = Some(Cause::ClosedWithoutAnswer);
-const LATE: Option<Cause> = Some(Cause::KubeletDelayed);
-const NO: Option<Cause> = Some(Cause::AppStatusFailure);
+const DELAYED: Option<Cause> = Some(Cause::KubeletDelayed);
+const BAD_STATUS: Option<Cause> = Some(Cause::AppStatusFailure);
 const MISCONFIGURED: Option<Cause> = Some(Cause::ProbeMisconfigured);
-/// Port of the pods that no probe asks.
+/// A port of the pods that has no probe.
 const UNPROBED: u16 = 9100;
 
-/// The pod is older than the tracer: that it never listened is not known.
+/// The pod is older than the tracer, so tracer cannot know whether it ever listened.
 fn refused(fixture: &mut Fixture<'_>) -> Result<()> {
     let family = fixture.family;
     let pod = fixture.node.pod()?.addr(family, HTTP);
@@ -109,7 +111,7 @@ fn refused(fixture: &mut Fixture<'_>) -> Result<()> {
     fixture.fails(Kind::Tcp, pod, Ending::Refused)
 }
 
-/// The process listens, but not where the kubelet asks.
+/// The process listens, but not on the address that the kubelet dials.
 fn other_address(fixture: &mut Fixture<'_>) -> Result<()> {
     let (family, options) = (fixture.family, fixture.options);
     let pod = fixture.node.pod()?;
@@ -118,7 +120,7 @@ fn other_address(fixture: &mut Fixture<'_>) -> Result<()> {
     fixture.fails(Kind::Http, addr, Ending::Refused)
 }
 
-/// The process listened and is gone.
+/// The process listened, and has exited.
 fn after_end(fixture: &mut Fixture<'_>) -> Result<()> {
     let pod = fixture.serving("http", HTTP)?;
     fixture.succeeds(Kind::Http, pod)?;
@@ -126,19 +128,20 @@ fn after_end(fixture: &mut Fixture<'_>) -> Result<()> {
     fixture.fails(Kind::Http, pod, Ending::Refused)
 }
 
-/// A RST that no kernel's TCP has made.
+/// A network appliance sends the RST, not the TCP of a kernel.
 fn handshake_rst(fixture: &mut Fixture<'_>) -> Result<()> {
     let pod = appliance(fixture, "appliance")?;
     fixture.fails(Kind::Http, pod, Ending::Refused)
 }
 
-/// An appliance that takes the SYN and says nothing: there is nothing to see.
+/// A network appliance drops the SYN silently. There is no evidence.
 fn unexplained(fixture: &mut Fixture<'_>) -> Result<()> {
     let pod = appliance(fixture, "mute")?;
     fixture.fails(Kind::Http, pod, Ending::Timeout)
 }
 
-/// The same from a prober that keeps its socket in SYN_SENT for two minutes. tracer reports when the probe is over.
+/// As [`unexplained`], but the prober keeps its socket in SYN_SENT for two minutes. tracer emits the verdict when the
+/// probe times out.
 fn keeps_connecting(fixture: &mut Fixture<'_>) -> Result<()> {
     let pod = appliance(fixture, "mute")?;
     let claim = fixture.verdict(Cause::Unexplained);
@@ -149,7 +152,7 @@ fn keeps_connecting(fixture: &mut Fixture<'_>) -> Result<()> {
     fixture.end(attempt, &outcome, &[Ending::Timeout])
 }
 
-/// The prober is connected and sends its request when most of its time is over.
+/// The prober connects, and sends its request only after most of its timeout.
 fn sends_request_late(fixture: &mut Fixture<'_>, mode: &str, kind: Kind, port: u16) -> Result<()> {
     let pod = fixture.serving(mode, port)?;
     let claim = fixture.verdict(Cause::KubeletDelayed);
@@ -159,7 +162,7 @@ fn sends_request_late(fixture: &mut Fixture<'_>, mode: &str, kind: Kind, port: u
     fixture.end(attempt, &outcome, &[Ending::Timeout])
 }
 
-/// The kubelet makes a connection for each redirect, and follows no more after ten answers.
+/// The kubelet opens a connection for each redirect, and stops after ten answers.
 fn redirect_loop(fixture: &mut Fixture<'_>) -> Result<()> {
     let pod = fixture.serving("redirect", HTTP)?;
     for _ in 1..10 {
@@ -169,14 +172,14 @@ fn redirect_loop(fixture: &mut Fixture<'_>) -> Result<()> {
     fixture.attempt(Kind::Http, pod, Ending::Ok, looped)
 }
 
-/// The redirect leads to a port where nobody listens.
+/// The redirect leads to a port where nothing listens.
 fn redirect_dead(fixture: &mut Fixture<'_>) -> Result<()> {
     let pod = fixture.serving("redirect", HTTP)?;
     fixture.succeeds(Kind::Http, pod)?;
     fixture.fails(Kind::Http, SocketAddr::new(pod.ip(), UNPROBED), Ending::Refused)
 }
 
-/// A tcpSocket probe of a server that says no to whoever connects: on a port with known probes, and on another.
+/// A tcpSocket probe of a server that sends a 503 without a request: on a port with known probes, and on another port.
 fn unavailable_source(fixture: &mut Fixture<'_>) -> Result<()> {
     for port in [HTTP, UNPROBED] {
         let pod = fixture.serving("greet-503", port)?;
@@ -185,7 +188,7 @@ fn unavailable_source(fixture: &mut Fixture<'_>) -> Result<()> {
     Ok(())
 }
 
-/// The process computes, and its container has used up its CPU quota: that is reported beside the cause.
+/// The process needs the CPU, and its container has used up its CPU quota. `also` of the verdict says that.
 fn throttled(fixture: &mut Fixture<'_>) -> Result<()> {
     let pod = fixture.serving("burn", HTTP)?;
     let name = format!("{PREFIX}{}-throttled", std::process::id());

@@ -1,4 +1,4 @@
-//! Services: without endpoints, in each mode of kube-proxy; and connection tracking.
+//! Services without endpoints, in each mode of kube-proxy, and failures of connection tracking.
 
 use std::net::{IpAddr, Ipv6Addr, SocketAddr, TcpStream};
 
@@ -51,7 +51,7 @@ pub(super) const ALL: &[Scenario] = &[
         .on_every_kernel(),
 ];
 
-/// A ClusterIP of the node's family, with a route that a packet to it would take.
+/// Adds a route to the ClusterIPs, and returns one of the address family, with its port.
 fn cluster_ip(fixture: &mut Fixture<'_>) -> Result<SocketAddr> {
     fixture.node.node.ip(|ip| {
         ip.add(&Route::to([10, 96, 0, 0], 16).over("eth0"))?;
@@ -73,7 +73,7 @@ fn iptables(fixture: &mut Fixture<'_>, program: &str) -> Result<()> {
     fixture.fails_without_probe(Kind::Http, service, Ending::Refused)
 }
 
-/// Other nodes have endpoints, and the Service's `internalTrafficPolicy` is `Local`.
+/// Only other nodes have endpoints, and the Service's `internalTrafficPolicy` is `Local`.
 fn no_local(fixture: &mut Fixture<'_>, program: &str) -> Result<()> {
     let service = cluster_ip(fixture)?;
     rules(fixture, program, (CART, service), ("has no local endpoints", "DROP"))?;
@@ -82,10 +82,10 @@ fn no_local(fixture: &mut Fixture<'_>, program: &str) -> Result<()> {
     fixture.fails_without_probe(Kind::Http, service, Ending::Timeout)
 }
 
-/// A Service and its port, as kube-proxy writes it.
+/// A Service and its port, as in kube-proxy's comments.
 const CART: &str = "shop/cart:http";
 
-/// What kube-proxy comments for a Service without endpoints, and does.
+/// kube-proxy's comment for a Service without endpoints, and the target of the rule.
 const NONE: (&str, &str) = ("has no endpoints", "REJECT");
 
 fn rules(
@@ -116,7 +116,7 @@ fn node_port(fixture: &mut Fixture<'_>) -> Result<()> {
     fixture.fails_without_probe(Kind::Http, (NODE, NODE_PORT).into(), Ending::Refused)
 }
 
-/// A pod's readiness asks for its own Service.
+/// A readiness probe dials the pod's own Service.
 fn circular(fixture: &mut Fixture<'_>) -> Result<()> {
     cluster_ip(fixture)?;
     let service = SocketAddr::from(CIRCULAR);
@@ -181,7 +181,7 @@ fn no_local_nftables(fixture: &mut Fixture<'_>) -> Result<()> {
     fixture.fails_without_probe(Kind::Http, service, Ending::Timeout)
 }
 
-/// A port that the Service does not have: kube-proxy rejects that, too, and it is another matter.
+/// The Service does not have this port. kube-proxy rejects it with another rule.
 fn unknown_port(fixture: &mut Fixture<'_>) -> Result<()> {
     let service = cluster_ip(fixture)?;
     proxy_tables(fixture, service, "goto reject-chain")?;
@@ -218,7 +218,7 @@ fn by_ipvs(fixture: &mut Fixture<'_>) -> Result<()> {
     fixture.fails_without_probe(Kind::Http, (NODE, NODE_PORT).into(), Ending::Refused)
 }
 
-/// The SYN is taken out of tracking, so its answer is invalid.
+/// conntrack does not track the SYN, so the SYN-ACK is invalid.
 fn untracked_syn(fixture: &mut Fixture<'_>, before: &str) -> Result<()> {
     let pod = fixture.serving("http", HTTP)?;
     fixture.node.node.nft(&format!(
@@ -237,7 +237,7 @@ fn invalid_iptables(fixture: &mut Fixture<'_>) -> Result<()> {
     fixture.fails(Kind::Http, pod, Ending::Timeout)
 }
 
-/// A packet that belongs to a connection: the rule for invalid ones cannot have taken it.
+/// The packet belongs to a tracked connection. The rule for invalid packets cannot have dropped it.
 fn valid(fixture: &mut Fixture<'_>) -> Result<()> {
     let pod = fixture.serving("http", HTTP)?;
     fixture.node.node.nft(
@@ -248,7 +248,7 @@ fn valid(fixture: &mut Fixture<'_>) -> Result<()> {
     fixture.fails(Kind::Http, pod, Ending::Timeout)
 }
 
-/// The limit is the whole machine's: only where the machine is one made for the test.
+/// The limit is one for the whole machine. [`Need::OwnMachine`] allows to change it.
 fn full(fixture: &mut Fixture<'_>) -> Result<()> {
     const LIMIT: &str = "/proc/sys/net/netfilter/nf_conntrack_max";
     let pod = fixture.serving("http", HTTP)?;
@@ -259,7 +259,7 @@ fn full(fixture: &mut Fixture<'_>) -> Result<()> {
     let usual = std::fs::read_to_string(LIMIT).context("nf_conntrack_max")?;
     (fixture.watch)()?;
     fixture.succeeds(Kind::Http, pod)?;
-    // Connections that stay, with traffic in both directions: such an entry is never thrown out early.
+    // Established connections: the kernel does not drop their entries early.
     let held: Vec<TcpStream> =
         fixture.node.node.enter(|| (0..4).map(|_| Ok(TcpStream::connect(pod)?)).collect::<Result<_>>())?;
     std::fs::write(LIMIT, "3").context("lower nf_conntrack_max")?;

@@ -1,4 +1,4 @@
-//! A process that begins to listen late, or too late for its liveness budget.
+//! A process that starts to listen late, or too late for its liveness probe.
 
 use std::time::Duration;
 
@@ -13,15 +13,15 @@ const NOT_YET: Option<Cause> = Some(Cause::NotListeningYet);
 const TOO_LATE: Option<Cause> = Some(Cause::StartupBudgetExceeded);
 
 pub(super) const ALL: &[Scenario] = &[
-    Scenario::new("not_listening_yet", NOT_YET, young).on_every_kernel(),
-    Scenario::new("not_listening_yet_v6", NOT_YET, young).v6(),
-    Scenario::new("not_listening_yet_revised", NOT_YET, later).own(),
+    Scenario::new("not_listening_yet", NOT_YET, new_pod).on_every_kernel(),
+    Scenario::new("not_listening_yet_v6", NOT_YET, new_pod).v6(),
+    Scenario::new("not_listening_yet_revised", NOT_YET, listens_after_failure).own(),
     Scenario::new("startup_budget_exceeded", TOO_LATE, too_late),
     Scenario::new("startup_budget_exceeded_v6", TOO_LATE, too_late).v6(),
 ];
 
-/// The pod was made a moment ago, and its process does not listen yet.
-fn young(fixture: &mut Fixture<'_>) -> Result<()> {
+/// The pod is new, and its process does not listen yet.
+fn new_pod(fixture: &mut Fixture<'_>) -> Result<()> {
     let (family, options) = (fixture.family, fixture.options);
     let pod = fixture.node.pod()?.addr(family, HTTP);
     fixture.fails(Kind::Http, pod, Ending::Refused)?;
@@ -29,8 +29,8 @@ fn young(fixture: &mut Fixture<'_>) -> Result<()> {
     fixture.succeeds(Kind::Http, pod)
 }
 
-/// The pod is older than the tracer: only the listener that comes tells.
-fn later(fixture: &mut Fixture<'_>) -> Result<()> {
+/// The pod is older than the tracer. Only the later listener shows that the process was starting.
+fn listens_after_failure(fixture: &mut Fixture<'_>) -> Result<()> {
     let (family, options) = (fixture.family, fixture.options);
     let pod = fixture.node.pod()?.addr(family, HTTP);
     (fixture.watch)()?;
@@ -38,7 +38,7 @@ fn later(fixture: &mut Fixture<'_>) -> Result<()> {
     fixture.pod_of(pod)?.serve(options, &["http", &format!("[::]:{HTTP}")])
 }
 
-/// Its liveness probe fails as often as it may.
+/// Its liveness probe fails as often as its failure threshold.
 fn too_late(fixture: &mut Fixture<'_>) -> Result<()> {
     let family = fixture.family;
     let pod = fixture.node.pod()?.addr(family, SLOW_START);
@@ -47,7 +47,7 @@ fn too_late(fixture: &mut Fixture<'_>) -> Result<()> {
         let claim = fixture.verdict(cause);
         fixture.attempt(Kind::Http, pod, Ending::Refused, claim)?;
         if number < SLOW_START_THRESHOLD {
-            // The probe's own period: the passing of time is what the scenario is about.
+            // The period of the probe: the time since the start decides.
             std::thread::sleep(Duration::from_secs(SLOW_START_PERIOD_S));
         }
     }

@@ -1,4 +1,4 @@
-//! A source NAT between the prober and the pod, as Istio ambient puts one there for probes.
+//! A source NAT between the prober and the pod, as Istio ambient uses for probes.
 
 use std::net::SocketAddr;
 
@@ -21,8 +21,8 @@ pub(super) const ALL: &[Scenario] = &[
     Scenario::new("firewall_reject_translated", Some(Cause::FirewallReject), rejected).own().needs(&[Need::Nft]),
 ];
 
-/// The address that probes have behind it.
-const fn behind(family: Family) -> &'static str {
+/// The source address of probes after the NAT.
+const fn translated_source(family: Family) -> &'static str {
     match family {
         Family::V4 => "169.254.7.127",
         Family::V6 => "fd16:9254:7127:1337:ffff:ffff:ffff:ffff",
@@ -35,7 +35,7 @@ fn translate(fixture: &Fixture<'_>, pod: SocketAddr) -> Result<()> {
         "table {family} translated {{ chain out {{ type nat hook postrouting priority srcnat; \
          {family} daddr {} snat to {}; }}; }}\n",
         pod.ip(),
-        behind(fixture.family)
+        translated_source(fixture.family)
     ))
 }
 
@@ -51,15 +51,15 @@ fn refused(fixture: &mut Fixture<'_>) -> Result<()> {
     let pod = fixture.node.pod()?.addr(family, HTTP);
     translate(fixture, pod)?;
     (fixture.watch)()?;
-    fixture.mentions(&["its source address had been translated", behind(family)]);
+    fixture.mentions(&["its source address had been translated", translated_source(family)]);
     fixture.fails(Kind::Http, pod, Ending::Refused)
 }
 
-/// A rule in the pod that knows the prober by the address it has there.
+/// Adds a pod with a rule for the translated address of the prober.
 fn rule(fixture: &mut Fixture<'_>, verdict: &str) -> Result<SocketAddr> {
     let pod = fixture.serving("http", HTTP)?;
     translate(fixture, pod)?;
-    let source = behind(fixture.family);
+    let source = translated_source(fixture.family);
     fixture.inside(pod)?.nft(&format!(
         "table ip guard {{ chain in {{ type filter hook input priority 0; ip saddr {source} tcp dport {HTTP} {verdict}; }}; }}\n"
     ))?;

@@ -1,4 +1,4 @@
-//! More than one thing happens to an attempt, or what happens looks like something else: the last word counts.
+//! Attempts with two faults, or with a fault that looks like another one.
 
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::thread;
@@ -27,18 +27,18 @@ pub(super) const ALL: &[Scenario] = &[
     Scenario::new("healthy_prober_stops", None, prober_stops),
 ];
 
-/// Drops the first SYNs in the pod, until that was once. The tracer gives an attempt up when its probe times out, so
-/// the probe of this port waits for several SYNs: one of them finds the rule gone, however busy the machine is.
+/// Drops SYNs in the pod, and removes the rule after the first drop. The probe of this port has a long timeout, so even
+/// on a busy machine, a later SYN arrives without the rule before it.
 fn dropped_at_first(fixture: &mut Fixture<'_>, pod: SocketAddr, how: Ending) -> Result<()> {
     fixture.input_rule(pod, &format!("tcp dport {PATIENT} counter drop;"))?;
     fixture.fails_while(pod, Duration::from_secs(PATIENT_TIMEOUT_S), how, |fixture| {
-        has_dropped(fixture, pod)?;
+        wait_for_drop(fixture, pod)?;
         fixture.inside(pod)?.nft("delete table inet podpolicy\n")
     })
 }
 
-/// Waits until the rule has dropped something.
-fn has_dropped(fixture: &mut Fixture<'_>, pod: SocketAddr) -> Result<()> {
+/// Waits until the rule has dropped a packet.
+fn wait_for_drop(fixture: &mut Fixture<'_>, pod: SocketAddr) -> Result<()> {
     let began = Instant::now();
     while fixture.inside(pod)?.run("nft", &["list", "table", "inet", "podpolicy"], "")?.contains("packets 0 ") {
         if began.elapsed() > fixture.options.patience {
@@ -48,7 +48,7 @@ fn has_dropped(fixture: &mut Fixture<'_>, pod: SocketAddr) -> Result<()> {
     Ok(())
 }
 
-/// The rule is taken away, and it turns out that nobody listens: a RST after a drop is not always the rule's.
+/// After the rule is gone, nothing listens. A RST after a drop need not come from the rule.
 fn drop_then_refused(fixture: &mut Fixture<'_>) -> Result<()> {
     let pod = fixture.serving("http", PATIENT)?;
     fixture.succeeds(Kind::Http, pod)?;
@@ -56,7 +56,7 @@ fn drop_then_refused(fixture: &mut Fixture<'_>) -> Result<()> {
     dropped_at_first(fixture, pod, Ending::Refused)
 }
 
-/// The rule is taken away, and the application resets.
+/// After the rule is gone, the application resets.
 fn drop_then_reset(fixture: &mut Fixture<'_>) -> Result<()> {
     let pod = fixture.serving("rst", PATIENT)?;
     dropped_at_first(fixture, pod, Ending::Reset)
@@ -67,7 +67,7 @@ fn request_sent_twice(fixture: &mut Fixture<'_>) -> Result<()> {
     let pod = fixture.serving("hang", HTTP)?;
     let rule = "tcp dport 8080 tcp flags & psh == psh limit rate 1/day burst 1 packets counter drop;";
     fixture.input_rule(pod, rule)?;
-    // It is sent again until it is acknowledged: most of the time is the server's.
+    // The kernel sends the request again soon, so the server has most of the timeout.
     let probe = ProbeRequest::new(Kind::Http, pod, 3 * fixture.options.probe_timeout);
     let attempt = fixture.begin(pod, fixture.verdict(Cause::SlowResponse))?;
     let outcome = fixture.prober.probe(probe)?;
@@ -77,7 +77,7 @@ fn request_sent_twice(fixture: &mut Fixture<'_>) -> Result<()> {
     fixture.end(attempt, &outcome, &[Ending::Timeout])
 }
 
-/// Liveness and readiness dial the same port from two processors at the same moment: each has its own evidence.
+/// Two probes dial the same port from two processors at the same moment. Each attempt has its own evidence.
 fn at_once(fixture: &mut Fixture<'_>) -> Result<()> {
     let (family, rounds) = (fixture.family, fixture.options.crowd / 50);
     let pod = fixture.node.pod()?.addr(family, HTTP);
@@ -85,7 +85,7 @@ fn at_once(fixture: &mut Fixture<'_>) -> Result<()> {
     fixture.volley(Kind::Tcp, pod, Ending::Refused, rounds)
 }
 
-/// It begins to listen after the first attempt, and not where the kubelet asks.
+/// After the first attempt, the process listens, but not on the address that the kubelet dials.
 fn loopback_only(fixture: &mut Fixture<'_>) -> Result<()> {
     let (family, options) = (fixture.family, fixture.options);
     let pod = fixture.node.pod()?.addr(family, HTTP);
@@ -96,16 +96,16 @@ fn loopback_only(fixture: &mut Fixture<'_>) -> Result<()> {
     fixture.fails(Kind::Http, pod, Ending::Refused)
 }
 
-/// `localhost` is ::1 and 127.0.0.1: the dialer goes on to the second.
+/// `localhost` is ::1 and 127.0.0.1. After a refusal the prober dials the second address.
 fn localhost(fixture: &mut Fixture<'_>) -> Result<()> {
     fixture.node.serve(fixture.options, &["http", &format!("127.0.0.1:{HOST}")])?;
     let (first, second) = ((Ipv6Addr::LOCALHOST, HOST), (Ipv4Addr::LOCALHOST, HOST));
     let Claim::Verdict(expected) = fixture.verdict_without_probe(Cause::ConnectionRefused) else {
-        bail!("a verdict is due")
+        bail!("the expectation is not a verdict")
     };
-    let taken_back = Claim::Verdict(Expected { outcome: Outcome::Noise, ..expected });
+    let retracted = Claim::Verdict(Expected { outcome: Outcome::Noise, ..expected });
     let [one, other] = [first.into(), second.into()];
-    let attempt = [fixture.begin(one, taken_back)?, fixture.begin(other, Claim::Nothing)?];
+    let attempt = [fixture.begin(one, retracted)?, fixture.begin(other, Claim::Nothing)?];
     let dials = [one, other].map(|dst| ProbeRequest::new(Kind::Http, dst, fixture.options.patience));
     let outcomes = fixture.prober.in_turn(dials)?;
     for ((attempt, outcome), how) in attempt.into_iter().zip(&outcomes).zip([Ending::Refused, Ending::Ok]) {
@@ -114,7 +114,7 @@ fn localhost(fixture: &mut Fixture<'_>) -> Result<()> {
     Ok(())
 }
 
-/// A sidecar's redirect, and no sidecar: the RST is made under another port than the one that was dialled.
+/// A sidecar's redirect without a sidecar. The RST comes from another port than the prober dials.
 fn redirected(fixture: &mut Fixture<'_>) -> Result<()> {
     let pod = fixture.serving("http", HTTP)?;
     let chain = "type nat hook prerouting priority -100; tcp dport 8080 redirect to :15006;";
@@ -123,7 +123,7 @@ fn redirected(fixture: &mut Fixture<'_>) -> Result<()> {
     fixture.fails(Kind::Http, pod, Ending::Refused)
 }
 
-/// An interim answer before the real one. The first attempt makes the tracer read answers.
+/// The server sends an interim response (103) before the final one. tracer reads answers after the first attempt.
 fn early_hints(fixture: &mut Fixture<'_>) -> Result<()> {
     let pod = fixture.serving("early-hints", HTTP)?;
     for _ in 0..3 {
@@ -144,8 +144,11 @@ fn prober_stops(fixture: &mut Fixture<'_>) -> Result<()> {
         fixture.pod_of(pod)?.wait_for_request(options)?;
         let pid = nix::unistd::Pid::from_raw(i32::try_from(pid)?);
         nix::sys::signal::kill(pid, nix::sys::signal::Signal::SIGKILL)?;
-        // It has no answer to give any more.
-        waiting.join().map_err(|_| anyhow!("the prober panicked"))?.map_or(Ok(()), |_| Err(anyhow!("it was answered")))
+        // The killed prober cannot report an outcome.
+        waiting
+            .join()
+            .map_err(|_| anyhow!("the prober panicked"))?
+            .map_or(Ok(()), |_| Err(anyhow!("the killed prober reported an outcome")))
     })?;
     fixture.done.quiet.push((claim, 1));
     let good = fixture.serving("http", HTTP)?;

@@ -1,4 +1,4 @@
-//! One attempt: a connection from the prober's connect to its end, with all that was seen of it.
+//! One attempt: a connection from connect() to its end, with its observations.
 
 use std::net::SocketAddr;
 
@@ -7,12 +7,12 @@ use tracer_model::event::{
     ObservationKind, PacketDrop, QueueFull, ResetReceived, ResetSent, Retransmit, State, TcpState, Via,
 };
 
-/// Observations kept of one attempt; later ones of a kind that was seen before are dropped first.
+/// Observations kept of one attempt; later ones are dropped.
 const MAX_OBSERVATIONS: usize = 48;
-/// A bridge has a copy for each of its ports.
+/// Copies of frames kept: a bridge makes one for each of its ports.
 const MAX_COPIES: usize = 16;
 
-/// How long after its end a look at its target, asked for while it waited, may come.
+/// How long after the end of an attempt the inspection of its target may come.
 pub(super) const LATE_NS: u64 = 100_000_000;
 
 /// How the prober's socket ended.
@@ -31,11 +31,11 @@ pub enum End {
 /// One attempt.
 #[derive(Clone, Debug)]
 pub struct Attempt {
-    /// Identity.
+    /// The number of the connection.
     pub conn: ConnId,
-    /// From the prober's side; the source port is filled in when it is seen.
+    /// Source and target, as the prober sees them; the source port is 0 until it is known.
     pub flow: Flow,
-    /// Who dialled.
+    /// The process that dialled.
     pub actor: Actor,
     /// The socket's namespace; absent if the dial failed before there was a connection.
     pub netns: Option<Netns>,
@@ -49,42 +49,42 @@ pub struct Attempt {
     pub ended: Option<(u64, End)>,
     /// The socket's numbers at the last state change.
     pub last: Option<State>,
-    /// What was seen of it, in order.
+    /// The observations, in order.
     pub observations: Vec<Observation>,
-    /// Frames of it that came to a link-layer address which their receiver does not have: to other hosts, or to the right one.
+    /// Dropped frames of this connection whose receiver does not have their link-layer address.
     pub for_other_hosts: Vec<(u64, PacketDrop)>,
-    /// Segments sent again while connecting / afterwards.
+    /// Segments retransmitted while connecting / afterwards.
     pub retransmits: (u32, u32),
-    /// When the last of the latter was sent.
+    /// When the last segment after the handshake was retransmitted.
     pub sent_again: Option<u64>,
-    /// When its target is to be looked at, if it still waits then.
+    /// When to inspect the target, if the attempt still waits then.
     pub inspect_at: u64,
-    /// Not forgotten before, whenever it ended.
+    /// The attempt is kept at least until this time.
     pub kept_until: u64,
-    /// When its probe is over at the latest, while that is waited for.
+    /// When the probe has timed out; absent if that is not known or no longer needed.
     pub over_at: Option<u64>,
-    /// What it follows, if the answer before it was a redirect.
+    /// The redirects that led to this connection.
     pub redirected: Option<Redirected>,
-    /// It ended for whoever waited for it, and its socket dials on.
+    /// The prober has given up, but its socket still dials.
     given_up: bool,
 }
 
 /// Redirects that led to a connection, one after the other.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Redirected {
-    /// What was dialled first.
+    /// The target of the first connection.
     pub first: SocketAddr,
-    /// When that connect began.
+    /// When the first connect began.
     pub began: u64,
-    /// When the last of the redirects came.
+    /// When the last redirect came.
     pub at: u64,
     /// How many answers were redirects.
     pub answers: u32,
-    /// Status of the last of them.
+    /// Status of the last redirect.
     pub status: u16,
 }
 
-/// What was seen of one kind, and when.
+/// The observations of one kind, each with its time.
 macro_rules! seen {
     ($attempt:ident, $kind:ident) => {
         $attempt.observations.iter().filter_map(|it| match &it.kind {
@@ -119,7 +119,8 @@ impl Attempt {
         }
     }
 
-    /// It still dials, and nobody waits for it any more: it is over, and what comes of it later is no part of it.
+    /// Ends the attempt if it still dials: the prober has given up. Later observations of the socket do not count.
+    /// Returns whether it still dialled.
     pub fn give_up(&mut self, time: u64) -> bool {
         self.given_up = self.ended.is_none() && self.established.is_none();
         if self.given_up {
@@ -128,7 +129,7 @@ impl Attempt {
         self.given_up
     }
 
-    /// Takes in an observation that belongs to it.
+    /// Takes in an observation of this attempt.
     pub fn observe(&mut self, observation: &Observation) {
         if self.given_up && !matches!(observation.kind, ObservationKind::KubeletProbe(_))
             || self.is_of_other_connection(&observation.kind)
@@ -149,7 +150,7 @@ impl Attempt {
             ObservationKind::ResetSent(r) => self.learn_direction(r.flow, r.via),
             ObservationKind::Icmp(i) => self.learn_direction(i.flow, Via::Flow),
             ObservationKind::Ipvs(i) => self.learn_direction(i.flow, i.via),
-            // Before SYN_SENT there is no state change that could end it.
+            // A connect() that failed before SYN_SENT has no state change that ends the attempt.
             ObservationKind::ConnectFailed(f) if f.conn.is_none() => {
                 self.ended.get_or_insert((observation.time_boot_ns, End::NotEstablished));
             }
@@ -161,7 +162,8 @@ impl Attempt {
         }
     }
 
-    /// Of another connection, on a socket that was this one's: its end and the other's begin were missed.
+    /// The observation is of another connection on the same socket: the end of this one and the begin of that were
+    /// missed.
     fn is_of_other_connection(&self, kind: &ObservationKind) -> bool {
         let flow = match kind {
             ObservationKind::State(s) => s.flow,
@@ -179,7 +181,7 @@ impl Attempt {
         }
     }
 
-    /// One of each direction and namespace.
+    /// Keeps one copy for each direction and namespace.
     fn keep_copy(&mut self, time: u64, drop: &PacketDrop) {
         let is_known = |it: &(u64, PacketDrop)| (it.1.netns, it.1.flow) == (drop.netns, drop.flow);
         if self.for_other_hosts.len() < MAX_COPIES && !self.for_other_hosts.iter().any(is_known) {
@@ -187,21 +189,21 @@ impl Attempt {
         }
     }
 
-    /// The source port and address, once somebody knows them.
+    /// Takes the source port and address from the first observation that has them.
     fn learn_flow(&mut self, flow: Flow) {
         if self.flow.src.port() == 0 && flow.src.port() != 0 {
             self.flow.src = flow.src;
         }
     }
 
-    /// The same from a packet of either direction. One that was tied by the destination only is
-    /// somebody else's flow.
+    /// Takes them from a packet of either direction. A packet that was found by its destination only may be of another
+    /// flow.
     fn learn_direction(&mut self, flow: Flow, via: Via) {
         if via == Via::Destination {
             return;
         }
         if let Some(client) = self.translated(flow) {
-            // What was found by its socket may have been given another port, too.
+            // A packet that was found by its socket may have a translated port, too.
             if self.flow.src.port() == 0 && via != Via::Socket {
                 self.flow.src.set_port(client.port());
             }
@@ -214,7 +216,8 @@ impl Attempt {
 
     fn observe_state(&mut self, time: u64, state: &State) {
         self.learn_flow(state.flow);
-        // The kernel may have skipped the program at the change to ESTABLISHED: what leaves it was there.
+        // The kernel may have skipped the program at the change to ESTABLISHED. A socket that leaves ESTABLISHED was in
+        // it.
         if [state.old, state.new].contains(&TcpState::Established) && self.established.is_none() {
             self.established = Some(time);
         }
@@ -223,14 +226,14 @@ impl Attempt {
         {
             self.ended = Some((time, end));
         }
-        // A closing socket keeps counting (the peer's FIN, a late answer): the numbers that tell the
-        // outcome are those at the first step out of ESTABLISHED.
+        // A closing socket keeps counting (the peer's FIN, a late answer). So the outcome needs the numbers at the
+        // first step out of ESTABLISHED.
         if self.last.as_ref().is_none_or(|last| end_of(last).is_none()) {
             self.last = Some(state.clone());
         }
     }
 
-    /// When it was established; absent, too, where its end alone shows that it was.
+    /// When the handshake was finished; `None`, too, if only the end shows that there was a handshake.
     pub fn established_at(&self) -> Option<u64> {
         self.established.filter(|at| self.ended.is_none_or(|(end, _)| end != *at))
     }
@@ -245,8 +248,8 @@ impl Attempt {
         self.last.as_ref().and_then(|s| s.bytes_sent)
     }
 
-    /// Its connect failed because no source port was free, or may have: it reached SYN_SENT and ended
-    /// there, by itself, without a port.
+    /// The connect may have failed because no source port was free: the socket ended in SYN_SENT, without an error and
+    /// without a source port.
     pub fn without_port(&self) -> bool {
         let gave_up = |s: &State| {
             s.old == TcpState::SynSent && s.new == TcpState::Close && s.flow.src.port() == 0 && s.errno == Some(0)
@@ -254,11 +257,11 @@ impl Attempt {
         self.last.as_ref().is_some_and(gave_up)
     }
 
-    /// All that was sent has been acknowledged by the target's stack, at the second try perhaps.
+    /// The target's stack has acknowledged all that was sent, perhaps after a retransmission.
     pub fn request_acknowledged(&self) -> bool {
         let Some(last) = &self.last else { return false };
-        // What was sent again counts twice in bytes_sent (net/ipv4/tcp_output.c, __tcp_transmit_skb); after the end it is sent
-        // again still.
+        // bytes_sent counts a retransmission again (net/ipv4/tcp_output.c, __tcp_transmit_skb). Retransmissions after
+        // the end are not in the numbers of the end.
         let in_time = |time: u64| self.ended.is_none_or(|(end, _)| time <= end);
         let again = self.retransmitted().filter(|(time, r)| !r.by_target && in_time(*time));
         let again: u64 = again.filter_map(|(_, r)| r.payload).map(u64::from).sum();
@@ -269,7 +272,7 @@ impl Attempt {
         }
     }
 
-    /// The target sent data that did not arrive: a segment with it was dropped, or sent again.
+    /// The target sent data that did not arrive: a segment with data was dropped or retransmitted.
     pub fn answer_lost(&self) -> bool {
         let dropped = |d: &PacketDrop| d.flow.src == self.flow.dst && d.flags.has_data() && !d.flags.is_rst();
         self.drops().any(|(_, d)| dropped(d)) || self.retransmitted().any(|(_, r)| r.by_target)
@@ -280,7 +283,8 @@ impl Attempt {
         self.last.as_ref().and_then(|s| s.errno).filter(|&e| e != 0).or_else(|| self.connect_failed().map(|f| f.errno))
     }
 
-    /// It is over and it failed, whatever it was for; see [`Matched::failed`](crate::enrich::Matched::failed).
+    /// The connection ended as a failure for any kind of probe; see
+    /// [`Matched::failed`](crate::enrich::Matched::failed).
     pub fn failed_by_itself(&self) -> bool {
         match self.ended {
             None => false,
@@ -292,17 +296,19 @@ impl Attempt {
         }
     }
 
-    /// A probe waits for an answer. What others send may need none (syslog, metrics): that it was taken is enough.
+    /// The connection is of no prober, and the target took all data. Other clients may need no answer (syslog,
+    /// metrics).
     pub fn needs_no_answer(&self) -> bool {
         !self.prober && self.request_acknowledged() && !self.answer_lost()
     }
 
-    /// It is over, nothing was sent or received, and nothing went wrong: what a tcpSocket probe does.
-    pub fn touched_only(&self) -> bool {
+    /// The connection was closed without data in either direction and without an error, as a tcpSocket probe does.
+    pub fn carried_no_data(&self) -> bool {
         self.sent_nothing() && self.received() == Some(0)
     }
 
-    /// It is over, the prober sent nothing, and nothing went wrong; a server that speaks first may have sent something.
+    /// The connection was closed without an error, and the prober sent nothing. A server that speaks first may have
+    /// sent data.
     pub fn sent_nothing(&self) -> bool {
         matches!(self.ended, Some((_, End::ClosedByProber | End::ClosedByServer))) && self.sent() == Some(0)
     }
@@ -312,17 +318,18 @@ impl Attempt {
         self.ended.map(|(time, _)| time.saturating_sub(self.started))
     }
 
-    /// What its target was like at that time may say something of it: what was read for a later attempt does not.
-    pub fn was_there(&self, time: u64) -> bool {
+    /// The state of the target at that time can explain this attempt: not from before its start, nor from long after
+    /// its end.
+    pub fn overlaps(&self, time: u64) -> bool {
         time >= self.started && self.ended.is_none_or(|(end, _)| time <= end.saturating_add(LATE_NS))
     }
 
-    /// Packets of it that were dropped.
+    /// Dropped packets of this connection.
     pub fn drops(&self) -> impl Iterator<Item = (u64, &PacketDrop)> {
         seen!(self, Drop)
     }
 
-    /// RSTs that a stack of this node sent for it.
+    /// RSTs that a network stack of this node sent.
     pub fn resets_sent(&self) -> impl Iterator<Item = (u64, &ResetSent)> {
         seen!(self, ResetSent)
     }
@@ -342,47 +349,46 @@ impl Attempt {
         seen!(self, Ipvs)
     }
 
-    /// What `connect()` itself returned, if it failed.
+    /// The failed `connect()` call, if there was one.
     pub fn connect_failed(&self) -> Option<&ConnectFailed> {
         self.connect_failed_at().map(|(_, failed)| failed)
     }
 
-    /// The same, and when.
+    /// The failed `connect()` call and its time.
     pub fn connect_failed_at(&self) -> Option<(u64, &ConnectFailed)> {
         seen!(self, ConnectFailed).next()
     }
 
-    /// Segments that were sent again, by either side.
+    /// Segments that either side retransmitted.
     pub fn retransmitted(&self) -> impl Iterator<Item = (u64, &Retransmit)> {
         seen!(self, Retransmit)
     }
 
-    /// The first payload that arrived. A segment that overtakes the first one is read, too, and then the first one: the
-    /// status line goes before what is none, and so does a TLS record.
+    /// The first payload that arrived. If segments arrive out of order, tracer reads several. A status line goes first,
+    /// then a TLS record.
     pub fn answer(&self) -> Option<(u64, &Answer)> {
         let answers = seen!(self, Answer);
-        // Of equal ones the first.
+        // `min_by_key` returns the first of equal answers.
         answers.min_by_key(|(_, answer)| match answer.kind {
             AnswerKind::Http => 0,
             AnswerKind::Tls => 1,
-            // A TLS server's first flight may follow an alert that overtook it.
+            // An alert may arrive before the TLS server's first flight.
             AnswerKind::Other | AnswerKind::Short | AnswerKind::Alert => 2,
         })
     }
 
-    /// The status of its answer, if Go's client follows that (net/http, `redirectBehavior`).
+    /// The status of the answer, if it is a redirect that Go's client follows (net/http, `redirectBehavior`).
     pub fn redirect_status(&self) -> Option<u16> {
         let status = self.answer().and_then(|(_, answer)| answer.status);
         status.filter(|status| matches!(status, 301 | 302 | 303 | 307 | 308))
     }
 
-    /// What the kubelet made of it.
+    /// The kubelet outcome, if one was joined: the last one counts.
     pub fn kubelet(&self) -> Option<(u64, &KubeletProbe)> {
-        // The last of all that is kept of an attempt.
         seen!(self, KubeletProbe).last().map(|(time, probe)| (time, &**probe))
     }
 
-    /// Its SYN met a listener without room.
+    /// The SYN reached a listener whose queue was full.
     pub fn queue_full(&self, queue: ListenQueue) -> Option<(u64, &QueueFull)> {
         seen!(self, QueueFull).find(|(_, full)| full.queue == queue)
     }
@@ -393,13 +399,13 @@ fn end_of(state: &State) -> Option<End> {
     use TcpState::{Close, CloseWait, Closing, Established, FinWait1, FinWait2, LastAck, SynSent};
     match (state.old, state.new) {
         (SynSent, Close) => Some(End::NotEstablished),
-        // Not at ESTABLISHED -> CLOSE_WAIT: what the prober still sends after the server's FIN tells
-        // a probe that had a request from one that only touched the port.
+        // ESTABLISHED -> CLOSE_WAIT does not end it. The bytes that the prober sends after the server's FIN distinguish
+        // a probe with a request from one that only connects.
         (CloseWait, _) => Some(End::ClosedByServer),
         (Established, FinWait1) => Some(End::ClosedByProber),
         (Established, Close) if state.errno.is_some_and(|e| e != 0) => Some(End::Reset),
         (Established, Close) => Some(End::ClosedByProber),
-        // The step out of ESTABLISHED was missed.
+        // tracer missed the step out of ESTABLISHED.
         (FinWait1 | FinWait2 | Closing | LastAck, Close) => Some(End::ClosedByProber),
         _ => None,
     }

@@ -1,50 +1,52 @@
-//! What can drop packets, by namespace: asked for when netfilter dropped one, kept for the next.
+//! The firewalls of namespaces. tracer reads one when netfilter drops a packet, and keeps it for the next drop.
 
 use tracer_model::event::{Backend, Conntrack, Firewall, FirewallRule, Netns};
 use tracer_model::recent::Recent;
 
 const MAX_NAMESPACES: usize = 32;
-/// Each reading of a namespace uses up this many times what it took: all of them cost at most a twentieth of a CPU.
+/// After a reading, the namespace is not read again for this many times its duration. So readings cost at most a
+/// twentieth of a CPU.
 const AGAIN_TIMES: u64 = 20;
-/// So much may be used up ahead of time: a few drops in a row need not wait for each other.
+/// The waiting time up to which readings need not wait, so that a few drops in a row are read at once.
 const BURST_NS: u64 = 200_000_000;
-/// How long before a packet a reading lies at most that tells what was counted just before it: a few periods of a probe.
+/// A reading up to this long before a packet shows the counters just before it: a few periods of a probe.
 const JUST_BEFORE_NS: u64 = 30_000_000_000;
-/// What was never answered is asked again after this.
+/// A query without an answer is issued again after this time.
 const GIVE_UP_NS: u64 = 5_000_000_000;
 
-/// What can drop packets, by namespace.
+/// The firewalls, by namespace.
 #[derive(Debug, Default)]
 pub struct Firewalls(Recent<Netns, Entry, MAX_NAMESPACES>);
 
 #[derive(Debug, Default)]
 struct Entry {
     queried_at: u64,
-    /// When the next one is asked for, if it is not on its way.
+    /// When the next query is issued, if none is on its way.
     due: u64,
-    /// Nothing is on its way, and nothing is to be asked.
+    /// No query is on its way or waiting.
     answered: bool,
+    /// The earliest time of the next query.
     again: u64,
     /// Until when the time for readings is used up.
     spent: u64,
     reading: Option<Reading>,
 }
 
-/// When a question is to be put.
+/// When to issue a query.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Next {
-    /// Now, which is then taken as done.
+    /// Now; the caller must issue it.
     Now,
-    /// Then, because the last answer is a moment old.
+    /// At this time, because the last answer came a short time ago.
     At(u64),
-    /// Not at all: it will be, soon.
+    /// Not at all: a query is scheduled already.
     Due,
-    /// Once more when the answer has come that is on its way, if what is asked about is not in it.
+    /// When the answer to the query on its way has come, if that answer is too old.
     AfterAnswer,
 }
 
 impl Entry {
-    /// Its time has not come.
+    /// When to issue a query before the earliest time of the next one.
     fn query_later(&mut self, now: u64) -> Next {
         match (std::mem::replace(&mut self.answered, false), now <= self.queried_at.max(self.due)) {
             (true, _) => {
@@ -57,41 +59,42 @@ impl Entry {
     }
 }
 
-/// What one reading gave.
+/// One reading of a firewall.
 #[derive(Debug)]
 pub struct Reading {
-    /// When it began: what happened before is in it.
+    /// When the reading began. It contains all packets before.
     pub began: u64,
-    /// When the answer came: what happened between the two may be in it or not.
+    /// When the answer came. It may contain packets between the two times.
     pub at: u64,
     /// The answer.
     pub firewall: Firewall,
-    /// What had been counted at the reading before.
+    /// The counters of the reading before.
     pub before: Option<Before>,
 }
 
-/// What had been counted at the reading before.
+/// The counters of the reading before.
 #[derive(Debug)]
 pub struct Before {
-    /// When its answer came: what happened after that is not in it.
+    /// When its answer came. It contains no packets after that.
     pub at: u64,
-    /// Of each rule; empty if the rules were others.
+    /// The packets of each rule; empty if the rules were different.
     packets: Vec<Option<u64>>,
-    /// Of the connection table.
+    /// The counters of the connection table.
     pub conntrack: Option<Conntrack>,
 }
 
 impl Reading {
-    /// What happened at that time is in it.
+    /// The reading contains what happened at that time.
     pub const fn covers(&self, time: u64) -> bool {
         self.began >= time
     }
 
-    /// The rule, by its place in the list, took no packet at that time: it never counted one, or none since before.
+    /// The rule at this place in the list took no packet at that time: it never counted one, or none since the reading
+    /// before.
     ///
-    /// A rule of nftables that is written again has another handle. One of the legacy ip_tables has its number and begins to
-    /// count at zero (`iptables-restore` without `--counters`), and for a moment so does a rule that is kept: there only a
-    /// rule that had counted nothing before either took none.
+    /// A rule of nftables that is written again has another handle. A rule of the legacy ip_tables keeps its number,
+    /// and its counter begins at zero again (`iptables-restore` without `--counters`). For a short time even an
+    /// unchanged rule shows zero. So a legacy rule took no packet only if it counted nothing in both readings.
     pub fn took_none(&self, rule: usize, time: u64) -> bool {
         let Some(of) = self.firewall.rules.get(rule).filter(|_| self.covers(time)) else { return false };
         let legacy = of.backend == Backend::IptablesLegacy;
@@ -103,8 +106,8 @@ impl Reading {
         }
     }
 
-    /// The rule, by its place in the list, counted packets between two readings of which one is older and one newer than that,
-    /// neither by much: what it counted long before was other packets.
+    /// The rule at this place in the list counted packets between a reading before that time and one after it. The
+    /// first reading must not be old, or the rule may have counted other packets.
     pub fn took_some(&self, rule: usize, time: u64) -> bool {
         let now = self.firewall.rules.get(rule).and_then(|rule| rule.packets);
         let before = self.before_that(time).filter(|before| time - before.at <= JUST_BEFORE_NS);
@@ -112,7 +115,7 @@ impl Reading {
         self.covers(time) && now.zip(then).is_some_and(|(now, then)| now > then)
     }
 
-    /// The connection table was full, and it is not known that it turned nothing away at that time.
+    /// The connection table was full, and its drop counter may have risen at that time.
     pub fn lacked_room(&self, time: u64) -> bool {
         let before = self.before_that(time).filter(|_| self.covers(time)).and_then(|before| before.conntrack);
         let rose = |now: Conntrack| before.is_none_or(|before| now.drop != before.drop);
@@ -125,7 +128,7 @@ impl Reading {
 }
 
 impl Firewalls {
-    /// When to ask for what a packet dropped now makes one want to know.
+    /// When to query the firewall for a packet that is dropped now.
     pub fn query(&mut self, netns: Netns, now: u64) -> Next {
         if let Some(entry) = self.0.get_mut(&netns).filter(|entry| now < entry.again) {
             return entry.query_later(now);
@@ -138,7 +141,7 @@ impl Firewalls {
 
     /// Takes in an answer.
     pub fn observe(&mut self, now: u64, firewall: &Firewall) {
-        // What nobody asked for is a stream that begins in the middle.
+        // A stream that begins in the middle can have an answer without a query.
         let entry = self.0.or_default(firewall.netns);
         let began = firewall.began_boot_ns.unwrap_or(now);
         let before = entry.reading.take().map(|last| before(last, firewall));
@@ -154,17 +157,17 @@ impl Firewalls {
         self.0.get(&netns)?.reading.as_ref()
     }
 
-    /// The namespace is gone, or its number is another's now.
+    /// The namespace is gone, or another one has its number now.
     pub fn forget(&mut self, netns: Netns) {
         self.0.remove(&netns);
     }
 
-    /// What happened at that time is in the last answer.
+    /// The last answer contains what happened at that time.
     pub fn covers(&self, netns: Netns, time: u64) -> bool {
         self.reading(netns).is_some_and(|reading| reading.covers(time))
     }
 
-    /// An answer is to come that says more of what happened at that time than the last one.
+    /// The last answer does not contain what happened at that time, and another answer will come.
     pub fn is_pending(&self, netns: Netns, time: u64) -> bool {
         self.0.get(&netns).is_some_and(|entry| !entry.answered) && !self.covers(netns, time)
     }
@@ -194,7 +197,7 @@ mod tests {
     }
 
     #[test]
-    fn a_slow_answer_is_asked_for_less_often() {
+    fn a_firewall_that_is_slow_to_read_is_read_less_often() {
         let mut firewalls = Firewalls::default();
         assert_eq!(firewalls.query(Netns(1), 0), Next::Now);
         assert!(firewalls.is_pending(Netns(1), 0));
@@ -207,9 +210,9 @@ mod tests {
         assert_eq!(firewalls.query(Netns(1), 850_000_000), Next::Now);
     }
 
-    /// Counters may have been dumped before the packet came, though the answer came after.
+    /// The counters may have been read before the packet came, even if the answer came after it.
     #[test]
-    fn what_is_dropped_while_rules_are_read_is_asked_about_once_more() {
+    fn a_drop_during_a_reading_needs_another_reading() {
         let mut firewalls = Firewalls::default();
         let _ = firewalls.query(Netns(1), 10);
         assert_eq!(firewalls.query(Netns(1), 20), Next::AfterAnswer);
@@ -220,7 +223,7 @@ mod tests {
     }
 
     #[test]
-    fn a_counter_acquits_what_did_not_count_the_packet() {
+    fn a_rule_whose_counter_did_not_rise_took_no_packet() {
         let mut firewalls = Firewalls::default();
         let mut read = |began, at, packets: [Option<u64>; 3]| {
             let rules =
@@ -234,12 +237,12 @@ mod tests {
         assert_eq!(read(20, 21, [Some(0), Some(7), None]), [true, true, false]);
         assert_eq!(read(30, 31, [Some(1), Some(8), None]), [false, false, false]);
         let reading = firewalls.reading(Netns(1)).expect("a reading");
-        assert!(!reading.took_none(0, 31), "it came after that began");
+        assert!(!reading.took_none(0, 31), "the packet came after the reading began");
     }
 
     /// kube-proxy writes its chains again, with counters that begin at zero, whenever a Service changes.
     #[test]
-    fn a_legacy_rule_that_counts_again_is_not_acquitted() {
+    fn a_legacy_rule_whose_counter_began_again_may_have_taken_the_packet() {
         let mut firewalls = Firewalls::default();
         let mut read = |began, packets: [u64; 2]| {
             let rule = |packets| FirewallRule {
@@ -256,9 +259,9 @@ mod tests {
         assert_eq!(read(30, [0, 0]), Some([false, true]));
     }
 
-    /// Drops of one namespace follow each other: the first do not wait, and all together cost a twentieth of the time.
+    /// With many drops in one namespace, the first are read at once, and all readings take a twentieth of the time.
     #[test]
-    fn quick_answers_are_asked_for_at_once_until_their_time_is_used_up() {
+    fn a_firewall_that_is_quick_to_read_is_read_at_once_until_the_time_is_used_up() {
         let quick = Firewall { took_ns: 1_000_000, ..firewall(1) };
         let mut firewalls = Firewalls::default();
         let (mut now, mut at_once, mut queried_at) = (0_u64, 0, 0_u64);
@@ -278,9 +281,9 @@ mod tests {
         assert!((50..=62).contains(&queried_at), "{queried_at}");
     }
 
-    /// A pod's own namespace may hold what takes minutes to read.
+    /// A pod's own namespace may have a rule set that takes minutes to read.
     #[test]
-    fn what_takes_minutes_is_not_read_again_for_an_hour() {
+    fn a_reading_of_minutes_is_not_repeated_for_an_hour() {
         const MINUTE_NS: u64 = 60_000_000_000;
         let mut firewalls = Firewalls::default();
         assert_eq!(firewalls.query(Netns(1), 0), Next::Now);
@@ -290,7 +293,7 @@ mod tests {
     }
 
     #[test]
-    fn many_namespaces_are_not_kept_for_ever() {
+    fn the_number_of_kept_firewalls_is_limited() {
         let mut firewalls = Firewalls::default();
         for netns in 0..1000_u32 {
             assert_eq!(firewalls.query(Netns(netns), netns.into()), Next::Now);

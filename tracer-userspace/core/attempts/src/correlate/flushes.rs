@@ -1,4 +1,4 @@
-//! Rules and routes that were removed in bulk, and when.
+//! Bulk removals of rules and routes.
 
 use std::collections::VecDeque;
 
@@ -16,7 +16,7 @@ impl Flushes {
         remember(MAX, &mut self.0, flushed.clone());
     }
 
-    /// Those of a namespace that began before a moment, the last one first.
+    /// The flushes of a namespace that began before `time`, the last one first.
     pub fn before(&self, netns: Netns, time: u64) -> impl Iterator<Item = &RulesFlushed> {
         self.0.iter().rev().filter(move |it| it.netns == netns && it.since_boot_ns <= time)
     }

@@ -1,20 +1,20 @@
-//! Links of the namespaces that were read, and who set which of them up or down.
+//! The links of namespaces, and the processes that set them up or down.
 
 use std::net::IpAddr;
 
 use tracer_model::event::{LinkChange, LinkState, Links, Netns};
 use tracer_model::recent::Recent;
 
-/// The links of so many namespaces are kept: a prober that comes back elsewhere all the time must not fill the memory.
+/// How many namespaces are kept: a prober that restarts in new namespaces must not fill the memory.
 const MAX_TABLES: usize = 256;
-/// Links that are kept with their last change.
+/// How many links are kept with their last change.
 const MAX_CHANGES: usize = 512;
 
 /// The links of namespaces.
 #[derive(Debug, Default)]
 pub struct KnownLinks {
     tables: Recent<Netns, Vec<LinkState>, MAX_TABLES>,
-    /// The last time somebody set a link of this name up or down.
+    /// The last change of each link, by its name.
     changes: Recent<(Netns, String), (u64, LinkChange), MAX_CHANGES>,
 }
 
@@ -23,7 +23,7 @@ impl KnownLinks {
         self.tables.insert(links.netns, links.links.clone());
     }
 
-    /// Pods' links come and go by the hundred, their ends on the node among them: the node's own loopback is forgotten last.
+    /// Keeps a change. Hundreds of pods' links come and go, so a full table drops the node's own loopback last.
     pub(super) fn observe_change(&mut self, time: u64, change: &LinkChange, node: Option<Netns>) {
         let links = self.tables.get_mut(&change.netns).into_iter().flatten();
         if let Some(link) = links.into_iter().find(|link| link.name == change.name) {
@@ -33,7 +33,7 @@ impl KnownLinks {
         self.changes.insert_sparing(key, (time, change.clone()), |(netns, name)| Some(*netns) == node && name == "lo");
     }
 
-    /// The namespace is another one by now.
+    /// Another namespace has this number now.
     pub(super) fn forget(&mut self, netns: Netns) {
         self.tables.remove(&netns);
     }
@@ -52,7 +52,7 @@ impl KnownLinks {
         self.get(&netns)?.iter().find(|link| link.loopback)
     }
 
-    /// The last change of a link, if it was set down by that.
+    /// The last change of a link, if that set it down.
     pub fn down(&self, netns: Netns, name: &str) -> Option<&(u64, LinkChange)> {
         self.changes.get(&(netns, name.to_owned())).filter(|(_, change)| !change.up)
     }
@@ -74,7 +74,7 @@ mod tests {
     }
 
     #[test]
-    fn the_last_link_down_is_known_however_many_pods_came_and_went() {
+    fn a_full_table_keeps_the_change_of_the_nodes_loopback() {
         let mut links = KnownLinks::default();
         links.observe_change(0, &change(NODE, false), Some(NODE));
         for number in 1..20_000_u32 {
@@ -87,7 +87,7 @@ mod tests {
     }
 
     #[test]
-    fn a_change_is_one_of_the_table_too() {
+    fn a_change_updates_the_links_that_were_read() {
         let mut links = KnownLinks::default();
         links.observe(&table(NODE));
         links.observe_change(7, &change(NODE, false), Some(NODE));
@@ -99,7 +99,7 @@ mod tests {
     }
 
     #[test]
-    fn the_table_that_was_read_longest_ago_goes_first() {
+    fn the_links_that_were_read_longest_ago_are_dropped_first() {
         let mut links = KnownLinks::default();
         (1..=256).for_each(|netns| links.observe(&table(Netns(netns))));
         links.observe(&table(NODE));

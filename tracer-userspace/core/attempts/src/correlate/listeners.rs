@@ -1,14 +1,14 @@
-//! Who began and ceased to listen where, as the kernel reported while the tracer watched.
+//! Processes that began or stopped to listen while tracer watched.
 
 use tracer_model::event::{Listen, Netns};
 use tracer_model::recent::Recent;
 
 const MAX: usize = 4096;
 
-/// What is known of one port of a namespace.
+/// The events of one port of a namespace.
 #[derive(Clone, Debug)]
 struct Port {
-    /// The first begin that was seen; `None` if the first event was an end.
+    /// The first begin; `None` if the first event was an end.
     first: Option<(u64, Listen)>,
     last: (u64, Listen),
 }
@@ -27,7 +27,7 @@ impl Listeners {
         }
     }
 
-    /// The namespace is gone, or another one by now.
+    /// The namespace is gone, or another one has its number now.
     pub(super) fn forget(&mut self, netns: Netns) {
         self.0.retain(|(at, _), _| *at != netns);
     }
@@ -37,28 +37,28 @@ impl Listeners {
         self.0.get(&(netns, port)).map(|port| &port.last)
     }
 
-    /// The first that was seen to begin there, if nobody had listened before it.
+    /// The first begin on a port, if no earlier listener ended there.
     pub fn first(&self, netns: Netns, port: u16) -> Option<(u64, &Listen)> {
         self.0.get(&(netns, port))?.first.as_ref().map(|(time, listen)| (*time, listen))
     }
 
-    /// Somebody has been seen to listen there, now or before.
+    /// A process listens on the port or has listened there.
     pub fn knows(&self, netns: Netns, port: u16) -> bool {
         self.0.contains_key(&(netns, port))
     }
 
-    /// Somebody began or ceased to listen there at or after `from`.
-    pub fn heard_since(&self, netns: Netns, port: u16, from: u64) -> bool {
+    /// A process began or stopped to listen on the port at or after `from`.
+    pub fn changed_since(&self, netns: Netns, port: u16, from: u64) -> bool {
         self.last(netns, port).is_some_and(|(time, _)| *time >= from)
     }
 
-    /// Somebody listens in the namespace since `from` or later, on whatever port.
+    /// A process listens on some port of the namespace, since `from` or later.
     pub fn any_since(&self, netns: Netns, from: u64) -> bool {
         let mut ports = self.0.range((netns, 0)..=(netns, u16::MAX));
         ports.any(|(_, port)| port.last.1.begins && port.last.0 >= from)
     }
 
-    /// Somebody listens in the namespace, on whatever port.
+    /// A process listens on some port of the namespace.
     pub fn any_in(&self, netns: Netns) -> bool {
         self.0.range((netns, 0)..=(netns, u16::MAX)).any(|(_, port)| port.last.1.begins)
     }
@@ -75,7 +75,7 @@ mod tests {
     }
 
     #[test]
-    fn the_port_that_was_heard_of_longest_ago_goes_first() {
+    fn the_port_with_the_oldest_event_is_dropped_first() {
         let mut listeners = Listeners::default();
         (1..=4096).for_each(|netns| listeners.observe(u64::from(netns), &listen(netns, true)));
         listeners.observe(5_000, &listen(1, false));

@@ -1,4 +1,4 @@
-//! Events that were lost, and when.
+//! Lost events, and their times.
 
 use std::collections::VecDeque;
 
@@ -6,10 +6,10 @@ use tracer_model::event::Loss;
 use tracer_model::recent::remember;
 
 const MAX: usize = 512;
-/// Losses of a place that follow each other for no longer than this are one: a full ring loses something between any two
-/// batches, which must not push out what was lost before.
+/// Consecutive losses of a place are joined up to this duration. A full ring loses events between any two batches, and
+/// these losses must not push out the earlier ones.
 const JOINED_NS: u64 = 1_000_000_000;
-/// Among the last so many the one before is looked for: there are fewer places.
+/// How many of the last losses are searched for the one before: there are fewer places.
 const RECENT: usize = 8;
 
 /// The last losses.
@@ -28,7 +28,7 @@ impl Losses {
         }
     }
 
-    /// Those that may lie between two moments.
+    /// The losses that may lie between two times.
     pub fn between(&self, from: u64, to: u64) -> impl Iterator<Item = &Loss> {
         self.0.iter().filter(move |loss| loss.from_boot_ns <= to && loss.to_boot_ns >= from)
     }
@@ -47,17 +47,17 @@ mod tests {
     }
 
     #[test]
-    fn a_loss_counts_where_it_touches_the_time() {
+    fn a_loss_counts_if_it_overlaps_the_time() {
         let losses = losses(3);
         let counts = |from, to| losses.between(from, to).map(|loss| loss.count).collect::<Vec<_>>();
         assert_eq!(counts(15, 20), [1, 2]);
-        assert_eq!(counts(22, 23), [2], "in the midst of it");
+        assert_eq!(counts(22, 23), [2], "in the middle of it");
         assert_eq!(counts(16, 19), [0; 0]);
     }
 
     /// A loss for each batch, a thousand a second, and one of another place between them.
     #[test]
-    fn a_flood_leaves_room_for_what_was_before() {
+    fn many_losses_do_not_push_out_an_earlier_one() {
         let mut losses = losses(1);
         for ms in 1..=60_000_u64 {
             for where_ in ["ring", "map"] {
@@ -71,7 +71,7 @@ mod tests {
     }
 
     #[test]
-    fn the_oldest_go_first() {
+    fn the_oldest_losses_are_dropped_first() {
         let losses = losses(MAX as u64 + 2);
         assert_eq!(losses.between(0, u64::MAX).count(), MAX);
         assert_eq!(losses.between(0, u64::MAX).next().map(|loss| loss.count), Some(3));

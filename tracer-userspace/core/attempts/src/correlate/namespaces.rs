@@ -1,38 +1,39 @@
-//! Namespaces that came while the tracer watched, and the paths by which processes named them.
+//! Network namespaces that were made while tracer watched, and the paths by which processes entered them.
 
 use std::collections::{BTreeSet, VecDeque};
 
 use tracer_model::event::{Netns, NetnsOp, NetnsOpKind, NetnsOpen};
 use tracer_model::recent::{Recent, remember};
 
-/// Namespaces kept of which it is known when they were made.
+/// How many namespaces are kept with the time when they were made.
 const MAX_MADE: usize = 4096;
 const MAX_OPENS: usize = 512;
-/// How far back an open of a namespace path may lie from the operation it explains.
+/// How long before an entry into a namespace a process may have opened its path.
 const OPEN_WINDOW_NS: u64 = 10_000_000_000;
 
-/// What was seen of namespaces.
+/// The namespaces and the opened paths.
 #[derive(Debug, Default)]
 pub struct Namespaces {
-    /// When a namespace was first heard of, if it was made while the tracer watched.
+    /// When each namespace was made, if tracer watched then.
     made: Recent<Netns, u64, MAX_MADE>,
     opens: VecDeque<Opened>,
-    /// Entries are seen: a path that led nowhere explains nothing.
-    follows: bool,
+    /// This kernel shows entries, so only a path by which a process entered a namespace explains something.
+    has_entries: bool,
 }
 
-/// A path that names a namespace, and where it led.
+/// A path that names a namespace, and the namespace that its process entered by it.
 #[derive(Debug)]
 struct Opened {
     time: u64,
     open: NetnsOpen,
-    /// Where its process was next. Plugins enter a pod by its path, and go home by a descriptor of their own.
+    /// The next namespace of the process. CNI plugins enter a pod by its path, and return by a descriptor of their own.
     led_to: Option<Netns>,
 }
 
 impl Namespaces {
-    /// A namespace that nobody was in at the start (`old`: somebody was, or may have been) and that was not heard of since is new.
-    /// An inode number is used again: an end makes it unknown.
+    /// Takes in an operation on a namespace. `old`: a process was in it at the start of tracer, or may have been. A
+    /// process that enters another unknown namespace shows that it is new. The kernel reuses inode numbers, so an end
+    /// makes a namespace unknown.
     pub(super) fn observe(&mut self, time: u64, op: &NetnsOp, old: bool) {
         match op.op {
             NetnsOpKind::End => {
@@ -51,17 +52,17 @@ impl Namespaces {
         remember(MAX_OPENS, &mut self.opens, Opened { time, open: open.clone(), led_to: None });
     }
 
-    /// A process is in this namespace from now on.
+    /// A process enters this namespace.
     fn observe_entry(&mut self, time: u64, op: &NetnsOp) {
-        self.follows = true;
-        if let Some(path) = self.taken(op, time).and_then(|at| self.opens.get_mut(at)) {
+        self.has_entries = true;
+        if let Some(path) = self.entry_path(op, time).and_then(|at| self.opens.get_mut(at)) {
             path.led_to = if path.is_left_by(op) { Some(op.netns) } else { op.actor.netns };
         }
     }
 
-    /// The path that a thread goes by: the last that it opened itself, if it came nowhere by that yet; else the last that its
-    /// process opened, if that is the only one by which nobody came anywhere. Of several of other threads it may be any.
-    fn taken(&self, op: &NetnsOp, time: u64) -> Option<usize> {
+    /// The path by which a thread enters a namespace: the last one that it opened itself, if that is unused. Otherwise
+    /// the last one that its process opened, if that is the only unused one: of several, the thread may use any.
+    fn entry_path(&self, op: &NetnsOp, time: u64) -> Option<usize> {
         let of_process = |(_, it): &(usize, &Opened)| it.is_of(&[op.actor.pid], time);
         let newest_first: Vec<(usize, &Opened)> = self.opens.iter().enumerate().rev().filter(of_process).collect();
         let own = newest_first.iter().find(|(_, it)| it.open.actor.tid == op.actor.tid);
@@ -71,52 +72,53 @@ impl Namespaces {
         let (at, last) = newest_first.first().filter(|(_, it)| it.led_to.is_none())?;
         let mut paths = BTreeSet::from([last.open.path.as_str()]);
         let several = newest_first.iter().any(|(_, it)| paths.insert(&it.open.path) && it.led_to.is_none());
-        // Who has been somewhere by a path of its own may be coming home from there.
-        let goes = own.is_none() || last.is_left_by(op);
-        (goes && !several).then_some(*at)
+        // A thread that entered a namespace by its own path may be on its way back.
+        let enters = own.is_none() || last.is_left_by(op);
+        (enters && !several).then_some(*at)
     }
 
-    /// When it was made, if that was seen.
+    /// When a namespace was made, if tracer watched then.
     pub fn made(&self, netns: Netns) -> Option<u64> {
         self.made.get(&netns).copied()
     }
 
-    /// The path by which one of these processes last came into a namespace, before `time`; where entries are not seen, the
-    /// one by which it last named one that is not its own.
+    /// The path by which one of these processes last entered a namespace before `time`. If the kernel shows no entries,
+    /// the last path of another namespace that it opened.
     pub fn path(&self, pids: &[u32], netns: Netns, time: u64) -> Option<&str> {
-        let led_there = |it: &&Opened| if self.follows { it.led_to == Some(netns) } else { true };
+        let led_there = |it: &&Opened| if self.has_entries { it.led_to == Some(netns) } else { true };
         self.opens.iter().rev().filter(|it| it.is_of(pids, time)).find(led_there).map(|it| it.open.path.as_str())
     }
 
-    /// One of these processes named a namespace that is not its own.
-    pub fn named_one(&self, pids: &[u32], time: u64) -> bool {
+    /// One of these processes opened the path of another namespace.
+    pub fn has_opened_path(&self, pids: &[u32], time: u64) -> bool {
         self.opens.iter().any(|it| it.is_of(pids, time))
     }
 
-    /// The path by which a process is about to enter a namespace: nobody came anywhere by it yet.
+    /// The path by which a process is about to enter a namespace, if it is unused.
     pub fn path_of_entry(&self, op: &NetnsOp, time: u64) -> Option<&str> {
-        let path = self.opens.get(self.taken(op, time)?)?;
+        let path = self.opens.get(self.entry_path(op, time)?)?;
         path.is_left_by(op).then_some(path.open.path.as_str())
     }
 }
 
 impl Opened {
-    /// The process goes from where it opened the path: who comes from elsewhere has been somewhere by it, seen or not, and may
-    /// be coming home. Where namespaces are not known, a thread that leaves one goes by what it opened itself.
+    /// The process leaves the namespace in which it opened the path. From another namespace it may be on its way back,
+    /// even if tracer did not see it enter that one. If the namespaces are not known, a thread uses the path that it
+    /// opened itself.
     fn is_left_by(&self, op: &NetnsOp) -> bool {
         let (opener, actor) = (&self.open.actor, &op.actor);
         let stays = actor.netns.is_none_or(|from| from == op.netns);
         opener.netns.zip(actor.netns).map_or(stays || opener.tid == actor.tid, |(opened, left)| opened == left)
     }
 
-    /// Opened by one of these processes shortly before, and no way back.
+    /// One of these processes opened the path shortly before, and it is not the way back.
     fn is_of(&self, pids: &[u32], time: u64) -> bool {
         let recent = self.time <= time && time - self.time <= OPEN_WINDOW_NS;
         recent && pids.contains(&self.open.actor.pid) && !names_itself(&self.open)
     }
 }
 
-/// `/proc/self/…`, `/proc/thread-self/…` or the opener's own pid: how a plugin remembers the way back.
+/// The path is `/proc/self/…`, `/proc/thread-self/…` or has the opener's own pid: a plugin keeps that for the way back.
 fn names_itself(open: &NetnsOpen) -> bool {
     let Some(rest) = open.path.strip_prefix("/proc/") else { return false };
     let first = rest.split('/').next().unwrap_or_default();
@@ -153,11 +155,11 @@ mod tests {
     }
 
     #[test]
-    fn a_namespace_is_made_once_and_ends() {
+    fn a_namespace_is_made_once_until_its_end() {
         let mut namespaces = Namespaces::default();
         namespaces.observe(1, &op(7, NetnsOpKind::Unshare), false);
         namespaces.observe(2, &op(7, NetnsOpKind::Switch), false);
-        assert_eq!(namespaces.made(Netns(7)), Some(1), "who enters it does not make it");
+        assert_eq!(namespaces.made(Netns(7)), Some(1), "an entry does not make it");
         namespaces.observe(3, &op(7, NetnsOpKind::End), false);
         assert_eq!(namespaces.made(Netns(7)), None);
         namespaces.observe(4, &op(7, NetnsOpKind::Clone), true);
@@ -165,7 +167,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_entered_for_the_first_time_is_new_unless_it_was_there_at_the_start() {
+    fn a_namespace_that_a_process_enters_first_is_new_unless_it_was_there_at_the_start() {
         let mut namespaces = Namespaces::default();
         namespaces.observe(1, &op(7, NetnsOpKind::Switch), true);
         namespaces.observe(1, &op(8, NetnsOpKind::Setns), false);
@@ -174,7 +176,7 @@ mod tests {
     }
 
     #[test]
-    fn the_newest_is_kept_whatever_its_number() {
+    fn the_oldest_namespaces_are_dropped_first() {
         let mut namespaces = Namespaces::default();
         let last = 10 + u32::try_from(MAX_MADE).expect("a number");
         (11..=last).for_each(|netns| namespaces.observe(u64::from(netns), &op(netns, NetnsOpKind::Unshare), false));
@@ -185,7 +187,7 @@ mod tests {
     }
 
     #[test]
-    fn the_path_is_the_last_that_leads_elsewhere() {
+    fn the_path_is_the_last_one_of_another_namespace() {
         let there = "/run/netns/cni-1";
         let own = format!("/proc/{PLUGIN}/ns/net");
         let thread = format!("/proc/{THREAD}/ns/net");
@@ -199,14 +201,14 @@ mod tests {
         assert_eq!(opened(&["/proc/77/ns/net"]).path(&[PLUGIN], HOME, 100), Some("/proc/77/ns/net"));
     }
 
-    /// From `from` into `to`, by this thread.
+    /// This thread goes from `from` into `to`.
     fn enter(from: Netns, to: Netns, tid: u32) -> NetnsOp {
         let actor = Actor { tid, netns: Some(from), ..actor() };
         NetnsOp { actor, ancestors: Vec::new(), netns: to, op: NetnsOpKind::Setns }
     }
 
     #[test]
-    fn who_was_in_a_pod_and_comes_home_did_not_come_by_its_path() {
+    fn a_thread_that_returns_from_a_pod_did_not_use_the_path_of_the_pod() {
         let mut namespaces = opened(&["/run/netns/cni-1"]);
         assert_eq!(namespaces.path_of_entry(&enter(HOME, AWAY, THREAD), 10), Some("/run/netns/cni-1"));
         namespaces.observe(10, &enter(HOME, AWAY, THREAD), false);
@@ -214,11 +216,11 @@ mod tests {
         namespaces.observe(11, &enter(AWAY, HOME, THREAD), false);
         assert_eq!(namespaces.path(&[PLUGIN], AWAY, 12), Some("/run/netns/cni-1"));
         assert_eq!(namespaces.path(&[PLUGIN], HOME, 12), None);
-        assert!(namespaces.named_one(&[PLUGIN], 12) && !namespaces.named_one(&[9], 12));
+        assert!(namespaces.has_opened_path(&[PLUGIN], 12) && !namespaces.has_opened_path(&[9], 12));
     }
 
     #[test]
-    fn a_path_that_leads_home_is_how_it_came_there() {
+    fn a_path_of_the_own_namespace_explains_the_entry() {
         let mut namespaces = opened(&["/proc/77/ns/net", "/proc/self/ns/net"]);
         assert_eq!(namespaces.path_of_entry(&enter(HOME, HOME, 99), 10), Some("/proc/77/ns/net"));
         namespaces.observe(10, &enter(HOME, HOME, 99), false);
@@ -226,9 +228,9 @@ mod tests {
         assert_eq!(namespaces.path_of_entry(&enter(HOME, HOME, 99), 12), None, "reported once");
     }
 
-    /// A runtime with several threads: another one opened the path of the next pod meanwhile.
+    /// A runtime with several threads: another thread has opened the path of the next pod.
     #[test]
-    fn a_thread_that_comes_home_does_not_come_by_anothers_path() {
+    fn a_thread_that_returns_did_not_use_the_path_of_another_thread() {
         let unknown = opened(&["/run/netns/cni-2"]);
         assert_eq!(unknown.path_of_entry(&enter(AWAY, HOME, 99), 10), None);
         assert_eq!(unknown.path_of_entry(&enter(AWAY, HOME, THREAD), 10), Some("/run/netns/cni-2"));
@@ -256,7 +258,7 @@ mod tests {
     }
 
     #[test]
-    fn of_the_paths_of_two_threads_each_goes_by_its_own() {
+    fn two_threads_use_their_own_paths() {
         let mut namespaces = two_pods();
         let (first, second) = (AWAY, Netns(3));
         assert_eq!(namespaces.path_of_entry(&enter(HOME, first, THREAD), 10), Some("/run/netns/cni-1"));
@@ -268,7 +270,7 @@ mod tests {
     }
 
     #[test]
-    fn which_of_two_paths_a_third_thread_goes_by_is_not_known() {
+    fn the_path_of_a_third_thread_is_unknown_if_two_are_unused() {
         let mut namespaces = two_pods();
         assert_eq!(namespaces.path_of_entry(&enter(HOME, AWAY, 99), 10), None);
         namespaces.observe(10, &enter(HOME, AWAY, 99), false);
@@ -281,9 +283,9 @@ mod tests {
         );
     }
 
-    /// The kernel held the entry back: its cgroup enters too many.
+    /// The kernel program reported no entry, because the cgroup enters too many namespaces.
     #[test]
-    fn who_comes_home_from_where_it_was_not_seen_to_go_did_not_come_by_its_path() {
+    fn a_thread_that_returns_from_an_unseen_entry_did_not_use_the_path() {
         let mut namespaces = Namespaces::default();
         let open = NetnsOpen { actor: Actor { netns: Some(HOME), ..actor() }, path: "/run/netns/cni-1".to_owned() };
         namespaces.observe_open(1, &open);
@@ -294,7 +296,7 @@ mod tests {
     }
 
     #[test]
-    fn opens_are_bounded() {
+    fn the_number_of_opened_paths_is_limited() {
         let namespaces = opened(&["/run/netns/a"; MAX_OPENS + 9]);
         assert_eq!(namespaces.opens.len(), MAX_OPENS);
         assert_eq!(namespaces.opens.front().map(|it| it.time), Some(10), "the oldest went");

@@ -1,6 +1,6 @@
-//! What is known of the node, in one place for the rules: each part of it has its owner beside this file.
+//! The state of the node, in one place for the rules. Each part has a file of its own beside this one.
 //!
-//! Filled from snapshots that sources read and from kernel events; every collection is bounded.
+//! Sources and kernel events fill it. Every collection is bounded.
 
 use std::net::{IpAddr, SocketAddr};
 
@@ -22,32 +22,32 @@ use tracer_model::event::{
 };
 use tracer_model::recent::Recent;
 
-/// Namespaces kept that ended: what a list says of them is older.
+/// How many ended namespaces are kept. A list of pods can still name them.
 const MAX_ENDED: usize = 1024;
 const MAX_PORTS: usize = 256;
 
-/// What is known of the node.
+/// The state of the node.
 #[derive(Debug, Default)]
 pub struct Node {
-    /// What the stream was seen with.
+    /// The kernel, hooks and namespaces at the start of the stream.
     pub start: Option<Start>,
-    /// When that was.
+    /// When the stream started.
     since: u64,
     /// The prober's namespace.
     netns: Option<Netns>,
-    /// The cookie of a namespace, the prober's.
+    /// The prober's namespace and its cookie.
     cookie: Option<(Netns, u64)>,
     /// Links of each namespace that was read.
     pub links: KnownLinks,
-    /// Namespaces that were made, and the paths by which processes came into them.
+    /// Namespaces that were made, and the paths by which processes entered them.
     pub namespaces: Namespaces,
-    /// Namespaces that ended, until something happens in another one of that number.
+    /// Namespaces that ended, until there is an event of another one with that number.
     ended: Recent<Netns, (), MAX_ENDED>,
-    /// The listeners that were seen to come and go.
+    /// Listeners that began or ended.
     pub listeners: Listeners,
     /// Which listeners speak TLS.
     pub tls: TlsPorts,
-    /// What was read of targets.
+    /// Inspections of targets.
     pub targets: Targets,
     /// Events that were lost.
     pub losses: Losses,
@@ -61,20 +61,20 @@ pub struct Node {
     pub services: Vec<Service>,
     /// Settings that verdicts quote.
     pub settings: NodeSettings,
-    /// What can drop packets in the namespaces that were asked about.
+    /// The firewalls of the namespaces that were queried.
     pub firewalls: Firewalls,
-    /// Who used up ephemeral ports, as of the last time that was read.
+    /// The last reading of the processes that use up ephemeral ports.
     pub ports: Option<PortPressure>,
-    /// When probers dialled what not only probes dial.
+    /// When probers dialled targets that not only probes dial.
     pub recent_connects: RecentConnects,
-    /// What the last check of the node came to, and when.
+    /// The findings of the last check of the node, and its time.
     checked: Option<(u64, Findings)>,
-    /// Who held a port on which nobody listened, and when that was read.
+    /// The sockets that held a port without a listener, and when they were read.
     port_holders: Recent<(Netns, u16), (u64, PortHolders), MAX_PORTS>,
 }
 
 impl Node {
-    /// Takes in an observation that is about the node and not about one attempt.
+    /// Takes in an observation about the node.
     pub fn observe(&mut self, observation: &Observation) {
         let time = observation.time_boot_ns;
         match &observation.kind {
@@ -84,7 +84,7 @@ impl Node {
                 self.since = time;
             }
             ObservationKind::Links(links) => {
-                // Links are read in the prober's namespace only; it can change when the prober comes back elsewhere.
+                // tracer reads links only in the prober's namespace. A restarted prober can be in another one.
                 self.netns = Some(links.netns);
                 self.cookie = links.cookie.map(|cookie| (links.netns, cookie));
                 self.links.observe(links);
@@ -118,11 +118,11 @@ impl Node {
         }
     }
 
-    /// What not only probes dial is noted.
+    /// Keeps the time of a dial to a target that not only probes dial.
     fn observe_connect(&mut self, time: u64, dst: SocketAddr, comm: &str) {
         let api_server = || WITH_API_SERVER.contains(&comm) && self.pods.are_probed_at(dst);
         if self.pods.have_handler_on(dst.port()) || self.pods.is_api_server(dst) || api_server() {
-            self.recent_connects.note(dst, time);
+            self.recent_connects.add(dst, time);
         }
     }
 
@@ -133,14 +133,14 @@ impl Node {
         self.listeners.observe(time, listen);
     }
 
-    /// It can have been there at the start; what has ended since is not.
+    /// The namespace may have existed at the start, and has not ended since.
     fn may_be_old(&self, netns: Netns) -> bool {
         let unlisted = |start: &Start| start.namespaces_incomplete && !self.has_ended(netns);
         self.start.as_ref().is_none_or(|start| start.namespaces.contains(&netns) || unlisted(start))
     }
 
-    /// A namespace that ends takes its listeners along; one that is made has neither listeners nor links that were read
-    /// under its number before.
+    /// A namespace that ends has no listeners any more. A new namespace has neither the listeners nor the links of an
+    /// older one with its number.
     fn observe_netns_op(&mut self, time: u64, op: &NetnsOp) {
         self.namespaces.observe(time, op, self.may_be_old(op.netns));
         if op.begins_again() && op.op != NetnsOpKind::End {
@@ -151,7 +151,7 @@ impl Node {
             _ => _ = self.ended.remove(&op.netns),
         }
         if op.begins_again() {
-            // A number is given again.
+            // The kernel has reused the number.
             if let Some(start) = &mut self.start {
                 start.namespaces.retain(|there| *there != op.netns);
             }
@@ -161,34 +161,34 @@ impl Node {
         }
     }
 
-    /// Since when the tracer watches.
+    /// Since when tracer watches.
     pub const fn since(&self) -> u64 {
         self.since
     }
 
-    /// The tracer saw it end.
+    /// tracer saw the namespace end.
     pub fn has_ended(&self, netns: Netns) -> bool {
         self.ended.contains_key(&netns)
     }
 
-    /// It is a node's own namespace: a prober lives there, or did. Links are read nowhere else.
+    /// A prober is or was in the namespace: it is a node's own. tracer reads links only in such namespaces.
     pub fn is_a_node(&self, netns: Netns) -> bool {
         self.netns == Some(netns) || self.links.get(&netns).is_some()
     }
 
-    /// The end of the listener that a target address leads to, as far as its namespace is known.
+    /// The end of the last listener of a target, if its namespace is known.
     pub fn listener_end(&self, from: Netns, target: SocketAddr) -> Option<&(u64, Listen)> {
         let netns = self.netns_of_addr(from, target.ip())?;
         self.listeners.last(netns, target.port()).filter(|(_, listen)| !listen.begins)
     }
 
-    /// The address is that of a pod of this node with a network of its own.
+    /// A pod of this node with a network namespace of its own has the address.
     pub fn has_pod(&self, addr: IpAddr) -> bool {
         self.pods.at(addr).any(|pod| !pod.host_network)
     }
 
-    /// The sockets of a target's pod, as they were last read, unless the pod has ended since. Where no hook reports the end of
-    /// a namespace, the list of pods shows that another pod has the address now.
+    /// The last reading of the sockets of a target's pod, unless the pod has ended since. Without a hook for the end of
+    /// namespaces, the list of pods shows if another pod has the address now.
     pub fn pod_sockets(&self, from: Netns, target: SocketAddr) -> Option<(u64, &PodSockets)> {
         let holder = self.pods.netns_at(target.ip());
         let is_same = |seen: &PodSockets| holder.is_none_or(|netns| netns == seen.netns);
@@ -200,12 +200,12 @@ impl Node {
         self.netns
     }
 
-    /// `net_cookie` of a namespace, where it is known.
+    /// `net_cookie` of a namespace, if known.
     pub fn cookie(&self, netns: Netns) -> Option<u64> {
         self.cookie.filter(|(of, _)| *of == netns).map(|(_, cookie)| cookie)
     }
 
-    /// Addresses of a namespace's links, if it was read.
+    /// A link of the namespace has the address, as far as the links were read.
     pub fn owns(&self, netns: Netns, addr: IpAddr) -> bool {
         addr.is_loopback() || self.links.have(netns, addr)
     }
@@ -215,13 +215,13 @@ impl Node {
         port.service.clone().or_else(|| self.service_of_number(port.port))
     }
 
-    /// The same by the number alone, where no table that was read has the NodePort yet.
+    /// `namespace/name` of the Service with this NodePort, if no table has the NodePort yet.
     pub fn service_of_number(&self, node_port: u16) -> Option<String> {
         let has_it = |service: &&Service| service.ports.iter().any(|it| it.node_port == Some(node_port));
         self.services.iter().find(has_it).map(|it| format!("{}/{}", it.namespace, it.name))
     }
 
-    /// The namespace that owns an address: a pod's, one with links that were read, or the one that a query found.
+    /// The namespace that has an address: the dialling one, a pod's, or the one that a query found.
     pub fn netns_of_addr(&self, from: Netns, addr: IpAddr) -> Option<Netns> {
         if self.owns(from, addr) {
             return Some(from);
@@ -229,25 +229,25 @@ impl Node {
         self.pods.netns_at(addr).or_else(|| self.targets.netns_of(from, addr))
     }
 
-    /// Events lost between two moments, any of which may have been an attempt's own.
+    /// How many events were lost between two times that may have belonged to an attempt.
     pub fn lost_between(&self, from: u64, to: u64) -> u64 {
         Loss::total(self.losses.between(from, to).filter(|loss| loss.concerns_attempts()))
     }
 
-    /// A finding of the last check of the node, and when that was.
+    /// A finding of the last check of the node, and its time.
     pub fn finding(&self, check: &str, like: impl Fn(&FindingBody) -> bool) -> Option<(u64, &FindingBody)> {
         let (time, checked) = self.checked.as_ref()?;
         let found = checked.findings.iter().find(|finding| finding.check == check && like(finding))?;
         Some((*time, found))
     }
 
-    /// Who held a port of a namespace when it was last read.
+    /// The last reading of the sockets that hold a port, and its time.
     #[must_use]
     pub fn port_holders(&self, netns: Netns, port: u16) -> Option<(u64, &PortHolders)> {
         self.port_holders.get(&(netns, port)).map(|(time, seen)| (*time, seen))
     }
 
-    /// Those of these hooks that are missing.
+    /// Which of these hooks are missing.
     pub fn missing_of(&self, hooks: &[Hook]) -> Vec<Hook> {
         let Some(start) = &self.start else { return Vec::new() };
         let of = |name: &str| hooks.iter().copied().find(|hook| hook.name() == name);

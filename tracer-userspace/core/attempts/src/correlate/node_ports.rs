@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 
 use tracer_model::event::{NodePort, NodePorts, ProxyMode};
 
-/// What each table reported last.
+/// The last reading of each table.
 #[derive(Debug, Default)]
 pub struct NodePortTables(BTreeMap<u8, NodePorts>);
 
@@ -14,7 +14,7 @@ impl NodePortTables {
         self.0.insert(ports.mode as u8, ports.clone());
     }
 
-    /// What one table reported last.
+    /// The last reading of one table.
     pub fn of(&self, mode: ProxyMode) -> Option<&NodePorts> {
         self.0.get(&(mode as u8))
     }
@@ -25,7 +25,7 @@ impl NodePortTables {
         self.of(ProxyMode::Ipvs)?.ports.iter().filter(|port| port.port == src.port()).find(on_addr)
     }
 
-    /// Those of every table.
+    /// The NodePorts of all tables.
     pub fn all(&self) -> impl Iterator<Item = (&NodePorts, &NodePort)> {
         self.0.values().flat_map(|table| table.ports.iter().map(move |port| (table, port)))
     }
@@ -46,7 +46,7 @@ mod tests {
     }
 
     #[test]
-    fn only_the_table_of_ipvs_takes_a_source_port() {
+    fn only_a_node_port_of_ipvs_collides_with_a_source_port() {
         let mut tables = NodePortTables::default();
         tables.observe(&NodePorts {
             netns: NODE,
@@ -67,7 +67,7 @@ mod tests {
     }
 
     #[test]
-    fn a_table_replaces_what_it_reported_before() {
+    fn a_reading_replaces_the_one_before() {
         let mut tables = NodePortTables::default();
         let table = |number| NodePorts {
             netns: NODE,

@@ -1,12 +1,11 @@
-//! The pods of the node, found by what an event carries: an address or a namespace. A node has hundreds, and each event of
-//! each attempt asks.
+//! The pods of the node, indexed by address and namespace. A node has hundreds of pods, and each event needs a lookup.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, SocketAddr};
 
 use tracer_model::event::{Container, Netns, Pod};
 
-/// The name of its container, and how that of its pod begins, as kubeadm, RKE2 and OpenShift have it.
+/// The container name of the API server, and the begin of its pod's name, in kubeadm, RKE2 and OpenShift.
 const API_SERVER: &str = "kube-apiserver";
 
 /// The pods, in the order of their list.
@@ -14,63 +13,63 @@ const API_SERVER: &str = "kube-apiserver";
 pub struct KnownPods {
     all: Vec<Pod>,
     by_addr: BTreeMap<IpAddr, Vec<usize>>,
-    /// By the address that a probe or a lifecycle handler names in place of the pod's.
+    /// By the `host` of a probe or lifecycle handler.
     by_host: BTreeMap<IpAddr, Vec<usize>>,
-    /// Those with a network of their own.
+    /// The pods with a network namespace of their own.
     by_netns: BTreeMap<Netns, usize>,
-    /// Those of which a probe or a lifecycle handler may dial an address that no list has.
-    elsewhere: Vec<usize>,
+    /// The pods whose probes or lifecycle handlers may dial an address that is in no list.
+    unlisted_addr: Vec<usize>,
     handler_ports: BTreeSet<u16>,
     have_specs: bool,
 }
 
 impl KnownPods {
     pub(super) fn replace(&mut self, pods: &[Pod]) {
-        if self.take(pods) {
+        if self.update(pods) {
             self.index();
         }
     }
 
-    /// It is another list than that of before. A list comes as a whole where one pod changed: what stands as before at its
-    /// begin and its end is not copied.
-    fn take(&mut self, pods: &[Pod]) -> bool {
+    /// Takes a new list; returns whether it differs. Often one pod of the list changed, so the unchanged begin and end
+    /// are not copied.
+    fn update(&mut self, pods: &[Pod]) -> bool {
         let old = &mut self.all;
         let begin = old.iter().zip(pods).take_while(|(old, new)| old == new).count();
         let rest = old[begin..].iter().rev().zip(pods[begin..].iter().rev());
         let end = rest.take_while(|(old, new)| old == new).count();
-        let is_other = begin + end < old.len().max(pods.len());
+        let differs = begin + end < old.len().max(pods.len());
         old.splice(begin..old.len() - end, pods[begin..pods.len() - end].iter().cloned());
-        is_other
+        differs
     }
 
     fn index(&mut self) {
         *self = Self { all: std::mem::take(&mut self.all), ..Self::default() };
         for (place, pod) in self.all.iter().enumerate() {
-            pod.addrs.iter().for_each(|addr| note(&mut self.by_addr, *addr, place));
-            hosts(pod).filter_map(|host| host.parse().ok()).for_each(|addr| note(&mut self.by_host, addr, place));
+            pod.addrs.iter().for_each(|addr| add_place(&mut self.by_addr, *addr, place));
+            hosts(pod).filter_map(|host| host.parse().ok()).for_each(|addr| add_place(&mut self.by_host, addr, place));
             if let Some(netns) = pod.netns.filter(|_| !pod.host_network) {
                 self.by_netns.entry(netns).or_insert(place);
             }
         }
-        let elsewhere = self.all.iter().enumerate().filter(|(_, pod)| uses_other_address(pod));
-        self.elsewhere = elsewhere.map(|(place, _)| place).collect();
+        let unlisted = self.all.iter().enumerate().filter(|(_, pod)| may_dial_unlisted_addr(pod));
+        self.unlisted_addr = unlisted.map(|(place, _)| place).collect();
         let containers = self.all.iter().flat_map(|pod| &pod.containers);
         self.handler_ports = containers.flat_map(|it| &it.lifecycle).map(|handler| handler.port).collect();
         self.have_specs = self.all.iter().any(Pod::has_specs);
     }
 
-    /// All of them.
+    /// All pods.
     pub fn iter(&self) -> impl Iterator<Item = &Pod> {
         self.all.iter()
     }
 
-    /// Those with this address; on the host's network several share one.
+    /// The pods with this address; several pods on the host's network share one.
     pub fn at(&self, addr: IpAddr) -> impl Iterator<Item = &Pod> {
         self.places(addr).iter().map(|place| &self.all[*place])
     }
 
-    /// The one with a network of its own that has this address; of several the one that is known by more than its namespace.
-    /// None if it could be two.
+    /// The pod with this address and a network namespace of its own. Of several, the one whose name is known. `None` if
+    /// several are left.
     pub fn only_at(&self, addr: IpAddr) -> Option<&Pod> {
         let own = || self.at(addr).filter(|pod| !pod.host_network);
         let mut known = own().filter(|pod| pod.uid.is_some() || pod.name.is_some());
@@ -88,43 +87,44 @@ impl KnownPods {
         all.all(|netns| netns == first).then_some(first)
     }
 
-    /// Those of which a probe or a lifecycle handler may dial this address.
+    /// The pods whose probes or lifecycle handlers may dial this address.
     pub fn connected_at(&self, addr: IpAddr) -> impl Iterator<Item = &Pod> {
         let named = self.by_host.get(&addr).into_iter().flatten();
-        let mut places: Vec<usize> = self.places(addr).iter().chain(named).chain(&self.elsewhere).copied().collect();
+        let mut places: Vec<usize> =
+            self.places(addr).iter().chain(named).chain(&self.unlisted_addr).copied().collect();
         places.sort_unstable();
         places.dedup();
         places.into_iter().map(|place| &self.all[place])
     }
 
-    /// The pod that has this namespace as its own.
+    /// The pod with this network namespace.
     pub fn in_netns(&self, netns: Netns) -> Option<&Pod> {
         self.by_netns.get(&netns).map(|place| &self.all[*place])
     }
 
-    /// A lifecycle handler of any of them dials this port.
+    /// A lifecycle handler of some pod dials this port.
     pub fn have_handler_on(&self, port: u16) -> bool {
         self.handler_ports.contains(&port)
     }
 
-    /// A probe of any of them dials this.
+    /// A probe of some pod dials this target.
     pub fn are_probed_at(&self, dst: SocketAddr) -> bool {
         let containers = self.connected_at(dst.ip()).flat_map(|pod| &pod.containers);
         containers.flat_map(|it| &it.probes).any(|spec| spec.port == dst.port())
     }
 
-    /// It is the API server of this node, as a static pod runs it, and is probed there.
+    /// The target is the API server of this node in a static pod, and is probed there.
     pub fn is_api_server(&self, dst: SocketAddr) -> bool {
         let is_probed = |it: &Container| it.probes.iter().any(|spec| spec.port == dst.port());
         self.connected_at(dst.ip()).any(|pod| {
             let by_name = pod.name.as_ref().is_some_and(|name| name.starts_with(API_SERVER));
             let is_it = |it: &Container| by_name || it.name.as_deref() == Some(API_SERVER);
-            // One in a pod of its own network is another cluster's (a hosted control plane).
+            // An API server in a pod with its own network namespace is another cluster's (a hosted control plane).
             pod.host_network && pod.containers.iter().any(|it| is_it(it) && is_probed(it))
         })
     }
 
-    /// Their probes or lifecycle handlers are known, and not only their names.
+    /// The probes or lifecycle handlers of some pod are known, and not only the names of pods.
     pub const fn have_specs(&self) -> bool {
         self.have_specs
     }
@@ -134,20 +134,21 @@ impl KnownPods {
     }
 }
 
-/// Each place once: they come in order.
-fn note(places: &mut BTreeMap<IpAddr, Vec<usize>>, addr: IpAddr, place: usize) {
+/// Adds a place once. Places come in ascending order.
+fn add_place(places: &mut BTreeMap<IpAddr, Vec<usize>>, addr: IpAddr, place: usize) {
     let places = places.entry(addr).or_default();
     if places.last() != Some(&place) {
         places.push(place);
     }
 }
 
-/// By a name, or because a host-network pod of a standalone kubelet has no address in its status.
-fn uses_other_address(pod: &Pod) -> bool {
+/// A probe or handler names a host by name, or the pod has no address: a standalone kubelet reports none for a
+/// host-network pod.
+fn may_dial_unlisted_addr(pod: &Pod) -> bool {
     pod.host_network && pod.addrs.is_empty() || hosts(pod).any(|host| host.parse::<IpAddr>().is_err())
 }
 
-/// What its probes and lifecycle handlers name in place of its address.
+/// The `host` of its probes and lifecycle handlers.
 fn hosts(pod: &Pod) -> impl Iterator<Item = &str> {
     let probes = pod.containers.iter().flat_map(|it| &it.probes).map(|spec| &spec.host);
     let handlers = pod.containers.iter().flat_map(|it| &it.lifecycle).map(|handler| &handler.host);
@@ -169,7 +170,7 @@ mod tests {
     }
 
     #[test]
-    fn they_are_found_by_address_in_the_order_of_the_list() {
+    fn pods_are_found_by_address_in_the_order_of_the_list() {
         let by_host = |name: &str, host: &str| {
             let spec = ProbeSpec { host: Some(host.into()), ..http_probe(80) };
             let container = Container { probes: vec![spec], ..Container::default() };
@@ -188,7 +189,7 @@ mod tests {
     }
 
     #[test]
-    fn an_address_of_two_is_nobodys() {
+    fn an_address_that_two_named_pods_have_finds_no_pod() {
         let (addr, nameless) =
             ("10.88.0.1".parse().expect("an address"), Pod { name: None, ..pod("", "10.88.0.1", 3) });
         let of = |pods: &[Pod]| {
@@ -200,14 +201,14 @@ mod tests {
         let listed = Pod { netns: None, ..a.clone() };
         assert_eq!(of(std::slice::from_ref(&a)), (Some("a".into()), Some(Netns(1))));
         assert_eq!(of(&[a.clone(), b]), (None, None));
-        assert_eq!(of(&[a, nameless.clone()]), (Some("a".into()), None), "it has a name, and no say where it is");
+        assert_eq!(of(&[a, nameless.clone()]), (Some("a".into()), None), "two namespaces are possible");
         assert_eq!(of(&[listed, nameless.clone()]), (Some("a".into()), Some(Netns(3))));
         assert_eq!(of(std::slice::from_ref(&nameless)), (Some(String::new()), Some(Netns(3))));
         assert_eq!(of(&[nameless.clone(), Pod { netns: Some(Netns(4)), ..nameless }]), (None, None));
     }
 
     #[test]
-    fn a_lifecycle_handler_dials_as_a_probe_does() {
+    fn a_pod_is_found_by_the_host_of_its_lifecycle_handler() {
         let (event, scheme, path) = (LifecycleEvent::PreStop, "http".into(), "/".into());
         let handler = LifecycleHandler { event, scheme, port: 9000, host: Some("10.88.0.1".into()), path };
         let container = Container { lifecycle: vec![handler], ..Container::default() };
@@ -230,7 +231,7 @@ mod tests {
     }
 
     #[test]
-    fn whatever_list_was_before_makes_no_difference() {
+    fn the_list_before_does_not_matter() {
         let [a, b, c] = [pod("a", "10.88.0.1", 1), pod("b", "10.88.0.2", 2), pod("c", "10.88.0.3", 3)];
         let moved = pod("b", "10.88.0.9", 9);
         let lists: &[&[&Pod]] = &[
@@ -257,14 +258,14 @@ mod tests {
     }
 
     #[test]
-    fn a_pod_on_the_hosts_network_has_no_namespace_of_its_own() {
+    fn a_pod_on_the_hosts_network_is_not_found_by_namespace() {
         let mut known = KnownPods::default();
         known.replace(&[Pod { host_network: true, ..pod("proxy", "10.0.0.1", 1) }]);
         assert!(known.in_netns(Netns(1)).is_none());
     }
 
     #[test]
-    fn the_api_server_of_the_node_is_known_by_its_static_pod() {
+    fn the_api_server_is_found_by_the_name_of_its_static_pod_or_container() {
         let probed = |pod_name: &str, container: &str| {
             let probes = vec![http_probe(6443)];
             let container = Container { name: Some(container.into()), probes, ..Container::default() };

@@ -1,4 +1,5 @@
-//! When probers dialled a target: a probe dials it once a period, a lifecycle handler once in a container's life.
+//! The times at which probers dialled a target. A probe dials once a period, a lifecycle handler once in a container's
+//! life.
 
 use std::collections::VecDeque;
 use std::net::SocketAddr;
@@ -7,10 +8,10 @@ use tracer_model::recent::{Recent, remember};
 
 const MAX_TARGETS: usize = 1024;
 const MAX_TIMES: usize = 32;
-/// The kubelet's ticker keeps the time to some milliseconds: one part of so many of a period, either way. Of dials that come at any
-/// time one in fifty is taken for that of a probe.
+/// A dial is on time if it differs from the period by at most this part of it. The kubelet's ticker is exact to some
+/// milliseconds. One in fifty dials at random times counts as on time.
 const TOLERANCE: u64 = 100;
-/// On a node that is busy it is later by so much.
+/// How late a dial on a busy node may be.
 const LATE_NS: u64 = 50_000_000;
 
 /// The last dials of each target, in order.
@@ -18,18 +19,18 @@ const LATE_NS: u64 = 50_000_000;
 pub struct RecentConnects(Recent<SocketAddr, VecDeque<u64>, MAX_TARGETS>);
 
 impl RecentConnects {
-    pub(super) fn note(&mut self, dst: SocketAddr, time: u64) {
+    pub(super) fn add(&mut self, dst: SocketAddr, time: u64) {
         remember(MAX_TIMES, self.0.or_default(dst), time);
     }
 
-    /// How often it was dialled within one period up to `time`, that dial included.
+    /// How many dials of a target came within one period up to `time`, with the dial at `time`.
     pub fn within(&self, dst: SocketAddr, time: u64, period_ns: u64) -> usize {
         let from = time.saturating_sub(period_ns).saturating_add(tolerance(period_ns));
         let is_within = |at: &&u64| (from..=time).contains(*at);
         self.0.get(&dst).map_or(0, |times| times.iter().filter(is_within).count())
     }
 
-    /// It was dialled one period before `time`.
+    /// The target was dialled one period before `time`.
     pub fn any_a_period_before(&self, dst: SocketAddr, time: u64, period_ns: u64) -> bool {
         let is_due = |before: &u64| time.saturating_sub(*before).abs_diff(period_ns) <= tolerance(period_ns);
         period_ns > 0 && self.0.get(&dst).is_some_and(|times| times.iter().any(is_due))
@@ -51,29 +52,29 @@ mod tests {
     }
 
     #[test]
-    fn a_dial_a_period_after_another() {
+    fn a_dial_is_due_one_period_after_another() {
         let mut recent_connects = RecentConnects::default();
-        recent_connects.note(target(8080), 5 * SECOND_NS);
+        recent_connects.add(target(8080), 5 * SECOND_NS);
         let due = |time, period_s| recent_connects.any_a_period_before(target(8080), time, period_s * SECOND_NS);
         assert!(
             due(15 * SECOND_NS, 10) && due(15 * SECOND_NS + 90_000_000, 10) && due(15 * SECOND_NS - 90_000_000, 10)
         );
         assert!(!due(15 * SECOND_NS + 110_000_000, 10) && !due(15 * SECOND_NS, 5) && !due(15 * SECOND_NS, 0));
         assert!(!due(5 * SECOND_NS, 10), "itself");
-        recent_connects.note(target(8080), 15 * SECOND_NS);
+        recent_connects.add(target(8080), 15 * SECOND_NS);
         let within = |time, period_s| recent_connects.within(target(8080), time, period_s * SECOND_NS);
         assert_eq!((within(15 * SECOND_NS, 10), within(15 * SECOND_NS, 11), within(14 * SECOND_NS, 5)), (1, 2, 0));
         assert!(!recent_connects.any_a_period_before(target(8081), 15 * SECOND_NS, 10 * SECOND_NS));
     }
 
     #[test]
-    fn the_oldest_are_forgotten() {
+    fn the_oldest_dials_are_dropped_first() {
         let mut recent_connects = RecentConnects::default();
         for port in 0..2_000 {
-            recent_connects.note(target(port), u64::from(port) * SECOND_NS);
+            recent_connects.add(target(port), u64::from(port) * SECOND_NS);
         }
         assert!(recent_connects.0.values().count() == MAX_TARGETS && !recent_connects.0.contains_key(&target(0)));
-        (3_000..4_000).for_each(|s| recent_connects.note(target(1_999), s * SECOND_NS));
+        (3_000..4_000).for_each(|s| recent_connects.add(target(1_999), s * SECOND_NS));
         assert_eq!(recent_connects.0.get(&target(1_999)).map(VecDeque::len), Some(MAX_TIMES));
         assert!(recent_connects.any_a_period_before(target(1_999), 4_000 * SECOND_NS, SECOND_NS));
     }

@@ -1,21 +1,22 @@
-//! Which connection a prober made because the one before was answered with a redirect.
+//! Finds the connections that follow a redirect.
 //!
-//! The kubelet makes a connection for each request (`DisableKeepAlives`, pkg/probe/http), and follows redirects to the host that
-//! it asked only (`RedirectChecker`). Where a redirect leads is not read: the connection that follows shows it.
+//! The kubelet makes a connection for each request (`DisableKeepAlives`, pkg/probe/http). It follows a redirect only
+//! within the same host (`RedirectChecker`). tracer does not read the target of a redirect: the next connection shows
+//! it.
 
 use std::net::{IpAddr, SocketAddr};
 
 use super::attempt::{Attempt, Redirected};
 use tracer_model::recent::Recent;
 
-/// How long after the first bytes of a redirect its client dials on: less than a millisecond, on a busy node more.
+/// How long after the first bytes of a redirect the client dials: less than a millisecond, but more on a busy node.
 const FOLLOWS_NS: u64 = 100_000_000;
 const MAX: usize = 1024;
 
-/// An answer that was a redirect, and which nothing has followed yet.
+/// A redirect that no connection has followed yet.
 #[derive(Clone, Copy, Debug)]
 struct Open {
-    /// Another of the same prober and address came meanwhile: which of the two a connection follows is not known.
+    /// Another redirect of the same prober and address came just before, so a connection may follow either.
     several: bool,
     redirected: Redirected,
 }
@@ -40,7 +41,7 @@ impl Redirects {
         self.0.insert(key, Open { several, redirected });
     }
 
-    /// A prober dials: the redirect that it follows.
+    /// A prober dials: takes the redirect that this connection follows.
     pub(super) fn follow(&mut self, pid: u32, dst: SocketAddr, time: u64) -> Option<Redirected> {
         let open = self.0.remove(&key(pid, dst))?;
         (!open.several && time.saturating_sub(open.redirected.at) < FOLLOWS_NS).then_some(open.redirected)
@@ -57,7 +58,7 @@ mod tests {
     use crate::correlate::attempt::Redirected;
     use tracer_core::testing::*;
 
-    /// What the last attempt follows.
+    /// The redirects that led to this connection.
     fn followed(stream: &Stream, conn: u64) -> Option<Redirected> {
         let mut correlator = Correlator::default();
         stream.observations.iter().for_each(|it| _ = correlator.push(it));
@@ -81,7 +82,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_dialled_otherwise_follows_none() {
+    fn a_later_connection_or_one_to_another_host_follows_no_redirect() {
         let after = |status: u16, wait_ms: u64, dst: &str| {
             let mut stream = Stream::new();
             answered(&mut stream, status).wait_ms(wait_ms).again_to(8, dst).connect();

@@ -1,5 +1,4 @@
-//! The state of targets as it was read while attempts waited for them: what was found last, and how often their cgroups were
-//! throttled.
+//! The inspections of targets for which attempts waited: the last result, and how often their cgroups were throttled.
 
 use std::collections::VecDeque;
 use std::net::{IpAddr, SocketAddr};
@@ -10,23 +9,23 @@ use tracer_model::recent::{Recent, remember};
 const MAX_TARGETS: usize = 1024;
 const MAX_READINGS: usize = 8;
 
-/// A target as the namespace that dials it names it.
+/// A target, and the namespace that dials it.
 type Target = (Netns, SocketAddr);
 
-/// The throttling of a target's cgroups, as read at several times.
+/// The throttling of a target's cgroups, at several times.
 type Readings = VecDeque<(u64, Vec<Throttled>)>;
 
-/// The server of a target, as read at several times.
+/// The server of a target, at several times.
 type Servers = VecDeque<(u64, Serving)>;
 
-/// What was read of targets.
+/// The last inspections of targets.
 #[derive(Debug, Default)]
 pub struct Targets {
     inspections: Recent<Target, (u64, Inspection), MAX_TARGETS>,
     throttling: Recent<Target, Readings, MAX_TARGETS>,
     servers: Recent<Target, Servers, MAX_TARGETS>,
     sockets: Recent<Target, (u64, PodSockets), MAX_TARGETS>,
-    /// The link that was last seen to hold an address, and where; kept when the address is gone.
+    /// The namespace and link that last had an address; kept when the address is gone.
     holders: Recent<(Netns, IpAddr), (Netns, u32), MAX_TARGETS>,
 }
 
@@ -51,33 +50,33 @@ impl Targets {
         self.sockets.insert((seen.from, seen.target), (time, seen.clone()));
     }
 
-    /// The sockets of a target's pod, as they were last read.
+    /// The last reading of the sockets of a target's pod.
     pub(super) fn sockets(&self, from: Netns, target: SocketAddr) -> Option<(u64, &PodSockets)> {
         self.sockets.get(&(from, target)).map(|(time, seen)| (*time, seen))
     }
 
-    /// The link that was last seen to hold an address, as seen from another namespace, and where.
+    /// The namespace and link that last had an address, as another namespace sees it.
     pub fn holder(&self, from: Netns, addr: IpAddr) -> Option<(Netns, u32)> {
         self.holders.get(&(from, addr)).copied()
     }
 
-    /// The state of a target, as it was last read.
+    /// The last inspection of a target.
     pub fn inspection(&self, from: Netns, target: SocketAddr) -> Option<(u64, &Inspection)> {
         self.inspections.get(&(from, target)).map(|(time, seen)| (*time, seen))
     }
 
-    /// Readings of how often its cgroups were throttled, oldest first.
+    /// Readings of the throttling of its cgroups, oldest first.
     pub fn throttling(&self, from: Netns, target: SocketAddr) -> impl Iterator<Item = (u64, &[Throttled])> {
         let readings = self.throttling.get(&(from, target)).into_iter().flatten();
         readings.map(|(time, throttled)| (*time, throttled.as_slice()))
     }
 
-    /// Readings of who serves it, oldest first.
+    /// Readings of its server, oldest first.
     pub fn servings(&self, from: Netns, target: SocketAddr) -> impl DoubleEndedIterator<Item = (u64, &Serving)> {
         self.servers.get(&(from, target)).into_iter().flatten().map(|(time, serving)| (*time, serving))
     }
 
-    /// The namespace that was found to have an address, as seen from another one.
+    /// The namespace that has an address, as an inspection from `from` found.
     pub(super) fn netns_of(&self, from: Netns, addr: IpAddr) -> Option<Netns> {
         let here = self.inspections.values().map(|(_, seen)| seen).filter(|seen| seen.from == from);
         here.filter(|seen| seen.target.ip() == addr).find_map(|seen| seen.netns)
@@ -111,7 +110,7 @@ mod tests {
     }
 
     #[test]
-    fn the_target_that_was_read_longest_ago_goes_first() {
+    fn the_target_that_was_read_longest_ago_is_dropped_first() {
         let mut targets = Targets::default();
         (1..=MAX_TARGETS).for_each(|number| targets.observe(number as u64, &seen(number, None)));
         targets.observe(5_000, &seen(1, None));
@@ -123,7 +122,7 @@ mod tests {
     }
 
     #[test]
-    fn an_address_is_where_it_was_found() {
+    fn the_namespace_of_an_address_is_found_by_an_inspection_from_the_same_namespace() {
         let mut targets = Targets::default();
         targets.observe(1, &seen(1, None));
         targets.observe(2, &seen(2, Some(POD)));

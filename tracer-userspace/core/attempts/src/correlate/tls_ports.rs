@@ -1,4 +1,4 @@
-//! Ports of which it is known that TLS is spoken there: by a ClientHello, or by the answer to an HTTPS probe.
+//! Ports that speak TLS, as a ClientHello or the answer to an HTTPS probe shows.
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 
@@ -8,13 +8,13 @@ use tracer_model::recent::Recent;
 /// Ports kept of each kind.
 const MAX: usize = 4096;
 
-/// When TLS was last spoken.
+/// When each port last spoke TLS.
 #[derive(Debug, Default)]
 pub struct TlsPorts {
-    /// A ClientHello: by port, the listener's namespace if known, and address.
+    /// The last ClientHello, by port, the listener's namespace if known, and address.
     hellos: Recent<(u16, Option<Netns>, IpAddr), u64, MAX>,
     answers: Recent<SocketAddr, u64, MAX>,
-    /// A ClientHello was answered in something else since: what arrives there says nothing of what is spoken.
+    /// Ports whose last answer to a ClientHello was not TLS: a ClientHello there shows nothing.
     plain: Recent<SocketAddr, (), MAX>,
 }
 
@@ -23,24 +23,24 @@ impl TlsPorts {
         self.hellos.insert((hello.addr.port(), hello.netns, hello.addr.ip()), time);
     }
 
-    /// A probe that speaks HTTPS got an answer from there.
+    /// An HTTPS probe got an answer in TLS.
     pub fn observe_answer(&mut self, time: u64, dst: SocketAddr) {
         self.answers.insert(dst, time);
         self.plain.remove(&dst);
     }
 
-    /// A probe that speaks HTTPS was answered from there in something else.
+    /// An HTTPS probe got an answer in another protocol.
     pub fn observe_plain(&mut self, dst: SocketAddr) {
         self.plain.insert(dst, ());
         self.answers.remove(&dst);
     }
 
-    /// The last answer to a probe that speaks HTTPS was in something else.
+    /// The last answer to an HTTPS probe was in another protocol.
     pub fn is_plain(&self, dst: SocketAddr) -> bool {
         self.plain.get(&dst).is_some()
     }
 
-    /// Nobody listens there any more: a new process may serve something else on that port.
+    /// No process listens on the port any more. The next one may speak another protocol.
     pub(super) fn forget(&mut self, listener: &Listen) {
         let other = |netns: Option<Netns>| netns.is_some_and(|netns| netns != listener.netns);
         self.hellos.retain(|(port, netns, _), _| *port != listener.addr.port() || other(*netns));
@@ -48,8 +48,8 @@ impl TlsPorts {
         self.plain.retain(|dst, ()| dst.port() != listener.addr.port());
     }
 
-    /// The last ClientHello at a listener: by its namespace, or, where one of the two is not known, by its address, if that
-    /// is not one that every namespace has.
+    /// The last ClientHello at a listener: by its namespace, or by its address if one of the namespaces is not known. A
+    /// loopback address does not count, as every namespace has it.
     pub fn hello(&self, netns: Option<Netns>, dst: SocketAddr) -> Option<u64> {
         let from = (dst.port(), None, IpAddr::V4(Ipv4Addr::UNSPECIFIED));
         self.hellos
@@ -102,7 +102,7 @@ mod tests {
     }
 
     #[test]
-    fn who_listens_next_may_serve_something_else() {
+    fn the_end_of_a_listener_forgets_its_port() {
         let mut ports = TlsPorts::default();
         hello(1, Some(POD), "10.88.0.2:443", &mut ports);
         hello(1, Some(NODE), "10.88.0.1:443", &mut ports);
@@ -130,7 +130,7 @@ mod tests {
     }
 
     #[test]
-    fn the_port_where_it_was_spoken_longest_ago_goes_first() {
+    fn the_port_with_the_oldest_answer_is_dropped_first() {
         let mut ports = TlsPorts::default();
         let at = |number: usize| {
             let [high, low] = u16::try_from(number).expect("a number").to_be_bytes();

@@ -1,4 +1,4 @@
-//! A source NAT on an attempt's way: its packets have another source address behind it, and the port as it was.
+//! Source NAT: after it, the packets of an attempt have another source address and the same source port.
 
 use std::net::SocketAddr;
 
@@ -6,18 +6,19 @@ use super::attempt::Attempt;
 use tracer_model::event::{Flow, ObservationKind, Via};
 
 impl Attempt {
-    /// The client's side of a packet that this tells of, where it was translated.
+    /// The translated client address in the packet of this observation.
     pub fn translated_in(&self, kind: &ObservationKind) -> Option<SocketAddr> {
         match kind {
             ObservationKind::Drop(drop) => self.translated(drop.flow),
-            // By the destination alone it is an IPVS backend's own flow: nothing of it is the client's.
+            // A packet that was found by its destination only is of an IPVS backend's own flow, without the client's
+            // address.
             ObservationKind::ResetSent(reset) if reset.via != Via::Destination => self.translated(reset.flow),
             ObservationKind::Icmp(icmp) => self.translated(icmp.flow),
             _ => None,
         }
     }
 
-    /// The same of a packet of this flow.
+    /// The translated client address in a packet of this flow.
     pub fn translated(&self, packet: Flow) -> Option<SocketAddr> {
         let (own, target) = (self.flow.src, self.flow.dst);
         let client = match (packet.dst == target, packet.src == target) {

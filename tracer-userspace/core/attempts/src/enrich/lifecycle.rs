@@ -1,4 +1,4 @@
-//! The lifecycle handlers that an attempt can be: the kubelet itself dials for them, as it does for probes.
+//! The lifecycle handlers that an attempt can be. The kubelet itself dials for them, as it does for probes.
 
 use super::Matched;
 use super::targets::{Match, behaving};
@@ -9,12 +9,14 @@ use tracer_model::event::{Container, LifecycleEvent, LifecycleHandler, Pod};
 pub type HandlerMatch<'a> = (&'a Pod, &'a Container, &'a LifecycleHandler);
 
 const SECOND_NS: u64 = 1_000_000_000;
-/// A postStart handler is run right after its container is started (`startContainer`,
-/// pkg/kubelet/kuberuntime/kuberuntime_container.go); the start is known by its second, and the node may be busy.
+/// The kubelet runs a postStart handler right after it starts the container (`startContainer`,
+/// pkg/kubelet/kuberuntime/kuberuntime_container.go). The time of the start has whole seconds, and the node may be
+/// busy.
 const AFTER_START_NS: u64 = 10 * SECOND_NS;
 
 impl<'a> Matched<'a> {
-    /// The lifecycle handlers that this attempt can be. Of a target that probes dial, too, none if it surely is a probe's.
+    /// The lifecycle handlers that this attempt can be. None if a probe dials the target, too, and the attempt is
+    /// surely that probe.
     pub(super) fn find_handlers(&self) -> Vec<HandlerMatch<'a>> {
         let dst = self.attempt.flow.dst;
         if !self.attempt.prober || !self.node.pods.have_handler_on(dst.port()) {
@@ -29,12 +31,13 @@ impl<'a> Matched<'a> {
         if !handlers.is_empty() && self.is_surely_a_probe() { Vec::new() } else { handlers }
     }
 
-    /// The kubelet has reported it; or it behaves like a probe of its target and unlike a handler. A preStop handler is not
-    /// known by its time: the kubelet learns of the end of a pod, and dials, before the API informs tracer.
+    /// The kubelet has reported the attempt, or it behaves like a probe of its target and unlike a handler. The time of
+    /// a preStop handler does not help: the kubelet may dial for it before tracer learns from the API that the pod
+    /// ends.
     fn is_surely_a_probe(&self) -> bool {
-        let probes = self.probes_on();
+        let probes = self.probes_on_target();
         // A handler sends its request at once.
-        if !probes.is_empty() && (self.attempt.kubelet().is_some() || self.attempt.touched_only()) {
+        if !probes.is_empty() && (self.attempt.kubelet().is_some() || self.attempt.carried_no_data()) {
             return true;
         }
         let behaving = behaving(probes, self.attempt);
@@ -46,19 +49,19 @@ impl<'a> Matched<'a> {
     }
 }
 
-/// It was run long before.
+/// The handler has run long before.
 fn is_over(handler: &LifecycleHandler, container: &Container, attempt: &Attempt) -> bool {
     let began = container.runs.as_ref().and_then(|runs| runs.started_boot_ns);
     handler.event == LifecycleEvent::PostStart
         && began.is_some_and(|began| attempt.started > began.saturating_add(AFTER_START_NS))
 }
 
-/// The prober ended it and had no answer: that is a probe's timeout. A handler has none
-/// (`insecureContainerLifecycleHTTPClient`, pkg/kubelet/kubelet.go): it waits for the other side or its own kernel.
+/// The prober closed the connection without an answer, as a probe does at its timeout. A handler has no timeout
+/// (`insecureContainerLifecycleHTTPClient`, pkg/kubelet/kubelet.go): it waits for the peer or the kernel.
 fn gave_up(attempt: &Attempt) -> bool {
     match attempt.ended {
         Some((_, End::ClosedByProber)) => attempt.received() == Some(0),
-        // Not where the kernel does not tell its error, nor where connect() itself failed.
+        // Not if the error is not known, nor if connect() itself failed.
         Some((_, End::NotEstablished)) => {
             attempt.connect_failed().is_none() && attempt.last.as_ref().is_some_and(|last| last.errno == Some(0))
         }

@@ -1,4 +1,4 @@
-//! Which probe of which container an attempt can be: by its target, by what it did, and by what the kubelet reported.
+//! Finds the probes that an attempt can be: by its target, its behaviour, and the kubelet outcome.
 
 use super::Matched;
 use super::targets::{Match, PodContainer, behaving};
@@ -6,56 +6,56 @@ use crate::correlate::attempt::Attempt;
 use tracer_model::event::{Container, Handler, KubeletProbe, Pod, PodRef, ProbeSpec};
 
 impl<'a> Matched<'a> {
-    /// Several probes fit, for all that the kernel shows: of several kinds, or of several containers.
+    /// Several probes fit the target and the behaviour of the attempt.
     pub fn is_one_of_several(&self) -> bool {
-        let all = self.probes_on();
+        let all = self.probes_on_target();
         let behaving = behaving(all, self.attempt);
         if behaving.is_empty() { all.len() > 1 } else { behaving.len() > 1 }
     }
 
-    /// The probe specs that this attempt can be: same address and port; and, where the attempt is over,
-    /// the kind that behaves like it.
+    /// The probe specs that this attempt can be: same address and port, and after its end the same behaviour.
     pub(super) fn find_probes(&self) -> Vec<Match<'a>> {
         if !self.attempt.prober {
             return Vec::new();
         }
-        let all = self.probes_on();
-        // The kubelet has reported which one it was.
-        let noted =
+        let all = self.probes_on_target();
+        let named =
             self.attempt.kubelet().and_then(|(_, reported)| all.iter().copied().find(|it| is_named_by(it, reported)));
-        if let Some(noted) = noted {
-            return vec![noted];
+        if let Some(named) = named {
+            return vec![named];
         }
         let behaving = behaving(all, self.attempt);
-        if behaving.is_empty() && self.handlers_met().is_empty() { all.to_vec() } else { behaving }
+        if behaving.is_empty() && self.possible_handlers().is_empty() { all.to_vec() } else { behaving }
     }
 
     /// The containers with a probe or lifecycle handler that it can be.
     pub(super) fn containers_of(&self) -> Vec<PodContainer<'a>> {
         let probes = self.matching_probes().iter().map(|(pod, container, _)| (*pod, *container));
-        probes.chain(self.handlers_met().iter().map(|(pod, container, _)| (*pod, *container))).collect()
+        probes.chain(self.possible_handlers().iter().map(|(pod, container, _)| (*pod, *container))).collect()
     }
 
-    /// The attempt can be one of this probe: by its specs, or, where none are known, by the pod's address.
+    /// The attempt can be of this probe: by its spec, or by the pod's address if no spec is known.
     pub fn is_probe_of(&self, probe: &KubeletProbe) -> bool {
         let matches = self.matching_probes();
         if !matches.is_empty() {
             return matches.iter().any(|it| is_named_by(it, probe));
         }
-        if !self.handlers_met().is_empty() {
+        if !self.possible_handlers().is_empty() {
             return false;
         }
-        // Without specs the address names the pod. Without a pod there that has a name, the kubelet must have named the target.
+        // Without specs, the address gives the pod. If no named pod has it, the kubelet must have named the target.
         self.named_pod().map_or(probe.dst == Some(self.attempt.flow.dst), |pod| is_pod(pod, &probe.pod))
     }
 
-    /// The pod at the address, if it is known by name: of one that is not listed yet only its network namespace may be.
+    /// The pod at the address, if its name is known. Of a pod that is not listed yet, only the network namespace may be
+    /// known.
     pub fn named_pod(&self) -> Option<&'a Pod> {
         let pod = self.node.pods.only_at(self.attempt.flow.dst.ip());
         pod.filter(|pod| pod.uid.is_some() || pod.name.is_some())
     }
 
-    /// Whoever dialled this loopback address may have dialled `localhost`, which has another one: no probe that fits names the address.
+    /// The prober may have dialled `localhost`, which has another address, too: not all fitting probes name this
+    /// address.
     pub fn may_be_localhost(&self) -> bool {
         let names = |(.., spec): &Match<'_>| spec.host.as_deref().is_some_and(|host| host != "localhost");
         let probes = self.matching_probes();
@@ -66,47 +66,47 @@ impl<'a> Matched<'a> {
             && !by_address
     }
 
-    /// The probe that dialled this by the kubelet's words and has another port: it was redirected. The kubelet follows on the same
-    /// host only (`RedirectChecker`, pkg/probe/http).
+    /// The probe that the kubelet outcome names, if its port is another one: it was redirected here. The kubelet
+    /// follows a redirect only within the same host (`RedirectChecker`, pkg/probe/http).
     pub(super) fn redirected(&self) -> Option<Match<'a>> {
         let (_, reported) = self.attempt.kubelet().filter(|_| outcome_was_logged(self.attempt))?;
-        let mut noted = self.target_specs().filter(|it| is_named_by(it, reported));
-        // An Event may name none of two containers.
-        let only = noted.next().filter(|_| noted.next().is_none());
+        let mut named = self.target_specs().filter(|it| is_named_by(it, reported));
+        // An Event may not name the container, so two probes can fit.
+        let only = named.next().filter(|_| named.next().is_none());
         only.filter(|(.., spec)| spec.handler == Handler::Http && spec.port != self.attempt.flow.dst.port())
     }
 
-    /// The probes that the redirect before this connection can have answered, if no probe or lifecycle handler asks its port itself.
+    /// The probes that may have got the redirect before this connection, if no probe or lifecycle handler has its port.
     pub(super) fn followed(&self) -> Vec<Match<'a>> {
         let Some(first) = self.attempt.redirected.map(|it| it.first) else { return Vec::new() };
-        if !self.probes_on().is_empty() || !self.handlers_met().is_empty() {
+        if !self.probes_on_target().is_empty() || !self.possible_handlers().is_empty() {
             return Vec::new();
         }
-        let asks = |spec: &ProbeSpec| spec.handler == Handler::Http && spec.port == first.port();
-        self.target_specs().filter(|(.., spec)| asks(spec)).collect()
+        let is_first = |spec: &ProbeSpec| spec.handler == Handler::Http && spec.port == first.port();
+        self.target_specs().filter(|(.., spec)| is_first(spec)).collect()
     }
 
-    /// The port of the probe that was redirected to this target, by the kubelet's words, or by its answer and what it dialled next.
+    /// The port of the probe that was redirected to this target, by the kubelet outcome or by the redirect before.
     pub fn redirected_from(&self) -> Option<u16> {
         let named = self.redirected().map(|(.., spec)| spec.port);
         named.or_else(|| self.followed().first().map(|(.., spec)| spec.port))
     }
 
-    /// The status of the redirect that this connection follows, if it stayed on the port and only one probe asks that: two are
-    /// redirected in turn.
+    /// The status of the redirect that this connection follows, if it leads to the same port. Only one probe must have
+    /// the port: of two, each may have been redirected.
     pub fn redirected_within_port(&self) -> Option<u16> {
         let redirected = self.attempt.redirected.filter(|it| it.first == self.attempt.flow.dst)?;
-        let only = self.probes_on().len() == 1 && self.handlers_met().is_empty();
+        let only = self.probes_on_target().len() == 1 && self.possible_handlers().is_empty();
         only.then_some(redirected.status)
     }
 
-    /// The kubelet itself has named this target as the one where a probe of another port ended.
+    /// The kubelet outcome names this target for a probe of another port.
     pub fn is_named_redirect(&self) -> bool {
         self.redirected().is_some()
     }
 }
 
-/// Of two pods on the host's network that are asked the same, it can be either.
+/// The pod of the containers, if they have one in common. Two pods on the host's network can have the same target.
 pub(super) fn only_pod<'a>(containers_of: &[PodContainer<'a>]) -> Option<&'a Pod> {
     let (first, _) = containers_of.first()?;
     containers_of.iter().all(|(pod, _)| std::ptr::eq(*pod, *first)).then_some(*first)
@@ -117,7 +117,8 @@ pub(super) fn single_container<'a>(containers_of: &[PodContainer<'a>]) -> Option
     containers_of.iter().all(|(_, c)| c.name == first.name).then_some(*first)
 }
 
-/// The pod that a line of the kubelet names: by uid, if both have one. The next pod of a StatefulSet has the name of the last.
+/// The pod is the one that the kubelet names: by uid, if both are known. The next pod of a StatefulSet has the same
+/// name.
 pub fn is_pod(pod: &Pod, named: &PodRef) -> bool {
     let same = |left: &Option<String>, right: &Option<String>| left.is_some() && left == right;
     match &named.uid {
@@ -126,13 +127,13 @@ pub fn is_pod(pod: &Pod, named: &PodRef) -> bool {
     }
 }
 
-/// The probe that the kubelet speaks of. An Event that it combined of several does not tell the container.
+/// The kubelet outcome names this probe. An Event into which the kubelet combined several does not name the container.
 fn is_named_by((pod, container, spec): &Match<'_>, probe: &KubeletProbe) -> bool {
     let is_container = container.name == probe.container || probe.is_event() && probe.container.is_none();
     is_pod(pod, &probe.pod) && is_container && spec.probe_type == probe.probe_type
 }
 
-/// The kubelet has reported of this very target that its probe failed there.
+/// The kubelet outcome names the target of this attempt.
 pub(super) fn outcome_was_logged(attempt: &Attempt) -> bool {
     attempt.prober && attempt.kubelet().is_some_and(|(_, reported)| reported.dst == Some(attempt.flow.dst))
 }
@@ -146,7 +147,7 @@ mod tests {
     }
 
     #[test]
-    fn the_next_pod_of_a_name_is_another_one() {
+    fn pods_with_one_name_are_distinguished_by_uid() {
         let pod = |uid: Option<&str>, kubelet_uid: Option<&str>| {
             let PodRef { namespace, name, .. } = named(None);
             Pod {

@@ -1,4 +1,4 @@
-//! Dials of the prober's process that need not be a probe's: of an API server that runs in it, or as the API server's client.
+//! Dials of the prober's process that may be no probes: by an API server in the process, or as the API server's client.
 
 use super::Matched;
 use super::targets::{Match, behaving};
@@ -6,36 +6,38 @@ use crate::correlate::attempt::Attempt;
 use tracer_model::event::{AnswerKind, Handler, WITH_API_SERVER};
 
 const SECOND_NS: u64 = 1_000_000_000;
-/// What a kubelet, or a control plane in its process, dials on its own node as a client: API servers and what balances them there
-/// (kubeadm, k3s, RKE2, k0s, Talos, MicroK8s), RKE2's supervisor, etcd, kubelets. Not 443 and 8443, which anybody's probe may have.
+/// Ports that a kubelet, or a control plane in its process, dials on its own node as a client: API servers and their
+/// load balancers (kubeadm, k3s, RKE2, k0s, Talos, MicroK8s), RKE2's supervisor, etcd, kubelets. Not 443 and 8443,
+/// which any probe may use.
 const CONTROL_PLANE: &[u16] = &[2379, 6443, 6444, 7443, 7445, 9345, 10250, 16443];
 
 impl<'a> Matched<'a> {
-    /// Why else it may have dialled the target of the probes that this attempt can be, in words; `None` if it surely is a probe, or
-    /// nothing else dials there.
+    /// Another reason for which the process may have dialled the target; `None` if the attempt is surely a probe, or
+    /// only probes dial there.
     ///
-    /// The API server dials pods for its own clients (`kubectl get --raw /api/v1/namespaces/…/proxy`, webhooks, aggregated APIs). The
-    /// kubelet dials the API server of its own node with a client that tries again each second or so.
+    /// The API server dials pods for its own clients (`kubectl get --raw /api/v1/namespaces/…/proxy`, webhooks,
+    /// aggregated APIs). The kubelet dials the API server of its own node as a client, which retries about once a
+    /// second.
     pub fn other_reason(&self) -> Option<&'static str> {
         let probes = self.matching_probes();
-        // Neither opens a connection for nothing; and the kubelet may have reported what it was.
-        if probes.is_empty() || self.attempt.touched_only() || self.attempt.kubelet().is_some() {
+        // Both send a request on each connection. A kubelet outcome shows that the attempt was a probe.
+        if probes.is_empty() || self.attempt.carried_no_data() || self.attempt.kubelet().is_some() {
             return None;
         }
-        let why = if has_api_server(self.attempt) {
+        let reason = if has_api_server(self.attempt) {
             "the API server in the same process dials pods, too"
         } else if self.node.pods.is_api_server(self.attempt.flow.dst) {
             "the kubelet dials it as a client, too"
         } else {
             return None;
         };
-        let all = self.probes_on();
+        let all = self.probes_on_target();
         let due = behaving(all, self.attempt).iter().any(|it| self.is_due(it, all));
-        (!due).then_some(why)
+        (!due).then_some(reason)
     }
 
-    /// The prober dialled its own node, and nothing tells whether for a probe: no spec is known, nor has the kubelet reported it. What
-    /// answers in plain HTTP is no control plane's.
+    /// The prober dialled a control plane's port on its own node, maybe as a client: no spec is known, and the kubelet
+    /// has not reported the attempt. A control plane does not answer in plain HTTP.
     pub fn may_be_client(&self) -> bool {
         let dst = self.attempt.flow.dst;
         let to_node =
@@ -45,24 +47,25 @@ impl<'a> Matched<'a> {
         self.attempt.prober && to_node && untold && CONTROL_PLANE.contains(&dst.port()) && !is_plain()
     }
 
-    /// It came one period after another dial, and no more dials between them than probes make.
+    /// The attempt came one period after another dial, with no more dials between them than probes make.
     fn is_due(&self, (.., spec): &Match<'_>, all: &[Match<'_>]) -> bool {
-        let (connects_to, dst) = (&self.node.recent_connects, self.attempt.flow.dst);
+        let (connects, dst) = (&self.node.recent_connects, self.attempt.flow.dst);
         let period_ns = u64::from(spec.period_s) * SECOND_NS;
-        let most: u32 = all.iter().map(|(.., other)| in_a_period(other.period_s, other.handler, spec.period_s)).sum();
-        connects_to.any_a_period_before(dst, self.attempt.started, period_ns)
-            && connects_to.within(dst, self.attempt.started, period_ns) <= most as usize
+        let most: u32 =
+            all.iter().map(|(.., other)| dials_per_period(other.period_s, other.handler, spec.period_s)).sum();
+        connects.any_a_period_before(dst, self.attempt.started, period_ns)
+            && connects.within(dst, self.attempt.started, period_ns) <= most as usize
     }
 }
 
-/// The prober's process contains an API server, or may.
+/// The prober's process may contain an API server.
 pub fn has_api_server(attempt: &Attempt) -> bool {
     WITH_API_SERVER.contains(&attempt.actor.comm.as_str())
 }
 
-/// How often at most a probe dials while another goes through one period: a redirect is dialled for again, and a gRPC probe
-/// dials again until its timeout.
-fn in_a_period(own_s: u32, handler: Handler, period_s: u32) -> u32 {
+/// The most dials of a probe within one period of another probe. A redirect needs a second dial, and a gRPC probe dials
+/// again until its timeout.
+fn dials_per_period(own_s: u32, handler: Handler, period_s: u32) -> u32 {
     let again = if handler == Handler::Grpc { 4 } else { 2 };
     period_s.div_ceil(own_s.max(1)).saturating_mul(again)
 }
@@ -80,11 +83,11 @@ mod tests {
         stream.again(conn).connect().prober_named(comm).established().answers(404);
     }
 
-    /// A user asks the API server for a page of the pod.
+    /// A user requests a page of the pod through the API server.
     #[test]
-    fn what_the_api_server_in_the_process_may_have_asked_is_no_proven_failure() {
+    fn a_failure_that_may_be_a_request_of_the_api_server_is_only_likely() {
         use Confidence::{Likely, Proven};
-        let asked = |comm: &str| {
+        let verdicts = |comm: &str| {
             let mut stream = Stream::new();
             refused_by(comm, 100, stream.http_readiness());
             refused_by(comm, 101, stream.wait_ms(3_000));
@@ -93,13 +96,13 @@ mod tests {
             reported(&stream)
         };
         let of_k3s = [(Likely, None), (Likely, None), (Proven, Some(1)), (Proven, Some(2))];
-        assert_eq!(asked("k3s-server"), of_k3s);
-        assert_eq!(asked("kubelet"), [1, 2, 3, 4].map(|count| (Proven, Some(count))));
+        assert_eq!(verdicts("k3s-server"), of_k3s);
+        assert_eq!(verdicts("kubelet"), [1, 2, 3, 4].map(|count| (Proven, Some(count))));
     }
 
-    /// Each second: some of them lie a period apart.
+    /// The client dials each second, so some dials are one period apart.
     #[test]
-    fn the_kubelets_own_client_fails_no_probe_of_its_api_server() {
+    fn a_dial_of_the_api_server_that_may_be_the_kubelets_client_is_only_likely() {
         let connects_to = |container: &str| {
             let mut stream = Stream::to("10.0.0.1:6443").host_network_liveness(container, 10).clone();
             for conn in 100..115 {
@@ -125,7 +128,7 @@ mod tests {
 
     /// `attach` on a control plane while its API server is down.
     #[test]
-    fn without_specs_a_dial_of_the_nodes_api_server_is_not_called_a_probe() {
+    fn without_specs_a_dial_of_the_nodes_api_server_is_a_connection() {
         let down = refused_at(6443).verdicts().remove(0);
         let (words, fix) = (&down.verdict.summary, &down.verdict.remediation);
         assert_eq!((down.subject, down.verdict.confidence), (Subject::Connection, Confidence::Proven));
@@ -141,9 +144,9 @@ mod tests {
         assert_lacks(&noted.verdict.summary, &["client"]);
     }
 
-    /// The first dial is answered with a 301 to a port that nobody listens on.
+    /// The answer to the first dial is a 301 to a port without a listener.
     #[test]
-    fn a_redirect_that_fails_is_the_probes() {
+    fn a_refused_redirect_is_a_failure_of_the_probe() {
         let mut stream = Stream::new().http_readiness().connect().established().answers(301).clone();
         stream.again_to(8, "10.88.0.2:8443").connect().refused().kubelet_at_target(ProbeOutput::Network);
         let verdicts = stream.verdicts();
@@ -157,7 +160,7 @@ mod tests {
 
     /// A pod on the host's network that has the port of an API server.
     #[test]
-    fn without_specs_an_answer_in_plain_http_is_a_probes() {
+    fn without_specs_an_answer_in_plain_http_shows_a_probe() {
         let mut stream = Stream::to("10.88.0.1:6443");
         stream.links(true, &["10.88.0.1"]).connect().established().answers(503);
         assert_eq!(stream.verdicts()[0].subject, Subject::Probe);

@@ -1,4 +1,4 @@
-//! What came of an attempt, by what the probes that it can be want: a dial, a request, an answer in time.
+//! Whether an attempt failed, by the needs of the probes that it can be: a connection, a request, an answer in time.
 
 use super::protocols::WAITED_NS;
 use super::{BEFORE_TIMEOUT_NS, Matched};
@@ -6,46 +6,45 @@ use crate::correlate::attempt::End;
 use tracer_model::event::{Handler, ProbeOutput, TcpState};
 
 impl<'a> Matched<'a> {
-    /// It was connected only when every probe that it can be had given up, and then nothing came of it.
+    /// The attempt was connected only after every probe that it can be had timed out, and carried no data.
     ///
-    /// A kubelet built with Go 1.23 or newer (Kubernetes 1.32) goes on to dial after an httpGet probe has timed out, and closes
-    /// what it gets: `Transport.getConn` of net/http detaches the dial from its request.
+    /// A kubelet built with Go 1.23 or newer (Kubernetes 1.32) still dials after an httpGet probe has timed out, and
+    /// then closes the connection: `Transport.getConn` of net/http detaches the dial from its request.
     pub fn is_too_late(&self) -> bool {
-        let Some(connected) = self.attempt.established_at().filter(|_| self.attempt.touched_only()) else {
+        let Some(connected) = self.attempt.established_at().filter(|_| self.attempt.carried_no_data()) else {
             return false;
         };
         self.longest_timeout_ns().is_some_and(|timeout| connected.saturating_sub(self.attempt.started) >= timeout)
     }
 
-    /// It was connected, and all probes that it can be would have sent a request, which it did not: it was no probe of an open
-    /// port.
+    /// All probes that it can be send a request, but the attempt carried no data.
     pub fn sent_no_request(&self) -> bool {
-        let probes = self.probes_met();
-        self.attempt.touched_only() && !probes.is_empty() && probes.iter().all(|spec| spec.handler != Handler::Tcp)
+        let probes = self.possible_probes();
+        self.attempt.carried_no_data() && !probes.is_empty() && probes.iter().all(|spec| spec.handler != Handler::Tcp)
     }
 
-    /// All probes that it can be ask no more than whether the port is open, and nothing was sent: once it is connected, a reset is
-    /// no failure of theirs. The kubelet's `net.Dialer` has returned by then, unless the RST came before the socket was asked
-    /// for its error (`DoTCPProbe`, pkg/probe/tcp/tcp.go): then it says so itself.
+    /// All probes that it can be are tcpSocket probes, and nothing was sent. A reset after the handshake is no failure
+    /// of such a probe: the kubelet's `net.Dialer` has returned by then. If the RST comes before `net.Dialer` reads the
+    /// socket's error, the kubelet reports a failure itself (`DoTCPProbe`, pkg/probe/tcp/tcp.go).
     pub fn only_connects(&self) -> bool {
-        let probes = self.probes_met();
+        let probes = self.possible_probes();
         let silent = self.attempt.sent().is_none_or(|n| n == 0) && self.attempt.kubelet().is_none();
         let all_dial = !probes.is_empty() && probes.iter().all(|spec| spec.handler == Handler::Tcp);
-        silent && all_dial && self.handlers_met().is_empty()
+        silent && all_dial && self.possible_handlers().is_empty()
     }
 
-    /// Reset after its dial was done, if it is a probe of an open port: neither a failure nor a success.
+    /// A tcpSocket probe was reset after its handshake: neither a failure nor a success.
     fn is_reset_after_connect(&self) -> bool {
         matches!(self.attempt.ended, Some((_, End::Reset))) && self.only_connects()
     }
 
-    /// Neither a failure nor a success: what was to send a request and did not has succeeded at nothing; of what was reset after its
-    /// dial it is not known, nor of what was closed when its probe had timed out.
+    /// Nothing shows a failure or a success: no request was sent, a tcpSocket probe was reset after its handshake, or
+    /// the connection was closed at the timeout.
     pub fn is_unknown_end(&self) -> bool {
         self.sent_no_request() || self.is_reset_after_connect() || self.timed_out_after_ns().is_some()
     }
 
-    /// It failed: by itself, because every probe had timed out by then, or because the server closed before it was asked.
+    /// The attempt failed: by its end, its timeout, its answer, or because the server closed before the request.
     pub fn failed(&self) -> bool {
         let closed = || matches!(self.attempt.ended, Some((_, End::ClosedByServer))) && self.sent_no_request();
         let by_itself = self.attempt.failed_by_itself() && !self.is_reset_after_connect();
@@ -53,8 +52,8 @@ impl<'a> Matched<'a> {
         by_itself || self.is_too_late() || closed() || answered()
     }
 
-    /// Reset in the middle of an answer: all that came had come in one segment, and the prober still waited for the rest. After a
-    /// whole answer it closes within a millisecond, so that a RST that follows at once harms nobody.
+    /// A RST cut the answer: all bytes came in one segment, and the prober still waited for the rest. After a whole
+    /// answer the prober closes within a millisecond, so a RST right after it does no harm.
     pub fn is_cut_short(&self) -> bool {
         let Some((ended, End::Reset)) = self.attempt.ended else { return false };
         let Some((at, answer)) = self.attempt.answer() else { return false };
@@ -63,30 +62,30 @@ impl<'a> Matched<'a> {
         established && in_one && ended.saturating_sub(at) >= WAITED_NS && self.is_no_refusal()
     }
 
-    /// A request was sent, and what came back is shorter than any answer to it. Where no specs are known it may be in any protocol.
+    /// A request was sent, and the answer is shorter than any valid one. Without specs, the protocol can be any.
     pub fn is_no_answer(&self) -> bool {
         let Some((_, end)) = self.attempt.ended.filter(|(_, end)| *end != End::NotEstablished) else { return false };
         let received = self.attempt.received().filter(|n| (1..STATUS_LINE).contains(n));
-        let asked = self.attempt.prober && self.attempt.sent().is_some_and(|n| n > 0) && received.is_some();
-        if !asked || (end == End::ClosedByProber && self.has_timed_out()) {
+        let has_request = self.attempt.prober && self.attempt.sent().is_some_and(|n| n > 0) && received.is_some();
+        if !has_request || (end == End::ClosedByProber && self.has_timed_out()) {
             return false;
         }
         let least = match self.expects_http() {
-            Some(true) if self.handlers_met().is_empty() => STATUS_LINE,
+            Some(true) if self.possible_handlers().is_empty() => STATUS_LINE,
             None if !self.node.pods.have_specs() && end != End::ClosedByProber && !self.may_be_client() => FRAME,
             _ => return false,
         };
         received.is_some_and(|n| n < least)
     }
 
-    /// It lasted as long as every probe that it can be waits.
+    /// The attempt lasted as long as the longest timeout of the probes that it can be.
     fn has_timed_out(&self) -> bool {
         let both = self.longest_timeout_ns().zip(self.attempt.lasted());
         both.is_some_and(|(timeout, lasted)| lasted.saturating_add(BEFORE_TIMEOUT_NS) >= timeout)
     }
 
-    /// A probe was redirected until the kubelet followed no more: by its own word, or by so many answers in a row that were
-    /// redirects, where there are fewer probes than answers.
+    /// A probe was redirected until the kubelet gave up. Either the kubelet outcome says so, or that many answers in a
+    /// row were redirects, with fewer probes than answers.
     pub fn is_redirect_loop(&self) -> bool {
         let Some(redirected) = self.attempt.redirected.filter(|_| self.attempt.redirect_status().is_some()) else {
             return false;
@@ -101,10 +100,10 @@ impl<'a> Matched<'a> {
     }
 }
 
-/// No status line is shorter: `HTTP/1.1 200` and the end of its line.
+/// The length of the shortest status line: `HTTP/1.1 200` and the end of the line.
 const STATUS_LINE: u64 = 13;
-/// No answer over HTTP/2 is shorter than the head of its first frame (RFC 9113 4.1), and none over TLS.
+/// The length of the header of an HTTP/2 frame (RFC 9113 4.1). No answer over HTTP/2 or TLS is shorter.
 const FRAME: u64 = 9;
 
-/// Go's client, and so the kubelet, follows no more redirects of one request.
+/// How many redirects Go's client, and so the kubelet, follows for one request.
 const MOST_REDIRECTS: u32 = 10;

@@ -1,4 +1,4 @@
-//! What probes speak from their first byte on, and what they were answered in.
+//! The protocols of probes and of their answers.
 
 use super::Matched;
 use crate::correlate::attempt::{Attempt, End};
@@ -9,83 +9,86 @@ use tracer_model::event::{Answer, AnswerKind, Handler, ProbeOutput, ProbeProtoco
 pub enum Protocol {
     /// HTTP over TLS.
     Tls,
-    /// gRPC, which the kubelet asks in plain.
+    /// gRPC, which the kubelet uses without TLS.
     Grpc,
     /// HTTP/2 without TLS.
     Http2,
 }
 
 impl<'a> Matched<'a> {
-    /// The one that all probes speak that this attempt can be. A lifecycle handler's may be none of them: the kubelet asks once more in
-    /// plain where HTTPS was answered so (`runHTTPHandler`, pkg/kubelet/lifecycle/handlers.go).
-    fn spoken(&self) -> Option<Protocol> {
-        let probes = self.probes_met();
+    /// The protocol of all probes that this attempt can be. `None` if it can be a lifecycle handler: after a plain
+    /// answer to HTTPS, the kubelet retries in plain HTTP (`runHTTPHandler`, pkg/kubelet/lifecycle/handlers.go).
+    fn probe_protocol(&self) -> Option<Protocol> {
+        let probes = self.possible_probes();
         let first = of(probes.first()?)?;
         let agreed = probes.iter().all(|spec| of(spec) == Some(first));
-        (agreed && self.handlers_met().is_empty() && self.other_reason().is_none()).then_some(first)
+        (agreed && self.possible_handlers().is_empty() && self.other_reason().is_none()).then_some(first)
     }
 
-    /// All probes that this attempt can be ask in gRPC without TLS.
+    /// All probes that this attempt can be speak gRPC without TLS.
     pub fn expects_grpc(&self) -> bool {
-        self.spoken() == Some(Protocol::Grpc)
+        self.probe_protocol() == Some(Protocol::Grpc)
     }
 
-    /// What the probe speaks, where the first bytes of the answer belong to another protocol: it has failed. Nobody says yes to a
-    /// question in another protocol: who does was asked in his own (a port that takes both, a redirect to `http://`), and so was who
-    /// gave the status that the kubelet read.
-    pub fn misspoken(&self) -> Option<Protocol> {
+    /// The protocol of the probe, if the first bytes of the answer are of another one: the probe has failed. Not if the
+    /// answer is a success or a redirect, or if the kubelet read a status. Then the request was in the protocol of the
+    /// answer: the port takes both, or a redirect led to `http://`.
+    pub fn mismatched_protocol(&self) -> Option<Protocol> {
         let (_, answer) = self.attempt.answer().filter(|(_, it)| is_beginning(self.attempt, it))?;
         let status_read =
             self.attempt.kubelet().is_some_and(|(_, reported)| matches!(reported.says, ProbeOutput::Status(_)));
         if status_read || answer.status.is_some_and(|status| (200..400).contains(&status)) {
             return None;
         }
-        let spoken = self.spoken()?;
-        let differs = match spoken {
+        let probe_protocol = self.probe_protocol()?;
+        let differs = match probe_protocol {
             Protocol::Tls => matches!(answer.kind, AnswerKind::Http | AnswerKind::Other),
             Protocol::Grpc | Protocol::Http2 => answer.kind == AnswerKind::Http || answer.kind.is_tls(),
         };
-        differs.then_some(spoken)
+        differs.then_some(probe_protocol)
     }
 
-    /// The server refused the TLS handshake of a probe that speaks TLS: a fatal alert is the first that it sends.
+    /// The server refused the TLS handshake of a probe: its first bytes are a fatal alert.
     pub fn refused_tls(&self) -> bool {
         let alert = |answer: &Answer| answer.kind == AnswerKind::Alert && is_beginning(self.attempt, answer);
-        self.attempt.answer().is_some_and(|(_, answer)| alert(answer)) && self.spoken() == Some(Protocol::Tls)
+        self.attempt.answer().is_some_and(|(_, answer)| alert(answer)) && self.probe_protocol() == Some(Protocol::Tls)
     }
 
-    /// How long the prober held a connection that it closed when all probes that it can be had timed out. An answer had begun,
-    /// but it cannot be read or was not complete: a prober that has its answer closes at once.
+    /// The duration of a connection that the prober closed after the longest timeout. An answer had begun, but tracer
+    /// cannot read it, or it was not complete: a prober closes at once when it has its answer.
     pub fn timed_out_after_ns(&self) -> Option<u64> {
         let (_, End::ClosedByProber) = self.attempt.ended? else { return None };
         let timeout = self.longest_timeout_ns()?;
         let lasted = self.attempt.lasted()?;
         let over =
             self.attempt.received().is_some_and(|n| n > 0) && lasted.saturating_add(BEFORE_TIMEOUT_NS) >= timeout;
-        let waited = || self.spoken().is_some() || self.still_waited();
+        let waited = || self.probe_protocol().is_some() || self.still_waited();
         (over && waited()).then_some(lasted)
     }
 
-    /// It asks in plain HTTP, and closed so long after the last segment that its answer cannot have been whole.
+    /// A plain HTTP probe closed so long after the last segment that its answer cannot have been complete.
     fn still_waited(&self) -> bool {
         let quiet = self.attempt.last.as_ref().and_then(|last| last.quiet_ns);
         self.is_no_refusal() && quiet.is_some_and(|quiet| quiet >= WAITED_NS)
     }
 
-    /// A probe in plain HTTP, and nothing else. Its answer is no failure as far as it was read.
+    /// The attempt is surely a plain HTTP probe, and the answer has no failure status as far as it was read.
     pub(super) fn is_no_refusal(&self) -> bool {
         let status = self.attempt.answer().and_then(|(_, answer)| answer.status);
-        let is_probe = self.expects_http() == Some(true) && self.handlers_met().is_empty();
+        let is_probe = self.expects_http() == Some(true) && self.possible_handlers().is_empty();
         is_probe && status.is_none_or(|status| status < 400) && self.other_reason().is_none()
     }
 
-    /// A ClientHello was answered there in something else: as the first bytes show, or, where those were not read, as the kubelet says.
-    /// The bytes say it not where one was answered in TLS.
+    /// The answer to a ClientHello was not TLS: the first bytes show it, or the kubelet outcome if tracer did not read
+    /// them. The bytes do not count if the port has answered in TLS before.
     pub fn is_without_tls(&self) -> bool {
         let reported = || self.attempt.kubelet().is_some_and(|(_, reported)| reported.says == ProbeOutput::NotHttp);
         match self.attempt.answer() {
-            Some(_) => self.misspoken() == Some(Protocol::Tls) && self.node.tls.answer(self.attempt.flow.dst).is_none(),
-            None => reported() && self.spoken() == Some(Protocol::Tls),
+            Some(_) => {
+                self.mismatched_protocol() == Some(Protocol::Tls)
+                    && self.node.tls.answer(self.attempt.flow.dst).is_none()
+            }
+            None => reported() && self.probe_protocol() == Some(Protocol::Tls),
         }
     }
 }
@@ -100,15 +103,16 @@ fn of(spec: &ProbeSpec) -> Option<Protocol> {
     }
 }
 
-/// These bytes are the beginning of the answer, as far as that is seen. Where segments came out of order or one was lost, the first
-/// to come is not: what begins like HTTP may follow, and of what has no beginning nothing was received.
+/// These bytes are the beginning of the answer, as far as tracer sees. If segments come out of order or get lost, the
+/// first to arrive may not be. Then a segment that begins like HTTP may follow, and the socket counts no bytes without
+/// the beginning.
 pub fn is_beginning(attempt: &Attempt, answer: &Answer) -> bool {
     answer.kind == AnswerKind::Http || attempt.ended.is_some() && attempt.received() != Some(0)
 }
 
-/// An attempt that the prober closes so short before its timeout was not answered in time: its time began a moment before its
-/// dial, and its timer fires a moment late.
+/// An attempt that the prober closes this shortly before its timeout has timed out: the prober's timer began a moment
+/// before the dial.
 pub const BEFORE_TIMEOUT_NS: u64 = 10_000_000;
 
-/// Who has its answer closes at once: so long after the last byte the prober still waited for the rest.
+/// A prober closes at once when it has its answer. This long after the last byte, it still waited for the rest.
 pub(super) const WAITED_NS: u64 = 10_000_000;

@@ -1,4 +1,4 @@
-//! What is dialled where: the probes and containers of a target, and the probes that behave like an attempt.
+//! The probes and containers of a target, and the probes that behave like an attempt.
 
 use std::net::IpAddr;
 
@@ -11,13 +11,13 @@ pub(super) type Match<'a> = (&'a Pod, &'a Container, &'a ProbeSpec);
 pub(super) type PodContainer<'a> = (&'a Pod, &'a Container);
 
 impl<'a> Matched<'a> {
-    /// The containers for which somebody may dial this address.
+    /// The containers whose probes or lifecycle handlers may dial this address.
     pub(super) fn target_containers(&self) -> impl Iterator<Item = PodContainer<'a>> {
         let pods = self.node.pods.connected_at(self.attempt.flow.dst.ip());
         pods.flat_map(|pod| pod.containers.iter().map(move |c| (pod, c)))
     }
 
-    /// The probe specs of the containers for which somebody may dial this address.
+    /// The probes of the containers whose probes or lifecycle handlers may dial this address.
     pub(super) fn target_specs(&self) -> impl Iterator<Item = Match<'a>> {
         self.target_containers().flat_map(|(pod, c)| c.probes.iter().map(move |spec| (pod, c, spec)))
     }
@@ -29,7 +29,8 @@ impl<'a> Matched<'a> {
             .collect()
     }
 
-    /// A probe or lifecycle handler dials this address: its own `host`, the pod's address, or the node's for a pod on the host's network.
+    /// A probe or lifecycle handler dials this address: its own `host`, the pod's address, or the node's address for a
+    /// pod on the host's network.
     pub(super) fn connects_to(&self, pod: &Pod, host: Option<&str>) -> bool {
         let dst = self.attempt.flow.dst.ip();
         if let Some(host) = host {
@@ -38,12 +39,12 @@ impl<'a> Matched<'a> {
         if pod.addrs.contains(&dst) {
             return true;
         }
-        // A host-network pod of a standalone kubelet has no address of its own in its status.
+        // A standalone kubelet reports no address for a host-network pod.
         pod.host_network && pod.addrs.is_empty() && self.attempt.netns.is_some_and(|netns| self.node.owns(netns, dst))
     }
 }
 
-/// Those that send something or do not, as the attempt did; all while it is not over.
+/// The probes that send a request or not, as the attempt did. All probes, while the attempt is not over.
 pub(super) fn behaving<'a>(all: &[Match<'a>], attempt: &Attempt) -> Vec<Match<'a>> {
     let silent = attempt.sent_nothing();
     let is_known = silent || attempt.sent().is_some_and(|n| n > 0);

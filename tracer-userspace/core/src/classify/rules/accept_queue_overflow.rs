@@ -1,4 +1,4 @@
-//! The listener's accept queue is full: the kernel drops the SYN without a trace.
+//! The listener's accept queue is full: the kernel drops the SYN and sends no answer.
 
 use super::connection_refused::takes;
 use super::*;
@@ -11,7 +11,7 @@ pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
     by_hook(case).or_else(|| by_inspection(case))
 }
 
-/// This attempt's SYN met the full queue.
+/// A hook saw that this attempt's SYN arrived at a full queue.
 fn by_hook(case: &Case<'_>) -> Option<Finding> {
     let (time, met) = case.attempt.queue_full(ListenQueue::Accept).filter(|(time, _)| is_unanswered(case, *time))?;
     let says = format!("the SYN met a listener with {} connections waiting, of {} allowed", met.waiting, met.backlog);
@@ -20,12 +20,12 @@ fn by_hook(case: &Case<'_>) -> Option<Finding> {
     Some(finding(case, seen, (met.waiting, met.backlog), met.netns))
 }
 
-/// The queue, read while the attempt waited, was full.
+/// An inspection found the queue full while the attempt waited.
 fn by_inspection(case: &Case<'_>) -> Option<Finding> {
-    let (time, listener) = full(case).filter(|_| case.settled && silent(case))?;
+    let (time, listener) = fullest_queue(case).filter(|_| case.settled && silent(case))?;
     let (_, listeners) = listeners(case)?;
     let netns = super::inspected(case).and_then(|(_, seen)| seen.netns);
-    let mut found = finding(case, seen(time, listener), (listener.waiting, listener.backlog), netns);
+    let mut found = finding(case, of_queue(time, listener), (listener.waiting, listener.backlog), netns);
     if listeners.len() > 1 {
         let at_least = if listeners.len() < MOST_LISTENERS { "" } else { "at least " };
         found.summary += &format!("; it is one of {at_least}{} listeners on that port (SO_REUSEPORT)", listeners.len());
@@ -33,14 +33,15 @@ fn by_inspection(case: &Case<'_>) -> Option<Finding> {
     Some(found.with_confidence(Confidence::Likely).resting_on(&[Hook::KfreeSkb]))
 }
 
-/// The fullest of the listeners that had no room as they were read. `sk_acceptq_is_full`: more than the maximum.
-pub(super) fn full<'a>(case: &Case<'a>) -> Option<(u64, &'a ListenerState)> {
+/// The listener with the most waiting connections among those that were full at the inspection.
+/// Full means more than the maximum (`sk_acceptq_is_full`, include/net/sock.h).
+pub(super) fn fullest_queue<'a>(case: &Case<'a>) -> Option<(u64, &'a ListenerState)> {
     let (time, listeners) = listeners(case)?;
     let full = listeners.into_iter().filter(|listener| listener.waiting > listener.backlog);
     Some((time, full.max_by_key(|listener| listener.waiting)?))
 }
 
-/// The listeners that this attempt's SYN can go to, as they were read: one, or several with SO_REUSEPORT.
+/// The listeners that can get this attempt's SYN, by the inspection: one, or several with SO_REUSEPORT.
 pub(super) fn listeners<'a>(case: &Case<'a>) -> Option<(u64, Vec<&'a ListenerState>)> {
     let (time, seen) = super::inspected(case)?;
     let target = case.attempt.flow.dst.ip();
@@ -48,7 +49,8 @@ pub(super) fn listeners<'a>(case: &Case<'a>) -> Option<(u64, Vec<&'a ListenerSta
     Some((time, seen.listeners.as_ref()?.iter().filter(fits).collect()))
 }
 
-pub(super) fn seen(time: u64, listener: &ListenerState) -> Evidence {
+/// Evidence of the queue of a listener, by an inspection.
+pub(super) fn of_queue(time: u64, listener: &ListenerState) -> Evidence {
     let says = format!(
         "the listener {} has {} connections waiting to be accepted, of {} allowed{}",
         listener.addr,
@@ -77,7 +79,7 @@ pub(super) fn make_room(case: &Case<'_>, netns: Option<Netns>) -> Remediation {
     let port = case.attempt.flow.dst.port();
     let listeners = format!("ss -ltn 'sport = :{port}'");
     let text = format!(
-        "Let the process on port {port} accept faster. Or raise its listen backlog and net.core.somaxconn {place}, and start it again. Its queue is full where Recv-Q is above Send-Q"
+        "Let the process on port {port} accept faster. Or raise its listen backlog and net.core.somaxconn {place}, and restart it. The queue is full if Recv-Q is above Send-Q"
     );
     let show = if netns.is_some() { run_in(case, netns, listeners) } else { Command::in_pod(listeners) };
     Remediation::from(text).run([show])
@@ -89,14 +91,14 @@ mod tests {
     use crate::testing::*;
 
     fn waiting(waiting: u32, backlog: u32) -> Vec<&'static str> {
-        queues(&[(waiting, backlog)])
+        causes_with(&[(waiting, backlog)])
     }
 
-    fn queues(queues: &[(u32, u32)]) -> Vec<&'static str> {
-        looked_at(queues).causes()
+    fn causes_with(queues: &[(u32, u32)]) -> Vec<&'static str> {
+        inspected(queues).causes()
     }
 
-    fn looked_at(queues: &[(u32, u32)]) -> Stream {
+    fn inspected(queues: &[(u32, u32)]) -> Stream {
         let mut stream = Stream::new();
         stream.connect().wait_ms(200).inspection(|seen| {
             seen.netns = Some(POD);
@@ -107,26 +109,26 @@ mod tests {
     }
 
     #[test]
-    fn how_many_listeners_there_are_is_reported() {
-        let summary = |count| looked_at(&vec![(2, 1); count]).verdict().summary.clone();
+    fn several_listeners_on_the_port_are_counted_in_the_summary() {
+        let summary = |count| inspected(&vec![(2, 1); count]).verdict().summary.clone();
         assert_ends(&summary(2), "it is one of 2 listeners on that port (SO_REUSEPORT)");
         assert_has(&summary(MOST_LISTENERS), &["one of at least 128"]);
     }
 
     #[test]
-    fn one_of_several_listeners_may_be_full() {
-        assert_eq!(queues(&[(0, 1), (2, 1)]), ["accept_queue_overflow"]);
-        assert_eq!(queues(&[(0, 1), (1, 1)]), ["unexplained"]);
+    fn one_full_listener_of_several_is_enough() {
+        assert_eq!(causes_with(&[(0, 1), (2, 1)]), ["accept_queue_overflow"]);
+        assert_eq!(causes_with(&[(0, 1), (1, 1)]), ["unexplained"]);
     }
 
     #[test]
-    fn full_means_more_than_allowed() {
+    fn a_queue_is_full_only_above_its_maximum() {
         assert_eq!(waiting(2, 1), ["accept_queue_overflow"]);
         assert_eq!(waiting(1, 1), ["unexplained"]);
     }
 
     #[test]
-    fn the_setting_is_where_it_listens() {
+    fn the_fix_names_the_namespace_of_the_listener() {
         let fix = |netns| {
             let mut stream = Stream::new();
             stream.links(true, &["10.88.0.1"]).connect().wait_ms(200).inspection(|seen| {
@@ -140,7 +142,7 @@ mod tests {
     }
 
     #[test]
-    fn the_attempts_own_syn_at_a_full_queue_is_proof() {
+    fn a_syn_that_arrived_at_a_full_queue_is_enough() {
         assert_eq!(Stream::new().connect().queue_full(ListenQueue::Accept).causes(), ["accept_queue_overflow"]);
     }
 }

@@ -8,60 +8,60 @@ use super::*;
 use tracer_attempts::enrich::{self, Protocol};
 use tracer_model::event::{Answer, AnswerKind, ProbeOutput};
 
-pub(in super::super) const HANDLER: &str = "The network from the kubelet to the pod works. Find what the health handler checks: it may depend on what the pod itself cannot reach. Read the application's log of that moment";
-const PROTOCOL: &str = "The probe asks in HTTP and the port speaks something else: correct the probe's port or scheme, or use tcpSocket or grpc";
-const SPEAKS_FIRST: &str = "something that is not HTTP, before the probe had asked: the server speaks first, as those of SMTP, SSH, FTP and MySQL do";
-const NOT_A_PORT_OF_HTTP: &str =
-    "Correct the probe's port, or use tcpSocket: the server of this port never answers in HTTP";
-const PROTOCOL_TLS: &str = "The probe asks in HTTPS and the port speaks something else: set its scheme to HTTP if the port speaks plain HTTP, correct the port, or use tcpSocket or grpc";
+pub(in super::super) const HANDLER: &str = "The network from the kubelet to the pod works. Find what the health handler checks: it may depend on something that the pod cannot reach. Read the application's log of that moment";
+const NO_HTTP: &str = "The probe asks in HTTP and the port speaks something else: correct the probe's port or scheme, or use tcpSocket or grpc";
+const SPEAKS_FIRST: &str = "something that is not HTTP, before the probe had sent its request: the server speaks first, as SMTP, SSH, FTP and MySQL servers do";
+const NOT_AN_HTTP_PORT: &str =
+    "Correct the probe's port, or use tcpSocket: the server on this port does not speak HTTP";
+const NO_HTTPS: &str = "The probe asks in HTTPS and the port speaks something else: set its scheme to HTTP if the port speaks plain HTTP, correct the port, or use tcpSocket or grpc";
 
-const NEITHER: &str =
+const NEITHER_TLS_NOR_HTTP: &str =
     "The probe asks in HTTPS and the port speaks something else: correct the probe's port, or use tcpSocket or grpc";
 
-/// What a gRPC probe can do about a port that speaks TLS.
+/// The fix if a gRPC probe meets a port that speaks TLS.
 pub(super) const GRPC_IN_PLAIN: &str = "a gRPC probe speaks no TLS (grpc.mode: TLS is alpha in Kubernetes 1.37). Serve the health service on a port without TLS, or use tcpSocket, or exec with a client that speaks TLS (grpc_health_probe -tls)";
 
-/// In the words of whoever reads an alert. What a kubelet offers is what its Go offers (crypto/tls), without a certificate.
-const REFUSAL: &str = "a fatal alert, by which it refuses the TLS handshake";
-const TLS_REFUSED: &str = "The server's log says why. Let it take what the kubelet offers: TLS 1.2 and 1.3, Go's secure ciphers, no server name for an address, no client certificate. Or probe a port that does, or use tcpSocket or exec";
+const REFUSAL: &str = "a fatal alert that refuses the TLS handshake";
+/// The kubelet offers the defaults of Go (crypto/tls), without a certificate.
+const TLS_REFUSED: &str = "The server's log says why. Let the server accept what the kubelet offers: TLS 1.2 and 1.3, Go's secure ciphers, no server name for an address, no client certificate. Or probe another port, or use tcpSocket or exec";
 
 const NO_HEALTH_SERVICE: &str =
     "Register the gRPC health service (grpc.health.v1.Health) in the server, or use tcpSocket";
 
 const NOT_FOUND: &str = "Set the probe's grpc.service to a name that the server's health service knows (empty: the whole server), or register that name there";
 
-const DENIED: &str = "Let the server answer grpc.health.v1.Health/Check without credentials: the kubelet's gRPC probes carry none. Or use tcpSocket, or exec with a client that has them";
+const DENIED: &str = "Let the server answer grpc.health.v1.Health/Check without credentials: the kubelet's gRPC probes carry none. Or use tcpSocket, or exec with a client that has credentials";
 
-const NOT_TAKEN: &str = "Correct the header of the answer that the kubelet's words name: Go's HTTP client, which the kubelet uses, does not take it, though others may";
+const NOT_ACCEPTED: &str = "Correct the header of the answer that the kubelet's message names. Go's HTTP client, which the kubelet uses, rejects it; other clients may accept it";
 
 pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
-    match answered_no(case) {
+    match failed_answer(case) {
         Some(found) => wrong_field(case).is_none().then_some(found),
-        None => too_short(case),
+        None => by_length(case),
     }
 }
 
-/// A no by what was read of the answer, or by the kubelet's word.
-pub(super) fn answered_no(case: &Case<'_>) -> Option<Finding> {
+/// The answer is a failure, by its first bytes or by the kubelet outcome.
+pub(super) fn failed_answer(case: &Case<'_>) -> Option<Finding> {
     by_answer(case).or_else(|| by_outcome(case))
 }
 
-/// What came back is shorter than any answer, whether or not it was read.
-fn too_short(case: &Case<'_>) -> Option<Finding> {
+/// The target sent fewer bytes than any HTTP answer has. It does not matter whether a hook read them.
+fn by_length(case: &Case<'_>) -> Option<Finding> {
     let attempt = case.attempt;
     let (ended, _) = attempt.ended.filter(|_| case.matched.is_no_answer() && case.settled)?;
     let (dst, received) = (attempt.flow.dst, attempt.received()?);
     let summary = format!(
-        "{dst} was reached, took the request and answered with {received} bytes: no status line of HTTP is so short, and a TLS alert has 7"
+        "{dst} was reached, took the request and answered with {received} bytes: an HTTP status line is longer, and a TLS alert has 7"
     );
-    let fix = Remediation::from(SHORT).run([shows_certificate(dst)]);
+    let fix = Remediation::from(MAYBE_TLS).run([shows_certificate(dst)]);
     let seen = vec![of_state(ended, attempt.last.as_ref()?)];
     Some(Finding::likely(Cause::AppStatusFailure, seen, summary, fix))
 }
 
-const SHORT: &str = "Most likely the port speaks TLS and the probe asks in plain: set the probe's scheme to HTTPS; else correct its port, or use tcpSocket";
+const MAYBE_TLS: &str = "Most likely the port speaks TLS and the probe uses plain HTTP: set the probe's scheme to HTTPS. Else correct its port, or use tcpSocket";
 
-/// The kubelet read what no hook can: HTTPS, gRPC.
+/// The kubelet outcome tells what no hook can read: answers over HTTPS and gRPC.
 fn by_outcome(case: &Case<'_>) -> Option<Finding> {
     let (_, reported) = case.attempt.kubelet()?;
     if case.attempt.received().is_some_and(|n| n == 0) {
@@ -75,7 +75,7 @@ fn by_outcome(case: &Case<'_>) -> Option<Finding> {
     Some(sidecar::add(case, status, found.with_confidence(Confidence::Likely)))
 }
 
-/// What the application refuses stands in its log, not that it speaks another protocol.
+/// Adds the application's log, unless the port speaks another protocol: the log does not show that.
 fn with_fix(case: &Case<'_>, fix: &str) -> Remediation {
     match fix {
         HANDLER => with_log(case, fix),
@@ -84,12 +84,13 @@ fn with_fix(case: &Case<'_>, fix: &str) -> Remediation {
     }
 }
 
-/// Shows a certificate if the port speaks TLS.
+/// The command shows a certificate if the port speaks TLS.
 pub(super) fn shows_certificate(dst: SocketAddr) -> Command {
     Command::on_node(format!("openssl s_client -connect {dst} </dev/null"))
 }
 
-/// What the kubelet read, in words, and what fixes it; `None` if it says nothing of an answer. Over TLS it is not HTTP, or no TLS.
+/// The answer by the kubelet outcome, as text, and its fix. `None` if the outcome tells nothing about an answer.
+/// With scheme `https`, `NotHttp` means that the port speaks no TLS, or something else than HTTP in it.
 pub(in super::super) fn answer_text(says: ProbeOutput, scheme: Option<&str>) -> Option<(String, &'static str)> {
     match says {
         ProbeOutput::Status(status) => Some((format!("HTTP status {status}"), HANDLER)),
@@ -99,12 +100,12 @@ pub(in super::super) fn answer_text(says: ProbeOutput, scheme: Option<&str>) -> 
         ProbeOutput::RpcDenied => {
             Some(("that it refuses the health rpc to a caller without credentials".to_owned(), DENIED))
         }
-        ProbeOutput::InvalidAnswer => Some(("HTTP that the kubelet's client does not take".to_owned(), NOT_TAKEN)),
+        ProbeOutput::InvalidAnswer => Some(("HTTP that the kubelet's client rejects".to_owned(), NOT_ACCEPTED)),
         ProbeOutput::TlsRefused => Some((REFUSAL.to_owned(), TLS_REFUSED)),
         ProbeOutput::NotHttp if scheme == Some("https") => {
-            Some(("something that is not HTTP over TLS".to_owned(), PROTOCOL_TLS))
+            Some(("something that is not HTTP over TLS".to_owned(), NO_HTTPS))
         }
-        ProbeOutput::NotHttp => Some(("something that is not HTTP".to_owned(), PROTOCOL)),
+        ProbeOutput::NotHttp => Some(("something that is not HTTP".to_owned(), NO_HTTP)),
         _ => None,
     }
 }
@@ -114,26 +115,26 @@ fn by_answer(case: &Case<'_>) -> Option<Finding> {
     if !enrich::is_beginning(case.attempt, answer) {
         return None;
     }
-    let (says, fix) = refusal(case, answer)?;
+    let (says, fix) = failure_of(case, answer)?;
     let dst = case.attempt.flow.dst;
     let took = ms(time.saturating_sub(case.attempt.started));
     let summary = format!("{dst} was reached and answered after {took}: {says}");
     let fields = json!({ "status": answer.status, "kind": answer.kind });
     let seen = evidence(Hook::CgroupSkb.name(), time, says, fields);
     let found = Finding::failure(Cause::AppStatusFailure, vec![seen], summary, with_fix(case, fix));
-    let found = unless_redirected(case, found);
+    let found = weaken_if_redirected(case, found);
     Some(sidecar::add(case, answer.status.filter(|_| answer.kind == AnswerKind::Http), found))
 }
 
-/// What the answer says, if it is one that the kubelet takes for a failure (`pkg/probe/http`: 200 to 399 is success).
-fn refusal(case: &Case<'_>, answer: &Answer) -> Option<(String, &'static str)> {
+/// The answer as text, and its fix, if the kubelet counts it as a failure (`pkg/probe/http`: 200 to 399 is success).
+fn failure_of(case: &Case<'_>, answer: &Answer) -> Option<(String, &'static str)> {
     if case.matched.refused_tls() {
         return Some((REFUSAL.to_owned(), TLS_REFUSED));
     }
-    if let Some(protocol) = case.matched.misspoken() {
+    if let Some(protocol) = case.matched.mismatched_protocol() {
         return Some(mismatch(protocol, answer));
     }
-    // Without a spec only a status line says that HTTP was spoken; gRPC answers in bytes of its own.
+    // Without a spec only a status line shows that the probe asked in HTTP: gRPC answers in its own binary format.
     let asked = case.matched.expects_http();
     if asked.is_none() && case.node.pods.have_specs() && !may_be_a_probe(case) {
         return None;
@@ -141,42 +142,44 @@ fn refusal(case: &Case<'_>, answer: &Answer) -> Option<(String, &'static str)> {
     if !case.attempt.prober || !asked.unwrap_or(answer.kind == AnswerKind::Http) {
         return None;
     }
-    // What was sent decides: a server that speaks first has answered nobody.
-    if !had_request(case.attempt, answer, asked) || is_to_be_counted(case.attempt, answer) {
+    // Bytes that the server sends before any request are no answer.
+    if !had_request(case.attempt, answer, asked) || awaits_length(case.attempt, answer) {
         return None;
     }
     match (answer.kind, answer.status) {
         (AnswerKind::Http, Some(status)) if !(200..400).contains(&status) && !answer.is_interim() => {
-            // A lifecycle handler takes any (`runHTTPHandler`, pkg/kubelet/lifecycle/handlers.go).
-            let handlers = case.matched.handlers_met();
+            // A lifecycle handler accepts any status (`runHTTPHandler`, pkg/kubelet/lifecycle/handlers.go).
+            let handlers = case.matched.possible_handlers();
             handlers.is_empty().then(|| (format!("HTTP status {status}"), HANDLER))
         }
         (AnswerKind::Tls | AnswerKind::Alert, _) => Some((
             "a TLS record in answer to plain HTTP".to_owned(),
             "Set the probe's scheme to HTTPS: the port speaks TLS",
         )),
-        (AnswerKind::Other, _) if answer.asked == Some(false) => Some((SPEAKS_FIRST.to_owned(), NOT_A_PORT_OF_HTTP)),
-        (AnswerKind::Other, _) => Some(("something that is not HTTP".to_owned(), PROTOCOL)),
+        (AnswerKind::Other, _) if answer.asked == Some(false) => Some((SPEAKS_FIRST.to_owned(), NOT_AN_HTTP_PORT)),
+        (AnswerKind::Other, _) => Some(("something that is not HTTP".to_owned(), NO_HTTP)),
         _ => None,
     }
 }
 
-/// The prober had sent a request. While it is open, and a recording of before does not tell, its specs do.
+/// The prober has sent a request, before this answer or after it. Older recordings do not have `asked`: then the specs
+/// decide while the connection is open.
 fn had_request(attempt: &Attempt, answer: &Answer, by_specs: Option<bool>) -> bool {
     let before = answer.asked.unwrap_or(attempt.ended.is_none() && by_specs == Some(true));
     before || attempt.sent().is_none_or(|n| n > 0)
 }
 
-/// In a recording of before the length of such an answer tells that the port speaks TLS, and is known at its end.
-fn is_to_be_counted(attempt: &Attempt, answer: &Answer) -> bool {
+/// The answer may come from a port that speaks TLS: only its length shows that. Older recordings do not have the
+/// length. It is then known when the connection has ended.
+fn awaits_length(attempt: &Attempt, answer: &Answer) -> bool {
     answer.status == Some(400) && answer.len.is_none() && attempt.ended.is_none()
 }
 
-/// Where the port has answered in TLS, too, what answers in plain may have been asked in plain: a redirect to `http://` on the
-/// same port, which the kubelet follows.
-fn unless_redirected(case: &Case<'_>, mut found: Finding) -> Finding {
+/// Lowers the confidence if the port has answered in TLS as well. Then a redirect to `http://` on the same port, which
+/// the kubelet follows, may have made the request plain HTTP.
+fn weaken_if_redirected(case: &Case<'_>, mut found: Finding) -> Finding {
     let dst = case.attempt.flow.dst;
-    let in_plain = case.matched.misspoken() == Some(Protocol::Tls);
+    let in_plain = case.matched.mismatched_protocol() == Some(Protocol::Tls);
     if in_plain && case.node.tls.answer(dst).is_some() {
         found.confidence = Confidence::Likely;
         found.summary += "; that port has answered in TLS, too: the probe may have been redirected to http:// on it";
@@ -184,7 +187,7 @@ fn unless_redirected(case: &Case<'_>, mut found: Finding) -> Finding {
     found
 }
 
-/// The port speaks another protocol than the probe.
+/// The text and the fix if the port speaks another protocol than the probe.
 fn mismatch(probe: Protocol, answer: &Answer) -> (String, &'static str) {
     let status = answer.status.map(|status| format!(" (status {status})")).unwrap_or_default();
     match (probe, answer.kind) {
@@ -192,14 +195,16 @@ fn mismatch(probe: Protocol, answer: &Answer) -> (String, &'static str) {
             format!("plain HTTP{status} in answer to TLS"),
             "Set the probe's scheme to HTTP, or its port to one that speaks TLS",
         ),
-        (Protocol::Tls, _) => ("something that is neither TLS nor HTTP in answer to TLS".to_owned(), NEITHER),
+        (Protocol::Tls, _) => {
+            ("something that is neither TLS nor HTTP in answer to TLS".to_owned(), NEITHER_TLS_NOR_HTTP)
+        }
         (Protocol::Grpc, AnswerKind::Http) => (
             format!("HTTP/1{status} in answer to gRPC (HTTP/2)"),
-            "use httpGet, or set the probe's port to one that speaks gRPC",
+            "Use httpGet, or set the probe's port to one that speaks gRPC",
         ),
         (Protocol::Http2, AnswerKind::Http) => (
             format!("HTTP/1{status} in answer to HTTP/2"),
-            "take protocol: HTTP2 out of the probe's httpGet, or set its port to one that speaks HTTP/2 without TLS",
+            "Remove protocol: HTTP2 from the probe's httpGet, or set its port to one that speaks HTTP/2 without TLS",
         ),
         (Protocol::Http2, _) => (
             "a TLS record in answer to HTTP/2 without TLS".to_owned(),
@@ -209,9 +214,9 @@ fn mismatch(probe: Protocol, answer: &Answer) -> (String, &'static str) {
     }
 }
 
-/// No known probe asks that. A kubelet dials a pod for a probe: its spec may not have come yet, or a redirect led to another
-/// port. For other requests of the kubelet (a cloud's metadata, a registry) a 404 can be normal. So it can be for a client of
-/// an API server.
+/// The attempt matches no known probe, but can be one. A kubelet connects to a pod only for probes and handlers: the
+/// spec may not have arrived yet, or a redirect led to another port. A 404 can be normal for other requests of the
+/// kubelet (a cloud's metadata, a registry), and for requests of an API server.
 fn may_be_a_probe(case: &Case<'_>) -> bool {
     let (pods, addr) = (&case.node.pods, case.attempt.flow.dst.ip());
     let unknown = pods.only_at(addr).is_some_and(|pod| !pod.has_specs());

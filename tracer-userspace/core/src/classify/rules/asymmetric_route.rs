@@ -1,4 +1,4 @@
-//! A rule of the node's routing sends the SYN out by another device than the pod's.
+//! A routing rule of the node sends the SYN out of another device than the pod's.
 
 use super::*;
 use tracer_model::event::{Inspection, RoutingRule, StrayRoute};
@@ -9,16 +9,16 @@ pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
     let stray = seen.stray_route.as_ref().filter(|_| seen.netns.is_some() && !has_arrived(case, seen))?;
     let flow = case.attempt.flow;
     let (rule, leads) = (rule(stray), format!("out of {}, while the pod is behind {}", stray.device, stray.pod_device));
-    let summary = format!("{rule} sends what goes from {} to {} {leads}", flow.src.ip(), flow.dst.ip());
+    let summary = format!("{rule} sends packets from {} to {} {leads}", flow.src.ip(), flow.dst.ip());
     let fields = json!({
         "table": stray.table, "priority": stray.rule.as_ref().map(|it| it.priority), "device": stray.device,
         "pod_device": stray.pod_device,
     });
-    let read = evidence("rtnetlink", time, format!("{rule} wins, and leads {leads}"), fields);
+    let read = evidence("rtnetlink", time, format!("{rule} applies, and leads {leads}"), fields);
     let (dst, src, table) = (flow.dst.ip(), flow.src.ip(), stray.table);
     let (before, priority) = before(stray);
     let fix = Remediation::from(format!(
-        "Correct who made the rule: a second uplink's set-up, the CNI or a VPN. Or let the pods' addresses go by the main table before {before} (the last command)"
+        "Correct what made the rule: the setup of a second uplink, the CNI or a VPN. Or add a rule before {before} that sends the pods' addresses to the main table (the last command)"
     ))
     .run(
         [
@@ -32,7 +32,7 @@ pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
     Some(Finding::likely(Cause::AsymmetricRoute, vec![read], summary, fix).until_answered())
 }
 
-/// Where the new rule goes. Priority 0 is the local table's rule, which must stay the first.
+/// The place of the new rule as text, and its priority. Priority 0 is the local table's rule, which must stay first.
 fn before(stray: &StrayRoute) -> (String, String) {
     match stray.rule.as_ref().map(|it| it.priority.saturating_sub(1)).filter(|it| *it > 0) {
         Some(priority) => ("that rule".to_owned(), priority.to_string()),
@@ -40,7 +40,7 @@ fn before(stray: &StrayRoute) -> (String, String) {
     }
 }
 
-/// Something shows that the SYN came to the pod in spite of that rule.
+/// Something shows that the SYN reached the pod in spite of that rule.
 fn has_arrived(case: &Case<'_>, seen: &Inspection) -> bool {
     let attempt = case.attempt;
     let is_answered = attempt.reset_received().is_some() || attempt.resets_sent().next().is_some();
@@ -75,13 +75,13 @@ mod tests {
         stream.connect().wait_ms(200).inspection(|seen| seen.stray_route = Some(stray())).gives_up();
         assert_eq!(stream.causes(), ["asymmetric_route"]);
         let verdict = stream.verdict();
-        let words = "ip rule 32762 (from 10.88.0.1 lookup 101) sends what goes from 10.88.0.1 to 10.88.0.2 out of eth1, while the pod is behind veth7";
+        let words = "ip rule 32762 (from 10.88.0.1 lookup 101) sends packets from 10.88.0.1 to 10.88.0.2 out of eth1, while the pod is behind veth7";
         assert_eq!((verdict.confidence, verdict.summary.as_str()), (Confidence::Likely, words));
     }
 
-    /// Two rules of priority 0 are easily mistaken for each other by `ip rule del`.
+    /// With two rules of priority 0, `ip rule del` can delete the wrong one.
     #[test]
-    fn without_a_priority_to_take_none_is_given() {
+    fn without_a_free_lower_priority_the_fix_has_a_placeholder() {
         let fix = |rule: Option<RoutingRule>| {
             let mut stream = Stream::new();
             let inspection = StrayRoute { rule, ..stray() };
@@ -95,9 +95,9 @@ mod tests {
         assert_ends(&fix(stray().rule), "lookup main priority 32761");
     }
 
-    /// The answer may come another way, too.
+    /// The stray route is no cause where the handshake succeeded, nor without such a route.
     #[test]
-    fn who_is_reached_all_the_same_or_refuses_is_not_lost_on_that_way() {
+    fn an_established_attempt_has_another_cause() {
         let mut slow = Stream::new();
         slow.connect().wait_ms(200).inspection(|seen| seen.stray_route = Some(stray())).established().wait_ms(1_000);
         slow.closes((100, 101, 0));
@@ -114,9 +114,9 @@ mod tests {
         stream
     }
 
-    /// The gateway of that table leads back to the pod.
+    /// The gateway of that table can lead back to the pod.
     #[test]
-    fn a_syn_that_arrived_was_not_lost_on_that_way() {
+    fn a_syn_that_reached_the_pod_has_another_cause() {
         let mut refused = inspected(|_| ());
         refused.wait_ms(800).syn_again().refused();
         assert_eq!(refused.causes(), ["connection_refused"]);
@@ -129,7 +129,7 @@ mod tests {
     }
 
     #[test]
-    fn a_syn_that_was_dropped_on_that_way_did_not_arrive() {
+    fn a_syn_that_was_dropped_on_the_node_did_not_reach_the_pod() {
         let mut stream = inspected(|seen| {
             seen.listeners = Some(vec![listener(2, 1)]);
         });

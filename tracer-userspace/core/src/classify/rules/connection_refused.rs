@@ -9,8 +9,8 @@ use super::*;
 use tracer_model::event::{Listen, Netns, PacketDrop, Pod, TcpState};
 
 pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
-    let refused = refused_by_any(case)?;
-    if let Some(found) = in_its_place(case, &refused) {
+    let refused = refused_by_any_stack(case)?;
+    if let Some(found) = by_other_stack(case, &refused) {
         return Some(found);
     }
     let Refused { mut seen, netns, sure } = refused;
@@ -18,11 +18,13 @@ pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
     let killed = seen.iter().map(|e| e.time_boot_ns).max().and_then(|at| history::out_of_memory(case, at));
     let is_killed = killed.is_some();
     let listens = || {
-        let (words, read) = pod_sockets::elsewhere(case, netns?)?;
+        let (words, read) = pod_sockets::listeners_elsewhere(case, netns?)?;
         seen.push(read);
         Some(format!("; {words}"))
     };
-    let why = killed.or_else(|| netns.and_then(|netns| elsewhere(case, netns).or_else(|| pod_is(case, netns))));
+    let why = killed.or_else(|| {
+        netns.and_then(|netns| listener_on_other_address(case, netns).or_else(|| pods_namespace(case, netns)))
+    });
     let why = why.or_else(listens);
     let summary = format!(
         "nobody listens on {dst}{}: its kernel answered the SYN with a RST{}",
@@ -33,7 +35,7 @@ pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
         let found = Finding::failure(Cause::ConnectionRefused, seen, summary, with_log(case, MORE_MEMORY));
         return Some(found.with_confidence(sure));
     }
-    let otherwise: String = by_subject(case, OF_A_PROBE, |who| {
+    let otherwise: String = by_subject(case, PROBE_FIX, |who| {
         format!("correct the port that {who} connects to, or have it try again if the process there only starts slowly")
     });
     let remediation =
@@ -42,12 +44,12 @@ pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
     Some(found.with_confidence(sure))
 }
 
-const OF_A_PROBE: &str = "correct the probe's port, or add a startupProbe if it only starts slowly";
+const PROBE_FIX: &str = "correct the probe's port, or add a startupProbe if it only starts slowly";
 
-/// Somebody else refused who has the pod's address, too: the pod was not asked.
-fn in_its_place(case: &Case<'_>, refused: &Refused) -> Option<Finding> {
+/// Another stack has the pod's address, too, and refused. The pod did not get the SYN.
+fn by_other_stack(case: &Case<'_>, refused: &Refused) -> Option<Finding> {
     let netns = refused.netns?;
-    by_the_node(case, refused, netns).or_else(|| by_another(case, refused, netns))
+    by_the_node(case, refused, netns).or_else(|| by_other_namespace(case, refused, netns))
 }
 
 /// The node refused: it owns the address, and no known pod with that address is on the node's network.
@@ -55,7 +57,7 @@ fn by_the_node(case: &Case<'_>, refused: &Refused, netns: Netns) -> Option<Findi
     let addr = case.attempt.flow.dst.ip();
     let pod = listed(case)?.full_name()?;
     let elsewhere = |pod: &Pod| !pod.host_network && pod.netns != Some(netns);
-    // What is sent to an own address has it as source, too.
+    // A packet to the node's own address has the same address as its source.
     let to_itself = case.attempt.prober && case.attempt.flow.src.ip() == addr;
     let owns = case.node.is_a_node(netns) && case.node.owns(netns, addr);
     let own = case.attempt.netns == Some(netns) && (owns || to_itself);
@@ -65,7 +67,7 @@ fn by_the_node(case: &Case<'_>, refused: &Refused, netns: Netns) -> Option<Findi
     let mut links = case.node.links.get(&netns).into_iter().flatten();
     let device = links.find(|link| link.addrs.contains(&addr)).map(|link| link.name.as_str());
     let summary = format!(
-        "{addr}, the address of pod {pod}, is an address of the node itself, too{}: the SYN never left it, and the node's own kernel answered it with a RST, since nobody listens on port {} there",
+        "{addr}, the address of pod {pod}, is an address of the node itself, too{}: the SYN never left it; the node's own kernel answered it with a RST, since nobody listens on port {} there",
         device.map(|name| format!(" (on {name})")).unwrap_or_default(),
         case.attempt.flow.dst.port()
     );
@@ -79,23 +81,23 @@ fn by_the_node(case: &Case<'_>, refused: &Refused, netns: Netns) -> Option<Findi
     Some(Finding::likely(Cause::ConnectionRefused, refused.seen.clone(), summary, remediation))
 }
 
-/// A network namespace that was left over, say, of a pod that was deleted by force: in the pod's own somebody listened already,
-/// who would have answered.
-fn by_another(case: &Case<'_>, refused: &Refused, netns: Netns) -> Option<Finding> {
+/// Another network namespace refused, for example one left over from a pod that was deleted by force. A process already
+/// listened in the pod's own namespace, and would have answered.
+fn by_other_namespace(case: &Case<'_>, refused: &Refused, netns: Netns) -> Option<Finding> {
     let (addr, port) = (case.attempt.flow.dst.ip(), case.attempt.flow.dst.port());
     let (pod, own) = pod_elsewhere(case, netns)?;
     let at = refused.seen.iter().map(|e| e.time_boot_ns).max()?;
     let last = case.node.listeners.last(own, port);
     let (began, listen) = last.filter(|(began, last)| *began < at && last.begins && serves(last, addr))?;
     let summary = format!(
-        "nobody listens on port {port}{}, which has {addr}, the address of pod {pod}, too: its kernel answered the SYN with a RST; {}, which listens there in the pod's own (network namespace {}), was not asked",
+        "nobody listens on port {port}{}, which also has {addr}, the address of pod {pod}: its kernel answered the SYN with a RST; {} listens there in the pod's own network namespace {}, and did not get the SYN",
         in_namespace(case, Some(netns)),
         listen.actor,
         own.0
     );
     let way = [format!("ip route get {addr}"), format!("ip neigh show {addr}")];
     let remediation = Remediation::from(format!(
-        "Of the network namespaces {} and {} one is left over: remove it (crictl stopp and crictl rmp its sandbox, or end its processes), {FIX}",
+        "One of the network namespaces {} and {} is left over: remove it (crictl stopp and crictl rmp its sandbox, or end its processes), {FIX}",
         netns.0, own.0
     ))
     .run(way.map(|command| run_in(case, case.attempt.netns, command)))
@@ -104,12 +106,14 @@ fn by_another(case: &Case<'_>, refused: &Refused, netns: Netns) -> Option<Findin
     Some(Finding::likely(Cause::ConnectionRefused, seen, summary, remediation))
 }
 
-/// The pod that has the address by a list: who may set up a network of his own can take any address there.
+/// The pod with this address in the list of pods. An address that was read in a namespace does not count: a pod that
+/// may configure its network can take any address.
 fn listed<'a>(case: &Case<'a>) -> Option<&'a Pod> {
     case.node.pods.at(case.attempt.flow.dst.ip()).find(|pod| pod.has_specs())
 }
 
-/// The listed pod and its namespace, if all that have the address are known to be in others than this, which is no node's.
+/// The listed pod and its namespace. Present if `netns` is no node's, and all pods with the address are known to be in
+/// other namespaces.
 fn pod_elsewhere(case: &Case<'_>, netns: Netns) -> Option<(String, Netns)> {
     let pod = listed(case).filter(|pod| !pod.host_network)?;
     let elsewhere = |pod: &Pod| pod.netns.is_some_and(|own| own != netns && !case.node.has_ended(own));
@@ -118,14 +122,14 @@ fn pod_elsewhere(case: &Case<'_>, netns: Netns) -> Option<(String, Netns)> {
     known.then_some((pod.full_name()?, pod.netns?))
 }
 
-/// Somebody began to listen, as evidence.
+/// Evidence that a process began to listen.
 pub(super) fn of_listener(began: u64, listen: &Listen) -> Evidence {
     let Listen { actor, addr, netns, .. } = listen;
     let says = format!("{actor} began to listen on port {}", addr.port());
     evidence(Hook::InetSockSetState.name(), began, says, json!({ "pid": actor.pid, "netns": netns }))
 }
 
-/// Not on 127.0.0.1 only, where another address was dialled.
+/// A note for the fix: a listener on 127.0.0.1 gets no connections to another address.
 fn where_to_listen(case: &Case<'_>, dst: IpAddr) -> &'static str {
     match dst.is_loopback() {
         true => "",
@@ -134,51 +138,51 @@ fn where_to_listen(case: &Case<'_>, dst: IpAddr) -> &'static str {
     }
 }
 
-/// Somebody listens on that port, and on another address.
-fn elsewhere(case: &Case<'_>, netns: Netns) -> Option<String> {
+/// A process listens on that port, but on another address.
+fn listener_on_other_address(case: &Case<'_>, netns: Netns) -> Option<String> {
     let dst = case.attempt.flow.dst;
     let (_, listen) = case.node.listeners.last(netns, dst.port()).filter(|(_, last)| last.begins)?;
     (!serves(listen, dst.ip())).then(|| format!("; {} listens on {} only", listen.actor, listen.addr))
 }
 
-/// The pod that has the address is in another namespace: whether somebody listens there nothing tells.
-fn pod_is(case: &Case<'_>, netns: Netns) -> Option<String> {
+/// The pod with the address is in another namespace. It is not known whether a process listens there.
+fn pods_namespace(case: &Case<'_>, netns: Netns) -> Option<String> {
     pod_elsewhere(case, netns).map(|(pod, own)| format!("; pod {pod} is in network namespace {}", own.0))
 }
 
-/// A connection to that address gets there: a process that listens on 127.0.0.1 refuses those to the pod's address.
+/// The listener gets connections to that address. A listener on 127.0.0.1 gets none to the pod's address.
 pub(super) fn serves(listen: &Listen, dst: IpAddr) -> bool {
     takes(listen.addr.ip(), dst)
 }
 
-/// A socket bound to the one takes connections to the other. `0.0.0.0` takes none to an IPv6 address; `::` takes both, as
-/// long as it is not for IPv6 only, which the kernel's event does not tell.
+/// A socket bound to `bound` takes connections to `dst`. `0.0.0.0` takes none to an IPv6 address. `::` takes both,
+/// unless the socket is for IPv6 only, which the kernel's event does not show.
 pub(super) fn takes(bound: IpAddr, dst: IpAddr) -> bool {
     let (bound, dst) = (bound.to_canonical(), dst.to_canonical());
     bound == dst || (bound.is_unspecified() && (bound.is_ipv6() || dst.is_ipv4()))
 }
 
-/// That nobody listens there.
+/// A refusal: nobody listens on the target's port.
 pub(super) struct Refused {
-    /// What shows it.
+    /// The evidence.
     pub(super) seen: Vec<Evidence>,
     /// Where nobody listens.
     pub(super) netns: Option<Netns>,
-    /// How sure that makes.
+    /// The confidence that the evidence allows.
     pub(super) sure: Confidence,
 }
 
-/// The evidence that nobody listens there, if it was the target that was asked.
+/// The refusal, if the target itself refused and not another stack with its address.
 pub(super) fn refused(case: &Case<'_>) -> Option<Refused> {
-    refused_by_any(case).filter(|it| in_its_place(case, it).is_none())
+    refused_by_any_stack(case).filter(|it| by_other_stack(case, it).is_none())
 }
 
-fn refused_by_any(case: &Case<'_>) -> Option<Refused> {
+fn refused_by_any_stack(case: &Case<'_>) -> Option<Refused> {
     if case.attempt.established.is_some() {
         return None;
     }
-    let refused = by_reset(case).or_else(|| by_drop(case)).or_else(|| by_place(case))?;
-    // Another namespace than the pod's says nothing for sure of the pod.
+    let refused = by_reset(case).or_else(|| by_drop(case)).or_else(|| by_freeing_function(case))?;
+    // A refusal in another namespace than the pod's proves nothing about the pod.
     let elsewhere = refused.netns.is_some_and(|netns| pod_elsewhere(case, netns).is_some());
     Some(if elsewhere { Refused { sure: refused.sure.min(Confidence::Likely), ..refused } } else { refused })
 }
@@ -192,40 +196,42 @@ fn by_reset(case: &Case<'_>) -> Option<Refused> {
     Some(Refused { seen: vec![of_reset_sent(time, reset)], netns: reset.netns, sure: Confidence::Proven })
 }
 
-/// The SYN freed for want of a socket, where the kernel says so (6.1 and later), and a RST that came back.
+/// The kernel freed the SYN with the reason NO_SOCKET (6.1 and later), and a RST came back.
 fn by_drop(case: &Case<'_>) -> Option<Refused> {
-    let (time, drop) = syns(case).find(|(_, d)| d.reason.as_deref() == Some("NO_SOCKET"))?;
+    let (time, drop) = dropped_syns(case).find(|(_, d)| d.reason.as_deref() == Some("NO_SOCKET"))?;
     case.attempt.reset_received()?;
     Some(Refused { seen: vec![of_drop(time, drop)], netns: drop.netns, sure: Confidence::Proven })
 }
 
-/// The SYN freed where it is for want of a socket, before kernels reported why (5.17), and a RST that came back at that moment, where
-/// no hook tells of that RST itself. What else is freed there is answered by nothing or by an ACK, or with a RST by a socket:
-/// one in TIME_WAIT, or of a handshake that is under way; then somebody listens.
-fn by_place(case: &Case<'_>) -> Option<Refused> {
+/// For kernels without drop reasons (before 5.17), if no hook shows the RST of a stack without a socket. The kernel
+/// freed the SYN in the function that looks for a socket, and a RST came back at that moment.
+///
+/// That function frees other SYNs, too. They get no answer, an ACK, or a RST by a socket: one in TIME_WAIT, or one of a
+/// handshake in progress. Then a process listens.
+fn by_freeing_function(case: &Case<'_>) -> Option<Refused> {
     let (attempt, dst) = (case.attempt, case.attempt.flow.dst);
     let (at, reset) = attempt.reset_received().filter(|(_, reset)| reset.state == TcpState::SynSent)?;
     let here = |(time, d): &(u64, &PacketDrop)| d.reason.is_none() && is_at_socket(d) && time.abs_diff(at) < ANSWER_NS;
-    let (time, drop) = syns(case).find(here)?;
+    let (time, drop) = dropped_syns(case).find(here)?;
     let by_socket = attempt.resets_sent().any(|(_, sent)| !sent.no_socket && sent.answered.is_syn());
     let last = drop.netns.and_then(|netns| case.node.listeners.last(netns, dst.port()));
     let listened = last.is_some_and(|(began, last)| *began <= time && last.begins && serves(last, dst.ip()));
-    if !case.lacks(REFUSAL_HOOKS) || by_socket || listened || was_read(case, time) {
+    if !case.lacks(REFUSAL_HOOKS) || by_socket || listened || had_listener(case, time) {
         return None;
     }
     let seen = vec![of_drop(time, drop), of_reset_received(at, reset)];
     Some(Refused { seen, netns: drop.netns, sure: Confidence::Likely })
 }
 
-/// A listener that is older than the tracer: the target was looked at before that moment, and somebody listened.
-fn was_read(case: &Case<'_>, before: u64) -> bool {
+/// An inspection before that moment found a listener. Events do not show a listener that is older than the tracer.
+fn had_listener(case: &Case<'_>, before: u64) -> bool {
     let dst = case.attempt.flow.dst;
     let read = inspected(case).filter(|(at, _)| *at <= before).and_then(|(_, seen)| seen.listeners.as_ref());
     read.is_some_and(|listeners| listeners.iter().any(|it| takes(it.addr.ip(), dst.ip())))
 }
 
 /// SYNs to the target that were dropped.
-fn syns<'a>(case: &Case<'a>) -> impl Iterator<Item = (u64, &'a PacketDrop)> {
+fn dropped_syns<'a>(case: &Case<'a>) -> impl Iterator<Item = (u64, &'a PacketDrop)> {
     let dst = case.attempt.flow.dst;
     case.attempt.drops().filter(move |(_, d)| d.flags.is_syn() && d.flow.dst == dst)
 }
@@ -249,13 +255,13 @@ mod tests {
     }
 
     #[test]
-    fn the_freed_syn_alone_is_enough_only_with_a_rst() {
+    fn a_syn_dropped_without_a_socket_needs_a_rst() {
         assert_eq!(Stream::new().connect().drop(SYN, "NO_SOCKET", POD).gives_up().causes(), ["unexplained"]);
         let causes = Stream::new().connect().drop(SYN, "NO_SOCKET", POD).reset_received(TcpState::SynSent, 0).causes();
         assert_eq!(causes, ["connection_refused"]);
     }
 
-    /// 5.10.
+    /// A kernel without drop reasons (5.10) freed the SYN in this function.
     fn freed_at(place: &str, hooks: &[Hook], fill: impl FnOnce(&mut Stream)) -> (&'static str, Confidence) {
         let mut stream = Stream::new();
         hooks.iter().for_each(|hook| _ = stream.missing(*hook));
@@ -264,20 +270,20 @@ mod tests {
         stream.gives_up().decided()
     }
 
-    /// Where no program can sit on a function.
+    /// A kernel where no program can attach to the function that sends the RST.
     #[test]
-    fn without_reasons_the_place_tells_and_a_rst() {
-        let deaf = &[Hook::TcpV4SendReset][..];
+    fn without_drop_reasons_the_freeing_function_and_a_rst_show_a_refusal() {
+        let missing = &[Hook::TcpV4SendReset][..];
         let reset = |stream: &mut Stream| _ = stream.reset_received(TcpState::SynSent, 0);
-        assert_eq!(freed_at("tcp_v4_rcv", deaf, reset), ("connection_refused", Confidence::Likely));
-        assert_eq!(freed_at("tcp_v4_rcv", deaf, |_| ()).0, "unexplained", "no answer");
+        assert_eq!(freed_at("tcp_v4_rcv", missing, reset), ("connection_refused", Confidence::Likely));
+        assert_eq!(freed_at("tcp_v4_rcv", missing, |_| ()).0, "unexplained", "no answer");
         let late = |stream: &mut Stream| _ = stream.wait_ms(3000).reset_received(TcpState::SynSent, 0);
-        assert_eq!(freed_at("tcp_v4_rcv", deaf, late).0, "unexplained", "of another SYN");
-        assert_eq!(freed_at("tcp_v4_do_rcv", deaf, reset).0, "handshake_rst");
+        assert_eq!(freed_at("tcp_v4_rcv", missing, late).0, "unexplained", "of another SYN");
+        assert_eq!(freed_at("tcp_v4_do_rcv", missing, reset).0, "handshake_rst");
     }
 
     #[test]
-    fn the_place_tells_nothing_that_a_hook_would_have_reported_otherwise() {
+    fn the_freeing_function_shows_no_refusal_if_a_hook_shows_the_rst() {
         let reset = |stream: &mut Stream| _ = stream.reset_received(TcpState::SynSent, 0);
         assert_eq!(freed_at("tcp_v4_rcv", &[], reset).0, "handshake_rst", "a socket in TIME_WAIT");
         let by_listener = |stream: &mut Stream| reset(stream.reset_sent(SYN, false, None));
@@ -285,7 +291,7 @@ mod tests {
     }
 
     #[test]
-    fn nor_where_somebody_listens() {
+    fn the_freeing_function_shows_no_refusal_if_a_process_listens() {
         let mut stream = Stream::new();
         stream.missing(Hook::TcpV4SendReset).listens(POD, 8080, true).wait_ms(5).connect();
         stream.drop_with(SYN, POD, |drop| (drop.reason, drop.location) = (None, Some("tcp_v4_rcv".into())));
@@ -303,9 +309,9 @@ mod tests {
         assert_eq!((read("0.0.0.0:8080"), read("127.0.0.1:8080")), ("unexplained", "connection_refused"));
     }
 
-    /// They are older than the tracer, and were read when an attempt before was refused.
+    /// The listeners are older than the tracer. An inspection found them after an earlier refusal.
     #[test]
-    fn who_listens_elsewhere_in_the_pod_is_named() {
+    fn listeners_elsewhere_in_the_pod_are_named() {
         let noted = |addrs: &[&str], ended: bool| {
             let mut stream = Stream::new();
             stream.http_readiness().pod_in(POD).connect().reset_sent(SYN, true, None).pod_sockets(|seen| {
@@ -323,15 +329,15 @@ mod tests {
         };
         assert_has(&noted(&["[::1]:8080", "0.0.0.0:8081"], false), &["; app (pid 7) listens on [::1]:8080 only"]);
         assert_has(&noted(&["[::]:8080"], false), &["; app (pid 7) listens on [::]:8080 for IPv6 only"]);
-        assert_has(&noted(&["0.0.0.0:8081"], false), &["; others listen there: app (pid 7) on port 8081"]);
+        assert_has(&noted(&["0.0.0.0:8081"], false), &["; other processes listen there: app (pid 7) on port 8081"]);
         assert_lacks(&noted(&["0.0.0.0:8081"], true), &["8081"]);
         assert_lacks(&noted(&[], false), &["listen there"]);
     }
 
     #[test]
-    fn a_connection_is_reported_nothing_of_probes() {
+    fn the_fix_of_a_connection_does_not_mention_probes() {
         let fix = |stream: &Stream| stream.verdict().remediation.clone();
-        let connection = Stream::new().connect().others().reset_sent(SYN, true, None).clone();
+        let connection = Stream::new().connect().by_other_process().reset_sent(SYN, true, None).clone();
         let words = fix(&connection);
         assert_has(&words, &["correct the port that kubelet connects to"]);
         assert_lacks(&words, &["robe"]);
@@ -347,7 +353,7 @@ mod tests {
         assert!(fix(&fresh).to_string().ends_with(log), "no run of it has ended: {}", fix(&fresh));
     }
 
-    /// cozystack#3615: the route to the pod was `local`, and its process, which is well, was killed again and again.
+    /// cozystack#3615: the route to the pod was `local`. The pod's healthy process was killed again and again.
     #[test]
     fn a_refusal_by_the_node_itself_is_not_the_pods() {
         let reported = |addrs: &[&str], fill: fn(&mut Stream)| {
@@ -359,7 +365,7 @@ mod tests {
             assert_eq!(reported.cause.name(), "connection_refused");
             reported
         };
-        // A local route: no link has the address, and it is the source, too.
+        // With a local route no link has the address, and the address is also the source.
         let mut local = Stream::new();
         local.http_readiness().pod_in(POD).connect();
         let own = local.last_connect().flow.dst.ip();
@@ -394,15 +400,15 @@ mod tests {
         stream.verdicts().into_iter().map(|it| it.verdict).collect()
     }
 
-    /// cilium#29571, calico#13858: the sandbox of a pod that was deleted by force, and the next pod with its address.
+    /// cilium#29571, calico#13858: the sandbox of a pod deleted by force remained, and the next pod got its address.
     #[test]
-    fn a_refusal_by_what_was_left_over_is_not_the_pods() {
+    fn a_refusal_by_a_leftover_namespace_is_not_the_pods() {
         let reported = refused_elsewhere(|stream| _ = stream.http_readiness().pod_in(POD).listens(POD, 8080, true), 1);
         let reported = &reported[0];
         assert_eq!((reported.cause.name(), reported.confidence), ("connection_refused", Confidence::Likely));
-        let words = "nobody listens on port 8080 in network namespace 7, which has 10.88.0.2, the address of pod default/web, too: ";
+        let words = "nobody listens on port 8080 in network namespace 7, which also has 10.88.0.2, the address of pod default/web: ";
         assert_starts(&reported.summary, words);
-        let own = "; app (pid 99), which listens there in the pod's own (network namespace 2), was not asked";
+        let own = "; app (pid 99) listens there in the pod's own network namespace 2, and did not get the SYN";
         assert_has(&reported.summary, &[own]);
         assert_lacks(&reported.summary, &["namespace of pod"]);
         assert_has(&reported.remediation, &[": ip route get 10.88.0.2; ip neigh"]);
@@ -411,7 +417,7 @@ mod tests {
     }
 
     #[test]
-    fn nor_is_its_start() {
+    fn a_refusal_by_a_leftover_namespace_is_not_the_pods_start() {
         let budget = |stream: &mut Stream| _ = stream.liveness(1, 3).netns_made(LEFT_OVER).pod_in(POD);
         let causes = |reported: Vec<Verdict>| reported.iter().map(|it| it.cause.name()).collect::<Vec<_>>();
         assert_eq!(causes(refused_elsewhere(budget, 3))[2], "startup_budget_exceeded");
@@ -425,26 +431,26 @@ mod tests {
         assert_eq!(causes(refused_elsewhere(again, 3)), ["connection_refused"; 3]);
     }
 
-    /// Nothing says that the pod would have answered; or it was the pod itself, before its sandbox was made again.
+    /// It is not known that the pod would have answered. Or the pod itself refused, before its sandbox was recreated.
     #[test]
-    fn without_a_listener_in_the_pods_own_namespace_it_is_only_less_sure() {
-        let unheard = refused_elsewhere(|stream| _ = stream.http_readiness().pod_in(POD), 1).remove(0);
+    fn without_a_listener_in_the_pods_namespace_a_refusal_is_only_likely() {
+        let unknown = refused_elsewhere(|stream| _ = stream.http_readiness().pod_in(POD), 1).remove(0);
         let words =
             "in network namespace 7: its kernel answered the SYN with a RST; pod default/web is in network namespace 2";
-        assert_ends(&unheard.summary, words);
+        assert_ends(&unknown.summary, words);
         let ceased = |stream: &mut Stream| _ = stream.http_readiness().pod_in(POD).listens(POD, 8080, false);
         let local = |stream: &mut Stream| {
             let addr = "127.0.0.1:8080".parse().expect("an address");
             stream.http_readiness().pod_in(POD).listens_on(POD, addr, true);
         };
-        for reported in [refused_elsewhere(ceased, 1), refused_elsewhere(local, 1), vec![unheard]] {
+        for reported in [refused_elsewhere(ceased, 1), refused_elsewhere(local, 1), vec![unknown]] {
             assert_eq!((reported[0].cause.name(), reported[0].confidence), ("connection_refused", Confidence::Likely));
             assert_has(&reported[0].remediation, &["Let the process listen on 8080"]);
         }
     }
 
     #[test]
-    fn a_pod_in_an_unknown_or_ended_namespace_was_asked() {
+    fn a_refusal_is_the_pods_if_its_namespace_is_unknown_or_ended() {
         let unknown = |stream: &mut Stream| _ = stream.http_readiness().listens(POD, 8080, true);
         let ended = |stream: &mut Stream| {
             stream.http_readiness().pod_in(POD).listens(POD, 8080, true).netns_ends(POD);
@@ -456,15 +462,15 @@ mod tests {
         }
     }
 
-    /// The sandbox was made again, and the process listens there: the refusal before is the pod's own.
+    /// The sandbox was recreated, and the process listens there now. The earlier refusal was the pod's own.
     #[test]
-    fn what_listens_since_was_not_there_to_be_asked() {
+    fn a_listener_that_began_after_the_refusal_does_not_count() {
         let mut stream = Stream::new();
         stream.http_readiness().pod_in(LEFT_OVER).connect().reset_sent(SYN, true, None);
         stream.last_reset_sent().netns = Some(LEFT_OVER);
         stream.wait_ms(500).pod_in(POD).listens(POD, 8080, true).gives_up();
         let reported = stream.verdicts();
-        assert!(reported.iter().all(|it| !it.verdict.summary.contains("was not asked")), "{reported:?}");
+        assert!(reported.iter().all(|it| !it.verdict.summary.contains("did not get the SYN")), "{reported:?}");
         assert_eq!(reported[0].verdict.confidence, Confidence::Proven);
     }
 }

@@ -1,4 +1,4 @@
-//! A rule took the packet because connection tracking found it invalid.
+//! A rule dropped or rejected the packet because connection tracking found it invalid.
 
 use super::super::netfilter::stopped;
 use super::*;
@@ -10,13 +10,13 @@ pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
     let blame = stopped.blame.as_ref().filter(|blame| blame.all(|rule| rule.when.invalid))?;
     let confidence = if blame.certain().is_some() { Confidence::Proven } else { Confidence::Likely };
     let summary =
-        format!("connection tracking found the packet invalid, and a rule{}{}", stopped.did(case), stopped.words());
+        format!("connection tracking found the packet invalid, and a rule{}{}", stopped.action(case), stopped.words());
     let text = format!(
-        "Let both directions of {} pass the same connection tracking (asymmetric route? notrack?). The first command shows the rule; the last one makes tracking tolerant, for packets out of window",
+        "Let both directions of {} pass the same connection tracking (no asymmetric route, no notrack for one direction). The first command shows the rule. The last one makes tracking accept packets out of window",
         case.attempt.flow.dst
     );
     let tolerant = run_in(case, stopped.netns, "sysctl -w net.netfilter.nf_conntrack_tcp_be_liberal=1");
-    let remediation = Remediation::from(text).run(stopped.look(case)).run([tolerant]);
+    let remediation = Remediation::from(text).run(stopped.show_rules(case)).run([tolerant]);
     Some(stopped.finding(case, Cause::ConntrackInvalid, summary, remediation).with_confidence(confidence))
 }
 
@@ -51,14 +51,14 @@ mod tests {
     }
 
     #[test]
-    fn a_rule_that_comes_before_can_have_done_it() {
+    fn an_earlier_rule_that_may_have_dropped_it_wins() {
         assert_eq!(causes(Tracked::No, vec![rule("input", RuleVerdict::Drop), invalid()]), ["firewall_drop"]);
         assert_eq!(causes(Tracked::No, vec![invalid(), rule("input", RuleVerdict::Drop)]), ["conntrack_invalid"]);
     }
 
-    /// Before 6.7 `nf_hook_slow` frees what a rule of nftables drops, as what connection tracking has no room for.
+    /// Before 6.7 `nf_hook_slow` frees both: packets that an nftables rule drops, and those that find the table full.
     #[test]
-    fn a_full_table_leaves_a_doubt_where_the_place_does_not_tell() {
+    fn a_full_table_lowers_the_confidence_if_the_freeing_function_fits_both() {
         let confidence = |place: &str, count: u64| {
             let ObservationKind::Firewall(mut firewall) = firewall(NODE, vec![invalid()]) else {
                 unreachable!("a firewall")

@@ -1,4 +1,4 @@
-//! Connection tracking had no room for the SYN.
+//! The table of connection tracking had no room for the SYN.
 
 use super::super::blame::may_lack_entry;
 use super::super::netfilter::dropped;
@@ -7,19 +7,19 @@ use tracer_attempts::correlate::firewalls::Reading;
 use tracer_model::event::{Conntrack, PacketDrop};
 use tracer_model::plural::were;
 
-/// What was turned away since a reading that is older than this may have been at another time.
+/// If the reading before the drop is older than this, the table's counter may have risen at another time.
 const RECENT_NS: u64 = 5_000_000_000;
 
 pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
     let stopped = dropped(case)?;
-    let (time, drop) = stopped.drop.filter(|(_, drop)| is_where_tracking_begins(drop))?;
+    let (time, drop) = stopped.drop.filter(|(_, drop)| may_be_dropped_by_tracking(drop))?;
     let reading = case.node.firewalls.reading(drop.netns?)?;
     let table = reading.firewall.conntrack.filter(|_| reading.at >= time).filter(|table| table.is_full())?;
-    let rose = rose(reading, table, time);
+    let rose = has_counter_risen(reading, table, time);
     let blame = stopped.blame.as_ref();
     let by_rule = blame.is_some_and(|blame| blame.by_rule);
     let rules = blame.filter(|blame| !blame.rules.is_empty()).map(Blame::named);
-    // A rule that surely did it, or one that was not read, is the nearer cause, unless the table itself counted.
+    // A rule that certainly dropped it wins. Else the table's counter rose at the drop, or no rule can have dropped it.
     let no_rule = blame.is_some_and(|blame| is_by_conntrack(blame, drop));
     (!by_rule && (rose || (no_rule && table.drop > 0))).then_some(())?;
     let less_likely = rules.as_ref().map(|named| format!("; less likely it was {named}")).unwrap_or_default();
@@ -27,7 +27,7 @@ pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
         "the connection table is full ({} of {} entries): netfilter{}; {} dropped so far{less_likely}",
         table.count,
         table.max,
-        stopped.did(case),
+        stopped.action(case),
         were(table.drop, "packet")
     );
     let raise = format!("sysctl -w net.netfilter.nf_conntrack_max={}", table.max.saturating_mul(2));
@@ -39,23 +39,25 @@ pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
     Some(found)
 }
 
-/// By source and destination. Their columns differ from protocol to protocol.
+/// Counts the entries by source and destination. Their columns differ between protocols.
 const WHAT_FILLS_IT: &str =
     r"conntrack -L | sed 's/^[^=]*=\([^ ]*\) dst=\([^ ]*\).*/\1 \2/' | sort | uniq -c | sort -rn | head";
 
-/// All rules were read, and none fits, or only such as come to what has an entry by then: the SYN has none.
+/// All rules were read, and none can have dropped the SYN: none fits, or those that fit see packets only after
+/// connection tracking, where the SYN did not arrive.
 fn is_by_conntrack(blame: &Blame<'_>, drop: &PacketDrop) -> bool {
     let has_no_entry = drop.tracked.is_some();
     blame.complete && (blame.rules.is_empty() || (has_no_entry && blame.come_after_tracking()))
 }
 
-/// A SYN without an entry, in the hooks where entries are made, freed by the function that runs them and not by a rule of
-/// nftables.
-fn is_where_tracking_begins(drop: &PacketDrop) -> bool {
+/// A SYN that may lack an entry was dropped at a hook where connection tracking makes entries. The function that runs
+/// the hooks freed it, and not an nftables rule.
+fn may_be_dropped_by_tracking(drop: &PacketDrop) -> bool {
     drop.flags.is_syn() && drop.location.as_deref().map(plain) == Some("nf_hook_slow") && may_lack_entry(drop)
 }
 
-fn rose(reading: &Reading, table: Conntrack, time: u64) -> bool {
+/// The table's drop counter rose between the readings before and after the drop.
+fn has_counter_risen(reading: &Reading, table: Conntrack, time: u64) -> bool {
     let recent = |at: u64| at <= time && time - at <= RECENT_NS;
     let before = reading.before.as_ref().filter(|before| recent(before.at) && time <= reading.at);
     before.and_then(|before| before.conntrack).is_some_and(|before| table.drop > before.drop)
@@ -77,13 +79,13 @@ mod tests {
         ObservationKind::Firewall(firewall)
     }
 
-    fn stream(facts: &[ObservationKind]) -> Stream {
-        stream_of(Some(Tracked::No), facts)
+    fn stream(observations: &[ObservationKind]) -> Stream {
+        stream_of(Some(Tracked::No), observations)
     }
 
-    fn stream_of(tracked: Option<Tracked>, facts: &[ObservationKind]) -> Stream {
+    fn stream_of(tracked: Option<Tracked>, observations: &[ObservationKind]) -> Stream {
         let mut stream = Stream::new().connect().clone();
-        let (last, first) = facts.split_last().expect("a fact");
+        let (last, first) = observations.split_last().expect("an observation");
         first.iter().for_each(|kind| _ = stream.push(kind.clone()));
         stream.filtered(SYN, NODE);
         let drop = stream.last_drop();
@@ -93,20 +95,20 @@ mod tests {
         stream
     }
 
-    fn reported(tracked: Option<Tracked>, facts: &[ObservationKind]) -> (&'static str, Confidence) {
-        stream_of(tracked, facts).decided()
+    fn reported(tracked: Option<Tracked>, observations: &[ObservationKind]) -> (&'static str, Confidence) {
+        stream_of(tracked, observations).decided()
     }
 
     #[test]
-    fn a_full_table_and_no_rule() {
-        let reported = |facts: &[ObservationKind]| reported(Some(Tracked::No), facts);
+    fn a_full_table_without_a_fitting_rule_is_the_cause() {
+        let reported = |observations: &[ObservationKind]| reported(Some(Tracked::No), observations);
         assert_eq!(reported(&[table(100, 7, Vec::new())]), ("conntrack_table_full", Confidence::Likely));
         let twice = [table(100, 7, Vec::new()), table(100, 8, Vec::new())];
         assert_eq!(reported(&twice), ("conntrack_table_full", Confidence::Proven));
         assert_eq!(reported(&[table(50, 7, Vec::new())]).0, "firewall_drop");
     }
 
-    /// One limit holds for all namespaces, and can be written in the first only.
+    /// One limit holds for all namespaces. Only the initial namespace can write it.
     #[test]
     fn the_limit_is_raised_on_the_node() {
         let ObservationKind::Firewall(mut full) = table(100, 7, Vec::new()) else { unreachable!("a firewall") };
@@ -135,41 +137,45 @@ mod tests {
     }
 
     #[test]
-    fn a_rule_that_may_have_done_it_comes_after_a_table_that_had_no_room() {
-        let facts = [table(100, 7, vec![marked(0)])];
-        assert_eq!(reported(Some(Tracked::No), &facts), ("conntrack_table_full", Confidence::Likely));
-        let summary = stream(&facts).verdict().summary;
+    fn a_full_table_wins_over_a_rule_that_may_have_dropped_it() {
+        let observations = [table(100, 7, vec![marked(0)])];
+        assert_eq!(reported(Some(Tracked::No), &observations), ("conntrack_table_full", Confidence::Likely));
+        let summary = stream(&observations).verdict().summary;
         assert_has(&summary, &["; less likely it was rule 4 in chain KUBE-FIREWALL"]);
-        assert_eq!(reported(Some(Tracked::Yes), &facts), ("firewall_drop", Confidence::Likely), "it had room");
-        assert_eq!(reported(None, &facts), ("firewall_drop", Confidence::Likely));
+        assert_eq!(reported(Some(Tracked::Yes), &observations), ("firewall_drop", Confidence::Likely), "it had room");
+        assert_eq!(reported(None, &observations), ("firewall_drop", Confidence::Likely));
         let raw = FirewallRule { table: "raw".into(), ..marked(0) };
         assert_eq!(reported(Some(Tracked::No), &[table(100, 7, vec![raw])]), ("firewall_drop", Confidence::Likely));
     }
 
     #[test]
-    fn of_two_counters_the_one_that_rose_tells() {
+    fn the_counter_that_rose_decides_between_table_and_rule() {
         let reported = |drop: [u64; 2], packets: [u64; 2]| {
             reported(Some(Tracked::No), &[0, 1].map(|at| table(100, drop[at], vec![marked(packets[at])])))
         };
         assert_eq!(reported([7, 7], [3, 4]), ("firewall_drop", Confidence::Proven));
-        assert_eq!(reported([7, 8], [3, 3]), ("conntrack_table_full", Confidence::Likely), "it may be written again");
-        assert_eq!(reported([7, 8], [3, 4]), ("conntrack_table_full", Confidence::Likely), "either");
+        assert_eq!(
+            reported([7, 8], [3, 3]),
+            ("conntrack_table_full", Confidence::Likely),
+            "the rule may have been loaded again"
+        );
+        assert_eq!(reported([7, 8], [3, 4]), ("conntrack_table_full", Confidence::Likely), "both rose");
         assert_eq!(reported([7, 8], [0, 0]), ("conntrack_table_full", Confidence::Proven));
     }
 
     /// `iptables -t raw -A OUTPUT -p tcp --dport 8080 -j DROP`.
     #[test]
-    fn a_rule_that_comes_before_the_table_and_takes_all_is_nearer() {
+    fn a_rule_before_connection_tracking_that_drops_all_packets_wins() {
         let raw = FirewallRule { priority: Some(-300), ..rule("OUTPUT", RuleVerdict::Drop) };
-        let facts = |raw: FirewallRule| [table(100, 7, vec![raw.clone()]), table(100, 8, vec![raw])];
-        assert_eq!(reported(Some(Tracked::No), &facts(raw.clone())), ("firewall_drop", Confidence::Proven));
+        let observations = |raw: FirewallRule| [table(100, 7, vec![raw.clone()]), table(100, 8, vec![raw])];
+        assert_eq!(reported(Some(Tracked::No), &observations(raw.clone())), ("firewall_drop", Confidence::Proven));
         let filter = FirewallRule { priority: Some(0), ..raw };
-        assert_eq!(reported(Some(Tracked::No), &facts(filter)), ("conntrack_table_full", Confidence::Likely));
+        assert_eq!(reported(Some(Tracked::No), &observations(filter)), ("conntrack_table_full", Confidence::Likely));
     }
 
-    /// The table is full enough, has turned packets away at some time, and a rule that was not read may have done it.
+    /// The table is nearly full and has dropped packets before. A rule that was not read may have dropped this SYN.
     #[test]
-    fn rules_that_could_not_all_be_read_are_no_absence_of_one() {
+    fn with_unread_rules_the_table_is_the_cause_only_if_its_counter_rose() {
         let mut unread = table(96, 3, Vec::new());
         if let ObservationKind::Firewall(firewall) = &mut unread {
             firewall.problems.push("ip_tables: EPERM".into());

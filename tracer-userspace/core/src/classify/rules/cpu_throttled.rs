@@ -1,4 +1,4 @@
-//! The target's container was held back for want of CPU quota while it owed an answer. Goes to `also`.
+//! The CPU limit throttled the target's container while the prober waited for an answer. Goes to `also`.
 
 use super::*;
 
@@ -24,7 +24,7 @@ pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
     Some(Finding::likely(Cause::CpuThrottled, vec![seen], says, FIX))
 }
 
-const FIX: &str = "Raise the CPU limit of the container, or drop it: it was throttled meanwhile";
+const FIX: &str = "Raise the CPU limit of the container, or remove it: the container was throttled during the attempt";
 
 #[cfg(test)]
 mod tests {
@@ -46,12 +46,12 @@ mod tests {
     }
 
     #[test]
-    fn it_is_shown_and_fixed_before_the_lateness() {
+    fn throttling_comes_before_the_slow_response_in_evidence_and_fix() {
         let says = |verdict: &Verdict| verdict.evidence.iter().map(|row| row.text.clone()).collect::<Vec<_>>();
         let (held, free) = (slow(7), slow(0));
         assert_eq!(says(&held)[0], "/kubepods/pod1 was throttled 7 times, 7.0 ms in all, during the attempt");
         assert_eq!(says(&held)[1..], says(&free));
-        let after = held.remediation.text.strip_prefix("Raise the CPU limit of the container, or drop it: ");
+        let after = held.remediation.text.strip_prefix("Raise the CPU limit of the container, or remove it: ");
         assert!(after.is_some_and(|fix| fix.ends_with(&free.remediation.text)), "{}", held.remediation);
         assert_has(&says(&slow(1))[0], &[" throttled 1 time, "]);
     }

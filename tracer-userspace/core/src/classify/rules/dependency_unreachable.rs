@@ -1,4 +1,4 @@
-//! The pod's own connects get no answer: perhaps it fails its probe for want of what it depends on. Goes to `also`.
+//! The pod's own connects get no answer: perhaps its probe fails because a dependency is unreachable. Goes to `also`.
 
 use super::super::pod_sockets;
 use super::service_no_endpoints::service_named;
@@ -7,9 +7,9 @@ use tracer_model::event::UnansweredConnect;
 use tracer_model::shell::word;
 
 pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
-    let (time, seen) = pod_sockets::read(case, pod_sockets::FRESH_NS)?;
+    let (time, seen) = pod_sockets::last_reading(case, pod_sockets::FRESH_NS)?;
     let first = seen.unanswered.first()?;
-    if !stands_beside(case) {
+    if !may_explain(case) {
         return None;
     }
     let dst = first.dst;
@@ -31,8 +31,8 @@ pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
     Some(Finding::likely(Cause::DependencyUnreachable, seen, summary, fix(case, first)))
 }
 
-/// What an application does that waits for another one: it does not listen yet, hangs, or says no.
-fn stands_beside(case: &Case<'_>) -> bool {
+/// The attempt failed as if the application waits for another one: it does not listen yet, hangs, or answers a failure.
+fn may_explain(case: &Case<'_>) -> bool {
     let failures = [
         app_status_failure::find,
         slow_response::find,
@@ -77,7 +77,7 @@ mod tests {
     }
 
     #[test]
-    fn it_stands_beside_what_an_application_does_that_waits() {
+    fn it_is_added_to_the_failure_of_a_waiting_application() {
         for (fail, cause) in [
             (unavailable as fn(&mut Stream) -> &mut Stream, Cause::AppStatusFailure),
             (|stream| stream.connect().refused(), Cause::ConnectionRefused),
@@ -92,13 +92,13 @@ mod tests {
     }
 
     #[test]
-    fn a_pod_with_answered_connects_has_another_reason() {
+    fn without_a_recent_unanswered_connect_it_is_not_added() {
         for verdict in [second(Vec::new(), 10_000, unavailable), second(silent(1, 1), 61_000, unavailable)] {
             assert!(verdict.also.is_empty() && !verdict.summary.contains("the pod itself"), "{}", verdict.summary);
         }
     }
 
-    /// A packet to the pod is dropped on its way: what the pod waits for is not why.
+    /// A packet to the pod is dropped on its way, so the pod's dependency is not the reason.
     #[test]
     fn it_does_not_explain_what_never_reached_the_pod() {
         let verdict =
@@ -106,9 +106,8 @@ mod tests {
         assert_eq!((verdict.cause, verdict.also.as_slice()), (Cause::FirewallDrop, [].as_slice()));
     }
 
-    /// The tracer may see the pod for the first time.
     #[test]
-    fn alone_it_is_no_cause() {
+    fn without_a_failed_attempt_it_is_no_cause() {
         let mut stream = Stream::new();
         stream.http_readiness().pod_sockets(|seen| seen.unanswered = silent(1, 3)).connect().established();
         stream.answers(200);

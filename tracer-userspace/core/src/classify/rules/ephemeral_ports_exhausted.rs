@@ -3,7 +3,8 @@
 use super::*;
 use tracer_model::event::{PortPressure, PortUser};
 
-/// The rule. Who uses the ports up was asked when the connect failed, and is known a moment later.
+/// Waits until the case is settled: tracer queries the users of the ports when the connect fails, and the answer comes
+/// a moment later.
 pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
     let seen = by_connect(case.attempt).or_else(|| by_state(case))?;
     if !case.settled {
@@ -14,16 +15,16 @@ pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
     let summary = format!(
         "no source port{range} is free{} for connections to {dst}{}",
         in_namespace(case, case.attempt.netns),
-        who(case)
+        busiest_users(case)
     );
     let remediation = Remediation::from(
-        "Find who holds the ports, and let it keep its connections open; or widen net.ipv4.ip_local_port_range outside the NodePort range",
+        "Find the process that uses the ports, and let it reuse its connections. Or widen net.ipv4.ip_local_port_range outside the NodePort range",
     )
     .run([run_in(case, case.attempt.netns, format!("ss -tan state all dst '{dst}'"))]);
     Some(Finding::failure(Cause::EphemeralPortsExhausted, vec![seen], summary, remediation))
 }
 
-/// `connect(2)` reported it, for a socket that had reached SYN_SENT: it had an address and a route.
+/// `connect(2)` failed for a socket that had reached SYN_SENT. It had an address and a route, so it lacked only a port.
 fn by_connect(attempt: &Attempt) -> Option<Evidence> {
     let (time, failed) = attempt.connect_failed_at()?;
     let exhausted = failed.errno == libc::EADDRNOTAVAIL && failed.conn.is_some();
@@ -31,16 +32,16 @@ fn by_connect(attempt: &Attempt) -> Option<Evidence> {
     exhausted.then(|| evidence(Hook::SysConnect.name(), time, says, json!({ "errno": failed.errno })))
 }
 
-/// Without that hook: the socket gave up without ever having had a port.
+/// Without that hook: the socket closed and never had a port.
 fn by_state(case: &Case<'_>) -> Option<Evidence> {
-    let blind = case.lacks(&[Hook::SysConnect]);
+    let lacks_hook = case.lacks(&[Hook::SysConnect]);
     let (ended, _) = case.attempt.ended?;
     let state = case.attempt.last.as_ref()?;
-    (blind && case.attempt.without_port()).then(|| of_state(ended, state))
+    (lacks_hook && case.attempt.without_port()).then(|| of_state(ended, state))
 }
 
-/// The processes of the same namespace that connect most.
-fn who(case: &Case<'_>) -> String {
+/// The processes of the same namespace that connect most often.
+fn busiest_users(case: &Case<'_>) -> String {
     let Some(pressure) = &case.node.ports else { return String::new() };
     let here = |user: &&PortUser| user.netns.is_none() || user.netns == case.attempt.netns;
     let users: Vec<String> = pressure.users.iter().filter(here).take(2).map(|user| describe(user, pressure)).collect();
@@ -59,7 +60,7 @@ fn describe(user: &PortUser, pressure: &PortPressure) -> String {
     )
 }
 
-/// A time in which something was counted, never "0 s".
+/// The time window of a count as text, never "0 s".
 fn window(ns: u64) -> String {
     match ns {
         0..1_000_000 => "less than 1 ms".to_owned(),
@@ -98,9 +99,9 @@ mod tests {
         assert_eq!(stream.causes(), ["ephemeral_ports_exhausted"]);
     }
 
-    /// ss takes what follows the last colon for a port.
+    /// ss reads the part after the last colon as the port.
     #[test]
-    fn ss_is_given_the_address_as_it_reads_it() {
+    fn the_ss_filter_has_the_address_in_the_syntax_of_ss() {
         let fix =
             |dst: &str| Stream::to(dst).connect().no_port(libc::EADDRNOTAVAIL).push(pressure()).verdict().remediation;
         for dst in ["[fd00::2]:8080", "10.88.0.2:8080"] {
@@ -109,7 +110,7 @@ mod tests {
     }
 
     #[test]
-    fn the_time_in_which_they_were_counted_is_never_none() {
+    fn a_short_window_is_not_printed_as_zero() {
         assert_eq!(window(60_000_000_000), "60.0 s");
         assert_eq!(window(412_345_678), "412 ms");
         assert_eq!(window(999), "less than 1 ms");
@@ -121,7 +122,7 @@ mod tests {
     }
 
     #[test]
-    fn an_address_that_is_missing_is_not_a_port_that_is_missing() {
+    fn a_missing_source_address_is_not_a_missing_port() {
         assert_eq!(Stream::new().connect_failed(libc::EADDRNOTAVAIL).causes(), ["route_unreachable"]);
     }
 }

@@ -11,12 +11,12 @@ pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
     let hook = stopped.drop.and_then(|(_, drop)| netfilter_hook(drop)).unwrap_or("filter");
     let untracked = stopped.untracked(case);
     let how = untracked.as_ref().map(|(words, _)| *words).unwrap_or_default();
-    let summary = format!("{}{}{}{how}", stopped.who(case), stopped.did(case), stopped.words());
+    let summary = format!("{}{}{}{how}", stopped.subject(case), stopped.action(case), stopped.words());
     let by_rule = || {
-        let (what, look) = (stopped.to_allow(case), stopped.look(case));
+        let (what, look) = (stopped.to_allow(case), stopped.show_rules(case));
         match untracked.clone() {
             Some((_, find)) => Remediation::from(format!(
-                "Change the rule that takes it out of connection tracking (the first commands), or the one in the {hook} chain that drops it (the last)"
+                "Change the rule that exempts it from connection tracking (the first commands), or the rule in the {hook} chain that drops it (the last one)"
             ))
             .run(find)
             .run(look),
@@ -27,24 +27,24 @@ pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
     Some(stopped.by_firewall(case, Cause::FirewallDrop, summary, remediation))
 }
 
-/// Every rule that can have dropped it asks whether the way back leads over the device on which it came in: no rule that lets
-/// the flow pass helps.
+/// All rules that can have dropped the packet check the reverse path: whether the route back leads over the device on
+/// which the packet arrived. A rule that allows the flow does not help.
 fn by_reverse_path(case: &Case<'_>, stopped: &Stopped<'_>) -> Option<Finding> {
     let (_, drop) = stopped.drop?;
     let blame = stopped.blame.as_ref().filter(|blame| blame.is_reverse_path())?;
-    let container_of = blame.owner().map(|owner| format!(" of {}", owner.name)).unwrap_or_default();
+    let owner = blame.owner().map(|owner| format!(" of {}", owner.name)).unwrap_or_default();
     let device = drop.device.as_ref().map_or("the device it came in on", |device| device.name.as_str());
     let src = drop.flow.src.ip();
     let summary = format!(
-        "the reverse-path check{container_of}{}{}; such a rule drops what came in on a link over which the route back does not lead: that to {src} does not lead over {device}",
-        stopped.did(case),
+        "the reverse-path check{owner}{}{}; such a rule drops packets that arrive on a link over which the route back does not lead: the route to {src} does not lead over {device}",
+        stopped.action(case),
         stopped.words()
     );
     let route = run_in(case, stopped.netns, format!("ip route get {src}"));
     let remediation =
         Remediation::from(format!("Fix the route to {src}: it has to lead over {device}. Or change the check"))
             .run([route])
-            .run(stopped.look(case));
+            .run(stopped.show_rules(case));
     Some(stopped.by_firewall(case, Cause::FirewallDrop, summary, remediation))
 }
 
@@ -64,13 +64,13 @@ mod tests {
     }
 
     #[test]
-    fn a_dropped_fin_of_an_answered_attempt_is_nothing() {
+    fn a_dropped_fin_of_an_answered_attempt_is_no_failure() {
         let mut stream = Stream::new().connect().established().closes((100, 101, 200)).clone();
         assert!(stream.filtered(TcpFlags(0x11), POD).causes().is_empty());
     }
 
     #[test]
-    fn an_answer_that_may_have_been_lost_is_no_silence() {
+    fn with_lost_events_a_dropped_syn_is_unexplained() {
         assert_eq!(Stream::new().connect().filtered(SYN, POD).wait_ms(2).lost(2).settles().causes(), ["unexplained"]);
     }
 
@@ -90,9 +90,9 @@ mod tests {
         assert_eq!(stream.outcomes(), [Outcome::Noise]);
     }
 
-    /// The rules were read so late that the verdict was decided without them, and revised.
+    /// The rules were read late: tracer decided the verdict without them, and revised it.
     #[test]
-    fn a_revised_verdict_is_no_failure_either() {
+    fn a_revised_verdict_of_an_attempt_that_gets_through_is_no_failure() {
         let mut stream = Stream::new().connect().filtered(SYN, POD).settles().wait_ms(1010).tick().clone();
         stream.push(firewall(POD, vec![rule("cali-fw-cali1234", RuleVerdict::Drop)]));
         stream.syn_again().established().closes((100, 101, 200)).tick();
@@ -101,7 +101,7 @@ mod tests {
     }
 
     #[test]
-    fn a_revised_verdict_is_not_taken_back_against_the_kubelets_word() {
+    fn a_revised_verdict_stays_a_failure_if_the_kubelet_timed_out() {
         let mut stream = Stream::new();
         stream.grpc_readiness(5).connect().filtered(SYN, POD).settles().wait_ms(1010).tick();
         stream.push(firewall(POD, vec![rule("cali-fw-cali1234", RuleVerdict::Drop)]));
@@ -111,7 +111,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_taken_back_fails_by_the_kubelets_word() {
+    fn a_success_becomes_a_failure_if_the_kubelet_timed_out() {
         let mut stream = Stream::new();
         let rules = firewall(POD, vec![rule("INPUT", RuleVerdict::Drop)]);
         stream.http_readiness().connect().filtered(SYN, POD).push(rules).settles();
@@ -122,7 +122,7 @@ mod tests {
     }
 
     #[test]
-    fn a_reset_of_a_dial_that_got_through_late_is_no_success() {
+    fn a_reset_after_a_late_connect_is_no_success() {
         let mut stream = Stream::new();
         let rules = firewall(POD, vec![rule("INPUT", RuleVerdict::Drop)]);
         stream.tcp_readiness().connect().filtered(SYN, POD).push(rules).settles();
@@ -130,9 +130,9 @@ mod tests {
         assert_eq!(stream.outcomes(), [Outcome::Failure]);
     }
 
-    /// The kubelet goes on to dial after its probe has timed out, and closes what it gets.
+    /// The kubelet's connect goes on after its probe has timed out. The kubelet closes the late connection.
     #[test]
-    fn what_gets_through_after_the_timeout_is_not_taken_back() {
+    fn a_connect_after_the_timeout_stays_a_failure() {
         let late = |probed: bool, after_ms: u64, bytes: (u64, u64, u64)| {
             let mut stream = Stream::new();
             if probed {
@@ -144,13 +144,13 @@ mod tests {
         };
         let (nothing, answered) = ((0, 1, 0), (100, 101, 200));
         assert_eq!(late(true, 1_025, nothing), [Outcome::Failure]);
-        assert_eq!(late(true, 900, nothing), [Outcome::Failure], "within timeoutSeconds 1, and nothing was asked");
+        assert_eq!(late(true, 900, nothing), [Outcome::Failure], "within timeoutSeconds 1, but without a request");
         assert_eq!(late(true, 900, answered), [Outcome::Noise]);
-        assert_eq!(late(false, 1_025, nothing), [Outcome::Noise], "a timeout that nobody knows");
+        assert_eq!(late(false, 1_025, nothing), [Outcome::Noise], "the timeout is not known");
     }
 
     #[test]
-    fn what_the_kubelet_calls_failed_is_not_taken_back() {
+    fn an_attempt_that_the_kubelet_failed_stays_a_failure() {
         let mut stream = Stream::new().http_readiness().connect().filtered(SYN, POD).settles().clone();
         stream.wait_ms(900).kubelet(ProbeOutput::Timeout).syn_again().established();
         stream.closes((0, 1, 0)).wait_ms(50).tick();
@@ -158,7 +158,7 @@ mod tests {
         assert!(!outcomes.is_empty() && outcomes.iter().all(|it| *it == Outcome::Failure), "{outcomes:?}");
     }
 
-    /// The rule goes, the next SYN gets through, and nobody listens: that is what the attempt failed of.
+    /// The rule is removed, the next SYN gets through, and nobody listens: the refusal is the cause.
     #[test]
     fn a_refusal_of_a_later_syn_is_no_reject() {
         let mut stream = Stream::new().connect().filtered(SYN, POD).settles().clone();
@@ -167,7 +167,7 @@ mod tests {
     }
 
     #[test]
-    fn a_reset_after_a_later_syn_got_through_is_the_resets() {
+    fn a_reset_after_a_later_syn_got_through_is_mid_stream_rst() {
         let mut stream = Stream::new().connect().filtered(SYN, POD).settles().clone();
         stream.wait_ms(1000).syn_again().established();
         stream.reset_received(TcpState::Established, 0).reset_sent(TcpFlags(0x10), false, Some("app"));
@@ -176,15 +176,15 @@ mod tests {
     }
 
     #[test]
-    fn what_is_to_be_allowed_goes_the_way_of_the_packet() {
+    fn the_fix_allows_the_direction_of_the_dropped_packet() {
         let fix = |flags| Stream::new().connect().filtered(flags, NODE).gives_up().verdict().remediation.clone();
         assert_starts(&fix(SYN), "Allow 10.88.0.1 -> port 8080 in");
         assert_starts(&fix(SYN_ACK), "Allow the answers of 10.88.0.2:8080 to 10.88.0.1 ");
     }
 
-    /// A node's ufw loads its rules again; in a pod's namespace there is none to tell.
+    /// On a node, ufw reloads its rules. In a pod's namespace no ufw runs that could change them.
     #[test]
-    fn what_ufw_stopped_on_a_node_is_fixed_by_ufw() {
+    fn a_drop_by_ufw_on_a_node_is_fixed_with_ufw() {
         let fix = |netns, chain: &str| {
             let mut stream = Stream::new();
             stream.links(true, &["10.88.0.1"]).connect().drop_with(SYN, netns, |drop| {
@@ -201,10 +201,10 @@ mod tests {
         assert_starts(&fix(NODE, "ufw-before-input"), "Allow 10.88.0.1 -> port 8080 in the INPUT chain");
     }
 
-    /// A list of pods does not name the owner of a namespace. A stack that took the SYN for itself does.
+    /// A list of pods does not name the namespaces. A stack that takes the SYN as its own shows the pod's namespace.
     #[test]
     fn the_namespace_is_named_by_its_pod_and_entered_by_a_command() {
-        let noted = |place: &str| {
+        let decided = |place: &str| {
             let mut stream = Stream::new();
             stream.http_readiness().connect().drop_with(SYN, POD, |drop| {
                 drop.reason = Some("NETFILTER_DROP".into());
@@ -213,17 +213,17 @@ mod tests {
             let verdict = stream.gives_up().verdict();
             (verdict.summary, verdict.remediation)
         };
-        let (summary, fix) = noted("ip_local_deliver");
+        let (summary, fix) = decided("ip_local_deliver");
         assert_has(&summary, &["at INPUT in pod default/web drops"]);
         let command = "nsenter -t $(lsns -no PID 2 | head -n1) -n nft list ruleset; ";
         assert_has(&fix, &[command]);
-        let (on_the_way, _) = noted("ip_forward");
+        let (on_the_way, _) = decided("ip_forward");
         assert_has(&on_the_way, &["at FORWARD in network namespace 2 drops"]);
     }
 
-    /// The rule goes, the request is sent again and taken, and the application does not answer.
+    /// The rule is removed, the request is sent again and acknowledged, and the application does not answer.
     #[test]
-    fn a_segment_that_got_through_at_the_second_try_was_not_missed() {
+    fn a_drop_of_a_segment_that_arrives_later_is_not_the_cause() {
         let mut stream = Stream::new();
         stream.connect().established().filtered(TcpFlags(0x18), POD).wait_ms(200).sent_again(100, false);
         stream.wait_ms(1000).closes((200, 101, 0));
@@ -233,21 +233,22 @@ mod tests {
         lost.wait_ms(1000).closes((200, 1, 0));
         assert_eq!(lost.causes(), ["firewall_drop"]);
     }
-    /// The rule goes, the next SYN gets through, the request is taken, and the application is silent for the rest of the time.
+
+    /// The rule is removed, and the next SYN gets through. The target acknowledges the request and sends no answer.
     #[test]
-    fn a_silence_after_a_later_syn_is_the_applications() {
-        let noted = |silent_ms: u64| {
+    fn a_silence_after_a_later_syn_is_a_slow_response() {
+        let decided = |silent_ms: u64| {
             let mut stream = Stream::new().connect().filtered(SYN, POD).settles().clone();
             stream.wait_ms(1_000).syn_again().established().wait_ms(silent_ms);
             stream.closes((100, 101, 0)).wait_ms(50).tick().causes()
         };
-        assert_eq!(noted(4_000), ["slow_response"]);
-        assert_eq!(noted(500), ["firewall_drop"], "most of the time had gone before");
+        assert_eq!(decided(4_000), ["slow_response"]);
+        assert_eq!(decided(500), ["firewall_drop"], "most of the time was over before");
     }
 
-    /// The request was sent again for want of the first acknowledgement, and was acknowledged then.
+    /// The first acknowledgement was dropped. The request was sent again, and then acknowledged.
     #[test]
-    fn an_acknowledgement_that_came_at_the_second_try_was_not_missed() {
+    fn a_drop_of_an_acknowledgement_that_arrives_later_is_not_the_cause() {
         let mut stream = Stream::new();
         stream.connect().established().drop_back(TcpFlags(0x10), "NETFILTER_DROP").wait_ms(200).sent_again(100, false);
         stream.wait_ms(1000).closes((200, 101, 0));
@@ -260,9 +261,9 @@ mod tests {
         }
     }
 
-    /// What IPVS does where the destination of its entry is gone, or a module or program at a hook.
+    /// IPVS drops so if the destination of its entry is gone. A module or a program at a hook may also drop.
     #[test]
-    fn where_all_rules_were_read_and_none_fits_it_is_not_reported_to_be_a_rule() {
+    fn if_no_rule_that_was_read_fits_the_summary_blames_no_rule() {
         let reported =
             |rules| Stream::new().connect().filtered(SYN, NODE).push(firewall(NODE, rules)).gives_up().last_verdict();
         let nobody = reported(vec![]);
@@ -275,9 +276,9 @@ mod tests {
         assert_starts(&rule.summary, "a netfilter rule on the node");
     }
 
-    /// A mark, a set, a device: conditions that are not understood.
+    /// The rule has a condition that tracer does not understand: a mark, a set or a device.
     #[test]
-    fn a_rule_that_need_not_have_taken_it_is_probable() {
+    fn a_rule_that_may_not_match_the_packet_is_only_probable() {
         let reported = |place: &str, exact: bool, packets: &[Option<u64>]| {
             let mut stream = Stream::new();
             let read = |packets: &Option<u64>| {
@@ -295,7 +296,7 @@ mod tests {
         let (proven, probable) = ((Confidence::Proven, false), (Confidence::Likely, true));
         assert_eq!(reported("nf_hook_slow", false, &[None]), probable);
         assert_eq!(reported("nf_hook_slow", false, &[Some(7)]), probable);
-        assert_eq!(reported("nf_hook_slow", false, &[Some(7), Some(8)]), proven, "it counted");
+        assert_eq!(reported("nf_hook_slow", false, &[Some(7), Some(8)]), proven, "its counter rose");
         assert_eq!(reported("nf_hook_slow", true, &[None]), proven);
         assert_eq!(reported("nft_do_chain", false, &[None]), proven);
     }

@@ -1,14 +1,14 @@
-//! A netfilter rule answered for this flow with a RST or an ICMP error.
+//! A netfilter rule answered a packet of this flow with a RST or an ICMP error.
 
 use super::super::netfilter::rejected;
 use super::*;
 
 pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
     let stopped = rejected(case)?;
-    let summary = format!("{}{}{}", stopped.who(case), stopped.did(case), stopped.words());
+    let summary = format!("{}{}{}", stopped.subject(case), stopped.action(case), stopped.words());
     let by_rule = || {
         Remediation::from(format!("Allow {} before the rule that rejects it", stopped.to_allow(case)))
-            .run(stopped.look(case))
+            .run(stopped.show_rules(case))
     };
     let remediation = stopped.fix(case, by_rule);
     Some(stopped.by_firewall(case, Cause::FirewallReject, summary, remediation))
@@ -43,10 +43,10 @@ mod tests {
         assert_eq!(by_app.causes(), ["mid_stream_rst"]);
     }
 
-    /// fail2ban on the node has banned the pod's address: its rules are for whatever comes from there.
+    /// fail2ban on the node has banned the pod's address: its rules reject all packets from there.
     #[test]
-    fn an_answer_of_the_target_is_rejected_and_the_target_hears_of_it() {
-        let noted = |flags: TcpFlags, icmp: bool| {
+    fn a_rejected_answer_of_the_target_names_what_the_target_gets() {
+        let decided = |flags: TcpFlags, icmp: bool| {
             let mut stream = Stream::new().connect().clone();
             if !flags.is_syn_ack() {
                 stream.established();
@@ -67,21 +67,21 @@ mod tests {
         let sent = ["the SYN-ACK 10.88.0.2:8080 -> 10.88.0.1:40000", "the segment 10.88.0.2:8080 -> 10.88.0.1:40000"];
         for (flags, sent) in [(SYN_ACK, sent[0]), (TcpFlags(0x18), sent[1])] {
             for (icmp, answer) in [(true, "ICMP type 3 code 3"), (false, "an answer to the target")] {
-                let noted = noted(flags, icmp);
+                let verdict = decided(flags, icmp);
                 assert_eq!(
-                    (noted.cause.name(), noted.confidence),
+                    (verdict.cause.name(), verdict.confidence),
                     ("firewall_reject", Confidence::Proven),
                     "{sent} {icmp}"
                 );
-                assert_has(&noted.summary, &[&format!("rejected {sent} with {answer}: ")]);
-                assert_has(&noted.remediation, &["Allow the answers of 10.88.0.2:8080 to 10.88.0.1"]);
+                assert_has(&verdict.summary, &[&format!("rejected {sent} with {answer}: ")]);
+                assert_has(&verdict.remediation, &["Allow the answers of 10.88.0.2:8080 to 10.88.0.1"]);
             }
         }
     }
 
-    /// A later SYN may get through, and the answer to it.
+    /// A later SYN and its answer may get through.
     #[test]
-    fn a_rejected_answer_is_no_end() {
+    fn a_rejected_answer_does_not_end_the_attempt() {
         let mut stream = Stream::new().connect().drop_back(SYN_ACK, "NETFILTER_DROP").clone();
         stream.push(firewall(NODE, vec![rule("f2b", RuleVerdict::Reject)])).settles();
         stream.wait_ms(1000).syn_again().established().closes((100, 101, 200));
@@ -89,20 +89,20 @@ mod tests {
     }
 
     #[test]
-    fn where_no_hook_tells_of_all_rsts_of_a_stack_it_is_less_sure() {
-        let noted = |missing: Hook| {
+    fn without_the_hook_for_rsts_of_a_stack_it_is_only_likely() {
+        let decided = |missing: Hook| {
             let mut stream = Stream::new();
             stream.missing(missing).connect().established().filtered(TcpFlags(0x18), POD);
             stream.push(firewall(POD, vec![rule("INPUT", RuleVerdict::Reject)])).resets((100, 1, 0)).settles();
             stream.last_decided()
         };
-        assert_eq!(noted(Hook::TcpV4SendReset), ("firewall_reject", Confidence::Likely));
-        assert_eq!(noted(Hook::TcpV6SendReset), ("firewall_reject", Confidence::Proven));
+        assert_eq!(decided(Hook::TcpV4SendReset), ("firewall_reject", Confidence::Likely));
+        assert_eq!(decided(Hook::TcpV6SendReset), ("firewall_reject", Confidence::Proven));
     }
 
-    /// The rules have been read by then, so that nothing holds the verdict back.
+    /// The rules have been read by then, so the verdict does not wait for them.
     #[test]
-    fn the_senders_own_event_comes_after_the_receivers() {
+    fn a_rst_waits_for_the_event_of_its_sender() {
         let mut stream = Stream::new().connect().established().filtered(TcpFlags(0x18), POD).clone();
         stream.push(firewall(POD, Vec::new())).wait_ms(20);
         stream.reset_received(TcpState::Established, 0).reset_sent(TcpFlags(0), false, Some("app"));
@@ -111,7 +111,7 @@ mod tests {
     }
 
     #[test]
-    fn where_all_rules_were_read_and_none_fits_it_is_not_reported_to_be_a_rule() {
+    fn if_no_rule_that_was_read_fits_the_summary_blames_no_rule() {
         let reported =
             |rules| Stream::new().connect().icmp(3, 3).filtered(SYN, POD).push(firewall(POD, rules)).last_verdict();
         let nobody = reported(vec![rule("INPUT", RuleVerdict::Drop)]);

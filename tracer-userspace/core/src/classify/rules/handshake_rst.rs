@@ -1,4 +1,4 @@
-//! Any other RST before the connection was established.
+//! A RST before the connection was established, if no nearer cause explains it.
 
 use super::*;
 use tracer_model::event::{PacketDrop, TcpState};
@@ -27,7 +27,7 @@ fn by_socket(case: &Case<'_>) -> Option<Finding> {
     Some(Finding::failure(Cause::HandshakeRst, seen, summary, Cause::HandshakeRst.fix()))
 }
 
-/// A RST came and nothing on this node made it.
+/// A RST came, and no hook saw a sender on this node.
 fn from_outside(case: &Case<'_>) -> Option<Finding> {
     let (at, received) = case.attempt.reset_received().filter(|(_, r)| r.state == TcpState::SynSent)?;
     if !case.settled || case.attempt.drops().any(|(_, d)| is_netfilter(d)) || case.attempt.icmp().next().is_some() {
@@ -37,11 +37,11 @@ fn from_outside(case: &Case<'_>) -> Option<Finding> {
         return None;
     }
     let dst = case.attempt.flow.dst;
-    // Behind an address translation the backend's own RST has other addresses: it is not seen to be this attempt's.
+    // Behind an address translation the backend's RST has other addresses, so tracer does not match it to this attempt.
     let (who, remediation) = match super::service_no_endpoints::target_service(case) {
         Some(service) => (
             format!("{dst} is Service {service}: most likely nobody listens at the endpoint that it was sent to"),
-            Remediation::from(format!("Connect to each endpoint of Service {service} by itself; one of them refuses"))
+            Remediation::from(format!("Connect to each endpoint of Service {service} in turn: one of them refuses"))
                 .run(kubectl::endpoints(Some(&service))),
         ),
         None => (
@@ -50,19 +50,19 @@ fn from_outside(case: &Case<'_>) -> Option<Finding> {
             Cause::HandshakeRst.fix(),
         ),
     };
-    let summary = format!("the SYN to {dst} was answered with a RST that nothing on this node was seen to send: {who}");
+    let summary = format!("the SYN to {dst} was answered with a RST, and no hook saw a sender on this node: {who}");
     Some(
         Finding::likely(Cause::HandshakeRst, vec![of_reset_received(at, received)], summary, remediation)
             .resting_on(RST_AND_DROP_HOOKS),
     )
 }
 
-/// A refusal by a stack or a rule of this node would look the same: the SYN was dropped, and nobody knows where; or no hook tells
-/// of a RST without a socket, nor of the SYN that is freed then.
+/// A refusal by a stack or a rule of this node would look the same. Either the SYN was dropped at an unknown place. Or
+/// no hook shows a RST without a socket, nor the SYN that the kernel frees then.
 fn may_be_refused(case: &Case<'_>) -> bool {
     let any = |is: fn(&PacketDrop) -> bool| case.attempt.drops().any(|(_, d)| d.flags.is_syn() && is(d));
-    let untold = case.lacks(REFUSAL_HOOKS) && (case.lacks(&[Hook::KfreeSkb]) || any(is_at_socket));
-    untold || any(|drop| drop.reason.is_none() && drop.location.is_none())
+    let unseen = case.lacks(REFUSAL_HOOKS) && (case.lacks(&[Hook::KfreeSkb]) || any(is_at_socket));
+    unseen || any(|drop| drop.reason.is_none() && drop.location.is_none())
 }
 
 #[cfg(test)]
@@ -70,13 +70,13 @@ mod tests {
     use crate::testing::*;
 
     #[test]
-    fn a_rst_that_nothing_on_this_node_made() {
+    fn a_rst_without_a_sender_on_this_node_is_the_cause() {
         let causes = Stream::new().connect().reset_received(TcpState::SynSent, 0).causes();
         assert_eq!(causes, ["handshake_rst"]);
     }
 
     #[test]
-    fn a_lost_event_leaves_no_conclusion_from_silence() {
+    fn with_lost_events_a_rst_is_unexplained() {
         let stream = Stream::new().connect().lost(3).reset_received(TcpState::SynSent, 0).clone();
         let verdicts = stream.verdicts();
         assert_eq!(stream.causes(), ["unexplained"]);
@@ -92,27 +92,27 @@ mod tests {
         );
     }
 
-    /// Where a refusal is not reported, the ordinary cause of a RST cannot be distinguished from this one.
+    /// If no hook shows a refusal, a refused connection looks like this cause.
     #[test]
-    fn a_stack_that_cannot_be_heard_is_not_silent() {
+    fn without_the_hooks_for_a_refusal_it_is_less_sure_or_unexplained() {
         let reported = |missing: &[Hook], fill: fn(&mut Stream)| {
             let mut stream = Stream::new();
             missing.iter().for_each(|hook| _ = stream.missing(*hook));
             fill(stream.connect());
             stream.reset_received(TcpState::SynSent, 0).gives_up().decided()
         };
-        let nameless = |stream: &mut Stream| _ = stream.drop_with(SYN, POD, |_| ());
+        let without_place = |stream: &mut Stream| _ = stream.drop_with(SYN, POD, |_| ());
         assert_eq!(reported(&[Hook::TcpV4SendReset], |_| ()), ("handshake_rst", Confidence::Likely));
         assert_eq!(reported(&[Hook::TcpV6SendReset, Hook::KfreeSkb], |_| ()), ("handshake_rst", Confidence::Possible));
-        assert_eq!(reported(&[Hook::TcpV4SendReset], nameless).0, "unexplained");
-        assert_eq!(reported(&[], nameless).0, "unexplained", "a rule may have dropped it");
-        let unsaid = |stream: &mut Stream| {
+        assert_eq!(reported(&[Hook::TcpV4SendReset], without_place).0, "unexplained");
+        assert_eq!(reported(&[], without_place).0, "unexplained", "a rule may have dropped it");
+        let unspecified = |stream: &mut Stream| {
             let at = |drop: &mut PacketDrop| {
                 (drop.reason, drop.location) = (Some("NOT_SPECIFIED".into()), Some("tcp_v6_rcv".into()));
             };
             stream.drop_with(SYN, POD, at);
         };
-        assert_eq!(reported(&[Hook::TcpV4SendReset], unsaid).0, "unexplained");
+        assert_eq!(reported(&[Hook::TcpV4SendReset], unspecified).0, "unexplained");
         assert_eq!(reported(&[Hook::TcpV4SendReset, Hook::KfreeSkb], |_| ()).0, "unexplained");
     }
 }

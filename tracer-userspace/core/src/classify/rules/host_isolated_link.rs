@@ -1,4 +1,5 @@
-//! The pod's link is a macvlan or ipvlan of the device by which the node asks for it: a host never reaches those.
+//! The pod's link is a macvlan or ipvlan of the device on which the node resolves the pod's address. A host does not
+//! reach a macvlan or ipvlan over the device under it.
 
 use super::neighbour_failure::is_unresolved;
 use super::*;
@@ -6,19 +7,19 @@ use tracer_model::event::{Inspection, LinkState, ParentLink};
 
 pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
     let (time, seen) = inspected(case).filter(|_| in_handshake(case))?;
-    let (link, parent) = part_of(seen, case)?;
-    let (asked, unresolved) = unresolved(case, time, seen)?;
-    if parent.ifindex != asked {
+    let (link, parent) = link_and_parent(seen, case)?;
+    let (ifindex, unresolved) = unresolved(case, time, seen)?;
+    if parent.ifindex != ifindex {
         return None;
     }
     let target = case.attempt.flow.dst.ip();
-    let (known, kind) = (device(case, seen, asked), &parent.kind);
-    let name = known.map_or_else(|| format!("device {asked}"), str::to_owned);
+    let (known, kind) = (device_name(case, seen, ifindex), &parent.kind);
+    let name = known.map_or_else(|| format!("device {ifindex}"), str::to_owned);
     let parent = known.map_or("DEVICE", shell::link);
     let says = format!("{} of the pod is a {kind} of {name}", link.name);
-    let fields = json!({ "kind": kind, "parent_ifindex": asked, "netns": seen.netns });
+    let fields = json!({ "kind": kind, "parent_ifindex": ifindex, "netns": seen.netns });
     let summary = format!(
-        "{target} is on {}, a {kind} of {name}, and the node asks for it on {name} itself: a host does not reach a {kind} over the device under it",
+        "{target} is on {}, a {kind} of {name}, and the node resolves this address on {name} itself: a host does not reach a {kind} over the device under it",
         link.name
     );
     let mode = if kind.starts_with("ip") { "l2" } else { "bridge" };
@@ -37,14 +38,14 @@ pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
     Some(Finding::likely(Cause::HostIsolatedLink, seen, summary, fix).until_answered())
 }
 
-/// The link that has the target's address, and the device of the prober's namespace that it is a part of.
-fn part_of<'a>(seen: &'a Inspection, case: &Case<'_>) -> Option<(&'a LinkState, &'a ParentLink)> {
+/// The link that has the target's address, and its parent device, which is in the prober's namespace.
+fn link_and_parent<'a>(seen: &'a Inspection, case: &Case<'_>) -> Option<(&'a LinkState, &'a ParentLink)> {
     let target = case.attempt.flow.dst.ip();
     let link = seen.links.iter().find(|link| link.addrs.contains(&target)).filter(|_| seen.netns.is_some())?;
     Some((link, link.parent.as_ref().filter(|parent| parent.is_of_prober)?))
 }
 
-/// The device by which the node asked for the address in vain.
+/// The device on which the node tried to resolve the address and got no answer.
 fn unresolved(case: &Case<'_>, time: u64, seen: &Inspection) -> Option<(u32, Evidence)> {
     let target = case.attempt.flow.dst;
     let mut drops =
@@ -61,7 +62,7 @@ fn unresolved(case: &Case<'_>, time: u64, seen: &Inspection) -> Option<(u32, Evi
 }
 
 /// The name of a device of the prober's namespace.
-fn device<'a>(case: &Case<'a>, seen: &Inspection, ifindex: u32) -> Option<&'a str> {
+fn device_name<'a>(case: &Case<'a>, seen: &Inspection, ifindex: u32) -> Option<&'a str> {
     let mut links = case.node.links.get(&seen.from).into_iter().flatten();
     links.find(|link| link.ifindex == ifindex).map(|link| link.name.as_str())
 }
@@ -70,8 +71,8 @@ fn device<'a>(case: &Case<'a>, seen: &Inspection, ifindex: u32) -> Option<&'a st
 mod tests {
     use crate::testing::*;
 
-    /// A pod with a link of this kind. Device 2 asks for its address, and nobody answers.
-    fn asked(kind: &str, ifindex: u32, is_of_prober: bool, dropped: bool) -> Stream {
+    /// A pod with a link of this kind. The node resolves its address on device 2, and gets no answer.
+    fn with_link(kind: &str, ifindex: u32, is_of_prober: bool, dropped: bool) -> Stream {
         let mut stream = Stream::new();
         stream.connect().wait_ms(200).inspection(|seen| {
             let parent = Some(ParentLink { kind: kind.into(), ifindex, is_of_prober });
@@ -92,7 +93,7 @@ mod tests {
     #[test]
     fn a_host_does_not_reach_its_own_macvlan() {
         for (kind, dropped) in [("macvlan", false), ("macvlan", true), ("ipvlan", true)] {
-            let stream = asked(kind, 2, true, dropped);
+            let stream = with_link(kind, 2, true, dropped);
             assert_eq!(stream.causes(), ["host_isolated_link"], "{kind} {dropped}");
             let verdict = stream.verdict();
             assert_eq!(verdict.confidence, Confidence::Likely);
@@ -100,13 +101,13 @@ mod tests {
         }
     }
 
-    /// The kernel takes nearly any bytes as a name.
+    /// The kernel accepts nearly any bytes in the name of a device.
     #[test]
-    fn a_devices_name_is_no_command() {
+    fn a_device_name_with_shell_characters_is_not_pasted() {
         let fix = |name: &str| {
             let link = LinkState { ifindex: 2, name: name.into(), up: true, ..LinkState::default() };
             let links = Links { netns: NODE, cookie: None, links: vec![link] };
-            let mut stream = asked("macvlan", 2, true, true);
+            let mut stream = with_link("macvlan", 2, true, true);
             stream
                 .observations
                 .insert(1, Observation { time_boot_ns: 1_000_001_500, kind: ObservationKind::Links(links) });
@@ -116,12 +117,12 @@ mod tests {
         assert_has(&fix("e$(reboot)"), &["shim0 link DEVICE type macvlan"]);
     }
 
-    /// The host has a macvlan of its own, or the device is another node's.
+    /// The host has its own macvlan, or the pod's parent device is another node's.
     #[test]
-    fn who_asks_by_another_device_is_not_isolated() {
+    fn a_pod_is_not_isolated_if_the_node_uses_another_device() {
         for (ifindex, is_of_prober) in [(3, true), (2, false)] {
             for dropped in [false, true] {
-                assert_eq!(asked("macvlan", ifindex, is_of_prober, dropped).causes(), ["neighbour_failure"]);
+                assert_eq!(with_link("macvlan", ifindex, is_of_prober, dropped).causes(), ["neighbour_failure"]);
             }
         }
     }

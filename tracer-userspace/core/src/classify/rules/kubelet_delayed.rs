@@ -1,4 +1,5 @@
-//! The answer was in the prober's socket in time, and the kubelet says that it timed out; or it asked when most of its time was over.
+//! The kubelet itself was late. It did not read an answer that was in its socket in time, or it sent its request when
+//! most of its time was over.
 
 use super::super::giving_up::LATE_NS;
 use super::*;
@@ -8,7 +9,7 @@ pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
     request_left_too_little_time(case).or_else(|| unread(case))
 }
 
-/// The request was acknowledged when most of the time since the handshake was over, and the target had the rest.
+/// The target acknowledged the request late: less than half of the time since the handshake was left for its answer.
 fn request_left_too_little_time(case: &Case<'_>) -> Option<Finding> {
     let ended = taken_and_silent(case)?;
     let asked = sent_request_late(case)?;
@@ -18,9 +19,9 @@ fn request_left_too_little_time(case: &Case<'_>) -> Option<Finding> {
         .map(|(from, to)| ms(to.saturating_sub(from)));
     let dst = attempt.flow.dst;
     let summary = format!(
-        "{dst} was reached in {reached} and acknowledged the first bytes of the request {idle} later, {left} before the kubelet closed at its timeout (timeoutSeconds {timeout_s}): the kubelet sent it late"
+        "the kubelet sent its request late: {dst} was reached in {reached}, and acknowledged the first bytes {idle} later; that was {left} before the kubelet closed at its timeout (timeoutSeconds {timeout_s})"
     );
-    let says = format!("the last segment of the connection, which acknowledged the request, had passed {left} before");
+    let says = format!("the last segment of the connection, which acknowledged the request, came {left} before");
     let fields = json!({ "quiet_ms": ended.saturating_sub(asked) / 1_000_000 });
     let seen = evidence(Hook::InetSockSetState.name(), ended, says, fields);
     let state = of_state(ended, attempt.last.as_ref()?);
@@ -28,10 +29,10 @@ fn request_left_too_little_time(case: &Case<'_>) -> Option<Finding> {
     Some(Finding::likely(Cause::KubeletDelayed, vec![seen, state], summary, fix))
 }
 
-/// The answer lay in the prober's socket.
+/// The answer was in the prober's socket, and the kubelet did not read it.
 fn unread(case: &Case<'_>) -> Option<Finding> {
     let (_, reported) = case.attempt.kubelet().filter(|(_, reported)| reported.says == ProbeOutput::Timeout)?;
-    // With TLS or HTTP/2 the first bytes are those of a handshake, and say nothing of the answer.
+    // With TLS or HTTP/2 the first bytes belong to a handshake, and show nothing about the answer.
     case.matched.expects_http().filter(|plain| *plain)?;
     let timeout_s = case.matched.timeout_s()?;
     let ((closed, _), lasted) = (case.attempt.ended?, case.attempt.lasted()?);
@@ -64,7 +65,7 @@ fn unread(case: &Case<'_>) -> Option<Finding> {
     Some(found.with_confidence(confidence))
 }
 
-/// A redirect is followed, and it is the next answer that the kubelet waits for; so is that after a 1xx.
+/// The kubelet waits for another answer after a redirect, which it follows, and after a 1xx.
 fn is_final(answer: &Answer) -> bool {
     answer.kind == AnswerKind::Http && answer.status.is_some_and(|status| (200..300).contains(&status) || status >= 400)
 }
@@ -79,33 +80,33 @@ mod tests {
         stream.wait_ms(3000).closes((100, 101, 200)).kubelet(says).causes()
     }
 
-    /// The pod is gone when the FIN comes.
+    /// The pod is gone when the kubelet sends its FIN.
     #[test]
-    fn what_is_sent_again_after_the_end_is_no_request() {
+    fn a_retransmission_after_the_close_is_not_the_request() {
         let mut stream = Stream::new().http_readiness().connect().established().wait_ms(1001).clone();
         stream.state_quiet((TcpState::Established, TcpState::FinWait1), (100, 101, 0), 100_000_000);
         stream.wait_ms(200).sent_again(0, false).wait_ms(10).tick();
         assert_eq!(stream.causes(), ["kubelet_delayed"]);
     }
 
-    /// kubernetes#89898: reached at once, and asked 100 ms before the end of its second.
+    /// kubernetes#89898: the kubelet connected at once, and sent its request 100 ms before its timeout of 1 s.
     #[test]
     fn a_request_that_was_sent_late_is_not_a_slow_answer() {
-        let noted = |https: bool, quiet_ms: u64| {
+        let decided = |https: bool, quiet_ms: u64| {
             let mut stream = Stream::new();
             stream.http_readiness_over_tls(https).connect().established().wait_ms(1001);
             let end = (TcpState::Established, TcpState::FinWait1);
             stream.state_quiet(end, (100, 101, 0), quiet_ms * 1_000_000).decided()
         };
-        assert_eq!(noted(false, 100), ("kubelet_delayed", Confidence::Likely));
-        assert_eq!(noted(true, 100), ("kubelet_delayed", Confidence::Likely));
-        assert_eq!(noted(false, 960), ("slow_response", Confidence::Proven), "an acknowledgement that was delayed");
-        assert_eq!(noted(false, 600), ("slow_response", Confidence::Proven), "the target had most of the time");
+        assert_eq!(decided(false, 100), ("kubelet_delayed", Confidence::Likely));
+        assert_eq!(decided(true, 100), ("kubelet_delayed", Confidence::Likely));
+        assert_eq!(decided(false, 960), ("slow_response", Confidence::Proven), "a delayed acknowledgement");
+        assert_eq!(decided(false, 600), ("slow_response", Confidence::Proven), "the target had most of the time");
     }
 
     #[test]
-    fn what_passed_last_may_be_no_request() {
-        let noted = |again: bool, seconds: u64| {
+    fn a_retransmission_or_keepalive_is_not_the_request() {
+        let decided = |again: bool, seconds: u64| {
             let mut stream = Stream::new().http_readiness().connect().established().wait_ms(800).clone();
             if again {
                 stream.sent_again(100, false);
@@ -114,19 +115,19 @@ mod tests {
             let end = (TcpState::Established, TcpState::FinWait1);
             stream.state_quiet(end, (100, 101, 0), 200_000_000).causes()
         };
-        assert_eq!(noted(true, 1), ["slow_response"], "it was sent at once, and again");
-        assert_eq!(noted(false, 1), ["kubelet_delayed"]);
-        assert_eq!(noted(false, 16), ["slow_response"], "a keepalive");
+        assert_eq!(decided(true, 1), ["slow_response"], "the request was sent at once, and again");
+        assert_eq!(decided(false, 1), ["kubelet_delayed"]);
+        assert_eq!(decided(false, 16), ["slow_response"], "a keepalive");
     }
 
     #[test]
-    fn an_answer_in_time_that_was_not_read() {
+    fn an_answer_in_time_was_not_read_by_the_kubelet() {
         assert_eq!(causes(10, ProbeOutput::Timeout), ["kubelet_delayed"]);
     }
 
     #[test]
-    fn first_bytes_that_are_no_answer() {
-        let noted = |https: bool, kind, status| {
+    fn first_bytes_before_the_final_answer_do_not_count() {
+        let decided = |https: bool, kind, status| {
             let mut stream = Stream::new();
             stream
                 .http_readiness_over_tls(https)
@@ -137,26 +138,30 @@ mod tests {
                 .wait_ms(1990);
             stream.closes((100, 101, 200)).kubelet(ProbeOutput::Timeout).causes()
         };
-        assert_eq!(noted(true, AnswerKind::Tls, None), ["slow_response"], "a ServerHello");
-        assert_eq!(noted(false, AnswerKind::Http, Some(302)), ["unexplained"], "a redirect, which was followed");
-        assert_eq!(noted(false, AnswerKind::Http, Some(200)), ["kubelet_delayed"]);
+        assert_eq!(decided(true, AnswerKind::Tls, None), ["slow_response"], "a ServerHello");
+        assert_eq!(decided(false, AnswerKind::Http, Some(302)), ["unexplained"], "a redirect, which was followed");
+        assert_eq!(decided(false, AnswerKind::Http, Some(200)), ["kubelet_delayed"]);
     }
 
     #[test]
-    fn an_answer_of_unknown_time_and_a_close_that_was_late() {
+    fn an_unread_answer_of_unknown_time_needs_a_late_close() {
         let closed_after = |ms: u64| {
             let mut stream = Stream::new().http_readiness().connect().established().wait_ms(ms).clone();
             stream.state(TcpState::CloseWait, TcpState::Close, 0, (100, 101, 201)).kubelet(ProbeOutput::Timeout);
             stream.causes()
         };
         assert_eq!(closed_after(1700), ["kubelet_delayed"]);
-        assert_eq!(closed_after(1001), ["unexplained"], "in time: the answer may have come in parts");
+        assert_eq!(closed_after(1001), ["unexplained"], "closed in time: the answer may have come in parts");
     }
 
     #[test]
-    fn an_answer_that_was_late_or_did_not_end() {
+    fn a_late_or_incomplete_answer_has_another_cause() {
         assert_eq!(causes(1500, ProbeOutput::Timeout), ["unexplained"], "after the timeout");
-        assert_eq!(causes(998, ProbeOutput::Timeout), ["unexplained"], "the kubelet's clock may say after it");
-        assert_eq!(causes(10, ProbeOutput::TimeoutInBody), ["slow_response"], "it did not end");
+        assert_eq!(
+            causes(998, ProbeOutput::Timeout),
+            ["unexplained"],
+            "by the kubelet's timer it may be after the timeout"
+        );
+        assert_eq!(causes(10, ProbeOutput::TimeoutInBody), ["slow_response"], "the answer was incomplete");
     }
 }

@@ -1,4 +1,4 @@
-//! `lo` of the attempt's namespace is down and its route goes over it.
+//! `lo` of the attempt's namespace is down, and the route to the target leads over it.
 
 use super::*;
 use crate::classify::{culprit, culprit_of};
@@ -20,7 +20,7 @@ fn dropped(case: &Case<'_>, netns: Netns) -> Option<Finding> {
     Some(finding(case, netns, of_drop(time, drop), Confidence::Proven))
 }
 
-/// The link table says it is down, the target is an address of this namespace, and no answer came.
+/// By the link table `lo` is down. The target is an address of this namespace, and no answer came.
 fn unanswered(case: &Case<'_>, netns: Netns) -> Option<Finding> {
     let attempt = case.attempt;
     let lo = case.node.links.loopback(netns)?;
@@ -44,9 +44,9 @@ fn finding(case: &Case<'_>, netns: Netns, first: Evidence, confidence: Confidenc
         seen.insert(0, culprit::evidence(*time, change));
     }
     let by = culprit.as_ref().map(describe).unwrap_or_default();
-    let container_of = if case.node.netns() == Some(netns) { "this node" } else { "this namespace" };
+    let owner = if case.node.netns() == Some(netns) { "this node" } else { "this namespace" };
     let summary = format!(
-        "{lo}{} is down{by}; {} is an address of {container_of} and is reached over {lo}",
+        "{lo}{} is down{by}; {} is an address of {owner} and is reached over {lo}",
         in_namespace(case, Some(netns)),
         case.attempt.flow.dst
     );
@@ -96,7 +96,7 @@ mod tests {
     }
 
     #[test]
-    fn lo_up_or_in_another_namespace_is_not_it() {
+    fn lo_that_is_up_or_in_another_namespace_is_not_the_cause() {
         let up = Stream::new().connect().drop_on(SYN, "QDISC_DROP", NODE, lo(true)).gives_up().clone();
         assert_eq!(up.causes(), ["unexplained"]);
         let pod = Stream::new().connect().drop_on(SYN, "QDISC_DROP", POD, lo(false)).gives_up().clone();

@@ -1,9 +1,9 @@
-//! The pod's own address translation sent the attempt to a proxy, and the proxy closed it: the application was not met.
+//! The pod's own address translation sent the attempt to a proxy, and the proxy closed it, not the application.
 
 use super::super::pod_sockets::{FRESH_NS, detour};
 use super::*;
 
-/// The rule. An answer in words may be the application's, handed on by the proxy: `sidecar.rs`.
+/// Only a close or a reset counts. The proxy may have forwarded an HTTP answer of the application: see `sidecar.rs`.
 pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
     let detour = detour(case, FRESH_NS)?;
     let reset = mid_stream_rst::find(case);
@@ -44,12 +44,12 @@ mod tests {
     }
 
     #[test]
-    fn what_a_proxy_closes_is_not_closed_by_the_application() {
+    fn a_close_by_a_proxy_is_not_the_applications() {
         assert_eq!(second(Some(redirect(7, 8)), reset), ["mid_stream_rst", "mesh_redirect"]);
         assert_eq!(second(Some(redirect(7, 8)), closed), ["closed_without_answer", "mesh_redirect"]);
     }
 
-    /// A process that may not take port 80 has it translated to 8080, and listens on both or on that one only.
+    /// A process that may not bind port 80 has it translated to 8080, and listens on both ports or on 8080 only.
     #[test]
     fn a_translation_to_the_application_itself_is_no_detour() {
         for other in [None, Some(redirect(7, 7)), Some(Redirect { passed_over: None, ..redirect(7, 8) })] {
@@ -57,16 +57,16 @@ mod tests {
         }
     }
 
-    /// The rules may have been taken away since.
+    /// The rules may have been removed since then.
     #[test]
-    fn what_was_read_long_ago_does_not_say_why_it_failed() {
+    fn an_old_reading_does_not_explain_the_failure() {
         let mut stream = Stream::new();
         stream.http_readiness().pod_sockets(|seen| seen.redirect = Some(redirect(7, 8))).wait_ms(61_000);
         assert_eq!(reset(&mut stream).causes(), ["mid_stream_rst"]);
     }
 
     #[test]
-    fn a_pod_that_has_ended_says_nothing_of_the_next_one() {
+    fn a_reading_of_an_ended_pod_does_not_explain_the_next_one() {
         let mut stream = Stream::new();
         stream.http_readiness().pod_sockets(|seen| seen.redirect = Some(redirect(7, 8)));
         stream.netns_ends(crate::testing::POD);

@@ -1,6 +1,6 @@
 //! A RST after the connection was established and before any answer.
 
-use super::accept_queue_overflow::{full, make_room, seen as of_listener};
+use super::accept_queue_overflow::{fullest_queue, make_room, of_queue};
 use super::app_status_failure::shows_certificate;
 use super::probe_misconfigured::is_unanswered_grpc;
 use super::*;
@@ -10,30 +10,30 @@ use tracer_model::record::NetnsRef;
 
 pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
     let attempt = case.attempt;
-    // The state that it was received in proves the handshake, even if the handshake's own event is lost.
+    // The state of the socket at the RST proves the handshake, even if the handshake's own event was lost.
     let (at, received) =
         attempt.reset_received().filter(|(_, r)| matches!(r.state, TcpState::Established | TcpState::CloseWait))?;
     // The peer's FIN counts one byte (see `State::received`).
     let payload = received.bytes_received.map(|n| n.saturating_sub(u64::from(received.state == TcpState::CloseWait)));
     let closed_before = matches!(attempt.ended, Some((end, End::ClosedByProber)) if end < at);
-    // After bytes of an answer it is one if the kubelet says that the answer was not whole.
+    // After some bytes of an answer the RST counts if the kubelet outcome is a network error.
     let partial = payload.is_some_and(|n| n > 0);
     let reported = attempt
         .kubelet()
         .map(|(_, reported)| reported)
         .filter(|reported| partial && reported.says == ProbeOutput::Network);
-    let target_service = case.matched.only_connects();
-    // So is one for which the prober still waited.
+    let only_connects = case.matched.only_connects();
+    // The RST counts as well if the prober still waited for the rest of the answer.
     let cut = partial && case.matched.is_cut_short();
-    if payload.is_none() || closed_before || target_service || (partial && reported.is_none() && !cut) {
+    if payload.is_none() || closed_before || only_connects || (partial && reported.is_none() && !cut) {
         return None;
     }
-    // What the prober sends after the target's FIN (an alert of TLS) is answered with a RST: the close came first.
-    let closed_within = reported.is_some() && received.state == TcpState::CloseWait;
-    if case.matched.is_no_answer() || closed_within || (is_unanswered_grpc(case) && is_close(case)) {
+    // If the RST answers what the prober sent after the target's FIN (a TLS alert), the close came first.
+    let closed_first = reported.is_some() && received.state == TcpState::CloseWait;
+    if case.matched.is_no_answer() || closed_first || (is_unanswered_grpc(case) && is_close(case)) {
         return None;
     }
-    // The sender's own event follows the segment: on a loopback path the RST is delivered first.
+    // On a loopback path the RST is delivered before the hook reports its sender.
     let sent = attempt.resets_sent().find(|(_, r)| r.flow.src == attempt.flow.dst);
     if sent.is_none() && !case.settled {
         return None;
@@ -41,10 +41,10 @@ pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
     let mut seen = vec![of_reset_received(at, received)];
     seen.extend(sent.map(|(time, reset)| of_reset_sent(time, reset)));
     seen.extend(reported.map(of_outcome));
-    let without_room = sent.filter(|(_, reset)| is_without_room(reset)).and_then(|_| full(case));
-    seen.extend(without_room.map(|(time, listener)| of_listener(time, listener)));
-    let deaf = sent.is_none() && case.lacks(REFUSAL_HOOKS);
-    let unseen = if deaf { NO_SENDER } else { NOT_OBSERVED };
+    let without_room = sent.filter(|(_, reset)| is_without_room(reset)).and_then(|_| fullest_queue(case));
+    seen.extend(without_room.map(|(time, listener)| of_queue(time, listener)));
+    let lacks_hook = sent.is_none() && case.lacks(REFUSAL_HOOKS);
+    let unseen = if lacks_hook { SENDER_UNKNOWN } else { SENDER_ELSEWHERE };
     let who = sent.map_or_else(|| unseen.to_owned(), |(time, r)| sender(case, time, r));
     let summary = format!(
         "{} reset the connection{} after it was established, {}: {who}",
@@ -55,22 +55,22 @@ pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
             .unwrap_or_default(),
         if partial { "in the middle of its answer" } else { "before any answer" }
     );
-    let unseen = if deaf { Fix::Stack } else { Fix::Outside };
+    let unseen = if lacks_hook { Fix::Stack } else { Fix::Outside };
     let fix = sent.map_or(unseen, |(time, reset)| fix_of(case, time, reset));
-    let mut words = words(case, fix, sent.map(|(_, reset)| reset));
-    if fix == Fix::Unread && !partial && case.matched.may_ask_in_plain() {
-        words.text += IF_TLS;
-        words.commands.push(shows_certificate(attempt.flow.dst));
+    let mut remediation = remediation_of(case, fix, sent.map(|(_, reset)| reset));
+    if fix == Fix::Unread && !partial && case.matched.may_speak_plain_http() {
+        remediation.text += OR_SPEAKS_TLS;
+        remediation.commands.push(shows_certificate(attempt.flow.dst));
     }
-    let words = if fix == Fix::Outside { words } else { with_log(case, words) };
-    let found = Finding::failure(Cause::MidStreamRst, seen, summary, words);
+    let remediation = if fix == Fix::Outside { remediation } else { with_log(case, remediation) };
+    let found = Finding::failure(Cause::MidStreamRst, seen, summary, remediation);
     let found = if partial && !cut { found.with_confidence(Confidence::Likely) } else { found };
     let found = found.with_culprit(sent.and_then(|(time, reset)| culprit(case, time, reset)));
-    Some(if deaf { Finding { rests_on: REFUSAL_HOOKS, ..found } } else { found })
+    Some(if lacks_hook { Finding { rests_on: REFUSAL_HOOKS, ..found } } else { found })
 }
 
-/// The target closed the connection: a close with unread data is a RST, and so is what answers data after a close (RFC 9293
-/// 3.10.4, 3.10.7.1). It is none where a queue had no room, a listener ended, or SO_LINGER 0 was set.
+/// The target closed the connection: a close with unread data sends a RST, and so does data after a close (RFC 9293
+/// 3.10.4, 3.10.7.1). A RST is no close if a queue had no room, a listener ended, or SO_LINGER 0 was set.
 pub(super) fn is_close(case: &Case<'_>) -> bool {
     let attempt = case.attempt;
     let Some((_, received)) = attempt.reset_received() else { return false };
@@ -81,42 +81,43 @@ pub(super) fn is_close(case: &Case<'_>) -> bool {
     sent.is_some_and(|(time, reset)| matches!(fix_of(case, time, reset), Fix::Unread | Fix::Process))
 }
 
-/// OpenSSL reads no more of a request than shows that it is no ClientHello.
-const IF_TLS: &str =
-    ". Or the port speaks TLS, and its server closes what asks in plain HTTP. Then set the probe's scheme to HTTPS";
+/// OpenSSL stops reading a request as soon as its first bytes show that it is no ClientHello.
+const OR_SPEAKS_TLS: &str =
+    ". Or the port speaks TLS, and its server closes connections with plain HTTP. Then set the probe's scheme to HTTPS";
 
-const NOT_OBSERVED: &str = "a proxy behind an address translation, or somebody on the way, sent it";
+const SENDER_ELSEWHERE: &str = "a proxy behind an address translation, or a device on the way, sent it";
 
-const NO_SENDER: &str =
+const SENDER_UNKNOWN: &str =
     "the sender is unknown: no hook of this kernel reports a RST of a stack that has no socket for the segment";
 
 fn sender(case: &Case<'_>, time: u64, reset: &ResetSent) -> String {
     if is_without_room(reset) {
-        return no_room(case, reset);
+        return text_without_room(case, reset);
     }
     let who = match (&reset.actor, reset.no_socket) {
         (Some(actor), _) => format!("process {actor}"),
         (None, true) => "its kernel no longer has a socket for it".to_owned(),
         (None, false) => "its kernel, for a segment that did not fit the socket".to_owned(),
     };
-    let how = match (with_listener(case, time, reset), &reset.reason) {
-        (true, Some(_)) => UNACCEPTED.to_owned(),
-        (true, None) => ENDED.to_owned(),
-        (false, _) => manner(reset),
+    let how = match (ended_with_listener(case, time, reset), &reset.reason) {
+        (true, Some(_)) => ENDED_BEFORE_ACCEPT.to_owned(),
+        (true, None) => ENDED_WITH_RST.to_owned(),
+        (false, _) => close_text(reset),
     };
     format!("{who}{how}")
 }
 
 /// With `tcp_abort_on_overflow` a listener resets a handshake if its last segment finds no room (`listen_overflow` in
-/// net/ipv4/tcp_minisocks.c). From 6.12 on it gives this reason; before, one without a request is reset alike.
+/// net/ipv4/tcp_minisocks.c). From 6.12 on the kernel then gives the reason INVALID_SYN. Older kernels give no reason,
+/// and reset an ACK without a pending handshake in the same way.
 fn is_without_room(reset: &ResetSent) -> bool {
     let at_listener = !reset.no_socket && reset.actor.is_none() && reset.state == Some(TcpState::Listen);
     at_listener && reset.answered.is_ack() && matches!(reset.reason.as_deref(), None | Some("INVALID_SYN"))
 }
 
-/// What of it is known: a child is not made for want of memory either.
-fn no_room(case: &Case<'_>, reset: &ResetSent) -> String {
-    let why = match (full(case), &reset.reason) {
+/// Why the listener had no room. The kernel also refuses the last segment if it has no memory for the new socket.
+fn text_without_room(case: &Case<'_>, reset: &ResetSent) -> String {
+    let why = match (fullest_queue(case), &reset.reason) {
         (Some((_, queue)), reason) => format!(
             "its accept queue is full ({} waiting, {} allowed) and {}net.ipv4.tcp_abort_on_overflow is 1",
             queue.waiting,
@@ -131,26 +132,27 @@ fn no_room(case: &Case<'_>, reset: &ResetSent) -> String {
     format!("its listener refused the last segment of the handshake: {why}")
 }
 
-const UNACCEPTED: &str =
-    " closed its listener, and had not accepted this connection: it exited, crashed or was stopped";
-/// Without a reason (before 6.12) it may as well have been open, with data that was not read.
-const ENDED: &str = " closed its listener at the same time: it exited, crashed or was stopped";
-/// How far from the RST the end of the listener may lie: one call does both (`inet_csk_listen_stop`).
+const ENDED_BEFORE_ACCEPT: &str =
+    " closed its listener before it had accepted this connection: it exited, crashed or was stopped";
+/// Without a kernel reason (before 6.12) the process may also have accepted the connection and left data unread.
+const ENDED_WITH_RST: &str = " closed its listener at the same time: it exited, crashed or was stopped";
+/// The listener ended together with the RST if less time than this is between them. One call does both
+/// (`inet_csk_listen_stop`).
 const TOGETHER_NS: u64 = 100_000_000;
 
-/// A listener that closes resets what waits in its queue, for the same reason that SO_LINGER 0 gives.
-fn with_listener(case: &Case<'_>, time: u64, reset: &ResetSent) -> bool {
+/// A listener that closes resets the connections in its queue. The kernel gives the same reason as for SO_LINGER 0.
+fn ended_with_listener(case: &Case<'_>, time: u64, reset: &ResetSent) -> bool {
     let (Some(netns), Some(actor)) = (reset.netns, &reset.actor) else { return false };
     let last = case.node.listeners.last(netns, reset.flow.src.port());
-    let manner = !matches!(reset.reason.as_deref(), Some("TCP_ABORT_ON_CLOSE" | "TCP_ABORT_ON_LINGER"));
-    let is_end = |(at, listen): &&(u64, Listen)| {
+    let fits_reason = !matches!(reset.reason.as_deref(), Some("TCP_ABORT_ON_CLOSE" | "TCP_ABORT_ON_LINGER"));
+    let is_same_end = |(at, listen): &&(u64, Listen)| {
         !listen.begins && listen.actor.pid == actor.pid && at.abs_diff(time) < TOGETHER_NS
     };
-    manner && last.is_some_and(|last| is_end(&last))
+    fits_reason && last.is_some_and(|last| is_same_end(&last))
 }
 
-/// What the kernel's reason says about how it was closed (include/net/rstreason.h, 6.12 and later; both seen on 6.18).
-fn manner(reset: &ResetSent) -> String {
+/// How the socket was closed, by the kernel's reason (include/net/rstreason.h, 6.12 and later; both seen on 6.18).
+fn close_text(reset: &ResetSent) -> String {
     match reset.reason.as_deref() {
         Some("TCP_ABORT_ON_CLOSE") => " closed it with unread data".to_owned(),
         Some("TCP_STATE" | "TCP_ABORT_ON_LINGER") => " closed it with SO_LINGER 0".to_owned(),
@@ -159,10 +161,10 @@ fn manner(reset: &ResetSent) -> String {
     }
 }
 
-/// What is to be looked at, by what was seen of the sender.
+/// Which fix applies, by what is known about the sender.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Fix {
-    /// It is not on this node, or behind an address translation.
+    /// The sender is not on this node, or is behind an address translation.
     Outside,
     /// Its listener ended.
     Ended,
@@ -170,11 +172,11 @@ enum Fix {
     Unread,
     /// SO_LINGER 0.
     Linger,
-    /// A process, in a way that the kernel does not tell.
+    /// A process closed the connection, and the kernel does not show how.
     Process,
-    /// Its listener had no room for it.
+    /// The listener had no room for the connection.
     Room,
-    /// The target's stack, in nobody's context.
+    /// The target's kernel, outside of any process.
     Stack,
 }
 
@@ -182,24 +184,24 @@ fn fix_of(case: &Case<'_>, time: u64, reset: &ResetSent) -> Fix {
     match reset.reason.as_deref() {
         _ if is_without_room(reset) => Fix::Room,
         _ if reset.actor.is_none() => Fix::Stack,
-        _ if with_listener(case, time, reset) => Fix::Ended,
+        _ if ended_with_listener(case, time, reset) => Fix::Ended,
         Some("TCP_ABORT_ON_CLOSE") => Fix::Unread,
         Some("TCP_STATE" | "TCP_ABORT_ON_LINGER") => Fix::Linger,
         _ => Fix::Process,
     }
 }
 
-fn words(case: &Case<'_>, fix: Fix, reset: Option<&ResetSent>) -> Remediation {
+fn remediation_of(case: &Case<'_>, fix: Fix, reset: Option<&ResetSent>) -> Remediation {
     let who = reset.and_then(|reset| reset.actor.as_ref());
     let who = who.map_or_else(|| "the target".to_owned(), ToString::to_string);
     let text = match fix {
-        Fix::Outside => "Look at the proxy, load balancer or address translation on the way to the target, and at the process behind it".to_owned(),
-        Fix::Ended => format!("Find why {who} ended: its log at that moment, and how the container's run ended"),
-        Fix::Unread => format!("Find why {who} closes connections without having read what was sent: a handler that gives up early, a limit, or its end"),
-        Fix::Linger => format!("Find why {who} closes this connection with SO_LINGER 0: TCP then gives up at once and loses what was not sent. Let it close in order, after its answer"),
+        Fix::Outside => "Check the proxy, load balancer or address translation on the way to the target, and the process behind it".to_owned(),
+        Fix::Ended => format!("Find why {who} ended: read its log of that moment, and how the container's run ended"),
+        Fix::Unread => format!("Find why {who} closes connections without having read what was sent: a handler that gives up early, a limit, or the end of the process"),
+        Fix::Linger => format!("Find why {who} closes this connection with SO_LINGER 0: TCP then resets the connection and loses data that was not sent. Let it close normally, after its answer"),
         Fix::Process => format!("Find why {who} closed the connection at that moment: with unread data, with SO_LINGER 0, or because it ended; this kernel does not show which"),
         Fix::Room => return make_room(case, reset.and_then(|reset| reset.netns)),
-        Fix::Stack => "Find what became of the target's end of the connection: its process ended or closed it before, or packets of another connection came in between (an address translation)".to_owned(),
+        Fix::Stack => "Find what happened to the target's end of the connection: its process ended or closed it before. Or an address translation mixed in packets of another connection".to_owned(),
     };
     text.into()
 }
@@ -233,9 +235,9 @@ mod tests {
         assert_eq!(verdicts[0].culprit.as_ref().map(|c| c.comm.as_str()), Some("app"));
     }
 
-    /// The kernel skips a program that it interrupted on the same processor.
+    /// The kernel skips a program if the same program is already running on that CPU: the event is lost.
     #[test]
-    fn a_handshake_without_a_reported_end_is_one() {
+    fn the_state_at_the_rst_proves_the_handshake_without_its_event() {
         let mut stream = Stream::new();
         stream.connect().reset_received(TcpState::Established, 0).reset_sent(TcpFlags(0), false, Some("app"));
         let verdicts = stream.verdicts();
@@ -245,26 +247,26 @@ mod tests {
     }
 
     #[test]
-    fn the_fix_is_of_what_was_seen() {
-        let noted = |reason: Option<&str>, actor: Option<&str>| {
+    fn the_fix_fits_the_kernels_reason() {
+        let decided = |reason: Option<&str>, actor: Option<&str>| {
             let mut stream = Stream::new().connect().established().reset_received(TcpState::Established, 0).clone();
             stream.reset_sent(TcpFlags(0), false, actor);
             stream.last_reset_sent().reason = reason.map(str::to_owned);
             let verdict = stream.verdict();
             (verdict.summary, verdict.remediation)
         };
-        let (summary, fix) = noted(Some("TCP_ABORT_ON_LINGER"), Some("app"));
+        let (summary, fix) = decided(Some("TCP_ABORT_ON_LINGER"), Some("app"));
         assert_has(&summary, &["closed it with SO_LINGER 0"]);
         assert_has(&fix, &["SO_LINGER 0"]);
         assert_lacks(&fix, &["read", "killed"]);
-        let (_, unread) = noted(Some("TCP_ABORT_ON_CLOSE"), Some("app"));
+        let (_, unread) = decided(Some("TCP_ABORT_ON_CLOSE"), Some("app"));
         assert_has(&unread, &["without having read"]);
         assert_lacks(&unread, &["LINGER"]);
-        assert_has(&noted(None, Some("app")).1, &["does not show which"]);
-        assert_has(&noted(None, None).1, &["the target's end of the connection"]);
+        assert_has(&decided(None, Some("app")).1, &["does not show which"]);
+        assert_has(&decided(None, None).1, &["the target's end of the connection"]);
     }
 
-    /// OpenSSL gives up a request in plain HTTP after a few bytes of it.
+    /// OpenSSL closes after a few bytes of a plain HTTP request.
     #[test]
     fn a_server_that_does_not_read_plain_http_may_speak_tls() {
         let fix = |probed: fn(&mut Stream) -> &mut Stream| {
@@ -284,7 +286,7 @@ mod tests {
     /// `net.ipv4.tcp_abort_on_overflow`: the queue filled up between the SYN and the last segment of the handshake.
     #[test]
     fn a_listener_that_resets_the_end_of_a_handshake_has_no_room() {
-        let noted = |reason: Option<&str>, answered: TcpFlags, full: bool| {
+        let decided = |reason: Option<&str>, answered: TcpFlags, full: bool| {
             let mut stream = Stream::new().connect().established().reset_received(TcpState::Established, 0).clone();
             if full {
                 stream.inspection(|seen| seen.listeners = Some(vec![listener(2, 1)]));
@@ -295,44 +297,45 @@ mod tests {
             stream.verdict()
         };
         let (setting, room) = ("net.ipv4.tcp_abort_on_overflow is 1", "raise its listen backlog");
-        let old = noted(None, ACK, false);
+        let old = decided(None, ACK, false);
         assert_has(&old.summary, &["most likely its accept queue", "SYN cookie"]);
-        let new = noted(Some("INVALID_SYN"), ACK, false);
+        let new = decided(Some("INVALID_SYN"), ACK, false);
         assert!(new.summary.contains(setting) && new.summary.ends_with("most likely full"), "{new:?}");
         assert!(old.remediation.to_string().contains(room) && new.remediation.to_string().contains(room), "{new:?}");
-        assert_eq!(new.confidence, Confidence::Proven, "of the RST");
-        let seen = noted(None, ACK, true);
+        assert_eq!(new.confidence, Confidence::Proven, "the RST is proven");
+        let seen = decided(None, ACK, true);
         assert!(seen.summary.contains("is full (2 waiting, 1 allowed)") && seen.evidence.len() == 3, "{seen:?}");
-        for other in [noted(Some("TCP_FLAGS"), ACK, true), noted(Some("INVALID_SYN"), SYN, true)] {
+        for other in [decided(Some("TCP_FLAGS"), ACK, true), decided(Some("INVALID_SYN"), SYN, true)] {
             assert!(!other.summary.contains(setting) && !other.remediation.to_string().contains(room), "{other:?}");
         }
     }
 
-    /// 5.10 where no program can sit on a function: the process may have been gone when the request came.
+    /// On a 5.10 kernel where no program can attach to a function. The process may have been gone when the request
+    /// arrived.
     #[test]
-    fn a_sender_that_no_hook_tells_of_is_not_somebody_on_the_way() {
-        let noted = |missing: Hook| {
+    fn without_the_hook_for_a_rst_no_device_on_the_way_is_blamed() {
+        let decided = |missing: Hook| {
             Stream::new().missing(missing).connect().established().resets((100, 101, 0)).settles().verdict()
         };
-        let deaf = noted(Hook::TcpV4SendReset);
-        assert_eq!((deaf.confidence, deaf.missing_hooks.len()), (Confidence::Likely, 1));
-        assert_has(&deaf.summary, &["sender is unknown"]);
-        assert_has(&deaf.remediation, &["target's end"]);
-        let heard = noted(Hook::TcpV6SendReset);
-        assert_has(&heard.summary, &["somebody on the way"]);
-        assert_has(&heard.remediation, &["proxy"]);
+        let unknown = decided(Hook::TcpV4SendReset);
+        assert_eq!((unknown.confidence, unknown.missing_hooks.len()), (Confidence::Likely, 1));
+        assert_has(&unknown.summary, &["sender is unknown"]);
+        assert_has(&unknown.remediation, &["target's end"]);
+        let outside = decided(Hook::TcpV6SendReset);
+        assert_has(&outside.summary, &["a device on the way"]);
+        assert_has(&outside.remediation, &["proxy"]);
     }
 
     #[test]
-    fn a_rst_after_an_answer_is_nothing() {
+    fn a_rst_after_an_answer_is_no_failure() {
         let mut stream = Stream::new().connect().established().reset_received(TcpState::Established, 200).clone();
         stream.state(TcpState::Established, TcpState::Close, 104, (100, 101, 200));
         assert!(stream.causes().is_empty());
     }
 
-    /// The head in one segment, and a RST while the prober waits for the body.
+    /// The header came in one segment, and the RST while the prober waited for the body.
     #[test]
-    fn a_rst_for_which_the_prober_still_waited_is_in_the_middle() {
+    fn a_rst_while_the_prober_waits_for_the_body_is_in_the_middle() {
         let decided = |after_ms: u64, len: Option<u16>, status: u16| {
             let mut stream = Stream::new().http_readiness().connect().established().clone();
             stream.answer_with(AnswerKind::Http, Some(status), |it| it.len = len).wait_ms(after_ms);
@@ -344,14 +347,14 @@ mod tests {
         };
         assert_eq!(decided(50, Some(80), 200), Some(("mid_stream_rst", Confidence::Proven, true)));
         assert_eq!(decided(0, Some(80), 200), None, "right after a whole answer");
-        assert_eq!(decided(50, Some(40), 200), None, "more came, and when is not known");
-        assert_eq!(decided(50, None, 200), None, "a recording of before");
+        assert_eq!(decided(50, Some(40), 200), None, "more bytes came at an unknown time");
+        assert_eq!(decided(50, None, 200), None, "an older recording");
         assert_eq!(decided(50, Some(80), 503).map(|it| it.0), Some("app_status_failure"));
     }
 
-    /// A server that closes with SO_LINGER 0 what it is not reported anything on: the probe has had its dial by then.
+    /// The server closes a connection without a request with SO_LINGER 0. A tcpSocket probe has succeeded by then.
     #[test]
-    fn a_rst_after_the_dial_of_a_tcp_probe_is_the_kubelets_word() {
+    fn a_rst_after_the_connect_of_a_tcp_probe_needs_the_kubelet_outcome() {
         let reset = |probed: fn(&mut Stream) -> &mut Stream| {
             let mut stream = Stream::new();
             probed(&mut stream).connect().established().wait_ms(20).reset_sent(TcpFlags(0), false, Some("app"));
@@ -364,7 +367,7 @@ mod tests {
     }
 
     #[test]
-    fn a_rst_after_the_dial_is_no_success_either() {
+    fn a_rst_after_the_connect_of_a_tcp_probe_is_no_success() {
         let mut stream = Stream::new().tcp_readiness().clone();
         for conn in [8, 9, 10] {
             stream.again(conn).connect();
@@ -378,9 +381,9 @@ mod tests {
         assert_eq!(stream.in_a_row(), [Some(1), Some(2)]);
     }
 
-    /// Another probe of the port has dialled in the same second, and was well.
+    /// Another probe of the port connected in the same second, and succeeded.
     #[test]
-    fn the_kubelets_word_is_of_the_dial_that_was_reset() {
+    fn the_kubelet_outcome_belongs_to_the_connection_that_was_reset() {
         let mut stream = Stream::new();
         stream.tcp_readiness().connect().established().reset_sent(TcpFlags(0), false, Some("app")).resets((0, 1, 0));
         stream.again(9).connect().established().closes((0, 1, 0));
@@ -388,7 +391,7 @@ mod tests {
     }
 
     #[test]
-    fn a_rst_in_the_middle_of_an_answer_is_the_kubelets_word() {
+    fn a_rst_in_the_middle_of_an_answer_needs_the_kubelet_outcome() {
         let mut stream = Stream::new();
         stream.http_readiness().connect().established().reset_received(TcpState::Established, 200);
         stream
@@ -401,7 +404,7 @@ mod tests {
     }
 
     #[test]
-    fn a_listener_that_closes_resets_what_it_had_not_accepted() {
+    fn a_listener_that_closes_resets_unaccepted_connections() {
         let words = |ended: bool| {
             let mut stream = Stream::new().listens(POD, 8080, true).connect().established().clone();
             if ended {

@@ -1,5 +1,5 @@
-//! A setting of the node that pods' traffic needs is not as it must be: it does not forward, or a base chain drops
-//! what no rule accepted. The latter has a nearer name, `firewall_drop`, and stands in `also`.
+//! A setting of the node stops the traffic of pods: the node does not forward, or a base chain drops packets that no
+//! rule accepted. In the second case the cause is `firewall_drop`, and this cause stands in `also`.
 
 use super::super::netfilter::dropped;
 use super::*;
@@ -13,15 +13,15 @@ pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
     not_forwarded(case).or_else(|| by_base_policy(case))
 }
 
-/// A packet of the handshake was for another host, and the node does not forward. Elsewhere that is normal: a
-/// virtual machine or a packet socket in a pod has a stack of its own. It answers the packets that the kernel drops so.
+/// A packet of the handshake was for another host, and the node does not forward. In a pod such a
+/// drop is normal: a virtual machine or a packet socket there has its own stack, which answers the dropped packets.
 fn not_forwarded(case: &Case<'_>) -> Option<Finding> {
     let handshake = |d: &PacketDrop| d.flags.is_syn() || d.flags.is_syn_ack();
     let on_node = |d: &PacketDrop| d.netns.is_some_and(|netns| case.node.is_a_node(netns));
     let mut drops = case.attempt.drops().filter(|(_, d)| handshake(d) && on_node(d));
     let (time, drop, reason) = drops.find_map(|(time, d)| Some((time, d, reason_of(d)?)))?;
-    // What somebody answers was not needed by it. And where the kernel gives no reason: the same function drops for want of
-    // a route, and then sends an ICMP error.
+    // An answer shows that the packet arrived all the same. Without a kernel reason a missing route is possible, too:
+    // the same function drops then, and sends an ICMP error.
     let otherwise = reason == Reason::Function && (no_route(case, drop) || forwards(case, drop));
     if !case.settled || case.attempt.reset_received().is_some() || otherwise {
         return None;
@@ -32,9 +32,9 @@ fn not_forwarded(case: &Case<'_>) -> Option<Finding> {
         drop.flags.name(),
         drop.flow,
         in_namespace(case, drop.netns),
-        quoted(case, drop)
+        setting_clause(case, drop)
     );
-    let (seen, fix) = (vec![of_drop(time, drop)], forward(case, drop));
+    let (seen, fix) = (vec![of_drop(time, drop)], forwarding_fix(case, drop));
     let found = Finding::failure(Cause::MissingNodePrerequisite, seen, summary, fix);
     Some(match reason {
         Reason::Kernel => found,
@@ -42,18 +42,19 @@ fn not_forwarded(case: &Case<'_>) -> Option<Finding> {
     })
 }
 
-/// It was dropped for want of a route, or may have been: an ICMP error was sent, or came, or no hook tells of it and the setting
-/// does not either. (`ip6_forward` never drops for that: `ip6_pkt_drop` does.)
+/// The packet was dropped for want of a route, or may have been. An ICMP error was sent or arrived. Or no hook shows
+/// that error, and the setting is not known to be 0. (`ip6_forward` never drops for that: `ip6_pkt_drop` does.)
 fn no_route(case: &Case<'_>, drop: &PacketDrop) -> bool {
     let came =
         case.attempt.errno().is_some_and(|it| matches!(it, libc::EHOSTUNREACH | libc::ENETUNREACH | libc::EACCES));
-    let deaf = drop.flow.dst.is_ipv4() && case.lacks(ICMP_HOOKS);
-    case.attempt.icmp().next().is_some() || came || (deaf && value(case, drop) != Some("0"))
+    let lacks_hook = drop.flow.dst.is_ipv4() && case.lacks(ICMP_HOOKS);
+    case.attempt.icmp().next().is_some() || came || (lacks_hook && value(case, drop) != Some("0"))
 }
 
-/// The setting is on: `ip6_forward` drops then for want of a policy (xfrm), or what has a socket already, found by early demux.
-/// `ip_error` may drop for the device's own setting, but as silently for a blackhole, which CNIs lay under their blocks of
-/// addresses, and for a route that refuses once the source has had its share of ICMP errors (`ip_rt_error_burst`).
+/// The setting is on. Then `ip6_forward` drops a packet that an xfrm policy forbids, or for which early demux found a
+/// socket. `ip_error` may drop for the device's own setting. It drops in the same way for a blackhole route, which CNIs
+/// add for their blocks of addresses. So it does for an unreachable route, if the limit of ICMP errors for that source
+/// is used up (`ip_rt_error_burst`).
 fn forwards(case: &Case<'_>, drop: &PacketDrop) -> bool {
     value(case, drop).is_some_and(|value| value != "0")
 }
@@ -61,8 +62,8 @@ fn forwards(case: &Case<'_>, drop: &PacketDrop) -> bool {
 /// What shows that a device does not forward.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Reason {
-    /// The kernel's own reason: `ip_error` (net/ipv4/route.c) and `ip6_forward` (net/ipv6/ip6_output.c) give it to a packet
-    /// with a sound address for this alone.
+    /// The kernel's own reason. `ip_error` (net/ipv4/route.c) and `ip6_forward` (net/ipv6/ip6_output.c) give it to a
+    /// packet with a valid address only if they do not forward.
     Kernel,
     /// The function, on kernels that give no reason.
     Function,
@@ -76,14 +77,15 @@ fn reason_of(drop: &PacketDrop) -> Option<Reason> {
     }
 }
 
-/// The setting, where it was read: in the namespace of the last prober.
+/// The value of the setting. Tracer reads it only in the namespace of the last prober.
 fn value<'a>(case: &Case<'a>, drop: &PacketDrop) -> Option<&'a str> {
     let read = case.node.settings.sysctls.get(setting(drop)).map(String::as_str);
     read.filter(|_| drop.netns == case.node.netns())
 }
 
-/// For IPv4 a device's own setting alone decides, to which a change of the node's is copied.
-fn quoted(case: &Case<'_>, drop: &PacketDrop) -> String {
+/// The setting as a clause. For IPv4 only the device's own setting decides. The kernel copies a change of the node's
+/// setting to all devices.
+fn setting_clause(case: &Case<'_>, drop: &PacketDrop) -> String {
     let own = if drop.flow.dst.is_ipv4() && forwards(case, drop) { ": it is the device's own setting" } else { "" };
     value(case, drop).map(|value| format!(" ({} = {value}{own})", setting(drop))).unwrap_or_default()
 }
@@ -92,11 +94,11 @@ const fn setting(drop: &PacketDrop) -> &'static str {
     if drop.flow.dst.is_ipv4() { "net.ipv4.ip_forward" } else { "net.ipv6.conf.all.forwarding" }
 }
 
-/// The kernel drops the default routes that it took from router advertisements when forwarding goes on
-/// (`rt6_purge_dflt_routers`), and takes no more of them unless `accept_ra` is 2.
-const KEEP_THE_ROUTE: &str = " Forwarding takes away an IPv6 default route by router advertisements. If the first command shows one and accept_ra of its link is 1, set net.ipv6.conf.LINK.accept_ra to 2 first.";
+/// When forwarding is switched on, the kernel drops the default routes that came from router advertisements
+/// (`rt6_purge_dflt_routers`). It accepts no new ones unless `accept_ra` is 2.
+const KEEP_THE_ROUTE: &str = " Forwarding removes an IPv6 default route that came from router advertisements. If the first command shows one and accept_ra of its link is 1, set net.ipv6.conf.LINK.accept_ra to 2 first.";
 
-fn forward(case: &Case<'_>, drop: &PacketDrop) -> Remediation {
+fn forwarding_fix(case: &Case<'_>, drop: &PacketDrop) -> Remediation {
     let (name, version) = (setting(drop), if drop.flow.dst.is_ipv4() { "ipv4" } else { "ipv6" });
     let device = drop.device.as_ref().map(|d| shell::link_setting(&d.name));
     let device = device.map(|device| format!(" (and net.{version}.conf.{device}.forwarding)")).unwrap_or_default();
@@ -112,7 +114,8 @@ fn forward(case: &Case<'_>, drop: &PacketDrop) -> Remediation {
         .run([Command::on_node("tracer doctor --check ip_forward")])
 }
 
-/// Netfilter dropped it at a hook of the node. The last check found a base chain there that drops what no rule accepts.
+/// Netfilter dropped the packet at a hook of the node. `doctor` found a base chain at that hook that drops all packets
+/// that no rule accepts.
 fn by_base_policy(case: &Case<'_>) -> Option<Finding> {
     let stopped = dropped(case)?;
     let (_, drop) = stopped.drop?;
@@ -148,20 +151,20 @@ mod tests {
 
     #[test]
     fn a_devices_own_setting_is_reported_from_the_nodes() {
-        let noted = |forwards: &str| {
+        let decided = |forwards: &str| {
             let mut stream = Stream::new();
             let mut settings = NodeSettings::default();
             settings.sysctls.insert("net.ipv4.ip_forward".into(), forwards.into());
             stream.push(ObservationKind::NodeSettings(settings)).connect().drop(SYN, "IP_INADDRERRORS", NODE);
             stream.verdict().summary
         };
-        assert_ends(&noted("0"), "(net.ipv4.ip_forward = 0)");
-        assert_ends(&noted("1"), "(net.ipv4.ip_forward = 1: it is the device's own setting)");
+        assert_ends(&decided("0"), "(net.ipv4.ip_forward = 0)");
+        assert_ends(&decided("1"), "(net.ipv4.ip_forward = 1: it is the device's own setting)");
     }
 
-    /// Seen: the route went, and the next advertisement was ignored.
+    /// Observed: the route disappeared, and the kernel ignored the next advertisement.
     #[test]
-    fn forwarding_of_ipv6_is_not_to_cost_the_default_route() {
+    fn the_fix_for_ipv6_keeps_the_default_route() {
         let fix = Stream::to("[fd00::2]:8080").connect().drop(SYN, "IP_INADDRERRORS", NODE).verdict().remediation;
         assert_has(&fix.text, &["set net.ipv6.conf.LINK.accept_ra to 2 first"]);
         let commands: Vec<_> = fix.commands.iter().map(|command| command.run.as_str()).collect();
@@ -170,15 +173,15 @@ mod tests {
     }
 
     #[test]
-    fn a_packet_that_somebody_answers_was_not_needed() {
+    fn a_dropped_packet_that_was_answered_is_not_the_cause() {
         let mut stream = Stream::new();
         stream.connect().drop(SYN, "IP_INADDRERRORS", NODE).reset_received(TcpState::SynSent, 0).gives_up();
         assert_eq!(stream.causes(), ["handshake_rst"]);
     }
 
-    /// An inode number is used again: what was a prober's namespace once is a pod's now.
+    /// The kernel reuses inode numbers: the number of a prober's namespace can become a pod's.
     #[test]
-    fn a_namespace_that_was_a_nodes_once_need_not_forward() {
+    fn a_pod_with_the_reused_number_of_a_node_need_not_forward() {
         let mut stream = Stream::new();
         stream
             .push(ObservationKind::Links(Links { netns: POD, cookie: None, links: Vec::new() }))
@@ -194,12 +197,12 @@ mod tests {
     }
 
     #[test]
-    fn a_packet_without_a_route_is_the_routes() {
+    fn a_packet_without_a_route_is_route_unreachable() {
         let stream = Stream::new().connect().drop(SYN, "IP_INNOROUTES", NODE).icmp(3, 1).gives_up().clone();
         assert_eq!(stream.causes(), ["route_unreachable"]);
     }
 
-    /// 5.10.
+    /// A drop on a kernel without drop reasons (5.10).
     fn without_reason(icmp: bool) -> (Vec<&'static str>, Confidence) {
         let mut stream = Stream::new();
         stream.connect().drop_with(SYN, NODE, |drop| drop.location = Some("ip_error".into()));
@@ -216,41 +219,41 @@ mod tests {
         assert_eq!(without_reason(true), (vec!["route_unreachable"], Confidence::Proven));
     }
 
-    /// 5.10 where no program can sit on a function: an error for want of a route would be as silent.
+    /// On a 5.10 kernel where no program can attach to a function, no hook shows the ICMP error for a missing route.
     #[test]
-    fn where_no_hook_tells_of_that_error_the_setting_decides() {
-        let noted = |forwards: &str| {
+    fn without_the_hook_for_icmp_errors_the_setting_decides() {
+        let decided = |forwards: &str| {
             let mut stream = Stream::new();
             let mut settings = NodeSettings::default();
             settings.sysctls.insert("net.ipv4.ip_forward".into(), forwards.into());
             stream.missing(Hook::IcmpSend).push(ObservationKind::NodeSettings(settings)).connect();
             stream.drop_with(SYN, NODE, |drop| drop.location = Some("ip_error".into()));
-            let noted = stream.gives_up().verdict();
-            (noted.cause, noted.confidence)
+            let verdict = stream.gives_up().verdict();
+            (verdict.cause, verdict.confidence)
         };
-        assert_eq!(noted("0"), (Cause::MissingNodePrerequisite, Confidence::Possible));
+        assert_eq!(decided("0"), (Cause::MissingNodePrerequisite, Confidence::Possible));
         let mut v6 = Stream::to("[fd00::2]:8080");
         v6.missing(Hook::Icmp6Send).connect().drop_with(SYN, NODE, |drop| drop.location = Some("ip6_forward".into()));
         assert_eq!(v6.gives_up().causes(), ["missing_node_prerequisite"]);
-        assert_eq!(noted("1").0, Cause::Unexplained);
+        assert_eq!(decided("1").0, Cause::Unexplained);
     }
 
-    /// Early demux found a socket (amazon-vpc-cni-k8s#1269), or a blackhole took it.
+    /// Early demux found a socket (amazon-vpc-cni-k8s#1269), or a blackhole route dropped the packet.
     #[test]
-    fn what_is_dropped_on_a_node_that_forwards_is_anothers() {
-        let noted = |dst: &str, place: &str, setting: &str, value: Option<&str>| {
+    fn a_drop_on_a_node_that_forwards_has_another_cause() {
+        let decided = |dst: &str, place: &str, setting: &str, value: Option<&str>| {
             let mut stream = Stream::to(dst);
             let mut settings = NodeSettings::default();
             settings.sysctls.extend(value.map(|value| (setting.to_owned(), value.to_owned())));
             stream.push(ObservationKind::NodeSettings(settings)).connect();
             stream.drop_with(SYN, NODE, |drop| drop.location = Some(place.to_owned()));
-            let noted = stream.gives_up().verdict();
-            (noted.cause, noted.confidence)
+            let verdict = stream.gives_up().verdict();
+            (verdict.cause, verdict.confidence)
         };
         let v6 = ("[fd00::2]:8080", "ip6_forward", "net.ipv6.conf.all.forwarding");
         let v4 = ("10.88.0.2:8080", "ip_error", "net.ipv4.ip_forward");
         for (dst, place, setting) in [v6, v4] {
-            let of = |value| noted(dst, place, setting, value);
+            let of = |value| decided(dst, place, setting, value);
             assert_eq!(of(Some("1")).0, Cause::Unexplained);
             assert_eq!(of(Some("0")), (Cause::MissingNodePrerequisite, Confidence::Likely));
             assert_eq!(of(None), (Cause::MissingNodePrerequisite, Confidence::Likely), "not read");

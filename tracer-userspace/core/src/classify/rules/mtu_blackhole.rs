@@ -3,18 +3,18 @@
 use super::*;
 use tracer_model::event::{Flow, Icmp, PacketDrop, Retransmit};
 
-/// A segment of which this much is payload fills a small link: TCP's own lower limit is 536 (RFC 9293 3.7.1).
-const LARGE: u32 = 1000;
-/// So often sent again without an acknowledgement is no accident.
-const AGAIN: usize = 2;
+/// A segment with at least this much payload, in bytes, is large. TCP's default segment size is 536 (RFC 9293 3.7.1).
+const LARGE_PAYLOAD: u32 = 1000;
+/// This many retransmissions without an acknowledgement are more than a chance loss.
+const MIN_RETRANSMITS: usize = 2;
 
 pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
     case.attempt.established?;
     too_big(case).or_else(|| sent_again(case))
 }
 
-/// A packet of this attempt was too big for a device, and the attempt failed. The sender of one that was acknowledged did learn
-/// of it.
+/// A packet of this attempt was too big for a device, and the attempt failed. If the request was acknowledged, its
+/// sender learned of the smaller MTU.
 fn too_big(case: &Case<'_>) -> Option<Finding> {
     let attempt = case.attempt;
     if !attempt.failed_by_itself() {
@@ -28,27 +28,27 @@ fn too_big(case: &Case<'_>) -> Option<Finding> {
     (!seen.is_empty()).then(|| finding(case, seen, "a packet was too big for a link on the way"))
 }
 
-/// The same large segments were sent again and again: by the prober (its request) or by the target (its answer).
+/// Large segments were sent again several times: by the prober (its request) or by the target (its answer).
 fn sent_again(case: &Case<'_>) -> Option<Finding> {
     let attempt = case.attempt;
     let (ended, _) = attempt.ended.filter(|_| attempt.failed_by_itself())?;
     let is_lost = |r: &Retransmit| r.by_target || !attempt.request_acknowledged();
-    let is_large = |r: &Retransmit| r.payload.is_some_and(|n| n >= LARGE);
+    let is_large = |r: &Retransmit| r.payload.is_some_and(|n| n >= LARGE_PAYLOAD);
     let large: Vec<_> = attempt.retransmitted().filter(|(_, r)| is_large(r) && is_lost(r)).collect();
     let (time, last) = large.last().copied()?;
-    if large.len() < AGAIN || attempt.drops().any(|(at, d)| at <= ended && !d.flags.is_rst()) {
+    if large.len() < MIN_RETRANSMITS || attempt.drops().any(|(at, d)| at <= ended && !d.flags.is_rst()) {
         return None;
     }
-    let container_of = if last.by_target { "the target's answer" } else { "the request" };
+    let content = if last.by_target { "the target's answer" } else { "the request" };
     let payload = last.payload.unwrap_or_default();
     let says = format!(
-        "segments of {container_of} ({payload} bytes) were sent again {} times without an acknowledgement",
+        "segments of {content} ({payload} bytes) were sent again {} times without an acknowledgement",
         large.len()
     );
     let mut seen =
         vec![evidence(Hook::TcpRetransmit.name(), time, says, json!({ "payload": payload, "times": large.len() }))];
     seen.extend(attempt.last.as_ref().map(|state| of_state(ended, state)));
-    let found = finding(case, seen, &format!("large segments of {container_of} ({payload} bytes) do not arrive"));
+    let found = finding(case, seen, &format!("large segments of {content} ({payload} bytes) do not arrive"));
     Some(found.with_confidence(Confidence::Likely).resting_on(&[Hook::KfreeSkb]))
 }
 
@@ -91,12 +91,12 @@ mod tests {
         assert_eq!(gives_up(&mut answer), ["mtu_blackhole"]);
     }
 
-    /// The sender heard of the smaller MTU, sent the request again in smaller segments, and waited for an answer.
+    /// The sender learned of the smaller MTU, sent the request again in smaller segments, and waited for an answer.
     #[test]
     fn a_request_that_was_acknowledged_got_through() {
-        let mut heard = Stream::new();
-        heard.connect().established().drop(TcpFlags(0x18), "PKT_TOO_BIG", NODE).icmp(3, 4).sent_again(1400, false);
-        assert_eq!(closes(&mut heard, (1800 + 1400, 1801, 0)), ["slow_response"]);
+        let mut smaller = Stream::new();
+        smaller.connect().established().drop(TcpFlags(0x18), "PKT_TOO_BIG", NODE).icmp(3, 4).sent_again(1400, false);
+        assert_eq!(closes(&mut smaller, (1800 + 1400, 1801, 0)), ["slow_response"]);
         let again = |acked| {
             let mut stream = Stream::new();
             stream.connect().established().sent_again(1400, false).sent_again(1400, false);
@@ -107,7 +107,7 @@ mod tests {
     }
 
     #[test]
-    fn large_segments_sent_again_are_and_small_ones_are_not() {
+    fn only_large_retransmitted_segments_are_an_mtu_blackhole() {
         let mut large = Stream::new().connect().established().sent_again(1448, true).sent_again(1448, true).clone();
         assert_eq!(gives_up(&mut large), ["mtu_blackhole"]);
         let mut small = Stream::new().connect().established().sent_again(100, true).sent_again(100, true).clone();

@@ -5,7 +5,7 @@ use std::net::IpAddr;
 use super::*;
 use tracer_model::event::{Inspection, LinkState, NeighbourState, Netns, PacketDrop};
 
-/// Why there is no entry.
+/// Why the neighbour entry is missing.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Why {
     NoAnswer,
@@ -19,36 +19,43 @@ pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
     dropped(case).or_else(|| unresolved(case)).or_else(|| super::wrong_link_address::find(case))
 }
 
-/// A packet of this attempt waited for the address in vain.
+/// The kernel dropped a packet of this attempt, because it could not resolve the link-layer address.
 fn dropped(case: &Case<'_>) -> Option<Finding> {
     let mut drops = case.attempt.drops().filter(|(time, drop)| is_of_handshake(case, *time, drop));
     let (time, drop, why) = drops.find_map(|(time, d)| Some((time, d, reason(d)?)))?;
     let (next, place) = (drop.flow.dst.ip(), in_namespace(case, drop.netns));
     let summary = match why {
         Why::NoAnswer => {
-            format!("nobody answered for the link-layer address of {next} (or of the gateway to it){}{place}", on(drop))
+            format!(
+                "nobody answered for the link-layer address of {next} (or of the gateway to it){}{place}",
+                on_device(drop)
+            )
         }
-        Why::TableFull => format!("the neighbour table is full: no entry could be made for {next}{}{place}", on(drop)),
+        Why::TableFull => {
+            format!("the neighbour table is full: no entry could be made for {next}{}{place}", on_device(drop))
+        }
     };
-    let over = drop.device.as_ref().zip(drop.netns).map(|(device, netns)| overlap(case, netns, device.ifindex, next));
+    let over =
+        drop.device.as_ref().zip(drop.netns).map(|(device, netns)| describe_overlap(case, netns, device.ifindex, next));
     let summary = summary + &over.unwrap_or_default();
     let remediation = fix(case, drop.netns, next, why);
     let found = Finding::failure(Cause::NeighbourFailure, vec![of_drop(time, drop)], summary, remediation);
-    Some(if may_be_its_link(case, drop, why) { by_its_link(found) } else { found }.until_answered())
+    Some(if may_have_link_down(case, drop, why) { note_unread_link(found) } else { found }.until_answered())
 }
 
 /// A pod of this node with its link down does not answer either. Only an inspection shows that, and none came in time.
-fn may_be_its_link(case: &Case<'_>, drop: &PacketDrop, why: Why) -> bool {
-    let looked = inspected(case).is_some_and(|(_, seen)| seen.netns.is_some());
-    why == Why::NoAnswer && !looked && drop.flow.dst == case.attempt.flow.dst && case.node.has_pod(drop.flow.dst.ip())
+fn may_have_link_down(case: &Case<'_>, drop: &PacketDrop, why: Why) -> bool {
+    let is_read = inspected(case).is_some_and(|(_, seen)| seen.netns.is_some());
+    why == Why::NoAnswer && !is_read && drop.flow.dst == case.attempt.flow.dst && case.node.has_pod(drop.flow.dst.ip())
 }
 
-fn by_its_link(found: Finding) -> Finding {
-    let summary = found.summary.clone() + "; the pod's own link, which may be down, was not seen";
+fn note_unread_link(found: Finding) -> Finding {
+    let summary = found.summary.clone() + "; tracer has not read the pod's own link, which may be down";
     Finding { summary, ..found.with_confidence(Confidence::Likely) }
 }
 
-/// The reasons are of 6.0 and later; before, the functions that free a packet only for that.
+/// Kernels since 6.0 give these drop reasons. Older ones show the function that freed the packet: these free it for
+/// this only.
 fn reason(drop: &PacketDrop) -> Option<Why> {
     match (drop.reason.as_deref(), drop.location.as_deref()) {
         (Some("NEIGH_FAILED" | "NEIGH_DEAD"), _) => Some(Why::NoAnswer),
@@ -64,11 +71,11 @@ pub(super) fn is_unresolved(drop: &PacketDrop) -> bool {
     reason(drop) == Some(Why::NoAnswer)
 }
 
-fn on(drop: &PacketDrop) -> String {
+fn on_device(drop: &PacketDrop) -> String {
     drop.device.as_ref().map(|d| format!(" on {}", d.name)).unwrap_or_default()
 }
 
-/// The entry of the target was still being asked for while the attempt waited.
+/// The neighbour entry of the target was unresolved while the attempt waited.
 fn unresolved(case: &Case<'_>) -> Option<Finding> {
     let (time, seen) = inspected(case)?;
     let entry = seen.neighbour.as_ref().filter(|n| matches!(n.state.as_str(), "incomplete" | "failed"))?;
@@ -82,11 +89,11 @@ fn unresolved(case: &Case<'_>) -> Option<Finding> {
     let summary = format!(
         "the node cannot resolve the link-layer address of {}{on}: {}{}",
         entry.addr,
-        reported(entry),
-        overlap(case, seen.from, entry.ifindex, entry.addr)
+        describe_state(entry),
+        describe_overlap(case, seen.from, entry.ifindex, entry.addr)
     );
     let (summary, fix) = match case.node.owns(seen.from, entry.addr) {
-        true => (summary + OWN, own_again(case, seen.from, entry.addr)),
+        true => (summary + NODE_OWNS_ADDRESS, restore_own_address(case, seen.from, entry.addr)),
         false => (summary, fix(case, None, entry.addr, why)),
     };
     Some(
@@ -95,22 +102,23 @@ fn unresolved(case: &Case<'_>) -> Option<Finding> {
     )
 }
 
-const OWN: &str = ". It is the node's own address: what goes there leaves the node, since the rule or the route for it in table local is gone";
+const NODE_OWNS_ADDRESS: &str =
+    ". It is the node's own address, but packets to it leave the node: its rule or route in table local is gone";
 
-fn own_again(case: &Case<'_>, netns: Netns, addr: IpAddr) -> Remediation {
+fn restore_own_address(case: &Case<'_>, netns: Netns, addr: IpAddr) -> Remediation {
     let six = if addr.is_ipv4() { "" } else { "-6 " };
     let show = [format!("ip {six}rule"), format!("ip {six}route show table local {addr}")];
     Remediation::from(
-        "Give the node its rule of priority 0 back (ip rule add lookup local priority 0). Or take the address away and add it again: that makes its route",
+        "Restore the node's rule of priority 0 (ip rule add lookup local priority 0). Or remove the address and add it again: that restores its route",
     )
     .run(show.map(|command| run_in(case, Some(netns), command)))
 }
 
-fn reported(entry: &NeighbourState) -> &'static str {
+fn describe_state(entry: &NeighbourState) -> &'static str {
     if entry.state == "failed" { "nobody answered" } else { "it asks and nobody answers" }
 }
 
-/// As many entries as there may be.
+/// The neighbour table holds as many entries as gc_thresh3 allows.
 fn is_full(seen: &Inspection) -> bool {
     let value = |name: &str| seen.node_values.get(name).copied();
     matches!((value("neighbours"), value("gc_thresh3")), (Some(now), Some(max)) if now >= max)
@@ -120,9 +128,9 @@ fn link<'a>(case: &Case<'a>, netns: Netns, ifindex: u32) -> Option<&'a LinkState
     case.node.links.get(&netns)?.iter().find(|link| link.ifindex == ifindex)
 }
 
-/// The node asks on one link for an address that a namespace of its own has, and another link's subnet holds it, too: docker0
-/// within the pods' range takes the more specific route.
-fn overlap(case: &Case<'_>, netns: Netns, ifindex: u32, target: IpAddr) -> String {
+/// A pod of this node has the address, but the node asks for it on another link whose subnet holds it, too. Example:
+/// docker0's /24 lies within the pods' /16, and the more specific route wins.
+fn describe_overlap(case: &Case<'_>, netns: Netns, ifindex: u32, target: IpAddr) -> String {
     let is_here = || {
         let holder = case.node.netns_of_addr(netns, target).or_else(|| inspected(case)?.1.netns);
         target == case.attempt.flow.dst.ip() && holder.is_some_and(|holder| !case.node.is_a_node(holder))
@@ -135,23 +143,23 @@ fn overlap(case: &Case<'_>, netns: Netns, ifindex: u32, target: IpAddr) -> Strin
     let Some((asked, other)) = found.filter(|_| is_here()) else { return String::new() };
     let (asked, other) = (&asked.name, &other.name);
     format!(
-        "; a pod of this node has it, and the subnets of {asked} and {other} both hold it: they overlap, and the route leads to {asked}"
+        "; a pod of this node has that address. The subnets of {asked} and {other} overlap, and the route leads to {asked}"
     )
 }
 
-/// The route first: who does not answer may be behind another link.
+/// Checks the route first: the target may be behind another link.
 fn fix(case: &Case<'_>, netns: Option<Netns>, target: IpAddr, why: Why) -> Remediation {
     let family = if target.is_ipv4() { "ipv4" } else { "ipv6" };
     match why {
         Why::NoAnswer => {
             let show = [format!("ip route get {target}"), format!("ip neigh show {target}")];
             Remediation::from(
-                "Does the route lead over the link that the address is behind? If not, fix the route, or the subnets that overlap. If so, the pod that had this address, or its link, is gone: delete the stale pod or entry",
+                "Check whether the route leads over the link that the address is behind. If not, fix the route or the overlapping subnets. If it does, the pod with this address or its link is gone: delete the stale pod or entry",
             )
             .run(show.map(|command| run_in(case, netns, command)))
         }
         Why::TableFull => Remediation::from(format!(
-            "Raise net.{family}.neigh.default.gc_thresh1, gc_thresh2 and gc_thresh3 above the number of pods and peers that this node talks to. The table is one for all network namespaces, and only the node's own has the settings"
+            "Raise net.{family}.neigh.default.gc_thresh1, gc_thresh2 and gc_thresh3 above the number of pods and peers that this node talks to. All network namespaces share the table, and only the node's own has these settings"
         ))
         .run([Command::on_node("ip neigh | wc -l"), Command::on_node(format!("sysctl -a -r net.{family}.neigh.default.gc_thresh"))]),
     }
@@ -161,7 +169,7 @@ fn fix(case: &Case<'_>, netns: Option<Netns>, target: IpAddr, why: Why) -> Remed
 mod tests {
     use crate::testing::*;
 
-    /// `ip rule del` took the first rule.
+    /// `ip rule del` has deleted the rule that looks up table local.
     #[test]
     fn the_nodes_own_address_has_no_neighbour() {
         let noted = |addrs: &[&str]| {
@@ -175,30 +183,31 @@ mod tests {
         assert!(noted(&["10.88.0.2"]) && !noted(&["10.88.0.1"]));
     }
 
-    /// Seen: another pod had many probes, so inspections came late. A pod with its link down was called stale, proven.
+    /// Found on a node where another pod had many probes. Inspections came late, and tracer called a pod with its link
+    /// down stale, proven.
     #[test]
-    fn of_a_pod_that_was_not_looked_at_it_is_likely_at_most() {
-        let reported = |pod: bool, looked: bool| {
+    fn without_an_inspection_of_the_pod_it_is_likely_at_most() {
+        let reported = |pod: bool, inspected: bool| {
             let mut stream = Stream::new();
             if pod {
                 stream.http_readiness();
             }
             stream.connect().wait_ms(200);
-            if looked {
+            if inspected {
                 let addrs = vec!["10.88.0.2".parse().expect("an address")];
                 let link = LinkState { ifindex: 2, name: "eth0".into(), up: true, addrs, ..LinkState::default() };
                 stream.inspection(|seen| seen.links = vec![link]);
             }
             let verdict = stream.drop(SYN, "NEIGH_FAILED", NODE).verdict();
             assert_eq!(verdict.cause.name(), "neighbour_failure");
-            (verdict.confidence, verdict.summary.contains("was not seen"))
+            (verdict.confidence, verdict.summary.contains("has not read the pod's own link"))
         };
         assert_eq!(reported(true, false), (Confidence::Likely, true));
         assert_eq!(reported(true, true), (Confidence::Proven, false));
         assert_eq!(
             reported(false, false),
             (Confidence::Proven, false),
-            "no pod of this node: there is nothing to look at"
+            "no pod of this node: there is nothing to inspect"
         );
     }
 
@@ -213,7 +222,7 @@ mod tests {
 
     /// The pod has no entry for the node: its table is the one to look at.
     #[test]
-    fn an_answer_that_finds_no_way_back_is_reported_where_it_happened() {
+    fn a_dropped_answer_is_reported_in_the_namespace_that_dropped_it() {
         let verdict = Stream::new().connect().drop(SYN_ACK, "NEIGH_FAILED", POD).verdict();
         assert_has(&verdict.summary, &["10.88.0.1 ", "network namespace"]);
         assert_ends(&verdict.remediation, "| head -n1) -n ip neigh show 10.88.0.1");
@@ -221,7 +230,7 @@ mod tests {
 
     /// kontena/pharos-cluster#439: docker0's /24 lies in the pods' /16.
     #[test]
-    fn a_route_that_another_link_took_is_reported_with_both_links() {
+    fn overlapping_subnets_are_reported_with_both_links() {
         let reported = |docker: &str| {
             let link = |ifindex, name: &str, addr: &str, len| LinkState {
                 ifindex,
@@ -240,13 +249,13 @@ mod tests {
             "the node cannot resolve the link-layer address of 10.88.0.2 on docker0: it asks and nobody answers";
         let both = reported("10.88.0.1");
         assert_ends(&both.remediation, ": ip route get 10.88.0.2; ip neigh show 10.88.0.2");
-        let overlap = "; a pod of this node has it, and the subnets of docker0 and cni0 both hold it: they overlap, and the route leads to docker0";
+        let overlap = "; a pod of this node has that address. The subnets of docker0 and cni0 overlap, and the route leads to docker0";
         assert_eq!(both.summary, format!("{words}{overlap}"));
-        assert_eq!(reported("10.77.0.1").summary, words, "a route of another kind");
+        assert_eq!(reported("10.77.0.1").summary, words, "no subnets overlap");
     }
 
     #[test]
-    fn an_entry_that_is_asked_for_decides_while_the_attempt_waits() {
+    fn an_incomplete_entry_decides_while_the_attempt_waits() {
         let mut stream = Stream::new();
         stream.connect().wait_ms(200).inspection(|seen| seen.neighbour = Some(crate::testing::neighbour("incomplete")));
         assert_eq!(stream.causes(), ["neighbour_failure"]);

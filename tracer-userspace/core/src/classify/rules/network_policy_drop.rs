@@ -1,4 +1,4 @@
-//! What enforces network policies stopped the packets: a chain of the CNI, or a tc, XDP or cgroup program.
+//! The enforcement of network policies stopped the packets: a chain of the CNI, or a tc, XDP or cgroup program.
 
 use super::super::netfilter::{is_missed, stopped};
 use super::*;
@@ -6,7 +6,7 @@ use tracer_model::event::PacketDrop;
 
 const ALLOW: &str = "allow the node's address (probes come from it), or the client, on that port";
 
-fn policies() -> Command {
+fn list_policies() -> Command {
     Command::in_cluster("kubectl get networkpolicy -A")
 }
 
@@ -14,50 +14,52 @@ pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
     by_chain(case).or_else(|| by_program(case)).or_else(|| by_connect(case))
 }
 
-/// Every rule that can have stopped it is in a chain of something that enforces policies.
+/// All rules that can have dropped the packet are in chains of one owner, which enforces policies.
 fn by_chain(case: &Case<'_>) -> Option<Finding> {
     let stopped = stopped(case)?;
     let blame = stopped.blame.as_ref()?;
     let owner = blame.owner().filter(|owner| owner.policy)?;
-    // Its own check of the way back is no policy.
+    // The reverse-path check of the same owner is no policy.
     (blame.all(|rule| blame.owner_of(rule) == Some(owner)) && !blame.is_reverse_path()).then_some(())?;
     if is_own_probe(case) && stopped.answer_dropped(case).is_some() {
         return Some(of_own_answer(case, stopped, owner.name));
     }
     let confidence = if blame.certain().is_some() { Confidence::Proven } else { Confidence::Likely };
-    let summary = format!("the network policy of {}{}{}", owner.name, stopped.did(case), stopped.words());
-    let remediation =
-        Remediation::from(format!("In the network policies, {ALLOW}")).run([policies()]).run(stopped.look(case));
+    let summary = format!("the network policy of {}{}{}", owner.name, stopped.action(case), stopped.words());
+    let remediation = Remediation::from(format!("In the network policies, {ALLOW}"))
+        .run([list_policies()])
+        .run(stopped.show_rules(case));
     Some(stopped.finding(case, Cause::NetworkPolicyDrop, summary, remediation).with_confidence(confidence))
 }
 
-/// What a pod answers to its own node's probe. A NetworkPolicy lets answers pass, and does not apply to that traffic at all.
+/// The rule stopped a pod's answer to a probe of its own node. A NetworkPolicy lets answers pass, and does not apply to
+/// that traffic at all.
 fn of_own_answer(case: &Case<'_>, stopped: &Stopped<'_>, owner: &str) -> Finding {
     let (untracked, find) = stopped.untracked(case).unzip();
     let summary = format!(
         "a rule of {owner}{}{}{}{OF_ANSWER}",
-        stopped.did(case),
+        stopped.action(case),
         stopped.words(),
         untracked.unwrap_or_default()
     );
     let remediation = Remediation::from(format!(
-        "Find why the rule takes the answer: {WHY_ANSWER}. The log of {owner}'s agent on this node may say it"
+        "Find why the rule stops the answer. Possible reasons: {WHY_ANSWER}. The log of {owner}'s agent on this node may say it"
     ))
     .run(find.into_iter().flatten())
-    .run(stopped.look(case));
+    .run(stopped.show_rules(case));
     let found = stopped.finding(case, Cause::NetworkPolicyDrop, summary, remediation);
     found.with_confidence(Confidence::Likely)
 }
 
-const OF_ANSWER: &str = "; that is an answer to the node's own probe, which no NetworkPolicy stops: a policy of another kind does, or the dataplane by an error of its own";
-const WHY_ANSWER: &str = "its connection is not tracked or found invalid, the node's address or a route is another than it expects, a stale chain";
+const OF_ANSWER: &str = "; the packet is an answer to the node's own probe, which no NetworkPolicy stops. A policy of another kind does, or an error of the dataplane";
+const WHY_ANSWER: &str = "an untracked or invalid connection, an unexpected node address or route, a stale chain";
 
-/// A packet that the attempt needs was dropped by a program.
+/// A program dropped a packet that the attempt needs.
 fn by_program(case: &Case<'_>) -> Option<Finding> {
     let (time, drop, program, confidence) = dropped(case)?;
     let own = is_own_probe(case);
-    let summary = format!("{}{}", did(case, drop, program), if own { OR_ITSELF } else { "" });
-    let look = look(case, drop);
+    let summary = format!("{}{}", describe_drop(case, drop, program), if own { NO_NETWORK_POLICY } else { "" });
+
     let first = match ovs_reason(drop) {
         Some(_) => Some((FLOWS, "ovs-appctl dpctl/dump-flows | grep drop")),
         None => own.then_some((MONITOR, "cilium-dbg monitor --type drop")),
@@ -68,17 +70,17 @@ fn by_program(case: &Case<'_>) -> Option<Finding> {
         }
         None => format!("In the network policies, {ALLOW}").into(),
     };
-    let remediation = remediation.run([policies()]).run(look);
+    let remediation = remediation.run([list_policies()]).run(show_program(case, drop));
     let found = Finding::failure(Cause::NetworkPolicyDrop, vec![of_drop(time, drop)], summary, remediation);
     let confidence = if own { confidence.min(Confidence::Likely) } else { confidence };
     Some(found.with_confidence(confidence).until_answered())
 }
 
-/// What shows the program: the device's name is one of its own namespace.
-fn look(case: &Case<'_>, drop: &PacketDrop) -> Vec<Command> {
+/// Commands that show the program. They run in the namespace of the device, since its name is valid there only.
+fn show_program(case: &Case<'_>, drop: &PacketDrop) -> Vec<Command> {
     match &drop.device {
         _ if ovs_reason(drop).is_some() => Vec::new(),
-        _ if drop.reason.as_deref() == Some(SOCKET_FILTER) => OF_SOCKET_FILTER.map(Command::on_node).into(),
+        _ if drop.reason.as_deref() == Some(SOCKET_FILTER) => SHOW_SOCKET_FILTER.map(Command::on_node).into(),
         Some(device) => {
             let device = shell::link(&device.name);
             let filters = ["ingress", "egress"].map(|way| format!("tc filter show dev {device} {way}"));
@@ -89,23 +91,23 @@ fn look(case: &Case<'_>, drop: &PacketDrop) -> Vec<Command> {
     }
 }
 
-/// Where the kernel's `sk_filter` gives no reasons of its own, all that `sk_filter_trim_cap` refuses has this reason
-/// (net/core/filter.c): packets of the memory reserves, a cgroup's program, a security module (`security_sock_rcv_skb`), a
-/// filter of the socket.
+/// Unless the kernel's `sk_filter` gives more exact reasons, `sk_filter_trim_cap` (net/core/filter.c) gives this one
+/// for all that it refuses: packets from the memory reserves, and refusals of a cgroup program, a security module
+/// (`security_sock_rcv_skb`) or a filter of the socket.
 const SOCKET_FILTER: &str = "SOCKET_FILTER";
-/// The programs, the filters of sockets; if there is none, want of memory (the counter grows) and SELinux.
-const OF_SOCKET_FILTER: [&str; 4] =
+/// Show the cgroup programs and the filters of sockets. Without any: a lack of memory (the counter grows), and SELinux.
+const SHOW_SOCKET_FILTER: [&str; 4] =
     ["bpftool cgroup tree", "ss -tlnpb", "nstat -az TcpExtPFMemallocDrop", "ausearch -m avc"];
 
-/// A prober dials a pod of its own node. No NetworkPolicy applies to that traffic
-/// (kubernetes.io/docs/concepts/services-networking/network-policies), and Cilium lets it pass by `allow-localhost: always`: what
-/// drops it is a policy of another kind, or does not know the pod (yet, or any more).
+/// A prober connects to a pod of its own node. No NetworkPolicy applies to that traffic
+/// (kubernetes.io/docs/concepts/services-networking/network-policies), and Cilium allows it by `allow-localhost:
+/// always`. So a policy of another kind drops it, or a dataplane that does not know the pod (yet, or any more).
 fn is_own_probe(case: &Case<'_>) -> bool {
     let by_node = case.attempt.prober && case.attempt.netns == case.node.netns();
     by_node && case.node.has_pod(case.attempt.flow.dst.ip())
 }
 
-const OR_ITSELF: &str =
+const NO_NETWORK_POLICY: &str =
     ": by an error, or by a policy of another kind (a NetworkPolicy lets a node reach its own pods)";
 const MONITOR: &str = "Find the dataplane's own reason for the drop; with Cilium, run the first command in its pod on this node (metric cilium_drop_count_total by reason)";
 
@@ -114,15 +116,15 @@ pub(super) fn ovs_reason(drop: &PacketDrop) -> Option<u32> {
     drop.reason.as_deref()?.strip_prefix("OPENVSWITCH:")?.parse().ok()
 }
 
-/// `OVS_DROP_LAST_ACTION`, after which no flow sends it anywhere, and `OVS_DROP_EXPLICIT`: what flows mean to drop ends so, and what
-/// no flow is there for. The others are errors and limits.
+/// `OVS_DROP_LAST_ACTION` (no action sends the packet on) and `OVS_DROP_EXPLICIT` (a drop action): flows drop the
+/// packet on purpose, or no flow is there for it. The other reasons are errors and limits.
 const BY_FLOWS: [u32; 2] = [1, 3];
 const FLOWS: &str = "Find the flow that drops it, on this node (Antrea: in its agent's container antrea-ovs; OpenShift: on the host). ovs-appctl ofproto/trace names the rule (a policy, SpoofGuard, a port that has no flows yet)";
 
-/// The packet that a program dropped, which the attempt needs, and the program.
+/// The first needed packet that a program dropped: when, the drop, the program, and how sure that is.
 pub(in super::super) fn dropped<'a>(case: &Case<'a>) -> Option<(u64, &'a PacketDrop, &'static str, Confidence)> {
-    let missed = |drop: &PacketDrop| case.attempt.established.is_some() && is_missed(case, drop);
-    let needed = |time: u64, drop: &PacketDrop| is_of_handshake(case, time, drop) || missed(drop);
+    let missed = |time, drop: &PacketDrop| case.attempt.established.is_some() && is_missed(case, time, drop);
+    let needed = |time: u64, drop: &PacketDrop| is_of_handshake(case, time, drop) || missed(time, drop);
     case.attempt.drops().find_map(|(time, drop)| {
         let (program, confidence) = program_of(drop)?;
         needed(time, drop).then_some((time, drop, program, confidence))
@@ -130,13 +132,14 @@ pub(in super::super) fn dropped<'a>(case: &Case<'a>) -> Option<(u64, &'a PacketD
 }
 
 /// "a tc program or filter (ingress) on eth0 in network namespace 4026532000 drops the SYN 1.2.3.4:5 -> 6.7.8.9:80".
-pub(super) fn did(case: &Case<'_>, drop: &PacketDrop, program: &str) -> String {
+pub(super) fn describe_drop(case: &Case<'_>, drop: &PacketDrop, program: &str) -> String {
     let device = drop.device.as_ref().map(|device| format!(" on {}", device.name)).unwrap_or_default();
     let place = in_namespace(case, drop.netns);
     format!("{program}{device}{place} drops the {} {}", drop.flags.name(), drop.flow)
 }
 
-/// By the kernel's reason; on kernels without reasons by the place, where little else drops there.
+/// Judges by the kernel's drop reason. On kernels without reasons the function that freed the packet decides, if it
+/// frees little else.
 fn program_of(drop: &PacketDrop) -> Option<(&'static str, Confidence)> {
     let program = match drop.reason.as_deref() {
         Some("TC_INGRESS") => "a tc program or filter (ingress)",
@@ -147,7 +150,7 @@ fn program_of(drop: &PacketDrop) -> Option<(&'static str, Confidence)> {
         Some(_) if ovs_reason(drop).is_some_and(|number| BY_FLOWS.contains(&number)) => {
             return Some(("Open vSwitch, by its flows,", Confidence::Likely));
         }
-        // The driver of veth frees what a program refused without a reason.
+        // veth frees a packet that a program refused without a reason.
         Some("NOT_SPECIFIED") if drop.location.as_deref().map(plain) == Some(VETH_XDP) => {
             return Some((XDP, Confidence::Likely));
         }
@@ -157,14 +160,14 @@ fn program_of(drop: &PacketDrop) -> Option<(&'static str, Confidence)> {
     Some((program, Confidence::Proven))
 }
 
-const SOCKET_FILTERS: &str = "a socket filter or cgroup program (ingress), a security module or want of memory";
+const SOCKET_FILTERS: &str = "a socket filter or cgroup program (ingress), a security module or a lack of memory";
 
 const XDP: &str = "an XDP program";
-/// drivers/net/veth.c: it frees only what a program refused, and what it finds no memory for.
+/// drivers/net/veth.c: frees only packets that a program refused, or for which it finds no memory.
 const VETH_XDP: &str = "veth_xdp_rcv_skb";
 
-/// 5.10: `sch_handle_ingress` is part of `__netif_receive_skb_core`, which otherwise frees only what no
-/// protocol takes; `do_xdp_generic` frees what a program reported to.
+/// 5.10: `sch_handle_ingress` is part of `__netif_receive_skb_core`, which otherwise frees only packets that no
+/// protocol takes. `do_xdp_generic` frees packets that a program refused.
 fn by_place(drop: &PacketDrop) -> Option<&'static str> {
     match plain(drop.location.as_deref()?) {
         "__netif_receive_skb_core" => Some("probably a tc program or filter (ingress)"),
@@ -173,7 +176,7 @@ fn by_place(drop: &PacketDrop) -> Option<&'static str> {
     }
 }
 
-/// connect() was refused by a program at the cgroup.
+/// A program at cgroup/connect refused connect().
 fn by_connect(case: &Case<'_>) -> Option<Finding> {
     let failed = case.attempt.connect_failed().filter(|failed| failed.errno == libc::EPERM)?;
     let decided_at = case.attempt.ended.map_or(case.attempt.started, |(time, _)| time);
@@ -184,7 +187,7 @@ fn by_connect(case: &Case<'_>) -> Option<Finding> {
     let fields = json!({ "errno": failed.errno });
     let seen = evidence(Hook::SysConnect.name(), decided_at, "connect() failed: EPERM".into(), fields);
     let remediation = Remediation::from(format!("In the network policies, {ALLOW}"))
-        .run([policies(), Command::on_node("bpftool cgroup tree")]);
+        .run([list_policies(), Command::on_node("bpftool cgroup tree")]);
     Some(Finding::likely(Cause::NetworkPolicyDrop, vec![seen], summary, remediation))
 }
 
@@ -214,7 +217,7 @@ mod tests {
         assert_eq!(causes("podpolicy"), ["firewall_drop"]);
     }
 
-    /// kubernetes#89898, calico#10470: the SYN-ACK of the node's own probe ends in Calico's chains.
+    /// kubernetes#89898, calico#10470: Calico's chains drop the SYN-ACK of the node's own probe.
     fn answer(when: When, tracked: Tracked, begin: fn(&mut Stream)) -> Verdict {
         let mut stream = Stream::new();
         begin(stream.links(true, &["10.88.0.1"]).http_readiness());
@@ -228,7 +231,7 @@ mod tests {
     }
 
     #[test]
-    fn an_answer_to_the_nodes_own_probe_is_no_network_policys() {
+    fn a_policy_chain_that_drops_an_answer_to_the_nodes_own_probe_is_likely() {
         let own = answer(When::default(), Tracked::No, |_| {});
         assert_eq!((own.cause.name(), own.confidence), ("network_policy_drop", Confidence::Likely));
         assert_starts(&own.summary, "a rule of calico on the node");
@@ -239,11 +242,11 @@ mod tests {
         assert_has(&untracked.summary, &["(notrack)"]);
         assert_has(&untracked.remediation, &[": nft list ruleset | grep -w notrack; "]);
         let host = answer(When::default(), Tracked::No, |stream| _ = stream.on_host_network());
-        assert_eq!(host.confidence, Confidence::Proven, "no pod of its own");
+        assert_eq!(host.confidence, Confidence::Proven, "a pod of the host network");
     }
 
     #[test]
-    fn a_check_of_the_way_back_is_no_policy() {
+    fn a_reverse_path_check_is_no_policy() {
         let check = answer(When { rpf: true, ..When::default() }, Tracked::No, |_| {});
         assert_eq!(check.cause.name(), "firewall_drop");
         assert_starts(&check.summary, "the reverse-path check of calico on the node");
@@ -252,9 +255,10 @@ mod tests {
         assert_lacks(&check.remediation, &["networkpolicy"]);
     }
 
-    /// Calico's rules ask for marks. Before 6.7, and with the legacy ip_tables, what else drops frees packets in the same place.
+    /// Calico's rules match marks. Before 6.7, and with the legacy ip_tables, other drops free packets in the same
+    /// function.
     #[test]
-    fn a_chain_of_the_cni_that_need_not_have_taken_it_is_likely() {
+    fn a_policy_chain_that_may_not_have_dropped_it_is_likely() {
         let confidence = |place: &str| {
             let deny = FirewallRule { exact: false, ..rule("cali-fw-cali1234", RuleVerdict::Drop) };
             let mut stream = Stream::new();
@@ -270,7 +274,7 @@ mod tests {
     }
 
     #[test]
-    fn candidates_of_others_make_it_a_firewalls() {
+    fn a_candidate_outside_policy_chains_makes_it_a_firewall_drop() {
         let mut stream = Stream::new();
         let rules = vec![rule("cali-fw-cali1234", RuleVerdict::Drop), rule("mine", RuleVerdict::Drop)];
         stream.connect().filtered(SYN, POD).push(firewall(POD, rules)).settles();
@@ -287,7 +291,7 @@ mod tests {
 
     /// The node has an `eth0`, too.
     #[test]
-    fn a_program_in_a_pod_is_looked_for_there() {
+    fn the_commands_for_a_program_in_a_pod_run_there() {
         let fix = |netns| {
             let eth0 = Device { ifindex: 2, name: "eth0".into(), up: true, loopback: false };
             let mut stream = Stream::new();
@@ -302,22 +306,22 @@ mod tests {
 
     /// A host-network pod's probe: a node short of memory, and SELinux, drop with this reason, too.
     #[test]
-    fn what_a_sockets_filters_drop_need_not_be_a_programs() {
+    fn a_socket_filter_drop_is_likely_at_most() {
         let mut stream = Stream::to("10.88.0.1:10257").links(true, &["10.88.0.1"]).connect().clone();
         let verdict = stream.drop(SYN, "SOCKET_FILTER", NODE).verdict();
         assert_eq!((verdict.cause.name(), verdict.confidence), ("network_policy_drop", Confidence::Likely));
-        assert_has(&verdict.summary, &["a security module or want of memory on the node"]);
+        assert_has(&verdict.summary, &["a security module or a lack of memory on the node"]);
         assert_has(&verdict.remediation, &["nstat -az TcpExtPFMemallocDrop"]);
     }
 
-    /// Policies do not stop it: the program may as well have no entry for the pod.
+    /// No NetworkPolicy stops this traffic. The program may have no entry for the pod.
     #[test]
     fn a_nodes_probe_of_its_own_pod_may_be_dropped_by_mistake() {
         let verdict = Stream::new().http_readiness().connect().drop(SYN, "TC_EGRESS", NODE).verdict();
         assert_eq!((verdict.cause.name(), verdict.confidence), ("network_policy_drop", Confidence::Likely));
         assert_has(&verdict.summary, &["by an error, or by a policy of another kind"]);
         assert_starts(&verdict.remediation, "Find the dataplane's own reason");
-        let other = Stream::new().http_readiness().connect().others().drop(SYN, "TC_EGRESS", NODE).clone();
+        let other = Stream::new().http_readiness().connect().by_other_process().drop(SYN, "TC_EGRESS", NODE).clone();
         assert_eq!(other.verdict().confidence, Confidence::Proven, "no prober");
         // A prober that runs in another pod: a NetworkPolicy does apply.
         let mut pod = Stream::new().http_readiness().connect().clone();
@@ -326,9 +330,9 @@ mod tests {
         assert_eq!(pod.verdict().confidence, Confidence::Proven);
     }
 
-    /// Antrea, OVN-Kubernetes, kube-ovn: a policy is flows there, and so is all else.
+    /// Antrea, OVN-Kubernetes and kube-ovn make flows of policies, and of everything else.
     #[test]
-    fn what_the_flows_of_open_vswitch_drop_may_be_a_policys() {
+    fn a_drop_by_flows_of_open_vswitch_is_likely_a_policy() {
         let reported =
             |reason: &str| Stream::new().http_readiness().connect().drop(SYN, reason, NODE).gives_up().verdict();
         for reason in ["OPENVSWITCH:1", "OPENVSWITCH:3"] {
@@ -342,15 +346,16 @@ mod tests {
         assert_has(&limit.summary, &["an error or a limit of Open vSwitch"]);
     }
 
-    /// The policy goes, the next SYN gets through, and nobody listens: that is what the attempt failed of.
+    /// The policy is deleted, and the next SYN gets through. Nobody listens, so the attempt fails because of the
+    /// refusal.
     #[test]
-    fn a_refusal_of_a_later_syn_is_not_the_programs() {
+    fn a_later_syn_that_is_refused_is_a_refusal() {
         let stream = Stream::new().connect().drop(SYN, "TC_INGRESS", POD).wait_ms(1000).syn_again().refused().clone();
         assert_eq!(stream.causes(), ["connection_refused"]);
     }
 
     #[test]
-    fn a_program_that_drops_and_answers_did_it() {
+    fn a_program_that_drops_and_answers_with_a_rst_is_the_cause() {
         let mut stream = Stream::new();
         stream.connect().drop(SYN, "TC_INGRESS", POD).reset_received(TcpState::SynSent, 0);
         stream.state(TcpState::SynSent, TcpState::Close, 111, (0, 0, 0)).settles();

@@ -1,4 +1,4 @@
-//! The attempt's source port is a NodePort of this node and IPVS, or a rule of kube-proxy, took the SYN-ACK.
+//! The attempt's source port is a NodePort of this node, and IPVS or a rule of kube-proxy took the SYN-ACK.
 //!
 //! Mechanism (net/netfilter/ipvs/ip_vs_proto_tcp.c `tcp_conn_schedule`, seen on 5.10 to 7.2): the SYN-ACK has the SYN bit,
 //! so a virtual service that matches its destination schedules it as a new connection. The prober itself never gets a RST.
@@ -33,8 +33,8 @@ fn taken(case: &Case<'_>, port: Option<&NodePort>) -> Option<Finding> {
     Some(finding(case, port, &sent_to(port), vec![of_ipvs(time, ipvs)]))
 }
 
-/// A rule of kube-proxy for a NodePort without endpoints stopped the SYN-ACK. Those of today are for new connections only, and
-/// let it pass.
+/// A rule of kube-proxy for a NodePort without endpoints stopped the SYN-ACK. Current rules match new connections only,
+/// and let it pass.
 fn by_rule(case: &Case<'_>) -> Option<Finding> {
     let stopped = stopped(case)?;
     let syn_ack = stopped.answer_dropped(case).filter(|drop| drop.flags.is_syn_ack())?;
@@ -50,16 +50,16 @@ fn by_rule(case: &Case<'_>) -> Option<Finding> {
     let summary = format!(
         "source port {} of this attempt to {dst} is the NodePort of {service}, which has no endpoint; kube-proxy's rule{}; {} keeps retransmitting its SYN{}",
         src.port(),
-        stopped.did(case),
-        dialler(case.attempt),
-        overlap(case)
+        stopped.action(case),
+        client_name(case.attempt),
+        describe_overlap(case)
     );
     let found = stopped.finding(case, Cause::NodeportEphemeralCollision, summary, remediation(case));
     let confidence = if blame.certain().is_some() { Confidence::Proven } else { Confidence::Likely };
     Some(Finding { confidence, rests_on: &[], by_absence: false, ..found }.until_answered())
 }
 
-/// A backend of that very NodePort answered the target's SYN-ACK with a RST from its listener: only IPVS can have brought it there.
+/// A backend of this NodePort answered the target's SYN-ACK with a RST. Only IPVS can have sent the SYN-ACK there.
 fn backend_reset(case: &Case<'_>, port: &NodePort) -> Option<Finding> {
     let (time, reset) = case.attempt.resets_sent().find(|(_, r)| {
         r.answered.is_syn_ack()
@@ -71,15 +71,15 @@ fn backend_reset(case: &Case<'_>, port: &NodePort) -> Option<Finding> {
     Some(finding(case, Some(port), &sent_to(Some(port)), seen).with_confidence(Confidence::Likely))
 }
 
-/// IPVS freed the SYN-ACK in netfilter's name: the NodePort has no backend and no hook tells of that, or all rules were read and
-/// none of them can have done it.
+/// IPVS dropped the SYN-ACK, which looks like a drop by netfilter. Either the NodePort has no backend and the hook for
+/// that case is missing, or all rules were read and none of them fits.
 fn dropped(case: &Case<'_>, port: &NodePort) -> Option<Finding> {
-    // Before that it is not known whether a rule did it.
+    // Until then a rule may still turn out to be the cause.
     if !case.settled {
         return None;
     }
     let blame = stopped(case).and_then(|it| it.blame.as_ref());
-    // A rule that fits is nearer.
+    // A rule that fits is the nearer cause.
     if blame.is_some_and(|blame| !blame.rules.is_empty()) {
         return None;
     }
@@ -93,7 +93,7 @@ fn dropped(case: &Case<'_>, port: &NodePort) -> Option<Finding> {
         .attempt
         .drops()
         .find(|(_, d)| d.flags.is_syn_ack() && d.flow == back && d.netns == case.attempt.netns && is_netfilter(d))?;
-    if !without_hook && !is_at_ipvs(drop) {
+    if !without_hook && !may_be_at_ipvs(drop) {
         return None;
     }
     let fate = if port.backends.is_empty() { sent_to(Some(port)) } else { GONE.to_owned() };
@@ -103,16 +103,16 @@ fn dropped(case: &Case<'_>, port: &NodePort) -> Option<Finding> {
     Some(Finding { rests_on, waits_for, ..found })
 }
 
-/// `ip_vs_in_hook` drops what belongs to a connection that it knows, where its backend is gone or it has an entry of its own in
-/// connection tracking (`ip_vs_conn_uses_old_conntrack`).
-const GONE: &str = "dropped it, as it does when it knows that connection from before and its backend is gone";
+/// `ip_vs_in_hook` drops packets of a connection that it knows in two cases. Its backend is gone, or the packet has a
+/// conntrack entry of its own (`ip_vs_conn_uses_old_conntrack`).
+const GONE: &str = "dropped it, as it does for an earlier connection whose backend is gone";
 
-/// The hooks at which IPVS takes requests (`ip_vs_ops4`), where the stack tells the hook.
-fn is_at_ipvs(drop: &PacketDrop) -> bool {
+/// The drop was at a hook at which IPVS takes requests (`ip_vs_ops4`), or the stack does not show the hook.
+fn may_be_at_ipvs(drop: &PacketDrop) -> bool {
     matches!(netfilter_hook(drop), None | Some("INPUT" | "OUTPUT"))
 }
 
-/// Nothing but the table: the handshake had no answer and nothing else was seen of it.
+/// Only the table of IPVS shows it: the handshake had no answer, and hooks of IPVS are missing.
 fn unanswered(case: &Case<'_>, port: &NodePort) -> Option<Finding> {
     let (ended, _) = case.attempt.ended?;
     if !case.settled || !silent(case) || !case.lacks(IPVS_HOOKS) {
@@ -122,7 +122,7 @@ fn unanswered(case: &Case<'_>, port: &NodePort) -> Option<Finding> {
     Some(Finding { decided_at: ended, rests_on: IPVS_HOOKS, ..found.with_confidence(Confidence::Possible) })
 }
 
-/// What tells where IPVS sends a packet, and what it drops.
+/// The hooks that show where IPVS sends a packet, and what it drops.
 const IPVS_HOOKS: &[Hook] = &[Hook::IpvsNatXmit, Hook::IpvsNatXmitV6, Hook::IpvsLeave];
 
 /// `fate`: what IPVS did with the SYN-ACK.
@@ -140,8 +140,8 @@ fn finding(case: &Case<'_>, port: Option<&NodePort>, fate: &str, mut seen: Vec<E
         "source port {} of this attempt to {} is a NodePort{service}; IPVS took the SYN-ACK for its traffic and {fate}; {} retransmits its SYN{}",
         src.port(),
         case.attempt.flow.dst,
-        dialler(case.attempt),
-        overlap(case)
+        client_name(case.attempt),
+        describe_overlap(case)
     );
     let found = Finding::failure(Cause::NodeportEphemeralCollision, seen, summary, remediation(case));
     Finding { decided_at: decided_at.unwrap_or(found.decided_at), ..found }.until_answered()
@@ -169,8 +169,8 @@ fn table_entry(case: &Case<'_>, port: &NodePort, time: u64) -> Evidence {
     evidence("ip_vs", time, says, fields)
 }
 
-/// How the range of source ports lies over the NodePorts, and what that means for each connect.
-fn overlap(case: &Case<'_>) -> String {
+/// How many NodePorts lie in the range of source ports, and which share of connects picks one of them.
+fn describe_overlap(case: &Case<'_>) -> String {
     let Some((low, high)) = case.node.settings.local_port_range else { return String::new() };
     let reserved = |p: u16| case.node.settings.reserved_ports.iter().any(|&(a, b)| (a..=b).contains(&p));
     // connect() takes only ports of the parity of the lower bound (net/ipv4/inet_hashtables.c, __inet_hash_connect).
@@ -186,18 +186,18 @@ fn overlap(case: &Case<'_>) -> String {
     )
 }
 
-/// Ports named one by one; of more, the span.
-const NAMED: usize = 16;
+/// Up to this many ports are named one by one; of more, the span is named.
+const MAX_NAMED: usize = 16;
 
-/// The default NodePort range, the NodePorts outside it, and all that is reserved now: what is written takes the place of
-/// what was there.
+/// Reserves the default NodePort range, the NodePorts outside it, and all ports that are reserved now: a write replaces
+/// the old value.
 fn remediation(case: &Case<'_>) -> Remediation {
     let ports = node_ports(case);
     let outside = outside_default(&ports);
     let wanted = || outside.iter().copied().chain([NODE_PORTS]);
     let set = match reserved(case) {
         Some(now) => format!("sysctl -w {RESERVED}={}", merged(wanted().chain(now.iter().copied()))),
-        // What is reserved now was not read: the shell asks.
+        // The reserved ports were not read, so the command reads them.
         None => {
             format!("sh -c 'now=$(sysctl -n {RESERVED}); sysctl -w {RESERVED}=${{now:+$now,}}{}'", merged(wanted()))
         }
@@ -215,7 +215,7 @@ fn remediation(case: &Case<'_>) -> Remediation {
 
 const RESERVED: &str = "net.ipv4.ip_local_reserved_ports";
 
-/// All that are known, this one included, in order.
+/// All known NodePorts and the attempt's source port, in order.
 fn node_ports(case: &Case<'_>) -> Vec<u16> {
     let live = case.node.node_ports.all().map(|(_, port)| port.port);
     let ports: BTreeSet<u16> = live.chain([case.attempt.flow.src.port()]).collect();
@@ -226,12 +226,13 @@ fn outside_default(ports: &[u16]) -> Vec<(u16, u16)> {
     let (first, last) = NODE_PORTS;
     let outside: Vec<u16> = ports.iter().copied().filter(|port| !(first..=last).contains(port)).collect();
     match outside.as_slice() {
-        [low, .., high] if outside.len() > NAMED => vec![(*low, *high)],
+        [low, .., high] if outside.len() > MAX_NAMED => vec![(*low, *high)],
         few => few.iter().map(|port| (*port, *port)).collect(),
     }
 }
 
-/// What is reserved now, if the settings of the attempt's namespace were read: both port settings are, or neither.
+/// The ports that are reserved now. Absent if the settings of the attempt's namespace were not read; both port settings
+/// are read together.
 fn reserved<'a>(case: &Case<'a>) -> Option<&'a [(u16, u16)]> {
     let here = case.attempt.netns.is_none_or(|netns| case.node.netns() == Some(netns));
     let settings = &case.node.settings;
@@ -242,9 +243,9 @@ fn reserved<'a>(case: &Case<'a>) -> Option<&'a [(u16, u16)]> {
 mod tests {
     use crate::testing::*;
 
-    /// A rule of kube-proxy without `ctstate NEW`: the answer of another pod meets it by the source port alone.
+    /// A rule of kube-proxy without `ctstate NEW` matches the answer of another pod, too: the answer goes to that port.
     #[test]
-    fn a_rule_for_a_node_port_without_endpoints_takes_the_answer() {
+    fn a_rule_for_a_node_port_without_endpoints_stops_the_answer() {
         let reported = |flags: TcpFlags, chain: &str, verdict: RuleVerdict, says: &str| {
             let rule = FirewallRule { comment: Some(says.into()), ..rule(chain, verdict) };
             let mut stream = Stream::new();
@@ -323,9 +324,10 @@ mod tests {
         assert_eq!(reported(vec![]), "nodeport_ephemeral_collision");
     }
 
-    /// A Service lost its backends after an earlier collision of the same ports: `ip_vs_in_hook` drops, and not by `ip_vs_leave`.
+    /// A Service lost its backends after an earlier collision of the same ports: `ip_vs_in_hook` drops by itself,
+    /// without `ip_vs_leave`.
     #[test]
-    fn what_no_rule_can_have_dropped_was_dropped_by_ipvs() {
+    fn a_drop_that_no_rule_fits_is_by_ipvs() {
         let reported = |rules, place: &str, node_port| {
             let mut stream = Stream::new();
             stream.links(true, &["10.88.0.1"]).node_port(ProxyMode::Ipvs, node_port, &["10.88.0.9:80"]).connect();
@@ -359,9 +361,9 @@ mod tests {
         assert_ends(&odds(true), "holds 1 live NodePort that connect() can pick: 10.00 % of connects");
     }
 
-    /// The table alone says what could be; the queue of the listener was seen.
+    /// The table shows a possibility only. The full queue of the listener was observed.
     #[test]
-    fn a_possibility_does_not_go_before_what_was_seen() {
+    fn an_observed_cause_goes_before_a_possible_one() {
         let mut stream = Stream::new().missing(Hook::IpvsNatXmit).missing(Hook::IpvsLeave).clone();
         stream.node_port(ProxyMode::Ipvs, 40000, &["10.88.0.9:80"]).connect().wait_ms(200);
         stream.inspection(|seen| {
@@ -370,7 +372,7 @@ mod tests {
         assert_eq!(stream.gives_up().causes(), ["accept_queue_overflow"]);
     }
 
-    /// Where no function can be hooked the source port is not known yet, and a backend is a pod of this node like any.
+    /// Without hooks on functions the source port is not known yet, and a backend looks like any pod of this node.
     #[test]
     fn a_backends_rst_before_the_port_is_known_is_kept() {
         let backend: std::net::SocketAddr = "10.88.0.9:80".parse().expect("an address");
@@ -400,7 +402,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_reserved_stays_so() {
+    fn reserved_ports_stay_reserved() {
         let words = fix(Some(&[(8080, 8080), (31000, 33000)]));
         assert_ends(&words, ": sysctl -w net.ipv4.ip_local_reserved_ports=8080,30000-33000,40000");
         assert_has(&words, &["NodePort 40000 is in use on this node. 30000-32767 is"]);
@@ -409,14 +411,14 @@ mod tests {
     }
 
     #[test]
-    fn what_is_reserved_and_was_not_read_is_asked_by_the_command() {
+    fn the_command_reads_reserved_ports_that_were_not_read() {
         let words = fix(None);
         let command = "sh -c 'now=$(sysctl -n net.ipv4.ip_local_reserved_ports); sysctl -w net.ipv4.ip_local_reserved_ports=${now:+$now,}30000-32767,40000'";
         assert_ends(&words, command);
     }
 
     #[test]
-    fn of_many_ports_outside_the_default_range_the_span_is_named() {
+    fn many_ports_outside_the_default_range_are_named_as_a_span() {
         assert_eq!(super::outside_default(&[31000, 36704, 40000]), [(36704, 36704), (40000, 40000)]);
         let many: Vec<u16> = (40000..40100).step_by(2).collect();
         assert_eq!(super::outside_default(&many), [(40000, 40098)]);

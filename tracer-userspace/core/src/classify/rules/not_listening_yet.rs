@@ -1,4 +1,4 @@
-//! Refused, and the process began to listen on that port later, or has not yet in its start.
+//! The target refused during its start: a process began to listen on that port later, or has not begun yet.
 
 use super::super::history;
 use super::connection_refused::{Refused, of_listener, refused, serves};
@@ -12,16 +12,16 @@ pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
     let Refused { seen, netns, sure } = refused(case)?;
     let (netns, at) = (netns?, seen.iter().map(|e| e.time_boot_ns).max()?);
     let port = case.attempt.flow.dst.port();
-    // What is ended for its memory again and again does not start slowly.
+    // A container that is killed for its memory again and again is not slow to start.
     let killed = history::out_of_memory(case, at).is_some();
     let found = match case.node.listeners.first(netns, port) {
-        // The number of the namespace may be another one's by now.
+        // A newer namespace may have the same inode number.
         Some((began, listen)) if began > at && case.node.namespaces.made(netns).is_none_or(|made| made < at) => {
-            let is_start = serves(listen, case.attempt.flow.dst.ip()) && in_its_start(case, at, began, netns);
-            is_start.then(|| later(case, seen, at, began, listen, netns))
+            let is_start = serves(listen, case.attempt.flow.dst.ip()) && is_in_start(case, at, began, netns);
+            is_start.then(|| listens_later(case, seen, at, began, listen, netns))
         }
         _ if killed => None,
-        first => in_this_run(case, &seen, at, netns).or_else(|| {
+        first => not_yet_in_run(case, &seen, at, netns).or_else(|| {
             let never = first.is_none() && !case.node.listeners.knows(netns, port);
             never.then(|| not_yet(case, seen, at, netns)).flatten()
         }),
@@ -29,13 +29,14 @@ pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
     found.map(|found| found.at_most(sure))
 }
 
-/// The container was started a moment ago, and nobody has listened there since: whoever did before was another run.
-fn in_this_run(case: &Case<'_>, seen: &[Evidence], at: u64, netns: Netns) -> Option<Finding> {
+/// The container was started a moment ago, and nobody has listened on the port since. An earlier listener was of an
+/// earlier run.
+fn not_yet_in_run(case: &Case<'_>, seen: &[Evidence], at: u64, netns: Netns) -> Option<Finding> {
     let began = case.matched.run_began(at).filter(|began| at - began < START_NS)?;
     let (listeners, dst) = (&case.node.listeners, case.attempt.flow.dst);
-    // In a pod of several containers it may be another one that listened there, and is gone.
-    let heard = match case.matched.is_alone() {
-        true => listeners.heard_since(netns, dst.port(), began),
+    // In a pod of several containers, another container may have listened there and stopped.
+    let heard = match case.matched.is_only_container() {
+        true => listeners.changed_since(netns, dst.port(), began),
         false => listeners.knows(netns, dst.port()),
     };
     if heard || (!shares_node(case) && listeners.any_since(netns, began)) {
@@ -43,7 +44,7 @@ fn in_this_run(case: &Case<'_>, seen: &[Evidence], at: u64, netns: Netns) -> Opt
     }
     let seen = [&[history::of_start(case, began)], seen].concat();
     let summary = format!(
-        "nobody listens on {dst}{} yet: its container was started {:.1} s before at most, and nobody has listened on that port since",
+        "nobody listens on {dst}{} yet: its container was started at most {:.1} s before, and nobody has listened on that port since",
         in_namespace(case, Some(netns)),
         (at - began) as f64 / 1e9
     );
@@ -51,19 +52,26 @@ fn in_this_run(case: &Case<'_>, seen: &[Evidence], at: u64, netns: Netns) -> Opt
     Some(found.unless_a_listener_was_lost(case, began, at))
 }
 
-/// What was refused then, and listened to at `began`, was in its start: a startup probe is asked in no other time. A replica
-/// that begins to listen when it becomes the leader has started long ago.
-fn in_its_start(case: &Case<'_>, at: u64, began: u64, netns: Netns) -> bool {
-    let run = runs(case).and_then(|runs| runs.started_boot_ns).filter(|started| *started <= at);
-    let took = match run.or_else(|| case.node.namespaces.made(netns)) {
+/// The refusal at `at` was during the start of a process that listened from `began` on. A startup probe runs only
+/// during a start. A replica that begins to listen when it becomes the leader has started long ago.
+fn is_in_start(case: &Case<'_>, at: u64, began: u64, netns: Netns) -> bool {
+    let run_started = runs(case).and_then(|runs| runs.started_boot_ns).filter(|started| *started <= at);
+    let took = match run_started.or_else(|| case.node.namespaces.made(netns)) {
         Some(started) => at.saturating_sub(started),
         None => began - at,
     };
     took < START_NS || case.matched.probe_type() == Some(ProbeType::Startup)
 }
 
-/// Somebody began to listen there after the refusal, and nobody had before.
-fn later(case: &Case<'_>, mut seen: Vec<Evidence>, at: u64, began: u64, listen: &Listen, netns: Netns) -> Finding {
+/// A process began to listen on the port after the refusal, and none had before.
+fn listens_later(
+    case: &Case<'_>,
+    mut seen: Vec<Evidence>,
+    at: u64,
+    began: u64,
+    listen: &Listen,
+    netns: Netns,
+) -> Finding {
     seen.push(of_listener(began, listen));
     let summary = format!(
         "{} began to listen on port {}{} only {} after this attempt was refused",
@@ -78,7 +86,7 @@ fn later(case: &Case<'_>, mut seen: Vec<Evidence>, at: u64, began: u64, listen: 
 /// The namespace is young and nobody has listened there since it was made.
 fn not_yet(case: &Case<'_>, mut seen: Vec<Evidence>, at: u64, netns: Netns) -> Option<Finding> {
     let made = case.node.namespaces.made(netns).filter(|made| *made < at && at - made < START_NS)?;
-    // Somebody has started already, on another port: then this port may be wrong.
+    // A process listens on another port already: this port may be wrong.
     if !shares_node(case) && case.node.listeners.any_in(netns) {
         return None;
     }
@@ -94,9 +102,9 @@ fn not_yet(case: &Case<'_>, mut seen: Vec<Evidence>, at: u64, netns: Netns) -> O
 }
 
 fn finding(case: &Case<'_>, seen: Vec<Evidence>, summary: String) -> Finding {
-    let fix: Remediation = by_subject(case, Cause::NotListeningYet.fix(), |who| {
+    let fix: Remediation = by_subject(case, Cause::NotListeningYet.fix(), |client| {
         format!(
-            "Let {who} try again until somebody listens there; a readinessProbe of that port keeps clients of its Service away until then"
+            "Let {client} retry until a process listens there. A readinessProbe of that port keeps clients of its Service away until then"
         )
     });
     Finding::failure(Cause::NotListeningYet, seen, summary, with_log(case, fix))
@@ -107,7 +115,7 @@ mod tests {
     use crate::testing::*;
 
     #[test]
-    fn a_young_namespace_in_which_nobody_listened() {
+    fn a_refusal_in_a_young_namespace_without_a_listener_is_not_listening_yet() {
         let stream = Stream::new().netns_made(POD).connect().reset_sent(SYN, true, None).clone();
         assert_eq!(stream.causes(), ["not_listening_yet"]);
     }
@@ -137,7 +145,7 @@ mod tests {
         assert_eq!((count("connection_refused"), count("not_listening_yet")), (40, 40));
     }
 
-    /// Replicas that wait to become the leader listen only then.
+    /// A replica that waits to become the leader begins to listen only then.
     #[test]
     fn a_listener_that_comes_long_after_the_start_is_no_start() {
         let readiness: fn(&mut Stream) = |stream| _ = stream.http_readiness();
@@ -157,12 +165,12 @@ mod tests {
         assert_eq!(listens_after(true, 180_000, 1_000), Some("connection_refused"), "refused after its start");
         let startup: fn(&mut Stream) = |stream| _ = stream.http_startup();
         let late = probed_listens_after(startup, true, 180_000, 1_000);
-        assert_eq!(late, Some("not_listening_yet"), "a startup probe is asked in no other time");
+        assert_eq!(late, Some("not_listening_yet"), "a startup probe runs only during a start");
     }
 
     /// The namespace is as old as the pod, and its container was started again.
     #[test]
-    fn a_start_is_that_of_the_run() {
+    fn a_restart_of_the_container_is_a_start() {
         let mut stream = Stream::new();
         stream.http_readiness().netns_made(POD).listens(POD, 9090, true).wait_ms(600_000);
         let started_boot_ns = Some(stream.seconds_ago(5));
@@ -179,14 +187,14 @@ mod tests {
     }
 
     #[test]
-    fn a_process_that_listened_before_is_another_story() {
+    fn after_an_earlier_listener_it_is_a_plain_refusal() {
         let mut stream = Stream::new().netns_made(POD).listens(POD, 8080, true).listens(POD, 8080, false).clone();
         stream.connect().reset_sent(SYN, true, None).wait_ms(1500).listens(POD, 8080, true);
         assert_eq!(stream.causes(), ["connection_refused"]);
     }
 
     #[test]
-    fn another_port_is_another_listener() {
+    fn a_listener_on_another_port_does_not_count() {
         let mut stream = Stream::new();
         stream.connect().reset_sent(SYN, true, None).wait_ms(1500).listens(POD, 8081, true);
         assert_eq!(stream.causes(), ["connection_refused"]);
@@ -202,30 +210,30 @@ mod tests {
     }
 
     #[test]
-    fn a_restarted_container_has_not_begun_again() {
+    fn a_restarted_container_does_not_listen_yet() {
         let mut stream = restarted();
         stream.connect().reset_sent(SYN, true, None);
         assert_eq!(stream.causes(), ["not_listening_yet"]);
         let mut without = restarted();
         without.runs(Runs::default()).connect().reset_sent(SYN, true, None);
-        assert_eq!(without.causes(), ["connection_refused"], "nothing tells of the start");
+        assert_eq!(without.causes(), ["connection_refused"], "the time of the restart is unknown");
     }
 
     #[test]
-    fn a_run_that_listened_and_ceased_is_another_story() {
+    fn a_run_that_stopped_listening_is_a_plain_refusal() {
         let mut stream = restarted();
         stream.listens(POD, 8080, true).wait_ms(500).listens(POD, 8080, false).connect().reset_sent(SYN, true, None);
         assert_eq!(stream.causes(), ["connection_refused"]);
     }
 
     #[test]
-    fn a_run_that_goes_on_for_long_is_no_start() {
+    fn a_run_that_is_long_past_its_start_is_a_plain_refusal() {
         let mut stream = restarted();
         stream.wait_ms(180_000).connect().reset_sent(SYN, true, None);
         assert_eq!(stream.causes(), ["connection_refused"]);
     }
 
-    /// The classic mistake where pods have IPv6 addresses.
+    /// A common mistake where pods have IPv6 addresses.
     #[test]
     fn a_listener_for_ipv4_takes_no_ipv6() {
         let mut stream = Stream::to("[fd00::2]:8080");
@@ -236,9 +244,9 @@ mod tests {
         assert_ends(&words, "listens on 0.0.0.0:8080 only");
     }
 
-    /// Of a ring that was full nothing is known; a kernel that skips runs of programs does so all the time (7.2).
+    /// A full ring loses all events for a while. A kernel that skips runs of programs does so all the time (7.2).
     #[test]
-    fn what_was_lost_may_have_been_the_listener() {
+    fn lost_events_make_an_absent_listener_less_sure() {
         let refused = |place: &str| {
             let mut stream = Stream::new();
             stream.netns_made(POD).wait_ms(100).lost_in(place, 1).wait_ms(5000).connect().reset_sent(SYN, true, None);
@@ -252,9 +260,9 @@ mod tests {
         assert_eq!(refused("namespace"), refused("map"));
     }
 
-    /// It begins to listen, and the next probe is refused all the same.
+    /// A process begins to listen on another address, and the next probe is refused, too.
     #[test]
-    fn a_listener_on_another_address_is_none() {
+    fn a_listener_on_another_address_does_not_count() {
         let local = "127.0.0.1:8080".parse().expect("an address");
         let mut stream = Stream::new();
         stream.connect().reset_sent(SYN, true, None).wait_ms(1500).listens_on(POD, local, true);
@@ -268,9 +276,9 @@ mod tests {
         assert_eq!(bound.causes(), ["connection_refused", "not_listening_yet"]);
     }
 
-    /// The container runtime's listener for a log stream, say.
+    /// For example, the container runtime listens for a log stream.
     #[test]
-    fn who_else_listens_on_the_node_is_not_the_pod() {
+    fn another_listener_on_the_node_says_nothing_of_a_host_network_pod() {
         let refused = |shared: bool| {
             let mut stream = restarted();
             if shared {
@@ -281,9 +289,9 @@ mod tests {
         assert_eq!((refused(true), refused(false)), (vec!["not_listening_yet"], vec!["connection_refused"]));
     }
 
-    /// 5.10 where no program can sit on a function.
+    /// 5.10 without programs on functions.
     #[test]
-    fn no_surer_than_the_refusal() {
+    fn the_verdict_is_no_surer_than_the_refusal() {
         let reported = |proven: bool| {
             let mut stream = Stream::new().missing(Hook::TcpV4SendReset).connect().clone();
             if proven {

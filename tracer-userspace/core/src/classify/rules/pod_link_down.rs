@@ -1,4 +1,4 @@
-//! The pod's link, or the one that leads to it, is down, or its namespace is gone.
+//! The pod's link, or the node's link to it, is down; or the pod's network namespace is gone.
 
 use super::super::culprit;
 use super::super::serving::held_answer;
@@ -23,15 +23,15 @@ fn dropped(case: &Case<'_>) -> Option<Finding> {
     Some(finding(case, vec![of_drop(time, drop)], netns, &device.name, "is down"))
 }
 
-/// The target's namespace, read while the attempt waited, has its link down, or there is no such namespace.
+/// An inspection during the attempt found the target's link down, or no namespace that has its address.
 fn by_inspection(case: &Case<'_>) -> Option<Finding> {
-    let (time, seen) = super::inspected(case)?;
-    if !case.settled || !only_lost(case) || !is_beyond_a_link(case, seen) {
+    let (time, seen) = inspected(case)?;
+    if !case.settled || !is_lost_below_ip(case) || !is_behind_a_link(case, seen) {
         return None;
     }
     let found = match seen.netns {
         Some(netns) => {
-            let (link, state) = broken(seen, case)?;
+            let (link, state) = broken_link(seen, case)?;
             let says = format!("link {} of the target's namespace {state}", link.name);
             let fields = json!({ "ifindex": link.ifindex, "name": link.name, "up": link.up, "running": link.running });
             let (netns, name, state) = match peer_down(case, link) {
@@ -46,19 +46,19 @@ fn by_inspection(case: &Case<'_>) -> Option<Finding> {
     Some(found.with_confidence(Confidence::Likely))
 }
 
-/// The target is behind a link. To an address of its own, of a node or of a pod, a packet goes over `lo`, whatever the state of
-/// the link that holds it (the local table goes first, and keeps the address of a link that is down); what IPVS took went
-/// elsewhere, and what met a listener was there.
-fn is_beyond_a_link(case: &Case<'_>, seen: &Inspection) -> bool {
+/// The target is behind a link. A packet to an address of the prober's own or a node's namespace goes over `lo`,
+/// whatever the state of the link that holds it: the local table goes first, and keeps the address of a link that is
+/// down. A packet that IPVS took went elsewhere, and a packet that met a listener arrived.
+fn is_behind_a_link(case: &Case<'_>, seen: &Inspection) -> bool {
     let own = |netns: Netns| netns == seen.from || case.node.is_a_node(netns);
     let met = |queue| case.attempt.queue_full(queue).is_some();
     let arrived = case.attempt.ipvs().next().is_some() || met(ListenQueue::Accept) || met(ListenQueue::HalfOpen);
     !arrived && !seen.netns.is_some_and(own)
 }
 
-/// Packets were lost below IP at most: nobody above (netfilter, a socket, a router) had a say. A device without carrier has no
-/// queue but one that drops all (`noop_enqueue`, net/sched/sch_generic.c).
-fn only_lost(case: &Case<'_>) -> bool {
+/// Packets were lost below IP at most: neither netfilter nor a socket or a router refused one. A device without carrier
+/// has a queue that drops all packets (`noop_enqueue`, net/sched/sch_generic.c).
+fn is_lost_below_ip(case: &Case<'_>) -> bool {
     let below = |d: &PacketDrop| match d.reason.as_deref() {
         Some("NO_TX_TARGET" | "NEIGH_FAILED" | "NEIGH_DEAD" | "DEV_READY" | "QDISC_DROP" | "NOT_SPECIFIED") => {
             !is_netfilter(d)
@@ -71,11 +71,11 @@ fn only_lost(case: &Case<'_>) -> bool {
 }
 
 /// The link that holds the target's address, if it is down or has no carrier.
-fn broken<'a>(seen: &'a Inspection, case: &Case<'_>) -> Option<(&'a LinkState, &'static str)> {
+fn broken_link<'a>(seen: &'a Inspection, case: &Case<'_>) -> Option<(&'a LinkState, &'static str)> {
     let target = case.attempt.flow.dst.ip();
     let holds = |l: &&LinkState| l.addrs.contains(&target);
     let mut links = seen.links.iter().filter(|l| !l.loopback);
-    let link = links.clone().find(holds).or_else(|| links.find(|link| went_with(link, seen, case)))?;
+    let link = links.clone().find(holds).or_else(|| links.find(|link| has_lost_target(link, seen, case)))?;
     match (link.up, link.running) {
         (false, _) => Some((link, "is down")),
         (true, Some(false)) => Some((link, "has no carrier: its other end is down")),
@@ -83,10 +83,10 @@ fn broken<'a>(seen: &'a Inspection, case: &Case<'_>) -> Option<(&'a LinkState, &
     }
 }
 
-/// IPv6 addresses go with their link: this one is down, and had the address when it was last read. Where that is not known, it
-/// was set down, or is the only one: there may be others that never were up (tunl0, ip6tnl0 and their like are made in every
-/// namespace).
-fn went_with(link: &LinkState, seen: &Inspection, case: &Case<'_>) -> bool {
+/// The kernel removes IPv6 addresses when their link goes down. This link is down, and held the address when it was
+/// last read. If that is not known, the link was set down, or is the only one. Others may never have been up: tunl0,
+/// ip6tnl0 and the like are made in every namespace.
+fn has_lost_target(link: &LinkState, seen: &Inspection, case: &Case<'_>) -> bool {
     let (Some(netns), target) = (seen.netns, case.attempt.flow.dst.ip()) else { return false };
     let held = match case.node.targets.holder(seen.from, target).filter(|(place, _)| *place == netns) {
         Some((_, ifindex)) => ifindex == link.ifindex,
@@ -97,8 +97,8 @@ fn went_with(link: &LinkState, seen: &Inspection, case: &Case<'_>) -> bool {
     target.is_ipv6() && !link.up && held
 }
 
-/// The node's end of that link, if that is what is down. It was seen being set down a moment before its flag is off, and may
-/// have been read in between.
+/// The node's end of that link, if it is down. tracer observes the change a moment before the flag is off, so a reading
+/// in between has the old flag.
 fn peer_down(case: &Case<'_>, link: &LinkState) -> Option<(Netns, String)> {
     let node = case.node.netns()?;
     let index = link.peer_ifindex.filter(|_| link.up)?;
@@ -107,13 +107,14 @@ fn peer_down(case: &Case<'_>, link: &LinkState) -> Option<(Netns, String)> {
     Some((node, peer.name.clone()))
 }
 
-/// Nobody answers for the address on the link either. A pod with a network stack of its own (gVisor) has taken
-/// its address off the device, and answers.
+/// Nobody on the link answers for the address either. A pod with a network stack of its own (gVisor) has removed its
+/// address from the device, and answers.
 fn nobody_has_address(seen: &Inspection) -> bool {
     seen.neighbour.as_ref().is_some_and(|entry| matches!(entry.state.as_str(), "incomplete" | "failed"))
 }
 
-/// A pod of this node is reported to have the address, no namespace of this node has it, and none is known to be that pod's still.
+/// A pod of this node is listed with the address, but no namespace of this node has it, and no namespace of that pod is
+/// known to exist.
 fn gone(case: &Case<'_>, time: u64) -> Option<Finding> {
     let target = case.attempt.flow.dst.ip();
     let pods = || case.node.pods.at(target).filter(|p| !p.host_network);
@@ -128,11 +129,11 @@ fn gone(case: &Case<'_>, time: u64) -> Option<Finding> {
     Some(Finding::failure(Cause::PodLinkDown, vec![seen], summary, remediation).resting_on(&[Hook::KfreeSkb]))
 }
 
-/// That a link is set down is observed before its flag is off: in between, `__dev_close_many` (net/core/dev.c) waits for an RCU
-/// grace period. A reading so soon after it may still have the old flag.
+/// tracer observes that a link is set down before its flag is off. In between, `__dev_close_many` (net/core/dev.c)
+/// waits for an RCU grace period. A reading so soon after may have the old flag.
 const FLAG_LAG_NS: u64 = 500_000_000;
 
-/// `connect` found no route, and the node's link to the target's subnet is down: the route went with it.
+/// `connect` found no route, and the node's link to the target's subnet is down: the kernel removed the route with it.
 fn no_route(case: &Case<'_>) -> Option<Finding> {
     let (time, failed) = case.attempt.connect_failed_at()?;
     let netns = case.attempt.netns?;
@@ -154,32 +155,32 @@ fn no_route(case: &Case<'_>) -> Option<Finding> {
     Some(found.with_confidence(Confidence::Likely))
 }
 
-/// The bridge had no port that is up to send it to (`br_dev_xmit`, 6.12 and later): it floods what it does not
-/// know, so no link behind it is. Reported at the end only: a look at the target names the link. An answer that finds no port
-/// was sent to a link-layer address that nobody has.
+/// The bridge had no port that is up to send the packet to (`br_dev_xmit`, 6.12 and later). It floods packets to
+/// unknown addresses, so no link behind it is up. Reported at the end only, because an inspection of the target names
+/// the link. Answers do not count: they were sent to a link-layer address that nobody has.
 fn no_port(case: &Case<'_>) -> Option<Finding> {
     case.attempt.ended?;
     let no_port = |d: &PacketDrop| d.reason.as_deref() == Some("NO_TX_TARGET") && outbound(case, d);
     let (time, drop) = case.attempt.drops().find(|(_, d)| no_port(d))?;
-    if !case.settled || !only_lost(case) {
+    if !case.settled || !is_lost_below_ip(case) {
         return None;
     }
     let (netns, device) = (drop.netns?, drop.device.as_ref()?);
-    if is_others(case, drop) {
+    if is_wrong_bridge(case, drop) {
         return None;
     }
     let found = finding(case, vec![of_drop(time, drop)], netns, &device.name, "has no port that is up");
     let bridge = shell::link(&device.name);
-    let attach = super::Remediation::from(format!(
+    let attach = Remediation::from(format!(
         "Attach the pod's link to {bridge} again, and set it up (ip link set LINK master {bridge} up). Or delete the pod, so that its sandbox is made again"
     ))
-    .run([super::run_in(case, Some(netns), format!("ip link show master {bridge}"))]);
+    .run([run_in(case, Some(netns), format!("ip link show master {bridge}"))]);
     let remediation = if device.up { attach } else { found.remediation.clone() };
     Some(Finding { remediation, ..found.with_confidence(Confidence::Likely) })
 }
 
-/// A bridge with other addresses than that which the SYN was for: a route or a mark led it there, and the pod's link is elsewhere.
-pub(super) fn is_others(case: &Case<'_>, drop: &PacketDrop) -> bool {
+/// The bridge has other addresses than the packet is for: a route or a mark led the SYN there.
+pub(super) fn is_wrong_bridge(case: &Case<'_>, drop: &PacketDrop) -> bool {
     let links = drop.netns.and_then(|netns| case.node.links.get(&netns));
     let ifindex = drop.device.as_ref().map(|device| device.ifindex);
     let link = links.and_then(|links| links.iter().find(|link| Some(link.ifindex) == ifindex));
@@ -200,11 +201,11 @@ fn finding(case: &Case<'_>, mut seen: Vec<Evidence>, netns: Netns, device: &str,
         case.attempt.flow.dst
     );
     let text = format!(
-        "Set {device} up{}, or delete the pod: then its sandbox is made again. Routes and IPv6 addresses went with the link, and may not come back by themselves",
+        "Set {device} up{}, or delete the pod, so that its sandbox is made again. Routes and IPv6 addresses went with the link, and may not come back by themselves",
         in_namespace(case, Some(netns))
     );
-    let up = super::run_in(case, Some(netns), format!("ip link set {} up", shell::link(device)));
-    let remediation = super::Remediation::from(text).run([up]);
+    let up = run_in(case, Some(netns), format!("ip link set {} up", shell::link(device)));
+    let remediation = Remediation::from(text).run([up]);
     let found = Finding::failure(Cause::PodLinkDown, seen, summary, remediation).with_culprit(culprit);
     Finding { decided_at, ..found }.until_answered()
 }

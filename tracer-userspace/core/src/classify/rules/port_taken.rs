@@ -1,10 +1,10 @@
-//! Refused, and a connection of a process has that port as its own end: no server can bind it.
+//! The target refused, because the port is the local port of a client connection: no server can bind it.
 
 use super::connection_refused::{Refused, refused};
 use super::*;
 use tracer_model::event::{Netns, PortHolder, PortHolders};
 
-/// How long what was read of a port helps with attempts that come later: more than the usual period of a probe.
+/// How long a reading of the holders of a port counts for later attempts: more than the usual period of a probe.
 const RECENT_NS: u64 = 60_000_000_000;
 
 pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
@@ -12,8 +12,8 @@ pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
     let (netns, at) = (netns?, seen.iter().map(|it| it.time_boot_ns).max()?);
     let (dst, started) = (case.attempt.flow.dst, case.attempt.started);
     let (time, read) = case.node.port_holders(netns, dst.port())?;
-    // Who listened there since then has found the port free.
-    if time.saturating_add(RECENT_NS) < started || case.node.listeners.heard_since(netns, dst.port(), time.min(at)) {
+    // A process that listened there since then has found the port free.
+    if time.saturating_add(RECENT_NS) < started || case.node.listeners.changed_since(netns, dst.port(), time.min(at)) {
         return None;
     }
     let holder = read.holders.iter().find(|it| blocks(case, netns, read, it))?;
@@ -28,7 +28,7 @@ pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
     seen.push(evidence("sock_diag", time, says, fields));
     let reserved = run_in(case, Some(netns), "sysctl net.ipv4.ip_local_reserved_ports");
     let text = format!(
-        "End that connection (pid {pid}) and start the server again. Then keep the port from clients: add {} to net.ipv4.ip_local_reserved_ports, beside what is there, or use a port outside {first}-{last}",
+        "End that connection (pid {pid}) and start the server again. Then keep the port from clients: add {} to net.ipv4.ip_local_reserved_ports, in addition to its value, or use a port outside {first}-{last}",
         dst.port()
     );
     let found =
@@ -36,8 +36,8 @@ pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
     Some(found.with_confidence(Confidence::Likely).at_most(sure))
 }
 
-/// A server that is to be reached at the target's address cannot bind the port beside it. A connection that a server accepted
-/// lets it (SO_REUSEADDR), and is left over of one that ceased to listen.
+/// The connection keeps a server from binding the port at the target's address. A connection that a server accepted
+/// does not (SO_REUSEADDR). It may be left over from a server that listens no more.
 fn blocks(case: &Case<'_>, netns: Netns, read: &PortHolders, holder: &PortHolder) -> bool {
     let last = case.node.listeners.last(netns, read.port);
     let served = last.is_some_and(|(_, listen)| listen.actor.pid == holder.pid);
@@ -48,7 +48,7 @@ fn blocks(case: &Case<'_>, netns: Netns, read: &PortHolders, holder: &PortHolder
 mod tests {
     use crate::testing::*;
 
-    /// The port is that of a connection between these ends, and then the target refuses.
+    /// A connection between these ends has the port, and then the target refuses.
     fn held(local: &str, remote: &str) -> Stream {
         let mut stream = Stream::new();
         hold(&mut stream, local, remote);
@@ -85,14 +85,14 @@ mod tests {
     }
 
     #[test]
-    fn a_connection_that_a_server_accepted_or_of_another_address_holds_nobody_up() {
+    fn an_accepted_connection_or_one_of_another_address_does_not_take_the_port() {
         assert_eq!(held(OWN, "10.88.0.1:5000").causes(), ["connection_refused"], "a client's port");
-        assert_eq!(held("127.0.0.1:8080", SERVER).causes(), ["connection_refused"], "a server on 10.88.0.2 could");
+        assert_eq!(held("127.0.0.1:8080", SERVER).causes(), ["connection_refused"], "a server can bind 10.88.0.2");
     }
 
-    /// A server with few clients of low ports has gone away, and one of its connections has not.
+    /// A server stopped listening, and a connection of a client with a low port is left.
     #[test]
-    fn nor_does_one_of_the_process_that_listened_there() {
+    fn a_connection_of_the_former_listener_does_not_take_the_port() {
         let mut stream = Stream::new().listens(POD, 8080, true).listens(POD, 8080, false).clone();
         let pid = stream.observations.iter().find_map(|it| match &it.kind {
             ObservationKind::Listen(listen) => Some(listen.actor.pid),
@@ -107,7 +107,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_read_long_ago_or_before_somebody_listened_says_nothing() {
+    fn an_old_reading_or_one_before_a_listener_does_not_count() {
         let mut old = Stream::new();
         hold(&mut old, OWN, SERVER);
         old.wait_ms(61_000).connect().reset_sent(SYN, true, None);

@@ -1,7 +1,7 @@
-//! The probe asks in a way that the application does not serve: a field of the probe is to be changed, not the application.
+//! The probe asks in a way that the application does not serve. The fix is a field of the probe.
 
 use super::super::wrong_field::wrong_field;
-use super::app_status_failure::{GRPC_IN_PLAIN, answered_no};
+use super::app_status_failure::{GRPC_IN_PLAIN, failed_answer};
 use super::connection_refused::{Refused, refused};
 use super::tls_eof_noise::listener_speaks_tls;
 use super::*;
@@ -16,14 +16,14 @@ pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
         .or_else(|| grpc_to_tls(case))
 }
 
-/// What the path of a probe that is redirected is to be changed to.
+/// The fix of a probe that is redirected.
 const PATH: &str = "Set httpGet.path to a page that answers 200 itself (curl -sSI shows where each leads)";
 
-/// What keeps an application from a redirect that its proxy needs.
-const FORWARDED: &str =
-    "an application that sends all plain HTTP to https:// may take httpHeaders X-Forwarded-Proto: https from the probe";
+/// The fix of an application that redirects plain HTTP unless a proxy reports https.
+const FORWARDED: &str = "an application that redirects all plain HTTP to https:// may accept httpHeaders X-Forwarded-Proto: https from the probe";
 
-/// Each answer was a redirect until the kubelet followed no more. Without its word the last may have led to another host.
+/// Every answer was a redirect, until the kubelet stopped following. Without the kubelet's log line the last one may
+/// have led to another host.
 fn redirect_loop(case: &Case<'_>) -> Option<Finding> {
     let attempt = case.attempt;
     let redirected = attempt.redirected.filter(|_| case.matched.is_redirect_loop())?;
@@ -45,7 +45,7 @@ fn redirect_loop(case: &Case<'_>) -> Option<Finding> {
     Some(Finding::failure(Cause::ProbeMisconfigured, seen, summary, fix).with_confidence(sure))
 }
 
-/// Redirected to a port of the pod where nobody listens, and which no probe asks.
+/// The answer redirected the probe to a port of the pod on which nobody listens, and which no probe asks.
 fn dead_redirect(case: &Case<'_>) -> Option<Finding> {
     let attempt = case.attempt;
     let from = case.matched.redirected_from()?;
@@ -70,12 +70,12 @@ fn dead_redirect(case: &Case<'_>) -> Option<Finding> {
     Some(found.with_confidence(if both { sure } else { sure.min(Confidence::Likely) }))
 }
 
-/// Redirected to https:// on the port that had just answered in plain.
+/// The answer redirected the probe to https:// on the port that had just answered in plain HTTP.
 fn redirect_to_tls(case: &Case<'_>) -> Option<Finding> {
     let attempt = case.attempt;
     let ((ended, _), _) = (attempt.ended?, attempt.established?);
     let (_, outcome) = attempt.kubelet()?;
-    // Silence or a close may also come of a server that takes TLS there, too, and was late.
+    // A server that speaks TLS there, too, and was late can also cause silence or a close.
     let says = outcome.says == ProbeOutput::NotHttp;
     let asked = outcome.scheme() == Some("https") && outcome.dst == Some(attempt.flow.dst);
     let both = case.node.tls.answer(attempt.flow.dst).is_some();
@@ -85,7 +85,7 @@ fn redirect_to_tls(case: &Case<'_>) -> Option<Finding> {
     let redirected = attempt.redirected.filter(|it| it.first == attempt.flow.dst);
     let status = redirected.map(|it| format!(" (status {})", it.status)).unwrap_or_default();
     let summary = format!(
-        "the probe asks {} in plain HTTP; the answer{status} redirected it to https:// on the same port, and that was not answered in TLS",
+        "the probe asks {} in plain HTTP; the answer{status} redirected it to https:// on the same port, which did not answer in TLS",
         attempt.flow.dst
     );
     let fix = format!("{PATH}, or correct the redirect, which must name a port that speaks TLS: {FORWARDED}");
@@ -101,20 +101,20 @@ fn of_redirect(it: Redirected) -> Evidence {
     evidence(Hook::CgroupSkb.name(), it.at, says, json!({ "status": it.status, "port": port }))
 }
 
-/// The server itself says what is wrong with the request.
+/// The server's answer names what is wrong with the request.
 fn by_status(case: &Case<'_>) -> Option<Finding> {
     let field = wrong_field(case)?;
-    let found = answered_no(case)?;
+    let found = failed_answer(case)?;
     Some(Finding {
         cause: Cause::ProbeMisconfigured,
-        summary: format!("{}: {}", found.summary, field.says),
+        summary: format!("{}: {}", found.summary, field.text),
         remediation: field.fix.into(),
-        confidence: found.confidence.min(field.sure),
+        confidence: found.confidence.min(field.confidence),
         ..found
     })
 }
 
-/// The preface of HTTP/2 was answered by a close, on a port that speaks TLS.
+/// The server closed the connection after the preface of HTTP/2, on a port that speaks TLS.
 fn grpc_to_tls(case: &Case<'_>) -> Option<Finding> {
     let attempt = case.attempt;
     let (ended, End::ClosedByServer | End::Reset) = attempt.ended? else { return None };
@@ -131,8 +131,8 @@ fn grpc_to_tls(case: &Case<'_>) -> Option<Finding> {
     Some(Finding { decided_at: ended, ..found.with_confidence(sure) })
 }
 
-/// It can be a gRPC probe only, has sent the preface of HTTP/2, and got no byte. A server of HTTP/2 sends its first frame at once
-/// (RFC 9113 3.4).
+/// The attempt can be a gRPC probe only. It has sent the preface of HTTP/2, and got no byte. A server of HTTP/2 sends
+/// its first frame at once (RFC 9113 3.4).
 pub(super) fn is_unanswered_grpc(case: &Case<'_>) -> bool {
     let attempt = case.attempt;
     let asked = attempt.sent().is_some_and(|n| n > 0) && attempt.received() == Some(0);
@@ -150,7 +150,7 @@ mod tests {
     const SURE: (&str, Confidence) = ("probe_misconfigured", Confidence::Proven);
     const LIKELY: (&str, Confidence) = ("probe_misconfigured", Confidence::Likely);
 
-    /// So many answers in a row.
+    /// Answers so many attempts in a row with a redirect.
     fn redirects(stream: &mut Stream, count: u64) -> &mut Stream {
         for conn in 100..100 + count {
             answered(stream.again(conn), 302);
@@ -171,7 +171,7 @@ mod tests {
     }
 
     #[test]
-    fn fewer_redirects_or_others_are_none() {
+    fn fewer_redirects_or_those_of_several_probes_are_no_loop() {
         let causes = |fill: fn(&mut Stream)| {
             let mut stream = Stream::new();
             fill(&mut stream);
@@ -179,7 +179,7 @@ mod tests {
         };
         assert!(causes(|stream| _ = redirects(stream.http_readiness(), 9)).is_empty());
         assert!(causes(|stream| _ = answered(redirects(stream.http_readiness(), 9).again(9), 200)).is_empty());
-        // Ten probes that are each redirected to another host.
+        // Ten probes, and each is redirected to another host.
         let many = |stream: &mut Stream| {
             stream.http_readiness();
             (0..9).for_each(|_| _ = stream.readiness_too());
@@ -212,7 +212,7 @@ mod tests {
     }
 
     #[test]
-    fn a_dead_port_that_is_asked_itself_is_refused() {
+    fn a_dead_port_that_the_probe_names_is_refused() {
         let causes = |fill: fn(&mut Stream)| {
             let mut stream = Stream::new();
             fill(&mut stream);
@@ -234,7 +234,7 @@ mod tests {
         assert_eq!(causes(other), ["connection_refused"]);
     }
 
-    /// All plain HTTP is sent to https:// on whatever port it came to (Django's `SECURE_SSL_REDIRECT`).
+    /// The application redirects all plain HTTP to https:// on the same port (Django's `SECURE_SSL_REDIRECT`).
     #[test]
     fn a_redirect_to_https_on_the_same_port_is_named() {
         let decided = |scheme: &str, why: &str, says: ProbeOutput, answer: Option<u16>| {
@@ -275,19 +275,19 @@ mod tests {
     }
 
     #[test]
-    fn a_400_that_says_so_is_a_port_of_tls() {
+    fn a_400_that_asks_for_tls_is_a_port_that_speaks_tls() {
         let decided = |says_tls: bool, len: Option<u16>, received: u64| {
             let mut stream = Stream::new().http_readiness().connect().established().clone();
             stream.answer_with(AnswerKind::Http, Some(400), |it| (it.says_tls, it.len) = (says_tls, len));
             stream.closes((100, 101, received)).all_decided()
         };
         assert_eq!(decided(true, Some(400), 400), [LIKELY]);
-        assert_eq!(decided(false, None, 76), [LIKELY], "a recording of before");
+        assert_eq!(decided(false, None, 76), [LIKELY], "an older recording");
         let no = [("app_status_failure", Confidence::Proven)];
         assert_eq!((decided(false, Some(76), 76), decided(false, None, 75)), (no.to_vec(), no.to_vec()));
     }
 
-    /// By a FIN, or by a RST for what it has not read.
+    /// The server closes by a FIN, or by a RST because it has unread data.
     fn closed(stream: &mut Stream, reset: bool) -> &mut Stream {
         stream.connect().established();
         if reset {
@@ -306,10 +306,10 @@ mod tests {
             let addr = "10.88.0.2:8080".parse().expect("an address");
             stream.push(ObservationKind::TlsHello(TlsHello { netns: Some(POD), addr }));
             assert_eq!(closed(&mut stream, reset).all_decided().last(), Some(&LIKELY), "reset: {reset}");
-            let mut unheard = Stream::new();
-            closed(unheard.grpc_readiness(1), reset);
-            assert_eq!(unheard.causes(), ["closed_without_answer"], "reset: {reset}");
-            let verdict = unheard.last_verdict();
+            let mut without_hello = Stream::new();
+            closed(without_hello.grpc_readiness(1), reset);
+            assert_eq!(without_hello.causes(), ["closed_without_answer"], "reset: {reset}");
+            let verdict = without_hello.last_verdict();
             assert_has(&verdict.summary, &["most likely the port speaks TLS"]);
             assert_has(&verdict.remediation, &["grpc.mode: TLS"]);
             let mut http = Stream::new();
@@ -319,7 +319,7 @@ mod tests {
     }
 
     #[test]
-    fn each_of_them_is_a_failure() {
+    fn a_redirect_loop_is_a_failure() {
         let mut stream = Stream::new();
         redirects(stream.http_readiness(), 10).wait_ms(5);
         assert!(stream.verdicts().iter().all(|it| it.verdict.outcome == Outcome::Failure));

@@ -38,7 +38,7 @@ mod tests {
     }
 
     #[test]
-    fn it_is_reported_until_something_changes() {
+    fn it_is_reported_again_only_after_a_change() {
         let mut stream = touched(Stream::tcp_readiness, Some(redirect(7, 8)));
         let again = |stream: &mut Stream, conn: u64| {
             stream.wait_ms(10_000).again(conn).connect().established();
@@ -55,6 +55,9 @@ mod tests {
         for other in [None, Some(redirect(7, 7)), Some(Redirect { passed_over: None, ..redirect(7, 8) })] {
             assert!(touched(Stream::tcp_readiness, other).causes().is_empty());
         }
-        assert!(touched(Stream::http_readiness, Some(redirect(7, 8))).causes().is_empty(), "it was to ask");
+        assert!(
+            touched(Stream::http_readiness, Some(redirect(7, 8))).causes().is_empty(),
+            "an HTTP probe has to send a request"
+        );
     }
 }

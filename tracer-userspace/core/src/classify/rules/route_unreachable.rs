@@ -1,4 +1,4 @@
-//! There is no route to the target, or one that refuses.
+//! There is no route to the target, or the route refuses.
 
 use std::net::IpAddr;
 
@@ -14,8 +14,8 @@ pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
     by_connect(case).or_else(|| by_icmp(case)).or_else(|| by_error(case)).or_else(|| no_way_back(case))
 }
 
-/// The target's namespace, read while the attempt waited, has no route to the prober: the kernel drops a SYN that it cannot
-/// answer without a trace.
+/// An inspection during the attempt found no route from the target's namespace to the prober. The kernel drops a SYN
+/// that it cannot answer, without a trace.
 fn no_way_back(case: &Case<'_>) -> Option<Finding> {
     let (time, seen) = inspected(case)?;
     let (netns, back) = (seen.netns?, seen.no_way_back?);
@@ -38,7 +38,8 @@ fn no_way_back(case: &Case<'_>) -> Option<Finding> {
     Some(Finding::likely(Cause::RouteUnreachable, vec![evidence], summary, remediation).resting_on(&[Hook::KfreeSkb]))
 }
 
-/// `connect(2)` reported it itself, before any SYN. That a link went down, and the route with it, may be printed a moment later.
+/// `connect(2)` failed before any SYN. It waits until the case is settled: the observation that a link went down, and
+/// the route with it, may come a moment later.
 fn by_connect(case: &Case<'_>) -> Option<Finding> {
     let (time, failed) = case.attempt.connect_failed_at().filter(|_| case.settled)?;
     let meaning = meaning(failed)?;
@@ -48,46 +49,46 @@ fn by_connect(case: &Case<'_>) -> Option<Finding> {
     let seen = evidence(Hook::SysConnect.name(), time, says, json!({ "errno": failed.errno }));
     let (route, place) = (meaning.route, in_namespace(case, case.attempt.netns));
     let found = |summary, fix: Remediation| Finding::failure(Cause::RouteUnreachable, vec![seen], summary, fix);
-    let Some(or) = meaning.or else { return Some(found(format!("{route}{place} for {dst}"), fix(case))) };
-    let summary = format!("{route}{place} for {dst}, or {or} refused the connect: {error}, before a SYN was sent");
+    let Some(other) = meaning.other else { return Some(found(format!("{route}{place} for {dst}"), fix(case))) };
+    let summary = format!("{route}{place} for {dst}, or {other} refused the connect: {error}, before a SYN was sent");
     let (check, command) = meaning.check;
     let fix =
         fix(case).reword(|text| format!("{text}. If the route is good, {check}")).run([Command::on_node(command)]);
     Some(found(summary, fix).with_confidence(Confidence::Likely))
 }
 
-/// What an error of connect() comes from.
+/// What an error of connect() means.
 struct Meaning {
-    /// What it says about the route.
+    /// What the error says about the route.
     route: &'static str,
-    /// Who else gives it; absent: nobody.
-    or: Option<&'static str>,
-    /// What shows that, and the command for it.
+    /// What else returns the same error. Absent if nothing does.
+    other: Option<&'static str>,
+    /// How to check that, and the command for it.
     check: (&'static str, &'static str),
 }
 
 const PROGRAMS: (&str, &str) = (
-    "find the program at cgroup/connect: Cilium refuses a connect to a Service without a backend so",
+    "find the program at cgroup/connect: Cilium refuses a connect to a Service without a backend",
     "bpftool cgroup tree",
 );
 const MODULES: (&str, &str) = ("find what the security module denied (the audit log)", "ausearch -m avc");
 
-/// What the errno says about the route (`fib_props`, net/ipv4/fib_semantics.c; the same in net/ipv6/route.c). EHOSTUNREACH is
-/// what a program at cgroup/connect returns for a Service without a backend, too (Cilium, `bpf_set_retval` of 5.18); EACCES
-/// what a security module does (SELinux; Landlock's rules of TCP ports, 6.7).
-/// EINVAL is a blackhole's, too, and many another thing's: it only counts where no SYN was sent.
+/// What the errno says about the route (`fib_props`, net/ipv4/fib_semantics.c; the same in net/ipv6/route.c). A program
+/// at cgroup/connect returns EHOSTUNREACH for a Service without a backend, too (Cilium, `bpf_set_retval` of 5.18). A
+/// security module returns EACCES, too (SELinux; Landlock's rules of TCP ports, 6.7). EINVAL is that of a blackhole
+/// route, and of many other things: it counts only where no SYN was sent.
 fn meaning(failed: &ConnectFailed) -> Option<Meaning> {
-    let only = |route| Meaning { route, or: None, check: ("", "") };
+    let only = |route| Meaning { route, other: None, check: ("", "") };
     let meaning = match failed.errno {
         // A SYN was sent: a blocking connect() returns what came back.
         _ if failed.conn.is_some() => return None,
         libc::ENETUNREACH => only("there is no route"),
         libc::EHOSTUNREACH => {
-            Meaning { route: "the route is `unreachable`", or: Some("a program at cgroup/connect"), check: PROGRAMS }
+            Meaning { route: "the route is `unreachable`", other: Some("a program at cgroup/connect"), check: PROGRAMS }
         }
         libc::EACCES => {
-            let or = Some("a security module (SELinux, Landlock)");
-            Meaning { route: "the route is `prohibit`", or, check: MODULES }
+            let other = Some("a security module (SELinux, Landlock)");
+            Meaning { route: "the route is `prohibit`", other, check: MODULES }
         }
         // `tcp_v6_connect`: "connect to link-local address requires an interface".
         libc::EINVAL if is_link_local(failed.dst.ip()) => {
@@ -119,7 +120,7 @@ fn by_icmp(case: &Case<'_>) -> Option<Finding> {
     let (dst, place, answer) = (case.attempt.flow.dst.ip(), in_namespace(case, icmp.netns), RejectAnswer::of(icmp));
     let (what, fix) = if is_time_exceeded(icmp) {
         let what = format!("the SYN to {dst} passed too many routers, the last{place}");
-        (what, "Look for a circle of routes, or a small net.ipv4.ip_default_ttl")
+        (what, "Look for a routing loop, or a small net.ipv4.ip_default_ttl")
     } else {
         (format!("no route{place} to {dst}"), "Add or correct the route")
     };
@@ -151,16 +152,17 @@ fn by_error(case: &Case<'_>) -> Option<Finding> {
     Some(found.with_confidence(confidence).resting_on(&[Hook::KfreeSkb, Hook::IcmpSend, Hook::Icmp6Send]))
 }
 
-/// Something nearer than the route: netfilter, or an address that could not be resolved.
+/// A nearer cause than the route dropped the SYN: netfilter, or an address that could not be resolved.
 fn dropped_on_this_node(case: &Case<'_>) -> bool {
     case.attempt.drops().any(|(_, d)| d.flags.is_syn() && !is_routing(d))
 }
 
-/// Dropped by the routing code itself, along with its ICMP error: by reason, and before 5.17 by function.
+/// The routing code dropped the packet, along with its ICMP error. The drop reason shows that, before 5.17 the
+/// function.
 fn is_routing(drop: &PacketDrop) -> bool {
     match (drop.reason.as_deref(), drop.location.as_deref()) {
         (Some(reason), _) => {
-            // IP_INHDR: the time to live was over (`ip_forward`).
+            // IP_INHDR: the time to live expired (`ip_forward`).
             matches!(reason, "IP_INNOROUTES" | "IP_OUTNOROUTES" | "IP_INADDRERRORS" | "IP_INHDR" | "NOT_SPECIFIED")
                 && !is_netfilter(drop)
         }
@@ -179,7 +181,7 @@ fn fix(case: &Case<'_>) -> Remediation {
     if dst.is_loopback() {
         let add = if dst.is_ipv4() { "ip addr add 127.0.0.1/8 dev lo" } else { "ip addr add ::1/128 dev lo" };
         let add = run_in(case, netns, add);
-        return Remediation::from("lo has lost its address: give it back (the last command)").run([route, add]);
+        return Remediation::from("lo has lost its address: restore it (the last command)").run([route, add]);
     }
     Remediation::from("Add or correct the route, or restart the CNI agent that should have made it").run([route])
 }
@@ -189,7 +191,7 @@ mod tests {
     use crate::testing::*;
 
     #[test]
-    fn a_circle_of_routes_is_one() {
+    fn a_routing_loop_is_route_unreachable() {
         let mut stream = Stream::new();
         let verdict = stream.connect().drop(SYN, "IP_INHDR", POD).icmp(11, 0).gives_up().verdict();
         assert_eq!((verdict.cause.name(), verdict.confidence), ("route_unreachable", Confidence::Proven));
@@ -197,7 +199,7 @@ mod tests {
             &verdict.summary,
             &["the SYN to 10.88.0.2 passed too many routers, the last in ", "ICMP type 11 code 0"],
         );
-        assert_has(&verdict.remediation, &["a circle of routes"]);
+        assert_has(&verdict.remediation, &["a routing loop"]);
     }
 
     #[test]
@@ -235,7 +237,7 @@ mod tests {
     }
 
     #[test]
-    fn host_unreachable_by_a_router_is_the_routes_and_port_unreachable_is_not() {
+    fn host_unreachable_from_a_router_is_route_unreachable() {
         assert_eq!(Stream::new().connect().icmp(3, 1).gives_up().causes(), ["route_unreachable"]);
         let mut outside = Stream::new();
         outside.connect().wait_ms(3).state(TcpState::SynSent, TcpState::Close, libc::EHOSTUNREACH, (0, 0, 0));
@@ -253,9 +255,9 @@ mod tests {
         assert_eq!(refused.causes().last(), Some(&"connection_refused"), "it did answer");
     }
 
-    /// Cilium's programs at cgroup/connect and security modules give errors that routes give, too.
+    /// Programs of Cilium at cgroup/connect and security modules return the errors of some routes, too.
     #[test]
-    fn an_error_that_others_give_too_names_them_and_is_less_sure() {
+    fn an_ambiguous_error_names_its_other_source_and_is_less_sure() {
         let reported = |errno| Stream::new().connect_failed(errno).verdict();
         for (errno, who) in [(libc::EHOSTUNREACH, "a program at cgroup/connect"), (libc::EACCES, "a security module")] {
             let verdict = reported(errno);

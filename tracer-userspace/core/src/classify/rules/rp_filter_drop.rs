@@ -21,7 +21,7 @@ pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
     Some(found.with_confidence(confidence).until_answered())
 }
 
-/// The command that lets it pass, and why that value.
+/// The command that lets the packet pass, and the reason for its value.
 fn setting(case: &Case<'_>, drop: &PacketDrop) -> (String, &'static str) {
     let named = drop.device.as_ref().map_or_else(|| "DEVICE".to_owned(), |d| shell::link_setting(&d.name));
     let set = format!("sysctl -w net.ipv4.conf.{named}.rp_filter");
@@ -38,8 +38,9 @@ fn setting(case: &Case<'_>, drop: &PacketDrop) -> (String, &'static str) {
     }
 }
 
-/// The device has an IPv4 address, as far as its links were read. Without one loose filtering drops as strict does, unless the
-/// route back leads there (`no_addr`, `__fib_validate_source`): so it is on the node's end of a routed veth (lxc*, cali*, eni*).
+/// Whether the device has an IPv4 address; absent if its links were not read. Without one, loose filtering drops as
+/// strict does, unless the route back leads there (`no_addr`, `__fib_validate_source`). The node's end of a routed veth
+/// (lxc*, cali*, eni*) is such a device.
 fn has_address(case: &Case<'_>, drop: &PacketDrop) -> Option<bool> {
     let (netns, device) = (drop.netns?, drop.device.as_ref()?);
     let target = || inspected(case).map(|(_, seen)| seen).filter(|seen| seen.netns == Some(netns));
@@ -48,8 +49,8 @@ fn has_address(case: &Case<'_>, drop: &PacketDrop) -> Option<bool> {
     Some(link.addrs.iter().any(IpAddr::is_ipv4))
 }
 
-/// By the kernel's reason; before 5.17 by the function, which has a few rarer reasons of its own
-/// (martian addresses), so that it only counts where the filter drops what takes another way.
+/// Judges by the kernel's reason. Before 5.17 only the function is known, which drops for a few rarer reasons, too
+/// (martian addresses). So it counts only where the filter drops packets whose way back is another.
 fn is_rp_filter(case: &Case<'_>, drop: &PacketDrop) -> Option<Confidence> {
     match (&drop.reason, &drop.location) {
         (Some(reason), _) => (reason == "IP_RPFILTER").then_some(Confidence::Proven),
@@ -60,8 +61,8 @@ fn is_rp_filter(case: &Case<'_>, drop: &PacketDrop) -> Option<Confidence> {
     }
 }
 
-/// Strict filtering on the node, or loose on a device where that is no other. Of a device alone the setting is not known here:
-/// that for all decides mostly.
+/// The node filters strictly, or loosely on a device where that drops the same. The setting of a single device is not
+/// known here; the one for all decides mostly.
 fn is_strict(case: &Case<'_>, drop: &PacketDrop) -> bool {
     let settings = &case.node.settings.sysctls;
     let is = |wanted: &str| settings.iter().any(|(name, value)| name.ends_with(".rp_filter") && value == wanted);
@@ -72,7 +73,7 @@ fn is_strict(case: &Case<'_>, drop: &PacketDrop) -> bool {
 mod tests {
     use crate::testing::*;
 
-    /// An attempt from a node that has these addresses on its end of the pod's veth.
+    /// A stream with the node's end of the pod's veth, which has these addresses.
     fn over_lxc(addrs: &[&str]) -> (Stream, Device) {
         let device = Device { ifindex: 7, name: "lxc7".into(), up: true, loopback: false };
         let addrs = addrs.iter().map(|addr| addr.parse().expect("an address")).collect();
@@ -82,7 +83,7 @@ mod tests {
         (stream, device)
     }
 
-    /// systemd 245 sets 2 on Cilium's lxc*: loose filtering drops on a device without an IPv4 address as strict does.
+    /// systemd 245 sets 2 on Cilium's lxc*. Loose filtering drops on a device without an IPv4 address as strict does.
     #[test]
     fn loose_is_no_fix_for_a_device_without_an_address() {
         let fix = |addrs: &[&str]| {
@@ -98,7 +99,7 @@ mod tests {
     }
 
     #[test]
-    fn without_reasons_loose_counts_where_it_drops() {
+    fn without_reasons_loose_filtering_counts_where_it_drops() {
         let reported = |value: &str, addrs: &[&str]| {
             let (mut stream, device) = over_lxc(addrs);
             let mut settings = NodeSettings::default();
@@ -129,7 +130,7 @@ mod tests {
     }
 
     #[test]
-    fn a_refusal_of_a_later_syn_is_not_the_filters() {
+    fn a_later_syn_that_is_refused_is_a_refusal() {
         let stream = Stream::new().connect().drop(SYN, "IP_RPFILTER", POD).wait_ms(1000).syn_again().refused().clone();
         assert_eq!(stream.causes(), ["connection_refused"]);
     }

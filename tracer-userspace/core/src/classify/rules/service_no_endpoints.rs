@@ -1,4 +1,4 @@
-//! The Service that was dialled has no endpoint that is ready, or none on this node where its traffic policy asks for one.
+//! The Service has no ready endpoint, or none on this node although its traffic policy allows no others.
 
 use std::net::{IpAddr, SocketAddr};
 
@@ -18,31 +18,32 @@ pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
     by_ipvs(case).or_else(by_rule).or_else(|| by_table(case)).or_else(by_list)
 }
 
-/// IPVS found a virtual service without a backend for this attempt's SYN. kube-proxy gives it no endpoints of other nodes
-/// under `internalTrafficPolicy: Local` (pkg/proxy/ipvs, `syncEndpoint`): endpoints that are ready there hint at that.
+/// IPVS found a virtual service without a backend for this attempt's SYN. Under `internalTrafficPolicy: Local`
+/// kube-proxy gives it no endpoints of other nodes (pkg/proxy/ipvs, `syncEndpoint`): ready endpoints on other nodes
+/// hint at that.
 fn by_ipvs(case: &Case<'_>) -> Option<Finding> {
     let dst = case.attempt.flow.dst;
     let (time, ipvs) =
         case.attempt.ipvs().find(|(_, i)| i.op == IpvsOp::NoBackend && i.flags.is_syn() && i.flow.dst == dst)?;
-    let reported = format!("IPVS{} has no backend", in_namespace(case, ipvs.netns));
+    let observed = format!("IPVS{} has no backend", in_namespace(case, ipvs.netns));
     let make = |summary, remediation| {
         Finding::failure(Cause::ServiceNoEndpoints, vec![of_ipvs(time, ipvs)], summary, remediation).until_answered()
     };
     if ready_elsewhere(case).is_none() {
-        return Some(finding(case, None, Lacking::Everywhere, &reported, make));
+        return Some(finding(case, None, Lacking::Everywhere, &observed, make));
     }
-    let reported = format!("{reported}, by that policy or because kube-proxy is behind");
-    let found = finding(case, None, Lacking::Here(policy_at(case, dst)), &reported, make);
+    let observed = format!("{observed}, because of that policy or because kube-proxy is behind");
+    let found = finding(case, None, Lacking::Here(policy_at(case, dst)), &observed, make);
     Some(found.with_confidence(Confidence::Likely))
 }
 
-/// Netfilter stopped what went to the Service. An answer of the target's that met a rule of kube-proxy went to a NodePort
+/// Netfilter stopped a packet to the Service. An answer of the target that met a rule of kube-proxy went to a NodePort
 /// (`nodeport_ephemeral_collision`).
 fn stopped<'c, 'a>(case: &'c Case<'a>) -> Option<&'c Stopped<'a>> {
     netfilter::stopped(case).filter(|stopped| stopped.answer_dropped(case).is_none())
 }
 
-/// kube-proxy's rule for a Service without endpoints is the only one that can have stopped it.
+/// kube-proxy's rule for a Service without endpoints is the only one that can have stopped the packet.
 fn by_rule(case: &Case<'_>) -> Option<Finding> {
     let stopped = stopped(case)?;
     let blame = stopped.blame.as_ref().filter(|blame| blame.all(is_no_endpoints))?;
@@ -54,12 +55,12 @@ fn by_rule(case: &Case<'_>) -> Option<Finding> {
         None => Lacking::Everywhere,
     };
     let confidence = if blame.certain().is_some() { Confidence::Proven } else { Confidence::Likely };
-    let reported = format!("kube-proxy's rule{}", stopped.did(case));
+    let observed = format!("kube-proxy's rule{}", stopped.action(case));
     let make = |summary, remediation| stopped.finding(case, Cause::ServiceNoEndpoints, summary, remediation);
-    Some(finding(case, named, lacking, &reported, make).with_confidence(confidence))
+    Some(finding(case, named, lacking, &observed, make).with_confidence(confidence))
 }
 
-/// kube-proxy's rule for ClusterIPs is the only one that can have stopped it: no Service has that port there.
+/// kube-proxy's rule for ClusterIPs is the only one that can have stopped the packet: no Service has that port there.
 fn by_cluster_ip(case: &Case<'_>) -> Option<Finding> {
     let stopped = stopped(case)?;
     let blame = stopped.blame.as_ref().filter(|blame| blame.all(is_cluster_ips_check))?;
@@ -68,16 +69,16 @@ fn by_cluster_ip(case: &Case<'_>) -> Option<Finding> {
         "no Service has port {} at the ClusterIP {}: kube-proxy's rule{}{}",
         case.attempt.flow.dst.port(),
         case.attempt.flow.dst.ip(),
-        stopped.did(case),
+        stopped.action(case),
         stopped.words()
     );
     let fix = Remediation::from(NO_PORT).run([Command::in_cluster("kubectl get services --all-namespaces -o wide")]);
     Some(stopped.finding(case, Cause::ServiceNoEndpoints, summary, fix).with_confidence(confidence))
 }
 
-/// Rules with which kube-proxy rejects what has no endpoint are the only ones known that can have stopped it: no firewall forbids it,
-/// whichever it was. Where some rules were not read, only at an address of a Service: kube-proxy's rule for ClusterIPs asks a
-/// set, and without that set it can have stopped any packet.
+/// The only known rules that fit are those with which kube-proxy rejects traffic without endpoints. Whichever it was,
+/// no firewall forbids the traffic. If some rules were not read, the address must be that of a Service: kube-proxy's
+/// rule for ClusterIPs looks up a set, and without that set it fits any packet.
 fn by_proxy(case: &Case<'_>) -> Option<Finding> {
     let stopped = stopped(case)?;
     let of_proxy = |rule: &FirewallRule| is_no_endpoints(rule) || is_cluster_ips_check(rule);
@@ -85,13 +86,14 @@ fn by_proxy(case: &Case<'_>) -> Option<Finding> {
     let of_service = |blame: &Blame<'_>| blame.all(of_proxy) || blame.all_read(of_proxy) && is_known(blame);
     let blame = stopped.blame.as_ref().filter(|blame| of_service(blame))?;
     let named = blame.rules.iter().find_map(|rule| service_of(rule));
-    let reported = format!("kube-proxy's rule{}", stopped.did(case));
+    let observed = format!("kube-proxy's rule{}", stopped.action(case));
     let make = |summary, remediation| stopped.finding(case, Cause::ServiceNoEndpoints, summary, remediation);
-    Some(finding(case, named, Lacking::Everywhere, &reported, make).with_confidence(Confidence::Likely))
+    Some(finding(case, named, Lacking::Everywhere, &observed, make).with_confidence(Confidence::Likely))
 }
 
-/// No hook tells what IPVS does, its table has no backend for the Service or NodePort that was dialled, and the SYN was answered
-/// with the error that it sends then (`ip_vs_leave`), or no hook tells of that either: no rule that was read can have stopped it.
+/// No hook shows what IPVS does, and its table has no backend for the Service or NodePort. The SYN was answered with
+/// the error that IPVS sends then (`ip_vs_leave`), or no hook shows that either. No rule that was read can have stopped
+/// the SYN.
 fn by_table(case: &Case<'_>) -> Option<Finding> {
     const HOOK: &[Hook] = &[Hook::IpvsLeave];
     let dst = case.attempt.flow.dst;
@@ -112,13 +114,13 @@ fn by_table(case: &Case<'_>) -> Option<Finding> {
     }
     let stopped = stopped(case).filter(|it| it.blame.as_ref().is_none_or(|blame| blame.rules.is_empty()))?;
     let lacking = ready_elsewhere(case).map_or(Lacking::Everywhere, |_| Lacking::Here(policy_at(case, dst)));
-    let reported = format!("IPVS has no backend for it in its table, and netfilter{}", stopped.did(case));
+    let observed = format!("IPVS has no backend for it in its table, and netfilter{}", stopped.action(case));
     let entry =
         evidence("ip_vs", time, format!("/proc/net/ip_vs: {dst} has no backend"), json!({ "virtual_service": dst }));
     let make = |summary, remediation| stopped.finding(case, Cause::ServiceNoEndpoints, summary, remediation);
-    let mut found = finding(case, None, lacking, &reported, make);
+    let mut found = finding(case, None, lacking, &observed, make);
     found.evidence.push(entry);
-    // Less sure by the hook that is missing.
+    // The missing hook lowers the confidence.
     Some(Finding { rests_on: HOOK, ..found })
 }
 
@@ -126,26 +128,28 @@ fn by_table(case: &Case<'_>) -> Option<Finding> {
 fn by_list(case: &Case<'_>) -> Option<Finding> {
     empty_service(case)?;
     let stopped = stopped(case)?;
-    let reported = format!("netfilter{}", stopped.did(case));
+    let observed = format!("netfilter{}", stopped.action(case));
     let make = |summary, remediation| stopped.finding(case, Cause::ServiceNoEndpoints, summary, remediation);
-    Some(finding(case, None, Lacking::Everywhere, &reported, make).with_confidence(Confidence::Likely))
+    Some(finding(case, None, Lacking::Everywhere, &observed, make).with_confidence(Confidence::Likely))
 }
 
-/// The same, and a program at tc or XDP dropped the SYN on its way to the Service: Cilium in place of kube-proxy does so for one
-/// without a backend (bpf/lib/lb.h, `DROP_NO_SERVICE`).
+/// The list has no ready endpoint, and a program at tc or XDP dropped the SYN on its way to the Service. Cilium in
+/// place of kube-proxy does that for a Service without a backend (bpf/lib/lb.h, `DROP_NO_SERVICE`).
 fn by_program(case: &Case<'_>) -> Option<Finding> {
     empty_service(case)?;
     let to_it = |drop: &PacketDrop| drop.flags.is_syn() && drop.flow.dst == case.attempt.flow.dst;
     let (time, drop, program, _) = network_policy_drop::dropped(case).filter(|(_, drop, ..)| to_it(drop))?;
-    let reported = format!("{}, by that or by a policy", network_policy_drop::did(case, drop, program));
+    let observed =
+        format!("{}, because of that or of a policy", network_policy_drop::describe_drop(case, drop, program));
     let seen = vec![of_drop(time, drop)];
     let make = |summary, remediation| Finding::failure(Cause::ServiceNoEndpoints, seen, summary, remediation);
-    let found = finding(case, None, Lacking::Everywhere, &reported, make);
+    let found = finding(case, None, Lacking::Everywhere, &observed, make);
     Some(found.with_confidence(Confidence::Likely).until_answered())
 }
 
-/// The same, and connect() failed before a SYN was sent: Cilium in place of kube-proxy answers with EHOSTUNREACH at
-/// cgroup/connect (bpf/bpf_sock.c, `cil_sock4_connect`), which is EPERM before 5.18 (`bpf_set_retval`).
+/// The list has no ready endpoint, and connect() failed before a SYN was sent. Cilium in place of kube-proxy refuses
+/// with EHOSTUNREACH at cgroup/connect (bpf/bpf_sock.c, `cil_sock4_connect`), before 5.18 with EPERM
+/// (`bpf_set_retval`).
 fn by_connect(case: &Case<'_>) -> Option<Finding> {
     empty_service(case)?;
     let (time, failed) = case.attempt.connect_failed_at().filter(|(_, failed)| failed.conn.is_none())?;
@@ -157,12 +161,12 @@ fn by_connect(case: &Case<'_>) -> Option<Finding> {
     let seen =
         evidence(Hook::SysConnect.name(), time, format!("connect() failed: {errno}"), json!({ "errno": failed.errno }));
     let make = |summary, remediation| Finding::failure(Cause::ServiceNoEndpoints, vec![seen], summary, remediation);
-    let reported =
+    let observed =
         format!("connect() was refused with {errno} before a SYN was sent, as a program at cgroup/connect does");
-    Some(finding(case, None, Lacking::Everywhere, &reported, make).with_confidence(Confidence::Likely))
+    Some(finding(case, None, Lacking::Everywhere, &observed, make).with_confidence(Confidence::Likely))
 }
 
-/// The same, and nothing at all was seen of the SYN.
+/// The list has no ready endpoint, and nothing was observed of the SYN.
 fn by_silence(case: &Case<'_>) -> Option<Finding> {
     empty_service(case)?;
     let (ended, _) = case.attempt.ended.filter(|_| case.settled && case.attempt.failed_by_itself())?;
@@ -184,7 +188,7 @@ enum Lacking {
     Everywhere,
     /// None is ready on this node, and this traffic policy allows no others.
     Here(&'static str),
-    /// In the tables of this node; so many are ready.
+    /// None is in the tables of this node, though so many are ready in the cluster.
     NotYet(usize),
 }
 
@@ -196,7 +200,7 @@ fn finding(
     case: &Case<'_>,
     named: Option<&str>,
     lacking: Lacking,
-    reported: &str,
+    observed: &str,
     make: impl FnOnce(String, Remediation) -> Finding,
 ) -> Finding {
     let dst = case.attempt.flow.dst;
@@ -204,13 +208,13 @@ fn finding(
     let name = service.map(name_of).or_else(|| named.map(str::to_owned)).or_else(|| node_port_service(case, dst));
     let called = name.as_ref().map_or_else(|| "the Service".to_owned(), |name| format!("Service {name}"));
     let circular = service.and_then(|service| circular(case, service));
-    let lacking = if matches!(lacking, Lacking::Everywhere) { everywhere(case) } else { lacking };
-    let lacks = lacks(case, lacking);
-    let summary = format!("{called} at {dst} has {lacks}: {reported}{}", circular.as_deref().unwrap_or_default());
+    let lacking = if matches!(lacking, Lacking::Everywhere) { everywhere_or_not_yet(case) } else { lacking };
+    let lacks = describe_lack(case, lacking);
+    let summary = format!("{called} at {dst} has {lacks}: {observed}{}", circular.as_deref().unwrap_or_default());
     make(summary, fix(lacking, circular.is_some(), name.as_deref()))
 }
 
-fn lacks(case: &Case<'_>, lacking: Lacking) -> String {
+fn describe_lack(case: &Case<'_>, lacking: Lacking) -> String {
     match (lacking, ready_elsewhere(case)) {
         (Lacking::Everywhere, _) => "no ready endpoint".to_owned(),
         (Lacking::NotYet(count), _) => {
@@ -235,16 +239,14 @@ fn fix(lacking: Lacking, circular: bool, name: Option<&str>) -> Remediation {
         Lacking::NotYet(_) => "Check whether kube-proxy on this node is behind or stands still (its logs, and \
             kubeproxy_sync_proxy_rules_last_timestamp_seconds), or whether the endpoints have become ready only now"
             .into(),
-        Lacking::Everywhere => {
-            Remediation::from("Make an endpoint of it ready; the readiness of its pods is the cause to look for")
-                .run(kubectl::endpoints(name))
-        }
+        Lacking::Everywhere => Remediation::from("Make an endpoint of it ready: find out why its pods are not ready")
+            .run(kubectl::endpoints(name)),
     }
 }
 
 /// `ns/name:port has no endpoints`, as kube-proxy comments it (pkg/proxy/iptables, `syncProxyRules`).
 const NO_ENDPOINTS: &str = " has no endpoints";
-/// The same where other nodes have endpoints, and a traffic policy keeps to those of this node.
+/// The same, where only other nodes have endpoints and a traffic policy allows those of this node only.
 const NO_LOCAL_ENDPOINTS: &str = " has no local endpoints";
 
 fn is_no_endpoints(rule: &FirewallRule) -> bool {
@@ -255,18 +257,19 @@ fn is_no_local_endpoints(rule: &FirewallRule) -> bool {
     rule.comment.as_deref().is_some_and(|comment| comment.ends_with(NO_LOCAL_ENDPOINTS))
 }
 
-/// The Service without endpoints of which a rule of kube-proxy is.
+/// The Service without endpoints that a rule of kube-proxy is for.
 pub(super) fn service_of(rule: &FirewallRule) -> Option<&str> {
     let comment = rule.comment.as_deref()?;
     comment.strip_suffix(NO_ENDPOINTS).or_else(|| comment.strip_suffix(NO_LOCAL_ENDPOINTS))
 }
 
-/// It is for one Service's address or port alone.
+/// The rule is for the address or port of one Service only.
 fn names_target(rule: &FirewallRule) -> bool {
     is_no_endpoints(rule) && (rule.when.dst.is_some() || rule.when.dport.is_some())
 }
 
-/// A Service is known to have the address that was dialled. In IPVS mode kube-proxy gives each of them to a link of its own.
+/// A Service is known to have the target's address. In IPVS mode kube-proxy gives each Service address to a link of its
+/// own.
 fn is_service_address(case: &Case<'_>) -> bool {
     let addr = case.attempt.flow.dst.ip();
     let links = || case.node.netns().and_then(|netns| case.node.links.get(&netns)).into_iter().flatten();
@@ -276,7 +279,7 @@ fn is_service_address(case: &Case<'_>) -> bool {
         || links().any(|link| link.name == IPVS_LINK && link.addrs.contains(&addr))
 }
 
-/// The traffic policy of what kube-proxy keeps in that chain: ClusterIPs, or what is dialled from outside.
+/// The traffic policy for the chain of a rule: that of ClusterIPs, or of addresses for clients from outside.
 fn policy_of(rule: &FirewallRule) -> Option<&'static str> {
     match rule.chain.as_str() {
         "KUBE-SERVICES" => Some(INTERNAL),
@@ -285,7 +288,7 @@ fn policy_of(rule: &FirewallRule) -> Option<&'static str> {
     }
 }
 
-/// The traffic policy of an address, if it is known what that is.
+/// The traffic policy of an address, as far as the Service is known.
 fn policy_at(case: &Case<'_>, dst: SocketAddr) -> &'static str {
     match service_at(case, dst) {
         Some(service) if service.cluster_ips.contains(&dst.ip()) => INTERNAL,
@@ -295,8 +298,8 @@ fn policy_at(case: &Case<'_>, dst: SocketAddr) -> &'static str {
     }
 }
 
-/// The list may know of some that kube-proxy has not taken in.
-fn everywhere(case: &Case<'_>) -> Lacking {
+/// The list of Services may have ready endpoints that are not in kube-proxy's tables yet.
+fn everywhere_or_not_yet(case: &Case<'_>) -> Lacking {
     let ready = service_at(case, case.attempt.flow.dst).and_then(|service| service.ready_endpoints.as_ref());
     ready.map(Vec::len).filter(|count| *count > 0).map_or(Lacking::Everywhere, Lacking::NotYet)
 }
@@ -308,12 +311,12 @@ fn ready_elsewhere(case: &Case<'_>) -> Option<usize> {
     (!ready.is_empty() && !ready.iter().any(here)).then_some(ready.len())
 }
 
-/// `namespace/name` of the Service that is dialled under this address, if it is known to be one.
+/// `namespace/name` of the Service at the target's address, if there is one.
 pub(super) fn target_service(case: &Case<'_>) -> Option<String> {
     service_named(case, case.attempt.flow.dst)
 }
 
-/// The same of another address.
+/// `namespace/name` of the Service at this address, if there is one.
 pub(super) fn service_named(case: &Case<'_>, dst: SocketAddr) -> Option<String> {
     service_at(case, dst).map(name_of).or_else(|| node_port_service(case, dst))
 }
@@ -351,7 +354,7 @@ fn node_ports_at<'a>(case: &Case<'a>, dst: SocketAddr) -> impl Iterator<Item = &
     case.node.node_ports.all().map(|(_, port)| port).filter(move |port| of_node && port.port == dst.port())
 }
 
-/// The pod that dials, or the probed pod, is an endpoint that is not ready.
+/// The client pod, or the probed pod, is itself an endpoint that is not ready.
 fn circular(case: &Case<'_>, service: &Service) -> Option<String> {
     let waits = |addr: &IpAddr| service.not_ready_endpoints.contains(addr);
     let probed = case.matched.probed_pod().filter(|pod| pod.addrs.iter().any(waits));

@@ -1,4 +1,4 @@
-//! The target took the request and gave no byte of an answer before the prober closed.
+//! The target took the request, and gave no answer, or not all of it, before the prober closed.
 
 use super::super::giving_up::{closed_late, is_timeout, timeout_ns};
 use super::super::serving;
@@ -9,25 +9,25 @@ pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
     silent(case).or_else(|| unfinished(case)).or_else(|| closed_at_timeout(case))
 }
 
-/// Bytes came, of an answer that cannot be read, and the prober closed at its timeout. The kubelet may have read a no in the last
-/// moment: that says its word.
+/// The target sent bytes that tracer cannot read, and the prober closed at its timeout. The kubelet may have read a
+/// failure status just before its timeout; its log line decides.
 fn closed_at_timeout(case: &Case<'_>) -> Option<Finding> {
     let attempt = case.attempt;
     let elapsed = case.matched.timed_out_after_ns()?;
     case.matched.timeout_s()?;
     let lost = attempt.retransmits != (0, 0) || attempt.answer_lost() || !super::silent(case);
-    let reported_no = attempt.kubelet().is_some_and(|(_, reported)| reported.says.is_of_answer());
-    let otherwise = reported_no || case.matched.misspoken().is_some();
-    if lost || otherwise || closed_late(case) {
+    let read_failure = attempt.kubelet().is_some_and(|(_, reported)| reported.says.is_of_answer());
+    let has_other_cause = read_failure || case.matched.mismatched_protocol().is_some();
+    if lost || has_other_cause || closed_late(case) {
         return None;
     }
     let (ended, _) = attempt.ended?;
     let began = match case.matched.expects_http() {
-        Some(true) => began_to_answer(case),
+        Some(true) => describe_answer(case),
         _ => "answered the handshake".to_owned(),
     };
     let summary = format!(
-        "{} {began}, and the prober closed after {}, at its timeout{}: who has its answer closes at once",
+        "{} {began}, and the prober closed after {}, at its timeout{}: a prober that has its answer closes at once",
         attempt.flow.dst,
         ms(elapsed),
         budget(case)
@@ -36,8 +36,8 @@ fn closed_at_timeout(case: &Case<'_>) -> Option<Finding> {
     Some(Finding::likely(Cause::SlowResponse, seen, summary, fix(case)).until_answered())
 }
 
-/// In plain HTTP: what came, and when.
-fn began_to_answer(case: &Case<'_>) -> String {
+/// Describes what came in plain HTTP, and when.
+fn describe_answer(case: &Case<'_>) -> String {
     let bytes = case.attempt.received().unwrap_or_default();
     let first = case.attempt.answer().map(|(time, answer)| {
         let status = answer.status.map(|status| format!(", status {status}")).unwrap_or_default();
@@ -46,8 +46,8 @@ fn began_to_answer(case: &Case<'_>) -> String {
     format!("began to answer{} ({bytes} bytes in all)", first.unwrap_or_default())
 }
 
-/// Bytes came, and the kubelet says that the answer did not, or not all of it: the handshake of TLS or HTTP/2 was
-/// answered, or the answer's beginning.
+/// Bytes came, but by the kubelet outcome the answer did not, or not all of it. The target answered the handshake of
+/// TLS or HTTP/2, or began its answer.
 fn unfinished(case: &Case<'_>) -> Option<Finding> {
     let attempt = case.attempt;
     let (_, reported) = attempt.kubelet()?;
@@ -58,13 +58,14 @@ fn unfinished(case: &Case<'_>) -> Option<Finding> {
         None => reported.scheme() == Some("https"),
     };
     let what = match reported.says {
-        ProbeOutput::TimeoutInBody => "began to answer, and did not end in time",
+        ProbeOutput::TimeoutInBody => "began to answer, but did not finish in time",
         ProbeOutput::Timeout if handshake || reported.is_rpc_timeout() => {
-            "answered the handshake, and not the request in time"
+            "answered the handshake, but not the request in time"
         }
         _ => return None,
     };
-    if attempt.received().is_none_or(|n| n == 0) || gave_up_early(case) || case.matched.misspoken().is_some() {
+    if attempt.received().is_none_or(|n| n == 0) || gave_up_early(case) || case.matched.mismatched_protocol().is_some()
+    {
         return None;
     }
     let summary = format!("{} {what}{}", attempt.flow.dst, budget(case));
@@ -78,7 +79,7 @@ fn silent(case: &Case<'_>) -> Option<Finding> {
     let ended = taken_and_silent(case).filter(|_| !target_starved::is_cause(case))?;
     let (established, state) = (attempt.established_at()?, attempt.last.as_ref()?);
     let reached = established.saturating_sub(attempt.started);
-    let Wait { waited, late } = wait(case, established, ended);
+    let Wait { waited, late } = measure_wait(case, established, ended);
     let in_silence = late.is_empty();
     let late = format!("{late}{}", prober_late(case));
     let summary = format!(
@@ -95,9 +96,9 @@ fn silent(case: &Case<'_>) -> Option<Finding> {
 }
 
 fn fix(case: &Case<'_>) -> Remediation {
-    let fix: Remediation = by_subject(case, Cause::SlowResponse.fix(), |who| {
+    let fix: Remediation = by_subject(case, Cause::SlowResponse.fix(), |client| {
         format!(
-            "Raise the timeout of {who} above the target's real latency, give the target more CPU, or make what is asked independent of slow work"
+            "Raise the timeout of {client} above the target's real latency, give the target more CPU, or make the answer independent of slow work"
         )
     });
     with_log(case, fix)
@@ -106,18 +107,18 @@ fn fix(case: &Case<'_>) -> Remediation {
 /// How long the target had for its answer.
 pub(super) struct Wait {
     pub waited: u64,
-    /// What is to be reported where that was the smaller part of the time; else empty.
+    /// What to add to the summary where that was the smaller part of the time; else empty.
     pub late: &'static str,
 }
 
-pub(super) fn wait(case: &Case<'_>, established: u64, ended: u64) -> Wait {
+pub(super) fn measure_wait(case: &Case<'_>, established: u64, ended: u64) -> Wait {
     let attempt = case.attempt;
     // A request that was sent again may have got through only then.
     let again = attempt.sent_again.filter(|at| *at > established && *at < ended);
     let (since, late) = match (again, sent_request_late(case)) {
         (Some(at), _) => (at, SENT_AGAIN),
         (None, Some(at)) => (at, REQUEST_SENT_LATE),
-        (None, None) => (established, LATE),
+        (None, None) => (established, HANDSHAKE_LATE),
     };
     let (before, waited) = (since.saturating_sub(attempt.started), ended.saturating_sub(since));
     Wait { waited, late: if before <= waited { "" } else { late } }
@@ -125,14 +126,15 @@ pub(super) fn wait(case: &Case<'_>, established: u64, ended: u64) -> Wait {
 
 /// The request was on its way for longer than the target had for its answer.
 const SENT_AGAIN: &str =
-    " since it was sent for the last time; most of the time had gone before: it was lost on the way and sent again";
+    " since the request was sent for the last time; most of the time had passed before: it was lost on the way";
 /// The handshake took more of the time than the target had for its answer.
-const LATE: &str = "; most of the time had gone into the handshake: a SYN that was lost on the way, or a slow path";
+const HANDSHAKE_LATE: &str =
+    "; most of the time had gone into the handshake: a SYN was lost on the way, or the path is slow";
 
 /// The prober sent its request when most of the time was over.
-const REQUEST_SENT_LATE: &str = " since; most of the time had gone before: the prober sent its request late";
+const REQUEST_SENT_LATE: &str = " since the request; most of the time had passed before: the prober sent it late";
 
-/// What is to be reported, and makes it less sure, where the prober closed long after its own timeout, or before it.
+/// What to add to the summary, with a lower confidence, if the prober closed long after its timeout, or before it.
 pub(super) fn prober_late(case: &Case<'_>) -> &'static str {
     let soon = case.attempt.lasted().is_some_and(|lasted| lasted < timeout_ns(case) / 10 * 9);
     match soon {
@@ -146,7 +148,8 @@ pub(super) fn prober_late(case: &Case<'_>) -> &'static str {
 const PROBER_LATE: &str = "; the prober closed long after its timeout, and may have sent its request late";
 
 const BEGAN_BEFORE: &str = "; the probe's time had begun before this connection: the prober connected late, or again";
-const CLOSED_SOON: &str = "; the prober closed it before the timeout was over: it had connected late, or was stopped";
+const CLOSED_SOON: &str =
+    "; the prober closed the connection before the timeout was over: it had connected late, or was stopped";
 
 /// The timeout of the probe in words, if it is known.
 pub(super) fn budget(case: &Case<'_>) -> String {
@@ -157,7 +160,7 @@ pub(super) fn budget(case: &Case<'_>) -> String {
 mod tests {
     use crate::testing::*;
 
-    /// The link, the route or the address of the pod went away while its process worked: what it answered got nowhere.
+    /// The pod lost its link, its route or its address while its process worked: the answer could not leave.
     #[test]
     fn an_answer_that_cannot_leave_is_not_slow() {
         let noted = |read: fn(&mut Inspection)| {
@@ -200,19 +203,19 @@ mod tests {
         assert_eq!(
             noted(|seen| seen.serving = None).cause.name(),
             "slow_response",
-            "it had sent nothing when it was last read"
+            "the target had sent nothing at the last inspection"
         );
     }
 
     #[test]
-    fn a_request_taken_and_not_answered() {
+    fn a_request_that_is_taken_and_not_answered_is_slow() {
         let stream = Stream::new().connect().established().wait_ms(1000).closes((100, 101, 0)).clone();
         assert_eq!(stream.causes(), ["slow_response"]);
     }
 
-    /// The head at once, and the body never.
+    /// The head of the answer comes at once, and the body never.
     #[test]
-    fn who_still_waits_at_the_timeout_has_no_whole_answer() {
+    fn an_unfinished_answer_at_the_timeout_is_slow() {
         let decided = |status: u16, lasted_ms: u64, quiet_ms: u64| {
             let mut stream = Stream::new();
             stream.http_readiness().connect().established().answer(AnswerKind::Http, Some(status)).wait_ms(lasted_ms);
@@ -223,8 +226,8 @@ mod tests {
         let (causes, summary) = decided(200, 1_000, 999);
         assert_eq!(causes, ["slow_response"]);
         assert!(summary.is_some_and(|it| it.contains("began to answer after") && it.contains("141 bytes in all")));
-        assert!(decided(200, 1_000, 1).0.is_empty(), "it had its answer in the last moment");
-        assert!(decided(200, 600, 599).0.is_empty(), "it was stopped");
+        assert!(decided(200, 1_000, 1).0.is_empty(), "it got its answer just before its timeout");
+        assert!(decided(200, 600, 599).0.is_empty(), "the prober was stopped");
         assert_eq!(decided(503, 1_000, 999).0, ["app_status_failure"]);
         let mut unknown = Stream::new();
         unknown.connect().established().answer(AnswerKind::Http, Some(200)).wait_ms(5_000);
@@ -245,7 +248,7 @@ mod tests {
     }
 
     #[test]
-    fn a_request_that_was_taken_at_the_second_try_was_taken() {
+    fn a_request_that_was_taken_at_the_second_try_is_slow() {
         let mut stream = Stream::new().connect().established().sent_again(100, false).wait_ms(1000).clone();
         stream.closes((200, 101, 0));
         assert_eq!(stream.causes(), ["slow_response"]);
@@ -262,20 +265,20 @@ mod tests {
 
     /// The kubelet is stopped: its sockets are closed long before any timeout, which is a second at least.
     #[test]
-    fn a_prober_that_stops_has_not_waited() {
+    fn a_prober_that_stops_gets_no_verdict() {
         let mut stream = Stream::new().connect().established().wait_ms(100).clone();
         stream.own(|stream| _ = stream.closes((100, 101, 0)));
         assert!(stream.wait_ms(10).tick().causes().is_empty());
         let mut dropped = Stream::new().connect().established().wait_ms(100).clone();
         dropped.own(|stream| _ = stream.closes((100, 101, 0)));
         dropped.drop(TcpFlags(0x18), "TCP_RFC7323_TW_PAWS", NODE);
-        assert!(dropped.wait_ms(10).tick().causes().is_empty(), "what comes later finds nobody");
+        assert!(dropped.wait_ms(10).tick().causes().is_empty(), "a later packet finds no socket");
         let mut connecting = Stream::new().connect().wait_ms(100).clone();
         connecting.own(|stream| _ = stream.state(TcpState::SynSent, TcpState::Close, 0, (0, 0, 0)));
         assert!(connecting.wait_ms(10).tick().causes().is_empty());
     }
 
-    /// Whoever probes by another name has a timeout of its own, that nobody knows.
+    /// A prober by another name has a timeout that is not known.
     #[test]
     fn a_prober_that_is_no_kubelet_may_wait_for_less() {
         let mut stream = Stream::new().connect().prober_named("blackbox").established().wait_ms(300).clone();
@@ -283,17 +286,19 @@ mod tests {
         assert_eq!(stream.wait_ms(10).tick().causes(), ["slow_response"]);
     }
 
-    /// syslog, metrics: what was sent was taken, and nobody asked for an answer.
+    /// For example syslog or metrics: the target takes the data, and the client waits for no answer.
     #[test]
-    fn who_is_no_prober_may_need_no_answer() {
-        let mut stream = Stream::new().connect().others().established().wait_ms(1000).closes((100, 101, 0)).clone();
+    fn a_client_that_is_no_prober_may_need_no_answer() {
+        let mut stream =
+            Stream::new().connect().by_other_process().established().wait_ms(1000).closes((100, 101, 0)).clone();
         assert!(stream.wait_ms(10).tick().causes().is_empty());
-        let mut lost = Stream::new().connect().others().established().sent_again(100, false).wait_ms(1000).clone();
+        let mut lost =
+            Stream::new().connect().by_other_process().established().sent_again(100, false).wait_ms(1000).clone();
         lost.closes((200, 1, 0));
         assert_eq!(lost.causes(), ["unexplained"]);
     }
 
-    /// Of a second it closes after 1.9: when it sent its request is not seen.
+    /// With a timeout of 1 s it closes after 1.9 s. When it sent its request is not known.
     #[test]
     fn a_prober_that_was_late_itself_is_reported() {
         let noted = |https: bool, ms: u64| {
@@ -314,18 +319,22 @@ mod tests {
         stream
     }
 
-    /// Whoever has its answer closes at once.
+    /// A prober that has its answer closes at once.
     #[test]
-    fn a_handshake_that_was_answered_and_closed_at_the_timeout() {
+    fn a_close_at_the_timeout_after_an_answered_handshake_is_slow() {
         let noted = |probed, ms| {
             let verdict = closed_after(probed, ms).verdicts().pop()?.verdict;
             Some((verdict.cause.name(), verdict.confidence))
         };
         let slow = Some(("slow_response", Confidence::Likely));
         assert_eq!(noted(Stream::https_readiness, 1_000), slow);
-        assert_eq!(noted(Stream::https_readiness, 998), slow, "its time began before its dial");
-        assert_eq!(noted(Stream::https_readiness, 980), None, "it may have been answered just so");
-        assert_eq!(noted(Stream::https_readiness, 1_500), None, "the prober was late itself, with its answer perhaps");
+        assert_eq!(noted(Stream::https_readiness, 998), slow, "its time began before its connect");
+        assert_eq!(noted(Stream::https_readiness, 980), None, "it may have got its answer just in time");
+        assert_eq!(
+            noted(Stream::https_readiness, 1_500),
+            None,
+            "the prober was late itself, and may have had its answer"
+        );
         assert_eq!(noted(|it| it.https_readiness().lifecycle(LifecycleEvent::PreStop, 8080), 1_000), None);
         assert_eq!(noted(|it| it.https_readiness().readiness_too(), 1_000), None, "of that the status would be known");
         let mut grpc = Stream::new();
@@ -335,7 +344,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_kubelet_says_of_it_goes_before_its_time() {
+    fn the_kubelet_outcome_goes_before_the_time() {
         let reported = |says| {
             let mut stream = closed_after(Stream::https_readiness, 1_000);
             stream.wait_ms(3).kubelet(says).wait_ms(10).tick().quoted()
@@ -344,7 +353,7 @@ mod tests {
         assert_eq!(reported(ProbeOutput::Status(503)), [("slow_response", false), ("app_status_failure", true)]);
     }
 
-    /// Refused twice, then it hangs, then it is refused again.
+    /// The target refuses twice, then hangs, then refuses again.
     #[test]
     fn a_timeout_after_the_handshake_is_no_success_in_between() {
         for (ms, expected) in [(1_000, vec![1, 2, 3, 4]), (1_500, vec![1, 2, 3]), (500, vec![1, 2, 1])] {
@@ -361,10 +370,9 @@ mod tests {
         }
     }
 
-    /// It was starved between its deadline's begin and its dial.
-    /// To another port, which speaks TLS.
+    /// The redirect leads to another port, which speaks TLS.
     #[test]
-    fn a_timeout_behind_a_redirect_to_https_is_one_after_the_handshake() {
+    fn a_timeout_after_a_redirect_to_https_is_slow() {
         let decided = |scheme: &str| {
             let mut stream = Stream::new();
             stream.http_readiness().connect().established().answer(AnswerKind::Http, Some(302));
@@ -377,8 +385,9 @@ mod tests {
         assert_eq!((decided("https"), decided("http")), (vec!["slow_response"], vec!["unexplained"]));
     }
 
+    /// The prober was starved between the begin of its time and its connect.
     #[test]
-    fn a_prober_that_dialled_late_has_waited() {
+    fn a_prober_that_connected_late_has_waited() {
         let noted = |https: bool, ms: u64, says: Option<ProbeOutput>| {
             let mut stream = Stream::new().http_readiness_over_tls(https).connect().established().wait_ms(ms).clone();
             stream.own(|stream| _ = stream.closes((100, 101, 0)));
@@ -394,11 +403,11 @@ mod tests {
         assert_eq!(noted(false, 880, None), is("slow_response", soon));
         let https = noted(true, 880, None).expect("a verdict");
         assert_eq!((https.0, https.1), ("tls_handshake_slow", Confidence::Likely));
-        assert_eq!(noted(false, 740, None), None, "it stopped");
+        assert_eq!(noted(false, 740, None), None, "the prober stopped");
         assert_eq!(
             noted(false, 880, Some(ProbeOutput::Timeout)),
             is("slow_response", soon),
-            "its words alone revise nothing"
+            "the kubelet outcome alone revises nothing"
         );
         assert_eq!(noted(false, 600, Some(ProbeOutput::Timeout)), is("slow_response", before));
         let short = noted(false, 400, Some(ProbeOutput::Timeout)).expect("a verdict");
@@ -413,18 +422,18 @@ mod tests {
         assert_eq!(stream.decided(), ("slow_response", Confidence::Likely));
     }
 
-    /// Seen: the request was never taken, and was still being sent again after the prober had closed.
+    /// Found in a run: the target never took the request, and it was still sent again after the prober had closed.
     #[test]
-    fn what_is_sent_again_after_the_end_has_not_been_taken() {
+    fn a_request_that_is_sent_again_after_the_end_was_not_taken() {
         let mut stream = Stream::new();
         stream.connect().established().sent_again(53, false).sent_again(53, false).wait_ms(1000);
         stream.closes((159, 1, 0)).settles().sent_again(53, false).sent_again(53, false).settles();
         assert_eq!(stream.causes(), ["unexplained"]);
     }
 
-    /// An acknowledgement was dropped, and the request had been taken all the same.
+    /// An acknowledgement was dropped, but the target had taken the request.
     #[test]
-    fn a_cause_that_is_less_sure_does_not_take_the_place_of_a_proven_one_beyond_it() {
+    fn a_less_sure_cause_does_not_replace_a_proven_one() {
         let mut stream = Stream::new();
         stream.missing(Hook::IcmpSend).connect().established().drop_with(TcpFlags(0x10), NODE, |drop| {
             drop.reason = Some("NETFILTER_DROP".into());

@@ -5,10 +5,10 @@ use super::connection_refused::{Refused, refused};
 use super::*;
 use tracer_model::event::{LifecycleEvent, Netns, ProbeSpec, ProbeType, Runs, Waiting};
 
-/// Attempts lie on a grid of whole periods; the kubelet jitters its start.
+/// Attempts come at whole periods; the kubelet jitters the first one.
 const SLACK_NS: u64 = 500_000_000;
 const SECOND_NS: u64 = 1_000_000_000;
-/// How long a container that is to be ended may take: `terminationGracePeriodSeconds`, by default.
+/// How long a container may take to end: the default of `terminationGracePeriodSeconds`.
 const GRACE_NS: u64 = 30 * SECOND_NS;
 
 pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
@@ -36,8 +36,8 @@ enum Spent {
     Nearly,
 }
 
-/// Refusals in a row, less those of other probes that dial the same port, and the earliest time at which they can be too
-/// many.
+/// Counts the refusals in a row without those that can be of other probes on the same port, and not before the earliest
+/// time at which they can be too many.
 fn spent(case: &Case<'_>, spec: &ProbeSpec, start: ContainerStart, streak: Streak, at: u64) -> Option<Spent> {
     let lasted = at.saturating_sub(streak.since).saturating_add(SLACK_NS);
     let needed_s = u64::from(spec.failure_threshold.saturating_sub(1)) * u64::from(spec.period_s);
@@ -47,15 +47,16 @@ fn spent(case: &Case<'_>, spec: &ProbeSpec, start: ContainerStart, streak: Strea
     if spec.failure_threshold == 0 || lasted < needed || too_early {
         return None;
     }
-    // Those of the port, also where the kubelet has reported which one this attempt was: of those before it, it may not have.
+    // Counts the other probes of the port even if the kubelet outcome identifies this attempt: earlier ones may not be
+    // identified.
     let (pod, container) = case.matched.probed_container()?;
     let others = container.probes.iter().filter(|other| other.port == spec.port && !std::ptr::eq(*other, spec));
     let others: Vec<u32> = match spec.probe_type {
-        // The others wait for its success.
+        // The other probes wait for its success.
         ProbeType::Startup => Vec::new(),
-        _ => others.map(|other| most(other, age, lasted)).collect(),
+        _ => others.map(|other| max_attempts(other, age, lasted)).collect(),
     };
-    // A postStart handler dials once in a start.
+    // A postStart handler connects once in a start.
     let handlers = pod.containers.iter().flat_map(|it| &it.lifecycle);
     let handlers = handlers.filter(|it| it.port == spec.port && it.event == LifecycleEvent::PostStart);
     let others: Vec<u32> = others.into_iter().chain(handlers.map(|_| 1)).collect();
@@ -67,7 +68,7 @@ fn spent(case: &Case<'_>, spec: &ProbeSpec, start: ContainerStart, streak: Strea
 }
 
 /// How many attempts a probe has made at most since the start, or since the first refusal.
-fn most(other: &ProbeSpec, age: Option<u64>, lasted: u64) -> u32 {
+fn max_attempts(other: &ProbeSpec, age: Option<u64>, lasted: u64) -> u32 {
     let delay = u64::from(other.initial_delay_s) * SECOND_NS;
     let time = age.map_or(lasted, |age| age.saturating_sub(delay));
     let periods = time / (u64::from(other.period_s.max(1)) * SECOND_NS);
@@ -77,17 +78,17 @@ fn most(other: &ProbeSpec, age: Option<u64>, lasted: u64) -> u32 {
 /// When the start began, as far as the tracer saw it.
 #[derive(Clone, Copy)]
 struct ContainerStart {
-    /// This run of the container.
+    /// When this run of the container began.
     run: Option<u64>,
-    /// The pod's network namespace, if no container was restarted in it, as far as is known.
+    /// When the pod's network namespace was made, if no container was restarted in it, as far as is known.
     made: Option<u64>,
-    /// It is one start of this container: no other run of it is among the refusals.
+    /// All refusals are of one start of this container.
     sure: bool,
 }
 
 impl ContainerStart {
-    /// `None` if the container ended by itself since the refusals began, or had outlived its budget by then: what it spent is
-    /// no budget.
+    /// `None` if the container ended by itself since the refusals began, or had outlived its budget by then. Then the
+    /// refusals spend no budget.
     fn of(case: &Case<'_>, spec: &ProbeSpec, netns: Netns, streak: Streak, at: u64) -> Option<Self> {
         let (run, runs) = (case.matched.run_began(at), runs(case));
         if runs.is_some_and(|runs| has_outlived(runs, spec, streak.since)) {
@@ -110,28 +111,29 @@ impl ContainerStart {
         self.run.or(self.made)
     }
 
-    /// The port was listened on since. A process that listens elsewhere has started, too: its port is wrong, not its
-    /// start slow.
+    /// A process has listened on the port since. A process that listens on another port has started, too: then the port
+    /// is wrong, and the start is not slow.
     fn is_over(self, case: &Case<'_>, netns: Netns) -> bool {
         let (listeners, port) = (&case.node.listeners, case.attempt.flow.dst.port());
-        let alone = case.matched.is_alone();
+        let alone = case.matched.is_only_container();
         let elsewhere = |any: bool| any && alone && !shares_node(case);
         match self.run.filter(|_| alone) {
-            Some(began) => listeners.heard_since(netns, port, began) || elsewhere(listeners.any_since(netns, began)),
-            // Another container may have listened there, and its end is what this is about.
+            Some(began) => listeners.changed_since(netns, port, began) || elsewhere(listeners.any_since(netns, began)),
+            // Another container may have listened there, and the refusals may come from its end.
             None => listeners.knows(netns, port) || elsewhere(listeners.any_in(netns)),
         }
     }
 }
 
-/// It was started so long before the first refusal that the kubelet would have ended it, had nobody listened by then.
+/// The container was started so long before the first refusal that a process must have listened: the kubelet would have
+/// ended it otherwise.
 fn has_outlived(runs: &Runs, spec: &ProbeSpec, since: u64) -> bool {
     let budget_ns = (u64::from(spec.budget_s()) + u64::from(spec.timeout_s)) * SECOND_NS;
     let most = budget_ns.saturating_add(GRACE_NS);
     runs.started_boot_ns.is_some_and(|started| since.saturating_sub(started) > most)
 }
 
-/// Of several containers, or of the node's processes, some listen: it may be this one, on another port than it should.
+/// Another container or process listens there. It may be this container, on a wrong port.
 fn others_listen(case: &Case<'_>, netns: Netns) -> bool {
     shares_node(case) || case.node.listeners.any_in(netns)
 }
@@ -147,7 +149,7 @@ fn finding(
 ) -> Finding {
     let budget = spec.budget_s();
     let waited = at.saturating_sub(since) as f64 / 1e9;
-    // A run is known by whole seconds.
+    // The start of a run is known in whole seconds.
     let after = if start.run.is_some() { format!("{waited:.0} s") } else { format!("{waited:.1} s") };
     if let Some(began) = start.run {
         seen.insert(0, history::of_start(case, began));
@@ -162,12 +164,12 @@ fn finding(
         spec.initial_delay_s,
         spec.period_s,
         spec.failure_threshold,
-        history::and_before(case).unwrap_or_default()
+        history::last_run_spent_budget(case).unwrap_or_default()
     );
     Finding::failure(Cause::StartupBudgetExceeded, seen, summary, fix(spec, waited))
 }
 
-/// The probe that would have passed, to paste: twice what was seen, in the same grid.
+/// A probe to paste that would have passed: it allows twice the observed time, with the same period.
 fn fix(spec: &ProbeSpec, waited: f64) -> String {
     let probe = startup_probe::that_allows(waited * 2.0, spec);
     format!("Add a startupProbe that covers the start: {probe}")

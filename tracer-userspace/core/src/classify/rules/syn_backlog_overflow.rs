@@ -1,6 +1,6 @@
 //! The listener's queue of half-open connections is full, and SYN cookies are off.
 
-use super::accept_queue_overflow::{listeners, seen};
+use super::accept_queue_overflow::{listeners, of_queue};
 use super::*;
 use tracer_model::event::{ListenQueue, Netns};
 
@@ -24,13 +24,13 @@ fn by_hook(case: &Case<'_>) -> Option<Finding> {
 fn by_inspection(case: &Case<'_>) -> Option<Finding> {
     let (time, listeners) = listeners(case)?;
     let listener = *listeners.iter().max_by_key(|listener| listener.half_open)?;
-    let (_, inspection) = super::inspected(case)?;
+    let (_, inspection) = inspected(case)?;
     let half_open = listener.half_open?;
     let full = is_full(half_open, listener.backlog, |name| inspection.values.get(name).copied());
     if !full || !case.settled || !silent(case) {
         return None;
     }
-    let found = finding(case, seen(time, listener), half_open, inspection.netns);
+    let found = finding(case, of_queue(time, listener), half_open, inspection.netns);
     Some(found.with_confidence(Confidence::Likely).resting_on(&[Hook::KfreeSkb]))
 }
 
@@ -51,7 +51,7 @@ fn finding(case: &Case<'_>, seen: Evidence, half_open: u32, netns: Option<Netns>
     );
     let clients = format!("ss -tn state syn-recv 'sport = :{}'", dst.port());
     let remediation = Remediation::from(
-        "Turn SYN cookies on, or raise net.ipv4.tcp_max_syn_backlog there. To keep it for a pod, set its securityContext.sysctls. The second command shows who leaves handshakes half done",
+        "Turn SYN cookies on, or raise net.ipv4.tcp_max_syn_backlog there. To keep it for a pod, set its securityContext.sysctls. The second command shows the clients that leave handshakes half done",
     )
     .run(["sysctl -w net.ipv4.tcp_syncookies=1", &clients].map(|command| run_in(case, netns, command)));
     Finding::failure(Cause::SynBacklogOverflow, vec![seen], summary, remediation).until_answered()
@@ -83,7 +83,7 @@ mod tests {
         assert_eq!(half_open(7, 1), ["unexplained"]);
     }
 
-    /// SO_REUSEPORT: a SYN goes to one of them by its hash.
+    /// SO_REUSEPORT: a SYN goes to one of the listeners by its hash.
     #[test]
     fn of_several_listeners_the_fullest_counts() {
         assert_eq!(of_listeners(&[0, 7, 1], 0), ["syn_backlog_overflow"]);

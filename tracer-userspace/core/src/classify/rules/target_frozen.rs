@@ -1,7 +1,7 @@
 //! All processes that serve the target are frozen by their cgroup, or stopped.
 
 use super::super::serving::{connection, name, readings};
-use super::accept_queue_overflow::{full, seen as of_listener};
+use super::accept_queue_overflow::{fullest_queue, of_queue};
 use super::*;
 use tracer_model::event::{ListenQueue, ServerProcess, Serving};
 
@@ -38,9 +38,9 @@ struct Silence {
 
 fn silence(case: &Case<'_>) -> Option<Silence> {
     if in_handshake(case) {
-        let (time, listener) = full(case)?;
+        let (time, listener) = fullest_queue(case)?;
         let dropped = case.settled || case.attempt.queue_full(ListenQueue::Accept).is_some();
-        return dropped.then(|| Silence { end: of_listener(time, listener), fewest: 1, until: None });
+        return dropped.then(|| Silence { end: of_queue(time, listener), fewest: 1, until: None });
     }
     let ended = taken_and_silent(case)?;
     Some(Silence { end: of_state(ended, case.attempt.last.as_ref()?), fewest: 2, until: Some(ended) })

@@ -23,7 +23,7 @@ pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
 /// When it was over: it did what a tcpSocket probe does, and succeeded.
 pub(super) fn touched(case: &Case<'_>) -> Option<u64> {
     let attempt = case.attempt;
-    if !attempt.touched_only() || attempt.kubelet().is_some() || case.matched.is_too_late() {
+    if !attempt.carried_no_data() || attempt.kubelet().is_some() || case.matched.is_too_late() {
         return None;
     }
     // What was to send a request and did not is no success.

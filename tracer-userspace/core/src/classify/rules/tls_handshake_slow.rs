@@ -2,7 +2,7 @@
 
 use super::super::serving;
 use super::app_status_failure::shows_certificate;
-use super::slow_response::{Wait, budget, prober_late, wait};
+use super::slow_response::{Wait, budget, measure_wait, prober_late};
 use super::*;
 
 pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
@@ -13,23 +13,23 @@ pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
     }
     let (established, state) = (attempt.established_at()?, attempt.last.as_ref()?);
     let reached = established.saturating_sub(attempt.started);
-    let Wait { waited, late } = wait(case, established, ended);
+    let Wait { waited, late } = measure_wait(case, established, ended);
     let in_silence = late.is_empty();
     let late = format!("{late}{}", prober_late(case));
-    let unheard = if case.node.tls.answer(attempt.flow.dst).is_some() { "" } else { UNHEARD };
+    let doubt = if case.node.tls.answer(attempt.flow.dst).is_some() { "" } else { MAY_NOT_SPEAK_TLS };
     let summary = format!(
-        "{} was reached in {} and took the ClientHello; no byte came back in {}{}{late}{unheard}",
+        "{} was reached in {} and took the ClientHello; no byte came back in {}{}{late}{doubt}",
         attempt.flow.dst,
         ms(reached),
         ms(waited),
         budget(case)
     );
-    let remediation: Remediation = by_subject(case, Cause::TlsHandshakeSlow.fix(), |who| {
+    let remediation: Remediation = by_subject(case, Cause::TlsHandshakeSlow.fix(), |client| {
         format!(
-            "Raise the timeout of {who}, give the target CPU (TLS handshakes are its most expensive moment), look for an entropy, certificate or OCSP look-up in the handshake"
+            "Raise the timeout of {client}, give the target CPU (a TLS handshake is expensive), or look for an entropy, certificate or OCSP look-up in the handshake"
         )
     });
-    let remediation = if unheard.is_empty() {
+    let remediation = if doubt.is_empty() {
         remediation
     } else {
         let in_plain = |text: &str| format!("{text} If the port does not speak TLS, ask it in plain (scheme HTTP).");
@@ -38,14 +38,14 @@ pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
     let found = Finding::failure(Cause::TlsHandshakeSlow, vec![of_state(ended, state)], summary, remediation);
     let mut found = Finding { in_silence, ..found };
     serving::add(case, &mut found);
-    let is_sure = late.is_empty() && unheard.is_empty();
+    let is_sure = late.is_empty() && doubt.is_empty();
     Some(if is_sure { found } else { found.with_confidence(Confidence::Likely) })
 }
 
-/// Nobody has been answered in TLS at that port: a server that reads lines waits for the end of one.
-const UNHEARD: &str = "; perhaps the port does not speak TLS: no HTTPS probe was answered there";
+/// No client has got an answer in TLS at that port. A plain server that reads lines waits for the end of one.
+const MAY_NOT_SPEAK_TLS: &str = "; perhaps the port does not speak TLS: no HTTPS probe was answered there";
 
-/// All specs that this attempt can be speak HTTPS; or a ClientHello went to that listener meanwhile.
+/// All probes that this attempt can be speak HTTPS; or a ClientHello arrived at the listener meanwhile.
 fn speaks_tls(case: &Case<'_>) -> bool {
     let attempt = case.attempt;
     match case.matched.scheme() {
@@ -64,7 +64,7 @@ mod tests {
     }
 
     #[test]
-    fn a_port_that_was_never_heard_to_speak_tls_may_not() {
+    fn a_port_that_never_answered_in_tls_may_not_speak_it() {
         let mut stream = Stream::new();
         let verdict = silent(stream.https_readiness(), 8);
         assert_eq!((verdict.cause.name(), verdict.confidence), ("tls_handshake_slow", Confidence::Likely));
@@ -81,9 +81,9 @@ mod tests {
         assert!(!verdict.summary.contains("does not speak") && !verdict.remediation.to_string().contains("openssl"));
     }
 
-    /// It is less sure, and all the same the drop was not what the attempt failed of.
+    /// The cause is less sure than the drop, but the attempt did not fail because of the drop.
     #[test]
-    fn a_drop_that_was_outlived_gives_way() {
+    fn a_drop_before_the_connection_was_established_is_not_the_cause() {
         let mut stream = Stream::new().https_readiness().connect().filtered(SYN, POD).clone();
         stream.push(firewall(POD, vec![rule("INPUT", RuleVerdict::Drop)])).wait_ms(5);
         stream.syn_again().established().wait_ms(990).closes((280, 281, 0));

@@ -4,7 +4,7 @@ use super::super::SETTLE_NS;
 use super::super::evidence::of_inspection;
 use super::super::serving::held_answer;
 use super::network_policy_drop::ovs_reason;
-use super::pod_link_down::is_others;
+use super::pod_link_down::is_wrong_bridge;
 use super::*;
 use tracer_model::event::{Observation, ObservationKind, PacketDrop};
 
@@ -139,7 +139,7 @@ fn is_early_demux(case: &Case<'_>, drop: &PacketDrop) -> bool {
 /// A bridge of other addresses knew nobody to give the SYN to a pod of this node to.
 fn is_astray(case: &Case<'_>, drop: &PacketDrop) -> bool {
     let is_here = case.node.has_pod(drop.flow.dst.ip()) && outbound(case, drop);
-    is_here && drop.reason.as_deref() == Some("NO_TX_TARGET") && is_others(case, drop)
+    is_here && drop.reason.as_deref() == Some("NO_TX_TARGET") && is_wrong_bridge(case, drop)
 }
 
 /// It came to a namespace that has not its address, while another is known to have it.
@@ -235,7 +235,7 @@ fn after_its_timeout(attempt: &Attempt) -> String {
     format!(
         "connected after {}{again}: the probe had timed out by then, and {} closed it unused",
         ms(took),
-        dialler(attempt)
+        client_name(attempt)
     )
 }
 
@@ -273,7 +273,7 @@ fn how(attempt: &Attempt, end: End) -> String {
             };
             format!("established and the request acknowledged; the target's answer did not arrive{again}")
         }
-        End::ClosedByProber => format!("established, and {} closed it without an answer", dialler(attempt)),
+        End::ClosedByProber => format!("established, and {} closed it without an answer", client_name(attempt)),
         End::ClosedByServer => "established, and the target closed it without an answer".to_owned(),
     };
     format!("{where_}{errno}")

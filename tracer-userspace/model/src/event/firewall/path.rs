@@ -1,8 +1,8 @@
-//! What the packets of one flow come to in a namespace: the rules of each hook as the kernel walks them, without those that such a
-//! packet cannot meet.
+//! The way of one flow's packets through a namespace: the rules of each hook in the kernel's order, without the rules
+//! that such a packet cannot match.
 //!
-//! What a condition leaves open when the flow is known (the state of conntrack, the flags, whatever is not understood) stays in the
-//! step: it is decided for each packet.
+//! Some conditions do not depend on the flow alone: the state of conntrack, the flags, and what tracer does not
+//! understand. They stay in the step, and are evaluated for each packet.
 
 use std::collections::BTreeSet;
 
@@ -11,13 +11,14 @@ use serde::{Deserialize, Serialize};
 use super::any_client;
 use crate::event::{Flow, TcpFlags, Tracked};
 
-/// Bits of a conntrack state, as nftables and the xtables match ask for them: `NF_CT_STATE_BIT`, linux/netfilter/nf_conntrack_common.h.
+/// Bits of a conntrack state in nftables and the xtables match: `NF_CT_STATE_BIT`,
+/// linux/netfilter/nf_conntrack_common.h.
 pub mod state {
     /// Found invalid, or not seen by conntrack.
     pub const INVALID: u8 = 1;
     /// Of a connection that was answered.
     pub const ESTABLISHED: u8 = 2;
-    /// Begins a connection that another one announced.
+    /// Begins a connection that another connection announced.
     pub const RELATED: u8 = 4;
     /// Begins a connection.
     pub const NEW: u8 = 8;
@@ -31,23 +32,23 @@ pub mod state {
 pub struct Path {
     /// The flow, with any port of the client.
     pub flow: Flow,
-    /// Base chains that can take a packet of it, with all that they lead to.
+    /// Base chains that can drop or reject its packets, with the chains that they call.
     pub chains: Vec<BaseChain>,
-    /// A chain of the namespace translates addresses: what comes before it may see others.
+    /// A chain of the namespace translates addresses: chains before it may see other addresses.
     #[serde(skip_serializing_if = "std::ops::Not::not", default)]
     pub translates: bool,
 }
 
-/// A base chain, and the chains that it leads to in their places.
+/// A base chain; the rules of the chains that it calls are in the place of the call.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct BaseChain {
     pub hook: String,
     pub priority: i32,
-    /// What is done with a packet, in this order.
+    /// The steps, in order.
     pub steps: Vec<Step>,
 }
 
-/// One rule, or the way around rules.
+/// One rule, or a jump over rules.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Step {
     #[serde(flatten)]
@@ -56,19 +57,19 @@ pub struct Step {
     pub then: Onward,
 }
 
-/// What is done with a packet. Steps are numbered from 0; the number behind the last one is the end of the base chain.
+/// What happens to a packet. Steps are numbered from 0; the number after the last one is the end of the base chain.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Onward {
-    /// A packet that has what is asked for is taken by this rule, by its place in the list of rules.
+    /// This rule takes a packet that meets the conditions. The number is its place in the list of rules.
     Take(usize),
-    /// A packet that has what is asked for goes on at that later step.
+    /// A packet that meets the conditions continues at that later step.
     SkipIf(usize),
-    /// A packet that does not have it goes on at that later step.
+    /// A packet that does not meet the conditions continues at that later step.
     SkipUnless(usize),
 }
 
-/// What the flow alone does not answer.
+/// The conditions that do not depend on the flow alone.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Asks {
     /// One of these states of conntrack.
@@ -76,7 +77,7 @@ pub struct Asks {
     pub states: u8,
     #[serde(skip_serializing_if = "Vec::is_empty", default)]
     pub flags: Vec<FlagTest>,
-    /// Something that is not understood.
+    /// A condition that tracer does not understand.
     #[serde(skip_serializing_if = "std::ops::Not::not", default)]
     pub unknown: bool,
 }
@@ -106,7 +107,8 @@ impl Default for Asks {
 }
 
 impl Asks {
-    /// A packet of this state and with these flags has it; absent: that depends on something not understood.
+    /// Whether a packet with this state and these flags meets the conditions; `None` if tracer does not understand them
+    /// all.
     fn met_by(&self, state: u8, flags: TcpFlags) -> Option<bool> {
         let has = |it: &FlagTest| (flags.0 & it.mask == it.value) != it.inverted;
         if self.states & state == 0 || !self.flags.iter().all(has) {
@@ -116,18 +118,18 @@ impl Asks {
     }
 }
 
-/// A packet that netfilter dropped, as far as it is known.
+/// What is known of a packet that netfilter dropped.
 #[derive(Clone, Copy, Debug)]
 pub struct Packet<'a> {
     /// The hook; absent: any.
     pub hook: Option<&'a str>,
-    /// What conntrack made of it; absent: anything.
+    /// Its state in conntrack; absent: any.
     pub tracked: Option<Tracked>,
     pub flags: TcpFlags,
 }
 
 impl Packet<'_> {
-    /// The states that conntrack may have given it. A SYN of a connection that was answered is one that was sent again.
+    /// The states that conntrack may have given it. A retransmitted SYN can belong to a connection that was answered.
     fn states(&self) -> &'static [u8] {
         use state::{ESTABLISHED, INVALID, NEW, RELATED, UNTRACKED};
         match self.tracked {
@@ -142,22 +144,22 @@ impl Packet<'_> {
 /// The rules that can have taken a packet.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Takers {
-    /// By their places in the list of rules.
+    /// Their places in the list of rules.
     pub rules: BTreeSet<usize>,
-    /// In one of its possible states no such packet gets past them.
+    /// In one of its possible states, each such packet is taken by one of them.
     pub take_all: bool,
 }
 
-/// Where addresses are translated (`NF_IP_PRI_NAT_DST`), in the hooks where the header changes.
+/// The priority at which addresses are translated (`NF_IP_PRI_NAT_DST`), in the hooks that change the header.
 const TRANSLATION: i32 = -100;
 
 impl Path {
-    /// It is that of packets of this flow.
+    /// The path is for packets of this flow.
     pub fn is_of(&self, flow: Flow) -> bool {
         self.flow == any_client(flow)
     }
 
-    /// The rules that can have taken this packet; `took_none` tells of a rule that it took no packet then.
+    /// The rules that can have taken this packet. `took_none`: whether a rule took no packet at that time.
     pub fn takers(&self, packet: &Packet<'_>, took_none: impl Fn(usize) -> bool) -> Takers {
         let hooks: BTreeSet<&str> = self.chains.iter().map(|chain| chain.hook.as_str()).collect();
         let mut takers = Takers::default();
@@ -169,7 +171,8 @@ impl Path {
         takers
     }
 
-    /// A packet of this state may get past all chains of the hook. In which order two of the same priority come is not known.
+    /// Whether a packet of this state may pass all chains of the hook. The order of chains with one priority is not
+    /// known.
     fn passes(
         &self,
         hook: &str,
@@ -194,7 +197,8 @@ impl Path {
     }
 }
 
-/// Chains of `INGRESS` and `EGRESS` may be other devices', and `BRIDGE` is several hooks.
+/// Whether the chains of a hook have an order. Chains of `INGRESS` and `EGRESS` may belong to different devices, and
+/// `BRIDGE` stands for several hooks.
 fn is_ordered(hook: &str) -> bool {
     !matches!(hook, "INGRESS" | "EGRESS" | "BRIDGE")
 }
@@ -204,7 +208,7 @@ fn is_before_translation(hook: &str, priority: i32) -> bool {
 }
 
 impl BaseChain {
-    /// Adds the rules that may take the packet; whether it may get past them.
+    /// Adds the rules that may take the packet; returns whether it may pass the chain.
     fn passes(
         &self,
         state: u8,
@@ -227,7 +231,7 @@ impl BaseChain {
                     reached[at + 1] |= met != Some(true);
                     continue;
                 }
-                // A recording may say anything: no step leads back.
+                // A recording may have any number here, but no step leads back.
                 Onward::SkipIf(to) => (to.clamp(at + 1, end.max(at + 1)), at + 1),
                 Onward::SkipUnless(to) => (at + 1, to.clamp(at + 1, end.max(at + 1))),
             };
@@ -264,9 +268,9 @@ mod tests {
         (found.rules.into_iter().collect(), found.take_all)
     }
 
-    /// kube-proxy 1.36: the map of Services without endpoints before the rule for all that is left of their addresses.
+    /// kube-proxy 1.36: the map of Services without endpoints comes before the rule for all other cluster addresses.
     #[test]
-    fn what_a_rule_surely_takes_does_not_come_to_the_next() {
+    fn a_packet_that_a_rule_surely_takes_does_not_reach_the_next_rule() {
         let new = || step(state::NEW, Onward::SkipUnless(3));
         let steps = vec![new(), step(state::ANY, Onward::Take(1)), step(state::ANY, Onward::Take(2))];
         let found = |tracked| takers(vec![chain("OUTPUT", 0, steps.clone())], Some("OUTPUT"), tracked);
@@ -275,13 +279,13 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_understood_leaves_both_ways_open() {
+    fn a_condition_that_is_not_understood_may_be_met_or_not() {
         let steps = vec![unknown(Onward::SkipIf(2)), step(state::ANY, Onward::Take(1)), unknown(Onward::Take(2))];
         assert_eq!(takers(vec![chain("INPUT", 0, steps)], Some("INPUT"), None), (vec![1, 2], false));
     }
 
     #[test]
-    fn a_rule_that_counted_no_packet_is_passed() {
+    fn a_packet_passes_a_rule_that_took_none() {
         let steps = vec![step(state::ANY, Onward::Take(99)), step(state::ANY, Onward::Take(1))];
         assert_eq!(takers(vec![chain("INPUT", 0, steps)], Some("INPUT"), None), (vec![1], true));
     }
@@ -304,7 +308,7 @@ mod tests {
     }
 
     #[test]
-    fn steps_that_lead_nowhere_are_no_panic() {
+    fn steps_out_of_range_cause_no_panic() {
         let steps = vec![unknown(Onward::SkipIf(9)), unknown(Onward::SkipUnless(0)), unknown(Onward::Take(7))];
         assert_eq!(takers(vec![chain("INPUT", 0, steps), chain("INPUT", 0, vec![])], None, None).0, [7]);
     }

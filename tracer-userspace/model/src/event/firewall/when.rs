@@ -1,4 +1,4 @@
-//! What a firewall rule asks of a TCP packet, as far as it is understood, and what it must not have.
+//! The conditions of a firewall rule on a TCP packet, as far as tracer understands them.
 
 use std::net::IpAddr;
 
@@ -6,9 +6,9 @@ use serde::{Deserialize, Serialize};
 
 use crate::event::Flow;
 
-/// The protocol of every packet that is asked about.
+/// The protocol of all packets that tracer matches.
 const TCP: u8 = 6;
-/// TCP flags of a SYN: alone, and with those that ask for ECN (RFC 3168).
+/// TCP flags of a SYN, without and with ECN (RFC 3168).
 const SYN: [u8; 2] = [0x02, 0xc2];
 
 /// Addresses that begin with the same bits.
@@ -28,7 +28,7 @@ impl Prefix {
         }
     }
 
-    /// Every address that begins like this is one of the other's, too.
+    /// Each address of this prefix is also in the other one.
     fn is_within(self, other: Self) -> bool {
         self.len >= other.len && other.holds(self.addr)
     }
@@ -38,7 +38,7 @@ fn same_bits(left: u128, right: u128, width: u32, len: u8) -> bool {
     (left ^ right).checked_shr(width.saturating_sub(u32::from(len))).unwrap_or(0) == 0
 }
 
-/// What is plainly compared on the way to a rule and in it. What is not understood is left out.
+/// The simple conditions of a rule and of the way to it. Conditions that tracer does not understand are left out.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct When {
     /// Only IPv6 (true) or only IPv4 (false).
@@ -61,15 +61,16 @@ pub struct When {
     /// Only packets that begin a connection.
     #[serde(skip_serializing_if = "std::ops::Not::not", default)]
     pub new: bool,
-    /// Only packets that came in on a device that does not lead back to their source; there may be more to it (marks).
+    /// Only packets that came in on a device that does not lead back to their source. There may be more conditions
+    /// (marks).
     #[serde(skip_serializing_if = "std::ops::Not::not", default)]
     pub rpf: bool,
-    /// Only packets that have none of these.
+    /// Only packets that meet none of these conditions.
     #[serde(skip_serializing_if = "Except::is_empty", default)]
     pub not: Except,
 }
 
-/// What a packet must not have. What is not understood is left out.
+/// Conditions that a packet must not meet. Conditions that tracer does not understand are left out.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Except {
     #[serde(skip_serializing_if = "Option::is_none", default)]
@@ -92,7 +93,7 @@ impl Except {
         *self == Self::default()
     }
 
-    /// Every TCP packet of this flow has one of these.
+    /// Each TCP packet of this flow meets one of these conditions.
     fn excludes(&self, flow: Flow) -> bool {
         self.protocol == Some(TCP)
             || self.src.is_some_and(|src| src.holds(flow.src.ip()))
@@ -101,7 +102,7 @@ impl Except {
             || self.dport.is_some_and(|port| port == flow.dst.port())
     }
 
-    /// Neither these nor those; and whether the result says all of that.
+    /// The union of both exceptions, and whether the result is exact.
     fn and(self, more: Self) -> (Self, bool) {
         let mut whole = true;
         let joint = Self {
@@ -127,7 +128,7 @@ impl Except {
     }
 }
 
-/// The one that is there. Of two that differ the second is kept, which does not say all.
+/// The value that is there. Of two different values the second is kept, which is not exact.
 fn either<T: PartialEq>(left: Option<T>, right: Option<T>, whole: &mut bool) -> Option<T> {
     *whole &= left.is_none() || right.is_none() || left == right;
     right.or(left)
@@ -152,7 +153,7 @@ fn same<T: PartialEq>(left: Option<T>, right: Option<T>) -> Option<T> {
 }
 
 impl When {
-    /// A TCP packet of this flow can meet it; port 0 is any port.
+    /// A TCP packet of this flow can meet the conditions; port 0 is any port.
     pub fn allows(&self, flow: Flow) -> bool {
         self.v6.is_none_or(|v6| v6 == flow.dst.is_ipv6())
             && self.protocol.is_none_or(|protocol| protocol == TCP)
@@ -163,8 +164,8 @@ impl When {
             && !self.not.excludes(flow)
     }
 
-    /// Both must hold; and whether the result says all of that. A packet that begins a connection in the eyes of
-    /// conntrack without being a SYN is one that it picks up on the way: [`new`](Self::new) does not tell of it.
+    /// The conditions of both, and whether the result is exact. conntrack can also take a packet that is no SYN as new,
+    /// when it picks up a running connection: [`new`](Self::new) does not mean that.
     pub fn and(self, more: Self) -> (Self, bool) {
         let (not, mut whole) = self.not.and(more.not);
         let new = self.new || more.new;
@@ -184,7 +185,7 @@ impl When {
         (joint, whole)
     }
 
-    /// Takes in one more condition, or that it must not hold; false if that cannot be reported here.
+    /// Adds a condition, or its opposite; returns false if this type cannot express that.
     pub fn take(&mut self, one: Self, inverted: bool) -> bool {
         let Self { protocol, src, dst, sport, dport, .. } = one;
         let not = Except { protocol, src, dst, sport, dport, syn: false };
@@ -194,7 +195,8 @@ impl When {
         whole && more != Self::default()
     }
 
-    /// Takes in that the TCP flags under `mask` are `value`, or are not: all that is kept of it is that no SYN meets it.
+    /// Adds the condition that the TCP flags under `mask` are `value`, or are not. Kept is only whether no SYN meets
+    /// it.
     pub fn take_flags(&mut self, mask: u8, value: u8, inverted: bool) {
         self.not.syn |= SYN.iter().all(|syn| (syn & mask == value) == inverted);
     }
@@ -250,7 +252,7 @@ mod tests {
     }
 
     #[test]
-    fn a_packet_that_has_what_it_must_not_have_does_not_meet_it() {
+    fn a_packet_that_meets_an_exception_is_not_allowed() {
         let (local, remote) = (flow("127.0.0.1:40000", "10.88.0.2:80"), flow("10.88.0.1:40000", "10.88.0.2:80"));
         let when = but(from("127.0.0.0", 8));
         assert!(when.allows(remote) && !when.allows(local));
@@ -264,7 +266,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_reported_of_a_packet_is_not_taken_in() {
+    fn a_condition_that_cannot_be_expressed_is_not_added() {
         let mut when = When::default();
         assert!(!when.take(When { invalid: true, ..When::default() }, true));
         assert!(!when.take(When { v6: Some(true), ..When::default() }, true));
@@ -274,7 +276,7 @@ mod tests {
     }
 
     #[test]
-    fn of_two_prefixes_the_one_that_says_both_is_kept() {
+    fn of_two_nested_prefixes_the_exact_one_is_kept() {
         let (wide, narrow, other) = (from("10.0.0.0", 8), from("10.88.0.0", 16), from("192.0.2.0", 24));
         assert_eq!([wide.and(narrow), narrow.and(wide)], [(narrow, true); 2]);
         assert_eq!([but(wide).and(but(narrow)), but(narrow).and(but(wide))], [(but(wide), true); 2]);
@@ -285,7 +287,7 @@ mod tests {
     }
 
     #[test]
-    fn flags_that_no_syn_has_are_known_as_such() {
+    fn flags_that_no_syn_has_exclude_syns() {
         let flags = |mask, value, inverted| {
             let mut when = When::default();
             when.take_flags(mask, value, inverted);
@@ -299,9 +301,9 @@ mod tests {
         assert!(!flags(0xff, 0xc2, false) && !flags(0xff, 0x02, true), "ECN");
     }
 
-    /// `! --syn -m conntrack --ctstate NEW`: what conntrack picks up on the way.
+    /// `! --syn -m conntrack --ctstate NEW`: connections that conntrack picks up while they run.
     #[test]
-    fn what_begins_without_a_syn_is_not_called_new() {
+    fn new_without_a_syn_is_not_kept_as_new() {
         let new = When { new: true, ..When::default() };
         let mut without = When::default();
         without.take_flags(0x17, 0x02, true);

@@ -1,5 +1,5 @@
+use super::super::add_tables;
 use super::super::ruleset::{Base, Key};
-use super::super::take_in;
 use super::*;
 use tracer_model::event::Netns;
 
@@ -30,12 +30,12 @@ fn table(chains: Vec<Chain>) -> Table {
 
 fn flat(table: &Table) -> Firewall {
     let mut firewall = Firewall::empty(Netns(1));
-    take_in(std::slice::from_ref(table), flow(), &mut firewall);
+    add_tables(std::slice::from_ref(table), flow(), &mut firewall);
     firewall
 }
 
 #[test]
-fn a_chain_knows_its_hooks_and_the_conditions_on_the_way() {
+fn a_rule_has_the_hooks_and_conditions_of_the_jumps_to_it() {
     let jump = |dport| rule(dport, Then::Jump("deny".into()));
     let once =
         flat(&table(vec![base("in", "INPUT", vec![jump(Some(1))]), chain("deny", vec![rule(None, Then::Drop)])]));
@@ -68,15 +68,15 @@ fn conditions_that_do_not_fit_into_one_are_not_exact() {
 }
 
 #[test]
-fn what_follows_a_return_is_not_met_by_all_that_meets_it() {
+fn a_rule_after_a_return_is_not_exact() {
     let rules = vec![rule(None, Then::Drop), rule(Some(1), Then::Return), rule(None, Then::Drop)];
     let exact: Vec<bool> = flat(&table(vec![base("in", "INPUT", rules)])).rules.iter().map(|rule| rule.exact).collect();
     assert_eq!(exact, [true, false]);
 }
 
-/// `nfqueue` in raw PREROUTING, behind it a rule that drops the rest: what was queued comes to the next base chain.
+/// `nfqueue` in raw PREROUTING, then a rule that drops the other packets: queued packets continue at the next base chain.
 #[test]
-fn what_follows_a_packet_that_was_let_go_is_not_first() {
+fn a_rule_after_an_accepting_one_is_not_first() {
     let first = |before: Then| {
         let rules = vec![rule(Some(1), before), rule(None, Then::Drop)];
         flat(&table(vec![base("in", "INPUT", rules)])).rules[0].first
@@ -85,7 +85,7 @@ fn what_follows_a_packet_that_was_let_go_is_not_first() {
 }
 
 #[test]
-fn an_unreached_chain_drops_nothing_and_a_loop_ends() {
+fn an_unreachable_chain_drops_nothing_and_a_loop_ends() {
     let nobody = table(vec![chain("alone", vec![rule(None, Then::Drop)])]);
     assert!(flat(&nobody).rules.is_empty());
     let jump = |to: &str| rule(None, Then::Jump(to.into()));
@@ -105,7 +105,7 @@ fn elements_of_a_verdict_map_are_rules() {
 }
 
 #[test]
-fn of_fifty_thousand_rules_those_are_kept_that_can_match() {
+fn only_rules_that_can_match_are_kept_of_fifty_thousand() {
     let mut rules: Vec<Rule> = (0..50_000_u32).map(|n| rule(Some((n % 8000) as u16), Then::Drop)).collect();
     rules.push(rule(Some(8080), Then::Drop));
     let firewall = flat(&table(vec![base("in", "INPUT", rules)]));
@@ -113,10 +113,10 @@ fn of_fifty_thousand_rules_those_are_kept_that_can_match() {
     assert!(firewall.is_complete_for(flow()) && !firewall.is_complete_for(flow().reversed()));
 }
 
-/// kube-proxy's nftables mode (pkg/proxy/nftables): Services lead to chains by maps, and one that has no endpoints is in a map
-/// of its own.
+/// kube-proxy's nftables mode (pkg/proxy/nftables): maps lead from Services to chains, and Services without endpoints have a map
+/// of their own.
 #[test]
-fn ten_thousand_services_are_walked_whole() {
+fn ten_thousand_services_are_walked_completely() {
     const SERVICES: u16 = 10_000;
     let map = |name: &str| rule(None, Then::Map(name.into(), vec![Key::DestinationPort]));
     let jump = |to: &str| rule(None, Then::Jump(to.into()));
@@ -146,15 +146,15 @@ fn ten_thousand_services_are_walked_whole() {
     let (steps, mut rules) = (Steps::new(), Rules::new(flow()));
     Table { maps, ..table(chains) }.flatten(&steps, &mut rules);
     let mut firewall = Firewall::empty(Netns(1));
-    rules.hand_over(&[], &mut firewall);
+    rules.write_to(&[], &mut firewall);
     let ports: Vec<_> = firewall.rules.iter().map(|rule| (rule.when.dport, rule.verdict)).collect();
     assert_eq!((ports, firewall.truncated), (vec![(Some(8080), RuleVerdict::Reject)], false));
     assert!(MAX_STEPS - steps.left.get() < MAX_STEPS / 4, "{} steps are left", steps.left.get());
 }
 
-/// A pod that has a thousand rules look into a map of a hundred thousand elements.
+/// A pod may have a thousand rules that use a map of a hundred thousand elements.
 #[test]
-fn maps_that_many_rules_use_are_not_walked_for_ever() {
+fn the_walk_of_a_map_that_many_rules_use_is_bounded() {
     let elements = |then: &Then| (0..100_000_u32).map(|n| rule(Some((n % 8000) as u16), then.clone())).collect();
     for then in [Then::Drop, Then::Jump("deny".into())] {
         let looks = vec![rule(None, Then::Map("m".into(), vec![Key::DestinationPort])); 1000];
@@ -165,9 +165,9 @@ fn maps_that_many_rules_use_are_not_walked_for_ever() {
     }
 }
 
-/// Conditions of a chain are those of the ways that were found so far: too many to be true of the packet.
+/// When the steps run out, a chain has the conditions of only some jumps. Such rules are not reported.
 #[test]
-fn rules_found_before_the_steps_end_are_sound() {
+fn no_rule_is_reported_with_too_many_conditions_when_the_steps_run_out() {
     let drops = |count| vec![rule(None, Then::Drop); count];
     let steps = Steps { left: Cell::new(100), ran_out: Cell::new(false) };
     let mut rules = Rules::new(flow());

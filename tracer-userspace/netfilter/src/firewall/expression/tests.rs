@@ -1,7 +1,7 @@
 use super::*;
 
 #[test]
-fn masks_become_lengths() {
+fn masks_become_prefix_lengths() {
     assert_eq!(contiguous(&[255, 255, 240, 0]), Some(20));
     assert_eq!(contiguous(&[255, 0, 255, 0]), None);
     assert_eq!(contiguous(&[0; 4]), Some(0));
@@ -47,7 +47,7 @@ fn rule(expressions: &[Vec<u8>]) -> Rule {
 
 /// `ip saddr != 127.0.0.0/8 ip daddr 127.0.0.0/8`, as nft and iptables-nft load whole bytes.
 #[test]
-fn what_must_differ_is_kept() {
+fn not_equal_conditions_are_kept() {
     let (saddr, daddr) = (payload(NETWORK_HEADER, 12, 1), payload(NETWORK_HEADER, 16, 1));
     let found = rule(&[saddr, cmp(NFT_CMP_NEQ, &[127]), daddr, cmp(NFT_CMP_EQ, &[127])]);
     let local = prefix(&[127], None);
@@ -63,7 +63,7 @@ fn what_must_differ_is_kept() {
 
 /// `queue num 0`, `dnat to …`, and what iptables-nft writes for `-j NFQUEUE` and `-j DNAT`.
 #[test]
-fn what_is_queued_or_translated_has_left_the_base_chain() {
+fn queued_and_translated_packets_leave_the_base_chain() {
     let target = |name: &[u8]| rule(&[expression(b"target\0", &[(1, name.to_vec())])]).then;
     for name in [&b"queue\0"[..], b"nat\0", b"masq\0", b"redir\0"] {
         assert_eq!(rule(&[expression(name, &[])]).then, Then::Accept, "{}", name.escape_ascii());
@@ -75,7 +75,7 @@ fn what_is_queued_or_translated_has_left_the_base_chain() {
 }
 
 #[test]
-fn bits_that_are_turned_make_another_value() {
+fn a_value_with_flipped_bits_is_not_modelled() {
     let turned = [payload(NETWORK_HEADER, 12, 4), bitwise(&[255; 4], &[1, 0, 0, 0]), cmp(NFT_CMP_EQ, &[10, 0, 0, 0])];
     assert_eq!((rule(&turned).when.src, rule(&turned).exact()), (None, false));
     let shifted = [payload(NETWORK_HEADER, 12, 4), expression(b"bitwise\0", &[]), cmp(NFT_CMP_EQ, &[10, 0, 0, 0])];
@@ -83,7 +83,7 @@ fn bits_that_are_turned_make_another_value() {
 }
 
 #[test]
-fn flags_tell_whether_a_syn_can_meet_them() {
+fn flag_conditions_show_whether_a_syn_can_match() {
     let flags = |operator, value: u8| {
         rule(&[payload(TRANSPORT_HEADER, 13, 1), bitwise(&[0x17], &[0]), cmp(operator, &[value])])
     };
@@ -93,7 +93,7 @@ fn flags_tell_whether_a_syn_can_meet_them() {
 }
 
 #[test]
-fn the_key_of_a_map_is_read_part_by_part() {
+fn each_part_of_a_map_key_is_parsed() {
     let parts = [Key::DestinationAddress(4), Key::Protocol, Key::DestinationPort];
     let when = Key::conditions(&parts, &[10, 96, 0, 9, 6, 0, 0, 0, 0, 80, 0, 0]).expect("conditions");
     assert_eq!((when.dst.map(|it| it.len), when.protocol, when.dport), (Some(32), Some(6), Some(80)));
@@ -104,7 +104,7 @@ fn the_key_of_a_map_is_read_part_by_part() {
 /// `fib saddr . mark . iif oif missing`, as firewalld and Calico have it; `exists`; `fib daddr . iif oif missing`;
 /// `fib saddr type local`.
 #[test]
-fn a_check_of_the_way_back_is_known() {
+fn a_reverse_path_check_is_recognised() {
     let reported = |result: u32, flags: u32, value: u8| {
         let attrs = [(NFTA_FIB_RESULT, result), (NFTA_FIB_FLAGS, flags)];
         let fib = expression(b"fib\0", &attrs.map(|(number, value)| (number, value.to_be_bytes().to_vec())));

@@ -1,5 +1,5 @@
-//! A condition of the node, as node-problem-detector keeps them: `TracerNodeFault` is true while something of the node
-//! itself is known to break probes.
+//! A condition of the node, as node-problem-detector writes them: `TracerNodeFault` is true while tracer knows a fault
+//! of the node itself that breaks probes.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -15,23 +15,23 @@ use super::note::shortened;
 use super::outage::Outage;
 use super::post::{Answer, Change, write};
 use super::rates::Rates;
-use super::{AT_END, over};
+use super::{AT_END, wait_out_the_end};
 use tracer_model::decision::Decision;
 use tracer_model::record::{Body, Cause, Confidence, FindingBody, Outcome, Status, VerdictBody};
 use tracer_sources::cluster::{Failure, Pace, part};
 
 const TYPE: &str = "TracerNodeFault";
 
-/// Something of the node that was seen.
+/// An observation about the node itself.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum NodeObservation {
-    /// A verdict blames it.
+    /// A verdict blames the node.
     Fault(Cause, String),
-    /// A check of the node failed; without a text: not any more.
+    /// A check of the node failed. Without a text, it does not fail any more.
     Check(String, Option<String>),
 }
 
-/// What a decision says of the node.
+/// What a decision shows about the node, if it shows something.
 pub(super) fn node_observation(decision: &Decision) -> Option<NodeObservation> {
     match &decision.body {
         Body::Verdict(verdict) => of_verdict(verdict),
@@ -43,23 +43,23 @@ pub(super) fn node_observation(decision: &Decision) -> Option<NodeObservation> {
 fn of_verdict(verdict: &VerdictBody) -> Option<NodeObservation> {
     let verdict = &verdict.verdict;
     let is_fault = verdict.outcome == Outcome::Failure && verdict.confidence >= Confidence::Likely;
-    let says = || format!("{}: {}", verdict.cause.name(), verdict.summary);
-    (is_fault && verdict.cause.is_of_node()).then(|| NodeObservation::Fault(verdict.cause, says()))
+    let text = || format!("{}: {}", verdict.cause.name(), verdict.summary);
+    (is_fault && verdict.cause.is_of_node()).then(|| NodeObservation::Fault(verdict.cause, text()))
 }
 
 fn of_finding(finding: &FindingBody) -> NodeObservation {
-    let says = (finding.status == Status::Fail).then(|| format!("{}: {}", finding.check, finding.observed));
-    NodeObservation::Check(finding.check.clone(), says)
+    let text = (finding.status == Status::Fail).then(|| format!("{}: {}", finding.check, finding.observed));
+    NodeObservation::Check(finding.check.clone(), text)
 }
 
 #[derive(Debug, Default)]
 pub(super) struct Faults {
-    /// Until when each holds, and its text.
+    /// Until when each cause counts as a fault, and its text.
     verdicts: BTreeMap<Cause, (Instant, String)>,
     checks: BTreeMap<String, String>,
 }
 
-/// What is written.
+/// The fields of the condition that change.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Condition {
     pub(super) status: &'static str,
@@ -68,13 +68,13 @@ pub(super) struct Condition {
 }
 
 impl Faults {
-    pub(super) fn see(&mut self, node_observation: NodeObservation, until: Instant) {
+    pub(super) fn add(&mut self, node_observation: NodeObservation, until: Instant) {
         match node_observation {
-            NodeObservation::Fault(cause, says) => {
-                self.verdicts.insert(cause, (until, says));
+            NodeObservation::Fault(cause, text) => {
+                self.verdicts.insert(cause, (until, text));
             }
-            NodeObservation::Check(check, Some(says)) => {
-                self.checks.insert(check, says);
+            NodeObservation::Check(check, Some(text)) => {
+                self.checks.insert(check, text);
             }
             NodeObservation::Check(check, None) => {
                 self.checks.remove(&check);
@@ -86,21 +86,21 @@ impl Faults {
         self.verdicts.retain(|_, (until, _)| *until > now);
     }
 
-    /// When the next ends.
-    fn ends(&self) -> Option<Instant> {
+    /// When the next cause stops to count as a fault.
+    fn next_expiry(&self) -> Option<Instant> {
         self.verdicts.values().map(|(until, _)| *until).min()
     }
 
-    /// The nearest cause gives the reason.
+    /// The reason is the first cause in the order of decision, else the first failed check.
     pub(super) fn condition(&self) -> Condition {
         let names = self.verdicts.keys().map(|cause| cause.name()).chain(self.checks.keys().map(String::as_str));
-        let says =
-            self.verdicts.values().map(|(_, says)| says.as_str()).chain(self.checks.values().map(String::as_str));
+        let texts =
+            self.verdicts.values().map(|(_, text)| text.as_str()).chain(self.checks.values().map(String::as_str));
         match names.into_iter().next() {
             Some(name) => Condition {
                 status: "True",
-                reason: camel(name),
-                message: shortened(says.collect::<Vec<_>>().join("; ")),
+                reason: camel_case(name),
+                message: shortened(texts.collect::<Vec<_>>().join("; ")),
             },
             None => Condition {
                 status: "False",
@@ -111,8 +111,8 @@ impl Faults {
     }
 }
 
-/// `loopback_down` as the API likes its reasons.
-fn camel(name: &str) -> String {
+/// `LoopbackDown` for `loopback_down`: the API wants reasons in CamelCase.
+fn camel_case(name: &str) -> String {
     let capital = |word: &str| {
         let (first, rest) = word.split_at(word.len().min(1));
         first.to_ascii_uppercase() + rest
@@ -127,11 +127,11 @@ pub(super) struct Keeper {
     rates: Rates,
     faults: Faults,
     outage: Outage,
-    /// What was written last, and when.
+    /// The condition that was written last, and when.
     written: Option<(Condition, Instant)>,
-    /// Since when it has its status.
+    /// Since when the condition has its status.
     since: Timestamp,
-    /// The first is not written before this: nodes that start together do not write together.
+    /// When to write for the first time. It is spread, so that nodes that start together do not write together.
     first: Instant,
 }
 
@@ -150,7 +150,7 @@ impl Keeper {
         }
     }
 
-    /// Until nobody has anything to say. Then nothing is known any more, which is reported.
+    /// Keeps the condition up to date until the pipeline ends, then sets it to `Unknown`.
     pub(super) async fn run(
         mut self,
         mut node_observations: mpsc::Receiver<NodeObservation>,
@@ -159,10 +159,10 @@ impl Keeper {
         loop {
             self.faults.expire(Instant::now());
             let due = self.due();
-            let wake = self.faults.ends().map_or(due, |ends| ends.min(due));
+            let wake = self.faults.next_expiry().map_or(due, |expiry| expiry.min(due));
             tokio::select! {
                 node_observation = node_observations.recv() => match node_observation {
-                    Some(node_observation) => self.faults.see(node_observation, Instant::now() + self.rates.hold),
+                    Some(node_observation) => self.faults.add(node_observation, Instant::now() + self.rates.hold),
                     None => break,
                 },
                 () = sleep_until(wake) => {}
@@ -170,8 +170,8 @@ impl Keeper {
             if self.due() <= Instant::now() {
                 tokio::select! {
                     () = self.write(self.faults.condition()) => {}
-                    // The API does not answer.
-                    () = over(&mut end) => return,
+                    // The API did not answer in time.
+                    () = wait_out_the_end(&mut end) => return,
                 }
             }
         }
@@ -180,7 +180,7 @@ impl Keeper {
         }
     }
 
-    /// When it is to be written: soon if it changed, else as a sign of life.
+    /// When to write next: soon after a change, else as a heartbeat.
     fn due(&self) -> Instant {
         let due = match &self.written {
             None => self.first,
@@ -204,20 +204,20 @@ impl Keeper {
         let now = Instant::now();
         match write(&self.client, &self.pace, Change::Strategic, &path, "nodes/status", &body).await {
             Answer::Done => {
-                self.outage.over();
+                self.outage.end();
                 self.written = Some((condition, now));
             }
             Answer::Missing => {
                 self.outage.failed(&Failure::Unknown("a node of this name (NODE_NAME, --node-name)"), now)
             }
-            // Somebody else wrote at the same moment.
+            // Another client wrote at the same moment.
             Answer::Exists => self.outage.failed(&Failure::Garbage("a conflict (409)".into()), now),
             Answer::Never(failure) | Answer::Later(failure) => self.outage.failed(&failure, now),
         }
     }
 }
 
-/// Conditions are merged by their type: the others stay.
+/// Conditions are merged by their type, so the node's other conditions stay.
 fn patch(condition: &Condition, since: Timestamp, now: Timestamp) -> Value {
     let Condition { status, reason, message } = condition;
     json!({ "status": { "conditions": [{
@@ -226,7 +226,7 @@ fn patch(condition: &Condition, since: Timestamp, now: Timestamp) -> Value {
     }] } })
 }
 
-/// Nobody watches any more.
+/// The condition after the end: nothing checks the node any more.
 fn unknown() -> Condition {
     Condition { status: "Unknown", reason: "TracerStopped".into(), message: "tracer has ended on this node".into() }
 }
@@ -240,14 +240,14 @@ mod tests {
         let now = Instant::now();
         let mut faults = Faults::default();
         assert_eq!(faults.condition().status, "False");
-        faults.see(NodeObservation::Check("ip_forward".into(), Some("ip_forward: 0".into())), now);
-        faults.see(NodeObservation::Fault(Cause::LoopbackDown, "lo is down".into()), now + Duration::from_secs(600));
+        faults.add(NodeObservation::Check("ip_forward".into(), Some("ip_forward: 0".into())), now);
+        faults.add(NodeObservation::Fault(Cause::LoopbackDown, "lo is down".into()), now + Duration::from_secs(600));
         let condition = faults.condition();
         assert_eq!((condition.status, condition.reason.as_str()), ("True", "LoopbackDown"));
         assert_eq!(condition.message, "lo is down; ip_forward: 0");
         faults.expire(now + Duration::from_secs(601));
         assert_eq!(faults.condition().reason, "IpForward");
-        faults.see(NodeObservation::Check("ip_forward".into(), None), now);
+        faults.add(NodeObservation::Check("ip_forward".into(), None), now);
         assert_eq!(faults.condition().reason, "NoNodeFault");
     }
 }

@@ -1,7 +1,7 @@
 //! Events on pods: `ProbeFailureExplained`, with the verdict and its fix.
 //!
-//! They are core/v1 Events with a count: every kubectl shows how often and over what time; of events.k8s.io/v1 with its
-//! series older ones show neither.
+//! They are core/v1 Events with a count: every kubectl shows the count and its time span. Old versions of kubectl show
+//! neither for an Event of events.k8s.io/v1, which has a series instead.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -17,7 +17,7 @@ use super::outage::Outage;
 use super::post::{Answer, Change, write};
 use super::rates::{Bucket, Rates};
 use super::tally::{Entry, EventTally, Key};
-use super::{AT_END, over};
+use super::{AT_END, wait_out_the_end};
 use tracer_sources::cluster::Pace;
 
 /// Longest name of an object.
@@ -31,8 +31,8 @@ pub(super) struct Explainer {
     bucket: Bucket,
     outage: Outage,
     dropped: Arc<AtomicU64>,
-    /// One that will never be taken was reported.
-    noted: bool,
+    /// Whether a warning was logged about an Event that the API rejects for good.
+    warned: bool,
 }
 
 impl Explainer {
@@ -45,25 +45,25 @@ impl Explainer {
             bucket: Bucket::new(rates, Instant::now()),
             outage: Outage::new("explanations of pods", pace, rates.refused),
             dropped,
-            noted: false,
+            warned: false,
         }
     }
 
-    /// Until nobody has anything to say; then what is left, for a moment.
+    /// Writes Events until the pipeline ends, then those that are left, for at most [`AT_END`].
     pub(super) async fn run(mut self, mut notes: mpsc::Receiver<Note>, mut end: watch::Receiver<bool>) {
         loop {
             let due = self.due();
             let reported = tokio::select! {
                 note = notes.recv() => Some(note),
-                () = at(due) => None,
+                () = sleep_until_due(due) => None,
             };
             match reported {
                 Some(Some(note)) => self.take(note),
                 Some(None) => break,
                 None => tokio::select! {
                     () = self.send_next() => {}
-                    // The API does not answer.
-                    () = over(&mut end) => return self.end(notes),
+                    // The API did not answer in time.
+                    () = wait_out_the_end(&mut end) => return self.end(notes),
                 },
             }
         }
@@ -71,7 +71,7 @@ impl Explainer {
         self.end(notes);
     }
 
-    /// Counts what was not written.
+    /// Counts the notes that were not written as dropped.
     fn end(mut self, mut notes: mpsc::Receiver<Note>) {
         while let Ok(note) = notes.try_recv() {
             self.take(note);
@@ -101,7 +101,7 @@ impl Explainer {
 
     async fn send(&mut self, key: &Key) {
         let Some(entry) = self.tally.get(key) else { return };
-        let name = entry.event.clone().unwrap_or_else(|| name(&key.0.pod, entry.first));
+        let name = entry.event.clone().unwrap_or_else(|| event_name(&key.0.pod, entry.first));
         let events = format!("/api/v1/namespaces/{}/events", key.0.namespace);
         let (change, path, body) = match &entry.event {
             Some(event) => (Change::Merge, format!("{events}/{event}"), counted(entry)),
@@ -112,15 +112,15 @@ impl Explainer {
         match write(&self.client, &self.pace, change, &path, "events", &body).await {
             Answer::Done => {
                 self.tally.written(key, name, Instant::now());
-                self.outage.over();
+                self.outage.end();
             }
             Answer::Missing if !is_new => self.tally.gone(key),
-            // An earlier request made it, but the answer did not arrive.
+            // An earlier request created the Event, but its answer was lost.
             Answer::Exists if is_new => self.tally.made(key, name),
-            // The pod's namespace is gone.
+            // The pod's namespace does not exist any more.
             Answer::Missing | Answer::Exists => self.give_up(key),
             Answer::Never(failure) => {
-                if !std::mem::replace(&mut self.noted, true) {
+                if !std::mem::replace(&mut self.warned, true) {
                     tracing::warn!("an explanation of pod {}/{}: cluster API {failure}", key.0.namespace, key.0.pod);
                 }
                 self.give_up(key);
@@ -129,7 +129,7 @@ impl Explainer {
         }
     }
 
-    /// What is left, as far as the bucket goes and the API answers.
+    /// Writes what is left, as long as the bucket has tokens and the API answers.
     async fn flush(&mut self) {
         while let Some(key) = self.tally.next().map(|(_, key)| key.clone()) {
             let now = Instant::now();
@@ -168,26 +168,26 @@ impl Explainer {
     }
 }
 
-/// Until an instant; forever without one.
-async fn at(due: Option<Instant>) {
+/// Sleeps until an instant; forever without one.
+async fn sleep_until_due(due: Option<Instant>) {
     match due {
         Some(due) => sleep_until(due).await,
         None => std::future::pending().await,
     }
 }
 
-/// What changes of an Event with every failure.
+/// The fields of an Event that change with every failure.
 fn counted(entry: &Entry) -> Value {
     json!({ "count": entry.count, "lastTimestamp": second(entry.last), "message": entry.message })
 }
 
-/// As the API has the times of Events.
+/// RFC 3339 in whole seconds, as the API has the times of Events.
 pub(super) fn second(time: Timestamp) -> String {
     format!("{time:.0}")
 }
 
-/// As client-go names them: the pod's name and a time in hexadecimal.
-fn name(pod: &str, time: Timestamp) -> String {
+/// The name that client-go would give an Event: the pod's name and a time in hexadecimal.
+fn event_name(pod: &str, time: Timestamp) -> String {
     let time = format!(".{:x}", time.as_nanosecond());
     let pod = &pod[..pod.floor_char_boundary(NAME_MAX - time.len())];
     format!("{}{time}", pod.trim_end_matches(['.', '-']))

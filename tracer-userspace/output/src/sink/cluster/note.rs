@@ -1,4 +1,4 @@
-//! A verdict as the note on a pod.
+//! What an Event says about a pod, made from a verdict.
 
 use tracer_model::decision::Decision;
 use tracer_model::event::{ConnId, is_object_name};
@@ -7,7 +7,7 @@ use tracer_model::record::{Body, Cause, Confidence, K8s, Outcome, Subject, Verdi
 /// The API's limit of an Event's note, bytes.
 pub(super) const MESSAGE_MAX: usize = 1024;
 
-/// The container of a pod.
+/// A pod, and its container where that is known.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct FailedPod {
     pub(super) namespace: String,
@@ -16,26 +16,26 @@ pub(crate) struct FailedPod {
     pub(super) container: Option<String>,
 }
 
-/// What is to be reported of an attempt.
+/// What to report about an attempt.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Note {
     pub(super) about: FailedPod,
     pub(super) attempt: Option<ConnId>,
-    /// Absent: what was reported of the attempt does not hold any more.
+    /// Cause and message. Absent: an earlier note about the attempt is not true any more.
     pub(super) says: Option<(Cause, String)>,
 }
 
-/// Of a verdict on a probe of a pod with a known name.
+/// The note of a verdict about a probe, if the pod's name is known.
 pub(super) fn of(decision: &Decision) -> Option<Note> {
     let Body::Verdict(verdict) = &decision.body else { return None };
     let about = about(verdict.k8s.as_ref()?)?;
-    let worth = verdict.verdict.outcome == Outcome::Failure && verdict.verdict.confidence >= Confidence::Likely;
-    let says = worth.then(|| (verdict.verdict.cause, message(verdict)));
-    let of_use = verdict.subject == Subject::Probe && (says.is_some() || decision.attempt.is_some());
-    of_use.then_some(Note { about, attempt: decision.attempt, says })
+    let is_reported = verdict.verdict.outcome == Outcome::Failure && verdict.verdict.confidence >= Confidence::Likely;
+    let says = is_reported.then(|| (verdict.verdict.cause, message(verdict)));
+    let is_useful = verdict.subject == Subject::Probe && (says.is_some() || decision.attempt.is_some());
+    is_useful.then_some(Note { about, attempt: decision.attempt, says })
 }
 
-/// Names become parts of the path of a request.
+/// Checks the names, because they become parts of the path of a request.
 fn about(k8s: &K8s) -> Option<FailedPod> {
     let name = |name: &Option<String>| name.clone().filter(|it| is_object_name(it));
     Some(FailedPod {
@@ -56,7 +56,7 @@ fn message(verdict: &VerdictBody) -> String {
     shortened(format!("{}{sure}: {}. Fix: {}", verdict.cause.name(), verdict.summary, verdict.remediation))
 }
 
-/// As long as a note may be.
+/// Cuts a text to [`MESSAGE_MAX`].
 pub(super) fn shortened(mut text: String) -> String {
     const MORE: &str = "…";
     if text.len() > MESSAGE_MAX {
@@ -71,7 +71,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_no_pods_name_is_reported_nothing() {
+    fn a_pod_with_an_invalid_name_gets_no_note() {
         let of = |namespace: &str, pod: &str| {
             about(&K8s { namespace: Some(namespace.into()), pod_name: Some(pod.into()), ..K8s::default() }).is_some()
         };

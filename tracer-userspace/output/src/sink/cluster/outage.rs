@@ -1,4 +1,4 @@
-//! An API that does not take what is written: reported once, waited out.
+//! A time in which the API takes no writes: warned about once, with growing waits between the retries.
 
 use std::time::Duration;
 
@@ -8,14 +8,14 @@ use tracer_sources::cluster::{Failure, Pace};
 
 #[derive(Debug)]
 pub(super) struct Outage {
-    /// What is not written meanwhile.
+    /// What cannot be written, for the log.
     what: &'static str,
     pace: Pace,
-    /// The wait where a permission is missing.
+    /// The shortest wait if a permission is missing.
     refused: Duration,
     failures: u32,
     until: Option<Instant>,
-    /// What was reported: an outage, or (`true`) that a permission is missing.
+    /// The warning that was logged: `false` for an outage, `true` for a missing permission.
     reported: Option<bool>,
 }
 
@@ -24,7 +24,7 @@ impl Outage {
         Self { what, pace, refused, failures: 0, until: None, reported: None }
     }
 
-    /// Not to be tried before this.
+    /// The next retry comes at this time or later.
     pub(super) const fn until(&self) -> Option<Instant> {
         self.until
     }
@@ -41,7 +41,7 @@ impl Outage {
         }
     }
 
-    pub(super) fn over(&mut self) {
+    pub(super) fn end(&mut self) {
         if self.reported.take().is_some() {
             tracing::info!("{}: the cluster API takes them again", self.what);
         }

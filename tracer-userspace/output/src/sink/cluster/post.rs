@@ -12,20 +12,20 @@ pub(super) enum Answer {
     Done,
     /// There is no such object, or no such namespace.
     Missing,
-    /// There is one of this name already.
+    /// An object of this name exists already.
     Exists,
-    /// This one will never be taken.
+    /// The API will never accept this request.
     Never(Failure),
-    /// Not now.
+    /// The API may accept the request later.
     Later(Failure),
 }
 
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Change {
     Create,
-    /// By RFC 7386.
+    /// A JSON merge patch (RFC 7386).
     Merge,
-    /// By Kubernetes' own rules: a list of conditions is merged by their types.
+    /// A strategic merge patch of Kubernetes: it merges a list of conditions by their types.
     Strategic,
 }
 
@@ -59,7 +59,7 @@ pub(super) async fn write(
         Ok(()) => Answer::Done,
         Err(Failure::Unknown(_)) => Answer::Missing,
         Err(Failure::Refused { code: 409, .. }) => Answer::Exists,
-        // Bad request, namespace that ends, too large, not valid.
+        // Bad request, namespace is being deleted, too large, invalid.
         Err(failure @ Failure::Refused { code: 400 | 403 | 413 | 422, .. }) => Answer::Never(failure),
         Err(failure) => Answer::Later(failure),
     }

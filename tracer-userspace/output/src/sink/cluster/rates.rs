@@ -1,31 +1,31 @@
-//! How much is written: 15,000 nodes share one API server, and each Event is a write to its store.
+//! Limits of what is written: 15,000 nodes share one API server, and each Event is a write to its store.
 
 use std::time::Duration;
 
 use tokio::time::Instant;
 
-/// Times and bounds of what is written.
+/// Times and limits of writes.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Rates {
-    /// A verdict may be revised within this time: what is then known is reported.
+    /// How long a note waits for a revision of its verdict.
     pub(super) settle: Duration,
-    /// One write at most in this time for each container and cause; what comes meanwhile is counted.
+    /// The shortest time between two writes for one container and cause. Failures in between are counted.
     pub(super) every: Duration,
-    /// What could not be written for so long is given up.
+    /// After this time, a note that could not be written is dropped.
     pub(super) give_up: Duration,
-    /// After so long without another failure the next is a new Event: the API has forgotten the old one.
+    /// After this time without a failure, the next one is a new Event: the API has deleted the old one.
     pub(super) forget: Duration,
     /// Events that may be written at once.
     pub(super) burst: u32,
-    /// Each so often one more.
+    /// The time after which one more Event may be written.
     pub(super) refill: Duration,
-    /// A permission that is missing is tried again after this.
+    /// The shortest wait before a retry if a permission is missing.
     pub(super) refused: Duration,
-    /// The node's condition is confirmed so often, as kubelets do.
+    /// How often an unchanged condition is written again, as the kubelet does.
     pub(super) heartbeat: Duration,
-    /// A changed condition is not written sooner after the last.
+    /// The shortest time between two writes of a changing condition.
     pub(super) gap: Duration,
-    /// A node's fault that showed in a verdict is held true for so long.
+    /// How long a fault that a verdict shows counts.
     pub(super) hold: Duration,
 }
 
@@ -50,7 +50,7 @@ impl Default for Rates {
 #[derive(Debug)]
 pub(super) struct Bucket {
     rates: Rates,
-    /// When it is full again: each token taken moves it on.
+    /// When the bucket is full again. Each taken token makes this later.
     full: Instant,
 }
 
@@ -59,7 +59,7 @@ impl Bucket {
         Self { rates, full: now }
     }
 
-    /// When there is one to be taken.
+    /// When the next token can be taken.
     pub(super) fn ready(&self) -> Instant {
         let all_but_one = self.rates.refill * self.rates.burst.saturating_sub(1);
         self.full.checked_sub(all_but_one).unwrap_or(self.full)
@@ -75,7 +75,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_burst_is_free_and_then_one_at_a_time() {
+    fn after_a_burst_one_token_comes_per_refill_time() {
         let now = Instant::now();
         let rates = Rates { burst: 3, refill: Duration::from_secs(20), ..Rates::default() };
         let mut bucket = Bucket::new(rates, now);

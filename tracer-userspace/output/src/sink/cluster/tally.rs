@@ -1,4 +1,4 @@
-//! What is to be reported of each container, counted until it may be reported. Pure: time is given.
+//! Failures of each container, counted until they may be reported. It reads no clock: callers pass the time.
 
 use std::collections::BTreeMap;
 
@@ -16,20 +16,21 @@ const MAX: usize = 1024;
 /// One Event.
 pub(super) type Key = (FailedPod, Cause);
 
-/// What an Event says.
+/// The content of an Event.
 #[derive(Clone, Debug)]
 pub(super) struct Entry {
     pub(super) message: String,
-    /// All failures, and those of them that the API has not been reported.
+    /// All failures.
     pub(super) count: u32,
+    /// Failures that no write to the API contains yet.
     pub(super) unsent: u32,
     pub(super) first: Timestamp,
     pub(super) last: Timestamp,
-    /// Its name, once it is made.
+    /// The name of the Event, once it exists.
     pub(super) event: Option<String>,
-    /// The last attempt that was counted: a revision is none more.
+    /// The last attempt that was counted. A revision of it does not count again.
     attempt: Option<ConnId>,
-    /// When it may be written.
+    /// When the next write may happen.
     due: Instant,
     seen: Instant,
 }
@@ -45,7 +46,7 @@ impl EventTally {
         Self { rates, entries: BTreeMap::new() }
     }
 
-    /// Counts a note; how many notes that costs.
+    /// Counts a note. Gives how many notes are dropped for want of room.
     pub(super) fn take(&mut self, note: Note, now: Instant, wall: Timestamp) -> u64 {
         let Note { about, attempt, says } = note;
         let key = says.as_ref().map(|(cause, _)| (about, *cause));
@@ -64,7 +65,7 @@ impl EventTally {
         0
     }
 
-    /// What was reported of this attempt under another cause, and has not been written, is not reported.
+    /// Takes back the note of this attempt under another cause than `but`, if it is not written yet.
     fn withdraw(&mut self, attempt: Option<ConnId>, but: Option<&Key>) {
         if attempt.is_none() {
             return;
@@ -76,7 +77,7 @@ impl EventTally {
         self.entries.retain(|_, entry| entry.count > 0);
     }
 
-    /// Forgets one of which all is written, the oldest first, if there is no room. `false`: there is none.
+    /// If there is no room, removes the oldest entry that is completely written. `false`: no such entry exists.
     fn make_room(&mut self) -> bool {
         if self.entries.len() < MAX {
             return true;
@@ -86,7 +87,7 @@ impl EventTally {
         oldest.is_some_and(|oldest| self.entries.remove(&oldest).is_some())
     }
 
-    /// The one that waits longest, and since when it may be written.
+    /// The entry that is due first, and when.
     pub(super) fn next(&self) -> Option<(Instant, &Key)> {
         let waiting = self.entries.iter().filter(|(_, entry)| entry.unsent > 0);
         waiting.map(|(key, entry)| (entry.due, key)).min_by_key(|(due, _)| *due)
@@ -96,7 +97,7 @@ impl EventTally {
         self.entries.get(key)
     }
 
-    /// All is written, in the Event of this name.
+    /// The Event of this name contains all failures of the entry.
     pub(super) fn written(&mut self, key: &Key, event: String, now: Instant) {
         let next = now + self.rates.every;
         if let Some(entry) = self.entries.get_mut(key) {
@@ -104,26 +105,26 @@ impl EventTally {
         }
     }
 
-    /// Its Event is there; what it says may be old.
+    /// The Event of the entry exists, but its content may be old.
     pub(super) fn made(&mut self, key: &Key, event: String) {
         if let Some(entry) = self.entries.get_mut(key) {
             entry.event = Some(event);
         }
     }
 
-    /// The API has forgotten the Event: what has not been written becomes a new one.
+    /// The API has deleted the Event: the unsent failures become a new one.
     pub(super) fn gone(&mut self, key: &Key) {
         if let Some(entry) = self.entries.get_mut(key) {
             (entry.event, entry.count, entry.first) = (None, entry.unsent, entry.last);
         }
     }
 
-    /// It will never be written; how many notes that are.
+    /// Removes an entry that the API will never accept. Gives how many notes are dropped.
     pub(super) fn give_up(&mut self, key: &Key) -> u64 {
         self.entries.remove(key).map_or(0, |entry| entry.unsent.into())
     }
 
-    /// Forgets what is old; how many notes were never written.
+    /// Removes old entries. Gives how many notes were never written.
     pub(super) fn expire(&mut self, now: Instant) -> u64 {
         let (give_up, forget) = (self.rates.give_up, self.rates.forget);
         let is_lost = |entry: &Entry| entry.unsent > 0 && now >= entry.due + give_up;
@@ -186,7 +187,7 @@ mod tests {
         for attempt in 1..=3 {
             assert_eq!(tally.take(note("a", attempt, Some(REFUSED)), now, Timestamp::UNIX_EPOCH), 0);
         }
-        // The last one again: a revision.
+        // A revision of the last attempt.
         tally.take(note("a", 3, Some(REFUSED)), now, Timestamp::UNIX_EPOCH);
         let (due, key) = tally.next().expect("one");
         assert_eq!(due, now + Rates::default().settle);
@@ -213,7 +214,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_written_is_given_up_and_counted() {
+    fn notes_that_cannot_be_written_are_dropped_and_counted() {
         let (mut tally, now) = tally();
         for attempt in 1..=2 {
             tally.take(note("a", attempt, Some(REFUSED)), now, Timestamp::UNIX_EPOCH);
@@ -223,7 +224,7 @@ mod tests {
     }
 
     #[test]
-    fn it_is_bounded_and_says_what_that_costs() {
+    fn a_full_tally_drops_new_notes_and_counts_them() {
         let (mut tally, now) = tally();
         let mut take =
             |n: usize| tally.take(note(&format!("p{n}"), n as u64, Some(REFUSED)), now, Timestamp::UNIX_EPOCH);
@@ -237,7 +238,7 @@ mod tests {
     }
 
     #[test]
-    fn an_event_that_is_gone_begins_again() {
+    fn a_deleted_event_starts_again_with_the_unsent_failures() {
         let (mut tally, now) = tally();
         tally.take(note("a", 1, Some(REFUSED)), now, Timestamp::UNIX_EPOCH);
         let key = tally.next().map(|(_, key)| key.clone()).expect("one");

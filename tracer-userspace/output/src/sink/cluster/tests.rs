@@ -14,7 +14,7 @@ use tracer_sources::testing::{Log, client_of, pace};
 const EVENTS: &str = "/api/v1/namespaces/shop/events";
 const STATUS: &str = "/api/v1/nodes/n1/status";
 
-/// Nothing waits but what the test is about.
+/// Short waits, except those that a test is about.
 fn rates() -> Rates {
     Rates {
         settle: Duration::ZERO,
@@ -41,16 +41,16 @@ fn note(pod: &str, attempt: u64) -> Note {
 }
 
 impl ClusterSink {
-    fn say(&self, note: Note) {
+    fn queue_note(&self, note: Note) {
         self.notes.as_ref().expect("open").try_send(note).expect("room");
     }
 
-    fn see(&self, node_observation: NodeObservation) {
+    fn queue_observation(&self, node_observation: NodeObservation) {
         self.node_observations.as_ref().expect("open").try_send(node_observation).expect("room");
     }
 }
 
-/// Ends the sink and its other side.
+/// Ends the sink and its task; gives how many notes were dropped.
 async fn finished(mut sink: ClusterSink, written: JoinHandle<()>) -> u64 {
     sink.finish();
     written.await.expect("it ends");
@@ -68,7 +68,7 @@ async fn an_event_is_made_once_and_then_counted() {
     let run = async {
         let mut api = Fake::new().await;
         let (sink, written) = start(&api, true, rates());
-        sink.say(note("cart", 1));
+        sink.queue_note(note("cart", 1));
         let asked = created(&mut api).await;
         let event = asked.json();
         let about = serde_json::json!({"apiVersion": "v1", "kind": "Pod", "namespace": "shop", "name": "cart", "uid": "u1", "fieldPath": "spec.containers{web}"});
@@ -81,13 +81,13 @@ async fn an_event_is_made_once_and_then_counted() {
         assert!(name.starts_with("cart."), "{name}");
         asked.answer("201 Created", "{}").await;
 
-        sink.say(note("cart", 2));
-        sink.say(note("cart", 2));
+        sink.queue_note(note("cart", 2));
+        sink.queue_note(note("cart", 2));
         let asked = api.next().await;
         assert_eq!((asked.method.as_str(), asked.path.clone()), ("PATCH", format!("{EVENTS}/{name}")));
         assert_eq!(asked.kind.as_deref(), Some("application/merge-patch+json"));
         assert_eq!(asked.json()["count"], 2);
-        // It has been an hour: the API has forgotten it.
+        // The API deletes Events after an hour.
         asked.answer("404 Not Found", "{}").await;
         let asked = created(&mut api).await;
         assert_eq!(asked.json()["count"], 1, "of the new one");
@@ -98,12 +98,12 @@ async fn an_event_is_made_once_and_then_counted() {
 }
 
 #[tokio::test]
-async fn a_node_writes_no_more_than_its_share_and_says_what_that_costs() {
+async fn a_node_writes_no_more_than_its_burst_and_counts_the_rest_as_dropped() {
     let run = async {
         let mut api = Fake::new().await;
         let (sink, written) = start(&api, true, Rates { burst: 2, ..rates() });
         for (pod, attempt) in [("a", 1), ("b", 2), ("c", 3)] {
-            sink.say(note(pod, attempt));
+            sink.queue_note(note(pod, attempt));
         }
         created(&mut api).await.answer("201 Created", "{}").await;
         created(&mut api).await.answer("201 Created", "{}").await;
@@ -114,17 +114,17 @@ async fn a_node_writes_no_more_than_its_share_and_says_what_that_costs() {
 }
 
 #[tokio::test]
-async fn a_permission_that_is_missing_is_reported_once_and_left_alone() {
+async fn a_missing_permission_is_warned_about_once_and_retried_late() {
     let run = async {
         let log = Log::new();
         let mut api = Fake::new().await;
         let (sink, written) = start(&api, true, Rates { refused: Duration::from_millis(300), ..rates() });
-        sink.say(note("cart", 1));
+        sink.queue_note(note("cart", 1));
         let refused = created(&mut api).await;
         let before = refused.at;
         refused.answer("403 Forbidden", r#"{"kind":"Status","message":"events is forbidden","code":403}"#).await;
-        sink.say(note("bank", 2));
-        sink.say(note("cart", 3));
+        sink.queue_note(note("bank", 2));
+        sink.queue_note(note("cart", 3));
         let again = created(&mut api).await;
         assert!(again.at - before >= Duration::from_millis(300), "{:?}", again.at - before);
         again.answer("403 Forbidden", "{}").await;
@@ -142,18 +142,18 @@ async fn a_permission_that_is_missing_is_reported_once_and_left_alone() {
 }
 
 #[tokio::test]
-async fn an_outage_is_waited_out_and_what_came_meanwhile_is_counted_in() {
+async fn failures_during_an_outage_are_counted_in_the_next_write() {
     let run = async {
         let log = Log::new();
         let mut api = Fake::new().await;
         let (sink, written) = start(&api, true, rates());
-        sink.say(note("cart", 1));
+        sink.queue_note(note("cart", 1));
         created(&mut api).await.answer("500 Internal Server Error", "etcd").await;
         let busy = created(&mut api).await;
         let before = Instant::now();
         busy.answer("429 Too Many Requests\r\nRetry-After: 1", "").await;
-        sink.say(note("cart", 2));
-        sink.say(note("cart", 3));
+        sink.queue_note(note("cart", 2));
+        sink.queue_note(note("cart", 3));
         let asked = created(&mut api).await;
         assert!(asked.at - before >= Duration::from_secs(1), "{:?}", asked.at - before);
         assert_eq!(asked.json()["count"], 3);
@@ -169,15 +169,15 @@ async fn an_outage_is_waited_out_and_what_came_meanwhile_is_counted_in() {
 
 /// The answer to the first request is lost: the second must not make another Event.
 #[tokio::test]
-async fn an_event_that_was_made_without_an_answer_is_found_again() {
+async fn a_retry_after_a_lost_answer_updates_the_event_that_exists() {
     let run = async {
         let mut api = Fake::new().await;
         let (sink, written) = start(&api, true, rates());
-        sink.say(note("cart", 1));
+        sink.queue_note(note("cart", 1));
         let lost = created(&mut api).await;
         let name = lost.json()["metadata"]["name"].as_str().expect("a name").to_owned();
         drop(lost);
-        sink.say(note("cart", 2));
+        sink.queue_note(note("cart", 2));
         let again = created(&mut api).await;
         assert_eq!(again.json()["metadata"]["name"], name.as_str());
         again.answer("409 Conflict", "{}").await;
@@ -191,7 +191,7 @@ async fn an_event_that_was_made_without_an_answer_is_found_again() {
 }
 
 #[tokio::test]
-async fn what_will_never_be_taken_stops_nothing_else() {
+async fn an_event_that_the_api_rejects_for_good_stops_no_other() {
     let run = async {
         let mut api = Fake::new().await;
         let (sink, written) = start(&api, true, rates());
@@ -199,10 +199,10 @@ async fn what_will_never_be_taken_stops_nothing_else() {
         for (pod, answer, body) in
             [("a", "403 Forbidden", ends), ("b", "404 Not Found", "{}"), ("c", "422 Unprocessable Entity", "{}")]
         {
-            sink.say(note(pod, 1));
+            sink.queue_note(note(pod, 1));
             created(&mut api).await.answer(answer, body).await;
         }
-        sink.say(note("d", 1));
+        sink.queue_note(note("d", 1));
         created(&mut api).await.answer("201 Created", "{}").await;
         assert_eq!(finished(sink, written).await, 3);
     };
@@ -210,14 +210,14 @@ async fn what_will_never_be_taken_stops_nothing_else() {
 }
 
 #[tokio::test]
-async fn the_end_waits_for_no_server() {
+async fn the_end_does_not_wait_for_a_silent_server() {
     let run = async {
         let mut api = Fake::new().await;
         let (sink, written) = start(&api, true, rates());
-        sink.say(note("cart", 1));
+        sink.queue_note(note("cart", 1));
         let silent = created(&mut api).await;
         let began = Instant::now();
-        sink.say(note("bank", 2));
+        sink.queue_note(note("bank", 2));
         assert_eq!(finished(sink, written).await, 2);
         assert!(began.elapsed() < 2 * AT_END, "{:?}", began.elapsed());
         drop(silent);
@@ -226,7 +226,7 @@ async fn the_end_waits_for_no_server() {
 }
 
 impl ClusterSink {
-    /// A sink with a thread that runs as long as the other side is held.
+    /// A sink whose task runs as long as the sender is held.
     pub(in crate::sink) fn stuck() -> (Self, std_mpsc::Sender<()>) {
         let (runs, running) = std_mpsc::channel();
         let config =
@@ -238,17 +238,17 @@ impl ClusterSink {
 }
 
 #[test]
-fn a_thread_that_does_not_end_is_left() {
+fn a_task_that_does_not_end_is_abandoned_after_the_patience() {
     let log = Log::new();
     let (sink, _runs) = ClusterSink::stuck();
     let began = Instant::now();
     drop(sink);
     assert!(began.elapsed() >= PATIENCE && began.elapsed() < 2 * PATIENCE, "{:?}", began.elapsed());
-    assert!(log.lines().concat().contains("is not waited for any longer"), "{:?}", log.lines());
+    assert!(log.lines().concat().contains("did not finish in time"), "{:?}", log.lines());
 }
 
 #[test]
-fn a_full_queue_is_counted_and_holds_nobody_up() {
+fn a_full_queue_drops_and_counts_without_blocking() {
     let config = ClusterOutput { access: Access::InCluster, node_name: "n1".into(), explain: true, condition: false };
     let (mut sink, _inbox) = ClusterSink::new(&config);
     let mut stream = tracer_core::testing::Stream::new();
@@ -286,7 +286,7 @@ async fn the_nodes_condition_follows_its_faults_and_ends_unknown() {
             let (asked, is, why) = condition(&mut api).await;
             assert_eq!((is.as_str(), why.as_str()), (status, reason));
             if api.seen == 1 {
-                sink.see(NodeObservation::Fault(Cause::LoopbackDown, "lo is down".into()));
+                sink.queue_observation(NodeObservation::Fault(Cause::LoopbackDown, "lo is down".into()));
             }
             asked.answer("200 OK", "{}").await;
         }

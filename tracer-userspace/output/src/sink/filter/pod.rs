@@ -1,4 +1,4 @@
-//! `-p`: a pod by its name, several by the beginning of theirs, or those of a workload.
+//! `-p`: a pod by its name, several pods by the beginning of their names, or the pods of a workload.
 
 use std::fmt;
 use std::str::FromStr;
@@ -36,7 +36,7 @@ impl PodFilter {
     }
 }
 
-/// As it was typed.
+/// As the user typed it.
 impl fmt::Display for PodFilter {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.typed)
@@ -77,7 +77,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pod_is_asked_for_as_people_type_it() {
+    fn names_prefixes_and_workloads_match_pods() {
         for typed in ["cart-7d9f-x2x4z", "pod/cart-7d9f-x2x4z", "cart-*", "*", "deploy/cart", "Deployments.apps/cart"] {
             assert!(fits(typed), "{typed}");
         }
@@ -90,7 +90,7 @@ mod tests {
     }
 
     #[test]
-    fn without_its_workload_a_pod_is_nobodys() {
+    fn a_pod_of_an_unknown_workload_does_not_match_a_workload() {
         assert!(!"deploy/cart".parse::<PodFilter>().expect("a workload").fits(Some("cart-7d9f-x2x4z"), None));
     }
 }

@@ -1,12 +1,12 @@
-//! Pods as labels. Pods come and go: once there are too many, the series of the one that was not heard
-//! of for longest are taken away, so that neither the tracer nor the scraper grows without end.
+//! Pods as labels. Over time a node has many pods. At the limit, the series of the pod that was used longest ago are
+//! removed, so that the memory of tracer and of the scraper is bounded.
 
 use std::collections::{HashMap, HashSet};
 
 use super::Labels;
 use tracer_model::record::K8s;
 
-/// Pods with series at once: a node runs 250 at most, and some were replaced lately.
+/// Pods with series at once: a node runs at most 250, and some were replaced lately.
 pub(super) const MAX: usize = 512;
 
 /// Which family a series belongs to.
@@ -21,13 +21,13 @@ type Pod = (String, String);
 
 #[derive(Debug, Default)]
 pub(super) struct Pods {
-    /// With the time of their last use, in uses.
+    /// The series of each pod, with the value of `uses` at its last use.
     series: HashMap<Pod, (u64, HashSet<(Of, Labels)>)>,
     uses: u64,
 }
 
 impl Pods {
-    /// Adds the pod's labels; gives the series that have to go for it.
+    /// Adds the pod's labels. Gives the series that must be removed to make room.
     pub(super) fn label(&mut self, of: Of, labels: &mut Labels, k8s: Option<&K8s>) -> Vec<(Of, Labels)> {
         let part = |get: fn(&K8s) -> Option<&String>| k8s.and_then(get).cloned().unwrap_or_default();
         let pod = (part(|k| k.namespace.as_ref()), part(|k| k.pod_name.as_ref()));
@@ -43,7 +43,7 @@ impl Pods {
         gone
     }
 
-    /// Forgets the pod that was not heard of for longest, if there is no room for one more.
+    /// If there is no room for one more pod, removes the pod that was used longest ago.
     fn make_room(&mut self) -> Vec<(Of, Labels)> {
         if self.series.len() < MAX {
             return Vec::new();

@@ -35,7 +35,7 @@ fn a_verdict_is_counted_by_its_cause_once() {
 }
 
 #[test]
-fn what_is_not_there_yet_is_zero_or_absent() {
+fn metrics_without_a_value_are_zero_or_absent() {
     let (metrics, registry) = Metrics::new(false);
     let counts = [
         HookCount { hook: "kfree_skb", attached: true, events: 7, runs: None },
@@ -78,7 +78,7 @@ fn about(pod: &str) -> Body {
 }
 
 #[test]
-fn pods_are_labels_only_when_asked_for_and_not_without_end() {
+fn the_number_of_pods_with_labels_is_bounded() {
     let (mut metrics, registry) = Metrics::new(true);
     for n in 0..=pods::MAX as u64 {
         metrics.count(&decided(n, about(&format!("cart-{n}"))), None);

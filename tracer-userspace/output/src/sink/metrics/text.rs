@@ -10,8 +10,8 @@ pub fn text(registry: &Registry) -> String {
     classic(&open_metrics)
 }
 
-/// OpenMetrics names a counter's family without `_total`, and ends with `# EOF`; the older format has
-/// the family named as its samples are, and knows no end.
+/// Converts OpenMetrics. It names a counter's family without `_total`, and ends with `# EOF`. The older format gives the
+/// family the name of its samples, and has no end mark.
 fn classic(open_metrics: &str) -> String {
     let mut out = String::with_capacity(open_metrics.len() + 256);
     let mut help = None;

@@ -1,5 +1,5 @@
-//! Records as OTLP's log records. What OpenTelemetry's conventions have a name for has that name; each other field
-//! keeps its place in the record, below `tracer.`, so that a new field needs nothing here.
+//! Records as OTLP's log records. A field gets the name of OpenTelemetry's conventions if they have one. Each other field
+//! keeps its path in the record, below `tracer.`, so a new field needs no change here.
 
 use jiff::Timestamp;
 use serde_json::Value;
@@ -22,7 +22,7 @@ const ATTRIBUTES: &[(&str, &str)] = &[
     ("http_status", "http.response.status_code"),
 ];
 
-/// What a log record has a field for.
+/// Fields of records that become a field of the log record or its resource, not an attribute.
 const ELSEWHERE: &[&str] = &["time", "node_name"];
 
 /// A name of OpenTelemetry's severities, and its number.
@@ -42,7 +42,7 @@ pub(super) fn log_record(record: &Record) -> LogRecord {
     attributes.extend(workload(&json));
     LogRecord {
         time_unix_nano: unix_nano(&record.time),
-        // A record is made when its decision is: the two times are one.
+        // A record is made at the time of its decision, so the two times are equal.
         observed_time_unix_nano: unix_nano(&record.time),
         severity_number,
         severity_text: severity_text.to_owned(),
@@ -52,7 +52,7 @@ pub(super) fn log_record(record: &Record) -> LogRecord {
     }
 }
 
-/// Records of one node as one request. `instance`: the run that they are of.
+/// Records of one node as one request. `instance` identifies the run.
 pub(super) fn request(node_name: &str, instance: Option<&str>, log_records: Vec<LogRecord>) -> Request {
     let mut attributes = vec![
         KeyValue::new("service.name", "tracer"),
@@ -70,7 +70,7 @@ fn unix_nano(time: &str) -> u64 {
     time.parse::<Timestamp>().ok().and_then(|time| time.as_nanosecond().try_into().ok()).unwrap_or(0)
 }
 
-/// As the record says, else as its type and its status say.
+/// The severity of the record; without one, it follows from type and status.
 fn severity(json: &Value) -> Severity {
     let text = |pointer| json.pointer(pointer).and_then(Value::as_str);
     match (text("/severity"), text("/type"), text("/verdict/outcome").or_else(|| text("/status"))) {
@@ -80,7 +80,7 @@ fn severity(json: &Value) -> Severity {
     }
 }
 
-/// The fields of an object, those of objects in it included, by their path.
+/// Adds the fields of an object and of its nested objects, named by their path.
 fn flatten(path: &str, json: &Value, attributes: &mut Vec<KeyValue>) {
     match json {
         Value::Object(fields) => {
@@ -98,7 +98,7 @@ fn flatten(path: &str, json: &Value, attributes: &mut Vec<KeyValue>) {
     }
 }
 
-/// Which protocols a connection is of: all that tracer watches is TCP.
+/// The protocols of a connection. tracer watches only TCP.
 fn network(json: &Value) -> Vec<KeyValue> {
     let Some(address) = json.pointer("/dst/addr").and_then(Value::as_str) else { return Vec::new() };
     let version = if address.contains(':') { "ipv6" } else { "ipv4" };

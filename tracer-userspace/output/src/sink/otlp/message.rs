@@ -1,5 +1,5 @@
-//! The messages of OTLP logs, as `opentelemetry/proto/{collector/logs,logs,common,resource}/v1` define them: those
-//! fields of them that tracer fills. As protobuf by prost, as OTLP's JSON by serde.
+//! The messages of OTLP logs, as `opentelemetry/proto/{collector/logs,logs,common,resource}/v1` define them, with the
+//! fields that tracer fills. prost writes them as protobuf, serde as OTLP's JSON.
 
 use prost::{Message, Oneof};
 use serde::{Serialize, Serializer};
@@ -12,7 +12,7 @@ pub(super) struct Request {
     pub(super) resource_logs: Vec<ResourceLogs>,
 }
 
-/// Who emits records, and what it emitted.
+/// An emitter of records, and its records.
 #[derive(Clone, PartialEq, Message, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub(super) struct ResourceLogs {

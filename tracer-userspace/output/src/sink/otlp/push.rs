@@ -1,4 +1,4 @@
-//! The thread that pushes: batches, compression, retries.
+//! The task that pushes: batches, compression, retries.
 
 use std::hash::{BuildHasher as _, RandomState};
 use std::io::Write as _;
@@ -29,35 +29,35 @@ use tracer_terminal::error;
 const BATCH: usize = 512;
 /// How long the first record of a request waits for others.
 const LINGER: Duration = Duration::from_secs(1);
-/// A receiver that takes longer is asked again.
+/// Timeout of one request.
 const TIMEOUT: Duration = Duration::from_secs(30);
 /// The first wait after a failure, and the longest.
 const WAITS: [Duration; 2] = [Duration::from_millis(500), Duration::from_secs(30)];
-/// Between two tries once the run has ended.
+/// The wait between two retries once the run has ended.
 const AT_END: Duration = Duration::from_millis(200);
-/// Of an answer no more is read.
+/// Bytes of an answer that are read at most.
 const ANSWER: usize = 64 << 10;
 
-/// A record that waits.
+/// A record in the queue.
 pub(super) struct Waiting {
     pub(super) log_record: LogRecord,
     pub(super) node_name: String,
-    /// Its bytes; given back with it.
+    /// The permits of the record's bytes. Dropping them makes room in the queue.
     pub(super) room: OwnedSemaphorePermit,
 }
 
 pub(super) struct Pusher {
     config: OtlpConfig,
     client: Client<HttpsConnector<HttpConnector>, Full<Bytes>>,
-    /// Tells the records of this run from those of others.
+    /// Identifies the records of this run.
     instance: Option<String>,
     counts: Arc<Counts>,
 }
 
 enum Failure {
-    /// It can be tried again, after this time if the receiver says so.
+    /// A retry may succeed; the receiver may say after which time.
     Passing(String, Option<Duration>),
-    /// It never will be taken.
+    /// A retry cannot succeed.
     Final(String),
 }
 
@@ -68,7 +68,7 @@ impl Pusher {
         http.set_connect_timeout(Some(TIMEOUT / 3));
         let tls = HttpsConnectorBuilder::new();
         let provider = rustls::crypto::ring::default_provider();
-        // Without TLS no root certificate is needed, and an image without any has none.
+        // Without TLS no root certificate is needed, and some images have none.
         let tls = if config.endpoint.scheme_str() == Some("https") {
             tls.with_provider_and_native_roots(provider)?
         } else {
@@ -83,7 +83,7 @@ impl Pusher {
         Ok(Self { config, client, instance, counts })
     }
 
-    /// Until nothing can come any more and everything has its end, or so long after the end of the run.
+    /// Delivers records until the queue is closed and empty, or until `patience` after the end of the run.
     pub(super) async fn run(
         self,
         mut inbox: mpsc::UnboundedReceiver<Waiting>,
@@ -107,7 +107,7 @@ impl Pusher {
         tokio::select! { () = deliver => {}, () = give_up => {} }
     }
 
-    /// Until the records are taken, or refused for good.
+    /// Retries until the receiver takes the records or refuses them for good.
     async fn deliver(&self, batch: Vec<Waiting>, end: &watch::Receiver<bool>) {
         let records = batch.len() as u64;
         let node_name = batch.first().map(|first| first.node_name.clone()).unwrap_or_default();
@@ -116,7 +116,7 @@ impl Pusher {
         for failures in 0.. {
             match timeout(TIMEOUT, self.post(body.clone())).await.unwrap_or_else(|_| Err(too_slow())) {
                 Ok(rejected) => {
-                    self.works_again();
+                    self.end_outage();
                     self.counts.settle(records, rejected.min(records));
                     break;
                 }
@@ -134,7 +134,7 @@ impl Pusher {
         drop(room);
     }
 
-    /// One try; how many records of it the receiver rejected.
+    /// Sends one request. Gives how many of its records the receiver rejected.
     async fn post(&self, body: Bytes) -> Result<u64, Failure> {
         let mut request = Request::new(Full::new(body));
         *request.method_mut() = Method::POST;
@@ -148,7 +148,7 @@ impl Pusher {
         }
         let body = Limited::new(body, ANSWER).collect().await;
         let body = body.map_err(|error| Failure::Passing(format!("its answer: {error}"), None))?;
-        // An answer that is none of OTLP's is no reason to send records again that were taken.
+        // The status says that the records were taken, so an unreadable body is no reason to send them again.
         let partial = Response::decode(body.to_bytes()).unwrap_or_default().partial_success.unwrap_or_default();
         let rejected = u64::try_from(partial.rejected_log_records).unwrap_or(0);
         if rejected > 0 {
@@ -176,21 +176,21 @@ impl Pusher {
         headers.extend(self.config.headers.iter().cloned());
     }
 
-    /// Once, until it works again.
+    /// Reports once, until the endpoint takes records again.
     fn report(&self, trouble: &str) {
         if !self.counts.is_out.swap(true, Ordering::Relaxed) {
             error::report(&format!("--otlp-endpoint {}: {trouble}", self.config.endpoint));
         }
     }
 
-    fn works_again(&self) {
+    fn end_outage(&self) {
         if self.counts.is_out.swap(false, Ordering::Relaxed) {
-            tracing::info!("--otlp-endpoint {}: it takes records again", self.config.endpoint);
+            tracing::info!("--otlp-endpoint {}: the endpoint takes records again", self.config.endpoint);
         }
     }
 }
 
-/// The next records: what comes within a moment after the first. None: nothing comes any more.
+/// The next records: the first one, and those that come within [`LINGER`]. Empty: the queue is closed.
 async fn next_batch(inbox: &mut mpsc::UnboundedReceiver<Waiting>) -> Vec<Waiting> {
     let mut batch = Vec::new();
     if inbox.recv_many(&mut batch, BATCH).await > 0 {
@@ -207,7 +207,7 @@ async fn next_batch(inbox: &mut mpsc::UnboundedReceiver<Waiting>) -> Vec<Waiting
     batch
 }
 
-/// Waits before the next try: twice as long after each failure, and never in step with other nodes.
+/// Waits before the next retry: twice as long after each failure, plus a random part, so that nodes do not retry together.
 async fn pause(failures: u32, after: Option<Duration>, mut end: watch::Receiver<bool>) {
     if *end.borrow() {
         sleep(AT_END).await;
@@ -224,7 +224,7 @@ fn too_slow() -> Failure {
     Failure::Passing(format!("no answer within {} s", TIMEOUT.as_secs()), None)
 }
 
-/// As OTLP/HTTP says: these may be tried again, and nothing else.
+/// OTLP/HTTP allows a retry for these statuses only.
 fn refused(status: StatusCode, headers: &HeaderMap) -> Failure {
     let why = format!("it answers {status}");
     let after = headers.get(RETRY_AFTER).and_then(|value| value.to_str().ok()?.parse().ok()).map(Duration::from_secs);

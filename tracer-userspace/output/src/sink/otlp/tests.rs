@@ -26,7 +26,7 @@ fn loss(seq: u64) -> Record {
     record(seq, Body::Loss(LossBody { where_: "ring".into(), count: 3, from_boot_ns: 1, to_boot_ns: 2 }))
 }
 
-/// A receiver: answers the requests in turn as it was given, each on a connection of its own, and keeps what it got.
+/// A receiver. It gives these answers in turn, each on its own connection, and keeps the requests.
 struct Receiver {
     url: String,
     thread: JoinHandle<Vec<(String, Request)>>,
@@ -54,7 +54,7 @@ impl Receiver {
         .unwrap()
     }
 
-    /// What it got: the head and the message of each request.
+    /// Head and message of each request.
     fn requests(self) -> Vec<(String, Request)> {
         self.thread.join().unwrap()
     }
@@ -147,7 +147,7 @@ fn records_arrive_in_order_with_their_headers() {
 }
 
 #[test]
-fn a_receiver_that_is_busy_or_speaks_nonsense_gets_them_again() {
+fn records_are_sent_again_to_a_busy_receiver_or_after_an_unreadable_answer() {
     let receiver = Receiver::start(vec![BUSY, NONSENSE, TAKEN]);
     let mut sink = receiver.sink(false);
     sink.take(&loss(0));
@@ -158,7 +158,7 @@ fn a_receiver_that_is_busy_or_speaks_nonsense_gets_them_again() {
 }
 
 #[test]
-fn what_is_refused_for_good_is_counted() {
+fn records_that_are_refused_for_good_are_counted() {
     let receiver = Receiver::start(vec![REFUSED]);
     let mut sink = receiver.sink(true);
     (0..3).for_each(|seq| sink.take(&loss(seq)));
@@ -168,7 +168,7 @@ fn what_is_refused_for_good_is_counted() {
 }
 
 #[test]
-fn what_the_receiver_rejects_of_a_request_is_counted() {
+fn records_that_the_receiver_rejects_are_counted() {
     let partial_success = Some(PartialSuccess { rejected_log_records: 2, error_message: "too old".into() });
     let body = Response { partial_success }.encode_to_vec();
     let head = format!("HTTP/1.1 200 OK\r\ncontent-length: {}\r\nconnection: close\r\n\r\n", body.len());
@@ -181,7 +181,7 @@ fn what_the_receiver_rejects_of_a_request_is_counted() {
 
 #[test]
 fn a_full_buffer_loses_records_and_counts_them() {
-    // Nobody answers: the port is one that was closed again.
+    // Nothing listens on this port: it was closed again.
     let closed = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
     let endpoint = format!("http://{closed}/v1/logs").parse().unwrap();
     let mut sink = OtlpSink::start(

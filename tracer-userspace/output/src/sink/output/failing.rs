@@ -1,4 +1,4 @@
-//! What cannot be written: a file that the tracer rotates is waited for, any other hands over to stdout.
+//! Handles failed writes: records wait for a file that tracer rotates; any other file is replaced by stdout.
 
 use std::io::{self, Seek as _};
 use std::path::Path;
@@ -9,11 +9,11 @@ use super::{BACKLOG, Output};
 use tracer_model::plural::{counted, were};
 use tracer_terminal::error::{self, os_message};
 
-/// How often it is reported that a file cannot be written, if it works in between.
+/// The shortest time between two reports that a file cannot be written.
 const REPORT_EVERY: Duration = Duration::from_secs(60);
 
 impl Output {
-    /// The target takes no more.
+    /// Handles an error of the target.
     pub(super) fn fail(&mut self, error: &io::Error) {
         if self.on_path && self.rotation.is_some() && self.live {
             self.wait(error);
@@ -35,7 +35,7 @@ impl Output {
         ));
     }
 
-    /// Records wait until there is room again.
+    /// Lets the records wait until the file can be written again.
     pub(super) fn wait(&mut self, error: &io::Error) {
         self.rewind();
         self.stuck = true;
@@ -51,19 +51,19 @@ impl Output {
         self.trouble = Some(trouble);
     }
 
-    /// Back to the end of the last record that is whole in the file.
+    /// Goes back to the end of the last record that is completely written.
     pub(super) fn rewind(&mut self) {
         let start = self.whole().checked_sub(1).map_or(0, |last| self.ends[last]);
         self.cut_torn(self.written - start);
         self.written = start;
     }
 
-    /// Records of `pending` that are wholly written.
+    /// Records of `pending` that are completely written.
     pub(super) fn whole(&self) -> usize {
         self.ends.partition_point(|&end| end <= self.written)
     }
 
-    /// From the file to stdout, beginning with the first record that is not whole in the file.
+    /// Switches from the file to stdout, from the first record that is not complete in the file.
     pub(super) fn fall_back(&mut self, error: &io::Error) {
         self.rewind();
         let path = self.path.as_deref().unwrap_or(Path::new("")).display();
@@ -72,19 +72,19 @@ impl Output {
             "--output-file {path}: {}: the records from here on go to stdout{again}",
             os_message(error)
         ));
-        self.turn_to_stdout();
+        self.switch_to_stdout();
     }
 
-    /// At the end nothing waits for room any more: what was decided goes to stdout.
+    /// At the end of the run, the records that wait for the file go to stdout.
     pub(super) fn hand_over(&mut self) {
         let Some(trouble) = self.trouble.as_deref().filter(|_| self.on_path) else { return };
         let waited = counted(self.unwritten() as u64, "record");
-        error::report(&format!("{trouble}: what waited goes to stdout: {waited}"));
+        error::report(&format!("{trouble}: the waiting records go to stdout: {waited}"));
         self.stuck = false;
-        self.turn_to_stdout();
+        self.switch_to_stdout();
     }
 
-    fn turn_to_stdout(&mut self) {
+    fn switch_to_stdout(&mut self) {
         self.failed = true;
         self.on_path = false;
         match stdout() {
@@ -96,7 +96,7 @@ impl Output {
         }
     }
 
-    /// Takes half a record off the file's end, if nobody has appended since.
+    /// Cuts an incomplete record off the file's end, unless another process has appended since.
     pub(super) fn cut_torn(&mut self, torn: usize) {
         let (Ok(position), Ok(meta)) = (self.file.stream_position(), self.file.metadata()) else { return };
         if torn > 0 && meta.is_file() && position == meta.len() {

@@ -8,20 +8,20 @@ use std::path::{Path, PathBuf};
 use super::Output;
 use tracer_terminal::error::os_message;
 
-/// When a file is rotated, and how many old ones are kept.
+/// When a file is rotated, and how many old files are kept.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Rotation {
-    /// The file does not grow beyond this, bytes, unless one record alone is longer.
+    /// The largest size of the file, bytes. Only a single record that is longer may exceed it.
     pub max_bytes: u64,
-    /// FILE.1 to FILE.N.
+    /// Old files: FILE.1 to FILE.N.
     pub max_files: u32,
 }
 
 impl Rotation {
-    /// Makes room for a new FILE. Repeated after a failure it moves nothing twice.
+    /// Makes room for a new FILE. A retry after a failure moves no file twice.
     pub(super) fn shift(self, path: &Path, open: &File) -> io::Result<()> {
-        // Somebody else has rotated it already: then there is nothing to move.
-        if !is(path, open)? {
+        // Another process has rotated the file already.
+        if !is_same_file(path, open)? {
             return Ok(());
         }
         let taken = (1..=self.max_files).take_while(|n| fs::symlink_metadata(numbered(path, *n)).is_ok()).count();
@@ -34,7 +34,7 @@ impl Rotation {
 }
 
 impl Output {
-    /// The next record begins here and does not fit into the file any more.
+    /// Whether the next byte starts a record that does not fit into the file.
     pub(super) fn is_full(&self, rotation: Rotation) -> bool {
         let next = self.whole();
         let begins = next.checked_sub(1).map_or(0, |last| self.ends[last]) == self.written;
@@ -42,7 +42,7 @@ impl Output {
         self.on_path && begins && self.size > 0 && self.ends.get(next).is_some_and(|&end| !fits(end))
     }
 
-    /// Where to stop writing: at the end of the last record that fits, at least of the one that is next.
+    /// Where to stop writing: at the end of the last record that fits, but not before the end of the next record.
     pub(super) fn fitting(&self, rotation: Rotation) -> usize {
         if !self.on_path {
             return usize::MAX;
@@ -56,7 +56,7 @@ impl Output {
     pub(super) fn rotate(&mut self, rotation: Rotation) -> io::Result<()> {
         let Some(path) = self.path.clone() else { return Ok(()) };
         let size = self.file.metadata()?.len();
-        // Somebody has cut it meanwhile.
+        // Another process has truncated the file.
         if size < self.size {
             self.size = size;
             return Ok(());
@@ -66,8 +66,8 @@ impl Output {
     }
 }
 
-/// Whether the open file is still the one of this name.
-fn is(path: &Path, open: &File) -> io::Result<bool> {
+/// Whether the open file still has this name.
+fn is_same_file(path: &Path, open: &File) -> io::Result<bool> {
     let open = open.metadata()?;
     match fs::symlink_metadata(path) {
         Ok(named) => Ok((named.dev(), named.ino()) == (open.dev(), open.ino())),

@@ -11,7 +11,8 @@ use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 /// A write of at most this size does not block a pipe that `poll` calls writable (PIPE_BUF).
 const PIPE_CHUNK: usize = 4096;
 
-/// Appends; made with mode 0600; not through a symbolic link (the tracer is root); never waits for a pipe's reader.
+/// Opens a file to append, or creates it with mode 0600. It follows no symbolic link, because tracer runs as root, and never
+/// waits for a pipe's reader.
 pub(super) fn open_file(path: &Path) -> io::Result<File> {
     OpenOptions::new()
         .append(true)
@@ -21,8 +22,8 @@ pub(super) fn open_file(path: &Path) -> io::Result<File> {
         .open(path)
 }
 
-/// A file that is rotated is a regular one, and its owner's alone; its size.
-pub(super) fn own(file: &File) -> io::Result<u64> {
+/// Makes a file ready for rotation: it must be a regular file, and only its owner may read it. Gives its size.
+pub(super) fn prepare_for_rotation(file: &File) -> io::Result<u64> {
     let meta = file.metadata()?;
     if !meta.is_file() {
         return Err(io::Error::new(io::ErrorKind::InvalidInput, "not a regular file: it cannot be rotated"));
@@ -45,7 +46,7 @@ pub(super) fn chunk_of(file: &File) -> usize {
     }
 }
 
-/// Whether a write would go through (or fail) at once.
+/// Whether a write would not block.
 pub(super) fn ready(fd: BorrowedFd<'_>, timeout: PollTimeout) -> bool {
     let mut fds = [PollFd::new(fd, PollFlags::POLLOUT)];
     match poll(&mut fds, timeout) {

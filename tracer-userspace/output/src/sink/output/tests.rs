@@ -14,7 +14,7 @@ fn pipe() -> (File, Output) {
 }
 
 #[test]
-fn a_slow_reader_blocks_nobody() {
+fn records_of_a_slow_reader_are_dropped_and_counted() {
     let (mut read, mut output) = pipe();
     let record = [vec![b'x'; 9_999], vec![b'\n']].concat();
     let mut taken = 0;
@@ -24,7 +24,7 @@ fn a_slow_reader_blocks_nobody() {
         taken += 1;
     }
     assert!(taken > 800, "{taken}");
-    assert_eq!(output.take_dropped(), 0, "no room yet to say so");
+    assert_eq!(output.take_dropped(), 0, "no room yet for the loss record");
     let reader = std::thread::spawn(move || {
         let mut all = Vec::new();
         read.read_to_end(&mut all).map(|_| all)
@@ -37,7 +37,7 @@ fn a_slow_reader_blocks_nobody() {
 }
 
 #[test]
-fn a_reader_that_left_is_noticed() {
+fn a_reader_that_is_gone_closes_the_output() {
     let (read, mut output) = pipe();
     output.check_reader();
     assert!(!output.is_closed());
@@ -124,7 +124,7 @@ fn a_record_longer_than_a_file_has_a_file_of_its_own() {
 }
 
 #[test]
-fn a_file_that_others_moved_or_cut_is_taken_as_it_is() {
+fn rotation_accepts_a_file_that_another_process_moved_or_truncated() {
     let (_scratch, path, mut output) = rotated();
     let record = [[b'z'; 59].as_slice(), b"\n"].concat();
     output.put(&record);
@@ -142,12 +142,12 @@ fn a_file_that_others_moved_or_cut_is_taken_as_it_is() {
 }
 
 #[test]
-fn what_cannot_be_rotated_waits_and_is_counted() {
+fn while_rotation_fails_records_wait_and_then_are_dropped_and_counted() {
     let (_scratch, path, mut output) = rotated();
     let record = [vec![b'w'; 99_999], vec![b'\n']].concat();
     output.put(b"first\n");
     output.flush();
-    // FILE.1 is a directory that is not empty: neither root nor anybody else can rename a file onto it.
+    // FILE.1 is a directory that is not empty: not even root can rename a file onto it.
     let blocker = rotate::numbered(&path, 1);
     std::fs::create_dir_all(blocker.join("inside")).unwrap();
     std::fs::create_dir_all(rotate::numbered(&path, 2).join("inside")).unwrap();
@@ -172,7 +172,7 @@ fn what_cannot_be_rotated_waits_and_is_counted() {
 }
 
 #[test]
-fn what_still_waits_at_the_end_goes_to_stdout() {
+fn records_that_wait_at_the_end_go_to_stdout() {
     let (_scratch, path, mut output) = rotated();
     let full = [[b'v'; 98].as_slice(), b"\n"].concat();
     output.put(&full);
@@ -189,7 +189,7 @@ fn what_still_waits_at_the_end_goes_to_stdout() {
 }
 
 #[test]
-fn what_is_no_file_is_not_rotated() {
+fn rotation_of_a_device_is_an_error() {
     let rotation = Rotation { max_bytes: 100, max_files: 3 };
     let error = Output::open(Some(Path::new("/dev/null")), Some(rotation), true).unwrap_err();
     assert_eq!(error.to_string(), "--output-max-size /dev/null: not a regular file: it cannot be rotated");

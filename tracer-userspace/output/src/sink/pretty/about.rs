@@ -1,4 +1,4 @@
-//! The subject of a record, and its culprit, in words.
+//! The subject of a record, and its culprit, as text.
 
 use crate::sink::plain;
 use tracer_model::event::{Handler, ProbeType};
@@ -60,7 +60,7 @@ impl About<'_> {
     }
 
     /// What failed: the pod, else the address that was dialled, with the process if that is not the prober.
-    pub(super) fn hit(&self) -> String {
+    pub(super) fn target(&self) -> String {
         let dialled = || {
             let dst = self.dst.map_or_else(|| "a probe".to_owned(), plain::endpoint);
             match (self.subject, self.process) {
@@ -92,7 +92,7 @@ fn probe_text(probe: &Probe) -> String {
 }
 
 /// `loopback (pid 5029, /opt/cni/bin/loopback): link down, entered by /proc/5029/ns/net; child of crio (1)`.
-pub fn who(culprit: &Culprit) -> String {
+pub fn describe_culprit(culprit: &Culprit) -> String {
     let exe = culprit.exe.as_ref().map(|exe| format!(", {exe}")).unwrap_or_default();
     let path = culprit.netns_path.as_ref().map(|path| format!(", entered by {path}")).unwrap_or_default();
     let ancestors: Vec<_> = culprit.ancestors.iter().map(|a| format!("{} ({})", a.comm, a.pid)).collect();

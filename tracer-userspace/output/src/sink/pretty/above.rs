@@ -1,12 +1,12 @@
-//! The verdicts that are on the screen already. A probe that keeps failing gets the same verdict every few seconds: of a verdict
-//! that repeats an earlier one, or adds to it, only the new part is printed.
+//! The verdicts that are on the screen already. A probe that keeps failing gets the same verdict every few seconds. If a
+//! verdict repeats or amends an earlier one, only its new part is printed.
 
 use std::collections::VecDeque;
 
 use tracer_model::recent::remember;
 use tracer_model::record::{Verdict, VerdictBody};
 
-/// Verdicts remembered: further above nobody looks.
+/// Verdicts remembered. A reader does not look further up.
 const REMEMBERED: usize = 64;
 
 /// The last verdicts that were printed.
@@ -16,17 +16,17 @@ pub(super) struct Above(VecDeque<Shown>);
 #[derive(Debug)]
 struct Shown {
     seq: u64,
-    /// The number of the one that was printed whole.
+    /// The number of the verdict that was printed completely.
     whole: u64,
     body: VerdictBody,
 }
 
-/// What a verdict is to one that stands above.
+/// How a verdict relates to an earlier one on the screen.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Relation<'a> {
-    /// It is about the same attempt, and contradicts nothing.
+    /// The same attempt, without a contradiction.
     Amends(&'a VerdictBody),
-    /// It is about another attempt of the same probe. The one that was printed whole has this number.
+    /// Another attempt of the same probe. The number is that of the verdict that was printed completely.
     Repeats(u64, &'a VerdictBody),
 }
 
@@ -66,7 +66,7 @@ fn amends(body: &VerdictBody, above: &VerdictBody) -> bool {
     above.verdict.cause == body.verdict.cause && !taken_back
 }
 
-/// With the same hooks and the same words; only numbers differ, such as how long it took.
+/// Whether hooks and words are the same. Only numbers may differ, such as a duration.
 fn repeats(body: &VerdictBody, above: &VerdictBody) -> bool {
     let (now, then) = (&body.verdict, &above.verdict);
     let seen = |verdict: &Verdict| verdict.evidence.iter().map(|it| it.hook.clone()).collect::<Vec<_>>();

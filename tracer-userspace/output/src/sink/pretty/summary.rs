@@ -1,29 +1,29 @@
-//! The end of a run for people: the verdicts by cause, in the order of severity, scope and count.
+//! The summary at the end of a run: the verdicts by cause, in the order of severity, scope and count.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::about::{About, who};
+use super::about::{About, describe_culprit};
 use super::tally::TextCounts;
 use super::verdict::{fix_rows, style_of};
 use tracer_model::plural::counted;
 use tracer_model::record::{Cause, Confidence, Outcome, Record, Remediation, Severity, StopBody, VerdictBody};
 use tracer_terminal::screen::{Screen, Style};
 
-/// Verdicts remembered, to be taken back when they are revised: within their attempt's last seconds.
+/// Verdicts that a revision can still take back. It comes at most seconds after their attempt's end.
 const REMEMBERED: usize = 4096;
-/// Who was hit, and who did it, by name.
+/// How many pods and culprits are named.
 const NAMED: usize = 5;
-/// From the surest.
+/// The strongest first.
 const CONFIDENCES: [Confidence; 3] = [Confidence::Proven, Confidence::Likely, Confidence::Possible];
 
-/// What is one block: a cause, and whether it only misleads.
+/// A block's cause, and whether it is noise.
 type BlockKey = (bool, Cause);
 
 #[derive(Debug, Default)]
 pub(super) struct Summary {
     groups: BTreeMap<BlockKey, CauseBlock>,
-    /// By `seq`.
+    /// The remembered verdicts by `seq`.
     reported: BTreeMap<u64, (BlockKey, Confidence)>,
 }
 
@@ -44,7 +44,7 @@ struct CauseBlock {
 impl Summary {
     /// Counts a printed verdict in place of the one that it revises.
     pub(super) fn take(&mut self, record: &Record, body: &VerdictBody) {
-        let hit = About::from(body).hit();
+        let hit = About::from(body).target();
         if let Some(reported) = body.revises.and_then(|seq| self.reported.remove(&seq)) {
             self.take_back(reported, &hit);
         }
@@ -80,13 +80,13 @@ impl Summary {
         }
     }
 
-    /// Verdicts on failures that stand.
+    /// Failures, without those that were taken back.
     pub(super) fn failures(&self) -> u64 {
         self.groups.iter().filter(|((noise, _), _)| !noise).map(|(_, group)| group.count).sum()
     }
 }
 
-/// What can be reported of a run in which no failure was printed.
+/// The line for a run in which no failure was printed.
 pub(super) fn without_failure(stop: &StopBody, failed: u64) -> (Style, String) {
     let attempts = counted(stop.attempts, "attempt");
     if stop.attempts == 0 {
@@ -114,7 +114,7 @@ impl CauseBlock {
         *sure = sure.saturating_add(count);
         self.hit.add_several(hit, count);
         if let Some(culprit) = &body.culprit {
-            self.culprits.add(who(culprit));
+            self.culprits.add(describe_culprit(culprit));
         }
         if !verdict.remediation.is_empty() {
             self.fixes.add(verdict.remediation.clone());
@@ -123,7 +123,7 @@ impl CauseBlock {
         self.lost_events = self.lost_events.saturating_add(verdict.lost_events);
     }
 
-    /// Its lines; of what only misleads, one.
+    /// The lines of the block; noise gets one line.
     fn block(&self, out: &mut String, (noise, cause): BlockKey, digits: usize, screen: Screen) {
         let style = if noise { Style::Good } else { self.style() };
         let head = format!(
@@ -134,7 +134,7 @@ impl CauseBlock {
             span(&self.first, &self.last)
         );
         if noise {
-            // Nobody has to act: one line is enough.
+            // Noise needs no action, so one line is enough.
             return screen.head(out, &format!("{head}  no failure; details: tracer explain {}", cause.name()));
         }
         screen.head(out, &head);
@@ -151,7 +151,7 @@ impl CauseBlock {
         }
     }
 
-    /// As sure as the surest.
+    /// The style of the strongest confidence.
     fn style(&self) -> Style {
         let surest = self.confidences.iter().rev().find(|(_, n)| **n > 0).map(|(confidence, _)| *confidence);
         style_of(surest.unwrap_or(Confidence::Possible))

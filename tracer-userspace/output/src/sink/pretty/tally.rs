@@ -1,16 +1,16 @@
-//! Distinct texts and how often each came, in bounded memory.
+//! Counts how often each text came, in bounded memory.
 
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
 
-/// Distinct texts kept: more than a node has pods.
+/// Texts that are counted: more than a node has pods.
 const MAX: usize = 512;
 
-/// Distinct texts and how often each came.
+/// How often each text came.
 #[derive(Debug)]
 pub(super) struct TextCounts<K = String> {
     counts: BTreeMap<K, u64>,
-    /// Others came when there was no more room.
+    /// There was no room for some texts.
     overflowed: bool,
 }
 
@@ -34,7 +34,7 @@ impl<K: Ord> TextCounts<K> {
         }
     }
 
-    /// The most frequent, with how often each came; and how many more there are, in words.
+    /// The most frequent texts with their counts, and how many more there are, in words.
     pub(super) fn top(&self, most: usize) -> (Vec<(&K, u64)>, Option<String>) {
         let mut all: Vec<_> = self.counts.iter().map(|(text, n)| (text, *n)).collect();
         all.sort_by_key(|(_, n)| Reverse(*n));
@@ -88,7 +88,7 @@ mod tests {
     }
 
     #[test]
-    fn it_is_bounded_and_says_so() {
+    fn at_the_limit_the_list_says_that_there_are_more() {
         let mut tally: TextCounts = TextCounts::default();
         for n in 0..=MAX {
             tally.add(n.to_string());

@@ -38,9 +38,9 @@ fn start_without(missing: &[Hook]) -> StartBody {
     }
 }
 
-/// Clocks of the lines below say neither the day nor the zone.
+/// The lines below the first have neither day nor time zone.
 #[test]
-fn the_head_line_dates_what_follows() {
+fn the_first_line_has_the_date_and_the_time_zone() {
     let start = text(Body::Start(start_without(&[])));
     assert!(
         start.contains(" on n1, 2026-01-02, times in UTC, kernel ") && start.ends_with(", 1 pod known\n"),
@@ -64,7 +64,7 @@ fn stop(attempts: u64, lost_events: u64) -> Record {
     Record { time_boot_ns: 313_000_000_000, ..record(Body::Stop(body)) }
 }
 
-/// What the end says of these verdicts, its first lines left out. Their `seq` counts from 0.
+/// The summary of these verdicts, without its first line. Their `seq` counts from 0.
 fn summary(verdicts: Vec<VerdictBody>) -> String {
     let mut pretty = Pretty::default();
     for (seq, body) in (0..).zip(verdicts) {
@@ -80,7 +80,7 @@ fn in_pod(mut body: VerdictBody, name: &str) -> VerdictBody {
 }
 
 #[test]
-fn a_verdict_answers_first() {
+fn a_verdict_starts_with_the_cause_and_ends_with_the_fix() {
     let expected = "\
 03:04:05.678  connection_refused  shop/cart web readiness http probe :80/ to 10.0.0.9:80  (proven)  #7
   cause    nobody listens on 10.0.0.9:80
@@ -91,7 +91,7 @@ fn a_verdict_answers_first() {
 }
 
 #[test]
-fn who_did_it_and_what_is_in_doubt_are_reported() {
+fn culprit_and_doubts_are_printed() {
     let mut body = of(Cause::LoopbackDown);
     body.culprit = Some(culprit());
     body.src = Some(Endpoint { addr: "10.0.0.1".parse().unwrap(), port: Some(36704) });
@@ -117,9 +117,9 @@ fn in_turn() -> impl FnMut(u64, &VerdictBody) -> String {
     }
 }
 
-/// The kubelet's words come a moment after most verdicts: the same page twice would hide the next one.
+/// The kubelet's log line comes shortly after most verdicts: printing the same block twice would hide the next verdict.
 #[test]
-fn of_a_verdict_that_amends_the_one_above_only_what_is_new_is_reported() {
+fn a_verdict_that_amends_the_one_above_prints_only_its_new_lines() {
     let mut next = in_turn();
     let mut body = of(Cause::LoopbackDown);
     body.culprit = Some(culprit());
@@ -141,7 +141,7 @@ fn of_a_verdict_that_amends_the_one_above_only_what_is_new_is_reported() {
 }
 
 #[test]
-fn a_probe_that_goes_on_failing_says_so_in_a_line() {
+fn a_verdict_that_repeats_the_one_above_is_one_line() {
     let mut next = in_turn();
     let mut body = of(Cause::SlowResponse);
     body.verdict.summary = "no answer within 1.2 s".into();
@@ -167,7 +167,7 @@ fn a_probe_that_goes_on_failing_says_so_in_a_line() {
 }
 
 #[test]
-fn times_stand_in_a_column() {
+fn times_of_evidence_are_aligned() {
     let mut body = of(Cause::Unexplained);
     let mut later = body.verdict.evidence[0].clone();
     later.time_boot_ns = 1_012_000_000;
@@ -178,7 +178,7 @@ fn times_stand_in_a_column() {
 }
 
 #[test]
-fn names_from_outside_cannot_steer_the_terminal() {
+fn escape_sequences_in_names_are_removed() {
     let hostile = "a\u{1b}[2Jb\nc\u{202e}";
     let mut body = in_pod(of(Cause::Unexplained), hostile);
     body.verdict.summary = hostile.into();
@@ -194,7 +194,7 @@ fn names_from_outside_cannot_steer_the_terminal() {
 }
 
 #[test]
-fn the_surer_the_louder() {
+fn a_stronger_confidence_has_a_stronger_colour() {
     let colours = |confidence| {
         let mut body = of(Cause::ConnectionRefused);
         body.verdict.confidence = confidence;
@@ -209,7 +209,7 @@ fn the_surer_the_louder() {
 }
 
 #[test]
-fn the_end_groups_by_cause() {
+fn the_summary_groups_verdicts_by_cause() {
     let mut likely = of(Cause::LoopbackDown);
     likely.verdict.confidence = Confidence::Likely;
     likely.culprit = Some(culprit());
@@ -238,7 +238,7 @@ fn the_end_groups_by_cause() {
 }
 
 #[test]
-fn what_was_missing_to_explain_it_is_reported() {
+fn an_unexplained_cause_lists_missing_hooks_and_lost_events() {
     let mut body = of(Cause::Unexplained);
     body.verdict.missing_hooks = vec!["ip_vs_leave".into()];
     body.verdict.lost_events = 2;
@@ -255,7 +255,7 @@ fn a_revised_verdict_counts_once() {
 }
 
 #[test]
-fn many_pods_are_named_in_part() {
+fn only_the_first_of_many_pods_are_named() {
     let text = summary((0..9).map(|n| in_pod(of(Cause::LoopbackDown), &format!("p{n}"))).collect());
     assert!(
         text.contains("  hit      shop/p0 (1), shop/p1 (1), shop/p2 (1), shop/p3 (1), shop/p4 (1), and 4 more\n"),
@@ -264,7 +264,7 @@ fn many_pods_are_named_in_part() {
 }
 
 #[test]
-fn nothing_found_is_reported_for_what_it_is() {
+fn a_summary_without_verdicts_says_why_there_are_none() {
     let end = |attempts, failed, lost| Pretty::default().text(&stop(attempts, lost), failed, NO_SCREEN);
     assert!(end(220, 0, 0).ends_with("\nhealthy: 220 attempts, none failed\n"));
     assert!(end(1, 0, 2).ends_with("\n1 attempt, none seen to fail; but 2 events were lost\n"));
@@ -273,7 +273,7 @@ fn nothing_found_is_reported_for_what_it_is() {
 }
 
 #[test]
-fn a_filter_says_what_it_left_out() {
+fn the_summary_says_how_many_failures_the_filter_hid() {
     let end = |namespace: &str, failed| {
         let filter = Filter { namespace: Some(namespace.into()), ..Filter::default() };
         let mut pretty = Pretty::new(filter, false);
@@ -287,7 +287,7 @@ fn a_filter_says_what_it_left_out() {
 }
 
 #[test]
-fn ports_of_a_healthy_node_are_a_detail() {
+fn ports_of_a_healthy_node_are_printed_only_with_verbose() {
     let pressure = |node_ports, verbose| {
         let ports = PortsBody {
             usable: Some(14_116),
@@ -323,7 +323,7 @@ fn noise_is_no_failure() {
 }
 
 #[test]
-fn times_are_reported_as_people_do() {
+fn durations_have_a_unit_that_fits_their_length() {
     let reported = |ms| lasted(Duration::from_millis(ms));
     assert_eq!(
         [reported(850), reported(3_200), reported(312_000), reported(93_780_000)],

@@ -1,21 +1,21 @@
-//! A verdict as a block: the answer, then why, what was seen, who did it, what fixes it.
+//! A verdict as a block: cause, summary, evidence, culprit, fix.
 
-use super::about::{About, who};
+use super::about::{About, describe_culprit};
 use super::above::Relation;
 use crate::sink::plain;
 use tracer_model::plural::counted;
 use tracer_model::record::{Confidence, Evidence, Outcome, Record, Remediation, Repeated, Verdict, VerdictBody};
 use tracer_terminal::screen::{Screen, Style};
 
-/// A line of the block, if there is something to say.
+/// A line of the block: its word, and its text if there is one.
 type Part = (&'static str, fn(&VerdictBody) -> Option<String>);
 
 const CAUSE: Part = ("cause", |body| Some(body.verdict.summary.clone()));
-/// Those below what was seen.
+/// The lines below the evidence.
 const REST: [Part; 2] = [("kubelet", kubelet), ("culprit", culprit)];
 const ALSO: Part = ("also", also);
 
-/// The block: all of it, or what is new.
+/// The whole block, or only its new lines.
 pub(super) fn block(
     out: &mut String,
     record: &Record,
@@ -31,8 +31,8 @@ pub(super) fn block(
     };
     head(out, record, body, above, screen);
     line(out, CAUSE);
-    if is_seen_again(body, above) {
-        seen(out, &body.verdict.evidence, record.time_boot_ns, screen);
+    if has_new_evidence(body, above) {
+        evidence_rows(out, &body.verdict.evidence, record.time_boot_ns, screen);
     }
     REST.into_iter().for_each(|part| line(out, part));
     let fix = &body.verdict.remediation;
@@ -43,7 +43,7 @@ pub(super) fn block(
     doubts(out, &body.verdict, screen);
 }
 
-fn is_seen_again(body: &VerdictBody, above: Option<Relation<'_>>) -> bool {
+fn has_new_evidence(body: &VerdictBody, above: Option<Relation<'_>>) -> bool {
     match above {
         None => true,
         Some(Relation::Amends(above)) => above.verdict.evidence != body.verdict.evidence,
@@ -56,7 +56,7 @@ fn kubelet(body: &VerdictBody) -> Option<String> {
 }
 
 fn culprit(body: &VerdictBody) -> Option<String> {
-    body.culprit.as_ref().map(who)
+    body.culprit.as_ref().map(describe_culprit)
 }
 
 /// The text, then each command alone on its line, below where it runs.
@@ -95,8 +95,8 @@ fn head(out: &mut String, record: &Record, body: &VerdictBody, above: Option<Rel
     screen.head(out, &text);
 }
 
-/// What was seen, its times in a column.
-fn seen(out: &mut String, evidence: &[Evidence], decided_boot_ns: u64, screen: Screen) {
+/// The evidence, with its times aligned.
+fn evidence_rows(out: &mut String, evidence: &[Evidence], decided_boot_ns: u64, screen: Screen) {
     let times: Vec<_> = evidence.iter().map(|seen| plain::relative_ms(seen.time_boot_ns, decided_boot_ns)).collect();
     let width = times.iter().map(String::len).max().unwrap_or_default();
     for (n, (seen, time)) in evidence.iter().zip(times).enumerate() {
@@ -115,7 +115,7 @@ fn doubts(out: &mut String, verdict: &Verdict, screen: Screen) {
     }
 }
 
-/// Of a failure: the surer, the louder.
+/// The style of a failure: a stronger confidence has a stronger colour.
 pub(super) const fn style_of(confidence: Confidence) -> Style {
     match confidence {
         Confidence::Proven => Style::Bad,
@@ -124,7 +124,6 @@ pub(super) const fn style_of(confidence: Confidence) -> Style {
     }
 }
 
-/// The surer of a failure, the louder.
 pub(super) fn style(verdict: &Verdict) -> Style {
     if verdict.outcome == Outcome::Failure { style_of(verdict.confidence) } else { Style::Good }
 }

@@ -13,7 +13,7 @@ fn op(netns: Netns, op: NetnsOpKind) -> ObservationKind {
 }
 
 #[test]
-fn a_namespace_that_ends_takes_its_listeners_along() {
+fn the_end_of_a_namespace_ends_its_listeners() {
     let mut stream = Stream::new().netns_made(POD).listens(POD, 8080, true).listens(NODE, 8080, true).clone();
     assert!(seen(&stream).listeners.knows(POD, 8080) && seen(&stream).namespaces.made(POD).is_some());
     let node = seen(stream.push(op(POD, NetnsOpKind::End)));
@@ -22,7 +22,7 @@ fn a_namespace_that_ends_takes_its_listeners_along() {
 }
 
 #[test]
-fn nothing_that_was_read_under_its_number_is_a_new_namespaces() {
+fn a_new_namespace_has_no_links_and_listeners_of_an_older_one_with_its_number() {
     let mut stream = Stream::new().links(true, &["10.88.0.1"]).listens(NODE, 8080, true).clone();
     let addr = "10.88.0.1".parse().expect("an address");
     assert!(seen(&stream).owns(NODE, addr));
@@ -31,14 +31,14 @@ fn nothing_that_was_read_under_its_number_is_a_new_namespaces() {
 }
 
 #[test]
-fn an_address_belongs_to_who_dials_before_it_belongs_to_where_it_was_found() {
+fn an_address_of_the_dialling_namespace_goes_before_an_inspection() {
     let stream = Stream::new().links(true, &["10.88.0.1"]).inspection(|it| it.netns = Some(POD)).clone();
     let at = |addr: &str| seen(&stream).netns_of_addr(NODE, addr.parse().expect("an address"));
     assert_eq!(["10.88.0.1", "127.0.0.1", "10.88.0.2", "10.88.0.3"].map(at), [Some(NODE), Some(NODE), Some(POD), None]);
 }
 
 #[test]
-fn a_namespace_of_the_start_is_not_the_next_one_of_its_number() {
+fn a_namespace_that_reuses_a_number_of_the_start_is_new() {
     let mut stream = Stream::new();
     let mut start = seen(&stream).start.clone().expect("a start");
     start.namespaces.push(POD);
@@ -48,9 +48,10 @@ fn a_namespace_of_the_start_is_not_the_next_one_of_its_number() {
     assert!(seen(&stream).namespaces.made(POD).is_some());
 }
 
-/// Without CAP_SYS_PTRACE, or confined by AppArmor, the processes of pods cannot be asked: `kubectl exec` makes no pod new.
+/// Without CAP_SYS_PTRACE, or under AppArmor, tracer cannot read the namespaces of pods at the start. Then `kubectl
+/// exec` must not make an old pod look new.
 #[test]
-fn who_enters_a_namespace_makes_it_only_if_all_old_ones_are_known() {
+fn an_entry_shows_a_new_namespace_only_if_all_old_ones_are_known() {
     let made = |incomplete: bool, ops: &[NetnsOpKind]| {
         let mut stream = Stream::new();
         let mut start = seen(&stream).start.clone().expect("a start");
@@ -64,9 +65,9 @@ fn who_enters_a_namespace_makes_it_only_if_all_old_ones_are_known() {
     assert!(made(true, &[NetnsOpKind::End, NetnsOpKind::Switch]), "the number is used again");
 }
 
-/// A pod that listens or enters namespaces over and over makes no verdict of its node less sure.
+/// A pod that repeatedly listens or enters namespaces must not lower the confidence of verdicts.
 #[test]
-fn what_one_cgroup_does_too_often_was_no_attempts_event() {
+fn lost_listen_and_namespace_events_do_not_count_for_attempts() {
     let lost = |place: &str| {
         let mut stream = Stream::new();
         let node = seen(stream.lost_in(place, 7));

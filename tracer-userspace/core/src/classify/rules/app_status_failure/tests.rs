@@ -5,7 +5,7 @@ fn answered(kind: AnswerKind, status: Option<u16>) -> Vec<&'static str> {
 }
 
 #[test]
-fn what_the_kubelet_takes_for_a_failure() {
+fn a_status_outside_200_to_399_or_a_tls_record_is_a_failure() {
     assert_eq!(answered(AnswerKind::Http, Some(503)), ["app_status_failure"]);
     assert_eq!(answered(AnswerKind::Http, Some(404)), ["app_status_failure"]);
     assert_eq!(answered(AnswerKind::Tls, None), ["app_status_failure"]);
@@ -16,9 +16,9 @@ fn what_the_kubelet_takes_for_a_failure() {
     assert_eq!(answered(AnswerKind::Http, Some(101)), ["app_status_failure"], "the kubelet wants 200 to 399");
 }
 
-/// The segment with the status line was lost, and the body came before it was sent again.
+/// The segment with the status line was lost. The body arrived before the retransmission.
 #[test]
-fn a_body_that_overtakes_its_status_line_is_no_other_protocol() {
+fn a_body_that_arrives_before_its_status_line_is_not_another_protocol() {
     let mut stream = Stream::new();
     stream.http_readiness().connect().established().answer(AnswerKind::Other, None).wait_ms(200);
     stream.answer(AnswerKind::Http, Some(200));
@@ -27,7 +27,7 @@ fn a_body_that_overtakes_its_status_line_is_no_other_protocol() {
 
 /// An httpGet probe of a mail server.
 #[test]
-fn a_server_that_speaks_first_speaks_no_http() {
+fn bytes_before_the_request_show_a_server_that_does_not_speak_http() {
     let decided = |asked: bool| {
         let mut stream = Stream::new().http_readiness().connect().established().clone();
         stream.answer_with(AnswerKind::Other, None, |it| it.asked = Some(asked)).closes((100, 101, 24));
@@ -39,9 +39,9 @@ fn a_server_that_speaks_first_speaks_no_http() {
     assert_ends(&answer.summary, "something that is not HTTP");
 }
 
-/// A tcpSocket probe of a server that says `503` to whoever connects.
+/// A tcpSocket probe of a server that sends `503` to each client right after the connect.
 #[test]
-fn who_sent_nothing_was_answered_nothing() {
+fn a_status_without_a_request_is_not_a_failure() {
     let decided = |specs: fn(&mut Stream) -> &mut Stream, sent: u64, asked: Option<bool>| {
         let mut stream = Stream::new();
         specs(&mut stream).connect().established();
@@ -57,13 +57,13 @@ fn who_sent_nothing_was_answered_nothing() {
         assert_eq!(decided(unknown, 100, asked), ["app_status_failure"]);
         assert_eq!(decided(Stream::http_readiness, 100, asked), ["app_status_failure"]);
     }
-    // It spoke first, and the prober then asked in HTTP.
+    // The server spoke first, and the prober then sent an HTTP request.
     assert_eq!(decided(Stream::http_readiness, 100, Some(false)), ["app_status_failure"]);
 }
 
-/// A TLS server answers plain HTTP with an alert, closes, and nothing was read of it.
+/// A TLS server answers plain HTTP with an alert and closes. No hook read the alert.
 #[test]
-fn what_is_shorter_than_a_status_line_is_no_answer() {
+fn bytes_shorter_than_a_status_line_are_a_failure() {
     let decided = |specs: fn(&mut Stream) -> &mut Stream, received: u64, by_rst: bool| {
         let mut stream = Stream::new();
         specs(&mut stream).connect().established();
@@ -86,9 +86,9 @@ fn what_is_shorter_than_a_status_line_is_no_answer() {
     }
 }
 
-/// `103 Early Hints` came first, and only that is read.
+/// `103 Early Hints` came first, and the hook reads only the first status.
 #[test]
-fn the_status_that_follows_an_interim_one_is_the_kubelets_word() {
+fn after_an_interim_status_the_kubelet_outcome_decides() {
     let decided = |status: u16| {
         let mut stream = Stream::new();
         stream.http_readiness().connect().established().answer(AnswerKind::Http, Some(status));
@@ -97,9 +97,9 @@ fn the_status_that_follows_an_interim_one_is_the_kubelets_word() {
     assert_eq!((decided(103), decided(200)), (vec!["app_status_failure"], vec!["unexplained"]));
 }
 
-/// The server closed after an answer that Go's client gives up on: it was whole.
+/// The server closed after a complete answer that Go's client rejects.
 #[test]
-fn an_answer_that_the_kubelets_client_does_not_take_was_not_cut() {
+fn a_complete_answer_that_the_kubelet_rejects_is_not_closed_without_answer() {
     let decided = |why: &str| {
         let mut stream = Stream::new();
         stream.http_readiness().connect().established().answer(AnswerKind::Http, Some(200));
@@ -118,9 +118,9 @@ fn an_answer_that_the_kubelets_client_does_not_take_was_not_cut() {
     assert_eq!(decided("net/http: HTTP/1.x transport connection broken: unexpected EOF"), ["closed_without_answer"]);
 }
 
-/// An interceptor that wants a token of everybody.
+/// A gRPC interceptor that requires a token of every client.
 #[test]
-fn a_grpc_server_that_wants_credentials_says_no() {
+fn a_grpc_server_that_requires_credentials_fails_the_probe() {
     let decided = |code: &str| {
         let mut stream = Stream::new();
         stream.grpc_readiness(1).connect().established().closes((100, 101, 200));
@@ -132,12 +132,16 @@ fn a_grpc_server_that_wants_credentials_says_no() {
         assert_eq!((verdict.cause.name(), verdict.confidence), ("app_status_failure", Confidence::Likely), "{code}");
         assert_has(&verdict.remediation, &["without credentials"]);
     }
-    assert_eq!(decided("Unavailable").cause.name(), "unexplained", "the client says that of a lost connection, too");
+    assert_eq!(
+        decided("Unavailable").cause.name(),
+        "unexplained",
+        "the client reports a lost connection in the same way"
+    );
 }
 
-/// A cloud's metadata, a credential provider: what a 404 means there is theirs to say.
+/// For a cloud's metadata service or a credential provider a 404 can be normal.
 #[test]
-fn what_no_probe_asks_is_no_failed_probe() {
+fn a_404_from_a_target_that_is_not_probed_is_no_failure() {
     let asked = |specs: bool| {
         let mut stream = Stream::new();
         if specs {
@@ -146,12 +150,12 @@ fn what_no_probe_asks_is_no_failed_probe() {
         stream.again_to(8, "169.254.169.254:80").connect().established().answers(404).causes()
     };
     assert!(asked(true).is_empty());
-    assert_eq!(asked(false), ["app_status_failure"], "what is probed is not known");
+    assert_eq!(asked(false), ["app_status_failure"], "the probes are not known");
 }
 
-/// Its spec has not come yet, or its probe was redirected there.
+/// The pod's spec has not arrived yet, or a redirect led the probe to this port.
 #[test]
-fn what_a_kubelet_asks_a_pod_is_a_probe() {
+fn a_kubelets_request_to_a_pod_is_a_probe_without_a_spec() {
     let asked = |comm: &str, target: &str| {
         let mut stream = Stream::new().http_readiness().pod_without_specs("10.88.0.9").clone();
         stream.again_to(8, target).connect().prober_named(comm).established().answers(404).causes()
@@ -167,10 +171,10 @@ fn asked_and_answered(stream: &mut Stream, kind: AnswerKind, status: Option<u16>
     stream.connect().established().answer(kind, status).closes((300, 301, 103))
 }
 
-/// Whatever the status: it is no answer to that question.
+/// The status does not matter, unless it is a success: then another client asked in HTTP.
 #[test]
-fn an_answer_in_another_protocol_is_a_failure() {
-    let noted = |https: bool, kind, status| {
+fn an_answer_in_another_protocol_fails_the_probe() {
+    let decided = |https: bool, kind, status| {
         let mut stream = Stream::new();
         if https {
             stream.https_readiness()
@@ -181,27 +185,27 @@ fn an_answer_in_another_protocol_is_a_failure() {
         verdicts.first().map(|it| (it.verdict.cause.name(), it.verdict.confidence, it.verdict.remediation.clone()))
     };
     let fix = |https, kind, status| {
-        let (cause, confidence, fix) = noted(https, kind, status).expect("a verdict");
+        let (cause, confidence, fix) = decided(https, kind, status).expect("a verdict");
         assert_eq!((cause, confidence), ("app_status_failure", Confidence::Proven));
         fix
     };
     assert_starts(&fix(true, AnswerKind::Http, Some(400)), "Set the probe's scheme to HTTP");
     assert_has(&fix(true, AnswerKind::Other, None), &["correct the probe's port"]);
-    assert_starts(&fix(false, AnswerKind::Http, Some(505)), "use httpGet");
+    assert_starts(&fix(false, AnswerKind::Http, Some(505)), "Use httpGet");
     for kind in [AnswerKind::Tls, AnswerKind::Alert] {
         assert_has(&fix(false, kind, None), &["a gRPC probe speaks no TLS (grpc.mode: TLS is alpha"]);
     }
     for (https, kind) in [(true, AnswerKind::Tls), (true, AnswerKind::Short), (false, AnswerKind::Other)] {
-        assert_eq!(noted(https, kind, None), None, "{https} {kind:?}");
+        assert_eq!(decided(https, kind, None), None, "{https} {kind:?}");
     }
     for (https, status) in [(true, 200), (true, 301), (false, 200)] {
-        assert_eq!(noted(https, AnswerKind::Http, Some(status)), None, "who says yes was asked in HTTP");
+        assert_eq!(decided(https, AnswerKind::Http, Some(status)), None, "another client asked in HTTP");
     }
 }
 
 /// Kubernetes 1.37 has `grpc.mode: TLS` and `httpGet.protocol: HTTP2`; a later one has others.
 #[test]
-fn what_a_field_of_a_later_kubernetes_asks_for_is_no_other_protocol() {
+fn a_protocol_that_the_spec_asks_for_is_not_another_protocol() {
     use ProbeProtocol::{Http2, Tls, Unknown};
     let decided = |grpc: bool, speaks, kind, status| {
         let mut stream = Stream::new();
@@ -224,34 +228,35 @@ fn what_a_field_of_a_later_kubernetes_asks_for_is_no_other_protocol() {
     assert_eq!(decided(false, Http2, AnswerKind::Tls, None), ["app_status_failure"]);
 }
 
-/// kubernetes/kubernetes#38144, #92647: it wants another cipher, or a client's certificate.
+/// kubernetes/kubernetes#38144, #92647: the server requires another cipher, or a client certificate.
 #[test]
-fn a_server_that_refuses_tls_says_no() {
+fn a_tls_alert_to_an_https_probe_is_a_failure() {
     let alert = asked_and_answered(Stream::new().https_readiness(), AnswerKind::Alert, None).verdict();
     assert_eq!((alert.cause.name(), alert.confidence), ("app_status_failure", Confidence::Proven));
-    assert_ends(&alert.summary, "a fatal alert, by which it refuses the TLS handshake");
+    assert_ends(&alert.summary, "a fatal alert that refuses the TLS handshake");
     assert_has(&alert.remediation, &["no client certificate", "kubectl logs"]);
-    let mut noted = Stream::new().https_readiness().connect().established().clone();
-    noted.closes((300, 301, 2000)).kubelet(ProbeOutput::TlsRefused);
-    let reported = noted.verdict();
+    let mut decided = Stream::new().https_readiness().connect().established().clone();
+    decided.closes((300, 301, 2000)).kubelet(ProbeOutput::TlsRefused);
+    let reported = decided.verdict();
     assert_eq!((reported.cause.name(), reported.confidence), ("app_status_failure", Confidence::Likely));
     assert_eq!(reported.remediation, alert.remediation);
 }
 
-/// Liveness and readiness on one port: the status that the kubelet read came by the other connection.
+/// Liveness and readiness use one port: the status of the kubelet outcome came over the other connection.
 #[test]
-fn a_status_is_not_of_who_was_refused_tls() {
+fn a_kubelet_status_is_not_given_to_the_connection_with_a_tls_alert() {
     let mut stream = Stream::new();
     asked_and_answered(stream.https_readiness().https_liveness_too(), AnswerKind::Alert, None).again(8);
     asked_and_answered(&mut stream, AnswerKind::Tls, None).wait_ms(5).kubelet(ProbeOutput::Status(503));
-    let noted = stream.verdicts();
-    let quoted: Vec<_> = noted.iter().filter(|it| it.kubelet.is_some()).map(|it| it.verdict.summary.as_str()).collect();
-    assert!(noted.len() == 2 && quoted.len() == 1 && quoted[0].contains("HTTP status 503"), "{quoted:?}");
+    let decided = stream.verdicts();
+    let quoted: Vec<_> =
+        decided.iter().filter(|it| it.kubelet.is_some()).map(|it| it.verdict.summary.as_str()).collect();
+    assert!(decided.len() == 2 && quoted.len() == 1 && quoted[0].contains("HTTP status 503"), "{quoted:?}");
 }
 
-/// A probe of an open port is over by then; a client of its own may take a certificate that another one does not.
+/// A tcpSocket probe has succeeded by then. Without a spec, the server may refuse the certificate of an unknown client.
 #[test]
-fn an_alert_to_who_may_not_have_spoken_tls_refuses_nobody() {
+fn a_tls_alert_without_a_known_tls_request_is_no_failure() {
     for probed in [Stream::tcp_readiness as fn(&mut Stream) -> &mut Stream, |stream| stream] {
         let mut stream = Stream::new();
         probed(&mut stream).connect().established().answer(AnswerKind::Alert, None);
@@ -263,9 +268,9 @@ fn an_alert_to_who_may_not_have_spoken_tls_refuses_nobody() {
     assert!(overtaken.closes((300, 301, 900)).causes().is_empty());
 }
 
-/// An HTTPS probe follows a redirect to `http://` on the port that it asks in TLS.
+/// An HTTPS probe follows a redirect to `http://` on the same port.
 #[test]
-fn a_port_that_speaks_tls_may_have_been_asked_in_plain() {
+fn plain_http_from_a_port_that_speaks_tls_may_come_of_a_redirect() {
     let mut stream = Stream::new();
     asked_and_answered(stream.https_readiness(), AnswerKind::Tls, None).again(8);
     asked_and_answered(&mut stream, AnswerKind::Http, Some(400));
@@ -275,9 +280,9 @@ fn a_port_that_speaks_tls_may_have_been_asked_in_plain() {
     assert_eq!(stream.wait_ms(3).kubelet(ProbeOutput::Status(400)).causes().len(), 1, "the same cause");
 }
 
-/// The first segment of a TLS server's flight was lost: nothing was received in order.
+/// The first segment of the TLS server's answer was lost: the prober received no bytes in order.
 #[test]
-fn what_has_no_beginning_is_no_answer() {
+fn bytes_out_of_order_are_no_answer() {
     for probed in [Stream::https_readiness, Stream::http_readiness] {
         let mut stream = Stream::new();
         probed(&mut stream).connect().established().answer(AnswerKind::Other, None).wait_ms(300);
@@ -286,32 +291,32 @@ fn what_has_no_beginning_is_no_answer() {
     }
 }
 
-/// A certificate's second segment may come before its first.
+/// The second segment of a certificate can arrive before the first.
 #[test]
-fn what_overtakes_a_tls_record_is_no_other_protocol() {
+fn a_segment_that_arrives_before_the_tls_record_is_not_another_protocol() {
     let mut stream = Stream::new();
     stream.https_readiness().connect().established().answer(AnswerKind::Other, None).wait_ms(200);
     stream.answer(AnswerKind::Tls, None);
     assert!(stream.closes((300, 301, 2200)).causes().is_empty());
 }
 
-/// The request may be in plain HTTP, of a lifecycle handler or of a user. Or the server of a tcpSocket probe speaks first.
+/// A lifecycle handler or a user may have sent plain HTTP. Or the server of a tcpSocket probe speaks first.
 #[test]
-fn an_answer_to_who_may_not_have_asked_so_is_none() {
-    let noted = |probed: fn(&mut Stream) -> &mut Stream, comm: &str| {
+fn plain_http_is_no_failure_if_the_attempt_may_not_be_the_https_probe() {
+    let decided = |probed: fn(&mut Stream) -> &mut Stream, comm: &str| {
         let mut stream = Stream::new();
         probed(&mut stream).connect().prober_named(comm).established().answers(400).causes()
     };
-    assert!(noted(|it| it.https_readiness().lifecycle(LifecycleEvent::PreStop, 8080), "kubelet").is_empty());
-    assert!(noted(Stream::https_readiness, "k3s-server").is_empty());
-    assert_eq!(noted(Stream::https_readiness, "kubelet"), ["app_status_failure"]);
+    assert!(decided(|it| it.https_readiness().lifecycle(LifecycleEvent::PreStop, 8080), "kubelet").is_empty());
+    assert!(decided(Stream::https_readiness, "k3s-server").is_empty());
+    assert_eq!(decided(Stream::https_readiness, "kubelet"), ["app_status_failure"]);
     let mut banner = Stream::new();
     banner.tcp_readiness().https_liveness_too().connect().established().answer(AnswerKind::Other, None);
     assert!(banner.closes((0, 1, 41)).causes().is_empty());
 }
 
 #[test]
-fn what_the_kubelet_could_not_read_over_tls_is_reported_of_tls() {
+fn the_fix_for_an_https_probe_names_https() {
     let mut stream = Stream::new().https_readiness().connect().established().clone();
     stream.closes((300, 301, 103)).kubelet(ProbeOutput::NotHttp);
     let verdict = stream.verdict();
@@ -320,7 +325,7 @@ fn what_the_kubelet_could_not_read_over_tls_is_reported_of_tls() {
 }
 
 #[test]
-fn a_grpc_server_without_the_health_service_says_no() {
+fn a_grpc_server_without_the_health_service_fails_the_probe() {
     let mut stream = Stream::new().grpc_readiness(1).connect().established().clone();
     stream.closes((200, 201, 150)).kubelet(ProbeOutput::NoHealthService);
     let verdict = stream.verdict();

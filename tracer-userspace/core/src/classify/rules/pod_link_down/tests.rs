@@ -11,7 +11,7 @@ fn eth0(up: bool, running: bool) -> LinkState {
     }
 }
 
-fn looked_at(link: LinkState) -> Vec<&'static str> {
+fn causes_with(link: LinkState) -> Vec<&'static str> {
     let mut stream = Stream::new();
     stream.connect().wait_ms(200).inspection(|seen| {
         seen.netns = Some(POD);
@@ -29,15 +29,15 @@ fn a_drop_on_a_device_that_is_down_is_proof() {
 #[test]
 fn a_bridge_without_a_port_is_reported_when_nothing_nearer_is() {
     let stream = Stream::new().connect().drop(SYN, "NO_TX_TARGET", NODE).clone();
-    assert!(stream.causes().is_empty(), "a look at the target may name the link");
+    assert!(stream.causes().is_empty(), "an inspection of the target may name the link");
     let bridge = Device { ifindex: 3, name: "cni0".into(), up: true, loopback: false };
     let mut stream = Stream::new().connect().drop_on(SYN, "NO_TX_TARGET", NODE, Some(bridge)).clone();
     assert_eq!(stream.gives_up().causes(), ["pod_link_down"]);
 }
 
-/// Set up again it would be no nearer: it is up. A mark in the table mangle chose a route over another bridge.
+/// The bridge is up already. A mark set in the table mangle chose a route over another bridge.
 #[test]
-fn a_bridge_of_other_addresses_is_not_the_pods() {
+fn a_bridge_with_other_addresses_is_no_link_of_the_pod() {
     let noted = |addr: &str| {
         let bridge = Device { ifindex: 3, name: "br0".into(), up: true, loopback: false };
         let addrs = vec![addr.parse().expect("an address")];
@@ -54,16 +54,16 @@ fn a_bridge_of_other_addresses_is_not_the_pods() {
     assert_has(&other.remediation, &["ip route get 10.88.0.2 from 10.88.0.1"]);
 }
 
-/// Seen: the pod's neighbour entry for the node was wrong.
+/// Found on a node where the pod's neighbour entry for the node was wrong.
 #[test]
-fn an_answer_to_nobodys_link_layer_address_is_no_link_that_is_down() {
+fn an_answer_to_an_unknown_link_layer_address_is_not_link_down() {
     let port = Device { ifindex: 3, name: "v3".into(), up: true, loopback: false };
     let mut stream = Stream::new().connect().drop_on(SYN_ACK, "NO_TX_TARGET", NODE, Some(port)).clone();
     assert_eq!(stream.gives_up().causes(), ["unexplained"]);
 }
 
 #[test]
-fn what_was_read_for_a_later_attempt_says_nothing_of_this_one() {
+fn an_inspection_after_the_end_does_not_count() {
     let mut stream = Stream::new();
     stream.connect().gives_up().wait_ms(500).inspection(|seen| {
         seen.netns = Some(POD);
@@ -73,7 +73,7 @@ fn what_was_read_for_a_later_attempt_says_nothing_of_this_one() {
 }
 
 #[test]
-fn an_address_that_no_kernel_has_and_somebody_answers_for_is_no_gone_pod() {
+fn a_pod_is_not_gone_if_somebody_answers_for_its_address() {
     let gone = |state: &str, ambiguous: bool| {
         let mut stream = Stream::new();
         stream.http_readiness().connect().wait_ms(200).inspection(|seen| {
@@ -85,11 +85,11 @@ fn an_address_that_no_kernel_has_and_somebody_answers_for_is_no_gone_pod() {
     };
     assert_eq!(gone("failed", false), ["pod_link_down"]);
     assert_eq!(gone("reachable", false), ["unexplained"]);
-    assert_eq!(gone("failed", true), ["neighbour_failure"], "two have it");
+    assert_eq!(gone("failed", true), ["neighbour_failure"], "two namespaces have it");
 }
 
 #[test]
-fn the_copies_that_a_bridge_floods_say_nothing_but_the_port() {
+fn flooded_copies_of_a_bridge_do_not_count() {
     let mut stream = Stream::new();
     stream.connect().drop(SYN, "OTHERHOST", POD).wait_ms(200).inspection(|seen| {
         seen.netns = Some(POD);
@@ -98,9 +98,9 @@ fn the_copies_that_a_bridge_floods_say_nothing_but_the_port() {
     assert_eq!(stream.gives_up().causes(), ["pod_link_down"]);
 }
 
-/// Seen with a permanent neighbour entry: without one the packet waits for an answer, and never comes to the queue.
+/// Needs a permanent neighbour entry: without one the packet waits for the neighbour, and never reaches the queue.
 #[test]
-fn a_packet_that_a_queue_without_carrier_dropped_was_lost_at_the_link() {
+fn a_drop_by_a_queue_without_carrier_is_link_down() {
     let at = |running| {
         let port = Device { ifindex: 7, name: "veth7".into(), up: true, loopback: false };
         let mut stream = Stream::new();
@@ -115,14 +115,14 @@ fn a_packet_that_a_queue_without_carrier_dropped_was_lost_at_the_link() {
 
 #[test]
 fn the_state_of_the_targets_link_decides_and_a_good_link_does_not() {
-    assert_eq!(looked_at(eth0(false, false)), ["pod_link_down"]);
-    assert_eq!(looked_at(eth0(true, false)), ["pod_link_down"]);
-    assert_eq!(looked_at(eth0(true, true)), ["unexplained"]);
+    assert_eq!(causes_with(eth0(false, false)), ["pod_link_down"]);
+    assert_eq!(causes_with(eth0(true, false)), ["pod_link_down"]);
+    assert_eq!(causes_with(eth0(true, true)), ["unexplained"]);
 }
 
-/// Its other end in the pod is up and has no carrier for it.
+/// The pod's end is up, and has no carrier.
 #[test]
-fn the_nodes_end_that_is_down_is_reported_to_be_down() {
+fn the_nodes_end_is_named_if_it_is_down() {
     let noted = |set_down: bool, up: bool| {
         let veth = LinkState { ifindex: 7, name: "veth7".into(), up, ..LinkState::default() };
         let mut stream = Stream::new().links(true, &["10.88.0.1"]).connect().clone();
@@ -138,27 +138,28 @@ fn the_nodes_end_that_is_down_is_reported_to_be_down() {
     };
     let set = noted(true, true);
     assert_starts(&set.summary, "veth7 on the node is down (set down by");
-    assert!(noted(false, true).summary.starts_with("eth0 in "), "what is up is not named");
+    assert!(noted(false, true).summary.starts_with("eth0 in "), "an end that is up is not named");
     let verdict = noted(false, false);
     assert_starts(&verdict.summary, "veth7 on the node is down: ");
     assert_ends(&verdict.remediation, ": ip link set veth7 up");
     assert_ends(&verdict.evidence[0].text, "no carrier: its other end is down");
 }
 
-/// Found by the properties: its handshake and its end were lost, and the target was looked at for another attempt.
+/// Found by the property tests: events of its handshake and its end were lost, and the target was inspected for another
+/// attempt.
 #[test]
-fn an_attempt_that_may_be_over_is_not_judged_by_a_look_at_its_target() {
+fn an_attempt_that_may_be_over_is_not_judged_by_an_inspection() {
     let mut stream = Stream::new();
     stream.connect().lost(2).wait_ms(200).inspection(|seen| {
         seen.netns = Some(POD);
         seen.links = vec![eth0(false, false)];
     });
     assert!(stream.causes().is_empty());
-    assert_eq!(stream.gives_up().causes(), ["pod_link_down"], "its end is seen: it did wait");
+    assert_eq!(stream.gives_up().causes(), ["pod_link_down"], "its end was observed: it did wait");
 }
 
-/// What is seen of the SYN, then an inspection: the target is in this namespace, and its link is down.
-fn met(begin: impl FnOnce(&mut Stream), netns: Netns) -> Vec<&'static str> {
+/// The causes, if an inspection after these events finds the target in this namespace and its link down.
+fn causes_with_link_down(begin: impl FnOnce(&mut Stream), netns: Netns) -> Vec<&'static str> {
     let mut stream = Stream::new().links(true, &["10.88.0.1"]).connect().clone();
     begin(&mut stream);
     stream.wait_ms(200).inspection(|seen| {
@@ -170,25 +171,26 @@ fn met(begin: impl FnOnce(&mut Stream), netns: Netns) -> Vec<&'static str> {
 
 /// nodelocaldns and a node's own address on a device that is down: both are reached over `lo`.
 #[test]
-fn an_address_of_a_node_or_of_the_own_namespace_is_not_behind_its_link() {
-    assert_eq!(met(|_| {}, POD), ["pod_link_down"]);
-    assert_eq!(met(|_| {}, NODE), ["unexplained"]);
+fn a_nodes_own_address_is_not_behind_its_link() {
+    assert_eq!(causes_with_link_down(|_| {}, POD), ["pod_link_down"]);
+    assert_eq!(causes_with_link_down(|_| {}, NODE), ["unexplained"]);
 }
 
 #[test]
-fn what_ipvs_took_or_a_listener_met_was_not_lost_at_the_link() {
-    assert_eq!(met(|stream| _ = stream.ipvs(SYN, IpvsOp::Translate), POD), ["unexplained"]);
-    let full = |queue| met(|stream| _ = stream.queue_full(queue), POD);
+fn a_syn_that_met_ipvs_or_a_listener_was_not_lost_at_the_link() {
+    assert_eq!(causes_with_link_down(|stream| _ = stream.ipvs(SYN, IpvsOp::Translate), POD), ["unexplained"]);
+    let full = |queue| causes_with_link_down(|stream| _ = stream.queue_full(queue), POD);
     assert_eq!(full(ListenQueue::Accept), ["accept_queue_overflow"]);
     assert_eq!(full(ListenQueue::HalfOpen), ["syn_backlog_overflow"]);
 }
 
-const SIX: &str = "fd00::2";
+const IPV6: &str = "fd00::2";
 
-/// A pod with fallback devices, as every pod of a node has that uses IPIP; its eth0 has lost its IPv6 address.
-fn six(begin: impl FnOnce(&mut Stream), up: bool) -> Vec<String> {
+/// The links that the verdicts name for a pod whose eth0 has lost its IPv6 address. It has the fallback devices of
+/// every pod of a node that uses IPIP.
+fn named_links(begin: impl FnOnce(&mut Stream), up: bool) -> Vec<String> {
     let down = |ifindex, name: &str| LinkState { ifindex, name: name.into(), ..LinkState::default() };
-    let mut stream = Stream::to(&format!("[{SIX}]:8080"));
+    let mut stream = Stream::to(&format!("[{IPV6}]:8080"));
     begin(&mut stream);
     stream.connect().wait_ms(200).inspection(|seen| {
         seen.links = vec![down(2, "tunl0"), down(3, "ip6tnl0"), LinkState { up, ..down(4, "eth0") }];
@@ -201,31 +203,31 @@ fn six(begin: impl FnOnce(&mut Stream), up: bool) -> Vec<String> {
 }
 
 #[test]
-fn an_ipv6_address_went_with_the_link_that_held_it() {
+fn an_ipv6_address_is_lost_with_the_link_that_held_it() {
     let held = |stream: &mut Stream| {
         stream.inspection(|seen| {
-            let addrs = vec![SIX.parse().expect("an address")];
+            let addrs = vec![IPV6.parse().expect("an address")];
             seen.links = vec![LinkState { ifindex: 4, up: true, addrs, ..LinkState::default() }];
         });
     };
-    assert_eq!(six(held, false), ["eth0"]);
-    assert_eq!(six(held, true), ["-"], "it was taken off");
+    assert_eq!(named_links(held, false), ["eth0"]);
+    assert_eq!(named_links(held, true), ["-"], "the address was removed");
 }
 
-/// The tracer came when it was down already.
+/// tracer started when the link was down already.
 #[test]
-fn an_ipv6_address_went_with_the_only_link() {
-    let mut stream = Stream::to(&format!("[{SIX}]:8080"));
+fn an_ipv6_address_is_lost_with_the_only_link() {
+    let mut stream = Stream::to(&format!("[{IPV6}]:8080"));
     stream.connect().wait_ms(200).inspection(|seen| seen.links = vec![eth0(false, false)]);
     assert_eq!(stream.gives_up().causes(), ["pod_link_down"]);
 }
 
 #[test]
-fn an_ipv6_address_went_with_the_link_that_was_set_down() {
-    assert_eq!(six(|_| {}, false), ["-"], "any of three");
-    assert_eq!(six(|stream| _ = stream.link_set(POD, 4, "eth0", false), false), ["eth0"]);
+fn an_ipv6_address_is_lost_with_the_link_that_was_set_down() {
+    assert_eq!(named_links(|_| {}, false), ["-"], "any of three links");
+    assert_eq!(named_links(|stream| _ = stream.link_set(POD, 4, "eth0", false), false), ["eth0"]);
     let both = |stream: &mut Stream| _ = stream.link_set(POD, 4, "eth0", false).link_set(POD, 4, "eth0", true);
-    assert_eq!(six(both, false), ["-"]);
+    assert_eq!(named_links(both, false), ["-"]);
 }
 
 #[test]
@@ -247,9 +249,9 @@ fn a_pod_with_a_known_namespace_is_not_gone() {
     assert_eq!(reported(&|stream| _ = stream.netns_ends(POD).netns_made(POD)), ["neighbour_failure"]);
 }
 
-/// The last reading of the link before a connect that finds no route has the flag that it had before.
+/// The last reading of the link before the connect has the old flag.
 #[test]
-fn a_link_that_was_just_set_down_took_the_route_with_it_before_its_flag_is_off() {
+fn a_link_that_was_just_set_down_counts_while_its_flag_is_on() {
     let reported = |later_ms: u64| {
         let addrs = vec!["10.88.0.1".parse().expect("an address")];
         let bridge =

@@ -50,7 +50,7 @@ fn kube_proxys_reject_names_the_service() {
 
 /// Cilium's programs at cgroup/connect.
 #[test]
-fn a_connect_that_is_refused_at_once_is_reported_by_the_list() {
+fn a_connect_that_is_refused_at_once_is_explained_by_the_list() {
     let reported = |errno, facts: Option<ObservationKind>| {
         let mut stream = Stream::to("10.96.0.9:80");
         facts.into_iter().for_each(|kind| _ = stream.push(kind));
@@ -63,7 +63,7 @@ fn a_connect_that_is_refused_at_once_is_reported_by_the_list() {
 }
 
 #[test]
-fn another_rule_is_a_firewalls() {
+fn another_rule_is_a_firewall_reject() {
     let mut stream = Stream::to("10.96.0.9:80");
     stream.connect().icmp(3, 3).filtered(SYN, NODE).push(kube_proxy("deny all"));
     assert_eq!(stream.causes(), ["firewall_reject"]);
@@ -75,7 +75,7 @@ fn ipvs_without_a_backend_decides_at_once() {
 }
 
 #[test]
-fn the_list_of_services_says_it_where_the_rules_do_not_and_finds_the_circle() {
+fn without_rules_an_empty_service_in_the_list_is_possible() {
     let stream = Stream::to("10.96.0.9:80").push(services(&[], &["10.88.0.1"])).connect().gives_up().clone();
     assert_eq!(stream.decided(), ("service_no_endpoints", Confidence::Possible));
     let stream = Stream::to("10.96.0.9:80").push(services(&["10.88.0.7"], &[])).connect().gives_up().clone();
@@ -105,7 +105,7 @@ fn the_list_of_services_has_the_number_of_endpoints_and_the_owner_of_the_policy(
 }
 
 #[test]
-fn a_circle_is_fixed_where_it_is_whatever_the_policy() {
+fn a_circular_dependency_is_fixed_first_whatever_the_policy() {
     let verdict =
         dropped_in("KUBE-SERVICES", vec![services(&["10.88.1.7"], &["10.88.0.1"]), pod_at("10.88.0.1")]).verdict;
     assert_has(&verdict.summary, &["on this node", "circular"]);
@@ -113,7 +113,7 @@ fn a_circle_is_fixed_where_it_is_whatever_the_policy() {
 }
 
 #[test]
-fn rules_that_do_not_agree_say_only_that_none_is_ready() {
+fn rules_that_do_not_agree_show_only_that_none_is_ready() {
     let mut stream = Stream::to("10.96.0.9:80");
     let named = |what: &str| FirewallRule {
         comment: Some(format!("shop/cart:http has no {what}")),
@@ -146,7 +146,7 @@ fn ipvs_without_a_backend_though_endpoints_are_ready_hints_at_the_policy() {
 
 /// No kprobes, as on the kernels that have tracepoints only.
 #[test]
-fn a_node_port_that_has_no_backend_in_the_table_of_ipvs_is_no_rules() {
+fn a_node_port_without_a_backend_in_the_table_of_ipvs_is_no_firewall_reject() {
     let reported = |hook: Hook, backends: &[&str], rules: Vec<FirewallRule>| {
         let mut stream = Stream::to("10.88.0.1:30080");
         stream.missing(hook).links(true, &["10.88.0.1"]).node_port(ProxyMode::Ipvs, 30_080, backends).connect();
@@ -164,9 +164,9 @@ fn a_node_port_that_has_no_backend_in_the_table_of_ipvs_is_no_rules() {
     assert_eq!(reported(Hook::IpvsLeave, &[], deny), ("firewall_reject", Confidence::Proven));
 }
 
-/// 5.10 where no program can sit on a function: not even the error of IPVS is reported.
+/// 5.10 without programs on functions: not even the error of IPVS is observed.
 #[test]
-fn where_no_hook_tells_of_its_error_the_table_and_the_drop_do() {
+fn without_a_hook_for_the_error_the_table_and_the_drop_decide() {
     let reported = |missing: &[Hook], without: &[&str]| {
         let without_backend = without.iter().map(|at| at.parse().expect("an address")).collect();
         let table = NodePorts { netns: NODE, mode: ProxyMode::Ipvs, ports: Vec::new(), without_backend };
@@ -178,7 +178,7 @@ fn where_no_hook_tells_of_its_error_the_table_and_the_drop_do() {
     };
     let both = &[Hook::IpvsLeave, Hook::IcmpSend];
     assert_eq!(reported(both, &["10.96.0.9:80"]), ("service_no_endpoints", Confidence::Likely));
-    assert_eq!(reported(both, &[]).0, "firewall_drop", "it has one");
+    assert_eq!(reported(both, &[]).0, "firewall_drop", "it has a backend");
     assert_eq!(
         reported(&[Hook::IpvsLeave], &["10.96.0.9:80"]).0,
         "firewall_drop",
@@ -186,9 +186,9 @@ fn where_no_hook_tells_of_its_error_the_table_and_the_drop_do() {
     );
 }
 
-/// The same of a Service's own address, which is no NodePort; and before the rules have been read.
+/// A Service's own address, which is no NodePort; also before the rules have been read.
 #[test]
-fn nor_is_a_service_without_a_backend() {
+fn a_service_without_a_backend_in_the_table_of_ipvs_is_no_firewall_reject() {
     let reported_in = |netns, hook: Hook, without: &[&str], rules: Option<Vec<FirewallRule>>| {
         let without_backend = without.iter().map(|at| at.parse().expect("an address")).collect();
         let table = NodePorts { netns: NODE, mode: ProxyMode::Ipvs, ports: Vec::new(), without_backend };
@@ -214,7 +214,7 @@ fn nor_is_a_service_without_a_backend() {
 
 /// Cilium in place of kube-proxy, where it does not translate at the socket.
 #[test]
-fn a_program_that_drops_the_syn_to_a_service_that_is_empty_says_why() {
+fn a_syn_to_an_empty_service_that_a_program_drops_is_service_no_endpoints() {
     let reported = |flags, ready: &[&str]| {
         let mut stream = Stream::to("10.96.0.9:80");
         stream.push(services(ready, &[])).connect().drop(flags, "TC_INGRESS", NODE).gives_up().decided()
@@ -224,7 +224,7 @@ fn a_program_that_drops_the_syn_to_a_service_that_is_empty_says_why() {
     assert_eq!(reported(SYN_ACK, &[]), ("network_policy_drop", Confidence::Proven), "somebody did answer");
 }
 
-/// As kube-proxy 1.36 writes them, and as a reading lists them: chains that several hooks share are no base chain's.
+/// A rule as kube-proxy 1.36 writes it and a reading lists it: a chain that several hooks share has no base chain.
 fn of_kube_proxy_1_36(chain: &str, comment: &str, when: When) -> FirewallRule {
     FirewallRule {
         family: "ip".into(),
@@ -240,7 +240,7 @@ fn of_kube_proxy_1_36(chain: &str, comment: &str, when: When) -> FirewallRule {
 }
 
 #[test]
-fn what_kube_proxy_looks_up_first_is_not_what_it_rejects_last() {
+fn the_rule_that_kube_proxy_checks_first_is_named() {
     let invalid = "Reject traffic to invalid ports of ClusterIPs";
     let last = of_kube_proxy_1_36("cluster-ips-check", invalid, When::default());
     let when = When { dst: Some(Prefix { addr: [10, 96, 0, 9].into(), len: 32 }), dport: Some(80), ..When::default() };
@@ -259,9 +259,9 @@ fn what_kube_proxy_looks_up_first_is_not_what_it_rejects_last() {
     assert_starts(&unknown.summary, "no Service has port 80 at the ClusterIP 10.96.0.9");
 }
 
-/// Where some rules were not read, and where each of them may have taken it.
+/// Some rules were not read, or several rules may have stopped the packet.
 #[test]
-fn what_kube_proxy_rejects_is_never_a_firewalls() {
+fn a_reject_of_kube_proxy_is_never_a_firewall_reject() {
     let reported = |rules: Vec<FirewallRule>, truncated| {
         let mut stream = Stream::to("10.96.0.9:80");
         let rules = ObservationKind::Firewall(Box::new(Firewall { rules, truncated, ..Firewall::empty(NODE) }));
@@ -283,9 +283,9 @@ fn what_kube_proxy_rejects_is_never_a_firewalls() {
     assert_eq!(reported(vec![empty, FirewallRule { chain: "mine".into(), ..legacy }], false).0, "firewall_reject");
 }
 
-/// It asks a set of addresses that is not read, so that it fits each packet.
+/// The rule looks up a set of addresses that is not read, so it fits each packet.
 #[test]
-fn kube_proxys_rule_for_all_cluster_ips_says_nothing_of_another_address() {
+fn kube_proxys_rule_for_all_cluster_ips_does_not_count_for_another_address() {
     let reported = |addrs: &[&str], truncated| {
         let addrs = addrs.iter().map(|it| it.parse().expect("an address")).collect();
         let of_ipvs = LinkState { ifindex: 9, name: "kube-ipvs0".into(), addrs, ..LinkState::default() };
@@ -306,9 +306,10 @@ fn kube_proxys_rule_for_all_cluster_ips_says_nothing_of_another_address() {
     assert_eq!(reported(&["10.96.0.1"], false).0, "service_no_endpoints", "all was read, and nothing else fits");
 }
 
-/// As a reading lists kube-proxy 1.36: the walk decides, whatever the conditions of shared chains look like.
+/// Rules of kube-proxy 1.36 as a reading lists them. The walk decides, whatever the conditions of shared chains look
+/// like.
 #[test]
-fn the_one_element_that_the_walk_ends_at_decides() {
+fn the_rule_at_which_the_walk_ends_decides() {
     let shared = |chain: &str, comment: &str| of_kube_proxy_1_36(chain, comment, When::default());
     let rules = vec![
         shared("cluster-ips-check", "Reject traffic to invalid ports of ClusterIPs"),

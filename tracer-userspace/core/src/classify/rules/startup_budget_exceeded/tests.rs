@@ -10,14 +10,14 @@ fn refusals(count: u64) -> Stream {
 }
 
 #[test]
-fn the_refusal_that_fills_the_threshold_is_the_one() {
+fn the_refusal_that_reaches_the_threshold_spends_the_budget() {
     let stream = refusals(3);
     assert_eq!(stream.causes(), ["not_listening_yet", "not_listening_yet", "startup_budget_exceeded"]);
     let last = &stream.verdicts()[2].verdict;
     assert_has(&last.remediation, &["failureThreshold: 6"]);
 }
 
-/// The first dial of a pod may be that of the API server in the same process, and the last is as sure as that.
+/// A connection may be one of the API server in the same process, so the verdict is likely only.
 #[test]
 fn with_an_api_server_in_the_process_the_budget_is_reported_too() {
     let mut stream = Stream::new().liveness(10, 3).runs(Runs::default()).netns_made(POD).clone();
@@ -30,7 +30,7 @@ fn with_an_api_server_in_the_process_the_budget_is_reported_too() {
 
 /// Whether this is the container's first run is not known: it may have crashed and been started again in between.
 #[test]
-fn a_start_of_which_only_the_namespace_tells_is_likely() {
+fn a_start_that_only_the_namespace_shows_is_likely() {
     let mut first = Stream::new().liveness(1, 3).runs(Runs::default()).netns_made(POD).clone();
     refuse(&mut first, 100, 3);
     let sure = |stream: &Stream| stream.verdicts()[2].verdict.confidence;
@@ -43,7 +43,7 @@ fn a_start_of_which_only_the_namespace_tells_is_likely() {
     assert_eq!(named.causes()[3..], ["not_listening_yet"; 2], "another run");
 }
 
-/// It exits by itself, and the status of the run that goes on is not there yet.
+/// The container exits by itself, and the status of its next run is not there yet.
 #[test]
 fn a_container_that_crashed_has_not_spent_its_budget() {
     let crashed = |runs: &dyn Fn(u64) -> Runs| {
@@ -61,16 +61,16 @@ fn a_container_that_crashed_has_not_spent_its_budget() {
     assert_ne!(waits.as_deref(), Some("startup_budget_exceeded"));
 }
 
-/// Refused for as long as its readiness probe liked to ask, before liveness asked once.
+/// The readiness probe is refused for long before the liveness probe begins.
 #[test]
-fn what_the_readiness_probe_is_reported_spends_no_liveness_budget() {
+fn refusals_of_the_readiness_probe_spend_no_liveness_budget() {
     let mut stream = Stream::new();
     stream.liveness_after(30, 10, 3).readiness_too().runs(Runs::default()).netns_made(POD);
     for conn in 100..105 {
         stream.again(conn).connect().reset_sent(SYN, true, None).wait_ms(10_000);
     }
     assert_eq!(stream.causes(), ["not_listening_yet"; 5], "40 s, of at least 50");
-    // From 50 s on each can be the one that is too many; both have asked since 30 s.
+    // From 50 s on each refusal can be the one that is too many: both probes run since 30 s.
     for conn in 200..204 {
         stream.again(conn).connect().reset_sent(SYN, true, None).wait_ms(1_000);
         stream.again(conn + 10).connect().reset_sent(SYN, true, None).wait_ms(9_000);
@@ -84,9 +84,9 @@ fn what_the_readiness_probe_is_reported_spends_no_liveness_budget() {
     );
 }
 
-/// The kubelet tells that this one was liveness, its second: the refusals before were readiness's.
+/// The kubelet outcome identifies this attempt as the second of liveness. Two refusals before were of readiness.
 #[test]
-fn a_liveness_attempt_that_is_reported_spends_no_more_than_itself() {
+fn an_identified_liveness_attempt_does_not_count_those_of_readiness() {
     let mut stream = Stream::new();
     stream.liveness_after(0, 10, 3).readiness_too().runs(Runs::default()).netns_made(POD);
     // Readiness, liveness, readiness; then liveness.
@@ -101,7 +101,7 @@ fn a_liveness_attempt_that_is_reported_spends_no_more_than_itself() {
 }
 
 #[test]
-fn a_liveness_probe_that_began_after_the_start_is_no_start() {
+fn a_liveness_probe_after_a_startup_probe_spends_no_startup_budget() {
     let mut stream = Stream::new().liveness(1, 3).exec_startup_too().netns_made(POD).clone();
     refuse(&mut stream, 100, 3);
     assert!(!stream.causes().contains(&"startup_budget_exceeded"), "{:?}", stream.causes());
@@ -113,7 +113,7 @@ fn a_process_that_listens_on_another_port_has_started() {
     stream.listens(POD, 9090, true);
     refuse(&mut stream, 200, 2);
     assert_eq!(stream.causes()[2..], ["connection_refused"; 2]);
-    // With a second container it may be that one which listens.
+    // With two containers, the other one may listen.
     let mut two = Stream::new();
     two.liveness(1, 3).second_container().runs(Runs::default()).netns_made(POD).listens(POD, 9090, true);
     refuse(&mut two, 100, 3);
@@ -121,9 +121,9 @@ fn a_process_that_listens_on_another_port_has_started() {
     assert_eq!((last.cause.name(), last.confidence), ("startup_budget_exceeded", Confidence::Likely));
 }
 
-/// The port is the sidecar's, which is gone; this container was restarted because of it.
+/// The port belongs to the sidecar, which is gone; this container was restarted because of it.
 #[test]
-fn another_containers_port_is_no_start() {
+fn the_port_of_another_container_is_no_start() {
     let mut stream = Stream::new();
     stream.liveness(1, 3).second_container().wait_ms(5_000).listens(POD, 8080, true).listens(POD, 8080, false);
     run(&mut stream, 1, None);
@@ -132,7 +132,7 @@ fn another_containers_port_is_no_start() {
 }
 
 #[test]
-fn what_was_lost_may_have_been_the_listener() {
+fn lost_events_make_an_absent_listener_less_sure() {
     let spent = |place: &str, runs: Option<Runs>| {
         let mut stream = Stream::new().liveness(1, 3).netns_made(POD).clone();
         runs.map(|runs| stream.runs(runs));
@@ -156,7 +156,7 @@ fn a_listener_on_the_port_ends_the_start() {
     assert_eq!(stream.causes().last(), Some(&"connection_refused"));
 }
 
-/// A container that is restarted again and again, its sandbox older than the tracer, its status known.
+/// A container that was restarted several times. Its sandbox is older than tracer, and its status is known.
 fn restarted(restarts: u32, last: Option<Ended>) -> Stream {
     let mut stream = Stream::new().liveness(1, 3).wait_ms(5_000).clone();
     run(&mut stream, restarts, last);
@@ -188,12 +188,12 @@ fn a_start_that_the_status_shows_is_proven_and_begins_there() {
     let last = &verdicts[2].verdict;
     assert_eq!((last.cause.name(), last.confidence), ("startup_budget_exceeded", Confidence::Proven));
     assert_has(&last.summary, &["is not listening after 2 s in"]);
-    assert_has(&last.summary, &["so it went with the run before, which ended after 3 s"]);
+    assert_has(&last.summary, &["the run before ended in the same way, after 3 s"]);
     assert_eq!(last.evidence[0].hook, "container_status");
     assert_ends(&last.remediation, "failureThreshold: 6} (allows 6 s)");
 }
 
-/// The kernel ended it, or it ended itself, at the time at which its budget was over.
+/// The kernel killed the run before, or it exited by itself, at the time at which its budget was over.
 #[test]
 fn a_run_that_ended_otherwise_is_not_counted_to_the_budget() {
     for last in [killed(3, "OOMKilled", 137), killed(3, "Error", 1)] {
@@ -201,12 +201,12 @@ fn a_run_that_ended_otherwise_is_not_counted_to_the_budget() {
         refuse(&mut stream, 100, 3);
         let verdicts = stream.verdicts();
         let verdict = &verdicts[2].verdict;
-        assert_eq!(verdict.cause.name(), "startup_budget_exceeded", "this run is another matter");
+        assert_eq!(verdict.cause.name(), "startup_budget_exceeded", "this run counts by itself");
         assert_lacks(&verdict.summary, &["the run before"]);
     }
 }
 
-/// Each run has a budget of its own: the first refusal of the next one spends nothing of the last.
+/// Each run has a budget of its own: refusals of the run before do not count.
 #[test]
 fn a_restart_begins_a_new_count() {
     let mut stream = restarted(4, None);
@@ -229,7 +229,7 @@ fn a_run_that_has_listened_has_started() {
     assert_eq!(elsewhere.causes(), ["connection_refused"; 3]);
 }
 
-/// A run that began before the tracer may have listened then.
+/// A run that began before tracer started may have listened then.
 #[test]
 fn a_start_before_the_tracer_is_not_proven() {
     let mut stream = Stream::new();
@@ -239,7 +239,7 @@ fn a_start_before_the_tracer_is_not_proven() {
     assert_eq!((last.cause.name(), last.confidence), ("startup_budget_exceeded", Confidence::Likely));
 }
 
-/// It had listened for days, and ceased before the tracer began.
+/// The container had listened for days, and stopped before tracer started.
 #[test]
 fn a_container_that_outlived_its_budget_once_has_not_spent_it_now() {
     let refused = |started_s_ago: u64| {
@@ -253,7 +253,7 @@ fn a_container_that_outlived_its_budget_once_has_not_spent_it_now() {
     assert_eq!((refused(600), refused(2)), (Some("connection_refused"), Some("startup_budget_exceeded")));
 }
 
-/// Its port may be wrong: among all that listens on the node it cannot be identified.
+/// Its port may be wrong: its listener cannot be told apart from the others on the node.
 #[test]
 fn a_start_on_the_hosts_network_is_likely() {
     let mut stream = restarted(4, None);

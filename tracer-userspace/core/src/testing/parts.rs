@@ -1,4 +1,4 @@
-//! Parts of facts that need no stream.
+//! Parts of observations that need no stream.
 
 use super::*;
 
@@ -28,7 +28,7 @@ pub fn rule(chain: &str, verdict: RuleVerdict) -> FirewallRule {
     }
 }
 
-/// The pod sends what is dialled at 8080 to a proxy; another process, or the same one, listens there.
+/// The pod redirects port 8080 to a proxy. Another process, or the same one, listens on the port.
 pub fn redirect(proxy: u32, app: u32) -> Redirect {
     let listener = |pid, comm: &str| Some(Listener { pid, comm: comm.to_owned() });
     Redirect { to: addr("10.88.0.2:15006"), server: listener(proxy, "envoy"), passed_over: listener(app, "app") }
@@ -38,7 +38,7 @@ pub fn neighbour(state: &str) -> NeighbourState {
     NeighbourState { addr: addr("10.88.0.2:8080").ip(), state: state.to_owned(), ifindex: 2 }
 }
 
-/// A listener on the target's port with so many connections waiting, of so many allowed.
+/// A listener on the port of the target, with `waiting` of `backlog` connections in its queue.
 pub fn listener(waiting: u32, backlog: u32) -> ListenerState {
     ListenerState { addr: addr("0.0.0.0:8080"), waiting, backlog, half_open: None }
 }
@@ -58,7 +58,7 @@ pub fn link_change(netns: Netns, ifindex: u32, name: &str, up: bool) -> LinkChan
     }
 }
 
-/// The kubelet says that the readiness probe of the pod failed.
+/// The kubelet reports that the readiness probe of the pod failed.
 pub(super) fn readiness_failed(says: ProbeOutput) -> KubeletProbe {
     KubeletProbe {
         pod: PodRef { namespace: Some("default".into()), name: Some("web".into()), uid: None },
