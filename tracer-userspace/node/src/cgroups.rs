@@ -94,7 +94,7 @@ impl Mounts {
         Some(path.names.iter().fold(mount.at.join(shared), |folder, name| folder.join(name)))
     }
 
-    /// Finds the root of our namespace below a mount whose root is an ancestor: the folder with the inode of our own
+    /// Finds the root of our namespace below a mount with an ancestor as root: the folder with the inode of our own
     /// mount.
     fn locate_ours(&self, mount: &Mount) -> Option<PathBuf> {
         let same = |it: &&Mount| it.hierarchy == mount.hierarchy && it.root.is_ours();

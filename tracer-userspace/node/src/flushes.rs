@@ -127,7 +127,7 @@ struct Removal {
 type Flushed = (u64, usize, FlushedRules, Option<Remover>);
 
 impl Removals {
-    /// Adds a report. `None`: reports were lost. They may have said that rules were added again, so all bursts end
+    /// Adds a report. `None`: reports were lost. They may have shown that rules were added again, so all bursts end
     /// unreported.
     fn see(&mut self, message: Option<Message<'_>>, now: Instant, by: impl FnOnce(u32) -> Option<Remover>) {
         let Some(message) = message else { return self.bursts.clear() };

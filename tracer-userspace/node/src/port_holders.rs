@@ -1,4 +1,4 @@
-//! Finds the processes whose connections use a local port that has no listener.
+//! Finds the processes with connections on a local port without a listener.
 
 use std::net::SocketAddr;
 use std::time::Duration;

@@ -124,7 +124,7 @@ impl KubeletLog {
         }
     }
 
-    /// Names of the processes whose lines count in a log that several processes write.
+    /// Names of the processes to read in a log that several processes write.
     fn names(&self) -> &[String] {
         match self {
             Self::File(_) => &[],

@@ -53,7 +53,7 @@ fn newest(files: impl Iterator<Item = PathBuf>) -> Option<PathBuf> {
 pub(super) struct Journal<F = File> {
     file: Ahead<F>,
     other_fields: OtherFields,
-    /// Names of the processes whose lines count.
+    /// Names of the processes that write the lines.
     names: Vec<String>,
     /// The offset of the next object.
     at: u64,

@@ -16,7 +16,7 @@ const MAX_READ: u64 = 16 << 20;
 pub(super) struct TextFile {
     file: File,
     at: u64,
-    /// The start of a line whose end is not written yet.
+    /// The start of a line without its end, which is not written yet.
     partial: Vec<u8>,
     skipping: bool,
 }

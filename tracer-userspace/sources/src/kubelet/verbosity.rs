@@ -178,7 +178,7 @@ impl KubeletLogging {
     }
 }
 
-/// The files in `--config-dir` whose names end in `.conf`, in the order of their names.
+/// The files in `--config-dir` with names that end in `.conf`, sorted by name.
 fn drop_ins(pid: u32, args: &[String], files: &dyn Files) -> Result<Vec<PathBuf>, KubeletLoggingError> {
     let Some(directory) = flag(args, "--config-dir").map(Path::new) else { return Ok(Vec::new()) };
     let listed = files.list(directory);
