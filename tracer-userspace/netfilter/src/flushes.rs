@@ -81,7 +81,7 @@ impl TablesWatch {
         self.removals.tables.values().map(|removal| removal.burst.due()).min()
     }
 
-    /// The tables that were flushed and whose rules did not come back.
+    /// The tables that were flushed, if their rules did not come back.
     pub fn take(&mut self) -> Vec<RulesFlushed> {
         let over = self.removals.take(Instant::now()).into_iter();
         over.filter(|(_, removal)| removal.lost() >= BULK)

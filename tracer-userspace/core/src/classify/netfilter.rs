@@ -206,6 +206,11 @@ fn runs_ipvs(case: &Case<'_>) -> bool {
     case.node.node_ports.of(ProxyMode::Ipvs).is_some_and(has_some) || case.node.netns().is_some_and(device)
 }
 
+/// Connection tracking begins in PREROUTING: a rule of these hooks comes before it or does without it.
+fn sees_connections(drop: &PacketDrop) -> bool {
+    !matches!(netfilter_hook(drop), Some("INGRESS" | "EGRESS" | "BRIDGE"))
+}
+
 const fn is_unreachable(icmp: &Icmp) -> bool {
     icmp.icmp_type == if icmp.v6 { 1 } else { 3 }
 }
@@ -256,7 +261,8 @@ impl Stopped<'_> {
         let (target, client) = (case.attempt.flow.dst, self.client(case));
         match self.drop {
             Some((_, drop)) if !outbound(case, drop) => {
-                format!("the answers of {target} to {client} (ct state established)")
+                let established = if sees_connections(drop) { " (ct state established)" } else { "" };
+                format!("the answers of {target} to {client}{established}")
             }
             _ => format!("{client} -> port {}", target.port()),
         }

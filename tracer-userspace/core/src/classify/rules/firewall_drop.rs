@@ -182,6 +182,20 @@ mod tests {
         assert_starts(&fix(SYN_ACK), "Allow the answers of 10.88.0.2:8080 to 10.88.0.1 ");
     }
 
+    #[test]
+    fn a_state_is_suggested_only_where_connections_are_tracked() {
+        let by_state = |place: &str| {
+            let mut stream = Stream::new();
+            stream.connect().drop_with(SYN_ACK, NODE, |drop| {
+                drop.reason = Some("NETFILTER_DROP".into());
+                drop.stack = vec![place.into()];
+            });
+            stream.gives_up().verdict().remediation.to_string().contains("ct state established")
+        };
+        assert!(by_state("ip_local_deliver"));
+        assert!(!by_state("__netif_receive_skb_core") && !by_state("__dev_queue_xmit") && !by_state("br_handle_frame"));
+    }
+
     /// On a node, ufw reloads its rules. In a pod's namespace no ufw runs that could change them.
     #[test]
     fn a_drop_by_ufw_on_a_node_is_fixed_with_ufw() {

@@ -37,10 +37,17 @@ fn dropped(case: &Case<'_>) -> Option<Finding> {
     };
     let over =
         drop.device.as_ref().zip(drop.netns).map(|(device, netns)| describe_overlap(case, netns, device.ifindex, next));
-    let summary = summary + &over.unwrap_or_default();
+    let summary = summary + &over.unwrap_or_default() + &describe_translation(case, drop);
     let remediation = fix(case, drop.netns, next, why);
     let found = Finding::failure(Cause::NeighbourFailure, vec![of_drop(time, drop)], summary, remediation);
     Some(if may_have_link_down(case, drop, why) { note_unread_link(found) } else { found }.until_answered())
+}
+
+/// A NAT rule sent the SYN to another address than the prober connected to.
+fn describe_translation(case: &Case<'_>, drop: &PacketDrop) -> String {
+    let (to, target) = (drop.flow.dst, case.attempt.flow.dst);
+    let translated = outbound(case, drop) && to.ip() != target.ip();
+    if translated { format!("; a NAT rule translated {target} to {to}") } else { String::new() }
 }
 
 /// A pod of this node with its link down does not answer either. Only an inspection shows that, and none came in time.
@@ -147,16 +154,38 @@ fn describe_overlap(case: &Case<'_>, netns: Netns, ifindex: u32, target: IpAddr)
     )
 }
 
+const LOST_ARP: &str = "ARP does not get through. Check that the link is attached to the bridge, that ARP is on, and that no nftables rule drops ARP (families arp, bridge and netdev)";
+const LOST_DISCOVERY: &str = "neighbour discovery does not get through. Check that the link is attached to the bridge, and that no firewall of the node or the pod drops ICMPv6 (types 135 and 136)";
+
+/// The link of a pod that has this address, if it was up while the attempt waited.
+fn link_of_pod<'a>(case: &Case<'a>, target: IpAddr) -> Option<(Netns, &'a LinkState)> {
+    let (_, seen) = inspected(case)?;
+    let pod = seen.netns.filter(|netns| *netns != seen.from && !case.node.is_a_node(*netns))?;
+    let link = seen.links.iter().find(|link| link.addrs.contains(&target))?;
+    (link.up && link.running != Some(false)).then_some((pod, link))
+}
+
 /// Checks the route first: the target may be behind another link.
 fn fix(case: &Case<'_>, netns: Option<Netns>, target: IpAddr, why: Why) -> Remediation {
     let family = if target.is_ipv4() { "ipv4" } else { "ipv6" };
     match why {
         Why::NoAnswer => {
-            let show = [format!("ip route get {target}"), format!("ip neigh show {target}")];
-            Remediation::from(
-                "Check whether the route leads over the link that the address is behind. If not, fix the route or the overlapping subnets. If it does, the pod with this address or its link is gone: delete the stale pod or entry",
-            )
-            .run(show.map(|command| run_in(case, netns, command)))
+            let mut show = [format!("ip route get {target}"), format!("ip neigh show {target}")]
+                .map(|command| run_in(case, netns, command))
+                .to_vec();
+            let otherwise = match link_of_pod(case, target) {
+                Some((pod, link)) => {
+                    show.push(run_in(case, Some(pod), format!("ip link show {}", shell::link(&link.name))));
+                    show.extend([netns, Some(pod)].map(|netns| run_in(case, netns, "nft list ruleset".to_owned())));
+                    let lost = if target.is_ipv4() { LOST_ARP } else { LOST_DISCOVERY };
+                    format!("the pod has the address and its link {} is up: {lost}", link.name)
+                }
+                None => "the pod with this address or its link is gone: delete the stale pod or entry".to_owned(),
+            };
+            Remediation::from(format!(
+                "Check whether the route leads over the link that the address is behind. If not, fix the route or the overlapping subnets. If it does, {otherwise}"
+            ))
+            .run(show)
         }
         Why::TableFull => Remediation::from(format!(
             "Raise net.{family}.neigh.default.gc_thresh1, gc_thresh2 and gc_thresh3 above the number of pods and peers that this node talks to. All network namespaces share the table, and only the node's own has these settings"
@@ -211,6 +240,20 @@ mod tests {
         );
     }
 
+    /// A firewall of the pod drops ICMPv6, or one of the node drops ARP. To delete the pod does not help.
+    #[test]
+    fn a_pod_that_is_there_is_not_called_gone() {
+        let fix = |up: bool| {
+            let addrs = vec!["10.88.0.2".parse().expect("an address")];
+            let link = LinkState { ifindex: 2, name: "eth0".into(), up, addrs, ..LinkState::default() };
+            let mut stream = Stream::new();
+            stream.connect().wait_ms(200).inspection(|seen| seen.links = vec![link]);
+            stream.drop(SYN, "NEIGH_FAILED", NODE).verdict().remediation.to_string()
+        };
+        assert_has(&fix(true), &["ARP does not get through", "ip link show eth0"]);
+        assert!(!fix(true).contains("delete the stale pod") && !fix(false).contains("ARP does not get through"));
+    }
+
     #[test]
     fn no_answer_and_a_full_table_are_distinguished() {
         let stream = Stream::new().connect().drop(SYN, "NEIGH_FAILED", NODE).clone();
@@ -218,6 +261,17 @@ mod tests {
         assert_has(&stream.verdict().summary, &["nobody answered"]);
         let fix = &Stream::new().connect().drop(SYN_ACK, "NEIGH_CREATEFAIL", POD).verdict().remediation;
         assert_starts(&fix, "Raise net.ipv4.neigh.default.gc_thresh1, gc_thresh2 and gc_thresh3");
+    }
+
+    /// A Service or a hostPort whose backend is gone.
+    #[test]
+    fn a_translated_target_is_named() {
+        let mut stream = Stream::new();
+        stream.connect().drop_with(SYN, NODE, |drop| {
+            drop.reason = Some("NEIGH_FAILED".into());
+            drop.flow.dst = "10.88.0.77:8081".parse().expect("an address");
+        });
+        assert_ends(&stream.verdict().summary, "; a NAT rule translated 10.88.0.2:8080 to 10.88.0.77:8081");
     }
 
     /// The pod has no entry for the node: its table is the one to look at.
