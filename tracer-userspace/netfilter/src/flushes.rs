@@ -211,7 +211,7 @@ impl Removal {
     }
 
     fn add_removed(&mut self, chain: String, port: u32, now: Instant) {
-        self.burst.go_on(now);
+        self.burst.extend(now);
         self.removed += 1;
         if self.chains.len() < MOST_CHAINS || self.chains.contains_key(&chain) {
             *self.chains.entry(chain).or_default() += 1;
