@@ -124,7 +124,7 @@ impl Demo {
         })
     }
 
-    /// The runtime removes a sandbox whose pid belongs to another process now. Returns the culprit, too.
+    /// The runtime removes a sandbox, but its pid belongs to another process now. Returns the culprit, too.
     pub fn loopback_incident(&mut self) -> Result<(Case, Suspect)> {
         let reused = reused_pid(&self.node.node, &self.options)?;
         let netns_path = format!("/proc/{}/ns/net", reused.pid());

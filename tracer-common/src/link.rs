@@ -40,7 +40,7 @@ wire_event!(Link, Kind::Link, 448);
 pub const IFF_UP: u32 = 1;
 pub const IFF_LOOPBACK: u32 = 8;
 
-/// Whether a device whose queue is reset is going down. `state`: `net_device.state`, if it could be read.
+/// Whether a device is going down when its queue is reset. `state`: `net_device.state`, if it could be read.
 ///
 /// `__dev_close_many` clears `__LINK_STATE_START` (bit 0) before it stops the queues, and IFF_UP after that. In between the device
 /// is going down. A lost carrier or a replaced qdisc does not clear bit 0.

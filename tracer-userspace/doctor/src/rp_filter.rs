@@ -27,7 +27,7 @@ impl Filtering {
         self.all.max(value)
     }
 
-    /// Links with one of these prefixes for whose effective setting `like` is true.
+    /// Links with one of these prefixes, if `like` is true for their effective setting.
     fn links_with(&self, prefixes: &[&str], like: impl Fn(u64) -> bool) -> Vec<&str> {
         let named = |name: &str| prefixes.iter().any(|prefix| name.starts_with(prefix));
         let links = self.links.iter().filter(|(name, value)| named(name) && like(self.effective(*value)));

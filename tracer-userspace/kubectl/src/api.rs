@@ -1,4 +1,4 @@
-//! The API of the cluster: kube's client for sign-in and TLS, and the few requests that are made. Nothing waits forever.
+//! The few requests to the cluster API. kube's client does sign-in and TLS. Each request has a timeout.
 
 use std::sync::atomic::{AtomicI64, Ordering};
 use std::time::Duration;
@@ -21,37 +21,37 @@ use tracer_sources::cluster::{percent_encoded, reason};
 
 /// Pods of one page of a list: a pod is some 8 KiB.
 const PAGE: usize = 500;
-/// The longest answer that is one object.
+/// Bytes of an object at most.
 const OBJECT_MAX: usize = 32 << 20;
-/// Of a refusal only the beginning is read.
+/// Bytes of a refusal that are read.
 const REFUSAL_MAX: usize = 16 << 10;
 
-/// The API, and how long one request may give nothing.
+/// The API, and how long a request may wait for data.
 pub(super) struct Api {
     client: Client,
-    /// Where it is, for people.
+    /// The URL of the API server, for messages.
     server: String,
     /// The namespace of the context.
     pub(super) namespace: String,
     patience: Duration,
-    /// Seconds that the server's clock is ahead of this one.
+    /// How many seconds the server's clock is ahead of ours.
     ahead_s: AtomicI64,
 }
 
 #[derive(Clone, Debug, Default)]
-pub(super) struct Part {
+pub(super) struct LogOptions {
     pub(super) since: Option<Duration>,
     pub(super) limit_bytes: Option<u64>,
     pub(super) follow: bool,
 }
 
 impl Api {
-    /// A client; nothing is sent yet.
+    /// Makes a client. It sends nothing yet.
     pub(super) async fn connect(access: &Access) -> Result<Self, Problem> {
-        // The first wins; an earlier one is ring, too: no other is linked.
+        // The first provider stays installed. It is ring in any case, because no other is linked.
         let _ = rustls::crypto::ring::default_provider().install_default();
         let mut config = config(access).await?;
-        // An operator waits: a failure is better than a retry in silence.
+        // A user waits for the answer, so a fast failure is better than a silent retry.
         config.default_retry = false;
         config.connect_timeout = Some(access.timeout);
         let namespace = config.default_namespace.clone();
@@ -60,7 +60,7 @@ impl Api {
         Ok(Self { client, server, namespace, patience: access.timeout, ahead_s: AtomicI64::new(0) })
     }
 
-    /// Now by the clock of the API server, as far as it is known.
+    /// The time by the clock of the API server, as far as its difference is known.
     pub(super) fn now(&self) -> Timestamp {
         let ahead = jiff::SignedDuration::from_secs(self.ahead_s.load(Ordering::Relaxed));
         Timestamp::now().checked_add(ahead).unwrap_or(Timestamp::MAX)
@@ -72,7 +72,7 @@ impl Api {
             .await
     }
 
-    /// Fails if the cluster has no such node. Who may not read nodes learns nothing here.
+    /// Fails if the cluster has no such node. Without the right to read nodes, the check is skipped.
     pub(super) async fn expect_node(&self, name: &str) -> Result<(), Problem> {
         let right = Right { verb: "get", resource: "nodes", namespace: "" };
         let request = Request::get(format!("/api/v1/nodes/{}", percent_encoded(name)));
@@ -93,7 +93,7 @@ impl Api {
         self.pods(namespace, &selector, None).await
     }
 
-    /// The pods that a selector chooses, on one node or on all.
+    /// The pods that match a selector, on one node or on all.
     pub(super) async fn pods(&self, namespace: &str, labels: &str, node: Option<&str>) -> Result<Vec<Pod>, Problem> {
         let right = Right { verb: "list", resource: "pods", namespace };
         let node =
@@ -112,16 +112,16 @@ impl Api {
     }
 
     /// The log of a container, as it arrives.
-    pub(super) async fn log(&self, pod: &Pod, container: &str, part: &Part) -> Result<Log, Problem> {
+    pub(super) async fn log(&self, pod: &Pod, container: &str, options: &LogOptions) -> Result<Log, Problem> {
         let (namespace, name) = (&pod.metadata.namespace, &pod.metadata.name);
-        let since = part.since.map(|it| format!("&sinceSeconds={}", it.as_secs().max(1))).unwrap_or_default();
-        let limit = part.limit_bytes.map(|it| format!("&limitBytes={it}")).unwrap_or_default();
-        let follow = if part.follow { "&follow=true" } else { "" };
+        let since = options.since.map(|it| format!("&sinceSeconds={}", it.as_secs().max(1))).unwrap_or_default();
+        let limit = options.limit_bytes.map(|it| format!("&limitBytes={it}")).unwrap_or_default();
+        let follow = if options.follow { "&follow=true" } else { "" };
         let path =
             format!("/api/v1/namespaces/{namespace}/pods/{name}/log?container={container}{since}{limit}{follow}");
         let right = Right { verb: "get", resource: "pods/log", namespace };
         let body = self.answer(Request::get(path), Vec::new(), &right, &format!("log of {namespace}/{name}")).await?;
-        Ok(Log { body, patience: (!part.follow).then_some(self.patience) })
+        Ok(Log { body, patience: (!options.follow).then_some(self.patience) })
     }
 
     pub(super) async fn create_pod(&self, namespace: &str, pod: &serde_json::Value) -> Result<Pod, Problem> {
@@ -133,7 +133,7 @@ impl Api {
         self.read(body, &what).await
     }
 
-    /// Deletes a pod; one that is gone is deleted, too.
+    /// Deletes a pod. It is no error if the pod does not exist.
     pub(super) async fn delete_pod(&self, namespace: &str, name: &str) -> Result<(), Problem> {
         let right = Right { verb: "delete", resource: "pods", namespace };
         let request = Request::delete(format!("/api/v1/namespaces/{namespace}/pods/{name}"));
@@ -149,7 +149,7 @@ impl Api {
         self.read(body, what).await
     }
 
-    /// The whole of an answer as an object.
+    /// Reads a whole answer as an object.
     async fn read<T: DeserializeOwned>(&self, body: Body, what: &str) -> Result<T, Problem> {
         let (mut log, mut bytes) = (Log { body, patience: Some(self.patience) }, Vec::new());
         while let Some(chunk) = log.next().await? {
@@ -163,7 +163,7 @@ impl Api {
         })
     }
 
-    /// The body of a good answer.
+    /// Sends a request. Gives the body of a successful answer.
     async fn answer(
         &self,
         request: http::request::Builder,
@@ -178,7 +178,7 @@ impl Api {
             Problem::Unreachable(why) => Problem::Unreachable(format!("{}: {why}", self.server)),
             problem => problem,
         })?;
-        self.see_clock(&answer);
+        self.set_clock(&answer);
         let code = answer.status();
         if code.is_success() {
             return Ok(answer.into_body());
@@ -193,12 +193,12 @@ impl Api {
         Err(Problem::of_answer(code.as_u16(), &text, right, what))
     }
 
-    fn see_clock(&self, answer: &Response<Body>) {
+    fn set_clock(&self, answer: &Response<Body>) {
         let date = answer.headers().get(http::header::DATE).and_then(|it| it.to_str().ok());
         let date = date.and_then(|text| jiff::fmt::rfc2822::parse(text).ok());
         if let Some(date) = date {
             let ahead = date.timestamp().as_second() - Timestamp::now().as_second();
-            // A second is lost in the header's rounding.
+            // The header has whole seconds, so a difference of one second shows nothing.
             self.ahead_s.store(if ahead.abs() > 1 { ahead } else { 0 }, Ordering::Relaxed);
         }
     }
@@ -207,12 +207,12 @@ impl Api {
 /// A log that arrives in pieces.
 pub(super) struct Log {
     body: Body,
-    /// How long no piece may come; absent for a log that is followed.
+    /// Timeout of each piece; absent for a log that is followed.
     patience: Option<Duration>,
 }
 
 impl Log {
-    /// The next piece; nothing at the end.
+    /// The next piece; `None` at the end.
     pub(super) async fn next(&mut self) -> Result<Option<Bytes>, Problem> {
         let frame = self.body.frame();
         let frame = match self.patience {
@@ -230,7 +230,7 @@ impl Log {
 async fn config(access: &Access) -> Result<Config, Problem> {
     let file = match &access.kubeconfig {
         Some(path) => Some(Kubeconfig::read_from(path)),
-        // A pod has its service account and no file, unless somebody gave it one.
+        // A pod normally has a service account and no kubeconfig.
         None if std::env::var_os("KUBECONFIG").is_none() && tracer_sources::cluster::in_cluster() => None,
         None => Some(Kubeconfig::read()),
     };
@@ -252,7 +252,7 @@ async fn config(access: &Access) -> Result<Config, Problem> {
     }
 }
 
-/// A request that got no answer, without where in the client it happened.
+/// The problem of a request without an answer. Names of the client's layers are removed from the message.
 fn of_client(error: &kube::Error) -> Problem {
     let text = reason(error);
     let layers = ["ServiceError: ", "client error (Connect): ", "tcp connect error: "];

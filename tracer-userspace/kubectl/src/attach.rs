@@ -8,7 +8,7 @@ use std::time::Duration;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::time::{Instant, sleep, sleep_until};
 
-use super::api::{Api, Log, Part};
+use super::api::{Api, Log, LogOptions};
 use super::cli::{Attach, Form};
 use super::objects::Pod;
 use super::problem::Problem;
@@ -21,13 +21,13 @@ use tracer_terminal::screen::{Screen, safe};
 
 /// An image may have to be pulled.
 const START: Duration = Duration::from_mins(2);
-/// After the end was asked for: tracer drains and prints its summary in well under a second.
+/// How long to wait for tracer's summary after its end was requested. It normally takes less than a second.
 const END: Duration = Duration::from_secs(15);
-/// Once the connection was lost, deleting is retried for so long.
+/// How long deleting is retried after the connection was lost.
 const DELETE: Duration = Duration::from_secs(30);
 const POLL: Duration = Duration::from_millis(500);
 
-/// Runs tracer on the node; gives its exit code.
+/// Runs tracer on the node. Gives its exit code.
 pub(super) async fn attach(api: &Api, args: &Attach, out: &mut dyn Write) -> Result<u8, Problem> {
     let mut signals =
         Signals::new().map_err(|error| Problem::Found(format!("signals: {}", error::os_message(&error))))?;
@@ -59,7 +59,7 @@ pub(super) async fn attach(api: &Api, args: &Attach, out: &mut dyn Write) -> Res
     ended.map(|()| code)
 }
 
-/// Waits until tracer runs; gives its log.
+/// Waits until tracer runs. Gives its log.
 async fn start(api: &Api, args: &Attach, pod: &Pod) -> Result<Log, Problem> {
     let deadline = Instant::now() + START;
     loop {
@@ -69,7 +69,7 @@ async fn start(api: &Api, args: &Attach, pod: &Pod) -> Result<Log, Problem> {
             "Failed" if now.status.container_statuses.is_empty() => {
                 return Err(Problem::Found(format!("{} refuses the pod: {}", args.node, now.status.message)));
             }
-            _ => return api.log(pod, pod::CONTAINER, &Part { follow: true, ..Part::default() }).await,
+            _ => return api.log(pod, pod::CONTAINER, &LogOptions { follow: true, ..LogOptions::default() }).await,
         }
         let waiting = now.status.container_statuses.iter().find_map(|it| it.state.waiting.as_ref());
         let refused = waiting.filter(|it| !matches!(it.reason.as_str(), "ContainerCreating" | "PodInitializing"));
@@ -95,8 +95,8 @@ async fn start(api: &Api, args: &Attach, pod: &Pod) -> Result<Log, Problem> {
     }
 }
 
-/// Prints what the pod prints, until it ends. A signal asks it to end; its summary is still printed. A second signal does
-/// not wait for that.
+/// Prints the pod's log until the pod ends. A signal deletes the pod, and its summary is still printed. A second signal ends
+/// at once.
 async fn print(
     api: &Api,
     args: &Attach,
@@ -112,7 +112,7 @@ async fn print(
         tokio::select! {
             piece = log.next() => match piece? {
                 Some(piece) if printer.feed(&piece, out).is_ok() => {}
-                // Nobody reads any more, or all was read.
+                // The reader of stdout is gone, or the log has ended.
                 _ => return Ok(()),
             },
             _ = signals.next() => {
@@ -126,7 +126,7 @@ async fn print(
     }
 }
 
-/// With which tracer ended, if it has.
+/// The exit code of tracer, 0 if it has not ended.
 async fn exit_code(api: &Api, pod: &Pod) -> u8 {
     let now = api.pod(&pod.metadata.namespace, &pod.metadata.name).await;
     let statuses = now.map(|now| now.status.container_statuses).unwrap_or_default();
@@ -144,7 +144,7 @@ async fn delete(api: &Api, pod: &Pod, patience: Duration) -> Result<(), Problem>
     }
 }
 
-/// What the pod prints: its records in the form asked for, its diagnostics on stderr.
+/// Prints the pod's records in the requested form, and its diagnostics on stderr.
 struct Printer {
     form: Form,
     screen: Screen,
@@ -181,7 +181,7 @@ impl Printer {
     }
 }
 
-/// Ctrl-C, an end asked for by another process, and a terminal that has gone.
+/// SIGINT (Ctrl-C), SIGTERM, and SIGHUP (the terminal is gone).
 struct Signals([Signal; 3]);
 
 impl Signals {

@@ -1,4 +1,4 @@
-//! What was typed after `kubectl tracer`, as clap reads it.
+//! The command line of `kubectl tracer`, for clap.
 
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -11,7 +11,7 @@ use super::target::Target;
 use tracer_terminal::typed::duration::duration;
 use tracer_terminal::typed::size::size;
 
-/// The image that `attach` runs where nobody names another: the release's.
+/// The default image of `attach`: that of this release.
 const IMAGE: &str = concat!("tracer:", env!("CARGO_PKG_VERSION"));
 
 /// Names the cause of a failing pod, on any node, from the logs of tracer's DaemonSet.
@@ -33,7 +33,6 @@ pub(super) struct Cli {
     pub(super) command: Command,
 }
 
-/// What to do.
 #[derive(Debug, Subcommand)]
 pub(super) enum Command {
     /// Say why a pod is not ready: the answer first, then its verdicts
@@ -74,7 +73,7 @@ impl Command {
     }
 }
 
-/// How the API is reached.
+/// Access to the cluster API.
 #[derive(Clone, Debug, Args)]
 #[command(next_help_heading = "Cluster")]
 pub(super) struct Access {
@@ -95,7 +94,7 @@ pub(super) struct Access {
     pub(super) daemonset_selector: String,
 }
 
-/// What of the logs is read.
+/// Which logs are read, and how much of them.
 #[derive(Clone, Debug, Args)]
 #[command(next_help_heading = "Logs")]
 pub(super) struct Logs {
@@ -184,14 +183,15 @@ pub(super) struct Report {
     pub(super) access: Access,
 }
 
-/// Form of what is printed.
+/// Form of the output.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(super) enum Form {
     Pretty,
     Json,
 }
 
-/// The arguments after `kubectl tracer`, if this is the plugin: its name says so, or the hidden command `tracer kubectl`.
+/// The arguments after `kubectl tracer`. They are absent if the program is not the plugin: neither by its name nor by the
+/// hidden command `tracer kubectl`.
 pub fn plugin_args(args: &[OsString]) -> Option<Vec<OsString>> {
     let name = args.first().map(std::path::Path::new).and_then(std::path::Path::file_name);
     if name.is_some_and(|name| name == "kubectl-tracer") {
@@ -200,7 +200,7 @@ pub fn plugin_args(args: &[OsString]) -> Option<Vec<OsString>> {
     args.get(1).filter(|command| *command == "kubectl").map(|_| args[2..].to_vec())
 }
 
-/// The command line, with the variable of each flag.
+/// The command line, with an environment variable for each flag.
 fn definition() -> clap::Command {
     Cli::command().mut_subcommands(|sub| {
         sub.mut_args(|arg| match arg.get_long().map(|long| long.to_uppercase().replace('-', "_")) {
@@ -210,7 +210,7 @@ fn definition() -> clap::Command {
     })
 }
 
-/// The variables that flags of the plugin have.
+/// The environment variables of the plugin's flags.
 pub fn variables() -> Vec<OsString> {
     let command = definition();
     let flags = command.get_subcommands().flat_map(clap::Command::get_arguments).filter_map(Arg::get_env);
@@ -228,7 +228,7 @@ pub(super) enum Parsed {
 pub(super) fn parse(args: Vec<OsString>, columns: usize) -> Parsed {
     let command = definition().term_width(columns).mut_subcommands(|sub| {
         sub.mut_args(|arg| match arg.get_env().and_then(std::env::var_os) {
-            // As if it were not there.
+            // An empty variable counts as unset.
             Some(value) if value.is_empty() => arg.env(None),
             _ => arg,
         })
@@ -275,7 +275,7 @@ mod tests {
     }
 
     #[test]
-    fn the_definition_holds() {
+    fn clap_accepts_the_definition() {
         definition().debug_assert();
     }
 

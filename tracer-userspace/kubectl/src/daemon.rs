@@ -1,4 +1,4 @@
-//! The pods of tracer's DaemonSet: which one has the log of a node.
+//! Finds the pod of tracer's DaemonSet that has the log of a node.
 
 use std::collections::BTreeMap;
 
@@ -7,12 +7,12 @@ use super::cli::Access;
 use super::objects::Pod;
 use super::problem::Problem;
 
-/// A pod of tracer's, the only one that is read of its node.
+/// The pod of tracer with the log of a node.
 #[derive(Clone, Debug)]
 pub(super) struct Daemon {
     pub(super) pod: Pod,
     pub(super) container: String,
-    /// Others of this node that run, too.
+    /// Other ready pods of tracer on this node.
     pub(super) others: Vec<String>,
 }
 
@@ -26,7 +26,7 @@ impl Daemon {
         format!("{} on {}", self.pod.full_name(), self.node())
     }
 
-    /// What is to be known where two run on one node.
+    /// A warning if several pods of tracer run on one node.
     pub(super) fn warning(&self) -> Option<String> {
         let others = self.others.join(", ");
         (!self.others.is_empty()).then(|| {
@@ -50,7 +50,7 @@ pub(super) async fn of_node(api: &Api, access: &Access, node: &str) -> Result<Da
     })
 }
 
-/// The daemons of these nodes; of none: of all. What was asked for and has none is named.
+/// The daemons of these nodes, or of all if the list is empty, and those of the nodes that have no daemon.
 pub(super) async fn of_nodes(
     api: &Api,
     access: &Access,
@@ -70,7 +70,8 @@ pub(super) async fn of_nodes(
     Ok((daemons.into_values().collect(), without))
 }
 
-/// One for each node: of several the one that is ready, then the oldest. A second `tracer run` of a node gives up by itself.
+/// Chooses one pod for each node: a ready one if possible, then the oldest. A second `tracer run` on a node ends by itself,
+/// so the others are not the daemon.
 fn by_node(pods: Vec<Pod>) -> BTreeMap<String, Daemon> {
     let mut nodes: BTreeMap<String, Vec<Pod>> = BTreeMap::new();
     for pod in pods.into_iter().filter(|pod| !pod.spec.node_name.is_empty()) {
@@ -101,7 +102,7 @@ mod tests {
     }
 
     #[test]
-    fn of_two_on_a_node_the_oldest_that_is_ready_is_read_and_the_other_named() {
+    fn of_two_ready_pods_on_a_node_the_oldest_is_read_and_the_other_named() {
         let pods = vec![pod("c", false, "01:00:00"), pod("b", true, "03:00:00"), pod("a", true, "02:00:00")];
         let daemon = by_node(pods).remove("n1").expect("a daemon");
         assert_eq!(daemon.pod.metadata.name, "a");
@@ -110,7 +111,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pod_that_is_nowhere_is_no_daemon() {
+    fn a_pod_that_is_not_scheduled_is_no_daemon() {
         let mut waiting = pod("a", false, "01:00:00");
         waiting.spec.node_name = String::new();
         assert!(by_node(vec![waiting]).is_empty());

@@ -1,4 +1,4 @@
-//! Fuzz target of what a pod's log holds: anybody who can write a container's output writes it.
+//! Fuzz target for a pod's log: any process in the container can write to it.
 
 use std::time::Duration;
 
@@ -11,7 +11,7 @@ use super::why::{Effect, Seen};
 /// Verdicts that are kept for the screen.
 const TAIL: usize = 3;
 
-/// Any log: `why` and `top` read it in pieces of any size, keep a bounded part and print one JSON object.
+/// `why` and `top` read any log in pieces of any size, keep a bounded part, and print valid JSON.
 pub fn podlog(bytes: &[u8]) {
     let pod: Pod = serde_json::from_str(r#"{"metadata":{"namespace":"shop","name":"cart-0"}}"#).unwrap_or_default();
     let (mut seen, mut tally, mut lines) = (Seen::new(vec![pod], None, TAIL), NodeTally::default(), Lines::default());

@@ -1,14 +1,16 @@
 //! `kubectl tracer`: from a failing pod to its cause, through the logs of the DaemonSet's pods.
 //!
 //! ```text
-//! cli, target    what was typed
-//! api, objects   the few requests, and the parts of objects that are read; problem: what goes wrong, in one line
-//! daemon         which pod of tracer's has the log of a node
+//! cli, target    the command line
+//! api, objects   the requests, and the parts of objects that are read
+//! problem        the errors, in one line each
+//! daemon         which pod of tracer has the log of a node
 //! records, logs  the records of one log, and the logs of many nodes at once
 //! why, top, attach, report   the commands
 //! ```
 //!
-//! It needs `pods/log` in tracer's namespace, and neither `exec` nor a port. Memory is bounded whatever the logs' length.
+//! It needs the right to `pods/log` in tracer's namespace, but neither `exec` nor a port. Memory does not grow with the
+//! logs.
 
 mod api;
 mod attach;
@@ -42,15 +44,15 @@ use self::problem::Problem;
 use tracer_terminal::error;
 use tracer_terminal::screen::columns;
 
-/// Columns of help where no terminal says how many it has.
+/// Columns of the help if stdout is no terminal.
 const COLUMNS: usize = 80;
 
-/// Runs the plugin with what was typed after its name; gives the exit code.
+/// Runs the plugin with the arguments after its name. Gives the exit code.
 #[must_use]
 pub fn run(args: Vec<OsString>) -> u8 {
     match cli::parse(args, columns(std::io::stdout()).map_or(COLUMNS, |columns| columns.min(100))) {
         Parsed::Text(text) => {
-            // A reader that has seen enough is no error.
+            // It is no error if the reader closes the pipe early.
             let _ = std::io::stdout().write_all(text.as_bytes());
             0
         }
@@ -69,12 +71,12 @@ fn carry_out(command: Command) -> Result<u8, Problem> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let runtime = runtime.map_err(|error| Problem::Found(format!("no event loop: {}", error::os_message(&error))))?;
     let code = LocalSet::new().block_on(&runtime, answer(command, &mut std::io::stdout()));
-    // A name that is being resolved may take longer than anybody waits.
+    // Name resolution may still run in a thread, and may take long: the exit does not wait for it.
     runtime.shutdown_background();
     code
 }
 
-/// What the command prints goes to `out`, its diagnostics to stderr. Gives the exit code.
+/// Runs a command. It prints to `out`, and diagnostics to stderr. Gives the exit code.
 async fn answer(command: Command, out: &mut dyn Write) -> Result<u8, Problem> {
     let api = Api::connect(command.access()).await?;
     match &command {
@@ -85,7 +87,7 @@ async fn answer(command: Command, out: &mut dyn Write) -> Result<u8, Problem> {
     }
 }
 
-/// A reader that has seen enough is no error.
+/// Prints a text. It is no error if the reader closes the pipe early.
 fn print(out: &mut dyn Write, text: &[u8]) -> Result<(), Problem> {
     match out.write_all(text).and_then(|()| out.flush()) {
         Err(error) if error.kind() != ErrorKind::BrokenPipe => {

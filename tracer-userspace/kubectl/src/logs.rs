@@ -1,4 +1,4 @@
-//! The logs of many nodes, some at once, each under its own limits. A node that does not answer holds up nobody.
+//! Reads the logs of many nodes, several at once, each with its own limits. A node that does not answer delays no other.
 
 use std::collections::VecDeque;
 use std::rc::Rc;
@@ -6,17 +6,17 @@ use std::rc::Rc;
 use indicatif::{ProgressBar, ProgressStyle};
 use tokio::task::JoinSet;
 
-use super::api::{Api, Part};
+use super::api::{Api, LogOptions};
 use super::cli::{Access, Logs};
 use super::daemon::{self, Daemon};
 use super::problem::Problem;
 use super::records::each_line;
 use tracer_terminal::error;
 
-/// It is cut to the terminal's width.
+/// The progress bar, which is cut to the terminal's width.
 const BAR: &str = "{pos}/{len} nodes [{wide_bar}] {eta}";
 
-/// What is made of a node's log.
+/// Takes the lines of a node's log.
 pub(super) trait Sink: 'static {
     fn line(&mut self, line: &[u8]);
 }
@@ -26,14 +26,14 @@ pub(super) struct Read<S> {
     pub(super) daemon: Daemon,
     pub(super) sink: S,
     pub(super) bytes: u64,
-    /// Why there is no more of it.
+    /// Why the log could not be read to its end.
     pub(super) problem: Option<Problem>,
 }
 
-/// Reads the logs of the nodes asked for and hands each over when it has ended. Gives the nodes that have no tracer.
+/// Reads the logs of the requested nodes, and calls `each` at the end of each. Gives the nodes that have no tracer.
 ///
 /// # Errors
-/// The nodes cannot be listed, or rights or credentials are missing: that is the same on each node.
+/// The nodes cannot be listed, or rights or credentials are missing. Then reading any other node would fail, too.
 pub(super) async fn read_all<S: Sink>(
     api: Rc<Api>,
     access: &Access,
@@ -43,15 +43,15 @@ pub(super) async fn read_all<S: Sink>(
 ) -> Result<Vec<String>, Problem> {
     let (daemons, without) = daemon::of_nodes(&api, access, &logs.nodes).await?;
     daemons.iter().filter_map(Daemon::warning).for_each(|warning| error::warn(&warning));
-    let part = Part { since: Some(logs.since), limit_bytes: Some(logs.limit_bytes), follow: false };
+    let options = LogOptions { since: Some(logs.since), limit_bytes: Some(logs.limit_bytes), follow: false };
     let bar = bar(daemons.len());
     let (mut waiting, mut running) = (VecDeque::from(daemons), JoinSet::new());
     loop {
         while running.len() < logs.parallel as usize
             && let Some(daemon) = waiting.pop_front()
         {
-            let (api, part, sink) = (Rc::clone(&api), part.clone(), new(&daemon));
-            running.spawn_local(async move { read(&api, daemon, &part, sink).await });
+            let (api, options, sink) = (Rc::clone(&api), options.clone(), new(&daemon));
+            running.spawn_local(async move { read(&api, daemon, &options, sink).await });
         }
         let Some(read) = running.join_next().await else { break };
         let read = read.map_err(|error| Problem::Found(error.to_string()))?;
@@ -66,16 +66,16 @@ pub(super) async fn read_all<S: Sink>(
     Ok(without)
 }
 
-async fn read<S: Sink>(api: &Api, daemon: Daemon, part: &Part, mut sink: S) -> Read<S> {
+async fn read<S: Sink>(api: &Api, daemon: Daemon, options: &LogOptions, mut sink: S) -> Read<S> {
     let mut bytes = 0;
-    let problem = match api.log(&daemon.pod, &daemon.container, part).await {
+    let problem = match api.log(&daemon.pod, &daemon.container, options).await {
         Ok(mut log) => each_line(&mut log, &mut bytes, |line| sink.line(line)).await.err(),
         Err(problem) => Some(problem),
     };
     Read { daemon, sink, bytes, problem }
 }
 
-/// On stderr if that is a terminal.
+/// A progress bar, on stderr if that is a terminal.
 fn bar(nodes: usize) -> ProgressBar {
     let style = ProgressStyle::with_template(BAR).unwrap_or_else(|_| ProgressStyle::default_bar());
     ProgressBar::new(nodes as u64).with_style(style.progress_chars("=> "))

@@ -1,11 +1,11 @@
-//! The parts of the API's objects that are read. The types of the whole API cost megabytes of code.
+//! The parts of API objects that are read. Types for the whole API would add megabytes of code.
 
 use std::collections::BTreeMap;
 
 use jiff::Timestamp;
 use serde::{Deserialize, Deserializer};
 
-/// `null` is what an empty field is to some writers.
+/// Reads `null` as the default value, because some clients write `null` for an empty field.
 fn or_default<'de, D: Deserializer<'de>, T: Deserialize<'de> + Default>(input: D) -> Result<T, D::Error> {
     Option::deserialize(input).map(Option::unwrap_or_default)
 }
@@ -76,12 +76,12 @@ impl Pod {
         self.condition("Ready").is_some_and(|it| it.status == "True")
     }
 
-    /// It has ended, or is being deleted.
+    /// Whether the pod has ended or is being deleted.
     pub(super) fn is_over(&self) -> bool {
         self.metadata.deletion_timestamp.is_some() || matches!(self.status.phase.as_str(), "Succeeded" | "Failed")
     }
 
-    /// The uid by which the node knows it: of a static pod that is the hash that its mirror notes
+    /// Whether the node knows the pod by this uid. For a static pod, that is the hash in an annotation of its mirror pod
     /// (`CreateMirrorPod`, pkg/kubelet/pod/mirror_client.go).
     pub(super) fn has_uid(&self, uid: &str) -> bool {
         let mirrored = self.metadata.annotations.get("kubernetes.io/config.mirror");
@@ -90,7 +90,7 @@ impl Pod {
 }
 
 impl Selector {
-    /// As a query has it; absent where it selects nothing, or in a way that is not known.
+    /// The selector as a query; absent if it is empty or has an unknown operator.
     pub(super) fn text(&self) -> Option<String> {
         let labels = self.match_labels.iter().map(|(key, value)| Some(format!("{key}={value}")));
         let expressions = self.match_expressions.iter().map(|it| {

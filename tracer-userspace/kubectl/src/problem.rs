@@ -1,4 +1,4 @@
-//! What goes wrong between the operator and the cluster: one line that says what was tried, and what to do.
+//! Problems with the cluster API. Each is one line that says what failed, and what to do.
 
 use std::time::Duration;
 
@@ -6,13 +6,13 @@ use serde::Deserialize;
 
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub(super) enum Problem {
-    /// A kubeconfig or a service account that cannot be used.
+    /// The kubeconfig or the service account cannot be used.
     #[error("{0}")]
     Access(String),
-    /// No connection, no TLS, or it broke.
+    /// The connection or TLS failed, or the connection broke.
     #[error("the API server does not answer: {0}")]
     Unreachable(String),
-    /// Nothing within the time that one request may take.
+    /// The API sent no data within the timeout of a request.
     #[error("no answer within {}", seconds(.0))]
     Late(Duration),
     /// 401
@@ -29,15 +29,15 @@ pub(super) enum Problem {
     /// Any other refusal, in the server's words.
     #[error("the API server answers {code}: {message}")]
     Refused { code: u16, message: String },
-    /// An answer that is no Kubernetes object.
+    /// The answer is no Kubernetes object.
     #[error("the API server's answer cannot be read: {0}")]
     Garbage(String),
-    /// Anything that the command found by itself.
+    /// Any other problem that the command found.
     #[error("{0}")]
     Found(String),
 }
 
-/// What one request needs, as RBAC writes it.
+/// The right that a request needs, in the terms of RBAC.
 #[derive(Clone, Debug)]
 pub(super) struct Right<'a> {
     pub(super) verb: &'static str,
@@ -53,14 +53,14 @@ struct Status {
 }
 
 impl Problem {
-    /// A refusal. `what` was asked for, in words.
+    /// The problem of a refused request. `what` names the requested object.
     pub(super) fn of_answer(code: u16, body: &[u8], right: &Right<'_>, what: &str) -> Self {
         let message = serde_json::from_slice::<Status>(body)
             .map_or_else(|_| String::from_utf8_lossy(body).into_owned(), |status| status.message);
         let message = shortened(&message);
         match code {
             401 => Self::Unauthenticated,
-            // Admission refuses with the same code, and other words (Pod Security: "violates PodSecurity").
+            // Admission refuses with the same code but another message (Pod Security: "violates PodSecurity").
             403 if message.is_empty() || message.contains(" cannot ") => Self::Forbidden(missing(&message, right)),
             404 => Self::NotFound(what.to_owned()),
             _ => Self::Refused { code, message },
@@ -76,7 +76,7 @@ impl Problem {
     }
 }
 
-/// The right, and the account that lacks it where the server names it.
+/// Names the missing right, and the account if the server names it.
 fn missing(message: &str, right: &Right<'_>) -> String {
     let Right { verb, resource, namespace } = right;
     let user = message.split("User \"").nth(1).and_then(|rest| rest.split('"').next());
@@ -84,7 +84,7 @@ fn missing(message: &str, right: &Right<'_>) -> String {
     format!("{user} needs verb `{verb}` on `{resource}` in namespace `{namespace}`")
 }
 
-/// One short line of whatever a server sent.
+/// Makes one short line of any text that a server sent.
 pub(super) fn shortened(text: &str) -> String {
     text.split_whitespace().collect::<Vec<_>>().join(" ").chars().take(300).collect()
 }
@@ -118,7 +118,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_server_says_stays_one_short_line() {
+    fn a_long_message_of_a_server_becomes_one_short_line() {
         let text = Problem::of_answer(502, "<html>\n".repeat(1000).as_bytes(), &LOGS, "pod x").to_string();
         assert!(text.len() < 350 && !text.contains('\n'), "{text}");
     }

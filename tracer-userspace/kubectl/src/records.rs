@@ -1,4 +1,4 @@
-//! The records in a pod's log: its lines while they arrive, and what is read of each.
+//! The records in a pod's log: splits it into lines while it arrives, and reads the common fields of each record.
 
 use std::borrow::Cow;
 
@@ -15,17 +15,17 @@ const LINE_MAX: usize = 1 << 20;
 pub(super) struct Reading {
     /// Records of our schema.
     pub(super) records: u64,
-    /// Lines that begin like a record and are none.
+    /// Lines that begin like a record but are none.
     pub(super) unreadable: u64,
-    /// Another schema that was met.
-    pub(super) foreign: Option<String>,
+    /// The first other schema in the log.
+    pub(super) other_schema: Option<String>,
     /// Times of the first and the last record.
     pub(super) times: Option<(String, String)>,
 }
 
 impl Reading {
-    /// Takes a line; gives its head if it is a record of ours. Diagnostics of the daemon stand in the same log: what does
-    /// not begin as an object is none of ours.
+    /// Reads a line. Gives its head if it is a record of our schema. The same log has diagnostics of the daemon, which do
+    /// not begin like an object.
     pub(super) fn take<'a>(&mut self, line: &'a [u8]) -> Option<Head<'a>> {
         if line.first() != Some(&b'{') {
             return None;
@@ -35,7 +35,7 @@ impl Reading {
             return None;
         };
         if head.schema != SCHEMA {
-            self.foreign.get_or_insert_with(|| head.schema.chars().take(40).collect());
+            self.other_schema.get_or_insert_with(|| head.schema.chars().take(40).collect());
             return None;
         }
         self.records += 1;
@@ -46,17 +46,17 @@ impl Reading {
         Some(head)
     }
 
-    /// Why there is nothing, if the log is of another version.
+    /// The problem that the log has only records of another schema.
     pub(super) fn problem(&self, log: &str) -> Option<Problem> {
-        let foreign = self.foreign.as_ref().filter(|_| self.records == 0)?;
-        let name = if foreign.is_empty() { "no schema" } else { foreign };
+        let schema = self.other_schema.as_ref().filter(|_| self.records == 0)?;
+        let name = if schema.is_empty() { "no schema" } else { schema };
         Some(Problem::Found(format!(
             "{log} has records of {name}, and this plugin reads {SCHEMA}: use the version of the DaemonSet"
         )))
     }
 }
 
-/// What every record has, and what chooses it.
+/// The common fields of records, and the pod, which decides whether the record is read.
 #[derive(Deserialize)]
 pub(super) struct Head<'a> {
     #[serde(borrow, default)]
@@ -68,7 +68,8 @@ pub(super) struct Head<'a> {
     pub(super) k8s: Option<K8s>,
 }
 
-/// Gives each whole line of the log. A last line without its end is being written, or was cut at the limit.
+/// Gives each complete line of the log. A last line without newline is skipped: it is still being written, or was cut at
+/// the limit.
 pub(super) async fn each_line(log: &mut Log, bytes: &mut u64, mut each: impl FnMut(&[u8])) -> Result<(), Problem> {
     let mut lines = Lines::default();
     while let Some(chunk) = log.next().await? {
@@ -78,7 +79,7 @@ pub(super) async fn each_line(log: &mut Log, bytes: &mut u64, mut each: impl FnM
     Ok(())
 }
 
-/// A line that is open; one that is too long is skipped and not held.
+/// Splits pieces into lines. A line that is too long is skipped and not kept in memory.
 #[derive(Default)]
 pub(super) struct Lines {
     open: Vec<u8>,
@@ -128,18 +129,18 @@ mod tests {
     }
 
     #[test]
-    fn lines_may_be_cut_anywhere() {
+    fn pieces_may_end_anywhere_in_a_line() {
         assert_eq!(lines(&[b"one\ntw", b"o", b"\n\nthr"]), ["one", "two", ""]);
     }
 
     #[test]
-    fn a_line_that_is_too_long_is_skipped_and_not_held() {
+    fn a_line_that_is_too_long_is_skipped() {
         let long = vec![b'x'; LINE_MAX];
         assert_eq!(lines(&[&long, b"y", &long, b"\nnext\n"]), ["next"]);
     }
 
     #[test]
-    fn what_is_no_record_is_counted() {
+    fn unreadable_lines_and_other_schemas_are_noticed() {
         let mut reading = Reading::default();
         let record = br#"{"schema":"tracer/1","type":"loss","time":"2026-01-02T03:04:05Z","seq":1}"#;
         for line in [&b"tracer: warning: x"[..], b"{\"cut", br#"{"schema":"tracer/9","type":"x","time":"t"}"#] {

@@ -1,4 +1,4 @@
-//! `kubectl tracer report`: the page of `tracer report`, made of the nodes' logs while they arrive.
+//! `kubectl tracer report`: makes the page of `tracer report` from the logs of the nodes.
 
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -11,7 +11,7 @@ use super::records::Reading;
 use tracer_report::Collector;
 use tracer_terminal::error;
 
-/// A node's log, on its way to the page.
+/// Adds the records of a node's log to the page.
 struct ToPage {
     collector: Rc<RefCell<Collector>>,
     reading: Reading,
@@ -25,7 +25,7 @@ impl Sink for ToPage {
     }
 }
 
-/// Makes the page; gives the exit code: 2 if something of the logs is missing on it.
+/// Makes the page. Gives the exit code: 2 if a part of the logs is missing on the page.
 pub(super) async fn report(api: Api, args: &Report) -> Result<u8, Problem> {
     let collector = Collector::new(args.output_file.as_deref()).map_err(|error| Problem::Found(error.to_string()))?;
     let collector = Rc::new(RefCell::new(collector));

@@ -1,15 +1,15 @@
-//! Clocks of nodes that differ from the API server's. Times in records are those of their node.
+//! Finds nodes with a clock that differs from the API server's. Records have the time of their node.
 
 use jiff::Timestamp;
 
 use super::objects::Pod;
 
-/// Less is how long things take.
+/// Smaller differences can be normal delays.
 const TOLERATED_S: i64 = 5;
 
-/// By how many seconds, at least, the clock of a pod's node is ahead (or, negative, behind); absent where nothing shows a
-/// difference. The kubelet writes `startTime` by the node's clock, and never before the API server made the pod. A record
-/// is never from the future.
+/// How many seconds at least the clock of a pod's node is ahead (negative: behind); absent if no difference is visible.
+/// The kubelet writes `startTime` by the node's clock. It cannot be before the API server created the pod, and a record
+/// cannot be from the future.
 pub(super) fn of_node(pod: &Pod, newest: Option<Timestamp>, now: Timestamp) -> Option<i64> {
     let behind = pod.status.start_time.zip(pod.metadata.creation_timestamp);
     let behind = behind.map(|(started, made)| started.as_second() - made.as_second()).filter(|s| *s < -TOLERATED_S);
@@ -35,7 +35,7 @@ mod tests {
     }
 
     #[test]
-    fn a_difference_is_shown_by_what_cannot_be() {
+    fn impossible_times_show_a_difference_of_the_clocks() {
         let at = |time: &str| time.parse::<Timestamp>().expect("a time");
         let now = at("2026-01-02T04:00:00Z");
         let (fine, behind) = (pod("2026-01-02T03:30:00Z"), pod("2026-01-02T03:02:30Z"));

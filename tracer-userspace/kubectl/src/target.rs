@@ -1,10 +1,9 @@
-//! Which pods are asked about: a pod, or those of a workload.
+//! The argument of `why`: a pod, or a workload with its pods.
 
 use std::str::FromStr;
 
 use tracer_model::record::Workload;
 
-/// What `why` was asked about.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Target {
     pub(super) kind: Kind,
@@ -20,7 +19,7 @@ pub(super) enum Kind {
 }
 
 impl Kind {
-    /// As RBAC and paths have it.
+    /// The resource name for RBAC and API paths.
     pub(super) const fn resource(self) -> &'static str {
         match self {
             Self::Pod => "pods",
@@ -52,7 +51,7 @@ impl FromStr for Target {
             Some((kind, name)) => (Kind::of(&kind.to_lowercase()), name),
         };
         let kind = kind.ok_or("write POD, pod/NAME, deploy/NAME, ds/NAME or sts/NAME")?;
-        // It becomes part of a path.
+        // The name becomes a part of a request's path.
         let fits = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || matches!(c, '-' | '.');
         if name.is_empty() || name.len() > 253 || !name.chars().all(fits) {
             return Err("not a name that Kubernetes allows".into());

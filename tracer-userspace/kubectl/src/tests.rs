@@ -11,7 +11,7 @@ use fake::{Fake, Replies, Reply};
 
 const PODS: &str = "GET /api/v1/namespaces/tracer/pods";
 
-/// What a command printed, and its exit code or what it stumbled over.
+/// What a command printed, and its exit code or problem.
 struct Ran {
     out: String,
     ended: Result<u8, Problem>,
@@ -73,7 +73,7 @@ fn log_of(node: &str) -> String {
     format!("GET /api/v1/namespaces/tracer/pods/tracer-{node}/log")
 }
 
-/// A record's line. What `more` has is put over it.
+/// The line of a record, with the fields of `more` added.
 fn record(kind: &str, seq: u64, node: &str, time: &str, more: Value) -> String {
     let mut record =
         json!({"schema": "tracer/1", "type": kind, "time": time, "time_boot_ns": seq, "seq": seq, "node_name": node});
@@ -94,7 +94,6 @@ fn verdict(seq: u64, node: &str, time: &str, pod: &str, cause: &str) -> String {
     record("verdict", seq, node, time, more)
 }
 
-/// In the form that the records of this version have.
 fn remediation() -> Value {
     json!({"text": "start the server"})
 }
@@ -133,7 +132,7 @@ async fn the_answer_comes_first_and_then_the_verdicts() {
 }
 
 #[tokio::test]
-async fn a_failure_of_long_ago_is_no_reason() {
+async fn an_old_failure_does_not_explain_unreadiness() {
     let log = verdict(1, "n1", "2026-01-02T03:04:05.000000000Z", "cart-0", "connection_refused");
     let fake = Fake::serve(cluster(&[pod("shop", "cart-0", "n1", false)], &[("n1", log)])).await;
     let ran = ran(&fake, &["why", "pod/cart-0", "-o", "pretty"]).await;
@@ -141,7 +140,7 @@ async fn a_failure_of_long_ago_is_no_reason() {
     assert!(!ran.out.contains("is not ready: "), "{}", ran.out);
 }
 
-/// The verdict of a connection that is no probe's, or of a probe of this type.
+/// The verdict of a connection of another process, or of a probe of this type.
 fn verdict_of(seq: u64, kind: &str) -> String {
     let line = verdict(seq, "n1", &now(), "cart-0", "connection_refused");
     match kind {
@@ -193,7 +192,7 @@ async fn a_failed_connection_is_no_failed_probe() {
 }
 
 #[tokio::test]
-async fn a_verdict_that_was_taken_back_is_no_answer() {
+async fn a_verdict_that_was_revised_to_noise_is_no_answer() {
     let noise = verdict(2, "n1", &now(), "cart-0", "slow_response")
         .replace(r#""outcome":"failure""#, r#""outcome":"noise","revises":1"#);
     let noise = noise.replace(r#""subject":"#, r#""revises":1,"subject":"#);
@@ -204,7 +203,7 @@ async fn a_verdict_that_was_taken_back_is_no_answer() {
 }
 
 #[tokio::test]
-async fn where_nothing_is_known_the_node_is_shown() {
+async fn without_a_verdict_the_findings_of_the_node_are_shown() {
     let log = [finding(1, "n1", "ok"), finding(2, "n1", "fail"), verdict(3, "n1", &now(), "other", "firewall_drop")];
     let fake = Fake::serve(cluster(&[pod("shop", "cart-0", "n1", false)], &[("n1", log.concat())])).await;
     let ran = ran(&fake, &["why", "cart-0", "-o", "pretty"]).await;
@@ -234,7 +233,7 @@ async fn the_failing_pods_of_a_workload_are_explained() {
 }
 
 #[tokio::test]
-async fn records_for_machines_are_records() {
+async fn json_output_is_the_record_of_the_log() {
     let log = verdict(1, "n1", &now(), "cart-0", "connection_refused");
     let fake = Fake::serve(cluster(&[pod("shop", "cart-0", "n1", false)], &[("n1", log.clone())])).await;
     let ran = ran(&fake, &["why", "cart-0", "-o", "json"]).await;
@@ -328,7 +327,7 @@ async fn a_server_that_is_down_is_named() {
     assert!(code == 2 && problem.contains("does not answer: http://127.0.0.1:1: Connection refused"), "{problem}");
 }
 
-/// Five that are one record, of which one is taken back.
+/// One record stands for five verdicts, and one of them is revised.
 #[tokio::test]
 async fn a_record_counts_for_the_verdicts_that_it_stands_for() {
     let repeated = format!(r#""repeated":{{"count":5,"first_time":"{0}","last_time":"{0}"}},"subject":"#, now());
@@ -432,7 +431,7 @@ async fn a_long_list_is_read_in_pages() {
     let page = json!({"metadata": {"continue": "next page"}, "items": []});
     replies.insert(PODS.into(), Reply::Json(200, page));
     let fake = Fake::serve(replies).await;
-    // The fake gives the same page again and again: two of them are enough to see the token.
+    // The fake always gives the same page. Two requests are enough to see the token.
     let _ = tokio::time::timeout(std::time::Duration::from_millis(300), ran(&fake, &["why", "cart-0"])).await;
     let asked = fake.asked.lock().expect("a list").clone();
     assert!(asked.iter().any(|it| it.contains("continue=next%20page") && it.contains("limit=500")), "{asked:?}");
@@ -490,7 +489,7 @@ async fn a_pod_that_cannot_start_is_deleted_and_the_reason_named() {
     let of_pod = "/api/v1/namespaces/kube-system/pods/tracer-attach-x";
     let forbidden = r#"nodes "n1" is forbidden: User "jane" cannot get resource "nodes""#;
     let fake = Fake::serve(Replies::from([
-        // Who may make pods need not read nodes.
+        // The right to create pods does not need the right to read nodes.
         ("GET /api/v1/nodes/n1".into(), status(403, forbidden)),
         ("POST /api/v1/namespaces/kube-system/pods".into(), Reply::Json(201, made)),
         (format!("GET {of_pod}"), Reply::Json(200, waits)),

@@ -1,4 +1,4 @@
-//! `kubectl tracer top`: which causes, on how many pods and nodes, by whom, since when and where first.
+//! `kubectl tracer top`: counts causes by pods and nodes, with culprits, times and the first nodes.
 
 mod page;
 mod tally;
@@ -15,7 +15,7 @@ pub(super) use page::{Answers, Page};
 pub(super) use tally::{Causes, NodeTally};
 use tracer_terminal::error;
 
-/// Reads all logs and prints the page; gives the exit code: 2 if some nodes are missing on it.
+/// Reads all logs and prints the page. Gives the exit code: 2 if a part of a log is missing on the page.
 pub(super) async fn top(api: Api, args: &Top, out: &mut dyn Write) -> Result<u8, Problem> {
     let api = Rc::new(api);
     let (mut causes, mut answers) = (Causes::default(), Answers::default());

@@ -1,4 +1,4 @@
-//! `kubectl tracer why`: the answer first, then the pod's verdicts as `attach` prints them.
+//! `kubectl tracer why`: prints the answer, then the pod's verdicts as `attach` does.
 
 mod answer;
 mod seen;
@@ -6,7 +6,7 @@ mod seen;
 use std::collections::BTreeMap;
 use std::io::Write;
 
-use super::api::{Api, Part};
+use super::api::{Api, LogOptions};
 use super::cli::{Form, Why};
 use super::daemon::{self, Daemon};
 use super::objects::Pod;
@@ -21,10 +21,10 @@ use tracer_output::sink::ndjson;
 use tracer_output::sink::pretty::Pretty;
 use tracer_terminal::error;
 
-/// Pods of a workload that are explained; the others are named.
+/// Pods of a workload that are explained. The others are only named.
 const PODS: usize = 10;
 
-/// Explains each pod; gives the exit code.
+/// Explains each pod. Gives the exit code.
 pub(super) async fn why(api: &Api, args: &Why, out: &mut dyn Write) -> Result<u8, Problem> {
     let namespace = args.namespace.as_ref().unwrap_or(&api.namespace);
     let pods = pods(api, namespace, &args.target).await?;
@@ -36,7 +36,7 @@ pub(super) async fn why(api: &Api, args: &Why, out: &mut dyn Write) -> Result<u8
     for (node, pods) in nodes {
         match of_node(api, args, node, pods, out).await {
             Ok(()) => {}
-            // Rights are the same on each node.
+            // The missing right is needed for every node.
             Err(problem @ (Problem::Forbidden(_) | Problem::Unauthenticated)) => return Err(problem),
             Err(problem) => {
                 if let Some(before) = failed.replace(problem) {
@@ -48,7 +48,7 @@ pub(super) async fn why(api: &Api, args: &Why, out: &mut dyn Write) -> Result<u8
     failed.map_or(Ok(0), Err)
 }
 
-/// Reads the log of a node and explains these pods of it.
+/// Reads the log of a node and explains these pods.
 async fn of_node(api: &Api, args: &Why, node: &str, pods: Vec<Pod>, out: &mut dyn Write) -> Result<(), Problem> {
     let daemon = daemon::of_node(api, &args.access, node).await?;
     if let Some(warning) = daemon.warning() {
@@ -60,16 +60,16 @@ async fn of_node(api: &Api, args: &Why, node: &str, pods: Vec<Pod>, out: &mut dy
     cut.map_or(Ok(()), Err)
 }
 
-/// Reads the log. Gives why it ended early: what came of it is still an answer, if not the newest.
+/// Reads the log. Gives why it ended early, if it did: the part that was read can still have the answer.
 async fn read(api: &Api, args: &Why, daemon: &Daemon, seen: &mut Seen) -> Result<Option<Problem>, Problem> {
-    let part = Part { since: args.since, ..Part::default() };
+    let options = LogOptions { since: args.since, ..LogOptions::default() };
     let log_of = |problem| match problem {
         Problem::Late(_) | Problem::Refused { .. } => {
             Problem::Found(format!("the log of {}: {problem}", daemon.name()))
         }
         problem => problem,
     };
-    let mut log = api.log(&daemon.pod, &daemon.container, &part).await.map_err(log_of)?;
+    let mut log = api.log(&daemon.pod, &daemon.container, &options).await.map_err(log_of)?;
     let read = each_line(&mut log, &mut 0, |line| seen.take(line)).await;
     match seen.reading.problem(&format!("the log of {}", daemon.name())) {
         Some(problem) => Err(problem),
@@ -109,7 +109,7 @@ fn text(api: &Api, args: &Why, daemon: &Daemon, seen: &Seen) -> Vec<u8> {
     out
 }
 
-/// The pods that the target means and that run on a node.
+/// The pods of the target that are on a node.
 async fn pods(api: &Api, namespace: &str, target: &Target) -> Result<Vec<Pod>, Problem> {
     let Target { kind, name } = target;
     if *kind == Kind::Pod {
@@ -125,7 +125,7 @@ async fn pods(api: &Api, namespace: &str, target: &Target) -> Result<Vec<Pod>, P
             kind.resource()
         )));
     }
-    // Those that fail come first.
+    // Pods that are not ready come first.
     pods.sort_by_key(|pod| (pod.is_ready(), pod.metadata.creation_timestamp));
     let (mut on_node, waiting): (Vec<_>, Vec<_>) = pods.into_iter().partition(|pod| !pod.spec.node_name.is_empty());
     if on_node.is_empty() {

@@ -81,7 +81,7 @@ impl TablesWatch {
         self.removals.tables.values().map(|removal| removal.burst.due()).min()
     }
 
-    /// The tables that were flushed and whose rules did not come back.
+    /// The tables that were flushed, if their rules did not come back.
     pub fn take(&mut self) -> Vec<RulesFlushed> {
         let over = self.removals.take(Instant::now()).into_iter();
         over.filter(|(_, removal)| removal.lost() >= BULK)
@@ -211,7 +211,7 @@ impl Removal {
     }
 
     fn add_removed(&mut self, chain: String, port: u32, now: Instant) {
-        self.burst.go_on(now);
+        self.burst.extend(now);
         self.removed += 1;
         if self.chains.len() < MOST_CHAINS || self.chains.contains_key(&chain) {
             *self.chains.entry(chain).or_default() += 1;

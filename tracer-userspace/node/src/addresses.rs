@@ -1,4 +1,4 @@
-//! The addresses of a network namespace, from `/proc/<pid>/net`: no socket and no setns needed.
+//! The addresses of a network namespace, from `/proc/<pid>/net`. This needs no socket and no setns.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -6,31 +6,31 @@ use std::io::{BufRead, BufReader, Read};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::path::Path;
 
-/// A node-like namespace with a million routes is not read to its end.
+/// How much of a table is read: a namespace may have a million routes.
 const MAX_TABLE: u64 = 4 * 1024 * 1024;
 
-/// Of the namespace of a process, so many at most.
+/// The addresses of a process's namespace, `most` of them at most.
 pub(super) fn of_process(pid: u32, most: usize) -> Vec<IpAddr> {
     first(most, of(Path::new(&format!("/proc/{pid}/net"))))
 }
 
-/// Of the namespace of the calling thread, so many at most.
+/// The addresses of the calling thread's namespace, `most` of them at most.
 pub(super) fn of_thread(most: usize) -> Vec<IpAddr> {
     first(most, of(Path::new("/proc/thread-self/net")))
 }
 
-/// The namespace of the calling thread has this address, however many it has.
+/// Whether the calling thread's namespace has this address. It searches all addresses.
 pub(super) fn has(addr: IpAddr) -> bool {
     of(Path::new("/proc/thread-self/net")).any(|it| it == addr)
 }
 
-/// Each once: the file has those of both tables.
+/// The first `most` distinct addresses: `fib_trie` prints two tables with the same addresses.
 fn first(most: usize, all: impl Iterator<Item = IpAddr>) -> Vec<IpAddr> {
     let mut seen = BTreeSet::new();
     all.filter(|addr| seen.insert(*addr)).take(most).collect()
 }
 
-/// Read while it is asked for.
+/// Reads the tables lazily.
 fn of(net: &Path) -> impl Iterator<Item = IpAddr> {
     let open = |name: &str| fs::File::open(net.join(name)).ok().map(|file| BufReader::new(file.take(MAX_TABLE)));
     let v4 = open("fib_trie").into_iter().flat_map(parse_fib_trie);
@@ -38,7 +38,7 @@ fn of(net: &Path) -> impl Iterator<Item = IpAddr> {
     v4.map(IpAddr::from).chain(v6.map(IpAddr::from))
 }
 
-/// `|-- 10.88.0.4` followed by `/32 host LOCAL`; both tables print the same.
+/// Parses `|-- 10.88.0.4` followed by `/32 host LOCAL`. Both tables print the same addresses.
 pub fn parse_fib_trie(table: impl BufRead) -> impl Iterator<Item = Ipv4Addr> {
     let mut leaf = None;
     table.lines().map_while(Result::ok).filter_map(move |line| {
@@ -50,7 +50,7 @@ pub fn parse_fib_trie(table: impl BufRead) -> impl Iterator<Item = Ipv4Addr> {
     })
 }
 
-/// `fd000088000000000000000000000004 02 40 00 80     eth0`. Link-local ones repeat between pods: left out.
+/// `fd000088000000000000000000000004 02 40 00 80     eth0`. Skips link-local addresses: pods can have the same ones.
 pub fn parse_if_inet6(table: impl BufRead) -> impl Iterator<Item = Ipv6Addr> {
     let address = |line: String| {
         let digits = line.split_whitespace().next()?;
@@ -73,16 +73,16 @@ mod tests {
         assert_eq!(parse_fib_trie("Main:\n".as_bytes()).count(), 0);
     }
 
-    /// Whoever may unshare can add as many as there are.
+    /// A process that may unshare can add any number of addresses.
     #[test]
-    fn of_many_the_first_are_kept() {
+    fn of_many_addresses_the_first_are_kept() {
         let mut read = 0;
         let table: String =
             (0..40_000).map(|it| format!("|-- 10.9.{}.{}\n/32 host LOCAL\n", it >> 8, it & 255)).collect();
         let all = || parse_fib_trie(table.as_bytes()).map(IpAddr::from);
         let found = first(64, all().chain(all()).inspect(|_| read += 1));
         assert_eq!((found.len(), read, found.last()), (64, 64, Some(&IpAddr::from([10, 9, 0, 63]))));
-        assert!(all().any(|addr| addr == IpAddr::from([10, 9, 156, 63])), "one that is asked about is found");
+        assert!(all().any(|addr| addr == IpAddr::from([10, 9, 156, 63])), "the search for one address reads all");
     }
 
     #[test]

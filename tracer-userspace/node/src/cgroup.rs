@@ -1,25 +1,25 @@
 //! Which pod a process belongs to, by the path of its cgroup.
 //!
-//! Forms: `…/pod<uid>/<id>` (cgroupfs driver), `…-pod<uid with _>.slice/<runtime>-<id>.scope`
+//! The paths look like `…/pod<uid>/<id>` (cgroupfs driver), `…-pod<uid with _>.slice/<runtime>-<id>.scope`
 //! (systemd driver), `…-pod<uid>.slice:cri-containerd:<id>` (kubelet on systemd, containerd not). Nested nodes
-//! prepend components, cgroup namespaces `/../`. Static pods have a uid without dashes.
+//! prepend components, cgroup namespaces prepend `/../`. Static pods have a uid without dashes.
 
 /// The pod a process is in.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PodProcess {
     pub uid: String,
-    /// Absent for a process in the pod's own group: the runtime's monitor, for instance.
+    /// Absent for a process in the pod's own cgroup, for example the runtime's monitor.
     pub container: Option<String>,
 }
 
-/// Reads `/proc/<pid>/cgroup`. The memory and the unified hierarchy come first; any other that names a pod will do.
+/// Finds the pod in the text of `/proc/<pid>/cgroup`: in the memory or the unified hierarchy first, then in any other.
 pub fn pod_process(text: &str) -> Option<PodProcess> {
     let lines = || text.lines().filter_map(hierarchy);
     let preferred = lines().filter(|(controllers, _)| controllers.is_empty() || controllers.split(',').any(is_memory));
     preferred.chain(lines()).find_map(|(_, path)| pod_of_path(path))
 }
 
-/// Whether `/proc/<pid>/cgroup` is that of a process in this pod, or in a pod of a node in it.
+/// Whether the process with this `/proc/<pid>/cgroup` is in this pod, or in a pod of a node that runs inside this pod.
 pub fn is_within(text: &str, uid: &str) -> bool {
     let mut components = text.lines().filter_map(hierarchy).flat_map(|(_, path)| path.split(['/', ':']));
     components.any(|component| pod_uid(component).is_some_and(|it| it == uid))
@@ -36,7 +36,7 @@ fn hierarchy(line: &str) -> Option<(&str, &str)> {
 
 fn pod_of_path(path: &str) -> Option<PodProcess> {
     let mut components = path.split(['/', ':']).collect::<Vec<_>>();
-    // Innermost first: a node inside a pod has pods of its own.
+    // The last component that names a pod counts: a node inside a pod has pods of its own.
     let at = components.iter().rposition(|component| pod_uid(component).is_some())?;
     let uid = pod_uid(components[at])?;
     let below = components.split_off(at + 1);
@@ -84,7 +84,7 @@ mod tests {
     }
 
     #[test]
-    fn every_driver_and_runtime() {
+    fn paths_of_every_driver_and_runtime_name_the_pod() {
         check(&format!("0::/kubepods/burstable/pod{UID}/{ID}\n"), UID);
         check(
             &format!(
@@ -107,7 +107,7 @@ mod tests {
     }
 
     #[test]
-    fn first_version_and_hybrid() {
+    fn hierarchies_of_version_1_and_hybrid_name_the_pod() {
         let v1 = format!(
             "12:pids:/kubepods/pod{UID}/{ID}\n4:memory:/kubepods/pod{UID}/{ID}\n1:name=systemd:/kubepods/pod{UID}/{ID}\n"
         );
@@ -117,7 +117,7 @@ mod tests {
     }
 
     #[test]
-    fn nested_nodes_and_cgroup_namespaces() {
+    fn paths_in_nested_nodes_and_cgroup_namespaces_name_the_pod() {
         let outer = "a".repeat(64);
         check(
             &format!(
@@ -131,7 +131,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_pod() {
+    fn a_cgroup_outside_pods_and_a_conmon_are_no_pod() {
         for path in
             ["/", "/system.slice/kubelet.service", "/user.slice/podman-1.scope", "/machine.slice/libpod-x.scope"]
         {

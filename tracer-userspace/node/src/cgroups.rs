@@ -1,29 +1,30 @@
-//! Where the cgroup of a process is, as far as the hierarchies are mounted here.
+//! Finds the folder of a process's cgroup, if its hierarchy is mounted here.
 //!
-//! The kernel gives the cgroup of a process (`/proc/PID/cgroup`) and the root of a mount (mountinfo) as seen from the root of the
-//! reader's cgroup namespace: by `..` up to the nearest ancestor that both have, and down from there by names (`cgroup_path_ns`,
-//! kernel/cgroup/cgroup.c; `kernfs_path_from_node`, fs/kernfs/dir.c). On version 2 the runtimes as a rule give a
-//! container that is not privileged a namespace of its own, on version 1 none (containerd/cri#1371, #1415).
+//! The kernel prints the cgroup of a process (`/proc/PID/cgroup`) and the root of a mount (mountinfo) relative to the
+//! root of the reader's cgroup namespace. Such a path goes up by `..` to the nearest common ancestor, and down from
+//! there by names (`cgroup_path_ns`, kernel/cgroup/cgroup.c; `kernfs_path_from_node`, fs/kernfs/dir.c). On version 2
+//! runtimes usually give an unprivileged container its own cgroup namespace, on version 1 they do not
+//! (containerd/cri#1371, #1415).
 
 use std::cell::OnceCell;
 use std::os::unix::fs::{DirEntryExt as _, MetadataExt as _};
 use std::path::{Path, PathBuf};
 use std::{fs, io};
 
-/// Folders looked into for the root of our namespace: a node has some thousands.
+/// How many folders are searched for the root of our cgroup namespace: a node has some thousands.
 const MAX_FOLDERS: usize = 32_768;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Hierarchy {
     /// Version 2.
     Unified,
-    /// The one of version 1 with the `cpu` controller.
+    /// The hierarchy of version 1 with the `cpu` controller.
     Cpu,
-    /// The one of version 1 with the `freezer` controller.
+    /// The hierarchy of version 1 with the `freezer` controller.
     Freezer,
 }
 
-/// A path as seen from the root of our namespace.
+/// A path relative to the root of our cgroup namespace: so many levels up, then down by these names.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct VisiblePath {
     up: usize,
@@ -37,7 +38,7 @@ impl VisiblePath {
         Self { up, names: all[up..].iter().map(ToString::to_string).collect() }
     }
 
-    /// The root of our namespace.
+    /// Whether it is the root of our namespace.
     fn is_ours(&self) -> bool {
         self.up == 0 && self.names.is_empty()
     }
@@ -48,7 +49,7 @@ struct Mount {
     hierarchy: Hierarchy,
     root: VisiblePath,
     at: PathBuf,
-    /// The names that lead from its root to that of our namespace, once they were looked for.
+    /// The path from the mount's root to the root of our namespace; set by the first search.
     ours: OnceCell<Option<PathBuf>>,
 }
 
@@ -70,8 +71,8 @@ impl Mounts {
         self.0.iter().filter(move |mount| mount.hierarchy == hierarchy).map(|mount| mount.at.as_path())
     }
 
-    /// The folder of the cgroup that the text of `/proc/PID/cgroup` names. One that is not found is an error: it is another
-    /// than the root.
+    /// The folder of the cgroup that the text of `/proc/PID/cgroup` names. It is an error if it is not found: the
+    /// root's counters are no substitute.
     pub fn folder(&self, text: &str, hierarchy: Hierarchy) -> io::Result<PathBuf> {
         let path = path_in(text, hierarchy).ok_or(io::ErrorKind::NotFound)?;
         let seen = VisiblePath::of(path);
@@ -81,7 +82,7 @@ impl Mounts {
         found.ok_or_else(|| io::Error::new(io::ErrorKind::NotFound, lost()))
     }
 
-    /// Where a path is below a mount, if that begins at the path or above it.
+    /// The folder of a path below a mount, if the mount's root is that path or an ancestor of it.
     fn below(&self, mount: &Mount, path: &VisiblePath) -> Option<PathBuf> {
         let between = mount.root.up.checked_sub(path.up)?;
         if between == 0 {
@@ -93,7 +94,8 @@ impl Mounts {
         Some(path.names.iter().fold(mount.at.join(shared), |folder, name| folder.join(name)))
     }
 
-    /// The root of our namespace below a mount that begins above it: the folder that is the same as where that root is mounted.
+    /// Finds the root of our namespace below a mount with an ancestor as root: the folder with the inode of our own
+    /// mount.
     fn locate_ours(&self, mount: &Mount) -> Option<PathBuf> {
         let same = |it: &&Mount| it.hierarchy == mount.hierarchy && it.root.is_ours();
         let ours = fs::metadata(&self.0.iter().find(same)?.at).ok()?;
@@ -103,7 +105,7 @@ impl Mounts {
     }
 }
 
-/// The folder with this inode number, so many levels below.
+/// Finds the folder with this inode number, exactly so many levels below.
 fn locate(folder: &Path, levels: usize, inode: u64, left: &mut usize) -> Option<PathBuf> {
     *left = left.checked_sub(1)?;
     let entries = fs::read_dir(folder).ok()?.flatten();
@@ -159,7 +161,7 @@ mod tests {
     use super::*;
     use tracer_testing::Scratch;
 
-    /// A directory with these in it.
+    /// A directory that contains these folders.
     fn with(folders: &[&str]) -> Scratch {
         let scratch = Scratch::new();
         folders.iter().for_each(|folder| fs::create_dir_all(scratch.path(folder)).expect("a folder"));
@@ -170,7 +172,7 @@ mod tests {
         mounts.folder(&format!("0::{path}\n"), Hierarchy::Unified)
     }
 
-    /// As in the DaemonSet's container: its own cgroup at its usual place, all of them elsewhere.
+    /// The DaemonSet's container has its own cgroup at the usual place, and the whole hierarchy at another.
     #[test]
     fn a_path_that_ends_at_a_common_ancestor_is_found_from_there() {
         let folders = ["kube/burst/other/c2", "kube/burst/own/c1", "kube/best/pod/c3", "system/kubelet"];
@@ -188,11 +190,11 @@ mod tests {
         assert_eq!(at("/.."), Some(root.join("kube/burst/own")));
         assert_eq!(at("/"), Some(root.join("kube/burst/own/c1")));
         assert_eq!(at("/../../../.."), Some(root.to_owned()), "the root");
-        assert_eq!((at("/../../gone"), at("/../../../../../above")), (None, None), "never another one");
+        assert_eq!((at("/../../gone"), at("/../../../../../above")), (None, None), "never a wrong folder");
     }
 
     #[test]
-    fn without_a_mount_that_begins_above_it_nothing_is_found() {
+    fn a_cgroup_outside_of_all_mounts_is_not_found() {
         let scratch = with(&["a/b"]);
         let mounted = |root: &str| {
             Mounts::of(&format!("41 31 0:38 {root} {} rw - cgroup2 cgroup2 rw\n", scratch.root().display()))

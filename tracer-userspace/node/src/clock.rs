@@ -1,4 +1,4 @@
-//! The two clocks: boot time stamps everything, wall time is for people. And what a thread used up.
+//! Clocks: observations have boot time, people read wall time. Also the CPU time of a thread.
 
 use std::sync::atomic::{AtomicI64, Ordering::Relaxed};
 
@@ -19,26 +19,26 @@ pub fn boot_to_wall_ns() -> i64 {
     read(ClockId::CLOCK_REALTIME).saturating_sub(read(ClockId::CLOCK_BOOTTIME))
 }
 
-/// Two readings of both clocks differ by what passes between them; more than this and the wall clock was set.
+/// If the difference of the two clocks changes by more than this, somebody set the wall clock.
 const STEP_NS: u64 = 100_000_000;
 
-/// The same, and the same number each time until the wall clock is set (both clocks tick alike, see
-/// `kernel/time/timekeeping.c`): what is read twice from one text must be one time.
+/// As [`boot_to_wall_ns`], but the same number until somebody sets the wall clock. Otherwise a log line that is read
+/// twice would get two times. Both clocks run at the same rate (`kernel/time/timekeeping.c`).
 pub fn steady_boot_to_wall_ns() -> i64 {
     static KEPT: AtomicI64 = AtomicI64::new(i64::MIN);
     let (kept, now) = (KEPT.load(Relaxed), boot_to_wall_ns());
-    if !is_set(kept, now) {
+    if !was_set(kept, now) {
         return kept;
     }
     KEPT.compare_exchange(kept, now, Relaxed, Relaxed).map_or_else(|other| other, |_| now)
 }
 
-/// The wall clock was set between two readings of the difference, or the first is none.
-const fn is_set(before: i64, now: i64) -> bool {
+/// Whether the wall clock was set between two readings of the difference, or there is no first reading.
+const fn was_set(before: i64, now: i64) -> bool {
     before.abs_diff(now) > STEP_NS
 }
 
-/// A clock in nanoseconds. These exist on every kernel that can load the programs.
+/// Reads a clock, in nanoseconds. Every kernel that can load the programs has these clocks.
 fn read(clock: ClockId) -> i64 {
     clock_gettime(clock).map(|t| t.tv_sec().saturating_mul(1_000_000_000).saturating_add(t.tv_nsec())).unwrap_or(0)
 }
@@ -55,8 +55,8 @@ mod tests {
     }
 
     #[test]
-    fn only_a_step_makes_it_another() {
-        assert!(!is_set(5_000, 5_000 + 50_000_000) && !is_set(5_000, 5_000 - 50_000_000));
-        assert!(is_set(5_000, 1_000_000_000) && is_set(5_000, -1_000_000_000) && is_set(i64::MIN, i64::MAX));
+    fn only_a_step_of_more_than_100_ms_is_a_set_clock() {
+        assert!(!was_set(5_000, 5_000 + 50_000_000) && !was_set(5_000, 5_000 - 50_000_000));
+        assert!(was_set(5_000, 1_000_000_000) && was_set(5_000, -1_000_000_000) && was_set(i64::MIN, i64::MAX));
     }
 }

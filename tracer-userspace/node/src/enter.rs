@@ -1,4 +1,4 @@
-//! Doing something inside another network namespace.
+//! Runs a function inside another network namespace.
 
 use std::cell::RefCell;
 use std::fs::{File, Metadata};
@@ -20,12 +20,12 @@ pub enum NetnsError {
     Enter { path: PathBuf, source: io::Error },
     #[error("cannot start a thread to enter {}: {}", path.display(), os_message(source))]
     Thread { path: PathBuf, source: io::Error },
-    #[error("what was to be read inside {} ended without an answer", path.display())]
+    #[error("the task inside the network namespace {} ended without an answer", path.display())]
     Lost { path: PathBuf },
 }
 
 impl NetnsError {
-    /// The capability that is missing, if that is why.
+    /// The missing capability, if that is the reason.
     pub fn needs(&self) -> Option<&'static str> {
         let (source, capability) = match self {
             Self::Open { source, .. } => (source, "CAP_SYS_PTRACE"),
@@ -37,51 +37,51 @@ impl NetnsError {
 }
 
 thread_local! {
-    /// Where a thread is that goes itself.
-    static AT: RefCell<Option<Rc<File>>> = const { RefCell::new(None) };
+    /// The namespace that this thread is in, if it [enters namespaces itself](enter_on_this_thread).
+    static CURRENT: RefCell<Option<Rc<File>>> = const { RefCell::new(None) };
 }
 
 const OWN: &str = "/proc/thread-self/ns/net";
 
-/// From now on the calling thread enters namespaces itself and comes back: for threads that do nothing but read them.
+/// From now on the calling thread enters namespaces itself and comes back. It is for threads that only read namespaces.
 ///
-/// A thread for each visit costs as much as the visit, and where all processors are busy it waits for its first turn until those
-/// that run have had theirs.
-pub fn by_this_thread() {
-    AT.set(File::open(OWN).ok().map(Rc::new));
+/// A new thread for each visit costs as much as the visit. Where all processors are busy, a new thread also waits
+/// behind the running ones.
+pub fn enter_on_this_thread() {
+    CURRENT.set(File::open(OWN).ok().map(Rc::new));
 }
 
-/// Runs `task` inside the namespace at `path`: right here if that is our own, else on a short-lived thread, unless this one
-/// [goes itself](by_this_thread).
+/// Runs `task` inside the namespace at `path`. The calling thread runs it if that namespace is its own, or if the
+/// thread [enters namespaces itself](enter_on_this_thread). Otherwise a short-lived thread runs it.
 ///
-/// Sockets made inside stay there. `/proc/thread-self` has to be used inside, never `/proc/self`.
+/// Sockets opened inside stay in that namespace. Inside, use `/proc/thread-self`, never `/proc/self`.
 pub fn in_netns<T: Send>(path: &Path, task: impl FnOnce() -> T + Send) -> Result<T, NetnsError> {
     let there = File::open(path).map_err(|source| NetnsError::Open { path: path.into(), source })?;
     if is_own(&there) {
         return Ok(task());
     }
-    match AT.with_borrow(Option::clone) {
-        Some(here) => there_and_back(path, there, here, task),
-        None => on_a_thread(path, &there, task),
+    match CURRENT.with_borrow(Option::clone) {
+        Some(here) => run_here(path, there, here, task),
+        None => run_on_new_thread(path, &there, task),
     }
 }
 
-/// Each namespace has a file of its own on nsfs. Ours is not opened for that: another tracer is reported such opens.
+/// Each namespace has its own file on nsfs. Our file is not opened: another running tracer would observe the open.
 fn is_own(there: &File) -> bool {
     let place = |it: Metadata| (it.dev(), it.ino());
     let (own, there) = (std::fs::metadata(OWN), there.metadata());
     own.is_ok_and(|own| there.is_ok_and(|there| place(own) == place(there)))
 }
 
-fn there_and_back<T>(path: &Path, there: File, here: Rc<File>, task: impl FnOnce() -> T) -> Result<T, NetnsError> {
+fn run_here<T>(path: &Path, there: File, here: Rc<File>, task: impl FnOnce() -> T) -> Result<T, NetnsError> {
     enter(path, &there)?;
-    AT.set(Some(Rc::new(there)));
+    CURRENT.set(Some(Rc::new(there)));
     let _way_back = WayBack(here);
-    // What a panic ends is the visit, as on a thread of its own.
+    // A panic ends only this visit, as on a short-lived thread.
     catch_unwind(AssertUnwindSafe(task)).map_err(|_| NetnsError::Lost { path: path.into() })
 }
 
-fn on_a_thread<T: Send>(path: &Path, there: &File, task: impl FnOnce() -> T + Send) -> Result<T, NetnsError> {
+fn run_on_new_thread<T: Send>(path: &Path, there: &File, task: impl FnOnce() -> T + Send) -> Result<T, NetnsError> {
     std::thread::scope(|scope| {
         let visit = || enter(path, there).map(|()| task());
         let thread = std::thread::Builder::new().name("in-netns".into()).spawn_scoped(scope, visit);
@@ -95,13 +95,13 @@ fn enter(path: &Path, there: &File) -> Result<(), NetnsError> {
         .map_err(|errno| NetnsError::Enter { path: path.into(), source: errno.into() })
 }
 
-/// Goes back when dropped, whatever happened: a pod's namespace lives as long as somebody is in it.
+/// Returns to the previous namespace when dropped, also after a panic: a thread inside keeps a pod's namespace alive.
 struct WayBack(Rc<File>);
 
 impl Drop for WayBack {
     fn drop(&mut self) {
         match setns(&self.0, CloneFlags::CLONE_NEWNET) {
-            Ok(()) => AT.set(Some(Rc::clone(&self.0))),
+            Ok(()) => CURRENT.set(Some(Rc::clone(&self.0))),
             Err(errno) => tracing::error!("this thread cannot leave a network namespace that it entered: {errno}"),
         }
     }
@@ -118,7 +118,7 @@ mod tests {
     }
 
     #[test]
-    fn our_own_is_not_entered() {
+    fn a_task_in_our_own_namespace_runs_on_the_calling_thread() {
         let thread = std::thread::current().id();
         let own = Path::new("/proc/thread-self/ns/net");
         assert_eq!(in_netns(own, || std::thread::current().id()).expect("our own"), thread);

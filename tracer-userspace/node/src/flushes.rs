@@ -1,7 +1,8 @@
-//! Routing rules and routes of the node that a process removes in bulk, as rtnetlink reports them.
+//! Routing rules and routes of the node that a process removes in bulk, from rtnetlink.
 //!
-//! The kernel reports each one that goes to all who listen, with the port of the socket that asked for it (`rtmsg_fib`,
-//! net/ipv4/fib_semantics.c; `notify_rule_change`, net/core/fib_rules.c). What it removes by itself has port 0.
+//! The kernel reports each removal to all listeners, with the netlink port of the socket that requested it
+//! (`rtmsg_fib`, net/ipv4/fib_semantics.c; `notify_rule_change`, net/core/fib_rules.c). The port is 0 if the kernel
+//! removes by itself.
 
 use std::collections::BTreeMap;
 use std::os::fd::BorrowedFd;
@@ -25,15 +26,15 @@ use tracer_model::event::{BULK, FlushedRules, Prefix, RemovedRoute, Remover, Rul
 
 /// `RTN_UNICAST`: a route that leads somewhere.
 const UNICAST: u8 = 1;
-/// Removals that are remembered at once, and that are kept of each flush.
+/// How many removals are remembered at once, and how many of them each flush reports.
 const MOST_REMOVED: usize = 4096;
 const MOST_KEPT: usize = 256;
-/// Who replaces rules removes the old ones first: they have so long to come back.
+/// A process that replaces rules removes the old ones first. It has this long to add them again.
 const QUIET: Duration = Duration::from_secs(1);
-/// A flush that goes on is reported after this.
+/// A flush that goes on is reported after this time.
 const LONGEST: Duration = Duration::from_secs(5);
 
-/// A time of removals that follow each other closely.
+/// A series of removals that follow each other closely.
 #[derive(Clone, Copy, Debug)]
 pub struct Burst {
     began: Instant,
@@ -48,17 +49,18 @@ impl Burst {
         Self { began: now, last: now, since_boot_ns: boot_ns() }
     }
 
-    /// Something more was removed.
-    pub const fn go_on(&mut self, now: Instant) {
+    /// Notes a further removal.
+    pub const fn extend(&mut self, now: Instant) {
         self.last = now;
     }
 
+    /// When the burst is over.
     pub fn due(&self) -> Instant {
         (self.last + QUIET).min(self.began + LONGEST)
     }
 }
 
-/// Listens to what becomes of the routing rules and routes of a namespace.
+/// Listens for changes of the routing rules and routes of a namespace.
 pub struct RoutingWatch {
     socket: Netlink,
     node: NodeNetns,
@@ -73,18 +75,18 @@ impl RoutingWatch {
         Ok(Self { socket, node: node.clone(), removals: Removals::default() })
     }
 
-    /// Takes in what was reported. Never blocks.
-    pub fn hear(&mut self) {
+    /// Reads the reports that have arrived. Never blocks.
+    pub fn read_reports(&mut self) {
         let (now, node) = (Instant::now(), &self.node);
         self.socket.drain(|message| self.removals.see(message, now, |port| of_port(port, node)));
     }
 
-    /// When something is to be [taken](Self::take).
+    /// When the next flush can be [taken](Self::take).
     pub fn due(&self) -> Option<Instant> {
         self.removals.bursts.values().map(|removal| removal.burst.due()).min()
     }
 
-    /// What was removed in bulk and has not come back.
+    /// The rules and routes that were removed in bulk and not added again.
     pub fn take(&mut self) -> Vec<RulesFlushed> {
         let now = Instant::now();
         let flushed = self.removals.take(now).into_iter();
@@ -106,7 +108,7 @@ impl RoutingWatch {
     }
 }
 
-/// Rules or routes, and whether of IPv6.
+/// Whether it is a rule (else a route), and whether it is of IPv6.
 type Kind = (bool, bool);
 
 #[derive(Default)]
@@ -116,15 +118,17 @@ struct Removals {
 
 struct Removal {
     burst: Burst,
-    /// By what names it: with what it applied to, and the port that removed it.
+    /// The removed rules or routes by their identity, each with the port of the socket that removed it.
     gone: BTreeMap<Vec<u8>, (RemovedRoute, u32)>,
+    /// The process of each port, if it was found.
     by: BTreeMap<u32, Option<Remover>>,
 }
 
 type Flushed = (u64, usize, FlushedRules, Option<Remover>);
 
 impl Removals {
-    /// Of what got lost, nobody knows whether it came back.
+    /// Adds a report. `None`: reports were lost. They may have shown that rules were added again, so all bursts end
+    /// unreported.
     fn see(&mut self, message: Option<Message<'_>>, now: Instant, by: impl FnOnce(u32) -> Option<Remover>) {
         let Some(message) = message else { return self.bursts.clear() };
         let is_rule = matches!(message.kind, RTM_NEWRULE | RTM_DELRULE);
@@ -134,7 +138,7 @@ impl Removals {
         match message.kind {
             RTM_DELRULE | RTM_DELROUTE if message.port != 0 => {
                 let removal = self.bursts.entry(kind).or_insert_with(|| Removal::begin(now));
-                removal.burst.go_on(now);
+                removal.burst.extend(now);
                 if removal.gone.len() < MOST_REMOVED {
                     removal.gone.insert(name, (route, message.port));
                     removal.by.entry(message.port).or_insert_with(|| by(message.port));
@@ -158,9 +162,9 @@ impl Removals {
     }
 }
 
-/// Any reports, for a fuzz target.
+/// Reads any bytes as reports, for a fuzz target.
 #[doc(hidden)]
-pub fn hear(bytes: &[u8]) {
+pub fn fuzz_reports(bytes: &[u8]) {
     let mut removals = Removals::default();
     messages(Some(bytes), &mut |message| removals.see(message, Instant::now(), |_| None));
     assert!(removals.bursts.values().all(|removal| removal.gone.len() <= MOST_REMOVED));
@@ -171,7 +175,8 @@ impl Removal {
         Self { burst: Burst::begin(now), gone: BTreeMap::new(), by: BTreeMap::new() }
     }
 
-    /// What each process removed. `ip rule flush` opens a socket for each rule: what nobody is known for is taken together.
+    /// What each process removed. `ip rule flush` opens a socket for each rule, and the process often ends too early to
+    /// be found. Therefore removals without a known process count together.
     fn flushed(self, (is_rule, _): Kind) -> Vec<Flushed> {
         let mut of_each: Vec<(Option<Remover>, Vec<RemovedRoute>)> = Vec::new();
         for (route, port) in self.gone.into_values() {
@@ -193,7 +198,7 @@ impl Removal {
     }
 }
 
-/// What names a rule, which is all of it, and what it applied to.
+/// The identity of a rule, which is its whole message, and the addresses that it applied to.
 fn rule(message: &[u8]) -> Option<(Vec<u8>, RemovedRoute)> {
     let rest = message.get(RULE..)?;
     let prefix = |number, length| prefix(rest, number, *message.get(length)?);
@@ -211,8 +216,8 @@ fn rule(message: &[u8]) -> Option<(Vec<u8>, RemovedRoute)> {
     Some((message.to_vec(), route))
 }
 
-/// What names a route: its subnet, its table, its priority and its type of service. Entries of caches, and routes that lead
-/// nowhere, are none.
+/// The identity of a route (subnet, table, priority, type of service), and the addresses that it applied to.
+/// Cached entries are skipped, and all types but unicast.
 fn route(message: &[u8]) -> Option<(Vec<u8>, RemovedRoute)> {
     const CLONED: u32 = 0x200;
     let rest = message.get(RTMSG..)?;
@@ -238,7 +243,7 @@ fn is_v6(message: &[u8]) -> Option<bool> {
     }
 }
 
-/// None: all addresses.
+/// `None`: all addresses.
 fn prefix(attributes: &[u8], number: u16, len: u8) -> Option<Prefix> {
     attribute(attributes, number).and_then(address).filter(|_| len > 0).map(|addr| Prefix { addr, len })
 }
@@ -264,7 +269,7 @@ mod tests {
         }
     }
 
-    /// To this address by table 101.
+    /// A rule that sends packets to this address to table 101.
     fn a_rule(to: u8) -> Vec<u8> {
         let mut bytes = vec![libc::AF_INET as u8, 32, 0, 0, 101, 0, 0, 1, 0, 0, 0, 0];
         attributes(
@@ -274,14 +279,14 @@ mod tests {
         bytes
     }
 
-    /// To this subnet, of this type.
+    /// A route to this subnet, of this type.
     fn a_route(to: u8, kind: u8) -> Vec<u8> {
         let mut bytes = vec![libc::AF_INET as u8, 24, 0, 0, 254, 3, 0, kind, 0, 0, 0, 0];
         attributes(&mut bytes, &[(RTA_DST, [10, 88, to, 0]), (RTA_TABLE, 254_u32.to_ne_bytes())]);
         bytes
     }
 
-    /// What is taken after these messages, each with its kind and its port.
+    /// The flushes after these messages, each with its kind and its port.
     fn flushed(messages: &[(u16, u32, Vec<u8>)]) -> Vec<Flushed> {
         let (mut removals, now) = (Removals::default(), Instant::now());
         for (kind, port, payload) in messages {
@@ -302,18 +307,18 @@ mod tests {
         assert_eq!((by.pid, gone[0].table, gone[0].priority), (PID, 101, Some(7)));
         let [from, to] = ["10.0.0.1", "10.88.0.2"].map(|addr| addr.parse::<IpAddr>().expect("an address"));
         assert_eq!((gone[0].applied_to(from, to), gone[1].applied_to(from, to)), (false, true));
-        assert!(flushed(&removed(2, |_| PID)).is_empty(), "those of a pod");
+        assert!(flushed(&removed(2, |_| PID)).is_empty(), "a CNI plugin removes two for a pod");
     }
 
     #[test]
-    fn one_each_of_several_processes_are_none_and_those_of_unknown_ones_are() {
+    fn few_removals_each_of_several_processes_are_no_flush_but_those_of_unknown_processes_count_together() {
         let of_plugins = |n: u8| if n < 3 { PID } else { 9 };
         assert!(flushed(&removed(4, of_plugins)).is_empty());
         assert_eq!(flushed(&removed(3, |n| 4_000_000_000 + u32::from(n))).len(), 1, "`ip rule flush`");
     }
 
     #[test]
-    fn what_comes_back_or_what_the_kernel_removes_is_no_flush() {
+    fn rules_added_again_or_removed_by_the_kernel_are_no_flush() {
         let mut back = removed(3, |_| PID);
         back.push((RTM_NEWRULE, 9, a_rule(2)));
         assert!(flushed(&back).is_empty());
@@ -321,16 +326,16 @@ mod tests {
     }
 
     #[test]
-    fn routes_that_lead_nowhere_are_none() {
+    fn only_unicast_routes_are_a_flush() {
         let routes = |kind| (1..=3).map(|n| (RTM_DELROUTE, PID, a_route(n, kind))).collect::<Vec<_>>();
         let all = flushed(&routes(UNICAST));
         assert!(matches!(all.as_slice(), [(_, 3, FlushedRules::Routes(_), Some(_))]), "{all:?}");
         assert!(flushed(&routes(LOCAL)).is_empty());
     }
 
-    /// What came back may be among what was lost.
+    /// The lost messages may say that the rules were added again.
     #[test]
-    fn after_a_loss_nothing_is_known() {
+    fn a_lost_message_ends_all_bursts_without_a_report() {
         let (mut removals, now) = (Removals::default(), Instant::now());
         for n in 1..=3 {
             removals.see(Some(Message { kind: RTM_DELRULE, port: PID, payload: &a_rule(n) }), now, by);
@@ -340,7 +345,7 @@ mod tests {
     }
 
     #[test]
-    fn broken_messages_are_nothing() {
+    fn truncated_messages_are_skipped() {
         for length in 0..a_rule(1).len() {
             let cut = |mut whole: Vec<u8>| {
                 whole.truncate(length);

@@ -1,4 +1,5 @@
-//! The state of a target that does not answer: its namespace, links, listeners, and what the node knows of it.
+//! Inspects a target that does not answer: its namespace, links and listeners, and the node's neighbour entry and
+//! routes.
 
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::fs::{self, File};
@@ -11,7 +12,7 @@ use netlink_sys::protocols::{NETLINK_ROUTE, NETLINK_SOCK_DIAG};
 
 use super::enter::in_netns;
 use super::links;
-use super::namespaces::{Namespaces, Owner, Place, kept_for};
+use super::namespaces::{Namespaces, Owner, Place, max_age};
 use super::netlink::{Netlink, address, attribute, consistent, family, field, number, octets, push};
 use super::policy;
 use super::servers;
@@ -25,7 +26,7 @@ use tracer_model::query::TargetQuery;
 const SOCK_DIAG_BY_FAMILY: u16 = 20;
 /// `struct inet_diag_req_v2`
 const DIAG_REQUEST: usize = 56;
-/// Offset of the socket's id in `struct inet_diag_msg`: ports, then addresses.
+/// Offsets in `struct inet_diag_msg`. The socket's id starts with the ports, then come the addresses.
 const DIAG_ID: usize = 4;
 const DIAG_RQUEUE: usize = 56;
 const DIAG_WQUEUE: usize = 60;
@@ -35,10 +36,10 @@ const ESTABLISHED: u8 = 1;
 const FIN_WAIT1: u8 = 4;
 const CLOSE_WAIT: u8 = 8;
 const LAST_ACK: u8 = 9;
-/// Request sockets are `SYN_RECV` to older kernels and `NEW_SYN_RECV` inside newer ones.
+/// Half-open connections are `SYN_RECV` on older kernels and `NEW_SYN_RECV` on newer ones.
 const HALF_OPEN: u32 = 1 << 3 | 1 << 12;
 
-/// A port for a route look-up: nothing is sent there.
+/// The port of a UDP socket that only looks up a route: it sends nothing.
 const DISCARD: u16 = 9;
 
 /// `struct rtmsg`: family, lengths of the prefixes, tos, table, protocol, scope, type, flags.
@@ -48,36 +49,36 @@ const RTA_VIA: u16 = 18;
 /// `struct ndmsg`: family, padding, index, state, flags, type.
 const NDMSG: usize = 12;
 
-/// Settings of the target's namespace that say what its listener does when a queue is full.
+/// Settings of the target's namespace: they decide what its listener does when a queue is full.
 const SETTINGS: &[(&str, &str)] = &[
     ("tcp_syncookies", "ipv4/tcp_syncookies"),
     ("tcp_max_syn_backlog", "ipv4/tcp_max_syn_backlog"),
     ("somaxconn", "core/somaxconn"),
 ];
-/// Counters of `TcpExt` that go with them.
+/// Counters of `TcpExt` that show full queues.
 const COUNTERS: &[&str] = &["ListenOverflows", "ListenDrops", "TCPReqQFullDrop"];
 
-/// Looks at a target. What cannot be read is absent.
-pub fn read(look: &TargetQuery, from: &Place, namespaces: &mut Namespaces, throttling: &mut Throttling) -> Inspection {
-    let target = look.target;
+/// Inspects a target. A value that cannot be read is absent.
+pub fn read(query: &TargetQuery, from: &Place, namespaces: &mut Namespaces, throttling: &mut Throttling) -> Inspection {
+    let target = query.target;
     let mut seen = Inspection::nothing(from.netns, target);
     let family = if target.is_ipv4() { "ipv4" } else { "ipv6" };
-    // A setting of the whole machine, which only the initial namespace shows: ours, with hostNetwork.
+    // The setting holds for the whole machine, and only the initial namespace shows it. With hostNetwork, that is ours.
     let most = setting(&format!("{family}/neigh/default/gc_thresh3"));
     seen.node_values.extend(most.map(|most| ("gc_thresh3".to_owned(), most)));
     let _ = from.enter(|| inspect_node(&mut seen));
-    // The table of local addresses is looked up before any route.
+    // The kernel looks an address up in the table of local addresses before all other routes.
     if from.enter(|| owns(target.ip())).unwrap_or(false) {
         seen.netns = Some(from.netns);
         let _ = from.enter(|| inspect_target_namespace(&mut seen, None));
-        return unless_for_ipvs(seen);
+        return without_ipvs_address(seen);
     }
-    match namespaces.owner(look, from) {
+    match namespaces.owner(query, from) {
         Owner::One(netns, path) => {
-            let sockets = inspect_namespace(&mut seen, netns, &path, from, look.peer);
+            let sockets = inspect_namespace(&mut seen, netns, &path, from, query.peer);
             seen.throttled = throttling.of(netns, namespaces);
-            seen.stray_route = look.peer.and_then(|peer| stray_route(&seen, peer, from));
-            let pids = look.peer.map(|_| namespaces.pids(netns, kept_for(look.awaited)));
+            seen.stray_route = query.peer.and_then(|peer| stray_route(&seen, peer, from));
+            let pids = query.peer.map(|_| namespaces.pids(netns, max_age(query.awaited)));
             seen.serving = pids.map(|pids| Box::new(serving(&sockets, pids, netns, throttling.mounts())));
         }
         Owner::Unsure => seen.ambiguous = true,
@@ -86,12 +87,12 @@ pub fn read(look: &TargetQuery, from: &Place, namespaces: &mut Namespaces, throt
     seen
 }
 
-/// kube-proxy binds each Service's address to a device of its own, which it never sets up: nobody is there, and the
-/// listeners of the node are not the Service's.
-fn unless_for_ipvs(seen: Inspection) -> Inspection {
+/// Drops the listeners and links if only kube-proxy's IPVS device has the address. kube-proxy binds all Service
+/// addresses to that device and never sets it up: the node's listeners do not serve the Service.
+fn without_ipvs_address(seen: Inspection) -> Inspection {
     let target = seen.target.ip();
     let mut holders = seen.links.iter().filter(|link| link.addrs.contains(&target)).peekable();
-    if holders.peek().is_none() || !holders.all(|link| link.name == links::OF_IPVS) {
+    if holders.peek().is_none() || !holders.all(|link| link.name == links::IPVS_DEVICE) {
         return seen;
     }
     let Inspection { neighbour, node_values, .. } = seen;
@@ -118,23 +119,23 @@ fn inspect_namespace(
     looked.unwrap_or_default()
 }
 
-/// Only what is behind a link that was found can be looked for.
+/// A route from the node that leads away from the target's link; `None` if the target's link is not known.
 fn stray_route(seen: &Inspection, source: SocketAddr, from: &Place) -> Option<StrayRoute> {
     let target = seen.target;
     let link = seen.links.iter().find(|link| link.addrs.contains(&target.ip()))?;
     from.enter(|| policy::stray_route(source, target, link)).ok().flatten()
 }
 
-/// The sockets of a target in its namespace.
+/// The sockets of a target, read in its namespace.
 #[derive(Debug, Default)]
 struct Sockets {
-    /// Inodes.
+    /// The inodes of the listeners.
     listeners: BTreeSet<u64>,
-    /// The attempt's, and its inode: none before it is accepted.
+    /// The attempt's connection and its inode. The inode is 0 before the server accepts.
     connection: Option<(ServedConnection, u64)>,
 }
 
-/// Who holds them.
+/// The processes that hold these sockets.
 fn serving(sockets: &Sockets, pids: &[u32], netns: Netns, mounts: &Mounts) -> Serving {
     let accepted = sockets.connection.as_ref().map(|(_, inode)| *inode).filter(|inode| *inode != 0);
     let wanted = sockets.listeners.iter().copied().chain(accepted).collect();
@@ -146,12 +147,13 @@ fn serving(sockets: &Sockets, pids: &[u32], netns: Netns, mounts: &Mounts) -> Se
     Serving { processes, incomplete: found.incomplete || incomplete, connection, pressure }
 }
 
-/// The calling thread's namespace has this address.
+/// Whether the calling thread's namespace has this address.
 fn owns(addr: IpAddr) -> bool {
     addr.is_loopback() || super::addresses::has(addr)
 }
 
-/// The inodes of the listeners. The namespace is reached from this other one.
+/// Inspects the calling thread's namespace, which is the target's, and returns its listeners' inodes. `from` is the
+/// prober's namespace.
 fn inspect_target_namespace(seen: &mut Inspection, from: Option<&File>) -> BTreeSet<u64> {
     let number = from.and_then(|from| links::number_of(from).ok().flatten());
     seen.links = links::around(seen.target.ip(), number).unwrap_or_default();
@@ -165,7 +167,8 @@ fn inspect_target_namespace(seen: &mut Inspection, from: Option<&File>) -> BTree
     inodes
 }
 
-/// The address that the calling thread's namespace dials the target from. To connect a UDP socket sends nothing.
+/// The source address of connections from the calling thread's namespace to the target. connect() of a UDP socket sends
+/// nothing.
 fn source_to(target: SocketAddr) -> Option<IpAddr> {
     let unspecified: IpAddr =
         if target.is_ipv4() { Ipv4Addr::UNSPECIFIED.into() } else { Ipv6Addr::UNSPECIFIED.into() };
@@ -174,8 +177,9 @@ fn source_to(target: SocketAddr) -> Option<IpAddr> {
     socket.local_addr().ok().map(|addr| addr.ip())
 }
 
-/// The calling thread's namespace, which has the address `own`, has no route to `to`, or one that refuses (`fib_props`,
-/// net/ipv4/fib_semantics.c). A SYN that it cannot answer is dropped without an event (`tcp_conn_request`: no `route_req`).
+/// The error if the calling thread's namespace, which has the address `own`, has no route to `to` or one that refuses
+/// (`fib_props`, net/ipv4/fib_semantics.c). The kernel drops a SYN that it cannot answer without any event
+/// (`tcp_conn_request`: no `route_req`).
 fn no_way_back(own: IpAddr, to: IpAddr) -> Option<NoWayBack> {
     let socket = UdpSocket::bind((own, 0)).ok()?;
     let errno = socket.connect((to, DISCARD)).err()?.raw_os_error()?;
@@ -193,7 +197,7 @@ fn setting(path: &str) -> Option<u64> {
     fs::read_to_string(format!("/proc/sys/net/{path}")).ok()?.trim().parse().ok()
 }
 
-/// The lines come in pairs: names, then values.
+/// Parses [`COUNTERS`] in `/proc/net/netstat`. Its lines come in pairs: names, then values.
 pub fn counters(netstat: &str) -> BTreeMap<String, u64> {
     let mut lines = netstat.lines().filter(|line| line.starts_with("TcpExt:"));
     let (Some(names), Some(values)) = (lines.next(), lines.next()) else { return BTreeMap::new() };
@@ -205,8 +209,8 @@ pub fn counters(netstat: &str) -> BTreeMap<String, u64> {
 /// A listener and its inode.
 type Listener = (ListenerState, u64);
 
-/// The listeners on a port of the calling thread's namespace, with their half-open connections if these are to be counted: the
-/// kernel goes through every connection of the machine for them, those in TIME_WAIT included (`inet_diag_dump_icsk`).
+/// The listeners on a port of the calling thread's namespace. `count`: also count their half-open connections. For that
+/// the kernel walks every connection of the machine, those in TIME_WAIT included (`inet_diag_dump_icsk`).
 fn listeners(target: SocketAddr, count: bool) -> io::Result<Vec<Listener>> {
     let port = target.port();
     let (v4, v6) = if count { half_open(port)? } else { (None, None) };
@@ -216,7 +220,7 @@ fn listeners(target: SocketAddr, count: bool) -> io::Result<Vec<Listener>> {
     Ok(all.listeners())
 }
 
-/// Ports of the calling thread's namespace on which a process listens.
+/// The TCP ports of the calling thread's namespace that have a listener.
 pub fn listening_ports() -> io::Result<HashSet<u16>> {
     let mut ports = HashSet::new();
     let mut add = |message: &[u8]| ports.extend(field(message, DIAG_ID).map(u16::from_be_bytes));
@@ -225,7 +229,8 @@ pub fn listening_ports() -> io::Result<HashSet<u16>> {
     Ok(ports)
 }
 
-/// Of more listeners than are kept (SO_REUSEPORT) those that a SYN to the target may meet, and the fullest of them.
+/// Keeps [`MOST_LISTENERS`] of the listeners on a port; SO_REUSEPORT allows many. Prefers those that can get a SYN to
+/// the target, then those with the fullest queues.
 struct Fullest {
     target: IpAddr,
     listeners: Vec<Listener>,
@@ -257,7 +262,8 @@ impl Fullest {
     }
 }
 
-/// Of an IPv4 listener on this port, and of one on `[::]`, which has those of both families.
+/// How many half-open connections an IPv4 listener on this port has, and a listener on `[::]`, which gets both
+/// families.
 fn half_open(port: u16) -> io::Result<(Option<u32>, Option<u32>)> {
     let (mut v4, mut v6) = (0, 0);
     diag(libc::AF_INET, HALF_OPEN, port, |_| v4 += 1)?;
@@ -265,7 +271,7 @@ fn half_open(port: u16) -> io::Result<(Option<u32>, Option<u32>)> {
     Ok((Some(v4), Some(v4 + v6)))
 }
 
-/// Dumps the TCP sockets of the calling thread's namespace that are in these states, of this local port or of any (0).
+/// Dumps the TCP sockets of the calling thread's namespace in these states, with this local port; 0: any port.
 pub(super) fn diag(family: i32, states: u32, port: u16, each: impl FnMut(&[u8])) -> io::Result<()> {
     Netlink::open(NETLINK_SOCK_DIAG)?.dump(SOCK_DIAG_BY_FAMILY, &diag_request(family, states, port), each)
 }
@@ -279,8 +285,8 @@ fn diag_request(family: i32, states: u32, port: u16) -> [u8; DIAG_REQUEST] {
     request
 }
 
-/// The target's end of a connection, found by its addresses and ports alone: the kernel goes through no table for it
-/// (`inet_diag_find_one_icsk`). Where there is none it gives the listener.
+/// The target's end of a connection. The kernel finds it by one hash look-up (`inet_diag_find_one_icsk`), and returns
+/// the listener if the connection does not exist.
 fn connection(target: SocketAddr, peer: SocketAddr) -> Option<(ServedConnection, u64)> {
     let mut request = diag_request(i32::from(family(target.ip())), u32::MAX, target.port());
     request[10..12].copy_from_slice(&peer.port().to_be_bytes());
@@ -300,7 +306,7 @@ fn connection(target: SocketAddr, peer: SocketAddr) -> Option<(ServedConnection,
 
 fn parse_connection(message: &[u8], peer: SocketAddr) -> Option<(ServedConnection, u64)> {
     let state = *message.get(1)?;
-    // A server that has closed it has no inode any more.
+    // The socket has no inode any more once the server has closed it.
     let is_closed = [FIN_WAIT1, LAST_ACK].contains(&state);
     if !is_closed && ![ESTABLISHED, CLOSE_WAIT].contains(&state) {
         return None;
@@ -327,12 +333,12 @@ pub(super) fn own_end(message: &[u8]) -> Option<SocketAddr> {
     end(message, DIAG_ID, DIAG_ID + 4)
 }
 
-/// Those of the other end.
+/// The peer's address and port.
 pub(super) fn other_end(message: &[u8]) -> Option<SocketAddr> {
     end(message, DIAG_ID + 2, DIAG_ID + 20)
 }
 
-/// 0 of a socket that no process holds (any more).
+/// The socket's inode; 0 if no process holds it.
 pub(super) fn inode(message: &[u8]) -> Option<u64> {
     field(message, DIAG_INODE).map(u32::from_ne_bytes).map(u64::from)
 }
@@ -345,42 +351,42 @@ fn end(message: &[u8], port: usize, addr: usize) -> Option<SocketAddr> {
     Some((Ipv6Addr::from(field::<16>(message, addr)?).to_canonical(), port).into())
 }
 
-/// The entry of an address in the calling thread's namespace, and how many entries there are of its family. Each device has
-/// entries of its own: only that of the device that the route leads over is asked for the address.
+/// The neighbour entry of an address in the calling thread's namespace, and the number of entries of its family.
+/// Each device has its own entries: only the entry on the route's device counts.
 fn neighbours(addr: IpAddr) -> io::Result<(Option<NeighbourState>, u64)> {
     let mut request = [0; NDMSG];
     request[0] = family(addr);
-    let way = way_to(addr).ok().flatten();
+    let route = route_to(addr).ok().flatten();
     consistent(|| {
         let (mut found, mut count) = (None, 0);
         Netlink::open(NETLINK_ROUTE)?.dump(RTM_GETNEIGH, &request, |message| {
             count += 1;
-            let fits = |entry: &NeighbourState| entry.addr == addr && way.is_none_or(|way| way.asks(entry));
+            let fits = |entry: &NeighbourState| entry.addr == addr && route.is_none_or(|route| route.needs(entry));
             found = found.take().or_else(|| parse_neighbour(message).filter(fits));
         })?;
         Ok((found, count))
     })
 }
 
-/// How a route leads to an address.
+/// The device of a route to an address, and whether the route uses a gateway.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Way {
+struct Route {
     ifindex: u32,
     by_gateway: bool,
 }
 
-impl Way {
-    /// It is this entry that a packet to its address needs.
-    const fn asks(self, entry: &NeighbourState) -> bool {
+impl Route {
+    /// Whether a packet to the entry's address needs this entry.
+    const fn needs(self, entry: &NeighbourState) -> bool {
         self.ifindex == entry.ifindex && !self.by_gateway
     }
 }
 
-/// The route of the calling thread's namespace to an address; none if that could not be read, or there is none.
-fn way_to(addr: IpAddr) -> io::Result<Option<Way>> {
-    let mut way = None;
-    Netlink::open(NETLINK_ROUTE)?.ask(RTM_GETROUTE, &route_request(addr), |message| way = parse_route(message))?;
-    Ok(way)
+/// The route of the calling thread's namespace to an address; `None` if the kernel's answer names no device.
+fn route_to(addr: IpAddr) -> io::Result<Option<Route>> {
+    let mut route = None;
+    Netlink::open(NETLINK_ROUTE)?.ask(RTM_GETROUTE, &route_request(addr), |message| route = parse_route(message))?;
+    Ok(route)
 }
 
 fn route_request(addr: IpAddr) -> Vec<u8> {
@@ -390,11 +396,11 @@ fn route_request(addr: IpAddr) -> Vec<u8> {
     request
 }
 
-fn parse_route(message: &[u8]) -> Option<Way> {
+fn parse_route(message: &[u8]) -> Option<Route> {
     let rest = message.get(RTMSG..)?;
     let ifindex = number(rest, RTA_OIF)?;
     let by_gateway = [RTA_GATEWAY, RTA_VIA].into_iter().any(|kind| attribute(rest, kind).is_some());
-    Some(Way { ifindex, by_gateway })
+    Some(Route { ifindex, by_gateway })
 }
 
 fn parse_neighbour(message: &[u8]) -> Option<NeighbourState> {

@@ -1,5 +1,6 @@
-//! What this node's kernel tells: links, addresses, namespaces, processes, cgroups, settings, the state of a target. Read by
-//! netlink, from `/proc` and from `/sys`. Each reading is bounded and says what could not be read.
+//! Reads the state of this node: links, addresses, namespaces, processes, cgroups, settings, the state of a target.
+//!
+//! The sources are netlink, `/proc` and `/sys`. Each read has a limit and reports what it could not read.
 
 pub mod addresses;
 pub mod cgroup;
@@ -21,5 +22,5 @@ pub mod removers;
 pub mod room;
 pub mod servers;
 pub mod settings;
+pub mod target_queue;
 pub mod throttle;
-pub mod turns;

@@ -1,4 +1,5 @@
-//! Links and addresses of the node's network namespace, from rtnetlink: complete, without a culprit.
+//! Links and addresses of the node's network namespace, from rtnetlink. rtnetlink does not say which process changed
+//! them.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::fs::File;
@@ -22,8 +23,8 @@ use tracer_common::link::{IFF_LOOPBACK, IFF_UP};
 use tracer_model::event::{LinkState, Links, MOST_LINKS, ParentLink};
 use tracer_terminal::error::os_message;
 
-/// What kube-proxy names the device that has the addresses of Services in IPVS mode (pkg/proxy/ipvs, `defaultDummyDevice`).
-pub(super) const OF_IPVS: &str = "kube-ipvs0";
+/// kube-proxy's device with the addresses of all Services in IPVS mode (pkg/proxy/ipvs, `defaultDummyDevice`).
+pub(super) const IPVS_DEVICE: &str = "kube-ipvs0";
 
 const NETNSA_NSID: u16 = 1;
 const NETNSA_FD: u16 = 3;
@@ -32,7 +33,7 @@ const IFINFOMSG: usize = 16;
 /// `struct ifaddrmsg`: family, prefix length, flags, scope, index.
 const IFADDRMSG: usize = 8;
 const IFF_RUNNING: u32 = 0x40;
-/// Addresses kept of a target's namespace beside the target's own.
+/// How many addresses of a target's namespace are kept, besides the target's own.
 const MOST_ADDRESSES: usize = 1024;
 /// `RTEXT_FILTER_SKIP_STATS`
 const SKIP_STATS: u32 = 8;
@@ -45,11 +46,11 @@ pub enum LinkError {
     Dump(#[source] io::Error),
     #[error("cannot subscribe to link changes of the node over rtnetlink: {}; they are read every 10 s instead", os_message(.0))]
     Subscribe(#[source] io::Error),
-    #[error("cannot subscribe to routes and routing rules of the node over rtnetlink: {}; who removes them is not seen", os_message(.0))]
+    #[error("cannot subscribe to routes and routing rules of the node over rtnetlink: {}; tracer does not see who removes them", os_message(.0))]
     Flushes(#[source] io::Error),
 }
 
-/// A link with its kind, which the fact leaves out.
+/// A link with its kind, which the observation does not have.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Link {
     pub state: LinkState,
@@ -58,12 +59,12 @@ pub struct Link {
 }
 
 impl Link {
-    /// kube-proxy binds all Service addresses to this link in IPVS mode.
+    /// Whether it is the link to which kube-proxy binds all Service addresses in IPVS mode.
     pub fn holds_service_addresses(&self) -> bool {
-        self.state.name == OF_IPVS
+        self.state.name == IPVS_DEVICE
     }
 
-    /// Holds addresses that need not be the node's own: kube-ipvs0, node-local DNS, kube-router.
+    /// Whether its addresses need not be the node's own, as with kube-ipvs0, node-local DNS and kube-router.
     pub fn is_dummy(&self) -> bool {
         self.kind.as_deref() == Some("dummy") || self.holds_service_addresses()
     }
@@ -74,7 +75,8 @@ pub fn read(node: &NodeNetns) -> Result<Vec<Link>, LinkError> {
     node.enter(|| consistent(dump))?.map_err(LinkError::Dump)
 }
 
-/// As the fact that is recorded. Of a service link's addresses there may be thousands, and they are not the node's: left out.
+/// The links as an observation. It skips the addresses of kube-proxy's link: they can be thousands, and they are not
+/// the node's.
 pub fn to_observation(node: &NodeNetns, links: &[Link]) -> Links {
     let state = |link: &Link| {
         let state = link.state.clone();
@@ -97,21 +99,21 @@ sockopt_impl!(
     u64
 );
 
-/// Of the calling thread's namespace.
+/// The cookie of the calling thread's namespace.
 fn net_cookie() -> Option<u64> {
     let socket = socket(AddressFamily::Unix, SockType::Datagram, SockFlag::SOCK_CLOEXEC, None).ok()?;
     getsockopt(&socket, NetnsCookie).ok()
 }
 
-/// The links of the calling thread's namespace: all that carry the address, and [`MOST_LINKS`] at most. It is reached from the
-/// namespace of this number.
+/// The links of the calling thread's namespace, [`MOST_LINKS`] at most: those with the address first. `from` is the
+/// number of the prober's namespace.
 pub(super) fn around(addr: IpAddr, from: Option<i32>) -> io::Result<Vec<LinkState>> {
     consistent(|| dump_around(addr, from))
 }
 
 fn dump_around(addr: IpAddr, from: Option<i32>) -> io::Result<Vec<LinkState>> {
     let mut netlink = Netlink::open(NETLINK_ROUTE)?;
-    let mut around = Around::of(addr);
+    let mut around = LinksFor::of(addr);
     netlink.dump(RTM_GETADDR, &[0; IFADDRMSG], |message| {
         if let Some(found) = parse_addr(message) {
             around.add_addr(found);
@@ -126,21 +128,21 @@ fn dump_around(addr: IpAddr, from: Option<i32>) -> io::Result<Vec<LinkState>> {
     Ok(around.links())
 }
 
-/// The links around an address: those that carry it, then those that were made first.
-struct Around {
+/// Collects links for an address: those that have it, then those with the lowest indexes.
+struct LinksFor {
     addr: IpAddr,
     addrs: Vec<(u32, IpAddr, u8)>,
     carriers: HashSet<u32>,
-    /// Others after the carriers, each by its index.
+    /// By whether the link lacks the address, and by its index: the last links are dropped.
     links: BTreeMap<(bool, u32), LinkState>,
 }
 
-impl Around {
+impl LinksFor {
     fn of(addr: IpAddr) -> Self {
         Self { addr, addrs: Vec::new(), carriers: HashSet::new(), links: BTreeMap::new() }
     }
 
-    /// Addresses go before links.
+    /// Adds an address. All addresses must be added before the links.
     fn add_addr(&mut self, found: (u32, IpAddr, u8)) {
         let carries = found.1 == self.addr;
         self.carriers.extend(carries.then_some(found.0));
@@ -169,13 +171,13 @@ impl Around {
     }
 }
 
-/// A link, and the bridge or bond that it is a part of.
+/// A link, and the index of its bridge or bond.
 pub(super) struct Port {
     pub(super) state: LinkState,
     pub(super) master: Option<u32>,
 }
 
-/// A link of the calling thread's namespace.
+/// The link with this index in the calling thread's namespace.
 pub(super) fn by_index(ifindex: u32) -> io::Result<Option<Port>> {
     let mut request = link_request();
     request[4..8].copy_from_slice(&ifindex.to_ne_bytes());
@@ -188,7 +190,7 @@ pub(super) fn by_index(ifindex: u32) -> io::Result<Option<Port>> {
     Ok(port)
 }
 
-/// The number that the calling thread's namespace has for another one; none if no device of it leads there.
+/// The calling thread's namespace's number for another namespace; `None` if none of its devices leads there.
 pub(super) fn number_of(netns: &File) -> io::Result<Option<i32>> {
     let mut request = vec![0; 4];
     push(&mut request, NETNSA_FD, &netns.as_raw_fd().to_ne_bytes());
@@ -241,18 +243,20 @@ fn parse_link(message: &[u8]) -> Option<Link> {
     Some(Link { state, kind })
 }
 
-/// The device that a link is a part of. It does not reach what is made of it (drivers/net/macvlan.c, drivers/net/ipvlan).
+/// The parent device of a macvlan or ipvlan. The parent itself cannot reach these links (drivers/net/macvlan.c,
+/// drivers/net/ipvlan).
 fn parent(message: &[u8], kind: &str, from: Option<i32>) -> Option<ParentLink> {
-    let rest = message.get(IFINFOMSG..).filter(|_| PARTS.contains(&kind))?;
+    let rest = message.get(IFINFOMSG..).filter(|_| KINDS_WITH_PARENT.contains(&kind))?;
     let ifindex = number(rest, IFLA_LINK)?;
     let netns = number(rest, IFLA_LINK_NETNSID).map(u32::cast_signed);
     Some(ParentLink { kind: kind.to_owned(), ifindex, is_of_prober: netns.is_some() && netns == from })
 }
 
-/// Kinds of links that are parts of a device.
-const PARTS: [&str; 4] = ["macvlan", "macvtap", "ipvlan", "ipvtap"];
+/// Kinds of links that have a parent device.
+const KINDS_WITH_PARENT: [&str; 4] = ["macvlan", "macvtap", "ipvlan", "ipvtap"];
 
-/// On point-to-point links `IFA_ADDRESS` is the peer's: `IFA_LOCAL` goes first.
+/// Index, address and prefix length. On point-to-point links `IFA_ADDRESS` is the peer's address: `IFA_LOCAL` goes
+/// first.
 fn parse_addr(message: &[u8]) -> Option<(u32, IpAddr, u8)> {
     let ifindex = u32::from_ne_bytes(field(message, 4)?);
     let (mut local, mut other) = (None, None);
@@ -266,19 +270,19 @@ fn parse_addr(message: &[u8]) -> Option<(u32, IpAddr, u8)> {
     Some((ifindex, local.or(other)?, *message.get(1)?))
 }
 
-/// Tells that links or addresses of the node changed.
+/// Reports that links or addresses of the node changed.
 pub struct LinkWatch(Netlink);
 
-/// What was reported links and their addresses.
+/// What rtnetlink reported about links and addresses.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct LinksChanged {
     pub any: bool,
-    /// A link was reported that is not up, or what was reported got lost: a link that is up now may have been down.
+    /// A report had a link that is not up, or reports were lost. A link that is up now may have been down before.
     pub down: bool,
 }
 
 impl LinksChanged {
-    fn see(&mut self, message: Option<Message<'_>>) {
+    fn add(&mut self, message: Option<Message<'_>>) {
         let is_down = |payload: &[u8]| field(payload, 8).is_none_or(|flags| u32::from_ne_bytes(flags) & IFF_UP == 0);
         self.any = true;
         self.down |= message.is_none_or(|it| it.kind == RTM_NEWLINK && is_down(it.payload));
@@ -293,10 +297,10 @@ impl LinkWatch {
         socket.map(Self).map_err(LinkError::Subscribe)
     }
 
-    /// What changed since the last call. Never blocks.
+    /// The changes since the last call. Never blocks.
     pub fn changed(&self) -> LinksChanged {
         let mut changed = LinksChanged::default();
-        self.0.drain(|message| changed.see(message));
+        self.0.drain(|message| changed.add(message));
         changed
     }
 
@@ -312,12 +316,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_link_that_is_not_up_or_a_message_that_was_lost_may_hide_a_link_that_was_down() {
+    fn a_report_of_a_down_link_or_a_lost_report_sets_down() {
         let link = |flags: u32| [&[0; 8][..], &flags.to_ne_bytes(), &[0; 4]].concat();
         let (up, down) = (link(IFF_UP), link(0));
         let seen = |message: Option<(u16, &[u8])>| {
             let mut changed = LinksChanged::default();
-            changed.see(message.map(|(kind, payload)| Message { kind, port: 0, payload }));
+            changed.add(message.map(|(kind, payload)| Message { kind, port: 0, payload }));
             (changed.any, changed.down)
         };
         assert_eq!(seen(Some((RTM_NEWLINK, up.as_slice()))), (true, false));
@@ -337,7 +341,7 @@ mod tests {
     #[test]
     fn of_many_links_those_that_carry_the_address_are_kept() {
         let addr = IpAddr::from([10, 88, 0, 4]);
-        let mut around = Around::of(addr);
+        let mut around = LinksFor::of(addr);
         (1..=50_000).for_each(|ifindex| around.add_addr((ifindex, IpAddr::from([10, 9, 0, 1]), 24)));
         [70_000, 90_000].into_iter().for_each(|ifindex| around.add_addr((ifindex, addr, 32)));
         let link = |ifindex| LinkState { ifindex, ..LinkState::default() };

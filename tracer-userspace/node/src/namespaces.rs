@@ -1,5 +1,5 @@
-//! Where a network namespace can be entered, and which one owns an address: found when asked, by the
-//! names that container runtimes bind (`/run/netns`) and by processes.
+//! Finds paths to enter network namespaces, and the namespace that owns an address. It searches on demand, by the names
+//! that container runtimes bind (`/run/netns`) and by processes.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -16,26 +16,27 @@ use tracer_model::event::Netns;
 use tracer_model::query::{Awaited, TargetQuery};
 use tracer_model::recent::Recent;
 
-/// Where `ip netns add`, containerd and CRI-O bind the namespaces that they make: as we see it, and as the
-/// node sees it, because a container lacks the node's mounts. Where CRI-O spares the pause process, no other way leads to a
-/// pod without a running container.
+/// Where `ip netns add`, containerd and CRI-O bind their namespaces: in our mounts and in the node's, which a container
+/// lacks. CRI-O may run no pause process; then only the bound name leads to a pod without a running container.
 const NAMED: [&str; 3] = ["/run/netns", "/var/run/netns", "/proc/1/root/run/netns"];
-/// No node that works has more.
+/// A healthy node has fewer namespaces.
 const MAX_NAMESPACES: usize = 2048;
-/// So long what was found is not looked for again, which takes all of `/proc`. Less than an attempt waits for its handshake
-/// before its target is looked at: what was there when it began is found. One that was established is looked at again.
-pub const fn kept_for(awaited: Awaited) -> Duration {
+/// How old the list of namespaces may be for a query. To refresh it, tracer scans all of `/proc`.
+///
+/// For a handshake the age is less than the attempt waits before its query. So the list has every namespace that
+/// existed when the attempt began. The target of an established attempt has several queries.
+pub const fn max_age(awaited: Awaited) -> Duration {
     Duration::from_millis(match awaited {
-        Awaited::Handshake => LEAST_MS,
+        Awaited::Handshake => HANDSHAKE_MS,
         Awaited::Answer | Awaited::Nothing => 2_000,
     })
 }
 
-const LEAST_MS: u64 = 150;
-/// Nor is it before this what was not found: it may have been made meanwhile.
-const LEAST: Duration = Duration::from_millis(LEAST_MS);
+const HANDSHAKE_MS: u64 = 150;
+/// How old the list may be when a namespace is missing in it: the namespace may be new.
+const MAX_AGE_IF_MISSING: Duration = Duration::from_millis(HANDSHAKE_MS);
 
-/// A namespace and a way into it.
+/// A namespace and a path to enter it by.
 #[derive(Clone, Debug)]
 pub struct Place {
     pub netns: Netns,
@@ -51,11 +52,11 @@ impl Place {
 /// Which namespace has an address.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Owner {
-    /// This one, and a way into it.
+    /// This namespace, and a path to enter it by.
     One(Netns, PathBuf),
-    /// Several, or another than is reported.
+    /// Several namespaces have it, or another namespace than the reported one.
     Unsure,
-    /// None that can be entered.
+    /// No namespace that can be entered has it.
     Nobody,
 }
 
@@ -63,52 +64,52 @@ pub enum Owner {
 #[derive(Debug, Default)]
 pub struct Namespaces {
     paths: BTreeMap<Netns, PathBuf>,
-    /// The processes in each.
+    /// The processes in each namespace.
     pids: BTreeMap<Netns, Vec<u32>>,
-    /// When they were found.
+    /// When the last search was.
     found: Option<Instant>,
-    /// It was reported that some are left out.
-    noted: bool,
-    /// Which namespace an address was found in, seen from another; kept when the address is gone, as IPv6 addresses are
-    /// as soon as their link is down.
+    /// A warning about skipped namespaces was already logged.
+    warned: bool,
+    /// The owner of an address, as found from another namespace. It stays when the address is gone: the kernel removes
+    /// IPv6 addresses as soon as their link is down.
     owners: Recent<(Netns, IpAddr), Netns, MAX_NAMESPACES>,
 }
 
 impl Namespaces {
     /// A path by which the namespace can be entered now.
     pub fn path(&mut self, netns: Netns) -> Option<PathBuf> {
-        self.path_unless_since(netns, Duration::ZERO)
+        self.path_within(netns, Duration::ZERO)
     }
 
-    /// The same; all is not looked through again if it was so long ago at most.
-    pub fn path_unless_since(&mut self, netns: Netns, ago: Duration) -> Option<PathBuf> {
+    /// As [`Self::path`], but does not search again if the last search is at most this old.
+    pub fn path_within(&mut self, netns: Netns, ago: Duration) -> Option<PathBuf> {
         if !self.paths.get(&netns).is_some_and(|path| is_at(netns, path)) {
-            self.find_unless_since(ago.min(LEAST));
+            self.refresh_if_older(ago.min(MAX_AGE_IF_MISSING));
         }
         self.paths.get(&netns).cloned()
     }
 
-    /// The processes in a namespace, as they were so long ago at most.
+    /// The processes in a namespace, by a search that is at most this old.
     pub(super) fn pids(&mut self, netns: Netns, ago: Duration) -> &[u32] {
-        self.find_unless_since(ago);
+        self.refresh_if_older(ago);
         self.pids.get(&netns).map_or(&[], Vec::as_slice)
     }
 
     /// The namespace that has the address of this target, other than the one it is reached from.
-    pub(super) fn owner(&mut self, look: &TargetQuery, from: &Place) -> Owner {
-        let (addr, ago, began) = (look.target.ip(), kept_for(look.awaited), Instant::now());
-        let reported = look.reported.filter(|netns| *netns != from.netns);
-        let reported = reported.and_then(|netns| Some((netns, self.path_unless_since(netns, ago)?)));
+    pub(super) fn owner(&mut self, query: &TargetQuery, from: &Place) -> Owner {
+        let (addr, ago, began) = (query.target.ip(), max_age(query.awaited), Instant::now());
+        let reported = query.reported.filter(|netns| *netns != from.netns);
+        let reported = reported.and_then(|netns| Some((netns, self.path_within(netns, ago)?)));
         let found = match &reported {
             Some((netns, path)) if has(path, addr) && is_linked(path, from) => Owner::One(*netns, path.clone()),
             _ => {
-                self.find_unless_since(ago);
+                self.refresh_if_older(ago);
                 let reported = reported.map(|(netns, _)| netns);
                 match self.search(addr, from, reported) {
                     Owner::Nobody => {
-                        // Nobody asks again for an attempt that is over.
-                        let is_last = look.awaited == Awaited::Nothing;
-                        self.find_unless_since(if is_last { began.elapsed() } else { ago.min(LEAST) });
+                        // An attempt that is over has no second query: search again now.
+                        let is_last = query.awaited == Awaited::Nothing;
+                        self.refresh_if_older(if is_last { began.elapsed() } else { ago.min(MAX_AGE_IF_MISSING) });
                         self.search(addr, from, reported)
                     }
                     found => found,
@@ -130,22 +131,22 @@ impl Namespaces {
         }
     }
 
-    fn find_unless_since(&mut self, ago: Duration) {
+    fn refresh_if_older(&mut self, ago: Duration) {
         if self.found.is_some_and(|found| found.elapsed() <= ago) {
             return;
         }
         let found = find();
-        if let Some(problem) = found.room.problem().filter(|_| !self.noted) {
+        if let Some(problem) = found.room.problem().filter(|_| !self.warned) {
             tracing::warn!("{problem}");
-            self.noted = true;
+            self.warned = true;
         }
         self.paths = found.paths;
         self.pids = found.pids;
         self.found = Some(Instant::now());
     }
 
-    /// Where it was found before, if that namespace is still there; of an IPv6 address, which goes with its link, where it is
-    /// reported to be.
+    /// The owner that an earlier search found, if that namespace still exists. For an IPv6 address the reported
+    /// namespace also counts, because the kernel removes the address when the link goes down.
     fn known_owner(&self, addr: IpAddr, from: &Place, reported: Option<Netns>) -> Owner {
         let before =
             self.owners.get(&(from.netns, addr)).filter(|known| reported.is_none_or(|reported| reported == **known));
@@ -155,8 +156,9 @@ impl Namespaces {
     }
 }
 
-/// Nested nodes use the same addresses: of several namespaces those that are linked to the one that asks count. Who may set up
-/// the network of a pod can give it any address: of several that count, and where another is reported to have it, it is none.
+/// Chooses among the namespaces that have an address. Nested nodes use the same addresses: namespaces that are linked
+/// to the prober's go first. A process that sets up a pod's network can add any address to it. Therefore the owner is
+/// unsure if several remain, or if a report names another one.
 fn choose(mut holders: Vec<(Netns, PathBuf)>, reported: Option<Netns>, is_linked: impl Fn(&Path) -> bool) -> Owner {
     if holders.len() > 1 && holders.iter().any(|(_, path)| is_linked(path)) {
         holders.retain(|(_, path)| is_linked(path));
@@ -169,13 +171,13 @@ fn choose(mut holders: Vec<(Netns, PathBuf)>, reported: Option<Netns>, is_linked
     }
 }
 
-/// The namespace has the address now.
+/// Whether the namespace has the address now.
 fn has(path: &Path, addr: IpAddr) -> bool {
     in_netns(path, || addresses::has(addr)).unwrap_or_default()
 }
 
-/// A device of one has its other end in the other: the first then has a number for the second. Of a macvlan or ipvlan only the
-/// pod's namespace has one.
+/// Whether a device connects the two namespaces: the kernel then gives the one a number for the other.
+/// With macvlan or ipvlan, only the pod's namespace has such a number.
 fn is_linked(path: &Path, from: &Place) -> bool {
     let knows = |within: &Path, other: &Path| {
         let Ok(file) = fs::File::open(other) else { return false };
@@ -187,9 +189,9 @@ fn is_linked(path: &Path, from: &Place) -> bool {
 #[derive(Debug)]
 pub struct There {
     pub namespaces: Vec<Netns>,
-    /// There may be others: some were left out, or a process keeps its own from us.
+    /// More namespaces may exist: some were skipped, or a process's namespace cannot be read.
     pub incomplete: bool,
-    /// What is to be reported if some were left out.
+    /// The problem to report if some were skipped.
     pub problem: Option<String>,
 }
 
@@ -206,7 +208,7 @@ impl From<Found> for There {
     }
 }
 
-/// Whether the path still leads there: names are removed, processes end, and numbers are used again.
+/// Whether the path still leads to this namespace: names are removed, processes end, and the kernel reuses numbers.
 fn is_at(netns: Netns, path: &Path) -> bool {
     inode(path) == Some(netns)
 }
@@ -215,7 +217,7 @@ fn inode(path: &Path) -> Option<Netns> {
     u32::try_from(fs::metadata(path).ok()?.ino()).ok().map(Netns)
 }
 
-/// The namespaces of a moment.
+/// The result of one search.
 #[derive(Debug)]
 struct Found {
     paths: BTreeMap<Netns, PathBuf>,
@@ -223,7 +225,7 @@ struct Found {
     pids: BTreeMap<Netns, Vec<u32>>,
     processes: usize,
     room: Room,
-    /// A process keeps its own from us.
+    /// The namespace of some process cannot be read.
     hidden: bool,
 }
 
@@ -232,7 +234,7 @@ impl Found {
         Self { paths: BTreeMap::new(), pids: BTreeMap::new(), processes: 0, room: Room::of(most), hidden: false }
     }
 
-    /// The first way into a namespace is kept.
+    /// Keeps the first path into each namespace.
     fn add(&mut self, netns: Netns, pod: impl FnOnce() -> Option<String>, path: impl FnOnce() -> PathBuf) {
         if !self.paths.contains_key(&netns) && self.room.take(pod().as_deref()) {
             self.paths.insert(netns, path());
@@ -251,7 +253,7 @@ impl Found {
     }
 }
 
-/// All that can be entered. Names go before processes: they last longer.
+/// Finds all namespaces that can be entered. Names go before processes, because they last longer.
 fn find() -> Found {
     let mut found = Found::with_room(MAX_NAMESPACES);
     for (netns, path) in named(&NAMED) {
@@ -263,7 +265,8 @@ fn find() -> Found {
     found
 }
 
-/// What is bound in these folders. It is entered by the path that it was found by: others may lead into other mounts.
+/// The namespaces bound in these folders, each with the path by which it was found: another path may lead into other
+/// mounts.
 fn named(folders: &[&str]) -> impl Iterator<Item = (Netns, PathBuf)> {
     let entries = folders.iter().filter_map(|folder| fs::read_dir(folder).ok()).flat_map(Iterator::flatten);
     entries.filter_map(|entry| inode(&entry.path()).map(|netns| (netns, entry.path())))
@@ -287,21 +290,21 @@ mod tests {
         assert_eq!(Namespaces::default().path(Netns(1)), None);
     }
 
-    /// A pod that was made after the last look through all is not taken for nobody.
+    /// The namespace of a pod may be newer than the last search.
     #[test]
-    fn what_was_not_found_is_looked_for_again_soon() {
+    fn a_missing_namespace_is_searched_again_but_a_known_one_is_not() {
         let own = netns_of(std::process::id()).expect("own namespace");
-        let before = Instant::now().checked_sub(LEAST * 2).expect("the machine runs longer");
+        let before = Instant::now().checked_sub(MAX_AGE_IF_MISSING * 2).expect("the machine runs longer");
         let mut namespaces = Namespaces { found: Some(before), ..Namespaces::default() };
-        assert!(namespaces.path_unless_since(own, kept_for(Awaited::Answer)).is_some());
+        assert!(namespaces.path_within(own, max_age(Awaited::Answer)).is_some());
         namespaces.found = Some(before);
-        namespaces.path_unless_since(own, kept_for(Awaited::Answer));
-        assert_eq!(namespaces.found, Some(before), "what is known is not looked for");
+        namespaces.path_within(own, max_age(Awaited::Answer));
+        assert_eq!(namespaces.found, Some(before), "a known namespace needs no search");
     }
 
-    /// A pod may have thousands of processes and be looked at all the time.
+    /// A pod may have thousands of processes and many queries.
     #[test]
-    fn what_was_found_a_moment_ago_is_not_looked_for_again() {
+    fn a_recent_search_is_not_repeated() {
         let mut namespaces = Namespaces::default();
         let own = netns_of(std::process::id()).expect("own namespace");
         let mut found = |seconds| (namespaces.pids(own, Duration::from_secs(seconds)).len(), namespaces.found);
@@ -319,7 +322,7 @@ mod tests {
     }
 
     #[test]
-    fn an_ipv6_address_that_nobody_has_is_where_it_is_reported_to_be() {
+    fn an_ipv6_address_without_an_owner_belongs_to_the_reported_namespace() {
         let own = netns_of(std::process::id()).expect("own namespace");
         let path = PathBuf::from(format!("/proc/{}/ns/net", std::process::id()));
         let namespaces = Namespaces { paths: [(own, path.clone())].into(), ..Namespaces::default() };
@@ -328,11 +331,11 @@ mod tests {
             |addr: &str, reported| namespaces.known_owner(addr.parse().expect("an address"), &elsewhere, reported);
         assert_eq!(known("fd00::2", Some(own)), Owner::One(own, path));
         assert_eq!(known("fd00::2", None), Owner::Nobody);
-        assert_eq!(known("10.88.0.2", Some(own)), Owner::Nobody, "that stays when its link is down");
+        assert_eq!(known("10.88.0.2", Some(own)), Owner::Nobody, "an IPv4 address stays when its link is down");
     }
 
     #[test]
-    fn of_several_that_have_an_address_the_linked_one_that_is_reported_to_counts() {
+    fn of_several_owners_the_linked_and_reported_one_counts() {
         let place = |netns: u32| (Netns(netns), PathBuf::from(netns.to_string()));
         let one = |netns: u32| Owner::One(Netns(netns), PathBuf::from(netns.to_string()));
         let chosen = |holders: &[u32], reported: Option<u32>, linked: &[u32]| {
@@ -350,7 +353,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_hidden_or_left_out_leaves_the_list_incomplete() {
+    fn hidden_or_skipped_namespaces_make_the_list_incomplete() {
         let there = |most: usize, of: &[Namespace]| {
             let mut found = Found::with_room(most);
             (1..).zip(of).for_each(|(pid, at)| found.add_of_process(pid, *at));
@@ -358,7 +361,11 @@ mod tests {
             (there.namespaces.len(), there.incomplete, there.problem.is_some())
         };
         let at = |netns: u32| Namespace::At(Netns(netns));
-        assert_eq!(there(2, &[at(1), Namespace::Gone, at(2)]), (2, false, false), "what has ended is in none");
+        assert_eq!(
+            there(2, &[at(1), Namespace::Gone, at(2)]),
+            (2, false, false),
+            "a process that has ended has no namespace"
+        );
         assert_eq!(there(2, &[at(1), Namespace::Hidden]), (1, true, false));
         assert_eq!(there(1, &[at(1), at(2)]), (1, true, true));
     }

@@ -1,8 +1,7 @@
 //! Dumps over netlink: send one request, hand each answer to a closure.
 //!
-//! Only the message frame and the attribute frame are decoded, by `netlink-packet-core`. The few fields
-//! needed are picked by number: a typed decoder that rejects an attribute newer than itself would
-//! lose the link that carries it, which may be `lo`.
+//! `netlink-packet-core` decodes only the message frame and the attribute frame. The few fields needed are picked by
+//! number: a typed decoder that rejects a new attribute would lose the whole link, which may be `lo`.
 
 use std::io;
 use std::net::IpAddr;
@@ -15,10 +14,10 @@ use netlink_sys::{Socket, SocketAddr};
 use nix::sys::socket::{setsockopt, sockopt};
 use nix::{setsockopt_impl, sockopt_impl};
 
-/// The kernel's own buffer for a dump is at most 32 KiB (`netlink_recvmsg`), whatever ours is.
+/// The kernel uses at most 32 KiB for one message of a dump (`netlink_recvmsg`). A larger buffer gains nothing.
 const BUFFER_SIZE: usize = 32 * 1024;
 
-/// Of a socket that listens to groups, bytes.
+/// Receive buffer of a socket that listens to groups, in bytes.
 const SUBSCRIBER_BUFFER: usize = 4 * 1024 * 1024;
 
 const HEADER_SIZE: usize = 16;
@@ -26,7 +25,7 @@ const HEADER_SIZE: usize = 16;
 const NLM_F_DUMP_INTERRUPTED: u16 = 0x10;
 
 sockopt_impl!(
-    /// A filter of the classic kind. The kernel copies it.
+    /// A classic BPF filter. The kernel copies it.
     AttachFilter,
     SetOnly,
     libc::SOL_SOCKET,
@@ -34,14 +33,14 @@ sockopt_impl!(
     libc::sock_fprog
 );
 
-/// A netlink socket of the namespace it was made in.
+/// A netlink socket. It belongs to the namespace that it was opened in.
 pub struct Netlink {
     socket: Socket,
     sequence: u32,
 }
 
 impl Netlink {
-    /// A socket for request and answer.
+    /// Opens a socket for requests and their answers.
     pub fn open(protocol: isize) -> io::Result<Self> {
         let mut socket = Socket::new(protocol)?;
         socket.bind_auto()?;
@@ -49,12 +48,13 @@ impl Netlink {
         Ok(Self { socket, sequence: 0 })
     }
 
-    /// A socket that only listens to `groups`.
+    /// Opens a socket that only listens to `groups`.
     pub fn subscribe(protocol: isize, groups: &[u32]) -> io::Result<Self> {
         let mut socket = Socket::new(protocol)?;
         socket.bind_auto()?;
         socket.set_non_blocking(true)?;
-        // The usual buffer holds 256 reports, and a batch removes thousands at once. Without CAP_NET_ADMIN it stays.
+        // The default buffer holds some 256 messages, but one command can remove thousands of rules.
+        // Without CAP_NET_ADMIN the default stays.
         let _ = setsockopt(&socket, sockopt::RcvBufForce, &SUBSCRIBER_BUFFER);
         for group in groups {
             socket.add_membership(*group)?;
@@ -62,13 +62,13 @@ impl Netlink {
         Ok(Self { socket, sequence: 0 })
     }
 
-    /// Takes in no messages but those of this kind.
+    /// Installs a filter: the socket then receives only messages of this kind.
     pub fn only(self, kind: u16) -> io::Result<Self> {
         const LOAD_HALF: u16 = (libc::BPF_LD | libc::BPF_H | libc::BPF_ABS) as u16;
         const JUMP_EQUAL: u16 = (libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K) as u16;
         const RETURN: u16 = (libc::BPF_RET | libc::BPF_K) as u16;
         let step = |code, jt, jf, k| libc::sock_filter { code, jt, jf, k };
-        // The filter loads as from the network, and the kernel has written in its own order (`struct nlmsghdr`).
+        // The filter loads in network byte order, but the kernel wrote the field in host order (`struct nlmsghdr`).
         let kind = u16::from_be_bytes(kind.to_ne_bytes());
         let mut steps = [
             step(LOAD_HALF, 0, 0, 4),
@@ -81,19 +81,19 @@ impl Netlink {
         Ok(self)
     }
 
-    /// Sends a dump request and calls `each` with every answer's payload. A dump in which the table
-    /// changed midway ends as `Interrupted`: see [`consistent`].
+    /// Sends a dump request and calls `each` with every answer's payload. If the table changed during the dump, the
+    /// result is the error `Interrupted`: see [`consistent`].
     pub fn dump(&mut self, kind: u16, payload: &[u8], each: impl FnMut(&[u8])) -> io::Result<()> {
         self.send(kind, NLM_F_DUMP, payload, each)
     }
 
     /// Sends a request that has one answer, or an error.
     pub fn ask(&mut self, kind: u16, payload: &[u8], each: impl FnMut(&[u8])) -> io::Result<()> {
-        // The acknowledgement ends it, as the last message ends a dump.
+        // The acknowledgement is the last message, as NLMSG_DONE is for a dump.
         self.send(kind, NLM_F_ACK, payload, each)
     }
 
-    /// Sends a request that changes something; `flags` as in `NLM_F_CREATE`.
+    /// Sends a request that changes something. `flags` are for example `NLM_F_CREATE`.
     pub fn change(&mut self, kind: u16, flags: u16, payload: &[u8]) -> io::Result<()> {
         self.send(kind, NLM_F_ACK | flags, payload, |_| ())
     }
@@ -110,8 +110,8 @@ impl Netlink {
         if seen.interrupted { Err(io::ErrorKind::Interrupted.into()) } else { Ok(()) }
     }
 
-    /// Takes in what has arrived, and hands each message to `each`: `None` for what a full buffer has lost (ENOBUFS), or what is
-    /// longer than ours.
+    /// Hands each message that has arrived to `each`. `None` stands for messages that are lost: the socket's buffer was
+    /// full (ENOBUFS), or the message is longer than ours.
     pub fn drain(&self, mut each: impl FnMut(Option<Message<'_>>)) {
         let mut scratch = [0; BUFFER_SIZE];
         loop {
@@ -142,14 +142,14 @@ fn request(kind: u16, flags: u16, sequence: u32, payload: &[u8]) -> Vec<u8> {
     bytes
 }
 
-/// How far a dump is.
+/// The state of a dump while its answers are read.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct Seen {
     done: bool,
     interrupted: bool,
 }
 
-/// Goes through one datagram.
+/// Reads the answers in one datagram.
 pub fn read_answers(mut bytes: &[u8], sequence: u32, seen: &mut Seen, each: &mut impl FnMut(&[u8])) -> io::Result<()> {
     while bytes.len() >= HEADER_SIZE {
         let frame = NetlinkBuffer::new_checked(bytes).map_err(io::Error::other)?;
@@ -169,15 +169,15 @@ pub fn read_answers(mut bytes: &[u8], sequence: u32, seen: &mut Seen, each: &mut
 
 #[derive(Clone, Copy, Debug)]
 pub struct Message<'a> {
-    /// Its number.
+    /// The type of the message, such as `RTM_NEWLINK`.
     pub kind: u16,
-    /// The port of the socket that sent the request; 0: of none.
+    /// The port of the socket that sent the request; 0: the kernel sent the message by itself.
     pub port: u32,
-    /// What follows its header.
+    /// The bytes after the header.
     pub payload: &'a [u8],
 }
 
-/// The messages of one datagram; `None`: it was not read whole.
+/// Hands each message of a datagram to `each`. `None`: the datagram was longer than the buffer.
 pub fn messages(bytes: Option<&[u8]>, each: &mut impl FnMut(Option<Message<'_>>)) {
     let Some(mut bytes) = bytes else { return each(None) };
     while let Ok(frame) = NetlinkBuffer::new_checked(bytes) {
@@ -186,7 +186,7 @@ pub fn messages(bytes: Option<&[u8]>, each: &mut impl FnMut(Option<Message<'_>>)
     }
 }
 
-/// Dumps again what changed while it was dumped, as kube-proxy and CNI plugins make it do.
+/// Repeats a dump that was interrupted: kube-proxy and CNI plugins change tables while they are dumped.
 pub fn consistent<T>(mut dump: impl FnMut() -> io::Result<T>) -> io::Result<T> {
     const ATTEMPTS: usize = 4;
     let interrupted =
@@ -214,7 +214,7 @@ pub fn field<const N: usize>(bytes: &[u8], offset: usize) -> Option<[u8; N]> {
     bytes.get(offset..offset + N)?.try_into().ok()
 }
 
-/// The attributes of a message or of a nested attribute: number and value. Stops at a broken one.
+/// The attributes of a message or of a nested attribute: number and value. Stops at a malformed attribute.
 pub fn attributes(bytes: &[u8]) -> impl Iterator<Item = (u16, &[u8])> {
     NlasIterator::new(bytes).map_while(Result::ok).map(|attribute: NlaBuffer<&[u8]>| {
         let value = attribute.into_inner();
@@ -234,7 +234,7 @@ pub fn text(bytes: &[u8]) -> String {
     String::from_utf8_lossy(&bytes[..end]).into_owned()
 }
 
-/// The value of the first attribute with this number, as a number of this machine.
+/// The value of the first attribute with this number, as an integer in host byte order.
 pub(super) fn number(bytes: &[u8], attr: u16) -> Option<u32> {
     attribute(bytes, attr).and_then(|value| field(value, 0)).map(u32::from_ne_bytes)
 }
@@ -308,7 +308,7 @@ mod tests {
     }
 
     #[test]
-    fn a_dump_that_was_interrupted_is_made_again() {
+    fn an_interrupted_dump_is_repeated() {
         let mut attempts = 0;
         let result = consistent(|| {
             attempts += 1;

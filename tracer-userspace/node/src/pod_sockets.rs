@@ -1,5 +1,5 @@
-//! The sockets of a pod when an attempt to it is over: its own connects that nobody answers, and where its address translation
-//! sent the attempt.
+//! Reads the sockets of a pod after an attempt to it: the pod's own connects that get no answer, and where address
+//! translation in the pod redirected the attempt.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, SocketAddr};
@@ -8,7 +8,7 @@ use netlink_sys::protocols::NETLINK_NETFILTER;
 
 use super::enter::in_netns;
 use super::inspect::{LISTEN, diag, inode, other_end, own_end};
-use super::namespaces::{Namespaces, Owner, Place, kept_for};
+use super::namespaces::{Namespaces, Owner, Place, max_age};
 use super::netlink::{Netlink, attribute, family, field, octets, push};
 use super::servers::{comm, holder_of, holders};
 use tracer_model::event::{
@@ -25,7 +25,7 @@ const DIAG_RETRANS: usize = 3;
 
 /// `struct inet_diag_msg`; attributes follow it.
 const DIAG_MESSAGE: usize = 72;
-/// A socket of IPv6 takes no IPv4 (`IPV6_V6ONLY`).
+/// The attribute for `IPV6_V6ONLY`: an IPv6 socket that accepts no IPv4.
 const INET_DIAG_SKV6ONLY: u16 = 11;
 
 const NFNL_SUBSYS_CTNETLINK: u16 = 1;
@@ -43,18 +43,18 @@ const CTA_PROTO_NUM: u16 = 1;
 const CTA_PROTO_SRC_PORT: u16 = 2;
 const CTA_PROTO_DST_PORT: u16 = 3;
 
-/// Reads the sockets of the pod that has a target; `None`: it was not found.
-pub fn read(look: &TargetQuery, from: &Place, namespaces: &mut Namespaces) -> Option<PodSockets> {
-    let Owner::One(netns, path) = namespaces.owner(look, from) else { return None };
-    let target = look.target;
+/// Reads the sockets of the target's pod; `None` if the pod was not found.
+pub fn read(query: &TargetQuery, from: &Place, namespaces: &mut Namespaces) -> Option<PodSockets> {
+    let Owner::One(netns, path) = namespaces.owner(query, from) else { return None };
+    let target = query.target;
     let (unanswered, redirect, elsewhere) = in_netns(&path, || {
-        let to = look.peer.and_then(|peer| redirected(target, peer));
+        let to = query.peer.and_then(|peer| redirected(target, peer));
         let passed_over = listening(target);
         let elsewhere = if to.is_none() && passed_over.is_empty() { other_listeners(target) } else { Vec::new() };
         (unanswered(), to.map(|to| (to, listening(to), passed_over)), elsewhere)
     })
     .ok()?;
-    let pids = if elsewhere.is_empty() { &[] } else { namespaces.pids(netns, kept_for(look.awaited)) };
+    let pids = if elsewhere.is_empty() { &[] } else { namespaces.pids(netns, max_age(query.awaited)) };
     let elsewhere = elsewhere.into_iter().filter_map(|(addr, inode)| {
         let pid = holder_of(inode, pids)?;
         Some(ListenerAt { addr, server: Listener { pid, comm: comm(pid)? } })
@@ -64,9 +64,9 @@ pub fn read(look: &TargetQuery, from: &Place, namespaces: &mut Namespaces) -> Op
         let sockets: BTreeSet<u64> = server.iter().chain(&passed_over).copied().collect();
         let mut find = |ago| holders(&sockets, namespaces.pids(netns, ago), netns).held;
         let is_whole = |held: &Held| sockets.iter().all(|socket| held.values().any(|it| it.contains(socket)));
-        // Who began to listen a moment ago may not be among the processes that were found before.
-        let held = Some(find(kept_for(look.awaited))).filter(is_whole);
-        let held = held.unwrap_or_else(|| find(kept_for(Awaited::Handshake)));
+        // A process that began to listen a moment ago may be missing in the older search.
+        let held = Some(find(max_age(query.awaited))).filter(is_whole);
+        let held = held.unwrap_or_else(|| find(max_age(Awaited::Handshake)));
         let of = |sockets: &[u64]| {
             let pid = held.iter().find(|(_, held)| sockets.iter().any(|it| held.contains(it))).map(|(pid, _)| *pid)?;
             Some(Listener { pid, comm: comm(pid)? })
@@ -76,7 +76,7 @@ pub fn read(look: &TargetQuery, from: &Place, namespaces: &mut Namespaces) -> Op
     Some(PodSockets { target, from: from.netns, netns, unanswered, redirect, elsewhere })
 }
 
-/// A listener on all addresses takes those of this family.
+/// Whether it is a listener on all addresses that accepts the family of `at`.
 fn takes_any(ip: IpAddr, at: SocketAddr, message: &[u8]) -> bool {
     let both = || {
         let only = message.get(DIAG_MESSAGE..).and_then(|it| attribute(it, INET_DIAG_SKV6ONLY));
@@ -85,23 +85,23 @@ fn takes_any(ip: IpAddr, at: SocketAddr, message: &[u8]) -> bool {
     ip.is_unspecified() && (ip.is_ipv4() == at.is_ipv4() || ip.is_ipv6() && both())
 }
 
-/// Looked for among the processes, at most.
-const MOST_LOOKED_FOR: usize = 16;
+/// For how many listeners tracer searches the process.
+const MAX_OTHER_LISTENERS: usize = 16;
 
-/// The addresses and inodes of the listeners of the calling thread's namespace, those of the target's port first.
+/// The addresses and inodes of the listeners of the calling thread's namespace, those on the target's port first.
 fn other_listeners(target: SocketAddr) -> Vec<(SocketAddr, u64)> {
     let mut found = Vec::new();
     let mut add = |message: &[u8]| found.extend(own_end(message).zip(inode(message)));
     for family in [libc::AF_INET, libc::AF_INET6] {
-        // What cannot be read is nobody that could be found.
+        // An error means only that these listeners stay unknown.
         let _ = diag(family, LISTEN, 0, &mut add);
     }
     found.sort_by_key(|(addr, _)| (addr.port() != target.port(), *addr));
-    found.truncate(MOST_LOOKED_FOR);
+    found.truncate(MAX_OTHER_LISTENERS);
     found
 }
 
-/// The inodes of the sockets that take a connection to this address in the calling thread's namespace.
+/// The inodes of the listeners in the calling thread's namespace that accept connections to this address.
 fn listening(at: SocketAddr) -> Vec<u64> {
     let mut inodes = Vec::new();
     let mut add = |message: &[u8]| {
@@ -110,13 +110,13 @@ fn listening(at: SocketAddr) -> Vec<u64> {
         inodes.extend(own.and_then(|_| inode(message)));
     };
     for family in [libc::AF_INET, libc::AF_INET6] {
-        // What cannot be read is nobody that could be found.
+        // An error means only that these listeners stay unknown.
         let _ = diag(family, LISTEN, at.port(), &mut add);
     }
     inodes
 }
 
-/// The connects of the calling thread's namespace that sent their SYN again and have no answer.
+/// The connects of the calling thread's namespace that retransmitted their SYN and have no answer.
 fn unanswered() -> Vec<UnansweredConnect> {
     let mut by_dst = BTreeMap::<SocketAddr, (u32, u8)>::new();
     let mut add = |message: &[u8]| {
@@ -127,7 +127,7 @@ fn unanswered() -> Vec<UnansweredConnect> {
         }
     };
     for family in [libc::AF_INET, libc::AF_INET6] {
-        // A part says what it says: nothing rests on what is not in it.
+        // A partial dump is good enough: no verdict depends on a missing connect.
         let _ = diag(family, SYN_SENT, 0, &mut add);
     }
     let connect = |(dst, (sockets, retransmits))| UnansweredConnect { dst, sockets, retransmits };
@@ -137,22 +137,23 @@ fn unanswered() -> Vec<UnansweredConnect> {
     all
 }
 
-/// Its destination, and how often its SYN was sent again.
+/// The destination of a connect, and how often it retransmitted its SYN.
 fn connect_of(message: &[u8]) -> Option<(SocketAddr, u8)> {
     Some((other_end(message)?, *message.get(DIAG_RETRANS)?))
 }
 
-/// Where connection tracking of the calling thread's namespace sent what `peer` dialled as `target`; `None`: nowhere else.
+/// Where connection tracking of the calling thread's namespace redirected the connection from `peer` to `target`;
+/// `None` if it did not.
 fn redirected(target: SocketAddr, peer: SocketAddr) -> Option<SocketAddr> {
     let kind = NFNL_SUBSYS_CTNETLINK << 8 | IPCTNL_MSG_CT_GET;
     let mut to = None;
     let mut netlink = Netlink::open(NETLINK_NETFILTER).ok()?;
-    // ENOENT: it is not tracked there, and so is not translated.
+    // ENOENT: the connection is not tracked there, and so its address is not translated.
     netlink.ask(kind, &request(target, peer), |message| to = parse_reply(message)).ok()?;
     to.filter(|to| *to != target)
 }
 
-/// The entry of this tuple (`ctnetlink_get_conntrack`, net/netfilter/nf_conntrack_netlink.c).
+/// Requests the conntrack entry of this tuple (`ctnetlink_get_conntrack`, net/netfilter/nf_conntrack_netlink.c).
 fn request(target: SocketAddr, peer: SocketAddr) -> Vec<u8> {
     let source = if target.is_ipv4() { CTA_IP_V4_SRC } else { CTA_IP_V6_SRC };
     let (mut ip, mut proto, mut tuple) = (Vec::new(), Vec::new(), Vec::new());
@@ -168,7 +169,7 @@ fn request(target: SocketAddr, peer: SocketAddr) -> Vec<u8> {
     request
 }
 
-/// Who answers: the source of the tuple of replies.
+/// The address that answers: the source in the tuple of replies.
 fn parse_reply(message: &[u8]) -> Option<SocketAddr> {
     let tuple = attribute(message.get(NFGENMSG..)?, CTA_TUPLE_REPLY)?;
     let ip = attribute(tuple, CTA_TUPLE_IP)?;
@@ -190,7 +191,7 @@ mod tests {
     }
 
     #[test]
-    fn the_source_of_replies_is_where_it_went() {
+    fn the_source_of_replies_is_the_redirected_address() {
         for (target, peer, to) in [
             ("10.88.0.2:8080", "10.88.0.1:40000", "10.88.0.2:15006"),
             ("[fd00::2]:8080", "[fd00::1]:40000", "[fd00::2]:15006"),
@@ -220,7 +221,7 @@ mod tests {
     }
 
     #[test]
-    fn our_own_listener_is_found_from_another_of_its_ports() {
+    fn a_listener_on_the_same_port_of_another_address_comes_first() {
         let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("a listener");
         let own = listener.local_addr().expect("its address");
         let first = other_listeners(SocketAddr::new([10, 88, 0, 2].into(), own.port())).first().copied();
@@ -228,7 +229,7 @@ mod tests {
     }
 
     #[test]
-    fn our_own_listener_takes_its_address() {
+    fn a_listener_accepts_its_own_addresses_only() {
         let listener = std::net::TcpListener::bind("[::]:0").expect("a listener");
         let port = listener.local_addr().expect("its address").port();
         let at = |ip: &str| listening(SocketAddr::new(ip.parse().expect("an address"), port)).len();
@@ -239,9 +240,9 @@ mod tests {
         assert_eq!((at("127.0.0.1"), at("10.88.0.2"), at("::1")), (1, 0, 0));
     }
 
-    /// nginx listens so.
+    /// nginx listens in this way.
     #[test]
-    fn a_listener_for_ipv6_only_takes_no_ipv4() {
+    fn a_listener_for_ipv6_only_accepts_no_ipv4() {
         let fd = socket(AddressFamily::Inet6, SockType::Stream, SockFlag::SOCK_CLOEXEC, None).expect("a socket");
         setsockopt(&fd, sockopt::Ipv6V6Only, &true).expect("IPv6 only");
         listen(&fd, Backlog::new(1).expect("a backlog")).expect("a listener");

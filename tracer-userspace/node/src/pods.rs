@@ -1,7 +1,7 @@
-//! Pods of this node without any API: from the cgroups, namespaces and log directories of its processes.
+//! Finds the pods of this node without any API: from the cgroups, namespaces and log directories of its processes.
 //!
-//! A namespace that holds processes but no pod, or is only bound at `/run/netns`, becomes a pod without a
-//! name: an attempt to its address is a probe all the same. Names are never guessed.
+//! A namespace without a known pod becomes a pod without a name, because probes may connect to its address.
+//! It has processes, or it is only bound at `/run/netns`. tracer never guesses names.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::fs;
@@ -15,35 +15,35 @@ use super::procfs::{NodeNetns, Process, netns_of};
 use super::room::Room;
 use tracer_model::event::{Container, Netns, Pod};
 
-/// Names of logs read; the kubelet keeps a few for each container.
+/// How many log names are read. The kubelet keeps a few for each container.
 const MAX_NAMES: usize = 16_384;
-/// A node holds 250 pods by design; beyond this the rest is left out.
+/// How many namespaces are read; the rest is skipped. A node is designed for some 250 pods.
 const MAX_NAMESPACES: usize = 4096;
-/// Addresses kept of a namespace that is not the node's, and of all of them: a pod has a handful.
+/// How many addresses are kept: of one namespace other than the node's, and of all these together. A pod has a few.
 const MAX_OF_NETNS: usize = 64;
 const MAX_ADDRESSES: usize = 16_384;
 
-/// What the names of the kubelet's log directories and files say.
+/// Pod and container names, read from the names of the kubelet's log directories and files.
 #[derive(Default)]
 struct LogNames {
-    /// Of `/var/log/pods`, by uid.
+    /// From `/var/log/pods`, by pod uid.
     pods: HashMap<String, PodName>,
-    /// Of `/var/log/containers`, by container id: the container's name and its pod's.
+    /// From `/var/log/containers`, by container id: the container's name and its pod's name.
     containers: HashMap<String, (String, PodName)>,
 }
 
 /// Namespace and name.
 type PodName = (String, String);
 
-/// What the processes of one pod say.
+/// The containers and namespaces of one pod's processes.
 #[derive(Default)]
 struct Group {
     containers: BTreeSet<String>,
-    /// How many of its processes are where, and one of them.
+    /// For each namespace: how many of the pod's processes are in it, and the pid of one of them.
     namespaces: BTreeMap<Netns, (usize, u32)>,
 }
 
-/// All pods of the node, named ones first, and what is to be reported if some namespaces were left out.
+/// All pods of the node, named ones first, and a problem to report if some namespaces were skipped.
 pub fn discover(processes: &[Process], node: &NodeNetns) -> (Vec<Pod>, Option<String>) {
     let names = LogNames::read(node);
     let mut claimed = BTreeSet::from([node.netns]);
@@ -54,7 +54,7 @@ pub fn discover(processes: &[Process], node: &NodeNetns) -> (Vec<Pod>, Option<St
         pods.push(pod);
     }
     let mut room = Room::of(MAX_NAMESPACES);
-    pods.extend(nameless(processes, claimed, &mut room, &mut left));
+    pods.extend(unnamed_pods(processes, claimed, &mut room, &mut left));
     (pods, room.problem())
 }
 
@@ -62,7 +62,7 @@ pub fn discover(processes: &[Process], node: &NodeNetns) -> (Vec<Pod>, Option<St
 struct AddressesLeft(usize);
 
 impl AddressesLeft {
-    /// Takes what `read` gives, which is reported how many.
+    /// Takes the addresses that `read` returns. `read` gets the number of addresses that may be kept.
     fn take(&mut self, read: impl FnOnce(usize) -> Vec<IpAddr>) -> Vec<IpAddr> {
         let addrs = read(self.0.min(MAX_OF_NETNS));
         self.0 = self.0.saturating_sub(addrs.len());
@@ -84,7 +84,7 @@ fn groups(processes: &[Process]) -> BTreeMap<String, Group> {
 }
 
 impl Group {
-    /// Where most of its processes are: a CNI agent may have a thread group elsewhere.
+    /// The namespace of most of its processes: a CNI agent may run one process in another namespace.
     fn netns(&self) -> Option<(Netns, u32)> {
         let most = self.namespaces.iter().max_by_key(|(_, (count, pid))| (*count, std::cmp::Reverse(*pid)));
         most.map(|(netns, (_, pid))| (*netns, *pid))
@@ -116,8 +116,9 @@ fn named_pod(uid: String, group: &Group, node: &NodeNetns, names: &LogNames, lef
     }
 }
 
-/// Namespaces of no pod. Those of process 1 and of ourselves are the host's around a nested node.
-fn nameless(
+/// Namespaces without a known pod. The namespaces of process 1 and of tracer are skipped: around a nested node they are
+/// the host's.
+fn unnamed_pods(
     processes: &[Process],
     mut claimed: BTreeSet<Netns>,
     room: &mut Room,
@@ -146,7 +147,7 @@ fn nameless(
     pods
 }
 
-/// Namespaces bound at `/run/netns/NAME`. Every namespace file is on the same device, nsfs.
+/// Namespaces bound at `/run/netns/NAME`. All namespace files are on one device, nsfs.
 fn bound_namespaces() -> Vec<(Netns, PathBuf)> {
     let Ok(own) = fs::metadata("/proc/self/ns/net") else { return Vec::new() };
     let Ok(entries) = fs::read_dir("/run/netns") else { return Vec::new() };
@@ -158,12 +159,12 @@ fn bound_namespaces() -> Vec<(Netns, PathBuf)> {
 }
 
 impl LogNames {
-    /// From the `/var/log` of the prober, which makes them, and from our own where that may not be read.
+    /// Reads the prober's `/var/log`, because the kubelet creates these names. Falls back to tracer's own `/var/log`.
     fn read(node: &NodeNetns) -> Self {
         Self::read_from(&[format!("/proc/{}/root/var/log", node.pid).as_ref(), "/var/log".as_ref()])
     }
 
-    /// Each directory from the first place that has it: one may be mounted here without the other.
+    /// Reads each directory from the first place that has it: a container may mount one directory without the other.
     fn read_from(places: &[&Path]) -> Self {
         Self {
             pods: names_in(places, "pods").filter_map(|name| pod_directory(&name)).collect(),
@@ -191,7 +192,8 @@ fn pod_directory(name: &str) -> Option<(String, PodName)> {
 }
 
 /// `<pod>_<namespace>_<container>-<id>.log`: a symlink of the kubelet's to the log (`legacyLogSymlink`,
-/// pkg/kubelet/kuberuntime/legacy.go). Where that is too long for a file name the id is cut, and names nothing here.
+/// pkg/kubelet/kuberuntime/legacy.go). The kubelet cuts the id where the file name is too long; no container matches it
+/// then.
 fn container_file(name: &str) -> Option<(String, (String, PodName))> {
     let mut parts = name.strip_suffix(".log")?.split('_');
     let (pod, namespace, (container, id)) = (parts.next()?, parts.next()?, parts.next()?.rsplit_once('-')?);
@@ -210,7 +212,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pod_is_where_most_of_its_processes_are() {
+    fn a_pod_gets_the_namespace_of_most_of_its_processes() {
         let processes = [
             process(1_000_001, 7, Some("a"), Some("c1")),
             process(1_000_002, 7, Some("a"), Some("c2")),
@@ -249,9 +251,9 @@ mod tests {
         assert_eq!((container_file("other.txt"), container_file("a_b.log")), (None, None));
     }
 
-    /// As in the DaemonSet's container: symlinks that lead nowhere, and no directory of pods beside them.
+    /// In the DaemonSet's container the symlinks lead nowhere, and `/var/log` has no `pods` directory.
     #[test]
-    fn each_directory_is_read_where_it_is() {
+    fn each_log_directory_is_read_from_the_first_place_that_has_it() {
         let scratch = Scratch::new();
         let (own, prober) = (scratch.path("own"), scratch.path("prober"));
         fs::create_dir_all(own.join("containers")).expect("a directory");

@@ -1,4 +1,4 @@
-//! Where the node's rules of routing send what goes to a pod, if that is not to the pod's own device.
+//! Finds routing rules of the node that send packets for a pod to another device than the pod's.
 
 use std::io;
 use std::net::{IpAddr, SocketAddr};
@@ -28,19 +28,19 @@ pub(super) const FRA_SUPPRESS_PREFIXLEN: u16 = 14;
 pub(super) const FRA_TABLE: u16 = 15;
 const FRA_PAD: u16 = 18;
 const FRA_PROTOCOL: u16 = 21;
-/// A rule with only these attributes is understood here.
+/// tracer understands a rule only if it has no other attributes than these.
 pub(super) const UNDERSTOOD: [u16; 7] =
     [FRA_DST, FRA_SRC, FRA_PRIORITY, FRA_SUPPRESS_PREFIXLEN, FRA_TABLE, FRA_PAD, FRA_PROTOCOL];
 /// `FIB_RULE_INVERT`: the rule holds where its conditions do not.
 pub(super) const INVERT: u32 = 2;
-/// `RT_TABLE_DEFAULT`, `RT_TABLE_MAIN`, `RT_TABLE_LOCAL`: those of every node.
+/// `RT_TABLE_DEFAULT`, `RT_TABLE_MAIN`, `RT_TABLE_LOCAL`: the tables that every node has.
 const USUAL: std::ops::RangeInclusive<u32> = 253..=255;
 
-/// The route of the calling thread's namespace from this end of a connection to its other end, which is a pod behind this link
-/// of its own; `None` if it leads to that link's other end, or no rule of the node's decides it.
+/// The route of the calling thread's namespace from `source` to `target`, if a routing rule leads it to another device
+/// than the pod's. `link` is the pod's own link with the target's address.
 pub(super) fn stray_route(source: SocketAddr, target: SocketAddr, link: &LinkState) -> Option<StrayRoute> {
     let end = links::by_index(link.peer_ifindex?).ok()??;
-    // The two ends of a veth pair name each other. What names another is behind no device of this namespace.
+    // The two ends of a veth pair name each other. If they do not, the pod has no device in this namespace.
     if end.state.peer_ifindex != Some(link.ifindex) {
         return None;
     }
@@ -62,7 +62,7 @@ fn route(source: SocketAddr, target: SocketAddr) -> io::Result<Option<(u32, u32)
     Ok(found)
 }
 
-/// Rules can ask for the protocol and the ports. Without a protocol the kernel takes UDP (`inet_rtm_getroute`,
+/// Rules can match the protocol and the ports. Without a protocol the kernel takes UDP (`inet_rtm_getroute`,
 /// net/ipv4/route.c).
 fn route_request(source: SocketAddr, target: SocketAddr) -> Vec<u8> {
     let (from, to) = (octets(source.ip()), octets(target.ip()));
@@ -83,7 +83,8 @@ fn parse_route(message: &[u8]) -> Option<(u32, u32)> {
     Some((number(rest, RTA_OIF)?, number(rest, RTA_TABLE).or_else(|| message.get(4).copied().map(u32::from))?))
 }
 
-/// The first rule that sends packets from and to these addresses to this table; `None` if a condition of it is not understood.
+/// The first rule that sends packets with these addresses to this table; `None` if it has a condition that tracer does
+/// not understand.
 fn rule(source: IpAddr, target: IpAddr, table: u32) -> io::Result<Option<RoutingRule>> {
     consistent(|| {
         let mut first = None;
@@ -97,7 +98,7 @@ fn rule(source: IpAddr, target: IpAddr, table: u32) -> io::Result<Option<Routing
     })
 }
 
-/// The priority of a rule that can send these packets to this table, and the rule if it certainly does.
+/// The priority of a rule that may send these packets to this table, and the rule itself if it certainly does.
 fn parse_rule(message: &[u8], source: IpAddr, target: IpAddr, table: u32) -> Option<(u32, Option<RoutingRule>)> {
     let rest = message.get(RULE..)?;
     let value = |attr| number(rest, attr);
@@ -109,11 +110,11 @@ fn parse_rule(message: &[u8], source: IpAddr, target: IpAddr, table: u32) -> Opt
     let holds = |prefix: Option<(IpAddr, u8)>, it: IpAddr| {
         prefix.is_none_or(|(net, length)| tracer_model::event::same_subnet(net, it, length))
     };
-    // What the node itself sends has no mark, and comes in by `lo` for a rule (`fib_rule_match`, net/core/fib_rules.c).
-    let is_others = value(FRA_FWMARK).is_some_and(|mark| mark != 0)
+    // For rules, the node's own packets have no mark and come in by `lo` (`fib_rule_match`, net/core/fib_rules.c).
+    let matches_other_traffic = value(FRA_FWMARK).is_some_and(|mark| mark != 0)
         || attribute(rest, FRA_IIFNAME).is_some_and(|name| text(name) != "lo");
     let inverted = field(message, 8).map(u32::from_ne_bytes)? & INVERT != 0;
-    let fits = holds(from, source) && holds(to, target) && !is_others;
+    let fits = holds(from, source) && holds(to, target) && !matches_other_traffic;
     if value(FRA_TABLE) != Some(table) || !(fits || inverted) {
         return None;
     }
@@ -121,12 +122,12 @@ fn parse_rule(message: &[u8], source: IpAddr, target: IpAddr, table: u32) -> Opt
     let tos = *message.get(3)?;
     let understood =
         !inverted && !suppresses && tos == 0 && attributes(rest).all(|(number, _)| UNDERSTOOD.contains(&number));
-    let words = |(net, length): (IpAddr, u8)| {
+    let cidr = |(net, length): (IpAddr, u8)| {
         let whole = if net.is_ipv4() { 32 } else { 128 };
         if length == whole { net.to_string() } else { format!("{net}/{length}") }
     };
     let priority = value(FRA_PRIORITY).unwrap_or_default();
-    Some((priority, understood.then(|| RoutingRule { priority, from: from.map(words), to: to.map(words) })))
+    Some((priority, understood.then(|| RoutingRule { priority, from: from.map(cidr), to: to.map(cidr) })))
 }
 
 const fn bits(bytes: &[u8]) -> u8 {
@@ -138,10 +139,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn our_route_to_ourselves_is_in_a_usual_table() {
+    fn the_route_to_loopback_is_in_a_usual_table() {
         let own = SocketAddr::from(([127, 0, 0, 1], 80));
         let table = route(own, own).expect("rtnetlink").map(|(_, table)| table);
-        // Without a rule of its own the kernel keeps both in one (`fib_trie_unmerge`, net/ipv4/fib_trie.c).
+        // Without further rules the kernel keeps the tables local and main in one (`fib_trie_unmerge`,
+        // net/ipv4/fib_trie.c).
         assert!(table.is_some_and(|table| USUAL.contains(&table)), "{table:?}");
     }
 
@@ -158,7 +160,7 @@ mod tests {
 
     const FROM: [u8; 4] = [10, 0, 1, 5];
 
-    /// A rule to table 101 with priority 7, from this network, with this flag and these attributes besides.
+    /// A rule to table 101 with priority 7, from this network, with these flags and further attributes.
     fn message(source: [u8; 4], length: u8, flags: u8, more: &[(u16, [u8; 4])]) -> Vec<u8> {
         let mut bytes = vec![libc::AF_INET as u8, 0, length, 0, 101, 0, 0, 1];
         bytes.extend_from_slice(&u32::from(flags).to_ne_bytes());
@@ -180,10 +182,10 @@ mod tests {
         assert_eq!(read(&rule, 101), Some((7, Some(named))));
         assert_eq!((read(&rule, 102), read(&message([10, 0, 2, 5], 32, 0, &[]), 101)), (None, None));
         let marked = message(FROM, 32, 0, &[(FRA_FWMARK, 1_u32.to_ne_bytes())]);
-        assert_eq!(read(&marked, 101), None, "what the kubelet sends has no mark");
+        assert_eq!(read(&marked, 101), None, "packets of the kubelet have no mark");
         let (from_lo, from_eth0) = ((FRA_IIFNAME, *b"lo\0\0"), (FRA_IIFNAME, *b"eth0"));
         assert_eq!(read(&message(FROM, 32, 0, &[from_lo]), 101), Some((7, None)));
-        assert_eq!(read(&message(FROM, 32, 0, &[from_eth0]), 101), None, "what the kubelet sends comes in nowhere");
+        assert_eq!(read(&message(FROM, 32, 0, &[from_eth0]), 101), None, "packets of the kubelet come in by no device");
     }
 
     /// `FRA_OIFNAME`, `FRA_L3MDEV`, `FRA_UID_RANGE`, `FRA_IP_PROTO`, `FRA_SPORT_RANGE`, `FRA_DPORT_RANGE`.
@@ -193,7 +195,7 @@ mod tests {
             assert_eq!(read(&message(FROM, 32, 0, &[(number, [0; 4])]), 101), Some((7, None)), "{number}");
         }
         let suppressing = message(FROM, 32, 0, &[(FRA_SUPPRESS_PREFIXLEN, [0; 4])]);
-        assert_eq!(read(&suppressing, 101), Some((7, None)), "it lets some routes of that table be");
+        assert_eq!(read(&suppressing, 101), Some((7, None)), "it skips some routes of that table");
         let inverted = message([10, 0, 2, 5], 32, INVERT as u8, &[]);
         assert_eq!(read(&inverted, 101), Some((7, None)), "not from 10.0.2.5");
         let mut tos = message(FROM, 32, 0, &[]);

@@ -1,4 +1,4 @@
-//! Which processes have connections with a local port on which nobody listens.
+//! Finds the processes with connections on a local port without a listener.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -10,20 +10,20 @@ use super::servers::{comm, holder_of};
 use super::settings::local_port_range;
 use tracer_model::event::{Netns, PortHolder, PortHolders};
 
-/// Connections that are looked at: one is enough to keep a server from its port.
+/// How many connections are reported: one is enough to keep a server from binding the port.
 const MOST: usize = 4;
-/// ESTABLISHED, SYN_SENT and CLOSE_WAIT: what a process holds. TIME_WAIT is over within a minute.
+/// ESTABLISHED, SYN_SENT and CLOSE_WAIT: states in which a process holds the socket. TIME_WAIT ends within a minute.
 const STATES: u32 = 1 << 1 | 1 << 2 | 1 << 8;
-/// All of `/proc` is not looked through again within this.
-const KEPT: Duration = Duration::from_secs(2);
+/// `/proc` is scanned again only if the last scan is older than this.
+const MAX_AGE: Duration = Duration::from_secs(2);
 
-/// The holders of a port of this namespace; `None` if connect() takes no such port there, or that cannot be read.
+/// The holders of a port in this namespace; `None` if connect() never chooses that port, or the sockets cannot be read.
 ///
-/// The kernel goes through every connection of the machine for it (`inet_diag_dump_icsk`): only where the port can be a
-/// client's, which is cheap to know.
+/// For the dump the kernel walks every connection of the machine (`inet_diag_dump_icsk`). Therefore tracer first checks
+/// that the port is in the range of ephemeral ports, which is cheap.
 pub fn read(netns: Netns, port: u16, namespaces: &mut Namespaces) -> Option<PortHolders> {
-    let path = namespaces.path_unless_since(netns, KEPT)?;
-    let look = || {
+    let path = namespaces.path_within(netns, MAX_AGE)?;
+    let find = || {
         let range = local_port_range().filter(|(first, last)| (*first..=*last).contains(&port))?;
         let mut found = Vec::new();
         for family in [libc::AF_INET, libc::AF_INET6] {
@@ -31,8 +31,8 @@ pub fn read(netns: Netns, port: u16, namespaces: &mut Namespaces) -> Option<Port
         }
         Some((range, found))
     };
-    let (range, found) = in_netns(&path, look).ok()??;
-    let pids = namespaces.pids(netns, KEPT);
+    let (range, found) = in_netns(&path, find).ok()??;
+    let pids = namespaces.pids(netns, MAX_AGE);
     let holder = |(local, remote, inode): (SocketAddr, SocketAddr, u64)| {
         let pid = holder_of(inode, pids)?;
         Some(PortHolder { local, remote, pid, comm: comm(pid)? })
@@ -40,7 +40,7 @@ pub fn read(netns: Netns, port: u16, namespaces: &mut Namespaces) -> Option<Port
     Some(PortHolders { netns, port, range, holders: found.into_iter().filter_map(holder).collect() })
 }
 
-/// Own end, other end, inode: none of a socket that no process holds any more.
+/// Both ends and the inode of a socket; `None` if no process holds it any more.
 fn ends(message: &[u8]) -> Option<(SocketAddr, SocketAddr, u64)> {
     Some((own_end(message)?, other_end(message)?, inode(message).filter(|inode| *inode != 0)?))
 }
@@ -52,21 +52,21 @@ mod tests {
     use std::net::{TcpListener, TcpStream};
 
     #[test]
-    fn our_own_connection_holds_its_port_until_it_is_closed() {
+    fn a_connection_holds_its_port_until_it_is_closed() {
         let server = TcpListener::bind("127.0.0.1:0").expect("a listener");
         let client = TcpStream::connect(server.local_addr().expect("its address")).expect("a connection");
         let ends = (client.local_addr().expect("own end"), client.peer_addr().expect("other end"));
         let netns = netns_of(std::process::id()).expect("our namespace");
-        let look = || read(netns, ends.0.port(), &mut Namespaces::default()).expect("a port that connect() takes");
-        let holders = look().holders;
+        let find = || read(netns, ends.0.port(), &mut Namespaces::default()).expect("an ephemeral port");
+        let holders = find().holders;
         let own = holders.iter().find(|it| (it.local, it.remote) == ends).expect("ourselves");
         assert_eq!(own.pid, std::process::id());
         drop(client);
-        assert!(!look().holders.iter().any(|it| (it.local, it.remote) == ends));
+        assert!(!find().holders.iter().any(|it| (it.local, it.remote) == ends));
     }
 
     #[test]
-    fn a_port_that_connect_does_not_take_is_not_looked_for() {
+    fn a_port_outside_of_the_ephemeral_range_is_not_searched() {
         let netns = netns_of(std::process::id()).expect("our namespace");
         assert_eq!(read(netns, 80, &mut Namespaces::default()), None);
     }

@@ -1,4 +1,4 @@
-//! Who uses up ephemeral ports: what the kernel counted by process, joined into users.
+//! Which processes use up ephemeral ports: sums the kernel programs' counts for each user.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -9,10 +9,10 @@ use tracer_common::{ABSENT32, actor::COMM_LEN};
 use super::{cgroup, procfs};
 use tracer_model::event::{Netns, PortPressure, PortUser};
 
-/// Users that are reported in the node's namespace, and of others.
+/// How many users are reported: this many in the node's namespace, and as many in other namespaces.
 const MAX_USERS: usize = 10;
 
-/// Joins what was counted. `pid` is a process of the node's namespace: the sockets of that namespace are counted, too.
+/// Sums the counts for each user. `pid` is a process of the node's namespace: its sockstat gives the sockets in use.
 pub fn pressure(counted: &[(u32, PortUse)], window_ns: u64, pid: Option<u32>) -> PortPressure {
     let sockets = pid.map_or_else(|| "self".to_owned(), |pid| pid.to_string());
     let text = fs::read_to_string(format!("/proc/{sockets}/net/sockstat")).unwrap_or_default();
@@ -33,14 +33,15 @@ pub fn sockstat(text: &str) -> (Option<u64>, Option<u64>) {
     (field("inuse"), field("tw"))
 }
 
-/// A sum, and what is needed to describe it.
+/// The counts of one user.
 struct Sum {
+    /// The process with the most connects: its connects, and its pid.
     biggest: (u64, u32),
     processes: u32,
     total: PortUse,
 }
 
-/// By name, namespace and cgroup: a program that is started for each connect is one user.
+/// Sums by name, namespace and cgroup: a program that starts a new process for each connect is one user.
 fn joined(counted: &[(u32, PortUse)], home: Option<Netns>) -> Vec<PortUser> {
     let mut sums: BTreeMap<([u8; COMM_LEN], u32, u64), Sum> = BTreeMap::new();
     for (pid, usage) in counted {
@@ -56,7 +57,8 @@ fn joined(counted: &[(u32, PortUse)], home: Option<Netns>) -> Vec<PortUser> {
     bounded(users, home)
 }
 
-/// The first of those in the node's namespace (their ports are the node's), and the first of the others.
+/// The first users in the node's namespace, and the first users in other namespaces: only the former use the node's
+/// ports.
 fn bounded(users: Vec<PortUser>, home: Option<Netns>) -> Vec<PortUser> {
     let mut reported = [0; 2];
     let has_room = |user: &PortUser| {
@@ -94,7 +96,7 @@ fn user(sum: &Sum) -> PortUser {
     }
 }
 
-/// Linear counting: n keys leave m·e^(-n/m) of m bits empty.
+/// Estimates the number of distinct destinations by linear counting: n keys leave m·e^(-n/m) of m bits empty.
 fn destinations(bits: &[u64; DESTINATION_WORDS]) -> u64 {
     let m = f64::from(DESTINATION_BITS);
     let empty = m - f64::from(bits.iter().map(|word| word.count_ones()).sum::<u32>());

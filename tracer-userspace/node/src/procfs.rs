@@ -1,7 +1,7 @@
-//! Processes of the node: who probes, in which network namespace, and how to do something in there.
+//! Processes of the node: which of them are probers, and in which network namespace they run.
 //!
-//! The node's namespace is the prober's, not that of process 1: in nested nodes (kind, k3d) and in
-//! tests the two differ. Everything about the node is read through a prober's entry in `/proc`.
+//! The node's namespace is the prober's, not that of process 1: the two differ in nested nodes (kind, k3d) and in
+//! tests. tracer reads everything about the node through a prober's entry in `/proc`.
 
 use std::fs;
 use std::io::{self, Read as _};
@@ -12,7 +12,7 @@ use super::cgroup::{self, PodProcess};
 use super::enter::{NetnsError, in_netns};
 use tracer_model::event::{Netns, is_kubelet_name};
 
-/// No node that works has more; beyond it the rest is left out and reported.
+/// A healthy node has fewer processes. tracer skips the rest and reports that.
 pub(super) const MAX_PROCESSES: usize = 32_768;
 
 /// A process that makes probe attempts.
@@ -43,19 +43,19 @@ impl NodeNetns {
     }
 }
 
-/// A process as one pass over `/proc` sees it.
+/// A process, as found by one scan of `/proc`.
 #[derive(Debug)]
 pub struct Process {
     pub pid: u32,
     /// Its network namespace, where that can be read.
     pub netns: Option<Netns>,
-    /// The name by which it counts as a prober.
+    /// Its name, if it is one of the probers' names.
     pub prober: Option<String>,
     /// The pod that its cgroup names.
     pub pod: Option<PodProcess>,
 }
 
-/// One pass over `/proc`: all processes, by pid, and what is to be reported if some were left out.
+/// Scans `/proc`: all processes, by pid, and a problem to report if some were skipped.
 pub fn scan(names: &[String]) -> (Vec<Process>, Option<String>) {
     let mut small = SmallFile::default();
     let (pids, problem) = pids();
@@ -66,19 +66,19 @@ fn read_process(pid: u32, names: &[String], small: &mut SmallFile) -> Process {
     let at = namespace_of(pid);
     Process {
         pid,
-        // A process that ended meanwhile (or waits for its parent) probes nothing more.
+        // A process that has ended sends no more probes. It may stay as a zombie, which keeps its name.
         prober: prober_name(pid, names, small).filter(|_| at != Namespace::Gone),
         netns: at.read(),
         pod: cgroup::pod_process(small.read(&format!("/proc/{pid}/cgroup"))),
     }
 }
 
-/// All processes, in order, and what is to be reported if some were left out.
+/// All pids in order, and a problem to report if some were skipped.
 fn pids() -> (Vec<u32>, Option<String>) {
     bounded(every_pid())
 }
 
-/// All processes, in whatever order `/proc` has them.
+/// All pids, in the order of `/proc`.
 pub(super) fn every_pid() -> impl Iterator<Item = u32> {
     let entries = fs::read_dir("/proc").into_iter().flatten().flatten();
     entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok())
@@ -91,13 +91,13 @@ fn bounded(mut pids: impl Iterator<Item = u32>) -> (Vec<u32>, Option<String>) {
     (first, pids.next().map(|_| problem()))
 }
 
-/// The name of a process, if it is one of these.
+/// The name of a process, if it is one of these names.
 fn prober_name(pid: u32, names: &[String], small: &mut SmallFile) -> Option<String> {
     let comm = small.read(&format!("/proc/{pid}/comm")).trim_end_matches('\n');
     names.iter().find(|name| *name == comm).cloned()
 }
 
-/// Reads files of `/proc` in one go: their size is not known before, and a node has thousands of them.
+/// Reads files of `/proc` into one buffer. Their size is not known before, and a node has thousands of them.
 struct SmallFile([u8; 16 << 10]);
 
 impl Default for SmallFile {
@@ -114,13 +114,13 @@ impl SmallFile {
     }
 }
 
-/// The probers of these names that run here.
+/// Scans `/proc` for probers with these names.
 pub fn find_probers(names: &[String]) -> Vec<Prober> {
     probers(&scan(names).0)
 }
 
-/// The probers among these. What runs in a pod only calls itself a kubelet, unless there is no other; another name that was
-/// given is meant wherever it runs. Those in pods come last.
+/// The probers among these processes; those in pods come last. A kubelet in a pod does not count if another kubelet
+/// runs outside of pods. A process with another given name always counts.
 pub fn probers(processes: &[Process]) -> Vec<Prober> {
     let to_prober = |process: &Process| {
         let comm = process.prober.clone()?;
@@ -128,16 +128,16 @@ pub fn probers(processes: &[Process]) -> Vec<Prober> {
     };
     let (in_pods, others): (Vec<_>, Vec<_>) = processes.iter().filter_map(to_prober).partition(|(in_pod, _)| *in_pod);
     let is_kubelet = |(_, prober): &(bool, Prober)| is_kubelet_name(&prober.comm);
-    let beside = others.iter().any(is_kubelet);
-    let meant = in_pods.into_iter().filter(|it| !(beside && is_kubelet(it)));
-    others.into_iter().chain(meant.collect::<Vec<_>>()).map(|(_, prober)| prober).collect()
+    let has_kubelet = others.iter().any(is_kubelet);
+    let in_pods = in_pods.into_iter().filter(|it| !(has_kubelet && is_kubelet(it)));
+    others.into_iter().chain(in_pods.collect::<Vec<_>>()).map(|(_, prober)| prober).collect()
 }
 
-/// Whether a process runs in a pod, unless it is gone.
+/// Whether a process runs in a pod; `None` if it has ended.
 pub fn runs_in_pod(pid: u32) -> Option<bool> {
     let mut small = SmallFile::default();
     let in_pod = cgroup::pod_process(small.read(&format!("/proc/{pid}/cgroup"))).is_some();
-    // One that exits is in the root of each cgroup v1 (kernel/cgroup/cgroup.c, proc_cgroup_show).
+    // A process that exits is in the root of each cgroup v1 (kernel/cgroup/cgroup.c, proc_cgroup_show).
     (namespace_of(pid) != Namespace::Gone).then_some(in_pod)
 }
 
@@ -145,12 +145,13 @@ pub fn is_alive(pid: u32) -> bool {
     fs::exists(format!("/proc/{pid}")).unwrap_or(true)
 }
 
-/// A process of root's. A kubelet is.
+/// Whether root runs the process, as it runs the kubelet.
 pub fn is_root(pid: u32) -> bool {
     fs::metadata(format!("/proc/{pid}")).is_ok_and(|it| it.uid() == 0)
 }
 
-/// The namespace of the node: that of a prober, preferably one that shares ours; without a prober, ours.
+/// The namespace of the node: a prober's namespace, preferably that of a prober in our own namespace. Without a prober
+/// it is our own.
 pub fn node_netns(probers: &[Prober]) -> Option<NodeNetns> {
     let own_pid = std::process::id();
     let own = netns_of(own_pid);
@@ -167,13 +168,13 @@ pub fn netns_of(pid: u32) -> Option<Netns> {
     namespace_of(pid).read()
 }
 
-/// What is known of a process's network namespace.
+/// The network namespace of a process, if it could be read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Namespace {
     At(Netns),
-    /// It may not be read.
+    /// We have no permission to read it.
     Hidden,
-    /// The process is in none: it has ended.
+    /// The process has ended.
     Gone,
 }
 
@@ -206,7 +207,7 @@ mod tests {
     #[test]
     fn a_process_that_has_ended_is_no_prober() {
         let mut child = std::process::Command::new("true").spawn().expect("true");
-        // Its end, without taking it away: it stays as a zombie, which keeps its name.
+        // WNOWAIT waits for the end and leaves the zombie, which keeps its name.
         let flags = nix::sys::wait::WaitPidFlag::WEXITED | nix::sys::wait::WaitPidFlag::WNOWAIT;
         let pid = nix::unistd::Pid::from_raw(child.id().cast_signed());
         nix::sys::wait::waitid(nix::sys::wait::Id::Pid(pid), flags).expect("its end");
@@ -216,7 +217,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pods_kubelet_is_none_beside_another_and_what_else_was_named_is_meant() {
+    fn a_kubelet_in_a_pod_is_skipped_beside_one_outside_but_other_given_names_count() {
         let process = |pid, name: &str, in_pod: bool| Process {
             pid,
             netns: None,

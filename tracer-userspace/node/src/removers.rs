@@ -7,11 +7,11 @@ use super::procfs::{NodeNetns, every_pid};
 use super::servers::{comm, holder_of};
 use tracer_model::event::{Ancestor, Remover};
 
-/// Ancestors that are named.
+/// How many ancestors of a process are reported.
 const MOST_ANCESTORS: usize = 3;
 
-/// The process that holds the rtnetlink socket with this port in the node's namespace. The port is often the process's own
-/// number (`netlink_autobind`), but that of its own pid namespace: only the socket itself is a proof.
+/// The process that holds the rtnetlink socket with this port in the node's namespace. The port is often the process's
+/// own pid (`netlink_autobind`), but the pid in its own pid namespace. Only the socket's inode proves the process.
 pub(super) fn of_port(port: u32, node: &NodeNetns) -> Option<Remover> {
     let table = fs::read_to_string(node.net_file("netlink")).ok()?;
     let inode = inode_of(&table, port)?;
@@ -29,7 +29,7 @@ fn inode_of(table: &str, port: u32) -> Option<u64> {
     })
 }
 
-/// A process with a known name, and what `/proc` has of it.
+/// Describes a process with a known name: adds its executable and its ancestors from `/proc`.
 pub fn of_pid(pid: u32, comm: String) -> Remover {
     let exe = fs::read_link(format!("/proc/{pid}/exe")).ok();
     Remover { pid, comm, exe: exe.map(|path| path.display().to_string()), ancestors: ancestors(pid) }
@@ -40,7 +40,7 @@ fn ancestors(pid: u32) -> Vec<Ancestor> {
     above.map_while(|pid| Some(Ancestor { pid, comm: comm(pid)? })).collect()
 }
 
-/// `7 (a name) S 1 …`: the name may have brackets and spaces. Process 1 has none.
+/// Parses `7 (a name) S 1 …`; the name may have brackets and spaces. Process 1 has no parent.
 fn parent(pid: u32) -> Option<u32> {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
     let parent = stat.rsplit_once(") ")?.1.split(' ').nth(1)?.parse().ok()?;

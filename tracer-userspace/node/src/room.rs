@@ -1,11 +1,12 @@
-//! How many network namespaces are looked at, of all and of one pod.
+//! Limits how many network namespaces are read: of the whole node, and of one pod.
 
 use std::collections::HashMap;
 
-/// A pod has one, and a few more where it sets up networks itself.
+/// A pod has one namespace, and a few more if it sets up networks itself.
 pub(super) const MAX_OF_POD: usize = 64;
 
-/// Room for namespaces. A process may make as many as it likes: those of one pod leave room for the others'.
+/// The room left for namespaces. A pod can create any number, so each pod has its own limit and leaves room for the
+/// others.
 #[derive(Debug)]
 pub(super) struct Room {
     most: usize,
@@ -19,7 +20,8 @@ impl Room {
         Self { most, taken: 0, of_pods: HashMap::new(), problem: None }
     }
 
-    /// Whether there is room for one more that is found through a process of this pod, or of none.
+    /// Takes room for a namespace that was found through a process of this pod, or of no pod; `false` if there is none
+    /// left.
     pub(super) fn take(&mut self, pod: Option<&str>) -> bool {
         let before = pod.and_then(|pod| self.of_pods.get(pod)).copied().unwrap_or(0);
         if self.taken == self.most {
@@ -35,7 +37,7 @@ impl Room {
         false
     }
 
-    /// What is to be reported if some were left out.
+    /// The problem to report if some were skipped.
     pub(super) fn problem(&self) -> Option<String> {
         self.problem.clone()
     }

@@ -1,5 +1,5 @@
-//! Who serves a target, and what keeps it from doing so: the processes that hold its sockets, whether they are stopped or
-//! frozen, what they wait for, and how much of the request they have not read.
+//! Which processes serve a target, and what keeps them from answering: whether they are stopped or frozen, and what
+//! they wait for.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -9,29 +9,30 @@ use super::procfs::netns_of;
 use crate::cgroups::{Hierarchy, Mounts, path_in};
 use tracer_model::event::{Netns, Pressure, ServerProcess, ServerTasks};
 
-/// Processes that are named: a server has some workers.
+/// How many server processes are reported: a server has a few workers.
 const MAX_SERVERS: usize = 16;
-/// Processes looked through for the sockets, and file descriptors and threads of all of them: a pod can have any number.
+/// How many processes are searched for the sockets, and how many file descriptors and threads they may have in all.
+/// A pod can have any number.
 const MAX_PROCESSES: usize = 256;
 const MAX_FDS: usize = 4096;
 const MAX_THREADS: usize = 1024;
-/// The same where one socket is looked for in all processes.
-const MOST_LOOKED_AT: usize = 1 << 16;
+/// How many file descriptors are read to find one socket among all processes.
+const MAX_FDS_OF_ALL: usize = 1 << 16;
 
 /// The processes that hold sockets.
 #[derive(Debug, Default)]
 pub struct Holders {
-    /// By pid: the sockets that each holds.
+    /// The inodes of the sockets that each process holds, by pid.
     pub held: BTreeMap<u32, BTreeSet<u64>>,
-    /// Some file descriptors were not looked at, or may not be.
+    /// Some file descriptors were skipped, or cannot be read.
     pub incomplete: bool,
 }
 
-/// Who of these processes, all in one namespace, holds which of these sockets.
+/// Which of these processes, all in one namespace, hold which of these sockets.
 pub fn holders(sockets: &BTreeSet<u64>, pids: &[u32], netns: Netns) -> Holders {
     let mut found = Holders { incomplete: pids.len() > MAX_PROCESSES, ..Holders::default() };
     let mut left = MAX_FDS;
-    // Its number may be another process's by now.
+    // The kernel may have reused a pid for a process in another namespace.
     for pid in pids.iter().take(MAX_PROCESSES).filter(|pid| netns_of(**pid) == Some(netns)) {
         let Ok(fds) = fs::read_dir(format!("/proc/{pid}/fd")) else {
             found.incomplete = true;
@@ -51,10 +52,10 @@ pub fn holders(sockets: &BTreeSet<u64>, pids: &[u32], netns: Netns) -> Holders {
     found
 }
 
-/// The first of these processes that holds this socket.
+/// The first of these processes that holds the socket with this inode.
 pub(super) fn holder_of(socket: u64, pids: &[u32]) -> Option<u32> {
     let fds = |pid: &u32| fs::read_dir(format!("/proc/{pid}/fd")).into_iter().flatten().flatten();
-    let mut all = pids.iter().flat_map(|pid| fds(pid).map(|fd| (*pid, fd.path()))).take(MOST_LOOKED_AT);
+    let mut all = pids.iter().flat_map(|pid| fds(pid).map(|fd| (*pid, fd.path()))).take(MAX_FDS_OF_ALL);
     all.find(|(_, fd)| socket_of(fd) == Some(socket)).map(|(pid, _)| pid)
 }
 
@@ -66,11 +67,11 @@ fn socket_of(fd: &Path) -> Option<u64> {
 /// The state of processes.
 #[derive(Debug, Default)]
 pub struct States {
-    /// Of each process.
+    /// The state of each process.
     pub processes: Vec<ServerProcess>,
-    /// In their cgroups, and on the node.
+    /// The pressure in their cgroups and on the node.
     pub pressure: Vec<Pressure>,
-    /// There are more processes.
+    /// More processes exist than are reported.
     pub incomplete: bool,
 }
 
@@ -96,7 +97,7 @@ pub(super) fn comm(pid: u32) -> Option<String> {
     Some(fs::read_to_string(format!("/proc/{pid}/comm")).ok()?.trim_end_matches('\n').to_owned())
 }
 
-/// The threads of a process, `left` of them at most; it is then fewer by these.
+/// The threads of a process, `left` of them at most. Subtracts the number read from `left`.
 fn tasks(pid: u32, left: &mut usize) -> ServerTasks {
     let mut all = ServerTasks { ran_ns: Some(0), waited_ns: Some(0), ..ServerTasks::default() };
     for thread in fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten() {
@@ -123,14 +124,15 @@ fn tasks(pid: u32, left: &mut usize) -> ServerTasks {
         all.ran_ns = all.ran_ns.zip(ran).map(|(sum, of)| sum.saturating_add(of));
         all.waited_ns = all.waited_ns.zip(waited).map(|(sum, of)| sum.saturating_add(of));
     }
-    // Whoever listens has run. A kernel that does not count gives 0 (`sched_info_on`, kernel/sched/stats.h).
+    // A process that listens has run, so 0 means that the kernel does not count (`sched_info_on`,
+    // kernel/sched/stats.h).
     if all.incomplete || all.ran_ns == Some(0) {
         (all.ran_ns, all.waited_ns) = (None, None);
     }
     all
 }
 
-/// `7 (a name) S 1 …`: the name may have brackets and spaces.
+/// Parses `7 (a name) S 1 …`; the name may have brackets and spaces.
 fn state_of(stat: &str) -> Option<char> {
     stat.rsplit_once(") ")?.1.chars().next()
 }
@@ -141,18 +143,18 @@ fn times_of(schedstat: &str) -> Option<(u64, u64)> {
     fields.next().zip(fields.next())
 }
 
-/// The cgroup that keeps it frozen. Both files count what the groups above do, too.
+/// The file that says that the cgroup is frozen. Both files also show when a parent cgroup is frozen.
 fn frozen(cgroups: &str, mounts: &Mounts) -> Option<String> {
-    let is_so = |hierarchy, file: &str, line: &str| {
+    let file_with = |hierarchy, file: &str, line: &str| {
         let folder = below_the_root(cgroups, hierarchy, mounts)?;
         let text = fs::read_to_string(folder.join(file)).ok()?;
         text.lines().any(|it| it == line).then(|| folder.join(file).display().to_string())
     };
-    is_so(Hierarchy::Unified, "cgroup.events", "frozen 1")
-        .or_else(|| is_so(Hierarchy::Freezer, "freezer.state", "FROZEN"))
+    file_with(Hierarchy::Unified, "cgroup.events", "frozen 1")
+        .or_else(|| file_with(Hierarchy::Freezer, "freezer.state", "FROZEN"))
 }
 
-/// The root of a hierarchy is never frozen, and has no pressure of its own.
+/// The folder of a cgroup other than the root: the root is never frozen, and has no pressure files.
 fn below_the_root(cgroups: &str, hierarchy: Hierarchy, mounts: &Mounts) -> Option<PathBuf> {
     path_in(cgroups, hierarchy).filter(|path| *path != "/")?;
     mounts.folder(cgroups, hierarchy).ok()
@@ -191,14 +193,14 @@ mod tests {
     use tracer_testing::Scratch;
 
     #[test]
-    fn who_holds_a_socket_is_found() {
+    fn the_holder_of_a_socket_is_found() {
         let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("a listener");
         let inode = socket_of(Path::new(&format!("/proc/self/fd/{}", listener.as_raw_fd()))).expect("a socket");
         let own = std::process::id();
         let netns = netns_of(own).expect("own namespace");
         let found = holders(&[inode, 1].into(), &[own], netns);
         assert_eq!(found.held, [(own, [inode].into())].into());
-        assert!(holders(&[inode].into(), &[own], Netns(1)).held.is_empty(), "the number is another process's by now");
+        assert!(holders(&[inode].into(), &[own], Netns(1)).held.is_empty(), "the pid was reused in another namespace");
         let many: Vec<u32> = (0..=MAX_PROCESSES as u32).map(|it| u32::MAX - it).collect();
         assert!(holders(&[inode].into(), &many, netns).incomplete);
     }
@@ -212,7 +214,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_left_out_is_marked() {
+    fn skipped_threads_and_processes_make_the_result_incomplete() {
         let read = tasks(std::process::id(), &mut 0);
         assert!(read.incomplete && read.ran_ns.is_none() && read.waited_ns.is_none(), "{read:?}");
         let incomplete = |count| {

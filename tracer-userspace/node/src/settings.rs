@@ -10,8 +10,8 @@ use super::enter::NetnsError;
 use super::procfs::NodeNetns;
 use tracer_model::event::NodeSettings;
 
-/// Sysctls below `net` that go with the two port settings, as a path and as their name. None that
-/// moves by itself: settings are sent again when they change.
+/// Sysctls below `net` that an observation has besides the two port settings: path and name. None of them may change by
+/// itself, because each change emits the settings again.
 const QUOTED: &[(&str, &str)] = &[
     ("ipv4/ip_forward", "net.ipv4.ip_forward"),
     ("ipv6/conf/all/forwarding", "net.ipv6.conf.all.forwarding"),
@@ -22,7 +22,7 @@ const QUOTED: &[(&str, &str)] = &[
     ("netfilter/nf_conntrack_max", "net.netfilter.nf_conntrack_max"),
 ];
 
-/// Reads them. A setting that does not exist is absent.
+/// Reads the settings. A setting that does not exist is absent.
 pub fn read(node: &NodeNetns) -> Result<NodeSettings, NetnsError> {
     node.enter(|| NodeSettings {
         local_port_range: local_port_range(),
@@ -32,7 +32,7 @@ pub fn read(node: &NodeNetns) -> Result<NodeSettings, NetnsError> {
     })
 }
 
-/// Of the calling thread's namespace.
+/// The ephemeral ports of the calling thread's namespace.
 pub(super) fn local_port_range() -> Option<(u16, u16)> {
     parse_range(&sysctl("ipv4/ip_local_port_range")?)
 }
@@ -67,7 +67,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn ranges_as_the_kernel_prints_them() {
+    fn port_ranges_of_the_kernel_are_parsed() {
         assert_eq!(parse_range("32768\t60999"), Some((32768, 60999)));
         assert_eq!(parse_range(""), None);
         assert_eq!(parse_ranges("8080,30000-32767"), [(8080, 8080), (30000, 32767)]);

@@ -1,4 +1,4 @@
-//! How often the processes of a network namespace were held back for want of CPU quota.
+//! How often the kernel throttled the processes of a network namespace because their CPU quota was used up.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -11,22 +11,22 @@ use crate::cgroups::{Hierarchy, Mounts, path_in};
 use tracer_model::event::{Netns, Throttled};
 use tracer_model::recent::Recent;
 
-/// Cgroups read for one namespace: a pod has a handful of containers.
+/// How many cgroups of one namespace are read: a pod has a few containers.
 const MAX_CGROUPS: usize = 16;
 
-/// How many namespaces have their cgroups kept.
+/// For how many namespaces the cgroups are kept.
 const MAX_KEPT: usize = 256;
-/// So long a namespace's cgroups are kept. A container that starts meanwhile is missing: what is compared are two readings of
-/// one cgroup.
+/// How long a namespace's cgroups are kept. A container that starts later is missing, which does no harm: verdicts
+/// compare two readings of one cgroup.
 const KEPT: Duration = Duration::from_secs(3);
-/// Its processes are those of so long ago at most, and so long it is believed to have none: it may have been made meanwhile.
-const AGO: Duration = Duration::from_millis(150);
+/// How old the list of processes may be, and how long an empty result is kept: the namespace may be new.
+const MAX_AGE: Duration = Duration::from_millis(150);
 
-/// The cgroups of namespaces that were asked about lately: a pod may have thousands of processes, and as many looks at it as
-/// it has probes.
+/// The cgroups of namespaces with recent queries. The cache is needed because a pod may have thousands of processes,
+/// and queries for each of its probes.
 #[derive(Debug, Default)]
 pub struct Throttling {
-    /// Where cgroups are mounted, once that was asked for.
+    /// Where cgroups are mounted; read at the first use.
     mounts: Option<Mounts>,
     folders: Recent<Netns, (Instant, Vec<PathBuf>), MAX_KEPT>,
 }
@@ -38,10 +38,11 @@ impl Throttling {
 
     /// The CPU cgroups of all processes in a namespace, with their counters.
     pub(super) fn of(&mut self, netns: Netns, namespaces: &mut Namespaces) -> Vec<Throttled> {
-        let is_old =
-            |(since, folders): &(Instant, Vec<PathBuf>)| since.elapsed() > if folders.is_empty() { AGO } else { KEPT };
+        let is_old = |(since, folders): &(Instant, Vec<PathBuf>)| {
+            since.elapsed() > if folders.is_empty() { MAX_AGE } else { KEPT }
+        };
         if self.folders.get(&netns).is_none_or(is_old) {
-            let folders = self.folders_in(netns, namespaces.pids(netns, AGO));
+            let folders = self.folders_in(netns, namespaces.pids(netns, MAX_AGE));
             self.folders.insert(netns, (Instant::now(), folders));
         }
         self.folders.get(&netns).into_iter().flat_map(|(_, folders)| folders).filter_map(|it| read(it)).collect()
@@ -50,13 +51,13 @@ impl Throttling {
     fn folders_in(&mut self, netns: Netns, pids: &[u32]) -> Vec<PathBuf> {
         let mounts = self.mounts();
         let text = |pid: &u32| Some((*pid, fs::read_to_string(format!("/proc/{pid}/cgroup")).ok()?));
-        // Its number may be another process's by now.
+        // The kernel may have reused a pid for a process in another namespace.
         let cgroups = distinct(pids.iter().filter_map(text), |pid| netns_of(pid) == Some(netns));
         cgroups.iter().filter_map(|text| folder(text, mounts)).collect()
     }
 }
 
-/// A container may have any number of processes.
+/// The distinct cgroups, [`MAX_CGROUPS`] at most. A container may have any number of processes.
 fn distinct(cgroups: impl Iterator<Item = (u32, String)>, is_here: impl Fn(u32) -> bool) -> BTreeSet<String> {
     let mut distinct = BTreeSet::new();
     for (pid, cgroup) in cgroups {
@@ -70,7 +71,7 @@ fn distinct(cgroups: impl Iterator<Item = (u32, String)>, is_here: impl Fn(u32) 
     distinct
 }
 
-/// Where the counters of a cgroup are: version 2, or the `cpu` hierarchy of version 1.
+/// The folder with the counters of a cgroup: in the `cpu` hierarchy of version 1, or in version 2.
 fn folder(text: &str, mounts: &Mounts) -> Option<PathBuf> {
     [Hierarchy::Cpu, Hierarchy::Unified].into_iter().find_map(|hierarchy| {
         // The root of a hierarchy is never throttled.
@@ -106,13 +107,13 @@ mod tests {
         assert_eq!(parse("usage_usec 5\n", "/c"), None);
     }
 
-    /// All was looked through a moment before its first process came.
+    /// The last search may be older than the namespace's first process.
     #[test]
-    fn a_namespace_without_processes_is_looked_at_again_soon() {
+    fn a_namespace_without_processes_is_read_again_soon() {
         let own = netns_of(std::process::id()).expect("own namespace");
         let read_again = |folders: Vec<PathBuf>| {
             let mut throttling = Throttling::default();
-            let before = Instant::now().checked_sub(AGO * 2).expect("the machine runs longer");
+            let before = Instant::now().checked_sub(MAX_AGE * 2).expect("the machine runs longer");
             throttling.folders.insert(own, (before, folders));
             throttling.of(own, &mut Namespaces::default());
             throttling.folders.get(&own).is_some_and(|(since, _)| *since > before)
@@ -126,7 +127,7 @@ mod tests {
         let found = distinct((0..).zip(cgroups), |_| true);
         assert!(found.len() == MAX_CGROUPS && found.contains("0::/a\n") && found.contains("0::/b14\n"));
         let moved = [(1, "0::/a\n".to_owned()), (2, "0::/b\n".to_owned())].into_iter();
-        assert_eq!(distinct(moved, |pid| pid == 2), ["0::/b\n".to_owned()].into(), "its number is another's");
+        assert_eq!(distinct(moved, |pid| pid == 2), ["0::/b\n".to_owned()].into(), "the pid was reused");
     }
 
     #[test]

@@ -1,4 +1,4 @@
-//! What could not be read: all of it on the page, the first few lines of each file by name; one line on stderr.
+//! Input that could not be read. The page lists the first lines of each file and counts the rest; stderr gets one line.
 
 /// Lines of one file that are reported one by one.
 const DETAILED_LINES: u64 = 10;
@@ -9,14 +9,14 @@ pub(crate) struct Faults {
     lines_of_file: u64,
     /// The first fault, and how many there are.
     faults: (Option<String>, u64),
-    /// The first thing that is in order and good to know, and how many there are.
+    /// The first note that is no fault, and how many there are.
     notes: (Option<String>, u64),
-    /// What was reported, for the page.
+    /// The texts for the page.
     pub(crate) reported: Vec<String>,
 }
 
 impl Faults {
-    /// From here on it is about this file.
+    /// The next faults are about this file.
     pub(super) fn begin(&mut self, file: &str) {
         file.clone_into(&mut self.file);
         self.lines_of_file = 0;
@@ -29,23 +29,23 @@ impl Faults {
         count(&mut self.faults, text);
     }
 
-    /// From this line on nothing can be read.
+    /// From this line on, the file cannot be read.
     pub(super) fn rest(&mut self, number: usize, problem: &str) {
         let skipped = if number > 1 { "the rest of the file is skipped" } else { "skipped" };
         self.fault(format!("{}:{number}: {problem}: {skipped}", self.file));
     }
 
-    /// The file is not what it was.
+    /// The file became shorter while it was read.
     pub(super) fn shorter(&mut self, read: u64, size: u64) {
         self.fault(format!("{}: it became shorter while it was read: {read} of {size} bytes", self.file));
     }
 
-    /// A source of which something is missing.
+    /// A part of a source is missing.
     pub(super) fn source(&mut self, name: &str, problem: &str) {
         self.fault(format!("{name}: {problem}"));
     }
 
-    /// Something that is in order, and good to know.
+    /// A note that is no fault.
     pub(super) fn note(&mut self, number: usize, note: &str) {
         let text = format!("{}:{number}: {note}", self.file);
         self.detail(&text);
@@ -59,7 +59,7 @@ impl Faults {
         }
     }
 
-    /// The end of the file: how many lines were not reported.
+    /// Ends a file: reports how many lines were not reported one by one.
     pub(super) fn end(&mut self) {
         if self.lines_of_file > DETAILED_LINES {
             let more = self.lines_of_file - DETAILED_LINES;
@@ -67,12 +67,12 @@ impl Faults {
         }
     }
 
-    /// Something of the input is missing on the page.
+    /// Whether a part of the input is missing on the page.
     pub(super) const fn incomplete(&self) -> bool {
         self.faults.1 > 0
     }
 
-    /// All of it in one line: the first by its place, the others by their number.
+    /// All faults, else all notes, in one line: the first one, and how many others there are.
     pub(super) fn line_of_all(&self) -> Option<String> {
         let (first, count) = if self.incomplete() { &self.faults } else { &self.notes };
         let first = first.as_ref()?;
@@ -116,6 +116,6 @@ mod tests {
         assert!(!faults.incomplete() && faults.reported.len() == 10);
         assert_eq!(faults.line_of_all().as_deref(), Some(":7: a record of a newer tracer; 992 more like this"));
         faults.line(8, "not a record");
-        assert_eq!(faults.line_of_all().as_deref(), Some(":8: not a record: skipped"), "a fault says more");
+        assert_eq!(faults.line_of_all().as_deref(), Some(":8: not a record: skipped"), "a fault has priority");
     }
 }

@@ -1,4 +1,4 @@
-//! The files, read as a stream: none of them is ever in memory, and each line is bounded.
+//! Reads the files as a stream of lines of bounded length, so memory does not grow with a file.
 
 use std::fs::File;
 use std::io::{self, BufRead, BufReader, Read};
@@ -14,19 +14,19 @@ const LINE_MAX: usize = 1 << 20;
 const CHUNK: usize = 1 << 18;
 
 pub(super) struct Input {
-    /// As it was named.
+    /// The name, as the user typed it.
     pub(super) name: String,
-    /// Its size when it was opened; absent if it has none.
+    /// The size when it was opened; absent for a pipe.
     pub(super) size: Option<u64>,
     /// Device and inode; absent for stdin.
     pub(super) inode: Option<(u64, u64)>,
     source: Box<dyn Read>,
-    /// Time of its first record.
+    /// Time of the first record.
     begins: Option<i64>,
 }
 
-/// Opens all files, which messages call `what`, before anything is read: what vanishes later is read all the same. The earliest comes first, since
-/// a shell lists rotated files with the newest first.
+/// Opens all files before it reads one, so a file that is removed later is still read. Messages call them `what`. They are
+/// sorted by time, because a shell lists rotated files with the newest first.
 pub(super) fn open(what: &'static str, paths: &[PathBuf]) -> Result<Vec<Input>, Error> {
     let mut inputs = paths.iter().map(|path| open_one(what, path)).collect::<Result<Vec<_>, _>>()?;
     for (i, input) in inputs.iter().enumerate() {
@@ -40,7 +40,7 @@ pub(super) fn open(what: &'static str, paths: &[PathBuf]) -> Result<Vec<Input>, 
 
 fn open_one(what: &'static str, path: &Path) -> Result<Input, Error> {
     if path == Path::new("-") {
-        // Not locked: a second `-` would wait for the first one's lock forever, and not be reported.
+        // stdin is not locked: a second `-` would wait for the lock of the first one forever, and not be reported.
         let source = Box::new(io::stdin());
         return Ok(Input { name: "stdin".into(), size: None, inode: None, source, begins: None });
     }
@@ -60,7 +60,7 @@ fn open_one(what: &'static str, path: &Path) -> Result<Input, Error> {
     })
 }
 
-/// Time of the first line; the file stays where it is.
+/// Time of the first line. The position in the file does not change.
 fn begin(file: &File) -> Option<i64> {
     use std::os::unix::fs::FileExt as _;
     let mut head = vec![0; 1 << 16];
@@ -72,16 +72,16 @@ fn begin(file: &File) -> Option<i64> {
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Next {
     Line,
-    /// The last line, without its end.
+    /// The last line, without a newline.
     Torn,
-    /// A line that is too long; it was passed over.
+    /// A line that is too long and was skipped.
     TooLong,
     End,
 }
 
 pub(super) struct Lines<R> {
     input: R,
-    /// The line that was read last, without its end.
+    /// The line that was read last, without its newline.
     pub(super) bytes: Vec<u8>,
     /// Its number, from 1.
     pub(super) number: usize,
@@ -89,7 +89,7 @@ pub(super) struct Lines<R> {
 }
 
 impl Input {
-    /// Its lines; `watch` is asked to stand between, to see how far the reading is.
+    /// The lines of the file. `watch` wraps the reader, to show the progress.
     pub(super) fn lines(self, watch: impl FnOnce(Box<dyn Read>) -> Box<dyn Read>) -> Lines<BufReader<Box<dyn Read>>> {
         Lines::new(BufReader::with_capacity(CHUNK, watch(self.source)))
     }
@@ -161,7 +161,7 @@ mod tests {
     }
 
     #[test]
-    fn a_line_that_is_too_long_is_passed_over_and_not_held() {
+    fn a_line_that_is_too_long_is_skipped_and_not_kept_in_memory() {
         let input = io::repeat(b'x').take(3 << 20).chain(&b"\nnext\n"[..]);
         let mut lines = Lines::new(BufReader::new(input));
         assert_eq!(lines.next().unwrap(), Next::TooLong);
@@ -171,7 +171,7 @@ mod tests {
     }
 
     #[test]
-    fn the_last_line_may_lack_its_end() {
+    fn a_last_line_without_newline_is_torn() {
         let mut lines = Lines::new(&b"a\n{\"cut"[..]);
         assert_eq!(lines.next().unwrap(), Next::Line);
         assert_eq!(lines.next().unwrap(), Next::Torn);

@@ -1,16 +1,16 @@
-//! `tracer report`: one page of HTML out of the records of an incident.
+//! `tracer report`: makes one page of HTML from the records of an incident.
 //!
 //! ```text
 //! input      the files as a stream of lines
-//! line       what is read of each
-//! tally      what is kept of them: counts, a few records
+//! line       the fields that are read from each line
+//! tally      what is kept of the records: counts, a few examples
 //! page       the page: static HTML and SVG, without scripts
-//! target     where it goes
-//! show       no page: the records one by one, as `attach` prints them (`tracer show`)
+//! target     where the page is written
+//! show       `tracer show`: prints the records one by one, as `attach` does
 //! ```
 //!
-//! Its memory does not grow with the input: time is in columns that become wider, pods beyond a bound are one, and of
-//! the verdicts of a pod with one cause the first and the last are kept.
+//! Memory does not grow with the input. Time is divided in columns that become wider. Pods beyond a limit are counted as
+//! one. Of the verdicts of a pod with one cause, only the first and the last are kept.
 
 mod faults;
 mod input;
@@ -42,11 +42,11 @@ pub struct ReportConfig {
     pub files: Vec<PathBuf>,
     /// Where the page goes; absent: stdout.
     pub output_file: Option<PathBuf>,
-    /// What is counted.
+    /// Which records are counted.
     pub filter: Filter,
 }
 
-/// A page that is made of records while they come.
+/// Makes a page from records while they arrive.
 #[derive(Debug)]
 pub struct Collector {
     tally: Tally,
@@ -56,7 +56,7 @@ pub struct Collector {
 }
 
 impl Collector {
-    /// For a page in this file; absent: on stdout.
+    /// For a page in this file; absent: stdout.
     pub fn new(output_file: Option<&Path>) -> Result<Self, Error> {
         let target = Target::new(output_file, &[])?;
         Ok(Self { target, tally: Tally::new(Filter::default()), faults: Faults::default(), names: Vec::new() })
@@ -67,7 +67,7 @@ impl Collector {
         Ok(())
     }
 
-    /// Names a source of records, and what is missing of it.
+    /// Adds a source of records, and what is missing from it.
     pub fn source(&mut self, name: String, missing: Option<String>) {
         if let Some(missing) = missing {
             self.faults.source(&name, &missing);
@@ -75,7 +75,7 @@ impl Collector {
         self.names.push(name);
     }
 
-    /// Writes the page. Gives what is missing on it, in one line.
+    /// Writes the page. Gives one line about what is missing on the page.
     pub fn finish(mut self) -> Result<Option<String>, Error> {
         self.names.sort();
         if self.tally.records == 0 {
@@ -86,7 +86,7 @@ impl Collector {
     }
 }
 
-/// Makes the page. The exit code: 2 if something of the input could not be read; the page is made of the rest.
+/// Makes the page of the input that can be read. The exit code is 2 if a part of it could not be read.
 pub fn report(config: &ReportConfig) -> Result<u8, Error> {
     let inputs = input::open("report FILE", &config.files)?;
     let target = Target::new(config.output_file.as_deref(), &inputs)?;
@@ -112,7 +112,7 @@ pub fn report(config: &ReportConfig) -> Result<u8, Error> {
     Ok(if faults.incomplete() { 2 } else { 0 })
 }
 
-/// There is nothing to show, and why.
+/// The error that no record was found, and why.
 fn no_record(command: &str, names: &[String], faults: &Faults) -> Error {
     let why = faults.line_of_all().map(|line| format!(": {line}")).unwrap_or_default();
     Error::Usage(format!("{command} {}: no record of tracer{why}", names.join(", ")))
@@ -131,7 +131,7 @@ fn read(input: Input, tally: &mut Tally, faults: &mut Faults, progress: &Progres
     faults.end();
 }
 
-/// All lines through the tally, or why no more can be read.
+/// Counts all lines, or says why the file cannot be read to its end.
 fn feed(lines: &mut Lines<impl BufRead>, tally: &mut Tally, faults: &mut Faults) -> Result<(), String> {
     loop {
         let next = lines.next().map_err(|error| os_message(&error))?;
@@ -153,7 +153,7 @@ fn feed(lines: &mut Lines<impl BufRead>, tally: &mut Tally, faults: &mut Faults)
     }
 }
 
-/// What a first line says that is of another kind of file, and how to read that.
+/// The kind of a file that has no records, by its first line, and how to read that file.
 fn other_kind(first: &[u8]) -> Option<&'static str> {
     if first.starts_with(&[0x1f, 0x8b]) {
         return Some("compressed: `zcat FILE | tracer report -`");
@@ -161,7 +161,7 @@ fn other_kind(first: &[u8]) -> Option<&'static str> {
     is_recording(first).then_some("a recording, which `tracer replay FILE -o json | tracer report -` makes a page of")
 }
 
-/// What `tracer record` made begins so.
+/// Whether this is the first line of a file that `tracer record` wrote.
 fn is_recording(first: &[u8]) -> bool {
     first.starts_with(br#"{"format":"tracer-record""#)
 }

@@ -1,4 +1,4 @@
-//! What is read of each line: a few fields only, without copies; the rest is read when it is shown.
+//! The fields that are read from each line, mostly without copies. The others are read only for the verdicts on the page.
 
 use std::borrow::Cow;
 
@@ -8,24 +8,23 @@ use serde::Deserialize;
 use tracer_model::record::{Body, Cause, Confidence, Endpoint, K8s, Outcome, Process, Record, Repeated, SCHEMA};
 use tracer_terminal::error::json_problem;
 
-/// The pod that attempts belong to.
+/// The pod of an attempt.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(crate) struct PodKey {
     pub(crate) node: String,
-    /// `namespace/name`, or what else is known.
+    /// `namespace/name`, or what else identifies the target.
     pub(crate) name: String,
 }
 
-/// What a verdict says: a cause that failed attempts, or one that only misleads.
+/// A cause, apart for failures and for noise.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Group {
-    /// The attempt succeeded.
+    /// The attempts succeeded.
     pub(crate) noise: bool,
     pub(crate) cause: Cause,
 }
 
 impl Group {
-    /// Of a verdict with this cause and outcome.
     pub(crate) fn new(cause: Cause, outcome: Outcome) -> Self {
         Self { noise: outcome != Outcome::Failure, cause }
     }
@@ -62,11 +61,11 @@ pub(super) struct Fields<'a> {
     pub(super) cause: Option<Cause>,
     /// The verdict that this one replaces.
     pub(super) revises: Option<u64>,
-    /// The verdicts that this one stands for.
+    /// How many verdicts the record stands for.
     pub(super) repeated: Option<Repeated>,
 }
 
-/// What is counted of a verdict.
+/// The fields of a verdict that are counted.
 #[derive(Deserialize)]
 pub(super) struct Answer {
     cause: Cause,
@@ -100,11 +99,11 @@ impl Fields<'_> {
     }
 }
 
-/// Reads a line, or says what is wrong with it.
+/// Reads a line, or gives what is wrong with it.
 pub(super) fn read(bytes: &[u8]) -> Result<Line<'_>, String> {
     let fields: Fields<'_> = serde_json::from_slice(bytes).map_err(|error| problem(bytes, &error))?;
     if fields.schema != SCHEMA {
-        return Err(foreign(&fields.schema));
+        return Err(wrong_schema(&fields.schema));
     }
     let us = microseconds(&fields.time).ok_or_else(|| format!("`{}` is no time", fields.time))?;
     match (fields.kind.as_ref(), &fields.verdict, fields.outcome) {
@@ -123,7 +122,7 @@ pub(super) fn schema(bytes: &[u8]) -> Option<String> {
     serde_json::from_slice::<Head>(bytes).ok().map(|head| cut(&head.schema))
 }
 
-/// What to say of a record of our schema with a type that only a newer tracer knows. It is no fault of the file.
+/// The note about a record of our schema with a type that only a newer tracer knows. It is no fault of the file.
 pub(super) fn newer(bytes: &[u8]) -> Option<String> {
     #[derive(Deserialize)]
     struct Typed {
@@ -136,7 +135,7 @@ pub(super) fn newer(bytes: &[u8]) -> Option<String> {
     is_newer.then(|| format!("a record of type `{}`, which this tracer does not know: skipped", cut(&typed.kind)))
 }
 
-/// Every field of a record.
+/// Reads every field of a record.
 pub(super) fn whole(bytes: &[u8]) -> Result<Record, String> {
     serde_json::from_slice(bytes).map_err(|error| problem(bytes, &error))
 }
@@ -155,8 +154,8 @@ fn microseconds(time: &str) -> Option<i64> {
     time.parse::<Timestamp>().ok().map(Timestamp::as_microsecond)
 }
 
-/// A line that is JSON and no record of ours.
-fn foreign(schema: &str) -> String {
+/// The problem with a JSON object that is no record of our schema.
+fn wrong_schema(schema: &str) -> String {
     if schema.is_empty() {
         return format!("not a record of schema {SCHEMA}");
     }
@@ -171,7 +170,7 @@ fn problem(bytes: &[u8], error: &serde_json::Error) -> String {
     }
 }
 
-/// A message of bounded length.
+/// Limits the length of a message.
 fn cut(text: &str) -> String {
     const MAX: usize = 120;
     if text.chars().count() <= MAX { text.to_owned() } else { text.chars().take(MAX).chain(['…']).collect() }

@@ -1,5 +1,5 @@
-//! The page: HTML and SVG without scripts, so that it can be mailed, filed and opened anywhere. Nothing is fetched, and
-//! the page's own policy forbids it.
+//! The page: HTML and SVG without scripts, so that it can be mailed, stored and opened anywhere. It loads nothing, and its
+//! Content-Security-Policy forbids it.
 
 mod axis;
 mod causes;
@@ -59,7 +59,7 @@ fn document(view: &View, body: &Markup) -> Markup {
     }
 }
 
-/// Nothing but our own style, known by its hash.
+/// Allows only our own style, by its hash.
 fn policy() -> String {
     let hash = STANDARD.encode(digest::digest(&digest::SHA256, STYLE.as_bytes()));
     format!("default-src 'none'; style-src 'sha256-{hash}'; base-uri 'none'; form-action 'none'")
@@ -92,7 +92,7 @@ fn nodes(view: &View) -> String {
     }
 }
 
-/// How many attempts failed, and of what: one sentence.
+/// One sentence: how many attempts failed, and why.
 fn headline(view: &View) -> String {
     let passed = if view.passed > 0 { format!(" {} passed.", number(view.passed)) } else { String::new() };
     let misleading = format!("{} did not fail and left a misleading trace", number(view.misleading));
@@ -125,7 +125,7 @@ fn reasons(view: &View) -> String {
     named.chain(rest).collect::<Vec<_>>().join("; ")
 }
 
-/// All notes, where there are more than the head has room for.
+/// All notes, if there are more than the one in the head of the page.
 fn notes(view: &View) -> Markup {
     html! {
         @if view.notes.len() > 1 {

@@ -1,4 +1,4 @@
-//! How far the reading is: a bar on stderr if that is a terminal, nothing otherwise.
+//! The progress of reading: a bar on stderr, if that is a terminal.
 
 use std::io::Read;
 
@@ -6,9 +6,9 @@ use indicatif::{ProgressBar, ProgressStyle};
 
 use super::input::Input;
 
-/// With a size: what share is read, and how long the rest takes. It is cut to the terminal's width.
+/// If the size is known: the share that is read and the remaining time. It is cut to the terminal's width.
 const BAR: &str = "{bytes}/{total_bytes} [{wide_bar}] {eta}";
-/// Of a pipe nobody knows the size.
+/// The size of a pipe is not known.
 const COUNT: &str = "{spinner} {bytes} read, {bytes_per_sec}";
 
 #[derive(Debug)]
@@ -24,12 +24,12 @@ impl Progress {
         Self(bar)
     }
 
-    /// A reader that moves it.
+    /// Wraps a reader, so that it moves the bar.
     pub(super) fn watch(&self, source: Box<dyn Read>) -> Box<dyn Read> {
         Box::new(self.0.wrap_read(source))
     }
 
-    /// Takes it away.
+    /// Removes the bar.
     pub(super) fn end(&self) {
         self.0.finish_and_clear();
     }

@@ -1,4 +1,4 @@
-//! `tracer show`: records as people read them, as `attach` prints them.
+//! `tracer show`: prints records as `attach` does.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::BufRead;
@@ -14,18 +14,18 @@ use tracer_output::sink::{Form, SinkConfig};
 use tracer_terminal::error::{self, Error, os_message};
 use tracer_terminal::screen::Screen;
 
-/// Verdicts of a node that are remembered: what revises a verdict that was shown is shown, too.
+/// Verdicts of a node that are remembered, because a revision of a shown verdict is shown, too.
 const REMEMBERED: usize = 4096;
 
 #[derive(Clone, Debug)]
 pub struct ShowConfig {
     /// The records; `-` is stdin.
     pub files: Vec<PathBuf>,
-    /// Which of them, and how.
+    /// Which records are shown, and how.
     pub output: SinkConfig,
 }
 
-/// Shows the records. The exit code: 2 if a file could not be read to its end.
+/// Shows the records. The exit code is 2 if a file could not be read to its end.
 pub fn show(config: &ShowConfig) -> Result<u8, Error> {
     let inputs = input::open("show FILE", &config.files)?;
     let names: Vec<_> = inputs.iter().map(|input| input.name.clone()).collect();
@@ -50,7 +50,7 @@ pub fn show(config: &ShowConfig) -> Result<u8, Error> {
     Ok(if whole { 0 } else { 2 })
 }
 
-/// All lines of a file, or why no more of them can be read.
+/// Shows all lines of a file, or says why it cannot be read to its end.
 fn feed(
     name: &str,
     lines: &mut Lines<impl BufRead>,
@@ -88,7 +88,7 @@ fn feed(
     }
 }
 
-/// A record in a log: what the runtime (`2026-… stdout F `) or `kubectl logs --prefix` puts before it is no part of it.
+/// Removes what a container runtime (`2026-… stdout F `) or `kubectl logs --prefix` writes before a record.
 fn without_prefix(bytes: &[u8]) -> &[u8] {
     const RECORD: &[u8] = br#"{"schema""#;
     let at = bytes.windows(RECORD.len()).position(|window| window == RECORD);
@@ -100,7 +100,7 @@ struct Shown {
     output: Output,
     /// By name.
     nodes: BTreeMap<String, Node>,
-    /// The one of the last line.
+    /// The node of the last line.
     last: String,
     records: u64,
 }
@@ -109,13 +109,13 @@ struct Shown {
 #[derive(Default)]
 struct Node {
     pretty: Pretty,
-    /// Failures by `attempt` records and by verdicts: a file need not have both.
+    /// Failures by `attempt` records and by verdicts: a file may have only one of them.
     failed: (u64, u64),
-    /// `seq` of the verdicts on failures.
+    /// `seq` of the verdicts about failures.
     failures: BTreeSet<u64>,
     /// `seq` of the verdicts that were shown.
     verdicts: BTreeSet<u64>,
-    /// Its run began and has not ended.
+    /// The run started and has not ended.
     runs: bool,
 }
 
@@ -137,7 +137,7 @@ impl Shown {
             return;
         }
         match self.config.form {
-            // As it is in the file: fields of a newer tracer stay.
+            // The line is copied, so that fields of a newer tracer stay.
             Form::Ndjson => return self.output.put(&[line, b"\n"].concat()),
             Form::Otlp => return self.output.put(&self.config.form.line(record)),
             Form::Pretty => {}

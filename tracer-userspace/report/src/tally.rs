@@ -1,4 +1,4 @@
-//! Everything that is kept of the records while they pass by: counts, and a bounded number of records to show.
+//! What is kept of the records while they are read: counts, and a bounded number of examples.
 
 mod ends;
 mod events;
@@ -18,9 +18,9 @@ use super::line::{Fields, Line};
 use tracer_model::record::{Body, Confidence, FindingBody, Outcome, Record, Repeated, StartBody, StopBody};
 use tracer_output::sink::filter::{Filter, Met};
 
-/// Nodes, and checks of nodes, that are distinguished.
+/// Nodes, and checks of nodes, that are counted apart.
 const NODES: usize = 4096;
-/// Runs that are kept of each end.
+/// How many of the first runs, and of the last runs, are kept.
 const RUNS: usize = 20;
 
 #[derive(Debug)]
@@ -29,21 +29,21 @@ pub(crate) struct Run {
     /// When it began, µs.
     pub(crate) us: i64,
     pub(crate) start: StartBody,
-    /// Its totals, if it ended.
+    /// The totals, if the run ended.
     pub(crate) stop: Option<StopBody>,
 }
 
-/// What is known after the lines read so far.
+/// The state after the lines read so far.
 #[derive(Debug)]
 pub(crate) struct Tally {
     filter: Filter,
     /// The time in view.
     pub(crate) scale: Scale,
-    /// By pod and cause.
+    /// Counts by pod and cause.
     pub(crate) pods: Pods,
-    /// Of the nodes by themselves.
+    /// Events of the nodes.
     pub(crate) events: Events,
-    /// Times of which events are missing.
+    /// Times in which events were lost.
     pub(crate) losses: Losses,
     /// The newest finding of each node and check.
     pub(crate) findings: BTreeMap<(String, String), FindingBody>,
@@ -57,9 +57,9 @@ pub(crate) struct Tally {
     pub(crate) stops: u64,
     /// Verdicts that were replaced by later ones.
     pub(crate) revised: u64,
-    /// Verdicts that replace others which were too long ago to be found: both are counted.
+    /// Revisions of verdicts that were too long ago to be found: both are counted.
     pub(crate) unmatched: u64,
-    /// Failures that the filter left out.
+    /// Failures that did not pass the filter.
     filtered: u64,
     met: Met,
     pub(crate) records: u64,
@@ -67,7 +67,7 @@ pub(crate) struct Tally {
 }
 
 impl Tally {
-    /// Counts what passes this filter.
+    /// Counts the records that pass this filter.
     pub(crate) fn new(filter: Filter) -> Self {
         Self {
             filter,
@@ -108,13 +108,13 @@ impl Tally {
         }
     }
 
-    /// How many failures the filter let through of all, and why none; absent without a filter.
+    /// How many failures passed the filter, and why none did; absent without a filter.
     pub(crate) fn shown(&self) -> Option<String> {
         let shown = self.pods.failures();
         self.met.shown(&self.filter, shown, shown + self.filtered)
     }
 
-    /// The same where the filter let nothing through.
+    /// The same text, but only if no failure passed the filter.
     pub(crate) fn nothing_shown(&self) -> Option<String> {
         self.shown().filter(|_| self.pods.failures() == 0)
     }
@@ -125,13 +125,13 @@ impl Tally {
         names
     }
 
-    /// Attempts in all, where that is known.
+    /// The number of all attempts, if it is known.
     pub(crate) fn attempts(&self) -> Option<u64> {
         let noted = self.stops > 0 && self.stops == self.runs.seen() && !self.filter.is_set();
         Some(self.attempts_by_record).filter(|&seen| seen > 0).or_else(|| noted.then_some(self.attempts_by_stop))
     }
 
-    /// A verdict; one that it replaces is no longer counted, whether or not the filter lets the new one pass.
+    /// Counts a verdict. A verdict that it replaces is no longer counted, even if the new one does not pass the filter.
     fn verdict(&mut self, fields: &Fields<'_>, us: i64, bytes: &[u8]) {
         let Some(answer) = &fields.verdict else { return };
         let was_counted = fields.revises.is_some_and(|seq| self.revise(&fields.node_name, seq));
@@ -151,7 +151,7 @@ impl Tally {
         self.standing(&fields.node_name).put(fields.seq, counted);
     }
 
-    /// Whether the verdict that is replaced was counted.
+    /// Takes back the replaced verdict. Gives whether it was counted.
     fn revise(&mut self, node: &str, seq: u64) -> bool {
         let standing = self.standing(node);
         let (counted, reached) = (standing.take(seq), standing.reaches(seq));
@@ -164,7 +164,7 @@ impl Tally {
         counted.is_some()
     }
 
-    /// An attempt: those that failed have a verdict of their own.
+    /// Counts an attempt. A failed attempt also has a verdict, which counts the failure.
     fn attempt(&mut self, fields: &Fields<'_>, us: i64) {
         self.met.attempt(&self.filter, fields.k8s.as_ref(), fields.cause);
         if !self.filter.fits(fields.k8s.as_ref(), fields.cause) {
@@ -193,7 +193,7 @@ impl Tally {
     fn stop(&mut self, node: &str, stop: StopBody) {
         self.stops += 1;
         self.attempts_by_stop = self.attempts_by_stop.saturating_add(stop.attempts);
-        // Logs of several nodes may come side by side.
+        // Records of several nodes may be mixed.
         if let Some(run) = self.runs.newest_mut(|run| run.node == node) {
             run.stop = Some(stop);
         }
@@ -208,14 +208,14 @@ impl Tally {
         }
     }
 
-    /// What stands of the node's run; the nodes that are too many are one.
+    /// The verdicts of the node's run. Nodes beyond the limit share one entry.
     fn standing(&mut self, node: &str) -> &mut Standing {
         let known = self.nodes.contains_key(node) || self.nodes.len() < NODES;
         self.nodes.entry(if known { node } else { "" }.to_owned()).or_default()
     }
 }
 
-/// How sure, in the order of [`Lane::sure`].
+/// Confidences in the order of [`Lane::sure`].
 pub(crate) const SURE: [Confidence; 3] = [Confidence::Possible, Confidence::Likely, Confidence::Proven];
 
 #[cfg(test)]

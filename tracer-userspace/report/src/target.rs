@@ -1,4 +1,4 @@
-//! Where the page goes: stdout, or a file that is never anything but such a page.
+//! Where the page is written: stdout, or a file. An existing file is replaced only if it is such a page.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, IsTerminal as _, Read as _, Write as _};
@@ -15,14 +15,14 @@ const FLAG: &str = "--output-file";
 #[derive(Debug)]
 pub(super) enum Target {
     Stdout,
-    /// A regular file, there or not.
+    /// A regular file, which may not exist yet.
     File(PathBuf),
-    /// A pipe or device that is there.
+    /// An existing pipe or device.
     Other(PathBuf),
 }
 
 impl Target {
-    /// Refuses, before anything is read, what would do harm: a terminal, one of the inputs, a file of somebody else.
+    /// Refuses harmful targets before anything is read: a terminal, one of the inputs, a file that is no page.
     pub(super) fn new(path: Option<&Path>, inputs: &[Input]) -> Result<Self, Error> {
         let Some(path) = path else { return stdout() };
         let meta = match fs::metadata(path) {
@@ -37,14 +37,14 @@ impl Target {
             return Ok(Self::Other(path.to_owned()));
         }
         let is_input = inputs.iter().any(|input| input.inode == Some((meta.dev(), meta.ino())));
-        if is_input || !replaceable(path, meta.len()) {
+        if is_input || !is_replaceable(path, meta.len()) {
             let what = if is_input { "is one of the inputs" } else { "exists, and is no page" };
             return Err(Error::Usage(format!("{FLAG} {}: {what}: choose another name", path.display())));
         }
         Ok(Self::File(path.to_owned()))
     }
 
-    /// Writes the page. A reader of stdout that has gone is no error.
+    /// Writes the page. A reader of stdout that is gone is no error.
     pub(super) fn write(&self, page: &str) -> Result<(), Error> {
         match self {
             Self::Stdout => {
@@ -71,14 +71,14 @@ fn stdout() -> Result<Target, Error> {
     Ok(Target::Stdout)
 }
 
-/// Empty, or a page.
-fn replaceable(path: &Path, size: u64) -> bool {
+/// Whether the file is empty, or a page.
+fn is_replaceable(path: &Path, size: u64) -> bool {
     let mut head = [0; BEGINS.len()];
     let read = File::open(path).and_then(|mut file| file.read_exact(&mut head));
     size == 0 || read.is_ok() && head.eq_ignore_ascii_case(BEGINS.as_bytes())
 }
 
-/// Puts the page in the file's place when it is whole: who looks meanwhile sees the old one.
+/// Writes a new file and renames it, so that readers see the old page until the new one is complete.
 fn replace(path: &Path, page: &str) -> io::Result<()> {
     let mut name = path.file_name().unwrap_or_default().to_owned();
     name.push(format!(".{}.new", std::process::id()));

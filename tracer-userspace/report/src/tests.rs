@@ -1,4 +1,4 @@
-//! Lines for the tests of the parts, and the page as a whole.
+//! Lines for the tests of the modules, and tests of the whole page.
 
 use proptest::prelude::*;
 
@@ -67,7 +67,7 @@ fn the_worst_cause_comes_first_with_its_fix() {
 }
 
 #[test]
-fn names_are_text_and_nothing_is_fetched() {
+fn names_are_escaped_and_the_page_loads_nothing() {
     let evil = r#"<script>alert(1)</script>\" onload=\"x' <img src=//e/x>&lt;\u001b[31m"#;
     let (page, _) = page(verdict(1, "unexplained", evil, None).as_bytes());
     assert!(page.contains("&lt;script&gt;alert(1)&lt;/script&gt;&quot; onload=&quot;x"), "{page}");
@@ -108,15 +108,15 @@ fn other_files_are_distinguished() {
 }
 
 #[test]
-fn what_is_named_last_is_the_sum_of_the_rest() {
+fn the_headline_sums_up_the_causes_that_it_does_not_name() {
     let causes = ["loopback_down", "firewall_drop", "connection_refused", "mid_stream_rst", "unexplained"];
     let lines: Vec<_> = (1..).zip(causes).map(|(seq, cause)| verdict(seq, cause, "cart", None)).collect();
     assert!(page(lines.join("\n").as_bytes()).0.contains("; 2 by 2 other causes.</h1>"));
 }
 
-/// Without a failure, its card is folded: nobody has to act.
+/// The card of a cause without a failure is folded, because it needs no action.
 #[test]
-fn what_only_misleads_comes_last_and_folded() {
+fn noise_comes_last_and_folded() {
     let noise = verdict(1, "tls_eof_noise", "db", None).replace("\"outcome\":\"failure\"", "\"outcome\":\"noise\"");
     let (page, _) = page([noise, verdict(2, "unexplained", "cart", None)].join("\n").as_bytes());
     let (failed, misleading) = page.split_once("<details class=\"more\"><summary>1 cause without a failure").unwrap();
@@ -144,7 +144,7 @@ proptest! {
         page(&bytes);
     }
 
-    /// Records with a byte changed, a field lost, or a number of any size.
+    /// Records with a changed byte, a lost field, or a number of any size.
     #[test]
     fn no_damaged_record_makes_it_panic(place in 0_usize..900, byte in any::<u8>(), number in any::<u64>(), text in "\\PC{0,20}") {
         let name = text.replace(['"', '\\'], "");

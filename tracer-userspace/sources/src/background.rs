@@ -1,5 +1,5 @@
-//! What runs beside the pipeline: threads, and tasks on a thread with an event loop of its own. However long they take, no
-//! event waits. A [`Supervisor`] knows of each that panics.
+//! What runs beside the pipeline: threads, and tasks on a thread with an event loop of its own. However long they take,
+//! no event waits. A [`Supervisor`] knows of each that panics.
 
 use std::cell::OnceCell;
 use std::io;

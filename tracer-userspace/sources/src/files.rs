@@ -1,5 +1,5 @@
-//! Pods and Services from files, as `kubectl get -o json|yaml` and the kubelet's `/pods` print them, in place of the cluster API.
-//! The cluster API's own answers are read by the same code.
+//! Pods and Services from files, as `kubectl get -o json|yaml` and the kubelet's `/pods` print them, in place of the
+//! cluster API. The cluster API's own answers are read by the same code.
 
 pub(super) mod api;
 mod document;
@@ -37,8 +37,8 @@ pub enum FileError {
     Kind { flag: &'static str, path: PathBuf, found: String, expected: &'static str },
 }
 
-/// Whether a file changed: which it is, its modification time and size. Another may take its place within one tick of the
-/// file system's clock.
+/// Whether a file changed: which it is, its modification time and size. Another may take its place within one tick of
+/// the file system's clock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Stamp(u64, u64, SystemTime, u64);
 
@@ -69,7 +69,8 @@ impl<'a> Source<'a> {
         Ok(Self { flag, path, bytes })
     }
 
-    /// Has every document, of which YAML may have several, taken in. Those of other kinds are passed over, if any is of use.
+    /// Has every document, of which YAML may have several, taken in. Those of other kinds are passed over, if any is of
+    /// use.
     fn each_document(
         &self,
         expected: &'static str,

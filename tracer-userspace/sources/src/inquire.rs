@@ -1,5 +1,5 @@
-//! Answers what the core asks of the node while it runs, on threads of their own: reading a large table
-//! never holds up the event stream.
+//! Answers the core's queries to the node. It runs on threads of its own, so that a large table never delays the event
+//! stream.
 
 use std::path::PathBuf;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
@@ -11,18 +11,19 @@ use super::background::Supervisor;
 use super::pace::ReadingPace;
 use tracer_model::event::{Flow, Netns, ObservationKind};
 use tracer_model::query::{Awaited, Query, TargetQuery};
-use tracer_node::namespaces::{Namespaces, Place, kept_for};
+use tracer_node::namespaces::{Namespaces, Place, max_age};
+use tracer_node::target_queue::TargetQueue;
 use tracer_node::throttle::Throttling;
-use tracer_node::turns::Turns;
 use tracer_node::{enter, inspect, pod_sockets, port_holders};
 
-/// Questions that were not taken in yet, at most; more are not asked, and the verdicts do without.
-const WAITING: usize = 1024;
+/// How many queries of a thread can wait. Further queries are dropped, and the verdicts lack their answers.
+const MAX_WAITING: usize = 1024;
 
-/// So many that owe no handshake are looked at whatever it costs: each is asked about a few times a second, for some seconds.
+/// If at most this many queries of attempts with a handshake wait, they are answered without a pause. The core repeats
+/// each query a few times a second, for some seconds.
 const FEW: usize = 4;
 
-/// Takes questions. A verdict waits for what a firewall says: that is read beside the rest.
+/// Takes the queries. Firewalls have their own thread, because a verdict waits for the answer.
 #[derive(Debug)]
 pub struct Inquirer {
     targets: Option<SyncSender<TargetQuery>>,
@@ -31,18 +32,18 @@ pub struct Inquirer {
 }
 
 impl Inquirer {
-    /// Begins to answer into `tx`.
+    /// Starts the threads, which send their answers to `tx`.
     pub fn start(tx: Sender<ObservationKind>, supervisor: &Supervisor) -> Self {
         let (facts, holders) = (tx.clone(), tx.clone());
         Self {
             ports: start(supervisor, "ports", move |asked| read_port_holders(&asked, &holders)),
             firewalls: start(supervisor, "firewalls", move |asked| read_firewalls(&asked, &facts)),
-            targets: start(supervisor, "inquiries", move |asked| Looker::new(asked).answer_all(&tx)),
+            targets: start(supervisor, "inquiries", move |asked| TargetInspector::new(asked).answer_all(&tx)),
         }
     }
 
-    pub fn ask(&self, ask: Query) {
-        match ask {
+    pub fn ask(&self, query: Query) {
+        match query {
             Query::Firewall(netns, flow) => put(self.firewalls.as_ref(), (netns, flow)),
             Query::Target(inspect) => put(self.targets.as_ref(), inspect),
             Query::PortHolders(netns, port) => put(self.ports.as_ref(), (netns, port)),
@@ -51,14 +52,14 @@ impl Inquirer {
     }
 }
 
-fn put<T: std::fmt::Debug + Copy>(to: Option<&SyncSender<T>>, question: T) {
-    if to.is_some_and(|questions| questions.try_send(question).is_err()) {
-        left_out(&question);
+fn put<T: std::fmt::Debug + Copy>(to: Option<&SyncSender<T>>, query: T) {
+    if to.is_some_and(|queries| queries.try_send(query).is_err()) {
+        log_dropped(&query);
     }
 }
 
-fn left_out(question: &impl std::fmt::Debug) {
-    tracing::debug!(?question, "too many questions wait: left out");
+fn log_dropped(query: &impl std::fmt::Debug) {
+    tracing::debug!(?query, "too many queries wait: tracer drops this one");
 }
 
 fn start<T: Send + 'static>(
@@ -66,13 +67,14 @@ fn start<T: Send + 'static>(
     name: &'static str,
     run: impl FnOnce(Receiver<T>) + Send + 'static,
 ) -> Option<SyncSender<T>> {
-    let (questions, asked) = sync_channel(WAITING);
+    let (queries, received) = sync_channel(MAX_WAITING);
     let thread = supervisor.thread(name, move || {
-        enter::by_this_thread();
-        run(asked);
+        enter::enter_on_this_thread();
+        run(received);
     });
-    let failed = |error| tracing::error!("the node is not asked about {name}: no thread: {error}");
-    thread.map_err(failed).ok().map(|()| questions)
+    let failed =
+        |error| tracing::error!("cannot start the thread for queries about {name}: {error}; they stay without answers");
+    thread.map_err(failed).ok().map(|()| queries)
 }
 
 fn read_firewalls(asked: &Receiver<(Netns, Flow)>, tx: &Sender<ObservationKind>) {
@@ -84,41 +86,41 @@ fn read_firewalls(asked: &Receiver<(Netns, Flow)>, tx: &Sender<ObservationKind>)
     }
 }
 
-/// Each reading is followed by a pause of ten times its length: pods that start are refused as often as they like.
+/// After each read comes a pause of ten times its length: pods that start can cause any number of refusals.
 fn read_port_holders(asked: &Receiver<(Netns, u16)>, tx: &Sender<ObservationKind>) {
     let mut namespaces = Namespaces::default();
     while let Ok((netns, port)) = asked.recv() {
         let began = Instant::now();
-        let seen = port_holders::read(netns, port, &mut namespaces).map(Box::new).map(ObservationKind::PortHolders);
+        let found = port_holders::read(netns, port, &mut namespaces).map(Box::new).map(ObservationKind::PortHolders);
         let took = began.elapsed();
-        if seen.is_some_and(|seen| tx.blocking_send(seen).is_err()) {
+        if found.is_some_and(|found| tx.blocking_send(found).is_err()) {
             return;
         }
         std::thread::sleep(took * 10);
     }
 }
 
-/// Always gives an answer: a verdict waits for it.
+/// Always returns an answer, because a verdict waits for it.
 fn firewall(netns: Netns, flow: Flow, namespaces: &mut Namespaces) -> ObservationKind {
     let read = |path: PathBuf| tracer_netfilter::firewall::read(&path, netns, flow);
     let firewall = namespaces.path(netns).map_or_else(|| tracer_netfilter::firewall::unreachable(netns), read);
     ObservationKind::Firewall(Box::new(firewall))
 }
 
-struct Looker {
+struct TargetInspector {
     asked: Receiver<TargetQuery>,
-    turns: Turns,
-    /// When the next one may be looked at that owes no handshake: so many are there as a pod has probes.
+    queue: TargetQueue,
+    /// When the next query of an attempt with a handshake may be answered: a pod can have any number of probes.
     pace: ReadingPace,
     namespaces: Namespaces,
     throttling: Throttling,
 }
 
-impl Looker {
+impl TargetInspector {
     fn new(asked: Receiver<TargetQuery>) -> Self {
         let pace = ReadingPace::without_pause(Instant::now());
         let (namespaces, throttling) = (Namespaces::default(), Throttling::default());
-        Self { asked, turns: Turns::default(), pace, namespaces, throttling }
+        Self { asked, queue: TargetQueue::default(), pace, namespaces, throttling }
     }
 
     fn answer_all(mut self, tx: &Sender<ObservationKind>) {
@@ -126,7 +128,7 @@ impl Looker {
             let began = Instant::now();
             let seen = self.inspect(&inspect);
             if inspect.awaited != Awaited::Handshake {
-                // Not the processor's time: on a busy node it takes longer, and gives way.
+                // Wall time, not CPU time: on a busy node a read takes longer, and so the pause is longer, too.
                 self.pace.read(Instant::now(), began.elapsed());
             }
             if seen.is_some_and(|seen| tx.blocking_send(seen).is_err()) {
@@ -135,14 +137,14 @@ impl Looker {
         }
     }
 
-    /// The next one to be looked at, once there is one; `None`: nobody asks any more.
+    /// Waits for the next query; `None` if the core has ended.
     fn next(&mut self) -> Option<TargetQuery> {
         loop {
             while let Ok(inspect) = self.asked.try_recv() {
                 self.put(inspect);
             }
             let now = Instant::now();
-            if let Some(inspect) = self.turns.take(self.pace.next() <= now || self.turns.others() <= FEW) {
+            if let Some(inspect) = self.queue.pop(self.pace.next() <= now || self.queue.count_others() <= FEW) {
                 return Some(inspect);
             }
             let inspect = self.wait(now)?;
@@ -150,9 +152,9 @@ impl Looker {
         }
     }
 
-    /// Waits for a question, or until the time of those that owe no handshake has come.
+    /// Waits for a query, or until the pause ends; `None` if the core has ended.
     fn wait(&self, now: Instant) -> Option<Option<TargetQuery>> {
-        if self.turns.is_empty() {
+        if self.queue.is_empty() {
             return self.asked.recv().ok().map(Some);
         }
         match self.asked.recv_timeout(self.pace.next().saturating_duration_since(now)) {
@@ -163,13 +165,13 @@ impl Looker {
     }
 
     fn put(&mut self, inspect: TargetQuery) {
-        if !self.turns.put(inspect) {
-            left_out(&inspect);
+        if !self.queue.push(inspect) {
+            log_dropped(&inspect);
         }
     }
 
     fn inspect(&mut self, inspect: &TargetQuery) -> Option<ObservationKind> {
-        let path = self.namespaces.path_unless_since(inspect.from, kept_for(inspect.awaited))?;
+        let path = self.namespaces.path_within(inspect.from, max_age(inspect.awaited))?;
         let from = Place { netns: inspect.from, path };
         if inspect.awaited == Awaited::Nothing {
             let seen = pod_sockets::read(inspect, &from, &mut self.namespaces)?;

@@ -1,7 +1,7 @@
-//! What the kubelet writes to its log, as facts: a thread follows the log and sends what it understands. Its Events
-//! in the cluster API say the same less precisely; they come by `sources/cluster`.
+//! The kubelet's log as observations: a thread follows the log and sends each line that it understands. The kubelet's
+//! Events in the cluster API say the same less precisely; `sources/cluster` reads them.
 //!
-//! The log is the one that was named, or what the kubelet's own stderr leads to: a file, or the systemd journal.
+//! The log is the one that was named, or the file or systemd journal that the kubelet's own stderr leads to.
 
 mod entry;
 mod event;
@@ -59,9 +59,9 @@ impl FromStr for NamedLog {
 pub enum KubeletLog {
     /// The file that was named.
     File(PathBuf),
-    /// The lines of processes of these names in the journal: in this directory, or where the process sees it.
+    /// The journal lines of processes with these names. The journal is in this directory, or where the process sees it.
     Journal(Option<PathBuf>, Vec<String>),
-    /// What the stderr or stdout of a process of these names leads to.
+    /// The file or journal that the stderr or stdout of a process with one of these names leads to.
     Own(Vec<String>),
 }
 
@@ -81,7 +81,8 @@ impl Place {
 }
 
 impl KubeletLog {
-    /// The log that was named; else what a kubelet writes to, if that can be followed, or if none runs yet.
+    /// The log that was named, else the log of a running kubelet if tracer can follow it. If no kubelet runs yet,
+    /// tracer looks for its log later.
     pub fn find(named: Option<&NamedLog>, names: &[String]) -> Option<Self> {
         match named {
             Some(NamedLog::File(path)) => Some(Self::File(path.clone())),
@@ -96,7 +97,8 @@ impl KubeletLog {
         found.then(|| Self::Own(names.to_vec()))
     }
 
-    /// For the list of sources, with what its kubelet [lacks](lack) and why its lines can be [forged](exposure).
+    /// Describes it for the list of sources: also what its kubelet [lacks](lack), and why pods can [forge](exposure)
+    /// its lines.
     pub fn describe(&self, lack: Option<&str>, exposure: Option<&str>) -> String {
         let what = match (self, self.locate()) {
             (Self::File(path), _) => format!("kubelet log {}", path.display()),
@@ -112,7 +114,7 @@ impl KubeletLog {
         }
     }
 
-    /// Where it is now.
+    /// Finds the log's current place.
     fn locate(&self) -> Option<Place> {
         match self {
             Self::File(path) => Some(Place::Text(path.clone())),
@@ -122,7 +124,7 @@ impl KubeletLog {
         }
     }
 
-    /// Names of the processes that write its lines to a common log.
+    /// Names of the processes to read in a log that several processes write.
     fn names(&self) -> &[String] {
         match self {
             Self::File(_) => &[],
@@ -130,34 +132,35 @@ impl KubeletLog {
         }
     }
 
-    /// Follows it from its end on, until nobody takes the facts. A log that cannot be read is looked for again.
+    /// Follows the log from its end until the receiver is gone. Retries a log that cannot be read.
     pub fn follow(self, tx: Sender<ObservationKind>, supervisor: &Supervisor) {
-        // Opened before anybody is reported that it is followed: what is written from then on is new.
+        // The log is opened before tracer reports that it follows it. So no line after that report is missed.
         let follower = LogFollower::opened(self);
         let run = move || follower.run(line::parse, &tx);
         if let Err(error) = supervisor.thread("kubelet-log", run) {
-            tracing::error!("the kubelet's log is not followed: no thread: {error}");
+            tracing::error!("cannot start the thread that follows the kubelet's log: {error}");
         }
     }
 }
 
-/// Why no kubelet among processes of these names writes how probes ended, and what fixes that; nothing where one may.
+/// Why no kubelet among processes of these names logs the outcomes of probes, and how to fix that; `None` if one of
+/// them may.
 pub fn lack(names: &[String]) -> Option<String> {
     lack_of(&loggings(names).collect::<Result<Vec<_>, _>>().ok()?)
 }
 
-/// Why lines of a kubelet among processes of these names can be a pod's words.
+/// Why a pod can forge log lines of a kubelet among processes of these names.
 pub fn exposure(names: &[String]) -> Option<String> {
     loggings(names).flatten().find_map(|it| Some(format!("the kubelet (pid {}) {}", it.pid, it.exposure()?)))
 }
 
-/// How those that are kubelets and nothing else log.
+/// The log settings of the processes that are a kubelet and nothing else (not k3s).
 fn loggings(names: &[String]) -> impl Iterator<Item = Result<KubeletLogging, KubeletLoggingError>> {
     let names: Vec<String> = names.iter().filter(|name| *name == verbosity::NAME).cloned().collect();
     kubelets(&names).into_iter().map(KubeletLogging::of)
 }
 
-/// `None` if one of them lacks nothing: it may be the one that writes the log.
+/// What the first kubelet lacks; `None` if one of them lacks nothing, because that one may write the log.
 fn lack_of(kubelets: &[KubeletLogging]) -> Option<String> {
     let lacks: Option<Vec<String>> = kubelets.iter().map(KubeletLogging::lack).collect();
     let (kubelet, lack) = (kubelets.first()?, lacks?.into_iter().next()?);
@@ -177,14 +180,14 @@ pub fn stderr_lost(pid: u32) -> Option<String> {
     log_of(&[pid]).is_none().then(|| not_followed(&stderr(pid)))
 }
 
-/// Where its stderr leads to nothing that can be followed.
+/// The fix if the kubelet's stderr leads to nothing that tracer can follow.
 pub const TO_NAME: &str = "name its log (--kubelet-log FILE), or take its Events (--api-events NAMESPACE)";
 
 fn stderr(pid: u32) -> io::Result<PathBuf> {
     fs::read_link(format!("/proc/{pid}/fd/2"))
 }
 
-/// Of a descriptor, in words that follow its name.
+/// Why the target of a descriptor cannot be followed, in words that follow the descriptor's name.
 fn not_followed(target: &io::Result<PathBuf>) -> String {
     match target.as_ref().map(|target| target.to_string_lossy()) {
         Ok(target) if target.starts_with("socket:") => "is a socket, and no systemd journal can be read".to_owned(),
@@ -201,13 +204,14 @@ fn kubelets(names: &[String]) -> Vec<u32> {
     processes.filter(|it| can_be(it, &own) && procfs::is_root(it.pid)).map(|it| it.pid).collect()
 }
 
-/// By its name and place. What runs in a pod only calls itself so, and what it writes is nobody's word, unless all of the
-/// node is in that pod: then so are we (`own`, our cgroups).
+/// Whether a process can be the node's kubelet, by its name and its pod. A process in a pod can only pretend, and
+/// tracer does not trust its log. The exception is a node that runs inside this pod: then tracer (`own`: our cgroups)
+/// is in it, too.
 fn can_be(process: &Process, own: &str) -> bool {
     process.prober.is_some() && process.pod.as_ref().is_none_or(|pod| cgroup::is_within(own, &pod.uid))
 }
 
-/// What the first of them writes to that can be followed.
+/// The first log of these kubelets that can be followed.
 fn log_of(kubelets: &[u32]) -> Option<Place> {
     let paths = descriptors(kubelets);
     let file = paths.iter().find(|path| fs::metadata(path).is_ok_and(|it| it.is_file()));
@@ -215,7 +219,7 @@ fn log_of(kubelets: &[u32]) -> Option<Place> {
     file.cloned().map(Place::Text).or_else(|| journal().map(Place::Journal))
 }
 
-/// Their stderr and stdout.
+/// The stderr and stdout of each kubelet.
 fn descriptors(kubelets: &[u32]) -> Vec<PathBuf> {
     let of = |pid: &u32| [2, 1].map(|fd| PathBuf::from(format!("/proc/{pid}/fd/{fd}")));
     kubelets.iter().flat_map(of).collect()
@@ -226,7 +230,7 @@ fn is_socket(descriptor: &Path) -> bool {
     fs::read_link(descriptor).is_ok_and(|target| target.to_string_lossy().starts_with("socket:"))
 }
 
-/// The journal that a kubelet's node has: through `/proc`, so that the mount namespace does not matter; else our own's.
+/// The journal as a kubelet sees it, through `/proc`, so that its mount namespace does not matter; else our own.
 fn journal_of(kubelets: &[u32]) -> Option<PathBuf> {
     let roots = kubelets.iter().map(|pid| PathBuf::from(format!("/proc/{pid}/root")));
     roots.chain(["/".into()]).find_map(|root| journal::below(&root))
@@ -241,7 +245,7 @@ mod tests {
     const POD: &str = "5d3b1a7c-2f0e-4b8e-9a55-0c6f1c1c8e11";
 
     #[test]
-    fn a_pods_process_is_not_believed_to_be_the_kubelet() {
+    fn a_process_in_a_pod_is_not_taken_for_the_kubelet() {
         let process = |prober: Option<&str>, pod: Option<&str>| Process {
             pid: 7,
             netns: None,
@@ -252,15 +256,18 @@ mod tests {
         assert!(!can_be(&process(None, None), "0::/\n"), "another name");
         let in_a_pod = process(Some("kubelet"), Some(POD));
         assert!(!can_be(&in_a_pod, "0::/system.slice/tracer.service\n"));
-        assert!(!can_be(&in_a_pod, "0::/kubepods/pod5d3b1a7c-2f0e-4b8e-9a55-0c6f1c1c8e12/a\n"), "ours is another pod");
+        assert!(
+            !can_be(&in_a_pod, "0::/kubepods/pod5d3b1a7c-2f0e-4b8e-9a55-0c6f1c1c8e12/a\n"),
+            "tracer runs in another pod"
+        );
         assert!(
             can_be(&in_a_pod, &format!("0::/\n4:memory:/kubepods/pod{POD}/a/kubepods/podb/c\n")),
-            "the whole node is"
+            "the whole node is in the pod"
         );
     }
 
     #[test]
-    fn a_log_without_outcomes_is_not_named_as_a_source_of_them() {
+    fn a_log_without_outcomes_is_no_source_of_outcomes() {
         let (quiet, loud) =
             (|| reported("kubelet --v=0", &[]).expect("reported"), || reported("kubelet -v=1", &[]).expect("reported"));
         assert_eq!((lack_of(&[]), lack_of(&[loud()]), lack_of(&[quiet(), loud()])), (None, None, None));
@@ -276,7 +283,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_followed_is_reported() {
+    fn the_reason_names_why_stderr_cannot_be_followed() {
         let words = |target: &str| not_followed(&Ok(target.into()));
         assert!(words("pipe:[7]").starts_with("is a pipe"));
         assert!(words("socket:[7]").contains("no systemd journal"));
@@ -286,7 +293,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_reported_of_what_is_no_kubelet() {
+    fn processes_with_other_names_have_no_log_problem() {
         assert_eq!(lack(&["k3s-server".into(), "no-such-kubelet".into()]), None);
         assert_eq!(unfollowed(&["no-such-kubelet".into()]), None);
     }

@@ -1,5 +1,5 @@
-//! The kubelet's own list of this node's pods, over gRPC on a socket that root alone may open (KEP-4188, on by default since
-//! Kubernetes 1.37). With it probe specs are known without the cluster API.
+//! The kubelet's own list of this node's pods, over gRPC on a socket that root alone may open (KEP-4188, on by default
+//! since Kubernetes 1.37). With it probe specs are known without the cluster API.
 
 mod proto;
 

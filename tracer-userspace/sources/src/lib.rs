@@ -1,7 +1,7 @@
-//! Facts from outside the kernel stream: links, NodePorts, settings, pods and Services of this node.
+//! Observations from outside the kernel stream: links, NodePorts, settings, pods and Services of this node.
 //!
-//! [`snapshot`] reads all once, quickly; [`watch`] sends each again when it differs. Only a wrong file is an
-//! error. What cannot be read for want of a privilege or a kernel feature is a line in `problems`.
+//! [`snapshot`] reads all once, quickly; [`watch`] emits each again when it changes. Only a wrong file is an error.
+//! A missing privilege or kernel feature is a line in `problems`.
 
 mod background;
 pub mod cluster;
@@ -19,7 +19,7 @@ pub mod testing;
 mod watch;
 pub use tracer_node::{
     addresses, cgroup, cgroups, clock, enter, inspect, links, namespaces, netlink, pods, ports, procfs, settings,
-    throttle, turns,
+    throttle,
 };
 
 use std::collections::HashMap;
@@ -45,23 +45,23 @@ use tracer_model::event::{Netns, ObservationKind, Pod, Pods, ProxyMode, Service,
 
 #[derive(Clone, Debug, Default)]
 pub struct SourceConfig {
-    /// Names of the processes that probe; empty: [`KNOWN_PROBERS`].
+    /// Names of the probers' processes; empty: [`KNOWN_PROBERS`].
     pub probers: Vec<String>,
     /// `--pods`
     pub pods: Option<PathBuf>,
     /// `--services`
     pub services: Option<PathBuf>,
-    /// The cluster API, for what no file gives.
+    /// The cluster API, for the lists that no file gives.
     pub cluster: Option<Cluster>,
 }
 
 impl SourceConfig {
-    /// Whether somebody else lists pods: the kubelet's own list is for the others.
+    /// Whether a file or the cluster API lists pods. Otherwise the kubelet's own list is read.
     fn lists_pods(&self) -> bool {
         self.pods.is_some() || self.cluster.as_ref().is_some_and(|cluster| cluster.config.pods)
     }
 
-    /// The names that count as probers.
+    /// The process names that count as probers.
     pub fn prober_names(&self) -> Vec<String> {
         if self.probers.is_empty() {
             KNOWN_PROBERS.iter().map(ToString::to_string).collect()
@@ -76,26 +76,26 @@ pub struct Snapshot {
     pub probers: Vec<Prober>,
     /// The node's network namespace; absent if `/proc` shows not even our own.
     pub node: Option<NodeNetns>,
-    /// Links, NodePorts, settings, pods and Services, as far as there are any.
+    /// The observations: links, NodePorts, settings, pods and Services.
     pub facts: Vec<ObservationKind>,
-    /// Where they come from, for people.
+    /// The sources of the observations, for people.
     pub sources: Vec<String>,
-    /// What could not be read and what that needs, one line each.
+    /// What could not be read and which privilege that needs, one line each.
     pub problems: Vec<String>,
     listed: Listed,
     /// The namespace of which every NodePort table could be read.
     tables_of: Option<Netns>,
 }
 
-/// Pods and Services as somebody listed them: a file or the cluster API.
+/// Pods and Services, as a file or the cluster API lists them.
 #[derive(Clone, Debug, Default)]
 struct Listing {
     pods: Vec<Pod>,
-    /// Absent if nobody lists them.
+    /// Absent if neither a file nor the cluster API lists them.
     services: Option<Vec<Service>>,
 }
 
-/// The listing, and the stamps that its files had.
+/// The listing, and the stamps of its files.
 #[derive(Clone, Debug, Default)]
 struct Listed {
     listing: Listing,
@@ -105,7 +105,7 @@ struct Listed {
 }
 
 impl Listed {
-    /// Stamps go first: a change while reading is then read again.
+    /// Takes the stamps before it reads: a change during the read is then noticed later.
     fn read(config: &SourceConfig) -> Result<Self, FileError> {
         let mut listed = Self {
             pods_stamp: config.pods.as_deref().and_then(Stamp::of),
@@ -124,14 +124,14 @@ impl Listed {
 }
 
 impl Listing {
-    /// A kubelet that does not answer now leaves what it listed before.
+    /// Replaces the pods by the kubelet's list. If the kubelet does not answer, its previous list stays.
     fn take_of_kubelet(&mut self, pods: Option<Vec<Pod>>) {
         if let Some(pods) = pods {
             self.pods = pods;
         }
     }
 
-    /// What the cluster API lists; the rest is from files.
+    /// Replaces the pods and Services that the cluster API lists. The rest is from files.
     fn take(&mut self, cluster: &Cluster, view: View) {
         if cluster.config.services {
             self.services = Some(view.services());
@@ -142,21 +142,21 @@ impl Listing {
     }
 }
 
-/// What one pass over the node gives.
+/// The result of one read of the node.
 #[derive(Debug, Default)]
 struct NodeView {
     probers: Vec<Prober>,
     node: Option<NodeNetns>,
     facts: Vec<ObservationKind>,
     pods: Vec<Pod>,
-    /// As the kubelet lists them, where nobody else does.
+    /// The kubelet's list of pods, if neither a file nor the cluster API lists them.
     of_kubelet: Option<Vec<Pod>>,
     problems: Vec<String>,
-    /// Every NodePort table could be read: one that is not among the facts has none.
+    /// Every NodePort table could be read: a table without an observation has no NodePorts.
     tables_complete: bool,
 }
 
-/// Reads everything once. Only a file that was named and cannot be used is an error.
+/// Reads everything once. The only error is a file that was named and cannot be used.
 pub fn snapshot(config: &SourceConfig) -> Result<Snapshot, FileError> {
     let mut listed = Listed::read(config)?;
     let view = read_node(config, &mut listed.kubelet);
@@ -173,7 +173,8 @@ pub fn snapshot(config: &SourceConfig) -> Result<Snapshot, FileError> {
     Ok(Snapshot { probers, node, facts, sources, problems, listed, tables_of })
 }
 
-/// The API knows no pod of this node, and there are some: the name is another in the cluster.
+/// The problem if the API lists no pod of this node although the node has pods: the cluster may know it by another
+/// name.
 fn wrong_node(cluster: &Cluster, found: &[Pod]) -> Option<String> {
     let view = cluster.view();
     let none = cluster.config.pods && view.is_complete() && view.pods.is_empty();
@@ -191,7 +192,7 @@ fn services_observation(listing: &Listing) -> Option<ObservationKind> {
     listing.services.clone().map(|services| ObservationKind::Services(Services { services }))
 }
 
-/// IPVS carries no names: they come from the list of Services, if there is one.
+/// Names NodePorts after their Services. IPVS has no names; the list of Services has them, if there is one.
 fn name_node_ports(facts: &mut [ObservationKind], services: &[Service]) {
     let ports = services.iter().flat_map(|service| service.ports.iter().map(move |port| (service, port)));
     let names: HashMap<u16, String> =
@@ -214,27 +215,28 @@ fn port_name(service: &Service, port: &ServicePort) -> String {
     }
 }
 
-/// One pass over the processes, then the node's namespace.
+/// Scans the processes, then reads the node's namespace.
 fn read_node(config: &SourceConfig, kubelet: &mut KubeletPods) -> NodeView {
     let names = config.prober_names();
-    let (processes, left_out) = procfs::scan(&names);
+    let (processes, skipped) = procfs::scan(&names);
     let probers = procfs::probers(&processes);
     let mut view = NodeView { problems: prober_problems(&probers), ..NodeView::default() };
-    view.problems.extend(left_out);
+    view.problems.extend(skipped);
     view.node = procfs::node_netns(&probers);
     view.probers = probers;
     match view.node.clone() {
         Some(node) => {
-            let (pods, left_out) = pods::discover(&processes, &node);
+            let (pods, skipped) = pods::discover(&processes, &node);
             view.pods = pods;
-            view.problems.extend(left_out);
+            view.problems.extend(skipped);
             view.read_tables(&node);
             if !config.lists_pods()
                 && let Some(listed) = kubelet.read(&node, &view.pods)
             {
                 view.of_kubelet = listed.map_err(|problem| view.problems.push(problem)).ok();
             }
-            // Its process ended while it was read through it: nothing is lacking, and the next reading finds another.
+            // The prober's process ended during the read, which explains all problems. The next read finds another
+            // process.
             if procfs::netns_of(node.pid) != Some(node.netns) {
                 view.problems.clear();
             }

@@ -20,8 +20,8 @@ pub fn merge(mut discovered: Vec<Pod>, from_file: &[Pod]) -> Vec<Pod> {
     joined.chain(discovered).collect()
 }
 
-/// By uid, if both have one: a StatefulSet's pod that was deleted by force still runs beside the next one of its name. Else by
-/// name. `None`: neither tells.
+/// By uid, if both have one: a StatefulSet's pod that was deleted by force still runs beside the next one of its name.
+/// Else by name. `None`: neither tells.
 fn is_named(listed: &Pod, found: &Pod) -> Option<bool> {
     if let (Some(_), Some(uid)) = (&listed.uid, &found.uid) {
         return Some(listed.has_uid(uid));
@@ -30,8 +30,8 @@ fn is_named(listed: &Pod, found: &Pod) -> Option<bool> {
     named.then(|| listed.name == found.name && listed.namespace == found.namespace)
 }
 
-/// A pod that nothing else tells is the namespace that has its address; of several it is none, nor is one that several pods
-/// claim any of theirs: who may set up his own network can take any address.
+/// A pod that nothing else tells is the namespace that has its address; of several it is none, nor is one that several
+/// pods claim any of theirs: who may set up his own network can take any address.
 fn join_by_address(joined: &mut [(Pod, Vec<Pod>)], rest: &mut Vec<Pod>) {
     let mut holders: HashMap<IpAddr, BTreeSet<usize>> = HashMap::new();
     for (place, found) in rest.iter().enumerate().filter(|(_, found)| !found.host_network) {
@@ -56,8 +56,8 @@ fn join_by_address(joined: &mut [(Pod, Vec<Pod>)], rest: &mut Vec<Pod>) {
     }
 }
 
-/// The addresses that are the pod's by the list, of which the node shows nothing else. A pod that has others than the list
-/// says has changed its own; one that has none keeps them from the kernel (gVisor).
+/// The addresses that are the pod's by the list, of which the node shows nothing else. A pod that has others than the
+/// list says has changed its own; one that has none keeps them from the kernel (gVisor).
 fn confirmed(listed: &Pod, found: &[Pod]) -> Vec<IpAddr> {
     if listed.host_network || found.is_empty() {
         return Vec::new();
@@ -75,8 +75,8 @@ fn keeps_any(found: &mut Pod, taken: &HashSet<IpAddr>) -> bool {
     found.uid.is_some() || found.addrs.len() == before || !found.addrs.is_empty()
 }
 
-/// The addresses of the list stand. Of what else its namespace has, only that of a family of which the list has none that is
-/// there: a pod with CAP_NET_ADMIN can give itself the address of another.
+/// The addresses of the list stand. Of what else its namespace has, only that of a family of which the list has none
+/// that is there: a pod with CAP_NET_ADMIN can give itself the address of another.
 fn absorb(mut listed: Pod, found: Pod, taken: &HashSet<IpAddr>) -> Pod {
     listed.netns = listed.netns.or(found.netns);
     listed.host_network |= found.host_network;
@@ -202,7 +202,8 @@ mod tests {
         assert_eq!((both.len(), both[0].netns), (3, None));
     }
 
-    /// A pod that is gone, and the next one that has its address: the list has both, the node shows no process of either.
+    /// A pod that is gone, and the next one that has its address: the list has both, the node shows no process of
+    /// either.
     #[test]
     fn one_namespace_that_two_pods_of_the_list_claim_is_of_none() {
         let listed = [pod(Some("a"), None, &[[10, 0, 0, 1]], None), pod(Some("b"), None, &[[10, 0, 0, 1]], None)];

@@ -1,7 +1,7 @@
 //! How often the node is read: soon after it changed, but for a tenth of a CPU at most in the long run.
 //!
-//! Any pod can make it change all the time, by listening or with namespaces of its own. A reading takes some 10 ms on a small
-//! node, and more than 100 where there are thousands of processes or Services.
+//! Any pod can make it change all the time, by listening or with namespaces of its own. A reading takes some 10 ms on a
+//! small node, and more than 100 where there are thousands of processes or Services.
 
 use std::time::{Duration, Instant};
 

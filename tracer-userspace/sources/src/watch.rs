@@ -1,5 +1,5 @@
-//! Keeps the facts fresh: files when they change, links as they change, settings every second, the rest every ten seconds and on
-//! request.
+//! Keeps the facts fresh: files when they change, links as they change, settings every second, the rest every ten
+//! seconds and on request.
 //!
 //! A thread of its own does the reading, so that nothing here ever holds up the event stream. It sleeps in
 //! `poll(2)` on the node's link changes and on a pipe; the pipe's end is the sign to stop.
@@ -72,7 +72,7 @@ async fn keep_fresh(
     };
     let to_thread = tx.clone();
     let run = move || {
-        enter::by_this_thread();
+        enter::enter_on_this_thread();
         watcher(to_thread).run(&woken);
     };
     let thread = supervisor.thread("sources", run);
@@ -240,8 +240,9 @@ impl Watcher {
         }
     }
 
-    /// Links changed, or their addresses: they are to be read, and the node, as a link that comes or goes is often a pod that does.
-    /// A link that was down for a moment only is up again in no other event: then they are reported even if they are as before.
+    /// Links changed, or their addresses: they are to be read, and the node, as a link that comes or goes is often a
+    /// pod that does. A link that was down for a moment only is up again in no other event: then they are reported even
+    /// if they are as before.
     fn hear_links(&mut self) -> LinksChanged {
         let changed = self.links.as_ref().map(LinkWatch::changed).unwrap_or_default();
         if changed.down {

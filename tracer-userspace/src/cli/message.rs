@@ -56,7 +56,7 @@ fn clap_message(error: &clap::Error, args: &[OsString]) -> String {
     }
 }
 
-/// Finds the argument or variable that must be UTF-8 but is not. It is the argument after whose repair clap accepts the encoding.
+/// Finds the argument or variable that must be UTF-8 but is not. clap accepts the encoding once this argument is repaired.
 fn not_utf8(args: &[OsString]) -> Option<String> {
     let lossy = |arg: &OsString| arg.to_string_lossy().into_owned();
     let is_fixed = |at: usize| {

@@ -1,7 +1,7 @@
-//! What ends a run early: one error type, its exit code, and one line on stderr.
+//! Errors that end a run early: one type, its exit code, and one line on stderr.
 //!
-//! Exit codes: 1 a finding, 2 wrong usage or unreadable input, 3 this kernel or these privileges
-//! do not allow what was asked; 101 a defect of tracer, as Rust ends a program that panics.
+//! Exit codes: 1 a finding; 2 wrong usage or unreadable input; 3 this kernel or these privileges do not allow the command;
+//! 101 a defect of tracer, because Rust ends a program that panics with this code.
 
 use std::fmt::Display;
 use std::io::{self, Write as _};
@@ -19,9 +19,9 @@ pub enum Error {
     Usage(String),
     #[error("{what}{}: {}{advice}", path_text(.path), os_message(.source))]
     File {
-        /// The flag or argument that named it.
+        /// The flag or argument that named the file.
         what: &'static str,
-        /// The file; empty where `what` says it all (stdout).
+        /// The file; empty if `what` is enough (stdout).
         path: PathBuf,
         source: io::Error,
         /// What to do; begins with a separator, or empty.
@@ -30,7 +30,7 @@ pub enum Error {
     /// A recording, or a file to compare with, is not what it should be.
     #[error("{file}:{line}: {problem}")]
     Input {
-        /// The file as it was named.
+        /// The name of the file, as the user typed it.
         file: String,
         /// Line, from 1.
         line: usize,
@@ -40,18 +40,18 @@ pub enum Error {
     /// A second daemon on this node.
     #[error("another `tracer run`{} has this node ({held}): stop it first; `tracer attach` and `tracer record` work beside it", pid_text(*.pid))]
     SecondInstance {
-        /// Its process id, where it could be known.
+        /// Its process id, if known.
         pid: Option<i32>,
-        /// The lock it holds.
+        /// The lock that the other daemon holds.
         held: String,
     },
-    /// A source of facts given by a flag is wrong.
+    /// A source of observations that a flag names is wrong.
     #[error("{0}")]
     Source(String),
     /// This kernel or these privileges do not allow it.
     #[error("{0}")]
     Kernel(String),
-    /// A part that runs beside the pipeline panicked: the run does not go on without it.
+    /// A thread beside the pipeline panicked. The run ends, because it would lack that part.
     #[error("the part `{0}` panicked: this is a defect of tracer, please report it with the lines above")]
     Panicked(&'static str),
 }
@@ -79,21 +79,21 @@ impl Error {
     }
 }
 
-/// An error and what caused it, in one line.
+/// An error and its sources, in one line.
 pub fn chain(error: &dyn std::error::Error) -> String {
     let mut text = error.to_string();
     let mut cause = error.source();
     while let Some(error) = cause {
-        let says = without_number(error.to_string());
-        if !text.contains(&says) {
-            text = format!("{text}: {}", error.downcast_ref().map_or(says, os_message));
+        let message = without_number(error.to_string());
+        if !text.contains(&message) {
+            text = format!("{text}: {}", error.downcast_ref().map_or(message, os_message));
         }
         cause = error.source();
     }
     text
 }
 
-/// The system's words without Rust's ` (os error N)`, and which limit of this process was met.
+/// The system's message without Rust's ` (os error N)`, and which limit of this process was reached.
 pub fn os_message(error: &io::Error) -> String {
     let limit = match error.raw_os_error() {
         Some(libc::EFBIG) => " (more than `ulimit -f` allows?)",
@@ -103,8 +103,8 @@ pub fn os_message(error: &io::Error) -> String {
     format!("{}{limit}", without_number(error.to_string()))
 }
 
-/// serde's words without the value that they quote, which is what stands in the file: of any length, and a secret where the
-/// wrong file was given.
+/// serde's message without the value that it quotes from the file. That value can be long, and it can be a secret if the
+/// user gave the wrong file.
 pub fn without_value(message: &str) -> String {
     const QUOTING: [&str; 3] = ["invalid type: ", "invalid value: ", "duplicate entry with key "];
     let from = QUOTING.iter().filter_map(|words| message.find(words).map(|at| at + words.len())).min();
@@ -114,7 +114,7 @@ pub fn without_value(message: &str) -> String {
     format!("{}{expected}", message[..value].trim_end())
 }
 
-/// serde's message with the column only: the caller adds the line of the file.
+/// serde's message with the column, but without the line: the caller adds the line of the file.
 pub fn json_problem(error: &serde_json::Error) -> String {
     let text = without_value(&error.to_string());
     match text.split_once(" at line ") {
@@ -146,14 +146,14 @@ pub fn report(error: &dyn Display) {
     line("error", error);
 }
 
-/// Writes `tracer: warning: …` to stderr, unless it is to be quiet.
+/// Writes `tracer: warning: …` to stderr, unless `--quiet` was given.
 pub fn warn(message: &dyn Display) {
     if !is_quiet() {
         line("warning", message);
     }
 }
 
-/// Broken between words, if there is a terminal.
+/// Wraps the text between words, if there is a terminal.
 fn wrapped(text: &str, columns: Option<usize>) -> String {
     let mut lines = String::new();
     Screen { colour: false, columns }.lines(&mut lines, "", "  ", text);
@@ -165,19 +165,19 @@ pub fn differs(message: &dyn Display) {
     line("difference", message);
 }
 
-/// Writes `tracer: COMMAND: …` to stderr: what came of it.
+/// Writes `tracer: COMMAND: …` to stderr: the result of the command.
 pub fn report_line(command: &str, message: &dyn Display) {
     line(command, message);
 }
 
-/// One line, on a terminal as many as it takes, whatever the message holds; a closed stderr is nobody's error.
+/// Writes one line, which a terminal wraps, whatever the message contains. A closed stderr is no error.
 fn line(level: &str, message: &dyn Display) {
     let text = wrapped(&format!("tracer: {level}: {}", one_line(&message.to_string())), columns(io::stderr()));
     status_line::erase();
     let _ = io::stderr().write_all(text.as_bytes());
 }
 
-/// White space and control characters as single blanks.
+/// Replaces white space and control characters by single blanks.
 fn one_line(text: &str) -> String {
     let clean: String = text.chars().map(|c| if c.is_control() { ' ' } else { c }).collect();
     clean.split_whitespace().collect::<Vec<_>>().join(" ")
@@ -187,7 +187,7 @@ fn one_line(text: &str) -> String {
 mod tests {
     use super::*;
 
-    /// As an error of a file that was named: its message ends with the system's.
+    /// An error with a message that ends with the system's message.
     #[derive(Debug, Error)]
     #[error("--pods /x: cannot be read: {}", os_message(source))]
     struct Unreadable {
@@ -200,7 +200,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_file_holds_is_not_reported() {
+    fn values_of_a_file_are_not_reported() {
         let kind = |json: &str| without_value(&serde_json::from_str::<Vec<u8>>(json).unwrap_err().to_string());
         let (text, number) = (kind(r#""eyJ.SECRET, expected \" invalid type: \" at line 1""#), kind("[1, 70000]"));
         assert_eq!(text, "invalid type: string, expected a sequence at line 1 column 52");
@@ -217,7 +217,7 @@ mod tests {
     }
 
     #[test]
-    fn no_error_has_the_systems_number() {
+    fn the_number_of_the_system_error_is_removed() {
         let source = io::Error::from_raw_os_error(libc::EPERM);
         assert_eq!(os_message(&source), "Operation not permitted");
         let error = Unreadable { source };

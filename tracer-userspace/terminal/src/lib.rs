@@ -1,6 +1,6 @@
-//! What a person at a terminal reads of a run besides its records: errors and warnings, one line each ([`error`]), the log
-//! ([`telemetry`]), and the line that counts along ([`status_line`]). Width, line breaks, colour, and what makes text of
-//! others safe to print are in [`screen`].
+//! What a user reads besides the records: errors and warnings of one line each ([`error`]), the log ([`telemetry`]), and the
+//! line with the current counts ([`status_line`]). [`screen`] has width, line breaks and colour, and makes text from
+//! outside safe to print.
 
 pub mod error;
 pub mod screen;

@@ -1,4 +1,4 @@
-//! What text for people is laid out for: with colour or not, in how many columns.
+//! Layout of text for people: colour and columns.
 
 use std::fmt::Write as _;
 use std::os::fd::AsFd;
@@ -6,13 +6,13 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use textwrap::{Options, WordSplitter, WrapAlgorithm};
 
-/// Below this there is no room for a column of words beside the text.
+/// A screen with fewer columns has no room for a column of words beside the text.
 pub const NARROW: usize = 60;
-/// Nobody reads a terminal that is narrower than this.
+/// Lines are laid out for at least this many columns.
 const NARROWEST: usize = 20;
-/// Stands for the blanks of what must not be broken.
+/// Replaces the blanks of a command, so that lines are not broken there.
 const GLUE: char = '\u{a0}';
-/// What a command in a fix begins with.
+/// Programs that a command in a fix can start with.
 const TOOLS: &[&str] = &[
     "bpftool",
     "conntrack",
@@ -35,7 +35,7 @@ const TOOLS: &[&str] = &[
     "tracer",
 ];
 
-/// What a piece of text is, for its colour.
+/// The meaning of a piece of text, which gives its colour.
 #[derive(Clone, Copy, Debug)]
 pub enum Style {
     /// A proven failure: red, bold.
@@ -46,35 +46,35 @@ pub enum Style {
     Faint,
     /// No failure: green.
     Good,
-    /// What is read first.
+    /// Important text: bold.
     Strong,
-    /// What is read last.
+    /// Unimportant text: dim.
     Dim,
 }
 
-/// No warnings and no status line, for the whole process: stderr is one.
+/// No warnings and no status line. It is one value for the process, because the process has one stderr.
 static QUIET: AtomicBool = AtomicBool::new(false);
 
-/// Leaves out warnings and the status line from now on, or prints them again.
+/// Turns warnings and the status line off, or on again.
 pub fn set_quiet(quiet: bool) {
     QUIET.store(quiet, Ordering::Relaxed);
 }
 
-/// Warnings are left out.
+/// Whether warnings are turned off.
 pub fn is_quiet() -> bool {
     QUIET.load(Ordering::Relaxed)
 }
 
-/// Where text for people goes.
+/// The screen that text is laid out for.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Screen {
     pub colour: bool,
-    /// Columns of the terminal; without one, lines are as long as what they say.
+    /// Columns of the terminal. Without a terminal, lines are not wrapped.
     pub columns: Option<usize>,
 }
 
 impl Screen {
-    /// There is no room for a column of words beside the text.
+    /// Whether there is no room for a column of words beside the text.
     pub fn is_narrow(self) -> bool {
         self.columns.is_some_and(|columns| columns < NARROW)
     }
@@ -94,8 +94,8 @@ impl Screen {
         format!("\u{1b}[{code}m{text}\u{1b}[0m")
     }
 
-    /// Text in lines that fit, broken between words; a word that is too long stays whole. The first line begins with
-    /// `first`, the others with `rest`.
+    /// Wraps a text between words. A word that is too long is not broken. The first line begins with `first`, the others
+    /// with `rest`.
     pub fn lines(self, out: &mut String, first: &str, rest: &str, text: &str) {
         let Some(columns) = self.columns else {
             let _ = writeln!(out, "{first}{}", text.replace(GLUE, " "));
@@ -110,12 +110,12 @@ impl Screen {
         let _ = writeln!(out, "{}", textwrap::fill(text, options).replace(GLUE, " "));
     }
 
-    /// The first line of a block, with colours in it.
+    /// The first line of a block. It may have colours.
     pub fn head(self, out: &mut String, text: &str) {
         self.lines(out, "", "    ", text);
     }
 
-    /// A command of a row alone on its line, never wrapped: it is to be pasted.
+    /// A command alone on its line. It is not wrapped, so that the user can paste it.
     pub fn command(self, out: &mut String, command: &str) {
         let _ = writeln!(out, "{}{}", if self.is_narrow() { "    " } else { "             " }, safe(command));
     }
@@ -125,7 +125,7 @@ impl Screen {
         self.row_after(out, word, "", text);
     }
 
-    /// A row with a column of its own before the text.
+    /// A row with another column before the text.
     pub fn row_after(self, out: &mut String, word: &str, column: &str, text: &str) {
         let text = safe(text);
         if self.is_narrow() {
@@ -138,23 +138,23 @@ impl Screen {
     }
 }
 
-/// Columns of a terminal that says how many it has.
+/// Columns of a terminal, if this is one and it knows them.
 pub fn columns(fd: impl AsFd) -> Option<usize> {
     let size = rustix::termios::tcgetwinsize(fd).ok()?;
     Some(usize::from(size.ws_col)).filter(|columns| *columns > 0)
 }
 
-/// Text from outside without what steers a terminal or the order of its letters: a process name may hold either.
+/// Replaces characters that control a terminal or the direction of text. A process name may contain them.
 pub fn safe(text: &str) -> String {
-    text.chars().map(|c| if steers(c) { '\u{fffd}' } else { c }).collect()
+    text.chars().map(|c| if is_unsafe(c) { '\u{fffd}' } else { c }).collect()
 }
 
-/// Control characters (escape sequences begin with one), line separators, marks that reverse what follows.
-fn steers(c: char) -> bool {
+/// Control characters (escape sequences begin with one), line separators, marks that change the direction of text.
+fn is_unsafe(c: char) -> bool {
     c.is_control() || matches!(c, '\u{200e}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
 }
 
-/// The same text with its commands in one piece each: what is copied must be what is run.
+/// Protects the commands in a text from line breaks, so that the user can copy them.
 pub fn unbroken_commands(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
     let mut command: Option<Open> = None;
@@ -172,16 +172,16 @@ pub fn unbroken_commands(text: &str) -> String {
     out
 }
 
-/// What of a command is still open.
+/// The quotes and brackets of a command that are still open.
 #[derive(Clone, Copy, Default)]
 struct Open {
     quoted: bool,
-    /// `$(` without their `)`.
+    /// How many `$(` have no `)` yet.
     nested: usize,
 }
 
 impl Open {
-    /// The same after a word; `None` if the command ends with it.
+    /// The state after a word; `None` if the command ends with this word.
     fn after(self, word: &str) -> Option<Self> {
         let quotes = word.matches('\'').count();
         let (opened, closed) = (word.matches("$(").count(), word.matches(')').count());
@@ -204,7 +204,7 @@ mod tests {
     }
 
     #[test]
-    fn a_row_goes_on_below_itself() {
+    fn a_long_row_is_wrapped_and_indented() {
         assert_eq!(row(None, "why", "nobody listens"), "  why      nobody listens\n");
         let text = "one two three four five six seven eight nine ten eleven twelve";
         assert_eq!(
@@ -233,7 +233,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_command_asks_of_the_shell_is_a_part_of_it() {
+    fn shell_substitutions_and_quotes_belong_to_the_command() {
         let glued = |text: &str| unbroken_commands(text).split(' ').map(|it| it.replace(GLUE, " ")).collect::<Vec<_>>();
         let inner = "nsenter -t $(lsns -no PID 2 | head -n1) -n sh -c 'nft list ruleset; iptables-save -c':";
         assert_eq!(glued(&format!("{inner} the counter")), [inner, "the", "counter"]);
@@ -244,14 +244,14 @@ mod tests {
     }
 
     #[test]
-    fn nothing_from_outside_steers_the_terminal() {
+    fn unsafe_characters_are_replaced() {
         let hostile = "a\u{1b}[2J\u{9b}2J\rb\n\u{7f}\u{202e}c\u{2066}\u{2028}";
         assert_eq!(safe(hostile).replace('\u{fffd}', "?"), "a?[2J?2J?b???c??");
         assert_eq!(safe("kube-proxy_2 (é)"), "kube-proxy_2 (é)");
     }
 
     #[test]
-    fn colours_take_no_room() {
+    fn colours_do_not_change_line_breaks() {
         let text = "one two three four five six";
         let breaks = |colour| {
             let screen = Screen { colour, columns: Some(20) };

@@ -1,4 +1,4 @@
-//! Diagnostics of the tracer itself: to stderr, never to stdout, which belongs to the records.
+//! Diagnostics of tracer itself. They go to stderr, because stdout is for records.
 
 use std::io;
 
@@ -9,21 +9,22 @@ use crate::error;
 use crate::screen;
 use crate::status_line;
 
-/// The client of the cluster API prints each failed request; the source reports an outage once. `TRACER_LOG=kube_client=…` prints them.
+/// The client of the cluster API logs each failed request, but the source already reports an outage once.
+/// `TRACER_LOG=kube_client=…` shows them.
 const QUIET: &str = "kube_client=off";
 
-/// How much tracer reports about itself on stderr, and the colour of all that people read.
+/// How much tracer reports about itself on stderr, and the colour of text for people.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Diagnostics {
     /// Errors only.
     pub quiet: bool,
-    /// More than warnings.
+    /// Messages of level info, too.
     pub verbose: bool,
-    /// `Auto`: as the terminal and its variables (`NO_COLOR`) ask for.
+    /// `Auto`: the terminal and variables such as `NO_COLOR` decide.
     pub colour: ColorChoice,
 }
 
-/// Sets up logging as `TRACER_LOG`, else `RUST_LOG`, asks for; without either: warnings, or what was asked for.
+/// Sets up logging by `TRACER_LOG`, else by `RUST_LOG`, else by the diagnostics (default: warnings).
 pub fn start(diagnostics: Diagnostics) {
     diagnostics.colour.write_global();
     screen::set_quiet(diagnostics.quiet);
@@ -51,7 +52,7 @@ pub fn start(diagnostics: Diagnostics) {
         .try_init();
 }
 
-/// Where a line goes, once there is room for it.
+/// stderr, after the status line is erased.
 fn stderr() -> io::Stderr {
     status_line::erase();
     io::stderr()

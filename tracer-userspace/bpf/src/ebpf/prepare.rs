@@ -87,7 +87,7 @@ pub(super) fn read_layout(file: Option<&Path>) -> Result<Layout, EbpfError> {
     })
 }
 
-/// Refuses BTF of another kernel, whose offsets would read wrong fields. It compares the size of a struct, if the kernel shows it.
+/// Refuses BTF of another kernel: its offsets would read wrong fields. It compares the size of a struct, if the kernel shows it.
 fn refuse_other_kernel(path: &Path, btf: &Btf<'_>) -> Result<(), EbpfError> {
     let text = std::fs::read_to_string(SIZE_OF_TCP_SOCK).ok();
     let Some(here) = text.and_then(|text| text.trim().parse().ok()) else { return Ok(()) };

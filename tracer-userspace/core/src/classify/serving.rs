@@ -46,7 +46,7 @@ pub(super) fn name(processes: &[ServerProcess]) -> String {
 /// A clause about a halted process. If several serve the port (SO_REUSEPORT), the connection may wait in its queue.
 fn halted(seen: &Serving) -> String {
     let halted = seen.processes.iter().find_map(|it| Some((it, halt_of(it)?)));
-    halted.map_or_else(String::new, |(it, halt)| format!("; {} {}", name(std::slice::from_ref(it)), halt.says()))
+    halted.map_or_else(String::new, |(it, halt)| format!("; {} {}", name(std::slice::from_ref(it)), halt.description()))
 }
 
 const SLOW: &str = "its handler is slow";

@@ -237,7 +237,7 @@ mod tests {
         stream.closes((100, 101, 200)).kubelet(ProbeOutput::Network);
         let verdicts = stream.verdicts();
         assert_eq!(stream.quoted(), [("unexplained", true)]);
-        assert_has(&verdicts[0].verdict.summary, &["so the kubelet says"]);
+        assert_has(&verdicts[0].verdict.summary, &["as the kubelet reports"]);
     }
 
     /// Liveness and readiness on one port: one has no answer in time, the other one an answer with status 503.

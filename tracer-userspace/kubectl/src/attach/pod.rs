@@ -1,4 +1,4 @@
-//! The pod: that of deploy/daemonset.yaml, with nothing that only a DaemonSet needs.
+//! The pod of `attach`: the template of deploy/daemonset.yaml, without the parts that only a DaemonSet needs.
 
 use std::time::Duration;
 
@@ -8,11 +8,11 @@ use serde_json::{Value, json};
 use super::super::cli::Attach;
 use super::super::problem::Problem;
 
-/// The one place that says what tracer may do on a node.
+/// The manifest defines the privileges of tracer on a node, so `attach` takes them from there.
 const MANIFEST: &str = include_str!(concat!(env!("CARGO_MANIFEST_DIR"), "/../../deploy/daemonset.yaml"));
 pub(super) const CONTAINER: &str = "tracer";
 
-/// The pod's own end, where nobody deletes it: a minute for the image after what was asked for.
+/// The deadline that ends the pod if it is not deleted: the requested time, and a minute to pull the image.
 pub(super) const fn deadline(args: &Attach) -> Duration {
     args.duration.saturating_add(Duration::from_secs(60))
 }
@@ -20,8 +20,8 @@ pub(super) const fn deadline(args: &Attach) -> Duration {
 /// The pod for this node.
 pub(super) fn of(args: &Attach) -> Result<Value, Problem> {
     let mut spec = template_spec().ok_or_else(|| Problem::Found("the manifest has no DaemonSet".into()))?;
-    // It does without the API: no account, no token. It may end with the node's pressure: no priority, for which some
-    // clusters want a quota.
+    // The pod does not use the API, so it gets no account and no token. It gets no priority class, because some clusters
+    // require a quota for that; so the kubelet may evict it under pressure.
     for absent in ["serviceAccountName", "automountServiceAccountToken", "priorityClassName"] {
         spec.remove(absent);
     }
@@ -31,7 +31,7 @@ pub(super) fn of(args: &Attach) -> Result<Value, Problem> {
     spec.insert("activeDeadlineSeconds".into(), json!(deadline(args).as_secs()));
     let container = spec.get_mut("containers").and_then(|it| it.get_mut(0)).and_then(Value::as_object_mut);
     let container = container.ok_or_else(|| Problem::Found("the manifest has no container".into()))?;
-    // They ask the daemon's socket.
+    // These probes query the daemon's health socket, which `attach` does not have.
     for probe in ["startupProbe", "readinessProbe", "livenessProbe"] {
         container.remove(probe);
     }
@@ -65,7 +65,7 @@ mod tests {
     }
 
     #[test]
-    fn it_has_the_rights_of_the_daemon_set_and_no_token() {
+    fn the_pod_has_the_privileges_of_the_daemon_set_and_no_token() {
         let (pod, daemon) =
             (pod(&["n1", "--image", "x/tracer:1", "--duration", "5m"]), template_spec().expect("a template"));
         let spec = &pod["spec"];

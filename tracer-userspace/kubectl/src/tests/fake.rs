@@ -1,4 +1,4 @@
-//! A server that speaks the API's endpoints that the plugin asks, over real HTTP on loopback.
+//! A server with the API endpoints that the plugin uses, over HTTP on loopback.
 
 use std::collections::HashMap;
 use std::convert::Infallible;
@@ -16,12 +16,12 @@ use hyper_util::rt::TokioIo;
 use serde_json::{Value, json};
 use tokio::net::TcpListener;
 
-/// What a path is answered with.
+/// The answer to a request.
 #[derive(Clone)]
 pub(super) enum Reply {
     Json(u16, Value),
     Log(Bytes),
-    /// Never.
+    /// No answer.
     Silence,
 }
 
@@ -31,7 +31,7 @@ pub(super) struct Fake {
     /// `METHOD path?query` of each request.
     pub(super) asked: Arc<Mutex<Vec<String>>>,
     pub(super) bodies: Arc<Mutex<Vec<Value>>>,
-    /// How long a command waits for it: no test depends on the speed of a server that answers.
+    /// The timeout of commands. It is long if the server answers everything, so that no test depends on its speed.
     pub(super) patience: &'static str,
 }
 
@@ -80,7 +80,7 @@ async fn answer(
     let uri = request.uri();
     let key = format!("{} {}", request.method(), uri.path());
     asked.lock().expect("a list").push(format!("{key}?{}", uri.query().unwrap_or_default()));
-    // A list of one node's pods is the list of all, narrowed.
+    // The list of one node's pods is made from the list of all.
     let node = uri
         .query()
         .and_then(|it| it.split("spec.nodeName%3D").nth(1))

@@ -1,4 +1,4 @@
-//! The page: for people, or one JSON object for scripts.
+//! The page as text, or as one JSON object.
 
 use std::cmp::Reverse;
 use std::time::Duration;
@@ -12,20 +12,20 @@ use tracer_model::plural::counted;
 use tracer_model::record::Cause;
 use tracer_terminal::screen::{Screen, Style};
 
-/// Culprits, workloads and nodes of a cause that are named.
+/// How many culprits, workloads and nodes of a cause are named.
 const NAMED: usize = 3;
-/// Of the nodes that gave nothing.
+/// How many nodes are named in a warning.
 const NAMED_NODES: usize = 10;
 
 /// Which nodes are on the page.
 #[derive(Debug, Default)]
 pub(crate) struct Answers {
     pub(crate) answered: u64,
-    /// Nodes that gave nothing, or not all, and why.
+    /// Nodes with a missing or incomplete log, and why.
     pub(crate) without: Vec<(String, String)>,
     /// Nodes with a longer log than the limit.
     pub(crate) cut: Vec<String>,
-    /// Nodes with another time, in seconds.
+    /// Nodes with a clock that differs, and by how many seconds.
     pub(crate) skewed: Vec<(String, i64)>,
     /// Lines that are no records.
     pub(crate) unreadable: u64,
@@ -42,12 +42,12 @@ impl Page {
         Self { causes: causes.ranked(), answers, since }
     }
 
-    /// Every node that was asked is on it, with all of its log.
+    /// Whether the complete log of every requested node is on the page.
     pub(crate) fn is_whole(&self) -> bool {
         self.answers.without.is_empty() && self.answers.cut.is_empty()
     }
 
-    /// What is missing on it, and what makes it less sure: one line each.
+    /// Warnings about what is missing on the page, or makes it less sure.
     pub(crate) fn warnings(&self) -> Vec<String> {
         let Answers { without, cut, skewed, unreadable, .. } = &self.answers;
         let more =
@@ -186,7 +186,7 @@ fn block(out: &mut String, cause: Cause, tally: &CauseTally, screen: Screen) {
     screen.row(out, "explain", &format!("tracer explain {}", cause.name()));
 }
 
-/// Those with most pods first.
+/// The workloads, those with most pods first.
 fn owners(tally: &CauseTally) -> Vec<(&Owner, u64)> {
     let mut owners: Vec<_> = tally.owners.iter().map(|(owner, pods)| (owner, *pods)).collect();
     owners.sort_by_key(|(_, pods)| Reverse(*pods));

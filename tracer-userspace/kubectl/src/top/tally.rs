@@ -1,4 +1,4 @@
-//! Failures counted by cause and culprit: first of one node while its log passes by, then of all.
+//! Counts failures by cause and culprit: first for one node while its log is read, then for all nodes.
 
 use std::cmp::Reverse;
 use std::collections::hash_map::DefaultHasher;
@@ -12,18 +12,19 @@ use super::super::logs::Sink;
 use super::super::records::Reading;
 use tracer_model::record::{Cause, Culprit, Endpoint, K8s, Outcome, Repeated, Workload};
 
-/// Verdicts of a node that a revision may still take back: it comes within the attempt's last seconds.
+/// Verdicts of a node that a revision can still take back. It comes at most seconds after the attempt's end.
 const OPEN: usize = 512;
-/// Culprits of a cause, and workloads, that are counted apart; the others count as one.
+/// Culprits of a cause that are counted apart; the others count as one.
 const CULPRITS: usize = 256;
+/// Workloads of a cause that are counted; others are skipped.
 const WORKLOADS: usize = 4096;
-/// Pods of one node and group that are counted apart: a node has 250 by design.
+/// Pods of one node and group that are counted: tracer is designed for nodes with 250 pods.
 const PODS: usize = 4096;
 
 /// A workload with its namespace.
 pub(crate) type Owner = (String, Workload);
 
-/// What is counted of a verdict.
+/// The fields of a verdict that are counted.
 #[derive(Deserialize)]
 struct Fields {
     seq: u64,
@@ -72,7 +73,7 @@ impl NodeTally {
         self.reading.times.as_ref().and_then(|(_, last)| last.parse().ok())
     }
 
-    /// All that stands.
+    /// The counts without the revised verdicts.
     pub(crate) fn finish(&mut self) -> HashMap<(Cause, Option<String>), Group> {
         while let Some(open) = self.open.pop_front() {
             self.count(open);
@@ -82,7 +83,7 @@ impl NodeTally {
 
     fn take(&mut self, fields: Fields, us: i64) {
         if let Some(seq) = fields.revises {
-            // One of those that the record stands for.
+            // A revision replaces one of the verdicts that the record stands for.
             self.open.iter_mut().filter(|it| it.seq == seq).for_each(|it| it.count -= 1);
             self.open.retain(|it| it.count > 0);
         }
@@ -132,7 +133,7 @@ impl Sink for NodeTally {
     }
 }
 
-/// Which pod it is; without one, what was dialled.
+/// A hash of the pod; of the address that was dialled if no pod is known.
 fn hash_of(fields: &Fields) -> u64 {
     let mut hasher = DefaultHasher::new();
     match &fields.k8s {
@@ -143,7 +144,7 @@ fn hash_of(fields: &Fields) -> u64 {
     hasher.finish()
 }
 
-/// The culprit without what differs from node to node: process ids and paths in `/proc`.
+/// The culprit as text, without what differs between nodes: process ids and paths in `/proc`.
 fn text_of(culprit: &Culprit) -> String {
     let exe = culprit.exe.as_ref().filter(|exe| !exe.starts_with("/proc/"));
     let name = exe.map_or_else(|| culprit.comm.clone(), |exe| format!("{} ({exe})", culprit.comm));
@@ -156,7 +157,7 @@ fn text_of(culprit: &Culprit) -> String {
 pub(crate) struct CauseTally {
     pub(crate) verdicts: u64,
     pub(crate) pods: u64,
-    /// Nodes, and when it began on each, µs.
+    /// Nodes, and the first failure on each, µs.
     pub(crate) nodes: BTreeMap<String, i64>,
     pub(crate) last_us: i64,
     pub(crate) culprits: BTreeMap<String, Nodes>,
@@ -202,7 +203,7 @@ impl Causes {
         }
     }
 
-    /// Those that hit most pods first; what nothing explains last.
+    /// The causes with most pods first; `unexplained` last.
     pub(crate) fn ranked(self) -> Vec<(Cause, CauseTally)> {
         let mut all: Vec<_> = self.0.into_iter().collect();
         all.sort_by_key(|(cause, it)| (*cause == Cause::Unexplained, Reverse((it.pods, it.nodes.len(), it.verdicts))));
@@ -222,7 +223,7 @@ impl CauseTally {
         nodes.count += 1;
     }
 
-    /// When it began, µs.
+    /// The first failure, µs.
     pub(crate) fn first_us(&self) -> i64 {
         self.nodes.values().copied().min().unwrap_or_default()
     }

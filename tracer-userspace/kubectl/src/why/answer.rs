@@ -1,4 +1,4 @@
-//! The answer in one sentence, and what was looked at where there is none.
+//! The answer in one sentence, and what the log has if there is no answer.
 
 use jiff::Timestamp;
 
@@ -11,10 +11,10 @@ use tracer_model::record::VerdictBody;
 use tracer_output::sink::findings;
 use tracer_terminal::screen::Screen;
 
-/// A probe that goes on failing has a verdict at least once in this time: `--repeat-interval` is a minute.
+/// A probe that keeps failing has a record at least this often: `--repeat-interval` is a minute by default.
 const RECENT_S: i64 = 180;
 
-/// `cart-0 is not ready: …; fix: …`, only of a probe that decides whether the pod is ready.
+/// `cart-0 is not ready: …; fix: …`. Only a probe that decides readiness gives the reason.
 pub(super) fn text(of_pod: &OfPod, seen: &Seen, daemon: &Daemon, now: Timestamp) -> String {
     let pod = &of_pod.pod;
     let subject = format!("{} {}", pod.full_name(), state(pod));
@@ -40,7 +40,7 @@ pub(super) fn text(of_pod: &OfPod, seen: &Seen, daemon: &Daemon, now: Timestamp)
     format!("{subject}{waiting}; tracer has no failed probe of it {window}; a connection to it failed {when}: {reason}")
 }
 
-/// What a failed liveness probe leads to. A probe that errored counts neither way.
+/// The effect of a failed liveness probe. The kubelet ignores a probe that ended in an error.
 fn restart(body: &VerdictBody) -> String {
     if body.kubelet.as_ref().is_some_and(|it| it.result == KubeletResult::Error) {
         return String::new();
@@ -69,14 +69,14 @@ fn fix(body: &VerdictBody) -> Option<String> {
     Some(body.verdict.remediation.to_string()).filter(|fix| !fix.is_empty())
 }
 
-/// The probe fails now, and not only some time ago: else what failed then may be no reason any more.
+/// Whether the failure is recent. An old failure may not be the reason any more.
 fn is_recent(failure: &Failure, now: Timestamp) -> bool {
     let period = failure.body.probe.as_ref().and_then(|probe| probe.period_s).map_or(0, i64::from);
     let age = failure.time.parse::<Timestamp>().map(|time| now.as_second() - time.as_second());
     age.is_ok_and(|age| age <= RECENT_S.max(3 * period))
 }
 
-/// How it is with the pod, as the API has it.
+/// The state of the pod by the API.
 fn state(pod: &Pod) -> String {
     match pod.status.phase.as_str() {
         _ if pod.metadata.deletion_timestamp.is_some() => "is being deleted".into(),
@@ -93,7 +93,7 @@ fn restarts(pod: &Pod) -> u32 {
     pod.status.container_statuses.iter().map(|it| it.restart_count).max().unwrap_or_default()
 }
 
-/// What a container waits for: nobody probes it before it runs.
+/// Why a container waits to start. The kubelet does not probe it before it runs.
 fn waiting(pod: &Pod) -> Option<String> {
     let statuses = pod.status.init_container_statuses.iter().chain(&pod.status.container_statuses);
     let wait = |it: &ContainerStatus| {
@@ -104,7 +104,7 @@ fn waiting(pod: &Pod) -> Option<String> {
     statuses.into_iter().find_map(wait)
 }
 
-/// `between … and … in the log of …`
+/// `from … to … UTC in the log of …`
 fn window(seen: &Seen, daemon: &Daemon) -> String {
     let clock = |time: &str| time.get(..19).unwrap_or(time).replace('T', " ");
     match &seen.reading.times {
@@ -113,7 +113,7 @@ fn window(seen: &Seen, daemon: &Daemon) -> String {
     }
 }
 
-/// Where nothing is known: what was read, and what is wrong with the node.
+/// For a pod without a verdict: what was read, and the findings of the node.
 pub(super) fn describe_log(seen: &Seen, daemon: &Daemon, screen: Screen) -> String {
     let mut out = String::new();
     let mut row = |word: &str, text: &str| screen.row(&mut out, word, text);

@@ -1,4 +1,4 @@
-//! What one log says of some pods. Memory is bounded whatever the log's length.
+//! Collects the verdicts of some pods from one log. Memory does not grow with the log.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -10,7 +10,7 @@ use tracer_model::event::ProbeType;
 use tracer_model::plural::counted;
 use tracer_model::record::{Body, Cause, FindingBody, K8s, Outcome, Record, StartBody, Status, Subject, VerdictBody};
 
-/// Failures that stand and can be the answer, of each effect. One is revised within its attempt's last seconds.
+/// Failures of each effect that are remembered. A revision comes at most seconds after its attempt's end.
 const STANDING: usize = 32;
 /// Checks of a node that are kept.
 const CHECKS: usize = 256;
@@ -29,11 +29,11 @@ pub(crate) struct Seen {
 
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Effect {
-    /// The pod is not ready: a readiness or startup probe, or one of a type that is not known.
+    /// The pod is not ready: a readiness or startup probe, or a probe of unknown type.
     Unready,
     /// The kubelet restarts the container: a liveness probe.
     Restart,
-    /// None: a connection that is no probe's.
+    /// No effect: a connection of another process.
     None,
 }
 
@@ -57,7 +57,8 @@ pub(crate) struct OfPod {
     pub(crate) pod: Pod,
     /// The newest verdicts, in order.
     pub(crate) kept: VecDeque<Record>,
-    /// Failures that no revision took back, the newest last. By effect, so that clients cannot displace the probes.
+    /// Failures that are not revised, the newest last. They are kept by effect, so that failed connections of clients do
+    /// not displace failed probes.
     standing: BTreeMap<Effect, VecDeque<Failure>>,
     causes: BTreeMap<Cause, u64>,
     first_time: String,
@@ -83,7 +84,7 @@ impl Seen {
         }
     }
 
-    /// Checks that are not well, as they were read last.
+    /// The newest finding of each check that is not ok.
     pub(crate) fn findings(&self) -> impl Iterator<Item = &FindingBody> {
         self.findings.values().filter(|it| it.status != Status::Ok)
     }
@@ -94,7 +95,7 @@ impl Seen {
             "verdict" => {
                 let container = self.container.as_ref();
                 let k8s = head.k8s.filter(|k8s| container.is_none() || k8s.container_name.as_ref() == container);
-                let of_pod = k8s.and_then(|k8s| self.pods.iter_mut().find(|it| it.is_it(&k8s)));
+                let of_pod = k8s.and_then(|k8s| self.pods.iter_mut().find(|it| it.is_about(&k8s)));
                 match of_pod {
                     Some(of_pod) => self.reading.unreadable += u64::from(of_pod.take(line, self.tail).is_err()),
                     None => self.others += 1,
@@ -115,8 +116,8 @@ impl Seen {
 }
 
 impl OfPod {
-    /// By uid where both are known: a StatefulSet's next pod has the same name.
-    fn is_it(&self, k8s: &K8s) -> bool {
+    /// Compares uids if both are known, because the next pod of a StatefulSet has the same name.
+    fn is_about(&self, k8s: &K8s) -> bool {
         match &k8s.pod_uid {
             Some(uid) if !self.pod.metadata.uid.is_empty() => self.pod.has_uid(uid),
             _ => {
@@ -144,7 +145,7 @@ impl OfPod {
         Ok(())
     }
 
-    /// The newest failure of this effect, and of several at the end one that names a cause.
+    /// The newest failure of this effect. A failure of the last minute with a named cause is preferred.
     pub(crate) fn failure(&self, effect: Effect) -> Option<&Failure> {
         let standing = self.standing.get(&effect)?;
         let last = standing.back()?;
@@ -153,12 +154,12 @@ impl OfPod {
         standing.iter().rev().take_while(is_near).find(is_named).or(Some(last))
     }
 
-    /// The log has a verdict on it.
+    /// Whether the log has a verdict about the pod.
     pub(crate) fn is_known(&self) -> bool {
         !self.causes.is_empty()
     }
 
-    /// How many verdicts are not printed, and what they say.
+    /// The line about all verdicts, if some of them are not printed: how many there are, and their causes.
     pub(crate) fn earlier(&self) -> Option<String> {
         let count: u64 = self.causes.values().sum();
         let kept = |record: &Record| if let Body::Verdict(body) = &record.body { body.count() } else { 0 };

@@ -26,7 +26,7 @@ pub enum Scope {
 pub enum Severity {
     /// An attempt failed.
     Error,
-    /// Nothing that counts as failed yet, such as an attempt within the budget of a start.
+    /// No failure of its own: a start within its budget, or what stands beside another cause.
     Warning,
     /// Nothing failed.
     Info,

@@ -14,7 +14,7 @@ pub fn nftables(bytes: &[u8]) {
     flatten(&tables, truncated);
     let _ = (node_ports::in_chain(&tables), node_ports::in_maps(&tables));
     flushes::hear(bytes);
-    tracer_node::flushes::hear(bytes);
+    tracer_node::flushes::fuzz_reports(bytes);
 }
 
 /// Parses a table of x_tables: a byte for the family, `struct ipt_getinfo`, entries.

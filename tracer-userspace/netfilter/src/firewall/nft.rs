@@ -158,7 +158,7 @@ impl Reader {
         Some(())
     }
 
-    /// Adds an empty chain, whose rules follow.
+    /// Adds an empty chain. Its rules follow.
     fn begin_chain(&mut self, family: u8, table: &str, chain: &str) {
         let Some(table) = self.table(family, table.to_owned()) else { return };
         self.chain_at.insert((table, chain.to_owned()), self.tables[table].chains.len());

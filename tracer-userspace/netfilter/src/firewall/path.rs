@@ -52,7 +52,7 @@ struct Left {
     compared: usize,
 }
 
-/// Where a step continues whose target is not known yet.
+/// Where a step continues if its target is not known yet.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Exit {
     /// After its chain.
@@ -71,7 +71,7 @@ struct PathWalk<'a> {
     left: &'a mut Left,
 }
 
-/// The numbers of the steps whose target is not known yet.
+/// The numbers of the steps without a known target yet.
 #[derive(Default)]
 struct Open {
     chain: Vec<usize>,

@@ -32,7 +32,7 @@ enum Act {
     Return,
     Jump(usize),
     Goto(usize),
-    /// A verdict map whose port ranges do not overlap.
+    /// A verdict map with port ranges that do not overlap.
     Map(Vec<((u16, u16), Act)>),
 }
 

@@ -13,7 +13,7 @@ fn counters_are_found_by_their_names() {
 }
 
 #[test]
-fn a_listener_of_ours_is_seen_with_its_queue() {
+fn a_listener_is_reported_with_its_queue() {
     let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("a listener");
     let addr = listener.local_addr().expect("its address");
     let _waiting = std::net::TcpStream::connect(addr).expect("a connection");
@@ -25,9 +25,9 @@ fn a_listener_of_ours_is_seen_with_its_queue() {
     assert!(state.backlog > 0 && *inode > 0);
 }
 
-/// Before it is accepted, after that, and once it was read.
+/// Reads the connection before the server accepts it, after that, and after the server has read all.
 #[test]
-fn what_lies_unread_in_a_connection_is_seen() {
+fn unread_bytes_of_a_connection_are_reported() {
     let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("a listener");
     let addr = listener.local_addr().expect("its address");
     let mut client = std::net::TcpStream::connect(addr).expect("a connection");
@@ -43,7 +43,7 @@ fn what_lies_unread_in_a_connection_is_seen() {
 }
 
 #[test]
-fn we_serve_our_own_listener() {
+fn this_process_serves_its_own_listener() {
     let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("a listener");
     let addr = listener.local_addr().expect("its address");
     let inodes = listeners(addr, false).expect("sock_diag").into_iter().map(|(_, inode)| inode).collect();
@@ -56,7 +56,7 @@ fn we_serve_our_own_listener() {
 }
 
 #[test]
-fn of_many_listeners_the_fullest_that_a_syn_may_meet_are_kept() {
+fn of_many_listeners_the_fullest_that_can_get_the_syn_are_kept() {
     let target = IpAddr::from([10, 88, 0, 4]);
     let listener = |ip: [u8; 4], waiting| {
         let addr = SocketAddr::from((ip, 80));
@@ -74,18 +74,18 @@ fn of_many_listeners_the_fullest_that_a_syn_may_meet_are_kept() {
     assert_eq!(
         few.listeners().iter().map(|(it, _)| it.waiting).collect::<Vec<_>>(),
         [0, 1, 2],
-        "as the kernel has them"
+        "in the kernel's order"
     );
 }
 
 #[test]
-fn the_address_of_a_service_is_nobodys() {
+fn an_address_on_the_ipvs_device_alone_has_no_owner() {
     let target = SocketAddr::from(([10, 96, 0, 1], 443));
     let holders = |names: &[&str]| {
         let link = |name: &&str| LinkState { name: (*name).into(), addrs: vec![target.ip()], ..LinkState::default() };
         let (netns, links) = (Some(Netns(1)), names.iter().map(link).collect());
         let read = Inspection { netns, links, listeners: Some(Vec::new()), ..Inspection::nothing(Netns(1), target) };
-        unless_for_ipvs(read)
+        without_ipvs_address(read)
     };
     assert_eq!(holders(&["kube-ipvs0"]), Inspection::nothing(Netns(1), target));
     assert_eq!(holders(&["kube-ipvs0", "eth0"]).netns, Some(Netns(1)), "the node's own, too");
@@ -94,29 +94,32 @@ fn the_address_of_a_service_is_nobodys() {
 }
 
 #[test]
-fn only_the_entry_of_the_routes_device_counts() {
+fn only_the_neighbour_entry_on_the_routes_device_is_needed() {
     let entry = |ifindex| NeighbourState { addr: Ipv4Addr::new(10, 0, 0, 5).into(), state: "failed".into(), ifindex };
     let mut route = vec![0; RTMSG];
     route.extend_from_slice(&[8, 0, 4, 0, 2, 0, 0, 0]);
     let on_link = parse_route(&route).expect("a device");
-    assert_eq!([2, 3].map(|ifindex| on_link.asks(&entry(ifindex))), [true, false]);
+    assert_eq!([2, 3].map(|ifindex| on_link.needs(&entry(ifindex))), [true, false]);
     route.extend_from_slice(&[8, 0, 5, 0, 10, 0, 0, 1]);
     let by_gateway = parse_route(&route).expect("a device");
-    assert!(!by_gateway.asks(&entry(2)), "the gateway is asked for");
+    assert!(!by_gateway.needs(&entry(2)), "the gateway's entry is needed");
     assert_eq!(parse_route(&[0; RTMSG]), None);
 }
 
 #[test]
-fn the_route_to_ourselves_leads_over_lo() {
+fn the_route_to_loopback_uses_lo() {
     for own in [IpAddr::from(Ipv4Addr::LOCALHOST), IpAddr::from(Ipv6Addr::LOCALHOST)] {
         // Without IPv6 there is no such route.
-        let way = way_to(own).ok().flatten();
-        assert!(way == Some(Way { ifindex: 1, by_gateway: false }) || (own.is_ipv6() && way.is_none()), "{way:?}");
+        let route = route_to(own).ok().flatten();
+        assert!(
+            route == Some(Route { ifindex: 1, by_gateway: false }) || (own.is_ipv6() && route.is_none()),
+            "{route:?}"
+        );
     }
 }
 
 #[test]
-fn there_is_a_way_to_where_one_comes_from() {
+fn loopback_has_a_source_address_and_a_route_back() {
     let own: IpAddr = Ipv4Addr::LOCALHOST.into();
     assert_eq!(source_to(SocketAddr::new(own, 80)), Some(own));
     assert_eq!(no_way_back(own, own), None);

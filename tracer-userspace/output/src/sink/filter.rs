@@ -157,7 +157,7 @@ impl Met {
             (0, None) => format!(": none matches `{}`", [pods, causes].join(" ").trim()),
             _ => format!(": those that match `{}`", [pods, causes].join(" ").trim()),
         };
-        // The kubelet also reports failures whose attempt tracer did not see.
+        // The kubelet also reports failures of attempts that tracer did not see.
         let failures = counted(failures.max(shown), "failure");
         Some(format!("{shown} of {failures} shown{reason}"))
     }

@@ -131,7 +131,7 @@ impl Repeats {
         in_order(std::mem::take(&mut self.series).into_values().filter_map(|series| series.held).collect())
     }
 
-    /// At the limit, removes the series whose last verdict is the oldest.
+    /// At the limit, removes the series with the oldest last verdict.
     fn make_room(&mut self) -> Option<HeldVerdicts> {
         if self.series.len() < MAX_SERIES {
             return None;

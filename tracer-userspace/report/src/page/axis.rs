@@ -1,11 +1,11 @@
-//! Where on the axis of time something stands, in percent of its width.
+//! The axis of time: converts times and columns to percent of its width.
 
 use super::super::tally::Scale;
 use super::words;
 
-/// Columns at least: one moment alone is a mark, not a block.
+/// The axis has at least this many columns, so that a single moment is a thin mark.
 const LEAST: i64 = 60;
-/// Marks with a time, more or less.
+/// About how many times are written at the axis.
 const TICKS: i64 = 5;
 /// Distances between ticks, µs.
 const STEPS: [i64; 31] = {
@@ -68,7 +68,7 @@ impl Axis {
         self.span.1.saturating_sub(self.span.0)
     }
 
-    /// How much time a column is, µs.
+    /// The time of a column, µs.
     pub(super) const fn width_us(&self) -> i64 {
         1 << self.shift
     }
@@ -92,7 +92,7 @@ impl Axis {
         percent(2 * (column - self.first) + 1, 2 * self.columns)
     }
 
-    /// Which end of a text stands at this moment, so that it does not leave the axis.
+    /// How a text is aligned to this moment, so that it stays inside the axis.
     pub(super) fn anchor(&self, us: i64) -> &'static str {
         let (begin, shown) = (self.begin(self.first), self.columns << self.shift);
         match us.saturating_sub(begin) / (shown / 20).max(1) {
@@ -102,14 +102,14 @@ impl Axis {
         }
     }
 
-    /// A moment, percent; what lies beyond the view is at its edge.
+    /// A moment, percent. A moment outside of the view is at the edge.
     pub(super) fn moment(&self, us: i64) -> String {
         let begin = self.begin(self.first);
         let end = begin.saturating_add(self.columns << self.shift);
         percent(us.clamp(begin, end) - begin, end - begin)
     }
 
-    /// The moments that are written at the axis.
+    /// The times that are written at the axis.
     pub(super) fn ticks(&self) -> Vec<(i64, String)> {
         let shown = self.columns << self.shift;
         let step = STEPS.into_iter().find(|step| shown / step <= TICKS).unwrap_or(shown / TICKS);

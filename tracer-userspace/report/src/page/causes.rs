@@ -10,30 +10,30 @@ use super::words::{clock, count, inline, number, safe};
 use tracer_model::record::{Block, Remediation, Section};
 use tracer_output::sink::pretty::describe_culprit;
 
-/// Different fixes, and culprits, that are shown of a cause.
+/// Fixes, and culprits, that are shown for a cause.
 const VARIANTS: usize = 5;
-/// Pods that are named of a cause.
+/// Pods that are named for a cause.
 const PODS: usize = 8;
 
-/// Something reported of several pods.
+/// Different texts, and how many pods have each.
 type Variants<T> = Vec<(T, u64)>;
 
-/// What the kept verdicts of a cause say, the more frequent first.
+/// Summary, fixes and culprits of the kept verdicts of a cause, the most frequent first.
 pub(super) struct CauseDetails {
     why: String,
     fixes: Variants<Remediation>,
     culprits: Variants<String>,
 }
 
-/// Causes in the table at the top; the rest is folded.
+/// Causes that the table at the top shows; the others are folded.
 const TOP: usize = 8;
 
-/// Those of all causes, in their order.
+/// The details of all causes, in their order.
 pub(super) fn details(view: &View) -> Vec<CauseDetails> {
-    (0..view.groups.len()).map(|place| noted(view, place)).collect()
+    (0..view.groups.len()).map(|place| collect_details(view, place)).collect()
 }
 
-/// The causes at a glance, each with its fix and a link to its card.
+/// The table of the causes, each with its fix and a link to its card.
 pub(super) fn table(view: &View, details: &[CauseDetails]) -> Markup {
     let (top, rest) = view.groups.split_at(view.groups.len().min(TOP));
     html! {
@@ -80,7 +80,7 @@ fn rows(view: &View, details: &[CauseDetails], first: usize, groups: &[GroupView
     }
 }
 
-/// A card for each cause; those that only mislead are folded.
+/// A card for each cause; causes without a failure are folded.
 pub(super) fn section(view: &View, details: &[CauseDetails]) -> Markup {
     let failures = view.groups.iter().take_while(|it| !it.group.noise).count();
     let cards = |from: usize, groups: &[GroupView]| {
@@ -145,7 +145,7 @@ fn shown(block: &Block) -> Markup {
     }
 }
 
-/// The pod, or how many.
+/// The name of the pod, or the number of pods.
 fn pod_or_count(view: &View, place: usize, group: &GroupView) -> Markup {
     let only = if group.pods == 1 { view.cells(place).next() } else { None };
     html! {
@@ -156,7 +156,7 @@ fn pod_or_count(view: &View, place: usize, group: &GroupView) -> Markup {
     }
 }
 
-/// The letter of a cause in its colour.
+/// The letter of a cause, in the colour of the cause.
 pub(super) fn chip(place: usize) -> Markup {
     html! { span.chip .(colour(place)) { (letter(place)) } }
 }
@@ -178,7 +178,7 @@ fn variants<T>(word: &str, variants: &Variants<T>, shown: fn(&T) -> Markup) -> M
     }
 }
 
-/// The first verdict of the pod that it hit most, and the names of the others.
+/// The first verdict of the pod with most failures, and the names of the other pods.
 fn evidence(view: &View, place: usize) -> Markup {
     let cells: Vec<_> = view.cells(place).collect();
     let example = cells.iter().find_map(|(row, cell)| cell.lane.first.as_deref().map(|first| (row, first)));
@@ -205,8 +205,8 @@ fn evidence(view: &View, place: usize) -> Markup {
     }
 }
 
-/// What the kept verdicts say.
-fn noted(view: &View, place: usize) -> CauseDetails {
+/// Collects the details of a cause from its kept verdicts.
+fn collect_details(view: &View, place: usize) -> CauseDetails {
     let (mut fixes, mut culprits): (BTreeMap<Remediation, u64>, BTreeMap<String, u64>) = Default::default();
     let mut why = None;
     for (_, cell) in view.cells(place) {

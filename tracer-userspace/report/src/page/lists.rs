@@ -1,4 +1,4 @@
-//! What stands below the timeline: each pod with each cause and its evidence, events, findings, what was read.
+//! The lists below the timeline: pods with their causes and evidence, events, findings, sources.
 
 use maud::{Markup, html};
 
@@ -10,9 +10,9 @@ use tracer_model::record::{FindingBody, Status};
 use tracer_output::sink::findings;
 use tracer_output::sink::pretty::describe_culprit;
 
-/// Lines that are shown at once; the rest is folded.
+/// Lines that are shown unfolded.
 const OPEN: usize = 20;
-/// Lines at all.
+/// Lines on the page at most.
 const CASES: usize = 2000;
 
 /// Each pod with each of its causes.
@@ -41,7 +41,7 @@ pub(super) fn cases(view: &View) -> Markup {
     }
 }
 
-/// A line that opens to its evidence.
+/// A line that can be unfolded to its evidence.
 fn case(view: &View, row: &Row, cell: &Cell) -> Markup {
     html! { details.case { summary { (line(view, row, cell)) } (evidence(cell)) } }
 }

@@ -6,9 +6,9 @@ use super::causes::chip;
 use super::view::{Cell, Row, View, colour, letter};
 use super::words::{clock, count, date, duration, number, safe};
 
-/// Rows that are shown at once; the rest is folded.
+/// Rows that are shown unfolded.
 const OPEN: usize = 20;
-/// Rows that are shown at all.
+/// Rows on the page at most.
 const ROWS: usize = 500;
 /// Events that draw a line through all rows.
 const LINES: usize = 60;
@@ -53,7 +53,7 @@ pub(super) fn section(view: &mut View) -> Markup {
     }
 }
 
-/// What a column is, in words: its width is a power of two, which nobody wants to read.
+/// The time of a column, rounded: its width is a power of two in µs.
 fn about(us: i64) -> String {
     format!("about {}", duration(us))
 }
@@ -68,7 +68,7 @@ fn ticks(view: &View) -> Markup {
     }
 }
 
-/// Times of loss as bands, and events as lines, behind all rows.
+/// Draws times with lost events as bands, and events as lines, behind all rows.
 fn overlay(view: &mut View) -> Markup {
     let axis = view.axis;
     let gaps = view.losses.gaps().to_vec();
@@ -87,14 +87,14 @@ fn overlay(view: &mut View) -> Markup {
     }
 }
 
-/// Two percentages as a band, never thinner than a line.
+/// Draws a band between two percentages, at least as thick as a line.
 fn band(from: &str, to: &str) -> Markup {
     let value = |text: &str| text.trim_end_matches('%').parse::<f64>().unwrap_or(0.0);
     let width = format!("{:.2}%", (value(to) - value(from)).max(0.4));
     html! { rect.loss x=(from) width=(width) y="0" height="100%" {} }
 }
 
-/// A kind of event of the nodes.
+/// The lane of a kind of node events.
 fn events(view: &View, kind: &str, columns: &[(i64, u64)]) -> Markup {
     let axis = &view.axis;
     html! {
@@ -124,7 +124,7 @@ fn pod(view: &View, row: &Row) -> Markup {
     }
 }
 
-/// A pod's name, how many of its attempts failed, and of how many where that is known.
+/// A pod's name, how many of its attempts failed, and how many attempts it had if that is known.
 fn name(view: &View, row: &Row) -> Markup {
     let name = safe(&view.pod_name(&row.key));
     html! {
@@ -137,7 +137,7 @@ fn name(view: &View, row: &Row) -> Markup {
     }
 }
 
-/// The bars of a cause at a pod; those with a verdict that is shown below lead to it.
+/// The bars of a cause at a pod. A bar links to its verdict if that is on the page.
 fn lane(view: &View, row: &Row, cell: &Cell, first: bool) -> Markup {
     let axis = &view.axis;
     let most = cell.columns.iter().map(|&(_, n)| n).max().unwrap_or(1);
@@ -177,7 +177,7 @@ fn bar(view: &View, cause: &str, column: i64, n: u64, most: u64) -> Markup {
     }
 }
 
-/// A lane in words.
+/// Describes a lane as text.
 fn describe(view: &View, what: &str, columns: &[(i64, u64)]) -> String {
     let total: u64 = columns.iter().map(|&(_, n)| n).sum();
     let time = |column: Option<&(i64, u64)>| {

@@ -1,4 +1,4 @@
-//! One verdict with everything that decided it.
+//! One verdict with its evidence, culprit and fix.
 
 use maud::{Markup, html};
 
@@ -72,7 +72,7 @@ pub(super) fn fix(fix: &Remediation) -> Markup {
     }
 }
 
-/// What makes it less sure.
+/// What makes the verdict less sure.
 fn doubt(body: &VerdictBody) -> Option<String> {
     let verdict = &body.verdict;
     let lost = (verdict.lost_events > 0).then(|| format!("{} events were lost meanwhile", verdict.lost_events));

@@ -1,4 +1,4 @@
-//! The tally put in order: the worst first.
+//! The tally, sorted for the page: the worst first.
 
 use std::collections::{BTreeMap, HashSet};
 
@@ -9,7 +9,7 @@ use super::axis::Axis;
 use super::words;
 use tracer_model::record::{FindingBody, Status};
 
-/// Pods with a cause that have their evidence on the page.
+/// Pairs of pod and cause that have their evidence on the page.
 pub(super) const WITH_EVIDENCE: usize = 250;
 /// Colours that are distinguished.
 const COLOURS: usize = 8;
@@ -26,7 +26,7 @@ pub(super) struct Row {
 
 /// One cause at one pod.
 pub(super) struct Cell {
-    /// Place of the cause in the list of causes.
+    /// Index of the cause in the list of causes.
     pub(super) group: usize,
     pub(super) lane: Lane,
     pub(super) columns: Vec<(i64, u64)>,
@@ -35,9 +35,9 @@ pub(super) struct Cell {
 /// A cause over all pods.
 pub(super) struct GroupView {
     pub(super) group: Group,
-    /// Verdicts that stand.
+    /// Verdicts that are not revised.
     pub(super) count: u64,
-    /// Pods that it hit.
+    /// Pods with this cause.
     pub(super) pods: u64,
     pub(super) sure: [u64; 3],
     pub(super) span: (i64, i64),
@@ -50,7 +50,7 @@ pub(super) struct View {
     pub(super) rows: Vec<Row>,
     /// Numbers of the verdicts with evidence on the page.
     pub(super) evidence: HashSet<u64>,
-    /// Pods without one.
+    /// Pods without a verdict.
     pub(super) clean: u64,
     pub(super) failures: u64,
     pub(super) misleading: u64,
@@ -62,9 +62,9 @@ pub(super) struct View {
     pub(super) losses: Losses,
     pub(super) findings: BTreeMap<(String, String), FindingBody>,
     pub(super) runs: Ends<Run>,
-    /// Why the filter let no failure through.
+    /// Why no failure passed the filter.
     pub(super) hidden: Option<String>,
-    /// What is true of the numbers and not to be seen in them.
+    /// What a reader must know about the numbers.
     pub(super) notes: Vec<String>,
 }
 
@@ -108,7 +108,7 @@ impl View {
         }
     }
 
-    /// A pod's name; with its node where there are several.
+    /// A pod's name, with its node if there are several nodes.
     pub(super) fn pod_name(&self, key: &PodKey) -> String {
         match (self.nodes.len() > 1, key.node.is_empty()) {
             (true, false) => format!("{} on {}", key.name, key.node),
@@ -116,7 +116,7 @@ impl View {
         }
     }
 
-    /// Cells of a cause, those of the worst pod first.
+    /// Cells of a cause, the one with most verdicts first.
     pub(super) fn cells(&self, group: usize) -> impl Iterator<Item = (&Row, &Cell)> {
         let cells = self.rows.iter().flat_map(|row| row.cells.iter().map(move |cell| (row, cell)));
         let mut cells: Vec<_> = cells.filter(|(_, cell)| cell.group == group).collect();
@@ -126,7 +126,7 @@ impl View {
 }
 
 impl Cell {
-    /// Its first and its last verdict, if they are two.
+    /// The first and the last verdict, or the only one.
     pub(super) fn examples(&self) -> impl Iterator<Item = &Example> {
         let (first, last) = (self.lane.first.as_deref(), self.lane.last.as_deref());
         first.into_iter().chain(last.filter(|last| first.is_none_or(|first| first.id != last.id)))
@@ -139,12 +139,12 @@ pub(super) fn letter(group: usize) -> String {
     if group < 26 { letter.to_string() } else { format!("{letter}{}", group / 26 + 1) }
 }
 
-/// The class that gives a cause its colour.
+/// The CSS class of a cause, which gives its colour.
 pub(super) fn colour(group: usize) -> String {
     format!("c{}", group % COLOURS)
 }
 
-/// The strongest confidence of some verdicts, and `and weaker` if they are not alike.
+/// The confidence of some verdicts; if it differs, the count of each, the strongest first.
 pub(super) fn sure(counts: [u64; 3]) -> String {
     let some = SURE.iter().zip(counts).rev().filter(|(_, count)| *count > 0);
     let some: Vec<_> = some.map(|(confidence, count)| (confidence.name(), count)).collect();
@@ -154,7 +154,7 @@ pub(super) fn sure(counts: [u64; 3]) -> String {
     }
 }
 
-/// All causes; failures before what only misleads, then by severity, scope (the node first) and count.
+/// All causes: failures before noise, then by severity, scope (the node first) and count.
 fn groups(pods: &[(PodKey, Pod)]) -> Vec<GroupView> {
     let mut sums: BTreeMap<Group, GroupView> = BTreeMap::new();
     for (&group, lane) in pods.iter().flat_map(|(_, pod)| &pod.lanes) {
@@ -194,7 +194,7 @@ fn evidence(rows: &[Row]) -> HashSet<u64> {
     cells.flat_map(Cell::examples).map(|example| example.id).collect()
 }
 
-/// What the reader of the numbers has to know.
+/// What a reader must know about the numbers.
 fn notes(tally: &Tally, faults: &[String]) -> Vec<String> {
     let mut notes = faults.to_vec();
     let lost: Vec<_> =
@@ -232,7 +232,7 @@ mod tests {
     }
 
     #[test]
-    fn confidence_is_one_word_where_it_is_one() {
+    fn counts_of_confidences_are_shown_only_if_they_differ() {
         assert_eq!(sure([0, 0, 4]), "proven");
         assert_eq!(sure([1, 0, 4]), "4 proven, 1 possible");
     }

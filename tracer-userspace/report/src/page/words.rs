@@ -1,4 +1,4 @@
-//! Numbers, times and names in words.
+//! Numbers, times and names as text.
 
 use jiff::Timestamp;
 use maud::{Markup, html};
@@ -25,7 +25,7 @@ pub(super) fn count(n: u64, word: &str) -> String {
     format!("{} {word}{}", number(n), plural::ending(n))
 }
 
-/// The time of day: of a short span with milliseconds, of more than a day with the date.
+/// The time of day: with milliseconds in a short span, with the date in a span of more than a day.
 pub(super) fn clock(us: i64, span_us: i64) -> String {
     const SECOND: i64 = 1_000_000;
     let form = match span_us {
@@ -62,12 +62,12 @@ pub(super) fn duration(us: i64) -> String {
     }
 }
 
-/// Text from outside as it may stand on the page; the template escapes it.
+/// Text from outside without unsafe characters. The template escapes HTML.
 pub(super) fn safe(text: &str) -> String {
     screen::safe(text)
 }
 
-/// A text of ours: what stands between backticks is code, and `**` is not shown.
+/// Our own text: the part between backticks is code, and `**` is removed.
 pub(super) fn inline(text: &str) -> Markup {
     let text = safe(text).replace("**", "");
     let parts: Vec<&str> = text.split('`').collect();
@@ -98,7 +98,7 @@ mod tests {
     }
 
     #[test]
-    fn times_are_as_exact_as_is_of_use() {
+    fn precision_depends_on_the_length_of_the_time() {
         let us = 1_767_323_045_678_901;
         assert_eq!(clock(us, 1), "03:04:05.678");
         assert_eq!(clock(us, 3_600_000_000), "03:04:05");

@@ -1,8 +1,8 @@
-//! The first and the last few of many.
+//! The first and the last few items of many.
 
 use std::collections::VecDeque;
 
-/// Keeps the first and the last of what it is given, and counts the rest.
+/// Keeps the first and the last items, and counts the others.
 #[derive(Debug)]
 pub(crate) struct Ends<T> {
     first: Vec<T>,
@@ -12,7 +12,7 @@ pub(crate) struct Ends<T> {
 }
 
 impl<T> Ends<T> {
-    /// Keeps so many of each end.
+    /// Keeps this many of the first, and of the last.
     pub(crate) const fn new(each: usize) -> Self {
         Self { first: Vec::new(), last: VecDeque::new(), each, seen: 0 }
     }
@@ -33,12 +33,12 @@ impl<T> Ends<T> {
         self.first.iter().chain(&self.last)
     }
 
-    /// The newest of those that are kept and chosen.
+    /// The newest kept item for which `is_it` is true.
     pub(crate) fn newest_mut(&mut self, is_it: impl Fn(&T) -> bool) -> Option<&mut T> {
         self.first.iter_mut().chain(&mut self.last).rev().find(|item| is_it(item))
     }
 
-    /// How many there were.
+    /// How many items there were.
     pub(crate) const fn seen(&self) -> u64 {
         self.seen
     }

@@ -1,4 +1,4 @@
-//! Events of the nodes by themselves, and the times of which events were lost.
+//! Events of the nodes, and the times in which kernel events were lost.
 
 use std::collections::BTreeMap;
 
@@ -6,16 +6,16 @@ use super::ends::Ends;
 use super::scale::{Scale, Series};
 use tracer_model::record::{LossBody, NodeBody};
 
-/// Events that are kept of each end.
+/// How many of the first events, and of the last events, are kept.
 const KEPT: usize = 200;
-/// Kinds of events, and nodes, that are distinguished.
+/// Kinds of events, and nodes, that are counted apart.
 const KINDS: usize = 64;
-/// Losses that are distinguished.
+/// Gaps that are kept apart.
 const GAPS: usize = 512;
-/// A minute's account, not an event: only the newest of each node is kept.
+/// The port usage of a node, which comes once a minute. Only the newest of each node is kept.
 const PORT_PRESSURE: &str = "port_pressure";
 
-/// Something that a node saw by itself.
+/// An event of a node.
 #[derive(Debug)]
 pub(crate) struct Event {
     pub(crate) node: String,
@@ -27,11 +27,11 @@ pub(crate) struct Event {
 #[derive(Debug)]
 pub(crate) struct Events {
     pub(crate) kept: Ends<Event>,
-    /// When, by kind.
+    /// When events happened, by kind.
     pub(crate) series: BTreeMap<String, Series>,
-    /// The newest account of ephemeral ports of each node.
+    /// The newest port usage of each node.
     pub(crate) ports: BTreeMap<String, Event>,
-    /// Accounts of nodes beyond those.
+    /// Port usages that there was no room for.
     pub(crate) ports_left_out: u64,
 }
 
@@ -58,11 +58,11 @@ impl Events {
     }
 }
 
-/// What was lost, and when.
+/// How many events were lost, and when.
 #[derive(Debug, Default)]
 pub(crate) struct Losses {
     gaps: Vec<(i64, i64)>,
-    /// How many, by where.
+    /// How many, by place.
     pub(crate) counts: BTreeMap<String, u64>,
 }
 
@@ -80,13 +80,13 @@ impl Losses {
         }
     }
 
-    /// The times, in order and apart.
+    /// The gaps, sorted and without overlap.
     pub(crate) fn gaps(&mut self) -> &[(i64, i64)] {
         self.join(0);
         &self.gaps
     }
 
-    /// Joins gaps that are near each other until there is room again.
+    /// Joins gaps that are close to each other until there is room again.
     fn merge(&mut self) {
         let mut near = 1_000_000;
         self.join(near);

@@ -7,15 +7,15 @@ use super::super::line::{Group, PodKey};
 use super::scale::{Scale, Series};
 use tracer_model::record::Confidence;
 
-/// Pods that are distinguished; all beyond them are one.
+/// Pods that are counted apart; all others are counted as one.
 const PODS: usize = 2048;
-/// Bytes of verdicts that are kept to be shown.
+/// Bytes of verdicts that are kept for the page.
 const EXAMPLE_BYTES: usize = 32 << 20;
 
-/// A verdict as it is in its file.
+/// A verdict as it is in the file.
 #[derive(Debug)]
 pub(crate) struct Example {
-    /// Its number on the page.
+    /// The verdict's number on the page.
     pub(crate) id: u64,
     /// When, µs.
     pub(crate) us: i64,
@@ -26,24 +26,24 @@ pub(crate) struct Example {
 /// One cause at one pod.
 #[derive(Debug, Default)]
 pub(crate) struct Lane {
-    /// Verdicts that stand.
+    /// Verdicts that are not revised.
     pub(crate) count: u64,
-    /// Those by how sure they are: possible, likely, proven.
+    /// The verdicts by confidence: possible, likely, proven.
     pub(crate) sure: [u64; 3],
     pub(crate) series: Series,
-    /// The first verdict that stands and was kept.
+    /// The first kept verdict that is not revised.
     pub(crate) first: Option<Rc<Example>>,
     pub(crate) last: Option<Rc<Example>>,
 }
 
-/// What became of a pod's attempts.
+/// The attempts of a pod, by outcome.
 #[derive(Debug, Default)]
 pub(crate) struct Pod {
     /// Attempts that succeeded.
     pub(crate) passed: u64,
-    /// When they did.
+    /// When attempts succeeded.
     pub(crate) passed_when: Series,
-    /// The others.
+    /// The attempts with a verdict, by cause.
     pub(crate) lanes: BTreeMap<Group, Lane>,
 }
 
@@ -60,7 +60,7 @@ pub(crate) struct Counted {
 /// A verdict to be counted.
 pub(super) struct CountedVerdict<'a> {
     pub(super) us: i64,
-    /// How many it stands for.
+    /// How many verdicts the record stands for.
     pub(super) count: u64,
     pub(super) group: Group,
     pub(super) confidence: Confidence,
@@ -70,9 +70,9 @@ pub(super) struct CountedVerdict<'a> {
 #[derive(Debug)]
 pub(crate) struct Pods {
     index: HashMap<PodKey, usize>,
-    /// The first one is for all that are too many.
+    /// The first entry counts all pods beyond the limit.
     pods: Vec<(PodKey, Pod)>,
-    /// Whether there were more than can be distinguished.
+    /// Whether there were more pods than are counted apart.
     pub(crate) too_many: bool,
     next_id: u64,
     bytes: usize,
@@ -115,7 +115,7 @@ impl Pods {
         Counted { id, us: reported.us, pod, group: reported.group, confidence: reported.confidence }
     }
 
-    /// Takes a verdict back.
+    /// Takes back a verdict.
     pub(super) fn retract(&mut self, counted: Counted, scale: &Scale) {
         let lanes = &mut self.pods[counted.pod].1.lanes;
         let Some(lane) = lanes.get_mut(&counted.group) else { return };
@@ -130,7 +130,7 @@ impl Pods {
         }
     }
 
-    /// Verdicts on failures that stand.
+    /// Failures with a verdict that is not revised.
     pub(super) fn failures(&self) -> u64 {
         let lanes = self.pods.iter().flat_map(|(_, pod)| &pod.lanes);
         lanes.filter(|(group, _)| !group.noise).map(|(_, lane)| lane.count).sum()
@@ -166,7 +166,7 @@ impl Lane {
         }
     }
 
-    /// Forgets a verdict; the one at the other end takes its place.
+    /// Removes a kept verdict. The other kept verdict then is both the first and the last.
     fn forget(&mut self, id: u64) {
         let other_than = |example: &Rc<Example>| example.id != id;
         let (first, last) = (self.first.take().filter(other_than), self.last.take().filter(other_than));

@@ -1,4 +1,4 @@
-//! Time in columns, never more than [`COLUMNS`] of them: when the time in view grows, two columns become one.
+//! Divides time in at most [`COLUMNS`] columns: when the time in view grows, two columns become one.
 
 use std::collections::BTreeMap;
 
@@ -21,7 +21,7 @@ impl Default for Scale {
 }
 
 impl Scale {
-    /// Brings a moment into view.
+    /// Extends the time in view to this moment.
     pub(crate) fn see(&mut self, us: i64) {
         let (from, to) = self.span.map_or((us, us), |(from, to)| (from.min(us), to.max(us)));
         self.span = Some((from, to));
@@ -49,13 +49,13 @@ pub(crate) struct Series {
 }
 
 impl Series {
-    /// So many more at this moment.
+    /// Adds `count` at this moment.
     pub(crate) fn add(&mut self, us: i64, count: u64, scale: &Scale) {
         self.coarsen(scale.shift);
         *self.counts.entry(us >> self.shift).or_default() += count;
     }
 
-    /// One less at this moment.
+    /// Takes one away at this moment.
     pub(crate) fn take(&mut self, us: i64, scale: &Scale) {
         self.coarsen(scale.shift);
         let column = us >> self.shift;

@@ -1,10 +1,10 @@
-//! Which verdicts stand: a later one may replace an earlier one of the same run.
+//! Remembers which verdicts were counted, because a later verdict of the same run may replace one.
 
 use std::collections::{HashMap, VecDeque};
 
 use super::pods::Counted;
 
-/// Verdicts of a run that are remembered. One is revised within its attempt's last seconds.
+/// Verdicts of a run that are remembered. A revision comes at most seconds after its attempt's end.
 const REMEMBERED: usize = 8192;
 
 /// The run of a node that is being read.
@@ -16,7 +16,7 @@ pub(super) struct Standing {
 }
 
 impl Standing {
-    /// Sees the number of a record: numbers begin again with each run.
+    /// Takes the number of a record. Each run starts again at 0, so a lower number starts a new run.
     pub(super) fn see(&mut self, seq: u64, is_start: bool) {
         if is_start || self.last_seq.is_some_and(|last| seq <= last) {
             *self = Self::default();
@@ -34,12 +34,12 @@ impl Standing {
         }
     }
 
-    /// The verdict of this number, which stands no longer. `None`: it was not counted, or too long ago.
+    /// Removes the verdict of this number. `None`: it was not counted, or too long ago.
     pub(super) fn take(&mut self, seq: u64) -> Option<Counted> {
         self.counted.remove(&seq)
     }
 
-    /// Whether a verdict of this number would be remembered if it had been counted.
+    /// Whether a verdict of this number would still be remembered if it was counted.
     pub(super) fn reaches(&self, seq: u64) -> bool {
         self.order.len() < REMEMBERED || self.order.front().is_some_and(|&oldest| oldest <= seq)
     }

@@ -58,7 +58,7 @@ fn numbers_belong_to_a_run_and_a_node() {
 }
 
 #[test]
-fn a_revision_of_what_is_forgotten_is_reported() {
+fn a_revision_of_a_forgotten_verdict_is_counted_as_unmatched() {
     let mut lines: Vec<_> = (0..9000).map(|seq| verdict(seq, "unexplained", "cart", None)).collect();
     lines.push(verdict(9000, "firewall_drop", "cart", Some(3)));
     assert_eq!(tally(Filter::default(), &lines).unmatched, 1);
@@ -97,7 +97,7 @@ fn attempts_that_passed_are_counted_by_pod() {
 }
 
 #[test]
-fn what_there_is_no_room_for_is_counted() {
+fn port_usages_beyond_the_limit_are_counted() {
     let pressure = |n: u64| {
         format!(
             r#"{{"schema":"tracer/1","type":"node","time":"2026-01-02T03:04:05Z","time_boot_ns":0,"seq":1,"node_name":"n{n}","event":"port_pressure","summary":""}}"#
@@ -123,7 +123,7 @@ fn gaps_that_touch_are_one_and_many_are_merged() {
 }
 
 proptest! {
-    /// Whatever is revised, in whatever order: what stands is what was reported less what was taken back.
+    /// For any revisions in any order, the counts are all verdicts minus the revised ones.
     #[test]
     fn counts_are_what_stands(revised in prop::collection::vec(prop::option::of(0_u64..40), 1..40)) {
         let causes = ["unexplained", "firewall_drop", "connection_refused"];

@@ -1,4 +1,5 @@
-//! Events of this node's kubelet. Not all of a cluster: see [`Watched::selector`] below, and docs/on-a-cluster.md for the load.
+//! Events of this node's kubelet. Not all of a cluster: see [`Watched::selector`] below, and docs/on-a-cluster.md for
+//! the load.
 //!
 //! They are news, not state: what was there before is not read, and a lost position is given up.
 
@@ -51,8 +52,9 @@ impl Watched for api::Event {
     const PATHS: &'static [&'static str] = &["/api/v1/events"];
     const FROM_NOW: bool = true;
 
-    /// The server selects by component, kind, type and reason (one reason, or all but some), not by node. So it looks at
-    /// every Event of the namespaces for each node that asks, and sends those of every kubelet but the most frequent.
+    /// The server selects by component, kind, type and reason (one reason, or all but some), not by node. So it looks
+    /// at every Event of the namespaces for each node that asks, and sends those of every kubelet but the most
+    /// frequent.
     fn selector(_node: &str) -> String {
         let left_out = ["BackOff", "Failed", "FailedMount"].map(|reason| format!("%2Creason!%3D{reason}")).concat();
         format!("source%3Dkubelet%2Ctype%3DWarning%2CinvolvedObject.kind%3DPod{left_out}")

@@ -1,4 +1,5 @@
-//! `--pods FILE` and the cluster API: pods with their network probes, the API's defaults applied and named ports resolved.
+//! `--pods FILE` and the cluster API: pods with their network probes, the API's defaults applied and named ports
+//! resolved.
 
 use std::collections::{BTreeMap, HashSet};
 use std::net::IpAddr;
@@ -112,8 +113,8 @@ pub(crate) fn pod_of(pod: api::Pod) -> Pod {
     }
 }
 
-/// What made the pod. A Deployment names its ReplicaSets after itself and the hash of the template that their pods have as
-/// a label (`getNewReplicaSet`, pkg/controller/deployment/sync.go), so nobody has to read ReplicaSets.
+/// What made the pod. A Deployment names its ReplicaSets after itself and the hash of the template that their pods have
+/// as a label (`getNewReplicaSet`, pkg/controller/deployment/sync.go), so nobody has to read ReplicaSets.
 fn workload(metadata: &api::Metadata) -> Option<Workload> {
     const HASH: &str = "pod-template-hash";
     // A static pod's mirror has its node as its owner.
@@ -202,7 +203,8 @@ fn at_least_one(value: Option<i32>, default: u32) -> u32 {
     Some(seconds(value, default)).filter(|it| *it > 0).unwrap_or(default)
 }
 
-/// An exec probe uses no network and gives none, nor does a port name that no port has (the kubelet fails it without a connection).
+/// An exec probe uses no network and gives none, nor does a port name that no port has (the kubelet fails it without a
+/// connection).
 fn probe_spec(probe_type: ProbeType, probe: &Probe, container: &api::Container) -> Option<ProbeSpec> {
     let target = target(probe, container)?;
     Some(ProbeSpec {

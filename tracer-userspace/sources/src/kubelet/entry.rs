@@ -1,8 +1,8 @@
-//! An entry of the kubelet's log in either of its forms: klog's text, or JSON (`logging.format: json`).
+//! An entry of the kubelet's log in one of its two formats: klog's text, or JSON (`logging.format: json`).
 //!
 //! JSON is zap's, set up by component-base (`logs/json`): `{"ts":1795256193316.8631,"caller":"prober/prober.go:107",
-//! "msg":"Probe failed","v":1,"pod":{"name":"…","namespace":"…"},…}`; `ts` is milliseconds since 1970. What klog formats
-//! itself (`Infof`) is all in `msg`, with a newline at its end.
+//! "msg":"Probe failed","v":1,"pod":{"name":"…","namespace":"…"},…}`; `ts` is milliseconds since 1970. A message
+//! that klog formats (`Infof`) is all in `msg`, with a newline at its end.
 
 use std::borrow::Cow;
 use std::time::Duration;
@@ -11,22 +11,22 @@ use serde_json::{Map, Value};
 
 use super::fields::{field, header, is_at_message, unquoted};
 
-/// How every entry in JSON begins: the encoder has neither a level nor a key before the time.
+/// The start of every JSON entry: the encoder writes neither a level nor another key before the time.
 const JSON: &str = "{\"ts\":";
 
 #[derive(Debug)]
 pub(super) struct LogEntry<'a> {
     pub(super) time: WrittenTime,
-    /// Who wrote it; JSON does not say.
+    /// The process that wrote it; absent in JSON.
     pub(super) pid: Option<u32>,
-    /// Without its quotes.
+    /// The message without its quotes.
     pub(super) message: Cow<'a, str>,
     fields: Fields<'a>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum WrittenTime {
-    /// Within a quarter of an hour: what no time zone changes.
+    /// The time within a quarter of an hour, which is the same in every time zone.
     InQuarter(Duration),
     /// Wall clock, nanoseconds.
     Wall(u64),
@@ -34,26 +34,26 @@ pub(super) enum WrittenTime {
 
 #[derive(Debug)]
 enum Fields<'a> {
-    /// `key=value` pairs, behind the message.
+    /// The `key=value` pairs after the message.
     Text(&'a str),
     Json(Map<String, Value>),
 }
 
 impl<'a> LogEntry<'a> {
-    /// The entry of a line. A log daemon may have put something before it.
+    /// Parses a line. A log daemon may have written a prefix.
     pub(super) fn of(line: &'a str) -> Option<Self> {
-        // Further lines of a value are indented (klog, `output=<`): whatever they look like, a pod can have written them.
+        // klog indents further lines of a value (`output=<`). A pod can have written them, so they are never an entry.
         if line.starts_with(char::is_whitespace) {
             return None;
         }
         match line.split_once(JSON) {
-            // klog's header ends with a bracket and a blank: what stands behind it was quoted by the kubelet.
+            // klog's header ends with a bracket and a space: JSON after that is only quoted by the kubelet.
             Some((before, _)) if !before.contains("] ") && is_at_message(before) => json(&line[before.len()..]),
             _ => text(line),
         }
     }
 
-    /// The value of a key; an object is named as `namespace/name`.
+    /// The value of a key; an object becomes `namespace/name`.
     pub(super) fn field(&self, key: &str) -> Option<String> {
         match &self.fields {
             Fields::Text(pairs) => field(pairs, key),
@@ -103,7 +103,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_keys_of_either_form_are_read() {
+    fn keys_are_read_in_text_and_in_json() {
         let text = r#"I1120 15:50:38.197403   13560 a.go:1] "Some words" pod="shop/cart" count=2 err="say \"no\"""#;
         let json = r#"{"ts":1795256193316.8631,"caller":"a/a.go:1","msg":"Some words","v":1,"pod":{"name":"cart","namespace":"shop"},"count":2,"err":"say \"no\""}"#;
         for line in [text, json] {
@@ -128,7 +128,7 @@ mod tests {
     }
 
     #[test]
-    fn json_is_found_behind_what_a_log_daemon_writes() {
+    fn json_is_found_after_the_prefix_of_a_log_daemon() {
         let json = r#"{"ts":1.5,"msg":"m"}"#;
         for before in ["", "Nov 20 15:50:38 n1 kubelet[13560]: "] {
             assert_eq!(LogEntry::of(&format!("{before}{json}")).unwrap().message, "m");
@@ -136,7 +136,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_pod_printed_is_no_entry() {
+    fn output_of_a_pod_that_looks_like_an_entry_is_none() {
         let json = r#"{"ts":1.5,"msg":"Probe failed"}"#;
         let plain = format!("I1120 15:50:38.197403 1 prober.go:117] Readiness probe for \"a_b(c):d\" failed: {json}");
         assert!(LogEntry::of(&plain).unwrap().message.starts_with("Readiness probe"));

@@ -1,19 +1,20 @@
-//! An Event of this node's kubelet as a fact: the words of its log again, with a time of whole seconds.
+//! An Event of this node's kubelet as an observation. Its text is that of the log line, its time has whole seconds
+//! only.
 //!
-//! The kubelet counts Events that say the same in one, combines what differs after the tenth within ten minutes, and
-//! sends no more than 25 of one pod and then one in five minutes (client-go, `tools/record/events_cache.go`): that there
-//! is none says nothing.
+//! The kubelet counts equal Events in one, and combines different ones after the tenth within ten minutes. It sends at
+//! most 25 Events of a pod, and then one in five minutes (client-go, `tools/record/events_cache.go`). Therefore a
+//! missing Event proves nothing.
 
 use super::line::{LogOutcome, sandbox_of};
 use tracer_model::event::{KubeletResult, ObservationKind, PodRef, ProbeType};
 
-/// How the message of an Event begins that was combined of several. Its container is that of the first.
+/// The start of the message of a combined Event. Its container is that of the first Event.
 const COMBINED: &str = "(combined from similar events): ";
 
-/// What is kept of an Event.
+/// The fields of an Event that are kept.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct KubeletEvent {
-    /// Of the Event itself.
+    /// The uid of the Event itself.
     pub(crate) uid: String,
     pub(crate) pod: PodRef,
     pub(crate) container: Option<String>,
@@ -21,12 +22,12 @@ pub(crate) struct KubeletEvent {
     pub(crate) message: String,
     /// How often it was counted.
     pub(crate) count: u32,
-    /// Its last time, wall clock: the second in which it was made.
+    /// When it last happened, wall clock, in whole seconds.
     pub(crate) last_s: i64,
 }
 
 impl KubeletEvent {
-    /// What it says, if it is of use.
+    /// The observation, if tracer uses this kind of Event.
     pub(crate) fn kind(&self, boot_to_wall_ns: i64) -> Option<ObservationKind> {
         let wall_ns = self.last_s.saturating_mul(1_000_000_000);
         let written = u64::try_from(wall_ns.saturating_sub(boot_to_wall_ns)).ok()?;
@@ -96,7 +97,7 @@ mod tests {
     }
 
     #[test]
-    fn the_messages_of_a_kubelet_are_understood() {
+    fn messages_about_failed_probes_become_outcomes() {
         let reported = probe("Readiness probe failed: HTTP probe failed with statuscode: 503").unwrap();
         assert_eq!((reported.says, reported.result), (ProbeOutput::Status(503), KubeletResult::Failure));
         assert_eq!((reported.written_boot_ns, reported.written_until()), (400_000_000_000, 401_000_000_000));
@@ -117,7 +118,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_outcome_of_a_probe_is_none() {
+    fn other_messages_are_no_outcome() {
         for message in
             ["Readiness probe warning: mode 302\n", "Back-off restarting failed container", "", "probe failed:"]
         {
@@ -127,7 +128,7 @@ mod tests {
     }
 
     #[test]
-    fn an_event_of_no_pods_name_is_none() {
+    fn an_event_with_an_invalid_pod_name_is_skipped() {
         for name in ["../cart", "cart?x", "cart/log", ""] {
             let mut of = event("Unhealthy", "Readiness probe failed: EOF");
             of.pod.name = Some(name.into());
@@ -135,9 +136,9 @@ mod tests {
         }
     }
 
-    /// Its place in the pod is that of the first of them.
+    /// A combined Event names the container of its first Event only.
     #[test]
-    fn a_combined_event_does_not_tell_the_container() {
+    fn a_combined_event_has_no_container() {
         let reported =
             probe("(combined from similar events): Readiness probe failed: dial tcp 10.0.0.1:80: i/o timeout");
         assert_eq!(reported.map(|it| (it.container, it.says)), Some((None, ProbeOutput::Timeout)));

@@ -1,22 +1,23 @@
-//! The forms of a klog line (k8s.io/klog/v2): header, `key="value"` pairs, Go's quoting.
+//! Parses the parts of a klog line (k8s.io/klog/v2): header, `key="value"` pairs, Go's quoting.
 
 use std::time::Duration;
 
 /// A line's header: `E1120 15:50:38.197403   13560 prober.go:117] `.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct KlogHeader {
-    /// Time within a quarter of an hour: what no time zone changes.
+    /// The time within a quarter of an hour, which is the same in every time zone.
     pub(super) in_quarter: Duration,
     pub(super) pid: Option<u32>,
 }
 
-/// Seconds of a quarter of an hour: every time zone is a multiple of it away.
+/// A quarter of an hour, in seconds: the offset of every time zone is a multiple of it.
 const QUARTER_S: u64 = 900;
 
-/// MicroShift writes its component before the header; `???` where it knows none.
+/// MicroShift writes its component before the header; `???` if it knows none.
 const COMPONENTS: &[&str] = &["kubelet ", "??? "];
 
-/// The header at a message's begin (a log daemon puts its own before it), and what follows it.
+/// The klog header at the start of a message, and the rest of the line. A log daemon may have written its own prefix
+/// before.
 pub(super) fn header(line: &str) -> Option<(KlogHeader, &str)> {
     let (head, rest) = line.split_once("] ")?;
     let (head, place) = last_word(head);
@@ -30,14 +31,15 @@ pub(super) fn header(line: &str) -> Option<(KlogHeader, &str)> {
     (is_header && is_at_message(before)).then_some((header, rest))
 }
 
-/// What is before the last word, and it.
+/// Splits off the last word: the text before it, and the word.
 fn last_word(text: &str) -> (&str, &str) {
     let text = text.trim_end_matches(' ');
     text.split_at(text.rfind(' ').map_or(0, |at| at + 1))
 }
 
-/// Whether a message begins behind this: nothing, or what a log daemon wrote (`Nov 20 15:50:38 n1 kubelet[13560]: `). A pod's
-/// words can follow its first colon, or the tab of a further line (`#011` or `\t` where the daemon escapes it).
+/// Whether a message starts after this text: it is empty, or a log daemon's prefix (`Nov 20 15:50:38 n1 kubelet[13560]:
+/// `). After the first colon, or after the tab of a further line, the text can be a pod's. Daemons may escape the tab
+/// as `#011` or `\t`.
 pub(super) fn is_at_message(before: &str) -> bool {
     let Some(tag) = before.strip_suffix(' ') else { return before.is_empty() };
     let is_further = || tag.contains(['\t', '\\']) || tag.contains("#011");
@@ -55,7 +57,7 @@ fn in_quarter(time: &str) -> Option<Duration> {
     Some(Duration::new(seconds % QUARTER_S, micros * 1000))
 }
 
-/// The instant nearest to `now` that lies there within its quarter of an hour. Wall clock, nanoseconds.
+/// The instant nearest to `now` with this time within a quarter of an hour. Wall clock, nanoseconds.
 pub(super) fn nearest(in_quarter: Duration, now_wall_ns: u64) -> u64 {
     let quarter = QUARTER_S * 1_000_000_000;
     let at = u64::try_from(in_quarter.as_nanos()).unwrap_or_default();
@@ -64,8 +66,8 @@ pub(super) fn nearest(in_quarter: Duration, now_wall_ns: u64) -> u64 {
     candidates.into_iter().min_by_key(|it| it.abs_diff(now_wall_ns)).unwrap_or(now_wall_ns)
 }
 
-/// The value of a key among a structured line's pairs, unquoted. Keys are looked for outside of values only: what an error
-/// quotes can be a pod's choice, and klog writes `err` before the pod.
+/// The value of a key among a structured line's pairs, unquoted. It ignores keys inside of values: an error can quote
+/// text of a pod, and klog writes `err` before `pod`.
 pub(super) fn field(mut pairs: &str, key: &str) -> Option<String> {
     while let Some((name, value, rest)) = pair(pairs) {
         if name == key {
@@ -76,10 +78,10 @@ pub(super) fn field(mut pairs: &str, key: &str) -> Option<String> {
     None
 }
 
-/// The first pair and what follows it.
+/// The first pair, and the rest of the text.
 fn pair(text: &str) -> Option<(&str, String, &str)> {
     let (key, rest) = text.trim_start_matches(' ').split_once('=')?;
-    // In the midst of a value that has blanks and no quotes.
+    // This is the middle of a value with spaces and without quotes.
     if key.contains([' ', '"']) {
         return None;
     }
@@ -91,17 +93,17 @@ fn value_of(text: &str) -> (String, &str) {
     if let Some(quoted) = text.strip_prefix('"') {
         return unquoted(quoted);
     }
-    // Of several lines, each indented by a tab but for the end.
+    // A value of several lines: a tab indents each line but the last.
     let (value, rest) = match text.strip_prefix("<\n") {
         Some(lines) => ("<", lines.split_once("\n >").map_or("", |(_, rest)| rest)),
         None => text.split_once(' ').unwrap_or((text, "")),
     };
-    // Where a list or an object ends cannot be known (`%+v`).
+    // The end of a list or an object cannot be known (`%+v`).
     let rest = if value.contains(['[', '{']) { "" } else { rest };
     (value.to_owned(), rest)
 }
 
-/// Up to the closing quote, Go's escapes undone (`strconv.Quote`), and what follows it.
+/// Unquotes the text up to the closing quote (`strconv.Quote` of Go). Returns it and the rest.
 pub(super) fn unquoted(text: &str) -> (String, &str) {
     let mut out = String::new();
     let mut chars = text.chars();
@@ -125,7 +127,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_header_is_found_behind_another() {
+    fn a_header_is_found_after_the_prefix_of_a_log_daemon() {
         let of_microshift = ["kubelet ", "??? ", "Nov 20 15:50:38 n1 microshift[13560]: kubelet "];
         for before in ["", "Nov 20 15:50:38 n1 kubelet[13560]: "].into_iter().chain(of_microshift) {
             let line = format!("{before}I1120 15:50:38.197403   13560 prober.go:117] Readiness probe");
@@ -140,9 +142,9 @@ mod tests {
         }
     }
 
-    /// Each line of a message has the daemon's own before it.
+    /// The daemon writes its prefix before each line of a message.
     #[test]
-    fn a_header_behind_a_tab_is_none() {
+    fn a_header_after_a_tab_is_ignored() {
         let header_of = |before: &str| header(&format!("{before}I1120 15:50:38.197403 7 prober.go:107] x")).is_some();
         for before in ["Nov 20 15:50:38 n1 kubelet: ", "2026-11-20T15:50:38Z stderr F ", "<30>1 2026-11-20 n1 k 7 - - "]
         {
@@ -155,7 +157,7 @@ mod tests {
     }
 
     #[test]
-    fn a_time_without_date_and_zone_is_the_nearest() {
+    fn a_time_without_date_and_zone_is_the_nearest_one() {
         let quarter = 900_000_000_000;
         assert_eq!(nearest(Duration::from_secs(899), 10 * quarter + 1_000_000_000), 10 * quarter - 1_000_000_000);
         assert_eq!(nearest(Duration::from_secs(1), 10 * quarter - 1), 10 * quarter + 1_000_000_000);
@@ -170,9 +172,9 @@ mod tests {
         assert_eq!(field(pairs, "odUID"), None);
     }
 
-    /// klog's forms of a value: quoted, as it is, of several lines; `%+v` of what is no string may have blanks.
+    /// klog writes values quoted, plain or on several lines; `%+v` of other types than strings may have spaces.
     #[test]
-    fn a_key_within_a_value_is_none() {
+    fn a_key_inside_a_value_is_ignored() {
         for value in [r#""x pod=c/d \" pod=c/d""#, r#""x\\""#, "x", "<\n\tpod=c/d\n\t > pod=c/d\n >"] {
             let pairs = format!(r#" err={value} pod="a/b""#);
             assert_eq!(field(&pairs, "pod").as_deref(), Some("a/b"), "{pairs}");

@@ -1,4 +1,4 @@
-//! Reads a log as it grows; begins again when another file takes its place.
+//! Reads a log as it grows, and reopens it when another file replaces it.
 
 use std::io;
 use std::os::fd::AsFd;
@@ -18,23 +18,23 @@ use super::{KubeletLog, Place};
 use tracer_model::event::ObservationKind;
 use tracer_node::clock;
 
-/// How often a rotated or missing file is looked for, and whether anybody still listens, milliseconds.
+/// How often the follower checks for a rotated file and for a closed receiver, in milliseconds.
 const POLL_MS: u16 = 1000;
-/// How often a log that is not there is looked for.
+/// How often a missing log is looked for.
 const AGAIN: Duration = Duration::from_secs(5);
 
 #[derive(Debug)]
 pub(super) struct LogFollower {
     log: KubeletLog,
     open: Option<Open>,
-    /// A file that is older has old news in it: reading begins at its end.
+    /// An older file is read from its end: its lines are old.
     since: SystemTime,
-    /// The file that was closed last, and how far it was read: a kubelet that starts again may go on writing to it.
+    /// The file that was closed last, and how far it was read: a restarted kubelet may go on writing to it.
     left: Option<((u64, u64), u64)>,
-    /// When the log is looked for again.
+    /// When to look for the log again.
     due: Instant,
-    /// Reported to be unreadable.
-    complained: bool,
+    /// A warning that it cannot be read was already logged.
+    warned: bool,
 }
 
 #[derive(Debug)]
@@ -53,21 +53,21 @@ enum Reader {
 }
 
 impl LogFollower {
-    /// With the log open, if it is there.
+    /// Opens the log, if it exists.
     pub(super) fn opened(log: KubeletLog) -> Self {
         let now = (SystemTime::now(), Instant::now());
-        let mut follower = Self { log, open: None, since: now.0, left: None, due: now.1, complained: false };
+        let mut follower = Self { log, open: None, since: now.0, left: None, due: now.1, warned: false };
         follower.open();
         follower
     }
 
-    /// Until nobody takes the facts.
+    /// Follows the log until the receiver is gone.
     pub(super) fn run(mut self, parse: fn(&str, Now) -> Option<ObservationKind>, tx: &Sender<ObservationKind>) {
         while !tx.is_closed() {
             if self.open.is_none() && Instant::now() >= self.due {
                 self.open();
             }
-            // Asked first: what was written before the other took its place is read to its end.
+            // Checked before the read: so a replaced file is read to its end.
             let replaced = self.is_replaced();
             let read = self.read(&mut |line| {
                 let now = Now { boot_ns: clock::boot_ns(), boot_to_wall_ns: clock::boot_to_wall_ns() };
@@ -86,10 +86,10 @@ impl LogFollower {
         match Open::new(&place, &self.log, self.since) {
             Ok(mut open) => {
                 open.resume(self.left);
-                (self.open, self.complained) = (Some(open), false);
+                (self.open, self.warned) = (Some(open), false);
             }
-            Err(error) if !self.complained => {
-                self.complained = true;
+            Err(error) if !self.warned => {
+                self.warned = true;
                 let path = place.path().display();
                 tracing::warn!(
                     "the kubelet's log {path} cannot be read: {error}; outcomes of probes are not known until it can"
@@ -99,7 +99,7 @@ impl LogFollower {
         }
     }
 
-    /// What took its place is looked for at once.
+    /// Closes the log. If another file replaced it, that is opened at once.
     fn close(&mut self, replaced: bool) {
         self.left = self.open.take().map(|open| (open.identity, open.reader.at()));
         if replaced {
@@ -111,13 +111,13 @@ impl LogFollower {
         self.open.as_mut().map_or(Ok(()), |open| open.reader.read(take))
     }
 
-    /// Another file has its name now.
+    /// Whether another file has its name now.
     fn is_replaced(&self) -> bool {
         let Some(open) = &self.open else { return false };
         std::fs::metadata(&open.path).map_or(true, |it| (it.dev(), it.ino()) != open.identity)
     }
 
-    /// For a change of the file, a moment at most.
+    /// Waits for a change of the file, [`POLL_MS`] at most.
     fn wait(&self) {
         let timeout = PollTimeout::from(POLL_MS);
         let Some(open) = &self.open else {
@@ -145,7 +145,7 @@ impl Open {
         Ok(Self { path: path.to_owned(), identity: (about.dev(), about.ino()), changes, reader })
     }
 
-    /// Goes on where the same file was left.
+    /// Continues where the last read ended, if it is the same file.
     fn resume(&mut self, left: Option<((u64, u64), u64)>) {
         if let Some((_, at)) = left.filter(|(identity, _)| *identity == self.identity) {
             self.reader.resume(at);
@@ -187,7 +187,7 @@ mod tests {
     use crate::testing::Scratch;
     use tracer_model::event::Loss;
 
-    /// Any line is a fact of its length.
+    /// Parses any line to an observation with the line's length.
     fn parse(line: &str, _: Now) -> Option<ObservationKind> {
         let count = line.len() as u64;
         Some(ObservationKind::Loss(Loss {
@@ -206,7 +206,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_appended_is_read_and_so_is_the_file_that_takes_its_place() {
+    fn appended_lines_are_read_and_so_is_the_file_that_replaces_the_log() {
         let scratch = Scratch::new();
         let (path, moved) = (scratch.path("log"), scratch.path("log.1"));
         let append = |text: &str| {
@@ -225,7 +225,7 @@ mod tests {
         std::fs::rename(&path, &moved).unwrap();
         append("another file\n");
         assert_eq!(next(&mut facts), ("another ".into(), 12));
-        // Away and back again, as /proc/PID/fd/2 of a kubelet that starts again: not read twice.
+        // The same file goes away and comes back, as /proc/PID/fd/2 of a restarted kubelet: it is not read twice.
         std::fs::rename(&path, &moved).unwrap();
         File::options().append(true).open(&moved).unwrap().write_all(b"more\n").unwrap();
         std::fs::rename(&moved, &path).unwrap();

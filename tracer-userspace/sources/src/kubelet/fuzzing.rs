@@ -8,14 +8,14 @@ use tracer_model::fuzzing::check_recorded;
 
 /// How long the node is up.
 const UP_NS: u64 = 900_000_000_000;
-/// Longest words kept, characters.
+/// The longest text that is kept, in characters.
 const WORDS_MAX: usize = 512;
 
 /// Lines of klog, or of its JSON.
 pub fn klog(bytes: &[u8]) {
     for line in String::from_utf8_lossy(bytes).lines() {
         let Some(time) = LogEntry::of(line).map(|entry| entry.time) else { continue };
-        // It is read as soon as it is written.
+        // The line is read as soon as it is written.
         let wall_ns = match time {
             WrittenTime::InQuarter(at) => i64::try_from(at.as_nanos()).unwrap_or_default(),
             WrittenTime::Wall(wall_ns) => i64::try_from(wall_ns).unwrap_or(i64::MAX),

@@ -1,8 +1,7 @@
-//! The systemd journal as the kubelet's log: read from its files, without libsystemd, so that the program stays one
-//! static file.
+//! The systemd journal as the kubelet's log. tracer reads its files without libsystemd and so stays one static binary.
 //!
-//! journald maps its files into memory; it announces what it wrote by truncating the file to the size it has, which
-//! inotify shows. Files are read and never mapped here: a mapped file that somebody shortens kills its reader.
+//! journald maps its files into memory. After a write it truncates the file to its current size, which wakes inotify.
+//! tracer reads the files and never maps them: when a mapped file is shortened, access to it kills the process.
 
 mod ahead;
 mod entry;
@@ -21,12 +20,12 @@ use self::file::{Fault, Header, Object, ReadAt};
 
 /// Where journald keeps its files: on disk, or until the next boot.
 const PLACES: &[&str] = &["var/log/journal", "run/log/journal"];
-/// The file that is written to.
+/// The file that journald writes to.
 const CURRENT: &str = "system.journal";
-/// Machine ids looked at in one place: images of nodes bring those of the node that they were made on.
+/// How many directories of machine ids are read: images of nodes contain the id of the node they were made on.
 const MAX_MACHINES: usize = 64;
 
-/// The journal's current file below this root directory: the one that was written to last.
+/// The journal's current file below this root directory: the one with the last write.
 pub(super) fn below(root: &Path) -> Option<PathBuf> {
     newest(PLACES.iter().filter_map(|place| within(&root.join(place))))
 }
@@ -39,7 +38,7 @@ pub fn within(directory: &Path) -> Option<PathBuf> {
     newest(directories.chain([directory.to_owned()]).map(|it| it.join(CURRENT)))
 }
 
-/// A namespace's journal has a dot and a name behind it.
+/// Whether it is a machine id. The directory of a journal namespace has a dot and a name after the id.
 fn is_machine_id(name: &str) -> bool {
     name.len() == 32 && name.bytes().all(|it| it.is_ascii_hexdigit())
 }
@@ -54,22 +53,22 @@ fn newest(files: impl Iterator<Item = PathBuf>) -> Option<PathBuf> {
 pub(super) struct Journal<F = File> {
     file: Ahead<F>,
     other_fields: OtherFields,
-    /// Names of the processes that write the wanted lines.
+    /// Names of the processes that write the lines.
     names: Vec<String>,
-    /// Where the next object begins, or will begin.
+    /// The offset of the next object.
     at: u64,
-    /// Reported to be damaged, and reported to have messages that cannot be unpacked.
-    complained: (bool, bool),
+    /// Whether warnings were already logged: about damage, and about messages that cannot be unpacked.
+    warned: (bool, bool),
 }
 
 impl<F: ReadAt> Journal<F> {
-    /// From the end on; from the beginning if its first entry is younger than `since`.
+    /// Reads from the end; from the beginning if the first entry is newer than `since`.
     pub(super) fn new(file: F, names: Vec<String>, since: SystemTime) -> io::Result<Self> {
         let header = Header::read(&file).map_err(as_io)?;
         let since = since.duration_since(UNIX_EPOCH).map_or(0, |it| it.as_micros());
         let is_new = header.tail == 0 || header.first_realtime == 0 || u128::from(header.first_realtime) >= since;
         let at = if is_new { header.size } else { behind(&file, &header) };
-        Ok(Self { file: Ahead::new(file), other_fields: OtherFields::default(), names, at, complained: (false, false) })
+        Ok(Self { file: Ahead::new(file), other_fields: OtherFields::default(), names, at, warned: (false, false) })
     }
 
     pub(super) fn at(&self) -> u64 {
@@ -80,7 +79,7 @@ impl<F: ReadAt> Journal<F> {
         self.at = at;
     }
 
-    /// All lines that are there; ends early if nobody takes them any more.
+    /// Reads all new lines; ends early if `take` returns false.
     pub(super) fn read(&mut self, take: &mut dyn FnMut(&str) -> bool) -> io::Result<()> {
         self.file.forget();
         let header = Header::read(self.file.direct()).map_err(as_io)?;
@@ -91,7 +90,7 @@ impl<F: ReadAt> Journal<F> {
                 Ok(Some(_)) => {}
                 Ok(None) => return Ok(()),
                 Err(Fault::Io(error)) => return Err(error),
-                // What is last may not be whole yet.
+                // The last object may not be complete yet.
                 Err(_) if self.at == header.tail => return Ok(()),
                 Err(fault) => {
                     self.is_damaged(&fault);
@@ -103,7 +102,7 @@ impl<F: ReadAt> Journal<F> {
         Ok(())
     }
 
-    /// What the next object says; none if it is still being written.
+    /// The entry of the next object; `None` if it is still being written.
     fn next(&mut self, header: &Header) -> Result<Option<JournalEntry>, Fault> {
         let object = Object::read(&self.file, self.at)?;
         let items = if object.is_entry() { object.items(&self.file, header)? } else { Vec::new() };
@@ -122,13 +121,13 @@ impl<F: ReadAt> Journal<F> {
     }
 
     fn is_damaged(&mut self, fault: &Fault) {
-        if !std::mem::replace(&mut self.complained.0, true) {
+        if !std::mem::replace(&mut self.warned.0, true) {
             tracing::warn!("a part of the journal is skipped: {fault}; lines of the kubelet may be missing");
         }
     }
 
     fn cannot_unpack(&mut self) {
-        if !std::mem::replace(&mut self.complained.1, true) {
+        if !std::mem::replace(&mut self.warned.1, true) {
             tracing::warn!(
                 "a line of the kubelet in the journal cannot be unpacked (XZ, or over 64 KiB); it is skipped"
             );
@@ -136,12 +135,12 @@ impl<F: ReadAt> Journal<F> {
     }
 }
 
-/// journald makes room for an entry, of zeroes, before it writes the entry's items there.
+/// Whether the entry is incomplete: journald first allocates zeroes for an entry, then writes the entry's items there.
 fn is_partial(items: &[u64]) -> bool {
     items.contains(&0)
 }
 
-/// Where the first object begins that is not whole yet, or will begin.
+/// The offset of the first object that is incomplete or not yet written.
 fn behind(file: &impl ReadAt, header: &Header) -> u64 {
     let end = |last: Object| {
         let partial = last.is_entry() && is_partial(&last.items(file, header)?);

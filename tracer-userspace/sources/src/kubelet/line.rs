@@ -1,8 +1,9 @@
-//! A line of the kubelet's log as a fact.
+//! A line of the kubelet's log as an observation.
 //!
-//! Understood: the plain form up to 1.20 (`Readiness probe for "pod_ns(uid):container" failed (failure): …`), the
-//! structured one after it (`"Probe failed" probeType="Readiness" …`), both of a sandbox that could not be made, and all
-//! of them in JSON. A probe's outcome is written by `klog.V(1)` (`pkg/kubelet/prober/prober.go`), a sandbox's always.
+//! tracer understands the plain form up to 1.20 (`Readiness probe for "pod_ns(uid):container" failed (failure): …`),
+//! the structured one after it (`"Probe failed" probeType="Readiness" …`), both forms about a failed sandbox, and all
+//! of them in JSON. The kubelet logs a probe's outcome with `klog.V(1)` (`pkg/kubelet/prober/prober.go`), a sandbox's
+//! always.
 
 use super::entry::{LogEntry, WrittenTime};
 use super::fields::nearest;
@@ -11,10 +12,10 @@ use tracer_model::event::{
     KubeletProbe, KubeletResult, ObservationKind, PodRef, ProbeType, SandboxCause, SandboxFailure,
 };
 
-/// Longest quote of a sandbox's failure, characters.
+/// How much text of a sandbox failure is kept, in characters.
 const MAX_REASON: usize = 400;
 
-/// A line that is read so long after it was written is no news: it came with a file that was there before.
+/// A line that is older than this when it is read is skipped: it is from a file that existed before.
 const STALE_NS: u64 = 60_000_000_000;
 
 /// The clocks when a line was read, nanoseconds.
@@ -25,7 +26,7 @@ pub(super) struct Now {
 }
 
 impl Now {
-    /// When a line of this time was written, CLOCK_BOOTTIME: never after it was read.
+    /// When a line with this time was written, CLOCK_BOOTTIME; at most the time when it was read.
     fn written(self, time: WrittenTime) -> u64 {
         let wall = match time {
             WrittenTime::InQuarter(at) => nearest(at, self.boot_ns.saturating_add_signed(self.boot_to_wall_ns)),
@@ -35,9 +36,9 @@ impl Now {
     }
 }
 
-/// What a line says, if it is of use.
+/// Parses a line; `None` if tracer does not use it.
 pub(super) fn parse(line: &str, now: Now) -> Option<ObservationKind> {
-    // Most lines are about something else: they cost one look.
+    // Most lines are about something else: this check sorts them out cheaply.
     if !["robe ", "andbox", "network is not ready"].iter().any(|word| line.contains(word)) {
         return None;
     }
@@ -55,19 +56,19 @@ fn probe(entry: &LogEntry<'_>, written_boot_ns: u64) -> Option<KubeletProbe> {
     structured(entry).or_else(|| plain(&entry.message))?.into_probe(written_boot_ns, entry.pid)
 }
 
-/// What the kubelet says of a probe, in the log or elsewhere.
+/// The outcome of a probe as the kubelet reports it, in the log or in an Event.
 pub(super) struct LogOutcome {
     pub(super) pod: PodRef,
     pub(super) container: Option<String>,
     pub(super) probe_type: ProbeType,
     pub(super) result: KubeletResult,
-    /// The words are those of an error, whatever state it resulted in.
+    /// The output is that of an error, whatever the result is.
     pub(super) errored: bool,
     pub(super) output: String,
 }
 
 impl LogOutcome {
-    /// If it names a pod.
+    /// The observation; `None` if the pod's name is invalid.
     pub(super) fn into_probe(self, written_boot_ns: u64, pid: Option<u32>) -> Option<KubeletProbe> {
         let Self { pod, container, probe_type, result, errored, output } = self;
         let words_of = if errored { KubeletResult::Error } else { KubeletResult::Failure };
@@ -129,13 +130,13 @@ fn plain(text: &str) -> Option<LogOutcome> {
     })
 }
 
-/// `ns/name`
+/// Parses `ns/name`.
 fn named(pod: &str) -> PodRef {
     let (namespace, name) = pod.split_once('/').map_or((None, pod), |(ns, name)| (Some(ns), name));
     PodRef { namespace: namespace.map(str::to_owned), name: Some(name.to_owned()), uid: None }
 }
 
-/// `name_ns(uid`, as `format.Pod` of the kubelet writes it.
+/// Parses `name_ns(uid`, as the kubelet's `format.Pod` writes it.
 fn joined(pod: &str) -> Option<PodRef> {
     let (name, uid) = pod.split_once('(')?;
     let (name, namespace) = name.rsplit_once('_')?;
@@ -150,7 +151,7 @@ fn sandbox(entry: &LogEntry<'_>, written_boot_ns: u64) -> Option<SandboxFailure>
     sandbox_of(pod, &reason, written_boot_ns, entry.pid)
 }
 
-/// If the reason is the network's, and it names a pod.
+/// The observation; `None` if the network is not the reason or the pod's name is invalid.
 pub(super) fn sandbox_of(pod: PodRef, reason: &str, written_boot_ns: u64, pid: Option<u32>) -> Option<SandboxFailure> {
     let cause = cause(reason).filter(|_| pod.is_nameable())?;
     Some(SandboxFailure { pod, cause, words: reason.chars().take(MAX_REASON).collect(), written_boot_ns, pid })
@@ -174,7 +175,7 @@ fn sandbox_plain(text: &str) -> Option<(PodRef, String)> {
     reason.starts_with("network is not ready").then_some((joined(pod)?, reason.to_owned()))
 }
 
-/// What of it is the network's.
+/// The part of the pod network that failed; `None` if the reason is another one.
 fn cause(reason: &str) -> Option<SandboxCause> {
     let has = |words: &[&str]| words.iter().any(|it| reason.contains(it));
     if has(&["subnet.env"]) {

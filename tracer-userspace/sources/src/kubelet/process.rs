@@ -1,5 +1,5 @@
-//! The kubelet as a process: the flags it was started with, and files as it sees them (`/proc/PID/root`), so that neither a
-//! mount nor the mount namespace matters.
+//! The kubelet as a process: its command-line flags, and files as it sees them (`/proc/PID/root`). So neither mounts
+//! nor the mount namespace matter.
 
 use std::fs::{self, File};
 use std::io::{self, Read as _};
@@ -14,14 +14,14 @@ const MAX_SIZE: u64 = 1 << 20;
 
 /// The files that a process sees.
 pub(crate) trait Files {
-    /// Its first bytes, up to [`MAX_SIZE`].
+    /// Reads a file, up to [`MAX_SIZE`].
     fn read(&self, path: &Path) -> io::Result<Vec<u8>>;
 
-    /// Paths of what is in a directory, sorted.
+    /// The paths of all entries of a directory, sorted.
     fn list(&self, directory: &Path) -> io::Result<Vec<PathBuf>>;
 }
 
-/// What a process has as its root. Links that lead out of it end in it.
+/// The root directory of a process. Symlinks that lead out of it are resolved inside it.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct RootOf(pub(crate) u32);
 
@@ -34,16 +34,16 @@ impl RootOf {
     }
 }
 
-/// A plain file for reading, whatever has this name by now.
+/// Opens a plain file for reading. Any other kind of file is an error.
 pub(super) fn open_file(path: &Path) -> io::Result<File> {
     let found = File::options().read(true).custom_flags(OFlag::O_PATH.bits()).open(path)?;
     let file = opened(&found, OFlag::empty())?;
     if file.metadata()?.is_file() { Ok(file) } else { Err(io::Error::other("it is not a file")) }
 }
 
-/// What was found (`O_PATH`), for reading.
+/// Reopens a file that was opened with `O_PATH`, for reading.
 fn opened(found: &File, flags: OFlag) -> io::Result<File> {
-    // To open a device can do something, and to open or read a pipe waits.
+    // open() of a device can have effects, and open() or read() of a pipe blocks.
     let kind = found.metadata()?.file_type();
     if !kind.is_file() && !kind.is_dir() {
         return Err(io::Error::new(io::ErrorKind::InvalidInput, "neither a file nor a directory"));
@@ -68,16 +68,16 @@ impl Files for RootOf {
     }
 }
 
-/// What a process was started with, its name first; empty if that cannot be read.
+/// The command line of a process, its name first; empty if it cannot be read.
 pub(crate) fn arguments(pid: u32) -> Vec<String> {
     let line = fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
     let mut args: Vec<String> = String::from_utf8_lossy(&line).split('\0').map(str::to_owned).collect();
-    // Each is ended by a zero.
+    // A zero ends each argument.
     args.pop();
     args
 }
 
-/// `--flag=value` or `--flag value`; the last one counts.
+/// The value of a flag: `--flag=value` or `--flag value`. The last one counts.
 pub(crate) fn flag<'a>(args: &'a [String], name: &str) -> Option<&'a str> {
     let value = |at: usize| match args.get(at)?.strip_prefix(name)? {
         "" => args.get(at + 1).map(String::as_str),
@@ -100,14 +100,14 @@ mod tests {
     }
 
     #[test]
-    fn a_process_that_is_no_more_had_no_arguments() {
+    fn a_process_that_has_ended_has_no_arguments() {
         assert_eq!(arguments(0), Vec::<String>::new());
         let own = arguments(std::process::id());
         assert_eq!(own.first(), std::env::args().next().as_ref());
     }
 
     #[test]
-    fn a_link_out_of_the_root_ends_in_it() {
+    fn a_symlink_out_of_the_root_is_resolved_inside_it() {
         let own = RootOf(std::process::id());
         let scratch = Scratch::new();
         let place = scratch.root();
@@ -118,12 +118,12 @@ mod tests {
         assert_eq!(paths, ["a.conf", "b.conf", "c"].map(|name| place.join(name)));
         assert_eq!(own.read(&paths[0]).expect("readable"), b"b");
         assert!(own.read(&paths[2]).is_err(), "a link of /proc leads anywhere");
-        assert!(own.read(Path::new("/dev/null")).is_err(), "to open a device can do something");
+        assert!(own.read(Path::new("/dev/null")).is_err(), "open() of a device can have effects");
         assert!(own.read(place).is_err() && own.list(&paths[1]).is_err());
     }
 
     #[test]
-    fn only_a_plain_file_is_opened_and_a_pipe_holds_nobody_up() {
+    fn only_a_plain_file_is_opened_and_a_pipe_does_not_block() {
         let scratch = Scratch::new();
         let pipe = scratch.path("pipe");
         nix::unistd::mkfifo(&pipe, nix::sys::stat::Mode::S_IRWXU).expect("pipe");

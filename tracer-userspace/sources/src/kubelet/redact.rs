@@ -1,11 +1,14 @@
-//! How much of a network error's text may be printed: the parts that the kubelet, Go's net, net/http and crypto/tls or grpc-go
-//! write themselves, up to the first that may have come over the connection. net/http quotes header lines of the answer
-//! (`malformed MIME header: missing colon: "…"`). The message of a gRPC status (`desc = …`) is never reported: grpc-go writes there
-//! what its own connection met, and a server may send the same words of a connection of its own (`dial tcp …`).
+//! Decides how much of a network error's text may be printed. An error has parts, separated by colons. tracer prints
+//! the parts that the kubelet, Go's net, net/http, crypto/tls or grpc-go write themselves. It stops at the first part
+//! that may contain data from the connection: net/http quotes header lines of the answer (`malformed MIME header:
+//! missing colon: "…"`).
+//!
+//! tracer never prints the message of a gRPC status (`desc = …`). grpc-go writes errors of its own connection there,
+//! but a server may send the same text about another connection (`dial tcp …`).
 
 use std::net::{Ipv6Addr, SocketAddr};
 
-/// Parts between colons that are the same whatever was received.
+/// Parts that contain no received data.
 const FIXED: &[&str] = &[
     // The kubelet's probers and grpc-go.
     "timeout",
@@ -103,7 +106,7 @@ const FIXED: &[&str] = &[
     "unsupported extension",
 ];
 
-/// How parts begin that go on with what was received, and what is printed instead of them.
+/// Starts of parts that go on with received data, and the text that is printed instead.
 const QUOTING: &[(&str, &str)] = &[
     ("malformed HTTP", "malformed HTTP answer"),
     ("malformed MIME header", "malformed MIME header"),
@@ -119,33 +122,34 @@ const QUOTING: &[(&str, &str)] = &[
     ("health rpc did not complete", "health rpc did not complete"),
 ];
 
-/// What a client's timeout says in parentheses.
+/// The texts that Go appends in parentheses to a client's timeout.
 const CLIENT_TIMEOUTS: &[&str] = &[
     "Client.Timeout exceeded while awaiting headers",
     "Client.Timeout exceeded while reading body",
     "Client.Timeout or context cancellation while reading body",
 ];
 
-/// What may be printed of an error of the network.
+/// The printable beginning of a network error.
 pub(super) fn redacted(error: &str) -> String {
     let (request, error) = of_request(error);
-    let mut noted: Vec<&str> = request.as_deref().into_iter().collect();
+    let mut printed: Vec<&str> = request.as_deref().into_iter().collect();
     for part in error.split(": ") {
         if is_own(part) {
-            noted.push(part);
-        } else if noted.last() == Some(&"dial tcp") && part.starts_with("lookup ") {
-            // What was looked up and where: `lookup NAME on ADDRESS`.
-            noted.push("lookup");
+            printed.push(part);
+        } else if printed.last() == Some(&"dial tcp") && part.starts_with("lookup ") {
+            // The name and the server are left out: `lookup NAME on ADDRESS`.
+            printed.push("lookup");
         } else {
-            noted.extend(beginning(part));
+            printed.extend(beginning(part));
             break;
         }
     }
-    noted.join(": ")
+    printed.join(": ")
 }
 
-/// `Get "URL"` with no more of the URL than its origin, and what follows: after a redirect the rest is the pod's choice, but for
-/// the host name, which must be the same (`RedirectChecker`, pkg/probe/http). Go up to 1.13 writes no quotes.
+/// `Get "URL"` with only the origin of the URL, and the rest of the error. After a redirect the pod chooses the URL,
+/// except for the host name, which must be the same (`RedirectChecker`, pkg/probe/http). Go up to 1.13 writes no
+/// quotes.
 fn of_request(error: &str) -> (Option<String>, &str) {
     let verb = ["Get ", "Head "].into_iter().find(|verb| error.starts_with(verb));
     let Some((verb, rest)) = verb.and_then(|verb| Some((verb, error.strip_prefix(verb)?))) else {
@@ -155,8 +159,8 @@ fn of_request(error: &str) -> (Option<String>, &str) {
     let end = if quote.is_empty() { rest.find(": ") } else { closing_quote(rest) };
     let (url, rest) = rest.split_at(end.unwrap_or(rest.len()));
     let rest = rest.strip_prefix(quote).and_then(|it| it.strip_prefix(": "));
-    let noted = origin(url).map_or_else(|| verb.trim_end().to_owned(), |url| format!("{verb}{quote}{url}{quote}"));
-    (Some(noted), rest.unwrap_or_default())
+    let printed = origin(url).map_or_else(|| verb.trim_end().to_owned(), |url| format!("{verb}{quote}{url}{quote}"));
+    (Some(printed), rest.unwrap_or_default())
 }
 
 /// `http://HOST:PORT` of a URL.
@@ -167,7 +171,7 @@ fn origin(url: &str) -> Option<String> {
     is_host(host).then(|| format!("{scheme}://{host}"))
 }
 
-/// A name or an address, and maybe a port.
+/// Whether it is a name or an address, with or without a port.
 fn is_host(text: &str) -> bool {
     let in_brackets = |it: &str| Some(it.strip_prefix('[')?.strip_suffix(']')?.parse::<Ipv6Addr>().is_ok());
     let is_name = |it: &str| !it.is_empty() && it.chars().all(|c| c.is_ascii_alphanumeric() || "-._".contains(c));
@@ -178,7 +182,7 @@ fn is_host(text: &str) -> bool {
     in_brackets(host).unwrap_or_else(|| is_name(host))
 }
 
-/// Where Go's `%q` ends.
+/// The end of a text that Go quoted with `%q`.
 fn closing_quote(text: &str) -> Option<usize> {
     let mut escaped = false;
     text.find(|c| {
@@ -188,7 +192,7 @@ fn closing_quote(text: &str) -> Option<usize> {
     })
 }
 
-/// Nothing in it was received.
+/// Whether the part contains no received data.
 fn is_own(part: &str) -> bool {
     FIXED.contains(&part) || is_timeout(part) || is_connection(part) || is_probe(part)
 }
@@ -217,7 +221,7 @@ fn is_probe(part: &str) -> bool {
     connected().or_else(completed).unwrap_or_default()
 }
 
-/// As Go writes it: `1m0.5s`.
+/// Whether it is a duration as Go prints it: `1m0.5s`.
 pub(super) fn is_duration(text: &str) -> bool {
     text.starts_with(|c: char| c.is_ascii_digit())
         && text.len() < 20
@@ -229,12 +233,12 @@ fn is_name(code: &str) -> bool {
     code.len() < 20 && code.chars().all(|c| c.is_ascii_alphanumeric() || "()".contains(c))
 }
 
-/// What can be known of a part that goes on with what was received.
+/// The printable start of a part that goes on with received data.
 fn beginning(part: &str) -> Option<&str> {
     let code = || {
         part.split_once(" desc = ").map(|(code, _)| code).filter(|it| it.strip_prefix("code = ").is_some_and(is_name))
     };
-    let quoting = QUOTING.iter().find(|(begin, _)| part.starts_with(begin)).map(|(_, noted)| *noted);
+    let quoting = QUOTING.iter().find(|(begin, _)| part.starts_with(begin)).map(|(_, printed)| *printed);
     quoting.or_else(code)
 }
 
@@ -243,7 +247,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_the_network_says_is_reported() {
+    fn errors_without_received_data_are_printed() {
         for error in [
             r#"Get "http://10.88.0.5:8081": dial tcp 10.88.0.5:8081: connect: connection refused"#,
             "Get http://10.88.0.5:8081: read tcp 10.88.0.1:59486->10.88.0.5:8081: read: connection reset by peer",
@@ -261,10 +265,10 @@ mod tests {
     }
 
     #[test]
-    fn what_came_over_the_connection_is_not() {
+    fn received_data_is_not_printed() {
         let get = r#"Get "http://10.88.0.5:8081""#;
         let broken = format!("{get}: net/http: HTTP/1.x transport connection broken");
-        for (error, noted) in [
+        for (error, printed) in [
             (
                 format!("{broken}: malformed MIME header: missing colon: \"secret: EOF\""),
                 format!("{broken}: malformed MIME header"),
@@ -297,32 +301,32 @@ mod tests {
                 "timeout: health rpc did not complete".to_owned(),
             ),
         ] {
-            assert_eq!(redacted(&error), noted, "{error}");
+            assert_eq!(redacted(&error), printed, "{error}");
         }
     }
 
-    /// Go: `dial tcp: lookup NAME on SERVER: …`, without a server where none was asked.
+    /// Go prints `dial tcp: lookup NAME on SERVER: …`, without the server if it queried none.
     #[test]
-    fn of_a_name_that_is_not_found_the_name_is_not_reported() {
+    fn the_name_of_a_failed_lookup_is_not_printed() {
         let get = r#"Get "http://web.shop:8081""#;
         let udp = "read udp 10.88.0.1:5353->10.96.0.10:53: i/o timeout";
-        for (reported, noted) in [
+        for (reported, printed) in [
             ("dial tcp: lookup web.shop on 10.96.0.10:53: no such host", "dial tcp: lookup: no such host"),
             ("dial tcp: lookup web.shop: no such host", "dial tcp: lookup: no such host"),
             (&format!("dial tcp: lookup web.shop on 10.96.0.10:53: {udp}"), &format!("dial tcp: lookup: {udp}")),
             ("dial tcp: lookup secret: secret", "dial tcp: lookup"),
             ("lookup secret: no such host", ""),
         ] {
-            assert_eq!(redacted(reported), noted);
-            let of_url = if noted.is_empty() { get.to_owned() } else { format!("{get}: {noted}") };
+            assert_eq!(redacted(reported), printed);
+            let of_url = if printed.is_empty() { get.to_owned() } else { format!("{get}: {printed}") };
             assert_eq!(redacted(&format!("{get}: {reported}")), of_url);
         }
     }
 
-    /// A redirect's, but for the host name.
+    /// After a redirect the pod chooses all of the URL but the host name.
     #[test]
-    fn of_a_url_the_origin_is_reported() {
-        for (url, noted) in [
+    fn only_the_origin_of_a_url_is_printed() {
+        for (url, printed) in [
             ("http://10.88.0.5:8081/secret", r#" "http://10.88.0.5:8081""#),
             ("https://secret:***@10.88.0.5/", r#" "https://10.88.0.5""#),
             ("http://[fd00::5]:8081?secret", r#" "http://[fd00::5]:8081""#),
@@ -332,19 +336,19 @@ mod tests {
             ("httpsecret://10.88.0.5/", ""),
             ("/secret", ""),
         ] {
-            assert_eq!(redacted(&format!("Get \"{url}\": EOF")), format!("Get{noted}: EOF"), "{url}");
+            assert_eq!(redacted(&format!("Get \"{url}\": EOF")), format!("Get{printed}: EOF"), "{url}");
         }
     }
 
     #[test]
-    fn of_a_grpc_server_the_code_is_reported_and_not_the_message() {
+    fn the_code_of_a_grpc_status_is_printed_and_its_message_is_not() {
         let reported = "error: health rpc probe failed: rpc error";
-        for (status, noted) in [
+        for (status, printed) in [
             ("code = Unauthenticated desc = secret: EOF", ": code = Unauthenticated"),
             ("code = Unknown desc = \"secret\"", ": code = Unknown"),
             ("code = Unknown desc = EOF", ": code = Unknown"),
             ("code = Unavailable desc = error reading from server: EOF", ": code = Unavailable"),
-            // As a server has it of a database that it asks.
+            // A server may report an error of its own connection to a database.
             ("code = Internal desc = dial tcp 10.0.0.5:5432: connect: connection refused", ": code = Internal"),
             (
                 r#"code = Unavailable desc = connection error: desc = "transport: Error while dialing: dial tcp 10.0.0.5:9000: connect: connection refused""#,
@@ -356,13 +360,13 @@ mod tests {
             ),
             ("code = a secret desc = EOF", ""),
         ] {
-            assert_eq!(redacted(&format!("{reported}: {status}")), format!("{reported}{noted}"), "{status}");
+            assert_eq!(redacted(&format!("{reported}: {status}")), format!("{reported}{printed}"), "{status}");
         }
     }
 
     proptest::proptest! {
         #[test]
-        fn nothing_but_known_words_is_reported(garbage in "\\PC*") {
+        fn only_known_texts_are_printed(garbage in "\\PC*") {
             assert!(!redacted(&format!("Get \"http://10.88.0.5/\": EOF: <{garbage}")).contains('<'));
             let _ = redacted(&format!("Get {garbage}"));
             let _ = redacted(&garbage);

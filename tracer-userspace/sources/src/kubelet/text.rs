@@ -1,27 +1,28 @@
-//! A plain file as the kubelet's log: whole lines as it grows.
+//! A plain file as the kubelet's log: reads complete lines as it grows.
 
 use std::fs::File;
 use std::io::{self, Read, Seek, SeekFrom};
 use std::time::SystemTime;
 
-/// A longer line is skipped: no line of use is that long.
+/// A longer line is skipped: no line that tracer understands is that long.
 pub(super) const MAX_LINE: usize = 64 << 10;
-/// Read at once.
+/// How many bytes are read at once.
 const CHUNK: usize = 16 << 10;
-/// Read before anybody is asked whether it is still wanted: a file can claim any size. No kubelet writes as much in a second.
+/// How many bytes are read before the follower checks for a closed receiver: a file can claim any size. No kubelet
+/// writes as much in a second.
 const MAX_READ: u64 = 16 << 20;
 
 #[derive(Debug)]
 pub(super) struct TextFile {
     file: File,
     at: u64,
-    /// A line without its end.
+    /// The start of a line without its end, which is not written yet.
     partial: Vec<u8>,
     skipping: bool,
 }
 
 impl TextFile {
-    /// From the end on; from the beginning if it was made after `since`.
+    /// Reads from the end; from the beginning if the file was created after `since`.
     pub(super) fn new(mut file: File, since: SystemTime) -> io::Result<Self> {
         let is_new = file.metadata()?.created().is_ok_and(|created| created >= since);
         let at = file.seek(if is_new { SeekFrom::Start(0) } else { SeekFrom::End(0) })?;
@@ -36,7 +37,7 @@ impl TextFile {
         self.at = self.file.seek(SeekFrom::Start(at)).unwrap_or(self.at);
     }
 
-    /// What is there, up to [`MAX_READ`]. A file that shrank is read from its beginning.
+    /// Reads the new bytes, up to [`MAX_READ`]. A file that shrank is read from its beginning.
     pub(super) fn read(&mut self, take: &mut dyn FnMut(&str) -> bool) -> io::Result<()> {
         if self.file.metadata()?.len() < self.at {
             self.at = self.file.seek(SeekFrom::Start(0))?;
@@ -57,7 +58,7 @@ impl TextFile {
         Ok(())
     }
 
-    /// Hands over the whole lines; false if nobody takes them any more.
+    /// Hands the complete lines to `take`; returns false if `take` does.
     fn lines(&mut self, bytes: &[u8], take: &mut dyn FnMut(&str) -> bool) -> bool {
         for part in bytes.split_inclusive(|byte| *byte == b'\n') {
             if !self.skipping {

@@ -1,7 +1,7 @@
-//! What the kubelet was configured to write to its log, by its command line and its configuration.
+//! What the kubelet writes to its log, according to its command line and its configuration.
 //!
-//! Outcomes of probes are `klog.V(1)` (`pkg/kubelet/prober/prober.go`, from 1.0 on), and the verbosity is 0 unless it is set:
-//! such a kubelet writes none, while its Events tell them all the same.
+//! The kubelet logs outcomes of probes with `klog.V(1)` (`pkg/kubelet/prober/prober.go`, from 1.0 on). The default
+//! verbosity is 0: then the log has no outcomes, but Events still report them.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -11,16 +11,17 @@ use serde::Deserialize;
 use super::process::{Files, RootOf, arguments, flag};
 use tracer_terminal::error::{os_message, without_value};
 
-/// Its process. What is named otherwise (k3s, kubelite) has the kubelet's settings elsewhere than on its command line.
+/// The name of its process. Programs that embed the kubelet (k3s, kubelite) do not have its settings on their command
+/// line.
 pub(super) const NAME: &str = "kubelet";
-/// From this verbosity on it writes how probes ended.
+/// From this verbosity on the log has outcomes of probes.
 const OUTCOMES: u32 = 1;
-/// From this verbosity on it writes what a probe was answered, and in text each line of that on a line of its own: a pod can
-/// answer what looks like the kubelet's (`klog.V(4).Infof`, `pkg/probe/http/http.go`).
+/// From this verbosity on the log has the body of each answer, in the text format with its line breaks. So a pod can
+/// send lines that look like the kubelet's (`klog.V(4).Infof`, `pkg/probe/http/http.go`).
 const BODIES: u32 = 4;
 /// The source file that writes outcomes, as `--vmodule` names it.
 const SOURCE: &str = "prober";
-/// Forms that are read (`component-base/logs/api/v1`); the first is written unless another is named.
+/// Log formats that tracer reads (`component-base/logs/api/v1`). The first is the kubelet's default.
 const FORMATS: &[&str] = &["text", "json"];
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -30,7 +31,7 @@ pub struct KubeletLogging {
     pub verbosity: u32,
     /// `--logging-format`, or `logging.format`.
     pub format: String,
-    /// A pattern of `--vmodule` or `logging.vmodule` has outcomes of probes written whatever the verbosity.
+    /// A pattern of `--vmodule` or `logging.vmodule` makes the kubelet log outcomes, whatever the verbosity is.
     by_module: bool,
     setting: Setting,
 }
@@ -55,21 +56,21 @@ pub enum KubeletLoggingError {
 }
 
 impl KubeletLoggingError {
-    /// The capability that is missing, if that is why.
+    /// The missing capability, if that is the reason.
     pub fn needs(&self) -> Option<&'static str> {
         let denied = matches!(self, Self::Read { source, .. } if source.kind() == io::ErrorKind::PermissionDenied);
         denied.then_some("CAP_SYS_PTRACE")
     }
 }
 
-/// The part of a `KubeletConfiguration` that is of interest.
+/// The part of a `KubeletConfiguration` that tracer reads.
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
 struct Configuration {
     logging: Option<Logging>,
 }
 
-/// `logging`; what is absent leaves what was reported before.
+/// `logging`. An absent field keeps the value of an earlier file.
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
 struct Logging {
@@ -86,7 +87,7 @@ struct Module {
 }
 
 impl KubeletLogging {
-    /// Of this process.
+    /// Reads the settings of a kubelet's process.
     pub fn of(pid: u32) -> Result<Self, KubeletLoggingError> {
         let comm = std::fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default();
         if comm.trim_end() == NAME {
@@ -96,8 +97,8 @@ impl KubeletLogging {
         }
     }
 
-    /// As the kubelet reads it: the file of `--config`, those of `--config-dir` over it, and its flags over both
-    /// (`cmd/kubelet/app/server.go`).
+    /// Merges the settings as the kubelet does: files of `--config-dir` override the file of `--config`, and flags
+    /// override both (`cmd/kubelet/app/server.go`).
     pub(crate) fn reported(pid: u32, args: &[String], files: &dyn Files) -> Result<Self, KubeletLoggingError> {
         if !args.iter().skip(1).any(|arg| arg.starts_with('-')) {
             return Err(KubeletLoggingError::Bare { pid });
@@ -141,7 +142,7 @@ impl KubeletLogging {
         }
     }
 
-    /// Why its log does not say how probes ended, in words that follow its name.
+    /// Why its log has no outcomes of probes, in words that follow the kubelet's name.
     pub fn lack(&self) -> Option<String> {
         let Self { verbosity, format, .. } = self;
         if !FORMATS.contains(&format.as_str()) {
@@ -152,7 +153,7 @@ impl KubeletLogging {
             .then(|| format!("logs with verbosity {verbosity} and writes how probes ended from {OUTCOMES} on only"))
     }
 
-    /// Why lines of its log can be a pod's words, in words that follow its name.
+    /// Why a pod can forge lines of its log, in words that follow the kubelet's name.
     pub fn exposure(&self) -> Option<String> {
         let Self { verbosity, format, .. } = self;
         (*verbosity >= BODIES && format == FORMATS[0]).then(|| {
@@ -177,7 +178,7 @@ impl KubeletLogging {
     }
 }
 
-/// Of `--config-dir`: in the order of their names, which end in `.conf`.
+/// The files in `--config-dir` with names that end in `.conf`, sorted by name.
 fn drop_ins(pid: u32, args: &[String], files: &dyn Files) -> Result<Vec<PathBuf>, KubeletLoggingError> {
     let Some(directory) = flag(args, "--config-dir").map(Path::new) else { return Ok(Vec::new()) };
     let listed = files.list(directory);
@@ -188,7 +189,7 @@ fn drop_ins(pid: u32, args: &[String], files: &dyn Files) -> Result<Vec<PathBuf>
 
 fn configuration(pid: u32, path: &Path, files: &dyn Files) -> Result<Configuration, KubeletLoggingError> {
     let text = files.read(path).map_err(|source| KubeletLoggingError::Read { pid, path: path.to_owned(), source })?;
-    // An empty drop-in is none.
+    // An empty drop-in changes nothing.
     let parsed = serde_yaml_ng::from_slice::<Option<Configuration>>(&text);
     parsed.map(Option::unwrap_or_default).map_err(|error| KubeletLoggingError::Garbage {
         pid,
@@ -197,7 +198,7 @@ fn configuration(pid: u32, path: &Path, files: &dyn Files) -> Result<Configurati
     })
 }
 
-/// `-v=2`, `-v 2`, `-v2`, `--v=2`, `--v 2`; the last one counts.
+/// The verbosity of `-v=2`, `-v 2`, `-v2`, `--v=2` or `--v 2`; the last one counts.
 fn verbosity_flag(args: &[String]) -> Option<u32> {
     let value = |at: usize| {
         let arg = args.get(at)?;
@@ -208,7 +209,7 @@ fn verbosity_flag(args: &[String]) -> Option<u32> {
     (0..args.len()).rev().find_map(value)
 }
 
-/// Whether a pattern of klog's can be meant for [`SOURCE`]: a name, or one with `*`, `?` or `[…]`.
+/// Whether a pattern of klog may match [`SOURCE`]: the name itself, or a pattern with `*`, `?` or `[…]`.
 fn may_match(pattern: &str) -> bool {
     let name = pattern.rsplit('/').next().unwrap_or(pattern);
     match name.split_once(['*', '?', '[']) {
@@ -233,7 +234,7 @@ mod tests {
     const NO_VERBOSITY: &str = "apiVersion: kubelet.config.k8s.io/v1beta1\nkind: KubeletConfiguration\nlogging:\n  flushFrequency: 0\n  options:\n    json:\n      infoBufferSize: \"0\"\n  verbosity: 0\n";
 
     #[test]
-    fn kubeadms_kubelet_writes_no_outcomes() {
+    fn a_kubelet_of_kubeadm_logs_no_outcomes() {
         let logging = reported(KUBEADM, &[(CONFIG, NO_VERBOSITY)]).unwrap();
         assert_eq!((logging.verbosity, logging.format.as_str()), (0, "text"));
         assert!(logging.lack().unwrap().contains("verbosity 0"), "{logging:?}");
@@ -244,9 +245,9 @@ mod tests {
         assert!(unset.lack().is_some() && unset.fix().contains(CONFIG));
     }
 
-    /// JSON has a body in one line, and up to 3 none is written.
+    /// In JSON a body is on one line, and up to verbosity 3 the log has no bodies.
     #[test]
-    fn bodies_as_text_are_reported() {
+    fn bodies_in_the_text_format_are_reported_as_exposure() {
         let exposure = |line: &str| reported(&format!("kubelet {line}"), &[]).unwrap().exposure();
         assert!(exposure("-v=4").is_some_and(|it| it.starts_with("logs with verbosity 4 as text")));
         assert!(exposure("-v=10").is_some());
@@ -254,7 +255,7 @@ mod tests {
     }
 
     #[test]
-    fn every_form_of_the_flag_goes_before_the_file() {
+    fn every_form_of_the_flag_overrides_the_file() {
         for flag in ["-v=2", "-v 2", "-v2", "--v=2", "--v 2", "--v=0 -v=2", "-v=2 --volume-plugin-dir=/x --vmodule=a=7"]
         {
             assert_eq!(verbosity(&format!("{KUBEADM} {flag}"), &[(CONFIG, NO_VERBOSITY)]), 2, "{flag}");
@@ -267,7 +268,7 @@ mod tests {
     }
 
     #[test]
-    fn drop_ins_go_before_the_file_in_the_order_of_their_names() {
+    fn drop_ins_override_the_file_in_the_order_of_their_names() {
         let line = format!("{KUBEADM} --config-dir /etc/kubelet.d");
         let files = [
             (CONFIG, "logging: {verbosity: 3, format: json}"),
@@ -277,12 +278,12 @@ mod tests {
             ("/etc/kubelet.d/40-d.conf.bak", "logging: {verbosity: 9}"),
         ];
         let logging = reported(&line, &files).unwrap();
-        assert_eq!((logging.verbosity, logging.format.as_str()), (0, "json"), "what a drop-in leaves out stays");
+        assert_eq!((logging.verbosity, logging.format.as_str()), (0, "json"), "a value that a drop-in lacks stays");
         assert!(logging.fix().contains("20-b.conf"), "{}", logging.fix());
     }
 
     #[test]
-    fn a_pattern_can_have_them_written() {
+    fn a_vmodule_pattern_can_enable_outcomes() {
         for modules in ["prober=1", "a=0,prob*=5", "*=2", "kubelet/prober/*=1", "[p]rober=1"] {
             let logging = reported(&format!("kubelet --vmodule={modules}"), &[]).unwrap();
             assert_eq!(logging.lack(), None, "{modules}");
@@ -295,13 +296,13 @@ mod tests {
     }
 
     #[test]
-    fn a_format_that_is_not_read_is_reported() {
+    fn an_unknown_format_is_reported() {
         let logging = reported("kubelet -v=4 --logging-format=xml", &[]).unwrap();
         assert!(logging.lack().unwrap().contains("`xml`") && logging.fix().contains("text or json"));
     }
 
     #[test]
-    fn what_cannot_be_read_is_not_known() {
+    fn missing_or_broken_settings_are_errors() {
         let missing = reported(KUBEADM, &[]).unwrap_err();
         assert!(missing.to_string().contains(CONFIG) && missing.needs().is_none(), "{missing}");
         for junk in ["logging: {verbosity: high}", "logging: ["] {

@@ -1,27 +1,28 @@
-//! The output of a failed probe: what it means, and how much of it may be printed.
+//! Parses the output of a failed probe: what it means, and how much of it may be printed.
 //!
-//! The kubelet's own words (`pkg/probe/{http,tcp,grpc,exec}`, Go's net/http and net) are kept; what a pod sent or a
-//! command printed is not. Of a URL its origin is kept: after a redirect the rest is the pod's choice.
+//! tracer keeps the text of the kubelet (`pkg/probe/{http,tcp,grpc,exec}`, Go's net/http and net), and drops data that
+//! a pod sent or a command printed. It keeps only the origin of a URL: after a redirect the pod chooses the rest.
 
 use std::net::SocketAddr;
 
 use super::redact;
 use tracer_model::event::{KubeletResult, ProbeOutput};
 
-/// Longest words kept, bytes.
+/// How much text is kept, in bytes.
 const MAX_TEXT: usize = 512;
 
-/// The kubelet's own words (pkg/probe/grpc, `codes.Unimplemented`); the server's message follows.
+/// The kubelet's text for `codes.Unimplemented` (pkg/probe/grpc); the server's message follows.
 const NO_HEALTH_SERVICE: &str =
     "error: this server does not implement the grpc health protocol (grpc.health.v1.Health)";
 
-/// `Get "/loop": stopped after 10 redirects` (`RedirectChecker`, pkg/probe/http); the URL is the pod's choice.
+/// `Get "/loop": stopped after 10 redirects` (`RedirectChecker`, pkg/probe/http); the pod chooses the URL.
 const TOO_MANY_REDIRECTS: &str = "\": stopped after 10 redirects";
 
-/// A port that is a name is looked for among the container's, and then taken for a number (`ResolveContainerPort`, pkg/probe).
+/// The kubelet looks for a named port among the container's ports, and then parses the name as a number
+/// (`ResolveContainerPort`, pkg/probe).
 const NO_SUCH_PORT: &str = "strconv.Atoi: parsing \"";
 
-/// An output that was understood.
+/// The meaning of an output, its printable text, and the addresses in it.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Words {
     pub(super) says: ProbeOutput,
@@ -34,7 +35,7 @@ pub(super) fn understand(output: &str, result: KubeletResult) -> Words {
     let output = output.lines().next().unwrap_or_default().trim();
     let says = meaning(output, result);
     let text = publishable(output, says, result);
-    // Of what may be printed only: what was received, or printed by a command, may look like an address.
+    // Only in the printable text: received data, or the output of a command, may look like an address.
     let (src, dst) = text.as_deref().filter(|_| is_network(output, result)).map_or((None, None), ends);
     Words { says, text: text.filter(|it| !it.is_empty()).map(shortened), src, dst }
 }
@@ -61,7 +62,7 @@ fn meaning(output: &str, result: KubeletResult) -> ProbeOutput {
     if result == KubeletResult::Error && output.starts_with(NO_SUCH_PORT) && output.ends_with("\": invalid syntax") {
         return ProbeOutput::NoSuchPort;
     }
-    if result == KubeletResult::Error && is_of_the_end(by_runtime(output)) {
+    if result == KubeletResult::Error && is_container_end(by_runtime(output)) {
         return ProbeOutput::ContainerEnds;
     }
     if output.starts_with("rpc error: code = ") && names_exec(by_runtime(output)) {
@@ -70,8 +71,10 @@ fn meaning(output: &str, result: KubeletResult) -> ProbeOutput {
     if is_network(output, result) { of_network(&redact::redacted(output)) } else { ProbeOutput::Other }
 }
 
-/// The kubelet's own form, up to 1.30 and from then on (k8s.io/cri-client, `execSyncV1`), or the runtime's. A command that
-/// speaks gRPC itself (grpc_health_probe) prints errors that look alike and do not speak of exec.
+/// Whether the command of an exec probe timed out. Two forms are the kubelet's, up to 1.30 and after it
+/// (k8s.io/cri-client,
+/// `execSyncV1`), one is the runtime's. A command that uses gRPC itself (grpc_health_probe) prints similar errors, but
+/// they do not mention exec.
 fn is_command_timeout(output: &str) -> bool {
     let after = || output.strip_prefix("command timed out: \"")?.rsplit_once("\" timed out after ");
     output.starts_with("command \"") && output.ends_with("\" timed out")
@@ -84,14 +87,16 @@ fn names_exec(output: &str) -> bool {
     output.contains("exec ") || output.contains("ExecSync")
 }
 
-/// CRI-O puts what the command printed behind its own words: `command error: …, stdout: …, stderr: …, exit code -1`.
+/// The runtime's own text. CRI-O appends the output of the command: `command error: …, stdout: …, stderr: …, exit code
+/// -1`.
 fn by_runtime(output: &str) -> &str {
     output.split_once(", stdout: ").map_or(output, |(own, _)| own)
 }
 
-/// The container does not run any more, or is being stopped (containerd, runc, CRI-O, in this order); or the kubelet called the
-/// command off, which some of 1.35 and 1.36 do with those of pods that end (kubernetes/kubernetes#140881).
-fn is_of_the_end(error: &str) -> bool {
+/// Whether the command failed because its container ends: the container has stopped or is stopping (texts of
+/// containerd, runc and CRI-O, in this order), or the kubelet cancelled the command. Some versions of 1.35 and 1.36
+/// cancel commands of pods that end (kubernetes/kubernetes#140881).
+fn is_container_end(error: &str) -> bool {
     const ENDS: &[&str] = &[
         "container is in CONTAINER_EXITED state",
         "no running task found",
@@ -103,8 +108,8 @@ fn is_of_the_end(error: &str) -> bool {
     by_runtime || error == "rpc error: code = Canceled desc = context canceled"
 }
 
-/// As Go's client and the kubelet's probers begin the errors of the network. If the body of an
-/// answer cannot be read, the error has no URL (`DoHTTPProbe`, pkg/probe/http).
+/// Whether it is a network error of Go's client or of the kubelet's probers. If the body of an answer cannot be read,
+/// the error has no URL (`DoHTTPProbe`, pkg/probe/http).
 fn is_network(output: &str, result: KubeletResult) -> bool {
     let client = ["Get \"http", "Get http", "Head \"http"];
     let own = [
@@ -121,7 +126,7 @@ fn is_network(output: &str, result: KubeletResult) -> bool {
 
 fn of_network(output: &str) -> ProbeOutput {
     let has = |words: &[&str]| words.iter().any(|it| output.contains(it));
-    // No connection was made that could have timed out.
+    // A failed lookup made no connection, so its timeout is no timeout of the target.
     if has(&["dial tcp: lookup"]) {
         ProbeOutput::Network
     } else if has(&["remote error: tls: "]) {
@@ -143,10 +148,10 @@ fn of_network(output: &str) -> ProbeOutput {
     }
 }
 
-/// Nothing that a pod sent or a command printed.
+/// The text without data that a pod sent or a command printed.
 fn publishable(output: &str, says: ProbeOutput, result: KubeletResult) -> Option<String> {
     match says {
-        // The runtime's words, which the kubelet calls an error; a failure has what a command printed.
+        // With an error the text is the runtime's; with a failure it is the output of the command.
         _ if result == KubeletResult::Error && output.starts_with("rpc error: code = ") => {
             Some(by_runtime(output).to_owned())
         }
@@ -161,7 +166,7 @@ fn publishable(output: &str, says: ProbeOutput, result: KubeletResult) -> Option
     }
 }
 
-/// The states of `grpc.health.v1.HealthCheckResponse`; Go writes the number of another.
+/// Keeps the known states of `grpc.health.v1.HealthCheckResponse`. Go prints an unknown state as a number.
 fn not_serving(output: &str) -> &str {
     let state = output.strip_prefix("service unhealthy (responded with \"").and_then(|it| it.strip_suffix("\")"));
     let is_known = state.is_some_and(|it| ["UNKNOWN", "NOT_SERVING", "SERVICE_UNKNOWN"].contains(&it));
@@ -174,7 +179,8 @@ fn shortened(mut text: String) -> String {
     text
 }
 
-/// The addresses that the words name: `read tcp A->B:`, `dial tcp B:`, `failed to connect service "B"`, `Get "http://B/…`.
+/// The source and destination address in the text: `read tcp A->B:`, `dial tcp B:`, `failed to connect service "B"`,
+/// `Get "http://B/…`.
 fn ends(output: &str) -> (Option<SocketAddr>, Option<SocketAddr>) {
     let after = |mark: &str| output.split_once(mark).map(|(_, rest)| rest);
     for mark in ["read tcp ", "write tcp "] {
@@ -209,7 +215,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_kubelet_says_is_understood() {
+    fn outputs_of_the_kubelet_are_understood() {
         let hang = "Get \"http://10.88.0.5:8081/ready?x=1\": context deadline exceeded (Client.Timeout exceeded while awaiting headers)";
         let (meaning, text) = says(hang);
         assert_eq!(meaning, ProbeOutput::Timeout);
@@ -252,9 +258,9 @@ mod tests {
         assert_eq!(says(no_connection).0, ProbeOutput::Network);
     }
 
-    /// Where the loop leads is the pod's choice.
+    /// The pod chooses the URLs of the loop.
     #[test]
-    fn a_redirect_loop_is_understood_and_its_place_is_not_kept() {
+    fn a_redirect_loop_is_understood_and_its_url_is_dropped() {
         let words = "stopped after 10 redirects".to_owned();
         for url in ["/loop", "http://10.88.0.10:8085/secret"] {
             let output = format!("Get \"{url}\": {words}");
@@ -265,7 +271,7 @@ mod tests {
     }
 
     #[test]
-    fn the_source_port_is_taken_where_it_is_reported() {
+    fn the_source_address_is_read_if_the_output_has_it() {
         let words = understand(
             "Get \"http://10.88.0.5:8081/live\": read tcp 10.88.0.1:59486->10.88.0.5:8081: read: connection reset by peer",
         );
@@ -274,7 +280,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_of_the_pod_is_kept() {
+    fn data_of_the_pod_is_dropped() {
         let garbage = "Get \"http://10.88.0.5:8081/live\": net/http: HTTP/1.x transport connection broken: malformed HTTP status code \"secret\"";
         let (meaning, text) = says(garbage);
         assert_eq!(meaning, ProbeOutput::NotHttp);
@@ -307,7 +313,7 @@ mod tests {
     }
 
     #[test]
-    fn a_command_cannot_speak_for_the_runtime() {
+    fn output_of_a_command_that_looks_like_the_runtimes_is_dropped() {
         let not_run = "rpc error: code = Unknown desc = failed to exec in container: secret";
         assert_eq!(says(not_run), (ProbeOutput::CommandNotRun, Some("rpc error: code = Unknown".into())));
         let errored = super::understand(not_run, KubeletResult::Error);
@@ -318,9 +324,9 @@ mod tests {
         assert_eq!(says("HTTP probe failed with statuscode: secret"), (ProbeOutput::NotHttp, None));
     }
 
-    /// It may name a connection of its own, or a timeout of its own.
+    /// The message may be about another connection or timeout of the server.
     #[test]
-    fn the_message_of_a_grpc_status_decides_nothing() {
+    fn the_message_of_a_grpc_status_is_ignored() {
         let failed = "error: health rpc probe failed: rpc error: code = Unavailable";
         for message in [
             "dial tcp 10.0.0.5:5432: connect: connection refused",
@@ -337,13 +343,13 @@ mod tests {
     }
 
     #[test]
-    fn the_addresses_that_a_command_prints_are_nobodys() {
+    fn addresses_that_a_command_prints_are_ignored() {
         let printed = understand("cannot reach the database: dial tcp 10.0.0.5:5432: connect: connection refused");
         assert_eq!((printed.says, printed.src, printed.dst), (ProbeOutput::Other, None, None));
     }
 
     #[test]
-    fn a_command_that_is_not_run_because_its_container_ends() {
+    fn an_error_because_the_container_ends_is_recognised() {
         let error = |output: &str| super::understand(output, KubeletResult::Error);
         for ends in [
             "code = Canceled desc = context canceled",
@@ -355,14 +361,14 @@ mod tests {
             let ends = format!("rpc error: {ends}");
             let words = error(&ends);
             assert_eq!((words.says, words.text.as_deref()), (ProbeOutput::ContainerEnds, Some(ends.as_str())));
-            assert_ne!(understand(&ends).says, ProbeOutput::ContainerEnds, "printed by a command: {ends}");
+            assert_ne!(understand(&ends).says, ProbeOutput::ContainerEnds, "output of a command: {ends}");
         }
         let missing = r#"rpc error: code = Unknown desc = failed to exec in container: failed to start exec "9": OCI runtime exec failed: exec failed: unable to start container process: exec: "curl": executable file not found in $PATH: unknown"#;
         assert_eq!(error(missing).says, ProbeOutput::CommandNotRun);
     }
 
     #[test]
-    fn what_a_command_printed_behind_the_runtimes_words_is_not_reported() {
+    fn output_of_a_command_after_the_runtimes_text_is_dropped() {
         let of = |why: &str, printed: &str| {
             let error = format!("rpc error: code = Unknown desc = command error: {why}");
             let words =
@@ -376,9 +382,9 @@ mod tests {
         assert_eq!(of("exec failed", "container is stopping"), (ProbeOutput::CommandNotRun, true));
     }
 
-    /// The kubelet calls it an error, without a URL.
+    /// The kubelet reports this as an error without a URL.
     #[test]
-    fn a_body_that_is_not_read_to_its_end_is_understood() {
+    fn an_error_while_reading_the_body_is_understood() {
         let error = |output: &str| super::understand(output, KubeletResult::Error);
         let body = "context deadline exceeded (Client.Timeout or context cancellation while reading body)";
         assert_eq!(error(body).says, ProbeOutput::TimeoutInBody);
@@ -391,9 +397,9 @@ mod tests {
         assert_eq!(understand("strconv.Atoi: parsing \"x\": invalid syntax").says, ProbeOutput::Other, "a command's");
     }
 
-    /// It would be taken for a timeout, of another connection.
+    /// A pod can send text that looks like a timeout of another connection.
     #[test]
-    fn what_a_pod_sent_decides_nothing() {
+    fn text_that_a_pod_sent_is_ignored() {
         let forged = "Get \"http://10.88.0.5:8081/\": net/http: HTTP/1.x transport connection broken: malformed MIME header line: read tcp 1.1.1.1:1->2.2.2.2:2: i/o timeout";
         let words = understand(forged);
         assert_eq!((words.says, words.src, words.dst), (ProbeOutput::Network, None, "10.88.0.5:8081".parse().ok()));

@@ -1,5 +1,5 @@
-//! The messages of the kubelet's Pods service, and those fields of `k8s.io/api/core/v1/generated.proto` that the API's JSON
-//! is read for, too (`files/api.rs`). They become that JSON by serde.
+//! The messages of the kubelet's Pods service, and those fields of `k8s.io/api/core/v1/generated.proto` that the API's
+//! JSON is read for, too (`files/api.rs`). They become that JSON by serde.
 
 use bytes::Bytes;
 use jiff::Timestamp;

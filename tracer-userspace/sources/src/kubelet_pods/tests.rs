@@ -1,4 +1,5 @@
-//! The pods of a kubelet's JSON, as protobuf by protoc's Python and the published definitions; and a server that speaks gRPC.
+//! The pods of a kubelet's JSON, as protobuf by protoc's Python and the published definitions; and a server that speaks
+//! gRPC.
 
 use std::convert::Infallible;
 use std::sync::atomic::{AtomicU32, Ordering};

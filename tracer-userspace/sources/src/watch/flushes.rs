@@ -27,7 +27,7 @@ impl Flushes {
     /// Takes in what was reported. Never blocks.
     pub(super) fn hear(&mut self) {
         if let Some(routing) = &mut self.routing {
-            routing.hear();
+            routing.read_reports();
         }
         if let Some(tables) = &mut self.tables {
             tables.hear();

@@ -28,7 +28,8 @@ fn the_clusters_pods_are_not_reported_before_the_node_was_read() {
 }
 
 /// The first NodePort of a node is a change, if it is known that there was none.
-/// The kernel reported that a link went down, and nothing tells that it came up again but a reading like the one before.
+/// The kernel reported that a link went down, and nothing tells that it came up again but a reading like the one
+/// before.
 #[test]
 fn links_are_reported_after_one_went_down_even_if_they_are_as_before() {
     let snapshot = snapshot(&SourceConfig::default()).expect("snapshot");

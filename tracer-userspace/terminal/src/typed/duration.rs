@@ -5,7 +5,7 @@ use std::time::Duration;
 /// `30s`, `5m`, `1h30m`, `1d`, `250ms`.
 ///
 /// # Errors
-/// It is no such time, or none at all; in words that say what to write.
+/// The text is no such time, or the time is zero. The message says what to write.
 pub fn duration(text: &str) -> Result<Duration, String> {
     const HINT: &str = "write a number with a unit, e.g. 30s, 5m, 1h30m";
     let mut rest = text.trim();

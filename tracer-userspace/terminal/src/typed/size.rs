@@ -6,7 +6,7 @@ const LEAST: u64 = 4 << 10;
 /// `64MiB`, `1GiB`, `100MB`, `1048576`: bytes.
 ///
 /// # Errors
-/// It is no such size, or too small for a record; in words that say what to write.
+/// The text is no such size, or too small for a record. The message says what to write.
 pub fn size(text: &str) -> Result<u64, String> {
     const HINT: &str = "write a number with a unit, e.g. 64MiB, 500MB, 1GiB";
     let text = text.trim();

@@ -83,7 +83,7 @@ fn verdict_map(fixture: &mut Fixture<'_>) -> Result<()> {
 }
 
 /// tracer cannot evaluate these rules, so their counters decide. After the first failure, the rules that counted
-/// something remain. After the second one, the rule remains whose counter grew again.
+/// something remain. After the second one, only the rule remains that counted again.
 fn counters(fixture: &mut Fixture<'_>) -> Result<()> {
     let pod = pod_with(
         fixture,

@@ -160,7 +160,7 @@ fn address_reused(fixture: &mut Fixture<'_>) -> Result<()> {
     Ok(())
 }
 
-/// A pod whose probe failed is deleted. A healthy pod gets its address.
+/// A pod with a failed probe is deleted. A healthy pod gets its address.
 fn healthy_again(fixture: &mut Fixture<'_>) -> Result<()> {
     let addr = fixture.serving("rst", HTTP)?;
     let failed = fixture.verdict(Cause::MidStreamRst);

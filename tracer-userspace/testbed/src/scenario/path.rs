@@ -131,7 +131,7 @@ fn bridge_down(fixture: &mut Fixture<'_>) -> Result<()> {
     fixture.fails(Kind::Http, pod, Ending::Error)
 }
 
-/// The PodList has a pod whose namespace is gone. The kernel asks for its link-layer address once a second, and then
+/// The PodList has a pod, but its namespace is gone. The kernel asks for its link-layer address once a second, and then
 /// gives up. tracer must have searched all namespaces before. That takes an emulated processor seconds.
 fn namespace_gone(fixture: &mut Fixture<'_>) -> Result<()> {
     const MCAST_SOLICIT: &str = "ipv4/neigh/cni0/mcast_solicit";

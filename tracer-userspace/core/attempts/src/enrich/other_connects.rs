@@ -132,7 +132,7 @@ mod tests {
         let down = refused_at(6443).verdicts().remove(0);
         let (words, fix) = (&down.verdict.summary, &down.verdict.remediation);
         assert_eq!((down.subject, down.verdict.confidence), (Subject::Connection, Confidence::Proven));
-        assert_ends(&words, "this was one, or kubelet as a client of the control plane");
+        assert_ends(&words, "this was a probe, or kubelet as a client of the control plane");
         assert_has(&fix, &["correct the port that kubelet connects to"]);
         assert_lacks(&fix, &["robe"]);
         assert_eq!(refused_at(8443).verdicts()[0].subject, Subject::Probe, "anybody may listen there");

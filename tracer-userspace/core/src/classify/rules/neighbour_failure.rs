@@ -2,6 +2,7 @@
 
 use std::net::IpAddr;
 
+use super::unexplained::missing_address;
 use super::*;
 use tracer_model::event::{Inspection, LinkState, NeighbourState, Netns, PacketDrop};
 
@@ -16,7 +17,16 @@ pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
     if !in_handshake(case) {
         return None;
     }
-    dropped(case).or_else(|| unresolved(case)).or_else(|| super::wrong_link_address::find(case))
+    let found = dropped(case).or_else(|| unresolved(case)).map(|found| note_missing_address(case, found));
+    found.or_else(|| super::wrong_link_address::find(case))
+}
+
+/// The target is a pod on this node's network, and the node has lost its address. No other host need answer for it.
+fn note_missing_address(case: &Case<'_>, found: Finding) -> Finding {
+    match missing_address(case) {
+        Some((words, remediation)) => Finding { summary: found.summary + &words, remediation, ..found },
+        None => found,
+    }
 }
 
 /// The kernel dropped a packet of this attempt, because it could not resolve the link-layer address.
@@ -89,7 +99,7 @@ fn unresolved(case: &Case<'_>) -> Option<Finding> {
     if !case.settled || !silent(case) {
         return None;
     }
-    let says = format!("the neighbour entry of {} is {}", entry.addr, entry.state);
+    let text = format!("the neighbour entry of {} is {}", entry.addr, entry.state);
     let fields = json!({ "state": entry.state, "ifindex": entry.ifindex });
     let why = if is_full(seen) { Why::TableFull } else { Why::NoAnswer };
     let on = link(case, seen.from, entry.ifindex).map(|link| format!(" on {}", link.name)).unwrap_or_default();
@@ -104,7 +114,7 @@ fn unresolved(case: &Case<'_>) -> Option<Finding> {
         false => (summary, fix(case, None, entry.addr, why)),
     };
     Some(
-        Finding::likely(Cause::NeighbourFailure, vec![evidence("rtnetlink", time, says, fields)], summary, fix)
+        Finding::likely(Cause::NeighbourFailure, vec![evidence("rtnetlink", time, text, fields)], summary, fix)
             .resting_on(&[Hook::KfreeSkb]),
     )
 }
@@ -135,7 +145,7 @@ fn link<'a>(case: &Case<'a>, netns: Netns, ifindex: u32) -> Option<&'a LinkState
     case.node.links.get(&netns)?.iter().find(|link| link.ifindex == ifindex)
 }
 
-/// A pod of this node has the address, but the node asks for it on another link whose subnet holds it, too. Example:
+/// A pod of this node has the address, but the node asks for it on another link, because the subnets overlap. Example:
 /// docker0's /24 lies within the pods' /16, and the more specific route wins.
 fn describe_overlap(case: &Case<'_>, netns: Netns, ifindex: u32, target: IpAddr) -> String {
     let is_here = || {
@@ -273,7 +283,7 @@ mod tests {
         assert_starts(&fix, "Raise net.ipv4.neigh.default.gc_thresh1, gc_thresh2 and gc_thresh3");
     }
 
-    /// A Service or a hostPort whose backend is gone.
+    /// The backend of a Service or a hostPort is gone.
     #[test]
     fn a_translated_target_is_named() {
         let mut stream = Stream::new();
@@ -284,7 +294,7 @@ mod tests {
         assert_ends(&stream.verdict().summary, "; a NAT rule translated 10.88.0.2:8080 to 10.88.0.77:8081");
     }
 
-    /// The pod has no entry for the node: its table is the one to look at.
+    /// The pod has no entry for the node, so the command shows the pod's table.
     #[test]
     fn a_dropped_answer_is_reported_in_the_namespace_that_dropped_it() {
         let verdict = Stream::new().connect().drop(SYN_ACK, "NEIGH_FAILED", POD).verdict();

@@ -74,7 +74,7 @@ fn backend_reset(case: &Case<'_>, port: &NodePort) -> Option<Finding> {
 /// IPVS dropped the SYN-ACK, which looks like a drop by netfilter. Either the NodePort has no backend and the hook for
 /// that case is missing, or all rules were read and none of them fits.
 fn dropped(case: &Case<'_>, port: &NodePort) -> Option<Finding> {
-    // Until then a rule may still turn out to be the cause.
+    // Before the case is settled, a rule may still turn out to be the cause.
     if !case.settled {
         return None;
     }
@@ -105,14 +105,14 @@ fn dropped(case: &Case<'_>, port: &NodePort) -> Option<Finding> {
 
 /// `ip_vs_in_hook` drops packets of a connection that it knows in two cases. Its backend is gone, or the packet has a
 /// conntrack entry of its own (`ip_vs_conn_uses_old_conntrack`).
-const GONE: &str = "dropped it, as it does for an earlier connection whose backend is gone";
+const GONE: &str = "dropped it, as it does for an earlier connection to a backend that is gone";
 
 /// The drop was at a hook at which IPVS takes requests (`ip_vs_ops4`), or the stack does not show the hook.
 fn may_be_at_ipvs(drop: &PacketDrop) -> bool {
     matches!(netfilter_hook(drop), None | Some("INPUT" | "OUTPUT"))
 }
 
-/// Only the table of IPVS shows it: the handshake had no answer, and hooks of IPVS are missing.
+/// Only the table of IPVS shows the collision: the handshake had no answer, and hooks of IPVS are missing.
 fn unanswered(case: &Case<'_>, port: &NodePort) -> Option<Finding> {
     let (ended, _) = case.attempt.ended?;
     if !case.settled || !silent(case) || !case.lacks(IPVS_HOOKS) {
@@ -151,22 +151,22 @@ fn sent_to(port: Option<&NodePort>) -> String {
     match port {
         Some(p) if p.backends.is_empty() => "sent it to no backend (the Service has none)".to_owned(),
         Some(p) => format!(
-            "sent it to a backend of it ({})",
+            "sent it to one of its backends ({})",
             p.backends.iter().take(3).map(ToString::to_string).collect::<Vec<_>>().join(", ")
         ),
-        None => "sent it to a backend of it".to_owned(),
+        None => "sent it to one of its backends".to_owned(),
     }
 }
 
 fn table_entry(case: &Case<'_>, port: &NodePort, time: u64) -> Evidence {
-    let says = format!(
+    let text = format!(
         "/proc/net/ip_vs: virtual service {}:{} with {} backend(s)",
         case.attempt.flow.src.ip(),
         port.port,
         port.backends.len()
     );
     let fields = json!({ "node_port": port.port, "backends": port.backends, "service": case.node.service_of(port) });
-    evidence("ip_vs", time, says, fields)
+    evidence("ip_vs", time, text, fields)
 }
 
 /// How many NodePorts lie in the range of source ports, and which share of connects picks one of them.
@@ -261,8 +261,8 @@ mod tests {
             let words = "source port 40000 of this attempt to 10.88.0.2:8080 is the NodePort of Service kube-system/dashboard:https";
             assert_has(&taken.summary, &[words, "the SYN-ACK 10.88.0.2:8080 -> 10.88.0.1:40000"]);
             assert_has(&taken.remediation, &["Reserve the NodePorts"]);
-            let dialled = reported(SYN, chain, verdict, &format!("kube-system/dashboard:https {says}"));
-            assert_eq!(dialled.cause.name(), "service_no_endpoints");
+            let to_service = reported(SYN, chain, verdict, &format!("kube-system/dashboard:https {says}"));
+            assert_eq!(to_service.cause.name(), "service_no_endpoints");
         }
         assert_eq!(reported(SYN_ACK, "INPUT", RuleVerdict::Drop, "no guests").cause.name(), "firewall_drop");
     }

@@ -145,7 +145,7 @@ mod tests {
         assert_eq!((count("connection_refused"), count("not_listening_yet")), (40, 40));
     }
 
-    /// A replica that waits to become the leader begins to listen only then.
+    /// A replica that waits to become the leader begins to listen when it is the leader.
     #[test]
     fn a_listener_that_comes_long_after_the_start_is_no_start() {
         let readiness: fn(&mut Stream) = |stream| _ = stream.http_readiness();
@@ -278,7 +278,7 @@ mod tests {
 
     /// For example, the container runtime listens for a log stream.
     #[test]
-    fn another_listener_on_the_node_says_nothing_of_a_host_network_pod() {
+    fn another_listener_on_the_node_does_not_count_for_a_host_network_pod() {
         let refused = |shared: bool| {
             let mut stream = restarted();
             if shared {

@@ -32,13 +32,13 @@ fn by_inspection(case: &Case<'_>) -> Option<Finding> {
     let found = match seen.netns {
         Some(netns) => {
             let (link, state) = broken_link(seen, case)?;
-            let says = format!("link {} of the target's namespace {state}", link.name);
+            let text = format!("link {} of the target's namespace {state}", link.name);
             let fields = json!({ "ifindex": link.ifindex, "name": link.name, "up": link.up, "running": link.running });
             let (netns, name, state) = match peer_down(case, link) {
                 Some((node, peer)) => (node, peer, "is down"),
                 None => (netns, link.name.clone(), state),
             };
-            finding(case, vec![evidence("rtnetlink", time, says, fields)], netns, &name, state)
+            finding(case, vec![evidence("rtnetlink", time, text, fields)], netns, &name, state)
         }
         None if !seen.ambiguous && nobody_has_address(seen) => gone(case, time)?,
         None => return None,
@@ -121,8 +121,8 @@ fn gone(case: &Case<'_>, time: u64) -> Option<Finding> {
     let lives = |pod: &Pod| pod.netns.is_some_and(|netns| !case.node.has_ended(netns));
     let pod = pods().next().filter(|_| !pods().any(lives))?;
     let name = pod.name.as_deref().unwrap_or("a pod");
-    let says = format!("no network namespace of this node has the address {target}");
-    let seen = evidence("namespaces", time, says, json!({ "address": target }));
+    let text = format!("no network namespace of this node has the address {target}");
+    let seen = evidence("namespaces", time, text, json!({ "address": target }));
     let summary = format!("the network namespace of {name} is gone: nobody on this node has {target} any more");
     let remediation =
         "Delete the pod, so that its sandbox is made again. The container runtime's log says why it is gone";
@@ -144,12 +144,12 @@ fn no_route(case: &Case<'_>) -> Option<Finding> {
     let set_down = |l: &LinkState| case.node.links.down(netns, &l.name).is_some_and(|(at, _)| just_before(*at));
     let leads = |l: &&LinkState| !l.loopback && l.covers(failed.dst.ip()) && (!l.up || set_down(l));
     let link = case.node.links.get(&netns)?.iter().find(leads)?;
-    let says = format!("connect({}) failed at once: no route", failed.dst);
-    let mut seen = vec![evidence(Hook::SysConnect.name(), time, says, json!({ "errno": failed.errno }))];
+    let text = format!("connect({}) failed at once: no route", failed.dst);
+    let mut seen = vec![evidence(Hook::SysConnect.name(), time, text, json!({ "errno": failed.errno }))];
     if !link.up {
-        let says = format!("link {} of the node, which has its subnet, is down", link.name);
+        let text = format!("link {} of the node, which has its subnet, is down", link.name);
         let fields = json!({ "ifindex": link.ifindex, "name": link.name, "up": link.up });
-        seen.push(evidence("rtnetlink", time, says, fields));
+        seen.push(evidence("rtnetlink", time, text, fields));
     }
     let found = finding(case, seen, netns, &link.name, "is down, and the route went with it");
     Some(found.with_confidence(Confidence::Likely))

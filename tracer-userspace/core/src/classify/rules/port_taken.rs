@@ -18,14 +18,14 @@ pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
     }
     let holder = read.holders.iter().find(|it| blocks(case, netns, read, it))?;
     let PortHolder { local, remote, pid, comm } = holder;
-    let says = format!("{local} is the source of a connection of {comm} (pid {pid}) to {remote}");
+    let text = format!("{local} is the source of a connection of {comm} (pid {pid}) to {remote}");
     let (first, last) = read.range;
     let summary = format!(
         "nobody listens on {dst}{}: bind() fails, as the port is the source of a connection of {comm} (pid {pid}) to {remote} (ip_local_port_range {first}-{last})",
         in_namespace(case, Some(netns))
     );
     let fields = json!({ "pid": pid, "local": local, "remote": remote, "range": [first, last], "netns": netns });
-    seen.push(evidence("sock_diag", time, says, fields));
+    seen.push(evidence("sock_diag", time, text, fields));
     let reserved = run_in(case, Some(netns), "sysctl net.ipv4.ip_local_reserved_ports");
     let text = format!(
         "End that connection (pid {pid}) and start the server again. Then keep the port from clients: add {} to net.ipv4.ip_local_reserved_ports, in addition to its value, or use a port outside {first}-{last}",

@@ -37,10 +37,10 @@ fn redirect_loop(case: &Case<'_>) -> Option<Finding> {
         attempt.flow.dst
     );
     let fix = format!("{PATH}, or correct the redirect: {FORWARDED}");
-    let says = format!("HTTP status {status}, answer {answers} in a row that is a redirect");
+    let text = format!("HTTP status {status}, answer {answers} in a row that is a redirect");
     let fields = json!({ "status": status, "answers": answers });
     let seen =
-        [evidence(Hook::CgroupSkb.name(), time, says, fields)].into_iter().chain(outcome.map(of_outcome)).collect();
+        [evidence(Hook::CgroupSkb.name(), time, text, fields)].into_iter().chain(outcome.map(of_outcome)).collect();
     let sure = if outcome.is_some() { Confidence::Proven } else { Confidence::Likely };
     Some(Finding::failure(Cause::ProbeMisconfigured, seen, summary, fix).with_confidence(sure))
 }
@@ -76,10 +76,10 @@ fn redirect_to_tls(case: &Case<'_>) -> Option<Finding> {
     let ((ended, _), _) = (attempt.ended?, attempt.established?);
     let (_, outcome) = attempt.kubelet()?;
     // A server that speaks TLS there, too, and was late can also cause silence or a close.
-    let says = outcome.says == ProbeOutput::NotHttp;
+    let is_not_http = outcome.says == ProbeOutput::NotHttp;
     let asked = outcome.scheme() == Some("https") && outcome.dst == Some(attempt.flow.dst);
     let both = case.node.tls.answer(attempt.flow.dst).is_some();
-    if !says || !asked || both || case.matched.expects_http() != Some(true) {
+    if !is_not_http || !asked || both || case.matched.expects_http() != Some(true) {
         return None;
     }
     let redirected = attempt.redirected.filter(|it| it.first == attempt.flow.dst);
@@ -97,8 +97,8 @@ fn redirect_to_tls(case: &Case<'_>) -> Option<Finding> {
 
 fn of_redirect(it: Redirected) -> Evidence {
     let port = it.first.port();
-    let says = format!("HTTP status {} from port {port}, followed by this connection", it.status);
-    evidence(Hook::CgroupSkb.name(), it.at, says, json!({ "status": it.status, "port": port }))
+    let text = format!("HTTP status {} from port {port}, followed by this connection", it.status);
+    evidence(Hook::CgroupSkb.name(), it.at, text, json!({ "status": it.status, "port": port }))
 }
 
 /// The server's answer names what is wrong with the request.

@@ -24,8 +24,8 @@ fn no_way_back(case: &Case<'_>) -> Option<Finding> {
     }
     let error = errno_text(back.errno);
     let place = in_namespace(case, Some(netns));
-    let says = format!("a look-up of the route from {} to {}{place}: {error}", case.attempt.flow.dst.ip(), back.to);
-    let evidence = evidence("inspection", time, says, json!({ "errno": back.errno, "netns": netns, "to": back.to }));
+    let text = format!("a look-up of the route from {} to {}{place}: {error}", case.attempt.flow.dst.ip(), back.to);
+    let evidence = evidence("inspection", time, text, json!({ "errno": back.errno, "netns": netns, "to": back.to }));
     let what = if in_handshake(case) { "the SYN" } else { "the answer" };
     let summary = format!(
         "there is no route back{place} to {} ({error}): the kernel of {} drops {what} without a trace",
@@ -38,15 +38,15 @@ fn no_way_back(case: &Case<'_>) -> Option<Finding> {
     Some(Finding::likely(Cause::RouteUnreachable, vec![evidence], summary, remediation).resting_on(&[Hook::KfreeSkb]))
 }
 
-/// `connect(2)` failed before any SYN. It waits until the case is settled: the observation that a link went down, and
-/// the route with it, may come a moment later.
+/// `connect(2)` failed before any SYN. The rule waits until the case is settled: the observation that a link went down,
+/// and the route with it, may come a moment later.
 fn by_connect(case: &Case<'_>) -> Option<Finding> {
     let (time, failed) = case.attempt.connect_failed_at().filter(|_| case.settled)?;
     let meaning = meaning(failed)?;
     let dst = failed.dst.ip();
     let error = errno_text(failed.errno);
-    let says = format!("connect({}) failed at once: {error}", failed.dst);
-    let seen = evidence(Hook::SysConnect.name(), time, says, json!({ "errno": failed.errno }));
+    let text = format!("connect({}) failed at once: {error}", failed.dst);
+    let seen = evidence(Hook::SysConnect.name(), time, text, json!({ "errno": failed.errno }));
     let (route, place) = (meaning.route, in_namespace(case, case.attempt.netns));
     let found = |summary, fix: Remediation| Finding::failure(Cause::RouteUnreachable, vec![seen], summary, fix);
     let Some(other) = meaning.other else { return Some(found(format!("{route}{place} for {dst}"), fix(case))) };
@@ -141,13 +141,13 @@ fn by_error(case: &Case<'_>) -> Option<Finding> {
     }
     // `icmp_err_convert` (net/ipv4/icmp.c): host unreachable (code 1) is one error with host prohibited (10) and
     // administratively prohibited (13), by which firewalld and others reject.
-    let (who, confidence) = match error {
+    let (sender, confidence) = match error {
         libc::EHOSTUNREACH => {
             ("a router on the way without a route to it, or a firewall there that answers so,", Confidence::Possible)
         }
         _ => ("a router on the way", Confidence::Likely),
     };
-    let summary = format!("{who} refused the SYN to {}: {}", case.attempt.flow.dst, errno_text(error));
+    let summary = format!("{sender} refused the SYN to {}: {}", case.attempt.flow.dst, errno_text(error));
     let found = Finding::failure(Cause::RouteUnreachable, vec![of_state(ended, state)], summary, fix(case));
     Some(found.with_confidence(confidence).resting_on(&[Hook::KfreeSkb, Hook::IcmpSend, Hook::Icmp6Send]))
 }
@@ -259,10 +259,11 @@ mod tests {
     #[test]
     fn an_ambiguous_error_names_its_other_source_and_is_less_sure() {
         let reported = |errno| Stream::new().connect_failed(errno).verdict();
-        for (errno, who) in [(libc::EHOSTUNREACH, "a program at cgroup/connect"), (libc::EACCES, "a security module")] {
+        for (errno, other) in [(libc::EHOSTUNREACH, "a program at cgroup/connect"), (libc::EACCES, "a security module")]
+        {
             let verdict = reported(errno);
             assert_eq!(verdict.confidence, Confidence::Likely, "errno {errno}");
-            assert_has(&verdict.summary, &[who, "the route is"]);
+            assert_has(&verdict.summary, &[other, "the route is"]);
         }
         assert_eq!(reported(libc::ENETUNREACH).confidence, Confidence::Proven);
     }

@@ -26,14 +26,14 @@ fn setting(case: &Case<'_>, drop: &PacketDrop) -> (String, &'static str) {
     let named = drop.device.as_ref().map_or_else(|| "DEVICE".to_owned(), |d| shell::link_setting(&d.name));
     let set = format!("sysctl -w net.ipv4.conf.{named}.rp_filter");
     match has_address(case, drop) {
-        Some(true) => (format!("{set}=2"), "2 is loose; the higher of it and net.ipv4.conf.all counts"),
+        Some(true) => (format!("{set}=2"), "2 is loose; the higher of this value and that of net.ipv4.conf.all counts"),
         Some(false) => (
             format!("{set}=0 net.ipv4.conf.all.rp_filter=0"),
             "loose, 2, drops there too, because that device has no IPv4 address; the higher of the two settings counts",
         ),
         None => (
             format!("{set}=2"),
-            "2 is loose; the higher of it and net.ipv4.conf.all counts. On a device without an IPv4 address of its own only 0 for both helps",
+            "2 is loose; the higher of this value and that of net.ipv4.conf.all counts. On a device without an IPv4 address of its own only 0 for both helps",
         ),
     }
 }
@@ -50,7 +50,7 @@ fn has_address(case: &Case<'_>, drop: &PacketDrop) -> Option<bool> {
 }
 
 /// Judges by the kernel's reason. Before 5.17 only the function is known, which drops for a few rarer reasons, too
-/// (martian addresses). So it counts only where the filter drops packets whose way back is another.
+/// (martian addresses). So it counts only where the filter drops packets of an asymmetric route.
 fn is_rp_filter(case: &Case<'_>, drop: &PacketDrop) -> Option<Confidence> {
     match (&drop.reason, &drop.location) {
         (Some(reason), _) => (reason == "IP_RPFILTER").then_some(Confidence::Proven),

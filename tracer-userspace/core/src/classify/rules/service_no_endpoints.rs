@@ -233,14 +233,16 @@ fn fix(lacking: Lacking, circular: bool, name: Option<&str>) -> Remediation {
             publishNotReadyAddresses: true on that Service"
             .into(),
         Lacking::Here(policy) => Remediation::from(format!(
-            "Run a ready pod of it on this node (a DaemonSet has one on each), or set its {policy} to Cluster"
+            "Run a ready pod of the Service on this node (a DaemonSet has one on each), or set its {policy} to Cluster"
         ))
         .run(kubectl::endpoints(name)),
         Lacking::NotYet(_) => "Check whether kube-proxy on this node is behind or stands still (its logs, and \
             kubeproxy_sync_proxy_rules_last_timestamp_seconds), or whether the endpoints have become ready only now"
             .into(),
-        Lacking::Everywhere => Remediation::from("Make an endpoint of it ready: find out why its pods are not ready")
-            .run(kubectl::endpoints(name)),
+        Lacking::Everywhere => {
+            Remediation::from("Make an endpoint of the Service ready: find out why its pods are not ready")
+                .run(kubectl::endpoints(name))
+        }
     }
 }
 
@@ -358,10 +360,10 @@ fn node_ports_at<'a>(case: &Case<'a>, dst: SocketAddr) -> impl Iterator<Item = &
 fn circular(case: &Case<'_>, service: &Service) -> Option<String> {
     let waits = |addr: &IpAddr| service.not_ready_endpoints.contains(addr);
     let probed = case.matched.probed_pod().filter(|pod| pod.addrs.iter().any(waits));
-    let dialling = || case.node.pods.at(case.attempt.flow.src.ip()).next();
-    let pod = probed.or_else(|| dialling().filter(|pod| pod.addrs.iter().any(waits)))?;
+    let client = || case.node.pods.at(case.attempt.flow.src.ip()).next();
+    let pod = probed.or_else(|| client().filter(|pod| pod.addrs.iter().any(waits)))?;
     let name = pod.name.as_deref().unwrap_or("the pod");
-    Some(format!("; {name} is itself an endpoint of it that is not ready: the dependency is circular"))
+    Some(format!("; {name} is itself an endpoint of that Service, and not ready: the dependency is circular"))
 }
 
 #[cfg(test)]

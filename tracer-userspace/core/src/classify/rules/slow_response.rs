@@ -46,7 +46,7 @@ fn describe_answer(case: &Case<'_>) -> String {
     format!("began to answer{} ({bytes} bytes in all)", first.unwrap_or_default())
 }
 
-/// Bytes came, but by the kubelet outcome the answer did not, or not all of it. The target answered the handshake of
+/// Bytes came, but the kubelet reports that the answer did not, or not all of it. The target answered the handshake of
 /// TLS or HTTP/2, or began its answer.
 fn unfinished(case: &Case<'_>) -> Option<Finding> {
     let attempt = case.attempt;
@@ -107,7 +107,7 @@ fn fix(case: &Case<'_>) -> Remediation {
 /// How long the target had for its answer.
 pub(super) struct Wait {
     pub waited: u64,
-    /// What to add to the summary where that was the smaller part of the time; else empty.
+    /// What to add to the summary if the target had the smaller part of the time; else empty.
     pub late: &'static str,
 }
 
@@ -336,7 +336,11 @@ mod tests {
             "the prober was late itself, and may have had its answer"
         );
         assert_eq!(noted(|it| it.https_readiness().lifecycle(LifecycleEvent::PreStop, 8080), 1_000), None);
-        assert_eq!(noted(|it| it.https_readiness().readiness_too(), 1_000), None, "of that the status would be known");
+        assert_eq!(
+            noted(|it| it.https_readiness().readiness_too(), 1_000),
+            None,
+            "it may be the HTTP probe, and no status was seen"
+        );
         let mut grpc = Stream::new();
         grpc.grpc_readiness(1).connect().established().answer(AnswerKind::Other, None).wait_ms(1_000);
         grpc.closes((200, 201, 60));

@@ -36,7 +36,7 @@ enum Spent {
     Nearly,
 }
 
-/// Counts the refusals in a row without those that can be of other probes on the same port, and not before the earliest
+/// Counts the refusals in a row without those that can be of other probes on the same port. `None` before the earliest
 /// time at which they can be too many.
 fn spent(case: &Case<'_>, spec: &ProbeSpec, start: ContainerStart, streak: Streak, at: u64) -> Option<Spent> {
     let lasted = at.saturating_sub(streak.since).saturating_add(SLACK_NS);
@@ -75,7 +75,7 @@ fn max_attempts(other: &ProbeSpec, age: Option<u64>, lasted: u64) -> u32 {
     u32::try_from(periods).unwrap_or(u32::MAX).saturating_add(1)
 }
 
-/// When the start began, as far as the tracer saw it.
+/// When the start began, as far as tracer saw it.
 #[derive(Clone, Copy)]
 struct ContainerStart {
     /// When this run of the container began.
@@ -111,8 +111,8 @@ impl ContainerStart {
         self.run.or(self.made)
     }
 
-    /// A process has listened on the port since. A process that listens on another port has started, too: then the port
-    /// is wrong, and the start is not slow.
+    /// The start is over: a process has listened on the port since. A process that listens on another port has started,
+    /// too: then the port is wrong, and the start is not slow.
     fn is_over(self, case: &Case<'_>, netns: Netns) -> bool {
         let (listeners, port) = (&case.node.listeners, case.attempt.flow.dst.port());
         let alone = case.matched.is_only_container();
@@ -133,7 +133,7 @@ fn has_outlived(runs: &Runs, spec: &ProbeSpec, since: u64) -> bool {
     runs.started_boot_ns.is_some_and(|started| since.saturating_sub(started) > most)
 }
 
-/// Another container or process listens there. It may be this container, on a wrong port.
+/// Another container or process listens in the namespace. It may be this container, on a wrong port.
 fn others_listen(case: &Case<'_>, netns: Netns) -> bool {
     shares_node(case) || case.node.listeners.any_in(netns)
 }

@@ -14,10 +14,10 @@ pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
 /// This attempt's SYN met a listener that has no room for another half-open connection.
 fn by_hook(case: &Case<'_>) -> Option<Finding> {
     let (time, met) = case.attempt.queue_full(ListenQueue::HalfOpen).filter(|(time, _)| is_unanswered(case, *time))?;
-    let says =
+    let text =
         format!("the SYN met a listener with {} half-open connections, of {} allowed", met.half_open, met.backlog);
     let fields = json!({ "half_open": met.half_open, "backlog": met.backlog, "netns": met.netns });
-    Some(finding(case, evidence(Hook::TcpConnRequest.name(), time, says, fields), met.half_open, met.netns))
+    Some(finding(case, evidence(Hook::TcpConnRequest.name(), time, text, fields), met.half_open, met.netns))
 }
 
 /// The queue, read while the attempt waited, was full.

@@ -1,4 +1,4 @@
-//! All processes that serve the target are frozen by their cgroup, or stopped.
+//! All processes that serve the target are frozen by their cgroup, stopped, or held by a debugger.
 
 use super::super::serving::{connection, name, readings};
 use super::accept_queue_overflow::{fullest_queue, of_queue};
@@ -6,33 +6,41 @@ use super::*;
 use tracer_model::event::{ListenQueue, ServerProcess, Serving};
 
 pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
-    let Silence { end, fewest, until } = silence(case)?;
+    let Silence { end, min_readings, until } = silence(case)?;
     let readings = readings(case);
-    // What holds a process for a moment (a debugger, a profiler) is no cause of silence.
+    // A process that is held for a moment (by a debugger, a profiler) is no cause of silence.
     let since = readings.iter().rposition(|(_, seen)| halt(seen).is_none()).map_or(0, |at| at + 1);
     let halted = readings.get(since..)?;
     let (time, seen) = *halted.last()?;
-    let is_near = until.is_none_or(|until| until.saturating_sub(time) <= near_ns(case));
-    let halt = halt(seen).filter(|_| halted.len() >= fewest && is_near)?;
+    let is_near = until.is_none_or(|until| until.saturating_sub(time) <= max_gap_ns(case));
+    let halt = halt(seen).filter(|_| halted.len() >= min_readings && is_near)?;
     let dst = case.attempt.flow.dst;
     let unread = connection(case).filter(|it| it.unread > 0);
     let unread = unread.map(|it| format!(": {} of the request lie unread", counted(u64::from(it.unread), "byte")));
-    let summary =
-        format!("{dst} is served by {}, which {}{}", name(&seen.processes), halt.says(), unread.unwrap_or_default());
+    let summary = format!(
+        "{dst} is served by {}, which {}{}",
+        name(&seen.processes),
+        halt.description(),
+        unread.unwrap_or_default()
+    );
     let (hook, place) = halt.evidence();
-    let says =
-        format!("{} {}{place}, at {}", name(&seen.processes), halt.says(), counted(halted.len() as u64, "reading"));
+    let text = format!(
+        "{} {}{place}, at {}",
+        name(&seen.processes),
+        halt.description(),
+        counted(halted.len() as u64, "reading")
+    );
     let pids: Vec<u32> = seen.processes.iter().map(|it| it.pid).collect();
-    let read = evidence(hook, time, says, json!({ "pids": pids, "readings": halted.len() }));
+    let read = evidence(hook, time, text, json!({ "pids": pids, "readings": halted.len() }));
     Some(Finding::likely(Cause::TargetFrozen, vec![read, end], summary, halt.fix(&seen.processes)).until_answered())
 }
 
 /// What shows that the target is silent.
 struct Silence {
     end: Evidence,
-    /// How many readings must agree: an accept queue is not full in a moment.
-    fewest: usize,
-    /// Until when it was silent, if the last reading must be near that.
+    /// How many readings must agree. One is enough with a full accept queue, which takes time to fill.
+    min_readings: usize,
+    /// When the silence ended, if the last reading must be near that.
     until: Option<u64>,
 }
 
@@ -40,14 +48,15 @@ fn silence(case: &Case<'_>) -> Option<Silence> {
     if in_handshake(case) {
         let (time, listener) = fullest_queue(case)?;
         let dropped = case.settled || case.attempt.queue_full(ListenQueue::Accept).is_some();
-        return dropped.then(|| Silence { end: of_queue(time, listener), fewest: 1, until: None });
+        return dropped.then(|| Silence { end: of_queue(time, listener), min_readings: 1, until: None });
     }
     let ended = taken_and_silent(case)?;
-    Some(Silence { end: of_state(ended, case.attempt.last.as_ref()?), fewest: 2, until: Some(ended) })
+    Some(Silence { end: of_state(ended, case.attempt.last.as_ref()?), min_readings: 2, until: Some(ended) })
 }
 
-/// So long before the end the last reading may be: who was halted only before that ran, and did not answer.
-fn near_ns(case: &Case<'_>) -> u64 {
+/// How long before the end the last reading may be. A process that was halted only earlier ran again, and did not
+/// answer.
+fn max_gap_ns(case: &Case<'_>) -> u64 {
     1_000_000_000.max(case.attempt.lasted().unwrap_or_default() / 4)
 }
 
@@ -59,7 +68,7 @@ pub(in super::super) enum Halt<'a> {
     Traced,
 }
 
-/// What keeps all of them from running, as the first of them has it.
+/// What keeps all processes from running, as the first of them shows it. Absent if one of them can run.
 fn halt(seen: &Serving) -> Option<Halt<'_>> {
     let halts: Option<Vec<Halt<'_>>> = seen.processes.iter().map(halt_of).collect();
     halts.filter(|_| !seen.incomplete)?.first().copied()
@@ -77,7 +86,7 @@ pub(in super::super) fn halt_of(process: &ServerProcess) -> Option<Halt<'_>> {
 }
 
 impl Halt<'_> {
-    pub(in super::super) const fn says(self) -> &'static str {
+    pub(in super::super) const fn description(self) -> &'static str {
         match self {
             Self::Frozen(_) => "is frozen by its cgroup",
             Self::Stopped => "is stopped by a signal",
@@ -85,7 +94,7 @@ impl Halt<'_> {
         }
     }
 
-    /// Where that was read: the name of the file, and the rest of it.
+    /// Where the state was read: the name of the file, and its path or its content.
     fn evidence(self) -> (&'static str, String) {
         match self {
             Self::Frozen(file) if file.ends_with("freezer.state") => ("freezer.state", format!(" ({file})")),
@@ -110,7 +119,7 @@ impl Halt<'_> {
                     .run(["ctr -n k8s.io tasks resume CONTAINER-ID".to_owned(), thaw].map(Command::on_node))
             }
             Self::Stopped => Remediation::from(
-                "Let the process go on. Then find who sent SIGSTOP or SIGTSTP: a script, job control or a debugger",
+                "Resume the process. Then find out who sent SIGSTOP or SIGTSTP: a script, job control or a debugger",
             )
             .run([Command::on_node(format!("kill -CONT {pids}"))]),
             Self::Traced => {
@@ -145,15 +154,15 @@ mod tests {
         process(pid, |_| ())
     }
 
-    /// An attempt that is not answered, and its server at each look.
-    fn silent(looks: &[&[ServerProcess]]) -> Stream {
-        silent_for(900, looks)
+    /// An attempt without an answer, and the processes of its server at each inspection.
+    fn silent(inspections: &[&[ServerProcess]]) -> Stream {
+        silent_for(900, inspections)
     }
 
-    /// So long after the last look it ends.
-    fn silent_for(ms: u64, looks: &[&[ServerProcess]]) -> Stream {
+    /// The attempt ends so long after the last inspection.
+    fn silent_for(ms: u64, inspections: &[&[ServerProcess]]) -> Stream {
         let mut stream = Stream::new().connect().established().clone();
-        for processes in looks {
+        for processes in inspections {
             let peer = "10.88.0.1:40000".parse().expect("an address");
             let connection =
                 Some(ServedConnection { peer, unread: 100, unacknowledged: None, accepted: false, pid: None });
@@ -185,7 +194,7 @@ mod tests {
 
     /// Two processes listen on the port (SO_REUSEPORT), and the attempt waits in the queue of one of them.
     #[test]
-    fn one_of_several_that_is_halted_is_named_beside_silence() {
+    fn a_halted_process_among_several_is_named_in_slow_response() {
         let both: &[_] = &[running(7), stopped(8)];
         let verdict = silent(&[both, both]).verdict();
         let words = "; nobody had accepted it: it waited in the queue of app (pid 7) and 1 other; app (pid 8) is stopped by a signal";
@@ -194,23 +203,23 @@ mod tests {
     }
 
     #[test]
-    fn who_runs_or_was_held_for_a_moment_is_slow() {
+    fn a_server_that_runs_or_was_held_for_a_moment_is_slow() {
         let both: &[_] = &[stopped(7), running(8)];
         let (held, free): (&[_], &[_]) = (&[stopped(7)], &[running(7)]);
         let partly: &[_] = &[process(7, |it| it.tasks.stopped = 1)];
-        let looks: [&[&[ServerProcess]]; 6] =
+        let inspections: [&[&[ServerProcess]]; 6] =
             [&[both, both], &[held], &[held, free], &[free, held], &[partly, partly], &[&[], &[]]];
-        for looks in looks {
-            assert_eq!(silent(looks).causes(), ["slow_response"], "{looks:?}");
+        for inspections in inspections {
+            assert_eq!(silent(inspections).causes(), ["slow_response"], "{inspections:?}");
         }
         assert_eq!(silent(&[free, held, held]).causes(), ["target_frozen"], "it was stopped meanwhile");
         let blocked: &[_] = &[process(7, |it| (it.tasks.blocked, it.tasks.ran_ns) = (2, Some(1)))];
         assert_eq!(silent_for(200, &[blocked, blocked]).causes(), ["target_starved"], "it waits for a disk");
     }
 
-    /// A debugger or a checkpoint held it at first; then it ran, and waited for its database.
+    /// A debugger or a checkpoint held the server at first. Then it ran, and waited for its database.
     #[test]
-    fn who_went_on_long_before_the_end_is_slow() {
+    fn a_server_that_resumed_long_before_the_end_is_slow() {
         let held: &[_] = &[stopped(7)];
         assert_eq!(silent(&[held, held]).causes(), ["target_frozen"]);
         assert_eq!(silent_for(24_000, &[held; 8]).causes(), ["slow_response"]);
@@ -228,11 +237,15 @@ mod tests {
         }
         let mut frozen = frozen(7);
         frozen.tasks.incomplete = true;
-        assert_eq!(silent(&[std::slice::from_ref(&frozen); 2]).causes(), ["target_frozen"], "by its cgroup: all");
+        assert_eq!(
+            silent(&[std::slice::from_ref(&frozen); 2]).causes(),
+            ["target_frozen"],
+            "a cgroup freezes all threads"
+        );
     }
 
     #[test]
-    fn what_was_not_looked_through_may_hold_the_socket_too() {
+    fn a_process_that_was_not_read_may_hold_the_socket_too() {
         let mut stream = Stream::new().connect().established().clone();
         for _ in 0..2 {
             let serving = Serving { processes: vec![stopped(7)], incomplete: true, ..Serving::default() };
@@ -243,7 +256,7 @@ mod tests {
     }
 
     #[test]
-    fn a_stopped_servers_full_queue_is_its_fault() {
+    fn a_full_queue_of_a_stopped_server_is_target_frozen() {
         let causes = |server: ServerProcess| {
             let mut stream = Stream::new();
             stream.connect().wait_ms(200).inspection(|seen| {

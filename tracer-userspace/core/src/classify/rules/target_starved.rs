@@ -1,23 +1,24 @@
-//! Nothing of the target's container could run for most of the attempt's time: no processor, disk or memory.
+//! For most of the attempt no task of the target's container could run: they waited for a processor, disk or memory.
 
 use super::super::serving::{connection, name, readings};
 use super::*;
 use tracer_model::event::{Pressure, ServerTasks, Serving};
 
-/// Between the first and the last reading there is this much at least.
-const SHORTEST_NS: u64 = 200_000_000;
+/// The least time between the first and the last reading.
+const MIN_SPAN_NS: u64 = 200_000_000;
 
-/// So much of an attempt lies before its first reading and after its last one.
+/// How much of an attempt lies before its first reading and after its last one.
 const OUTSIDE_NS: u64 = 500_000_000;
 
-/// The rule. Where the request was read, or the server may have slept, it stands beside `slow_response`.
+/// The rule. If the server had read the request, or may have slept, `slow_response` goes first, and this cause is in
+/// `also`.
 pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
     starved(case, |_, _| true)
 }
 
-/// The request lay unread meanwhile, and the server itself was held: that is why, and no slow handler.
+/// The request lay unread, and the server itself could not run: that is the cause, not a slow handler.
 pub(super) fn is_cause(case: &Case<'_>) -> bool {
-    starved(case, |unread, held| unread && held).is_some()
+    starved(case, |unread, server_waited| unread && server_waited).is_some()
 }
 
 fn starved(case: &Case<'_>, fits: fn(bool, bool) -> bool) -> Option<Finding> {
@@ -28,15 +29,15 @@ fn starved(case: &Case<'_>, fits: fn(bool, bool) -> bool) -> Option<Finding> {
     let readings: Vec<_> = readings(case).into_iter().filter(|(time, _)| (asked..=ended).contains(time)).collect();
     let watched = ended.saturating_sub(asked).saturating_sub(OUTSIDE_NS);
     let (stall, seen) = stall(&readings, connection.pid).filter(|(stall, _)| stall.for_ns >= watched / 2)?;
-    if !fits(unread, stall.held) {
+    if !fits(unread, stall.server_waited) {
         return None;
     }
-    let (who, words) = (name(&seen.processes), stall.words());
-    let lies = match connection.unread {
-        bytes if unread => format!("{} of the request lie unread in {who}: ", counted(u64::from(bytes), "byte")),
-        _ => format!("{who} has read the request, and "),
+    let (server, words) = (name(&seen.processes), stall.describe());
+    let request = match connection.unread {
+        bytes if unread => format!("{} of the request lie unread in {server}: ", counted(u64::from(bytes), "byte")),
+        _ => format!("{server} has read the request, and "),
     };
-    let summary = format!("{}: {lies}{words}{}", case.attempt.flow.dst, stall.on_node());
+    let summary = format!("{}: {request}{words}{}", case.attempt.flow.dst, stall.on_node());
     let end = of_state(ended, case.attempt.last.as_ref()?);
     let evidence = std::iter::once(stall.evidence(seen)).chain(unread.then_some(end)).collect();
     Some(Finding::likely(Cause::TargetStarved, evidence, summary, stall.resource.fix()))
@@ -54,51 +55,51 @@ enum Resource {
 #[derive(Clone, Debug)]
 struct Stall<'a> {
     resource: Resource,
-    /// For how long of the time between two readings, nanoseconds.
+    /// How long no task could run, of how much time between two readings, nanoseconds.
     for_ns: u64,
     of_ns: u64,
-    /// When the second of them was.
+    /// When the second reading was.
     at: u64,
-    /// The cgroup that shows it by its pressure; absent: its threads show it.
+    /// The cgroup that shows the stall by its pressure. Absent if threads show it.
     cgroup: Option<&'a str>,
-    /// The share of that time in which some task of the node waited for the same, per cent.
+    /// The share of that time in which some task of the node waited for the same resource, per cent.
     node: Option<u64>,
-    /// Where a thread waits for a disk.
+    /// The kernel function in which a thread waits for a disk.
     blocked_in: Option<&'a str>,
-    /// The server itself waited, and did not sleep while others did.
-    held: bool,
+    /// The server itself waited for the resource, and did not sleep.
+    server_waited: bool,
 }
 
-/// For half of the time at least none of the container's tasks ran and some waited, by the pressure of its cgroup; where the
-/// kernel has none of that, by the threads of the processes that serve. `pid` has accepted the connection.
+/// For at least half of the time no task of the container ran and some waited. The pressure of its cgroup shows that;
+/// if the kernel has none, the threads of the processes that serve. `pid` has accepted the connection.
 fn stall<'a>(readings: &[(u64, &'a Serving)], pid: Option<u32>) -> Option<(Stall<'a>, &'a Serving)> {
     let whole: Vec<_> = readings.iter().filter(|(_, seen)| !seen.processes.is_empty() && !seen.incomplete).collect();
     let ((began, first), (at, last)) = (whole.first()?, whole.last()?);
     let of_ns = at.saturating_sub(*began);
-    if of_ns < SHORTEST_NS || last.processes.iter().any(|it| it.frozen.is_some()) {
+    if of_ns < MIN_SPAN_NS || last.processes.iter().any(|it| it.frozen.is_some()) {
         return None;
     }
     let node = Waits::between(first, last, "node");
     let own = last.pressure.iter().filter(|it| it.of != NODE);
     let by_pressure = own.filter_map(|it| {
-        let (resource, for_ns) = Waits::between(first, last, &it.of)?.longest_of_all()?;
+        let (resource, for_ns) = Waits::between(first, last, &it.of)?.longest_full()?;
         Some((resource, for_ns, Some(it.of.as_str())))
     });
     let longest = by_pressure.max_by_key(|(_, for_ns, _)| *for_ns);
     let threads = Threads::of(whole.iter().map(|(_, seen)| *seen), pid);
     let (resource, for_ns, cgroup) =
         longest.or_else(|| threads.as_ref()?.stall(of_ns).map(|(resource, for_ns)| (resource, for_ns, None)))?;
-    let held = threads.is_some_and(|it| it.none_slept() || resource == Resource::Cpu && it.never_ran(of_ns));
+    let server_waited = threads.is_some_and(|it| it.none_slept() || resource == Resource::Cpu && it.never_ran(of_ns));
     let node = node.and_then(|node| Some(node.some(resource)?.saturating_mul(100) / of_ns));
     let blocked_in = last.processes.iter().find_map(|it| it.tasks.blocked_in.as_deref());
-    let stall = Stall { resource, for_ns: for_ns.min(of_ns), of_ns, at: *at, cgroup, node, blocked_in, held };
+    let stall = Stall { resource, for_ns: for_ns.min(of_ns), of_ns, at: *at, cgroup, node, blocked_in, server_waited };
     (for_ns >= of_ns / 2).then_some((stall, *last))
 }
 
 const NODE: &str = "node";
 
-/// How long tasks of a cgroup waited between two readings, nanoseconds: some of them, or all that did not sleep. The kernel
-/// does not count who sleeps (`test_states`, kernel/sched/psi.c): of a server that waits for a lock it says nothing.
+/// How long tasks of a cgroup waited between two readings, nanoseconds: some of them, or all that did not sleep. The
+/// kernel does not count tasks that sleep (`test_states`, kernel/sched/psi.c), such as a server that waits for a lock.
 struct Waits {
     some: [Option<u64>; 3],
     full: [Option<u64>; 3],
@@ -120,8 +121,8 @@ impl Waits {
         ALL.iter().zip(self.some).find_map(|(it, ns)| ns.filter(|_| *it == resource))
     }
 
-    /// What all of them waited for longest.
-    fn longest_of_all(&self) -> Option<(Resource, u64)> {
+    /// The resource that all tasks waited for longest.
+    fn longest_full(&self) -> Option<(Resource, u64)> {
         ALL.into_iter().zip(self.full).filter_map(|(it, ns)| Some((it, ns?))).max_by_key(|(_, ns)| *ns)
     }
 }
@@ -129,13 +130,14 @@ impl Waits {
 /// The threads of the server at each reading: of the process that has accepted the connection, else of all that listen.
 struct Threads<'a> {
     readings: Vec<Vec<&'a ServerTasks>>,
-    /// Between the first and the last of them, nanoseconds; absent: not known.
+    /// How long they ran, and waited in the run queue, between the first and the last reading, nanoseconds. Absent if
+    /// not known.
     ran: Option<u64>,
     waited: Option<u64>,
 }
 
 impl<'a> Threads<'a> {
-    /// None where they are not the same processes each time, or some of their threads were not read.
+    /// `None` if the processes are not the same at each reading, or some of their threads were not read.
     fn of(all: impl Iterator<Item = &'a Serving>, pid: Option<u32>) -> Option<Self> {
         let (mut pids, mut readings) = (None, Vec::new());
         for seen in all {
@@ -150,7 +152,7 @@ impl<'a> Threads<'a> {
             readings.push(own.iter().map(|it| &it.tasks).collect::<Vec<_>>());
         }
         let (first, last) = (readings.first()?, readings.last()?);
-        // A thread that ended takes its time with it.
+        // The time of a thread that ended is no longer in the total.
         let same = total(first, |it| Some(it.count.into())) == total(last, |it| Some(it.count.into()));
         let since =
             |get: fn(&ServerTasks) -> Option<u64>| total(last, get)?.checked_sub(total(first, get)?).filter(|_| same);
@@ -162,23 +164,23 @@ impl<'a> Threads<'a> {
         self.readings.iter().all(|tasks| tasks.iter().any(|it| fits(it)))
     }
 
-    /// At each reading all of them were ready to run, or waited for a disk.
+    /// At each reading all threads were ready to run, or waited for a disk.
     fn none_slept(&self) -> bool {
         self.readings.iter().flatten().all(|it| it.runnable.saturating_add(it.blocked) == it.count)
     }
 
-    /// At each reading one was ready to run, and none had a turn. A thread that the request woke would be among those.
+    /// At each reading a thread was ready to run, and none ran. A thread that the request woke would be among those.
     fn never_ran(&self, of_ns: u64) -> bool {
         self.always(|it| it.runnable > 0) && self.ran.is_some_and(|ran| ran <= of_ns / 100)
     }
 
-    /// What they waited for, and how long. State R is also that of a thread that runs: only the time in the run queue counts.
-    /// For the disk there is no such time: none may have slept.
+    /// What the threads waited for, and how long. A thread that runs is in state R, too, so only the time in the run
+    /// queue counts. For the disk there is no such time, so no thread may have slept.
     fn stall(&self, of_ns: u64) -> Option<(Resource, u64)> {
         let idle = of_ns.saturating_sub(self.ran?);
         if self.always(|it| it.runnable > 0) {
             let count = total(self.readings.last()?, |it| Some(it.count.into()))?;
-            // Perhaps they all waited at the same time.
+            // All threads may have waited at the same time.
             return Some((Resource::Cpu, idle.min(self.waited?.checked_div(count)?)));
         }
         (self.none_slept() && self.always(|it| it.blocked > 0)).then_some((Resource::Io, idle))
@@ -240,13 +242,13 @@ fn seconds(ns: u64) -> String {
 }
 
 impl Stall<'_> {
-    fn words(&self) -> String {
+    fn describe(&self) -> String {
         let place = self.blocked_in.filter(|_| self.resource == Resource::Io).map(|it| format!(" ({it})"));
         format!(
             "for {} of {} {}: they waited for {}{}",
             seconds(self.for_ns),
             seconds(self.of_ns),
-            if self.held { "none of its tasks could run" } else { "none of its tasks ran and some waited" },
+            if self.server_waited { "none of its tasks could run" } else { "none of its tasks ran and some waited" },
             self.resource.words(),
             place.unwrap_or_default()
         )
@@ -264,7 +266,7 @@ impl Stall<'_> {
         };
         let ms = |ns: u64| ns / 1_000_000;
         let fields = json!({ "stalled_ms": ms(self.for_ns), "of_ms": ms(self.of_ns), "node_percent": self.node, "blocked_in": self.blocked_in });
-        evidence(hook, self.at, format!("{of}: {}", self.words()), fields)
+        evidence(hook, self.at, format!("{of}: {}", self.describe()), fields)
     }
 }
 
@@ -272,8 +274,8 @@ impl Stall<'_> {
 mod tests {
     use crate::testing::*;
 
-    /// What is read of a server at a moment, so many milliseconds after the first.
-    type Look = fn(u64) -> Serving;
+    /// What is read of a server so many milliseconds after the first reading.
+    type Read = fn(u64) -> Serving;
 
     fn server(tasks: ServerTasks) -> Serving {
         let process = ServerProcess { pid: 7, comm: "app".into(), tasks, frozen: None };
@@ -286,7 +288,7 @@ mod tests {
         Serving { pressure: vec![Pressure { of: "/pod".into(), ..pressure }, node], ..server(tasks) }
     }
 
-    /// Of the threads, so many are ready to run and wait for a disk; each has run and waited so much.
+    /// Threads: how many there are, are ready to run, and wait for a disk; how long they have run and waited.
     fn threads([count, runnable, blocked]: [u32; 3], ran_us: u64, waited_us: u64) -> ServerTasks {
         let (ran_ns, waited_ns) = (Some(1 + ran_us * 1000), Some(waited_us * 1000));
         ServerTasks { count, runnable, blocked, ran_ns, waited_ns, ..ServerTasks::default() }
@@ -300,17 +302,17 @@ mod tests {
         under(Pressure { io_us: Some(ms * 1000), io_full_us: Some(ms * 900), ..Pressure::default() })
     }
 
-    fn verdict((unread, accepted): (u32, bool), look: Look) -> Verdict {
-        verdict_after(300, (unread, accepted), look)
+    fn verdict((unread, accepted): (u32, bool), read: Read) -> Verdict {
+        verdict_after(300, (unread, accepted), read)
     }
 
-    /// So long after the last reading the prober closes.
-    fn verdict_after(more_ms: u64, (unread, accepted): (u32, bool), look: Look) -> Verdict {
+    /// The prober closes so long after the last reading.
+    fn verdict_after(more_ms: u64, (unread, accepted): (u32, bool), read: Read) -> Verdict {
         let mut stream = Stream::new().connect().established().wait_ms(200).clone();
         for ms in [0, 300, 600] {
             let peer = "10.88.0.1:40000".parse().expect("an address");
             let connection = Some(ServedConnection { peer, unread, unacknowledged: None, accepted, pid: None });
-            let serving = Serving { connection, ..look(ms) };
+            let serving = Serving { connection, ..read(ms) };
             stream.inspection(|seen| seen.serving = Some(Box::new(serving)));
             stream.wait_ms(if ms == 600 { more_ms } else { 300 });
         }
@@ -324,7 +326,7 @@ mod tests {
 
     #[test]
     fn a_container_that_cannot_run_is_starved() {
-        let cases: [(Look, &str); 6] = [
+        let cases: [(Read, &str); 6] = [
             (
                 cpu,
                 "for 0.48 s of 0.60 s none of its tasks could run: they waited for a processor; on the node tasks waited for it 90 %",
@@ -353,8 +355,8 @@ mod tests {
                 "(rpc_wait_bit_killable)",
             ),
         ];
-        for (look, words) in cases {
-            let verdict = verdict(UNREAD, look);
+        for (read, words) in cases {
+            let verdict = verdict(UNREAD, read);
             assert_eq!((verdict.cause.name(), verdict.confidence), ("target_starved", Confidence::Likely), "{words}");
             assert_has(&verdict.summary, &[words, "100 bytes of the request lie unread in app (pid 7)"]);
             assert!(verdict.also.is_empty(), "{:?}", verdict.also);
@@ -362,7 +364,7 @@ mod tests {
     }
 
     #[test]
-    fn a_request_that_was_read_is_slow_and_the_pressure_stands_beside() {
+    fn a_request_that_was_read_is_slow_and_the_pressure_is_in_also() {
         let verdict = verdict(READ, cpu);
         assert_eq!(
             (verdict.cause.name(), verdict.also.as_slice()),
@@ -371,38 +373,39 @@ mod tests {
         assert_ends(&verdict.summary, "; app (pid 7) had read it: its handler is slow");
     }
 
-    /// Its workers wait for a lock, or for each other; other tasks of the container or the node are busy meanwhile.
+    /// The workers of the server wait for a lock, or for each other. Other tasks of the container or the node are busy
+    /// meanwhile.
     #[test]
     fn a_blocked_worker_pool_is_not_starved() {
-        let looks: [Look; 12] = [
+        let reads: [Read; 12] = [
             |_| server(ServerTasks { count: 8, ..ServerTasks::default() }),
             |ms| under(Pressure { cpu_us: Some(ms * 1000), cpu_full_us: Some(ms * 100), ..Pressure::default() }),
             |ms| server(threads([8, 1, 0], ms * 1000, 0)),
             |ms| server(threads([8, u32::from(ms == 300), 0], 0, 0)),
             |ms| Serving { incomplete: true, ..cpu(ms) },
-            // One that computes and has its processor whenever it wants it: what it does not use it sleeps.
+            // A thread that computes, and gets a processor whenever it is ready. It sleeps for the rest of the time.
             |ms| server(threads([8, 1, 0], ms * 400, ms)),
             |ms| server(threads([1, 1, 0], ms * 400, ms)),
-            // One that writes a log to a slow disk.
+            // A thread that writes a log to a slow disk.
             |_| server(threads([8, 0, 1], 0, 0)),
-            // Two that wait for a processor at the same time: the others sleep.
+            // Two threads that wait for a processor at the same time. The others sleep.
             |ms| server(threads([8, 2, 0], ms * 100, ms * 1200)),
-            // What it ran was not read, or the kernel does not count it.
+            // How long the threads ran was not read, or the kernel does not count it.
             |_| server(ServerTasks { count: 8, runnable: 1, ..ServerTasks::default() }),
             |_| server(ServerTasks { count: 1, blocked: 1, ..ServerTasks::default() }),
             |ms| server(ServerTasks { incomplete: true, ..threads([1, 1, 0], 0, ms * 900) }),
         ];
-        for look in looks {
-            let verdict = verdict(UNREAD, look);
+        for read in reads {
+            let verdict = verdict(UNREAD, read);
             assert_eq!((verdict.cause.name(), verdict.also.as_slice()), ("slow_response", [].as_slice()));
             assert_ends(&verdict.summary, "; nobody had accepted it: it waited in the queue of app (pid 7)");
         }
     }
 
-    /// The kernel counts pressure of a background thread alone, while whoever is to accept waits for a lock.
+    /// The kernel counts the pressure of a background thread, while the thread that is to accept waits for a lock.
     #[test]
-    fn pressure_of_others_stands_beside_a_server_that_sleeps() {
-        let looks: [Look; 3] = [
+    fn pressure_of_others_is_in_also_if_the_server_sleeps() {
+        let reads: [Read; 3] = [
             |ms| Serving { pressure: io(ms).pressure, ..server(threads([8, 0, 1], ms * 10, 0)) },
             |ms| Serving { pressure: cpu(ms).pressure, ..server(threads([8, 1, 0], ms * 100, ms * 800)) },
             |ms| Serving {
@@ -410,8 +413,8 @@ mod tests {
                 ..server(ServerTasks { incomplete: true, ..threads([8, 8, 0], 0, 0) })
             },
         ];
-        for look in looks {
-            let verdict = verdict(UNREAD, look);
+        for read in reads {
+            let verdict = verdict(UNREAD, read);
             assert_eq!(
                 (verdict.cause.name(), verdict.also.as_slice()),
                 ("slow_response", [Cause::TargetStarved].as_slice())
@@ -422,7 +425,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_starved_for_the_smaller_part_of_a_long_attempt_is_slow() {
+    fn a_server_that_was_starved_for_the_smaller_part_of_an_attempt_is_slow() {
         let causes = |ms| {
             let verdict = verdict_after(ms, UNREAD, cpu);
             (verdict.cause.name(), verdict.also)

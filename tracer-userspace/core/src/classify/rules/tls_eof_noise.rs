@@ -11,27 +11,28 @@ pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
         "the attempt succeeded: it connected to {dst}, sent no byte and closed; {dst} speaks TLS, so its log shows an EOF during the handshake"
     );
     let seen = vec![of_state(ended, attempt.last.as_ref()?), tls];
-    let fix = by_subject::<Remediation>(case, Cause::TlsEofNoise.fix(), |who| {
+    let fix = by_subject::<Remediation>(case, Cause::TlsEofNoise.fix(), |client| {
         format!(
-            "Let {who} finish a TLS handshake when it only asks whether the port is open, or filter that line from the server's log"
+            "Let {client} finish a TLS handshake when it only checks whether the port is open, or filter that line from the server's log"
         )
     });
     let found = Finding::failure(Cause::TlsEofNoise, seen, summary, fix);
     Some(Finding { outcome: Outcome::Noise, decided_at: ended, confidence, ..found })
 }
 
-/// When it was over: it did what a tcpSocket probe does, and succeeded.
+/// When the attempt ended, if it did what a tcpSocket probe does, and succeeded.
 pub(super) fn touched(case: &Case<'_>) -> Option<u64> {
     let attempt = case.attempt;
     if !attempt.carried_no_data() || attempt.kubelet().is_some() || case.matched.is_too_late() {
         return None;
     }
-    // What was to send a request and did not is no success.
+    // An attempt that had to send a request and did not is no success.
     let (ended, _) = attempt.ended?;
     (!case.matched.sent_no_request()).then_some(ended)
 }
 
-/// A ClientHello of somebody else arrived at the same listener; or another probe of the pod speaks HTTPS to it.
+/// The evidence that the listener speaks TLS: a ClientHello of another connection, an HTTPS probe that was answered, or
+/// another HTTPS probe of the pod.
 pub(super) fn listener_speaks_tls(case: &Case<'_>) -> Option<(Evidence, Confidence)> {
     let dst = case.attempt.flow.dst;
     if case.node.tls.is_plain(dst) {
@@ -39,19 +40,19 @@ pub(super) fn listener_speaks_tls(case: &Case<'_>) -> Option<(Evidence, Confiden
     }
     let netns = case.node.netns_of_addr(case.attempt.netns?, dst.ip());
     if let Some(time) = case.node.tls.hello(netns, dst) {
-        let says = format!("a TLS ClientHello of another connection arrived at port {}", dst.port());
+        let text = format!("a TLS ClientHello of another connection arrived at port {}", dst.port());
         let fields = json!({ "port": dst.port(), "netns": netns });
-        return Some((evidence(Hook::CgroupSkb.name(), time, says, fields), Confidence::Likely));
+        return Some((evidence(Hook::CgroupSkb.name(), time, text, fields), Confidence::Likely));
     }
     if let Some(time) = case.node.tls.answer(dst) {
-        let says = format!("an HTTPS probe was answered by port {} before", dst.port());
-        let seen = evidence(Hook::InetSockSetState.name(), time, says, json!({ "port": dst.port() }));
+        let text = format!("an HTTPS probe was answered by port {} before", dst.port());
+        let seen = evidence(Hook::InetSockSetState.name(), time, text, json!({ "port": dst.port() }));
         return Some((seen, Confidence::Likely));
     }
-    let says = format!("another probe of this pod speaks HTTPS to port {}", dst.port());
+    let text = format!("another probe of this pod speaks HTTPS to port {}", dst.port());
     case.matched
         .https_spec_on_port()
-        .then(|| (evidence("pods", case.attempt.started, says, json!({ "port": dst.port() })), Confidence::Possible))
+        .then(|| (evidence("pods", case.attempt.started, text, json!({ "port": dst.port() })), Confidence::Possible))
 }
 
 #[cfg(test)]
@@ -62,10 +63,10 @@ mod tests {
         ObservationKind::TlsHello(TlsHello { netns, addr: addr.parse().expect("an address") })
     }
 
-    /// Causes of a touch of this address, after these facts.
-    fn touch(dst: &str, facts: Vec<ObservationKind>) -> Vec<String> {
+    /// The causes with the outcome noise, of a touch of this address after these observations.
+    fn touch(dst: &str, before: Vec<ObservationKind>) -> Vec<String> {
         let mut stream = Stream::to(dst).links(true, &["10.88.0.1"]).clone();
-        for kind in facts {
+        for kind in before {
             stream.push(kind);
         }
         stream.connect().established().closes((0, 1, 0));
@@ -83,7 +84,7 @@ mod tests {
     }
 
     #[test]
-    fn a_hello_at_another_listener_says_nothing() {
+    fn a_hello_at_another_listener_does_not_count() {
         let own = "10.88.0.1:6443";
         for other in [
             hello(Some(POD), own),
@@ -93,7 +94,10 @@ mod tests {
         ] {
             assert!(touch(own, vec![other.clone()]).is_empty(), "{other:?}");
         }
-        assert!(touch("127.0.0.1:6443", vec![hello(None, "127.0.0.1:6443")]).is_empty(), "every namespace has it");
+        assert!(
+            touch("127.0.0.1:6443", vec![hello(None, "127.0.0.1:6443")]).is_empty(),
+            "every namespace has that address"
+        );
     }
 
     #[test]
@@ -110,11 +114,11 @@ mod tests {
     }
 
     #[test]
-    fn a_touch_of_a_plain_port_is_nothing_and_has_the_port_watched() {
+    fn a_touch_of_a_plain_port_is_nothing() {
         assert!(Stream::new().connect().established().closes((0, 1, 0)).causes().is_empty());
     }
 
-    /// HTTPS is asked of a port that speaks plain HTTP: its ClientHello says nothing of the port.
+    /// An HTTPS probe of a port that speaks plain HTTP: its ClientHello does not show that the port speaks TLS.
     #[test]
     fn a_port_that_answers_tls_in_plain_does_not_speak_it() {
         let touched = |kind: Option<AnswerKind>, says: Option<ProbeOutput>| {
@@ -132,11 +136,11 @@ mod tests {
         };
         assert!(touched(Some(AnswerKind::Tls), None) && touched(None, None));
         assert!(!touched(Some(AnswerKind::Http), None) && !touched(Some(AnswerKind::Other), None));
-        assert!(!touched(None, Some(ProbeOutput::NotHttp)), "the kubelet read it");
-        assert!(touched(Some(AnswerKind::Tls), Some(ProbeOutput::NotHttp)), "it is what was within TLS");
+        assert!(!touched(None, Some(ProbeOutput::NotHttp)), "the kubelet read a plain answer");
+        assert!(touched(Some(AnswerKind::Tls), Some(ProbeOutput::NotHttp)), "the kubelet read that answer within TLS");
     }
 
-    /// Connected just before its timeout, and closed unused.
+    /// The attempt connected just before its timeout, and was closed unused.
     #[test]
     fn an_https_probe_that_sent_nothing_is_no_touch() {
         let touch = |probed: fn(&mut Stream) -> &mut Stream| {
@@ -149,6 +153,6 @@ mod tests {
         assert_eq!(touch(Stream::https_readiness).kubelet(ProbeOutput::Timeout).causes(), ["unexplained"]);
         assert_eq!(touch(Stream::tcp_readiness).causes(), ["tls_eof_noise"]);
         let reported = touch(Stream::tcp_readiness).kubelet(ProbeOutput::Timeout).causes();
-        assert_eq!(reported, ["tls_eof_noise", "unexplained"], "the kubelet knows better");
+        assert_eq!(reported, ["tls_eof_noise", "unexplained"], "the kubelet outcome decides");
     }
 }

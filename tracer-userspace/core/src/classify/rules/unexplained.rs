@@ -16,40 +16,41 @@ pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
     if !case.settled || !(failed || reported.is_some()) || (reported.is_none() && is_cancelled(case)) {
         return None;
     }
-    let mut seen: Vec<Evidence> = attempt.observations.iter().filter_map(says).collect();
-    seen.extend(super::inspected(case).map(|(time, state)| of_inspection(time, state)));
+    let mut seen: Vec<Evidence> = attempt.observations.iter().filter_map(to_evidence).collect();
+    seen.extend(inspected(case).map(|(time, state)| of_inspection(time, state)));
     seen.extend(attempt.last.as_ref().map(|state| of_state(ended, state)));
     seen.extend(reported.map(|(_, reported)| of_outcome(reported)));
-    let lost = lost(attempt, ended);
+    let lost = first_drop(attempt, ended);
     let missing = missing_address(case);
     let summary = format!(
         "the attempt to {} failed after {} ({}) and {}{}",
         attempt.flow.dst,
         ms(lasted),
         if too_late {
-            after_its_timeout(attempt)
+            describe_late_connection(attempt)
         } else if failed {
             let held = held_answer(case).map(|words| format!("established and the request acknowledged; {words}"));
-            held.unwrap_or_else(|| how(attempt, end))
+            held.unwrap_or_else(|| describe_end(attempt, end))
         } else {
             DISAGREES.to_owned()
         },
-        lost.map_or_else(|| unseen(case), |(_, drop)| dropped(case, drop)),
+        lost.map_or_else(|| describe_no_evidence(case), |(_, drop)| describe_drop(case, drop)),
         missing.as_ref().map(|(words, _)| words.as_str()).unwrap_or_default()
     );
     let service = super::service_no_endpoints::target_service(case).filter(|_| lost.is_none());
-    let remediation = lost.and_then(|(_, drop)| look_at(case, drop)).or_else(|| service.map(|name| by_endpoint(&name)));
+    let remediation =
+        lost.and_then(|(_, drop)| fix_of_drop(case, drop)).or_else(|| service.map(|name| by_endpoint(&name)));
     let remediation = remediation.or_else(|| missing.map(|(_, fix)| fix));
     let remediation = remediation.unwrap_or_else(|| Cause::Unexplained.fix());
     let found = Finding::failure(Cause::Unexplained, seen, summary, remediation);
-    let (confidence, rests_on) = (Confidence::Possible, HOOKS_THAT_TELL);
+    let (confidence, rests_on) = (Confidence::Possible, OBSERVING_HOOKS);
     Some(Finding { decided_at: ended, confidence, rests_on, ..found })
 }
 
-/// Who closes so soon may have been reported an error that left no trace on the socket (`sk_err_soft`).
+/// A prober that closes this soon may have got an error that left no trace on the socket (`sk_err_soft`).
 const AT_ONCE_NS: u64 = 10_000_000;
 
-/// The prober closed it long before its timeout, and nothing had gone wrong until then: it stopped itself.
+/// The prober closed the connection long before its timeout, and nothing had gone wrong: it stopped by itself.
 fn is_cancelled(case: &Case<'_>) -> bool {
     let attempt = case.attempt;
     let Some((ended, End::NotEstablished | End::ClosedByProber)) = attempt.ended else { return false };
@@ -58,26 +59,29 @@ fn is_cancelled(case: &Case<'_>) -> bool {
     }
     let own = attempt.last.as_ref().is_some_and(|last| last.own_context && last.errno == Some(0));
     let at_once = attempt.established.is_none() && attempt.lasted().is_some_and(|lasted| lasted < AT_ONCE_NS);
-    own && !at_once && attempt.connect_failed().is_none() && undisturbed(attempt, ended) && gave_up_early(case)
+    own && !at_once && attempt.connect_failed().is_none() && is_undisturbed(attempt, ended) && gave_up_early(case)
 }
 
-/// Nothing was dropped or answered with an error before its end. What comes later finds a socket that is gone.
-fn undisturbed(attempt: &Attempt, ended: u64) -> bool {
+/// Nothing was dropped or answered with an error before the end. A later packet finds no socket.
+fn is_undisturbed(attempt: &Attempt, ended: u64) -> bool {
     let dropped = attempt.drops().any(|(time, _)| time <= ended);
     let refused = attempt.icmp().any(|(time, _)| time <= ended);
     !dropped && !refused && attempt.reset_received().is_none_or(|(time, _)| time > ended)
 }
 
-/// A packet that was translated is not seen to be this attempt's any more.
-fn unseen(case: &Case<'_>) -> String {
+/// Says that nothing decides. Behind a Service, tracer does not recognize a translated packet as one of this attempt.
+fn describe_no_evidence(case: &Case<'_>) -> String {
     let service = super::service_no_endpoints::target_service(case);
-    let service = service
-        .map(|name| format!("; it is Service {name}: what becomes of a packet on its way to an endpoint is not seen"));
+    let service = service.map(|name| {
+        format!(
+            "; the target is Service {name}: tracer does not see what becomes of a packet on its way to an endpoint"
+        )
+    });
     format!("nothing that was seen decides why{}", service.unwrap_or_default())
 }
 
-/// A pod on this node's network is to have the address, and no link of the node has it.
-fn missing_address(case: &Case<'_>) -> Option<(String, Remediation)> {
+/// A pod on this node's network is listed with the address, and no link of the node has it.
+pub(super) fn missing_address(case: &Case<'_>) -> Option<(String, Remediation)> {
     let (addr, netns) = (case.attempt.flow.dst.ip(), case.node.netns()?);
     let pod = case.node.pods.at(addr).next()?;
     let known = case.attempt.netns == Some(netns) && case.node.links.get(&netns).is_some();
@@ -87,7 +91,7 @@ fn missing_address(case: &Case<'_>) -> Option<(String, Remediation)> {
     let name = pod.full_name().unwrap_or_else(|| "a pod".to_owned());
     let words = format!("; {name} is on this node's network, and no link of the node has its address {addr}");
     let fix = Remediation::from(
-        "If the node's address has changed, correct the kubelet's --node-ip (or give the node its address back) and restart the kubelet",
+        "If the node's address has changed, correct the kubelet's --node-ip (or restore the node's address) and restart the kubelet",
     )
     .run([Command::on_node(format!("ip addr show to {addr}")), Command::in_cluster("kubectl get nodes -o wide")]);
     Some((words, fix))
@@ -100,14 +104,14 @@ fn by_endpoint(service: &str) -> Remediation {
     .run(kubectl::endpoints(Some(service)))
 }
 
-/// The first packet of it that was dropped and that says something: of the handshake or with data; else any.
-fn lost(attempt: &Attempt, ended: u64) -> Option<(u64, &PacketDrop)> {
+/// The first dropped packet of the handshake or with data; else the first dropped packet.
+fn first_drop(attempt: &Attempt, ended: u64) -> Option<(u64, &PacketDrop)> {
     let drops = || attempt.drops().filter(|(time, d)| *time <= ended && !d.flags.is_rst());
     drops().find(|(_, d)| d.flags.is_syn() || d.flags.is_syn_ack() || d.flags.has_data()).or_else(|| drops().next())
 }
 
-/// The kernel dropped a packet of it, for a reason that no cause stands for.
-fn dropped(case: &Case<'_>, drop: &PacketDrop) -> String {
+/// Describes a packet that the kernel dropped for a reason that no cause stands for.
+fn describe_drop(case: &Case<'_>, drop: &PacketDrop) -> String {
     let why = match (drop.reason.as_deref(), drop.location.as_deref()) {
         (Some(reason), Some(place)) => format!(" ({reason}, in {place})"),
         (Some(one), None) | (None, Some(one)) => format!(" ({one})"),
@@ -117,13 +121,13 @@ fn dropped(case: &Case<'_>, drop: &PacketDrop) -> String {
     let (flags, flow, place) = (drop.flags.name(), drop.flow, in_namespace(case, drop.netns));
     let meaning = match drop {
         _ if is_early_demux(case, drop) => EARLY_DEMUX,
-        _ if is_astray(case, drop) => {
-            ": that bridge has other addresses, so that a route or a mark led the SYN to a wrong device"
+        _ if is_on_wrong_bridge(case, drop) => {
+            ": that bridge has other addresses, since a route or a mark led the SYN to a wrong device"
         }
         _ if is_taken_by_another(case, drop) => {
             ": that namespace has the prober's address, too, and took the answer for its own"
         }
-        _ if is_on_its_way(case, drop) => {
+        _ if is_in_wrong_namespace(case, drop) => {
             ": another namespace has that address, and this one does not forward (net.ipv4.ip_forward is 0, or a stale neighbour entry led it here)"
         }
         _ => meaning(drop),
@@ -131,46 +135,47 @@ fn dropped(case: &Case<'_>, drop: &PacketDrop) -> String {
     format!("the kernel dropped its {flags} {flow}{on}{place}{why}{meaning}")
 }
 
-/// `ip_forward` drops what has a socket already, without a reason: early demux gave it one by its addresses, and a rule's table
-/// then sent it on (net/ipv4/ip_forward.c). The AWS VPC CNI routes pods with a security group of their own like that.
+/// `ip_forward` drops a packet that has a socket already, and gives no reason (net/ipv4/ip_forward.c). Early demux had
+/// found the socket by the addresses, and the table of a rule then sent the packet on. The AWS VPC CNI routes pods with
+/// security groups of their own like that.
 fn is_early_demux(case: &Case<'_>, drop: &PacketDrop) -> bool {
     let forwarded = drop.location.as_deref().map(plain) == Some("ip_forward");
     let own = drop.flags.is_syn_ack() && drop.flow.dst == case.attempt.flow.src && drop.netns == case.attempt.netns;
     forwarded && own && drop.netns.is_some() && drop.reason.as_deref() == Some("NOT_SPECIFIED")
 }
 
-/// A bridge of other addresses knew nobody to give the SYN to a pod of this node to.
-fn is_astray(case: &Case<'_>, drop: &PacketDrop) -> bool {
+/// The SYN to a pod of this node came to a bridge with other addresses, which has no port for it.
+fn is_on_wrong_bridge(case: &Case<'_>, drop: &PacketDrop) -> bool {
     let is_here = case.node.has_pod(drop.flow.dst.ip()) && outbound(case, drop);
     is_here && drop.reason.as_deref() == Some("NO_TX_TARGET") && is_wrong_bridge(case, drop)
 }
 
-/// It came to a namespace that has not its address, while another is known to have it.
-fn is_on_its_way(case: &Case<'_>, drop: &PacketDrop) -> bool {
-    let holder = super::inspected(case).and_then(|(_, seen)| seen.netns).filter(|_| outbound(case, drop));
+/// The packet came to a namespace that does not have its address, while another is known to have it.
+fn is_in_wrong_namespace(case: &Case<'_>, drop: &PacketDrop) -> bool {
+    let holder = inspected(case).and_then(|(_, seen)| seen.netns).filter(|_| outbound(case, drop));
     drop.reason.as_deref() == Some("IP_INADDRERRORS") && holder.is_some() && drop.netns != holder
 }
 
-/// The SYN-ACK came to another namespace than the prober's, whose kernel looked for a socket of its own.
+/// The SYN-ACK came to another namespace than the prober's. The kernel there found no socket for it.
 fn is_taken_by_another(case: &Case<'_>, drop: &PacketDrop) -> bool {
     let elsewhere = drop.netns.is_some() && case.attempt.netns.is_some() && drop.netns != case.attempt.netns;
     let answer = drop.flags.is_syn_ack() && drop.flow.dst == case.attempt.flow.src;
     elsewhere && answer && drop.reason.as_deref() == Some("NO_SOCKET")
 }
 
-const EARLY_DEMUX: &str = ": it was on its way out again though it is for a socket of this namespace, most likely because an `ip rule` for that device sends it into a table of its own (or its address is no longer in table local), and net.ipv4.tcp_early_demux had found the socket before";
+const EARLY_DEMUX: &str = ": it is for a socket of this namespace, but was forwarded. Most likely an `ip rule` for that device sends it into another table (or table local has lost its address), and net.ipv4.tcp_early_demux had found the socket before";
 
-/// What reasons mean that say little by their names (include/net/dropreason-core.h).
+/// What a drop reason means, if its name says little (include/net/dropreason-core.h).
 fn meaning(drop: &PacketDrop) -> &'static str {
-    // A SYN that is sent again to a handshake that is half done (`tcp_check_req`, net/ipv4/tcp_minisocks.c).
+    // A SYN that is sent again while the handshake is half done (`tcp_check_req`, net/ipv4/tcp_minisocks.c).
     let at_socket = matches!(drop.location.as_deref().map(plain), Some("tcp_v4_rcv" | "tcp_v6_rcv"));
     match drop.reason.as_deref() {
         Some("NOT_SPECIFIED") | None if drop.flags.is_syn() && at_socket => {
-            ": most likely the target had taken an earlier one, and it is its SYN-ACK that does not arrive (the way back, or the pod's neighbour entry for the node)"
+            ": most likely the target had taken an earlier SYN, and its SYN-ACK does not arrive (check the way back, and the pod's neighbour entry for the node)"
         }
         // `br_forward`, net/bridge/br_forward.c
         Some("NOT_SPECIFIED") if drop.location.as_deref().map(plain) == Some("br_dev_xmit") => {
-            ": the bridge may not send it by the port that it belongs to (disabled, blocked by spanning tree, or of another VLAN)"
+            ": the bridge may not send it through its port (disabled, blocked by spanning tree, or of another VLAN)"
         }
         // `ip_error`, net/ipv4/route.c
         Some("NOT_SPECIFIED") if drop.location.as_deref().map(plain) == Some("ip_error") => {
@@ -184,32 +189,30 @@ fn meaning(drop: &PacketDrop) -> &'static str {
             ": its route was going away, or an IPsec policy waits for keys (ip xfrm policy, ip xfrm state)"
         }
         Some("NO_TX_TARGET") => {
-            ": the bridge has nobody to send it to, so that it was addressed to a link-layer address that nobody has (ip neigh, where it was sent)"
+            ": the bridge has no port for it: it was sent to a link-layer address that nobody has (check the sender's ip neigh)"
         }
         Some("IP_INADDRERRORS") => {
             ": the kernel there does not have the address it was sent to (it was taken away, or a network stack of its own in the pod holds it)"
         }
         Some("IPV6DISABLED") => ": IPv6 is switched off there (net.ipv6.conf.*.disable_ipv6), and the address with it",
         Some("TCP_MD5NOTFOUND" | "TCP_AONOTFOUND" | "TCP_AOREQUIRED") => {
-            ": who listens there takes only signed segments from that address (TCP-MD5 or TCP-AO, as BGP has it), and a probe signs none"
+            ": the listener there takes only signed segments from that address (TCP-MD5 or TCP-AO, as BGP uses it), and a probe signs none"
         }
-        Some("IP_LOCAL_SOURCE") => {
-            ": it came back to who sent it, so that the next hop's route to the target leads here again"
-        }
+        Some("IP_LOCAL_SOURCE") => ": it came back to its sender: the next hop's route to the target leads here again",
         Some("IP_INNOROUTES") if drop.flow.dst.is_ipv6() => {
             ": that namespace has no route for it. If it is the pod's, its address is gone (IPv6 addresses go with a link that is set down)"
         }
         Some("IP_INNOROUTES" | "IP_OUTNOROUTES") => ": that namespace has no route for it",
         Some("QDISC_DROP" | "QDISC_OVERLIMIT") => ": the device's queue is full, limited, or made to lose packets",
         Some(_) if ovs_reason(drop).is_some() => {
-            ": an error or a limit of Open vSwitch, no flow that means to drop it (its number: enum ovs_drop_reason, net/openvswitch/drop.h; ovs-appctl dpctl/dump-flows and the log of ovs-vswitchd on this node)"
+            ": an error or a limit of Open vSwitch, not a flow that drops on purpose (its number: enum ovs_drop_reason, net/openvswitch/drop.h; ovs-appctl dpctl/dump-flows and the log of ovs-vswitchd on this node)"
         }
         _ => "",
     }
 }
 
-/// What shows more of it.
-fn look_at(case: &Case<'_>, drop: &PacketDrop) -> Option<Remediation> {
+/// How to fix the drop, and the commands that show more.
+fn fix_of_drop(case: &Case<'_>, drop: &PacketDrop) -> Option<Remediation> {
     let (reason, device) = (drop.reason.as_deref()?, drop.device.as_ref()?);
     if is_early_demux(case, drop) {
         let (dst, src, device) = (drop.flow.dst.ip(), drop.flow.src.ip(), shell::link(&device.name));
@@ -223,7 +226,7 @@ fn look_at(case: &Case<'_>, drop: &PacketDrop) -> Option<Remediation> {
     }
     let name = shell::link(&device.name);
     let (text, show) = match reason {
-        "NO_TX_TARGET" if is_astray(case, drop) => (
+        "NO_TX_TARGET" if is_on_wrong_bridge(case, drop) => (
             "Find the route or the mark that leads there, and correct it",
             format!("ip route get {} from {}", drop.flow.dst.ip(), drop.flow.src.ip()),
         ),
@@ -253,10 +256,10 @@ fn look_at(case: &Case<'_>, drop: &PacketDrop) -> Option<Remediation> {
 }
 
 /// What the kernel saw of an attempt that only the kubelet calls failed.
-const DISAGREES: &str = "so the kubelet says; the kernel saw a connection on which nothing went wrong";
+const DISAGREES: &str = "as the kubelet reports; the kernel saw a connection on which nothing went wrong";
 
-/// The connection came to be when nobody waited for it any more.
-fn after_its_timeout(attempt: &Attempt) -> String {
+/// The connection was established when the probe had timed out.
+fn describe_late_connection(attempt: &Attempt) -> String {
     let took = attempt.established.map_or(0, |at| at.saturating_sub(attempt.started));
     let again = match attempt.retransmits.0 {
         0 => String::new(),
@@ -269,8 +272,8 @@ fn after_its_timeout(attempt: &Attempt) -> String {
     )
 }
 
-/// Every hook that, if absent, can be the reason that nothing was seen.
-const HOOKS_THAT_TELL: &[Hook] = &[
+/// Without these hooks an observation that decides can be missing.
+const OBSERVING_HOOKS: &[Hook] = &[
     Hook::TcpSendReset,
     Hook::TcpV4SendReset,
     Hook::TcpV6SendReset,
@@ -284,9 +287,9 @@ const HOOKS_THAT_TELL: &[Hook] = &[
     Hook::TcpRetransmit,
 ];
 
-fn how(attempt: &Attempt, end: End) -> String {
+fn describe_end(attempt: &Attempt, end: End) -> String {
     let errno = attempt.errno().map(|e| format!(", {}", errno_text(e))).unwrap_or_default();
-    let where_ = match end {
+    let stage = match end {
         End::NotEstablished if attempt.retransmits.0 > 0 => {
             format!("no answer to the SYN, sent again {}", counted(attempt.retransmits.0.into(), "time"))
         }
@@ -306,11 +309,11 @@ fn how(attempt: &Attempt, end: End) -> String {
         End::ClosedByProber => format!("established, and {} closed it without an answer", client_name(attempt)),
         End::ClosedByServer => "established, and the target closed it without an answer".to_owned(),
     };
-    format!("{where_}{errno}")
+    format!("{stage}{errno}")
 }
 
-/// An observation in words, if it says anything about a failure.
-fn says(observation: &Observation) -> Option<Evidence> {
+/// An observation as evidence, if it shows anything about a failure.
+fn to_evidence(observation: &Observation) -> Option<Evidence> {
     let time = observation.time_boot_ns;
     match &observation.kind {
         ObservationKind::Drop(drop) => Some(of_drop(time, drop)),
@@ -318,8 +321,8 @@ fn says(observation: &Observation) -> Option<Evidence> {
         ObservationKind::ResetSent(reset) => Some(of_reset_sent(time, reset)),
         ObservationKind::ResetReceived(reset) => Some(of_reset_received(time, reset)),
         ObservationKind::ConnectFailed(failed) => {
-            let says = format!("connect() failed: {}", errno_text(failed.errno));
-            Some(evidence(Hook::SysConnect.name(), time, says, json!({ "errno": failed.errno })))
+            let text = format!("connect() failed: {}", errno_text(failed.errno));
+            Some(evidence(Hook::SysConnect.name(), time, text, json!({ "errno": failed.errno })))
         }
         _ => None,
     }
@@ -329,7 +332,7 @@ fn says(observation: &Observation) -> Option<Evidence> {
 mod tests {
     use crate::testing::*;
 
-    /// Seen on sid: the program's run at CLOSE was skipped, and the next connection on the same memory was refused.
+    /// Found on sid: the program's run at CLOSE was skipped, and the next connection on the same memory was refused.
     #[test]
     fn another_connection_on_the_sockets_memory_is_not_this_attempt() {
         let mut stream = Stream::new().connect().state(TcpState::SynSent, TcpState::Close, 111, (0, 0, 0)).clone();
@@ -340,7 +343,8 @@ mod tests {
         assert!(reset.causes().is_empty());
     }
 
-    /// The kubelet goes on to dial after its probe has timed out, and closes what it gets: that was no success.
+    /// The kubelet goes on connecting after its probe has timed out, and closes the connection unused. That is no
+    /// success.
     #[test]
     fn a_connection_that_came_too_late_for_its_probe_failed() {
         let touched = |after_ms: u64| {
@@ -358,7 +362,7 @@ mod tests {
     }
 
     #[test]
-    fn silence_is_reported_to_be_silence() {
+    fn silence_is_unexplained() {
         let verdict = Stream::new().connect().wait_ms(1000).syn_again().gives_up().verdict();
         assert_eq!(verdict.cause.name(), "unexplained");
         assert_has(&verdict.summary, &["sent again 1 time"]);
@@ -366,7 +370,7 @@ mod tests {
 
     /// Security groups for pods on AWS: amazon-vpc-cni-k8s#1212.
     #[test]
-    fn an_answer_that_early_demux_gave_a_socket_and_a_rule_sends_on_is_reported() {
+    fn a_forwarded_answer_with_a_socket_of_early_demux_is_explained() {
         let noted = |netns, reason: &str| {
             let device = Device { ifindex: 7, name: "vlaneni1".into(), up: true, loopback: false };
             let mut stream = Stream::new();
@@ -379,12 +383,12 @@ mod tests {
         let (own, other, reason) =
             (noted(NODE, "NOT_SPECIFIED"), noted(POD, "NOT_SPECIFIED"), noted(NODE, "XFRM_POLICY"));
         assert!(own.cause.name() == "unexplained" && own.summary.contains("tcp_early_demux"), "{}", own.summary);
-        let look = ": ip rule; ip route get 10.88.0.1 from 10.88.0.2 iif vlaneni1";
-        assert_ends(&own.remediation, look);
+        let commands = ": ip rule; ip route get 10.88.0.1 from 10.88.0.2 iif vlaneni1";
+        assert_ends(&own.remediation, commands);
         assert!(!other.summary.contains("early_demux") && !reason.summary.contains("early_demux"));
     }
 
-    /// openshift/origin#6939: the node had got another address, and its pods were reported the old one.
+    /// openshift/origin#6939: the node had got another address, and its pods were listed with the old one.
     #[test]
     fn a_host_network_pods_address_that_the_node_does_not_have_is_reported() {
         let noted = |addrs: &[&str], host: bool| {
@@ -424,7 +428,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_reason_means_is_reported() {
+    fn the_meaning_of_a_reason_is_explained() {
         let noted = |reason: &str, place: &str| {
             let device = Device { ifindex: 7, name: "eth0".into(), up: true, loopback: false };
             let mut stream = Stream::new();
@@ -442,7 +446,7 @@ mod tests {
         assert_has(&noted("TCP_MD5NOTFOUND", "tcp_v4_rcv"), &["takes only signed segments"]);
         assert_has(
             &noted("IP_LOCAL_SOURCE", "ip_rcv_finish_core"),
-            &["came back to who sent it", "ip route get 10.88.0.2"],
+            &["came back to its sender", "ip route get 10.88.0.2"],
         );
         assert_has(&noted("NOT_SPECIFIED", "br_dev_xmit"), &["blocked by spanning tree"]);
         assert_has(&noted("NOT_SPECIFIED", "ip_error"), &["refuses what comes in by that device", "iif eth0"]);

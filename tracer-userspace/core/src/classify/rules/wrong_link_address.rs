@@ -1,18 +1,18 @@
-//! A frame of the handshake reached the host it was for, under a link-layer address that is not that host's: what the sender's
-//! neighbour table has is old.
+//! A frame of the handshake reached the right host, but its link-layer address is not that host's. The sender's
+//! neighbour entry is old.
 
 use super::*;
 use tracer_model::event::PacketDrop;
 
-/// The kernel takes such a frame for another host's (`ip_rcv_core`, net/ipv4/ip_input.c, OTHERHOST). A bridge's copies for other
-/// hosts end so, too, but not in the namespace that has the packet's address.
+/// The kernel drops such a frame as one for another host (`ip_rcv_core`, net/ipv4/ip_input.c, OTHERHOST). It also drops
+/// the copies that a bridge floods, but not in the namespace that has the packet's address.
 pub(super) fn find(case: &Case<'_>) -> Option<Finding> {
     let attempt = case.attempt;
-    let in_vain = attempt.retransmits.0 > 0 || attempt.ended.is_some();
-    if !case.settled || !in_vain || !in_handshake(case) || !silent(case) {
+    let has_waited = attempt.retransmits.0 > 0 || attempt.ended.is_some();
+    if !case.settled || !has_waited || !in_handshake(case) || !silent(case) {
         return None;
     }
-    let (time, drop) = attempt.for_other_hosts.iter().find(|(_, drop)| is_for_it(case, drop))?;
+    let (time, drop) = attempt.for_other_hosts.iter().find(|(_, drop)| is_at_destination(case, drop))?;
     let (to, place, device) = (drop.flow.dst.ip(), in_namespace(case, drop.netns), device(drop));
     let summary = format!(
         "the {} {} arrived{place} in a frame for another link-layer address than that of {device}: the sender's neighbour entry of {to} is wrong",
@@ -24,7 +24,7 @@ pub(super) fn find(case: &Case<'_>) -> Option<Finding> {
 }
 
 /// The namespace has the address that the packet was sent to.
-fn is_for_it(case: &Case<'_>, drop: &PacketDrop) -> bool {
+fn is_at_destination(case: &Case<'_>, drop: &PacketDrop) -> bool {
     let (Some(from), target) = (case.attempt.netns, case.attempt.flow.dst) else { return false };
     let to = match drop.flow {
         back if back.src == target => Some(from),
@@ -61,13 +61,13 @@ mod tests {
     }
 
     #[test]
-    fn a_bridges_copy_in_another_pod_says_nothing() {
+    fn a_flooded_copy_in_another_pod_does_not_count() {
         let stream = Stream::new().connect().drop(SYN_ACK, "OTHERHOST", POD).syn_again().gives_up().clone();
         assert_eq!(stream.causes(), ["unexplained"]);
     }
 
     #[test]
-    fn a_handshake_that_goes_on_needs_no_such_frame() {
+    fn an_established_handshake_is_no_neighbour_failure() {
         assert!(Stream::new().connect().drop(SYN_ACK, "OTHERHOST", NODE).established().causes().is_empty());
     }
 }

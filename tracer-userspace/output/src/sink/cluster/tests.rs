@@ -226,7 +226,7 @@ async fn the_end_does_not_wait_for_a_silent_server() {
 }
 
 impl ClusterSink {
-    /// A sink whose task runs as long as the sender is held.
+    /// A sink with a task that runs as long as the sender is held.
     pub(in crate::sink) fn stuck() -> (Self, std_mpsc::Sender<()>) {
         let (runs, running) = std_mpsc::channel();
         let config =

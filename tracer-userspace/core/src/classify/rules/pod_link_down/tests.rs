@@ -186,7 +186,7 @@ fn a_syn_that_met_ipvs_or_a_listener_was_not_lost_at_the_link() {
 
 const IPV6: &str = "fd00::2";
 
-/// The links that the verdicts name for a pod whose eth0 has lost its IPv6 address. It has the fallback devices of
+/// The links that the verdicts name if eth0 of the pod has lost its IPv6 address. The pod has the fallback devices of
 /// every pod of a node that uses IPIP.
 fn named_links(begin: impl FnOnce(&mut Stream), up: bool) -> Vec<String> {
     let down = |ifindex, name: &str| LinkState { ifindex, name: name.into(), ..LinkState::default() };

@@ -51,9 +51,9 @@ fn kube_proxys_reject_names_the_service() {
 /// Cilium's programs at cgroup/connect.
 #[test]
 fn a_connect_that_is_refused_at_once_is_explained_by_the_list() {
-    let reported = |errno, facts: Option<ObservationKind>| {
+    let reported = |errno, before: Option<ObservationKind>| {
         let mut stream = Stream::to("10.96.0.9:80");
-        facts.into_iter().for_each(|kind| _ = stream.push(kind));
+        before.into_iter().for_each(|kind| _ = stream.push(kind));
         stream.connect_failed(errno).causes()
     };
     assert_eq!(reported(libc::EHOSTUNREACH, Some(services(&[], &[]))), ["service_no_endpoints"]);
@@ -101,7 +101,7 @@ fn the_list_of_services_has_the_number_of_endpoints_and_the_owner_of_the_policy(
     assert_has(&elsewhere, &["(internalTrafficPolicy: Local; 2 ready in the cluster)"]);
     let nowhere = known(&[]);
     assert_has(&nowhere.summary, &["no ready endpoint:"]);
-    assert_starts(&nowhere.remediation, "Make an endpoint of it ready");
+    assert_starts(&nowhere.remediation, "Make an endpoint of the Service ready");
 }
 
 #[test]

@@ -253,7 +253,7 @@ fn a_container_that_outlived_its_budget_once_has_not_spent_it_now() {
     assert_eq!((refused(600), refused(2)), (Some("connection_refused"), Some("startup_budget_exceeded")));
 }
 
-/// Its port may be wrong: its listener cannot be told apart from the others on the node.
+/// Its port may be wrong: among all listeners on the node its own cannot be identified.
 #[test]
 fn a_start_on_the_hosts_network_is_likely() {
     let mut stream = restarted(4, None);
