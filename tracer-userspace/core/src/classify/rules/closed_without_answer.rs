@@ -75,7 +75,7 @@ fn cut_by_outcome<'a>(case: &Case<'a>) -> Option<&'a KubeletProbe> {
     let attempt = case.attempt;
     let began = attempt.received().is_some_and(|n| n > 0) && !case.matched.is_no_answer();
     let (_, outcome) = attempt.kubelet().filter(|_| began)?;
-    (outcome.says == ProbeOutput::Network).then_some(outcome)
+    (outcome.reason == ProbeOutput::Network).then_some(outcome)
 }
 
 fn cut_answer(case: &Case<'_>, (ended, state): (u64, &State), outcome: &KubeletProbe) -> Finding {
@@ -99,8 +99,8 @@ fn listener_ended(case: &Case<'_>, ended: u64) -> Option<Evidence> {
     let (at, end) = case.node.listener_end(case.attempt.netns?, case.attempt.flow.dst)?;
     let at = *at;
     (at.abs_diff(ended) < TOGETHER_NS).then(|| {
-        let says = format!("{} stopped listening on port {}", end.actor, end.addr.port());
-        evidence(Hook::InetSockSetState.name(), at, says, json!({ "pid": end.actor.pid, "netns": end.netns }))
+        let text = format!("{} stopped listening on port {}", end.actor, end.addr.port());
+        evidence(Hook::InetSockSetState.name(), at, text, json!({ "pid": end.actor.pid, "netns": end.netns }))
     })
 }
 
@@ -121,12 +121,12 @@ mod tests {
     /// `unexpected EOF`: the header or a part of the body came.
     #[test]
     fn a_close_in_the_middle_of_an_answer_needs_the_kubelet_outcome() {
-        let decided = |says: Option<ProbeOutput>| {
+        let decided = |reason: Option<ProbeOutput>| {
             let mut stream = Stream::new();
             stream.http_readiness().connect().established().answer(AnswerKind::Http, Some(200));
             stream.state(TcpState::Established, TcpState::CloseWait, 0, (100, 101, 81));
             stream.own(|it| _ = it.state(TcpState::CloseWait, TcpState::LastAck, 0, (100, 101, 81))).wait_ms(1);
-            says.into_iter().for_each(|says| _ = stream.kubelet(says));
+            reason.into_iter().for_each(|reason| _ = stream.kubelet(reason));
             stream.settles().causes()
         };
         assert_eq!(decided(Some(ProbeOutput::Network)), ["closed_without_answer"]);

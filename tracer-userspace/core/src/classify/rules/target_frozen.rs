@@ -176,7 +176,7 @@ mod tests {
 
     #[test]
     fn a_server_that_cannot_run_is_the_cause_of_its_silence() {
-        for (server, says, fix) in [
+        for (server, text, fix) in [
             (frozen(7), "app (pid 7), which is frozen by its cgroup", "echo 0 > /sys/fs/cgroup/pod/cgroup.freeze"),
             (stopped(7), "app (pid 7), which is stopped by a signal", "kill -CONT 7"),
             (process(7, |it| it.tasks.traced = 2), "which is held by a debugger", "grep TracerPid /proc/7/status"),
@@ -186,7 +186,7 @@ mod tests {
             assert_eq!(stream.causes(), ["target_frozen"]);
             let verdict = stream.verdict();
             assert_eq!((verdict.confidence, verdict.also.as_slice()), (Confidence::Likely, [].as_slice()));
-            assert_has(&verdict.summary, &[says]);
+            assert_has(&verdict.summary, &[text]);
             assert_ends(&verdict.summary, ": 100 bytes of the request lie unread");
             assert_has(&verdict.remediation, &[fix]);
         }
