@@ -257,15 +257,21 @@ mod tests {
 
     #[test]
     fn a_full_queue_of_a_stopped_server_is_target_frozen() {
-        let causes = |server: ServerProcess| {
+        let causes_of = |server: ServerProcess, is_seen: bool| {
             let mut stream = Stream::new();
-            stream.connect().wait_ms(200).inspection(|seen| {
+            stream.connect();
+            if is_seen {
+                stream.queue_full(ListenQueue::Accept);
+            }
+            stream.wait_ms(200).inspection(|seen| {
                 seen.listeners = Some(vec![listener(2, 1)]);
                 seen.serving = Some(Box::new(Serving { processes: vec![server], ..Serving::default() }));
             });
             stream.gives_up().causes()
         };
-        assert_eq!(causes(stopped(7)), ["target_frozen"]);
-        assert_eq!(causes(running(7)), ["accept_queue_overflow"]);
+        for is_seen in [false, true] {
+            assert_eq!(causes_of(stopped(7), is_seen), ["target_frozen"], "a hook showed the full queue: {is_seen}");
+            assert_eq!(causes_of(running(7), is_seen), ["accept_queue_overflow"]);
+        }
     }
 }
