@@ -198,6 +198,13 @@ fn meaning(drop: &PacketDrop) -> &'static str {
         Some("TCP_MD5NOTFOUND" | "TCP_AONOTFOUND" | "TCP_AOREQUIRED") => {
             ": the listener there takes only signed segments from that address (TCP-MD5 or TCP-AO, as BGP uses it), and a probe signs none"
         }
+        // `tcp_validate_incoming`, net/ipv4/tcp_input.c
+        Some("TCP_INVALID_SYN") if drop.flags.is_syn_ack() => {
+            ": it is a second SYN-ACK, so that what the prober sent after the first one did not reach the target"
+        }
+        Some("TCP_CSUM") => {
+            ": its checksum is wrong. Something on the way changed it, or a device claims a checksum offload that does not work"
+        }
         Some("IP_LOCAL_SOURCE") => ": it came back to its sender: the next hop's route to the target leads here again",
         Some("IP_INNOROUTES") if drop.flow.dst.is_ipv6() => {
             ": that namespace has no route for it. If it is the pod's, its address is gone (IPv6 addresses go with a link that is set down)"
@@ -242,6 +249,10 @@ fn fix_of_drop(case: &Case<'_>, drop: &PacketDrop) -> Option<Remediation> {
         "IPV6DISABLED" => (
             "Set disable_ipv6 of that device and of `all` to 0 there. A pod gets its address back when it is deleted and made again",
             format!("sysctl net.ipv6.conf.all.disable_ipv6 net.ipv6.conf.{name}.disable_ipv6"),
+        ),
+        "TCP_CSUM" => (
+            "Find the device that sends it with a wrong checksum, such as a VXLAN device. Switch its offload off, and see if the attempts succeed (ethtool -K LINK tx-checksum-ip-generic off)",
+            "nstat -az TcpInCsumErrors".to_owned(),
         ),
         "IP_LOCAL_SOURCE" => {
             ("Correct the next hop's route to the target", format!("ip route get {}", drop.flow.dst.ip()))
@@ -449,6 +460,7 @@ mod tests {
             &["came back to its sender", "ip route get 10.88.0.2"],
         );
         assert_has(&noted("NOT_SPECIFIED", "br_dev_xmit"), &["blocked by spanning tree"]);
+        assert_has(&noted("TCP_CSUM", "tcp_v4_rcv"), &["its checksum is wrong", "tx-checksum-ip-generic off"]);
         assert_has(&noted("NOT_SPECIFIED", "ip_error"), &["refuses what comes in by that device", "iif eth0"]);
         assert_has(&noted("XFRM_POLICY", "xfrm4_policy_check"), &["an IPsec policy of that namespace blocks it"]);
         assert_has(&noted("NOT_SPECIFIED", "dst_discard_out"), &["an IPsec policy waits for keys"]);
@@ -458,6 +470,8 @@ mod tests {
             stream.inspection(|seen| seen.netns = holder).gives_up().verdict().summary
         };
         assert_has(&on_its_way(Some(POD)), &["another namespace has that address, and this one does not forward"]);
+        let again = Stream::new().connect().drop(SYN_ACK, "TCP_INVALID_SYN", NODE).gives_up().verdict();
+        assert_has(&again.summary, &["it is a second SYN-ACK"]);
         assert_has(&on_its_way(None), &["the kernel there does not have the address"]);
     }
 
