@@ -40,8 +40,21 @@ pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
     });
     let remediation =
         format!("Let the process listen on {}{}, {otherwise}", dst.port(), where_to_listen(case, dst.ip()));
+    let remediation = match netns.and_then(|netns| pod_elsewhere(case, netns)) {
+        Some((pod, own)) => compare_namespaces(case, [netns, Some(own)], &pod, &remediation),
+        None => Remediation::from(remediation),
+    };
     let found = Finding::failure(Cause::ConnectionRefused, seen, summary, with_log(case, remediation));
     Some(found.with_confidence(sure))
+}
+
+/// The pod with the address may not have got the SYN: a process that listens there does not help.
+fn compare_namespaces(case: &Case<'_>, places: [Option<Netns>; 2], pod: &str, otherwise: &str) -> Remediation {
+    let addr = case.attempt.flow.dst.ip();
+    let text = format!(
+        "Check which network namespace has {addr} now. If it is not only that of pod {pod}, take it away from the other one, {FIX}. Otherwise: {otherwise}"
+    );
+    Remediation::from(text).run(places.map(|netns| run_in(case, netns, format!("ip addr show to {addr}"))))
 }
 
 const PROBE_FIX: &str = "correct the probe's port, or add a startupProbe if it only starts slowly";
@@ -445,7 +458,8 @@ mod tests {
         };
         for reported in [refused_elsewhere(ceased, 1), refused_elsewhere(local, 1), vec![unknown]] {
             assert_eq!((reported[0].cause.name(), reported[0].confidence), ("connection_refused", Confidence::Likely));
-            assert_has(&reported[0].remediation, &["Let the process listen on 8080"]);
+            let both = ["Check which network namespace has 10.88.0.2", "Otherwise: Let the process listen on 8080"];
+            assert_has(&reported[0].remediation, &both);
         }
     }
 

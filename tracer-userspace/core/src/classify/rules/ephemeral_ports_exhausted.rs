@@ -11,6 +11,18 @@ pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
         return None;
     }
     let dst = case.attempt.flow.dst;
+    if let Some((low, high)) = reserved_range(case) {
+        let summary = format!(
+            "no source port is free{} for connections to {dst}: net.ipv4.ip_local_reserved_ports reserves all ports of {low} to {high}",
+            in_namespace(case, case.attempt.netns)
+        );
+        let show = "sysctl net.ipv4.ip_local_port_range net.ipv4.ip_local_reserved_ports";
+        let remediation = Remediation::from(
+            "Remove ports from net.ipv4.ip_local_reserved_ports that no NodePort or listener needs, or widen net.ipv4.ip_local_port_range outside the NodePort range",
+        )
+        .run([run_in(case, case.attempt.netns, show.to_owned())]);
+        return Some(Finding::failure(Cause::EphemeralPortsExhausted, vec![seen], summary, remediation));
+    }
     let range = case.node.settings.local_port_range.map(|(a, b)| format!(" of {a} to {b}")).unwrap_or_default();
     let summary = format!(
         "no source port{range} is free{} for connections to {dst}{}",
@@ -22,6 +34,15 @@ pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
     )
     .run([run_in(case, case.attempt.netns, format!("ss -tan state all dst '{dst}'"))]);
     Some(Finding::failure(Cause::EphemeralPortsExhausted, vec![seen], summary, remediation))
+}
+
+/// The range of source ports, if all of them are reserved. The settings that tracer knows are those of the node.
+fn reserved_range(case: &Case<'_>) -> Option<(u16, u16)> {
+    let settings = &case.node.settings;
+    let here = case.attempt.netns.is_none_or(|netns| case.node.netns() == Some(netns));
+    let (low, high) = settings.local_port_range.filter(|_| here)?;
+    let reserved = |port| settings.reserved_ports.iter().any(|(first, last)| (*first..=*last).contains(&port));
+    (low..=high).all(reserved).then_some((low, high))
 }
 
 /// `connect(2)` failed for a socket that had reached SYN_SENT. It had an address and a route, so it lacked only a port.
@@ -97,6 +118,24 @@ mod tests {
     fn a_connect_without_a_free_port_names_who_connects_most() {
         let stream = Stream::new().connect().no_port(libc::EADDRNOTAVAIL).push(pressure()).clone();
         assert_eq!(stream.causes(), ["ephemeral_ports_exhausted"]);
+    }
+
+    /// Nobody holds the ports: to look for a process leads nowhere.
+    #[test]
+    fn a_range_that_is_reserved_as_a_whole_is_named() {
+        let fix = |reserved| {
+            let settings = NodeSettings {
+                local_port_range: Some((40_000, 40_100)),
+                reserved_ports: vec![(30_000, 40_050), reserved],
+                ..NodeSettings::default()
+            };
+            let mut stream = Stream::new();
+            stream.push(ObservationKind::NodeSettings(settings)).connect().no_port(libc::EADDRNOTAVAIL);
+            let verdict = stream.push(pressure()).verdict();
+            format!("{} {}", verdict.summary, verdict.remediation)
+        };
+        assert_has(&fix((40_051, 40_100)), &["reserves all ports of 40000 to 40100", "Remove ports from"]);
+        assert_has(&fix((40_052, 40_100)), &["Find the process that uses the ports"]);
     }
 
     /// ss reads the part after the last colon as the port.

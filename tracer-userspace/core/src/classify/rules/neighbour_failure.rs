@@ -2,6 +2,7 @@
 
 use std::net::IpAddr;
 
+use super::unexplained::missing_address;
 use super::*;
 use tracer_model::event::{Inspection, LinkState, NeighbourState, Netns, PacketDrop};
 
@@ -16,7 +17,16 @@ pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
     if !in_handshake(case) {
         return None;
     }
-    dropped(case).or_else(|| unresolved(case)).or_else(|| super::wrong_link_address::find(case))
+    let found = dropped(case).or_else(|| unresolved(case)).map(|found| note_missing_address(case, found));
+    found.or_else(|| super::wrong_link_address::find(case))
+}
+
+/// The target is a pod on this node's network, and the node has lost its address. No other host need answer for it.
+fn note_missing_address(case: &Case<'_>, found: Finding) -> Finding {
+    match missing_address(case) {
+        Some((words, remediation)) => Finding { summary: found.summary + &words, remediation, ..found },
+        None => found,
+    }
 }
 
 /// The kernel dropped a packet of this attempt, because it could not resolve the link-layer address.
@@ -157,6 +167,15 @@ fn describe_overlap(case: &Case<'_>, netns: Netns, ifindex: u32, target: IpAddr)
 const LOST_ARP: &str = "ARP does not get through. Check that the link is attached to the bridge, that ARP is on, and that no nftables rule drops ARP (families arp, bridge and netdev)";
 const LOST_DISCOVERY: &str = "neighbour discovery does not get through. Check that the link is attached to the bridge, and that no firewall of the node or the pod drops ICMPv6 (types 135 and 136)";
 
+/// The pod asks for its gateway: to delete a pod at the prober's address leads nowhere.
+const GATEWAY: &str = "Give its address to the node's end of the link, or let that end answer for it (Calico's 169.254.1.1: proxy_arp is 1 there, and the node has a route to the gateway). Or delete the pod, so that its routes are made again";
+
+/// The packet that needs the link-layer address goes back to the prober.
+fn is_back(case: &Case<'_>, target: IpAddr) -> bool {
+    let flow = case.attempt.flow;
+    target == flow.src.ip() && target != flow.dst.ip()
+}
+
 /// The link of a pod that has this address, if it was up while the attempt waited.
 fn link_of_pod<'a>(case: &Case<'a>, target: IpAddr) -> Option<(Netns, &'a LinkState)> {
     let (_, seen) = inspected(case)?;
@@ -180,6 +199,7 @@ fn fix(case: &Case<'_>, netns: Option<Netns>, target: IpAddr, why: Why) -> Remed
                     let lost = if target.is_ipv4() { LOST_ARP } else { LOST_DISCOVERY };
                     format!("the pod has the address and its link {} is up: {lost}", link.name)
                 }
+                None if is_back(case, target) => format!("the gateway does not answer. {GATEWAY}"),
                 None => "the pod with this address or its link is gone: delete the stale pod or entry".to_owned(),
             };
             Remediation::from(format!(
@@ -263,6 +283,20 @@ mod tests {
         assert_starts(&fix, "Raise net.ipv4.neigh.default.gc_thresh1, gc_thresh2 and gc_thresh3");
     }
 
+    /// openshift/origin#6939, with a new address of the same subnet.
+    #[test]
+    fn an_address_that_the_node_has_lost_is_reported() {
+        let reported = |addr: &str| {
+            let mut stream = Stream::new();
+            stream.links(true, &[addr]).http_readiness().on_host_network();
+            let verdict = stream.connect().drop(SYN, "NEIGH_FAILED", NODE).verdict();
+            format!("{} {}", verdict.summary, verdict.remediation)
+        };
+        let lost = reported("10.88.0.1");
+        assert_has(&lost, &["no link of the node has its address 10.88.0.2", "--node-ip"]);
+        assert!(!lost.contains("stale pod") && !reported("10.88.0.2").contains("--node-ip"));
+    }
+
     /// The backend of a Service or a hostPort is gone.
     #[test]
     fn a_translated_target_is_named() {
@@ -280,6 +314,8 @@ mod tests {
         let verdict = Stream::new().connect().drop(SYN_ACK, "NEIGH_FAILED", POD).verdict();
         assert_has(&verdict.summary, &["10.88.0.1 ", "network namespace"]);
         assert_ends(&verdict.remediation, "| head -n1) -n ip neigh show 10.88.0.1");
+        assert_has(&verdict.remediation, &["the gateway does not answer"]);
+        assert_lacks(&verdict.remediation, &["stale pod"]);
     }
 
     /// kontena/pharos-cluster#439: docker0's /24 lies in the pods' /16.

@@ -181,13 +181,16 @@ fn by_connect(case: &Case<'_>) -> Option<Finding> {
     let failed = case.attempt.connect_failed().filter(|failed| failed.errno == libc::EPERM)?;
     let decided_at = case.attempt.ended.map_or(case.attempt.started, |(time, _)| time);
     let summary = format!(
-        "connect() to {} was refused with EPERM: a program at cgroup/connect does that (a security module or seccomp could, too)",
+        "connect() to {} was refused with EPERM: a program at cgroup/connect does that (a security module, seccomp or an IPsec policy could, too)",
         failed.dst
     );
     let fields = json!({ "errno": failed.errno });
     let seen = evidence(Hook::SysConnect.name(), decided_at, "connect() failed: EPERM".into(), fields);
-    let remediation = Remediation::from(format!("In the network policies, {ALLOW}"))
-        .run([list_policies(), Command::on_node("bpftool cgroup tree")]);
+    let remediation = Remediation::from(format!("In the network policies, {ALLOW}")).run([
+        list_policies(),
+        Command::on_node("bpftool cgroup tree"),
+        run_in(case, case.attempt.netns, "ip xfrm policy".to_owned()),
+    ]);
     Some(Finding::likely(Cause::NetworkPolicyDrop, vec![seen], summary, remediation))
 }
 

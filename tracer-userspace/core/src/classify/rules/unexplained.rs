@@ -81,7 +81,7 @@ fn describe_no_evidence(case: &Case<'_>) -> String {
 }
 
 /// A pod on this node's network is listed with the address, and no link of the node has it.
-fn missing_address(case: &Case<'_>) -> Option<(String, Remediation)> {
+pub(super) fn missing_address(case: &Case<'_>) -> Option<(String, Remediation)> {
     let (addr, netns) = (case.attempt.flow.dst.ip(), case.node.netns()?);
     let pod = case.node.pods.at(addr).next()?;
     let known = case.attempt.netns == Some(netns) && case.node.links.get(&netns).is_some();
@@ -124,6 +124,9 @@ fn describe_drop(case: &Case<'_>, drop: &PacketDrop) -> String {
         _ if is_on_wrong_bridge(case, drop) => {
             ": that bridge has other addresses, since a route or a mark led the SYN to a wrong device"
         }
+        _ if is_taken_by_another(case, drop) => {
+            ": that namespace has the prober's address, too, and took the answer for its own"
+        }
         _ if is_in_wrong_namespace(case, drop) => {
             ": another namespace has that address, and this one does not forward (net.ipv4.ip_forward is 0, or a stale neighbour entry led it here)"
         }
@@ -153,7 +156,14 @@ fn is_in_wrong_namespace(case: &Case<'_>, drop: &PacketDrop) -> bool {
     drop.reason.as_deref() == Some("IP_INADDRERRORS") && holder.is_some() && drop.netns != holder
 }
 
-const EARLY_DEMUX: &str = ": it is for a socket of this namespace, but was forwarded. Most likely an `ip rule` for that device sends it into another table, and net.ipv4.tcp_early_demux had found the socket before";
+/// The SYN-ACK came to another namespace than the prober's. The kernel there found no socket for it.
+fn is_taken_by_another(case: &Case<'_>, drop: &PacketDrop) -> bool {
+    let elsewhere = drop.netns.is_some() && case.attempt.netns.is_some() && drop.netns != case.attempt.netns;
+    let answer = drop.flags.is_syn_ack() && drop.flow.dst == case.attempt.flow.src;
+    elsewhere && answer && drop.reason.as_deref() == Some("NO_SOCKET")
+}
+
+const EARLY_DEMUX: &str = ": it is for a socket of this namespace, but was forwarded. Most likely an `ip rule` for that device sends it into another table (or table local has lost its address), and net.ipv4.tcp_early_demux had found the socket before";
 
 /// What a drop reason means, if its name says little (include/net/dropreason-core.h).
 fn meaning(drop: &PacketDrop) -> &'static str {
@@ -167,6 +177,17 @@ fn meaning(drop: &PacketDrop) -> &'static str {
         Some("NOT_SPECIFIED") if drop.location.as_deref().map(plain) == Some("br_dev_xmit") => {
             ": the bridge may not send it through its port (disabled, blocked by spanning tree, or of another VLAN)"
         }
+        // `ip_error`, net/ipv4/route.c
+        Some("NOT_SPECIFIED") if drop.location.as_deref().map(plain) == Some("ip_error") => {
+            ": a rule or route of that namespace refuses what comes in by that device (ip rule, ip route)"
+        }
+        Some(reason) if reason.starts_with("XFRM_") => {
+            ": an IPsec policy of that namespace blocks it, or takes it only encrypted (ip xfrm policy)"
+        }
+        // `make_blackhole` and bundles without a state, net/xfrm/xfrm_policy.c
+        Some("NOT_SPECIFIED") if drop.location.as_deref().map(plain) == Some("dst_discard_out") => {
+            ": its route was going away, or an IPsec policy waits for keys (ip xfrm policy, ip xfrm state)"
+        }
         Some("NO_TX_TARGET") => {
             ": the bridge has no port for it: it was sent to a link-layer address that nobody has (check the sender's ip neigh)"
         }
@@ -176,6 +197,13 @@ fn meaning(drop: &PacketDrop) -> &'static str {
         Some("IPV6DISABLED") => ": IPv6 is switched off there (net.ipv6.conf.*.disable_ipv6), and the address with it",
         Some("TCP_MD5NOTFOUND" | "TCP_AONOTFOUND" | "TCP_AOREQUIRED") => {
             ": the listener there takes only signed segments from that address (TCP-MD5 or TCP-AO, as BGP uses it), and a probe signs none"
+        }
+        // `tcp_validate_incoming`, net/ipv4/tcp_input.c
+        Some("TCP_INVALID_SYN") if drop.flags.is_syn_ack() => {
+            ": it is a second SYN-ACK, so that what the prober sent after the first one did not reach the target"
+        }
+        Some("TCP_CSUM") => {
+            ": its checksum is wrong. Something on the way changed it, or a device claims a checksum offload that does not work"
         }
         Some("IP_LOCAL_SOURCE") => ": it came back to its sender: the next hop's route to the target leads here again",
         Some("IP_INNOROUTES") if drop.flow.dst.is_ipv6() => {
@@ -209,9 +237,22 @@ fn fix_of_drop(case: &Case<'_>, drop: &PacketDrop) -> Option<Remediation> {
             "Find the route or the mark that leads there, and correct it",
             format!("ip route get {} from {}", drop.flow.dst.ip(), drop.flow.src.ip()),
         ),
+        "NO_SOCKET" if is_taken_by_another(case, drop) => (
+            "Take the prober's address away from that namespace: two hosts of one network must not share an address",
+            format!("ip addr show to {}", drop.flow.dst.ip()),
+        ),
+        "NOT_SPECIFIED" if drop.location.as_deref().map(plain) == Some("ip_error") => (
+            "Find the rule or route that refuses it, and correct it",
+            format!("ip route get {} from {} iif {name}", drop.flow.dst.ip(), drop.flow.src.ip()),
+        ),
+        _ if reason.starts_with("XFRM_") => ("Correct the IPsec policy, or what makes it", "ip xfrm policy".to_owned()),
         "IPV6DISABLED" => (
             "Set disable_ipv6 of that device and of `all` to 0 there. A pod gets its address back when it is deleted and made again",
             format!("sysctl net.ipv6.conf.all.disable_ipv6 net.ipv6.conf.{name}.disable_ipv6"),
+        ),
+        "TCP_CSUM" => (
+            "Find the device that sends it with a wrong checksum, such as a VXLAN device. Switch its offload off, and see if the attempts succeed (ethtool -K LINK tx-checksum-ip-generic off)",
+            "nstat -az TcpInCsumErrors".to_owned(),
         ),
         "IP_LOCAL_SOURCE" => {
             ("Correct the next hop's route to the target", format!("ip route get {}", drop.flow.dst.ip()))
@@ -419,13 +460,32 @@ mod tests {
             &["came back to its sender", "ip route get 10.88.0.2"],
         );
         assert_has(&noted("NOT_SPECIFIED", "br_dev_xmit"), &["blocked by spanning tree"]);
+        assert_has(&noted("TCP_CSUM", "tcp_v4_rcv"), &["its checksum is wrong", "tx-checksum-ip-generic off"]);
+        assert_has(&noted("NOT_SPECIFIED", "ip_error"), &["refuses what comes in by that device", "iif eth0"]);
+        assert_has(&noted("XFRM_POLICY", "xfrm4_policy_check"), &["an IPsec policy of that namespace blocks it"]);
+        assert_has(&noted("NOT_SPECIFIED", "dst_discard_out"), &["an IPsec policy waits for keys"]);
         let on_its_way = |holder| {
             let mut stream = Stream::new();
             stream.connect().drop(SYN, "IP_INADDRERRORS", Netns(7)).wait_ms(200);
             stream.inspection(|seen| seen.netns = holder).gives_up().verdict().summary
         };
         assert_has(&on_its_way(Some(POD)), &["another namespace has that address, and this one does not forward"]);
+        let again = Stream::new().connect().drop(SYN_ACK, "TCP_INVALID_SYN", NODE).gives_up().verdict();
+        assert_has(&again.summary, &["it is a second SYN-ACK"]);
         assert_has(&on_its_way(None), &["the kernel there does not have the address"]);
+    }
+
+    /// A pod has the node's address, too, and another pod's neighbour entry leads there.
+    #[test]
+    fn an_answer_that_another_namespace_took_is_reported() {
+        let noted = |netns| {
+            let device = Device { ifindex: 7, name: "eth0".into(), up: true, loopback: false };
+            let stream = Stream::new().connect().drop_on(SYN_ACK, "NO_SOCKET", netns, Some(device)).gives_up().clone();
+            let verdict = stream.verdict();
+            format!("{} {}", verdict.summary, verdict.remediation)
+        };
+        assert_has(&noted(Netns(7)), &["has the prober's address, too", "ip addr show to 10.88.0.1"]);
+        assert!(!noted(NODE).contains("has the prober's address"));
     }
 
     #[test]
