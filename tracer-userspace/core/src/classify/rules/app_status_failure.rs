@@ -104,7 +104,9 @@ pub(in super::super) fn answer_text(says: ProbeOutput, scheme: Option<&str>) -> 
             Some(("that it refuses the health rpc to a caller without credentials".to_owned(), DENIED))
         }
         ProbeOutput::InvalidAnswer => Some(("HTTP that the kubelet's client rejects".to_owned(), NOT_ACCEPTED)),
-        ProbeOutput::InvalidTls => Some(("a TLS handshake that the kubelet's client rejects".to_owned(), TLS_NOT_ACCEPTED)),
+        ProbeOutput::InvalidTls => {
+            Some(("a TLS handshake that the kubelet's client rejects".to_owned(), TLS_NOT_ACCEPTED))
+        }
         ProbeOutput::TlsRefused => Some((REFUSAL.to_owned(), TLS_REFUSED)),
         ProbeOutput::NotHttp if scheme == Some("https") => {
             Some(("something that is not HTTP over TLS".to_owned(), NO_HTTPS))

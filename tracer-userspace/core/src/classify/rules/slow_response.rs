@@ -182,7 +182,10 @@ mod tests {
         };
         let noted = |read| noted_with(42, read);
         let stuck = noted(|_| ());
-        assert_has(&noted_with(1, |_| ()).summary, &["the target sent one byte, or closed without one, and nothing arrived"]);
+        assert_has(
+            &noted_with(1, |_| ()).summary,
+            &["the target sent one byte, or closed without one, and nothing arrived"],
+        );
         assert_eq!(stuck.cause.name(), "unexplained");
         assert_has(
             &stuck.summary,
