@@ -165,12 +165,16 @@ fn is_taken_by_another(case: &Case<'_>, drop: &PacketDrop) -> bool {
 
 const EARLY_DEMUX: &str = ": it is for a socket of this namespace, but was forwarded. Most likely an `ip rule` for that device sends it into another table (or table local has lost its address), and net.ipv4.tcp_early_demux had found the socket before";
 
+/// A SYN that is sent again while the handshake is half done (`tcp_check_req`, net/ipv4/tcp_minisocks.c).
+fn is_second_syn(drop: &PacketDrop) -> bool {
+    let at_socket = matches!(drop.location.as_deref().map(plain), Some("tcp_v4_rcv" | "tcp_v6_rcv"));
+    drop.flags.is_syn() && at_socket
+}
+
 /// What a drop reason means, if its name says little (include/net/dropreason-core.h).
 fn meaning(drop: &PacketDrop) -> &'static str {
-    // A SYN that is sent again while the handshake is half done (`tcp_check_req`, net/ipv4/tcp_minisocks.c).
-    let at_socket = matches!(drop.location.as_deref().map(plain), Some("tcp_v4_rcv" | "tcp_v6_rcv"));
     match drop.reason.as_deref() {
-        Some("NOT_SPECIFIED") | None if drop.flags.is_syn() && at_socket => {
+        Some("NOT_SPECIFIED") | None if is_second_syn(drop) => {
             ": most likely the target had taken an earlier SYN, and its SYN-ACK does not arrive (check the way back, and the pod's neighbour entry for the node)"
         }
         // `br_forward`, net/bridge/br_forward.c
@@ -236,6 +240,10 @@ fn fix_of_drop(case: &Case<'_>, drop: &PacketDrop) -> Option<Remediation> {
         "NO_TX_TARGET" if is_on_wrong_bridge(case, drop) => (
             "Find the route or the mark that leads there, and correct it",
             format!("ip route get {} from {}", drop.flow.dst.ip(), drop.flow.src.ip()),
+        ),
+        "NOT_SPECIFIED" if is_second_syn(drop) && outbound(case, drop) => (
+            "Compare the pod's neighbour entry for the prober, or for its gateway, with the link-layer address of the node's link. Delete the entry if they differ",
+            format!("ip neigh show {}", drop.flow.src.ip()),
         ),
         "NO_SOCKET" if is_taken_by_another(case, drop) => (
             "Take the prober's address away from that namespace: two hosts of one network must not share an address",
@@ -460,6 +468,7 @@ mod tests {
             &["came back to its sender", "ip route get 10.88.0.2"],
         );
         assert_has(&noted("NOT_SPECIFIED", "br_dev_xmit"), &["blocked by spanning tree"]);
+        assert_has(&noted("NOT_SPECIFIED", "tcp_v4_rcv"), &["its SYN-ACK does not arrive", "ip neigh show 10.88.0.1"]);
         assert_has(&noted("TCP_CSUM", "tcp_v4_rcv"), &["its checksum is wrong", "tx-checksum-ip-generic off"]);
         assert_has(&noted("NOT_SPECIFIED", "ip_error"), &["refuses what comes in by that device", "iif eth0"]);
         assert_has(&noted("XFRM_POLICY", "xfrm4_policy_check"), &["an IPsec policy of that namespace blocks it"]);
