@@ -8,6 +8,7 @@ mod event;
 mod fields;
 mod follow;
 pub(super) mod fuzzing;
+mod joiner;
 mod journal;
 mod line;
 pub(super) mod process;

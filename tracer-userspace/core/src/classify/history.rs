@@ -35,10 +35,12 @@ pub(super) fn of_start(case: &Case<'_>, began: u64) -> Evidence {
 /// A clause for a container that was OOM-killed while it started. It must not run now, or not longer than that run did.
 pub(super) fn out_of_memory(case: &Case<'_>, at: u64) -> Option<String> {
     let (container, runs) = recently_ended(case, at)?;
-    let last = runs.last.as_ref().filter(|last| last.is_out_of_memory())?;
+    // A run that ended after the attempt was there to listen.
+    let before = |last: &Ended| last.finished_boot_ns.is_none_or(|end| end <= at);
+    let last = runs.last.as_ref().filter(|last| last.is_out_of_memory() && before(last))?;
     let ran = last.ran_ns().filter(|ran| *ran <= START_NS)?.saturating_add(SLACK_NS);
     let is_down = runs.started_boot_ns.is_none_or(|began| at.saturating_sub(began) <= ran);
-    let ago = last.finished_boot_ns.map(|end| format!(" {} s before", at.saturating_sub(end) / SECOND_NS));
+    let ago = last.finished_boot_ns.map(|end| format!(" {} s before", (at - end) / SECOND_NS));
     is_down.then(|| {
         format!(
             "; {} was OOMKilled{} and {}: its process used up its memory and is not there to listen",
@@ -363,6 +365,18 @@ mod tests {
                 .iter()
                 .all(|it| row(&it.verdict).is_empty() && !it.verdict.remediation.to_string().contains("memory"))
         );
+    }
+
+    /// The container ran when the attempt was made. Its pod is listed again before the verdict.
+    #[test]
+    fn an_out_of_memory_kill_after_the_attempt_does_not_explain_it() {
+        let mut stream = Stream::new().wait_ms(600_000).liveness(10, 3).connect().clone();
+        stream.reset_sent(SYN, true, None).reset_received(TcpState::SynSent, 0);
+        let mut runs = ended(&mut stream, 5, 137, "OOMKilled");
+        runs.last.iter_mut().for_each(|last| last.finished_boot_ns = Some(stream.now() + 1_000_000_000));
+        runs.waiting = Some(Waiting { reason: Waiting::BACK_OFF.into(), message: None });
+        stream.runs(runs).state(TcpState::SynSent, TcpState::Close, libc::ECONNREFUSED, (0, 0, 0));
+        assert_lacks(&stream.verdict().summary, &["OOMKilled"]);
     }
 
     #[test]

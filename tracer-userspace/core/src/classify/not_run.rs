@@ -6,10 +6,10 @@ use serde_json::json;
 use super::evidence::evidence;
 use super::finding::Finding;
 use super::kubectl;
-use super::kubelet::{Unattached, k8s};
+use super::kubelet::{Unattached, container_of, k8s};
 use tracer_attempts::correlate::node::Node;
 use tracer_model::event::PodRef;
-use tracer_model::record::{Cause, Command, Confidence, Evidence};
+use tracer_model::record::{Cause, Command, Confidence, Evidence, K8s};
 
 /// A step of the wall clock.
 #[derive(Clone, Copy, Debug)]
@@ -59,8 +59,8 @@ pub fn verdict(seen: &NotRun<'_>, node: &Node, now: u64) -> (Finding, Unattached
     let (names, ahead) = (seen.containers.join(", "), span(seen.ahead_ns));
     let step = seen.step.map(|step| format!("; the clock was {}", step.words())).unwrap_or_default();
     let summary = format!(
-        "the kubelet runs no probe of {names} of pod {}: by the wall clock the start is {ahead} in the future, and the kubelet waits until then; no attempt was seen for {}{step}",
-        k8s.full_name().unwrap_or_default(),
+        "the kubelet runs no probe of {names}{}: by the wall clock the start is {ahead} in the future, and the kubelet waits until then; no attempt was seen for {}{step}",
+        container_of(&K8s { container_name: None, ..k8s.clone() }),
         span(seen.silent_ns),
     );
     let fields = json!({ "containers": seen.containers, "ahead_s": seen.ahead_ns / 1_000_000_000 });

@@ -30,6 +30,8 @@ pub(super) fn held_answer(case: &Case<'_>) -> Option<String> {
         last.is_some() && !readings(case).is_empty()
     };
     match unacknowledged {
+        // A FIN counts as one byte (`tcp_diag_get_info`, net/ipv4/tcp_diag.c).
+        Some(1) => Some("the target sent one byte, or closed without one, and nothing arrived".to_owned()),
         Some(bytes) => Some(format!("the target sent {}, and none arrived", counted(u64::from(bytes), "byte"))),
         None => is_gone().then(|| "then no network namespace of this node had the target's address".to_owned()),
     }

@@ -101,6 +101,15 @@ const NOT_TAKEN: [&str; 7] = [
     "too many 1xx informational responses",
 ];
 
+/// Go's client does not accept what the server sent in the TLS handshake (crypto/tls). Texts as in `redact.rs`.
+const TLS_NOT_TAKEN: [&str; 5] = [
+    ": tls: server selected unsupported protocol version",
+    ": tls: server chose an unconfigured cipher suite",
+    ": tls: failed to parse certificate from server",
+    ": tls: invalid signature by the server certificate",
+    ": tls: server sent certificate containing too large an RSA key",
+];
+
 /// The kubelet's gRPC client had no connection in time.
 const NOT_CONNECTED: &str = "timeout: failed to connect service ";
 /// The time if the kubelet writes it in minutes.
@@ -126,6 +135,8 @@ impl KubeletProbe {
             self.reason = ProbeOutput::RpcDenied;
         } else if NOT_TAKEN.iter().any(|why| words.ends_with(why)) {
             self.reason = ProbeOutput::InvalidAnswer;
+        } else if TLS_NOT_TAKEN.iter().any(|why| words.ends_with(why)) {
+            self.reason = ProbeOutput::InvalidTls;
         }
         self
     }
@@ -202,6 +213,8 @@ pub enum ProbeOutput {
     InvalidAnswer,
     /// The server refused TLS with an alert.
     TlsRefused,
+    /// The kubelet's client rejected the certificate, or another choice of the server in the TLS handshake.
+    InvalidTls,
     /// Each answer was a redirect, until the kubelet gave up.
     TooManyRedirects,
     /// The probe's port is a name that no port of its container has: the kubelet does not dial.
@@ -233,6 +246,7 @@ impl ProbeOutput {
                 | Self::NotHttp
                 | Self::InvalidAnswer
                 | Self::TlsRefused
+                | Self::InvalidTls
         )
     }
 

@@ -94,10 +94,11 @@ fn value_of(text: &str) -> (String, &str) {
         return unquoted(quoted);
     }
     // A value of several lines: a tab indents each line but the last.
-    let (value, rest) = match text.strip_prefix("<\n") {
-        Some(lines) => ("<", lines.split_once("\n >").map_or("", |(_, rest)| rest)),
-        None => text.split_once(' ').unwrap_or((text, "")),
-    };
+    if let Some(lines) = text.strip_prefix("<\n") {
+        let (value, rest) = lines.split_once("\n >").unwrap_or(("<", ""));
+        return (value.trim_start_matches('\t').replace("\n\t", "\n"), rest);
+    }
+    let (value, rest) = text.split_once(' ').unwrap_or((text, ""));
     // The end of a list or an object cannot be known (`%+v`).
     let rest = if value.contains(['[', '{']) { "" } else { rest };
     (value.to_owned(), rest)

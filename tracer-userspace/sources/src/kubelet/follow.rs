@@ -10,6 +10,7 @@ use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::inotify::{AddWatchFlags, InitFlags, Inotify};
 use tokio::sync::mpsc::Sender;
 
+use super::joiner::Joiner;
 use super::journal::Journal;
 use super::line::Now;
 use super::process::open_file;
@@ -63,6 +64,7 @@ impl LogFollower {
 
     /// Follows the log until the receiver is gone.
     pub(super) fn run(mut self, parse: fn(&str, Now) -> Option<ObservationKind>, tx: &Sender<ObservationKind>) {
+        let mut joiner = Joiner::default();
         while !tx.is_closed() {
             if self.open.is_none() && Instant::now() >= self.due {
                 self.open();
@@ -71,7 +73,8 @@ impl LogFollower {
             let replaced = self.is_replaced();
             let read = self.read(&mut |line| {
                 let now = Now { boot_ns: clock::boot_ns(), boot_to_wall_ns: clock::boot_to_wall_ns() };
-                parse(line, now).is_none_or(|kind| tx.blocking_send(kind).is_ok())
+                let entry = joiner.join(line).and_then(|entry| parse(&entry, now));
+                entry.is_none_or(|kind| tx.blocking_send(kind).is_ok())
             });
             if read.is_err() || replaced {
                 self.close(replaced);

@@ -1,6 +1,7 @@
 //! Fuzz targets of the kubelet's log.
 
 use super::entry::{LogEntry, WrittenTime};
+use super::joiner::Joiner;
 pub use super::journal::fuzzing::journal;
 use super::line::{Now, parse};
 use tracer_model::event::ObservationKind;
@@ -13,15 +14,17 @@ const WORDS_MAX: usize = 512;
 
 /// Lines of klog, or of its JSON.
 pub fn klog(bytes: &[u8]) {
+    let mut joiner = Joiner::default();
     for line in String::from_utf8_lossy(bytes).lines() {
-        let Some(time) = LogEntry::of(line).map(|entry| entry.time) else { continue };
+        let Some(line) = joiner.join(line) else { continue };
+        let Some(time) = LogEntry::of(&line).map(|entry| entry.time) else { continue };
         // The line is read as soon as it is written.
         let wall_ns = match time {
             WrittenTime::InQuarter(at) => i64::try_from(at.as_nanos()).unwrap_or_default(),
             WrittenTime::Wall(wall_ns) => i64::try_from(wall_ns).unwrap_or(i64::MAX),
         };
         let now = Now { boot_ns: UP_NS, boot_to_wall_ns: wall_ns.saturating_sub(UP_NS.cast_signed()) };
-        let Some(kind) = parse(line, now) else { continue };
+        let Some(kind) = parse(&line, now) else { continue };
         let (written, words) = match &kind {
             ObservationKind::KubeletProbe(probe) => (probe.written_boot_ns, probe.output.as_deref()),
             ObservationKind::SandboxFailure(failure) => (failure.written_boot_ns, Some(failure.words.as_str())),

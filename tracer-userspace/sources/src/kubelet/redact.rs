@@ -98,6 +98,7 @@ const FIXED: &[&str] = &[
     "protocol version not supported",
     "record overflow",
     "revoked certificate",
+    "server chose an unconfigured cipher suite",
     "unexpected message",
     "unknown certificate",
     "unknown certificate authority",
@@ -118,6 +119,9 @@ const QUOTING: &[(&str, &str)] = &[
     ("server response headers exceeded", "server response headers exceeded the limit"),
     ("server sent GOAWAY", "server sent GOAWAY"),
     ("server selected unsupported protocol version", "server selected unsupported protocol version"),
+    ("failed to parse certificate from server", "failed to parse certificate from server"),
+    ("invalid signature by the server certificate", "invalid signature by the server certificate"),
+    ("server sent certificate containing RSA key larger", "server sent certificate containing too large an RSA key"),
     ("failed to connect service", "failed to connect service"),
     ("health rpc did not complete", "health rpc did not complete"),
 ];
@@ -288,6 +292,10 @@ mod tests {
             (
                 format!("{get}: http2: server sent GOAWAY and closed the connection; debug=\"secret\""),
                 format!("{get}: http2: server sent GOAWAY"),
+            ),
+            (
+                format!("{get}: tls: failed to parse certificate from server: x509: secret"),
+                format!("{get}: tls: failed to parse certificate from server"),
             ),
             (r#"Get "http://10.88.0.5:8081/live?secret=\"secret": EOF"#.to_owned(), format!("{get}: EOF")),
             ("Get http://10.88.0.5:8081/live?secret: EOF".to_owned(), "Get http://10.88.0.5:8081: EOF".to_owned()),

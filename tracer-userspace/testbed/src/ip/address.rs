@@ -25,6 +25,12 @@ impl Ip {
             .with_context(|| format!("give {device} the address {address}"))
     }
 
+    pub fn remove_address(&mut self, address: impl Into<IpAddr>, prefix: u8, device: &str) -> Result<()> {
+        let address = address.into();
+        self.send(libc::RTM_DELADDR, 0, &message(address, prefix, index(device)?))
+            .with_context(|| format!("take the address {address} from {device}"))
+    }
+
     /// Removes every IPv6 address of every link.
     pub fn remove_ipv6_addresses(&mut self) -> Result<()> {
         let mut all = AddressMessage::default();

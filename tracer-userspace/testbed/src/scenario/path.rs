@@ -10,9 +10,9 @@ use super::{Fixture, Need, Scenario};
 use crate::check::Attempt;
 use crate::ip::{Mac, Part, Route, RouteType};
 use crate::net::Netns;
-use crate::node::{BRIDGE, BRIDGE6, Family, OUTSIDE};
+use crate::node::{BRIDGE, BRIDGE6, Family, NODE, OUTSIDE};
 use crate::options::is_emulated;
-use crate::pods::{HTTP, PATIENT};
+use crate::pods::{HOST, HTTP, PATIENT};
 use crate::probe::{Ending, Kind, ProbeRequest};
 use crate::prober::Prober;
 
@@ -53,6 +53,7 @@ pub(super) const ALL: &[Scenario] = &[
     Scenario::new("neighbour_failure", NEIGHBOUR, deaf).on_every_kernel(),
     Scenario::new("neighbour_failure_v6", NEIGHBOUR, deaf).v6().needs(&[Need::Nft]).on_every_kernel(),
     Scenario::new("neighbour_failure_wrong_entry", NEIGHBOUR, wrong_entry).own(),
+    Scenario::new("neighbour_failure_address_lost", NEIGHBOUR, address_lost).own(),
     Scenario::new("rp_filter_drop", RP_FILTER, asymmetric).own().on_every_kernel(),
     Scenario::new("rp_filter_loose", None, loose).own(),
     Scenario::new("mtu_blackhole", MTU, |s| small_mtu(s, true)).needs(&[Need::Nft, Need::IcmpHook]).on_every_kernel(),
@@ -268,6 +269,19 @@ fn wrong_entry(fixture: &mut Fixture<'_>) -> Result<()> {
     })?;
     fixture.mentions(&["another link-layer address than that of eth0"]);
     fixture.fails(Kind::Http, pod, Ending::Timeout)
+}
+
+/// The node gets another address of the same subnet, and the list of pods has the old one.
+fn address_lost(fixture: &mut Fixture<'_>) -> Result<()> {
+    fixture.node.serve(fixture.options, &["http", &format!("[::]:{HOST}")])?;
+    (fixture.watch)()?;
+    fixture.succeeds(Kind::Http, (NODE, HOST).into())?;
+    fixture.node.node.ip(|ip| {
+        ip.remove_address(NODE, 24, "eth0")?;
+        ip.address([10, 89, 0, 9], 24, "eth0")
+    })?;
+    fixture.mentions(&["no link of the node has its address 10.89.0.1"]);
+    fixture.fails(Kind::Http, (NODE, HOST).into(), Ending::Timeout)
 }
 
 /// A router's next link has a smaller MTU. If `deaf`, the server drops the ICMP errors about it.

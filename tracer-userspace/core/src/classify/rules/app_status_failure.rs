@@ -34,6 +34,9 @@ const DENIED: &str = "Let the server answer grpc.health.v1.Health/Check without 
 
 const NOT_ACCEPTED: &str = "Correct the header of the answer that the kubelet's message names. Go's HTTP client, which the kubelet uses, rejects it; other clients may accept it";
 
+/// Go checks this although the kubelet does not verify who signed the certificate.
+const TLS_NOT_ACCEPTED: &str = "Correct what the kubelet's message names: the server's certificate, or its TLS version or cipher. Go's TLS client, which the kubelet uses, rejects it; other clients may accept it. Or use tcpSocket or exec";
+
 pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
     match failed_answer(case) {
         Some(found) => wrong_field(case).is_none().then_some(found),
@@ -79,7 +82,7 @@ fn by_outcome(case: &Case<'_>) -> Option<Finding> {
 fn with_fix(case: &Case<'_>, fix: &str) -> Remediation {
     match fix {
         HANDLER => with_log(case, fix),
-        TLS_REFUSED => with_log(case, fix).run([shows_certificate(case.attempt.flow.dst)]),
+        TLS_REFUSED | TLS_NOT_ACCEPTED => with_log(case, fix).run([shows_certificate(case.attempt.flow.dst)]),
         _ => fix.into(),
     }
 }
@@ -101,6 +104,9 @@ pub(in super::super) fn answer_text(reason: ProbeOutput, scheme: Option<&str>) -
             Some(("that it refuses the health rpc to a caller without credentials".to_owned(), DENIED))
         }
         ProbeOutput::InvalidAnswer => Some(("HTTP that the kubelet's client rejects".to_owned(), NOT_ACCEPTED)),
+        ProbeOutput::InvalidTls => {
+            Some(("a TLS handshake that the kubelet's client rejects".to_owned(), TLS_NOT_ACCEPTED))
+        }
         ProbeOutput::TlsRefused => Some((REFUSAL.to_owned(), TLS_REFUSED)),
         ProbeOutput::NotHttp if scheme == Some("https") => {
             Some(("something that is not HTTP over TLS".to_owned(), NO_HTTPS))

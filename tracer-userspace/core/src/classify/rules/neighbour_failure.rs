@@ -283,6 +283,20 @@ mod tests {
         assert_starts(&fix, "Raise net.ipv4.neigh.default.gc_thresh1, gc_thresh2 and gc_thresh3");
     }
 
+    /// openshift/origin#6939, with a new address of the same subnet.
+    #[test]
+    fn an_address_that_the_node_has_lost_is_reported() {
+        let reported = |addr: &str| {
+            let mut stream = Stream::new();
+            stream.links(true, &[addr]).http_readiness().on_host_network();
+            let verdict = stream.connect().drop(SYN, "NEIGH_FAILED", NODE).verdict();
+            format!("{} {}", verdict.summary, verdict.remediation)
+        };
+        let lost = reported("10.88.0.1");
+        assert_has(&lost, &["no link of the node has its address 10.88.0.2", "--node-ip"]);
+        assert!(!lost.contains("stale pod") && !reported("10.88.0.2").contains("--node-ip"));
+    }
+
     /// The backend of a Service or a hostPort is gone.
     #[test]
     fn a_translated_target_is_named() {

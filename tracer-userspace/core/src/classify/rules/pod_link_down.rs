@@ -169,14 +169,29 @@ fn no_port(case: &Case<'_>) -> Option<Finding> {
     if is_wrong_bridge(case, drop) {
         return None;
     }
-    let found = finding(case, vec![of_drop(time, drop)], netns, &device.name, "has no port that is up");
+    let state = if pod_link_is_up(case) { "has no port that takes it" } else { "has no port that is up" };
+    let found = finding(case, vec![of_drop(time, drop)], netns, &device.name, state);
     let bridge = shell::link(&device.name);
-    let attach = Remediation::from(format!(
+    let mut attach = Remediation::from(format!(
         "Attach the pod's link to {bridge} again, and set it up (ip link set LINK master {bridge} up). Or delete the pod, so that its sandbox is made again"
     ))
     .run([run_in(case, Some(netns), format!("ip link show master {bridge}"))]);
+    if pod_link_is_up(case) {
+        attach.text +=
+            ". If it is attached, let its port learn and flood (bridge link set dev LINK learning on flood on)";
+        attach = attach.run([run_in(case, Some(netns), "bridge -d link show".to_owned())]);
+    }
     let remediation = if device.up { attach } else { found.remediation.clone() };
     Some(Finding { remediation, ..found.with_confidence(Confidence::Likely) })
+}
+
+/// Both ends of the pod's link were up. It is not attached to the bridge, or its port neither learns nor floods
+/// (`br_flood`, net/bridge/br_forward.c).
+fn pod_link_is_up(case: &Case<'_>) -> bool {
+    let Some((_, seen)) = inspected(case) else { return false };
+    let target = case.attempt.flow.dst.ip();
+    let link = seen.links.iter().find(|link| link.addrs.contains(&target));
+    seen.netns.is_some() && link.is_some_and(|link| link.up && link.running == Some(true))
 }
 
 /// The bridge has other addresses than the packet is for: a route or a mark led the SYN there.

@@ -163,7 +163,7 @@ mod tests {
     /// The pod lost its link, its route or its address while its process worked: the answer could not leave.
     #[test]
     fn an_answer_that_cannot_leave_is_not_slow() {
-        let noted = |read: fn(&mut Inspection)| {
+        let noted_with = |bytes: u32, read: fn(&mut Inspection)| {
             let mut stream = Stream::new();
             stream.links(true, &["10.88.0.1"]).http_readiness().connect().established().wait_ms(200);
             let serving = |bytes| {
@@ -174,13 +174,18 @@ mod tests {
             };
             stream.inspection(|seen| (seen.netns, seen.serving) = (Some(POD), serving(0))).wait_ms(500);
             stream.inspection(|seen| {
-                (seen.netns, seen.serving) = (Some(POD), serving(42));
+                (seen.netns, seen.serving) = (Some(POD), serving(bytes));
                 read(seen);
             });
             stream.wait_ms(300).closes((100, 101, 0)).wait_ms(5).tick();
             stream.verdict()
         };
+        let noted = |read| noted_with(42, read);
         let stuck = noted(|_| ());
+        assert_has(
+            &noted_with(1, |_| ()).summary,
+            &["the target sent one byte, or closed without one, and nothing arrived"],
+        );
         assert_eq!(stuck.cause.name(), "unexplained");
         assert_has(
             &stuck.summary,

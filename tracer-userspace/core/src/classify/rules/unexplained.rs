@@ -165,12 +165,16 @@ fn is_taken_by_another(case: &Case<'_>, drop: &PacketDrop) -> bool {
 
 const EARLY_DEMUX: &str = ": it is for a socket of this namespace, but was forwarded. Most likely an `ip rule` for that device sends it into another table (or table local has lost its address), and net.ipv4.tcp_early_demux had found the socket before";
 
+/// A SYN that is sent again while the handshake is half done (`tcp_check_req`, net/ipv4/tcp_minisocks.c).
+fn is_second_syn(drop: &PacketDrop) -> bool {
+    let at_socket = matches!(drop.location.as_deref().map(plain), Some("tcp_v4_rcv" | "tcp_v6_rcv"));
+    drop.flags.is_syn() && at_socket
+}
+
 /// What a drop reason means, if its name says little (include/net/dropreason-core.h).
 fn meaning(drop: &PacketDrop) -> &'static str {
-    // A SYN that is sent again while the handshake is half done (`tcp_check_req`, net/ipv4/tcp_minisocks.c).
-    let at_socket = matches!(drop.location.as_deref().map(plain), Some("tcp_v4_rcv" | "tcp_v6_rcv"));
     match drop.reason.as_deref() {
-        Some("NOT_SPECIFIED") | None if drop.flags.is_syn() && at_socket => {
+        Some("NOT_SPECIFIED") | None if is_second_syn(drop) => {
             ": most likely the target had taken an earlier SYN, and its SYN-ACK does not arrive (check the way back, and the pod's neighbour entry for the node)"
         }
         // `br_forward`, net/bridge/br_forward.c
@@ -197,6 +201,13 @@ fn meaning(drop: &PacketDrop) -> &'static str {
         Some("IPV6DISABLED") => ": IPv6 is switched off there (net.ipv6.conf.*.disable_ipv6), and the address with it",
         Some("TCP_MD5NOTFOUND" | "TCP_AONOTFOUND" | "TCP_AOREQUIRED") => {
             ": the listener there takes only signed segments from that address (TCP-MD5 or TCP-AO, as BGP uses it), and a probe signs none"
+        }
+        // `tcp_validate_incoming`, net/ipv4/tcp_input.c
+        Some("TCP_INVALID_SYN") if drop.flags.is_syn_ack() => {
+            ": it is a second SYN-ACK, so that what the prober sent after the first one did not reach the target"
+        }
+        Some("TCP_CSUM") => {
+            ": its checksum is wrong. Something on the way changed it, or a device claims a checksum offload that does not work"
         }
         Some("IP_LOCAL_SOURCE") => ": it came back to its sender: the next hop's route to the target leads here again",
         Some("IP_INNOROUTES") if drop.flow.dst.is_ipv6() => {
@@ -230,6 +241,10 @@ fn fix_of_drop(case: &Case<'_>, drop: &PacketDrop) -> Option<Remediation> {
             "Find the route or the mark that leads there, and correct it",
             format!("ip route get {} from {}", drop.flow.dst.ip(), drop.flow.src.ip()),
         ),
+        "NOT_SPECIFIED" if is_second_syn(drop) && outbound(case, drop) => (
+            "Compare the pod's neighbour entry for the prober, or for its gateway, with the link-layer address of the node's link. Delete the entry if they differ",
+            format!("ip neigh show {}", drop.flow.src.ip()),
+        ),
         "NO_SOCKET" if is_taken_by_another(case, drop) => (
             "Take the prober's address away from that namespace: two hosts of one network must not share an address",
             format!("ip addr show to {}", drop.flow.dst.ip()),
@@ -242,6 +257,10 @@ fn fix_of_drop(case: &Case<'_>, drop: &PacketDrop) -> Option<Remediation> {
         "IPV6DISABLED" => (
             "Set disable_ipv6 of that device and of `all` to 0 there. A pod gets its address back when it is deleted and made again",
             format!("sysctl net.ipv6.conf.all.disable_ipv6 net.ipv6.conf.{name}.disable_ipv6"),
+        ),
+        "TCP_CSUM" => (
+            "Find the device that sends it with a wrong checksum, such as a VXLAN device. Switch its offload off, and see if the attempts succeed (ethtool -K LINK tx-checksum-ip-generic off)",
+            "nstat -az TcpInCsumErrors".to_owned(),
         ),
         "IP_LOCAL_SOURCE" => {
             ("Correct the next hop's route to the target", format!("ip route get {}", drop.flow.dst.ip()))
@@ -449,6 +468,8 @@ mod tests {
             &["came back to its sender", "ip route get 10.88.0.2"],
         );
         assert_has(&noted("NOT_SPECIFIED", "br_dev_xmit"), &["blocked by spanning tree"]);
+        assert_has(&noted("NOT_SPECIFIED", "tcp_v4_rcv"), &["its SYN-ACK does not arrive", "ip neigh show 10.88.0.1"]);
+        assert_has(&noted("TCP_CSUM", "tcp_v4_rcv"), &["its checksum is wrong", "tx-checksum-ip-generic off"]);
         assert_has(&noted("NOT_SPECIFIED", "ip_error"), &["refuses what comes in by that device", "iif eth0"]);
         assert_has(&noted("XFRM_POLICY", "xfrm4_policy_check"), &["an IPsec policy of that namespace blocks it"]);
         assert_has(&noted("NOT_SPECIFIED", "dst_discard_out"), &["an IPsec policy waits for keys"]);
@@ -458,6 +479,8 @@ mod tests {
             stream.inspection(|seen| seen.netns = holder).gives_up().verdict().summary
         };
         assert_has(&on_its_way(Some(POD)), &["another namespace has that address, and this one does not forward"]);
+        let again = Stream::new().connect().drop(SYN_ACK, "TCP_INVALID_SYN", NODE).gives_up().verdict();
+        assert_has(&again.summary, &["it is a second SYN-ACK"]);
         assert_has(&on_its_way(None), &["the kernel there does not have the address"]);
     }
 

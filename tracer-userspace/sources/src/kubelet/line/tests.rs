@@ -64,6 +64,19 @@ fn what_an_error_quotes_names_no_other_pod() {
     assert_eq!(sandbox_of(sandbox).pod.name.as_deref(), Some("evil"));
 }
 
+/// CRI-O appends the output of runc, which ends with a newline. OVN-Kubernetes quotes in brackets.
+#[test]
+fn an_error_of_several_lines() {
+    let line = "E1120 15:50:38.197403    1234 prober.go:104] \"Probe errored\" err=<\n\trpc error: code = Unknown desc = command error: time=\"2026-11-20T15:50:38Z\" level=error msg=\"exec failed: unable to start container process: exec: \\\"curl\\\": executable file not found in $PATH\"\n\t, stdout: , stderr: , exit code -1\n > probeType=\"Readiness\" pod=\"shop/cart\" podUID=\"c\" containerName=\"d\"";
+    let probe = probe_of(line);
+    assert_eq!((probe.pod.name.as_deref(), probe.container.as_deref()), (Some("cart"), Some("d")));
+    assert_eq!((probe.result, probe.reason), (KubeletResult::Error, ProbeOutput::CommandNotRun));
+    assert!(probe.output.is_some_and(|it| it.ends_with("executable file not found in $PATH\"")));
+    let sandbox = "E1120 15:50:38.197403    1234 kuberuntime_manager.go:1166] \"CreatePodSandbox for pod failed\" err=<\n\trpc error: code = Unknown desc = failed to create pod network sandbox k8s_cart_shop: error adding pod shop_cart to CNI network \"multus-cni-network\": CNI request failed with status 400: '[shop/cart 8f] timed out\n\t'\n > pod=\"shop/cart\"";
+    let failed = sandbox_of(sandbox);
+    assert_eq!((failed.pod.name.as_deref(), failed.cause), (Some("cart"), SandboxCause::Plugin));
+}
+
 /// As rsyslog writes the further lines of what a command printed.
 #[test]
 fn what_a_command_printed_behind_a_log_daemons_tag_is_no_line() {

@@ -242,6 +242,21 @@ fn a_tls_alert_to_an_https_probe_is_a_failure() {
     assert_eq!(reported.remediation, alert.remediation);
 }
 
+/// Go 1.23 and later reject a certificate with a negative serial number (crypto/x509).
+#[test]
+fn a_certificate_that_the_kubelets_client_rejects_is_a_failure() {
+    let decided = |why: &str| {
+        let mut stream = Stream::new().https_readiness().connect().established().clone();
+        stream.answer(AnswerKind::Tls, None).closes((300, 301, 2000));
+        stream.kubelet_messages(ProbeType::Readiness, &format!("Get \"https://10.88.0.2:8080\": {why}")).verdict()
+    };
+    let rejected = decided("tls: failed to parse certificate from server");
+    assert_eq!((rejected.cause.name(), rejected.confidence), ("app_status_failure", Confidence::Likely));
+    assert_has(&rejected.summary, &["a TLS handshake that the kubelet's client rejects"]);
+    assert_has(&rejected.remediation, &["certificate", "openssl s_client"]);
+    assert_eq!(decided("local error: tls: bad record MAC").cause.name(), "unexplained");
+}
+
 /// Liveness and readiness use one port: the status of the kubelet outcome came over the other connection.
 #[test]
 fn a_kubelet_status_is_not_given_to_the_connection_with_a_tls_alert() {

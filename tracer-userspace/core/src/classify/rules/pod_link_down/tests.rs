@@ -35,6 +35,24 @@ fn a_bridge_without_a_port_is_reported_when_nothing_nearer_is() {
     assert_eq!(stream.gives_up().causes(), ["pod_link_down"]);
 }
 
+/// A port that neither learns nor floods is up.
+#[test]
+fn a_bridge_is_not_said_to_have_no_port_up_if_the_pods_link_is_up() {
+    let reported = |up: bool| {
+        let bridge = Device { ifindex: 3, name: "cni0".into(), up: true, loopback: false };
+        let mut stream = Stream::new();
+        stream.connect().drop_on(SYN, "NO_TX_TARGET", NODE, Some(bridge)).wait_ms(200);
+        stream.inspection(|seen| {
+            (seen.netns, seen.links) = (Some(POD), if up { vec![eth0(true, true)] } else { vec![] })
+        });
+        let verdict = stream.gives_up().verdict();
+        assert_eq!(verdict.cause.name(), "pod_link_down");
+        format!("{} {}", verdict.summary, verdict.remediation)
+    };
+    assert_has(&reported(true), &["has no port that takes it", "learning on flood on", "bridge -d link show"]);
+    assert_has(&reported(false), &["has no port that is up"]);
+}
+
 /// The bridge is up already. A mark set in the table mangle chose a route over another bridge.
 #[test]
 fn a_bridge_with_other_addresses_is_no_link_of_the_pod() {
