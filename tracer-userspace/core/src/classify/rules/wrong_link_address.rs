@@ -12,7 +12,8 @@ pub(super) fn find(case: &Case<'_>) -> Option<Finding> {
     if !case.settled || !has_waited || !in_handshake(case) || !silent(case) {
         return None;
     }
-    let (time, drop) = attempt.for_other_hosts.iter().find(|(_, drop)| is_at_destination(case, drop))?;
+    let (time, drop) =
+        attempt.for_other_hosts.iter().find(|(_, drop)| is_at_destination(case, drop) && !is_copy(case, drop))?;
     let (to, place, device) = (drop.flow.dst.ip(), in_namespace(case, drop.netns), device(drop));
     let summary = format!(
         "the {} {} arrived{place} in a frame for another link-layer address than that of {device}: the sender's neighbour entry of {to} is wrong",
@@ -32,6 +33,14 @@ fn is_at_destination(case: &Case<'_>, drop: &PacketDrop) -> bool {
         _ => None,
     };
     drop.netns.is_some() && drop.netns == to
+}
+
+/// The answer arrived on another device than the one that the node's route to the target leads over. A process that
+/// forwards frames itself (AF_PACKET) reads them there, and the kernel gets a copy.
+fn is_copy(case: &Case<'_>, drop: &PacketDrop) -> bool {
+    let route = inspected(case).and_then(|(_, seen)| Some(seen.neighbour.as_ref()?.ifindex));
+    let elsewhere = drop.device.as_ref().zip(route).is_some_and(|(device, route)| device.ifindex != route);
+    elsewhere && drop.netns == case.attempt.netns
 }
 
 fn device(drop: &PacketDrop) -> String {
@@ -58,6 +67,18 @@ mod tests {
         let verdict = Stream::new().connect().drop(SYN_ACK, "OTHERHOST", NODE).syn_again().gives_up().verdict();
         assert_eq!(verdict.cause, Cause::NeighbourFailure);
         assert_has(&verdict.summary, &["another link-layer address"]);
+    }
+
+    /// A forwarder in userspace reads the frames of the pod's link and delays them.
+    #[test]
+    fn a_copy_on_another_device_than_that_of_the_route_proves_nothing() {
+        let cause = |ifindex| {
+            let device = Device { ifindex, name: "veth1".into(), up: true, loopback: false };
+            let mut stream = Stream::new();
+            stream.connect().wait_ms(200).inspection(|seen| seen.neighbour = Some(neighbour("reachable")));
+            stream.drop_on(SYN_ACK, "OTHERHOST", NODE, Some(device)).syn_again().gives_up().verdict().cause
+        };
+        assert_eq!((cause(2), cause(3)), (Cause::NeighbourFailure, Cause::Unexplained));
     }
 
     #[test]
