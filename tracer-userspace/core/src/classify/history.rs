@@ -401,7 +401,10 @@ mod tests {
         let mut crashed = Stream::new().wait_ms(600_000).liveness(10, 3).clone();
         let runs = ended(&mut crashed, 5, 1, "Error");
         let fix = crashed.runs(runs).connect().reset_sent(SYN, true, None).verdict().remediation;
-        assert_has(&fix, &["does not run now: its log shows how it ended. If it runs and still refuses: Let the process"]);
+        assert_has(
+            &fix,
+            &["does not run now: its log shows how it ended. If it runs and still refuses: Let the process"],
+        );
         assert_ends(&fix, "kubectl logs -n default web -c app --previous");
     }
 
