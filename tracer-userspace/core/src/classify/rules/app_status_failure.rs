@@ -10,9 +10,8 @@ use tracer_model::event::{Answer, AnswerKind, ProbeOutput};
 
 pub(in super::super) const HANDLER: &str = "The network from the kubelet to the pod works. Find what the health handler checks: it may depend on something that the pod cannot reach. Read the application's log of that moment";
 const NO_HTTP: &str = "The probe asks in HTTP and the port speaks something else: correct the probe's port or scheme, or use tcpSocket or grpc";
-const SPEAKS_FIRST: &str = "something that is not HTTP, before the probe had sent its request: the server speaks first, as SMTP, SSH, FTP and MySQL servers do";
-const NOT_AN_HTTP_PORT: &str =
-    "Correct the probe's port, or use tcpSocket: the server on this port does not speak HTTP";
+const SPEAKS_FIRST: &str = "something that is not HTTP, before the probe had sent its request: the server speaks first, as SMTP, SSH, FTP, MySQL and many gRPC servers do";
+const NOT_AN_HTTP_PORT: &str = "Correct the probe's port, or use tcpSocket, or grpc for a gRPC server: the server on this port does not speak HTTP/1";
 const NO_HTTPS: &str = "The probe asks in HTTPS and the port speaks something else: set its scheme to HTTP if the port speaks plain HTTP, correct the port, or use tcpSocket or grpc";
 
 const NEITHER_TLS_NOR_HTTP: &str =
