@@ -70,20 +70,29 @@ pub fn unmatched(probe: &KubeletProbe, connections: usize, node: &Node) -> (Find
         let found = failed_command(&of_command(probe), None, &named.k8s);
         return (found, Unattached { probe: Some(probe_of(probe.probe_type, None)), ..named });
     }
+    // The kubelet read an answer. Without a spec, a command may have printed the same text.
+    if let Some(answered) = spec(probe, node).and_then(|_| answer(probe, connections, node)) {
+        return answered;
+    }
     let summary = format!(
         "the {} probe{} failed, as the kubelet reports{}; {}",
         kind(probe),
         container_of(&named.k8s),
         probe.output.as_ref().map(|it| format!(": {it}")).unwrap_or_default(),
-        match connections {
-            0 => "no connection of it was seen".to_owned(),
-            1 => "its connection seemed to succeed".to_owned(),
-            _ => format!("tracer cannot see which of {connections} connections it was"),
-        }
+        seen(connections)
     );
     let fix = Cause::Unexplained.fix();
     let found = Finding::failure(Cause::Unexplained, vec![of_outcome(probe)], summary, fix);
     (found.with_confidence(Confidence::Possible), named)
+}
+
+/// Says which connections of the probe were seen.
+fn seen(connections: usize) -> String {
+    match connections {
+        0 => "no connection of it was seen".to_owned(),
+        1 => "its connection seemed to succeed".to_owned(),
+        _ => format!("tracer cannot see which of {connections} connections it was"),
+    }
 }
 
 /// The verdict on a probe that was refused by an answer, on one of `connections`; `None` for another outcome.
@@ -92,9 +101,10 @@ pub fn answer(probe: &KubeletProbe, connections: usize, node: &Node) -> Option<(
     let (text, fix) = answer_text(probe.reason, scheme)?;
     let named = Unattached::of(probe, node);
     let summary = format!(
-        "the {} probe{} was answered: {text}, as the kubelet read it; tracer cannot see which of {connections} connections it was",
+        "the {} probe{} was answered: {text}, as the kubelet read it; {}",
         kind(probe),
-        container_of(&named.k8s)
+        container_of(&named.k8s),
+        seen(connections)
     );
     let fix = match fix {
         HANDLER => kubectl::and_log(&named.k8s, false, fix.into()),

@@ -319,7 +319,12 @@ mod tests {
         let mut stream = Stream::new().http_readiness().connect().established().closes((100, 101, 200)).clone();
         stream.wait_ms(1500).kubelet(ProbeOutput::Status(503));
         assert!(stream.joined().is_empty(), "too late");
-        assert_eq!(stream.quoted(), [("unexplained", true)]);
+        assert_eq!(stream.quoted(), [("app_status_failure", true)]);
+        let verdict = stream.verdict();
+        assert_eq!(verdict.confidence, Confidence::Likely);
+        assert_ends(&verdict.summary, "HTTP status 503, as the kubelet read it; no connection of it was seen");
+        let command = Stream::new().kubelet(ProbeOutput::Status(503)).wait_ms(600).tick().clone();
+        assert_eq!(command.quoted(), [("unexplained", true)], "a command may have printed that");
     }
 
     #[test]

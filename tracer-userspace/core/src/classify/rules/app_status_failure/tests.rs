@@ -92,9 +92,12 @@ fn after_an_interim_status_the_kubelet_outcome_decides() {
     let decided = |status: u16| {
         let mut stream = Stream::new();
         stream.http_readiness().connect().established().answer(AnswerKind::Http, Some(status));
-        stream.closes((100, 101, 200)).kubelet(ProbeOutput::Status(503)).wait_ms(600).tick().causes()
+        stream.closes((100, 101, 200)).kubelet(ProbeOutput::Status(503)).wait_ms(600).tick();
+        let dst = stream.verdicts().remove(0).dst;
+        (stream.causes(), dst.is_some())
     };
-    assert_eq!((decided(103), decided(200)), (vec!["app_status_failure"], vec!["unexplained"]));
+    assert_eq!(decided(103), (vec!["app_status_failure"], true));
+    assert_eq!(decided(200), (vec!["app_status_failure"], false), "on a connection that was not seen");
 }
 
 /// The server closed after a complete answer that Go's client rejects.
