@@ -56,7 +56,10 @@ fn another_file_than_a_recording_is_refused() {
         &[":1: a recording of version 2", "reads version 1"],
     );
     refuse(&recording().replace("\"fact\":\"tick\"", "\"fact\":7"), &[":3: not an observation"]);
-    refuse(&recording().replace("\"observations\":2", "\"observations\":3"), &[":4:", "3 observations, 2 are there"]);
+    refuse(
+        &recording().replace("\"observations\":2", "\"observations\":3"),
+        &[":4:", "counts 3 observations, but there are 2"],
+    );
     refuse(&format!("{}more\n", recording()), &[":5: text after the end marker"]);
     let headless = format!("{HEADER}\n{{\"time_boot_ns\":1,\"fact\":\"tick\"}}\n");
     refuse(&headless, &[":2: the first observation is not `start`"]);

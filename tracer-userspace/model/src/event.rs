@@ -92,7 +92,7 @@ pub enum ObservationKind {
     Icmp(Icmp),
     Ipvs(Ipvs),
     Answer(Answer),
-    /// The SYN of a tracked socket reached a listener whose queue was full.
+    /// The SYN of a tracked socket reached a listener with a full queue.
     QueueFull(QueueFull),
     Listen(Listen),
     TlsHello(TlsHello),

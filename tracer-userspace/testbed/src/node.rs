@@ -324,7 +324,10 @@ impl TestNode {
         let (uplink, outside) = self.uplink_of(index)?;
         let ns = Netns::create(&format!("{}-p{index}", self.name))?;
         ns.sysctl(&[("ipv6/conf/default/accept_dad", "0")])?;
-        self.node.ip(|ip| ip.part_of(&uplink, part, "eth0", ns.as_fd()))?;
+        // Kernel 6.12 refuses a name that a link of the sender's own namespace has; 6.18 does not.
+        let name = format!("part{index}");
+        self.node.ip(|ip| ip.part_of(&uplink, part, &name, ns.as_fd()))?;
+        ns.ip(|ip| ip.rename(&name, "eth0"))?;
         set_addresses(&ns, index)?;
         ns.ip(|ip| {
             ip.add(&Route::to(NODE, 32).over("eth0"))?;

@@ -52,7 +52,7 @@ pub(super) fn timeout_ns(case: &Case<'_>) -> u64 {
 pub(super) fn is_timeout(case: &Case<'_>) -> bool {
     case.attempt
         .kubelet()
-        .is_some_and(|(_, reported)| matches!(reported.says, ProbeOutput::Timeout | ProbeOutput::TimeoutInBody))
+        .is_some_and(|(_, reported)| matches!(reported.reason, ProbeOutput::Timeout | ProbeOutput::TimeoutInBody))
 }
 
 /// The prober closed long after the longest timeout of the probe: it was late, perhaps with its request, too.

@@ -84,9 +84,16 @@ pub(super) fn add(case: &Case<'_>, finding: &mut Finding) {
     // The rule that found the OOM kill has its own fix.
     let has_fix = finding.remediation.text.starts_with(MORE_MEMORY);
     if let Some(more) = fix(case, container, runs).filter(|_| !has_fix) {
+        let ended = runs.last.as_ref().and_then(|last| last.finished_boot_ns);
+        let is_down = runs.started_boot_ns.is_none() && ended.is_some_and(|end| end <= at);
         let fix = std::mem::take(&mut finding.remediation);
-        finding.remediation =
-            fix.reword(|text| format!("{}; {}", text.trim_end_matches('.'), more.text)).run(more.commands);
+        finding.remediation = fix
+            .reword(|text| match finding.cause {
+                // Neither another port nor a startupProbe helps a container that does not run.
+                Cause::ConnectionRefused if is_down => format!("{}. If it runs and still refuses: {text}", more.text),
+                _ => format!("{}; {}", text.trim_end_matches('.'), more.text),
+            })
+            .run(more.commands);
     }
 }
 
@@ -391,6 +398,13 @@ mod tests {
         assert_eq!(reported, expected);
         let fix = stream.verdict().remediation;
         assert_ends(&fix.text, "does not run now: its log shows how it ended");
+        let mut crashed = Stream::new().wait_ms(600_000).liveness(10, 3).clone();
+        let runs = ended(&mut crashed, 5, 1, "Error");
+        let fix = crashed.runs(runs).connect().reset_sent(SYN, true, None).verdict().remediation;
+        assert_has(
+            &fix,
+            &["does not run now: its log shows how it ended. If it runs and still refuses: Let the process"],
+        );
         assert_ends(&fix, "kubectl logs -n default web -c app --previous");
     }
 

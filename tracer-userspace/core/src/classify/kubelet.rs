@@ -39,7 +39,7 @@ impl Unattached {
 /// The kubelet outcome of a command, without what the command printed. An error carries no output of a command, so its
 /// words stay (pkg/probe/exec).
 pub fn of_command(probe: &KubeletProbe) -> KubeletProbe {
-    let own = probe.says.is_of_command() || !probe.is_counted();
+    let own = probe.reason.is_of_command() || !probe.is_counted();
     KubeletProbe { output: probe.output.clone().filter(|_| own), ..probe.clone() }
 }
 
@@ -48,7 +48,7 @@ pub fn command(probe: &KubeletProbe, node: &Node) -> Option<(Finding, Unattached
     let container = container(probe, node);
     let spec = container.and_then(|it| it.exec.iter().find(|spec| spec.probe_type == probe.probe_type));
     // A command may print what looks like an unknown message. Without a spec, only the words of the runtime show one.
-    if self::spec(probe, node).is_some() || (spec.is_none() && !probe.says.is_of_command()) {
+    if self::spec(probe, node).is_some() || (spec.is_none() && !probe.reason.is_of_command()) {
         return None;
     }
     let named = Unattached { probe: Some(probe_of(probe.probe_type, spec)), ..Unattached::of(probe, node) };
@@ -65,7 +65,7 @@ pub fn unmatched(probe: &KubeletProbe, connections: usize, node: &Node) -> (Find
     let named = Unattached::of(probe, node);
     let without_specs = container(probe, node).is_none_or(|it| it.probes.is_empty() && it.exec.is_empty());
     // tracer knows the kubelet's messages about probes that connect. Of a command, the kubelet prints only the output.
-    let printed = matches!(probe.says, ProbeOutput::Other | ProbeOutput::Nothing) && probe.dst.is_none();
+    let printed = matches!(probe.reason, ProbeOutput::Other | ProbeOutput::Nothing) && probe.dst.is_none();
     if connections == 0 && printed && without_specs {
         let found = failed_command(&of_command(probe), None, &named.k8s);
         return (found, Unattached { probe: Some(probe_of(probe.probe_type, None)), ..named });
@@ -89,7 +89,7 @@ pub fn unmatched(probe: &KubeletProbe, connections: usize, node: &Node) -> (Find
 /// The verdict on a probe that was refused by an answer, on one of `connections`; `None` for another outcome.
 pub fn answer(probe: &KubeletProbe, connections: usize, node: &Node) -> Option<(Finding, Unattached)> {
     let scheme = spec(probe, node).and_then(|spec| spec.scheme.as_deref());
-    let (text, fix) = answer_text(probe.says, scheme)?;
+    let (text, fix) = answer_text(probe.reason, scheme)?;
     let named = Unattached::of(probe, node);
     let summary = format!(
         "the {} probe{} was answered: {text}, as the kubelet read it; tracer cannot see which of {connections} connections it was",
@@ -132,10 +132,10 @@ fn probe_of(probe_type: ProbeType, spec: Option<&ExecSpec>) -> Probe {
 }
 
 fn failed_command(probe: &KubeletProbe, spec: Option<&ExecSpec>, k8s: &K8s) -> Finding {
-    if probe.says == ProbeOutput::Nothing {
+    if probe.reason == ProbeOutput::Nothing {
         return without_output(probe, spec, k8s);
     }
-    let (cause, what) = match probe.says {
+    let (cause, what) = match probe.reason {
         ProbeOutput::CommandTimeout => (Cause::ExecTimeout, "did not end in time"),
         ProbeOutput::CommandNotRun => (cause_not_run(probe), "could not be run"),
         _ => (Cause::ExecFailed, "ended with an error; what it printed is in the pod's event"),
@@ -154,7 +154,7 @@ fn failed_command(probe: &KubeletProbe, spec: Option<&ExecSpec>, k8s: &K8s) -> F
 /// The kubelet ignores this result: it counts neither as a failure nor as a success. A command that never runs is a
 /// failure here all the same, because nothing else reports it.
 fn ignored_result(probe: &KubeletProbe, k8s: &K8s, deleting: bool) -> Finding {
-    let (cause, what) = match probe.says {
+    let (cause, what) = match probe.reason {
         ProbeOutput::CommandTimeout => (Cause::ExecTimeout, "did not end in time"),
         ProbeOutput::ContainerEnds if is_cancelled(probe) => (Cause::ExecFailed, "was cancelled by the kubelet"),
         ProbeOutput::ContainerEnds => {
@@ -174,8 +174,8 @@ fn ignored_result(probe: &KubeletProbe, k8s: &K8s, deleting: bool) -> Finding {
         why_not_started(probe),
         unchanged(probe.probe_type)
     );
-    let is_at_end = probe.says == ProbeOutput::ContainerEnds
-        || deleting && probe.says == ProbeOutput::CommandNotRun && !has_no_program(probe);
+    let is_at_end = probe.reason == ProbeOutput::ContainerEnds
+        || deleting && probe.reason == ProbeOutput::CommandNotRun && !has_no_program(probe);
     let (outcome, fix) = match is_at_end {
         true => (Outcome::Noise, fix_at_end(probe, k8s)),
         false => (Outcome::Failure, fix_not_run(cause, probe, k8s)),
@@ -206,13 +206,13 @@ fn is_cancelled(probe: &KubeletProbe) -> bool {
 
 /// The message of the kubelet's gRPC client when the runtime restarts or has ended.
 fn is_without_runtime(probe: &KubeletProbe) -> bool {
-    let output = probe.output.as_deref().filter(|_| probe.says == ProbeOutput::Other);
+    let output = probe.output.as_deref().filter(|_| probe.reason == ProbeOutput::Other);
     output.is_some_and(|it| it.starts_with("rpc error: code = Unavailable desc = connection error"))
 }
 
 /// The obstacle that kept the runtime from starting the command, if it is neither the command nor the image.
 fn not_started_for(probe: &KubeletProbe) -> Option<&'static NotStarted> {
-    let output = probe.output.as_deref().filter(|_| probe.says == ProbeOutput::CommandNotRun)?;
+    let output = probe.output.as_deref().filter(|_| probe.reason == ProbeOutput::CommandNotRun)?;
     not_started::cause(output)
 }
 
@@ -335,12 +335,12 @@ mod tests {
         "rpc error: code = Unknown desc = failed to exec in container: container is in CONTAINER_EXITED state";
     const SETNS: &str = "rpc error: code = Unknown desc = failed to exec in container: failed to start exec \"9\": OCI runtime exec failed: exec failed: unable to start container process: error executing setns process: exit status 1: unknown";
 
-    fn errored(says: ProbeOutput, words: &str, deleting: bool) -> VerdictBody {
+    fn errored(reason: ProbeOutput, words: &str, deleting: bool) -> VerdictBody {
         let mut stream = Stream::new().exec_readiness().clone();
         if deleting {
             stream.deleting();
         }
-        stream.kubelet_error(ProbeType::Readiness, says, words);
+        stream.kubelet_error(ProbeType::Readiness, reason, words);
         let verdicts = stream.verdicts();
         assert_eq!(verdicts.len(), 1, "{verdicts:?}");
         verdicts[0].clone()
@@ -350,7 +350,7 @@ mod tests {
     #[test]
     fn a_result_that_the_kubelet_ignores_is_reported_as_ignored() {
         let (gone, not_run) = (ProbeOutput::ContainerEnds, ProbeOutput::CommandNotRun);
-        for (says, words, deleting, outcome) in [
+        for (reason, words, deleting, outcome) in [
             (gone, CANCELED, false, Outcome::Noise),
             (gone, CANCELED, true, Outcome::Noise),
             (gone, STOPPED, false, Outcome::Noise),
@@ -361,7 +361,7 @@ mod tests {
             (ProbeOutput::Other, "rpc error: code = Unavailable desc = closing", true, Outcome::Failure),
             (ProbeOutput::CommandTimeout, "command timed out", false, Outcome::Failure),
         ] {
-            let noted = errored(says, words, deleting);
+            let noted = errored(reason, words, deleting);
             let (verdict, summary) = (&noted.verdict, &noted.verdict.summary);
             assert_eq!((verdict.outcome, verdict.confidence), (outcome, Confidence::Likely), "{words}");
             assert_ne!(verdict.cause.name(), "exec_not_run", "{words}");
@@ -399,9 +399,9 @@ mod tests {
     /// `Readiness probe errored and resulted in failure state`: `DoHTTPProbe` returns the error (pkg/probe/http).
     #[test]
     fn a_timeout_in_the_body_is_not_reported_as_ignored() {
-        let errored = |says| {
+        let errored = |reason| {
             let mut stream = Stream::new().http_readiness().connect().established().wait_ms(1_000).clone();
-            stream.closes((100, 101, 200)).kubelet_error(ProbeType::Readiness, says, "x").wait_ms(2_000);
+            stream.closes((100, 101, 200)).kubelet_error(ProbeType::Readiness, reason, "x").wait_ms(2_000);
             let last = stream.last_verdict();
             (last.cause.name(), last.summary.contains("the kubelet ignores this result"))
         };

@@ -12,7 +12,7 @@ use tracer_model::shell::word;
 /// Why the kubelet could not connect to the pod, in its own words: for a proxy, the look-up of a name (`dial tcp:
 /// lookup: …`) or the socket (`dial tcp ADDRESS: socket: …`). A TCP connection to a resolver has an attempt of its own.
 pub fn not_connected(probe: &KubeletProbe) -> Option<&str> {
-    if probe.says == ProbeOutput::NoSuchPort {
+    if probe.reason == ProbeOutput::NoSuchPort {
         return probe.output.as_deref();
     }
     let words = probe.output.as_deref().filter(|_| probe.is_counted())?;
@@ -20,7 +20,7 @@ pub fn not_connected(probe: &KubeletProbe) -> Option<&str> {
     if let (true, Some(at)) = (words.starts_with("Get \""), words.find("\": proxyconnect tcp: ")) {
         return words.get(at + 3..);
     }
-    let (_, dial) = Some(words).filter(|_| probe.says == ProbeOutput::Network)?.split_once("dial tcp")?;
+    let (_, dial) = Some(words).filter(|_| probe.reason == ProbeOutput::Network)?.split_once("dial tcp")?;
     let (address, why) = dial.split_once(": ")?;
     let begins: &[&str] = if address.is_empty() { &["lookup"] } else { &["socket", "bind"] };
     let what = why.split(": ").next()?;
@@ -30,7 +30,7 @@ pub fn not_connected(probe: &KubeletProbe) -> Option<&str> {
 /// The verdict on such a message. `None` without a spec: a command may print the same words.
 pub fn verdict(probe: &KubeletProbe, node: &Node) -> Option<(Finding, Unattached)> {
     let why = not_connected(probe)?;
-    if probe.says == ProbeOutput::NoSuchPort {
+    if probe.reason == ProbeOutput::NoSuchPort {
         return Some(no_such_port(probe, node));
     }
     let (spec, named) = (spec(probe, node)?, Unattached::of(probe, node));

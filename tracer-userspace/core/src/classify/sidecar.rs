@@ -149,9 +149,9 @@ mod tests {
         for proxy in super::PROXIES {
             for status in [403, 502, 503, 504] {
                 let verdict = verdict_on(proxy, status);
-                let says = format!("; the answer may be that of {proxy}, which may not have reached the application");
+                let text = format!("; the answer may be that of {proxy}, which may not have reached the application");
                 assert_eq!(verdict.confidence, Confidence::Likely);
-                assert!(verdict.summary.ends_with(&says), "{}", verdict.summary);
+                assert!(verdict.summary.ends_with(&text), "{}", verdict.summary);
                 assert_has(&verdict.remediation, &[&format!("-n default web -c {proxy}")]);
             }
             assert_eq!(verdict_on(proxy, 500).confidence, Confidence::Proven, "a proxy has other words for it");

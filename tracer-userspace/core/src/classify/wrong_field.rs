@@ -32,7 +32,7 @@ const GO_ANSWER: u64 = 76;
 pub(super) fn wrong_field(case: &Case<'_>) -> Option<Field> {
     let attempt = case.attempt;
     let answer = attempt.answer().map(|(_, answer)| answer).filter(|answer| answer.kind == AnswerKind::Http);
-    let by_kubelet = attempt.kubelet().and_then(|(_, it)| match it.says {
+    let by_kubelet = attempt.kubelet().and_then(|(_, it)| match it.reason {
         ProbeOutput::Status(status) => Some(status),
         _ => None,
     });

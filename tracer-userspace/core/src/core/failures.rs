@@ -300,7 +300,7 @@ mod tests {
         assert_eq!(both_refused(true), [3, 3]);
     }
 
-    /// tracer cannot tell whose success it sees. A success of the liveness probe ends no failures of the readiness
+    /// tracer cannot tell which probe succeeded. A success of the liveness probe ends no failures of the readiness
     /// probe; a success of the readiness probe does.
     #[test]
     fn a_success_of_one_probe_does_not_end_the_failures_of_the_other() {

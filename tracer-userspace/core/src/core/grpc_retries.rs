@@ -52,7 +52,7 @@ impl GrpcRetries {
         self.0.get(&key(attempt))?.get(position).map(|series| series.first)
     }
 
-    /// When the first dial began of the series whose last dial is this one.
+    /// When the first dial began of the series that ends with this dial.
     fn first_of(&self, attempt: &Attempt) -> Option<u64> {
         let series = self.0.get(&key(attempt))?.iter().find(|it| it.last == attempt.started);
         series.map(|it| it.first)

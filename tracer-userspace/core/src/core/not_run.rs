@@ -16,7 +16,7 @@ const STEP_NS: i64 = 1_000_000_000;
 /// After this many periods without an attempt, the probe is reported.
 const PERIODS: u64 = 2;
 
-/// The wall clock, and the pods whose start lies in its future.
+/// The wall clock, and the pods with a start in its future.
 #[derive(Debug, Default)]
 pub(super) struct NotRun {
     /// Wall clock minus boot clock.

@@ -88,7 +88,7 @@ impl Core {
     /// For a pod that is not listed yet: the only attempt to an unnamed pod that ended when the line was written. Its
     /// status must be the one that the kubelet read. Decided only when the events of other attempts have arrived, too.
     fn attempt_of_unlisted(&self, probe: &KubeletProbe, now: u64) -> Option<ConnId> {
-        let ProbeOutput::Status(status) = probe.says else { return None };
+        let ProbeOutput::Status(status) = probe.reason else { return None };
         let written = probe.written_boot_ns;
         if now < written.saturating_add(EVENTS_NS) || self.node.pods.iter().any(|pod| is_pod(pod, &probe.pod)) {
             return None;
@@ -107,7 +107,7 @@ impl Core {
     /// The attempts that an outcome can be about.
     pub(super) fn fitting(&self, probe: &KubeletProbe) -> Vec<&Attempt> {
         // A probe that could not be made dialled no target.
-        let not_made = probe.says.is_of_command() || !probe.is_counted() && probe.says == ProbeOutput::Other;
+        let not_made = probe.reason.is_of_command() || !probe.is_counted() && probe.reason == ProbeOutput::Other;
         if not_made || not_connected::not_connected(probe).is_some() {
             return Vec::new();
         }
@@ -175,7 +175,7 @@ impl Core {
 impl Core {
     /// The attempts with a kubelet outcome.
     pub(crate) fn joined(&self) -> Vec<(u64, ProbeOutput)> {
-        self.correlator.all().filter_map(|it| Some((it.conn.0, it.kubelet()?.1.says))).collect()
+        self.correlator.all().filter_map(|it| Some((it.conn.0, it.kubelet()?.1.reason))).collect()
     }
 }
 
@@ -202,14 +202,14 @@ fn is_open_too_long(attempt: &Attempt, probe: &KubeletProbe, timeout_ns: Option<
 
 /// The answer had another status than the one that the kubelet read, or cannot have had a status.
 fn contradicts(attempt: &Attempt, probe: &KubeletProbe) -> bool {
-    let (ProbeOutput::Status(read), Some((_, answer))) = (probe.says, attempt.answer()) else { return false };
+    let (ProbeOutput::Status(read), Some((_, answer))) = (probe.reason, attempt.answer()) else { return false };
     let is_other = answer.status.is_some_and(|status| status != read);
     answer.kind == AnswerKind::Alert || is_other && !answer.is_interim()
 }
 
 /// The kubelet read an answer, but this attempt received no bytes. The kernel does not count the bytes of a sockmap.
 fn seems_unanswered(attempt: &Attempt, probe: &KubeletProbe) -> bool {
-    let answered = probe.says.is_of_answer() || probe.says == ProbeOutput::TimeoutInBody;
+    let answered = probe.reason.is_of_answer() || probe.reason == ProbeOutput::TimeoutInBody;
     answered && attempt.ended.is_some() && attempt.received() == Some(0)
 }
 
@@ -350,9 +350,9 @@ mod tests {
     /// An error of the container runtime is about no connection.
     #[test]
     fn a_probe_that_could_not_be_made_joins_no_attempt() {
-        for says in [ProbeOutput::ContainerEnds, ProbeOutput::Other] {
+        for reason in [ProbeOutput::ContainerEnds, ProbeOutput::Other] {
             let mut stream = Stream::new().http_readiness().connect().established().closes((100, 101, 200)).clone();
-            stream.kubelet_error(ProbeType::Readiness, says, "x").wait_ms(2_000);
+            stream.kubelet_error(ProbeType::Readiness, reason, "x").wait_ms(2_000);
             assert!(stream.quoted().is_empty(), "{:?}", stream.quoted());
         }
     }

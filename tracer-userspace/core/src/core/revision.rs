@@ -49,7 +49,7 @@ pub(super) fn changes(before: Decided, finding: &Finding, also: &[Cause]) -> boo
 /// The cause comes first in the order of decision. If it is proven that the target was reached, a cause on the way to
 /// it must be proven, too.
 fn is_nearer(before: Decided, finding: &Finding) -> bool {
-    let reached = before.cause.has(Trait::Reached);
+    let reached = before.cause.has(Trait::Reached) && !finding.cause.has(Trait::Reached);
     let less_sure = before.confidence == Confidence::Proven && finding.confidence < before.confidence;
     finding.cause < before.cause && !(reached && less_sure)
 }

@@ -185,7 +185,7 @@ mod tests {
         stream.again(conn).connect().established().answers(status).wait_ms(10_000);
     }
 
-    /// The findings about a start whose first attempt comes `first_ms` after the container.
+    /// The findings about a start with its first attempt `first_ms` after the container.
     fn reported(first_ms: u64, failures: u64) -> Vec<FindingBody> {
         let mut stream = started();
         stream.wait_ms(first_ms);

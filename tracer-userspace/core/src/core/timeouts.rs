@@ -1,4 +1,4 @@
-//! Ends attempts whose probe has timed out while their sockets still dial.
+//! Ends attempts of probes that have timed out while their sockets still dial.
 //!
 //! A kubelet built with Go 1.23 or newer (Kubernetes 1.32) leaves the socket of an httpGet probe in SYN_SENT until the
 //! kernel gives up, two minutes later: `Transport.getConn` of net/http detaches the dial from its request.
@@ -22,7 +22,7 @@ impl Core {
         }
     }
 
-    /// Ends the attempts whose probe has timed out by now.
+    /// Ends the attempts of probes that have timed out by now.
     pub(super) fn fire_timeouts(&mut self, now: u64, out: &mut Vec<Decision>) {
         while let Some((time, conn)) = self.waiting.next_timeout(now) {
             let over = time.saturating_sub(SLACK_NS);

@@ -36,7 +36,7 @@ impl Unmatched {
 
 impl Core {
     /// No attempt fits this outcome: it waits to be matched again. Events do not wait, as an Event may be about any
-    /// attempt of its second. Nor do outcomes from before tracer's start, whose attempts nobody saw.
+    /// attempt of its second. Nor do outcomes from before tracer's start: nobody saw their attempts.
     pub(super) fn wait_for_attempt(&mut self, probe: &KubeletProbe, observation: &Observation) {
         let is_fresh = observation.time_boot_ns <= probe.written_boot_ns.saturating_add(FRESH_NS);
         let was_watched = probe.written_boot_ns >= self.node.since();
@@ -135,15 +135,15 @@ mod tests {
     /// tracer finds the network namespace of the pod before the list of pods has its name.
     #[test]
     fn a_pod_that_is_not_listed_yet_gets_its_name_from_the_outcome() {
-        let reported = |says: ProbeOutput, fill: fn(&mut Stream)| {
+        let reported = |reason: ProbeOutput, fill: fn(&mut Stream)| {
             let mut stream = Stream::new();
             let unnamed = |last: u8| Pod { addrs: vec![[10, 88, 0, last].into()], ..Pod::default() };
             stream.push(ObservationKind::Pods(Pods { pods: vec![unnamed(2), unnamed(3)] }));
             fill(&mut stream);
-            if says == ProbeOutput::Network {
-                stream.kubelet_at_target(says)
+            if reason == ProbeOutput::Network {
+                stream.kubelet_at_target(reason)
             } else {
-                stream.kubelet(says)
+                stream.kubelet(reason)
             };
             stream.wait_ms(600).tick();
             let named =

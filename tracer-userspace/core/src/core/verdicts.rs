@@ -25,7 +25,7 @@ pub(super) struct Verdicts {
 #[derive(Debug)]
 struct Standing {
     decided: Decided,
-    /// The kind of probe whose failures in a row include this attempt.
+    /// The kind of probe with failures in a row that include this attempt.
     counted: Option<ProbeType>,
     /// The verdict that waits to be emitted.
     pending: Option<Decision>,

@@ -65,7 +65,7 @@ impl Waiting {
         has_room
     }
 
-    /// Takes the next attempt whose probe has timed out.
+    /// Takes the next attempt of a probe that has timed out.
     pub(super) fn next_timeout(&mut self, now: u64) -> Option<(u64, ConnId)> {
         take_due(&mut self.timeouts, now)
     }

@@ -5,36 +5,36 @@ use super::*;
 
 impl Stream {
     /// The kubelet's line about the readiness probe of the pod, now, with these changes.
-    pub fn kubelet_with(&mut self, says: ProbeOutput, fill: impl FnOnce(&mut KubeletProbe)) -> &mut Self {
-        let mut probe = KubeletProbe { written_boot_ns: self.now, ..readiness_failed(says) };
+    pub fn kubelet_with(&mut self, reason: ProbeOutput, fill: impl FnOnce(&mut KubeletProbe)) -> &mut Self {
+        let mut probe = KubeletProbe { written_boot_ns: self.now, ..readiness_failed(reason) };
         fill(&mut probe);
         self.push(ObservationKind::KubeletProbe(Box::new(probe)))
     }
 
     /// The kubelet's line about the readiness probe of the pod, now.
-    pub fn kubelet(&mut self, says: ProbeOutput) -> &mut Self {
-        self.kubelet_with(says, |_| ())
+    pub fn kubelet(&mut self, reason: ProbeOutput) -> &mut Self {
+        self.kubelet_with(reason, |_| ())
     }
 
     /// The same, written at this time and read now.
-    pub fn kubelet_at(&mut self, says: ProbeOutput, written_boot_ns: u64) -> &mut Self {
-        self.kubelet_with(says, |probe| probe.written_boot_ns = written_boot_ns)
+    pub fn kubelet_at(&mut self, reason: ProbeOutput, written_boot_ns: u64) -> &mut Self {
+        self.kubelet_with(reason, |probe| probe.written_boot_ns = written_boot_ns)
     }
 
     /// The same about another of its probes.
-    pub fn kubelet_of(&mut self, probe_type: ProbeType, says: ProbeOutput) -> &mut Self {
-        self.kubelet_with(says, |probe| probe.probe_type = probe_type)
+    pub fn kubelet_of(&mut self, probe_type: ProbeType, reason: ProbeOutput) -> &mut Self {
+        self.kubelet_with(reason, |probe| probe.probe_type = probe_type)
     }
 
     /// The same, which names the target.
-    pub fn kubelet_at_target(&mut self, says: ProbeOutput) -> &mut Self {
+    pub fn kubelet_at_target(&mut self, reason: ProbeOutput) -> &mut Self {
         let dst = self.flow.dst;
-        self.kubelet_with(says, |probe| probe.dst = Some(dst))
+        self.kubelet_with(reason, |probe| probe.dst = Some(dst))
     }
 
     /// The kubelet reports that the probe of this kind errored, in these words.
-    pub fn kubelet_error(&mut self, probe_type: ProbeType, says: ProbeOutput, words: &str) -> &mut Self {
-        self.kubelet_with(says, |probe| {
+    pub fn kubelet_error(&mut self, probe_type: ProbeType, reason: ProbeOutput, words: &str) -> &mut Self {
+        self.kubelet_with(reason, |probe| {
             (probe.probe_type, probe.result, probe.output) = (probe_type, KubeletResult::Error, Some(words.into()));
         })
     }
@@ -49,8 +49,8 @@ impl Stream {
     }
 
     /// An Event about the readiness probe of the pod, of the second that began this long ago.
-    pub fn kubelet_event(&mut self, says: ProbeOutput, ago_ms: u64) -> &mut Self {
-        self.kubelet_with(says, |probe| {
+    pub fn kubelet_event(&mut self, reason: ProbeOutput, ago_ms: u64) -> &mut Self {
+        self.kubelet_with(reason, |probe| {
             probe.written_boot_ns -= ago_ms * 1_000_000;
             (probe.pid, probe.event_count) = (None, Some(3));
         })

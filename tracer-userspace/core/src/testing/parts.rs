@@ -59,13 +59,13 @@ pub fn link_change(netns: Netns, ifindex: u32, name: &str, up: bool) -> LinkChan
 }
 
 /// The kubelet reports that the readiness probe of the pod failed.
-pub(super) fn readiness_failed(says: ProbeOutput) -> KubeletProbe {
+pub(super) fn readiness_failed(reason: ProbeOutput) -> KubeletProbe {
     KubeletProbe {
         pod: PodRef { namespace: Some("default".into()), name: Some("web".into()), uid: None },
         container: Some("app".into()),
         probe_type: ProbeType::Readiness,
         result: KubeletResult::Failure,
-        says,
+        reason,
         output: None,
         src: None,
         dst: None,

@@ -43,7 +43,7 @@ pub struct Pod {
     /// Shares the node's network.
     #[serde(default)]
     pub host_network: bool,
-    /// The pod is being deleted: its containers are told to end.
+    /// The pod is being deleted: the kubelet ends its containers.
     #[serde(skip_serializing_if = "std::ops::Not::not", default)]
     pub deleting: bool,
     #[serde(skip_serializing_if = "Vec::is_empty", default)]

@@ -187,7 +187,7 @@ impl Answer {
     }
 }
 
-/// The SYN of a tracked socket reached a listener whose queue was full: the kernel drops it.
+/// The SYN of a tracked socket reached a listener with a full queue: the kernel drops it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct QueueFull {
     #[serde(with = "as_string")]

@@ -58,8 +58,9 @@ pub struct KubeletProbe {
     pub container: Option<String>,
     pub probe_type: ProbeType,
     pub result: KubeletResult,
-    /// The meaning of its output.
-    pub says: ProbeOutput,
+    /// What its output says of the failure. `says` in recordings.
+    #[serde(rename = "says")]
+    pub reason: ProbeOutput,
     /// The kubelet's own text; absent if it may be text of the pod.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub output: Option<String>,
@@ -121,21 +122,21 @@ impl KubeletProbe {
     /// The kubelet counts it as a failure. Every kubelet counts an answer as a failure if it cannot read the whole body
     /// (`DoHTTPProbe`, pkg/probe/http). Older recordings call that an error.
     pub const fn is_counted(&self) -> bool {
-        matches!(self.result, KubeletResult::Failure) || matches!(self.says, ProbeOutput::TimeoutInBody)
+        matches!(self.result, KubeletResult::Failure) || matches!(self.reason, ProbeOutput::TimeoutInBody)
     }
 
     /// The same outcome, with newer meanings of its text: a recording of an older version does not have these.
     #[must_use]
     pub fn understood(mut self) -> Self {
-        let words = self.output.as_deref().filter(|_| self.says == ProbeOutput::Network).unwrap_or_default();
+        let words = self.output.as_deref().filter(|_| self.reason == ProbeOutput::Network).unwrap_or_default();
         if words.starts_with(NOT_FOUND) {
-            self.says = ProbeOutput::HealthNotFound;
+            self.reason = ProbeOutput::HealthNotFound;
         } else if DENIED.iter().any(|denied| words.starts_with(denied)) {
-            self.says = ProbeOutput::RpcDenied;
+            self.reason = ProbeOutput::RpcDenied;
         } else if NOT_TAKEN.iter().any(|why| words.ends_with(why)) {
-            self.says = ProbeOutput::InvalidAnswer;
+            self.reason = ProbeOutput::InvalidAnswer;
         } else if TLS_NOT_TAKEN.iter().any(|why| words.ends_with(why)) {
-            self.says = ProbeOutput::InvalidTls;
+            self.reason = ProbeOutput::InvalidTls;
         }
         self
     }

@@ -28,7 +28,7 @@ pub enum Outcome {
     Failure,
     /// It looks like a failure and is none: it succeeded, or could not be made because its container or pod ends.
     Noise,
-    /// It succeeded, as far as hooks can see: a connect without a request, or a request whose answer had no HTTP status
+    /// It succeeded, as far as hooks can see: a connect without a request, or an answer without an HTTP status
     /// of a failure (`http_status`; in TLS tracer cannot see it).
     Success,
     /// It was not over when the run ended.

@@ -99,7 +99,7 @@ mod tests {
     #[test]
     fn messages_about_failed_probes_become_outcomes() {
         let reported = probe("Readiness probe failed: HTTP probe failed with statuscode: 503").unwrap();
-        assert_eq!((reported.says, reported.result), (ProbeOutput::Status(503), KubeletResult::Failure));
+        assert_eq!((reported.reason, reported.result), (ProbeOutput::Status(503), KubeletResult::Failure));
         assert_eq!((reported.written_boot_ns, reported.written_until()), (400_000_000_000, 401_000_000_000));
         assert_eq!((reported.container.as_deref(), reported.event_count), (Some("web"), Some(4)));
         let refused = "Liveness probe failed: Get \"http://10.88.0.5:8081/live\": dial tcp 10.88.0.5:8081: connect: connection refused";
@@ -112,9 +112,9 @@ mod tests {
         ] {
             let words = "rpc error: code = Unknown desc = failed to exec in container";
             let reported = probe(&format!("Startup probe {errored}{words}")).unwrap();
-            assert_eq!((reported.result, reported.says), (result, ProbeOutput::CommandNotRun), "{errored}");
+            assert_eq!((reported.result, reported.reason), (result, ProbeOutput::CommandNotRun), "{errored}");
         }
-        assert_eq!(probe("Readiness probe failed: ").unwrap().says, ProbeOutput::Nothing);
+        assert_eq!(probe("Readiness probe failed: ").unwrap().reason, ProbeOutput::Nothing);
     }
 
     #[test]
@@ -141,7 +141,7 @@ mod tests {
     fn a_combined_event_has_no_container() {
         let reported =
             probe("(combined from similar events): Readiness probe failed: dial tcp 10.0.0.1:80: i/o timeout");
-        assert_eq!(reported.map(|it| (it.container, it.says)), Some((None, ProbeOutput::Timeout)));
+        assert_eq!(reported.map(|it| (it.container, it.reason)), Some((None, ProbeOutput::Timeout)));
     }
 
     #[test]

@@ -72,14 +72,14 @@ impl LogOutcome {
     pub(super) fn into_probe(self, written_boot_ns: u64, pid: Option<u32>) -> Option<KubeletProbe> {
         let Self { pod, container, probe_type, result, errored, output } = self;
         let words_of = if errored { KubeletResult::Error } else { KubeletResult::Failure };
-        let Words { says, text, src, dst } = understand(&output, words_of);
+        let Words { reason, text, src, dst } = understand(&output, words_of);
         let output = text;
         pod.is_nameable().then_some(KubeletProbe {
             pod,
             container,
             probe_type,
             result,
-            says,
+            reason,
             output,
             src,
             dst,

@@ -25,7 +25,7 @@ const NO_SUCH_PORT: &str = "strconv.Atoi: parsing \"";
 /// The meaning of an output, its printable text, and the addresses in it.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Words {
-    pub(super) says: ProbeOutput,
+    pub(super) reason: ProbeOutput,
     pub(super) text: Option<String>,
     pub(super) src: Option<SocketAddr>,
     pub(super) dst: Option<SocketAddr>,
@@ -33,11 +33,11 @@ pub(super) struct Words {
 
 pub(super) fn understand(output: &str, result: KubeletResult) -> Words {
     let output = output.lines().next().unwrap_or_default().trim();
-    let says = meaning(output, result);
-    let text = publishable(output, says, result);
+    let reason = meaning(output, result);
+    let text = publishable(output, reason, result);
     // Only in the printable text: received data, or the output of a command, may look like an address.
     let (src, dst) = text.as_deref().filter(|_| is_network(output, result)).map_or((None, None), ends);
-    Words { says, text: text.filter(|it| !it.is_empty()).map(shortened), src, dst }
+    Words { reason, text: text.filter(|it| !it.is_empty()).map(shortened), src, dst }
 }
 
 fn meaning(output: &str, result: KubeletResult) -> ProbeOutput {
@@ -149,8 +149,8 @@ fn of_network(output: &str) -> ProbeOutput {
 }
 
 /// The text without data that a pod sent or a command printed.
-fn publishable(output: &str, says: ProbeOutput, result: KubeletResult) -> Option<String> {
-    match says {
+fn publishable(output: &str, reason: ProbeOutput, result: KubeletResult) -> Option<String> {
+    match reason {
         // With an error the text is the runtime's; with a failure it is the output of the command.
         _ if result == KubeletResult::Error && output.starts_with("rpc error: code = ") => {
             Some(by_runtime(output).to_owned())
@@ -209,15 +209,15 @@ mod tests {
         super::understand(output, KubeletResult::Failure)
     }
 
-    fn says(output: &str) -> (ProbeOutput, Option<String>) {
+    fn understood(output: &str) -> (ProbeOutput, Option<String>) {
         let words = understand(output);
-        (words.says, words.text)
+        (words.reason, words.text)
     }
 
     #[test]
     fn outputs_of_the_kubelet_are_understood() {
         let hang = "Get \"http://10.88.0.5:8081/ready?x=1\": context deadline exceeded (Client.Timeout exceeded while awaiting headers)";
-        let (meaning, text) = says(hang);
+        let (meaning, text) = understood(hang);
         assert_eq!(meaning, ProbeOutput::Timeout);
         assert_eq!(
             text.as_deref(),
@@ -226,8 +226,8 @@ mod tests {
             )
         );
         assert_eq!(understand(hang).dst, "10.88.0.5:8081".parse().ok());
-        assert_eq!(says("HTTP probe failed with statuscode: 503").0, ProbeOutput::Status(503));
-        assert_eq!(says("dial tcp 10.88.0.5:8082: i/o timeout").0, ProbeOutput::Timeout);
+        assert_eq!(understood("HTTP probe failed with statuscode: 503").0, ProbeOutput::Status(503));
+        assert_eq!(understood("dial tcp 10.88.0.5:8082: i/o timeout").0, ProbeOutput::Timeout);
         assert_eq!(
             understand("dial tcp [fd00::5]:8082: connect: connection refused").dst,
             "[fd00::5]:8082".parse().ok()
@@ -235,14 +235,14 @@ mod tests {
         for lookup in ["no such host", "read udp 10.88.0.1:5353->10.96.0.10:53: i/o timeout"] {
             let words = understand(&format!("dial tcp: lookup web.shop on 10.96.0.10:53: {lookup}"));
             let text = Some(format!("dial tcp: lookup: {lookup}"));
-            assert_eq!(words, Words { says: ProbeOutput::Network, text, src: None, dst: None });
+            assert_eq!(words, Words { reason: ProbeOutput::Network, text, src: None, dst: None });
         }
         let refused = "Get \"https://10.88.0.5:8443\": remote error: tls: handshake failure";
-        assert_eq!(says(refused), (ProbeOutput::TlsRefused, Some(refused.into())));
+        assert_eq!(understood(refused), (ProbeOutput::TlsRefused, Some(refused.into())));
         let no_files = "dial tcp 10.88.0.5:8082: socket: too many open files";
-        assert_eq!(says(no_files), (ProbeOutput::Network, Some(no_files.into())));
-        assert_eq!(says("service unhealthy (responded with \"NOT_SERVING\")").0, ProbeOutput::NotServing);
-        assert_eq!(says("timeout: health rpc did not complete within 1s").0, ProbeOutput::Timeout);
+        assert_eq!(understood(no_files), (ProbeOutput::Network, Some(no_files.into())));
+        assert_eq!(understood("service unhealthy (responded with \"NOT_SERVING\")").0, ProbeOutput::NotServing);
+        assert_eq!(understood("timeout: health rpc did not complete within 1s").0, ProbeOutput::Timeout);
         let grpc = "timeout: failed to connect service \"10.88.0.5:50051\" within 1s: context deadline exceeded";
         assert_eq!(understand(grpc).dst, "10.88.0.5:50051".parse().ok());
         assert_eq!(understand("Get \"https://[fd00::5]/live\": EOF").dst, "[fd00::5]:443".parse().ok());
@@ -251,11 +251,11 @@ mod tests {
     #[test]
     fn a_grpc_server_without_the_health_service_is_understood() {
         let unimplemented = "error: this server does not implement the grpc health protocol (grpc.health.v1.Health): unknown service of mine";
-        let (meaning, text) = says(unimplemented);
+        let (meaning, text) = understood(unimplemented);
         assert_eq!(meaning, ProbeOutput::NoHealthService);
         assert!(text.is_some_and(|it| it.ends_with("(grpc.health.v1.Health)")), "the rest is the server's");
         let no_connection = "error: failed to connect service at \"10.88.0.5:50051\": context canceled";
-        assert_eq!(says(no_connection).0, ProbeOutput::Network);
+        assert_eq!(understood(no_connection).0, ProbeOutput::Network);
     }
 
     /// The pod chooses the URLs of the loop.
@@ -264,10 +264,10 @@ mod tests {
         let words = "stopped after 10 redirects".to_owned();
         for url in ["/loop", "http://10.88.0.10:8085/secret"] {
             let output = format!("Get \"{url}\": {words}");
-            assert_eq!(says(&output), (ProbeOutput::TooManyRedirects, Some(words.clone())));
+            assert_eq!(understood(&output), (ProbeOutput::TooManyRedirects, Some(words.clone())));
             assert_eq!(understand(&output).dst, None);
         }
-        assert_eq!(says(&format!("curl: {words}")).0, ProbeOutput::Other);
+        assert_eq!(understood(&format!("curl: {words}")).0, ProbeOutput::Other);
     }
 
     #[test]
@@ -276,52 +276,52 @@ mod tests {
             "Get \"http://10.88.0.5:8081/live\": read tcp 10.88.0.1:59486->10.88.0.5:8081: read: connection reset by peer",
         );
         assert_eq!((words.src, words.dst), ("10.88.0.1:59486".parse().ok(), "10.88.0.5:8081".parse().ok()));
-        assert_eq!(words.says, ProbeOutput::Network);
+        assert_eq!(words.reason, ProbeOutput::Network);
     }
 
     #[test]
     fn data_of_the_pod_is_dropped() {
         let garbage = "Get \"http://10.88.0.5:8081/live\": net/http: HTTP/1.x transport connection broken: malformed HTTP status code \"secret\"";
-        let (meaning, text) = says(garbage);
+        let (meaning, text) = understood(garbage);
         assert_eq!(meaning, ProbeOutput::NotHttp);
         assert!(
             !text.clone().unwrap_or_default().contains("secret")
                 && text.is_some_and(|it| it.ends_with("malformed HTTP answer"))
         );
-        assert_eq!(says("cat: can't open '/tmp/healthy': No such file or directory"), (ProbeOutput::Other, None));
+        assert_eq!(understood("cat: can't open '/tmp/healthy': No such file or directory"), (ProbeOutput::Other, None));
         assert_eq!(
-            says("command \"mysql -psecret\" timed out"),
+            understood("command \"mysql -psecret\" timed out"),
             (ProbeOutput::CommandTimeout, Some("command timed out".into()))
         );
         assert_eq!(
-            says(r#"command timed out: "/bin/sh -c echo \"secret\"; sleep 60" timed out after 10s"#),
+            understood(r#"command timed out: "/bin/sh -c echo \"secret\"; sleep 60" timed out after 10s"#),
             (ProbeOutput::CommandTimeout, Some("command timed out".into()))
         );
         for printed in ["command timed out: \"x\" timed out after secret", "command timed out: secret"] {
-            assert_eq!(says(printed), (ProbeOutput::Other, None), "{printed}");
+            assert_eq!(understood(printed), (ProbeOutput::Other, None), "{printed}");
         }
-        assert_eq!(says(""), (ProbeOutput::Nothing, None));
+        assert_eq!(understood(""), (ProbeOutput::Nothing, None));
         let of_a_tool = "error: health rpc failed: rpc error: code = DeadlineExceeded desc = context deadline exceeded";
-        assert_ne!(says(of_a_tool).0, ProbeOutput::CommandTimeout);
+        assert_ne!(understood(of_a_tool).0, ProbeOutput::CommandTimeout);
         assert_eq!(
-            says("rpc error: code = DeadlineExceeded desc = context deadline exceeded"),
+            understood("rpc error: code = DeadlineExceeded desc = context deadline exceeded"),
             (ProbeOutput::Other, None)
         );
         let of_the_runtime =
             "rpc error: code = DeadlineExceeded desc = failed to exec in container: timeout 1s exceeded";
-        assert_eq!(says(of_the_runtime).0, ProbeOutput::CommandTimeout);
+        assert_eq!(understood(of_the_runtime).0, ProbeOutput::CommandTimeout);
     }
 
     #[test]
     fn output_of_a_command_that_looks_like_the_runtimes_is_dropped() {
         let not_run = "rpc error: code = Unknown desc = failed to exec in container: secret";
-        assert_eq!(says(not_run), (ProbeOutput::CommandNotRun, Some("rpc error: code = Unknown".into())));
+        assert_eq!(understood(not_run), (ProbeOutput::CommandNotRun, Some("rpc error: code = Unknown".into())));
         let errored = super::understand(not_run, KubeletResult::Error);
-        assert_eq!((errored.says, errored.text.as_deref()), (ProbeOutput::CommandNotRun, Some(not_run)));
-        let state = |state: &str| says(&format!("service unhealthy (responded with \"{state}\")")).1;
+        assert_eq!((errored.reason, errored.text.as_deref()), (ProbeOutput::CommandNotRun, Some(not_run)));
+        let state = |state: &str| understood(&format!("service unhealthy (responded with \"{state}\")")).1;
         assert_eq!(state("NOT_SERVING").as_deref(), Some("service unhealthy (responded with \"NOT_SERVING\")"));
         assert_eq!(state("secret").as_deref(), Some("service unhealthy"));
-        assert_eq!(says("HTTP probe failed with statuscode: secret"), (ProbeOutput::NotHttp, None));
+        assert_eq!(understood("HTTP probe failed with statuscode: secret"), (ProbeOutput::NotHttp, None));
     }
 
     /// The message may be about another connection or timeout of the server.
@@ -337,7 +337,7 @@ mod tests {
             r#"Get \"http://10.0.0.5:80/\": net/http: TLS handshake timeout"#,
         ] {
             let words = understand(&format!("{failed} desc = {message}"));
-            let expected = Words { says: ProbeOutput::Network, text: Some(failed.into()), src: None, dst: None };
+            let expected = Words { reason: ProbeOutput::Network, text: Some(failed.into()), src: None, dst: None };
             assert_eq!(words, expected, "{message}");
         }
     }
@@ -345,7 +345,7 @@ mod tests {
     #[test]
     fn addresses_that_a_command_prints_are_ignored() {
         let printed = understand("cannot reach the database: dial tcp 10.0.0.5:5432: connect: connection refused");
-        assert_eq!((printed.says, printed.src, printed.dst), (ProbeOutput::Other, None, None));
+        assert_eq!((printed.reason, printed.src, printed.dst), (ProbeOutput::Other, None, None));
     }
 
     #[test]
@@ -360,11 +360,11 @@ mod tests {
         ] {
             let ends = format!("rpc error: {ends}");
             let words = error(&ends);
-            assert_eq!((words.says, words.text.as_deref()), (ProbeOutput::ContainerEnds, Some(ends.as_str())));
-            assert_ne!(understand(&ends).says, ProbeOutput::ContainerEnds, "output of a command: {ends}");
+            assert_eq!((words.reason, words.text.as_deref()), (ProbeOutput::ContainerEnds, Some(ends.as_str())));
+            assert_ne!(understand(&ends).reason, ProbeOutput::ContainerEnds, "output of a command: {ends}");
         }
         let missing = r#"rpc error: code = Unknown desc = failed to exec in container: failed to start exec "9": OCI runtime exec failed: exec failed: unable to start container process: exec: "curl": executable file not found in $PATH: unknown"#;
-        assert_eq!(error(missing).says, ProbeOutput::CommandNotRun);
+        assert_eq!(error(missing).reason, ProbeOutput::CommandNotRun);
     }
 
     #[test]
@@ -373,7 +373,7 @@ mod tests {
             let error = format!("rpc error: code = Unknown desc = command error: {why}");
             let words =
                 super::understand(&format!("{error}, stdout: {printed}, stderr: , exit code -1"), KubeletResult::Error);
-            (words.says, words.text == Some(error))
+            (words.reason, words.text == Some(error))
         };
         assert_eq!(
             of("cannot register an exec PID: container is stopping", "secret"),
@@ -387,14 +387,17 @@ mod tests {
     fn an_error_while_reading_the_body_is_understood() {
         let error = |output: &str| super::understand(output, KubeletResult::Error);
         let body = "context deadline exceeded (Client.Timeout or context cancellation while reading body)";
-        assert_eq!(error(body).says, ProbeOutput::TimeoutInBody);
-        assert_eq!(understand(body).says, ProbeOutput::Other, "printed by a command");
+        assert_eq!(error(body).reason, ProbeOutput::TimeoutInBody);
+        assert_eq!(understand(body).reason, ProbeOutput::Other, "printed by a command");
         let reset = error("read tcp 10.88.0.1:59486->10.88.0.5:8081: read: connection reset by peer");
-        assert_eq!((reset.says, reset.dst), (ProbeOutput::Network, "10.88.0.5:8081".parse().ok()));
-        assert_eq!(error("couldn't find port: secret").says, ProbeOutput::Other);
+        assert_eq!((reset.reason, reset.dst), (ProbeOutput::Network, "10.88.0.5:8081".parse().ok()));
+        assert_eq!(error("couldn't find port: secret").reason, ProbeOutput::Other);
         let port = error("strconv.Atoi: parsing \"web\": invalid syntax");
-        assert_eq!((port.says, port.text.as_deref()), (ProbeOutput::NoSuchPort, Some("strconv.Atoi: invalid syntax")));
-        assert_eq!(understand("strconv.Atoi: parsing \"x\": invalid syntax").says, ProbeOutput::Other, "a command's");
+        assert_eq!(
+            (port.reason, port.text.as_deref()),
+            (ProbeOutput::NoSuchPort, Some("strconv.Atoi: invalid syntax"))
+        );
+        assert_eq!(understand("strconv.Atoi: parsing \"x\": invalid syntax").reason, ProbeOutput::Other, "a command's");
     }
 
     /// A pod can send text that looks like a timeout of another connection.
@@ -402,6 +405,6 @@ mod tests {
     fn text_that_a_pod_sent_is_ignored() {
         let forged = "Get \"http://10.88.0.5:8081/\": net/http: HTTP/1.x transport connection broken: malformed MIME header line: read tcp 1.1.1.1:1->2.2.2.2:2: i/o timeout";
         let words = understand(forged);
-        assert_eq!((words.says, words.src, words.dst), (ProbeOutput::Network, None, "10.88.0.5:8081".parse().ok()));
+        assert_eq!((words.reason, words.src, words.dst), (ProbeOutput::Network, None, "10.88.0.5:8081".parse().ok()));
     }
 }

@@ -91,6 +91,10 @@ impl Ip {
         self.set(device, LinkAttribute::Address(mac.to_vec()))
     }
 
+    pub fn rename(&mut self, device: &str, name: &str) -> Result<()> {
+        self.set(device, LinkAttribute::IfName(name.to_owned()))
+    }
+
     pub fn set_mtu(&mut self, device: &str, mtu: u16) -> Result<()> {
         self.set(device, LinkAttribute::Mtu(mtu.into()))
     }

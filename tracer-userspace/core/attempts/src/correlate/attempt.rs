@@ -51,7 +51,7 @@ pub struct Attempt {
     pub last: Option<State>,
     /// The observations, in order.
     pub observations: Vec<Observation>,
-    /// Dropped frames of this connection whose receiver does not have their link-layer address.
+    /// Dropped frames of this connection with a link-layer address that is not the receiver's.
     pub for_other_hosts: Vec<(u64, PacketDrop)>,
     /// Segments retransmitted while connecting / afterwards.
     pub retransmits: (u32, u32),
@@ -388,7 +388,7 @@ impl Attempt {
         seen!(self, KubeletProbe).last().map(|(time, probe)| (time, &**probe))
     }
 
-    /// The SYN reached a listener whose queue was full.
+    /// The SYN reached a listener with a full queue.
     pub fn queue_full(&self, queue: ListenQueue) -> Option<(u64, &QueueFull)> {
         seen!(self, QueueFull).find(|(_, full)| full.queue == queue)
     }

@@ -17,7 +17,7 @@ pub struct KnownPods {
     by_host: BTreeMap<IpAddr, Vec<usize>>,
     /// The pods with a network namespace of their own.
     by_netns: BTreeMap<Netns, usize>,
-    /// The pods whose probes or lifecycle handlers may dial an address that is in no list.
+    /// The pods with probes or lifecycle handlers that may dial an address that is in no list.
     unlisted_addr: Vec<usize>,
     handler_ports: BTreeSet<u16>,
     have_specs: bool,
@@ -68,7 +68,7 @@ impl KnownPods {
         self.places(addr).iter().map(|place| &self.all[*place])
     }
 
-    /// The pod with this address and a network namespace of its own. Of several, the one whose name is known. `None` if
+    /// The pod with this address and a network namespace of its own. Of several, the one with a known name. `None` if
     /// several are left.
     pub fn only_at(&self, addr: IpAddr) -> Option<&Pod> {
         let own = || self.at(addr).filter(|pod| !pod.host_network);
@@ -87,7 +87,7 @@ impl KnownPods {
         all.all(|netns| netns == first).then_some(first)
     }
 
-    /// The pods whose probes or lifecycle handlers may dial this address.
+    /// The pods with probes or lifecycle handlers that may dial this address.
     pub fn connected_at(&self, addr: IpAddr) -> impl Iterator<Item = &Pod> {
         let named = self.by_host.get(&addr).into_iter().flatten();
         let mut places: Vec<usize> =

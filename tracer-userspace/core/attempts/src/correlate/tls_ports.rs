@@ -14,7 +14,7 @@ pub struct TlsPorts {
     /// The last ClientHello, by port, the listener's namespace if known, and address.
     hellos: Recent<(u16, Option<Netns>, IpAddr), u64, MAX>,
     answers: Recent<SocketAddr, u64, MAX>,
-    /// Ports whose last answer to a ClientHello was not TLS: a ClientHello there shows nothing.
+    /// Ports that last answered a ClientHello with something else than TLS: a ClientHello there shows nothing.
     plain: Recent<SocketAddr, (), MAX>,
 }
 

@@ -90,7 +90,7 @@ impl<'a> Matched<'a> {
         let Some(redirected) = self.attempt.redirected.filter(|_| self.attempt.redirect_status().is_some()) else {
             return false;
         };
-        if self.attempt.kubelet().is_some_and(|(_, reported)| reported.says == ProbeOutput::TooManyRedirects) {
+        if self.attempt.kubelet().is_some_and(|(_, reported)| reported.reason == ProbeOutput::TooManyRedirects) {
             return true;
         }
         let many = redirected.answers + 1 >= MOST_REDIRECTS;

@@ -36,7 +36,7 @@ impl<'a> Matched<'a> {
     pub fn mismatched_protocol(&self) -> Option<Protocol> {
         let (_, answer) = self.attempt.answer().filter(|(_, it)| is_beginning(self.attempt, it))?;
         let status_read =
-            self.attempt.kubelet().is_some_and(|(_, reported)| matches!(reported.says, ProbeOutput::Status(_)));
+            self.attempt.kubelet().is_some_and(|(_, reported)| matches!(reported.reason, ProbeOutput::Status(_)));
         if status_read || answer.status.is_some_and(|status| (200..400).contains(&status)) {
             return None;
         }
@@ -82,7 +82,7 @@ impl<'a> Matched<'a> {
     /// The answer to a ClientHello was not TLS: the first bytes show it, or the kubelet outcome if tracer did not read
     /// them. The bytes do not count if the port has answered in TLS before.
     pub fn is_without_tls(&self) -> bool {
-        let reported = || self.attempt.kubelet().is_some_and(|(_, reported)| reported.says == ProbeOutput::NotHttp);
+        let reported = || self.attempt.kubelet().is_some_and(|(_, reported)| reported.reason == ProbeOutput::NotHttp);
         match self.attempt.answer() {
             Some(_) => {
                 self.mismatched_protocol() == Some(Protocol::Tls)

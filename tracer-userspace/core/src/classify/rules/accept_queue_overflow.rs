@@ -14,9 +14,9 @@ pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
 /// A hook saw that this attempt's SYN arrived at a full queue.
 fn by_hook(case: &Case<'_>) -> Option<Finding> {
     let (time, met) = case.attempt.queue_full(ListenQueue::Accept).filter(|(time, _)| is_unanswered(case, *time))?;
-    let says = format!("the SYN met a listener with {} connections waiting, of {} allowed", met.waiting, met.backlog);
+    let text = format!("the SYN met a listener with {} connections waiting, of {} allowed", met.waiting, met.backlog);
     let fields = json!({ "waiting": met.waiting, "backlog": met.backlog, "netns": met.netns });
-    let seen = evidence(Hook::TcpConnRequest.name(), time, says, fields);
+    let seen = evidence(Hook::TcpConnRequest.name(), time, text, fields);
     Some(finding(case, seen, (met.waiting, met.backlog), met.netns))
 }
 
@@ -51,7 +51,7 @@ pub(super) fn listeners<'a>(case: &Case<'a>) -> Option<(u64, Vec<&'a ListenerSta
 
 /// Evidence of the queue of a listener, by an inspection.
 pub(super) fn of_queue(time: u64, listener: &ListenerState) -> Evidence {
-    let says = format!(
+    let text = format!(
         "the listener {} has {} connections waiting to be accepted, of {} allowed{}",
         listener.addr,
         listener.waiting,
@@ -62,7 +62,7 @@ pub(super) fn of_queue(time: u64, listener: &ListenerState) -> Evidence {
     if let Some(half_open) = listener.half_open {
         fields["half_open"] = half_open.into();
     }
-    evidence("sock_diag", time, says, fields)
+    evidence("sock_diag", time, text, fields)
 }
 
 fn finding(case: &Case<'_>, seen: Evidence, (waiting, backlog): (u32, u32), netns: Option<Netns>) -> Finding {

@@ -10,9 +10,8 @@ use tracer_model::event::{Answer, AnswerKind, ProbeOutput};
 
 pub(in super::super) const HANDLER: &str = "The network from the kubelet to the pod works. Find what the health handler checks: it may depend on something that the pod cannot reach. Read the application's log of that moment";
 const NO_HTTP: &str = "The probe asks in HTTP and the port speaks something else: correct the probe's port or scheme, or use tcpSocket or grpc";
-const SPEAKS_FIRST: &str = "something that is not HTTP, before the probe had sent its request: the server speaks first, as SMTP, SSH, FTP and MySQL servers do";
-const NOT_AN_HTTP_PORT: &str =
-    "Correct the probe's port, or use tcpSocket: the server on this port does not speak HTTP";
+const SPEAKS_FIRST: &str = "something that is not HTTP, before the probe had sent its request: the server speaks first, as SMTP, SSH, FTP, MySQL and many gRPC servers do";
+const NOT_AN_HTTP_PORT: &str = "Correct the probe's port, or use tcpSocket, or grpc for a gRPC server: the server on this port does not speak HTTP/1";
 const NO_HTTPS: &str = "The probe asks in HTTPS and the port speaks something else: set its scheme to HTTP if the port speaks plain HTTP, correct the port, or use tcpSocket or grpc";
 
 const NEITHER_TLS_NOR_HTTP: &str =
@@ -70,11 +69,11 @@ fn by_outcome(case: &Case<'_>) -> Option<Finding> {
     if case.attempt.received().is_some_and(|n| n == 0) {
         return None;
     }
-    let (says, fix) = answer_text(reported.says, case.matched.scheme().as_deref())?;
+    let (text, fix) = answer_text(reported.reason, case.matched.scheme().as_deref())?;
     let dst = case.attempt.flow.dst;
-    let summary = format!("{dst} was reached and answered: {says}, as the kubelet read it");
+    let summary = format!("{dst} was reached and answered: {text}, as the kubelet read it");
     let found = Finding::failure(Cause::AppStatusFailure, vec![of_outcome(reported)], summary, with_fix(case, fix));
-    let status = if let ProbeOutput::Status(status) = reported.says { Some(status) } else { None };
+    let status = if let ProbeOutput::Status(status) = reported.reason { Some(status) } else { None };
     Some(sidecar::add(case, status, found.with_confidence(Confidence::Likely)))
 }
 
@@ -94,8 +93,8 @@ pub(super) fn shows_certificate(dst: SocketAddr) -> Command {
 
 /// The answer by the kubelet outcome, as text, and its fix. `None` if the outcome tells nothing about an answer.
 /// With scheme `https`, `NotHttp` means that the port speaks no TLS, or something else than HTTP in it.
-pub(in super::super) fn answer_text(says: ProbeOutput, scheme: Option<&str>) -> Option<(String, &'static str)> {
-    match says {
+pub(in super::super) fn answer_text(reason: ProbeOutput, scheme: Option<&str>) -> Option<(String, &'static str)> {
+    match reason {
         ProbeOutput::Status(status) => Some((format!("HTTP status {status}"), HANDLER)),
         ProbeOutput::NotServing => Some(("a health status other than SERVING".to_owned(), HANDLER)),
         ProbeOutput::NoHealthService => Some(("that it has no gRPC health service".to_owned(), NO_HEALTH_SERVICE)),
@@ -121,12 +120,12 @@ fn by_answer(case: &Case<'_>) -> Option<Finding> {
     if !enrich::is_beginning(case.attempt, answer) {
         return None;
     }
-    let (says, fix) = failure_of(case, answer)?;
+    let (text, fix) = failure_of(case, answer)?;
     let dst = case.attempt.flow.dst;
     let took = ms(time.saturating_sub(case.attempt.started));
-    let summary = format!("{dst} was reached and answered after {took}: {says}");
+    let summary = format!("{dst} was reached and answered after {took}: {text}");
     let fields = json!({ "status": answer.status, "kind": answer.kind });
-    let seen = evidence(Hook::CgroupSkb.name(), time, says, fields);
+    let seen = evidence(Hook::CgroupSkb.name(), time, text, fields);
     let found = Finding::failure(Cause::AppStatusFailure, vec![seen], summary, with_fix(case, fix));
     let found = weaken_if_redirected(case, found);
     Some(sidecar::add(case, answer.status.filter(|_| answer.kind == AnswerKind::Http), found))

@@ -4,6 +4,7 @@ use super::super::sidecar;
 use super::app_status_failure::GRPC_IN_PLAIN;
 use super::mid_stream_rst::is_close;
 use super::probe_misconfigured::is_unanswered_grpc;
+use super::tls_handshake_slow::{doubt_of_https, or_in_plain};
 use super::*;
 use tracer_model::event::{KubeletProbe, ProbeOutput, State};
 
@@ -39,10 +40,11 @@ pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
         false => format!("took the request and closed the connection after {after} without a byte of an answer"),
     };
     let may_be_tls = grpc && !process_ended;
+    let not_tls = doubt_of_https(case).filter(|_| !process_ended && !before_request);
     let or = match (before_request, may_be_tls) {
         (true, _) => REDIRECTED,
         (_, true) => NOT_GRPC,
-        _ => "",
+        _ => not_tls.unwrap_or_default(),
     };
     let summary = format!("{} {what}{how}{or}", attempt.flow.dst);
     let mut seen = vec![of_state(ended, state)];
@@ -55,6 +57,8 @@ pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
         let text = format!("If the port speaks TLS: {GRPC_IN_PLAIN}. If it does not: {}", fix.text);
         let check = Command::on_node(format!("openssl s_client -connect {dst} -alpn h2 </dev/null"));
         Remediation::from(text).run([check]).run(fix.commands)
+    } else if not_tls.is_some() {
+        or_in_plain(case, fix)
     } else {
         fix
     };
@@ -75,7 +79,7 @@ fn cut_by_outcome<'a>(case: &Case<'a>) -> Option<&'a KubeletProbe> {
     let attempt = case.attempt;
     let began = attempt.received().is_some_and(|n| n > 0) && !case.matched.is_no_answer();
     let (_, outcome) = attempt.kubelet().filter(|_| began)?;
-    (outcome.says == ProbeOutput::Network).then_some(outcome)
+    (outcome.reason == ProbeOutput::Network).then_some(outcome)
 }
 
 fn cut_answer(case: &Case<'_>, (ended, state): (u64, &State), outcome: &KubeletProbe) -> Finding {
@@ -99,8 +103,8 @@ fn listener_ended(case: &Case<'_>, ended: u64) -> Option<Evidence> {
     let (at, end) = case.node.listener_end(case.attempt.netns?, case.attempt.flow.dst)?;
     let at = *at;
     (at.abs_diff(ended) < TOGETHER_NS).then(|| {
-        let says = format!("{} stopped listening on port {}", end.actor, end.addr.port());
-        evidence(Hook::InetSockSetState.name(), at, says, json!({ "pid": end.actor.pid, "netns": end.netns }))
+        let text = format!("{} stopped listening on port {}", end.actor, end.addr.port());
+        evidence(Hook::InetSockSetState.name(), at, text, json!({ "pid": end.actor.pid, "netns": end.netns }))
     })
 }
 
@@ -121,12 +125,12 @@ mod tests {
     /// `unexpected EOF`: the header or a part of the body came.
     #[test]
     fn a_close_in_the_middle_of_an_answer_needs_the_kubelet_outcome() {
-        let decided = |says: Option<ProbeOutput>| {
+        let decided = |reason: Option<ProbeOutput>| {
             let mut stream = Stream::new();
             stream.http_readiness().connect().established().answer(AnswerKind::Http, Some(200));
             stream.state(TcpState::Established, TcpState::CloseWait, 0, (100, 101, 81));
             stream.own(|it| _ = it.state(TcpState::CloseWait, TcpState::LastAck, 0, (100, 101, 81))).wait_ms(1);
-            says.into_iter().for_each(|says| _ = stream.kubelet(says));
+            reason.into_iter().for_each(|reason| _ = stream.kubelet(reason));
             stream.settles().causes()
         };
         assert_eq!(decided(Some(ProbeOutput::Network)), ["closed_without_answer"]);
@@ -150,6 +154,20 @@ mod tests {
     fn the_evidence_does_not_count_the_fin_as_a_byte() {
         let stream = Stream::new().connect().established().server_closes((100, 101, 1)).clone();
         assert_eq!(stream.verdict().evidence[0].fields["bytes_received"], 0);
+    }
+
+    /// A server that speaks plain HTTP may close when it reads a ClientHello.
+    #[test]
+    fn a_port_that_closes_on_a_client_hello_may_not_speak_tls() {
+        let closed = |probed: fn(&mut Stream) -> &mut Stream| {
+            let mut stream = Stream::new();
+            probed(&mut stream).connect().established().server_closes((300, 301, 1)).verdict()
+        };
+        let https = closed(Stream::https_readiness);
+        assert_eq!((https.cause.name(), https.confidence), ("closed_without_answer", Confidence::Proven));
+        assert_ends(&https.summary, "; perhaps the port does not speak TLS: no HTTPS probe was answered there");
+        assert_has(&https.remediation, &["ask it in plain (scheme HTTP)", "openssl s_client"]);
+        assert_lacks(&closed(Stream::http_readiness).remediation, &["TLS"]);
     }
 
     /// A proxy without its upstream closes each connection before the prober has sent a request.

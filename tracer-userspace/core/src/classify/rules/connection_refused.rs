@@ -138,8 +138,8 @@ fn pod_elsewhere(case: &Case<'_>, netns: Netns) -> Option<(String, Netns)> {
 /// Evidence that a process began to listen.
 pub(super) fn of_listener(began: u64, listen: &Listen) -> Evidence {
     let Listen { actor, addr, netns, .. } = listen;
-    let says = format!("{actor} began to listen on port {}", addr.port());
-    evidence(Hook::InetSockSetState.name(), began, says, json!({ "pid": actor.pid, "netns": netns }))
+    let text = format!("{actor} began to listen on port {}", addr.port());
+    evidence(Hook::InetSockSetState.name(), began, text, json!({ "pid": actor.pid, "netns": netns }))
 }
 
 /// A note for the fix: a listener on 127.0.0.1 gets no connections to another address.

@@ -15,13 +15,13 @@ pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
         let (times, micros) = (now.times.saturating_sub(before.times), now.micros.saturating_sub(before.micros));
         (times > 0).then_some((&now.cgroup, times, micros))
     })?;
-    let says = format!(
+    let text = format!(
         "{cgroup} was throttled {}, {:.1} ms in all, during the attempt",
         counted(times, "time"),
         micros as f64 / 1e3
     );
-    let seen = evidence("cpu.stat", time, says.clone(), json!({ "times": times, "throttled_ms": micros / 1000 }));
-    Some(Finding::likely(Cause::CpuThrottled, vec![seen], says, FIX))
+    let seen = evidence("cpu.stat", time, text.clone(), json!({ "times": times, "throttled_ms": micros / 1000 }));
+    Some(Finding::likely(Cause::CpuThrottled, vec![seen], text, FIX))
 }
 
 const FIX: &str = "Raise the CPU limit of the container, or remove it: the container was throttled during the attempt";
@@ -47,12 +47,12 @@ mod tests {
 
     #[test]
     fn throttling_comes_before_the_slow_response_in_evidence_and_fix() {
-        let says = |verdict: &Verdict| verdict.evidence.iter().map(|row| row.text.clone()).collect::<Vec<_>>();
+        let text = |verdict: &Verdict| verdict.evidence.iter().map(|row| row.text.clone()).collect::<Vec<_>>();
         let (held, free) = (slow(7), slow(0));
-        assert_eq!(says(&held)[0], "/kubepods/pod1 was throttled 7 times, 7.0 ms in all, during the attempt");
-        assert_eq!(says(&held)[1..], says(&free));
+        assert_eq!(text(&held)[0], "/kubepods/pod1 was throttled 7 times, 7.0 ms in all, during the attempt");
+        assert_eq!(text(&held)[1..], text(&free));
         let after = held.remediation.text.strip_prefix("Raise the CPU limit of the container, or remove it: ");
         assert!(after.is_some_and(|fix| fix.ends_with(&free.remediation.text)), "{}", held.remediation);
-        assert_has(&says(&slow(1))[0], &[" throttled 1 time, "]);
+        assert_has(&text(&slow(1))[0], &[" throttled 1 time, "]);
     }
 }

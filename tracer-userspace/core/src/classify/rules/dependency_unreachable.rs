@@ -16,7 +16,7 @@ pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
     let service = service_named(case, dst).map(|name| format!(" (Service {name})")).unwrap_or_default();
     let before = case.attempt.started.saturating_sub(time) / 1_000_000_000;
     let before = if before > 0 { format!(" (read {before} s before)") } else { String::new() };
-    let says = format!(
+    let text = format!(
         "{} of the pod to {dst}{service}: no answer, though the SYN was sent again {}",
         counted(u64::from(first.sockets), "connect"),
         counted(u64::from(first.retransmits), "time")
@@ -27,7 +27,7 @@ pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
     };
     let summary = format!("perhaps because the pod itself gets no answer from {dst}{service}{others}{before}");
     let fields = json!({ "dst": dst, "sockets": first.sockets, "retransmits": first.retransmits });
-    let seen = vec![evidence("sock_diag", time, says, fields)];
+    let seen = vec![evidence("sock_diag", time, text, fields)];
     Some(Finding::likely(Cause::DependencyUnreachable, seen, summary, fix(case, first)))
 }
 

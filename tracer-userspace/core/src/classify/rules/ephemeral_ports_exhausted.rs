@@ -49,8 +49,8 @@ fn reserved_range(case: &Case<'_>) -> Option<(u16, u16)> {
 fn by_connect(attempt: &Attempt) -> Option<Evidence> {
     let (time, failed) = attempt.connect_failed_at()?;
     let exhausted = failed.errno == libc::EADDRNOTAVAIL && failed.conn.is_some();
-    let says = format!("connect({}) found no free source port: EADDRNOTAVAIL", failed.dst);
-    exhausted.then(|| evidence(Hook::SysConnect.name(), time, says, json!({ "errno": failed.errno })))
+    let text = format!("connect({}) found no free source port: EADDRNOTAVAIL", failed.dst);
+    exhausted.then(|| evidence(Hook::SysConnect.name(), time, text, json!({ "errno": failed.errno })))
 }
 
 /// Without that hook: the socket closed and never had a port.

@@ -16,7 +16,7 @@ pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
     let (known, kind) = (device_name(case, seen, ifindex), &parent.kind);
     let name = known.map_or_else(|| format!("device {ifindex}"), str::to_owned);
     let parent = known.map_or("DEVICE", shell::link);
-    let says = format!("{} of the pod is a {kind} of {name}", link.name);
+    let text = format!("{} of the pod is a {kind} of {name}", link.name);
     let fields = json!({ "kind": kind, "parent_ifindex": ifindex, "netns": seen.netns });
     let summary = format!(
         "{target} is on {}, a {kind} of {name}, and the node resolves this address on {name} itself: a host does not reach a {kind} over the device under it",
@@ -34,7 +34,7 @@ pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
         ]
         .map(|command| run_in(case, case.attempt.netns, command)),
     );
-    let seen = vec![evidence("rtnetlink", time, says, fields), unresolved];
+    let seen = vec![evidence("rtnetlink", time, text, fields), unresolved];
     Some(Finding::likely(Cause::HostIsolatedLink, seen, summary, fix).until_answered())
 }
 
@@ -56,8 +56,8 @@ fn unresolved(case: &Case<'_>, time: u64, seen: &Inspection) -> Option<(u32, Evi
         return Some((device.ifindex, dropped));
     }
     let entry = seen.neighbour.as_ref().filter(|it| matches!(it.state.as_str(), "incomplete" | "failed"))?;
-    let says = format!("the neighbour entry of {} is {}", entry.addr, entry.state);
-    let read = evidence("neighbour", time, says, json!({ "state": entry.state, "ifindex": entry.ifindex }));
+    let text = format!("the neighbour entry of {} is {}", entry.addr, entry.state);
+    let read = evidence("neighbour", time, text, json!({ "state": entry.state, "ifindex": entry.ifindex }));
     (case.settled && silent(case)).then_some((entry.ifindex, read))
 }
 

@@ -21,9 +21,9 @@ fn request_left_too_little_time(case: &Case<'_>) -> Option<Finding> {
     let summary = format!(
         "the kubelet sent its request late: {dst} was reached in {reached}, and acknowledged the first bytes {idle} later; that was {left} before the kubelet closed at its timeout (timeoutSeconds {timeout_s})"
     );
-    let says = format!("the last segment of the connection, which acknowledged the request, came {left} before");
+    let text = format!("the last segment of the connection, which acknowledged the request, came {left} before");
     let fields = json!({ "quiet_ms": ended.saturating_sub(asked) / 1_000_000 });
-    let seen = evidence(Hook::InetSockSetState.name(), ended, says, fields);
+    let seen = evidence(Hook::InetSockSetState.name(), ended, text, fields);
     let state = of_state(ended, attempt.last.as_ref()?);
     let fix = Cause::KubeletDelayed.fix();
     Some(Finding::likely(Cause::KubeletDelayed, vec![seen, state], summary, fix))
@@ -31,7 +31,7 @@ fn request_left_too_little_time(case: &Case<'_>) -> Option<Finding> {
 
 /// The answer was in the prober's socket, and the kubelet did not read it.
 fn unread(case: &Case<'_>) -> Option<Finding> {
-    let (_, reported) = case.attempt.kubelet().filter(|(_, reported)| reported.says == ProbeOutput::Timeout)?;
+    let (_, reported) = case.attempt.kubelet().filter(|(_, reported)| reported.reason == ProbeOutput::Timeout)?;
     // With TLS or HTTP/2 the first bytes belong to a handshake, and show nothing about the answer.
     case.matched.expects_http().filter(|plain| *plain)?;
     let timeout_s = case.matched.timeout_s()?;
@@ -40,8 +40,8 @@ fn unread(case: &Case<'_>) -> Option<Finding> {
     let (when, confidence, arrived) = match case.attempt.answer() {
         Some((time, answer)) => {
             let took = time.saturating_sub(case.attempt.started);
-            let says = format!("the first bytes of the answer arrived {} after the connect", ms(took));
-            let seen = evidence(Hook::CgroupSkb.name(), time, says, json!({ "kind": answer.kind }));
+            let text = format!("the first bytes of the answer arrived {} after the connect", ms(took));
+            let seen = evidence(Hook::CgroupSkb.name(), time, text, json!({ "kind": answer.kind }));
             (took.saturating_add(LATE_NS) < timeout && is_final(answer)).then_some((
                 format!("after {}", ms(took)),
                 Confidence::Likely,
@@ -74,10 +74,10 @@ fn is_final(answer: &Answer) -> bool {
 mod tests {
     use crate::testing::*;
 
-    fn causes(answer_after_ms: u64, says: ProbeOutput) -> Vec<&'static str> {
+    fn causes(answer_after_ms: u64, reason: ProbeOutput) -> Vec<&'static str> {
         let mut stream = Stream::new();
         stream.http_readiness().connect().established().wait_ms(answer_after_ms).answer(AnswerKind::Http, Some(200));
-        stream.wait_ms(3000).closes((100, 101, 200)).kubelet(says).causes()
+        stream.wait_ms(3000).closes((100, 101, 200)).kubelet(reason).causes()
     }
 
     /// The pod is gone when the kubelet sends its FIN.

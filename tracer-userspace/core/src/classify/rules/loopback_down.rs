@@ -29,8 +29,8 @@ fn unanswered(case: &Case<'_>, netns: Netns) -> Option<Finding> {
     if lo.up || !silent || !case.settled || !case.node.owns(netns, attempt.flow.dst.ip()) {
         return None;
     }
-    let says = format!("link {} of the attempt's namespace is down", lo.name);
-    let seen = evidence("rtnetlink", ended, says, json!({ "ifindex": lo.ifindex, "name": lo.name, "up": lo.up }));
+    let text = format!("link {} of the attempt's namespace is down", lo.name);
+    let seen = evidence("rtnetlink", ended, text, json!({ "ifindex": lo.ifindex, "name": lo.name, "up": lo.up }));
     Some(finding(case, netns, seen, Confidence::Likely))
 }
 

@@ -21,7 +21,7 @@ pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
     let reported = attempt
         .kubelet()
         .map(|(_, reported)| reported)
-        .filter(|reported| partial && reported.says == ProbeOutput::Network);
+        .filter(|reported| partial && reported.reason == ProbeOutput::Network);
     let only_connects = case.matched.only_connects();
     // The RST counts as well if the prober still waited for the rest of the answer.
     let cut = partial && case.matched.is_cut_short();

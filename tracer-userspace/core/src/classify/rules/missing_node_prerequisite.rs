@@ -126,13 +126,13 @@ fn by_base_policy(case: &Case<'_>) -> Option<Finding> {
     let (time, found) = case.node.finding("base_policy", |f| {
         f.status >= Status::Warn && f.fields.get("hook").and_then(|it| it.as_str()) == Some(hook)
     })?;
-    let says = format!("doctor, base_policy: {}", found.observed);
-    let seen = evidence("doctor", time, says.clone(), json!({ "check": found.check, "status": found.status }));
+    let text = format!("doctor, base_policy: {}", found.observed);
+    let seen = evidence("doctor", time, text.clone(), json!({ "check": found.check, "status": found.status }));
     let by_check = |fix: &Remediation| {
         Remediation::from("Do what `tracer doctor --check base_policy` says").run(fix.commands.clone())
     };
     let fix = found.remediation.as_ref().map_or_else(|| Cause::MissingNodePrerequisite.fix(), by_check);
-    Some(Finding::likely(Cause::MissingNodePrerequisite, vec![seen], says, fix))
+    Some(Finding::likely(Cause::MissingNodePrerequisite, vec![seen], text, fix))
 }
 
 #[cfg(test)]

@@ -41,12 +41,12 @@ fn sent_again(case: &Case<'_>) -> Option<Finding> {
     }
     let content = if last.by_target { "the target's answer" } else { "the request" };
     let payload = last.payload.unwrap_or_default();
-    let says = format!(
+    let text = format!(
         "segments of {content} ({payload} bytes) were sent again {} times without an acknowledgement",
         large.len()
     );
     let mut seen =
-        vec![evidence(Hook::TcpRetransmit.name(), time, says, json!({ "payload": payload, "times": large.len() }))];
+        vec![evidence(Hook::TcpRetransmit.name(), time, text, json!({ "payload": payload, "times": large.len() }))];
     seen.extend(attempt.last.as_ref().map(|state| of_state(ended, state)));
     let found = finding(case, seen, &format!("large segments of {content} ({payload} bytes) do not arrive"));
     Some(found.with_confidence(Confidence::Likely).resting_on(&[Hook::KfreeSkb]))

@@ -246,22 +246,22 @@ mod tests {
     /// A rule of kube-proxy without `ctstate NEW` matches the answer of another pod, too: the answer goes to that port.
     #[test]
     fn a_rule_for_a_node_port_without_endpoints_stops_the_answer() {
-        let reported = |flags: TcpFlags, chain: &str, verdict: RuleVerdict, says: &str| {
-            let rule = FirewallRule { comment: Some(says.into()), ..rule(chain, verdict) };
+        let reported = |flags: TcpFlags, chain: &str, verdict: RuleVerdict, text: &str| {
+            let rule = FirewallRule { comment: Some(text.into()), ..rule(chain, verdict) };
             let mut stream = Stream::new();
             stream.connect().drop(flags, "NETFILTER_DROP", NODE).push(firewall(NODE, vec![rule])).wait_ms(5).tick();
             stream.gives_up().last_verdict()
         };
         let chain = "KUBE-EXTERNAL-SERVICES";
-        for (verdict, says) in
+        for (verdict, text) in
             [(RuleVerdict::Reject, "has no endpoints"), (RuleVerdict::Drop, "has no local endpoints")]
         {
-            let taken = reported(SYN_ACK, chain, verdict, &format!("kube-system/dashboard:https {says}"));
+            let taken = reported(SYN_ACK, chain, verdict, &format!("kube-system/dashboard:https {text}"));
             assert_eq!((taken.cause.name(), taken.confidence), ("nodeport_ephemeral_collision", Confidence::Proven));
             let words = "source port 40000 of this attempt to 10.88.0.2:8080 is the NodePort of Service kube-system/dashboard:https";
             assert_has(&taken.summary, &[words, "the SYN-ACK 10.88.0.2:8080 -> 10.88.0.1:40000"]);
             assert_has(&taken.remediation, &["Reserve the NodePorts"]);
-            let to_service = reported(SYN, chain, verdict, &format!("kube-system/dashboard:https {says}"));
+            let to_service = reported(SYN, chain, verdict, &format!("kube-system/dashboard:https {text}"));
             assert_eq!(to_service.cause.name(), "service_no_endpoints");
         }
         assert_eq!(reported(SYN_ACK, "INPUT", RuleVerdict::Drop, "no guests").cause.name(), "firewall_drop");

@@ -28,7 +28,7 @@ fn redirect_loop(case: &Case<'_>) -> Option<Finding> {
     let attempt = case.attempt;
     let redirected = attempt.redirected.filter(|_| case.matched.is_redirect_loop())?;
     let (time, status) = (attempt.answer()?.0, attempt.redirect_status()?);
-    let outcome = attempt.kubelet().map(|(_, it)| it).filter(|it| it.says == ProbeOutput::TooManyRedirects);
+    let outcome = attempt.kubelet().map(|(_, it)| it).filter(|it| it.reason == ProbeOutput::TooManyRedirects);
     let answers = redirected.answers + 1;
     let summary = format!(
         "the probe of {} was answered with {answers} redirects in a row within {} (the last by {}, with status {status}): they lead in a circle",
@@ -76,7 +76,7 @@ fn redirect_to_tls(case: &Case<'_>) -> Option<Finding> {
     let ((ended, _), _) = (attempt.ended?, attempt.established?);
     let (_, outcome) = attempt.kubelet()?;
     // A server that speaks TLS there, too, and was late can also cause silence or a close.
-    let is_not_http = outcome.says == ProbeOutput::NotHttp;
+    let is_not_http = outcome.reason == ProbeOutput::NotHttp;
     let asked = outcome.scheme() == Some("https") && outcome.dst == Some(attempt.flow.dst);
     let both = case.node.tls.answer(attempt.flow.dst).is_some();
     if !is_not_http || !asked || both || case.matched.expects_http() != Some(true) {
@@ -237,12 +237,12 @@ mod tests {
     /// The application redirects all plain HTTP to https:// on the same port (Django's `SECURE_SSL_REDIRECT`).
     #[test]
     fn a_redirect_to_https_on_the_same_port_is_named() {
-        let decided = |scheme: &str, why: &str, says: ProbeOutput, answer: Option<u16>| {
+        let decided = |scheme: &str, why: &str, reason: ProbeOutput, answer: Option<u16>| {
             let mut stream = Stream::new();
             answered(stream.http_readiness(), 302).again(8).connect().established();
             answer.into_iter().for_each(|status| _ = stream.answer(AnswerKind::Http, Some(status)));
             stream.wait_ms(990).closes((239, 240, answer.map_or(0, |_| 60))).wait_ms(5).tick();
-            stream.kubelet_with(says, |it| {
+            stream.kubelet_with(reason, |it| {
                 it.output = Some(format!("Get \"{scheme}://10.88.0.2:8080\": {why}"));
                 it.dst = "10.88.0.2:8080".parse().ok();
             });

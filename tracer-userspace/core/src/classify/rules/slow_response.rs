@@ -16,7 +16,7 @@ fn closed_at_timeout(case: &Case<'_>) -> Option<Finding> {
     let elapsed = case.matched.timed_out_after_ns()?;
     case.matched.timeout_s()?;
     let lost = attempt.retransmits != (0, 0) || attempt.answer_lost() || !super::silent(case);
-    let read_failure = attempt.kubelet().is_some_and(|(_, reported)| reported.says.is_of_answer());
+    let read_failure = attempt.kubelet().is_some_and(|(_, reported)| reported.reason.is_of_answer());
     let has_other_cause = read_failure || case.matched.mismatched_protocol().is_some();
     if lost || has_other_cause || closed_late(case) {
         return None;
@@ -57,7 +57,7 @@ fn unfinished(case: &Case<'_>) -> Option<Finding> {
         Some(plain) => !plain,
         None => reported.scheme() == Some("https"),
     };
-    let what = match reported.says {
+    let what = match reported.reason {
         ProbeOutput::TimeoutInBody => "began to answer, but did not finish in time",
         ProbeOutput::Timeout if handshake || reported.is_rpc_timeout() => {
             "answered the handshake, but not the request in time"
@@ -354,9 +354,9 @@ mod tests {
 
     #[test]
     fn the_kubelet_outcome_goes_before_the_time() {
-        let reported = |says| {
+        let reported = |reason| {
             let mut stream = closed_after(Stream::https_readiness, 1_000);
-            stream.wait_ms(3).kubelet(says).wait_ms(10).tick().quoted()
+            stream.wait_ms(3).kubelet(reason).wait_ms(10).tick().quoted()
         };
         assert_eq!(reported(ProbeOutput::Timeout), [("slow_response", false)]);
         assert_eq!(reported(ProbeOutput::Status(503)), [("slow_response", false), ("app_status_failure", true)]);
@@ -397,12 +397,12 @@ mod tests {
     /// The prober was starved between the begin of its time and its connect.
     #[test]
     fn a_prober_that_connected_late_has_waited() {
-        let noted = |https: bool, ms: u64, says: Option<ProbeOutput>| {
+        let noted = |https: bool, ms: u64, reason: Option<ProbeOutput>| {
             let mut stream = Stream::new().http_readiness_over_tls(https).connect().established().wait_ms(ms).clone();
             stream.own(|stream| _ = stream.closes((100, 101, 0)));
             stream.wait_ms(5);
-            if let Some(says) = says {
-                stream.kubelet(says);
+            if let Some(reason) = reason {
+                stream.kubelet(reason);
             }
             let last = stream.wait_ms(10).tick().verdicts().pop()?.verdict;
             Some((last.cause.name(), last.confidence, last.summary.rsplit_once("; ").map(|(_, it)| it.to_owned())))

@@ -176,7 +176,7 @@ mod tests {
 
     #[test]
     fn a_server_that_cannot_run_is_the_cause_of_its_silence() {
-        for (server, says, fix) in [
+        for (server, text, fix) in [
             (frozen(7), "app (pid 7), which is frozen by its cgroup", "echo 0 > /sys/fs/cgroup/pod/cgroup.freeze"),
             (stopped(7), "app (pid 7), which is stopped by a signal", "kill -CONT 7"),
             (process(7, |it| it.tasks.traced = 2), "which is held by a debugger", "grep TracerPid /proc/7/status"),
@@ -186,7 +186,7 @@ mod tests {
             assert_eq!(stream.causes(), ["target_frozen"]);
             let verdict = stream.verdict();
             assert_eq!((verdict.confidence, verdict.also.as_slice()), (Confidence::Likely, [].as_slice()));
-            assert_has(&verdict.summary, &[says]);
+            assert_has(&verdict.summary, &[text]);
             assert_ends(&verdict.summary, ": 100 bytes of the request lie unread");
             assert_has(&verdict.remediation, &[fix]);
         }
@@ -257,15 +257,21 @@ mod tests {
 
     #[test]
     fn a_full_queue_of_a_stopped_server_is_target_frozen() {
-        let causes = |server: ServerProcess| {
+        let causes_of = |server: ServerProcess, is_seen: bool| {
             let mut stream = Stream::new();
-            stream.connect().wait_ms(200).inspection(|seen| {
+            stream.connect();
+            if is_seen {
+                stream.queue_full(ListenQueue::Accept);
+            }
+            stream.wait_ms(200).inspection(|seen| {
                 seen.listeners = Some(vec![listener(2, 1)]);
                 seen.serving = Some(Box::new(Serving { processes: vec![server], ..Serving::default() }));
             });
             stream.gives_up().causes()
         };
-        assert_eq!(causes(stopped(7)), ["target_frozen"]);
-        assert_eq!(causes(running(7)), ["accept_queue_overflow"]);
+        for is_seen in [false, true] {
+            assert_eq!(causes_of(stopped(7), is_seen), ["target_frozen"], "a hook showed the full queue: {is_seen}");
+            assert_eq!(causes_of(running(7), is_seen), ["accept_queue_overflow"]);
+        }
     }
 }

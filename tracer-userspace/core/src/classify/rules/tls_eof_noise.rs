@@ -121,15 +121,15 @@ mod tests {
     /// An HTTPS probe of a port that speaks plain HTTP: its ClientHello does not show that the port speaks TLS.
     #[test]
     fn a_port_that_answers_tls_in_plain_does_not_speak_it() {
-        let touched = |kind: Option<AnswerKind>, says: Option<ProbeOutput>| {
+        let touched = |kind: Option<AnswerKind>, reason: Option<ProbeOutput>| {
             let mut stream = Stream::new();
             stream.https_readiness().push(hello(None, "10.88.0.2:8080")).connect().established();
             if let Some(kind) = kind {
                 stream.answer(kind, None);
             }
             stream.closes((300, 301, 103));
-            if let Some(says) = says {
-                stream.kubelet(says);
+            if let Some(reason) = reason {
+                stream.kubelet(reason);
             }
             stream.wait_ms(300).tcp_readiness().again(9).connect().established().closes((0, 1, 0));
             stream.causes().contains(&"tls_eof_noise")

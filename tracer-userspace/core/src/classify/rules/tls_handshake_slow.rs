@@ -16,7 +16,7 @@ pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
     let Wait { waited, late } = measure_wait(case, established, ended);
     let in_silence = late.is_empty();
     let late = format!("{late}{}", prober_late(case));
-    let doubt = if case.node.tls.answer(attempt.flow.dst).is_some() { "" } else { MAY_NOT_SPEAK_TLS };
+    let doubt = doubt(case);
     let summary = format!(
         "{} was reached in {} and took the ClientHello; no byte came back in {}{}{late}{doubt}",
         attempt.flow.dst,
@@ -29,12 +29,7 @@ pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
             "Raise the timeout of {client}, give the target CPU (a TLS handshake is expensive), or look for an entropy, certificate or OCSP look-up in the handshake"
         )
     });
-    let remediation = if doubt.is_empty() {
-        remediation
-    } else {
-        let in_plain = |text: &str| format!("{text} If the port does not speak TLS, ask it in plain (scheme HTTP).");
-        remediation.reword(in_plain).run([shows_certificate(attempt.flow.dst)])
-    };
+    let remediation = if doubt.is_empty() { remediation } else { or_in_plain(case, remediation) };
     let found = Finding::failure(Cause::TlsHandshakeSlow, vec![of_state(ended, state)], summary, remediation);
     let mut found = Finding { in_silence, ..found };
     serving::add(case, &mut found);
@@ -44,6 +39,24 @@ pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
 
 /// No client has got an answer in TLS at that port. A plain server that reads lines waits for the end of one.
 const MAY_NOT_SPEAK_TLS: &str = "; perhaps the port does not speak TLS: no HTTPS probe was answered there";
+
+/// A clause if it is not known that the port speaks TLS; else empty.
+fn doubt(case: &Case<'_>) -> &'static str {
+    if case.node.tls.answer(case.attempt.flow.dst).is_some() { "" } else { MAY_NOT_SPEAK_TLS }
+}
+
+/// The same clause for an attempt that is surely an HTTPS probe.
+pub(super) fn doubt_of_https(case: &Case<'_>) -> Option<&'static str> {
+    let is_https = case.matched.scheme().as_deref() == Some("https");
+    Some(doubt(case)).filter(|doubt| is_https && !doubt.is_empty())
+}
+
+pub(super) fn or_in_plain(case: &Case<'_>, fix: Remediation) -> Remediation {
+    let in_plain = |text: &str| {
+        format!("{}. If the port does not speak TLS, ask it in plain (scheme HTTP).", text.trim_end_matches('.'))
+    };
+    fix.reword(in_plain).run([shows_certificate(case.attempt.flow.dst)])
+}
 
 /// All probes that this attempt can be speak HTTPS; or a ClientHello arrived at the listener meanwhile.
 fn speaks_tls(case: &Case<'_>) -> bool {

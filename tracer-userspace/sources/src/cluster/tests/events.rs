@@ -143,7 +143,7 @@ async fn an_event_becomes_a_fact_once_for_each_count() {
                     break reported;
                 }
             };
-            assert_eq!((reported.event_count, reported.says), (Some(count), ProbeOutput::Status(503)));
+            assert_eq!((reported.event_count, reported.reason), (Some(count), ProbeOutput::Status(503)));
         }
     };
     kept_fresh.run_until(run).await;

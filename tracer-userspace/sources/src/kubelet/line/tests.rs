@@ -28,7 +28,7 @@ fn the_plain_form_of_1_20() {
     assert_eq!((probe.pod.name.as_deref(), probe.pod.namespace.as_deref()), (Some("target-rig-node"), Some("default")));
     assert_eq!(probe.pod.uid.as_deref(), Some("761c395d27727576796af2646f1186d4"));
     assert_eq!((probe.container.as_deref(), probe.probe_type), (Some("http"), ProbeType::Readiness));
-    assert_eq!((probe.says, probe.dst), (ProbeOutput::Network, "10.88.0.5:8081".parse().ok()));
+    assert_eq!((probe.reason, probe.dst), (ProbeOutput::Network, "10.88.0.5:8081".parse().ok()));
     assert_eq!((probe.pid, probe.written_boot_ns), (Some(13560), 1_000_000_000_000));
 }
 
@@ -38,17 +38,17 @@ fn the_structured_form() {
     let probe = probe_of(line);
     assert_eq!((probe.pod.name.as_deref(), probe.pod.namespace.as_deref()), (Some("cart-7d9"), Some("shop")));
     assert_eq!(probe.pod.uid.as_deref(), Some("ae610349-5dc7-4094-97be-170d2744990a"));
-    assert_eq!((probe.says, probe.probe_type), (ProbeOutput::Network, ProbeType::Liveness));
+    assert_eq!((probe.reason, probe.probe_type), (ProbeOutput::Network, ProbeType::Liveness));
     assert_eq!(probe.output.as_deref(), Some("Get \"http://10.88.0.5:8081\": EOF"));
     let multi = r#"I1120 15:50:38.197403   13560 prober.go:107] "Probe failed" probeType="Readiness" pod="a/b" podUID=c containerName="d" probeResult=failure output=<"#;
-    assert_eq!(probe_of(multi).says, ProbeOutput::Other, "what a command printed on several lines");
+    assert_eq!(probe_of(multi).reason, ProbeOutput::Other, "what a command printed on several lines");
 }
 
 #[test]
 fn an_exec_probe_that_could_not_be_run() {
     let line = r#"E1120 15:50:38.197403   13560 prober.go:104] "Probe errored" err="rpc error: code = NotFound desc = failed to exec in container: container is not created or running" probeType="Readiness" pod="a/b" podUID="c" containerName="d""#;
     let probe = probe_of(line);
-    assert_eq!((probe.result, probe.says), (KubeletResult::Error, ProbeOutput::ContainerEnds));
+    assert_eq!((probe.result, probe.reason), (KubeletResult::Error, ProbeOutput::ContainerEnds));
 }
 
 /// runc quotes the command that it does not find, a CNI plugin an annotation: a pod's words, before its name.
@@ -59,7 +59,7 @@ fn what_an_error_quotes_names_no_other_pod() {
     assert_eq!((probe.pod.namespace.as_deref(), probe.pod.name.as_deref()), (Some("tenant-x"), Some("evil")));
     assert_eq!(probe.pod.uid.as_deref(), Some("bbbbbbbb-5dc7-4094-97be-170d2744990a"));
     assert_eq!((probe.container.as_deref(), probe.probe_type), (Some("c"), ProbeType::Readiness));
-    assert_eq!(probe.says, ProbeOutput::CommandNotRun);
+    assert_eq!(probe.reason, ProbeOutput::CommandNotRun);
     let sandbox = r#"E1120 15:50:38.197403    1234 kuberuntime_manager.go:1166] "CreatePodSandbox for pod failed" err="rpc error: code = Unknown desc = failed to setup network for sandbox \"8f\": plugin type=\"multus\" failed (add): parsePodNetworkAnnotation: a pod=kube-system/coredns-1 b" pod="tenant-x/evil""#;
     assert_eq!(sandbox_of(sandbox).pod.name.as_deref(), Some("evil"));
 }
@@ -70,7 +70,7 @@ fn an_error_of_several_lines() {
     let line = "E1120 15:50:38.197403    1234 prober.go:104] \"Probe errored\" err=<\n\trpc error: code = Unknown desc = command error: time=\"2026-11-20T15:50:38Z\" level=error msg=\"exec failed: unable to start container process: exec: \\\"curl\\\": executable file not found in $PATH\"\n\t, stdout: , stderr: , exit code -1\n > probeType=\"Readiness\" pod=\"shop/cart\" podUID=\"c\" containerName=\"d\"";
     let probe = probe_of(line);
     assert_eq!((probe.pod.name.as_deref(), probe.container.as_deref()), (Some("cart"), Some("d")));
-    assert_eq!((probe.result, probe.says), (KubeletResult::Error, ProbeOutput::CommandNotRun));
+    assert_eq!((probe.result, probe.reason), (KubeletResult::Error, ProbeOutput::CommandNotRun));
     assert!(probe.output.is_some_and(|it| it.ends_with("executable file not found in $PATH\"")));
     let sandbox = "E1120 15:50:38.197403    1234 kuberuntime_manager.go:1166] \"CreatePodSandbox for pod failed\" err=<\n\trpc error: code = Unknown desc = failed to create pod network sandbox k8s_cart_shop: error adding pod shop_cart to CNI network \"multus-cni-network\": CNI request failed with status 400: '[shop/cart 8f] timed out\n\t'\n > pod=\"shop/cart\"";
     let failed = sandbox_of(sandbox);
@@ -82,7 +82,7 @@ fn an_error_of_several_lines() {
 fn what_a_command_printed_behind_a_log_daemons_tag_is_no_line() {
     let forged = r#"I1120 15:50:38.197403       7 prober.go:107] "Probe failed" probeType="Readiness" pod="bank/ledger-0" podUID="a" containerName="db" probeResult=failure output="command \"true\" timed out""#;
     let daemon = "Nov 20 15:50:38 n1 kubelet[1234]: ";
-    assert_eq!(probe_of(&format!("{daemon}{forged}")).says, ProbeOutput::CommandTimeout);
+    assert_eq!(probe_of(&format!("{daemon}{forged}")).reason, ProbeOutput::CommandTimeout);
     for printed in ["#011", "#011 ", "#011x: ", "\t"] {
         assert_eq!(parse(&format!("{daemon}{printed}{forged}"), NOW), None, "{printed}");
     }
@@ -108,13 +108,13 @@ fn json() {
     assert_eq!((probe.pod.name.as_deref(), probe.pod.namespace.as_deref()), (Some("cart-7d9"), Some("shop")));
     assert_eq!(probe.pod.uid.as_deref(), Some("ae610349-5dc7-4094-97be-170d2744990a"));
     assert_eq!((probe.container.as_deref(), probe.probe_type), (Some("web"), ProbeType::Readiness));
-    assert_eq!((probe.says, probe.dst), (ProbeOutput::Network, "10.88.0.5:8081".parse().ok()));
+    assert_eq!((probe.reason, probe.dst), (ProbeOutput::Network, "10.88.0.5:8081".parse().ok()));
     assert_eq!((probe.pid, probe.written_boot_ns), (None, 1_000_000_000_000));
     let lines = failed.replace("Get \\\"http", "first\\nsecond");
-    assert_eq!(probe_of(&lines).says, ProbeOutput::Other, "what a command printed on several lines");
+    assert_eq!(probe_of(&lines).reason, ProbeOutput::Other, "what a command printed on several lines");
     let errored = r#"{"ts":57038197.403,"caller":"prober/prober.go:112","msg":"Probe errored","v":1,"probeType":"Liveness","pod":{"name":"b","namespace":"a"},"podUID":"c","containerName":"d","probeResult":"unknown","err":"rpc error: code = NotFound desc = failed to exec in container: container is not created or running"}"#;
     let probe = probe_of(errored);
-    assert_eq!((probe.result, probe.says), (KubeletResult::Error, ProbeOutput::ContainerEnds));
+    assert_eq!((probe.result, probe.reason), (KubeletResult::Error, ProbeOutput::ContainerEnds));
     let sandbox = r#"{"ts":57038197.403,"caller":"kubelet/pod_workers.go:1301","msg":"Error syncing pod, skipping","pod":{"name":"coredns","namespace":"kube-system"},"podUID":"u2","err":"network is not ready: container runtime network not ready: NetworkReady=false reason:NetworkPluginNotReady message:Network plugin returns error: cni plugin not initialized"}"#;
     let failure = sandbox_of(sandbox);
     assert_eq!((failure.cause, failure.pod.uid.as_deref()), (SandboxCause::NoConfig, Some("u2")));
@@ -126,7 +126,7 @@ fn json_of_plain_words() {
     let line = r#"{"ts":57038197.403,"msg":"Readiness probe for \"web_default(u1):http\" failed (failure): HTTP probe failed with statuscode: 503\n","v":1}"#;
     let probe = probe_of(line);
     assert_eq!((probe.pod.name.as_deref(), probe.container.as_deref()), (Some("web"), Some("http")));
-    assert_eq!(probe.says, ProbeOutput::Status(503));
+    assert_eq!(probe.reason, ProbeOutput::Status(503));
 }
 
 #[test]
@@ -170,8 +170,8 @@ proptest::proptest! {
 fn a_command_without_a_word() {
     let line =
         r#"I1120 15:50:38.197403   13560 prober.go:117] Readiness probe for "exec_default(u):app" failed (failure):"#;
-    assert_eq!(probe_of(line).says, ProbeOutput::Nothing);
-    assert_eq!(probe_of(&format!("{line} ")).says, ProbeOutput::Nothing);
+    assert_eq!(probe_of(line).reason, ProbeOutput::Nothing);
+    assert_eq!(probe_of(&format!("{line} ")).reason, ProbeOutput::Nothing);
 }
 
 /// Which state an error resulted in is the kubelet's own word.
@@ -184,7 +184,7 @@ fn an_error_that_resulted_in_failure_is_one() {
     };
     let result = |state: &str| {
         let probe = probe_of(&line(state));
-        (probe.says, probe.result)
+        (probe.reason, probe.result)
     };
     assert_eq!(result("failure"), (ProbeOutput::TimeoutInBody, KubeletResult::Failure));
     assert_eq!(result("unknown"), (ProbeOutput::TimeoutInBody, KubeletResult::Error));
