@@ -124,6 +124,9 @@ fn describe_drop(case: &Case<'_>, drop: &PacketDrop) -> String {
         _ if is_on_wrong_bridge(case, drop) => {
             ": that bridge has other addresses, since a route or a mark led the SYN to a wrong device"
         }
+        _ if is_second_syn(drop) && case.attempt.established.is_some() => {
+            ": the target had taken an earlier SYN, and its SYN-ACK came late: the way between them is slow"
+        }
         _ if is_taken_by_another(case, drop) => {
             ": that namespace has the prober's address, too, and took the answer for its own"
         }
@@ -241,7 +244,7 @@ fn fix_of_drop(case: &Case<'_>, drop: &PacketDrop) -> Option<Remediation> {
             "Find the route or the mark that leads there, and correct it",
             format!("ip route get {} from {}", drop.flow.dst.ip(), drop.flow.src.ip()),
         ),
-        "NOT_SPECIFIED" if is_second_syn(drop) && outbound(case, drop) => (
+        "NOT_SPECIFIED" if is_second_syn(drop) && case.attempt.established.is_none() => (
             "Compare the pod's neighbour entry for the prober, or for its gateway, with the link-layer address of the node's link. Delete the entry if they differ",
             format!("ip neigh show {}", drop.flow.src.ip()),
         ),
@@ -479,6 +482,12 @@ mod tests {
             stream.inspection(|seen| seen.netns = holder).gives_up().verdict().summary
         };
         assert_has(&on_its_way(Some(POD)), &["another namespace has that address, and this one does not forward"]);
+        let mut slow = Stream::new();
+        slow.http_readiness().connect().wait_ms(900).syn_again().drop_with(SYN, POD, |drop| {
+            (drop.reason, drop.location) = (Some("NOT_SPECIFIED".into()), Some("tcp_v4_rcv".into()));
+        });
+        slow.wait_ms(125).established().closes((0, 1, 0)).wait_ms(50).tick();
+        assert_has(&slow.verdict().summary, &["its SYN-ACK came late"]);
         let again = Stream::new().connect().drop(SYN_ACK, "TCP_INVALID_SYN", NODE).gives_up().verdict();
         assert_has(&again.summary, &["it is a second SYN-ACK"]);
         assert_has(&on_its_way(None), &["the kernel there does not have the address"]);

@@ -12,8 +12,10 @@ pub(super) fn find(case: &Case<'_>) -> Option<Finding> {
     if !case.settled || !has_waited || !in_handshake(case) || !silent(case) {
         return None;
     }
-    let (time, drop) =
-        attempt.for_other_hosts.iter().find(|(_, drop)| is_at_destination(case, drop) && !is_copy(case, drop))?;
+    // An answer after the end is late, and the next attempt may have replaced the inspection that `is_copy` needs.
+    let in_time = |time: u64| attempt.ended.is_none_or(|(ended, _)| time <= ended);
+    let mut frames = attempt.for_other_hosts.iter().filter(|(time, _)| in_time(*time));
+    let (time, drop) = frames.find(|(_, drop)| is_at_destination(case, drop) && !is_copy(case, drop))?;
     let (to, place, device) = (drop.flow.dst.ip(), in_namespace(case, drop.netns), device(drop));
     let summary = format!(
         "the {} {} arrived{place} in a frame for another link-layer address than that of {device}: the sender's neighbour entry of {to} is wrong",
@@ -79,6 +81,13 @@ mod tests {
             stream.drop_on(SYN_ACK, "OTHERHOST", NODE, Some(device)).syn_again().gives_up().verdict().cause
         };
         assert_eq!((cause(2), cause(3)), (Cause::NeighbourFailure, Cause::Unexplained));
+    }
+
+    #[test]
+    fn a_frame_after_the_end_does_not_count() {
+        let mut stream = Stream::new();
+        stream.connect().syn_again().gives_up().wait_ms(10).drop(SYN_ACK, "OTHERHOST", NODE).settles();
+        assert!(!stream.causes().contains(&"neighbour_failure"));
     }
 
     #[test]
