@@ -23,7 +23,9 @@ pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
         Some(format!("; {words}"))
     };
     let why = killed.or_else(|| {
-        netns.and_then(|netns| listener_on_other_address(case, netns).or_else(|| pods_namespace(case, netns)))
+        let elsewhere = netns.and_then(|netns| listener_on_other_address(case, netns));
+        let listens = elsewhere.map(|listen| format!("; {} listens on {} only", listen.actor, listen.addr));
+        listens.or_else(|| pods_namespace(case, netns?))
     });
     let why = why.or_else(listens);
     let summary = format!(
@@ -39,7 +41,7 @@ pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
         format!("correct the port that {who} connects to, or have it try again if the process there only starts slowly")
     });
     let remediation =
-        format!("Let the process listen on {}{}, {otherwise}", dst.port(), where_to_listen(case, dst.ip()));
+        format!("Let the process listen on {}{}, {otherwise}", dst.port(), where_to_listen(case, netns, dst.ip()));
     let remediation = match netns.and_then(|netns| pod_elsewhere(case, netns)) {
         Some((pod, own)) => compare_namespaces(case, [netns, Some(own)], &pod, &remediation),
         None => Remediation::from(remediation),
@@ -143,8 +145,11 @@ pub(super) fn of_listener(began: u64, listen: &Listen) -> Evidence {
 }
 
 /// A note for the fix: a listener on 127.0.0.1 gets no connections to another address.
-fn where_to_listen(case: &Case<'_>, dst: IpAddr) -> &'static str {
+fn where_to_listen(case: &Case<'_>, netns: Option<Netns>, dst: IpAddr) -> &'static str {
+    let elsewhere = netns.and_then(|netns| listener_on_other_address(case, netns));
+    let only_ipv4 = dst.is_ipv6() && elsewhere.is_some_and(|it| it.addr.ip() == IpAddr::from([0, 0, 0, 0]));
     match dst.is_loopback() {
+        _ if only_ipv4 => " (on [::]: a listener on 0.0.0.0 gets no connections over IPv6)",
         true => "",
         false if case.node.has_pod(dst) => " (on the pod's address, not only 127.0.0.1)",
         false => " (on that address, not only 127.0.0.1)",
@@ -152,10 +157,10 @@ fn where_to_listen(case: &Case<'_>, dst: IpAddr) -> &'static str {
 }
 
 /// A process listens on that port, but on another address.
-fn listener_on_other_address(case: &Case<'_>, netns: Netns) -> Option<String> {
+fn listener_on_other_address<'a>(case: &Case<'a>, netns: Netns) -> Option<&'a Listen> {
     let dst = case.attempt.flow.dst;
     let (_, listen) = case.node.listeners.last(netns, dst.port()).filter(|(_, last)| last.begins)?;
-    (!serves(listen, dst.ip())).then(|| format!("; {} listens on {} only", listen.actor, listen.addr))
+    (!serves(listen, dst.ip())).then_some(listen)
 }
 
 /// The pod with the address is in another namespace. It is not known whether a process listens there.
@@ -252,6 +257,20 @@ fn dropped_syns<'a>(case: &Case<'a>) -> impl Iterator<Item = (u64, &'a PacketDro
 #[cfg(test)]
 mod tests {
     use crate::testing::*;
+
+    /// A server binds 0.0.0.0 in a cluster that probes over IPv6.
+    #[test]
+    fn a_listener_on_ipv4_only_does_not_serve_ipv6() {
+        let refused = |to: &str, bound: &str| {
+            let mut stream = Stream::to(to).http_readiness().pod_in(POD).clone();
+            stream.listens_on(POD, bound.parse().expect("an address"), true).connect().refused().verdict()
+        };
+        let ipv4 = refused("[fd00::2]:8080", "0.0.0.0:8080");
+        assert_has(&ipv4.summary, &["listens on 0.0.0.0:8080 only"]);
+        assert_has(&ipv4.remediation, &["(on [::]: a listener on 0.0.0.0 gets no connections over IPv6)"]);
+        assert_has(&refused("[fd00::2]:8080", "[::1]:8080").remediation, &["(on the pod's address"]);
+        assert_has(&refused("10.88.0.2:8080", "127.0.0.1:8080").remediation, &["not only 127.0.0.1"]);
+    }
 
     #[test]
     fn a_rst_without_a_socket_decides_before_it_arrives() {
