@@ -30,8 +30,8 @@ fn is_named(listed: &Pod, found: &Pod) -> Option<bool> {
     named.then(|| listed.name == found.name && listed.namespace == found.namespace)
 }
 
-/// A pod that nothing else tells is the namespace that has its address; of several it is none, nor is one that several
-/// pods claim any of theirs: who may set up his own network can take any address.
+/// Joins a listed pod that has no match by uid or name with the only namespace that has its address. Joins nothing if
+/// several namespaces have the address, or several pods claim the namespace: a pod with CAP_NET_ADMIN can take any.
 fn join_by_address(joined: &mut [(Pod, Vec<Pod>)], rest: &mut Vec<Pod>) {
     let mut holders: HashMap<IpAddr, BTreeSet<usize>> = HashMap::new();
     for (place, found) in rest.iter().enumerate().filter(|(_, found)| !found.host_network) {
@@ -56,8 +56,8 @@ fn join_by_address(joined: &mut [(Pod, Vec<Pod>)], rest: &mut Vec<Pod>) {
     }
 }
 
-/// The addresses that are the pod's by the list, of which the node shows nothing else. A pod that has others than the
-/// list says has changed its own; one that has none keeps them from the kernel (gVisor).
+/// The listed addresses that the node does not contradict. A pod that has only other addresses of the same family has
+/// changed its own. A pod without any of that family may hide them from the kernel, as gVisor does.
 fn confirmed(listed: &Pod, found: &[Pod]) -> Vec<IpAddr> {
     if listed.host_network || found.is_empty() {
         return Vec::new();
@@ -68,15 +68,15 @@ fn confirmed(listed: &Pod, found: &[Pod]) -> Vec<IpAddr> {
     listed.addrs.iter().copied().filter(|addr| family(addr) || !has_others(addr)).collect()
 }
 
-/// What is another pod's is not this one's; a namespace of no pod that has nothing else is nobody's.
+/// Removes the addresses of listed pods. A namespace without a pod that then has no address left is dropped.
 fn keeps_any(found: &mut Pod, taken: &HashSet<IpAddr>) -> bool {
     let before = found.addrs.len();
     found.addrs.retain(|addr| !taken.contains(addr));
     found.uid.is_some() || found.addrs.len() == before || !found.addrs.is_empty()
 }
 
-/// The addresses of the list stand. Of what else its namespace has, only that of a family of which the list has none
-/// that is there: a pod with CAP_NET_ADMIN can give itself the address of another.
+/// Keeps the listed addresses. Adds addresses of the namespace only in a family without a listed address on the node:
+/// a pod with CAP_NET_ADMIN can give itself the address of another pod.
 fn absorb(mut listed: Pod, found: Pod, taken: &HashSet<IpAddr>) -> Pod {
     listed.netns = listed.netns.or(found.netns);
     listed.host_network |= found.host_network;

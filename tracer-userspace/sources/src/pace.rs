@@ -5,11 +5,11 @@
 
 use std::time::{Duration, Instant};
 
-/// However often the node changes, it is not read more often.
+/// The shortest time between two readings, however often the node changes.
 const AT_MOST_EVERY: Duration = Duration::from_millis(500);
-/// Each reading uses up so many times what it took.
+/// Each reading uses up this multiple of its CPU time, so that readings take a tenth of a CPU.
 const TIMES: u32 = 10;
-/// So much may be used up ahead: if all pods start at once, a node is read as often as it changes.
+/// How much time may be used up in advance, so that a node where all pods start at once is read at each change.
 const AHEAD: Duration = Duration::from_secs(5);
 
 /// When the node may be read again.
@@ -28,17 +28,17 @@ impl ReadingPace {
         Self { used: now, next: now, pause: AT_MOST_EVERY }
     }
 
-    /// The same for small readings, which may follow each other at once.
+    /// The same limit, without a pause between readings: for small readings.
     pub(super) const fn without_pause(now: Instant) -> Self {
         Self { used: now, next: now, pause: Duration::ZERO }
     }
 
-    /// The moment from which on it may be read.
+    /// The earliest time of the next reading.
     pub(super) const fn next(&self) -> Instant {
         self.next
     }
 
-    /// It was read, which took this much CPU time.
+    /// Records a reading that took this much CPU time.
     pub(super) fn read(&mut self, now: Instant, took: Duration) {
         self.used = self.used.max(now) + took * TIMES;
         let paid = self.used.checked_sub(AHEAD).unwrap_or(now);

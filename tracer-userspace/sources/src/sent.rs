@@ -1,4 +1,4 @@
-//! What was sent to the core, so that a fact is sent again only when it says something new.
+//! What was sent to the core, so that an observation is sent again only when it changed.
 
 use tokio::sync::mpsc::Sender;
 
@@ -19,7 +19,7 @@ impl Sent {
         Self { last, tx }
     }
 
-    /// Sends a fact if it says anything new.
+    /// Sends an observation if it differs from the last one of its table.
     pub(crate) fn send(&mut self, kind: ObservationKind) -> Result<(), Closed> {
         let known = self.last.iter_mut().find(|last| is_same_table(last, &kind));
         match known {
@@ -30,33 +30,38 @@ impl Sent {
         self.send_once(kind)
     }
 
-    /// Sends what happened, which is never sent again.
+    /// Sends an event, which is not remembered.
     pub(super) fn send_once(&self, kind: ObservationKind) -> Result<(), Closed> {
         self.tx.blocking_send(kind).map_err(|_| Closed)
     }
 
-    /// Whether such a fact was sent.
+    /// Whether an observation of the same table was sent.
     pub(super) fn has(&self, kind: &ObservationKind) -> bool {
         self.last.iter().any(|last| is_same_table(last, kind))
     }
 
-    /// The next links are sent, even if they are as they were.
+    /// Makes the next links be sent, even if they did not change.
     pub(super) fn forget_links(&mut self) {
         self.last.retain(|kind| !matches!(kind, ObservationKind::Links(_)));
     }
 
-    /// Tables that had NodePorts and have none any more: reported once, as empty.
-    pub(super) fn emptied(&self, facts: &[ObservationKind]) -> Vec<ObservationKind> {
+    /// The tables that had NodePorts and are no longer observed, each as an empty table.
+    pub(super) fn emptied(&self, observations: &[ObservationKind]) -> Vec<ObservationKind> {
         let gone = |last: &&ObservationKind| {
-            matches!(last, ObservationKind::NodePorts(_)) && !facts.iter().any(|kind| is_same_table(kind, last))
+            matches!(last, ObservationKind::NodePorts(_)) && !observations.iter().any(|kind| is_same_table(kind, last))
         };
         self.last.iter().filter(gone).filter_map(without_ports).collect()
     }
 
-    /// Tables that have the first NodePorts since they could be read: that they had none is reported before.
-    pub(super) fn begun(&self, facts: &[ObservationKind], tables_of: Option<Netns>) -> Vec<ObservationKind> {
+    /// The tables with their first NodePorts, each as an empty table, which is sent before the full one. Only tables of
+    /// the namespace `tables_of` of the previous reading: of another, nobody knows whether it was empty.
+    pub(super) fn newly_filled(
+        &self,
+        observations: &[ObservationKind],
+        tables_of: Option<Netns>,
+    ) -> Vec<ObservationKind> {
         let is_new = |kind: &&ObservationKind| !self.has(kind);
-        let empty = facts.iter().filter(is_new).filter_map(without_ports);
+        let empty = observations.iter().filter(is_new).filter_map(without_ports);
         empty
             .filter(|kind| matches!(kind, ObservationKind::NodePorts(table) if Some(table.netns) == tables_of))
             .collect()
@@ -76,7 +81,7 @@ fn without_ports(kind: &ObservationKind) -> Option<ObservationKind> {
     }
 }
 
-/// Whether one fact replaces the other.
+/// Whether one observation replaces the other.
 fn is_same_table(left: &ObservationKind, right: &ObservationKind) -> bool {
     match (left, right) {
         (ObservationKind::NodePorts(left), ObservationKind::NodePorts(right)) => {
@@ -107,15 +112,15 @@ mod tests {
             })
         };
         let first = [table(vec![port])];
-        assert_eq!(sent(&[]).begun(&first, Some(Netns(7))), [table(Vec::new())]);
-        assert_eq!(sent(&first).begun(&first, Some(Netns(7))), [], "it had some already");
+        assert_eq!(sent(&[]).newly_filled(&first, Some(Netns(7))), [table(Vec::new())]);
+        assert_eq!(sent(&first).newly_filled(&first, Some(Netns(7))), [], "it had some already");
         for unknown in [None, Some(Netns(8))] {
-            assert_eq!(sent(&[]).begun(&first, unknown), [], "nobody knows what it had");
+            assert_eq!(sent(&[]).newly_filled(&first, unknown), [], "nobody knows what it had");
         }
     }
 
     #[test]
-    fn a_fact_is_sent_once_until_it_changes_or_is_forgotten() {
+    fn an_observation_is_sent_once_until_it_changes_or_is_forgotten() {
         let (tx, mut rx) = mpsc::channel(4);
         let mut sent = Sent::new(Vec::new(), tx);
         let links =

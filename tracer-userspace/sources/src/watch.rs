@@ -331,13 +331,13 @@ impl Watcher {
         self.tell(view.problems);
         self.follow(view.node);
         if self.links.is_none() {
-            // Nothing else tells that they changed.
+            // Without this subscription, no message says that a link changed.
             self.sent.forget_links();
         }
         let emptied = if view.tables_complete { self.sent.emptied(&view.facts) } else { Vec::new() };
-        let begun = self.sent.begun(&view.facts, self.tables_of);
+        let newly_filled = self.sent.newly_filled(&view.facts, self.tables_of);
         self.tables_of = tables_of;
-        for kind in emptied.into_iter().chain(begun).chain(view.facts) {
+        for kind in emptied.into_iter().chain(newly_filled).chain(view.facts) {
             self.sent.send(kind)?;
         }
         self.discovered = view.pods;

@@ -158,7 +158,9 @@ impl KubeletLogging {
         let Self { verbosity, format, .. } = self;
         (*verbosity >= BODIES && format == FORMATS[0]).then(|| {
             format!(
-                "logs with verbosity {verbosity} as text, so that what a pod answers can look like the kubelet's lines, about any pod; use verbosity {} or less, or `logging: {{format: json}}`",
+                "logs with verbosity {verbosity} as text. \
+                 A pod's answer can then look like a kubelet log line about any pod. \
+                 Use verbosity {} or less, or `logging: {{format: json}}`",
                 BODIES - 1
             )
         })
