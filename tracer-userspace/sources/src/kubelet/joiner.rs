@@ -1,4 +1,4 @@
-//! Joins the lines of an entry whose error has several lines, as those of CRI-O and of CNI plugins often do.
+//! Joins the lines of an entry with an error of several lines, as those of CRI-O and of CNI plugins often are.
 //!
 //! klog writes an error before the other values: `"Probe errored" err=<`, a line with a tab for each line of the error,
 //! and ` > probeType="Readiness" …` (`writeStringValue`, k8s.io/klog/v2/internal/serialize). Text of a pod is only in

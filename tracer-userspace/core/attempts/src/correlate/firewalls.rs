@@ -223,7 +223,7 @@ mod tests {
     }
 
     #[test]
-    fn a_rule_whose_counter_did_not_rise_took_no_packet() {
+    fn a_rule_with_an_equal_counter_took_no_packet() {
         let mut firewalls = Firewalls::default();
         let mut read = |began, at, packets: [Option<u64>; 3]| {
             let rules =
@@ -242,7 +242,7 @@ mod tests {
 
     /// kube-proxy writes its chains again, with counters that begin at zero, whenever a Service changes.
     #[test]
-    fn a_legacy_rule_whose_counter_began_again_may_have_taken_the_packet() {
+    fn a_legacy_rule_with_a_reset_counter_may_have_taken_the_packet() {
         let mut firewalls = Firewalls::default();
         let mut read = |began, packets: [u64; 2]| {
             let rule = |packets| FirewallRule {

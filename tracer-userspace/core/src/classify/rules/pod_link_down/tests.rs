@@ -37,7 +37,7 @@ fn a_bridge_without_a_port_is_reported_when_nothing_nearer_is() {
 
 /// A port that neither learns nor floods is up.
 #[test]
-fn a_bridge_is_not_said_to_have_no_port_up_if_the_pods_link_is_up() {
+fn a_bridge_with_the_pods_link_up_is_not_reported_without_ports() {
     let reported = |up: bool| {
         let bridge = Device { ifindex: 3, name: "cni0".into(), up: true, loopback: false };
         let mut stream = Stream::new();
