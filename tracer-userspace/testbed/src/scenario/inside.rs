@@ -177,7 +177,7 @@ fn redirected(fixture: &mut Fixture<'_>, mode: &str, how: Ending) -> Result<()> 
 fn answered_by_proxy(fixture: &mut Fixture<'_>) -> Result<()> {
     let pod = meshed(fixture, "503")?;
     fixture.fails(Kind::Http, pod, Ending::Status)?;
-    fixture.mentions(&[":15006 answered", "may not have got it"]);
+    fixture.mentions(&[":15006 answered", "may not have got the request"]);
     fails_after_inspection(fixture, pod, Ending::Status)
 }
 
