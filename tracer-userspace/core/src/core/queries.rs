@@ -226,7 +226,7 @@ fn target(from: Netns, target: SocketAddr, node: &Node, awaited: Awaited) -> Tar
 fn refused_in(attempt: &Attempt, observation: &Observation) -> Option<Netns> {
     match &observation.kind {
         ObservationKind::ResetReceived(reset) if reset.state == TcpState::SynSent => {
-            attempt.drops().find(|(_, drop)| drop.flags.is_syn() && drop.reason.is_none())?.1.netns
+            attempt.drops().filter(|(_, drop)| drop.flags.is_syn() && drop.reason.is_none()).last()?.1.netns
         }
         ObservationKind::ResetSent(reset) if reset.no_socket && reset.answered.is_syn() => reset.netns,
         ObservationKind::Drop(drop) if drop.flags.is_syn() && drop.reason.as_deref() == Some("NO_SOCKET") => drop.netns,

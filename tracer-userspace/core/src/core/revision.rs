@@ -47,9 +47,9 @@ pub(super) fn changes(before: Decided, finding: &Finding, also: &[Cause]) -> boo
 }
 
 /// The cause comes first in the order of decision. If it is proven that the target was reached, a cause on the way to
-/// it must be proven, too.
+/// it must be proven, too. A stopped server is no such cause: it is why its queue is full.
 fn is_nearer(before: Decided, finding: &Finding) -> bool {
-    let reached = before.cause.has(Trait::Reached) && !finding.cause.has(Trait::Reached);
+    let reached = before.cause.has(Trait::Reached) && finding.cause != Cause::TargetFrozen;
     let less_sure = before.confidence == Confidence::Proven && finding.confidence < before.confidence;
     finding.cause < before.cause && !(reached && less_sure)
 }

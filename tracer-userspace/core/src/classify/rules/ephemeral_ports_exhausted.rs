@@ -39,7 +39,7 @@ pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
 /// The range of source ports, if all of them are reserved. The settings that tracer knows are those of the node.
 fn reserved_range(case: &Case<'_>) -> Option<(u16, u16)> {
     let settings = &case.node.settings;
-    let here = case.attempt.netns.is_none_or(|netns| case.node.netns() == Some(netns));
+    let here = case.attempt.netns.is_some_and(|netns| case.node.netns() == Some(netns));
     let (low, high) = settings.local_port_range.filter(|_| here)?;
     let reserved = |port| settings.reserved_ports.iter().any(|(first, last)| (*first..=*last).contains(&port));
     (low..=high).all(reserved).then_some((low, high))

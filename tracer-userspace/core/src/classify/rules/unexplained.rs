@@ -125,7 +125,7 @@ fn describe_drop(case: &Case<'_>, drop: &PacketDrop) -> String {
             ": that bridge has other addresses, since a route or a mark led the SYN to a wrong device"
         }
         _ if is_second_syn(drop) && case.attempt.established.is_some() => {
-            ": the target had taken an earlier SYN, and its SYN-ACK came late: the way between them is slow"
+            ": the target had taken an earlier SYN, and its SYN-ACK was lost or came late"
         }
         _ if is_taken_by_another(case, drop) => {
             ": that namespace has the prober's address, too, and took the answer for its own"
@@ -193,7 +193,7 @@ fn meaning(drop: &PacketDrop) -> &'static str {
         }
         // `make_blackhole` and bundles without a state, net/xfrm/xfrm_policy.c
         Some("NOT_SPECIFIED") if drop.location.as_deref().map(plain) == Some("dst_discard_out") => {
-            ": its route was going away, or an IPsec policy waits for keys (ip xfrm policy, ip xfrm state)"
+            ": its route was going away, or an IPsec policy waits for keys (ip xfrm policy)"
         }
         Some("NO_TX_TARGET") => {
             ": the bridge has no port for it: it was sent to a link-layer address that nobody has (check the sender's ip neigh)"
@@ -249,7 +249,7 @@ fn fix_of_drop(case: &Case<'_>, drop: &PacketDrop) -> Option<Remediation> {
             format!("ip neigh show {}", drop.flow.src.ip()),
         ),
         "NO_SOCKET" if is_taken_by_another(case, drop) => (
-            "Take the prober's address away from that namespace: two hosts of one network must not share an address",
+            "Find which of the two should have the prober's address, and remove it from the other. Never remove the node's own address",
             format!("ip addr show to {}", drop.flow.dst.ip()),
         ),
         "NOT_SPECIFIED" if drop.location.as_deref().map(plain) == Some("ip_error") => (
@@ -487,7 +487,7 @@ mod tests {
             (drop.reason, drop.location) = (Some("NOT_SPECIFIED".into()), Some("tcp_v4_rcv".into()));
         });
         slow.wait_ms(125).established().closes((0, 1, 0)).wait_ms(50).tick();
-        assert_has(&slow.verdict().summary, &["its SYN-ACK came late"]);
+        assert_has(&slow.verdict().summary, &["its SYN-ACK was lost or came late"]);
         let again = Stream::new().connect().drop(SYN_ACK, "TCP_INVALID_SYN", NODE).gives_up().verdict();
         assert_has(&again.summary, &["it is a second SYN-ACK"]);
         assert_has(&on_its_way(None), &["the kernel there does not have the address"]);
