@@ -3,6 +3,7 @@
 
 pub(crate) mod findings;
 pub(crate) mod firewall_drop;
+pub(crate) mod links_read;
 mod node_ports;
 mod port_pressure;
 pub(crate) mod rules_flushed;
@@ -12,7 +13,7 @@ use crate::classify::{culprit_of, is_elsewhere};
 use tracer_attempts::correlate::node::Node;
 use tracer_attempts::enrich::netns_ref;
 use tracer_model::decision::Decision;
-use tracer_model::event::{LinkChange, LinkState, Links, NetnsOp, NetnsOpKind, Observation, ObservationKind};
+use tracer_model::event::{LinkChange, NetnsOp, NetnsOpKind, Observation, ObservationKind};
 use tracer_model::record::{Body, Culprit, LinkRef, NodeBody};
 
 /// The node events that this observation shows; `node` is what was known before it.
@@ -20,7 +21,6 @@ use tracer_model::record::{Body, Culprit, LinkRef, NodeBody};
 pub fn decide(observation: &Observation, node: &Node) -> Vec<Decision> {
     let bodies = match &observation.kind {
         ObservationKind::LinkChange(change) => Vec::from_iter(link_changed(observation.time_boot_ns, change, node)),
-        ObservationKind::Links(links) => links_read(links, node),
         ObservationKind::NetnsOp(op) => Vec::from_iter(entered(observation.time_boot_ns, op, node)),
         ObservationKind::NodePorts(ports) => Vec::from_iter(node_ports::changed(ports, node)),
         ObservationKind::PortPressure(pressure) => Vec::from_iter(port_pressure::record_of(pressure, node)),
@@ -74,24 +74,6 @@ fn is_expected_there(comm: &str) -> bool {
 pub(crate) fn clock_step(step: &ClockStep) -> NodeBody {
     let summary = format!("the wall clock of the node was {}", step.words());
     NodeBody { event: "clock_step".to_owned(), summary, ..NodeBody::default() }
-}
-
-/// Links that changed while no hook saw the process that did it.
-fn links_read(links: &Links, node: &Node) -> Vec<NodeBody> {
-    let Some(before) = node.links.get(&links.netns).filter(|_| node.netns() == Some(links.netns)) else {
-        return Vec::new();
-    };
-    let changed = |now: &&LinkState| {
-        before.iter().any(|old| old.ifindex == now.ifindex && old.name == now.name && old.up != now.up)
-    };
-    let body = |link: &LinkState| NodeBody {
-        event: event_name(link.up).to_owned(),
-        summary: format!("{} of the node is {}; who did it was not seen", link.name, verb(link.up)),
-        netns: Some(netns_ref(links.netns, node)),
-        link: Some(LinkRef { ifindex: link.ifindex, name: link.name.clone(), up: link.up }),
-        ..NodeBody::default()
-    };
-    links.links.iter().filter(changed).map(body).collect()
 }
 
 /// A process entered the node's namespace by a path that names another process: a stale `/proc/PID/ns/net` shows like

@@ -103,10 +103,19 @@ pub(super) const REFUSAL_HOOKS: &[Hook] = &[Hook::TcpV4SendReset, Hook::TcpV6Sen
 /// Hooks that show ICMP errors.
 pub(super) const ICMP_HOOKS: &[Hook] = &[Hook::IcmpSend, Hook::Icmp6Send];
 
-/// The state of the target as it was read while this attempt waited.
+/// The state of the target as it was last read while this attempt waited.
 pub(super) fn inspected<'a>(case: &Case<'a>) -> Option<(u64, &'a Inspection)> {
-    let (time, seen) = case.node.targets.inspection(case.attempt.netns?, case.attempt.flow.dst)?;
-    case.attempt.overlaps(time).then_some((time, seen))
+    inspections(case).next()
+}
+
+/// The readings of the target's state while this attempt waited, latest first. For a handshake each of them counts: one
+/// that decides would have decided at once, had nothing ambiguous come just before it. Later, only the last one shows
+/// why the attempt ends without an answer.
+pub(super) fn inspections<'a>(case: &Case<'a>) -> impl Iterator<Item = (u64, &'a Inspection)> + use<'a> {
+    let (attempt, node) = (case.attempt, case.node);
+    let all = attempt.netns.into_iter().flat_map(move |from| node.targets.inspections(from, attempt.flow.dst));
+    let most = if attempt.established.is_none() { usize::MAX } else { 1 };
+    all.filter(move |(time, _)| attempt.overlaps(*time)).take(most)
 }
 
 /// No RST answered a later SYN than the one at this time. A RST right after the drop is of whatever dropped that SYN.

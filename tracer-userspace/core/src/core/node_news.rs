@@ -4,6 +4,7 @@ use super::paced::Paced;
 use super::records::{finding_record, loss_record};
 use crate::node_events::findings::{Known, new_records};
 use crate::node_events::firewall_drop::Dropping;
+use crate::node_events::links_read::LinksRead;
 use crate::node_events::{self, rules_flushed};
 use tracer_attempts::correlate::node::Node;
 use tracer_model::decision::Decision;
@@ -13,6 +14,7 @@ use tracer_model::event::{Loss, Observation, ObservationKind, RulesFlushed};
 #[derive(Debug, Default)]
 pub(super) struct NodeNews {
     dropping: Dropping,
+    links: LinksRead,
     checks: Known,
     losses: Paced<Loss>,
     flushes: Paced<RulesFlushed>,
@@ -23,6 +25,7 @@ impl NodeNews {
     pub(super) fn push(&mut self, observation: &Observation, node: &Node, out: &mut Vec<Decision>) {
         let time = observation.time_boot_ns;
         out.extend(node_events::decide(observation, node));
+        out.extend(self.links.new_records(observation, node));
         out.extend(self.dropping.new_records(observation, node));
         match &observation.kind {
             ObservationKind::Loss(loss) => out.extend(self.lost(time, loss)),
@@ -44,11 +47,12 @@ impl NodeNews {
 
     /// When the first waiting record is due.
     pub(super) fn due(&self) -> Option<u64> {
-        self.losses.due().into_iter().chain(self.flushes.due()).min()
+        [self.losses.due(), self.flushes.due(), self.links.due()].into_iter().flatten().min()
     }
 
     /// Adds the records that are due.
     pub(super) fn fire(&mut self, now: u64, node: &Node, out: &mut Vec<Decision>) {
+        out.extend(self.links.fire(now, node));
         out.extend(self.losses.fire(now).iter().map(|(time, sum)| loss_record(*time, sum)));
         out.extend(self.flushes.fire(now).iter().map(|(time, sum)| rules_flushed::record(*time, sum, node)));
     }

@@ -10,6 +10,10 @@ const MAX_TABLES: usize = 256;
 /// How many links are kept with their last change.
 const MAX_CHANGES: usize = 512;
 
+/// tracer observes that a link is set down before its flag is off. In between, `__dev_close_many` (net/core/dev.c)
+/// waits for an RCU grace period. A reading so soon after may have the old flag.
+pub const FLAG_LAG_NS: u64 = 500_000_000;
+
 /// The links of namespaces.
 #[derive(Debug, Default)]
 pub struct KnownLinks {

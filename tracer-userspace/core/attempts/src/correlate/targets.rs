@@ -1,4 +1,4 @@
-//! The inspections of targets for which attempts waited: the last result, and how often their cgroups were throttled.
+//! The inspections of targets for which attempts waited: the last results, and how often their cgroups were throttled.
 
 use std::collections::VecDeque;
 use std::net::{IpAddr, SocketAddr};
@@ -8,6 +8,8 @@ use tracer_model::recent::{Recent, remember};
 
 const MAX_TARGETS: usize = 1024;
 const MAX_READINGS: usize = 8;
+/// Inspections kept of one target: those that the next attempts to it ask for must not replace an earlier one's.
+const MAX_INSPECTIONS: usize = 4;
 
 /// A target, and the namespace that dials it.
 type Target = (Netns, SocketAddr);
@@ -21,7 +23,7 @@ type Servers = VecDeque<(u64, Serving)>;
 /// The last inspections of targets.
 #[derive(Debug, Default)]
 pub struct Targets {
-    inspections: Recent<Target, (u64, Inspection), MAX_TARGETS>,
+    inspections: Recent<Target, VecDeque<(u64, Inspection)>, MAX_TARGETS>,
     throttling: Recent<Target, Readings, MAX_TARGETS>,
     servers: Recent<Target, Servers, MAX_TARGETS>,
     sockets: Recent<Target, (u64, PodSockets), MAX_TARGETS>,
@@ -43,7 +45,7 @@ impl Targets {
         if let (Some(netns), Some(link)) = (seen.netns, link) {
             self.holders.insert((seen.from, addr), (netns, link.ifindex));
         }
-        self.inspections.insert(target, (time, seen.clone()));
+        remember(MAX_INSPECTIONS, self.inspections.or_default(target), (time, seen.clone()));
     }
 
     pub(super) fn observe_sockets(&mut self, time: u64, seen: &PodSockets) {
@@ -60,9 +62,9 @@ impl Targets {
         self.holders.get(&(from, addr)).copied()
     }
 
-    /// The last inspection of a target.
-    pub fn inspection(&self, from: Netns, target: SocketAddr) -> Option<(u64, &Inspection)> {
-        self.inspections.get(&(from, target)).map(|(time, seen)| (*time, seen))
+    /// The last inspections of a target, latest first.
+    pub fn inspections(&self, from: Netns, target: SocketAddr) -> impl Iterator<Item = (u64, &Inspection)> {
+        self.inspections.get(&(from, target)).into_iter().flatten().rev().map(|(time, seen)| (*time, seen))
     }
 
     /// Readings of the throttling of its cgroups, oldest first.
@@ -78,7 +80,8 @@ impl Targets {
 
     /// The namespace that has an address, as an inspection from `from` found.
     pub(super) fn netns_of(&self, from: Netns, addr: IpAddr) -> Option<Netns> {
-        let here = self.inspections.values().map(|(_, seen)| seen).filter(|seen| seen.from == from);
+        let last = self.inspections.values().filter_map(|it| it.back());
+        let here = last.map(|(_, seen)| seen).filter(|seen| seen.from == from);
         here.filter(|seen| seen.target.ip() == addr).find_map(|seen| seen.netns)
     }
 }
@@ -105,8 +108,9 @@ mod tests {
         targets.observe(11, &Inspection { throttled: Vec::new(), ..seen(1, None) });
         let times: Vec<u64> = targets.throttling(NODE, target(1)).map(|(time, _)| time).collect();
         assert_eq!(times, (3..=10).collect::<Vec<_>>(), "nothing was read at 11");
-        assert_eq!(targets.inspection(NODE, target(1)).map(|(time, _)| time), Some(11));
-        assert!(targets.inspection(POD, target(1)).is_none(), "as another namespace sees it");
+        let times: Vec<u64> = targets.inspections(NODE, target(1)).map(|(time, _)| time).collect();
+        assert_eq!(times, [11, 10, 9, 8]);
+        assert!(targets.inspections(POD, target(1)).next().is_none(), "as another namespace sees it");
     }
 
     #[test]
@@ -116,7 +120,8 @@ mod tests {
         targets.observe(5_000, &seen(1, None));
         targets.observe(5_001, &seen(0, None));
         let known = |number| {
-            (targets.inspection(NODE, target(number)).is_some(), targets.throttling(NODE, target(number)).count())
+            let inspections = targets.inspections(NODE, target(number)).count();
+            (inspections > 0, targets.throttling(NODE, target(number)).count())
         };
         assert_eq!([0, 1, 2, 3].map(known), [(true, 1), (true, 2), (false, 0), (true, 1)]);
     }

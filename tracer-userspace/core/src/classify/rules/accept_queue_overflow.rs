@@ -2,7 +2,7 @@
 
 use super::connection_refused::takes;
 use super::*;
-use tracer_model::event::{ListenQueue, ListenerState, MOST_LISTENERS, Netns};
+use tracer_model::event::{Inspection, ListenQueue, ListenerState, MOST_LISTENERS, Netns};
 
 pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
     if !in_handshake(case) {
@@ -22,10 +22,9 @@ fn by_hook(case: &Case<'_>) -> Option<Finding> {
 
 /// An inspection found the queue full while the attempt waited.
 fn by_inspection(case: &Case<'_>) -> Option<Finding> {
-    let (time, listener) = fullest_queue(case).filter(|_| case.settled && silent(case))?;
-    let (_, listeners) = listeners(case)?;
-    let netns = super::inspected(case).and_then(|(_, seen)| seen.netns);
-    let mut found = finding(case, of_queue(time, listener), (listener.waiting, listener.backlog), netns);
+    let (time, seen, listener) = fullest_queue(case).filter(|_| case.settled && silent(case))?;
+    let listeners = listeners(case, seen);
+    let mut found = finding(case, of_queue(time, listener), (listener.waiting, listener.backlog), seen.netns);
     if listeners.len() > 1 {
         let at_least = if listeners.len() < MOST_LISTENERS { "" } else { "at least " };
         found.summary += &format!("; it is one of {at_least}{} listeners on that port (SO_REUSEPORT)", listeners.len());
@@ -35,18 +34,18 @@ fn by_inspection(case: &Case<'_>) -> Option<Finding> {
 
 /// The listener with the most waiting connections among those that were full at the inspection.
 /// Full means more than the maximum (`sk_acceptq_is_full`, include/net/sock.h).
-pub(super) fn fullest_queue<'a>(case: &Case<'a>) -> Option<(u64, &'a ListenerState)> {
-    let (time, listeners) = listeners(case)?;
-    let full = listeners.into_iter().filter(|listener| listener.waiting > listener.backlog);
-    Some((time, full.max_by_key(|listener| listener.waiting)?))
+pub(super) fn fullest_queue<'a>(case: &Case<'a>) -> Option<(u64, &'a Inspection, &'a ListenerState)> {
+    inspections(case).find_map(|(time, seen)| {
+        let full = listeners(case, seen).into_iter().filter(|listener| listener.waiting > listener.backlog);
+        Some((time, seen, full.max_by_key(|listener| listener.waiting)?))
+    })
 }
 
 /// The listeners that can get this attempt's SYN, by the inspection: one, or several with SO_REUSEPORT.
-pub(super) fn listeners<'a>(case: &Case<'a>) -> Option<(u64, Vec<&'a ListenerState>)> {
-    let (time, seen) = super::inspected(case)?;
+pub(super) fn listeners<'a>(case: &Case<'_>, seen: &'a Inspection) -> Vec<&'a ListenerState> {
     let target = case.attempt.flow.dst.ip();
     let fits = |l: &&ListenerState| takes(l.addr.ip(), target);
-    Some((time, seen.listeners.as_ref()?.iter().filter(fits).collect()))
+    seen.listeners.iter().flatten().filter(fits).collect()
 }
 
 /// Evidence of the queue of a listener, by an inspection.
@@ -119,6 +118,24 @@ mod tests {
     fn one_full_listener_of_several_is_enough() {
         assert_eq!(causes_with(&[(0, 1), (2, 1)]), ["accept_queue_overflow"]);
         assert_eq!(causes_with(&[(0, 1), (1, 1)]), ["unexplained"]);
+    }
+
+    /// Another probe of the same target asked for the last inspection.
+    #[test]
+    fn a_full_queue_is_found_by_an_earlier_inspection_than_the_last() {
+        let mut stream = Stream::new().connect().wait_ms(200).syn_again().clone();
+        for waiting in [2, 0] {
+            stream.inspection(|seen| seen.listeners = Some(vec![listener(waiting, 1)]));
+        }
+        assert_eq!(stream.gives_up().causes(), ["accept_queue_overflow"]);
+    }
+
+    #[test]
+    fn the_inspection_of_the_next_attempt_does_not_replace_that_of_the_failed_one() {
+        let mut stream = Stream::new().connect().wait_ms(200).clone();
+        stream.inspection(|seen| seen.listeners = Some(vec![listener(2, 1)]));
+        stream.wait_ms(700).again(9).connect().wait_ms(200).inspection(|_| ()).back_to(7).gives_up();
+        assert_eq!(stream.causes(), ["accept_queue_overflow"]);
     }
 
     #[test]

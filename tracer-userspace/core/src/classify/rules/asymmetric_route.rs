@@ -3,10 +3,13 @@
 use super::*;
 use tracer_model::event::{Inspection, RoutingRule, StrayRoute};
 
-pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
+pub(in super::super) fn find<'a>(case: &Case<'a>) -> Option<Finding> {
     let over = case.attempt.ended.is_some() && case.attempt.established.is_none() && in_handshake(case);
-    let (time, seen) = inspected(case).filter(|_| over && case.settled)?;
-    let stray = seen.stray_route.as_ref().filter(|_| seen.netns.is_some() && !has_arrived(case, seen))?;
+    let astray = |(time, seen): (u64, &'a Inspection)| {
+        let stray = seen.stray_route.as_ref().filter(|_| seen.netns.is_some() && !has_arrived(case, seen))?;
+        Some((time, stray))
+    };
+    let (time, stray) = inspections(case).filter(|_| over && case.settled).find_map(astray)?;
     let flow = case.attempt.flow;
     let (rule, leads) = (rule(stray), format!("out of {}, while the pod is behind {}", stray.device, stray.pod_device));
     let summary = format!("{rule} sends packets from {} to {} {leads}", flow.src.ip(), flow.dst.ip());

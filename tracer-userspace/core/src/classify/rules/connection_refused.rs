@@ -244,8 +244,9 @@ fn by_freeing_function(case: &Case<'_>) -> Option<Refused> {
 /// An inspection before that moment found a listener. Events do not show a listener that is older than the tracer.
 fn had_listener(case: &Case<'_>, before: u64) -> bool {
     let dst = case.attempt.flow.dst;
-    let read = inspected(case).filter(|(at, _)| *at <= before).and_then(|(_, seen)| seen.listeners.as_ref());
-    read.is_some_and(|listeners| listeners.iter().any(|it| takes(it.addr.ip(), dst.ip())))
+    let read = inspections(case).filter(|(at, _)| *at <= before);
+    let mut listeners = read.filter_map(|(_, seen)| seen.listeners.as_ref()).flatten();
+    listeners.any(|it| takes(it.addr.ip(), dst.ip()))
 }
 
 /// SYNs to the target that were dropped.

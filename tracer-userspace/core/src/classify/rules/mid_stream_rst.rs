@@ -42,7 +42,7 @@ pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
     seen.extend(sent.map(|(time, reset)| of_reset_sent(time, reset)));
     seen.extend(reported.map(of_outcome));
     let without_room = sent.filter(|(_, reset)| is_without_room(reset)).and_then(|_| fullest_queue(case));
-    seen.extend(without_room.map(|(time, listener)| of_queue(time, listener)));
+    seen.extend(without_room.map(|(time, _, listener)| of_queue(time, listener)));
     let lacks_hook = sent.is_none() && case.lacks(REFUSAL_HOOKS);
     let unseen = if lacks_hook { SENDER_UNKNOWN } else { SENDER_ELSEWHERE };
     let who = sent.map_or_else(|| unseen.to_owned(), |(time, r)| sender(case, time, r));
@@ -118,7 +118,7 @@ fn is_without_room(reset: &ResetSent) -> bool {
 /// Why the listener had no room. The kernel also refuses the last segment if it has no memory for the new socket.
 fn text_without_room(case: &Case<'_>, reset: &ResetSent) -> String {
     let why = match (fullest_queue(case), &reset.reason) {
-        (Some((_, queue)), reason) => format!(
+        (Some((.., queue)), reason) => format!(
             "its accept queue is full ({} waiting, {} allowed) and {}net.ipv4.tcp_abort_on_overflow is 1",
             queue.waiting,
             queue.backlog,

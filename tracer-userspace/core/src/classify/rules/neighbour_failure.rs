@@ -94,8 +94,12 @@ fn on_device(drop: &PacketDrop) -> String {
 
 /// The neighbour entry of the target was unresolved while the attempt waited.
 fn unresolved(case: &Case<'_>) -> Option<Finding> {
-    let (time, seen) = inspected(case)?;
-    let entry = seen.neighbour.as_ref().filter(|n| matches!(n.state.as_str(), "incomplete" | "failed"))?;
+    // The kernel sends the packets that wait for an entry as soon as it is resolved: only the last entry counts.
+    let mut entries = inspections(case).filter_map(|(time, seen)| Some((time, seen, seen.neighbour.as_ref()?)));
+    let (time, seen, entry) = entries.next()?;
+    if !matches!(entry.state.as_str(), "incomplete" | "failed") {
+        return None;
+    }
     if !case.settled || !silent(case) {
         return None;
     }

@@ -3,6 +3,7 @@
 use super::super::culprit;
 use super::super::serving::held_answer;
 use super::*;
+use tracer_attempts::correlate::links::FLAG_LAG_NS;
 use tracer_model::event::{Inspection, LinkState, ListenQueue, Netns, PacketDrop, Pod};
 
 pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
@@ -25,10 +26,17 @@ fn dropped(case: &Case<'_>) -> Option<Finding> {
 
 /// An inspection during the attempt found the target's link down, or no namespace that has its address.
 fn by_inspection(case: &Case<'_>) -> Option<Finding> {
-    let (time, seen) = inspected(case)?;
-    if !case.settled || !is_lost_below_ip(case) || !is_behind_a_link(case, seen) {
+    if !case.settled || !is_lost_below_ip(case) {
         return None;
     }
+    inspections(case).find_map(|(time, seen)| by_reading(case, time, seen))
+}
+
+fn by_reading(case: &Case<'_>, time: u64, seen: &Inspection) -> Option<Finding> {
+    if !is_behind_a_link(case, seen) {
+        return None;
+    }
+    let is_last = || inspected(case).is_some_and(|(last, _)| last == time);
     let found = match seen.netns {
         Some(netns) => {
             let (link, state) = broken_link(seen, case)?;
@@ -40,7 +48,7 @@ fn by_inspection(case: &Case<'_>) -> Option<Finding> {
             };
             finding(case, vec![evidence("rtnetlink", time, text, fields)], netns, &name, state)
         }
-        None if !seen.ambiguous && nobody_has_address(seen) => gone(case, time)?,
+        None if !seen.ambiguous && nobody_has_address(seen) && is_last() => gone(case, time)?,
         None => return None,
     };
     Some(found.with_confidence(Confidence::Likely))
@@ -128,10 +136,6 @@ fn gone(case: &Case<'_>, time: u64) -> Option<Finding> {
         "Delete the pod, so that its sandbox is made again. The container runtime's log says why it is gone";
     Some(Finding::failure(Cause::PodLinkDown, vec![seen], summary, remediation).resting_on(&[Hook::KfreeSkb]))
 }
-
-/// tracer observes that a link is set down before its flag is off. In between, `__dev_close_many` (net/core/dev.c)
-/// waits for an RCU grace period. A reading so soon after may have the old flag.
-const FLAG_LAG_NS: u64 = 500_000_000;
 
 /// `connect` found no route, and the node's link to the target's subnet is down: the kernel removed the route with it.
 fn no_route(case: &Case<'_>) -> Option<Finding> {

@@ -5,7 +5,7 @@ use std::net::IpAddr;
 use super::super::answer::RejectAnswer;
 use super::super::serving::held_answer;
 use super::*;
-use tracer_model::event::{ConnectFailed, Icmp, PacketDrop};
+use tracer_model::event::{ConnectFailed, Icmp, Inspection, PacketDrop};
 
 pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
     if !in_handshake(case) {
@@ -17,8 +17,8 @@ pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
 /// An inspection during the attempt found no route from the target's namespace to the prober. The kernel drops a SYN
 /// that it cannot answer, without a trace.
 fn no_way_back(case: &Case<'_>) -> Option<Finding> {
-    let (time, seen) = inspected(case)?;
-    let (netns, back) = (seen.netns?, seen.no_way_back?);
+    let without = |(time, seen): (u64, &Inspection)| Some((time, seen.netns?, seen.no_way_back?));
+    let (time, netns, back) = inspections(case).find_map(without)?;
     if !case.settled || !silent(case) {
         return None;
     }

@@ -22,15 +22,16 @@ fn by_hook(case: &Case<'_>) -> Option<Finding> {
 
 /// The queue, read while the attempt waited, was full.
 fn by_inspection(case: &Case<'_>) -> Option<Finding> {
-    let (time, listeners) = listeners(case)?;
-    let listener = *listeners.iter().max_by_key(|listener| listener.half_open)?;
-    let (_, inspection) = inspected(case)?;
-    let half_open = listener.half_open?;
-    let full = is_full(half_open, listener.backlog, |name| inspection.values.get(name).copied());
-    if !full || !case.settled || !silent(case) {
+    if !case.settled || !silent(case) {
         return None;
     }
-    let found = finding(case, of_queue(time, listener), half_open, inspection.netns);
+    let (time, seen, listener, half_open) = inspections(case).find_map(|(time, seen)| {
+        let listener = listeners(case, seen).into_iter().max_by_key(|listener| listener.half_open)?;
+        let half_open = listener.half_open?;
+        let full = is_full(half_open, listener.backlog, |name| seen.values.get(name).copied());
+        full.then_some((time, seen, listener, half_open))
+    })?;
+    let found = finding(case, of_queue(time, listener), half_open, seen.netns);
     Some(found.with_confidence(Confidence::Likely).resting_on(&[Hook::KfreeSkb]))
 }
 

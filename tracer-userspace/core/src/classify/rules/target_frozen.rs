@@ -46,7 +46,7 @@ struct Silence {
 
 fn silence(case: &Case<'_>) -> Option<Silence> {
     if in_handshake(case) {
-        let (time, listener) = fullest_queue(case)?;
+        let (time, _, listener) = fullest_queue(case)?;
         let dropped = case.settled || case.attempt.queue_full(ListenQueue::Accept).is_some();
         return dropped.then(|| Silence { end: of_queue(time, listener), min_readings: 1, until: None });
     }

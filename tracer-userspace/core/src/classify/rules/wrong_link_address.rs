@@ -12,10 +12,10 @@ pub(super) fn find(case: &Case<'_>) -> Option<Finding> {
     if !case.settled || !has_waited || !in_handshake(case) || !silent(case) {
         return None;
     }
-    // An answer after the end is late, and the next attempt may have replaced the inspection that `is_copy` needs.
+    // An answer after the end is late.
     let in_time = |time: u64| attempt.ended.is_none_or(|(ended, _)| time <= ended);
     let mut frames = attempt.for_other_hosts.iter().filter(|(time, _)| in_time(*time));
-    let (time, drop) = frames.find(|(_, drop)| is_at_destination(case, drop) && !is_copy(case, drop))?;
+    let (time, drop) = frames.find(|(_, drop)| is_at_destination(case, drop) && !may_be_copy(case, drop))?;
     let (to, place, device) = (drop.flow.dst.ip(), in_namespace(case, drop.netns), device(drop));
     let summary = format!(
         "the {} {} arrived{place} in a frame for another link-layer address than that of {device}: the sender's neighbour entry of {to} is wrong",
@@ -37,12 +37,12 @@ fn is_at_destination(case: &Case<'_>, drop: &PacketDrop) -> bool {
     drop.netns.is_some() && drop.netns == to
 }
 
-/// The answer arrived on another device than the one that the node's route to the target leads over. A process that
-/// forwards frames itself (AF_PACKET) reads them there, and the kernel gets a copy.
-fn is_copy(case: &Case<'_>, drop: &PacketDrop) -> bool {
-    let route = inspected(case).and_then(|(_, seen)| Some(seen.neighbour.as_ref()?.ifindex));
-    let elsewhere = drop.device.as_ref().zip(route).is_some_and(|(device, route)| device.ifindex != route);
-    elsewhere && drop.netns == case.attempt.netns
+/// The answer arrived on another device than the one that the node's route to the target leads over, or one of the two
+/// is not known. A process that forwards frames itself (AF_PACKET) reads them there, and the kernel gets a copy.
+fn may_be_copy(case: &Case<'_>, drop: &PacketDrop) -> bool {
+    let device = drop.device.as_ref().map(|device| device.ifindex);
+    let mut routes = inspections(case).filter_map(|(_, seen)| Some(seen.neighbour.as_ref()?.ifindex));
+    drop.netns == case.attempt.netns && !routes.any(|route| device == Some(route))
 }
 
 fn device(drop: &PacketDrop) -> String {
@@ -64,23 +64,38 @@ fn fix(case: &Case<'_>, drop: &PacketDrop, device: &str) -> Remediation {
 mod tests {
     use crate::testing::*;
 
-    #[test]
-    fn an_answer_for_another_link_address_is_a_wrong_entry() {
-        let verdict = Stream::new().connect().drop(SYN_ACK, "OTHERHOST", NODE).syn_again().gives_up().verdict();
-        assert_eq!(verdict.cause, Cause::NeighbourFailure);
-        assert_has(&verdict.summary, &["another link-layer address"]);
-    }
-
     /// A forwarder in userspace reads the frames of the pod's link and delays them.
     #[test]
-    fn a_copy_on_another_device_than_that_of_the_route_proves_nothing() {
-        let cause = |ifindex| {
-            let device = Device { ifindex, name: "veth1".into(), up: true, loopback: false };
+    fn a_copy_that_may_be_of_another_device_than_that_of_the_route_proves_nothing() {
+        let verdict = |ifindex: Option<u32>, entry: Option<NeighbourState>| {
+            let device = |ifindex| Device { ifindex, name: "veth1".into(), up: true, loopback: false };
             let mut stream = Stream::new();
-            stream.connect().wait_ms(200).inspection(|seen| seen.neighbour = Some(neighbour("reachable")));
-            stream.drop_on(SYN_ACK, "OTHERHOST", NODE, Some(device)).syn_again().gives_up().verdict().cause
+            stream.connect().wait_ms(200).inspection(|seen| seen.neighbour = entry);
+            stream.drop_on(SYN_ACK, "OTHERHOST", NODE, ifindex.map(device)).syn_again().gives_up().verdict()
         };
-        assert_eq!((cause(2), cause(3)), (Cause::NeighbourFailure, Cause::Unexplained));
+        let route = Some(neighbour("reachable"));
+        let wrong = verdict(Some(2), route.clone());
+        assert_eq!(wrong.cause, Cause::NeighbourFailure);
+        assert_has(&wrong.summary, &["another link-layer address than that of veth1"]);
+        for (ifindex, route) in [(Some(3), route.clone()), (None, route), (Some(2), None)] {
+            assert_eq!(verdict(ifindex, route).cause, Cause::Unexplained);
+        }
+    }
+
+    #[test]
+    fn the_route_is_known_from_an_earlier_inspection() {
+        let device = Device { ifindex: 2, name: "veth1".into(), up: true, loopback: false };
+        let mut stream = Stream::new().connect().wait_ms(200).clone();
+        stream.inspection(|seen| seen.neighbour = Some(neighbour("reachable"))).syn_again().wait_ms(200);
+        stream.inspection(|_| ()).drop_on(SYN_ACK, "OTHERHOST", NODE, Some(device)).gives_up();
+        assert_eq!(stream.causes(), ["neighbour_failure"]);
+    }
+
+    #[test]
+    fn a_syn_for_another_link_address_is_a_wrong_entry() {
+        let mut stream = Stream::new().http_readiness().pod_in(POD).clone();
+        let verdict = stream.connect().drop(SYN, "OTHERHOST", POD).syn_again().gives_up().verdict();
+        assert_eq!(verdict.cause, Cause::NeighbourFailure);
     }
 
     #[test]
