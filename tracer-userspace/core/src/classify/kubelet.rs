@@ -124,9 +124,10 @@ pub(super) fn spec<'a>(probe: &KubeletProbe, node: &'a Node) -> Option<&'a Probe
     container(probe, node)?.probes.iter().find(|spec| spec.probe_type == probe.probe_type)
 }
 
-/// The pod of this name, if it is known.
-pub(super) fn pod<'a>(named: &PodRef, node: &'a Node) -> Option<&'a Pod> {
-    node.pods.iter().find(|pod| enrich::is_pod(pod, named))
+/// The pod of this name, if it is known. Without a uid, the name may be that of an ended pod and of the next one.
+pub fn pod<'a>(named: &PodRef, node: &'a Node) -> Option<&'a Pod> {
+    let mut fitting = node.pods.iter().filter(|pod| enrich::is_pod(pod, named));
+    fitting.next().filter(|_| fitting.next().is_none())
 }
 
 /// A probe that runs a command.
@@ -404,6 +405,24 @@ mod tests {
         let fix = &verdict.remediation;
         assert_lacks(&fix, &["image"]);
         assert_has(&fix, &["cgroup driver", "kubectl exec"]);
+    }
+
+    /// The next pod of a StatefulSet has the name of the one that ends, perhaps with another spec.
+    #[test]
+    fn the_spec_of_another_pod_with_the_same_name_is_not_used() {
+        let timeout = |reported: Option<&str>| {
+            let mut stream = Stream::new().exec_readiness().clone();
+            let pods = &mut stream.last_pods().pods;
+            pods[0].uid = Some("old".into());
+            let mut next = Pod { uid: Some("new".into()), ..pods[0].clone() };
+            next.containers[0].exec[0].timeout_s = 7;
+            pods.push(next);
+            stream.kubelet_with(ProbeOutput::CommandTimeout, |it| it.pod.uid = reported.map(Into::into));
+            let summary = stream.verdict().summary.clone();
+            summary.split_once("(timeoutSeconds ").map(|(_, timeout)| timeout.trim_end_matches(')').to_owned())
+        };
+        let known = [Some("old"), Some("new"), Some("of-none"), None].map(timeout);
+        assert_eq!(known.each_ref().map(Option::as_deref), [Some("1"), Some("7"), None, None]);
     }
 
     /// `Readiness probe errored and resulted in failure state`: `DoHTTPProbe` returns the error (pkg/probe/http).

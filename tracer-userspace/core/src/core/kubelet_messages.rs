@@ -1,13 +1,14 @@
 //! The latest kubelet outcomes. The kubelet writes a failure to its log and as an Event: tracer reports it once, and
-//! prefers the log.
+//! prefers the log. tracer may read a line of the log twice, after a rotation.
 
 use std::collections::VecDeque;
+use std::net::SocketAddr;
 
 use super::records::unattached;
 use crate::classify::sandbox;
 use tracer_attempts::correlate::node::Node;
 use tracer_model::decision::Decision;
-use tracer_model::event::{KubeletProbe, PodRef, ProbeType, SandboxCause, SandboxFailure};
+use tracer_model::event::{KubeletProbe, KubeletResult, PodRef, ProbeOutput, ProbeType, SandboxCause, SandboxFailure};
 use tracer_model::recent::Recent;
 
 const MAX_MESSAGES: usize = 1024;
@@ -15,6 +16,9 @@ const MAX_MESSAGES: usize = 1024;
 const KEPT_NS: u64 = 120_000_000_000;
 /// The kubelet makes the Event this long after the log line, at most.
 const MARGIN_NS: u64 = 50_000_000;
+/// The time of a line is turned into boot time at each reading, which differs by less than this. The kubelet may run a
+/// probe again 2 ms after its failure, when another probe of the container changes its result.
+const SAME_LINE_NS: u64 = 500_000;
 /// A pod without network is reported again after this.
 const SANDBOX_AGAIN_NS: u64 = 300_000_000_000;
 const MAX_SANDBOXES: usize = 1024;
@@ -26,6 +30,9 @@ struct KubeletMessage {
     container: Option<String>,
     probe_type: ProbeType,
     is_event: bool,
+    result: KubeletResult,
+    reason: ProbeOutput,
+    src: Option<SocketAddr>,
     /// First and last instant at which it can have been reported.
     reported: (u64, u64),
 }
@@ -39,7 +46,7 @@ pub(super) struct KubeletMessages {
 }
 
 impl KubeletMessages {
-    /// The other of the two sources has reported it.
+    /// The other of the two sources has reported it, or it is a line of the log that was read before.
     pub(super) fn has(&self, probe: &KubeletProbe) -> bool {
         let message = KubeletMessage::of(probe);
         self.messages.iter().any(|it| it.is_same(&message))
@@ -81,15 +88,25 @@ impl KubeletMessage {
             container: probe.container.clone(),
             probe_type: probe.probe_type,
             is_event: probe.is_event(),
+            result: probe.result,
+            reason: probe.reason,
+            src: probe.src,
             reported: (probe.written_boot_ns, probe.written_until()),
         }
     }
 
-    /// The same failure, reported by the other source.
+    /// The same failure, reported by the other source or in the same line.
     fn is_same(&self, other: &Self) -> bool {
         let overlap = self.reported.0 <= other.reported.1.saturating_add(MARGIN_NS)
             && other.reported.0 <= self.reported.1.saturating_add(MARGIN_NS);
-        self.is_event != other.is_event && overlap && self.is_of_same_probe(other)
+        let is_by_other_source = self.is_event != other.is_event && overlap;
+        (is_by_other_source || self.is_same_line(other)) && self.is_of_same_probe(other)
+    }
+
+    fn is_same_line(&self, other: &Self) -> bool {
+        let of_line = |it: &Self| (it.is_event, it.result, it.reason, it.src);
+        let at_once = self.reported.0.abs_diff(other.reported.0) <= SAME_LINE_NS;
+        !self.is_event && of_line(self) == of_line(other) && at_once
     }
 
     /// An Event into which the kubelet combined several does not name the container.
@@ -161,6 +178,34 @@ mod tests {
         // The next failure is reported, too.
         event_first.wait_ms(3000).kubelet(ProbeOutput::CommandTimeout);
         assert_eq!(event_first.quoted().len(), 2);
+    }
+
+    /// The log was rotated.
+    #[test]
+    fn a_line_that_is_read_twice_is_reported_once() {
+        let line = |reason, again_ms: u64| {
+            let mut stream = Stream::new().exec_readiness().wait_ms(2_000).clone();
+            let written = stream.now();
+            stream.kubelet_at(reason, written).wait_ms(700);
+            stream.kubelet_at(reason, written + again_ms * 1_000_000).wait_ms(600).tick().quoted().len()
+        };
+        for reason in [ProbeOutput::CommandTimeout, ProbeOutput::Other] {
+            assert_eq!([0, 2, 500].map(|again_ms| line(reason, again_ms)), [1, 2, 2], "{reason:?}");
+        }
+        let mut unmatched = Stream::new().http_readiness().wait_ms(2_000).clone();
+        let written = unmatched.now();
+        for _ in 0..2 {
+            unmatched.kubelet_at(ProbeOutput::Timeout, written);
+        }
+        assert_eq!(unmatched.wait_ms(600).tick().quoted(), [("unexplained", true)]);
+    }
+
+    #[test]
+    fn a_line_about_the_next_pod_of_a_name_is_reported() {
+        let mut stream = Stream::new().exec_readiness().wait_ms(2_000).clone();
+        stream.kubelet_event(ProbeOutput::CommandTimeout, 300).last_kubelet_probe().pod.uid = Some("old".into());
+        stream.kubelet_with(ProbeOutput::CommandTimeout, |line| line.pod.uid = Some("new".into()));
+        assert_eq!(stream.quoted().len(), 2);
     }
 
     #[test]

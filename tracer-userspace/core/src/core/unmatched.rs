@@ -10,7 +10,7 @@ use crate::classify::{kubelet, not_connected};
 use tracer_attempts::correlate::attempt::Attempt;
 use tracer_attempts::enrich::Matched;
 use tracer_model::decision::Decision;
-use tracer_model::event::{KubeletProbe, Observation, ObservationKind, is_kubelet_name};
+use tracer_model::event::{KubeletProbe, Observation, ObservationKind, PodRef, is_kubelet_name};
 
 /// The ring is read every 50 ms; a busy node takes longer.
 const WAIT_NS: u64 = 500_000_000;
@@ -89,10 +89,13 @@ impl Core {
     /// An attempt of this probe failed at that time and has no other kubelet outcome: it has the verdict on this
     /// failure.
     fn has_verdict(&self, probe: &KubeletProbe) -> bool {
+        // A static pod has different uids in the API and in the kubelet's messages.
+        let listed = kubelet::pod(&probe.pod, &self.node).and_then(|pod| pod.uid.clone());
+        let pod = PodRef { uid: listed.or_else(|| probe.pod.uid.clone()), ..probe.pod.clone() };
         let began =
             probe.connecting_for_ns().map(|ns| probe.written_boot_ns.saturating_sub(ns.saturating_add(FRESH_NS)));
         if began.is_some_and(|began| {
-            self.verdicts.has_failure(&probe.pod, (began, probe.written_boot_ns)) || self.failed_to_dial(probe, began)
+            self.verdicts.has_failure(&pod, (began, probe.written_boot_ns)) || self.failed_to_dial(probe, began)
         }) {
             return true;
         }

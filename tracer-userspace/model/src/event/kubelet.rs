@@ -43,10 +43,13 @@ impl PodRef {
         [&self.namespace, &self.name].into_iter().flatten().all(|it| is_object_name(it))
     }
 
-    /// The same pod. A static pod has different uids in the API and in the kubelet's messages.
+    /// The same pod: by uid, if both are known. The next pod of a StatefulSet has the same name.
     pub fn is_same(&self, other: &Self) -> bool {
         let same = |left: &Option<String>, right: &Option<String>| left.is_some() && left == right;
-        same(&self.uid, &other.uid) || (same(&self.name, &other.name) && same(&self.namespace, &other.namespace))
+        match (&self.uid, &other.uid) {
+            (Some(left), Some(right)) => left == right,
+            _ => same(&self.name, &other.name) && same(&self.namespace, &other.namespace),
+        }
     }
 }
 
