@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, SocketAddr};
 
 use netlink_sys::protocols::NETLINK_NETFILTER;
+use nix::net::if_::if_indextoname;
 
 use super::enter::in_netns;
 use super::inspect::{LISTEN, diag, inode, other_end, own_end};
@@ -23,6 +24,8 @@ const SYN_SENT: u32 = 1 << 2;
 /// Offset of `idiag_retrans` in `struct inet_diag_msg`.
 const DIAG_RETRANS: usize = 3;
 
+/// Offset of `idiag_if` in the same.
+const DIAG_IF: usize = 40;
 /// `struct inet_diag_msg`; attributes follow it.
 const DIAG_MESSAGE: usize = 72;
 /// The attribute for `IPV6_V6ONLY`: an IPv6 socket that accepts no IPv4.
@@ -50,14 +53,16 @@ pub fn read(query: &TargetQuery, from: &Place, namespaces: &mut Namespaces) -> O
     let (unanswered, redirect, elsewhere) = in_netns(&path, || {
         let to = query.peer.and_then(|peer| redirected(target, peer));
         let passed_over = listening(target);
-        let elsewhere = if to.is_none() && passed_over.is_empty() { other_listeners(target) } else { Vec::new() };
-        (unanswered(), to.map(|to| (to, listening(to), passed_over)), elsewhere)
+        let nobody = to.is_none() && passed_over.iter().all(|it| it.device != 0);
+        let elsewhere = if nobody { other_listeners(target) } else { Vec::new() };
+        let inodes = |all: Vec<ListeningSocket>| all.iter().map(|it| it.inode).collect::<Vec<_>>();
+        (unanswered(), to.map(|to| (to, inodes(listening(to)), inodes(passed_over))), elsewhere)
     })
     .ok()?;
     let pids = if elsewhere.is_empty() { &[] } else { namespaces.pids(netns, max_age(query.awaited)) };
-    let elsewhere = elsewhere.into_iter().filter_map(|(addr, inode)| {
-        let pid = holder_of(inode, pids)?;
-        Some(ListenerAt { addr, server: Listener { pid, comm: comm(pid)? } })
+    let elsewhere = elsewhere.into_iter().filter_map(|(socket, device)| {
+        let pid = holder_of(socket.inode, pids)?;
+        Some(ListenerAt { addr: socket.addr, device, server: Listener { pid, comm: comm(pid)? } })
     });
     let elsewhere = elsewhere.take(MOST_ELSEWHERE).collect();
     let redirect = redirect.map(|(to, server, passed_over)| {
@@ -88,32 +93,53 @@ fn takes_any(ip: IpAddr, at: SocketAddr, message: &[u8]) -> bool {
 /// For how many listeners tracer searches the process.
 const MAX_OTHER_LISTENERS: usize = 16;
 
-/// The addresses and inodes of the listeners of the calling thread's namespace, those on the target's port first.
-fn other_listeners(target: SocketAddr) -> Vec<(SocketAddr, u64)> {
+/// A listener.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct ListeningSocket {
+    addr: SocketAddr,
+    inode: u64,
+    /// The number of the only device over which it gets connections; 0: any device.
+    device: u32,
+}
+
+impl ListeningSocket {
+    fn of(message: &[u8]) -> Option<Self> {
+        let device = u32::from_ne_bytes(field(message, DIAG_IF)?);
+        Some(Self { addr: own_end(message)?, inode: inode(message)?, device })
+    }
+
+    /// The name of its device in the calling thread's namespace.
+    fn device_name(&self) -> Option<String> {
+        let name = if_indextoname(self.device).ok().filter(|_| self.device != 0)?;
+        name.into_string().ok()
+    }
+}
+
+/// The listeners of the calling thread's namespace, those on the target's port first, each with its only device.
+fn other_listeners(target: SocketAddr) -> Vec<(ListeningSocket, Option<String>)> {
     let mut found = Vec::new();
-    let mut add = |message: &[u8]| found.extend(own_end(message).zip(inode(message)));
+    let mut add = |message: &[u8]| found.extend(ListeningSocket::of(message));
     for family in [libc::AF_INET, libc::AF_INET6] {
         // An error means only that these listeners stay unknown.
         let _ = diag(family, LISTEN, 0, &mut add);
     }
-    found.sort_by_key(|(addr, _)| (addr.port() != target.port(), *addr));
+    found.sort_by_key(|it| (it.addr.port() != target.port(), it.addr));
     found.truncate(MAX_OTHER_LISTENERS);
-    found
+    found.into_iter().map(|it| (it, it.device_name())).collect()
 }
 
-/// The inodes of the listeners in the calling thread's namespace that accept connections to this address.
-fn listening(at: SocketAddr) -> Vec<u64> {
-    let mut inodes = Vec::new();
+/// The listeners in the calling thread's namespace that accept connections to this address, over some device.
+fn listening(at: SocketAddr) -> Vec<ListeningSocket> {
+    let mut found = Vec::new();
     let mut add = |message: &[u8]| {
         let takes = |ip: IpAddr| ip == at.ip() || takes_any(ip, at, message);
-        let own = own_end(message).filter(|own| takes(own.ip()));
-        inodes.extend(own.and_then(|_| inode(message)));
+        found.extend(ListeningSocket::of(message).filter(|it| takes(it.addr.ip())));
     };
     for family in [libc::AF_INET, libc::AF_INET6] {
         // An error means only that these listeners stay unknown.
         let _ = diag(family, LISTEN, at.port(), &mut add);
     }
-    inodes
+    found
 }
 
 /// The connects of the calling thread's namespace that retransmitted their SYN and have no answer.
@@ -224,8 +250,8 @@ mod tests {
     fn a_listener_on_the_same_port_of_another_address_comes_first() {
         let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("a listener");
         let own = listener.local_addr().expect("its address");
-        let first = other_listeners(SocketAddr::new([10, 88, 0, 2].into(), own.port())).first().copied();
-        assert_eq!(first.map(|(addr, _)| addr), Some(own));
+        let first = other_listeners(SocketAddr::new([10, 88, 0, 2].into(), own.port())).first().cloned();
+        assert_eq!(first.map(|(it, device)| (it.addr, device)), Some((own, None)));
     }
 
     #[test]
@@ -238,6 +264,15 @@ mod tests {
         let port = v4.local_addr().expect("its address").port();
         let at = |ip: &str| listening(SocketAddr::new(ip.parse().expect("an address"), port)).len();
         assert_eq!((at("127.0.0.1"), at("10.88.0.2"), at("::1")), (1, 0, 0));
+    }
+
+    #[test]
+    fn a_listener_on_one_device_is_named_with_it() {
+        let listener = std::net::TcpListener::bind("0.0.0.0:0").expect("a listener");
+        setsockopt(&listener, sockopt::BindToDevice, &"lo".into()).expect("a device");
+        let at = SocketAddr::new([10, 88, 0, 2].into(), listener.local_addr().expect("its address").port());
+        assert!(listening(at).iter().all(|it| it.device != 0));
+        assert_eq!(other_listeners(at).first().and_then(|(_, device)| device.clone()).as_deref(), Some("lo"));
     }
 
     /// nginx listens in this way.

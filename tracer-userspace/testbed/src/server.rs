@@ -20,6 +20,8 @@ pub const REQUEST_READ: &str = "asked";
 pub enum Mode {
     /// 200.
     Http,
+    /// Gets connections over `lo` only (SO_BINDTODEVICE).
+    OnLo,
     /// 103 and, a moment later, 200.
     EarlyHints,
     /// 503.
@@ -91,6 +93,7 @@ impl Mode {
             "banner" => Self::Banner,
             "big" => Self::Big,
             "http" => Self::Http,
+            "on-lo" => Self::OnLo,
             "early-hints" => Self::EarlyHints,
             "503" => Self::Unavailable,
             "greet-503" => Self::Greet,
@@ -161,6 +164,9 @@ pub fn serve(address: &str, mode: Mode) -> Result<()> {
         // A second call only changes the backlog.
         nix::sys::socket::listen(&listener, Backlog::new(i32::from(backlog))?).context("set the backlog")?;
     }
+    if mode == Mode::OnLo {
+        setsockopt(&listener, sockopt::BindToDevice, &"lo".into()).context("bind to lo")?;
+    }
     let tls = if mode == Mode::TlsRefuse { tls::Acceptor::refusing()? } else { tls::Acceptor::new()? };
     println!("listening {}", listener.local_addr()?);
     if matches!(mode, Mode::NoAccept | Mode::Backlog(_)) {
@@ -189,7 +195,7 @@ fn fail_after_header(mut stream: TcpStream) -> io::Result<()> {
 
 fn treat(mut stream: TcpStream, mode: Mode, tls: &tls::Acceptor) -> io::Result<()> {
     match mode {
-        Mode::Http => answer(&mut stream, "200 OK"),
+        Mode::Http | Mode::OnLo => answer(&mut stream, "200 OK"),
         Mode::Unavailable => answer(&mut stream, "503 Service Unavailable"),
         Mode::Greet => {
             write_status(&mut stream, "503 Service Unavailable")?;

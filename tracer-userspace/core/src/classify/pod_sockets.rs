@@ -28,13 +28,17 @@ pub(super) fn listeners_elsewhere(case: &Case<'_>, netns: Netns) -> Option<(Stri
     let (time, seen) = last_reading(case, FRESH_NS).filter(|(_, seen)| seen.netns == netns)?;
     let (port, v4) = (case.attempt.flow.dst.port(), case.attempt.flow.dst.is_ipv4());
     // A listener for both families would have accepted the connection.
-    let only = |addr: &SocketAddr| if v4 && addr.ip() == Ipv6Addr::UNSPECIFIED { "for IPv6 only" } else { "only" };
+    let only = |it: &ListenerAt| match &it.device {
+        Some(device) => format!("on device {device} only (SO_BINDTODEVICE)"),
+        None if v4 && it.addr.ip() == Ipv6Addr::UNSPECIFIED => "for IPv6 only".to_owned(),
+        None => "only".to_owned(),
+    };
     let still_listens = |it: &&ListenerAt| !case.node.listeners.changed_since(netns, it.addr.port(), time);
     let listeners: Vec<&ListenerAt> = seen.elsewhere.iter().filter(still_listens).collect();
     let here: Vec<String> = listeners
         .iter()
         .filter(|it| it.addr.port() == port)
-        .map(|it| format!("{} listens on {} {}", name(&it.server), it.addr, only(&it.addr)))
+        .map(|it| format!("{} listens on {} {}", name(&it.server), it.addr, only(it)))
         .collect();
     let others =
         || listeners.iter().map(|it| format!("{} on port {}", name(&it.server), it.addr.port())).collect::<Vec<_>>();

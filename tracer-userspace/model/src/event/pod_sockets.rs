@@ -27,8 +27,8 @@ pub struct PodSockets {
     /// Where the pod's own address translation sent the attempt; absent: nowhere, or that could not be read.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub redirect: Option<Redirect>,
-    /// If no process listens on the target: listeners on other addresses or ports, [`MOST_ELSEWHERE`] at most, those
-    /// with the target's port first.
+    /// If no process listens on the target over any device: listeners on other addresses, ports or devices,
+    /// [`MOST_ELSEWHERE`] at most, those with the target's port first.
     #[serde(skip_serializing_if = "Vec::is_empty", default)]
     pub elsewhere: Vec<ListenerAt>,
 }
@@ -37,6 +37,9 @@ pub struct PodSockets {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ListenerAt {
     pub addr: SocketAddr,
+    /// The only device over which it gets connections (SO_BINDTODEVICE); absent: it gets them over any.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub device: Option<String>,
     pub server: Listener,
 }
 

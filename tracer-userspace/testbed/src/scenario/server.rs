@@ -15,6 +15,7 @@ pub(super) const ALL: &[Scenario] = &[
     Scenario::new("connection_refused", Some(Cause::ConnectionRefused), refused).own(),
     Scenario::new("connection_refused_v6", Some(Cause::ConnectionRefused), refused).own().v6().on_every_kernel(),
     Scenario::new("connection_refused_other_address", Some(Cause::ConnectionRefused), other_address).smoke(),
+    Scenario::new("connection_refused_other_device", Some(Cause::ConnectionRefused), other_device),
     Scenario::new("connection_refused_after_end", Some(Cause::ConnectionRefused), after_end),
     Scenario::new("handshake_rst", Some(Cause::HandshakeRst), handshake_rst)
         .needs(&[Need::PacketSocket])
@@ -118,6 +119,13 @@ fn other_address(fixture: &mut Fixture<'_>) -> Result<()> {
     pod.serve(options, &["http", &format!("127.0.0.1:{HTTP}")])?;
     let addr = pod.addr(family, HTTP);
     fixture.fails(Kind::Http, addr, Ending::Refused)
+}
+
+/// The process listens, but gets connections over another device only.
+fn other_device(fixture: &mut Fixture<'_>) -> Result<()> {
+    let pod = fixture.serving("on-lo", HTTP)?;
+    fixture.mentions(&["listens on", "(SO_BINDTODEVICE)"]);
+    fixture.fails(Kind::Http, pod, Ending::Refused)
 }
 
 /// The process listened, and has exited.

@@ -17,6 +17,7 @@ pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
     let dst = case.attempt.flow.dst;
     let killed = seen.iter().map(|e| e.time_boot_ns).max().and_then(|at| history::out_of_memory(case, at));
     let is_killed = killed.is_some();
+    let passed_over = netns.and_then(|netns| passed_over_listener(case, netns, &seen));
     let listens = || {
         let (words, read) = pod_sockets::listeners_elsewhere(case, netns?)?;
         seen.push(read);
@@ -27,9 +28,10 @@ pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
         let listens = elsewhere.map(|listen| format!("; {} listens on {} only", listen.actor, listen.addr));
         listens.or_else(|| pods_namespace(case, netns?))
     });
-    let why = why.or_else(listens);
+    let why = why.or_else(listens).or_else(|| passed_over.map(|listen| describe_passed_over(listen, dst.ip())));
+    let what = if passed_over.is_some() { "no socket takes the SYN to" } else { "nobody listens on" };
     let summary = format!(
-        "nobody listens on {dst}{}: its kernel answered the SYN with a RST{}",
+        "{what} {dst}{}: its kernel answered the SYN with a RST{}",
         in_namespace(case, netns),
         why.unwrap_or_default()
     );
@@ -40,8 +42,11 @@ pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
     let otherwise: String = by_subject(case, PROBE_FIX, |who| {
         format!("correct the port that {who} connects to, or have it try again if the process there only starts slowly")
     });
-    let remediation =
-        format!("Let the process listen on {}{}, {otherwise}", dst.port(), where_to_listen(case, netns, dst.ip()));
+    let place = match passed_over {
+        Some(_) => " on all devices (without SO_BINDTODEVICE), and for IPv4 and IPv6",
+        None => where_to_listen(case, netns, dst.ip()),
+    };
+    let remediation = format!("Let the process listen on {}{place}, {otherwise}", dst.port());
     let remediation = match netns.and_then(|netns| pod_elsewhere(case, netns)) {
         Some((pod, own)) => compare_namespaces(case, [netns, Some(own)], &pod, &remediation),
         None => Remediation::from(remediation),
@@ -163,6 +168,23 @@ fn listener_on_other_address<'a>(case: &Case<'a>, netns: Netns) -> Option<&'a Li
     (!serves(listen, dst.ip())).then_some(listen)
 }
 
+/// A process listens on that port and address, since before the refusal, but the kernel did not choose its socket.
+fn passed_over_listener<'a>(case: &Case<'a>, netns: Netns, refused: &[Evidence]) -> Option<&'a Listen> {
+    let dst = case.attempt.flow.dst;
+    let at = refused.iter().map(|it| it.time_boot_ns).max()?;
+    let (began, listen) = case.node.listeners.last(netns, dst.port())?;
+    (*began < at && listen.begins && serves(listen, dst.ip())).then_some(listen)
+}
+
+/// `inet_lookup_listener` compares the device and the family, too, which the event of the listener does not show.
+fn describe_passed_over(listen: &Listen, dst: IpAddr) -> String {
+    let family = if listen.addr.is_ipv6() && dst.is_ipv4() { ", or for IPv6 only" } else { "" };
+    format!(
+        "; {} listens on {}, most likely over another device only (SO_BINDTODEVICE){family}",
+        listen.actor, listen.addr
+    )
+}
+
 /// The pod with the address is in another namespace. It is not known whether a process listens there.
 fn pods_namespace(case: &Case<'_>, netns: Netns) -> Option<String> {
     pod_elsewhere(case, netns).map(|(pod, own)| format!("; pod {pod} is in network namespace {}", own.0))
@@ -259,6 +281,40 @@ fn dropped_syns<'a>(case: &Case<'a>) -> impl Iterator<Item = (u64, &'a PacketDro
 mod tests {
     use crate::testing::*;
 
+    /// The kernel skips a listener that is bound to another device.
+    #[test]
+    fn a_listener_that_the_kernel_passes_over_is_not_called_missing() {
+        let listens = |bound: &str, fill: fn(&mut Stream)| {
+            let mut stream = Stream::new().http_readiness().pod_in(POD).clone();
+            stream.listens_on(POD, bound.parse().expect("an address"), true);
+            fill(&mut stream);
+            stream.wait_ms(10).connect().refused().verdict()
+        };
+        let verdict = listens("0.0.0.0:8080", |_| ());
+        assert_starts(&verdict.summary, "no socket takes the SYN to 10.88.0.2:8080");
+        let words = "; app (pid 99) listens on 0.0.0.0:8080, most likely over another device only (SO_BINDTODEVICE)";
+        assert_ends(&verdict.summary, words);
+        assert_has(&verdict.remediation, &["listen on 8080 on all devices (without SO_BINDTODEVICE)"]);
+        assert_ends(&listens("[::]:8080", |_| ()).summary, "(SO_BINDTODEVICE), or for IPv6 only");
+        let ended = listens("0.0.0.0:8080", |stream| _ = stream.listens(POD, 8080, false));
+        assert_starts(&ended.summary, "nobody listens on 10.88.0.2:8080");
+    }
+
+    #[test]
+    fn a_listener_older_than_tracer_is_named_with_its_device() {
+        let mut stream = Stream::new().http_readiness().pod_in(POD).clone();
+        let bound = ListenerAt {
+            addr: "0.0.0.0:8080".parse().expect("an address"),
+            device: Some("eth1".into()),
+            server: Listener { pid: 7, comm: "app".into() },
+        };
+        stream.pod_sockets(|seen| seen.elsewhere = vec![bound]).wait_ms(10).connect().refused();
+        assert_ends(
+            &stream.verdict().summary,
+            "; app (pid 7) listens on 0.0.0.0:8080 on device eth1 only (SO_BINDTODEVICE)",
+        );
+    }
+
     /// A server binds 0.0.0.0 in a cluster that probes over IPv6.
     #[test]
     fn a_listener_on_ipv4_only_does_not_serve_ipv6() {
@@ -349,7 +405,11 @@ mod tests {
             let mut stream = Stream::new();
             stream.http_readiness().pod_in(POD).connect().reset_sent(SYN, true, None).pod_sockets(|seen| {
                 let server = Listener { pid: 7, comm: "app".into() };
-                let at = |addr: &&str| ListenerAt { addr: addr.parse().expect("an address"), server: server.clone() };
+                let at = |addr: &&str| ListenerAt {
+                    addr: addr.parse().expect("an address"),
+                    device: None,
+                    server: server.clone(),
+                };
                 seen.elsewhere = addrs.iter().map(at).collect();
             });
             if ended {
