@@ -1,4 +1,4 @@
-//! `cargo xtask bless`: generates files again. `--check` names the files that are out of date.
+//! `cargo xtask bless`: generates files again. `cargo xtask check generated` names the files that are out of date.
 //!
 //! tracer itself prints the lists of causes, the evidence of each cause, the schema, the transcripts of incidents, the
 //! picture of the README and a page of `tracer report`. The plain manifest (`deploy/daemonset.yaml`) is generated, too.
@@ -15,22 +15,11 @@ use anyhow::{Context as _, Result, bail};
 
 use crate::{deploy, sh, tracer};
 
-/// What to do with the generated files.
-#[derive(clap::Args)]
-pub(crate) struct BlessArgs {
-    /// Change nothing; fail if a file is out of date
-    #[arg(long)]
-    check: bool,
-}
-
 /// Contents of generated files.
 type Files = BTreeMap<PathBuf, String>;
 
 /// The command.
-pub(crate) fn run(args: &BlessArgs) -> Result<()> {
-    if args.check {
-        return check();
-    }
+pub(crate) fn run() -> Result<()> {
     for (path, content) in stale()? {
         println!("{}", shown(&path));
         fs::write(&path, content)?;

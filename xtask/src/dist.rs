@@ -32,52 +32,45 @@ pub(crate) enum Target {
     Arm,
 }
 
-impl Target {
-    const fn triple(self) -> &'static str {
-        match self {
-            Self::X86 => "x86_64-unknown-linux-musl",
-            Self::Arm => "aarch64-unknown-linux-gnu",
-        }
-    }
-
+/// What builds for a target, and what runs it.
+pub(crate) struct Tools {
+    triple: &'static str,
     /// The name of the architecture in images.
-    pub(crate) const fn architecture(self) -> &'static str {
-        match self {
-            Self::X86 => "amd64",
-            Self::Arm => "arm64",
-        }
-    }
-
+    pub(crate) architecture: &'static str,
     /// Removes symbols.
-    pub(crate) const fn strip(self) -> &'static str {
-        match self {
-            Self::X86 => "strip",
-            Self::Arm => "aarch64-linux-gnu-strip",
-        }
-    }
-
+    pub(crate) strip: &'static str,
     /// Compiles C and links.
-    const fn gcc(self) -> &'static str {
-        match self {
-            Self::X86 => "musl-gcc",
-            Self::Arm => "aarch64-linux-gnu-gcc",
-        }
-    }
+    gcc: &'static str,
+    packages: &'static [&'static str],
+    /// Runs its programs here, on another processor.
+    emulator: Option<&'static str>,
+}
 
-    const fn packages(self) -> &'static [&'static str] {
+impl Target {
+    pub(crate) const fn tools(self) -> Tools {
         match self {
-            Self::X86 => &["rustc-web", "rust-web-src", "gcc", "binutils", "musl-tools", "libunwind-14-dev"],
-            Self::Arm => {
-                &["rustc-web", "rust-web-src", "gcc-aarch64-linux-gnu", "libc6-dev-arm64-cross", "qemu-user-static"]
-            }
-        }
-    }
-
-    /// The emulator that runs its programs here.
-    const fn emulator(self) -> Option<&'static str> {
-        match self {
-            Self::X86 => None,
-            Self::Arm => Some("qemu-aarch64-static"),
+            Self::X86 => Tools {
+                triple: "x86_64-unknown-linux-musl",
+                architecture: "amd64",
+                strip: "strip",
+                gcc: "musl-gcc",
+                packages: &["rustc-web", "rust-web-src", "gcc", "binutils", "musl-tools", "libunwind-14-dev"],
+                emulator: None,
+            },
+            Self::Arm => Tools {
+                triple: "aarch64-unknown-linux-gnu",
+                architecture: "arm64",
+                strip: "aarch64-linux-gnu-strip",
+                gcc: "aarch64-linux-gnu-gcc",
+                packages: &[
+                    "rustc-web",
+                    "rust-web-src",
+                    "gcc-aarch64-linux-gnu",
+                    "libc6-dev-arm64-cross",
+                    "qemu-user-static",
+                ],
+                emulator: Some("qemu-aarch64-static"),
+            },
         }
     }
 }
@@ -94,23 +87,23 @@ pub(crate) fn run(args: &DistArgs) -> Result<()> {
 /// Builds the program, runs it once, and returns its path.
 pub(crate) fn build(target: Target, quick: bool) -> Result<PathBuf> {
     setup::ensure(setup::Purpose::Build)?;
-    setup::packages(target.packages())?;
-    let what = format!("building tracer for {}", target.triple());
+    setup::packages(target.tools().packages)?;
+    let what = format!("building tracer for {}", target.tools().triple);
     sh::step(&what, || sh::run(&mut cargo(target, quick)?))?;
     let profile = if quick { "debug" } else { "release" };
-    let program = sh::target().join(target.triple()).join(profile).join("tracer");
+    let program = sh::target().join(target.tools().triple).join(profile).join("tracer");
     start(target, &program)?;
     Ok(program)
 }
 
 fn cargo(target: Target, quick: bool) -> Result<Command> {
-    let triple = target.triple();
+    let triple = target.tools().triple;
     let mut cargo = sh::cargo(&["build", "--locked", "--package", "tracer-userspace", "--bin", "tracer"]);
     cargo.args(["-Zbuild-std=std,panic_unwind", "--target", triple]);
     if !quick {
         cargo.arg("--release");
     }
-    let gcc = target.gcc();
+    let gcc = target.tools().gcc;
     let mut flags = vec![format!("-Clinker={gcc}"), "-Ctarget-feature=+crt-static".to_owned()];
     // So the binary has no paths of the machine, and each machine builds the same one.
     flags.push(format!("--remap-path-prefix={}=/tracer", sh::root().display()));
@@ -168,8 +161,8 @@ fn start(target: Target, program: &Path) -> Result<()> {
 }
 
 fn output(target: Target, program: &Path, words: &[&str]) -> Result<String> {
-    let mut command = target.emulator().map_or_else(|| sh::command(program), sh::command);
-    if target.emulator().is_some() {
+    let mut command = target.tools().emulator.map_or_else(|| sh::command(program), sh::command);
+    if target.tools().emulator.is_some() {
         command.arg(program);
     }
     sh::capture(command.args(words))

@@ -44,13 +44,13 @@ pub(crate) fn build(targets: &[Target], quick: bool) -> Result<PathBuf> {
     let _ = fs::remove_dir_all(&place);
     let name = format!("tracer:{VERSION}");
     for &target in targets {
-        let stage = place.join(target.architecture());
+        let stage = place.join(target.tools().architecture);
         let program = stage.join("out/usr/local/bin/tracer");
         fs::create_dir_all(program.parent().context("no folder")?)?;
-        sh::run(sh::command(target.strip()).arg("-o").arg(&program).arg(dist::build(target, quick)?))?;
+        sh::run(sh::command(target.tools().strip).arg("-o").arg(&program).arg(dist::build(target, quick)?))?;
         let mut build = buildah(&place, "build");
         build.args(["--quiet", "--file", "deploy/Dockerfile", "--manifest", &name, "--identity-label=false"]);
-        build.args(["--platform", &format!("linux/{}", target.architecture())]);
+        build.args(["--platform", &format!("linux/{}", target.tools().architecture)]);
         build.arg(format!("--build-context=build={}", stage.display()));
         for label in labels()? {
             build.arg(format!("--label=org.opencontainers.image.{label}"));

@@ -54,7 +54,7 @@ enum Command {
     /// Run a command as root under another kernel
     Vm(vm::VmArgs),
     /// Make the generated files again
-    Bless(bless::BlessArgs),
+    Bless,
     /// Recordings of the scenarios: record them, and cut the fixtures out of them
     Fixtures(fixtures::FixturesArgs),
 }
@@ -81,7 +81,7 @@ fn dispatch(command: Command) -> Result<()> {
         Command::Bench(args) => bench::run(&args),
         Command::Check(args) => check::run(&args),
         Command::Vm(args) => vm::run(&args),
-        Command::Bless(args) => bless::run(&args),
+        Command::Bless => bless::run(),
         Command::Fixtures(args) => fixtures::run(&args),
     }
 }
