@@ -265,6 +265,13 @@ impl Stopped<'_> {
         on_node && self.blame.is_none() && runs_ipvs(case) && case.lacks(&[Hook::IpvsLeave])
     }
 
+    /// No rule dropped the packet, but the route that the kernel looks up again at OUTPUT may have refused it: a rule of
+    /// a route chain, or iptables' mangle table, had changed its mark (`ip_route_me_harder`, net/ipv4/netfilter.c).
+    pub(super) fn may_be_rerouted(&self) -> bool {
+        let at_output = self.drop.is_some_and(|(_, drop)| netfilter_hook(drop) == Some("OUTPUT"));
+        at_output && self.answer.is_none() && self.blame.as_ref().is_some_and(Blame::fits_no_rule)
+    }
+
     /// "10.88.0.1 -> port 8080", or the answers of the target if one of them was dropped.
     pub(super) fn to_allow(&self, case: &Case<'_>) -> String {
         let (target, client) = (case.attempt.flow.dst, self.client(case));

@@ -162,6 +162,12 @@ impl Ip {
         self.send(libc::RTM_NEWRULE, NLM_F_CREATE | NLM_F_EXCL, &rule).with_context(|| format!("add {rule:?}"))
     }
 
+    /// Adds a rule: packets with this mark, of the family of `address`, use the table.
+    pub fn rule_mark(&mut self, mark: u32, address: IpAddr, table: u8, priority: u32) -> Result<()> {
+        let rule = rule(RuleAttribute::FwMark(mark), address, table, priority);
+        self.send(libc::RTM_NEWRULE, NLM_F_CREATE | NLM_F_EXCL, &rule).with_context(|| format!("add {rule:?}"))
+    }
+
     pub fn remove_rule_to(&mut self, address: IpAddr, table: u8, priority: u32) -> Result<()> {
         let rule = rule_to(address, table, priority);
         self.send(libc::RTM_DELRULE, 0, &rule).with_context(|| format!("remove {rule:?}"))

@@ -37,6 +37,7 @@ pub(super) const ALL: &[Scenario] = &[
     Scenario::new("route_unreachable_prohibit", ROUTE, |s| refusing_route(s, RouteType::Prohibit)),
     Scenario::new("route_unreachable_blackhole", ROUTE, |s| refusing_route(s, RouteType::BlackHole)),
     Scenario::new("route_unreachable_none", ROUTE, no_route),
+    Scenario::new("unexplained_marked_route", Some(Cause::Unexplained), marked).own().needs(&[Need::Nft]),
     Scenario::new("route_unreachable_no_way_back", ROUTE, |s| no_way_back(s, &Route::to_host(BRIDGE)))
         .needs(&[Need::RealProcessor]),
     Scenario::new("route_unreachable_no_way_back_v6", ROUTE, |s| no_way_back(s, &Route::to_host(BRIDGE6)))
@@ -151,6 +152,23 @@ fn refusing_route(fixture: &mut Fixture<'_>, kind: RouteType) -> Result<()> {
     fixture.node.node.ip(|ip| ip.add(&route))?;
     fixture.fails(Kind::Http, pod, Ending::Error)?;
     fixture.node.node.ip(|ip| ip.remove(&route))
+}
+
+/// A mark sends the SYN to a table that refuses. The kernel looks the route up again in the hook that sets the mark, and
+/// drops the packet there (`nf_ip_route_me_harder`).
+fn marked(fixture: &mut Fixture<'_>) -> Result<()> {
+    const TABLE: u8 = 102;
+    const MARK: u32 = 7;
+    let pod = fixture.serving("http", HTTP)?;
+    (fixture.watch)()?;
+    fixture.node.node.ip(|ip| {
+        ip.add(&Route::to_host(pod.ip()).refusing(RouteType::BlackHole).in_table(TABLE))?;
+        ip.rule_mark(MARK, pod.ip(), TABLE, 32_600)
+    })?;
+    let set =
+        "table inet marks { chain out { type route hook output priority mangle; tcp dport 8080 meta mark set 7; }; }\n";
+    fixture.node.node.nft(set)?;
+    fixture.fails(Kind::Http, pod, Ending::Timeout)
 }
 
 fn no_route(fixture: &mut Fixture<'_>) -> Result<()> {

@@ -46,7 +46,7 @@ mod tests {
     #[test]
     fn only_a_packet_without_an_entry_is_invalid() {
         assert_eq!(causes(Tracked::No, vec![invalid()]), ["conntrack_invalid"]);
-        assert_eq!(causes(Tracked::Yes, vec![invalid()]), ["firewall_drop"]);
+        assert!(causes(Tracked::Yes, vec![invalid()]).is_empty(), "no rule fits");
         assert_eq!(causes(Tracked::Untracked, vec![invalid(), rule("input", RuleVerdict::Drop)]), ["firewall_drop"]);
     }
 

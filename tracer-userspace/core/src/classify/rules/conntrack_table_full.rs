@@ -105,7 +105,7 @@ mod tests {
         assert_eq!(reported(&[table(100, 7, Vec::new())]), ("conntrack_table_full", Confidence::Likely));
         let twice = [table(100, 7, Vec::new()), table(100, 8, Vec::new())];
         assert_eq!(reported(&twice), ("conntrack_table_full", Confidence::Proven));
-        assert_eq!(reported(&[table(50, 7, Vec::new())]).0, "firewall_drop");
+        assert!(stream(&[table(50, 7, Vec::new())]).causes().is_empty(), "it had room, and no rule fits");
     }
 
     /// One limit holds for all namespaces. Only the initial namespace can write it.

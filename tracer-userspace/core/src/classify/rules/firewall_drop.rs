@@ -4,7 +4,7 @@ use super::super::netfilter::dropped;
 use super::*;
 
 pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
-    let stopped = dropped(case)?;
+    let stopped = dropped(case).filter(|stopped| !stopped.may_be_rerouted())?;
     if let Some(found) = by_reverse_path(case, stopped) {
         return Some(found);
     }
@@ -306,6 +306,25 @@ mod tests {
         let rule = reported(vec![rule("INPUT", RuleVerdict::Drop)]);
         assert_eq!(rule.confidence, Confidence::Proven);
         assert_starts(&rule.summary, "a netfilter rule on the node");
+    }
+
+    /// The mark that a rule sets leads to a table that refuses the packet. Other things at that hook drop, too.
+    #[test]
+    fn a_drop_at_output_that_no_rule_fits_may_be_by_a_route() {
+        let decided = |place: &str, rules: Vec<FirewallRule>| {
+            let mut stream = Stream::new();
+            stream.connect().drop_with(SYN, NODE, |drop| {
+                drop.reason = Some("NETFILTER_DROP".into());
+                drop.stack = vec![place.into()];
+            });
+            stream.wait_ms(5).tick().push(firewall(NODE, rules)).gives_up().last_verdict()
+        };
+        let verdict = decided("__ip_local_out", vec![]);
+        assert_eq!(verdict.cause.name(), "unexplained");
+        assert_has(&verdict.summary, &["NETFILTER_DROP", "at OUTPUT", "no rule that was read there fits", "ip rule"]);
+        assert_has(&verdict.remediation, &["ip rule; ", "meta mark"]);
+        assert_eq!(decided("ip_local_deliver", vec![]).cause.name(), "firewall_drop");
+        assert_eq!(decided("__ip_local_out", vec![rule("OUTPUT", RuleVerdict::Drop)]).cause.name(), "firewall_drop");
     }
 
     /// The rule has a condition that tracer does not understand: a mark, a set or a device.

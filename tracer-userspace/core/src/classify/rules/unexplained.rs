@@ -2,6 +2,7 @@
 
 use super::super::SETTLE_NS;
 use super::super::evidence::of_inspection;
+use super::super::netfilter;
 use super::super::serving::held_answer;
 use super::network_policy_drop::ovs_reason;
 use super::pod_link_down::is_wrong_bridge;
@@ -121,6 +122,7 @@ fn describe_drop(case: &Case<'_>, drop: &PacketDrop) -> String {
     let (flags, flow, place) = (drop.flags.name(), drop.flow, in_namespace(case, drop.netns));
     let meaning = match drop {
         _ if is_early_demux(case, drop) => EARLY_DEMUX,
+        _ if may_be_rerouted(case, drop) => REROUTED,
         _ if is_on_wrong_bridge(case, drop) => {
             ": that bridge has other addresses, since a route or a mark led the SYN to a wrong device"
         }
@@ -167,6 +169,14 @@ fn is_taken_by_another(case: &Case<'_>, drop: &PacketDrop) -> bool {
 }
 
 const EARLY_DEMUX: &str = ": it is for a socket of this namespace, but was forwarded. Most likely an `ip rule` for that device sends it into another table (or table local has lost its address), and net.ipv4.tcp_early_demux had found the socket before";
+
+/// Netfilter dropped it at OUTPUT, and no rule can have done it.
+fn may_be_rerouted(case: &Case<'_>, drop: &PacketDrop) -> bool {
+    let stopped = netfilter::dropped(case).filter(|stopped| stopped.may_be_rerouted());
+    stopped.and_then(|stopped| stopped.drop).is_some_and(|(_, dropped)| std::ptr::eq(dropped, drop))
+}
+
+const REROUTED: &str = " at OUTPUT, but no rule that was read there fits. If a rule sets a mark, the kernel looks up the route again, and that route may refuse the packet (ip rule). A program or module at that hook may also drop it";
 
 /// A SYN that is sent again while the handshake is half done (`tcp_check_req`, net/ipv4/tcp_minisocks.c).
 fn is_second_syn(drop: &PacketDrop) -> bool {
@@ -227,6 +237,15 @@ fn meaning(drop: &PacketDrop) -> &'static str {
 
 /// How to fix the drop, and the commands that show more.
 fn fix_of_drop(case: &Case<'_>, drop: &PacketDrop) -> Option<Remediation> {
+    if may_be_rerouted(case, drop) {
+        let show = ["ip rule", "ip route show table all", "nft list ruleset", "iptables-save -t mangle"];
+        return Some(
+            Remediation::from(
+                "Find a rule that sets a mark for this packet (meta mark set, MARK), and the routing table that `ip rule` gives packets with that mark",
+            )
+            .run(show.map(|command| run_in(case, drop.netns, command.to_owned()))),
+        );
+    }
     let (reason, device) = (drop.reason.as_deref()?, drop.device.as_ref()?);
     if is_early_demux(case, drop) {
         let (dst, src, device) = (drop.flow.dst.ip(), drop.flow.src.ip(), shell::link(&device.name));
