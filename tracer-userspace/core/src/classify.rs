@@ -38,6 +38,7 @@ pub use case::{Case, Streak};
 pub use culprit::{culprit_of, is_elsewhere};
 use finding::Finding;
 pub(crate) use pod_sockets::REDIRECT_NS;
+pub(crate) use rules::target_frozen::is_halted;
 use tracer_model::record::{Cause, Confidence};
 
 /// How long to wait for the companions of an ambiguous event. The kernel makes them in the same softirq run,

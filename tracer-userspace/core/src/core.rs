@@ -37,7 +37,7 @@ use self::unmatched::Unmatched;
 use self::verdicts::{Decided, Verdicts};
 use self::waiting::Waiting;
 use crate::classify::finding::Finding;
-use crate::classify::{Case, SETTLE_NS, Streak, classify};
+use crate::classify::{Case, SETTLE_NS, Streak, classify, is_halted};
 use tracer_attempts::correlate::Correlator;
 use tracer_attempts::correlate::attempt::Attempt;
 use tracer_attempts::correlate::node::Node;
@@ -129,7 +129,11 @@ impl Core {
         let attempts: Vec<ConnId> = match &observation.kind {
             ObservationKind::Inspection(seen) => {
                 let waiting = self.correlator.waiting_for(seen.from, seen.target, observation.time_boot_ns);
-                waiting.filter(|conn| self.can_classify(*conn, observation.time_boot_ns)).collect()
+                let waiting: Vec<ConnId> = waiting.collect();
+                if seen.serving.as_ref().is_some_and(|server| is_halted(server)) {
+                    waiting.iter().for_each(|conn| self.inspect_again(*conn, observation.time_boot_ns));
+                }
+                waiting.into_iter().filter(|conn| self.can_classify(*conn, observation.time_boot_ns)).collect()
             }
             ObservationKind::Listen(listen) if listen.begins => {
                 self.waiting.take_refused(listen.netns, listen.addr.port())

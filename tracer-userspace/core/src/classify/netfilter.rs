@@ -11,7 +11,9 @@ use super::finding::Finding;
 use super::phrases::{in_namespace, run_in};
 use super::stopped::{Blame, Stopped};
 use tracer_common::names::Hook;
-use tracer_model::event::{Icmp, Netns, NodePorts, PacketDrop, ProxyMode, RuleVerdict, TcpState, Tracked};
+use tracer_model::event::{
+    FirewallRule, Icmp, Netns, NodePorts, PacketDrop, ProxyMode, RuleVerdict, TcpState, Tracked,
+};
 use tracer_model::record::{Cause, Command, Confidence, Evidence, Remediation};
 
 const UNTRACKED: &str =
@@ -206,9 +208,16 @@ fn runs_ipvs(case: &Case<'_>) -> bool {
     case.node.node_ports.of(ProxyMode::Ipvs).is_some_and(has_some) || case.node.netns().is_some_and(device)
 }
 
-/// Connection tracking begins in PREROUTING: a rule of these hooks comes before it or does without it.
-fn sees_connections(drop: &PacketDrop) -> bool {
+/// `NF_IP_PRI_CONNTRACK`: rules of chains with a lower priority (raw: -300) come before connection tracking.
+const CONNTRACK_PRIORITY: i32 = -200;
+
+/// Connection tracking has seen the packet where it was dropped. It begins in PREROUTING and OUTPUT: rules of other
+/// hooks, or of lower priority there, come before it or do without it.
+fn sees_connections(drop: &PacketDrop, rules: &[&FirewallRule]) -> bool {
+    let is_early = |rule: &&FirewallRule| rule.priority.is_some_and(|priority| priority < CONNTRACK_PRIORITY);
     !matches!(netfilter_hook(drop), Some("INGRESS" | "EGRESS" | "BRIDGE"))
+        && drop.tracked != Some(Tracked::No)
+        && !rules.iter().any(is_early)
 }
 
 const fn is_unreachable(icmp: &Icmp) -> bool {
@@ -261,7 +270,8 @@ impl Stopped<'_> {
         let (target, client) = (case.attempt.flow.dst, self.client(case));
         match self.drop {
             Some((_, drop)) if !outbound(case, drop) => {
-                let established = if sees_connections(drop) { " (ct state established)" } else { "" };
+                let rules = self.blame.as_ref().map_or(&[][..], |blame| &blame.rules);
+                let established = if sees_connections(drop, rules) { " (ct state established)" } else { "" };
                 format!("the answers of {target} to {client}{established}")
             }
             _ => format!("{client} -> port {}", target.port()),

@@ -128,6 +128,14 @@ impl Core {
         self.queries.patience.extend(due.map(|due| (due, conn)));
     }
 
+    /// Inspects the target of an attempt without a handshake again, as one reading of a halted server proves nothing.
+    pub(super) fn inspect_again(&mut self, conn: ConnId, now: u64) {
+        let open = self.correlator.get(conn).filter(|a| a.ended.is_none()).map(|a| a.started);
+        if let Some(due) = open.and_then(|since| next_inspection(since, now)) {
+            self.schedule_inspection(conn, Some(due));
+        }
+    }
+
     /// Queries the state of the target if the attempt still waits, and schedules the next inspection.
     fn query_target(&mut self, conn: ConnId, now: u64) {
         let again = self.correlator.get(conn).and_then(|a| waits_for_answer(a, &self.node));

@@ -7,8 +7,10 @@ use tracer_model::event::{
     ObservationKind, PacketDrop, QueueFull, ResetReceived, ResetSent, Retransmit, State, TcpState, Via,
 };
 
-/// Observations kept of one attempt; later ones are dropped.
+/// Observations kept of one attempt. Later ones are dropped, unless they show something new.
 const MAX_OBSERVATIONS: usize = 48;
+/// Kept at most, of those that show something new.
+const MAX_NEW: usize = 96;
 /// Copies of frames kept: a bridge makes one for each of its ports.
 const MAX_COPIES: usize = 16;
 
@@ -174,9 +176,15 @@ impl Attempt {
         own != 0 && its != 0 && own != its
     }
 
+    /// Hundreds of retransmissions and their drops must not keep out the RST that decides.
     fn keep(&mut self, observation: &Observation) {
         let is_last = matches!(observation.kind, ObservationKind::KubeletProbe(_));
-        if self.observations.len() < MAX_OBSERVATIONS || is_last {
+        let (kept, kind) = (self.observations.len(), &observation.kind);
+        let is_new = || {
+            let counted = matches!(kind, ObservationKind::State(_) | ObservationKind::Retransmit(_));
+            kept < MAX_NEW && !counted && !self.observations.iter().any(|it| is_same_drop(&it.kind, kind))
+        };
+        if is_last || kept < MAX_OBSERVATIONS || is_new() {
             self.observations.push(observation.clone());
         }
     }
@@ -392,6 +400,13 @@ impl Attempt {
     pub fn queue_full(&self, queue: ListenQueue) -> Option<(u64, &QueueFull)> {
         seen!(self, QueueFull).find(|(_, full)| full.queue == queue)
     }
+}
+
+/// The same kind of packet was dropped at the same place before, or the two observations are equal.
+fn is_same_drop(kept: &ObservationKind, new: &ObservationKind) -> bool {
+    let (ObservationKind::Drop(kept), ObservationKind::Drop(new)) = (kept, new) else { return kept == new };
+    let place = |drop: &PacketDrop| (drop.netns, drop.flow, drop.flags);
+    place(kept) == place(new) && (&kept.reason, &kept.location) == (&new.reason, &new.location)
 }
 
 /// Whether, and how, this change of the prober's socket ends the attempt.

@@ -1,6 +1,8 @@
 //! The listener's accept queue is full: the kernel drops the SYN and sends no answer.
 
+use super::super::serving::{name, readings};
 use super::connection_refused::takes;
+use super::target_frozen::halt;
 use super::*;
 use tracer_model::event::{Inspection, ListenQueue, ListenerState, MOST_LISTENERS, Netns};
 
@@ -69,7 +71,14 @@ fn finding(case: &Case<'_>, seen: Evidence, (waiting, backlog): (u32, u32), netn
     let summary = format!(
         "{dst} listens, but its accept queue is full ({waiting} waiting, {backlog} allowed): the kernel drops the SYN silently"
     );
+    let summary = summary + &describe_halt(case).unwrap_or_default();
     Finding::failure(Cause::AcceptQueueOverflow, vec![seen], summary, make_room(case, netns)).until_answered()
+}
+
+/// The process could not accept when it was read last. One reading does not show for how long.
+fn describe_halt(case: &Case<'_>) -> Option<String> {
+    let (_, seen) = readings(case).last().copied()?;
+    Some(format!("; at one reading, {} {}", name(&seen.processes), halt(seen)?.description()))
 }
 
 pub(super) fn make_room(case: &Case<'_>, netns: Option<Netns>) -> Remediation {

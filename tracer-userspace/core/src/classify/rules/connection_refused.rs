@@ -281,6 +281,15 @@ fn dropped_syns<'a>(case: &Case<'a>) -> impl Iterator<Item = (u64, &'a PacketDro
 mod tests {
     use crate::testing::*;
 
+    #[test]
+    fn a_refusal_after_many_retransmissions_and_drops_is_the_cause() {
+        let mut stream = Stream::new().connect().clone();
+        for _ in 0..60 {
+            stream.wait_ms(900).syn_again().drop(SYN, "QDISC_DROP", NODE);
+        }
+        assert_eq!(stream.wait_ms(900).syn_again().refused().verdict().cause, Cause::ConnectionRefused);
+    }
+
     /// The kernel skips a listener that is bound to another device.
     #[test]
     fn a_listener_that_the_kernel_passes_over_is_not_called_missing() {

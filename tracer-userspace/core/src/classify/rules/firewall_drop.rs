@@ -196,6 +196,24 @@ mod tests {
         assert!(!by_state("__netif_receive_skb_core") && !by_state("__dev_queue_xmit") && !by_state("br_handle_frame"));
     }
 
+    /// A chain such as iptables' raw comes before connection tracking, which has not seen the packet there.
+    #[test]
+    fn no_state_is_suggested_for_a_chain_before_connection_tracking() {
+        let by_state = |priority: Option<i32>, tracked: Option<Tracked>| {
+            let hooks = vec!["PREROUTING".into()];
+            let dropped = FirewallRule { priority, hooks, ..rule("PREROUTING", RuleVerdict::Drop) };
+            let mut stream = Stream::new();
+            stream.connect().drop_with(SYN_ACK, NODE, |drop| {
+                (drop.reason, drop.tracked) = (Some("NETFILTER_DROP".into()), tracked);
+                drop.stack = vec!["ip_rcv".into()];
+            });
+            let verdict = stream.push(firewall(NODE, vec![dropped])).gives_up().last_verdict();
+            verdict.remediation.to_string().contains("ct state established")
+        };
+        assert!(!by_state(Some(-300), None) && !by_state(None, Some(Tracked::No)));
+        assert!(by_state(Some(-150), None) && by_state(Some(-150), Some(Tracked::Yes)));
+    }
+
     /// On a node, ufw reloads its rules. In a pod's namespace no ufw runs that could change them.
     #[test]
     fn a_drop_by_ufw_on_a_node_is_fixed_with_ufw() {

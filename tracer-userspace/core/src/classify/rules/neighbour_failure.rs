@@ -48,7 +48,7 @@ fn dropped(case: &Case<'_>) -> Option<Finding> {
     let over =
         drop.device.as_ref().zip(drop.netns).map(|(device, netns)| describe_overlap(case, netns, device.ifindex, next));
     let summary = summary + &over.unwrap_or_default() + &describe_translation(case, drop);
-    let remediation = fix(case, drop.netns, next, why);
+    let remediation = fix(case, drop.netns, next, why, !outbound(case, drop));
     let found = Finding::failure(Cause::NeighbourFailure, vec![of_drop(time, drop)], summary, remediation);
     Some(if may_have_link_down(case, drop, why) { note_unread_link(found) } else { found }.until_answered())
 }
@@ -115,7 +115,7 @@ fn unresolved(case: &Case<'_>) -> Option<Finding> {
     );
     let (summary, fix) = match case.node.owns(seen.from, entry.addr) {
         true => (summary + NODE_OWNS_ADDRESS, restore_own_address(case, seen.from, entry.addr)),
-        false => (summary, fix(case, None, entry.addr, why)),
+        false => (summary, fix(case, None, entry.addr, why, false)),
     };
     Some(
         Finding::likely(Cause::NeighbourFailure, vec![evidence("rtnetlink", time, text, fields)], summary, fix)
@@ -174,12 +174,6 @@ const LOST_DISCOVERY: &str = "neighbour discovery does not get through. Check th
 /// The pod asks for its gateway: to delete a pod at the prober's address leads nowhere.
 const GATEWAY: &str = "Give its address to the node's end of the link, or let that end answer for it (Calico's 169.254.1.1: proxy_arp is 1 there, and the node has a route to the gateway). Or delete the pod, so that its routes are made again";
 
-/// The packet that needs the link-layer address goes back to the prober.
-fn is_back(case: &Case<'_>, target: IpAddr) -> bool {
-    let flow = case.attempt.flow;
-    target == flow.src.ip() && target != flow.dst.ip()
-}
-
 /// The link of a pod that has this address, if it was up while the attempt waited.
 fn link_of_pod<'a>(case: &Case<'a>, target: IpAddr) -> Option<(Netns, &'a LinkState)> {
     let (_, seen) = inspected(case)?;
@@ -188,8 +182,9 @@ fn link_of_pod<'a>(case: &Case<'a>, target: IpAddr) -> Option<(Netns, &'a LinkSt
     (link.up && link.running != Some(false)).then_some((pod, link))
 }
 
-/// Checks the route first: the target may be behind another link.
-fn fix(case: &Case<'_>, netns: Option<Netns>, target: IpAddr, why: Why) -> Remediation {
+/// Checks the route first: the target may be behind another link. `is_back`: the packet that needs the link-layer address
+/// goes back to the prober.
+fn fix(case: &Case<'_>, netns: Option<Netns>, target: IpAddr, why: Why, is_back: bool) -> Remediation {
     let family = if target.is_ipv4() { "ipv4" } else { "ipv6" };
     match why {
         Why::NoAnswer => {
@@ -203,7 +198,7 @@ fn fix(case: &Case<'_>, netns: Option<Netns>, target: IpAddr, why: Why) -> Remed
                     let lost = if target.is_ipv4() { LOST_ARP } else { LOST_DISCOVERY };
                     format!("the pod has the address and its link {} is up: {lost}", link.name)
                 }
-                None if is_back(case, target) => format!("the gateway does not answer. {GATEWAY}"),
+                None if is_back => format!("the gateway does not answer. {GATEWAY}"),
                 None => "the pod with this address or its link is gone: delete the stale pod or entry".to_owned(),
             };
             Remediation::from(format!(
@@ -320,6 +315,19 @@ mod tests {
         assert_ends(&verdict.remediation, "| head -n1) -n ip neigh show 10.88.0.1");
         assert_has(&verdict.remediation, &["the gateway does not answer"]);
         assert_lacks(&verdict.remediation, &["stale pod"]);
+    }
+
+    /// Behind a masquerade the answer goes to another address than the prober's.
+    #[test]
+    fn an_answer_to_a_translated_address_needs_the_gateway_too() {
+        let mut stream = Stream::new().connect().clone();
+        stream.drop_with(SYN_ACK, POD, |drop| {
+            (drop.reason, drop.via) = (Some("NEIGH_FAILED".into()), Via::Translated);
+            drop.flow.dst = "169.254.7.127:40000".parse().expect("an address");
+        });
+        let fix = stream.verdict().remediation;
+        assert_has(&fix, &["the gateway does not answer", "Calico's 169.254.1.1"]);
+        assert_lacks(&fix, &["stale pod"]);
     }
 
     /// kontena/pharos-cluster#439: docker0's /24 lies in the pods' /16.

@@ -47,14 +47,21 @@ fn by_rule(case: &Case<'_>) -> Option<Finding> {
     let named = || blame.rules.iter().find_map(|rule| service_of(rule)).filter(|name| name.contains('/'));
     let service = listed.or_else(|| named().map(str::to_owned));
     let service = service.map_or_else(|| "a Service".to_owned(), |name| format!("Service {name}"));
+    // A rule for a NodePort has no address: that is any of the node's. One for an external IP or a load balancer has.
+    let is_external = blame.all(|rule| rule.when.dst.is_some());
+    let (subject, fix) = match is_external {
+        true => {
+            (format!("the source {src} of this attempt to {dst} is an external address and port"), reserve_port(case))
+        }
+        false => (format!("source port {} of this attempt to {dst} is the NodePort", src.port()), remediation(case)),
+    };
+    let overlap = if is_external { String::new() } else { describe_overlap(case) };
     let summary = format!(
-        "source port {} of this attempt to {dst} is the NodePort of {service}, which has no endpoint; kube-proxy's rule{}; {} keeps retransmitting its SYN{}",
-        src.port(),
+        "{subject} of {service}, which has no endpoint; kube-proxy's rule{}; {} keeps retransmitting its SYN{overlap}",
         stopped.action(case),
-        client_name(case.attempt),
-        describe_overlap(case)
+        client_name(case.attempt)
     );
-    let found = stopped.finding(case, Cause::NodeportEphemeralCollision, summary, remediation(case));
+    let found = stopped.finding(case, Cause::NodeportEphemeralCollision, summary, fix);
     let confidence = if blame.certain().is_some() { Confidence::Proven } else { Confidence::Likely };
     Some(Finding { confidence, rests_on: &[], by_absence: false, ..found }.until_answered())
 }
@@ -193,15 +200,7 @@ const MAX_NAMED: usize = 16;
 /// the old value.
 fn remediation(case: &Case<'_>) -> Remediation {
     let ports = node_ports(case);
-    let outside = outside_default(&ports);
-    let wanted = || outside.iter().copied().chain([NODE_PORTS]);
-    let set = match reserved(case) {
-        Some(now) => format!("sysctl -w {RESERVED}={}", merged(wanted().chain(now.iter().copied()))),
-        // The reserved ports were not read, so the command reads them.
-        None => {
-            format!("sh -c 'now=$(sysctl -n {RESERVED}); sysctl -w {RESERVED}=${{now:+$now,}}{}'", merged(wanted()))
-        }
-    };
+    let set = reserve(case, outside_default(&ports).into_iter().chain([NODE_PORTS]));
     let (first, last) = NODE_PORTS;
     let known = match ports.as_slice() {
         [one] => format!("NodePort {one} is in use"),
@@ -210,7 +209,26 @@ fn remediation(case: &Case<'_>) -> Remediation {
     Remediation::from(format!(
         "Reserve the NodePorts, and write the same setting to /etc/sysctl.d. The command keeps what was reserved before. {known} on this node. {first}-{last} is the default range: if your API server has --service-node-port-range, reserve that range"
     ))
-    .run([run_in(case, case.attempt.netns, set)])
+    .run([set])
+}
+
+/// Reserves the source port of the attempt.
+fn reserve_port(case: &Case<'_>) -> Remediation {
+    let port = case.attempt.flow.src.port();
+    Remediation::from(format!(
+        "Reserve port {port}, so that no connection gets it as its source port, and write the same setting to /etc/sysctl.d. The command keeps what was reserved before"
+    ))
+    .run([reserve(case, [(port, port)].into_iter())])
+}
+
+/// The command that reserves these ports and those that are reserved now.
+fn reserve(case: &Case<'_>, wanted: impl Iterator<Item = (u16, u16)>) -> Command {
+    let set = match reserved(case) {
+        Some(now) => format!("sysctl -w {RESERVED}={}", merged(wanted.chain(now.iter().copied()))),
+        // The reserved ports were not read, so the command reads them.
+        None => format!("sh -c 'now=$(sysctl -n {RESERVED}); sysctl -w {RESERVED}=${{now:+$now,}}{}'", merged(wanted)),
+    };
+    run_in(case, case.attempt.netns, set)
 }
 
 const RESERVED: &str = "net.ipv4.ip_local_reserved_ports";
@@ -265,6 +283,23 @@ mod tests {
             assert_eq!(to_service.cause.name(), "service_no_endpoints");
         }
         assert_eq!(reported(SYN_ACK, "INPUT", RuleVerdict::Drop, "no guests").cause.name(), "firewall_drop");
+    }
+
+    /// The rule of an external IP or a load balancer, which is an address of the node.
+    #[test]
+    fn an_external_address_is_not_called_a_node_port() {
+        let comment = Some("shop/cart:http has no endpoints".into());
+        let dst = Some(Prefix { addr: "10.88.0.1".parse().expect("an address"), len: 32 });
+        let when = When { dst, dport: Some(40_000), ..When::default() };
+        let rule = FirewallRule { comment, when, ..rule("KUBE-EXTERNAL-SERVICES", RuleVerdict::Reject) };
+        let mut stream = Stream::new();
+        stream.connect().filtered(SYN_ACK, NODE).push(firewall(NODE, vec![rule])).wait_ms(5).tick();
+        let verdict = stream.gives_up().last_verdict();
+        assert_eq!(verdict.cause.name(), "nodeport_ephemeral_collision");
+        let words = "the source 10.88.0.1:40000 of this attempt to 10.88.0.2:8080 is an external address and port of Service shop/cart:http,";
+        assert_starts(&verdict.summary, words);
+        assert_lacks(&verdict.summary, &["NodePort"]);
+        assert_starts(&verdict.remediation, "Reserve port 40000, so");
     }
 
     /// The table was read before the Service was made.

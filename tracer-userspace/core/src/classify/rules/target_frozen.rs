@@ -6,14 +6,14 @@ use super::*;
 use tracer_model::event::{ListenQueue, ServerProcess, Serving};
 
 pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
-    let Silence { end, min_readings, until } = silence(case)?;
+    let Silence { end, until } = silence(case)?;
     let readings = readings(case);
     // A process that is held for a moment (by a debugger, a profiler) is no cause of silence.
     let since = readings.iter().rposition(|(_, seen)| halt(seen).is_none()).map_or(0, |at| at + 1);
     let halted = readings.get(since..)?;
     let (time, seen) = *halted.last()?;
     let is_near = until.is_none_or(|until| until.saturating_sub(time) <= max_gap_ns(case));
-    let halt = halt(seen).filter(|_| halted.len() >= min_readings && is_near)?;
+    let halt = halt(seen).filter(|_| halted.len() >= MIN_READINGS && is_near)?;
     let dst = case.attempt.flow.dst;
     let unread = connection(case).filter(|it| it.unread > 0);
     let unread = unread.map(|it| format!(": {} of the request lie unread", counted(u64::from(it.unread), "byte")));
@@ -35,11 +35,12 @@ pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
     Some(Finding::likely(Cause::TargetFrozen, vec![read, end], summary, halt.fix(&seen.processes)).until_answered())
 }
 
+/// How many readings must agree.
+const MIN_READINGS: usize = 2;
+
 /// What shows that the target is silent.
 struct Silence {
     end: Evidence,
-    /// How many readings must agree. One is enough with a full accept queue, which takes time to fill.
-    min_readings: usize,
     /// When the silence ended, if the last reading must be near that.
     until: Option<u64>,
 }
@@ -48,10 +49,10 @@ fn silence(case: &Case<'_>) -> Option<Silence> {
     if in_handshake(case) {
         let (time, _, listener) = fullest_queue(case)?;
         let dropped = case.settled || case.attempt.queue_full(ListenQueue::Accept).is_some();
-        return dropped.then(|| Silence { end: of_queue(time, listener), min_readings: 1, until: None });
+        return dropped.then(|| Silence { end: of_queue(time, listener), until: None });
     }
     let ended = taken_and_silent(case)?;
-    Some(Silence { end: of_state(ended, case.attempt.last.as_ref()?), min_readings: 2, until: Some(ended) })
+    Some(Silence { end: of_state(ended, case.attempt.last.as_ref()?), until: Some(ended) })
 }
 
 /// How long before the end the last reading may be. A process that was halted only earlier ran again, and did not
@@ -69,9 +70,14 @@ pub(in super::super) enum Halt<'a> {
 }
 
 /// What keeps all processes from running, as the first of them shows it. Absent if one of them can run.
-fn halt(seen: &Serving) -> Option<Halt<'_>> {
+pub(in super::super) fn halt(seen: &Serving) -> Option<Halt<'_>> {
     let halts: Option<Vec<Halt<'_>>> = seen.processes.iter().map(halt_of).collect();
     halts.filter(|_| !seen.incomplete)?.first().copied()
+}
+
+/// No process of the server can run.
+pub(crate) fn is_halted(seen: &Serving) -> bool {
+    halt(seen).is_some()
 }
 
 pub(in super::super) fn halt_of(process: &ServerProcess) -> Option<Halt<'_>> {
@@ -257,21 +263,49 @@ mod tests {
 
     #[test]
     fn a_full_queue_of_a_stopped_server_is_target_frozen() {
-        let causes_of = |server: ServerProcess, is_seen: bool| {
+        let verdict_of = |servers: &[ServerProcess], is_seen: bool| {
             let mut stream = Stream::new();
             stream.connect();
             if is_seen {
                 stream.queue_full(ListenQueue::Accept);
             }
-            stream.wait_ms(200).inspection(|seen| {
+            for server in servers {
+                let processes = vec![server.clone()];
+                stream.wait_ms(200).inspection(|seen| {
+                    seen.listeners = Some(vec![listener(2, 1)]);
+                    seen.serving = Some(Box::new(Serving { processes, ..Serving::default() }));
+                });
+            }
+            stream.gives_up().verdict()
+        };
+        let cause_of = |servers: &[ServerProcess], is_seen| verdict_of(servers, is_seen).cause.name();
+        for is_seen in [false, true] {
+            let held = [stopped(7), stopped(7)];
+            assert_eq!(cause_of(&held, is_seen), "target_frozen", "a hook showed the full queue: {is_seen}");
+            assert_eq!(cause_of(&[running(7), running(7)], is_seen), "accept_queue_overflow");
+            let once = verdict_of(&held[..1], is_seen);
+            assert_eq!(once.cause.name(), "accept_queue_overflow", "a debugger may hold it for a moment");
+            // The hook decided before the reading came.
+            let words = "; at one reading, app (pid 7) is stopped by a signal";
+            assert_eq!(once.summary.ends_with(words), !is_seen, "{}", once.summary);
+        }
+    }
+
+    #[test]
+    fn a_halted_server_with_a_full_queue_is_inspected_again() {
+        let next = |server: ServerProcess| {
+            let mut core = crate::core::Core::default();
+            let mut stream = Stream::new().connect().wait_ms(200).tick().clone();
+            stream.inspection(|seen| {
                 seen.listeners = Some(vec![listener(2, 1)]);
                 seen.serving = Some(Box::new(Serving { processes: vec![server], ..Serving::default() }));
             });
-            stream.gives_up().causes()
+            stream.observations.iter().for_each(|it| core.push(it, &mut Vec::new()));
+            core.take_queries();
+            stream.wait_ms(400).tick();
+            core.push(stream.observations.last().expect("a tick"), &mut Vec::new());
+            core.take_queries().len()
         };
-        for is_seen in [false, true] {
-            assert_eq!(causes_of(stopped(7), is_seen), ["target_frozen"], "a hook showed the full queue: {is_seen}");
-            assert_eq!(causes_of(running(7), is_seen), ["accept_queue_overflow"]);
-        }
+        assert_eq!((next(stopped(7)), next(running(7))), (1, 0));
     }
 }
