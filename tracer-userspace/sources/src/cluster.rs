@@ -58,7 +58,7 @@ pub struct ClusterConfig {
     pub pods: bool,
     /// Whether to follow Services and their endpoints, of the whole cluster.
     pub services: bool,
-    /// The namespaces whose Events of the kubelet are followed.
+    /// The namespaces of which the Events of the kubelet are followed.
     pub events: Vec<Namespace>,
 }
 
