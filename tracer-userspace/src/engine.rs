@@ -56,7 +56,7 @@ impl Engine {
                 });
                 self.sink.emit(Decision::new(observation.time_boot_ns, None, body), None);
             }
-            ObservationKind::Pods(list) => self.sink.meet_pods(&list.pods),
+            ObservationKind::Pods(list) => self.sink.count_pods(&list.pods),
             ObservationKind::Loss(loss) => self.lost_events = self.lost_events.saturating_add(loss.count),
             kind => self.events += u64::from(kind.is_kernel_event()),
         }

@@ -145,7 +145,7 @@ fn attached(
         namespaces_incomplete: present.incomplete,
         node_netns: snapshot.node.as_ref().map(|node| node.netns),
         prober_pids: pids(&snapshot.probers),
-        observations: snapshot.facts.clone(),
+        observations: snapshot.observations.clone(),
         sources: snapshot.sources.iter().cloned().chain(log.source).collect(),
         problems: snapshot.problems.iter().cloned().chain(log.problem).chain(unread).collect(),
         changes,

@@ -59,7 +59,7 @@ fn config(prober: &str) -> SourceConfig {
 }
 
 fn ports(snapshot: &Snapshot, mode: ProxyMode) -> Vec<(u16, Option<&str>)> {
-    let tables = snapshot.facts.iter().filter_map(|kind| match kind {
+    let tables = snapshot.observations.iter().filter_map(|kind| match kind {
         ObservationKind::NodePorts(ports) if ports.mode == mode => Some(&ports.ports),
         _ => None,
     });
@@ -71,7 +71,7 @@ fn lo_is_up(links: &Links) -> bool {
 }
 
 fn find<T>(snapshot: &Snapshot, wanted: impl Fn(&ObservationKind) -> Option<T>) -> T {
-    snapshot.facts.iter().find_map(wanted).expect("the observation")
+    snapshot.observations.iter().find_map(wanted).expect("the observation")
 }
 
 fn links(kind: &ObservationKind) -> Option<Links> {
@@ -196,10 +196,13 @@ fn a_snapshot_has_the_probers_namespace_and_the_pods() {
 }
 
 /// The next observation that `wanted` accepts.
-async fn next<T>(facts: &mut mpsc::Receiver<ObservationKind>, wanted: impl Fn(&ObservationKind) -> Option<T>) -> T {
+async fn next<T>(
+    observations: &mut mpsc::Receiver<ObservationKind>,
+    wanted: impl Fn(&ObservationKind) -> Option<T>,
+) -> T {
     let search = async {
         loop {
-            let kind = facts.recv().await.expect("the watcher lives");
+            let kind = observations.recv().await.expect("the watcher lives");
             if let Some(found) = wanted(&kind) {
                 return found;
             }

@@ -70,7 +70,7 @@ impl TablesWatch {
     }
 
     /// Reads the reports that have arrived. Never blocks.
-    pub fn hear(&mut self) {
+    pub fn read_reports(&mut self) {
         let now = Instant::now();
         self.rules.drain(|message| self.removals.see(message, now));
         self.processes.drain(|message| _ = message.and_then(|message| self.removals.note_process(message, of_pid)));
@@ -194,7 +194,7 @@ impl Removals {
 }
 
 /// Reads arbitrary reports, for a fuzz target.
-pub(crate) fn hear(bytes: &[u8]) {
+pub(crate) fn fuzz(bytes: &[u8]) {
     let mut removals = Removals::default();
     let by = |pid, comm| Remover { pid, comm, exe: None, ancestors: Vec::new() };
     messages(Some(bytes), &mut |message| {

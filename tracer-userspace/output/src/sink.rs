@@ -169,7 +169,7 @@ impl Sink {
         if let Some(cluster) = &self.cluster {
             cluster.take(&decision, self.filter.passes(&decision.body));
         }
-        self.pretty.meet(&decision.body);
+        self.pretty.count(&decision.body);
         if self.is_satisfied() {
             return;
         }
@@ -206,8 +206,8 @@ impl Sink {
     }
 
     /// Takes the known pods, for the message that no pod matches the filters.
-    pub fn meet_pods(&mut self, pods: &[Pod]) {
-        self.pretty.meet_pods(pods);
+    pub fn count_pods(&mut self, pods: &[Pod]) {
+        self.pretty.count_pods(pods);
     }
 
     /// Whether `--until-failure` is met.

@@ -131,7 +131,7 @@ impl Shown {
         let new = || Node { pretty: Pretty::new(self.config.filter.clone(), self.config.verbose), ..Node::default() };
         let node = self.nodes.entry(record.node_name.clone()).or_insert_with(new);
         node.count(record);
-        node.pretty.meet(&record.body);
+        node.pretty.count(&record.body);
         if !node.wants(record, &self.config) {
             node.runs = true;
             return;

@@ -16,7 +16,7 @@ pub(crate) use self::scale::Scale;
 use self::standing::Standing;
 use super::line::{Fields, Line};
 use tracer_model::record::{Body, Confidence, FindingBody, Outcome, Record, Repeated, StartBody, StopBody};
-use tracer_output::sink::filter::{Filter, Met};
+use tracer_output::sink::filter::{Filter, FilterHits};
 
 /// Nodes, and checks of nodes, that are counted apart.
 const NODES: usize = 4096;
@@ -61,7 +61,7 @@ pub(crate) struct Tally {
     pub(crate) unmatched: u64,
     /// Failures that did not pass the filter.
     filtered: u64,
-    met: Met,
+    hits: FilterHits,
     pub(crate) records: u64,
     nodes: HashMap<String, Standing>,
 }
@@ -84,7 +84,7 @@ impl Tally {
             revised: 0,
             unmatched: 0,
             filtered: 0,
-            met: Met::default(),
+            hits: FilterHits::default(),
             records: 0,
             nodes: HashMap::new(),
         }
@@ -111,7 +111,7 @@ impl Tally {
     /// How many failures passed the filter, and why none did; absent without a filter.
     pub(crate) fn shown(&self) -> Option<String> {
         let shown = self.pods.failures();
-        self.met.shown(&self.filter, shown, shown + self.filtered)
+        self.hits.shown(&self.filter, shown, shown + self.filtered)
     }
 
     /// The same text, but only if no failure passed the filter.
@@ -127,8 +127,8 @@ impl Tally {
 
     /// The number of all attempts, if it is known.
     pub(crate) fn attempts(&self) -> Option<u64> {
-        let noted = self.stops > 0 && self.stops == self.runs.seen() && !self.filter.is_set();
-        Some(self.attempts_by_record).filter(|&seen| seen > 0).or_else(|| noted.then_some(self.attempts_by_stop))
+        let is_counted = self.stops > 0 && self.stops == self.runs.seen() && !self.filter.is_set();
+        Some(self.attempts_by_record).filter(|&seen| seen > 0).or_else(|| is_counted.then_some(self.attempts_by_stop))
     }
 
     /// Counts a verdict. A verdict that it replaces is no longer counted, even if the new one does not pass the filter.
@@ -137,7 +137,7 @@ impl Tally {
         let was_counted = fields.revises.is_some_and(|seq| self.revise(&fields.node_name, seq));
         let is_first = fields.revises.is_none();
         let count = Repeated::count_of(fields.repeated.as_ref());
-        self.met.attempt(&self.filter, fields.k8s.as_ref(), Some(answer.cause()));
+        self.hits.attempt(&self.filter, fields.k8s.as_ref(), Some(answer.cause()));
         if !self.filter.fits(fields.k8s.as_ref(), Some(answer.cause())) {
             self.filtered += if !answer.group().noise && (is_first || was_counted) { count } else { 0 };
             return;
@@ -166,7 +166,7 @@ impl Tally {
 
     /// Counts an attempt. A failed attempt also has a verdict, which counts the failure.
     fn attempt(&mut self, fields: &Fields<'_>, us: i64) {
-        self.met.attempt(&self.filter, fields.k8s.as_ref(), fields.cause);
+        self.hits.attempt(&self.filter, fields.k8s.as_ref(), fields.cause);
         if !self.filter.fits(fields.k8s.as_ref(), fields.cause) {
             return;
         }
@@ -215,7 +215,7 @@ impl Tally {
     }
 }
 
-/// Confidences in the order of [`Lane::sure`].
+/// Confidences in the order of [`Lane::confidences`].
 pub(crate) const SURE: [Confidence; 3] = [Confidence::Possible, Confidence::Likely, Confidence::Proven];
 
 #[cfg(test)]

@@ -12,7 +12,7 @@ use tokio::task::{LocalSet, spawn_local};
 
 type Task = Box<dyn FnOnce() + Send>;
 
-/// Starts the parts of a run, and reports each that panics: a run does not go on with one part less.
+/// Starts the parts of a run, and reports each that panics. The run then ends.
 #[derive(Clone, Debug)]
 pub struct Supervisor(UnboundedSender<&'static str>);
 
@@ -46,7 +46,7 @@ impl Supervisor {
     }
 }
 
-/// Dropped while its part panics, it reports that.
+/// Reports a panic: it is dropped while the part unwinds.
 struct Guard {
     part: &'static str,
     panics: UnboundedSender<&'static str>,
@@ -55,13 +55,13 @@ struct Guard {
 impl Drop for Guard {
     fn drop(&mut self) {
         if thread::panicking() {
-            // Nobody takes it once the run has ended.
+            // The receiver is gone once the run has ended.
             let _ = self.panics.send(self.part);
         }
     }
 }
 
-/// A thread that runs tasks. It begins with the first one, and ends once nobody holds this and the last task is over.
+/// A thread that runs tasks. It starts with the first task, and ends with the last one when all handles are dropped.
 #[derive(Debug)]
 pub struct Background {
     name: &'static str,
@@ -75,7 +75,7 @@ impl Background {
         Self { name, supervisor: supervisor.clone(), tasks: OnceCell::new() }
     }
 
-    /// Runs what `begin` makes, on the thread. The receiver is disconnected when that is over.
+    /// Runs the future that `begin` makes on the thread. The receiver is disconnected when it has ended.
     pub fn run<F>(&self, begin: impl FnOnce() -> F + Send + 'static) -> io::Result<Receiver<()>>
     where
         F: Future<Output = ()> + 'static,
@@ -112,7 +112,7 @@ impl Background {
                 }
             });
             runtime.block_on(local);
-            // A name that is still being resolved is not waited for.
+            // Do not wait for a name that is still being resolved.
             runtime.shutdown_background();
         };
         self.supervisor.thread(self.name, run)?;

@@ -1,7 +1,7 @@
-//! The cluster API: pods of this node with their probes; Services and the kubelet's Events where they are asked for.
+//! The cluster API: pods of this node with their probes and, where asked for, Services and the kubelet's Events.
 //!
-//! A [`Background`] follows the API, since a long list takes time to read and nothing may hold up the event stream.
-//! What it knows lies on a [`View`] that is replaced, never queued. Without the API everything else goes on.
+//! A [`Background`] follows the API, because a long list takes time to read and must not delay the event stream. Its
+//! results are a [`View`], which is replaced and never queued. Without the API everything else continues.
 
 mod board;
 mod connect;
@@ -30,8 +30,8 @@ use tokio::sync::watch;
 
 pub use connect::client;
 pub use connect::{Access, ConnectError, in_cluster};
-pub(super) use events::Heard;
 pub use events::Namespace;
+pub(super) use events::SentEvents;
 pub use failure::{ApiRequest, Failure};
 pub use objects::percent_encoded;
 pub use pace::{Pace, part};
@@ -46,7 +46,7 @@ use follow::ResourceFollower;
 use request::Scope;
 use tracer_model::event::{Pod, Service};
 
-/// The start waits this long for the API; what comes later comes as facts.
+/// The start of a run waits this long for the API. Later results come as observations.
 const FIRST: Duration = Duration::from_secs(2);
 
 #[derive(Clone, Debug)]
@@ -54,11 +54,11 @@ pub struct ClusterConfig {
     pub access: Access,
     /// Pods of this node only.
     pub node_name: String,
-    /// Pods are wanted: no file gives them.
+    /// Whether to follow pods: no file lists them.
     pub pods: bool,
-    /// Services and their endpoints are wanted, of the whole cluster.
+    /// Whether to follow Services and their endpoints, of the whole cluster.
     pub services: bool,
-    /// Events of the kubelet are wanted, of these namespaces.
+    /// The namespaces of which the Events of the kubelet are followed.
     pub events: Vec<Namespace>,
 }
 
@@ -76,22 +76,22 @@ pub struct View {
     /// Services without their endpoints.
     services: Vec<Service>,
     slices: Vec<Slice>,
-    /// Events of this node's kubelet, by who follows them.
+    /// Events of this node's kubelet, by their follower.
     events: BTreeMap<String, Vec<KubeletEvent>>,
     states: BTreeMap<String, State>,
 }
 
-/// How it stands with one kind of object.
+/// The state of one kind of object.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum State {
     Waiting,
     Following,
-    /// In words that follow "cluster API".
+    /// The problem, in words that follow "cluster API".
     Failing(String),
 }
 
 impl View {
-    /// Nothing known; these kinds are asked for.
+    /// A view of these kinds, of which nothing is known yet.
     fn of(config: &ClusterConfig) -> Self {
         let pods = config.pods.then_some("pods");
         let services = config.services.then_some(["services", "endpointslices"]);
@@ -106,7 +106,7 @@ impl View {
         join(self.services.clone(), known.then(|| self.slices.clone()))
     }
 
-    /// What is wrong; follows "cluster API".
+    /// The problems, in words that follow "cluster API".
     pub fn failure(&self) -> Option<&str> {
         self.states.values().find_map(|state| match state {
             State::Failing(text) => Some(text.as_str()),
@@ -114,7 +114,7 @@ impl View {
         })
     }
 
-    /// All that was asked for is known.
+    /// Whether every kind is known.
     pub fn is_complete(&self) -> bool {
         self.states.values().all(|state| *state == State::Following)
     }
@@ -124,7 +124,7 @@ impl View {
     }
 }
 
-/// The cluster, followed until the last of these is dropped.
+/// The cluster API, which is followed until the last copy of this is dropped.
 #[derive(Clone, Debug)]
 pub struct Cluster {
     pub config: ClusterConfig,
@@ -132,18 +132,18 @@ pub struct Cluster {
 }
 
 impl Cluster {
-    /// Follows the API from now on; gives it a moment to answer. An API that does not answer is no error.
+    /// Follows the API from now on, and gives it a moment to answer. No answer is no error.
     pub fn start(config: ClusterConfig, background: &Background) -> Result<Self, ConnectError> {
         let (tx, view) = watch::channel(View::of(&config));
         let (first, begun) = mpsc::sync_channel(1);
         let followed = config.clone();
         background.run(move || async move { follow(&followed, tx, &first).await })?;
-        // A timeout means that nothing is known yet.
+        // After a timeout, nothing is known yet.
         begun.recv_timeout(FIRST).unwrap_or(Ok(()))?;
         Ok(Self { config, view })
     }
 
-    /// A cluster that is what a test says.
+    /// A cluster with a view that a test writes.
     #[cfg(test)]
     pub(super) fn fixed(node: &str) -> (watch::Sender<View>, Self) {
         let access = Access::InCluster;
@@ -152,7 +152,7 @@ impl Cluster {
         (tx, Self { config, view })
     }
 
-    /// What the start record says of it.
+    /// The text for the start record.
     pub fn sources(&self) -> Vec<String> {
         let view = self.view.borrow();
         let follows = |kind: &str| view.states.get(kind) == Some(&State::Following);
@@ -169,18 +169,18 @@ impl Cluster {
         self.view.borrow().clone()
     }
 
-    /// What is known now; the next [`Cluster::changed`] waits for another.
+    /// The present view. The next [`Cluster::changed`] waits for another one.
     #[must_use]
     pub fn take(&mut self) -> View {
         self.view.borrow_and_update().clone()
     }
 
-    /// Whether there is another view than the one taken.
+    /// Whether the view changed since it was taken.
     pub fn has_changed(&self) -> bool {
         self.view.has_changed().unwrap_or(false)
     }
 
-    /// Waits for another view; forever where nobody follows any more.
+    /// Waits for another view; forever if nobody follows the API any more.
     pub async fn changed(&mut self) {
         if self.view.changed().await.is_err() {
             std::future::pending().await
@@ -190,12 +190,12 @@ impl Cluster {
 
 type First = mpsc::SyncSender<Result<(), ConnectError>>;
 
-/// Until nobody wants to know any more.
+/// Follows the API until the receiver is gone.
 async fn follow(config: &ClusterConfig, view: watch::Sender<View>, first: &First) {
     let client = match connect::client(&config.access).await {
         Ok(client) => client,
         Err(error) => {
-            // Nobody listens any more if it took too long.
+            // The receiver is gone if this took too long.
             if let Err(mpsc::TrySendError::Disconnected(Err(error))) = first.try_send(Err(error)) {
                 tracing::warn!("{error}");
             }
@@ -239,7 +239,7 @@ impl Follow<'_> {
     }
 }
 
-/// All at once; none of them ends.
+/// Runs all followers at once. None of them ends.
 async fn all<F: Future<Output = ()> + Unpin>(mut running: Vec<F>) {
     std::future::poll_fn(|context| {
         for one in &mut running {
@@ -250,7 +250,7 @@ async fn all<F: Future<Output = ()> + Unpin>(mut running: Vec<F>) {
     .await
 }
 
-/// Once every kind is known or has failed, the start goes on.
+/// Waits until every kind is known or has failed.
 async fn signal_first(mut view: watch::Receiver<View>, first: &First) {
     if view.wait_for(|view| !view.is_waiting()).await.is_ok() {
         let _ = first.try_send(Ok(()));

@@ -1,5 +1,5 @@
-//! Pods and Services from files, as `kubectl get -o json|yaml` and the kubelet's `/pods` print them, in place of the
-//! cluster API. The cluster API's own answers are read by the same code.
+//! Reads pods and Services from files in place of the cluster API, as `kubectl get -o json|yaml` and the kubelet's
+//! `/pods` print them. The same code reads the answers of the cluster API.
 
 pub(super) mod api;
 mod document;
@@ -21,10 +21,10 @@ pub use services::read_services;
 pub(super) use services::{Slice, join, service_of, slice_of};
 use tracer_terminal::error::os_message;
 
-/// Above this a file is not what it should be.
+/// A larger file is refused.
 const MAX_SIZE: u64 = 64 * 1024 * 1024;
 
-/// What is wrong with a file: one line, with the flag that named it.
+/// Why a file cannot be used: one line, with the flag that named the file.
 #[derive(Debug, thiserror::Error)]
 pub enum FileError {
     #[error("{flag} {}: cannot be read: {}", path.display(), os_message(source))]
@@ -37,20 +37,20 @@ pub enum FileError {
     Kind { flag: &'static str, path: PathBuf, found: String, expected: &'static str },
 }
 
-/// Whether a file changed: which it is, its modification time and size. Another may take its place within one tick of
-/// the file system's clock.
+/// Shows whether a file changed. It has the inode, too, because a file can be replaced within one tick of the file
+/// system's clock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Stamp(u64, u64, SystemTime, u64);
 
 impl Stamp {
-    /// Follows links, as a mounted `ConfigMap` is one.
+    /// Follows links: a mounted `ConfigMap` is a link.
     pub(super) fn of(path: &Path) -> Option<Self> {
         let file = std::fs::metadata(path).ok()?;
         Some(Self(file.dev(), file.ino(), file.modified().ok()?, file.len()))
     }
 }
 
-/// A file's text and what is needed to complain about it.
+/// The text of a file, with its flag and path for errors.
 struct Source<'a> {
     flag: &'static str,
     path: &'a Path,
@@ -69,8 +69,7 @@ impl<'a> Source<'a> {
         Ok(Self { flag, path, bytes })
     }
 
-    /// Has every document, of which YAML may have several, taken in. Those of other kinds are passed over, if any is of
-    /// use.
+    /// Calls `add` for each document; YAML may have several. Skips documents of other kinds, if one is of the right kind.
     fn each_document(
         &self,
         expected: &'static str,
@@ -103,7 +102,7 @@ impl<'a> Source<'a> {
     }
 }
 
-/// A kind as far as it can be one: what else stands there is not shown.
+/// The kind, if the text can be the name of one. Other text of the file is not shown.
 fn word(kind: &str) -> &str {
     let end = kind.find(|c: char| !c.is_ascii_alphanumeric() && c != ' ');
     if end.is_some() || kind.len() > 63 { "kind that is no word" } else { kind }

@@ -34,10 +34,10 @@ pub struct Inquirer {
 impl Inquirer {
     /// Starts the threads, which send their answers to `tx`.
     pub fn start(tx: Sender<ObservationKind>, supervisor: &Supervisor) -> Self {
-        let (facts, holders) = (tx.clone(), tx.clone());
+        let (observations, holders) = (tx.clone(), tx.clone());
         Self {
             ports: start(supervisor, "ports", move |asked| read_port_holders(&asked, &holders)),
-            firewalls: start(supervisor, "firewalls", move |asked| read_firewalls(&asked, &facts)),
+            firewalls: start(supervisor, "firewalls", move |asked| read_firewalls(&asked, &observations)),
             targets: start(supervisor, "inquiries", move |asked| TargetInspector::new(asked).answer_all(&tx)),
         }
     }
@@ -126,12 +126,12 @@ impl TargetInspector {
     fn answer_all(mut self, tx: &Sender<ObservationKind>) {
         while let Some(inspect) = self.next() {
             let began = Instant::now();
-            let seen = self.inspect(&inspect);
+            let answer = self.inspect(&inspect);
             if inspect.awaited != Awaited::Handshake {
                 // Wall time, not CPU time: on a busy node a read takes longer, and so the pause is longer, too.
                 self.pace.read(Instant::now(), began.elapsed());
             }
-            if seen.is_some_and(|seen| tx.blocking_send(seen).is_err()) {
+            if answer.is_some_and(|answer| tx.blocking_send(answer).is_err()) {
                 return;
             }
         }
@@ -174,10 +174,10 @@ impl TargetInspector {
         let path = self.namespaces.path_within(inspect.from, max_age(inspect.awaited))?;
         let from = Place { netns: inspect.from, path };
         if inspect.awaited == Awaited::Nothing {
-            let seen = pod_sockets::read(inspect, &from, &mut self.namespaces)?;
-            return Some(ObservationKind::PodSockets(Box::new(seen)));
+            let answer = pod_sockets::read(inspect, &from, &mut self.namespaces)?;
+            return Some(ObservationKind::PodSockets(Box::new(answer)));
         }
-        let seen = inspect::read(inspect, &from, &mut self.namespaces, &mut self.throttling);
-        Some(ObservationKind::Inspection(Box::new(seen)))
+        let answer = inspect::read(inspect, &from, &mut self.namespaces, &mut self.throttling);
+        Some(ObservationKind::Inspection(Box::new(answer)))
     }
 }

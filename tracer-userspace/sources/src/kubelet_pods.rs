@@ -1,5 +1,5 @@
-//! The kubelet's own list of this node's pods, over gRPC on a socket that root alone may open (KEP-4188, on by default
-//! since Kubernetes 1.37). With it probe specs are known without the cluster API.
+//! Reads the pods of this node from the kubelet, over gRPC on a socket that only root may open (KEP-4188, on by default
+//! since Kubernetes 1.37). So the settings of probes are known without the cluster API.
 
 mod proto;
 
@@ -24,14 +24,14 @@ use tracer_model::event::Pod;
 use tracer_node::procfs::NodeNetns;
 
 const SOCKET: &str = "/var/lib/kubelet/pods/kubelet.sock";
-/// `staging/src/k8s.io/kubelet/pkg/apis/pods/v1alpha1/api.proto`: a later version would be served beside this one.
+/// `staging/src/k8s.io/kubelet/pkg/apis/pods/v1alpha1/api.proto`. A kubelet serves a later version beside this one.
 const METHOD: &str = "http://kubelet/v1alpha1.Pods/ListPods";
-/// A message without fields behind gRPC's prefix: not compressed, and no byte long.
+/// An empty message after gRPC's prefix: not compressed, length 0.
 const EMPTY: &[u8] = &[0; PREFIX];
 const PREFIX: usize = 5;
-/// The kubelet answers out of its memory, in milliseconds.
+/// The kubelet answers from memory, in milliseconds.
 const PATIENCE: Duration = Duration::from_secs(2);
-/// How often it is asked at most, if no pod or container came. A busy node is read twice a second.
+/// The shortest time between two requests while no pod or container is new. A busy node is read twice a second.
 const EVERY: Duration = Duration::from_secs(5);
 /// 250 pods of 8 KiB are 2 MiB.
 const ANSWER_MAX: usize = 64 << 20;
@@ -54,24 +54,24 @@ enum Problem {
 
 type Answer = Result<Vec<Pod>, String>;
 
-/// What the kubelet answered last.
+/// The last answer of the kubelet.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct KubeletPods {
     last: Option<Last>,
-    /// When to ask next, if the last reading took the answer of an earlier one.
+    /// When to ask next, if the last reading reused an earlier answer.
     pub(crate) again: Option<Instant>,
 }
 
 #[derive(Clone, Debug)]
 struct Last {
     asked: Instant,
-    /// Pods and containers that the node had.
+    /// The pods and containers of the node at that time.
     found: HashSet<String>,
     answer: Answer,
 }
 
 impl KubeletPods {
-    /// The pods, if this node's kubelet serves them. `found`: those that the node shows.
+    /// The pods, if the kubelet of this node serves them. `found`: the pods that were found on the node.
     pub(crate) fn read(&mut self, node: &NodeNetns, found: &[Pod]) -> Option<Answer> {
         let socket = PathBuf::from(format!("/proc/{}/root{SOCKET}", node.pid));
         if !socket.try_exists().unwrap_or(false) {
@@ -97,7 +97,7 @@ impl KubeletPods {
 }
 
 fn list(socket: &Path) -> Result<Vec<Pod>, Problem> {
-    // The caller's thread may belong to a runtime, which allows no other on it.
+    // The thread of the caller may belong to a runtime, which allows no second one on its thread.
     let answer = thread::scope(|scope| scope.spawn(|| wait(socket)).join());
     pods_of(answer.unwrap_or_else(|_| Err(Problem::Garbage("its reader ended".into())))?)
 }
@@ -115,7 +115,7 @@ async fn ask(socket: &Path) -> Result<Bytes, Problem> {
     let request = Request::post(METHOD).header("content-type", "application/grpc").header("te", "trailers");
     let request = request.body(Full::new(Bytes::from_static(EMPTY)));
     let answer = sender.send_request(request.map_err(|error| Problem::Garbage(error.to_string()))?).await?;
-    // A refusal has its status in the head.
+    // A refusal has its status in the headers.
     refused(answer.headers())?;
     let body = Limited::new(answer.into_body(), ANSWER_MAX).collect().await.map_err(Problem::Body)?;
     refused(body.trailers().unwrap_or(&HeaderMap::new()))?;
@@ -143,7 +143,7 @@ fn pods_of(message: Bytes) -> Result<Vec<Pod>, Problem> {
     list.pods.into_iter().map(pod_of).collect()
 }
 
-/// By way of the API's JSON: what is read of a pod, and which defaults it has, is known in one place.
+/// Converts a pod through the API's JSON, so that one place knows its fields and their defaults.
 fn pod_of(bytes: Bytes) -> Result<Pod, Problem> {
     let pod = proto::Pod::decode(bytes).map_err(|error| Problem::Garbage(error.to_string()))?;
     let pod = serde_json::to_value(pod).and_then(serde_json::from_value::<files::api::Pod>);

@@ -77,7 +77,7 @@ pub struct Snapshot {
     /// The node's network namespace; absent if `/proc` shows not even our own.
     pub node: Option<NodeNetns>,
     /// The observations: links, NodePorts, settings, pods and Services.
-    pub facts: Vec<ObservationKind>,
+    pub observations: Vec<ObservationKind>,
     /// The sources of the observations, for people.
     pub sources: Vec<String>,
     /// What could not be read and which privilege that needs, one line each.
@@ -147,7 +147,7 @@ impl Listing {
 struct NodeView {
     probers: Vec<Prober>,
     node: Option<NodeNetns>,
-    facts: Vec<ObservationKind>,
+    observations: Vec<ObservationKind>,
     pods: Vec<Pod>,
     /// The kubelet's list of pods, if neither a file nor the cluster API lists them.
     of_kubelet: Option<Vec<Pod>>,
@@ -161,16 +161,16 @@ pub fn snapshot(config: &SourceConfig) -> Result<Snapshot, FileError> {
     let mut listed = Listed::read(config)?;
     let view = read_node(config, &mut listed.kubelet);
     let tables_of = view.tables_of();
-    let NodeView { probers, node, mut facts, pods, of_kubelet, mut problems, .. } = view;
+    let NodeView { probers, node, mut observations, pods, of_kubelet, mut problems, .. } = view;
     problems.extend(config.cluster.as_ref().and_then(|cluster| wrong_node(cluster, &pods)));
-    name_node_ports(&mut facts, listed.listing.services.as_deref().unwrap_or_default());
+    name_node_ports(&mut observations, listed.listing.services.as_deref().unwrap_or_default());
     let by_kubelet = of_kubelet.is_some().then(|| "pods and probes (the kubelet's socket)".to_owned());
     listed.listing.take_of_kubelet(of_kubelet);
-    facts.push(pods_observation(pods, &listed.listing));
-    facts.extend(services_observation(&listed.listing));
-    let mut sources = sources(config, &facts);
+    observations.push(pods_observation(pods, &listed.listing));
+    observations.extend(services_observation(&listed.listing));
+    let mut sources = sources(config, &observations);
     sources.extend(by_kubelet);
-    Ok(Snapshot { probers, node, facts, sources, problems, listed, tables_of })
+    Ok(Snapshot { probers, node, observations, sources, problems, listed, tables_of })
 }
 
 /// The problem if the API lists no pod of this node although the node has pods: the cluster may know it by another
@@ -193,11 +193,11 @@ fn services_observation(listing: &Listing) -> Option<ObservationKind> {
 }
 
 /// Names NodePorts after their Services. IPVS has no names; the list of Services has them, if there is one.
-fn name_node_ports(facts: &mut [ObservationKind], services: &[Service]) {
+fn name_node_ports(observations: &mut [ObservationKind], services: &[Service]) {
     let ports = services.iter().flat_map(|service| service.ports.iter().map(move |port| (service, port)));
     let names: HashMap<u16, String> =
         ports.filter_map(|(service, port)| Some((port.node_port?, port_name(service, port)))).collect();
-    for kind in facts {
+    for kind in observations {
         if let ObservationKind::NodePorts(table) = kind {
             for port in table.ports.iter_mut().filter(|port| port.service.is_none()) {
                 port.service = names.get(&port.port).cloned();
@@ -258,14 +258,14 @@ impl NodeView {
             Vec::new()
         });
         if !links.is_empty() {
-            self.facts.push(ObservationKind::Links(links::to_observation(node, &links)));
+            self.observations.push(ObservationKind::Links(links::to_observation(node, &links)));
         }
         let (node_ports, problems) = tracer_netfilter::read(node, &links);
-        self.facts.extend(node_ports.into_iter().map(ObservationKind::NodePorts));
+        self.observations.extend(node_ports.into_iter().map(ObservationKind::NodePorts));
         self.tables_complete = problems.is_empty();
         self.problems.extend(problems.iter().map(ToString::to_string));
         match settings::read(node) {
-            Ok(settings) => self.facts.push(ObservationKind::NodeSettings(settings)),
+            Ok(settings) => self.observations.push(ObservationKind::NodeSettings(settings)),
             Err(error) => self.problems.push(error.to_string()),
         }
     }
@@ -289,7 +289,7 @@ fn prober_problems(probers: &[Prober]) -> Vec<String> {
     problems
 }
 
-fn sources(config: &SourceConfig, facts: &[ObservationKind]) -> Vec<String> {
+fn sources(config: &SourceConfig, observations: &[ObservationKind]) -> Vec<String> {
     let named = |kind: &ObservationKind| match kind {
         ObservationKind::Links(_) => Some("links and addresses (rtnetlink)".to_owned()),
         ObservationKind::NodePorts(ports) => Some(format!("{} NodePorts ({})", ports.ports.len(), table(ports.mode))),
@@ -300,7 +300,7 @@ fn sources(config: &SourceConfig, facts: &[ObservationKind]) -> Vec<String> {
     let files = config.pods.iter().map(|path| format!("pods and probes ({})", path.display()));
     let services = config.services.iter().map(|path| format!("services ({})", path.display()));
     let cluster = config.cluster.iter().flat_map(Cluster::sources);
-    facts.iter().filter_map(named).chain(files).chain(services).chain(cluster).collect()
+    observations.iter().filter_map(named).chain(files).chain(services).chain(cluster).collect()
 }
 
 fn table(mode: ProxyMode) -> &'static str {
@@ -334,9 +334,9 @@ mod tests {
             ports: vec![port(30080), port(36704)],
             without_backend: Vec::new(),
         };
-        let mut facts = [ObservationKind::NodePorts(table)];
-        name_node_ports(&mut facts, &[service]);
-        let ObservationKind::NodePorts(named) = &facts[0] else { unreachable!("the fact keeps its kind") };
+        let mut observations = [ObservationKind::NodePorts(table)];
+        name_node_ports(&mut observations, &[service]);
+        let ObservationKind::NodePorts(named) = &observations[0] else { unreachable!("the fact keeps its kind") };
         let names: Vec<_> = named.ports.iter().map(|port| port.service.as_deref()).collect();
         assert_eq!(names, [None, Some("kube-system/kubernetes-dashboard:https")]);
     }

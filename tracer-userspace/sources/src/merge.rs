@@ -20,8 +20,8 @@ pub fn merge(mut discovered: Vec<Pod>, from_file: &[Pod]) -> Vec<Pod> {
     joined.chain(discovered).collect()
 }
 
-/// By uid, if both have one: a StatefulSet's pod that was deleted by force still runs beside the next one of its name.
-/// Else by name. `None`: neither tells.
+/// Compares the uids if both have one: a StatefulSet's pod that was deleted by force still runs beside its successor
+/// of the same name. Otherwise compares the names. `None`: neither is known.
 fn is_named(listed: &Pod, found: &Pod) -> Option<bool> {
     if let (Some(_), Some(uid)) = (&listed.uid, &found.uid) {
         return Some(listed.has_uid(uid));
@@ -91,13 +91,14 @@ fn absorb_container(listed: &mut Vec<Container>, found: Container) {
     if found.id.is_some() && listed.iter().any(|container| container.id == found.id) {
         return;
     }
-    // The sandbox's own (pause) has no name, and no probe: a list of containers has all that can be asked.
+    // The sandbox's own container (pause) has no name and no probe. A list of containers has all that have one.
     if found.name.is_none() && !listed.is_empty() {
         return;
     }
     match listed.iter_mut().find(|container| container.name.is_some() && container.name == found.name) {
         Some(container) if ended(container, &found) => {}
-        // Restarted since the list was written: the id on the node is the one that runs, and its runs are another's.
+        // The container restarted after the list was written: the id on the node is the running one, and the listed runs
+        // are another container's.
         Some(container) => {
             container.id = found.id;
             container.runs = None;
@@ -106,7 +107,7 @@ fn absorb_container(listed: &mut Vec<Container>, found: Container) {
     }
 }
 
-/// The list knows that what was found on the node a moment ago has ended.
+/// Whether the container that was found on the node a moment ago has ended by now, as the list has it.
 fn ended(listed: &Container, found: &Container) -> bool {
     let last = listed.runs.as_ref().and_then(|runs| runs.last.as_ref());
     found.id.is_some() && last.is_some_and(|last| last.id == found.id)
@@ -145,7 +146,7 @@ mod tests {
             pod(None, None, &[[10, 0, 0, 5]], Some(5)),
         ];
         let merged = merge(found, &listed);
-        let seen: Vec<_> = merged.iter().map(|pod| (pod.name.as_deref(), pod.netns.map(|netns| netns.0))).collect();
+        let found: Vec<_> = merged.iter().map(|pod| (pod.name.as_deref(), pod.netns.map(|netns| netns.0))).collect();
         let expected = [
             (Some("by-uid"), Some(1)),
             (Some("static"), Some(6)),
@@ -154,7 +155,7 @@ mod tests {
             (Some("elsewhere"), None),
             (None, Some(5)),
         ];
-        assert_eq!(seen, expected);
+        assert_eq!(found, expected);
         assert_eq!(merged[0].addrs, [IpAddr::from([10, 0, 0, 1])]);
     }
 
@@ -172,9 +173,9 @@ mod tests {
         pods.iter().map(|pod| pod.addrs.iter().map(ToString::to_string).collect()).collect()
     }
 
-    /// With CAP_NET_ADMIN a pod can give itself any address, and whoever may unshare a namespace can.
+    /// A pod with CAP_NET_ADMIN can give itself any address. So can everybody who may unshare a namespace.
     #[test]
-    fn the_address_of_a_listed_pod_is_no_others() {
+    fn a_listed_pod_keeps_its_address() {
         let (victim, own) = ([10, 0, 0, 1], [10, 0, 0, 2]);
         let listed = [pod(Some("evil"), Some("e"), &[own], None), pod(Some("victim"), Some("v"), &[victim], None)];
         let found = vec![
@@ -188,13 +189,13 @@ mod tests {
         let namespaces: Vec<_> = merged.iter().map(|pod| pod.netns.map(|netns| netns.0)).collect();
         assert_eq!(namespaces, [Some(1), Some(3), Some(2), Some(5)]);
         assert_eq!(addresses(&merged), [["10.0.0.2"], ["10.0.0.1"], ["10.0.0.3"], ["10.0.0.4"]]);
-        // Its addresses are not the kernel's (gVisor); the other has given up its own.
+        // The kernel does not know the addresses of the first pod (gVisor). The second has removed its own.
         let found = vec![pod(None, Some("e"), &[victim], Some(1)), pod(None, Some("v"), &[], Some(3))];
         assert_eq!(addresses(&merge(found, &listed)), [["10.0.0.2"], ["10.0.0.1"]]);
     }
 
     #[test]
-    fn of_two_namespaces_with_an_address_none_is_the_pod() {
+    fn an_address_in_two_namespaces_joins_neither() {
         let listed = [pod(Some("a"), None, &[[10, 0, 0, 1]], None)];
         let found = |count: u32| (1..=count).map(|netns| pod(None, None, &[[10, 0, 0, 1]], Some(netns))).collect();
         assert_eq!(merge(found(1), &listed)[0].netns, Some(Netns(1)));
@@ -202,18 +203,17 @@ mod tests {
         assert_eq!((both.len(), both[0].netns), (3, None));
     }
 
-    /// A pod that is gone, and the next one that has its address: the list has both, the node shows no process of
-    /// either.
+    /// A pod that is gone, and the next one with its address: both are listed, and the node shows no process of either.
     #[test]
-    fn one_namespace_that_two_pods_of_the_list_claim_is_of_none() {
+    fn a_namespace_that_two_listed_pods_claim_joins_neither() {
         let listed = [pod(Some("a"), None, &[[10, 0, 0, 1]], None), pod(Some("b"), None, &[[10, 0, 0, 1]], None)];
         let merged = merge(vec![pod(None, None, &[[10, 0, 0, 1]], Some(7))], &listed);
-        let seen: Vec<_> = merged.iter().map(|pod| (pod.name.as_deref(), pod.netns)).collect();
-        assert_eq!(seen, [(Some("a"), None), (Some("b"), None), (None, Some(Netns(7)))]);
+        let found: Vec<_> = merged.iter().map(|pod| (pod.name.as_deref(), pod.netns)).collect();
+        assert_eq!(found, [(Some("a"), None), (Some("b"), None), (None, Some(Netns(7)))]);
     }
 
     #[test]
-    fn an_address_that_the_list_lacks_or_that_changed_is_the_nodes() {
+    fn the_node_gives_an_address_that_is_not_listed_or_changed() {
         let merged = |listed: &[[u8; 4]], found: &[&str]| {
             let addrs = found.iter().map(|addr| addr.parse().expect("an address")).collect();
             let found = Pod { addrs, ..pod(None, Some("u"), &[], Some(1)) };
@@ -222,23 +222,23 @@ mod tests {
         assert_eq!(merged(&[], &["10.0.0.1", "fd00::1"]), ["10.0.0.1", "fd00::1"], "not listed yet");
         assert_eq!(merged(&[[10, 0, 0, 1]], &["10.0.0.1", "10.0.0.8", "fd00::1"]), ["10.0.0.1", "fd00::1"]);
         assert_eq!(merged(&[[10, 0, 0, 1]], &["10.0.0.2"]), ["10.0.0.1", "10.0.0.2"], "a sandbox made again");
-        // Its old address may be another's by then, whom no list knows yet.
+        // Another pod, which is not listed yet, may have the old address by then.
         let found =
             vec![pod(None, Some("u"), &[[10, 0, 0, 2]], Some(1)), pod(None, Some("n"), &[[10, 0, 0, 1]], Some(2))];
         let both = merge(found, &[pod(Some("a"), Some("u"), &[[10, 0, 0, 1]], None)]);
         assert_eq!(addresses(&both)[1], ["10.0.0.1"]);
     }
 
-    /// Deleted by force, and still running: the API knows the next pod of its name only.
+    /// A pod that was deleted by force and still runs: the API knows only the next pod of the same name.
     #[test]
-    fn two_pods_of_one_name_are_two() {
+    fn two_pods_of_one_name_stay_two() {
         let merged = merge(
             vec![pod(Some("db-0"), Some("old"), &[[10, 0, 0, 1]], Some(1))],
             &[pod(Some("db-0"), Some("new"), &[[10, 0, 0, 2]], None)],
         );
-        let seen: Vec<_> = merged.iter().map(|pod| (pod.uid.as_deref(), pod.netns, pod.addrs.as_slice())).collect();
+        let found: Vec<_> = merged.iter().map(|pod| (pod.uid.as_deref(), pod.netns, pod.addrs.as_slice())).collect();
         let (old, new) = ([IpAddr::from([10, 0, 0, 1])], [IpAddr::from([10, 0, 0, 2])]);
-        assert_eq!(seen, [(Some("new"), None, new.as_slice()), (Some("old"), Some(Netns(1)), old.as_slice())]);
+        assert_eq!(found, [(Some("new"), None, new.as_slice()), (Some("old"), Some(Netns(1)), old.as_slice())]);
     }
 
     #[test]
@@ -256,9 +256,9 @@ mod tests {
         assert_eq!(merged[0].containers, [container(Some("web"), "new")], "the sandbox has one of its own");
     }
 
-    /// Which of the two is older is identified by the run that ended.
+    /// The run that ended shows which of the two containers is older.
     #[test]
-    fn the_runs_of_another_container_are_not_its_own() {
+    fn runs_of_an_older_container_are_dropped() {
         let runs =
             Runs { restarts: 1, last: Some(Ended { id: Some("first".into()), ..Ended::default() }), ..Runs::default() };
         let known =

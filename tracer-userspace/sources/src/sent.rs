@@ -4,7 +4,7 @@ use tokio::sync::mpsc::Sender;
 
 use tracer_model::event::{Netns, NodePorts, ObservationKind};
 
-/// The receiver is gone, or the future was dropped.
+/// The receiver is gone.
 pub(super) struct Closed;
 
 /// The observations that hold, and where the next ones go.

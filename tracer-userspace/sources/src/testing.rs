@@ -1,5 +1,5 @@
-//! What tests of the sources need, here and in crates above: an API server with
-//! answers that the test writes, a client of it, the log of a thread, and what a kubelet was configured to log.
+//! For tests of the sources, here and in other crates: an API server with answers that the test writes, its client, the
+//! log of a thread, and the log settings of a kubelet.
 #![expect(clippy::new_without_default, reason = "for tests")]
 
 pub mod fake;
@@ -20,7 +20,7 @@ use crate::{KubeletLogging, KubeletLoggingError};
 #[cfg(test)]
 pub(crate) use tracer_testing::{Scratch, TestFile};
 
-/// Fast, and patient where only trouble ends the wait.
+/// Short pauses, and long limits that only a failure reaches.
 pub fn pace() -> Pace {
     Pace {
         first: Duration::from_millis(5),
@@ -41,11 +41,11 @@ pub fn client_of(addr: SocketAddr) -> Client {
 }
 
 thread_local! {
-    /// What was logged on this thread: a test of tokio has one of its own.
+    /// The log of this thread. A test of tokio has a thread of its own.
     static WRITTEN: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
 }
 
-/// What is written to the log of this thread.
+/// Collects the log of this thread.
 pub struct Log;
 
 struct LogWriter;
@@ -62,8 +62,8 @@ impl Write for LogWriter {
 }
 
 impl Log {
-    /// One subscriber for the whole process: with one for each test, what a call site had cached of another's could
-    /// swallow a line.
+    /// One subscriber for the whole process. With one for each test, a call site could use the cached interest of
+    /// another test, and a line would be lost.
     pub fn new() -> Self {
         static ONCE: Once = Once::new();
         ONCE.call_once(|| {
@@ -94,7 +94,7 @@ impl Files for Disk {
     }
 }
 
-/// What a kubelet of process 7 was configured to log, by this command line and these files.
+/// The log settings of a kubelet with pid 7 that has this command line and these files.
 pub fn reported(line: &str, files: &[(&str, &'static str)]) -> Result<KubeletLogging, KubeletLoggingError> {
     let args: Vec<String> = line.split(' ').map(str::to_owned).collect();
     let disk = Disk(files.iter().map(|(path, text)| (PathBuf::from(path), *text)).collect());

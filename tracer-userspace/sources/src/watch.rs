@@ -1,8 +1,8 @@
-//! Keeps the facts fresh: files when they change, links as they change, settings every second, the rest every ten
-//! seconds and on request.
+//! Reads the sources again: files and links when they change, settings every second, the rest every ten seconds and on
+//! request.
 //!
-//! A thread of its own does the reading, so that nothing here ever holds up the event stream. It sleeps in
-//! `poll(2)` on the node's link changes and on a pipe; the pipe's end is the sign to stop.
+//! This runs on a thread of its own, so that it never delays the event stream. The thread sleeps in `poll(2)` on the
+//! node's link changes and on a pipe. It stops when the pipe is closed.
 
 mod flushes;
 
@@ -20,7 +20,7 @@ use tokio::sync::mpsc::Sender;
 
 use self::flushes::Flushes;
 use super::background::Supervisor;
-use super::cluster::{Cluster, Heard, View};
+use super::cluster::{Cluster, SentEvents, View};
 use super::files::{self, FileError, Stamp};
 use super::pace::ReadingPace;
 use super::sent::{Closed, Sent};
@@ -34,17 +34,17 @@ use tracer_node::{enter, settings};
 
 const FILES_EVERY: Duration = Duration::from_secs(1);
 const NODE_EVERY: Duration = Duration::from_secs(10);
-/// A burst of changes is read once, at its end.
+/// Changes within this time are read once, at its end.
 const SETTLE: Duration = Duration::from_millis(20);
-/// How often links are read once more because one went down meanwhile.
+/// How many times links are read again because one went down meanwhile.
 const READ_AGAIN: usize = 5;
-/// Bytes of the pipe: the node changed; the view of an API did.
+/// Bytes in the pipe: the node changed, or the view of the API did.
 const NODE: u8 = 0;
 const VIEW: u8 = 1;
 
-/// Sends facts that differ from those of `snapshot`, until `tx` closes or the future is dropped.
+/// Sends observations that differ from those of `snapshot`, until `tx` closes or the future is dropped.
 ///
-/// `refresh` asks for pods and NodePorts to be read again soon: when a namespace or a listener came or went.
+/// `refresh` asks for another reading of pods and NodePorts soon: a namespace or a listener began or ended.
 pub fn watch(
     config: SourceConfig,
     snapshot: Snapshot,
@@ -52,7 +52,7 @@ pub fn watch(
     tx: Sender<ObservationKind>,
     supervisor: Supervisor,
 ) -> impl Future<Output = ()> {
-    // Now: what is removed before the thread runs shows itself in no later reading.
+    // Subscribe now: no later reading shows what is removed before the thread runs.
     let flushes = snapshot.node.as_ref().map(Flushes::open).unwrap_or_default();
     let cluster = config.cluster.clone();
     let watcher = move |tx| Watcher::new(config, snapshot, flushes, tx);
@@ -67,7 +67,7 @@ async fn keep_fresh(
     supervisor: Supervisor,
 ) {
     let Ok((mut wake, woken)) = UnixStream::pair() else {
-        tracing::error!("sources are not kept fresh: no socket pair to be had");
+        tracing::error!("sources are read only once: no socket pair");
         return;
     };
     let to_thread = tx.clone();
@@ -77,16 +77,15 @@ async fn keep_fresh(
     };
     let thread = supervisor.thread("sources", run);
     if let Err(error) = thread.and(wake.set_nonblocking(true)) {
-        tracing::error!("sources are not kept fresh: no thread: {error}");
+        tracing::error!("sources are read only once: no thread: {error}");
         return;
     }
     loop {
         tokio::select! {
             () = refresh.notified() => {
-                // A full pipe has woken it already.
+                // If the pipe is full, the thread is awake already.
                 let _ = wake.write(&[NODE]);
             }
-            // What changed is looked for at every wake-up.
             () = changed(&mut cluster) => {
                 let _ = wake.write(&[VIEW]);
             }
@@ -95,7 +94,7 @@ async fn keep_fresh(
     }
 }
 
-/// Waits until the cluster has something new to say.
+/// Waits until the cluster has another view.
 async fn changed(cluster: &mut Option<Cluster>) {
     match cluster {
         Some(cluster) => cluster.changed().await,
@@ -107,10 +106,10 @@ struct Watcher {
     config: SourceConfig,
     sent: Sent,
     listed: Listed,
-    /// Events that were handed on.
-    heard: Heard,
+    /// Events that were sent.
+    events: SentEvents,
     node: Option<NodeNetns>,
-    /// The namespace of which every NodePort table could be read, the last time.
+    /// The namespace of which the last reading got every NodePort table.
     tables_of: Option<Netns>,
     links: Option<LinkWatch>,
     flushes: Flushes,
@@ -127,9 +126,9 @@ impl Watcher {
         let now = Instant::now();
         let mut watcher = Self {
             config,
-            sent: Sent::new(snapshot.facts, tx),
+            sent: Sent::new(snapshot.observations, tx),
             listed: snapshot.listed,
-            heard: Heard::default(),
+            events: SentEvents::default(),
             node: None,
             tables_of: snapshot.tables_of,
             links: None,
@@ -137,13 +136,13 @@ impl Watcher {
             discovered: Vec::new(),
             problems: snapshot.problems,
             pace: ReadingPace::new(now),
-            // What changed between the snapshot and the subscription is read at once.
+            // Something may have changed between the snapshot and the subscription, so read at once.
             node_due: now,
             files_due: now + FILES_EVERY,
             links_due: None,
         };
         watcher.follow(snapshot.node);
-        // A link may have gone down and up before anybody subscribed.
+        // A link may have gone down and up before the subscription.
         watcher.sent.forget_links();
         watcher
     }
@@ -156,8 +155,8 @@ impl Watcher {
 
     fn step(&mut self, woken: &UnixStream) -> Result<(), Closed> {
         self.sleep(woken)?;
-        self.hear_links();
-        self.flushes.hear();
+        self.take_link_changes();
+        self.flushes.read_reports();
         if was_woken(woken)? {
             self.read_node_settled();
         }
@@ -189,13 +188,13 @@ impl Watcher {
         Ok(())
     }
 
-    /// The cluster's view, if it is another: it took the place of what the cluster reported before.
+    /// Reads the cluster's view if it changed.
     fn read_cluster(&mut self) -> Result<(), Closed> {
         let Some(cluster) = self.config.cluster.as_mut().filter(|cluster| cluster.has_changed()) else { return Ok(()) };
         let view = cluster.take();
-        let reported = self.heard.facts(&view);
+        let events = self.events.new_of(&view);
         self.read_listing(view)?;
-        reported.into_iter().try_for_each(|kind| self.sent.send_once(kind))
+        events.into_iter().try_for_each(|kind| self.sent.send_once(kind))
     }
 
     fn read_listing(&mut self, view: View) -> Result<(), Closed> {
@@ -211,13 +210,14 @@ impl Watcher {
 
     fn send_pods(&mut self) -> Result<(), Closed> {
         if Instant::now() >= self.node_due {
-            // The node is read next, at first for the first time: until then the pods' namespaces are not known here.
+            // The node is read next. Until its first reading, the namespaces of pods are unknown here.
             return Ok(());
         }
         self.sent.send(pods_observation(self.discovered.clone(), &self.listed.listing))
     }
 
-    /// As soon as the pace allows: NodePorts are named after Services, and any controller can write those all the time.
+    /// Reads the node as soon as the pace allows: NodePorts are named after Services, which a controller may write at any
+    /// rate.
     fn read_node_soon(&mut self) {
         self.node_due = self.node_due.min(self.pace.next());
     }
@@ -240,10 +240,10 @@ impl Watcher {
         }
     }
 
-    /// Links changed, or their addresses: they are to be read, and the node, as a link that comes or goes is often a
-    /// pod that does. A link that was down for a moment only is up again in no other event: then they are reported even
-    /// if they are as before.
-    fn hear_links(&mut self) -> LinksChanged {
+    /// Takes in changes of links and addresses. Links and the node are then read: a link often begins and ends with a
+    /// pod. If a link went down, the links are reported even if they are as before, because no event reports that it is
+    /// up again.
+    fn take_link_changes(&mut self) -> LinksChanged {
         let changed = self.links.as_ref().map(LinkWatch::changed).unwrap_or_default();
         if changed.down {
             self.sent.forget_links();
@@ -255,19 +255,20 @@ impl Watcher {
         changed
     }
 
-    /// A link that went down while they were read may be up in them: they are read once more, so often at most.
+    /// Reads the links. A link that went down during the reading may be up in it, so they are then read again, a few
+    /// times at most.
     fn read_links(&mut self) -> Result<(), Closed> {
         let read = |node: &NodeNetns| links::read(node).map(|links| links::to_observation(node, &links));
         let mut links = self.node.as_ref().map(read);
         for _ in 0..READ_AGAIN {
-            if !self.hear_links().down {
+            if !self.take_link_changes().down {
                 break;
             }
             links = self.node.as_ref().map(read);
         }
         match links {
             Some(Ok(links)) => self.sent.send(ObservationKind::Links(links)),
-            // The prober it is read through ended: look for another.
+            // The prober through which they are read has ended: find another.
             _ => {
                 self.read_node_soon();
                 Ok(())
@@ -275,7 +276,7 @@ impl Watcher {
         }
     }
 
-    /// A file that is broken for a moment, while it is written, leaves what was known.
+    /// Reads the files that changed. If one is broken, its previous contents stay known: it may be half written.
     fn read_files(&mut self) -> Result<(), Closed> {
         let changed = |path: &PathBuf, stamp: &mut Option<Stamp>| {
             let before = std::mem::replace(stamp, Stamp::of(path));
@@ -297,16 +298,16 @@ impl Watcher {
         Ok(())
     }
 
-    /// No event tells that a setting was changed, and a verdict quotes it.
+    /// Reads the settings, since no event reports a change, and verdicts quote them.
     fn read_settings(&mut self) -> Result<(), Closed> {
         match self.node.as_ref().map(settings::read) {
             Some(Ok(settings)) => self.sent.send(ObservationKind::NodeSettings(settings)),
-            // The process through which it is read ended: the next reading of the node finds another.
+            // The process through which they are read has ended. The next reading of the node finds another.
             _ => Ok(()),
         }
     }
 
-    /// What a file gave, if it was read; that it cannot be read is reported, and that it can be again.
+    /// Returns what was read of a file, and reports when the file becomes unreadable or readable again.
     fn or_report<T>(&mut self, list: ListFile, read: Option<Result<T, FileError>>) -> Result<Option<T>, Closed> {
         let Some(read) = read else { return Ok(None) };
         let problem = read.as_ref().err().map(|error| format!("{error}; tracer keeps the {} read before", list.name()));
@@ -324,20 +325,20 @@ impl Watcher {
         let used = thread_cpu_ns();
         let mut view = read_node(&self.config, &mut self.listed.kubelet);
         let tables_of = view.tables_of();
-        name_node_ports(&mut view.facts, self.listed.listing.services.as_deref().unwrap_or_default());
+        name_node_ports(&mut view.observations, self.listed.listing.services.as_deref().unwrap_or_default());
         let now = Instant::now();
         self.pace.read(now, Duration::from_nanos(thread_cpu_ns().saturating_sub(used)));
         self.node_due = self.listed.kubelet.again.map_or(now + NODE_EVERY, |again| again.max(self.pace.next()));
-        self.tell(view.problems);
+        self.warn(view.problems);
         self.follow(view.node);
         if self.links.is_none() {
-            // Without this subscription, no message says that a link changed.
+            // Without a subscription, no message reports a changed link.
             self.sent.forget_links();
         }
-        let emptied = if view.tables_complete { self.sent.emptied(&view.facts) } else { Vec::new() };
-        let newly_filled = self.sent.newly_filled(&view.facts, self.tables_of);
+        let emptied = if view.tables_complete { self.sent.emptied(&view.observations) } else { Vec::new() };
+        let newly_filled = self.sent.newly_filled(&view.observations, self.tables_of);
         self.tables_of = tables_of;
-        for kind in emptied.into_iter().chain(newly_filled).chain(view.facts) {
+        for kind in emptied.into_iter().chain(newly_filled).chain(view.observations) {
             self.sent.send(kind)?;
         }
         self.discovered = view.pods;
@@ -345,7 +346,7 @@ impl Watcher {
         self.sent.send(pods_observation(self.discovered.clone(), &self.listed.listing))
     }
 
-    /// Subscribes to changes of the node's links, routes and rules, again if the prober came back in another namespace.
+    /// Subscribes to changes of the node's links, routes and rules, again if the prober is in another namespace now.
     fn follow(&mut self, node: Option<NodeNetns>) {
         let netns = |node: &Option<NodeNetns>| node.as_ref().map(|node| node.netns);
         if netns(&self.node) != netns(&node) {
@@ -357,7 +358,7 @@ impl Watcher {
         self.node = node;
     }
 
-    fn tell(&mut self, problems: Vec<String>) {
+    fn warn(&mut self, problems: Vec<String>) {
         for problem in problems.iter().filter(|problem| !self.problems.contains(problem)) {
             tracing::warn!("{problem}");
         }
@@ -369,7 +370,7 @@ fn or_warn<T, E: std::fmt::Display>(result: Result<T, E>) -> Option<T> {
     result.inspect_err(|error| tracing::warn!("{error}")).ok()
 }
 
-/// Empties the pipe; whether the node is to be read. Its end means that nobody waits for facts any more.
+/// Empties the pipe, and returns whether the node must be read. The pipe ends when the receiver is gone.
 fn was_woken(mut woken: &UnixStream) -> Result<bool, Closed> {
     let mut bytes = [0; 64];
     let mut any = false;

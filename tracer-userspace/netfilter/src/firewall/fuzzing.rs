@@ -13,7 +13,7 @@ pub fn nftables(bytes: &[u8]) {
     let (tables, truncated) = nft::tables_of(bytes);
     flatten(&tables, truncated);
     let _ = (node_ports::in_chain(&tables), node_ports::in_maps(&tables));
-    flushes::hear(bytes);
+    flushes::fuzz(bytes);
     tracer_node::flushes::fuzz_reports(bytes);
 }
 

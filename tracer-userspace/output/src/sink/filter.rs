@@ -112,14 +112,14 @@ impl Filter {
 
 /// Which parts of the filter matched a pod or an attempt so far.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Met {
+pub struct FilterHits {
     pod: bool,
     /// The value of `-p` is the beginning of a pod's name.
     prefix: bool,
     cause: bool,
 }
 
-impl Met {
+impl FilterHits {
     /// Takes a pod of the node.
     pub fn pod(&mut self, filter: &Filter, pod: &Pod) {
         self.pod = self.pod || filter.fits_known(pod);
@@ -220,9 +220,9 @@ mod tests {
     #[test]
     fn a_summary_says_why_nothing_is_shown() {
         let shown = |filter: &Filter, shown| {
-            let mut met = Met::default();
-            met.record(filter, &verdict(Cause::ConnectionRefused));
-            met.shown(filter, shown, 62)
+            let mut hits = FilterHits::default();
+            hits.record(filter, &verdict(Cause::ConnectionRefused));
+            hits.shown(filter, shown, 62)
         };
         let nosuch = Filter { namespace: Some("nosuch".into()), ..Filter::default() };
         assert_eq!(shown(&nosuch, 0).as_deref(), Some("0 of 62 failures shown: no pod matches `-n nosuch`"));

@@ -15,7 +15,7 @@ use std::time::Duration;
 pub use self::about::{About, describe_culprit};
 use self::above::Above;
 use self::summary::{Summary, without_failure};
-use crate::sink::filter::{Filter, Met};
+use crate::sink::filter::{Filter, FilterHits};
 use crate::sink::findings;
 use crate::sink::plain;
 use tracer_common::names::Hook;
@@ -29,7 +29,7 @@ use tracer_terminal::screen::{Screen, Style, safe};
 pub struct Pretty {
     /// Which verdicts are printed.
     filter: Filter,
-    met: Met,
+    hits: FilterHits,
     /// Print the port usage of a healthy node, too.
     verbose: bool,
     summary: Summary,
@@ -43,18 +43,18 @@ impl Pretty {
     }
 
     /// Takes a record, printed or not, so that the summary can say why no verdict was printed.
-    pub fn meet(&mut self, body: &Body) {
-        self.met.record(&self.filter, body);
+    pub fn count(&mut self, body: &Body) {
+        self.hits.record(&self.filter, body);
     }
 
     /// Takes the pods of the node, for the same reason.
-    pub fn meet_pods(&mut self, pods: &[Pod]) {
-        pods.iter().for_each(|pod| self.met.pod(&self.filter, pod));
+    pub fn count_pods(&mut self, pods: &[Pod]) {
+        pods.iter().for_each(|pod| self.hits.pod(&self.filter, pod));
     }
 
     /// How many failures passed the filter, and why none did; absent without a filter.
     pub fn shown(&self, shown: u64, failures: u64) -> Option<String> {
-        self.met.shown(&self.filter, shown, failures)
+        self.hits.shown(&self.filter, shown, failures)
     }
 
     /// One record, its newlines included. `failed`: attempts so far.

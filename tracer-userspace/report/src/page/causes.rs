@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use maud::{Markup, html};
 
 use super::verdict;
-use super::view::{GroupView, View, colour, letter, sure};
+use super::view::{GroupView, View, colour, confidence_text, letter};
 use super::words::{clock, count, inline, number, safe};
 use tracer_model::record::{Block, Remediation, Section};
 use tracer_output::sink::pretty::describe_culprit;
@@ -71,7 +71,7 @@ fn rows(view: &View, details: &[CauseDetails], first: usize, groups: &[GroupView
                             @else { (number(group.count)) }
                         }
                         td { (pod_or_count(view, place, group)) }
-                        td { (sure(group.sure)) }
+                        td { (confidence_text(group.confidences)) }
                         td.when { @if group.span.0 <= group.span.1 { (clock(group.span.1, view.axis.length())) } }
                     }
                 }
@@ -112,7 +112,7 @@ fn card(view: &View, place: usize, group: &GroupView, details: Option<&CauseDeta
             p.facts {
                 @if group.group.noise { (count(group.count, "attempt")) " that did not fail and left a misleading trace" }
                 @else { strong { (count(group.count, "failed attempt")) } }
-                " · " (pod_or_count(view, place, group)) " · " (sure(group.sure))
+                " · " (pod_or_count(view, place, group)) " · " (confidence_text(group.confidences))
                 @if group.span.0 <= group.span.1 { " · " time { (times.0) } "–" time { (times.1) } " UTC" }
             }
             @if let Some(details) = details {

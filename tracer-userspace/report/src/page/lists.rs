@@ -4,7 +4,7 @@ use maud::{Markup, html};
 
 use super::causes::chip;
 use super::verdict;
-use super::view::{Cell, Row, View, WITH_EVIDENCE, sure};
+use super::view::{Cell, Row, View, WITH_EVIDENCE, confidence_text};
 use super::words::{at, clock, count, date, number, safe};
 use tracer_model::record::{FindingBody, Status};
 use tracer_output::sink::findings;
@@ -57,7 +57,7 @@ fn line(view: &View, row: &Row, cell: &Cell) -> Markup {
         span.data { (safe(&view.pod_name(&row.key))) } " "
         code { (view.groups[cell.group].group.cause.name()) } " "
         span.n { "×" (number(cell.lane.count)) } " "
-        span.quiet { (first) @if first != last { "–" (last) } " · " (sure(cell.lane.sure)) }
+        span.quiet { (first) @if first != last { "–" (last) } " · " (confidence_text(cell.lane.confidences)) }
     }
 }
 

@@ -39,7 +39,7 @@ pub(super) struct GroupView {
     pub(super) count: u64,
     /// Pods with this cause.
     pub(super) pods: u64,
-    pub(super) sure: [u64; 3],
+    pub(super) confidences: [u64; 3],
     pub(super) span: (i64, i64),
 }
 
@@ -145,7 +145,7 @@ pub(super) fn colour(group: usize) -> String {
 }
 
 /// The confidence of some verdicts; if it differs, the count of each, the strongest first.
-pub(super) fn sure(counts: [u64; 3]) -> String {
+pub(super) fn confidence_text(counts: [u64; 3]) -> String {
     let some = SURE.iter().zip(counts).rev().filter(|(_, count)| *count > 0);
     let some: Vec<_> = some.map(|(confidence, count)| (confidence.name(), count)).collect();
     match some.as_slice() {
@@ -158,11 +158,11 @@ pub(super) fn sure(counts: [u64; 3]) -> String {
 fn groups(pods: &[(PodKey, Pod)]) -> Vec<GroupView> {
     let mut sums: BTreeMap<Group, GroupView> = BTreeMap::new();
     for (&group, lane) in pods.iter().flat_map(|(_, pod)| &pod.lanes) {
-        let none = GroupView { group, count: 0, pods: 0, sure: [0; 3], span: (i64::MAX, i64::MIN) };
+        let none = GroupView { group, count: 0, pods: 0, confidences: [0; 3], span: (i64::MAX, i64::MIN) };
         let sum = sums.entry(group).or_insert(none);
         sum.count += lane.count;
         sum.pods += 1;
-        (0..3).for_each(|i| sum.sure[i] += lane.sure[i]);
+        (0..3).for_each(|i| sum.confidences[i] += lane.confidences[i]);
         sum.span.0 = lane.first.as_ref().map_or(sum.span.0, |first| sum.span.0.min(first.us));
         sum.span.1 = lane.last.as_ref().map_or(sum.span.1, |last| sum.span.1.max(last.us));
     }
@@ -233,7 +233,7 @@ mod tests {
 
     #[test]
     fn counts_of_confidences_are_shown_only_if_they_differ() {
-        assert_eq!(sure([0, 0, 4]), "proven");
-        assert_eq!(sure([1, 0, 4]), "4 proven, 1 possible");
+        assert_eq!(confidence_text([0, 0, 4]), "proven");
+        assert_eq!(confidence_text([1, 0, 4]), "4 proven, 1 possible");
     }
 }

@@ -29,7 +29,7 @@ pub(crate) struct Lane {
     /// Verdicts that are not revised.
     pub(crate) count: u64,
     /// The verdicts by confidence: possible, likely, proven.
-    pub(crate) sure: [u64; 3],
+    pub(crate) confidences: [u64; 3],
     pub(crate) series: Series,
     /// The first kept verdict that is not revised.
     pub(crate) first: Option<Rc<Example>>,
@@ -103,7 +103,7 @@ impl Pods {
         self.next_id += 1;
         let lane = self.pods[pod].1.lanes.entry(reported.group).or_default();
         lane.count += reported.count;
-        lane.sure[reported.confidence as usize] += reported.count;
+        lane.confidences[reported.confidence as usize] += reported.count;
         lane.series.add(reported.us, reported.count, scale);
         let before = lane.kept_bytes();
         if self.bytes - before + 2 * reported.line.len() <= EXAMPLE_BYTES {
@@ -121,7 +121,7 @@ impl Pods {
         let Some(lane) = lanes.get_mut(&counted.group) else { return };
         let before = lane.kept_bytes();
         lane.count -= 1;
-        lane.sure[counted.confidence as usize] -= 1;
+        lane.confidences[counted.confidence as usize] -= 1;
         lane.series.take(counted.us, scale);
         lane.forget(counted.id);
         self.bytes = self.bytes + lane.kept_bytes() - before;

@@ -1,4 +1,4 @@
-//! What the followers have to say, where the sources can see it: always the latest, never a queue.
+//! The results of the followers for the sources: always the latest ones, never a queue.
 
 use std::rc::Rc;
 
@@ -8,11 +8,11 @@ use super::failure::Failure;
 use super::objects::Watched;
 use super::{State, View};
 
-/// Of one follower; all of one cluster share the view.
+/// The part of one follower. All followers of a cluster share the view.
 #[derive(Clone)]
 pub(super) struct Board {
     view: Rc<watch::Sender<View>>,
-    /// What this follower's objects are called.
+    /// The name of this follower's objects.
     name: String,
 }
 
@@ -26,7 +26,7 @@ impl Board {
         self.view.send_modify(|view| W::show(view, &self.name, all));
     }
 
-    /// They are known and followed.
+    /// Records that they are known and followed.
     pub(super) fn watching(&self) {
         let mut back = false;
         self.view.send_if_modified(|view| {
@@ -39,7 +39,7 @@ impl Board {
         }
     }
 
-    /// They cannot be followed for now. Reported once, and again if it becomes a matter of permission.
+    /// Records that they cannot be followed now. Logs it once, and again if a permission turns out to be missing.
     pub(super) fn failed(&self, failure: &Failure) {
         let text = failure.to_string();
         let mut reported = false;

@@ -1,4 +1,4 @@
-//! The way to the API: from a kubeconfig, or as the service account of this pod. TLS is rustls with ring.
+//! Connects to the API with a kubeconfig, or as the service account of this pod. TLS is rustls with ring.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -35,9 +35,9 @@ pub fn in_cluster() -> bool {
     std::env::var("KUBERNETES_SERVICE_HOST").is_ok_and(|host| !host.is_empty()) && Path::new(TOKEN).exists()
 }
 
-/// A client; nothing is sent yet.
+/// Makes a client, and sends nothing yet.
 pub async fn client(access: &Access) -> Result<Client, ConnectError> {
-    // The first wins; an earlier one is ring, too: no other is linked.
+    // The first provider stays. An earlier one is ring, too, because no other is linked.
     let _ = rustls::crypto::ring::default_provider().install_default();
     let wrong = |problem: String| match access {
         Access::Kubeconfig(path) => ConnectError::Kubeconfig { path: path.clone(), problem },
@@ -51,7 +51,7 @@ pub async fn client(access: &Access) -> Result<Client, ConnectError> {
         }
         Access::InCluster => Config::incluster().map_err(|error| wrong(reason(&error)))?,
     };
-    // Retries are ours: the outage is reported, and what the server asks for is heeded.
+    // tracer retries by itself: it reports the outage, and waits as long as the server asks.
     config.default_retry = false;
     config.connect_timeout = Some(Duration::from_secs(10));
     Client::try_from(config).map_err(|error| wrong(reason(&error)))

@@ -1,7 +1,7 @@
-//! Events of this node's kubelet. Not all of a cluster: see [`Watched::selector`] below, and docs/on-a-cluster.md for
-//! the load.
+//! Events of this node's kubelet in chosen namespaces: see [`Watched::selector`] below, and docs/on-a-cluster.md for the
+//! load.
 //!
-//! They are news, not state: what was there before is not read, and a lost position is given up.
+//! Only Events from now on matter: older ones are not read, and after a lost position the watch begins again.
 
 use std::collections::BTreeMap;
 
@@ -16,9 +16,9 @@ use tracer_node::clock;
 
 /// Longest message kept, bytes.
 const MESSAGE_MAX: usize = 1024;
-/// What is reported an Event so long after it was made is no news, seconds.
+/// An Event that is reported so many seconds after it was made is too old.
 const STALE_S: i64 = 60;
-/// Of these reasons.
+/// The reasons of the Events to follow.
 const REASONS: [&str; 3] = ["Unhealthy", "FailedCreatePodSandBox", "NetworkNotReady"];
 
 /// One namespace, or all.
@@ -29,7 +29,7 @@ pub enum Namespace {
 }
 
 impl Namespace {
-    /// What its Events are called.
+    /// The name of its Events, for people.
     pub(super) fn events(&self) -> String {
         match self {
             Self::All => "events".to_owned(),
@@ -52,9 +52,8 @@ impl Watched for api::Event {
     const PATHS: &'static [&'static str] = &["/api/v1/events"];
     const FROM_NOW: bool = true;
 
-    /// The server selects by component, kind, type and reason (one reason, or all but some), not by node. So it looks
-    /// at every Event of the namespaces for each node that asks, and sends those of every kubelet but the most
-    /// frequent.
+    /// The server can select by component, kind, type and reason (one reason, or all but some), not by node. So it
+    /// looks at each Event of the namespaces for each node. This leaves out the most frequent reasons.
     fn selector(_node: &str) -> String {
         let left_out = ["BackOff", "Failed", "FailedMount"].map(|reason| format!("%2Creason!%3D{reason}")).concat();
         format!("source%3Dkubelet%2Ctype%3DWarning%2CinvolvedObject.kind%3DPod{left_out}")
@@ -64,7 +63,7 @@ impl Watched for api::Event {
         &self.metadata
     }
 
-    /// Those of the own kubelet.
+    /// Only Events of this node's kubelet.
     fn keep(self, node: &str) -> Option<KubeletEvent> {
         let host = self.source.host.as_ref().or(self.reporting_instance.as_ref());
         let is_ours = host.is_some_and(|host| host == node) && self.involved_object.kind == "Pod";
@@ -87,7 +86,7 @@ impl Watched for api::Event {
 }
 
 impl api::Event {
-    /// That of its last occurrence, in whichever field this kind of Event has it.
+    /// The time of its last occurrence, in whichever field this kind of Event has it.
     fn last_time(&self) -> Option<Timestamp> {
         let times = [&self.series.last_observed_time, &self.last_timestamp, &self.event_time];
         times.into_iter().flatten().find_map(|text| text.parse().ok())
@@ -100,32 +99,32 @@ fn container_of(field_path: &str) -> Option<&str> {
     place.ends_with("ontainers").then_some(name)
 }
 
-/// What of the Events was handed on.
+/// The Events that were sent.
 #[derive(Debug, Default)]
-pub(crate) struct Heard {
+pub(crate) struct SentEvents {
     last: BTreeMap<String, (u32, i64)>,
 }
 
-impl Heard {
-    /// What is new of them.
-    pub(crate) fn facts(&mut self, view: &View) -> Vec<ObservationKind> {
+impl SentEvents {
+    /// The new Events of a view, as observations.
+    pub(crate) fn new_of(&mut self, view: &View) -> Vec<ObservationKind> {
         let to_wall_ns = clock::boot_to_wall_ns();
         let wall_ns = i64::try_from(clock::boot_ns()).unwrap_or(i64::MAX).saturating_add(to_wall_ns);
-        let news = self.news(view, wall_ns / 1_000_000_000);
-        news.iter().filter_map(|event| event.kind(to_wall_ns)).collect()
+        let events = self.changed(view, wall_ns / 1_000_000_000);
+        events.iter().filter_map(|event| event.kind(to_wall_ns)).collect()
     }
 
-    /// Those that are new or were counted again, and are no old news.
-    fn news(&mut self, view: &View, now_s: i64) -> Vec<KubeletEvent> {
+    /// The Events that are new or were counted again, and are not too old.
+    fn changed(&mut self, view: &View, now_s: i64) -> Vec<KubeletEvent> {
         let all = || view.events.values().flatten();
         let stamp = |event: &KubeletEvent| (event.count, event.last_s);
-        let is_news = |event: &&KubeletEvent| {
+        let is_new = |event: &&KubeletEvent| {
             self.last.get(&event.uid) != Some(&stamp(event)) && now_s.saturating_sub(event.last_s) <= STALE_S
         };
-        let mut news: Vec<KubeletEvent> = all().filter(is_news).cloned().collect();
-        news.sort_by_key(|event| event.last_s);
+        let mut events: Vec<KubeletEvent> = all().filter(is_new).cloned().collect();
+        events.sort_by_key(|event| event.last_s);
         self.last = all().map(|event| (event.uid.clone(), stamp(event))).collect();
-        news
+        events
     }
 }
 
@@ -133,7 +132,7 @@ impl Heard {
 mod tests {
     use super::*;
 
-    /// A kubelet 1.20's, whole.
+    /// Whole Events of a kubelet 1.20.
     const SAMPLES: &str = include_str!("../../../testdata/kubelet-events.jsonl");
 
     fn samples() -> Vec<api::Event> {
@@ -151,7 +150,7 @@ mod tests {
     }
 
     #[test]
-    fn those_of_other_nodes_and_reasons_are_not_kept() {
+    fn events_of_other_nodes_and_reasons_are_dropped() {
         assert!(samples().into_iter().all(|it| it.keep("rig-node-2").is_none()));
         let other = SAMPLES.replace("\"Unhealthy\"", "\"ProbeWarning\"");
         let first: api::Event = serde_json::from_str(other.lines().next().expect("a line")).expect("an Event");
@@ -159,14 +158,14 @@ mod tests {
     }
 
     #[test]
-    fn an_event_is_news_once_for_each_count() {
+    fn an_event_is_new_once_for_each_count() {
         let mut view = View::default();
         let first = samples().remove(0).keep("rig-node").expect("ours");
         let again = KubeletEvent { count: 16, last_s: first.last_s + 2, ..first.clone() };
-        let (mut heard, now) = (Heard::default(), first.last_s + 3);
+        let (mut sent, now) = (SentEvents::default(), first.last_s + 3);
         let mut reported = |event: &KubeletEvent, now| {
             view.events.insert("events".into(), vec![event.clone()]);
-            heard.news(&view, now).len()
+            sent.changed(&view, now).len()
         };
         assert_eq!((reported(&first, now), reported(&first, now), reported(&again, now)), (1, 0, 1));
         let late = KubeletEvent { count: 17, ..again };

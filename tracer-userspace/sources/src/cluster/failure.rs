@@ -1,4 +1,4 @@
-//! What goes wrong between this node and the API, in words that say what to do.
+//! Failures between this node and the API. Each message says what to do.
 
 use std::time::Duration;
 
@@ -9,7 +9,7 @@ use super::reason::reason;
 
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Failure {
-    /// No connection, no TLS, or it broke.
+    /// No connection, no TLS session, or one that broke.
     #[error("unreachable: {0}")]
     Unreachable(String),
     /// 401
@@ -24,13 +24,13 @@ pub enum Failure {
     /// 404: the server does not have this version of the resource.
     #[error("does not know {0} (404)")]
     Unknown(&'static str),
-    /// 410: the position is older than the server's memory.
+    /// 410: the server has forgotten this position.
     #[error("has forgotten the position (410)")]
     Gone,
-    /// A streaming list is refused, or never ends: the server is older than that.
+    /// A streaming list is refused, or never ends: the server is too old for it.
     #[error("knows no streaming lists")]
     NotStreaming,
-    /// Any other refusal; 429 and 503 with the time that the server asked for.
+    /// Any other refusal. 429 and 503 have the time that the server asked for.
     #[error("answers {code}{}", colon(.message))]
     Refused {
         code: u16,
@@ -46,7 +46,7 @@ pub enum Failure {
     Cut,
 }
 
-/// What was asked, for the message.
+/// The request, for the message.
 #[derive(Clone, Copy, Debug)]
 pub struct ApiRequest {
     /// `list` or `watch`.
@@ -55,7 +55,7 @@ pub struct ApiRequest {
     pub resource: &'static str,
     /// API group; empty for the core's.
     pub group: &'static str,
-    /// With parameters that older servers refuse.
+    /// Whether it had parameters that older servers refuse.
     pub streaming: bool,
 }
 
@@ -63,7 +63,7 @@ impl Failure {
     /// A request that got no answer.
     pub(super) fn of_client(error: &kube::Error) -> Self {
         let text = reason(error);
-        // Where in the client it happened helps nobody.
+        // The place within the client is of no use to a reader.
         let layers = ["ServiceError: ", "client error (Connect): ", "tcp connect error: "];
         let text = layers.iter().fold(text.as_str(), |text, layer| text.strip_prefix(layer).unwrap_or(text));
         let text = text.split(" (os error").next().and_then(|it| it.split(": https://").next()).unwrap_or(text);
@@ -92,7 +92,7 @@ impl Failure {
     fn refused(code: u16, message: &str, after: Option<u64>, asked: ApiRequest) -> Self {
         match code {
             401 => Self::Unauthenticated,
-            // Nothing is created in a namespace that ends: no matter of permission.
+            // The namespace is being deleted, so nothing can be created in it. No permission is missing.
             403 if !message.contains("being terminated") => {
                 Self::Forbidden { verb: asked.verb, resource: asked.resource, group: asked.group }
             }
@@ -104,7 +104,7 @@ impl Failure {
         }
     }
 
-    /// How long the server wants to be left alone.
+    /// How long the server asks the client to wait.
     pub const fn after(&self) -> Option<Duration> {
         match self {
             Self::Refused { after, .. } => *after,
@@ -121,7 +121,7 @@ fn colon(text: &str) -> String {
     if text.is_empty() { String::new() } else { format!(": {text}") }
 }
 
-/// One short line of whatever a server sent.
+/// Shortens a message of the server to one line.
 fn shortened(text: &str) -> String {
     text.split_whitespace().collect::<Vec<_>>().join(" ").chars().take(200).collect()
 }

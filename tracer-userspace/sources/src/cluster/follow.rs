@@ -1,5 +1,5 @@
-//! One kind of object, listed once and then watched: by a streaming list where the server has it (one request), else by
-//! a list and a watch. Whatever fails is reported once, waited out and tried again; what was known stays.
+//! Follows one kind of object: one streaming list where the server has it, else a list and then a watch. A failure is
+//! logged once and retried after a pause. Meanwhile the known objects stay known.
 
 use std::time::Duration;
 
@@ -18,17 +18,17 @@ use super::objects::{List, Watched};
 use super::pace::{Pace, random};
 use super::request::{Scope, open, whole};
 
-/// The server ends a watch after this many seconds, and up to as many more, as client-go asks it to.
+/// The server ends a watch after one to two times so many seconds, as with client-go.
 const WATCH_S: u32 = 300;
-/// The bookmark that ends what a streaming list begins with has this annotation.
+/// The bookmark that ends the list of a streaming list has this annotation.
 const END_OF_LIST: &str = "k8s.io/initial-events-end";
 
-/// How the first state is had.
+/// How to get the first state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Form {
-    /// A watch that begins with what there is (Kubernetes from 1.27 on, where the gate `WatchList` is on).
+    /// A watch that begins with all objects (Kubernetes from 1.27 on, if the feature gate `WatchList` is on).
     Streaming,
-    /// A list, then a watch from there.
+    /// A list, then a watch from its position.
     Listing,
 }
 
@@ -39,17 +39,17 @@ pub(super) struct ResourceFollower<W: Watched> {
     board: Board,
     known: Known<W>,
     form: Form,
-    /// Where the next watch begins; absent: all must be read again.
+    /// Where the next watch begins. If absent, all objects must be read again.
     position: Option<String>,
-    /// The server's cache is not good enough: it gave a position that it did not know itself.
+    /// Whether to bypass the server's cache: it gave a position that it did not know itself.
     consistent: bool,
-    /// Which of the kind's paths.
+    /// The index in the kind's paths.
     path: usize,
     /// Failures in a row.
     failures: u32,
-    /// The last failure was an answer that could not be read: an open connection proves nothing.
+    /// Whether the last failure was an unreadable answer: then an open connection is no success yet.
     garbled: bool,
-    /// An object that could not be read was reported.
+    /// Whether an unreadable object was already logged.
     reported_skipped: bool,
 }
 
@@ -84,11 +84,11 @@ impl<W: Watched> ResourceFollower<W> {
         }
     }
 
-    /// What follows from the end of a session; how long to wait before the next.
+    /// Reacts to the end of a session, and returns the wait before the next one.
     fn judge(&mut self, end: Result<(), Failure>, lasted: Duration) -> Duration {
         match end {
             Ok(()) if lasted >= self.pace.stable => return self.pace.rewatch(),
-            // A server that ends every watch at once must not be asked in a circle.
+            // A server that ends every watch at once must not be asked in a busy loop.
             Ok(()) => {}
             Err(Failure::NotStreaming) => {
                 self.form = Form::Listing;
@@ -137,7 +137,7 @@ impl<W: Watched> ResourceFollower<W> {
         Ok(())
     }
 
-    /// Until the server ends it.
+    /// Watches until the server ends the watch.
     async fn watch(&mut self) -> Result<(), Failure> {
         let streaming = self.position.is_none();
         let asked = self.asked("watch", streaming);
@@ -155,44 +155,44 @@ impl<W: Watched> ResourceFollower<W> {
     }
 
     async fn read(&mut self, watch: &mut Watch<W>) -> Result<(), Failure> {
-        let mut heard = Instant::now();
+        let mut last_piece = Instant::now();
         loop {
             let silence = if watch.fresh.is_some() { self.pace.sync } else { self.pace.silence };
-            let silent = heard + silence;
+            let silent = last_piece + silence;
             let due = watch.reported.unwrap_or(silent).min(silent);
             match timeout_at(due, watch.body.frame()).await {
                 Ok(None) if watch.fresh.is_some() => return Err(Failure::Cut),
                 Ok(None) => return Ok(()),
                 Ok(Some(Err(error))) if watch.fresh.is_some() => return Err(Failure::of_client(&error)),
-                // Load balancers and restarts cut connections: an outage is only what the next request meets.
+                // Load balancers and restarts cut connections. It is an outage only if the next request fails.
                 Ok(Some(Err(_))) => return Ok(()),
                 Ok(Some(Ok(frame))) => {
-                    heard = Instant::now();
+                    last_piece = Instant::now();
                     let chunk = frame.into_data().unwrap_or_default();
                     let mut lines = std::mem::take(&mut watch.lines);
                     lines.feed(&chunk, |line| self.take(line, watch))?;
                     watch.lines = lines;
-                    if watch.reported.is_some_and(|due| heard >= due) {
+                    if watch.reported.is_some_and(|due| last_piece >= due) {
                         watch.reported = None;
                         self.publish();
                     }
                 }
                 Err(_) if watch.reported.take().is_some() => self.publish(),
                 Err(_) if watch.fresh.is_some() => return Err(Failure::NotStreaming),
-                // The connection may be dead: ask again from where it stands.
+                // The connection may be dead: begin another watch at the same position.
                 Err(_) => return Ok(()),
             }
         }
     }
 
-    /// One line of a watch.
+    /// Takes in one line of a watch.
     fn take(&mut self, line: &[u8], watch: &mut Watch<W>) -> Result<(), Failure> {
         match serde_json::from_slice(line) {
             Ok(WatchEvent::Added(object) | WatchEvent::Modified(object)) => self.take_object(object, true, watch),
             Ok(WatchEvent::Deleted(object)) => self.take_object(object, false, watch),
             Ok(WatchEvent::Bookmark(mark)) => self.take_mark(mark, watch),
             Ok(WatchEvent::Error(status)) => return Err(Failure::of_event(*status, watch.asked)),
-            // An object with a field of another type, or a kind of event that came later than this program.
+            // A field has another type, or this program does not know the type of event.
             Err(error) if error.is_data() => self.skip(&error),
             Err(error) => return Err(garbage(error)),
         }
@@ -202,7 +202,7 @@ impl<W: Watched> ResourceFollower<W> {
         Ok(())
     }
 
-    /// One object that cannot be read must not cost all the others.
+    /// Logs an unreadable object. All other objects are still used.
     fn skip(&mut self, error: &serde_json::Error) {
         if !std::mem::replace(&mut self.reported_skipped, true) {
             tracing::warn!("cluster API: one of the {} is left out, it cannot be read: {error}", W::RESOURCE);
@@ -232,7 +232,7 @@ impl<W: Watched> ResourceFollower<W> {
         }
     }
 
-    /// All was read again.
+    /// Replaces all known objects.
     fn replace(&mut self, fresh: Known<W>) {
         self.known = fresh;
         self.consistent = false;
@@ -248,10 +248,10 @@ impl<W: Watched> ResourceFollower<W> {
         ApiRequest { verb, resource: W::RESOURCE, group: W::GROUP, streaming }
     }
 
-    /// From the server's cache (`0`) at first: a list from etcd by 15,000 nodes would read every pod for each of them.
+    /// Asks for the server's cache (`0`) at first: lists from etcd for 15,000 nodes would read every pod for each node.
     fn list_query(&self) -> String {
         match self.consistent {
-            // Only the position is wanted: one object, whichever, costs the server the least.
+            // Only the position is wanted, so ask for one object: that costs the server least.
             _ if W::FROM_NOW => "limit=1".into(),
             true => self.scope.selected::<W>(String::new()),
             false => self.scope.selected::<W>("resourceVersion=0".into()),
@@ -278,10 +278,10 @@ impl<W: Watched> ResourceFollower<W> {
 struct Watch<W: Watched> {
     body: Body,
     lines: Lines,
-    /// What a streaming list gave so far, until it is whole.
+    /// The objects of a streaming list that is not complete yet.
     fresh: Option<Known<W>>,
     asked: ApiRequest,
-    /// When changes are due to be reported.
+    /// When to report the changes.
     reported: Option<Instant>,
 }
 

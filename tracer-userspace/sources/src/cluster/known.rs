@@ -1,11 +1,11 @@
-//! The objects of one kind that are known, in their small form.
+//! The known objects of one kind, reduced to what tracer needs.
 
 use std::collections::BTreeMap;
 
 use super::objects::Watched;
 use crate::files::api::Metadata;
 
-/// A node holds 250 pods by design, a cluster 10,000 Services by Kubernetes' own bounds.
+/// Kubernetes' own limits are 250 pods a node and 10,000 Services a cluster.
 const MAX: usize = 50_000;
 
 /// Objects by uid; those without one (some static pods) by namespace and name.
@@ -20,7 +20,7 @@ impl<W: Watched> Default for Known<W> {
 }
 
 impl<W: Watched> Known<W> {
-    /// Takes an object in; whether that changes anything.
+    /// Adds or replaces an object, and returns whether anything changed.
     pub(super) fn put(&mut self, object: W, node: &str) -> bool {
         let key = key(object.metadata());
         let Some(kept) = object.keep(node) else { return self.objects.remove(&key).is_some() };
@@ -31,7 +31,7 @@ impl<W: Watched> Known<W> {
         true
     }
 
-    /// Forgets an object; whether it was known.
+    /// Removes an object, and returns whether it was known.
     pub(super) fn remove(&mut self, object: &W) -> bool {
         self.objects.remove(&key(object.metadata())).is_some()
     }

@@ -2,7 +2,7 @@
 
 use super::failure::Failure;
 
-/// Largest object: the API's own limit is 1.5 MiB in etcd, more as JSON.
+/// The longest line. etcd's limit for an object is 1.5 MiB, and its JSON is longer.
 const OBJECT_MAX: usize = 8 << 20;
 
 #[derive(Default)]
@@ -11,7 +11,7 @@ pub(crate) struct Lines {
 }
 
 impl Lines {
-    /// Gives each line that this chunk ends.
+    /// Calls `take` for each line that this chunk completes.
     pub(crate) fn feed(
         &mut self,
         chunk: &[u8],

@@ -1,4 +1,4 @@
-//! The kinds that are followed: where the API has them, which of them, and what is kept of each.
+//! The kinds of objects that are followed: their paths, the selection, and what is kept of each object.
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ListMeta;
 use serde::de::DeserializeOwned;
@@ -12,18 +12,18 @@ use tracer_model::event::{Pod, Service};
 
 /// A kind of the API that is followed.
 pub(super) trait Watched: DeserializeOwned {
-    /// What is kept of one.
+    /// An object, reduced to what tracer needs.
     type Kept: Clone + PartialEq;
     /// As RBAC writes it.
     const RESOURCE: &'static str;
     /// API group; empty for the core's.
     const GROUP: &'static str;
-    /// Where the API has them, newest version first.
+    /// The paths in the API, newest version first.
     const PATHS: &'static [&'static str];
-    /// Only what happens from now on is of interest: nothing is listed.
+    /// Whether only changes from now on matter: then nothing is listed.
     const FROM_NOW: bool = false;
 
-    /// Which of them, as a field selector with `=` and `,` percent-encoded; empty for all.
+    /// The field selector, with `=` and `,` percent-encoded; empty for all.
     fn selector(_node: &str) -> String {
         String::new()
     }
@@ -31,10 +31,10 @@ pub(super) trait Watched: DeserializeOwned {
     /// Its name, uid and version.
     fn metadata(&self) -> &Metadata;
 
-    /// What is kept; nothing of an object that was not asked for.
+    /// Reduces an object. `None` if it was not asked for.
     fn keep(self, node: &str) -> Option<Self::Kept>;
 
-    /// All that are known, handed over. `of`: the follower that knows them, where a kind has several.
+    /// Puts all known objects into the view. `of`: the name of the follower, if a kind has several.
     fn show(view: &mut View, of: &str, all: Vec<Self::Kept>);
 }
 
@@ -52,7 +52,7 @@ impl Watched for api::Pod {
         &self.metadata
     }
 
-    /// A server that ignores the selector must not fill the memory of a node.
+    /// Checks the node again: a server that ignores the selector must not fill the memory.
     fn keep(self, node: &str) -> Option<Pod> {
         let here = self.spec.node_name.as_deref() == Some(node);
         here.then(|| pod_of(self))
@@ -107,11 +107,11 @@ impl Watched for api::EndpointSlice {
 #[serde(bound = "W: DeserializeOwned")]
 pub(super) struct List<W> {
     pub(super) metadata: ListMeta,
-    /// `null` where there are none.
+    /// `null` if there are none.
     pub(super) items: Option<Vec<Item<W>>>,
 }
 
-/// An object of a list, or what is wrong with it.
+/// An object of a list, or the error in it.
 pub(super) struct Item<W>(pub(super) serde_json::Result<W>);
 
 impl<'de, W: DeserializeOwned> Deserialize<'de> for Item<W> {
@@ -120,7 +120,7 @@ impl<'de, W: DeserializeOwned> Deserialize<'de> for Item<W> {
     }
 }
 
-/// All but letters, digits, `-`, `.`, `_` and `~` as `%XX`.
+/// Encodes all but letters, digits, `-`, `.`, `_` and `~` as `%XX`.
 pub fn percent_encoded(text: &str) -> String {
     let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-._~".contains(&byte);
     let encoded = |byte: u8| if plain(byte) { char::from(byte).to_string() } else { format!("%{byte:02X}") };

@@ -1,32 +1,32 @@
-//! How fast the API is asked, and how long it may stay silent. 15,000 nodes follow one API server: whatever
-//! happens to it, they must not all come back in the same moment.
+//! How often the API is asked, and how long it may be silent. 15,000 nodes may follow one API server. After an outage
+//! they must not all return at the same moment.
 
 use std::hash::{BuildHasher, RandomState};
 use std::time::Duration;
 
-/// Times of one follower.
+/// The times of a follower.
 #[derive(Clone, Copy, Debug)]
 pub struct Pace {
-    /// Wait after the first failure; doubles with each one in a row.
+    /// The wait after the first failure. It doubles with each further one.
     pub(crate) first: Duration,
-    /// It doubles up to this.
+    /// The longest wait.
     pub(crate) most: Duration,
-    /// A session that lasted this long ends the row of failures.
+    /// After a session of this length, failures are counted from 0 again.
     pub stable: Duration,
-    /// After a watch that ended as planned, a random part of this passes before the next.
+    /// The wait after a watch that ended as planned is a random part of this.
     pub(crate) rewatch: Duration,
     /// Changes within this time are reported as one.
     pub debounce: Duration,
-    /// An answer begins within this time, and a list goes on within it.
+    /// An answer must begin within this time, and so must each next piece of a list.
     pub answer: Duration,
-    /// The objects of a streaming list follow each other within this time, else the server does not know what that is.
+    /// Each next object of a streaming list must come within this time. Otherwise the server does not know such lists.
     pub sync: Duration,
-    /// A watch is silent at most this long: bookmarks come about every minute.
+    /// A watch may be silent this long: a bookmark comes about every minute.
     pub silence: Duration,
 }
 
 impl Default for Pace {
-    /// First, most and stable are those of client-go's reflector, but for the shorter time to be stable.
+    /// `first` and `most` are those of client-go's reflector; `stable` is shorter.
     fn default() -> Self {
         Self {
             first: Duration::from_millis(800),
@@ -41,17 +41,17 @@ impl Default for Pace {
     }
 }
 
-/// A server that asks for more is not believed.
+/// The longest wait that a server can ask for.
 const WAIT_MAX: Duration = Duration::from_mins(10);
 
 impl Pace {
-    /// The wait after this many failures in a row: between once and twice the doubled time.
+    /// The wait after this many failures: between one and two times the doubled time.
     pub(super) fn backoff(&self, failures: u32) -> Duration {
         let doubled = self.first.saturating_mul(1 << failures.saturating_sub(1).min(16)).min(self.most);
         doubled + part(doubled)
     }
 
-    /// The wait after a failure: never shorter than what the server asked for.
+    /// The wait after a failure: at least what the server asked for.
     pub fn after(&self, failures: u32, asked: Option<Duration>) -> Duration {
         let backoff = self.backoff(failures);
         asked.map_or(backoff, |asked| backoff.max(asked.min(WAIT_MAX) + part(self.rewatch)))
@@ -68,7 +68,7 @@ pub fn part(time: Duration) -> Duration {
     time.mul_f64(f64::from(random()) / f64::from(u32::MAX))
 }
 
-/// Random enough to spread load: the seed of the standard library's hash maps.
+/// The seed of the standard library's hash maps: random enough to spread the load.
 pub(super) fn random() -> u32 {
     RandomState::new().hash_one(0_u8) as u32
 }

@@ -1,5 +1,5 @@
-//! Why kube's client could not do it, in words without secrets. Its own have all that a credential plugin was given and
-//! printed (environment, arguments, output), and the lines of a kubeconfig around one that is wrong.
+//! Errors of kube's client without secrets. The client's own messages have the environment, the arguments and the output
+//! of a credential plugin, and the lines of a kubeconfig around a wrong one.
 
 use std::error::Error;
 use std::iter::successors;
@@ -9,12 +9,12 @@ use kube::config::KubeconfigError;
 
 use tracer_terminal::error::{chain, os_message};
 
-/// An error of kube's and what caused it, in one line.
+/// An error of kube and its causes, in one line.
 pub fn reason(error: &(dyn Error + 'static)) -> String {
     successors(Some(error), |&error| error.source()).find_map(without_secrets).unwrap_or_else(|| chain(error))
 }
 
-/// In place of an error that quotes what is nobody's business.
+/// A message in place of an error that quotes secrets.
 fn without_secrets(error: &(dyn Error + 'static)) -> Option<String> {
     if let Some(error) = error.downcast_ref::<KubeconfigError>() {
         return of_kubeconfig(error);
@@ -39,8 +39,8 @@ fn of_kubeconfig(error: &KubeconfigError) -> Option<String> {
     Some(format!("failed to parse kubeconfig YAML{}", place.unwrap_or_default()))
 }
 
-/// The name of the program that a command begins with, after a blank: of `env -u A B="c" "/bin/program" "argument"`, as
-/// std writes it, or of `/bin/program argument`.
+/// The name of the program in a command, such as `/bin/program argument`, or
+/// `env -u A B="c" "/bin/program" "argument"` as std writes it.
 fn program(command: &str) -> String {
     let mut rest = command.strip_prefix("env ").unwrap_or(command);
     while let Some(unset) = rest.strip_prefix("-u ") {
@@ -57,7 +57,7 @@ fn program(command: &str) -> String {
     if name.is_empty() { String::new() } else { format!(" {name}") }
 }
 
-/// What follows the end of a text that was quoted with escapes.
+/// The text after the closing quote of a quoted text with escapes.
 fn behind_quote(quoted: &str) -> &str {
     let mut escaped = false;
     let end = quoted.find(|c| {

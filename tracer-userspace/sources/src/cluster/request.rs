@@ -1,4 +1,4 @@
-//! One request to the API, and the pieces of its answer. Nothing waits forever.
+//! One request to the API, and the pieces of its answer. Each wait has a limit.
 
 use std::time::Duration;
 
@@ -14,20 +14,20 @@ use super::objects::Watched;
 
 /// Largest list: the EndpointSlices of 150,000 pods take 45 MB.
 const LIST_MAX: usize = 128 << 20;
-/// Of a refusal only the beginning is read.
+/// How much of a refusal is read.
 const REFUSAL_MAX: usize = 16 << 10;
 
-/// Which objects of a kind.
+/// The selection of objects of a kind.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Scope {
-    /// Those of this node.
+    /// Only those of this node.
     pub(super) node: String,
-    /// Those of this namespace; absent: of all.
+    /// Only those of this namespace; absent: of all.
     pub(super) namespace: Option<String>,
 }
 
 impl Scope {
-    /// Where the API has them.
+    /// The path in the API.
     pub(super) fn path(&self, of_all: &str) -> String {
         match (&self.namespace, of_all.rsplit_once('/')) {
             (Some(namespace), Some((group, resource))) => format!("{group}/namespaces/{namespace}/{resource}"),
@@ -35,7 +35,7 @@ impl Scope {
         }
     }
 
-    /// The query, for these only.
+    /// The query with the selection.
     pub(super) fn selected<W: Watched>(&self, query: String) -> String {
         let selector = W::selector(&self.node);
         if selector.is_empty() {
@@ -45,14 +45,14 @@ impl Scope {
     }
 }
 
-/// The body of a good answer, which begins within `within`.
+/// The body of a successful answer, which must begin within `within`.
 pub(super) async fn open(client: &Client, uri: &str, asked: ApiRequest, within: Duration) -> Result<Body, Failure> {
     let request = Request::get(uri).header("Accept", "application/json").body(Body::empty());
     let request = request.map_err(|error| Failure::Garbage(error.to_string()))?;
     answer(client, request, asked, within).await
 }
 
-/// All of an answer. Each piece must follow the last within `within`.
+/// A whole answer. Each piece must come within `within`.
 pub(super) async fn whole(mut body: Body, within: Duration) -> Result<Vec<u8>, Failure> {
     let mut all = Vec::new();
     while let Some(chunk) = next(&mut body, Instant::now() + within).await? {
@@ -68,7 +68,7 @@ pub(super) async fn whole(mut body: Body, within: Duration) -> Result<Vec<u8>, F
 pub async fn send(client: &Client, request: Request<Body>, asked: ApiRequest, within: Duration) -> Result<(), Failure> {
     let mut body = answer(client, request, asked, within).await?;
     let deadline = Instant::now() + within;
-    // It is written, whatever becomes of the rest.
+    // The object is written, even if the rest of the answer is lost.
     while let Ok(Some(_)) = next(&mut body, deadline).await {}
     Ok(())
 }
@@ -92,7 +92,7 @@ async fn refusal(answer: Response<Body>, asked: ApiRequest, within: Duration) ->
     Failure::of_answer(parts.status, &parts.headers, &text, asked)
 }
 
-/// The next piece of an answer; nothing at its end.
+/// The next piece of an answer; `None` at its end.
 async fn next(body: &mut Body, deadline: Instant) -> Result<Option<Bytes>, Failure> {
     match timeout_at(deadline, body.frame()).await {
         Ok(None) => Ok(None),

@@ -1,4 +1,4 @@
-//! The follower against an API server on loopback: what it asks, what it makes of every kind of trouble.
+//! The follower beside an API server on loopback: its requests, and how it reacts to each failure.
 
 mod events;
 mod faults;
@@ -37,13 +37,13 @@ fn config(pods: bool, services: bool) -> ClusterConfig {
     ClusterConfig { access: Access::InCluster, node_name: NODE.into(), pods, services, events: Vec::new() }
 }
 
-/// The followers of a cluster and what they know.
+/// The followers of a cluster, and their view.
 struct Followed {
     view: watch::Receiver<View>,
 }
 
 impl Followed {
-    /// Within a `LocalSet`.
+    /// Must run within a `LocalSet`.
     fn start(addr: SocketAddr, config: ClusterConfig, pace: Pace) -> Self {
         let client = client_of(addr);
         let (tx, view) = watch::channel(View::of(&config));
@@ -107,7 +107,7 @@ async fn one_streaming_list_is_one_request_and_follows_every_change() {
         let again = api.next().await;
         assert!(again.is_watch() && again.has("resourceVersion=55") && !again.has("sendInitialEvents=true"));
         assert!(again.has("allowWatchBookmarks=true") && again.has("fieldSelector=spec.nodeName%3Dn1"));
-        assert_eq!(api.seen, 2);
+        assert_eq!(api.requests, 2);
         followed.until_names(&["a", "c"]).await;
     };
     LocalSet::new().run_until(run).await;
@@ -127,13 +127,13 @@ async fn changes_that_follow_each_other_are_one_view() {
         for name in &many {
             watch.event("ADDED", &pod(name, 2, "10.0.0.1")).await;
         }
-        // A change of nothing that is read is none.
+        // A change of fields that tracer does not read is no change.
         watch.event("MODIFIED", &pod("p000", 3, "10.0.0.1")).await;
         let (mut views, mut count) = (0, 0);
         while count < many.len() {
             timeout(GUARD, followed.view.changed()).await.expect("in time").expect("followers");
             views += 1;
-            // However long a busy machine takes for the changes: one view for what came in that time, and none before.
+            // All changes within that time make one view, however long a busy machine takes, and none comes earlier.
             assert!(began.elapsed() >= debounce * views, "{views} views after {:?}", began.elapsed());
             count = followed.view.borrow_and_update().pods.len();
         }
@@ -154,7 +154,7 @@ async fn a_change_of_nothing_that_is_read_is_not_reported() {
         followed.view.mark_unchanged();
         watch.event("MODIFIED", &pod("a", 2, "10.0.0.1")).await;
         watch.end().await;
-        // It was read: the next watch begins behind it.
+        // It was read, so the next watch begins after it.
         assert!(api.next().await.has("resourceVersion=2"));
         assert!(!followed.view.has_changed().expect("followers"));
     };
@@ -180,7 +180,7 @@ async fn a_server_without_streaming_lists_gets_one_list_and_one_watch() {
         followed.until_names(&["a"]).await;
         watch.event("ADDED", &pod("b", 41, "10.0.0.2")).await;
         followed.until_names(&["a", "b"]).await;
-        assert_eq!(api.seen, 3);
+        assert_eq!(api.requests, 3);
     };
     LocalSet::new().run_until(run).await;
 }

@@ -1,17 +1,17 @@
-//! The parts of the Kubernetes API's objects that are read, in the API's own words. Everything else in a file or an
-//! answer is skipped unread: the types of the whole API cost megabytes of code.
+//! The fields of the Kubernetes API's objects that tracer reads, with the API's names. All other fields are skipped:
+//! the types of the whole API cost megabytes of code.
 
 use std::collections::BTreeMap;
 
 use serde::de::IgnoredAny;
 use serde::{Deserialize, Deserializer};
 
-/// `null` is what an empty field is to some writers.
+/// Some writers print an empty field as `null`.
 fn or_default<'de, D: Deserializer<'de>, T: Deserialize<'de> + Default>(input: D) -> Result<T, D::Error> {
     Option::deserialize(input).map(Option::unwrap_or_default)
 }
 
-/// Objects where every field may be absent or `null`.
+/// Defines objects of which every field may be absent or `null`.
 macro_rules! objects {
     ($($(#[$doc:meta])* $name:ident { $($(#[$attr:meta])* $field:ident: $kind:ty,)* })*) => {$(
         $(#[$doc])*

@@ -6,7 +6,7 @@ use serde::de::DeserializeOwned;
 use super::{FileError, Source};
 use tracer_terminal::error::without_value;
 
-/// A document and where it stands.
+/// A document and its place in the file.
 pub(super) struct Document<'a> {
     source: &'a Source<'a>,
     bytes: &'a [u8],
@@ -14,11 +14,11 @@ pub(super) struct Document<'a> {
     lines_before: usize,
 }
 
-/// What came of a document.
+/// What a document gave.
 pub(super) enum Taken {
-    /// It holds what was looked for.
+    /// It was of the wanted kind.
     Used,
-    /// It is of this kind.
+    /// It was of this other kind.
     Other(Option<String>),
 }
 
@@ -28,15 +28,15 @@ struct ObjectHead {
     kind: Option<String>,
 }
 
-/// The items of a list; `items: null` is what an empty one is to some writers.
+/// The items of a list. Some writers print an empty list as `items: null`.
 #[derive(Deserialize)]
 struct Items<T> {
     #[serde(default = "Option::default")]
     items: Option<Vec<T>>,
 }
 
-/// The documents in which there is more than comments. A line that begins with `---` parts them, whatever is around it
-/// (YAML 1.2, 9.1.2: no content may have such a line).
+/// The documents that are more than comments. Each line that begins with `---` separates two of them, because no
+/// content may have such a line (YAML 1.2, 9.1.2).
 pub(super) fn split<'a>(source: &'a Source<'a>) -> Vec<Document<'a>> {
     let bytes = &source.bytes;
     if is_json(bytes) {
@@ -55,7 +55,7 @@ pub(super) fn split<'a>(source: &'a Source<'a>) -> Vec<Document<'a>> {
     documents
 }
 
-/// The line is `---`, or begins so and goes on with the document.
+/// Whether the line is `---`, or begins so and continues with the document.
 fn parts(line: &[u8]) -> bool {
     line.strip_prefix(b"---").is_some_and(|rest| rest.first().is_none_or(u8::is_ascii_whitespace))
 }
@@ -66,7 +66,7 @@ fn is_json(bytes: &[u8]) -> bool {
 }
 
 impl Document<'_> {
-    /// Nothing but comments, directives and its mark.
+    /// Whether it has only comments, directives and its marker.
     fn is_empty(&self) -> bool {
         let mut lines = self.bytes.split(|byte| *byte == b'\n').map(<[u8]>::trim_ascii);
         lines.all(|line| {
@@ -99,14 +99,14 @@ impl Document<'_> {
         self.syntax(line, column, &error.to_string())
     }
 
-    /// At this place of the document. What is missing at its end is missing after its last character: parsers count a
-    /// line more behind the last newline.
+    /// An error at this place of the document. If something is missing at the end, the place is the last character:
+    /// parsers count one more line after the last newline.
     fn syntax(&self, line: usize, column: usize, message: &str) -> FileError {
         let text = String::from_utf8_lossy(self.bytes.trim_ascii_end());
         let (lines, last) = (text.lines().count().max(1), text.lines().last().unwrap_or_default());
         let (line, column) = if line > lines { (lines, last.chars().count() + 1) } else { (line, column) };
         let message = without_value(message);
-        // The place is printed in front.
+        // The place is printed before the message.
         let message = message.split(" at line ").next().unwrap_or_default();
         self.source.syntax(self.lines_before + line, column, message)
     }

@@ -1,5 +1,5 @@
-//! `--pods FILE` and the cluster API: pods with their network probes, the API's defaults applied and named ports
-//! resolved.
+//! Pods of `--pods FILE` and the cluster API, with their network probes. The API's defaults are applied and named ports
+//! are resolved.
 
 use std::collections::{BTreeMap, HashSet};
 use std::net::IpAddr;
@@ -19,7 +19,7 @@ use tracer_node::clock;
 const FLAG: &str = "--pods";
 const EXPECTED: &str = "a PodList, a List of Pods or a Pod";
 
-/// Converted while the list is read, so that the API's large form of only one pod exists at a time.
+/// Converts each pod while the list is read, so that only one pod exists in the API's large form at a time.
 #[derive(Deserialize)]
 #[serde(from = "api::Pod")]
 struct ListedPod(Pod);
@@ -41,7 +41,7 @@ enum PodOrOther {
 pub fn read_pods(path: &Path) -> Result<Vec<Pod>, FileError> {
     let pods = pods_of(&Source::read(FLAG, path)?)?;
     if pods.is_empty() {
-        // As kubectl lists it for a node's name that is empty, or no node's.
+        // kubectl prints an empty list for the name of a node that does not exist.
         tracing::warn!("{FLAG} {}: names no pod: was the node's name given to kubectl?", path.display());
     }
     Ok(pods)
@@ -53,7 +53,7 @@ pub(super) fn pods_of(source: &Source<'_>) -> Result<Vec<Pod>, FileError> {
     Ok(each_once(pods))
 }
 
-/// The last of those that are the same one: of a pod that is there twice no address would be known to be its own.
+/// Keeps the last of equal pods. If a pod were listed twice, two pods would claim its address, and none would get it.
 fn each_once(pods: Vec<Pod>) -> Vec<Pod> {
     let mut seen = HashSet::new();
     let identity = |pod: &Pod| (pod.uid.clone(), pod.namespace.clone(), pod.name.clone());
@@ -86,12 +86,12 @@ fn add_list(document: &Document<'_>, pods: &mut Vec<Pod>) -> Result<Taken, FileE
     Ok(if is_other { Taken::Other(Some("List without a Pod".into())) } else { Taken::Used })
 }
 
-/// What is kept of a pod.
+/// Reduces a pod to what tracer needs.
 pub(crate) fn pod_of(pod: api::Pod) -> Pod {
     let (spec, status) = (pod.spec, pod.status);
     let host_network = spec.host_network;
     let finished = matches!(status.phase.as_deref(), Some("Succeeded" | "Failed"));
-    // Init containers that go on running (sidecars) are probed, too.
+    // Init containers that keep running (sidecars) are probed, too.
     let sidecars = spec.init_containers.into_iter().filter(|it| it.restart_policy.as_deref() == Some("Always"));
     let containers = sidecars.chain(spec.containers).map(|it| container(it, &status));
     let not_connected = |it| Container { probes: Vec::new(), lifecycle: Vec::new(), ..it };
@@ -101,10 +101,10 @@ pub(crate) fn pod_of(pod: api::Pod) -> Pod {
         namespace: pod.metadata.namespace.or_else(|| Some("default".into())),
         name: pod.metadata.name,
         uid: pod.metadata.uid,
-        // The mirror of a static pod has a uid of the API's own; the kubelet's is the hash that it notes there
+        // The API gives the mirror of a static pod its own uid. The kubelet's uid is the hash in this annotation
         // (`CreateMirrorPod`, pkg/kubelet/pod/mirror_client.go).
         kubelet_uid: non_empty(pod.metadata.annotations.mirror.as_ref()),
-        // A finished pod keeps its address in the API while another may have it on the node, and nobody probes it.
+        // A finished pod keeps its address in the API, while another pod may have it on the node. Nobody probes it.
         addrs: if finished { Vec::new() } else { addresses(&status, host_network) },
         netns: None,
         host_network,
@@ -113,11 +113,11 @@ pub(crate) fn pod_of(pod: api::Pod) -> Pod {
     }
 }
 
-/// What made the pod. A Deployment names its ReplicaSets after itself and the hash of the template that their pods have
-/// as a label (`getNewReplicaSet`, pkg/controller/deployment/sync.go), so nobody has to read ReplicaSets.
+/// The owner of the pod. The name of a ReplicaSet is its Deployment's name and a hash, which its pods have as a label
+/// (`getNewReplicaSet`, pkg/controller/deployment/sync.go). So tracer need not read ReplicaSets.
 fn workload(metadata: &api::Metadata) -> Option<Workload> {
     const HASH: &str = "pod-template-hash";
-    // A static pod's mirror has its node as its owner.
+    // The owner of a static pod's mirror is its node.
     let mut owners = metadata.owner_references.iter().filter(|it| it.controller && it.kind != "Node");
     let owner = owners.next()?;
     let deployment = metadata.labels.get(HASH).filter(|_| owner.kind == "ReplicaSet");
@@ -165,7 +165,7 @@ fn container(container: api::Container, status: &PodStatus) -> Container {
     Container { name: Some(container.name), id, probes, exec, lifecycle, runs }
 }
 
-/// A handler that has a command runs that.
+/// The hooks of the container's lifecycle. A handler with a command runs that command.
 fn lifecycle(container: &api::Container) -> Vec<LifecycleHandler> {
     let api::Lifecycle { post_start, pre_stop } = &container.lifecycle;
     let handlers = [(LifecycleEvent::PostStart, post_start), (LifecycleEvent::PreStop, pre_stop)];
@@ -203,8 +203,8 @@ fn at_least_one(value: Option<i32>, default: u32) -> u32 {
     Some(seconds(value, default)).filter(|it| *it > 0).unwrap_or(default)
 }
 
-/// An exec probe uses no network and gives none, nor does a port name that no port has (the kubelet fails it without a
-/// connection).
+/// The settings of a network probe. An exec probe has none. Nor has one with a port name that no port of the container
+/// has, because the kubelet fails it without a connection.
 fn probe_spec(probe_type: ProbeType, probe: &Probe, container: &api::Container) -> Option<ProbeSpec> {
     let target = target(probe, container)?;
     Some(ProbeSpec {
@@ -261,7 +261,7 @@ fn tcp_target(tcp: &api::TcpSocket, container: &api::Container) -> Option<Target
     Some(Target { handler: Handler::Tcp, scheme: None, speaks: None, port, host, path: None })
 }
 
-/// `mode` came with Kubernetes 1.37. What a later field or value asks for is not known, and may be any protocol.
+/// `mode` came with Kubernetes 1.37. A later field or value may ask for any protocol, so the protocol is then unknown.
 fn grpc_protocol(grpc: &api::Grpc) -> Option<ProbeProtocol> {
     match grpc.mode.as_deref().unwrap_or_default() {
         _ if has_others(&grpc.others, "service") => Some(ProbeProtocol::Unknown),
@@ -272,12 +272,12 @@ fn grpc_protocol(grpc: &api::Grpc) -> Option<ProbeProtocol> {
     }
 }
 
-/// There are fields besides this one, which says nothing of the protocol.
+/// Whether there are fields other than this one, which does not change the protocol.
 fn has_others(fields: &BTreeMap<String, IgnoredAny>, known: &str) -> bool {
     fields.keys().any(|field| field != known)
 }
 
-/// The same of `protocol`. Over TLS both are TLS.
+/// The same for the field `protocol`. Over TLS both of its values are TLS.
 fn http_protocol(http: &api::HttpGet) -> Option<ProbeProtocol> {
     let scheme = http.scheme.as_deref().unwrap_or("HTTP");
     let is_known = ["http", "https"].iter().any(|known| scheme.eq_ignore_ascii_case(known));
@@ -294,7 +294,7 @@ fn non_empty(text: Option<&String>) -> Option<String> {
     text.filter(|it| !it.is_empty()).cloned()
 }
 
-/// As the kubelet resolves it: by name, else the text as a number.
+/// Resolves a port as the kubelet does: by name, otherwise as a number in text.
 fn port(port: &Port, container: &api::Container) -> Option<u16> {
     let name = match port {
         Port::Number(port) => return number(*port),
@@ -307,7 +307,7 @@ fn port(port: &Port, container: &api::Container) -> Option<u16> {
     }
 }
 
-/// Nobody dials port 0.
+/// The port, unless it is 0, which nobody connects to.
 fn number(port: i32) -> Option<u16> {
     u16::try_from(port).ok().filter(|it| *it > 0)
 }

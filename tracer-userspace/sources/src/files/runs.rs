@@ -1,18 +1,18 @@
-//! A container's status as the runs that it tells of.
+//! The runs of a container, from its status.
 
 use jiff::Timestamp;
 
 use super::api;
 use tracer_model::event::{Ended, Runs, Waiting};
 
-/// Longest word and sentence kept, bytes.
+/// The longest reason and message that are kept, in bytes.
 const WORD_MAX: usize = 64;
 const SENTENCE_MAX: usize = 256;
 
-/// What is kept of a status. `to_wall_ns`: wall clock minus boot clock.
+/// Reduces a status to what tracer needs. `to_wall_ns`: wall clock minus boot clock.
 pub(super) fn runs_of(status: &api::ContainerStatus, to_wall_ns: i64) -> Runs {
     let running = status.state.running.as_ref();
-    // Between its end and the next start the run that ended is in `state`.
+    // Between two runs, `state` has the run that ended.
     let last = status.state.terminated.as_ref().or(status.last_state.terminated.as_ref());
     Runs {
         restarts: u32::try_from(status.restart_count).unwrap_or_default(),
@@ -23,7 +23,7 @@ pub(super) fn runs_of(status: &api::ContainerStatus, to_wall_ns: i64) -> Runs {
     }
 }
 
-/// Without the runtime: `containerd://cd4a…`.
+/// The id without the name of the runtime, as in `containerd://cd4a…`.
 pub(super) fn container_id(id: Option<&str>) -> Option<String> {
     id?.split_once("://").map(|(_, id)| id.to_owned())
 }
@@ -31,7 +31,7 @@ pub(super) fn container_id(id: Option<&str>) -> Option<String> {
 fn waiting(waiting: &api::Waiting) -> Option<Waiting> {
     let reason = cut(waiting.reason.as_deref()?, WORD_MAX);
     let message = waiting.message.as_deref().map(|text| cut(text, SENTENCE_MAX));
-    // Of other reasons it has paths and addresses in it, and nothing that a verdict needs.
+    // The messages of other reasons have paths and addresses, and nothing that a verdict needs.
     let message = message.filter(|_| reason == Waiting::BACK_OFF);
     Some(Waiting { reason, message })
 }
@@ -50,7 +50,7 @@ fn cut(text: &str, most: usize) -> String {
     text[..text.floor_char_boundary(most)].to_owned()
 }
 
-/// A time of the API; `None` of one before the node was booted (some writers say "unknown" by the year 1 or 1970).
+/// A time of the API. `None` if it is before the boot of the node: some writers mean "unknown" by the year 1 or 1970.
 fn boot_ns(text: Option<&str>, to_wall_ns: i64) -> Option<u64> {
     let boot = wall_ns(text)? - i128::from(to_wall_ns);
     u64::try_from(boot).ok().filter(|ns| *ns > 0)
@@ -74,7 +74,7 @@ mod tests {
         runs_of(&serde_json::from_str(status).expect("a status"), BOOTED)
     }
 
-    /// A static pod with a container that a liveness probe killed, in the words of a kubelet 1.20.
+    /// The status of a static pod after a liveness probe killed its container, as a kubelet 1.20 wrote it.
     #[test]
     fn the_history_of_a_real_kubelet() {
         let list: serde_json::Value = serde_json::from_str(KUBELET).expect("JSON");

@@ -18,7 +18,7 @@ const SERVICE_NAME: &str = "kubernetes.io/service-name";
 /// Namespace and name of a Service.
 type Key = (String, String);
 
-/// What is kept of an `EndpointSlice`.
+/// What tracer needs of an `EndpointSlice`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Slice {
     service: Key,
@@ -42,11 +42,11 @@ struct Addresses {
     not_ready: Vec<IpAddr>,
 }
 
-/// What a file gives before it is joined.
+/// The contents of a file, before Services and slices are joined.
 #[derive(Default)]
 struct Parts {
     services: Vec<Service>,
-    /// Absent if no slice was given: then nothing is known of endpoints.
+    /// Absent if the file has no slices: the endpoints are then unknown.
     slices: Option<Vec<Slice>>,
 }
 
@@ -101,7 +101,7 @@ impl Parts {
     }
 }
 
-/// What is kept of a Service, without its endpoints.
+/// Reduces a Service to what tracer needs, without its endpoints.
 pub(crate) fn service_of(service: api::Service) -> Service {
     let spec = service.spec;
     let ips = spec.cluster_ips.into_iter().chain(spec.cluster_ip);
@@ -122,7 +122,7 @@ pub(crate) fn service_of(service: api::Service) -> Service {
     }
 }
 
-/// What is kept of a slice; nothing of one that belongs to no Service.
+/// Reduces a slice to what tracer needs. `None` if it belongs to no Service.
 pub(crate) fn slice_of(mut slice: EndpointSlice) -> Option<Slice> {
     let namespace = slice.metadata.namespace.unwrap_or_else(|| "default".into());
     let name = slice.metadata.labels.remove(SERVICE_NAME)?;
@@ -135,7 +135,7 @@ pub(crate) fn slice_of(mut slice: EndpointSlice) -> Option<Slice> {
     Some(kept)
 }
 
-/// Services with the endpoints of their slices; without slices nothing is known of endpoints.
+/// Joins Services with the endpoints of their slices. Without slices the endpoints are unknown.
 pub(crate) fn join(mut services: Vec<Service>, slices: Option<Vec<Slice>>) -> Vec<Service> {
     let Some(slices) = slices else { return services };
     let mut endpoints: BTreeMap<Key, Addresses> = BTreeMap::new();
@@ -154,7 +154,7 @@ pub(crate) fn join(mut services: Vec<Service>, slices: Option<Vec<Slice>>) -> Ve
     services
 }
 
-/// A Service of which only slices were given.
+/// A Service that only slices name.
 fn service_of_slices(((namespace, name), addresses): (Key, Addresses)) -> Service {
     Service {
         namespace,
@@ -172,7 +172,7 @@ fn sorted(mut addresses: Vec<IpAddr>) -> Vec<IpAddr> {
     addresses
 }
 
-/// TCP only: a probe never uses another.
+/// A TCP port; probes use no other protocol.
 fn port(port: api::ServicePort) -> Option<ServicePort> {
     if port.protocol.as_deref().is_some_and(|protocol| protocol != "TCP") {
         return None;

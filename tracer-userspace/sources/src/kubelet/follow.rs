@@ -201,8 +201,8 @@ mod tests {
         }))
     }
 
-    fn next(facts: &mut mpsc::Receiver<ObservationKind>) -> (String, u64) {
-        match facts.blocking_recv() {
+    fn next(observations: &mut mpsc::Receiver<ObservationKind>) -> (String, u64) {
+        match observations.blocking_recv() {
             Some(ObservationKind::Loss(loss)) => (loss.where_, loss.count),
             other => panic!("{other:?}"),
         }
@@ -216,24 +216,24 @@ mod tests {
             File::options().create(true).append(true).open(&path).unwrap().write_all(text.as_bytes()).unwrap();
         };
         append("old news\n");
-        let (tx, mut facts) = mpsc::channel(4);
+        let (tx, mut observations) = mpsc::channel(4);
         let follower = LogFollower::opened(KubeletLog::File(path.clone()));
         let thread = std::thread::spawn(move || follower.run(parse, &tx));
         append("one\nhal");
-        assert_eq!(next(&mut facts), ("one".into(), 3));
+        assert_eq!(next(&mut observations), ("one".into(), 3));
         append("f\n");
-        assert_eq!(next(&mut facts), ("half".into(), 4));
+        assert_eq!(next(&mut observations), ("half".into(), 4));
         append(&format!("{}\nshort\n", "x".repeat(2 * super::super::text::MAX_LINE)));
-        assert_eq!(next(&mut facts), ("short".into(), 5), "a line without end is skipped");
+        assert_eq!(next(&mut observations), ("short".into(), 5), "a line without end is skipped");
         std::fs::rename(&path, &moved).unwrap();
         append("another file\n");
-        assert_eq!(next(&mut facts), ("another ".into(), 12));
+        assert_eq!(next(&mut observations), ("another ".into(), 12));
         // The same file goes away and comes back, as /proc/PID/fd/2 of a restarted kubelet: it is not read twice.
         std::fs::rename(&path, &moved).unwrap();
         File::options().append(true).open(&moved).unwrap().write_all(b"more\n").unwrap();
         std::fs::rename(&moved, &path).unwrap();
-        assert_eq!(next(&mut facts), ("more".into(), 4));
-        drop(facts);
+        assert_eq!(next(&mut observations), ("more".into(), 4));
+        drop(observations);
         thread.join().unwrap();
     }
 }

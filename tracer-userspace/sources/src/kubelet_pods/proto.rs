@@ -1,5 +1,5 @@
-//! The messages of the kubelet's Pods service, and those fields of `k8s.io/api/core/v1/generated.proto` that the API's
-//! JSON is read for, too (`files/api.rs`). They become that JSON by serde.
+//! The messages of the kubelet's Pods service, with the fields of `k8s.io/api/core/v1/generated.proto` that
+//! `files/api.rs` reads from the API's JSON. serde makes that JSON of them.
 
 use bytes::Bytes;
 use jiff::Timestamp;
@@ -15,7 +15,7 @@ pub(super) struct ListPodsResponse {
     pub(super) pods: Vec<Bytes>,
 }
 
-/// Messages of which every field may be absent.
+/// Defines messages of which every field may be absent.
 macro_rules! messages {
     ($($name:ident { $($(#[$serde:meta])* $tag:literal $field:ident: $kind:ty => [$($prost:tt)*],)* })*) => {$(
         #[derive(Clone, PartialEq, Message, Serialize)]
@@ -139,7 +139,7 @@ messages! {
     }
 }
 
-/// Go's protobuf writes an empty text where its JSON writes none.
+/// Go writes an empty text in protobuf where it writes no field in JSON.
 fn is_blank(text: &Text) -> bool {
     text.as_ref().is_none_or(String::is_empty)
 }
@@ -161,7 +161,7 @@ impl Serialize for IntOrString {
     }
 }
 
-/// `Time`; the zero of Go's is an empty message, and `null` in JSON.
+/// `Time`. Go's zero time is an empty message, and `null` in JSON.
 #[derive(Clone, PartialEq, Message)]
 pub(super) struct Time {
     #[prost(int64, tag = "1")]
@@ -179,7 +179,7 @@ impl Serialize for Time {
     }
 }
 
-/// A handler, and whether it has a field that is not known here: that may ask for any protocol.
+/// A handler, and whether it has a field that is unknown here: such a field may ask for any protocol.
 fn whole<M: Message + Default + Serialize, S: Serializer>(bytes: &Option<Bytes>, to: S) -> Result<S::Ok, S::Error> {
     let Some(bytes) = bytes else { return to.serialize_none() };
     let handler = M::decode(bytes.clone()).map_err(S::Error::custom)?;

@@ -1,5 +1,5 @@
-//! The pods of a kubelet's JSON, as protobuf by protoc's Python and the published definitions; and a server that speaks
-//! gRPC.
+//! The pods of a kubelet's JSON as protobuf, made with protoc's Python from the published definitions, and a gRPC
+//! server.
 
 use std::convert::Infallible;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -21,12 +21,12 @@ fn the_list_equals_the_json_of_the_kubelet() {
     assert_eq!(pods, files::read_pods(Path::new(JSON)).expect("a file"));
 }
 
-/// A field of protobuf: its number, and bytes.
+/// A field of protobuf with this number and content.
 fn field(number: u8, bytes: &[u8]) -> Vec<u8> {
     [&[number << 3 | 2, bytes.len().try_into().expect("short")], bytes].concat()
 }
 
-/// The protocol of the only probe, if its handler has this field.
+/// The protocol of the only probe, if its handler has these fields.
 fn speaks(handler: u8, fields: &[u8]) -> Option<ProbeProtocol> {
     let probe = field(1, &field(handler, fields));
     let container = field(10, &probe);
@@ -51,7 +51,7 @@ fn a_handler_with_a_field_of_a_later_version_may_speak_any_protocol() {
 
 type HeaderPair = (&'static str, &'static str);
 
-/// What comes of an answer with these headers before and behind its data.
+/// The result of an answer with these headers and trailers.
 async fn answered(head: &'static [HeaderPair], data: Vec<u8>, behind: &'static [HeaderPair]) -> Result<Bytes, Problem> {
     static MADE: AtomicU32 = AtomicU32::new(0);
     let headers = |all: &[HeaderPair]| -> HeaderMap {
@@ -82,7 +82,7 @@ async fn answered(head: &'static [HeaderPair], data: Vec<u8>, behind: &'static [
 
 const OK: &[HeaderPair] = &[("grpc-status", "0")];
 
-/// Behind gRPC's prefix, which says this length.
+/// A message after gRPC's prefix with this length.
 fn message(length: u32, bytes: &[u8]) -> Vec<u8> {
     [&[0], &length.to_be_bytes()[..], bytes].concat()
 }
@@ -115,7 +115,7 @@ fn a_socket_that_nobody_serves_is_a_problem() {
     assert!(problem.starts_with("No such file"), "{problem}");
 }
 
-/// How often the kubelet is asked, if the node is read at these times in ms and shows a pod with these containers.
+/// When the kubelet is asked, if the node is read at these times in ms and has a pod with these containers.
 fn asked(readings: &[(u64, &[&str])], answer: &Answer) -> Vec<u64> {
     let (began, mut pods, mut asked) = (Instant::now(), KubeletPods::default(), Vec::new());
     for (ms, ids) in readings {
@@ -142,7 +142,7 @@ fn a_busy_node_asks_the_kubelet_each_five_seconds() {
 }
 
 #[test]
-fn a_container_that_came_has_the_kubelet_asked_at_once() {
+fn a_new_container_makes_tracer_ask_the_kubelet_at_once() {
     let readings: [(u64, &[&str]); 5] = [(0, &["a"]), (500, &["a", "b"]), (1000, &["b"]), (1500, &["c"]), (2000, &[])];
     assert_eq!(asked(&readings, &Ok(Vec::new())), [0, 500, 1500]);
 }

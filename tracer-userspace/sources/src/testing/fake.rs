@@ -7,14 +7,14 @@ use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::time::timeout;
 
-/// No awaited event takes this long.
+/// A limit for waits: no event that a test awaits takes this long.
 pub const GUARD: Duration = Duration::from_secs(20);
 
 pub struct Fake {
     listener: TcpListener,
     pub addr: SocketAddr,
     /// Requests so far.
-    pub seen: usize,
+    pub requests: usize,
 }
 
 /// A request that waits for its answer.
@@ -37,7 +37,7 @@ impl Fake {
     pub async fn at(addr: SocketAddr) -> Self {
         let listener = TcpListener::bind(addr).await.expect("loopback");
         let addr = listener.local_addr().expect("address");
-        Self { listener, addr, seen: 0 }
+        Self { listener, addr, requests: 0 }
     }
 
     /// The next request.
@@ -48,7 +48,7 @@ impl Fake {
         while !head.ends_with(b"\r\n\r\n") {
             head.push(socket.read_u8().await.expect("a whole request"));
         }
-        self.seen += 1;
+        self.requests += 1;
         let head = String::from_utf8(head).expect("text");
         let header = |name: &str| {
             let named = |line: &str| {
@@ -76,22 +76,22 @@ impl FakeRequest {
         self.has("watch=true")
     }
 
-    /// What was sent.
+    /// The body of the request.
     pub fn json(&self) -> serde_json::Value {
         serde_json::from_slice(&self.body).expect("JSON")
     }
 
-    /// A whole answer.
+    /// Sends a whole answer.
     pub async fn answer(mut self, status: &str, body: &str) {
         let length = body.len();
         let head = format!("HTTP/1.1 {status}\r\nConnection: close\r\nContent-Length: {length}\r\n\r\n");
         self.socket.write_all(head.as_bytes()).await.expect("head");
-        // Whoever has read enough may hang up.
+        // The client may close early, once it has read enough.
         let _ = self.socket.write_all(body.as_bytes()).await;
         let _ = self.socket.shutdown().await;
     }
 
-    /// An answer that goes on.
+    /// Begins an answer that continues later.
     pub async fn stream(mut self) -> Stream {
         let head = "HTTP/1.1 200 OK\r\nConnection: close\r\nTransfer-Encoding: chunked\r\n\r\n";
         self.socket.write_all(head.as_bytes()).await.expect("head");
@@ -102,18 +102,18 @@ impl FakeRequest {
 pub struct Stream(TcpStream);
 
 impl Stream {
-    /// A piece of the answer.
+    /// Sends a piece of the answer.
     pub async fn send(&mut self, text: &str) {
         let chunk = format!("{:x}\r\n{text}\r\n", text.len());
         self.0.write_all(chunk.as_bytes()).await.expect("chunk");
     }
 
-    /// A line of a watch.
+    /// Sends a line of a watch.
     pub async fn event(&mut self, kind: &str, object: &str) {
         self.send(&format!("{{\"type\":\"{kind}\",\"object\":{object}}}\n")).await;
     }
 
-    /// The end of what there was at first.
+    /// Sends the bookmark that ends the initial events of a watch.
     pub async fn synced(&mut self, version: u32) {
         let mark = format!(
             r#"{{"kind":"Pod","apiVersion":"v1","metadata":{{"resourceVersion":"{version}","annotations":{{"k8s.io/initial-events-end":"true"}}}}}}"#
@@ -121,12 +121,12 @@ impl Stream {
         self.event("BOOKMARK", &mark).await;
     }
 
-    /// As a server ends a watch.
+    /// Ends a watch as a server does.
     pub async fn end(mut self) {
         let _ = self.0.write_all(b"0\r\n\r\n").await;
     }
 
-    /// Waits until the client has hung up.
+    /// Waits until the client has closed the connection.
     pub async fn closed(mut self) {
         let read = timeout(GUARD, self.0.read_u8()).await.expect("the connection ends in time");
         assert!(read.is_err());

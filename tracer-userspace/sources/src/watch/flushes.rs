@@ -1,4 +1,4 @@
-//! Rules and routes of the node that somebody removes in bulk, of every kind.
+//! Watches for rules and routes of the node that somebody removes in bulk.
 
 use std::os::fd::BorrowedFd;
 use std::time::Instant;
@@ -9,7 +9,7 @@ use tracer_netfilter::flushes::TablesWatch;
 use tracer_node::flushes::RoutingWatch;
 use tracer_node::procfs::NodeNetns;
 
-/// Listens to all of them. What cannot be listened to is left out, with a warning.
+/// The subscriptions. One that cannot be made is left out, with a warning.
 #[derive(Default)]
 pub(super) struct Flushes {
     /// The namespace of the rules and routes.
@@ -24,23 +24,23 @@ impl Flushes {
         Self { netns: Some(node.netns), routing, tables }
     }
 
-    /// Takes in what was reported. Never blocks.
-    pub(super) fn hear(&mut self) {
+    /// Takes in the kernel's reports. Never blocks.
+    pub(super) fn read_reports(&mut self) {
         if let Some(routing) = &mut self.routing {
             routing.read_reports();
         }
         if let Some(tables) = &mut self.tables {
-            tables.hear();
+            tables.read_reports();
         }
     }
 
-    /// When something is to be taken.
+    /// When the next flush can be taken.
     pub(super) fn due(&self) -> Option<Instant> {
         let routing = self.routing.as_ref().and_then(RoutingWatch::due);
         routing.into_iter().chain(self.tables.as_ref().and_then(TablesWatch::due)).min()
     }
 
-    /// What was removed in bulk and has not come back.
+    /// The rules that were removed in bulk and have not come back.
     pub(super) fn take(&mut self) -> Vec<RulesFlushed> {
         let mut flushed = self.routing.as_mut().map(RoutingWatch::take).unwrap_or_default();
         flushed.extend(self.tables.as_mut().map(TablesWatch::take).unwrap_or_default());

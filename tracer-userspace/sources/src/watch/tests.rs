@@ -27,9 +27,7 @@ fn the_clusters_pods_are_not_reported_before_the_node_was_read() {
     assert_eq!(namespaces, [None, Some(7)]);
 }
 
-/// The first NodePort of a node is a change, if it is known that there was none.
-/// The kernel reported that a link went down, and nothing tells that it came up again but a reading like the one
-/// before.
+/// The kernel reported that a link went down. Only a reading, which equals the one before, shows that it is up again.
 #[test]
 fn links_are_reported_after_one_went_down_even_if_they_are_as_before() {
     let snapshot = snapshot(&SourceConfig::default()).expect("snapshot");
@@ -48,7 +46,7 @@ fn links_are_reported_after_one_went_down_even_if_they_are_as_before() {
     assert_eq!(reported(), 1, "a link went down");
     watcher.links = None;
     assert!(watcher.read_node().is_ok());
-    assert_eq!(reported(), 1, "nobody tells of changes");
+    assert_eq!(reported(), 1, "without a subscription, each reading is reported");
 }
 
 /// The last links that are reported are those of the node.
@@ -67,7 +65,7 @@ fn a_prober_that_comes_back_to_its_namespace_has_its_links_reported_again() {
     assert!(watcher.sent.send(links(7)).is_ok() && rx.try_recv().is_err(), "nothing new");
 }
 
-/// What was read before stays known, and both are reported: that, and that the file can be read again.
+/// Its previous contents stay known. It is reported as broken, and as readable again.
 #[test]
 fn a_file_that_is_gone_or_broken_is_reported() {
     const LIST: &str = r#"{"kind":"PodList","items":[{"metadata":{"name":"a","namespace":"shop","uid":"u"}}]}"#;
@@ -97,7 +95,7 @@ fn a_file_that_is_gone_or_broken_is_reported() {
     assert_eq!(after(&|| {}), None);
 }
 
-/// A watcher after a slow reading: the next may come in five seconds, and is due in ten.
+/// A watcher after a slow reading: the next one may come in five seconds, and is due in ten.
 fn paced(config: SourceConfig) -> (Watcher, mpsc::Receiver<ObservationKind>) {
     let snapshot = snapshot(&config).expect("snapshot");
     let (tx, rx) = mpsc::channel(16);
@@ -110,7 +108,7 @@ fn paced(config: SourceConfig) -> (Watcher, mpsc::Receiver<ObservationKind>) {
 
 /// Any controller may write a Service several times a second, and each writes its endpoints.
 #[test]
-fn changed_services_have_the_node_read_at_its_pace() {
+fn changed_services_make_tracer_read_the_node_at_its_pace() {
     let (reported, mut cluster) = Cluster::fixed("n1");
     cluster.config.services = true;
     let (mut watcher, mut rx) = paced(SourceConfig { cluster: Some(cluster), ..SourceConfig::default() });

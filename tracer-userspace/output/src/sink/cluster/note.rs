@@ -47,13 +47,13 @@ fn about(k8s: &K8s) -> Option<FailedPod> {
 }
 
 fn message(verdict: &VerdictBody) -> String {
-    let sure = match verdict.verdict.confidence {
+    let confidence = match verdict.verdict.confidence {
         Confidence::Proven => "",
         Confidence::Likely => " (likely)",
         Confidence::Possible => " (possible)",
     };
     let verdict = &verdict.verdict;
-    shortened(format!("{}{sure}: {}. Fix: {}", verdict.cause.name(), verdict.summary, verdict.remediation))
+    shortened(format!("{}{confidence}: {}. Fix: {}", verdict.cause.name(), verdict.summary, verdict.remediation))
 }
 
 /// Cuts a text to [`MESSAGE_MAX`].

@@ -92,7 +92,7 @@ async fn an_event_is_made_once_and_then_counted() {
         let asked = created(&mut api).await;
         assert_eq!(asked.json()["count"], 1, "of the new one");
         asked.answer("201 Created", "{}").await;
-        assert_eq!((finished(sink, written).await, api.seen), (0, 3));
+        assert_eq!((finished(sink, written).await, api.requests), (0, 3));
     };
     LocalSet::new().run_until(run).await;
 }
@@ -108,7 +108,7 @@ async fn a_node_writes_no_more_than_its_burst_and_counts_the_rest_as_dropped() {
         created(&mut api).await.answer("201 Created", "{}").await;
         created(&mut api).await.answer("201 Created", "{}").await;
         assert_eq!(finished(sink, written).await, 1);
-        assert_eq!(api.seen, 2);
+        assert_eq!(api.requests, 2);
     };
     LocalSet::new().run_until(run).await;
 }
@@ -285,7 +285,7 @@ async fn the_nodes_condition_follows_its_faults_and_ends_unknown() {
         for (status, reason) in [("False", "NoNodeFault"), ("True", "LoopbackDown"), ("False", "NoNodeFault")] {
             let (asked, is, why) = condition(&mut api).await;
             assert_eq!((is.as_str(), why.as_str()), (status, reason));
-            if api.seen == 1 {
+            if api.requests == 1 {
                 sink.queue_observation(NodeObservation::Fault(Cause::LoopbackDown, "lo is down".into()));
             }
             asked.answer("200 OK", "{}").await;

@@ -277,7 +277,7 @@ fn the_summary_says_how_many_failures_the_filter_hid() {
     let end = |namespace: &str, failed| {
         let filter = Filter { namespace: Some(namespace.into()), ..Filter::default() };
         let mut pretty = Pretty::new(filter, false);
-        pretty.meet(&verdict(Cause::LoopbackDown));
+        pretty.count(&verdict(Cause::LoopbackDown));
         pretty.text(&stop(9, 0), failed, NO_SCREEN)
     };
     assert!(end("nosuch", 3).ends_with("\n0 of 3 failures shown: no pod matches `-n nosuch`\n"));

@@ -1,4 +1,4 @@
-//! Events of the kubelet: asked for by namespace, from now on, this node's only.
+//! Events of the kubelet: by namespace, from now on, and only of this node.
 
 use std::sync::Arc;
 
@@ -30,7 +30,7 @@ fn counts(view: &View) -> Vec<u32> {
     view.events.values().flatten().map(|event| event.count).collect()
 }
 
-/// The position that a watch begins at: one object of the list is all that is asked for.
+/// The position where a watch begins: only one object of the list is asked for.
 async fn position(api: &mut Fake, path: &str, version: u32) {
     let asked = api.next().await;
     assert_eq!((asked.path.as_str(), asked.query.as_slice()), (path, ["limit=1".to_owned()].as_slice()));
@@ -54,7 +54,7 @@ async fn only_what_is_new_in_the_namespace_is_asked_for() {
         watch.event("ADDED", &event("e2", NODE, 1, 72, "2026-11-20T16:05:45Z")).await;
         watch.event("MODIFIED", &event("e2", NODE, 2, 73, "2026-11-20T16:05:47Z")).await;
         followed.until("the count", |view| counts(view) == [2]).await;
-        // Gone with its hour.
+        // Deleted after an hour, as the server does.
         watch.event("DELETED", &event("e2", NODE, 2, 80, "2026-11-20T16:05:47Z")).await;
         followed.until("gone", |view| counts(view).is_empty()).await;
     };
@@ -87,8 +87,8 @@ async fn each_namespace_is_followed_and_fails_by_itself() {
         let mut api = Fake::new().await;
         let mut followed = Followed::start(api.addr, of(&[shop(), Namespace::Named("bank".into())]), pace());
         let mut open = Vec::new();
-        // `bank` is asked for again, since it is refused.
-        while open.is_empty() || api.seen < 5 {
+        // The Events of `bank` are asked for again, because they were refused.
+        while open.is_empty() || api.requests < 5 {
             let asked = api.next().await;
             match asked.path.as_str() {
                 "/api/v1/namespaces/bank/events" => asked.answer("403 Forbidden", "{}").await,
@@ -128,7 +128,7 @@ async fn an_event_becomes_a_fact_once_for_each_count() {
     assert_eq!(cluster.sources(), ["probe outcomes (the kubelet's events of namespace shop, cluster API)"]);
     let config = SourceConfig { cluster: Some(cluster), ..SourceConfig::default() };
     let snapshot = snapshot(&config).expect("snapshot");
-    let (tx, mut facts) = tokio::sync::mpsc::channel(16);
+    let (tx, mut observations) = tokio::sync::mpsc::channel(16);
     let kept_fresh = LocalSet::new();
     kept_fresh.spawn_local(watch(config, snapshot, Arc::new(Notify::new()), tx, crate::Supervisor::new().0));
     let run = async {
@@ -138,7 +138,7 @@ async fn an_event_becomes_a_fact_once_for_each_count() {
         for count in [1, 2] {
             stream.event("MODIFIED", &event("e1", NODE, count, 71 + count, &now)).await;
             let reported = loop {
-                let kind = timeout(GUARD, facts.recv()).await.expect("in time").expect("facts");
+                let kind = timeout(GUARD, observations.recv()).await.expect("in time").expect("facts");
                 if let ObservationKind::KubeletProbe(reported) = kind {
                     break reported;
                 }

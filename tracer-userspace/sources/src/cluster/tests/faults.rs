@@ -1,4 +1,4 @@
-//! Refusals, outages and nonsense. What was known stays, and each outage is reported once.
+//! Refusals, outages and wrong answers. Known objects stay known, and each outage is logged once.
 
 use std::time::Instant;
 
@@ -24,7 +24,7 @@ async fn a_forgotten_position_is_read_again_and_what_is_gone_is_gone() {
             .event("ERROR", r#"{"kind":"Status","code":410,"reason":"Expired","message":"too old resource version"}"#)
             .await;
         let asked = api.next().await;
-        // Not from the cache: it may stand before the position that was forgotten.
+        // Not from the cache: its position may be before the forgotten one.
         assert!(asked.has("sendInitialEvents=true") && !asked.has("resourceVersion=0"), "{:?}", asked.query);
         let mut watch = asked.stream().await;
         watch.event("ADDED", &pod("b", 9, "10.0.0.2")).await;

@@ -1,4 +1,4 @@
-//! The starts and ends of containers, as a pod's status tells them one after another.
+//! Starts and ends of containers, as a pod's status shows them one after another.
 
 use super::*;
 use tracer_model::event::Runs;

@@ -1,4 +1,4 @@
-//! The way in: a kubeconfig, the thread, the start record, the sources' facts.
+//! The way in: a kubeconfig, the thread, the start record, the sources' observations.
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -56,17 +56,17 @@ async fn the_pods_of_the_api_become_facts_and_the_end_of_the_run_ends_it() {
     assert!(!snapshot.problems.iter().any(|it| it.contains("--node-name")), "{:?}", snapshot.problems);
     assert!(snapshot.sources.contains(&"pods and probes (cluster API)".to_owned()));
     let named = |kind: &ObservationKind, name: &str| matches!(kind, ObservationKind::Pods(list) if list.pods.iter().any(|pod| pod.name.as_deref() == Some(name)));
-    assert!(snapshot.facts.iter().any(|kind| named(kind, "a")));
+    assert!(snapshot.observations.iter().any(|kind| named(kind, "a")));
 
-    let (tx, mut facts) = tokio::sync::mpsc::channel(16);
+    let (tx, mut observations) = tokio::sync::mpsc::channel(16);
     let kept_fresh = LocalSet::new();
     kept_fresh.spawn_local(watch(config, snapshot, Arc::new(Notify::new()), tx, crate::Supervisor::new().0));
     let run = async {
         stream.event("ADDED", &pod("b", 8, "10.0.0.2")).await;
-        while !named(&timeout(GUARD, facts.recv()).await.expect("in time").expect("facts"), "b") {}
+        while !named(&timeout(GUARD, observations.recv()).await.expect("in time").expect("facts"), "b") {}
     };
     kept_fresh.run_until(run).await;
-    drop((facts, kept_fresh));
+    drop((observations, kept_fresh));
     stream.closed().await;
 }
 

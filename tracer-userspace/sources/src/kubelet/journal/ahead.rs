@@ -1,4 +1,4 @@
-//! Reads ahead of objects that lie one after another: a call of the kernel for many of them.
+//! Reads many objects that follow each other with one system call.
 
 use std::cell::RefCell;
 use std::io;
@@ -32,12 +32,12 @@ impl<F: ReadAt> Ahead<F> {
         Self { file, window: RefCell::default() }
     }
 
-    /// The file itself, for what lies anywhere.
+    /// The file itself, to read at any place.
     pub(super) const fn direct(&self) -> &F {
         &self.file
     }
 
-    /// What was read may have changed since.
+    /// Forgets what was read ahead: the file may have changed.
     pub(super) fn forget(&self) {
         self.window.borrow_mut().bytes.clear();
     }

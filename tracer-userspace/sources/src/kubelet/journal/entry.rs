@@ -1,33 +1,33 @@
-//! Whether an entry is a line of the kubelet, and the line.
+//! Finds out whether an entry is a line of the kubelet, and reads the line.
 //!
-//! Anybody on the node may send an entry with any `SYSLOG_IDENTIFIER`. Fields that begin with an underscore are
-//! journald's own word on the sender: only those are asked.
+//! Everybody on the node can send an entry with any `SYSLOG_IDENTIFIER`. journald itself writes the fields that begin
+//! with an underscore, so only those identify the sender.
 
 use std::collections::BTreeSet;
 
 use super::file::{Fault, Field, Header, ReadAt};
 use super::packed::unpack;
 
-/// A longer message is skipped: no line of use is that long.
+/// A longer message is skipped: no line that tracer understands is that long.
 pub(super) const MAX_MESSAGE: usize = 64 << 10;
-/// Enough of a field to tell one that is asked: its name, and a process's name of 15 bytes.
+/// How much of a field is read to recognise it: its name, and 15 bytes for the name of a process.
 const FIELD_PREFIX: usize = 32;
 
-/// Fields of others that are remembered.
+/// How many fields of other senders are remembered.
 const MAX_OTHER_FIELDS: usize = 1024;
 
-/// What an entry has for the follower.
+/// What an entry is.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum JournalEntry {
-    /// Of somebody else.
+    /// An entry of another sender.
     OtherFields,
     /// A message of the kubelet.
     Line(String),
-    /// The kubelet's, and its message cannot be unpacked.
+    /// A message of the kubelet that cannot be unpacked.
     Unreadable,
 }
 
-/// The marks of a sender that is the kubelet: one of the probers, as root, by one of the ways that carry its own words.
+/// The signs of the kubelet as the sender: the name of a prober, root, and a transport that carries its own text.
 #[derive(Debug, Default)]
 struct Sender {
     name: bool,
@@ -41,8 +41,8 @@ impl Sender {
     }
 }
 
-/// Places of fields by which an entry was found to be somebody else's. journald keeps each value of a field once in
-/// a file, so that most entries are known by one of these.
+/// Places of fields that showed another sender. journald stores each value of a field once in a file, so most entries of
+/// other senders have one of these.
 #[derive(Debug, Default)]
 pub(super) struct OtherFields(BTreeSet<u64>);
 
@@ -59,7 +59,7 @@ impl OtherFields {
     }
 }
 
-/// Reads the entry with these fields; `names` are those of the probers.
+/// Reads the entry with these fields. `names`: the names of the probers.
 pub(super) fn read(
     file: &impl ReadAt,
     header: &Header,
@@ -86,7 +86,7 @@ pub(super) fn read(
     if sender.is_kubelet() { message(file, &candidates) } else { Ok(JournalEntry::OtherFields) }
 }
 
-/// Notes what a field says of the sender; false if it is somebody else for certain.
+/// Takes in a field about the sender; returns false if it proves another sender.
 fn weigh(field: &[u8], names: &[String], sender: &mut Sender) -> bool {
     let value = |name: &str| field.strip_prefix(name.as_bytes());
     if let Some(comm) = value("_COMM=") {
@@ -103,7 +103,7 @@ fn weigh(field: &[u8], names: &[String], sender: &mut Sender) -> bool {
     }
 }
 
-/// The first of these fields that is the message. A packed one does not show its name.
+/// The first of these fields that is the message. A packed field does not show its name.
 fn message(file: &impl ReadAt, candidates: &[Field]) -> Result<JournalEntry, Fault> {
     for field in candidates {
         let Some(bytes) = field.whole(file, MAX_MESSAGE)? else { continue };

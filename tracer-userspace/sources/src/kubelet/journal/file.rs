@@ -1,25 +1,25 @@
-//! The form of a journal file (systemd's docs/JOURNAL_FILE_FORMAT.md), as far as a follower needs it: the header, and
-//! objects one after another as they were appended. Neither hash tables nor chains of entry arrays are followed, so
-//! that no file can lead in a circle.
+//! The format of a journal file (systemd's docs/JOURNAL_FILE_FORMAT.md), as far as a follower needs it: the header, and
+//! the objects in the order in which they were appended. It follows neither hash tables nor chains of entry arrays, so
+//! no file can cause an endless loop.
 //!
-//! Another process writes to the file while it is read. Nothing in it is trusted: what does not fit is an error.
+//! Another process writes to the file meanwhile. Nothing in it is trusted: each contradiction is an error.
 
 use std::io;
 use std::ops::Range;
 
-/// Features that a reader must know; of these five it need not heed the keyed hash, as it looks nothing up.
+/// Features that a reader must know. The keyed hash does not matter, because this reader looks nothing up.
 const KNOWN: u32 = 0b1_1111;
 const COMPACT: u32 = 1 << 4;
-/// An object's own header.
+/// The size of an object's header.
 const OBJECT_HEADER: u64 = 16;
-/// An entry without its items.
+/// The size of an entry without its items.
 const ENTRY_HEADER: u64 = 64;
-/// Objects begin at multiples of it.
+/// Objects begin at multiples of this.
 const ALIGNED: u64 = 8;
 /// systemd refuses entries with more fields (`ENTRY_FIELD_COUNT_MAX`).
 const MAX_ITEMS: u64 = 1024;
 
-/// What can be read at any place: a file, or bytes in a test.
+/// Something that can be read at any place: a file, or bytes in a test.
 pub(in super::super) trait ReadAt {
     /// As `pread(2)`.
     fn read_at(&self, into: &mut [u8], at: u64) -> io::Result<usize>;
@@ -37,23 +37,23 @@ pub(super) enum Fault {
     Io(#[from] io::Error),
     #[error("it is no file of the systemd journal")]
     NotAJournal,
-    /// Made by a systemd that is newer than this program.
+    /// A newer systemd wrote it.
     #[error("its form is not known to this version (incompatible flags {0:#x})")]
     Unknown(u32),
-    /// Sizes and places in it contradict each other, or what they promise is not there yet.
+    /// Its sizes and places contradict each other, or an object is not written yet.
     #[error("what it has at {0:#x} makes no sense")]
     Broken(u64),
 }
 
-/// Of the file's header.
+/// What the header of the file has.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Header {
     compact: bool,
     /// Where the first object begins.
     pub(super) size: u64,
-    /// Where the last one begins; 0 if there is none.
+    /// Where the last object begins; 0 if there is none.
     pub(super) tail: u64,
-    /// When the first entry was made, microseconds of the wall clock; 0 if there is none.
+    /// The time of the first entry, microseconds of the wall clock; 0 if there is none.
     pub(super) first_realtime: u64,
 }
 
@@ -72,7 +72,7 @@ impl Header {
     }
 }
 
-/// An object's place, kind and extent.
+/// The place, kind and size of an object.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Object {
     at: u64,
@@ -82,14 +82,14 @@ pub(super) struct Object {
 }
 
 impl Object {
-    /// The one that begins there.
+    /// The object that begins there.
     pub(super) fn read(file: &impl ReadAt, at: u64) -> Result<Self, Fault> {
         let mut bytes = [0; OBJECT_HEADER as usize];
         let count = fill(file, &mut bytes, at)?;
         Self::parse(&bytes[..count], at)
     }
 
-    /// The one that begins there with these bytes.
+    /// The object that begins there with these bytes.
     fn parse(bytes: &[u8], at: u64) -> Result<Self, Fault> {
         let size = u64::from_le_bytes(part(bytes, 8));
         let fits = at.is_multiple_of(ALIGNED) && bytes.len() as u64 >= OBJECT_HEADER && size >= OBJECT_HEADER;
@@ -99,7 +99,7 @@ impl Object {
         Ok(Self { at, kind: bytes[0], flags: bytes[1], size })
     }
 
-    /// Where the next one begins: always further on.
+    /// Where the next object begins: always later in the file.
     pub(super) fn end(&self) -> u64 {
         (self.at + self.size).next_multiple_of(ALIGNED)
     }
@@ -108,7 +108,7 @@ impl Object {
         self.kind == 3
     }
 
-    /// The places of an entry's fields; 0 where journald has not written one yet.
+    /// The places of an entry's fields; 0 for a field that journald has not written yet.
     pub(super) fn items(&self, file: &impl ReadAt, header: &Header) -> Result<Vec<u64>, Fault> {
         let width = if header.compact { 4 } else { 16 };
         let size = self.size.saturating_sub(ENTRY_HEADER);
@@ -128,15 +128,15 @@ impl Object {
 /// A field of an entry: `NAME=value`, packed or not.
 #[derive(Clone, Debug)]
 pub(super) struct Field {
-    /// How it is packed: XZ 1, LZ4 2, ZSTD 4, not at all 0.
+    /// The compression: XZ 1, LZ4 2, ZSTD 4, none 0.
     pub(super) packed: u8,
-    /// Its first bytes, as they lie there.
+    /// Its first bytes, as stored.
     pub(super) begin: Vec<u8>,
     place: Range<u64>,
 }
 
 impl Field {
-    /// The field at that place with at most `look` bytes of its content.
+    /// The field at that place, with at most `look` bytes of its content.
     pub(super) fn read(file: &impl ReadAt, header: &Header, at: u64, look: usize) -> Result<Self, Fault> {
         let head = if header.compact { 72 } else { 64 };
         let mut bytes = vec![0; head + look];
@@ -153,7 +153,7 @@ impl Field {
         })
     }
 
-    /// All of it, unless it is longer than `max`.
+    /// The whole content, unless it is longer than `max`.
     pub(super) fn whole(&self, file: &impl ReadAt, max: usize) -> Result<Option<Vec<u8>>, Fault> {
         let size = self.place.end - self.place.start;
         if size > max as u64 {
@@ -165,7 +165,7 @@ impl Field {
     }
 }
 
-/// `N` bytes; those beyond the end are an error.
+/// `N` bytes; an error if the file has fewer.
 fn array<const N: usize>(file: &impl ReadAt, at: u64) -> Result<[u8; N], Fault> {
     let mut bytes = [0; N];
     exact(file, &mut bytes, at)?;
@@ -176,10 +176,10 @@ fn exact(file: &impl ReadAt, into: &mut [u8], at: u64) -> Result<(), Fault> {
     if fill(file, into, at)? < into.len() { Err(Fault::Broken(at)) } else { Ok(()) }
 }
 
-/// As much as there is.
+/// As many bytes as there are.
 fn fill(file: &impl ReadAt, into: &mut [u8], at: u64) -> io::Result<usize> {
     let mut count = 0;
-    // pread(2) takes no place beyond: there is nothing.
+    // pread(2) refuses such a place, and no file is that long.
     while count < into.len() && i64::try_from(at).is_ok() {
         match file.read_at(&mut into[count..], at.saturating_add(count as u64)) {
             Ok(0) => break,
@@ -191,7 +191,7 @@ fn fill(file: &impl ReadAt, into: &mut [u8], at: u64) -> io::Result<usize> {
     Ok(count)
 }
 
-/// `N` bytes of a longer row; zeroes where it is shorter.
+/// `N` bytes of a slice, filled up with zeroes.
 fn part<const N: usize>(bytes: &[u8], at: usize) -> [u8; N] {
     bytes.get(at..at + N).and_then(|it| it.try_into().ok()).unwrap_or([0; N])
 }

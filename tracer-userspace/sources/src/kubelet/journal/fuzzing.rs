@@ -23,7 +23,7 @@ pub fn journal(bytes: &[u8]) {
     for _ in 0..2 {
         let _ = journal.read(&mut |line| {
             count += 1;
-            // Lossy UTF-8 makes three bytes of one.
+            // Lossy UTF-8 can make three bytes of one.
             assert!(line.len() <= 3 * MAX_MESSAGE, "a line of {} bytes", line.len());
             true
         });

@@ -6,8 +6,8 @@ use ruzstd::decoding::FrameDecoder;
 const ZSTD: u8 = 4;
 const LZ4: u8 = 2;
 
-/// The content of a packed field; absent if it is longer than `max`, damaged, or packed in another way (XZ, which
-/// journald has not used since 2018 unless it was built without the others).
+/// The content of a packed field. Absent if it is longer than `max`, damaged, or packed with XZ, which journald has used
+/// since 2018 only if it was built without the others.
 pub(super) fn unpack(packed: u8, bytes: Vec<u8>, max: usize) -> Option<Vec<u8>> {
     match packed {
         0 => Some(bytes),
@@ -17,7 +17,7 @@ pub(super) fn unpack(packed: u8, bytes: Vec<u8>, max: usize) -> Option<Vec<u8>> 
     }
 }
 
-/// Its length before it was packed, then one block.
+/// The unpacked length, then one block.
 fn lz4(bytes: &[u8], max: usize) -> Option<Vec<u8>> {
     let (length, block) = bytes.split_first_chunk()?;
     let length = usize::try_from(u64::from_le_bytes(*length)).ok().filter(|length| *length <= max)?;

@@ -1,4 +1,4 @@
-//! On two files that journald 252 wrote and archived (`testdata/journal`): its compact form, and the one before it.
+//! Two files that journald 252 wrote and archived (`testdata/journal`): one in its compact form, one in the older form.
 
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -32,12 +32,12 @@ fn names() -> Vec<String> {
     vec!["kubelet".to_owned()]
 }
 
-/// After all that is in the files.
+/// A time after all entries of the files.
 fn later() -> SystemTime {
     UNIX_EPOCH + Duration::from_secs(1 << 40)
 }
 
-/// What it has for the follower now.
+/// The lines that it has now.
 fn lines<F: ReadAt>(journal: &mut Journal<F>) -> Vec<String> {
     let mut lines = Vec::new();
     journal
@@ -54,7 +54,7 @@ fn all(of: &[u8]) -> Vec<String> {
 }
 
 #[test]
-fn the_kubelets_lines_are_read_and_no_forged_ones() {
+fn lines_of_the_kubelet_are_read_and_forged_ones_are_not() {
     for form in [COMPACT, REGULAR] {
         let lines = all(form);
         assert_eq!(lines.len(), 3, "{lines:#?}");
@@ -69,7 +69,7 @@ fn the_kubelets_lines_are_read_and_no_forged_ones() {
 }
 
 #[test]
-fn what_was_there_before_is_old() {
+fn older_entries_are_skipped() {
     let mut journal = Journal::new(bytes(COMPACT), names(), later()).unwrap();
     assert!(lines(&mut journal).is_empty());
     assert_eq!(journal.at(), at_end().at());
@@ -90,12 +90,12 @@ fn a_file_that_grows_gives_each_line_once_and_whole() {
         let set_tail = |at: u64| file.borrow_mut()[136..144].copy_from_slice(&at.to_le_bytes());
         set_tail(0);
         let mut journal = Journal::new(file.clone(), names(), UNIX_EPOCH).unwrap();
-        let (mut seen, mut at) = (Vec::new(), header.size);
+        let (mut found, mut at) = (Vec::new(), header.size);
         while at <= header.tail {
             let object = Object::read(&file, at).unwrap();
             set_tail(at);
             if object.is_entry() {
-                // Its last item is not there yet.
+                // Its last item is not written yet.
                 let written = file.borrow()[at as usize..].to_vec();
                 let end = object.end() as usize - 20;
                 file.borrow_mut()[end..].fill(0);
@@ -103,10 +103,10 @@ fn a_file_that_grows_gives_each_line_once_and_whole() {
                 assert_eq!(Journal::new(file.clone(), names(), later()).unwrap().at(), at);
                 file.borrow_mut()[at as usize..].copy_from_slice(&written);
             }
-            seen.extend(lines(&mut journal));
+            found.extend(lines(&mut journal));
             at = object.end();
         }
-        assert_eq!(seen, all(form));
+        assert_eq!(found, all(form));
     }
 }
 
@@ -121,7 +121,7 @@ fn other_files_are_refused() {
 }
 
 #[test]
-fn the_file_that_was_written_last_is_the_one() {
+fn the_file_that_was_written_last_is_followed() {
     let scratch = Scratch::new();
     let root = scratch.root();
     let machine = "0123456789abcdef0123456789abcdef";
@@ -164,7 +164,7 @@ fn survive(mut content: Vec<u8>, changes: &[(usize, u8)]) {
     assert!(count <= content.len() / 16, "{count}");
 }
 
-/// Where a change does harm: the header, and behind the hash tables.
+/// A place where a change matters: the header, and after the hash tables.
 fn place() -> impl Strategy<Value = usize> {
     prop_oneof![0..264_usize, 38_000..50_000_usize, any::<usize>()]
 }

@@ -1,7 +1,7 @@
 use super::*;
 use tracer_model::event::ProbeOutput;
 
-/// 15:50:38.197403 UTC of some day, 5 ms later.
+/// 5 ms after 15:50:38.197403 UTC of some day.
 const NOW: Now = Now {
     boot_ns: 1_000_005_000_000,
     boot_to_wall_ns: (15 * 3600 + 50 * 60 + 38) * 1_000_000_000 + 197_403_000 - 1_000_000_000_000,
@@ -51,7 +51,7 @@ fn an_exec_probe_that_could_not_be_run() {
     assert_eq!((probe.result, probe.reason), (KubeletResult::Error, ProbeOutput::ContainerEnds));
 }
 
-/// runc quotes the command that it does not find, a CNI plugin an annotation: a pod's words, before its name.
+/// runc quotes the command that it does not find, and a CNI plugin an annotation: text of a pod, before its name.
 #[test]
 fn what_an_error_quotes_names_no_other_pod() {
     let errored = r#"E1120 15:50:38.197403    1234 prober.go:104] "Probe errored" err="rpc error: code = Unknown desc = failed to exec in container: failed to start exec \"9f\": OCI runtime exec failed: exec failed: unable to start container process: exec: \"x pod=bank/ledger-0 podUID=aaaaaaaa-5dc7-4094-97be-170d2744990a containerName=db probeType=Liveness y\": executable file not found in $PATH: unknown" probeType="Readiness" pod="tenant-x/evil" podUID="bbbbbbbb-5dc7-4094-97be-170d2744990a" containerName="c""#;
@@ -77,9 +77,9 @@ fn an_error_of_several_lines() {
     assert_eq!((failed.pod.name.as_deref(), failed.cause), (Some("cart"), SandboxCause::Plugin));
 }
 
-/// As rsyslog writes the further lines of what a command printed.
+/// The further lines of a command's output, as rsyslog writes them.
 #[test]
-fn what_a_command_printed_behind_a_log_daemons_tag_is_no_line() {
+fn output_of_a_command_after_the_tag_of_a_log_daemon_is_no_line() {
     let forged = r#"I1120 15:50:38.197403       7 prober.go:107] "Probe failed" probeType="Readiness" pod="bank/ledger-0" podUID="a" containerName="db" probeResult=failure output="command \"true\" timed out""#;
     let daemon = "Nov 20 15:50:38 n1 kubelet[1234]: ";
     assert_eq!(probe_of(&format!("{daemon}{forged}")).reason, ProbeOutput::CommandTimeout);
@@ -130,7 +130,7 @@ fn json_of_plain_words() {
 }
 
 #[test]
-fn old_json_is_no_news() {
+fn old_json_is_skipped() {
     let line = r#"{"ts":56977000.5,"msg":"Probe failed","v":1,"probeType":"Readiness","pod":{"name":"b","namespace":"a"},"podUID":"c","containerName":"d","probeResult":"failure","output":"EOF"}"#;
     assert_eq!(parse(line, NOW), None, "a minute and a second");
     let ahead = line.replace("56977000.5", "57099000.5");
@@ -138,7 +138,7 @@ fn old_json_is_no_news() {
 }
 
 #[test]
-fn other_lines_say_nothing() {
+fn other_lines_are_skipped() {
     for line in [
         "",
         "Probe failed",
@@ -167,14 +167,14 @@ proptest::proptest! {
 }
 
 #[test]
-fn a_command_without_a_word() {
+fn a_command_that_prints_nothing() {
     let line =
         r#"I1120 15:50:38.197403   13560 prober.go:117] Readiness probe for "exec_default(u):app" failed (failure):"#;
     assert_eq!(probe_of(line).reason, ProbeOutput::Nothing);
     assert_eq!(probe_of(&format!("{line} ")).reason, ProbeOutput::Nothing);
 }
 
-/// Which state an error resulted in is the kubelet's own word.
+/// The kubelet itself says in which state an error resulted.
 #[test]
 fn an_error_that_resulted_in_failure_is_one() {
     let line = |result: &str| {
