@@ -162,6 +162,12 @@ impl<'a> Matched<'a> {
             .any(|spec| spec.handler == Handler::Http && spec.scheme.as_deref() != Some("https"))
     }
 
+    /// A probe that it can be speaks HTTP in TLS, and the port has not answered in TLS before.
+    pub fn may_find_no_tls(&self) -> bool {
+        let in_tls = |spec: &&ProbeSpec| spec.handler == Handler::Http && spec.scheme.as_deref() == Some("https");
+        self.node.tls.answer(self.attempt.flow.dst).is_none() && self.possible_probes().iter().any(in_tls)
+    }
+
     /// The probes that this attempt can be one of.
     pub fn possible_probes(&self) -> Vec<&'a ProbeSpec> {
         self.matching_probes().iter().map(|(.., spec)| *spec).collect()

@@ -90,7 +90,7 @@ pub fn unmatched(probe: &KubeletProbe, connections: usize, node: &Node) -> (Find
 fn seen(connections: usize) -> String {
     match connections {
         0 => "no connection of it was seen".to_owned(),
-        1 => "its connection seemed to succeed".to_owned(),
+        1 => "tracer saw no failure on its connection".to_owned(),
         _ => format!("tracer cannot see which of {connections} connections it was"),
     }
 }

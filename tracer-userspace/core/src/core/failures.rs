@@ -243,6 +243,20 @@ mod tests {
         assert_eq!(stream.in_a_row(), [Some(1), Some(2)]);
     }
 
+    /// The server sends SETTINGS and GOAWAY, and closes. The kubelet has no answer, and its log is not read.
+    #[test]
+    fn a_grpc_server_that_goes_away_does_not_end_the_failures_in_a_row() {
+        let in_a_row = |end: fn(&mut Stream)| {
+            let mut stream = Stream::new().grpc_readiness(5).clone();
+            refuse(&mut stream);
+            end(stream.wait_ms(9_000).again(8).connect().established().answer(AnswerKind::Other, None));
+            refuse(stream.wait_ms(9_000).again(9));
+            stream.in_a_row()
+        };
+        assert_eq!(in_a_row(|stream| _ = stream.server_closes((100, 101, 60))), [Some(1), Some(2)]);
+        assert_eq!(in_a_row(|stream| _ = stream.closes((100, 101, 160))), [Some(1), Some(1)]);
+    }
+
     fn answered(stream: &mut Stream, conn: u64, status: u16) {
         stream.again(conn).connect().established().answers(status).wait_ms(1);
     }

@@ -38,10 +38,19 @@ impl<'a> Matched<'a> {
         matches!(self.attempt.ended, Some((_, End::Reset))) && self.only_connects()
     }
 
-    /// Nothing shows a failure or a success: no request was sent, a tcpSocket probe was reset after its handshake, or
-    /// the connection was closed at the timeout.
+    /// The server closed the connection of a gRPC probe, which the kubelet closes itself as soon as it has its answer.
+    /// Perhaps only SETTINGS and GOAWAY had come (RFC 9113 6.8), or a proxy closed after one whole answer.
+    fn may_have_gone_away(&self) -> bool {
+        matches!(self.attempt.ended, Some((_, End::ClosedByServer))) && self.expects_grpc()
+    }
+
+    /// Nothing shows a failure or a success: no request was sent, a tcpSocket probe was reset after its handshake, the
+    /// connection was closed at the timeout, or the server of a gRPC probe closed it.
     pub fn is_unknown_end(&self) -> bool {
-        self.sent_no_request() || self.is_reset_after_connect() || self.timed_out_after_ns().is_some()
+        self.sent_no_request()
+            || self.is_reset_after_connect()
+            || self.timed_out_after_ns().is_some()
+            || self.may_have_gone_away()
     }
 
     /// The attempt failed: by its end, its timeout, its answer, or because the server closed before the request.

@@ -61,6 +61,9 @@ pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
     if fix == Fix::Unread && !partial && case.matched.may_speak_plain_http() {
         remediation.text += OR_SPEAKS_TLS;
         remediation.commands.push(shows_certificate(attempt.flow.dst));
+    } else if fix == Fix::Unread && !partial && case.matched.may_find_no_tls() {
+        remediation.text += OR_SPEAKS_NO_TLS;
+        remediation.commands.push(shows_certificate(attempt.flow.dst));
     }
     let remediation = if fix == Fix::Outside { remediation } else { with_log(case, remediation) };
     let found = Finding::failure(Cause::MidStreamRst, seen, summary, remediation);
@@ -84,6 +87,10 @@ pub(super) fn is_close(case: &Case<'_>) -> bool {
 /// OpenSSL stops reading a request as soon as its first bytes show that it is no ClientHello.
 const OR_SPEAKS_TLS: &str =
     ". Or the port speaks TLS, and its server closes connections with plain HTTP. Then set the probe's scheme to HTTPS";
+
+/// A server that expects a request of another protocol stops reading the ClientHello in the same way.
+const OR_SPEAKS_NO_TLS: &str =
+    ". Or the port may not speak TLS (the command then shows no certificate). Then set the probe's scheme to HTTP";
 
 const SENDER_ELSEWHERE: &str = "a proxy behind an address translation, or a device on the way, sent it";
 
@@ -268,7 +275,7 @@ mod tests {
 
     /// OpenSSL closes after a few bytes of a plain HTTP request.
     #[test]
-    fn a_server_that_does_not_read_plain_http_may_speak_tls() {
+    fn a_server_that_does_not_read_the_request_may_speak_the_other_protocol() {
         let fix = |probed: fn(&mut Stream) -> &mut Stream| {
             let mut stream = Stream::new();
             probed(&mut stream).connect().established().reset_received(TcpState::Established, 0);
@@ -280,7 +287,9 @@ mod tests {
             &fix(Stream::http_readiness),
             &["Or the port speaks TLS", "openssl s_client -connect 10.88.0.2:8080"],
         );
-        assert_lacks(&fix(Stream::https_readiness), &["TLS"]);
+        let https = fix(Stream::https_readiness);
+        assert_has(&https, &["Or the port may not speak TLS", "scheme to HTTP", "openssl s_client"]);
+        assert_lacks(&fix(|stream| stream), &["TLS"]);
     }
 
     /// `net.ipv4.tcp_abort_on_overflow`: the queue filled up between the SYN and the last segment of the handshake.

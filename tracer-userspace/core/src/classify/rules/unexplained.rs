@@ -31,7 +31,8 @@ pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
             describe_late_connection(attempt)
         } else if failed {
             let held = held_answer(case).map(|words| format!("established and the request acknowledged; {words}"));
-            held.unwrap_or_else(|| describe_end(attempt, end))
+            held.or_else(|| is_syn_lost(case).then(|| LOST_SYN.to_owned()))
+                .unwrap_or_else(|| describe_end(attempt, end))
         } else {
             DISAGREES.to_owned()
         },
@@ -42,11 +43,33 @@ pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
     let remediation =
         lost.and_then(|(_, drop)| fix_of_drop(case, drop)).or_else(|| service.map(|name| by_endpoint(&name)));
     let remediation = remediation.or_else(|| missing.map(|(_, fix)| fix));
-    let remediation = remediation.unwrap_or_else(|| Cause::Unexplained.fix());
+    let otherwise = || match is_syn_lost(case) {
+        true => Cause::Unexplained.fix().reword(|text| format!("{SECOND_SYN}. {text}")),
+        false => Cause::Unexplained.fix(),
+    };
+    let remediation = remediation.unwrap_or_else(otherwise);
     let found = Finding::failure(Cause::Unexplained, seen, summary, remediation);
     let (confidence, rests_on) = (Confidence::Possible, OBSERVING_HOOKS);
     Some(Finding { decided_at: ended, confidence, rests_on, ..found })
 }
+
+/// The prober waited, and gave up before the kernel sent the SYN again, which it does after one second
+/// (`TCP_TIMEOUT_INIT`).
+fn is_syn_lost(case: &Case<'_>) -> bool {
+    let attempt = case.attempt;
+    let waited = attempt.lasted().is_some_and(|lasted| lasted >= AT_ONCE_NS);
+    let (no_error, once) = (attempt.errno().is_none(), attempt.retransmits.0 == 0);
+    matches!(attempt.ended, Some((_, End::NotEstablished)))
+        && waited
+        && no_error
+        && once
+        && attempt.reset_received().is_none()
+        && !case.lacks(&[Hook::TcpRetransmit])
+}
+
+const LOST_SYN: &str = "no answer to the SYN, and the prober gave up before it was sent again";
+const SECOND_SYN: &str =
+    "If the timeout is one second, a single lost packet fails the probe. With timeoutSeconds 2, a second SYN is sent";
 
 /// A prober that closes this soon may have got an error that left no trace on the socket (`sk_err_soft`).
 const AT_ONCE_NS: u64 = 10_000_000;
@@ -446,6 +469,25 @@ mod tests {
         for other in [noted(&["10.88.0.1"], false), noted(&["10.88.0.1", "10.88.0.2"], true)] {
             assert_lacks(&other.summary, &["no link of the node"]);
         }
+    }
+
+    /// With timeoutSeconds 1 the attempt ends just before the first retransmission.
+    #[test]
+    fn a_syn_that_was_sent_once_is_reported_as_that() {
+        let noted = |fill: fn(&mut Stream)| {
+            let mut stream = Stream::new().http_readiness().connect().clone();
+            fill(&mut stream);
+            stream.gives_up().verdict()
+        };
+        let once = noted(|_| ());
+        assert_has(
+            &once.summary,
+            &["after 1000.0 ms (no answer to the SYN, and the prober gave up before it was sent again)"],
+        );
+        assert_has(&once.remediation, &["a single lost packet fails the probe", "timeoutSeconds 2"]);
+        let again = noted(|stream| _ = stream.syn_again());
+        assert_has(&again.summary, &["no answer to the SYN, sent again 1 time"]);
+        assert_lacks(&again.remediation, &["timeoutSeconds 2"]);
     }
 
     #[test]
