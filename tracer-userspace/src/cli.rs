@@ -102,7 +102,7 @@ pub enum Command {
         #[command(flatten)]
         records: RecordFlags,
     },
-    /// Print records (NDJSON) in the form of attach, with a summary
+    /// Print records (NDJSON) in the format of attach, with a summary
     #[command(after_help = help::SHOW)]
     Show {
         /// Records as NDJSON; `-` reads stdin

@@ -31,7 +31,7 @@ use tracer_output::explain;
 use tracer_output::sink::filter::Filter;
 use tracer_output::sink::otlp::OtlpConfig;
 use tracer_output::sink::output::Rotation;
-use tracer_output::sink::{Form, SinkConfig};
+use tracer_output::sink::{Format, SinkConfig};
 use tracer_report::{ReportConfig, ShowConfig};
 use tracer_sources::KNOWN_PROBERS;
 use tracer_terminal::error::Error;
@@ -94,8 +94,8 @@ pub fn plan(cli: Cli) -> Result<Plan, Error> {
         Command::Hooks(args) => hooks::plan(args).map(|hooks| Plan::Hooks(Box::new(hooks))),
         Command::Show { files, output: flags, details, filters } => {
             // `show` is for people, so the default is pretty also in a pipe.
-            let form = flags.output.unwrap_or(Form::Pretty);
-            let output = SinkConfig { form, filter: filter(&filters)?, ..with_details(output(&flags), &details) };
+            let format = flags.output.unwrap_or(Format::Pretty);
+            let output = SinkConfig { format, filter: filter(&filters)?, ..with_details(output(&flags), &details) };
             Ok(Plan::Show(Box::new(ShowConfig { files, output })))
         }
         Command::Report { files, page, filters, quiet: _ } => {
@@ -161,13 +161,13 @@ fn records(flags: &RecordFlags) -> Result<SinkConfig, Error> {
 fn output(flags: &OutputFlags) -> SinkConfig {
     let file = flags.file.output_file.clone().filter(|path| !path.as_os_str().is_empty());
     let terminal = file.is_none() && std::io::stdout().is_terminal();
-    let form = if terminal { Form::Pretty } else { Form::Ndjson };
+    let format = if terminal { Format::Pretty } else { Format::Ndjson };
     SinkConfig {
         columns: columns_variable(),
         // --color decides, else NO_COLOR, CLICOLOR, CLICOLOR_FORCE and TERM as in other programs.
         colour: (file.is_none() || flags.color == clap::ColorChoice::Always)
             && AutoStream::choice(&std::io::stdout()) != ColorChoice::Never,
-        ..SinkConfig::new(flags.output.unwrap_or(form), file)
+        ..SinkConfig::new(flags.output.unwrap_or(format), file)
     }
 }
 

@@ -18,7 +18,7 @@ use tracer_doctor::{Finding, Status};
 use tracer_node::clock;
 use tracer_node::procfs;
 use tracer_output::sink::output::Output;
-use tracer_output::sink::{Form, SinkConfig, leftover};
+use tracer_output::sink::{Format, SinkConfig, leftover};
 use tracer_terminal::error::{self, Error, chain, os_message};
 use tracer_terminal::screen::Screen;
 use tracer_terminal::status_line::StatusLine;
@@ -65,14 +65,14 @@ fn inspect(config: &HooksConfig) -> Result<u8, Error> {
     let (watched, window) = runtime.block_on(watch(config))?;
     let findings: Vec<Finding> = watched.iter().map(|hook| finding::of_hook(hook, window)).collect();
     let code = tracer_doctor::exit_code(&findings, config.fail_on);
-    match config.output.form {
-        Form::Pretty => {
+    match config.output.format {
+        Format::Pretty => {
             let screen = Screen { colour: config.output.colour, columns: output.columns().or(config.output.columns) };
             output.put(table::text(&watched, window, &config.node_name, screen).as_bytes());
         }
-        form @ (Form::Ndjson | Form::Otlp) => tracer_doctor::command::records(findings, &config.node_name)
+        format @ (Format::Ndjson | Format::Otlp) => tracer_doctor::command::records(findings, &config.node_name)
             .iter()
-            .for_each(|record| output.put(&form.line(record))),
+            .for_each(|record| output.put(&format.line(record))),
     }
     output.finish();
     Ok(if output.has_failed() { 2 } else { code })

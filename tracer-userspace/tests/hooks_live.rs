@@ -38,7 +38,7 @@ fn each_hook_has_its_program_type_and_cost() {
     let states = &findings["hooks/inet_sock_set_state"];
     assert_eq!((states["type"].as_str(), states["status"].as_str()), (Some("finding"), Some("ok")));
     let fields = &states["fields"];
-    assert_eq!(fields["form"], "raw_tracepoint");
+    assert_eq!(fields["program_type"], "raw_tracepoint");
     for number in ["runs", "run_time_ns", "ns_per_run", "events"] {
         assert!(fields[number].as_u64().unwrap() > 0, "{number}: {fields}");
     }

@@ -10,7 +10,7 @@ use std::path::PathBuf;
 use std::process::{self, Stdio};
 
 use tracer::replay::{self, ReplayConfig};
-use tracer_output::sink::{Form, SinkConfig};
+use tracer_output::sink::{Format, SinkConfig};
 
 use common::{Dir, END, HEADER, lines, ran, recording, reports_one_line, text, tracer};
 
@@ -112,7 +112,7 @@ fn a_cut_recording_is_replayed_as_far_as_it_goes() {
 fn wherever_a_recording_is_cut_it_is_reported() {
     let dir = Dir::new();
     let whole = recording();
-    let output = SinkConfig { attempts: true, ..SinkConfig::new(Form::Ndjson, Some(dir.0.join("out"))) };
+    let output = SinkConfig { attempts: true, ..SinkConfig::new(Format::Ndjson, Some(dir.0.join("out"))) };
     for length in 0..whole.len() - 1 {
         let file = PathBuf::from(dir.file("cut", &whole[..length]));
         let error = replay::replay(&ReplayConfig { output: output.clone(), file, compare: None }).unwrap_err();

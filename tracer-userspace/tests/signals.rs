@@ -13,7 +13,7 @@ use tokio::sync::mpsc;
 use tracer::pipeline::{Attached, EventSource, LiveConfig, run};
 use tracer_bpf::ebpf::LoadOptions;
 use tracer_model::event::Observation;
-use tracer_output::sink::{Form, SinkConfig};
+use tracer_output::sink::{Format, SinkConfig};
 
 use common::{Dir, soon};
 
@@ -38,7 +38,7 @@ impl EventSource for Quiet {
 
 fn config(file: PathBuf) -> LiveConfig {
     LiveConfig {
-        output: SinkConfig::new(Form::Ndjson, Some(file)),
+        output: SinkConfig::new(Format::Ndjson, Some(file)),
         duration: Some(Duration::from_secs(30)),
         load: LoadOptions { probers: vec!["kubelet".into()], all_connections: true, ..LoadOptions::default() },
         node_name: "n1".into(),

@@ -13,7 +13,7 @@ use tracer::engine::{AtStart, Engine};
 use tracer_model::event::Observation;
 use tracer_model::record::Cause;
 use tracer_output::sink::metrics::{self, HookCount, KernelCounts, Metrics};
-use tracer_output::sink::{Form, Sink, SinkConfig};
+use tracer_output::sink::{Format, Sink, SinkConfig};
 
 use common::recorded::{Recording, fixtures, parsed, with_each};
 use common::{Dir, ran, snapshots, text, tracer};
@@ -103,7 +103,7 @@ fn metrics_page() -> String {
     metrics.set_dropped("output", 0);
     let hook = HookCount { hook: "kfree_skb", attached: true, events: 7, runs: Some((7, 0.25)) };
     metrics.set_kernel(&KernelCounts { hooks: vec![hook], read_failures: 1 });
-    let config = SinkConfig::new(Form::Ndjson, Some("/dev/null".into()));
+    let config = SinkConfig::new(Format::Ndjson, Some("/dev/null".into()));
     let mut sink = Sink::open(&config, false).unwrap();
     sink.count_into(metrics);
     let mut engine = Engine::new(sink, AtStart::default(), None);

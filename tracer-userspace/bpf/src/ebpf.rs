@@ -50,7 +50,7 @@ use tracer_node::procfs::is_alive;
 
 use self::{
     attach::Walk,
-    hooks::{Form, HOOKS, Row, When},
+    hooks::{HOOKS, ProgramType, Row, When},
     prober_sockets::ProberSockets,
 };
 
@@ -108,8 +108,8 @@ pub fn load(options: &LoadOptions) -> Result<Loaded, EbpfError> {
     prepare::fill_probers(&mut ebpf, &options.probers)?;
     // No fentry with a BTF file: a kernel without BTF has no trampolines, and with another kernel's BTF they would be attached to
     // wrong functions.
-    let refused = [(options.no_syscall_hooks, Form::Tracepoint), (options.btf.is_some(), Form::Fentry)];
-    let refused = refused.into_iter().filter_map(|(is_refused, form)| is_refused.then_some(form));
+    let refused = [(options.no_syscall_hooks, ProgramType::Tracepoint), (options.btf.is_some(), ProgramType::Fentry)];
+    let refused = refused.into_iter().filter_map(|(is_refused, program_type)| is_refused.then_some(program_type));
     let mut walk = Walk::without(refused, std::mem::take(&mut layout.functions));
     let prober_sockets = start_prober_sockets(&mut ebpf, &mut walk, options);
     tracefs::with(|| walk.start(&mut ebpf));

@@ -7,7 +7,7 @@ use super::{Finding, Options, Status, exit_code, lacks_prober, run};
 use tracer_model::record::{Body, Record, SCHEMA};
 use tracer_node::clock;
 use tracer_output::sink::output::Output;
-use tracer_output::sink::{Form, SinkConfig, findings, wall_time};
+use tracer_output::sink::{Format, SinkConfig, findings, wall_time};
 use tracer_terminal::error::{self, Error};
 use tracer_terminal::screen::Screen;
 
@@ -33,15 +33,15 @@ pub fn doctor(config: &DoctorConfig) -> Result<u8, Error> {
     let findings = run(&config.options);
     let code = exit_code(&findings, config.fail_on);
     let missing = (code == 3).then(|| missing_privileges(&findings));
-    match config.output.form {
-        Form::Pretty => {
+    match config.output.format {
+        Format::Pretty => {
             let screen = Screen { colour: config.output.colour, columns: output.columns().or(config.output.columns) };
             output.put(findings::table(&findings, &config.node_name, config.only_problems, screen).as_bytes());
         }
-        form @ (Form::Ndjson | Form::Otlp) => {
+        format @ (Format::Ndjson | Format::Otlp) => {
             let shown = |finding: &Finding| !config.only_problems || finding.status != Status::Ok;
             let findings = findings.into_iter().filter(shown).collect();
-            records(findings, &config.node_name).iter().for_each(|record| output.put(&form.line(record)));
+            records(findings, &config.node_name).iter().for_each(|record| output.put(&format.line(record)));
         }
     }
     output.finish();

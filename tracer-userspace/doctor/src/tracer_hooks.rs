@@ -8,7 +8,7 @@ use tokio::runtime;
 use super::Check;
 use super::finding::{Draft, Finding, Fix, Remediation, Unread};
 use super::view::View;
-use tracer_bpf::ebpf::hooks::Form;
+use tracer_bpf::ebpf::hooks::ProgramType;
 use tracer_bpf::ebpf::{self, EbpfError, HookState, HookStatus, LoadOptions};
 use tracer_terminal::error::chain;
 
@@ -74,7 +74,8 @@ fn judge(hooks: &[HookStatus]) -> Finding {
     };
     let lost: Vec<String> = missing.iter().map(|it| format!("{}: {}", it.row.hook.name(), it.row.lost)).collect();
     let tried = || missing.iter().flat_map(|it| &it.tried);
-    let reasons: BTreeSet<String> = tried().map(|tried| format!("{}: {}", tried.form.name(), tried.reason)).collect();
+    let reasons: BTreeSet<String> =
+        tried().map(|tried| format!("{}: {}", tried.program_type.name(), tried.reason)).collect();
     let observed = format!(
         "{} of {} hooks are missing ({}); unknown without them: {}",
         missing.len(),
@@ -90,10 +91,10 @@ fn judge(hooks: &[HookStatus]) -> Finding {
 
 /// How to get a missing hook, if no privilege is missing.
 pub fn fix(hook: &HookStatus) -> Remediation {
-    let needs_kprobes = |form: Form| matches!(form, Form::Fentry | Form::Kprobe);
+    let needs_kprobes = |program_type: ProgramType| matches!(program_type, ProgramType::Fentry | ProgramType::Kprobe);
     match hook.tried.iter().find_map(|tried| tried.fix) {
         Some(command) => Remediation::on_node("Change the setting, then start tracer again", command),
-        None if hook.row.variants.iter().any(|variant| needs_kprobes(variant.form)) => {
+        None if hook.row.variants.iter().any(|variant| needs_kprobes(variant.program_type)) => {
             "boot a kernel with CONFIG_KPROBES=y, CONFIG_FUNCTION_TRACER=y and CONFIG_DYNAMIC_FTRACE_WITH_DIRECT_CALLS=y"
                 .into()
         }
@@ -113,13 +114,13 @@ mod tests {
     fn without(name: &str, tried: Tried) -> Vec<HookStatus> {
         let of = |row: &'static ebpf::hooks::Row| match row.hook.name() == name {
             true => HookStatus { row, hook_state: HookState::Missing, tried: vec![tried.clone()] },
-            false => HookStatus { row, hook_state: HookState::Attached(Form::RawTracepoint), tried: Vec::new() },
+            false => HookStatus { row, hook_state: HookState::Attached(ProgramType::RawTracepoint), tried: Vec::new() },
         };
         HOOKS.iter().map(of).collect()
     }
 
     fn refused(needs: Option<&'static str>, fix: Option<&'static str>) -> Tried {
-        Tried { form: Form::Fentry, reason: "refused by this kernel's policy".into(), needs, fix }
+        Tried { program_type: ProgramType::Fentry, reason: "refused by this kernel's policy".into(), needs, fix }
     }
 
     #[test]

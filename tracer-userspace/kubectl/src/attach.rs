@@ -9,7 +9,7 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::time::{Instant, sleep, sleep_until};
 
 use super::api::{Api, Log, LogOptions};
-use super::cli::{Attach, Form};
+use super::cli::{Attach, Format};
 use super::objects::Pod;
 use super::problem::Problem;
 use super::records::{Lines, Reading};
@@ -144,9 +144,9 @@ async fn delete(api: &Api, pod: &Pod, patience: Duration) -> Result<(), Problem>
     }
 }
 
-/// Prints the pod's records in the requested form, and its diagnostics on stderr.
+/// Prints the pod's records in the requested format, and its diagnostics on stderr.
 struct Printer {
-    form: Form,
+    format: Format,
     screen: Screen,
     pretty: Pretty,
     lines: Lines,
@@ -156,7 +156,7 @@ struct Printer {
 impl Printer {
     fn new(args: &Attach) -> Self {
         Self {
-            form: args.output.unwrap_or_else(terminal::form),
+            format: args.output.unwrap_or_else(terminal::format),
             screen: terminal::of_stdout(),
             pretty: Pretty::default(),
             lines: Lines::default(),
@@ -165,13 +165,13 @@ impl Printer {
     }
 
     fn feed(&mut self, piece: &[u8], out: &mut dyn Write) -> io::Result<()> {
-        let Self { form, screen, pretty, lines, reading } = self;
+        let Self { format, screen, pretty, lines, reading } = self;
         let mut printed = Vec::new();
         lines.feed(piece, &mut |line: &[u8]| {
             if reading.take(line).is_none() {
                 let text = String::from_utf8_lossy(line);
                 let _ = writeln!(io::stderr(), "{}", safe(&text));
-            } else if *form == Form::Json {
+            } else if *format == Format::Json {
                 printed.extend(line.iter().chain(b"\n"));
             } else if let Ok(record) = serde_json::from_slice::<Record>(line) {
                 printed.extend(pretty.text(&record, 0, *screen).into_bytes());

@@ -130,9 +130,9 @@ pub(super) struct Why {
     /// Print this many of the newest verdicts of each pod
     #[arg(long, value_name = "N", default_value_t = 10, value_parser = clap::value_parser!(u32).range(0..=10_000))]
     pub(super) tail: u32,
-    /// Print records in this form [default: pretty on a terminal, else json]
+    /// Print records in this format [default: pretty on a terminal, else json]
     #[arg(short, long, value_enum, value_name = "pretty|json", hide_possible_values = true)]
-    pub(super) output: Option<Form>,
+    pub(super) output: Option<Format>,
     #[command(flatten)]
     pub(super) access: Access,
 }
@@ -142,9 +142,9 @@ pub(super) struct Why {
 pub(super) struct Top {
     #[command(flatten)]
     pub(super) logs: Logs,
-    /// Print in this form
+    /// Print in this format
     #[arg(short, long, value_enum, value_name = "pretty|json", hide_possible_values = true, default_value = "pretty")]
-    pub(super) output: Form,
+    pub(super) output: Format,
     #[command(flatten)]
     pub(super) access: Access,
 }
@@ -164,9 +164,9 @@ pub(super) struct Attach {
     /// Stop after this time
     #[arg(long, value_name = "TIME", default_value = "10m", value_parser = duration)]
     pub(super) duration: Duration,
-    /// Print records in this form [default: pretty on a terminal, else json]
+    /// Print records in this format [default: pretty on a terminal, else json]
     #[arg(short, long, value_enum, value_name = "pretty|json", hide_possible_values = true)]
-    pub(super) output: Option<Form>,
+    pub(super) output: Option<Format>,
     #[command(flatten)]
     pub(super) access: Access,
 }
@@ -183,9 +183,9 @@ pub(super) struct Report {
     pub(super) access: Access,
 }
 
-/// Form of the output.
+/// Format of the output.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub(super) enum Form {
+pub(super) enum Format {
     Pretty,
     Json,
 }

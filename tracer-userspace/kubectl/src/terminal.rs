@@ -1,10 +1,10 @@
-//! Form and layout of stdout.
+//! Format and layout of stdout.
 
 use std::io::{IsTerminal as _, stdout};
 
 use anstream::{AutoStream, ColorChoice};
 
-use super::cli::Form;
+use super::cli::Format;
 use tracer_terminal::screen::{Screen, columns};
 
 /// The layout for stdout: colour if the user wants it, and the columns of the terminal.
@@ -13,7 +13,7 @@ pub(super) fn of_stdout() -> Screen {
     Screen { colour: AutoStream::choice(&stdout()) != ColorChoice::Never, columns: columns(stdout()).or_else(asked) }
 }
 
-/// The default form: pretty on a terminal, else JSON.
-pub(super) fn form() -> Form {
-    if stdout().is_terminal() { Form::Pretty } else { Form::Json }
+/// The default format: pretty on a terminal, else JSON.
+pub(super) fn format() -> Format {
+    if stdout().is_terminal() { Format::Pretty } else { Format::Json }
 }

@@ -7,7 +7,7 @@ use std::io::Write;
 use std::rc::Rc;
 
 use super::api::Api;
-use super::cli::{Form, Top};
+use super::cli::{Format, Top};
 use super::logs::{self, Read};
 use super::problem::Problem;
 use super::{print, skew, terminal};
@@ -46,8 +46,8 @@ pub(super) async fn top(api: Api, args: &Top, out: &mut dyn Write) -> Result<u8,
     answers.skewed.sort();
     let page = Page::new(causes, answers, args.logs.since);
     let text = match args.output {
-        Form::Pretty => page.text(terminal::of_stdout()),
-        Form::Json => page.json(),
+        Format::Pretty => page.text(terminal::of_stdout()),
+        Format::Json => page.json(),
     };
     print(out, text.as_bytes())?;
     page.warnings().iter().for_each(|warning| error::warn(warning));

@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use std::io::Write;
 
 use super::api::{Api, LogOptions};
-use super::cli::{Form, Why};
+use super::cli::{Format, Why};
 use super::daemon::{self, Daemon};
 use super::objects::Pod;
 use super::print;
@@ -82,11 +82,11 @@ async fn read(api: &Api, args: &Why, daemon: &Daemon, seen: &mut Seen) -> Result
 /// The answer of each pod, then its newest verdicts.
 fn text(api: &Api, args: &Why, daemon: &Daemon, seen: &Seen) -> Vec<u8> {
     let screen = terminal::of_stdout();
-    let form = args.output.unwrap_or_else(terminal::form);
+    let format = args.output.unwrap_or_else(terminal::format);
     let mut out = Vec::new();
     for of_pod in &seen.pods {
         let answer = answer::text(of_pod, seen, daemon, api.now());
-        if form == Form::Json {
+        if format == Format::Json {
             error::report_line("why", &answer);
             of_pod.kept.iter().for_each(|record| out.extend(ndjson::line(record)));
             continue;
@@ -103,7 +103,7 @@ fn text(api: &Api, args: &Why, daemon: &Daemon, seen: &Seen) -> Vec<u8> {
         text.push('\n');
         out.extend(text.into_bytes());
     }
-    if form == Form::Pretty && !seen.pods.iter().all(OfPod::is_known) {
+    if format == Format::Pretty && !seen.pods.iter().all(OfPod::is_known) {
         out.extend(answer::describe_log(seen, daemon, screen).into_bytes());
     }
     out

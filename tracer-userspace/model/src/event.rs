@@ -235,7 +235,8 @@ pub struct HookStatus {
     pub hook: String,
     /// How it is attached: `fentry`, `kprobe`, `raw_tracepoint`, `tracepoint` or `cgroup`.
     #[schemars(extend("enum" = ["fentry", "kprobe", "raw_tracepoint", "tracepoint", "cgroup"]))]
-    pub form: String,
+    #[serde(alias = "form")]
+    pub program_type: String,
 }
 
 /// A hook that is not attached.

@@ -19,7 +19,7 @@ use std::collections::BTreeMap;
 
 use jiff::Timestamp;
 
-pub use self::config::{Form, SinkConfig};
+pub use self::config::{Format, SinkConfig};
 use crate::sink::cluster::ClusterSink;
 use crate::sink::filter::Filter;
 use crate::sink::metrics::{KernelCounts, Metrics};
@@ -40,7 +40,7 @@ use tracer_terminal::status_line::Counts;
 #[derive(Debug)]
 pub struct Sink {
     output: Output,
-    form: Form,
+    format: Format,
     colour: bool,
     columns: Option<usize>,
     filter: Filter,
@@ -73,7 +73,7 @@ impl Sink {
     pub fn open(config: &SinkConfig, live: bool) -> Result<Self, Error> {
         Ok(Self {
             output: Output::open(config.file.as_deref(), config.rotation, live)?,
-            form: config.form,
+            format: config.format,
             colour: config.colour,
             columns: config.columns,
             filter: config.filter.clone(),
@@ -231,8 +231,8 @@ impl Sink {
         let totals = StopBody { verdicts, events, lost_events, reason: reason.to_owned(), ..self.totals.clone() };
         self.print(Decision::new(time_boot_ns, None, Body::Stop(totals)), None);
         self.output.finish();
-        // The pretty form has this line in its summary.
-        let hidden = self.pretty.shown(0, self.failed).filter(|_| self.form != Form::Pretty);
+        // The pretty format has this line in its summary.
+        let hidden = self.pretty.shown(0, self.failed).filter(|_| self.format != Format::Pretty);
         if let Some(hidden) = hidden.filter(|_| self.printed.counts().next().is_none()) {
             error::warn(&hidden);
         }
@@ -323,9 +323,9 @@ impl Sink {
         if let Some(otlp) = &self.otlp {
             otlp.take(&record);
         }
-        match self.form {
-            Form::Ndjson | Form::Otlp => self.output.put(&self.form.line(&record)),
-            Form::Pretty => {
+        match self.format {
+            Format::Ndjson | Format::Otlp => self.output.put(&self.format.line(&record)),
+            Format::Pretty => {
                 let screen = Screen { colour: self.colour, columns: self.output.columns().or(self.columns) };
                 self.output.put(self.pretty.text(&record, self.failed, screen).as_bytes());
             }

@@ -10,7 +10,7 @@ use super::{is_recording, line, no_record};
 use tracer_model::record::{Body, Outcome, Record, SCHEMA};
 use tracer_output::sink::output::Output;
 use tracer_output::sink::pretty::Pretty;
-use tracer_output::sink::{Form, SinkConfig};
+use tracer_output::sink::{Format, SinkConfig};
 use tracer_terminal::error::{self, Error, os_message};
 use tracer_terminal::screen::Screen;
 
@@ -136,11 +136,11 @@ impl Shown {
             node.runs = true;
             return;
         }
-        match self.config.form {
+        match self.config.format {
             // The line is copied, so that fields of a newer tracer stay.
-            Form::Ndjson => return self.output.put(&[line, b"\n"].concat()),
-            Form::Otlp => return self.output.put(&self.config.form.line(record)),
-            Form::Pretty => {}
+            Format::Ndjson => return self.output.put(&[line, b"\n"].concat()),
+            Format::Otlp => return self.output.put(&self.config.format.line(record)),
+            Format::Pretty => {}
         }
         let mut text = String::new();
         if matches!(record.body, Body::Start(_)) {
@@ -162,7 +162,7 @@ impl Shown {
         let several = self.nodes.len() > 1;
         for (name, node) in &self.nodes {
             let text = node.end(screen);
-            if !text.is_empty() && self.config.form == Form::Pretty {
+            if !text.is_empty() && self.config.format == Format::Pretty {
                 let head =
                     if several { format!("\n== {} ==", tracer_terminal::screen::safe(name)) } else { String::new() };
                 self.output.put(format!("{head}\n{text}").as_bytes());
@@ -170,7 +170,7 @@ impl Shown {
         }
         self.output.finish();
         let nothing = self.nodes.values().all(|node| node.verdicts.is_empty());
-        if nothing && self.config.form != Form::Pretty {
+        if nothing && self.config.format != Format::Pretty {
             let hidden = self.nodes.values().filter_map(|node| node.pretty.shown(0, node.failed()));
             hidden.for_each(|hidden| error::warn(&hidden));
         }

@@ -6,7 +6,7 @@ use std::time::Duration;
 use clap::builder::{StringValueParser, TypedValueParser};
 use clap::{Args, ColorChoice};
 
-use tracer_output::sink::Form;
+use tracer_output::sink::Format;
 use tracer_sources::NamedLog;
 use tracer_sources::cluster::Namespace;
 
@@ -61,13 +61,13 @@ pub struct DetailFlags {
     pub verbose: bool,
 }
 
-/// Form and place of the records.
+/// Format and place of the records.
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Output")]
 pub struct OutputFlags {
-    /// Print records in this form [default: pretty on a terminal, else json]
+    /// Print records in this format [default: pretty on a terminal, else json]
     #[arg(short, long, value_enum, value_name = "pretty|json|otlp", hide_possible_values = true)]
-    pub output: Option<Form>,
+    pub output: Option<Format>,
     #[command(flatten)]
     pub file: FileFlag,
     /// Use colour; auto: on a terminal

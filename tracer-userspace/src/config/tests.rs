@@ -139,7 +139,7 @@ fn only_the_daemon_has_endpoints() {
 fn json_can_be_named_ndjson_too() {
     for name in ["json", "ndjson"] {
         let Plan::Live(live) = planned(&["attach", "-o", name]).unwrap() else { unreachable!() };
-        assert_eq!(live.output.form, Form::Ndjson);
+        assert_eq!(live.output.format, Format::Ndjson);
     }
 }
 

@@ -43,14 +43,15 @@ fn status(watched: &Watched) -> Status {
 
 /// Program types in the order in which they are tried.
 fn program_types(watched: &Watched) -> Vec<&'static str> {
-    let mut forms: Vec<_> = watched.status.row.variants.iter().map(|variant| variant.form.name()).collect();
-    forms.dedup();
-    forms
+    let mut program_types: Vec<_> =
+        watched.status.row.variants.iter().map(|variant| variant.program_type.name()).collect();
+    program_types.dedup();
+    program_types
 }
 
 fn observed(watched: &Watched, window: Duration) -> String {
     match watched.status.hook_state {
-        HookState::Attached(form) => format!("{}: {}", form.name(), cost(watched.runs, window)),
+        HookState::Attached(program_type) => format!("{}: {}", program_type.name(), cost(watched.runs, window)),
         HookState::Superseded(program) => format!("not needed: {program} is attached and covers it"),
         HookState::Covered(by) => {
             let names: Vec<_> = by.iter().map(|hook| hook.name()).collect();
@@ -76,7 +77,7 @@ pub(super) fn cost(runs: Option<Runs>, window: Duration) -> String {
 }
 
 fn reasons(watched: &Watched) -> String {
-    let tried = watched.status.tried.iter().map(|tried| format!("{}: {}", tried.form.name(), tried.reason));
+    let tried = watched.status.tried.iter().map(|tried| format!("{}: {}", tried.program_type.name(), tried.reason));
     tried.collect::<Vec<_>>().join("; ")
 }
 
@@ -89,15 +90,19 @@ fn fix(watched: &Watched, needs: Option<&str>) -> Remediation {
 
 fn fields(watched: &Watched, window: Duration) -> BTreeMap<String, Value> {
     let row = watched.status.row;
-    let tried = watched.status.tried.iter().map(|tried| json!({"form": tried.form.name(), "reason": tried.reason}));
+    let tried = watched
+        .status
+        .tried
+        .iter()
+        .map(|tried| json!({"program_type": tried.program_type.name(), "reason": tried.reason}));
     let mut fields: BTreeMap<String, Value> = BTreeMap::from([
         ("tried".to_owned(), Value::from(tried.collect::<Vec<_>>())),
         ("lost".to_owned(), row.lost.into()),
         ("required".to_owned(), row.required.into()),
         ("window_s".to_owned(), rounded(window.as_secs_f64()).into()),
     ]);
-    if let HookState::Attached(form) = watched.status.hook_state {
-        fields.insert("form".to_owned(), form.name().into());
+    if let HookState::Attached(program_type) = watched.status.hook_state {
+        fields.insert("program_type".to_owned(), program_type.name().into());
         fields.insert("events".to_owned(), watched.events.into());
     }
     if let Some(runs) = watched.runs {
@@ -117,7 +122,7 @@ fn rounded(x: f64) -> f64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use tracer_bpf::ebpf::hooks::{Form, HOOKS};
+    use tracer_bpf::ebpf::hooks::{HOOKS, ProgramType};
     use tracer_bpf::ebpf::{HookStatus, Tried};
 
     const WINDOW: Duration = Duration::from_secs(5);
@@ -127,13 +132,13 @@ mod tests {
         Watched { status: HookStatus { row, hook_state, tried }, events: 3, runs: None }
     }
 
-    fn refused(form: Form, needs: Option<&'static str>) -> Tried {
-        Tried { form, reason: "the kernel says no".into(), needs, fix: None }
+    fn refused(program_type: ProgramType, needs: Option<&'static str>) -> Tried {
+        Tried { program_type, reason: "the kernel says no".into(), needs, fix: None }
     }
 
     #[test]
     fn an_attached_hook_shows_its_cost() {
-        let mut hook = watched("kfree_skb", HookState::Attached(Form::RawTracepoint), vec![]);
+        let mut hook = watched("kfree_skb", HookState::Attached(ProgramType::RawTracepoint), vec![]);
         hook.runs = Some(Runs { count: 1000, seconds: 0.0005 });
         let finding = of_hook(&hook, WINDOW);
         assert_eq!((finding.check.as_str(), finding.status), ("hooks/kfree_skb", Status::Ok));
@@ -144,23 +149,23 @@ mod tests {
 
     #[test]
     fn runs_that_were_not_counted_are_absent() {
-        let finding = of_hook(&watched("kfree_skb", HookState::Attached(Form::RawTracepoint), vec![]), WINDOW);
+        let finding = of_hook(&watched("kfree_skb", HookState::Attached(ProgramType::RawTracepoint), vec![]), WINDOW);
         assert!(!finding.fields.contains_key("runs") && finding.observed.contains("does not count"), "{finding:?}");
     }
 
     #[test]
     fn a_missing_hook_is_a_warning_with_each_reason() {
-        let tried = vec![refused(Form::Fentry, None), refused(Form::Kprobe, None)];
+        let tried = vec![refused(ProgramType::Fentry, None), refused(ProgramType::Kprobe, None)];
         let finding = of_hook(&watched("__put_net", HookState::Missing, tried), WINDOW);
         assert_eq!(finding.status, Status::Warn);
         assert_eq!(finding.observed, "Not attached; fentry: the kernel says no; kprobe: the kernel says no");
-        assert_eq!(finding.fields["tried"][1], json!({"form": "kprobe", "reason": "the kernel says no"}));
+        assert_eq!(finding.fields["tried"][1], json!({"program_type": "kprobe", "reason": "the kernel says no"}));
         assert!(finding.remediation.expect("a fix").text.contains("CONFIG_KPROBES"));
     }
 
     #[test]
     fn a_setting_of_the_kernel_is_the_fix() {
-        let silenced = Tried { fix: Some("sysctl -w kernel.ftrace_enabled=1"), ..refused(Form::Fentry, None) };
+        let silenced = Tried { fix: Some("sysctl -w kernel.ftrace_enabled=1"), ..refused(ProgramType::Fentry, None) };
         let finding = of_hook(&watched("__put_net", HookState::Missing, vec![silenced]), WINDOW);
         let fix = finding.remediation.expect("a fix");
         assert_eq!(fix.commands[0].run, "sysctl -w kernel.ftrace_enabled=1");
@@ -168,7 +173,7 @@ mod tests {
 
     #[test]
     fn a_missing_privilege_is_named_and_its_exit_code_is_3() {
-        let tried = vec![refused(Form::Fentry, None), refused(Form::Kprobe, Some("CAP_SYS_ADMIN"))];
+        let tried = vec![refused(ProgramType::Fentry, None), refused(ProgramType::Kprobe, Some("CAP_SYS_ADMIN"))];
         let finding = of_hook(&watched("__put_net", HookState::Missing, tried), WINDOW);
         assert_eq!((finding.status, finding.needs.as_deref()), (Status::Unknown, Some("CAP_SYS_ADMIN")));
         assert_eq!(tracer_doctor::exit_code(&[finding], Status::Fail), 3);
@@ -176,8 +181,8 @@ mod tests {
 
     #[test]
     fn a_covered_hook_and_one_that_awaits_its_module_are_ok() {
-        let covered = watched("tcp_connect", HookState::Covered(&[]), vec![refused(Form::Kprobe, None)]);
-        let waits = watched("ip_vs_leave", HookState::AwaitsModule, vec![refused(Form::Kprobe, None)]);
+        let covered = watched("tcp_connect", HookState::Covered(&[]), vec![refused(ProgramType::Kprobe, None)]);
+        let waits = watched("ip_vs_leave", HookState::AwaitsModule, vec![refused(ProgramType::Kprobe, None)]);
         assert_eq!((of_hook(&covered, WINDOW).status, of_hook(&waits, WINDOW).status), (Status::Ok, Status::Ok));
     }
 }

@@ -22,19 +22,19 @@ fn rows(out: &mut String, hooks: &[Watched], window: Duration, screen: Screen) {
     let mut sorted: Vec<&Watched> = hooks.iter().collect();
     sorted.sort_by(|a, b| rank(a).cmp(&rank(b)).then_with(|| seconds(b).total_cmp(&seconds(a))));
     let name = hooks.iter().map(|hook| hook.hook().name().len()).max().unwrap_or_default();
-    let form = hooks.iter().map(|hook| form(hook).0.len()).max().unwrap_or_default();
-    let columns = [name, form];
+    let program_type = hooks.iter().map(|hook| program_type(hook).0.len()).max().unwrap_or_default();
+    let columns = [name, program_type];
     let heads = ["runs", "ns/run", "cpu %", "events"].map(str::to_owned);
     line(out, columns, "hook", ("program type", Style::Strong), &heads, screen);
     for hook in sorted {
-        line(out, columns, hook.hook().name(), self::form(hook), &numbers(hook, window), screen);
+        line(out, columns, hook.hook().name(), self::program_type(hook), &numbers(hook, window), screen);
     }
 }
 
 /// Writes name and program type in columns of these widths, then the numbers; on a narrow screen these have their own line.
 fn line(
     out: &mut String,
-    [name, form]: [usize; 2],
+    [name, program_type]: [usize; 2],
     hook: &str,
     (word, style): (&str, Style),
     numbers: &[String; 4],
@@ -43,7 +43,7 @@ fn line(
     let [runs, ns, cpu, events] = numbers;
     let numbers = format!("{runs:>9}  {ns:>7}  {cpu:>8}  {events:>8}");
     let (numbers, painted) = (numbers.trim_end(), screen.paint(style, word));
-    let pad = form.saturating_sub(word.len());
+    let pad = program_type.saturating_sub(word.len());
     let _ = match (numbers.is_empty(), screen.is_narrow()) {
         (true, _) => writeln!(out, "{hook:<name$}  {painted}"),
         (false, true) => writeln!(out, "{hook:<name$}  {painted}\n{numbers}"),
@@ -65,9 +65,9 @@ fn seconds(hook: &Watched) -> f64 {
 }
 
 /// The attached program type, or why there is none, in a word.
-const fn form(hook: &Watched) -> (&'static str, Style) {
+const fn program_type(hook: &Watched) -> (&'static str, Style) {
     match hook.status.hook_state {
-        HookState::Attached(form) => (form.name(), Style::Good),
+        HookState::Attached(program_type) => (program_type.name(), Style::Good),
         HookState::Superseded(_) => ("not needed", Style::Dim),
         HookState::Covered(_) => ("covered", Style::Dim),
         HookState::AwaitsModule => ("no module", Style::Dim),
@@ -97,7 +97,7 @@ fn refusals(out: &mut String, hooks: &[Watched], screen: Screen) {
         screen.head(out, &screen.paint(Style::Strong, "tried first, and refused by this kernel"));
     }
     for (tried, names) in answers {
-        screen.row(out, tried.form.name(), &format!("{}: {}", tried.reason, names.join(", ")));
+        screen.row(out, tried.program_type.name(), &format!("{}: {}", tried.reason, names.join(", ")));
     }
 }
 
@@ -148,14 +148,19 @@ fn totals(out: &mut String, hooks: &[Watched], window: Duration, node_name: &str
 #[cfg(test)]
 mod tests {
     use super::*;
-    use tracer_bpf::ebpf::hooks::{Form, HOOKS};
+    use tracer_bpf::ebpf::hooks::{HOOKS, ProgramType};
     use tracer_bpf::ebpf::{HookStatus, Tried};
 
     fn hooks() -> Vec<Watched> {
-        let tried = |form| Tried { form, reason: "refused by this kernel's policy".into(), needs: None, fix: None };
+        let tried = |program_type| Tried {
+            program_type,
+            reason: "refused by this kernel's policy".into(),
+            needs: None,
+            fix: None,
+        };
         let status = |n: usize| match n {
-            0 | 1 => (HookState::Attached(Form::RawTracepoint), vec![]),
-            _ => (HookState::Missing, vec![tried(Form::Fentry)]),
+            0 | 1 => (HookState::Attached(ProgramType::RawTracepoint), vec![]),
+            _ => (HookState::Missing, vec![tried(ProgramType::Fentry)]),
         };
         let hook = |(n, row)| {
             let (hook_state, tried) = status(n);

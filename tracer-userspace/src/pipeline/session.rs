@@ -257,7 +257,11 @@ impl<S: EventSource> Session<S> {
             server.health.gained(gained.len());
         }
         for hook in gained {
-            tracing::info!(hook = hook.hook, form = hook.form, "attached: its kernel module was loaded meanwhile");
+            tracing::info!(
+                hook = hook.hook,
+                program_type = hook.program_type,
+                "attached: its kernel module was loaded meanwhile"
+            );
         }
     }
 

@@ -4,7 +4,7 @@ use std::time::Duration;
 use super::*;
 use tracer_bpf::ebpf::LoadOptions;
 use tracer_model::event::{ConnId, ListFile, ListTrouble, Loss, Pods, Retransmit, TcpState};
-use tracer_output::sink::{Form, SinkConfig};
+use tracer_output::sink::{Format, SinkConfig};
 use tracer_testing::{Scratch, soon};
 
 /// Events from memory, a batch for each wake.
@@ -57,7 +57,7 @@ fn attached(batches: Vec<Vec<Observation>>, lost: u64) -> (Attached<Memory>, mps
     let attached = Attached {
         events: Memory { batches: batches.into(), lost, watched: 0 },
         since_boot_ns: clock::boot_ns(),
-        hooks: vec![HookStatus { hook: "kfree_skb".into(), form: "raw_tracepoint".into() }],
+        hooks: vec![HookStatus { hook: "kfree_skb".into(), program_type: "raw_tracepoint".into() }],
         missing_hooks: vec![],
         namespaces: Vec::new(),
         namespaces_incomplete: false,
@@ -73,7 +73,7 @@ fn attached(batches: Vec<Vec<Observation>>, lost: u64) -> (Attached<Memory>, mps
 
 fn config(scratch: &Scratch) -> LiveConfig {
     LiveConfig {
-        output: SinkConfig::new(Form::Ndjson, Some(scratch.path("out"))),
+        output: SinkConfig::new(Format::Ndjson, Some(scratch.path("out"))),
         record: Some(scratch.path("recording")),
         duration: Some(Duration::from_secs(1)),
         load: LoadOptions { probers: vec!["kubelet".into()], ..LoadOptions::default() },

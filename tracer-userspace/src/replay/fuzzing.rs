@@ -8,15 +8,15 @@ use super::reader::Reader;
 use super::{Ending, feed, finish};
 use crate::engine::Engine;
 use tracer_model::record::Record;
-use tracer_output::sink::{Form, Sink, SinkConfig, ndjson};
+use tracer_output::sink::{Format, Sink, SinkConfig, ndjson};
 
-/// Replays a recording twice. The verdicts must not depend on the form of the output, nor on the run.
+/// Replays a recording twice. The verdicts must not depend on the format of the output, nor on the run.
 pub fn recording(bytes: &[u8]) {
-    let lines = |form| verdicts(bytes, form).iter().map(ndjson::line).collect::<Vec<_>>();
-    assert_eq!(lines(Form::Pretty), lines(Form::Ndjson), "the same verdicts in each run");
+    let lines = |format| verdicts(bytes, format).iter().map(ndjson::line).collect::<Vec<_>>();
+    assert_eq!(lines(Format::Pretty), lines(Format::Ndjson), "the same verdicts in each run");
 }
 
-fn verdicts(bytes: &[u8], form: Form) -> Vec<Record> {
+fn verdicts(bytes: &[u8], format: Format) -> Vec<Record> {
     let Ok((mut reader, header)) = Reader::over(Box::new(Cursor::new(bytes.to_vec())), "fuzz".to_owned()) else {
         return Vec::new();
     };
@@ -25,7 +25,7 @@ fn verdicts(bytes: &[u8], form: Form) -> Vec<Record> {
         columns: Some(80),
         attempts: true,
         repeat_interval: Duration::from_mins(1),
-        ..SinkConfig::new(form, Some(PathBuf::from("/dev/null")))
+        ..SinkConfig::new(format, Some(PathBuf::from("/dev/null")))
     };
     let Ok(mut sink) = Sink::open(&config, false) else { return Vec::new() };
     sink.keep_verdicts();

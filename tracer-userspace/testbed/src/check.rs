@@ -2,7 +2,7 @@
 
 use std::net::SocketAddr;
 
-use tracer_bpf::ebpf::hooks::Form;
+use tracer_bpf::ebpf::hooks::ProgramType;
 use tracer_bpf::ebpf::switches;
 use tracer_model::record::{
     Body, Cause, Confidence, Endpoint, NodeBody, Outcome, Record, Subject, Verdict, VerdictBody,
@@ -205,7 +205,7 @@ fn names(got: &VerdictBody, place: u32) -> bool {
 /// The lowest confidence that is right. It is lower for `unexplained`, and for a verdict that names a missing hook on a
 /// kernel without function probes.
 fn lowest_confidence(cause: Cause, verdict: &Verdict) -> Confidence {
-    let lowered = || !verdict.missing_hooks.is_empty() && switches::silences(Form::Kprobe);
+    let lowered = || !verdict.missing_hooks.is_empty() && switches::silences(ProgramType::Kprobe);
     if cause == Cause::Unexplained || lowered() { Confidence::Possible } else { Confidence::Likely }
 }
 

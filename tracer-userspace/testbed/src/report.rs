@@ -8,7 +8,7 @@ use super::shown::Item;
 use tracer_model::record::{Body, Cause, FindingBody, Record, Remediation, SCHEMA, Status};
 use tracer_node::clock;
 use tracer_output::sink::output::Output;
-use tracer_output::sink::{Form, SinkConfig, selftest, wall_time};
+use tracer_output::sink::{Format, SinkConfig, selftest, wall_time};
 use tracer_terminal::error::{self, Error};
 use tracer_terminal::screen::Screen;
 
@@ -17,7 +17,7 @@ const WHY: &str = "what the hooks of this kernel do not prove here, no verdict o
 /// Prints rows, and keeps the status of each.
 pub(super) struct Report {
     output: Output,
-    form: Form,
+    format: Format,
     screen: Screen,
     node_name: String,
     seq: u64,
@@ -30,7 +30,7 @@ impl Report {
         let screen = Screen { colour: config.colour, columns: output.columns().or(config.columns) };
         Ok(Self {
             output,
-            form: config.form,
+            format: config.format,
             screen,
             node_name: node_name.to_owned(),
             seq: 0,
@@ -65,9 +65,9 @@ impl Report {
 
     fn print(&mut self, finding: FindingBody) {
         self.results.insert(finding.check.clone(), finding.status);
-        let bytes = match self.form {
-            Form::Pretty => selftest::row(&finding, self.screen).into_bytes(),
-            form @ (Form::Ndjson | Form::Otlp) => form.line(&self.record(finding)),
+        let bytes = match self.format {
+            Format::Pretty => selftest::row(&finding, self.screen).into_bytes(),
+            format @ (Format::Ndjson | Format::Otlp) => format.line(&self.record(finding)),
         };
         self.output.put(&bytes);
         // The next row may take a while.

@@ -8,7 +8,7 @@ use std::thread;
 use flate2::read::GzDecoder;
 use serde_json::Value;
 use tracer::replay::{self, ReplayConfig};
-use tracer_output::sink::{Form, SinkConfig};
+use tracer_output::sink::{Format, SinkConfig};
 
 use super::Dir;
 
@@ -22,12 +22,12 @@ pub(crate) struct Recording {
 impl Recording {
     /// The records of a replay, those of attempts included.
     pub(crate) fn records(&self) -> Vec<String> {
-        self.replayed(Form::Ndjson, None).lines().map(str::to_owned).collect()
+        self.replayed(Format::Ndjson, None).lines().map(str::to_owned).collect()
     }
 
     /// The page for people, at this width or without line breaks.
     pub(crate) fn page(&self, columns: Option<usize>) -> String {
-        self.replayed(Form::Pretty, columns)
+        self.replayed(Format::Pretty, columns)
     }
 
     /// The observations of the recording.
@@ -35,10 +35,11 @@ impl Recording {
         fs::read_to_string(self.uncompressed(&Dir::new())).unwrap()
     }
 
-    fn replayed(&self, form: Form, columns: Option<usize>) -> String {
+    fn replayed(&self, format: Format, columns: Option<usize>) -> String {
         let dir = Dir::new();
         let out = dir.0.join("records");
-        let output = SinkConfig { columns, attempts: form == Form::Ndjson, ..SinkConfig::new(form, Some(out.clone())) };
+        let output =
+            SinkConfig { columns, attempts: format == Format::Ndjson, ..SinkConfig::new(format, Some(out.clone())) };
         let config = ReplayConfig { output, file: self.uncompressed(&dir), compare: None };
         let code = replay::replay(&config).expect(&self.name);
         assert_eq!(code, 0, "{}", self.name);

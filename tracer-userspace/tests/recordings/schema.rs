@@ -66,8 +66,12 @@ fn fault_inside(root: &Value, part: &Value, value: &Value) -> Option<String> {
 
 /// Records that the contract excludes, made of a start record and a verdict.
 pub(crate) fn excluded(start: &Value, verdict: &Value) -> Vec<Value> {
-    let wrong =
-        [("/version", Value::Null), ("/seq", json!("1")), ("/hooks/0/form", json!("uprobe")), ("/type", json!("tick"))];
+    let wrong = [
+        ("/version", Value::Null),
+        ("/seq", json!("1")),
+        ("/hooks/0/program_type", json!("uprobe")),
+        ("/type", json!("tick")),
+    ];
     let spoilt = |(place, wrong): (&str, Value)| {
         let mut record = start.clone();
         *record.pointer_mut(place).unwrap() = wrong;

@@ -11,7 +11,7 @@ use tracer_common::names::Hook;
 
 use super::{
     ahead::{self, Planned},
-    hooks::{Form, HOOKS, Row, Variant, When},
+    hooks::{HOOKS, ProgramType, Row, Variant, When},
     program::{CgroupLink, attach, attach_to, load, unload},
     refusal::{Refusal, Stage},
 };
@@ -30,7 +30,7 @@ pub(super) struct Walk {
     attached: BTreeSet<&'static str>,
     /// Programs that are loaded; loading twice is an error.
     loaded: BTreeSet<&'static str>,
-    hook_forms: Vec<(Hook, Form)>,
+    hook_forms: Vec<(Hook, ProgramType)>,
     refused: Vec<(Hook, Vec<Refusal>)>,
     /// Program types that were refused before another one was attached.
     refused_first: Vec<(Hook, Vec<Refusal>)>,
@@ -58,8 +58,8 @@ impl KernelBtf {
 
 impl Walk {
     /// A walk without some program types. `functions`: BTF of the functions for trampolines.
-    pub(super) fn without(forms: impl Iterator<Item = Form>, functions: Vec<u8>) -> Self {
-        let switched_off = forms.map(Refusal::switched_off);
+    pub(super) fn without(program_types: impl Iterator<Item = ProgramType>, functions: Vec<u8>) -> Self {
+        let switched_off = program_types.map(Refusal::switched_off);
         let given_up = switched_off.chain(Refusal::silenced()).chain(Refusal::without_kprobes()).collect();
         Self { given_up, btf: KernelBtf { bytes: functions, read: None }, ..Self::default() }
     }
@@ -81,14 +81,14 @@ impl Walk {
     fn load_ahead(&mut self, ebpf: &mut Ebpf) {
         self.try_fentry(ebpf);
         let planned = self.planned();
-        let btf = if self.is_given_up(Form::Fentry) { None } else { self.btf.get().ok() };
+        let btf = if self.is_given_up(ProgramType::Fentry) { None } else { self.btf.get().ok() };
         self.loaded.extend(ahead::load_all(ebpf, &planned, btf));
     }
 
     /// Attaches one trampoline first, because half of the hooks prefer them. Some kernels load all trampolines but attach none.
     fn try_fentry(&mut self, ebpf: &mut Ebpf) {
         let mut variants = HOOKS.iter().filter(|row| !self.makes_needless(row)).flat_map(|row| row.variants);
-        let Some(variant) = variants.find(|variant| variant.form == Form::Fentry) else { return };
+        let Some(variant) = variants.find(|variant| variant.program_type == ProgramType::Fentry) else { return };
         if let Err(refusal) = self.attach_variant(ebpf, variant) {
             self.give_up_if_general(&refusal);
         }
@@ -99,15 +99,15 @@ impl Walk {
         for row in HOOKS.iter().filter(|row| matches!(row.when, When::Start | When::Prober)) {
             let by_planned = row.unless.is_some_and(|program| planned.iter().any(|(it, _)| body_of(it) == program));
             let spared = by_planned || self.makes_needless(row);
-            let first = row.variants.iter().find(|variant| !self.is_given_up(variant.form));
+            let first = row.variants.iter().find(|variant| !self.is_given_up(variant.program_type));
             planned.extend(first.filter(|_| !spared).into_iter().flat_map(|variant| variant.programs));
         }
         planned.retain(|(name, _)| !self.loaded.contains(name));
         planned
     }
 
-    fn is_given_up(&self, form: Form) -> bool {
-        self.given_up.iter().any(|refusal| refusal.form() == form)
+    fn is_given_up(&self, program_type: ProgramType) -> bool {
+        self.given_up.iter().any(|refusal| refusal.program_type() == program_type)
     }
 
     /// Tries to attach a hook that is not attached. Returns whether it is attached now.
@@ -127,13 +127,14 @@ impl Walk {
         let variant = row.variants.first()?;
         let (name, target) = variant.programs.first()?;
         self.refused.retain(|(h, _)| *h != hook);
-        let attached = self.load_program(ebpf, variant.form, name, target).and_then(|program| {
-            attach_to(program, folder).map_err(|error| Refusal::new(variant.form, Stage::Attach, target, &error))
+        let attached = self.load_program(ebpf, variant.program_type, name, target).and_then(|program| {
+            attach_to(program, folder)
+                .map_err(|error| Refusal::new(variant.program_type, Stage::Attach, target, &error))
         });
         let refuse = |refusal| self.refused.push((row.hook, vec![refusal]));
         let link = attached.map_err(refuse).ok()?;
         if !self.is_attached(hook) {
-            self.hook_forms.push((row.hook, variant.form));
+            self.hook_forms.push((row.hook, variant.program_type));
             self.attached.insert(name);
         }
         Some(CgroupLink { program: name, link })
@@ -162,8 +163,8 @@ impl Walk {
         self.is_attached(hook) || !self.refusals(hook).is_empty()
     }
 
-    pub(super) fn form(&self, hook: Hook) -> Option<Form> {
-        self.hook_forms.iter().find(|(h, _)| *h == hook).map(|(_, form)| *form)
+    pub(super) fn program_type(&self, hook: Hook) -> Option<ProgramType> {
+        self.hook_forms.iter().find(|(h, _)| *h == hook).map(|(_, program_type)| *program_type)
     }
 
     /// The refused tries for a hook, whether it is attached or not.
@@ -191,8 +192,8 @@ impl Walk {
     }
 
     /// Whether a hook is attached with one of these program types.
-    pub(super) fn has_form(&self, forms: &[Form]) -> bool {
-        self.hook_forms.iter().any(|(_, form)| forms.contains(form))
+    pub(super) fn has_form(&self, program_types: &[ProgramType]) -> bool {
+        self.hook_forms.iter().any(|(_, program_type)| program_types.contains(program_type))
     }
 
     /// Whether something is attached, so that no privilege is missing in general.
@@ -209,7 +210,10 @@ impl Walk {
         let hooks = self
             .hook_forms
             .iter()
-            .map(|(hook, form)| HookStatus { hook: hook.name().into(), form: form.name().into() })
+            .map(|(hook, program_type)| HookStatus {
+                hook: hook.name().into(),
+                program_type: program_type.name().into(),
+            })
             .collect();
         let missing = self
             .refused
@@ -241,7 +245,7 @@ impl Walk {
         for variant in row.variants {
             match self.attach_variant(ebpf, variant) {
                 Ok(()) => {
-                    self.hook_forms.push((row.hook, variant.form));
+                    self.hook_forms.push((row.hook, variant.program_type));
                     self.refused_first.push((row.hook, refusals));
                     return;
                 }
@@ -267,21 +271,21 @@ impl Walk {
     /// Notes that the program could not be attached for one prober. It may be attached for others.
     pub(super) fn note_no_cgroup(&mut self, hook: Hook, error: io::Error) {
         if self.refusals(hook).is_empty() {
-            let refusal = Refusal::new(Form::Cgroup, Stage::Attach, "cgroup2", &ProgramError::IOError(error));
+            let refusal = Refusal::new(ProgramType::Cgroup, Stage::Attach, "cgroup2", &ProgramError::IOError(error));
             self.refused.push((hook, vec![refusal]));
         }
     }
 
     /// Gives up a program type if the refusal holds for all its programs.
     fn give_up_if_general(&mut self, refusal: &Refusal) {
-        if self.is_given_up(refusal.form()) {
+        if self.is_given_up(refusal.program_type()) {
             return;
         }
-        match refusal.form() {
-            Form::Fentry if refusal.is_policy() || refusal.is_without_trampolines() => {
+        match refusal.program_type() {
+            ProgramType::Fentry if refusal.is_policy() || refusal.is_without_trampolines() => {
                 self.given_up.push(refusal.clone())
             }
-            Form::Kprobe if refusal.stage() == Stage::Attach && !refusal.is_missing_function() => {
+            ProgramType::Kprobe if refusal.stage() == Stage::Attach && !refusal.is_missing_function() => {
                 self.given_up.push(refusal.clone());
             }
             _ => {}
@@ -289,13 +293,13 @@ impl Walk {
     }
 
     fn attach_variant(&mut self, ebpf: &mut Ebpf, variant: &Variant) -> Result<(), Refusal> {
-        if let Some(refusal) = self.given_up.iter().find(|r| r.form() == variant.form) {
+        if let Some(refusal) = self.given_up.iter().find(|r| r.program_type() == variant.program_type) {
             return Err(refusal.clone());
         }
         for (name, target) in variant.programs {
-            let program = self.load_program(ebpf, variant.form, name, target)?;
+            let program = self.load_program(ebpf, variant.program_type, name, target)?;
             if !self.attached.contains(name) {
-                attach(program, target).map_err(|e| Refusal::new(variant.form, Stage::Attach, target, &e))?;
+                attach(program, target).map_err(|e| Refusal::new(variant.program_type, Stage::Attach, target, &e))?;
                 self.attached.insert(name);
             }
         }
@@ -306,17 +310,17 @@ impl Walk {
         variant
             .programs
             .iter()
-            .try_for_each(|(name, target)| self.load_program(ebpf, variant.form, name, target).map(drop))
+            .try_for_each(|(name, target)| self.load_program(ebpf, variant.program_type, name, target).map(drop))
     }
 
     fn load_program<'a>(
         &mut self,
         ebpf: &'a mut Ebpf,
-        form: Form,
+        program_type: ProgramType,
         name: &'static str,
         target: &'static str,
     ) -> Result<&'a mut Program, Refusal> {
-        let refuse = |error: &ProgramError| Refusal::new(form, Stage::Load, target, error);
+        let refuse = |error: &ProgramError| Refusal::new(program_type, Stage::Load, target, error);
         let program = ebpf.program_mut(name).ok_or_else(|| refuse(&ProgramError::NotLoaded))?;
         if !self.loaded.contains(name) {
             load(program, target, || self.btf.get()).map_err(|e| refuse(&e))?;
@@ -337,7 +341,7 @@ mod tests {
 
     #[test]
     fn a_prober_without_a_cgroup_is_reported_once_although_others_have_one() {
-        let mut walk = Walk { hook_forms: vec![(Hook::CgroupAnswer, Form::Cgroup)], ..Walk::default() };
+        let mut walk = Walk { hook_forms: vec![(Hook::CgroupAnswer, ProgramType::Cgroup)], ..Walk::default() };
         assert!(walk.report().missing.is_empty());
         let first = "its cgroup /../x (as seen from here) is in no hierarchy that is mounted here";
         for reason in [first, "256 cgroups have the program already"] {

@@ -5,13 +5,13 @@ use tracer_common::names::Hook;
 use super::{
     Loaded,
     attach::Walk,
-    hooks::{Form, HOOKS, Row, When},
+    hooks::{HOOKS, ProgramType, Row, When},
     refusal::Refusal,
 };
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Tried {
-    pub form: Form,
+    pub program_type: ProgramType,
     pub reason: String,
     /// The missing capability; absent if something else is missing.
     pub needs: Option<&'static str>,
@@ -22,7 +22,7 @@ pub struct Tried {
 /// Why there is, or is not, a program on a hook.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum HookState {
-    Attached(Form),
+    Attached(ProgramType),
     /// This program reports the same, and more.
     Superseded(&'static str),
     /// Refused, but these hooks together report the same.
@@ -63,8 +63,8 @@ impl Loaded {
 fn status_of(walk: &Walk, row: &'static Row) -> HookStatus {
     let refusals: Vec<&Refusal> = walk.tried(row.hook).collect();
     let absent = row.when == When::ModuleLoaded && refusals.iter().all(|refusal| refusal.is_missing_function());
-    let hook_state = match (walk.form(row.hook), walk.substitute(row)) {
-        (Some(form), _) => HookState::Attached(form),
+    let hook_state = match (walk.program_type(row.hook), walk.substitute(row)) {
+        (Some(program_type), _) => HookState::Attached(program_type),
         (None, Some(program)) if walk.makes_needless(row) => HookState::Superseded(program),
         _ if walk.is_covered(row) => HookState::Covered(row.covered_by),
         _ if absent => HookState::AwaitsModule,
@@ -78,9 +78,9 @@ fn status_of(walk: &Walk, row: &'static Row) -> HookStatus {
 
 impl Tried {
     fn new(refusal: &Refusal, any_attached: bool) -> Self {
-        let form = refusal.form();
+        let program_type = refusal.program_type();
         let text = refusal.explain(any_attached);
-        let reason = text.strip_prefix(form.name()).unwrap_or(&text).trim_start_matches([':', ' ']).to_owned();
-        Self { form, reason, needs: refusal.needs(any_attached), fix: refusal.fix() }
+        let reason = text.strip_prefix(program_type.name()).unwrap_or(&text).trim_start_matches([':', ' ']).to_owned();
+        Self { program_type, reason, needs: refusal.needs(any_attached), fix: refusal.fix() }
     }
 }

@@ -6,7 +6,7 @@ use tracer_common::names::Hook;
 
 /// How a program is attached.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Form {
+pub enum ProgramType {
     /// BPF trampoline at the entry or exit of a function: cheapest, needs BTF and no perf capability.
     Fentry,
     /// Breakpoint or ftrace at the entry or return of a function.
@@ -18,7 +18,7 @@ pub enum Form {
     Cgroup,
 }
 
-impl Form {
+impl ProgramType {
     /// The name in records and metrics.
     pub const fn name(self) -> &'static str {
         match self {
@@ -34,7 +34,7 @@ impl Form {
 /// One way to attach a hook.
 #[derive(Clone, Copy, Debug)]
 pub struct Variant {
-    pub form: Form,
+    pub program_type: ProgramType,
     /// Programs, and what each is attached to. Either all are attached or none.
     pub programs: &'static [(&'static str, &'static str)],
 }
@@ -68,19 +68,19 @@ pub struct Row {
 }
 
 const fn fentry(programs: &'static [(&'static str, &'static str)]) -> Variant {
-    Variant { form: Form::Fentry, programs }
+    Variant { program_type: ProgramType::Fentry, programs }
 }
 const fn kprobe(programs: &'static [(&'static str, &'static str)]) -> Variant {
-    Variant { form: Form::Kprobe, programs }
+    Variant { program_type: ProgramType::Kprobe, programs }
 }
 const fn raw(programs: &'static [(&'static str, &'static str)]) -> Variant {
-    Variant { form: Form::RawTracepoint, programs }
+    Variant { program_type: ProgramType::RawTracepoint, programs }
 }
 const fn syscalls(programs: &'static [(&'static str, &'static str)]) -> Variant {
-    Variant { form: Form::Tracepoint, programs }
+    Variant { program_type: ProgramType::Tracepoint, programs }
 }
 const fn cgroup(programs: &'static [(&'static str, &'static str)]) -> Variant {
-    Variant { form: Form::Cgroup, programs }
+    Variant { program_type: ProgramType::Cgroup, programs }
 }
 
 const fn row(hook: Hook, lost: &'static str, variants: &'static [Variant]) -> Row {

@@ -21,7 +21,7 @@ use super::{
     capabilities,
     error::SIZE_OF_TCP_SOCK,
     global::Global,
-    hooks::{Form, HOOKS},
+    hooks::{HOOKS, ProgramType},
     lru, ports, refusal,
 };
 
@@ -96,7 +96,8 @@ fn refuse_other_kernel(path: &Path, btf: &Btf<'_>) -> Result<(), EbpfError> {
 }
 
 fn fentry_targets() -> Vec<&'static str> {
-    let variants = HOOKS.iter().flat_map(|row| row.variants).filter(|variant| variant.form == Form::Fentry);
+    let variants =
+        HOOKS.iter().flat_map(|row| row.variants).filter(|variant| variant.program_type == ProgramType::Fentry);
     variants.flat_map(|variant| variant.programs).map(|(_, target)| *target).collect()
 }
 

@@ -95,7 +95,7 @@ mod tests {
     use aya_obj::Object;
     use aya_obj::generated::bpf_insn;
 
-    use super::super::hooks::{Form, HOOKS};
+    use super::super::hooks::{HOOKS, ProgramType};
     use super::super::prepare::OBJECT;
 
     const EXIT: u8 = 0x95;
@@ -114,7 +114,8 @@ mod tests {
     #[test]
     fn a_cgroup_program_always_returns_1() {
         let object = Object::parse(OBJECT).unwrap();
-        let variants = HOOKS.iter().flat_map(|row| row.variants).filter(|variant| variant.form == Form::Cgroup);
+        let variants =
+            HOOKS.iter().flat_map(|row| row.variants).filter(|variant| variant.program_type == ProgramType::Cgroup);
         let names: Vec<&str> = variants.flat_map(|variant| variant.programs).map(|(name, _)| *name).collect();
         assert_eq!(names, ["sock_ops", "cgroup_answer", "cgroup_skb"]);
         for name in names {

@@ -5,7 +5,7 @@ use std::{error::Error as _, fs, io};
 use aya::programs::ProgramError;
 
 use super::capabilities::{self, Capability};
-use super::hooks::Form;
+use super::hooks::ProgramType;
 use super::switches::{self, Switch};
 use super::tracefs;
 use tracer_terminal::error::os_message;
@@ -29,7 +29,7 @@ pub(super) enum Stage {
 /// One failed try.
 #[derive(Clone, Debug)]
 pub(super) struct Refusal {
-    form: Form,
+    program_type: ProgramType,
     stage: Stage,
     target: &'static str,
     errno: Option<i32>,
@@ -52,7 +52,7 @@ enum Kind {
 }
 
 impl Refusal {
-    pub(super) fn new(form: Form, stage: Stage, target: &'static str, error: &ProgramError) -> Self {
+    pub(super) fn new(program_type: ProgramType, stage: Stage, target: &'static str, error: &ProgramError) -> Self {
         let kind = match error {
             // The log is of a success: only the file descriptor was missing.
             ProgramError::LoadError { io_error, .. } if is_out_of_files(io_error) => Kind::Kernel,
@@ -61,9 +61,9 @@ impl Refusal {
             _ => Kind::Kernel,
         };
         if matches!(kind, Kind::Verifier | Kind::Lockdown) {
-            tracing::debug!(target, form = form.name(), %error, "the verifier refused a program");
+            tracing::debug!(target, program_type = program_type.name(), %error, "the verifier refused a program");
         }
-        Self { form, stage, target, errno: errno(error), kind, text: chain(error) }
+        Self { program_type, stage, target, errno: errno(error), kind, text: chain(error) }
     }
 
     /// Whether loading failed with EPERM without a verifier log.
@@ -73,7 +73,7 @@ impl Refusal {
 
     /// Whether this kernel cannot attach trampolines at all: arm64 before 6.4 (`register_fentry`).
     pub(super) fn is_without_trampolines(&self) -> bool {
-        (self.form, self.stage, self.errno) == (Form::Fentry, Stage::Attach, Some(ENOTSUPP))
+        (self.program_type, self.stage, self.errno) == (ProgramType::Fentry, Stage::Attach, Some(ENOTSUPP))
     }
 
     /// Whether only this function is missing. perf returns ENOENT, or EINVAL for a function that may not be probed. Without kprobes
@@ -93,34 +93,36 @@ impl Refusal {
     }
 
     /// The refusal of a program type that the options exclude.
-    pub(super) fn switched_off(form: Form) -> Self {
-        let text = if form == Form::Fentry { "not used with --btf" } else { "switched off" }.into();
-        Self { form, stage: Stage::Load, target: "", errno: None, kind: Kind::Kernel, text }
+    pub(super) fn switched_off(program_type: ProgramType) -> Self {
+        let text = if program_type == ProgramType::Fentry { "not used with --btf" } else { "switched off" }.into();
+        Self { program_type, stage: Stage::Load, target: "", errno: None, kind: Kind::Kernel, text }
     }
 
     /// Refusals of program types that the kernel would attach but never call.
     pub(super) fn silenced() -> impl Iterator<Item = Self> {
-        switches::off().flat_map(|switch| switch.silences.iter().map(move |form| Self::silenced_by(*form, switch)))
+        switches::off()
+            .flat_map(|switch| switch.silences.iter().map(move |program_type| Self::silenced_by(*program_type, switch)))
     }
 
-    fn silenced_by(form: Form, switch: &'static Switch) -> Self {
+    fn silenced_by(program_type: ProgramType, switch: &'static Switch) -> Self {
         let (stage, kind) = (Stage::Load, Kind::Silenced(switch));
-        Self { form, stage, target: "", errno: None, kind, text: String::new() }
+        Self { program_type, stage, target: "", errno: None, kind, text: String::new() }
     }
 
     /// The refusal of kprobes in a kernel without them, known without loading a program.
     pub(super) fn without_kprobes() -> Option<Self> {
         let error = fs::metadata(KPROBES).err().filter(|error| error.kind() == io::ErrorKind::NotFound)?;
         let text = format!("{KPROBES}: {error}");
-        let (form, stage, kind) = (Form::Kprobe, Stage::Attach, Kind::Kernel);
-        Some(Self { form, stage, target: "", errno: error.raw_os_error(), kind, text })
+        let (program_type, stage, kind) = (ProgramType::Kprobe, Stage::Attach, Kind::Kernel);
+        Some(Self { program_type, stage, target: "", errno: error.raw_os_error(), kind, text })
     }
 
     /// The refusal to attach to a cgroup without the capability, known before a cgroup exists.
     pub(super) fn without_net_admin() -> Option<Self> {
         let may = capabilities::has(Capability::NetAdmin) || capabilities::has(Capability::SysAdmin);
-        let (form, stage, kind) = (Form::Cgroup, Stage::Attach, Kind::Kernel);
-        let refusal = Self { form, stage, target: "ingress", errno: Some(libc::EPERM), kind, text: String::new() };
+        let (program_type, stage, kind) = (ProgramType::Cgroup, Stage::Attach, Kind::Kernel);
+        let refusal =
+            Self { program_type, stage, target: "ingress", errno: Some(libc::EPERM), kind, text: String::new() };
         (!may).then_some(refusal)
     }
 
@@ -136,8 +138,8 @@ impl Refusal {
         self.stage
     }
 
-    pub(super) const fn form(&self) -> Form {
-        self.form
+    pub(super) const fn program_type(&self) -> ProgramType {
+        self.program_type
     }
 
     pub(super) fn needs(&self, any_attached: bool) -> Option<&'static str> {
@@ -145,64 +147,66 @@ impl Refusal {
             return Some("CAP_SYS_ADMIN");
         }
         let refused = matches!(self.errno, Some(libc::EPERM | libc::EACCES)) && self.kind == Kind::Kernel;
-        match (self.form, self.stage) {
+        match (self.program_type, self.stage) {
             _ if !refused => None,
-            (Form::Fentry, Stage::Load) if any_attached => None,
+            (ProgramType::Fentry, Stage::Load) if any_attached => None,
             (_, Stage::Load) => Some("CAP_BPF and CAP_PERFMON"),
-            (Form::Kprobe | Form::Tracepoint, Stage::Attach) => Some("CAP_SYS_ADMIN"),
-            (Form::Cgroup, Stage::Attach) => Some("CAP_NET_ADMIN"),
-            (Form::Fentry | Form::RawTracepoint, Stage::Attach) => None,
+            (ProgramType::Kprobe | ProgramType::Tracepoint, Stage::Attach) => Some("CAP_SYS_ADMIN"),
+            (ProgramType::Cgroup, Stage::Attach) => Some("CAP_NET_ADMIN"),
+            (ProgramType::Fentry | ProgramType::RawTracepoint, Stage::Attach) => None,
         }
     }
 
     /// Whether tracefs is missing, which classic tracepoints need.
     fn lacks_tracefs(&self) -> bool {
-        (self.form, self.stage) == (Form::Tracepoint, Stage::Attach)
+        (self.program_type, self.stage) == (ProgramType::Tracepoint, Stage::Attach)
             && matches!(self.errno, None | Some(libc::ENOENT))
             && !tracefs::is_mounted()
             && !capabilities::has(Capability::SysAdmin)
     }
 
     pub(super) fn explain(&self, any_attached: bool) -> String {
-        let form = self.form.name();
+        let program_type = self.program_type.name();
         let target = self.target;
-        match (self.form, self.stage, self.kind, self.errno) {
+        match (self.program_type, self.stage, self.kind, self.errno) {
             (_, _, Kind::Verifier, _) => {
-                format!("{form} {target}: the kernel's verifier refuses the program ({})", self.text)
+                format!("{program_type} {target}: the kernel's verifier refuses the program ({})", self.text)
             }
             (_, _, Kind::Lockdown, _) => LOCKDOWN.to_owned(),
-            (_, _, Kind::Silenced(switch), _) => format!("{form}: {}", switch.explain()),
-            (_, _, Kind::NoBtfType, _) => format!("{form} {target}: not a function in this kernel's BTF"),
-            (Form::Fentry, Stage::Load, _, Some(libc::EPERM)) if any_attached => {
-                format!("{form}: refused by this kernel's policy")
+            (_, _, Kind::Silenced(switch), _) => format!("{program_type}: {}", switch.explain()),
+            (_, _, Kind::NoBtfType, _) => format!("{program_type} {target}: not a function in this kernel's BTF"),
+            (ProgramType::Fentry, Stage::Load, _, Some(libc::EPERM)) if any_attached => {
+                format!("{program_type}: refused by this kernel's policy")
             }
-            (Form::Fentry, Stage::Attach, _, Some(ENOTSUPP)) => {
-                format!("{form}: this kernel has no trampolines for functions (arm64 has them from 6.4 on)")
+            (ProgramType::Fentry, Stage::Attach, _, Some(ENOTSUPP)) => {
+                format!("{program_type}: this kernel has no trampolines for functions (arm64 has them from 6.4 on)")
             }
-            (_, Stage::Load, _, Some(libc::EPERM)) => format!("{form} {target}: needs CAP_BPF and CAP_PERFMON"),
-            (Form::Kprobe, Stage::Attach, _, Some(libc::ENOENT)) if !self.is_missing_function() => {
-                format!("{form}: kprobes are not compiled into this kernel")
+            (_, Stage::Load, _, Some(libc::EPERM)) => format!("{program_type} {target}: needs CAP_BPF and CAP_PERFMON"),
+            (ProgramType::Kprobe, Stage::Attach, _, Some(libc::ENOENT)) if !self.is_missing_function() => {
+                format!("{program_type}: kprobes are not compiled into this kernel")
             }
-            (Form::Kprobe, Stage::Attach, ..) if self.is_missing_function() => {
-                format!("{form} {target}: no such function in this kernel (its module may not be loaded)")
+            (ProgramType::Kprobe, Stage::Attach, ..) if self.is_missing_function() => {
+                format!("{program_type} {target}: no such function in this kernel (its module may not be loaded)")
             }
-            (Form::Kprobe | Form::Tracepoint, Stage::Attach, _, Some(libc::EACCES | libc::EPERM)) => {
-                format!("{form}: needs CAP_SYS_ADMIN, or kernel.perf_event_paranoid at 2 or lower")
+            (ProgramType::Kprobe | ProgramType::Tracepoint, Stage::Attach, _, Some(libc::EACCES | libc::EPERM)) => {
+                format!("{program_type}: needs CAP_SYS_ADMIN, or kernel.perf_event_paranoid at 2 or lower")
             }
-            (Form::RawTracepoint, Stage::Attach, _, Some(libc::ENOENT)) => {
-                format!("{form} {target}: no such tracepoint in this kernel")
+            (ProgramType::RawTracepoint, Stage::Attach, _, Some(libc::ENOENT)) => {
+                format!("{program_type} {target}: no such tracepoint in this kernel")
             }
-            (Form::RawTracepoint, Stage::Attach, _, Some(libc::EINVAL)) => {
-                format!("{form} {target}: the tracepoint has fewer arguments in this kernel")
+            (ProgramType::RawTracepoint, Stage::Attach, _, Some(libc::EINVAL)) => {
+                format!("{program_type} {target}: the tracepoint has fewer arguments in this kernel")
             }
-            (Form::Cgroup, Stage::Attach, _, Some(libc::EPERM)) => format!("{form} {target}: needs CAP_NET_ADMIN"),
-            (Form::Tracepoint, Stage::Attach, _, None | Some(libc::ENOENT)) if self.lacks_tracefs() => {
-                format!("{form}: tracefs is not mounted here, and mounting it needs CAP_SYS_ADMIN")
+            (ProgramType::Cgroup, Stage::Attach, _, Some(libc::EPERM)) => {
+                format!("{program_type} {target}: needs CAP_NET_ADMIN")
             }
-            (Form::Tracepoint, Stage::Attach, _, None | Some(libc::ENOENT)) => {
-                format!("{form} {target}: no such tracepoint, or tracefs cannot be mounted")
+            (ProgramType::Tracepoint, Stage::Attach, _, None | Some(libc::ENOENT)) if self.lacks_tracefs() => {
+                format!("{program_type}: tracefs is not mounted here, and mounting it needs CAP_SYS_ADMIN")
             }
-            _ => format!("{form} {target}: {}", self.text),
+            (ProgramType::Tracepoint, Stage::Attach, _, None | Some(libc::ENOENT)) => {
+                format!("{program_type} {target}: no such tracepoint, or tracefs cannot be mounted")
+            }
+            _ => format!("{program_type} {target}: {}", self.text),
         }
     }
 }
@@ -265,7 +269,7 @@ mod tests {
     fn refused_by(errno: i32, log: &str) -> Refusal {
         let io_error = io::Error::from_raw_os_error(errno);
         let error = ProgramError::LoadError { io_error, verifier_log: aya_obj::VerifierLog::new(log.to_owned()) };
-        Refusal::new(Form::RawTracepoint, Stage::Load, "inet_sock_set_state", &error)
+        Refusal::new(ProgramType::RawTracepoint, Stage::Load, "inet_sock_set_state", &error)
     }
 
     #[test]
@@ -285,17 +289,17 @@ mod tests {
     fn a_kernel_without_trampolines_is_named() {
         let io_error = io::Error::from_raw_os_error(ENOTSUPP);
         let error = ProgramError::SyscallError(SyscallError { call: "bpf_raw_tracepoint_open", io_error });
-        let of = |form, stage| Refusal::new(form, stage, "tcp_connect", &error);
-        assert!(of(Form::Fentry, Stage::Attach).is_without_trampolines());
-        assert!(of(Form::Fentry, Stage::Attach).explain(true).contains("no trampolines"));
-        assert!(!of(Form::Kprobe, Stage::Attach).is_without_trampolines());
-        assert!(!of(Form::Fentry, Stage::Load).is_without_trampolines());
+        let of = |program_type, stage| Refusal::new(program_type, stage, "tcp_connect", &error);
+        assert!(of(ProgramType::Fentry, Stage::Attach).is_without_trampolines());
+        assert!(of(ProgramType::Fentry, Stage::Attach).explain(true).contains("no trampolines"));
+        assert!(!of(ProgramType::Kprobe, Stage::Attach).is_without_trampolines());
+        assert!(!of(ProgramType::Fentry, Stage::Load).is_without_trampolines());
     }
 
     #[test]
     fn a_program_type_that_is_never_called_names_the_setting_and_its_fix() {
         let off = &switches::SWITCHES[0];
-        let refusal = Refusal::silenced_by(Form::Kprobe, off);
+        let refusal = Refusal::silenced_by(ProgramType::Kprobe, off);
         assert!(refusal.explain(true).starts_with("kprobe: kernel.ftrace_enabled is 0: "), "{}", refusal.explain(true));
         assert_eq!((refusal.needs(true), refusal.fix()), (None, Some("sysctl -w kernel.ftrace_enabled=1")));
         assert!(!refusal.is_missing_function() && !refusal.is_policy());

@@ -2,7 +2,7 @@
 
 use std::fs;
 
-use super::hooks::Form;
+use super::hooks::ProgramType;
 
 /// Such a setting; it holds for the whole machine.
 #[derive(Debug, PartialEq, Eq)]
@@ -11,14 +11,15 @@ pub struct Switch {
     /// The file of the setting; `0` is off.
     pub path: &'static str,
     /// Program types that the kernel does not call while the setting is off.
-    pub silences: &'static [Form],
+    pub silences: &'static [ProgramType],
     /// The command that turns it on.
     pub fix: &'static str,
 }
 
 /// Program types for which `ftrace_startup_enable` (kernel/trace/ftrace.c) then writes no call; verified on 5.10 and 6.12. A kprobe
 /// at the beginning of a function also uses ftrace, except on arm64: there it is a breakpoint (no `HAVE_KPROBES_ON_FTRACE`).
-const BY_FTRACE: &[Form] = if cfg!(target_arch = "aarch64") { &[Form::Fentry] } else { &[Form::Fentry, Form::Kprobe] };
+const BY_FTRACE: &[ProgramType] =
+    if cfg!(target_arch = "aarch64") { &[ProgramType::Fentry] } else { &[ProgramType::Fentry, ProgramType::Kprobe] };
 
 pub const SWITCHES: &[Switch] = &[
     Switch {
@@ -31,7 +32,7 @@ pub const SWITCHES: &[Switch] = &[
     Switch {
         name: "/sys/kernel/debug/kprobes/enabled",
         path: "/sys/kernel/debug/kprobes/enabled",
-        silences: &[Form::Kprobe],
+        silences: &[ProgramType::Kprobe],
         fix: "echo 1 > /sys/kernel/debug/kprobes/enabled",
     },
 ];
@@ -52,8 +53,8 @@ impl Switch {
 }
 
 /// Whether this kernel would not call programs of this program type.
-pub fn silences(form: Form) -> bool {
-    off().any(|switch| switch.silences.contains(&form))
+pub fn silences(program_type: ProgramType) -> bool {
+    off().any(|switch| switch.silences.contains(&program_type))
 }
 
 pub(super) fn off() -> impl Iterator<Item = &'static Switch> {

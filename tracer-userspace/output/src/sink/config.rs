@@ -1,4 +1,4 @@
-//! Settings of the output: which records, in which form, to which target.
+//! Settings of the output: which records, in which format, to which target.
 
 use std::io::{self, IsTerminal as _};
 use std::path::PathBuf;
@@ -13,9 +13,9 @@ use tracer_model::record::Record;
 
 #[derive(Clone, Debug, Default)]
 pub struct SinkConfig {
-    pub form: Form,
+    pub format: Format,
     pub colour: bool,
-    /// Columns of the pretty form if the output is no terminal.
+    /// Columns of the pretty format if the output is no terminal.
     pub columns: Option<usize>,
     /// `--output-file`.
     pub file: Option<PathBuf>,
@@ -33,19 +33,19 @@ pub struct SinkConfig {
 
 impl SinkConfig {
     /// All verdicts as they happen, without colour.
-    pub fn new(form: Form, file: Option<PathBuf>) -> Self {
-        Self { form, file, ..Self::default() }
+    pub fn new(format: Format, file: Option<PathBuf>) -> Self {
+        Self { format, file, ..Self::default() }
     }
 
     /// JSON goes to a terminal, so nothing else may be printed there.
     pub fn is_json_on_terminal(&self) -> bool {
-        self.form != Form::Pretty && self.file.is_none() && io::stdout().is_terminal()
+        self.format != Format::Pretty && self.file.is_none() && io::stdout().is_terminal()
     }
 }
 
-/// Form of the records.
+/// Format of the records.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
-pub enum Form {
+pub enum Format {
     /// For people.
     Pretty,
     /// One JSON object a line.
@@ -56,7 +56,7 @@ pub enum Form {
     Otlp,
 }
 
-impl Form {
+impl Format {
     pub fn line(self, record: &Record) -> Vec<u8> {
         match self {
             Self::Pretty | Self::Ndjson => ndjson::line(record),

@@ -1,4 +1,4 @@
-//! Addresses and times as the pretty form writes them.
+//! Addresses and times as the pretty format writes them.
 
 use tracer_model::record::Endpoint;
 

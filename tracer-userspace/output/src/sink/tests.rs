@@ -101,7 +101,7 @@ fn attempt(subject: Subject, outcome: Outcome) -> Body {
 
 /// A sink's configuration to write this file.
 fn to(file: &Path) -> SinkConfig {
-    SinkConfig::new(Form::Ndjson, Some(file.to_owned()))
+    SinkConfig::new(Format::Ndjson, Some(file.to_owned()))
 }
 
 /// The records that a sink writes for these decisions.

@@ -115,7 +115,7 @@ impl Axis {
         let step = STEPS.into_iter().find(|step| shown / step <= TICKS).unwrap_or(shown / TICKS);
         let begin = self.begin(self.first);
         let first = begin.div_euclid(step) * step + step;
-        let form = match step {
+        let format = match step {
             0..1_000_000 => "%H:%M:%S%.3f",
             1_000_000..60_000_000 => "%H:%M:%S",
             60_000_000..86_400_000_000 if shown < 86_400_000_000 => "%H:%M",
@@ -123,7 +123,7 @@ impl Axis {
             _ => "%Y-%m-%d",
         };
         let at = |n: i64| first.saturating_add(n.saturating_mul(step));
-        (0..=TICKS).map(at).take_while(|&us| us < begin + shown).map(|us| (us, words::at(us, form))).collect()
+        (0..=TICKS).map(at).take_while(|&us| us < begin + shown).map(|us| (us, words::at(us, format))).collect()
     }
 }
 

@@ -28,21 +28,21 @@ pub(super) fn count(n: u64, word: &str) -> String {
 /// The time of day: with milliseconds in a short span, with the date in a span of more than a day.
 pub(super) fn clock(us: i64, span_us: i64) -> String {
     const SECOND: i64 = 1_000_000;
-    let form = match span_us {
+    let format = match span_us {
         0..60_000_000 => "%H:%M:%S%.3f",
         _ if span_us < 86_400 * SECOND => "%H:%M:%S",
         _ => "%m-%d %H:%M:%S",
     };
-    at(us, form)
+    at(us, format)
 }
 
 pub(super) fn date(us: i64) -> String {
     at(us, "%Y-%m-%d")
 }
 
-/// A moment in this form, UTC.
-pub(super) fn at(us: i64, form: &str) -> String {
-    Timestamp::from_microsecond(us).unwrap_or_default().strftime(form).to_string()
+/// A moment in this format, UTC.
+pub(super) fn at(us: i64, format: &str) -> String {
+    Timestamp::from_microsecond(us).unwrap_or_default().strftime(format).to_string()
 }
 
 /// `250 ms`, `4.2 s`, `5 min 43 s`, `2 h 5 min`, `3 d 4 h`.

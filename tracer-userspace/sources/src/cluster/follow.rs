@@ -25,7 +25,7 @@ const END_OF_LIST: &str = "k8s.io/initial-events-end";
 
 /// How to get the first state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Form {
+enum Method {
     /// A watch that begins with all objects (Kubernetes from 1.27 on, if the feature gate `WatchList` is on).
     Streaming,
     /// A list, then a watch from its position.
@@ -38,7 +38,7 @@ pub(super) struct ResourceFollower<W: Watched> {
     pace: Pace,
     board: Board,
     known: Known<W>,
-    form: Form,
+    method: Method,
     /// Where the next watch begins. If absent, all objects must be read again.
     position: Option<String>,
     /// Whether to bypass the server's cache: it gave a position that it did not know itself.
@@ -61,7 +61,7 @@ impl<W: Watched> ResourceFollower<W> {
             pace,
             board,
             known: Known::default(),
-            form: if W::FROM_NOW { Form::Listing } else { Form::Streaming },
+            method: if W::FROM_NOW { Method::Listing } else { Method::Streaming },
             position: None,
             consistent: false,
             path: 0,
@@ -91,7 +91,7 @@ impl<W: Watched> ResourceFollower<W> {
             // A server that ends every watch at once must not be asked in a busy loop.
             Ok(()) => {}
             Err(Failure::NotStreaming) => {
-                self.form = Form::Listing;
+                self.method = Method::Listing;
                 return Duration::ZERO;
             }
             Err(Failure::Unknown(_)) if self.path + 1 < W::PATHS.len() => {
@@ -112,7 +112,7 @@ impl<W: Watched> ResourceFollower<W> {
     }
 
     async fn session(&mut self) -> Result<(), Failure> {
-        if self.position.is_none() && self.form == Form::Listing {
+        if self.position.is_none() && self.method == Method::Listing {
             self.list().await?;
         }
         self.watch().await

@@ -9,7 +9,7 @@ use nix::sys::socket::{AddressFamily, SockFlag, SockType, socket};
 use crate::net::{Netns, PREFIX, finish, is_installed};
 use crate::node::cgroup::{Cgroup, Freezer, enable_quota, has_pressure};
 use crate::options::is_emulated;
-use tracer_bpf::ebpf::hooks::Form;
+use tracer_bpf::ebpf::hooks::ProgramType;
 use tracer_bpf::ebpf::switches;
 
 /// A feature or a tool.
@@ -126,10 +126,10 @@ impl Need {
                 let opened = socket(AddressFamily::Packet, SockType::Raw, SockFlag::SOCK_CLOEXEC, None);
                 opened.err().map(|error| format!("no packet socket: {} (CAP_NET_RAW)", error.desc()))
             }
-            Self::IcmpHook => (switches::silences(Form::Kprobe) && !has_tracepoint("icmp_send")).then(|| {
+            Self::IcmpHook => (switches::silences(ProgramType::Kprobe) && !has_tracepoint("icmp_send")).then(|| {
                 "no hook shows ICMP errors: kprobes are switched off, and this kernel has no such tracepoint".to_owned()
             }),
-            Self::IpvsHook => switches::silences(Form::Kprobe)
+            Self::IpvsHook => switches::silences(ProgramType::Kprobe)
                 .then(|| "no hook shows what IPVS does: kprobes are switched off".to_owned()),
             Self::Ipvs => IPVS.fails(),
             Self::Iptables => IPTABLES.fails(),

@@ -55,15 +55,15 @@ fn all(of: &[u8]) -> Vec<String> {
 
 #[test]
 fn lines_of_the_kubelet_are_read_and_forged_ones_are_not() {
-    for form in [COMPACT, REGULAR] {
-        let lines = all(form);
+    for file_format in [COMPACT, REGULAR] {
+        let lines = all(file_format);
         assert_eq!(lines.len(), 3, "{lines:#?}");
         assert!(lines[0].starts_with("E0612 08:01:02.123456    1234 prober.go:111] \"Probe failed\""), "{}", lines[0]);
         assert!(lines[0].ends_with("output=\"one\""), "{}", lines[0]);
         assert!(lines[1].contains("SyncLoop"), "{}", lines[1]);
         // Longer than 512 bytes: journald packed it.
         assert!(lines[2].contains("output=\"two word-1 ") && lines[2].ends_with("word-100 \""), "{}", lines[2]);
-        let shown = String::from_utf8_lossy(form);
+        let shown = String::from_utf8_lossy(file_format);
         assert!(shown.contains("output=\"forged\"") && !shown.contains("word-50"));
     }
 }
@@ -84,8 +84,8 @@ fn at_end() -> Journal<Bytes> {
 /// The header names an object before its content is written.
 #[test]
 fn a_file_that_grows_gives_each_line_once_and_whole() {
-    for form in [COMPACT, REGULAR] {
-        let file = bytes(form);
+    for file_format in [COMPACT, REGULAR] {
+        let file = bytes(file_format);
         let header = Header::read(&file).unwrap();
         let set_tail = |at: u64| file.borrow_mut()[136..144].copy_from_slice(&at.to_le_bytes());
         set_tail(0);
@@ -106,7 +106,7 @@ fn a_file_that_grows_gives_each_line_once_and_whole() {
             found.extend(lines(&mut journal));
             at = object.end();
         }
-        assert_eq!(found, all(form));
+        assert_eq!(found, all(file_format));
     }
 }
 
