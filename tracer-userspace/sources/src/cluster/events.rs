@@ -18,6 +18,8 @@ use tracer_node::clock;
 const MESSAGE_MAX: usize = 1024;
 /// An Event that is reported so many seconds after it was made is too old.
 const STALE_S: i64 = 60;
+/// An Event that was made so many seconds after now is from before the clock was set back, and may be hours old.
+const AHEAD_S: i64 = 2;
 /// The reasons of the Events to follow.
 const REASONS: [&str; 3] = ["Unhealthy", "FailedCreatePodSandBox", "NetworkNotReady"];
 
@@ -119,7 +121,8 @@ impl SentEvents {
         let all = || view.events.values().flatten();
         let stamp = |event: &KubeletEvent| (event.count, event.last_s);
         let is_new = |event: &&KubeletEvent| {
-            self.last.get(&event.uid) != Some(&stamp(event)) && now_s.saturating_sub(event.last_s) <= STALE_S
+            let age_s = now_s.saturating_sub(event.last_s);
+            self.last.get(&event.uid) != Some(&stamp(event)) && (-AHEAD_S..=STALE_S).contains(&age_s)
         };
         let mut events: Vec<KubeletEvent> = all().filter(is_new).cloned().collect();
         events.sort_by_key(|event| event.last_s);
@@ -170,5 +173,7 @@ mod tests {
         assert_eq!((reported(&first, now), reported(&first, now), reported(&again, now)), (1, 0, 1));
         let late = KubeletEvent { count: 17, ..again };
         assert_eq!(reported(&late, now + 90), 0, "it came with an outage behind it");
+        let ahead = KubeletEvent { count: 18, last_s: now + 7_200, ..late };
+        assert_eq!(reported(&ahead, now), 0, "the clock was set back by two hours");
     }
 }
