@@ -172,8 +172,9 @@ impl EventSource for Kernel {
                 if let KernelEvent::Prober(prober) = &event {
                     found.push(prober.pid);
                 }
-                let seen = observe(&event, names, probers).filter(|seen| !begins_before(since, seen));
-                into.extend(seen.and_then(|seen| other_processes.filter_attempt(seen)));
+                let observation =
+                    observe(&event, names, probers).filter(|observation| !begins_before(since, observation));
+                into.extend(observation.and_then(|observation| other_processes.filter_attempt(observation)));
             }
             // The programs and this binary are built together, so this is a bug. The run continues and shows it.
             Err(error) => tracing::error!("an event cannot be decoded: {error}"),

@@ -185,8 +185,8 @@ mod tests {
         let findings = run(&options(&tree, &[]));
         let ok: Vec<_> = findings.iter().filter(|it| it.status == Status::Ok).map(|it| &it.check).collect();
         assert!(ok.is_empty(), "{ok:?}");
-        let seen: std::collections::BTreeSet<_> = findings.iter().map(|it| it.check.as_str()).collect();
-        assert_eq!(seen.len(), CHECKS.len(), "each check has a finding");
+        let checked: std::collections::BTreeSet<_> = findings.iter().map(|it| it.check.as_str()).collect();
+        assert_eq!(checked.len(), CHECKS.len(), "each check has a finding");
     }
 
     #[test]

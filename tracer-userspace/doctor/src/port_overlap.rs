@@ -68,12 +68,12 @@ fn judge(range: &PortRange, live: Result<Vec<NodePorts>, Unread>, rate: Option<(
     } else if !listened.is_empty() {
         only_listened(draft, range, &listened, fix)
     } else if overlap > 0 && (is_ipvs || live.is_empty()) {
-        let seen = if is_ipvs {
+        let but = if is_ipvs {
             "no live NodePort of IPVS is among them yet"
         } else {
             "no NodePort is in use on this node now"
         };
-        draft.warn(format!("{range} holds {overlap} ports of the default NodePort range; {seen}"), fix)
+        draft.warn(format!("{range} holds {overlap} ports of the default NodePort range; {but}"), fix)
     } else {
         harmless(draft, range, &all)
     }

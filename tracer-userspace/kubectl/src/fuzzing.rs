@@ -6,7 +6,7 @@ use super::logs::Sink as _;
 use super::objects::Pod;
 use super::records::Lines;
 use super::top::{Answers, Causes, NodeTally, Page};
-use super::why::{Effect, Seen};
+use super::why::{Collected, Effect};
 
 /// Verdicts that are kept for the screen.
 const TAIL: usize = 3;
@@ -14,15 +14,16 @@ const TAIL: usize = 3;
 /// `why` and `top` read any log in pieces of any size, keep a bounded part, and print valid JSON.
 pub fn podlog(bytes: &[u8]) {
     let pod: Pod = serde_json::from_str(r#"{"metadata":{"namespace":"shop","name":"cart-0"}}"#).unwrap_or_default();
-    let (mut seen, mut tally, mut lines) = (Seen::new(vec![pod], None, TAIL), NodeTally::default(), Lines::default());
+    let (mut collected, mut tally, mut lines) =
+        (Collected::new(vec![pod], None, TAIL), NodeTally::default(), Lines::default());
     let size = bytes.first().map_or(1, |byte| usize::from(*byte).max(1));
     for chunk in bytes.chunks(size) {
         lines.feed(chunk, &mut |line: &[u8]| {
-            seen.take(line);
+            collected.take(line);
             tally.line(line);
         });
     }
-    let of_pod = &seen.pods[0];
+    let of_pod = &collected.pods[0];
     assert!(of_pod.kept.len() <= TAIL && (of_pod.is_known() || of_pod.failure(Effect::Unready).is_none()));
     let mut causes = Causes::default();
     causes.add("n1", tally.finish());

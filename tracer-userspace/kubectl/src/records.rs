@@ -121,11 +121,11 @@ mod tests {
     use super::*;
 
     fn lines(chunks: &[&[u8]]) -> Vec<String> {
-        let (mut lines, mut seen) = (Lines::default(), Vec::new());
+        let (mut lines, mut lines_read) = (Lines::default(), Vec::new());
         for chunk in chunks {
-            lines.feed(chunk, &mut |line: &[u8]| seen.push(String::from_utf8_lossy(line).into_owned()));
+            lines.feed(chunk, &mut |line: &[u8]| lines_read.push(String::from_utf8_lossy(line).into_owned()));
         }
-        seen
+        lines_read
     }
 
     #[test]

@@ -1,7 +1,7 @@
 //! `kubectl tracer why`: prints the answer, then the pod's verdicts as `attach` does.
 
 mod answer;
-mod seen;
+mod collected;
 
 use std::collections::BTreeMap;
 use std::io::Write;
@@ -15,8 +15,8 @@ use super::problem::Problem;
 use super::records::each_line;
 use super::target::{Kind, Target};
 use super::terminal;
-use seen::OfPod;
-pub(super) use seen::{Effect, Seen};
+use collected::OfPod;
+pub(super) use collected::{Collected, Effect};
 use tracer_output::sink::ndjson;
 use tracer_output::sink::pretty::Pretty;
 use tracer_terminal::error;
@@ -54,14 +54,14 @@ async fn of_node(api: &Api, args: &Why, node: &str, pods: Vec<Pod>, out: &mut dy
     if let Some(warning) = daemon.warning() {
         error::warn(&warning);
     }
-    let mut seen = Seen::new(pods, args.container.clone(), args.tail as usize);
-    let cut = read(api, args, &daemon, &mut seen).await?;
-    print(out, &text(api, args, &daemon, &seen))?;
+    let mut collected = Collected::new(pods, args.container.clone(), args.tail as usize);
+    let cut = read(api, args, &daemon, &mut collected).await?;
+    print(out, &text(api, args, &daemon, &collected))?;
     cut.map_or(Ok(()), Err)
 }
 
 /// Reads the log. Gives why it ended early, if it did: the part that was read can still have the answer.
-async fn read(api: &Api, args: &Why, daemon: &Daemon, seen: &mut Seen) -> Result<Option<Problem>, Problem> {
+async fn read(api: &Api, args: &Why, daemon: &Daemon, collected: &mut Collected) -> Result<Option<Problem>, Problem> {
     let options = LogOptions { since: args.since, ..LogOptions::default() };
     let log_of = |problem| match problem {
         Problem::Late(_) | Problem::Refused { .. } => {
@@ -70,8 +70,8 @@ async fn read(api: &Api, args: &Why, daemon: &Daemon, seen: &mut Seen) -> Result
         problem => problem,
     };
     let mut log = api.log(&daemon.pod, &daemon.container, &options).await.map_err(log_of)?;
-    let read = each_line(&mut log, &mut 0, |line| seen.take(line)).await;
-    match seen.reading.problem(&format!("the log of {}", daemon.name())) {
+    let read = each_line(&mut log, &mut 0, |line| collected.take(line)).await;
+    match collected.reading.problem(&format!("the log of {}", daemon.name())) {
         Some(problem) => Err(problem),
         None => {
             Ok(read.err().map(|problem| Problem::Found(format!("the log of {} ended early: {problem}", daemon.name()))))
@@ -80,12 +80,12 @@ async fn read(api: &Api, args: &Why, daemon: &Daemon, seen: &mut Seen) -> Result
 }
 
 /// The answer of each pod, then its newest verdicts.
-fn text(api: &Api, args: &Why, daemon: &Daemon, seen: &Seen) -> Vec<u8> {
+fn text(api: &Api, args: &Why, daemon: &Daemon, collected: &Collected) -> Vec<u8> {
     let screen = terminal::of_stdout();
     let format = args.output.unwrap_or_else(terminal::format);
     let mut out = Vec::new();
-    for of_pod in &seen.pods {
-        let answer = answer::text(of_pod, seen, daemon, api.now());
+    for of_pod in &collected.pods {
+        let answer = answer::text(of_pod, collected, daemon, api.now());
         if format == Format::Json {
             error::report_line("why", &answer);
             of_pod.kept.iter().for_each(|record| out.extend(ndjson::line(record)));
@@ -103,8 +103,8 @@ fn text(api: &Api, args: &Why, daemon: &Daemon, seen: &Seen) -> Vec<u8> {
         text.push('\n');
         out.extend(text.into_bytes());
     }
-    if format == Format::Pretty && !seen.pods.iter().all(OfPod::is_known) {
-        out.extend(answer::describe_log(seen, daemon, screen).into_bytes());
+    if format == Format::Pretty && !collected.pods.iter().all(OfPod::is_known) {
+        out.extend(answer::describe_log(collected, daemon, screen).into_bytes());
     }
     out
 }

@@ -75,9 +75,9 @@ impl Mounts {
     /// root's counters are no substitute.
     pub fn folder(&self, text: &str, hierarchy: Hierarchy) -> io::Result<PathBuf> {
         let path = path_in(text, hierarchy).ok_or(io::ErrorKind::NotFound)?;
-        let seen = VisiblePath::of(path);
+        let visible = VisiblePath::of(path);
         let mounts = self.0.iter().filter(|mount| mount.hierarchy == hierarchy);
-        let found = mounts.filter_map(|mount| self.below(mount, &seen)).find(|folder| folder.is_dir());
+        let found = mounts.filter_map(|mount| self.below(mount, &visible)).find(|folder| folder.is_dir());
         let lost = || format!("its cgroup {path} (as seen from here) is in no hierarchy that is mounted here");
         found.ok_or_else(|| io::Error::new(io::ErrorKind::NotFound, lost()))
     }

@@ -61,68 +61,68 @@ const COUNTERS: &[&str] = &["ListenOverflows", "ListenDrops", "TCPReqQFullDrop"]
 /// Inspects a target. A value that cannot be read is absent.
 pub fn read(query: &TargetQuery, from: &Place, namespaces: &mut Namespaces, throttling: &mut Throttling) -> Inspection {
     let target = query.target;
-    let mut seen = Inspection::nothing(from.netns, target);
+    let mut inspection = Inspection::nothing(from.netns, target);
     let family = if target.is_ipv4() { "ipv4" } else { "ipv6" };
     // The setting holds for the whole machine, and only the initial namespace shows it. With hostNetwork, that is ours.
     let most = setting(&format!("{family}/neigh/default/gc_thresh3"));
-    seen.node_values.extend(most.map(|most| ("gc_thresh3".to_owned(), most)));
-    let _ = from.enter(|| inspect_node(&mut seen));
+    inspection.node_values.extend(most.map(|most| ("gc_thresh3".to_owned(), most)));
+    let _ = from.enter(|| inspect_node(&mut inspection));
     // The kernel looks an address up in the table of local addresses before all other routes.
     if from.enter(|| owns(target.ip())).unwrap_or(false) {
-        seen.netns = Some(from.netns);
-        let _ = from.enter(|| inspect_target_namespace(&mut seen, None));
-        return without_ipvs_address(seen);
+        inspection.netns = Some(from.netns);
+        let _ = from.enter(|| inspect_target_namespace(&mut inspection, None));
+        return without_ipvs_address(inspection);
     }
     match namespaces.owner(query, from) {
         Owner::One(netns, path) => {
-            let sockets = inspect_namespace(&mut seen, netns, &path, from, query.peer);
-            seen.throttled = throttling.of(netns, namespaces);
-            seen.stray_route = query.peer.and_then(|peer| stray_route(&seen, peer, from));
+            let sockets = inspect_namespace(&mut inspection, netns, &path, from, query.peer);
+            inspection.throttled = throttling.of(netns, namespaces);
+            inspection.stray_route = query.peer.and_then(|peer| stray_route(&inspection, peer, from));
             let pids = query.peer.map(|_| namespaces.pids(netns, max_age(query.awaited)));
-            seen.serving = pids.map(|pids| Box::new(serving(&sockets, pids, netns, throttling.mounts())));
+            inspection.serving = pids.map(|pids| Box::new(serving(&sockets, pids, netns, throttling.mounts())));
         }
-        Owner::Unsure => seen.ambiguous = true,
+        Owner::Unsure => inspection.ambiguous = true,
         Owner::Nobody => {}
     }
-    seen
+    inspection
 }
 
 /// Drops the listeners and links if only kube-proxy's IPVS device has the address. kube-proxy binds all Service
 /// addresses to that device and never sets it up: the node's listeners do not serve the Service.
-fn without_ipvs_address(seen: Inspection) -> Inspection {
-    let target = seen.target.ip();
-    let mut holders = seen.links.iter().filter(|link| link.addrs.contains(&target)).peekable();
+fn without_ipvs_address(inspection: Inspection) -> Inspection {
+    let target = inspection.target.ip();
+    let mut holders = inspection.links.iter().filter(|link| link.addrs.contains(&target)).peekable();
     if holders.peek().is_none() || !holders.all(|link| link.name == links::IPVS_DEVICE) {
-        return seen;
+        return inspection;
     }
-    let Inspection { neighbour, node_values, .. } = seen;
-    Inspection { neighbour, node_values, ..Inspection::nothing(seen.from, seen.target) }
+    let Inspection { neighbour, node_values, .. } = inspection;
+    Inspection { neighbour, node_values, ..Inspection::nothing(inspection.from, inspection.target) }
 }
 
 fn inspect_namespace(
-    seen: &mut Inspection,
+    inspection: &mut Inspection,
     netns: Netns,
     path: &Path,
     from: &Place,
     peer: Option<SocketAddr>,
 ) -> Sockets {
-    let target = seen.target;
-    seen.netns = Some(netns);
+    let target = inspection.target;
+    inspection.netns = Some(netns);
     let source = peer.map(|peer| peer.ip()).filter(|own| !own.is_unspecified());
     let source = source.or_else(|| from.enter(|| source_to(target)).ok().flatten());
     let own = File::open(&from.path).ok();
     let looked = in_netns(path, || {
-        let listeners = inspect_target_namespace(seen, own.as_ref());
-        seen.no_way_back = source.and_then(|to| no_way_back(target.ip(), to));
+        let listeners = inspect_target_namespace(inspection, own.as_ref());
+        inspection.no_way_back = source.and_then(|to| no_way_back(target.ip(), to));
         Sockets { listeners, connection: peer.and_then(|peer| connection(target, peer)) }
     });
     looked.unwrap_or_default()
 }
 
 /// A route from the node that leads away from the target's link; `None` if the target's link is not known.
-fn stray_route(seen: &Inspection, source: SocketAddr, from: &Place) -> Option<StrayRoute> {
-    let target = seen.target;
-    let link = seen.links.iter().find(|link| link.addrs.contains(&target.ip()))?;
+fn stray_route(inspection: &Inspection, source: SocketAddr, from: &Place) -> Option<StrayRoute> {
+    let target = inspection.target;
+    let link = inspection.links.iter().find(|link| link.addrs.contains(&target.ip()))?;
     from.enter(|| policy::stray_route(source, target, link)).ok().flatten()
 }
 
@@ -154,16 +154,16 @@ fn owns(addr: IpAddr) -> bool {
 
 /// Inspects the calling thread's namespace, which is the target's, and returns its listeners' inodes. `from` is the
 /// prober's namespace.
-fn inspect_target_namespace(seen: &mut Inspection, from: Option<&File>) -> BTreeSet<u64> {
+fn inspect_target_namespace(inspection: &mut Inspection, from: Option<&File>) -> BTreeSet<u64> {
     let number = from.and_then(|from| links::number_of(from).ok().flatten());
-    seen.links = links::around(seen.target.ip(), number).unwrap_or_default();
+    inspection.links = links::around(inspection.target.ip(), number).unwrap_or_default();
     let settings = SETTINGS.iter().filter_map(|(name, path)| Some(((*name).to_owned(), setting(path)?)));
-    seen.values = settings.collect();
-    let found = listeners(seen.target, seen.values.get("tcp_syncookies") == Some(&0)).ok();
+    inspection.values = settings.collect();
+    let found = listeners(inspection.target, inspection.values.get("tcp_syncookies") == Some(&0)).ok();
     let inodes = found.iter().flatten().map(|(_, inode)| *inode).collect();
-    seen.listeners = found.map(|found| found.into_iter().map(|(listener, _)| listener).collect());
+    inspection.listeners = found.map(|found| found.into_iter().map(|(listener, _)| listener).collect());
     let text = fs::read_to_string("/proc/thread-self/net/netstat").unwrap_or_default();
-    seen.values.extend(counters(&text));
+    inspection.values.extend(counters(&text));
     inodes
 }
 
@@ -187,10 +187,10 @@ fn no_way_back(own: IpAddr, to: IpAddr) -> Option<NoWayBack> {
         .then_some(NoWayBack { to, errno })
 }
 
-fn inspect_node(seen: &mut Inspection) {
-    let (entry, count) = neighbours(seen.target.ip()).unwrap_or_default();
-    seen.neighbour = entry;
-    seen.node_values.insert("neighbours".to_owned(), count);
+fn inspect_node(inspection: &mut Inspection) {
+    let (entry, count) = neighbours(inspection.target.ip()).unwrap_or_default();
+    inspection.neighbour = entry;
+    inspection.node_values.insert("neighbours".to_owned(), count);
 }
 
 fn setting(path: &str) -> Option<u64> {

@@ -319,15 +319,15 @@ mod tests {
     fn a_report_of_a_down_link_or_a_lost_report_sets_down() {
         let link = |flags: u32| [&[0; 8][..], &flags.to_ne_bytes(), &[0; 4]].concat();
         let (up, down) = (link(IFF_UP), link(0));
-        let seen = |message: Option<(u16, &[u8])>| {
+        let changed_of = |message: Option<(u16, &[u8])>| {
             let mut changed = LinksChanged::default();
             changed.add(message.map(|(kind, payload)| Message { kind, port: 0, payload }));
             (changed.any, changed.down)
         };
-        assert_eq!(seen(Some((RTM_NEWLINK, up.as_slice()))), (true, false));
-        assert_eq!(seen(Some((RTM_NEWLINK, down.as_slice()))), (true, true));
-        assert_eq!(seen(Some((20, down.as_slice()))), (true, false), "RTM_NEWADDR");
-        assert_eq!(seen(None), (true, true));
+        assert_eq!(changed_of(Some((RTM_NEWLINK, up.as_slice()))), (true, false));
+        assert_eq!(changed_of(Some((RTM_NEWLINK, down.as_slice()))), (true, true));
+        assert_eq!(changed_of(Some((20, down.as_slice()))), (true, false), "RTM_NEWADDR");
+        assert_eq!(changed_of(None), (true, true));
     }
 
     #[test]

@@ -102,12 +102,12 @@ impl Netlink {
         self.sequence += 1;
         self.socket.send(&request(kind, flags, self.sequence, payload), 0)?;
         let mut buffer = vec![0; BUFFER_SIZE];
-        let mut seen = Seen::default();
-        while !seen.done {
+        let mut progress = Progress::default();
+        while !progress.done {
             let size = self.socket.recv(&mut &mut buffer[..], 0)?;
-            read_answers(&buffer[..size], self.sequence, &mut seen, &mut each)?;
+            read_answers(&buffer[..size], self.sequence, &mut progress, &mut each)?;
         }
-        if seen.interrupted { Err(io::ErrorKind::Interrupted.into()) } else { Ok(()) }
+        if progress.interrupted { Err(io::ErrorKind::Interrupted.into()) } else { Ok(()) }
     }
 
     /// Hands each message that has arrived to `each`. `None` stands for messages that are lost: the socket's buffer was
@@ -144,20 +144,25 @@ fn request(kind: u16, flags: u16, sequence: u32, payload: &[u8]) -> Vec<u8> {
 
 /// The state of a dump while its answers are read.
 #[derive(Debug, Default, PartialEq, Eq)]
-pub struct Seen {
+pub struct Progress {
     done: bool,
     interrupted: bool,
 }
 
 /// Reads the answers in one datagram.
-pub fn read_answers(mut bytes: &[u8], sequence: u32, seen: &mut Seen, each: &mut impl FnMut(&[u8])) -> io::Result<()> {
+pub fn read_answers(
+    mut bytes: &[u8],
+    sequence: u32,
+    progress: &mut Progress,
+    each: &mut impl FnMut(&[u8]),
+) -> io::Result<()> {
     while bytes.len() >= HEADER_SIZE {
         let frame = NetlinkBuffer::new_checked(bytes).map_err(io::Error::other)?;
         let (length, kind) = (frame.length() as usize, frame.message_type());
         if frame.sequence_number() == sequence {
-            seen.interrupted |= frame.flags() & NLM_F_DUMP_INTERRUPTED != 0;
+            progress.interrupted |= frame.flags() & NLM_F_DUMP_INTERRUPTED != 0;
             if matches!(kind, NLMSG_DONE | NLMSG_ERROR) {
-                seen.done = true;
+                progress.done = true;
                 return status(frame.payload());
             }
             each(frame.payload());
@@ -299,12 +304,12 @@ mod tests {
     #[test]
     fn an_error_answer_becomes_an_errno() {
         let bytes = request(NLMSG_ERROR, 0, 1, &(-libc::ENOENT).to_ne_bytes());
-        let mut seen = Seen::default();
-        let error = read_answers(&bytes, 1, &mut seen, &mut |_| ()).expect_err("ENOENT");
+        let mut progress = Progress::default();
+        let error = read_answers(&bytes, 1, &mut progress, &mut |_| ()).expect_err("ENOENT");
         assert_eq!(error.raw_os_error(), Some(libc::ENOENT));
-        let mut seen = Seen::default();
-        assert!(read_answers(&bytes[..10], 1, &mut seen, &mut |_| ()).is_ok());
-        assert_eq!(seen, Seen::default());
+        let mut progress = Progress::default();
+        assert!(read_answers(&bytes[..10], 1, &mut progress, &mut |_| ()).is_ok());
+        assert_eq!(progress, Progress::default());
     }
 
     #[test]

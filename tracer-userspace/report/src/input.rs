@@ -142,11 +142,11 @@ mod tests {
     #[test]
     fn lines_are_read_one_by_one() {
         let mut lines = Lines::new(BufReader::with_capacity(3, &b"one\n\nthree"[..]));
-        let mut seen = Vec::new();
+        let mut lines_read = Vec::new();
         while lines.next().unwrap() != Next::End {
-            seen.push((lines.number, String::from_utf8(lines.bytes.clone()).unwrap()));
+            lines_read.push((lines.number, String::from_utf8(lines.bytes.clone()).unwrap()));
         }
-        assert_eq!(seen, [(1, "one".into()), (2, String::new()), (3, "three".into())]);
+        assert_eq!(lines_read, [(1, "one".into()), (2, String::new()), (3, "three".into())]);
         assert_eq!(lines.read, 10);
     }
 

@@ -127,8 +127,10 @@ impl Tally {
 
     /// The number of all attempts, if it is known.
     pub(crate) fn attempts(&self) -> Option<u64> {
-        let is_counted = self.stops > 0 && self.stops == self.runs.seen() && !self.filter.is_set();
-        Some(self.attempts_by_record).filter(|&seen| seen > 0).or_else(|| is_counted.then_some(self.attempts_by_stop))
+        let is_counted = self.stops > 0 && self.stops == self.runs.total() && !self.filter.is_set();
+        Some(self.attempts_by_record)
+            .filter(|&attempts| attempts > 0)
+            .or_else(|| is_counted.then_some(self.attempts_by_stop))
     }
 
     /// Counts a verdict. A verdict that it replaces is no longer counted, even if the new one does not pass the filter.

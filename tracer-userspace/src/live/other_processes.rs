@@ -46,14 +46,14 @@ impl OtherProcesses {
     }
 
     /// Corrects `prober` of an attempt of such a process; drops the attempt unless all connections are reported.
-    pub(super) fn filter_attempt(&mut self, mut seen: Observation) -> Option<Observation> {
-        let (actor, prober) = match &mut seen.kind {
+    pub(super) fn filter_attempt(&mut self, mut observation: Observation) -> Option<Observation> {
+        let (actor, prober) = match &mut observation.kind {
             ObservationKind::Connect(connect) => (&connect.actor, &mut connect.prober),
             ObservationKind::ConnectFailed(failed) => (&failed.actor, &mut failed.prober),
-            _ => return Some(seen),
+            _ => return Some(observation),
         };
         *prober = *prober && !self.is_other(actor);
-        (*prober || self.all_connections).then_some(seen)
+        (*prober || self.all_connections).then_some(observation)
     }
 
     fn is_other(&mut self, actor: &Actor) -> bool {
@@ -128,7 +128,7 @@ mod tests {
         let attempt = stream.observations.into_iter().find(is_connect).expect("an attempt");
         other_processes
             .filter_attempt(attempt)
-            .map(|seen| matches!(seen.kind, ObservationKind::Connect(connect) if connect.prober))
+            .map(|observation| matches!(observation.kind, ObservationKind::Connect(connect) if connect.prober))
     }
 
     #[test]

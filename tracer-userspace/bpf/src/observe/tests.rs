@@ -35,7 +35,7 @@ fn bytes<const N: usize>(text: &str) -> [u8; N] {
 }
 
 fn kind(event: KernelEvent) -> Option<ObservationKind> {
-    observe(&event, &mut KernelNames::default(), &[]).map(|seen| seen.kind)
+    observe(&event, &mut KernelNames::default(), &[]).map(|observation| observation.kind)
 }
 
 fn seen_state(change: impl FnOnce(&mut conn::State)) -> State {
@@ -84,7 +84,9 @@ fn a_prober_name_is_compared_as_the_kernel_cuts_it() {
     let is = |comm: &str| {
         let mut event: conn::Connect = blank(Hook::TcpConnect);
         event.actor.comm = bytes(comm);
-        match observe(&KernelEvent::Connect(event), &mut KernelNames::default(), &probers).map(|seen| seen.kind) {
+        match observe(&KernelEvent::Connect(event), &mut KernelNames::default(), &probers)
+            .map(|observation| observation.kind)
+        {
             Some(ObservationKind::Connect(connect)) => connect.prober,
             other => panic!("{other:?}"),
         }
@@ -149,8 +151,8 @@ fn dropped(reason: u32, flags: u8, location: u64, stack: &[u64]) -> PacketDrop {
     (event.if_flags, event.nfct, event.netns) = (ABSENT32, ABSENT64, ABSENT32);
     event.stack.iter_mut().zip(stack).for_each(|(place, low)| *place = at(*low));
     let mut names = KernelNames::of(&[(2, "NOT_SPECIFIED"), (5, "TCP_CSUM")], FUNCTIONS);
-    let Some(seen) = observe(&KernelEvent::Drop(event), &mut names, &[]) else { panic!("no drop") };
-    let ObservationKind::Drop(drop) = seen.kind else { panic!("{seen:?}") };
+    let Some(observation) = observe(&KernelEvent::Drop(event), &mut names, &[]) else { panic!("no drop") };
+    let ObservationKind::Drop(drop) = observation.kind else { panic!("{observation:?}") };
     drop
 }
 

@@ -4,7 +4,7 @@ use jiff::Timestamp;
 
 use super::super::daemon::Daemon;
 use super::super::objects::{ContainerStatus, Pod};
-use super::seen::{Effect, Failure, OfPod, Seen};
+use super::collected::{Collected, Effect, Failure, OfPod};
 use tracer_model::event::KubeletResult;
 use tracer_model::plural::counted;
 use tracer_model::record::VerdictBody;
@@ -15,7 +15,7 @@ use tracer_terminal::screen::Screen;
 const RECENT_S: i64 = 180;
 
 /// `cart-0 is not ready: …; fix: …`. Only a probe that decides readiness gives the reason.
-pub(super) fn text(of_pod: &OfPod, seen: &Seen, daemon: &Daemon, now: Timestamp) -> String {
+pub(super) fn text(of_pod: &OfPod, collected: &Collected, daemon: &Daemon, now: Timestamp) -> String {
     let pod = &of_pod.pod;
     let subject = format!("{} {}", pod.full_name(), state(pod));
     let recent = |effect| of_pod.failure(effect).filter(|it| !pod.is_over() && is_recent(it, now));
@@ -32,7 +32,7 @@ pub(super) fn text(of_pod: &OfPod, seen: &Seen, daemon: &Daemon, now: Timestamp)
         return format!("{subject}; its last probe failure that tracer saw was {when}: {reason}");
     }
     let waiting = waiting(pod).map(|why| format!(" ({why})")).unwrap_or_default();
-    let window = window(seen, daemon);
+    let window = window(collected, daemon);
     let Some(failure) = of_pod.failure(Effect::None) else {
         return format!("{subject}{waiting}; tracer has no failure of it {window}");
     };
@@ -105,31 +105,35 @@ fn waiting(pod: &Pod) -> Option<String> {
 }
 
 /// `from … to … UTC in the log of …`
-fn window(seen: &Seen, daemon: &Daemon) -> String {
+fn window(collected: &Collected, daemon: &Daemon) -> String {
     let clock = |time: &str| time.get(..19).unwrap_or(time).replace('T', " ");
-    match &seen.reading.times {
+    match &collected.reading.times {
         Some((first, last)) => format!("from {} to {} UTC in the log of {}", clock(first), clock(last), daemon.name()),
         None => format!("in the log of {}, which has no record", daemon.name()),
     }
 }
 
 /// For a pod without a verdict: what was read, and the findings of the node.
-pub(super) fn describe_log(seen: &Seen, daemon: &Daemon, screen: Screen) -> String {
+pub(super) fn describe_log(collected: &Collected, daemon: &Daemon, screen: Screen) -> String {
     let mut out = String::new();
     let mut row = |word: &str, text: &str| screen.row(&mut out, word, text);
-    let records = counted(seen.reading.records, "record");
+    let records = counted(collected.reading.records, "record");
     row(
         "read",
-        &format!("{records} of {}: {} of other pods and connections", daemon.name(), counted(seen.others, "verdict")),
+        &format!(
+            "{records} of {}: {} of other pods and connections",
+            daemon.name(),
+            counted(collected.others, "verdict")
+        ),
     );
-    if let Some(start) = &seen.start {
+    if let Some(start) = &collected.start {
         row("sources", &start.sources.join("; "));
         let missing: Vec<_> = start.missing_hooks.iter().map(|it| format!("{} ({})", it.hook, it.lost)).collect();
         if !missing.is_empty() {
             row("missing", &missing.join("; "));
         }
     }
-    let findings: Vec<_> = seen.findings().cloned().collect();
+    let findings: Vec<_> = collected.findings().cloned().collect();
     if findings.is_empty() {
         row("doctor", "nothing that is wrong with the node is in this log");
         return out;

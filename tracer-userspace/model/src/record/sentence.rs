@@ -30,7 +30,7 @@ impl Body {
             Self::Verdict(body) => {
                 finish(&mut body.verdict.summary);
                 finish(&mut body.verdict.remediation.text);
-                body.verdict.evidence.iter_mut().for_each(|seen| finish(&mut seen.text));
+                body.verdict.evidence.iter_mut().for_each(|it| finish(&mut it.text));
             }
             Self::Node(body) => finish(&mut body.summary),
             // The sentences of a finding are finished where it is made.

@@ -5,11 +5,11 @@ use super::ruleset::Table;
 use super::{add_tables, conntrack, legacy, nft};
 use tracer_model::event::{Conntrack, Firewall, Flow, Netns, ObservationKind};
 use tracer_model::fuzzing::check_recorded;
-use tracer_node::netlink::{Seen, read_answers};
+use tracer_node::netlink::{Progress, read_answers};
 
 /// Parses netlink messages one after another: answers and reports of nf_tables, and reports of rtnetlink.
 pub fn nftables(bytes: &[u8]) {
-    let _ = read_answers(bytes, 1, &mut Seen::default(), &mut |_| ());
+    let _ = read_answers(bytes, 1, &mut Progress::default(), &mut |_| ());
     let (tables, truncated) = nft::tables_of(bytes);
     flatten(&tables, truncated);
     let _ = (node_ports::in_chain(&tables), node_ports::in_maps(&tables));

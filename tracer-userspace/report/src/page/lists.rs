@@ -95,8 +95,8 @@ pub(super) fn events(view: &View) -> Markup {
                         }
                     }
                 }
-                @if view.events.kept.left_out() > 0 {
-                    p.quiet { (count(view.events.kept.left_out(), "event")) " between the first and the last are left out; the timeline has them." }
+                @if view.events.kept.skipped() > 0 {
+                    p.quiet { (count(view.events.kept.skipped(), "event")) " between the first and the last are left out; the timeline has them." }
                 }
             }
         }
@@ -157,7 +157,7 @@ pub(super) fn sources(view: &View, names: &[String]) -> Markup {
                     }
                 }
             }
-            @if view.runs.left_out() > 0 { p.quiet { (count(view.runs.left_out(), "more run")) " are left out." } }
+            @if view.runs.skipped() > 0 { p.quiet { (count(view.runs.skipped(), "more run")) " are left out." } }
         }
     }
 }

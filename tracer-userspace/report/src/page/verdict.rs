@@ -36,10 +36,10 @@ pub(super) fn shown(example: &Example) -> Markup {
             dt { "Evidence" }
             dd {
                 ol.seen {
-                    @for seen in &verdict.evidence {
+                    @for evidence in &verdict.evidence {
                         li {
-                            span.when { (plain::relative_ms(seen.time_boot_ns, record.time_boot_ns)) } " "
-                            code { (safe(&seen.hook)) } " " (safe(&seen.text))
+                            span.when { (plain::relative_ms(evidence.time_boot_ns, record.time_boot_ns)) } " "
+                            code { (safe(&evidence.hook)) } " " (safe(&evidence.text))
                         }
                     }
                     @if verdict.evidence.is_empty() { li { "nothing" } }

@@ -8,17 +8,17 @@ pub(crate) struct Ends<T> {
     first: Vec<T>,
     last: VecDeque<T>,
     each: usize,
-    seen: u64,
+    total: u64,
 }
 
 impl<T> Ends<T> {
     /// Keeps this many of the first, and of the last.
     pub(crate) const fn new(each: usize) -> Self {
-        Self { first: Vec::new(), last: VecDeque::new(), each, seen: 0 }
+        Self { first: Vec::new(), last: VecDeque::new(), each, total: 0 }
     }
 
     pub(crate) fn push(&mut self, item: T) {
-        self.seen += 1;
+        self.total += 1;
         if self.first.len() < self.each {
             self.first.push(item);
             return;
@@ -39,12 +39,12 @@ impl<T> Ends<T> {
     }
 
     /// How many items there were.
-    pub(crate) const fn seen(&self) -> u64 {
-        self.seen
+    pub(crate) const fn total(&self) -> u64 {
+        self.total
     }
 
-    pub(crate) fn left_out(&self) -> u64 {
-        self.seen - (self.first.len() + self.last.len()) as u64
+    pub(crate) fn skipped(&self) -> u64 {
+        self.total - (self.first.len() + self.last.len()) as u64
     }
 }
 
@@ -57,6 +57,6 @@ mod tests {
         let mut ends = Ends::new(2);
         (0..7).for_each(|n| ends.push(n));
         assert_eq!(ends.iter().copied().collect::<Vec<_>>(), [0, 1, 5, 6]);
-        assert_eq!((ends.seen(), ends.left_out(), ends.newest_mut(|n| n % 2 == 1).copied()), (7, 3, Some(5)));
+        assert_eq!((ends.total(), ends.skipped(), ends.newest_mut(|n| n % 2 == 1).copied()), (7, 3, Some(5)));
     }
 }

@@ -32,7 +32,7 @@ pub(super) struct Entry {
     attempt: Option<ConnId>,
     /// When the next write may happen.
     due: Instant,
-    seen: Instant,
+    last_seen: Instant,
 }
 
 #[derive(Debug)]
@@ -83,7 +83,7 @@ impl EventTally {
             return true;
         }
         let written = self.entries.iter().filter(|(_, entry)| entry.unsent == 0);
-        let oldest = written.min_by_key(|(_, entry)| entry.seen).map(|(key, _)| key.clone());
+        let oldest = written.min_by_key(|(_, entry)| entry.last_seen).map(|(key, _)| key.clone());
         oldest.is_some_and(|oldest| self.entries.remove(&oldest).is_some())
     }
 
@@ -129,7 +129,7 @@ impl EventTally {
         let (give_up, forget) = (self.rates.give_up, self.rates.forget);
         let is_lost = |entry: &Entry| entry.unsent > 0 && now >= entry.due + give_up;
         let lost: Vec<Key> = self.entries.iter().filter(|(_, it)| is_lost(it)).map(|(key, _)| key.clone()).collect();
-        self.entries.retain(|_, entry| entry.unsent > 0 || now < entry.seen + forget);
+        self.entries.retain(|_, entry| entry.unsent > 0 || now < entry.last_seen + forget);
         lost.iter().map(|key| self.give_up(key)).sum()
     }
 
@@ -150,7 +150,7 @@ impl Entry {
             event: None,
             attempt: None,
             due,
-            seen: now,
+            last_seen: now,
         }
     }
 
@@ -160,7 +160,7 @@ impl Entry {
         }
         self.count = self.count.saturating_add(1);
         self.unsent = self.unsent.saturating_add(1);
-        (self.last, self.seen) = (wall, now);
+        (self.last, self.last_seen) = (wall, now);
     }
 }
 

@@ -69,9 +69,9 @@ fn amends(body: &VerdictBody, above: &VerdictBody) -> bool {
 /// Whether hooks and words are the same. Only numbers may differ, such as a duration.
 fn repeats(body: &VerdictBody, above: &VerdictBody) -> bool {
     let (now, then) = (&body.verdict, &above.verdict);
-    let seen = |verdict: &Verdict| verdict.evidence.iter().map(|it| it.hook.clone()).collect::<Vec<_>>();
+    let hooks = |verdict: &Verdict| verdict.evidence.iter().map(|it| it.hook.clone()).collect::<Vec<_>>();
     let same = now.cause == then.cause && now.confidence == then.confidence && now.also == then.also;
-    let same = same && seen(now) == seen(then) && body.culprit.is_some() == above.culprit.is_some();
+    let same = same && hooks(now) == hooks(then) && body.culprit.is_some() == above.culprit.is_some();
     let target = (&body.k8s, body.dst, body.subject) == (&above.k8s, above.dst, above.subject);
     same && target && probe(body) == probe(above) && worded(&now.summary).eq(worded(&then.summary))
 }

@@ -97,11 +97,11 @@ fn head(out: &mut String, record: &Record, body: &VerdictBody, above: Option<Rel
 
 /// The evidence, with its times aligned.
 fn evidence_rows(out: &mut String, evidence: &[Evidence], decided_boot_ns: u64, screen: Screen) {
-    let times: Vec<_> = evidence.iter().map(|seen| plain::relative_ms(seen.time_boot_ns, decided_boot_ns)).collect();
+    let times: Vec<_> = evidence.iter().map(|it| plain::relative_ms(it.time_boot_ns, decided_boot_ns)).collect();
     let width = times.iter().map(String::len).max().unwrap_or_default();
-    for (n, (seen, time)) in evidence.iter().zip(times).enumerate() {
+    for (n, (it, time)) in evidence.iter().zip(times).enumerate() {
         let word = if n == 0 { "evidence" } else { "" };
-        screen.row_after(out, word, &format!("{time:>width$}  "), &format!("{}: {}", seen.hook, seen.text));
+        screen.row_after(out, word, &format!("{time:>width$}  "), &format!("{}: {}", it.hook, it.text));
     }
 }
 

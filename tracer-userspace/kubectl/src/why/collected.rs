@@ -15,7 +15,7 @@ const STANDING: usize = 32;
 /// Checks of a node that are kept.
 const CHECKS: usize = 256;
 
-pub(crate) struct Seen {
+pub(crate) struct Collected {
     pub(crate) pods: Vec<OfPod>,
     pub(crate) reading: Reading,
     /// Verdicts of other pods and connections.
@@ -64,7 +64,7 @@ pub(crate) struct OfPod {
     first_time: String,
 }
 
-impl Seen {
+impl Collected {
     pub(crate) fn new(pods: Vec<Pod>, container: Option<String>, tail: usize) -> Self {
         let of = |pod| OfPod {
             pod,
