@@ -127,10 +127,10 @@ impl Core {
     /// Judges the attempts again that wait for an observation which belongs to none of them.
     fn reevaluate_waiting(&mut self, observation: &Observation, out: &mut Vec<Decision>) {
         let attempts: Vec<ConnId> = match &observation.kind {
-            ObservationKind::Inspection(seen) => {
-                let waiting = self.correlator.waiting_for(seen.from, seen.target, observation.time_boot_ns);
+            ObservationKind::Inspection(reading) => {
+                let waiting = self.correlator.waiting_for(reading.from, reading.target, observation.time_boot_ns);
                 let waiting: Vec<ConnId> = waiting.collect();
-                if seen.serving.as_ref().is_some_and(|server| is_halted(server)) {
+                if reading.serving.as_ref().is_some_and(|server| is_halted(server)) {
                     waiting.iter().for_each(|conn| self.inspect_again(*conn, observation.time_boot_ns));
                 }
                 waiting.into_iter().filter(|conn| self.can_classify(*conn, observation.time_boot_ns)).collect()
@@ -138,7 +138,7 @@ impl Core {
             ObservationKind::Listen(listen) if listen.begins => {
                 self.waiting.take_refused(listen.netns, listen.addr.port())
             }
-            ObservationKind::PortHolders(seen) => self.waiting.refused(seen.netns, seen.port),
+            ObservationKind::PortHolders(reading) => self.waiting.refused(reading.netns, reading.port),
             _ => return,
         };
         for conn in attempts {

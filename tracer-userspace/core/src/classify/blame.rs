@@ -4,7 +4,7 @@
 use serde_json::json;
 
 use super::Case;
-use super::evidence::{evidence, netfilter_hook, plain};
+use super::evidence::{evidence_of, netfilter_hook, plain};
 use super::owner::{self, Owner, owner_of};
 use super::stopped::Blame;
 use tracer_attempts::correlate::firewalls::Reading;
@@ -249,7 +249,7 @@ impl Blame<'_> {
             "packets": rule.packets, "owner": self.owner_of(rule).map(|owner| owner.name),
             "candidates": (self.rules.len() > 1).then_some(self.rules.len()),
         });
-        evidence("netfilter", self.reading.at, text, fields)
+        evidence_of("netfilter", self.reading.at, text, fields)
     }
 }
 

@@ -31,7 +31,7 @@ pub fn culprit_of(node: &Node, time: u64, change: &LinkChange) -> Culprit {
 pub(super) fn evidence(time: u64, change: &LinkChange) -> Evidence {
     let LinkChange { name, actor, hook, .. } = change;
     let fields = json!({ "pid": actor.pid, "netns": change.netns });
-    super::evidence::evidence(hook.name(), time, format!("{name} set down by {actor}"), fields)
+    super::evidence::evidence_of(hook.name(), time, format!("{name} set down by {actor}"), fields)
 }
 
 /// The process is in another namespace than the link.

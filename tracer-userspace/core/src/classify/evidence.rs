@@ -12,7 +12,7 @@ use tracer_model::event::{
 use tracer_model::record::Evidence;
 
 /// Builds one piece of evidence.
-pub fn evidence(hook: &str, time_boot_ns: u64, text: String, fields: Value) -> Evidence {
+pub fn evidence_of(hook: &str, time_boot_ns: u64, text: String, fields: Value) -> Evidence {
     let fields = match fields {
         Value::Object(map) => map.into_iter().filter(|(_, v)| !v.is_null()).collect(),
         _ => BTreeMap::new(),
@@ -30,7 +30,7 @@ pub fn of_drop(time: u64, drop: &PacketDrop) -> Evidence {
         "reason": drop.reason, "location": drop.location, "netns": drop.netns,
         "device": drop.device.as_ref().map(|d| d.name.clone()), "netfilter_hook": netfilter_hook(drop), "via": drop.via,
     });
-    evidence(Hook::KfreeSkb.name(), time, text, fields)
+    evidence_of(Hook::KfreeSkb.name(), time, text, fields)
 }
 
 /// A RST that a stack of this node sent.
@@ -47,21 +47,21 @@ pub fn of_reset_sent(time: u64, reset: &ResetSent) -> Evidence {
         "reason": reset.reason, "netns": reset.netns, "no_socket": reset.no_socket,
         "answered": (reset.answered.0 != 0).then(|| reset.answered.name()), "via": reset.via,
     });
-    evidence(reset.hook.name(), time, text, fields)
+    evidence_of(reset.hook.name(), time, text, fields)
 }
 
 /// A RST that the prober's socket received.
 pub fn of_reset_received(time: u64, reset: &ResetReceived) -> Evidence {
     let text = format!("RST from {} received in {}", reset.flow.dst, state_name(reset.state));
     let fields = json!({ "state": reset.state, "bytes_received": reset.bytes_received });
-    evidence(Hook::TcpReceiveReset.name(), time, text, fields)
+    evidence_of(Hook::TcpReceiveReset.name(), time, text, fields)
 }
 
 /// An ICMP error.
 pub fn of_icmp(time: u64, icmp: &Icmp) -> Evidence {
     let text = format!("{} sent about the {} {}", RejectAnswer::of(icmp), icmp.flags.name(), icmp.flow);
     let fields = json!({ "type": icmp.icmp_type, "code": icmp.code, "netns": icmp.netns });
-    evidence(Hook::IcmpSend.name(), time, text, fields)
+    evidence_of(Hook::IcmpSend.name(), time, text, fields)
 }
 
 /// What IPVS did.
@@ -71,34 +71,34 @@ pub fn of_ipvs(time: u64, ipvs: &Ipvs) -> Evidence {
         IpvsOp::NoBackend => ("ip_vs_leave", "taken by IPVS for a Service that has no backend"),
     };
     let text = format!("{} {} {did}", ipvs.flags.name(), ipvs.flow);
-    evidence(hook, time, text, json!({ "op": ipvs.op, "netns": ipvs.netns, "via": ipvs.via }))
+    evidence_of(hook, time, text, json!({ "op": ipvs.op, "netns": ipvs.netns, "via": ipvs.via }))
 }
 
 const MOST_NAMED: usize = 8;
 
 /// The state of the target as it was read while the attempt waited.
-pub fn of_inspection(time: u64, seen: &Inspection) -> Evidence {
-    let place = match seen.netns {
+pub fn of_inspection(time: u64, reading: &Inspection) -> Evidence {
+    let place = match reading.netns {
         Some(netns) => format!("it is in network namespace {}", netns.0),
-        None if seen.ambiguous => "it is not known which network namespace of this node has its address".to_owned(),
+        None if reading.ambiguous => "it is not known which network namespace of this node has its address".to_owned(),
         None => "no network namespace of this node has its address".to_owned(),
     };
     let down: Vec<&str> =
-        seen.links.iter().filter(|l| !l.up || l.running == Some(false)).map(|l| l.name.as_str()).collect();
+        reading.links.iter().filter(|l| !l.up || l.running == Some(false)).map(|l| l.name.as_str()).collect();
     let links = match down.get(..MOST_NAMED).filter(|_| down.len() > MOST_NAMED) {
         Some(first) => format!(", {} and {} more links down", first.join(", "), down.len() - MOST_NAMED),
         None if down.is_empty() => String::new(),
         None => format!(", {} down", down.join(", ")),
     };
-    let listens = match seen.listeners.as_deref() {
-        Some([]) => format!(", nobody listens on port {}", seen.target.port()),
+    let listens = match reading.listeners.as_deref() {
+        Some([]) => format!(", nobody listens on port {}", reading.target.port()),
         Some([first, ..]) => format!(", {} listens ({} of {} waiting)", first.addr, first.waiting, first.backlog),
         None => String::new(),
     };
     let neighbour =
-        seen.neighbour.as_ref().map(|n| format!(", its neighbour entry is {}", n.state)).unwrap_or_default();
-    let text = format!("{} as it was read: {place}{links}{listens}{neighbour}", seen.target);
-    evidence("inspection", time, text, json!({ "netns": seen.netns, "down": down }))
+        reading.neighbour.as_ref().map(|n| format!(", its neighbour entry is {}", n.state)).unwrap_or_default();
+    let text = format!("{} as it was read: {place}{links}{listens}{neighbour}", reading.target);
+    evidence_of("inspection", time, text, json!({ "netns": reading.netns, "down": down }))
 }
 
 /// The state change that ended the attempt.
@@ -107,7 +107,7 @@ pub fn of_state(time: u64, state: &State) -> Evidence {
     let fields = json!({
         "errno": state.errno, "bytes_sent": state.bytes_sent, "bytes_acked": state.bytes_acked, "bytes_received": state.received(),
     });
-    evidence(Hook::InetSockSetState.name(), time, text, fields)
+    evidence_of(Hook::InetSockSetState.name(), time, text, fields)
 }
 
 /// An errno in words, the same on every libc: a replay must print what the live run printed.
@@ -185,7 +185,7 @@ pub fn of_outcome(probe: &KubeletProbe) -> Evidence {
     let how = if probe.is_counted() { "failed" } else { "errored, a result that it ignores" };
     let text = format!("the kubelet reports{place} that the {} probe {how}{output}", probe.probe_type.name());
     let fields = json!({ "result": probe.result, "container": probe.container, "event_count": probe.event_count });
-    evidence("kubelet", probe.written_boot_ns, text, fields)
+    evidence_of("kubelet", probe.written_boot_ns, text, fields)
 }
 
 #[cfg(test)]
@@ -194,21 +194,21 @@ mod tests {
     use crate::testing::*;
 
     fn text_of(fill: impl FnOnce(&mut Inspection)) -> String {
-        let mut seen = Inspection::nothing(NODE, "10.88.0.2:80".parse().expect("an address"));
-        fill(&mut seen);
-        of_inspection(1, &seen).text
+        let mut reading = Inspection::nothing(NODE, "10.88.0.2:80".parse().expect("an address"));
+        fill(&mut reading);
+        of_inspection(1, &reading).text
     }
 
     #[test]
     fn an_address_of_two_namespaces_is_not_reported_as_absent() {
         assert_ends(&text_of(|_| ()), "no network namespace of this node has its address");
-        assert_has(&text_of(|seen| seen.ambiguous = true), &["not known which"]);
+        assert_has(&text_of(|reading| reading.ambiguous = true), &["not known which"]);
     }
 
     #[test]
     fn the_first_of_many_links_that_are_down_are_named() {
         let link = |number| LinkState { name: format!("d{number}"), ..LinkState::default() };
-        let down = |count| text_of(|seen| seen.links = (0..count).map(link).collect());
+        let down = |count| text_of(|reading| reading.links = (0..count).map(link).collect());
         assert!(down(2).ends_with(", d0, d1 down") && down(8).ends_with("d6, d7 down"));
         assert_ends(&down(100), "d6, d7 and 92 more links down");
     }

@@ -3,7 +3,7 @@
 use serde_json::json;
 
 use super::case::{Case, inspected};
-use super::evidence::evidence;
+use super::evidence::evidence_of;
 use super::finding::Finding;
 use tracer_attempts::correlate::node::Node;
 use tracer_attempts::enrich::netns_ref;
@@ -17,24 +17,24 @@ const RECENT_NS: u64 = 60 * SECOND_NS;
 
 /// If the attempt found no route or a wrong one: names the process that removed a rule or route for it in bulk.
 pub(super) fn add(case: &Case<'_>, found: &mut Finding) {
-    if let Some(seen) = removed_service_rules(case, found.cause) {
+    if let Some(flush) = removed_service_rules(case, found.cause) {
         let rules_gone = "what led to the Service may be gone with them";
-        return note(case, found, seen, "nf_tables", rules_gone);
+        return note(case, found, flush, "nf_tables", rules_gone);
     }
-    let Some(seen) = removed_route(case, found.cause) else { return };
-    note(case, found, seen, "rtnetlink", "one for this address among them");
-    found.culprit = culprit(seen, case.node);
-    if let Some(process) = seen.by.as_ref().map(|by| by.exe.as_deref().unwrap_or(&by.comm)) {
+    let Some(flush) = removed_route(case, found.cause) else { return };
+    note(case, found, flush, "rtnetlink", "one for this address among them");
+    found.culprit = culprit(flush, case.node);
+    if let Some(process) = flush.by.as_ref().map(|by| by.exe.as_deref().unwrap_or(&by.comm)) {
         found.remediation.text += &format!(". Then keep {process} from removing what others set up");
     }
 }
 
-fn note(case: &Case<'_>, found: &mut Finding, seen: &RulesFlushed, source: &str, therefore: &str) {
-    let ago = case.attempt.started.saturating_sub(seen.since_boot_ns) / SECOND_NS;
-    let sentence = sentence(seen);
+fn note(case: &Case<'_>, found: &mut Finding, flush: &RulesFlushed, source: &str, therefore: &str) {
+    let ago = case.attempt.started.saturating_sub(flush.since_boot_ns) / SECOND_NS;
+    let sentence = sentence(flush);
     found.summary += &format!("; {sentence} {ago} s before: {therefore}");
-    let fields = json!({ "count": seen.count, "pid": seen.by.as_ref().map(|by| by.pid), "netns": seen.netns });
-    found.evidence.insert(0, evidence(source, seen.since_boot_ns, sentence, fields));
+    let fields = json!({ "count": flush.count, "pid": flush.by.as_ref().map(|by| by.pid), "netns": flush.netns });
+    found.evidence.insert(0, evidence_of(source, flush.since_boot_ns, sentence, fields));
 }
 
 /// The recent removal of the proxy's rules. Only these rules lead to the address of a Service; they are in a table of
@@ -52,9 +52,10 @@ fn removed_service_rules<'a>(case: &Case<'a>, cause: Cause) -> Option<&'a RulesF
         .node
         .flushes
         .before(attempt.netns?, attempt.started)
-        .take_while(|seen| attempt.started.saturating_sub(seen.since_boot_ns) < RECENT_NS);
-    recent
-        .find(|seen| matches!(&seen.rules, FlushedRules::Nftables { family, table, .. } if is_of_proxy(family, table)))
+        .take_while(|flush| attempt.started.saturating_sub(flush.since_boot_ns) < RECENT_NS);
+    recent.find(
+        |flush| matches!(&flush.rules, FlushedRules::Nftables { family, table, .. } if is_of_proxy(family, table)),
+    )
 }
 
 /// The bulk removal that took a rule or route for this attempt.
@@ -65,26 +66,26 @@ fn removed_route<'a>(case: &Case<'a>, cause: Cause) -> Option<&'a RulesFlushed> 
     match cause {
         // Other errors show no missing route: a route that refuses, an ICMP error of a router, a missing route back.
         Cause::RouteUnreachable if attempt.connect_failed_at().is_some_and(|(_, it)| it.errno == libc::ENETUNREACH) => {
-            before.find(|seen| seen.rules.of_routing().iter().any(|it| applied(&it)))
+            before.find(|flush| flush.rules.of_routing().iter().any(|it| applied(&it)))
         }
         // Only a rule that came before the one which now leads astray.
         Cause::AsymmetricRoute => {
             let astray = inspected(case)?.1.stray_route.as_ref()?.rule.as_ref()?.priority;
             let was_first = |it: &&RemovedRoute| it.priority.is_some_and(|priority| priority < astray);
-            before.find(|seen| seen.rules.of_routing().iter().filter(was_first).any(|it| applied(&it)))
+            before.find(|flush| flush.rules.of_routing().iter().filter(was_first).any(|it| applied(&it)))
         }
         _ => None,
     }
 }
 
 /// `systemd-networkd (pid 412) removed 14 ip rules`
-pub(crate) fn sentence(seen: &RulesFlushed) -> String {
-    let process = match &seen.by {
+pub(crate) fn sentence(flush: &RulesFlushed) -> String {
+    let process = match &flush.by {
         Some(by) => format!("{} (pid {})", by.comm, by.pid),
         None => "a process that was not seen".to_owned(),
     };
-    let version = if seen.rules.of_routing().iter().any(|it| it.v6) { "IPv6 " } else { "" };
-    let (what, of) = match &seen.rules {
+    let version = if flush.rules.of_routing().iter().any(|it| it.v6) { "IPv6 " } else { "" };
+    let (what, of) = match &flush.rules {
         FlushedRules::Rules(_) => ("ip rule", String::new()),
         FlushedRules::Routes(_) => ("route", String::new()),
         FlushedRules::Nftables { family, table, replaced: true } => {
@@ -92,13 +93,13 @@ pub(crate) fn sentence(seen: &RulesFlushed) -> String {
         }
         FlushedRules::Nftables { family, table, .. } => ("rule", format!(" of the nftables table {family} {table}")),
     };
-    let least = if seen.incomplete { "at least " } else { "" };
-    format!("{process} removed {least}{}{of}", counted(seen.count as u64, &format!("{version}{what}")))
+    let least = if flush.incomplete { "at least " } else { "" };
+    format!("{process} removed {least}{}{of}", counted(flush.count as u64, &format!("{version}{what}")))
 }
 
 /// The process that removed them.
-pub(crate) fn culprit(seen: &RulesFlushed, node: &Node) -> Option<Culprit> {
-    let by = seen.by.clone()?;
+pub(crate) fn culprit(flush: &RulesFlushed, node: &Node) -> Option<Culprit> {
+    let by = flush.by.clone()?;
     Some(Culprit {
         pid: by.pid,
         comm: by.comm,
@@ -106,8 +107,8 @@ pub(crate) fn culprit(seen: &RulesFlushed, node: &Node) -> Option<Culprit> {
         ancestors: by.ancestors,
         op: "rules_flushed".to_owned(),
         netns_path: None,
-        netns: Some(netns_ref(seen.netns, node)),
-        time_boot_ns: Some(seen.since_boot_ns),
+        netns: Some(netns_ref(flush.netns, node)),
+        time_boot_ns: Some(flush.since_boot_ns),
     })
 }
 
@@ -177,7 +178,7 @@ mod tests {
         let mut stream = Stream::new();
         let rule = Some(RoutingRule { priority, from: Some("10.88.0.1".into()), to: None });
         let stray = StrayRoute { device: "eth1".into(), pod_device: "veth7".into(), table: 101, rule };
-        stream.flushed(rules("10.88.0.0")).connect().wait_ms(200).inspection(|seen| seen.stray_route = Some(stray));
+        stream.flushed(rules("10.88.0.0")).connect().wait_ms(200).inspection(|flush| flush.stray_route = Some(stray));
         stream.gives_up();
         verdict(&stream)
     }

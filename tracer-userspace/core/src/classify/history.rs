@@ -6,7 +6,7 @@
 use serde_json::json;
 
 use super::case::{Case, runs};
-use super::evidence::evidence;
+use super::evidence::evidence_of;
 use super::finding::Finding;
 use super::kubectl;
 use super::rules::network_policy_drop;
@@ -29,7 +29,7 @@ pub(super) fn of_start(case: &Case<'_>, began: u64) -> Evidence {
     let restarts = runs(case).map(|it| it.restarts);
     let again = restarts.filter(|n| *n > 0).map(|n| format!(", restart {n}")).unwrap_or_default();
     let text = format!("{} was started in this second{again}", container.map_or("the container".into(), name_of));
-    evidence("container_status", began, text, json!({ "restarts": restarts }))
+    evidence_of("container_status", began, text, json!({ "restarts": restarts }))
 }
 
 /// A clause for a container that was OOM-killed while it started. It must not run now, or not longer than that run did.
@@ -114,7 +114,7 @@ pub(super) fn add_deletion(case: &Case<'_>, finding: &mut Finding) {
         finding.confidence = finding.confidence.min(Confidence::Likely);
     }
     let text = "the pod is being deleted (deletionTimestamp)".to_owned();
-    finding.evidence.push(evidence("pod_status", case.attempt.started, text, json!({ "deleting": true })));
+    finding.evidence.push(evidence_of("pod_status", case.attempt.started, text, json!({ "deleting": true })));
     finding.summary += &format!("; the pod is being deleted, so that {so}");
     let fix = std::mem::take(&mut finding.remediation);
     finding.remediation = fix.reword(|otherwise| {
@@ -179,7 +179,12 @@ fn of_runs(case: &Case<'_>, container: &Container, runs: &Runs, at: u64) -> Evid
         "reason": last.and_then(|it| it.reason.clone()), "ran_s": last.and_then(Ended::ran_ns).map(|ns| ns / SECOND_NS),
         "ended_s_before": ago_s, "waiting": runs.waiting.as_ref().map(|it| it.reason.clone()),
     });
-    evidence("container_status", finished.unwrap_or(at), format!("{} {}", name_of(container), parts.join("; ")), fields)
+    evidence_of(
+        "container_status",
+        finished.unwrap_or(at),
+        format!("{} {}", name_of(container), parts.join("; ")),
+        fields,
+    )
 }
 
 fn restarted(times: u32) -> String {

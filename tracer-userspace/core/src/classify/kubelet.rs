@@ -79,7 +79,7 @@ pub fn unmatched(probe: &KubeletProbe, connections: usize, node: &Node) -> (Find
         kind(probe),
         container_of(&named.k8s),
         probe.output.as_ref().map(|it| format!(": {it}")).unwrap_or_default(),
-        seen(connections)
+        reading(connections)
     );
     let fix = Cause::Unexplained.fix();
     let found = Finding::failure(Cause::Unexplained, vec![of_outcome(probe)], summary, fix);
@@ -87,7 +87,7 @@ pub fn unmatched(probe: &KubeletProbe, connections: usize, node: &Node) -> (Find
 }
 
 /// Says which connections of the probe were seen.
-fn seen(connections: usize) -> String {
+fn reading(connections: usize) -> String {
     match connections {
         0 => "no connection of it was seen".to_owned(),
         1 => "tracer saw no failure on its connection".to_owned(),
@@ -104,7 +104,7 @@ pub fn answer(probe: &KubeletProbe, connections: usize, node: &Node) -> Option<(
         "the {} probe{} was answered: {text}, as the kubelet read it; {}",
         kind(probe),
         container_of(&named.k8s),
-        seen(connections)
+        reading(connections)
     );
     let fix = match fix {
         HANDLER => kubectl::and_log(&named.k8s, false, fix.into()),

@@ -3,7 +3,7 @@
 use serde_json::json;
 
 use super::Case;
-use super::evidence::evidence;
+use super::evidence::evidence_of;
 use super::finding::Finding;
 use super::history;
 use tracer_attempts::enrich::HandlerMatch;
@@ -56,7 +56,7 @@ fn of_handler(case: &Case<'_>, (pod, container, handler): &HandlerMatch<'_>) -> 
         handler.path
     );
     let fields = json!({ "lifecycle": name, "container": container.name, "port": handler.port });
-    evidence("pods", case.attempt.started, text, fields)
+    evidence_of("pods", case.attempt.started, text, fields)
 }
 
 #[cfg(test)]
@@ -87,7 +87,7 @@ mod tests {
                 (it.subject, probe.port, text.contains(" handler ")),
                 (Subject::Probe, Some(8080), text.ends_with(PRE_STOP))
             );
-            assert_eq!(it.verdict.evidence.iter().any(|seen| seen.hook == "pods"), text.ends_with(PRE_STOP));
+            assert_eq!(it.verdict.evidence.iter().any(|evidence| evidence.hook == "pods"), text.ends_with(PRE_STOP));
             (probe.probe_type, probe.consecutive_failures, text.ends_with(PRE_STOP))
         };
         verdicts.iter().map(of).collect()

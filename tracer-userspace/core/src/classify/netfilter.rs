@@ -68,18 +68,18 @@ fn by_icmp<'a>(case: &Case<'a>) -> Option<Stopped<'a>> {
             let drop = dropped_syn(case, time);
             (is_port_unreachable(icmp) || drop.is_some()).then_some((time, icmp, drop))
         })?;
-    let mut seen = vec![of_icmp(time, icmp)];
-    seen.extend(drop.map(|(time, drop)| of_drop(time, drop)));
+    let mut evidence = vec![of_icmp(time, icmp)];
+    evidence.extend(drop.map(|(time, drop)| of_drop(time, drop)));
     let netns = icmp.netns.or_else(|| drop.and_then(|(_, d)| d.netns));
-    Some(answered(case, seen, RejectAnswer::of(icmp), netns, drop))
+    Some(answered(case, evidence, RejectAnswer::of(icmp), netns, drop))
 }
 
 /// Netfilter dropped the SYN, and still a RST answered it.
 fn by_reset<'a>(case: &Case<'a>) -> Option<Stopped<'a>> {
     let (at, reset) = case.attempt.reset_received().filter(|(_, r)| r.state == TcpState::SynSent)?;
     let drop = dropped_syn(case, at)?;
-    let seen = vec![of_drop(drop.0, drop.1), of_reset_received(at, reset)];
-    Some(answered(case, seen, RejectAnswer::Rst, drop.1.netns, Some(drop)))
+    let evidence = vec![of_drop(drop.0, drop.1), of_reset_received(at, reset)];
+    Some(answered(case, evidence, RejectAnswer::Rst, drop.1.netns, Some(drop)))
 }
 
 /// Netfilter dropped the SYN, and the socket failed with "connection refused" without a RST. An ICMP error came for
@@ -89,8 +89,8 @@ fn by_error<'a>(case: &Case<'a>) -> Option<Stopped<'a>> {
     let drop = dropped_syn(case, ended)?;
     let refused = case.attempt.errno() == Some(libc::ECONNREFUSED) && case.attempt.reset_received().is_none();
     let state = case.attempt.last.as_ref().filter(|_| refused)?;
-    let seen = vec![of_drop(drop.0, drop.1), of_state(ended, state)];
-    Some(answered(case, seen, RejectAnswer::IcmpError, drop.1.netns, Some(drop)))
+    let evidence = vec![of_drop(drop.0, drop.1), of_state(ended, state)];
+    Some(answered(case, evidence, RejectAnswer::IcmpError, drop.1.netns, Some(drop)))
 }
 
 /// A rule rejected the request of an established connection. It dropped the request and answered with an ICMP error, or
@@ -107,12 +107,12 @@ fn rejected_request<'a>(case: &Case<'a>) -> Option<Stopped<'a>> {
             attempt.reset_received().filter(|(at, r)| r.state == TcpState::Established && with(*at) && !maybe_by_stack);
         let unreachable = |(at, i): &(u64, &Icmp)| with(*at) && !i.flags.is_syn() && is_unreachable(i);
         let icmp = || attempt.icmp().find(unreachable).filter(|_| attempt.failed_by_itself());
-        let (seen, answer) = match reset {
+        let (evidence, answer) = match reset {
             Some((at, reset)) => (of_reset_received(at, reset), RejectAnswer::Rst),
             None => icmp().map(|(at, icmp)| (of_icmp(at, icmp), RejectAnswer::of(icmp)))?,
         };
-        let seen = vec![of_drop(drop.0, drop.1), seen];
-        Some(answered(case, seen, answer, drop.1.netns, Some(drop)))
+        let evidence = vec![of_drop(drop.0, drop.1), evidence];
+        Some(answered(case, evidence, answer, drop.1.netns, Some(drop)))
     })
 }
 
@@ -125,21 +125,21 @@ fn rejected_answer<'a>(case: &Case<'a>) -> Option<Stopped<'a>> {
             i.flow == drop.1.flow && is_unreachable(i) && at.abs_diff(drop.0) < REQUEST_ANSWER_NS
         };
         let (at, icmp) = case.attempt.icmp().find(of_it)?;
-        let seen = vec![of_drop(drop.0, drop.1), of_icmp(at, icmp)];
-        Some(answered(case, seen, RejectAnswer::of(icmp), drop.1.netns, Some(drop)))
+        let evidence = vec![of_drop(drop.0, drop.1), of_icmp(at, icmp)];
+        Some(answered(case, evidence, RejectAnswer::of(icmp), drop.1.netns, Some(drop)))
     })
 }
 
 fn answered<'a>(
     case: &Case<'a>,
-    mut seen: Vec<Evidence>,
+    mut evidence: Vec<Evidence>,
     answer: RejectAnswer,
     netns: Option<Netns>,
     drop: Option<Seen<'a>>,
 ) -> Stopped<'a> {
-    seen.sort_by_key(|e| e.time_boot_ns);
+    evidence.sort_by_key(|e| e.time_boot_ns);
     let blame = drop.and_then(|(time, drop)| blame(case, time, drop, RuleVerdict::Reject)).map(Blame::answered);
-    Stopped { seen, drop, netns, answer: Some(answer), blame }
+    Stopped { evidence, drop, netns, answer: Some(answer), blame }
 }
 
 /// A packet was dropped, and no answer was seen. A rule that rejects also drops: its answer must have had time to come.
@@ -160,8 +160,8 @@ fn without_answer<'a>(case: &Case<'a>) -> Option<Stopped<'a>> {
     let rejecting = if dropping.as_ref().is_some_and(has_rules) { None } else { rejecting() };
     let answer = rejecting.is_some().then(|| unseen_answer(case, drop));
     let blame = rejecting.or(dropping);
-    let seen = vec![of_drop(time, drop)];
-    Some(Stopped { seen, drop: Some((time, drop)), netns: drop.netns, answer, blame })
+    let evidence = vec![of_drop(time, drop)];
+    Some(Stopped { evidence, drop: Some((time, drop)), netns: drop.netns, answer, blame })
 }
 
 /// Why the answer of a rule that rejects was not seen. `__icmp_send` and `icmp6_send` limit the rate of errors
@@ -379,7 +379,7 @@ impl Stopped<'_> {
         summary: String,
         remediation: impl Into<Remediation>,
     ) -> Finding {
-        let mut finding = Finding::failure(cause, self.seen.clone(), summary, remediation);
+        let mut finding = Finding::failure(cause, self.evidence.clone(), summary, remediation);
         finding.evidence.extend(self.blame.iter().flat_map(Blame::evidence));
         let time = self.drop.map_or(finding.decided_at, |(time, _)| time);
         finding.waits_for = self.netns.map(|netns| (netns, time));

@@ -3,7 +3,7 @@
 
 use serde_json::json;
 
-use super::evidence::evidence;
+use super::evidence::evidence_of;
 use super::finding::Finding;
 use super::kubectl;
 use super::kubelet::{Unattached, container_of, k8s};
@@ -28,7 +28,7 @@ impl ClockStep {
 
     fn evidence(&self) -> Evidence {
         let text = format!("the wall clock was {}", self.words());
-        evidence("clock", self.time_boot_ns, text, json!({ "step_s": self.by_ns / 1_000_000_000 }))
+        evidence_of("clock", self.time_boot_ns, text, json!({ "step_s": self.by_ns / 1_000_000_000 }))
     }
 }
 
@@ -50,27 +50,27 @@ pub struct NotRun<'a> {
 }
 
 /// The verdict.
-pub fn verdict(seen: &NotRun<'_>, node: &Node, now: u64) -> (Finding, Unattached) {
-    let only = match seen.containers[..] {
+pub fn verdict(not_run: &NotRun<'_>, node: &Node, now: u64) -> (Finding, Unattached) {
+    let only = match not_run.containers[..] {
         [one] => Some(one.to_owned()),
         _ => None,
     };
-    let k8s = k8s(seen.pod, only.as_ref(), node);
-    let (names, ahead) = (seen.containers.join(", "), span(seen.ahead_ns));
-    let step = seen.step.map(|step| format!("; the clock was {}", step.words())).unwrap_or_default();
+    let k8s = k8s(not_run.pod, only.as_ref(), node);
+    let (names, ahead) = (not_run.containers.join(", "), span(not_run.ahead_ns));
+    let step = not_run.step.map(|step| format!("; the clock was {}", step.words())).unwrap_or_default();
     let summary = format!(
         "the kubelet runs no probe of {names}{}: by the wall clock the start is {ahead} in the future, and the kubelet waits until then; no attempt was seen for {}{step}",
         container_of(&K8s { container_name: None, ..k8s.clone() }),
-        span(seen.silent_ns),
+        span(not_run.silent_ns),
     );
-    let fields = json!({ "containers": seen.containers, "ahead_s": seen.ahead_ns / 1_000_000_000 });
-    let started = evidence("container_status", now, format!("{names} started {ahead} from now"), fields);
+    let fields = json!({ "containers": not_run.containers, "ahead_s": not_run.ahead_ns / 1_000_000_000 });
+    let started = evidence_of("container_status", now, format!("{names} started {ahead} from now"), fields);
     let pod = kubectl::pod(&k8s);
     let fix = Cause::ProbeNotRun.fix().run([Command::in_cluster(format!("kubectl delete pod {pod}"))]);
     let mut found = Finding::likely(Cause::ProbeNotRun, vec![started], summary, fix);
-    found.evidence.extend(seen.step.as_ref().map(ClockStep::evidence));
-    if seen.lost > 0 {
-        found = Finding { lost_events: seen.lost, ..found.at_most(Confidence::Possible) };
+    found.evidence.extend(not_run.step.as_ref().map(ClockStep::evidence));
+    if not_run.lost > 0 {
+        found = Finding { lost_events: not_run.lost, ..found.at_most(Confidence::Possible) };
     }
     (found, Unattached { probe: None, k8s, process: None })
 }

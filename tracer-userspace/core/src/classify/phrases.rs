@@ -3,7 +3,7 @@
 use serde_json::json;
 
 use super::case::{Case, holds_target};
-use super::evidence::evidence;
+use super::evidence::evidence_of;
 use tracer_attempts::correlate::attempt::Attempt;
 use tracer_attempts::enrich;
 use tracer_model::event::Netns;
@@ -39,7 +39,7 @@ pub(super) fn of_namespace(case: &Case<'_>, netns: Netns, made: u64) -> Evidence
         Some(pod) => format!("the network namespace of pod {pod}"),
         None => format!("network namespace {}", netns.0),
     };
-    evidence("netns", made, format!("{of} was made"), json!({ "netns": netns }))
+    evidence_of("netns", made, format!("{of} was made"), json!({ "netns": netns }))
 }
 
 /// Chooses the fix. For a probe it can be a change of the spec; for another connection it names the process.

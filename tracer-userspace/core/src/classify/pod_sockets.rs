@@ -5,7 +5,7 @@ use std::net::{Ipv6Addr, SocketAddr};
 use serde_json::json;
 
 use super::case::Case;
-use super::evidence::evidence;
+use super::evidence::evidence_of;
 use tracer_model::event::{Listener, ListenerAt, Netns, PodSockets};
 use tracer_model::record::{Command, Evidence};
 
@@ -19,13 +19,13 @@ pub(crate) const REDIRECT_NS: u64 = 600_000_000_000;
 /// The last reading and its time, if it is not older than this.
 pub(super) fn last_reading<'a>(case: &Case<'a>, oldest_ns: u64) -> Option<(u64, &'a PodSockets)> {
     let attempt = case.attempt;
-    let (time, seen) = case.node.pod_sockets(attempt.netns?, attempt.flow.dst)?;
-    (time.saturating_add(oldest_ns) >= attempt.started).then_some((time, seen))
+    let (time, reading) = case.node.pod_sockets(attempt.netns?, attempt.flow.dst)?;
+    (time.saturating_add(oldest_ns) >= attempt.started).then_some((time, reading))
 }
 
 /// Listeners that still listen in the namespace where nothing accepts the target, as a clause and as evidence.
 pub(super) fn listeners_elsewhere(case: &Case<'_>, netns: Netns) -> Option<(String, Evidence)> {
-    let (time, seen) = last_reading(case, FRESH_NS).filter(|(_, seen)| seen.netns == netns)?;
+    let (time, reading) = last_reading(case, FRESH_NS).filter(|(_, reading)| reading.netns == netns)?;
     let (port, v4) = (case.attempt.flow.dst.port(), case.attempt.flow.dst.is_ipv4());
     // A listener for both families would have accepted the connection.
     let only = |it: &ListenerAt| match &it.device {
@@ -34,7 +34,7 @@ pub(super) fn listeners_elsewhere(case: &Case<'_>, netns: Netns) -> Option<(Stri
         None => "only".to_owned(),
     };
     let still_listens = |it: &&ListenerAt| !case.node.listeners.changed_since(netns, it.addr.port(), time);
-    let listeners: Vec<&ListenerAt> = seen.elsewhere.iter().filter(still_listens).collect();
+    let listeners: Vec<&ListenerAt> = reading.elsewhere.iter().filter(still_listens).collect();
     let here: Vec<String> = listeners
         .iter()
         .filter(|it| it.addr.port() == port)
@@ -49,7 +49,7 @@ pub(super) fn listeners_elsewhere(case: &Case<'_>, netns: Netns) -> Option<(Stri
     };
     let text = format!("listeners of that network namespace: {words}");
     let addrs: Vec<SocketAddr> = listeners.iter().map(|it| it.addr).collect();
-    Some((words, evidence("sock_diag", time, text, json!({ "listeners": addrs, "netns": netns }))))
+    Some((words, evidence_of("sock_diag", time, text, json!({ "listeners": addrs, "netns": netns }))))
 }
 
 /// The address translation of the pod redirects a port to another process than the one that listens there.
@@ -66,8 +66,8 @@ pub(super) struct Detour<'a> {
 /// The detour of this attempt's target. None if nothing listens on the target's port: then the application may have
 /// asked for the translation, to serve a port that only root can use.
 pub(super) fn detour<'a>(case: &Case<'a>, oldest_ns: u64) -> Option<Detour<'a>> {
-    let (read, seen) = last_reading(case, oldest_ns)?;
-    let redirect = seen.redirect.as_ref()?;
+    let (read, reading) = last_reading(case, oldest_ns)?;
+    let redirect = reading.redirect.as_ref()?;
     let (server, passed_over) = (redirect.server.as_ref()?, redirect.passed_over.as_ref()?);
     (server.pid != passed_over.pid).then_some(Detour { server, passed_over, to: redirect.to, read })
 }
@@ -92,7 +92,7 @@ impl Detour<'_> {
             case.attempt.flow.dst.port()
         );
         let fields = json!({ "to": self.to, "pid": self.server.pid, "passed_over": self.passed_over.pid });
-        evidence("conntrack", self.read, text, fields)
+        evidence_of("conntrack", self.read, text, fields)
     }
 
     /// Commands that show the rule, which is in one of the two lists.

@@ -49,7 +49,7 @@ use super::case::{
     leads_out, outbound, runs, shares_node, silent,
 };
 use super::evidence::{
-    errno_text, evidence, is_at_socket, is_netfilter, netfilter_hook, of_drop, of_icmp, of_ipvs, of_outcome,
+    errno_text, evidence_of, is_at_socket, is_netfilter, netfilter_hook, of_drop, of_icmp, of_ipvs, of_outcome,
     of_reset_received, of_reset_sent, of_state, plain,
 };
 use super::finding::Finding;

@@ -2,7 +2,7 @@
 
 use serde_json::json;
 
-use super::evidence::evidence;
+use super::evidence::evidence_of;
 use super::finding::Finding;
 use super::kubelet::{Unattached, container_of, k8s, kubelet, pod};
 use tracer_attempts::correlate::node::Node;
@@ -37,7 +37,7 @@ pub fn verdict(failure: &SandboxFailure, node: &Node) -> (Finding, Unattached) {
     let k8s = k8s(&failure.pod, None, node);
     let summary = format!("the sandbox{} has no network: {why}", container_of(&k8s));
     let text = format!("the kubelet could not make the sandbox: {}", failure.words);
-    let seen = evidence("kubelet", failure.written_boot_ns, text, json!({ "cause": failure.cause }));
+    let evidence = evidence_of("kubelet", failure.written_boot_ns, text, json!({ "cause": failure.cause }));
     let named = Unattached { probe: None, k8s, process: kubelet(failure.pid) };
-    (Finding::likely(Cause::CniNotReady, vec![seen], summary, fix), named)
+    (Finding::likely(Cause::CniNotReady, vec![evidence], summary, fix), named)
 }

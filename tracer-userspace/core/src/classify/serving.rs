@@ -15,7 +15,8 @@ pub(super) fn readings<'a>(case: &Case<'a>) -> Vec<(u64, &'a Serving)> {
 
 /// The target's end of this connection, by the last reading.
 pub(super) fn connection<'a>(case: &Case<'a>) -> Option<&'a ServedConnection> {
-    let own = |(_, seen): &(u64, &'a Serving)| seen.connection.as_ref().filter(|it| it.peer == case.attempt.flow.src);
+    let own =
+        |(_, reading): &(u64, &'a Serving)| reading.connection.as_ref().filter(|it| it.peer == case.attempt.flow.src);
     readings(case).iter().rev().find_map(own)
 }
 
@@ -26,7 +27,7 @@ pub(super) fn held_answer(case: &Case<'_>) -> Option<String> {
     }
     let unacknowledged = connection(case).and_then(|it| it.unacknowledged).filter(|bytes| *bytes > 0);
     let is_gone = || {
-        let last = inspected(case).filter(|(_, seen)| seen.netns.is_none() && !seen.ambiguous);
+        let last = inspected(case).filter(|(_, reading)| reading.netns.is_none() && !reading.ambiguous);
         last.is_some() && !readings(case).is_empty()
     };
     match unacknowledged {
@@ -46,8 +47,8 @@ pub(super) fn name(processes: &[ServerProcess]) -> String {
 }
 
 /// A clause about a halted process. If several serve the port (SO_REUSEPORT), the connection may wait in its queue.
-fn halted(seen: &Serving) -> String {
-    let halted = seen.processes.iter().find_map(|it| Some((it, halt_of(it)?)));
+fn halted(reading: &Serving) -> String {
+    let halted = reading.processes.iter().find_map(|it| Some((it, halt_of(it)?)));
     halted.map_or_else(String::new, |(it, halt)| format!("; {} {}", name(std::slice::from_ref(it)), halt.description()))
 }
 
@@ -63,11 +64,11 @@ fn blocked(holder: &ServerProcess) -> Option<String> {
 
 /// Says whether the server read the request: then its handler is slow; otherwise nothing took the request.
 pub(super) fn add(case: &Case<'_>, finding: &mut Finding) {
-    let (Some((_, seen)), Some(connection)) = (readings(case).last().copied(), connection(case)) else { return };
-    let holder = seen.processes.iter().find(|it| connection.pid == Some(it.pid));
-    let server = holder.map_or_else(|| name(&seen.processes), |it| name(std::slice::from_ref(it)));
+    let (Some((_, reading)), Some(connection)) = (readings(case).last().copied(), connection(case)) else { return };
+    let holder = reading.processes.iter().find(|it| connection.pid == Some(it.pid));
+    let server = holder.map_or_else(|| name(&reading.processes), |it| name(std::slice::from_ref(it)));
     finding.summary += &match (connection.accepted, connection.unread) {
-        (false, _) => format!("; nobody had accepted it: it waited in the queue of {server}{}", halted(seen)),
+        (false, _) => format!("; nobody had accepted it: it waited in the queue of {server}{}", halted(reading)),
         (true, 0) => format!("; {server} had read it: {}", holder.and_then(blocked).unwrap_or(SLOW.to_owned())),
         (true, bytes) => format!("; {} of it lay unread in {server}", counted(u64::from(bytes), "byte")),
     };

@@ -164,7 +164,7 @@ mod tests {
     fn the_process_that_the_pod_redirects_its_probes_to_has_answered() {
         let verdict_on = |redirect| {
             let mut stream = Stream::new();
-            answered(stream.http_readiness().pod_sockets(|seen| seen.redirect = redirect).wait_ms(5_000), 400)
+            answered(stream.http_readiness().pod_sockets(|reading| reading.redirect = redirect).wait_ms(5_000), 400)
         };
         let verdict = verdict_on(Some(redirect(7, 8)));
         assert_eq!(verdict.confidence, Confidence::Likely);

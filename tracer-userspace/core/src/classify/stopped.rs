@@ -11,7 +11,7 @@ use tracer_model::record::Evidence;
 #[derive(Clone, Debug)]
 pub(super) struct Stopped<'a> {
     /// What shows that netfilter stopped it.
-    pub seen: Vec<Evidence>,
+    pub evidence: Vec<Evidence>,
     /// The packet that it dropped, if that was seen.
     pub drop: Option<(u64, &'a PacketDrop)>,
     /// Where.

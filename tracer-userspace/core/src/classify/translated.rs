@@ -7,7 +7,7 @@ use tracer_model::record::{Cause, Confidence};
 
 /// Notes the translation. Only destination and ports tie such a packet to this attempt: the finding is likely at most.
 pub(super) fn add(case: &Case<'_>, finding: &mut Finding) {
-    let decides = |seen: &&Observation| finding.evidence.iter().any(|it| it.time_boot_ns == seen.time_boot_ns);
+    let decides = |reading: &&Observation| finding.evidence.iter().any(|it| it.time_boot_ns == reading.time_boot_ns);
     let mut behind =
         case.attempt.observations.iter().filter(decides).filter_map(|it| case.attempt.translated_in(&it.kind));
     let Some(addr) = behind.next().map(|client| client.ip()) else { return };

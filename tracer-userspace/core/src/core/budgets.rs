@@ -93,8 +93,8 @@ impl Latencies {
     }
 }
 
-fn latency_finding(dst: SocketAddr, named: &Named, timeout_s: u32, seen: Quantiles, tight: bool) -> FindingBody {
-    let Quantiles { p50, p95, max } = seen;
+fn latency_finding(dst: SocketAddr, named: &Named, timeout_s: u32, quantiles: Quantiles, tight: bool) -> FindingBody {
+    let Quantiles { p50, p95, max } = quantiles;
     let mut body = about(dst, named, "probe_latency");
     body.observed = format!(
         "{} of {}: half of the last answers came within {p50:.1} ms, 95 % within {p95:.1} ms, the slowest took {max:.1} ms; timeoutSeconds is {timeout_s}",

@@ -29,8 +29,8 @@ impl NodeNews {
         out.extend(self.dropping.new_records(observation, node));
         match &observation.kind {
             ObservationKind::Loss(loss) => out.extend(self.lost(time, loss)),
-            ObservationKind::RulesFlushed(seen) if rules_flushed::is_event(seen, node) => {
-                let sum = self.flushes.push(&rules_flushed::kind(seen), time, seen);
+            ObservationKind::RulesFlushed(reading) if rules_flushed::is_event(reading, node) => {
+                let sum = self.flushes.push(&rules_flushed::kind(reading), time, reading);
                 out.extend(sum.map(|sum| rules_flushed::record(time, &sum, node)));
             }
             ObservationKind::Findings(findings) => {

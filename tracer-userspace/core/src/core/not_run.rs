@@ -78,7 +78,7 @@ impl NotRun {
             if pending.containers.is_empty() || ahead_ns < STEP_NS {
                 continue;
             }
-            let seen = not_run::NotRun {
+            let reading = not_run::NotRun {
                 pod,
                 containers: pending.containers.keys().map(String::as_str).collect(),
                 ahead_ns: ahead_ns.unsigned_abs(),
@@ -86,7 +86,7 @@ impl NotRun {
                 step: self.step,
                 lost: node.lost_between(pending.since, due),
             };
-            let (finding, named) = not_run::verdict(&seen, node, due);
+            let (finding, named) = not_run::verdict(&reading, node, due);
             out.push(unattached(finding, named, None));
         }
     }

@@ -216,8 +216,8 @@ fn is_worth_reading(attempt: &Attempt, node: &Node, observation: &Observation, f
         _ => attempt.ended.is_some() && Matched::new(attempt, node).failed(),
     };
     let unknown = || match node.pod_sockets(from, attempt.flow.dst) {
-        Some((time, seen)) => {
-            seen.redirect.is_some() && observation.time_boot_ns > time.saturating_add(REDIRECT_NS / 2)
+        Some((time, reading)) => {
+            reading.redirect.is_some() && observation.time_boot_ns > time.saturating_add(REDIRECT_NS / 2)
         }
         None => true,
     };

@@ -61,8 +61,8 @@ pub(super) fn recovery(attempt: &Attempt, before: Decided) -> (Finding, Vec<Caus
 /// Replaces a failure that did not count: the prober dialled again and was connected.
 pub(super) fn withdraw(before: Decided, connected: &Attempt, summary: String, fix: impl Into<Remediation>) -> Finding {
     let ended = connected.ended.map_or(connected.started, |(time, _)| time);
-    let seen = connected.last.as_ref().map(|state| of_state(ended, state));
-    let found = Finding::failure(before.cause, seen.into_iter().collect(), summary, fix);
+    let reading = connected.last.as_ref().map(|state| of_state(ended, state));
+    let found = Finding::failure(before.cause, reading.into_iter().collect(), summary, fix);
     Finding { outcome: Outcome::Noise, decided_at: ended, ..found.with_confidence(Confidence::Likely) }
 }
 
@@ -95,7 +95,7 @@ fn verdict_body(
     also: Vec<Cause>,
     kubelet: Option<KubeletOutcome>,
 ) -> VerdictBody {
-    finding.evidence.sort_by_key(|seen| seen.time_boot_ns);
+    finding.evidence.sort_by_key(|reading| reading.time_boot_ns);
     let verdict = Verdict {
         cause: finding.cause,
         outcome: finding.outcome,

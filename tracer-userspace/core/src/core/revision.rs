@@ -108,9 +108,9 @@ mod tests {
         let mut stream = Stream::new().http_readiness().connect().wait_ms(1_000).clone();
         stream.state(TcpState::Established, TcpState::FinWait1, 0, (100, 101, 0));
         assert_eq!(stream.causes(), ["unexplained"]);
-        let mut seen = Stream::new().http_readiness().connect().established().wait_ms(1_000).clone();
-        seen.state(TcpState::Established, TcpState::FinWait1, 0, (100, 101, 0));
-        assert_eq!(seen.causes(), ["slow_response"]);
+        let mut reading = Stream::new().http_readiness().connect().established().wait_ms(1_000).clone();
+        reading.state(TcpState::Established, TcpState::FinWait1, 0, (100, 101, 0));
+        assert_eq!(reading.causes(), ["slow_response"]);
     }
 
     #[test]

@@ -129,12 +129,12 @@ mod tests {
             read(stream, Some(true));
         };
         assert_eq!(events(flap)[1..], [UP]);
-        let seen = events(|stream| {
+        let reading = events(|stream| {
             stream.link_set(NODE, 7, "veth1", false).wait_ms(5);
             read(stream, Some(true));
             stream.link_set(NODE, 7, "veth1", true);
         });
-        assert_eq!(seen.len(), 2, "{seen:?}");
-        assert!(!seen.contains(&UP.to_owned()), "the hook showed who did it");
+        assert_eq!(reading.len(), 2, "{reading:?}");
+        assert!(!reading.contains(&UP.to_owned()), "the hook showed who did it");
     }
 }

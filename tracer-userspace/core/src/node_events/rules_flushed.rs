@@ -9,24 +9,24 @@ use tracer_model::record::{Body, NodeBody};
 use crate::classify::flushed;
 
 /// Whether the removal is an event of its own, and not just the end of pods.
-pub(crate) fn is_event(seen: &RulesFlushed, node: &Node) -> bool {
+pub(crate) fn is_event(flush: &RulesFlushed, node: &Node) -> bool {
     // A single address is of a pod. Its routes go with the pod, those of many pods at once when a node is drained.
     let stays = |it: &&RemovedRoute| it.only_address().is_none_or(|addr| node.has_pod(addr));
-    let is_routing = !matches!(seen.rules, FlushedRules::Nftables { .. });
-    !is_routing || seen.rules.of_routing().iter().filter(stays).count() >= BULK
+    let is_routing = !matches!(flush.rules, FlushedRules::Nftables { .. });
+    !is_routing || flush.rules.of_routing().iter().filter(stays).count() >= BULK
 }
 
 /// The process and the kind of what it removes, in words: a routing daemon withdraws routes all the time.
-pub(crate) fn kind(seen: &RulesFlushed) -> String {
-    flushed::sentence(&RulesFlushed { count: 0, incomplete: false, ..seen.clone() })
+pub(crate) fn kind(flush: &RulesFlushed) -> String {
+    flushed::sentence(&RulesFlushed { count: 0, incomplete: false, ..flush.clone() })
 }
 
-pub(crate) fn record(time: u64, seen: &RulesFlushed, node: &Node) -> Decision {
+pub(crate) fn record(time: u64, flush: &RulesFlushed, node: &Node) -> Decision {
     let body = NodeBody {
         event: "rules_flushed".to_owned(),
-        summary: flushed::sentence(seen),
-        culprit: flushed::culprit(seen, node),
-        netns: Some(netns_ref(seen.netns, node)),
+        summary: flushed::sentence(flush),
+        culprit: flushed::culprit(flush, node),
+        netns: Some(netns_ref(flush.netns, node)),
         ..NodeBody::default()
     };
     Decision::new(time, None, Body::Node(Box::new(body)))

@@ -5,19 +5,19 @@ use super::*;
 impl Stream {
     /// The target is inspected.
     pub fn inspection(&mut self, fill: impl FnOnce(&mut Inspection)) -> &mut Self {
-        let mut seen = Inspection::nothing(NODE, self.flow.dst);
-        seen.netns = Some(POD);
-        fill(&mut seen);
-        self.push(ObservationKind::Inspection(Box::new(seen)))
+        let mut reading = Inspection::nothing(NODE, self.flow.dst);
+        reading.netns = Some(POD);
+        fill(&mut reading);
+        self.push(ObservationKind::Inspection(Box::new(reading)))
     }
 
     /// The sockets of the target's pod are read.
     pub fn pod_sockets(&mut self, fill: impl FnOnce(&mut PodSockets)) -> &mut Self {
         let (target, from, netns) = (self.flow.dst, NODE, POD);
-        let mut seen =
+        let mut reading =
             PodSockets { target, from, netns, unanswered: Vec::new(), redirect: None, elsewhere: Vec::new() };
-        fill(&mut seen);
-        self.push(ObservationKind::PodSockets(Box::new(seen)))
+        fill(&mut reading);
+        self.push(ObservationKind::PodSockets(Box::new(reading)))
     }
 
     pub fn netns_made(&mut self, netns: Netns) -> &mut Self {

@@ -87,10 +87,10 @@ pub struct Redirected {
 }
 
 /// The observations of one kind, each with its time.
-macro_rules! seen {
+macro_rules! observations_of {
     ($attempt:ident, $kind:ident) => {
         $attempt.observations.iter().filter_map(|it| match &it.kind {
-            ObservationKind::$kind(seen) => Some((it.time_boot_ns, seen)),
+            ObservationKind::$kind(observed) => Some((it.time_boot_ns, observed)),
             _ => None,
         })
     };
@@ -334,27 +334,27 @@ impl Attempt {
 
     /// Dropped packets of this connection.
     pub fn drops(&self) -> impl Iterator<Item = (u64, &PacketDrop)> {
-        seen!(self, Drop)
+        observations_of!(self, Drop)
     }
 
     /// RSTs that a network stack of this node sent.
     pub fn resets_sent(&self) -> impl Iterator<Item = (u64, &ResetSent)> {
-        seen!(self, ResetSent)
+        observations_of!(self, ResetSent)
     }
 
     /// The RST that its socket received.
     pub fn reset_received(&self) -> Option<(u64, &ResetReceived)> {
-        seen!(self, ResetReceived).next()
+        observations_of!(self, ResetReceived).next()
     }
 
     /// ICMP errors that this node sent about its packets.
     pub fn icmp(&self) -> impl Iterator<Item = (u64, &Icmp)> {
-        seen!(self, Icmp)
+        observations_of!(self, Icmp)
     }
 
     /// What IPVS did with its packets.
     pub fn ipvs(&self) -> impl Iterator<Item = (u64, &Ipvs)> {
-        seen!(self, Ipvs)
+        observations_of!(self, Ipvs)
     }
 
     /// The failed `connect()` call, if there was one.
@@ -364,18 +364,18 @@ impl Attempt {
 
     /// The failed `connect()` call and its time.
     pub fn connect_failed_at(&self) -> Option<(u64, &ConnectFailed)> {
-        seen!(self, ConnectFailed).next()
+        observations_of!(self, ConnectFailed).next()
     }
 
     /// Segments that either side retransmitted.
     pub fn retransmitted(&self) -> impl Iterator<Item = (u64, &Retransmit)> {
-        seen!(self, Retransmit)
+        observations_of!(self, Retransmit)
     }
 
     /// The first payload that arrived. If segments arrive out of order, tracer reads several. A status line goes first,
     /// then a TLS record.
     pub fn answer(&self) -> Option<(u64, &Answer)> {
-        let answers = seen!(self, Answer);
+        let answers = observations_of!(self, Answer);
         // `min_by_key` returns the first of equal answers.
         answers.min_by_key(|(_, answer)| match answer.kind {
             AnswerKind::Http => 0,
@@ -393,12 +393,12 @@ impl Attempt {
 
     /// The kubelet outcome, if one was joined: the last one counts.
     pub fn kubelet(&self) -> Option<(u64, &KubeletProbe)> {
-        seen!(self, KubeletProbe).last().map(|(time, probe)| (time, &**probe))
+        observations_of!(self, KubeletProbe).last().map(|(time, probe)| (time, &**probe))
     }
 
     /// The SYN reached a listener with a full queue.
     pub fn queue_full(&self, queue: ListenQueue) -> Option<(u64, &QueueFull)> {
-        seen!(self, QueueFull).find(|(_, full)| full.queue == queue)
+        observations_of!(self, QueueFull).find(|(_, full)| full.queue == queue)
     }
 }
 

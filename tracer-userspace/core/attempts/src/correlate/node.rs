@@ -96,8 +96,8 @@ impl Node {
             ObservationKind::NodeSettings(settings) => self.settings = settings.clone(),
             ObservationKind::NetnsOpen(open) => self.namespaces.observe_open(time, open),
             ObservationKind::NetnsOp(op) => self.observe_netns_op(time, op),
-            ObservationKind::Inspection(seen) => self.targets.observe(time, seen),
-            ObservationKind::PodSockets(seen) => self.targets.observe_sockets(time, seen),
+            ObservationKind::Inspection(reading) => self.targets.observe(time, reading),
+            ObservationKind::PodSockets(reading) => self.targets.observe_sockets(time, reading),
             ObservationKind::TlsHello(hello) => self.tls.observe_hello(time, hello),
             ObservationKind::Connect(connect) if connect.prober => {
                 self.observe_connect(time, connect.flow.dst, &connect.actor.comm)
@@ -110,8 +110,8 @@ impl Node {
             ObservationKind::Findings(findings) => self.checked = Some((time, (**findings).clone())),
             ObservationKind::PortPressure(pressure) => self.ports = Some((**pressure).clone()),
             ObservationKind::Loss(loss) => self.losses.observe(loss),
-            ObservationKind::PortHolders(seen) => {
-                self.port_holders.insert((seen.netns, seen.port), (time, (**seen).clone()))
+            ObservationKind::PortHolders(reading) => {
+                self.port_holders.insert((reading.netns, reading.port), (time, (**reading).clone()))
             }
             ObservationKind::RulesFlushed(flushed) => self.flushes.observe(flushed),
             _ => {}
@@ -191,8 +191,8 @@ impl Node {
     /// namespaces, the list of pods shows if another pod has the address now.
     pub fn pod_sockets(&self, from: Netns, target: SocketAddr) -> Option<(u64, &PodSockets)> {
         let holder = self.pods.netns_at(target.ip());
-        let is_same = |seen: &PodSockets| holder.is_none_or(|netns| netns == seen.netns);
-        self.targets.sockets(from, target).filter(|(_, seen)| !self.has_ended(seen.netns) && is_same(seen))
+        let is_same = |reading: &PodSockets| holder.is_none_or(|netns| netns == reading.netns);
+        self.targets.sockets(from, target).filter(|(_, reading)| !self.has_ended(reading.netns) && is_same(reading))
     }
 
     /// The prober's namespace, which is the node's.
@@ -244,7 +244,7 @@ impl Node {
     /// The last reading of the sockets that hold a port, and its time.
     #[must_use]
     pub fn port_holders(&self, netns: Netns, port: u16) -> Option<(u64, &PortHolders)> {
-        self.port_holders.get(&(netns, port)).map(|(time, seen)| (*time, seen))
+        self.port_holders.get(&(netns, port)).map(|(time, reading)| (*time, reading))
     }
 
     /// Which of these hooks are missing.

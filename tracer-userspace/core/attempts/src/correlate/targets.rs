@@ -32,29 +32,29 @@ pub struct Targets {
 }
 
 impl Targets {
-    pub(super) fn observe(&mut self, time: u64, seen: &Inspection) {
-        let target = (seen.from, seen.target);
-        if !seen.throttled.is_empty() {
-            remember(MAX_READINGS, self.throttling.or_default(target), (time, seen.throttled.clone()));
+    pub(super) fn observe(&mut self, time: u64, reading: &Inspection) {
+        let target = (reading.from, reading.target);
+        if !reading.throttled.is_empty() {
+            remember(MAX_READINGS, self.throttling.or_default(target), (time, reading.throttled.clone()));
         }
-        if let Some(serving) = &seen.serving {
+        if let Some(serving) = &reading.serving {
             remember(MAX_READINGS, self.servers.or_default(target), (time, (**serving).clone()));
         }
-        let addr = seen.target.ip();
-        let link = seen.links.iter().find(|link| !link.loopback && link.addrs.contains(&addr));
-        if let (Some(netns), Some(link)) = (seen.netns, link) {
-            self.holders.insert((seen.from, addr), (netns, link.ifindex));
+        let addr = reading.target.ip();
+        let link = reading.links.iter().find(|link| !link.loopback && link.addrs.contains(&addr));
+        if let (Some(netns), Some(link)) = (reading.netns, link) {
+            self.holders.insert((reading.from, addr), (netns, link.ifindex));
         }
-        remember(MAX_INSPECTIONS, self.inspections.or_default(target), (time, seen.clone()));
+        remember(MAX_INSPECTIONS, self.inspections.or_default(target), (time, reading.clone()));
     }
 
-    pub(super) fn observe_sockets(&mut self, time: u64, seen: &PodSockets) {
-        self.sockets.insert((seen.from, seen.target), (time, seen.clone()));
+    pub(super) fn observe_sockets(&mut self, time: u64, reading: &PodSockets) {
+        self.sockets.insert((reading.from, reading.target), (time, reading.clone()));
     }
 
     /// The last reading of the sockets of a target's pod.
     pub(super) fn sockets(&self, from: Netns, target: SocketAddr) -> Option<(u64, &PodSockets)> {
-        self.sockets.get(&(from, target)).map(|(time, seen)| (*time, seen))
+        self.sockets.get(&(from, target)).map(|(time, reading)| (*time, reading))
     }
 
     /// The namespace and link that last had an address, as another namespace sees it.
@@ -64,7 +64,7 @@ impl Targets {
 
     /// The last inspections of a target, latest first.
     pub fn inspections(&self, from: Netns, target: SocketAddr) -> impl Iterator<Item = (u64, &Inspection)> {
-        self.inspections.get(&(from, target)).into_iter().flatten().rev().map(|(time, seen)| (*time, seen))
+        self.inspections.get(&(from, target)).into_iter().flatten().rev().map(|(time, reading)| (*time, reading))
     }
 
     /// Readings of the throttling of its cgroups, oldest first.
@@ -81,8 +81,8 @@ impl Targets {
     /// The namespace that has an address, as an inspection from `from` found.
     pub(super) fn netns_of(&self, from: Netns, addr: IpAddr) -> Option<Netns> {
         let last = self.inspections.values().filter_map(|it| it.back());
-        let here = last.map(|(_, seen)| seen).filter(|seen| seen.from == from);
-        here.filter(|seen| seen.target.ip() == addr).find_map(|seen| seen.netns)
+        let here = last.map(|(_, reading)| reading).filter(|reading| reading.from == from);
+        here.filter(|reading| reading.target.ip() == addr).find_map(|reading| reading.netns)
     }
 }
 
@@ -96,7 +96,7 @@ mod tests {
         SocketAddr::from(([10, 88, high, low], 80))
     }
 
-    fn seen(number: usize, netns: Option<Netns>) -> Inspection {
+    fn reading(number: usize, netns: Option<Netns>) -> Inspection {
         let throttled = vec![Throttled { cgroup: "/pod".into(), times: 1, micros: 1 }];
         Inspection { netns, throttled, ..Inspection::nothing(NODE, target(number)) }
     }
@@ -104,8 +104,8 @@ mod tests {
     #[test]
     fn the_last_readings_are_kept() {
         let mut targets = Targets::default();
-        (1..=10).for_each(|time| targets.observe(time, &seen(1, None)));
-        targets.observe(11, &Inspection { throttled: Vec::new(), ..seen(1, None) });
+        (1..=10).for_each(|time| targets.observe(time, &reading(1, None)));
+        targets.observe(11, &Inspection { throttled: Vec::new(), ..reading(1, None) });
         let times: Vec<u64> = targets.throttling(NODE, target(1)).map(|(time, _)| time).collect();
         assert_eq!(times, (3..=10).collect::<Vec<_>>(), "nothing was read at 11");
         let times: Vec<u64> = targets.inspections(NODE, target(1)).map(|(time, _)| time).collect();
@@ -116,9 +116,9 @@ mod tests {
     #[test]
     fn the_target_that_was_read_longest_ago_is_dropped_first() {
         let mut targets = Targets::default();
-        (1..=MAX_TARGETS).for_each(|number| targets.observe(number as u64, &seen(number, None)));
-        targets.observe(5_000, &seen(1, None));
-        targets.observe(5_001, &seen(0, None));
+        (1..=MAX_TARGETS).for_each(|number| targets.observe(number as u64, &reading(number, None)));
+        targets.observe(5_000, &reading(1, None));
+        targets.observe(5_001, &reading(0, None));
         let known = |number| {
             let inspections = targets.inspections(NODE, target(number)).count();
             (inspections > 0, targets.throttling(NODE, target(number)).count())
@@ -129,8 +129,8 @@ mod tests {
     #[test]
     fn the_namespace_of_an_address_is_found_by_an_inspection_from_the_same_namespace() {
         let mut targets = Targets::default();
-        targets.observe(1, &seen(1, None));
-        targets.observe(2, &seen(2, Some(POD)));
+        targets.observe(1, &reading(1, None));
+        targets.observe(2, &reading(2, Some(POD)));
         let find = |from, number| targets.netns_of(from, target(number).ip());
         assert_eq!([find(NODE, 1), find(NODE, 2), find(POD, 2)], [None, Some(POD), None]);
     }

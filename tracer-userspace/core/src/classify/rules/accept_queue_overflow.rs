@@ -18,15 +18,15 @@ fn by_hook(case: &Case<'_>) -> Option<Finding> {
     let (time, met) = case.attempt.queue_full(ListenQueue::Accept).filter(|(time, _)| is_unanswered(case, *time))?;
     let text = format!("the SYN met a listener with {} connections waiting, of {} allowed", met.waiting, met.backlog);
     let fields = json!({ "waiting": met.waiting, "backlog": met.backlog, "netns": met.netns });
-    let seen = evidence(Hook::TcpConnRequest.name(), time, text, fields);
-    Some(finding(case, seen, (met.waiting, met.backlog), met.netns))
+    let evidence = evidence_of(Hook::TcpConnRequest.name(), time, text, fields);
+    Some(finding(case, evidence, (met.waiting, met.backlog), met.netns))
 }
 
 /// An inspection found the queue full while the attempt waited.
 fn by_inspection(case: &Case<'_>) -> Option<Finding> {
-    let (time, seen, listener) = fullest_queue(case).filter(|_| case.settled && silent(case))?;
-    let listeners = listeners(case, seen);
-    let mut found = finding(case, of_queue(time, listener), (listener.waiting, listener.backlog), seen.netns);
+    let (time, reading, listener) = fullest_queue(case).filter(|_| case.settled && silent(case))?;
+    let listeners = listeners(case, reading);
+    let mut found = finding(case, of_queue(time, listener), (listener.waiting, listener.backlog), reading.netns);
     if listeners.len() > 1 {
         let at_least = if listeners.len() < MOST_LISTENERS { "" } else { "at least " };
         found.summary += &format!("; it is one of {at_least}{} listeners on that port (SO_REUSEPORT)", listeners.len());
@@ -37,17 +37,17 @@ fn by_inspection(case: &Case<'_>) -> Option<Finding> {
 /// The listener with the most waiting connections among those that were full at the inspection.
 /// Full means more than the maximum (`sk_acceptq_is_full`, include/net/sock.h).
 pub(super) fn fullest_queue<'a>(case: &Case<'a>) -> Option<(u64, &'a Inspection, &'a ListenerState)> {
-    inspections(case).find_map(|(time, seen)| {
-        let full = listeners(case, seen).into_iter().filter(|listener| listener.waiting > listener.backlog);
-        Some((time, seen, full.max_by_key(|listener| listener.waiting)?))
+    inspections(case).find_map(|(time, reading)| {
+        let full = listeners(case, reading).into_iter().filter(|listener| listener.waiting > listener.backlog);
+        Some((time, reading, full.max_by_key(|listener| listener.waiting)?))
     })
 }
 
 /// The listeners that can get this attempt's SYN, by the inspection: one, or several with SO_REUSEPORT.
-pub(super) fn listeners<'a>(case: &Case<'_>, seen: &'a Inspection) -> Vec<&'a ListenerState> {
+pub(super) fn listeners<'a>(case: &Case<'_>, reading: &'a Inspection) -> Vec<&'a ListenerState> {
     let target = case.attempt.flow.dst.ip();
     let fits = |l: &&ListenerState| takes(l.addr.ip(), target);
-    seen.listeners.iter().flatten().filter(fits).collect()
+    reading.listeners.iter().flatten().filter(fits).collect()
 }
 
 /// Evidence of the queue of a listener, by an inspection.
@@ -63,22 +63,22 @@ pub(super) fn of_queue(time: u64, listener: &ListenerState) -> Evidence {
     if let Some(half_open) = listener.half_open {
         fields["half_open"] = half_open.into();
     }
-    evidence("sock_diag", time, text, fields)
+    evidence_of("sock_diag", time, text, fields)
 }
 
-fn finding(case: &Case<'_>, seen: Evidence, (waiting, backlog): (u32, u32), netns: Option<Netns>) -> Finding {
+fn finding(case: &Case<'_>, evidence: Evidence, (waiting, backlog): (u32, u32), netns: Option<Netns>) -> Finding {
     let dst = case.attempt.flow.dst;
     let summary = format!(
         "{dst} listens, but its accept queue is full ({waiting} waiting, {backlog} allowed): the kernel drops the SYN silently"
     );
     let summary = summary + &describe_halt(case).unwrap_or_default();
-    Finding::failure(Cause::AcceptQueueOverflow, vec![seen], summary, make_room(case, netns)).until_answered()
+    Finding::failure(Cause::AcceptQueueOverflow, vec![evidence], summary, make_room(case, netns)).until_answered()
 }
 
 /// The process could not accept when it was read last. One reading does not show for how long.
 fn describe_halt(case: &Case<'_>) -> Option<String> {
-    let (_, seen) = readings(case).last().copied()?;
-    Some(format!("; at one reading, {} {}", name(&seen.processes), halt(seen)?.description()))
+    let (_, reading) = readings(case).last().copied()?;
+    Some(format!("; at one reading, {} {}", name(&reading.processes), halt(reading)?.description()))
 }
 
 pub(super) fn make_room(case: &Case<'_>, netns: Option<Netns>) -> Remediation {
@@ -108,9 +108,9 @@ mod tests {
 
     fn inspected(queues: &[(u32, u32)]) -> Stream {
         let mut stream = Stream::new();
-        stream.connect().wait_ms(200).inspection(|seen| {
-            seen.netns = Some(POD);
-            seen.listeners = Some(queues.iter().map(|(waiting, backlog)| listener(*waiting, *backlog)).collect());
+        stream.connect().wait_ms(200).inspection(|reading| {
+            reading.netns = Some(POD);
+            reading.listeners = Some(queues.iter().map(|(waiting, backlog)| listener(*waiting, *backlog)).collect());
         });
         stream.gives_up();
         stream
@@ -134,7 +134,7 @@ mod tests {
     fn a_full_queue_is_found_by_an_earlier_inspection_than_the_last() {
         let mut stream = Stream::new().connect().wait_ms(200).syn_again().clone();
         for waiting in [2, 0] {
-            stream.inspection(|seen| seen.listeners = Some(vec![listener(waiting, 1)]));
+            stream.inspection(|reading| reading.listeners = Some(vec![listener(waiting, 1)]));
         }
         assert_eq!(stream.gives_up().causes(), ["accept_queue_overflow"]);
     }
@@ -142,7 +142,7 @@ mod tests {
     #[test]
     fn the_inspection_of_the_next_attempt_does_not_replace_that_of_the_failed_one() {
         let mut stream = Stream::new().connect().wait_ms(200).clone();
-        stream.inspection(|seen| seen.listeners = Some(vec![listener(2, 1)]));
+        stream.inspection(|reading| reading.listeners = Some(vec![listener(2, 1)]));
         stream.wait_ms(700).again(9).connect().wait_ms(200).inspection(|_| ()).back_to(7).gives_up();
         assert_eq!(stream.causes(), ["accept_queue_overflow"]);
     }
@@ -157,9 +157,9 @@ mod tests {
     fn the_fix_names_the_namespace_of_the_listener() {
         let fix = |netns| {
             let mut stream = Stream::new();
-            stream.links(true, &["10.88.0.1"]).connect().wait_ms(200).inspection(|seen| {
-                seen.netns = Some(netns);
-                seen.listeners = Some(vec![listener(2, 1)]);
+            stream.links(true, &["10.88.0.1"]).connect().wait_ms(200).inspection(|reading| {
+                reading.netns = Some(netns);
+                reading.listeners = Some(vec![listener(2, 1)]);
             });
             stream.gives_up().verdict().remediation.clone()
         };

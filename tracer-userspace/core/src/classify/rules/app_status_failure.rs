@@ -57,8 +57,8 @@ fn by_length(case: &Case<'_>) -> Option<Finding> {
         "{dst} was reached, took the request and answered with {received} bytes: an HTTP status line is longer, and a TLS alert has 7"
     );
     let fix = Remediation::from(MAYBE_TLS).run([shows_certificate(dst)]);
-    let seen = vec![of_state(ended, attempt.last.as_ref()?)];
-    Some(Finding::likely(Cause::AppStatusFailure, seen, summary, fix))
+    let evidence = vec![of_state(ended, attempt.last.as_ref()?)];
+    Some(Finding::likely(Cause::AppStatusFailure, evidence, summary, fix))
 }
 
 const MAYBE_TLS: &str = "Most likely the port speaks TLS and the probe uses plain HTTP: set the probe's scheme to HTTPS. Else correct its port, or use tcpSocket";
@@ -125,8 +125,8 @@ fn by_answer(case: &Case<'_>) -> Option<Finding> {
     let took = ms(time.saturating_sub(case.attempt.started));
     let summary = format!("{dst} was reached and answered after {took}: {text}");
     let fields = json!({ "status": answer.status, "kind": answer.kind });
-    let seen = evidence(Hook::CgroupSkb.name(), time, text, fields);
-    let found = Finding::failure(Cause::AppStatusFailure, vec![seen], summary, with_fix(case, fix));
+    let evidence = evidence_of(Hook::CgroupSkb.name(), time, text, fields);
+    let found = Finding::failure(Cause::AppStatusFailure, vec![evidence], summary, with_fix(case, fix));
     let found = weaken_if_redirected(case, found);
     Some(sidecar::add(case, answer.status.filter(|_| answer.kind == AnswerKind::Http), found))
 }

@@ -5,8 +5,8 @@ use tracer_model::event::{Inspection, RoutingRule, StrayRoute};
 
 pub(in super::super) fn find<'a>(case: &Case<'a>) -> Option<Finding> {
     let over = case.attempt.ended.is_some() && case.attempt.established.is_none() && in_handshake(case);
-    let astray = |(time, seen): (u64, &'a Inspection)| {
-        let stray = seen.stray_route.as_ref().filter(|_| seen.netns.is_some() && !has_arrived(case, seen))?;
+    let astray = |(time, reading): (u64, &'a Inspection)| {
+        let stray = reading.stray_route.as_ref().filter(|_| reading.netns.is_some() && !has_arrived(case, reading))?;
         Some((time, stray))
     };
     let (time, stray) = inspections(case).filter(|_| over && case.settled).find_map(astray)?;
@@ -17,7 +17,7 @@ pub(in super::super) fn find<'a>(case: &Case<'a>) -> Option<Finding> {
         "table": stray.table, "priority": stray.rule.as_ref().map(|it| it.priority), "device": stray.device,
         "pod_device": stray.pod_device,
     });
-    let read = evidence("rtnetlink", time, format!("{rule} applies, and leads {leads}"), fields);
+    let read = evidence_of("rtnetlink", time, format!("{rule} applies, and leads {leads}"), fields);
     let (dst, src, table) = (flow.dst.ip(), flow.src.ip(), stray.table);
     let (before, priority) = before(stray);
     let fix = Remediation::from(format!(
@@ -44,13 +44,13 @@ fn before(stray: &StrayRoute) -> (String, String) {
 }
 
 /// Something shows that the SYN reached the pod in spite of that rule.
-fn has_arrived(case: &Case<'_>, seen: &Inspection) -> bool {
+fn has_arrived(case: &Case<'_>, reading: &Inspection) -> bool {
     let attempt = case.attempt;
     let is_answered = attempt.reset_received().is_some() || attempt.resets_sent().next().is_some();
     let is_queue_full = || accept_queue_overflow::find(case).is_some() || syn_backlog_overflow::find(case).is_some();
     is_answered
-        || attempt.drops().any(|(_, drop)| drop.flags.is_syn_ack() || drop.netns == seen.netns)
-        || attempt.icmp().any(|(_, icmp)| icmp.netns == seen.netns)
+        || attempt.drops().any(|(_, drop)| drop.flags.is_syn_ack() || drop.netns == reading.netns)
+        || attempt.icmp().any(|(_, icmp)| icmp.netns == reading.netns)
         || is_queue_full()
 }
 
@@ -75,7 +75,7 @@ mod tests {
     #[test]
     fn a_rule_that_leads_elsewhere_is_named() {
         let mut stream = Stream::new();
-        stream.connect().wait_ms(200).inspection(|seen| seen.stray_route = Some(stray())).gives_up();
+        stream.connect().wait_ms(200).inspection(|reading| reading.stray_route = Some(stray())).gives_up();
         assert_eq!(stream.causes(), ["asymmetric_route"]);
         let verdict = stream.verdict();
         let words = "ip rule 32762 (from 10.88.0.1 lookup 101) sends packets from 10.88.0.1 to 10.88.0.2 out of eth1, while the pod is behind veth7";
@@ -88,7 +88,7 @@ mod tests {
         let fix = |rule: Option<RoutingRule>| {
             let mut stream = Stream::new();
             let inspection = StrayRoute { rule, ..stray() };
-            stream.connect().wait_ms(200).inspection(|seen| seen.stray_route = Some(inspection)).gives_up();
+            stream.connect().wait_ms(200).inspection(|reading| reading.stray_route = Some(inspection)).gives_up();
             stream.verdict().remediation.to_string()
         };
         let first = RoutingRule { priority: 1, from: None, to: None };
@@ -102,7 +102,11 @@ mod tests {
     #[test]
     fn an_established_attempt_has_another_cause() {
         let mut slow = Stream::new();
-        slow.connect().wait_ms(200).inspection(|seen| seen.stray_route = Some(stray())).established().wait_ms(1_000);
+        slow.connect()
+            .wait_ms(200)
+            .inspection(|reading| reading.stray_route = Some(stray()))
+            .established()
+            .wait_ms(1_000);
         slow.closes((100, 101, 0));
         assert_eq!(slow.causes(), ["slow_response"]);
         assert_eq!(Stream::new().connect().wait_ms(200).inspection(|_| ()).gives_up().causes(), ["unexplained"]);
@@ -110,9 +114,9 @@ mod tests {
 
     fn inspected(fill: impl FnOnce(&mut Inspection)) -> Stream {
         let mut stream = Stream::new();
-        stream.connect().wait_ms(200).inspection(|seen| {
-            seen.stray_route = Some(stray());
-            fill(seen);
+        stream.connect().wait_ms(200).inspection(|reading| {
+            reading.stray_route = Some(stray());
+            fill(reading);
         });
         stream
     }
@@ -123,8 +127,8 @@ mod tests {
         let mut refused = inspected(|_| ());
         refused.wait_ms(800).syn_again().refused();
         assert_eq!(refused.causes(), ["connection_refused"]);
-        let mut full = inspected(|seen| {
-            seen.listeners = Some(vec![listener(2, 1)]);
+        let mut full = inspected(|reading| {
+            reading.listeners = Some(vec![listener(2, 1)]);
         });
         assert_eq!(full.gives_up().causes(), ["accept_queue_overflow"]);
         let mut answered = inspected(|_| ());
@@ -133,8 +137,8 @@ mod tests {
 
     #[test]
     fn a_syn_that_was_dropped_on_the_node_did_not_reach_the_pod() {
-        let mut stream = inspected(|seen| {
-            seen.listeners = Some(vec![listener(2, 1)]);
+        let mut stream = inspected(|reading| {
+            reading.listeners = Some(vec![listener(2, 1)]);
         });
         stream.wait_ms(700).drop(SYN, "NEIGH_FAILED", NODE).gives_up();
         assert_eq!(stream.causes().last(), Some(&"asymmetric_route"), "{:?}", stream.causes());

@@ -47,10 +47,10 @@ pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
         _ => not_tls.unwrap_or_default(),
     };
     let summary = format!("{} {what}{how}{or}", attempt.flow.dst);
-    let mut seen = vec![of_state(ended, state)];
-    seen.extend(listener_end);
-    seen.extend(attempt.reset_received().filter(|_| grpc).map(|(at, reset)| of_reset_received(at, reset)));
-    seen.extend(attempt.resets_sent().filter(|_| grpc).map(|(at, reset)| of_reset_sent(at, reset)));
+    let mut evidence = vec![of_state(ended, state)];
+    evidence.extend(listener_end);
+    evidence.extend(attempt.reset_received().filter(|_| grpc).map(|(at, reset)| of_reset_received(at, reset)));
+    evidence.extend(attempt.resets_sent().filter(|_| grpc).map(|(at, reset)| of_reset_sent(at, reset)));
     let fix = with_log(case, Cause::ClosedWithoutAnswer.fix());
     let fix: Remediation = if may_be_tls {
         let dst = attempt.flow.dst;
@@ -62,7 +62,7 @@ pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
     } else {
         fix
     };
-    let found = Finding::failure(Cause::ClosedWithoutAnswer, seen, summary, fix);
+    let found = Finding::failure(Cause::ClosedWithoutAnswer, evidence, summary, fix);
     let found = if before_request { found.with_confidence(Confidence::Likely) } else { found };
     // If the listener ended, the process that listens closed the connection, and not a sidecar.
     let found = if process_ended { found } else { sidecar::add_close(case, found) };
@@ -89,8 +89,8 @@ fn cut_answer(case: &Case<'_>, (ended, state): (u64, &State), outcome: &KubeletP
         case.attempt.received().unwrap_or_default()
     );
     let fix = with_log(case, Cause::ClosedWithoutAnswer.fix());
-    let seen = vec![of_state(ended, state), of_outcome(outcome)];
-    let found = Finding::likely(Cause::ClosedWithoutAnswer, seen, summary, fix);
+    let evidence = vec![of_state(ended, state), of_outcome(outcome)];
+    let found = Finding::likely(Cause::ClosedWithoutAnswer, evidence, summary, fix);
     sidecar::add_close(case, found)
 }
 
@@ -104,7 +104,7 @@ fn listener_ended(case: &Case<'_>, ended: u64) -> Option<Evidence> {
     let at = *at;
     (at.abs_diff(ended) < TOGETHER_NS).then(|| {
         let text = format!("{} stopped listening on port {}", end.actor, end.addr.port());
-        evidence(Hook::InetSockSetState.name(), at, text, json!({ "pid": end.actor.pid, "netns": end.netns }))
+        evidence_of(Hook::InetSockSetState.name(), at, text, json!({ "pid": end.actor.pid, "netns": end.netns }))
     })
 }
 

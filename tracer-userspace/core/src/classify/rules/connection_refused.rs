@@ -13,14 +13,14 @@ pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
     if let Some(found) = by_other_stack(case, &refused) {
         return Some(found);
     }
-    let Refused { mut seen, netns, sure } = refused;
+    let Refused { mut evidence, netns, confidence } = refused;
     let dst = case.attempt.flow.dst;
-    let killed = seen.iter().map(|e| e.time_boot_ns).max().and_then(|at| history::out_of_memory(case, at));
+    let killed = evidence.iter().map(|e| e.time_boot_ns).max().and_then(|at| history::out_of_memory(case, at));
     let is_killed = killed.is_some();
-    let passed_over = netns.and_then(|netns| passed_over_listener(case, netns, &seen));
+    let passed_over = netns.and_then(|netns| passed_over_listener(case, netns, &evidence));
     let listens = || {
         let (words, read) = pod_sockets::listeners_elsewhere(case, netns?)?;
-        seen.push(read);
+        evidence.push(read);
         Some(format!("; {words}"))
     };
     let why = killed.or_else(|| {
@@ -36,8 +36,8 @@ pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
         why.unwrap_or_default()
     );
     if is_killed {
-        let found = Finding::failure(Cause::ConnectionRefused, seen, summary, with_log(case, MORE_MEMORY));
-        return Some(found.with_confidence(sure));
+        let found = Finding::failure(Cause::ConnectionRefused, evidence, summary, with_log(case, MORE_MEMORY));
+        return Some(found.with_confidence(confidence));
     }
     let otherwise: String = by_subject(case, PROBE_FIX, |who| {
         format!("correct the port that {who} connects to, or have it try again if the process there only starts slowly")
@@ -51,8 +51,8 @@ pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
         Some((pod, own)) => compare_namespaces(case, [netns, Some(own)], &pod, &remediation),
         None => Remediation::from(remediation),
     };
-    let found = Finding::failure(Cause::ConnectionRefused, seen, summary, with_log(case, remediation));
-    Some(found.with_confidence(sure))
+    let found = Finding::failure(Cause::ConnectionRefused, evidence, summary, with_log(case, remediation));
+    Some(found.with_confidence(confidence))
 }
 
 /// The pod with the address may not have got the SYN: a process that listens there does not help.
@@ -98,7 +98,7 @@ fn by_the_node(case: &Case<'_>, refused: &Refused, netns: Netns) -> Option<Findi
         "If the CNI left the address there, take it away (the last command) and restart the CNI's agent. If it is the node's own, leave it, delete the pod and take the address out of the CNI's range. The process in the pod did not get the SYN",
     )
     .run(commands.map(|command| run_in(case, Some(netns), command)));
-    Some(Finding::likely(Cause::ConnectionRefused, refused.seen.clone(), summary, remediation))
+    Some(Finding::likely(Cause::ConnectionRefused, refused.evidence.clone(), summary, remediation))
 }
 
 /// Another network namespace refused, for example one left over from a pod that was deleted by force. A process already
@@ -106,7 +106,7 @@ fn by_the_node(case: &Case<'_>, refused: &Refused, netns: Netns) -> Option<Findi
 fn by_other_namespace(case: &Case<'_>, refused: &Refused, netns: Netns) -> Option<Finding> {
     let (addr, port) = (case.attempt.flow.dst.ip(), case.attempt.flow.dst.port());
     let (pod, own) = pod_elsewhere(case, netns)?;
-    let at = refused.seen.iter().map(|e| e.time_boot_ns).max()?;
+    let at = refused.evidence.iter().map(|e| e.time_boot_ns).max()?;
     let last = case.node.listeners.last(own, port);
     let (began, listen) = last.filter(|(began, last)| *began < at && last.begins && serves(last, addr))?;
     let summary = format!(
@@ -122,8 +122,8 @@ fn by_other_namespace(case: &Case<'_>, refused: &Refused, netns: Netns) -> Optio
     ))
     .run(way.map(|command| run_in(case, case.attempt.netns, command)))
     .run(["lsns -t net", "crictl pods"].map(Command::on_node));
-    let seen = [&[of_listener(*began, listen)], refused.seen.as_slice()].concat();
-    Some(Finding::likely(Cause::ConnectionRefused, seen, summary, remediation))
+    let evidence = [&[of_listener(*began, listen)], refused.evidence.as_slice()].concat();
+    Some(Finding::likely(Cause::ConnectionRefused, evidence, summary, remediation))
 }
 
 /// The pod with this address in the list of pods. An address that was read in a namespace does not count: a pod that
@@ -146,7 +146,7 @@ fn pod_elsewhere(case: &Case<'_>, netns: Netns) -> Option<(String, Netns)> {
 pub(super) fn of_listener(began: u64, listen: &Listen) -> Evidence {
     let Listen { actor, addr, netns, .. } = listen;
     let text = format!("{actor} began to listen on port {}", addr.port());
-    evidence(Hook::InetSockSetState.name(), began, text, json!({ "pid": actor.pid, "netns": netns }))
+    evidence_of(Hook::InetSockSetState.name(), began, text, json!({ "pid": actor.pid, "netns": netns }))
 }
 
 /// A note for the fix: a listener on 127.0.0.1 gets no connections to another address.
@@ -205,11 +205,11 @@ pub(super) fn takes(bound: IpAddr, dst: IpAddr) -> bool {
 /// A refusal: nobody listens on the target's port.
 pub(super) struct Refused {
     /// The evidence.
-    pub(super) seen: Vec<Evidence>,
+    pub(super) evidence: Vec<Evidence>,
     /// Where nobody listens.
     pub(super) netns: Option<Netns>,
     /// The confidence that the evidence allows.
-    pub(super) sure: Confidence,
+    pub(super) confidence: Confidence,
 }
 
 /// The refusal, if the target itself refused and not another stack with its address.
@@ -224,7 +224,11 @@ fn refused_by_any_stack(case: &Case<'_>) -> Option<Refused> {
     let refused = by_reset(case).or_else(|| by_drop(case)).or_else(|| by_freeing_function(case))?;
     // A refusal in another namespace than the pod's proves nothing about the pod.
     let elsewhere = refused.netns.is_some_and(|netns| pod_elsewhere(case, netns).is_some());
-    Some(if elsewhere { Refused { sure: refused.sure.min(Confidence::Likely), ..refused } } else { refused })
+    Some(if elsewhere {
+        Refused { confidence: refused.confidence.min(Confidence::Likely), ..refused }
+    } else {
+        refused
+    })
 }
 
 /// A RST without a socket in answer to this attempt's SYN.
@@ -233,14 +237,14 @@ fn by_reset(case: &Case<'_>) -> Option<Refused> {
         .attempt
         .resets_sent()
         .find(|(_, r)| r.no_socket && r.answered.is_syn() && r.flow.src == case.attempt.flow.dst)?;
-    Some(Refused { seen: vec![of_reset_sent(time, reset)], netns: reset.netns, sure: Confidence::Proven })
+    Some(Refused { evidence: vec![of_reset_sent(time, reset)], netns: reset.netns, confidence: Confidence::Proven })
 }
 
 /// The kernel freed the SYN with the reason NO_SOCKET (6.1 and later), and a RST came back.
 fn by_drop(case: &Case<'_>) -> Option<Refused> {
     let (time, drop) = dropped_syns(case).find(|(_, d)| d.reason.as_deref() == Some("NO_SOCKET"))?;
     case.attempt.reset_received()?;
-    Some(Refused { seen: vec![of_drop(time, drop)], netns: drop.netns, sure: Confidence::Proven })
+    Some(Refused { evidence: vec![of_drop(time, drop)], netns: drop.netns, confidence: Confidence::Proven })
 }
 
 /// For kernels without drop reasons (before 5.17), if no hook shows the RST of a stack without a socket. The kernel
@@ -259,15 +263,15 @@ fn by_freeing_function(case: &Case<'_>) -> Option<Refused> {
     if !case.lacks(REFUSAL_HOOKS) || by_socket || listened || had_listener(case, time) {
         return None;
     }
-    let seen = vec![of_drop(time, drop), of_reset_received(at, reset)];
-    Some(Refused { seen, netns: drop.netns, sure: Confidence::Likely })
+    let evidence = vec![of_drop(time, drop), of_reset_received(at, reset)];
+    Some(Refused { evidence, netns: drop.netns, confidence: Confidence::Likely })
 }
 
 /// An inspection before that moment found a listener. Events do not show a listener that is older than the tracer.
 fn had_listener(case: &Case<'_>, before: u64) -> bool {
     let dst = case.attempt.flow.dst;
     let read = inspections(case).filter(|(at, _)| *at <= before);
-    let mut listeners = read.filter_map(|(_, seen)| seen.listeners.as_ref()).flatten();
+    let mut listeners = read.filter_map(|(_, reading)| reading.listeners.as_ref()).flatten();
     listeners.any(|it| takes(it.addr.ip(), dst.ip()))
 }
 
@@ -317,7 +321,7 @@ mod tests {
             device: Some("eth1".into()),
             server: Listener { pid: 7, comm: "app".into() },
         };
-        stream.pod_sockets(|seen| seen.elsewhere = vec![bound]).wait_ms(10).connect().refused();
+        stream.pod_sockets(|reading| reading.elsewhere = vec![bound]).wait_ms(10).connect().refused();
         assert_ends(
             &stream.verdict().summary,
             "; app (pid 7) listens on 0.0.0.0:8080 on device eth1 only (SO_BINDTODEVICE)",
@@ -398,8 +402,8 @@ mod tests {
         let read = |addr: &str| {
             let addr = addr.parse().expect("an address");
             let mut stream = Stream::new();
-            stream.missing(Hook::TcpV4SendReset).connect().inspection(|seen| {
-                seen.listeners = Some(vec![ListenerState { addr, ..listener(0, 128) }]);
+            stream.missing(Hook::TcpV4SendReset).connect().inspection(|reading| {
+                reading.listeners = Some(vec![ListenerState { addr, ..listener(0, 128) }]);
             });
             stream.wait_ms(1).drop_with(SYN, POD, |drop| drop.location = Some("tcp_v4_rcv".into()));
             stream.reset_received(TcpState::SynSent, 0).gives_up().causes().remove(0)
@@ -412,14 +416,14 @@ mod tests {
     fn listeners_elsewhere_in_the_pod_are_named() {
         let noted = |addrs: &[&str], ended: bool| {
             let mut stream = Stream::new();
-            stream.http_readiness().pod_in(POD).connect().reset_sent(SYN, true, None).pod_sockets(|seen| {
+            stream.http_readiness().pod_in(POD).connect().reset_sent(SYN, true, None).pod_sockets(|reading| {
                 let server = Listener { pid: 7, comm: "app".into() };
                 let at = |addr: &&str| ListenerAt {
                     addr: addr.parse().expect("an address"),
                     device: None,
                     server: server.clone(),
                 };
-                seen.elsewhere = addrs.iter().map(at).collect();
+                reading.elsewhere = addrs.iter().map(at).collect();
             });
             if ended {
                 stream.listens(POD, 8081, false);

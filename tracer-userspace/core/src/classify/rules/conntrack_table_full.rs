@@ -66,7 +66,7 @@ fn has_counter_risen(reading: &Reading, table: Conntrack, time: u64) -> bool {
 fn of_table(time: u64, table: Conntrack) -> Evidence {
     let text = format!("nf_conntrack_count is {}, nf_conntrack_max {}", table.count, table.max);
     let fields = json!({ "count": table.count, "max": table.max, "drop": table.drop, "early_drop": table.early_drop });
-    evidence("nf_conntrack", time, text, fields)
+    evidence_of("nf_conntrack", time, text, fields)
 }
 
 #[cfg(test)]

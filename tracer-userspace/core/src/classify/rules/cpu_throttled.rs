@@ -20,8 +20,9 @@ pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
         counted(times, "time"),
         micros as f64 / 1e3
     );
-    let seen = evidence("cpu.stat", time, text.clone(), json!({ "times": times, "throttled_ms": micros / 1000 }));
-    Some(Finding::likely(Cause::CpuThrottled, vec![seen], text, FIX))
+    let evidence =
+        evidence_of("cpu.stat", time, text.clone(), json!({ "times": times, "throttled_ms": micros / 1000 }));
+    Some(Finding::likely(Cause::CpuThrottled, vec![evidence], text, FIX))
 }
 
 const FIX: &str = "Raise the CPU limit of the container, or remove it: the container was throttled during the attempt";
@@ -33,8 +34,8 @@ mod tests {
     fn slow(times: u64) -> Verdict {
         let at = |times| vec![Throttled { cgroup: "/kubepods/pod1".into(), times, micros: times * 1000 }];
         let mut stream = Stream::new();
-        stream.connect().established().wait_ms(200).inspection(|seen| seen.throttled = at(5));
-        stream.wait_ms(400).inspection(|seen| seen.throttled = at(5 + times)).wait_ms(400).closes((100, 101, 0));
+        stream.connect().established().wait_ms(200).inspection(|reading| reading.throttled = at(5));
+        stream.wait_ms(400).inspection(|reading| reading.throttled = at(5 + times)).wait_ms(400).closes((100, 101, 0));
         assert_eq!(stream.causes(), ["slow_response"]);
         stream.verdict()
     }

@@ -7,8 +7,8 @@ use tracer_model::event::UnansweredConnect;
 use tracer_model::shell::word;
 
 pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
-    let (time, seen) = pod_sockets::last_reading(case, pod_sockets::FRESH_NS)?;
-    let first = seen.unanswered.first()?;
+    let (time, reading) = pod_sockets::last_reading(case, pod_sockets::FRESH_NS)?;
+    let first = reading.unanswered.first()?;
     if !may_explain(case) {
         return None;
     }
@@ -21,14 +21,14 @@ pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
         counted(u64::from(first.sockets), "connect"),
         counted(u64::from(first.retransmits), "time")
     );
-    let others = match seen.unanswered.len() - 1 {
+    let others = match reading.unanswered.len() - 1 {
         0 => String::new(),
         more => format!(", nor from {}", counted(more as u64, "other destination")),
     };
     let summary = format!("perhaps because the pod itself gets no answer from {dst}{service}{others}{before}");
     let fields = json!({ "dst": dst, "sockets": first.sockets, "retransmits": first.retransmits });
-    let seen = vec![evidence("sock_diag", time, text, fields)];
-    Some(Finding::likely(Cause::DependencyUnreachable, seen, summary, fix(case, first)))
+    let evidence = vec![evidence_of("sock_diag", time, text, fields)];
+    Some(Finding::likely(Cause::DependencyUnreachable, evidence, summary, fix(case, first)))
 }
 
 /// The attempt failed as if the application waits for another one: it does not listen yet, hangs, or answers a failure.
@@ -71,7 +71,7 @@ mod tests {
     /// The last verdict of two failures, the pod's sockets read between them.
     fn second(unanswered: Vec<UnansweredConnect>, wait_ms: u64, fail: fn(&mut Stream) -> &mut Stream) -> Verdict {
         let mut stream = Stream::new().http_readiness().clone();
-        fail(&mut stream).pod_sockets(|seen| seen.unanswered = unanswered).wait_ms(wait_ms).again(8);
+        fail(&mut stream).pod_sockets(|reading| reading.unanswered = unanswered).wait_ms(wait_ms).again(8);
         fail(&mut stream);
         stream.verdicts().pop().expect("a verdict").verdict
     }
@@ -109,7 +109,7 @@ mod tests {
     #[test]
     fn without_a_failed_attempt_it_is_no_cause() {
         let mut stream = Stream::new();
-        stream.http_readiness().pod_sockets(|seen| seen.unanswered = silent(1, 3)).connect().established();
+        stream.http_readiness().pod_sockets(|reading| reading.unanswered = silent(1, 3)).connect().established();
         stream.answers(200);
         assert!(stream.causes().is_empty());
     }

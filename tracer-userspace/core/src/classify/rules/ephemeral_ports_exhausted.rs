@@ -6,7 +6,7 @@ use tracer_model::event::{PortPressure, PortUser};
 /// Waits until the case is settled: tracer queries the users of the ports when the connect fails, and the answer comes
 /// a moment later.
 pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
-    let seen = by_connect(case.attempt).or_else(|| by_state(case))?;
+    let evidence = by_connect(case.attempt).or_else(|| by_state(case))?;
     if !case.settled {
         return None;
     }
@@ -21,7 +21,7 @@ pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
             "Remove ports from net.ipv4.ip_local_reserved_ports that no NodePort or listener needs, or widen net.ipv4.ip_local_port_range outside the NodePort range",
         )
         .run([run_in(case, case.attempt.netns, show.to_owned())]);
-        return Some(Finding::failure(Cause::EphemeralPortsExhausted, vec![seen], summary, remediation));
+        return Some(Finding::failure(Cause::EphemeralPortsExhausted, vec![evidence], summary, remediation));
     }
     let range = case.node.settings.local_port_range.map(|(a, b)| format!(" of {a} to {b}")).unwrap_or_default();
     let summary = format!(
@@ -33,7 +33,7 @@ pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
         "Find the process that uses the ports, and let it reuse its connections. Or widen net.ipv4.ip_local_port_range outside the NodePort range",
     )
     .run([run_in(case, case.attempt.netns, format!("ss -tan state all dst '{dst}'"))]);
-    Some(Finding::failure(Cause::EphemeralPortsExhausted, vec![seen], summary, remediation))
+    Some(Finding::failure(Cause::EphemeralPortsExhausted, vec![evidence], summary, remediation))
 }
 
 /// The range of source ports, if all of them are reserved. The settings that tracer knows are those of the node.
@@ -50,7 +50,7 @@ fn by_connect(attempt: &Attempt) -> Option<Evidence> {
     let (time, failed) = attempt.connect_failed_at()?;
     let exhausted = failed.errno == libc::EADDRNOTAVAIL && failed.conn.is_some();
     let text = format!("connect({}) found no free source port: EADDRNOTAVAIL", failed.dst);
-    exhausted.then(|| evidence(Hook::SysConnect.name(), time, text, json!({ "errno": failed.errno })))
+    exhausted.then(|| evidence_of(Hook::SysConnect.name(), time, text, json!({ "errno": failed.errno })))
 }
 
 /// Without that hook: the socket closed and never had a port.

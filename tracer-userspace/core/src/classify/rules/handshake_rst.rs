@@ -23,8 +23,8 @@ fn by_socket(case: &Case<'_>) -> Option<Finding> {
     let why = reset.reason.as_deref().map(|r| format!(" (kernel reason {r})")).unwrap_or_default();
     let summary =
         format!("{} has a socket for this attempt and answered its SYN with a RST{why}", case.attempt.flow.dst);
-    let seen = vec![of_reset_sent(time, reset), of_reset_received(at, received)];
-    Some(Finding::failure(Cause::HandshakeRst, seen, summary, Cause::HandshakeRst.fix()))
+    let evidence = vec![of_reset_sent(time, reset), of_reset_received(at, received)];
+    Some(Finding::failure(Cause::HandshakeRst, evidence, summary, Cause::HandshakeRst.fix()))
 }
 
 /// A RST came, and no hook saw a sender on this node.

@@ -6,18 +6,18 @@ use super::*;
 use tracer_model::event::{Inspection, LinkState, ParentLink};
 
 pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
-    let (time, seen) = inspected(case).filter(|_| in_handshake(case))?;
-    let (link, parent) = link_and_parent(seen, case)?;
-    let (ifindex, unresolved) = unresolved(case, time, seen)?;
+    let (time, reading) = inspected(case).filter(|_| in_handshake(case))?;
+    let (link, parent) = link_and_parent(reading, case)?;
+    let (ifindex, unresolved) = unresolved(case, time, reading)?;
     if parent.ifindex != ifindex {
         return None;
     }
     let target = case.attempt.flow.dst.ip();
-    let (known, kind) = (device_name(case, seen, ifindex), &parent.kind);
+    let (known, kind) = (device_name(case, reading, ifindex), &parent.kind);
     let name = known.map_or_else(|| format!("device {ifindex}"), str::to_owned);
     let parent = known.map_or("DEVICE", shell::link);
     let text = format!("{} of the pod is a {kind} of {name}", link.name);
-    let fields = json!({ "kind": kind, "parent_ifindex": ifindex, "netns": seen.netns });
+    let fields = json!({ "kind": kind, "parent_ifindex": ifindex, "netns": reading.netns });
     let summary = format!(
         "{target} is on {}, a {kind} of {name}, and the node resolves this address on {name} itself: a host does not reach a {kind} over the device under it",
         link.name
@@ -34,19 +34,19 @@ pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
         ]
         .map(|command| run_in(case, case.attempt.netns, command)),
     );
-    let seen = vec![evidence("rtnetlink", time, text, fields), unresolved];
-    Some(Finding::likely(Cause::HostIsolatedLink, seen, summary, fix).until_answered())
+    let evidence = vec![evidence_of("rtnetlink", time, text, fields), unresolved];
+    Some(Finding::likely(Cause::HostIsolatedLink, evidence, summary, fix).until_answered())
 }
 
 /// The link that has the target's address, and its parent device, which is in the prober's namespace.
-fn link_and_parent<'a>(seen: &'a Inspection, case: &Case<'_>) -> Option<(&'a LinkState, &'a ParentLink)> {
+fn link_and_parent<'a>(reading: &'a Inspection, case: &Case<'_>) -> Option<(&'a LinkState, &'a ParentLink)> {
     let target = case.attempt.flow.dst.ip();
-    let link = seen.links.iter().find(|link| link.addrs.contains(&target)).filter(|_| seen.netns.is_some())?;
+    let link = reading.links.iter().find(|link| link.addrs.contains(&target)).filter(|_| reading.netns.is_some())?;
     Some((link, link.parent.as_ref().filter(|parent| parent.is_of_prober)?))
 }
 
 /// The device on which the node tried to resolve the address and got no answer.
-fn unresolved(case: &Case<'_>, time: u64, seen: &Inspection) -> Option<(u32, Evidence)> {
+fn unresolved(case: &Case<'_>, time: u64, reading: &Inspection) -> Option<(u32, Evidence)> {
     let target = case.attempt.flow.dst;
     let mut drops =
         case.attempt.drops().filter(|(at, drop)| is_of_handshake(case, *at, drop) && drop.flow.dst == target);
@@ -55,15 +55,15 @@ fn unresolved(case: &Case<'_>, time: u64, seen: &Inspection) -> Option<(u32, Evi
     if let Some((device, dropped)) = dropped {
         return Some((device.ifindex, dropped));
     }
-    let entry = seen.neighbour.as_ref().filter(|it| matches!(it.state.as_str(), "incomplete" | "failed"))?;
+    let entry = reading.neighbour.as_ref().filter(|it| matches!(it.state.as_str(), "incomplete" | "failed"))?;
     let text = format!("the neighbour entry of {} is {}", entry.addr, entry.state);
-    let read = evidence("neighbour", time, text, json!({ "state": entry.state, "ifindex": entry.ifindex }));
+    let read = evidence_of("neighbour", time, text, json!({ "state": entry.state, "ifindex": entry.ifindex }));
     (case.settled && silent(case)).then_some((entry.ifindex, read))
 }
 
 /// The name of a device of the prober's namespace.
-fn device_name<'a>(case: &Case<'a>, seen: &Inspection, ifindex: u32) -> Option<&'a str> {
-    let mut links = case.node.links.get(&seen.from).into_iter().flatten();
+fn device_name<'a>(case: &Case<'a>, reading: &Inspection, ifindex: u32) -> Option<&'a str> {
+    let mut links = case.node.links.get(&reading.from).into_iter().flatten();
     links.find(|link| link.ifindex == ifindex).map(|link| link.name.as_str())
 }
 
@@ -74,13 +74,13 @@ mod tests {
     /// A pod with a link of this kind. The node resolves its address on device 2, and gets no answer.
     fn with_link(kind: &str, ifindex: u32, is_of_prober: bool, dropped: bool) -> Stream {
         let mut stream = Stream::new();
-        stream.connect().wait_ms(200).inspection(|seen| {
+        stream.connect().wait_ms(200).inspection(|reading| {
             let parent = Some(ParentLink { kind: kind.into(), ifindex, is_of_prober });
-            let addrs = vec![seen.target.ip()];
-            seen.links =
+            let addrs = vec![reading.target.ip()];
+            reading.links =
                 vec![LinkState { ifindex: 5, name: "eth0".into(), up: true, addrs, parent, ..LinkState::default() }];
-            let (addr, state) = (seen.target.ip(), "incomplete".to_owned());
-            seen.neighbour = Some(NeighbourState { addr, state, ifindex: 2 });
+            let (addr, state) = (reading.target.ip(), "incomplete".to_owned());
+            reading.neighbour = Some(NeighbourState { addr, state, ifindex: 2 });
         });
         if dropped {
             let device = Device { ifindex: 2, name: "ens3".into(), up: true, loopback: false };

@@ -23,10 +23,10 @@ fn request_left_too_little_time(case: &Case<'_>) -> Option<Finding> {
     );
     let text = format!("the last segment of the connection, which acknowledged the request, came {left} before");
     let fields = json!({ "quiet_ms": ended.saturating_sub(asked) / 1_000_000 });
-    let seen = evidence(Hook::InetSockSetState.name(), ended, text, fields);
+    let evidence = evidence_of(Hook::InetSockSetState.name(), ended, text, fields);
     let state = of_state(ended, attempt.last.as_ref()?);
     let fix = Cause::KubeletDelayed.fix();
-    Some(Finding::likely(Cause::KubeletDelayed, vec![seen, state], summary, fix))
+    Some(Finding::likely(Cause::KubeletDelayed, vec![evidence, state], summary, fix))
 }
 
 /// The answer was in the prober's socket, and the kubelet did not read it.
@@ -41,11 +41,11 @@ fn unread(case: &Case<'_>) -> Option<Finding> {
         Some((time, answer)) => {
             let took = time.saturating_sub(case.attempt.started);
             let text = format!("the first bytes of the answer arrived {} after the connect", ms(took));
-            let seen = evidence(Hook::CgroupSkb.name(), time, text, json!({ "kind": answer.kind }));
+            let evidence = evidence_of(Hook::CgroupSkb.name(), time, text, json!({ "kind": answer.kind }));
             (took.saturating_add(LATE_NS) < timeout && is_final(answer)).then_some((
                 format!("after {}", ms(took)),
                 Confidence::Likely,
-                Some(seen),
+                Some(evidence),
             ))?
         }
         None => {
@@ -60,8 +60,8 @@ fn unread(case: &Case<'_>) -> Option<Finding> {
         ms(lasted),
     );
     let state = case.attempt.last.as_ref().map(|state| of_state(closed, state));
-    let seen = arrived.into_iter().chain(state).chain([of_outcome(reported)]).collect();
-    let found = Finding::failure(Cause::KubeletDelayed, seen, summary, Cause::KubeletDelayed.fix());
+    let evidence = arrived.into_iter().chain(state).chain([of_outcome(reported)]).collect();
+    let found = Finding::failure(Cause::KubeletDelayed, evidence, summary, Cause::KubeletDelayed.fix());
     Some(found.with_confidence(confidence))
 }
 

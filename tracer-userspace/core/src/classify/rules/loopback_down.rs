@@ -30,18 +30,19 @@ fn unanswered(case: &Case<'_>, netns: Netns) -> Option<Finding> {
         return None;
     }
     let text = format!("link {} of the attempt's namespace is down", lo.name);
-    let seen = evidence("rtnetlink", ended, text, json!({ "ifindex": lo.ifindex, "name": lo.name, "up": lo.up }));
-    Some(finding(case, netns, seen, Confidence::Likely))
+    let evidence =
+        evidence_of("rtnetlink", ended, text, json!({ "ifindex": lo.ifindex, "name": lo.name, "up": lo.up }));
+    Some(finding(case, netns, evidence, Confidence::Likely))
 }
 
 fn finding(case: &Case<'_>, netns: Netns, first: Evidence, confidence: Confidence) -> Finding {
     let decided_at = first.time_boot_ns;
-    let mut seen = vec![first];
+    let mut evidence = vec![first];
     let lo = case.node.links.loopback(netns).map_or("lo", |l| l.name.as_str()).to_owned();
     let change = case.node.links.down(netns, &lo);
     let culprit = change.map(|(time, change)| culprit_of(case.node, *time, change));
     if let Some((time, change)) = change {
-        seen.insert(0, culprit::evidence(*time, change));
+        evidence.insert(0, culprit::evidence(*time, change));
     }
     let by = culprit.as_ref().map(describe).unwrap_or_default();
     let owner = if case.node.netns() == Some(netns) { "this node" } else { "this namespace" };
@@ -54,7 +55,7 @@ fn finding(case: &Case<'_>, netns: Netns, first: Evidence, confidence: Confidenc
     let text = format!("Set {lo} up{}{}", in_namespace(case, Some(netns)), blame.unwrap_or_default());
     let up = run_in(case, Some(netns), format!("ip link set {} up", shell::link(&lo)));
     let remediation = Remediation::from(text).run([up]);
-    let found = Finding::failure(Cause::LoopbackDown, seen, summary, remediation)
+    let found = Finding::failure(Cause::LoopbackDown, evidence, summary, remediation)
         .with_confidence(confidence)
         .with_culprit(culprit)
         .until_answered();
@@ -84,8 +85,8 @@ mod tests {
     fn the_owner_of_the_address_is_reported() {
         let summary = |netns| {
             let mut stream = Stream::to("127.0.0.1:4").links(true, &["10.88.0.1"]).connect().clone();
-            for seen in &mut stream.observations {
-                if let ObservationKind::Connect(connect) = &mut seen.kind {
+            for reading in &mut stream.observations {
+                if let ObservationKind::Connect(connect) = &mut reading.kind {
                     connect.netns = netns;
                 }
             }

@@ -38,7 +38,7 @@ mod tests {
 
     fn second(redirect: Option<Redirect>, fail: fn(&mut Stream) -> &mut Stream) -> Vec<&'static str> {
         let mut stream = Stream::new().http_readiness().clone();
-        fail(&mut stream).wait_ms(5).pod_sockets(|seen| seen.redirect = redirect).wait_ms(10_000).again(8);
+        fail(&mut stream).wait_ms(5).pod_sockets(|reading| reading.redirect = redirect).wait_ms(10_000).again(8);
         fail(&mut stream);
         stream.causes()
     }
@@ -61,18 +61,18 @@ mod tests {
     #[test]
     fn an_old_reading_does_not_explain_the_failure() {
         let mut stream = Stream::new();
-        stream.http_readiness().pod_sockets(|seen| seen.redirect = Some(redirect(7, 8))).wait_ms(61_000);
+        stream.http_readiness().pod_sockets(|reading| reading.redirect = Some(redirect(7, 8))).wait_ms(61_000);
         assert_eq!(reset(&mut stream).causes(), ["mid_stream_rst"]);
     }
 
     #[test]
     fn a_reading_of_an_ended_pod_does_not_explain_the_next_one() {
         let mut stream = Stream::new();
-        stream.http_readiness().pod_sockets(|seen| seen.redirect = Some(redirect(7, 8)));
+        stream.http_readiness().pod_sockets(|reading| reading.redirect = Some(redirect(7, 8)));
         stream.netns_ends(crate::testing::POD);
         assert_eq!(reset(&mut stream).causes(), ["mid_stream_rst"]);
         let mut stream = Stream::new();
-        stream.http_readiness().pod_sockets(|seen| seen.redirect = Some(redirect(7, 8))).pod_in(Netns(4711));
+        stream.http_readiness().pod_sockets(|reading| reading.redirect = Some(redirect(7, 8))).pod_in(Netns(4711));
         assert_eq!(reset(&mut stream).causes(), ["mid_stream_rst"], "another pod has its address");
     }
 }

@@ -38,11 +38,11 @@ pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
     if sent.is_none() && !case.settled {
         return None;
     }
-    let mut seen = vec![of_reset_received(at, received)];
-    seen.extend(sent.map(|(time, reset)| of_reset_sent(time, reset)));
-    seen.extend(reported.map(of_outcome));
+    let mut evidence = vec![of_reset_received(at, received)];
+    evidence.extend(sent.map(|(time, reset)| of_reset_sent(time, reset)));
+    evidence.extend(reported.map(of_outcome));
     let without_room = sent.filter(|(_, reset)| is_without_room(reset)).and_then(|_| fullest_queue(case));
-    seen.extend(without_room.map(|(time, _, listener)| of_queue(time, listener)));
+    evidence.extend(without_room.map(|(time, _, listener)| of_queue(time, listener)));
     let lacks_hook = sent.is_none() && case.lacks(REFUSAL_HOOKS);
     let unseen = if lacks_hook { SENDER_UNKNOWN } else { SENDER_ELSEWHERE };
     let who = sent.map_or_else(|| unseen.to_owned(), |(time, r)| sender(case, time, r));
@@ -66,7 +66,7 @@ pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
         remediation.commands.push(shows_certificate(attempt.flow.dst));
     }
     let remediation = if fix == Fix::Outside { remediation } else { with_log(case, remediation) };
-    let found = Finding::failure(Cause::MidStreamRst, seen, summary, remediation);
+    let found = Finding::failure(Cause::MidStreamRst, evidence, summary, remediation);
     let found = if partial && !cut { found.with_confidence(Confidence::Likely) } else { found };
     let found = found.with_culprit(sent.and_then(|(time, reset)| culprit(case, time, reset)));
     Some(if lacks_hook { Finding { rests_on: REFUSAL_HOOKS, ..found } } else { found })
@@ -298,7 +298,7 @@ mod tests {
         let decided = |reason: Option<&str>, answered: TcpFlags, full: bool| {
             let mut stream = Stream::new().connect().established().reset_received(TcpState::Established, 0).clone();
             if full {
-                stream.inspection(|seen| seen.listeners = Some(vec![listener(2, 1)]));
+                stream.inspection(|reading| reading.listeners = Some(vec![listener(2, 1)]));
             }
             stream.reset_sent(answered, false, None);
             stream.last_reset_sent().reason = reason.map(str::to_owned);
@@ -312,8 +312,11 @@ mod tests {
         assert!(new.summary.contains(setting) && new.summary.ends_with("most likely full"), "{new:?}");
         assert!(old.remediation.to_string().contains(room) && new.remediation.to_string().contains(room), "{new:?}");
         assert_eq!(new.confidence, Confidence::Proven, "the RST is proven");
-        let seen = decided(None, ACK, true);
-        assert!(seen.summary.contains("is full (2 waiting, 1 allowed)") && seen.evidence.len() == 3, "{seen:?}");
+        let verdict = decided(None, ACK, true);
+        assert!(
+            verdict.summary.contains("is full (2 waiting, 1 allowed)") && verdict.evidence.len() == 3,
+            "{verdict:?}"
+        );
         for other in [decided(Some("TCP_FLAGS"), ACK, true), decided(Some("INVALID_SYN"), SYN, true)] {
             assert!(!other.summary.contains(setting) && !other.remediation.to_string().contains(room), "{other:?}");
         }

@@ -34,8 +34,8 @@ fn not_forwarded(case: &Case<'_>) -> Option<Finding> {
         in_namespace(case, drop.netns),
         setting_clause(case, drop)
     );
-    let (seen, fix) = (vec![of_drop(time, drop)], forwarding_fix(case, drop));
-    let found = Finding::failure(Cause::MissingNodePrerequisite, seen, summary, fix);
+    let (evidence, fix) = (vec![of_drop(time, drop)], forwarding_fix(case, drop));
+    let found = Finding::failure(Cause::MissingNodePrerequisite, evidence, summary, fix);
     Some(match reason {
         Reason::Kernel => found,
         Reason::Function => found.with_confidence(Confidence::Likely).resting_on(ICMP_HOOKS),
@@ -127,12 +127,12 @@ fn by_base_policy(case: &Case<'_>) -> Option<Finding> {
         f.status >= Status::Warn && f.fields.get("hook").and_then(|it| it.as_str()) == Some(hook)
     })?;
     let text = format!("doctor, base_policy: {}", found.observed);
-    let seen = evidence("doctor", time, text.clone(), json!({ "check": found.check, "status": found.status }));
+    let evidence = evidence_of("doctor", time, text.clone(), json!({ "check": found.check, "status": found.status }));
     let by_check = |fix: &Remediation| {
         Remediation::from("Do what `tracer doctor --check base_policy` says").run(fix.commands.clone())
     };
     let fix = found.remediation.as_ref().map_or_else(|| Cause::MissingNodePrerequisite.fix(), by_check);
-    Some(Finding::likely(Cause::MissingNodePrerequisite, vec![seen], text, fix))
+    Some(Finding::likely(Cause::MissingNodePrerequisite, vec![evidence], text, fix))
 }
 
 #[cfg(test)]

@@ -22,10 +22,10 @@ fn too_big(case: &Case<'_>) -> Option<Finding> {
     }
     let is_lost = |flow: Flow| !(leads_out(case, flow) && attempt.request_acknowledged());
     let dropped = |d: &PacketDrop| d.reason.as_deref() == Some("PKT_TOO_BIG") && is_lost(d.flow);
-    let mut seen: Vec<Evidence> = Vec::new();
-    seen.extend(attempt.drops().find(|(_, d)| dropped(d)).map(|(t, d)| of_drop(t, d)));
-    seen.extend(attempt.icmp().find(|(_, i)| is_too_big(i) && is_lost(i.flow)).map(|(t, i)| of_icmp(t, i)));
-    (!seen.is_empty()).then(|| finding(case, seen, "a packet was too big for a link on the way"))
+    let mut evidence: Vec<Evidence> = Vec::new();
+    evidence.extend(attempt.drops().find(|(_, d)| dropped(d)).map(|(t, d)| of_drop(t, d)));
+    evidence.extend(attempt.icmp().find(|(_, i)| is_too_big(i) && is_lost(i.flow)).map(|(t, i)| of_icmp(t, i)));
+    (!evidence.is_empty()).then(|| finding(case, evidence, "a packet was too big for a link on the way"))
 }
 
 /// Large segments were sent again several times: by the prober (its request) or by the target (its answer).
@@ -45,10 +45,10 @@ fn sent_again(case: &Case<'_>) -> Option<Finding> {
         "segments of {content} ({payload} bytes) were sent again {} times without an acknowledgement",
         large.len()
     );
-    let mut seen =
-        vec![evidence(Hook::TcpRetransmit.name(), time, text, json!({ "payload": payload, "times": large.len() }))];
-    seen.extend(attempt.last.as_ref().map(|state| of_state(ended, state)));
-    let found = finding(case, seen, &format!("large segments of {content} ({payload} bytes) do not arrive"));
+    let mut evidence =
+        vec![evidence_of(Hook::TcpRetransmit.name(), time, text, json!({ "payload": payload, "times": large.len() }))];
+    evidence.extend(attempt.last.as_ref().map(|state| of_state(ended, state)));
+    let found = finding(case, evidence, &format!("large segments of {content} ({payload} bytes) do not arrive"));
     Some(found.with_confidence(Confidence::Likely).resting_on(&[Hook::KfreeSkb]))
 }
 
@@ -57,7 +57,7 @@ const fn is_too_big(icmp: &Icmp) -> bool {
     if icmp.v6 { icmp.icmp_type == 2 } else { icmp.icmp_type == 3 && icmp.code == 4 }
 }
 
-fn finding(case: &Case<'_>, seen: Vec<Evidence>, what: &str) -> Finding {
+fn finding(case: &Case<'_>, evidence: Vec<Evidence>, what: &str) -> Finding {
     let dst = case.attempt.flow.dst;
     let summary = format!("the handshake with {dst} got through, but {what}, and the sender did not learn of it");
     let remediation = Remediation::from(format!(
@@ -65,7 +65,7 @@ fn finding(case: &Case<'_>, seen: Vec<Evidence>, what: &str) -> Finding {
         dst.ip()
     ))
     .run([Command::on_node("ip link"), Command::on_node(format!("tracepath {}", dst.ip()))]);
-    Finding::failure(Cause::MtuBlackhole, seen, summary, remediation)
+    Finding::failure(Cause::MtuBlackhole, evidence, summary, remediation)
 }
 
 #[cfg(test)]

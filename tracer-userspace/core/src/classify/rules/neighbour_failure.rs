@@ -62,7 +62,7 @@ fn describe_translation(case: &Case<'_>, drop: &PacketDrop) -> String {
 
 /// A pod of this node with its link down does not answer either. Only an inspection shows that, and none came in time.
 fn may_have_link_down(case: &Case<'_>, drop: &PacketDrop, why: Why) -> bool {
-    let is_read = inspected(case).is_some_and(|(_, seen)| seen.netns.is_some());
+    let is_read = inspected(case).is_some_and(|(_, reading)| reading.netns.is_some());
     why == Why::NoAnswer && !is_read && drop.flow.dst == case.attempt.flow.dst && case.node.has_pod(drop.flow.dst.ip())
 }
 
@@ -95,8 +95,9 @@ fn on_device(drop: &PacketDrop) -> String {
 /// The neighbour entry of the target was unresolved while the attempt waited.
 fn unresolved(case: &Case<'_>) -> Option<Finding> {
     // The kernel sends the packets that wait for an entry as soon as it is resolved: only the last entry counts.
-    let mut entries = inspections(case).filter_map(|(time, seen)| Some((time, seen, seen.neighbour.as_ref()?)));
-    let (time, seen, entry) = entries.next()?;
+    let mut entries =
+        inspections(case).filter_map(|(time, reading)| Some((time, reading, reading.neighbour.as_ref()?)));
+    let (time, reading, entry) = entries.next()?;
     if !matches!(entry.state.as_str(), "incomplete" | "failed") {
         return None;
     }
@@ -105,20 +106,20 @@ fn unresolved(case: &Case<'_>) -> Option<Finding> {
     }
     let text = format!("the neighbour entry of {} is {}", entry.addr, entry.state);
     let fields = json!({ "state": entry.state, "ifindex": entry.ifindex });
-    let why = if is_full(seen) { Why::TableFull } else { Why::NoAnswer };
-    let on = link(case, seen.from, entry.ifindex).map(|link| format!(" on {}", link.name)).unwrap_or_default();
+    let why = if is_full(reading) { Why::TableFull } else { Why::NoAnswer };
+    let on = link(case, reading.from, entry.ifindex).map(|link| format!(" on {}", link.name)).unwrap_or_default();
     let summary = format!(
         "the node cannot resolve the link-layer address of {}{on}: {}{}",
         entry.addr,
         describe_state(entry),
-        describe_overlap(case, seen.from, entry.ifindex, entry.addr)
+        describe_overlap(case, reading.from, entry.ifindex, entry.addr)
     );
-    let (summary, fix) = match case.node.owns(seen.from, entry.addr) {
-        true => (summary + NODE_OWNS_ADDRESS, restore_own_address(case, seen.from, entry.addr)),
+    let (summary, fix) = match case.node.owns(reading.from, entry.addr) {
+        true => (summary + NODE_OWNS_ADDRESS, restore_own_address(case, reading.from, entry.addr)),
         false => (summary, fix(case, None, entry.addr, why, false)),
     };
     Some(
-        Finding::likely(Cause::NeighbourFailure, vec![evidence("rtnetlink", time, text, fields)], summary, fix)
+        Finding::likely(Cause::NeighbourFailure, vec![evidence_of("rtnetlink", time, text, fields)], summary, fix)
             .resting_on(&[Hook::KfreeSkb]),
     )
 }
@@ -140,8 +141,8 @@ fn describe_state(entry: &NeighbourState) -> &'static str {
 }
 
 /// The neighbour table holds as many entries as gc_thresh3 allows.
-fn is_full(seen: &Inspection) -> bool {
-    let value = |name: &str| seen.node_values.get(name).copied();
+fn is_full(reading: &Inspection) -> bool {
+    let value = |name: &str| reading.node_values.get(name).copied();
     matches!((value("neighbours"), value("gc_thresh3")), (Some(now), Some(max)) if now >= max)
 }
 
@@ -176,9 +177,9 @@ const GATEWAY: &str = "Give its address to the node's end of the link, or let th
 
 /// The link of a pod that has this address, if it was up while the attempt waited.
 fn link_of_pod<'a>(case: &Case<'a>, target: IpAddr) -> Option<(Netns, &'a LinkState)> {
-    let (_, seen) = inspected(case)?;
-    let pod = seen.netns.filter(|netns| *netns != seen.from && !case.node.is_a_node(*netns))?;
-    let link = seen.links.iter().find(|link| link.addrs.contains(&target))?;
+    let (_, reading) = inspected(case)?;
+    let pod = reading.netns.filter(|netns| *netns != reading.from && !case.node.is_a_node(*netns))?;
+    let link = reading.links.iter().find(|link| link.addrs.contains(&target))?;
     (link.up && link.running != Some(false)).then_some((pod, link))
 }
 
@@ -223,7 +224,7 @@ mod tests {
         let noted = |addrs: &[&str]| {
             let mut stream = Stream::new();
             stream.links(true, addrs).connect().wait_ms(200);
-            stream.inspection(|seen| (seen.netns, seen.neighbour) = (None, Some(neighbour("incomplete"))));
+            stream.inspection(|reading| (reading.netns, reading.neighbour) = (None, Some(neighbour("incomplete"))));
             let noted = stream.gives_up().verdict();
             assert_eq!(noted.cause.name(), "neighbour_failure");
             noted.summary.contains("the node's own address") && noted.remediation.to_string().contains("ip rule")
@@ -244,7 +245,7 @@ mod tests {
             if inspected {
                 let addrs = vec!["10.88.0.2".parse().expect("an address")];
                 let link = LinkState { ifindex: 2, name: "eth0".into(), up: true, addrs, ..LinkState::default() };
-                stream.inspection(|seen| seen.links = vec![link]);
+                stream.inspection(|reading| reading.links = vec![link]);
             }
             let verdict = stream.drop(SYN, "NEIGH_FAILED", NODE).verdict();
             assert_eq!(verdict.cause.name(), "neighbour_failure");
@@ -266,7 +267,7 @@ mod tests {
             let addrs = vec!["10.88.0.2".parse().expect("an address")];
             let link = LinkState { ifindex: 2, name: "eth0".into(), up, addrs, ..LinkState::default() };
             let mut stream = Stream::new();
-            stream.connect().wait_ms(200).inspection(|seen| seen.links = vec![link]);
+            stream.connect().wait_ms(200).inspection(|reading| reading.links = vec![link]);
             stream.drop(SYN, "NEIGH_FAILED", NODE).verdict().remediation.to_string()
         };
         assert_has(&fix(true), &["ARP does not get through", "ip link show eth0"]);
@@ -345,7 +346,7 @@ mod tests {
             let links = vec![link(2, "docker0", docker, 24), link(3, "cni0", "10.88.3.1", 16)];
             let mut stream = Stream::new();
             stream.push(ObservationKind::Links(Links { netns: NODE, cookie: None, links })).connect().wait_ms(200);
-            stream.inspection(|seen| seen.neighbour = Some(crate::testing::neighbour("incomplete"))).verdict()
+            stream.inspection(|reading| reading.neighbour = Some(crate::testing::neighbour("incomplete"))).verdict()
         };
         let words =
             "the node cannot resolve the link-layer address of 10.88.0.2 on docker0: it asks and nobody answers";
@@ -359,10 +360,15 @@ mod tests {
     #[test]
     fn an_incomplete_entry_decides_while_the_attempt_waits() {
         let mut stream = Stream::new();
-        stream.connect().wait_ms(200).inspection(|seen| seen.neighbour = Some(crate::testing::neighbour("incomplete")));
+        stream
+            .connect()
+            .wait_ms(200)
+            .inspection(|reading| reading.neighbour = Some(crate::testing::neighbour("incomplete")));
         assert_eq!(stream.causes(), ["neighbour_failure"]);
         let mut fine = Stream::new();
-        fine.connect().wait_ms(200).inspection(|seen| seen.neighbour = Some(crate::testing::neighbour("reachable")));
+        fine.connect()
+            .wait_ms(200)
+            .inspection(|reading| reading.neighbour = Some(crate::testing::neighbour("reachable")));
         assert_eq!(fine.gives_up().causes(), ["unexplained"]);
     }
 }

@@ -185,13 +185,13 @@ fn by_connect(case: &Case<'_>) -> Option<Finding> {
         failed.dst
     );
     let fields = json!({ "errno": failed.errno });
-    let seen = evidence(Hook::SysConnect.name(), decided_at, "connect() failed: EPERM".into(), fields);
+    let evidence = evidence_of(Hook::SysConnect.name(), decided_at, "connect() failed: EPERM".into(), fields);
     let remediation = Remediation::from(format!("In the network policies, {ALLOW}")).run([
         list_policies(),
         Command::on_node("bpftool cgroup tree"),
         run_in(case, case.attempt.netns, "ip xfrm policy".to_owned()),
     ]);
-    Some(Finding::likely(Cause::NetworkPolicyDrop, vec![seen], summary, remediation))
+    Some(Finding::likely(Cause::NetworkPolicyDrop, vec![evidence], summary, remediation))
 }
 
 #[cfg(test)]

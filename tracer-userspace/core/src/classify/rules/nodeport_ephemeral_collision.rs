@@ -74,8 +74,8 @@ fn backend_reset(case: &Case<'_>, port: &NodePort) -> Option<Finding> {
             && port.backends.contains(&r.flow.src)
             && (r.no_socket || r.state == Some(TcpState::Listen))
     })?;
-    let seen = vec![of_reset_sent(time, reset)];
-    Some(finding(case, Some(port), &sent_to(Some(port)), seen).with_confidence(Confidence::Likely))
+    let evidence = vec![of_reset_sent(time, reset)];
+    Some(finding(case, Some(port), &sent_to(Some(port)), evidence).with_confidence(Confidence::Likely))
 }
 
 /// IPVS dropped the SYN-ACK, which looks like a drop by netfilter. Either the NodePort has no backend and the hook for
@@ -133,10 +133,10 @@ fn unanswered(case: &Case<'_>, port: &NodePort) -> Option<Finding> {
 const IPVS_HOOKS: &[Hook] = &[Hook::IpvsNatXmit, Hook::IpvsNatXmitV6, Hook::IpvsLeave];
 
 /// `fate`: what IPVS did with the SYN-ACK.
-fn finding(case: &Case<'_>, port: Option<&NodePort>, fate: &str, mut seen: Vec<Evidence>) -> Finding {
+fn finding(case: &Case<'_>, port: Option<&NodePort>, fate: &str, mut evidence: Vec<Evidence>) -> Finding {
     let src = case.attempt.flow.src;
-    let decided_at = seen.iter().map(|e| e.time_boot_ns).max();
-    seen.extend(port.map(|p| table_entry(case, p, decided_at.unwrap_or(case.attempt.started))));
+    let decided_at = evidence.iter().map(|e| e.time_boot_ns).max();
+    evidence.extend(port.map(|p| table_entry(case, p, decided_at.unwrap_or(case.attempt.started))));
     let listed = || case.node.service_of_number(src.port());
     let service = port
         .and_then(|p| case.node.service_of(p))
@@ -150,7 +150,7 @@ fn finding(case: &Case<'_>, port: Option<&NodePort>, fate: &str, mut seen: Vec<E
         client_name(case.attempt),
         describe_overlap(case)
     );
-    let found = Finding::failure(Cause::NodeportEphemeralCollision, seen, summary, remediation(case));
+    let found = Finding::failure(Cause::NodeportEphemeralCollision, evidence, summary, remediation(case));
     Finding { decided_at: decided_at.unwrap_or(found.decided_at), ..found }.until_answered()
 }
 
@@ -173,7 +173,7 @@ fn table_entry(case: &Case<'_>, port: &NodePort, time: u64) -> Evidence {
         port.backends.len()
     );
     let fields = json!({ "node_port": port.port, "backends": port.backends, "service": case.node.service_of(port) });
-    evidence("ip_vs", time, text, fields)
+    evidence_of("ip_vs", time, text, fields)
 }
 
 /// How many NodePorts lie in the range of source ports, and which share of connects picks one of them.
@@ -401,8 +401,8 @@ mod tests {
     fn an_observed_cause_goes_before_a_possible_one() {
         let mut stream = Stream::new().missing(Hook::IpvsNatXmit).missing(Hook::IpvsLeave).clone();
         stream.node_port(ProxyMode::Ipvs, 40000, &["10.88.0.9:80"]).connect().wait_ms(200);
-        stream.inspection(|seen| {
-            seen.listeners = Some(vec![listener(2, 1)]);
+        stream.inspection(|reading| {
+            reading.listeners = Some(vec![listener(2, 1)]);
         });
         assert_eq!(stream.gives_up().causes(), ["accept_queue_overflow"]);
     }

@@ -9,8 +9,8 @@ use tracer_model::event::{Listen, Netns, ProbeType};
 const START_NS: u64 = 120_000_000_000;
 
 pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
-    let Refused { seen, netns, sure } = refused(case)?;
-    let (netns, at) = (netns?, seen.iter().map(|e| e.time_boot_ns).max()?);
+    let Refused { evidence, netns, confidence } = refused(case)?;
+    let (netns, at) = (netns?, evidence.iter().map(|e| e.time_boot_ns).max()?);
     let port = case.attempt.flow.dst.port();
     // A container that is killed for its memory again and again is not slow to start.
     let killed = history::out_of_memory(case, at).is_some();
@@ -18,20 +18,20 @@ pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
         // A newer namespace may have the same inode number.
         Some((began, listen)) if began > at && case.node.namespaces.made(netns).is_none_or(|made| made < at) => {
             let is_start = serves(listen, case.attempt.flow.dst.ip()) && is_in_start(case, at, began, netns);
-            is_start.then(|| listens_later(case, seen, at, began, listen, netns))
+            is_start.then(|| listens_later(case, evidence, at, began, listen, netns))
         }
         _ if killed => None,
-        first => not_yet_in_run(case, &seen, at, netns).or_else(|| {
+        first => not_yet_in_run(case, &evidence, at, netns).or_else(|| {
             let never = first.is_none() && !case.node.listeners.knows(netns, port);
-            never.then(|| not_yet(case, seen, at, netns)).flatten()
+            never.then(|| not_yet(case, evidence, at, netns)).flatten()
         }),
     };
-    found.map(|found| found.at_most(sure))
+    found.map(|found| found.at_most(confidence))
 }
 
 /// The container was started a moment ago, and nobody has listened on the port since. An earlier listener was of an
 /// earlier run.
-fn not_yet_in_run(case: &Case<'_>, seen: &[Evidence], at: u64, netns: Netns) -> Option<Finding> {
+fn not_yet_in_run(case: &Case<'_>, evidence: &[Evidence], at: u64, netns: Netns) -> Option<Finding> {
     let began = case.matched.run_began(at).filter(|began| at - began < START_NS)?;
     let (listeners, dst) = (&case.node.listeners, case.attempt.flow.dst);
     // In a pod of several containers, another container may have listened there and stopped.
@@ -42,13 +42,13 @@ fn not_yet_in_run(case: &Case<'_>, seen: &[Evidence], at: u64, netns: Netns) -> 
     if heard || (!shares_node(case) && listeners.any_since(netns, began)) {
         return None;
     }
-    let seen = [&[history::of_start(case, began)], seen].concat();
+    let evidence = [&[history::of_start(case, began)], evidence].concat();
     let summary = format!(
         "nobody listens on {dst}{} yet: its container was started at most {:.1} s before, and nobody has listened on that port since",
         in_namespace(case, Some(netns)),
         (at - began) as f64 / 1e9
     );
-    let found = finding(case, seen, summary).with_confidence(Confidence::Likely);
+    let found = finding(case, evidence, summary).with_confidence(Confidence::Likely);
     Some(found.unless_a_listener_was_lost(case, began, at))
 }
 
@@ -66,13 +66,13 @@ fn is_in_start(case: &Case<'_>, at: u64, began: u64, netns: Netns) -> bool {
 /// A process began to listen on the port after the refusal, and none had before.
 fn listens_later(
     case: &Case<'_>,
-    mut seen: Vec<Evidence>,
+    mut evidence: Vec<Evidence>,
     at: u64,
     began: u64,
     listen: &Listen,
     netns: Netns,
 ) -> Finding {
-    seen.push(of_listener(began, listen));
+    evidence.push(of_listener(began, listen));
     let summary = format!(
         "{} began to listen on port {}{} only {} after this attempt was refused",
         listen.actor,
@@ -80,34 +80,34 @@ fn listens_later(
         in_namespace(case, Some(netns)),
         ms(began.saturating_sub(at))
     );
-    finding(case, seen, summary)
+    finding(case, evidence, summary)
 }
 
 /// The namespace is young and nobody has listened there since it was made.
-fn not_yet(case: &Case<'_>, mut seen: Vec<Evidence>, at: u64, netns: Netns) -> Option<Finding> {
+fn not_yet(case: &Case<'_>, mut evidence: Vec<Evidence>, at: u64, netns: Netns) -> Option<Finding> {
     let made = case.node.namespaces.made(netns).filter(|made| *made < at && at - made < START_NS)?;
     // A process listens on another port already: this port may be wrong.
     if !shares_node(case) && case.node.listeners.any_in(netns) {
         return None;
     }
-    seen.insert(0, of_namespace(case, netns, made));
+    evidence.insert(0, of_namespace(case, netns, made));
     let summary = format!(
         "nobody listens on {}{} yet: its namespace was made {} before, and nobody has listened there since",
         case.attempt.flow.dst,
         in_namespace(case, Some(netns)),
         ms(at.saturating_sub(made))
     );
-    let found = finding(case, seen, summary).with_confidence(Confidence::Likely);
+    let found = finding(case, evidence, summary).with_confidence(Confidence::Likely);
     Some(found.unless_a_listener_was_lost(case, made, at))
 }
 
-fn finding(case: &Case<'_>, seen: Vec<Evidence>, summary: String) -> Finding {
+fn finding(case: &Case<'_>, evidence: Vec<Evidence>, summary: String) -> Finding {
     let fix: Remediation = by_subject(case, Cause::NotListeningYet.fix(), |client| {
         format!(
             "Let {client} retry until a process listens there. A readinessProbe of that port keeps clients of its Service away until then"
         )
     });
-    Finding::failure(Cause::NotListeningYet, seen, summary, with_log(case, fix))
+    Finding::failure(Cause::NotListeningYet, evidence, summary, with_log(case, fix))
 }
 
 #[cfg(test)]

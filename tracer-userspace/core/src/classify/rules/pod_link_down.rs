@@ -29,26 +29,26 @@ fn by_inspection(case: &Case<'_>) -> Option<Finding> {
     if !case.settled || !is_lost_below_ip(case) {
         return None;
     }
-    inspections(case).find_map(|(time, seen)| by_reading(case, time, seen))
+    inspections(case).find_map(|(time, reading)| by_reading(case, time, reading))
 }
 
-fn by_reading(case: &Case<'_>, time: u64, seen: &Inspection) -> Option<Finding> {
-    if !is_behind_a_link(case, seen) {
+fn by_reading(case: &Case<'_>, time: u64, reading: &Inspection) -> Option<Finding> {
+    if !is_behind_a_link(case, reading) {
         return None;
     }
     let is_last = || inspected(case).is_some_and(|(last, _)| last == time);
-    let found = match seen.netns {
+    let found = match reading.netns {
         Some(netns) => {
-            let (link, state) = broken_link(seen, case)?;
+            let (link, state) = broken_link(reading, case)?;
             let text = format!("link {} of the target's namespace {state}", link.name);
             let fields = json!({ "ifindex": link.ifindex, "name": link.name, "up": link.up, "running": link.running });
             let (netns, name, state) = match peer_down(case, link) {
                 Some((node, peer)) => (node, peer, "is down"),
                 None => (netns, link.name.clone(), state),
             };
-            finding(case, vec![evidence("rtnetlink", time, text, fields)], netns, &name, state)
+            finding(case, vec![evidence_of("rtnetlink", time, text, fields)], netns, &name, state)
         }
-        None if !seen.ambiguous && nobody_has_address(seen) && is_last() => gone(case, time)?,
+        None if !reading.ambiguous && nobody_has_address(reading) && is_last() => gone(case, time)?,
         None => return None,
     };
     Some(found.with_confidence(Confidence::Likely))
@@ -57,11 +57,11 @@ fn by_reading(case: &Case<'_>, time: u64, seen: &Inspection) -> Option<Finding> 
 /// The target is behind a link. A packet to an address of the prober's own or a node's namespace goes over `lo`,
 /// whatever the state of the link that holds it: the local table goes first, and keeps the address of a link that is
 /// down. A packet that IPVS took went elsewhere, and a packet that met a listener arrived.
-fn is_behind_a_link(case: &Case<'_>, seen: &Inspection) -> bool {
-    let own = |netns: Netns| netns == seen.from || case.node.is_a_node(netns);
+fn is_behind_a_link(case: &Case<'_>, reading: &Inspection) -> bool {
+    let own = |netns: Netns| netns == reading.from || case.node.is_a_node(netns);
     let met = |queue| case.attempt.queue_full(queue).is_some();
     let arrived = case.attempt.ipvs().next().is_some() || met(ListenQueue::Accept) || met(ListenQueue::HalfOpen);
-    !arrived && !seen.netns.is_some_and(own)
+    !arrived && !reading.netns.is_some_and(own)
 }
 
 /// Packets were lost below IP at most: neither netfilter nor a socket or a router refused one. A device without carrier
@@ -79,11 +79,11 @@ fn is_lost_below_ip(case: &Case<'_>) -> bool {
 }
 
 /// The link that holds the target's address, if it is down or has no carrier.
-fn broken_link<'a>(seen: &'a Inspection, case: &Case<'_>) -> Option<(&'a LinkState, &'static str)> {
+fn broken_link<'a>(reading: &'a Inspection, case: &Case<'_>) -> Option<(&'a LinkState, &'static str)> {
     let target = case.attempt.flow.dst.ip();
     let holds = |l: &&LinkState| l.addrs.contains(&target);
-    let mut links = seen.links.iter().filter(|l| !l.loopback);
-    let link = links.clone().find(holds).or_else(|| links.find(|link| has_lost_target(link, seen, case)))?;
+    let mut links = reading.links.iter().filter(|l| !l.loopback);
+    let link = links.clone().find(holds).or_else(|| links.find(|link| has_lost_target(link, reading, case)))?;
     match (link.up, link.running) {
         (false, _) => Some((link, "is down")),
         (true, Some(false)) => Some((link, "has no carrier: its other end is down")),
@@ -94,12 +94,13 @@ fn broken_link<'a>(seen: &'a Inspection, case: &Case<'_>) -> Option<(&'a LinkSta
 /// The kernel removes IPv6 addresses when their link goes down. This link is down, and held the address when it was
 /// last read. If that is not known, the link was set down, or is the only one. Others may never have been up: tunl0,
 /// ip6tnl0 and the like are made in every namespace.
-fn has_lost_target(link: &LinkState, seen: &Inspection, case: &Case<'_>) -> bool {
-    let (Some(netns), target) = (seen.netns, case.attempt.flow.dst.ip()) else { return false };
-    let held = match case.node.targets.holder(seen.from, target).filter(|(place, _)| *place == netns) {
+fn has_lost_target(link: &LinkState, reading: &Inspection, case: &Case<'_>) -> bool {
+    let (Some(netns), target) = (reading.netns, case.attempt.flow.dst.ip()) else { return false };
+    let held = match case.node.targets.holder(reading.from, target).filter(|(place, _)| *place == netns) {
         Some((_, ifindex)) => ifindex == link.ifindex,
         None => {
-            case.node.links.down(netns, &link.name).is_some() || seen.links.iter().filter(|l| !l.loopback).count() == 1
+            case.node.links.down(netns, &link.name).is_some()
+                || reading.links.iter().filter(|l| !l.loopback).count() == 1
         }
     };
     target.is_ipv6() && !link.up && held
@@ -117,8 +118,8 @@ fn peer_down(case: &Case<'_>, link: &LinkState) -> Option<(Netns, String)> {
 
 /// Nobody on the link answers for the address either. A pod with a network stack of its own (gVisor) has removed its
 /// address from the device, and answers.
-fn nobody_has_address(seen: &Inspection) -> bool {
-    seen.neighbour.as_ref().is_some_and(|entry| matches!(entry.state.as_str(), "incomplete" | "failed"))
+fn nobody_has_address(reading: &Inspection) -> bool {
+    reading.neighbour.as_ref().is_some_and(|entry| matches!(entry.state.as_str(), "incomplete" | "failed"))
 }
 
 /// A pod of this node is listed with the address, but no namespace of this node has it, and no namespace of that pod is
@@ -130,11 +131,11 @@ fn gone(case: &Case<'_>, time: u64) -> Option<Finding> {
     let pod = pods().next().filter(|_| !pods().any(lives))?;
     let name = pod.name.as_deref().unwrap_or("a pod");
     let text = format!("no network namespace of this node has the address {target}");
-    let seen = evidence("namespaces", time, text, json!({ "address": target }));
+    let evidence = evidence_of("namespaces", time, text, json!({ "address": target }));
     let summary = format!("the network namespace of {name} is gone: nobody on this node has {target} any more");
     let remediation =
         "Delete the pod, so that its sandbox is made again. The container runtime's log says why it is gone";
-    Some(Finding::failure(Cause::PodLinkDown, vec![seen], summary, remediation).resting_on(&[Hook::KfreeSkb]))
+    Some(Finding::failure(Cause::PodLinkDown, vec![evidence], summary, remediation).resting_on(&[Hook::KfreeSkb]))
 }
 
 /// `connect` found no route, and the node's link to the target's subnet is down: the kernel removed the route with it.
@@ -149,13 +150,13 @@ fn no_route(case: &Case<'_>) -> Option<Finding> {
     let leads = |l: &&LinkState| !l.loopback && l.covers(failed.dst.ip()) && (!l.up || set_down(l));
     let link = case.node.links.get(&netns)?.iter().find(leads)?;
     let text = format!("connect({}) failed at once: no route", failed.dst);
-    let mut seen = vec![evidence(Hook::SysConnect.name(), time, text, json!({ "errno": failed.errno }))];
+    let mut evidence = vec![evidence_of(Hook::SysConnect.name(), time, text, json!({ "errno": failed.errno }))];
     if !link.up {
         let text = format!("link {} of the node, which has its subnet, is down", link.name);
         let fields = json!({ "ifindex": link.ifindex, "name": link.name, "up": link.up });
-        seen.push(evidence("rtnetlink", time, text, fields));
+        evidence.push(evidence_of("rtnetlink", time, text, fields));
     }
-    let found = finding(case, seen, netns, &link.name, "is down, and the route went with it");
+    let found = finding(case, evidence, netns, &link.name, "is down, and the route went with it");
     Some(found.with_confidence(Confidence::Likely))
 }
 
@@ -192,10 +193,10 @@ fn no_port(case: &Case<'_>) -> Option<Finding> {
 /// Both ends of the pod's link were up. It is not attached to the bridge, or its port neither learns nor floods
 /// (`br_flood`, net/bridge/br_forward.c).
 fn pod_link_is_up(case: &Case<'_>) -> bool {
-    let Some((_, seen)) = inspected(case) else { return false };
+    let Some((_, reading)) = inspected(case) else { return false };
     let target = case.attempt.flow.dst.ip();
-    let link = seen.links.iter().find(|link| link.addrs.contains(&target));
-    seen.netns.is_some() && link.is_some_and(|link| link.up && link.running == Some(true))
+    let link = reading.links.iter().find(|link| link.addrs.contains(&target));
+    reading.netns.is_some() && link.is_some_and(|link| link.up && link.running == Some(true))
 }
 
 /// The bridge has other addresses than the packet is for: a route or a mark led the SYN there.
@@ -206,12 +207,12 @@ pub(super) fn is_wrong_bridge(case: &Case<'_>, drop: &PacketDrop) -> bool {
     link.is_some_and(|link| !link.prefixes.is_empty() && !link.covers(drop.flow.dst.ip()))
 }
 
-fn finding(case: &Case<'_>, mut seen: Vec<Evidence>, netns: Netns, device: &str, state: &str) -> Finding {
-    let decided_at = seen.iter().map(|e| e.time_boot_ns).max().unwrap_or_default();
+fn finding(case: &Case<'_>, mut evidence: Vec<Evidence>, netns: Netns, device: &str, state: &str) -> Finding {
+    let decided_at = evidence.iter().map(|e| e.time_boot_ns).max().unwrap_or_default();
     let change = case.node.links.down(netns, device);
     let culprit = change.map(|(time, change)| culprit::culprit_of(case.node, *time, change));
     if let Some((time, change)) = change {
-        seen.insert(0, culprit::evidence(*time, change));
+        evidence.insert(0, culprit::evidence(*time, change));
     }
     let by = culprit.as_ref().map(|c| format!(" (set down by pid {} `{}`)", c.pid, c.comm)).unwrap_or_default();
     let summary = format!(
@@ -225,7 +226,7 @@ fn finding(case: &Case<'_>, mut seen: Vec<Evidence>, netns: Netns, device: &str,
     );
     let up = run_in(case, Some(netns), format!("ip link set {} up", shell::link(device)));
     let remediation = Remediation::from(text).run([up]);
-    let found = Finding::failure(Cause::PodLinkDown, seen, summary, remediation).with_culprit(culprit);
+    let found = Finding::failure(Cause::PodLinkDown, evidence, summary, remediation).with_culprit(culprit);
     Finding { decided_at, ..found }.until_answered()
 }
 

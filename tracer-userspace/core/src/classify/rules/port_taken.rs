@@ -8,8 +8,8 @@ use tracer_model::event::{Netns, PortHolder, PortHolders};
 const RECENT_NS: u64 = 60_000_000_000;
 
 pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
-    let Refused { mut seen, netns, sure } = refused(case)?;
-    let (netns, at) = (netns?, seen.iter().map(|it| it.time_boot_ns).max()?);
+    let Refused { mut evidence, netns, confidence } = refused(case)?;
+    let (netns, at) = (netns?, evidence.iter().map(|it| it.time_boot_ns).max()?);
     let (dst, started) = (case.attempt.flow.dst, case.attempt.started);
     let (time, read) = case.node.port_holders(netns, dst.port())?;
     // A process that listened there since then has found the port free.
@@ -25,15 +25,15 @@ pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
         in_namespace(case, Some(netns))
     );
     let fields = json!({ "pid": pid, "local": local, "remote": remote, "range": [first, last], "netns": netns });
-    seen.push(evidence("sock_diag", time, text, fields));
+    evidence.push(evidence_of("sock_diag", time, text, fields));
     let reserved = run_in(case, Some(netns), "sysctl net.ipv4.ip_local_reserved_ports");
     let text = format!(
         "End that connection (pid {pid}) and start the server again. Then keep the port from clients: add {} to net.ipv4.ip_local_reserved_ports, in addition to its value, or use a port outside {first}-{last}",
         dst.port()
     );
     let found =
-        Finding::failure(Cause::PortTaken, seen, summary, with_log(case, Remediation::from(text).run([reserved])));
-    Some(found.with_confidence(Confidence::Likely).at_most(sure))
+        Finding::failure(Cause::PortTaken, evidence, summary, with_log(case, Remediation::from(text).run([reserved])));
+    Some(found.with_confidence(Confidence::Likely).at_most(confidence))
 }
 
 /// The connection keeps a server from binding the port at the target's address. A connection that a server accepted
@@ -59,8 +59,8 @@ mod tests {
     fn hold(stream: &mut Stream, local: &str, remote: &str) {
         let [local, remote] = [local, remote].map(|end| end.parse().expect("an address"));
         let holders = vec![PortHolder { local, remote, pid: 812, comm: "agent".into() }];
-        let seen = PortHolders { netns: POD, port: 8080, range: (1024, 9000), holders };
-        stream.push(ObservationKind::PortHolders(Box::new(seen)));
+        let reading = PortHolders { netns: POD, port: 8080, range: (1024, 9000), holders };
+        stream.push(ObservationKind::PortHolders(Box::new(reading)));
     }
 
     const OWN: &str = "10.88.0.2:8080";
@@ -99,8 +99,8 @@ mod tests {
             _ => None,
         });
         hold(&mut stream, OWN, SERVER);
-        if let Some(ObservationKind::PortHolders(seen)) = stream.observations.last_mut().map(|it| &mut it.kind) {
-            seen.holders[0].pid = pid.expect("who listened");
+        if let Some(ObservationKind::PortHolders(reading)) = stream.observations.last_mut().map(|it| &mut it.kind) {
+            reading.holders[0].pid = pid.expect("who listened");
         }
         stream.wait_ms(1_000).connect().reset_sent(SYN, true, None);
         assert_eq!(stream.causes(), ["connection_refused"]);

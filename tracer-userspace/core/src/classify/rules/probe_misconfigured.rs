@@ -39,17 +39,17 @@ fn redirect_loop(case: &Case<'_>) -> Option<Finding> {
     let fix = format!("{PATH}, or correct the redirect: {FORWARDED}");
     let text = format!("HTTP status {status}, answer {answers} in a row that is a redirect");
     let fields = json!({ "status": status, "answers": answers });
-    let seen =
-        [evidence(Hook::CgroupSkb.name(), time, text, fields)].into_iter().chain(outcome.map(of_outcome)).collect();
-    let sure = if outcome.is_some() { Confidence::Proven } else { Confidence::Likely };
-    Some(Finding::failure(Cause::ProbeMisconfigured, seen, summary, fix).with_confidence(sure))
+    let evidence =
+        [evidence_of(Hook::CgroupSkb.name(), time, text, fields)].into_iter().chain(outcome.map(of_outcome)).collect();
+    let confidence = if outcome.is_some() { Confidence::Proven } else { Confidence::Likely };
+    Some(Finding::failure(Cause::ProbeMisconfigured, evidence, summary, fix).with_confidence(confidence))
 }
 
 /// The answer redirected the probe to a port of the pod on which nobody listens, and which no probe asks.
 fn dead_redirect(case: &Case<'_>) -> Option<Finding> {
     let attempt = case.attempt;
     let from = case.matched.redirected_from()?;
-    let Refused { seen, sure, .. } = refused(case)?;
+    let Refused { evidence, confidence, .. } = refused(case)?;
     let redirected = attempt.redirected.filter(|it| it.first.port() == from);
     let status = redirected.map(|it| format!(" (status {})", it.status)).unwrap_or_default();
     let dst = attempt.flow.dst;
@@ -65,9 +65,9 @@ fn dead_redirect(case: &Case<'_>) -> Option<Finding> {
     let named = case.matched.is_named_redirect();
     let outcome = attempt.kubelet().map(|(_, it)| of_outcome(it)).filter(|_| named);
     let both = answered.is_some() && named;
-    let seen = answered.into_iter().chain(seen).chain(outcome).collect();
-    let found = Finding::failure(Cause::ProbeMisconfigured, seen, summary, fix);
-    Some(found.with_confidence(if both { sure } else { sure.min(Confidence::Likely) }))
+    let evidence = answered.into_iter().chain(evidence).chain(outcome).collect();
+    let found = Finding::failure(Cause::ProbeMisconfigured, evidence, summary, fix);
+    Some(found.with_confidence(if both { confidence } else { confidence.min(Confidence::Likely) }))
 }
 
 /// The answer redirected the probe to https:// on the port that had just answered in plain HTTP.
@@ -89,16 +89,16 @@ fn redirect_to_tls(case: &Case<'_>) -> Option<Finding> {
         attempt.flow.dst
     );
     let fix = format!("{PATH}, or correct the redirect, which must name a port that speaks TLS: {FORWARDED}");
-    let seen =
+    let reading =
         redirected.map(of_redirect).into_iter().chain([of_state(ended, attempt.last.as_ref()?), of_outcome(outcome)]);
-    let found = Finding::failure(Cause::ProbeMisconfigured, seen.collect(), summary, fix);
+    let found = Finding::failure(Cause::ProbeMisconfigured, reading.collect(), summary, fix);
     Some(if redirected.is_some() { found } else { found.with_confidence(Confidence::Likely) })
 }
 
 fn of_redirect(it: Redirected) -> Evidence {
     let port = it.first.port();
     let text = format!("HTTP status {} from port {port}, followed by this connection", it.status);
-    evidence(Hook::CgroupSkb.name(), it.at, text, json!({ "status": it.status, "port": port }))
+    evidence_of(Hook::CgroupSkb.name(), it.at, text, json!({ "status": it.status, "port": port }))
 }
 
 /// The server's answer names what is wrong with the request.
@@ -121,14 +121,14 @@ fn grpc_to_tls(case: &Case<'_>) -> Option<Finding> {
     if !is_unanswered_grpc(case) || !case.settled {
         return None;
     }
-    let (tls, sure) = listener_speaks_tls(case).filter(|(_, sure)| *sure > Confidence::Possible)?;
+    let (tls, confidence) = listener_speaks_tls(case).filter(|(_, confidence)| *confidence > Confidence::Possible)?;
     let summary = format!(
         "{} speaks TLS, and the probe asks in gRPC without TLS: the server closed the connection without an answer",
         attempt.flow.dst
     );
-    let seen: Vec<Evidence> = vec![of_state(ended, attempt.last.as_ref()?), tls];
-    let found = Finding::failure(Cause::ProbeMisconfigured, seen, summary, GRPC_IN_PLAIN);
-    Some(Finding { decided_at: ended, ..found.with_confidence(sure) })
+    let evidence: Vec<Evidence> = vec![of_state(ended, attempt.last.as_ref()?), tls];
+    let found = Finding::failure(Cause::ProbeMisconfigured, evidence, summary, GRPC_IN_PLAIN);
+    Some(Finding { decided_at: ended, ..found.with_confidence(confidence) })
 }
 
 /// The attempt can be a gRPC probe only. It has sent the preface of HTTP/2, and got no byte. A server of HTTP/2 sends

@@ -13,9 +13,9 @@ pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
         detour.server(),
         detour.passed_over()
     );
-    let seen = vec![of_state(ended, case.attempt.last.as_ref()?), detour.evidence(case)];
+    let evidence = vec![of_state(ended, case.attempt.last.as_ref()?), detour.evidence(case)];
     let fix = Cause::ProbeProvesNothing.fix().run(detour.commands());
-    let found = Finding::failure(Cause::ProbeProvesNothing, seen, summary, fix);
+    let found = Finding::failure(Cause::ProbeProvesNothing, evidence, summary, fix);
     Some(Finding { outcome: Outcome::Noise, decided_at: ended, confidence: Confidence::Likely, ..found })
 }
 
@@ -25,7 +25,7 @@ mod tests {
 
     fn touched(probed: fn(&mut Stream) -> &mut Stream, redirect: Option<Redirect>) -> Stream {
         let mut stream = Stream::new();
-        probed(&mut stream).pod_sockets(|seen| seen.redirect = redirect).connect().established();
+        probed(&mut stream).pod_sockets(|reading| reading.redirect = redirect).connect().established();
         stream.state(TcpState::Established, TcpState::FinWait1, 0, (0, 1, 0));
         stream
     }
@@ -46,7 +46,7 @@ mod tests {
         };
         (8..11).for_each(|conn| again(&mut stream, conn));
         assert_eq!(stream.causes(), ["probe_proves_nothing"]);
-        again(stream.pod_sockets(|seen| seen.redirect = Some(redirect(9, 8))), 11);
+        again(stream.pod_sockets(|reading| reading.redirect = Some(redirect(9, 8))), 11);
         assert_eq!(stream.causes(), ["probe_proves_nothing"; 2], "the proxy was started again");
     }
 

@@ -17,7 +17,7 @@ pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
 /// An inspection during the attempt found no route from the target's namespace to the prober. The kernel drops a SYN
 /// that it cannot answer, without a trace.
 fn no_way_back(case: &Case<'_>) -> Option<Finding> {
-    let without = |(time, seen): (u64, &Inspection)| Some((time, seen.netns?, seen.no_way_back?));
+    let without = |(time, reading): (u64, &Inspection)| Some((time, reading.netns?, reading.no_way_back?));
     let (time, netns, back) = inspections(case).find_map(without)?;
     if !case.settled || !silent(case) {
         return None;
@@ -25,7 +25,7 @@ fn no_way_back(case: &Case<'_>) -> Option<Finding> {
     let error = errno_text(back.errno);
     let place = in_namespace(case, Some(netns));
     let text = format!("a look-up of the route from {} to {}{place}: {error}", case.attempt.flow.dst.ip(), back.to);
-    let evidence = evidence("inspection", time, text, json!({ "errno": back.errno, "netns": netns, "to": back.to }));
+    let evidence = evidence_of("inspection", time, text, json!({ "errno": back.errno, "netns": netns, "to": back.to }));
     let what = if in_handshake(case) { "the SYN" } else { "the answer" };
     let summary = format!(
         "there is no route back{place} to {} ({error}): the kernel of {} drops {what} without a trace",
@@ -46,9 +46,9 @@ fn by_connect(case: &Case<'_>) -> Option<Finding> {
     let dst = failed.dst.ip();
     let error = errno_text(failed.errno);
     let text = format!("connect({}) failed at once: {error}", failed.dst);
-    let seen = evidence(Hook::SysConnect.name(), time, text, json!({ "errno": failed.errno }));
+    let evidence = evidence_of(Hook::SysConnect.name(), time, text, json!({ "errno": failed.errno }));
     let (route, place) = (meaning.route, in_namespace(case, case.attempt.netns));
-    let found = |summary, fix: Remediation| Finding::failure(Cause::RouteUnreachable, vec![seen], summary, fix);
+    let found = |summary, fix: Remediation| Finding::failure(Cause::RouteUnreachable, vec![evidence], summary, fix);
     let Some(other) = meaning.other else { return Some(found(format!("{route}{place} for {dst}"), fix(case))) };
     let summary = format!("{route}{place} for {dst}, or {other} refused the connect: {error}, before a SYN was sent");
     let (check, command) = meaning.check;
@@ -248,9 +248,11 @@ mod tests {
     fn a_pod_without_a_route_back_cannot_answer() {
         let to = "10.88.0.1".parse().expect("an address");
         let no_way = Some(NoWayBack { to, errno: libc::ENETUNREACH });
-        let mut stream = Stream::new().connect().wait_ms(200).inspection(|seen| seen.no_way_back = no_way).clone();
+        let mut stream =
+            Stream::new().connect().wait_ms(200).inspection(|reading| reading.no_way_back = no_way).clone();
         assert_eq!(stream.gives_up().causes(), ["route_unreachable"]);
-        let mut refused = Stream::new().connect().wait_ms(200).inspection(|seen| seen.no_way_back = no_way).clone();
+        let mut refused =
+            Stream::new().connect().wait_ms(200).inspection(|reading| reading.no_way_back = no_way).clone();
         refused.reset_sent(SYN, true, None).reset_received(TcpState::SynSent, 0);
         assert_eq!(refused.causes().last(), Some(&"connection_refused"), "it did answer");
     }

@@ -43,8 +43,8 @@ fn setting(case: &Case<'_>, drop: &PacketDrop) -> (String, &'static str) {
 /// (lxc*, cali*, eni*) is such a device.
 fn has_address(case: &Case<'_>, drop: &PacketDrop) -> Option<bool> {
     let (netns, device) = (drop.netns?, drop.device.as_ref()?);
-    let target = || inspected(case).map(|(_, seen)| seen).filter(|seen| seen.netns == Some(netns));
-    let links = case.node.links.get(&netns).or_else(|| target().map(|seen| seen.links.as_slice()))?;
+    let target = || inspected(case).map(|(_, reading)| reading).filter(|reading| reading.netns == Some(netns));
+    let links = case.node.links.get(&netns).or_else(|| target().map(|reading| reading.links.as_slice()))?;
     let link = links.iter().find(|link| link.ifindex == device.ifindex && link.name == device.name)?;
     Some(link.addrs.iter().any(IpAddr::is_ipv4))
 }

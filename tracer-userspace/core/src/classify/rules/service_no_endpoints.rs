@@ -116,7 +116,7 @@ fn by_table(case: &Case<'_>) -> Option<Finding> {
     let lacking = ready_elsewhere(case).map_or(Lacking::Everywhere, |_| Lacking::Here(policy_at(case, dst)));
     let observed = format!("IPVS has no backend for it in its table, and netfilter{}", stopped.action(case));
     let entry =
-        evidence("ip_vs", time, format!("/proc/net/ip_vs: {dst} has no backend"), json!({ "virtual_service": dst }));
+        evidence_of("ip_vs", time, format!("/proc/net/ip_vs: {dst} has no backend"), json!({ "virtual_service": dst }));
     let make = |summary, remediation| stopped.finding(case, Cause::ServiceNoEndpoints, summary, remediation);
     let mut found = finding(case, None, lacking, &observed, make);
     found.evidence.push(entry);
@@ -141,8 +141,8 @@ fn by_program(case: &Case<'_>) -> Option<Finding> {
     let (time, drop, program, _) = network_policy_drop::dropped(case).filter(|(_, drop, ..)| to_it(drop))?;
     let observed =
         format!("{}, because of that or of a policy", network_policy_drop::describe_drop(case, drop, program));
-    let seen = vec![of_drop(time, drop)];
-    let make = |summary, remediation| Finding::failure(Cause::ServiceNoEndpoints, seen, summary, remediation);
+    let evidence = vec![of_drop(time, drop)];
+    let make = |summary, remediation| Finding::failure(Cause::ServiceNoEndpoints, evidence, summary, remediation);
     let found = finding(case, None, Lacking::Everywhere, &observed, make);
     Some(found.with_confidence(Confidence::Likely).until_answered())
 }
@@ -158,9 +158,13 @@ fn by_connect(case: &Case<'_>) -> Option<Finding> {
         libc::EPERM => "EPERM",
         _ => return None,
     };
-    let seen =
-        evidence(Hook::SysConnect.name(), time, format!("connect() failed: {errno}"), json!({ "errno": failed.errno }));
-    let make = |summary, remediation| Finding::failure(Cause::ServiceNoEndpoints, vec![seen], summary, remediation);
+    let evidence = evidence_of(
+        Hook::SysConnect.name(),
+        time,
+        format!("connect() failed: {errno}"),
+        json!({ "errno": failed.errno }),
+    );
+    let make = |summary, remediation| Finding::failure(Cause::ServiceNoEndpoints, vec![evidence], summary, remediation);
     let observed =
         format!("connect() was refused with {errno} before a SYN was sent, as a program at cgroup/connect does");
     Some(finding(case, None, Lacking::Everywhere, &observed, make).with_confidence(Confidence::Likely))

@@ -32,8 +32,8 @@ fn closed_at_timeout(case: &Case<'_>) -> Option<Finding> {
         ms(elapsed),
         budget(case)
     );
-    let seen = vec![of_state(ended, attempt.last.as_ref()?)];
-    Some(Finding::likely(Cause::SlowResponse, seen, summary, fix(case)).until_answered())
+    let evidence = vec![of_state(ended, attempt.last.as_ref()?)];
+    Some(Finding::likely(Cause::SlowResponse, evidence, summary, fix(case)).until_answered())
 }
 
 /// Describes what came in plain HTTP, and when.
@@ -70,8 +70,8 @@ fn unfinished(case: &Case<'_>) -> Option<Finding> {
     }
     let summary = format!("{} {what}{}", attempt.flow.dst, budget(case));
     let state = attempt.last.as_ref().map(|state| of_state(ended, state));
-    let seen = state.into_iter().chain([of_outcome(reported)]).collect();
-    Some(Finding::likely(Cause::SlowResponse, seen, summary, fix(case)))
+    let evidence = state.into_iter().chain([of_outcome(reported)]).collect();
+    Some(Finding::likely(Cause::SlowResponse, evidence, summary, fix(case)))
 }
 
 fn silent(case: &Case<'_>) -> Option<Finding> {
@@ -89,8 +89,8 @@ fn silent(case: &Case<'_>) -> Option<Finding> {
         ms(waited),
         budget(case)
     );
-    let seen = vec![of_state(ended, state)];
-    let mut found = Finding { in_silence, ..Finding::failure(Cause::SlowResponse, seen, summary, fix(case)) };
+    let evidence = vec![of_state(ended, state)];
+    let mut found = Finding { in_silence, ..Finding::failure(Cause::SlowResponse, evidence, summary, fix(case)) };
     serving::add(case, &mut found);
     Some(if late.is_empty() { found } else { found.with_confidence(Confidence::Likely) })
 }
@@ -172,10 +172,10 @@ mod tests {
                 let connection = ServedConnection { peer, unread: 0, unacknowledged, accepted: true, pid: None };
                 Some(Box::new(Serving { connection: Some(connection), ..Serving::default() }))
             };
-            stream.inspection(|seen| (seen.netns, seen.serving) = (Some(POD), serving(0))).wait_ms(500);
-            stream.inspection(|seen| {
-                (seen.netns, seen.serving) = (Some(POD), serving(bytes));
-                read(seen);
+            stream.inspection(|reading| (reading.netns, reading.serving) = (Some(POD), serving(0))).wait_ms(500);
+            stream.inspection(|reading| {
+                (reading.netns, reading.serving) = (Some(POD), serving(bytes));
+                read(reading);
             });
             stream.wait_ms(300).closes((100, 101, 0)).wait_ms(5).tick();
             stream.verdict()
@@ -191,22 +191,22 @@ mod tests {
             &stuck.summary,
             &["(established and the request acknowledged; the target sent 42 bytes, and none arrived)"],
         );
-        let no_route = noted(|seen| {
+        let no_route = noted(|reading| {
             let to = "10.88.0.1".parse().expect("an address");
-            seen.no_way_back = Some(NoWayBack { to, errno: libc::ENETUNREACH });
+            reading.no_way_back = Some(NoWayBack { to, errno: libc::ENETUNREACH });
         });
         assert_eq!((no_route.cause.name(), no_route.confidence), ("route_unreachable", Confidence::Likely));
         assert_has(&no_route.summary, &["drops the answer without a trace"]);
-        let no_link = noted(|seen| {
+        let no_link = noted(|reading| {
             let addrs = vec!["10.88.0.2".parse().expect("an address")];
-            seen.links = vec![LinkState { ifindex: 2, name: "eth0".into(), addrs, ..LinkState::default() }];
+            reading.links = vec![LinkState { ifindex: 2, name: "eth0".into(), addrs, ..LinkState::default() }];
         });
         assert_eq!((no_link.cause.name(), no_link.confidence), ("pod_link_down", Confidence::Likely));
-        let gone = noted(|seen| (seen.netns, seen.serving) = (None, None));
+        let gone = noted(|reading| (reading.netns, reading.serving) = (None, None));
         assert_eq!(gone.cause.name(), "unexplained");
         assert_has(&gone.summary, &["no network namespace of this node had the target's address"]);
         assert_eq!(
-            noted(|seen| seen.serving = None).cause.name(),
+            noted(|reading| reading.serving = None).cause.name(),
             "slow_response",
             "the target had sent nothing at the last inspection"
         );

@@ -12,9 +12,9 @@ const SECOND_NS: u64 = 1_000_000_000;
 const GRACE_NS: u64 = 30 * SECOND_NS;
 
 pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
-    let Refused { seen, netns, sure: refusal } = refused(case)?;
+    let Refused { evidence, netns, confidence: refusal } = refused(case)?;
     let (netns, streak) = (netns?, case.streak?);
-    let at = seen.iter().map(|e| e.time_boot_ns).max()?;
+    let at = evidence.iter().map(|e| e.time_boot_ns).max()?;
     let spec = case.matched.start_probe()?;
     let start = ContainerStart::of(case, spec, netns, streak, at)?;
     let spent = spent(case, spec, start, streak, at)?;
@@ -22,9 +22,9 @@ pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
     if start.is_over(case, netns) {
         return None;
     }
-    let sure = start.sure && spent == Spent::Surely && streak.of_probes && !others_listen(case, netns);
-    let found = finding(case, seen, spec, netns, start, since, at);
-    let found = if sure { found } else { found.with_confidence(Confidence::Likely) };
+    let confidence = start.confidence && spent == Spent::Surely && streak.of_probes && !others_listen(case, netns);
+    let found = finding(case, evidence, spec, netns, start, since, at);
+    let found = if confidence { found } else { found.with_confidence(Confidence::Likely) };
     Some(found.at_most(refusal).unless_a_listener_was_lost(case, since, at))
 }
 
@@ -83,7 +83,7 @@ struct ContainerStart {
     /// When the pod's network namespace was made, if no container was restarted in it, as far as is known.
     made: Option<u64>,
     /// All refusals are of one start of this container.
-    sure: bool,
+    confidence: bool,
 }
 
 impl ContainerStart {
@@ -103,8 +103,8 @@ impl ContainerStart {
         }
         let first = runs.map(|runs| runs.restarts == 0);
         let made = case.node.namespaces.made(netns).filter(|_| first != Some(false));
-        let sure = run.is_some() || (made.is_some() && (first == Some(true) || streak.one_run));
-        Some(Self { run, made, sure })
+        let confidence = run.is_some() || (made.is_some() && (first == Some(true) || streak.one_run));
+        Some(Self { run, made, confidence })
     }
 
     fn began(self) -> Option<u64> {
@@ -140,7 +140,7 @@ fn others_listen(case: &Case<'_>, netns: Netns) -> bool {
 
 fn finding(
     case: &Case<'_>,
-    mut seen: Vec<Evidence>,
+    mut evidence: Vec<Evidence>,
     spec: &ProbeSpec,
     netns: Netns,
     start: ContainerStart,
@@ -152,9 +152,9 @@ fn finding(
     // The start of a run is known in whole seconds.
     let after = if start.run.is_some() { format!("{waited:.0} s") } else { format!("{waited:.1} s") };
     if let Some(began) = start.run {
-        seen.insert(0, history::of_start(case, began));
+        evidence.insert(0, history::of_start(case, began));
     } else if let Some(made) = start.made {
-        seen.insert(0, of_namespace(case, netns, made));
+        evidence.insert(0, of_namespace(case, netns, made));
     }
     let kind = spec.probe_type.name();
     let summary = format!(
@@ -166,7 +166,7 @@ fn finding(
         spec.failure_threshold,
         history::last_run_spent_budget(case).unwrap_or_default()
     );
-    Finding::failure(Cause::StartupBudgetExceeded, seen, summary, fix(spec, waited))
+    Finding::failure(Cause::StartupBudgetExceeded, evidence, summary, fix(spec, waited))
 }
 
 /// A probe to paste that would have passed: it allows twice the observed time, with the same period.

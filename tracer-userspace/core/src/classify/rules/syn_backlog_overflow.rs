@@ -17,7 +17,7 @@ fn by_hook(case: &Case<'_>) -> Option<Finding> {
     let text =
         format!("the SYN met a listener with {} half-open connections, of {} allowed", met.half_open, met.backlog);
     let fields = json!({ "half_open": met.half_open, "backlog": met.backlog, "netns": met.netns });
-    Some(finding(case, evidence(Hook::TcpConnRequest.name(), time, text, fields), met.half_open, met.netns))
+    Some(finding(case, evidence_of(Hook::TcpConnRequest.name(), time, text, fields), met.half_open, met.netns))
 }
 
 /// The queue, read while the attempt waited, was full.
@@ -25,13 +25,13 @@ fn by_inspection(case: &Case<'_>) -> Option<Finding> {
     if !case.settled || !silent(case) {
         return None;
     }
-    let (time, seen, listener, half_open) = inspections(case).find_map(|(time, seen)| {
-        let listener = listeners(case, seen).into_iter().max_by_key(|listener| listener.half_open)?;
+    let (time, reading, listener, half_open) = inspections(case).find_map(|(time, reading)| {
+        let listener = listeners(case, reading).into_iter().max_by_key(|listener| listener.half_open)?;
         let half_open = listener.half_open?;
-        let full = is_full(half_open, listener.backlog, |name| seen.values.get(name).copied());
-        full.then_some((time, seen, listener, half_open))
+        let full = is_full(half_open, listener.backlog, |name| reading.values.get(name).copied());
+        full.then_some((time, reading, listener, half_open))
     })?;
-    let found = finding(case, of_queue(time, listener), half_open, seen.netns);
+    let found = finding(case, of_queue(time, listener), half_open, reading.netns);
     Some(found.with_confidence(Confidence::Likely).resting_on(&[Hook::KfreeSkb]))
 }
 
@@ -45,7 +45,7 @@ fn is_full(half_open: u32, backlog: u32, value: impl Fn(&str) -> Option<u64>) ->
     half_open >= backlog || over
 }
 
-fn finding(case: &Case<'_>, seen: Evidence, half_open: u32, netns: Option<Netns>) -> Finding {
+fn finding(case: &Case<'_>, evidence: Evidence, half_open: u32, netns: Option<Netns>) -> Finding {
     let dst = case.attempt.flow.dst;
     let summary = format!(
         "{dst} listens, but its queue of half-open connections is full ({half_open}) and SYN cookies are off: the kernel drops the SYN silently"
@@ -55,7 +55,7 @@ fn finding(case: &Case<'_>, seen: Evidence, half_open: u32, netns: Option<Netns>
         "Turn SYN cookies on, or raise net.ipv4.tcp_max_syn_backlog there. To keep it for a pod, set its securityContext.sysctls. The second command shows the clients that leave handshakes half done",
     )
     .run(["sysctl -w net.ipv4.tcp_syncookies=1", &clients].map(|command| run_in(case, netns, command)));
-    Finding::failure(Cause::SynBacklogOverflow, vec![seen], summary, remediation).until_answered()
+    Finding::failure(Cause::SynBacklogOverflow, vec![evidence], summary, remediation).until_answered()
 }
 
 #[cfg(test)]
@@ -68,11 +68,11 @@ mod tests {
 
     fn of_listeners(half_open: &[u32], syncookies: u64) -> Vec<&'static str> {
         let mut stream = Stream::new();
-        stream.connect().wait_ms(200).inspection(|seen| {
-            seen.netns = Some(POD);
-            seen.values = [("tcp_syncookies".to_owned(), syncookies), ("tcp_max_syn_backlog".to_owned(), 8)].into();
+        stream.connect().wait_ms(200).inspection(|reading| {
+            reading.netns = Some(POD);
+            reading.values = [("tcp_syncookies".to_owned(), syncookies), ("tcp_max_syn_backlog".to_owned(), 8)].into();
             let with = |half_open: &u32| ListenerState { half_open: Some(*half_open), ..listener(0, 128) };
-            seen.listeners = Some(half_open.iter().map(with).collect());
+            reading.listeners = Some(half_open.iter().map(with).collect());
         });
         stream.gives_up().causes()
     }

@@ -9,30 +9,30 @@ pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
     let Silence { end, until } = silence(case)?;
     let readings = readings(case);
     // A process that is held for a moment (by a debugger, a profiler) is no cause of silence.
-    let since = readings.iter().rposition(|(_, seen)| halt(seen).is_none()).map_or(0, |at| at + 1);
+    let since = readings.iter().rposition(|(_, reading)| halt(reading).is_none()).map_or(0, |at| at + 1);
     let halted = readings.get(since..)?;
-    let (time, seen) = *halted.last()?;
+    let (time, reading) = *halted.last()?;
     let is_near = until.is_none_or(|until| until.saturating_sub(time) <= max_gap_ns(case));
-    let halt = halt(seen).filter(|_| halted.len() >= MIN_READINGS && is_near)?;
+    let halt = halt(reading).filter(|_| halted.len() >= MIN_READINGS && is_near)?;
     let dst = case.attempt.flow.dst;
     let unread = connection(case).filter(|it| it.unread > 0);
     let unread = unread.map(|it| format!(": {} of the request lie unread", counted(u64::from(it.unread), "byte")));
     let summary = format!(
         "{dst} is served by {}, which {}{}",
-        name(&seen.processes),
+        name(&reading.processes),
         halt.description(),
         unread.unwrap_or_default()
     );
     let (hook, place) = halt.evidence();
     let text = format!(
         "{} {}{place}, at {}",
-        name(&seen.processes),
+        name(&reading.processes),
         halt.description(),
         counted(halted.len() as u64, "reading")
     );
-    let pids: Vec<u32> = seen.processes.iter().map(|it| it.pid).collect();
-    let read = evidence(hook, time, text, json!({ "pids": pids, "readings": halted.len() }));
-    Some(Finding::likely(Cause::TargetFrozen, vec![read, end], summary, halt.fix(&seen.processes)).until_answered())
+    let pids: Vec<u32> = reading.processes.iter().map(|it| it.pid).collect();
+    let read = evidence_of(hook, time, text, json!({ "pids": pids, "readings": halted.len() }));
+    Some(Finding::likely(Cause::TargetFrozen, vec![read, end], summary, halt.fix(&reading.processes)).until_answered())
 }
 
 /// How many readings must agree.
@@ -70,14 +70,14 @@ pub(in super::super) enum Halt<'a> {
 }
 
 /// What keeps all processes from running, as the first of them shows it. Absent if one of them can run.
-pub(in super::super) fn halt(seen: &Serving) -> Option<Halt<'_>> {
-    let halts: Option<Vec<Halt<'_>>> = seen.processes.iter().map(halt_of).collect();
-    halts.filter(|_| !seen.incomplete)?.first().copied()
+pub(in super::super) fn halt(reading: &Serving) -> Option<Halt<'_>> {
+    let halts: Option<Vec<Halt<'_>>> = reading.processes.iter().map(halt_of).collect();
+    halts.filter(|_| !reading.incomplete)?.first().copied()
 }
 
 /// No process of the server can run.
-pub(crate) fn is_halted(seen: &Serving) -> bool {
-    halt(seen).is_some()
+pub(crate) fn is_halted(reading: &Serving) -> bool {
+    halt(reading).is_some()
 }
 
 pub(in super::super) fn halt_of(process: &ServerProcess) -> Option<Halt<'_>> {
@@ -174,7 +174,7 @@ mod tests {
                 Some(ServedConnection { peer, unread: 100, unacknowledged: None, accepted: false, pid: None });
             let processes = processes.to_vec();
             let serving = Serving { processes, connection, ..Serving::default() };
-            stream.wait_ms(300).inspection(|seen| seen.serving = Some(Box::new(serving)));
+            stream.wait_ms(300).inspection(|reading| reading.serving = Some(Box::new(serving)));
         }
         stream.wait_ms(ms).closes((100, 101, 0));
         stream
@@ -255,7 +255,7 @@ mod tests {
         let mut stream = Stream::new().connect().established().clone();
         for _ in 0..2 {
             let serving = Serving { processes: vec![stopped(7)], incomplete: true, ..Serving::default() };
-            stream.wait_ms(300).inspection(|seen| seen.serving = Some(Box::new(serving)));
+            stream.wait_ms(300).inspection(|reading| reading.serving = Some(Box::new(serving)));
         }
         stream.wait_ms(1_000).closes((100, 101, 0));
         assert_eq!(stream.causes(), ["slow_response"]);
@@ -271,9 +271,9 @@ mod tests {
             }
             for server in servers {
                 let processes = vec![server.clone()];
-                stream.wait_ms(200).inspection(|seen| {
-                    seen.listeners = Some(vec![listener(2, 1)]);
-                    seen.serving = Some(Box::new(Serving { processes, ..Serving::default() }));
+                stream.wait_ms(200).inspection(|reading| {
+                    reading.listeners = Some(vec![listener(2, 1)]);
+                    reading.serving = Some(Box::new(Serving { processes, ..Serving::default() }));
                 });
             }
             stream.gives_up().verdict()
@@ -296,9 +296,9 @@ mod tests {
         let next = |server: ServerProcess| {
             let mut core = crate::core::Core::default();
             let mut stream = Stream::new().connect().wait_ms(200).tick().clone();
-            stream.inspection(|seen| {
-                seen.listeners = Some(vec![listener(2, 1)]);
-                seen.serving = Some(Box::new(Serving { processes: vec![server], ..Serving::default() }));
+            stream.inspection(|reading| {
+                reading.listeners = Some(vec![listener(2, 1)]);
+                reading.serving = Some(Box::new(Serving { processes: vec![server], ..Serving::default() }));
             });
             stream.observations.iter().for_each(|it| core.push(it, &mut Vec::new()));
             core.take_queries();

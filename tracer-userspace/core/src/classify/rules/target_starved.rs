@@ -28,18 +28,18 @@ fn starved(case: &Case<'_>, fits: fn(bool, bool) -> bool) -> Option<Finding> {
     let asked = sent_request_late(case).unwrap_or(case.attempt.started);
     let readings: Vec<_> = readings(case).into_iter().filter(|(time, _)| (asked..=ended).contains(time)).collect();
     let watched = ended.saturating_sub(asked).saturating_sub(OUTSIDE_NS);
-    let (stall, seen) = stall(&readings, connection.pid).filter(|(stall, _)| stall.for_ns >= watched / 2)?;
+    let (stall, reading) = stall(&readings, connection.pid).filter(|(stall, _)| stall.for_ns >= watched / 2)?;
     if !fits(unread, stall.server_waited) {
         return None;
     }
-    let (server, words) = (name(&seen.processes), stall.describe());
+    let (server, words) = (name(&reading.processes), stall.describe());
     let request = match connection.unread {
         bytes if unread => format!("{} of the request lie unread in {server}: ", counted(u64::from(bytes), "byte")),
         _ => format!("{server} has read the request, and "),
     };
     let summary = format!("{}: {request}{words}{}", case.attempt.flow.dst, stall.on_node());
     let end = of_state(ended, case.attempt.last.as_ref()?);
-    let evidence = std::iter::once(stall.evidence(seen)).chain(unread.then_some(end)).collect();
+    let evidence = std::iter::once(stall.evidence(reading)).chain(unread.then_some(end)).collect();
     Some(Finding::likely(Cause::TargetStarved, evidence, summary, stall.resource.fix()))
 }
 
@@ -73,7 +73,8 @@ struct Stall<'a> {
 /// For at least half of the time no task of the container ran and some waited. The pressure of its cgroup shows that;
 /// if the kernel has none, the threads of the processes that serve. `pid` has accepted the connection.
 fn stall<'a>(readings: &[(u64, &'a Serving)], pid: Option<u32>) -> Option<(Stall<'a>, &'a Serving)> {
-    let whole: Vec<_> = readings.iter().filter(|(_, seen)| !seen.processes.is_empty() && !seen.incomplete).collect();
+    let whole: Vec<_> =
+        readings.iter().filter(|(_, reading)| !reading.processes.is_empty() && !reading.incomplete).collect();
     let ((began, first), (at, last)) = (whole.first()?, whole.last()?);
     let of_ns = at.saturating_sub(*began);
     if of_ns < MIN_SPAN_NS || last.processes.iter().any(|it| it.frozen.is_some()) {
@@ -86,7 +87,7 @@ fn stall<'a>(readings: &[(u64, &'a Serving)], pid: Option<u32>) -> Option<(Stall
         Some((resource, for_ns, Some(it.of.as_str())))
     });
     let longest = by_pressure.max_by_key(|(_, for_ns, _)| *for_ns);
-    let threads = Threads::of(whole.iter().map(|(_, seen)| *seen), pid);
+    let threads = Threads::of(whole.iter().map(|(_, reading)| *reading), pid);
     let (resource, for_ns, cgroup) =
         longest.or_else(|| threads.as_ref()?.stall(of_ns).map(|(resource, for_ns)| (resource, for_ns, None)))?;
     let server_waited = threads.is_some_and(|it| it.none_slept() || resource == Resource::Cpu && it.never_ran(of_ns));
@@ -109,7 +110,7 @@ const ALL: [Resource; 3] = [Resource::Cpu, Resource::Io, Resource::Memory];
 
 impl Waits {
     fn between(first: &Serving, last: &Serving, of: &str) -> Option<Self> {
-        let find = |seen: &Serving| seen.pressure.iter().find(|it| it.of == of).cloned();
+        let find = |reading: &Serving| reading.pressure.iter().find(|it| it.of == of).cloned();
         let (before, after) = (find(first)?, find(last)?);
         let since = |get: fn(&Pressure, Resource) -> Option<u64>| {
             ALL.map(|it| Some(get(&after, it)?.checked_sub(get(&before, it)?)?.saturating_mul(1000)))
@@ -140,8 +141,8 @@ impl<'a> Threads<'a> {
     /// `None` if the processes are not the same at each reading, or some of their threads were not read.
     fn of(all: impl Iterator<Item = &'a Serving>, pid: Option<u32>) -> Option<Self> {
         let (mut pids, mut readings) = (None, Vec::new());
-        for seen in all {
-            let own: Vec<_> = seen.processes.iter().filter(|it| pid.is_none_or(|pid| it.pid == pid)).collect();
+        for reading in all {
+            let own: Vec<_> = reading.processes.iter().filter(|it| pid.is_none_or(|pid| it.pid == pid)).collect();
             let now: Vec<u32> = own.iter().map(|it| it.pid).collect();
             if now.is_empty() || own.iter().any(|it| it.tasks.incomplete || it.tasks.count == 0) {
                 return None;
@@ -259,14 +260,14 @@ impl Stall<'_> {
         percent.map(|it| format!("; on the node tasks waited for it {it} % of that time")).unwrap_or_default()
     }
 
-    fn evidence(&self, seen: &Serving) -> Evidence {
+    fn evidence(&self, reading: &Serving) -> Evidence {
         let (hook, of) = match self.cgroup {
             Some(cgroup) => (self.resource.file(), cgroup.to_owned()),
-            None => ("proc", name(&seen.processes)),
+            None => ("proc", name(&reading.processes)),
         };
         let ms = |ns: u64| ns / 1_000_000;
         let fields = json!({ "stalled_ms": ms(self.for_ns), "of_ms": ms(self.of_ns), "node_percent": self.node, "blocked_in": self.blocked_in });
-        evidence(hook, self.at, format!("{of}: {}", self.describe()), fields)
+        evidence_of(hook, self.at, format!("{of}: {}", self.describe()), fields)
     }
 }
 
@@ -313,7 +314,7 @@ mod tests {
             let peer = "10.88.0.1:40000".parse().expect("an address");
             let connection = Some(ServedConnection { peer, unread, unacknowledged: None, accepted, pid: None });
             let serving = Serving { connection, ..read(ms) };
-            stream.inspection(|seen| seen.serving = Some(Box::new(serving)));
+            stream.inspection(|reading| reading.serving = Some(Box::new(serving)));
             stream.wait_ms(if ms == 600 { more_ms } else { 300 });
         }
         stream.closes((100, 101, 0));

@@ -10,13 +10,13 @@ pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
     let summary = format!(
         "the attempt succeeded: it connected to {dst}, sent no byte and closed; {dst} speaks TLS, so its log shows an EOF during the handshake"
     );
-    let seen = vec![of_state(ended, attempt.last.as_ref()?), tls];
+    let evidence = vec![of_state(ended, attempt.last.as_ref()?), tls];
     let fix = by_subject::<Remediation>(case, Cause::TlsEofNoise.fix(), |client| {
         format!(
             "Let {client} finish a TLS handshake when it only checks whether the port is open, or filter that line from the server's log"
         )
     });
-    let found = Finding::failure(Cause::TlsEofNoise, seen, summary, fix);
+    let found = Finding::failure(Cause::TlsEofNoise, evidence, summary, fix);
     Some(Finding { outcome: Outcome::Noise, decided_at: ended, confidence, ..found })
 }
 
@@ -42,17 +42,17 @@ pub(super) fn listener_speaks_tls(case: &Case<'_>) -> Option<(Evidence, Confiden
     if let Some(time) = case.node.tls.hello(netns, dst) {
         let text = format!("a TLS ClientHello of another connection arrived at port {}", dst.port());
         let fields = json!({ "port": dst.port(), "netns": netns });
-        return Some((evidence(Hook::CgroupSkb.name(), time, text, fields), Confidence::Likely));
+        return Some((evidence_of(Hook::CgroupSkb.name(), time, text, fields), Confidence::Likely));
     }
     if let Some(time) = case.node.tls.answer(dst) {
         let text = format!("an HTTPS probe was answered by port {} before", dst.port());
-        let seen = evidence(Hook::InetSockSetState.name(), time, text, json!({ "port": dst.port() }));
-        return Some((seen, Confidence::Likely));
+        let evidence = evidence_of(Hook::InetSockSetState.name(), time, text, json!({ "port": dst.port() }));
+        return Some((evidence, Confidence::Likely));
     }
     let text = format!("another probe of this pod speaks HTTPS to port {}", dst.port());
     case.matched
         .https_spec_on_port()
-        .then(|| (evidence("pods", case.attempt.started, text, json!({ "port": dst.port() })), Confidence::Possible))
+        .then(|| (evidence_of("pods", case.attempt.started, text, json!({ "port": dst.port() })), Confidence::Possible))
 }
 
 #[cfg(test)]

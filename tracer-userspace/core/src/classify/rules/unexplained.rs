@@ -17,10 +17,10 @@ pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
     if !case.settled || !(failed || reported.is_some()) || (reported.is_none() && is_cancelled(case)) {
         return None;
     }
-    let mut seen: Vec<Evidence> = attempt.observations.iter().filter_map(to_evidence).collect();
-    seen.extend(inspected(case).map(|(time, state)| of_inspection(time, state)));
-    seen.extend(attempt.last.as_ref().map(|state| of_state(ended, state)));
-    seen.extend(reported.map(|(_, reported)| of_outcome(reported)));
+    let mut evidence: Vec<Evidence> = attempt.observations.iter().filter_map(to_evidence).collect();
+    evidence.extend(inspected(case).map(|(time, state)| of_inspection(time, state)));
+    evidence.extend(attempt.last.as_ref().map(|state| of_state(ended, state)));
+    evidence.extend(reported.map(|(_, reported)| of_outcome(reported)));
     let lost = first_drop(attempt, ended);
     let missing = missing_address(case);
     let summary = format!(
@@ -48,7 +48,7 @@ pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
         false => Cause::Unexplained.fix(),
     };
     let remediation = remediation.unwrap_or_else(otherwise);
-    let found = Finding::failure(Cause::Unexplained, seen, summary, remediation);
+    let found = Finding::failure(Cause::Unexplained, evidence, summary, remediation);
     let (confidence, rests_on) = (Confidence::Possible, OBSERVING_HOOKS);
     Some(Finding { decided_at: ended, confidence, rests_on, ..found })
 }
@@ -180,7 +180,7 @@ fn is_on_wrong_bridge(case: &Case<'_>, drop: &PacketDrop) -> bool {
 
 /// The packet came to a namespace that does not have its address, while another is known to have it.
 fn is_in_wrong_namespace(case: &Case<'_>, drop: &PacketDrop) -> bool {
-    let holder = inspected(case).and_then(|(_, seen)| seen.netns).filter(|_| outbound(case, drop));
+    let holder = inspected(case).and_then(|(_, reading)| reading.netns).filter(|_| outbound(case, drop));
     drop.reason.as_deref() == Some("IP_INADDRERRORS") && holder.is_some() && drop.netns != holder
 }
 
@@ -386,7 +386,7 @@ fn to_evidence(observation: &Observation) -> Option<Evidence> {
         ObservationKind::ResetReceived(reset) => Some(of_reset_received(time, reset)),
         ObservationKind::ConnectFailed(failed) => {
             let text = format!("connect() failed: {}", errno_text(failed.errno));
-            Some(evidence(Hook::SysConnect.name(), time, text, json!({ "errno": failed.errno })))
+            Some(evidence_of(Hook::SysConnect.name(), time, text, json!({ "errno": failed.errno })))
         }
         _ => None,
     }
@@ -540,7 +540,7 @@ mod tests {
         let on_its_way = |holder| {
             let mut stream = Stream::new();
             stream.connect().drop(SYN, "IP_INADDRERRORS", Netns(7)).wait_ms(200);
-            stream.inspection(|seen| seen.netns = holder).gives_up().verdict().summary
+            stream.inspection(|reading| reading.netns = holder).gives_up().verdict().summary
         };
         assert_has(&on_its_way(Some(POD)), &["another namespace has that address, and this one does not forward"]);
         let mut slow = Stream::new();

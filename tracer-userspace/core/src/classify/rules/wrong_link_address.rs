@@ -22,8 +22,8 @@ pub(super) fn find(case: &Case<'_>) -> Option<Finding> {
         drop.flags.name(),
         drop.flow
     );
-    let (seen, fix) = (vec![of_drop(*time, drop)], fix(case, drop, &device));
-    Some(Finding::likely(Cause::NeighbourFailure, seen, summary, fix).until_answered())
+    let (evidence, fix) = (vec![of_drop(*time, drop)], fix(case, drop, &device));
+    Some(Finding::likely(Cause::NeighbourFailure, evidence, summary, fix).until_answered())
 }
 
 /// The namespace has the address that the packet was sent to.
@@ -41,7 +41,7 @@ fn is_at_destination(case: &Case<'_>, drop: &PacketDrop) -> bool {
 /// is not known. A process that forwards frames itself (AF_PACKET) reads them there, and the kernel gets a copy.
 fn may_be_copy(case: &Case<'_>, drop: &PacketDrop) -> bool {
     let device = drop.device.as_ref().map(|device| device.ifindex);
-    let mut routes = inspections(case).filter_map(|(_, seen)| Some(seen.neighbour.as_ref()?.ifindex));
+    let mut routes = inspections(case).filter_map(|(_, reading)| Some(reading.neighbour.as_ref()?.ifindex));
     drop.netns == case.attempt.netns && !routes.any(|route| device == Some(route))
 }
 
@@ -70,7 +70,7 @@ mod tests {
         let verdict = |ifindex: Option<u32>, entry: Option<NeighbourState>| {
             let device = |ifindex| Device { ifindex, name: "veth1".into(), up: true, loopback: false };
             let mut stream = Stream::new();
-            stream.connect().wait_ms(200).inspection(|seen| seen.neighbour = entry);
+            stream.connect().wait_ms(200).inspection(|reading| reading.neighbour = entry);
             stream.drop_on(SYN_ACK, "OTHERHOST", NODE, ifindex.map(device)).syn_again().gives_up().verdict()
         };
         let route = Some(neighbour("reachable"));
@@ -86,7 +86,7 @@ mod tests {
     fn the_route_is_known_from_an_earlier_inspection() {
         let device = Device { ifindex: 2, name: "veth1".into(), up: true, loopback: false };
         let mut stream = Stream::new().connect().wait_ms(200).clone();
-        stream.inspection(|seen| seen.neighbour = Some(neighbour("reachable"))).syn_again().wait_ms(200);
+        stream.inspection(|reading| reading.neighbour = Some(neighbour("reachable"))).syn_again().wait_ms(200);
         stream.inspection(|_| ()).drop_on(SYN_ACK, "OTHERHOST", NODE, Some(device)).gives_up();
         assert_eq!(stream.causes(), ["neighbour_failure"]);
     }

@@ -1,7 +1,7 @@
 use super::*;
 use tracer_core::testing::*;
 
-fn seen(stream: &Stream) -> Node {
+fn node(stream: &Stream) -> Node {
     let mut node = Node::default();
     stream.observations.iter().for_each(|observation| node.observe(observation));
     node
@@ -15,8 +15,8 @@ fn op(netns: Netns, op: NetnsOpKind) -> ObservationKind {
 #[test]
 fn the_end_of_a_namespace_ends_its_listeners() {
     let mut stream = Stream::new().netns_made(POD).listens(POD, 8080, true).listens(NODE, 8080, true).clone();
-    assert!(seen(&stream).listeners.knows(POD, 8080) && seen(&stream).namespaces.made(POD).is_some());
-    let node = seen(stream.push(op(POD, NetnsOpKind::End)));
+    assert!(node(&stream).listeners.knows(POD, 8080) && node(&stream).namespaces.made(POD).is_some());
+    let node = self::node(stream.push(op(POD, NetnsOpKind::End)));
     assert!(!node.listeners.knows(POD, 8080) && node.namespaces.made(POD).is_none());
     assert!(node.listeners.knows(NODE, 8080), "another namespace's");
 }
@@ -25,27 +25,27 @@ fn the_end_of_a_namespace_ends_its_listeners() {
 fn a_new_namespace_has_no_links_and_listeners_of_an_older_one_with_its_number() {
     let mut stream = Stream::new().links(true, &["10.88.0.1"]).listens(NODE, 8080, true).clone();
     let addr = "10.88.0.1".parse().expect("an address");
-    assert!(seen(&stream).owns(NODE, addr));
-    let node = seen(stream.push(op(NODE, NetnsOpKind::Unshare)));
+    assert!(node(&stream).owns(NODE, addr));
+    let node = self::node(stream.push(op(NODE, NetnsOpKind::Unshare)));
     assert!(!node.owns(NODE, addr) && !node.listeners.knows(NODE, 8080));
 }
 
 #[test]
 fn an_address_of_the_dialling_namespace_goes_before_an_inspection() {
     let stream = Stream::new().links(true, &["10.88.0.1"]).inspection(|it| it.netns = Some(POD)).clone();
-    let at = |addr: &str| seen(&stream).netns_of_addr(NODE, addr.parse().expect("an address"));
+    let at = |addr: &str| node(&stream).netns_of_addr(NODE, addr.parse().expect("an address"));
     assert_eq!(["10.88.0.1", "127.0.0.1", "10.88.0.2", "10.88.0.3"].map(at), [Some(NODE), Some(NODE), Some(POD), None]);
 }
 
 #[test]
 fn a_namespace_that_reuses_a_number_of_the_start_is_new() {
     let mut stream = Stream::new();
-    let mut start = seen(&stream).start.clone().expect("a start");
+    let mut start = node(&stream).start.clone().expect("a start");
     start.namespaces.push(POD);
     stream.push(ObservationKind::Start(Box::new(start))).push(op(POD, NetnsOpKind::Switch));
-    assert!(seen(&stream).namespaces.made(POD).is_none(), "it was there");
+    assert!(node(&stream).namespaces.made(POD).is_none(), "it was there");
     stream.push(op(POD, NetnsOpKind::End)).push(op(POD, NetnsOpKind::Switch));
-    assert!(seen(&stream).namespaces.made(POD).is_some());
+    assert!(node(&stream).namespaces.made(POD).is_some());
 }
 
 /// Without CAP_SYS_PTRACE, or under AppArmor, tracer cannot read the namespaces of pods at the start. Then `kubectl
@@ -54,11 +54,11 @@ fn a_namespace_that_reuses_a_number_of_the_start_is_new() {
 fn an_entry_shows_a_new_namespace_only_if_all_old_ones_are_known() {
     let made = |incomplete: bool, ops: &[NetnsOpKind]| {
         let mut stream = Stream::new();
-        let mut start = seen(&stream).start.clone().expect("a start");
+        let mut start = node(&stream).start.clone().expect("a start");
         start.namespaces_incomplete = incomplete;
         stream.push(ObservationKind::Start(Box::new(start)));
         ops.iter().for_each(|kind| _ = stream.push(op(POD, *kind)));
-        seen(&stream).namespaces.made(POD).is_some()
+        node(&stream).namespaces.made(POD).is_some()
     };
     assert!(made(false, &[NetnsOpKind::Switch]) && !made(true, &[NetnsOpKind::Switch]));
     assert!(made(true, &[NetnsOpKind::Switch, NetnsOpKind::Unshare]));
@@ -70,7 +70,7 @@ fn an_entry_shows_a_new_namespace_only_if_all_old_ones_are_known() {
 fn lost_listen_and_namespace_events_do_not_count_for_attempts() {
     let lost = |place: &str| {
         let mut stream = Stream::new();
-        let node = seen(stream.lost_in(place, 7));
+        let node = self::node(stream.lost_in(place, 7));
         (node.lost_between(0, u64::MAX), node.losses.between(0, u64::MAX).count())
     };
     assert_eq!(["ring", "program", "map"].map(lost), [(7, 1); 3]);

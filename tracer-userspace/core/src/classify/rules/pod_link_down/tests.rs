@@ -13,9 +13,9 @@ fn eth0(up: bool, running: bool) -> LinkState {
 
 fn causes_with(link: LinkState) -> Vec<&'static str> {
     let mut stream = Stream::new();
-    stream.connect().wait_ms(200).inspection(|seen| {
-        seen.netns = Some(POD);
-        seen.links = vec![link];
+    stream.connect().wait_ms(200).inspection(|reading| {
+        reading.netns = Some(POD);
+        reading.links = vec![link];
     });
     stream.gives_up().causes()
 }
@@ -42,8 +42,8 @@ fn a_bridge_with_the_pods_link_up_is_not_reported_without_ports() {
         let bridge = Device { ifindex: 3, name: "cni0".into(), up: true, loopback: false };
         let mut stream = Stream::new();
         stream.connect().drop_on(SYN, "NO_TX_TARGET", NODE, Some(bridge)).wait_ms(200);
-        stream.inspection(|seen| {
-            (seen.netns, seen.links) = (Some(POD), if up { vec![eth0(true, true)] } else { vec![] })
+        stream.inspection(|reading| {
+            (reading.netns, reading.links) = (Some(POD), if up { vec![eth0(true, true)] } else { vec![] })
         });
         let verdict = stream.gives_up().verdict();
         assert_eq!(verdict.cause.name(), "pod_link_down");
@@ -83,9 +83,9 @@ fn an_answer_to_an_unknown_link_layer_address_is_not_link_down() {
 #[test]
 fn an_inspection_after_the_end_does_not_count() {
     let mut stream = Stream::new();
-    stream.connect().gives_up().wait_ms(500).inspection(|seen| {
-        seen.netns = Some(POD);
-        seen.links = vec![eth0(false, false)];
+    stream.connect().gives_up().wait_ms(500).inspection(|reading| {
+        reading.netns = Some(POD);
+        reading.links = vec![eth0(false, false)];
     });
     assert_eq!(stream.causes(), ["unexplained"]);
 }
@@ -94,10 +94,10 @@ fn an_inspection_after_the_end_does_not_count() {
 fn a_pod_is_not_gone_if_somebody_answers_for_its_address() {
     let gone = |state: &str, ambiguous: bool| {
         let mut stream = Stream::new();
-        stream.http_readiness().connect().wait_ms(200).inspection(|seen| {
-            seen.netns = None;
-            seen.ambiguous = ambiguous;
-            seen.neighbour = Some(crate::testing::neighbour(state));
+        stream.http_readiness().connect().wait_ms(200).inspection(|reading| {
+            reading.netns = None;
+            reading.ambiguous = ambiguous;
+            reading.neighbour = Some(crate::testing::neighbour(state));
         });
         stream.gives_up().causes()
     };
@@ -109,9 +109,9 @@ fn a_pod_is_not_gone_if_somebody_answers_for_its_address() {
 #[test]
 fn flooded_copies_of_a_bridge_do_not_count() {
     let mut stream = Stream::new();
-    stream.connect().drop(SYN, "OTHERHOST", POD).wait_ms(200).inspection(|seen| {
-        seen.netns = Some(POD);
-        seen.links = vec![eth0(false, false)];
+    stream.connect().drop(SYN, "OTHERHOST", POD).wait_ms(200).inspection(|reading| {
+        reading.netns = Some(POD);
+        reading.links = vec![eth0(false, false)];
     });
     assert_eq!(stream.gives_up().causes(), ["pod_link_down"]);
 }
@@ -122,9 +122,9 @@ fn a_drop_by_a_queue_without_carrier_is_link_down() {
     let at = |running| {
         let port = Device { ifindex: 7, name: "veth7".into(), up: true, loopback: false };
         let mut stream = Stream::new();
-        stream.connect().drop_on(SYN, "QDISC_DROP", NODE, Some(port)).wait_ms(200).inspection(|seen| {
-            seen.netns = Some(POD);
-            seen.links = vec![eth0(running, running)];
+        stream.connect().drop_on(SYN, "QDISC_DROP", NODE, Some(port)).wait_ms(200).inspection(|reading| {
+            reading.netns = Some(POD);
+            reading.links = vec![eth0(running, running)];
         });
         stream.gives_up().causes()
     };
@@ -148,9 +148,9 @@ fn the_nodes_end_is_named_if_it_is_down() {
             stream.link_set(NODE, 7, "veth7", false);
         }
         stream.push(ObservationKind::Links(Links { netns: NODE, cookie: None, links: vec![veth] })).wait_ms(200);
-        stream.inspection(|seen| {
-            seen.netns = Some(POD);
-            seen.links = vec![LinkState { peer_ifindex: Some(7), ..eth0(true, false) }];
+        stream.inspection(|reading| {
+            reading.netns = Some(POD);
+            reading.links = vec![LinkState { peer_ifindex: Some(7), ..eth0(true, false) }];
         });
         stream.gives_up().verdict()
     };
@@ -168,9 +168,9 @@ fn the_nodes_end_is_named_if_it_is_down() {
 #[test]
 fn an_attempt_that_may_be_over_is_not_judged_by_an_inspection() {
     let mut stream = Stream::new();
-    stream.connect().lost(2).wait_ms(200).inspection(|seen| {
-        seen.netns = Some(POD);
-        seen.links = vec![eth0(false, false)];
+    stream.connect().lost(2).wait_ms(200).inspection(|reading| {
+        reading.netns = Some(POD);
+        reading.links = vec![eth0(false, false)];
     });
     assert!(stream.causes().is_empty());
     assert_eq!(stream.gives_up().causes(), ["pod_link_down"], "its end was observed: it did wait");
@@ -180,9 +180,9 @@ fn an_attempt_that_may_be_over_is_not_judged_by_an_inspection() {
 fn causes_with_link_down(begin: impl FnOnce(&mut Stream), netns: Netns) -> Vec<&'static str> {
     let mut stream = Stream::new().links(true, &["10.88.0.1"]).connect().clone();
     begin(&mut stream);
-    stream.wait_ms(200).inspection(|seen| {
-        seen.netns = Some(netns);
-        seen.links = vec![eth0(false, false)];
+    stream.wait_ms(200).inspection(|reading| {
+        reading.netns = Some(netns);
+        reading.links = vec![eth0(false, false)];
     });
     stream.gives_up().causes()
 }
@@ -210,8 +210,8 @@ fn named_links(begin: impl FnOnce(&mut Stream), up: bool) -> Vec<String> {
     let down = |ifindex, name: &str| LinkState { ifindex, name: name.into(), ..LinkState::default() };
     let mut stream = Stream::to(&format!("[{IPV6}]:8080"));
     begin(&mut stream);
-    stream.connect().wait_ms(200).inspection(|seen| {
-        seen.links = vec![down(2, "tunl0"), down(3, "ip6tnl0"), LinkState { up, ..down(4, "eth0") }];
+    stream.connect().wait_ms(200).inspection(|reading| {
+        reading.links = vec![down(2, "tunl0"), down(3, "ip6tnl0"), LinkState { up, ..down(4, "eth0") }];
     });
     stream.gives_up();
     let noted = stream.verdicts().into_iter().map(|it| it.verdict);
@@ -223,9 +223,9 @@ fn named_links(begin: impl FnOnce(&mut Stream), up: bool) -> Vec<String> {
 #[test]
 fn an_ipv6_address_is_lost_with_the_link_that_held_it() {
     let held = |stream: &mut Stream| {
-        stream.inspection(|seen| {
+        stream.inspection(|reading| {
             let addrs = vec![IPV6.parse().expect("an address")];
-            seen.links = vec![LinkState { ifindex: 4, up: true, addrs, ..LinkState::default() }];
+            reading.links = vec![LinkState { ifindex: 4, up: true, addrs, ..LinkState::default() }];
         });
     };
     assert_eq!(named_links(held, false), ["eth0"]);
@@ -236,7 +236,7 @@ fn an_ipv6_address_is_lost_with_the_link_that_held_it() {
 #[test]
 fn an_ipv6_address_is_lost_with_the_only_link() {
     let mut stream = Stream::to(&format!("[{IPV6}]:8080"));
-    stream.connect().wait_ms(200).inspection(|seen| seen.links = vec![eth0(false, false)]);
+    stream.connect().wait_ms(200).inspection(|reading| reading.links = vec![eth0(false, false)]);
     assert_eq!(stream.gives_up().causes(), ["pod_link_down"]);
 }
 
@@ -256,9 +256,9 @@ fn a_pod_with_a_known_namespace_is_not_gone() {
         let pod = Pod { name: Some("web".into()), addrs, netns: Some(POD), ..Pod::default() };
         stream.push(ObservationKind::Pods(Pods { pods: vec![pod] }));
         begin(&mut stream);
-        stream.connect().wait_ms(200).inspection(|seen| {
-            seen.netns = None;
-            seen.neighbour = Some(crate::testing::neighbour("incomplete"));
+        stream.connect().wait_ms(200).inspection(|reading| {
+            reading.netns = None;
+            reading.neighbour = Some(crate::testing::neighbour("incomplete"));
         });
         stream.gives_up().causes()
     };

@@ -33,11 +33,11 @@ fn with_an_api_server_in_the_process_the_budget_is_reported_too() {
 fn a_start_that_only_the_namespace_shows_is_likely() {
     let mut first = Stream::new().liveness(1, 3).runs(Runs::default()).netns_made(POD).clone();
     refuse(&mut first, 100, 3);
-    let sure = |stream: &Stream| stream.verdicts()[2].verdict.confidence;
-    assert_eq!((sure(&first), sure(&refusals(3))), (Confidence::Proven, Confidence::Likely));
+    let confidence = |stream: &Stream| stream.verdicts()[2].verdict.confidence;
+    assert_eq!((confidence(&first), confidence(&refusals(3))), (Confidence::Proven, Confidence::Likely));
     let mut named = Stream::new().liveness(1, 3).container_id("one").netns_made(POD).clone();
     refuse(&mut named, 100, 3);
-    assert_eq!(sure(&named), Confidence::Proven, "the same container throughout");
+    assert_eq!(confidence(&named), Confidence::Proven, "the same container throughout");
     named.container_id("two");
     refuse(&mut named, 200, 2);
     assert_eq!(named.causes()[3..], ["not_listening_yet"; 2], "another run");
@@ -94,10 +94,10 @@ fn an_identified_liveness_attempt_does_not_count_those_of_readiness() {
         stream.again(conn).connect().reset_sent(SYN, true, None).wait_ms(until_next);
     }
     stream.again(200).connect().refused().wait_ms(1).kubelet_of(ProbeType::Liveness, ProbeOutput::Network);
-    let sure = |v: &tracer_model::record::VerdictBody| {
+    let confidence = |v: &tracer_model::record::VerdictBody| {
         v.verdict.cause.name() == "startup_budget_exceeded" && v.verdict.confidence == Confidence::Proven
     };
-    assert!(!stream.verdicts().iter().any(sure), "{:?}", stream.causes());
+    assert!(!stream.verdicts().iter().any(confidence), "{:?}", stream.causes());
 }
 
 #[test]
