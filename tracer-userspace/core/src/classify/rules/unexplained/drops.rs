@@ -54,10 +54,9 @@ fn explain(case: &Case<'_>, drop: &PacketDrop) -> Explanation {
         );
     }
     let explained = if is_early_demux(case, drop) {
-        let device = drop.device.as_ref().map(|device| shell::link(&device.name)).unwrap_or_default();
         Explanation::of(": it is for a socket of this namespace, but was forwarded. Most likely an `ip rule` for that device sends it into another table (or table local has lost its address), and net.ipv4.tcp_early_demux had found the socket before").fix(
             "If that is a CNI's rule, set net.ipv4.tcp_early_demux to 0 (AWS VPC CNI with security groups for pods: DISABLE_TCP_EARLY_DEMUX=true on the init container of aws-node). Else fix the rule",
-            ["ip rule".to_owned(), format!("ip route get {dst} from {src} iif {device}")],
+            ["ip rule".to_owned(), format!("ip route get {dst} from {src} iif {}", device(drop))],
         )
     } else if is_on_wrong_bridge(case, drop) {
         Explanation::of(": that bridge has other addresses, since a route or a mark led the SYN to a wrong device").fix(
@@ -83,39 +82,16 @@ fn explain(case: &Case<'_>, drop: &PacketDrop) -> Explanation {
     if is_known { explained } else { Explanation::of(explained.meaning) }
 }
 
-/// By the drop's reason, if its name says little (include/net/dropreason-core.h), and the function that dropped it.
+/// By the drop's reason, if its name says little (include/net/dropreason-core.h).
 fn by_reason(drop: &PacketDrop) -> Explanation {
-    let (src, dst) = (drop.flow.src.ip(), drop.flow.dst.ip());
-    let device = drop.device.as_ref().map(|device| shell::link(&device.name)).unwrap_or_default();
-    let place = drop.location.as_deref().map(plain);
+    let dst = drop.flow.dst.ip();
+    let device = device(drop);
     match drop.reason.as_deref() {
-        Some("NOT_SPECIFIED") | None if is_second_syn(drop) => Explanation::of(
-            ": most likely the target had taken an earlier SYN, and its SYN-ACK does not arrive (check the way back, and the pod's neighbour entry for the node)",
-        )
-        .fix(
-            "Compare the pod's neighbour entry for the prober, or for its gateway, with the link-layer address of the node's link. Delete the entry if they differ",
-            [format!("ip neigh show {src}")],
-        ),
-        // `br_forward`, net/bridge/br_forward.c
-        Some("NOT_SPECIFIED") if place == Some("br_dev_xmit") => Explanation::of(
-            ": the bridge may not send it through its port (disabled, blocked by spanning tree, or of another VLAN)",
-        ),
-        // `ip_error`, net/ipv4/route.c
-        Some("NOT_SPECIFIED") if place == Some("ip_error") => Explanation::of(
-            ": a rule or route of that namespace refuses what comes in by that device (ip rule, ip route)",
-        )
-        .fix(
-            "Find the rule or route that refuses it, and correct it",
-            [format!("ip route get {dst} from {src} iif {device}")],
-        ),
+        Some("NOT_SPECIFIED") | None => by_place(drop),
         Some(reason) if reason.starts_with("XFRM_") => Explanation::of(
             ": an IPsec policy of that namespace blocks it, or takes it only encrypted (ip xfrm policy)",
         )
         .fix("Correct the IPsec policy, or what makes it", ["ip xfrm policy".to_owned()]),
-        // `make_blackhole` and bundles without a state, net/xfrm/xfrm_policy.c
-        Some("NOT_SPECIFIED") if place == Some("dst_discard_out") => {
-            Explanation::of(": its route was going away, or an IPsec policy waits for keys (ip xfrm policy)")
-        }
         Some("NO_TX_TARGET") => Explanation::of(
             ": the bridge has no port for it: it was sent to a link-layer address that nobody has (check the sender's ip neigh)",
         ),
@@ -152,9 +128,9 @@ fn by_reason(drop: &PacketDrop) -> Explanation {
         ),
         Some("IP_INNOROUTES" | "IP_OUTNOROUTES") => Explanation::of(": that namespace has no route for it"),
         Some("QDISC_DROP" | "QDISC_OVERLIMIT") => {
-            Explanation::of(": the device's queue is full, limited, or made to lose packets").fix(QUEUE, [queue(&device)])
+            Explanation::of(": the device's queue is full, limited, or made to lose packets").fix(QUEUE, [queue(device)])
         }
-        Some(reason) if reason.starts_with("QDISC") => Explanation::default().fix(QUEUE, [queue(&device)]),
+        Some(reason) if reason.starts_with("QDISC") => Explanation::default().fix(QUEUE, [queue(device)]),
         Some(_) if ovs_reason(drop).is_some() => Explanation::of(
             ": an error or a limit of Open vSwitch, not a flow that drops on purpose (its number: enum ovs_drop_reason, net/openvswitch/drop.h; ovs-appctl dpctl/dump-flows and the log of ovs-vswitchd on this node)",
         ),
@@ -162,8 +138,45 @@ fn by_reason(drop: &PacketDrop) -> Explanation {
     }
 }
 
+/// By the function that dropped it without a reason.
+fn by_place(drop: &PacketDrop) -> Explanation {
+    let (src, dst) = (drop.flow.src.ip(), drop.flow.dst.ip());
+    match drop.location.as_deref().map(plain) {
+        _ if is_second_syn(drop) => Explanation::of(
+            ": most likely the target had taken an earlier SYN, and its SYN-ACK does not arrive (check the way back, and the pod's neighbour entry for the node)",
+        )
+        .fix(
+            "Compare the pod's neighbour entry for the prober, or for its gateway, with the link-layer address of the node's link. Delete the entry if they differ",
+            [format!("ip neigh show {src}")],
+        ),
+        // Kernels before 5.17 give no reason for any drop, so the function alone says too little.
+        _ if drop.reason.is_none() => Explanation::default(),
+        // `br_forward`, net/bridge/br_forward.c
+        Some("br_dev_xmit") => Explanation::of(
+            ": the bridge may not send it through its port (disabled, blocked by spanning tree, or of another VLAN)",
+        ),
+        // `ip_error`, net/ipv4/route.c
+        Some("ip_error") => Explanation::of(
+            ": a rule or route of that namespace refuses what comes in by that device (ip rule, ip route)",
+        )
+        .fix(
+            "Find the rule or route that refuses it, and correct it",
+            [format!("ip route get {dst} from {src} iif {}", device(drop))],
+        ),
+        // `make_blackhole` and bundles without a state, net/xfrm/xfrm_policy.c
+        Some("dst_discard_out") => {
+            Explanation::of(": its route was going away, or an IPsec policy waits for keys (ip xfrm policy)")
+        }
+        _ => Explanation::default(),
+    }
+}
+
 const QUEUE: &str =
     "Find the queue that counts drops: a rate limit (the CNI's bandwidth plugin), a full queue or netem";
+
+fn device(drop: &PacketDrop) -> &str {
+    drop.device.as_ref().map(|device| shell::link(&device.name)).unwrap_or_default()
+}
 
 fn queue(device: &str) -> String {
     format!("tc -s qdisc show dev {device}")
