@@ -1,7 +1,7 @@
 //! The listener's accept queue is full: the kernel drops the SYN and sends no answer.
 
 use super::super::serving::{name, readings};
-use super::connection_refused::takes;
+use super::refusal::takes;
 use super::target_frozen::halt;
 use super::*;
 use tracer_model::event::{Inspection, ListenQueue, ListenerState, MOST_LISTENERS, Netns};

@@ -1,7 +1,8 @@
 //! The target refused during its start: a process began to listen on that port later, or has not begun yet.
 
 use super::super::history;
-use super::connection_refused::{Refused, of_listener, refused, serves};
+use super::connection_refused::{of_listener, refused};
+use super::refusal::{Refused, serves};
 use super::*;
 use tracer_model::event::{Listen, Netns, ProbeType};
 

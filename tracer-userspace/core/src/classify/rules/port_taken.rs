@@ -1,6 +1,7 @@
 //! The target refused, because the port is the local port of a client connection: no server can bind it.
 
-use super::connection_refused::{Refused, refused};
+use super::connection_refused::refused;
+use super::refusal::Refused;
 use super::*;
 use tracer_model::event::{Netns, PortHolder, PortHolders};
 

@@ -2,7 +2,8 @@
 
 use super::super::wrong_field::wrong_field;
 use super::app_status_failure::{GRPC_IN_PLAIN, failed_answer};
-use super::connection_refused::{Refused, refused};
+use super::connection_refused::refused;
+use super::refusal::Refused;
 use super::tls_eof_noise::listener_speaks_tls;
 use super::*;
 use tracer_attempts::correlate::attempt::Redirected;
