@@ -34,9 +34,16 @@ fn without_secrets(error: &(dyn Error + 'static)) -> Option<String> {
 }
 
 fn of_kubeconfig(error: &KubeconfigError) -> Option<String> {
-    let KubeconfigError::Parse(problem) = error else { return None };
-    let place = problem.location().map(|it| format!(" at line {}, column {}", it.line(), it.column()));
-    Some(format!("failed to parse kubeconfig YAML{}", place.unwrap_or_default()))
+    match error {
+        KubeconfigError::Parse(problem) => {
+            let place = problem.location().map(|it| format!(" at line {}, column {}", it.line(), it.column()));
+            Some(format!("failed to parse kubeconfig YAML{}", place.unwrap_or_default()))
+        }
+        KubeconfigError::ReadConfig(error, path) => {
+            Some(format!("cannot read {}: {}", path.display(), os_message(error)))
+        }
+        _ => None,
+    }
 }
 
 /// The name of the program in a command, such as `/bin/program argument`, or
@@ -110,9 +117,13 @@ mod tests {
     }
 
     #[test]
-    fn other_reasons_are_reported_as_they_are() {
+    fn a_kubeconfig_that_is_missing_is_named_once() {
         let error = Kubeconfig::read_from("/none").expect_err("no file");
-        assert_eq!(reason(&error), chain(&error));
+        assert_eq!(reason(&error), "cannot read /none: No such file or directory");
+    }
+
+    #[test]
+    fn other_reasons_are_reported_as_they_are() {
         assert_eq!(
             reason(&kube::Error::Auth(AuthError::MissingCommand)),
             "auth error: command must be specified to use exec authentication plugin"
