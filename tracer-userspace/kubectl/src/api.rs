@@ -15,9 +15,9 @@ use tokio::time::timeout;
 
 use super::cli::Access;
 use super::objects::{Pod, PodList, Workload};
-use super::problem::{Problem, Right, shortened};
+use super::problem::{Problem, Right};
 use super::target::Kind;
-use tracer_sources::cluster::{percent_encoded, reason};
+use tracer_sources::cluster::{percent_encoded, reason, reason_of_request};
 
 /// Pods of one page of a list: a pod is some 8 KiB.
 const PAGE: usize = 500;
@@ -252,13 +252,11 @@ async fn config(access: &Access) -> Result<Config, Problem> {
     }
 }
 
-/// The problem of a request without an answer. Names of the client's layers are removed from the message.
+/// The problem of a request without an answer.
 fn of_client(error: &kube::Error) -> Problem {
-    let text = reason(error);
-    let layers = ["ServiceError: ", "client error (Connect): ", "tcp connect error: "];
-    let text = layers.iter().fold(text.as_str(), |text, layer| text.strip_prefix(layer).unwrap_or(text));
+    let text = reason_of_request(error);
     if matches!(error, kube::Error::Auth(_)) || text.contains("credential plugin") {
-        return Problem::Access(shortened(text));
+        return Problem::Access(text);
     }
-    Problem::Unreachable(shortened(text))
+    Problem::Unreachable(text)
 }

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use serde::Deserialize;
+use tracer_sources::cluster::one_line;
 
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub(super) enum Problem {
@@ -57,7 +58,7 @@ impl Problem {
     pub(super) fn of_answer(code: u16, body: &[u8], right: &Right<'_>, what: &str) -> Self {
         let message = serde_json::from_slice::<Status>(body)
             .map_or_else(|_| String::from_utf8_lossy(body).into_owned(), |status| status.message);
-        let message = shortened(&message);
+        let message = one_line(&message);
         match code {
             401 => Self::Unauthenticated,
             // Admission refuses with the same code but another message (Pod Security: "violates PodSecurity").
@@ -82,11 +83,6 @@ fn missing(message: &str, right: &Right<'_>) -> String {
     let user = message.split("User \"").nth(1).and_then(|rest| rest.split('"').next());
     let user = user.map_or_else(|| "this account".to_owned(), |user| format!("`{user}`"));
     format!("{user} needs verb `{verb}` on `{resource}` in namespace `{namespace}`")
-}
-
-/// Makes one short line of any text that a server sent.
-pub(super) fn shortened(text: &str) -> String {
-    text.split_whitespace().collect::<Vec<_>>().join(" ").chars().take(300).collect()
 }
 
 fn seconds(time: &Duration) -> String {

@@ -35,7 +35,7 @@ pub(super) use events::SentEvents;
 pub use failure::{ApiRequest, Failure};
 pub use objects::percent_encoded;
 pub use pace::{Pace, part};
-pub use reason::reason;
+pub use reason::{one_line, reason, reason_of_request};
 pub use request::send;
 
 use super::background::Background;

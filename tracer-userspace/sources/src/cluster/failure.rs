@@ -5,7 +5,7 @@ use std::time::Duration;
 use http::{HeaderMap, StatusCode, header::RETRY_AFTER};
 use kube::core::Status;
 
-use super::reason::reason;
+use super::reason::{one_line, reason_of_request};
 
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Failure {
@@ -62,12 +62,7 @@ pub struct ApiRequest {
 impl Failure {
     /// A request that got no answer.
     pub(super) fn of_client(error: &kube::Error) -> Self {
-        let text = reason(error);
-        // The place within the client is of no use to a reader.
-        let layers = ["ServiceError: ", "client error (Connect): ", "tcp connect error: "];
-        let text = layers.iter().fold(text.as_str(), |text, layer| text.strip_prefix(layer).unwrap_or(text));
-        let text = text.split(" (os error").next().and_then(|it| it.split(": https://").next()).unwrap_or(text);
-        Self::Unreachable(shortened(text))
+        Self::Unreachable(reason_of_request(error))
     }
 
     pub(crate) fn of_answer(code: StatusCode, headers: &HeaderMap, body: &[u8], asked: ApiRequest) -> Self {
@@ -100,7 +95,7 @@ impl Failure {
             410 => Self::Gone,
             // 1.19 to 1.31 without the WatchList gate: "resourceVersionMatch is forbidden for watch", as Invalid.
             400 | 422 if asked.streaming => Self::NotStreaming,
-            _ => Self::Refused { code, message: shortened(message), after: after.map(Duration::from_secs) },
+            _ => Self::Refused { code, message: one_line(message), after: after.map(Duration::from_secs) },
         }
     }
 
@@ -119,11 +114,6 @@ fn group_text(group: &str) -> String {
 
 fn colon(text: &str) -> String {
     if text.is_empty() { String::new() } else { format!(": {text}") }
-}
-
-/// Shortens a message of the server to one line.
-fn shortened(text: &str) -> String {
-    text.split_whitespace().collect::<Vec<_>>().join(" ").chars().take(200).collect()
 }
 
 #[cfg(test)]

@@ -14,6 +14,20 @@ pub fn reason(error: &(dyn Error + 'static)) -> String {
     successors(Some(error), |&error| error.source()).find_map(without_secrets).unwrap_or_else(|| chain(error))
 }
 
+/// The reason of a request without an answer, in one short line. The names of the client's layers, the system's number and
+/// the address are of no use to a reader.
+pub fn reason_of_request(error: &kube::Error) -> String {
+    let text = reason(error);
+    let layers = ["ServiceError: ", "client error (Connect): ", "tcp connect error: "];
+    let text = layers.iter().fold(text.as_str(), |text, layer| text.strip_prefix(layer).unwrap_or(text));
+    one_line(text.split(" (os error").next().and_then(|it| it.split(": https://").next()).unwrap_or(text))
+}
+
+/// Makes one short line of any text that a server sent.
+pub fn one_line(text: &str) -> String {
+    text.split_whitespace().collect::<Vec<_>>().join(" ").chars().take(200).collect()
+}
+
 /// A message in place of an error that quotes secrets.
 fn without_secrets(error: &(dyn Error + 'static)) -> Option<String> {
     if let Some(error) = error.downcast_ref::<KubeconfigError>() {
