@@ -39,15 +39,15 @@ fn types(text: &str) -> Result<String> {
         let fields = &finding["fields"];
         for tried in fields["tried"].as_array().context("a finding without `tried`")? {
             if tried["reason"].as_str().context("a refusal without a reason")?.contains("verifier") {
-                bail!("{} as {}: {}", finding["check"], tried["form"], tried["reason"]);
+                bail!("{} as {}: {}", finding["check"], tried["program_type"], tried["reason"]);
             }
         }
-        if let Some(form) = fields["form"].as_str() {
-            *types.entry(form.to_owned()).or_default() += 1;
+        if let Some(program_type) = fields["program_type"].as_str() {
+            *types.entry(program_type.to_owned()).or_default() += 1;
         }
     }
     ensure!(!types.is_empty(), "`tracer hooks` named no hook");
-    Ok(types.iter().map(|(form, hooks)| format!("{form} {hooks}")).collect::<Vec<_>>().join(", "))
+    Ok(types.iter().map(|(program_type, hooks)| format!("{program_type} {hooks}")).collect::<Vec<_>>().join(", "))
 }
 
 #[cfg(test)]
@@ -56,11 +56,13 @@ mod tests {
 
     #[test]
     fn types_are_counted_and_a_refusal_by_the_verifier_is_an_error() {
-        let line = |form: &str, reason: &str| {
-            serde_json::json!({"fields": {"form": form, "tried": [{"form": "fentry", "reason": reason}]}}).to_string()
+        let line = |program_type: &str, reason: &str| {
+            serde_json::json!({"fields": {"program_type": program_type, "tried": [{"program_type": "fentry", "reason": reason}]}}).to_string()
         };
         assert!(types(&line("kprobe", "tcp_connect: the kernel's verifier refuses the program")).is_err());
-        let lines = ["kprobe", "cgroup", "kprobe"].map(|form| line(form, "no such function in this kernel")).join("\n");
+        let lines = ["kprobe", "cgroup", "kprobe"]
+            .map(|program_type| line(program_type, "no such function in this kernel"))
+            .join("\n");
         assert_eq!(types(&lines).ok().as_deref(), Some("cgroup 1, kprobe 2"));
         assert!(types("").is_err());
     }
