@@ -8,7 +8,7 @@ use http::{Request, Response};
 use http_body_util::BodyExt as _;
 use jiff::Timestamp;
 use kube::client::Body;
-use kube::config::{KubeConfigOptions, Kubeconfig};
+use kube::config::{KubeConfigOptions, Kubeconfig, KubeconfigError};
 use kube::{Client, Config};
 use serde::de::DeserializeOwned;
 use tokio::time::timeout;
@@ -235,10 +235,11 @@ async fn config(access: &Access) -> Result<Config, Problem> {
         None => Some(Kubeconfig::read()),
     };
     let options = KubeConfigOptions { context: access.context.clone(), ..KubeConfigOptions::default() };
-    let named = access
-        .kubeconfig
-        .as_ref()
-        .map_or_else(|| "kubeconfig".to_owned(), |path| format!("--kubeconfig {}", path.display()));
+    let named = match (&access.kubeconfig, &file) {
+        (Some(path), _) => format!("--kubeconfig {}", path.display()),
+        (None, Some(Err(KubeconfigError::ReadConfig(_, path)))) => format!("kubeconfig {}", path.display()),
+        _ => "kubeconfig".to_owned(),
+    };
     let wrong = |problem: String| Problem::Access(format!("{named}: {problem}"));
     match file {
         None if access.context.is_some() => {

@@ -53,9 +53,8 @@ fn of_kubeconfig(error: &KubeconfigError) -> Option<String> {
             let place = problem.location().map(|it| format!(" at line {}, column {}", it.line(), it.column()));
             Some(format!("failed to parse kubeconfig YAML{}", place.unwrap_or_default()))
         }
-        KubeconfigError::ReadConfig(error, path) => {
-            Some(format!("cannot read {}: {}", path.display(), os_message(error)))
-        }
+        // The caller names the file.
+        KubeconfigError::ReadConfig(error, _) => Some(os_message(error)),
         _ => None,
     }
 }
@@ -131,9 +130,9 @@ mod tests {
     }
 
     #[test]
-    fn a_kubeconfig_that_is_missing_is_named_once() {
+    fn a_missing_kubeconfig_is_named_by_the_caller() {
         let error = Kubeconfig::read_from("/none").expect_err("no file");
-        assert_eq!(reason(&error), "cannot read /none: No such file or directory");
+        assert_eq!(reason(&error), "No such file or directory");
     }
 
     #[test]
