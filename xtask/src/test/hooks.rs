@@ -56,13 +56,11 @@ mod tests {
 
     #[test]
     fn types_are_counted_and_a_refusal_by_the_verifier_is_an_error() {
-        let line = |program_type: &str, reason: &str| {
-            serde_json::json!({"fields": {"program_type": program_type, "tried": [{"program_type": "fentry", "reason": reason}]}}).to_string()
+        let line = |name: &str, reason: &str| {
+            serde_json::json!({"fields": {"program_type": name, "tried": [{"program_type": "fentry", "reason": reason}]}}).to_string()
         };
         assert!(types(&line("kprobe", "tcp_connect: the kernel's verifier refuses the program")).is_err());
-        let lines = ["kprobe", "cgroup", "kprobe"]
-            .map(|program_type| line(program_type, "no such function in this kernel"))
-            .join("\n");
+        let lines = ["kprobe", "cgroup", "kprobe"].map(|name| line(name, "no such function in this kernel")).join("\n");
         assert_eq!(types(&lines).ok().as_deref(), Some("cgroup 1, kprobe 2"));
         assert!(types("").is_err());
     }
