@@ -10,13 +10,13 @@ use crate::sh::{self, regex};
 
 /// The profile of `.config/nextest.toml` that continues after a failure, retries, and writes [`JUNIT`].
 const PROFILE: &str = "ci";
-/// The path of the results below the target directory.
-const JUNIT: &str = "nextest/ci/junit.xml";
+/// The path of the results: below the root, also with another target directory (nextest's `store.dir`).
+const JUNIT: &str = "target/nextest/ci/junit.xml";
 
 /// Runs the tests, and counts the results.
 pub(super) fn run(report: &mut Report) -> Result<()> {
     let root = nix::unistd::geteuid().is_root();
-    let junit = sh::target().join(JUNIT);
+    let junit = sh::root().join(JUNIT);
     let _ = fs::remove_file(&junit);
     let which = if root { "all" } else { "default" };
     let mut tests = nextest(&["run", "--profile", PROFILE, "--no-tests", "fail", "--run-ignored", which]);
