@@ -3,6 +3,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use super::*;
+use crate::sink::cluster::ClusterSink;
 use tracer_model::event::{Ancestor, ConnId, Handler, ProbeType};
 use tracer_model::record::{
     AttemptBody, Cause, Confidence, Culprit, Endpoint, Evidence, K8s, Phases, Probe, Process, Subject, Verdict,
@@ -141,7 +142,7 @@ fn the_stop_record_is_written_before_waiting_for_the_cluster_api() {
     let path = scratch.path("out");
     let mut sink = Sink::open(&to(&path), true).unwrap();
     let (cluster, runs) = ClusterSink::stuck();
-    sink.write_to(cluster);
+    sink.add(cluster);
     let stopping = std::thread::spawn(move || sink.stop(2_000_000_000, "signal", 5, 0));
     while !std::fs::read_to_string(&path).unwrap().contains(r#""type":"stop""#) {
         assert!(!stopping.is_finished(), "no record");
