@@ -139,11 +139,12 @@ where
     let background = |name| Background::new(name, &supervisor);
     let (services, api) = (background("services"), background("cluster-api"));
     let mut sink = Sink::open(&config.output, true)?;
-    if let Some(to) = config.cluster_output.clone() {
-        sink.write_to(ClusterSink::start(to, &api).map_err(|error| Error::Source(error::chain(&error)))?);
-    }
     if let Some(to) = config.otlp.clone() {
-        sink.push_to(OtlpSink::start(to, &services)?);
+        sink.add(OtlpSink::start(to, &services)?);
+    }
+    // The last one, since at the end of a run it may wait for a program that provides credentials.
+    if let Some(to) = config.cluster_output.clone() {
+        sink.add(ClusterSink::start(to, &api).map_err(|error| Error::Source(error::chain(&error)))?);
     }
     let server = config.serve.as_ref().map(|serve| {
         let (server, metrics) = serve::start(serve, &services);

@@ -1,6 +1,7 @@
-//! The time from the deciding kernel event to the verdict, measured twice: by tracer itself
-//! (`timing.detected_after_ms`), and from the last evidence until the line has come through the pipe. It is measured
-//! idle, and while untracked connections keep every core busy.
+//! The time from the event that decides (the record's time) to the verdict, measured twice: by tracer itself
+//! (`timing.detected_after_ms`), and until the line has come through the pipe. It is measured idle, and while untracked
+//! connections keep every core busy. A dropped SYN decides nothing while a retransmission may get through: the end of the
+//! attempt does.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -70,7 +71,7 @@ fn case(stage: &Stage, plan: Plan, failure: &Failure, busy: bool) -> Result<[Row
 
 fn case_rows(failure: &Failure, busy: bool, attempts: usize, right: &[&Line], others: &[&str]) -> [Row; 2] {
     let own = Sample::new(right.iter().filter_map(|line| line.record["timing"]["detected_after_ms"].as_f64()));
-    let piped = Sample::new(right.iter().filter_map(|line| after_evidence(line)));
+    let piped = Sample::new(right.iter().filter_map(|line| after_event(line)));
     let state = if busy { "under load" } else { "idle" };
     let row = |what: &str, sample: &Sample, note: &str| {
         let detail = format!(
@@ -88,9 +89,8 @@ fn case_rows(failure: &Failure, busy: bool, attempts: usize, right: &[&Line], ot
     [row("tracer's clock", &own, failure.note), row("event to line read", &piped, failure.note)]
 }
 
-/// The time from the last evidence to the line, in milliseconds.
-fn after_evidence(line: &Line) -> Option<f64> {
-    let evidence = line.record["verdict"]["evidence"].as_array()?;
-    let last = evidence.iter().filter_map(|e| e["time_boot_ns"].as_u64()).max()?;
-    Some(line.at.saturating_sub(last) as f64 / 1e6)
+/// The time from the deciding event to the line, in milliseconds.
+fn after_event(line: &Line) -> Option<f64> {
+    let decided = line.record["time_boot_ns"].as_u64()?;
+    Some(line.at.saturating_sub(decided) as f64 / 1e6)
 }

@@ -9,7 +9,7 @@
 //! throughput  connections per second with and without it; events per second through the ring
 //! programs    nanoseconds per run, by the kernel's own statistics
 //! latency     from the deciding event to the printed line
-//! footprint   start to attached; resident memory
+//! footprint   start to attached; memory
 //! node        the daemon's processor time and memory on a full node
 //! api         a cluster API for `node`
 //! peers       other tools that see connections, with the same load: only with `--only peers`

@@ -11,6 +11,7 @@ use tracer_testbed::pods::{self, PodSpec, http_probe};
 use tracer_testbed::probe::Kind;
 
 use super::api::Api;
+use super::footprint::Memory;
 use super::report::{Row, Target};
 use super::stage::{Load, Prober, Stage};
 use super::subject::Subject;
@@ -23,8 +24,8 @@ const PORT: u16 = 8081;
 const RATE: f64 = 75.0;
 /// The target, percent of one core.
 const CPU: f64 = 1.0;
-/// The target, MiB.
-const MEMORY: f64 = 40.0;
+/// The target of anonymous memory, MiB.
+const MEMORY: f64 = 16.0;
 
 /// Load of other processes on the node.
 struct Beside {
@@ -57,7 +58,7 @@ fn case(stage: &Stage, plan: Plan, addresses: &[Ipv4Addr], beside: &Beside) -> R
     let (worked, begun) = (tracer.cpu_seconds_of_all()?, Instant::now());
     prober.dials(Kind::Http, targets.take(count), every)?;
     let (took, worked) = (begun.elapsed().as_secs_f64(), tracer.cpu_seconds_of_all()? - worked);
-    let resident = tracer.memory("VmRSS")? / 1024.0;
+    let memory = Memory::of(&tracer)?;
     let untracked = load.finish()?.per_second;
     let ended = tracer.stop()?;
     let seen = ended.last().map_or(Value::Null, |line| line.record["attempts"].clone());
@@ -68,8 +69,7 @@ fn case(stage: &Stage, plan: Plan, addresses: &[Ipv4Addr], beside: &Beside) -> R
     let data = json!({"attempts_per_s": count as f64 / took, "foreign_per_s": untracked, "seen": seen});
     let cpu =
         Row::new(format!("a full node, {what}: processor time of the daemon"), 100.0 * worked / took, "% of a core");
-    let memory =
-        Row::new(format!("a full node, {what}: resident memory"), resident, "MiB").target(Target::Below(MEMORY));
+    let memory = memory.row(&format!("a full node, {what}: anonymous memory")).target(Target::Below(MEMORY));
     Ok([cpu.target(Target::Below(CPU)).detail(detail).data(data), memory])
 }
 

@@ -2,6 +2,7 @@
 
 pub mod cluster;
 mod config;
+mod destination;
 pub mod filter;
 pub mod findings;
 pub mod leftover;
@@ -14,23 +15,22 @@ pub mod pretty;
 mod printed;
 mod repeats;
 pub mod selftest;
+mod totals;
 
 use std::collections::BTreeMap;
 
 use jiff::Timestamp;
 
 pub use self::config::{Format, SinkConfig};
-use crate::sink::cluster::ClusterSink;
-use crate::sink::filter::Filter;
+pub use self::destination::Destination;
 use crate::sink::metrics::{KernelCounts, Metrics};
-use crate::sink::otlp::OtlpSink;
 use crate::sink::output::Output;
 use crate::sink::pretty::Pretty;
 use crate::sink::printed::Printed;
 use crate::sink::repeats::{HeldVerdicts, Repeats};
+use crate::sink::totals::Totals;
 use tracer_model::decision::Decision;
-use tracer_model::event::{ConnId, Pod, Start};
-use tracer_model::recent::Recent;
+use tracer_model::event::{Pod, Start};
 use tracer_model::record::{AttemptBody, Body, LossBody, Outcome, Record, Repeated, SCHEMA, StopBody, Subject, Timing};
 use tracer_terminal::error::{self, Error};
 use tracer_terminal::screen::Screen;
@@ -39,32 +39,22 @@ use tracer_terminal::status_line::Counts;
 /// Takes decisions, prints records.
 #[derive(Debug)]
 pub struct Sink {
+    config: SinkConfig,
     output: Output,
-    format: Format,
-    colour: bool,
-    columns: Option<usize>,
-    filter: Filter,
-    attempts: bool,
-    until_failure: bool,
     node_name: String,
     boot_to_wall_ns: i64,
     seq: u64,
     printed: Printed,
     repeats: Repeats,
-    totals: StopBody,
-    /// Attempts that failed, printed or not.
-    failed: u64,
-    /// Failed attempts that a revision may still change to noise.
-    failures: Recent<ConnId, (), 4096>,
+    totals: Totals,
     pretty: Pretty,
     failure_printed: bool,
     /// The printed verdicts, if the caller wants to compare them.
     kept: Option<Vec<Record>>,
     last_time_boot_ns: u64,
     metrics: Option<Metrics>,
-    cluster: Option<ClusterSink>,
-    otlp: Option<OtlpSink>,
-    /// Whether every record reached the OTLP endpoint, if there is one.
+    destinations: Vec<Box<dyn Destination>>,
+    /// Whether every record reached every destination.
     is_delivered: bool,
 }
 
@@ -72,28 +62,20 @@ impl Sink {
     /// Opens the output. `live`: writes never block.
     pub fn open(config: &SinkConfig, live: bool) -> Result<Self, Error> {
         Ok(Self {
+            config: config.clone(),
             output: Output::open(config.file.as_deref(), config.rotation, live)?,
-            format: config.format,
-            colour: config.colour,
-            columns: config.columns,
-            filter: config.filter.clone(),
-            attempts: config.attempts,
-            until_failure: config.until_failure,
             node_name: String::new(),
             boot_to_wall_ns: 0,
             seq: 0,
             printed: Printed::default(),
             repeats: Repeats::new(config.repeat_interval),
-            totals: StopBody::default(),
-            failed: 0,
-            failures: Recent::default(),
+            totals: Totals::default(),
             pretty: Pretty::new(config.filter.clone(), config.verbose),
             failure_printed: false,
             kept: None,
             last_time_boot_ns: 0,
             metrics: None,
-            cluster: None,
-            otlp: None,
+            destinations: Vec::new(),
             is_delivered: true,
         })
     }
@@ -108,14 +90,9 @@ impl Sink {
         self.metrics = Some(metrics);
     }
 
-    /// Also writes to the cluster API.
-    pub fn write_to(&mut self, cluster: ClusterSink) {
-        self.cluster = Some(cluster);
-    }
-
-    /// Also pushes records to an OTLP endpoint.
-    pub fn push_to(&mut self, otlp: OtlpSink) {
-        self.otlp = Some(otlp);
+    /// Also gives decisions and records to this destination.
+    pub fn add(&mut self, destination: impl Destination + 'static) {
+        self.destinations.push(Box::new(destination));
     }
 
     /// Whether a record could not be written or delivered to its target.
@@ -130,11 +107,8 @@ impl Sink {
         if let Some(metrics) = &self.metrics {
             metrics.set_kernel(&kernel());
             metrics.set_dropped(self.output.name(), self.output.dropped_so_far());
-            if let Some(cluster) = &self.cluster {
-                metrics.set_dropped("events", cluster.dropped());
-            }
-            if let Some(otlp) = &self.otlp {
-                metrics.set_dropped("otlp", otlp.dropped());
+            for destination in &self.destinations {
+                metrics.set_dropped(destination.name(), destination.dropped());
             }
         }
     }
@@ -162,13 +136,12 @@ impl Sink {
     /// latency, and absent in a replay.
     pub fn emit(&mut self, mut decision: Decision, now_boot_ns: Option<u64>) {
         decision.body.finish_sentences();
-        self.count(&decision);
+        self.totals.count(&decision);
         if let Some(metrics) = &mut self.metrics {
             metrics.count(&decision, now_boot_ns);
         }
-        if let Some(cluster) = &self.cluster {
-            cluster.take(&decision, self.filter.passes(&decision.body));
-        }
+        let is_printed = self.config.filter.passes(&decision.body);
+        self.destinations.iter().for_each(|to| to.take_decision(&decision, is_printed));
         self.pretty.count(&decision.body);
         if self.is_satisfied() {
             return;
@@ -196,13 +169,15 @@ impl Sink {
     }
 
     fn print_group(&mut self, group: HeldVerdicts) {
-        let HeldVerdicts { mut decision, now_boot_ns, count, first_boot_ns, .. } = group;
+        let HeldVerdicts { mut decision, now_boot_ns, count, first_boot_ns, earlier } = group;
         let time = |boot_ns| wall_time(boot_ns, self.boot_to_wall_ns);
         let (first_time, last_time) = (time(first_boot_ns), time(decision.time_boot_ns));
         if let Body::Verdict(body) = &mut decision.body {
             body.repeated = Some(Repeated { count, first_time, last_time });
         }
+        let attempt = decision.attempt;
         self.print(decision, now_boot_ns);
+        self.printed.join(earlier, attempt);
     }
 
     /// Takes the known pods, for the message that no pod matches the filters.
@@ -212,7 +187,7 @@ impl Sink {
 
     /// Whether `--until-failure` is met.
     pub const fn is_satisfied(&self) -> bool {
-        self.until_failure && self.failure_printed
+        self.config.until_failure && self.failure_printed
     }
 
     /// The output that the records are written to.
@@ -222,75 +197,54 @@ impl Sink {
 
     /// The `stop` record, with the totals. `events` and `lost`: read from the kernel and lost on the way.
     pub fn stop(&mut self, time_boot_ns: u64, reason: &str, events: u64, lost_events: u64) {
-        if let Some(cluster) = &mut self.cluster {
-            cluster.end();
-        }
+        self.destinations.iter_mut().for_each(|to| to.end());
         self.report_dropped(time_boot_ns);
         self.repeats.release_all().into_iter().for_each(|group| self.print_group(group));
         let verdicts: BTreeMap<_, _> = self.printed.counts().map(|(cause, n)| (cause.name().to_owned(), n)).collect();
-        let totals = StopBody { verdicts, events, lost_events, reason: reason.to_owned(), ..self.totals.clone() };
-        self.print(Decision::new(time_boot_ns, None, Body::Stop(totals)), None);
+        let Totals { attempts, open_attempts, .. } = self.totals;
+        let stop = StopBody { attempts, open_attempts, verdicts, events, lost_events, reason: reason.to_owned() };
+        self.print(Decision::new(time_boot_ns, None, Body::Stop(stop)), None);
         self.output.finish();
         // The pretty format has this line in its summary.
-        let hidden = self.pretty.shown(0, self.failed).filter(|_| self.format != Format::Pretty);
+        let hidden = self.pretty.shown(0, self.totals.failed).filter(|_| self.config.format != Format::Pretty);
         if let Some(hidden) = hidden.filter(|_| self.printed.counts().next().is_none()) {
             error::warn(&hidden);
         }
-        self.is_delivered = self.otlp.as_mut().is_none_or(OtlpSink::finish);
-        // This comes after the records, because a supervisor may kill the process while it waits for the API.
-        if let Some(cluster) = &mut self.cluster {
-            cluster.finish();
+        // This comes after the records, because a supervisor may kill the process while it waits.
+        for destination in &mut self.destinations {
+            self.is_delivered &= destination.finish();
         }
     }
 
     /// Attempts and verdicts so far. Lost events are counted elsewhere.
     pub fn counts(&self) -> Counts {
         let verdicts = self.printed.counts().map(|(_, n)| n).sum();
-        Counts { attempts: self.totals.attempts, failed: self.failed, verdicts, lost: 0 }
+        Counts { attempts: self.totals.attempts, failed: self.totals.failed, verdicts, lost: 0 }
     }
 
     pub fn into_kept(self) -> Vec<Record> {
         self.kept.unwrap_or_default()
     }
 
-    /// Attempts are counted whether they are printed or not.
-    fn count(&mut self, decision: &Decision) {
-        if let Body::Attempt(attempt) = &decision.body {
-            match attempt.outcome {
-                Outcome::Open => self.totals.open_attempts += 1,
-                Outcome::Failure | Outcome::Noise | Outcome::Success => self.totals.attempts += 1,
-            }
-            if attempt.outcome == Outcome::Failure {
-                self.failed += 1;
-                decision.attempt.into_iter().for_each(|conn| self.failures.insert(conn, ()));
-            }
-        }
-        // A revision can change a failed attempt to noise after its end.
-        if let Body::Verdict(body) = &decision.body
-            && body.verdict.outcome != Outcome::Failure
-        {
-            let was_failure = decision.attempt.and_then(|conn| self.failures.remove(&conn)).is_some();
-            self.failed -= u64::from(was_failure);
-        }
-    }
-
     fn wants(&self, decision: &Decision) -> bool {
         match &decision.body {
-            Body::Attempt(attempt) => (self.attempts || is_open_probe(attempt)) && self.filter.passes(&decision.body),
+            Body::Attempt(attempt) => {
+                (self.config.attempts || is_open_probe(attempt)) && self.config.filter.passes(&decision.body)
+            }
             // A revision of a printed verdict always passes: without it, the reader would keep the wrong verdict.
-            Body::Verdict(_) => self.filter.passes(&decision.body) || self.printed.get(decision.attempt).is_some(),
+            Body::Verdict(_) => {
+                self.config.filter.passes(&decision.body) || self.printed.get(decision.attempt).is_some()
+            }
             _ => true,
         }
     }
 
-    /// Emits `loss` records for what was dropped: records by a slow reader, Events by the API, records by OTLP.
+    /// Emits `loss` records for what the output and the destinations dropped.
     fn report_dropped(&mut self, now: u64) {
         let records = self.output.take_dropped();
         self.emit_loss("output", records, now);
-        let events = self.cluster.as_mut().map_or(0, ClusterSink::take_dropped);
-        self.emit_loss("events", events, now);
-        let pushed = self.otlp.as_mut().map_or(0, OtlpSink::take_dropped);
-        self.emit_loss("otlp", pushed, now);
+        let dropped: Vec<_> = self.destinations.iter_mut().map(|from| (from.name(), from.take_dropped())).collect();
+        dropped.into_iter().for_each(|(place, count)| self.emit_loss(place, count, now));
     }
 
     fn emit_loss(&mut self, place: &str, count: u64, now: u64) {
@@ -320,14 +274,13 @@ impl Sink {
             body: decision.body,
         };
         self.seq += 1;
-        if let Some(otlp) = &self.otlp {
-            otlp.take(&record);
-        }
-        match self.format {
-            Format::Ndjson | Format::Otlp => self.output.put(&self.format.line(&record)),
+        self.destinations.iter().for_each(|to| to.take_record(&record));
+        match self.config.format {
+            Format::Ndjson | Format::Otlp => self.output.put(&self.config.format.line(&record)),
             Format::Pretty => {
-                let screen = Screen { colour: self.colour, columns: self.output.columns().or(self.columns) };
-                self.output.put(self.pretty.text(&record, self.failed, screen).as_bytes());
+                let screen =
+                    Screen { colour: self.config.colour, columns: self.output.columns().or(self.config.columns) };
+                self.output.put(self.pretty.text(&record, self.totals.failed, screen).as_bytes());
             }
         }
         if let Some(kept) = self.kept.as_mut().filter(|_| matches!(record.body, Body::Verdict(_))) {

@@ -24,6 +24,7 @@ use self::condition::{Keeper, NodeObservation};
 use self::explain::Explainer;
 use self::note::Note;
 use self::rates::Rates;
+use crate::sink::Destination;
 use tracer_model::decision::Decision;
 use tracer_sources::Background;
 use tracer_sources::cluster::{Access, ConnectError, Pace, client};
@@ -88,39 +89,44 @@ impl ClusterSink {
         (Self { notes, node_observations, dropped, reported: 0, end, running: None }, inbox)
     }
 
-    /// Queues what a decision reports. `is_printed`: the filters let it pass.
-    pub fn take(&self, decision: &Decision, is_printed: bool) {
-        self.send(self.notes.as_ref().filter(|_| is_printed), || note::of(decision));
-        self.send(self.node_observations.as_ref(), || condition::node_observation(decision));
-    }
-
     fn send<T>(&self, to: Option<&mpsc::Sender<T>>, item: impl FnOnce() -> Option<T>) {
         if to.is_some_and(|to| item().is_some_and(|item| to.try_send(item).is_err())) {
             self.dropped.fetch_add(1, Ordering::Relaxed);
         }
     }
+}
+
+impl Destination for ClusterSink {
+    fn name(&self) -> &'static str {
+        "events"
+    }
+
+    fn take_decision(&self, decision: &Decision, is_printed: bool) {
+        self.send(self.notes.as_ref().filter(|_| is_printed), || note::of(decision));
+        self.send(self.node_observations.as_ref(), || condition::node_observation(decision));
+    }
 
     /// Explanations that never reached the API, since the start.
-    pub fn dropped(&self) -> u64 {
+    fn dropped(&self) -> u64 {
         self.dropped.load(Ordering::Relaxed)
     }
 
-    /// Explanations dropped since the last call.
-    pub fn take_dropped(&mut self) -> u64 {
+    fn take_dropped(&mut self) -> u64 {
         let now = self.dropped();
         now.saturating_sub(std::mem::replace(&mut self.reported, now))
     }
 
     /// Tells the task to send the queued items, for at most [`AT_END`], and to end.
-    pub fn end(&mut self) {
+    fn end(&mut self) {
         (self.notes, self.node_observations) = (None, None);
         let _ = self.end.send(true);
     }
 
     /// Ends the task and waits for it, for at most [`PATIENCE`]. A task that still runs then ends with the process.
-    pub fn finish(&mut self) {
+    /// No record goes this way, so none is lost.
+    fn finish(&mut self) -> bool {
         self.end();
-        let Some(running) = self.running.take() else { return };
+        let Some(running) = self.running.take() else { return true };
         if running.recv_timeout(PATIENCE) == Err(std_mpsc::RecvTimeoutError::Timeout) {
             tracing::warn!("the last writes to the cluster API did not finish in time and may be lost");
         }
@@ -128,6 +134,7 @@ impl ClusterSink {
         if given_up > 0 {
             tracing::warn!("{given_up} explanations of pods did not reach the cluster API before the end");
         }
+        true
     }
 }
 

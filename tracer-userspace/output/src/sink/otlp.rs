@@ -20,6 +20,7 @@ use prost::Message as _;
 use tokio::sync::{Semaphore, mpsc, watch};
 
 use self::push::{Pusher, Waiting};
+use crate::sink::Destination;
 use tracer_model::plural::were;
 use tracer_model::record::Record;
 use tracer_sources::Background;
@@ -92,8 +93,19 @@ impl OtlpSink {
         Ok(Self { records: Some(records), room, counts, reported: 0, end, running, endpoint })
     }
 
+    fn take_lost(&mut self) -> u64 {
+        let now = self.dropped();
+        now.saturating_sub(std::mem::replace(&mut self.reported, now))
+    }
+}
+
+impl Destination for OtlpSink {
+    fn name(&self) -> &'static str {
+        "otlp"
+    }
+
     /// Queues a record. A full queue drops and counts it.
-    pub fn take(&self, record: &Record) {
+    fn take_record(&self, record: &Record) {
         let Some(records) = &self.records else { return };
         let log_record = convert::log_record(record);
         let bytes = u32::try_from(log_record.encoded_len()).unwrap_or(u32::MAX);
@@ -106,24 +118,19 @@ impl OtlpSink {
     }
 
     /// Records lost since the start.
-    pub fn dropped(&self) -> u64 {
+    fn dropped(&self) -> u64 {
         self.counts.lost.load(Ordering::Relaxed)
     }
 
-    /// Records lost since the last call. 0 while the endpoint cannot take the `loss` record about them.
-    pub fn take_dropped(&mut self) -> u64 {
+    /// 0 while the endpoint cannot take the `loss` record about them.
+    fn take_dropped(&mut self) -> u64 {
         let is_full = self.room.available_permits() < BACKLOG as usize / 2;
         if is_full || self.counts.is_out.load(Ordering::Relaxed) { 0 } else { self.take_lost() }
     }
 
-    fn take_lost(&mut self) -> u64 {
-        let now = self.dropped();
-        now.saturating_sub(std::mem::replace(&mut self.reported, now))
-    }
-
     /// Sends the queue, for at most [`PATIENCE`]. Gives whether the endpoint confirmed every record since the last report
     /// of losses.
-    pub fn finish(&mut self) -> bool {
+    fn finish(&mut self) -> bool {
         self.records = None;
         let _ = self.end.send(true);
         // A task that hangs ends with the process.

@@ -3,6 +3,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use super::*;
+use crate::sink::cluster::ClusterSink;
 use tracer_model::event::{Ancestor, ConnId, Handler, ProbeType};
 use tracer_model::record::{
     AttemptBody, Cause, Confidence, Culprit, Endpoint, Evidence, K8s, Phases, Probe, Process, Subject, Verdict,
@@ -141,7 +142,7 @@ fn the_stop_record_is_written_before_waiting_for_the_cluster_api() {
     let path = scratch.path("out");
     let mut sink = Sink::open(&to(&path), true).unwrap();
     let (cluster, runs) = ClusterSink::stuck();
-    sink.write_to(cluster);
+    sink.add(cluster);
     let stopping = std::thread::spawn(move || sink.stop(2_000_000_000, "signal", 5, 0));
     while !std::fs::read_to_string(&path).unwrap().contains(r#""type":"stop""#) {
         assert!(!stopping.is_finished(), "no record");
@@ -318,6 +319,30 @@ fn a_revision_names_a_printed_record_or_none() {
     // The record of the group is about this attempt, so the revision names it.
     let named = ["connection_refused at 80 3 times", "not_listening_yet at 80 revises 6"];
     assert_eq!(revised(&[8]), [&named[..], &["connection_refused at 100 2 times"]].concat());
+}
+
+/// The group of the attempts 6 to 8 was printed, and then the kubelet reports two of them.
+#[test]
+fn a_revision_names_the_group_that_was_printed_with_its_attempt() {
+    let scratch = Scratch::new();
+    let path = scratch.path("out");
+    let mut sink = Sink::open(&SinkConfig { repeat_interval: Duration::from_mins(1), ..to(&path) }, true).unwrap();
+    let at = |n: u64, cause| Decision::new(n * 10_000_000_000, Some(ConnId(n)), verdict(cause));
+    for n in 0..9 {
+        sink.emit(at(n, Cause::ConnectionRefused), None);
+    }
+    sink.advance(110_000_000_000);
+    for n in [7, 8] {
+        let replaces = Some(Cause::ConnectionRefused);
+        sink.emit(Decision { replaces, ..at(n, Cause::NotListeningYet) }, None);
+    }
+    assert_eq!(sink.counts().verdicts, 9, "one verdict for each attempt");
+    sink.stop(111_000_000_000, "signal", 0, 0);
+    let text = std::fs::read_to_string(&path).unwrap();
+    let records: Vec<_> = text.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    let expected =
+        ["connection_refused at 80 3 times", "not_listening_yet at 70 revises 6", "not_listening_yet at 80 revises 6"];
+    assert_eq!(brief(&records)[6..], expected);
 }
 
 #[test]

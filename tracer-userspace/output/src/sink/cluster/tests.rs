@@ -258,9 +258,9 @@ fn a_full_queue_drops_and_counts_without_blocking() {
     let reported = note::of(&refused).and_then(|it| it.says).expect("it says something").1;
     assert!(reported.starts_with("app_status_failure: ") && reported.contains("HTTP status 503. Fix: "), "{reported}");
     for _ in 0..QUEUE + 3 {
-        sink.take(&refused, true);
+        sink.take_decision(&refused, true);
     }
-    sink.take(&refused, false);
+    sink.take_decision(&refused, false);
     assert_eq!((sink.take_dropped(), sink.take_dropped(), sink.dropped()), (3, 0, 3));
 }
 

@@ -137,7 +137,7 @@ fn json_and_protobuf_have_the_same_values() {
 fn records_arrive_in_order_with_their_headers() {
     let receiver = Receiver::start(vec![TAKEN]);
     let mut sink = receiver.sink(true);
-    (0..100).for_each(|seq| sink.take(&loss(seq)));
+    (0..100).for_each(|seq| sink.take_record(&loss(seq)));
     assert!(sink.finish());
     let requests = receiver.requests();
     let (head, request) = &requests[0];
@@ -150,7 +150,7 @@ fn records_arrive_in_order_with_their_headers() {
 fn records_are_sent_again_to_a_busy_receiver_or_after_an_unreadable_answer() {
     let receiver = Receiver::start(vec![BUSY, NONSENSE, TAKEN]);
     let mut sink = receiver.sink(false);
-    sink.take(&loss(0));
+    sink.take_record(&loss(0));
     assert!(sink.finish());
     assert_eq!(sink.dropped(), 0);
     let got: Vec<_> = receiver.requests().iter().map(|(_, request)| seqs(request)).collect();
@@ -161,7 +161,7 @@ fn records_are_sent_again_to_a_busy_receiver_or_after_an_unreadable_answer() {
 fn records_that_are_refused_for_good_are_counted() {
     let receiver = Receiver::start(vec![REFUSED]);
     let mut sink = receiver.sink(true);
-    (0..3).for_each(|seq| sink.take(&loss(seq)));
+    (0..3).for_each(|seq| sink.take_record(&loss(seq)));
     assert!(!sink.finish());
     assert_eq!(sink.dropped(), 3);
     assert_eq!(receiver.requests().len(), 1, "it is not tried again");
@@ -174,7 +174,7 @@ fn records_that_the_receiver_rejects_are_counted() {
     let head = format!("HTTP/1.1 200 OK\r\ncontent-length: {}\r\nconnection: close\r\n\r\n", body.len());
     let receiver = Receiver::start(vec![[head.as_bytes(), &body].concat().leak()]);
     let mut sink = receiver.sink(true);
-    (0..3).for_each(|seq| sink.take(&loss(seq)));
+    (0..3).for_each(|seq| sink.take_record(&loss(seq)));
     assert!(!sink.finish());
     assert_eq!(sink.dropped(), 2);
 }
@@ -191,7 +191,7 @@ fn a_full_buffer_loses_records_and_counts_them() {
     .unwrap();
     let long =
         record(0, Body::Loss(LossBody { where_: "x".repeat(1 << 20), count: 1, from_boot_ns: 1, to_boot_ns: 2 }));
-    (0..10).for_each(|_| sink.take(&long));
+    (0..10).for_each(|_| sink.take_record(&long));
     assert_eq!(sink.dropped(), 3, "seven fit into 8 MiB");
     assert_eq!(sink.take_dropped(), 0, "a record that says so would be lost, too");
     assert!(!sink.finish());

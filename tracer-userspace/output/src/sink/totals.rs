@@ -1,0 +1,40 @@
+//! Counts attempts, printed or not.
+
+use tracer_model::decision::Decision;
+use tracer_model::event::ConnId;
+use tracer_model::recent::Recent;
+use tracer_model::record::{Body, Outcome};
+
+#[derive(Debug, Default)]
+pub(super) struct Totals {
+    pub(super) attempts: u64,
+    pub(super) open_attempts: u64,
+    pub(super) failed: u64,
+    /// Failed attempts that a revision may still change to noise.
+    failures: Recent<ConnId, (), 4096>,
+}
+
+impl Totals {
+    pub(super) fn count(&mut self, decision: &Decision) {
+        match &decision.body {
+            Body::Attempt(attempt) => self.count_attempt(decision.attempt, attempt.outcome),
+            // A revision can change a failed attempt to noise after its end.
+            Body::Verdict(body) if body.verdict.outcome != Outcome::Failure => {
+                let was_failure = decision.attempt.and_then(|conn| self.failures.remove(&conn)).is_some();
+                self.failed -= u64::from(was_failure);
+            }
+            _ => {}
+        }
+    }
+
+    fn count_attempt(&mut self, attempt: Option<ConnId>, outcome: Outcome) {
+        match outcome {
+            Outcome::Open => self.open_attempts += 1,
+            Outcome::Failure | Outcome::Noise | Outcome::Success => self.attempts += 1,
+        }
+        if outcome == Outcome::Failure {
+            self.failed += 1;
+            attempt.into_iter().for_each(|conn| self.failures.insert(conn, ()));
+        }
+    }
+}
