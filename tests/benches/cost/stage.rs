@@ -172,8 +172,8 @@ impl Prober {
     ) -> Result<()> {
         let (begun, mut made) = (Instant::now(), 0);
         for dst in targets {
-            let probe = Request::ProbeRequest(ProbeRequest::new(kind, dst, Duration::from_millis(200)));
-            self.proc.say(&serde_json::to_string(&probe)?)?;
+            let probes = vec![ProbeRequest::new(kind, dst, Duration::from_millis(200))];
+            self.proc.say(&serde_json::to_string(&Request::InTurn { probes })?)?;
             made += 1;
             thread::sleep((pace * made).saturating_sub(begun.elapsed()));
         }

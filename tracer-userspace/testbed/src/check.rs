@@ -2,6 +2,7 @@
 
 use std::net::SocketAddr;
 
+use crate::prober::shown;
 use tracer_bpf::ebpf::hooks::ProgramType;
 use tracer_bpf::ebpf::switches;
 use tracer_model::record::{
@@ -71,20 +72,12 @@ pub struct Attempt {
     pub mentions: Vec<String>,
 }
 
-/// Whether a claim is met so far.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Standing {
-    Met,
-    /// The reason for people.
-    Unmet(String),
-}
-
-/// Whether the records meet the claim.
-pub fn judge(records: &[Record], attempt: &Attempt) -> Standing {
+/// Why the records do not meet the claim so far; `None` if they do.
+pub fn unmet(records: &[Record], attempt: &Attempt) -> Option<String> {
     let verdicts = of(records, attempt);
     let fresh = verdicts.iter().filter(|v| v.revises.is_none()).count();
     if fresh > attempt.same_ports {
-        return Standing::Unmet(format!("{fresh} verdicts for one attempt: {}", causes(&verdicts)));
+        return Some(format!("{fresh} verdicts for one attempt: {}", causes(&verdicts)));
     }
     let last = verdicts.last().copied();
     let fault = match (&attempt.claim, last) {
@@ -95,7 +88,7 @@ pub fn judge(records: &[Record], attempt: &Attempt) -> Standing {
         (Claim::AtMost(cause), Some(v)) if ![*cause, Cause::Unexplained].contains(&v.verdict.cause) => Some(noted(v)),
         (Claim::Nothing | Claim::Perhaps(_) | Claim::AtMost(_), _) => None,
     };
-    fault.map_or(Standing::Met, |f| Standing::Unmet(format!("{} -> {}: {f}", shown(attempt.src), attempt.dst)))
+    fault.map(|fault| format!("{} -> {}: {fault}", shown(attempt.src), attempt.dst))
 }
 
 /// The cause of the last verdict about an attempt.
@@ -230,10 +223,6 @@ fn noted(v: &VerdictBody) -> String {
     format!("{} ({:?}: {}; seen: {})", v.verdict.cause.name(), v.verdict.confidence, v.verdict.summary, seen.join("; "))
 }
 
-fn shown(src: Option<SocketAddr>) -> String {
-    src.map_or_else(|| "?".to_owned(), |s| s.to_string())
-}
-
 #[cfg(test)]
 mod tests {
     use tracer_model::event::Netns;
@@ -310,7 +299,7 @@ mod tests {
     }
 
     fn met(records: &[Record], claim: Claim) -> bool {
-        judge(records, &attempt(claim)) == Standing::Met
+        unmet(records, &attempt(claim)).is_none()
     }
 
     #[test]
@@ -336,6 +325,6 @@ mod tests {
         early.time_boot_ns = 99;
         assert!(met(&[early], Claim::Nothing));
         let elsewhere = Attempt { netns: 8, ..attempt(Claim::Nothing) };
-        assert_eq!(judge(&[reported(Cause::FirewallDrop, 1, None)], &elsewhere), Standing::Met);
+        assert_eq!(unmet(&[reported(Cause::FirewallDrop, 1, None)], &elsewhere), None);
     }
 }

@@ -7,6 +7,7 @@ use std::{fs, io, thread};
 use anyhow::{Context, Result, bail};
 
 use crate::net::PREFIX;
+use tracer_node::cgroups::{Hierarchy, Mounts};
 
 /// A cgroup below the root. Removed on drop, after its processes must have ended.
 #[derive(Debug)]
@@ -113,7 +114,7 @@ pub enum Freezer {
 impl Freezer {
     fn root(self) -> Option<PathBuf> {
         match self {
-            Self::V1 => first_version("freezer"),
+            Self::V1 => mounted(Hierarchy::Freezer),
             Self::V2 => root(),
         }
     }
@@ -167,7 +168,7 @@ enum Cpu {
 }
 
 fn cpu() -> Option<Cpu> {
-    if let Some(root) = first_version("cpu") {
+    if let Some(root) = mounted(Hierarchy::Cpu) {
         return Some(Cpu::V1(root));
     }
     let root = root()?;
@@ -175,11 +176,9 @@ fn cpu() -> Option<Cpu> {
     on.split_whitespace().any(|name| name == "cpu").then_some(Cpu::V2(root))
 }
 
-/// Where the hierarchy of a controller of cgroup v1 is mounted.
-fn first_version(controller: &str) -> Option<PathBuf> {
-    let has = |options: &str| options.split(',').any(|option| option == controller);
-    let mount = mounts().into_iter().find(|mount| mount.kind == "cgroup" && has(&mount.options))?;
-    Some(mount.path)
+/// Where a hierarchy is mounted.
+fn mounted(hierarchy: Hierarchy) -> Option<PathBuf> {
+    Mounts::read().ok()?.places(hierarchy).next().map(Path::to_owned)
 }
 
 /// Whether the kernel counts the pressure of cgroups.
@@ -199,28 +198,11 @@ pub fn enable_quota() {
 
 /// Where cgroup v2 is mounted.
 pub(super) fn root() -> Option<PathBuf> {
-    mounts().into_iter().find(|mount| mount.kind == "cgroup2").map(|mount| mount.path)
+    mounted(Hierarchy::Unified)
 }
 
 /// All directories where a run may make cgroups.
 pub(super) fn roots() -> Vec<PathBuf> {
     let quota = cpu().map(|(Cpu::V1(path) | Cpu::V2(path))| path);
-    root().into_iter().chain(quota).chain(first_version("freezer")).collect()
-}
-
-struct Mount {
-    path: PathBuf,
-    kind: String,
-    options: String,
-}
-
-fn mounts() -> Vec<Mount> {
-    let text = fs::read_to_string("/proc/self/mounts").unwrap_or_default();
-    let mount = |line: &str| match line.split(' ').collect::<Vec<_>>()[..] {
-        [_, path, kind, options, ..] => {
-            Some(Mount { path: path.into(), kind: kind.to_owned(), options: options.to_owned() })
-        }
-        _ => None,
-    };
-    text.lines().filter_map(mount).collect()
+    root().into_iter().chain(quota).chain(mounted(Hierarchy::Freezer)).collect()
 }

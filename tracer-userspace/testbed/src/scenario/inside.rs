@@ -11,7 +11,7 @@ use nix::sys::socket::{AddressFamily, SockFlag, SockType, SockaddrIn, connect, s
 use tracer_model::record::{Cause, Outcome};
 
 use super::{Fixture, Need, Scenario};
-use crate::check::{Attempt, Claim, Expected, Standing, judge};
+use crate::check::{Attempt, Claim, Expected, unmet};
 use crate::options::is_emulated;
 use crate::pods::HTTP;
 use crate::probe::{Ending, Kind, ProbeRequest};
@@ -76,7 +76,7 @@ fn attempt_until_inspected(
         attempts.push((Attempt { src: outcome.src, ..attempt }, outcome));
         let mut met = Some(attempts.len() - 1);
         (fixture.wait_for)(&mut |records| {
-            met = attempts.iter().position(|(attempt, _)| judge(records, attempt) == Standing::Met);
+            met = attempts.iter().position(|(attempt, _)| unmet(records, attempt).is_none());
             true
         });
         if met.is_some() || began.elapsed() > fixture.options.patience {

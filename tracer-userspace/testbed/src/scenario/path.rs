@@ -8,7 +8,7 @@ use tracer_model::record::Cause;
 
 use super::{Fixture, Need, Scenario};
 use crate::check::Attempt;
-use crate::ip::{Mac, Part, Route, RouteType};
+use crate::ip::{Mac, Part, Route, RouteType, rule_from, rule_mark};
 use crate::net::Netns;
 use crate::node::{BRIDGE, BRIDGE6, Family, NODE, OUTSIDE};
 use crate::options::is_emulated;
@@ -71,7 +71,7 @@ fn second_uplink(fixture: &mut Fixture<'_>) -> Result<()> {
     let (uplink, _outside) = fixture.node.uplink()?;
     fixture.node.node.ip(|ip| {
         ip.add(&Route::default_via(OUTSIDE).over(&uplink).onlink().in_table(TABLE))?;
-        ip.rule_from(BRIDGE.into(), TABLE, PRIORITY)
+        ip.add_rule(&rule_from(BRIDGE.into(), TABLE, PRIORITY))
     })?;
     fixture.mentions(&["ip rule 32700 (from 10.88.0.1 lookup 101)", &uplink]);
     fixture.fails(Kind::Http, pod, Ending::Timeout)
@@ -163,7 +163,7 @@ fn marked(fixture: &mut Fixture<'_>) -> Result<()> {
     (fixture.watch)()?;
     fixture.node.node.ip(|ip| {
         ip.add(&Route::to_host(pod.ip()).refusing(RouteType::BlackHole).in_table(TABLE))?;
-        ip.rule_mark(MARK, pod.ip(), TABLE, 32_600)
+        ip.add_rule(&rule_mark(MARK, pod.ip(), TABLE, 32_600))
     })?;
     let set =
         "table inet marks { chain out { type route hook output priority mangle; tcp dport 8080 meta mark set 7; }; }\n";
