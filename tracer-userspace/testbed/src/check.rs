@@ -225,8 +225,8 @@ fn noted(v: &VerdictBody) -> String {
 
 #[cfg(test)]
 mod tests {
-    use tracer_model::event::Netns;
-    use tracer_model::record::{Evidence, K8s, NetnsRef, Process, SCHEMA, Verdict};
+    use serde_json::json;
+    use tracer_model::record::SCHEMA;
 
     use super::*;
 
@@ -252,50 +252,18 @@ mod tests {
     }
 
     fn reported(cause: Cause, seq: u64, revises: Option<u64>) -> Record {
-        let about = attempt(Claim::Nothing);
-        let evidence = Evidence {
-            hook: "kfree_skb".to_owned(),
-            time_boot_ns: 150,
-            text: "dropped".to_owned(),
-            fields: std::collections::BTreeMap::new(),
-        };
-        let verdict = Verdict {
-            cause,
-            outcome: Outcome::Failure,
-            confidence: Confidence::Proven,
-            summary: "it failed".to_owned(),
-            remediation: "fix it".into(),
-            evidence: vec![evidence],
-            also: Vec::new(),
-            lost_events: 0,
-            missing_hooks: Vec::new(),
-        };
-        let body = VerdictBody {
-            subject: Subject::Probe,
-            attempt_id: None,
-            severity: verdict.severity(),
-            scope: verdict.cause.scope(),
-            verdict,
-            probe: None,
-            k8s: Some(K8s::default()),
-            src: about.src.map(Endpoint::from),
-            dst: Some(about.dst.into()),
-            process: Some(Process { pid: 1, comm: "kubelet".to_owned() }),
-            netns: Some(NetnsRef { inum: Netns(NETNS), cookie: None, name: None }),
-            culprit: None,
-            kubelet: None,
-            timing: None,
-            revises,
-            repeated: None,
-        };
-        Record {
-            schema: SCHEMA.to_owned(),
-            body: Body::Verdict(Box::new(body)),
-            time: String::new(),
-            time_boot_ns: 160,
-            seq,
-            node_name: "n".to_owned(),
-        }
+        let record = json!({
+            "schema": SCHEMA, "type": "verdict", "time": "", "time_boot_ns": 160, "seq": seq, "node_name": "n",
+            "subject": "probe", "severity": "error", "scope": cause.scope(), "revises": revises, "k8s": {},
+            "src": {"addr": "10.88.0.1", "port": 40000}, "dst": {"addr": "10.88.0.2", "port": 8080},
+            "process": {"pid": 1, "comm": "kubelet"}, "netns": {"inum": NETNS},
+            "verdict": {
+                "cause": cause, "outcome": "failure", "confidence": "proven", "summary": "it failed",
+                "remediation": {"text": "fix it"}, "lost_events": 0,
+                "evidence": [{"hook": "kfree_skb", "time_boot_ns": 150, "text": "dropped", "fields": {}}], "also": [], "missing_hooks": [],
+            },
+        });
+        serde_json::from_value(record).expect("a record")
     }
 
     fn met(records: &[Record], claim: Claim) -> bool {

@@ -1,11 +1,11 @@
 //! Cgroups: one for the prober, as systemd makes for the kubelet, and some that throttle or freeze processes.
 
 use std::path::{Path, PathBuf};
-use std::time::{Duration, Instant};
-use std::{fs, io, thread};
+use std::{fs, io};
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result};
 
+use super::link::until;
 use crate::net::PREFIX;
 use tracer_node::cgroups::{Hierarchy, Mounts};
 
@@ -63,17 +63,11 @@ impl Cgroup {
     pub fn frozen(name: &str, by: Freezer, pid: u32) -> Result<(Self, Undo)> {
         let group = Self::below(&by.root().context("no freezer")?, name)?;
         group.add(pid)?;
-        let (file, freeze, thaw) = by.words();
+        let [(file, freeze), (_, thaw), (events, line)] = by.files();
         let guard = Undo(group.0.join(file), thaw);
         group.write(file, freeze)?;
-        let (events, line) = by.frozen_line();
-        let began = Instant::now();
-        while !fs::read_to_string(group.0.join(events))?.lines().any(|it| it == line) {
-            if began.elapsed() > PATIENCE {
-                bail!("{} does not freeze", group.0.display());
-            }
-            thread::yield_now();
-        }
+        let is_frozen = || Ok(fs::read_to_string(group.0.join(events))?.lines().any(|it| it == line));
+        until(&format!("{} is frozen", group.0.display()), is_frozen)?;
         Ok((group, guard))
     }
 
@@ -100,8 +94,6 @@ impl Drop for Cgroup {
     }
 }
 
-/// Generous: freezing takes microseconds.
-const PATIENCE: Duration = Duration::from_secs(10);
 const PRESSURE: &str = "cpu.pressure";
 
 /// The freezer of cgroup version 1 or 2.
@@ -123,22 +115,15 @@ impl Freezer {
     pub fn is_available(self) -> bool {
         let name = format!("{PREFIX}{}-need-freezer", std::process::id());
         let made = self.root().and_then(|root| Cgroup::below(&root, &name).ok());
-        made.is_some_and(|group| group.0.join(self.words().0).exists())
+        made.is_some_and(|group| group.0.join(self.files()[0].0).exists())
     }
 
-    /// The file, and the words that freeze and thaw.
-    const fn words(self) -> (&'static str, &'static str, &'static str) {
+    /// Which word freezes, and which one thaws, each with its file. Last, the line of a file which shows that all
+    /// processes are frozen.
+    const fn files(self) -> [(&'static str, &'static str); 3] {
         match self {
-            Self::V1 => ("freezer.state", "FROZEN", "THAWED"),
-            Self::V2 => ("cgroup.freeze", "1", "0"),
-        }
-    }
-
-    /// The file and the line which show that all processes are frozen.
-    const fn frozen_line(self) -> (&'static str, &'static str) {
-        match self {
-            Self::V1 => ("freezer.state", "FROZEN"),
-            Self::V2 => ("cgroup.events", "frozen 1"),
+            Self::V1 => [("freezer.state", "FROZEN"), ("freezer.state", "THAWED"), ("freezer.state", "FROZEN")],
+            Self::V2 => [("cgroup.freeze", "1"), ("cgroup.freeze", "0"), ("cgroup.events", "frozen 1")],
         }
     }
 }

@@ -36,7 +36,6 @@ fn rules(fixture: &mut Fixture<'_>) -> Result<()> {
         all.iter().try_for_each(|addr| ip.add_rule(&rule_to(*addr, TABLE, PRIORITY)))?;
         ip.remove(&subnet)
     })?;
-    (fixture.watch)()?;
     fixture.succeeds(Kind::Http, pod)?;
     all.iter().try_for_each(|addr| ip.remove_rule(&rule_to(*addr, TABLE, PRIORITY)))?;
     fails_after_flush(fixture, "3 ip rules", pod, Ending::Error)
@@ -51,7 +50,6 @@ fn routes(fixture: &mut Fixture<'_>) -> Result<()> {
         routes.iter().try_for_each(|route| ip.add(route))?;
         ip.remove(&Route::to([10, 88, 0, 0], 24).over("cni0"))
     })?;
-    (fixture.watch)()?;
     fixture.succeeds(Kind::Http, pod)?;
     fixture.node.node.enter(|| routes.iter().try_for_each(|route| ip.remove(route)))?;
     fails_after_flush(fixture, "3 routes", pod, Ending::Error)
@@ -68,7 +66,6 @@ fn exceptions(fixture: &mut Fixture<'_>) -> Result<()> {
         all.iter().try_for_each(|addr| ip.add_rule(&rule_to(*addr, MAIN, PRIORITY)))?;
         ip.add_rule(&rule_from(BRIDGE.into(), TABLE, PRIORITY + 1))
     })?;
-    (fixture.watch)()?;
     fixture.succeeds(Kind::Http, pod)?;
     all.iter().try_for_each(|addr| ip.remove_rule(&rule_to(*addr, MAIN, PRIORITY)))?;
     fails_after_flush(fixture, "3 ip rules", pod, Ending::Timeout)

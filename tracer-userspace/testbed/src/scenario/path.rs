@@ -66,7 +66,6 @@ fn second_uplink(fixture: &mut Fixture<'_>) -> Result<()> {
     const TABLE: u8 = 101;
     const PRIORITY: u32 = 32_700;
     let pod = fixture.serving("http", HTTP)?;
-    (fixture.watch)()?;
     fixture.succeeds(Kind::Http, pod)?;
     let (uplink, _outside) = fixture.node.uplink()?;
     fixture.node.node.ip(|ip| {
@@ -229,9 +228,7 @@ fn deaf(fixture: &mut Fixture<'_>) -> Result<()> {
     let pod = fixture.serving("http", HTTP)?;
     match pod.ip() {
         IpAddr::V4(_) => fixture.inside(pod)?.ip(|ip| ip.disable_arp("eth0"))?,
-        IpAddr::V6(_) => fixture.inside(pod)?.nft(
-            "table ip6 deaf { chain in { type filter hook input priority 0; icmpv6 type nd-neighbor-solicit drop; }; }\n",
-        )?,
+        IpAddr::V6(_) => fixture.input_rule(pod, "icmpv6 type nd-neighbor-solicit drop;")?,
     }
     fixture.node.node.ip(|ip| ip.forget_neighbours("cni0"))?;
     fixture.fails(Kind::Http, pod, Ending::Error)
@@ -241,7 +238,6 @@ fn deaf(fixture: &mut Fixture<'_>) -> Result<()> {
 fn asymmetric(fixture: &mut Fixture<'_>) -> Result<()> {
     let pod = two_links(fixture)?;
     fixture.node.node.sysctl(&[("ipv4/conf/all/rp_filter", "1")])?;
-    (fixture.watch)()?;
     fixture.fails(Kind::Http, pod, Ending::Timeout)
 }
 
@@ -249,7 +245,6 @@ fn asymmetric(fixture: &mut Fixture<'_>) -> Result<()> {
 fn loose(fixture: &mut Fixture<'_>) -> Result<()> {
     let pod = two_links(fixture)?;
     fixture.node.node.sysctl(&[("ipv4/conf/all/rp_filter", "2")])?;
-    (fixture.watch)()?;
     fixture.succeeds(Kind::Http, pod)
 }
 
@@ -292,7 +287,6 @@ fn wrong_entry(fixture: &mut Fixture<'_>) -> Result<()> {
 /// The node gets another address of the same subnet, and the list of pods has the old one.
 fn address_lost(fixture: &mut Fixture<'_>) -> Result<()> {
     fixture.node.serve(fixture.options, &["http", &format!("[::]:{HOST}")])?;
-    (fixture.watch)()?;
     fixture.succeeds(Kind::Http, (NODE, HOST).into())?;
     fixture.node.node.ip(|ip| {
         ip.remove_address(NODE, 24, "eth0")?;
@@ -309,7 +303,7 @@ fn small_mtu(fixture: &mut Fixture<'_>, deaf: bool) -> Result<()> {
     let pod = fixture.node.pod_at(index)?;
     pod.serve(options, &["big", &format!("[::]:{HTTP}")])?;
     if deaf {
-        pod.ns.nft("table ip deaf { chain in { type filter hook input priority 0; icmp type destination-unreachable drop; }; }\n")?;
+        pod.ns.input_rule("icmp type destination-unreachable drop;")?;
     }
     let addr = pod.addr(family, HTTP);
     if deaf { fixture.fails(Kind::Http, addr, Ending::Timeout) } else { fixture.succeeds(Kind::Http, addr) }
