@@ -169,13 +169,15 @@ impl Sink {
     }
 
     fn print_group(&mut self, group: HeldVerdicts) {
-        let HeldVerdicts { mut decision, now_boot_ns, count, first_boot_ns, .. } = group;
+        let HeldVerdicts { mut decision, now_boot_ns, count, first_boot_ns, earlier } = group;
         let time = |boot_ns| wall_time(boot_ns, self.boot_to_wall_ns);
         let (first_time, last_time) = (time(first_boot_ns), time(decision.time_boot_ns));
         if let Body::Verdict(body) = &mut decision.body {
             body.repeated = Some(Repeated { count, first_time, last_time });
         }
+        let attempt = decision.attempt;
         self.print(decision, now_boot_ns);
+        self.printed.join(earlier, attempt);
     }
 
     /// Takes the known pods, for the message that no pod matches the filters.

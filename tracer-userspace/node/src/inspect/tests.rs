@@ -63,14 +63,14 @@ fn of_many_listeners_the_fullest_that_can_get_the_syn_are_kept() {
         (ListenerState { addr, waiting, backlog: 128, half_open: None }, 1)
     };
     let mut all = Fullest { target, listeners: Vec::new() };
-    all.add(Some(listener([10, 88, 0, 4], 129)));
-    (0..1_000).for_each(|_| all.add(Some(listener([127, 0, 0, 1], 200))));
-    all.add(Some(listener([0, 0, 0, 0], 7)));
-    (0..100).for_each(|_| all.add(Some(listener([127, 0, 0, 1], 200))));
+    all.add(listener([10, 88, 0, 4], 129));
+    (0..1_000).for_each(|_| all.add(listener([127, 0, 0, 1], 200)));
+    all.add(listener([0, 0, 0, 0], 7));
+    (0..100).for_each(|_| all.add(listener([127, 0, 0, 1], 200)));
     let kept = all.listeners();
     assert_eq!((kept.len(), kept[0].0.waiting, kept[1].0.waiting), (MOST_LISTENERS, 129, 7));
     let mut few = Fullest { target, listeners: Vec::new() };
-    (0..3).for_each(|waiting| few.add(Some(listener([127, 0, 0, 1], waiting))));
+    (0..3).for_each(|waiting| few.add(listener([127, 0, 0, 1], waiting)));
     assert_eq!(
         few.listeners().iter().map(|(it, _)| it.waiting).collect::<Vec<_>>(),
         [0, 1, 2],

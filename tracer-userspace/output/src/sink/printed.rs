@@ -33,6 +33,13 @@ impl Printed {
         Some(seq)
     }
 
+    /// The last record of `attempt` stands for these attempts, too.
+    pub(super) fn join(&mut self, others: impl IntoIterator<Item = ConnId>, attempt: Option<ConnId>) {
+        if let Some(record) = self.get(attempt) {
+            others.into_iter().for_each(|other| self.last.insert(other, record));
+        }
+    }
+
     /// Verdicts that are not revised, by cause.
     pub(super) fn counts(&self) -> impl Iterator<Item = (Cause, u64)> {
         self.counts.iter().map(|(&cause, &n)| (cause, n)).filter(|&(_, n)| n > 0)

@@ -44,7 +44,7 @@ pub(super) struct HeldVerdicts {
     pub(super) count: u64,
     pub(super) first_boot_ns: u64,
     /// The latest attempts before the attempt of `decision`.
-    earlier: VecDeque<ConnId>,
+    pub(super) earlier: VecDeque<ConnId>,
 }
 
 impl Repeats {

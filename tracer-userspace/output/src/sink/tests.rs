@@ -321,6 +321,30 @@ fn a_revision_names_a_printed_record_or_none() {
     assert_eq!(revised(&[8]), [&named[..], &["connection_refused at 100 2 times"]].concat());
 }
 
+/// The group of the attempts 6 to 8 was printed, and then the kubelet reports two of them.
+#[test]
+fn a_revision_names_the_group_that_was_printed_with_its_attempt() {
+    let scratch = Scratch::new();
+    let path = scratch.path("out");
+    let mut sink = Sink::open(&SinkConfig { repeat_interval: Duration::from_mins(1), ..to(&path) }, true).unwrap();
+    let at = |n: u64, cause| Decision::new(n * 10_000_000_000, Some(ConnId(n)), verdict(cause));
+    for n in 0..9 {
+        sink.emit(at(n, Cause::ConnectionRefused), None);
+    }
+    sink.advance(110_000_000_000);
+    for n in [7, 8] {
+        let replaces = Some(Cause::ConnectionRefused);
+        sink.emit(Decision { replaces, ..at(n, Cause::NotListeningYet) }, None);
+    }
+    assert_eq!(sink.counts().verdicts, 9, "one verdict for each attempt");
+    sink.stop(111_000_000_000, "signal", 0, 0);
+    let text = std::fs::read_to_string(&path).unwrap();
+    let records: Vec<_> = text.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    let expected =
+        ["connection_refused at 80 3 times", "not_listening_yet at 70 revises 6", "not_listening_yet at 80 revises 6"];
+    assert_eq!(brief(&records)[6..], expected);
+}
+
 #[test]
 fn the_revision_of_a_held_verdict_must_pass_the_filter() {
     let replaced = [(6, Cause::NotListeningYet)];

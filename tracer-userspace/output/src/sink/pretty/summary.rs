@@ -45,7 +45,7 @@ impl Summary {
     /// Counts a printed verdict in place of the one that it revises.
     pub(super) fn take(&mut self, record: &Record, body: &VerdictBody) {
         let hit = About::from(body).target();
-        if let Some(reported) = body.revises.and_then(|seq| self.reported.remove(&seq)) {
+        if let Some(reported) = body.revises.and_then(|seq| self.reported.get(&seq).copied()) {
             self.take_back(reported, &hit);
         }
         let verdict = &body.verdict;
