@@ -115,11 +115,27 @@ fn judge(routes: &[Route]) -> Finding {
         [best, rest @ ..] => {
             let tied = rest.iter().any(|route| route.metric == best.metric && route.dev != best.dev);
             let how = if tied { "with the same metric" } else { "with different metrics" };
-            let other = rest.iter().find(|route| route.dev != best.dev).unwrap_or(&rest[0]);
-            let fix =
-                format!("ip route del default{} dev {} metric {}", other.via(), shell::link(&other.dev), other.metric);
-            draft.warn(format!("{} default routes {how}: {}", routes.len(), list.join("; ")), Fix::new(Remediation::on_node("Delete one of them", fix), "name the node's address and uplink: kubelet `--node-ip`, flannel `--iface`, Calico IP_AUTODETECTION_METHOD; or take the second route out of the network configuration"))
+            draft.warn(
+                format!("{} default routes {how}: {}", routes.len(), list.join("; ")),
+                Fix::new(
+                    keep_one(best, rest),
+                    "name the node's address and uplink: kubelet `--node-ip`, flannel `--iface`, Calico IP_AUTODETECTION_METHOD; or take the second route out of the network configuration",
+                ),
+            )
         }
+    }
+}
+
+/// The kernel prefers one of two routes with different metrics, so the other can go. In any other case a person decides.
+fn keep_one(best: &Route, rest: &[Route]) -> Remediation {
+    match rest {
+        [other] if other.dev != best.dev && other.metric != best.metric => {
+            let spare = if other.metric > best.metric { other } else { best };
+            let command =
+                format!("ip route del default{} dev {} metric {}", spare.via(), shell::link(&spare.dev), spare.metric);
+            Remediation::on_node("Delete the one with the higher metric", command)
+        }
+        _ => "Decide which of them the node is to use, and delete the others with `ip route del`".into(),
     }
 }
 
@@ -176,5 +192,20 @@ mod tests {
         let two = of(&[ETH, WLAN, OTHER]);
         assert_eq!(two.status, Status::Warn);
         assert_eq!(fix(&two), "ip route del default via 10.1.0.1 dev wlan0 metric 600");
+        assert_eq!(of(&[WLAN, ETH]).remediation, two.remediation, "the order does not matter");
+    }
+
+    #[test]
+    fn a_person_decides_where_the_metrics_do_not() {
+        let tied = WLAN.replace("600", "100");
+        let same_device = ETH.replace("0100000A", "0200000A").replace("100\t", "600\t");
+        let third = WLAN.replace("wlan0", "eth1").replace("600", "700");
+        for rows in [vec![ETH, &tied], vec![ETH, &same_device], vec![ETH, WLAN, &third]] {
+            let finding = judge(&parse(&format!("{HEAD}{}", rows.concat())));
+            assert_eq!((finding.status, finding.fields["routes"].as_u64()), (Status::Warn, Some(rows.len() as u64)));
+            let remediation = finding.remediation.expect("a fix");
+            assert_eq!(remediation.commands, [], "{rows:?}");
+            assert!(remediation.text.starts_with("Decide which"), "{}", remediation.text);
+        }
     }
 }

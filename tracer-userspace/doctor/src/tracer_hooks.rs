@@ -69,9 +69,9 @@ fn judge(hooks: &[HookStatus]) -> Finding {
     let names: Vec<&str> = missing.iter().map(|it| it.row.hook.name()).collect();
     let attached = hooks.iter().filter(|it| matches!(it.hook_state, HookState::Attached(_))).count();
     let draft = draft().with("attached", attached).with("missing_hooks", names);
-    let Some(first) = missing.first() else {
+    if missing.is_empty() {
         return draft.ok(format!("{attached} of {} hooks attached, and none of the others is needed", hooks.len()));
-    };
+    }
     let lost: Vec<String> = missing.iter().map(|it| format!("{}: {}", it.row.hook.name(), it.row.lost)).collect();
     let tried = || missing.iter().flat_map(|it| &it.tried);
     let reasons: BTreeSet<String> =
@@ -85,15 +85,23 @@ fn judge(hooks: &[HookStatus]) -> Finding {
     );
     match tried().find_map(|tried| tried.needs) {
         Some(capability) => draft.unknown(Unread::lacks(observed, capability)),
-        None => draft.warn(observed, Fix::lasting(fix(first))),
+        None => draft.warn(observed, Fix::lasting(fix_of_all(&missing))),
     }
+}
+
+/// The distinct fixes of these hooks as one. Texts with a command come last: the commands follow all texts.
+fn fix_of_all(missing: &[&HookStatus]) -> Remediation {
+    let fixes: Vec<Remediation> = missing.iter().map(|hook| fix(hook)).collect();
+    let texts: BTreeSet<_> = fixes.iter().map(|fix| (!fix.commands.is_empty(), fix.text.as_str())).collect();
+    let text = texts.into_iter().map(|(_, text)| text).collect::<Vec<_>>().join("; ");
+    Remediation::from(text).run(fixes.into_iter().flat_map(|fix| fix.commands))
 }
 
 /// How to get a missing hook, if no privilege is missing.
 pub fn fix(hook: &HookStatus) -> Remediation {
     let needs_kprobes = |program_type: ProgramType| matches!(program_type, ProgramType::Fentry | ProgramType::Kprobe);
     match hook.tried.iter().find_map(|tried| tried.fix) {
-        Some(command) => Remediation::on_node("Change the setting, then start tracer again", command),
+        Some(command) => Remediation::on_node("change the setting, then start tracer again", command),
         None if hook.row.variants.iter().any(|variant| needs_kprobes(variant.program_type)) => {
             "boot a kernel with CONFIG_KPROBES=y, CONFIG_FUNCTION_TRACER=y and CONFIG_DYNAMIC_FTRACE_WITH_DIRECT_CALLS=y"
                 .into()
@@ -140,6 +148,27 @@ mod tests {
         assert_eq!(fix_of(&silenced), "sysctl -w kernel.ftrace_enabled=1");
         let denied = judge(&without("__put_net", refused(Some("CAP_PERFMON"), None)));
         assert_eq!((denied.status, denied.needs.as_deref()), (Status::Unknown, Some("CAP_PERFMON")));
+    }
+
+    #[test]
+    fn the_fixes_of_all_missing_hooks_are_named_once() {
+        let missing = |name: &'static str, fix| {
+            without(name, refused(None, fix)).into_iter().filter(move |it| it.row.hook.name() == name)
+        };
+        let all = [
+            missing("__put_net", Some("sysctl -w kernel.ftrace_enabled=1")),
+            missing("tcp_conn_request", Some("sysctl -w kernel.ftrace_enabled=1")),
+            missing("ip_vs_leave", Some("echo 1 > /sys/kernel/debug/kprobes/enabled")),
+            missing("icmp6_send", None),
+            missing("tcp_send_reset", None),
+        ];
+        let fix = judge(&all.into_iter().flatten().collect::<Vec<_>>()).remediation.expect("a fix");
+        let runs: Vec<_> = fix.commands.iter().map(|it| it.run.as_str()).collect();
+        assert_eq!(runs, ["sysctl -w kernel.ftrace_enabled=1", "echo 1 > /sys/kernel/debug/kprobes/enabled"]);
+        assert!(fix.text.starts_with("Boot a kernel with CONFIG_KPROBES=y"), "{}", fix.text);
+        assert!(fix.text.contains("; boot a newer kernel: this one has no such tracepoint; "), "{}", fix.text);
+        assert!(fix.text.ends_with("; change the setting, then start tracer again"), "{}", fix.text);
+        assert_eq!(fix.text.matches("the setting").count(), 1, "{}", fix.text);
     }
 
     #[test]

@@ -12,29 +12,26 @@ use std::io;
 use std::os::fd::BorrowedFd;
 use std::time::Instant;
 
+use libc::{
+    NFNLGRP_NFTABLES, NFT_MSG_DELRULE, NFT_MSG_DELTABLE, NFT_MSG_GETCHAIN, NFT_MSG_GETTABLE, NFT_MSG_NEWGEN,
+    NFT_MSG_NEWRULE,
+};
 use netlink_sys::protocols::NETLINK_NETFILTER;
 
 use super::NetfilterError;
 use super::nft::{
-    NFGENMSG, NFNL_SUBSYS_NFTABLES, NFT_MSG_GETCHAIN, NFT_MSG_NEWRULE, NFTA_CHAIN_HOOK, NFTA_CHAIN_NAME,
-    NFTA_CHAIN_TABLE, family_name, is_absent,
+    NFGENMSG, NFTA_CHAIN_HOOK, NFTA_CHAIN_NAME, NFTA_CHAIN_TABLE, NFTA_RULE_CHAIN, NFTA_RULE_TABLE, family_name, get,
+    kind, number,
 };
 use tracer_model::event::{BULK, FlushedRules, Remover, RulesFlushed};
 use tracer_model::recent::remember;
 use tracer_node::flushes::Burst;
-use tracer_node::netlink::{Message, Netlink, attribute, field, messages, push_text, text};
+use tracer_node::netlink::{Message, Netlink, attribute, messages, text};
 use tracer_node::procfs::NodeNetns;
 use tracer_node::removers::of_pid;
 
-const NFNLGRP_NFTABLES: u32 = 7;
-const NFT_MSG_GETTABLE: u16 = 1;
-const NFT_MSG_DELTABLE: u16 = 2;
-const NFT_MSG_DELRULE: u16 = 8;
-const NFT_MSG_NEWGEN: u16 = 15;
 const NFTA_TABLE_NAME: u16 = 1;
 const NFTA_CHAIN_USE: u16 = 6;
-const NFTA_RULE_TABLE: u16 = 1;
-const NFTA_RULE_CHAIN: u16 = 2;
 const NFTA_GEN_PROC_PID: u16 = 2;
 const NFTA_GEN_PROC_NAME: u16 = 3;
 /// How many tables, and how many chains of each, the watch remembers.
@@ -57,9 +54,8 @@ pub struct TablesWatch {
 impl TablesWatch {
     /// Subscribes in the node's network namespace; `None` if this kernel has no nfnetlink.
     pub fn open(node: &NodeNetns) -> Result<Option<Self>, NetfilterError> {
-        let subscribe = || Netlink::subscribe(NETLINK_NETFILTER, &[NFNLGRP_NFTABLES]);
-        let both =
-            || -> io::Result<_> { Ok((subscribe()?, subscribe()?.only(NFNL_SUBSYS_NFTABLES << 8 | NFT_MSG_NEWGEN)?)) };
+        let subscribe = || Netlink::subscribe(NETLINK_NETFILTER, &[NFNLGRP_NFTABLES as u32]);
+        let both = || -> io::Result<_> { Ok((subscribe()?, subscribe()?.only(kind(NFT_MSG_NEWGEN))?)) };
         match node.enter(both)? {
             Ok((rules, processes)) => {
                 Ok(Some(Self { rules, processes, node: node.clone(), removals: Removals::default() }))
@@ -138,7 +134,7 @@ struct Removal {
 impl Removals {
     fn see(&mut self, message: Option<Message<'_>>, now: Instant) {
         self.has_losses |= message.is_none();
-        if let Some(message) = message.filter(|it| it.kind >> 8 == NFNL_SUBSYS_NFTABLES) {
+        if let Some(message) = message.filter(|it| it.kind & 0xff00 == kind(0)) {
             self.changed(message, now);
         }
     }
@@ -146,15 +142,12 @@ impl Removals {
     fn changed(&mut self, message: Message<'_>, now: Instant) -> Option<()> {
         let (family, attrs) = (*message.payload.first()?, message.payload.get(NFGENMSG..)?);
         let name = |number| attribute(attrs, number).map(text);
-        match message.kind & 0xff {
+        match (message.kind & 0xff).into() {
             NFT_MSG_DELRULE => {
                 let (table, chain) = ((family, name(NFTA_RULE_TABLE)?), name(NFTA_RULE_CHAIN)?);
                 if self.tables.len() < MOST_TABLES || self.tables.contains_key(&table) {
-                    self.tables.entry(table).or_insert_with(|| Removal::begin(now)).add_removed(
-                        chain,
-                        message.port,
-                        now,
-                    );
+                    let removal = self.tables.entry(table).or_insert_with(|| Removal::begin(now));
+                    removal.add_removed(chain, message.port, now);
                 }
             }
             NFT_MSG_NEWRULE => {
@@ -171,7 +164,7 @@ impl Removals {
     /// A transaction ended: remembers the process that made it.
     fn note_process(&mut self, message: Message<'_>, by: impl FnOnce(u32, String) -> Remover) -> Option<()> {
         let attrs = message.payload.get(NFGENMSG..)?;
-        let pid = attribute(attrs, NFTA_GEN_PROC_PID).and_then(|value| field(value, 0)).map(u32::from_be_bytes)?;
+        let pid = number(attrs, NFTA_GEN_PROC_PID)?.cast_unsigned();
         let comm = attribute(attrs, NFTA_GEN_PROC_NAME).map(text)?;
         remember(MOST_PROCESSES, &mut self.processes, (message.port, by(pid, comm)));
         Some(())
@@ -184,9 +177,7 @@ impl Removals {
     }
 
     fn take(&mut self, now: Instant) -> Vec<(Name, Removal)> {
-        let over = self.tables.iter().filter(|(_, removal)| removal.burst.due() <= now);
-        let over: Vec<Name> = over.map(|(table, _)| table.clone()).collect();
-        let over = over.into_iter().filter_map(|table| self.tables.remove_entry(&table));
+        let over = self.tables.extract_if(.., |_, removal| removal.burst.due() <= now);
         let over = over.map(|(table, removal)| (table, Removal { incomplete: self.has_losses, ..removal })).collect();
         self.has_losses &= !self.tables.is_empty();
         over
@@ -248,24 +239,14 @@ impl Removal {
 /// Whether this is a base chain without rules. Nothing can jump to a base chain, so only its rules count as uses.
 fn is_empty_base(chain: &[u8]) -> bool {
     let attrs = chain.get(NFGENMSG..).unwrap_or_default();
-    let used = attribute(attrs, NFTA_CHAIN_USE).and_then(|value| field(value, 0)).map(u32::from_be_bytes);
-    attribute(attrs, NFTA_CHAIN_HOOK).is_some() && used == Some(0)
-}
-
-/// Gets the object with these names; `None` if it does not exist.
-fn get(netlink: &mut Netlink, message: u16, family: u8, names: &[(u16, &str)]) -> io::Result<Option<Vec<u8>>> {
-    let mut payload = vec![family, 0, 0, 0];
-    names.iter().for_each(|(number, name)| push_text(&mut payload, *number, name));
-    let mut found = None;
-    match netlink.ask(NFNL_SUBSYS_NFTABLES << 8 | message, &payload, |answer| found = Some(answer.to_vec())) {
-        Err(error) if !is_absent(&error) => Err(error),
-        _ => Ok(found),
-    }
+    attribute(attrs, NFTA_CHAIN_HOOK).is_some() && number(attrs, NFTA_CHAIN_USE) == Some(0)
 }
 
 #[cfg(test)]
 mod tests {
+    use super::super::nft::attr;
     use super::*;
+    use tracer_node::netlink::{push, push_text};
 
     const FLUSHER: (u32, &str) = (412, "nft");
     const OTHER: (u32, &str) = (7, "iptables-restor");
@@ -274,12 +255,12 @@ mod tests {
         Remover { pid, comm, exe: None, ancestors: Vec::new() }
     }
 
-    fn message(kind: u16, port: u32, payload: &[u8]) -> Message<'_> {
-        Message { kind: NFNL_SUBSYS_NFTABLES << 8 | kind, port, payload }
+    fn message(of: i32, port: u32, payload: &[u8]) -> Message<'_> {
+        Message { kind: kind(of), port, payload }
     }
 
     /// Removed and added rules, each with its chain, and the process that did it.
-    type Transaction<'a> = (&'a [(u16, &'a str)], (u32, &'a str));
+    type Transaction<'a> = (&'a [(i32, &'a str)], (u32, &'a str));
 
     fn removals(transactions: &[Transaction<'_>]) -> Removals {
         let (mut removals, now) = (Removals::default(), Instant::now());
@@ -290,8 +271,8 @@ mod tests {
                 push_text(&mut payload, NFTA_RULE_CHAIN, chain);
                 removals.see(Some(message(*kind, *pid, &payload)), now);
             }
-            let mut payload = vec![0, 0, 0, 0, 8, 0, NFTA_GEN_PROC_PID as u8, 0];
-            payload.extend_from_slice(&pid.to_be_bytes());
+            let mut payload = vec![0; NFGENMSG];
+            push(&mut payload, NFTA_GEN_PROC_PID, &pid.to_be_bytes());
             push_text(&mut payload, NFTA_GEN_PROC_NAME, comm);
             removals.note_process(message(NFT_MSG_NEWGEN, *pid, &payload), by).expect("a process");
         }
@@ -340,9 +321,7 @@ mod tests {
     #[test]
     fn only_a_base_chain_without_uses_is_empty() {
         let chain = |attrs: &[(u16, u32)]| {
-            let attr = |(number, value): &(u16, u32)| {
-                [&8_u16.to_ne_bytes()[..], &number.to_ne_bytes(), &value.to_be_bytes()].concat()
-            };
+            let attr = |(number, value): &(u16, u32)| attr(*number, &value.to_be_bytes());
             [vec![2, 0, 0, 0], attrs.iter().flat_map(attr).collect()].concat()
         };
         let hook = (NFTA_CHAIN_HOOK, 0);

@@ -126,10 +126,14 @@ pub(super) fn split_entry<'a>(table: &'a [u8], layout: &Layout) -> Option<(&'a [
     (next >= layout.size).then(|| table.split_at_checked(next)).flatten()
 }
 
-/// A chain begins with an entry that has the target `ERROR` and the chain's name as the target's data.
-/// `struct xt_entry_target` has size, name of 29 bytes, revision, data.
-pub(super) fn chain_name(entry: &[u8], layout: &Layout) -> Option<String> {
+/// Name and data of the target. `struct xt_entry_target` has size, name of 29 bytes, revision, data.
+pub(super) fn target<'a>(entry: &'a [u8], layout: &Layout) -> Option<(String, &'a [u8])> {
     let at = usize::from(u16::from_ne_bytes(field(entry, layout.target_offset)?));
     let target = entry.get(at..)?;
-    (text(target.get(2..31)?) == "ERROR").then(|| target.get(32..).map(text)).flatten()
+    Some((text(target.get(2..31)?), target.get(32..)?))
+}
+
+/// A chain begins with an entry that has the target `ERROR` and the chain's name as the target's data.
+pub(super) fn chain_name(entry: &[u8], layout: &Layout) -> Option<String> {
+    target(entry, layout).filter(|(name, _)| name == "ERROR").map(|(_, name)| text(name))
 }

@@ -22,9 +22,9 @@ pub use firewall::survey::{Survey, SurveyChain, SurveyTable, survey};
 use node_ports::{of_iptables_legacy, of_iptables_nft, of_nftables};
 use tracer_model::event::{NodePort, NodePorts, ProxyMode};
 use tracer_node::enter::NetnsError;
-use tracer_node::inspect::listening_ports;
 use tracer_node::links::Link;
 use tracer_node::procfs::NodeNetns;
+use tracer_node::sock_diag::listening_ports;
 use tracer_terminal::error::os_message;
 
 const TCP: u8 = 6;

@@ -2,18 +2,17 @@
 
 use std::io;
 
+use libc::{NFNL_SUBSYS_NFTABLES, c_int};
 use netlink_sys::protocols::NETLINK_NETFILTER;
 
-use tracer_node::netlink::{Netlink, push_text, text};
+use tracer_node::netlink::{Netlink, attribute, field, push_text, text};
 
 pub(super) const FAMILIES: [u8; 2] = [libc::AF_INET as u8, libc::AF_INET6 as u8];
-pub(super) const NFNL_SUBSYS_NFTABLES: u16 = 10;
-pub(super) const NFT_MSG_GETCHAIN: u16 = 4;
-pub(super) const NFT_MSG_NEWRULE: u16 = 6;
-pub(super) const NFT_MSG_GETSETELEM: u16 = 13;
 pub(super) const NFTA_CHAIN_TABLE: u16 = 1;
 pub(super) const NFTA_CHAIN_NAME: u16 = 3;
 pub(super) const NFTA_CHAIN_HOOK: u16 = 4;
+pub(super) const NFTA_RULE_TABLE: u16 = 1;
+pub(super) const NFTA_RULE_CHAIN: u16 = 2;
 pub(super) const NFTA_SET_ELEM_LIST_TABLE: u16 = 1;
 pub(super) const NFTA_SET_ELEM_LIST_SET: u16 = 2;
 pub(super) const NFTA_SET_ELEM_LIST_ELEMENTS: u16 = 3;
@@ -39,19 +38,45 @@ pub(super) fn open() -> io::Result<Option<Netlink>> {
 /// Dumps the objects that these names select; nothing if they do not exist.
 pub(super) fn dump(
     netlink: &mut Netlink,
-    message: u16,
+    message: c_int,
     family: u8,
     names: &[(u16, &str)],
     each: impl FnMut(&[u8]),
 ) -> io::Result<()> {
-    let mut payload = vec![family, 0, 0, 0];
-    for (number, name) in names {
-        push_text(&mut payload, *number, name);
-    }
-    match netlink.dump(NFNL_SUBSYS_NFTABLES << 8 | message, &payload, each) {
+    match netlink.dump(kind(message), &selection(family, names), each) {
         Err(error) if is_absent(&error) => Ok(()),
         result => result,
     }
+}
+
+/// Gets the object with these names; `None` if it does not exist.
+pub(super) fn get(
+    netlink: &mut Netlink,
+    message: c_int,
+    family: u8,
+    names: &[(u16, &str)],
+) -> io::Result<Option<Vec<u8>>> {
+    let mut found = None;
+    match netlink.ask(kind(message), &selection(family, names), |answer| found = Some(answer.to_vec())) {
+        Err(error) if !is_absent(&error) => Err(error),
+        _ => Ok(found),
+    }
+}
+
+/// The type of a message in netlink.
+pub(super) const fn kind(message: c_int) -> u16 {
+    (NFNL_SUBSYS_NFTABLES << 8 | message) as u16
+}
+
+fn selection(family: u8, names: &[(u16, &str)]) -> Vec<u8> {
+    let mut payload = vec![family, 0, 0, 0];
+    names.iter().for_each(|(number, name)| push_text(&mut payload, *number, name));
+    payload
+}
+
+/// The value of an attribute, with the type that the kernel's numbers have in libc.
+pub(super) fn number(attrs: &[u8], attr: u16) -> Option<c_int> {
+    attribute(attrs, attr).and_then(|value| field(value, 0)).map(c_int::from_be_bytes)
 }
 
 /// The `NFPROTO_*` of linux/netfilter.h that carry TCP.
@@ -66,7 +91,7 @@ pub(super) fn family_number(name: &str) -> u8 {
 }
 
 /// Whether the object does not exist, or this kernel has no nf_tables.
-pub(super) fn is_absent(error: &io::Error) -> bool {
+fn is_absent(error: &io::Error) -> bool {
     matches!(error.raw_os_error(), Some(libc::ENOENT | libc::EINVAL | libc::EOPNOTSUPP | libc::EAFNOSUPPORT))
 }
 
@@ -75,6 +100,14 @@ pub(super) fn comment(userdata: &[u8]) -> Option<String> {
     let [kind, length, rest @ ..] = userdata else { return None };
     let (value, rest) = rest.split_at_checked(usize::from(*length))?;
     if *kind == 0 { Some(text(value)) } else { comment(rest) }
+}
+
+/// An attribute, for tests.
+#[cfg(test)]
+pub(super) fn attr(number: u16, value: &[u8]) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    tracer_node::netlink::push(&mut bytes, number, value);
+    bytes
 }
 
 #[cfg(test)]

@@ -9,8 +9,8 @@ use std::os::fd::BorrowedFd;
 use std::time::{Duration, Instant};
 
 use libc::{
-    RTA_DST, RTA_PRIORITY, RTA_TABLE, RTM_DELROUTE, RTM_DELRULE, RTM_NEWROUTE, RTM_NEWRULE, RTNLGRP_IPV4_ROUTE,
-    RTNLGRP_IPV4_RULE, RTNLGRP_IPV6_ROUTE, RTNLGRP_IPV6_RULE,
+    RTA_DST, RTA_PRIORITY, RTA_TABLE, RTM_DELROUTE, RTM_DELRULE, RTM_F_CLONED, RTM_NEWROUTE, RTM_NEWRULE, RTN_UNICAST,
+    RTNLGRP_IPV4_ROUTE, RTNLGRP_IPV4_RULE, RTNLGRP_IPV6_ROUTE, RTNLGRP_IPV6_RULE,
 };
 use netlink_sys::protocols::NETLINK_ROUTE;
 
@@ -24,8 +24,6 @@ use super::procfs::NodeNetns;
 use super::removers::of_port;
 use tracer_model::event::{BULK, FlushedRules, Prefix, RemovedRoute, Remover, RulesFlushed};
 
-/// `RTN_UNICAST`: a route that leads somewhere.
-const UNICAST: u8 = 1;
 /// How many removals are remembered at once, and how many of them each flush reports.
 const MOST_REMOVED: usize = 4096;
 const MOST_KEPT: usize = 256;
@@ -154,11 +152,8 @@ impl Removals {
     }
 
     fn take(&mut self, now: Instant) -> Vec<Flushed> {
-        let over: Vec<Kind> =
-            self.bursts.iter().filter(|(_, it)| it.burst.due() <= now).map(|(kind, _)| *kind).collect();
-        over.into_iter()
-            .flat_map(|kind| self.bursts.remove(&kind).into_iter().flat_map(move |it| it.flushed(kind)))
-            .collect()
+        let over = self.bursts.extract_if(.., |_, removal| removal.burst.due() <= now);
+        over.flat_map(|(kind, removal)| removal.flushed(kind)).collect()
     }
 }
 
@@ -219,10 +214,9 @@ fn rule(message: &[u8]) -> Option<(Vec<u8>, RemovedRoute)> {
 /// The identity of a route (subnet, table, priority, type of service), and the addresses that it applied to.
 /// Cached entries are skipped, and all types but unicast.
 fn route(message: &[u8]) -> Option<(Vec<u8>, RemovedRoute)> {
-    const CLONED: u32 = 0x200;
     let rest = message.get(RTMSG..)?;
-    let is_cloned = field(message, 8).map(u32::from_ne_bytes)? & CLONED != 0;
-    if *message.get(7)? != UNICAST || is_cloned {
+    let is_cloned = field(message, 8).map(u32::from_ne_bytes)? & RTM_F_CLONED != 0;
+    if *message.get(7)? != RTN_UNICAST || is_cloned {
         return None;
     }
     let to = prefix(rest, RTA_DST, *message.get(1)?);
@@ -250,39 +244,30 @@ fn prefix(attributes: &[u8], number: u16, len: u8) -> Option<Prefix> {
 
 #[cfg(test)]
 mod tests {
+    use super::super::netlink::push;
     use super::*;
     use std::net::IpAddr;
 
     const PID: u32 = 412;
-    /// `RTN_LOCAL`
-    const LOCAL: u8 = 2;
 
     fn by(pid: u32) -> Option<Remover> {
         (pid == PID).then(|| Remover { pid, comm: "systemd-network".into(), exe: None, ancestors: Vec::new() })
     }
 
-    fn attributes(bytes: &mut Vec<u8>, of: &[(u16, [u8; 4])]) {
-        for (number, value) in of {
-            bytes.extend_from_slice(&8_u16.to_ne_bytes());
-            bytes.extend_from_slice(&number.to_ne_bytes());
-            bytes.extend_from_slice(value);
-        }
-    }
-
     /// A rule that sends packets to this address to table 101.
     fn a_rule(to: u8) -> Vec<u8> {
         let mut bytes = vec![libc::AF_INET as u8, 32, 0, 0, 101, 0, 0, 1, 0, 0, 0, 0];
-        attributes(
-            &mut bytes,
-            &[(FRA_DST, [10, 88, 0, to]), (FRA_TABLE, 101_u32.to_ne_bytes()), (FRA_PRIORITY, 7_u32.to_ne_bytes())],
-        );
+        push(&mut bytes, FRA_DST, &[10, 88, 0, to]);
+        push(&mut bytes, FRA_TABLE, &101_u32.to_ne_bytes());
+        push(&mut bytes, FRA_PRIORITY, &7_u32.to_ne_bytes());
         bytes
     }
 
     /// A route to this subnet, of this type.
     fn a_route(to: u8, kind: u8) -> Vec<u8> {
         let mut bytes = vec![libc::AF_INET as u8, 24, 0, 0, 254, 3, 0, kind, 0, 0, 0, 0];
-        attributes(&mut bytes, &[(RTA_DST, [10, 88, to, 0]), (RTA_TABLE, 254_u32.to_ne_bytes())]);
+        push(&mut bytes, RTA_DST, &[10, 88, to, 0]);
+        push(&mut bytes, RTA_TABLE, &254_u32.to_ne_bytes());
         bytes
     }
 
@@ -328,9 +313,9 @@ mod tests {
     #[test]
     fn only_unicast_routes_are_a_flush() {
         let routes = |kind| (1..=3).map(|n| (RTM_DELROUTE, PID, a_route(n, kind))).collect::<Vec<_>>();
-        let all = flushed(&routes(UNICAST));
+        let all = flushed(&routes(RTN_UNICAST));
         assert!(matches!(all.as_slice(), [(_, 3, FlushedRules::Routes(_), Some(_))]), "{all:?}");
-        assert!(flushed(&routes(LOCAL)).is_empty());
+        assert!(flushed(&routes(libc::RTN_LOCAL)).is_empty());
     }
 
     /// The lost messages may say that the rules were added again.
@@ -351,7 +336,7 @@ mod tests {
                 whole.truncate(length);
                 whole
             };
-            let all = flushed(&[(RTM_DELRULE, PID, cut(a_rule(1))), (RTM_DELROUTE, PID, cut(a_route(1, UNICAST)))]);
+            let all = flushed(&[(RTM_DELRULE, PID, cut(a_rule(1))), (RTM_DELROUTE, PID, cut(a_route(1, RTN_UNICAST)))]);
             assert!(all.is_empty());
         }
     }

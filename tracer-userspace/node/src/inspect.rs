@@ -1,50 +1,35 @@
 //! Inspects a target that does not answer: its namespace, links and listeners, and the node's neighbour entry and
 //! routes.
 
-use std::collections::{BTreeMap, BTreeSet, HashSet};
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{self, File};
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
 use std::path::Path;
 
-use libc::{NDA_DST, RTA_DST, RTA_GATEWAY, RTA_OIF, RTM_GETNEIGH, RTM_GETROUTE};
-use netlink_sys::protocols::{NETLINK_ROUTE, NETLINK_SOCK_DIAG};
+use libc::{NDA_DST, RTA_DST, RTA_GATEWAY, RTA_OIF, RTA_VIA, RTM_GETNEIGH, RTM_GETROUTE};
+use netlink_sys::protocols::NETLINK_ROUTE;
 
 use super::enter::in_netns;
 use super::links;
 use super::namespaces::{Namespaces, Owner, Place, max_age};
 use super::netlink::{Netlink, address, attribute, consistent, family, field, number, octets, push};
-use super::policy;
+use super::policy::{self, RTMSG};
 use super::servers;
+use super::sock_diag::{self, LISTEN};
 use super::throttle::Throttling;
 use crate::cgroups::Mounts;
+use tracer_common::state::{CLOSE_WAIT, ESTABLISHED, FIN_WAIT1, LAST_ACK};
 use tracer_model::event::{
     Inspection, ListenerState, MOST_LISTENERS, NeighbourState, Netns, NoWayBack, ServedConnection, Serving, StrayRoute,
 };
 use tracer_model::query::TargetQuery;
 
-const SOCK_DIAG_BY_FAMILY: u16 = 20;
-/// `struct inet_diag_req_v2`
-const DIAG_REQUEST: usize = 56;
-/// Offsets in `struct inet_diag_msg`. The socket's id starts with the ports, then come the addresses.
-const DIAG_ID: usize = 4;
-const DIAG_RQUEUE: usize = 56;
-const DIAG_WQUEUE: usize = 60;
-const DIAG_INODE: usize = 68;
-pub(super) const LISTEN: u32 = 1 << 10;
-const ESTABLISHED: u8 = 1;
-const FIN_WAIT1: u8 = 4;
-const CLOSE_WAIT: u8 = 8;
-const LAST_ACK: u8 = 9;
 /// Half-open connections are `SYN_RECV` on older kernels and `NEW_SYN_RECV` on newer ones.
 const HALF_OPEN: u32 = 1 << 3 | 1 << 12;
 
 /// The port of a UDP socket that only looks up a route: it sends nothing.
 const DISCARD: u16 = 9;
-
-/// `struct rtmsg`: family, lengths of the prefixes, tos, table, protocol, scope, type, flags.
-const RTMSG: usize = 12;
-const RTA_VIA: u16 = 18;
 
 /// `struct ndmsg`: family, padding, index, state, flags, type.
 const NDMSG: usize = 12;
@@ -215,18 +200,11 @@ fn listeners(target: SocketAddr, count: bool) -> io::Result<Vec<Listener>> {
     let port = target.port();
     let (v4, v6) = if count { half_open(port)? } else { (None, None) };
     let mut all = Fullest { target: target.ip(), listeners: Vec::new() };
-    diag(libc::AF_INET, LISTEN, port, |message| all.add(parse_listener(message, v4)))?;
-    diag(libc::AF_INET6, LISTEN, port, |message| all.add(parse_listener(message, v6)))?;
+    sock_diag::dump(LISTEN, port, |socket| {
+        let (addr, half_open) = (socket.local, if socket.v6 { v6 } else { v4 });
+        all.add((ListenerState { addr, waiting: socket.received, backlog: socket.sent, half_open }, socket.inode));
+    })?;
     Ok(all.listeners())
-}
-
-/// The TCP ports of the calling thread's namespace that have a listener.
-pub fn listening_ports() -> io::Result<HashSet<u16>> {
-    let mut ports = HashSet::new();
-    let mut add = |message: &[u8]| ports.extend(field(message, DIAG_ID).map(u16::from_be_bytes));
-    diag(libc::AF_INET, LISTEN, 0, &mut add)?;
-    diag(libc::AF_INET6, LISTEN, 0, &mut add)?;
-    Ok(ports)
 }
 
 /// Keeps [`MOST_LISTENERS`] of the listeners on a port; SO_REUSEPORT allows many. Prefers those that can get a SYN to
@@ -237,8 +215,8 @@ struct Fullest {
 }
 
 impl Fullest {
-    fn add(&mut self, listener: Option<Listener>) {
-        self.listeners.extend(listener);
+    fn add(&mut self, listener: Listener) {
+        self.listeners.push(listener);
         if self.listeners.len() >= 2 * MOST_LISTENERS {
             self.cut();
         }
@@ -266,120 +244,48 @@ impl Fullest {
 /// families.
 fn half_open(port: u16) -> io::Result<(Option<u32>, Option<u32>)> {
     let (mut v4, mut v6) = (0, 0);
-    diag(libc::AF_INET, HALF_OPEN, port, |_| v4 += 1)?;
-    diag(libc::AF_INET6, HALF_OPEN, port, |_| v6 += 1)?;
+    sock_diag::dump(HALF_OPEN, port, |socket| *(if socket.v6 { &mut v6 } else { &mut v4 }) += 1)?;
     Ok((Some(v4), Some(v4 + v6)))
 }
 
-/// Dumps the TCP sockets of the calling thread's namespace in these states, with this local port; 0: any port.
-pub(super) fn diag(family: i32, states: u32, port: u16, each: impl FnMut(&[u8])) -> io::Result<()> {
-    Netlink::open(NETLINK_SOCK_DIAG)?.dump(SOCK_DIAG_BY_FAMILY, &diag_request(family, states, port), each)
-}
-
-fn diag_request(family: i32, states: u32, port: u16) -> [u8; DIAG_REQUEST] {
-    let mut request = [0; DIAG_REQUEST];
-    request[0] = family as u8;
-    request[1] = libc::IPPROTO_TCP as u8;
-    request[4..8].copy_from_slice(&states.to_ne_bytes());
-    request[8..10].copy_from_slice(&port.to_be_bytes());
-    request
-}
-
-/// The target's end of a connection. The kernel finds it by one hash look-up (`inet_diag_find_one_icsk`), and returns
-/// the listener if the connection does not exist.
+/// The target's end of a connection, and its inode.
 fn connection(target: SocketAddr, peer: SocketAddr) -> Option<(ServedConnection, u64)> {
-    let mut request = diag_request(i32::from(family(target.ip())), u32::MAX, target.port());
-    request[10..12].copy_from_slice(&peer.port().to_be_bytes());
-    for (at, ip) in [(12, target.ip()), (28, peer.ip())] {
-        let bytes = octets(ip);
-        request[at..at + bytes.len()].copy_from_slice(&bytes);
-    }
-    // INET_DIAG_NOCOOKIE
-    request[48..56].fill(u8::MAX);
-    let mut found = None;
-    Netlink::open(NETLINK_SOCK_DIAG)
-        .ok()?
-        .ask(SOCK_DIAG_BY_FAMILY, &request, |it| found = parse_connection(it, peer))
-        .ok()?;
-    found
-}
-
-fn parse_connection(message: &[u8], peer: SocketAddr) -> Option<(ServedConnection, u64)> {
-    let state = *message.get(1)?;
+    let socket = sock_diag::find(target, peer)?;
     // The socket has no inode any more once the server has closed it.
-    let is_closed = [FIN_WAIT1, LAST_ACK].contains(&state);
-    if !is_closed && ![ESTABLISHED, CLOSE_WAIT].contains(&state) {
+    let is_closed = [FIN_WAIT1, LAST_ACK].contains(&socket.state);
+    if !is_closed && ![ESTABLISHED, CLOSE_WAIT].contains(&socket.state) {
         return None;
     }
-    let unread = u32::from_ne_bytes(field(message, DIAG_RQUEUE)?);
-    let unacknowledged = Some(u32::from_ne_bytes(field(message, DIAG_WQUEUE)?));
-    let inode = inode(message)?;
-    let accepted = is_closed || inode != 0;
-    Some((ServedConnection { peer, unread, unacknowledged, accepted, pid: None }, inode))
+    let (unread, unacknowledged) = (socket.received, Some(socket.sent));
+    let accepted = is_closed || socket.inode != 0;
+    Some((ServedConnection { peer, unread, unacknowledged, accepted, pid: None }, socket.inode))
 }
 
-fn parse_listener(message: &[u8], half_open: Option<u32>) -> Option<Listener> {
-    let listener = ListenerState {
-        addr: own_end(message)?,
-        waiting: u32::from_ne_bytes(field(message, DIAG_RQUEUE)?),
-        backlog: u32::from_ne_bytes(field(message, DIAG_WQUEUE)?),
-        half_open,
-    };
-    Some((listener, inode(message)?))
-}
-
-/// The socket's own address and port.
-pub(super) fn own_end(message: &[u8]) -> Option<SocketAddr> {
-    end(message, DIAG_ID, DIAG_ID + 4)
-}
-
-/// The peer's address and port.
-pub(super) fn other_end(message: &[u8]) -> Option<SocketAddr> {
-    end(message, DIAG_ID + 2, DIAG_ID + 20)
-}
-
-/// The socket's inode; 0 if no process holds it.
-pub(super) fn inode(message: &[u8]) -> Option<u64> {
-    field(message, DIAG_INODE).map(u32::from_ne_bytes).map(u64::from)
-}
-
-fn end(message: &[u8], port: usize, addr: usize) -> Option<SocketAddr> {
-    let port = u16::from_be_bytes(field(message, port)?);
-    if i32::from(*message.first()?) == libc::AF_INET {
-        return Some((field::<4>(message, addr)?, port).into());
-    }
-    Some((Ipv6Addr::from(field::<16>(message, addr)?).to_canonical(), port).into())
-}
-
-/// The neighbour entry of an address in the calling thread's namespace, and the number of entries of its family.
-/// Each device has its own entries: only the entry on the route's device counts.
+/// The neighbour entry that a packet from the calling thread's namespace to an address needs, which is that of the gateway
+/// if there is one. Also the number of entries of its family. Each device has its own entries: only the entry on the
+/// route's device counts.
 fn neighbours(addr: IpAddr) -> io::Result<(Option<NeighbourState>, u64)> {
-    let mut request = [0; NDMSG];
-    request[0] = family(addr);
     let route = route_to(addr).ok().flatten();
+    let next = route.and_then(|route| route.gateway).unwrap_or(addr);
+    let mut request = [0; NDMSG];
+    request[0] = family(next);
     consistent(|| {
         let (mut found, mut count) = (None, 0);
         Netlink::open(NETLINK_ROUTE)?.dump(RTM_GETNEIGH, &request, |message| {
             count += 1;
-            let fits = |entry: &NeighbourState| entry.addr == addr && route.is_none_or(|route| route.needs(entry));
+            let fits =
+                |entry: &NeighbourState| entry.addr == next && route.is_none_or(|route| route.ifindex == entry.ifindex);
             found = found.take().or_else(|| parse_neighbour(message).filter(fits));
         })?;
         Ok((found, count))
     })
 }
 
-/// The device of a route to an address, and whether the route uses a gateway.
+/// The device of a route to an address, and its gateway.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Route {
     ifindex: u32,
-    by_gateway: bool,
-}
-
-impl Route {
-    /// Whether a packet to the entry's address needs this entry.
-    const fn needs(self, entry: &NeighbourState) -> bool {
-        self.ifindex == entry.ifindex && !self.by_gateway
-    }
+    gateway: Option<IpAddr>,
 }
 
 /// The route of the calling thread's namespace to an address; `None` if the kernel's answer names no device.
@@ -399,8 +305,9 @@ fn route_request(addr: IpAddr) -> Vec<u8> {
 fn parse_route(message: &[u8]) -> Option<Route> {
     let rest = message.get(RTMSG..)?;
     let ifindex = number(rest, RTA_OIF)?;
-    let by_gateway = [RTA_GATEWAY, RTA_VIA].into_iter().any(|kind| attribute(rest, kind).is_some());
-    Some(Route { ifindex, by_gateway })
+    // A gateway of the other family comes after two bytes with the family (`struct rtvia`).
+    let gateway = attribute(rest, RTA_GATEWAY).or_else(|| attribute(rest, RTA_VIA)?.get(2..)).and_then(address);
+    Some(Route { ifindex, gateway })
 }
 
 fn parse_neighbour(message: &[u8]) -> Option<NeighbourState> {

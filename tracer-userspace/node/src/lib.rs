@@ -22,5 +22,6 @@ pub mod removers;
 pub mod room;
 pub mod servers;
 pub mod settings;
+pub mod sock_diag;
 pub mod target_queue;
 pub mod throttle;

@@ -9,8 +9,8 @@ use std::os::fd::AsRawFd;
 
 use libc::{
     IFA_ADDRESS, IFA_LOCAL, IFLA_EXT_MASK, IFLA_IFNAME, IFLA_INFO_KIND, IFLA_LINK, IFLA_LINK_NETNSID, IFLA_LINKINFO,
-    IFLA_MASTER, RTM_GETADDR, RTM_GETLINK, RTM_GETNSID, RTM_NEWLINK, RTNLGRP_IPV4_IFADDR, RTNLGRP_IPV6_IFADDR,
-    RTNLGRP_LINK, SO_NETNS_COOKIE,
+    IFLA_MASTER, RTEXT_FILTER_SKIP_STATS, RTM_GETADDR, RTM_GETLINK, RTM_GETNSID, RTM_NEWLINK, RTNLGRP_IPV4_IFADDR,
+    RTNLGRP_IPV6_IFADDR, RTNLGRP_LINK, SO_NETNS_COOKIE,
 };
 use netlink_sys::protocols::NETLINK_ROUTE;
 use nix::sys::socket::{AddressFamily, SockFlag, SockType, getsockopt, socket};
@@ -35,8 +35,6 @@ const IFADDRMSG: usize = 8;
 const IFF_RUNNING: u32 = 0x40;
 /// How many addresses of a target's namespace are kept, besides the target's own.
 const MOST_ADDRESSES: usize = 1024;
-/// `RTEXT_FILTER_SKIP_STATS`
-const SKIP_STATS: u32 = 8;
 
 #[derive(Debug, thiserror::Error)]
 pub enum LinkError {
@@ -222,7 +220,7 @@ fn dump() -> io::Result<Vec<Link>> {
 
 fn link_request() -> Vec<u8> {
     let mut bytes = vec![0; IFINFOMSG];
-    push(&mut bytes, IFLA_EXT_MASK, &SKIP_STATS.to_ne_bytes());
+    push(&mut bytes, IFLA_EXT_MASK, &RTEXT_FILTER_SKIP_STATS.to_ne_bytes());
     bytes
 }
 

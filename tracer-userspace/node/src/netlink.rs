@@ -8,7 +8,8 @@ use std::net::IpAddr;
 use std::os::fd::{AsFd as _, BorrowedFd};
 
 use netlink_packet_core::{
-    NLM_F_ACK, NLM_F_DUMP, NLM_F_REQUEST, NLMSG_DONE, NLMSG_ERROR, NetlinkBuffer, NlaBuffer, NlasIterator,
+    NLM_F_ACK, NLM_F_DUMP, NLM_F_DUMP_INTR, NLM_F_REQUEST, NLMSG_DONE, NLMSG_ERROR, NetlinkBuffer, NlaBuffer,
+    NlasIterator,
 };
 use netlink_sys::{Socket, SocketAddr};
 use nix::sys::socket::{setsockopt, sockopt};
@@ -21,8 +22,6 @@ const BUFFER_SIZE: usize = 32 * 1024;
 const SUBSCRIBER_BUFFER: usize = 4 * 1024 * 1024;
 
 const HEADER_SIZE: usize = 16;
-/// `NLM_F_DUMP_INTR`, linux/netlink.h
-const NLM_F_DUMP_INTERRUPTED: u16 = 0x10;
 
 sockopt_impl!(
     /// A classic BPF filter. The kernel copies it.
@@ -160,7 +159,7 @@ pub fn read_answers(
         let frame = NetlinkBuffer::new_checked(bytes).map_err(io::Error::other)?;
         let (length, kind) = (frame.length() as usize, frame.message_type());
         if frame.sequence_number() == sequence {
-            progress.interrupted |= frame.flags() & NLM_F_DUMP_INTERRUPTED != 0;
+            progress.interrupted |= frame.flags() & NLM_F_DUMP_INTR != 0;
             if matches!(kind, NLMSG_DONE | NLMSG_ERROR) {
                 progress.done = true;
                 return status(frame.payload());
@@ -194,16 +193,10 @@ pub fn messages(bytes: Option<&[u8]>, each: &mut impl FnMut(Option<Message<'_>>)
 /// Repeats a dump that was interrupted: kube-proxy and CNI plugins change tables while they are dumped.
 pub fn consistent<T>(mut dump: impl FnMut() -> io::Result<T>) -> io::Result<T> {
     const ATTEMPTS: usize = 4;
-    let interrupted =
+    let is_interrupted =
         |result: &io::Result<T>| matches!(result, Err(error) if error.kind() == io::ErrorKind::Interrupted);
-    let mut result = dump();
-    for _ in 1..ATTEMPTS {
-        if !interrupted(&result) {
-            break;
-        }
-        result = dump();
-    }
-    result
+    let found = (1..ATTEMPTS).map(|_| dump()).find(|result| !is_interrupted(result));
+    found.unwrap_or_else(dump)
 }
 
 /// The status that ends a dump: 0 or a negative errno.
@@ -265,7 +258,8 @@ pub(super) const fn family(addr: IpAddr) -> u8 {
     (if addr.is_ipv4() { libc::AF_INET } else { libc::AF_INET6 }) as u8
 }
 
-pub(super) fn push(bytes: &mut Vec<u8>, number: u16, value: &[u8]) {
+/// Appends an attribute.
+pub fn push(bytes: &mut Vec<u8>, number: u16, value: &[u8]) {
     bytes.extend_from_slice(&(4 + value.len() as u16).to_ne_bytes());
     bytes.extend_from_slice(&number.to_ne_bytes());
     bytes.extend_from_slice(value);

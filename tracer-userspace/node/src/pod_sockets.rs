@@ -2,16 +2,17 @@
 //! translation in the pod redirected the attempt.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::net::{IpAddr, SocketAddr};
+use std::net::SocketAddr;
 
+use netlink_packet_core::NLA_F_NESTED;
 use netlink_sys::protocols::NETLINK_NETFILTER;
 use nix::net::if_::if_indextoname;
 
 use super::enter::in_netns;
-use super::inspect::{LISTEN, diag, inode, other_end, own_end};
 use super::namespaces::{Namespaces, Owner, Place, max_age};
-use super::netlink::{Netlink, attribute, family, field, octets, push};
+use super::netlink::{Netlink, address, attribute, family, field, octets, push};
 use super::servers::{comm, holder_of, holders};
+use super::sock_diag::{LISTEN, TcpSocket, dump};
 use tracer_model::event::{
     Listener, ListenerAt, MOST_ELSEWHERE, MOST_UNANSWERED, PodSockets, Redirect, UnansweredConnect,
 };
@@ -21,21 +22,11 @@ use tracer_model::query::{Awaited, TargetQuery};
 type Held = BTreeMap<u32, BTreeSet<u64>>;
 
 const SYN_SENT: u32 = 1 << 2;
-/// Offset of `idiag_retrans` in `struct inet_diag_msg`.
-const DIAG_RETRANS: usize = 3;
-
-/// Offset of `idiag_if` in the same.
-const DIAG_IF: usize = 40;
-/// `struct inet_diag_msg`; attributes follow it.
-const DIAG_MESSAGE: usize = 72;
-/// The attribute for `IPV6_V6ONLY`: an IPv6 socket that accepts no IPv4.
-const INET_DIAG_SKV6ONLY: u16 = 11;
 
 const NFNL_SUBSYS_CTNETLINK: u16 = 1;
 const IPCTNL_MSG_CT_GET: u16 = 1;
 /// `struct nfgenmsg`
 const NFGENMSG: usize = 4;
-const NLA_F_NESTED: u16 = 0x8000;
 const CTA_TUPLE_ORIG: u16 = 1;
 const CTA_TUPLE_REPLY: u16 = 2;
 const CTA_TUPLE_IP: u16 = 1;
@@ -55,14 +46,14 @@ pub fn read(query: &TargetQuery, from: &Place, namespaces: &mut Namespaces) -> O
         let passed_over = listening(target);
         let nobody = to.is_none() && passed_over.iter().all(|it| it.device != 0);
         let elsewhere = if nobody { other_listeners(target) } else { Vec::new() };
-        let inodes = |all: Vec<ListeningSocket>| all.iter().map(|it| it.inode).collect::<Vec<_>>();
+        let inodes = |all: Vec<TcpSocket>| all.iter().map(|it| it.inode).collect::<Vec<_>>();
         (unanswered(), to.map(|to| (to, inodes(listening(to)), inodes(passed_over))), elsewhere)
     })
     .ok()?;
     let pids = if elsewhere.is_empty() { &[] } else { namespaces.pids(netns, max_age(query.awaited)) };
     let elsewhere = elsewhere.into_iter().filter_map(|(socket, device)| {
         let pid = holder_of(socket.inode, pids)?;
-        Some(ListenerAt { addr: socket.addr, device, server: Listener { pid, comm: comm(pid)? } })
+        Some(ListenerAt { addr: socket.local, device, server: Listener { pid, comm: comm(pid)? } })
     });
     let elsewhere = elsewhere.take(MOST_ELSEWHERE).collect();
     let redirect = redirect.map(|(to, server, passed_over)| {
@@ -81,91 +72,55 @@ pub fn read(query: &TargetQuery, from: &Place, namespaces: &mut Namespaces) -> O
     Some(PodSockets { target, from: from.netns, netns, unanswered, redirect, elsewhere })
 }
 
-/// Whether it is a listener on all addresses that accepts the family of `at`.
-fn takes_any(ip: IpAddr, at: SocketAddr, message: &[u8]) -> bool {
-    let both = || {
-        let only = message.get(DIAG_MESSAGE..).and_then(|it| attribute(it, INET_DIAG_SKV6ONLY));
-        only.is_none_or(|only| only.first() == Some(&0))
-    };
-    ip.is_unspecified() && (ip.is_ipv4() == at.is_ipv4() || ip.is_ipv6() && both())
+/// Whether a listener accepts connections to this address, over some device.
+fn accepts(listener: &TcpSocket, at: SocketAddr) -> bool {
+    let ip = listener.local.ip();
+    let is_for_any = || ip.is_unspecified() && (ip.is_ipv4() == at.is_ipv4() || ip.is_ipv6() && !listener.only_v6);
+    ip == at.ip() || is_for_any()
 }
 
 /// For how many listeners tracer searches the process.
 const MAX_OTHER_LISTENERS: usize = 16;
 
-/// A listener.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct ListeningSocket {
-    addr: SocketAddr,
-    inode: u64,
-    /// The number of the only device over which it gets connections; 0: any device.
-    device: u32,
-}
-
-impl ListeningSocket {
-    fn of(message: &[u8]) -> Option<Self> {
-        let device = u32::from_ne_bytes(field(message, DIAG_IF)?);
-        Some(Self { addr: own_end(message)?, inode: inode(message)?, device })
-    }
-
-    /// The name of its device in the calling thread's namespace.
-    fn device_name(&self) -> Option<String> {
-        let name = if_indextoname(self.device).ok().filter(|_| self.device != 0)?;
-        name.into_string().ok()
-    }
-}
-
 /// The listeners of the calling thread's namespace, those on the target's port first, each with its only device.
-fn other_listeners(target: SocketAddr) -> Vec<(ListeningSocket, Option<String>)> {
+fn other_listeners(target: SocketAddr) -> Vec<(TcpSocket, Option<String>)> {
     let mut found = Vec::new();
-    let mut add = |message: &[u8]| found.extend(ListeningSocket::of(message));
-    for family in [libc::AF_INET, libc::AF_INET6] {
-        // An error means only that these listeners stay unknown.
-        let _ = diag(family, LISTEN, 0, &mut add);
-    }
-    found.sort_by_key(|it| (it.addr.port() != target.port(), it.addr));
+    // An error means only that these listeners stay unknown.
+    let _ = dump(LISTEN, 0, |socket| found.push(socket));
+    found.sort_by_key(|it| (it.local.port() != target.port(), it.local));
     found.truncate(MAX_OTHER_LISTENERS);
-    found.into_iter().map(|it| (it, it.device_name())).collect()
+    found.into_iter().map(|it| (it, device_name(it.device))).collect()
+}
+
+/// The name of a device in the calling thread's namespace.
+fn device_name(device: u32) -> Option<String> {
+    if_indextoname(device).ok().filter(|_| device != 0)?.into_string().ok()
 }
 
 /// The listeners in the calling thread's namespace that accept connections to this address, over some device.
-fn listening(at: SocketAddr) -> Vec<ListeningSocket> {
+fn listening(at: SocketAddr) -> Vec<TcpSocket> {
     let mut found = Vec::new();
-    let mut add = |message: &[u8]| {
-        let takes = |ip: IpAddr| ip == at.ip() || takes_any(ip, at, message);
-        found.extend(ListeningSocket::of(message).filter(|it| takes(it.addr.ip())));
-    };
-    for family in [libc::AF_INET, libc::AF_INET6] {
-        // An error means only that these listeners stay unknown.
-        let _ = diag(family, LISTEN, at.port(), &mut add);
-    }
+    // An error means only that these listeners stay unknown.
+    let _ = dump(LISTEN, at.port(), |socket| found.extend(accepts(&socket, at).then_some(socket)));
     found
 }
 
 /// The connects of the calling thread's namespace that retransmitted their SYN and have no answer.
 fn unanswered() -> Vec<UnansweredConnect> {
     let mut by_dst = BTreeMap::<SocketAddr, (u32, u8)>::new();
-    let mut add = |message: &[u8]| {
-        if let Some((dst, retransmits)) = connect_of(message).filter(|(_, retransmits)| *retransmits > 0) {
-            let (sockets, most) = by_dst.entry(dst).or_default();
+    // A partial dump is good enough: no verdict depends on a missing connect.
+    let _ = dump(SYN_SENT, 0, |socket| {
+        if socket.retransmits > 0 {
+            let (sockets, most) = by_dst.entry(socket.remote).or_default();
             *sockets = sockets.saturating_add(1);
-            *most = retransmits.max(*most);
+            *most = socket.retransmits.max(*most);
         }
-    };
-    for family in [libc::AF_INET, libc::AF_INET6] {
-        // A partial dump is good enough: no verdict depends on a missing connect.
-        let _ = diag(family, SYN_SENT, 0, &mut add);
-    }
+    });
     let connect = |(dst, (sockets, retransmits))| UnansweredConnect { dst, sockets, retransmits };
     let mut all: Vec<_> = by_dst.into_iter().map(connect).collect();
     all.sort_by_key(|it| std::cmp::Reverse((it.retransmits, it.sockets)));
     all.truncate(MOST_UNANSWERED);
     all
-}
-
-/// The destination of a connect, and how often it retransmitted its SYN.
-fn connect_of(message: &[u8]) -> Option<(SocketAddr, u8)> {
-    Some((other_end(message)?, *message.get(DIAG_RETRANS)?))
 }
 
 /// Where connection tracking of the calling thread's namespace redirected the connection from `peer` to `target`;
@@ -199,16 +154,13 @@ fn request(target: SocketAddr, peer: SocketAddr) -> Vec<u8> {
 fn parse_reply(message: &[u8]) -> Option<SocketAddr> {
     let tuple = attribute(message.get(NFGENMSG..)?, CTA_TUPLE_REPLY)?;
     let ip = attribute(tuple, CTA_TUPLE_IP)?;
-    let v4 = || attribute(ip, CTA_IP_V4_SRC).and_then(|it| field::<4>(it, 0)).map(IpAddr::from);
-    let v6 = || attribute(ip, CTA_IP_V6_SRC).and_then(|it| field::<16>(it, 0)).map(IpAddr::from);
+    let source = attribute(ip, CTA_IP_V4_SRC).or_else(|| attribute(ip, CTA_IP_V6_SRC)).and_then(address)?;
     let port = attribute(attribute(tuple, CTA_TUPLE_PROTO)?, CTA_PROTO_SRC_PORT)?;
-    Some(SocketAddr::new(v4().or_else(v6)?, u16::from_be_bytes(field(port, 0)?)))
+    Some(SocketAddr::new(source, u16::from_be_bytes(field(port, 0)?)))
 }
 
 #[cfg(test)]
 mod tests {
-    use std::net::Ipv4Addr;
-
     use super::*;
     use nix::sys::socket::{AddressFamily, Backlog, SockFlag, SockType, listen, setsockopt, socket, sockopt};
 
@@ -234,24 +186,11 @@ mod tests {
     }
 
     #[test]
-    fn a_connect_is_read_with_its_destination() {
-        let mut message = [0; 72];
-        (message[0], message[DIAG_RETRANS]) = (libc::AF_INET as u8, 3);
-        message[6..8].copy_from_slice(&443_u16.to_be_bytes());
-        message[24..28].copy_from_slice(&[10, 96, 0, 1]);
-        assert_eq!(connect_of(&message), Some((addr("10.96.0.1:443"), 3)));
-        message[0] = libc::AF_INET6 as u8;
-        message[24..40].copy_from_slice(&Ipv4Addr::new(10, 96, 0, 1).to_ipv6_mapped().octets());
-        assert_eq!(connect_of(&message), Some((addr("10.96.0.1:443"), 3)), "a socket of both families");
-        assert_eq!(connect_of(&message[..20]), None);
-    }
-
-    #[test]
     fn a_listener_on_the_same_port_of_another_address_comes_first() {
         let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("a listener");
         let own = listener.local_addr().expect("its address");
         let first = other_listeners(SocketAddr::new([10, 88, 0, 2].into(), own.port())).first().cloned();
-        assert_eq!(first.map(|(it, device)| (it.addr, device)), Some((own, None)));
+        assert_eq!(first.map(|(it, device)| (it.local, device)), Some((own, None)));
     }
 
     #[test]

@@ -3,7 +3,7 @@
 use std::io;
 use std::net::{IpAddr, SocketAddr};
 
-use libc::{RTA_DST, RTA_OIF, RTA_SRC, RTA_TABLE, RTM_GETROUTE, RTM_GETRULE};
+use libc::{RTA_DST, RTA_OIF, RTA_SRC, RTA_TABLE, RTM_F_LOOKUP_TABLE, RTM_GETROUTE, RTM_GETRULE};
 use netlink_sys::protocols::NETLINK_ROUTE;
 
 use super::links;
@@ -12,8 +12,6 @@ use tracer_model::event::{LinkState, RoutingRule, StrayRoute};
 
 /// `struct rtmsg`: family, lengths of the prefixes, tos, table, protocol, scope, type, flags.
 pub(super) const RTMSG: usize = 12;
-/// `RTM_F_LOOKUP_TABLE`: the answer has the table in which the route was found.
-const LOOKUP_TABLE: u32 = 0x1000;
 const RTA_IP_PROTO: u16 = 27;
 const RTA_SPORT: u16 = 28;
 const RTA_DPORT: u16 = 29;
@@ -68,7 +66,7 @@ fn route_request(source: SocketAddr, target: SocketAddr) -> Vec<u8> {
     let (from, to) = (octets(source.ip()), octets(target.ip()));
     let mut request = vec![0; RTMSG];
     (request[0], request[1], request[2]) = (family(target.ip()), bits(&to), bits(&from));
-    request[8..].copy_from_slice(&LOOKUP_TABLE.to_ne_bytes());
+    request[8..].copy_from_slice(&RTM_F_LOOKUP_TABLE.to_ne_bytes());
     let ports = [(RTA_SPORT, source.port()), (RTA_DPORT, target.port())];
     let ports = ports.map(|(number, port)| (number, port.to_be_bytes().to_vec()));
     let protocol = (RTA_IP_PROTO, vec![libc::IPPROTO_TCP as u8]);

@@ -1,13 +1,12 @@
 //! Finds the processes with connections on a local port without a listener.
 
-use std::net::SocketAddr;
 use std::time::Duration;
 
 use super::enter::in_netns;
-use super::inspect::{diag, inode, other_end, own_end};
 use super::namespaces::Namespaces;
 use super::servers::{comm, holder_of};
 use super::settings::local_port_range;
+use super::sock_diag::{TcpSocket, dump};
 use tracer_model::event::{Netns, PortHolder, PortHolders};
 
 /// How many connections are reported: one is enough to keep a server from binding the port.
@@ -26,23 +25,16 @@ pub fn read(netns: Netns, port: u16, namespaces: &mut Namespaces) -> Option<Port
     let find = || {
         let range = local_port_range().filter(|(first, last)| (*first..=*last).contains(&port))?;
         let mut found = Vec::new();
-        for family in [libc::AF_INET, libc::AF_INET6] {
-            diag(family, STATES, port, |message| found.extend(ends(message).filter(|_| found.len() < MOST))).ok()?;
-        }
+        dump(STATES, port, |it| found.extend((it.inode != 0 && found.len() < MOST).then_some(it))).ok()?;
         Some((range, found))
     };
     let (range, found) = in_netns(&path, find).ok()??;
     let pids = namespaces.pids(netns, MAX_AGE);
-    let holder = |(local, remote, inode): (SocketAddr, SocketAddr, u64)| {
-        let pid = holder_of(inode, pids)?;
-        Some(PortHolder { local, remote, pid, comm: comm(pid)? })
+    let holder = |socket: TcpSocket| {
+        let pid = holder_of(socket.inode, pids)?;
+        Some(PortHolder { local: socket.local, remote: socket.remote, pid, comm: comm(pid)? })
     };
     Some(PortHolders { netns, port, range, holders: found.into_iter().filter_map(holder).collect() })
-}
-
-/// Both ends and the inode of a socket; `None` if no process holds it any more.
-fn ends(message: &[u8]) -> Option<(SocketAddr, SocketAddr, u64)> {
-    Some((own_end(message)?, other_end(message)?, inode(message).filter(|inode| *inode != 0)?))
 }
 
 #[cfg(test)]

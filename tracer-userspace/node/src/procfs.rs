@@ -58,7 +58,7 @@ pub struct Process {
 /// Scans `/proc`: all processes, by pid, and a problem to report if some were skipped.
 pub fn scan(names: &[String]) -> (Vec<Process>, Option<String>) {
     let mut small = SmallFile::default();
-    let (pids, problem) = pids();
+    let (pids, problem) = bounded(every_pid());
     (pids.into_iter().map(|pid| read_process(pid, names, &mut small)).collect(), problem)
 }
 
@@ -73,17 +73,13 @@ fn read_process(pid: u32, names: &[String], small: &mut SmallFile) -> Process {
     }
 }
 
-/// All pids in order, and a problem to report if some were skipped.
-fn pids() -> (Vec<u32>, Option<String>) {
-    bounded(every_pid())
-}
-
 /// All pids, in the order of `/proc`.
 pub(super) fn every_pid() -> impl Iterator<Item = u32> {
     let entries = fs::read_dir("/proc").into_iter().flatten().flatten();
     entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok())
 }
 
+/// These pids in order, and a problem to report if some were skipped.
 fn bounded(mut pids: impl Iterator<Item = u32>) -> (Vec<u32>, Option<String>) {
     let mut first: Vec<u32> = pids.by_ref().take(MAX_PROCESSES).collect();
     first.sort_unstable();

@@ -4,7 +4,7 @@ use super::{Body, FindingBody};
 
 /// First words of sentences that get a capital letter. A name (of a process, link, setting, command) keeps its letters.
 const FIRST_WORDS: &str = "\
-    a above add allow an another answered boot cannot closed connected connection connections container \
+    a above add allow an another answered boot cannot change closed connected connection connections container \
     correct each ephemeral established established, fewer find fix give have if in install it its large less \
     let link make most name network no nobody none not nothing on one only paused perhaps plain pod probably \
     process remove reset routing run see segments set so something source start strict tables take that the \

@@ -2,7 +2,15 @@
 
 use std::net::{Ipv4Addr, Ipv6Addr};
 
-use super::super::nft::{NFTA_DATA_VALUE, NFTA_DATA_VERDICT, NFTA_VERDICT_CHAIN, comment};
+use libc::{
+    NF_ACCEPT, NF_DROP, NF_QUEUE, NFT_CMP_EQ, NFT_CMP_GT, NFT_CMP_GTE, NFT_CMP_LT, NFT_CMP_LTE, NFT_CMP_NEQ,
+    NFT_CT_STATE, NFT_GOTO, NFT_JUMP, NFT_LOOKUP_F_INV, NFT_META_L4PROTO, NFT_META_NFPROTO,
+    NFT_PAYLOAD_NETWORK_HEADER as NETWORK_HEADER, NFT_PAYLOAD_TRANSPORT_HEADER as TRANSPORT_HEADER, NFT_RETURN, c_int,
+};
+
+use super::super::nft::{
+    NFTA_DATA_VALUE, NFTA_DATA_VERDICT, NFTA_RULE_CHAIN, NFTA_RULE_TABLE, NFTA_VERDICT_CHAIN, comment, number,
+};
 use super::conntrack::{CT_INVALID, CT_NEW};
 use super::ruleset::{Key, Rule, Test, Then};
 use super::xtables::{self, add_match};
@@ -10,39 +18,18 @@ use tracer_model::event::path::FlagTest;
 use tracer_model::event::{Prefix, When};
 use tracer_node::netlink::{attribute, attributes, field, text};
 
-pub(super) const NFTA_RULE_TABLE: u16 = 1;
-pub(super) const NFTA_RULE_CHAIN: u16 = 2;
 const NFTA_RULE_HANDLE: u16 = 3;
 const NFTA_RULE_EXPRESSIONS: u16 = 4;
 const NFTA_RULE_USERDATA: u16 = 7;
 const NFTA_VERDICT_CODE: u16 = 1;
-const NF_DROP: i32 = 0;
-const NF_ACCEPT: i32 = 1;
-const NF_QUEUE: i32 = 3;
-const NFT_JUMP: i32 = -3;
-const NFT_GOTO: i32 = -4;
-const NFT_RETURN: i32 = -5;
-const NFT_META_NFPROTO: u32 = 15;
-const NFT_META_L4PROTO: u32 = 16;
-const NFT_CT_STATE: u32 = 0;
-const NETWORK_HEADER: u32 = 1;
-const TRANSPORT_HEADER: u32 = 2;
 const NFTA_BITWISE_MASK: u16 = 4;
 const NFTA_BITWISE_XOR: u16 = 5;
 const NFTA_FIB_RESULT: u16 = 2;
 const NFTA_FIB_FLAGS: u16 = 3;
-const NFT_FIB_RESULT_OIFNAME: u32 = 2;
+const NFT_FIB_RESULT_OIFNAME: c_int = 2;
 /// `NFTA_FIB_F_SADDR`: the expression looks up the source address.
-const NFT_FIB_OF_SOURCE: u32 = 1;
-/// `enum nft_cmp_ops`, except equal and not equal.
-const NFT_CMP_LT: u32 = 2;
-const NFT_CMP_LTE: u32 = 3;
-const NFT_CMP_GT: u32 = 4;
-const NFT_CMP_GTE: u32 = 5;
-const NFT_LOOKUP_INVERTED: u32 = 1;
+const NFT_FIB_OF_SOURCE: c_int = 1;
 const NFTA_COUNTER_PACKETS: u16 = 2;
-const NFT_CMP_EQ: u32 = 0;
-const NFT_CMP_NEQ: u32 = 1;
 const IP6: u8 = 10;
 
 impl Key {
@@ -96,7 +83,7 @@ impl Key {
     }
 
     /// The test for a comparison that `When` cannot express.
-    fn test(self, operator: Option<u32>, value: &[u8], mask: Option<&[u8]>) -> Test {
+    fn test(self, operator: Option<c_int>, value: &[u8], mask: Option<&[u8]>) -> Test {
         match (self, operator, mask) {
             (Self::ConntrackState, ..) => states(operator, value, mask).map_or(Test::Unknown, Test::State),
             (key, Some(operator), None) if key.is_ordered() => range_of(key, operator, value),
@@ -112,7 +99,7 @@ impl Key {
 }
 
 /// The states that match a comparison: nft masks the state, then compares the bits with zero; or it compares a single state.
-fn states(operator: Option<u32>, value: &[u8], mask: Option<&[u8]>) -> Option<u8> {
+fn states(operator: Option<c_int>, value: &[u8], mask: Option<&[u8]>) -> Option<u8> {
     let bits = |bytes: &[u8]| state(bytes).and_then(|bits| u8::try_from(bits).ok());
     match (operator?, bits(value)?, mask.map(bits)) {
         (NFT_CMP_EQ, 0, Some(mask)) => Some(!mask?),
@@ -123,7 +110,7 @@ fn states(operator: Option<u32>, value: &[u8], mask: Option<&[u8]>) -> Option<u8
     }
 }
 
-fn range_of(key: Key, operator: u32, value: &[u8]) -> Test {
+fn range_of(key: Key, operator: c_int, value: &[u8]) -> Test {
     let (lowest, highest) = (vec![0; value.len()], vec![0xff; value.len()]);
     let value = value.to_vec();
     let (from, to, inverted) = match operator {
@@ -335,7 +322,7 @@ impl Parser {
         match (number(data, 3), attribute(data, 1).map(text)) {
             (Some(0), Some(map)) => self.rule.then = Then::Map(map, keys),
             (None, Some(set)) => {
-                let inverted = number(data, 5).is_some_and(|flags| flags & NFT_LOOKUP_INVERTED != 0);
+                let inverted = number(data, 5).is_some_and(|flags| flags & NFT_LOOKUP_F_INV != 0);
                 self.rule.rest.push(Test::Set { keys, set, inverted });
             }
             _ => self.rule.rest.push(Test::Unknown),
@@ -368,7 +355,7 @@ impl Parser {
 /// (`nf_reinject`).
 pub(super) fn verdict(verdict: &[u8]) -> Option<Then> {
     let chain = || attribute(verdict, NFTA_VERDICT_CHAIN).map(text);
-    match i32::from_be_bytes(field(attribute(verdict, NFTA_VERDICT_CODE)?, 0)?) {
+    match number(verdict, NFTA_VERDICT_CODE)? {
         NF_DROP => Some(Then::Drop),
         NF_ACCEPT | NF_QUEUE => Some(Then::Accept),
         NFT_JUMP => chain().map(Then::Jump),
@@ -395,10 +382,6 @@ fn fib(data: &[u8]) -> Key {
 
 fn conntrack(data: &[u8]) -> Key {
     if number(data, 2) == Some(NFT_CT_STATE) { Key::ConntrackState } else { Key::Other }
-}
-
-fn number(data: &[u8], attr: u16) -> Option<u32> {
-    attribute(data, attr).and_then(|value| field(value, 0)).map(u32::from_be_bytes)
 }
 
 pub(super) fn packets(counter: &[u8]) -> Option<u64> {

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::ops::Range;
 
 use super::super::NetfilterError;
-use super::super::legacy::{LAYOUTS, Layout, chain_name, entries, split_entry, tables_in_use};
+use super::super::legacy::{LAYOUTS, Layout, chain_name, entries, split_entry, tables_in_use, target};
 use super::Tables;
 use super::expression::prefix;
 use super::ruleset::{Base, Chain, Rule, Table, Test, Then};
@@ -12,7 +12,7 @@ use super::xtables::{self, add_match};
 use tracer_model::event::{Backend, When};
 use tracer_node::netlink::{field, text};
 
-const HOOKS: [&str; 5] = ["PREROUTING", "INPUT", "FORWARD", "OUTPUT", "POSTROUTING"];
+pub(super) const HOOKS: [&str; 5] = ["PREROUTING", "INPUT", "FORWARD", "OUTPUT", "POSTROUTING"];
 /// `struct ipt_getinfo`: valid hooks, hook entries, underflows.
 const VALID_HOOKS: usize = 32;
 const HOOK_ENTRIES: usize = 36;
@@ -203,13 +203,6 @@ fn priority(table: &str, hook: &str) -> i32 {
 
 fn word(bytes: &[u8], at: usize) -> u32 {
     field(bytes, at).map_or(0, u32::from_ne_bytes)
-}
-
-/// Name and data of the target.
-fn target<'a>(entry: &'a [u8], layout: &Layout) -> Option<(String, &'a [u8])> {
-    let at = usize::from(u16::from_ne_bytes(field(entry, layout.target_offset)?));
-    let target = entry.get(at..)?;
-    Some((text(target.get(2..31)?), target.get(32..)?))
 }
 
 fn verdict_of(entry: &[u8], layout: &Layout) -> Option<i32> {

@@ -4,22 +4,25 @@
 use std::collections::{BTreeSet, HashMap};
 use std::io;
 
+use libc::{
+    NF_DROP, NFT_MSG_GETCHAIN, NFT_MSG_GETRULE, NFT_MSG_GETSETELEM, NFT_MSG_NEWCHAIN, NFT_MSG_NEWRULE,
+    NFT_MSG_NEWSETELEM,
+};
+
 use super::super::NetfilterError;
 use super::super::nft::{
-    FAMILIES, NFGENMSG, NFT_MSG_GETCHAIN, NFT_MSG_GETSETELEM, NFT_MSG_NEWRULE, NFTA_CHAIN_HOOK, NFTA_CHAIN_NAME,
-    NFTA_CHAIN_TABLE, NFTA_SET_ELEM_LIST_SET, NFTA_SET_ELEM_LIST_TABLE, dump, family_name, family_number, open,
+    FAMILIES, NFGENMSG, NFTA_CHAIN_HOOK, NFTA_CHAIN_NAME, NFTA_CHAIN_TABLE, NFTA_RULE_CHAIN, NFTA_RULE_TABLE,
+    NFTA_SET_ELEM_LIST_SET, NFTA_SET_ELEM_LIST_TABLE, dump, family_name, family_number, number, open,
 };
 use super::Tables;
-use super::expression::{NFTA_RULE_CHAIN, NFTA_RULE_TABLE, packets, parse_rule};
+use super::expression::{packets, parse_rule};
+use super::legacy::HOOKS;
 use super::nft_elements::{Map, Room, add_keys};
 use super::ruleset::{Base, Chain, Elements, Key, Rule, Table, Test, Then};
 use tracer_model::event::{Backend, When};
 use tracer_node::clock::thread_cpu_ns;
-use tracer_node::netlink::{Netlink, attribute, consistent, field, messages, text};
+use tracer_node::netlink::{Netlink, attribute, consistent, messages, text};
 
-const NFT_MSG_NEWCHAIN: u16 = 3;
-const NFT_MSG_GETRULE: u16 = 7;
-const NFT_MSG_NEWSETELEM: u16 = 12;
 const NFTA_CHAIN_POLICY: u16 = 5;
 const NFTA_CHAIN_COUNTERS: u16 = 8;
 const NFTA_HOOK_NUMBER: u16 = 1;
@@ -87,9 +90,9 @@ fn read_for_each_family(
 
 /// Parses the kernel's answers, for a fuzz target. Each map gets all elements.
 pub(super) fn tables_of(answers: &[u8]) -> (Vec<Table>, bool) {
-    let each = |of: u16, take: &mut dyn FnMut(&[u8])| {
+    let each = |of: i32, take: &mut dyn FnMut(&[u8])| {
         messages(Some(answers), &mut |message| match message {
-            Some(it) if it.kind & 0xff == of => take(it.payload),
+            Some(it) if i32::from(it.kind & 0xff) == of => take(it.payload),
             _ => {}
         });
     };
@@ -265,11 +268,10 @@ impl Reader {
 /// Whether this is a table of iptables-nft, which uses the names of the tables and chains of ip_tables.
 fn is_iptables(table: &Table) -> bool {
     const TABLES: [&str; 5] = ["filter", "nat", "mangle", "raw", "security"];
-    const CHAINS: [&str; 5] = ["INPUT", "OUTPUT", "FORWARD", "PREROUTING", "POSTROUTING"];
     let mut bases = table.chains.iter().filter(|chain| chain.base.is_some());
     matches!(table.family, "ip" | "ip6")
         && TABLES.contains(&table.name.as_str())
-        && bases.all(|chain| CHAINS.contains(&chain.name.as_str()))
+        && bases.all(|chain| HOOKS.contains(&chain.name.as_str()))
 }
 
 /// The comment that kube-proxy writes in its iptables mode. It rejects packets of a Service without endpoints. It drops packets
@@ -316,15 +318,14 @@ fn end_of(chain: &Chain) -> Option<(String, Then)> {
 
 fn base(family: u8, attrs: &[u8]) -> Option<Base> {
     let hook = attribute(attrs, NFTA_CHAIN_HOOK)?;
-    let number = u32::from_be_bytes(field(attribute(hook, NFTA_HOOK_NUMBER)?, 0)?);
-    let priority = attribute(hook, NFTA_HOOK_PRIORITY).and_then(|it| field(it, 0)).map_or(0, i32::from_be_bytes);
-    let policy = attribute(attrs, NFTA_CHAIN_POLICY).and_then(|it| field(it, 0)).map(u32::from_be_bytes);
+    let (at, priority) = (number(hook, NFTA_HOOK_NUMBER)?, number(hook, NFTA_HOOK_PRIORITY).unwrap_or_default());
+    let drops = number(attrs, NFTA_CHAIN_POLICY) == Some(NF_DROP);
     let packets = attribute(attrs, NFTA_CHAIN_COUNTERS).and_then(packets);
     let translates = attribute(attrs, NFTA_CHAIN_TYPE).is_some_and(|kind| text(kind) == "nat");
-    Some(Base { hook: hook_name(family, number), priority, translates, drops: policy == Some(0), packets })
+    Some(Base { hook: hook_name(family, at), priority, translates, drops, packets })
 }
 
-fn hook_name(family: u8, number: u32) -> &'static str {
+fn hook_name(family: u8, number: i32) -> &'static str {
     match (family_name(family), number) {
         (Some("bridge"), _) => "BRIDGE",
         (Some("netdev"), 0) | (_, 5) => "INGRESS",

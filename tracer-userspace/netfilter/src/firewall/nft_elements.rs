@@ -1,18 +1,19 @@
 //! Parses elements of sets and verdict maps of nf_tables, and limits the memory for what is read.
 
+use libc::NFT_SET_ELEM_INTERVAL_END;
+
 use super::super::nft::{
     NFGENMSG, NFTA_DATA_VALUE, NFTA_DATA_VERDICT, NFTA_LIST_ELEM, NFTA_SET_ELEM_DATA, NFTA_SET_ELEM_KEY,
-    NFTA_SET_ELEM_LIST_ELEMENTS, NFTA_SET_ELEM_USERDATA, comment,
+    NFTA_SET_ELEM_LIST_ELEMENTS, NFTA_SET_ELEM_USERDATA, comment, number,
 };
 use super::expression::verdict;
 use super::ruleset::{Element, Elements, Key, Rule, Test, Then};
 use tracer_model::event::When;
-use tracer_node::netlink::{attribute, attributes, field};
+use tracer_node::netlink::{attribute, attributes};
 
 const NFTA_SET_ELEM_FLAGS: u16 = 3;
 const NFTA_SET_ELEM_KEY_END: u16 = 10;
-const NFT_SET_ELEM_INTERVAL_END: u32 = 1;
-const NFT_SET_ELEM_CATCHALL: u32 = 2;
+const NFT_SET_ELEM_CATCHALL: i32 = 2;
 
 /// The memory limit for the chains, rules and map elements of one reading. A node with 10,000 Services needs about 40 MiB by
 /// calculation, and any pod may hold more in its own namespace.
@@ -131,8 +132,8 @@ impl<'a> Map<'a> {
     }
 }
 
-fn flags_of(element: &[u8]) -> u32 {
-    attribute(element, NFTA_SET_ELEM_FLAGS).and_then(|flags| field(flags, 0)).map_or(0, u32::from_be_bytes)
+fn flags_of(element: &[u8]) -> i32 {
+    number(element, NFTA_SET_ELEM_FLAGS).unwrap_or_default()
 }
 
 fn is_interval(element: &[u8]) -> bool {
@@ -141,15 +142,8 @@ fn is_interval(element: &[u8]) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use super::super::super::nft::attr;
     use super::*;
-
-    fn attr(kind: u16, value: &[u8]) -> Vec<u8> {
-        let mut bytes = u16::try_from(4 + value.len()).expect("short").to_ne_bytes().to_vec();
-        bytes.extend(kind.to_ne_bytes());
-        bytes.extend(value);
-        bytes.resize(bytes.len().next_multiple_of(4), 0);
-        bytes
-    }
 
     /// The kernel's answer for a map that drops this many ports.
     fn dropped_ports(count: u16) -> Vec<u8> {

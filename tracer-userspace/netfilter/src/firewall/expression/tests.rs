@@ -1,3 +1,4 @@
+use super::super::super::nft::attr as nla;
 use super::*;
 
 #[test]
@@ -9,20 +10,12 @@ fn masks_become_prefix_lengths() {
     assert_eq!(shown, Some(("10.88.0.0".to_owned(), 16)));
 }
 
-fn nla(number: u16, value: &[u8]) -> Vec<u8> {
-    let mut bytes = (4 + value.len() as u16).to_ne_bytes().to_vec();
-    bytes.extend(number.to_ne_bytes());
-    bytes.extend(value);
-    bytes.resize(bytes.len().next_multiple_of(4), 0);
-    bytes
-}
-
 fn expression(name: &[u8], attrs: &[(u16, Vec<u8>)]) -> Vec<u8> {
     let data: Vec<u8> = attrs.iter().flat_map(|(number, value)| nla(*number, value)).collect();
     nla(1, &[nla(1, name), nla(2, &data)].concat())
 }
 
-fn payload(base: u32, offset: u32, length: u32) -> Vec<u8> {
+fn payload(base: i32, offset: i32, length: i32) -> Vec<u8> {
     let attrs = [(2, base), (3, offset), (4, length)];
     expression(b"payload\0", &attrs.map(|(number, value)| (number, value.to_be_bytes().to_vec())))
 }
@@ -35,7 +28,7 @@ fn bitwise(mask: &[u8], xor: &[u8]) -> Vec<u8> {
     expression(b"bitwise\0", &[(NFTA_BITWISE_MASK, value(mask)), (NFTA_BITWISE_XOR, value(xor))])
 }
 
-fn cmp(operator: u32, bytes: &[u8]) -> Vec<u8> {
+fn cmp(operator: i32, bytes: &[u8]) -> Vec<u8> {
     expression(b"cmp\0", &[(2, operator.to_be_bytes().to_vec()), (3, value(bytes))])
 }
 
@@ -105,7 +98,7 @@ fn each_part_of_a_map_key_is_parsed() {
 /// `fib saddr type local`.
 #[test]
 fn a_reverse_path_check_is_recognised() {
-    let reported = |result: u32, flags: u32, value: u8| {
+    let reported = |result: i32, flags: i32, value: u8| {
         let attrs = [(NFTA_FIB_RESULT, result), (NFTA_FIB_FLAGS, flags)];
         let fib = expression(b"fib\0", &attrs.map(|(number, value)| (number, value.to_be_bytes().to_vec())));
         let found = rule(&[fib, cmp(NFT_CMP_EQ, &[value])]);
