@@ -12,7 +12,8 @@ numbered! {
         Pending = 3,
         /// Only by the destination of a waiting connect of the prober.
         Destination = 4,
-        /// By destination and source port of the waiting socket. The source address differs, because it was translated.
+        /// By destination and source port of the waiting socket. The source address or the target's port differs,
+        /// because it was translated.
         Translated = 5,
     }
 }

@@ -22,20 +22,20 @@ pub struct Match {
     pub via: Via,
 }
 
-/// The connection of a packet. A packet of the handshake may have a translated client address.
+/// The connection of a packet. A packet of the handshake may have a translated client address or target port.
 #[inline(always)]
 pub fn of_packet(packet: &Packet) -> Option<Match> {
     by_packet(&packet.tuple).or_else(|| if packet.is_syn() { by_translated(packet) } else { None })
 }
 
-/// The connection of a packet with a translated source address.
+/// The connection of a packet with a translated source address, or with another port of the target (a redirect).
 ///
 /// Source NAT keeps the port if it can (`nf_nat_setup_info`, net/netfilter/nf_nat_core.c). So the packet belongs to the
 /// connect that waits for this destination, if their ports are equal.
 #[inline(always)]
 fn by_translated(packet: &Packet) -> Option<Match> {
     let tuple = if packet.is_syn_ack() { packet.tuple.reversed() } else { packet.tuple };
-    let waiting = unsafe { DESTS.get(&destination(&tuple)) }?;
+    let waiting = unsafe { DESTS.get(&destination(&tuple)) }.or_else(|| unsafe { DESTS.get(&any_port(&tuple)) })?;
     let is_match = sockets::is_of(Sock(waiting.sk), waiting.conn) && Sock(waiting.sk).num() == tuple.sport;
     is_match.then_some(Match { conn: waiting.conn, via: Via::Translated })
 }
@@ -80,6 +80,8 @@ pub fn begin_with_port(sk: Sock, conn: &Conn) {
 #[inline(always)]
 fn remember(sk: Sock, conn: &Conn) {
     let waits = Pending { sk: sk.0, conn: conn.conn };
+    // Without room, this insert fails with the next one.
+    let _ = DESTS.insert(any_port(&conn.tuple), waits, 0);
     if !sockets::insert(sk, conn) | DESTS.insert(destination(&conn.tuple), waits, 0).is_err() {
         count(Counter::MapFull);
     }
@@ -118,4 +120,10 @@ pub fn waiting_for(addr: &[u8; 16], port: u16) -> Option<Match> {
 #[inline(always)]
 fn destination(tuple: &Tuple) -> Endpoint {
     Endpoint { addr: tuple.daddr, port: u32::from(tuple.dport) }
+}
+
+/// The key of the newest connect to any port of this address.
+#[inline(always)]
+fn any_port(tuple: &Tuple) -> Endpoint {
+    Endpoint { addr: tuple.daddr, port: 0 }
 }

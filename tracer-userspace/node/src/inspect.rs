@@ -261,35 +261,31 @@ fn connection(target: SocketAddr, peer: SocketAddr) -> Option<(ServedConnection,
     Some((ServedConnection { peer, unread, unacknowledged, accepted, pid: None }, socket.inode))
 }
 
-/// The neighbour entry of an address in the calling thread's namespace, and the number of entries of its family.
-/// Each device has its own entries: only the entry on the route's device counts.
+/// The neighbour entry that a packet from the calling thread's namespace to an address needs, which is that of the gateway
+/// if there is one. Also the number of entries of its family. Each device has its own entries: only the entry on the
+/// route's device counts.
 fn neighbours(addr: IpAddr) -> io::Result<(Option<NeighbourState>, u64)> {
-    let mut request = [0; NDMSG];
-    request[0] = family(addr);
     let route = route_to(addr).ok().flatten();
+    let next = route.and_then(|route| route.gateway).unwrap_or(addr);
+    let mut request = [0; NDMSG];
+    request[0] = family(next);
     consistent(|| {
         let (mut found, mut count) = (None, 0);
         Netlink::open(NETLINK_ROUTE)?.dump(RTM_GETNEIGH, &request, |message| {
             count += 1;
-            let fits = |entry: &NeighbourState| entry.addr == addr && route.is_none_or(|route| route.needs(entry));
+            let fits =
+                |entry: &NeighbourState| entry.addr == next && route.is_none_or(|route| route.ifindex == entry.ifindex);
             found = found.take().or_else(|| parse_neighbour(message).filter(fits));
         })?;
         Ok((found, count))
     })
 }
 
-/// The device of a route to an address, and whether the route uses a gateway.
+/// The device of a route to an address, and its gateway.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Route {
     ifindex: u32,
-    by_gateway: bool,
-}
-
-impl Route {
-    /// Whether a packet to the entry's address needs this entry.
-    const fn needs(self, entry: &NeighbourState) -> bool {
-        self.ifindex == entry.ifindex && !self.by_gateway
-    }
+    gateway: Option<IpAddr>,
 }
 
 /// The route of the calling thread's namespace to an address; `None` if the kernel's answer names no device.
@@ -309,8 +305,9 @@ fn route_request(addr: IpAddr) -> Vec<u8> {
 fn parse_route(message: &[u8]) -> Option<Route> {
     let rest = message.get(RTMSG..)?;
     let ifindex = number(rest, RTA_OIF)?;
-    let by_gateway = [RTA_GATEWAY, RTA_VIA].into_iter().any(|kind| attribute(rest, kind).is_some());
-    Some(Route { ifindex, by_gateway })
+    // A gateway of the other family comes after two bytes with the family (`struct rtvia`).
+    let gateway = attribute(rest, RTA_GATEWAY).or_else(|| attribute(rest, RTA_VIA)?.get(2..)).and_then(address);
+    Some(Route { ifindex, gateway })
 }
 
 fn parse_neighbour(message: &[u8]) -> Option<NeighbourState> {

@@ -95,8 +95,11 @@ pub fn of_inspection(time: u64, reading: &Inspection) -> Evidence {
         Some([first, ..]) => format!(", {} listens ({} of {} waiting)", first.addr, first.waiting, first.backlog),
         None => String::new(),
     };
-    let neighbour =
-        reading.neighbour.as_ref().map(|n| format!(", its neighbour entry is {}", n.state)).unwrap_or_default();
+    let neighbour = match (&reading.neighbour, reading.gateway()) {
+        (Some(entry), None) => format!(", its neighbour entry is {}", entry.state),
+        (Some(entry), Some(gateway)) => format!(", the neighbour entry of its gateway {gateway} is {}", entry.state),
+        (None, _) => String::new(),
+    };
     let text = format!("{} as it was read: {place}{links}{listens}{neighbour}", reading.target);
     evidence_of("inspection", time, text, json!({ "netns": reading.netns, "down": down }))
 }

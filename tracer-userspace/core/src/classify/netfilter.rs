@@ -272,7 +272,7 @@ impl Stopped<'_> {
         at_output && self.answer.is_none() && self.blame.as_ref().is_some_and(Blame::fits_no_rule)
     }
 
-    /// "10.88.0.1 -> port 8080", or the answers of the target if one of them was dropped.
+    /// "10.88.0.1 -> port 8080" as the rule sees it, or the answers of the target if one of them was dropped.
     pub(super) fn to_allow(&self, case: &Case<'_>) -> String {
         let (target, client) = (case.attempt.flow.dst, self.client(case));
         match self.drop {
@@ -281,7 +281,7 @@ impl Stopped<'_> {
                 let established = if sees_connections(drop, rules) { " (ct state established)" } else { "" };
                 format!("the answers of {target} to {client}{established}")
             }
-            _ => format!("{client} -> port {}", target.port()),
+            drop => format!("{client} -> port {}", drop.map_or(target, |(_, drop)| drop.flow.dst).port()),
         }
     }
 

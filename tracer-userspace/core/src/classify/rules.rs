@@ -28,6 +28,7 @@ mod pod_link_down;
 mod port_taken;
 mod probe_misconfigured;
 mod probe_proves_nothing;
+mod redirected;
 mod refusal;
 mod route_unreachable;
 mod rp_filter_drop;

@@ -36,7 +36,7 @@ pub struct Inspection {
     /// The server; read when an attempt gets no answer.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub serving: Option<Box<Serving>>,
-    /// The neighbour entry of the target in the namespace `from`, on the device of its route.
+    /// The neighbour entry of the target in the namespace `from`, or that of its gateway, on the device of its route.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub neighbour: Option<NeighbourState>,
     /// The target's namespace has no route back to the client's address; absent: it has one, or that could not be read.
@@ -138,4 +138,23 @@ pub struct NeighbourState {
     /// `NUD_*` without the prefix, in lower case: `reachable`, `incomplete`, `failed`.
     pub state: String,
     pub ifindex: u32,
+}
+
+impl NeighbourState {
+    /// Nobody answered for the address so far.
+    pub fn is_unresolved(&self) -> bool {
+        matches!(self.state.as_str(), "incomplete" | "failed")
+    }
+}
+
+impl Inspection {
+    /// The target's own neighbour entry, if nobody answered for it.
+    pub fn unresolved_target(&self) -> Option<&NeighbourState> {
+        self.neighbour.as_ref().filter(|entry| entry.addr == self.target.ip() && entry.is_unresolved())
+    }
+
+    /// The gateway to the target, if its neighbour entry was read.
+    pub fn gateway(&self) -> Option<IpAddr> {
+        self.neighbour.as_ref().map(|entry| entry.addr).filter(|next| *next != self.target.ip())
+    }
 }

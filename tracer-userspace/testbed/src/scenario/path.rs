@@ -54,6 +54,7 @@ pub(super) const ALL: &[Scenario] = &[
     Scenario::new("neighbour_failure", NEIGHBOUR, deaf).on_every_kernel(),
     Scenario::new("neighbour_failure_v6", NEIGHBOUR, deaf).v6().needs(&[Need::Nft]).on_every_kernel(),
     Scenario::new("neighbour_failure_wrong_entry", NEIGHBOUR, wrong_entry).own(),
+    Scenario::new("neighbour_failure_gateway", NEIGHBOUR, wrong_gateway).own(),
     Scenario::new("neighbour_failure_address_lost", NEIGHBOUR, address_lost).own(),
     Scenario::new("rp_filter_drop", RP_FILTER, asymmetric).own().on_every_kernel(),
     Scenario::new("rp_filter_loose", None, loose).own(),
@@ -287,6 +288,16 @@ fn wrong_entry(fixture: &mut Fixture<'_>) -> Result<()> {
     })?;
     fixture.mentions(&["another link-layer address than that of eth0"]);
     fixture.fails(Kind::Http, pod, Ending::Timeout)
+}
+
+/// The route to the pod leads to a gateway that is not there.
+fn wrong_gateway(fixture: &mut Fixture<'_>) -> Result<()> {
+    let pod = fixture.serving("http", HTTP)?;
+    (fixture.watch)()?;
+    let (uplink, _outside) = fixture.node.uplink()?;
+    fixture.node.node.ip(|ip| ip.add(&Route::to_host(pod.ip()).via([10, 77, 0, 9]).over(&uplink).onlink()))?;
+    fixture.mentions(&["10.77.0.9 (the gateway to", &uplink]);
+    fixture.gets_no_answer(Kind::Http, pod)
 }
 
 /// The node gets another address of the same subnet, and the list of pods has the old one.

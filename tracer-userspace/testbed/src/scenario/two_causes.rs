@@ -22,7 +22,7 @@ pub(super) const ALL: &[Scenario] = &[
     Scenario::new("two_causes_listens_on_loopback_only", REFUSED, loopback_only).own(),
     Scenario::new("two_causes_localhost", REFUSED, localhost),
     Scenario::new("two_causes_at_once", REFUSED, at_once).own(),
-    Scenario::new("redirected_to_nobody", Some(Cause::HandshakeRst), redirected).needs(&[Need::NftNat]),
+    Scenario::new("redirected_to_nobody", REFUSED, redirected).needs(&[Need::NftNat]),
     Scenario::new("healthy_early_hints", None, early_hints),
     Scenario::new("healthy_prober_stops", None, prober_stops),
 ];
@@ -119,7 +119,7 @@ fn redirected(fixture: &mut Fixture<'_>) -> Result<()> {
     let pod = fixture.serving("http", HTTP)?;
     let chain = "type nat hook prerouting priority -100; tcp dport 8080 redirect to :15006;";
     fixture.inside(pod)?.nft(&format!("table ip mesh {{ chain inbound {{ {chain} }}; }}\n"))?;
-    fixture.mentions(&["an address translation"]);
+    fixture.mentions(&[":15006", "an address translation"]);
     fixture.fails(Kind::Http, pod, Ending::Refused)
 }
 

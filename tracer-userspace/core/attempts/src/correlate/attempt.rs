@@ -215,10 +215,8 @@ impl Attempt {
             if self.flow.src.port() == 0 && via != Via::Socket {
                 self.flow.src.set_port(client.port());
             }
-        } else if flow.dst == self.flow.dst {
-            self.learn_flow(flow);
-        } else if flow.src == self.flow.dst {
-            self.learn_flow(flow.reversed());
+        } else if let Some(own) = self.seen_by_client(flow) {
+            self.learn_flow(own);
         }
     }
 

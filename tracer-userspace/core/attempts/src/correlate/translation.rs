@@ -1,4 +1,5 @@
-//! Source NAT: after it, the packets of an attempt have another source address and the same source port.
+//! Address translation. After source NAT, the packets of an attempt have another source address and the same source
+//! port. After a redirect, they have another port of the target.
 
 use std::net::SocketAddr;
 
@@ -16,6 +17,14 @@ impl Attempt {
             ObservationKind::Icmp(icmp) => self.translated(icmp.flow),
             _ => None,
         }
+    }
+
+    /// The flow of a packet from the client's side. Behind a redirect, the target has another port.
+    pub(super) fn seen_by_client(&self, packet: Flow) -> Option<Flow> {
+        let (own, target) = (self.flow.src.ip(), self.flow.dst);
+        let both = [packet, packet.reversed()];
+        let redirected = |it: &&Flow| it.src.ip() == own && it.dst.ip() == target.ip() && own != target.ip();
+        both.iter().find(|it| it.dst == target).or_else(|| both.iter().find(redirected)).copied()
     }
 
     /// The translated client address in a packet of this flow.

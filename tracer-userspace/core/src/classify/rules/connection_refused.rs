@@ -10,7 +10,7 @@ use super::*;
 use tracer_model::event::{Listen, Netns, Pod};
 
 pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
-    let refused = by_any_stack(case)?;
+    let Some(refused) = by_any_stack(case) else { return redirected::find(case) };
     if let Some(found) = by_other_stack(case, &refused) {
         return Some(found);
     }

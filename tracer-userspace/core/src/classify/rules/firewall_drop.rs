@@ -58,6 +58,17 @@ mod tests {
         assert_eq!(causes, ["firewall_drop"]);
     }
 
+    /// Connection tracking translates before the rules of INPUT and FORWARD.
+    #[test]
+    fn the_port_to_allow_is_the_one_behind_a_translation() {
+        let mut stream = Stream::new();
+        stream.connect().drop_with(SYN, POD, |drop| {
+            drop.reason = Some("NETFILTER_DROP".into());
+            drop.flow.dst.set_port(15006);
+        });
+        assert_has(&stream.settles().verdict().remediation, &["Allow 10.88.0.1 -> port 15006"]);
+    }
+
     #[test]
     fn a_drop_for_another_reason_is_not_a_firewalls() {
         assert_eq!(Stream::new().connect().drop(SYN, "IP_RPFILTER", POD).gives_up().causes(), ["rp_filter_drop"]);

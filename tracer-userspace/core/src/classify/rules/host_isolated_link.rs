@@ -55,7 +55,7 @@ fn unresolved(case: &Case<'_>, time: u64, reading: &Inspection) -> Option<(u32, 
     if let Some((device, dropped)) = dropped {
         return Some((device.ifindex, dropped));
     }
-    let entry = reading.neighbour.as_ref().filter(|it| matches!(it.state.as_str(), "incomplete" | "failed"))?;
+    let entry = reading.unresolved_target()?;
     let text = format!("the neighbour entry of {} is {}", entry.addr, entry.state);
     let read = evidence_of("neighbour", time, text, json!({ "state": entry.state, "ifindex": entry.ifindex }));
     (case.settled && silent(case)).then_some((entry.ifindex, read))

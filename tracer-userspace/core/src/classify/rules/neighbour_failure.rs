@@ -36,10 +36,9 @@ fn dropped(case: &Case<'_>) -> Option<Finding> {
     let (next, place) = (drop.flow.dst.ip(), in_namespace(case, drop.netns));
     let summary = match why {
         Why::NoAnswer => {
-            format!(
-                "nobody answered for the link-layer address of {next} (or of the gateway to it){}{place}",
-                on_device(drop)
-            )
+            let next_hop = gateway(case, next)
+                .map_or_else(|| format!("{next} (or of the gateway to it)"), |gateway| describe_gateway(gateway, next));
+            format!("nobody answered for the link-layer address of {next_hop}{}{place}", on_device(drop))
         }
         Why::TableFull => {
             format!("the neighbour table is full: no entry could be made for {next}{}{place}", on_device(drop))
@@ -92,31 +91,38 @@ fn on_device(drop: &PacketDrop) -> String {
     drop.device.as_ref().map(|d| format!(" on {}", d.name)).unwrap_or_default()
 }
 
-/// The neighbour entry of the target was unresolved while the attempt waited.
+/// The gateway that the prober's packets to this address need, if an inspection read its neighbour entry.
+fn gateway(case: &Case<'_>, target: IpAddr) -> Option<IpAddr> {
+    inspections(case).filter(|(_, reading)| reading.target.ip() == target).find_map(|(_, reading)| reading.gateway())
+}
+
+fn describe_gateway(gateway: IpAddr, target: IpAddr) -> String {
+    format!("{gateway} (the gateway to {target})")
+}
+
+/// The neighbour entry of the target, or of its gateway, was unresolved while the attempt waited.
 fn unresolved(case: &Case<'_>) -> Option<Finding> {
     // The kernel sends the packets that wait for an entry as soon as it is resolved: only the last entry counts.
     let mut entries =
         inspections(case).filter_map(|(time, reading)| Some((time, reading, reading.neighbour.as_ref()?)));
     let (time, reading, entry) = entries.next()?;
-    if !matches!(entry.state.as_str(), "incomplete" | "failed") {
+    if !entry.is_unresolved() || !case.settled || !silent(case) {
         return None;
     }
-    if !case.settled || !silent(case) {
-        return None;
-    }
+    let target = reading.target.ip();
     let text = format!("the neighbour entry of {} is {}", entry.addr, entry.state);
     let fields = json!({ "state": entry.state, "ifindex": entry.ifindex });
     let why = if is_full(reading) { Why::TableFull } else { Why::NoAnswer };
     let on = link(case, reading.from, entry.ifindex).map(|link| format!(" on {}", link.name)).unwrap_or_default();
     let summary = format!(
         "the node cannot resolve the link-layer address of {}{on}: {}{}",
-        entry.addr,
+        reading.gateway().map_or_else(|| entry.addr.to_string(), |gateway| describe_gateway(gateway, target)),
         describe_state(entry),
         describe_overlap(case, reading.from, entry.ifindex, entry.addr)
     );
     let (summary, fix) = match case.node.owns(reading.from, entry.addr) {
         true => (summary + NODE_OWNS_ADDRESS, restore_own_address(case, reading.from, entry.addr)),
-        false => (summary, fix(case, None, entry.addr, why, false)),
+        false => (summary, fix(case, None, target, why, false)),
     };
     Some(
         Finding::likely(Cause::NeighbourFailure, vec![evidence_of("rtnetlink", time, text, fields)], summary, fix)
@@ -189,9 +195,17 @@ fn fix(case: &Case<'_>, netns: Option<Netns>, target: IpAddr, why: Why, is_back:
     let family = if target.is_ipv4() { "ipv4" } else { "ipv6" };
     match why {
         Why::NoAnswer => {
-            let mut show = [format!("ip route get {target}"), format!("ip neigh show {target}")]
+            let gateway = gateway(case, target).filter(|_| !is_back);
+            let next = gateway.unwrap_or(target);
+            let mut show = [format!("ip route get {target}"), format!("ip neigh show {next}")]
                 .map(|command| run_in(case, netns, command))
                 .to_vec();
+            if let Some(gateway) = gateway {
+                let wrong_gateway = format!(
+                    "Check whether {gateway} is the right gateway to {target}. If not, correct the route, or restart the CNI agent that made it. If it is, the gateway is down, or not on the link that the route leads over"
+                );
+                return Remediation::from(wrong_gateway).run(show);
+            }
             let otherwise = match link_of_pod(case, target) {
                 Some((pod, link)) => {
                     show.push(run_in(case, Some(pod), format!("ip link show {}", shell::link(&link.name))));
@@ -217,6 +231,23 @@ fn fix(case: &Case<'_>, netns: Option<Netns>, target: IpAddr, why: Why, is_back:
 #[cfg(test)]
 mod tests {
     use crate::testing::*;
+
+    /// The pod has no route back either. The SYN never left the node.
+    #[test]
+    fn an_unresolved_gateway_is_the_cause_and_not_the_pod() {
+        let mut stream = Stream::new();
+        stream.connect().wait_ms(200).inspection(|reading| {
+            let gateway = "10.98.0.9".parse().expect("an address");
+            reading.neighbour = Some(NeighbourState { addr: gateway, ..neighbour("incomplete") });
+            reading.no_way_back = Some(NoWayBack { to: "10.88.0.1".parse().expect("an address"), errno: 101 });
+        });
+        let verdict = stream.gives_up().verdict();
+        assert_eq!(verdict.cause.name(), "neighbour_failure");
+        assert_has(&verdict.summary, &["link-layer address of 10.98.0.9 (the gateway to 10.88.0.2)"]);
+        let fix = verdict.remediation.to_string();
+        assert_has(&fix, &["10.98.0.9 is the right gateway", "ip route get 10.88.0.2", "ip neigh show 10.98.0.9"]);
+        assert!(!fix.contains("stale pod"));
+    }
 
     /// `ip rule del` has deleted the rule that looks up table local.
     #[test]

@@ -119,7 +119,7 @@ fn peer_down(case: &Case<'_>, link: &LinkState) -> Option<(Netns, String)> {
 /// Nobody on the link answers for the address either. A pod with a network stack of its own (gVisor) has removed its
 /// address from the device, and answers.
 fn nobody_has_address(reading: &Inspection) -> bool {
-    reading.neighbour.as_ref().is_some_and(|entry| matches!(entry.state.as_str(), "incomplete" | "failed"))
+    reading.unresolved_target().is_some()
 }
 
 /// A pod of this node is listed with the address, but no namespace of this node has it, and no namespace of that pod is
