@@ -51,6 +51,8 @@ pub enum Mode {
     RstUnread,
     /// Resets right after accept.
     RstAtAccept,
+    /// Closes right after accept, without a RST.
+    EofAtAccept,
     /// Reads the request, then closes without an answer.
     Eof,
     /// Reads the request, then computes forever.
@@ -215,6 +217,7 @@ fn treat(mut stream: TcpStream, mode: Mode, tls: &tls::Acceptor) -> io::Result<(
         }
         Mode::RstUnread => stream.peek(&mut [0]).map(drop),
         Mode::RstAtAccept => reset(stream),
+        Mode::EofAtAccept => Ok(()),
         Mode::Eof => read_request(&mut stream).map(drop),
         Mode::Slow(pause) => {
             read_request(&mut stream)?;

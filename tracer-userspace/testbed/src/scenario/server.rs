@@ -6,9 +6,10 @@ use anyhow::{Context, Result};
 use tracer_model::record::Cause;
 
 use super::{Fixture, Need, Scenario};
+use crate::check::Claim;
 use crate::net::PREFIX;
 use crate::node::Family;
-use crate::pods::{HTTP, TLS};
+use crate::pods::{HTTP, TLS, UNLISTED_TLS};
 use crate::probe::{Ending, Kind, ProbeRequest};
 
 pub(super) const ALL: &[Scenario] = &[
@@ -50,6 +51,7 @@ pub(super) const ALL: &[Scenario] = &[
         .on_every_kernel(),
     Scenario::new("closed_without_answer_v6", CLOSED, |s| s.serving_fails("eof", Kind::Http, Ending::Eof)).v6(),
     Scenario::new("closed_without_answer_exit", CLOSED, |s| s.serving_fails("exit", Kind::Http, Ending::Eof)),
+    Scenario::new("healthy_closed_by_server", None, closes_at_accept),
     Scenario::new("app_status_failure", BAD_STATUS, |s| s.serving_fails("503", Kind::Http, Ending::Status)).smoke(),
     Scenario::new("app_status_failure_v6", BAD_STATUS, |s| s.serving_fails("503", Kind::Http, Ending::Status))
         .v6()
@@ -170,6 +172,18 @@ fn unavailable_source(fixture: &mut Fixture<'_>) -> Result<()> {
     for port in [HTTP, UNPROBED] {
         let pod = fixture.serving("greet-503", port)?;
         fixture.succeeds(Kind::Tcp, pod)?;
+    }
+    Ok(())
+}
+
+/// A tcpSocket probe of a server that closes each connection at once. The prober is late, so the FIN comes first.
+fn closes_at_accept(fixture: &mut Fixture<'_>) -> Result<()> {
+    for port in [HTTP, UNLISTED_TLS] {
+        let pod = fixture.serving("eof-at-accept", port)?;
+        let attempt = fixture.begin(pod, Claim::Nothing)?;
+        let probe = ProbeRequest::new(Kind::Tcp, pod, fixture.options.patience);
+        let outcome = fixture.prober.probe(ProbeRequest { idle_ms: 200, ..probe })?;
+        fixture.end(attempt, &outcome, &[Ending::Ok])?;
     }
     Ok(())
 }
