@@ -84,8 +84,12 @@ fn stray_route(fixture: &mut Fixture<'_>) -> Result<()> {
     let pod = fixture.serving("http", HTTP)?;
     (fixture.watch)()?;
     fixture.succeeds(Kind::Http, pod)?;
-    let (uplink, _outside) = fixture.node.uplink()?;
-    fixture.node.node.ip(|ip| ip.add(&Route::to_host(pod.ip()).via(OUTSIDE).over(&uplink).onlink()))?;
+    let (uplink, outside) = fixture.node.uplink()?;
+    outside.ip(|ip| ip.set_mac("eth0", NODE_MAC))?;
+    fixture.node.node.ip(|ip| {
+        ip.neighbour(OUTSIDE, NODE_MAC, &uplink)?;
+        ip.add(&Route::to_host(pod.ip()).via(OUTSIDE).over(&uplink).onlink())
+    })?;
     fixture.mentions(&["leads out of", &uplink]);
     fixture.fails(Kind::Http, pod, Ending::Timeout)
 }
