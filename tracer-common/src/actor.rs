@@ -1,7 +1,7 @@
 //! The task that caused an event. Only events in the context of that task have it (connect, listen, setns, unshare, an active
 //! reset, a link change), never events in softirq context.
 
-use crate::{header::Header, header::Kind, wire_event};
+use crate::header::Header;
 
 /// Length of a `comm`, kernel `TASK_COMM_LEN`.
 pub const COMM_LEN: usize = 16;
@@ -34,7 +34,6 @@ pub struct Prober {
     pub pid: u32,
     pub reserved: u32,
 }
-wire_event!(Prober, Kind::Prober, 32);
 
 #[derive(Clone, Copy, Debug)]
 #[repr(C)]

@@ -1,6 +1,6 @@
 //! Events of a tracked connection. A prober made it, or any process with `--all-connections`.
 
-use crate::{actor::Actor, header::Header, header::Kind, tuple::Tuple, wire_event};
+use crate::{actor::Actor, header::Header, tuple::Tuple};
 
 numbered! {
     /// How a later event was matched to its connection.
@@ -79,7 +79,6 @@ pub struct Connect {
     pub netns: u32,
     pub reserved: u32,
 }
-wire_event!(Connect, Kind::Connect, 128);
 
 #[derive(Clone, Copy, Debug)]
 #[repr(C)]
@@ -108,7 +107,6 @@ pub struct State {
     /// Microseconds since the last segment of either side (`tcp_sock.tcp_mstamp`), [`crate::ABSENT32`] if unknown.
     pub quiet_us: u32,
 }
-wire_event!(State, Kind::State, 112);
 
 /// `connect()` of a prober returned an error other than EINPROGRESS.
 #[derive(Clone, Copy, Debug)]
@@ -124,7 +122,6 @@ pub struct ConnectResult {
     pub errno: i32,
     pub reserved: u32,
 }
-wire_event!(ConnectResult, Kind::ConnectResult, 128);
 
 /// A socket of the connection retransmitted a segment.
 #[derive(Clone, Copy, Debug)]
@@ -142,7 +139,6 @@ pub struct Retransmit {
     pub by_target: u8,
     pub reserved: [u8; 2],
 }
-wire_event!(Retransmit, Kind::Retransmit, 80);
 
 numbered! {
     /// What the first bytes of an answer are.
@@ -181,7 +177,6 @@ pub struct Answer {
     /// [`ANSWER_AFTER_REQUEST`] and the flags after it.
     pub flags: u16,
 }
-wire_event!(Answer, Kind::Answer, 40);
 
 /// The prober had sent payload before.
 pub const ANSWER_AFTER_REQUEST: u16 = 1;

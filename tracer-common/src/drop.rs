@@ -1,6 +1,6 @@
 //! A packet of a tracked connection was dropped.
 
-use crate::{header::Header, header::Kind, link::IFNAME_LEN, tuple::Tuple, wire_event};
+use crate::{header::Header, link::IFNAME_LEN, tuple::Tuple};
 
 /// `kfree_skb` of a packet of a tracked flow.
 #[derive(Clone, Copy, Debug)]
@@ -33,7 +33,6 @@ pub struct PacketDrop {
     /// `skb->_nfct`: the conntrack entry with its state in the low three bits, 0 without one, or [`crate::ABSENT64`].
     pub nfct: u64,
 }
-wire_event!(PacketDrop, Kind::Drop, 224);
 
 /// Frames in [`PacketDrop::stack`].
 pub const STACK_DEPTH: usize = 12;

@@ -31,6 +31,7 @@ pub mod actor;
 pub mod answer;
 pub mod conn;
 pub mod drop;
+pub mod events;
 pub mod header;
 pub mod limit;
 pub mod link;
@@ -55,27 +56,3 @@ pub const ABSENT32: u32 = u32::MAX;
 pub const ABSENT64: u64 = u64::MAX;
 /// An errno that is not known. (0 is a known value: no error.)
 pub const ABSENT_ERRNO: i32 = i32::MIN;
-
-/// Implemented by every event: its kind on the wire.
-///
-/// # Safety
-/// The type is `repr(C)`, begins with a [`header::Header`], has no padding that is left
-/// uninitialised by its writer and is valid for every bit pattern.
-pub unsafe trait Event: Copy + 'static {
-    /// The number in [`header::Header::kind`].
-    const KIND: header::Kind;
-}
-
-/// Asserts the size of a wire type and implements [`Event`] for it.
-#[macro_export]
-macro_rules! wire_event {
-    ($type:ty, $kind:expr, $size:expr) => {
-        const _: () = assert!(core::mem::size_of::<$type>() == $size);
-        const _: () = assert!(core::mem::align_of::<$type>() == 8);
-        const _: () = assert!(core::mem::offset_of!($type, header) == 0);
-        // SAFETY: integers and byte arrays only, header first, sizes asserted above.
-        unsafe impl $crate::Event for $type {
-            const KIND: $crate::header::Kind = $kind;
-        }
-    };
-}

@@ -65,7 +65,7 @@ impl Limit {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{Event, listen::Listen, netns::NetnsOp, netns::NetnsOpen};
+    use crate::{events::Event, listen::Listen, netns::NetnsOp, netns::NetnsOpen};
 
     const ALL: [Limited; 3] = [Limited::Open, Limited::Namespace, Limited::Listen];
     const SECOND: u64 = 1_000_000_000;

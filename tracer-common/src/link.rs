@@ -3,9 +3,7 @@
 use crate::{
     actor::{ANCESTORS, Actor, Ancestor},
     header::Header,
-    header::Kind,
     netns::PATH_LEN,
-    wire_event,
 };
 
 /// Kernel `IFNAMSIZ`.
@@ -34,7 +32,6 @@ pub struct Link {
     /// it has none.
     pub cni_netns: [u8; PATH_LEN],
 }
-wire_event!(Link, Kind::Link, 448);
 
 /// `include/uapi/linux/if.h`
 pub const IFF_UP: u32 = 1;

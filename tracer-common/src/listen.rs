@@ -1,6 +1,6 @@
 //! Listening sockets.
 
-use crate::{actor::Actor, header::Header, header::Kind, wire_event};
+use crate::{actor::Actor, header::Header};
 
 #[derive(Clone, Copy, Debug)]
 #[repr(C)]
@@ -15,7 +15,6 @@ pub struct Listen {
     pub begins: u8,
     pub reserved: u8,
 }
-wire_event!(Listen, Kind::Listen, 96);
 
 numbered! {
     /// Which queue of a listener has no room.
@@ -77,7 +76,6 @@ pub struct QueueFull {
     pub queue: u16,
     pub reserved: [u16; 3],
 }
-wire_event!(QueueFull, Kind::QueueFull, 56);
 
 /// A TLS ClientHello arrived at a watched port.
 #[derive(Clone, Copy, Debug)]
@@ -91,7 +89,6 @@ pub struct TlsHello {
     pub port: u16,
     pub reserved: u16,
 }
-wire_event!(TlsHello, Kind::TlsHello, 48);
 
 #[cfg(test)]
 mod tests {

@@ -1,6 +1,6 @@
 //! What netfilter and IPVS did with a packet of a tracked connection.
 
-use crate::{header::Header, header::Kind, tuple::Tuple, wire_event};
+use crate::{header::Header, tuple::Tuple};
 
 /// The host answers a packet of a tracked flow with an ICMP error.
 #[derive(Clone, Copy, Debug)]
@@ -20,7 +20,6 @@ pub struct Icmp {
     /// 1 for ICMPv6.
     pub v6: u8,
 }
-wire_event!(Icmp, Kind::Icmp, 80);
 
 numbered! {
     pub enum IpvsOp {
@@ -47,4 +46,3 @@ pub struct Ipvs {
     /// A [`crate::conn::Via`].
     pub via: u8,
 }
-wire_event!(Ipvs, Kind::Ipvs, 80);

@@ -3,8 +3,6 @@
 use crate::{
     actor::{ANCESTORS, Actor, Ancestor},
     header::Header,
-    header::Kind,
-    wire_event,
 };
 
 numbered! {
@@ -34,7 +32,6 @@ pub struct NetnsOp {
     pub op: u16,
     pub reserved: u16,
 }
-wire_event!(NetnsOp, Kind::NetnsOp, 200);
 
 pub const PATH_LEN: usize = 96;
 
@@ -47,7 +44,6 @@ pub struct NetnsOpen {
     /// The path as it was given, NUL padded.
     pub path: [u8; PATH_LEN],
 }
-wire_event!(NetnsOpen, Kind::NetnsOpen, 168);
 
 /// Whether a path may name a network namespace, by its first eight bytes, read as a number in network order.
 #[inline(always)]

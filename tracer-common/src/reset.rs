@@ -1,6 +1,6 @@
 //! RST segments of a tracked connection.
 
-use crate::{actor::Actor, header::Header, header::Kind, tuple::Tuple, wire_event};
+use crate::{actor::Actor, header::Header, tuple::Tuple};
 
 /// This host's stack emits a RST.
 #[derive(Clone, Copy, Debug)]
@@ -28,7 +28,6 @@ pub struct ResetSent {
     pub via: u16,
     pub reserved: u16,
 }
-wire_event!(ResetSent, Kind::ResetSent, 136);
 
 #[derive(Clone, Copy, Debug)]
 #[repr(C)]
@@ -44,4 +43,3 @@ pub struct ResetReceived {
     pub state: u8,
     pub reserved: [u8; 3],
 }
-wire_event!(ResetReceived, Kind::ResetReceived, 88);

@@ -9,8 +9,8 @@ use aya_ebpf::{
     helpers::generated::{bpf_get_smp_processor_id, bpf_ktime_get_boot_ns, bpf_ktime_get_ns},
 };
 use tracer_common::{
-    Event,
-    header::{Header, WIRE_VERSION},
+    events::{Event, WIRE_VERSION},
+    header::Header,
     names::Hook,
     ring::fills_fast,
     stats::Counter,

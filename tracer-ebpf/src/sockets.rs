@@ -41,6 +41,12 @@ pub fn is_of(sk: Sock, conn: u64) -> bool {
     unsafe { CONNS.get(sk.0) }.is_some_and(|it| it.conn == conn)
 }
 
+/// Whether the socket belongs to this connection, which began at this address.
+#[inline(always)]
+pub fn is_from(sk: Sock, conn: u64, addr: &[u8; 16]) -> bool {
+    unsafe { CONNS.get(sk.0) }.is_some_and(|it| it.conn == conn && it.tuple.saddr == *addr)
+}
+
 /// Removes the entry of an earlier socket at the same address.
 #[inline(always)]
 pub fn forget(sk: Sock) {

@@ -31,13 +31,18 @@ pub fn of_packet(packet: &Packet) -> Option<Match> {
 /// The connection of a packet with a translated source address, or with another port of the target (a redirect).
 ///
 /// Source NAT keeps the port if it can (`nf_nat_setup_info`, net/netfilter/nf_nat_core.c). So the packet belongs to the
-/// connect that waits for this destination, if their ports are equal.
+/// connect that waits for this destination, if their ports are equal. At another port, the source must be equal, too.
 #[inline(always)]
 fn by_translated(packet: &Packet) -> Option<Match> {
     let tuple = if packet.is_syn_ack() { packet.tuple.reversed() } else { packet.tuple };
-    let waiting = unsafe { DESTS.get(&destination(&tuple)) }.or_else(|| unsafe { DESTS.get(&any_port(&tuple)) })?;
-    let is_match = sockets::is_of(Sock(waiting.sk), waiting.conn) && Sock(waiting.sk).num() == tuple.sport;
-    is_match.then_some(Match { conn: waiting.conn, via: Via::Translated })
+    let exact = unsafe { DESTS.get(&destination(&tuple)) };
+    let waiting = exact.or_else(|| unsafe { DESTS.get(&any_port(&tuple)) })?;
+    let sk = Sock(waiting.sk);
+    let is_owner = match exact {
+        Some(_) => sockets::is_of(sk, waiting.conn),
+        None => sockets::is_from(sk, waiting.conn, &tuple.saddr),
+    };
+    (is_owner && sk.num() == tuple.sport).then_some(Match { conn: waiting.conn, via: Via::Translated })
 }
 
 /// The connection of a packet of either direction. A waiting connect with the same port wins over a flow that has

@@ -70,7 +70,7 @@ fn inspect(config: &HooksConfig) -> Result<u8, Error> {
             let screen = Screen { colour: config.output.colour, columns: output.columns().or(config.output.columns) };
             output.put(table::text(&watched, window, &config.node_name, screen).as_bytes());
         }
-        format @ (Format::Ndjson | Format::Otlp) => tracer_doctor::command::records(findings, &config.node_name)
+        format => tracer_doctor::command::records(findings, &config.node_name)
             .iter()
             .for_each(|record| output.put(&format.line(record))),
     }

@@ -7,11 +7,12 @@ use std::io;
 use std::sync::Arc;
 
 use tokio::sync::{Notify, mpsc};
+use tracer_common::events::KernelEvent;
 use tracer_common::names::Hook;
 
 use self::other_processes::OtherProcesses;
 use crate::pipeline::{Attached, EventSource, LiveConfig};
-use tracer_bpf::decode::{KernelEvent, decode};
+use tracer_bpf::decode::decode;
 use tracer_bpf::ebpf::{self, Loaded};
 use tracer_bpf::observe::observe;
 use tracer_model::event::{HookStatus, Observation, ObservationKind, PortPressure};

@@ -27,6 +27,11 @@ fn causes_of(scopes: &[Option<Scope>]) -> BTreeSet<Cause> {
     Cause::ALL.iter().filter(fails).filter(|cause| scopes.contains(&cause.scope())).copied().collect()
 }
 
+fn assert_same(found: &BTreeSet<Cause>, expected: &BTreeSet<Cause>, place: &str) {
+    let [missing, wrong] = [expected - found, found - expected];
+    assert!(missing.is_empty() && wrong.is_empty(), "{place}: missing {missing:?}, wrong {wrong:?}");
+}
+
 /// The causes that an expression selects: `cause=~"a|b"` or `cause="a"`.
 fn selected(expression: &str) -> BTreeSet<Cause> {
     let list = expression.split_once("cause=").unwrap().1.trim_start_matches('~').split('"').nth(1).unwrap();
@@ -40,7 +45,11 @@ fn each_alert_selects_the_causes_of_its_scopes() {
         rules["groups"].as_sequence().unwrap().iter().flat_map(|it| it["rules"].as_sequence()).flatten().collect();
     for (name, scopes) in ALERTS {
         let rule = rules.iter().find(|rule| rule["alert"].as_str() == Some(name)).unwrap();
-        assert_eq!(selected(rule["expr"].as_str().unwrap()), causes_of(scopes), "{name}");
+        assert_same(
+            &selected(rule["expr"].as_str().unwrap()),
+            &causes_of(scopes),
+            &format!("the expression of {name}"),
+        );
     }
 }
 
@@ -51,7 +60,7 @@ fn the_runbook_has_the_causes_of_each_alert() {
         let section = runbook.split("\n## ").find(|it| it.starts_with(name)).unwrap();
         let rows = section.lines().filter_map(|line| line.strip_prefix("| `")?.split(" |").next());
         let named = rows.flat_map(|cell| cell.split('`')).filter_map(Cause::from_name).collect::<BTreeSet<_>>();
-        assert_eq!(named, causes_of(scopes), "{name}");
+        assert_same(&named, &causes_of(scopes), &format!("the rows below {name} in docs/runbook.md"));
     }
 }
 
@@ -61,7 +70,7 @@ fn the_documentation_lists_every_cause_in_the_order_of_decision() {
     let summary = read("docs/SUMMARY.md");
     let listed: Vec<_> =
         summary.lines().filter_map(|line| line.split("(causes/").nth(1)?.strip_suffix(".md)")).collect();
-    assert_eq!(listed.strip_prefix(&["README"]), Some(names.as_slice()));
+    assert_eq!(listed.strip_prefix(&["README"]), Some(names.as_slice()), "run `cargo xtask bless`");
 
     let pages = std::fs::read_dir(root().join("docs/causes")).unwrap().map(|it| it.unwrap().path());
     let pages: BTreeSet<_> = pages.map(|it| it.file_stem().unwrap().to_str().unwrap().to_owned()).collect();

@@ -1,62 +1,7 @@
 //! Decodes bytes of the ring into typed events, after checks of length, version and kind.
 
-use tracer_common::{
-    Event,
-    actor::Prober,
-    conn::{Answer, Connect, ConnectResult, Retransmit, State},
-    drop::PacketDrop,
-    header::{Header, Kind, WIRE_VERSION},
-    link::Link,
-    listen::{Listen, QueueFull, TlsHello},
-    netfilter::{Icmp, Ipvs},
-    netns::{NetnsOp, NetnsOpen},
-    reset::{ResetReceived, ResetSent},
-};
-
-/// Declares the events: the name of a [`Kind`], and its struct.
-macro_rules! kernel_events {
-    ($($kind:ident($event:ty),)*) => {
-        /// An event as the kernel wrote it.
-        #[derive(Clone, Copy, Debug)]
-        #[expect(clippy::large_enum_variant, reason = "lives on the stack for the length of one call")]
-        pub enum KernelEvent { $($kind($event),)* }
-
-        impl KernelEvent {
-            fn of(kind: Kind, bytes: &[u8]) -> Result<Self, DecodeError> {
-                match kind { $(Kind::$kind => whole(bytes).map(Self::$kind),)* }
-            }
-
-            pub const fn header(&self) -> &Header {
-                match self { $(Self::$kind(event) => &event.header,)* }
-            }
-        }
-
-        $(const _: () = assert!(<$event>::KIND as u16 == Kind::$kind as u16);)*
-
-        #[cfg(test)]
-        const SIZES: &[(Kind, usize)] = &[$((Kind::$kind, size_of::<$event>()),)*];
-    };
-}
-
-kernel_events! {
-    Connect(Connect),
-    State(State),
-    ConnectResult(ConnectResult),
-    Retransmit(Retransmit),
-    ResetSent(ResetSent),
-    ResetReceived(ResetReceived),
-    Drop(PacketDrop),
-    Listen(Listen),
-    TlsHello(TlsHello),
-    NetnsOp(NetnsOp),
-    NetnsOpen(NetnsOpen),
-    Link(Link),
-    Icmp(Icmp),
-    Ipvs(Ipvs),
-    Answer(Answer),
-    QueueFull(QueueFull),
-    Prober(Prober),
-}
+use tracer_common::events::{KernelEvent, Kind, WIRE_VERSION};
+use tracer_common::header::Header;
 
 /// Bytes that are no event of this version.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -79,16 +24,7 @@ pub fn decode(bytes: &[u8]) -> Result<KernelEvent, DecodeError> {
         return Err(DecodeError::Version(header.version));
     }
     let kind = Kind::from_number(header.kind).ok_or(DecodeError::Kind(header.kind))?;
-    KernelEvent::of(kind, bytes)
-}
-
-/// An event, which must fill the record (rings pad lengths, programs do not).
-fn whole<T: Event>(bytes: &[u8]) -> Result<T, DecodeError> {
-    if bytes.len() != size_of::<T>() {
-        return Err(DecodeError::Length(bytes.len()));
-    }
-    // SAFETY: the length was checked; `Event` types are valid for every bit pattern.
-    Ok(unsafe { bytes.as_ptr().cast::<T>().read_unaligned() })
+    KernelEvent::of(kind, bytes).ok_or(DecodeError::Length(bytes.len()))
 }
 
 fn prefix(bytes: &[u8]) -> Result<Header, DecodeError> {
@@ -123,12 +59,12 @@ mod tests {
     fn any_event() -> impl Strategy<Value = Vec<u8>> {
         let filled =
             |(kind, len)| vec(any::<u8>(), len).prop_map(move |bytes| stamped(bytes, WIRE_VERSION, kind as u16));
-        select(SIZES).prop_flat_map(filled)
+        select(KernelEvent::SIZES).prop_flat_map(filled)
     }
 
     #[test]
     fn each_kind_has_one_length() {
-        for (kind, len) in SIZES.iter().map(|(kind, len)| (*kind as u16, *len)) {
+        for (kind, len) in KernelEvent::SIZES.iter().map(|(kind, len)| (*kind as u16, *len)) {
             let event = decode(&record(WIRE_VERSION, kind, len)).expect("an event");
             assert_eq!(event.header().kind, kind);
             assert_eq!(decode(&record(WIRE_VERSION, kind, len + 8)).err(), Some(DecodeError::Length(len + 8)));

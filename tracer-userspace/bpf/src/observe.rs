@@ -6,11 +6,10 @@ mod tests;
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 
 use tracer_common::{
-    ABSENT_ERRNO, ABSENT32, ABSENT64, actor, conn, drop, link, listen, names::Hook, netfilter, netns, reset,
-    tuple::Tuple,
+    ABSENT_ERRNO, ABSENT32, ABSENT64, actor, conn, drop, events::KernelEvent, link, listen, names::Hook, netfilter,
+    netns, reset, tuple::Tuple,
 };
 
-use crate::decode::KernelEvent;
 use crate::ebpf::KernelNames;
 use tracer_model::event::{
     Actor, Ancestor, Answer, AnswerKind, ConnId, Connect, ConnectFailed, Device, Flow, Icmp, Ipvs, IpvsOp, LinkChange,

@@ -38,7 +38,7 @@ pub fn doctor(config: &DoctorConfig) -> Result<u8, Error> {
             let screen = Screen { colour: config.output.colour, columns: output.columns().or(config.output.columns) };
             output.put(findings::table(&findings, &config.node_name, config.only_problems, screen).as_bytes());
         }
-        format @ (Format::Ndjson | Format::Otlp) => {
+        format => {
             let shown = |finding: &Finding| !config.only_problems || finding.status != Status::Ok;
             let findings = findings.into_iter().filter(shown).collect();
             records(findings, &config.node_name).iter().for_each(|record| output.put(&format.line(record)));

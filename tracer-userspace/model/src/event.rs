@@ -136,43 +136,47 @@ pub enum ObservationKind {
     Unknown,
 }
 
+/// Where an observation comes from.
+enum Origin {
+    /// From the kernel's ring, about a tracked connection.
+    Connection(ConnId),
+    /// From the kernel's ring, about anything else.
+    Kernel,
+    Elsewhere,
+}
+
 impl ObservationKind {
     pub const fn conn(&self) -> Option<ConnId> {
-        match self {
-            Self::Connect(e) => Some(e.conn),
-            Self::State(e) => Some(e.conn),
-            Self::ConnectFailed(e) => e.conn,
-            Self::Retransmit(e) => Some(e.conn),
-            Self::ResetSent(e) => Some(e.conn),
-            Self::ResetReceived(e) => Some(e.conn),
-            Self::Drop(e) => Some(e.conn),
-            Self::Icmp(e) => Some(e.conn),
-            Self::Ipvs(e) => Some(e.conn),
-            Self::Answer(e) => Some(e.conn),
-            Self::QueueFull(e) => Some(e.conn),
-            _ => None,
+        match self.origin() {
+            Origin::Connection(conn) => Some(conn),
+            Origin::Kernel | Origin::Elsewhere => None,
         }
     }
 
     /// The observation came from the kernel's ring.
     pub const fn is_kernel_event(&self) -> bool {
+        !matches!(self.origin(), Origin::Elsewhere)
+    }
+
+    const fn origin(&self) -> Origin {
         match self {
-            Self::Connect(_)
-            | Self::State(_)
-            | Self::ConnectFailed(_)
-            | Self::Retransmit(_)
-            | Self::ResetSent(_)
-            | Self::ResetReceived(_)
-            | Self::Drop(_)
-            | Self::Icmp(_)
-            | Self::Ipvs(_)
+            Self::Connect(Connect { conn, .. })
+            | Self::State(State { conn, .. })
+            | Self::ConnectFailed(ConnectFailed { conn: Some(conn), .. })
+            | Self::Retransmit(Retransmit { conn, .. })
+            | Self::ResetSent(ResetSent { conn, .. })
+            | Self::ResetReceived(ResetReceived { conn, .. })
+            | Self::Drop(PacketDrop { conn, .. })
+            | Self::Icmp(Icmp { conn, .. })
+            | Self::Ipvs(Ipvs { conn, .. })
+            | Self::Answer(Answer { conn, .. })
+            | Self::QueueFull(QueueFull { conn, .. }) => Origin::Connection(*conn),
+            Self::ConnectFailed(_)
             | Self::Listen(_)
             | Self::TlsHello(_)
             | Self::NetnsOp(_)
             | Self::NetnsOpen(_)
-            | Self::Answer(_)
-            | Self::QueueFull(_)
-            | Self::LinkChange(_) => true,
+            | Self::LinkChange(_) => Origin::Kernel,
             Self::Start(_)
             | Self::Links(_)
             | Self::NodePorts(_)
@@ -191,7 +195,7 @@ impl ObservationKind {
             | Self::ListTrouble(_)
             | Self::Loss(_)
             | Self::Tick
-            | Self::Unknown => false,
+            | Self::Unknown => Origin::Elsewhere,
         }
     }
 }

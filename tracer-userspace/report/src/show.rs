@@ -139,8 +139,8 @@ impl Shown {
         match self.config.format {
             // The line is copied, so that fields of a newer tracer stay.
             Format::Ndjson => return self.output.put(&[line, b"\n"].concat()),
-            Format::Otlp => return self.output.put(&self.config.format.line(record)),
             Format::Pretty => {}
+            format => return self.output.put(&format.line(record)),
         }
         let mut text = String::new();
         if matches!(record.body, Body::Start(_)) {

@@ -67,7 +67,7 @@ impl Report {
         self.results.insert(finding.check.clone(), finding.status);
         let bytes = match self.format {
             Format::Pretty => selftest::row(&finding, self.screen).into_bytes(),
-            format @ (Format::Ndjson | Format::Otlp) => format.line(&self.record(finding)),
+            format => format.line(&self.record(finding)),
         };
         self.output.put(&bytes);
         // The next row may take a while.

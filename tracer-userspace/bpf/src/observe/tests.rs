@@ -8,7 +8,7 @@ const CONN: u64 = 7;
 const FLOW: [&str; 2] = ["10.0.0.1:40000", "10.0.0.2:8080"];
 
 /// An event of this hook with all other bits zero, as the programs initialize it.
-fn blank<T: tracer_common::Event>(hook: Hook) -> T {
+fn blank<T: tracer_common::events::Event>(hook: Hook) -> T {
     let mut bytes = vec![0_u8; size_of::<T>()];
     bytes[12..14].copy_from_slice(&(hook as u16).to_ne_bytes());
     // SAFETY: the length is the type's; `Event` types are valid for every bit pattern.

@@ -13,7 +13,7 @@ use tracer_attempts::enrich::{self, Matched, Named};
 use tracer_model::decision::Decision;
 use tracer_model::event::{AnswerKind, ConnId, Netns};
 use tracer_model::recent::Recent;
-use tracer_model::record::{Cause, Outcome};
+use tracer_model::record::{Cause, Outcome, Trait};
 
 pub(super) const MAX_COUNTERS: usize = 4096;
 /// The kubelet follows a redirect within this time, if the probe's timeout is not known.
@@ -119,10 +119,7 @@ impl Core {
     /// Keeps a refused attempt: if a process begins to listen there, the refusal only came too early.
     pub(super) fn remember_refusal(&mut self, conn: ConnId, finding: &Finding, again: bool) {
         let Some(attempt) = self.correlator.get(conn).filter(|_| !again) else { return };
-        if !matches!(
-            finding.cause,
-            Cause::ConnectionRefused | Cause::NotListeningYet | Cause::PortTaken | Cause::StartupBudgetExceeded
-        ) {
+        if !finding.cause.has(Trait::NoListener) {
             return;
         }
         let is_retry = self.is_grpc_retry(attempt);

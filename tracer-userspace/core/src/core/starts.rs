@@ -17,23 +17,13 @@ use tracer_attempts::correlate::node::Node;
 use tracer_attempts::enrich::{Matched, Named};
 use tracer_model::event::{ProbeSpec, ProbeType};
 use tracer_model::recent::Recent;
-use tracer_model::record::{Cause, FindingBody, Outcome, Status};
+use tracer_model::record::{FindingBody, Outcome, Status, Trait};
 
 const MAX_KEPT: usize = 4096;
 /// A start is reported if an attempt fails after this share of the time to the earliest restart.
 const NARROW: f64 = 0.7;
 /// The status of a container has times in whole seconds.
 const RESOLUTION_NS: u64 = 1_000_000_000;
-/// Failures that show that the container itself was not ready.
-const NOT_READY: &[Cause] = &[
-    Cause::StartupBudgetExceeded,
-    Cause::NotListeningYet,
-    Cause::ConnectionRefused,
-    Cause::AppStatusFailure,
-    Cause::SlowResponse,
-    Cause::ClosedWithoutAnswer,
-    Cause::TlsHandshakeSlow,
-];
 
 /// The starts of containers.
 #[derive(Debug, Default)]
@@ -60,7 +50,7 @@ impl Starts {
     pub(super) fn failed(&mut self, attempt: &Attempt, node: &Node, finding: &Finding) {
         let matched = Matched::new(attempt, node);
         let is_of_start = matched.start_probe().is_some();
-        if finding.outcome != Outcome::Failure || !NOT_READY.contains(&finding.cause) || !is_of_start {
+        if finding.outcome != Outcome::Failure || !finding.cause.has(Trait::NotReady) || !is_of_start {
             return;
         }
         // An answer to a readiness probe alone does not count. If no process listens, each probe fails.

@@ -30,7 +30,7 @@ impl LinksRead {
         let Some(before) = node.links.get(&netns).filter(|_| node.netns() == Some(netns)) else { return Vec::new() };
         let mut records = Vec::new();
         for link in read.links.iter().filter(|link| before.iter().any(|old| is_same(old, link) && old.up != link.up)) {
-            let set_down = node.links.down(netns, &link.name).map(|(at, _)| at.saturating_add(FLAG_LAG_NS));
+            let set_down = node.links.down(netns, link.ifindex).map(|(at, _)| at.saturating_add(FLAG_LAG_NS));
             match set_down.filter(|due| time < *due) {
                 Some(due) if link.up && self.doubtful.len() < MAX_DOUBTFUL => {
                     self.doubtful.push(Doubtful { due, netns, link: link.clone() });
@@ -53,7 +53,7 @@ impl LinksRead {
         let due = self.doubtful.extract_if(.., |it| it.due <= now);
         let is_up = |it: &Doubtful| {
             let mut links = node.links.get(&it.netns).into_iter().flatten();
-            let changed = node.links.down(it.netns, &it.link.name).is_none();
+            let changed = node.links.down(it.netns, it.link.ifindex).is_none();
             !changed && links.any(|link| is_same(link, &it.link) && link.up)
         };
         due.filter(is_up).map(|it| record(it.due, it.netns, &it.link, node)).collect()

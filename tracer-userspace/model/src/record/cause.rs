@@ -58,6 +58,10 @@ pub enum Trait {
     Reached,
     /// The attempt got an answer that refuses.
     Refusal,
+    /// Nobody listened on the port.
+    NoListener,
+    /// The container was not ready yet, if it has just started.
+    NotReady,
     /// A process that ends with its pod causes the same failure.
     EndsWithProcess,
     /// A network that is removed with its pod causes the same failure.
@@ -153,15 +157,18 @@ causes! {
     /// The listener's queue of half-open connections is full.
     SynBacklogOverflow = "syn_backlog_overflow": Some(Application), Handshake, Error, [Reached];
     /// Refused, and a connection of a process has that local port: no server can bind it.
-    PortTaken = "port_taken": Some(Pod), Handshake, Error, [Refusal];
+    PortTaken = "port_taken": Some(Pod), Handshake, Error, [Refusal, NoListener];
     /// The liveness or startup budget ended before the container listened.
-    StartupBudgetExceeded = "startup_budget_exceeded": Some(Pod), Handshake, Error, [Refusal, EndsWithProcess];
+    StartupBudgetExceeded = "startup_budget_exceeded": Some(Pod), Handshake, Error,
+        [Refusal, NoListener, NotReady, EndsWithProcess];
     /// Refused, and the process began to listen later, or is still starting.
-    NotListeningYet = "not_listening_yet": Some(Pod), Handshake, Warning, [Refusal, EndsWithProcess];
+    NotListeningYet = "not_listening_yet": Some(Pod), Handshake, Warning,
+        [Refusal, NoListener, NotReady, EndsWithProcess];
     /// The probe is wrong, not the application.
     ProbeMisconfigured = "probe_misconfigured": Some(Pod), Answer, Error, [Refusal];
     /// No process listens on that address and port.
-    ConnectionRefused = "connection_refused": Some(Application), Handshake, Error, [Refusal, EndsWithProcess];
+    ConnectionRefused = "connection_refused": Some(Application), Handshake, Error,
+        [Refusal, NoListener, NotReady, EndsWithProcess];
     /// The pod's own address translation sent the attempt to another process, which closed it.
     MeshRedirect = "mesh_redirect": Some(Pod), Answer, Error, [Refusal, EndsWithProcess];
     /// Any other RST before ESTABLISHED.
@@ -173,17 +180,19 @@ causes! {
     /// The kubelet sent its request, or read the answer, too late.
     KubeletDelayed = "kubelet_delayed": Some(Kubelet), Any, Error, [];
     /// Established, and TLS was not finished before the timeout.
-    TlsHandshakeSlow = "tls_handshake_slow": Some(Application), Tls, Error, [Reached, EndsWithProcess];
+    TlsHandshakeSlow = "tls_handshake_slow": Some(Application), Tls, Error, [Reached, NotReady, EndsWithProcess];
     /// The target took the request, and sent no byte before the prober gave up.
-    SlowResponse = "slow_response": Some(Application), Answer, Error, [Reached, EndsWithProcess];
+    SlowResponse = "slow_response": Some(Application), Answer, Error, [Reached, NotReady, EndsWithProcess];
     /// Nothing of the target's container could run.
     TargetStarved = "target_starved": Some(Pod), Answer, Error, [Reached];
     /// The target's container had used up its CPU quota and was held back. In `also` only.
     CpuThrottled = "cpu_throttled": Some(Pod), Answer, Warning, [];
     /// The server closed the connection without a byte.
-    ClosedWithoutAnswer = "closed_without_answer": Some(Application), Answer, Error, [Reached, Refusal, EndsWithProcess];
+    ClosedWithoutAnswer = "closed_without_answer": Some(Application), Answer, Error,
+        [Reached, Refusal, NotReady, EndsWithProcess];
     /// The application answered with a failure.
-    AppStatusFailure = "app_status_failure": Some(Application), Answer, Error, [Reached, Refusal, EndsWithProcess];
+    AppStatusFailure = "app_status_failure": Some(Application), Answer, Error,
+        [Reached, Refusal, NotReady, EndsWithProcess];
     /// The pod's own connects get no answer. In `also` only.
     DependencyUnreachable = "dependency_unreachable": Some(Application), Any, Warning, [];
     /// The command of an exec probe did not end in time.

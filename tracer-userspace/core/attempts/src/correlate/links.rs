@@ -14,12 +14,15 @@ const MAX_CHANGES: usize = 512;
 /// waits for an RCU grace period. A reading so soon after may have the old flag.
 pub const FLAG_LAG_NS: u64 = 500_000_000;
 
+/// The number of every namespace's own loopback device (include/net/flow.h, `LOOPBACK_IFINDEX`).
+const LOOPBACK: u32 = 1;
+
 /// The links of namespaces.
 #[derive(Debug, Default)]
 pub struct KnownLinks {
     tables: Recent<Netns, Vec<LinkState>, MAX_TABLES>,
-    /// The last change of each link, by its name.
-    changes: Recent<(Netns, String), (u64, LinkChange), MAX_CHANGES>,
+    /// The last change of each link, by its number. CNI plugins give the name of a link to the next one, and rename links.
+    changes: Recent<(Netns, u32), (u64, LinkChange), MAX_CHANGES>,
 }
 
 impl KnownLinks {
@@ -30,16 +33,17 @@ impl KnownLinks {
     /// Keeps a change. Hundreds of pods' links come and go, so a full table drops the node's own loopback last.
     pub(super) fn observe_change(&mut self, time: u64, change: &LinkChange, node: Option<Netns>) {
         let links = self.tables.get_mut(&change.netns).into_iter().flatten();
-        if let Some(link) = links.into_iter().find(|link| link.name == change.name) {
+        if let Some(link) = links.into_iter().find(|link| link.ifindex == change.ifindex) {
             link.up = change.up;
         }
-        let key = (change.netns, change.name.clone());
-        self.changes.insert_sparing(key, (time, change.clone()), |(netns, name)| Some(*netns) == node && name == "lo");
+        let spared = |(netns, ifindex): &(Netns, u32)| Some(*netns) == node && *ifindex == LOOPBACK;
+        self.changes.insert_sparing((change.netns, change.ifindex), (time, change.clone()), spared);
     }
 
     /// Another namespace has this number now.
     pub(super) fn forget(&mut self, netns: Netns) {
         self.tables.remove(&netns);
+        self.changes.retain(|(of, _), _| *of != netns);
     }
 
     /// The links of a namespace, if it was read.
@@ -57,8 +61,8 @@ impl KnownLinks {
     }
 
     /// The last change of a link, if that set it down.
-    pub fn down(&self, netns: Netns, name: &str) -> Option<&(u64, LinkChange)> {
-        self.changes.get(&(netns, name.to_owned())).filter(|(_, change)| !change.up)
+    pub fn down(&self, netns: Netns, ifindex: u32) -> Option<&(u64, LinkChange)> {
+        self.changes.get(&(netns, ifindex)).filter(|(_, change)| !change.up)
     }
 }
 
@@ -84,9 +88,9 @@ mod tests {
         for number in 1..20_000_u32 {
             links.observe_change(u64::from(number), &change(Netns(1_000 + number), false), Some(NODE));
         }
-        assert!(links.down(NODE, "lo").is_some(), "the node's own stays");
-        assert!(links.down(Netns(20_999), "lo").is_some(), "the newest is taken in");
-        let kept = (1_000..21_000).filter(|netns| links.down(Netns(*netns), "lo").is_some()).count();
+        assert!(links.down(NODE, LOOPBACK).is_some(), "the node's own stays");
+        assert!(links.down(Netns(20_999), LOOPBACK).is_some(), "the newest is taken in");
+        let kept = (1_000..21_000).filter(|netns| links.down(Netns(*netns), LOOPBACK).is_some()).count();
         assert_eq!(kept, MAX_CHANGES - 1);
     }
 
@@ -96,10 +100,20 @@ mod tests {
         links.observe(&table(NODE));
         links.observe_change(7, &change(NODE, false), Some(NODE));
         assert!(links.loopback(NODE).is_some_and(|lo| !lo.up));
-        assert_eq!(links.down(NODE, "lo").map(|(time, _)| *time), Some(7));
+        assert_eq!(links.down(NODE, LOOPBACK).map(|(time, _)| *time), Some(7));
         links.observe_change(8, &change(NODE, true), Some(NODE));
         assert!(links.loopback(NODE).is_some_and(|lo| lo.up));
-        assert!(links.down(NODE, "lo").is_none(), "it is up again");
+        assert!(links.down(NODE, LOOPBACK).is_none(), "it is up again");
+    }
+
+    /// A StatefulSet's pod gets the same name of its link again, and its namespace the number of an older one.
+    #[test]
+    fn a_change_of_an_older_link_or_namespace_does_not_count() {
+        let mut links = KnownLinks::default();
+        links.observe_change(7, &link_change(NODE, 7, "cali1234", false), Some(NODE));
+        assert!(links.down(NODE, 7).is_some() && links.down(NODE, 9).is_none());
+        links.forget(NODE);
+        assert!(links.down(NODE, 7).is_none());
     }
 
     #[test]

@@ -38,8 +38,8 @@ fn unanswered(case: &Case<'_>, netns: Netns) -> Option<Finding> {
 fn finding(case: &Case<'_>, netns: Netns, first: Evidence, confidence: Confidence) -> Finding {
     let decided_at = first.time_boot_ns;
     let mut evidence = vec![first];
-    let lo = case.node.links.loopback(netns).map_or("lo", |l| l.name.as_str()).to_owned();
-    let change = case.node.links.down(netns, &lo);
+    let (ifindex, lo) = case.node.links.loopback(netns).map_or((1, "lo"), |l| (l.ifindex, l.name.as_str()));
+    let change = case.node.links.down(netns, ifindex);
     let culprit = change.map(|(time, change)| culprit_of(case.node, *time, change));
     if let Some((time, change)) = change {
         evidence.insert(0, culprit::evidence(*time, change));
@@ -53,7 +53,7 @@ fn finding(case: &Case<'_>, netns: Netns, first: Evidence, confidence: Confidenc
     );
     let blame = change.zip(culprit.as_ref()).map(|((_, change), culprit)| culprit::fix(case.node, change, culprit));
     let text = format!("Set {lo} up{}{}", in_namespace(case, Some(netns)), blame.unwrap_or_default());
-    let up = run_in(case, Some(netns), format!("ip link set {} up", shell::link(&lo)));
+    let up = run_in(case, Some(netns), format!("ip link set {} up", shell::link(lo)));
     let remediation = Remediation::from(text).run([up]);
     let found = Finding::failure(Cause::LoopbackDown, evidence, summary, remediation)
         .with_confidence(confidence)

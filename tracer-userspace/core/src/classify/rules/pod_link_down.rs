@@ -21,7 +21,7 @@ fn dropped(case: &Case<'_>) -> Option<Finding> {
         .filter(|(time, _)| is_unanswered(case, *time))
         .find(|(_, d)| d.netns.is_some() && d.device.as_ref().is_some_and(|dev| !dev.up && !dev.loopback))?;
     let (netns, device) = (drop.netns?, drop.device.as_ref()?);
-    Some(finding(case, vec![of_drop(time, drop)], netns, &device.name, "is down"))
+    Some(finding(case, vec![of_drop(time, drop)], netns, (device.ifindex, &device.name), "is down"))
 }
 
 /// An inspection during the attempt found the target's link down, or no namespace that has its address.
@@ -42,11 +42,12 @@ fn by_reading(case: &Case<'_>, time: u64, reading: &Inspection) -> Option<Findin
             let (link, state) = broken_link(reading, case)?;
             let text = format!("link {} of the target's namespace {state}", link.name);
             let fields = json!({ "ifindex": link.ifindex, "name": link.name, "up": link.up, "running": link.running });
-            let (netns, name, state) = match peer_down(case, link) {
+            let (netns, link, state) = match peer_down(case, link) {
                 Some((node, peer)) => (node, peer, "is down"),
-                None => (netns, link.name.clone(), state),
+                None => (netns, link, state),
             };
-            finding(case, vec![evidence_of("rtnetlink", time, text, fields)], netns, &name, state)
+            let evidence = vec![evidence_of("rtnetlink", time, text, fields)];
+            finding(case, evidence, netns, (link.ifindex, &link.name), state)
         }
         None if !reading.ambiguous && nobody_has_address(reading) && is_last() => gone(case, time)?,
         None => return None,
@@ -99,7 +100,7 @@ fn has_lost_target(link: &LinkState, reading: &Inspection, case: &Case<'_>) -> b
     let held = match case.node.targets.holder(reading.from, target).filter(|(place, _)| *place == netns) {
         Some((_, ifindex)) => ifindex == link.ifindex,
         None => {
-            case.node.links.down(netns, &link.name).is_some()
+            case.node.links.down(netns, link.ifindex).is_some()
                 || reading.links.iter().filter(|l| !l.loopback).count() == 1
         }
     };
@@ -108,12 +109,12 @@ fn has_lost_target(link: &LinkState, reading: &Inspection, case: &Case<'_>) -> b
 
 /// The node's end of that link, if it is down. tracer observes the change a moment before the flag is off, so a reading
 /// in between has the old flag.
-fn peer_down(case: &Case<'_>, link: &LinkState) -> Option<(Netns, String)> {
+fn peer_down<'a>(case: &Case<'a>, link: &LinkState) -> Option<(Netns, &'a LinkState)> {
     let node = case.node.netns()?;
     let index = link.peer_ifindex.filter(|_| link.up)?;
-    let is_down = |l: &&LinkState| !l.up || case.node.links.down(node, &l.name).is_some();
+    let is_down = |l: &&LinkState| !l.up || case.node.links.down(node, l.ifindex).is_some();
     let peer = case.node.links.get(&node)?.iter().find(|l| l.ifindex == index).filter(is_down)?;
-    Some((node, peer.name.clone()))
+    Some((node, peer))
 }
 
 /// Nobody on the link answers for the address either. A pod with a network stack of its own (gVisor) has removed its
@@ -146,7 +147,7 @@ fn no_route(case: &Case<'_>) -> Option<Finding> {
         return None;
     }
     let just_before = |at: u64| (at..at.saturating_add(FLAG_LAG_NS)).contains(&time);
-    let set_down = |l: &LinkState| case.node.links.down(netns, &l.name).is_some_and(|(at, _)| just_before(*at));
+    let set_down = |l: &LinkState| case.node.links.down(netns, l.ifindex).is_some_and(|(at, _)| just_before(*at));
     let leads = |l: &&LinkState| !l.loopback && l.covers(failed.dst.ip()) && (!l.up || set_down(l));
     let link = case.node.links.get(&netns)?.iter().find(leads)?;
     let text = format!("connect({}) failed at once: no route", failed.dst);
@@ -156,7 +157,7 @@ fn no_route(case: &Case<'_>) -> Option<Finding> {
         let fields = json!({ "ifindex": link.ifindex, "name": link.name, "up": link.up });
         evidence.push(evidence_of("rtnetlink", time, text, fields));
     }
-    let found = finding(case, evidence, netns, &link.name, "is down, and the route went with it");
+    let found = finding(case, evidence, netns, (link.ifindex, &link.name), "is down, and the route went with it");
     Some(found.with_confidence(Confidence::Likely))
 }
 
@@ -175,7 +176,7 @@ fn no_port(case: &Case<'_>) -> Option<Finding> {
         return None;
     }
     let state = if pod_link_is_up(case) { "has no port that takes it" } else { "has no port that is up" };
-    let found = finding(case, vec![of_drop(time, drop)], netns, &device.name, state);
+    let found = finding(case, vec![of_drop(time, drop)], netns, (device.ifindex, &device.name), state);
     let bridge = shell::link(&device.name);
     let mut attach = Remediation::from(format!(
         "Attach the pod's link to {bridge} again, and set it up (ip link set LINK master {bridge} up). Or delete the pod, so that its sandbox is made again"
@@ -207,9 +208,15 @@ pub(super) fn is_wrong_bridge(case: &Case<'_>, drop: &PacketDrop) -> bool {
     link.is_some_and(|link| !link.prefixes.is_empty() && !link.covers(drop.flow.dst.ip()))
 }
 
-fn finding(case: &Case<'_>, mut evidence: Vec<Evidence>, netns: Netns, device: &str, state: &str) -> Finding {
+fn finding(
+    case: &Case<'_>,
+    mut evidence: Vec<Evidence>,
+    netns: Netns,
+    (ifindex, device): (u32, &str),
+    state: &str,
+) -> Finding {
     let decided_at = evidence.iter().map(|e| e.time_boot_ns).max().unwrap_or_default();
-    let change = case.node.links.down(netns, device);
+    let change = case.node.links.down(netns, ifindex);
     let culprit = change.map(|(time, change)| culprit::culprit_of(case.node, *time, change));
     if let Some((time, change)) = change {
         evidence.insert(0, culprit::evidence(*time, change));

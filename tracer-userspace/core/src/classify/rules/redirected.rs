@@ -38,10 +38,11 @@ fn by_drop(case: &Case<'_>) -> Option<Redirected> {
     Some((vec![of_drop(time, drop), of_reset_received(at, reset)], drop.netns, drop.flow.dst))
 }
 
-/// The packet went to another port of the target's address.
+/// The packet went from the prober to another port of the target's address.
 fn is_redirected(case: &Case<'_>, packet: Flow) -> bool {
-    let dst = case.attempt.flow.dst;
-    case.attempt.established.is_none() && packet.dst.ip() == dst.ip() && packet.dst.port() != dst.port()
+    let own = case.attempt.flow;
+    let same_addrs = packet.src.ip() == own.src.ip() && packet.dst.ip() == own.dst.ip();
+    case.attempt.established.is_none() && same_addrs && packet.dst.port() != own.dst.port()
 }
 
 #[cfg(test)]

@@ -26,6 +26,17 @@ fn a_drop_on_a_device_that_is_down_is_proof() {
     assert_eq!(Stream::new().connect().drop_on(SYN, "NOT_SPECIFIED", NODE, Some(down)).causes(), ["pod_link_down"]);
 }
 
+/// Calico names a link by its pod: that of a StatefulSet's next pod has the name of the one that a plugin set down.
+#[test]
+fn who_set_an_older_link_of_that_name_down_is_no_culprit() {
+    let blamed = |ifindex| {
+        let down = Device { ifindex, name: "veth7".into(), up: false, loopback: false };
+        let mut stream = Stream::new().link_set(NODE, 7, "veth7", false).wait_ms(5).connect().clone();
+        stream.drop_on(SYN, "NOT_SPECIFIED", NODE, Some(down)).verdicts().remove(0).culprit.is_some()
+    };
+    assert_eq!((blamed(7), blamed(9)), (true, false));
+}
+
 #[test]
 fn a_bridge_without_a_port_is_reported_when_nothing_nearer_is() {
     let stream = Stream::new().connect().drop(SYN, "NO_TX_TARGET", NODE).clone();

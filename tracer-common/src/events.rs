@@ -1,0 +1,82 @@
+//! The table of events. Kinds, sizes and the decoding of bytes follow it.
+
+use crate::{actor, conn, drop, header::Header, link, listen, netfilter, netns, reset};
+
+/// Version of the wire format; both sides are built together, so a difference is a build error
+/// that userspace reports instead of guessing.
+pub const WIRE_VERSION: u16 = 1;
+
+/// Implemented by every event: its kind on the wire.
+///
+/// # Safety
+/// The type is `repr(C)`, begins with a [`Header`], has no padding that is left uninitialised by its writer and is valid
+/// for every bit pattern.
+pub unsafe trait Event: Copy + 'static {
+    /// The number in [`Header::kind`].
+    const KIND: Kind;
+}
+
+/// Declares the events: kind, number, struct, size in bytes.
+macro_rules! events {
+    ($($kind:ident = $number:literal: $event:ty, $size:literal;)*) => {
+        numbered! {
+            /// The kind of an event. Numbers are never reused.
+            pub enum Kind { $($kind = $number,)* }
+        }
+
+        /// An event as the kernel wrote it.
+        #[derive(Clone, Copy, Debug)]
+        #[expect(clippy::large_enum_variant, reason = "lives on the stack for the length of one call")]
+        pub enum KernelEvent { $($kind($event),)* }
+
+        impl KernelEvent {
+            /// Each kind and its size.
+            pub const SIZES: &'static [(Kind, usize)] = &[$((Kind::$kind, $size),)*];
+
+            /// Decodes the bytes of an event. `None` if it has another size.
+            pub fn of(kind: Kind, bytes: &[u8]) -> Option<Self> {
+                match kind { $(Kind::$kind => whole(bytes).map(Self::$kind),)* }
+            }
+
+            pub const fn header(&self) -> &Header {
+                match self { $(Self::$kind(event) => &event.header,)* }
+            }
+        }
+
+        $(
+            const _: () = assert!(size_of::<$event>() == $size);
+            const _: () = assert!(align_of::<$event>() == 8);
+            const _: () = assert!(core::mem::offset_of!($event, header) == 0);
+            // SAFETY: integers and byte arrays only, header first, sizes asserted above.
+            unsafe impl Event for $event {
+                const KIND: Kind = Kind::$kind;
+            }
+        )*
+    };
+}
+
+events! {
+    Connect = 1: conn::Connect, 128;
+    State = 2: conn::State, 112;
+    ConnectResult = 3: conn::ConnectResult, 128;
+    Retransmit = 4: conn::Retransmit, 80;
+    ResetSent = 5: reset::ResetSent, 136;
+    ResetReceived = 6: reset::ResetReceived, 88;
+    Drop = 7: drop::PacketDrop, 224;
+    Listen = 8: listen::Listen, 96;
+    TlsHello = 9: listen::TlsHello, 48;
+    NetnsOp = 10: netns::NetnsOp, 200;
+    NetnsOpen = 11: netns::NetnsOpen, 168;
+    Link = 12: link::Link, 448;
+    Icmp = 13: netfilter::Icmp, 80;
+    Ipvs = 14: netfilter::Ipvs, 80;
+    Answer = 15: conn::Answer, 40;
+    QueueFull = 16: listen::QueueFull, 56;
+    Prober = 17: actor::Prober, 32;
+}
+
+/// An event, which must fill the record (rings pad lengths, programs do not).
+fn whole<T: Event>(bytes: &[u8]) -> Option<T> {
+    // SAFETY: the length is checked; `Event` types are valid for every bit pattern.
+    (bytes.len() == size_of::<T>()).then(|| unsafe { bytes.as_ptr().cast::<T>().read_unaligned() })
+}
