@@ -10,7 +10,6 @@ use tracer_node::clock::boot_ns;
 
 use tracer_testbed::check::{Attempt, Claim, Expected, Suspect};
 use tracer_testbed::helper::Role;
-use tracer_testbed::net::Netns;
 use tracer_testbed::node::{Family, NODE, TestNode, ipvs};
 use tracer_testbed::options::Options;
 use tracer_testbed::plugin::{reused_pid, run_by_runtime};
@@ -147,15 +146,10 @@ fn simple_case(node: &mut TestNode, options: &Options, recipe: &Recipe) -> Resul
         place.serve(options, &[mode, &format!("[::]:{HTTP}")])?;
     }
     if let Some(rule) = rule {
-        firewall(&place.ns, rule)?;
+        place.ns.input_rule(&format!("{rule};"))?;
     }
     let dst = place.addr(Family::V4, HTTP);
     Ok(Case { pod, made, kind: Kind::Http, dst, cause, source_port: None })
-}
-
-fn firewall(ns: &Netns, rule: &str) -> Result<()> {
-    let chain = format!("type filter hook input priority 0; {rule};");
-    ns.nft(&format!("table inet podpolicy {{ chain ingress {{ {chain} }}; }}\n"))
 }
 
 fn tls(node: &mut TestNode, options: &Options) -> Result<Case> {

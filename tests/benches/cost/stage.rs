@@ -29,8 +29,6 @@ const POD: Ipv4Addr = Ipv4Addr::new(10, 87, 0, 2);
 pub(super) const REFUSED: SocketAddr = SocketAddr::new(IpAddr::V4(POD), 8080);
 /// The pod's firewall drops packets to this port.
 pub(super) const DROPPED: SocketAddr = SocketAddr::new(IpAddr::V4(POD), 8443);
-const FIREWALL: &str =
-    "table inet podfw { chain ingress { type filter hook input priority 0; tcp dport 8443 drop; }; }\n";
 
 /// The namespaces. They are removed on drop.
 pub(super) struct Stage {
@@ -59,7 +57,7 @@ impl Stage {
                 ip.up(device)
             })?;
         }
-        pod.nft(FIREWALL)?;
+        pod.input_rule(&format!("tcp dport {} drop;", DROPPED.port()))?;
         let options = Options { prober: PROBER.to_owned(), ..Options::detect(Programs::beside()?) };
         let scratch = Scratch::new()?;
         let stage = Self { load, node, pod, options, pods: scratch.path().join("pods.json"), scratch };
@@ -123,7 +121,7 @@ pub(super) struct Load {
 }
 
 impl Load {
-    pub(super) fn finish(self) -> Result<Made> {
+    pub(super) fn finish(mut self) -> Result<Made> {
         let printed = self.proc.finish(self.patience)?.join("\n");
         let reported: Value = serde_json::from_str(&printed).context("what load printed")?;
         let number = |key: &str| reported[key].as_f64().with_context(|| format!("{key} of load"));
@@ -172,8 +170,8 @@ impl Prober {
     ) -> Result<()> {
         let (begun, mut made) = (Instant::now(), 0);
         for dst in targets {
-            let probe = Request::ProbeRequest(ProbeRequest::new(kind, dst, Duration::from_millis(200)));
-            self.proc.say(&serde_json::to_string(&probe)?)?;
+            let probes = vec![ProbeRequest::new(kind, dst, Duration::from_millis(200))];
+            self.proc.say(&serde_json::to_string(&Request::InTurn { probes })?)?;
             made += 1;
             thread::sleep((pace * made).saturating_sub(begun.elapsed()));
         }

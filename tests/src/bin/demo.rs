@@ -16,7 +16,7 @@ use nix::pty::Winsize;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use tracer_model::record::{Cause, Record};
-use tracer_testbed::check::{Attempt, Claim, Standing, judge};
+use tracer_testbed::check::{Attempt, Claim, unmet};
 use tracer_testbed::helper::Programs;
 use tracer_testbed::net::die_with_parent;
 use tracer_testbed::node::sweep::sweep;
@@ -141,10 +141,10 @@ fn compare(shown: &[(Case, Attempt)], records: &[Record]) -> ExitCode {
     let mut unnamed = 0;
     for (case, attempt) in shown {
         let cause = case.cause.map_or("-", Cause::name);
-        let standing = match judge(records, attempt) {
-            Standing::Met if matches!(attempt.claim, Claim::Perhaps(_)) => "not needed yet".to_owned(),
-            Standing::Met => "yes".to_owned(),
-            Standing::Unmet(why) => {
+        let standing = match unmet(records, attempt) {
+            None if matches!(attempt.claim, Claim::Perhaps(_)) => "not needed yet".to_owned(),
+            None => "yes".to_owned(),
+            Some(why) => {
                 unnamed += 1;
                 format!("NO: {why}")
             }

@@ -4,6 +4,8 @@
 //! (systemd driver), `…-pod<uid>.slice:cri-containerd:<id>` (kubelet on systemd, containerd not). Nested nodes
 //! prepend components, cgroup namespaces prepend `/../`. Static pods have a uid without dashes.
 
+use super::cgroups::has;
+
 /// The pod a process is in.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PodProcess {
@@ -15,7 +17,7 @@ pub struct PodProcess {
 /// Finds the pod in the text of `/proc/<pid>/cgroup`: in the memory or the unified hierarchy first, then in any other.
 pub fn pod_process(text: &str) -> Option<PodProcess> {
     let lines = || text.lines().filter_map(hierarchy);
-    let preferred = lines().filter(|(controllers, _)| controllers.is_empty() || controllers.split(',').any(is_memory));
+    let preferred = lines().filter(|(controllers, _)| controllers.is_empty() || has(controllers, "memory"));
     preferred.chain(lines()).find_map(|(_, path)| pod_of_path(path))
 }
 
@@ -25,12 +27,8 @@ pub fn is_within(text: &str, uid: &str) -> bool {
     components.any(|component| pod_uid(component).is_some_and(|it| it == uid))
 }
 
-fn is_memory(controller: &str) -> bool {
-    controller == "memory"
-}
-
-/// `4:memory:/kubepods/…`: controllers and path.
-fn hierarchy(line: &str) -> Option<(&str, &str)> {
+/// `4:cpu,cpuacct:/kubepods/…` or `0::/kubepods.slice/…`: controllers and path.
+pub(super) fn hierarchy(line: &str) -> Option<(&str, &str)> {
     line.split_once(':')?.1.split_once(':')
 }
 

@@ -11,6 +11,8 @@ use std::os::unix::fs::{DirEntryExt as _, MetadataExt as _};
 use std::path::{Path, PathBuf};
 use std::{fs, io};
 
+use super::cgroup;
+
 /// How many folders are searched for the root of our cgroup namespace: a node has some thousands.
 const MAX_FOLDERS: usize = 32_768;
 
@@ -119,18 +121,15 @@ fn locate(folder: &Path, levels: usize, inode: u64, left: &mut usize) -> Option<
     })
 }
 
-/// `4:cpu,cpuacct:/kubepods/…` or `0::/kubepods.slice/…`.
+/// The path of a process in one hierarchy, from the text of `/proc/PID/cgroup`.
 pub(crate) fn path_in(text: &str, hierarchy: Hierarchy) -> Option<&str> {
-    text.lines().find_map(|line| {
-        let mut parts = line.splitn(3, ':').skip(1);
-        let (controllers, path) = (parts.next()?, parts.next()?);
-        let fits = match hierarchy {
-            Hierarchy::Cpu => has(controllers, "cpu"),
-            Hierarchy::Freezer => has(controllers, "freezer"),
-            Hierarchy::Unified => controllers.is_empty(),
-        };
-        fits.then_some(path)
-    })
+    let fits = |controllers: &str| match hierarchy {
+        Hierarchy::Cpu => has(controllers, "cpu"),
+        Hierarchy::Freezer => has(controllers, "freezer"),
+        Hierarchy::Unified => controllers.is_empty(),
+    };
+    let mut lines = text.lines().filter_map(cgroup::hierarchy);
+    lines.find(|(controllers, _)| fits(controllers)).map(|(_, path)| path)
 }
 
 /// `41 31 0:38 / /sys/fs/cgroup/unified rw shared:9 - cgroup2 cgroup2 rw`
@@ -152,7 +151,7 @@ fn of_first_version(options: &str) -> Option<Hierarchy> {
     all.into_iter().find_map(|(controller, hierarchy)| has(options, controller).then_some(hierarchy))
 }
 
-fn has(list: &str, controller: &str) -> bool {
+pub(super) fn has(list: &str, controller: &str) -> bool {
     list.split(',').any(|it| it == controller)
 }
 

@@ -16,6 +16,7 @@ use super::namespaces::{Namespaces, Owner, Place, max_age};
 use super::netlink::{Netlink, address, attribute, consistent, family, field, number, octets, push};
 use super::policy::{self, RTMSG};
 use super::servers;
+use super::settings::sysctl;
 use super::sock_diag::{self, LISTEN};
 use super::throttle::Throttling;
 use crate::cgroups::Mounts;
@@ -179,7 +180,7 @@ fn inspect_node(inspection: &mut Inspection) {
 }
 
 fn setting(path: &str) -> Option<u64> {
-    fs::read_to_string(format!("/proc/sys/net/{path}")).ok()?.trim().parse().ok()
+    sysctl(path)?.parse().ok()
 }
 
 /// Parses [`COUNTERS`] in `/proc/net/netstat`. Its lines come in pairs: names, then values.

@@ -6,6 +6,7 @@ use std::fs;
 use tracer_common::ports::{DESTINATION_BITS, DESTINATION_WORDS, PortUse};
 use tracer_common::{ABSENT32, actor::COMM_LEN};
 
+use super::netlink::text;
 use super::{cgroup, procfs};
 use tracer_model::event::{Netns, PortPressure, PortUser};
 
@@ -82,10 +83,9 @@ fn add(sum: &mut Sum, pid: u32, usage: &PortUse) {
 }
 
 fn user(sum: &Sum) -> PortUser {
-    let end = sum.total.comm.iter().position(|byte| *byte == 0).unwrap_or(COMM_LEN);
     PortUser {
         pid: sum.biggest.1,
-        comm: String::from_utf8_lossy(&sum.total.comm[..end]).into_owned(),
+        comm: text(&sum.total.comm),
         processes: sum.processes,
         netns: Some(Netns(sum.total.netns)).filter(|netns| netns.0 != ABSENT32),
         pod_uid: None,

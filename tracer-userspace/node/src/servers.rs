@@ -154,8 +154,8 @@ fn frozen(cgroups: &str, mounts: &Mounts) -> Option<String> {
         .or_else(|| file_with(Hierarchy::Freezer, "freezer.state", "FROZEN"))
 }
 
-/// The folder of a cgroup other than the root: the root is never frozen, and has no pressure files.
-fn below_the_root(cgroups: &str, hierarchy: Hierarchy, mounts: &Mounts) -> Option<PathBuf> {
+/// The folder of a cgroup other than the root: the root is never frozen or throttled, and has no pressure files.
+pub(super) fn below_the_root(cgroups: &str, hierarchy: Hierarchy, mounts: &Mounts) -> Option<PathBuf> {
     path_in(cgroups, hierarchy).filter(|path| *path != "/")?;
     mounts.folder(cgroups, hierarchy).ok()
 }

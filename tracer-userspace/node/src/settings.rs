@@ -41,7 +41,8 @@ fn quoted() -> BTreeMap<String, String> {
     QUOTED.iter().filter_map(|(path, name)| Some(((*name).to_owned(), sysctl(path)?))).collect()
 }
 
-fn sysctl(path: &str) -> Option<String> {
+/// A setting of the calling thread's namespace, without the line break.
+pub fn sysctl(path: &str) -> Option<String> {
     let text = fs::read_to_string(format!("/proc/sys/net/{path}")).ok()?;
     Some(text.trim().to_owned())
 }

@@ -7,7 +7,8 @@ use std::time::{Duration, Instant};
 
 use super::namespaces::Namespaces;
 use super::procfs::netns_of;
-use crate::cgroups::{Hierarchy, Mounts, path_in};
+use super::servers::below_the_root;
+use crate::cgroups::{Hierarchy, Mounts};
 use tracer_model::event::{Netns, Throttled};
 use tracer_model::recent::Recent;
 
@@ -73,11 +74,9 @@ fn distinct(cgroups: impl Iterator<Item = (u32, String)>, is_here: impl Fn(u32) 
 
 /// The folder with the counters of a cgroup: in the `cpu` hierarchy of version 1, or in version 2.
 fn folder(text: &str, mounts: &Mounts) -> Option<PathBuf> {
-    [Hierarchy::Cpu, Hierarchy::Unified].into_iter().find_map(|hierarchy| {
-        // The root of a hierarchy is never throttled.
-        path_in(text, hierarchy).filter(|path| *path != "/")?;
-        mounts.folder(text, hierarchy).ok().filter(|folder| folder.join("cpu.stat").exists())
-    })
+    [Hierarchy::Cpu, Hierarchy::Unified]
+        .into_iter()
+        .find_map(|hierarchy| below_the_root(text, hierarchy, mounts).filter(|folder| folder.join("cpu.stat").exists()))
 }
 
 fn read(folder: &Path) -> Option<Throttled> {

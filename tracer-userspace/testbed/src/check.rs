@@ -2,6 +2,7 @@
 
 use std::net::SocketAddr;
 
+use crate::prober::shown;
 use tracer_bpf::ebpf::hooks::ProgramType;
 use tracer_bpf::ebpf::switches;
 use tracer_model::record::{
@@ -71,20 +72,12 @@ pub struct Attempt {
     pub mentions: Vec<String>,
 }
 
-/// Whether a claim is met so far.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Standing {
-    Met,
-    /// The reason for people.
-    Unmet(String),
-}
-
-/// Whether the records meet the claim.
-pub fn judge(records: &[Record], attempt: &Attempt) -> Standing {
+/// Why the records do not meet the claim so far; `None` if they do.
+pub fn unmet(records: &[Record], attempt: &Attempt) -> Option<String> {
     let verdicts = of(records, attempt);
     let fresh = verdicts.iter().filter(|v| v.revises.is_none()).count();
     if fresh > attempt.same_ports {
-        return Standing::Unmet(format!("{fresh} verdicts for one attempt: {}", causes(&verdicts)));
+        return Some(format!("{fresh} verdicts for one attempt: {}", causes(&verdicts)));
     }
     let last = verdicts.last().copied();
     let fault = match (&attempt.claim, last) {
@@ -95,7 +88,7 @@ pub fn judge(records: &[Record], attempt: &Attempt) -> Standing {
         (Claim::AtMost(cause), Some(v)) if ![*cause, Cause::Unexplained].contains(&v.verdict.cause) => Some(noted(v)),
         (Claim::Nothing | Claim::Perhaps(_) | Claim::AtMost(_), _) => None,
     };
-    fault.map_or(Standing::Met, |f| Standing::Unmet(format!("{} -> {}: {f}", shown(attempt.src), attempt.dst)))
+    fault.map(|fault| format!("{} -> {}: {fault}", shown(attempt.src), attempt.dst))
 }
 
 /// The cause of the last verdict about an attempt.
@@ -230,14 +223,10 @@ fn noted(v: &VerdictBody) -> String {
     format!("{} ({:?}: {}; seen: {})", v.verdict.cause.name(), v.verdict.confidence, v.verdict.summary, seen.join("; "))
 }
 
-fn shown(src: Option<SocketAddr>) -> String {
-    src.map_or_else(|| "?".to_owned(), |s| s.to_string())
-}
-
 #[cfg(test)]
 mod tests {
-    use tracer_model::event::Netns;
-    use tracer_model::record::{Evidence, K8s, NetnsRef, Process, SCHEMA, Verdict};
+    use serde_json::json;
+    use tracer_model::record::SCHEMA;
 
     use super::*;
 
@@ -263,54 +252,22 @@ mod tests {
     }
 
     fn reported(cause: Cause, seq: u64, revises: Option<u64>) -> Record {
-        let about = attempt(Claim::Nothing);
-        let evidence = Evidence {
-            hook: "kfree_skb".to_owned(),
-            time_boot_ns: 150,
-            text: "dropped".to_owned(),
-            fields: std::collections::BTreeMap::new(),
-        };
-        let verdict = Verdict {
-            cause,
-            outcome: Outcome::Failure,
-            confidence: Confidence::Proven,
-            summary: "it failed".to_owned(),
-            remediation: "fix it".into(),
-            evidence: vec![evidence],
-            also: Vec::new(),
-            lost_events: 0,
-            missing_hooks: Vec::new(),
-        };
-        let body = VerdictBody {
-            subject: Subject::Probe,
-            attempt_id: None,
-            severity: verdict.severity(),
-            scope: verdict.cause.scope(),
-            verdict,
-            probe: None,
-            k8s: Some(K8s::default()),
-            src: about.src.map(Endpoint::from),
-            dst: Some(about.dst.into()),
-            process: Some(Process { pid: 1, comm: "kubelet".to_owned() }),
-            netns: Some(NetnsRef { inum: Netns(NETNS), cookie: None, name: None }),
-            culprit: None,
-            kubelet: None,
-            timing: None,
-            revises,
-            repeated: None,
-        };
-        Record {
-            schema: SCHEMA.to_owned(),
-            body: Body::Verdict(Box::new(body)),
-            time: String::new(),
-            time_boot_ns: 160,
-            seq,
-            node_name: "n".to_owned(),
-        }
+        let record = json!({
+            "schema": SCHEMA, "type": "verdict", "time": "", "time_boot_ns": 160, "seq": seq, "node_name": "n",
+            "subject": "probe", "severity": "error", "scope": cause.scope(), "revises": revises, "k8s": {},
+            "src": {"addr": "10.88.0.1", "port": 40000}, "dst": {"addr": "10.88.0.2", "port": 8080},
+            "process": {"pid": 1, "comm": "kubelet"}, "netns": {"inum": NETNS},
+            "verdict": {
+                "cause": cause, "outcome": "failure", "confidence": "proven", "summary": "it failed",
+                "remediation": {"text": "fix it"}, "lost_events": 0,
+                "evidence": [{"hook": "kfree_skb", "time_boot_ns": 150, "text": "dropped", "fields": {}}], "also": [], "missing_hooks": [],
+            },
+        });
+        serde_json::from_value(record).expect("a record")
     }
 
     fn met(records: &[Record], claim: Claim) -> bool {
-        judge(records, &attempt(claim)) == Standing::Met
+        unmet(records, &attempt(claim)).is_none()
     }
 
     #[test]
@@ -336,6 +293,6 @@ mod tests {
         early.time_boot_ns = 99;
         assert!(met(&[early], Claim::Nothing));
         let elsewhere = Attempt { netns: 8, ..attempt(Claim::Nothing) };
-        assert_eq!(judge(&[reported(Cause::FirewallDrop, 1, None)], &elsewhere), Standing::Met);
+        assert_eq!(unmet(&[reported(Cause::FirewallDrop, 1, None)], &elsewhere), None);
     }
 }

@@ -99,6 +99,12 @@ impl Netns {
         self.run("nft", &["-f", "-"], script).map(drop)
     }
 
+    /// Adds an nftables input chain with these rules.
+    pub fn input_rule(&self, rules: &str) -> Result<()> {
+        let chain = format!("type filter hook input priority 0; {rules}");
+        self.nft(&format!("table inet podpolicy {{ chain ingress {{ {chain} }}; }}\n"))
+    }
+
     pub fn path(&self) -> PathBuf {
         Path::new(NAMED).join(&self.name)
     }

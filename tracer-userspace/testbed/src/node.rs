@@ -17,6 +17,7 @@ use crate::options::Options;
 use crate::proc::Proc;
 use crate::server::REQUEST_READ;
 use cgroup::{Cgroup, Freezer, Undo};
+pub(crate) use link::until;
 
 pub mod cgroup;
 pub mod ipvs;
@@ -110,7 +111,7 @@ impl Pod {
         let pid = self.server()?.pid();
         kill(Pid::from_raw(pid.cast_signed()), Signal::SIGSTOP)?;
         // `kill` only sends the signal: a running thread continues until it handles it.
-        link::until(&format!("{pid} is stopped"), || is_stopped(pid))
+        until(&format!("{pid} is stopped"), || is_stopped(pid))
     }
 
     /// Freezes its newest server until the guard is dropped.

@@ -16,27 +16,16 @@ use crate::options::Options;
 use crate::probe::{Ending, Outcome, ProbeRequest, probe};
 use crate::proc::Proc;
 
-#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(tag = "ask", rename_all = "snake_case")]
 pub enum Request {
-    ProbeRequest(ProbeRequest),
-    /// Two attempts, the second as soon as the first has ended.
-    InTurn {
-        probes: [ProbeRequest; 2],
-    },
+    /// Attempts, each as soon as the previous one has ended.
+    InTurn { probes: Vec<ProbeRequest> },
     /// The same attempt many times.
-    Crowd {
-        probe: ProbeRequest,
-        count: u32,
-        threads: u32,
-    },
+    Crowd { probe: ProbeRequest, count: u32, threads: u32 },
     /// The same attempt from several threads in the same microsecond, in several rounds. Each round uses the next port,
     /// because the kernel may reuse the source port of a refused connect.
-    Volley {
-        probe: ProbeRequest,
-        rounds: u32,
-        threads: u32,
-    },
+    Volley { probe: ProbeRequest, rounds: u32, threads: u32 },
 }
 
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -44,7 +33,6 @@ pub enum Request {
 pub enum Reply {
     /// The prober waits for requests.
     Ready,
-    Outcome(Outcome),
     Crowd(CrowdOutcome),
     /// The outcomes of `InTurn` or `Volley`.
     Each {
@@ -108,25 +96,20 @@ impl Prober {
     }
 
     pub fn probe(&mut self, probe: ProbeRequest) -> Result<Outcome> {
-        match self.ask(Request::ProbeRequest(probe), probe.timeout_ms)? {
-            Reply::Outcome(outcome) => Ok(outcome),
-            other => bail!("prober answered {other:?}"),
-        }
+        self.in_turn([probe]).map(|[outcome]| outcome)
     }
 
-    /// Makes two attempts, one after the other.
-    pub fn in_turn(&mut self, probes: [ProbeRequest; 2]) -> Result<[Outcome; 2]> {
+    /// Makes attempts, one after the other.
+    pub fn in_turn<const N: usize>(&mut self, probes: [ProbeRequest; N]) -> Result<[Outcome; N]> {
         let millis = probes.iter().map(|probe| probe.timeout_ms).sum();
-        match self.ask(Request::InTurn { probes }, millis)? {
-            Reply::Each { outcomes } => outcomes.try_into().map_err(|_| anyhow!("not two outcomes of two attempts")),
-            other => bail!("prober answered {other:?}"),
-        }
+        let outcomes = self.each(&Request::InTurn { probes: probes.to_vec() }, millis)?;
+        outcomes.try_into().map_err(|it| anyhow!("{N} attempts, but {it:?}"))
     }
 
     /// Makes the same attempt many times.
     pub fn crowd(&mut self, probe: ProbeRequest, count: u32, threads: u32) -> Result<CrowdOutcome> {
         let millis = 100 * u64::from(count) + probe.timeout_ms;
-        match self.ask(Request::Crowd { probe, count, threads }, millis)? {
+        match self.ask(&Request::Crowd { probe, count, threads }, millis)? {
             Reply::Crowd(outcome) => Ok(outcome),
             other => bail!("prober answered {other:?}"),
         }
@@ -134,14 +117,18 @@ impl Prober {
 
     /// Makes the same attempt from several threads at the same time.
     pub fn volley(&mut self, probe: ProbeRequest, rounds: u32, threads: u32) -> Result<Vec<Outcome>> {
-        match self.ask(Request::Volley { probe, rounds, threads }, 100 * u64::from(rounds) + probe.timeout_ms)? {
+        self.each(&Request::Volley { probe, rounds, threads }, 100 * u64::from(rounds) + probe.timeout_ms)
+    }
+
+    fn each(&mut self, request: &Request, millis: u64) -> Result<Vec<Outcome>> {
+        match self.ask(request, millis)? {
             Reply::Each { outcomes } => Ok(outcomes),
             other => bail!("prober answered {other:?}"),
         }
     }
 
-    fn ask(&mut self, request: Request, millis: u64) -> Result<Reply> {
-        self.proc.say(&serde_json::to_string(&request)?)?;
+    fn ask(&mut self, request: &Request, millis: u64) -> Result<Reply> {
+        self.proc.say(&serde_json::to_string(request)?)?;
         let line = self.proc.line(self.patience + Duration::from_millis(millis))?;
         serde_json::from_str(&line).with_context(|| format!("prober: {line}"))
     }
@@ -171,7 +158,6 @@ fn say(reply: &Reply) -> Result<()> {
 
 fn answer(request: Request) -> Reply {
     match request {
-        Request::ProbeRequest(what) => Reply::Outcome(probe(&what)),
         Request::Crowd { probe, count, threads } => Reply::Crowd(crowd(probe, count, threads.max(1))),
         Request::InTurn { probes } => Reply::Each { outcomes: probes.iter().map(probe).collect() },
         Request::Volley { probe, rounds, threads } => Reply::Each { outcomes: volley(&probe, rounds, threads) },

@@ -2,7 +2,7 @@
 
 use std::ffi::CString;
 use std::io::{BufRead, BufReader, Write};
-use std::process::{Child, ChildStdin, Command, Stdio};
+use std::process::{Child, ChildStderr, ChildStdin, Command, Stdio};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::thread;
 use std::time::Duration;
@@ -42,6 +42,11 @@ impl Proc {
         Ok(Self { child, stdin, lines, what })
     }
 
+    /// Its stderr, if the caller piped it.
+    pub fn stderr(&mut self) -> Result<ChildStderr> {
+        self.child.stderr.take().with_context(|| format!("stderr of {}", self.what))
+    }
+
     /// Waits for the next line of stdout.
     pub fn line(&self, patience: Duration) -> Result<String> {
         self.lines.recv_timeout(patience).map_err(|error| match error {
@@ -61,7 +66,7 @@ impl Proc {
     }
 
     /// Waits until the process ends successfully, and returns the lines of stdout.
-    pub fn finish(mut self, patience: Duration) -> Result<Vec<String>> {
+    pub fn finish(&mut self, patience: Duration) -> Result<Vec<String>> {
         drop(self.stdin.take());
         let mut lines = Vec::new();
         loop {

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use serde::Serialize;
 use tracer_model::record::{Body, Cause, Confidence, Record, VerdictBody};
 
-use crate::check::{self, Attempt, Claim, Standing, judge};
+use crate::check::{self, Attempt, Claim};
 use crate::options::kernel;
 use crate::scenario::Scenario;
 
@@ -125,10 +125,7 @@ pub(crate) struct Done {
 impl Done {
     /// The first expectation that the records do not meet.
     pub(crate) fn fault(&self, records: &[Record]) -> Option<String> {
-        let unmet = self.attempts.iter().find_map(|a| match judge(records, a) {
-            Standing::Met => None,
-            Standing::Unmet(why) => Some(why),
-        });
+        let unmet = self.attempts.iter().find_map(|a| check::unmet(records, a));
         let noise = || self.quiet.iter().find_map(|(a, _)| check::unexpected_verdict(records, a));
         let idle = self.attempts.is_empty() && self.quiet.is_empty();
         let silent = self.loss && !records.iter().any(|r| matches!(r.body, Body::Loss(_)));

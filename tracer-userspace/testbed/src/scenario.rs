@@ -35,7 +35,7 @@ pub use needs::Need;
 pub enum Node {
     /// A node that other scenarios use, too. The tracer is attached before the first one.
     Shared,
-    /// Its own node. The scenario says when the tracer is attached.
+    /// Its own node. The scenario says when the tracer is attached, at the latest by its first attempt.
     Own,
 }
 

@@ -6,6 +6,7 @@ use std::thread;
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
+use clap::ValueEnum;
 use nix::sys::socket::{Backlog, setsockopt, sockopt};
 
 pub mod appliance;
@@ -16,7 +17,7 @@ pub mod tls;
 pub const REQUEST_READ: &str = "asked";
 
 /// How a server treats its clients.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Mode {
     /// 200.
     Http,
@@ -25,10 +26,13 @@ pub enum Mode {
     /// 103 and, a moment later, 200.
     EarlyHints,
     /// 503.
+    #[value(name = "503")]
     Unavailable,
     /// 503 right after accept, before any request.
+    #[value(name = "greet-503")]
     Greet,
     /// 421.
+    #[value(name = "421")]
     Misdirected,
     /// The plain HTTP answer of Go's server on a TLS port.
     GoTls,
@@ -37,6 +41,7 @@ pub enum Mode {
     /// Reads the request, prints [`REQUEST_READ`], and never answers.
     Hang,
     /// Listens, never accepts.
+    #[value(name = "noaccept")]
     NoAccept,
     /// Reads the request, then resets (SO_LINGER 0).
     Rst,
@@ -57,11 +62,11 @@ pub enum Mode {
     /// 200 with a body of many segments.
     Big,
     /// Listens with this backlog, never accepts.
+    #[value(skip)]
     Backlog(u16),
     /// Answers after a while.
+    #[value(skip)]
     Slow(Duration),
-    /// Answers with half a header, then closes.
-    Partial,
     /// Answers with less than a status line, then closes.
     Short,
     /// Answers with a header, and never sends the announced body.
@@ -87,36 +92,7 @@ impl Mode {
         if let Some(backlog) = name.strip_prefix("backlog:") {
             return backlog.parse().ok().map(Self::Backlog);
         }
-        Some(match name {
-            "burn" => Self::Burn,
-            "exit" => Self::Exit,
-            "banner" => Self::Banner,
-            "big" => Self::Big,
-            "http" => Self::Http,
-            "on-lo" => Self::OnLo,
-            "early-hints" => Self::EarlyHints,
-            "503" => Self::Unavailable,
-            "greet-503" => Self::Greet,
-            "421" => Self::Misdirected,
-            "go-tls" => Self::GoTls,
-            "redirect" => Self::Redirect,
-            "short" => Self::Short,
-            "bodyless" => Self::Bodyless,
-            "bodyless-rst" => Self::BodylessRst,
-            "hang" => Self::Hang,
-            "noaccept" => Self::NoAccept,
-            "rst" => Self::Rst,
-            "rst-after" => Self::RstAfter,
-            "rst-unread" => Self::RstUnread,
-            "rst-at-accept" => Self::RstAtAccept,
-            "eof" => Self::Eof,
-            "partial" => Self::Partial,
-            "tls" => Self::Tls,
-            "tls-refuse" => Self::TlsRefuse,
-            "tls-hang" => Self::TlsHang,
-            "tls-hang-request" => Self::TlsHangRequest,
-            _ => return None,
-        })
+        Self::from_str(name, false).ok()
     }
 }
 
@@ -167,7 +143,7 @@ pub fn serve(address: &str, mode: Mode) -> Result<()> {
     if mode == Mode::OnLo {
         setsockopt(&listener, sockopt::BindToDevice, &"lo".into()).context("bind to lo")?;
     }
-    let tls = if mode == Mode::TlsRefuse { tls::Acceptor::refusing()? } else { tls::Acceptor::new()? };
+    let tls = tls::Acceptor::new(mode == Mode::TlsRefuse)?;
     println!("listening {}", listener.local_addr()?);
     if matches!(mode, Mode::NoAccept | Mode::Backlog(_)) {
         idle();
@@ -244,10 +220,6 @@ fn treat(mut stream: TcpStream, mode: Mode, tls: &tls::Acceptor) -> io::Result<(
             read_request(&mut stream)?;
             thread::sleep(pause);
             write_status(&mut stream, "200 OK")
-        }
-        Mode::Partial => {
-            read_request(&mut stream)?;
-            stream.write_all(b"HTTP/1.1 200 OK\r\nContent-Le")
         }
         Mode::Tls | Mode::TlsRefuse => tls.answer(stream),
         Mode::TlsHangRequest => drain(&mut tls.accept(stream)?),

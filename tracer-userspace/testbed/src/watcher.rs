@@ -1,12 +1,13 @@
 //! The tracer under test. It runs outside of the test node's namespaces, as a DaemonSet does, and is stopped by
 //! SIGTERM.
 
+use std::cell::RefCell;
 use std::fs::{self, File};
 use std::io::{BufRead, BufReader, Read};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::process::{Command, Stdio};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -19,6 +20,7 @@ use tracer_model::record::{Body, Record};
 use crate::net::die_with_parent;
 use crate::options::Options;
 use crate::pods;
+use crate::proc::Proc;
 
 /// The program and arguments of the tracer.
 #[derive(Clone, Debug)]
@@ -56,18 +58,26 @@ impl Tracer {
 
 /// What the tracer printed so far.
 #[derive(Debug, Default)]
-struct Stdout {
+struct Printed {
     records: Vec<Record>,
     /// The last line that is not a record.
     garbage: Option<String>,
-    ended: bool,
+}
+
+impl Printed {
+    fn add(&mut self, line: &str) {
+        match serde_json::from_str(line) {
+            Ok(record) => self.records.push(record),
+            Err(error) => self.garbage = Some(format!("{line}: {error}")),
+        }
+    }
 }
 
 /// A running tracer.
 #[derive(Debug)]
 pub struct Session {
-    child: Child,
-    stdout: Arc<(Mutex<Stdout>, Condvar)>,
+    proc: Proc,
+    printed: RefCell<Printed>,
     stderr: Arc<Mutex<String>>,
     patience: Duration,
 }
@@ -93,14 +103,12 @@ impl Session {
         if let Some(services) = &tracer.services {
             command.arg("--services").arg(services);
         }
-        command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        command.stderr(Stdio::piped());
         die_with_parent(without_settings(&mut command));
-        let mut child = command.spawn().with_context(|| format!("start {}", tracer.program.display()))?;
-        let stdout = Arc::default();
+        let mut proc = Proc::spawn(command)?;
         let stderr = Arc::default();
-        read_stdout(child.stdout.take().context("stdout of the tracer")?, Arc::clone(&stdout));
-        read_stderr(child.stderr.take().context("stderr of the tracer")?, Arc::clone(&stderr));
-        let session = Self { child, stdout, stderr, patience };
+        read_stderr(proc.stderr()?, Arc::clone(&stderr));
+        let session = Self { proc, printed: RefCell::default(), stderr, patience };
         let started = session.wait(patience, |records| records.iter().any(|r| matches!(r.body, Body::Start(_))));
         if !started {
             bail!("no start record from the tracer: {}", session.trouble());
@@ -111,56 +119,52 @@ impl Session {
     /// Waits until the records meet a condition. False if they do not in time.
     pub fn wait(&self, patience: Duration, mut done: impl FnMut(&[Record]) -> bool) -> bool {
         let deadline = Instant::now() + patience;
-        let mut stdout = lock(&self.stdout.0);
         loop {
-            if done(&stdout.records) {
+            self.read_lines();
+            if done(&self.printed.borrow().records) {
                 return true;
             }
             let left = deadline.saturating_duration_since(Instant::now());
-            if left.is_zero() || stdout.ended {
+            if left.is_zero() {
                 return false;
             }
-            stdout = self.stdout.1.wait_timeout(stdout, left).unwrap_or_else(PoisonError::into_inner).0;
+            let Ok(line) = self.proc.line(left) else { return false };
+            self.printed.borrow_mut().add(&line);
+        }
+    }
+
+    /// Reads the lines that have arrived.
+    fn read_lines(&self) {
+        while let Ok(line) = self.proc.line(Duration::ZERO) {
+            self.printed.borrow_mut().add(&line);
         }
     }
 
     /// The records so far.
     pub fn records(&self) -> Vec<Record> {
-        lock(&self.stdout.0).records.clone()
+        self.read_lines();
+        self.printed.borrow().records.clone()
     }
 
     /// What went wrong, for a message: a line that is not a record, and the end of stderr.
     pub fn trouble(&self) -> String {
-        let garbage = lock(&self.stdout.0).garbage.clone().unwrap_or_default();
-        let stderr = lock(&self.stderr).clone();
+        let garbage = self.printed.borrow().garbage.clone().unwrap_or_default();
+        let stderr = self.stderr.lock().unwrap_or_else(PoisonError::into_inner).clone();
         let tail = stderr.lines().rev().take(5).collect::<Vec<_>>().into_iter().rev().collect::<Vec<_>>().join(" | ");
         format!("{garbage} {tail}").trim().to_owned()
     }
 
     /// Stops the tracer with SIGTERM and returns all records. The last one must be `stop`.
     pub fn stop(mut self) -> Result<Vec<Record>> {
-        kill(Pid::from_raw(self.child.id().cast_signed()), Signal::SIGTERM).context("end the tracer")?;
-        self.wait(self.patience, |_| false);
-        if !lock(&self.stdout.0).ended {
-            bail!("the tracer did not end within {:?} of SIGTERM: {}", self.patience, self.trouble());
-        }
-        let status = self.child.wait()?;
-        if !status.success() {
-            bail!("the tracer ended with {status}: {}", self.trouble());
-        }
-        if let Some(garbage) = &lock(&self.stdout.0).garbage {
+        kill(Pid::from_raw(self.proc.pid().cast_signed()), Signal::SIGTERM).context("end the tracer")?;
+        let rest = self.proc.finish(self.patience).with_context(|| format!("after SIGTERM: {}", self.trouble()))?;
+        rest.iter().for_each(|line| self.printed.get_mut().add(line));
+        let Printed { records, garbage } = self.printed.into_inner();
+        if let Some(garbage) = garbage {
             bail!("not a record: {garbage}");
         }
-        let records = self.records();
         check_complete(&records)?;
         Ok(records)
-    }
-}
-
-impl Drop for Session {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
     }
 }
 
@@ -200,32 +204,12 @@ pub fn replay(tracer: &Path, file: &Path) -> Result<Vec<Record>> {
     text.lines().map(|l| serde_json::from_str(l).with_context(|| format!("record {l}"))).collect()
 }
 
-fn read_stdout(pipe: impl Read + Send + 'static, stdout: Arc<(Mutex<Stdout>, Condvar)>) {
-    thread::spawn(move || {
-        for line in BufReader::new(pipe).lines().map_while(Result::ok) {
-            let record = serde_json::from_str(&line);
-            let mut all = lock(&stdout.0);
-            match record {
-                Ok(record) => all.records.push(record),
-                Err(error) => all.garbage = Some(format!("{line}: {error}")),
-            }
-            stdout.1.notify_all();
-        }
-        lock(&stdout.0).ended = true;
-        stdout.1.notify_all();
-    });
-}
-
 fn read_stderr(pipe: impl Read + Send + 'static, stderr: Arc<Mutex<String>>) {
     thread::spawn(move || {
         for line in BufReader::new(pipe).lines().map_while(Result::ok) {
-            let mut text = lock(&stderr);
+            let mut text = stderr.lock().unwrap_or_else(PoisonError::into_inner);
             text.push_str(&line);
             text.push('\n');
         }
     });
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

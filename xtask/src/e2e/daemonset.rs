@@ -2,7 +2,7 @@
 
 use std::io::{BufRead as _, BufReader};
 use std::path::Path;
-use std::process::{Child, Command, Stdio};
+use std::process::{Command, Stdio};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -11,7 +11,7 @@ use anyhow::{Context as _, Result, bail, ensure};
 use serde_json::Value;
 
 use super::cluster::Cluster;
-use super::watch::{CausesByPod, take};
+use super::watch::{CausesByPod, Killed, take};
 use super::{Case, E2eArgs, node, report};
 use crate::deploy::{self, Renderer, VARIANTS};
 use crate::dist::Target;
@@ -324,14 +324,4 @@ fn began_before(record: &Value, since: u64) -> bool {
     let ended = record["time_boot_ns"].as_u64().unwrap_or(u64::MAX);
     let is_unmatched = record["verdict"]["cause"] == "unexplained" && record["src"].is_null();
     is_unmatched && record["probe"]["handler"] != "exec" && ended.saturating_sub(timeout_s * 1_000_000_000) < since
-}
-
-/// A process that is killed when this is dropped.
-struct Killed(Child);
-
-impl Drop for Killed {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
 }

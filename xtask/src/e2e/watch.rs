@@ -21,9 +21,9 @@ const PATIENCE: Duration = Duration::from_secs(20);
 /// The reported causes by pod.
 pub(super) type CausesByPod = BTreeMap<String, Vec<String>>;
 
-/// The tracer under test. It is killed on drop.
+/// The tracer under test.
 pub(super) struct Tracer {
-    child: Child,
+    child: Killed,
     records: Receiver<Value>,
     namespace: String,
     reported: CausesByPod,
@@ -45,7 +45,8 @@ impl Tracer {
                 .map_while(|line| serde_json::from_str(&line).ok())
                 .try_for_each(|it| sender.send(it))
         });
-        let tracer = Self { child, records, namespace: namespace.to_owned(), reported: CausesByPod::new() };
+        let tracer =
+            Self { child: Killed(child), records, namespace: namespace.to_owned(), reported: CausesByPod::new() };
         let start = tracer.records.recv_timeout(PATIENCE).context("no start record")?;
         ensure!(start["type"] == "start", "the first record is not `start`: {start}");
         println!("{start}");
@@ -64,23 +65,26 @@ impl Tracer {
 
     /// Ends tracer, and returns all reported causes. The last record must be `stop`.
     pub(super) fn stop(mut self) -> Result<CausesByPod> {
-        kill(Pid::from_raw(self.child.id().cast_signed()), Signal::SIGTERM).context("end tracer")?;
+        kill(Pid::from_raw(self.child.0.id().cast_signed()), Signal::SIGTERM).context("end tracer")?;
         let mut last = Value::Null;
         while last["type"] != "stop" {
             last = self.records.recv_timeout(PATIENCE).context("no stop record from the tracer")?;
             take(&last, &self.namespace, &mut self.reported);
         }
-        let status = self.child.wait()?;
+        let status = self.child.0.wait()?;
         // Exit code 1 means that it found a failure.
         ensure!(matches!(status.code(), Some(0 | 1)), "tracer ended with {status}");
-        Ok(std::mem::take(&mut self.reported))
+        Ok(self.reported)
     }
 }
 
-impl Drop for Tracer {
+/// A process that is killed when this is dropped.
+pub(super) struct Killed(pub(super) Child);
+
+impl Drop for Killed {
     fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
+        let _ = self.0.kill();
+        let _ = self.0.wait();
     }
 }
 

@@ -4,8 +4,8 @@
 use std::fs;
 
 use tracer_model::event::Conntrack;
+use tracer_node::settings::sysctl;
 
-const SYSCTL: &str = "/proc/sys/net/netfilter";
 const STATISTICS: &str = "/proc/thread-self/net/stat/nf_conntrack";
 
 /// `NF_CT_STATE_INVALID_BIT`
@@ -15,7 +15,7 @@ pub(super) const CT_NEW: u32 = 8;
 
 /// Reads the network namespace of the calling thread; `None` without conntrack.
 pub(super) fn read() -> Option<Conntrack> {
-    let value = |name: &str| fs::read_to_string(format!("{SYSCTL}/{name}")).ok()?.trim().parse().ok();
+    let value = |name: &str| sysctl(&format!("netfilter/{name}"))?.parse().ok();
     let table =
         Conntrack { count: value("nf_conntrack_count")?, max: value("nf_conntrack_max")?, ..Conntrack::default() };
     Some(add_statistics(table, &fs::read_to_string(STATISTICS).unwrap_or_default()))

@@ -70,7 +70,7 @@ pub(crate) fn read_proxy_maps(maps: [&str; 2]) -> Result<Vec<Table>, NetfilterEr
 /// Reads the rules of one chain of `nat` only.
 pub(crate) fn read_nat_chain(name: &'static str) -> Result<Vec<Table>, NetfilterError> {
     let read = |reader: &mut Reader, netlink: &mut Netlink, family| {
-        reader.begin_chain(family, "nat", name);
+        reader.begin_chain(family, "nat".to_owned(), name.to_owned(), None);
         let names = [(NFTA_RULE_TABLE, "nat"), (NFTA_RULE_CHAIN, name)];
         dump(netlink, NFT_MSG_GETRULE, family, &names, |message| _ = reader.add_rule(message))
     };
@@ -152,20 +152,18 @@ impl Reader {
 
     fn add_chain(&mut self, message: &[u8]) -> Option<()> {
         let (family, attrs) = (*message.first()?, message.get(NFGENMSG..)?);
-        let table = self.table(family, text(attribute(attrs, NFTA_CHAIN_TABLE)?))?;
-        let name = text(attribute(attrs, NFTA_CHAIN_NAME)?);
-        self.room.take(bytes_of::<Chain>(&name)).then_some(())?;
-        let chains = &mut self.tables[table].chains;
-        self.chain_at.insert((table, name.clone()), chains.len());
-        chains.push(Chain { name, base: base(family, attrs), rules: Vec::new() });
-        Some(())
+        let [table, name] = [NFTA_CHAIN_TABLE, NFTA_CHAIN_NAME].map(|name| attribute(attrs, name).map(text));
+        self.begin_chain(family, table?, name?, base(family, attrs))
     }
 
     /// Adds an empty chain. Its rules follow.
-    fn begin_chain(&mut self, family: u8, table: &str, chain: &str) {
-        let Some(table) = self.table(family, table.to_owned()) else { return };
-        self.chain_at.insert((table, chain.to_owned()), self.tables[table].chains.len());
-        self.tables[table].chains.push(Chain { name: chain.to_owned(), ..Chain::default() });
+    fn begin_chain(&mut self, family: u8, table: String, name: String, base: Option<Base>) -> Option<()> {
+        let table = self.table(family, table)?;
+        self.room.take(bytes_of::<Chain>(&name)).then_some(())?;
+        let chains = &mut self.tables[table].chains;
+        self.chain_at.insert((table, name.clone()), chains.len());
+        chains.push(Chain { name, base, rules: Vec::new() });
+        Some(())
     }
 
     fn add_rule(&mut self, message: &[u8]) -> Option<()> {
@@ -187,13 +185,11 @@ impl Reader {
     }
 
     fn note_sets(&mut self, table: usize, rule: &Rule) {
-        let names = rule.rest.iter().filter_map(|test| match test {
-            Test::Set { set, .. } => Some(set),
-            _ => None,
-        });
-        for name in names {
-            if self.sets.len() < MAX_SETS {
-                self.sets.insert((table, name.clone()));
+        for test in &rule.rest {
+            if let Test::Set { set, .. } = test
+                && self.sets.len() < MAX_SETS
+            {
+                self.sets.insert((table, set.clone()));
             }
         }
     }

@@ -1,17 +1,14 @@
 //! IP addresses of links.
 
-use std::net::{IpAddr, Ipv6Addr};
+use std::net::IpAddr;
 
 use anyhow::{Context, Result};
 use netlink_packet_core::{NLM_F_CREATE, NLM_F_EXCL};
-use netlink_packet_route::AddressFamily;
 use netlink_packet_route::address::{AddressAttribute, AddressHeaderFlags, AddressMessage};
+use nix::ifaddrs::getifaddrs;
+use nix::sys::socket::{SockaddrIn6, SockaddrStorage};
 
 use super::{Ip, index};
-use tracer_node::netlink::{attribute, field};
-
-/// `struct ifaddrmsg`, linux/if_addr.h
-const HEADER: usize = 8;
 
 impl Ip {
     /// Adds an address to a link, without duplicate address detection.
@@ -33,11 +30,10 @@ impl Ip {
 
     /// Removes every IPv6 address of every link.
     pub fn remove_ipv6_addresses(&mut self) -> Result<()> {
-        let mut all = AddressMessage::default();
-        all.header.family = AddressFamily::Inet6;
-        for answer in self.dump(libc::RTM_GETADDR, &all)? {
-            if let Some((address, prefix, link)) = parse(&answer) {
-                self.send(libc::RTM_DELADDR, 0, &message(address.into(), prefix, link))?;
+        for found in getifaddrs().context("list the addresses")? {
+            let v6 = |it: Option<SockaddrStorage>| it.and_then(|it| it.as_sockaddr_in6().map(SockaddrIn6::ip));
+            if let (Some(address), Some(mask)) = (v6(found.address), v6(found.netmask)) {
+                self.remove_address(address, mask.to_bits().count_ones() as u8, &found.interface_name)?;
             }
         }
         Ok(())
@@ -51,10 +47,4 @@ fn message(address: IpAddr, prefix: u8, link: u32) -> AddressMessage {
     message.header.index = link;
     message.attributes = vec![AddressAttribute::Local(address), AddressAttribute::Address(address)];
     message
-}
-
-/// Address, prefix length and index of the link.
-fn parse(answer: &[u8]) -> Option<(Ipv6Addr, u8, u32)> {
-    let octets: [u8; 16] = attribute(answer.get(HEADER..)?, libc::IFA_ADDRESS)?.try_into().ok()?;
-    Some((octets.into(), *answer.get(1)?, u32::from_ne_bytes(field(answer, 4)?)))
 }

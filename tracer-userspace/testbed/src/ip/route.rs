@@ -149,28 +149,12 @@ impl Ip {
             .with_context(|| format!("replace {route:?}"))
     }
 
-    /// Adds a rule: packets from this address use the table.
-    pub fn rule_from(&mut self, address: IpAddr, table: u8, priority: u32) -> Result<()> {
-        let mut rule = rule(RuleAttribute::Source(address), address, table, priority);
-        rule.header.src_len = host_prefix(address);
-        self.send(libc::RTM_NEWRULE, NLM_F_CREATE | NLM_F_EXCL, &rule).with_context(|| format!("add {rule:?}"))
+    pub fn add_rule(&mut self, rule: &RuleMessage) -> Result<()> {
+        self.send(libc::RTM_NEWRULE, NLM_F_CREATE | NLM_F_EXCL, rule).with_context(|| format!("add {rule:?}"))
     }
 
-    /// Adds a rule: packets to this address use the table.
-    pub fn rule_to(&mut self, address: IpAddr, table: u8, priority: u32) -> Result<()> {
-        let rule = rule_to(address, table, priority);
-        self.send(libc::RTM_NEWRULE, NLM_F_CREATE | NLM_F_EXCL, &rule).with_context(|| format!("add {rule:?}"))
-    }
-
-    /// Adds a rule: packets with this mark, of the family of `address`, use the table.
-    pub fn rule_mark(&mut self, mark: u32, address: IpAddr, table: u8, priority: u32) -> Result<()> {
-        let rule = rule(RuleAttribute::FwMark(mark), address, table, priority);
-        self.send(libc::RTM_NEWRULE, NLM_F_CREATE | NLM_F_EXCL, &rule).with_context(|| format!("add {rule:?}"))
-    }
-
-    pub fn remove_rule_to(&mut self, address: IpAddr, table: u8, priority: u32) -> Result<()> {
-        let rule = rule_to(address, table, priority);
-        self.send(libc::RTM_DELRULE, 0, &rule).with_context(|| format!("remove {rule:?}"))
+    pub fn remove_rule(&mut self, rule: &RuleMessage) -> Result<()> {
+        self.send(libc::RTM_DELRULE, 0, rule).with_context(|| format!("remove {rule:?}"))
     }
 
     pub fn remove(&mut self, route: &Route) -> Result<()> {
@@ -178,10 +162,23 @@ impl Ip {
     }
 }
 
-fn rule_to(address: IpAddr, table: u8, priority: u32) -> RuleMessage {
+/// A rule: packets from this address use the table.
+pub fn rule_from(address: IpAddr, table: u8, priority: u32) -> RuleMessage {
+    let mut rule = rule(RuleAttribute::Source(address), address, table, priority);
+    rule.header.src_len = host_prefix(address);
+    rule
+}
+
+/// A rule: packets to this address use the table.
+pub fn rule_to(address: IpAddr, table: u8, priority: u32) -> RuleMessage {
     let mut rule = rule(RuleAttribute::Destination(address), address, table, priority);
     rule.header.dst_len = host_prefix(address);
     rule
+}
+
+/// A rule: packets with this mark, of the family of `address`, use the table.
+pub fn rule_mark(mark: u32, address: IpAddr, table: u8, priority: u32) -> RuleMessage {
+    rule(RuleAttribute::FwMark(mark), address, table, priority)
 }
 
 fn rule(condition: RuleAttribute, address: IpAddr, table: u8, priority: u32) -> RuleMessage {

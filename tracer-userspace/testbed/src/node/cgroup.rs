@@ -1,12 +1,13 @@
 //! Cgroups: one for the prober, as systemd makes for the kubelet, and some that throttle or freeze processes.
 
 use std::path::{Path, PathBuf};
-use std::time::{Duration, Instant};
-use std::{fs, io, thread};
+use std::{fs, io};
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result};
 
+use super::link::until;
 use crate::net::PREFIX;
+use tracer_node::cgroups::{Hierarchy, Mounts};
 
 /// A cgroup below the root. Removed on drop, after its processes must have ended.
 #[derive(Debug)]
@@ -62,17 +63,11 @@ impl Cgroup {
     pub fn frozen(name: &str, by: Freezer, pid: u32) -> Result<(Self, Undo)> {
         let group = Self::below(&by.root().context("no freezer")?, name)?;
         group.add(pid)?;
-        let (file, freeze, thaw) = by.words();
+        let [(file, freeze), (_, thaw), (events, line)] = by.files();
         let guard = Undo(group.0.join(file), thaw);
         group.write(file, freeze)?;
-        let (events, line) = by.frozen_line();
-        let began = Instant::now();
-        while !fs::read_to_string(group.0.join(events))?.lines().any(|it| it == line) {
-            if began.elapsed() > PATIENCE {
-                bail!("{} does not freeze", group.0.display());
-            }
-            thread::yield_now();
-        }
+        let is_frozen = || Ok(fs::read_to_string(group.0.join(events))?.lines().any(|it| it == line));
+        until(&format!("{} is frozen", group.0.display()), is_frozen)?;
         Ok((group, guard))
     }
 
@@ -99,8 +94,6 @@ impl Drop for Cgroup {
     }
 }
 
-/// Generous: freezing takes microseconds.
-const PATIENCE: Duration = Duration::from_secs(10);
 const PRESSURE: &str = "cpu.pressure";
 
 /// The freezer of cgroup version 1 or 2.
@@ -113,7 +106,7 @@ pub enum Freezer {
 impl Freezer {
     fn root(self) -> Option<PathBuf> {
         match self {
-            Self::V1 => first_version("freezer"),
+            Self::V1 => mounted(Hierarchy::Freezer),
             Self::V2 => root(),
         }
     }
@@ -122,22 +115,15 @@ impl Freezer {
     pub fn is_available(self) -> bool {
         let name = format!("{PREFIX}{}-need-freezer", std::process::id());
         let made = self.root().and_then(|root| Cgroup::below(&root, &name).ok());
-        made.is_some_and(|group| group.0.join(self.words().0).exists())
+        made.is_some_and(|group| group.0.join(self.files()[0].0).exists())
     }
 
-    /// The file, and the words that freeze and thaw.
-    const fn words(self) -> (&'static str, &'static str, &'static str) {
+    /// Which word freezes, and which one thaws, each with its file. Last, the line of a file which shows that all
+    /// processes are frozen.
+    const fn files(self) -> [(&'static str, &'static str); 3] {
         match self {
-            Self::V1 => ("freezer.state", "FROZEN", "THAWED"),
-            Self::V2 => ("cgroup.freeze", "1", "0"),
-        }
-    }
-
-    /// The file and the line which show that all processes are frozen.
-    const fn frozen_line(self) -> (&'static str, &'static str) {
-        match self {
-            Self::V1 => ("freezer.state", "FROZEN"),
-            Self::V2 => ("cgroup.events", "frozen 1"),
+            Self::V1 => [("freezer.state", "FROZEN"), ("freezer.state", "THAWED"), ("freezer.state", "FROZEN")],
+            Self::V2 => [("cgroup.freeze", "1"), ("cgroup.freeze", "0"), ("cgroup.events", "frozen 1")],
         }
     }
 }
@@ -167,7 +153,7 @@ enum Cpu {
 }
 
 fn cpu() -> Option<Cpu> {
-    if let Some(root) = first_version("cpu") {
+    if let Some(root) = mounted(Hierarchy::Cpu) {
         return Some(Cpu::V1(root));
     }
     let root = root()?;
@@ -175,11 +161,9 @@ fn cpu() -> Option<Cpu> {
     on.split_whitespace().any(|name| name == "cpu").then_some(Cpu::V2(root))
 }
 
-/// Where the hierarchy of a controller of cgroup v1 is mounted.
-fn first_version(controller: &str) -> Option<PathBuf> {
-    let has = |options: &str| options.split(',').any(|option| option == controller);
-    let mount = mounts().into_iter().find(|mount| mount.kind == "cgroup" && has(&mount.options))?;
-    Some(mount.path)
+/// Where a hierarchy is mounted.
+fn mounted(hierarchy: Hierarchy) -> Option<PathBuf> {
+    Mounts::read().ok()?.places(hierarchy).next().map(Path::to_owned)
 }
 
 /// Whether the kernel counts the pressure of cgroups.
@@ -199,28 +183,11 @@ pub fn enable_quota() {
 
 /// Where cgroup v2 is mounted.
 pub(super) fn root() -> Option<PathBuf> {
-    mounts().into_iter().find(|mount| mount.kind == "cgroup2").map(|mount| mount.path)
+    mounted(Hierarchy::Unified)
 }
 
 /// All directories where a run may make cgroups.
 pub(super) fn roots() -> Vec<PathBuf> {
     let quota = cpu().map(|(Cpu::V1(path) | Cpu::V2(path))| path);
-    root().into_iter().chain(quota).chain(first_version("freezer")).collect()
-}
-
-struct Mount {
-    path: PathBuf,
-    kind: String,
-    options: String,
-}
-
-fn mounts() -> Vec<Mount> {
-    let text = fs::read_to_string("/proc/self/mounts").unwrap_or_default();
-    let mount = |line: &str| match line.split(' ').collect::<Vec<_>>()[..] {
-        [_, path, kind, options, ..] => {
-            Some(Mount { path: path.into(), kind: kind.to_owned(), options: options.to_owned() })
-        }
-        _ => None,
-    };
-    text.lines().filter_map(mount).collect()
+    root().into_iter().chain(quota).chain(mounted(Hierarchy::Freezer)).collect()
 }

@@ -11,8 +11,8 @@ use nix::net::if_::InterfaceFlags;
 use crate::ip;
 use crate::net::Netns;
 
-/// Generous: no worker is delayed that long.
-const PATIENCE: Duration = Duration::from_secs(60);
+/// Generous, also for an emulated processor.
+const PATIENCE: Duration = Duration::from_secs(90);
 
 /// Waits until these devices are running.
 ///
@@ -35,7 +35,8 @@ pub(super) fn wait_until_solicitable(ns: &Netns, address: Ipv6Addr) -> Result<()
     })
 }
 
-pub(super) fn until(what: &str, mut done: impl FnMut() -> Result<bool>) -> Result<()> {
+/// Waits for a condition.
+pub(crate) fn until(what: &str, mut done: impl FnMut() -> Result<bool>) -> Result<()> {
     let deadline = Instant::now() + PATIENCE;
     while !done()? {
         if Instant::now() > deadline {

@@ -163,7 +163,6 @@ fn forward(fixture: &mut Fixture<'_>) -> Result<()> {
     })?;
     inside.nft("table ip fw { chain forwarded { type filter hook forward priority 0; policy drop; }; }\n")?;
     fixture.node.node.ip(|ip| ip.add(&Route::to([10, 99, 0, 0], 24).via(router.ip())))?;
-    (fixture.watch)()?;
     fixture.mentions(&["rule at FORWARD", "the policy in chain ip fw forwarded"]);
     fixture.fails_without_probe(Kind::Http, ([10, 99, 0, 5], HTTP).into(), Ending::Timeout)
 }

@@ -23,7 +23,6 @@ pub(super) const ALL: &[Scenario] =
 fn set_back(fixture: &mut Fixture<'_>) -> Result<()> {
     const HOUR_NS: i64 = 3_600_000_000_000;
     let (probed, other) = (fixture.serving("http", HTTP)?, fixture.serving("http", HTTP)?);
-    (fixture.watch)()?;
     fixture.succeeds(Kind::Http, other)?;
     let clock = WallClock(boot_to_wall_ns());
     WallClock::set(STARTED_WALL_NS - HOUR_NS)?;

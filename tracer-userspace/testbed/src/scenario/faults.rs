@@ -182,7 +182,6 @@ fn replace(fixture: &mut Fixture<'_>, addr: SocketAddr, mode: &str) -> Result<u3
 /// The kubelet restarts: a new process with the same name.
 fn prober_restarts(fixture: &mut Fixture<'_>) -> Result<()> {
     let pod = fixture.serving("rst", HTTP)?;
-    (fixture.watch)()?;
     fixture.fails(Kind::Http, pod, Ending::Reset)?;
     for _ in 0..3 {
         *fixture.prober = Prober::start(&fixture.node.node, fixture.options)?;
@@ -195,7 +194,6 @@ fn prober_restarts(fixture: &mut Fixture<'_>) -> Result<()> {
 /// The kubelet restarts in another network namespace, with the addresses and pods of another node.
 fn prober_moves(fixture: &mut Fixture<'_>) -> Result<()> {
     let pod = fixture.serving("rst", HTTP)?;
-    (fixture.watch)()?;
     fixture.fails(Kind::Http, pod, Ending::Reset)?;
     let mut node = TestNode::new("moved")?;
     *fixture.prober = Prober::start(&node.node, fixture.options)?;
@@ -209,8 +207,9 @@ fn prober_moves(fixture: &mut Fixture<'_>) -> Result<()> {
 fn firewall_before_start(fixture: &mut Fixture<'_>) -> Result<()> {
     let pod = fixture.serving("http", HTTP)?;
     fixture.input_rule(pod, "tcp dport 8080 drop;")?;
-    fixture.attempt(Kind::Http, pod, Ending::Timeout, Claim::Nothing)?;
-    (fixture.watch)()?;
+    let before = fixture.begin_unwatched(pod, Claim::Nothing);
+    let outcome = fixture.prober.probe(ProbeRequest::new(Kind::Http, pod, fixture.options.probe_timeout))?;
+    fixture.end(before, &outcome, &[Ending::Timeout])?;
     fixture.fails(Kind::Http, pod, Ending::Timeout)
 }
 

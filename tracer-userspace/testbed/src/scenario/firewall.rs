@@ -95,8 +95,7 @@ fn held_back(fixture: &mut Fixture<'_>) -> Result<()> {
     let pod = fixture.serving("http", HTTP)?;
     let inside = fixture.inside(pod)?;
     inside.sysctl(&[("ipv4/icmp_ratelimit", "600000")])?;
-    let chain = "type filter hook input priority 0; tcp dport 8080 reject with icmp port-unreachable;";
-    inside.nft(&format!("table ip podpolicy {{ chain ingress {{ {chain} }}; }}\n"))?;
+    inside.input_rule("tcp dport 8080 reject with icmp port-unreachable;")?;
     fixture.fails(Kind::Http, pod, Ending::Timeout)
 }
 
@@ -120,7 +119,6 @@ fn iptables(fixture: &mut Fixture<'_>, program: &str, target: &[&str], how: Endi
 fn on_lo(fixture: &mut Fixture<'_>) -> Result<()> {
     fixture.node.serve(fixture.options, &["http", &format!("[::]:{HOST}")])?;
     fixture.succeeds(Kind::Http, (NODE, HOST).into())?;
-    let chain = "type filter hook input priority 0; iif lo tcp dport 10256 drop;";
-    fixture.node.node.nft(&format!("table ip hostfw {{ chain input-fw {{ {chain} }}; }}\n"))?;
+    fixture.node.node.input_rule("iif lo tcp dport 10256 drop;")?;
     fixture.fails(Kind::Http, (NODE, HOST).into(), Ending::Timeout)
 }

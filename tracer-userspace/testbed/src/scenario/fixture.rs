@@ -28,7 +28,7 @@ pub struct Fixture<'a> {
     /// The cause of the scenario.
     pub cause: Option<Cause>,
     pub family: Family,
-    /// Attaches the tracer, unless it is attached already.
+    /// Attaches the tracer, unless it is attached already. At the latest, the first attempt does so.
     pub watch: &'a mut dyn FnMut() -> Result<()>,
     /// Waits until the records meet a condition. False if they do not in time. Without a tracer it returns true at
     /// once.
@@ -47,9 +47,20 @@ pub struct Fixture<'a> {
 impl Fixture<'_> {
     /// Adds a pod with a server, and returns the server's address.
     pub fn serving(&mut self, mode: &str, port: u16) -> Result<SocketAddr> {
-        let pod = self.node.pod()?;
-        pod.serve(self.options, &[mode, &format!("[::]:{port}")])?;
-        Ok(pod.addr(self.family, port))
+        let pod = self.pod(port)?;
+        self.serve(pod, mode, &format!("[::]:{port}"))?;
+        Ok(pod)
+    }
+
+    /// Adds a pod without a server, and returns the address of this port.
+    pub fn pod(&mut self, port: u16) -> Result<SocketAddr> {
+        Ok(self.node.pod()?.addr(self.family, port))
+    }
+
+    /// Starts a server that listens at `at` in a pod.
+    pub fn serve(&mut self, pod: SocketAddr, mode: &str, at: &str) -> Result<()> {
+        let options = self.options;
+        self.pod_of(pod)?.serve(options, &[mode, at])
     }
 
     /// Waits for a node event with these words, and returns the summaries of all such events so far.
@@ -82,8 +93,7 @@ impl Fixture<'_> {
 
     /// Adds an nftables input chain with these rules to the pod with this address.
     pub fn input_rule(&mut self, addr: SocketAddr, rules: &str) -> Result<()> {
-        let chain = format!("type filter hook input priority 0; {rules}");
-        self.inside(addr)?.nft(&format!("table inet podpolicy {{ chain ingress {{ {chain} }}; }}\n"))
+        self.inside(addr)?.input_rule(rules)
     }
 
     fn failing(&self) -> Result<Cause> {
@@ -183,7 +193,8 @@ impl Fixture<'_> {
 
     /// Makes many attempts at the same time that must succeed and get no verdict.
     pub fn crowd(&mut self, kind: Kind, dst: SocketAddr, count: u32, threads: u32) -> Result<()> {
-        self.done.quiet.push((self.begin(dst, Claim::Nothing)?, count));
+        let attempt = self.begin(dst, Claim::Nothing)?;
+        self.done.quiet.push((attempt, count));
         let all = self.prober.crowd(ProbeRequest::new(kind, dst, self.options.patience), count, threads)?;
         if all.failed > 0 {
             bail!("{} of {count} attempts failed, one of them: {:?}", all.failed, all.example);
@@ -214,8 +225,14 @@ impl Fixture<'_> {
     }
 
     /// Starts an attempt. [`Self::end`] adds it to the list.
-    pub fn begin(&self, dst: SocketAddr, claim: Claim) -> Result<Attempt> {
-        Ok(Attempt {
+    pub fn begin(&mut self, dst: SocketAddr, claim: Claim) -> Result<Attempt> {
+        (self.watch)()?;
+        Ok(self.begin_unwatched(dst, claim))
+    }
+
+    /// Starts an attempt, and does not attach the tracer.
+    pub fn begin_unwatched(&self, dst: SocketAddr, claim: Claim) -> Attempt {
+        Attempt {
             src: None,
             dst,
             since_boot_ns: boot_ns(),
@@ -225,7 +242,7 @@ impl Fixture<'_> {
             claim,
             same_ports: 1,
             mentions: self.mentioned.clone(),
-        })
+        }
     }
 }
 

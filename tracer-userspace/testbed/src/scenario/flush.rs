@@ -6,7 +6,7 @@ use anyhow::{Result, bail};
 use tracer_model::record::Cause;
 
 use super::{Fixture, Need, Scenario};
-use crate::ip::{Ip, Route};
+use crate::ip::{Ip, Route, rule_from, rule_to};
 use crate::node::{BRIDGE, OUTSIDE};
 use crate::pods::{CIRCULAR, HTTP};
 use crate::probe::{Ending, Kind};
@@ -33,12 +33,11 @@ fn rules(fixture: &mut Fixture<'_>) -> Result<()> {
     let mut ip = node.enter(Ip::open)?;
     node.enter(|| {
         ip.add(&subnet.clone().in_table(TABLE).source(BRIDGE))?;
-        all.iter().try_for_each(|addr| ip.rule_to(*addr, TABLE, PRIORITY))?;
+        all.iter().try_for_each(|addr| ip.add_rule(&rule_to(*addr, TABLE, PRIORITY)))?;
         ip.remove(&subnet)
     })?;
-    (fixture.watch)()?;
     fixture.succeeds(Kind::Http, pod)?;
-    all.iter().try_for_each(|addr| ip.remove_rule_to(*addr, TABLE, PRIORITY))?;
+    all.iter().try_for_each(|addr| ip.remove_rule(&rule_to(*addr, TABLE, PRIORITY)))?;
     fails_after_flush(fixture, "3 ip rules", pod, Ending::Error)
 }
 
@@ -51,7 +50,6 @@ fn routes(fixture: &mut Fixture<'_>) -> Result<()> {
         routes.iter().try_for_each(|route| ip.add(route))?;
         ip.remove(&Route::to([10, 88, 0, 0], 24).over("cni0"))
     })?;
-    (fixture.watch)()?;
     fixture.succeeds(Kind::Http, pod)?;
     fixture.node.node.enter(|| routes.iter().try_for_each(|route| ip.remove(route)))?;
     fails_after_flush(fixture, "3 routes", pod, Ending::Error)
@@ -65,12 +63,11 @@ fn exceptions(fixture: &mut Fixture<'_>) -> Result<()> {
     let mut ip = fixture.node.node.enter(Ip::open)?;
     fixture.node.node.ip(|ip| {
         ip.add(&Route::default_via(OUTSIDE).over(&uplink).onlink().in_table(TABLE))?;
-        all.iter().try_for_each(|addr| ip.rule_to(*addr, MAIN, PRIORITY))?;
-        ip.rule_from(BRIDGE.into(), TABLE, PRIORITY + 1)
+        all.iter().try_for_each(|addr| ip.add_rule(&rule_to(*addr, MAIN, PRIORITY)))?;
+        ip.add_rule(&rule_from(BRIDGE.into(), TABLE, PRIORITY + 1))
     })?;
-    (fixture.watch)()?;
     fixture.succeeds(Kind::Http, pod)?;
-    all.iter().try_for_each(|addr| ip.remove_rule_to(*addr, MAIN, PRIORITY))?;
+    all.iter().try_for_each(|addr| ip.remove_rule(&rule_to(*addr, MAIN, PRIORITY)))?;
     fails_after_flush(fixture, "3 ip rules", pod, Ending::Timeout)
 }
 

@@ -65,10 +65,8 @@ fn full_queue(fixture: &mut Fixture<'_>) -> Result<()> {
 /// Another process of the pod is stopped, not the server.
 fn another_is_stopped(fixture: &mut Fixture<'_>) -> Result<()> {
     let pod = fixture.serving("hang", HTTP)?;
-    let options = fixture.options;
-    let inside = fixture.pod_of(pod)?;
-    inside.serve(options, &["http", &format!("[::]:{UNLISTED_TLS}")])?;
-    inside.halt()?;
+    fixture.serve(pod, "http", &format!("[::]:{UNLISTED_TLS}"))?;
+    fixture.pod_of(pod)?.halt()?;
     fixture.mentions(&["had read it"]);
     fixture.fails(Kind::Http, pod, Ending::Timeout)
 }

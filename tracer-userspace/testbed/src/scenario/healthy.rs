@@ -47,13 +47,11 @@ fn https(fixture: &mut Fixture<'_>) -> Result<()> {
 fn crowd(fixture: &mut Fixture<'_>) -> Result<()> {
     (fixture.watch)()?;
     let pod = fixture.serving("http", HTTP)?;
-    let options = fixture.options;
-    fixture.pod_of(pod)?.serve(options, &["rst", "[::]:9001"])?;
-    let (ip, ns) = (pod.ip(), fixture.inside(pod)?);
-    ns.nft("table inet t { chain in { type filter hook input priority 0; tcp dport 9002 drop; }; }\n")?;
+    fixture.serve(pod, "rst", "[::]:9001")?;
+    fixture.input_rule(pod, "tcp dport 9002 drop;")?;
     for port in [9000, 9001, 9002] {
         let mut other = fixture.options.helper(&fixture.node.node, Role::Load)?;
-        other.args(["--target", &format!("{ip}:{port}"), "--threads", "1", "--seconds", "3600", "--pause-ms", "5"]);
+        other.args(["--target", &format!("{}:{port}", pod.ip()), "--seconds", "3600", "--pause-ms", "5"]);
         fixture.helpers.push(crate::proc::Proc::spawn(other)?);
     }
     let count = fixture.options.crowd;

@@ -1,17 +1,17 @@
 //! The pod's own connections, and its own address translation.
 
 use std::net::{SocketAddr, SocketAddrV4};
-use std::os::fd::{AsRawFd as _, OwnedFd};
+use std::os::fd::OwnedFd;
 use std::thread;
 use std::time::Instant;
 
-use anyhow::{Context as _, Result, bail};
-use nix::errno::Errno;
-use nix::sys::socket::{AddressFamily, SockFlag, SockType, SockaddrIn, connect, socket};
+use anyhow::{Context as _, Result};
 use tracer_model::record::{Cause, Outcome};
 
+use super::queue::send_syn;
 use super::{Fixture, Need, Scenario};
-use crate::check::{Attempt, Claim, Expected, Standing, judge};
+use crate::check::{Attempt, Claim, Expected, unmet};
+use crate::node::until;
 use crate::options::is_emulated;
 use crate::pods::HTTP;
 use crate::probe::{Ending, Kind, ProbeRequest};
@@ -76,7 +76,7 @@ fn attempt_until_inspected(
         attempts.push((Attempt { src: outcome.src, ..attempt }, outcome));
         let mut met = Some(attempts.len() - 1);
         (fixture.wait_for)(&mut |records| {
-            met = attempts.iter().position(|(attempt, _)| judge(records, attempt) == Standing::Met);
+            met = attempts.iter().position(|(attempt, _)| unmet(records, attempt).is_none());
             true
         });
         if met.is_some() || began.elapsed() > fixture.options.patience {
@@ -94,26 +94,15 @@ fn fails_after_inspection(fixture: &mut Fixture<'_>, pod: SocketAddr, how: Endin
 
 /// Lets the pod dial its peer while an egress policy drops that. Waits until the second SYN was dropped.
 fn dial(fixture: &mut Fixture<'_>, pod: SocketAddr) -> Result<OwnedFd> {
-    let patience = fixture.options.patience;
     let inside = fixture.inside(pod)?;
     let chain = format!("type filter hook output priority 0; ip daddr {} counter drop;", PEER.ip());
     inside.nft(&format!("table inet guard {{ chain egress {{ {chain} }}; }}\n"))?;
-    let dialling = inside.enter(|| {
-        let fd = socket(AddressFamily::Inet, SockType::Stream, SockFlag::SOCK_NONBLOCK, None)?;
-        match connect(fd.as_raw_fd(), &SockaddrIn::from(PEER)) {
-            Err(Errno::EINPROGRESS) => Ok(fd),
-            other => bail!("connect() did not wait: {other:?}"),
-        }
+    let dialling = inside.enter(|| send_syn(PEER.into()))?;
+    let list = || inside.run("nft", &["list", "table", "inet", "guard"], "");
+    until("the SYN was dropped twice", || {
+        let list = list()?;
+        Ok(!["packets 0 ", "packets 1 "].iter().any(|few| list.contains(few)))
     })?;
-    let began = Instant::now();
-    while ["packets 0 ", "packets 1 "]
-        .iter()
-        .any(|few| inside.run("nft", &["list", "table", "inet", "guard"], "").is_ok_and(|text| text.contains(few)))
-    {
-        if began.elapsed() > patience {
-            bail!("the SYN was not sent again");
-        }
-    }
     Ok(dialling)
 }
 
@@ -151,7 +140,7 @@ fn connected(fixture: &mut Fixture<'_>) -> Result<()> {
 }
 
 /// Redirects connections to this port to the proxy.
-fn redirect(fixture: &mut Fixture<'_>, pod: SocketAddr, port: u16) -> Result<()> {
+pub(super) fn redirect(fixture: &mut Fixture<'_>, pod: SocketAddr, port: u16) -> Result<()> {
     let chain = format!("type nat hook prerouting priority -100; tcp dport {port} redirect to :{PROXY};");
     let family = if pod.is_ipv4() { "ip" } else { "ip6" };
     fixture.inside(pod)?.nft(&format!("table {family} mesh {{ chain inbound {{ {chain} }}; }}\n"))
@@ -160,8 +149,7 @@ fn redirect(fixture: &mut Fixture<'_>, pod: SocketAddr, port: u16) -> Result<()>
 /// Adds a pod with a healthy application, and a proxy of this mode that gets its probes.
 fn meshed(fixture: &mut Fixture<'_>, mode: &str) -> Result<SocketAddr> {
     let pod = fixture.serving("http", HTTP)?;
-    let options = fixture.options;
-    fixture.pod_of(pod)?.serve(options, &[mode, &format!("[::]:{PROXY}")])?;
+    fixture.serve(pod, mode, &format!("[::]:{PROXY}"))?;
     redirect(fixture, pod, HTTP)?;
     Ok(pod)
 }
@@ -184,8 +172,7 @@ fn answered_by_proxy(fixture: &mut Fixture<'_>) -> Result<()> {
 /// The redirect to the proxy is for another port.
 fn another_redirect(fixture: &mut Fixture<'_>) -> Result<()> {
     let pod = fixture.serving("rst", HTTP)?;
-    let options = fixture.options;
-    fixture.pod_of(pod)?.serve(options, &["http", &format!("[::]:{PROXY}")])?;
+    fixture.serve(pod, "http", &format!("[::]:{PROXY}"))?;
     redirect(fixture, pod, HTTP + 1)?;
     fixture.fails(Kind::Http, pod, Ending::Reset)?;
     wait_for_inspection(fixture);

@@ -1,7 +1,5 @@
 //! A probe's source port is a NodePort. It fails with IPVS, and is harmless with other proxies.
 
-use std::net::SocketAddr;
-
 use anyhow::Result;
 use tracer_model::record::Cause;
 
@@ -52,7 +50,6 @@ fn to_pod(fixture: &mut Fixture<'_>, backend: Backend) -> Result<()> {
     let pod = fixture.serving("http", HTTP)?;
     service(fixture, backend)?;
     fixture.node.set_source_port(NODE_PORT)?;
-    (fixture.watch)()?;
     fixture.fails(Kind::Http, pod, Ending::Timeout)
 }
 
@@ -61,7 +58,6 @@ fn over_lo(fixture: &mut Fixture<'_>) -> Result<()> {
     fixture.node.serve(fixture.options, &["http", &format!("[::]:{HOST}")])?;
     service(fixture, Backend::Listening)?;
     fixture.node.set_source_port(NODE_PORT)?;
-    (fixture.watch)()?;
     fixture.fails(Kind::Http, (NODE, HOST).into(), Ending::Timeout)
 }
 
@@ -69,7 +65,6 @@ fn over_lo(fixture: &mut Fixture<'_>) -> Result<()> {
 fn new_service(fixture: &mut Fixture<'_>) -> Result<()> {
     let pod = fixture.serving("http", HTTP)?;
     fixture.node.set_source_port(NODE_PORT)?;
-    (fixture.watch)()?;
     fixture.succeeds(Kind::Http, pod)?;
     service(fixture, Backend::Listening)?;
     let other = fixture.serving("http", HTTP)?;
@@ -80,7 +75,6 @@ fn other_port(fixture: &mut Fixture<'_>) -> Result<()> {
     let pod = fixture.serving("http", HTTP)?;
     service(fixture, Backend::Listening)?;
     fixture.node.set_source_port(NODE_PORT + 2)?;
-    (fixture.watch)()?;
     fixture.succeeds(Kind::Http, pod)
 }
 
@@ -96,7 +90,6 @@ fn dnat(fixture: &mut Fixture<'_>) -> Result<()> {
          chain nodeports-out {{ type nat hook output priority -100; {rule}; }}; }}\n"
     ))?;
     fixture.node.set_source_port(NODE_PORT)?;
-    (fixture.watch)()?;
     fixture.succeeds(Kind::Http, pod)
 }
 
@@ -117,7 +110,6 @@ fn iptables(fixture: &mut Fixture<'_>) -> Result<()> {
         fixture.node.node.run(program, &[&["-t", "nat"], rule].concat(), "")?;
     }
     fixture.node.set_source_port(NODE_PORT)?;
-    (fixture.watch)()?;
     fixture.succeeds(Kind::Http, pod)
 }
 
@@ -135,21 +127,15 @@ fn rule_for_all(fixture: &mut Fixture<'_>) -> Result<()> {
         fixture.node.node.run("iptables-nft", rule, "")?;
     }
     fixture.node.set_source_port(NODE_PORT)?;
-    (fixture.watch)()?;
     fixture.mentions(&["NodePort of Service kube-system/dashboard:https", "the SYN-ACK"]);
     fixture.fails(Kind::Http, pod, Ending::Timeout)
 }
 
 fn service(fixture: &mut Fixture<'_>, backend: Backend) -> Result<()> {
-    let target = backend_address(fixture, backend)?;
-    ipvs::node_port(&fixture.node.node, NODE_PORT, target)
-}
-
-fn backend_address(fixture: &mut Fixture<'_>, backend: Backend) -> Result<Option<SocketAddr>> {
-    let family = fixture.family;
-    Ok(match backend {
+    let target = match backend {
         Backend::Listening => Some(fixture.serving("http", HTTP)?),
-        Backend::Idle => Some(fixture.node.pod()?.addr(family, HTTP)),
+        Backend::Idle => Some(fixture.pod(HTTP)?),
         Backend::None => None,
-    })
+    };
+    ipvs::node_port(&fixture.node.node, NODE_PORT, target)
 }

@@ -28,7 +28,6 @@ pub(super) const ALL: &[Scenario] = &[
 /// The runtime removes a sandbox, but the namespace path now belongs to a process of the node (reused pid).
 fn incident(fixture: &mut Fixture<'_>, way: &str) -> Result<()> {
     let targets = host_server(fixture)?;
-    (fixture.watch)()?;
     fixture.succeeds(Kind::Http, targets[0])?;
     let reused = reused_pid(&fixture.node.node, fixture.options)?;
     let path = format!("/proc/{}/ns/net", reused.pid());
@@ -57,7 +56,6 @@ fn down_and_up(fixture: &mut Fixture<'_>) -> Result<()> {
 fn before_start(fixture: &mut Fixture<'_>) -> Result<()> {
     let targets = host_server(fixture)?;
     fixture.node.node.ip(|ip| ip.down("lo"))?;
-    (fixture.watch)()?;
     fixture.fails(Kind::Http, targets[0], Ending::Timeout)
 }
 

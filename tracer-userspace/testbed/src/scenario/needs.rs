@@ -131,15 +131,15 @@ impl Need {
             }),
             Self::IpvsHook => switches::silences(ProgramType::Kprobe)
                 .then(|| "no hook shows what IPVS does: kprobes are switched off".to_owned()),
-            Self::Ipvs => IPVS.fails(),
-            Self::Iptables => IPTABLES.fails(),
-            Self::LegacyIptables => LEGACY_IPTABLES.fails(),
-            Self::IptablesNat => IPTABLES_NAT.fails(),
-            Self::Nft => NFT.fails(),
-            Self::NftNat => NFT_NAT.fails(),
-            Self::TcProgram => TC_PROGRAM.fails(),
-            Self::Macvlan => MACVLAN.fails(),
-            Self::Ipvlan => IPVLAN.fails(),
+            Self::Ipvs => trial("ipvs", "ipvsadm", &["-A", "-t", "10.96.0.1:1", "-s", "rr"], ""),
+            Self::Iptables => trial("iptables", "iptables-nft", REJECT, ""),
+            Self::LegacyIptables => trial("iptables-legacy", "iptables-legacy", REJECT, ""),
+            Self::IptablesNat => trial("iptables-nat", "iptables-nft", DNAT, ""),
+            Self::Nft => trial("nft", "nft", &["-f", "-"], NFT),
+            Self::NftNat => trial("nft-nat", "nft", &["-f", "-"], NFT_NAT),
+            Self::TcProgram => trial("tc-program", "tc", &["-batch", "-"], TC_PROGRAM),
+            Self::Macvlan => trial("macvlan", "ip", &["-batch", "-"], MACVLAN),
+            Self::Ipvlan => trial("ipvlan", "ip", &["-batch", "-"], IPVLAN),
         }
     }
 }
@@ -150,64 +150,23 @@ fn has_tracepoint(name: &str) -> bool {
     symbols.lines().any(|line| line.split_whitespace().nth(2) == Some(&symbol))
 }
 
-/// A command that succeeds in a new namespace only if the kernel has the feature.
-struct Trial {
-    name: &'static str,
-    program: &'static str,
-    args: &'static [&'static str],
-    input: &'static str,
-}
-
-const IPVS: Trial =
-    Trial { name: "ipvs", program: "ipvsadm", args: &["-A", "-t", "10.96.0.1:1", "-s", "rr"], input: "" };
 const REJECT: &[&str] = &["-A", "INPUT", "-p", "tcp", "-j", "REJECT", "--reject-with", "tcp-reset"];
-const IPTABLES: Trial = Trial { name: "iptables", program: "iptables-nft", args: REJECT, input: "" };
-const LEGACY_IPTABLES: Trial = Trial { name: "iptables-legacy", program: "iptables-legacy", args: REJECT, input: "" };
 const DNAT: &[&str] =
     &["-t", "nat", "-A", "OUTPUT", "-p", "tcp", "--dport", "1", "-j", "DNAT", "--to-destination", "10.88.0.2:2"];
-const IPTABLES_NAT: Trial = Trial { name: "iptables-nat", program: "iptables-nft", args: DNAT, input: "" };
-const NFT: Trial = Trial {
-    name: "nft",
-    program: "nft",
-    args: &["-f", "-"],
-    input: "table inet t { chain c { type filter hook input priority 0; }; }\n",
-};
-const NFT_NAT: Trial = Trial {
-    name: "nft-nat",
-    program: "nft",
-    args: &["-f", "-"],
-    input: "table ip t { chain c { type nat hook prerouting priority -100; fib daddr type local tcp dport 1 dnat to 10.88.0.2:2; }; }\n",
-};
-const TC_PROGRAM: Trial = Trial {
-    name: "tc-program",
-    program: "tc",
-    args: &["-batch", "-"],
-    input: "qdisc add dev lo clsact\nfilter add dev lo ingress bpf da bytecode '1,6 0 0 2'\n",
-};
+const NFT: &str = "table inet t { chain c { type filter hook input priority 0; }; }\n";
+const NFT_NAT: &str = "table ip t { chain c { type nat hook prerouting priority -100; fib daddr type local tcp dport 1 dnat to 10.88.0.2:2; }; }\n";
+const TC_PROGRAM: &str = "qdisc add dev lo clsact\nfilter add dev lo ingress bpf da bytecode '1,6 0 0 2'\n";
+const MACVLAN: &str = "link add d0 type veth peer name d1\nlink add m0 link d0 type macvlan mode bridge\n";
+const IPVLAN: &str = "link add d0 type veth peer name d1\nlink add m0 link d0 type ipvlan mode l2\n";
 
-const MACVLAN: Trial = Trial {
-    name: "macvlan",
-    program: "ip",
-    args: &["-batch", "-"],
-    input: "link add d0 type veth peer name d1\nlink add m0 link d0 type macvlan mode bridge\n",
-};
-const IPVLAN: Trial = Trial {
-    name: "ipvlan",
-    program: "ip",
-    args: &["-batch", "-"],
-    input: "link add d0 type veth peer name d1\nlink add m0 link d0 type ipvlan mode l2\n",
-};
-
-impl Trial {
-    /// Why the command fails; `None` if it succeeds.
-    fn fails(&self) -> Option<String> {
-        if !is_installed(self.program) {
-            return Some(format!("no `{}` on this machine", self.program));
-        }
-        let outcome = Netns::create(&format!("{PREFIX}{}-need-{}", std::process::id(), self.name))
-            .and_then(|ns| ns.run(self.program, self.args, self.input));
-        outcome.err().map(|error| format!("{}: {}", self.name, first_line(&format!("{error:#}"))))
+/// Runs a command in a new namespace. It succeeds only if the kernel has the feature. Returns why it fails.
+fn trial(name: &str, program: &str, args: &[&str], input: &str) -> Option<String> {
+    if !is_installed(program) {
+        return Some(format!("no `{program}` on this machine"));
     }
+    let outcome = Netns::create(&format!("{PREFIX}{}-need-{name}", std::process::id()))
+        .and_then(|ns| ns.run(program, args, input));
+    outcome.err().map(|error| format!("{name}: {}", first_line(&format!("{error:#}"))))
 }
 
 fn first_line(text: &str) -> String {

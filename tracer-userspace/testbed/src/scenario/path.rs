@@ -8,7 +8,7 @@ use tracer_model::record::Cause;
 
 use super::{Fixture, Need, Scenario};
 use crate::check::Attempt;
-use crate::ip::{Mac, Part, Route, RouteType};
+use crate::ip::{Mac, Part, Route, RouteType, rule_from, rule_mark};
 use crate::net::Netns;
 use crate::node::{BRIDGE, BRIDGE6, Family, NODE, OUTSIDE};
 use crate::options::is_emulated;
@@ -51,6 +51,7 @@ pub(super) const ALL: &[Scenario] = &[
     Scenario::new("host_isolated_link_ipvlan", ISOLATED, |s| isolated(s, Part::Ipvlan)).needs(&[Need::Ipvlan]),
     Scenario::new("host_isolated_link_beside", None, over_own_part).needs(&[Need::Macvlan]),
     Scenario::new("asymmetric_route", Some(Cause::AsymmetricRoute), second_uplink).own(),
+    Scenario::new("unexplained_stray_route", Some(Cause::Unexplained), stray_route).own(),
     Scenario::new("neighbour_failure", NEIGHBOUR, deaf).on_every_kernel(),
     Scenario::new("neighbour_failure_v6", NEIGHBOUR, deaf).v6().needs(&[Need::Nft]).on_every_kernel(),
     Scenario::new("neighbour_failure_wrong_entry", NEIGHBOUR, wrong_entry).own(),
@@ -67,14 +68,28 @@ fn second_uplink(fixture: &mut Fixture<'_>) -> Result<()> {
     const TABLE: u8 = 101;
     const PRIORITY: u32 = 32_700;
     let pod = fixture.serving("http", HTTP)?;
-    (fixture.watch)()?;
     fixture.succeeds(Kind::Http, pod)?;
     let (uplink, _outside) = fixture.node.uplink()?;
     fixture.node.node.ip(|ip| {
         ip.add(&Route::default_via(OUTSIDE).over(&uplink).onlink().in_table(TABLE))?;
-        ip.rule_from(BRIDGE.into(), TABLE, PRIORITY)
+        ip.add_rule(&rule_from(BRIDGE.into(), TABLE, PRIORITY))
     })?;
     fixture.mentions(&["ip rule 32700 (from 10.88.0.1 lookup 101)", &uplink]);
+    fixture.fails(Kind::Http, pod, Ending::Timeout)
+}
+
+/// A route of table main, as a VPN adds one, takes the packets for a pod.
+fn stray_route(fixture: &mut Fixture<'_>) -> Result<()> {
+    let pod = fixture.serving("http", HTTP)?;
+    (fixture.watch)()?;
+    fixture.succeeds(Kind::Http, pod)?;
+    let (uplink, outside) = fixture.node.uplink()?;
+    outside.ip(|ip| ip.set_mac("eth0", NODE_MAC))?;
+    fixture.node.node.ip(|ip| {
+        ip.neighbour(OUTSIDE, NODE_MAC, &uplink)?;
+        ip.add(&Route::to_host(pod.ip()).via(OUTSIDE).over(&uplink).onlink())
+    })?;
+    fixture.mentions(&["leads out of", &uplink]);
     fixture.fails(Kind::Http, pod, Ending::Timeout)
 }
 
@@ -164,7 +179,7 @@ fn marked(fixture: &mut Fixture<'_>) -> Result<()> {
     (fixture.watch)()?;
     fixture.node.node.ip(|ip| {
         ip.add(&Route::to_host(pod.ip()).refusing(RouteType::BlackHole).in_table(TABLE))?;
-        ip.rule_mark(MARK, pod.ip(), TABLE, 32_600)
+        ip.add_rule(&rule_mark(MARK, pod.ip(), TABLE, 32_600))
     })?;
     let set =
         "table inet marks { chain out { type route hook output priority mangle; tcp dport 8080 meta mark set 7; }; }\n";
@@ -230,9 +245,7 @@ fn deaf(fixture: &mut Fixture<'_>) -> Result<()> {
     let pod = fixture.serving("http", HTTP)?;
     match pod.ip() {
         IpAddr::V4(_) => fixture.inside(pod)?.ip(|ip| ip.disable_arp("eth0"))?,
-        IpAddr::V6(_) => fixture.inside(pod)?.nft(
-            "table ip6 deaf { chain in { type filter hook input priority 0; icmpv6 type nd-neighbor-solicit drop; }; }\n",
-        )?,
+        IpAddr::V6(_) => fixture.input_rule(pod, "icmpv6 type nd-neighbor-solicit drop;")?,
     }
     fixture.node.node.ip(|ip| ip.forget_neighbours("cni0"))?;
     fixture.fails(Kind::Http, pod, Ending::Error)
@@ -242,7 +255,6 @@ fn deaf(fixture: &mut Fixture<'_>) -> Result<()> {
 fn asymmetric(fixture: &mut Fixture<'_>) -> Result<()> {
     let pod = two_links(fixture)?;
     fixture.node.node.sysctl(&[("ipv4/conf/all/rp_filter", "1")])?;
-    (fixture.watch)()?;
     fixture.fails(Kind::Http, pod, Ending::Timeout)
 }
 
@@ -250,7 +262,6 @@ fn asymmetric(fixture: &mut Fixture<'_>) -> Result<()> {
 fn loose(fixture: &mut Fixture<'_>) -> Result<()> {
     let pod = two_links(fixture)?;
     fixture.node.node.sysctl(&[("ipv4/conf/all/rp_filter", "2")])?;
-    (fixture.watch)()?;
     fixture.succeeds(Kind::Http, pod)
 }
 
@@ -303,7 +314,6 @@ fn wrong_gateway(fixture: &mut Fixture<'_>) -> Result<()> {
 /// The node gets another address of the same subnet, and the list of pods has the old one.
 fn address_lost(fixture: &mut Fixture<'_>) -> Result<()> {
     fixture.node.serve(fixture.options, &["http", &format!("[::]:{HOST}")])?;
-    (fixture.watch)()?;
     fixture.succeeds(Kind::Http, (NODE, HOST).into())?;
     fixture.node.node.ip(|ip| {
         ip.remove_address(NODE, 24, "eth0")?;
@@ -320,7 +330,7 @@ fn small_mtu(fixture: &mut Fixture<'_>, deaf: bool) -> Result<()> {
     let pod = fixture.node.pod_at(index)?;
     pod.serve(options, &["big", &format!("[::]:{HTTP}")])?;
     if deaf {
-        pod.ns.nft("table ip deaf { chain in { type filter hook input priority 0; icmp type destination-unreachable drop; }; }\n")?;
+        pod.ns.input_rule("icmp type destination-unreachable drop;")?;
     }
     let addr = pod.addr(family, HTTP);
     if deaf { fixture.fails(Kind::Http, addr, Ending::Timeout) } else { fixture.succeeds(Kind::Http, addr) }

@@ -42,7 +42,6 @@ pub(super) const ALL: &[Scenario] = &[
 /// A process of the node has closed so many connections to the pod that each port is in TIME_WAIT.
 fn churned(fixture: &mut Fixture<'_>) -> Result<()> {
     let pod = fixture.serving("http", HTTP)?;
-    (fixture.watch)()?;
     fixture.succeeds(Kind::Http, pod)?;
     churn(fixture, pod)?;
     fixture.mentions(&["churner"]).fails(Kind::Http, pod, Ending::Error)

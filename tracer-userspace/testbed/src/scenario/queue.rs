@@ -3,15 +3,14 @@
 use std::fs;
 use std::net::{SocketAddr, TcpStream};
 use std::os::fd::{AsRawFd, OwnedFd};
-use std::time::Instant;
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result};
 use nix::errno::Errno;
 use nix::sys::socket::{AddressFamily, SockFlag, SockType, SockaddrStorage, connect, socket};
 use tracer_model::record::Cause;
 
 use super::{Fixture, Need, Scenario};
-use crate::node::{BRIDGE, BRIDGE_MAC, NODE};
+use crate::node::{BRIDGE, BRIDGE_MAC, NODE, until};
 use crate::pods::{HOST, HTTP};
 use crate::probe::{Ending, Kind};
 
@@ -68,16 +67,11 @@ fn aborts(fixture: &mut Fixture<'_>) -> Result<()> {
 /// Waits until a socket of the pod is in SYN_RECV.
 fn wait_for_half_open(fixture: &mut Fixture<'_>, pod: SocketAddr) -> Result<()> {
     const SYN_RECV: &str = "03";
-    let began = Instant::now();
     // The listener is a dual-stack IPv6 socket.
     let sockets = || Ok(fs::read_to_string("/proc/thread-self/net/tcp6")?);
     let is = |line: &str| line.split_whitespace().nth(3) == Some(SYN_RECV);
-    while !fixture.inside(pod)?.enter(sockets)?.lines().any(is) {
-        if began.elapsed() > fixture.options.patience {
-            bail!("no handshake began");
-        }
-    }
-    Ok(())
+    let inside = fixture.inside(pod)?;
+    until("a handshake has begun", || Ok(inside.enter(sockets)?.lines().any(is)))
 }
 
 /// A client that drops each SYN-ACK fills the queue of half-open connections. SYN cookies are off.
@@ -96,15 +90,13 @@ fn half_open(fixture: &mut Fixture<'_>, cookies: &str) -> Result<(SocketAddr, Ve
     let pod = fixture.serving("http", HTTP)?;
     fixture.inside(pod)?.sysctl(&[("ipv4/tcp_syncookies", cookies), ("ipv4/tcp_max_syn_backlog", "8")])?;
     let client = fixture.node.pod()?;
-    client.ns.nft(
-        "table inet lost { chain in { type filter hook input priority 0; tcp flags & (syn|ack) == syn|ack drop; }; }\n",
-    )?;
+    client.ns.input_rule("tcp flags & (syn|ack) == syn|ack drop;")?;
     let sockets = client.ns.enter(|| (0..16).map(|_| send_syn(pod)).collect::<Result<Vec<_>>>())?;
     Ok((pod, sockets))
 }
 
 /// Sends a SYN, and does not wait for the answer.
-fn send_syn(dst: SocketAddr) -> Result<OwnedFd> {
+pub(super) fn send_syn(dst: SocketAddr) -> Result<OwnedFd> {
     let family = if dst.is_ipv4() { AddressFamily::Inet } else { AddressFamily::Inet6 };
     let fd = socket(family, SockType::Stream, SockFlag::SOCK_NONBLOCK | SockFlag::SOCK_CLOEXEC, None)?;
     match connect(fd.as_raw_fd(), &SockaddrStorage::from(dst)) {

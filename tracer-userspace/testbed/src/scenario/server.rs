@@ -12,60 +12,38 @@ use crate::pods::{HTTP, TLS};
 use crate::probe::{Ending, Kind, ProbeRequest};
 
 pub(super) const ALL: &[Scenario] = &[
-    Scenario::new("connection_refused", Some(Cause::ConnectionRefused), refused).own(),
-    Scenario::new("connection_refused_v6", Some(Cause::ConnectionRefused), refused).own().v6().on_every_kernel(),
-    Scenario::new("connection_refused_other_address", Some(Cause::ConnectionRefused), other_address).smoke(),
-    Scenario::new("connection_refused_other_device", Some(Cause::ConnectionRefused), other_device),
-    Scenario::new("connection_refused_after_end", Some(Cause::ConnectionRefused), after_end),
+    Scenario::new("connection_refused", REFUSED, refused).own(),
+    Scenario::new("connection_refused_v6", REFUSED, refused).own().v6().on_every_kernel(),
+    Scenario::new("connection_refused_other_address", REFUSED, other_address).smoke(),
+    Scenario::new("connection_refused_other_device", REFUSED, other_device),
+    Scenario::new("connection_refused_after_end", REFUSED, after_end),
     Scenario::new("handshake_rst", Some(Cause::HandshakeRst), handshake_rst)
         .needs(&[Need::PacketSocket])
         .on_every_kernel(),
-    Scenario::new("mid_stream_rst", Some(Cause::MidStreamRst), |s| s.serving_fails("rst", Kind::Http, Ending::Reset))
+    Scenario::new("mid_stream_rst", RST, |s| s.serving_fails("rst", Kind::Http, Ending::Reset)).on_every_kernel(),
+    Scenario::new("mid_stream_rst_v6", RST, |s| s.serving_fails("rst", Kind::Http, Ending::Reset))
+        .v6()
         .on_every_kernel(),
-    Scenario::new("mid_stream_rst_v6", Some(Cause::MidStreamRst), |s| {
-        s.serving_fails("rst", Kind::Http, Ending::Reset)
-    })
-    .v6()
-    .on_every_kernel(),
-    Scenario::new("mid_stream_rst_unread", Some(Cause::MidStreamRst), |s| {
-        s.serving_fails("rst-unread", Kind::Http, Ending::Reset)
-    }),
-    Scenario::new("mid_stream_rst_at_accept", Some(Cause::MidStreamRst), |s| {
-        s.serving_fails("rst-at-accept", Kind::Http, Ending::Reset)
-    }),
-    Scenario::new("mid_stream_rst_in_the_middle", Some(Cause::MidStreamRst), |s| {
-        s.serving_fails("bodyless-rst", Kind::Http, Ending::Reset)
-    }),
-    Scenario::new("slow_response", Some(Cause::SlowResponse), |s| s.serving_fails("hang", Kind::Http, Ending::Timeout))
+    Scenario::new("mid_stream_rst_unread", RST, |s| s.serving_fails("rst-unread", Kind::Http, Ending::Reset)),
+    Scenario::new("mid_stream_rst_at_accept", RST, |s| s.serving_fails("rst-at-accept", Kind::Http, Ending::Reset)),
+    Scenario::new("mid_stream_rst_in_the_middle", RST, |s| s.serving_fails("bodyless-rst", Kind::Http, Ending::Reset)),
+    Scenario::new("slow_response", SLOW, |s| s.serving_fails("hang", Kind::Http, Ending::Timeout)).on_every_kernel(),
+    Scenario::new("slow_response_v6", SLOW, |s| s.serving_fails("hang", Kind::Http, Ending::Timeout))
+        .v6()
         .on_every_kernel(),
-    Scenario::new("slow_response_v6", Some(Cause::SlowResponse), |s| {
-        s.serving_fails("hang", Kind::Http, Ending::Timeout)
-    })
-    .v6()
-    .on_every_kernel(),
-    Scenario::new("slow_response_partial", Some(Cause::SlowResponse), |s| {
-        s.serving_fails("bodyless", Kind::Http, Ending::Timeout)
-    }),
-    Scenario::new("slow_response_never_accepted", Some(Cause::SlowResponse), |s| {
-        s.serving_fails("noaccept", Kind::Http, Ending::Timeout)
-    }),
-    Scenario::new("slow_response_after_handshake", Some(Cause::SlowResponse), |s| {
+    Scenario::new("slow_response_partial", SLOW, |s| s.serving_fails("bodyless", Kind::Http, Ending::Timeout)),
+    Scenario::new("slow_response_never_accepted", SLOW, |s| s.serving_fails("noaccept", Kind::Http, Ending::Timeout)),
+    Scenario::new("slow_response_after_handshake", SLOW, |s| {
         s.serving_fails("tls-hang-request", Kind::Https, Ending::Timeout)
     }),
-    Scenario::new("slow_response_throttled", Some(Cause::SlowResponse), throttled)
-        .also(Cause::CpuThrottled)
-        .needs(&[Need::CpuQuota]),
+    Scenario::new("slow_response_throttled", SLOW, throttled).also(Cause::CpuThrottled).needs(&[Need::CpuQuota]),
     Scenario::new("kubelet_delayed", DELAYED, |s| sends_request_late(s, "hang", Kind::Http, HTTP)),
     Scenario::new("kubelet_delayed_v6", DELAYED, |s| sends_request_late(s, "hang", Kind::Http, HTTP)).v6(),
     Scenario::new("kubelet_delayed_tls", DELAYED, |s| sends_request_late(s, "tls-hang", Kind::Https, TLS)),
-    Scenario::new("tls_handshake_slow", Some(Cause::TlsHandshakeSlow), |s| {
-        s.serving_fails("tls-hang", Kind::Https, Ending::Timeout)
-    })
-    .on_every_kernel(),
-    Scenario::new("tls_handshake_slow_v6", Some(Cause::TlsHandshakeSlow), |s| {
-        s.serving_fails("tls-hang", Kind::Https, Ending::Timeout)
-    })
-    .v6(),
+    Scenario::new("tls_handshake_slow", TLS_SLOW, |s| s.serving_fails("tls-hang", Kind::Https, Ending::Timeout))
+        .on_every_kernel(),
+    Scenario::new("tls_handshake_slow_v6", TLS_SLOW, |s| s.serving_fails("tls-hang", Kind::Https, Ending::Timeout))
+        .v6(),
     Scenario::new("unexplained", Some(Cause::Unexplained), unexplained).needs(&[Need::PacketSocket]),
     Scenario::new("unexplained_dials_on", Some(Cause::Unexplained), keeps_connecting).needs(&[Need::PacketSocket]),
     Scenario::new("closed_without_answer", CLOSED, |s| s.serving_fails("eof", Kind::Http, Ending::Eof))
@@ -96,6 +74,10 @@ pub(super) const ALL: &[Scenario] = &[
     }),
 ];
 
+const REFUSED: Option<Cause> = Some(Cause::ConnectionRefused);
+const RST: Option<Cause> = Some(Cause::MidStreamRst);
+const SLOW: Option<Cause> = Some(Cause::SlowResponse);
+const TLS_SLOW: Option<Cause> = Some(Cause::TlsHandshakeSlow);
 const CLOSED: Option<Cause> = Some(Cause::ClosedWithoutAnswer);
 const DELAYED: Option<Cause> = Some(Cause::KubeletDelayed);
 const BAD_STATUS: Option<Cause> = Some(Cause::AppStatusFailure);
@@ -105,20 +87,16 @@ const UNPROBED: u16 = 9100;
 
 /// The pod is older than the tracer, so tracer cannot know whether it ever listened.
 fn refused(fixture: &mut Fixture<'_>) -> Result<()> {
-    let family = fixture.family;
-    let pod = fixture.node.pod()?.addr(family, HTTP);
-    (fixture.watch)()?;
+    let pod = fixture.pod(HTTP)?;
     fixture.fails(Kind::Http, pod, Ending::Refused)?;
     fixture.fails(Kind::Tcp, pod, Ending::Refused)
 }
 
 /// The process listens, but not on the address that the kubelet dials.
 fn other_address(fixture: &mut Fixture<'_>) -> Result<()> {
-    let (family, options) = (fixture.family, fixture.options);
-    let pod = fixture.node.pod()?;
-    pod.serve(options, &["http", &format!("127.0.0.1:{HTTP}")])?;
-    let addr = pod.addr(family, HTTP);
-    fixture.fails(Kind::Http, addr, Ending::Refused)
+    let pod = fixture.pod(HTTP)?;
+    fixture.serve(pod, "http", &format!("127.0.0.1:{HTTP}"))?;
+    fixture.fails(Kind::Http, pod, Ending::Refused)
 }
 
 /// The process listens, but gets connections over another device only.

@@ -68,7 +68,6 @@ fn cluster_ip(fixture: &mut Fixture<'_>) -> Result<SocketAddr> {
 fn iptables(fixture: &mut Fixture<'_>, program: &str) -> Result<()> {
     let service = cluster_ip(fixture)?;
     rules(fixture, program, (CART, service), NONE)?;
-    (fixture.watch)()?;
     fixture.mentions(&["Service shop/cart:http at", "KUBE-SERVICES"]);
     fixture.fails_without_probe(Kind::Http, service, Ending::Refused)
 }
@@ -77,7 +76,6 @@ fn iptables(fixture: &mut Fixture<'_>, program: &str) -> Result<()> {
 fn no_local(fixture: &mut Fixture<'_>, program: &str) -> Result<()> {
     let service = cluster_ip(fixture)?;
     rules(fixture, program, (CART, service), ("has no local endpoints", "DROP"))?;
-    (fixture.watch)()?;
     fixture.mentions(&["Service shop/cart:http at", "no endpoint on this node (internalTrafficPolicy: Local)"]);
     fixture.fails_without_probe(Kind::Http, service, Ending::Timeout)
 }
@@ -111,7 +109,6 @@ fn rules(
 fn node_port(fixture: &mut Fixture<'_>) -> Result<()> {
     let service = cluster_ip(fixture)?;
     rules(fixture, "iptables-nft-restore", (CART, service), NONE)?;
-    (fixture.watch)()?;
     fixture.mentions(&["Service shop/cart:http at", "KUBE-EXTERNAL-SERVICES"]);
     fixture.fails_without_probe(Kind::Http, (NODE, NODE_PORT).into(), Ending::Refused)
 }
@@ -121,7 +118,6 @@ fn circular(fixture: &mut Fixture<'_>) -> Result<()> {
     cluster_ip(fixture)?;
     let service = SocketAddr::from(CIRCULAR);
     rules(fixture, "iptables-nft-restore", ("default/circle", service), NONE)?;
-    (fixture.watch)()?;
     fixture.mentions(&[
         "Service default/circle at",
         "\"default/circle has no endpoints\"",
@@ -134,7 +130,6 @@ fn circular(fixture: &mut Fixture<'_>) -> Result<()> {
 fn nftables(fixture: &mut Fixture<'_>) -> Result<()> {
     let service = cluster_ip(fixture)?;
     proxy_tables(fixture, service, "goto reject-chain")?;
-    (fixture.watch)()?;
     fixture.mentions(&["Service shop/cart:http at", "kube-proxy"]);
     fixture.fails_without_probe(Kind::Http, service, Ending::Refused)
 }
@@ -163,7 +158,6 @@ fn nftables_1_36(fixture: &mut Fixture<'_>) -> Result<()> {
            chain filter-output {{ type filter hook output priority filter;
              ct state new jump service-endpoints-check; ct state new jump cluster-ips-check; }}; }}\n"
     ))?;
-    (fixture.watch)()?;
     fixture.mentions(&[
         "Service shop/cart:http at",
         "\"shop/cart:http has no endpoints\" in chain ip kube-proxy service-endpoints-check",
@@ -175,7 +169,6 @@ fn nftables_1_36(fixture: &mut Fixture<'_>) -> Result<()> {
 fn no_local_nftables(fixture: &mut Fixture<'_>) -> Result<()> {
     let service = cluster_ip(fixture)?;
     proxy_tables(fixture, service, "drop")?;
-    (fixture.watch)()?;
     let policy = "no endpoint on this node (externalTrafficPolicy or internalTrafficPolicy: Local)";
     fixture.mentions(&["Service shop/cart:http at", policy]);
     fixture.fails_without_probe(Kind::Http, service, Ending::Timeout)
@@ -185,7 +178,6 @@ fn no_local_nftables(fixture: &mut Fixture<'_>) -> Result<()> {
 fn unknown_port(fixture: &mut Fixture<'_>) -> Result<()> {
     let service = cluster_ip(fixture)?;
     proxy_tables(fixture, service, "goto reject-chain")?;
-    (fixture.watch)()?;
     fixture.mentions(&["no Service has port 81", "kube-proxy cluster-ips-check"]);
     fixture.fails_without_probe(Kind::Http, SocketAddr::new(service.ip(), 81), Ending::Refused)
 }
@@ -213,7 +205,6 @@ fn proxy_tables(fixture: &Fixture<'_>, service: SocketAddr, verdict: &str) -> Re
 
 fn by_ipvs(fixture: &mut Fixture<'_>) -> Result<()> {
     ipvs::node_port(&fixture.node.node, NODE_PORT, None)?;
-    (fixture.watch)()?;
     fixture.fails_without_probe(Kind::Http, ([10, 96, 0, 10], 443).into(), Ending::Refused)?;
     fixture.fails_without_probe(Kind::Http, (NODE, NODE_PORT).into(), Ending::Refused)
 }
@@ -252,12 +243,8 @@ fn valid(fixture: &mut Fixture<'_>) -> Result<()> {
 fn full(fixture: &mut Fixture<'_>) -> Result<()> {
     const LIMIT: &str = "/proc/sys/net/netfilter/nf_conntrack_max";
     let pod = fixture.serving("http", HTTP)?;
-    fixture
-        .node
-        .node
-        .nft("table inet tracked { chain in { type filter hook input priority 0; ct state new accept; }; }\n")?;
+    fixture.node.node.input_rule("ct state new accept;")?;
     let usual = std::fs::read_to_string(LIMIT).context("nf_conntrack_max")?;
-    (fixture.watch)()?;
     fixture.succeeds(Kind::Http, pod)?;
     // Established connections: the kernel does not drop their entries early.
     let held: Vec<TcpStream> =

@@ -22,26 +22,22 @@ pub(super) const ALL: &[Scenario] = &[
 
 /// The pod is new, and its process does not listen yet.
 fn new_pod(fixture: &mut Fixture<'_>) -> Result<()> {
-    let (family, options) = (fixture.family, fixture.options);
-    let pod = fixture.node.pod()?.addr(family, HTTP);
+    let pod = fixture.pod(HTTP)?;
     fixture.fails(Kind::Http, pod, Ending::Refused)?;
-    fixture.pod_of(pod)?.serve(options, &["http", &format!("[::]:{HTTP}")])?;
+    fixture.serve(pod, "http", &format!("[::]:{HTTP}"))?;
     fixture.succeeds(Kind::Http, pod)
 }
 
 /// The pod is older than the tracer. Only the later listener shows that the process was starting.
 fn listens_after_failure(fixture: &mut Fixture<'_>) -> Result<()> {
-    let (family, options) = (fixture.family, fixture.options);
-    let pod = fixture.node.pod()?.addr(family, HTTP);
-    (fixture.watch)()?;
+    let pod = fixture.pod(HTTP)?;
     fixture.fails(Kind::Http, pod, Ending::Refused)?;
-    fixture.pod_of(pod)?.serve(options, &["http", &format!("[::]:{HTTP}")])
+    fixture.serve(pod, "http", &format!("[::]:{HTTP}"))
 }
 
 /// Its liveness probe fails as often as its failure threshold.
 fn too_late(fixture: &mut Fixture<'_>) -> Result<()> {
-    let family = fixture.family;
-    let pod = fixture.node.pod()?.addr(family, SLOW_START);
+    let pod = fixture.pod(SLOW_START)?;
     for number in 1..=SLOW_START_THRESHOLD {
         let cause = if number == SLOW_START_THRESHOLD { Cause::StartupBudgetExceeded } else { Cause::NotListeningYet };
         let claim = fixture.verdict(cause);

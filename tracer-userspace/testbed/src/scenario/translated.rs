@@ -42,16 +42,13 @@ fn translate(fixture: &Fixture<'_>, pod: SocketAddr) -> Result<()> {
 fn healthy(fixture: &mut Fixture<'_>) -> Result<()> {
     let pod = fixture.serving("http", HTTP)?;
     translate(fixture, pod)?;
-    (fixture.watch)()?;
     fixture.succeeds(Kind::Http, pod)
 }
 
 fn refused(fixture: &mut Fixture<'_>) -> Result<()> {
-    let family = fixture.family;
-    let pod = fixture.node.pod()?.addr(family, HTTP);
+    let pod = fixture.pod(HTTP)?;
     translate(fixture, pod)?;
-    (fixture.watch)()?;
-    fixture.mentions(&["its source address had been translated", translated_source(family)]);
+    fixture.mentions(&["its source address had been translated", translated_source(fixture.family)]);
     fixture.fails(Kind::Http, pod, Ending::Refused)
 }
 
@@ -63,7 +60,6 @@ fn rule(fixture: &mut Fixture<'_>, verdict: &str) -> Result<SocketAddr> {
     fixture.inside(pod)?.nft(&format!(
         "table ip guard {{ chain in {{ type filter hook input priority 0; ip saddr {source} tcp dport {HTTP} {verdict}; }}; }}\n"
     ))?;
-    (fixture.watch)()?;
     fixture.mentions(&["in chain ip guard in", "its source address had been translated"]);
     Ok(pod)
 }

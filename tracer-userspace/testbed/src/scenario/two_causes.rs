@@ -2,13 +2,14 @@
 
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use crate::check::{Claim, Expected};
 use anyhow::{Result, anyhow, bail};
 use tracer_model::record::{Cause, Outcome};
 
 use super::{Fixture, Need, Scenario};
+use crate::node::until;
 use crate::pods::{HOST, HTTP, PATIENT, PATIENT_TIMEOUT_S};
 use crate::probe::{Ending, Kind, ProbeRequest};
 use crate::prober::Prober;
@@ -39,13 +40,9 @@ fn dropped_at_first(fixture: &mut Fixture<'_>, pod: SocketAddr, how: Ending) -> 
 
 /// Waits until the rule has dropped a packet.
 fn wait_for_drop(fixture: &mut Fixture<'_>, pod: SocketAddr) -> Result<()> {
-    let began = Instant::now();
-    while fixture.inside(pod)?.run("nft", &["list", "table", "inet", "podpolicy"], "")?.contains("packets 0 ") {
-        if began.elapsed() > fixture.options.patience {
-            bail!("nothing was dropped");
-        }
-    }
-    Ok(())
+    let inside = fixture.inside(pod)?;
+    let list = || inside.run("nft", &["list", "table", "inet", "podpolicy"], "");
+    until("the rule has dropped a packet", || Ok(!list()?.contains("packets 0 ")))
 }
 
 /// After the rule is gone, nothing listens. A RST after a drop need not come from the rule.
@@ -79,19 +76,15 @@ fn request_sent_twice(fixture: &mut Fixture<'_>) -> Result<()> {
 
 /// Two probes dial the same port from two processors at the same moment. Each attempt has its own evidence.
 fn at_once(fixture: &mut Fixture<'_>) -> Result<()> {
-    let (family, rounds) = (fixture.family, fixture.options.crowd / 50);
-    let pod = fixture.node.pod()?.addr(family, HTTP);
-    (fixture.watch)()?;
-    fixture.volley(Kind::Tcp, pod, Ending::Refused, rounds)
+    let pod = fixture.pod(HTTP)?;
+    fixture.volley(Kind::Tcp, pod, Ending::Refused, fixture.options.crowd / 50)
 }
 
 /// After the first attempt, the process listens, but not on the address that the kubelet dials.
 fn loopback_only(fixture: &mut Fixture<'_>) -> Result<()> {
-    let (family, options) = (fixture.family, fixture.options);
-    let pod = fixture.node.pod()?.addr(family, HTTP);
-    (fixture.watch)()?;
+    let pod = fixture.pod(HTTP)?;
     fixture.fails(Kind::Http, pod, Ending::Refused)?;
-    fixture.pod_of(pod)?.serve(options, &["http", &format!("127.0.0.1:{HTTP}")])?;
+    fixture.serve(pod, "http", &format!("127.0.0.1:{HTTP}"))?;
     fixture.mentions(&["listens on 127.0.0.1:8080 only"]);
     fixture.fails(Kind::Http, pod, Ending::Refused)
 }
@@ -117,8 +110,7 @@ fn localhost(fixture: &mut Fixture<'_>) -> Result<()> {
 /// A sidecar's redirect without a sidecar. The RST comes from another port than the prober dials.
 fn redirected(fixture: &mut Fixture<'_>) -> Result<()> {
     let pod = fixture.serving("http", HTTP)?;
-    let chain = "type nat hook prerouting priority -100; tcp dport 8080 redirect to :15006;";
-    fixture.inside(pod)?.nft(&format!("table ip mesh {{ chain inbound {{ {chain} }}; }}\n"))?;
+    super::inside::redirect(fixture, pod, HTTP)?;
     fixture.mentions(&[":15006", "an address translation"]);
     fixture.fails(Kind::Http, pod, Ending::Refused)
 }

@@ -16,25 +16,19 @@ pub struct Acceptor {
 }
 
 impl Acceptor {
-    pub fn new() -> Result<Self> {
+    /// If it refuses, it has no certificate for a client without SNI, such as a probe of an IP address. That client gets
+    /// a fatal alert.
+    pub fn new(refuses: bool) -> Result<Self> {
+        let provider = Arc::new(rustls::crypto::ring::default_provider());
+        let config =
+            ServerConfig::builder_with_provider(provider).with_safe_default_protocol_versions()?.with_no_client_auth();
+        if refuses {
+            let config = config.with_cert_resolver(Arc::new(ResolvesServerCertUsingSni::new()));
+            return Ok(Self { config: Arc::new(config) });
+        }
         let made = rcgen::generate_simple_self_signed(vec!["pod.invalid".to_owned()]).context("make a certificate")?;
         let key = PrivateKeyDer::try_from(made.signing_key.serialize_der()).map_err(|e| anyhow!("key: {e}"))?;
-        let provider = Arc::new(rustls::crypto::ring::default_provider());
-        let config = ServerConfig::builder_with_provider(provider)
-            .with_safe_default_protocol_versions()?
-            .with_no_client_auth()
-            .with_single_cert(vec![made.cert.der().clone()], key)?;
-        Ok(Self { config: Arc::new(config) })
-    }
-
-    /// Has no certificate for a client without SNI, such as a probe of an IP address. It gets a fatal alert.
-    pub fn refusing() -> Result<Self> {
-        let provider = Arc::new(rustls::crypto::ring::default_provider());
-        let config = ServerConfig::builder_with_provider(provider)
-            .with_safe_default_protocol_versions()?
-            .with_no_client_auth()
-            .with_cert_resolver(Arc::new(ResolvesServerCertUsingSni::new()));
-        Ok(Self { config: Arc::new(config) })
+        Ok(Self { config: Arc::new(config.with_single_cert(vec![made.cert.der().clone()], key)?) })
     }
 
     /// Does the handshake, reads the request, answers 200 and sends close_notify.
