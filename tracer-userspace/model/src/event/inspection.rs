@@ -42,8 +42,7 @@ pub struct Inspection {
     /// The target's namespace has no route back to the client's address; absent: it has one, or that could not be read.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub no_way_back: Option<NoWayBack>,
-    /// A routing rule that sends packets for the target to another device; absent: there is none, or it could not be
-    /// read.
+    /// A route that sends packets for the target to another device; absent: there is none, or it could not be read.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub stray_route: Option<StrayRoute>,
     /// Counters and settings of the target's namespace, by the kernel's own names (`ListenOverflows`,
@@ -102,9 +101,9 @@ pub struct StrayRoute {
     pub device: String,
     /// The device that leads to the target.
     pub pod_device: String,
-    /// The routing table: not one that every node has.
+    /// The routing table.
     pub table: u32,
-    /// The rule that chose the table; absent: not found.
+    /// The rule that chose the table; absent: not found, or not needed.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub rule: Option<RoutingRule>,
 }
@@ -138,6 +137,14 @@ pub struct NeighbourState {
     /// `NUD_*` without the prefix, in lower case: `reachable`, `incomplete`, `failed`.
     pub state: String,
     pub ifindex: u32,
+}
+
+impl StrayRoute {
+    /// A routing rule chose the table: it is none of those that every node has (`RT_TABLE_DEFAULT`, `RT_TABLE_MAIN`,
+    /// `RT_TABLE_LOCAL`).
+    pub const fn is_by_rule(&self) -> bool {
+        !matches!(self.table, 253..=255)
+    }
 }
 
 impl NeighbourState {

@@ -51,6 +51,7 @@ pub(super) const ALL: &[Scenario] = &[
     Scenario::new("host_isolated_link_ipvlan", ISOLATED, |s| isolated(s, Part::Ipvlan)).needs(&[Need::Ipvlan]),
     Scenario::new("host_isolated_link_beside", None, over_own_part).needs(&[Need::Macvlan]),
     Scenario::new("asymmetric_route", Some(Cause::AsymmetricRoute), second_uplink).own(),
+    Scenario::new("unexplained_stray_route", Some(Cause::Unexplained), stray_route).own(),
     Scenario::new("neighbour_failure", NEIGHBOUR, deaf).on_every_kernel(),
     Scenario::new("neighbour_failure_v6", NEIGHBOUR, deaf).v6().needs(&[Need::Nft]).on_every_kernel(),
     Scenario::new("neighbour_failure_wrong_entry", NEIGHBOUR, wrong_entry).own(),
@@ -74,6 +75,21 @@ fn second_uplink(fixture: &mut Fixture<'_>) -> Result<()> {
         ip.add_rule(&rule_from(BRIDGE.into(), TABLE, PRIORITY))
     })?;
     fixture.mentions(&["ip rule 32700 (from 10.88.0.1 lookup 101)", &uplink]);
+    fixture.fails(Kind::Http, pod, Ending::Timeout)
+}
+
+/// A route of table main, as a VPN adds one, takes the packets for a pod.
+fn stray_route(fixture: &mut Fixture<'_>) -> Result<()> {
+    let pod = fixture.serving("http", HTTP)?;
+    (fixture.watch)()?;
+    fixture.succeeds(Kind::Http, pod)?;
+    let (uplink, outside) = fixture.node.uplink()?;
+    outside.ip(|ip| ip.set_mac("eth0", NODE_MAC))?;
+    fixture.node.node.ip(|ip| {
+        ip.neighbour(OUTSIDE, NODE_MAC, &uplink)?;
+        ip.add(&Route::to_host(pod.ip()).via(OUTSIDE).over(&uplink).onlink())
+    })?;
+    fixture.mentions(&["leads out of", &uplink]);
     fixture.fails(Kind::Http, pod, Ending::Timeout)
 }
 
