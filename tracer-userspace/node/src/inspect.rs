@@ -291,9 +291,7 @@ struct Route {
 
 /// The route of the calling thread's namespace to an address; `None` if the kernel's answer names no device.
 fn route_to(addr: IpAddr) -> io::Result<Option<Route>> {
-    let mut route = None;
-    Netlink::open(NETLINK_ROUTE)?.ask(RTM_GETROUTE, &route_request(addr), |message| route = parse_route(message))?;
-    Ok(route)
+    Netlink::open(NETLINK_ROUTE)?.ask(RTM_GETROUTE, &route_request(addr), parse_route)
 }
 
 fn route_request(addr: IpAddr) -> Vec<u8> {

@@ -52,10 +52,7 @@ pub(super) fn stray_route(source: SocketAddr, target: SocketAddr, link: &LinkSta
 
 /// The device of the route, and the table in which it was found.
 fn route(source: SocketAddr, target: SocketAddr) -> io::Result<Option<(u32, u32)>> {
-    let request = route_request(source, target);
-    let mut found = None;
-    Netlink::open(NETLINK_ROUTE)?.ask(RTM_GETROUTE, &request, |message| found = parse_route(message))?;
-    Ok(found)
+    Netlink::open(NETLINK_ROUTE)?.ask(RTM_GETROUTE, &route_request(source, target), parse_route)
 }
 
 /// Rules can match the protocol and the ports. Without a protocol the kernel takes UDP (`inet_rtm_getroute`,
