@@ -143,6 +143,7 @@ fn owns(addr: IpAddr) -> bool {
 fn inspect_target_namespace(inspection: &mut Inspection, from: Option<&File>) -> BTreeSet<u64> {
     let number = from.and_then(|from| links::number_of(from).ok().flatten());
     inspection.links = links::around(inspection.target.ip(), number).unwrap_or_default();
+    inspection.duplicate = super::addresses::is_duplicate(inspection.target.ip());
     let settings = SETTINGS.iter().filter_map(|(name, path)| Some(((*name).to_owned(), setting(path)?)));
     inspection.values = settings.collect();
     let found = listeners(inspection.target, inspection.values.get("tcp_syncookies") == Some(&0)).ok();

@@ -24,6 +24,9 @@ pub struct Inspection {
     /// Several namespaces have it, or another one than the list of pods says: `netns` is absent.
     #[serde(skip_serializing_if = "std::ops::Not::not", default)]
     pub ambiguous: bool,
+    /// It has the address and does not use it: duplicate address detection found another host that has it.
+    #[serde(skip_serializing_if = "std::ops::Not::not", default)]
+    pub duplicate: bool,
     /// Its links, [`MOST_LINKS`] at most.
     #[serde(skip_serializing_if = "Vec::is_empty", default)]
     pub links: Vec<LinkState>,
@@ -61,6 +64,7 @@ impl Inspection {
             from,
             netns: None,
             ambiguous: false,
+            duplicate: false,
             links: Vec::new(),
             listeners: None,
             throttled: Vec::new(),
