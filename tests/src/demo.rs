@@ -152,21 +152,21 @@ fn simple_case(node: &mut TestNode, options: &Options, recipe: &Recipe) -> Resul
     Ok(Case { pod, made, kind: Kind::Http, dst, cause, source_port: None })
 }
 
+/// Adds a pod with a server, and returns the server's address.
+fn serving(node: &mut TestNode, options: &Options, mode: &str, port: u16) -> Result<SocketAddr> {
+    let pod = node.pod()?;
+    pod.serve(options, &[mode, &format!("[::]:{port}")])?;
+    Ok(pod.addr(Family::V4, port))
+}
+
 fn tls(node: &mut TestNode, options: &Options) -> Result<Case> {
-    let place = node.pod()?;
-    place.serve(options, &["tls", &format!("[::]:{TLS}")])?;
+    let dst = serving(node, options, "tls", TLS)?;
     let (pod, made) = ("gateway-7b6f5c9d8-ck9sd", "a TLS server with a tcpSocket probe");
-    let dst = place.addr(Family::V4, TLS);
     Ok(Case { pod, made, kind: Kind::Tcp, dst, cause: Some(Cause::TlsEofNoise), source_port: None })
 }
 
 fn collision(node: &mut TestNode, options: &Options) -> Result<Case> {
-    let mut served = || -> Result<SocketAddr> {
-        let place = node.pod()?;
-        place.serve(options, &["http", &format!("[::]:{HTTP}")])?;
-        Ok(place.addr(Family::V4, HTTP))
-    };
-    let (dst, backend) = (served()?, served()?);
+    let (dst, backend) = (serving(node, options, "http", HTTP)?, serving(node, options, "http", HTTP)?);
     ipvs::node_port(&node.node, NODE_PORT, Some(backend))?;
     let (pod, made) = ("nginx-66b6c48dd5-p9wzn", "healthy; the probe's source port is a NodePort of IPVS");
     let cause = Some(Cause::NodeportEphemeralCollision);

@@ -12,15 +12,13 @@ use tracer_tests::stats::Sample;
 pub(super) enum Target {
     AtLeast(f64),
     Below(f64),
-    None,
 }
 
 impl Target {
-    fn met(self, value: f64) -> Option<bool> {
+    fn met(self, value: f64) -> bool {
         match self {
-            Self::AtLeast(least) => Some(value >= least),
-            Self::Below(limit) => Some(value < limit),
-            Self::None => None,
+            Self::AtLeast(least) => value >= least,
+            Self::Below(limit) => value < limit,
         }
     }
 
@@ -28,7 +26,6 @@ impl Target {
         match self {
             Self::AtLeast(least) => format!(">= {least}"),
             Self::Below(limit) => format!("< {limit}"),
-            Self::None => "-".into(),
         }
     }
 }
@@ -52,13 +49,13 @@ pub(super) struct Row {
 impl Row {
     /// A row without target.
     pub(super) fn new(name: impl Into<String>, value: f64, unit: &'static str) -> Self {
-        let (target, detail) = (Target::None.shown(), String::new());
+        let (target, detail) = ("-".to_owned(), String::new());
         Self { name: name.into(), value, unit, target, met: None, detail, data: Value::Null }
     }
 
     pub(super) fn target(mut self, target: Target) -> Self {
         self.target = target.shown();
-        self.met = target.met(self.value);
+        self.met = Some(target.met(self.value));
         self
     }
 

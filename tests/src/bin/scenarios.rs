@@ -2,7 +2,7 @@
 //! code is 1 if one failed.
 
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::ExitCode;
 
 use anyhow::{Context, Result, bail};
@@ -11,7 +11,7 @@ use tracer_testbed::helper::Programs;
 use tracer_testbed::node::sweep::sweep;
 use tracer_testbed::options::{Options, Scratch};
 use tracer_testbed::row::{Row, RowOutcome};
-use tracer_testbed::runner::{Plan, run};
+use tracer_testbed::runner::{Plan, run, write_lines};
 use tracer_testbed::scenario::{Scenario, Suite, all, gaps, needs};
 use tracer_testbed::watcher::Tracer;
 
@@ -65,23 +65,18 @@ fn main() -> Result<ExitCode> {
     needs::prepare_machine();
     let _scratch = Scratch::new()?;
     let plan = plan(&args)?;
+    let write = |rows: &[Row]| args.json.as_ref().map_or(Ok(()), |path| write_lines(path, rows));
     let mut so_far: Vec<Row> = Vec::new();
     let rows = run(&plan, &chosen, &mut |row| {
         print_row(row);
         so_far.retain(|r| r.scenario != row.scenario);
         so_far.push(row.clone());
         // Written after each row, so that a killed run leaves its results.
-        let _ = write(args.json.as_deref(), &so_far);
+        let _ = write(&so_far);
     });
     let uncovered = if args.only.is_empty() && args.suite == Suite::All { gaps::rows(&chosen) } else { Vec::new() };
-    write(args.json.as_deref(), &[rows.clone(), uncovered].concat())?;
+    write(&[rows.clone(), uncovered].concat())?;
     Ok(summary(&rows))
-}
-
-fn write(path: Option<&Path>, rows: &[Row]) -> Result<()> {
-    let Some(path) = path else { return Ok(()) };
-    let lines: Vec<String> = rows.iter().map(serde_json::to_string).collect::<Result<_, _>>()?;
-    fs::write(path, lines.join("\n") + "\n").with_context(|| format!("write {}", path.display()))
 }
 
 fn choose(args: &Args) -> Result<Vec<Scenario>> {
@@ -132,6 +127,7 @@ fn summary(rows: &[Row]) -> ExitCode {
 mod tests {
     use std::collections::BTreeMap;
     use std::collections::BTreeSet;
+    use std::path::Path;
 
     use serde_json::Value;
     use tracer_testbed::scenario::Need;

@@ -45,19 +45,26 @@ pub fn unreachable(netns: Netns) -> Firewall {
 
 /// Reads the network namespace of the calling thread.
 fn of_thread(netns: Netns, flow: Flow) -> Firewall {
-    let mut firewall = Firewall { conntrack: conntrack::read(), ..Firewall::empty(netns) };
-    let mut all = Vec::new();
+    let (tables, truncated, problems) = read_tables();
+    let problems = problems.iter().map(ToString::to_string).collect();
+    let mut firewall = Firewall { conntrack: conntrack::read(), truncated, problems, ..Firewall::empty(netns) };
+    add_tables(&tables, flow, &mut firewall);
+    firewall
+}
+
+/// The tables of both backends, whether some rules were not read, and what could not be read.
+fn read_tables() -> (Vec<Table>, bool, Vec<NetfilterError>) {
+    let (mut all, mut truncated, mut problems) = (Vec::new(), false, Vec::new());
     for read in [nft::read(), legacy::read()] {
         match read {
-            Ok((tables, truncated)) => {
-                firewall.truncated |= truncated;
+            Ok((tables, cut)) => {
+                truncated |= cut;
                 all.extend(tables);
             }
-            Err(error) => firewall.problems.push(error.to_string()),
+            Err(error) => problems.push(error),
         }
     }
-    add_tables(&all, flow, &mut firewall);
-    firewall
+    (all, truncated, problems)
 }
 
 /// Adds what these tables can do to a packet of this flow.

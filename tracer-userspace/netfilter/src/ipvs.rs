@@ -30,14 +30,6 @@ pub(super) fn read(node: &NodeNetns, links: &[Link]) -> Result<Ports, NetfilterE
     }
 }
 
-/// The kind of link that holds the address of a virtual service.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Holder {
-    Node,
-    /// The address may be the node's own or a Service's. It counts only if the port is a NodePort on another address.
-    Dummy,
-}
-
 #[derive(Default)]
 struct Virtual {
     addrs: Vec<IpAddr>,
@@ -90,17 +82,18 @@ fn to_node_port((port, service): (u16, Virtual)) -> NodePort {
     NodePort { port, addrs: service.addrs, backends: service.backends, ..NodePort::default() }
 }
 
-fn holders(links: &[Link]) -> HashMap<IpAddr, Holder> {
-    let holder = |link: &Link| if link.is_dummy() { Holder::Dummy } else { Holder::Node };
+/// The addresses of the links, and whether each is certainly the node's own. That of a dummy may be a Service's: it counts
+/// only if the port is a NodePort on another address.
+fn holders(links: &[Link]) -> HashMap<IpAddr, bool> {
     let usable = links.iter().filter(|link| !link.holds_service_addresses());
-    usable.flat_map(|link| link.state.addrs.iter().map(move |addr| (*addr, holder(link)))).collect()
+    usable.flat_map(|link| link.state.addrs.iter().map(|addr| (*addr, !link.is_dummy()))).collect()
 }
 
 /// Returns the port if the address is on a link of the node.
-fn add_service(ports: &mut BTreeMap<u16, Virtual>, holders: &HashMap<IpAddr, Holder>, at: SocketAddr) -> Option<u16> {
-    let holder = *holders.get(&at.ip())?;
+fn add_service(ports: &mut BTreeMap<u16, Virtual>, holders: &HashMap<IpAddr, bool>, at: SocketAddr) -> Option<u16> {
+    let is_own = *holders.get(&at.ip())?;
     let service = ports.entry(at.port()).or_default();
-    service.on_node |= holder == Holder::Node;
+    service.on_node |= is_own;
     service.addrs.push(at.ip());
     Some(at.port())
 }

@@ -56,10 +56,9 @@ pub(super) fn get(
     family: u8,
     names: &[(u16, &str)],
 ) -> io::Result<Option<Vec<u8>>> {
-    let mut found = None;
-    match netlink.ask(kind(message), &selection(family, names), |answer| found = Some(answer.to_vec())) {
-        Err(error) if !is_absent(&error) => Err(error),
-        _ => Ok(found),
+    match netlink.ask(kind(message), &selection(family, names), |answer| Some(answer.to_vec())) {
+        Err(error) if is_absent(&error) => Ok(None),
+        result => result,
     }
 }
 

@@ -24,6 +24,13 @@ pub(super) fn has(addr: IpAddr) -> bool {
     of(Path::new("/proc/thread-self/net")).any(|it| it == addr)
 }
 
+/// Whether the calling thread's namespace has this address and does not use it: duplicate address detection found another
+/// host that has it.
+pub(super) fn is_duplicate(addr: IpAddr) -> bool {
+    let table = fs::File::open("/proc/thread-self/net/if_inet6").ok();
+    table.is_some_and(|table| parse_duplicates(BufReader::new(table.take(MAX_TABLE))).any(|it| it == addr))
+}
+
 /// The first `most` distinct addresses: `fib_trie` prints two tables with the same addresses.
 fn first(most: usize, all: impl Iterator<Item = IpAddr>) -> Vec<IpAddr> {
     let mut seen = BTreeSet::new();
@@ -52,12 +59,21 @@ pub fn parse_fib_trie(table: impl BufRead) -> impl Iterator<Item = Ipv4Addr> {
 
 /// `fd000088000000000000000000000004 02 40 00 80     eth0`. Skips link-local addresses: pods can have the same ones.
 pub fn parse_if_inet6(table: impl BufRead) -> impl Iterator<Item = Ipv6Addr> {
-    let address = |line: String| {
-        let digits = line.split_whitespace().next()?;
-        let address = Ipv6Addr::from(u128::from_str_radix(digits, 16).ok()?);
-        (!address.is_loopback() && !address.is_unicast_link_local()).then_some(address)
+    rows(table).map(|(address, _)| address).filter(|it| !it.is_loopback() && !it.is_unicast_link_local())
+}
+
+fn parse_duplicates(table: impl BufRead) -> impl Iterator<Item = Ipv6Addr> {
+    rows(table).filter(|(_, flags)| flags & libc::IFA_F_DADFAILED != 0).map(|(address, _)| address)
+}
+
+/// Addresses and their flags (`if6_seq_show`, net/ipv6/addrconf.c).
+fn rows(table: impl BufRead) -> impl Iterator<Item = (Ipv6Addr, u32)> {
+    let row = |line: String| {
+        let mut columns = line.split_whitespace();
+        let address = u128::from_str_radix(columns.next()?, 16).ok()?;
+        Some((address.into(), u32::from_str_radix(columns.nth(3)?, 16).ok()?))
     };
-    table.lines().map_while(Result::ok).filter_map(address)
+    table.lines().map_while(Result::ok).filter_map(row)
 }
 
 #[cfg(test)]
@@ -91,8 +107,10 @@ mod tests {
             00000000000000000000000000000001 01 80 10 80       lo\n\
             fd000088000000000000000000000004 02 40 00 80     eth0\n\
             fe80000000000000d8f2a0fffe2c1a01 02 40 20 80     eth0\n\
+            fd000088000000000000000000000005 02 40 00 c8     eth0\n\
             broken\n";
-        let found: Vec<_> = parse_if_inet6(table.as_bytes()).collect();
-        assert_eq!(found, ["fd00:88::4".parse::<Ipv6Addr>().expect("address")]);
+        let [usable, duplicate] = ["fd00:88::4", "fd00:88::5"].map(|it| it.parse::<Ipv6Addr>().expect("address"));
+        assert_eq!(parse_if_inet6(table.as_bytes()).collect::<Vec<_>>(), [usable, duplicate]);
+        assert_eq!(parse_duplicates(table.as_bytes()).collect::<Vec<_>>(), [duplicate]);
     }
 }

@@ -143,6 +143,7 @@ fn owns(addr: IpAddr) -> bool {
 fn inspect_target_namespace(inspection: &mut Inspection, from: Option<&File>) -> BTreeSet<u64> {
     let number = from.and_then(|from| links::number_of(from).ok().flatten());
     inspection.links = links::around(inspection.target.ip(), number).unwrap_or_default();
+    inspection.duplicate = super::addresses::is_duplicate(inspection.target.ip());
     let settings = SETTINGS.iter().filter_map(|(name, path)| Some(((*name).to_owned(), setting(path)?)));
     inspection.values = settings.collect();
     let found = listeners(inspection.target, inspection.values.get("tcp_syncookies") == Some(&0)).ok();
@@ -291,9 +292,7 @@ struct Route {
 
 /// The route of the calling thread's namespace to an address; `None` if the kernel's answer names no device.
 fn route_to(addr: IpAddr) -> io::Result<Option<Route>> {
-    let mut route = None;
-    Netlink::open(NETLINK_ROUTE)?.ask(RTM_GETROUTE, &route_request(addr), |message| route = parse_route(message))?;
-    Ok(route)
+    Netlink::open(NETLINK_ROUTE)?.ask(RTM_GETROUTE, &route_request(addr), parse_route)
 }
 
 fn route_request(addr: IpAddr) -> Vec<u8> {

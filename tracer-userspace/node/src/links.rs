@@ -179,23 +179,17 @@ pub(super) struct Port {
 pub(super) fn by_index(ifindex: u32) -> io::Result<Option<Port>> {
     let mut request = link_request();
     request[4..8].copy_from_slice(&ifindex.to_ne_bytes());
-    let mut port = None;
     Netlink::open(NETLINK_ROUTE)?.ask(RTM_GETLINK, &request, |message| {
-        let rest = message.get(IFINFOMSG..).unwrap_or_default();
-        let master = number(rest, IFLA_MASTER);
-        port = parse_link(message).map(|link| Port { state: link.state, master });
-    })?;
-    Ok(port)
+        Some(Port { state: parse_link(message)?.state, master: number(message.get(IFINFOMSG..)?, IFLA_MASTER) })
+    })
 }
 
 /// The calling thread's namespace's number for another namespace; `None` if none of its devices leads there.
 pub(super) fn number_of(netns: &File) -> io::Result<Option<i32>> {
     let mut request = vec![0; 4];
     push(&mut request, NETNSA_FD, &netns.as_raw_fd().to_ne_bytes());
-    let mut known = None;
-    Netlink::open(NETLINK_ROUTE)?.ask(RTM_GETNSID, &request, |message| {
-        known = message.get(4..).and_then(|rest| number(rest, NETNSA_NSID));
-    })?;
+    let known = |message: &[u8]| number(message.get(4..)?, NETNSA_NSID);
+    let known = Netlink::open(NETLINK_ROUTE)?.ask(RTM_GETNSID, &request, known)?;
     Ok(known.map(u32::cast_signed).filter(|number| *number >= 0))
 }
 

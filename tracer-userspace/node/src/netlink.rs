@@ -86,10 +86,12 @@ impl Netlink {
         self.send(kind, NLM_F_DUMP, payload, each)
     }
 
-    /// Sends a request that has one answer, or an error.
-    pub fn ask(&mut self, kind: u16, payload: &[u8], each: impl FnMut(&[u8])) -> io::Result<()> {
+    /// Sends a request that has one answer, or an error, and parses the answer.
+    pub fn ask<T>(&mut self, kind: u16, payload: &[u8], parse: impl Fn(&[u8]) -> Option<T>) -> io::Result<Option<T>> {
+        let mut answer = None;
         // The acknowledgement is the last message, as NLMSG_DONE is for a dump.
-        self.send(kind, NLM_F_ACK, payload, each)
+        self.send(kind, NLM_F_ACK, payload, |message| answer = parse(message))?;
+        Ok(answer)
     }
 
     /// Sends a request that changes something. `flags` are for example `NLM_F_CREATE`.

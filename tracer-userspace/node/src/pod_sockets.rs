@@ -127,10 +127,8 @@ fn unanswered() -> Vec<UnansweredConnect> {
 /// `None` if it did not.
 fn redirected(target: SocketAddr, peer: SocketAddr) -> Option<SocketAddr> {
     let kind = NFNL_SUBSYS_CTNETLINK << 8 | IPCTNL_MSG_CT_GET;
-    let mut to = None;
-    let mut netlink = Netlink::open(NETLINK_NETFILTER).ok()?;
     // ENOENT: the connection is not tracked there, and so its address is not translated.
-    netlink.ask(kind, &request(target, peer), |message| to = parse_reply(message)).ok()?;
+    let to = Netlink::open(NETLINK_NETFILTER).ok()?.ask(kind, &request(target, peer), parse_reply).ok()?;
     to.filter(|to| *to != target)
 }
 

@@ -1,4 +1,4 @@
-//! Finds routing rules of the node that send packets for a pod to another device than the pod's.
+//! Finds routes and routing rules of the node that send packets for a pod to another device than the pod's.
 
 use std::io;
 use std::net::{IpAddr, SocketAddr};
@@ -31,11 +31,9 @@ pub(super) const UNDERSTOOD: [u16; 7] =
     [FRA_DST, FRA_SRC, FRA_PRIORITY, FRA_SUPPRESS_PREFIXLEN, FRA_TABLE, FRA_PAD, FRA_PROTOCOL];
 /// `FIB_RULE_INVERT`: the rule holds where its conditions do not.
 pub(super) const INVERT: u32 = 2;
-/// `RT_TABLE_DEFAULT`, `RT_TABLE_MAIN`, `RT_TABLE_LOCAL`: the tables that every node has.
-const USUAL: std::ops::RangeInclusive<u32> = 253..=255;
 
-/// The route of the calling thread's namespace from `source` to `target`, if a routing rule leads it to another device
-/// than the pod's. `link` is the pod's own link with the target's address.
+/// The route of the calling thread's namespace from `source` to `target`, if it leads to another device than the pod's.
+/// `link` is the pod's own link with the target's address.
 pub(super) fn stray_route(source: SocketAddr, target: SocketAddr, link: &LinkState) -> Option<StrayRoute> {
     let end = links::by_index(link.peer_ifindex?).ok()??;
     // The two ends of a veth pair name each other. If they do not, the pod has no device in this namespace.
@@ -43,21 +41,18 @@ pub(super) fn stray_route(source: SocketAddr, target: SocketAddr, link: &LinkSta
         return None;
     }
     let (device, table) = route(source, target).ok()??;
-    if device == end.state.ifindex || Some(device) == end.master || USUAL.contains(&table) {
+    if device == end.state.ifindex || Some(device) == end.master {
         return None;
     }
     let name = links::by_index(device).ok()??.state.name;
-    let pod_device = end.state.name;
-    let rule = rule(source.ip(), target.ip(), table).ok().flatten();
-    Some(StrayRoute { device: name, pod_device, table, rule })
+    let stray = StrayRoute { device: name, pod_device: end.state.name, table, rule: None };
+    let rule = if stray.is_by_rule() { rule(source.ip(), target.ip(), table).ok().flatten() } else { None };
+    Some(StrayRoute { rule, ..stray })
 }
 
 /// The device of the route, and the table in which it was found.
 fn route(source: SocketAddr, target: SocketAddr) -> io::Result<Option<(u32, u32)>> {
-    let request = route_request(source, target);
-    let mut found = None;
-    Netlink::open(NETLINK_ROUTE)?.ask(RTM_GETROUTE, &request, |message| found = parse_route(message))?;
-    Ok(found)
+    Netlink::open(NETLINK_ROUTE)?.ask(RTM_GETROUTE, &route_request(source, target), parse_route)
 }
 
 /// Rules can match the protocol and the ports. Without a protocol the kernel takes UDP (`inet_rtm_getroute`,
@@ -142,7 +137,7 @@ mod tests {
         let table = route(own, own).expect("rtnetlink").map(|(_, table)| table);
         // Without further rules the kernel keeps the tables local and main in one (`fib_trie_unmerge`,
         // net/ipv4/fib_trie.c).
-        assert!(table.is_some_and(|table| USUAL.contains(&table)), "{table:?}");
+        assert!(table.is_some_and(|table| (253..=255).contains(&table)), "{table:?}");
     }
 
     #[test]

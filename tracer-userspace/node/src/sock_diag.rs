@@ -87,10 +87,7 @@ pub(super) fn find(local: SocketAddr, remote: SocketAddr) -> Option<TcpSocket> {
     }
     // INET_DIAG_NOCOOKIE
     request[48..56].fill(u8::MAX);
-    let mut found = None;
-    let mut netlink = Netlink::open(NETLINK_SOCK_DIAG).ok()?;
-    netlink.ask(SOCK_DIAG_BY_FAMILY, &request, |message| found = TcpSocket::parse(message)).ok()?;
-    found
+    Netlink::open(NETLINK_SOCK_DIAG).ok()?.ask(SOCK_DIAG_BY_FAMILY, &request, TcpSocket::parse).ok()?
 }
 
 fn request(family: u8, states: u32, port: u16) -> [u8; REQUEST] {

@@ -276,12 +276,12 @@ impl Sink {
         self.seq += 1;
         self.destinations.iter().for_each(|to| to.take_record(&record));
         match self.config.format {
-            Format::Ndjson | Format::Otlp => self.output.put(&self.config.format.line(&record)),
             Format::Pretty => {
-                let screen =
-                    Screen { colour: self.config.colour, columns: self.output.columns().or(self.config.columns) };
+                let columns = self.output.columns().or(self.config.columns);
+                let screen = Screen { colour: self.config.colour, columns };
                 self.output.put(self.pretty.text(&record, self.totals.failed, screen).as_bytes());
             }
+            format => self.output.put(&format.line(&record)),
         }
         if let Some(kept) = self.kept.as_mut().filter(|_| matches!(record.body, Body::Verdict(_))) {
             kept.push(record);

@@ -21,7 +21,7 @@ pub(crate) use link::until;
 
 pub mod cgroup;
 pub mod ipvs;
-mod link;
+pub(crate) mod link;
 pub mod sweep;
 
 /// The node's address on the bridge: the source of probes to pods.

@@ -23,15 +23,6 @@ use crate::proc::Proc;
 /// The variable that names the namespace.
 const CNI_NETNS: &str = "CNI_NETNS";
 
-/// The call that sets `lo` down.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Way {
-    /// RTM_NEWLINK, as the plugin does.
-    Netlink,
-    /// SIOCSIFFLAGS, as `ifconfig` does.
-    Ioctl,
-}
-
 /// Starts a process of the node. Its pid stands for one that belonged to a sandbox's process before.
 pub fn reused_pid(node: &Netns, options: &Options) -> Result<Proc> {
     let mut command = options.helper(node, Role::Pod)?;
@@ -89,23 +80,20 @@ fn run_plugin(line: &str) -> Result<u32> {
 pub fn run(way: Option<&str>) -> Result<()> {
     let path = PathBuf::from(std::env::var_os(CNI_NETNS).context("CNI_NETNS is not set")?);
     match way {
-        None | Some("netlink") => delete(&path, Way::Netlink),
-        Some("ioctl") => delete(&path, Way::Ioctl),
+        None | Some("netlink") => delete(&path, down_by_netlink),
+        Some("ioctl") => delete(&path, down_by_ioctl),
         Some("exec") => execute(&path),
         Some(other) => bail!("no way {other:?}"),
     }
 }
 
 /// Sets `lo` down in the namespace at `path`, and returns to the previous namespace.
-pub fn delete(path: &Path, way: Way) -> Result<()> {
+fn delete(path: &Path, set_down: fn() -> Result<()>) -> Result<()> {
     let own_path = format!("/proc/{}/task/{}/ns/net", std::process::id(), nix::unistd::gettid());
     let own = File::open(&own_path).with_context(|| format!("open {own_path}"))?;
     let target = File::open(path).with_context(|| format!("failed to Statfs {}", path.display()))?;
     setns(&target, CloneFlags::CLONE_NEWNET).with_context(|| format!("enter {}", path.display()))?;
-    let done = match way {
-        Way::Netlink => down_by_netlink(),
-        Way::Ioctl => down_by_ioctl(),
-    };
+    let done = set_down();
     setns(&own, CloneFlags::CLONE_NEWNET).context("return to the own namespace")?;
     done
 }
@@ -120,10 +108,12 @@ fn execute(path: &Path) -> Result<()> {
     down_by_netlink()
 }
 
+/// By RTM_NEWLINK, as the plugin does.
 fn down_by_netlink() -> Result<()> {
     Ip::open()?.down("lo")
 }
 
+/// By SIOCSIFFLAGS, as `ifconfig` does.
 fn down_by_ioctl() -> Result<()> {
     let socket =
         socket(AddressFamily::Inet, SockType::Datagram, SockFlag::SOCK_CLOEXEC, None).context("open a socket")?;

@@ -4,7 +4,7 @@ use std::io::BufRead as _;
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use anyhow::{Context, Result, anyhow, bail};
 use serde::{Deserialize, Serialize};
@@ -47,24 +47,6 @@ pub struct CrowdOutcome {
     pub failed: u32,
     /// One of the failures.
     pub example: Option<Outcome>,
-    pub elapsed_ms: f64,
-}
-
-impl CrowdOutcome {
-    pub fn add(&mut self, outcome: Outcome) {
-        if outcome.ending == Ending::Ok {
-            self.ok += 1;
-        } else {
-            self.failed += 1;
-            self.example.get_or_insert(outcome);
-        }
-    }
-
-    pub fn merge(&mut self, other: Self) {
-        self.ok += other.ok;
-        self.failed += other.failed;
-        self.example = self.example.take().or(other.example);
-    }
 }
 
 /// A running prober.
@@ -166,10 +148,16 @@ fn answer(request: Request) -> Reply {
 
 fn volley(what: &ProbeRequest, rounds: u32, threads: u32) -> Vec<Outcome> {
     let arrived = AtomicU32::new(0);
-    let all = || (0..rounds).map(|n| at_once(&next(what, n), &arrived, (n + 1) * threads)).collect();
+    let all = |_| (0..rounds).map(|n| at_once(&next(what, n), &arrived, (n + 1) * threads)).collect();
+    in_threads(threads, all)
+}
+
+/// Makes attempts in several threads at the same time. Each gets its number.
+fn in_threads(threads: u32, work: impl Fn(u32) -> Vec<Outcome> + Sync) -> Vec<Outcome> {
+    let work = &work;
     thread::scope(|scope| {
-        let workers: Vec<_> = (0..threads).map(|_| scope.spawn(all)).collect();
-        workers.into_iter().flat_map(|worker| worker.join().unwrap_or_else(|_| Vec::new())).collect()
+        let workers: Vec<_> = (0..threads).map(|n| scope.spawn(move || work(n))).collect();
+        workers.into_iter().flat_map(|worker| worker.join().unwrap_or_default()).collect()
     })
 }
 
@@ -190,23 +178,8 @@ fn at_once(what: &ProbeRequest, arrived: &AtomicU32, all: u32) -> Outcome {
 }
 
 fn crowd(what: ProbeRequest, count: u32, threads: u32) -> CrowdOutcome {
-    let began = Instant::now();
-    let mut all = CrowdOutcome::default();
-    thread::scope(|scope| {
-        let share = |n: u32| count / threads + u32::from(n < count % threads);
-        let workers: Vec<_> = (0..threads).map(|n| scope.spawn(move || many(what, share(n)))).collect();
-        for worker in workers {
-            all.merge(worker.join().unwrap_or_default());
-        }
-    });
-    all.elapsed_ms = began.elapsed().as_secs_f64() * 1e3;
-    all
-}
-
-fn many(what: ProbeRequest, count: u32) -> CrowdOutcome {
-    let mut sum = CrowdOutcome::default();
-    for _ in 0..count {
-        sum.add(probe(&what));
-    }
-    sum
+    let share = |n: u32| count / threads + u32::from(n < count % threads);
+    let outcomes = in_threads(threads, |n| (0..share(n)).map(|_| probe(&what)).collect());
+    let (ok, failed): (Vec<_>, Vec<_>) = outcomes.into_iter().partition(|it| it.ending == Ending::Ok);
+    CrowdOutcome { ok: ok.len() as u32, failed: failed.len() as u32, example: failed.into_iter().next() }
 }

@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use std::time::Instant;
 
 use anyhow::{Context, Result, anyhow, bail};
+use serde::Serialize;
 use tracer_model::record::{Body, Record};
 
 use crate::node::TestNode;
@@ -158,8 +159,8 @@ fn finish(plan: &Plan, scenario: &Scenario, session: Session, row: &mut Row) -> 
     let tracer = plan.tracer.as_ref().context("a recording without tracer")?;
     let replayed = watcher::replay(&tracer.program, &recording(dir, scenario))?;
     check_complete(&replayed)?;
-    write_records(&dir.join(format!("{}.records.ndjson", scenario.name)), &replayed)?;
-    write_records(&dir.join(format!("{}.live.ndjson", scenario.name)), &live)?;
+    write_lines(&dir.join(format!("{}.records.ndjson", scenario.name)), &replayed)?;
+    write_lines(&dir.join(format!("{}.live.ndjson", scenario.name)), &live)?;
     check(row, &replayed)?;
     let (live, replayed) = (verdict_lines(&live), verdict_lines(&replayed));
     if live != replayed {
@@ -168,8 +169,9 @@ fn finish(plan: &Plan, scenario: &Scenario, session: Session, row: &mut Row) -> 
     Ok(())
 }
 
-fn write_records(path: &Path, records: &[Record]) -> Result<()> {
-    let lines: Vec<String> = records.iter().map(serde_json::to_string).collect::<Result<_, _>>()?;
+/// Writes one JSON object a line.
+pub fn write_lines<T: Serialize>(path: &Path, all: &[T]) -> Result<()> {
+    let lines: Vec<String> = all.iter().map(serde_json::to_string).collect::<Result<_, _>>()?;
     fs::write(path, lines.join("\n") + "\n").with_context(|| format!("write {}", path.display()))
 }
 

@@ -73,9 +73,14 @@ fn has_dropped(
     (time, drop): (u64, &PacketDrop),
 ) -> bool {
     let takes_all = (rule.exact || rule.policy || take_all) && rule.packets != Some(0);
-    let is_before_tracking = || rule.priority.is_some_and(|priority| priority < CONNTRACK_PRIORITY);
-    let can_reach_it = || is_before_tracking() || !may_lack_entry(drop) || !reading.lacked_room(time);
+    let can_reach_it = || is_before_tracking(rule) || !may_lack_entry(drop) || !reading.lacked_room(time);
     (takes_all || reading.took_some(at, time)) && can_reach_it()
+}
+
+/// The rule comes before connection tracking: no packet has an entry there.
+pub(super) fn is_before_tracking(rule: &FirewallRule) -> bool {
+    let raw = rule.backend != Backend::Nftables && rule.table == "raw";
+    rule.priority.map_or(raw, |priority| priority < CONNTRACK_PRIORITY)
 }
 
 /// Whether the packet may have lacked a connection tracking entry. At these hooks connection tracking gives a packet an

@@ -18,11 +18,20 @@ pub(super) fn container(k8s: &K8s) -> String {
 
 /// A fix with the log of the probed container, if its pod is known. `history` adds the log of one that does not run.
 pub(super) fn with_log(case: &Case<'_>, fix: impl Into<Remediation>) -> Remediation {
-    let fix = fix.into();
+    let restarted = runs(case).is_some_and(|runs| runs.restarts > 0);
+    with_log_of(case, restarted, fix.into())
+}
+
+/// The same for a process that has ended: its container may have been restarted by the time of reading.
+pub(super) fn with_logs(case: &Case<'_>, fix: impl Into<Remediation>) -> Remediation {
+    with_log_of(case, true, fix.into())
+}
+
+fn with_log_of(case: &Case<'_>, restarted: bool, fix: Remediation) -> Remediation {
     let runs = runs(case);
     let k8s = case.matched.name().k8s;
     match k8s.filter(|_| runs.is_none_or(|runs| runs.started_boot_ns.is_some() || runs.last.is_none())) {
-        Some(k8s) => and_log(&k8s, runs.is_some_and(|runs| runs.restarts > 0), fix),
+        Some(k8s) => and_log(&k8s, restarted, fix),
         None => fix,
     }
 }

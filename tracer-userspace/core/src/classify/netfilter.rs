@@ -4,7 +4,7 @@ use std::net::IpAddr;
 
 use super::allow::allow_command;
 use super::answer::RejectAnswer;
-use super::blame::blame;
+use super::blame::{blame, is_before_tracking};
 use super::case::{ANSWER_NS, Case, REFUSAL_HOOKS, in_handshake, outbound};
 use super::evidence::{is_netfilter, netfilter_hook, of_drop, of_icmp, of_reset_received, of_state};
 use super::finding::Finding;
@@ -208,16 +208,12 @@ fn runs_ipvs(case: &Case<'_>) -> bool {
     case.node.node_ports.of(ProxyMode::Ipvs).is_some_and(has_some) || case.node.netns().is_some_and(device)
 }
 
-/// `NF_IP_PRI_CONNTRACK`: rules of chains with a lower priority (raw: -300) come before connection tracking.
-const CONNTRACK_PRIORITY: i32 = -200;
-
 /// Connection tracking has seen the packet where it was dropped. It begins in PREROUTING and OUTPUT: rules of other
 /// hooks, or of lower priority there, come before it or do without it.
 fn sees_connections(drop: &PacketDrop, rules: &[&FirewallRule]) -> bool {
-    let is_early = |rule: &&FirewallRule| rule.priority.is_some_and(|priority| priority < CONNTRACK_PRIORITY);
     !matches!(netfilter_hook(drop), Some("INGRESS" | "EGRESS" | "BRIDGE"))
         && drop.tracked != Some(Tracked::No)
-        && !rules.iter().any(is_early)
+        && !rules.iter().any(|rule| is_before_tracking(rule))
 }
 
 const fn is_unreachable(icmp: &Icmp) -> bool {

@@ -56,7 +56,7 @@ use super::evidence::{
 };
 use super::finding::Finding;
 use super::giving_up::{gave_up_early, sent_request_late, taken_and_silent};
-use super::kubectl::{self, with_log};
+use super::kubectl::{self, with_log, with_logs};
 use super::phrases::{by_subject, client_name, in_namespace, ms, of_namespace, run_in};
 use super::stopped::{Blame, Stopped};
 use tracer_attempts::correlate::attempt::{Attempt, End};

@@ -62,11 +62,17 @@ fn blocked(holder: &ServerProcess) -> Option<String> {
     (tasks.blocked > 0).then(|| format!("{threads} of it in state D, which waits for a disk or the like{place}"))
 }
 
+const NOT_ACCEPTED: &str = "Find why the server accepts no connections: its workers are all busy, its event loop is blocked, or it has no file descriptors left";
+
 /// Says whether the server read the request: then its handler is slow; otherwise nothing took the request.
 pub(super) fn add(case: &Case<'_>, finding: &mut Finding) {
     let (Some((_, reading)), Some(connection)) = (readings(case).last().copied(), connection(case)) else { return };
     let holder = reading.processes.iter().find(|it| connection.pid == Some(it.pid));
     let server = holder.map_or_else(|| name(&reading.processes), |it| name(std::slice::from_ref(it)));
+    if !connection.accepted {
+        let fix = std::mem::take(&mut finding.remediation);
+        finding.remediation = fix.reword(|text| format!("{NOT_ACCEPTED}. If it is only slow: {text}"));
+    }
     finding.summary += &match (connection.accepted, connection.unread) {
         (false, _) => format!("; nobody had accepted it: it waited in the queue of {server}{}", halted(reading)),
         (true, 0) => format!("; {server} had read it: {}", holder.and_then(blocked).unwrap_or(SLOW.to_owned())),

@@ -24,6 +24,9 @@ pub struct Inspection {
     /// Several namespaces have it, or another one than the list of pods says: `netns` is absent.
     #[serde(skip_serializing_if = "std::ops::Not::not", default)]
     pub ambiguous: bool,
+    /// It has the address and does not use it: duplicate address detection found another host that has it.
+    #[serde(skip_serializing_if = "std::ops::Not::not", default)]
+    pub duplicate: bool,
     /// Its links, [`MOST_LINKS`] at most.
     #[serde(skip_serializing_if = "Vec::is_empty", default)]
     pub links: Vec<LinkState>,
@@ -42,8 +45,7 @@ pub struct Inspection {
     /// The target's namespace has no route back to the client's address; absent: it has one, or that could not be read.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub no_way_back: Option<NoWayBack>,
-    /// A routing rule that sends packets for the target to another device; absent: there is none, or it could not be
-    /// read.
+    /// A route that sends packets for the target to another device; absent: there is none, or it could not be read.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub stray_route: Option<StrayRoute>,
     /// Counters and settings of the target's namespace, by the kernel's own names (`ListenOverflows`,
@@ -62,6 +64,7 @@ impl Inspection {
             from,
             netns: None,
             ambiguous: false,
+            duplicate: false,
             links: Vec::new(),
             listeners: None,
             throttled: Vec::new(),
@@ -102,9 +105,9 @@ pub struct StrayRoute {
     pub device: String,
     /// The device that leads to the target.
     pub pod_device: String,
-    /// The routing table: not one that every node has.
+    /// The routing table.
     pub table: u32,
-    /// The rule that chose the table; absent: not found.
+    /// The rule that chose the table; absent: not found, or not needed.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub rule: Option<RoutingRule>,
 }
@@ -138,6 +141,14 @@ pub struct NeighbourState {
     /// `NUD_*` without the prefix, in lower case: `reachable`, `incomplete`, `failed`.
     pub state: String,
     pub ifindex: u32,
+}
+
+impl StrayRoute {
+    /// A routing rule chose the table: it is none of those that every node has (`RT_TABLE_DEFAULT`, `RT_TABLE_MAIN`,
+    /// `RT_TABLE_LOCAL`).
+    pub const fn is_by_rule(&self) -> bool {
+        !matches!(self.table, 253..=255)
+    }
 }
 
 impl NeighbourState {

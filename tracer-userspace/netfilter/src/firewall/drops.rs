@@ -30,23 +30,22 @@ fn bit(hook: &str) -> u16 {
     HOOKS.iter().position(|name| *name == hook).map_or(0, |at| 1 << at)
 }
 
-/// How many more rules this reading may visit.
+/// How many more rules this reading may visit; `None`: it wanted to visit more.
 #[derive(Debug)]
-pub(super) struct Steps {
-    left: Cell<usize>,
-    ran_out: Cell<bool>,
-}
+pub(super) struct Steps(Cell<Option<usize>>);
 
 impl Steps {
     pub(super) const fn new() -> Self {
-        Self { left: Cell::new(MAX_STEPS), ran_out: Cell::new(false) }
+        Self(Cell::new(Some(MAX_STEPS)))
     }
 
     fn take(&self) -> bool {
-        let left = self.left.get().checked_sub(1);
-        self.left.set(left.unwrap_or(0));
-        self.ran_out.set(left.is_none());
-        left.is_some()
+        self.0.set(self.0.get().and_then(|left| left.checked_sub(1)));
+        !self.ran_out()
+    }
+
+    const fn ran_out(&self) -> bool {
+        self.0.get().is_none()
     }
 }
 
@@ -99,7 +98,7 @@ impl Table {
         into.tables += 1;
         let index = self.index();
         let reach = self.reach(steps, &index);
-        if steps.ran_out.get() {
+        if steps.ran_out() {
             // The conditions come only from the jumps visited so far: other jumps may have fewer conditions.
             into.truncated = true;
             return;
@@ -113,7 +112,7 @@ impl Table {
             walk.visit(base, 0, &mut walked, into);
             walk.policy(base, into);
         }
-        into.truncated |= steps.ran_out.get();
+        into.truncated |= steps.ran_out();
     }
 
     pub(super) fn index(&self) -> HashMap<&str, usize> {

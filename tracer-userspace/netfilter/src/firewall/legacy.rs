@@ -82,14 +82,7 @@ fn parse_chains(layout: &Layout, table_name: &str, info: &[u8], bytes: &[u8], wa
     for chain in &mut chains {
         chain.rules.retain(|rule| rule.then != Then::Nothing);
     }
-    Table {
-        backend: Backend::IptablesLegacy,
-        family: layout.table_family,
-        name: table_name.to_owned(),
-        chains,
-        maps: HashMap::new(),
-        sets: HashMap::new(),
-    }
+    Table::new(Backend::IptablesLegacy, layout.table_family, table_name.to_owned(), chains)
 }
 
 fn each_entry<'a>(bytes: &'a [u8], layout: &'a Layout) -> impl Iterator<Item = (Range<usize>, &'a [u8])> {
@@ -118,7 +111,7 @@ impl<'a> Places<'a> {
     fn chain(&self, table: &str, name: &str, info: &[u8]) -> Chain {
         let (priority, translates) = (priority(table, name), table == "nat");
         let hook = HOOKS.iter().position(|hook| *hook == name).filter(|hook| word(info, VALID_HOOKS) & 1 << hook != 0);
-        let base = hook.map(|hook| Base { hook: HOOKS[hook], priority, translates, drops: false, packets: None });
+        let base = hook.map(|hook| Base { hook: HOOKS[hook], priority, translates, ..Base::default() });
         Chain { name: name.to_owned(), base, rules: Vec::new() }
     }
 

@@ -137,15 +137,7 @@ impl Reader {
             return Some(*at);
         }
         self.room.take(bytes_of::<Table>(&name)).then_some(())?;
-        let table = Table {
-            backend: Backend::Nftables,
-            family: family_name(family)?,
-            name: name.clone(),
-            chains: Vec::new(),
-            maps: HashMap::new(),
-            sets: HashMap::new(),
-        };
-        self.tables.push(table);
+        self.tables.push(Table::new(Backend::Nftables, family_name(family)?, name.clone(), Vec::new()));
         self.table_at.insert((family, name), self.tables.len() - 1);
         Some(self.tables.len() - 1)
     }

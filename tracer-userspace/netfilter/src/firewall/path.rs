@@ -52,15 +52,6 @@ struct Left {
     compared: usize,
 }
 
-/// Where a step continues if its target is not known yet.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Exit {
-    /// After its chain.
-    Chain,
-    /// After the base chain.
-    Base,
-}
-
 struct PathWalk<'a> {
     table: &'a Table,
     number: usize,
@@ -74,7 +65,9 @@ struct PathWalk<'a> {
 /// The numbers of the steps without a known target yet.
 #[derive(Default)]
 struct Open {
+    /// They continue after their chain.
     chain: Vec<usize>,
+    /// They continue after the base chain.
     base: Vec<usize>,
 }
 
@@ -150,14 +143,14 @@ impl PathWalk<'_> {
                 let place = Place { table: self.number, chain, rule: Some(rule), element };
                 self.push(asks, Onward::Take(*self.places.get(&place)?))?;
             }
-            Then::Accept => self.leave(asks, Exit::Base, open)?,
-            Then::Return => self.leave(asks, Exit::Chain, open)?,
+            Then::Accept => self.leave(asks, &mut open.base)?,
+            Then::Return => self.leave(asks, &mut open.chain)?,
             Then::Jump(name) | Then::Goto(name) => {
                 let target = *self.chains.get(name.as_str())?;
                 let guard = self.skip_unless(asks)?;
                 self.chain(target, depth + 1, open)?;
                 if matches!(then, Then::Goto(_)) {
-                    self.leave(Asks::default(), Exit::Chain, open)?;
+                    self.leave(Asks::default(), &mut open.chain)?;
                 }
                 self.close(&guard);
             }
@@ -175,12 +168,8 @@ impl PathWalk<'_> {
         Some(vec![at])
     }
 
-    fn leave(&mut self, asks: Asks, exit: Exit, open: &mut Open) -> Option<()> {
-        let at = self.push(asks, Onward::SkipIf(0))?;
-        match exit {
-            Exit::Chain => open.chain.push(at),
-            Exit::Base => open.base.push(at),
-        }
+    fn leave(&mut self, asks: Asks, open: &mut Vec<usize>) -> Option<()> {
+        open.push(self.push(asks, Onward::SkipIf(0))?);
         Some(())
     }
 

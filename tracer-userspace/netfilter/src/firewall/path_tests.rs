@@ -196,13 +196,7 @@ impl Ruleset {
         };
         let mut chains = Vec::new();
         for (at, rules) in self.chains.iter().enumerate() {
-            let base = self.bases.get(at).map(|(priority, drops)| Base {
-                hook: "INPUT",
-                priority: *priority,
-                translates: false,
-                drops: *drops,
-                packets: None,
-            });
+            let base = |&(priority, drops)| Base { hook: "INPUT", priority, drops, ..Base::default() };
             let mut made = Vec::new();
             for (number, (conds, act)) in rules.iter().enumerate() {
                 let comment = Some(format!("{at} {number}"));
@@ -223,7 +217,7 @@ impl Ruleset {
                 }
                 made.push(rule);
             }
-            chains.push(Chain { name: name(at), base, rules: made });
+            chains.push(Chain { name: name(at), base: self.bases.get(at).map(base), rules: made });
         }
         Table { maps, sets, ..Table::for_tests(chains) }
     }
@@ -357,7 +351,7 @@ fn a_second_condition_on_one_field_is_kept_as_unknown() {
 #[test]
 fn a_map_that_was_not_read_leaves_the_path_unknown() {
     let rule = Rule { then: Then::Map("m".into(), vec![Key::DestinationPort]), ..Rule::default() };
-    let base = Base { hook: "INPUT", priority: 0, translates: false, drops: true, packets: None };
+    let base = Base { hook: "INPUT", drops: true, ..Base::default() };
     let table = Table::for_tests(vec![Chain { name: "in".into(), base: Some(base), rules: vec![rule] }]);
     let mut firewall = Firewall::empty(Netns(1));
     let flow = Flow { src: ([10, 0, 0, 9], 40_000).into(), dst: ([10, 0, 0, 1], 80).into() };

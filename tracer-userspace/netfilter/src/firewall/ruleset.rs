@@ -28,7 +28,7 @@ pub(crate) struct Chain {
 }
 
 /// Where a base chain is attached, and its policy.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(crate) struct Base {
     pub hook: &'static str,
     pub priority: i32,
@@ -153,11 +153,15 @@ pub(crate) enum Key {
     Other,
 }
 
-#[cfg(test)]
 impl Table {
+    /// A table without maps and sets.
+    pub(super) fn new(backend: Backend, family: &'static str, name: String, chains: Vec<Chain>) -> Self {
+        Self { backend, family, name, chains, maps: HashMap::new(), sets: HashMap::new() }
+    }
+
     /// A table of nftables for both families.
+    #[cfg(test)]
     pub(crate) fn for_tests(chains: Vec<Chain>) -> Self {
-        let (maps, sets) = Default::default();
-        Self { backend: Backend::Nftables, family: "inet", name: "t".into(), chains, maps, sets }
+        Self::new(Backend::Nftables, "inet", "t".into(), chains)
     }
 }

@@ -1,7 +1,7 @@
 //! An overview of the node's firewall: tables and chains with their hooks and policies, without the rules.
 
+use super::read_tables;
 use super::ruleset::{Chain, Rule, Table, Then};
-use super::{legacy, nft};
 use crate::NetfilterError;
 use tracer_model::event::{Backend, When};
 
@@ -41,17 +41,8 @@ pub struct SurveyChain {
 
 /// Surveys the network namespace of the calling thread.
 pub fn survey() -> Survey {
-    let mut survey = Survey::default();
-    for read in [nft::read(), legacy::read()] {
-        match read {
-            Ok((tables, truncated)) => {
-                survey.truncated |= truncated;
-                survey.tables.extend(tables.into_iter().map(table));
-            }
-            Err(error) => survey.problems.push(error),
-        }
-    }
-    survey
+    let (tables, truncated, problems) = read_tables();
+    Survey { tables: tables.into_iter().map(table).collect(), truncated, problems }
 }
 
 fn table(table: Table) -> SurveyTable {

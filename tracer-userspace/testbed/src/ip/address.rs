@@ -1,6 +1,6 @@
 //! IP addresses of links.
 
-use std::net::IpAddr;
+use std::net::{IpAddr, Ipv6Addr};
 
 use anyhow::{Context, Result};
 use netlink_packet_core::{NLM_F_CREATE, NLM_F_EXCL};
@@ -14,10 +14,18 @@ impl Ip {
     /// Adds an address to a link, without duplicate address detection.
     pub fn address(&mut self, address: impl Into<IpAddr>, prefix: u8, device: &str) -> Result<()> {
         let address = address.into();
+        let flags = if address.is_ipv6() { AddressHeaderFlags::Nodad } else { AddressHeaderFlags::empty() };
+        self.add_address(address, prefix, device, flags)
+    }
+
+    /// Adds an IPv6 address that the kernel first looks for on the link (RFC 4862 5.4).
+    pub fn address_to_detect(&mut self, address: Ipv6Addr, prefix: u8, device: &str) -> Result<()> {
+        self.add_address(address.into(), prefix, device, AddressHeaderFlags::empty())
+    }
+
+    fn add_address(&mut self, address: IpAddr, prefix: u8, device: &str, flags: AddressHeaderFlags) -> Result<()> {
         let mut message = message(address, prefix, index(device)?);
-        if address.is_ipv6() {
-            message.header.flags = AddressHeaderFlags::Nodad;
-        }
+        message.header.flags = flags;
         self.send(libc::RTM_NEWADDR, NLM_F_CREATE | NLM_F_EXCL, &message)
             .with_context(|| format!("give {device} the address {address}"))
     }

@@ -35,7 +35,7 @@ impl Cgroup {
     pub fn starved(name: &str) -> Result<(Vec<Self>, Undo)> {
         let group = Self::with_quota(name, "1000", "1000000")?;
         let quota = match cpu() {
-            Some(Cpu::V1(_)) => Undo(group.0.join("cpu.cfs_quota_us"), "-1"),
+            Some((Hierarchy::Cpu, _)) => Undo(group.0.join("cpu.cfs_quota_us"), "-1"),
             _ => Undo(group.0.join("cpu.max"), "max"),
         };
         let counts = group.0.join(PRESSURE).exists();
@@ -44,19 +44,15 @@ impl Cgroup {
     }
 
     fn with_quota(name: &str, quota: &str, period: &str) -> Result<Self> {
-        match cpu().context("no CPU controller")? {
-            Cpu::V1(root) => {
-                let group = Self::below(&root, name)?;
-                group.write("cpu.cfs_period_us", period)?;
-                group.write("cpu.cfs_quota_us", quota)?;
-                Ok(group)
-            }
-            Cpu::V2(root) => {
-                let group = Self::below(&root, name)?;
-                group.write("cpu.max", &format!("{quota} {period}"))?;
-                Ok(group)
-            }
+        let (hierarchy, root) = cpu().context("no CPU controller")?;
+        let group = Self::below(&root, name)?;
+        if hierarchy == Hierarchy::Unified {
+            group.write("cpu.max", &format!("{quota} {period}"))?;
+        } else {
+            group.write("cpu.cfs_period_us", period)?;
+            group.write("cpu.cfs_quota_us", quota)?;
         }
+        Ok(group)
     }
 
     /// Makes a cgroup with this process, and freezes it until the guard is dropped.
@@ -146,19 +142,14 @@ fn is_read_only(error: &anyhow::Error) -> bool {
     matches!(kind, Some(io::ErrorKind::ReadOnlyFilesystem | io::ErrorKind::PermissionDenied))
 }
 
-/// The hierarchy that has the CPU controller.
-enum Cpu {
-    V1(PathBuf),
-    V2(PathBuf),
-}
-
-fn cpu() -> Option<Cpu> {
+/// The hierarchy that has the CPU controller, and where it is mounted.
+fn cpu() -> Option<(Hierarchy, PathBuf)> {
     if let Some(root) = mounted(Hierarchy::Cpu) {
-        return Some(Cpu::V1(root));
+        return Some((Hierarchy::Cpu, root));
     }
     let root = root()?;
     let on = fs::read_to_string(root.join(CONTROLLERS)).ok()?;
-    on.split_whitespace().any(|name| name == "cpu").then_some(Cpu::V2(root))
+    on.split_whitespace().any(|name| name == "cpu").then_some((Hierarchy::Unified, root))
 }
 
 /// Where a hierarchy is mounted.
@@ -188,6 +179,6 @@ pub(super) fn root() -> Option<PathBuf> {
 
 /// All directories where a run may make cgroups.
 pub(super) fn roots() -> Vec<PathBuf> {
-    let quota = cpu().map(|(Cpu::V1(path) | Cpu::V2(path))| path);
+    let quota = cpu().map(|(_, path)| path);
     root().into_iter().chain(quota).chain(mounted(Hierarchy::Freezer)).collect()
 }

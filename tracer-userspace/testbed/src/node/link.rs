@@ -35,6 +35,20 @@ pub(super) fn wait_until_solicitable(ns: &Netns, address: Ipv6Addr) -> Result<()
     })
 }
 
+/// Waits until `eth0` has found another host with this address.
+pub(crate) fn wait_until_duplicate(ns: &Netns, address: Ipv6Addr) -> Result<()> {
+    let address = format!("{:032x}", address.to_bits());
+    ns.enter(|| {
+        until(&format!("{address} is a duplicate"), || {
+            let table = std::fs::read_to_string("/proc/thread-self/net/if_inet6").context("addresses")?;
+            let flags =
+                table.lines().find(|line| line.starts_with(&address)).and_then(|line| line.split_whitespace().nth(4));
+            let flags = flags.and_then(|flags| u32::from_str_radix(flags, 16).ok());
+            Ok(flags.is_some_and(|flags| flags & libc::IFA_F_DADFAILED != 0))
+        })
+    })
+}
+
 /// Waits for a condition.
 pub(crate) fn until(what: &str, mut done: impl FnMut() -> Result<bool>) -> Result<()> {
     let deadline = Instant::now() + PATIENCE;

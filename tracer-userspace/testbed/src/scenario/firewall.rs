@@ -12,17 +12,13 @@ const DROP: Option<Cause> = Some(Cause::FirewallDrop);
 const REJECT: Option<Cause> = Some(Cause::FirewallReject);
 
 pub(super) const ALL: &[Scenario] = &[
-    Scenario::new("firewall_drop_pod_nft", DROP, |s| pod_nft(s, "tcp dport 8080 drop", Ending::Timeout))
-        .needs(&[Need::Nft])
-        .smoke(),
-    Scenario::new("firewall_drop_pod_nft_v6", DROP, |s| pod_nft(s, "tcp dport 8080 drop", Ending::Timeout))
+    Scenario::new("firewall_drop_pod_nft", DROP, |s| pod_nft(s, "drop", Ending::Timeout)).needs(&[Need::Nft]).smoke(),
+    Scenario::new("firewall_drop_pod_nft_v6", DROP, |s| pod_nft(s, "drop", Ending::Timeout))
         .v6()
         .needs(&[Need::Nft])
         .on_every_kernel(),
-    Scenario::new("firewall_drop_request", DROP, |s| {
-        pod_nft(s, "tcp dport 8080 tcp flags & psh == psh drop", Ending::Timeout)
-    })
-    .needs(&[Need::Nft]),
+    Scenario::new("firewall_drop_request", DROP, |s| pod_nft(s, "tcp flags & psh == psh drop", Ending::Timeout))
+        .needs(&[Need::Nft]),
     Scenario::new("firewall_drop_node_output", DROP, |s| node_nft(s, "output", "daddr {ip} drop", Ending::Timeout))
         .needs(&[Need::Nft]),
     Scenario::new("firewall_drop_syn_ack", DROP, |s| {
@@ -39,30 +35,21 @@ pub(super) const ALL: &[Scenario] = &[
         .needs(&[Need::Iptables]),
     Scenario::new("firewall_reject_legacy_reset", REJECT, |s| iptables(s, "iptables-legacy", RESET, Ending::Refused))
         .needs(&[Need::LegacyIptables]),
-    Scenario::new("firewall_reject_pod_nft_reset", REJECT, |s| {
-        pod_nft(s, "tcp dport 8080 reject with tcp reset", Ending::Refused)
-    })
-    .needs(&[Need::Nft]),
-    Scenario::new("firewall_reject_pod_nft_reset_v6", REJECT, |s| {
-        pod_nft(s, "tcp dport 8080 reject with tcp reset", Ending::Refused)
-    })
-    .v6()
-    .needs(&[Need::Nft]),
+    Scenario::new("firewall_reject_pod_nft_reset", REJECT, |s| pod_nft(s, RST, Ending::Refused)).needs(&[Need::Nft]),
+    Scenario::new("firewall_reject_pod_nft_reset_v6", REJECT, |s| pod_nft(s, RST, Ending::Refused))
+        .v6()
+        .needs(&[Need::Nft]),
     Scenario::new("firewall_reject_request", REJECT, |s| {
-        pod_nft(s, "tcp dport 8080 tcp flags & psh == psh reject with tcp reset", Ending::Reset)
+        pod_nft(s, "tcp flags & psh == psh reject with tcp reset", Ending::Reset)
     })
     .needs(&[Need::Nft]),
-    Scenario::new("firewall_reject_pod_icmp", REJECT, |s| {
-        pod_nft(s, "tcp dport 8080 reject with icmpx port-unreachable", Ending::Refused)
-    })
-    .needs(&[Need::Nft])
-    .on_every_kernel(),
-    Scenario::new("firewall_reject_pod_icmp_v6", REJECT, |s| {
-        pod_nft(s, "tcp dport 8080 reject with icmpx port-unreachable", Ending::Refused)
-    })
-    .v6()
-    .needs(&[Need::Nft])
-    .on_every_kernel(),
+    Scenario::new("firewall_reject_pod_icmp", REJECT, |s| pod_nft(s, ICMP, Ending::Refused))
+        .needs(&[Need::Nft])
+        .on_every_kernel(),
+    Scenario::new("firewall_reject_pod_icmp_v6", REJECT, |s| pod_nft(s, ICMP, Ending::Refused))
+        .v6()
+        .needs(&[Need::Nft])
+        .on_every_kernel(),
     Scenario::new("firewall_reject_held_back", REJECT, held_back).needs(&[Need::Nft]),
     Scenario::new("firewall_reject_node_icmp", REJECT, |s| {
         node_nft(s, "output", "daddr {ip} tcp dport 8080 reject with icmp port-unreachable", Ending::Refused)
@@ -80,12 +67,16 @@ pub(super) const ALL: &[Scenario] = &[
     Scenario::new("firewall_drop_on_lo", DROP, on_lo).needs(&[Need::Nft]),
 ];
 
+/// Rules of nftables that answer with an ICMP error and with a RST.
+const ICMP: &str = "reject with icmpx port-unreachable";
+const RST: &str = "reject with tcp reset";
+/// A target of iptables that answers with a RST.
 const RESET: &[&str] = &["REJECT", "--reject-with", "tcp-reset"];
 
-/// A rule in the pod's own namespace. The server listens.
+/// A rule for the server's port in the pod's own namespace. The server listens.
 fn pod_nft(fixture: &mut Fixture<'_>, rule: &str, how: Ending) -> Result<()> {
     let pod = fixture.serving("http", HTTP)?;
-    fixture.input_rule(pod, &format!("{rule};"))?;
+    fixture.input_rule(pod, &format!("tcp dport {HTTP} {rule};"))?;
     fixture.fails(Kind::Http, pod, how)
 }
 

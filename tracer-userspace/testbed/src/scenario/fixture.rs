@@ -5,6 +5,7 @@ use std::thread;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, anyhow, bail};
+use nix::unistd::Pid;
 use tracer_model::record::{Body, Cause, Record};
 use tracer_node::clock::boot_ns;
 
@@ -120,14 +121,25 @@ impl Fixture<'_> {
         how: Ending,
         work: impl FnOnce(&mut Self) -> Result<()>,
     ) -> Result<()> {
-        let mut second = Prober::start(&self.node.node, self.options)?;
         let attempt = self.begin(dst, self.verdict(self.failing()?))?;
-        let outcome = thread::scope(|scope| {
-            let waiting = scope.spawn(move || second.probe(ProbeRequest::new(Kind::Http, dst, timeout)));
-            work(self)?;
-            waiting.join().map_err(|_| anyhow!("the prober panicked"))?
-        })?;
+        let outcome = self.probe_while(dst, timeout, |fixture, _| work(fixture))??;
         self.end(attempt, &outcome, &[how])
+    }
+
+    /// Lets another prober make an attempt while `work` runs, which gets its pid. Returns its answer.
+    pub fn probe_while(
+        &mut self,
+        dst: SocketAddr,
+        timeout: Duration,
+        work: impl FnOnce(&mut Self, Pid) -> Result<()>,
+    ) -> Result<Result<Outcome>> {
+        let mut second = Prober::start(&self.node.node, self.options)?;
+        let pid = Pid::from_raw(second.pid().cast_signed());
+        thread::scope(|scope| {
+            let waiting = scope.spawn(move || second.probe(ProbeRequest::new(Kind::Http, dst, timeout)));
+            work(self, pid)?;
+            waiting.join().map_err(|_| anyhow!("the prober panicked"))
+        })
     }
 
     /// Makes such an attempt to a target without a known probe.

@@ -3,13 +3,14 @@
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 use std::os::fd::AsFd as _;
 
-use anyhow::Result;
+use anyhow::{Result, bail};
 use tracer_model::record::Cause;
 
 use super::{Fixture, Need, Scenario};
 use crate::check::Attempt;
 use crate::ip::{Mac, Part, Route, RouteType, rule_from, rule_mark};
 use crate::net::Netns;
+use crate::node::link::wait_until_duplicate;
 use crate::node::{BRIDGE, BRIDGE6, Family, NODE, OUTSIDE};
 use crate::options::is_emulated;
 use crate::pods::{HOST, HTTP, PATIENT};
@@ -51,10 +52,12 @@ pub(super) const ALL: &[Scenario] = &[
     Scenario::new("host_isolated_link_ipvlan", ISOLATED, |s| isolated(s, Part::Ipvlan)).needs(&[Need::Ipvlan]),
     Scenario::new("host_isolated_link_beside", None, over_own_part).needs(&[Need::Macvlan]),
     Scenario::new("asymmetric_route", Some(Cause::AsymmetricRoute), second_uplink).own(),
+    Scenario::new("unexplained_stray_route", Some(Cause::Unexplained), stray_route).own(),
     Scenario::new("neighbour_failure", NEIGHBOUR, deaf).on_every_kernel(),
     Scenario::new("neighbour_failure_v6", NEIGHBOUR, deaf).v6().needs(&[Need::Nft]).on_every_kernel(),
     Scenario::new("neighbour_failure_wrong_entry", NEIGHBOUR, wrong_entry).own(),
     Scenario::new("neighbour_failure_gateway", NEIGHBOUR, wrong_gateway).own(),
+    Scenario::new("neighbour_failure_duplicate_v6", NEIGHBOUR, duplicate).v6(),
     Scenario::new("neighbour_failure_address_lost", NEIGHBOUR, address_lost).own(),
     Scenario::new("rp_filter_drop", RP_FILTER, asymmetric).own().on_every_kernel(),
     Scenario::new("rp_filter_loose", None, loose).own(),
@@ -74,6 +77,21 @@ fn second_uplink(fixture: &mut Fixture<'_>) -> Result<()> {
         ip.add_rule(&rule_from(BRIDGE.into(), TABLE, PRIORITY))
     })?;
     fixture.mentions(&["ip rule 32700 (from 10.88.0.1 lookup 101)", &uplink]);
+    fixture.fails(Kind::Http, pod, Ending::Timeout)
+}
+
+/// A route of table main, as a VPN adds one, takes the packets for a pod.
+fn stray_route(fixture: &mut Fixture<'_>) -> Result<()> {
+    let pod = fixture.serving("http", HTTP)?;
+    (fixture.watch)()?;
+    fixture.succeeds(Kind::Http, pod)?;
+    let (uplink, outside) = fixture.node.uplink()?;
+    outside.ip(|ip| ip.set_mac("eth0", NODE_MAC))?;
+    fixture.node.node.ip(|ip| {
+        ip.neighbour(OUTSIDE, NODE_MAC, &uplink)?;
+        ip.add(&Route::to_host(pod.ip()).via(OUTSIDE).over(&uplink).onlink())
+    })?;
+    fixture.mentions(&["leads out of", &uplink]);
     fixture.fails(Kind::Http, pod, Ending::Timeout)
 }
 
@@ -292,6 +310,25 @@ fn wrong_gateway(fixture: &mut Fixture<'_>) -> Result<()> {
     let (uplink, _outside) = fixture.node.uplink()?;
     fixture.node.node.ip(|ip| ip.add(&Route::to_host(pod.ip()).via([10, 77, 0, 9]).over(&uplink).onlink()))?;
     fixture.mentions(&["10.77.0.9 (the gateway to", &uplink]);
+    fixture.gets_no_answer(Kind::Http, pod)
+}
+
+/// Another pod answered for the pod's address when the pod got it, and is gone now.
+fn duplicate(fixture: &mut Fixture<'_>) -> Result<()> {
+    let pod = fixture.serving("http", HTTP)?;
+    let IpAddr::V6(address) = pod.ip() else { bail!("IPv6 only") };
+    let other = fixture.node.pod()?.index;
+    fixture.node.pod_at(other)?.ns.ip(|ip| ip.address(address, 128, "eth0"))?;
+    let inside = fixture.inside(pod)?;
+    inside.sysctl(&[("ipv6/conf/eth0/accept_dad", "1")])?;
+    inside.ip(|ip| {
+        ip.remove_address(address, 64, "eth0")?;
+        ip.address_to_detect(address, 64, "eth0")
+    })?;
+    wait_until_duplicate(inside, address)?;
+    fixture.node.pod_at(other)?.ns.ip(|ip| ip.remove_address(address, 128, "eth0"))?;
+    fixture.node.node.ip(|ip| ip.forget_neighbours("cni0"))?;
+    fixture.mentions(&["does not use", "duplicate address detection"]);
     fixture.gets_no_answer(Kind::Http, pod)
 }
 

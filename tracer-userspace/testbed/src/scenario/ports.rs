@@ -3,7 +3,6 @@
 use std::io::Read as _;
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::os::fd::{AsRawFd as _, OwnedFd};
-use std::time::Instant;
 
 use anyhow::{Context, Result, bail};
 use nix::errno::Errno;
@@ -16,7 +15,7 @@ use super::{Fixture, Scenario};
 use crate::helper::Role;
 use crate::ip::Route;
 use crate::net::Netns;
-use crate::node::{BRIDGE, BRIDGE6, Family};
+use crate::node::{BRIDGE, BRIDGE6, Family, until};
 use crate::pods::{HOST, HTTP};
 use crate::probe::{Ending, Kind};
 use crate::proc::Proc;
@@ -153,14 +152,10 @@ fn prepare_for_client(fixture: &mut Fixture<'_>) -> Result<(u16, SocketAddr, Soc
 fn churn(fixture: &Fixture<'_>, dst: SocketAddr) -> Result<()> {
     let node = &fixture.node.node;
     node.sysctl(&[("ipv4/ip_local_port_range", RANGE), ("ipv4/tcp_tw_reuse", "0")])?;
-    let since = Instant::now();
-    while node.enter(|| Ok(TcpStream::connect(dst)))?.is_ok() {
-        if since.elapsed() > fixture.options.patience {
-            bail!("source ports for {dst} are never used up");
-        }
+    until(&format!("source ports for {dst} are used up"), || {
         let mut command = fixture.options.helper(node, Role::Load)?;
         command.args(["--comm", "churner", "--seconds", "0.3", "--target", &dst.to_string()]);
         Proc::spawn(command)?.finish(fixture.options.patience)?;
-    }
-    Ok(())
+        node.enter(|| Ok(TcpStream::connect(dst).is_err()))
+    })
 }

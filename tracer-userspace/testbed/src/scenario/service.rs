@@ -45,6 +45,7 @@ pub(super) const ALL: &[Scenario] = &[
     })
     .needs(&[Need::Nft]),
     Scenario::new("conntrack_valid_other_rule", Some(Cause::FirewallDrop), valid).needs(&[Need::Nft]),
+    Scenario::new("firewall_drop_before_tracking", Some(Cause::FirewallDrop), before_tracking).needs(&[Need::Nft]),
     Scenario::new("conntrack_table_full", Some(Cause::ConntrackTableFull), full)
         .own()
         .needs(&[Need::OwnMachine, Need::Nft])
@@ -236,6 +237,15 @@ fn valid(fixture: &mut Fixture<'_>) -> Result<()> {
          tcp flags & (syn|ack) == syn|ack drop comment \"mine\"; }; }\n",
     )?;
     fixture.mentions(&["\"mine\" in chain inet tracked in"]);
+    fixture.fails(Kind::Http, pod, Ending::Timeout)
+}
+
+/// `ct state invalid` in a chain that comes before connection tracking fits every packet.
+fn before_tracking(fixture: &mut Fixture<'_>) -> Result<()> {
+    let pod = fixture.serving("http", HTTP)?;
+    let chain = "type filter hook prerouting priority raw; ct state invalid drop;";
+    fixture.inside(pod)?.nft(&format!("table inet early {{ chain pre {{ {chain} }}; }}\n"))?;
+    fixture.mentions(&["in chain inet early pre"]);
     fixture.fails(Kind::Http, pod, Ending::Timeout)
 }
 

@@ -1,18 +1,17 @@
 //! Attempts with two faults, or with a fault that looks like another one.
 
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
-use std::thread;
 use std::time::Duration;
 
 use crate::check::{Claim, Expected};
-use anyhow::{Result, anyhow, bail};
+use anyhow::{Result, bail};
+use nix::sys::signal::{Signal, kill};
 use tracer_model::record::{Cause, Outcome};
 
 use super::{Fixture, Need, Scenario};
 use crate::node::until;
 use crate::pods::{HOST, HTTP, PATIENT, PATIENT_TIMEOUT_S};
 use crate::probe::{Ending, Kind, ProbeRequest};
-use crate::prober::Prober;
 
 const REFUSED: Option<Cause> = Some(Cause::ConnectionRefused);
 
@@ -128,20 +127,13 @@ fn early_hints(fixture: &mut Fixture<'_>) -> Result<()> {
 fn prober_stops(fixture: &mut Fixture<'_>) -> Result<()> {
     let (pod, options) = (fixture.serving("hang", HTTP)?, fixture.options);
     let claim = fixture.begin(pod, Claim::Nothing)?;
-    let mut second = Prober::start(&fixture.node.node, options)?;
-    let probe = ProbeRequest::new(Kind::Http, pod, options.patience);
-    let pid = second.pid();
-    thread::scope(|scope| {
-        let waiting = scope.spawn(move || second.probe(probe));
+    let answer = fixture.probe_while(pod, options.patience, |fixture, prober| {
         fixture.pod_of(pod)?.wait_for_request(options)?;
-        let pid = nix::unistd::Pid::from_raw(i32::try_from(pid)?);
-        nix::sys::signal::kill(pid, nix::sys::signal::Signal::SIGKILL)?;
-        // The killed prober cannot report an outcome.
-        waiting
-            .join()
-            .map_err(|_| anyhow!("the prober panicked"))?
-            .map_or(Ok(()), |_| Err(anyhow!("the killed prober reported an outcome")))
+        Ok(kill(prober, Signal::SIGKILL)?)
     })?;
+    if let Ok(outcome) = answer {
+        bail!("the killed prober reported {outcome:?}");
+    }
     fixture.done.quiet.push((claim, 1));
     let good = fixture.serving("http", HTTP)?;
     fixture.succeeds(Kind::Http, good)

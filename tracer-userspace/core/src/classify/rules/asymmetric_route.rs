@@ -3,13 +3,18 @@
 use super::*;
 use tracer_model::event::{Inspection, RoutingRule, StrayRoute};
 
-pub(in super::super) fn find<'a>(case: &Case<'a>) -> Option<Finding> {
+/// A route of the node leads to another device than the pod's, and nothing shows that the SYN reached the pod.
+pub(super) fn stray_route<'a>(case: &Case<'a>) -> Option<(u64, &'a StrayRoute)> {
     let over = case.attempt.ended.is_some() && case.attempt.established.is_none() && in_handshake(case);
     let astray = |(time, reading): (u64, &'a Inspection)| {
         let stray = reading.stray_route.as_ref().filter(|_| reading.netns.is_some() && !has_arrived(case, reading))?;
         Some((time, stray))
     };
-    let (time, stray) = inspections(case).filter(|_| over && case.settled).find_map(astray)?;
+    inspections(case).filter(|_| over && case.settled).find_map(astray)
+}
+
+pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
+    let (time, stray) = stray_route(case).filter(|(_, stray)| stray.is_by_rule())?;
     let flow = case.attempt.flow;
     let (rule, leads) = (rule(stray), format!("out of {}, while the pod is behind {}", stray.device, stray.pod_device));
     let summary = format!("{rule} sends packets from {} to {} {leads}", flow.src.ip(), flow.dst.ip());
@@ -80,6 +85,21 @@ mod tests {
         let verdict = stream.verdict();
         let words = "ip rule 32762 (from 10.88.0.1 lookup 101) sends packets from 10.88.0.1 to 10.88.0.2 out of eth1, while the pod is behind veth7";
         assert_eq!((verdict.confidence, verdict.summary.as_str()), (Confidence::Likely, words));
+    }
+
+    /// Cilium's routes lead to cilium_host, where a program redirects the packet: such a route decides nothing.
+    #[test]
+    fn a_stray_route_of_the_main_table_is_only_noted() {
+        let mut stream = Stream::new();
+        let main = StrayRoute { rule: None, table: 254, ..stray() };
+        stream.connect().wait_ms(200).inspection(|reading| reading.stray_route = Some(main)).gives_up();
+        let verdict = stream.verdict();
+        assert_eq!(verdict.cause.name(), "unexplained");
+        assert_has(
+            &verdict.summary,
+            &["the node's route to 10.88.0.2 leads out of eth1, while the pod is behind veth7"],
+        );
+        assert_has(&verdict.remediation, &["took the pods' subnet", "ip route get 10.88.0.2 from 10.88.0.1"]);
     }
 
     /// With two rules of priority 0, `ip rule del` can delete the wrong one.

@@ -2,6 +2,7 @@
 
 use super::super::sidecar;
 use super::app_status_failure::GRPC_IN_PLAIN;
+use super::connection_refused::of_listener;
 use super::mid_stream_rst::is_close;
 use super::probe_misconfigured::is_unanswered_grpc;
 use super::tls_handshake_slow::{doubt_of_https, or_in_plain};
@@ -101,11 +102,7 @@ const REDIRECTED: &str = "; or payload is redirected between sockets on this nod
 /// Evidence that the listener of that port ended at about the time of the close.
 fn listener_ended(case: &Case<'_>, ended: u64) -> Option<Evidence> {
     let (at, end) = case.node.listener_end(case.attempt.netns?, case.attempt.flow.dst)?;
-    let at = *at;
-    (at.abs_diff(ended) < TOGETHER_NS).then(|| {
-        let text = format!("{} stopped listening on port {}", end.actor, end.addr.port());
-        evidence_of(Hook::InetSockSetState.name(), at, text, json!({ "pid": end.actor.pid, "netns": end.netns }))
-    })
+    (at.abs_diff(ended) < TOGETHER_NS).then(|| of_listener(*at, end))
 }
 
 #[cfg(test)]

@@ -18,12 +18,16 @@ pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
     let dst = case.attempt.flow.dst;
     let killed = evidence.iter().map(|e| e.time_boot_ns).max().and_then(|at| history::out_of_memory(case, at));
     let is_killed = killed.is_some();
-    let passed_over = netns.and_then(|netns| passed_over_listener(case, netns, &evidence));
+    let earlier = netns.and_then(|netns| earlier_listener(case, netns, &evidence));
+    let passed_over = earlier.map(|(_, listen, _)| listen).filter(|listen| listen.begins);
+    let stopped = earlier.filter(|(_, listen, _)| !listen.begins && !is_killed);
+    evidence.splice(0..0, stopped.map(|(at, listen, _)| of_listener(at, listen)));
     let listens = || {
         let (words, read) = pod_sockets::listeners_elsewhere(case, netns?)?;
         evidence.push(read);
         Some(format!("; {words}"))
     };
+    let killed = killed.or_else(|| stopped.map(|(_, listen, before)| describe_stopped(listen, before)));
     let why = killed.or_else(|| {
         let elsewhere = netns.and_then(|netns| listener_on_other_address(case, netns));
         let listens = elsewhere.map(|listen| format!("; {} listens on {} only", listen.actor, listen.addr));
@@ -38,6 +42,12 @@ pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
     );
     if is_killed {
         let found = Finding::failure(Cause::ConnectionRefused, evidence, summary, with_log(case, MORE_MEMORY));
+        return Some(found.with_confidence(confidence));
+    }
+    if let Some((_, listen, _)) = stopped {
+        let fix =
+            format!("Find why {} stopped: it crashed, was restarted, or closed its socket by itself", listen.actor);
+        let found = Finding::failure(Cause::ConnectionRefused, evidence, summary, with_logs(case, fix));
         return Some(found.with_confidence(confidence));
     }
     let otherwise: String = by_subject(case, PROBE_FIX, |who| {
@@ -127,11 +137,12 @@ fn by_other_namespace(case: &Case<'_>, refused: &Refused, netns: Netns) -> Optio
     Some(Finding::likely(Cause::ConnectionRefused, evidence, summary, remediation))
 }
 
-/// Evidence that a process began to listen.
-pub(super) fn of_listener(began: u64, listen: &Listen) -> Evidence {
-    let Listen { actor, addr, netns, .. } = listen;
-    let text = format!("{actor} began to listen on port {}", addr.port());
-    evidence_of(Hook::InetSockSetState.name(), began, text, json!({ "pid": actor.pid, "netns": netns }))
+/// Evidence that a process began to listen, or stopped.
+pub(super) fn of_listener(time: u64, listen: &Listen) -> Evidence {
+    let Listen { actor, addr, netns, begins } = listen;
+    let what = if *begins { "began to listen" } else { "stopped listening" };
+    let text = format!("{actor} {what} on port {}", addr.port());
+    evidence_of(Hook::InetSockSetState.name(), time, text, json!({ "pid": actor.pid, "netns": netns }))
 }
 
 /// A note for the fix: a listener on 127.0.0.1 gets no connections to another address.
@@ -153,12 +164,20 @@ fn listener_on_other_address<'a>(case: &Case<'a>, netns: Netns) -> Option<&'a Li
     (!serves(listen, dst.ip())).then_some(listen)
 }
 
-/// A process listens on that port and address, since before the refusal, but the kernel did not choose its socket.
-fn passed_over_listener<'a>(case: &Case<'a>, netns: Netns, refused: &[Evidence]) -> Option<&'a Listen> {
+/// The last process that began or stopped to listen on that port and address before the refusal, when that was, and how
+/// long before. If it still listens, the kernel did not choose its socket.
+fn earlier_listener<'a>(case: &Case<'a>, netns: Netns, refused: &[Evidence]) -> Option<(u64, &'a Listen, u64)> {
     let dst = case.attempt.flow.dst;
     let at = refused.iter().map(|it| it.time_boot_ns).max()?;
-    let (began, listen) = case.node.listeners.last(netns, dst.port())?;
-    (*began < at && listen.begins && serves(listen, dst.ip())).then_some(listen)
+    let (time, listen) = case.node.listeners.last(netns, dst.port())?;
+    (*time < at && serves(listen, dst.ip())).then(|| (*time, listen, at - time))
+}
+
+const SECOND_NS: u64 = 1_000_000_000;
+
+fn describe_stopped(listen: &Listen, before: u64) -> String {
+    let before = if before < SECOND_NS { ms(before) } else { format!("{:.1} s", before as f64 / 1e9) };
+    format!("; {} stopped listening there {before} before", listen.actor)
 }
 
 /// `inet_lookup_listener` compares the device and the family, too, which the event of the listener does not show.
@@ -191,6 +210,18 @@ mod tests {
             stream.wait_ms(900).syn_again().drop(SYN, "QDISC_DROP", NODE);
         }
         assert_eq!(stream.wait_ms(900).syn_again().refused().verdict().cause, Cause::ConnectionRefused);
+    }
+
+    #[test]
+    fn a_process_that_stopped_listening_is_named() {
+        let mut stream = Stream::new().http_readiness().listens(POD, 8080, true).wait_ms(50).clone();
+        stream.listens(POD, 8080, false).wait_ms(400).connect().reset_sent(SYN, true, None);
+        let verdict = stream.verdict();
+        assert_eq!((verdict.cause, verdict.confidence), (Cause::ConnectionRefused, Confidence::Proven));
+        assert_ends(&verdict.summary, " stopped listening there 400.0 ms before");
+        assert_has(&verdict.evidence[0].text, &["stopped listening on port 8080"]);
+        assert_has(&verdict.remediation, &["Find why ", "--since=5m", "--previous"]);
+        assert_lacks(&verdict.remediation, &["startupProbe"]);
     }
 
     /// The kernel skips a listener that is bound to another device.

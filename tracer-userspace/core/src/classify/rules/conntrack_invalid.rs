@@ -1,13 +1,16 @@
 //! A rule dropped or rejected the packet because connection tracking found it invalid.
 
+use super::super::blame::is_before_tracking;
 use super::super::netfilter::stopped;
 use super::*;
-use tracer_model::event::Tracked;
+use tracer_model::event::{FirewallRule, Tracked};
 
 pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
     let stopped = stopped(case)?;
     stopped.drop.filter(|(_, drop)| drop.tracked == Some(Tracked::No))?;
-    let blame = stopped.blame.as_ref().filter(|blame| blame.all(|rule| rule.when.invalid))?;
+    // Before connection tracking every packet counts as invalid (`nft_ct_get_eval`, `conntrack_mt`): the rule is wrong.
+    let finds_invalid = |rule: &FirewallRule| rule.when.invalid && !is_before_tracking(rule);
+    let blame = stopped.blame.as_ref().filter(|blame| blame.all(finds_invalid))?;
     let confidence = if blame.certain().is_some() { Confidence::Proven } else { Confidence::Likely };
     let summary =
         format!("connection tracking found the packet invalid, and a rule{}{}", stopped.action(case), stopped.words());
@@ -48,6 +51,14 @@ mod tests {
         assert_eq!(causes(Tracked::No, vec![invalid()]), ["conntrack_invalid"]);
         assert!(causes(Tracked::Yes, vec![invalid()]).is_empty(), "no rule fits");
         assert_eq!(causes(Tracked::Untracked, vec![invalid(), rule("input", RuleVerdict::Drop)]), ["firewall_drop"]);
+    }
+
+    /// `ct state invalid` in a chain of priority raw fits every packet: none has an entry there yet.
+    #[test]
+    fn before_connection_tracking_no_packet_is_invalid() {
+        let early = |priority| FirewallRule { priority: Some(priority), ..invalid() };
+        assert_eq!(causes(Tracked::No, vec![early(-300)]), ["firewall_drop"]);
+        assert_eq!(causes(Tracked::No, vec![early(0)]), ["conntrack_invalid"]);
     }
 
     #[test]

@@ -46,9 +46,11 @@ fn reserved_range(case: &Case<'_>) -> Option<(u16, u16)> {
 }
 
 /// `connect(2)` failed for a socket that had reached SYN_SENT. It had an address and a route, so it lacked only a port.
+/// A socket that has a port was bound to it: an older connection of that port to this destination is in the way.
 fn by_connect(attempt: &Attempt) -> Option<Evidence> {
     let (time, failed) = attempt.connect_failed_at()?;
-    let exhausted = failed.errno == libc::EADDRNOTAVAIL && failed.conn.is_some();
+    let is_bound = attempt.last.as_ref().is_some_and(|state| state.flow.src.port() != 0);
+    let exhausted = failed.errno == libc::EADDRNOTAVAIL && failed.conn.is_some() && !is_bound;
     let text = format!("connect({}) found no free source port: EADDRNOTAVAIL", failed.dst);
     exhausted.then(|| evidence_of(Hook::SysConnect.name(), time, text, json!({ "errno": failed.errno })))
 }
@@ -118,6 +120,18 @@ mod tests {
     fn a_connect_without_a_free_port_names_who_connects_most() {
         let stream = Stream::new().connect().no_port(libc::EADDRNOTAVAIL).push(pressure()).clone();
         assert_eq!(stream.causes(), ["ephemeral_ports_exhausted"]);
+    }
+
+    /// The client chose a port with bind(), and its last connection to this destination still holds it.
+    #[test]
+    fn a_port_that_the_client_chose_does_not_use_up_the_range() {
+        let mut stream = Stream::new().connect().no_port(libc::EADDRNOTAVAIL).settles().clone();
+        for observation in &mut stream.observations {
+            if let ObservationKind::State(state) = &mut observation.kind {
+                state.flow.src.set_port(40_000);
+            }
+        }
+        assert_eq!(stream.causes(), ["unexplained"]);
     }
 
     /// Nobody holds the ports: to look for a process leads nowhere.

@@ -5,6 +5,9 @@ use super::super::giving_up::LATE_NS;
 use super::*;
 use tracer_model::event::{Answer, AnswerKind, ProbeOutput};
 
+/// A kubelet that closes this soon after its timeout ran then: it would have read a complete answer.
+const PROMPT_NS: u64 = 20_000_000;
+
 pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
     request_left_too_little_time(case).or_else(|| unread(case))
 }
@@ -42,7 +45,8 @@ fn unread(case: &Case<'_>) -> Option<Finding> {
             let took = time.saturating_sub(case.attempt.started);
             let text = format!("the first bytes of the answer arrived {} after the connect", ms(took));
             let evidence = evidence_of(Hook::CgroupSkb.name(), time, text, json!({ "kind": answer.kind }));
-            (took.saturating_add(LATE_NS) < timeout && is_final(answer)).then_some((
+            let late = lasted > timeout.saturating_add(PROMPT_NS);
+            (took.saturating_add(LATE_NS) < timeout && late && is_final(answer)).then_some((
                 format!("after {}", ms(took)),
                 Confidence::Likely,
                 Some(evidence),
@@ -152,6 +156,22 @@ mod tests {
         };
         assert_eq!(closed_after(1700), ["kubelet_delayed"]);
         assert_eq!(closed_after(1001), ["unexplained"], "closed in time: the answer may have come in parts");
+    }
+
+    /// The server sent its status line, and then waited for its database. A kubelet that is late itself closes late.
+    #[test]
+    fn a_kubelet_that_closed_at_its_timeout_was_not_late() {
+        let closed_after = |ms: u64| {
+            let mut stream = Stream::new().http_readiness().connect().established().wait_ms(10).clone();
+            stream.answer(AnswerKind::Http, Some(200)).wait_ms(ms - 10);
+            let end = (TcpState::Established, TcpState::FinWait1);
+            stream
+                .state_quiet(end, (100, 101, 17), (ms - 10) * 1_000_000)
+                .kubelet(ProbeOutput::Timeout)
+                .last_decided()
+                .0
+        };
+        assert_eq!((closed_after(1001), closed_after(1100)), ("slow_response", "kubelet_delayed"));
     }
 
     #[test]

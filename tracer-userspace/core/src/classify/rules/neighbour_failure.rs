@@ -17,16 +17,32 @@ pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
     if !in_handshake(case) {
         return None;
     }
-    let found = dropped(case).or_else(|| unresolved(case)).map(|found| note_missing_address(case, found));
+    let found = dropped(case).or_else(|| unresolved(case)).map(|found| note_address(case, found));
     found.or_else(|| super::wrong_link_address::find(case))
 }
 
-/// The target is a pod on this node's network, and the node has lost its address. No other host need answer for it.
-fn note_missing_address(case: &Case<'_>, found: Finding) -> Finding {
-    match missing_address(case) {
+/// The target's own kernel does not answer for the address, and no other host need do so.
+fn note_address(case: &Case<'_>, found: Finding) -> Finding {
+    match missing_address(case).or_else(|| duplicate(case)) {
         Some((words, remediation)) => Finding { summary: found.summary + &words, remediation, ..found },
         None => found,
     }
+}
+
+/// The pod's kernel found another host with the pod's IPv6 address when it got it (RFC 4862 5.4). So does a bridge that
+/// sends the pod its own packets back.
+fn duplicate(case: &Case<'_>) -> Option<(String, Remediation)> {
+    let target = case.attempt.flow.dst.ip();
+    let netns = inspected(case).and_then(|(_, reading)| reading.netns.filter(|_| reading.duplicate))?;
+    let place = in_namespace(case, Some(netns));
+    let words = format!(
+        "; the kernel{place} does not use {target}: duplicate address detection found another host that has it"
+    );
+    let fix = Remediation::from(
+        "Find who else answered for the address when the pod got it: a pod that is left over, or the bridge itself, which sends the pod its own packets back (hairpin mode on a bridge that is promiscuous). Then delete the pod, so that it gets the address again",
+    )
+    .run([run_in(case, Some(netns), "ip -6 addr show dadfailed".to_owned()), Command::on_node("bridge -d link")]);
+    Some((words, fix))
 }
 
 /// The kernel dropped a packet of this attempt, because it could not resolve the link-layer address.
@@ -289,6 +305,23 @@ mod tests {
             (Confidence::Proven, false),
             "no pod of this node: there is nothing to inspect"
         );
+    }
+
+    #[test]
+    fn an_address_that_the_pod_does_not_use_is_reported() {
+        let noted = |duplicate: bool| {
+            let mut stream = Stream::new();
+            stream.connect().wait_ms(200);
+            stream.inspection(|reading| {
+                (reading.neighbour, reading.duplicate) = (Some(neighbour("incomplete")), duplicate);
+            });
+            stream.gives_up().verdict()
+        };
+        let verdict = noted(true);
+        assert_eq!((verdict.cause.name(), verdict.confidence), ("neighbour_failure", Confidence::Likely));
+        assert_has(&verdict.summary, &["duplicate address detection found another host"]);
+        assert_has(&verdict.remediation, &["hairpin", "ip -6 addr show dadfailed"]);
+        assert!(!noted(false).summary.contains("duplicate"));
     }
 
     /// A firewall of the pod drops ICMPv6, or one of the node drops ARP. To delete the pod does not help.

@@ -11,6 +11,8 @@ pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
     // A process that is held for a moment (by a debugger, a profiler) is no cause of silence.
     let since = readings.iter().rposition(|(_, reading)| halt(reading).is_none()).map_or(0, |at| at + 1);
     let halted = readings.get(since..)?;
+    let ran = halted.windows(2).rposition(|pair| has_run(pair[0].1, pair[1].1)).map_or(0, |at| at + 1);
+    let halted = halted.get(ran..)?;
     let (time, reading) = *halted.last()?;
     let is_near = until.is_none_or(|until| until.saturating_sub(time) <= max_gap_ns(case));
     let halt = halt(reading).filter(|_| halted.len() >= MIN_READINGS && is_near)?;
@@ -53,6 +55,12 @@ fn silence(case: &Case<'_>) -> Option<Silence> {
     }
     let ended = taken_and_silent(case)?;
     Some(Silence { end: of_state(ended, case.attempt.last.as_ref()?), until: Some(ended) })
+}
+
+/// A process of the server ran between two readings.
+fn has_run(before: &Serving, after: &Serving) -> bool {
+    let same = |it: &ServerProcess| before.processes.iter().find(|old| old.pid == it.pid).map(|old| old.tasks.ran_ns);
+    after.processes.iter().any(|it| it.tasks.ran_ns.zip(same(it).flatten()).is_some_and(|(now, old)| now > old))
 }
 
 /// How long before the end the last reading may be. A process that was halted only earlier ran again, and did not
@@ -221,6 +229,16 @@ mod tests {
         assert_eq!(silent(&[free, held, held]).causes(), ["target_frozen"], "it was stopped meanwhile");
         let blocked: &[_] = &[process(7, |it| (it.tasks.blocked, it.tasks.ran_ns) = (2, Some(1)))];
         assert_eq!(silent_for(200, &[blocked, blocked]).causes(), ["target_starved"], "it waits for a disk");
+    }
+
+    /// A profiler that stops the server for a moment, again and again: between the readings it ran.
+    #[test]
+    fn a_server_that_ran_between_two_readings_is_slow() {
+        let after = |ran_ns| {
+            let held = |ran_ns| [process(7, |it| (it.tasks.stopped, it.tasks.ran_ns) = (2, Some(ran_ns)))];
+            silent(&[&held(5), &held(ran_ns)]).causes()
+        };
+        assert_eq!((after(5), after(6)), (vec!["target_frozen"], vec!["slow_response"]));
     }
 
     /// A debugger or a checkpoint held the server at first. Then it ran, and waited for its database.

@@ -400,6 +400,7 @@ mod tests {
             let verdict = verdict(UNREAD, read);
             assert_eq!((verdict.cause.name(), verdict.also.as_slice()), ("slow_response", [].as_slice()));
             assert_ends(&verdict.summary, "; nobody had accepted it: it waited in the queue of app (pid 7)");
+            assert_has(&verdict.remediation, &["no file descriptors left. If it is only slow: Raise "]);
         }
     }
 

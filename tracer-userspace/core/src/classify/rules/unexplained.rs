@@ -21,7 +21,7 @@ pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
     evidence.extend(attempt.last.as_ref().map(|state| of_state(ended, state)));
     evidence.extend(reported.map(|(_, reported)| of_outcome(reported)));
     let lost = first_drop(attempt, ended);
-    let missing = missing_address(case);
+    let node = missing_address(case).or_else(|| stray_route(case));
     let summary = format!(
         "the attempt to {} failed after {} ({}) and {}{}",
         attempt.flow.dst,
@@ -36,12 +36,12 @@ pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
             DISAGREES.to_owned()
         },
         lost.map_or_else(|| describe_no_evidence(case), |(_, drop)| drops::describe(case, drop)),
-        missing.as_ref().map(|(words, _)| words.as_str()).unwrap_or_default()
+        node.as_ref().map(|(words, _)| words.as_str()).unwrap_or_default()
     );
     let service = super::service_no_endpoints::target_service(case).filter(|_| lost.is_none());
     let remediation =
         lost.and_then(|(_, drop)| drops::fix(case, drop)).or_else(|| service.map(|name| by_endpoint(&name)));
-    let remediation = remediation.or_else(|| missing.map(|(_, fix)| fix));
+    let remediation = remediation.or_else(|| node.map(|(_, fix)| fix));
     let otherwise = || match is_syn_lost(case) {
         true => Cause::Unexplained.fix().reword(|text| format!("{SECOND_SYN}. {text}")),
         false => Cause::Unexplained.fix(),
@@ -117,6 +117,22 @@ pub(super) fn missing_address(case: &Case<'_>) -> Option<(String, Remediation)> 
         "If the node's address has changed, correct the kubelet's --node-ip (or restore the node's address) and restart the kubelet",
     )
     .run([Command::on_node(format!("ip addr show to {addr}")), Command::in_cluster("kubectl get nodes -o wide")]);
+    Some((words, fix))
+}
+
+/// The node's route to the pod leads out of another device than the pod's. That is right where a CNI takes the packet
+/// there.
+fn stray_route(case: &Case<'_>) -> Option<(String, Remediation)> {
+    let (_, stray) = super::asymmetric_route::stray_route(case)?;
+    let (flow, device) = (case.attempt.flow, &stray.device);
+    let (src, dst) = (flow.src.ip(), flow.dst.ip());
+    let words =
+        format!("; the node's route to {dst} leads out of {device}, while the pod is behind {}", stray.pod_device);
+    let fix = Remediation::from(format!(
+        "If the CNI takes packets to its pods at {device} (as Cilium does at cilium_host), the route is right. If not, something else took the pods' subnet, such as a VPN or docker0: correct that route"
+    ))
+    .run([format!("ip route get {dst} from {src}"), format!("ip route show to match {dst}")]
+        .map(|command| run_in(case, case.attempt.netns, command)));
     Some((words, fix))
 }
 
