@@ -13,12 +13,13 @@ pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
     dropped(case).or_else(|| by_inspection(case)).or_else(|| no_route(case)).or_else(|| no_port(case))
 }
 
-/// A packet of this attempt was dropped on a device that is down.
+/// A packet of this attempt was dropped on a device that is down. After the end, the kernel may still drop a packet that
+/// waited for a link-layer address.
 fn dropped(case: &Case<'_>) -> Option<Finding> {
     let (time, drop) = case
         .attempt
         .drops()
-        .filter(|(time, _)| is_unanswered(case, *time))
+        .filter(|(time, _)| is_unanswered(case, *time) && case.attempt.ended.is_none_or(|(ended, _)| *time <= ended))
         .find(|(_, d)| d.netns.is_some() && d.device.as_ref().is_some_and(|dev| !dev.up && !dev.loopback))?;
     let (netns, device) = (drop.netns?, drop.device.as_ref()?);
     Some(finding(case, vec![of_drop(time, drop)], netns, (device.ifindex, &device.name), "is down"))

@@ -26,6 +26,15 @@ fn a_drop_on_a_device_that_is_down_is_proof() {
     assert_eq!(Stream::new().connect().drop_on(SYN, "NOT_SPECIFIED", NODE, Some(down)).causes(), ["pod_link_down"]);
 }
 
+/// Found on 5.10: the link went away a moment after the attempt, with the SYN that waited for the link-layer address.
+#[test]
+fn a_drop_on_a_device_that_went_down_after_the_end_decides_nothing() {
+    let down = Device { ifindex: 7, name: "up3".into(), up: false, loopback: false };
+    let mut stream = Stream::new().connect().drop(SYN, "NEIGH_FAILED", NODE).clone();
+    stream.state(TcpState::SynSent, TcpState::Close, libc::EHOSTUNREACH, (0, 0, 0));
+    assert_eq!(stream.drop_on(SYN, "NEIGH_DEAD", NODE, Some(down)).settles().causes(), ["neighbour_failure"]);
+}
+
 /// Calico names a link by its pod: that of a StatefulSet's next pod has the name of the one that a plugin set down.
 #[test]
 fn who_set_an_older_link_of_that_name_down_is_no_culprit() {
