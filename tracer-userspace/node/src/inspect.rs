@@ -7,7 +7,7 @@ use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
 use std::path::Path;
 
-use libc::{NDA_DST, RTA_DST, RTA_GATEWAY, RTA_OIF, RTA_VIA, RTM_GETNEIGH, RTM_GETROUTE};
+use libc::{NDA_DST, RTA_DST, RTA_GATEWAY, RTA_OIF, RTM_GETNEIGH, RTM_GETROUTE};
 use netlink_sys::protocols::NETLINK_ROUTE;
 
 use super::enter::in_netns;
@@ -32,6 +32,8 @@ const HALF_OPEN: u32 = 1 << 3 | 1 << 12;
 /// The port of a UDP socket that only looks up a route: it sends nothing.
 const DISCARD: u16 = 9;
 
+/// libc lacks it for musl.
+const RTA_VIA: u16 = 18;
 /// `struct ndmsg`: family, padding, index, state, flags, type.
 const NDMSG: usize = 12;
 

@@ -3,7 +3,7 @@
 use std::io;
 use std::net::{IpAddr, SocketAddr};
 
-use libc::{RTA_DST, RTA_OIF, RTA_SRC, RTA_TABLE, RTM_F_LOOKUP_TABLE, RTM_GETROUTE, RTM_GETRULE};
+use libc::{RTA_DST, RTA_OIF, RTA_SRC, RTA_TABLE, RTM_GETROUTE, RTM_GETRULE};
 use netlink_sys::protocols::NETLINK_ROUTE;
 
 use super::links;
@@ -12,6 +12,8 @@ use tracer_model::event::{LinkState, RoutingRule, StrayRoute};
 
 /// `struct rtmsg`: family, lengths of the prefixes, tos, table, protocol, scope, type, flags.
 pub(super) const RTMSG: usize = 12;
+/// libc lacks it for musl.
+const RTM_F_LOOKUP_TABLE: u32 = 0x1000;
 const RTA_IP_PROTO: u16 = 27;
 const RTA_SPORT: u16 = 28;
 const RTA_DPORT: u16 = 29;
