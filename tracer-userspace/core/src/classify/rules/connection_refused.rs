@@ -20,7 +20,9 @@ pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
     let is_killed = killed.is_some();
     let earlier = netns.and_then(|netns| earlier_listener(case, netns, &evidence));
     let passed_over = earlier.map(|(_, listen, _)| listen).filter(|listen| listen.begins);
-    let stopped = earlier.filter(|(_, listen, _)| !listen.begins && !is_killed);
+    // In another namespace than the pod's, and in the node's, it may have been a process of an earlier pod.
+    let is_pods = netns.is_some_and(|netns| pod_elsewhere(case, netns).is_none()) && !shares_node(case);
+    let stopped = earlier.filter(|(_, listen, _)| !listen.begins && !is_killed && is_pods);
     evidence.splice(0..0, stopped.map(|(at, listen, _)| of_listener(at, listen)));
     let listens = || {
         let (words, read) = pod_sockets::listeners_elsewhere(case, netns?)?;
@@ -479,7 +481,9 @@ mod tests {
             let addr = "127.0.0.1:8080".parse().expect("an address");
             stream.http_readiness().pod_in(POD).listens_on(POD, addr, true);
         };
-        for reported in [refused_elsewhere(ceased, 1), refused_elsewhere(local, 1), vec![unknown]] {
+        let left_over = |stream: &mut Stream| _ = stream.http_readiness().pod_in(POD).listens(LEFT_OVER, 8080, false);
+        let others = [ceased, local, left_over].map(|begin| refused_elsewhere(begin, 1));
+        for reported in others.into_iter().chain([vec![unknown]]) {
             assert_eq!((reported[0].cause.name(), reported[0].confidence), ("connection_refused", Confidence::Likely));
             let both = ["Check which network namespace has 10.88.0.2", "Otherwise: Let the process listen on 8080"];
             assert_has(&reported[0].remediation, &both);
