@@ -20,6 +20,7 @@ const fn enforcer(name: &'static str) -> Owner {
 }
 
 const FIREWALLD: Owner = owner("firewalld");
+const KUBE_PROXY: Owner = owner("kube-proxy");
 
 /// By the beginning of the chain's name.
 const CHAINS: &[(&str, Owner)] = &[
@@ -34,7 +35,7 @@ const CHAINS: &[(&str, Owner)] = &[
     ("WEAVE-", owner("weave")),
     ("ANTREA-", enforcer("antrea")),
     ("AZURE-NPM", enforcer("azure-npm")),
-    ("KUBE-", owner("kube-proxy")),
+    ("KUBE-", KUBE_PROXY),
     ("FLANNEL-", owner("flannel")),
     ("DOCKER", owner("docker")),
     ("NETAVARK", owner("podman")),
@@ -56,7 +57,7 @@ const TABLES: &[(&str, Owner)] = &[
     ("calico", enforcer("calico")),
     ("cilium", enforcer("cilium")),
     ("kube-network-policies", enforcer("kube-network-policies")),
-    ("kube-proxy", owner("kube-proxy")),
+    ("kube-proxy", KUBE_PROXY),
     ("flannel-ipv4", owner("flannel")),
     ("flannel-ipv6", owner("flannel")),
     ("docker-bridges", owner("docker")),
@@ -73,6 +74,11 @@ pub(super) fn owner_of(rule: &FirewallRule, all: &[FirewallRule]) -> Option<Owne
         let mut owners = neighbours.filter_map(|it| by_chain(&it.chain));
         rule.policy.then(|| owners.find(|owner| owner.name == "ufw")).flatten()
     })
+}
+
+/// kube-proxy made the rule.
+pub(super) fn is_of_kube_proxy(rule: &FirewallRule) -> bool {
+    owner_of(rule, &[]) == Some(KUBE_PROXY)
 }
 
 /// The rule rejects a Service without endpoints. kube-proxy looks it up by address, protocol and port, before it

@@ -87,12 +87,14 @@ fn note_unread_link(found: Finding) -> Finding {
 }
 
 /// Kernels since 6.0 give these drop reasons. Older ones show the function that freed the packet: these free it for
-/// this only.
+/// this only. IPv6 names no reason up to 6.18 at least (`ndisc_error_report`, net/ipv6/ndisc.c).
 fn reason(drop: &PacketDrop) -> Option<Why> {
     match (drop.reason.as_deref(), drop.location.as_deref()) {
         (Some("NEIGH_FAILED" | "NEIGH_DEAD"), _) => Some(Why::NoAnswer),
         (Some("NEIGH_CREATEFAIL"), _) => Some(Why::TableFull),
-        (None, Some("neigh_invalidate" | "arp_error_report" | "ndisc_error_report")) => Some(Why::NoAnswer),
+        (None | Some("NOT_SPECIFIED"), Some("neigh_invalidate" | "arp_error_report" | "ndisc_error_report")) => {
+            Some(Why::NoAnswer)
+        }
         (None, Some("ip_finish_output2" | "ip6_finish_output2")) => Some(Why::TableFull),
         _ => None,
     }
@@ -345,6 +347,21 @@ mod tests {
         assert_has(&stream.verdict().summary, &["nobody answered"]);
         let fix = &Stream::new().connect().drop(SYN_ACK, "NEIGH_CREATEFAIL", POD).verdict().remediation;
         assert_starts(&fix, "Raise net.ipv4.neigh.default.gc_thresh1, gc_thresh2 and gc_thresh3");
+    }
+
+    /// The socket ends with EHOSTUNREACH just before, which a router returns, too.
+    #[test]
+    fn an_ipv6_drop_without_a_reason_is_known_by_its_function() {
+        let decided = |place: &str| {
+            let mut stream = Stream::new();
+            stream.connect().wait_ms(3).state(TcpState::SynSent, TcpState::Close, libc::EHOSTUNREACH, (0, 0, 0));
+            stream.drop_with(SYN, NODE, |drop| {
+                (drop.reason, drop.location) = (Some("NOT_SPECIFIED".into()), Some(place.into()));
+            });
+            stream.decided()
+        };
+        assert_eq!(decided("neigh_invalidate"), ("neighbour_failure", Confidence::Proven));
+        assert_eq!(decided("ip6_forward"), ("route_unreachable", Confidence::Possible));
     }
 
     /// openshift/origin#6939, with a new address of the same subnet.

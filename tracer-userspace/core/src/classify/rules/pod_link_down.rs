@@ -134,7 +134,9 @@ fn gone(case: &Case<'_>, time: u64) -> Option<Finding> {
     let name = pod.name.as_deref().unwrap_or("a pod");
     let text = format!("no network namespace of this node has the address {target}");
     let evidence = evidence_of("namespaces", time, text, json!({ "address": target }));
-    let summary = format!("the network namespace of {name} is gone: nobody on this node has {target} any more");
+    let summary = format!(
+        "the network namespace of {name} is gone, or has lost its address: nobody on this node has {target} any more"
+    );
     let remediation =
         "Delete the pod, so that its sandbox is made again. The container runtime's log says why it is gone";
     Some(Finding::failure(Cause::PodLinkDown, vec![evidence], summary, remediation).resting_on(&[Hook::KfreeSkb]))

@@ -4,6 +4,7 @@ use std::net::IpAddr;
 
 use super::super::answer::RejectAnswer;
 use super::super::serving::held_answer;
+use super::neighbour_failure::is_unresolved;
 use super::*;
 use tracer_model::event::{ConnectFailed, Icmp, Inspection, PacketDrop};
 
@@ -165,6 +166,7 @@ fn is_routing(drop: &PacketDrop) -> bool {
             // IP_INHDR: the time to live expired (`ip_forward`).
             matches!(reason, "IP_INNOROUTES" | "IP_OUTNOROUTES" | "IP_INADDRERRORS" | "IP_INHDR" | "NOT_SPECIFIED")
                 && !is_netfilter(drop)
+                && !is_unresolved(drop)
         }
         (None, place) => matches!(place, Some("ip_error" | "ip6_pkt_drop")),
     }

@@ -3,7 +3,7 @@
 use std::net::{IpAddr, SocketAddr};
 
 use super::super::netfilter::{self, IPVS_LINK, is_port_unreachable};
-use super::super::owner::is_cluster_ips_check;
+use super::super::owner::{is_cluster_ips_check, is_of_kube_proxy};
 use super::super::stopped::{Blame, Stopped};
 use super::*;
 use tracer_model::event::{FirewallRule, IpvsOp, NodePort, NodePorts, PacketDrop, ProxyMode, Service};
@@ -124,10 +124,12 @@ fn by_table(case: &Case<'_>) -> Option<Finding> {
     Some(Finding { rests_on: HOOK, ..found })
 }
 
-/// The list of Services has no ready endpoint for the address, and netfilter stopped the SYN.
+/// The list of Services has no ready endpoint for the address, and netfilter stopped the SYN. If it is certain which
+/// rule did, the rule is of kube-proxy: a firewall forbids the traffic whether there are endpoints or not.
 fn by_list(case: &Case<'_>) -> Option<Finding> {
     empty_service(case)?;
-    let stopped = stopped(case)?;
+    let foreign = |blame: &Blame<'_>| blame.certain().is_some_and(|rule| !is_of_kube_proxy(rule));
+    let stopped = stopped(case).filter(|it| !it.blame.as_ref().is_some_and(foreign))?;
     let observed = format!("netfilter{}", stopped.action(case));
     let make = |summary, remediation| stopped.finding(case, Cause::ServiceNoEndpoints, summary, remediation);
     Some(finding(case, None, Lacking::Everywhere, &observed, make).with_confidence(Confidence::Likely))

@@ -70,6 +70,18 @@ fn another_rule_is_a_firewall_reject() {
 }
 
 #[test]
+fn a_firewall_that_surely_stopped_the_syn_is_the_cause_though_the_service_is_empty() {
+    let decided = |chain: &str, exact: bool| {
+        let mut stream = Stream::to("10.96.0.9:80").push(services(&[], &["10.88.0.1"])).clone();
+        let rules = vec![FirewallRule { exact, ..rule(chain, RuleVerdict::Drop) }];
+        stream.connect().filtered(SYN, NODE).push(firewall(NODE, rules)).gives_up().decided()
+    };
+    assert_eq!(decided("deny", true), ("firewall_drop", Confidence::Proven));
+    assert_eq!(decided("deny", false), ("service_no_endpoints", Confidence::Likely));
+    assert_eq!(decided("KUBE-SERVICES", true), ("service_no_endpoints", Confidence::Likely));
+}
+
+#[test]
 fn ipvs_without_a_backend_decides_at_once() {
     assert_eq!(Stream::to("10.96.0.9:80").connect().ipvs(SYN, IpvsOp::NoBackend).causes(), ["service_no_endpoints"]);
 }
